@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+// base/clock.h - monotonic time, replaceable in tests so that no test sleeps.
+#ifndef HTH_BASE_CLOCK_H
+#define HTH_BASE_CLOCK_H
+
+#include <stdint.h>
+
+// hth_now_ns returns CLOCK_MONOTONIC in nanoseconds, or the injected clock's time. Any thread.
+uint64_t hth_now_ns(void);
+// hth_clock_inject makes hth_now_ns return fn(ctx) for the whole process; NULL restores the real clock.
+void hth_clock_inject(uint64_t (*fn)(void *ctx), void *ctx);
+
+#endif

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// convsel/choice.h - one alternative of one node: what the planner chooses from. Pure data.
+#ifndef HTH_CONVSEL_CHOICE_H
+#define HTH_CONVSEL_CHOICE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef struct hth_choice {
+    char name[48];            // the library's name of the implementation ("jit_wino:avx512_core"), unique in its list
+    uint64_t workspace_bytes; // exact
+    double time_us;           // median of >= 5 runs; < 0: not measured
+    double error;             // largest |difference| from the reference / largest |output|; < 0: not measured
+    int split;                // chunks along the batch, 1: whole
+    bool accumulates;         // chunks add to their output
+    bool deterministic;
+    bool front; // on the Pareto front of time against workspace
+} hth_choice;
+
+#endif

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+// modelstore/store.h - content-addressed tensors and versioned models on disk.
+//
+// Design notes
+// A tensor's id is the SHA-256 of dtype, shape and bytes; its bytes are one flat file, written to a temporary name,
+// fsynced, renamed, and only then named by the LMDB index, in one transaction with the version that needs it: after a
+// crash a version is whole or absent, and stray files are what `gc` removes. Files are mapped and never copied on the
+// host; a 2 MiB-aligned address lets large ones use huge pages. Two processes may open one store: LMDB serialises the
+// writers, readers never wait. A store of a newer format is refused.
+#ifndef HTH_MODELSTORE_STORE_H
+#define HTH_MODELSTORE_STORE_H
+
+#include "base/id.h"
+#include "graph/graph.h"
+
+typedef struct hth_store hth_store;
+
+// Opens (and with `create`, makes) the store in directory `dir`. read_only: no write will be tried.
+hth_err hth_store_open(const char *dir, bool create, bool read_only, hth_store **out);
+void hth_store_close(hth_store *s); // views held elsewhere stay valid
+
+typedef struct hth_put_tensor {
+    const char *name; // the initializer's name
+    hth_dtype dtype;
+    hth_shape shape;
+    const void *data;
+    size_t bytes;
+} hth_put_tensor;
+
+typedef struct hth_put_result {
+    int version;
+    uint64_t tensors_new, tensors_shared, bytes_new, bytes_shared;
+    bool unchanged; // equal to the latest version: no new version was made, `version` is that one
+} hth_put_result;
+
+// hth_progress_fn is told how far long work is; returning non-zero cancels it (HTH_ECANCELED).
+typedef int (*hth_progress_fn)(void *ctx, uint64_t done_bytes, uint64_t total_bytes);
+
+// hth_store_put adds a version of model `name` (1, 2, ..): a skeleton (graph) and its tensors. Hashes on two threads,
+// writes what is new. Atomic. `meta` is a small JSON text kept with the version (may be NULL).
+// Names: 1-200 bytes, no '/', ':' or control characters, not starting with '.'.
+hth_err hth_store_put(hth_store *s, const char *name, const void *skeleton, size_t skeleton_bytes, const char *meta,
+                      const hth_put_tensor *tensors, int n, hth_progress_fn progress, void *ctx, hth_put_result *out);
+
+typedef struct hth_manifest_tensor {
+    char *name;
+    hth_id id;
+    hth_dtype dtype;
+    hth_shape shape;
+    uint64_t bytes;
+} hth_manifest_tensor;
+
+typedef struct hth_manifest {
+    char *name;
+    int version;
+    uint64_t created_ns; // wall clock, since 1970
+    void *skeleton;
+    size_t skeleton_bytes;
+    char *meta; // "" when none
+    int n_tensors;
+    hth_manifest_tensor *tensors;
+} hth_manifest;
+
+// hth_store_get reads a version's manifest; version 0: the latest. HTH_ENOENT names what exists.
+hth_err hth_store_get(hth_store *s, const char *name, int version, hth_manifest *out);
+void hth_manifest_fini(hth_manifest *m);
+
+// hth_store_view maps a tensor: a constant whose data is the mapping; views of one id are one mapping per process.
+// Any thread. HTH_ECORRUPT: the file's size is not what the index says.
+hth_err hth_store_view(hth_store *s, const hth_manifest_tensor *t, hth_const **out);
+// hth_store_verify re-hashes every tensor of a version. HTH_ECORRUPT names the first bad one.
+hth_err hth_store_verify(hth_store *s, const char *name, int version);
+
+typedef struct hth_store_entry {
+    char name[201];
+    int version;
+    uint64_t created_ns, bytes, own_bytes; // own_bytes: of tensors that no other version uses
+    int n_tensors;
+} hth_store_entry;
+// hth_store_list stores an hth_alloc'd array of all versions, by name and version; the caller frees it with hth_free.
+hth_err hth_store_list(hth_store *s, hth_store_entry **out, int *n);
+// hth_store_rm removes a version (0: all). Tensors nobody refers to are removed by hth_store_gc.
+hth_err hth_store_rm(hth_store *s, const char *name, int version);
+// hth_store_gc removes unreferenced tensor files and strays; reports what it freed. Not while a put runs (it waits).
+hth_err hth_store_gc(hth_store *s, uint64_t *files, uint64_t *bytes);
+
+// Small texts by key (timing tables, plans): survive restarts; last writer wins.
+hth_err hth_store_text_put(hth_store *s, const char *key, const char *value);
+hth_err hth_store_text_get(hth_store *s, const char *key, char *value, size_t cap); // HTH_ENOENT
+
+// hth_store_change_count grows with every put and rm, by any process: a cheap way to notice new versions.
+uint64_t hth_store_change_count(hth_store *s);
+
+#endif
