@@ -14,6 +14,11 @@
 
 // hth_eval_fn computes one node on plain host tensors (kernels' reference). out[i].data is allocated by the caller with
 // dtype, shape and bytes set. Any thread.
+//
+// Outputs whose shape depends on the inputs' contents (NonZero, NonMaxSuppression, Compress) are computed in two calls:
+// out[0].data == NULL asks for the size only, the function sets out[0].shape and out[0].bytes and writes nothing else;
+// the second call comes with the same inputs, that shape, and room for those bytes. Such a node is never part of a
+// concrete graph: it is always computed here, on the host, when its inputs are known.
 typedef hth_err (*hth_eval_fn)(void *ctx, const hth_graph *g, const hth_node *n, const hth_tensor *in, hth_tensor *out);
 
 typedef struct hth_stage {

@@ -58,6 +58,8 @@ const hth_fuse_oracle *hth_kernel_oracle(hth_device *d);
 
 // hth_ref_eval computes a node on plain host tensors with the reference kernels (kernels/ref): plain C, every operator,
 // every dtype it needs; post ops included. An hth_eval_fn. HTH_ENOTSUP names operator and dtype.
+// NonZero, NonMaxSuppression, Compress: out[0].data == NULL means "only set out[0].shape and out[0].bytes"; the caller
+// then calls again with that shape and a buffer of that size (graph/specialize.h).
 hth_err hth_ref_eval(void *ctx, const hth_graph *g, const hth_node *n, const hth_tensor *in, hth_tensor *out);
 
 #endif
