@@ -1,0 +1,302 @@
+// SPDX-License-Identifier: Apache-2.0
+// kernels/ref/ref.c - hth_ref_eval: from an operator to its reference kernel, and what is common to
+// all of them.
+//
+// Invariants: a kernel is called with plain, present, large enough buffers only, so that no kernel
+// checks them again. 16-bit floats are computed in f32: for kernels marked WIDE the operands are
+// converted here, and the results rounded once, after the post ops. Post ops run on output 0 when
+// the kernel has filled it. Temporary memory is taken per call: the reference is for checking,
+// folding and rare operators.
+#include "kernels/ref/ref.h"
+
+#include "base/alloc.h"
+
+#include <string.h>
+
+enum {
+    WIDE = 1,  // f16 and bf16 are given as f32
+    SHAPE = 2, // reads the shapes of its inputs only: their data may be NULL
+};
+
+typedef struct ref_row {
+    ref_fn fn;
+    unsigned flags;
+} ref_row;
+
+static const ref_row ref_table[HTH_N_OPS] = {
+    [HTH_OP_NONE] = {NULL, 0},
+
+    // Convolution, pooling, normalisation, products, recurrent, attention, selection by score.
+    // Element-wise, reductions, data movement.
+
+};
+
+int ref_n_inputs(const hth_node *n)
+{
+    int count = n->n_inputs;
+    for (int i = 0; i < n->n_post; i++) {
+        int operand = n->post[i].input;
+        if (operand >= 0 && operand < count) {
+            count = operand;
+        }
+    }
+    return count;
+}
+
+const hth_tensor *ref_in(const hth_node *n, const hth_tensor *in, int i)
+{
+    return i < ref_n_inputs(n) && n->inputs[i] >= 0 ? &in[i] : NULL;
+}
+
+hth_tensor *ref_out(const hth_node *n, hth_tensor *out, int i)
+{
+    return i < n->n_outputs && n->outputs[i] >= 0 ? &out[i] : NULL;
+}
+
+int ref_axis(int64_t axis, int rank)
+{
+    return axis >= -rank && axis < rank ? (int)(axis < 0 ? axis + rank : axis) : -1;
+}
+
+hth_err ref_axes(const hth_tensor *t, int rank, bool mask[HTH_MAX_RANK])
+{
+    memset(mask, 0, HTH_MAX_RANK * sizeof *mask);
+    for (int64_t i = 0; i < ref_count(t); i++) {
+        int64_t axis = ref_get_i64(t->dtype, t->data, i);
+        int a = ref_axis(axis, rank);
+        if (a < 0 || mask[a]) {
+            return hth_fail(HTH_EINVAL, "axis %lld is not one of the %d axes, or listed twice",
+                            (long long)axis, rank);
+        }
+        mask[a] = true;
+    }
+    return HTH_OK;
+}
+
+void ref_around(const hth_shape *s, int axis, int64_t *outer, int64_t *along, int64_t *inner)
+{
+    *outer = *inner = 1;
+    *along = s->dim[axis];
+    for (int d = 0; d < axis; d++) {
+        *outer *= s->dim[d];
+    }
+    for (int d = axis + 1; d < s->rank; d++) {
+        *inner *= s->dim[d];
+    }
+}
+
+hth_err ref_no_dtype(hth_dtype dt)
+{
+    return hth_fail(HTH_ENOTSUP, "dtype %s is not supported", hth_dtype_name(dt));
+}
+
+static hth_err ref_check(const hth_tensor *t, bool needs_data, const char *what, int i)
+{
+    size_t bytes;
+    if (hth_dtype_bytes(t->dtype) == 0) {
+        return ref_no_dtype(t->dtype);
+    }
+    if (!needs_data) {
+        return HTH_OK;
+    }
+    if (t->layout != HTH_LAYOUT_PLAIN) {
+        return hth_fail(HTH_ENOTSUP, "%s %d has layout %s", what, i, hth_layout_name(t->layout));
+    }
+    if (!hth_shape_known(&t->shape)) {
+        return hth_fail(HTH_EINVAL, "the shape of %s %d is not known", what, i);
+    }
+    HTH_TRY(hth_tensor_bytes(t->dtype, &t->shape, t->layout, &bytes));
+    if (bytes > 0 && (t->data == NULL || t->bytes < bytes)) {
+        return hth_fail(HTH_EINVAL, "%s %d has %zu bytes of %zu", what, i, t->data ? t->bytes : 0,
+                        bytes);
+    }
+    return HTH_OK;
+}
+
+// Only NonZero and Compress learn the shape of their result from values; they are first called
+// without data.
+static bool ref_sizes_itself(hth_op op)
+{
+    return op == HTH_OP_NON_ZERO || op == HTH_OP_COMPRESS;
+}
+
+static hth_err ref_check_all(const hth_node *n, unsigned flags, const hth_tensor *in,
+                             const hth_tensor *out)
+{
+    for (int i = 0; i < n->n_inputs; i++) {
+        if (n->inputs[i] >= 0) {
+            HTH_TRY(ref_check(&in[i], !(flags & SHAPE), "input", i));
+        }
+    }
+    for (int i = 0; i < n->n_outputs; i++) {
+        if (n->outputs[i] >= 0) {
+            HTH_TRY(
+                ref_check(&out[i], out[i].data != NULL || !ref_sizes_itself(n->op), "output", i));
+        }
+    }
+    return HTH_OK;
+}
+
+static void ref_post_binary(const hth_post_op *p, const hth_tensor *b, hth_tensor *y)
+{
+    const hth_shape *shapes[] = {&y->shape, &b->shape};
+    ref_iter it;
+    for (bool more = ref_iter_broadcast(&it, &y->shape, 2, shapes); more;
+         more = ref_iter_next(&it)) {
+        float *to = (float *)y->data + it.offset[0];
+        const float *from = (const float *)b->data + it.offset[1];
+        if (p->op == HTH_OP_ADD) {
+            for (int64_t i = 0; i < it.count; i++) {
+                to[i * it.stride[0]] += p->alpha * from[i * it.stride[1]];
+            }
+        } else {
+            ref_binary_run(p->op, HTH_DT_F32, to, to, it.stride[0], from, it.stride[1], it.count);
+        }
+    }
+}
+
+static hth_err ref_post(const hth_node *n, const hth_tensor *in, hth_tensor *out)
+{
+    for (int i = 0; i < n->n_post; i++) {
+        const hth_post_op *p = &n->post[i];
+        if (out[0].dtype != HTH_DT_F32) {
+            return ref_no_dtype(out[0].dtype);
+        }
+        if (p->input < 0) {
+            if (!ref_unary_f32(p->op, p->alpha, p->beta, out[0].data, out[0].data,
+                               ref_count(&out[0]))) {
+                return hth_fail(HTH_ENOTSUP, "%s as a post operation", hth_op_name(p->op));
+            }
+            continue;
+        }
+        if (p->input >= n->n_inputs || n->inputs[p->input] < 0 ||
+            in[p->input].dtype != HTH_DT_F32) {
+            return hth_fail(HTH_EINVAL, "the operand of post operation %d (%s) is not there", i,
+                            hth_op_name(p->op));
+        }
+        if (!ref_binary_run(p->op, HTH_DT_F32, NULL, NULL, 1, NULL, 1, 0)) {
+            return hth_fail(HTH_ENOTSUP, "%s as a post operation", hth_op_name(p->op));
+        }
+        HTH_TRY(ref_can_broadcast(&in[p->input].shape, &out[0].shape));
+        ref_post_binary(p, &in[p->input], &out[0]);
+    }
+    return HTH_OK;
+}
+
+static bool ref_is_narrow(const hth_tensor *t)
+{
+    return t->dtype == HTH_DT_F16 || t->dtype == HTH_DT_BF16;
+}
+
+// ref_widen makes *t an f32 tensor with memory of its own, filled from t's when `fill`.
+static hth_err ref_widen(hth_tensor *t, bool fill)
+{
+    hth_tensor wide = *t;
+    wide.dtype = HTH_DT_F32;
+    if (t->data != NULL) {
+        HTH_TRY(hth_tensor_bytes(HTH_DT_F32, &t->shape, HTH_LAYOUT_PLAIN, &wide.bytes));
+        wide.data = hth_alloc_aligned(wide.bytes > 0 ? wide.bytes : 64, 64);
+        if (wide.data == NULL) {
+            return hth_fail(HTH_ENOMEM, "no memory for %zu bytes in f32", wide.bytes);
+        }
+        if (fill) {
+            ref_convert(HTH_DT_F32, wide.data, t->dtype, t->data, ref_count(t));
+        }
+    }
+    *t = wide;
+    return HTH_OK;
+}
+
+static hth_err ref_run(const hth_graph *g, const hth_node *n, ref_fn fn, const hth_tensor *in,
+                       hth_tensor *out)
+{
+    HTH_TRY(fn(g, n, in, out));
+    return n->n_post > 0 && out[0].data != NULL ? ref_post(n, in, out) : HTH_OK;
+}
+
+static void ref_narrow_all(int count, hth_tensor *wide, hth_tensor *out)
+{
+    for (int i = 0; i < count; i++) {
+        if (wide[i].dtype == HTH_DT_NONE) {
+            continue; // absent
+        }
+        if (wide[i].dtype == out[i].dtype) {
+            out[i].shape = wide[i].shape; // a kernel may size its own result
+            out[i].bytes = wide[i].bytes;
+        } else if (out[i].data != NULL) {
+            ref_convert(out[i].dtype, out[i].data, HTH_DT_F32, wide[i].data, ref_count(&out[i]));
+        }
+    }
+}
+
+// ref_run_wide runs the kernel on f32 copies of the 16-bit floats among the operands.
+static hth_err ref_run_wide(const hth_graph *g, const hth_node *n, ref_fn fn, const hth_tensor *in,
+                            hth_tensor *out)
+{
+    hth_err err = HTH_OK;
+    int n_all = n->n_inputs + n->n_outputs, done = 0;
+    hth_tensor *wide = hth_calloc((size_t)n_all, sizeof *wide);
+    if (wide == NULL) {
+        return hth_fail(HTH_ENOMEM, "no memory for %d operands", n_all);
+    }
+    for (; done < n_all; done++) {
+        bool is_in = done < n->n_inputs;
+        const hth_tensor *t = is_in ? &in[done] : &out[done - n->n_inputs];
+        bool present = is_in ? n->inputs[done] >= 0 : n->outputs[done - n->n_inputs] >= 0;
+        if (!present) {
+            continue;
+        }
+        wide[done] = *t;
+        if (ref_is_narrow(t)) {
+            HTH_GOTO(ref_widen(&wide[done], is_in), done);
+        }
+    }
+    HTH_GOTO(ref_run(g, n, fn, wide, wide + n->n_inputs), done);
+    ref_narrow_all(n->n_outputs, wide + n->n_inputs, out);
+done:
+    for (int i = 0; i < done; i++) {
+        const hth_tensor *t = i < n->n_inputs ? &in[i] : &out[i - n->n_inputs];
+        if (wide[i].dtype != HTH_DT_NONE && wide[i].dtype != t->dtype) {
+            hth_free(wide[i].data);
+        }
+    }
+    hth_free(wide);
+    return err;
+}
+
+static bool ref_any_narrow(const hth_node *n, const hth_tensor *in, const hth_tensor *out)
+{
+    for (int i = 0; i < n->n_inputs; i++) {
+        if (n->inputs[i] >= 0 && ref_is_narrow(&in[i])) {
+            return true;
+        }
+    }
+    for (int i = 0; i < n->n_outputs; i++) {
+        if (n->outputs[i] >= 0 && ref_is_narrow(&out[i])) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static hth_err ref_dispatch(const hth_graph *g, const hth_node *n, const hth_tensor *in,
+                            hth_tensor *out)
+{
+    const ref_row *row = &ref_table[n->op];
+    if (row->fn == NULL) {
+        return hth_fail(HTH_ENOTSUP, "there is no reference kernel");
+    }
+    HTH_TRY(ref_check_all(n, row->flags, in, out));
+    // Post ops are computed in f32, so a 16-bit result needs widening also where the kernel itself
+    // does not.
+    bool wide = (row->flags & WIDE) != 0 || n->n_post > 0;
+    return (wide && ref_any_narrow(n, in, out) ? ref_run_wide : ref_run)(g, n, row->fn, in, out);
+}
+
+hth_err hth_ref_eval(void *ctx, const hth_graph *g, const hth_node *n, const hth_tensor *in,
+                     hth_tensor *out)
+{
+    hth_err err = ref_dispatch(g, n, in, out);
+    return err == HTH_OK ? HTH_OK
+                         : hth_err_prefix(err, "node '%s' (%s)", n->name, hth_op_name(n->op));
+}
