@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// base/mailbox.h - a bounded queue of pointers: many senders, one receiver.
+//
+// The receiver looks for `spin_ns` before it sleeps: waking a sleeping thread costs tens of
+// microseconds, more than a small model takes to run, and a client that has its answer tends to ask
+// again at once.
+#ifndef HTH_BASE_MAILBOX_H
+#define HTH_BASE_MAILBOX_H
+
+#include "base/err.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct hth_mailbox hth_mailbox;
+
+#define HTH_FOREVER UINT64_MAX
+
+// hth_mailbox_open makes a queue of at most `capacity` messages (>= 1).
+hth_err hth_mailbox_open(size_t capacity, uint64_t spin_ns, hth_mailbox **out);
+// hth_mailbox_close frees the queue (NULL is allowed); no thread may be using it. Messages still
+// inside are the caller's: stop, then receive until HTH_ECANCELED.
+void hth_mailbox_close(hth_mailbox *m);
+// hth_mailbox_send appends a message; never waits for room. Any thread. HTH_EBUSY: full;
+// HTH_ECANCELED: stopped; then the message stays the sender's.
+hth_err hth_mailbox_send(hth_mailbox *m, void *message);
+// hth_mailbox_receive takes the oldest message, waiting at most `timeout_ns` of real time (0: does
+// not wait; HTH_FOREVER). One thread. HTH_ETIMEDOUT: none came; HTH_ECANCELED: stopped and empty.
+hth_err hth_mailbox_receive(hth_mailbox *m, uint64_t timeout_ns, void **out);
+// hth_mailbox_stop refuses new messages and wakes the receiver, who still gets those accepted. Any
+// thread, idempotent.
+void hth_mailbox_stop(hth_mailbox *m);
+// hth_mailbox_count returns how many messages wait; a moment's truth. Any thread.
+size_t hth_mailbox_count(hth_mailbox *m);
+
+#endif

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/test.h"
+
+#include "base/settings.h"
+#include "base/stats.h"
+
+#define GIB ((uint64_t)1 << 30)
+
+static void test_table(void **state)
+{
+    for (int i = 0; i < HTH_N_SETTINGS; i++) {
+        const hth_setting_info *t = hth_setting_get_info((hth_setting)i);
+        char text[64];
+        assert_true(t->least <= t->dflt && t->dflt <= t->most && strlen(t->help) > 5);
+        assert_ok(hth_setting_get(t->name, text, sizeof text));
+        assert_ok(hth_setting_set(t->name, text)); // prints as it reads
+        assert_true(hth_setting_real((hth_setting)i) == t->dflt);
+        for (int o = 0; o < i; o++) {
+            assert_string_not_equal(t->name, hth_setting_get_info((hth_setting)o)->name);
+        }
+    }
+}
+
+static void test_set(void **state)
+{
+    char text[64];
+    assert_ok(hth_setting_set("limits.message_bytes", "96MiB"));
+    assert_int_equal(hth_setting_int(HTH_SET_LIMIT_MESSAGE_BYTES), 96 << 20);
+    assert_ok(hth_setting_get("limits.message_bytes", text, sizeof text));
+    assert_string_equal(text, "96MiB");
+    assert_ok(hth_setting_set("convsel.tolerance", "0.25"));
+    assert_true(hth_setting_real(HTH_SET_CONVSEL_TOLERANCE) == 0.25);
+    assert_err(hth_setting_set("limits.rank", "9"), HTH_EINVAL,
+               "limits.rank: '9' is not between 1 and 8");
+    assert_err(hth_setting_set("limits.rank", "2.5"), HTH_EINVAL, "not a whole number");
+    assert_err(hth_setting_set("limits.rank", "-1"), HTH_EINVAL, "not a whole number");
+    assert_err(hth_setting_set("limits.message_bytes", "60%"), HTH_EINVAL, "share");
+    assert_err(hth_setting_set("limits.message_bytes", "1KiB"), HTH_EINVAL,
+               "between 64KiB and 1TiB");
+    assert_err(hth_setting_set("convsel.tolerance", "nan"), HTH_EINVAL, "not a number");
+    assert_err(hth_setting_set("no.such", "1"), HTH_ENOENT, "no setting 'no.such'");
+    assert_err(hth_setting_get("no.such", text, sizeof text), HTH_ENOENT, "no.such");
+    assert_int_equal(hth_setting_int(HTH_SET_LIMIT_RANK), 8);
+    hth_setting_reset();
+    assert_int_equal(hth_setting_int(HTH_SET_LIMIT_MESSAGE_BYTES), GIB);
+}
+
+static void test_sizes(void **state)
+{
+    static const struct {
+        const char *text;
+        uint64_t want;
+    } good[] = {{"0", 0},
+                {"123", 123},
+                {"7B", 7},
+                {"2GiB", 2 * GIB},
+                {"512MiB", GIB / 2},
+                {"512mb", GIB / 2},
+                {"1.5G", 3 * GIB / 2},
+                {"1k", 1024},
+                {"1TiB", 1024 * GIB},
+                {"60%", 600},
+                {"100%", 1000},
+                {"0.1%", 1}};
+    static const char *const bad[] = {"",     "x",     "-1",    "+1",   "GiB",
+                                      "1XiB", "1GiBs", "1 GiB", "101%", "1e999",
+                                      "0x10", "inf",   "1GG",   "1i",   "9999999TiB"};
+    uint64_t v;
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        assert_ok(hth_parse_size(good[i].text, 1000, &v));
+        assert_int_equal(v, good[i].want);
+    }
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        assert_int_equal(hth_parse_size(bad[i], 1000, &v), HTH_EINVAL);
+        assert_true(strlen(hth_err_detail()) > 0);
+    }
+    assert_err(hth_parse_size("5%", 0, &v), HTH_EINVAL, "not possible here");
+}
+
+static void test_stats(void **state)
+{
+    for (int i = 0; i < HTH_N_STATS; i++) {
+        const hth_stat_info *t = hth_stat_get_info((hth_stat)i);
+        assert_true(strlen(t->name) > 0 && strlen(t->unit) > 0 && strlen(t->help) > 5);
+        assert_int_equal(hth_stat_get((hth_stat)i), 0);
+    }
+    hth_stat_add(HTH_STAT_SAMPLES, 5);
+    hth_stat_add(HTH_STAT_SAMPLES, 6);
+    assert_int_equal(hth_stat_get(HTH_STAT_SAMPLES), 11);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_table),
+        cmocka_unit_test(test_set),
+        cmocka_unit_test(test_sizes),
+        cmocka_unit_test(test_stats),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

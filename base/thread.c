@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/thread.h"
+
+#include "base/alloc.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+
+typedef struct thread_start {
+    void (*fn)(void *ctx);
+    void *ctx;
+    char name[16];
+} thread_start;
+
+static void *thread_main(void *arg)
+{
+    thread_start start = *(thread_start *)arg;
+    hth_free(arg);
+    pthread_setname_np(pthread_self(), start.name);
+    start.fn(start.ctx);
+    return NULL;
+}
+
+hth_err hth_thread_start(const char *name, void (*fn)(void *ctx), void *ctx, pthread_t *out)
+{
+    thread_start *start = hth_alloc(sizeof *start);
+    if (start == NULL) {
+        return hth_fail(HTH_ENOMEM, "out of memory starting thread '%s'", name);
+    }
+    start->fn = fn;
+    start->ctx = ctx;
+    snprintf(start->name, sizeof start->name, "%s", name);
+    sigset_t all, old; // the new thread inherits the mask of the moment
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    int rc = pthread_create(out, NULL, thread_main, start);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    if (rc != 0) {
+        hth_free(start);
+        return hth_fail_errno(rc == EAGAIN ? ENOMEM : rc, "cannot start thread '%s'", name);
+    }
+    return HTH_OK;
+}
+
+void hth_thread_join(pthread_t t)
+{
+    pthread_join(t, NULL);
+}
