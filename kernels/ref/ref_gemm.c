@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+// kernels/ref/ref_gemm.c - Gemm and MatMul.
+//
+// Floats multiply in double. Integers multiply modulo 2^64, which is what any narrower type's wrap-around follows from.
+#include "kernels/ref/ref_num.h"
+
+static hth_err gemm_operand(ref_mem *m, const hth_tensor *t, bool turned, double **out)
+{
+    double *x;
+    HTH_TRY(ref_wide(m, t, &x));
+    *out = x;
+    if (turned) {
+        HTH_TRY(REF_TAKE(m, ref_count(t), out));
+        ref_transpose_f64(x, t->shape.dim[0], t->shape.dim[1], *out);
+    }
+    return HTH_OK;
+}
+
+static hth_err gemm_body(ref_mem *m, const hth_node *n, const hth_tensor *in, hth_tensor *out)
+{
+    const hth_tensor *bias = ref_in(n, in, 2);
+    bool ta = hth_node_int(n, "transA", 0) != 0, tb = hth_node_int(n, "transB", 0) != 0;
+    double alpha = hth_node_float(n, "alpha", 1), beta = hth_node_float(n, "beta", 1), *a, *b, *c = NULL, *y;
+    const hth_shape *sa = &in[0].shape, *sb = &in[1].shape, *sy = &out[0].shape;
+    if (sa->rank != 2 || sb->rank != 2 || sy->rank != 2 || sa->dim[!ta] != sb->dim[tb] ||
+        sy->dim[0] != sa->dim[ta] || sy->dim[1] != sb->dim[!tb]) {
+        return hth_fail(HTH_EINVAL, "node '%s': the matrices' shapes do not agree", n->name);
+    }
+    int64_t rows = sy->dim[0], cols = sy->dim[1], k = sb->dim[tb];
+    HTH_TRY(gemm_operand(m, &in[0], ta, &a));
+    HTH_TRY(gemm_operand(m, &in[1], tb, &b));
+    HTH_TRY(REF_TAKE(m, rows * cols, &y));
+    if (bias) {
+        HTH_TRY(ref_expand(m, bias, sy, &c));
+    }
+    ref_gemm_f64(rows, cols, k, a, k, b, cols, y, cols);
+    for (int64_t i = 0; i < rows * cols; i++) {
+        y[i] = alpha * y[i] + (c ? beta * c[i] : 0);
+    }
+    ref_round(y, &out[0]);
+    return HTH_OK;
+}
+
+// The product of one pair of matrices (rows, k) x (k, cols), which stand at element offsets a and b.
+typedef struct gemm_pair {
+    int64_t rows, cols, k, a, b, y;
+} gemm_pair;
+
+static void gemm_pair_u64(const gemm_pair *p, const uint64_t *a, const uint64_t *b, uint64_t *y)
+{
+    for (int64_t i = 0; i < p->rows; i++) {
+        for (int64_t k = 0; k < p->k; k++) {
+            uint64_t v = a[p->a + i * p->k + k];
+            for (int64_t j = 0; j < p->cols; j++) {
+                y[p->y + i * p->cols + j] += v * b[p->b + k * p->cols + j];
+            }
+        }
+    }
+}
+
+static hth_err gemm_load_int(ref_mem *m, const hth_tensor *t, uint64_t **out)
+{
+    HTH_TRY(REF_TAKE(m, ref_count(t), out));
+    ref_load_i64(t->dtype, t->data, 1, ref_count(t), (int64_t *)*out);
+    return HTH_OK;
+}
+
+// The batch dimensions of an operand, as numbers of matrices.
+static hth_shape gemm_batch(const hth_shape *s)
+{
+    hth_shape batch = {.rank = s->rank > 2 ? s->rank - 2 : 0};
+    for (int i = 0; i < batch.rank; i++) {
+        batch.dim[i] = s->dim[i];
+    }
+    return batch;
+}
+
+static hth_err gemm_matmul_shapes(const hth_node *n, const hth_shape *a, const hth_shape *b, const hth_tensor *y,
+                                  gemm_pair *p, hth_shape *batch)
+{
+    hth_shape ba = gemm_batch(a), bb = gemm_batch(b);
+    if (a->rank < 1 || b->rank < 1) {
+        return hth_fail(HTH_EINVAL, "node '%s': operands must not be scalars", n->name);
+    }
+    *p = (gemm_pair){.rows = a->rank > 1 ? a->dim[a->rank - 2] : 1,
+                     .cols = b->rank > 1 ? b->dim[b->rank - 1] : 1,
+                     .k = a->dim[a->rank - 1]};
+    HTH_TRY(hth_shape_broadcast(&ba, &bb, batch));
+    if (b->dim[b->rank > 1 ? b->rank - 2 : 0] != p->k ||
+        hth_shape_elements(batch) * p->rows * p->cols != ref_count(y)) {
+        return hth_fail(HTH_EINVAL, "node '%s': the matrices' shapes do not agree", n->name);
+    }
+    return HTH_OK;
+}
+
+static hth_err gemm_matmul_body(ref_mem *m, const hth_node *n, const hth_tensor *in, hth_tensor *out)
+{
+    gemm_pair p;
+    hth_shape batch, sa = gemm_batch(&in[0].shape), sb = gemm_batch(&in[1].shape);
+    const hth_shape *shapes[] = {&sa, &sb};
+    bool ints = ref_is_int(out[0].dtype);
+    double *a = NULL, *b = NULL, *y = NULL;
+    uint64_t *ia = NULL, *ib = NULL, *iy = NULL;
+    HTH_TRY(gemm_matmul_shapes(n, &in[0].shape, &in[1].shape, &out[0], &p, &batch));
+    if (ints) {
+        HTH_TRY(gemm_load_int(m, &in[0], &ia));
+        HTH_TRY(gemm_load_int(m, &in[1], &ib));
+        HTH_TRY(REF_TAKE(m, ref_count(&out[0]), &iy));
+    } else {
+        HTH_TRY(ref_wide(m, &in[0], &a));
+        HTH_TRY(ref_wide(m, &in[1], &b));
+        HTH_TRY(REF_TAKE(m, ref_count(&out[0]), &y));
+    }
+    ref_iter it;
+    for (bool more = ref_iter_broadcast(&it, &batch, 2, shapes); more; more = ref_iter_next(&it)) {
+        for (int64_t i = 0; i < it.count; i++, p.y += p.rows * p.cols) {
+            p.a = (it.offset[0] + i * it.stride[0]) * p.rows * p.k;
+            p.b = (it.offset[1] + i * it.stride[1]) * p.k * p.cols;
+            if (ints) {
+                gemm_pair_u64(&p, ia, ib, iy);
+            } else {
+                ref_gemm_f64(p.rows, p.cols, p.k, a + p.a, p.k, b + p.b, p.cols, y + p.y, p.cols);
+            }
+        }
+    }
+    if (ints) {
+        ref_store_i64(out[0].dtype, out[0].data, (const int64_t *)iy, ref_count(&out[0]));
+    } else {
+        ref_round(y, &out[0]);
+    }
+    return HTH_OK;
+}
+
+REF_OP(ref_gemm, gemm_body)
+REF_OP(ref_matmul, gemm_matmul_body)

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+// kernels/ref/ref_num.c - scratch, conversion to and from double, matrix product.
+//
+// Invariant: every conversion is exact or correctly rounded, except 64-bit integers beyond 2^53 (integer products have
+// their own path in ref_gemm.c). The product runs in tiles of columns so that the rows of b stay in the cache, four rows
+// of c at a time so that each element of b is loaded once for four products; per element of c the order of the sum
+// is 0, 1, .. k-1 in every tile, so results do not depend on the tiling.
+#include "kernels/ref/ref_num.h"
+
+#include "base/alloc.h"
+
+#include <math.h>
+
+void *ref_take(ref_mem *m, int64_t n, size_t size)
+{
+    void *p = NULL;
+    if (n >= 0 && m->n < REF_MEM_BLOCKS) {
+        p = hth_calloc(n ? (size_t)n : 1, size);
+    }
+    if (!p) {
+        hth_fail(HTH_ENOMEM, "no memory for %lld scratch elements", (long long)n);
+        return NULL;
+    }
+    m->block[m->n++] = p;
+    return p;
+}
+
+void ref_mem_fini(ref_mem *m)
+{
+    while (m->n > 0) {
+        hth_free(m->block[--m->n]);
+    }
+}
+
+int64_t ref_span(const hth_shape *s, int from, int to)
+{
+    int64_t n = 1;
+    for (int i = from; i < to; i++) {
+        n *= s->dim[i];
+    }
+    return n;
+}
+
+void ref_wide_at(const hth_tensor *t, int64_t first, int64_t count, double *out)
+{
+    const char *from = t->data;
+    ref_convert(HTH_DT_F64, out, t->dtype, from + (size_t)first * hth_dtype_bytes(t->dtype), count);
+}
+
+hth_err ref_wide(ref_mem *m, const hth_tensor *t, double **out)
+{
+    int64_t count = ref_count(t);
+    HTH_TRY(REF_TAKE(m, count, out));
+    ref_wide_at(t, 0, count, *out);
+    return HTH_OK;
+}
+
+// The range of an integer type, in doubles that convert back without overflow.
+static void num_range(hth_dtype dt, double *lo, double *hi)
+{
+    int bits = (int)hth_dtype_bytes(dt) * 8;
+    bool is_signed = dt == HTH_DT_I8 || dt == HTH_DT_I16 || dt == HTH_DT_I32 || dt == HTH_DT_I64;
+    double span = ldexp(1, is_signed ? bits - 1 : bits);
+    *lo = is_signed ? -span : 0;
+    *hi = bits == 64 ? nextafter(span, 0) : span - 1;
+}
+
+void ref_round_at(const double *v, int64_t first, int64_t count, hth_tensor *t)
+{
+    char *to = (char *)t->data + (size_t)first * hth_dtype_bytes(t->dtype);
+    if (!ref_is_int(t->dtype) || t->dtype == HTH_DT_BOOL) {
+        ref_convert(t->dtype, to, HTH_DT_F64, v, count);
+        return;
+    }
+    double lo, hi;
+    num_range(t->dtype, &lo, &hi);
+    for (int64_t i = 0; i < count; i++) {
+        double x = v[i] != v[i] ? 0 : fmin(fmax(trunc(v[i]), lo), hi);
+        ref_set_f64(t->dtype, to, i, x);
+    }
+}
+
+void ref_round(const double *v, hth_tensor *t)
+{
+    ref_round_at(v, 0, ref_count(t), t);
+}
+
+hth_err ref_expand(ref_mem *m, const hth_tensor *t, const hth_shape *shape, double **out)
+{
+    double *src;
+    const hth_shape *shapes[] = {&t->shape};
+    ref_iter it;
+    HTH_TRY(ref_wide(m, t, &src));
+    *out = src;
+    if (hth_shape_equal(&t->shape, shape)) {
+        return HTH_OK;
+    }
+    HTH_TRY(ref_can_broadcast(&t->shape, shape));
+    HTH_TRY(REF_TAKE(m, hth_shape_elements(shape), out));
+    double *to = *out;
+    for (bool more = ref_iter_broadcast(&it, shape, 1, shapes); more; more = ref_iter_next(&it)) {
+        for (int64_t i = 0; i < it.count; i++) {
+            *to++ = src[it.offset[0] + i * it.stride[0]];
+        }
+    }
+    return HTH_OK;
+}
+
+double ref_f64_at(const hth_tensor *t, int64_t i)
+{
+    return t && i < ref_count(t) ? ref_get_f64(t->dtype, t->data, i) : 0;
+}
+
+int64_t ref_i64_at(const hth_tensor *t, int64_t i)
+{
+    return t && i < ref_count(t) ? ref_get_i64(t->dtype, t->data, i) : 0;
+}
+
+#define GEMM_TILE 128 // columns: a row of c (1 KiB) times four stays in the first-level cache
+
+static void num_gemm_rows4(int64_t n, int64_t k, const double *restrict a, int64_t lda,
+                           const double *restrict b, int64_t ldb, double *restrict c, int64_t ldc)
+{
+    double *restrict c0 = c, *restrict c1 = c + ldc, *restrict c2 = c + 2 * ldc,
+                     *restrict c3 = c + 3 * ldc;
+    for (int64_t p = 0; p < k; p++) {
+        const double *restrict row = b + p * ldb;
+        double a0 = a[p], a1 = a[lda + p], a2 = a[2 * lda + p], a3 = a[3 * lda + p];
+        for (int64_t j = 0; j < n; j++) {
+            double v = row[j];
+            c0[j] += a0 * v;
+            c1[j] += a1 * v;
+            c2[j] += a2 * v;
+            c3[j] += a3 * v;
+        }
+    }
+}
+
+static void num_gemm_row(int64_t n, int64_t k, const double *restrict a, const double *restrict b,
+                         int64_t ldb, double *restrict c)
+{
+    for (int64_t p = 0; p < k; p++) {
+        const double *restrict row = b + p * ldb;
+        double v = a[p];
+        for (int64_t j = 0; j < n; j++) {
+            c[j] += v * row[j];
+        }
+    }
+}
+
+void ref_gemm_f64(int64_t m, int64_t n, int64_t k, const double *a, int64_t lda, const double *b,
+                  int64_t ldb, double *c, int64_t ldc)
+{
+    for (int64_t j = 0; j < n; j += GEMM_TILE) {
+        int64_t cols = n - j < GEMM_TILE ? n - j : GEMM_TILE, i = 0;
+        for (; i + 4 <= m; i += 4) {
+            num_gemm_rows4(cols, k, a + i * lda, lda, b + j, ldb, c + i * ldc + j, ldc);
+        }
+        for (; i < m; i++) {
+            num_gemm_row(cols, k, a + i * lda, b + j, ldb, c + i * ldc + j);
+        }
+    }
+}
+
+void ref_transpose_f64(const double *a, int64_t rows, int64_t cols, double *out)
+{
+    for (int64_t i = 0; i < rows; i++) {
+        for (int64_t j = 0; j < cols; j++) {
+            out[j * rows + i] = a[i * cols + j];
+        }
+    }
+}
+
+void ref_softmax_row(double *row, int64_t n)
+{
+    double max = -INFINITY, sum = 0;
+    for (int64_t i = 0; i < n; i++) {
+        max = row[i] > max || row[i] != row[i] ? row[i] : max;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        row[i] = exp(row[i] - max);
+        sum += row[i];
+    }
+    for (int64_t i = 0; i < n; i++) {
+        row[i] /= sum;
+    }
+}
+
+void ref_cubic(double t, double a, double w[4])
+{
+    for (int i = 0; i < 4; i++) {
+        double x = fabs(t + 1 - i);
+        w[i] = x <= 1 ? ((a + 2) * x - (a + 3)) * x * x + 1
+                      : ((a * x - 5 * a) * x + 8 * a) * x - 4 * a;
+    }
+}
