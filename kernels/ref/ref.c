@@ -10,6 +10,7 @@
 #include "kernels/ref/ref.h"
 
 #include "base/alloc.h"
+#include "kernels/ref/ref_nn.h"
 
 #include <string.h>
 
@@ -27,6 +28,10 @@ static const ref_row ref_table[HTH_N_OPS] = {
     [HTH_OP_NONE] = {NULL, 0},
 
     // Convolution, pooling, normalisation, products, recurrent, attention, selection by score.
+#define REF_NN_ROW(op, kernel, flags) [HTH_OP_##op] = {kernel, flags},
+    REF_NN_ROWS(REF_NN_ROW)
+#undef REF_NN_ROW
+
     // Element-wise, reductions, data movement.
 
 };

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // kernels/ref/ref_conv.c - Conv and ConvTranspose in one, two and three dimensions.
 //
-// Conv gathers tiles of output positions into columns (all taps of all input channels of a group) and multiplies them
-// by the filter; ConvTranspose multiplies first and scatters the columns. One path serves every stride, dilation, pad
-// and group, and per output the sum runs over channels, then taps, in order, in double. A direct loop nest would save
-// the copy but needs a special case for each of them.
+// Conv gathers tiles of output positions into columns (all taps of all input channels of a group)
+// and multiplies them by the filter; ConvTranspose multiplies first and scatters the columns. One
+// path serves every stride, dilation, pad and group, and per output the sum runs over channels,
+// then taps, in order, in double. A direct loop nest would save the copy but needs a special case
+// for each of them.
 #include "kernels/ref/ref.h"
 
 #include "kernels/ref/ref_num.h"
@@ -38,8 +39,8 @@ static int64_t conv_touch(const ref_window *w, const int64_t to[3], const int64_
 }
 
 // index[tap * count + p] of `count` positions from `first` of grid `from`, in grid `to`.
-static void conv_indices(const ref_window *w, const int64_t from[3], const int64_t to[3], int64_t first,
-                         int64_t count, int64_t *index)
+static void conv_indices(const ref_window *w, const int64_t from[3], const int64_t to[3],
+                         int64_t first, int64_t count, int64_t *index)
 {
     for (int64_t p = 0; p < count; p++) {
         int64_t at[3], tap[3];
@@ -51,8 +52,8 @@ static void conv_indices(const ref_window *w, const int64_t from[3], const int64
     }
 }
 
-static void conv_gather(const double *x, int64_t n_in, int64_t channels, const int64_t *index, int64_t n_index,
-                        double *cols)
+static void conv_gather(const double *x, int64_t n_in, int64_t channels, const int64_t *index,
+                        int64_t n_index, double *cols)
 {
     for (int64_t c = 0; c < channels; c++) {
         for (int64_t i = 0; i < n_index; i++) {
@@ -61,12 +62,13 @@ static void conv_gather(const double *x, int64_t n_in, int64_t channels, const i
     }
 }
 
-static hth_err conv_group(const hth_node *n, const hth_tensor *x, const hth_tensor *w, const hth_tensor *y,
-                          int64_t out_channels, int64_t *group)
+static hth_err conv_group(const hth_node *n, const hth_tensor *x, const hth_tensor *w,
+                          const hth_tensor *y, int64_t out_channels, int64_t *group)
 {
     *group = hth_node_int(n, "group", 1);
-    if (w->shape.rank != x->shape.rank || *group < 1 || x->shape.dim[1] % *group || out_channels % *group ||
-        y->shape.dim[1] != out_channels || y->shape.dim[0] != x->shape.dim[0]) {
+    if (w->shape.rank != x->shape.rank || *group < 1 || x->shape.dim[1] % *group ||
+        out_channels % *group || y->shape.dim[1] != out_channels ||
+        y->shape.dim[0] != x->shape.dim[0]) {
         return hth_fail(HTH_EINVAL, "node '%s': channels, filter and group do not agree", n->name);
     }
     return HTH_OK;
@@ -81,7 +83,8 @@ static void conv_start(double *y, const double *bias, int64_t channels, int64_t 
     }
 }
 
-static hth_err conv_bias(ref_mem *m, const hth_node *n, const hth_tensor *in, int64_t channels, double **out)
+static hth_err conv_bias(ref_mem *m, const hth_node *n, const hth_tensor *in, int64_t channels,
+                         double **out)
 {
     const hth_tensor *b = ref_in(n, in, 2);
     *out = NULL;
@@ -89,7 +92,8 @@ static hth_err conv_bias(ref_mem *m, const hth_node *n, const hth_tensor *in, in
         return HTH_OK;
     }
     if (hth_shape_elements(&b->shape) != channels) {
-        return hth_fail(HTH_EINVAL, "node '%s': bias does not have one element per channel", n->name);
+        return hth_fail(HTH_EINVAL, "node '%s': bias does not have one element per channel",
+                        n->name);
     }
     return ref_wide(m, b, out);
 }
@@ -131,8 +135,8 @@ static hth_err conv_body(ref_mem *m, const hth_node *n, const hth_tensor *in, ht
 }
 
 // Adds columns (channels, taps, positions) to the output image where the index says.
-static void conv_scatter(double *y, int64_t n_out, int64_t channels, const int64_t *index, int64_t n_index,
-                         const double *cols)
+static void conv_scatter(double *y, int64_t n_out, int64_t channels, const int64_t *index,
+                         int64_t n_index, const double *cols)
 {
     for (int64_t c = 0; c < channels; c++) {
         for (int64_t i = 0; i < n_index; i++) {
@@ -143,7 +147,8 @@ static void conv_scatter(double *y, int64_t n_out, int64_t channels, const int64
     }
 }
 
-// Pads of a transposed convolution follow from the output's size when output_shape or auto_pad fixes it.
+// Pads of a transposed convolution follow from the output's size when output_shape or auto_pad
+// fixes it.
 static void conv_transpose_pads(ref_window *w, const hth_node *n, int nsp)
 {
     const char *mode = hth_node_str(n, "auto_pad", "NOTSET");
@@ -161,7 +166,8 @@ static void conv_transpose_pads(ref_window *w, const hth_node *n, int nsp)
     }
 }
 
-static hth_err conv_transpose_body(ref_mem *m, const hth_node *n, const hth_tensor *in, hth_tensor *out)
+static hth_err conv_transpose_body(ref_mem *m, const hth_node *n, const hth_tensor *in,
+                                   hth_tensor *out)
 {
     const hth_tensor *x = &in[0], *f = &in[1];
     ref_window w;
@@ -193,8 +199,8 @@ static hth_err conv_transpose_body(ref_mem *m, const hth_node *n, const hth_tens
             conv_indices(&w, w.in, w.out, p, count, index);
             for (int64_t g = 0; g < group; g++) {
                 memset(cols, 0, (size_t)(rows * count) * sizeof *cols);
-                ref_gemm_f64(rows, count, cg, turned + g * cg * rows, cg, img + g * cg * w.n_in + p, w.n_in,
-                             cols, count);
+                ref_gemm_f64(rows, count, cg, turned + g * cg * rows, cg, img + g * cg * w.n_in + p,
+                             w.n_in, cols, count);
                 conv_scatter(res + g * mg * w.n_out, w.n_out, mg, index, w.n_taps * count, cols);
             }
         }

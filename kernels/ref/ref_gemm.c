@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // kernels/ref/ref_gemm.c - Gemm and MatMul.
 //
-// Floats multiply in double. Integers multiply modulo 2^64, which is what any narrower type's wrap-around follows from.
+// Floats multiply in double. Integers multiply modulo 2^64, which is what any narrower type's
+// wrap-around follows from.
 #include "kernels/ref/ref_num.h"
 
 static hth_err gemm_operand(ref_mem *m, const hth_tensor *t, bool turned, double **out)
@@ -20,7 +21,8 @@ static hth_err gemm_body(ref_mem *m, const hth_node *n, const hth_tensor *in, ht
 {
     const hth_tensor *bias = ref_in(n, in, 2);
     bool ta = hth_node_int(n, "transA", 0) != 0, tb = hth_node_int(n, "transB", 0) != 0;
-    double alpha = hth_node_float(n, "alpha", 1), beta = hth_node_float(n, "beta", 1), *a, *b, *c = NULL, *y;
+    double alpha = hth_node_float(n, "alpha", 1), beta = hth_node_float(n, "beta", 1), *a, *b,
+           *c = NULL, *y;
     const hth_shape *sa = &in[0].shape, *sb = &in[1].shape, *sy = &out[0].shape;
     if (sa->rank != 2 || sb->rank != 2 || sy->rank != 2 || sa->dim[!ta] != sb->dim[tb] ||
         sy->dim[0] != sa->dim[ta] || sy->dim[1] != sb->dim[!tb]) {
@@ -41,7 +43,8 @@ static hth_err gemm_body(ref_mem *m, const hth_node *n, const hth_tensor *in, ht
     return HTH_OK;
 }
 
-// The product of one pair of matrices (rows, k) x (k, cols), which stand at element offsets a and b.
+// The product of one pair of matrices (rows, k) x (k, cols), which stand at element offsets a and
+// b.
 typedef struct gemm_pair {
     int64_t rows, cols, k, a, b, y;
 } gemm_pair;
@@ -75,8 +78,8 @@ static hth_shape gemm_batch(const hth_shape *s)
     return batch;
 }
 
-static hth_err gemm_matmul_shapes(const hth_node *n, const hth_shape *a, const hth_shape *b, const hth_tensor *y,
-                                  gemm_pair *p, hth_shape *batch)
+static hth_err gemm_matmul_shapes(const hth_node *n, const hth_shape *a, const hth_shape *b,
+                                  const hth_tensor *y, gemm_pair *p, hth_shape *batch)
 {
     hth_shape ba = gemm_batch(a), bb = gemm_batch(b);
     if (a->rank < 1 || b->rank < 1) {
@@ -93,9 +96,10 @@ static hth_err gemm_matmul_shapes(const hth_node *n, const hth_shape *a, const h
     return HTH_OK;
 }
 
-static hth_err gemm_matmul_body(ref_mem *m, const hth_node *n, const hth_tensor *in, hth_tensor *out)
+static hth_err gemm_matmul_body(ref_mem *m, const hth_node *n, const hth_tensor *in,
+                                hth_tensor *out)
 {
-    gemm_pair p;
+    gemm_pair p = {0};
     hth_shape batch, sa = gemm_batch(&in[0].shape), sb = gemm_batch(&in[1].shape);
     const hth_shape *shapes[] = {&sa, &sb};
     bool ints = ref_is_int(out[0].dtype);

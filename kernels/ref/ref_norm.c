@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// kernels/ref/ref_norm.c - normalisation: batch, instance, layer, group, RMS, Lp, mean-variance, local response.
+// kernels/ref/ref_norm.c - normalisation: batch, instance, layer, group, RMS, Lp, mean-variance,
+// local response.
 //
-// Mean and variance are two passes in double (sum, then squared differences): no cancellation, and no need for a running
-// formula. stash_type is met by construction. Per-channel parameters are read as (channel, position) runs, so that every
-// inner loop is contiguous.
+// Mean and variance are two passes in double (sum, then squared differences): no cancellation, and
+// no need for a running formula. stash_type is met by construction. Per-channel parameters are read
+// as (channel, position) runs, so that every inner loop is contiguous.
 #include "kernels/ref/ref_num.h"
 
 #include <math.h>
@@ -29,7 +30,8 @@ static void norm_affine(double *x, int64_t n, double a, double b)
     }
 }
 
-static hth_err norm_channels(const hth_node *n, const hth_tensor *in, int from, int to, int64_t channels)
+static hth_err norm_channels(const hth_node *n, const hth_tensor *in, int from, int to,
+                             int64_t channels)
 {
     for (int i = from; i <= to; i++) {
         if (ref_count(&in[i]) != channels) {
@@ -41,8 +43,8 @@ static hth_err norm_channels(const hth_node *n, const hth_tensor *in, int from, 
 }
 
 // Moments of channel c over the batch and all positions of x (N, C, size).
-static void norm_batch_moments(const double *x, const hth_shape *s, int64_t c, int64_t size, double *mean,
-                               double *var)
+static void norm_batch_moments(const double *x, const hth_shape *s, int64_t c, int64_t size,
+                               double *mean, double *var)
 {
     int64_t channels = s->dim[1], batch = s->dim[0];
     double sum = 0, squares = 0, count = (double)(batch * size);
@@ -73,7 +75,8 @@ static hth_err norm_batch_body(ref_mem *m, const hth_node *n, const hth_tensor *
     const hth_shape *s = &in[0].shape;
     int64_t channels = s->rank > 1 ? s->dim[1] : 1;
     int64_t size = ref_span(s, 2, s->rank), batch = s->dim[0];
-    double eps = hth_node_float(n, "epsilon", 1e-5f), momentum = hth_node_float(n, "momentum", 0.9f), *x;
+    double eps = hth_node_float(n, "epsilon", 1e-5f),
+           momentum = hth_node_float(n, "momentum", 0.9f), *x;
     bool training = hth_node_int(n, "training_mode", 0) != 0;
     HTH_TRY(norm_channels(n, in, 1, 4, channels));
     HTH_TRY(ref_wide(m, &in[0], &x));
@@ -94,7 +97,8 @@ static hth_err norm_batch_body(ref_mem *m, const hth_node *n, const hth_tensor *
     return HTH_OK;
 }
 
-static hth_err norm_scale_shift_body(ref_mem *m, const hth_node *n, const hth_tensor *in, hth_tensor *out)
+static hth_err norm_scale_shift_body(ref_mem *m, const hth_node *n, const hth_tensor *in,
+                                     hth_tensor *out)
 {
     const hth_shape *s = &in[0].shape;
     double *x;
@@ -109,9 +113,10 @@ static hth_err norm_scale_shift_body(ref_mem *m, const hth_node *n, const hth_te
     return HTH_OK;
 }
 
-// Instance and group normalisation: moments per (sample, group of channels). Scale and bias belong to channels, or (as
-// opset 18 had it) to groups.
-static hth_err norm_grouped(ref_mem *m, const hth_node *n, const hth_tensor *in, hth_tensor *out, int64_t groups)
+// Instance and group normalisation: moments per (sample, group of channels). Scale and bias belong
+// to channels, or (as opset 18 had it) to groups.
+static hth_err norm_grouped(ref_mem *m, const hth_node *n, const hth_tensor *in, hth_tensor *out,
+                            int64_t groups)
 {
     const hth_shape *s = &in[0].shape;
     int64_t channels = s->dim[1], size = ref_span(s, 2, s->rank), n_scale = ref_count(&in[1]);
@@ -135,7 +140,8 @@ static hth_err norm_grouped(ref_mem *m, const hth_node *n, const hth_tensor *in,
     return HTH_OK;
 }
 
-static hth_err norm_instance_body(ref_mem *m, const hth_node *n, const hth_tensor *in, hth_tensor *out)
+static hth_err norm_instance_body(ref_mem *m, const hth_node *n, const hth_tensor *in,
+                                  hth_tensor *out)
 {
     return norm_grouped(m, n, in, out, in[0].shape.dim[1]);
 }
@@ -145,10 +151,10 @@ static hth_err norm_group_body(ref_mem *m, const hth_node *n, const hth_tensor *
     return norm_grouped(m, n, in, out, hth_node_int(n, "num_groups", 1));
 }
 
-// Scale or bias of layer normalisation: `*period` elements that repeat along x, which is the normalised size when the
-// parameter does not depend on the outer dimensions.
-static hth_err norm_parameter(ref_mem *m, const hth_tensor *t, const hth_shape *x, int axis, double **out,
-                              int64_t *period)
+// Scale or bias of layer normalisation: `*period` elements that repeat along x, which is the
+// normalised size when the parameter does not depend on the outer dimensions.
+static hth_err norm_parameter(ref_mem *m, const hth_tensor *t, const hth_shape *x, int axis,
+                              double **out, int64_t *period)
 {
     hth_shape inner = {.rank = x->rank - axis};
     for (int i = 0; i < inner.rank; i++) {
@@ -232,7 +238,8 @@ static hth_err norm_lp_body(ref_mem *m, const hth_node *n, const hth_tensor *in,
     return HTH_OK;
 }
 
-static hth_err norm_mean_variance_body(ref_mem *m, const hth_node *n, const hth_tensor *in, hth_tensor *out)
+static hth_err norm_mean_variance_body(ref_mem *m, const hth_node *n, const hth_tensor *in,
+                                       hth_tensor *out)
 {
     const hth_shape *s = &in[0].shape;
     int64_t axes[HTH_MAX_RANK] = {0, 2, 3}, total = ref_count(&in[0]);
@@ -275,8 +282,10 @@ static hth_err norm_mean_variance_body(ref_mem *m, const hth_node *n, const hth_
 static hth_err norm_lrn_body(ref_mem *m, const hth_node *n, const hth_tensor *in, hth_tensor *out)
 {
     const hth_shape *s = &in[0].shape;
-    int64_t channels = s->dim[1], inner = ref_span(s, 2, s->rank), size = hth_node_int(n, "size", 1);
-    double alpha = hth_node_float(n, "alpha", 1e-4f) / (double)size, beta = hth_node_float(n, "beta", 0.75f);
+    int64_t channels = s->dim[1], inner = ref_span(s, 2, s->rank),
+            size = hth_node_int(n, "size", 1);
+    double alpha = hth_node_float(n, "alpha", 1e-4f) / (double)size,
+           beta = hth_node_float(n, "beta", 0.75f);
     double k = hth_node_float(n, "bias", 1), *x, *y, *sum;
     HTH_TRY(ref_wide(m, &in[0], &x));
     HTH_TRY(REF_TAKE(m, ref_count(&in[0]), &y));

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // kernels/ref/ref_num.c - scratch, conversion to and from double, matrix product.
 //
-// Invariant: every conversion is exact or correctly rounded, except 64-bit integers beyond 2^53 (integer products have
-// their own path in ref_gemm.c). The product runs in tiles of columns so that the rows of b stay in the cache, four rows
-// of c at a time so that each element of b is loaded once for four products; per element of c the order of the sum
-// is 0, 1, .. k-1 in every tile, so results do not depend on the tiling.
+// Invariant: every conversion is exact or correctly rounded, except 64-bit integers beyond 2^53
+// (integer products have their own path in ref_gemm.c). The product runs in tiles of columns so
+// that the rows of b stay in the cache, four rows of c at a time so that each element of b is
+// loaded once for four products; per element of c the order of the sum is 0, 1, .. k-1 in every
+// tile, so results do not depend on the tiling.
 #include "kernels/ref/ref_num.h"
 
 #include "base/alloc.h"

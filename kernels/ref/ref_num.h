@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// kernels/ref/ref_num.h - what the numeric reference kernels share: scratch memory, numbers as double, matrix product.
+// kernels/ref/ref_num.h - what the numeric reference kernels share: scratch memory, numbers as
+// double, matrix product.
 //
 // Design notes
-// The kernels of convolution, matrix product, normalisation and the like are the yardstick for the fast ones, so they
-// compute in double whatever the tensors hold, in a fixed order: inputs are widened once, results rounded once. Scratch
-// belongs to a ref_mem that the operator's entry frees at one place, so the code between may simply return.
-// Owner: the calling thread; no state.
+// The kernels of convolution, matrix product, normalisation and the like are the yardstick for the
+// fast ones, so they compute in double whatever the tensors hold, in a fixed order: inputs are
+// widened once, results rounded once. Scratch belongs to a ref_mem that the operator's entry frees
+// at one place, so the code between may simply return. Owner: the calling thread; no state.
 #ifndef HTH_KERNELS_REF_REF_NUM_H
 #define HTH_KERNELS_REF_REF_NUM_H
 
-#include "kernels/ref/ref.h"
+#include "kernels/ref/ref_nn.h"
 
 #define REF_MEM_BLOCKS 64
 typedef struct ref_mem {
@@ -17,19 +18,20 @@ typedef struct ref_mem {
     void *block[REF_MEM_BLOCKS];
 } ref_mem;
 
-// ref_take returns n elements of `size` bytes (zeroed) that live until ref_mem_fini, or NULL (the sentence is set).
+// ref_take returns n elements of `size` bytes (zeroed) that live until ref_mem_fini, or NULL (the
+// sentence is set).
 void *ref_take(ref_mem *m, int64_t n, size_t size);
 void ref_mem_fini(ref_mem *m);
 #define REF_TAKE(m, n, out)                                                                        \
     ((*(out) = ref_take(m, n, sizeof **(out))) != NULL ? HTH_OK : HTH_ENOMEM)
 
 // REF_OP defines operator `name` as `body` with a scratch that ends with the call.
-#define REF_OP(name, body)                                                                     \
-    REF_KERNEL(name)     \
+#define REF_OP(name, body)                                                                         \
+    REF_KERNEL(name)                                                                               \
     {                                                                                              \
-        ref_mem m = {0};                                                                       \
+        ref_mem m = {0};                                                                           \
         hth_err err = body(&m, n, in, out);                                                        \
-        ref_mem_fini(&m);                                                                      \
+        ref_mem_fini(&m);                                                                          \
         return err;                                                                                \
     }
 
@@ -37,7 +39,8 @@ void ref_mem_fini(ref_mem *m);
 hth_err ref_wide(ref_mem *m, const hth_tensor *t, double **out);
 // ref_wide_at is the same for elements [first, first + count), into memory of the caller's.
 void ref_wide_at(const hth_tensor *t, int64_t first, int64_t count, double *out);
-// ref_round rounds `v` into the tensor: floats to nearest even, integers towards zero and saturated.
+// ref_round rounds `v` into the tensor: floats to nearest even, integers towards zero and
+// saturated.
 void ref_round(const double *v, hth_tensor *t);
 void ref_round_at(const double *v, int64_t first, int64_t count, hth_tensor *t);
 // ref_expand is ref_wide broadcast (numpy's rule) to `shape`.
@@ -46,10 +49,10 @@ hth_err ref_expand(ref_mem *m, const hth_tensor *t, const hth_shape *shape, doub
 double ref_f64_at(const hth_tensor *t, int64_t i);
 int64_t ref_i64_at(const hth_tensor *t, int64_t i);
 
-// ref_gemm_f64 adds a b to c: a (m, k), b (k, n), c (m, n), row-major with the given leading dimensions. The sum over k
-// runs upwards for every element of c.
-void ref_gemm_f64(int64_t m, int64_t n, int64_t k, const double *a, int64_t lda, const double *b, int64_t ldb,
-                  double *c, int64_t ldc);
+// ref_gemm_f64 adds a b to c: a (m, k), b (k, n), c (m, n), row-major with the given leading
+// dimensions. The sum over k runs upwards for every element of c.
+void ref_gemm_f64(int64_t m, int64_t n, int64_t k, const double *a, int64_t lda, const double *b,
+                  int64_t ldb, double *c, int64_t ldc);
 // ref_transpose_f64 writes the transpose of a (rows, cols) to out (cols, rows).
 void ref_transpose_f64(const double *a, int64_t rows, int64_t cols, double *out);
 // ref_softmax_row replaces a row by its softmax.

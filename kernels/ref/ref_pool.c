@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // kernels/ref/ref_pool.c - average, maximum and Lp pooling, over windows and over all positions.
 //
-// A window's taps inside the image are the product of one range of taps per dimension, computed once per output
-// position and dimension; the reducers then walk whole rows of taps. What differs between the three kinds is one small
-// function per window, so that borders, dilation and ceil_mode are handled in one place.
+// A window's taps inside the image are the product of one range of taps per dimension, computed
+// once per output position and dimension; the reducers then walk whole rows of taps. What differs
+// between the three kinds is one small function per window, so that borders, dilation and ceil_mode
+// are handled in one place.
 #include "kernels/ref/ref_num.h"
 #include "kernels/ref/ref_window.h"
 
@@ -13,10 +14,10 @@
 typedef struct pool {
     ref_window w;
     double (*reduce)(const struct pool *p, const double *x, const int64_t at[3], int64_t *where);
-    double p;            // of LpPool
-    bool count_pads;     // average: pads count
-    int64_t *indices;    // of the maxima, NULL: not wanted
-    bool column_major;   // storage order of the indices
+    double p;          // of LpPool
+    bool count_pads;   // average: pads count
+    int64_t *indices;  // of the maxima, NULL: not wanted
+    bool column_major; // storage order of the indices
 } pool;
 
 // Taps [lo, hi) of dimension i at output position `o` that lie in [0, size).
@@ -121,7 +122,8 @@ static int64_t pool_index(const pool *p, int64_t image, int64_t where)
 {
     const ref_window *w = &p->w;
     if (p->column_major && where >= 0) {
-        int64_t x = where % w->in[2], y = where / w->in[2] % w->in[1], z = where / w->in[2] / w->in[1];
+        int64_t x = where % w->in[2], y = where / w->in[2] % w->in[1],
+                z = where / w->in[2] / w->in[1];
         where = (x * w->in[1] + y) * w->in[0] + z;
     }
     return image * w->n_in + where;
@@ -159,7 +161,8 @@ static hth_err pool_run(ref_mem *m, const hth_node *n, const hth_tensor *x, hth_
     return HTH_OK;
 }
 
-static hth_err pool_average_body(ref_mem *m, const hth_node *n, const hth_tensor *in, hth_tensor *out)
+static hth_err pool_average_body(ref_mem *m, const hth_node *n, const hth_tensor *in,
+                                 hth_tensor *out)
 {
     pool p = {.reduce = pool_average, .count_pads = hth_node_int(n, "count_include_pad", 0) != 0};
     return pool_run(m, n, &in[0], &out[0], &p);
@@ -210,12 +213,14 @@ static double pool_global_lp(const double *x, int64_t n, double p)
     return pow(sum, 1 / p);
 }
 
-static hth_err pool_global_body(ref_mem *m, const hth_node *n, const hth_tensor *in, hth_tensor *out)
+static hth_err pool_global_body(ref_mem *m, const hth_node *n, const hth_tensor *in,
+                                hth_tensor *out)
 {
     pool_global_fn *fn = n->op == HTH_OP_GLOBAL_MAX_POOL  ? pool_global_max
                          : n->op == HTH_OP_GLOBAL_LP_POOL ? pool_global_lp
                                                           : pool_global_average;
-    int64_t images = ref_span(&in[0].shape, 0, 2), size = ref_span(&in[0].shape, 2, in[0].shape.rank);
+    int64_t images = ref_span(&in[0].shape, 0, 2),
+            size = ref_span(&in[0].shape, 2, in[0].shape.rank);
     double *x;
     HTH_TRY(REF_TAKE(m, size, &x));
     for (int64_t i = 0; i < images; i++) {

@@ -1,18 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// kernels/ref/ref_window.c - reads the geometry of a sliding window from a node's attributes and shapes.
+// kernels/ref/ref_window.c - reads the geometry of a sliding window from a node's attributes and
+// shapes.
 //
-// SAME padding is derived from the output's size, which shape inference has fixed: the one that ceil(in / stride) gives.
+// SAME padding is derived from the output's size, which shape inference has fixed: the one that
+// ceil(in / stride) gives.
 #include "kernels/ref/ref_window.h"
 
 #include <string.h>
 
-static hth_err window_attr(const hth_node *n, const char *name, int64_t fallback, int nsp, int64_t out[3])
+static hth_err window_attr(const hth_node *n, const char *name, int64_t fallback, int nsp,
+                           int64_t out[3])
 {
     int64_t v[6] = {0};
     int have = hth_node_ints(n, name, v, 6);
     if (have >= 0 && have != nsp) {
-        return hth_fail(HTH_EINVAL, "node '%s': %s has %d elements for %d dimensions", n->name, name, have,
-                        nsp);
+        return hth_fail(HTH_EINVAL, "node '%s': %s has %d elements for %d dimensions", n->name,
+                        name, have, nsp);
     }
     for (int i = 0; i < 3; i++) {
         out[i] = i < 3 - nsp || have < 0 ? fallback : v[i - (3 - nsp)];
@@ -30,7 +33,8 @@ static hth_err window_pads(ref_window *w, const hth_node *n, int nsp)
     int have = hth_node_ints(n, "pads", v, 6);
     if (strncmp(mode, "SAME", 4) == 0) {
         for (int i = 3 - nsp; i < 3; i++) {
-            int64_t total = (w->out[i] - 1) * w->stride[i] + (w->k[i] - 1) * w->dilation[i] + 1 - w->in[i];
+            int64_t total =
+                (w->out[i] - 1) * w->stride[i] + (w->k[i] - 1) * w->dilation[i] + 1 - w->in[i];
             total = total < 0 ? 0 : total;
             w->pad[i] = strcmp(mode, "SAME_LOWER") == 0 ? total - total / 2 : total / 2;
             w->pad_end[i] = total - w->pad[i];
@@ -41,7 +45,8 @@ static hth_err window_pads(ref_window *w, const hth_node *n, int nsp)
         return HTH_OK;
     }
     if (have != 2 * nsp) {
-        return hth_fail(HTH_EINVAL, "node '%s': pads has %d elements for %d dimensions", n->name, have, nsp);
+        return hth_fail(HTH_EINVAL, "node '%s': pads has %d elements for %d dimensions", n->name,
+                        have, nsp);
     }
     for (int i = 0; i < nsp; i++) {
         w->pad[3 - nsp + i] = v[i];
@@ -51,12 +56,13 @@ static hth_err window_pads(ref_window *w, const hth_node *n, int nsp)
 }
 
 hth_err ref_window_init(ref_window *w, const hth_node *n, const hth_shape *in, const hth_shape *out,
-                            const int64_t *kernel, int n_kernel)
+                        const int64_t *kernel, int n_kernel)
 {
     int nsp = in->rank - 2;
     *w = (ref_window){.n_in = 1, .n_out = 1, .n_taps = 1};
     if (nsp < 1 || nsp > 3) {
-        return hth_fail(HTH_ENOTSUP, "node '%s': %d spatial dimensions are not supported", n->name, nsp);
+        return hth_fail(HTH_ENOTSUP, "node '%s': %d spatial dimensions are not supported", n->name,
+                        nsp);
     }
     if (out->rank != in->rank || n_kernel != nsp) {
         return hth_fail(HTH_EINVAL, "node '%s': ranks of input, output and kernel differ", n->name);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// kernels/ref/ref_window.h - the sliding window of convolutions and pooling, always as three spatial dimensions.
+// kernels/ref/ref_window.h - the sliding window of convolutions and pooling, always as three
+// spatial dimensions.
 #ifndef HTH_KERNELS_REF_REF_WINDOW_H
 #define HTH_KERNELS_REF_REF_WINDOW_H
 
@@ -8,16 +9,17 @@
 // Dimensions d, h, w; missing ones in front have size 1. Input position of output o and tap k is
 // o * stride - pad + k * dilation; for ConvTranspose input and output change places.
 typedef struct ref_window {
-    int64_t batch, channels;          // of the input
-    int64_t in[3], out[3], k[3];      // sizes
+    int64_t batch, channels;     // of the input
+    int64_t in[3], out[3], k[3]; // sizes
     int64_t stride[3], dilation[3];
     int64_t pad[3], pad_end[3];
-    int64_t n_in, n_out, n_taps;      // products
+    int64_t n_in, n_out, n_taps; // products
 } ref_window;
 
-// ref_window_init reads strides, dilations, pads and auto_pad of `n`. `kernel` is the window's shape: `n_kernel`
-// sizes, one per spatial dimension. HTH_ENOTSUP: more than three spatial dimensions; HTH_EINVAL: sizes do not agree.
+// ref_window_init reads strides, dilations, pads and auto_pad of `n`. `kernel` is the window's
+// shape: `n_kernel` sizes, one per spatial dimension. HTH_ENOTSUP: more than three spatial
+// dimensions; HTH_EINVAL: sizes do not agree.
 hth_err ref_window_init(ref_window *w, const hth_node *n, const hth_shape *in, const hth_shape *out,
-                            const int64_t *kernel, int n_kernel);
+                        const int64_t *kernel, int n_kernel);
 
 #endif

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// kernels/ref/ref_nn.h - the kernels that compute in double: convolution, pooling, normalisation, products, recurrent,
+// resampling, attention, selection by score. X(operator, kernel, flags of the dispatch table).
+#ifndef HTH_KERNELS_REF_REF_NN_H
+#define HTH_KERNELS_REF_REF_NN_H
+
+#include "kernels/ref/ref.h"
+
+// clang-format off
+#define REF_NN_ROWS(X) \
+    X(CONV, ref_conv, 0) \
+    X(CONV_TRANSPOSE, ref_conv_transpose, 0) \
+    X(AVERAGE_POOL, ref_average_pool, 0) \
+    X(LP_POOL, ref_lp_pool, 0) \
+    X(MAX_POOL, ref_max_pool, 0) \
+    X(GLOBAL_AVERAGE_POOL, ref_global_pool, 0) \
+    X(GLOBAL_LP_POOL, ref_global_pool, 0) \
+    X(GLOBAL_MAX_POOL, ref_global_pool, 0) \
+    X(BATCH_NORMALIZATION, ref_batch_normalization, 0) \
+    X(INSTANCE_NORMALIZATION, ref_instance_normalization, 0) \
+    X(GROUP_NORMALIZATION, ref_group_normalization, 0) \
+    X(LAYER_NORMALIZATION, ref_layer_normalization, 0) \
+    X(RMSNORMALIZATION, ref_layer_normalization, 0) \
+    X(LP_NORMALIZATION, ref_lp_normalization, 0) \
+    X(MEAN_VARIANCE_NORMALIZATION, ref_mean_variance_normalization, 0) \
+    X(LRN, ref_lrn, 0) \
+    X(SCALE_SHIFT, ref_scale_shift, 0) \
+    X(GEMM, ref_gemm, 0) \
+    X(MAT_MUL, ref_matmul, 0)
+// clang-format on
+
+#define REF_NN_DECLARE(op, kernel, flags) REF_KERNEL(kernel);
+REF_NN_ROWS(REF_NN_DECLARE)
+#undef REF_NN_DECLARE
+
+#endif
