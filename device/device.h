@@ -32,6 +32,7 @@ typedef struct hth_device_props {
     int n_threads;         // compute threads (cpu), SMs (cuda)
     int vector_bytes;      // 64: AVX-512, 32: AVX2, 16: SSE2
     bool host_visible;     // kernels can read and write host memory in place: inputs and outputs need no copy
+    bool inline_compute;   // a launch on a compute stream runs at once on the caller: calling the kernel is the same
 } hth_device_props;
 
 // What an implementation provides. Open streams and events belong to the device and are closed before it.
@@ -86,7 +87,7 @@ hth_err hth_stream_record(hth_stream *s, hth_event *e); // e is done when everyt
 hth_err hth_stream_wait(hth_stream *s, hth_event *e);   // what is issued afterwards waits for e's last record
 hth_err hth_stream_sync(hth_stream *s);                 // blocks the caller until the stream is empty
 hth_err hth_event_open(hth_device *d, hth_event **out);
-void hth_event_close(hth_event *e);
+void hth_event_close(hth_event *e); // after the streams that record it or wait for it were drained; NULL is allowed
 hth_err hth_event_sync(hth_event *e);
 uint64_t hth_event_time_ns(hth_event *e); // when the last record was reached (hth_now_ns's clock); 0: not yet
 

@@ -1,0 +1,385 @@
+// SPDX-License-Identifier: Apache-2.0
+// The CPU as a device. A launch on the compute stream runs at once on the caller, the owner's
+// thread, because the thread team belongs to it. Each copy direction is a *lane*: one thread,
+// started with the direction's first stream, that takes operations from a ring in issue order.
+//
+// Invariants: an operation waits only for records issued before it, so the oldest unfinished
+// operation of all lanes can always proceed: no deadlock, also when the owner blocks on a full
+// ring. One lock guards lanes, streams and events; operations themselves run without it. An event
+// counts records asked for (`issued`) and reached (`done`).
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "device/cpu/machine.h"
+#include "device/cpu/team.h"
+#include "device/spec.h"
+
+#include <oneapi/dnnl/dnnl.h>
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#define CPU_HUGE_PAGE ((size_t)2 << 20)
+#define CPU_RING      256u // operations in flight per direction; a plan's prefetches run ahead by less
+
+typedef enum cpu_op_kind { CPU_OP_LAUNCH, CPU_OP_COPY, CPU_OP_RECORD, CPU_OP_WAIT } cpu_op_kind;
+
+typedef struct cpu_stream {
+    hth_stream base;
+    struct cpu_lane *lane; // NULL: inline
+    unsigned pending;
+    hth_err err; // first failure since the last sync
+    char detail[256];
+} cpu_stream;
+
+typedef struct cpu_event {
+    hth_event base;
+    uint64_t issued, done, time_ns;
+} cpu_event;
+
+typedef struct cpu_op {
+    cpu_op_kind kind;
+    cpu_stream *stream;
+    hth_err (*fn)(void *arg);
+    void *dst; // launch: arg
+    const void *src;
+    size_t bytes;
+    cpu_event *event;
+    uint64_t target; // record: the count reached; wait: the count awaited
+} cpu_op;
+
+typedef struct cpu_lane {
+    struct cpu_device *device;
+    pthread_t thread;
+    bool started, stopping;
+    unsigned head, tail; // operations taken, put
+    cpu_op ring[CPU_RING];
+} cpu_lane;
+
+typedef struct cpu_device {
+    hth_device base;
+    uint64_t reserved;
+    pthread_mutex_t lock;
+    pthread_cond_t changed; // a ring, a pending count or an event moved
+    cpu_lane lane[2];       // HTH_STREAM_H2D, HTH_STREAM_D2H
+} cpu_device;
+
+static cpu_device *cpu_of(hth_device *d)
+{
+    return (cpu_device *)d;
+}
+
+// Reservations. Aligned to huge pages: weights and activations are walked in order, so page walks
+// are pure loss.
+
+static hth_err cpu_reserve(hth_device *base, size_t bytes, void **out)
+{
+    cpu_device *d = cpu_of(base);
+    if (bytes > base->props.budget_bytes - d->reserved) {
+        return hth_fail(HTH_ENODEVMEM, "device %s: %zu bytes asked for, %llu of %llu are free",
+                        base->props.name, bytes,
+                        (unsigned long long)(base->props.budget_bytes - d->reserved),
+                        (unsigned long long)base->props.budget_bytes);
+    }
+    size_t size = (bytes + CPU_HUGE_PAGE - 1) / CPU_HUGE_PAGE * CPU_HUGE_PAGE;
+    char *p = mmap(NULL, size + CPU_HUGE_PAGE, PROT_READ | PROT_WRITE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED) {
+        hth_fail_errno(errno, "device %s: cannot map %zu bytes", base->props.name, bytes);
+        return HTH_ENODEVMEM;
+    }
+    size_t front = (CPU_HUGE_PAGE - (uintptr_t)p % CPU_HUGE_PAGE) % CPU_HUGE_PAGE;
+    if (front > 0) {
+        munmap(p, front);
+    }
+    munmap(p + front + size, CPU_HUGE_PAGE - front);
+    madvise(p + front, size, MADV_HUGEPAGE); // advice: without it the pages are only smaller
+    d->reserved += bytes;
+    *out = p + front;
+    return HTH_OK;
+}
+
+static void cpu_release(hth_device *base, void *p, size_t bytes)
+{
+    cpu_of(base)->reserved -= bytes;
+    munmap(p, (bytes + CPU_HUGE_PAGE - 1) / CPU_HUGE_PAGE * CPU_HUGE_PAGE);
+}
+
+// Operations.
+
+static void cpu_keep_error(cpu_stream *s, hth_err err)
+{
+    s->err = err;
+    snprintf(s->detail, sizeof s->detail, "%s", hth_err_detail());
+}
+
+static void cpu_reach(cpu_device *d, cpu_event *e, uint64_t target)
+{
+    e->time_ns = hth_now_ns();
+    e->done = target;
+    pthread_cond_broadcast(&d->changed);
+}
+
+// Called with the lock, which is given up while the operation runs.
+static void cpu_execute(cpu_device *d, const cpu_op *op)
+{
+    cpu_stream *s = op->stream;
+    if (op->kind == CPU_OP_RECORD) {
+        cpu_reach(d, op->event, op->target);
+    } else if (op->kind == CPU_OP_WAIT) {
+        while (op->event->done < op->target) {
+            pthread_cond_wait(&d->changed, &d->lock);
+        }
+    } else if (s->err == HTH_OK) {
+        pthread_mutex_unlock(&d->lock);
+        hth_err err = HTH_OK;
+        if (op->kind == CPU_OP_COPY) {
+            memcpy(op->dst, op->src, op->bytes);
+        } else {
+            err = op->fn(op->dst);
+        }
+        pthread_mutex_lock(&d->lock);
+        if (err != HTH_OK) {
+            cpu_keep_error(s, err);
+        }
+    }
+}
+
+static void *cpu_lane_main(void *arg)
+{
+    cpu_lane *l = arg;
+    cpu_device *d = l->device;
+    pthread_mutex_lock(&d->lock);
+    for (;;) {
+        while (l->head == l->tail && !l->stopping) {
+            pthread_cond_wait(&d->changed, &d->lock);
+        }
+        if (l->head == l->tail) {
+            break;
+        }
+        cpu_op op = l->ring[l->head % CPU_RING];
+        cpu_execute(d, &op);
+        l->head++;
+        op.stream->pending--;
+        pthread_cond_broadcast(&d->changed);
+    }
+    pthread_mutex_unlock(&d->lock);
+    return NULL;
+}
+
+// Called with the lock.
+static void cpu_issue(cpu_device *d, const cpu_op *op)
+{
+    cpu_lane *l = op->stream->lane;
+    if (l == NULL) {
+        cpu_execute(d, op);
+        return;
+    }
+    while (l->tail - l->head == CPU_RING) {
+        pthread_cond_wait(&d->changed, &d->lock);
+    }
+    l->ring[l->tail++ % CPU_RING] = *op;
+    op->stream->pending++;
+    pthread_cond_broadcast(&d->changed);
+}
+
+static hth_err cpu_submit(hth_stream *s, cpu_op op)
+{
+    cpu_device *d = cpu_of(s->device);
+    cpu_event *e = op.event;
+    op.stream = (cpu_stream *)s;
+    pthread_mutex_lock(&d->lock);
+    if (e != NULL) {
+        op.target = op.kind == CPU_OP_RECORD ? ++e->issued : e->issued;
+    }
+    cpu_issue(d, &op);
+    pthread_mutex_unlock(&d->lock);
+    return HTH_OK;
+}
+
+static hth_err cpu_launch(hth_stream *s, hth_err (*fn)(void *arg), void *arg)
+{
+    return cpu_submit(s, (cpu_op){.kind = CPU_OP_LAUNCH, .fn = fn, .dst = arg});
+}
+
+static hth_err cpu_copy(hth_stream *s, void *dst, const void *src, size_t bytes)
+{
+    return cpu_submit(s, (cpu_op){.kind = CPU_OP_COPY, .dst = dst, .src = src, .bytes = bytes});
+}
+
+static hth_err cpu_record(hth_stream *s, hth_event *e)
+{
+    return cpu_submit(s, (cpu_op){.kind = CPU_OP_RECORD, .event = (cpu_event *)e});
+}
+
+static hth_err cpu_wait(hth_stream *s, hth_event *e)
+{
+    return cpu_submit(s, (cpu_op){.kind = CPU_OP_WAIT, .event = (cpu_event *)e});
+}
+
+static hth_err cpu_sync(hth_stream *base)
+{
+    cpu_stream *s = (cpu_stream *)base;
+    cpu_device *d = cpu_of(base->device);
+    pthread_mutex_lock(&d->lock);
+    while (s->pending > 0) {
+        pthread_cond_wait(&d->changed, &d->lock);
+    }
+    hth_err err = s->err;
+    s->err = HTH_OK;
+    pthread_mutex_unlock(&d->lock);
+    return err == HTH_OK ? HTH_OK : hth_fail(err, "%s", s->detail);
+}
+
+// Streams and events.
+
+static hth_err cpu_lane_start(cpu_device *d, cpu_lane *l)
+{
+    if (!l->started) {
+        l->device = d;
+        int rc = pthread_create(&l->thread, NULL, cpu_lane_main, l);
+        if (rc != 0) {
+            return hth_fail_errno(rc, "device %s: cannot start a copy thread", d->base.props.name);
+        }
+        l->started = true;
+    }
+    return HTH_OK;
+}
+
+static hth_err cpu_stream_open(hth_device *base, hth_stream_kind kind, hth_stream **out)
+{
+    cpu_device *d = cpu_of(base);
+    cpu_lane *l = kind == HTH_STREAM_COMPUTE ? NULL : &d->lane[kind == HTH_STREAM_D2H];
+    if (l != NULL) {
+        HTH_TRY(cpu_lane_start(d, l));
+    }
+    cpu_stream *s = hth_calloc(1, sizeof *s);
+    if (s == NULL) {
+        return hth_fail(HTH_ENOMEM, "device %s: no memory for a stream", base->props.name);
+    }
+    s->base = (hth_stream){base, kind};
+    s->lane = l;
+    *out = &s->base;
+    return HTH_OK;
+}
+
+static void cpu_stream_close(hth_stream *s)
+{
+    (void)cpu_sync(s);
+    hth_free(s);
+}
+
+static hth_err cpu_event_open(hth_device *d, hth_event **out)
+{
+    cpu_event *e = hth_calloc(1, sizeof *e);
+    if (e == NULL) {
+        return hth_fail(HTH_ENOMEM, "device %s: no memory for an event", d->props.name);
+    }
+    e->base.device = d;
+    *out = &e->base;
+    return HTH_OK;
+}
+
+static void cpu_event_close(hth_event *e)
+{
+    hth_free(e);
+}
+
+static hth_err cpu_event_sync(hth_event *base)
+{
+    cpu_event *e = (cpu_event *)base;
+    cpu_device *d = cpu_of(base->device);
+    pthread_mutex_lock(&d->lock);
+    uint64_t target = e->issued;
+    while (e->done < target) {
+        pthread_cond_wait(&d->changed, &d->lock);
+    }
+    pthread_mutex_unlock(&d->lock);
+    return HTH_OK;
+}
+
+static uint64_t cpu_event_time_ns(hth_event *base)
+{
+    cpu_event *e = (cpu_event *)base;
+    cpu_device *d = cpu_of(base->device);
+    pthread_mutex_lock(&d->lock);
+    uint64_t t = e->done == e->issued ? e->time_ns : 0;
+    pthread_mutex_unlock(&d->lock);
+    return t;
+}
+
+// Open, close.
+
+static void cpu_close(hth_device *base)
+{
+    cpu_device *d = cpu_of(base);
+    pthread_mutex_lock(&d->lock);
+    d->lane[0].stopping = d->lane[1].stopping = true;
+    pthread_cond_broadcast(&d->changed);
+    pthread_mutex_unlock(&d->lock);
+    for (int i = 0; i < 2; i++) {
+        if (d->lane[i].started) {
+            pthread_join(d->lane[i].thread, NULL);
+        }
+    }
+    pthread_cond_destroy(&d->changed);
+    pthread_mutex_destroy(&d->lock);
+    hth_free(d);
+}
+
+static const hth_device_ops cpu_ops = {
+    .close = cpu_close,
+    .reserve = cpu_reserve,
+    .release = cpu_release,
+    .stream_open = cpu_stream_open,
+    .stream_close = cpu_stream_close,
+    .launch = cpu_launch,
+    .copy = cpu_copy,
+    .record = cpu_record,
+    .wait = cpu_wait,
+    .sync = cpu_sync,
+    .event_open = cpu_event_open,
+    .event_close = cpu_event_close,
+    .event_sync = cpu_event_sync,
+    .event_time_ns = cpu_event_time_ns,
+};
+
+static hth_err cpu_props(const hth_device_spec *s, hth_device_props *p)
+{
+    char name[64], isa[32];
+    const dnnl_version_t *v = dnnl_version();
+    hth_machine_name(name, sizeof name);
+    snprintf(p->name, sizeof p->name, "cpu:%d", s->index);
+    p->n_threads = s->threads ? s->threads : hth_machine_threads();
+    p->vector_bytes = hth_machine_isa(isa, sizeof isa);
+    p->host_visible = true;
+    p->inline_compute = true;
+    snprintf(p->description, sizeof p->description, "%s, %s, %d thread%s", name, isa, p->n_threads,
+             p->n_threads == 1 ? "" : "s");
+    snprintf(p->fingerprint, sizeof p->fingerprint, "%s; %s; %d threads; oneDNN %d.%d.%d", name,
+             isa, p->n_threads, v->major, v->minor, v->patch);
+    p->total_bytes = hth_machine_memory();
+    return hth_device_spec_budget(s, p->total_bytes, "60%", &p->budget_bytes);
+}
+
+hth_err hth_cpu_open(const hth_device_spec *s, hth_device **out)
+{
+    hth_device_props props = {0};
+    if (s->index != 0) {
+        return hth_fail(HTH_ENOTSUP, "device cpu:%d: there is one cpu device, number 0", s->index);
+    }
+    HTH_TRY(cpu_props(s, &props));
+    cpu_device *d = hth_calloc(1, sizeof *d);
+    if (d == NULL) {
+        return hth_fail(HTH_ENOMEM, "device %s: no memory to open it", props.name);
+    }
+    d->base.ops = &cpu_ops;
+    d->base.props = props;
+    pthread_mutex_init(&d->lock, NULL);
+    pthread_cond_init(&d->changed, NULL);
+    hth_team_set(props.n_threads);
+    *out = &d->base;
+    return HTH_OK;
+}

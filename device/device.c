@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+// The specification parser and the calls that every implementation shares: arguments are checked
+// here once, so that an implementation sees only what makes sense.
+#include "device/device.h"
+
+#include "base/units.h"
+#include "device/spec.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const struct {
+    const char *kind;
+    const char *options; // for people and for the check, comma separated
+    hth_err (*open)(const hth_device_spec *s, hth_device **out);
+} device_kinds[] = {
+    {"cpu", "mem,threads", hth_cpu_open},
+    {"fake", "mem,seed", hth_fake_open},
+};
+#define N_KINDS (sizeof device_kinds / sizeof *device_kinds)
+
+static int device_kind_find(const char *kind)
+{
+    for (size_t i = 0; i < N_KINDS; i++) {
+        if (strcmp(kind, device_kinds[i].kind) == 0) {
+            return (int)i;
+        }
+    }
+    return -1;
+}
+
+static bool device_option_known(int kind, const char *name)
+{
+    size_t len = strlen(name);
+    for (const char *p = device_kinds[kind].options; p != NULL; p = strchr(p, ',')) {
+        p += *p == ',';
+        if (strncmp(p, name, len) == 0 && (p[len] == ',' || p[len] == '\0')) {
+            return len > 0;
+        }
+    }
+    return false;
+}
+
+static hth_err device_number(const char *name, const char *value, uint64_t max, uint64_t *out)
+{
+    char *end;
+    *out = strtoull(value, &end, 10);
+    if (*value < '0' || *value > '9' || *end != '\0' || *out > max) {
+        return hth_fail(HTH_EINVAL, "device option %s=%s: expected a number of at most %llu", name,
+                        value, (unsigned long long)max);
+    }
+    return HTH_OK;
+}
+
+static hth_err device_item(int kind, char *item, hth_device_spec *s)
+{
+    uint64_t v;
+    char *value = strchr(item, '=');
+    if (value == NULL) {
+        HTH_TRY(device_number("number", item, 1023, &v));
+        s->index = (int)v;
+        return HTH_OK;
+    }
+    *value++ = '\0';
+    if (!device_option_known(kind, item)) {
+        return hth_fail(HTH_EINVAL, "device '%s' has no option '%s' (it has: %s)", s->kind, item,
+                        device_kinds[kind].options);
+    }
+    if (strcmp(item, "mem") == 0) {
+        HTH_TRY(hth_parse_bytes(value, 100, &v));
+        if (snprintf(s->mem, sizeof s->mem, "%s", value) >= (int)sizeof s->mem) {
+            return hth_fail(HTH_EINVAL, "device option mem=%s is too long", value);
+        }
+    } else if (strcmp(item, "threads") == 0) {
+        HTH_TRY(device_number(item, value, 1024, &v));
+        if (v == 0) {
+            return hth_fail(HTH_EINVAL, "device option threads=0: at least one thread computes");
+        }
+        s->threads = (int)v;
+    } else {
+        HTH_TRY(device_number(item, value, UINT64_MAX, &s->seed));
+    }
+    return HTH_OK;
+}
+
+hth_err hth_device_spec_parse(const char *text, hth_device_spec *out)
+{
+    char buf[256], *save = NULL;
+    if (snprintf(buf, sizeof buf, "%s", text) >= (int)sizeof buf) {
+        return hth_fail(HTH_EINVAL, "the device specification is longer than %zu bytes",
+                        sizeof buf - 1);
+    }
+    memset(out, 0, sizeof *out);
+    char *items = strchr(buf, ':');
+    if (items != NULL) {
+        *items++ = '\0';
+    }
+    int kind = device_kind_find(buf);
+    if (kind < 0) {
+        char known[128] = "";
+        for (size_t i = 0; i < N_KINDS; i++) {
+            size_t n = strlen(known);
+            snprintf(known + n, sizeof known - n, "%s%s", i ? ", " : "", device_kinds[i].kind);
+        }
+        return hth_fail(strcmp(buf, "cuda") == 0 ? HTH_ENOTSUP : HTH_EINVAL,
+                        "unknown device '%s' (known here: %s)", buf, known);
+    }
+    snprintf(out->kind, sizeof out->kind, "%s", device_kinds[kind].kind);
+    for (char *item = items ? strtok_r(items, ",", &save) : NULL; item != NULL;
+         item = strtok_r(NULL, ",", &save)) {
+        HTH_TRY(device_item(kind, item, out));
+    }
+    return HTH_OK;
+}
+
+hth_err hth_device_spec_budget(const hth_device_spec *s, uint64_t total, const char *dflt,
+                               uint64_t *out)
+{
+    HTH_TRY(hth_parse_bytes(s->mem[0] ? s->mem : dflt, total, out));
+    if (*out < 4096 || *out > total) {
+        return hth_fail(HTH_EINVAL,
+                        "device memory %s: between 4 KiB and the machine's %llu bytes are possible",
+                        s->mem[0] ? s->mem : dflt, (unsigned long long)total);
+    }
+    return HTH_OK;
+}
+
+hth_err hth_device_open(const char *spec, hth_device **out)
+{
+    if (out == NULL || spec == NULL) {
+        return hth_fail(HTH_EINVAL,
+                        "hth_device_open: no specification, or nowhere to put the device");
+    }
+    *out = NULL;
+    hth_device_spec s;
+    HTH_TRY(hth_device_spec_parse(spec, &s));
+    return device_kinds[device_kind_find(s.kind)].open(&s, out);
+}
+
+void hth_device_close(hth_device *d)
+{
+    if (d != NULL) {
+        d->ops->close(d);
+    }
+}
+
+hth_err hth_device_reserve(hth_device *d, size_t bytes, void **base)
+{
+    *base = NULL;
+    if (bytes == 0) {
+        return hth_fail(HTH_EINVAL, "device %s: cannot reserve 0 bytes", d->props.name);
+    }
+    if (bytes > d->props.budget_bytes) {
+        return hth_fail(HTH_ETOOBIG, "device %s: %zu bytes asked for, the budget is %llu",
+                        d->props.name, bytes, (unsigned long long)d->props.budget_bytes);
+    }
+    return d->ops->reserve(d, bytes, base);
+}
+
+void hth_device_release(hth_device *d, void *base, size_t bytes)
+{
+    if (base != NULL) {
+        d->ops->release(d, base, bytes);
+    }
+}
+
+hth_err hth_stream_open(hth_device *d, hth_stream_kind kind, hth_stream **out)
+{
+    *out = NULL;
+    if ((unsigned)kind > HTH_STREAM_D2H) {
+        return hth_fail(HTH_EINVAL, "device %s: no stream of kind %d", d->props.name, (int)kind);
+    }
+    return d->ops->stream_open(d, kind, out);
+}
+
+void hth_stream_close(hth_stream *s)
+{
+    if (s != NULL) {
+        s->device->ops->stream_close(s);
+    }
+}
+
+hth_err hth_stream_launch(hth_stream *s, hth_err (*fn)(void *arg), void *arg)
+{
+    if (fn == NULL) {
+        return hth_fail(HTH_EINVAL, "device %s: nothing to launch", s->device->props.name);
+    }
+    return s->device->ops->launch(s, fn, arg);
+}
+
+hth_err hth_stream_copy(hth_stream *s, void *dst, const void *src, size_t bytes)
+{
+    if (bytes > 0 && (dst == NULL || src == NULL)) {
+        return hth_fail(HTH_EINVAL, "device %s: copy of %zu bytes from or to nowhere",
+                        s->device->props.name, bytes);
+    }
+    return bytes == 0 ? HTH_OK : s->device->ops->copy(s, dst, src, bytes);
+}
+
+static hth_err device_same(const hth_stream *s, const hth_event *e)
+{
+    return s->device == e->device
+               ? HTH_OK
+               : hth_fail(HTH_EINVAL, "the event belongs to device %s, the stream to %s",
+                          e->device->props.name, s->device->props.name);
+}
+
+hth_err hth_stream_record(hth_stream *s, hth_event *e)
+{
+    HTH_TRY(device_same(s, e));
+    return s->device->ops->record(s, e);
+}
+
+hth_err hth_stream_wait(hth_stream *s, hth_event *e)
+{
+    HTH_TRY(device_same(s, e));
+    return s->device->ops->wait(s, e);
+}
+
+hth_err hth_stream_sync(hth_stream *s)
+{
+    return s->device->ops->sync(s);
+}
+
+hth_err hth_event_open(hth_device *d, hth_event **out)
+{
+    *out = NULL;
+    return d->ops->event_open(d, out);
+}
+
+void hth_event_close(hth_event *e)
+{
+    if (e != NULL) {
+        e->device->ops->event_close(e);
+    }
+}
+
+hth_err hth_event_sync(hth_event *e)
+{
+    return e->device->ops->event_sync(e);
+}
+
+uint64_t hth_event_time_ns(hth_event *e)
+{
+    return e->device->ops->event_time_ns(e);
+}

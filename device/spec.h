@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// device/spec.h - a device's specification taken apart, and the implementations that device.c can
+// open.
+#ifndef HTH_DEVICE_SPEC_H
+#define HTH_DEVICE_SPEC_H
+
+#include "device/device.h"
+
+typedef struct hth_device_spec {
+    char kind[16];
+    int index;
+    char mem[32];  // as written ("2GiB", "60%"); "": the implementation's default
+    int threads;   // 0: default
+    uint64_t seed; // fake: order of execution
+} hth_device_spec;
+
+// hth_device_spec_parse reads "KIND[:ITEM,...]", an ITEM being a device number or option=value.
+hth_err hth_device_spec_parse(const char *text, hth_device_spec *out);
+
+// The budget that spec->mem names on a machine with `total` bytes.
+hth_err hth_device_spec_budget(const hth_device_spec *s, uint64_t total, const char *dflt,
+                               uint64_t *out);
+
+// Openers. On error *out stays as it was and nothing is held.
+hth_err hth_cpu_open(const hth_device_spec *s, hth_device **out);
+hth_err hth_fake_open(const hth_device_spec *s, hth_device **out);
+
+#endif
