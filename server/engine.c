@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+// The engine's thread: opens the device, takes requests one by one, answers them, and when nobody asks for anything
+// measures convolution candidates for the programs in use and swaps better plans in.
+#include "server/engine.h"
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "base/mailbox.h"
+#include "base/settings.h"
+#include "server/infer.h"
+#include "server/query.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+// How long the engine is idle before it measures: longer than the gap between two requests of a busy client.
+#define ENGINE_IDLE_NS 200000000u
+
+struct hth_engine {
+    hth_mailbox *mailbox;
+    pthread_t thread;
+    bool running;
+    char device[256];
+    hth_store *store;
+    hth_site site;
+    hth_models models;
+    hth_timing_cache timings;
+    // start-up: the thread opens the device, because the thread team belongs to the thread that first computes
+    pthread_mutex_t lock;
+    pthread_cond_t started;
+    bool ready;
+    hth_err open_err;
+    char open_detail[512];
+};
+
+static hth_err timing_get(void *ctx, const char *key, char *value, size_t cap)
+{
+    return hth_store_text_get(ctx, key, value, cap);
+}
+
+static hth_err timing_put(void *ctx, const char *key, const char *value)
+{
+    return hth_store_text_put(ctx, key, value);
+}
+
+static hth_err site_open(hth_engine *e)
+{
+    hth_site *s = &e->site;
+    HTH_TRY(hth_device_open(e->device, &s->device));
+    HTH_TRY(hth_pool_open(s->device, s->device->props.budget_bytes, &s->pool));
+    HTH_TRY(hth_residency_open(s->pool, &s->residency));
+    e->timings = (hth_timing_cache){timing_get, timing_put, e->store};
+    s->timings = &e->timings;
+    s->tolerance = hth_setting_real(HTH_SET_CONVSEL_TOLERANCE);
+    e->models = (hth_models){.store = e->store, .site = s};
+    return HTH_OK;
+}
+
+static void site_close(hth_engine *e)
+{
+    hth_models_fini(&e->models);
+    if (e->site.pool != NULL) {
+        hth_pool_free(e->site.pool, e->site.arena);
+    }
+    if (e->site.residency != NULL) {
+        hth_residency_close(e->site.residency);
+    }
+    hth_pool_close(e->site.pool);
+    hth_device_close(e->site.device);
+}
+
+static void engine_serve(hth_engine *e, hth_request *r)
+{
+    r->started_ns = hth_now_ns();
+    if (r->canceled) {
+        r->err = hth_fail(HTH_ECANCELED, "canceled while it was queued");
+    } else {
+        r->err = r->query != NULL ? hth_query_answer(&e->models, r) : hth_infer(&e->models, r);
+    }
+    if (r->err != HTH_OK) {
+        snprintf(r->detail, sizeof r->detail, "%s", hth_err_detail());
+    }
+    r->finished_ns = hth_now_ns();
+    hth_request_tensor *outputs = r->outputs;
+    r->done(r); // r may be gone now
+    hth_free(outputs);
+}
+
+static void *engine_main(void *arg)
+{
+    hth_engine *e = arg;
+    hth_err err = site_open(e);
+    pthread_mutex_lock(&e->lock);
+    e->ready = true;
+    e->open_err = err;
+    snprintf(e->open_detail, sizeof e->open_detail, "%s", hth_err_detail());
+    pthread_cond_signal(&e->started);
+    pthread_mutex_unlock(&e->lock);
+    bool tuning = false;
+    while (err == HTH_OK) {
+        void *message;
+        hth_err got = hth_mailbox_receive(e->mailbox, tuning ? 0 : ENGINE_IDLE_NS, &message);
+        if (got == HTH_OK) {
+            engine_serve(e, message);
+            tuning = false;
+        } else if (got == HTH_ETIMEDOUT) {
+            tuning = hth_infer_tune_idle(&e->models);
+        } else {
+            break;
+        }
+    }
+    site_close(e);
+    return NULL;
+}
+
+hth_err hth_engine_open(const hth_engine_config *config, hth_store *store, hth_engine **out)
+{
+    *out = NULL;
+    hth_engine *e = hth_calloc(1, sizeof *e);
+    if (e == NULL) {
+        return hth_fail(HTH_ENOMEM, "no memory for an engine");
+    }
+    snprintf(e->device, sizeof e->device, "%s", config->device != NULL ? config->device : "cpu");
+    e->store = store;
+    pthread_mutex_init(&e->lock, NULL);
+    pthread_cond_init(&e->started, NULL);
+    size_t queue = config->queue > 0 ? (size_t)config->queue : (size_t)hth_setting_int(HTH_SET_QUEUE_LENGTH);
+    uint64_t spin_ns = (uint64_t)hth_setting_int(HTH_SET_QUEUE_SPIN_US) * 1000u;
+    hth_err err = hth_mailbox_open(queue, spin_ns, &e->mailbox);
+    if (err == HTH_OK && pthread_create(&e->thread, NULL, engine_main, e) != 0) {
+        err = hth_fail(HTH_ENOMEM, "cannot start the engine's thread");
+    }
+    if (err != HTH_OK) {
+        hth_engine_close(e);
+        return err;
+    }
+    e->running = true;
+    pthread_mutex_lock(&e->lock);
+    while (!e->ready) {
+        pthread_cond_wait(&e->started, &e->lock);
+    }
+    pthread_mutex_unlock(&e->lock);
+    if (e->open_err != HTH_OK) {
+        err = hth_fail(e->open_err, "%s", e->open_detail);
+        hth_engine_close(e);
+        return err;
+    }
+    *out = e;
+    return HTH_OK;
+}
+
+void hth_engine_stop(hth_engine *e)
+{
+    if (e->running) {
+        hth_mailbox_stop(e->mailbox);
+        pthread_join(e->thread, NULL);
+        e->running = false;
+    }
+}
+
+void hth_engine_close(hth_engine *e)
+{
+    if (e == NULL) {
+        return;
+    }
+    hth_engine_stop(e);
+    hth_mailbox_close(e->mailbox);
+    pthread_cond_destroy(&e->started);
+    pthread_mutex_destroy(&e->lock);
+    hth_free(e);
+}
+
+hth_err hth_engine_submit(hth_engine *e, hth_request *r)
+{
+    r->submitted_ns = hth_now_ns();
+    hth_err err = hth_mailbox_send(e->mailbox, r);
+    if (err == HTH_EBUSY) {
+        return hth_fail(err, "Exceeds maximum queue size");
+    }
+    return err == HTH_OK ? HTH_OK : hth_fail(err, "Server exiting");
+}

@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+// An inference request: bind its tensors to the model's inputs, find the program for their shapes (or compile one),
+// ask the submitter where the outputs go, run. Models in stages (specialize.h) run stage after stage; what a stage hands
+// to the next lives in host buffers of the request.
+#include "server/infer.h"
+
+#include "base/alloc.h"
+#include "base/clock.h"
+
+#include <string.h>
+
+// Programs kept per graph: one per input shape in use. The least recently used goes.
+#define INFER_MAX_PROGRAMS 16
+// Runs after which a program is worth measuring for.
+#define INFER_TUNE_RUNS 3
+
+hth_err hth_infer_program(hth_models *ms, hth_source *s, const hth_tensor *inputs, bool tune, hth_request *progress,
+                          hth_program **out)
+{
+    hth_site *site = ms->site;
+    hth_program *p = hth_source_match(s, inputs);
+    if (p != NULL && (p->tuned || !tune)) {
+        *out = p;
+        return HTH_OK;
+    }
+    hth_program_free(site, p);
+    while (s->n_programs >= INFER_MAX_PROGRAMS) {
+        hth_program *last = s->programs;
+        while (last->next != NULL) {
+            last = last->next;
+        }
+        hth_program_free(site, last);
+    }
+    return hth_program_compile(site, s, inputs, site->device->props.budget_bytes, tune, progress, out);
+}
+
+typedef struct infer_state {
+    hth_models *ms;
+    hth_request *r;
+    const hth_graph *model;
+    hth_request_tensor *out; // the model's outputs, in order
+    int depth;
+} infer_state;
+
+static hth_err infer_stage(infer_state *st, hth_source *s, const hth_tensor *inputs, const int *output_map);
+
+// infer_place describes the final outputs of the last stage and has the submitter say where they go.
+static hth_err infer_place(infer_state *st, const hth_program *p, const int *output_map)
+{
+    for (int i = 0; i < p->n_final; i++) {
+        int at = output_map[p->final_index[i]];
+        st->out[at].t = hth_program_output(p, i);
+    }
+    st->r->outputs = st->out;
+    st->r->n_outputs = st->model->n_outputs;
+    return st->r->place(st->r, st->out, st->model->n_outputs);
+}
+
+static hth_err infer_last_stage(infer_state *st, hth_program *p, const hth_tensor *inputs, const int *output_map)
+{
+    int n = p->graph->n_outputs;
+    hth_tensor *out = hth_calloc((size_t)n, sizeof *out);
+    if (out == NULL) {
+        return hth_fail(HTH_ENOMEM, "no memory for a request");
+    }
+    hth_err err = infer_place(st, p, output_map);
+    for (int i = 0; i < n; i++) {
+        out[i] = st->out[output_map[p->final_index[i]]].t;
+    }
+    if (err == HTH_OK) {
+        err = hth_program_run(st->ms->site, p, inputs, out, &st->r->canceled);
+    }
+    hth_free(out);
+    return err;
+}
+
+// infer_middle_stage runs a stage whose results feed another. Final outputs that it already gives are kept aside until
+// the last stage knows all sizes.
+static hth_err infer_middle_stage(infer_state *st, hth_program *p, const hth_tensor *inputs, const int *output_map)
+{
+    const hth_graph *g = p->graph, *rest = p->rest.graph;
+    int n = g->n_outputs, n_passed = g->n_inputs;
+    hth_err err = HTH_OK;
+    hth_tensor *out = hth_calloc((size_t)n, sizeof *out);
+    hth_tensor *next = hth_calloc((size_t)rest->n_inputs, sizeof *next);
+    int *map = hth_calloc((size_t)rest->n_outputs, sizeof *map);
+    if (out == NULL || next == NULL || map == NULL) {
+        err = hth_fail(HTH_ENOMEM, "no memory for a request");
+        goto out;
+    }
+    for (int i = 0; i < n; i++) {
+        out[i] = hth_program_output(p, i);
+        out[i].data = hth_alloc_aligned(out[i].bytes, HTH_DEVICE_ALIGN);
+        if (out[i].data == NULL) {
+            err = hth_fail(HTH_ENOMEM, "no memory for a result of %zu bytes", out[i].bytes);
+            goto out;
+        }
+    }
+    HTH_GOTO(hth_program_run(st->ms->site, p, inputs, out, &st->r->canceled), out);
+    memcpy(next, inputs, (size_t)n_passed * sizeof *next);
+    memcpy(next + n_passed, out + p->n_final, (size_t)(n - p->n_final) * sizeof *next);
+    for (int i = 0; i < p->n_final; i++) {
+        st->out[output_map[p->final_index[i]]].t = out[i];
+    }
+    // The rest's outputs are the model's outputs that this stage did not give, in order.
+    for (int i = 0, k = 0; i < p->source->graph->n_outputs; i++) {
+        bool given = false;
+        for (int f = 0; f < p->n_final; f++) {
+            given |= p->final_index[f] == i;
+        }
+        if (!given && k < rest->n_outputs) {
+            map[k++] = output_map[i];
+        }
+    }
+    HTH_GOTO(infer_stage(st, &p->rest, next, map), out);
+    for (int i = 0; i < p->n_final; i++) { // placed by now
+        memcpy(st->out[output_map[p->final_index[i]]].t.data, out[i].data, out[i].bytes);
+    }
+out:
+    for (int i = 0; out != NULL && i < n; i++) {
+        hth_free(out[i].data);
+    }
+    hth_free(out);
+    hth_free(next);
+    hth_free(map);
+    return err;
+}
+
+static hth_err infer_stage(infer_state *st, hth_source *s, const hth_tensor *inputs, const int *output_map)
+{
+    hth_program *p;
+    if (++st->depth > 64) {
+        return hth_fail(HTH_ENOTSUP, "the model needs more than 64 stages");
+    }
+    HTH_TRY(hth_infer_program(st->ms, s, inputs, false, st->r, &p));
+    return p->rest.graph == NULL ? infer_last_stage(st, p, inputs, output_map)
+                                 : infer_middle_stage(st, p, inputs, output_map);
+}
+
+hth_err hth_infer(hth_models *ms, hth_request *r)
+{
+    hth_model *m;
+    HTH_TRY(hth_model_find(ms, r->model, &m));
+    const hth_graph *g = m->source.graph;
+    infer_state st = {.ms = ms, .r = r, .model = g};
+    hth_tensor *inputs = hth_calloc((size_t)g->n_inputs, sizeof *inputs);
+    int *map = hth_calloc((size_t)g->n_outputs, sizeof *map);
+    st.out = hth_calloc((size_t)g->n_outputs, sizeof *st.out);
+    hth_err err = HTH_OK;
+    if (inputs == NULL || map == NULL || st.out == NULL) {
+        err = hth_fail(HTH_ENOMEM, "no memory for a request");
+        goto out;
+    }
+    for (int i = 0; i < g->n_outputs; i++) {
+        map[i] = i;
+        st.out[i].name = g->values[g->outputs[i]].name;
+    }
+    HTH_GOTO(hth_model_bind(m, r->inputs, r->n_inputs, inputs), out);
+    err = infer_stage(&st, &m->source, inputs, map);
+out:
+    m->requests++;
+    m->failures += err != HTH_OK;
+    m->busy_ns += hth_now_ns() - r->started_ns;
+    hth_free(inputs);
+    hth_free(map);
+    r->outputs = st.out; // the engine frees it after `done`
+    return err;
+}
+
+static hth_program *tune_candidate(const hth_models *ms)
+{
+    hth_program *best = NULL;
+    for (hth_model *m = ms->list; m != NULL; m = m->next) {
+        for (hth_program *p = m->source.programs; p != NULL; p = p->next) {
+            bool wants = !p->tuned && p->rest.graph == NULL && p->value_inputs == 0 && p->runs >= INFER_TUNE_RUNS;
+            if (wants && (best == NULL || p->runs > best->runs)) {
+                best = p;
+            }
+        }
+    }
+    return best;
+}
+
+bool hth_infer_tune_idle(hth_models *ms)
+{
+    hth_site *site = ms->site;
+    hth_program *best = tune_candidate(ms), *tuned;
+    if (best == NULL) {
+        return false;
+    }
+    for (int i = 0; i < best->graph->n_nodes; i++) {
+        if (!hth_program_measured(site, best->graph, i)) {
+            hth_choice list[HTH_MAX_CHOICES];
+            int n;
+            hth_err err = hth_convsel_measure(site->device, best->graph, &best->graph->nodes[i], site->timings, list,
+                                              HTH_MAX_CHOICES, &n);
+            best->tuned = err != HTH_OK; // not tried again
+            return err == HTH_OK;
+        }
+    }
+    best->tuned = true;
+    if (hth_program_compile(site, best->source, best->key, best->budget, true, NULL, &tuned) == HTH_OK) {
+        tuned->runs = best->runs;
+        hth_program_free(site, best);
+    }
+    return true;
+}

@@ -1,0 +1,348 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/query.h"
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "base/settings.h"
+#include "server/infer.h"
+
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+// Runs before timing starts, and the most that are kept for the percentiles.
+#define BENCH_WARMUP   3
+#define BENCH_MAX_RUNS 1000000
+
+typedef struct query {
+    hth_models *ms;
+    hth_request *r;
+    json_t *args;
+} query;
+
+static const char *arg_str(const query *q, const char *name)
+{
+    return json_string_value(json_object_get(q->args, name));
+}
+
+static double arg_num(const query *q, const char *name, double dflt)
+{
+    json_t *v = json_object_get(q->args, name);
+    return json_is_number(v) ? json_number_value(v) : dflt;
+}
+
+static hth_err arg_model(const query *q, hth_model **out)
+{
+    const char *name = arg_str(q, "model");
+    return name == NULL ? hth_fail(HTH_EINVAL, "which model? the argument 'model' is missing")
+                        : hth_model_find(q->ms, name, out);
+}
+
+static json_t *shape_json(const hth_shape *s)
+{
+    json_t *a = json_array();
+    for (int i = 0; i < s->rank; i++) {
+        json_array_append_new(a, json_integer(s->dim[i] < 0 ? -1 : s->dim[i]));
+    }
+    return a;
+}
+
+static json_t *values_json(const hth_graph *g, const int *list, int n)
+{
+    json_t *a = json_array();
+    for (int i = 0; i < n; i++) {
+        const hth_value *v = &g->values[list[i]];
+        json_array_append_new(a, json_pack("{s:s, s:s, s:o}", "name", v->name, "datatype", hth_dtype_name(v->dtype),
+                                           "shape", shape_json(&v->shape)));
+    }
+    return a;
+}
+
+static hth_err query_model(query *q, json_t **out)
+{
+    hth_model *m;
+    HTH_TRY(arg_model(q, &m));
+    const hth_graph *g = m->source.graph;
+    *out = json_pack("{s:s, s:i, s:o, s:o, s:i, s:i, s:I, s:I, s:b}", "name", m->name, "version", m->version, "inputs",
+                     values_json(g, g->inputs, g->n_inputs), "outputs", values_json(g, g->outputs, g->n_outputs),
+                     "nodes", g->n_nodes, "tensors", m->manifest.n_tensors, "bytes", (json_int_t)m->weight_bytes,
+                     "max_batch", (json_int_t)m->max_batch, "training", g->training);
+    return HTH_OK;
+}
+
+static hth_err query_devices(query *q, json_t **out)
+{
+    const hth_device_props *p = &q->ms->site->device->props;
+    hth_pool_ledger l;
+    hth_pool_ledger_get(q->ms->site->pool, &l);
+    *out = json_pack("{s:[{s:s, s:s, s:I, s:I, s:I, s:i, s:i, s:s}]}", "devices", "name", p->name, "description",
+                     p->description, "total_bytes", (json_int_t)p->total_bytes, "budget_bytes",
+                     (json_int_t)p->budget_bytes, "used_bytes", (json_int_t)(l.reserved_bytes - l.free_bytes), "threads",
+                     p->n_threads, "vector_bytes", p->vector_bytes, "fingerprint", p->fingerprint);
+    return HTH_OK;
+}
+
+// weight_shared says whether another model's program uses the same bytes.
+static bool weight_shared(const hth_weight *w)
+{
+    return w->entry != NULL && hth_resident_holders(w->entry) > 1;
+}
+
+static json_t *stats_model(const hth_model *m)
+{
+    uint64_t shared = 0, private = 0, in_place = 0, streamed = 0, arena = 0;
+    for (const hth_program *p = m->source.programs; p != NULL; p = p->next) {
+        arena = p->plan->arena_bytes > arena ? p->plan->arena_bytes : arena;
+        for (int w = 0; w < p->n_weights && p->active; w++) {
+            const hth_weight *weight = &p->weights[w];
+            uint64_t *to = weight->in_place ? &in_place : weight->streamed ? &streamed : weight_shared(weight) ? &shared : &private;
+            *to += weight->bytes;
+        }
+    }
+    return json_pack("{s:s, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:i}", "name", m->name, "version", m->version,
+                     "weight_bytes", (json_int_t)m->weight_bytes, "resident_private_bytes", (json_int_t)private,
+                     "resident_shared_bytes", (json_int_t)shared, "mapped_bytes", (json_int_t)in_place, "streamed_bytes",
+                     (json_int_t)streamed, "arena_bytes", (json_int_t)arena, "requests", (json_int_t)m->requests, "failures",
+                     (json_int_t)m->failures, "busy_ns", (json_int_t)m->busy_ns, "programs", m->source.n_programs);
+}
+
+static hth_err query_stats(query *q, json_t **out)
+{
+    hth_pool_ledger l;
+    hth_residency_stats rs;
+    hth_pool_ledger_get(q->ms->site->pool, &l);
+    hth_residency_stats_get(q->ms->site->residency, &rs);
+    json_t *models = json_array();
+    for (const hth_model *m = q->ms->list; m != NULL; m = m->next) {
+        json_array_append_new(models, stats_model(m));
+    }
+    *out = json_pack(
+        "{s:{s:I, s:I, s:I, s:I, s:I, s:I}, s:{s:I, s:I, s:I, s:I, s:I, s:I, s:I}, s:o}", "ledger", "budget_bytes",
+        (json_int_t)l.reserved_bytes, "weight_bytes", (json_int_t)l.used_bytes[HTH_POOL_WEIGHT], "arena_bytes",
+        (json_int_t)l.used_bytes[HTH_POOL_ARENA], "workspace_bytes", (json_int_t)l.used_bytes[HTH_POOL_WORKSPACE],
+        "padding_bytes", (json_int_t)l.padding_bytes, "free_bytes", (json_int_t)l.free_bytes, "residency", "entries",
+        (json_int_t)rs.entries, "resident_bytes", (json_int_t)rs.resident_bytes, "held_bytes", (json_int_t)rs.held_bytes,
+        "fills", (json_int_t)rs.fills, "filled_bytes", (json_int_t)rs.filled_bytes, "evictions", (json_int_t)rs.evictions,
+        "evicted_bytes", (json_int_t)rs.evicted_bytes, "models", models);
+    return HTH_OK;
+}
+
+static void tensors_free(hth_tensor *t, int n)
+{
+    for (int i = 0; t != NULL && i < n; i++) {
+        hth_free(t[i].data);
+    }
+    hth_free(t);
+}
+
+// query_program makes the program that a question is about: arguments model, batch, budget; budget of its own: not kept.
+static hth_err query_program(query *q, bool tune, hth_model **model, hth_tensor **inputs, hth_program **out)
+{
+    hth_site *site = q->ms->site;
+    *inputs = NULL;
+    HTH_TRY(arg_model(q, model));
+    hth_model *m = *model;
+    *inputs = hth_calloc((size_t)m->source.graph->n_inputs, sizeof **inputs);
+    if (*inputs == NULL) {
+        return hth_fail(HTH_ENOMEM, "no memory for a query");
+    }
+    int64_t batch = (int64_t)arg_num(q, "batch", 1);
+    if (batch < 1) {
+        return hth_fail(HTH_EINVAL, "a batch is at least 1");
+    }
+    HTH_TRY(hth_model_synthetic(m, batch, *inputs));
+    uint64_t budget = site->device->props.budget_bytes, whole = budget;
+    if (arg_str(q, "budget") != NULL) {
+        HTH_TRY(hth_parse_size(arg_str(q, "budget"), whole, &budget));
+        if (budget > whole) {
+            return hth_fail(HTH_ETOOBIG, "a budget of %llu bytes is more than the device's %llu", (unsigned long long)budget,
+                            (unsigned long long)whole);
+        }
+    }
+    if (budget == whole) {
+        return hth_infer_program(q->ms, &m->source, *inputs, tune, q->r, out);
+    }
+    return hth_program_compile(site, &m->source, *inputs, budget, tune, q->r, out);
+}
+
+// query_program_done drops a program made for one question under a budget of its own.
+static void query_program_done(query *q, hth_program *p)
+{
+    if (p != NULL && p->budget != q->ms->site->device->props.budget_bytes) {
+        hth_program_free(q->ms->site, p);
+    }
+}
+
+static int compare_double(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static hth_err bench_runs(query *q, hth_program *p, const hth_tensor *inputs, const hth_tensor *out, double seconds,
+                          double *ms, int *n)
+{
+    for (int i = 0; i < BENCH_WARMUP; i++) {
+        HTH_TRY(hth_program_run(q->ms->site, p, inputs, out, &q->r->canceled));
+    }
+    uint64_t t0 = hth_now_ns(), last = t0, end = t0 + (uint64_t)(seconds * 1e9), told = t0;
+    for (*n = 0; *n < BENCH_MAX_RUNS && (last < end || *n < 3); (*n)++) {
+        HTH_TRY(hth_program_run(q->ms->site, p, inputs, out, &q->r->canceled));
+        uint64_t now = hth_now_ns();
+        ms[*n] = (double)(now - last) / 1e6;
+        last = now;
+        if (q->r->progress != NULL && now - told > 200000000u) {
+            q->r->progress(q->r, "measuring", now - t0, end - t0);
+            told = now;
+        }
+    }
+    return HTH_OK;
+}
+
+static hth_err query_bench(query *q, json_t **out)
+{
+    hth_model *m;
+    hth_program *p = NULL;
+    hth_tensor *inputs = NULL, *outputs = NULL;
+    double *ms = hth_calloc(BENCH_MAX_RUNS, sizeof *ms);
+    int n = 0, n_outputs = 0;
+    hth_err err = ms == NULL ? hth_fail(HTH_ENOMEM, "no memory for a benchmark") : HTH_OK;
+    double seconds = arg_num(q, "seconds", 5), batch = arg_num(q, "batch", 1);
+    if (err == HTH_OK) {
+        err = query_program(q, true, &m, &inputs, &p);
+    }
+    if (err == HTH_OK && p->rest.graph != NULL) {
+        err = hth_fail(HTH_ENOTSUP, "model '%s' runs in stages (its shapes depend on its values) and has no steady state",
+                       m->name);
+    }
+    if (err != HTH_OK) {
+        goto out;
+    }
+    n_outputs = p->graph->n_outputs;
+    outputs = hth_calloc((size_t)n_outputs, sizeof *outputs);
+    for (int i = 0; outputs != NULL && i < n_outputs; i++) {
+        outputs[i] = hth_program_output(p, i);
+        outputs[i].data = hth_alloc_aligned(outputs[i].bytes, HTH_DEVICE_ALIGN);
+        err = outputs[i].data == NULL ? hth_fail(HTH_ENOMEM, "no memory for an output") : err;
+    }
+    err = outputs == NULL ? hth_fail(HTH_ENOMEM, "no memory for a benchmark") : err;
+    if (err == HTH_OK) {
+        err = bench_runs(q, p, inputs, outputs, seconds, ms, &n);
+    }
+    if (err != HTH_OK) {
+        goto out;
+    }
+    uint64_t weights, arena;
+    hth_program_ledger(p, &weights, &arena);
+    qsort(ms, (size_t)n, sizeof *ms, compare_double);
+    double p50 = ms[n / 2], p99 = ms[(int)((double)(n - 1) * 0.99)];
+    *out = json_pack("{s:s, s:i, s:f, s:f, s:f, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:i, s:i, s:s}", "model", m->name, "batch",
+                     (int)batch, "p50_ms", p50, "p99_ms", p99, "samples_per_second", batch * 1e3 / p50, "peak_bytes",
+                     (json_int_t)(weights + arena), "weight_bytes", (json_int_t)weights, "arena_bytes", (json_int_t)arena,
+                     "live_peak_bytes", (json_int_t)p->plan->live_peak_bytes, "budget_bytes", (json_int_t)p->budget, "plan_ms",
+                     p->plan->plan_ms, "predicted_ms", p->plan->predicted_us / 1e3, "runs", n, "threads",
+                     q->ms->site->device->props.n_threads, "device", q->ms->site->device->props.name);
+out:
+    query_program_done(q, p);
+    tensors_free(outputs, n_outputs);
+    tensors_free(inputs, inputs != NULL && m != NULL ? m->source.graph->n_inputs : 0);
+    hth_free(ms);
+    return err;
+}
+
+static hth_err query_plan(query *q, json_t **out)
+{
+    hth_model *m = NULL;
+    hth_program *p = NULL;
+    hth_tensor *inputs = NULL;
+    hth_err err = query_program(q, arg_num(q, "tune", 0) != 0, &m, &inputs, &p);
+    uint64_t floor = 0, streamed = 0;
+    if (err == HTH_OK) {
+        err = hth_plan_floor(&p->problem, &floor);
+    }
+    if (err == HTH_OK && arg_str(q, "out") != NULL) {
+        err = hth_plan_write(arg_str(q, "out"), &p->problem, p->plan);
+    }
+    if (err == HTH_OK && arg_str(q, "trace") != NULL) {
+        err = hth_plan_write_trace(arg_str(q, "trace"), &p->problem, p->plan, NULL);
+    }
+    if (err == HTH_OK) {
+        for (int w = 0; w < p->n_weights; w++) {
+            streamed += p->weights[w].streamed ? p->weights[w].bytes : 0;
+        }
+        *out = json_pack("{s:s, s:s, s:I, s:f, s:f, s:I, s:I, s:I, s:I, s:f, s:i, s:i, s:i, s:I, s:I}", "model", m->name, "policy",
+                         p->plan->policy, "budget_bytes", (json_int_t)p->budget, "predicted_us", p->plan->predicted_us,
+                         "lower_bound_us", p->plan->lower_bound_us, "arena_bytes", (json_int_t)p->plan->arena_bytes,
+                         "live_peak_bytes", (json_int_t)p->plan->live_peak_bytes, "resident_bytes",
+                         (json_int_t)p->plan->resident_bytes, "host_bytes", (json_int_t)p->plan->host_bytes, "plan_ms",
+                         p->plan->plan_ms, "instructions", p->plan->n_instrs, "nodes", p->problem.n_nodes, "tensors",
+                         p->problem.n_tensors, "streamed_bytes", (json_int_t)streamed, "floor_bytes", (json_int_t)floor);
+    }
+    query_program_done(q, p);
+    tensors_free(inputs, inputs != NULL ? m->source.graph->n_inputs : 0);
+    return err;
+}
+
+static hth_err query_convsel(query *q, json_t **out)
+{
+    hth_model *m = NULL;
+    hth_program *p = NULL;
+    hth_tensor *inputs = NULL;
+    hth_site *site = q->ms->site;
+    hth_err err = query_program(q, true, &m, &inputs, &p);
+    json_t *rows = json_array();
+    for (int i = 0; err == HTH_OK && i < p->graph->n_nodes; i++) {
+        const hth_node *n = &p->graph->nodes[i];
+        hth_choice list[HTH_MAX_CHOICES];
+        int count = 0;
+        if (n->op != HTH_OP_CONV) {
+            continue;
+        }
+        err = hth_convsel_measure(site->device, p->graph, n, site->timings, list, HTH_MAX_CHOICES, &count);
+        hth_convsel_front(list, count, site->tolerance);
+        for (int k = 0; err == HTH_OK && k < count; k++) {
+            json_array_append_new(
+                rows, json_pack("{s:s, s:s, s:s, s:I, s:f, s:f, s:b}", "node", n->name, "direction", "fwd", "algorithm",
+                                list[k].name, "workspace_bytes", (json_int_t)list[k].workspace_bytes, "time_us",
+                                list[k].time_us, "error", list[k].error, "front", list[k].front));
+        }
+    }
+    query_program_done(q, p);
+    tensors_free(inputs, inputs != NULL ? m->source.graph->n_inputs : 0);
+    if (err != HTH_OK) {
+        json_decref(rows);
+        return err;
+    }
+    *out = rows;
+    return HTH_OK;
+}
+
+hth_err hth_query_answer(hth_models *ms, hth_request *r)
+{
+    static const struct {
+        const char *name;
+        hth_err (*answer)(query *q, json_t **out);
+    } table[] = {{"model", query_model}, {"devices", query_devices}, {"stats", query_stats},
+                 {"bench", query_bench}, {"plan", query_plan},       {"convsel", query_convsel}};
+    query q = {.ms = ms, .r = r};
+    json_error_t je;
+    q.args = json_loads(r->arguments != NULL && r->arguments[0] ? r->arguments : "{}", 0, &je);
+    if (!json_is_object(q.args)) {
+        json_decref(q.args);
+        return hth_fail(HTH_EINVAL, "the arguments of '%s' are not a JSON object: %s", r->query, je.text);
+    }
+    hth_err err = hth_fail(HTH_ENOENT, "there is no question '%.32s'", r->query);
+    for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
+        if (strcmp(table[i].name, r->query) == 0) {
+            json_t *doc = NULL;
+            err = table[i].answer(&q, &doc);
+            char *text = err == HTH_OK ? json_dumps(doc, JSON_COMPACT) : NULL;
+            r->json = text != NULL ? hth_strdup(text) : NULL;
+            err = err == HTH_OK && r->json == NULL ? hth_fail(HTH_ENOMEM, "no memory for an answer") : err;
+            free(text);
+            json_decref(doc);
+        }
+    }
+    json_decref(q.args);
+    return err;
+}
