@@ -1,0 +1,438 @@
+// SPDX-License-Identifier: Apache-2.0
+// graph/infer.c - the table of inference rules, and the helpers that every rule uses.
+//
+// hth_infer_node looks up the node's rule and runs it over values whose shapes are known. A rule
+// never guesses: it stores what the operator's specification says, fails with a sentence that names
+// node, operator and shapes, or asks for the content of one input. Functions of their arguments;
+// any thread that owns the graph.
+#include "graph/infer.h"
+
+#include "graph/specialize.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+static const hth_infer_fn rules[HTH_N_OPS] = {
+    [HTH_OP_ABS] = hth_infer_same,
+    [HTH_OP_ACOS] = hth_infer_same,
+    [HTH_OP_ACOSH] = hth_infer_same,
+    [HTH_OP_ADD] = hth_infer_binary,
+    [HTH_OP_AND] = hth_infer_compare,
+    [HTH_OP_ARG_MAX] = hth_infer_arg,
+    [HTH_OP_ARG_MIN] = hth_infer_arg,
+    [HTH_OP_ASIN] = hth_infer_same,
+    [HTH_OP_ASINH] = hth_infer_same,
+    [HTH_OP_ATAN] = hth_infer_same,
+    [HTH_OP_ATANH] = hth_infer_same,
+    [HTH_OP_ATTENTION] = hth_infer_attention,
+    [HTH_OP_AVERAGE_POOL] = hth_infer_pool,
+    [HTH_OP_BATCH_NORMALIZATION] = hth_infer_batch_norm,
+    [HTH_OP_BIT_SHIFT] = hth_infer_binary,
+    [HTH_OP_BITWISE_AND] = hth_infer_binary,
+    [HTH_OP_BITWISE_NOT] = hth_infer_same,
+    [HTH_OP_BITWISE_OR] = hth_infer_binary,
+    [HTH_OP_BITWISE_XOR] = hth_infer_binary,
+    [HTH_OP_CAST] = hth_infer_cast,
+    [HTH_OP_CAST_LIKE] = hth_infer_cast_like,
+    [HTH_OP_CEIL] = hth_infer_same,
+    [HTH_OP_CELU] = hth_infer_same,
+    [HTH_OP_CLIP] = hth_infer_clip,
+    [HTH_OP_COMPRESS] = hth_infer_compress,
+    [HTH_OP_CONCAT] = hth_infer_concat,
+    [HTH_OP_CONSTANT] = hth_infer_constant,
+    [HTH_OP_CONSTANT_OF_SHAPE] = hth_infer_constant_of_shape,
+    [HTH_OP_CONV] = hth_infer_conv,
+    [HTH_OP_CONV_TRANSPOSE] = hth_infer_conv_transpose,
+    [HTH_OP_COS] = hth_infer_same,
+    [HTH_OP_COSH] = hth_infer_same,
+    [HTH_OP_CUM_SUM] = hth_infer_same,
+    [HTH_OP_DEPTH_TO_SPACE] = hth_infer_depth_to_space,
+    [HTH_OP_DET] = hth_infer_det,
+    [HTH_OP_DIV] = hth_infer_binary,
+    [HTH_OP_DROPOUT] = hth_infer_dropout,
+    [HTH_OP_EINSUM] = hth_infer_einsum,
+    [HTH_OP_ELU] = hth_infer_same,
+    [HTH_OP_EQUAL] = hth_infer_compare,
+    [HTH_OP_ERF] = hth_infer_same,
+    [HTH_OP_EXP] = hth_infer_same,
+    [HTH_OP_EXPAND] = hth_infer_expand,
+    [HTH_OP_EYE_LIKE] = hth_infer_eye_like,
+    [HTH_OP_FLATTEN] = hth_infer_flatten,
+    [HTH_OP_FLOOR] = hth_infer_same,
+    [HTH_OP_GRU] = hth_infer_rnn,
+    [HTH_OP_GATHER] = hth_infer_gather,
+    [HTH_OP_GATHER_ELEMENTS] = hth_infer_gather_elements,
+    [HTH_OP_GATHER_ND] = hth_infer_gather_nd,
+    [HTH_OP_GELU] = hth_infer_same,
+    [HTH_OP_GEMM] = hth_infer_gemm,
+    [HTH_OP_GLOBAL_AVERAGE_POOL] = hth_infer_global_pool,
+    [HTH_OP_GLOBAL_LP_POOL] = hth_infer_global_pool,
+    [HTH_OP_GLOBAL_MAX_POOL] = hth_infer_global_pool,
+    [HTH_OP_GREATER] = hth_infer_compare,
+    [HTH_OP_GREATER_OR_EQUAL] = hth_infer_compare,
+    [HTH_OP_GRID_SAMPLE] = hth_infer_grid_sample,
+    [HTH_OP_GROUP_NORMALIZATION] = hth_infer_channels,
+    [HTH_OP_HARD_SIGMOID] = hth_infer_same,
+    [HTH_OP_HARD_SWISH] = hth_infer_same,
+    [HTH_OP_HARDMAX] = hth_infer_same_axis,
+    [HTH_OP_IDENTITY] = hth_infer_same,
+    [HTH_OP_INSTANCE_NORMALIZATION] = hth_infer_channels,
+    [HTH_OP_IS_INF] = hth_infer_predicate,
+    [HTH_OP_IS_NA_N] = hth_infer_predicate,
+    [HTH_OP_LRN] = hth_infer_same,
+    [HTH_OP_LSTM] = hth_infer_rnn,
+    [HTH_OP_LAYER_NORMALIZATION] = hth_infer_layer_norm,
+    [HTH_OP_LEAKY_RELU] = hth_infer_same,
+    [HTH_OP_LESS] = hth_infer_compare,
+    [HTH_OP_LESS_OR_EQUAL] = hth_infer_compare,
+    [HTH_OP_LOG] = hth_infer_same,
+    [HTH_OP_LOG_SOFTMAX] = hth_infer_same_axis,
+    [HTH_OP_LP_NORMALIZATION] = hth_infer_same_axis,
+    [HTH_OP_LP_POOL] = hth_infer_pool,
+    [HTH_OP_MAT_MUL] = hth_infer_matmul,
+    [HTH_OP_MAX] = hth_infer_binary,
+    [HTH_OP_MAX_POOL] = hth_infer_pool,
+    [HTH_OP_MEAN] = hth_infer_binary,
+    [HTH_OP_MEAN_VARIANCE_NORMALIZATION] = hth_infer_same,
+    [HTH_OP_MIN] = hth_infer_binary,
+    [HTH_OP_MISH] = hth_infer_same,
+    [HTH_OP_MOD] = hth_infer_binary,
+    [HTH_OP_MUL] = hth_infer_binary,
+    [HTH_OP_NEG] = hth_infer_same,
+    [HTH_OP_NON_MAX_SUPPRESSION] = hth_infer_nms,
+    [HTH_OP_NON_ZERO] = hth_infer_non_zero,
+    [HTH_OP_NOT] = hth_infer_same,
+    [HTH_OP_ONE_HOT] = hth_infer_one_hot,
+    [HTH_OP_OR] = hth_infer_compare,
+    [HTH_OP_PRELU] = hth_infer_prelu,
+    [HTH_OP_PAD] = hth_infer_pad,
+    [HTH_OP_POW] = hth_infer_pow,
+    [HTH_OP_RMSNORMALIZATION] = hth_infer_layer_norm,
+    [HTH_OP_RNN] = hth_infer_rnn,
+    [HTH_OP_RANGE] = hth_infer_range,
+    [HTH_OP_RECIPROCAL] = hth_infer_same,
+    [HTH_OP_REDUCE_L1] = hth_infer_reduce,
+    [HTH_OP_REDUCE_L2] = hth_infer_reduce,
+    [HTH_OP_REDUCE_LOG_SUM] = hth_infer_reduce,
+    [HTH_OP_REDUCE_LOG_SUM_EXP] = hth_infer_reduce,
+    [HTH_OP_REDUCE_MAX] = hth_infer_reduce,
+    [HTH_OP_REDUCE_MEAN] = hth_infer_reduce,
+    [HTH_OP_REDUCE_MIN] = hth_infer_reduce,
+    [HTH_OP_REDUCE_PROD] = hth_infer_reduce,
+    [HTH_OP_REDUCE_SUM] = hth_infer_reduce,
+    [HTH_OP_REDUCE_SUM_SQUARE] = hth_infer_reduce,
+    [HTH_OP_RELU] = hth_infer_same,
+    [HTH_OP_RESHAPE] = hth_infer_reshape,
+    [HTH_OP_RESIZE] = hth_infer_resize,
+    [HTH_OP_REVERSE_SEQUENCE] = hth_infer_same,
+    [HTH_OP_ROTARY_EMBEDDING] = hth_infer_rotary,
+    [HTH_OP_ROUND] = hth_infer_same,
+    [HTH_OP_SCATTER] = hth_infer_scatter_elements,
+    [HTH_OP_SCATTER_ELEMENTS] = hth_infer_scatter_elements,
+    [HTH_OP_SCATTER_ND] = hth_infer_scatter_nd,
+    [HTH_OP_SELU] = hth_infer_same,
+    [HTH_OP_SHAPE] = hth_infer_shape_of,
+    [HTH_OP_SHRINK] = hth_infer_same,
+    [HTH_OP_SIGMOID] = hth_infer_same,
+    [HTH_OP_SIGN] = hth_infer_same,
+    [HTH_OP_SIN] = hth_infer_same,
+    [HTH_OP_SINH] = hth_infer_same,
+    [HTH_OP_SIZE] = hth_infer_size,
+    [HTH_OP_SLICE] = hth_infer_slice,
+    [HTH_OP_SOFTMAX] = hth_infer_same_axis,
+    [HTH_OP_SOFTPLUS] = hth_infer_same,
+    [HTH_OP_SOFTSIGN] = hth_infer_same,
+    [HTH_OP_SPACE_TO_DEPTH] = hth_infer_space_to_depth,
+    [HTH_OP_SPLIT] = hth_infer_split,
+    [HTH_OP_SQRT] = hth_infer_same,
+    [HTH_OP_SQUEEZE] = hth_infer_squeeze,
+    [HTH_OP_SUB] = hth_infer_binary,
+    [HTH_OP_SUM] = hth_infer_binary,
+    [HTH_OP_SWISH] = hth_infer_same,
+    [HTH_OP_TAN] = hth_infer_same,
+    [HTH_OP_TANH] = hth_infer_same,
+    [HTH_OP_THRESHOLDED_RELU] = hth_infer_same,
+    [HTH_OP_TILE] = hth_infer_tile,
+    [HTH_OP_TOP_K] = hth_infer_top_k,
+    [HTH_OP_TRANSPOSE] = hth_infer_transpose,
+    [HTH_OP_TRILU] = hth_infer_same,
+    [HTH_OP_UNSQUEEZE] = hth_infer_unsqueeze,
+    [HTH_OP_UPSAMPLE] = hth_infer_resize,
+    [HTH_OP_WHERE] = hth_infer_where,
+    [HTH_OP_XOR] = hth_infer_compare,
+    [HTH_OP_REORDER] = hth_infer_same,
+    [HTH_OP_SCALE_SHIFT] = hth_infer_channels,
+    [HTH_OP_FUSED_ATTENTION] = hth_infer_fused_attention,
+};
+
+hth_infer_fn hth_infer_rule(hth_op op)
+{
+    return op > HTH_OP_NONE && op < HTH_N_OPS ? rules[op] : NULL;
+}
+
+hth_err hth_infer_fail(const hth_infer *c, hth_err err, const char *fmt, ...)
+{
+    char text[512];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    return hth_fail(err, "node '%s' (%s): %s", c->n->name, hth_op_name(c->n->op), text);
+}
+
+hth_err hth_infer_disagree(const hth_infer *c, const char *a, int i, const char *b, int j)
+{
+    char sa[128], sb[128];
+    return hth_infer_fail(c, HTH_EINVAL, "%s %s and %s %s do not agree", a,
+                          hth_shape_str(hth_infer_shape(c, i), sa, sizeof sa), b,
+                          hth_shape_str(hth_infer_shape(c, j), sb, sizeof sb));
+}
+
+hth_err hth_infer_overflow(const hth_infer *c)
+{
+    return hth_infer_fail(c, HTH_ETOOBIG, "the result has too many elements");
+}
+
+bool hth_infer_has(const hth_infer *c, int i)
+{
+    return i < c->n_in && c->n->inputs[i] >= 0;
+}
+
+const hth_shape *hth_infer_shape(const hth_infer *c, int i)
+{
+    return &c->g->values[c->n->inputs[i]].shape;
+}
+
+hth_dtype hth_infer_dtype(const hth_infer *c, int i)
+{
+    return c->g->values[c->n->inputs[i]].dtype;
+}
+
+hth_err hth_infer_out(hth_infer *c, int i, hth_dtype dt, const hth_shape *s)
+{
+    if (i >= c->n->n_outputs || c->n->outputs[i] < 0) {
+        return HTH_OK;
+    }
+    hth_value *v = &c->g->values[c->n->outputs[i]];
+    size_t bytes;
+    if (hth_dtype_bytes(dt) == 0) {
+        return hth_infer_fail(c, HTH_ENOTSUP, "output type %s (%d) is not supported",
+                              hth_dtype_name(dt), (int)dt);
+    }
+    // All bytes of a process fit in half of its address space; a larger tensor can never be.
+    if (hth_shape_known(s) &&
+        (hth_tensor_bytes(dt, s, HTH_LAYOUT_PLAIN, &bytes) != HTH_OK || bytes > SIZE_MAX / 2)) {
+        return hth_infer_overflow(c);
+    }
+    v->dtype = dt;
+    v->shape = *s;
+    return HTH_OK;
+}
+
+hth_err hth_infer_push(hth_infer *c, hth_shape *s, int64_t dim)
+{
+    if (s->rank == HTH_MAX_RANK) {
+        return hth_infer_fail(c, HTH_ENOTSUP, "the result has more than %d dimensions",
+                              HTH_MAX_RANK);
+    }
+    s->dim[s->rank++] = dim;
+    return HTH_OK;
+}
+
+hth_err hth_infer_rank(const hth_infer *c, int i, int min, int max)
+{
+    char text[128];
+    const hth_shape *s = hth_infer_shape(c, i);
+    if (s->rank >= min && s->rank <= max) {
+        return HTH_OK;
+    }
+    return hth_infer_fail(c, HTH_EINVAL, "input %d %s has %d dimensions, expected %d to %d", i,
+                          hth_shape_str(s, text, sizeof text), s->rank, min, max);
+}
+
+hth_err hth_infer_same_dtype(const hth_infer *c, int i, int j)
+{
+    if (hth_infer_dtype(c, i) == hth_infer_dtype(c, j)) {
+        return HTH_OK;
+    }
+    return hth_infer_fail(c, HTH_EINVAL, "input %d is %s and input %d is %s", i,
+                          hth_dtype_name(hth_infer_dtype(c, i)), j,
+                          hth_dtype_name(hth_infer_dtype(c, j)));
+}
+
+hth_err hth_infer_axis(const hth_infer *c, int64_t axis, int rank, int *out)
+{
+    if (axis < -rank || axis >= rank) {
+        return hth_infer_fail(c, HTH_EINVAL, "axis %lld is outside of %d dimensions",
+                              (long long)axis, rank);
+    }
+    *out = (int)(axis < 0 ? axis + rank : axis);
+    return HTH_OK;
+}
+
+hth_err hth_infer_attr(const hth_infer *c, const char *name, int64_t *out, int cap, int *count)
+{
+    *count = hth_node_ints(c->n, name, out, cap);
+    if (*count > cap) {
+        return hth_infer_fail(c, HTH_EINVAL, "attribute '%s' has %d elements", name, *count);
+    }
+    return HTH_OK;
+}
+
+hth_err hth_infer_open(hth_infer *c, int i, hth_infer_content *out)
+{
+    const hth_value *v = &c->g->values[c->n->inputs[i]];
+    if (v->constant == NULL) {
+        c->wait = c->n->inputs[i];
+        return HTH_EBUSY;
+    }
+    *out = (hth_infer_content){v->constant, NULL, v->dtype, hth_shape_elements(&v->shape)};
+    return hth_const_map(v->constant, &out->data);
+}
+
+void hth_infer_close(hth_infer_content *v)
+{
+    hth_const_unmap(v->from);
+}
+
+int64_t hth_infer_int_at(const hth_infer_content *v, int64_t k)
+{
+    switch (v->dtype) {
+    case HTH_DT_I64:
+    case HTH_DT_U64:
+        return ((const int64_t *)v->data)[k];
+    case HTH_DT_I32:
+        return ((const int32_t *)v->data)[k];
+    case HTH_DT_U32:
+        return ((const uint32_t *)v->data)[k];
+    case HTH_DT_I16:
+        return ((const int16_t *)v->data)[k];
+    case HTH_DT_U16:
+        return ((const uint16_t *)v->data)[k];
+    case HTH_DT_I8:
+        return ((const int8_t *)v->data)[k];
+    default:
+        return ((const uint8_t *)v->data)[k];
+    }
+}
+
+double hth_infer_real_at(const hth_infer_content *v, int64_t k)
+{
+    switch (v->dtype) {
+    case HTH_DT_F32:
+        return ((const float *)v->data)[k];
+    case HTH_DT_F64:
+        return ((const double *)v->data)[k];
+    case HTH_DT_F16:
+        return hth_f16_to_f32(((const uint16_t *)v->data)[k]);
+    case HTH_DT_BF16:
+        return hth_bf16_to_f32(((const uint16_t *)v->data)[k]);
+    default:
+        return (double)hth_infer_int_at(v, k);
+    }
+}
+
+static hth_err open_list(hth_infer *c, int i, int cap, hth_infer_content *v)
+{
+    HTH_TRY(hth_infer_open(c, i, v));
+    if (v->n <= cap) {
+        return HTH_OK;
+    }
+    hth_infer_close(v);
+    return hth_infer_fail(c, HTH_EINVAL, "input %d has %lld elements, at most %d make sense", i,
+                          (long long)v->n, cap);
+}
+
+hth_err hth_infer_ints(hth_infer *c, int i, int64_t *out, int cap, int *count)
+{
+    hth_infer_content v;
+    if (hth_dtype_is_float(hth_infer_dtype(c, i))) {
+        return hth_infer_fail(c, HTH_EINVAL, "input %d is %s, expected integers", i,
+                              hth_dtype_name(hth_infer_dtype(c, i)));
+    }
+    HTH_TRY(open_list(c, i, cap, &v));
+    for (int k = 0; k < (int)v.n; k++) {
+        out[k] = hth_infer_int_at(&v, k);
+    }
+    *count = (int)v.n;
+    hth_infer_close(&v);
+    return HTH_OK;
+}
+
+hth_err hth_infer_reals(hth_infer *c, int i, double *out, int cap, int *count)
+{
+    hth_infer_content v;
+    HTH_TRY(open_list(c, i, cap, &v));
+    for (int k = 0; k < (int)v.n; k++) {
+        out[k] = hth_infer_real_at(&v, k);
+    }
+    *count = (int)v.n;
+    hth_infer_close(&v);
+    return HTH_OK;
+}
+
+hth_err hth_infer_axes(hth_infer *c, int i, int rank, int *list, int *count)
+{
+    int64_t axes[HTH_MAX_RANK];
+    unsigned seen = 0;
+    *count = -1;
+    if (!hth_infer_has(c, i)) {
+        return HTH_OK;
+    }
+    HTH_TRY(hth_infer_ints(c, i, axes, HTH_MAX_RANK, count));
+    for (int k = 0; k < *count; k++) {
+        HTH_TRY(hth_infer_axis(c, axes[k], rank, &list[k]));
+        if (seen & 1U << list[k]) {
+            return hth_infer_fail(c, HTH_EINVAL, "axis %d is given twice", list[k]);
+        }
+        seen |= 1U << list[k];
+    }
+    return HTH_OK;
+}
+
+// Inputs must be there as the operator's table says, with a dtype that can be held and a known
+// shape.
+static hth_err check_inputs(const hth_infer *c)
+{
+    const hth_op_info *info = hth_op_info_of(c->n->op);
+    if (c->n_in < info->min_inputs || c->n_in > info->max_inputs) {
+        return hth_infer_fail(c, HTH_EINVAL, "has %d inputs, expected %d to %d", c->n_in,
+                              info->min_inputs, info->max_inputs);
+    }
+    for (int i = 0; i < c->n->n_inputs; i++) {
+        if (c->n->inputs[i] < 0) {
+            if (i < info->min_inputs) {
+                return hth_infer_fail(c, HTH_EINVAL, "input %d is missing", i);
+            }
+            continue;
+        }
+        const hth_value *v = &c->g->values[c->n->inputs[i]];
+        if (hth_dtype_bytes(v->dtype) == 0) {
+            return hth_infer_fail(c, HTH_ENOTSUP, "input '%s' has type %s (%d)", v->name,
+                                  hth_dtype_name(v->dtype), (int)v->dtype);
+        }
+        if (!hth_shape_known(&v->shape)) {
+            return hth_infer_fail(c, HTH_EINVAL, "the shape of input '%s' is not known", v->name);
+        }
+    }
+    return HTH_OK;
+}
+
+hth_err hth_infer_node(hth_graph *g, int node, int *wait)
+{
+    hth_infer c = {g, &g->nodes[node], g->nodes[node].n_inputs, -1};
+    for (int i = 0; i < c.n->n_post; i++) {
+        if (c.n->post[i].input >= 0 && c.n->post[i].input < c.n_in) {
+            c.n_in = c.n->post[i].input;
+        }
+    }
+    hth_infer_fn rule = hth_infer_rule(c.n->op);
+    if (rule == NULL) {
+        return hth_infer_fail(&c, HTH_ENOTSUP, "the operator has no shape inference");
+    }
+    HTH_TRY(check_inputs(&c));
+    hth_err err = rule(&c);
+    *wait = c.wait;
+    return err;
+}
