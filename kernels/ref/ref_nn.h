@@ -26,7 +26,14 @@
     X(LRN, ref_lrn, 0) \
     X(SCALE_SHIFT, ref_scale_shift, 0) \
     X(GEMM, ref_gemm, 0) \
-    X(MAT_MUL, ref_matmul, 0)
+    X(MAT_MUL, ref_matmul, 0) \
+    X(EINSUM, ref_einsum, 0) \
+    X(RNN, ref_rnn, 0) \
+    X(GRU, ref_gru, 0) \
+    X(LSTM, ref_lstm, 0) \
+    X(SOFTMAX, ref_softmax, 0) \
+    X(LOG_SOFTMAX, ref_softmax, 0) \
+    X(HARDMAX, ref_softmax, 0)
 // clang-format on
 
 #define REF_NN_DECLARE(op, kernel, flags) REF_KERNEL(kernel);

@@ -11,25 +11,32 @@
 #include "base/alloc.h"
 
 #include <math.h>
+#include <string.h>
+
+#define MEM_HEAD 64 // room for the link; keeps the alignment of what follows
 
 void *ref_take(ref_mem *m, int64_t n, size_t size)
 {
-    void *p = NULL;
-    if (n >= 0 && m->n < REF_MEM_BLOCKS) {
-        p = hth_calloc(n ? (size_t)n : 1, size);
+    uint64_t bytes;
+    char *p = NULL;
+    if (n >= 0 && hth_mul_bytes((uint64_t)n, size, &bytes) == 0 && bytes <= SIZE_MAX - MEM_HEAD) {
+        p = hth_calloc(1, bytes + MEM_HEAD);
     }
     if (!p) {
         hth_fail(HTH_ENOMEM, "no memory for %lld scratch elements", (long long)n);
         return NULL;
     }
-    m->block[m->n++] = p;
-    return p;
+    memcpy(p, &m->last, sizeof m->last);
+    m->last = p;
+    return p + MEM_HEAD;
 }
 
 void ref_mem_fini(ref_mem *m)
 {
-    while (m->n > 0) {
-        hth_free(m->block[--m->n]);
+    while (m->last) {
+        void *p = m->last;
+        memcpy(&m->last, p, sizeof m->last);
+        hth_free(p);
     }
 }
 

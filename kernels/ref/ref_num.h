@@ -12,10 +12,8 @@
 
 #include "kernels/ref/ref_nn.h"
 
-#define REF_MEM_BLOCKS 64
 typedef struct ref_mem {
-    int n;
-    void *block[REF_MEM_BLOCKS];
+    void *last; // each block starts with a pointer to the one before
 } ref_mem;
 
 // ref_take returns n elements of `size` bytes (zeroed) that live until ref_mem_fini, or NULL (the
