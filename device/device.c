@@ -3,7 +3,7 @@
 // here once, so that an implementation sees only what makes sense.
 #include "device/device.h"
 
-#include "base/units.h"
+#include "base/settings.h"
 #include "device/spec.h"
 
 #include <stdio.h>
@@ -68,7 +68,7 @@ static hth_err device_item(int kind, char *item, hth_device_spec *s)
                         device_kinds[kind].options);
     }
     if (strcmp(item, "mem") == 0) {
-        HTH_TRY(hth_parse_bytes(value, 100, &v));
+        HTH_TRY(hth_parse_size(value, 100, &v));
         if (snprintf(s->mem, sizeof s->mem, "%s", value) >= (int)sizeof s->mem) {
             return hth_fail(HTH_EINVAL, "device option mem=%s is too long", value);
         }
@@ -117,7 +117,7 @@ hth_err hth_device_spec_parse(const char *text, hth_device_spec *out)
 hth_err hth_device_spec_budget(const hth_device_spec *s, uint64_t total, const char *dflt,
                                uint64_t *out)
 {
-    HTH_TRY(hth_parse_bytes(s->mem[0] ? s->mem : dflt, total, out));
+    HTH_TRY(hth_parse_size(s->mem[0] ? s->mem : dflt, total, out));
     if (*out < 4096 || *out > total) {
         return hth_fail(HTH_EINVAL,
                         "device memory %s: between 4 KiB and the machine's %llu bytes are possible",
