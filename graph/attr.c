@@ -85,8 +85,7 @@ void hth_node_clear(hth_node *n)
     memset(n, 0, sizeof *n);
 }
 
-// attr_put stores `a` (taken over on success) under its name, replacing an older one.
-static hth_err attr_put(hth_node *n, hth_attr a)
+hth_err hth_node_put_attr(hth_node *n, hth_attr a)
 {
     for (int i = 0; i < n->n_attrs; i++) {
         if (strcmp(n->attrs[i].name, a.name) == 0) {
@@ -105,6 +104,17 @@ static hth_err attr_put(hth_node *n, hth_attr a)
     return HTH_OK;
 }
 
+void hth_node_drop_attr(hth_node *n, const char *name)
+{
+    for (int i = 0; i < n->n_attrs; i++) {
+        if (strcmp(n->attrs[i].name, name) == 0) {
+            attr_clear(&n->attrs[i]);
+            n->attrs[i] = n->attrs[--n->n_attrs];
+            return;
+        }
+    }
+}
+
 static hth_err attr_put_named(hth_node *n, const char *name, hth_attr a)
 {
     a.name = hth_strdup(name);
@@ -112,7 +122,7 @@ static hth_err attr_put_named(hth_node *n, const char *name, hth_attr a)
         attr_clear(&a);
         return hth_fail(HTH_ENOMEM, "no memory for an attribute");
     }
-    return attr_put(n, a);
+    return hth_node_put_attr(n, a);
 }
 
 hth_err hth_node_set_int(hth_node *n, const char *name, int64_t v)

@@ -5,6 +5,11 @@
 
 #include <string.h>
 
+bool hth_span_is(hth_span s, const char *text)
+{
+    return s.bytes == strlen(text) && memcmp(s.data, text, s.bytes) == 0;
+}
+
 int hth_wire_varint(hth_span *from, uint64_t *out)
 {
     uint64_t value = 0;
