@@ -6,6 +6,7 @@
 
 #include "base/alloc.h"
 
+#include <stdio.h>
 #include <string.h>
 
 const onnx_function *onnx_find_function(const onnx_load *ld, const onnx_node *n)

@@ -100,19 +100,16 @@ bool onnx_resolve(const onnx_scope *s, const char *name, int *out)
     return s != NULL;
 }
 
-hth_err onnx_add_const(onnx_load *ld, const char *node, const char *suffix, hth_const *c, int *out)
+hth_err onnx_add_value(onnx_load *ld, const char *node, const char *suffix, hth_const *constant,
+                       int *out)
 {
     char *name = hth_asprintf("%s.%s", node, suffix);
-    hth_err err = name == NULL ? onnx_no_memory() : load_add_value(ld, "", name, c, out);
+    hth_err err = name == NULL ? onnx_no_memory() : load_add_value(ld, "", name, constant, out);
     hth_free(name);
-    if (err != HTH_OK) {
-        hth_const_rele(c);
-    }
     return err;
 }
 
-// Types
-// ---------------------------------------------------------------------------------------------------------------
+// Types.
 
 static hth_err load_symbol(onnx_load *ld, const char *name, int64_t *dim)
 {
@@ -201,8 +198,7 @@ static hth_err load_hint(onnx_load *ld, onnx_scope *s, const onnx_value_info *in
     return err == HTH_ENOMEM ? err : HTH_OK;
 }
 
-// Bodies
-// --------------------------------------------------------------------------------------------------------------
+// Bodies.
 
 static hth_err load_declare_outputs(onnx_load *ld, onnx_scope *s, const onnx_node *n)
 {
@@ -324,8 +320,7 @@ hth_err onnx_load_branch(onnx_load *ld, onnx_scope *s, const onnx_graph *graph)
     return onnx_load_nodes(ld, s, graph->node, graph->n_node, graph);
 }
 
-// The whole model
-// -----------------------------------------------------------------------------------------------------
+// The whole model.
 
 static hth_err load_initializer(onnx_load *ld, onnx_scope *s, const ProtobufCBinaryData *p,
                                 hth_const *c)

@@ -58,8 +58,10 @@ hth_err onnx_scope_opset(onnx_scope *s);
 hth_err onnx_declare(onnx_load *ld, onnx_scope *s, const char *name, hth_const *constant, int *out);
 // onnx_resolve finds a name in the scope and those around it.
 bool onnx_resolve(const onnx_scope *s, const char *name, int *out);
-// onnx_add_const adds a constant value named "<node>.<suffix>"; takes over `c`, also on error.
-hth_err onnx_add_const(onnx_load *ld, const char *node, const char *suffix, hth_const *c, int *out);
+// onnx_add_value adds a value named "<node>.<suffix>", made unique. `constant` is its content (taken
+// over on success), or NULL.
+hth_err onnx_add_value(onnx_load *ld, const char *node, const char *suffix, hth_const *constant,
+                       int *out);
 // onnx_load_nodes reads the nodes of a body, in any order; `types`, which may be NULL, states types
 // of their outputs. They are taken over before nodes are added, because rewriting old forms asks
 // for them.

@@ -84,8 +84,7 @@ hth_err onnx_tensor_const(onnx_load *ld, hth_span message, hth_onnx_head *head, 
     return err;
 }
 
-// Attributes
-// ----------------------------------------------------------------------------------------------------------
+// Attributes.
 
 static hth_err attribute_strings(const onnx_attribute *a, hth_attr *to)
 {
@@ -155,15 +154,13 @@ static hth_err node_add_attribute(onnx_load *ld, const onnx_scope *s, hth_node *
     hth_attr to = {.name = hth_strdup(from->name)};
     hth_err err = to.name == NULL ? onnx_no_memory() : attribute_value(ld, a, &to);
     if (err != HTH_OK) {
-        hth_node holder = {.n_attrs = 1, .attrs = hth_memdup(&to, sizeof to)};
-        hth_node_clear(&holder);
+        hth_attr_clear(&to);
         return err;
     }
     return hth_node_put_attr(node, to);
 }
 
-// Constant
-// ------------------------------------------------------------------------------------------------------------
+// Constant.
 
 static hth_err constant_list(hth_dtype dt, int rank, size_t n, const void *data, hth_const **out)
 {
@@ -204,8 +201,7 @@ hth_err onnx_constant(onnx_load *ld, const onnx_scope *s, const onnx_node *n, ht
     return err == HTH_OK ? HTH_OK : hth_err_prefix(err, "node '%s' (Constant)", onnx_label(n));
 }
 
-// Operators
-// -----------------------------------------------------------------------------------------------------------
+// Operators.
 
 hth_err onnx_inputs(const onnx_scope *s, const onnx_node *n, int **out)
 {
