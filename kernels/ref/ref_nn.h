@@ -33,7 +33,12 @@
     X(LSTM, ref_lstm, 0) \
     X(SOFTMAX, ref_softmax, 0) \
     X(LOG_SOFTMAX, ref_softmax, 0) \
-    X(HARDMAX, ref_softmax, 0)
+    X(HARDMAX, ref_softmax, 0) \
+    X(RESIZE, ref_resize, 0) \
+    X(UPSAMPLE, ref_resize, 0) \
+    X(ATTENTION, ref_attention, 0) \
+    X(FUSED_ATTENTION, ref_fused_attention, 0) \
+    X(ROTARY_EMBEDDING, ref_rotary_embedding, 0)
 // clang-format on
 
 #define REF_NN_DECLARE(op, kernel, flags) REF_KERNEL(kernel);
