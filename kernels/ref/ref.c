@@ -17,6 +17,7 @@
 enum {
     WIDE = 1,  // f16 and bf16 are given as f32
     SHAPE = 2, // reads the shapes of its inputs only: their data may be NULL
+    LAYOUT = 4, // reads and writes tensors of any layout
 };
 
 typedef struct ref_row {
@@ -151,7 +152,8 @@ hth_err ref_no_dtype(hth_dtype dt)
     return hth_fail(HTH_ENOTSUP, "dtype %s is not supported", hth_dtype_name(dt));
 }
 
-static hth_err ref_check(const hth_tensor *t, bool needs_data, const char *what, int i)
+static hth_err ref_check(const hth_tensor *t, unsigned flags, bool needs_data, const char *what,
+                         int i)
 {
     size_t bytes;
     if (hth_dtype_bytes(t->dtype) == 0) {
@@ -160,7 +162,7 @@ static hth_err ref_check(const hth_tensor *t, bool needs_data, const char *what,
     if (!needs_data) {
         return HTH_OK;
     }
-    if (t->layout != HTH_LAYOUT_PLAIN) {
+    if (t->layout != HTH_LAYOUT_PLAIN && !(flags & LAYOUT)) {
         return hth_fail(HTH_ENOTSUP, "%s %d has layout %s", what, i, hth_layout_name(t->layout));
     }
     if (!hth_shape_known(&t->shape)) {
@@ -174,11 +176,10 @@ static hth_err ref_check(const hth_tensor *t, bool needs_data, const char *what,
     return HTH_OK;
 }
 
-// Only NonZero and Compress learn the shape of their result from values; they are first called
-// without data.
+// These learn the shape of their result from values; they are first called without data.
 static bool ref_sizes_itself(hth_op op)
 {
-    return op == HTH_OP_NON_ZERO || op == HTH_OP_COMPRESS;
+    return op == HTH_OP_NON_ZERO || op == HTH_OP_COMPRESS || op == HTH_OP_NON_MAX_SUPPRESSION;
 }
 
 static hth_err ref_check_all(const hth_node *n, unsigned flags, const hth_tensor *in,
@@ -186,13 +187,13 @@ static hth_err ref_check_all(const hth_node *n, unsigned flags, const hth_tensor
 {
     for (int i = 0; i < n->n_inputs; i++) {
         if (n->inputs[i] >= 0) {
-            HTH_TRY(ref_check(&in[i], !(flags & SHAPE), "input", i));
+            HTH_TRY(ref_check(&in[i], flags, !(flags & SHAPE), "input", i));
         }
     }
     for (int i = 0; i < n->n_outputs; i++) {
         if (n->outputs[i] >= 0) {
-            HTH_TRY(
-                ref_check(&out[i], out[i].data != NULL || !ref_sizes_itself(n->op), "output", i));
+            bool needed = out[i].data != NULL || !ref_sizes_itself(n->op);
+            HTH_TRY(ref_check(&out[i], flags, needed, "output", i));
         }
     }
     return HTH_OK;
