@@ -48,14 +48,14 @@ typedef void (*binary_loop)(void *out, const void *a, int64_t sa, const void *b,
     X(LESS, T, x < y)                                                                              \
     X(LESS_OR_EQUAL, T, x <= y)
 // Max and Min pass NaN on, as numpy's maximum does.
-#define BINARY_FLOATS(X, T, fmod, pow)                                                             \
+#define BINARY_FLOATS(X, T, mod, pow)                                                              \
     X(ADD, T, x + y)                                                                               \
     X(SUB, T, x - y)                                                                               \
     X(MUL, T, x *y)                                                                                \
     X(DIV, T, x / y)                                                                               \
     X(MAX, T, x > y || x != x ? x : y)                                                             \
     X(MIN, T, x < y || x != x ? x : y)                                                             \
-    X(MOD, T, fmod(x, y))                                                                          \
+    X(MOD, T, mod(x, y))                                                                           \
     X(POW, T, y == 2 ? x * x : pow(x, y))                                                          \
     X(PRELU, T, x < 0 ? x * y : x)
 #define BINARY_UNSIGNED(X, T)                                                                      \
@@ -84,10 +84,23 @@ typedef void (*binary_loop)(void *out, const void *a, int64_t sa, const void *b,
     X(BITWISE_XOR, T, x ^ y)                                                                       \
     X(BIT_SHIFT, T, y<0 || y> 63 ? 0 : (uint64_t)x << y)
 
-static int64_t binary_floor_mod(int64_t x, int64_t y) // the sign of y, as in Python
+// Mod without fmod has the sign of y, as in Python.
+static int64_t binary_floor_mod(int64_t x, int64_t y)
 {
     int64_t r = y == 0 || y == -1 ? 0 : x % y;
     return r != 0 && (r < 0) != (y < 0) ? r + y : r;
+}
+
+static double binary_floor_modd(double x, double y)
+{
+    double r = fmod(x, y);
+    return r == 0 ? copysign(0, y) : (r < 0) != (y < 0) ? r + y : r;
+}
+
+static float binary_floor_modf(float x, float y)
+{
+    float r = fmodf(x, y);
+    return r == 0 ? copysignf(0, y) : (r < 0) != (y < 0) ? r + y : r;
 }
 
 static int64_t binary_power(int64_t x, int64_t y)
@@ -105,16 +118,19 @@ static int64_t binary_power(int64_t x, int64_t y)
 
 #define BINARY_SAME(name, T, formula)    BINARY_LOOP(name, T, T, formula)
 #define BINARY_COMPARE(name, T, formula) BINARY_LOOP(name, T, bool, formula)
-BINARY_FLOATS(BINARY_SAME, float, fmodf, powf)
-BINARY_FLOATS(BINARY_SAME, double, fmod, pow)
+BINARY_FLOATS(BINARY_SAME, float, binary_floor_modf, powf)
+BINARY_FLOATS(BINARY_SAME, double, binary_floor_modd, pow)
 BINARY_SIGNED(BINARY_SAME, int64_t)
 BINARY_UNSIGNED(BINARY_SAME, uint64_t)
 BINARY_COMPARISONS(BINARY_COMPARE, float)
 BINARY_COMPARISONS(BINARY_COMPARE, double)
 BINARY_COMPARISONS(BINARY_COMPARE, int64_t)
 BINARY_COMPARISONS(BINARY_COMPARE, uint64_t)
-// Variants that an attribute chooses: Mod's fmod, BitShift's direction (its operands are unsigned).
+// Variants that an attribute chooses: Mod's fmod (the sign of x, as in C), BitShift's direction.
 BINARY_LOOP(C_MOD, int64_t, int64_t, y == 0 || y == -1 ? 0 : x % y)
+BINARY_LOOP(C_MOD, float, float, fmodf(x, y))
+BINARY_LOOP(C_MOD, double, double, fmod(x, y))
+BINARY_LOOP(SHIFT_RIGHT, int64_t, int64_t, x >> (y < 0 || y > 63 ? 63 : y))
 BINARY_LOOP(SHIFT_RIGHT, uint64_t, uint64_t, y > 63 ? 0 : x >> y)
 
 #define BINARY_ROW(name, T, formula) [HTH_OP_##name] = binary_##T##_##name,
@@ -204,11 +220,14 @@ static void binary_pow_mixed(hth_tensor *y, int64_t at, const hth_tensor *a, int
 static binary_loop binary_of_node(const hth_node *n, hth_dtype dt)
 {
     if (n->op == HTH_OP_BIT_SHIFT && strcmp(hth_node_str(n, "direction", "LEFT"), "RIGHT") == 0) {
-        return ref_is_int(dt) ? binary_uint64_t_SHIFT_RIGHT : NULL;
+        return dt == HTH_DT_U64 ? binary_uint64_t_SHIFT_RIGHT
+               : ref_is_int(dt) ? binary_int64_t_SHIFT_RIGHT
+                                : NULL;
     }
-    if (n->op == HTH_OP_MOD && hth_node_int(n, "fmod", 0) != 0 && ref_is_int(dt) &&
-        dt != HTH_DT_U64) {
-        return binary_int64_t_C_MOD;
+    if (n->op == HTH_OP_MOD && hth_node_int(n, "fmod", 0) != 0 && dt != HTH_DT_U64) {
+        return dt == HTH_DT_F32   ? binary_float_C_MOD
+               : dt == HTH_DT_F64 ? binary_double_C_MOD
+                                  : binary_int64_t_C_MOD;
     }
     return binary_find(n->op, dt);
 }
