@@ -5,6 +5,7 @@
 // serves operands of three and four dimensions, grouped heads and a cache. Whether a row attends to
 // anything is decided on the bias, not on the scores: a row that may see no key gives zeros, never
 // NaN.
+#include "graph/attention.h"
 #include "kernels/ref/ref_num.h"
 
 #include <math.h>
@@ -217,37 +218,62 @@ static hth_err attention_body(ref_mem *m, const hth_node *n, const hth_tensor *i
     return HTH_OK;
 }
 
-// softmax(scale * Q K^T + mask) V over any leading dimensions, which Q, K and V share.
-static hth_err attention_fused_body(ref_mem *m, const hth_node *n, const hth_tensor *in,
-                                    hth_tensor *out)
+// attention_gather makes the dense (b0, b1, rows, cols) copy of what an operand's view shows.
+static hth_err attention_gather(ref_mem *m, const hth_tensor *t, const hth_attention_view *v,
+                                const int64_t dim[4], double **out)
 {
-    const hth_shape *q = &in[0].shape, *k = &in[1].shape, *v = &in[2].shape;
-    const hth_tensor *mask = ref_in(n, in, 3);
-    int r = q->rank;
-    attention a = {.left = -1, .right = -1, .kv_heads = 1};
-    hth_shape scores = *q;
-    if (r < 2 || k->rank != r || v->rank != r || k->dim[r - 1] != q->dim[r - 1] ||
-        v->dim[r - 2] != k->dim[r - 2] || ref_span(k, 0, r - 2) != ref_span(q, 0, r - 2) ||
-        ref_span(v, 0, r - 2) != ref_span(q, 0, r - 2)) {
-        return hth_fail(HTH_EINVAL, "the shapes of Q, K and V do not agree");
+    HTH_TRY(REF_TAKE(m, dim[0] * dim[1] * dim[2] * dim[3], out));
+    for (int64_t i = 0; i < dim[0] * dim[1] * dim[2]; i++) {
+        int64_t row = i % dim[2], b1 = i / dim[2] % dim[1], b0 = i / dim[2] / dim[1];
+        int64_t from = v->offset + b0 * v->stride[0] + b1 * v->stride[1] + row * v->stride[2];
+        for (int64_t j = 0; j < dim[3]; j++) {
+            (*out)[i * dim[3] + j] = ref_get_f64(t->dtype, t->data, from + j * v->stride[3]);
+        }
     }
-    a.batch = ref_span(q, 0, r - 2);
-    a.heads = 1;
-    a.queries = q->dim[r - 2];
-    a.keys = k->dim[r - 2];
-    a.size = q->dim[r - 1];
-    a.v_size = v->dim[r - 1];
-    a.scale = hth_node_float(n, "scale", 1);
-    scores.dim[r - 1] = a.keys;
-    HTH_TRY(ref_wide(m, &in[0], &a.q));
-    HTH_TRY(ref_wide(m, &in[1], &a.k));
-    HTH_TRY(ref_wide(m, &in[2], &a.v));
-    if (mask) {
-        HTH_TRY(ref_expand(m, mask, &scores, &a.mask));
+    return HTH_OK;
+}
+
+static hth_err attention_fused_body(ref_mem *m, const hth_graph *g, const hth_node *n,
+                                    const hth_tensor *in, hth_tensor *out)
+{
+    hth_attention f;
+    HTH_TRY(hth_attention_get(g, n, &f));
+    attention a = {.left = -1,
+                   .right = -1,
+                   .batch = f.b0,
+                   .heads = f.b1,
+                   .kv_heads = f.b1,
+                   .queries = f.t,
+                   .keys = f.s,
+                   .size = f.d,
+                   .v_size = f.e,
+                   .scale = f.scale};
+    const int64_t q[] = {f.b0, f.b1, f.t, f.d}, k[] = {f.b0, f.b1, f.s, f.d};
+    const int64_t v[] = {f.b0, f.b1, f.s, f.e}, mask[] = {f.b0, f.b1, f.t, f.s};
+    HTH_TRY(attention_gather(m, &in[0], &f.q, q, &a.q));
+    HTH_TRY(attention_gather(m, &in[1], &f.k, k, &a.k));
+    HTH_TRY(attention_gather(m, &in[2], &f.v, v, &a.v));
+    if (f.has_mask) {
+        HTH_TRY(attention_gather(m, &in[3], &f.mask, mask, &a.mask));
     }
     HTH_TRY(attention_run(m, &a));
-    ref_round(a.y, &out[0]);
+    for (int64_t i = 0; i < f.b0 * f.b1 * f.t; i++) {
+        int64_t t = i % f.t, b1 = i / f.t % f.b1, b0 = i / f.t / f.b1;
+        int64_t to =
+            f.out.offset + b0 * f.out.stride[0] + b1 * f.out.stride[1] + t * f.out.stride[2];
+        for (int64_t j = 0; j < f.e; j++) {
+            ref_set_f64(out[0].dtype, out[0].data, to + j * f.out.stride[3], a.y[i * f.e + j]);
+        }
+    }
     return HTH_OK;
+}
+
+REF_KERNEL(ref_fused_attention)
+{
+    ref_mem m = {0};
+    hth_err err = attention_fused_body(&m, g, n, in, out);
+    ref_mem_fini(&m);
+    return err;
 }
 
 // RotaryEmbedding: pairs of elements turn by the angle of their position.
@@ -320,5 +346,4 @@ static hth_err rotary_body(ref_mem *m, const hth_node *n, const hth_tensor *in, 
 }
 
 REF_OP(ref_attention, attention_body)
-REF_OP(ref_fused_attention, attention_fused_body)
 REF_OP(ref_rotary_embedding, rotary_body)
