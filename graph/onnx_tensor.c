@@ -31,7 +31,8 @@ const char *hth_onnx_dtype_text(int64_t elem_type)
         "INT16",          "INT32",    "INT64",        "STRING",         "BOOL",
         "FLOAT16",        "DOUBLE",   "UINT32",       "UINT64",         "COMPLEX64",
         "COMPLEX128",     "BFLOAT16", "FLOAT8E4M3FN", "FLOAT8E4M3FNUZ", "FLOAT8E5M2",
-        "FLOAT8E5M2FNUZ", "UINT4",    "INT4",         "FLOAT4E2M1",     "FLOAT8E8M0"};
+        "FLOAT8E5M2FNUZ", "UINT4",    "INT4",         "FLOAT4E2M1",     "FLOAT8E8M0",
+        "UINT2",          "INT2"};
     return elem_type >= 0 && elem_type < (int64_t)(sizeof name / sizeof name[0]) ? name[elem_type]
                                                                                  : "?";
 }
