@@ -45,7 +45,7 @@ int hth_node_ints(const hth_node *n, const char *name, int64_t *out, int cap)
     return a->n;
 }
 
-void hth_attr_clear(hth_attr *a)
+static void attr_clear(hth_attr *a)
 {
     switch (a->type) {
     case HTH_ATTR_STRING:
@@ -76,7 +76,7 @@ void hth_attr_clear(hth_attr *a)
 void hth_node_clear(hth_node *n)
 {
     for (int i = 0; i < n->n_attrs; i++) {
-        hth_attr_clear(&n->attrs[i]);
+        attr_clear(&n->attrs[i]);
     }
     hth_free(n->attrs);
     hth_free(n->name);
@@ -85,18 +85,19 @@ void hth_node_clear(hth_node *n)
     memset(n, 0, sizeof *n);
 }
 
-hth_err hth_node_put_attr(hth_node *n, hth_attr a)
+// attr_put stores `a` (taken over on success) under its name, replacing an older one.
+static hth_err attr_put(hth_node *n, hth_attr a)
 {
     for (int i = 0; i < n->n_attrs; i++) {
         if (strcmp(n->attrs[i].name, a.name) == 0) {
-            hth_attr_clear(&n->attrs[i]);
+            attr_clear(&n->attrs[i]);
             n->attrs[i] = a;
             return HTH_OK;
         }
     }
     hth_attr *grown = hth_realloc(n->attrs, (size_t)n->n_attrs + 1, sizeof *grown);
     if (grown == NULL) {
-        hth_attr_clear(&a);
+        attr_clear(&a);
         return hth_fail(HTH_ENOMEM, "no memory for an attribute");
     }
     n->attrs = grown;
@@ -104,25 +105,14 @@ hth_err hth_node_put_attr(hth_node *n, hth_attr a)
     return HTH_OK;
 }
 
-void hth_node_drop_attr(hth_node *n, const char *name)
-{
-    for (int i = 0; i < n->n_attrs; i++) {
-        if (strcmp(n->attrs[i].name, name) == 0) {
-            hth_attr_clear(&n->attrs[i]);
-            n->attrs[i] = n->attrs[--n->n_attrs];
-            return;
-        }
-    }
-}
-
 static hth_err attr_put_named(hth_node *n, const char *name, hth_attr a)
 {
     a.name = hth_strdup(name);
     if (a.name == NULL) {
-        hth_attr_clear(&a);
+        attr_clear(&a);
         return hth_fail(HTH_ENOMEM, "no memory for an attribute");
     }
-    return hth_node_put_attr(n, a);
+    return attr_put(n, a);
 }
 
 hth_err hth_node_set_int(hth_node *n, const char *name, int64_t v)
@@ -174,7 +164,7 @@ static hth_err attr_copy(hth_node *to, const hth_attr *a)
         for (; c.u.strings != NULL && c.n < a->n; c.n++) {
             c.u.strings[c.n] = hth_strdup(a->u.strings[c.n]);
             if (c.u.strings[c.n] == NULL) {
-                hth_attr_clear(&c);
+                attr_clear(&c);
                 return hth_fail(HTH_ENOMEM, "no memory for an attribute");
             }
         }
