@@ -1,57 +1,132 @@
 # SPDX-License-Identifier: Apache-2.0
-# hearth: make, make deps, make check, make demo. V=1 shows the commands; CC=clang, B=build-clang build elsewhere.
-B       ?= build
-CC      ?= cc
-OPT     ?= -O2
-SAN     ?=
-DEFS    ?=
-PKGS    := libprotobuf-c jansson lmdb libcrypto
-Q       := $(if $(V),,@)
-CFLAGS  := -std=c11 $(OPT) -g -Wall -Wextra -Werror -Wno-unused-parameter -Wmissing-prototypes -Wvla -fPIC -fvisibility=hidden -pthread $(SAN)
-CPPFLAGS := -D_GNU_SOURCE -I. -I$(B)/gen $(DEFS)
-LDLIBS  := -ldnnl -lnng -lgomp $(shell pkg-config --libs $(PKGS) 2>/dev/null) -levent -levent_pthreads -lz -lm
-LAYERS  := base graph device modelstore kernels convsel memmgr client server
+# hearth: `make help` lists the goals. V=1 shows the commands; CC=clang B=build-clang builds elsewhere with another compiler.
+B        ?= build
+CC       ?= cc
+OPT      ?= -O2
+SAN      ?=
+DEFS     ?=
+PREFIX   ?= /usr/local
+FUZZ_SECONDS ?= 600
+Q        := $(if $(V),,@)
+say       = @$(if $(V),true,printf '  %-7s %s\n' $(1) $(2))
 
-PROTOS  := $(wildcard graph/*.proto client/*.proto)
-GEN_C   := $(PROTOS:%.proto=$(B)/gen/%.pb-c.c)
-SRC     := $(filter-out %_test.c %_main.c,$(wildcard $(LAYERS:%=%/*.c) device/*/*.c kernels/*/*.c))
-MAINS   := $(wildcard client/*_main.c server/*_main.c)
-TESTS   := $(wildcard $(LAYERS:%=%/*_test.c) device/*/*_test.c kernels/*/*_test.c tests/*_test.c)
-OBJ     := $(SRC:%.c=$(B)/%.o) $(GEN_C:%.c=%.o)
-PROGS   := $(MAINS:%_main.c=%_main)
-TESTBIN := $(TESTS:%.c=$(B)/%)
+CFLAGS    = -std=c11 $(OPT) -g -Wall -Wextra -Werror -Wno-unused-parameter -Wmissing-prototypes -Wvla -fPIC \
+            -fvisibility=hidden -pthread $(SAN)
+CPPFLAGS  = -D_GNU_SOURCE -I. -I$(B)/gen $(DEFS)
+LDLIBS    = -ldnnl -lgomp -lnng -lprotobuf-c -ljansson -llmdb -lcrypto -levent -levent_pthreads -lm
+LAYERS   := base graph device modelstore kernels convsel memmgr client server
 
-.PHONY: all deps check test clean
-all: $(B)/libhth.a $(if $(wildcard client/hearth_main.c),$(B)/hearth) $(if $(wildcard server/hearthd_main.c),$(B)/hearthd)
+PROTOS   := $(wildcard graph/*.proto client/*.proto)
+GEN_C    := $(PROTOS:%.proto=$(B)/gen/%.pb-c.c)
+SRC      := $(filter-out %_test.c %_main.c,$(wildcard $(LAYERS:%=%/*.c) device/*/*.c kernels/*/*.c))
+TESTS    := $(wildcard $(LAYERS:%=%/*_test.c) device/*/*_test.c kernels/*/*_test.c tests/*_test.c)
+TESTBIN  := $(TESTS:%.c=$(B)/%)
+BENCHBIN := $(patsubst %.c,$(B)/%,$(wildcard tests/bench/*.c))
+FUZZERS  := $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/*_fuzz.c))
+OBJ      := $(SRC:%.c=$(B)/%.o) $(GEN_C:%.c=%.o)
+
+.PHONY: all help deps deps-test deps-lint tests test check check-asan check-tsan lint format fuzz bench bench-table conformance demo \
+        install clean
+all: $(B)/hearth $(B)/hearthd $(B)/libhearth.so
+
+help:
+	@echo 'make            builds hearth, hearthd, libhearth.so in $(B)/ (installs missing Debian packages first)'
+	@echo 'make demo       imports two models, serves them, classifies handwritten digits, shows the memory ledger'
+	@echo 'make check      builds and runs all tests (TAP)         make check-asan, check-tsan   the same under sanitizers'
+	@echo 'make lint       layers, headers, exports, format, cppcheck   make fuzz FUZZ_SECONDS=600   importer and wire decoder'
+	@echo 'make bench      speed and memory against a bare loop    make bench-table   against onnxruntime and OpenVINO (PyPI)'
+	@echo 'make conformance   the onnx package'"'"'s backend node tests (PyPI) through the client, as a table'
+	@echo 'make deps       installs the Debian packages that are missing        make install PREFIX=/usr/local'
+
+# Packages: each goal asks first whether something is missing; nothing is installed twice.
+deps:
+	$(Q)sh build-aux/deps.sh build
+deps-test:
+	$(Q)sh build-aux/deps.sh test
+deps-lint:
+	$(Q)sh build-aux/deps.sh lint
+$(GEN_C) $(OBJ): | deps
 
 # Kernels are loops for the vectoriser; their files ask for it.
-$(B)/kernels/%.o: OPT := -O3 -fno-math-errno -fno-trapping-math
+$(B)/kernels/%.o: OPT = -O3 -fno-math-errno -fno-trapping-math
 
 $(B)/gen/%.pb-c.c: %.proto
 	@mkdir -p $(@D)
 	$(Q)protoc-c --proto_path=. --c_out=$(B)/gen $<
 $(B)/gen/%.o: $(B)/gen/%.c
 	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -Wno-missing-prototypes -MMD -MP -c -o $@ $<
-$(B)/%.o: %.c | $(GEN_C)
+$(B)/%.o: %.c | $(GEN_C) deps
 	@mkdir -p $(@D)
-	@echo "  CC    $<"
+	$(call say,CC,$<)
 	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP -c -o $@ $<
 $(B)/libhth.a: $(OBJ)
-	@echo "  AR    $@"
+	$(call say,AR,$@)
 	$(Q)rm -f $@ && ar rcs $@ $(OBJ)
 $(B)/hearth: $(B)/client/hearth_main.o $(B)/libhth.a
-	@echo "  LD    $@"
+	$(call say,LD,$@)
 	$(Q)$(CC) $(CFLAGS) -o $@ $^ $(LDLIBS)
 $(B)/hearthd: $(B)/server/hearthd_main.o $(B)/libhth.a
-	@echo "  LD    $@"
+	$(call say,LD,$@)
 	$(Q)$(CC) $(CFLAGS) -o $@ $^ $(LDLIBS)
-$(B)/%_test: $(B)/%_test.o $(B)/libhth.a
-	@echo "  LD    $@"
+$(B)/libhearth.so: client/libhearth.map $(OBJ)
+	$(call say,LD,$@)
+	$(Q)$(CC) $(CFLAGS) -shared -Wl,-soname,libhearth.so.0 -Wl,--version-script=client/libhearth.map -Wl,-z,defs -o $@ $(OBJ) $(LDLIBS)
+$(TESTBIN): $(B)/%: $(B)/%.o $(B)/libhth.a
+	$(call say,LD,$@)
 	$(Q)$(CC) $(CFLAGS) -o $@ $^ $(LDLIBS) -lcmocka
+$(BENCHBIN): $(B)/%: $(B)/%.o $(B)/libhth.a
+	$(call say,LD,$@)
+	$(Q)$(CC) $(CFLAGS) -o $@ $^ $(LDLIBS)
 
-tests: $(TESTBIN)
-test: $(TESTBIN)
-	CMOCKA_MESSAGE_OUTPUT=TAP prove $(if $(V),-v) -e '' $(TESTBIN)
+tests: deps-test
+	$(Q)$(MAKE) --no-print-directory all $(TESTBIN)
+test: tests
+	$(Q)HEARTH_BUILD=$(B) CMOCKA_MESSAGE_OUTPUT=TAP prove $(if $(V),-v) --timer -e '' $(TESTBIN)
+check: test
+
+# The sanitizers have a build folder each.
+ASAN := -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
+check-asan:
+	$(Q)ASAN_OPTIONS=detect_leaks=1 LSAN_OPTIONS=suppressions=build-aux/lsan.supp \
+	    $(MAKE) --no-print-directory test B=build-asan OPT=-O1 SAN='$(ASAN)' DEFS=-DHTH_DEBUG
+check-tsan:
+	$(Q)TSAN_OPTIONS=suppressions=build-aux/tsan.supp \
+	    $(MAKE) --no-print-directory test B=build-tsan OPT=-O1 SAN=-fsanitize=thread DEFS=-DHTH_DEBUG
+lint: deps-lint
+	$(Q)$(MAKE) --no-print-directory all
+	$(Q)sh build-aux/lint.sh $(B)
+format: deps-lint
+	git ls-files '*.c' '*.h' | xargs clang-format -i
+
+# libFuzzer targets; each runs FUZZ_SECONDS from the committed seeds in tests/data/fuzz.
+fuzz: deps-lint
+	$(Q)$(MAKE) --no-print-directory build-fuzz/libhth.a B=build-fuzz CC=clang OPT=-O1 \
+	    SAN='-fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined'
+	$(Q)for f in $(FUZZERS); do \
+	    clang -std=c11 -O1 -g -D_GNU_SOURCE -I. -Ibuild-fuzz/gen -fsanitize=fuzzer,address,undefined -pthread \
+	        -o build-fuzz/$$f tests/fuzz/$$f.c build-fuzz/libhth.a $(LDLIBS) || exit 1; \
+	    mkdir -p build-fuzz/corpus-$$f; echo "  FUZZ    $$f ($(FUZZ_SECONDS) s)"; \
+	    build-fuzz/$$f -max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=4096 -timeout=20 -print_final_stats=1 build-fuzz/corpus-$$f \
+	        $$(ls -d tests/data/fuzz/$$f tests/data/onnx 2>/dev/null) >build-fuzz/$$f.log 2>&1 || { tail -40 build-fuzz/$$f.log; exit 1; }; \
+	    grep -E 'number_of_executed_units|peak_rss' build-fuzz/$$f.log; done
+
+bench: all
+	$(Q)$(MAKE) --no-print-directory $(BENCHBIN)
+	$(Q)for b in $(BENCHBIN); do echo "== $$b"; $$b || exit 1; done
+bench-table: all
+	$(Q)python3 tests/bench/table.py $(B)/hearth
+conformance: all
+	$(Q)sh tests/conformance.sh $(B)
+demo: all
+	$(Q)sh tests/demo.sh $(B)
+
+install: all
+	install -D -m 755 $(B)/hearth $(DESTDIR)$(PREFIX)/bin/hearth
+	install -D -m 755 $(B)/hearthd $(DESTDIR)$(PREFIX)/sbin/hearthd
+	install -D -m 755 $(B)/libhearth.so $(DESTDIR)$(PREFIX)/lib/libhearth.so.0
+	ln -sf libhearth.so.0 $(DESTDIR)$(PREFIX)/lib/libhearth.so
+	install -D -m 644 client/hearth.h $(DESTDIR)$(PREFIX)/include/hearth.h
 clean:
-	rm -rf $(B)
+	rm -rf build build-asan build-tsan build-fuzz
+
 -include $(shell find $(B) -name '*.d' 2>/dev/null)

@@ -68,13 +68,14 @@ hth_err hth_mailbox_send(hth_mailbox *m, void *message)
 {
     hth_err err = HTH_OK;
     pthread_mutex_lock(&m->lock);
-    if (m->stopped) {
+    size_t n = atomic_load_explicit(&m->n, memory_order_relaxed);
+    if (atomic_load(&m->stopped)) {
         err = HTH_ECANCELED;
-    } else if (m->n == m->capacity) {
+    } else if (n == m->capacity) {
         err = HTH_EBUSY;
     } else {
-        m->ring[(m->head + m->n) % m->capacity] = message;
-        m->n++;
+        m->ring[(m->head + n) % m->capacity] = message;
+        atomic_store_explicit(&m->n, n + 1, memory_order_release);
     }
     bool wake = err == HTH_OK && m->sleeping;
     pthread_mutex_unlock(&m->lock);

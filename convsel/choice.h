@@ -7,12 +7,13 @@
 #include <stdint.h>
 
 typedef struct hth_choice {
-    char name[48];            // the library's name of the implementation ("jit_wino:avx512_core"), unique in its list
+    char name[48]; // the library's name of the implementation ("jit_wino:avx512_core"), unique in
+                   // its list
     uint64_t workspace_bytes; // exact
     double time_us;           // median of >= 5 runs; < 0: not measured
-    double error;             // largest |difference| from the reference / largest |output|; < 0: not measured
-    int split;                // chunks along the batch, 1: whole
-    bool accumulates;         // chunks add to their output
+    double error; // largest |difference| from the reference / largest |output|; < 0: not measured
+    int split;    // chunks along the batch, 1: whole
+    bool accumulates; // chunks add to their output
     bool deterministic;
     bool front; // on the Pareto front of time against workspace
 } hth_choice;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// convsel/convsel.h - candidates of every convolution: measured once, kept on the Pareto front, cached.
+// convsel/convsel.h - candidates of every convolution: measured once, kept on the Pareto front,
+// cached.
 #ifndef HTH_CONVSEL_CONVSEL_H
 #define HTH_CONVSEL_CONVSEL_H
 
@@ -9,24 +10,26 @@
 
 #define HTH_MAX_CHOICES 32
 
-// Where measurements are kept between processes (the model store implements it). Keys and values are small texts.
+// Where measurements are kept between processes (the model store implements it). Keys and values
+// are small texts.
 typedef struct hth_timing_cache {
     hth_err (*get)(void *ctx, const char *key, char *value, size_t cap); // HTH_ENOENT: not there
     hth_err (*put)(void *ctx, const char *key, const char *value);
     void *ctx;
 } hth_timing_cache;
 
-// hth_convsel_measure lists the alternatives of node `n`, times each on device `d` (median of >= 5 runs after a warm-up,
-// fewer for runs over 200 ms), measures its error against the reference on random data (the reference at reduced batch
-// when it would take long), marks the front, and remembers the result in `cache` (NULL: nowhere). Fastest first.
-// Runs on the device's owner thread; takes host memory for scratch, not the device's budget.
-hth_err hth_convsel_measure(hth_device *d, const hth_graph *g, const hth_node *n, const hth_timing_cache *cache,
-                            hth_choice *list, int cap, int *count);
-// hth_convsel_key writes the cache key: device fingerprint, library version and descriptor (op, shapes, attributes,
-// post ops, layouts).
+// hth_convsel_measure lists the alternatives of node `n`, times each on device `d` (median of >= 5
+// runs after a warm-up, fewer for runs over 200 ms), measures its error against the reference on
+// random data (the reference at reduced batch when it would take long), marks the front, and
+// remembers the result in `cache` (NULL: nowhere). Fastest first. Runs on the device's owner
+// thread; takes host memory for scratch, not the device's budget.
+hth_err hth_convsel_measure(hth_device *d, const hth_graph *g, const hth_node *n,
+                            const hth_timing_cache *cache, hth_choice *list, int cap, int *count);
+// hth_convsel_key writes the cache key: device fingerprint, library version and descriptor (op,
+// shapes, attributes, post ops, layouts).
 void hth_convsel_key(hth_device *d, const hth_graph *g, const hth_node *n, char *out, size_t cap);
-// hth_convsel_front marks, in a list sorted by time, the choices that no other beats in both time and workspace among
-// those with error <= tolerance.
+// hth_convsel_front marks, in a list sorted by time, the choices that no other beats in both time
+// and workspace among those with error <= tolerance.
 void hth_convsel_front(hth_choice *list, int n, double tolerance);
 
 #endif

@@ -45,7 +45,7 @@ int hth_node_ints(const hth_node *n, const char *name, int64_t *out, int cap)
     return a->n;
 }
 
-static void attr_clear(hth_attr *a)
+void hth_attr_clear(hth_attr *a)
 {
     switch (a->type) {
     case HTH_ATTR_STRING:
@@ -76,7 +76,7 @@ static void attr_clear(hth_attr *a)
 void hth_node_clear(hth_node *n)
 {
     for (int i = 0; i < n->n_attrs; i++) {
-        attr_clear(&n->attrs[i]);
+        hth_attr_clear(&n->attrs[i]);
     }
     hth_free(n->attrs);
     hth_free(n->name);
@@ -85,19 +85,18 @@ void hth_node_clear(hth_node *n)
     memset(n, 0, sizeof *n);
 }
 
-// attr_put stores `a` (taken over on success) under its name, replacing an older one.
-static hth_err attr_put(hth_node *n, hth_attr a)
+hth_err hth_node_put_attr(hth_node *n, hth_attr a)
 {
     for (int i = 0; i < n->n_attrs; i++) {
         if (strcmp(n->attrs[i].name, a.name) == 0) {
-            attr_clear(&n->attrs[i]);
+            hth_attr_clear(&n->attrs[i]);
             n->attrs[i] = a;
             return HTH_OK;
         }
     }
     hth_attr *grown = hth_realloc(n->attrs, (size_t)n->n_attrs + 1, sizeof *grown);
     if (grown == NULL) {
-        attr_clear(&a);
+        hth_attr_clear(&a);
         return hth_fail(HTH_ENOMEM, "no memory for an attribute");
     }
     n->attrs = grown;
@@ -105,14 +104,25 @@ static hth_err attr_put(hth_node *n, hth_attr a)
     return HTH_OK;
 }
 
+void hth_node_drop_attr(hth_node *n, const char *name)
+{
+    for (int i = 0; i < n->n_attrs; i++) {
+        if (strcmp(n->attrs[i].name, name) == 0) {
+            hth_attr_clear(&n->attrs[i]);
+            n->attrs[i] = n->attrs[--n->n_attrs];
+            return;
+        }
+    }
+}
+
 static hth_err attr_put_named(hth_node *n, const char *name, hth_attr a)
 {
     a.name = hth_strdup(name);
     if (a.name == NULL) {
-        attr_clear(&a);
+        hth_attr_clear(&a);
         return hth_fail(HTH_ENOMEM, "no memory for an attribute");
     }
-    return attr_put(n, a);
+    return hth_node_put_attr(n, a);
 }
 
 hth_err hth_node_set_int(hth_node *n, const char *name, int64_t v)
@@ -164,7 +174,7 @@ static hth_err attr_copy(hth_node *to, const hth_attr *a)
         for (; c.u.strings != NULL && c.n < a->n; c.n++) {
             c.u.strings[c.n] = hth_strdup(a->u.strings[c.n]);
             if (c.u.strings[c.n] == NULL) {
-                attr_clear(&c);
+                hth_attr_clear(&c);
                 return hth_fail(HTH_ENOMEM, "no memory for an attribute");
             }
         }

@@ -163,6 +163,10 @@ hth_err hth_node_set_int(hth_node *n, const char *name, int64_t v);
 hth_err hth_node_set_float(hth_node *n, const char *name, float v);
 hth_err hth_node_set_str(hth_node *n, const char *name, const char *v);
 hth_err hth_node_set_ints(hth_node *n, const char *name, const int64_t *v, int count);
+// hth_node_put_attr stores `a` under its name, replacing an older one; it takes a's memory over, also on error.
+hth_err hth_node_put_attr(hth_node *n, hth_attr a);
+void hth_attr_clear(hth_attr *a); // frees what the attribute owns
+void hth_node_drop_attr(hth_node *n, const char *name); // absent is fine
 hth_err hth_node_copy_attrs(hth_node *to, const hth_node *from);
 
 #endif

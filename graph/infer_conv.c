@@ -150,19 +150,21 @@ hth_err hth_infer_conv(hth_infer *c)
     return hth_infer_out(c, 0, hth_infer_dtype(c, 0), &s);
 }
 
-// stride * (in - 1) + output_padding + extent - pads
+// stride * (in - 1) + output_padding + extent - pads; SAME: at most in * stride, less when the
+// filter does not fill it.
 static hth_err transposed_length(const hth_infer *c, const window *w, int i, int64_t in,
                                  int64_t extra, int64_t *out)
 {
-    int64_t extent;
-    if (w->padding == SAME) {
-        return hth_dim_mul(in, w->stride[i], out) ? hth_infer_overflow(c) : HTH_OK;
-    }
+    int64_t extent, limit;
     if (hth_dim_mul(in - 1, w->stride[i], out) || window_extent(w, i, &extent) ||
         hth_dim_add(*out, extent, out) || hth_dim_add(*out, extra, out) ||
         __builtin_sub_overflow(*out, w->pad[i], out) ||
-        __builtin_sub_overflow(*out, w->pad[w->n + i], out)) {
+        __builtin_sub_overflow(*out, w->pad[w->n + i], out) ||
+        hth_dim_mul(in, w->stride[i], &limit)) {
         return hth_infer_overflow(c);
+    }
+    if (w->padding == SAME && *out > limit) {
+        *out = limit;
     }
     if (*out < 1) {
         return hth_infer_fail(c, HTH_EINVAL, "dimension %d of the result would have length %lld",

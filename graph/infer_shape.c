@@ -194,10 +194,13 @@ hth_err hth_infer_pad(hth_infer *c)
     return hth_infer_out(c, 0, hth_infer_dtype(c, 0), &s);
 }
 
-// The number of elements that start:end:step takes from `dim`; start and end as numpy reads them.
+// The number of elements that start:end:step takes from `dim`.
 static int64_t slice_length(int64_t dim, int64_t start, int64_t end, int64_t step)
 {
     int64_t low = step > 0 ? 0 : -1, high = step > 0 ? dim : dim - 1;
+    if (dim == 0) {
+        return 0;
+    }
     start += start < 0 ? dim : 0;
     end += end < 0 ? dim : 0;
     start = start < 0 ? 0 : start > high ? high : start;

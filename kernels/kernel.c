@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which kernels a device has follows from its name. "fake" devices run the CPU's kernels: what differs there is when
-// things happen, not what is computed.
+// Which kernels a device has follows from its name. "fake" devices run the CPU's kernels: what
+// differs there is when things happen, not what is computed.
 #include "kernels/kernel.h"
 
 #include "kernels/cpu/cpu.h"
@@ -12,8 +12,8 @@ static bool kernel_on_cpu(const hth_device *d)
     return strncmp(d->props.name, "cpu", 3) == 0 || strncmp(d->props.name, "fake", 4) == 0;
 }
 
-hth_err hth_kernel_prepare(hth_device *d, const hth_graph *g, const hth_node *n, const char *algorithm,
-                           hth_kernel **out)
+hth_err hth_kernel_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
+                           const char *algorithm, hth_kernel **out)
 {
     *out = NULL;
     if (kernel_on_cpu(d)) {
@@ -29,8 +29,8 @@ void hth_kernel_close(hth_kernel *k)
     }
 }
 
-hth_err hth_kernel_algorithms(hth_device *d, const hth_graph *g, const hth_node *n, hth_choice *list, int cap,
-                              int *count)
+hth_err hth_kernel_algorithms(hth_device *d, const hth_graph *g, const hth_node *n,
+                              hth_choice *list, int cap, int *count)
 {
     *count = 0;
     if (kernel_on_cpu(d)) {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The team is libgomp's: entered through GOMP_parallel, the function that gcc's own `#pragma omp parallel` calls (its
-// signature is part of libgomp's stable ABI, version GOMP_4.0). Declaring the four entries by hand keeps -fopenmp, and
-// with it the choice of compiler, out of the build. Threads: each calling thread has a team of its own.
+// The team is libgomp's: entered through GOMP_parallel, the function that gcc's own `#pragma omp
+// parallel` calls (its signature is part of libgomp's stable ABI, version GOMP_4.0). Declaring the
+// four entries by hand keeps -fopenmp, and with it the choice of compiler, out of the build.
+// Threads: each calling thread has a team of its own.
 #include "device/cpu/team.h"
 
 void GOMP_parallel(void (*fn)(void *), void *data, unsigned n_threads, unsigned flags);

@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The table of the CPU's kernels. An operator may have several rows; they are asked in order. The fall-back behind them
-// takes whatever is left, but only by default: an algorithm asked for by name is made by that name or not at all.
+// The table of the CPU's kernels. An operator may have several rows; they are asked in order. The
+// fall-back behind them takes whatever is left, but only by default: an algorithm asked for by name
+// is made by that name or not at all.
 #include "kernels/cpu/cpu.h"
 
 #include "device/cpu/team.h"
+#include "kernels/cpu/blocked.h"
+#include "kernels/cpu/conv.h"
+#include "kernels/cpu/primitive.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -11,11 +15,41 @@
 typedef struct cpu_row {
     hth_op op;
     hth_cpu_prepare_fn prepare;
+    // algorithms lists alternatives; NULL: one, "default".
+    hth_err (*algorithms)(hth_device *d, const hth_graph *g, const hth_node *n, hth_choice *list,
+                          int cap, int *count);
+    // The oracle's questions (graph/pass.h); NULL: nothing can be fused, the layout is plain.
+    bool (*can_fuse)(hth_device *d, const hth_graph *g, const hth_node *n, const hth_post_op *post,
+                     int operand);
+    hth_layout (*layout)(hth_device *d, const hth_graph *g, const hth_node *n, bool *any);
+    bool (*reads_plain)(hth_device *d, const hth_graph *g, const hth_node *n);
 } cpu_row;
 
+// clang-format off
 static const cpu_row cpu_table[] = {
-    {HTH_OP_NONE, cpu_fallback_prepare},
+    {HTH_OP_CONV, cpu_conv_prepare, cpu_conv_algorithms, cpu_conv_can_fuse, cpu_conv_layout, cpu_conv_reads_plain},
+    {HTH_OP_CONV_TRANSPOSE, cpu_conv_prepare, cpu_conv_algorithms, cpu_conv_can_fuse, cpu_conv_layout, NULL},
+#define CPU_POOL(op) {HTH_OP_##op, cpu_pool_prepare, NULL, NULL, cpu_pool_layout, NULL}
+    CPU_POOL(MAX_POOL), CPU_POOL(AVERAGE_POOL), CPU_POOL(GLOBAL_MAX_POOL), CPU_POOL(GLOBAL_AVERAGE_POOL),
+    CPU_POOL(REDUCE_MEAN),
+#define CPU_BINARY(op) {HTH_OP_##op, cpu_binary_prepare, NULL, NULL, cpu_binary_layout, NULL}
+    CPU_BINARY(ADD), CPU_BINARY(SUB), CPU_BINARY(MUL), CPU_BINARY(DIV), CPU_BINARY(MIN), CPU_BINARY(MAX),
+#define CPU_UNARY(op) {HTH_OP_##op, cpu_unary_prepare, NULL, NULL, cpu_any_layout, NULL}
+    CPU_UNARY(RELU), CPU_UNARY(LEAKY_RELU), CPU_UNARY(CLIP), CPU_UNARY(SIGMOID), CPU_UNARY(SWISH),
+    CPU_UNARY(HARD_SWISH), CPU_UNARY(HARD_SIGMOID), CPU_UNARY(GELU), CPU_UNARY(TANH), CPU_UNARY(ELU),
+    CPU_UNARY(ABS), CPU_UNARY(NEG), CPU_UNARY(SQRT), CPU_UNARY(EXP), CPU_UNARY(MISH),
+    {HTH_OP_SCALE_SHIFT, cpu_scale_prepare, NULL, cpu_scale_can_fuse, cpu_any_layout, NULL},
+    {HTH_OP_BATCH_NORMALIZATION, cpu_scale_prepare, NULL, NULL, cpu_any_layout, NULL},
+    {HTH_OP_LRN, cpu_lrn_prepare, NULL, NULL, cpu_any_layout, NULL},
+    {HTH_OP_SOFTMAX, cpu_softmax_prepare, NULL, NULL, NULL, NULL},
+    {HTH_OP_LOG_SOFTMAX, cpu_softmax_prepare, NULL, NULL, NULL, NULL},
+    {HTH_OP_CONCAT, cpu_concat_prepare, NULL, NULL, cpu_concat_layout, NULL},
+    {HTH_OP_SPLIT, cpu_split_prepare, NULL, NULL, NULL, NULL},
+    {HTH_OP_RESIZE, cpu_resize_prepare, NULL, NULL, cpu_resize_layout, NULL},
+    {HTH_OP_REORDER, cpu_reorder_prepare, NULL, NULL, NULL, NULL},
 };
+// clang-format on
+#define CPU_ROWS (int)(sizeof cpu_table / sizeof cpu_table[0])
 
 int hth_cpu_block(const hth_device *d, hth_layout *layout)
 {
@@ -24,13 +58,14 @@ int hth_cpu_block(const hth_device *d, hth_layout *layout)
     return block;
 }
 
-hth_err hth_cpu_prepare(hth_device *d, const hth_graph *g, const hth_node *n, const char *algorithm, hth_kernel **out)
+hth_err hth_cpu_prepare(hth_device *d, const hth_graph *g, const hth_node *n, const char *algorithm,
+                        hth_kernel **out)
 {
     hth_team_set(d->props.n_threads);
     if (algorithm != NULL && strcmp(algorithm, "default") == 0) {
         algorithm = NULL;
     }
-    for (size_t i = 0; i < sizeof cpu_table / sizeof cpu_table[0]; i++) {
+    for (int i = 0; i < CPU_ROWS; i++) {
         if (cpu_table[i].op != n->op) {
             continue;
         }
@@ -40,16 +75,25 @@ hth_err hth_cpu_prepare(hth_device *d, const hth_graph *g, const hth_node *n, co
         }
     }
     if (algorithm != NULL && strcmp(algorithm, "ref") != 0) {
-        return hth_fail(HTH_ENOTSUP, "node '%s' (%s) has no algorithm '%s' on %s", n->name, hth_op_name(n->op),
-                        algorithm, d->props.name);
+        return hth_fail(HTH_ENOTSUP, "node '%s' (%s) has no algorithm '%s' on %s", n->name,
+                        hth_op_name(n->op), algorithm, d->props.name);
     }
     return cpu_fallback_prepare(d, g, n, NULL, out);
 }
 
-hth_err hth_cpu_algorithms(hth_device *d, const hth_graph *g, const hth_node *n, hth_choice *list, int cap, int *count)
+hth_err hth_cpu_algorithms(hth_device *d, const hth_graph *g, const hth_node *n, hth_choice *list,
+                           int cap, int *count)
 {
+    hth_team_set(d->props.n_threads);
+    for (int i = 0; i < CPU_ROWS; i++) {
+        if (cpu_table[i].op == n->op && cpu_table[i].algorithms != NULL &&
+            cpu_table[i].algorithms(d, g, n, list, cap, count) == HTH_OK) {
+            return HTH_OK;
+        }
+    }
     hth_kernel *k;
     HTH_TRY(hth_cpu_prepare(d, g, n, NULL, &k));
+    *count = 0;
     if (cap > 0) {
         list[0] = (hth_choice){.workspace_bytes = k->workspace_bytes,
                                .time_us = -1,
@@ -63,19 +107,45 @@ hth_err hth_cpu_algorithms(hth_device *d, const hth_graph *g, const hth_node *n,
     return HTH_OK;
 }
 
-static bool cpu_can_fuse(void *ctx, const hth_graph *g, const hth_node *n, const hth_post_op *post, int operand)
+static bool cpu_can_fuse(void *ctx, const hth_graph *g, const hth_node *n, const hth_post_op *post,
+                         int operand)
 {
+    for (int i = 0; i < CPU_ROWS; i++) {
+        if (cpu_table[i].op == n->op && cpu_table[i].can_fuse != NULL &&
+            cpu_table[i].can_fuse(ctx, g, n, post, operand)) {
+            return true;
+        }
+    }
     return false;
 }
 
 static hth_layout cpu_layout(void *ctx, const hth_graph *g, const hth_node *n, bool *any)
 {
+    for (int i = 0; i < CPU_ROWS; i++) {
+        if (cpu_table[i].op == n->op && cpu_table[i].layout != NULL) {
+            return cpu_table[i].layout(ctx, g, n, any);
+        }
+    }
     *any = false;
     return HTH_LAYOUT_PLAIN;
 }
 
+static bool cpu_reads_plain(void *ctx, const hth_graph *g, const hth_node *n)
+{
+    for (int i = 0; i < CPU_ROWS; i++) {
+        if (cpu_table[i].op == n->op && cpu_table[i].reads_plain != NULL) {
+            return cpu_table[i].reads_plain(ctx, g, n);
+        }
+    }
+    return false;
+}
+
 const hth_fuse_oracle *hth_cpu_oracle(hth_device *d)
 {
-    static const hth_fuse_oracle plain = {.can_fuse = cpu_can_fuse, .layout = cpu_layout};
-    return &plain;
+    // One per thread: an oracle is used by the thread that asked for it, before it asks for another
+    // device's.
+    static _Thread_local hth_fuse_oracle oracle;
+    hth_team_set(d->props.n_threads);
+    oracle = (hth_fuse_oracle){cpu_can_fuse, cpu_layout, cpu_reads_plain, d};
+    return &oracle;
 }

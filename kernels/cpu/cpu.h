@@ -1,29 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
-// kernels/cpu/cpu.h - kernels of the CPU device: one prepare function per operator family, joined by the table in cpu.c.
+// kernels/cpu/cpu.h - kernels of the CPU device: one prepare function per operator family, joined
+// by the table in cpu.c.
 //
 // Design notes
-// A prepare function either makes a kernel or says HTH_ENOTSUP (this dtype, layout, attribute: not mine); then the next
-// row of the table for that operator is asked, and behind the last one stands the reference (fallback.c), which can
-// everything. So a fast kernel needs to be right only for what it accepts. All of it runs on the device's owner thread.
+// A prepare function either makes a kernel or says HTH_ENOTSUP (this dtype, layout, attribute: not
+// mine); then the next row of the table for that operator is asked, and behind the last one stands
+// the reference (fallback.c), which can everything. So a fast kernel needs to be right only for
+// what it accepts. All of it runs on the device's owner thread.
 #ifndef HTH_KERNELS_CPU_CPU_H
 #define HTH_KERNELS_CPU_CPU_H
 
 #include "kernels/kernel.h"
 
 // `algorithm` NULL: the default.
-typedef hth_err (*hth_cpu_prepare_fn)(hth_device *d, const hth_graph *g, const hth_node *n, const char *algorithm,
-                                      hth_kernel **out);
+typedef hth_err (*hth_cpu_prepare_fn)(hth_device *d, const hth_graph *g, const hth_node *n,
+                                      const char *algorithm, hth_kernel **out);
 
-// hth_cpu_prepare, _algorithms and _oracle are kernel.h's functions for devices "cpu:*" and "fake:*".
-hth_err hth_cpu_prepare(hth_device *d, const hth_graph *g, const hth_node *n, const char *algorithm, hth_kernel **out);
-hth_err hth_cpu_algorithms(hth_device *d, const hth_graph *g, const hth_node *n, hth_choice *list, int cap, int *count);
+// hth_cpu_prepare, _algorithms and _oracle are kernel.h's functions for devices "cpu:*" and
+// "fake:*".
+hth_err hth_cpu_prepare(hth_device *d, const hth_graph *g, const hth_node *n, const char *algorithm,
+                        hth_kernel **out);
+hth_err hth_cpu_algorithms(hth_device *d, const hth_graph *g, const hth_node *n, hth_choice *list,
+                           int cap, int *count);
 const hth_fuse_oracle *hth_cpu_oracle(hth_device *d);
 
-// cpu_fallback_prepare wraps the reference kernel of any operator; blocked tensors are unpacked around it.
-hth_err cpu_fallback_prepare(hth_device *d, const hth_graph *g, const hth_node *n, const char *algorithm,
-                             hth_kernel **out);
+// cpu_fallback_prepare wraps the reference kernel of any operator; blocked tensors are unpacked
+// around it.
+hth_err cpu_fallback_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
+                             const char *algorithm, hth_kernel **out);
 
-// hth_cpu_block returns the channels per block of the device's blocked layout (16 or 8), *layout its name.
+// hth_cpu_block returns the channels per block of the device's blocked layout (16 or 8), *layout
+// its name.
 int hth_cpu_block(const hth_device *d, hth_layout *layout);
 
 // hth_layout_block returns the channels per block: 8, 16, or 0 for layouts that do not block.
@@ -32,8 +39,9 @@ static inline int hth_layout_block(hth_layout l)
     return l == HTH_LAYOUT_C16 ? 16 : l == HTH_LAYOUT_C8 ? 8 : 0;
 }
 
-// hth_cpu_relayout copies a tensor of `elem`-byte elements from one layout to another, zeroing the padding of a blocked
-// destination. Uses the thread team.
-void hth_cpu_relayout(size_t elem, const hth_shape *s, hth_layout from, const void *src, hth_layout to, void *dst);
+// hth_cpu_relayout copies a tensor of `elem`-byte elements from one layout to another, zeroing the
+// padding of a blocked destination. Uses the thread team.
+void hth_cpu_relayout(size_t elem, const hth_shape *s, hth_layout from, const void *src,
+                      hth_layout to, void *dst);
 
 #endif

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Any operator through the reference kernels, so that a model never fails for want of a fast kernel. Blocked tensors are
-// unpacked into, and packed from, plain copies in the workspace. The reference may allocate while it runs: the price of
-// being able to everything, paid by rare operators only.
+// Any operator through the reference kernels, so that a model never fails for want of a fast
+// kernel. Blocked tensors are unpacked into, and packed from, plain copies in the workspace. The
+// reference may allocate while it runs: the price of being able to everything, paid by rare
+// operators only.
 #include "kernels/cpu/cpu.h"
 
 #include "base/alloc.h"
@@ -13,7 +14,7 @@ typedef struct fallback_kernel {
     const hth_node *node;
     int n_threads;
     hth_tensor *in, *out; // plain views; data filled in by run
-    size_t *at;           // per input, then output: workspace offset of the plain copy, SIZE_MAX: none needed
+    size_t *at; // per input, then output: workspace offset of the plain copy, SIZE_MAX: none needed
 } fallback_kernel;
 
 static hth_layout fallback_layout(const fallback_kernel *k, const int *values, int i)
@@ -32,8 +33,8 @@ static hth_err fallback_run(const hth_kernel *base, const hth_kernel_args *a)
         t->data = a->in[i];
         if (k->at[i] != SIZE_MAX) {
             t->data = ws + k->at[i];
-            hth_cpu_relayout(hth_dtype_bytes(t->dtype), &t->shape, fallback_layout(k, n->inputs, i), a->in[i],
-                             HTH_LAYOUT_PLAIN, t->data);
+            hth_cpu_relayout(hth_dtype_bytes(t->dtype), &t->shape, fallback_layout(k, n->inputs, i),
+                             a->in[i], HTH_LAYOUT_PLAIN, t->data);
         }
     }
     for (int i = 0; i < n->n_outputs; i++) {
@@ -71,13 +72,14 @@ static hth_err fallback_view(fallback_kernel *k, int value, hth_tensor *t, size_
     HTH_TRY(hth_tensor_bytes(v->dtype, &v->shape, HTH_LAYOUT_PLAIN, &t->bytes));
     if (v->layout != HTH_LAYOUT_PLAIN) {
         *at = k->base.workspace_bytes;
-        k->base.workspace_bytes += (t->bytes + HTH_DEVICE_ALIGN - 1) / HTH_DEVICE_ALIGN * HTH_DEVICE_ALIGN;
+        k->base.workspace_bytes +=
+            (t->bytes + HTH_DEVICE_ALIGN - 1) / HTH_DEVICE_ALIGN * HTH_DEVICE_ALIGN;
     }
     return HTH_OK;
 }
 
-hth_err cpu_fallback_prepare(hth_device *d, const hth_graph *g, const hth_node *n, const char *algorithm,
-                             hth_kernel **out)
+hth_err cpu_fallback_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
+                             const char *algorithm, hth_kernel **out)
 {
     fallback_kernel *k = hth_calloc(1, sizeof *k);
     if (k == NULL) {

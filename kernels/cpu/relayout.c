@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layout changes by plain loops, for every element size. A tensor is seen as [N, C, S] (S: all spatial dimensions
-// together); each (n, c) row is one unit of work, so the rows of a blocked tensor's padding are written too.
+// Layout changes by plain loops, for every element size. A tensor is seen as [N, C, S] (S: all
+// spatial dimensions together); each (n, c) row is one unit of work, so the rows of a blocked
+// tensor's padding are written too.
 #include "kernels/cpu/cpu.h"
 
 #include "device/cpu/team.h"
@@ -31,7 +32,8 @@ static size_t relayout_at(hth_layout l, size_t C, size_t S, size_t n, size_t c, 
     return (n * C + c) * S;
 }
 
-static void relayout_row4(uint32_t *restrict d, size_t ds, const uint32_t *restrict s, size_t ss, size_t count)
+static void relayout_row4(uint32_t *restrict d, size_t ds, const uint32_t *restrict s, size_t ss,
+                          size_t count)
 {
     for (size_t i = 0; i < count; i++) {
         d[i * ds] = s[i * ss];
@@ -63,9 +65,11 @@ static void relayout_rows(void *arg, int i, int n)
     }
 }
 
-void hth_cpu_relayout(size_t elem, const hth_shape *s, hth_layout from, const void *src, hth_layout to, void *dst)
+void hth_cpu_relayout(size_t elem, const hth_shape *s, hth_layout from, const void *src,
+                      hth_layout to, void *dst)
 {
-    relayout_job j = {.elem = elem, .n = 1, .c = 1, .s = 1, .from = from, .to = to, .src = src, .dst = dst};
+    relayout_job j = {
+        .elem = elem, .n = 1, .c = 1, .s = 1, .from = from, .to = to, .src = src, .dst = dst};
     for (int k = 0; k < s->rank; k++) {
         *(k == 0 ? &j.n : k == 1 ? &j.c : &j.s) *= (size_t)s->dim[k];
     }

@@ -17,6 +17,7 @@
 enum {
     WIDE = 1,  // f16 and bf16 are given as f32
     SHAPE = 2, // reads the shapes of its inputs only: their data may be NULL
+    LAYOUT = 4, // reads and writes tensors of any layout
 };
 
 typedef struct ref_row {
@@ -27,13 +28,69 @@ typedef struct ref_row {
 static const ref_row ref_table[HTH_N_OPS] = {
     [HTH_OP_NONE] = {NULL, 0},
 
-    // Convolution, pooling, normalisation, products, recurrent, attention, selection by score.
+// Convolution, pooling, normalisation, products, recurrent, attention, selection by score.
 #define REF_NN_ROW(op, kernel, flags) [HTH_OP_##op] = {kernel, flags},
     REF_NN_ROWS(REF_NN_ROW)
 #undef REF_NN_ROW
 
-    // Element-wise, reductions, data movement.
-
+        // Element-wise, reductions, data movement.
+        // clang-format off
+    [HTH_OP_ABS] = {ref_unary, WIDE}, [HTH_OP_ACOS] = {ref_unary, WIDE},
+    [HTH_OP_ACOSH] = {ref_unary, WIDE}, [HTH_OP_ASIN] = {ref_unary, WIDE},
+    [HTH_OP_ASINH] = {ref_unary, WIDE}, [HTH_OP_ATAN] = {ref_unary, WIDE},
+    [HTH_OP_ATANH] = {ref_unary, WIDE}, [HTH_OP_BITWISE_NOT] = {ref_unary, WIDE},
+    [HTH_OP_CEIL] = {ref_unary, WIDE}, [HTH_OP_CELU] = {ref_unary, WIDE},
+    [HTH_OP_COS] = {ref_unary, WIDE}, [HTH_OP_COSH] = {ref_unary, WIDE},
+    [HTH_OP_ELU] = {ref_unary, WIDE}, [HTH_OP_ERF] = {ref_unary, WIDE},
+    [HTH_OP_EXP] = {ref_unary, WIDE}, [HTH_OP_FLOOR] = {ref_unary, WIDE},
+    [HTH_OP_GELU] = {ref_unary, WIDE}, [HTH_OP_HARD_SIGMOID] = {ref_unary, WIDE},
+    [HTH_OP_HARD_SWISH] = {ref_unary, WIDE}, [HTH_OP_LEAKY_RELU] = {ref_unary, WIDE},
+    [HTH_OP_LOG] = {ref_unary, WIDE}, [HTH_OP_MISH] = {ref_unary, WIDE},
+    [HTH_OP_NEG] = {ref_unary, WIDE}, [HTH_OP_NOT] = {ref_unary, WIDE},
+    [HTH_OP_RECIPROCAL] = {ref_unary, WIDE}, [HTH_OP_RELU] = {ref_unary, WIDE},
+    [HTH_OP_ROUND] = {ref_unary, WIDE}, [HTH_OP_SELU] = {ref_unary, WIDE},
+    [HTH_OP_SHRINK] = {ref_unary, WIDE}, [HTH_OP_SIGMOID] = {ref_unary, WIDE},
+    [HTH_OP_SIGN] = {ref_unary, WIDE}, [HTH_OP_SIN] = {ref_unary, WIDE},
+    [HTH_OP_SINH] = {ref_unary, WIDE}, [HTH_OP_SOFTPLUS] = {ref_unary, WIDE},
+    [HTH_OP_SOFTSIGN] = {ref_unary, WIDE}, [HTH_OP_SQRT] = {ref_unary, WIDE},
+    [HTH_OP_SWISH] = {ref_unary, WIDE}, [HTH_OP_TAN] = {ref_unary, WIDE},
+    [HTH_OP_TANH] = {ref_unary, WIDE}, [HTH_OP_THRESHOLDED_RELU] = {ref_unary, WIDE},
+    [HTH_OP_IS_INF] = {ref_is_special, 0}, [HTH_OP_IS_NA_N] = {ref_is_special, 0},
+    [HTH_OP_ADD] = {ref_binary, WIDE}, [HTH_OP_SUB] = {ref_binary, WIDE},
+    [HTH_OP_MUL] = {ref_binary, WIDE}, [HTH_OP_DIV] = {ref_binary, WIDE},
+    [HTH_OP_POW] = {ref_binary, WIDE}, [HTH_OP_MOD] = {ref_binary, WIDE},
+    [HTH_OP_PRELU] = {ref_binary, WIDE}, [HTH_OP_EQUAL] = {ref_binary, WIDE},
+    [HTH_OP_GREATER] = {ref_binary, WIDE}, [HTH_OP_GREATER_OR_EQUAL] = {ref_binary, WIDE},
+    [HTH_OP_LESS] = {ref_binary, WIDE}, [HTH_OP_LESS_OR_EQUAL] = {ref_binary, WIDE},
+    [HTH_OP_AND] = {ref_binary, 0}, [HTH_OP_OR] = {ref_binary, 0}, [HTH_OP_XOR] = {ref_binary, 0},
+    [HTH_OP_BITWISE_AND] = {ref_binary, 0}, [HTH_OP_BITWISE_OR] = {ref_binary, 0},
+    [HTH_OP_BITWISE_XOR] = {ref_binary, 0}, [HTH_OP_BIT_SHIFT] = {ref_binary, 0},
+    [HTH_OP_MAX] = {ref_variadic, WIDE}, [HTH_OP_MEAN] = {ref_variadic, WIDE},
+    [HTH_OP_MIN] = {ref_variadic, WIDE}, [HTH_OP_SUM] = {ref_variadic, WIDE},
+    [HTH_OP_CLIP] = {ref_clip, WIDE}, [HTH_OP_WHERE] = {ref_where, 0},
+    [HTH_OP_CAST] = {ref_cast, 0}, [HTH_OP_CAST_LIKE] = {ref_cast, 0},
+    [HTH_OP_REDUCE_L1] = {ref_reduce, WIDE}, [HTH_OP_REDUCE_L2] = {ref_reduce, WIDE},
+    [HTH_OP_REDUCE_LOG_SUM] = {ref_reduce, WIDE}, [HTH_OP_REDUCE_LOG_SUM_EXP] = {ref_reduce, WIDE},
+    [HTH_OP_REDUCE_MAX] = {ref_reduce, WIDE}, [HTH_OP_REDUCE_MEAN] = {ref_reduce, WIDE},
+    [HTH_OP_REDUCE_MIN] = {ref_reduce, WIDE}, [HTH_OP_REDUCE_PROD] = {ref_reduce, WIDE},
+    [HTH_OP_REDUCE_SUM] = {ref_reduce, WIDE}, [HTH_OP_REDUCE_SUM_SQUARE] = {ref_reduce, WIDE},
+    [HTH_OP_ARG_MAX] = {ref_arg, WIDE}, [HTH_OP_ARG_MIN] = {ref_arg, WIDE},
+    [HTH_OP_CUM_SUM] = {ref_cumsum, WIDE},
+    [HTH_OP_FLATTEN] = {ref_reshape, 0}, [HTH_OP_IDENTITY] = {ref_reshape, 0},
+    [HTH_OP_RESHAPE] = {ref_reshape, 0}, [HTH_OP_SQUEEZE] = {ref_reshape, 0},
+    [HTH_OP_UNSQUEEZE] = {ref_reshape, 0}, [HTH_OP_EXPAND] = {ref_broadcast, 0},
+    [HTH_OP_TRANSPOSE] = {ref_transpose, 0}, [HTH_OP_CONCAT] = {ref_concat, 0},
+    [HTH_OP_SPLIT] = {ref_split, 0}, [HTH_OP_SLICE] = {ref_slice, 0}, [HTH_OP_TILE] = {ref_tile, 0},
+    [HTH_OP_PAD] = {ref_pad, 0}, [HTH_OP_GATHER] = {ref_gather, 0},
+    [HTH_OP_GATHER_ELEMENTS] = {ref_gather_elements, 0}, [HTH_OP_GATHER_ND] = {ref_gather_nd, 0},
+    [HTH_OP_SCATTER] = {ref_scatter_elements, WIDE},
+    [HTH_OP_SCATTER_ELEMENTS] = {ref_scatter_elements, WIDE},
+    [HTH_OP_SCATTER_ND] = {ref_scatter_nd, WIDE}, [HTH_OP_SHAPE] = {ref_shape, SHAPE},
+    [HTH_OP_SIZE] = {ref_size, SHAPE}, [HTH_OP_CONSTANT] = {ref_constant, 0},
+    [HTH_OP_CONSTANT_OF_SHAPE] = {ref_constant_of_shape, 0}, [HTH_OP_RANGE] = {ref_range, WIDE},
+    [HTH_OP_TRILU] = {ref_trilu, 0}, [HTH_OP_EYE_LIKE] = {ref_eye_like, SHAPE},
+    [HTH_OP_NON_ZERO] = {ref_non_zero, 0}, [HTH_OP_COMPRESS] = {ref_compress, 0},
+    // clang-format on
 };
 
 int ref_n_inputs(const hth_node *n)
@@ -95,7 +152,8 @@ hth_err ref_no_dtype(hth_dtype dt)
     return hth_fail(HTH_ENOTSUP, "dtype %s is not supported", hth_dtype_name(dt));
 }
 
-static hth_err ref_check(const hth_tensor *t, bool needs_data, const char *what, int i)
+static hth_err ref_check(const hth_tensor *t, unsigned flags, bool needs_data, const char *what,
+                         int i)
 {
     size_t bytes;
     if (hth_dtype_bytes(t->dtype) == 0) {
@@ -104,7 +162,7 @@ static hth_err ref_check(const hth_tensor *t, bool needs_data, const char *what,
     if (!needs_data) {
         return HTH_OK;
     }
-    if (t->layout != HTH_LAYOUT_PLAIN) {
+    if (t->layout != HTH_LAYOUT_PLAIN && !(flags & LAYOUT)) {
         return hth_fail(HTH_ENOTSUP, "%s %d has layout %s", what, i, hth_layout_name(t->layout));
     }
     if (!hth_shape_known(&t->shape)) {
@@ -118,11 +176,10 @@ static hth_err ref_check(const hth_tensor *t, bool needs_data, const char *what,
     return HTH_OK;
 }
 
-// Only NonZero and Compress learn the shape of their result from values; they are first called
-// without data.
+// These learn the shape of their result from values; they are first called without data.
 static bool ref_sizes_itself(hth_op op)
 {
-    return op == HTH_OP_NON_ZERO || op == HTH_OP_COMPRESS;
+    return op == HTH_OP_NON_ZERO || op == HTH_OP_COMPRESS || op == HTH_OP_NON_MAX_SUPPRESSION;
 }
 
 static hth_err ref_check_all(const hth_node *n, unsigned flags, const hth_tensor *in,
@@ -130,13 +187,13 @@ static hth_err ref_check_all(const hth_node *n, unsigned flags, const hth_tensor
 {
     for (int i = 0; i < n->n_inputs; i++) {
         if (n->inputs[i] >= 0) {
-            HTH_TRY(ref_check(&in[i], !(flags & SHAPE), "input", i));
+            HTH_TRY(ref_check(&in[i], flags, !(flags & SHAPE), "input", i));
         }
     }
     for (int i = 0; i < n->n_outputs; i++) {
         if (n->outputs[i] >= 0) {
-            HTH_TRY(
-                ref_check(&out[i], out[i].data != NULL || !ref_sizes_itself(n->op), "output", i));
+            bool needed = out[i].data != NULL || !ref_sizes_itself(n->op);
+            HTH_TRY(ref_check(&out[i], flags, needed, "output", i));
         }
     }
     return HTH_OK;

@@ -13,6 +13,8 @@
 
 #include "kernels/kernel.h"
 
+#include <string.h>
+
 typedef hth_err (*ref_fn)(const hth_graph *g, const hth_node *n, const hth_tensor *in,
                           hth_tensor *out);
 
@@ -102,5 +104,79 @@ bool ref_unary_f32(hth_op op, float alpha, float beta, const float *x, float *y,
 // no such operator or dtype.
 bool ref_binary_run(hth_op op, hth_dtype dt, void *out, const void *a, int64_t sa, const void *b,
                     int64_t sb, int64_t n);
+// ref_binary_into computes y = op(y, x) for ref_binary_run's operators, x broadcast to y.
+hth_err ref_binary_into(hth_op op, const hth_tensor *x, hth_tensor *y);
+// ref_broadcast_copy fills y with x, broadcast to y's shape; nothing to do when they are the same
+// buffer.
+hth_err ref_broadcast_copy(const hth_tensor *x, hth_tensor *y);
+// ref_move copies one element or row; the sizes of elements without a call.
+static inline void ref_move(void *dst, const void *src, size_t bytes)
+{
+    switch (bytes) {
+    case 1:
+        memcpy(dst, src, 1);
+        break;
+    case 2:
+        memcpy(dst, src, 2);
+        break;
+    case 4:
+        memcpy(dst, src, 4);
+        break;
+    case 8:
+        memcpy(dst, src, 8);
+        break;
+    default:
+        memcpy(dst, src, bytes);
+    }
+}
+
+// Positions that are data.
+// ref_index counts a negative index from the end; false when it is out of range, which
+// ref_bad_index reports.
+bool ref_index(int64_t *index, int64_t dim);
+hth_err ref_bad_index(int64_t index, int64_t dim);
+// ref_elements_begin starts the loop of GatherElements and ScatterElements: operand 0 are the
+// indices (dense), operand 1 the data with position 0 along `axis`. *more: there is something to
+// visit.
+hth_err ref_elements_begin(const hth_shape *data, const hth_shape *index, int axis, ref_iter *it,
+                           bool *more);
+// ref_tuple turns tuple number `tuple` of `depth` indices into an offset in the dimensions first ..
+// first + depth - 1.
+hth_err ref_tuple(const hth_shape *s, int first, int depth, const hth_tensor *index, int64_t tuple,
+                  int64_t *offset);
+
+// The kernels, in ref_table (ref.c) by operator.
+REF_KERNEL(ref_unary);
+REF_KERNEL(ref_is_special);
+REF_KERNEL(ref_binary);
+REF_KERNEL(ref_variadic);
+REF_KERNEL(ref_clip);
+REF_KERNEL(ref_where);
+REF_KERNEL(ref_cast);
+REF_KERNEL(ref_reduce);
+REF_KERNEL(ref_arg);
+REF_KERNEL(ref_cumsum);
+REF_KERNEL(ref_reshape);
+REF_KERNEL(ref_broadcast);
+REF_KERNEL(ref_transpose);
+REF_KERNEL(ref_concat);
+REF_KERNEL(ref_split);
+REF_KERNEL(ref_slice);
+REF_KERNEL(ref_tile);
+REF_KERNEL(ref_pad);
+REF_KERNEL(ref_gather);
+REF_KERNEL(ref_gather_elements);
+REF_KERNEL(ref_gather_nd);
+REF_KERNEL(ref_scatter_elements);
+REF_KERNEL(ref_scatter_nd);
+REF_KERNEL(ref_shape);
+REF_KERNEL(ref_size);
+REF_KERNEL(ref_constant);
+REF_KERNEL(ref_constant_of_shape);
+REF_KERNEL(ref_range);
+REF_KERNEL(ref_trilu);
+REF_KERNEL(ref_eye_like);
+REF_KERNEL(ref_non_zero);
+REF_KERNEL(ref_compress);
 
 #endif

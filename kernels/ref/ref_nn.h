@@ -33,7 +33,22 @@
     X(LSTM, ref_lstm, 0) \
     X(SOFTMAX, ref_softmax, 0) \
     X(LOG_SOFTMAX, ref_softmax, 0) \
-    X(HARDMAX, ref_softmax, 0)
+    X(HARDMAX, ref_softmax, 0) \
+    X(RESIZE, ref_resize, 0) \
+    X(UPSAMPLE, ref_resize, 0) \
+    X(ATTENTION, ref_attention, 0) \
+    X(FUSED_ATTENTION, ref_fused_attention, 0) \
+    X(ROTARY_EMBEDDING, ref_rotary_embedding, 0) \
+    X(TOP_K, ref_topk, 0) \
+    X(NON_MAX_SUPPRESSION, ref_non_max_suppression, 0) \
+    X(GRID_SAMPLE, ref_grid_sample, 0) \
+    X(DEPTH_TO_SPACE, ref_depth_to_space, 0) \
+    X(SPACE_TO_DEPTH, ref_space_to_depth, 0) \
+    X(ONE_HOT, ref_one_hot, 0) \
+    X(REVERSE_SEQUENCE, ref_reverse_sequence, 0) \
+    X(DET, ref_det, 0) \
+    X(DROPOUT, ref_dropout, 0) \
+    X(REORDER, ref_reorder, LAYOUT)
 // clang-format on
 
 #define REF_NN_DECLARE(op, kernel, flags) REF_KERNEL(kernel);

@@ -194,11 +194,10 @@ void ref_softmax_row(double *row, int64_t n)
     }
 }
 
-void ref_cubic(double t, double a, double w[4])
+double ref_cubic(double distance, double a)
 {
-    for (int i = 0; i < 4; i++) {
-        double x = fabs(t + 1 - i);
-        w[i] = x <= 1 ? ((a + 2) * x - (a + 3)) * x * x + 1
-                      : ((a * x - 5 * a) * x + 8 * a) * x - 4 * a;
-    }
+    double x = fabs(distance);
+    return x <= 1  ? ((a + 2) * x - (a + 3)) * x * x + 1
+           : x < 2 ? ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
+                   : 0;
 }

@@ -1,0 +1,34 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# Installs the Debian packages that are missing; says what it does. usage: deps.sh [--probe] build|test|lint
+#   build  what compiles and runs hearth      test  + the test runner      lint  + formatters, checkers, clang
+# --probe only tells (exit 1) whether something is missing.
+set -eu
+probe=0
+[ "${1:-}" = --probe ] && { probe=1; shift; }
+build="gcc libc6-dev make protobuf-c-compiler libprotobuf-c-dev libdnnl-dev libnng-dev libmbedtls-dev liblmdb-dev libjansson-dev
+ libssl-dev libevent-dev zlib1g-dev uthash-dev"
+case ${1:-build} in
+build) want=$build ;;
+test) want="$build libcmocka-dev perl" ;;
+lint) want="$build libcmocka-dev perl clang clang-format cppcheck" ;;
+*) echo "usage: deps.sh [--probe] build|test|lint" >&2; exit 2 ;;
+esac
+command -v dpkg-query >/dev/null || { echo "hearth: not a Debian system: install the equivalents of: $want" >&2; exit $probe; }
+missing=
+for p in $want; do
+    [ "$(dpkg-query -W -f '${db:Status-Status}' "$p" 2>/dev/null)" = installed ] || missing="$missing $p"
+done
+[ -n "$missing" ] || exit 0
+[ $probe = 0 ] || exit 1
+echo "hearth: installing Debian packages:$missing"
+root=
+if [ "$(id -u)" != 0 ]; then
+    command -v sudo >/dev/null || { echo "hearth: not root and no sudo: run as root: apt-get install$missing" >&2; exit 1; }
+    root=sudo
+fi
+# shellcheck disable=SC2086
+$root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing >/dev/null 2>&1 || {
+    $root apt-get update -qq
+    $root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing >/dev/null
+}

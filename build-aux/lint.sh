@@ -1,0 +1,23 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# Everything that reads the code without running it. usage: build-aux/lint.sh BUILD_DIR, from the root, after a build.
+set -u
+bad=0
+step() { printf '  %-8s %s\n' LINT "$*"; }
+step layers
+sh build-aux/layers.sh || bad=1
+step 'headers compile alone'
+sh build-aux/headers.sh "$1" || bad=1
+step 'exports of libhearth.so'
+sh build-aux/exports.sh "$1" || bad=1
+step 'SPDX lines'
+git ls-files '*.c' '*.h' '*.proto' '*.sh' '*.py' Makefile | xargs grep -L 'SPDX-License-Identifier: Apache-2.0' | grep . && bad=1
+step 'format (clang-format 14)'
+case $(clang-format --version 2>/dev/null) in
+*version\ 14.*) git ls-files '*.c' '*.h' | xargs clang-format --dry-run -Werror || bad=1 ;;
+*) echo "SKIP: format check: clang-format 14 (Debian 12) is not here" ;;
+esac
+step cppcheck
+git ls-files '*.c' | grep -v _test.c | xargs cppcheck -q -j2 --std=c11 --enable=warning,portability --inline-suppr --error-exitcode=1 \
+    --suppress=missingIncludeSystem --suppress=nullPointerArithmeticOutOfMemory -D__x86_64__ -I. -I"$1/gen" --max-configs=2 || bad=1
+exit $bad

@@ -1,0 +1,321 @@
+// SPDX-License-Identifier: Apache-2.0
+// Opening a model file: one walk over the wire format finds every initializer's bytes where they
+// lie and copies everything else into the skeleton. What the loader never reads (documentation,
+// metadata, quantization notes) is left out, and a large Constant node becomes an initializer, so
+// the skeleton stays small and weights are found once.
+//
+// The file is mapped, so opening costs time by the number of nodes and not by the number of bytes.
+// A file that somebody shortens while it is mapped kills the process that reads it (SIGBUS): models
+// are replaced by renaming.
+#include "graph/onnx.h"
+
+#include "base/alloc.h"
+#include "graph/onnx_map.h"
+
+const hth_onnx_limits hth_onnx_default_limits = {
+    .max_model_bytes = (uint64_t)64 << 30,
+    .max_tensor_elements = (uint64_t)1 << 40,
+    .max_nodes = 1000000,
+    .max_rank = HTH_MAX_RANK,
+};
+
+// Below this a Constant node stays in the skeleton: its value is likely a shape or an axis, not a
+// weight.
+#define OPEN_LARGE_CONSTANT 65536
+
+enum { // fields of the messages that are walked
+    M_DOC = 6,
+    M_GRAPH = 7,
+    M_METADATA = 14,
+    M_TRAINING = 20,
+    G_NODE = 1,
+    G_INITIALIZER = 5,
+    G_DOC = 10,
+    G_QUANTIZATION = 14,
+    G_SPARSE = 15,
+    G_METADATA = 16,
+    N_OUTPUT = 2,
+    N_OP_TYPE = 4,
+    N_ATTRIBUTE = 5,
+    N_DOC = 6,
+    N_DOMAIN = 7,
+    N_METADATA = 9,
+    N_DEVICES = 10,
+    A_NAME = 1,
+    A_TENSOR = 5,
+};
+
+struct hth_onnx_file {
+    hth_onnx_limits limits;
+    hth_onnx_maps maps;
+    hth_onnx_tensor *tensors;
+    void **owned; // owned[i]: tensors[i]'s converted bytes, or NULL
+    int n_tensors, cap_tensors, cap_owned;
+    int n_nodes;
+    hth_wire_buffer skeleton;
+};
+
+static hth_err open_no_memory(void)
+{
+    return hth_fail(HTH_ENOMEM, "no memory to read the model");
+}
+
+static hth_err open_corrupt(const char *what)
+{
+    return hth_fail(HTH_ECORRUPT, "not an ONNX model: %s", what);
+}
+
+// open_content finds the bytes of a tensor, wherever they are.
+static hth_err open_content(hth_onnx_file *f, const hth_onnx_head *t, const void **data,
+                            void **owned)
+{
+    hth_span bytes = {0};
+    *owned = NULL;
+    if (!t->external) {
+        return hth_onnx_content(t, data, owned);
+    }
+    hth_err err = hth_onnx_maps_external(&f->maps, t, &bytes);
+    if (err != HTH_OK) {
+        return hth_err_prefix(err, "tensor '%.*s'", HTH_SPAN(t->name));
+    }
+    *data = bytes.data;
+    return hth_onnx_content_check(t, bytes);
+}
+
+// open_tensor records one initializer and writes its head to the graph's skeleton.
+static hth_err open_tensor(hth_onnx_file *f, hth_onnx_head *t, hth_wire_buffer *graph)
+{
+    hth_wire_buffer head = {0};
+    if (HTH_GROW(f->tensors, f->n_tensors, f->cap_tensors) != 0 ||
+        HTH_GROW(f->owned, f->n_tensors, f->cap_owned) != 0) {
+        return open_no_memory();
+    }
+    hth_onnx_tensor *to = &f->tensors[f->n_tensors];
+    *to = (hth_onnx_tensor){.dtype = t->dtype, .shape = t->shape, .bytes = (size_t)t->bytes};
+    HTH_TRY(open_content(f, t, &to->data, &f->owned[f->n_tensors]));
+    f->n_tensors++; // from here hth_onnx_close frees what it owns
+    to->name = hth_strndup((const char *)t->name.data, t->name.bytes);
+    hth_onnx_head_write(t, &head);
+    hth_wire_put_bytes(graph, G_INITIALIZER, (hth_span){head.data, head.bytes});
+    hth_free(head.data);
+    return to->name == NULL || head.failed ? open_no_memory() : HTH_OK;
+}
+
+// open_attribute_tensor returns the tensor of an attribute named "value", an empty span otherwise.
+static hth_span open_attribute_tensor(hth_span attribute)
+{
+    hth_span tensor = {0};
+    hth_wire_field f;
+    while (hth_wire_next(&attribute, &f) > 0) {
+        if (f.number == A_NAME && !hth_span_is(f.payload, "value")) {
+            return (hth_span){0};
+        }
+        if (f.number == A_TENSOR && f.type == HTH_WIRE_BYTES) {
+            tensor = f.payload;
+        }
+    }
+    return tensor;
+}
+
+// open_large_constant fills *t and returns true if the node is a Constant that holds a large
+// tensor.
+static bool open_large_constant(const hth_onnx_file *f, hth_span node, hth_onnx_head *t)
+{
+    hth_span output = {0}, tensor = {0};
+    hth_wire_field field;
+    bool constant = false;
+    if (node.bytes < OPEN_LARGE_CONSTANT) {
+        return false;
+    }
+    while (hth_wire_next(&node, &field) > 0) {
+        if (field.number == N_OP_TYPE) {
+            constant = hth_span_is(field.payload, "Constant");
+        } else if (field.number == N_DOMAIN && field.payload.bytes > 0) {
+            return false;
+        } else if (field.number == N_OUTPUT) {
+            output = field.payload;
+        } else if (field.number == N_ATTRIBUTE && field.type == HTH_WIRE_BYTES) {
+            tensor = open_attribute_tensor(field.payload);
+        }
+    }
+    if (!constant || output.bytes == 0 || tensor.bytes < OPEN_LARGE_CONSTANT ||
+        hth_onnx_head_read(tensor, &f->limits, t) != HTH_OK) {
+        return false; // the loader will say what is wrong with it
+    }
+    t->name = output;
+    return true;
+}
+
+static hth_err open_node(hth_onnx_file *f, const hth_wire_field *node, hth_wire_buffer *graph)
+{
+    hth_onnx_head large;
+    hth_wire_buffer kept = {0};
+    hth_span rest = node->payload;
+    hth_wire_field field;
+    int more;
+    if (++f->n_nodes > f->limits.max_nodes) {
+        return hth_fail(HTH_ETOOBIG, "the graph has more than %d nodes", f->limits.max_nodes);
+    }
+    if (open_large_constant(f, node->payload, &large)) {
+        return open_tensor(f, &large, graph);
+    }
+    while ((more = hth_wire_next(&rest, &field)) > 0) {
+        if (field.number != N_DOC && field.number != N_METADATA && field.number != N_DEVICES) {
+            hth_wire_put(&kept, field.whole);
+        }
+    }
+    hth_wire_put_bytes(graph, G_NODE, (hth_span){kept.data, kept.bytes});
+    hth_free(kept.data);
+    return more < 0 ? open_corrupt("a node is damaged") : kept.failed ? open_no_memory() : HTH_OK;
+}
+
+static hth_err open_initializer(hth_onnx_file *f, const hth_wire_field *field,
+                                hth_wire_buffer *graph)
+{
+    hth_onnx_head t;
+    HTH_TRY(hth_onnx_head_read(field->payload, &f->limits, &t));
+    return open_tensor(f, &t, graph);
+}
+
+static hth_err open_graph_field(hth_onnx_file *f, const hth_wire_field *field,
+                                hth_wire_buffer *graph)
+{
+    bool message = field->type == HTH_WIRE_BYTES;
+    switch (field->number) {
+    case G_NODE:
+        return message ? open_node(f, field, graph) : open_corrupt("a node is damaged");
+    case G_INITIALIZER:
+        return message ? open_initializer(f, field, graph)
+                       : open_corrupt("an initializer is damaged");
+    case G_SPARSE:
+        return hth_fail(HTH_ENOTSUP, "sparse initializers are not supported");
+    case G_DOC:
+    case G_QUANTIZATION:
+    case G_METADATA:
+        return HTH_OK;
+    default:
+        hth_wire_put(graph, field->whole);
+        return HTH_OK;
+    }
+}
+
+static hth_err open_graph(hth_onnx_file *f, hth_span message)
+{
+    hth_wire_buffer graph = {0};
+    hth_wire_field field;
+    hth_err err = HTH_OK;
+    int more = 0;
+    while (err == HTH_OK && (more = hth_wire_next(&message, &field)) > 0) {
+        err = open_graph_field(f, &field, &graph);
+    }
+    if (err == HTH_OK && more < 0) {
+        err = open_corrupt("its graph is damaged or cut short");
+    }
+    if (err == HTH_OK) {
+        hth_wire_put_bytes(&f->skeleton, M_GRAPH, (hth_span){graph.data, graph.bytes});
+        err = graph.failed || f->skeleton.failed ? open_no_memory() : HTH_OK;
+    }
+    hth_free(graph.data);
+    return err;
+}
+
+static hth_err open_model(hth_onnx_file *f, hth_span message)
+{
+    hth_wire_field field;
+    int more, n_graphs = 0;
+    while ((more = hth_wire_next(&message, &field)) > 0) {
+        if (field.number == M_GRAPH) {
+            if (field.type != HTH_WIRE_BYTES || n_graphs++ > 0) {
+                return open_corrupt("it has more than one graph");
+            }
+            HTH_TRY(open_graph(f, field.payload));
+        } else if (field.number != M_DOC && field.number != M_METADATA &&
+                   field.number != M_TRAINING) {
+            hth_wire_put(&f->skeleton, field.whole);
+        }
+    }
+    if (more < 0) {
+        return open_corrupt("it is damaged or cut short");
+    }
+    return n_graphs == 0        ? open_corrupt("it has no graph")
+           : f->skeleton.failed ? open_no_memory()
+                                : HTH_OK;
+}
+
+static hth_err open_new(const hth_onnx_limits *limits, hth_onnx_file **out)
+{
+    *out = hth_calloc(1, sizeof **out);
+    if (*out == NULL) {
+        return open_no_memory();
+    }
+    (*out)->limits = limits != NULL ? *limits : hth_onnx_default_limits;
+    return HTH_OK;
+}
+
+hth_err hth_onnx_open(const char *path, const hth_onnx_limits *limits, hth_onnx_file **out)
+{
+    hth_onnx_file *f;
+    hth_err err;
+    *out = NULL;
+    HTH_TRY(open_new(limits, &f));
+    hth_span model;
+    HTH_GOTO(hth_onnx_maps_open(&f->maps, path, f->limits.max_model_bytes, &model), fail);
+    HTH_GOTO(open_model(f, model), prefix);
+    *out = f;
+    return HTH_OK;
+prefix:
+    hth_err_prefix(err, "'%s'", path);
+fail:
+    hth_onnx_close(f);
+    return err;
+}
+
+hth_err hth_onnx_open_bytes(const void *data, size_t bytes, const hth_onnx_limits *limits,
+                            hth_onnx_file **out)
+{
+    hth_onnx_file *f;
+    *out = NULL;
+    HTH_TRY(open_new(limits, &f));
+    hth_err err = bytes > f->limits.max_model_bytes
+                      ? hth_fail(HTH_ETOOBIG, "the model is larger than the limit of %llu bytes",
+                                 (unsigned long long)f->limits.max_model_bytes)
+                      : open_model(f, (hth_span){data, bytes});
+    if (err != HTH_OK) {
+        hth_onnx_close(f);
+        return err;
+    }
+    *out = f;
+    return HTH_OK;
+}
+
+void hth_onnx_close(hth_onnx_file *f)
+{
+    if (f == NULL) {
+        return;
+    }
+    for (int i = 0; i < f->n_tensors; i++) {
+        hth_free(f->tensors[i].name);
+        hth_free(f->owned[i]);
+    }
+    hth_onnx_maps_close(&f->maps);
+    hth_free(f->tensors);
+    hth_free(f->owned);
+    hth_free(f->skeleton.data);
+    hth_free(f);
+}
+
+int hth_onnx_n_tensors(const hth_onnx_file *f)
+{
+    return f->n_tensors;
+}
+
+const hth_onnx_tensor *hth_onnx_tensor_at(const hth_onnx_file *f, int i)
+{
+    return &f->tensors[i];
+}
+
+const void *hth_onnx_skeleton(const hth_onnx_file *f, size_t *bytes)
+{
+    *bytes = f->skeleton.bytes;
+    return f->skeleton.data;
+}

@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+// graph/pass_attention.h - the part of hth_pass_pattern that finds attention. Internal to graph/.
+#ifndef HTH_GRAPH_PASS_ATTENTION_H
+#define HTH_GRAPH_PASS_ATTENTION_H
+
+#include "graph/pass_util.h"
+
+// hth_pass_attention replaces every attention by HTH_OP_FUSED_ATTENTION; what became unused is left for compaction.
+hth_err hth_pass_attention(hth_graph *g, const hth_uses *u);
+
+#endif

@@ -1,0 +1,384 @@
+// SPDX-License-Identifier: Apache-2.0
+// graph/specialize.c - one forward walk over a copy of the model graph: infer, fold, and note what
+// must wait.
+//
+// Facts per value after the walk: its shape is known, or it is WAITING (some node before it needs
+// contents that only running gives). A WAITING value's node and everything behind it go to `rest`.
+// SOFT marks constants that come from an input's contents: they hold for this request only, so no
+// more is folded with them than shape arithmetic needs; the work on larger tensors stays on the
+// device. The walk is linear in nodes and edges. Threads: none of its own; the model graph is only
+// read.
+#include "graph/specialize.h"
+
+#include "graph/fold.h"
+
+#include "base/alloc.h"
+
+#include <string.h>
+
+#define FOLD_BYTES                                                                                 \
+    ((size_t)64 << 20) // larger results are made by the device, or are no larger than their sources
+#define SOFT_ELEMENTS 1024 // shapes, counts, indices of a few boxes
+
+enum { WAITING = 1, SOFT = 2 };
+
+typedef struct walk {
+    hth_graph *g;
+    const hth_tensor *inputs;
+    hth_eval_fn eval;
+    void *ctx;
+    hth_stage *out;
+    int n_values;         // of the model; values behind are contents of inputs
+    unsigned char *flags; // per value of the model
+    int *content;         // per value of the model: the constant with its contents, 0: none
+    int *cut; // values that `rest` reads from this stage; those whose contents are awaited come
+              // first
+    int n_cut, n_waiting;
+    int missing; // an input whose contents are needed and not there, -1
+} walk;
+
+static unsigned char flags_of(const walk *w, int value)
+{
+    return value < 0 ? 0 : value < w->n_values ? w->flags[value] : SOFT;
+}
+
+static hth_err check_dim(const hth_graph *g, const hth_value *v, int axis, int64_t got,
+                         int64_t *symbols)
+{
+    int64_t want = v->shape.dim[axis];
+    if (got < 0 || (want >= 0 && want != got)) {
+        return hth_fail(HTH_EINVAL, "input '%s': dimension %d is %lld, the model expects %lld",
+                        v->name, axis, (long long)got, (long long)want);
+    }
+    if (want >= 0 || want == HTH_DIM_UNKNOWN) {
+        return HTH_OK;
+    }
+    int s = HTH_DIM_TO_SYMBOL(want);
+    if (symbols[s] >= 0 && symbols[s] != got) {
+        return hth_fail(HTH_EINVAL,
+                        "input '%s': dimension %d ('%s') is %lld, but %lld in an input before it",
+                        v->name, axis, g->symbols[s], (long long)got, (long long)symbols[s]);
+    }
+    symbols[s] = got;
+    return HTH_OK;
+}
+
+static hth_err bind_input(hth_graph *g, hth_value *v, const hth_tensor *t, int64_t *symbols)
+{
+    size_t bytes;
+    char want[128], got[128];
+    if (t->dtype != v->dtype) {
+        return hth_fail(HTH_EINVAL, "input '%s' is %s, the model expects %s", v->name,
+                        hth_dtype_name(t->dtype), hth_dtype_name(v->dtype));
+    }
+    if (v->shape.rank >= 0 && t->shape.rank != v->shape.rank) {
+        return hth_fail(HTH_EINVAL, "input '%s' has the shape %s, the model expects %s", v->name,
+                        hth_shape_str(&t->shape, got, sizeof got),
+                        hth_shape_str(&v->shape, want, sizeof want));
+    }
+    for (int i = 0; i < v->shape.rank; i++) {
+        HTH_TRY(check_dim(g, v, i, t->shape.dim[i], symbols));
+    }
+    if (!hth_shape_known(&t->shape)) {
+        return hth_fail(HTH_EINVAL, "the shape of input '%s' is not known", v->name);
+    }
+    HTH_TRY(hth_tensor_bytes(t->dtype, &t->shape, HTH_LAYOUT_PLAIN, &bytes));
+    v->shape = t->shape;
+    return HTH_OK;
+}
+
+static hth_err bind_inputs(walk *w)
+{
+    hth_graph *g = w->g;
+    hth_err err = HTH_OK;
+    int64_t *symbols = hth_calloc((size_t)g->n_symbols + 1, sizeof *symbols);
+    if (symbols == NULL) {
+        return hth_fail(HTH_ENOMEM, "no memory to specialize a model");
+    }
+    memset(symbols, 0xff, (size_t)g->n_symbols * sizeof *symbols);
+    for (int i = 0; err == HTH_OK && i < g->n_inputs; i++) {
+        err = bind_input(g, &g->values[g->inputs[i]], &w->inputs[i], symbols);
+    }
+    hth_free(symbols);
+    return err;
+}
+
+static int input_number(const hth_graph *g, int value)
+{
+    for (int i = 0; i < g->n_inputs; i++) {
+        if (g->inputs[i] == value) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+// Makes the contents of graph input number i a constant and stores its value index; *out -1: not
+// there.
+static hth_err take_content(walk *w, int i, int *out)
+{
+    const hth_tensor *t = &w->inputs[i];
+    int value = w->g->inputs[i];
+    *out = w->content[value] != 0 ? w->content[value] : -1;
+    if (*out >= 0) {
+        return HTH_OK;
+    }
+    if (i >= 64) {
+        return hth_fail(HTH_ENOTSUP,
+                        "the contents of input '%s' are needed, but it stands behind 64 others",
+                        w->g->values[value].name);
+    }
+    w->out->value_inputs |= UINT64_C(1) << i;
+    if (t->data == NULL) {
+        w->missing = value;
+        return HTH_OK;
+    }
+    hth_const *c;
+    HTH_TRY(hth_const_new(t->dtype, &t->shape, t->data, &c));
+    hth_err err = hth_graph_add_const(w->g, NULL, c, out);
+    if (err != HTH_OK) {
+        hth_const_rele(c);
+        return err;
+    }
+    w->content[value] = *out;
+    return HTH_OK;
+}
+
+static void wait_for(walk *w, int node, int value)
+{
+    const hth_node *n = &w->g->nodes[node];
+    if (value >= 0 && !(w->flags[value] & WAITING)) {
+        w->cut[w->n_cut++] = value;
+    }
+    for (int i = 0; i < n->n_outputs; i++) {
+        if (n->outputs[i] >= 0) {
+            w->flags[n->outputs[i]] |= WAITING;
+        }
+    }
+    w->n_waiting++;
+}
+
+static void read_content(hth_node *n, int value, int content)
+{
+    for (int i = 0; i < n->n_inputs; i++) {
+        if (n->inputs[i] == value) {
+            n->inputs[i] = content;
+        }
+    }
+}
+
+// Readers of an input whose (few) contents are known read those. Returns the inputs' flags
+// together.
+static unsigned char look_at_inputs(walk *w, hth_node *n)
+{
+    unsigned char flags = 0;
+    for (int i = 0; i < n->n_inputs; i++) {
+        int v = n->inputs[i], known = v >= 0 && v < w->n_values ? w->content[v] : 0;
+        if (known != 0 && hth_shape_elements(&w->g->values[v].shape) <= SOFT_ELEMENTS) {
+            n->inputs[i] = known;
+        }
+        flags |= flags_of(w, n->inputs[i]);
+    }
+    return flags;
+}
+
+// Infers node i; takes contents of graph inputs as it asks for them. *waits: it must go to `rest`.
+static hth_err infer_with_contents(walk *w, int i, unsigned char *flags, bool *waits)
+{
+    int value, content;
+    hth_err err;
+    *waits = false;
+    while ((err = hth_infer_node(w->g, i, &value)) == HTH_EBUSY) {
+        int input = input_number(w->g, value);
+        content = -1;
+        if (input >= 0) {
+            HTH_TRY(take_content(w, input, &content));
+        }
+        if (content < 0) {
+            wait_for(w, i, input < 0 ? value : -1);
+            *waits = true;
+            return HTH_OK;
+        }
+        read_content(&w->g->nodes[i], value, content);
+        *flags |= SOFT;
+    }
+    return err;
+}
+
+static hth_err visit(walk *w, int i)
+{
+    unsigned char flags = look_at_inputs(w, &w->g->nodes[i]);
+    bool waits, folded;
+    if (flags & WAITING) {
+        wait_for(w, i, -1);
+        return HTH_OK;
+    }
+    HTH_TRY(infer_with_contents(w, i, &flags, &waits));
+    if (waits) {
+        return HTH_OK;
+    }
+    HTH_TRY(hth_fold_node(w->g, i, FOLD_BYTES, flags & SOFT ? SOFT_ELEMENTS : INT64_MAX, w->eval,
+                          w->ctx, &folded));
+    const hth_node *n = &w->g->nodes[i];
+    for (int k = 0; folded && k < n->n_outputs; k++) {
+        if (n->outputs[k] >= 0) {
+            w->flags[n->outputs[k]] |= flags & SOFT;
+        }
+    }
+    return HTH_OK;
+}
+
+static bool node_waits(const walk *w, const hth_node *n)
+{
+    for (int i = 0; i < n->n_outputs; i++) {
+        if (n->outputs[i] >= 0) {
+            return (w->flags[n->outputs[i]] & WAITING) != 0;
+        }
+    }
+    return false;
+}
+
+// Completes the list of values that cross the cut, each once.
+static hth_err find_cut(walk *w)
+{
+    const hth_graph *g = w->g;
+    bool *listed = hth_calloc((size_t)g->n_values, sizeof *listed);
+    int n = 0;
+    if (listed == NULL) {
+        return hth_fail(HTH_ENOMEM, "no memory to specialize a model");
+    }
+    for (int i = 0; i < w->n_cut; i++) {
+        if (!listed[w->cut[i]]) {
+            listed[w->cut[i]] = true;
+            w->cut[n++] = w->cut[i];
+        }
+    }
+    for (int i = 0; i < g->n_nodes; i++) {
+        if (g->nodes[i].deleted || !node_waits(w, &g->nodes[i])) {
+            continue;
+        }
+        for (int k = 0; k < g->nodes[i].n_inputs; k++) {
+            int v = g->nodes[i].inputs[k];
+            if (v >= 0 && !(flags_of(w, v) & WAITING) && g->values[v].producer >= 0 && !listed[v]) {
+                listed[v] = true;
+                w->cut[n++] = v;
+            }
+        }
+    }
+    w->n_cut = n;
+    hth_free(listed);
+    return HTH_OK;
+}
+
+// Keeps the outputs that are (or are not) waiting.
+static void keep_outputs(const walk *w, hth_graph *g, bool waiting)
+{
+    int n = 0;
+    for (int i = 0; i < g->n_outputs; i++) {
+        int v = g->outputs[i];
+        bool keep = ((flags_of(w, v) & WAITING) != 0) == waiting;
+        g->values[v].is_output = keep;
+        if (keep) {
+            g->outputs[n++] = v;
+        }
+    }
+    g->n_outputs = n;
+}
+
+static void keep_nodes(const walk *w, hth_graph *g, bool waiting)
+{
+    for (int i = 0; i < g->n_nodes; i++) {
+        g->nodes[i].deleted |= node_waits(w, &g->nodes[i]) != waiting;
+    }
+}
+
+static hth_err make_rest(walk *w)
+{
+    HTH_TRY(hth_graph_clone(w->g, &w->out->rest));
+    hth_graph *r = w->out->rest;
+    keep_nodes(w, r, true);
+    keep_outputs(w, r, true);
+    for (int i = 0; i < w->n_cut; i++) {
+        HTH_TRY(hth_graph_add_input(r, w->cut[i]));
+    }
+    return hth_graph_compact(r);
+}
+
+static hth_err finish(walk *w)
+{
+    hth_graph *g = w->g;
+    hth_stage *s = w->out;
+    s->final_index = hth_calloc((size_t)g->n_outputs + 1, sizeof *s->final_index);
+    if (s->final_index == NULL) {
+        return hth_fail(HTH_ENOMEM, "no memory to specialize a model");
+    }
+    for (int i = 0; i < g->n_outputs; i++) {
+        if (!(flags_of(w, g->outputs[i]) & WAITING)) {
+            s->final_index[s->n_final++] = i;
+        }
+    }
+    if (w->n_waiting > 0) {
+        HTH_TRY(find_cut(w));
+        HTH_TRY(make_rest(w));
+        keep_nodes(w, g, false);
+        keep_outputs(w, g, false);
+        for (int i = 0; i < w->n_cut; i++) {
+            HTH_TRY(hth_graph_add_output(g, w->cut[i]));
+        }
+    }
+    return hth_graph_compact(g);
+}
+
+static hth_err walk_all(walk *w)
+{
+    size_t n = (size_t)w->n_values + 1;
+    w->flags = hth_calloc(n, sizeof *w->flags);
+    w->content = hth_calloc(n, sizeof *w->content);
+    w->cut = hth_calloc(n + (size_t)w->g->n_nodes, sizeof *w->cut);
+    if (w->flags == NULL || w->content == NULL || w->cut == NULL) {
+        return hth_fail(HTH_ENOMEM, "no memory to specialize a model");
+    }
+    HTH_TRY(bind_inputs(w));
+    for (int i = 0; i < w->g->n_nodes; i++) {
+        HTH_TRY(visit(w, i));
+    }
+    if (w->missing >= 0) {
+        return hth_fail(HTH_ENOTSUP,
+                        "a shape depends on the contents of input '%s', which are not known",
+                        w->g->values[w->missing].name);
+    }
+    return finish(w);
+}
+
+hth_err hth_specialize(const hth_graph *model, const hth_tensor *inputs, hth_eval_fn eval,
+                       void *ctx, hth_stage *out)
+{
+    memset(out, 0, sizeof *out);
+    HTH_TRY(hth_graph_clone(model, &out->graph));
+    hth_err err = hth_graph_compact(out->graph); // what nobody uses must not make a request wait
+    walk w = {.g = out->graph,
+              .inputs = inputs,
+              .eval = eval,
+              .ctx = ctx,
+              .out = out,
+              .n_values = out->graph->n_values,
+              .missing = -1};
+    err = err == HTH_OK ? walk_all(&w) : err;
+    hth_free(w.flags);
+    hth_free(w.content);
+    hth_free(w.cut);
+    if (err != HTH_OK) {
+        uint64_t used = out->value_inputs;
+        hth_stage_fini(out);
+        out->value_inputs = used;
+    }
+    return err;
+}
+
+void hth_stage_fini(hth_stage *s)
+{
+    hth_graph_free(s->graph);
+    hth_graph_free(s->rest);
+    hth_free(s->final_index);
+    memset(s, 0, sizeof *s);
+}

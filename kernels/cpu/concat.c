@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+// Concat and Split in any layout: both move pieces between one whole tensor and several parts. Seen
+// as [outer, length along the axis, inner], a piece is contiguous, except along blocked channels
+// that do not begin at a block's edge: those go lane by lane.
+#include "kernels/cpu/blocked.h"
+
+#include "base/alloc.h"
+#include "device/cpu/team.h"
+
+#include <string.h>
+
+typedef struct concat_part {
+    size_t from,
+        length; // along the axis: whole units (elements, or blocks of channels when aligned)
+} concat_part;
+
+typedef struct concat_kernel {
+    hth_kernel base;
+    int n_threads, n_parts;
+    bool split, lanes; // lanes: blocked channels, some part not aligned
+    size_t outer, whole, inner, elem, block;
+    concat_part *parts;
+} concat_kernel;
+
+typedef struct concat_job {
+    const concat_kernel *k;
+    char *whole;
+    void *const *parts;
+} concat_job;
+
+static void concat_move(bool split, char *whole, char *part, size_t bytes)
+{
+    memcpy(split ? part : whole, split ? whole : part, bytes);
+}
+
+// Channels one by one, at positions [begin, end); the last channel of the destination zeroes the
+// padding behind it.
+static void concat_lanes(const concat_kernel *k, float *whole, float *part, size_t outer,
+                         const concat_part *p, size_t begin, size_t end)
+{
+    size_t b = k->block, s = k->inner;
+    size_t whole_blocks = (k->whole + b - 1) / b, part_blocks = (p->length + b - 1) / b;
+    whole += outer * whole_blocks * b * s;
+    part += outer * part_blocks * b * s;
+    for (size_t c = 0; c < p->length; c++) {
+        size_t w = p->from + c;
+        float *to = whole + w / b * b * s + w % b, *from = part + c / b * b * s + c % b;
+        if (k->split) {
+            float *swap = to;
+            to = from;
+            from = swap;
+        }
+        bool last = k->split ? c + 1 == p->length : w + 1 == k->whole;
+        size_t lane = (k->split ? c : w) % b, pad = last ? b - 1 - lane : 0;
+        for (size_t i = begin; i < end; i++) {
+            to[i * b] = from[i * b];
+            for (size_t l = 1; l <= pad; l++) {
+                to[i * b + l] = 0;
+            }
+        }
+    }
+}
+
+static void concat_run_part(void *arg, int i, int n)
+{
+    const concat_job *j = arg;
+    const concat_kernel *k = j->k;
+    size_t begin, end;
+    if (k->lanes) { // parts share blocks of the whole: a thread takes a range of positions
+        hth_team_range(k->inner, i, n, &begin, &end);
+        for (size_t o = 0; o < k->outer; o++) {
+            for (int p = 0; p < k->n_parts; p++) {
+                concat_lanes(k, (float *)(void *)j->whole, j->parts[p], o, &k->parts[p], begin,
+                             end);
+            }
+        }
+        return;
+    }
+    size_t unit = k->inner * k->elem;
+    for (size_t o = 0; o < k->outer; o++) {
+        for (int p = 0; p < k->n_parts; p++) {
+            size_t bytes = k->parts[p].length * unit;
+            hth_team_range(bytes, i, n, &begin, &end);
+            concat_move(k->split, j->whole + (o * k->whole + k->parts[p].from) * unit + begin,
+                        (char *)j->parts[p] + o * bytes + begin, end - begin);
+        }
+    }
+}
+
+static hth_err concat_run(const hth_kernel *base, const hth_kernel_args *a)
+{
+    const concat_kernel *k = (const concat_kernel *)base;
+    concat_job j = {k, k->split ? a->in[0] : a->out[0], k->split ? a->out : a->in};
+    hth_team_set(k->n_threads);
+    hth_team_run(concat_run_part, &j);
+    return HTH_OK;
+}
+
+static void concat_close(hth_kernel *base)
+{
+    concat_kernel *k = (concat_kernel *)base;
+    hth_free(k->parts);
+    hth_free(k);
+}
+
+// Fills sizes from the whole tensor and its parts; HTH_ENOTSUP when they lie differently.
+static hth_err concat_geometry(concat_kernel *k, const hth_graph *g, const hth_node *n, int whole,
+                               const int *parts, int axis)
+{
+    const hth_value *v = &g->values[whole];
+    size_t b = (size_t)hth_layout_block(v->layout), from = 0;
+    k->outer = k->inner = 1;
+    for (int i = 0; i < v->shape.rank; i++) {
+        size_t dim = (size_t)v->shape.dim[i];
+        dim = i == 1 && b != 0 && axis != 1 ? (dim + b - 1) / b : dim;
+        *(i < axis ? &k->outer : i == axis ? &k->whole : &k->inner) *= i == axis ? 1 : dim;
+    }
+    k->whole = (size_t)v->shape.dim[axis];
+    k->elem = hth_dtype_bytes(v->dtype);
+    k->block = b;
+    bool aligned = true;
+    for (int p = 0; p < k->n_parts; p++) {
+        const hth_value *t = &g->values[parts[p]];
+        if (parts[p] < 0 || t->layout != v->layout || t->dtype != v->dtype || k->elem == 0 ||
+            v->layout == HTH_LAYOUT_NHWC) {
+            return hth_fail(HTH_ENOTSUP, "node '%s': layouts differ", n->name);
+        }
+        k->parts[p] = (concat_part){from, (size_t)t->shape.dim[axis]};
+        from += k->parts[p].length;
+        aligned = aligned && (b == 0 || p + 1 == k->n_parts || from % b == 0);
+    }
+    if (b != 0 && axis == 1 &&
+        aligned) { // in units of blocks; only the last part may end inside one
+        k->whole = (k->whole + b - 1) / b;
+        for (int p = 0; p < k->n_parts; p++) {
+            k->parts[p].from /= b;
+            k->parts[p].length = (k->parts[p].length + b - 1) / b;
+        }
+    }
+    k->lanes = b != 0 && axis == 1 && !aligned;
+    k->inner *= b != 0 && !k->lanes ? b : 1;
+    return HTH_OK;
+}
+
+static hth_err concat_open(hth_device *d, const hth_graph *g, const hth_node *n, bool split,
+                           hth_kernel **out)
+{
+    int whole = split ? n->inputs[0] : n->outputs[0], rank = g->values[whole].shape.rank;
+    int axis = (int)hth_node_int(n, "axis", split ? 0 : 1);
+    axis = axis < 0 ? axis + rank : axis;
+    if (n->n_post > 0 || rank < 1) {
+        return hth_fail(HTH_ENOTSUP, "node '%s': post ops", n->name);
+    }
+    concat_kernel *k = hth_calloc(1, sizeof *k);
+    if (k == NULL) {
+        return hth_fail(HTH_ENOMEM, "out of memory for node '%s'", n->name);
+    }
+    k->base = (hth_kernel){
+        .run = concat_run, .close = concat_close, .implementation = "copy", .inplace_input = -1};
+    k->n_threads = d->props.n_threads;
+    k->split = split;
+    k->n_parts = split ? n->n_outputs : n->n_inputs;
+    k->parts = hth_calloc((size_t)k->n_parts, sizeof *k->parts);
+    hth_err err = k->parts == NULL
+                      ? hth_fail(HTH_ENOMEM, "out of memory for node '%s'", n->name)
+                      : concat_geometry(k, g, n, whole, split ? n->outputs : n->inputs, axis);
+    if (err != HTH_OK) {
+        concat_close(&k->base);
+        return err;
+    }
+    *out = &k->base;
+    return HTH_OK;
+}
+
+hth_err cpu_concat_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
+                           const char *algorithm, hth_kernel **out)
+{
+    return algorithm != NULL ? HTH_ENOTSUP : concat_open(d, g, n, false, out);
+}
+
+hth_err cpu_split_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
+                          const char *algorithm, hth_kernel **out)
+{
+    return algorithm != NULL ? HTH_ENOTSUP : concat_open(d, g, n, true, out);
+}
+
+hth_layout cpu_concat_layout(hth_device *d, const hth_graph *g, const hth_node *n, bool *any)
+{
+    hth_layout l = cpu_any_layout(d, g, n, any);
+    for (int i = 0; i < n->n_inputs; i++) {
+        *any = *any && g->values[n->inputs[i]].constant == NULL; // constants stay plain
+    }
+    return l;
+}

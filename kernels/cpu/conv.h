@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// kernels/cpu/conv.h - Conv and ConvTranspose on the CPU, by oneDNN.
+#ifndef HTH_KERNELS_CPU_CONV_H
+#define HTH_KERNELS_CPU_CONV_H
+
+#include "kernels/cpu/cpu.h"
+
+hth_err cpu_conv_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
+                         const char *algorithm, hth_kernel **out);
+// cpu_conv_algorithms lists the implementations that are worth trying, oneDNN's first choice first.
+hth_err cpu_conv_algorithms(hth_device *d, const hth_graph *g, const hth_node *n, hth_choice *list,
+                            int cap, int *count);
+bool cpu_conv_can_fuse(hth_device *d, const hth_graph *g, const hth_node *n,
+                       const hth_post_op *post, int operand);
+hth_layout cpu_conv_layout(hth_device *d, const hth_graph *g, const hth_node *n, bool *any);
+bool cpu_conv_reads_plain(hth_device *d, const hth_graph *g, const hth_node *n);
+
+#endif

@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+// kernels/cpu/fixture.h - tests of the CPU's kernels: a graph of one node, run by a kernel and by
+// the reference.
+//
+// The kernel's output is compared with the reference's, element by element, relative to the largest
+// output; the padding of a blocked output must be zero. Static functions: each test file gets its
+// own copy.
+#ifndef HTH_KERNELS_CPU_FIXTURE_H
+#define HTH_KERNELS_CPU_FIXTURE_H
+
+#include "base/alloc.h"
+#include "kernels/cpu/cpu.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <math.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <cmocka.h>
+
+typedef struct fixture {
+    hth_device device;
+    hth_graph *graph;
+    int node;
+    uint64_t seed;
+    double error; // of the last output checked
+} fixture;
+
+// A device without memory or streams: kernels only look at its properties.
+static inline hth_device fixture_device(void)
+{
+    hth_device d = {.props = {.name = "cpu:0", .n_threads = 2}};
+    d.props.vector_bytes = __builtin_cpu_supports("avx512f") ? 64 : 32;
+    return d;
+}
+
+static inline float fixture_random(fixture *f)
+{
+    f->seed = f->seed * 6364136223846793005ULL + 1442695040888963407ULL;
+    return (float)(int32_t)(f->seed >> 33) / (float)(1 << 30) - 1.0F; // [-1, 1)
+}
+
+static inline hth_shape fixture_shape(int rank, const int64_t *dims)
+{
+    hth_shape s = {.rank = rank};
+    memcpy(s.dim, dims, (size_t)rank * sizeof dims[0]);
+    return s;
+}
+#define SHAPE(...)                                                                                 \
+    fixture_shape((int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)),                       \
+                  (const int64_t[]){__VA_ARGS__})
+
+static inline void fixture_open(fixture *f, uint64_t seed)
+{
+    *f = (fixture){.device = fixture_device(), .seed = seed};
+    assert_int_equal(hth_graph_new(&f->graph), HTH_OK);
+}
+
+static inline void fixture_close(fixture *f)
+{
+    hth_graph_free(f->graph);
+}
+
+static inline int fixture_value(fixture *f, hth_shape s)
+{
+    int v;
+    assert_int_equal(hth_graph_add_value(f->graph, NULL, HTH_DT_F32, &s, &v), HTH_OK);
+    return v;
+}
+
+static inline float *fixture_fill(fixture *f, const hth_shape *s)
+{
+    int64_t n = hth_shape_elements(s);
+    float *p = hth_alloc((size_t)n * sizeof *p);
+    assert_non_null(p);
+    for (int64_t i = 0; i < n; i++) {
+        p[i] = fixture_random(f);
+    }
+    return p;
+}
+
+static inline int fixture_const(fixture *f, hth_shape s)
+{
+    float *p = fixture_fill(f, &s);
+    hth_const *c;
+    int v;
+    assert_int_equal(hth_const_adopt(HTH_DT_F32, &s, p, NULL, &c), HTH_OK);
+    assert_int_equal(hth_graph_add_const(f->graph, NULL, c, &v), HTH_OK);
+    return v;
+}
+
+static inline int fixture_const_of(fixture *f, hth_dtype dt, hth_shape s, const void *data)
+{
+    hth_const *c;
+    int v;
+    assert_int_equal(hth_const_new(dt, &s, data, &c), HTH_OK);
+    assert_int_equal(hth_graph_add_const(f->graph, NULL, c, &v), HTH_OK);
+    return v;
+}
+
+static inline hth_node *fixture_node(fixture *f, hth_op op, const int *in, int n_in, const int *out,
+                                     int n_out)
+{
+    assert_int_equal(hth_graph_add_node(f->graph, op, "node", in, n_in, out, n_out, &f->node),
+                     HTH_OK);
+    return &f->graph->nodes[f->node];
+}
+
+static inline void *fixture_buffer(size_t bytes)
+{
+    void *p = hth_alloc_aligned(bytes + 64, 64);
+    assert_non_null(p);
+    memset(p, 0xA5, bytes); // garbage that a kernel must overwrite, padding included
+    return p;
+}
+
+// In the layout of its value, from row-major content.
+static inline void *fixture_place(const hth_value *v, const void *plain)
+{
+    size_t bytes, elem = hth_dtype_bytes(v->dtype);
+    assert_int_equal(hth_tensor_bytes(v->dtype, &v->shape, v->layout, &bytes), HTH_OK);
+    void *p = fixture_buffer(bytes);
+    hth_cpu_relayout(elem, &v->shape, HTH_LAYOUT_PLAIN, plain, v->layout, p);
+    return p;
+}
+
+static inline const hth_packing *fixture_packing(const hth_kernel *k, int input)
+{
+    for (int i = 0; i < k->n_packings; i++) {
+        if (k->packings[i].input == input) {
+            return &k->packings[i];
+        }
+    }
+    return NULL;
+}
+
+// Compares the blocked (or plain) `got` with the plain `want`; also that padding is zero.
+static inline double fixture_compare(const hth_value *v, const void *got, const float *want)
+{
+    int64_t n = hth_shape_elements(&v->shape);
+    float *plain = hth_alloc((size_t)n * sizeof *plain);
+    double worst = 0, largest = 1e-30;
+    hth_cpu_relayout(4, &v->shape, v->layout, got, HTH_LAYOUT_PLAIN, plain);
+    for (int64_t i = 0; i < n; i++) {
+        double diff = fabs((double)plain[i] - want[i]);
+        worst = !(diff <= worst) ? diff : worst;
+        largest = fmax(largest, fabs(want[i]));
+    }
+    if (v->layout != HTH_LAYOUT_PLAIN) {
+        size_t bytes;
+        assert_int_equal(hth_tensor_bytes(v->dtype, &v->shape, v->layout, &bytes), HTH_OK);
+        void *again = fixture_buffer(bytes);
+        hth_cpu_relayout(4, &v->shape, HTH_LAYOUT_PLAIN, plain, v->layout, again);
+        assert_memory_equal(again, got, bytes);
+        hth_free(again);
+    }
+    hth_free(plain);
+    return worst / largest;
+}
+
+// Runs the node with `algorithm` and with the reference; outputs must agree within `tolerance`.
+// `in_place`: output 0 shares the buffer of the kernel's inplace_input, if it has one.
+static inline void fixture_check(fixture *f, const char *algorithm, bool in_place, double tolerance)
+{
+    hth_graph *g = f->graph;
+    const hth_node *n = &g->nodes[f->node];
+    hth_kernel *k;
+    void *in[64] = {NULL}, *out[8] = {NULL}, *ws;
+    hth_tensor tin[64] = {{0}}, tout[8] = {{0}};
+    hth_err err = hth_kernel_prepare(&f->device, g, n, algorithm, &k);
+    if (err != HTH_OK) {
+        fail_msg("prepare %s: %s", algorithm ? algorithm : "default", hth_err_detail());
+    }
+    for (int i = 0; i < n->n_inputs; i++) {
+        if (n->inputs[i] < 0) {
+            continue;
+        }
+        const hth_value *v = &g->values[n->inputs[i]];
+        const hth_packing *p = fixture_packing(k, i);
+        tin[i] = (hth_tensor){v->dtype, HTH_LAYOUT_PLAIN, v->shape, NULL, 0};
+        hth_tensor_bytes(v->dtype, &v->shape, HTH_LAYOUT_PLAIN, &tin[i].bytes);
+        tin[i].data =
+            v->constant ? hth_memdup(v->constant->data, tin[i].bytes) : fixture_fill(f, &v->shape);
+        if (p != NULL && p->pack != NULL) {
+            in[i] = fixture_buffer(p->bytes);
+            assert_int_equal(p->pack(k, p, tin[i].data, in[i]), HTH_OK);
+        } else {
+            in[i] = fixture_place(v, tin[i].data);
+        }
+    }
+    for (int i = 0; i < n->n_outputs; i++) {
+        const hth_value *v = &g->values[n->outputs[i]];
+        size_t bytes;
+        tout[i] = (hth_tensor){v->dtype, HTH_LAYOUT_PLAIN, v->shape, NULL, 0};
+        hth_tensor_bytes(v->dtype, &v->shape, HTH_LAYOUT_PLAIN, &tout[i].bytes);
+        tout[i].data = hth_calloc(tout[i].bytes, 1);
+        hth_tensor_bytes(v->dtype, &v->shape, v->layout, &bytes);
+        out[i] = i == 0 && in_place && k->inplace_input >= 0 ? in[k->inplace_input]
+                                                             : fixture_buffer(bytes);
+    }
+    ws = fixture_buffer(k->workspace_bytes);
+    hth_kernel_args a = {in, out, ws};
+    for (int run = 0; run < (in_place ? 1 : 2); run++) { // twice: nothing may depend on the first
+        err = k->run(k, &a);
+        if (err != HTH_OK) {
+            fail_msg("run: %s", hth_err_detail());
+        }
+    }
+    assert_int_equal(hth_ref_eval(NULL, g, n, tin, tout), HTH_OK);
+    for (int i = 0; i < n->n_outputs; i++) {
+        f->error = fixture_compare(&g->values[n->outputs[i]], out[i], tout[i].data);
+        if (!(f->error <= tolerance)) {
+            fail_msg("%s by %s: output %d differs by %g", hth_op_name(n->op), k->implementation, i,
+                     f->error);
+        }
+    }
+    for (int i = 0; i < n->n_outputs; i++) {
+        if (!(i == 0 && in_place && k->inplace_input >= 0)) {
+            hth_free(out[i]);
+        }
+        hth_free(tout[i].data);
+    }
+    for (int i = 0; i < n->n_inputs; i++) {
+        hth_free(in[i]);
+        hth_free(tin[i].data);
+    }
+    hth_free(ws);
+    hth_kernel_close(k);
+}
+
+#endif

@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+// Operators that are one oneDNN primitive from input 0 to output 0: activations, LRN, softmax,
+// layout changes, pooling.
+#include "kernels/cpu/primitive.h"
+
+#include "kernels/cpu/post.h"
+#include "kernels/ref/ref_window.h"
+
+#include <string.h>
+
+// Both tensors as they lie; HTH_ENOTSUP for what oneDNN's f32 primitives cannot take.
+static hth_err prim_describe(const hth_graph *g, const hth_node *n, hth_dn_kind kind, hth_dn_op *op)
+{
+    const hth_value *x = &g->values[n->inputs[0]], *y = &g->values[n->outputs[0]];
+    if (x->dtype != HTH_DT_F32 || y->dtype != HTH_DT_F32 || x->shape.rank < 1 ||
+        x->shape.rank > 6 || n->n_post > 0 || hth_shape_elements(&x->shape) == 0) {
+        return hth_fail(HTH_ENOTSUP, "node '%s': dtype, rank, post ops or empty", n->name);
+    }
+    *op = (hth_dn_op){.kind = kind,
+                      .src = hth_dn_md_of(HTH_DT_F32, &x->shape, x->layout),
+                      .dst = hth_dn_md_of(HTH_DT_F32, &y->shape, y->layout)};
+    return HTH_OK;
+}
+
+static hth_err prim_step(hth_seq *s, const hth_dn_op *op, hth_seq_from from)
+{
+    hth_dn_prim *p;
+    HTH_TRY(hth_dn_prim_open(op, 0, &p));
+    HTH_TRY(hth_seq_add(s, p));
+    HTH_TRY(hth_seq_bind(s, DNNL_ARG_SRC, from, 0));
+    return hth_seq_bind(s, DNNL_ARG_DST, HTH_SEQ_OUT, 0);
+}
+
+// A sequence of op[0] from input to output and, where there is a second one, op[1] in place on the
+// output. Plain-loop implementations are left to the project's reference, except reorders (all
+// formats) when `ref_too`.
+static hth_err prim_steps(hth_device *d, const hth_dn_op *op, int n_ops, bool ref_too,
+                          hth_seq **out)
+{
+    hth_seq *s = NULL;
+    char name[HTH_DN_NAME];
+    size_t scratchpad;
+    HTH_TRY(hth_dn_probe(&op[0], 0, name, &scratchpad));
+    if (!ref_too && strncmp(name, "ref", 3) == 0) {
+        return hth_fail(HTH_ENOTSUP, "oneDNN has only '%s'", name);
+    }
+    HTH_TRY(hth_seq_open(d, &s));
+    for (int i = 0; i < n_ops; i++) {
+        hth_err err = prim_step(s, &op[i], i == 0 ? HTH_SEQ_IN : HTH_SEQ_OUT);
+        if (err != HTH_OK) {
+            hth_seq_abort(s);
+            return err;
+        }
+    }
+    *out = s;
+    return HTH_OK;
+}
+
+static hth_err prim_kernel(hth_device *d, const hth_dn_op *op, bool ref_too, hth_kernel **out)
+{
+    hth_seq *s = NULL;
+    HTH_TRY(prim_steps(d, op, 1, ref_too, &s));
+    return hth_seq_finish(s, NULL, out);
+}
+
+// Attributes as post ops have them: Clip's bounds are inputs and must be constant.
+static bool unary_params(const hth_graph *g, const hth_node *n, float *alpha, float *beta)
+{
+    *alpha = hth_node_float(n, "alpha",
+                            n->op == HTH_OP_LEAKY_RELU     ? 0.01F
+                            : n->op == HTH_OP_HARD_SIGMOID ? 0.2F
+                                                           : 1.0F);
+    *beta = hth_node_float(n, "beta", 0.5F);
+    if (n->op == HTH_OP_GELU) {
+        *alpha = strcmp(hth_node_str(n, "approximate", "none"), "tanh") == 0;
+    }
+    for (int i = 1; n->op == HTH_OP_CLIP && i <= 2; i++) {
+        float *to = i == 1 ? alpha : beta;
+        *to = i == 1 ? -__FLT_MAX__ : __FLT_MAX__;
+        if (i < n->n_inputs && n->inputs[i] >= 0) {
+            const hth_const *c = g->values[n->inputs[i]].constant;
+            if (c == NULL || c->data == NULL || c->dtype != HTH_DT_F32) {
+                return false;
+            }
+            memcpy(to, c->data, sizeof *to);
+        }
+    }
+    return true;
+}
+
+// An activation does not care where an element stands: the tensor is one row of numbers, padding
+// included, which is zeroed afterwards where the function does not keep zero.
+hth_err cpu_unary_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
+                          const char *algorithm, hth_kernel **out)
+{
+    hth_dn_op op[2];
+    hth_dn_post post[2];
+    float alpha, beta;
+    HTH_TRY(prim_describe(g, n, HTH_DN_ELTWISE, &op[0]));
+    int count = algorithm == NULL && unary_params(g, n, &alpha, &beta)
+                    ? hth_cpu_eltwise(n->op, alpha, beta, post)
+                    : 0;
+    if (count == 0) {
+        return hth_fail(HTH_ENOTSUP, "node '%s': no such activation", n->name);
+    }
+    const hth_value *x = &g->values[n->inputs[0]], *y = &g->values[n->outputs[0]];
+    size_t bytes;
+    HTH_TRY(hth_tensor_bytes(HTH_DT_F32, &x->shape, x->layout, &bytes));
+    int64_t elements = (int64_t)(bytes / sizeof(float));
+    if (x->layout != y->layout) {
+        return hth_fail(HTH_ENOTSUP, "node '%s': layouts differ", n->name);
+    }
+    op[0].src = op[0].dst = hth_dn_md_plain(HTH_DT_F32, 1, &elements);
+    op[1] = op[0];
+    for (int i = 0; i < count; i++) {
+        op[i].alg = post[i].alg;
+        op[i].alpha = post[i].alpha;
+        op[i].beta = post[i].beta;
+    }
+    hth_seq *s = NULL;
+    HTH_TRY(prim_steps(d, op, count, false, &s));
+    hth_seq_clear(s, &y->shape, y->layout);
+    HTH_TRY(hth_seq_finish(s, NULL, out));
+    (*out)->inplace_input = 0;
+    return HTH_OK;
+}
+
+hth_err cpu_lrn_prepare(hth_device *d, const hth_graph *g, const hth_node *n, const char *algorithm,
+                        hth_kernel **out)
+{
+    hth_dn_op op;
+    HTH_TRY(prim_describe(g, n, HTH_DN_LRN, &op));
+    op.alg = dnnl_lrn_across_channels;
+    op.size = hth_node_int(n, "size", 1);
+    op.alpha = hth_node_float(n, "alpha", 1e-4F);
+    op.beta = hth_node_float(n, "beta", 0.75F);
+    op.k = hth_node_float(n, "bias", 1.0F);
+    if (op.size % 2 == 0 || algorithm != NULL) {
+        return hth_fail(HTH_ENOTSUP, "node '%s': an even window is not centered", n->name);
+    }
+    return prim_kernel(d, &op, true, out);
+}
+
+hth_err cpu_softmax_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
+                            const char *algorithm, hth_kernel **out)
+{
+    hth_dn_op op;
+    HTH_TRY(
+        prim_describe(g, n, n->op == HTH_OP_SOFTMAX ? HTH_DN_SOFTMAX : HTH_DN_LOG_SOFTMAX, &op));
+    int rank = g->values[n->inputs[0]].shape.rank, axis = (int)hth_node_int(n, "axis", -1);
+    op.axis = axis < 0 ? axis + rank : axis;
+    if (op.src.block != 0 || algorithm != NULL) {
+        return hth_fail(HTH_ENOTSUP, "node '%s': softmax of a blocked tensor", n->name);
+    }
+    return prim_kernel(d, &op, false, out);
+}
+
+hth_err cpu_reorder_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
+                            const char *algorithm, hth_kernel **out)
+{
+    hth_dn_op op;
+    HTH_TRY(prim_describe(g, n, HTH_DN_REORDER, &op));
+    return algorithm != NULL ? HTH_ENOTSUP : prim_kernel(d, &op, true, out);
+}
+
+// Padding at the end is what the output's size implies. An average that counts padding must not
+// count the part that ceil_mode added.
+static hth_err pool_geometry(const hth_graph *g, const hth_node *n, hth_dn_op *op)
+{
+    const hth_shape *x = &g->values[n->inputs[0]].shape, *y = &g->values[n->outputs[0]].shape;
+    int64_t kernel[6] = {0};
+    int nsp = x->rank - 2, n_kernel = hth_node_ints(n, "kernel_shape", kernel, 6);
+    ref_window w;
+    HTH_TRY(ref_window_init(&w, n, x, y, kernel, n_kernel));
+    for (int i = 0; i < nsp; i++) {
+        int s = i + 3 - nsp;
+        int64_t span = (w.k[s] - 1) * w.dilation[s] + 1;
+        int64_t end = (w.out[s] - 1) * w.stride[s] + span - w.in[s] - w.pad[s];
+        if (op->alg == dnnl_pooling_avg_include_padding && end > w.pad_end[s]) {
+            return hth_fail(HTH_ENOTSUP, "node '%s': ceil_mode with counted padding", n->name);
+        }
+        op->kernel[i] = w.k[s];
+        op->strides[i] = w.stride[s];
+        op->dilates[i] = w.dilation[s] - 1;
+        op->pad_l[i] = w.pad[s];
+        op->pad_r[i] = end > 0 ? end : 0;
+    }
+    return HTH_OK;
+}
+
+static void pool_global(const hth_dn_md *x, hth_dn_op *op)
+{
+    for (int i = 0; i < x->ndims - 2; i++) {
+        op->kernel[i] = x->dims[i + 2];
+        op->strides[i] = 1;
+    }
+}
+
+// ReduceMean over all spatial dimensions is what exporters make of global average pooling.
+static bool reduces_all_spatial(const hth_graph *g, const hth_node *n, int rank)
+{
+    const hth_const *c =
+        n->n_inputs > 1 && n->inputs[1] >= 0 ? g->values[n->inputs[1]].constant : NULL;
+    if (c == NULL || c->data == NULL || c->dtype != HTH_DT_I64 ||
+        hth_node_int(n, "keepdims", 1) == 0 || c->bytes != sizeof(int64_t) * (size_t)(rank - 2)) {
+        return false;
+    }
+    unsigned seen = 0;
+    for (int i = 0; i < rank - 2; i++) {
+        int64_t axis = ((const int64_t *)c->data)[i];
+        seen |= 1U << (axis < 0 ? axis + rank : axis);
+    }
+    return seen == (1U << rank) - 4;
+}
+
+hth_err cpu_pool_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
+                         const char *algorithm, hth_kernel **out)
+{
+    hth_dn_op op;
+    HTH_TRY(prim_describe(g, n, HTH_DN_POOL, &op));
+    bool indices = n->n_outputs > 1 && n->outputs[1] >= 0;
+    if (algorithm != NULL || indices || op.src.ndims < 3 || op.src.ndims > 5) {
+        return hth_fail(HTH_ENOTSUP, "node '%s': indices or rank", n->name);
+    }
+    bool max = n->op == HTH_OP_MAX_POOL || n->op == HTH_OP_GLOBAL_MAX_POOL;
+    op.alg = max                                            ? dnnl_pooling_max
+             : hth_node_int(n, "count_include_pad", 0) != 0 ? dnnl_pooling_avg_include_padding
+                                                            : dnnl_pooling_avg_exclude_padding;
+    if (n->op == HTH_OP_MAX_POOL || n->op == HTH_OP_AVERAGE_POOL) {
+        HTH_TRY(pool_geometry(g, n, &op));
+    } else if (n->op == HTH_OP_REDUCE_MEAN && !reduces_all_spatial(g, n, op.src.ndims)) {
+        return hth_fail(HTH_ENOTSUP, "node '%s': not a global average", n->name);
+    } else {
+        pool_global(&op.src, &op);
+    }
+    return prim_kernel(d, &op, false, out);
+}
+
+hth_layout cpu_any_layout(hth_device *d, const hth_graph *g, const hth_node *n, bool *any)
+{
+    const hth_shape *x = &g->values[n->inputs[0]].shape;
+    *any = g->values[n->inputs[0]].dtype == HTH_DT_F32 && x->rank >= 3 && x->rank <= 5;
+    return HTH_LAYOUT_PLAIN;
+}
+
+hth_layout cpu_pool_layout(hth_device *d, const hth_graph *g, const hth_node *n, bool *any)
+{
+    hth_layout l = cpu_any_layout(d, g, n, any);
+    *any = *any && (n->n_outputs < 2 || n->outputs[1] < 0) &&
+           (n->op != HTH_OP_REDUCE_MEAN ||
+            reduces_all_spatial(g, n, g->values[n->inputs[0]].shape.rank));
+    return l;
+}

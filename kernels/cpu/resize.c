@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+// Resize over the spatial dimensions of images ([N, C, H, W], also [N, C, W]), nearest and linear.
+// What each output coordinate reads is a small table per dimension, made when the kernel is
+// prepared: two source indices and a weight (nearest: weight 0), so that all coordinate rules of
+// ONNX cost the same while running.
+#include "kernels/cpu/blocked.h"
+
+#include "base/alloc.h"
+#include "device/cpu/team.h"
+
+#include <math.h>
+#include <string.h>
+
+typedef struct resize_tap {
+    uint32_t first, second; // source coordinates
+    float weight;           // of the second
+} resize_tap;
+
+typedef struct resize_kernel {
+    hth_kernel base;
+    int n_threads;
+    bool linear;
+    hth_rows rows; // of the output
+    size_t in_h, in_w, out_h, out_w;
+    resize_tap *h, *w;
+} resize_kernel;
+
+typedef struct resize_job {
+    const resize_kernel *k;
+    const float *x;
+    float *y;
+} resize_job;
+
+static inline __attribute__((always_inline)) void resize_line(const resize_kernel *k,
+                                                              const float *top, const float *bottom,
+                                                              float v, float *y, size_t B)
+{
+    for (size_t i = 0; i < k->out_w; i++) {
+        const resize_tap *t = &k->w[i];
+        const float *a = top + t->first * B, *b = top + t->second * B;
+        const float *c = bottom + t->first * B, *d = bottom + t->second * B;
+        float u = t->weight;
+        for (size_t l = 0; l < B; l++) {
+            float upper = a[l] + u * (b[l] - a[l]), lower = c[l] + u * (d[l] - c[l]);
+            y[i * B + l] = k->linear ? upper + v * (lower - upper) : a[l];
+        }
+    }
+}
+
+static void resize_part(void *arg, int i, int n)
+{
+    const resize_job *j = arg;
+    const resize_kernel *k = j->k;
+    size_t begin, end, b = k->rows.b;
+    hth_team_range(k->rows.n * k->rows.blocks * k->out_h, i, n, &begin, &end);
+    for (size_t line = begin; line < end; line++) {
+        const resize_tap *t = &k->h[line % k->out_h];
+        const float *image = j->x + line / k->out_h * k->in_h * k->in_w * b;
+        const float *top = image + t->first * k->in_w * b,
+                    *bottom = image + t->second * k->in_w * b;
+        float *y = j->y + line * k->out_w * b;
+        if (b == 16) {
+            resize_line(k, top, bottom, t->weight, y, 16);
+        } else if (b == 8) {
+            resize_line(k, top, bottom, t->weight, y, 8);
+        } else {
+            resize_line(k, top, bottom, t->weight, y, 1);
+        }
+    }
+}
+
+static hth_err resize_run(const hth_kernel *base, const hth_kernel_args *a)
+{
+    const resize_kernel *k = (const resize_kernel *)base;
+    resize_job j = {k, a->in[0], a->out[0]};
+    hth_team_set(k->n_threads);
+    hth_team_run(resize_part, &j);
+    return HTH_OK;
+}
+
+static void resize_close(hth_kernel *base)
+{
+    resize_kernel *k = (resize_kernel *)base;
+    hth_free(k->h);
+    hth_free(k->w);
+    hth_free(k);
+}
+
+// The source coordinate of output coordinate x (ONNX Resize, coordinate_transformation_mode).
+static double resize_source(const char *mode, double x, double scale, double in, double out)
+{
+    if (strcmp(mode, "asymmetric") == 0) {
+        return x / scale;
+    }
+    if (strcmp(mode, "align_corners") == 0) {
+        return out > 1 ? x * (in - 1) / (out - 1) : 0;
+    }
+    if (strcmp(mode, "pytorch_half_pixel") == 0 && out <= 1) {
+        return 0;
+    }
+    return (x + 0.5) / scale - 0.5;
+}
+
+static double resize_nearest(const char *mode, double x)
+{
+    return strcmp(mode, "ceil") == 0                ? ceil(x)
+           : strcmp(mode, "floor") == 0             ? floor(x)
+           : strcmp(mode, "round_prefer_ceil") == 0 ? floor(x + 0.5)
+                                                    : ceil(x - 0.5);
+}
+
+static resize_tap *resize_taps(const hth_node *n, bool linear, size_t in, size_t out, double scale)
+{
+    const char *mode = hth_node_str(n, "coordinate_transformation_mode", "half_pixel");
+    const char *nearest = hth_node_str(n, "nearest_mode", "round_prefer_floor");
+    resize_tap *t = hth_calloc(out, sizeof *t);
+    for (size_t i = 0; t != NULL && i < out; i++) {
+        double x = resize_source(mode, (double)i, scale, (double)in, (double)out),
+               top = (double)in - 1;
+        x = fmin(fmax(linear ? x : resize_nearest(nearest, x), 0), top);
+        t[i].first = (uint32_t)x;
+        t[i].second = (uint32_t)fmin(floor(x) + 1, top);
+        t[i].weight = (float)(x - floor(x));
+    }
+    return t;
+}
+
+// The factor of dimension `dim`: as the node says it, or from the sizes.
+static double resize_scale(const hth_graph *g, const hth_node *n, int dim, double from_sizes)
+{
+    int at = n->n_inputs > 2 ? 2 : 1; // Upsample has (x, scales)
+    const hth_const *c =
+        n->n_inputs > at && n->inputs[at] >= 0 ? g->values[n->inputs[at]].constant : NULL;
+    bool whole = c != NULL && c->data != NULL && c->dtype == HTH_DT_F32 &&
+                 c->bytes == sizeof(float) * (size_t)g->values[n->inputs[0]].shape.rank;
+    return whole ? (double)((const float *)c->data)[dim] : from_sizes;
+}
+
+static bool resize_takes(const hth_graph *g, const hth_node *n)
+{
+    static const char *const known[] = {"half_pixel", "pytorch_half_pixel", "asymmetric",
+                                        "align_corners"};
+    const hth_shape *x = &g->values[n->inputs[0]].shape, *y = &g->values[n->outputs[0]].shape;
+    const char *mode = hth_node_str(n, "mode", "nearest");
+    const char *coordinates = hth_node_str(n, "coordinate_transformation_mode", "half_pixel");
+    bool found = false;
+    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
+        found = found || strcmp(known[i], coordinates) == 0;
+    }
+    return found && (strcmp(mode, "nearest") == 0 || strcmp(mode, "linear") == 0) &&
+           n->n_post == 0 && g->values[n->inputs[0]].dtype == HTH_DT_F32 &&
+           (x->rank == 3 || x->rank == 4) && x->dim[0] == y->dim[0] && x->dim[1] == y->dim[1] &&
+           hth_node_attr(n, "axes") == NULL && hth_node_int(n, "antialias", 0) == 0 &&
+           hth_shape_elements(y) > 0 &&
+           strcmp(hth_node_str(n, "keep_aspect_ratio_policy", "stretch"), "stretch") == 0;
+}
+
+hth_err cpu_resize_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
+                           const char *algorithm, hth_kernel **out)
+{
+    const hth_value *x = &g->values[n->inputs[0]], *y = &g->values[n->outputs[0]];
+    hth_rows rows;
+    if (algorithm != NULL || !resize_takes(g, n) || x->layout != y->layout ||
+        !hth_rows_of(&y->shape, y->layout, &rows)) {
+        return hth_fail(HTH_ENOTSUP, "node '%s': mode, axes or layout", n->name);
+    }
+    resize_kernel *k = hth_calloc(1, sizeof *k);
+    if (k == NULL) {
+        return hth_fail(HTH_ENOMEM, "out of memory for node '%s'", n->name);
+    }
+    int last = x->shape.rank - 1;
+    k->base = (hth_kernel){
+        .run = resize_run, .close = resize_close, .implementation = "resize", .inplace_input = -1};
+    k->n_threads = d->props.n_threads;
+    k->linear = strcmp(hth_node_str(n, "mode", "nearest"), "linear") == 0;
+    k->rows = rows;
+    k->in_h = last == 3 ? (size_t)x->shape.dim[2] : 1;
+    k->out_h = last == 3 ? (size_t)y->shape.dim[2] : 1;
+    k->in_w = (size_t)x->shape.dim[last];
+    k->out_w = (size_t)y->shape.dim[last];
+    double scale_h = (double)k->out_h / (double)k->in_h;
+    scale_h = last == 3 ? resize_scale(g, n, 2, scale_h) : scale_h;
+    k->h = resize_taps(n, k->linear, k->in_h, k->out_h, scale_h);
+    k->w = resize_taps(n, k->linear, k->in_w, k->out_w,
+                       resize_scale(g, n, last, (double)k->out_w / (double)k->in_w));
+    if (k->h == NULL || k->w == NULL) {
+        resize_close(&k->base);
+        return hth_fail(HTH_ENOMEM, "out of memory for node '%s'", n->name);
+    }
+    *out = &k->base;
+    return HTH_OK;
+}
+
+hth_layout cpu_resize_layout(hth_device *d, const hth_graph *g, const hth_node *n, bool *any)
+{
+    *any = resize_takes(g, n);
+    return HTH_LAYOUT_PLAIN;
+}

@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+// Running walks fixed arrays: set the addresses that changed, execute. oneDNN itself may take a few
+// bytes from the heap per execution; nothing here does.
+#include "kernels/cpu/seq.h"
+
+#include "base/alloc.h"
+#include "device/cpu/team.h"
+#include "kernels/cpu/blocked.h"
+
+#include <stdio.h>
+#include <string.h>
+
+typedef struct seq_bind {
+    int step, arg;
+    hth_seq_ref ref;
+} seq_bind;
+
+typedef struct seq_packing {
+    int arg;
+    hth_dn_md md;
+    const hth_dn_prim *prim;
+} seq_packing;
+
+struct hth_seq {
+    hth_kernel base;
+    int n_threads;
+    int n_steps, cap_steps, n_binds, cap_binds, cap_packings, cap_sources;
+    hth_dn_prim **steps;
+    seq_bind *binds;
+    seq_packing *sources; // parallel to base.packings
+    size_t reserved, scratchpad;
+    int accumulate;
+    size_t accumulate_bytes;
+    hth_rows clear; // b <= 1: nothing
+    char name[HTH_DN_NAME];
+};
+
+static void seq_close(hth_kernel *base)
+{
+    hth_seq *s = (hth_seq *)base;
+    for (int i = 0; i < s->n_steps; i++) {
+        hth_dn_prim_close(s->steps[i]);
+    }
+    hth_free(s->steps);
+    hth_free(s->binds);
+    hth_free(s->sources);
+    hth_free(s->base.packings);
+    hth_free(s);
+}
+
+typedef struct seq_copy {
+    char *dst;
+    const char *src;
+    size_t bytes;
+} seq_copy;
+
+static void seq_copy_part(void *arg, int i, int n)
+{
+    const seq_copy *c = arg;
+    size_t begin, end;
+    hth_team_range(c->bytes, i, n, &begin, &end);
+    memcpy(c->dst + begin, c->src + begin, end - begin);
+}
+
+typedef struct seq_padding {
+    const hth_rows *rows;
+    float *y;
+} seq_padding;
+
+static void seq_clear_part(void *arg, int i, int n)
+{
+    const seq_padding *p = arg;
+    size_t begin, end, row = p->rows->s * p->rows->b, last = p->rows->blocks - 1;
+    hth_team_range(p->rows->n, i, n, &begin, &end);
+    for (size_t k = begin; k < end; k++) {
+        hth_rows_clear(p->rows, last, p->y + (k * p->rows->blocks + last) * row);
+    }
+}
+
+static void *seq_resolve(const hth_kernel_args *a, hth_seq_ref r)
+{
+    return r.from == HTH_SEQ_IN    ? a->in[r.at]
+           : r.from == HTH_SEQ_OUT ? a->out[r.at]
+                                   : (char *)a->workspace + r.at;
+}
+
+static hth_err seq_run(const hth_kernel *base, const hth_kernel_args *a)
+{
+    const hth_seq *s = (const hth_seq *)base;
+    hth_team_set(s->n_threads);
+    if (s->accumulate >= 0 && a->in[s->accumulate] != a->out[0]) {
+        seq_copy c = {a->out[0], a->in[s->accumulate], s->accumulate_bytes};
+        hth_team_run(seq_copy_part, &c);
+    }
+    int b = 0;
+    for (int i = 0; i < s->n_steps; i++) {
+        for (; b < s->n_binds && s->binds[b].step == i; b++) {
+            HTH_TRY(hth_dn_prim_set(s->steps[i], s->binds[b].arg, seq_resolve(a, s->binds[b].ref)));
+        }
+        HTH_TRY(hth_dn_prim_run(s->steps[i]));
+    }
+    if (s->clear.b > 1) {
+        seq_padding p = {&s->clear, a->out[0]};
+        hth_team_run(seq_clear_part, &p);
+    }
+    return HTH_OK;
+}
+
+hth_err hth_seq_open(hth_device *d, hth_seq **out)
+{
+    hth_seq *s = hth_calloc(1, sizeof *s);
+    if (s == NULL) {
+        return hth_fail(HTH_ENOMEM, "out of memory for a kernel");
+    }
+    s->base = (hth_kernel){.run = seq_run, .close = seq_close, .inplace_input = -1};
+    s->n_threads = d->props.n_threads;
+    s->accumulate = -1;
+    *out = s;
+    return HTH_OK;
+}
+
+void hth_seq_abort(hth_seq *s)
+{
+    if (s != NULL) {
+        seq_close(&s->base);
+    }
+}
+
+hth_err hth_seq_add(hth_seq *s, hth_dn_prim *p)
+{
+    if (HTH_GROW(s->steps, s->n_steps, s->cap_steps) != 0) {
+        hth_dn_prim_close(p);
+        return hth_fail(HTH_ENOMEM, "out of memory for a kernel");
+    }
+    s->steps[s->n_steps++] = p;
+    if (hth_dn_prim_scratchpad(p) > s->scratchpad) {
+        s->scratchpad = hth_dn_prim_scratchpad(p);
+    }
+    return HTH_OK;
+}
+
+hth_err hth_seq_bind(hth_seq *s, int arg, hth_seq_from from, size_t at)
+{
+    if (HTH_GROW(s->binds, s->n_binds, s->cap_binds) != 0) {
+        return hth_fail(HTH_ENOMEM, "out of memory for a kernel");
+    }
+    s->binds[s->n_binds++] = (seq_bind){s->n_steps - 1, arg, {from, at}};
+    return HTH_OK;
+}
+
+size_t hth_seq_last_bytes(const hth_seq *s, int arg)
+{
+    return hth_dn_prim_bytes(s->steps[s->n_steps - 1], arg);
+}
+
+size_t hth_seq_reserve(hth_seq *s, size_t bytes)
+{
+    size_t at = s->reserved;
+    s->reserved += (bytes + HTH_DEVICE_ALIGN - 1) / HTH_DEVICE_ALIGN * HTH_DEVICE_ALIGN;
+    return at;
+}
+
+static hth_err seq_pack(const hth_kernel *k, const hth_packing *p, const void *plain, void *dst)
+{
+    const hth_seq *s = (const hth_seq *)k;
+    const seq_packing *src = &s->sources[p - k->packings];
+    hth_team_set(s->n_threads);
+    return hth_dn_prim_pack(src->prim, src->arg, &src->md, plain, dst);
+}
+
+hth_err hth_seq_weights(hth_seq *s, const hth_dn_prim *p, int arg, const hth_value *v, int input,
+                        const hth_dn_md *md, hth_seq_ref *out)
+{
+    if (v->constant == NULL) {
+        hth_dn_prim *reorder;
+        size_t at = hth_seq_reserve(s, hth_dn_prim_bytes(p, arg));
+        HTH_TRY(hth_dn_prim_reorder(p, arg, md, &reorder));
+        HTH_TRY(hth_seq_add(s, reorder));
+        HTH_TRY(hth_seq_bind(s, DNNL_ARG_FROM, HTH_SEQ_IN, (size_t)input));
+        *out = (hth_seq_ref){HTH_SEQ_WORKSPACE, at};
+        return hth_seq_bind(s, DNNL_ARG_TO, HTH_SEQ_WORKSPACE, at);
+    }
+    if (HTH_GROW(s->base.packings, s->base.n_packings, s->cap_packings) != 0 ||
+        HTH_GROW(s->sources, s->base.n_packings, s->cap_sources) != 0) {
+        return hth_fail(HTH_ENOMEM, "out of memory for a kernel");
+    }
+    hth_packing *k = &s->base.packings[s->base.n_packings];
+    *k = (hth_packing){.input = input, .bytes = hth_dn_prim_bytes(p, arg), .pack = seq_pack};
+    hth_dn_prim_form(p, arg, k->form);
+    s->sources[s->base.n_packings++] = (seq_packing){arg, *md, p};
+    *out = (hth_seq_ref){HTH_SEQ_IN, (size_t)input};
+    return HTH_OK;
+}
+
+void hth_seq_accumulate(hth_seq *s, int input, size_t bytes)
+{
+    s->accumulate = input;
+    s->accumulate_bytes = bytes;
+    s->base.inplace_input = input;
+}
+
+void hth_seq_clear(hth_seq *s, const hth_shape *shape, hth_layout l)
+{
+    if (!hth_rows_of(shape, l, &s->clear) || s->clear.c % s->clear.b == 0) {
+        s->clear.b = 0;
+    }
+}
+
+// Scratchpads are bound last, when the reserved places are all known; the binds stay sorted by
+// step.
+static hth_err seq_bind_scratchpads(hth_seq *s)
+{
+    for (int i = 0; i < s->n_steps; i++) {
+        if (hth_dn_prim_scratchpad(s->steps[i]) == 0) {
+            continue;
+        }
+        HTH_TRY(hth_seq_bind(s, DNNL_ARG_SCRATCHPAD, HTH_SEQ_WORKSPACE, s->reserved));
+        seq_bind last = s->binds[s->n_binds - 1];
+        last.step = i;
+        int at = s->n_binds - 1;
+        for (; at > 0 && s->binds[at - 1].step > i; at--) {
+            s->binds[at] = s->binds[at - 1];
+        }
+        s->binds[at] = last;
+    }
+    return HTH_OK;
+}
+
+hth_err hth_seq_finish(hth_seq *s, const char *name, hth_kernel **out)
+{
+    hth_err err = seq_bind_scratchpads(s);
+    if (err != HTH_OK) {
+        hth_seq_abort(s);
+        return err;
+    }
+    snprintf(s->name, sizeof s->name, "%s", name != NULL ? name : hth_dn_prim_impl(s->steps[0]));
+    s->base.implementation = s->name;
+    s->base.workspace_bytes = s->reserved + s->scratchpad;
+    *out = &s->base;
+    return HTH_OK;
+}

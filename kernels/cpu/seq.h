@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// kernels/cpu/seq.h - a kernel that is a short sequence of oneDNN primitives: what most kernels of
+// the CPU are.
+//
+// Design notes
+// The builder collects steps; each argument of a step is bound to an input, an output, or a place
+// in the workspace. All steps share one scratchpad behind the places that were reserved. A constant
+// that a primitive wants in a form of its own becomes a packing; a tensor that is not constant is
+// reordered by a step before, on every run.
+#ifndef HTH_KERNELS_CPU_SEQ_H
+#define HTH_KERNELS_CPU_SEQ_H
+
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/dnnl.h"
+
+typedef enum hth_seq_from { HTH_SEQ_IN, HTH_SEQ_OUT, HTH_SEQ_WORKSPACE } hth_seq_from;
+
+typedef struct hth_seq_ref {
+    hth_seq_from from;
+    size_t at; // input, output, or byte offset
+} hth_seq_ref;
+
+typedef struct hth_seq hth_seq;
+
+// hth_seq_open starts a sequence; hth_seq_abort drops an unfinished one (NULL is allowed).
+hth_err hth_seq_open(hth_device *d, hth_seq **out);
+void hth_seq_abort(hth_seq *s);
+// hth_seq_add appends a step and takes `p` over, also on error. hth_seq_bind binds an argument of
+// the last step; an argument that the primitive does not have is ignored.
+hth_err hth_seq_add(hth_seq *s, hth_dn_prim *p);
+hth_err hth_seq_bind(hth_seq *s, int arg, hth_seq_from from, size_t at);
+// hth_seq_last_bytes returns the bytes of an argument of the last step.
+size_t hth_seq_last_bytes(const hth_seq *s, int arg);
+// hth_seq_reserve takes `bytes` of the workspace and returns their offset.
+size_t hth_seq_reserve(hth_seq *s, size_t bytes);
+// hth_seq_weights arranges that argument `arg` of `p` (not yet added) can be read in p's form: *out
+// is what to bind. `md` describes input number `input` as the node has it.
+hth_err hth_seq_weights(hth_seq *s, const hth_dn_prim *p, int arg, const hth_value *v, int input,
+                        const hth_dn_md *md, hth_seq_ref *out);
+// hth_seq_accumulate says that the steps add to output 0, which starts as input `input`: they may
+// share a buffer; otherwise `bytes` are copied first.
+void hth_seq_accumulate(hth_seq *s, int input, size_t bytes);
+// hth_seq_clear says that the steps leave something in the padding of the blocked output 0: zero it
+// at the end.
+void hth_seq_clear(hth_seq *s, const hth_shape *shape, hth_layout l);
+// hth_seq_finish turns the sequence into the kernel; on error the sequence is gone. `name` NULL:
+// the name of the first step's implementation.
+hth_err hth_seq_finish(hth_seq *s, const char *name, hth_kernel **out);
+
+#endif

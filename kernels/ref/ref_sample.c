@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+// kernels/ref/ref_sample.c - GridSample in one to three dimensions.
+//
+// Per output position the taps (offset and weight) are worked out once and serve all channels. A
+// coordinate outside is first brought in by the padding mode, then each tap again, as the
+// specification's reference does.
+#include "kernels/ref/ref_num.h"
+
+#include <math.h>
+#include <string.h>
+
+#define SAMPLE_DIMS 3
+#define SAMPLE_TAPS 64 // four per dimension
+
+typedef struct sample {
+    int rank, width; // width: taps per dimension (1 nearest, 2 linear, 4 cubic)
+    char padding;    // z(eros), b(order), r(eflection)
+    bool corners;
+    int64_t dim[SAMPLE_DIMS], step[SAMPLE_DIMS];
+    int n; // taps of the position at hand
+    int64_t offset[SAMPLE_TAPS];
+    double weight[SAMPLE_TAPS];
+} sample;
+
+static double sample_reflect(double x, double lo, double hi)
+{
+    double range = hi - lo;
+    if (range <= 0) {
+        return 0;
+    }
+    double far = fabs(x < lo   ? lo - x
+                      : x > hi ? x - hi
+                               : 0),
+           turns = floor(far / range), rest = far - turns * range;
+    if (x >= lo && x <= hi) {
+        return x;
+    }
+    return (x < lo) == (fmod(turns, 2) == 0) ? lo + rest : hi - rest;
+}
+
+// Brings a coordinate or a tap into the image; zeros padding leaves it outside.
+static double sample_inside(const sample *s, double x, int64_t n)
+{
+    double half = s->corners ? 0 : 0.5;
+    if (s->padding == 'b') {
+        return fmin(fmax(x, 0), (double)(n - 1));
+    }
+    return s->padding == 'r' ? sample_reflect(x, -half, (double)(n - 1) + half) : x;
+}
+
+static double sample_weight(const sample *s, double distance)
+{
+    return s->width == 1 ? 1 : s->width == 2 ? 1 - fabs(distance) : ref_cubic(distance, -0.75);
+}
+
+// Multiplies the taps so far by the taps of dimension d at coordinate x.
+static void sample_dimension(sample *s, int d, double x)
+{
+    int64_t offset[SAMPLE_TAPS];
+    double weight[SAMPLE_TAPS], half = s->corners ? 0 : 0.5, end = (double)(s->dim[d] - 1);
+    int n = 0;
+    x = s->width == 1 ? rint(x) : x;
+    if (x < -half || x > end + half) {
+        x = sample_inside(s, x, s->dim[d]);
+    }
+    double first = s->width == 1 ? x : floor(x) - (s->width == 4);
+    for (int t = 0; t < s->width; t++) {
+        double at = trunc(sample_inside(s, first + t, s->dim[d]));
+        if (!(at >= 0 && at <= end)) {
+            continue;
+        }
+        for (int i = 0; i < s->n; i++, n++) {
+            offset[n] = s->offset[i] + (int64_t)at * s->step[d];
+            weight[n] = s->weight[i] * sample_weight(s, first + t - x);
+        }
+    }
+    memcpy(s->offset, offset, (size_t)n * sizeof *offset);
+    memcpy(s->weight, weight, (size_t)n * sizeof *weight);
+    s->n = n;
+}
+
+static void sample_taps(sample *s, const double *grid)
+{
+    s->n = 1;
+    s->offset[0] = 0;
+    s->weight[0] = 1;
+    for (int d = 0; d < s->rank; d++) {
+        double g = grid[s->rank - 1 - d], n = (double)s->dim[d];
+        sample_dimension(s, d, s->corners ? (g + 1) / 2 * (n - 1) : ((g + 1) * n - 1) / 2);
+    }
+}
+
+static hth_err sample_init(sample *s, const hth_node *n, const hth_tensor *x,
+                           const hth_tensor *grid, const hth_tensor *y)
+{
+    const char *mode = hth_node_str(n, "mode", "linear");
+    int rank = x->shape.rank - 2, last = grid->shape.rank - 1;
+    if (rank < 1 || rank > SAMPLE_DIMS) {
+        return hth_fail(HTH_ENOTSUP, "%d spatial dimensions are not supported", rank);
+    }
+    if (grid->shape.rank != rank + 2 || grid->shape.dim[last] != rank ||
+        grid->shape.dim[0] != x->shape.dim[0] ||
+        ref_count(y) != ref_span(&x->shape, 0, 2) * ref_span(&grid->shape, 1, last)) {
+        return hth_fail(HTH_EINVAL, "the shapes of input, grid and output do not agree");
+    }
+    *s = (sample){.rank = rank,
+                  .width = strcmp(mode, "nearest") == 0 ? 1
+                           : strstr(mode, "cubic")      ? 4
+                                                        : 2,
+                  .padding = hth_node_str(n, "padding_mode", "zeros")[0],
+                  .corners = hth_node_int(n, "align_corners", 0) != 0};
+    for (int d = 0; d < rank; d++) {
+        s->dim[d] = x->shape.dim[2 + d];
+        s->step[d] = ref_span(&x->shape, 3 + d, x->shape.rank);
+    }
+    return HTH_OK;
+}
+
+static hth_err sample_body(ref_mem *m, const hth_node *n, const hth_tensor *in, hth_tensor *out)
+{
+    sample s;
+    double *x, *grid, *y;
+    HTH_TRY(sample_init(&s, n, &in[0], &in[1], &out[0]));
+    HTH_TRY(ref_wide(m, &in[0], &x));
+    HTH_TRY(ref_wide(m, &in[1], &grid));
+    HTH_TRY(REF_TAKE(m, ref_count(&out[0]), &y));
+    int64_t channels = in[0].shape.dim[1], size = ref_span(&in[0].shape, 2, in[0].shape.rank);
+    int64_t places = ref_span(&in[1].shape, 1, in[1].shape.rank - 1);
+    for (int64_t p = 0; p < in[0].shape.dim[0] * places && size > 0; p++) {
+        int64_t b = p / places, at = p % places;
+        sample_taps(&s, grid + p * s.rank);
+        for (int64_t c = b * channels; c < (b + 1) * channels; c++) {
+            for (int t = 0; t < s.n; t++) {
+                y[c * places + at] += s.weight[t] * x[c * size + s.offset[t]];
+            }
+        }
+    }
+    ref_round(y, &out[0]);
+    return HTH_OK;
+}
+
+REF_OP(ref_grid_sample, sample_body)

@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+// Writing starts write-back piece by piece (sync_file_range), so that the disk works while the next
+// tensor is hashed and the wait at the end is short; it promises nothing by itself, hth_file_sync
+// does.
+#include "modelstore/file.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+// Large enough that a system call is nothing beside the copy, small enough for a progress bar and a
+// quick cancel.
+#define FILE_PIECE ((size_t)8 << 20)
+
+static _Atomic uint64_t file_ops, file_fail_at; // 0: never
+static atomic_int file_errnum;
+
+void hth_file_fault(uint64_t nth, int errnum)
+{
+    atomic_store(&file_errnum, errnum);
+    atomic_store(&file_fail_at, nth == 0 ? 0 : atomic_load(&file_ops) + nth);
+}
+
+// file_fault counts an operation and returns the errno to fail it with, 0 for none.
+static int file_fault(void)
+{
+    uint64_t n = atomic_fetch_add_explicit(&file_ops, 1, memory_order_relaxed) + 1;
+    return n == atomic_load_explicit(&file_fail_at, memory_order_relaxed)
+               ? atomic_load(&file_errnum)
+               : 0;
+}
+
+// file_strike carries out an injected fault; returns -1 with errno set.
+static int file_strike(int errnum)
+{
+    if (errnum == HTH_FILE_KILL) {
+        raise(SIGKILL);
+    }
+    errno = errnum;
+    return -1;
+}
+
+hth_path hth_path_of_tensor(const hth_id *id)
+{
+    hth_path p;
+    char hex[HTH_ID_HEX];
+    hth_id_hex(id, hex);
+    snprintf(p.text, sizeof p.text, "tensors/%.2s/%s", hex, hex + 2);
+    return p;
+}
+
+hth_path hth_path_of_temp(void)
+{
+    static _Atomic uint64_t serial;
+    hth_path p;
+    uint64_t r = 0;
+    if (getrandom(&r, sizeof r, 0) !=
+        sizeof r) { // names are made with O_EXCL: a clash is an error, not a loss
+        r = (uint64_t)getpid() << 32 | ++serial;
+    }
+    snprintf(p.text, sizeof p.text, "tmp/%016llx", (unsigned long long)r);
+    return p;
+}
+
+hth_err hth_file_mkdir(int dir, const char *path)
+{
+    int fault = file_fault();
+    int rc = fault ? file_strike(fault) : mkdirat(dir, path, 0777);
+    return rc == 0 || errno == EEXIST ? HTH_OK
+                                      : hth_fail_errno(errno, "making directory '%s'", path);
+}
+
+static int file_write_piece(int fd, const char *data, size_t bytes, size_t at)
+{
+    int fault = file_fault();
+    size_t end = fault ? bytes / 2 : bytes;
+    for (size_t done = 0; done < end;) {
+        ssize_t n = pwrite(fd, data + done, end - done, (off_t)(at + done));
+        if (n < 0 && errno != EINTR) {
+            return -1;
+        }
+        done += n > 0 ? (size_t)n : 0;
+    }
+    if (fault) {
+        return file_strike(fault);
+    }
+    sync_file_range(fd, (off_t)at, (off_t)bytes, SYNC_FILE_RANGE_WRITE); // a hint: no error to heed
+    return 0;
+}
+
+static hth_err file_write_all(int fd, const char *path, const char *data, size_t bytes,
+                              hth_err (*tick)(void *ctx, size_t bytes), void *ctx)
+{
+    for (size_t at = 0; at < bytes; at += FILE_PIECE) {
+        size_t n = bytes - at < FILE_PIECE ? bytes - at : FILE_PIECE;
+        if (file_write_piece(fd, data + at, n, at) != 0) {
+            return hth_fail_errno(errno, "writing %zu bytes to '%s'", bytes, path);
+        }
+        if (tick != NULL) {
+            HTH_TRY(tick(ctx, n));
+        }
+    }
+    return HTH_OK;
+}
+
+hth_err hth_file_write(int dir, const char *path, const void *data, size_t bytes,
+                       hth_err (*tick)(void *ctx, size_t bytes), void *ctx)
+{
+    int fault = file_fault();
+    int fd = fault ? file_strike(fault)
+                   : openat(dir, path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (fd < 0) {
+        return hth_fail_errno(errno, "making '%s'", path);
+    }
+    hth_err err = file_write_all(fd, path, data, bytes, tick, ctx);
+    if (close(fd) != 0 && err == HTH_OK) {
+        err = hth_fail_errno(errno, "closing '%s'", path);
+    }
+    return err;
+}
+
+hth_err hth_file_sync(int dir, const char *path)
+{
+    int fault = file_fault();
+    int fd = fault ? file_strike(fault) : openat(dir, path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0 || fdatasync(fd) != 0) {
+        int errnum = errno;
+        if (fd >= 0) {
+            close(fd);
+        }
+        return hth_fail_errno(errnum, "syncing '%s'", path);
+    }
+    close(fd);
+    return HTH_OK;
+}
+
+hth_err hth_file_rename(int dir, const char *from, const char *to)
+{
+    int fault = file_fault();
+    int rc = fault ? file_strike(fault) : renameat(dir, from, dir, to);
+    return rc == 0 ? HTH_OK : hth_fail_errno(errno, "renaming '%s' to '%s'", from, to);
+}
+
+hth_err hth_file_unlink(int dir, const char *path)
+{
+    int fault = file_fault();
+    int rc = fault ? file_strike(fault) : unlinkat(dir, path, 0);
+    return rc == 0 || errno == ENOENT ? HTH_OK : hth_fail_errno(errno, "removing '%s'", path);
+}
+
+hth_err hth_file_point(const char *what)
+{
+    int fault = file_fault();
+    return fault && file_strike(fault) ? hth_fail_errno(errno, "%s", what) : HTH_OK;
+}
+
+hth_err hth_file_bytes(int dir, const char *path, uint64_t *out)
+{
+    struct stat st;
+    if (fstatat(dir, path, &st, 0) != 0) {
+        return hth_fail_errno(errno, "'%s'", path);
+    }
+    *out = (uint64_t)st.st_size;
+    return HTH_OK;
+}
+
+hth_err hth_file_lock(int dir, const char *path, bool exclusive, int *fd)
+{
+    *fd = openat(dir, path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (*fd < 0) {
+        return hth_fail_errno(errno, "opening '%s'", path);
+    }
+    int rc;
+    do {
+        rc = flock(*fd, exclusive ? LOCK_EX : LOCK_SH);
+    } while (rc != 0 && errno == EINTR);
+    if (rc != 0) {
+        int errnum = errno;
+        close(*fd);
+        *fd = -1;
+        return hth_fail_errno(errnum, "locking '%s'", path);
+    }
+    return HTH_OK;
+}
+
+hth_err hth_file_scan(int dir, const char *path, hth_err (*fn)(void *ctx, const char *name),
+                      void *ctx)
+{
+    int fd = openat(dir, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *d = fd < 0 ? NULL : fdopendir(fd);
+    if (d == NULL) {
+        int errnum = errno;
+        if (fd >= 0) {
+            close(fd);
+        }
+        return hth_fail_errno(errnum, "reading directory '%s'", path);
+    }
+    hth_err err = HTH_OK;
+    for (struct dirent *e; err == HTH_OK && (e = readdir(d)) != NULL;) {
+        if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0) {
+            err = fn(ctx, e->d_name);
+        }
+    }
+    closedir(d);
+    return err;
+}

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+// Garbage collection: forget tensors that no version uses, then remove every file that the index
+// does not name.
+//
+// The lock file is held alone: no put is between "the index has it" and its commit, and all of tmp/
+// is litter of killed processes. The index forgets first: killed in between, the files are strays
+// and go the next time. A view of a removed file stays valid, the system keeps a mapped file's
+// bytes.
+#include "modelstore/store_impl.h"
+
+#include "base/alloc.h"
+#include "base/log.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+typedef struct gc_job {
+    hth_store *s;
+    hth_id *dead; // no longer referenced
+    int n_dead, cap_dead;
+    uint64_t files, bytes, inlined, inlined_bytes;
+    char folder[24]; // "tensors/ab", "tmp"
+} gc_job;
+
+static hth_err gc_find_dead(hth_txn *t, void *ctx, const MDB_val *key, const MDB_val *value)
+{
+    gc_job *j = ctx;
+    hth_tensor_row row;
+    if (key->mv_size != sizeof(hth_id) || value->mv_size != sizeof row) {
+        return hth_fail(HTH_ECORRUPT, "the store's list of tensors is damaged");
+    }
+    memcpy(&row, value->mv_data, sizeof row);
+    if (row.refs > 0) {
+        return HTH_OK;
+    }
+    if (HTH_GROW(j->dead, j->n_dead, j->cap_dead) != 0) {
+        return hth_fail(HTH_ENOMEM, "out of memory collecting garbage");
+    }
+    memcpy(&j->dead[j->n_dead++], key->mv_data, sizeof(hth_id));
+    j->inlined += row.inlined;
+    j->inlined_bytes += row.inlined ? row.bytes : 0;
+    return HTH_OK;
+}
+
+static hth_err gc_forget(hth_txn *t, void *ctx)
+{
+    gc_job *j = ctx;
+    j->n_dead = 0;
+    j->inlined = j->inlined_bytes = 0;
+    HTH_TRY(hth_txn_each(t, HTH_TABLE_TENSORS, NULL, 0, gc_find_dead, j));
+    for (int i = 0; i < j->n_dead; i++) {
+        HTH_TRY(hth_txn_del(t, HTH_TABLE_TENSORS, &j->dead[i], sizeof *j->dead));
+        HTH_TRY(hth_txn_del(t, HTH_TABLE_INLINES, &j->dead[i], sizeof *j->dead));
+    }
+    return HTH_OK;
+}
+
+static hth_err gc_remove(gc_job *j, const char *name)
+{
+    char path[300];
+    uint64_t bytes = 0;
+    snprintf(path, sizeof path, "%s/%s", j->folder, name);
+    HTH_TRY(hth_file_bytes(j->s->dir, path, &bytes));
+    HTH_TRY(hth_file_unlink(j->s->dir, path));
+    j->files++;
+    j->bytes += bytes;
+    return HTH_OK;
+}
+
+static hth_err gc_tmp_entry(void *ctx, const char *name)
+{
+    return gc_remove(ctx, name);
+}
+
+// gc_parse_id reads the id out of "ab" and "cdef..".
+static bool gc_parse_id(const char *folder, const char *name, hth_id *out)
+{
+    char hex[HTH_ID_HEX], again[HTH_ID_HEX];
+    if (strlen(name) != HTH_ID_HEX - 3) {
+        return false;
+    }
+    memcpy(hex, folder, 2);
+    memcpy(hex + 2, name, HTH_ID_HEX - 2);
+    for (int i = 0; i < 32; i++) {
+        unsigned byte;
+        if (sscanf(hex + 2 * i, "%2x", &byte) != 1) {
+            return false;
+        }
+        out->byte[i] = (uint8_t)byte;
+    }
+    return strcmp(hth_id_hex(out, again), hex) == 0;
+}
+
+static hth_err gc_look(hth_txn *t, void *ctx)
+{
+    hth_tensor_row row;
+    return hth_store_row(t, ctx, &row);
+}
+
+static hth_err gc_tensor_entry(void *ctx, const char *name)
+{
+    gc_job *j = ctx;
+    hth_id id;
+    if (!gc_parse_id(j->folder + sizeof "tensors", name, &id)) {
+        return HTH_OK; // not a name of ours: not ours to remove
+    }
+    hth_err err = hth_index_read(&j->s->index, gc_look, &id);
+    return err == HTH_ENOENT ? gc_remove(j, name) : err;
+}
+
+static hth_err gc_folder(void *ctx, const char *name)
+{
+    gc_job *j = ctx;
+    if (strlen(name) != 2) {
+        return HTH_OK;
+    }
+    snprintf(j->folder, sizeof j->folder, "tensors/%s", name);
+    return hth_file_scan(j->s->dir, j->folder, gc_tensor_entry, j);
+}
+
+static hth_err gc_run(gc_job *j)
+{
+    HTH_TRY(hth_index_write(&j->s->index, gc_forget, j));
+    HTH_TRY(hth_file_scan(j->s->dir, "tensors", gc_folder, j));
+    snprintf(j->folder, sizeof j->folder, "tmp");
+    return hth_file_scan(j->s->dir, "tmp", gc_tmp_entry, j);
+}
+
+hth_err hth_store_gc(hth_store *s, uint64_t *files, uint64_t *bytes)
+{
+    int lock;
+    gc_job j = {.s = s};
+    if (s->read_only) {
+        return hth_fail(HTH_EDENIED, "the store is open read-only");
+    }
+    HTH_TRY(hth_file_lock(s->dir, HTH_STORE_LOCK, true, &lock));
+    hth_err err = gc_run(&j);
+    close(lock);
+    hth_free(j.dead);
+    *files = j.files + j.inlined;
+    *bytes = j.bytes + j.inlined_bytes;
+    hth_log(INFO, STORE, "gc", "files=%llu bytes=%llu", (unsigned long long)*files,
+            (unsigned long long)*bytes);
+    return err;
+}

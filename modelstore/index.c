@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+// LMDB's map must be resized with no transaction open in the process: a reader-writer lock around
+// transactions sees to that, and another process's growth (MDB_MAP_RESIZED) is adopted the same
+// way. Transactions are short: nothing that points into the map leaves this module, so a resize
+// never waits for long.
+#include "modelstore/index.h"
+
+#include "base/settings.h"
+#include "modelstore/file.h"
+
+#include <errno.h>
+#include <string.h>
+
+static const char *const table_names[HTH_N_TABLES] = {"info",    "models",  "versions",
+                                                      "tensors", "inlines", "texts"};
+
+// Readers at one moment, of all processes: one per thread that is inside a read transaction.
+#define INDEX_READERS 1024
+
+static hth_err index_fail(int rc, const char *what)
+{
+    switch (rc) {
+    case MDB_SUCCESS:
+        return HTH_OK;
+    case MDB_NOTFOUND:
+        return HTH_ENOENT;
+    case MDB_CORRUPTED:
+    case MDB_PAGE_NOTFOUND:
+    case MDB_INVALID:
+    case MDB_PANIC:
+        return hth_fail(HTH_ECORRUPT, "%s: the store's index is damaged: %s", what,
+                        mdb_strerror(rc));
+    case MDB_VERSION_MISMATCH:
+        return hth_fail(HTH_ENOTSUP, "%s: the store's index was made by another version of LMDB",
+                        what);
+    case MDB_READERS_FULL:
+        return hth_fail(HTH_EBUSY, "%s: more than %d threads read the store's index", what,
+                        INDEX_READERS);
+    case MDB_MAP_FULL:
+        return hth_fail(HTH_ETOOBIG, "%s: the store's index cannot grow further", what);
+    default:
+        return rc > 0 ? hth_fail_errno(rc, "%s", what)
+                      : hth_fail(HTH_EIO, "%s: %s", what, mdb_strerror(rc));
+    }
+}
+
+static int index_resize(hth_index *ix, bool grow)
+{
+    MDB_envinfo info;
+    pthread_rwlock_wrlock(&ix->map_lock);
+    int rc = mdb_env_info(ix->env, &info);
+    if (rc == 0) {
+        rc = mdb_env_set_mapsize(ix->env,
+                                 grow ? info.me_mapsize * 2 : 0); // 0: as large as the file says
+    }
+    pthread_rwlock_unlock(&ix->map_lock);
+    return rc;
+}
+
+// index_try runs fn once; *again says that the map's size was in the way and has been mended.
+static hth_err index_try(hth_index *ix, unsigned flags, hth_txn_fn fn, void *ctx, bool *again)
+{
+    hth_txn t = {.ix = ix};
+    bool write = !(flags & MDB_RDONLY);
+    hth_err err = HTH_OK;
+    pthread_rwlock_rdlock(&ix->map_lock);
+    t.rc = mdb_txn_begin(ix->env, NULL, flags, &t.txn);
+    if (t.rc == 0) {
+        err = fn(&t, ctx);
+        err = err == HTH_OK && write ? hth_file_point("committing to the store's index") : err;
+        if (!write || err != HTH_OK) {
+            mdb_txn_abort(t.txn);
+        } else {
+            t.rc = mdb_txn_commit(t.txn);
+            err = index_fail(t.rc, "writing the store's index");
+        }
+    } else {
+        err = index_fail(t.rc, "opening the store's index");
+    }
+    pthread_rwlock_unlock(&ix->map_lock);
+    *again = err != HTH_OK && (t.rc == MDB_MAP_FULL || t.rc == MDB_MAP_RESIZED) &&
+             index_resize(ix, t.rc == MDB_MAP_FULL) == 0;
+    return err;
+}
+
+static hth_err index_run(hth_index *ix, unsigned flags, hth_txn_fn fn, void *ctx)
+{
+    hth_err err;
+    bool again;
+    do {
+        err = index_try(ix, flags, fn, ctx, &again);
+    } while (again);
+    return err;
+}
+
+hth_err hth_index_read(hth_index *ix, hth_txn_fn fn, void *ctx)
+{
+    return index_run(ix, MDB_RDONLY, fn, ctx);
+}
+
+hth_err hth_index_write(hth_index *ix, hth_txn_fn fn, void *ctx)
+{
+    if (ix->read_only) {
+        return hth_fail(HTH_EDENIED, "the store is open read-only");
+    }
+    return index_run(ix, 0, fn, ctx);
+}
+
+static hth_err index_open_tables(hth_txn *t, void *ctx)
+{
+    for (int i = 0; i < HTH_N_TABLES; i++) {
+        t->rc =
+            mdb_dbi_open(t->txn, table_names[i], t->ix->read_only ? 0 : MDB_CREATE, &t->ix->dbi[i]);
+        if (t->rc == MDB_NOTFOUND) {
+            return hth_fail(HTH_ECORRUPT, "the store's index has no table '%s'", table_names[i]);
+        }
+        HTH_TRY(index_fail(t->rc, "opening the store's tables"));
+    }
+    // In a read transaction, too, only a commit keeps the handles; LMDB allows it, and the caller's
+    // end is an abort.
+    if (t->ix->read_only) {
+        t->rc = mdb_txn_commit(t->txn);
+        t->txn = NULL;
+    }
+    return HTH_OK;
+}
+
+hth_err hth_index_open(hth_index *ix, const char *path, bool read_only)
+{
+    int dead = 0;
+    ix->read_only = read_only;
+    pthread_rwlock_init(&ix->map_lock, NULL);
+    int rc = mdb_env_create(&ix->env);
+    rc = rc ? rc : mdb_env_set_maxdbs(ix->env, HTH_N_TABLES);
+    rc = rc ? rc : mdb_env_set_maxreaders(ix->env, INDEX_READERS);
+    rc = rc ? rc : mdb_env_set_mapsize(ix->env, (size_t)hth_setting_int(HTH_SET_STORE_INDEX_BYTES));
+    rc = rc ? rc : mdb_env_open(ix->env, path, MDB_NOTLS | (read_only ? MDB_RDONLY : 0), 0666);
+    rc = rc ? rc
+            : mdb_reader_check(ix->env,
+                               &dead); // slots of killed processes would keep old pages for ever
+    hth_err err = index_fail(rc, "opening the store's index");
+    if (rc == MDB_NOTFOUND || rc == ENOENT) {
+        err = hth_fail(HTH_ECORRUPT, "the store has no index");
+    }
+    if (err == HTH_OK) {
+        err = index_run(ix, read_only ? MDB_RDONLY : 0, index_open_tables, NULL);
+    }
+    if (err != HTH_OK) {
+        hth_index_close(ix);
+    }
+    return err;
+}
+
+void hth_index_close(hth_index *ix)
+{
+    if (ix->env != NULL) {
+        mdb_env_close(ix->env);
+        ix->env = NULL;
+    }
+    pthread_rwlock_destroy(&ix->map_lock);
+}
+
+hth_err hth_txn_get(hth_txn *t, hth_table table, const void *key, size_t key_bytes, MDB_val *out)
+{
+    MDB_val k = {key_bytes, (void *)key};
+    t->rc = mdb_get(t->txn, t->ix->dbi[table], &k, out);
+    return index_fail(t->rc, "reading the store's index");
+}
+
+hth_err hth_txn_put(hth_txn *t, hth_table table, const void *key, size_t key_bytes,
+                    const void *value, size_t bytes)
+{
+    MDB_val k = {key_bytes, (void *)key}, v = {bytes, (void *)value};
+    HTH_TRY(hth_file_point("writing the store's index"));
+    t->rc = mdb_put(t->txn, t->ix->dbi[table], &k, &v, 0);
+    return index_fail(t->rc, "writing the store's index");
+}
+
+hth_err hth_txn_del(hth_txn *t, hth_table table, const void *key, size_t key_bytes)
+{
+    MDB_val k = {key_bytes, (void *)key};
+    HTH_TRY(hth_file_point("writing the store's index"));
+    t->rc = mdb_del(t->txn, t->ix->dbi[table], &k, NULL);
+    return t->rc == MDB_NOTFOUND ? HTH_OK : index_fail(t->rc, "writing the store's index");
+}
+
+hth_err hth_txn_each(hth_txn *t, hth_table table, const void *from, size_t from_bytes,
+                     hth_row_fn fn, void *ctx)
+{
+    MDB_cursor *cursor;
+    MDB_val key = {from_bytes, (void *)from}, value;
+    t->rc = mdb_cursor_open(t->txn, t->ix->dbi[table], &cursor);
+    HTH_TRY(index_fail(t->rc, "reading the store's index"));
+    hth_err err = HTH_OK;
+    int rc = mdb_cursor_get(cursor, &key, &value, from_bytes ? MDB_SET_RANGE : MDB_FIRST);
+    while (rc == 0 && err == HTH_OK) {
+        err = fn(t, ctx, &key, &value);
+        rc = err == HTH_OK ? mdb_cursor_get(cursor, &key, &value, MDB_NEXT) : 0;
+    }
+    mdb_cursor_close(cursor);
+    if (rc != 0 && rc != MDB_NOTFOUND) {
+        t->rc = rc;
+        err = index_fail(rc, "reading the store's index");
+    }
+    return err;
+}

@@ -1,0 +1,362 @@
+// SPDX-License-Identifier: Apache-2.0
+// Opening and making stores, and the questions that the index alone answers.
+//
+// A directory becomes a store by its file `format`, written last: a creation that was killed is
+// simply finished by the next one. One process has one hth_store per directory, counted: a second
+// LMDB environment on the same file would, by POSIX rules, drop the first one's locks when it
+// closes.
+#include "modelstore/store_impl.h"
+
+#include "base/alloc.h"
+#include "base/log.h"
+
+#include <endian.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static pthread_mutex_t open_lock = PTHREAD_MUTEX_INITIALIZER;
+static hth_store *open_stores; // guarded by open_lock
+
+// store_mkdirs makes `path` and its missing parents.
+static hth_err store_mkdirs(const char *path)
+{
+    char *p = hth_strdup(path);
+    if (p == NULL) {
+        return hth_fail(HTH_ENOMEM, "out of memory for a path");
+    }
+    hth_err err = HTH_OK;
+    for (char *slash = p; err == HTH_OK && slash != NULL;) {
+        slash = strchr(slash + 1, '/');
+        if (slash != NULL) {
+            *slash = '\0';
+        }
+        err = hth_file_mkdir(AT_FDCWD, p);
+        if (slash != NULL) {
+            *slash = '/';
+        }
+    }
+    hth_free(p);
+    return err;
+}
+
+static hth_err store_only_ours(void *ctx, const char *name)
+{
+    static const char *const ours[] = {"tensors", "tmp", "index", HTH_STORE_LOCK, "lost+found"};
+    for (size_t i = 0; i < sizeof ours / sizeof *ours; i++) {
+        if (strcmp(name, ours[i]) == 0) {
+            return HTH_OK;
+        }
+    }
+    return hth_fail(HTH_EINVAL, "the directory is not a store and holds other files ('%.100s')",
+                    name);
+}
+
+// store_read_format stores the number in the file `format`, 0 when there is no such file.
+static hth_err store_read_format(int dir, int *format)
+{
+    char text[64] = "";
+    *format = 0;
+    int fd = openat(dir, "format", O_RDONLY | O_CLOEXEC);
+    if (fd < 0) {
+        return errno == ENOENT ? HTH_OK : hth_fail_errno(errno, "opening 'format'");
+    }
+    ssize_t n = read(fd, text, sizeof text - 1);
+    close(fd);
+    if (n < 0 || sscanf(text, "hearth-store %d", format) != 1 || *format < 1) {
+        return hth_fail(HTH_ECORRUPT, "the file 'format' is not a store's");
+    }
+    return HTH_OK;
+}
+
+static hth_err store_write_format(int dir)
+{
+    char text[64];
+    hth_path temp = hth_path_of_temp();
+    int n = snprintf(text, sizeof text, "hearth-store %d\n", HTH_STORE_FORMAT);
+    HTH_TRY(hth_file_write(dir, temp.text, text, (size_t)n, NULL, NULL));
+    HTH_TRY(hth_file_sync(dir, temp.text));
+    HTH_TRY(hth_file_rename(dir, temp.text, "format"));
+    return hth_file_sync(dir, ".");
+}
+
+static hth_err store_open_index(hth_store *s, const char *path)
+{
+    char *index = hth_asprintf("%s/index", path);
+    if (index == NULL) {
+        return hth_fail(HTH_ENOMEM, "out of memory for a path");
+    }
+    hth_err err = hth_index_open(&s->index, index, s->read_only);
+    hth_free(index);
+    return err;
+}
+
+static hth_err store_prepare(hth_store *s, const char *path, bool create)
+{
+    int format;
+    HTH_TRY(store_read_format(s->dir, &format));
+    if (format > HTH_STORE_FORMAT) {
+        return hth_fail(HTH_ENOTSUP,
+                        "the store has format %d; this version of hearth knows formats up to %d",
+                        format, HTH_STORE_FORMAT);
+    }
+    if (format > 0) {
+        return store_open_index(s, path);
+    }
+    if (!create || s->read_only) {
+        return hth_fail(HTH_ENOENT, "the directory is not a store");
+    }
+    HTH_TRY(hth_file_scan(s->dir, ".", store_only_ours, NULL));
+    HTH_TRY(hth_file_mkdir(s->dir, "tensors"));
+    HTH_TRY(hth_file_mkdir(s->dir, "tmp"));
+    HTH_TRY(hth_file_mkdir(s->dir, "index"));
+    HTH_TRY(store_open_index(s, path));
+    hth_err err = store_write_format(s->dir);
+    if (err != HTH_OK) {
+        hth_index_close(&s->index);
+    }
+    return err;
+}
+
+// store_join stores the already open store of the directory, NULL if there is none.
+static hth_err store_join(int dir, bool read_only, hth_store **out, struct stat *st)
+{
+    *out = NULL;
+    if (fstat(dir, st) != 0) {
+        return hth_fail_errno(errno, "reading the directory");
+    }
+    for (hth_store *s = open_stores; s != NULL; s = s->next) {
+        if (s->dev == st->st_dev && s->ino == st->st_ino) {
+            if (s->read_only && !read_only) {
+                return hth_fail(HTH_EBUSY, "this process has the store open read-only");
+            }
+            s->refs++;
+            *out = s;
+            break;
+        }
+    }
+    return HTH_OK;
+}
+
+static hth_err store_open_dir(int dir, const char *path, bool create, bool read_only,
+                              hth_store **out)
+{
+    struct stat st;
+    HTH_TRY(store_join(dir, read_only, out, &st));
+    if (*out != NULL) {
+        close(dir);
+        return HTH_OK;
+    }
+    hth_store *s = hth_calloc(1, sizeof *s);
+    if (s == NULL) {
+        return hth_fail(HTH_ENOMEM, "out of memory");
+    }
+    s->dir = dir;
+    s->read_only = read_only;
+    s->refs = 1;
+    s->dev = st.st_dev;
+    s->ino = st.st_ino;
+    hth_err err = store_prepare(s, path, create);
+    if (err != HTH_OK) {
+        hth_free(s);
+        return err;
+    }
+    s->next = open_stores;
+    open_stores = s;
+    *out = s;
+    return HTH_OK;
+}
+
+hth_err hth_store_open(const char *path, bool create, bool read_only, hth_store **out)
+{
+    *out = NULL;
+    pthread_mutex_lock(&open_lock);
+    hth_err err = create && !read_only ? store_mkdirs(path) : HTH_OK;
+    if (err == HTH_OK) {
+        int dir = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        err = dir < 0 ? hth_fail_errno(errno, "opening the directory")
+                      : store_open_dir(dir, path, create, read_only, out);
+        if (err != HTH_OK && dir >= 0) {
+            close(dir);
+        }
+    }
+    pthread_mutex_unlock(&open_lock);
+    if (err != HTH_OK) {
+        return hth_err_prefix(err, "store '%s'", path);
+    }
+    hth_log(DEBUG, STORE, "open", "dir=%s read_only=%d", path, read_only);
+    return HTH_OK;
+}
+
+void hth_store_close(hth_store *s)
+{
+    if (s == NULL) {
+        return;
+    }
+    pthread_mutex_lock(&open_lock);
+    if (--s->refs == 0) {
+        hth_store **p = &open_stores;
+        while (*p != s) {
+            p = &(*p)->next;
+        }
+        *p = s->next;
+        hth_index_close(&s->index);
+        close(s->dir);
+        hth_free(s);
+    }
+    pthread_mutex_unlock(&open_lock);
+}
+
+hth_err hth_store_check_name(const char *name)
+{
+    size_t n = strnlen(name, HTH_STORE_NAME_MAX + 1);
+    if (n == 0 || n > HTH_STORE_NAME_MAX) {
+        return hth_fail(HTH_EINVAL, "a model's name has 1 to %d bytes", HTH_STORE_NAME_MAX);
+    }
+    bool bad = name[0] == '.';
+    for (size_t i = 0; i < n; i++) {
+        unsigned char c = (unsigned char)name[i];
+        bad |= c < 0x20 || c == 0x7f || c == '/' || c == ':';
+    }
+    return bad ? hth_fail(HTH_EINVAL,
+                          "'%s' cannot be a model's name: no '/', ':' or control characters, and "
+                          "no '.' in front",
+                          name)
+               : HTH_OK;
+}
+
+hth_version_key hth_version_key_of(const char *name, int version)
+{
+    hth_version_key k;
+    size_t n = strlen(name); // checked: at most HTH_STORE_NAME_MAX
+    uint32_t be = htobe32((uint32_t)version);
+    memcpy(k.text, name, n + 1);
+    memcpy(k.text + n + 1, &be, sizeof be);
+    k.bytes = n + 1 + sizeof be;
+    return k;
+}
+
+hth_err hth_version_key_parse(const MDB_val *key, char *name, int *version)
+{
+    size_t n = strnlen(key->mv_data, key->mv_size);
+    uint32_t be;
+    if (n > HTH_STORE_NAME_MAX || key->mv_size != n + 1 + sizeof be) {
+        return hth_fail(HTH_ECORRUPT, "the store's list of versions is damaged");
+    }
+    memcpy(name, key->mv_data, n + 1);
+    memcpy(&be, (const char *)key->mv_data + n + 1, sizeof be);
+    *version = (int)be32toh(be);
+    return HTH_OK;
+}
+
+static hth_err store_last_row(hth_txn *t, void *ctx, const MDB_val *key, const MDB_val *value)
+{
+    const hth_version_key *want = ((void **)ctx)[0];
+    char name[HTH_STORE_NAME_MAX + 1];
+    int version;
+    HTH_TRY(hth_version_key_parse(key, name, &version));
+    if (strcmp(name, want->text) != 0) {
+        return HTH_ECANCELED; // past the model's rows
+    }
+    *(int *)((void **)ctx)[1] = version;
+    return HTH_OK;
+}
+
+hth_err hth_store_last(hth_txn *t, const char *name, int *version)
+{
+    hth_version_key from = hth_version_key_of(name, 0);
+    void *ctx[] = {&from, version};
+    *version = 0;
+    hth_err err = hth_txn_each(t, HTH_TABLE_VERSIONS, from.text, from.bytes, store_last_row, ctx);
+    return err == HTH_ECANCELED ? HTH_OK : err;
+}
+
+hth_err hth_store_row(hth_txn *t, const hth_id *id, hth_tensor_row *out)
+{
+    MDB_val v;
+    HTH_TRY(hth_txn_get(t, HTH_TABLE_TENSORS, id, sizeof *id, &v));
+    if (v.mv_size != sizeof *out) {
+        return hth_fail(HTH_ECORRUPT, "the store's list of tensors is damaged");
+    }
+    memcpy(out, v.mv_data, sizeof *out);
+    return HTH_OK;
+}
+
+static hth_err store_read_changes(hth_txn *t, void *ctx)
+{
+    MDB_val v;
+    hth_err err = hth_txn_get(t, HTH_TABLE_INFO, "changes", 7, &v);
+    if (err == HTH_OK && v.mv_size == sizeof(uint64_t)) {
+        memcpy(ctx, v.mv_data, v.mv_size);
+    }
+    return err == HTH_ENOENT ? HTH_OK : err;
+}
+
+hth_err hth_store_changed(hth_txn *t)
+{
+    uint64_t n = 0;
+    HTH_TRY(store_read_changes(t, &n));
+    n++;
+    return hth_txn_put(t, HTH_TABLE_INFO, "changes", 7, &n, sizeof n);
+}
+
+uint64_t hth_store_change_count(hth_store *s)
+{
+    uint64_t n = 0;
+    hth_err err = hth_index_read(&s->index, store_read_changes, &n);
+    return err == HTH_OK ? n : 0;
+}
+
+typedef struct store_text {
+    const char *key, *value;
+    char *out;
+    size_t cap;
+} store_text;
+
+static hth_err store_text_check(const char *key)
+{
+    size_t n = strnlen(key, 512);
+    return n >= 1 && n <= 511
+               ? HTH_OK
+               : hth_fail(HTH_EINVAL, "a text's key has 1 to 511 bytes"); // LMDB's limit
+}
+
+static hth_err store_text_put(hth_txn *t, void *ctx)
+{
+    store_text *x = ctx;
+    return hth_txn_put(t, HTH_TABLE_TEXTS, x->key, strlen(x->key), x->value, strlen(x->value));
+}
+
+static hth_err store_text_get(hth_txn *t, void *ctx)
+{
+    store_text *x = ctx;
+    MDB_val v;
+    hth_err err = hth_txn_get(t, HTH_TABLE_TEXTS, x->key, strlen(x->key), &v);
+    if (err != HTH_OK) {
+        return err == HTH_ENOENT ? hth_fail(err, "the store has no text '%.100s'", x->key) : err;
+    }
+    if (v.mv_size >= x->cap) {
+        return hth_fail(HTH_ETOOBIG, "the text '%.100s' has %zu bytes, room is for %zu", x->key,
+                        v.mv_size, x->cap);
+    }
+    memcpy(x->out, v.mv_data, v.mv_size);
+    x->out[v.mv_size] = '\0';
+    return HTH_OK;
+}
+
+hth_err hth_store_text_put(hth_store *s, const char *key, const char *value)
+{
+    HTH_TRY(store_text_check(key));
+    return hth_index_write(&s->index, store_text_put, &(store_text){.key = key, .value = value});
+}
+
+hth_err hth_store_text_get(hth_store *s, const char *key, char *value, size_t cap)
+{
+    HTH_TRY(store_text_check(key));
+    return hth_index_read(&s->index, store_text_get,
+                          &(store_text){.key = key, .out = value, .cap = cap});
+}

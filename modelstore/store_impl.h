@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// modelstore/store_impl.h - what the store's own files share.
+#ifndef HTH_MODELSTORE_STORE_IMPL_H
+#define HTH_MODELSTORE_STORE_IMPL_H
+
+#include "modelstore/file.h"
+#include "modelstore/index.h"
+#include "modelstore/record.h"
+#include "modelstore/store.h"
+
+#include <sys/types.h>
+
+#define HTH_STORE_FORMAT   1
+#define HTH_STORE_NAME_MAX 200
+#define HTH_STORE_LOCK     "lock" // shared while a put makes files, exclusive while gc removes them
+
+struct hth_store {
+    hth_index index;
+    int dir; // the directory's descriptor: renaming the directory does not disturb an open store
+    bool read_only;
+    int refs; // opens of the same directory by this process share one object: LMDB forbids a second
+              // environment
+    dev_t dev;
+    ino_t ino;
+    struct hth_store *next;
+};
+
+// The key of a version in VERSIONS; the first name_bytes + 1 bytes are the prefix of all versions
+// of the model.
+typedef struct hth_version_key {
+    char text[HTH_STORE_NAME_MAX + 1 + 4];
+    size_t bytes;
+} hth_version_key;
+hth_version_key hth_version_key_of(const char *name, int version);
+// hth_version_key_parse reads a key back; HTH_ECORRUPT when it is none. `name` has
+// HTH_STORE_NAME_MAX + 1 bytes.
+hth_err hth_version_key_parse(const MDB_val *key, char *name, int *version);
+
+hth_err hth_store_check_name(const char *name);
+// hth_store_last stores the newest version of a model that exists, 0 when there is none.
+hth_err hth_store_last(hth_txn *t, const char *name, int *version);
+// hth_store_changed adds one to the change count.
+hth_err hth_store_changed(hth_txn *t);
+// hth_store_row reads a tensor's row; HTH_ENOENT without a sentence.
+hth_err hth_store_row(hth_txn *t, const hth_id *id, hth_tensor_row *out);
+
+#endif

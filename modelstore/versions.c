@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reading, listing and removing versions: transactions over the tables VERSIONS and TENSORS.
+//
+// Invariant: a tensor's `refs` is the number of version records in which its id occurs (once per
+// record, however often it occurs there). Tensors with refs 0 stay until gc.
+#include "modelstore/store_impl.h"
+
+#include "base/alloc.h"
+#include "base/log.h"
+
+#include <stdio.h>
+#include <string.h>
+
+typedef struct version_job {
+    const char *name;
+    int version;
+    hth_manifest *manifest;   // of get
+    hth_store_entry *entries; // of list
+    int n, cap;
+    char *text; // of the sentence about what exists
+    size_t text_cap;
+} version_job;
+
+// versions_name_row appends "vgg:3" for each row to the sentence, as far as there is room.
+static hth_err versions_name_row(hth_txn *t, void *ctx, const MDB_val *key, const MDB_val *value)
+{
+    version_job *j = ctx;
+    char name[HTH_STORE_NAME_MAX + 1];
+    int version;
+    HTH_TRY(hth_version_key_parse(key, name, &version));
+    size_t n = strlen(j->text);
+    bool same = strcmp(name, j->name) == 0;
+    if (j->version != 0 && !same) {
+        return HTH_OK;
+    }
+    if (j->text_cap - n < strlen(name) + 20) {
+        snprintf(j->text + n, j->text_cap - n, ", ...");
+        return HTH_ECANCELED;
+    }
+    snprintf(j->text + n, j->text_cap - n, "%s%s:%d", n ? ", " : "", name, version);
+    return HTH_OK;
+}
+
+// versions_absent makes the sentence for a version that is not there: what is there instead.
+static hth_err versions_absent(hth_txn *t, const char *name, int version, int last)
+{
+    char text[600] = "";
+    version_job j = {.name = name, .version = last, .text = text, .text_cap = sizeof text};
+    hth_err err = hth_txn_each(t, HTH_TABLE_VERSIONS, NULL, 0, versions_name_row, &j);
+    if (err != HTH_OK && err != HTH_ECANCELED) {
+        return err;
+    }
+    if (last != 0) {
+        return hth_fail(HTH_ENOENT, "model '%s' has no version %d; there are: %s", name, version,
+                        text);
+    }
+    return hth_fail(HTH_ENOENT, "no model '%s'; %s%s", name,
+                    text[0] ? "there are: " : "the store is empty", text);
+}
+
+// versions_find stores the record of a version (0: the newest, and *version becomes its number).
+static hth_err versions_find(hth_txn *t, const char *name, int *version, MDB_val *out)
+{
+    int last;
+    HTH_TRY(hth_store_check_name(name));
+    HTH_TRY(hth_store_last(t, name, &last));
+    int want = *version == 0 ? last : *version;
+    hth_version_key key = hth_version_key_of(name, want);
+    hth_err err =
+        want > 0 ? hth_txn_get(t, HTH_TABLE_VERSIONS, key.text, key.bytes, out) : HTH_ENOENT;
+    if (err == HTH_ENOENT) {
+        return versions_absent(t, name, *version, last);
+    }
+    *version = want;
+    return err;
+}
+
+static hth_err versions_copy_tensors(hth_record *r, hth_manifest *m)
+{
+    m->tensors = hth_calloc((size_t)r->n_tensors, sizeof *m->tensors);
+    if (m->tensors == NULL) {
+        return hth_fail(HTH_ENOMEM, "out of memory for a version's list of tensors");
+    }
+    for (int i = 0; i < r->n_tensors; i++) {
+        hth_record_tensor t;
+        HTH_TRY(hth_record_next(r, &t));
+        m->tensors[i] = (hth_manifest_tensor){hth_strndup(t.name, t.name_bytes), t.id, t.dtype,
+                                              t.shape, t.bytes};
+        m->n_tensors++;
+        if (m->tensors[i].name == NULL) {
+            return hth_fail(HTH_ENOMEM, "out of memory for a tensor's name");
+        }
+    }
+    return HTH_OK;
+}
+
+static hth_err versions_get(hth_txn *t, void *ctx)
+{
+    version_job *j = ctx;
+    hth_manifest *m = j->manifest;
+    MDB_val v;
+    hth_record r;
+    hth_manifest_fini(m); // of an earlier try
+    m->version = j->version;
+    HTH_TRY(versions_find(t, j->name, &m->version, &v));
+    HTH_TRY(hth_record_open(&r, v.mv_data, v.mv_size));
+    m->created_ns = r.created_ns;
+    m->name = hth_strdup(j->name);
+    m->skeleton = hth_memdup(r.skeleton, r.skeleton_bytes);
+    m->skeleton_bytes = r.skeleton_bytes;
+    m->meta = hth_strndup(r.meta, r.meta_bytes);
+    if (m->name == NULL || m->skeleton == NULL || m->meta == NULL) {
+        return hth_fail(HTH_ENOMEM, "out of memory reading model '%s'", j->name);
+    }
+    return versions_copy_tensors(&r, m);
+}
+
+hth_err hth_store_get(hth_store *s, const char *name, int version, hth_manifest *out)
+{
+    memset(out, 0, sizeof *out);
+    hth_err err = hth_index_read(&s->index, versions_get,
+                                 &(version_job){.name = name, .version = version, .manifest = out});
+    if (err != HTH_OK) {
+        hth_manifest_fini(out);
+    }
+    return err;
+}
+
+void hth_manifest_fini(hth_manifest *m)
+{
+    for (int i = 0; i < m->n_tensors; i++) {
+        hth_free(m->tensors[i].name);
+    }
+    hth_free(m->tensors);
+    hth_free(m->skeleton);
+    hth_free(m->meta);
+    hth_free(m->name);
+    memset(m, 0, sizeof *m);
+}
+
+static hth_err versions_list_row(hth_txn *t, void *ctx, const MDB_val *key, const MDB_val *value)
+{
+    version_job *j = ctx;
+    hth_record r;
+    hth_store_entry e = {.version = 0};
+    HTH_TRY(hth_version_key_parse(key, e.name, &e.version));
+    HTH_TRY(hth_record_open(&r, value->mv_data, value->mv_size));
+    e.created_ns = r.created_ns;
+    e.n_tensors = r.n_tensors;
+    for (int i = 0; i < r.n_tensors; i++) {
+        hth_record_tensor x;
+        hth_tensor_row row;
+        HTH_TRY(hth_record_next(&r, &x));
+        if (x.repeated) {
+            continue;
+        }
+        hth_err err = hth_store_row(t, &x.id, &row);
+        if (err != HTH_OK) {
+            return err == HTH_ENOENT
+                       ? hth_fail(HTH_ECORRUPT,
+                                  "'%s:%d' names a tensor that the store does not list", e.name,
+                                  e.version)
+                       : err;
+        }
+        e.bytes += x.bytes;
+        e.own_bytes += row.refs == 1 ? x.bytes : 0;
+    }
+    if (HTH_GROW(j->entries, j->n, j->cap) != 0) {
+        return hth_fail(HTH_ENOMEM, "out of memory listing the store");
+    }
+    j->entries[j->n++] = e;
+    return HTH_OK;
+}
+
+static hth_err versions_list(hth_txn *t, void *ctx)
+{
+    version_job *j = ctx;
+    j->n = 0;
+    return hth_txn_each(t, HTH_TABLE_VERSIONS, NULL, 0, versions_list_row, j);
+}
+
+hth_err hth_store_list(hth_store *s, hth_store_entry **out, int *n)
+{
+    version_job j = {.n = 0};
+    hth_err err = hth_index_read(&s->index, versions_list, &j);
+    if (err != HTH_OK) {
+        hth_free(j.entries);
+        j = (version_job){.n = 0};
+    }
+    *out = j.entries;
+    *n = j.n;
+    return err;
+}
+
+// versions_unref drops one reference from each tensor of a record (a copy: the map changes
+// underneath).
+static hth_err versions_unref(hth_txn *t, const void *data, size_t bytes)
+{
+    hth_record r;
+    HTH_TRY(hth_record_open(&r, data, bytes));
+    for (int i = 0; i < r.n_tensors; i++) {
+        hth_record_tensor x;
+        hth_tensor_row row;
+        HTH_TRY(hth_record_next(&r, &x));
+        if (x.repeated || hth_store_row(t, &x.id, &row) != HTH_OK || row.refs == 0) {
+            continue; // a damaged store must still let its versions be removed
+        }
+        row.refs--;
+        HTH_TRY(hth_txn_put(t, HTH_TABLE_TENSORS, &x.id, sizeof x.id, &row, sizeof row));
+    }
+    return HTH_OK;
+}
+
+static hth_err versions_rm_one(hth_txn *t, const char *name, int version)
+{
+    MDB_val v;
+    HTH_TRY(versions_find(t, name, &version, &v));
+    size_t bytes = v.mv_size;
+    void *copy = hth_memdup(v.mv_data, bytes);
+    if (copy == NULL) {
+        return hth_fail(HTH_ENOMEM, "out of memory removing '%s:%d'", name, version);
+    }
+    hth_err err = versions_unref(t, copy, bytes);
+    hth_free(copy);
+    HTH_TRY(err);
+    hth_version_key key = hth_version_key_of(name, version);
+    return hth_txn_del(t, HTH_TABLE_VERSIONS, key.text, key.bytes);
+}
+
+static hth_err versions_rm(hth_txn *t, void *ctx)
+{
+    version_job *j = ctx;
+    int last = 0;
+    HTH_TRY(versions_rm_one(t, j->name, j->version));
+    if (j->version == 0) {
+        HTH_TRY(hth_store_last(t, j->name, &last));
+    }
+    while (last > 0) {
+        HTH_TRY(versions_rm_one(t, j->name, last));
+        HTH_TRY(hth_store_last(t, j->name, &last));
+    }
+    return hth_store_changed(t);
+}
+
+hth_err hth_store_rm(hth_store *s, const char *name, int version)
+{
+    HTH_TRY(
+        hth_index_write(&s->index, versions_rm, &(version_job){.name = name, .version = version}));
+    hth_log(INFO, STORE, "rm", "model=%s version=%d", name, version);
+    return HTH_OK;
+}

@@ -1,0 +1,187 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the onnx package's backend node tests through libhearth (embedded engine) and prints a table.
+
+usage: conformance.py LIBHEARTH.SO [--filter TEXT] [--verbose]     needs onnx and numpy (PyPI)
+Each case brings a one-node (or function-expanded) model, inputs and expected outputs, all made by the onnx package.
+passed: every output agrees within the case's tolerance; unsupported: the import was refused, with its reason; failed: the rest.
+"""
+import argparse
+import collections
+import ctypes as C
+import os
+import re
+import sys
+import tempfile
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+MAX_RANK = 8
+DTYPES = {1: np.float32, 2: np.uint8, 3: np.int8, 4: np.uint16, 5: np.int16, 6: np.int32, 7: np.int64, 9: np.bool_,
+          10: np.float16, 11: np.float64, 12: np.uint32, 13: np.uint64}
+HEARTH_DTYPE = {np.dtype(v): k for k, v in DTYPES.items()}
+try:
+    import ml_dtypes
+    DTYPES[16] = ml_dtypes.bfloat16
+    HEARTH_DTYPE[np.dtype(ml_dtypes.bfloat16)] = 16
+except ImportError:
+    pass
+ENOTSUP = 12
+
+
+class Tensor(C.Structure):
+    _fields_ = [('name', C.c_char_p), ('dtype', C.c_int), ('rank', C.c_int), ('shape', C.c_int64 * MAX_RANK),
+                ('data', C.c_void_p), ('bytes', C.c_size_t)]
+
+
+class Options(C.Structure):
+    _fields_ = [('store', C.c_char_p), ('device', C.c_char_p), ('timeout_ms', C.c_uint64), ('no_shared_memory', C.c_int)]
+
+
+class ImportResult(C.Structure):
+    _fields_ = [('version', C.c_int), ('unchanged', C.c_int)] + [(n, C.c_uint64) for n in 'abcd']
+
+
+class Hearth:
+    def __init__(self, path, store):
+        self.lib = C.CDLL(path)
+        self.lib.hearth_error.restype = C.c_char_p
+        self.handle = C.c_void_p()
+        options = Options(store.encode(), b'cpu:threads=2', 0, 0)
+        self.check(self.lib.hearth_open(b'inproc://', C.byref(options), C.byref(self.handle)))
+
+    def check(self, status):
+        if status:
+            raise RuntimeError(status, self.lib.hearth_error().decode())
+
+    def load(self, name, path):
+        result = ImportResult()
+        self.check(self.lib.hearth_import(self.handle, name.encode(), path.encode(), 0, None, None, C.byref(result)))
+
+    def infer(self, name, feeds):
+        tensors, keep = (Tensor * max(1, len(feeds)))(), []
+        for t, (key, array) in zip(tensors, feeds.items()):
+            a = np.ascontiguousarray(array).reshape(np.shape(array))
+            keep.append(a)
+            t.name, t.dtype, t.rank = key.encode(), HEARTH_DTYPE[a.dtype], a.ndim
+            t.shape[:a.ndim] = a.shape
+            t.data, t.bytes = a.ctypes.data, a.nbytes
+        out, n = C.POINTER(Tensor)(), C.c_int()
+        self.check(self.lib.hearth_infer(self.handle, name.encode(), tensors, len(feeds), C.byref(out), C.byref(n)))
+        result = {}
+        for i in range(n.value):
+            t = out[i]
+            raw = C.string_at(t.data, t.bytes) if t.bytes else b''
+            result[t.name.decode()] = np.frombuffer(raw, DTYPES[t.dtype]).reshape(list(t.shape[:t.rank]))
+        self.lib.hearth_tensors_free(out, n)
+        return result
+
+    def remove(self, name):
+        self.lib.hearth_remove(self.handle, name.encode())
+
+    def close(self):
+        self.lib.hearth_close(self.handle)
+
+
+def collect():
+    """The node cases of the onnx package, each (name, model, data sets, rtol, atol)."""
+    from onnx.backend.test.case.node import collect_testcases
+    try:
+        cases = collect_testcases(None)
+    except TypeError:
+        cases = collect_testcases()
+    for c in cases:
+        yield c.name, c.model, c.data_sets, c.rtol, c.atol
+
+
+def as_arrays(values):
+    for v in values:
+        if isinstance(v, onnx.TensorProto):
+            v = numpy_helper.to_array(v)
+        if v is None or isinstance(v, (list, dict)):
+            raise TypeError('sequence, optional or map value')
+        a = np.asarray(v)
+        if a.dtype not in HEARTH_DTYPE:
+            raise TypeError(f'dtype {a.dtype}')
+        yield a
+
+
+def compare(got, want, rtol, atol):
+    if got.shape != want.shape:
+        return f'shape {list(got.shape)}, expected {list(want.shape)}'
+    if got.dtype != want.dtype:
+        return f'dtype {got.dtype}, expected {want.dtype}'
+    wide = np.float64 if want.dtype.kind in 'fV' or 'bfloat' in str(want.dtype) else None
+    a, b = (got.astype(wide), want.astype(wide)) if wide else (got, want)
+    if wide and not np.allclose(a, b, rtol=rtol, atol=atol, equal_nan=True):
+        return f'differs by up to {np.nanmax(np.abs(a - b)):.2e}'
+    if not wide and not np.array_equal(a, b):
+        return f'{np.count_nonzero(a != b)} of {a.size} elements differ'
+    return None
+
+
+def run_case(h, folder, name, model, data_sets, rtol, atol):
+    """'passed', or ('unsupported' | 'failed', reason)."""
+    g = model.graph
+    path = os.path.join(folder, 'case.onnx')
+    onnx.save(model, path)
+    try:
+        h.load('case', path)
+    except RuntimeError as e:
+        status, text = e.args
+        return ('unsupported' if status == ENOTSUP else 'failed', text)
+    try:
+        for inputs, outputs in data_sets:
+            try:
+                feeds = dict(zip([i.name for i in g.input], as_arrays(inputs)))
+                wants = list(as_arrays(outputs))
+            except TypeError as e:
+                return 'unsupported', str(e)
+            try:
+                got = h.infer('case', feeds)
+            except RuntimeError as e:
+                return ('unsupported' if e.args[0] == ENOTSUP else 'failed', e.args[1])
+            for o, want in zip(g.output, wants):
+                # Random results cannot agree; their shape and dtype can.
+                why = compare(got[o.name], want, rtol, atol)
+                if why:
+                    return 'failed', f"output '{o.name}': {why}"
+    finally:
+        h.remove('case')
+    return 'passed', ''
+
+
+def main():
+    p = argparse.ArgumentParser()
+    p.add_argument('library')
+    p.add_argument('--filter', default='')
+    p.add_argument('--verbose', action='store_true')
+    args = p.parse_args()
+    counts, reasons, failures = collections.Counter(), collections.Counter(), []
+    with tempfile.TemporaryDirectory() as folder:
+        h = Hearth(os.path.abspath(args.library), os.path.join(folder, 'store'))
+        for name, model, data_sets, rtol, atol in collect():
+            if args.filter not in name:
+                continue
+            outcome, why = run_case(h, folder, name, model, data_sets, rtol, atol)
+            counts[outcome] += 1
+            if outcome == 'failed':
+                failures.append((name, why))
+            elif outcome == 'unsupported':
+                reasons[re.sub(r"node '[^']*'( \([^)]*\))?:? *", '', re.sub(r"^[^:]*case'?: *", '', why))[:90]] += 1
+            if args.verbose:
+                print(f'{outcome:12} {name} {why}', flush=True)
+        h.close()
+    print(f'onnx {onnx.__version__} backend node tests through libhearth')
+    for why, n in reasons.most_common():
+        print(f'  unsupported {n:5}  {why}')
+    for name, why in failures:
+        print(f'  failed      {name}: {why}')
+    print(f"{counts['passed']} passed, {counts['failed']} failed, {counts['unsupported']} skipped")
+    return 1 if failures or not counts['passed'] else 0
+
+
+if __name__ == '__main__':
+    sys.exit(main())

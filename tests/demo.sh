@@ -1,0 +1,40 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# The main job on real input: two models into a fresh store (the second shares all but its head with the first), a server on
+# a local socket, 360 handwritten digits classified, the ledger of bytes. usage: tests/demo.sh BUILD_DIR, from the root.
+set -eu
+build=$1
+data=tests/data/digits
+dir=$(mktemp -d "${TMPDIR:-/tmp}/hearth-demo.XXXXXX")
+pid=
+cleanup() {
+    [ -z "$pid" ] || kill "$pid" 2>/dev/null || true
+    rm -rf "$dir"
+}
+trap cleanup EXIT INT TERM
+say() { printf '\n\033[1m$ %s\033[0m\n' "$*"; }
+run() { say "$@"; "$@"; }
+
+HEARTH_SERVER=ipc://$dir/hearth.sock
+export HEARTH_SERVER
+say hearthd --store "$dir/store" --listen "$HEARTH_SERVER" '&'
+"$build/hearthd" --store "$dir/store" --listen "$HEARTH_SERVER" &
+pid=$!
+i=0
+while [ ! -S "$dir/hearth.sock" ]; do
+    i=$((i + 1))
+    kill -0 "$pid" 2>/dev/null && [ $i -lt 100 ] || { echo "hearthd did not start" >&2; exit 1; }
+    sleep 0.1
+done
+PATH=$build:$PATH
+run hearth import digits $data/digits.onnx
+run hearth import parity $data/digits-parity.onnx
+run hearth ls
+run hearth infer digits --input image=$data/images.npy --labels $data/labels.npy
+run hearth infer parity --input image=$data/images.npy
+run hearth stats
+say kill -TERM "$pid"
+kill -TERM "$pid"
+wait "$pid"
+pid=
+echo "hearthd stopped cleanly"

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+// Import and specialization of exported models: ~/.cache/hearth-models/*/NAME.{ts,dyn}.onnx with
+// NAME.x.npy and the expected NAME.*.y.npy. SKIP where the folder is absent. Times are printed, and
+// bounded generously.
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "graph/onnx.h"
+#include "graph/specialize.h"
+#include "kernels/kernel.h"
+
+#include <glob.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+// Reads dtype and shape from the header of an .npy file; contents too, for inputs whose values may
+// be asked for.
+static bool read_npy(const char *path, hth_tensor *t)
+{
+    unsigned char head[10];
+    char text[4096];
+    FILE *f = fopen(path, "rb");
+    memset(t, 0, sizeof *t);
+    if (f == NULL) {
+        return false;
+    }
+    assert_int_equal(fread(head, 1, sizeof head, f), sizeof head);
+    size_t n = head[8] + 256U * head[9];
+    assert_true(n < sizeof text);
+    assert_int_equal(fread(text, 1, n, f), n);
+    text[n] = '\0';
+    t->dtype = strstr(text, "<f4") != NULL ? HTH_DT_F32 : HTH_DT_I64;
+    const char *p = strchr(strstr(text, "'shape'"), '(') + 1;
+    while (*p >= '0' && *p <= '9') {
+        t->shape.dim[t->shape.rank++] = strtoll(p, (char **)&p, 10);
+        p += strspn(p, ", ");
+    }
+    assert_int_equal(hth_tensor_bytes(t->dtype, &t->shape, HTH_LAYOUT_PLAIN, &t->bytes), HTH_OK);
+    t->data = malloc(t->bytes);
+    assert_int_equal(fread(t->data, 1, t->bytes, f), t->bytes);
+    fclose(f);
+    return true;
+}
+
+// Shape arithmetic that should have been folded: Shape, Size, and everything that makes a few
+// integers.
+static int left_over(const hth_graph *g)
+{
+    int n = 0;
+    for (int i = 0; i < g->n_nodes; i++) {
+        const hth_node *node = &g->nodes[i];
+        const hth_value *v = &g->values[node->outputs[0]];
+        bool shape = node->op == HTH_OP_SHAPE || node->op == HTH_OP_SIZE;
+        if (shape || (v->dtype == HTH_DT_I64 && hth_shape_elements(&v->shape) <= HTH_MAX_RANK)) {
+            print_message("  left: %s (%s)\n", node->name, hth_op_name(node->op));
+            n++;
+        }
+    }
+    return n;
+}
+
+static void check_model(const char *path)
+{
+    char name[512], file[600];
+    hth_tensor x, y;
+    hth_graph *model;
+    hth_stage s;
+    snprintf(name, sizeof name, "%.*s", (int)(strlen(path) - strlen(".onnx")), path);
+    snprintf(file, sizeof file, "%s.y.npy", name);
+    if (!read_npy(file, &y)) {
+        return;
+    }
+    *strrchr(name, '.') = '\0';
+    snprintf(file, sizeof file, "%s.x.npy", name);
+    assert_true(read_npy(file, &x));
+    if (hth_onnx_load_file(path, &model) != HTH_OK) {
+        fail_msg("%s: %s", path, hth_err_detail());
+    }
+    uint64_t start = hth_now_ns();
+    if (hth_specialize(model, &x, hth_ref_eval, NULL, &s) != HTH_OK) {
+        fail_msg("%s: %s", path, hth_err_detail());
+    }
+    double ms = (double)(hth_now_ns() - start) / 1e6;
+    print_message("%-34s %5d nodes -> %4d in %7.2f ms\n", strrchr(path, '/') + 1, model->n_nodes,
+                  s.graph->n_nodes, ms);
+    assert_int_equal(hth_graph_check(s.graph), HTH_OK);
+    assert_null(s.rest);
+    assert_true(hth_shape_equal(&s.graph->values[s.graph->outputs[0]].shape, &y.shape));
+    assert_int_equal(s.graph->values[s.graph->outputs[0]].dtype, y.dtype);
+    assert_int_equal(left_over(s.graph), 0);
+    assert_true(ms < 2000);
+    hth_stage_fini(&s);
+    hth_graph_free(model);
+    free(x.data);
+    free(y.data);
+}
+
+static void test_models(void **state)
+{
+    char pattern[512];
+    glob_t files;
+    const char *home = getenv("HOME");
+    snprintf(pattern, sizeof pattern, "%s/.cache/hearth-models/*/*.onnx",
+             home != NULL ? home : ".");
+    if (glob(pattern, 0, NULL, &files) != 0) {
+        skip();
+    }
+    for (size_t i = 0; i < files.gl_pathc; i++) {
+        check_model(files.gl_pathv[i]);
+    }
+    globfree(&files);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_models)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
