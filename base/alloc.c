@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The allocator is the C library's; what is added is a count, so that a test can fail the N-th allocation for
-// N = 1, 2, .. until the tested call succeeds, and see that nothing stays behind.
+// The allocator is the C library's; what is added is a count, so that a test can fail the N-th
+// allocation for N = 1, 2, .. until the tested call succeeds, and see that nothing stays behind.
 #include "base/alloc.h"
 
 #include <stdarg.h>
@@ -43,7 +43,11 @@ void *hth_alloc(size_t bytes)
 
 void *hth_calloc(size_t n, size_t size)
 {
-    return alloc_refused() ? NULL : alloc_counted(calloc(n ? n : 1, size ? size : 1));
+    uint64_t bytes; // checked here, too: some debugging allocators abort on overflow
+    if (alloc_refused() || hth_mul_bytes(n, size, &bytes) != 0) {
+        return NULL;
+    }
+    return alloc_counted(calloc(n ? n : 1, size ? size : 1));
 }
 
 void *hth_realloc(void *p, size_t n, size_t size)

@@ -1,172 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 // Putting a version: hash, write what is new, sync, and name it in one transaction.
 //
-// 1. Two threads (the caller's is one) take tensors, largest first: hash; if the id is new to this
-// put and to the
-//    index, and too big to be inlined, write it to a file under tmp/ whose way to the disk starts
-//    at once. Hashing comes first because a re-import must not write; the largest first so that
-//    both threads end together.
+// 1. Tensors are hashed; those that are new and too big to be inlined are written to files under
+//    tmp/, whose way to the disk starts at once (put_work.c).
 // 2. Each new file is synced: by then mostly on the disk already.
 // 3. In one write transaction: files get their names, the directories are synced, references are
-// counted, the version
-//    is recorded. LMDB's commit is the moment at which the version exists.
+//    counted, the version is recorded. LMDB's commit is the moment at which the version exists.
+//
 // Invariants: the index never names a file that is not whole on the disk. While a put makes files
 // it holds the lock file shared, gc holds it alone: a tensor that step 1 found in the index is
 // still there in step 3. A failed put removes its temporary files, and its renamed ones if no other
 // put has committed the same id meanwhile (looked up while holding LMDB's write lock, under which
 // renames happen).
-#include "modelstore/store_impl.h"
+#include "modelstore/put_impl.h"
 
 #include "base/clock.h"
-#include "base/hash.h"
 #include "base/log.h"
 #include "base/settings.h"
 #include "base/stats.h"
-#include "base/thread.h"
 
-#include <stdatomic.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
-typedef struct put_item {
-    const hth_put_tensor *t;
-    hth_id id;
-    bool repeated; // another item of this put has the id, and does its work
-    bool fresh;    // not in the index when looked up
-    bool renamed;
-    hth_path temp; // "" until the file is being made
-    UT_hash_handle hh;
-} put_item;
-
-typedef struct put_job {
-    hth_store *s;
-    const char *name;
-    int n;            // of items; 0 until they are there
-    put_item *items;  // in the caller's order
-    put_item **order; // largest first
-    put_item *by_id;  // guarded by lock
-    size_t inline_max;
-    hth_progress_fn progress;
-    void *ctx;
-    pthread_t caller;
-    uint64_t total;
-    _Atomic uint64_t done; // bytes hashed or written, of 2 * total
-    atomic_int next;
-    atomic_bool stop;
-    pthread_mutex_t lock;
-    hth_err err; // first failure, with its sentence; guarded by lock
-    char detail[1024];
-    hth_buffer record;
-    hth_put_result result;
-} put_job;
-
-static void put_set_failure(put_job *j, hth_err err)
-{
-    pthread_mutex_lock(&j->lock);
-    if (j->err == HTH_OK) {
-        j->err = err;
-        memcpy(j->detail, hth_err_detail(), strnlen(hth_err_detail(), sizeof j->detail - 1));
-    }
-    pthread_mutex_unlock(&j->lock);
-    atomic_store(&j->stop, true);
-}
-
-// put_tick counts work and, on the caller's thread, tells the caller.
-static hth_err put_tick(void *ctx, size_t bytes)
-{
-    put_job *j = ctx;
-    uint64_t done = atomic_fetch_add(&j->done, bytes) + bytes;
-    if (j->progress != NULL && pthread_equal(j->caller, pthread_self()) &&
-        j->progress(j->ctx, done / 2, j->total) != 0) {
-        return hth_fail(HTH_ECANCELED, "canceled");
-    }
-    return atomic_load(&j->stop) ? hth_fail(HTH_ECANCELED, "canceled") : HTH_OK;
-}
-
-// put_claim decides who of equal tensors does the work. HTH_ENOMEM.
-static hth_err put_claim(put_job *j, put_item *it)
-{
-    put_item *first;
-    hth_err err = HTH_OK;
-    pthread_mutex_lock(&j->lock);
-    HASH_FIND(hh, j->by_id, &it->id, sizeof it->id, first);
-    it->repeated = first != NULL;
-    if (first == NULL) {
-        HASH_ADD(hh, j->by_id, id, sizeof it->id, it);
-        err = HTH_HASH_ADDED(it)
-                  ? HTH_OK
-                  : hth_fail(HTH_ENOMEM, "out of memory for a version's list of tensors");
-    }
-    pthread_mutex_unlock(&j->lock);
-    return err;
-}
-
-// put_look finds out whether the store has the tensor, whole: a listed file of the wrong size is
-// written again.
-static hth_err put_look(hth_txn *t, void *ctx)
-{
-    put_job *j = ((void **)ctx)[0];
-    put_item *it = ((void **)ctx)[1];
-    hth_tensor_row row;
-    hth_err err = hth_store_row(t, &it->id, &row);
-    it->fresh = err == HTH_ENOENT;
-    if (err == HTH_OK && !row.inlined) {
-        uint64_t bytes;
-        hth_path path = hth_path_of_tensor(&it->id);
-        it->fresh = hth_file_bytes(j->s->dir, path.text, &bytes) != HTH_OK || bytes != it->t->bytes;
-    }
-    return err == HTH_ENOENT ? HTH_OK : err;
-}
-
-static bool put_is_file(const put_job *j, const put_item *it)
-{
-    return it->fresh && !it->repeated && it->t->bytes > j->inline_max;
-}
-
-static hth_err put_work(put_job *j, put_item *it)
-{
-    const hth_put_tensor *t = it->t;
-    it->id = hth_content_id(t->dtype, &t->shape, t->data, t->bytes);
-    HTH_TRY(put_tick(j, t->bytes));
-    HTH_TRY(put_claim(j, it));
-    if (!it->repeated) {
-        HTH_TRY(hth_index_read(&j->s->index, put_look, (void *[]){j, it}));
-    }
-    if (!put_is_file(j, it)) {
-        return put_tick(j, t->bytes);
-    }
-    it->temp = hth_path_of_temp();
-    hth_err err = hth_file_write(j->s->dir, it->temp.text, t->data, t->bytes, put_tick, j);
-    return err == HTH_OK || err == HTH_ECANCELED ? err
-                                                 : hth_err_prefix(err, "tensor '%s'", t->name);
-}
-
-static void put_worker(void *ctx)
-{
-    put_job *j = ctx;
-    for (int i; !atomic_load(&j->stop) && (i = atomic_fetch_add(&j->next, 1)) < j->n;) {
-        hth_err err = put_work(j, j->order[i]);
-        if (err != HTH_OK) {
-            put_set_failure(j, err);
-        }
-    }
-}
-
-static hth_err put_run_workers(put_job *j)
-{
-    pthread_t helper;
-    bool two =
-        j->total > (1 << 20) && hth_thread_start("hth-put", put_worker, j, &helper) == HTH_OK;
-    put_worker(j);
-    if (two) {
-        hth_thread_join(helper);
-    }
-    return j->err == HTH_OK ? HTH_OK : hth_fail(j->err, "%s", j->detail);
-}
-
-static hth_err put_sync_files(put_job *j)
+static hth_err put_sync_files(hth_put_job *j)
 {
     for (int i = 0; i < j->n; i++) {
         if (j->items[i].temp.text[0] != '\0') {
@@ -177,11 +34,11 @@ static hth_err put_sync_files(put_job *j)
 }
 
 // put_name_files renames the new files into place and syncs the directories that changed.
-static hth_err put_name_files(put_job *j)
+static hth_err put_name_files(hth_put_job *j)
 {
     bool used[256] = {false};
     for (int i = 0; i < j->n; i++) {
-        put_item *it = &j->items[i];
+        hth_put_item *it = &j->items[i];
         if (it->temp.text[0] == '\0' || it->renamed) {
             continue;
         }
@@ -204,9 +61,9 @@ static hth_err put_name_files(put_job *j)
     return any ? hth_file_sync(j->s->dir, "tensors") : HTH_OK;
 }
 
-static hth_err put_reference(hth_txn *t, put_job *j, const put_item *it)
+static hth_err put_reference(hth_txn *t, hth_put_job *j, const hth_put_item *it)
 {
-    hth_tensor_row row = {.inlined = !put_is_file(j, it), .bytes = it->t->bytes};
+    hth_tensor_row row = {.inlined = !hth_put_is_file(j, it), .bytes = it->t->bytes};
     hth_err err = hth_store_row(t, &it->id, &row);
     if (err == HTH_ENOENT) {
         if (row.inlined) {
@@ -221,7 +78,7 @@ static hth_err put_reference(hth_txn *t, put_job *j, const put_item *it)
 }
 
 // put_same tells whether version `last` of the model has the same content.
-static hth_err put_same(hth_txn *t, put_job *j, int last, bool *same)
+static hth_err put_same(hth_txn *t, hth_put_job *j, int last, bool *same)
 {
     MDB_val v;
     hth_version_key key = hth_version_key_of(j->name, last);
@@ -239,7 +96,7 @@ static hth_err put_same(hth_txn *t, put_job *j, int last, bool *same)
 // put_commit is step 3; repeated when the index's map had to grow.
 static hth_err put_commit(hth_txn *t, void *ctx)
 {
-    put_job *j = ctx;
+    hth_put_job *j = ctx;
     MDB_val v;
     int last;
     uint32_t number = 0;
@@ -271,9 +128,9 @@ static hth_err put_commit(hth_txn *t, void *ctx)
 // put_undo removes the files of a failed put, as far as the index does not name them.
 static hth_err put_undo(hth_txn *t, void *ctx)
 {
-    put_job *j = ctx;
+    hth_put_job *j = ctx;
     for (int i = 0; i < j->n; i++) {
-        put_item *it = &j->items[i];
+        hth_put_item *it = &j->items[i];
         hth_tensor_row row;
         hth_path path = it->renamed ? hth_path_of_tensor(&it->id) : it->temp;
         if (path.text[0] != '\0' &&
@@ -285,7 +142,7 @@ static hth_err put_undo(hth_txn *t, void *ctx)
 }
 
 // put_clean undoes a failed put; the failure's sentence stays.
-static hth_err put_clean(put_job *j, hth_err failure)
+static hth_err put_clean(hth_put_job *j, hth_err failure)
 {
     char detail[sizeof j->detail];
     memcpy(detail, hth_err_detail(), strlen(hth_err_detail()) + 1);
@@ -295,23 +152,24 @@ static hth_err put_clean(put_job *j, hth_err failure)
     return hth_fail(failure, "%s", detail);
 }
 
-static hth_err put_record(put_job *j, const void *skeleton, size_t skeleton_bytes, const char *meta)
+static hth_err put_record(hth_put_job *j, const void *skeleton, size_t skeleton_bytes,
+                          const char *meta)
 {
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
     uint64_t created = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
     HTH_TRY(hth_record_head(&j->record, created, meta, skeleton, skeleton_bytes, j->n));
-    put_item *seen = NULL;
+    hth_put_item *seen = NULL;
     hth_err err = HTH_OK;
     for (int i = 0; i < j->n;
          i++) { // who did the work was chance; the record is a function of the content
-        put_item *worker;
+        hth_put_item *worker;
         HASH_FIND(hh, j->by_id, &j->items[i].id, sizeof(hth_id), worker);
         j->items[i].fresh = worker->fresh;
     }
     HASH_CLEAR(hh, j->by_id);
     for (int i = 0; i < j->n && err == HTH_OK; i++) {
-        put_item *it = &j->items[i], *first;
+        hth_put_item *it = &j->items[i], *first;
         HASH_FIND(hh, seen, &it->id, sizeof it->id, first);
         if (first == NULL) {
             HASH_ADD(hh, seen, id, sizeof it->id, it);
@@ -347,35 +205,12 @@ static hth_err put_check(const hth_put_tensor *tensors, int n)
     return HTH_OK;
 }
 
-static int put_larger_first(const void *a, const void *b)
-{
-    const put_item *x = *(put_item *const *)a, *y = *(put_item *const *)b;
-    return (x->t->bytes < y->t->bytes) - (x->t->bytes > y->t->bytes);
-}
-
-static hth_err put_prepare(put_job *j, const hth_put_tensor *tensors, int n)
-{
-    j->items = hth_calloc((size_t)n, sizeof *j->items);
-    j->order = hth_calloc((size_t)n, sizeof *j->order);
-    if (j->items == NULL || j->order == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for a list of %d tensors", n);
-    }
-    j->n = n;
-    for (int i = 0; i < j->n; i++) {
-        j->items[i].t = &tensors[i];
-        j->order[i] = &j->items[i];
-        j->total += tensors[i].bytes;
-    }
-    qsort(j->order, (size_t)j->n, sizeof *j->order, put_larger_first);
-    return HTH_OK;
-}
-
-static hth_err put_run(put_job *j, const hth_put_tensor *tensors, int n, const void *skeleton,
+static hth_err put_run(hth_put_job *j, const hth_put_tensor *tensors, int n, const void *skeleton,
                        size_t skeleton_bytes, const char *meta)
 {
     uint64_t t0 = hth_now_ns();
-    HTH_TRY(put_prepare(j, tensors, n));
-    HTH_TRY(put_run_workers(j));
+    HTH_TRY(hth_put_work_init(j, tensors, n));
+    HTH_TRY(hth_put_work(j));
     HTH_TRY(put_record(j, skeleton, skeleton_bytes, meta));
     uint64_t t1 = hth_now_ns();
     HTH_TRY(put_sync_files(j));
@@ -403,12 +238,12 @@ hth_err hth_store_put(hth_store *s, const char *name, const void *skeleton, size
         return hth_fail(HTH_EDENIED, "the store is open read-only");
     }
     HTH_TRY(hth_file_lock(s->dir, HTH_STORE_LOCK, false, &lock));
-    put_job j = {.s = s,
-                 .name = name,
-                 .progress = progress,
-                 .ctx = ctx,
-                 .caller = pthread_self(),
-                 .inline_max = (size_t)hth_setting_int(HTH_SET_STORE_INLINE_BYTES)};
+    hth_put_job j = {.s = s,
+                     .name = name,
+                     .progress = progress,
+                     .ctx = ctx,
+                     .caller = pthread_self(),
+                     .inline_max = (size_t)hth_setting_int(HTH_SET_STORE_INLINE_BYTES)};
     pthread_mutex_init(&j.lock, NULL);
     hth_err err = put_run(&j, tensors, n, skeleton, skeleton_bytes, meta);
     if (err == HTH_OK) {
@@ -422,7 +257,7 @@ hth_err hth_store_put(hth_store *s, const char *name, const void *skeleton, size
     pthread_mutex_destroy(&j.lock);
     hth_free(j.record.data);
     hth_free(j.items);
-    hth_free(j.order);
+    hth_free(j.tasks);
     close(lock);
     return err;
 }

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+// Many at once: processes, threads, and an index that outgrows its map under them.
+#include "modelstore/store_test.h"
+
+#include "base/thread.h"
+
+#include <sys/wait.h>
+
+#define N_PUTS 25
+
+// put_many puts N_PUTS versions of `name`, tensors partly shared with everybody else; returns the
+// failures.
+static int put_many(hth_store *s, const char *name, int seed)
+{
+    int bad = 0;
+    for (int i = 0; i < N_PUTS; i++) {
+        hth_put_result r;
+        bad +=
+            test_put(s, name, seed + i % 7, &r) != HTH_OK || (!r.unchanged && r.version != i + 1);
+    }
+    return bad;
+}
+
+static void check_all(hth_store *s, int n_models)
+{
+    hth_store_entry *e;
+    int n;
+    assert_ok(hth_store_list(s, &e, &n));
+    assert_int_equal(n, n_models * N_PUTS);
+    for (int i = 0; i < n; i++) {
+        assert_ok(hth_store_verify(s, e[i].name, e[i].version));
+    }
+    hth_free(e);
+}
+
+static void test_two_processes(void **state)
+{
+    const char *path = ((test_dir *)*state)->path;
+    pid_t pid[3];
+    for (int i = 0; i < 3;
+         i++) { // all begin on an empty directory; the third collects garbage all the while
+        pid[i] = fork();
+        if (pid[i] == 0) {
+            hth_store *s;
+            uint64_t files, bytes;
+            int bad = hth_store_open(path, true, false, &s) != HTH_OK;
+            bad += bad || i == 2 ? 0 : put_many(s, i ? "b" : "a", i * 3);
+            for (int k = 0; i == 2 && !bad && k < 40; k++) {
+                bad = hth_store_gc(s, &files, &bytes) != HTH_OK;
+            }
+            hth_store_close(s);
+            _exit(bad);
+        }
+    }
+    for (int i = 0; i < 3; i++) {
+        int status;
+        assert_int_equal(waitpid(pid[i], &status, 0), pid[i]);
+        assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    }
+    hth_store *s = test_open(state);
+    check_all(s, 2);
+    hth_store_close(s);
+}
+
+static void test_noticed(void **state)
+{
+    hth_store *s = test_open(state);
+    uint64_t before = hth_store_change_count(s);
+    hth_store_close(s); // no environment may be open across fork
+    int status;
+    pid_t pid = fork();
+    if (pid == 0) {
+        hth_store *mine;
+        hth_put_result r;
+        int bad = hth_store_open(((test_dir *)*state)->path, false, false, &mine) ||
+                  test_put(mine, "m", 1, &r);
+        hth_store_close(mine);
+        _exit(bad);
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
+    s = test_open(state);
+    assert_int_equal(hth_store_change_count(s), before + 1);
+    hth_store_close(s);
+}
+
+typedef struct worker {
+    hth_store *s;
+    const char *name;
+    int seed, bad;
+} worker;
+
+static void work(void *ctx)
+{
+    worker *w = ctx;
+    w->bad = put_many(w->s, w->name, w->seed);
+}
+
+static void run_threads(hth_store *s)
+{
+    pthread_t t[2];
+    worker w[2] = {{s, "a", 0, 0}, {s, "b", 3, 0}};
+    for (int i = 0; i < 2; i++) {
+        assert_ok(hth_thread_start("putter", work, &w[i], &t[i]));
+    }
+    for (int i = 0; i < 30; i++) {
+        uint64_t files, bytes;
+        hth_store_entry *e;
+        int n;
+        assert_ok(hth_store_list(s, &e, &n));
+        hth_free(e);
+        assert_ok(hth_store_gc(s, &files, &bytes));
+    }
+    for (int i = 0; i < 2; i++) {
+        hth_thread_join(t[i]);
+        assert_int_equal(w[i].bad, 0);
+    }
+}
+
+static void test_threads(void **state)
+{
+    hth_store *s = test_open(state);
+    run_threads(s);
+    check_all(s, 2);
+    hth_store_close(s);
+}
+
+static void check_grown(void **state)
+{
+    char path[128];
+    struct stat st;
+    snprintf(path, sizeof path, "%s/index/data.mdb", ((test_dir *)*state)->path);
+    assert_int_equal(stat(path, &st), 0);
+    assert_true(st.st_size > 2 * 65536);
+}
+
+// The map starts at 64 KiB and must double several times, while other threads read; the inlined
+// bytes see to that.
+static void test_growth(void **state)
+{
+    assert_ok(hth_setting_set("store.index_bytes", "64KiB"));
+    assert_ok(hth_setting_set("store.inline_bytes", "64KiB"));
+    hth_store *s = test_open(state);
+    run_threads(s);
+    check_all(s, 2);
+    hth_store_close(s);
+    check_grown(state);
+    s = test_open(state); // the setting is smaller than the file now
+    check_all(s, 2);
+    hth_store_close(s);
+}
+
+// Another process makes the index grow beyond the map that this one has.
+static void test_growth_elsewhere(void **state)
+{
+    int ready[2], go[2], status;
+    char byte = 0;
+    assert_ok(hth_setting_set("store.index_bytes", "64KiB"));
+    assert_ok(hth_setting_set("store.inline_bytes", "64KiB"));
+    assert_int_equal(pipe(ready) + pipe(go), 0);
+    pid_t pid = fork();
+    if (pid == 0) { // opens while the index is small, looks when it has grown
+        hth_store *s;
+        hth_store_entry *e;
+        int n, bad = hth_store_open(((test_dir *)*state)->path, true, false, &s) != HTH_OK;
+        bad += write(ready[1], &byte, 1) != 1 || read(go[0], &byte, 1) != 1;
+        bad += hth_store_list(s, &e, &n) != HTH_OK || n != N_PUTS || put_many(s, "b", 1) != 0;
+        hth_store_close(s);
+        _exit(bad);
+    }
+    assert_int_equal(read(ready[0], &byte, 1), 1);
+    hth_store *s = test_open(state);
+    assert_int_equal(put_many(s, "a", 0), 0);
+    assert_int_equal(write(go[1], &byte, 1), 1);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
+    check_all(s, 2);
+    check_grown(state);
+    hth_store_close(s);
+    close(ready[0]), close(ready[1]), close(go[0]), close(go[1]);
+}
+
+#define TEST(f) cmocka_unit_test_setup_teardown(f, test_setup, test_teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(test_two_processes), TEST(test_noticed),          TEST(test_threads),
+        TEST(test_growth),        TEST(test_growth_elsewhere),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// modelstore/put_impl.h - a put in progress: what its two files (put.c, put_work.c) share.
+#ifndef HTH_MODELSTORE_PUT_IMPL_H
+#define HTH_MODELSTORE_PUT_IMPL_H
+
+#include "base/hash.h"
+#include "modelstore/store_impl.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+typedef struct hth_put_item {
+    const hth_put_tensor *t;
+    hth_id id;
+    bool early;    // written while it is hashed: the store has no tensor of its size
+    bool repeated; // another item of this put has the id, and does its work
+    bool fresh;    // not in the index when looked up
+    bool renamed;
+    hth_path temp; // "" until the file is being made
+    UT_hash_handle hh;
+} hth_put_item;
+
+typedef struct hth_put_task {
+    hth_put_item *item;
+    bool hash, write; // an early item is two tasks, any other one
+} hth_put_task;
+
+typedef struct hth_put_job {
+    hth_store *s;
+    const char *name;
+    int n;               // of items; 0 until they are there
+    hth_put_item *items; // in the caller's order
+    int n_tasks;
+    hth_put_task *tasks; // largest first
+    hth_put_item *by_id; // guarded by lock
+    size_t inline_max;
+    hth_progress_fn progress;
+    void *ctx;
+    pthread_t caller;
+    uint64_t total;
+    _Atomic uint64_t done; // bytes hashed or written, of 2 * total
+    atomic_int next;       // task
+    atomic_bool stop;
+    pthread_mutex_t lock;
+    hth_err err; // first failure, with its sentence; guarded by lock
+    char detail[1024];
+    hth_buffer record;
+    hth_put_result result;
+} hth_put_job;
+
+// hth_put_work_init makes items and tasks of `n` tensors.
+hth_err hth_put_work_init(hth_put_job *j, const hth_put_tensor *tensors, int n);
+// hth_put_work hashes all tensors and writes the files of those that need one, under temporary
+// names, on two threads. Afterwards id, repeated and fresh of all items are set. On error the first
+// failure; files may be there.
+hth_err hth_put_work(hth_put_job *j);
+// hth_put_is_file tells whether the item's bytes go to a file that this put makes.
+bool hth_put_is_file(const hth_put_job *j, const hth_put_item *it);
+
+#endif

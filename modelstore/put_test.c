@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: Apache-2.0
+// Puts that end badly: killed, out of disk, canceled. Afterwards a version is whole or absent, and
+// gc leaves nothing that the index does not name.
+#include "modelstore/store_test.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/mount.h>
+#include <sys/wait.h>
+
+// one_life is what the killed process does: a first version, a second one, the first one's removal,
+// collection.
+static hth_err one_life(const char *path)
+{
+    hth_store *s;
+    hth_put_result r;
+    uint64_t files, bytes;
+    HTH_TRY(hth_store_open(path, true, false, &s));
+    hth_err err = test_put(s, "m", 1, &r);
+    HTH_GOTO(err, done);
+    HTH_GOTO(test_put(s, "m", 2, &r), done);
+    HTH_GOTO(hth_store_rm(s, "m", 1), done);
+    HTH_GOTO(hth_store_gc(s, &files, &bytes), done);
+done:
+    hth_store_close(s);
+    return err;
+}
+
+// check_whole opens the store after an accident: every listed version must be whole; after gc there
+// is exactly what the versions need; and life goes on.
+static void check_whole(void **state)
+{
+    hth_store *s = test_open(state);
+    hth_store_entry *e;
+    hth_put_result r;
+    int n;
+    uint64_t files, bytes;
+    assert_ok(hth_store_list(s, &e, &n));
+    for (int i = 0; i < n; i++) {
+        assert_ok(hth_store_verify(s, e[i].name, e[i].version));
+    }
+    hth_free(e);
+    assert_ok(hth_store_gc(s, &files, &bytes));
+    assert_int_equal(test_count_files(state, "tmp"), 0);
+    assert_int_equal(test_count_files(state, "tensors"), n == 0 ? 0 : n + 1);
+    assert_ok(hth_store_gc(s, &files, &bytes));
+    assert_true(files == 0);
+    assert_ok(test_put(s, "m", 9, &r));
+    assert_ok(hth_store_verify(s, "m", 0));
+    hth_store_close(s);
+}
+
+static void empty(void **state)
+{
+    const char *path = ((test_dir *)*state)->path;
+    test_remove(path);
+    assert_int_equal(mkdir(path, 0700), 0);
+}
+
+static void test_killed_anywhere(void **state)
+{
+    int nth = 1, status = 0;
+    for (;; nth++) {
+        empty(state);
+        pid_t pid = fork();
+        assert_true(pid >= 0);
+        if (pid == 0) {
+            hth_file_fault((uint64_t)nth, HTH_FILE_KILL);
+            _exit(one_life(((test_dir *)*state)->path) == HTH_OK ? 0 : 1);
+        }
+        assert_int_equal(waitpid(pid, &status, 0), pid);
+        if (!WIFSIGNALED(status)) {
+            break;
+        }
+        assert_int_equal(WTERMSIG(status), SIGKILL);
+        check_whole(state);
+    }
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    assert_true(nth > 60); // the points were really there
+}
+
+static void test_disk_full_anywhere(void **state)
+{
+    int nth = 1;
+    for (;; nth++) {
+        int64_t live = hth_alloc_live();
+        empty(state);
+        hth_file_fault((uint64_t)nth, ENOSPC);
+        hth_err err = one_life(((test_dir *)*state)->path);
+        hth_file_fault(0, 0);
+        assert_int_equal(hth_alloc_live(), live);
+        if (err == HTH_OK) {
+            break;
+        }
+        assert_err(err, HTH_EIO, "No space left on device");
+        check_whole(state);
+    }
+    assert_true(nth > 60);
+}
+
+// A failed put must itself give the space back, not wait for gc: a full disk would stay full.
+static void test_failure_leaves_no_file(void **state)
+{
+    hth_store *s = test_open(state);
+    hth_put_result r;
+    hth_err err;
+    assert_ok(test_put(s, "m", 1, &r));
+    for (uint64_t nth = 1;; nth++) {
+        hth_file_fault(nth, ENOSPC);
+        err = test_put(s, "m", 2, &r);
+        hth_file_fault(0, 0);
+        if (err == HTH_OK) {
+            break;
+        }
+        assert_int_equal(test_count_files(state, "tmp"), 0);
+        assert_int_equal(test_count_files(state, "tensors"), 2);
+        assert_ok(hth_store_verify(s, "m", 0));
+    }
+    assert_int_equal(r.version, 2);
+    hth_store_close(s);
+}
+
+static int cancel_at_once(void *ctx, uint64_t done, uint64_t total)
+{
+    assert_true(done <= total && total == 4096 + 8192 + 40 + 12);
+    return --*(int *)ctx == 0;
+}
+
+static void test_cancel(void **state)
+{
+    hth_store *s = test_open(state);
+    test_model m;
+    hth_put_result r;
+    int calls;
+    for (int nth = 1; nth < 100; nth++) {
+        calls = nth;
+        hth_err err = hth_store_put(s, "m", "g", 1, NULL, test_make(&m, 1), TEST_N_TENSORS,
+                                    cancel_at_once, &calls, &r);
+        if (err == HTH_OK) {
+            break;
+        }
+        assert_err(err, HTH_ECANCELED, "canceled");
+        assert_int_equal(test_count_files(state, "tmp") + test_count_files(state, "tensors"), 0);
+    }
+    assert_true(calls > 0 && r.tensors_new == 4);
+    hth_store_close(s);
+}
+
+static void test_two_threads_write(void **state)
+{
+    enum { MIB = 1 << 20 };
+    hth_store *s = test_open(state);
+    hth_put_tensor t[12];
+    hth_put_result r;
+    char name[12][8];
+    char *data = hth_calloc(4, MIB);
+    for (int i = 0; i < 12; i++) { // each content three times, under different names
+        snprintf(name[i], sizeof name[i], "t%d", i);
+        data[(i % 4) * MIB + 7] = (char)(i % 4 + 1);
+        t[i] = (hth_put_tensor){name[i], HTH_DT_U8, {1, {MIB}}, data + (i % 4) * MIB, MIB};
+    }
+    for (int round = 0; round < 20; round++) {
+        assert_ok(hth_store_put(s, "m", &round, sizeof round, NULL, t, 12, NULL, NULL, &r));
+        assert_int_equal(r.version, round + 1);
+        assert_int_equal(r.tensors_new, round == 0 ? 4 : 0);
+        assert_int_equal(r.tensors_new + r.tensors_shared, 12);
+    }
+    assert_ok(hth_store_verify(s, "m", 1));
+    assert_int_equal(test_count_files(state, "tensors"), 4);
+    assert_int_equal(test_count_files(state, "tmp"), 0);
+    hth_free(data);
+    hth_store_close(s);
+}
+
+// Large tensors of a size that the store does not have are written while they are hashed; equal
+// sizes are not, and neither is what a second import brings.
+static void test_large(void **state)
+{
+    enum { MIB = 1 << 20 };
+    static const int mib[5] = {17, 18, 18, 18, 20};
+    hth_store *s = test_open(state);
+    hth_put_tensor t[5];
+    hth_put_result r;
+    uint8_t *data = hth_calloc(21, MIB);
+    assert_non_null(data);
+    data[17 * MIB] = 5;
+    for (int i = 0; i < 5; i++) { // the last two of 18 MiB are the same
+        t[i] = (hth_put_tensor){
+            "w", HTH_DT_U8, {1, {mib[i] * MIB}}, data + (i == 1 ? MIB : 0), (size_t)mib[i] * MIB};
+    }
+    assert_ok(hth_store_put(s, "m", "g", 1, NULL, t, 5, NULL, NULL, &r));
+    assert_true(r.tensors_new == 4 && r.tensors_shared == 1);
+    assert_int_equal(test_count_files(state, "tensors"), 4);
+    assert_int_equal(test_count_files(state, "tmp"), 0);
+    assert_ok(hth_store_verify(s, "m", 0));
+    assert_ok(hth_store_put(s, "m", "g", 1, NULL, t, 5, NULL, NULL, &r));
+    assert_true(r.unchanged && r.tensors_new == 0);
+    data[3] = 1; // all but the second change; sizes are taken now
+    assert_ok(hth_store_put(s, "m", "g", 1, NULL, t, 5, NULL, NULL, &r));
+    assert_true(r.version == 2 && r.tensors_new == 3 && r.tensors_shared == 2);
+    assert_ok(hth_store_verify(s, "m", 2));
+    hth_free(data);
+    hth_store_close(s);
+}
+
+// test_repair: a stored file that was cut short is written again by the next import of its bytes.
+static void test_repair(void **state)
+{
+    hth_store *s = test_open(state);
+    hth_put_result r;
+    hth_manifest m;
+    char path[192];
+    assert_ok(test_put(s, "m", 1, &r));
+    assert_ok(hth_store_get(s, "m", 0, &m));
+    hth_path file = hth_path_of_tensor(&m.tensors[0].id);
+    snprintf(path, sizeof path, "%s/%s", ((test_dir *)*state)->path, file.text);
+    assert_int_equal(truncate(path, 100), 0);
+    assert_err(hth_store_verify(s, "m", 0), HTH_ECORRUPT, "does not have 4096 bytes");
+    assert_ok(test_put(s, "m", 1, &r));
+    assert_true(r.unchanged);
+    assert_ok(hth_store_verify(s, "m", 0));
+    hth_manifest_fini(&m);
+    hth_store_close(s);
+}
+
+// full_disk runs in a child with a file system of its own: 1 MiB, then puts until it is full.
+// Returns 0 when all is well.
+static int full_disk(const char *path)
+{
+    hth_store *s;
+    hth_put_result r;
+    hth_err err = HTH_OK;
+    int puts = 0, n = 0;
+    hth_store_entry *e = NULL;
+    if (unshare(CLONE_NEWNS) != 0 || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0 ||
+        mount("tmpfs", path, "tmpfs", 0, "size=1m") != 0) {
+        return 77;
+    }
+    if (hth_store_open(path, true, false, &s) != HTH_OK) {
+        return 1;
+    }
+    for (; err == HTH_OK && puts < 1000; puts++) {
+        err = test_put(s, "m", puts, &r);
+    }
+    bool said = err == HTH_EIO && strstr(hth_err_detail(), "No space left") != NULL;
+    if (!said || hth_store_list(s, &e, &n) != HTH_OK || n != puts - 1 || n < 10) {
+        return 2;
+    }
+    for (int i = 0; i < n; i++) {
+        if (hth_store_verify(s, "m", e[i].version) != HTH_OK) {
+            return 3;
+        }
+    }
+    hth_free(e);
+    hth_store_close(s);
+    return 0;
+}
+
+static void test_disk_really_full(void **state)
+{
+    int status;
+    pid_t pid = fork();
+    if (pid == 0) {
+        _exit(full_disk(((test_dir *)*state)->path));
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFEXITED(status));
+    if (WEXITSTATUS(status) == 77) {
+        skip(); // mounting is not allowed here
+    }
+    assert_int_equal(WEXITSTATUS(status), 0);
+}
+
+#define TEST(f) cmocka_unit_test_setup_teardown(f, test_setup, test_teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(test_killed_anywhere),
+        TEST(test_disk_full_anywhere),
+        TEST(test_failure_leaves_no_file),
+        TEST(test_cancel),
+        TEST(test_two_threads_write),
+        TEST(test_repair),
+        TEST(test_large),
+        TEST(test_disk_really_full),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
