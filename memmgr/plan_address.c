@@ -1,0 +1,327 @@
+// SPDX-License-Identifier: Apache-2.0
+// Addresses: rectangles {stages x bytes} to offsets so that none overlap, as low as possible
+// ("dynamic storage allocation", NP-hard). Place the rectangles one after the other into the best
+// gap between already placed ones that share a stage with them, in several orders; the order
+// decides everything. If no order reaches the peak of live bytes, which is a lower bound,
+// squeaky-wheel restarts (Joslin and Clements 1999) move those that stuck out to the front.
+//
+// Who shares a stage with whom is computed once, as adjacency lists; a pass then costs the sum of
+// their lengths.
+#include "memmgr/plan_parts.h"
+
+#include "base/alloc.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define ADDRESS_MAX_PASSES 60
+#define ADDRESS_MAX_VISITS 2000000 // neighbours looked at, all passes together: about 10 ms
+
+typedef struct address {
+    hth_rect *r;
+    int n;
+    int *start, *neighbour;  // adjacency, neighbours of i: neighbour[start[i] .. start[i + 1])
+    int *order, *best_order; // placing order
+    uint64_t *key;           // sort keys of the current order
+    bool *placed;
+    int *near;      // scratch: placed neighbours of one rectangle, by offset
+    uint64_t *best; // offsets of the best placement
+    uint64_t best_height, goal;
+    int64_t visits;
+} address;
+
+typedef struct address_item {
+    uint64_t key, key2;
+    int i;
+} address_item;
+
+static int address_item_cmp(const void *a, const void *b)
+{
+    const address_item *x = a, *y = b;
+    if (x->key != y->key) {
+        return x->key > y->key ? -1 : 1;
+    }
+    if (x->key2 != y->key2) {
+        return x->key2 > y->key2 ? -1 : 1;
+    }
+    return (x->i > y->i) - (x->i < y->i);
+}
+
+// Sorts 0 .. n-1 by key, then key2, both descending, then by number.
+static hth_err address_sort(const address *a, const uint64_t *key, const uint64_t *key2, int *order)
+{
+    address_item *item = hth_alloc((size_t)a->n * sizeof *item);
+    if (item == NULL) {
+        return hth_fail(HTH_ENOMEM, "no memory to sort %d buffers", a->n);
+    }
+    for (int i = 0; i < a->n; i++) {
+        item[i] = (address_item){key[i], key2 ? key2[i] : a->r[i].bytes, i};
+    }
+    qsort(item, (size_t)a->n, sizeof *item, address_item_cmp);
+    for (int i = 0; i < a->n; i++) {
+        order[i] = item[i].i;
+    }
+    hth_free(item);
+    return HTH_OK;
+}
+
+// Calls for every pair that shares a stage: counts (neighbour == NULL) or stores.
+static void address_pairs(address *a, const int *by_first, int *active, int *fill)
+{
+    int n_active = 0;
+    for (int k = 0; k < a->n; k++) {
+        int i = by_first[k], kept = 0;
+        for (int j = 0; j < n_active; j++) {
+            int o = active[j];
+            if (a->r[o].last < a->r[i].first) {
+                continue;
+            }
+            active[kept++] = o;
+            if (a->neighbour != NULL) {
+                a->neighbour[fill[i]] = o;
+                a->neighbour[fill[o]] = i;
+            }
+            fill[i]++;
+            fill[o]++;
+        }
+        n_active = kept;
+        active[n_active++] = i;
+    }
+}
+
+static hth_err address_adjacency(address *a)
+{
+    size_t n = (size_t)a->n;
+    int *active = hth_alloc(n * sizeof *active), *fill = hth_calloc(n, sizeof *fill);
+    hth_err err = hth_fail(HTH_ENOMEM, "no memory for the neighbours of %d buffers", a->n);
+    if (active == NULL || fill == NULL) {
+        goto out;
+    }
+    for (int i = 0; i < a->n; i++) {
+        a->key[i] = (uint64_t)(INT32_MAX - a->r[i].first);
+    }
+    HTH_GOTO(address_sort(a, a->key, NULL, a->order), out);
+    address_pairs(a, a->order, active, fill);
+    int64_t sum = 0;
+    for (int i = 0; i < a->n; i++) {
+        a->start[i] = (int)sum;
+        sum += fill[i];
+        fill[i] = a->start[i];
+    }
+    a->start[a->n] = (int)sum;
+    a->neighbour = sum < INT32_MAX ? hth_alloc((size_t)sum * sizeof(int)) : NULL;
+    if (a->neighbour == NULL) {
+        err = hth_fail(HTH_ENOMEM, "no memory for the neighbours of %d buffers", a->n);
+        goto out;
+    }
+    address_pairs(a, a->order, active, fill);
+    err = HTH_OK;
+out:
+    hth_free(active);
+    hth_free(fill);
+    return err;
+}
+
+// Shell sort by offset: short, nearly sorted lists, no callback.
+static void address_sort_near(const address *a, int n)
+{
+    static const int gaps[] = {701, 301, 132, 57, 23, 10, 4, 1};
+    for (size_t g = 0; g < sizeof gaps / sizeof *gaps; g++) {
+        for (int i = gaps[g]; i < n; i++) {
+            int x = a->near[i], j = i;
+            for (; j >= gaps[g] && a->r[a->near[j - gaps[g]]].offset > a->r[x].offset;
+                 j -= gaps[g]) {
+                a->near[j] = a->near[j - gaps[g]];
+            }
+            a->near[j] = x;
+        }
+    }
+}
+
+// The offset of the tightest (or, with `lowest`, the first) gap for rectangle i among its placed
+// neighbours.
+static uint64_t address_gap(address *a, int i, bool lowest)
+{
+    int n = 0;
+    for (int k = a->start[i]; k < a->start[i + 1]; k++) {
+        if (a->placed[a->neighbour[k]]) {
+            a->near[n++] = a->neighbour[k];
+        }
+    }
+    a->visits += a->start[i + 1] - a->start[i];
+    address_sort_near(a, n);
+    uint64_t at = 0, found = UINT64_MAX, tightest = UINT64_MAX;
+    for (int k = 0; k < n; k++) {
+        const hth_rect *o = &a->r[a->near[k]];
+        if (o->offset >= at + a->r[i].bytes && o->offset - at < tightest) {
+            if (lowest) {
+                return at;
+            }
+            tightest = o->offset - at;
+            found = at;
+        }
+        at = o->offset + o->bytes > at ? o->offset + o->bytes : at;
+    }
+    return found != UINT64_MAX ? found : at;
+}
+
+// Places all in a->order; remembers the placement if it is the lowest so far.
+static void address_pass(address *a, bool lowest)
+{
+    uint64_t height = 0;
+    memset(a->placed, 0, (size_t)a->n * sizeof *a->placed);
+    for (int k = 0; k < a->n; k++) {
+        int i = a->order[k];
+        a->r[i].offset = address_gap(a, i, lowest);
+        a->placed[i] = true;
+        uint64_t top = a->r[i].offset + a->r[i].bytes;
+        height = top > height ? top : height;
+    }
+    if (height < a->best_height) {
+        a->best_height = height;
+        for (int i = 0; i < a->n; i++) {
+            a->best[i] = a->r[i].offset;
+        }
+        memcpy(a->best_order, a->order, (size_t)a->n * sizeof *a->order);
+    }
+}
+
+// Key of rectangle i in the k-th order: size, area, length, birth, load of its fullest stage.
+static void address_keys(address *a, int kind, const uint64_t *load)
+{
+    for (int i = 0; i < a->n; i++) {
+        const hth_rect *r = &a->r[i];
+        uint64_t length = (uint64_t)(r->last - r->first) + 1, fullest = 0;
+        switch (kind) {
+        case 0:
+            a->key[i] = r->bytes;
+            break;
+        case 1:
+            for (int s = r->first; s <= r->last; s++) {
+                fullest = load[s] > fullest ? load[s] : fullest;
+            }
+            a->key[i] = fullest;
+            break;
+        case 2:
+            a->key[i] = r->bytes / HTH_PLAN_ALIGN * length;
+            break;
+        case 3:
+            a->key[i] = length;
+            break;
+        default:
+            a->key[i] = (uint64_t)(INT32_MAX - r->first);
+        }
+    }
+}
+
+static bool address_done(const address *a)
+{
+    return a->best_height <= a->goal || a->visits > ADDRESS_MAX_VISITS;
+}
+
+// Moves what reached above the goal in the last placement to the front of the order.
+static void address_squeak(address *a)
+{
+    int n = 0;
+    for (int pass = 0; pass < 2; pass++) {
+        for (int k = 0; k < a->n; k++) {
+            int i = a->order[k];
+            if ((a->r[i].offset + a->r[i].bytes > a->goal) == (pass == 0)) {
+                a->near[n++] = i;
+            }
+        }
+    }
+    memcpy(a->order, a->near, (size_t)a->n * sizeof *a->order);
+}
+
+static hth_err address_search(address *a, const uint64_t *load)
+{
+    for (int kind = 0; kind < 5 && !address_done(a); kind++) {
+        address_keys(a, kind, load);
+        HTH_TRY(address_sort(a, a->key, NULL, a->order));
+        address_pass(a, false);
+        if (!address_done(a)) {
+            address_pass(a, true);
+        }
+    }
+    memcpy(a->order, a->best_order, (size_t)a->n * sizeof *a->order);
+    for (int i = 0; i < a->n; i++) {
+        a->r[i].offset = a->best[i];
+    }
+    for (int pass = 0; pass < ADDRESS_MAX_PASSES && !address_done(a); pass++) {
+        address_squeak(a);
+        address_pass(a, pass % 2 != 0);
+    }
+    return HTH_OK;
+}
+
+static hth_err rect_load(const hth_rect *r, int n, int n_stages, uint64_t **out, uint64_t *peak)
+{
+    uint64_t *load = hth_calloc((size_t)n_stages + 1, sizeof *load), sum = 0;
+    if (load == NULL) {
+        return hth_fail(HTH_ENOMEM, "no memory for the load of %d stages", n_stages);
+    }
+    for (int i = 0; i < n; i++) {
+        load[r[i].first] += r[i].bytes;
+        load[r[i].last + 1] -= r[i].bytes;
+    }
+    *peak = 0;
+    for (int s = 0; s < n_stages; s++) {
+        load[s] = sum += load[s];
+        *peak = sum > *peak ? sum : *peak;
+    }
+    *out = load;
+    return HTH_OK;
+}
+
+hth_err hth_rect_peak(const hth_rect *r, int n, int n_stages, uint64_t *peak)
+{
+    uint64_t *load;
+    HTH_TRY(rect_load(r, n, n_stages, &load, peak));
+    hth_free(load);
+    return HTH_OK;
+}
+
+hth_err hth_address_assign(hth_rect *r, int n, uint64_t target, uint64_t *height)
+{
+    int n_stages = 0;
+    uint64_t *load, peak;
+    for (int i = 0; i < n; i++) {
+        n_stages = r[i].last >= n_stages ? r[i].last + 1 : n_stages;
+    }
+    HTH_TRY(rect_load(r, n, n_stages, &load, &peak));
+    size_t count = (size_t)n;
+    address a = {.r = r,
+                 .n = n,
+                 .start = hth_alloc((count + 1) * sizeof(int)),
+                 .order = hth_alloc(count * sizeof(int)),
+                 .best_order = hth_alloc(count * sizeof(int)),
+                 .key = hth_alloc(count * sizeof(uint64_t)),
+                 .placed = hth_alloc(count * sizeof(bool)),
+                 .near = hth_alloc(count * sizeof(int)),
+                 .best = hth_alloc(count * sizeof(uint64_t)),
+                 .best_height = UINT64_MAX,
+                 .goal = target > peak ? target : peak};
+    hth_err err = HTH_ENOMEM;
+    if (!a.start || !a.order || !a.best_order || !a.key || !a.placed || !a.near || !a.best) {
+        hth_fail(err, "no memory to place %d buffers", n);
+        goto out;
+    }
+    HTH_GOTO(address_adjacency(&a), out);
+    HTH_GOTO(address_search(&a, load), out);
+    *height = n > 0 ? a.best_height : 0;
+    for (int i = 0; i < n; i++) {
+        r[i].offset = a.best[i];
+    }
+out:
+    hth_free(load);
+    hth_free(a.start);
+    hth_free(a.neighbour);
+    hth_free(a.order);
+    hth_free(a.best_order);
+    hth_free(a.key);
+    hth_free(a.placed);
+    hth_free(a.near);
+    hth_free(a.best);
+    return err;
+}

@@ -1,0 +1,382 @@
+// SPDX-License-Identifier: Apache-2.0
+// Plan files, format "hearth-plan-1": the problem and the plan in one object, so that a decision
+// can be replayed and checked by a program that knows nothing of hearth. Reading takes a whole plan
+// file or its "problem" alone; everything read is validated, unknown keys are ignored.
+#include "memmgr/plan_json.h"
+#include "memmgr/plan_parts.h"
+
+#include "base/alloc.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+
+#define PLAN_FORMAT "hearth-plan-1"
+
+static const char *const file_class[] = {"weight", "activation", "gradient",
+                                         "state",  "input",      "output"};
+static const char *const file_kind[] = {"compute", "alloc", "free", "offload", "prefetch"};
+static const char *const file_lane[] = {"compute", "h2d", "d2h"};
+
+// Writing. Functions return NULL when out of memory; json_pack passes that on.
+
+// A list is either complete or NULL.
+static json_t *file_whole(json_t *a, int n)
+{
+    if (json_array_size(a) == (size_t)n) {
+        return a;
+    }
+    json_decref(a);
+    return NULL;
+}
+
+static json_t *file_ints(const int *v, int n)
+{
+    json_t *a = json_array();
+    for (int i = 0; i < n; i++) {
+        json_array_append_new(a, json_integer(v[i]));
+    }
+    return file_whole(a, n);
+}
+
+static const char *file_text(const char *s)
+{
+    return s ? s : "";
+}
+
+static json_t *file_tensor(const hth_problem *p, int t)
+{
+    const hth_plan_tensor *x = &p->tensors[t];
+    json_t *o =
+        json_pack("{s:i, s:s, s:I, s:s, s:i}", "id", t, "name", file_text(x->name), "bytes",
+                  (json_int_t)x->bytes, "class", file_class[x->cls], "producer", x->producer);
+    if (o != NULL && x->external) {
+        json_object_set_new(o, "external", json_true());
+    }
+    return o;
+}
+
+static json_t *file_node(const hth_problem *p, int i)
+{
+    const hth_plan_node *n = &p->nodes[i];
+    json_t *inplace = json_array(), *alternatives = json_array();
+    if (n->inplace_in >= 0) {
+        json_array_append_new(inplace, json_pack("[i, i]", n->inplace_in, n->inplace_out));
+    }
+    for (int j = 0; j < n->n_alternatives; j++) {
+        const hth_choice *c = &n->alternatives[j];
+        json_array_append_new(alternatives, json_pack("{s:s, s:f, s:I, s:i, s:b, s:b}", "name",
+                                                      c->name, "time_us", c->time_us, "workspace",
+                                                      (json_int_t)c->workspace_bytes, "split",
+                                                      c->split, "accumulates", c->accumulates,
+                                                      "deterministic", c->deterministic));
+    }
+    return json_pack("{s:i, s:s, s:s, s:o, s:o, s:o, s:o}", "id", i, "name", file_text(n->name),
+                     "op", file_text(n->op), "inputs", file_ints(n->inputs, n->n_inputs), "outputs",
+                     file_ints(n->outputs, n->n_outputs), "inplace", inplace, "alternatives",
+                     file_whole(alternatives, n->n_alternatives));
+}
+
+static json_t *file_problem(const hth_problem *p)
+{
+    json_t *tensors = json_array(), *nodes = json_array();
+    for (int t = 0; t < p->n_tensors; t++) {
+        json_array_append_new(tensors, file_tensor(p, t));
+    }
+    for (int i = 0; i < p->n_nodes; i++) {
+        json_array_append_new(nodes, file_node(p, i));
+    }
+    return json_pack("{s:I, s:s, s:{s:f, s:f, s:f}, s:o, s:o}", "budget", (json_int_t)p->budget,
+                     "device", p->device, "link", "h2d", p->h2d_bytes_per_s, "d2h",
+                     p->d2h_bytes_per_s, "latency_us", p->latency_us, "tensors",
+                     file_whole(tensors, p->n_tensors), "nodes", file_whole(nodes, p->n_nodes));
+}
+
+static json_t *file_instr(const hth_instr *in, int i)
+{
+    json_t *o = json_pack("{s:i, s:s}", "i", i, "kind", file_kind[in->kind]);
+    if (o == NULL) {
+        return NULL;
+    }
+    if (in->kind == HTH_INSTR_COMPUTE) {
+        json_object_set_new(o, "node", json_integer(in->node));
+        json_object_set_new(o, "alt", json_integer(in->alt));
+        json_object_set_new(o, "workspace_offset", json_integer((json_int_t)in->offset));
+        json_object_set_new(o, "recompute", json_boolean(in->recompute));
+    } else {
+        json_object_set_new(o, "tensor", json_integer(in->tensor));
+    }
+    if (in->kind == HTH_INSTR_ALLOC || in->kind == HTH_INSTR_PREFETCH) {
+        json_object_set_new(o, "offset", json_integer((json_int_t)in->offset));
+    } else if (in->kind == HTH_INSTR_OFFLOAD) {
+        json_object_set_new(o, "host_offset", json_integer((json_int_t)in->offset));
+    }
+    bool point = in->kind == HTH_INSTR_ALLOC || in->kind == HTH_INSTR_FREE;
+    if (!point) {
+        json_object_set_new(o, "stream", json_string(file_lane[hth_instr_lane(in)]));
+        json_object_set_new(o, "start_us", json_real(in->start_us));
+        json_object_set_new(o, "end_us", json_real(in->end_us));
+    }
+    if (!point || in->n_waits > 0) {
+        json_object_set_new(o, "waits", file_ints(in->waits, in->n_waits));
+    }
+    return o;
+}
+
+hth_err hth_plan_json_save(json_t *root, const char *path)
+{
+    if (root == NULL) {
+        return hth_fail(HTH_ENOMEM, "no memory to write '%s'", path);
+    }
+    errno = 0;
+    int rc = json_dump_file(root, path, JSON_COMPACT);
+    int errnum = errno;
+    json_decref(root);
+    return rc == 0 ? HTH_OK : hth_fail_errno(errnum ? errnum : EIO, "cannot write '%s'", path);
+}
+
+hth_err hth_plan_write(const char *path, const hth_problem *p, const hth_plan *plan)
+{
+    json_t *instrs = json_array(), *streamed = json_array();
+    for (int i = 0; i < plan->n_instrs; i++) {
+        json_array_append_new(instrs, file_instr(&plan->instrs[i], i));
+    }
+    for (int t = 0; t < p->n_tensors; t++) {
+        if (plan->streamed[t]) {
+            json_array_append_new(streamed, json_integer(t));
+        }
+    }
+    json_t *root = json_pack(
+        "{s:s, s:o, s:s, s:I, s:f, s:I, s:I, s:I, s:I, s:f, s:f, s:o, s:o}", "format", PLAN_FORMAT,
+        "problem", file_problem(p), "policy", plan->policy, "seed", (json_int_t)plan->seed,
+        "plan_ms", plan->plan_ms, "arena_bytes", (json_int_t)plan->arena_bytes, "resident_bytes",
+        (json_int_t)plan->resident_bytes, "live_peak_bytes", (json_int_t)plan->live_peak_bytes,
+        "host_bytes", (json_int_t)plan->host_bytes, "predicted_us", plan->predicted_us,
+        "lower_bound_us", plan->lower_bound_us, "streamed", streamed, "instructions",
+        file_whole(instrs, plan->n_instrs));
+    return hth_plan_json_save(root, path);
+}
+
+// Reading.
+
+static hth_err file_number(const json_t *o, const char *key, double dflt, double *out)
+{
+    const json_t *v = json_object_get(o, key);
+    if (v != NULL && !json_is_number(v)) {
+        return hth_fail(HTH_EINVAL, "'%s' is not a number", key);
+    }
+    *out = v ? json_number_value(v) : dflt;
+    return HTH_OK;
+}
+
+// A whole number in [min, max]; `must` be there, or else stays as it is.
+static hth_err file_int(const json_t *o, const char *key, bool must, int64_t min, int64_t max,
+                        int64_t *out)
+{
+    const json_t *v = json_object_get(o, key);
+    if (v == NULL && !must) {
+        return HTH_OK;
+    }
+    if (v == NULL) {
+        return hth_fail(HTH_EINVAL, "'%s' is missing", key);
+    }
+    double d = json_number_value(v);
+    bool whole =
+        json_is_integer(v) || (json_is_real(v) && d > -9e15 && d < 9e15 && d == (double)(int64_t)d);
+    int64_t i = json_is_integer(v) ? json_integer_value(v) : whole ? (int64_t)d : 0;
+    if (!whole || i < min || i > max) {
+        return hth_fail(HTH_EINVAL, "'%s' is not a whole number from %lld to %lld", key,
+                        (long long)min, (long long)max);
+    }
+    *out = i;
+    return HTH_OK;
+}
+
+static hth_err file_string(const json_t *o, const char *key, char **out)
+{
+    const char *s = json_string_value(json_object_get(o, key));
+    *out = hth_strdup(s ? s : "");
+    return *out ? HTH_OK : hth_fail(HTH_ENOMEM, "no memory for the problem's names");
+}
+
+static hth_err file_indices(const json_t *o, const char *key, int **out, int *n)
+{
+    const json_t *a = json_object_get(o, key), *v;
+    size_t i;
+    if (!json_is_array(a) || json_array_size(a) > INT_MAX / 8) {
+        return hth_fail(HTH_EINVAL, "'%s' is not a list", key);
+    }
+    *out = hth_alloc(json_array_size(a) * sizeof **out);
+    if (*out == NULL) {
+        return hth_fail(HTH_ENOMEM, "no memory for the problem's lists");
+    }
+    json_array_foreach(a, i, v)
+    {
+        if (!json_is_integer(v) || json_integer_value(v) < 0 || json_integer_value(v) > INT_MAX) {
+            return hth_fail(HTH_EINVAL, "'%s' holds something that is no tensor's id", key);
+        }
+        (*out)[i] = (int)json_integer_value(v);
+        *n = (int)i + 1;
+    }
+    return HTH_OK;
+}
+
+static hth_err file_read_tensor(const json_t *o, hth_plan_tensor *x)
+{
+    int64_t bytes = 0, producer = -1;
+    const char *cls = json_string_value(json_object_get(o, "class"));
+    HTH_TRY(file_string(o, "name", &x->name));
+    HTH_TRY(file_int(o, "bytes", true, 0, (int64_t)1 << 60, &bytes));
+    HTH_TRY(file_int(o, "producer", false, -1, INT_MAX, &producer));
+    x->bytes = (uint64_t)bytes;
+    x->producer = (int)producer;
+    x->external = json_is_true(json_object_get(o, "external"));
+    for (int c = 0; cls != NULL && c <= HTH_MEM_OUTPUT; c++) {
+        if (strcmp(cls, file_class[c]) == 0) {
+            x->cls = (hth_mem_class)c;
+            return HTH_OK;
+        }
+    }
+    return hth_fail(HTH_EINVAL,
+                    "class '%s' is none of weight, activation, gradient, state, input, output",
+                    file_text(cls));
+}
+
+static hth_err file_read_choice(const json_t *o, hth_choice *c)
+{
+    int64_t workspace = 0, split = 1;
+    *c = (hth_choice){.error = -1, .front = true};
+    snprintf(c->name, sizeof c->name, "%s",
+             file_text(json_string_value(json_object_get(o, "name"))));
+    HTH_TRY(file_number(o, "time_us", -1, &c->time_us));
+    HTH_TRY(file_int(o, "workspace", false, 0, (int64_t)1 << 60, &workspace));
+    HTH_TRY(file_int(o, "split", false, 1, 1 << 20, &split));
+    c->workspace_bytes = (uint64_t)workspace;
+    c->split = (int)split;
+    c->accumulates = json_is_true(json_object_get(o, "accumulates"));
+    c->deterministic = !json_is_false(json_object_get(o, "deterministic"));
+    return HTH_OK;
+}
+
+static hth_err file_read_node(const json_t *o, hth_plan_node *n)
+{
+    const json_t *pair = json_array_get(json_object_get(o, "inplace"), 0);
+    const json_t *list = json_object_get(o, "alternatives"), *v;
+    size_t i;
+    n->inplace_in = n->inplace_out = -1;
+    HTH_TRY(file_string(o, "name", &n->name));
+    HTH_TRY(file_string(o, "op", &n->op));
+    HTH_TRY(file_indices(o, "inputs", &n->inputs, &n->n_inputs));
+    HTH_TRY(file_indices(o, "outputs", &n->outputs, &n->n_outputs));
+    if (pair != NULL) {
+        const json_t *in = json_array_get(pair, 0), *out = json_array_get(pair, 1);
+        if (!json_is_integer(in) || !json_is_integer(out) || json_integer_value(in) < 0 ||
+            json_integer_value(out) < 0 || json_integer_value(in) > INT_MAX ||
+            json_integer_value(out) > INT_MAX) {
+            return hth_fail(HTH_EINVAL, "'inplace' is not a list of pairs of tensors");
+        }
+        n->inplace_in = (int)json_integer_value(in);
+        n->inplace_out = (int)json_integer_value(out);
+    }
+    if (list == NULL || json_array_size(list) == 0) {
+        return HTH_OK;
+    }
+    n->alternatives = hth_calloc(json_array_size(list), sizeof *n->alternatives);
+    if (n->alternatives == NULL) {
+        return hth_fail(HTH_ENOMEM, "no memory for the problem's alternatives");
+    }
+    json_array_foreach(list, i, v)
+    {
+        HTH_TRY(file_read_choice(v, &n->alternatives[i]));
+        n->n_alternatives = (int)i + 1;
+    }
+    return HTH_OK;
+}
+
+// Calls fill for every element of list `key` at the place that its "id" names; ids are 0 .. n-1,
+// each once.
+static hth_err file_read_list(const json_t *root, const char *key, size_t size,
+                              hth_err (*fill)(const json_t *o, void *item), void **out, int *n)
+{
+    const json_t *list = json_object_get(root, key), *o;
+    size_t i, count = json_array_size(list);
+    if (!json_is_array(list) || count > INT_MAX / 8) {
+        return hth_fail(HTH_EINVAL, "'%s' is not a list", key);
+    }
+    *out = hth_calloc(count, size);
+    bool *seen = hth_calloc(count, sizeof *seen);
+    *n = *out ? (int)count : 0;
+    hth_err err = *out && seen ? HTH_OK : hth_fail(HTH_ENOMEM, "no memory for %zu %s", count, key);
+    for (i = 0; err == HTH_OK && i < count; i++) {
+        int64_t id = 0;
+        o = json_array_get(list, i);
+        err = file_int(o, "id", true, 0, (int64_t)count - 1, &id);
+        if (err == HTH_OK && seen[id]) {
+            err = hth_fail(HTH_EINVAL, "id %lld is there twice", (long long)id);
+        }
+        if (err == HTH_OK) {
+            seen[id] = true;
+            err = fill(o, (char *)*out + (size_t)id * size);
+        }
+        if (err != HTH_OK) {
+            hth_err_prefix(err, "%s[%zu]", key, i);
+        }
+    }
+    hth_free(seen);
+    return err;
+}
+
+static hth_err file_fill_tensor(const json_t *o, void *item)
+{
+    return file_read_tensor(o, item);
+}
+
+static hth_err file_fill_node(const json_t *o, void *item)
+{
+    return file_read_node(o, item);
+}
+
+static hth_err file_read_problem(const json_t *o, hth_problem *p)
+{
+    const json_t *link = json_object_get(o, "link");
+    int64_t budget = 0;
+    HTH_TRY(file_int(o, "budget", true, 0, INT64_MAX, &budget));
+    p->budget = (uint64_t)budget;
+    snprintf(p->device, sizeof p->device, "%s",
+             file_text(json_string_value(json_object_get(o, "device"))));
+    HTH_TRY(file_number(link, "h2d", 0, &p->h2d_bytes_per_s));
+    HTH_TRY(file_number(link, "d2h", 0, &p->d2h_bytes_per_s));
+    HTH_TRY(file_number(link, "latency_us", 0, &p->latency_us));
+    HTH_TRY(file_read_list(o, "tensors", sizeof *p->tensors, file_fill_tensor, (void **)&p->tensors,
+                           &p->n_tensors));
+    HTH_TRY(file_read_list(o, "nodes", sizeof *p->nodes, file_fill_node, (void **)&p->nodes,
+                           &p->n_nodes));
+    return hth_problem_check(p);
+}
+
+hth_err hth_problem_read(const char *path, hth_problem *out)
+{
+    memset(out, 0, sizeof *out);
+    FILE *f = fopen(path, "re");
+    if (f == NULL) {
+        return hth_fail_errno(errno, "cannot read '%s'", path);
+    }
+    json_error_t where;
+    json_t *root = json_loadf(f, JSON_REJECT_DUPLICATES, &where);
+    fclose(f);
+    if (root == NULL) {
+        return hth_fail(HTH_EINVAL, "'%s' line %d: %s", path, where.line, where.text);
+    }
+    const json_t *format = json_object_get(root, "format"),
+                 *problem = json_object_get(root, "problem");
+    hth_err err;
+    if (format != NULL && strcmp(file_text(json_string_value(format)), PLAN_FORMAT) != 0) {
+        err = hth_fail(HTH_ENOTSUP, "'%s': format is not \"" PLAN_FORMAT "\"", path);
+    } else if ((err = file_read_problem(problem ? problem : root, out)) != HTH_OK) {
+        hth_err_prefix(err, "'%s'", path);
+        hth_problem_fini(out);
+    }
+    json_decref(root);
+    return err;
+}
