@@ -230,7 +230,9 @@ hth_err hth_graph_sort(hth_graph *g)
             }
         }
     }
-    memcpy(g->nodes, order, n * sizeof *order);
+    if (n > 0) { // an empty graph has no array
+        memcpy(g->nodes, order, n * sizeof *order);
+    }
     graph_renumber(g);
 out:
     hth_free(state);

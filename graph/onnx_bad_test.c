@@ -216,6 +216,11 @@ static void two_tensors(bad *b)
     add_tensor(&b->graph, "w", 1, (uint64_t[]){1}, 1, 4);
     add_tensor(&b->graph, "w", 1, (uint64_t[]){1}, 1, 4);
 }
+static void nameless_tensor(bad *b)
+{
+    good(b);
+    add_tensor(&b->graph, "", 1, (uint64_t[]){1}, 1, 4);
+}
 static void string_input(bad *b)
 {
     good(b);
@@ -332,6 +337,7 @@ static const struct {
     {string_tensor, HTH_ENOTSUP, "tensor 'w': element type STRING (8)"},
     {bad_bool, HTH_ECORRUPT, "tensor 'w'"},
     {two_tensors, HTH_EINVAL, "'w' is given to two values"},
+    {nameless_tensor, HTH_EINVAL, "an initializer has no name"},
     {string_input, HTH_ENOTSUP, "input 's': element type STRING"},
     {rank_input, HTH_ENOTSUP, "input 's': 9 dimensions"},
     {ghost_output, HTH_EINVAL, "nothing makes the output 'ghost'"},

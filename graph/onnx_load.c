@@ -336,8 +336,9 @@ static hth_err load_initializer(onnx_load *ld, onnx_scope *s, const ProtobufCBin
     if (name == NULL) {
         return onnx_no_memory();
     }
+    hth_const_hold(c);
     hth_err err = name[0] == '\0' ? hth_fail(HTH_EINVAL, "an initializer has no name")
-                                  : onnx_declare(ld, s, name, hth_const_hold(c), &value);
+                                  : onnx_declare(ld, s, name, c, &value);
     hth_free(name);
     if (err != HTH_OK) {
         hth_const_rele(c);

@@ -86,6 +86,12 @@ hth_err onnx_tensor_const(onnx_load *ld, hth_span message, hth_onnx_head *head, 
 
 // Attributes.
 
+// attribute_text copies a string; protobuf-c leaves an empty one NULL.
+static char *attribute_text(const ProtobufCBinaryData *s)
+{
+    return s->len == 0 ? hth_strdup("") : hth_strndup((const char *)s->data, s->len);
+}
+
 static hth_err attribute_strings(const onnx_attribute *a, hth_attr *to)
 {
     to->u.strings = hth_calloc(a->n_strings, sizeof *to->u.strings);
@@ -93,7 +99,7 @@ static hth_err attribute_strings(const onnx_attribute *a, hth_attr *to)
         return onnx_no_memory();
     }
     for (size_t i = 0; i < a->n_strings; i++) {
-        to->u.strings[i] = hth_strndup((const char *)a->strings[i].data, a->strings[i].len);
+        to->u.strings[i] = attribute_text(&a->strings[i]);
         to->n = (int)i + 1; // a NULL in the list can be freed, too
         if (to->u.strings[i] == NULL) {
             return onnx_no_memory();
@@ -116,7 +122,7 @@ static hth_err attribute_value(onnx_load *ld, const onnx_attribute *a, hth_attr 
         return HTH_OK;
     case A_STRING:
         to->type = HTH_ATTR_STRING;
-        to->u.s = hth_strndup((const char *)a->s.data, a->s.len);
+        to->u.s = attribute_text(&a->s);
         return to->u.s == NULL ? onnx_no_memory() : HTH_OK;
     case A_TENSOR:
         to->type = HTH_ATTR_TENSOR;
@@ -164,7 +170,8 @@ static hth_err node_add_attribute(onnx_load *ld, const onnx_scope *s, hth_node *
 
 static hth_err constant_list(hth_dtype dt, int rank, size_t n, const void *data, hth_const **out)
 {
-    return hth_const_new(dt, &(hth_shape){.rank = rank, .dim = {(int64_t)n}}, data, out);
+    return hth_const_new(dt, &(hth_shape){.rank = rank, .dim = {(int64_t)n}},
+                         data != NULL ? data : "", out); // protobuf-c leaves an empty list NULL
 }
 
 static hth_err constant_value(onnx_load *ld, const onnx_attribute *a, hth_const **out)

@@ -159,6 +159,29 @@ static void element_to_f32(float *dst, hth_dtype from, const void *src, int64_t 
     }
 }
 
+static void element_from_f32(hth_dtype to, void *dst, const float *src, int64_t n)
+{
+    switch (to) {
+#define ELEMENT_FROM_F32(d, type, value)                                                           \
+    case HTH_DT_##d:                                                                               \
+        for (int64_t i = 0; i < n; i++) {                                                          \
+            ((type *)dst)[i] = (type)(value);                                                      \
+        }                                                                                          \
+        break;
+        ELEMENT_FROM_F32(F64, double, src[i])
+        ELEMENT_FROM_F32(BOOL, bool, src[i] != 0)
+        ELEMENT_FROM_F32(F16, uint16_t, hth_f32_to_f16(src[i]))
+        ELEMENT_FROM_F32(BF16, uint16_t, hth_f32_to_bf16(src[i]))
+        ELEMENT_FROM_F32(I64, int64_t, element_trunc(src[i], HTH_DT_I64))
+        ELEMENT_FROM_F32(I32, int32_t, element_trunc(src[i], HTH_DT_I32))
+        ELEMENT_FROM_F32(U8, uint8_t, element_trunc(src[i], HTH_DT_U8))
+    default:
+        for (int64_t i = 0; i < n; i++) {
+            ref_set_f64(to, dst, i, src[i]);
+        }
+    }
+}
+
 void ref_convert(hth_dtype to, void *dst, hth_dtype from, const void *src, int64_t n)
 {
     enum { BLOCK = 512 };
@@ -166,6 +189,8 @@ void ref_convert(hth_dtype to, void *dst, hth_dtype from, const void *src, int64
         memcpy(dst, src, (size_t)n * hth_dtype_bytes(to));
     } else if (to == HTH_DT_F32) {
         element_to_f32(dst, from, src, n);
+    } else if (from == HTH_DT_F32) {
+        element_from_f32(to, dst, src, n);
     } else if (ref_is_int(to) && ref_is_int(from)) {
         size_t from_bytes = hth_dtype_bytes(from), to_bytes = hth_dtype_bytes(to);
         int64_t block[BLOCK];

@@ -5,6 +5,7 @@
 #include "kernels/ref/ref.h"
 
 #include "base/alloc.h"
+#include "kernels/ref/ref_nn.h"
 #include "tests/ref_cases.h"
 
 #include <math.h>
@@ -78,6 +79,12 @@ static bool test_case(ref_case *c)
     return good;
 }
 
+static bool test_skips(const ref_case *c)
+{
+    return test_only && strcmp(hth_op_name(c->node.op), test_only) != 0 &&
+           strstr(c->name, test_only) == NULL;
+}
+
 static void test_onnx_cases(void **state)
 {
     ref_cases f;
@@ -86,7 +93,7 @@ static void test_onnx_cases(void **state)
     assert_true(ref_cases_open(&f, "tests/data/ref_cases.bin"));
     for (; ref_cases_next(&f, &c); ref_case_clear(&c)) {
         const char *op = hth_op_name(c.node.op);
-        if (test_only && strcmp(op, test_only) != 0 && strstr(c.name, test_only) == NULL) {
+        if (test_skips(&c)) {
             continue;
         }
         ran++;
@@ -100,6 +107,89 @@ static void test_onnx_cases(void **state)
     ref_cases_close(&f);
     print_message("%d of %d cases agree\n", ran - failed, ran);
     assert_int_equal(failed, 0);
+}
+
+static uint32_t test_random(uint32_t *state, uint32_t below)
+{
+    *state = *state * 1664525u + 1013904223u;
+    return (*state >> 8) % below;
+}
+
+// The kernels of ref_nn.h rely on shape inference for the shapes of their outputs and for their
+// attributes.
+static bool test_trusts_inference(hth_op op)
+{
+    switch (op) {
+#define TEST_CASE(op, kernel, flags) case HTH_OP_##op:
+        REF_NN_ROWS(TEST_CASE)
+        return true;
+    default:
+        return false;
+    }
+}
+
+// test_damage changes one dimension, one number of an integer input, or one attribute.
+static void test_damage(ref_case *c, uint32_t *seed)
+{
+    static const int64_t values[] = {0, 1, 2, -1, -3, 7, 1000, INT64_MIN, INT64_MAX};
+    int64_t v = values[test_random(seed, sizeof values / sizeof *values)];
+    hth_node *n = &c->node;
+    uint32_t what = test_trusts_inference(n->op) ? 3 : test_random(seed, 4);
+    if (what == 0 && n->n_attrs > 0) {
+        hth_attr *a = &c->attrs[test_random(seed, (uint32_t)n->n_attrs)];
+        if (a->type == HTH_ATTR_INT) {
+            a->u.i = v;
+        } else if (a->type == HTH_ATTR_INTS && a->n > 0) {
+            a->u.ints[test_random(seed, (uint32_t)a->n)] = v;
+        }
+        return;
+    }
+    bool is_out = what == 1 || n->n_inputs == 0;
+    int count = is_out ? n->n_outputs : n->n_inputs;
+    hth_tensor *t = is_out ? &c->want[test_random(seed, (uint32_t)count)]
+                           : &c->in[test_random(seed, (uint32_t)count)];
+    if (t->data != NULL && t->bytes > 0 && what == 3 && ref_is_int(t->dtype)) {
+        ref_set_i64(t->dtype, t->data, (int64_t)test_random(seed, (uint32_t)ref_count(t)), v);
+    } else if (t->shape.rank > 0 && !test_trusts_inference(n->op)) {
+        t->shape.dim[test_random(seed, (uint32_t)t->shape.rank)] = test_random(seed, 5);
+        t->shape.rank -= (int)test_random(seed, 4) == 0;
+    }
+}
+
+// Nodes whose inputs contradict each other: any result code, but no access outside of the buffers
+// (for sanitizers).
+static void test_damaged_cases(void **state)
+{
+    ref_cases f;
+    ref_case c;
+    int refused = 0;
+    for (uint32_t round = 0; round < 8; round++) {
+        uint32_t seed = round * 7919u + 1;
+        assert_true(ref_cases_open(&f, "tests/data/ref_cases.bin"));
+        for (; ref_cases_next(&f, &c); ref_case_clear(&c)) {
+            if (test_skips(&c)) {
+                continue;
+            }
+            hth_graph g = {0};
+            hth_tensor out[REF_CASE_TENSORS];
+            test_damage(&c, &seed);
+            bool sized = true;
+            for (int i = 0; i < c.node.n_outputs; i++) {
+                out[i] = c.want[i];
+                sized = sized && hth_tensor_bytes(out[i].dtype, &out[i].shape, HTH_LAYOUT_PLAIN,
+                                                  &out[i].bytes) == HTH_OK;
+                out[i].data =
+                    c.want[i].dtype != HTH_DT_NONE ? hth_calloc(1, out[i].bytes + 1) : NULL;
+            }
+            refused += sized && hth_ref_eval(NULL, &g, &c.node, c.in, out) != HTH_OK;
+            for (int i = 0; i < c.node.n_outputs; i++) {
+                hth_free(out[i].data);
+            }
+        }
+        ref_case_clear(&c);
+        ref_cases_close(&f);
+    }
+    assert_true(test_only != NULL || refused > 1000);
 }
 
 // A node of up to four operands on the stack, for what the cases do not cover.
@@ -307,11 +397,12 @@ int main(int argc, char **argv)
 {
     test_only = argc > 1 ? argv[1] : NULL;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_onnx_cases),  cmocka_unit_test(test_post_ops),
-        cmocka_unit_test(test_half),        cmocka_unit_test(test_in_place),
-        cmocka_unit_test(test_bad_indices), cmocka_unit_test(test_sizes_itself),
-        cmocka_unit_test(test_cast),        cmocka_unit_test(test_integer_corners),
-        cmocka_unit_test(test_refusals),    cmocka_unit_test(test_out_of_memory),
+        cmocka_unit_test(test_onnx_cases),      cmocka_unit_test(test_damaged_cases),
+        cmocka_unit_test(test_post_ops),        cmocka_unit_test(test_half),
+        cmocka_unit_test(test_in_place),        cmocka_unit_test(test_bad_indices),
+        cmocka_unit_test(test_sizes_itself),    cmocka_unit_test(test_cast),
+        cmocka_unit_test(test_integer_corners), cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_out_of_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

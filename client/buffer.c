@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+// The list of buffers is short, so that a search through it costs less than a table. A buffer may
+// be used by several calls at once; freeing one that a call uses is the caller's error, as with any
+// memory.
+#include "client/buffer.h"
+
+#include "base/alloc.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define BUFFER_ALIGN 64u
+
+struct hth_buffer {
+    uint8_t *data;
+    size_t bytes;
+    int fd;              // -1: plain memory
+    uint32_t region;     // 0: not mapped by the server
+    uint64_t generation; // of the connection that mapped it
+    hth_buffer *next;
+};
+
+static hth_err buffer_share(size_t bytes, hth_buffer *b)
+{
+    b->fd = memfd_create("hearth", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (b->fd < 0) {
+        return hth_fail_errno(errno, "cannot make shared memory");
+    }
+    void *p = MAP_FAILED;
+    if (ftruncate(b->fd, (off_t)bytes) == 0 &&
+        fcntl(b->fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0) {
+        p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, b->fd, 0);
+    }
+    if (p == MAP_FAILED) {
+        int e = errno;
+        close(b->fd);
+        b->fd = -1;
+        return hth_fail_errno(e, "cannot make %zu bytes of shared memory", bytes);
+    }
+    b->data = p;
+    return HTH_OK;
+}
+
+// buffer_map has the server map the buffer over the present connection.
+static hth_err buffer_map(hearth *h, hth_buffer *b)
+{
+    Hearth__Request q = HEARTH__REQUEST__INIT;
+    Hearth__Map body = HEARTH__MAP__INIT;
+    hth_reply r;
+    uint64_t generation = atomic_load(&h->generation);
+    body.fd = b->fd;
+    body.bytes = b->bytes;
+    q.body_case = HEARTH__REQUEST__BODY_MAP;
+    q.map = &body;
+    HTH_TRY(hth_exchange(h, &q, NULL, NULL, &r));
+    pthread_mutex_lock(&h->lock);
+    b->region = r.head->body_case == HEARTH__REPLY__BODY_MAPPED ? r.head->mapped->region : 0;
+    b->generation = generation;
+    pthread_mutex_unlock(&h->lock);
+    hth_reply_fini(&r);
+    return HTH_OK;
+}
+
+static void buffer_release(hth_buffer *b)
+{
+    if (b->fd >= 0) {
+        munmap(b->data, b->bytes);
+        close(b->fd);
+    } else {
+        hth_free(b->data);
+    }
+    b->data = NULL;
+    b->fd = -1;
+}
+
+static hth_err buffer_fill(hearth *h, size_t bytes, hth_buffer *b)
+{
+    b->fd = -1;
+    b->bytes = bytes;
+    if (h->shared_memory && bytes > 0 && buffer_share(bytes, b) == HTH_OK) {
+        if (buffer_map(h, b) == HTH_OK) {
+            return HTH_OK;
+        }
+        buffer_release(b);
+    }
+    b->data = hth_alloc_aligned(bytes, BUFFER_ALIGN);
+    return b->data != NULL ? HTH_OK
+                           : hth_fail(HTH_ENOMEM, "out of memory for a buffer of %zu bytes", bytes);
+}
+
+hearth_status hearth_buffer_alloc(hearth *h, size_t bytes, void **out)
+{
+    *out = NULL;
+    hth_buffer *b = hth_calloc(1, sizeof *b);
+    if (b == NULL) {
+        return (hearth_status)hth_fail(HTH_ENOMEM, "out of memory for a buffer");
+    }
+    hth_err err = buffer_fill(h, bytes, b);
+    if (err != HTH_OK) {
+        hth_free(b);
+        return (hearth_status)err;
+    }
+    pthread_mutex_lock(&h->lock);
+    b->next = h->buffers;
+    h->buffers = b;
+    pthread_mutex_unlock(&h->lock);
+    *out = b->data;
+    return HEARTH_OK;
+}
+
+static void buffer_unmap(hearth *h, uint32_t region)
+{
+    Hearth__Request q = HEARTH__REQUEST__INIT;
+    Hearth__Unmap body = HEARTH__UNMAP__INIT;
+    hth_reply r;
+    body.region = region;
+    q.body_case = HEARTH__REQUEST__BODY_UNMAP;
+    q.unmap = &body;
+    if (hth_exchange(h, &q, NULL, NULL, &r) == HTH_OK) {
+        hth_reply_fini(&r);
+    }
+}
+
+void hearth_buffer_free(hearth *h, void *data)
+{
+    if (data == NULL) {
+        return;
+    }
+    pthread_mutex_lock(&h->lock);
+    hth_buffer **at = &h->buffers;
+    while (*at != NULL && (*at)->data != data) {
+        at = &(*at)->next;
+    }
+    hth_buffer *b = *at;
+    if (b != NULL) {
+        *at = b->next;
+    }
+    pthread_mutex_unlock(&h->lock);
+    if (b == NULL) {
+        return;
+    }
+    if (b->region != 0 && b->generation == atomic_load(&h->generation) &&
+        atomic_load(&h->pipes) > 0) {
+        buffer_unmap(h, b->region);
+    }
+    buffer_release(b);
+    hth_free(b);
+}
+
+void hth_buffer_find(hearth *h, const void *data, size_t bytes, uint32_t *region, uint64_t *offset)
+{
+    const uint8_t *p = data;
+    bool stale = false;
+    *region = 0;
+    *offset = 0;
+    pthread_mutex_lock(&h->lock);
+    hth_buffer *b = h->buffers;
+    while (b != NULL && !(p >= b->data && p < b->data + b->bytes)) {
+        b = b->next;
+    }
+    if (b != NULL && b->fd >= 0 && bytes <= b->bytes - (size_t)(p - b->data) &&
+        (p - b->data) % BUFFER_ALIGN == 0) {
+        *region = b->region;
+        *offset = (uint64_t)(p - b->data);
+        stale = b->generation != atomic_load(&h->generation);
+    }
+    pthread_mutex_unlock(&h->lock);
+    if (stale) {
+        *region = buffer_map(h, b) == HTH_OK ? b->region : 0;
+    }
+    *offset = *region != 0 ? *offset : 0;
+}
+
+void hth_buffer_fini(hearth *h)
+{
+    while (h->buffers != NULL) {
+        hth_buffer *b = h->buffers;
+        h->buffers = b->next;
+        buffer_release(b);
+        hth_free(b);
+    }
+}

@@ -1,0 +1,417 @@
+// SPDX-License-Identifier: Apache-2.0
+// The public API over exchange.h. hearth_status and hth_err are one numbering; the sentence of an
+// error is the calling thread's. Outputs are handed out in place: the array that hearth_infer
+// returns has the reply in front of it.
+#include "client/hearth.h"
+
+#include "base/alloc.h"
+#include "client/buffer.h"
+#include "client/dtype.h"
+#include "client/exchange.h"
+#include "client/msg.h"
+
+#include <jansson.h>
+#include <nng/protocol/reqrep0/req.h>
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define CLIENT_TIMEOUT_MS   (10u * 60 * 1000)
+#define CLIENT_RECONNECT_MS 50
+
+_Static_assert((int)HEARTH_ETIMEDOUT == (int)HTH_ETIMEDOUT &&
+                   (int)HEARTH_ENOMEM == (int)HTH_ENOMEM &&
+                   (int)HTH_ETIMEDOUT + 1 == (int)HTH_N_ERR,
+               "hearth_status and hth_err are one numbering");
+
+const char *hearth_error(void)
+{
+    return hth_err_detail();
+}
+
+const char *hearth_strerror(hearth_status s)
+{
+    return hth_strerror((hth_err)s);
+}
+
+void hearth_free(void *p)
+{
+    hth_free(p);
+}
+
+static void client_pipe_changed(nng_pipe p, nng_pipe_ev ev, void *arg)
+{
+    hearth *h = arg;
+    if (ev == NNG_PIPE_EV_ADD_POST) {
+        atomic_fetch_add(&h->generation, 1);
+        atomic_fetch_add(&h->pipes, 1);
+    } else {
+        atomic_fetch_sub(&h->pipes, 1);
+    }
+}
+
+static hth_err client_dial(hearth *h, const char *url)
+{
+    int rv = nng_req0_open(&h->socket);
+    if (rv != 0) {
+        return hth_msg_fail(rv, "cannot open a socket");
+    }
+    h->socket_open = true;
+    if ((rv = nng_socket_set_ms(h->socket, NNG_OPT_REQ_RESENDTIME, NNG_DURATION_INFINITE)) != 0 ||
+        (rv = nng_socket_set_ms(h->socket, NNG_OPT_RECONNMINT, CLIENT_RECONNECT_MS)) != 0 ||
+        (rv = nng_socket_set_ms(h->socket, NNG_OPT_RECONNMAXT, CLIENT_RECONNECT_MS)) != 0 ||
+        (rv = nng_socket_set_size(h->socket, NNG_OPT_RECVMAXSZ, h->limits.message_bytes)) != 0 ||
+        (rv = nng_pipe_notify(h->socket, NNG_PIPE_EV_ADD_POST, client_pipe_changed, h)) != 0 ||
+        (rv = nng_pipe_notify(h->socket, NNG_PIPE_EV_REM_POST, client_pipe_changed, h)) != 0) {
+        return hth_msg_fail(rv, "cannot set up a socket");
+    }
+    rv = nng_dial(h->socket, url, &h->dialer, 0);
+    return rv == 0 ? HTH_OK : hth_msg_fail(rv, "no server at %s", url);
+}
+
+static bool client_is(const char *url, const char *scheme)
+{
+    return strncmp(url, scheme, strlen(scheme)) == 0;
+}
+
+static hth_err client_start(hearth *h, const char *url, const hearth_options *o)
+{
+    bool embedded = strcmp(url, "inproc://") == 0;
+    h->timeout_ms = o != NULL && o->timeout_ms != 0 ? o->timeout_ms : CLIENT_TIMEOUT_MS;
+    h->timeout_ms = h->timeout_ms < INT32_MAX ? h->timeout_ms : INT32_MAX;
+    h->same_machine = client_is(url, "ipc://") || client_is(url, "inproc://");
+    h->shared_memory = client_is(url, "ipc://") && (o == NULL || !o->no_shared_memory);
+    h->limits = hth_wire_default_limits;
+    if (embedded) {
+        if (o == NULL || o->store == NULL) {
+            return hth_fail(HTH_EINVAL, "inproc:// needs options with the store's directory");
+        }
+        HTH_TRY(hth_embed_open(o->store, o->device, &h->embedded));
+        url = hth_embed_url(h->embedded);
+    }
+    h->url = hth_strdup(url);
+    return h->url == NULL ? hth_fail(HTH_ENOMEM, "out of memory for a connection")
+                          : client_dial(h, url);
+}
+
+hearth_status hearth_open(const char *url, const hearth_options *options, hearth **out)
+{
+    *out = NULL;
+    hearth *h = hth_calloc(1, sizeof *h);
+    if (h == NULL) {
+        return (hearth_status)hth_fail(HTH_ENOMEM, "out of memory for a connection");
+    }
+    pthread_mutex_init(&h->lock, NULL);
+    pthread_cond_init(&h->idle, NULL);
+    hth_err err = client_start(h, url, options);
+    if (err != HTH_OK) {
+        hearth_close(h);
+        return (hearth_status)err;
+    }
+    *out = h;
+    return HEARTH_OK;
+}
+
+void hearth_close(hearth *h)
+{
+    if (h == NULL) {
+        return;
+    }
+    pthread_mutex_lock(&h->lock);
+    while (h->in_flight > 0) {
+        pthread_cond_wait(&h->idle, &h->lock);
+    }
+    pthread_mutex_unlock(&h->lock);
+    hth_exchange_fini(h);
+    if (h->socket_open) {
+        nng_close(h->socket);
+    }
+    hth_buffer_fini(h);
+    hth_embed_close(h->embedded);
+    pthread_cond_destroy(&h->idle);
+    pthread_mutex_destroy(&h->lock);
+    hth_free(h->url);
+    hth_free(h);
+}
+
+// ---- inference
+
+typedef struct client_outputs {
+    hth_reply reply;
+    void *copy; // of the data section, when it was not aligned
+    hearth_tensor t[];
+} client_outputs;
+
+static hth_err client_describe(const hearth_tensor *in, Hearth__Tensor *t)
+{
+    uint64_t bytes;
+    hth_err err = hth_dtype_bytes_of((int)in->dtype, in->rank, in->shape, &bytes);
+    if (err == HTH_OK && (bytes != in->bytes || (bytes > 0 && in->data == NULL))) {
+        err = hth_fail(HTH_EINVAL, "%zu bytes at %s, but its shape and type make %llu", in->bytes,
+                       in->data == NULL ? "NULL" : "data", (unsigned long long)bytes);
+    }
+    if (err != HTH_OK) {
+        return hth_err_prefix(err, "input '%s'", in->name != NULL ? in->name : "");
+    }
+    hearth__tensor__init(t);
+    t->name = in->name != NULL ? (char *)in->name : t->name;
+    t->dtype = (uint32_t)in->dtype;
+    t->n_shape = (size_t)in->rank;
+    t->shape = (int64_t *)in->shape;
+    t->bytes = bytes;
+    return HTH_OK;
+}
+
+// client_outputs_take hands the reply over to a fresh array; on error the caller keeps it.
+static hth_err client_outputs_take(hth_reply *r, hearth_tensor **out, int *n_out)
+{
+    if (r->head->body_case != HEARTH__REPLY__BODY_OUTPUTS) {
+        return hth_fail(HTH_ECORRUPT, "the server's answer has no outputs");
+    }
+    size_t n = r->head->outputs->n_outputs;
+    client_outputs *o = hth_calloc(1, sizeof *o + n * sizeof o->t[0]);
+    const uint8_t *data = o != NULL ? hth_msg_aligned(r->data, r->data_bytes, &o->copy) : NULL;
+    if (data == NULL && (o == NULL || r->data_bytes > 0)) {
+        hth_free(o);
+        return hth_fail(HTH_ENOMEM, "out of memory for %zu outputs", n);
+    }
+    for (size_t i = 0; i < n; i++) {
+        const Hearth__Tensor *t = r->head->outputs->outputs[i];
+        o->t[i] = (hearth_tensor){.name = t->name,
+                                  .dtype = (hearth_dtype)t->dtype,
+                                  .rank = (int)t->n_shape,
+                                  .data = (uint8_t *)data + t->offset,
+                                  .bytes = t->bytes};
+        memcpy(o->t[i].shape, t->shape, t->n_shape * sizeof t->shape[0]);
+    }
+    o->reply = *r;
+    *out = o->t;
+    *n_out = (int)n;
+    return HTH_OK;
+}
+
+// client_try sends the request once; *shared tells whether inputs were passed through shared
+// memory.
+static hth_err client_try(hearth *h, Hearth__Infer *body, Hearth__Tensor *t,
+                          const hearth_tensor *inputs, bool *shared, hth_reply *r)
+{
+    Hearth__Request q = HEARTH__REQUEST__INIT;
+    bool may_share = *shared;
+    *shared = false;
+    for (size_t i = 0; i < body->n_inputs; i++) {
+        body->inputs[i] = &t[i];
+        HTH_TRY(client_describe(&inputs[i], &t[i]));
+        if (may_share && t[i].bytes > 0) {
+            hth_buffer_find(h, inputs[i].data, inputs[i].bytes, &t[i].region, &t[i].offset);
+            *shared = *shared || t[i].region != 0;
+        }
+    }
+    q.body_case = HEARTH__REQUEST__BODY_INFER;
+    q.infer = body;
+    return hth_exchange(h, &q, inputs, NULL, r);
+}
+
+hearth_status hearth_infer(hearth *h, const char *model, const hearth_tensor *inputs, int n_inputs,
+                           hearth_tensor **outputs, int *n_outputs)
+{
+    Hearth__Infer body = HEARTH__INFER__INIT;
+    hth_reply r;
+    bool shared = h->shared_memory;
+    *outputs = NULL;
+    *n_outputs = 0;
+    if (n_inputs < 0 || n_inputs > (int)h->limits.tensors) {
+        return (hearth_status)hth_fail(HTH_EINVAL, "%d inputs in one request", n_inputs);
+    }
+    size_t n = (size_t)n_inputs;
+    Hearth__Tensor *t = hth_alloc(n * (sizeof *t + sizeof(Hearth__Tensor *)));
+    if (t == NULL) {
+        return (hearth_status)hth_fail(HTH_ENOMEM, "out of memory for a request");
+    }
+    body.inputs = (Hearth__Tensor **)(t + n);
+    body.n_inputs = n;
+    body.model = (char *)model;
+    hth_err err = client_try(h, &body, t, inputs, &shared, &r);
+    if (err == HTH_EIO &&
+        shared) { // the connection changed between looking a buffer up and using it
+        shared = false;
+        err = client_try(h, &body, t, inputs, &shared, &r);
+    }
+    if (err == HTH_OK && (err = client_outputs_take(&r, outputs, n_outputs)) != HTH_OK) {
+        hth_reply_fini(&r);
+    }
+    hth_free(t);
+    return (hearth_status)err;
+}
+
+void hearth_tensors_free(hearth_tensor *t, int n)
+{
+    if (t == NULL) {
+        return;
+    }
+    client_outputs *o = (client_outputs *)((char *)t - offsetof(client_outputs, t));
+    hth_reply_fini(&o->reply);
+    hth_free(o->copy);
+    hth_free(o);
+}
+
+// ---- the store and queries
+
+// client_path makes a path absolute: the server's working directory is another one.
+static hth_err client_path(hearth *h, const char *path, char **out)
+{
+    char cwd[4096];
+    if (!h->same_machine) {
+        return hth_fail(HTH_EDENIED,
+                        "%s is not local: files are only passed by path on this machine", h->url);
+    }
+    if (path[0] == '/') {
+        *out = hth_strdup(path);
+    } else if (getcwd(cwd, sizeof cwd) == NULL) {
+        return hth_fail_errno(errno, "the working directory has no path");
+    } else {
+        *out = hth_asprintf("%s/%s", cwd, path);
+    }
+    return *out != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "out of memory for a path");
+}
+
+// client_call is hth_exchange for a body that carries no tensors and must be answered by `want`.
+static hth_err client_call(hearth *h, Hearth__Request *q, Hearth__Reply__BodyCase want,
+                           const hth_watch *watch, hth_reply *r)
+{
+    HTH_TRY(hth_exchange(h, q, NULL, watch, r));
+    if (r->head->body_case != want) {
+        hth_reply_fini(r);
+        return hth_fail(HTH_ECORRUPT, "%s gave an answer of another kind", h->url);
+    }
+    return HTH_OK;
+}
+
+hearth_status hearth_import(hearth *h, const char *name, const char *path, int max_batch,
+                            hearth_progress progress, void *ctx, hearth_import_result *out)
+{
+    Hearth__Request q = HEARTH__REQUEST__INIT;
+    Hearth__Import body = HEARTH__IMPORT__INIT;
+    hth_watch watch = {progress, ctx};
+    hth_reply r;
+    hth_err err = client_path(h, path, &body.path);
+    if (err != HTH_OK) {
+        return (hearth_status)err;
+    }
+    body.name = (char *)name;
+    body.max_batch = max_batch;
+    q.body_case = HEARTH__REQUEST__BODY_IMPORT_MODEL;
+    q.import_model = &body;
+    err = client_call(h, &q, HEARTH__REPLY__BODY_IMPORTED, &watch, &r);
+    hth_free(body.path);
+    if (err == HTH_OK) {
+        const Hearth__Imported *i = r.head->imported;
+        if (out != NULL) {
+            *out = (hearth_import_result){.version = i->version,
+                                          .unchanged = i->unchanged,
+                                          .tensors_new = i->tensors_new,
+                                          .tensors_shared = i->tensors_shared,
+                                          .bytes_new = i->bytes_new,
+                                          .bytes_shared = i->bytes_shared};
+        }
+        hth_reply_fini(&r);
+    }
+    return (hearth_status)err;
+}
+
+// client_arguments turns "model NAME" into {"model":"NAME"}; *what_end is where the query's word
+// ends.
+static hth_err client_arguments(const char *what, size_t word, char **out)
+{
+    json_t *j = json_pack("{s:s}", "model", what + word + 1);
+    char *text = j != NULL ? json_dumps(j, JSON_COMPACT) : NULL;
+    json_decref(j);
+    *out = text != NULL ? hth_strdup(text) : NULL;
+    free(text);
+    return *out != NULL ? HTH_OK : hth_fail(HTH_EINVAL, "'%s' is not a query", what);
+}
+
+hearth_status hearth_query(hearth *h, const char *what, const char *arguments_json,
+                           hearth_progress progress, void *ctx, char **json)
+{
+    Hearth__Request q = HEARTH__REQUEST__INIT;
+    Hearth__Query body = HEARTH__QUERY__INIT;
+    hth_watch watch = {progress, ctx};
+    hth_reply r;
+    char *arguments = NULL;
+    size_t word = strcspn(what, " ");
+    *json = NULL;
+    hth_err err = what[word] == ' ' ? client_arguments(what, word, &arguments) : HTH_OK;
+    body.what = err == HTH_OK ? hth_strndup(what, word) : NULL;
+    if (err == HTH_OK && body.what == NULL) {
+        err = hth_fail(HTH_ENOMEM, "out of memory for a query");
+    }
+    if (err == HTH_OK) {
+        body.arguments = arguments != NULL        ? arguments
+                         : arguments_json != NULL ? (char *)arguments_json
+                                                  : "";
+        q.body_case = HEARTH__REQUEST__BODY_QUERY;
+        q.query = &body;
+        err = client_call(h, &q, HEARTH__REPLY__BODY_DOCUMENT, &watch, &r);
+    }
+    if (err == HTH_OK) {
+        *json = hth_strndup((const char *)r.data, r.head->document->bytes);
+        err = *json != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "out of memory for a document");
+        hth_reply_fini(&r);
+    }
+    hth_free(arguments);
+    hth_free(body.what);
+    return (hearth_status)err;
+}
+
+hearth_status hearth_remove(hearth *h, const char *model)
+{
+    Hearth__Request q = HEARTH__REQUEST__INIT;
+    Hearth__Remove body = HEARTH__REMOVE__INIT;
+    hth_reply r;
+    body.model = (char *)model;
+    q.body_case = HEARTH__REQUEST__BODY_REMOVE;
+    q.remove = &body;
+    hth_err err = client_call(h, &q, HEARTH__REPLY__BODY_FINISHED, NULL, &r);
+    if (err == HTH_OK) {
+        hth_reply_fini(&r);
+    }
+    return (hearth_status)err;
+}
+
+hearth_status hearth_gc(hearth *h, uint64_t *files, uint64_t *bytes)
+{
+    Hearth__Request q = HEARTH__REQUEST__INIT;
+    Hearth__Gc body = HEARTH__GC__INIT;
+    hth_reply r;
+    q.body_case = HEARTH__REQUEST__BODY_GC;
+    q.gc = &body;
+    hth_err err = client_call(h, &q, HEARTH__REPLY__BODY_COLLECTED, NULL, &r);
+    if (err == HTH_OK) {
+        *files = r.head->collected->files;
+        *bytes = r.head->collected->bytes;
+        hth_reply_fini(&r);
+    }
+    return (hearth_status)err;
+}
+
+hearth_status hearth_export(hearth *h, const char *model, const char *path)
+{
+    Hearth__Request q = HEARTH__REQUEST__INIT;
+    Hearth__Export body = HEARTH__EXPORT__INIT;
+    hth_reply r;
+    hth_err err = client_path(h, path, &body.path);
+    if (err != HTH_OK) {
+        return (hearth_status)err;
+    }
+    body.model = (char *)model;
+    q.body_case = HEARTH__REQUEST__BODY_EXPORT_MODEL;
+    q.export_model = &body;
+    err = client_call(h, &q, HEARTH__REPLY__BODY_FINISHED, NULL, &r);
+    hth_free(body.path);
+    if (err == HTH_OK) {
+        hth_reply_fini(&r);
+    }
+    return (hearth_status)err;
+}

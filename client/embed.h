@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// client/embed.h - a whole server inside this process. Declared by the client, which needs it for
+// "inproc://", and implemented by server/embed.c, so that the client includes nothing of the
+// server.
+#ifndef HTH_CLIENT_EMBED_H
+#define HTH_CLIENT_EMBED_H
+
+#include "base/err.h"
+
+typedef struct hth_embedded hth_embedded;
+
+// hth_embed_open starts store, engine and dispatcher, listening on a url that no other has.
+// `device` NULL: "cpu". On error *out is NULL and nothing is held.
+hth_err hth_embed_open(const char *store, const char *device, hth_embedded **out);
+const char *hth_embed_url(const hth_embedded *e); // valid until close
+void hth_embed_close(hth_embedded *e);            // answers what was accepted; NULL is allowed
+
+#endif

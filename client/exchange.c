@@ -1,0 +1,308 @@
+// SPDX-License-Identifier: Apache-2.0
+// The body of a message is allocated four bytes too long and trimmed by four: nng's request id then
+// takes the place that it has in the receiver's memory, and the tensors (wire.h) are aligned on
+// both sides, in process and across it.
+#include "client/exchange.h"
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "client/msg.h"
+
+#include <inttypes.h>
+#include <string.h>
+#include <time.h>
+
+#define EXCHANGE_CONNECT_MS                                                                        \
+    3000 // how long a lost connection may take to come back before a call fails
+#define EXCHANGE_POLL_MS   100
+#define EXCHANGE_CANCEL_MS 1000
+
+struct hth_call {
+    nng_ctx ctx;
+    nng_aio *aio;
+    hth_call *next;
+};
+
+static void call_free(hth_call *c)
+{
+    if (c->aio != NULL) {
+        nng_aio_free(c->aio);
+        nng_ctx_close(c->ctx);
+    }
+    hth_free(c);
+}
+
+static hth_err call_new(hearth *h, hth_call **out)
+{
+    hth_call *c = hth_calloc(1, sizeof *c);
+    if (c == NULL) {
+        return hth_fail(HTH_ENOMEM, "out of memory for a call");
+    }
+    int rv = nng_ctx_open(&c->ctx, h->socket);
+    if (rv == 0 && (rv = nng_aio_alloc(&c->aio, NULL, NULL)) != 0) {
+        nng_ctx_close(c->ctx);
+    }
+    if (rv != 0) {
+        call_free(c);
+        return hth_msg_fail(rv, "cannot start a call to %s", h->url);
+    }
+    *out = c;
+    return HTH_OK;
+}
+
+static hth_err call_get(hearth *h, hth_call **out)
+{
+    pthread_mutex_lock(&h->lock);
+    hth_call *c = h->free_calls;
+    if (c != NULL) {
+        h->free_calls = c->next;
+    }
+    h->in_flight++;
+    pthread_mutex_unlock(&h->lock);
+    *out = c;
+    return c != NULL ? HTH_OK : call_new(h, out);
+}
+
+static void call_put(hearth *h, hth_call *c)
+{
+    pthread_mutex_lock(&h->lock);
+    if (c != NULL) {
+        c->next = h->free_calls;
+        h->free_calls = c;
+    }
+    if (--h->in_flight == 0) {
+        pthread_cond_broadcast(&h->idle);
+    }
+    pthread_mutex_unlock(&h->lock);
+}
+
+void hth_exchange_fini(hearth *h)
+{
+    while (h->free_calls != NULL) {
+        hth_call *c = h->free_calls;
+        h->free_calls = c->next;
+        call_free(c);
+    }
+}
+
+// exchange_frame makes the message: header, then the bytes of every tensor that travels in it.
+static hth_err exchange_frame(hearth *h, Hearth__Request *q, const hearth_tensor *inputs,
+                              nng_msg **out)
+{
+    Hearth__Tensor **t = NULL;
+    size_t n = 0;
+    uint8_t *data;
+    if (q->body_case == HEARTH__REQUEST__BODY_INFER) {
+        t = q->infer->inputs;
+        n = q->infer->n_inputs;
+    }
+    HTH_TRY(hth_msg_frame(&q->base, t, n, 0, &h->limits, out, &data));
+    for (size_t i = 0; i < n; i++) {
+        if (t[i]->region == 0 && t[i]->bytes > 0) {
+            memcpy(data + t[i]->offset, inputs[i].data, t[i]->bytes);
+        }
+    }
+    return HTH_OK;
+}
+
+static hth_err exchange_send(hearth *h, hth_call *c, nng_msg *msg, uint64_t timeout_ms)
+{
+    bool up = atomic_load(&h->pipes) > 0;
+    uint64_t wait = up || timeout_ms < EXCHANGE_CONNECT_MS ? timeout_ms : EXCHANGE_CONNECT_MS;
+    nng_aio_set_msg(c->aio, msg);
+    nng_aio_set_timeout(c->aio, (nng_duration)wait);
+    nng_ctx_send(c->ctx, c->aio);
+    nng_aio_wait(c->aio);
+    int rv = nng_aio_result(c->aio);
+    if (rv == 0) {
+        return HTH_OK;
+    }
+    nng_msg_free(msg);
+    return up ? hth_msg_fail(rv, "cannot send to %s", h->url)
+              : hth_fail(HTH_EIO, "no server answers at %s", h->url);
+}
+
+static hth_err exchange_received(hearth *h, int rv, nng_aio *aio, nng_msg **out)
+{
+    if (rv == NNG_ECONNRESET || rv == NNG_ECLOSED) {
+        return hth_fail(HTH_EIO, "the connection to %s was lost before the answer came", h->url);
+    }
+    if (rv != 0) {
+        return hth_msg_fail(rv, "no answer from %s", h->url);
+    }
+    *out = nng_aio_get_msg(aio);
+    return HTH_OK;
+}
+
+// A receive that is waited for piecewise: nng has no timed wait that leaves the operation running.
+typedef struct exchange_waiter {
+    pthread_mutex_t lock;
+    pthread_cond_t wake;
+    bool done;
+} exchange_waiter;
+
+static void exchange_wake(void *arg)
+{
+    exchange_waiter *w = arg;
+    pthread_mutex_lock(&w->lock);
+    w->done = true;
+    pthread_cond_signal(&w->wake);
+    pthread_mutex_unlock(&w->lock);
+}
+
+static bool exchange_wait(exchange_waiter *w, uint64_t ms)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    uint64_t ns = (uint64_t)t.tv_nsec + ms * 1000000u;
+    t.tv_sec += (time_t)(ns / 1000000000u);
+    t.tv_nsec = (long)(ns % 1000000000u);
+    pthread_mutex_lock(&w->lock);
+    while (!w->done && pthread_cond_timedwait(&w->wake, &w->lock, &t) == 0) {
+    }
+    bool done = w->done;
+    pthread_mutex_unlock(&w->lock);
+    return done;
+}
+
+static void exchange_cancel(hearth *h, uint64_t call)
+{
+    Hearth__Request q = HEARTH__REQUEST__INIT;
+    Hearth__Cancel body = HEARTH__CANCEL__INIT;
+    hth_call *c;
+    nng_msg *msg;
+    body.call = call;
+    q.body_case = HEARTH__REQUEST__BODY_CANCEL;
+    q.cancel = &body;
+    if (call_get(h, &c) == HTH_OK && exchange_frame(h, &q, NULL, &msg) == HTH_OK &&
+        exchange_send(h, c, msg, EXCHANGE_CANCEL_MS) == HTH_OK) {
+        nng_aio_set_timeout(c->aio, EXCHANGE_CANCEL_MS);
+        nng_ctx_recv(c->ctx, c->aio);
+        nng_aio_wait(c->aio);
+        if (nng_aio_result(c->aio) == 0) {
+            nng_msg_free(nng_aio_get_msg(c->aio));
+        }
+    }
+    call_put(h, c);
+}
+
+// exchange_ask_progress tells the watcher how far the call is; non-zero: it wants the call stopped.
+static int exchange_ask_progress(hearth *h, uint64_t call, const hth_watch *watch)
+{
+    Hearth__Request q = HEARTH__REQUEST__INIT;
+    Hearth__Progress body = HEARTH__PROGRESS__INIT;
+    hth_reply r;
+    int stop = 0;
+    body.call = call;
+    q.body_case = HEARTH__REQUEST__BODY_PROGRESS;
+    q.progress = &body;
+    if (hth_exchange(h, &q, NULL, NULL, &r) != HTH_OK) {
+        return 0; // the call itself will say what is wrong
+    }
+    if (r.head->body_case == HEARTH__REPLY__BODY_PROGRESSED && r.head->progressed->active) {
+        stop = watch->fn(watch->ctx, r.head->progressed->what, r.head->progressed->done,
+                         r.head->progressed->total);
+    }
+    hth_reply_fini(&r);
+    return stop;
+}
+
+static hth_err exchange_watch(hearth *h, hth_call *c, uint64_t call, const hth_watch *watch,
+                              nng_msg **out)
+{
+    exchange_waiter w = {.done = false};
+    pthread_condattr_t attr;
+    nng_aio *aio = NULL;
+    bool canceled = false;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_mutex_init(&w.lock, NULL);
+    pthread_cond_init(&w.wake, &attr);
+    pthread_condattr_destroy(&attr);
+    int rv = nng_aio_alloc(&aio, exchange_wake, &w);
+    if (rv == 0) {
+        nng_aio_set_timeout(aio, (nng_duration)h->timeout_ms);
+        nng_ctx_recv(c->ctx, aio);
+        while (!exchange_wait(&w, EXCHANGE_POLL_MS)) {
+            if (!canceled && exchange_ask_progress(h, call, watch) != 0) {
+                exchange_cancel(h, call);
+                canceled = true;
+            }
+        }
+        rv = nng_aio_result(aio);
+    }
+    hth_err err = exchange_received(h, rv, aio, out);
+    nng_aio_free(aio);
+    pthread_cond_destroy(&w.wake);
+    pthread_mutex_destroy(&w.lock);
+    return err;
+}
+
+static hth_err exchange_receive(hearth *h, hth_call *c, uint64_t call, const hth_watch *watch,
+                                nng_msg **out)
+{
+    hth_err err;
+    if (watch != NULL && watch->fn != NULL) {
+        err = exchange_watch(h, c, call, watch, out);
+    } else {
+        nng_aio_set_timeout(c->aio, (nng_duration)h->timeout_ms);
+        nng_ctx_recv(c->ctx, c->aio);
+        nng_aio_wait(c->aio);
+        err = exchange_received(h, nng_aio_result(c->aio), c->aio, out);
+    }
+    if (err == HTH_ETIMEDOUT) {
+        exchange_cancel(h, call);
+        err = hth_fail(HTH_ETIMEDOUT,
+                       "no answer from %s within %" PRIu64 " ms; the request was canceled", h->url,
+                       h->timeout_ms);
+    }
+    return err;
+}
+
+static hth_err exchange_decode(hearth *h, nng_msg *msg, uint64_t call, hth_reply *out)
+{
+    hth_err err = hth_wire_read_reply(nng_msg_body(msg), nng_msg_len(msg), &h->limits, &out->head,
+                                      &out->data, &out->data_bytes);
+    out->msg = msg;
+    if (err == HTH_OK && out->head->body_case == HEARTH__REPLY__BODY_ERROR) {
+        uint32_t code = out->head->error->code;
+        err = hth_fail(code > HTH_OK && code < HTH_N_ERR ? (hth_err)code : HTH_EIO, "%s",
+                       out->head->error->sentence);
+    } else if (err == HTH_OK && out->head->call != call) {
+        err = hth_fail(HTH_ECORRUPT, "%s answered another call", h->url);
+    }
+    if (err != HTH_OK) {
+        hth_reply_fini(out);
+    }
+    return err;
+}
+
+hth_err hth_exchange(hearth *h, Hearth__Request *q, const hearth_tensor *inputs,
+                     const hth_watch *watch, hth_reply *out)
+{
+    hth_call *c;
+    nng_msg *msg = NULL;
+    memset(out, 0, sizeof *out);
+    q->call = atomic_fetch_add(&h->next_call, 1) + 1;
+    hth_err err = call_get(h, &c);
+    if (err == HTH_OK) {
+        err = exchange_frame(h, q, inputs, &msg);
+    }
+    if (err == HTH_OK) {
+        err = exchange_send(h, c, msg, h->timeout_ms);
+    }
+    if (err == HTH_OK) {
+        err = exchange_receive(h, c, q->call, watch, &msg);
+    }
+    call_put(h, c);
+    return err == HTH_OK ? exchange_decode(h, msg, q->call, out) : err;
+}
+
+void hth_reply_fini(hth_reply *r)
+{
+    hth_wire_free_reply(r->head);
+    if (r->msg != NULL) {
+        nng_msg_free(r->msg);
+    }
+    memset(r, 0, sizeof *r);
+}

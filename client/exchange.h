@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// client/exchange.h - a connection, and one request with its reply over it.
+//
+// Design notes
+// Each call runs on an nng context of its own, taken from a free list, on the calling thread: it
+// sends, waits, and decodes there, so that a reply wakes the thread that wants it and no other.
+// nng's automatic resending is off: a request is sent once, and fails when the connection does. A
+// call that times out, or whose progress function says stop, sends a `cancel` after it. Long calls
+// are watched by `progress` requests every 100 ms on a second context.
+#ifndef HTH_CLIENT_EXCHANGE_H
+#define HTH_CLIENT_EXCHANGE_H
+
+#include "client/embed.h"
+#include "client/hearth.h"
+#include "client/wire.h"
+
+#include <nng/nng.h>
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+typedef struct hth_call hth_call;     // a context and its aio, reused
+typedef struct hth_buffer hth_buffer; // what hearth_buffer_alloc gave out (buffer.h)
+
+struct hearth {
+    nng_socket socket;
+    nng_dialer dialer;
+    bool socket_open;
+    bool shared_memory; // worth trying: a local socket, and not switched off
+    bool same_machine;  // paths mean the same to both sides
+    char *url;
+    hth_embedded *embedded;
+    hth_wire_limits limits;
+    uint64_t timeout_ms;
+    atomic_uint_fast64_t next_call;
+    atomic_int pipes;                // connections that are up: 0 or 1
+    atomic_uint_fast64_t generation; // counts connections: regions belong to one of them
+    pthread_mutex_t lock;            // guards what follows
+    pthread_cond_t idle;
+    int in_flight;
+    hth_call *free_calls;
+    hth_buffer *buffers;
+};
+
+// A decoded reply. `data` lies in `msg`; hth_reply_fini frees both.
+typedef struct hth_reply {
+    nng_msg *msg;
+    Hearth__Reply *head;
+    const uint8_t *data;
+    uint64_t data_bytes;
+} hth_reply;
+
+typedef struct hth_watch { // how a long call is followed; fn NULL: it is not
+    hearth_progress fn;
+    void *ctx;
+} hth_watch;
+
+// hth_exchange sends `q` (its call id is filled in) with the n inputs' bytes, inputs[i] belonging
+// to the i-th tensor of the infer body, and stores the reply. An error reply becomes this call's
+// error. On error *out is empty.
+hth_err hth_exchange(hearth *h, Hearth__Request *q, const hearth_tensor *inputs,
+                     const hth_watch *watch, hth_reply *out);
+void hth_reply_fini(hth_reply *r);
+void hth_exchange_fini(hearth *h); // closes the free contexts
+
+#endif

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// The temporary name ends in the process id and a number, so that writers of one path do not meet.
+#include "client/file.h"
+
+#include "base/alloc.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static int file_write_all(int fd, const uint8_t *p, size_t bytes)
+{
+    while (bytes > 0) {
+        ssize_t n = write(fd, p, bytes);
+        if (n < 0 && errno != EINTR) {
+            return -1;
+        }
+        if (n > 0) {
+            p += n;
+            bytes -= (size_t)n;
+        }
+    }
+    return 0;
+}
+
+hth_err hth_file_write(const char *path, const hth_file_piece *piece, size_t n)
+{
+    static atomic_uint serial;
+    char *tmp = hth_asprintf("%s.%d.%u.tmp", path, (int)getpid(), atomic_fetch_add(&serial, 1));
+    if (tmp == NULL) {
+        return hth_fail(HTH_ENOMEM, "out of memory for a path");
+    }
+    int fd = open(tmp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    int failed = fd < 0;
+    for (size_t i = 0; i < n && !failed; i++) {
+        failed = file_write_all(fd, piece[i].data, piece[i].bytes);
+    }
+    failed = failed || fsync(fd) != 0 || rename(tmp, path) != 0;
+    hth_err err = failed ? hth_fail_errno(errno, "cannot write %s", path) : HTH_OK;
+    if (fd >= 0) {
+        close(fd);
+        if (failed) {
+            unlink(tmp);
+        }
+    }
+    hth_free(tmp);
+    return err;
+}
+
+static hth_err file_read_fd(int fd, const char *path, size_t most, void **out, size_t *bytes)
+{
+    struct stat st;
+    if (fstat(fd, &st) != 0) {
+        return hth_fail_errno(errno, "cannot read %s", path);
+    }
+    if (!S_ISREG(st.st_mode)) {
+        return hth_fail(HTH_EINVAL, "%s is not a file", path);
+    }
+    size_t n = (size_t)st.st_size, got = 0;
+    if (n > most) {
+        return hth_fail(HTH_ETOOBIG, "%s has %zu bytes; at most %zu are read", path, n, most);
+    }
+    uint8_t *p = hth_alloc_aligned(n + 1, 64);
+    if (p == NULL) {
+        return hth_fail(HTH_ENOMEM, "out of memory for the %zu bytes of %s", n, path);
+    }
+    while (got < n) {
+        ssize_t r = read(fd, p + got, n - got);
+        if (r == 0 || (r < 0 && errno != EINTR)) {
+            hth_err err = r == 0 ? hth_fail(HTH_EIO, "%s became shorter while it was read", path)
+                                 : hth_fail_errno(errno, "cannot read %s", path);
+            hth_free(p);
+            return err;
+        }
+        got += r > 0 ? (size_t)r : 0;
+    }
+    p[n] = 0;
+    *out = p;
+    *bytes = n;
+    return HTH_OK;
+}
+
+hth_err hth_file_read(const char *path, size_t most, void **out, size_t *bytes)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) {
+        return hth_fail_errno(errno, "cannot open %s", path);
+    }
+    hth_err err = file_read_fd(fd, path, most, out, bytes);
+    close(fd);
+    return err;
+}

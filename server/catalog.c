@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+// An import loads the graph from the file's own bytes before anything is stored: a version that
+// exists can be run.
+#include "server/catalog.h"
+
+#include "base/alloc.h"
+#include "client/safetensors.h"
+#include "graph/onnx.h"
+
+#include <jansson.h>
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+hth_err hth_catalog_parse(const char *model, char name[201], int *version)
+{
+    const char *colon = strrchr(model, ':');
+    size_t n = colon != NULL ? (size_t)(colon - model) : strlen(model);
+    *version = 0;
+    if (n == 0 || n > 200) {
+        return hth_fail(HTH_EINVAL, "'%.64s' is not a model name", model);
+    }
+    memcpy(name, model, n);
+    name[n] = 0;
+    if (colon != NULL) {
+        char *end;
+        long v = strtol(colon + 1, &end, 10);
+        if (end == colon + 1 || *end != 0 || v < 1 || v > INT32_MAX) {
+            return hth_fail(HTH_EINVAL, "'%.64s' is not a version: NAME:1, NAME:2, ..", model);
+        }
+        *version = (int)v;
+    }
+    return HTH_OK;
+}
+
+// ---- import
+
+// catalog_check loads the graph with constants that borrow the file's bytes: every operator known,
+// every shape sound.
+static hth_err catalog_check(const hth_onnx_file *f, const hth_put_tensor *t, int n)
+{
+    size_t bytes;
+    const void *skeleton = hth_onnx_skeleton(f, &bytes);
+    hth_graph *g = NULL;
+    hth_const **c = hth_calloc((size_t)n, sizeof(hth_const *));
+    hth_err err = c != NULL ? HTH_OK : HTH_ENOMEM;
+    for (int i = 0; i < n && err == HTH_OK; i++) {
+        if ((c[i] = hth_calloc(1, sizeof *c[i])) == NULL) {
+            err = HTH_ENOMEM;
+            break;
+        }
+        atomic_init(&c[i]->refs, 1);
+        c[i]->id = hth_id_of(&(hth_piece){&i, sizeof i}, 1);
+        c[i]->dtype = t[i].dtype;
+        c[i]->shape = t[i].shape;
+        c[i]->bytes = t[i].bytes;
+        c[i]->data = t[i].data;
+    }
+    if (err == HTH_OK) {
+        err = hth_onnx_load(skeleton, bytes, c, n, &hth_onnx_default_limits, &g);
+        hth_graph_free(g);
+    } else {
+        err = hth_fail(HTH_ENOMEM, "out of memory for %d tensors", n);
+    }
+    for (int i = 0; c != NULL && i < n; i++) {
+        hth_const_rele(c[i]);
+    }
+    hth_free(c);
+    return err;
+}
+
+static hth_err catalog_put(hth_store *s, const char *name, const hth_onnx_file *f, int max_batch,
+                           hth_progress_fn progress, void *ctx, hth_put_result *out)
+{
+    int n = hth_onnx_n_tensors(f);
+    size_t bytes;
+    const void *skeleton = hth_onnx_skeleton(f, &bytes);
+    char *meta = max_batch >= 0 ? hth_asprintf("{\"max_batch\":%d}", max_batch) : hth_strdup("{}");
+    hth_put_tensor *t = hth_calloc((size_t)n, sizeof *t);
+    hth_err err = hth_fail(HTH_ENOMEM, "out of memory for %d tensors", n);
+    if (meta != NULL && t != NULL) {
+        for (int i = 0; i < n; i++) {
+            const hth_onnx_tensor *o = hth_onnx_tensor_at(f, i);
+            t[i] = (hth_put_tensor){o->name, o->dtype, o->shape, o->data, o->bytes};
+        }
+        err = catalog_check(f, t, n);
+        if (err == HTH_OK) {
+            err = hth_store_put(s, name, skeleton, bytes, meta, t, n, progress, ctx, out);
+        }
+    }
+    hth_free(meta);
+    hth_free(t);
+    return err;
+}
+
+hth_err hth_catalog_import(hth_store *s, const char *name, const char *path, int max_batch,
+                           hth_progress_fn progress, void *ctx, hth_put_result *out)
+{
+    hth_onnx_file *f;
+    memset(out, 0, sizeof *out);
+    HTH_TRY(hth_onnx_open(path, &hth_onnx_default_limits, &f));
+    hth_err err = catalog_put(s, name, f, max_batch, progress, ctx, out);
+    hth_onnx_close(f);
+    return err;
+}
+
+// ---- export, remove, list
+
+static hth_err catalog_export(hth_store *s, const hth_manifest *m, hearth_tensor *t,
+                              hth_const **view, const char *path)
+{
+    for (int i = 0; i < m->n_tensors; i++) {
+        const hth_manifest_tensor *from = &m->tensors[i];
+        const void *data;
+        HTH_TRY(hth_store_view(s, from, &view[i]));
+        HTH_TRY(hth_const_map(view[i], &data));
+        t[i] = (hearth_tensor){.name = from->name,
+                               .dtype = (hearth_dtype)from->dtype,
+                               .rank = from->shape.rank,
+                               .data = (void *)data,
+                               .bytes = from->bytes};
+        memcpy(t[i].shape, from->shape.dim, sizeof t[i].shape);
+    }
+    return hth_safetensors_write(path, t, m->n_tensors);
+}
+
+hth_err hth_catalog_export(hth_store *s, const char *model, const char *path)
+{
+    char name[201];
+    int version;
+    hth_manifest m;
+    HTH_TRY(hth_catalog_parse(model, name, &version));
+    HTH_TRY(hth_store_get(s, name, version, &m));
+    hearth_tensor *t = hth_calloc((size_t)m.n_tensors, sizeof *t);
+    hth_const **view = hth_calloc((size_t)m.n_tensors, sizeof *view);
+    hth_err err = t != NULL && view != NULL
+                      ? catalog_export(s, &m, t, view, path)
+                      : hth_fail(HTH_ENOMEM, "out of memory for %d tensors", m.n_tensors);
+    for (int i = 0; i < m.n_tensors && view != NULL && t != NULL; i++) {
+        if (t[i].name != NULL) {
+            hth_const_unmap(view[i]);
+        }
+        hth_const_rele(view[i]);
+    }
+    hth_free(view);
+    hth_free(t);
+    hth_manifest_fini(&m);
+    return err;
+}
+
+hth_err hth_catalog_remove(hth_store *s, const char *model)
+{
+    char name[201];
+    int version;
+    HTH_TRY(hth_catalog_parse(model, name, &version));
+    return hth_store_rm(s, name, version);
+}
+
+hth_err hth_catalog_list(hth_store *s, char **json)
+{
+    hth_store_entry *e;
+    int n;
+    *json = NULL;
+    HTH_TRY(hth_store_list(s, &e, &n));
+    json_t *list = json_array();
+    for (int i = 0; i < n; i++) {
+        json_array_append_new(list,
+                              json_pack("{s:s, s:i, s:I, s:I, s:i, s:I}", "name", e[i].name,
+                                        "version", e[i].version, "bytes", (json_int_t)e[i].bytes,
+                                        "own_bytes", (json_int_t)e[i].own_bytes, "tensors",
+                                        e[i].n_tensors, "created_ns", (json_int_t)e[i].created_ns));
+    }
+    json_t *doc = json_pack("{s:o}", "models", list);
+    char *text = doc != NULL ? json_dumps(doc, JSON_COMPACT) : NULL;
+    *json = text != NULL ? hth_strdup(text) : NULL;
+    free(text);
+    json_decref(doc);
+    hth_free(e);
+    return *json != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "out of memory for the list of models");
+}

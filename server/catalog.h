@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// server/catalog.h - what the server does with the store itself: import, export, remove, list. Any
+// thread; they block.
+#ifndef HTH_SERVER_CATALOG_H
+#define HTH_SERVER_CATALOG_H
+
+#include "modelstore/store.h"
+
+// hth_catalog_import reads an ONNX file, checks that every operator in it can run, and only then
+// puts it as a new version. max_batch is kept with it: 0: the symbolic first dimension is not a
+// batch; negative: not said.
+hth_err hth_catalog_import(hth_store *s, const char *name, const char *path, int max_batch,
+                           hth_progress_fn progress, void *ctx, hth_put_result *out);
+// hth_catalog_export writes a version's tensors ("name" or "name:version") as a safetensors file;
+// `path` appears whole.
+hth_err hth_catalog_export(hth_store *s, const char *model, const char *path);
+hth_err hth_catalog_remove(hth_store *s, const char *model);
+// hth_catalog_list stores
+// {"models":[{"name","version","bytes","own_bytes","tensors","created_ns"}]}, freed by hth_free.
+hth_err hth_catalog_list(hth_store *s, char **json);
+// hth_catalog_parse splits "name:version"; version 0 when none is given. HTH_EINVAL.
+hth_err hth_catalog_parse(const char *model, char name[201], int *version);
+
+#endif

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// server/conn.h - the connections of a server, and the shared memory that each has mapped.
+//
+// Design notes
+// A connection is made and removed by nng's pipe notifications; calls in flight hold it. Regions
+// belong to a connection and go with it, so the memory of a killed client is back as soon as its
+// calls are. A region is a memfd of the peer that the kernel names (SO_PEERCRED), opened through
+// /proc/PID/fd: it must be sealed against shrinking, so that no access can fault, and is mapped
+// read-only. What the client writes while a request runs may change the request's result but
+// nothing else: request.c copies everything that steers addresses. Thread-safe. Table and regions
+// are guarded by one lock, held for lookups only.
+#ifndef HTH_SERVER_CONN_H
+#define HTH_SERVER_CONN_H
+
+#include "base/err.h"
+
+#include <nng/nng.h>
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct hth_conns hth_conns;
+typedef struct hth_conn hth_conn;
+typedef struct hth_region hth_region;
+
+hth_err hth_conns_open(hth_conns **out);
+// hth_conns_close: every connection must be removed and released. NULL is allowed.
+void hth_conns_close(hth_conns *c);
+int hth_conns_count(hth_conns *c);
+
+// hth_conns_add and hth_conns_remove follow a pipe's ADD_PRE and REM_POST. The removed connection
+// stays valid for its holders; hth_conns_remove returns it held (NULL: was not there), so that its
+// calls can be canceled.
+hth_err hth_conns_add(hth_conns *c, nng_pipe p);
+hth_conn *hth_conns_remove(hth_conns *c, nng_pipe p);
+// hth_conn_find returns the pipe's connection held, or NULL when it is gone.
+hth_conn *hth_conn_find(hth_conns *c, nng_pipe p);
+void hth_conn_rele(hth_conn *c); // NULL is allowed
+
+// hth_conn_same_machine: paths and memory of this machine may be named (ipc, inproc).
+bool hth_conn_same_machine(const hth_conn *c);
+
+// hth_conn_map maps the peer's file descriptor `fd`, a sealed memfd of `bytes`, and stores the
+// region's number. HTH_EDENIED: not a local peer, or not sealed; HTH_EINVAL: another size;
+// HTH_ETOOBIG: too many regions.
+hth_err hth_conn_map(hth_conn *c, int fd, uint64_t bytes, uint32_t *region);
+hth_err hth_conn_unmap(hth_conn *c, uint32_t region); // requests in flight keep it; HTH_ENOENT
+// hth_conn_range stores the address of [offset, offset + bytes) of a region, and the region held
+// until hth_region_rele. HTH_EIO: not of this connection (the client tries again without it);
+// HTH_EINVAL: outside of it.
+hth_err hth_conn_range(hth_conn *c, uint32_t region, uint64_t offset, uint64_t bytes,
+                       const void **out, hth_region **held);
+void hth_region_rele(hth_region *r); // NULL is allowed
+
+#endif

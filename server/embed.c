@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// The url carries the process id and a count: nng's in-process names are global to the process.
+#include "client/embed.h"
+
+#include "base/alloc.h"
+#include "server/server.h"
+
+#include <stdatomic.h>
+#include <stdio.h>
+#include <unistd.h>
+
+struct hth_embedded {
+    hth_server *server;
+    char url[64];
+};
+
+hth_err hth_embed_open(const char *store, const char *device, hth_embedded **out)
+{
+    static atomic_uint count;
+    *out = NULL;
+    hth_embedded *e = hth_calloc(1, sizeof *e);
+    if (e == NULL) {
+        return hth_fail(HTH_ENOMEM, "out of memory for an embedded server");
+    }
+    snprintf(e->url, sizeof e->url, "inproc://hearth-%d-%u", (int)getpid(),
+             atomic_fetch_add(&count, 1));
+    const char *urls[] = {e->url};
+    hth_server_config config = {.store = store, .device = device, .listen = urls, .n_listen = 1};
+    hth_err err = hth_server_open(&config, &e->server);
+    if (err != HTH_OK) {
+        hth_free(e);
+        return err;
+    }
+    *out = e;
+    return HTH_OK;
+}
+
+const char *hth_embed_url(const hth_embedded *e)
+{
+    return e->url;
+}
+
+void hth_embed_close(hth_embedded *e)
+{
+    if (e != NULL) {
+        hth_server_close(e->server);
+        hth_free(e);
+    }
+}

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+// Opened from the inside out (store, jobs, engine, socket, dispatcher, listeners) and closed in the
+// opposite order. Stop answers first and tears down later, listeners too: closing one disconnects
+// its clients. nng tells nobody when a reply has left for the kernel, which small ones do at once;
+// after a large one the sockets stay open until the clients are gone or have had a second.
+#include "server/server.h"
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/settings.h"
+#include "client/msg.h"
+#include "server/dispatch.h"
+#include "server/sockfile.h"
+
+#include <nng/protocol/reqrep0/rep.h>
+
+#include <string.h>
+#include <time.h>
+
+#define SERVER_LINGER_NS  1000000000u
+#define SERVER_MAX_LISTEN 16
+
+typedef struct server_listener {
+    char *url;
+    int claim; // the socket file's, or -1
+    nng_listener listener;
+    bool open;
+} server_listener;
+
+struct hth_server {
+    hth_store *store;
+    hth_jobs *jobs;
+    hth_engine *engine;
+    hth_conns *conns;
+    hth_dispatch *dispatch;
+    nng_socket socket;
+    bool socket_open, stopped;
+    int n_listeners;
+    server_listener listeners[SERVER_MAX_LISTEN];
+};
+
+static void server_pipe_changed(nng_pipe p, nng_pipe_ev ev, void *arg)
+{
+    hth_server *s = arg;
+    if (ev == NNG_PIPE_EV_ADD_PRE) {
+        if (hth_conns_add(s->conns, p) != HTH_OK) {
+            nng_pipe_close(p);
+        }
+        return;
+    }
+    hth_conn *c = hth_conns_remove(s->conns, p);
+    if (c != NULL && s->dispatch != NULL) {
+        hth_dispatch_gone(s->dispatch, c);
+    }
+    hth_conn_rele(c);
+}
+
+static hth_err server_socket(hth_server *s, const hth_wire_limits *limits)
+{
+    int rv = nng_rep0_open(&s->socket);
+    if (rv != 0) {
+        return hth_msg_fail(rv, "cannot open a socket");
+    }
+    s->socket_open = true;
+    if ((rv = nng_socket_set_size(s->socket, NNG_OPT_RECVMAXSZ, limits->message_bytes)) != 0 ||
+        (rv = nng_pipe_notify(s->socket, NNG_PIPE_EV_ADD_PRE, server_pipe_changed, s)) != 0 ||
+        (rv = nng_pipe_notify(s->socket, NNG_PIPE_EV_REM_POST, server_pipe_changed, s)) != 0) {
+        return hth_msg_fail(rv, "cannot set up a socket");
+    }
+    return HTH_OK;
+}
+
+static hth_err server_listen(hth_server *s, const char *url)
+{
+    if (s->n_listeners == SERVER_MAX_LISTEN) {
+        return hth_fail(HTH_EINVAL, "more than %d urls to listen on", SERVER_MAX_LISTEN);
+    }
+    server_listener *l = &s->listeners[s->n_listeners++];
+    l->claim = -1;
+    l->url = hth_strdup(url);
+    if (l->url == NULL) {
+        return hth_fail(HTH_ENOMEM, "out of memory for a url");
+    }
+    HTH_TRY(hth_sockfile_claim(url, &l->claim));
+    int rv = nng_listen(s->socket, url, &l->listener, 0);
+    if (rv != 0) {
+        return hth_msg_fail(rv, "cannot listen on %s", url);
+    }
+    l->open = true;
+    hth_log(INFO, SERVER, "listening", "url=%s", url);
+    return HTH_OK;
+}
+
+static hth_err server_start(hth_server *s, const hth_server_config *config)
+{
+    hth_wire_limits limits = hth_wire_default_limits;
+    limits.message_bytes = (uint64_t)hth_setting_int(HTH_SET_LIMIT_MESSAGE_BYTES);
+    limits.rank = (uint32_t)hth_setting_int(HTH_SET_LIMIT_RANK);
+    HTH_TRY(hth_store_open(config->store, true, false, &s->store));
+    HTH_TRY(hth_jobs_open(&s->jobs));
+    HTH_TRY(hth_conns_open(&s->conns));
+    HTH_TRY(hth_engine_open(&(hth_engine_config){.device = config->device}, s->store, &s->engine));
+    HTH_TRY(server_socket(s, &limits));
+    hth_dispatch_config d = {.socket = s->socket,
+                             .store = s->store,
+                             .engine = s->engine,
+                             .jobs = s->jobs,
+                             .conns = s->conns,
+                             .limits = limits,
+                             .slots = config->slots};
+    HTH_TRY(hth_dispatch_open(&d, &s->dispatch));
+    for (int i = 0; i < config->n_listen; i++) {
+        HTH_TRY(server_listen(s, config->listen[i]));
+    }
+    return HTH_OK;
+}
+
+hth_err hth_server_open(const hth_server_config *config, hth_server **out)
+{
+    *out = NULL;
+    hth_server *s = hth_calloc(1, sizeof *s);
+    if (s == NULL) {
+        return hth_fail(HTH_ENOMEM, "out of memory for a server");
+    }
+    hth_err err = server_start(s, config);
+    if (err != HTH_OK) {
+        hth_server_close(s);
+        return err;
+    }
+    *out = s;
+    return HTH_OK;
+}
+
+static void server_linger(hth_server *s)
+{
+    uint64_t since = hth_dispatch_large_reply_ns(s->dispatch);
+    while (since != 0 && hth_now_ns() - since < SERVER_LINGER_NS && hth_conns_count(s->conns) > 0) {
+        nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
+    }
+}
+
+void hth_server_stop(hth_server *s)
+{
+    if (s->stopped) {
+        return;
+    }
+    s->stopped = true;
+    if (s->dispatch != NULL) {
+        hth_dispatch_stop(s->dispatch);
+        server_linger(s);
+    }
+    if (s->engine != NULL) {
+        hth_engine_stop(s->engine);
+    }
+    for (int i = 0; i < s->n_listeners; i++) {
+        if (s->listeners[i].open) {
+            nng_listener_close(s->listeners[i].listener);
+        }
+        hth_sockfile_release(s->listeners[i].url, s->listeners[i].claim);
+        hth_free(s->listeners[i].url);
+    }
+    if (s->dispatch != NULL) {
+        hth_log(INFO, SERVER, "stopped", "answered everything");
+    }
+}
+
+void hth_server_close(hth_server *s)
+{
+    if (s == NULL) {
+        return;
+    }
+    hth_server_stop(s);
+    if (s->socket_open) {
+        nng_close(s->socket);
+    }
+    hth_dispatch_close(s->dispatch);
+    hth_jobs_close(s->jobs);
+    hth_engine_close(s->engine);
+    hth_conns_close(s->conns);
+    hth_store_close(s->store);
+    hth_free(s);
+}

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// server/server.h - a whole server: store, engine, and the sockets that clients talk to. What
+// hearthd runs, and what "inproc://" embeds.
+#ifndef HTH_SERVER_SERVER_H
+#define HTH_SERVER_SERVER_H
+
+#include "base/err.h"
+
+#include <stddef.h>
+
+typedef struct hth_server hth_server;
+
+typedef struct hth_server_config {
+    const char *store;         // directory; created if absent
+    const char *device;        // "cpu:mem=2GiB,threads=2"; NULL: "cpu"
+    const char *const *listen; // urls: ipc://, tcp://, inproc://
+    int n_listen;
+    int slots; // requests in progress at once; 0: 256
+} hth_server_config;
+
+// hth_server_open starts everything and listens last. Limits come from base/settings.h. HTH_EBUSY:
+// another process listens on one of the urls. On error *out is NULL and nothing is held.
+hth_err hth_server_open(const hth_server_config *config, hth_server **out);
+// hth_server_stop refuses new requests, answers every accepted one, and then disconnects everybody.
+void hth_server_stop(hth_server *s);
+void hth_server_close(hth_server *s); // stops if needed; NULL is allowed
+
+#endif

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// The lock file itself is never removed: a second process could otherwise lock a name that a third
+// has made anew. A connection is tried as well, for sockets of programs that know nothing of the
+// lock.
+#include "server/sockfile.h"
+
+#include "base/alloc.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+static const char *sockfile_path(const char *url)
+{
+    return strncmp(url, "ipc://", 6) == 0 ? url + 6 : NULL;
+}
+
+static int sockfile_answers(const char *path)
+{
+    struct sockaddr_un a = {.sun_family = AF_UNIX};
+    strncpy(a.sun_path, path, sizeof a.sun_path - 1);
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    int answers = fd >= 0 && connect(fd, (struct sockaddr *)&a, sizeof a) == 0;
+    if (fd >= 0) {
+        close(fd);
+    }
+    return answers;
+}
+
+static hth_err sockfile_clear(const char *path)
+{
+    struct stat st;
+    if (lstat(path, &st) != 0) {
+        return errno == ENOENT ? HTH_OK : hth_fail_errno(errno, "cannot use %s", path);
+    }
+    if (!S_ISSOCK(st.st_mode)) {
+        return hth_fail(HTH_EBUSY, "%s is not a socket", path);
+    }
+    if (sockfile_answers(path)) {
+        return hth_fail(HTH_EBUSY, "another process answers at ipc://%s", path);
+    }
+    return unlink(path) == 0 ? HTH_OK
+                             : hth_fail_errno(errno, "cannot remove the stale socket %s", path);
+}
+
+hth_err hth_sockfile_claim(const char *url, int *fd)
+{
+    const char *path = sockfile_path(url);
+    *fd = -1;
+    if (path == NULL) {
+        return HTH_OK;
+    }
+    if (strlen(path) >= sizeof((struct sockaddr_un *)0)->sun_path) {
+        return hth_fail(HTH_EINVAL, "the socket's path is too long: %s", path);
+    }
+    char *lock = hth_asprintf("%s.lock", path);
+    if (lock == NULL) {
+        return hth_fail(HTH_ENOMEM, "out of memory for a path");
+    }
+    int f = open(lock, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    hth_err err = f < 0 ? hth_fail_errno(errno, "cannot open %s", lock) : HTH_OK;
+    hth_free(lock);
+    if (err == HTH_OK && flock(f, LOCK_EX | LOCK_NB) != 0) {
+        err = hth_fail(HTH_EBUSY, "another hearthd already listens on %s", url);
+    }
+    if (err == HTH_OK) {
+        err = sockfile_clear(path);
+    }
+    if (err != HTH_OK && f >= 0) {
+        close(f);
+        f = -1;
+    }
+    *fd = f;
+    return err;
+}
+
+void hth_sockfile_release(const char *url, int fd)
+{
+    if (fd >= 0) {
+        unlink(sockfile_path(url));
+        close(fd);
+    }
+}

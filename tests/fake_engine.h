@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+// tests/fake_engine.h - an engine behind server/engine.h that computes nothing, included by one .c
+// of a test program; its symbols are found before the library's.
+//
+// Infer answers each input as the output of the same name. Models: "missing" does not exist;
+// "strict" refuses what is not FP32; "late" fails after its outputs were placed; "hold" runs until
+// it is canceled or fake_release() is called. Queries: "devices" has a fixed answer; "bench"
+// reports progress until it is canceled, or ten steps; any other word is refused.
+#ifndef HTH_TESTS_FAKE_ENGINE_H
+#define HTH_TESTS_FAKE_ENGINE_H
+
+#include "base/alloc.h"
+#include "base/mailbox.h"
+#include "server/engine.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#define FAKE_DEVICES "{\"devices\":[{\"name\":\"fake:0\",\"total_bytes\":1024}]}"
+
+struct hth_engine {
+    hth_mailbox *mailbox;
+    pthread_t thread;
+    bool running;
+};
+
+static atomic_int fake_held;     // requests inside "hold"
+static atomic_int fake_released; // "hold" may end
+static atomic_int fake_canceled; // requests that ended because they were canceled
+static const void *volatile fake_last_input;
+
+static void fake_nap(void)
+{
+    nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+}
+
+static hth_err fake_hold(hth_request *r)
+{
+    atomic_fetch_add(&fake_held, 1);
+    while (!atomic_load(&fake_released) && !r->canceled) {
+        fake_nap();
+    }
+    atomic_fetch_sub(&fake_held, 1);
+    return r->canceled ? hth_fail(HTH_ECANCELED, "canceled by its client") : HTH_OK;
+}
+
+static hth_err fake_infer(hth_request *r)
+{
+    if (strcmp(r->model, "missing") == 0) {
+        return hth_fail(HTH_ENOENT, "there is no model 'missing'; there are: strict, hold");
+    }
+    if (strcmp(r->model, "strict") == 0 && r->inputs[0].t.dtype != HTH_DT_F32) {
+        return hth_fail(HTH_EINVAL, "input 'x': the model wants FP32, not %s",
+                        hth_dtype_name(r->inputs[0].t.dtype));
+    }
+    if (strcmp(r->model, "hold") == 0) {
+        HTH_TRY(fake_hold(r));
+    }
+    hth_request_tensor out[64];
+    for (int i = 0; i < r->n_inputs; i++) {
+        out[i] = r->inputs[i];
+        out[i].name = r->inputs[i].name != NULL ? r->inputs[i].name : "y";
+        fake_last_input = r->inputs[i].t.data;
+    }
+    HTH_TRY(r->place(r, out, r->n_inputs));
+    if (strcmp(r->model, "late") == 0) {
+        return hth_fail(HTH_EIO, "failed after the outputs were placed");
+    }
+    for (int i = 0; i < r->n_inputs; i++) {
+        memcpy(out[i].t.data, r->inputs[i].t.data, out[i].t.bytes);
+    }
+    return HTH_OK;
+}
+
+static hth_err fake_query(hth_request *r)
+{
+    if (strcmp(r->query, "devices") == 0) {
+        r->json = hth_strdup(FAKE_DEVICES);
+        return HTH_OK;
+    }
+    if (strcmp(r->query, "bench") != 0) {
+        return hth_fail(HTH_ENOTSUP, "there is no query '%s'", r->query);
+    }
+    for (int i = 0; i < 400 && !r->canceled; i++) {
+        r->progress(r, "measuring", (uint64_t)i + 1, 400);
+        fake_nap();
+    }
+    r->json = hth_asprintf("{\"arguments\":%s}", r->arguments);
+    return r->canceled ? hth_fail(HTH_ECANCELED, "canceled by its client") : HTH_OK;
+}
+
+static void *fake_main(void *arg)
+{
+    hth_engine *e = arg;
+    void *message;
+    while (hth_mailbox_receive(e->mailbox, HTH_FOREVER, &message) == HTH_OK) {
+        hth_request *r = message;
+        r->err = r->query != NULL ? fake_query(r) : fake_infer(r);
+        snprintf(r->detail, sizeof r->detail, "%s", r->err != HTH_OK ? hth_err_detail() : "");
+        if (r->err == HTH_ECANCELED) {
+            atomic_fetch_add(&fake_canceled, 1);
+        }
+        r->done(r);
+    }
+    return NULL;
+}
+
+hth_err hth_engine_open(const hth_engine_config *config, hth_store *store, hth_engine **out)
+{
+    hth_engine *e = hth_calloc(1, sizeof *e);
+    *out = e;
+    HTH_TRY(hth_mailbox_open(config->queue > 0 ? (size_t)config->queue : 1024, 20000, &e->mailbox));
+    e->running = pthread_create(&e->thread, NULL, fake_main, e) == 0;
+    return HTH_OK;
+}
+
+void hth_engine_stop(hth_engine *e)
+{
+    if (e->running) {
+        hth_mailbox_stop(e->mailbox);
+        pthread_join(e->thread, NULL);
+        e->running = false;
+    }
+}
+
+void hth_engine_close(hth_engine *e)
+{
+    if (e != NULL) {
+        hth_engine_stop(e);
+        hth_mailbox_close(e->mailbox);
+        hth_free(e);
+    }
+}
+
+hth_err hth_engine_submit(hth_engine *e, hth_request *r)
+{
+    hth_err err = hth_mailbox_send(e->mailbox, r);
+    return err == HTH_OK ? HTH_OK : hth_fail(err, "the engine takes no more requests");
+}
+
+#endif
