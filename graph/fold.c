@@ -45,7 +45,8 @@ static hth_id chain_attr(hth_id id, const hth_attr *a)
     return id;
 }
 
-hth_id hth_node_recipe(const hth_node *n)
+// Equal for equal computations, whatever the inputs.
+static hth_id node_recipe(const hth_node *n)
 {
     const char *name = hth_op_name(n->op);
     hth_piece piece = {name, strlen(name)};
@@ -63,13 +64,17 @@ hth_id hth_node_recipe(const hth_node *n)
     return id;
 }
 
-static hth_id folded_id(const hth_graph *g, const hth_node *n)
+hth_id hth_node_key(const hth_graph *g, const hth_node *n)
 {
     static const hth_id absent;
-    hth_id id = hth_node_recipe(n);
+    hth_id id = node_recipe(n);
     for (int i = 0; i < n->n_inputs; i++) {
-        const hth_id *source = n->inputs[i] < 0 ? &absent : &g->values[n->inputs[i]].constant->id;
-        id = chain(id, source, sizeof *source);
+        const hth_value *v = n->inputs[i] < 0 ? NULL : &g->values[n->inputs[i]];
+        if (v != NULL && v->constant == NULL) {
+            id = chain(id, &n->inputs[i], sizeof n->inputs[i]);
+        } else {
+            id = chain(id, v == NULL ? &absent : &v->constant->id, sizeof id);
+        }
     }
     return id;
 }
@@ -235,7 +240,7 @@ static hth_err evaluate(evaluation *e, const hth_graph *g, const hth_node *n, ht
 
 static hth_err adopt_outputs(evaluation *e, hth_graph *g, hth_node *n)
 {
-    hth_id recipe = folded_id(g, n);
+    hth_id recipe = hth_node_key(g, n);
     for (int32_t i = 0; i < n->n_outputs; i++) {
         if (n->outputs[i] < 0) {
             continue;

@@ -14,8 +14,9 @@
 hth_err hth_fold_node(hth_graph *g, int node, size_t max_bytes, int64_t max_elements,
                       hth_eval_fn eval, void *ctx, bool *folded);
 
-// hth_node_recipe hashes operator, attributes and post operations, not the inputs: equal for equal
-// computations.
-hth_id hth_node_recipe(const hth_node *n);
+// hth_node_key hashes operator, attributes, post operations and inputs (constants by their ids,
+// others by index): equal for equal computations in one graph; where all inputs are constants, in
+// any graph.
+hth_id hth_node_key(const hth_graph *g, const hth_node *n);
 
 #endif
