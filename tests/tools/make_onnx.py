@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the small models of tests/data/onnx: usage make_onnx.py OUTPUT_DIR (needs the onnx package).
+"""Makes the small models of tests/data/onnx: usage make_onnx.py OUTPUT_DIR (needs onnx and onnxruntime).
 
-Each model is one old form, one storage form or one graph form; graph/onnx_test.c says what it must become."""
+Each model is one old form, one storage form or one graph form; graph/onnx_test.c says what it must become. values.txt holds
+what onnxruntime computes for them: per model "name inputs outputs", per input "dtype rank dims", per output the same and
+its values. Element i of an input is ((37 i) mod 101 - 50) / 16."""
 import os
 import sys
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 from onnx import TensorProto as T, helper as h, numpy_helper as nh
 
 OUT = sys.argv[1]
@@ -25,7 +28,7 @@ def save(name, nodes, opset, inputs, outputs, init=(), ir=8, functions=(), extra
     onnx.save(m, os.path.join(OUT, name + ".onnx"))
 
 
-def one(name, opset, op, inputs, outputs=("y",), init=(), dtype=F, shape=(2, 4, 6, 6), **attrs):
+def one(name, opset, op, inputs, outputs=("y",), init=(), dtype=F, shape=(2, 4, 3, 3), **attrs):
     """A model of one node that reads x (and initializers)."""
     save(name, [h.make_node(op, inputs, outputs, name="n", **attrs)], opset, [("x", dtype, list(shape))],
          outputs[:3], init)
@@ -137,9 +140,37 @@ def external():
     save("external", [h.make_node("MatMul", ["x", "w"], ["y"], name="n")], 17, [("x", F, [1, 2])], ["y"], [w])
 
 
+def run(path):
+    """The lines of values.txt for one model; none for what onnxruntime does not run or draws at random."""
+    name = os.path.basename(path)[:-5]
+    m = onnx.load(path)
+    given = {i.name for i in m.graph.initializer}
+    lines, feed = [], {}
+    for v in (v for v in m.graph.input if v.name not in given):
+        t = v.type.tensor_type
+        shape = [d.dim_value or 3 for d in t.shape.dim]
+        ramp = (np.arange(np.prod(shape)) * 37 % 101 - 50) / 16
+        feed[v.name] = ramp.astype(h.tensor_dtype_to_np_dtype(t.elem_type)).reshape(shape)
+        lines.append(" ".join(map(str, [t.elem_type, len(shape), *shape])))
+    try:
+        options = ort.SessionOptions()
+        options.log_severity_level = 4
+        out = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"]).run(None, feed)
+    except Exception as e:
+        print(name, "left out:", str(e).splitlines()[0][:120])
+        return []
+    for y in out:
+        head = [h.np_dtype_to_tensor_dtype(y.dtype), y.ndim, *y.shape]
+        lines.append(" ".join(map(str, head)) + "".join(f" {float(v):.7g}" for v in y.reshape(-1)))
+    return [f"{name} {len(feed)} {len(out)}", *lines]
+
+
 os.makedirs(OUT, exist_ok=True)
 old_forms()
 constants()
 typed()
 graphs()
 external()
+with open(os.path.join(OUT, "values.txt"), "w") as values:
+    for path in sorted(f for f in os.listdir(OUT) if f.endswith(".onnx") and f not in ("dropout13_training.onnx", "typed.onnx")):
+        values.writelines(line + "\n" for line in run(os.path.join(OUT, path)))
