@@ -1,0 +1,107 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Makes tests/data/passes: tiny models in the forms that PyTorch's exporters leave, with onnxruntime's answers.
+
+NAME.onnx, NAME.x.npy (input), NAME.y.npy (first output). usage: make_pass_models.py [DIR]. Needs torch, onnx, onnxruntime.
+"""
+import os
+import sys
+import warnings
+
+import numpy as np
+import onnxruntime as ort
+import torch
+from torch import nn
+
+warnings.filterwarnings('ignore')
+OUT = sys.argv[1] if len(sys.argv) > 1 else os.path.join(os.path.dirname(__file__), '..', 'data', 'passes')
+
+
+class Residual(nn.Module):
+    """Convolutions with batch norm, a residual sum, several activations, a gate."""
+
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.SiLU())
+        self.b = nn.Sequential(nn.Conv2d(16, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16))
+        self.c = nn.Sequential(nn.Conv2d(16, 20, 1), nn.Hardswish(), nn.Conv2d(20, 20, 3, 2, 1, groups=20), nn.ReLU6())
+        self.gate = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Conv2d(20, 20, 1), nn.Hardsigmoid())
+        self.up = nn.Sequential(nn.ConvTranspose2d(20, 8, 2, 2), nn.BatchNorm2d(8), nn.LeakyReLU(0.1))
+        self.pre = nn.BatchNorm2d(8)
+
+    def forward(self, x):
+        x = self.a(x)
+        x = self.c(torch.relu(self.b(x) + x))
+        return torch.relu(self.pre(self.up(x * self.gate(x)))).mean((2, 3))
+
+
+class Attention(nn.Module):
+    """Attention written out: packed projection, split heads, a mask, GELU."""
+
+    def __init__(self, masked, gelu, d=32, heads=4):
+        super().__init__()
+        self.masked, self.heads = masked, heads
+        self.norm, self.qkv, self.out = nn.LayerNorm(d), nn.Linear(d, 3 * d), nn.Linear(d, d)
+        self.mlp = nn.Sequential(nn.Linear(d, 2 * d), nn.GELU(gelu), nn.Linear(2 * d, d))
+
+    def forward(self, x):
+        b, t, d = x.shape
+        q, k, v = self.qkv(self.norm(x)).view(b, t, 3, self.heads, d // self.heads).permute(2, 0, 3, 1, 4).unbind(0)
+        w = q @ k.transpose(-1, -2) / (d // self.heads) ** 0.5
+        if self.masked:
+            w = w.masked_fill(torch.triu(torch.ones(t, t, dtype=torch.bool), 1), float('-inf'))
+        x = x + self.out((w.softmax(-1) @ v).transpose(1, 2).reshape(b, t, d))
+        return x + self.mlp(x)
+
+
+class Biased(nn.Module):
+    """Scores with a learned additive bias per head and queries scaled before the product."""
+
+    def __init__(self):
+        super().__init__()
+        self.q, self.k, self.v = nn.Linear(24, 24), nn.Linear(24, 24), nn.Linear(24, 24)
+        self.bias = nn.Parameter(torch.randn(3, 10, 10))
+
+    def forward(self, x):
+        q, k, v = (f(x).view(2, 10, 3, 8).transpose(1, 2) for f in (self.q, self.k, self.v))
+        return (((q * 0.35) @ k.transpose(-2, -1) + self.bias).softmax(-1) @ v).transpose(1, 2).flatten(2)
+
+
+class WrittenNorm(nn.Module):
+    """Layer norm and RMS norm in elementary operators."""
+
+    def __init__(self):
+        super().__init__()
+        self.w, self.b, self.r = (nn.Parameter(torch.randn(24)) for _ in range(3))
+
+    def forward(self, x):
+        d = x - x.mean(-1, keepdim=True)
+        x = d / torch.sqrt(d.pow(2).mean(-1, keepdim=True) + 1e-5) * self.w + self.b
+        return x / torch.sqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * self.r
+
+
+def save(name, model, x, opset=17):
+    torch.manual_seed(1)
+    model.eval()
+    for m in model.modules():
+        if isinstance(m, nn.BatchNorm2d):
+            m.running_mean.normal_(0, 0.2)
+            m.running_var.uniform_(0.5, 1.5)
+            m.weight.data.uniform_(0.5, 1.5)
+            m.bias.data.normal_(0, 0.2)
+    path = os.path.join(OUT, name)
+    torch.onnx.export(model, (x,), path + '.onnx', input_names=['x'], output_names=['y'], opset_version=opset, dynamo=False,
+                      do_constant_folding=False, training=torch.onnx.TrainingMode.PRESERVE, dynamic_axes={'x': {0: 'N'}})
+    s = ort.InferenceSession(path + '.onnx', providers=['CPUExecutionProvider'])
+    np.save(path + '.x.npy', x.numpy())
+    np.save(path + '.y.npy', s.run(None, {'x': x.numpy()})[0])
+
+
+torch.manual_seed(0)
+os.makedirs(OUT, exist_ok=True)
+with torch.no_grad():
+    save('residual', Residual(), torch.randn(2, 3, 12, 12))
+    save('attention', Attention(False, 'none'), torch.randn(2, 10, 32))
+    save('attention_masked', Attention(True, 'tanh'), torch.randn(2, 10, 32))
+    save('attention_biased', Biased(), torch.randn(2, 10, 24))
+    save('written_norm', WrittenNorm(), torch.randn(2, 5, 24), 13)
