@@ -237,7 +237,7 @@ static hth_err find_global_pool(hth_graph *g, int i)
     int64_t axes[HTH_MAX_RANK];
     unsigned seen = 0;
     int rank = x->shape.rank, k = n->n_inputs > 1 ? hth_pass_ints(g, n->inputs[1], axes, HTH_MAX_RANK) : -1;
-    if (rank < 3 || k != rank - 2 || x->dtype != HTH_DT_F32 || hth_node_int(n, "keepdims", 1) != 1) {
+    if (rank < 4 || k != rank - 2 || x->dtype != HTH_DT_F32 || hth_node_int(n, "keepdims", 1) != 1) {
         return HTH_OK;
     }
     for (int a = 0; a < k; a++) {
