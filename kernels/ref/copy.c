@@ -134,16 +134,19 @@ REF_KERNEL(ref_split)
 // the count; the step is clamped to +-dim, beyond which it selects one element anyway.
 static int64_t copy_slice_axis(int64_t dim, int64_t *start, int64_t end, int64_t *step)
 {
-    int64_t low = *step > 0 ? 0 : -1, high = *step > 0 ? dim : dim - 1;
+    bool forward = *step > 0;
+    int64_t low = forward ? 0 : -1, high = forward ? dim : dim - 1;
+    if (dim == 0) {
+        return 0;
+    }
     *start += *start < 0 ? dim : 0;
     end += end < 0 ? dim : 0;
     *start = *start < 0 ? 0 : *start > high ? high : *start;
     end = end < low ? low : end > high ? high : end;
-    *step = *step > dim ? dim : *step < -dim ? -dim : *step;
-    if (dim == 0 || (*step > 0 ? end <= *start : end >= *start)) {
-        return 0;
-    }
-    return *step > 0 ? (end - *start - 1) / *step + 1 : (*start - end - 1) / -*step + 1;
+    int64_t distance = forward ? end - *start : *start - end;
+    int64_t stride = forward ? (*step > dim ? dim : *step) : *step < -dim ? dim : -*step;
+    *step = forward ? stride : -stride;
+    return distance <= 0 ? 0 : (distance - 1) / stride + 1;
 }
 
 REF_KERNEL(ref_slice)

@@ -21,15 +21,17 @@
     X(U64, uint64_t)                                                                               \
     X(BOOL, bool)
 
+#define ELEMENT_2_63 9223372036854775808.0
+
 static int64_t element_trunc(double v, hth_dtype to)
 {
-    if (to == HTH_DT_U64 && v >= 0x1p63) {
-        return v < 0x1p64 ? (int64_t)(uint64_t)v : 0;
+    if (to == HTH_DT_U64 && v >= ELEMENT_2_63) {
+        return v < 2 * ELEMENT_2_63 ? (int64_t)(uint64_t)v : 0;
     }
     if (to == HTH_DT_I32 && !(v > -2147483649.0 && v < 2147483648.0)) {
         return INT32_MIN;
     }
-    return v >= -0x1p63 && v < 0x1p63 ? (int64_t)v : INT64_MIN;
+    return v >= -ELEMENT_2_63 && v < ELEMENT_2_63 ? (int64_t)v : INT64_MIN;
 }
 
 double ref_get_f64(hth_dtype dt, const void *data, int64_t i)

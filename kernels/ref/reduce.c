@@ -161,11 +161,11 @@ static hth_err reduce_float(const hth_node *n, const hth_tensor *x, hth_tensor *
 {
     int64_t count = ref_count(y);
     reduce_fold fold = reduce_fold_of(n->op);
-    double *acc = hth_calloc((size_t)count * 2 + 1, sizeof *acc),
-           *max = fold == FOLD_EXP ? acc + count : NULL;
+    double *acc = hth_calloc((size_t)count * 2 + 1, sizeof *acc);
     if (acc == NULL) {
         return hth_fail(HTH_ENOMEM, "no memory for %lld accumulators", (long long)count);
     }
+    double *max = fold == FOLD_EXP ? acc + count : NULL;
     if (max != NULL) {
         reduce_floats(*it, more, FOLD_MAX, x, max, count, NULL);
         for (int64_t i = 0; i < count; i++) {

@@ -15,8 +15,8 @@
 #include <string.h>
 
 enum {
-    WIDE = 1,  // f16 and bf16 are given as f32
-    SHAPE = 2, // reads the shapes of its inputs only: their data may be NULL
+    WIDE = 1,   // f16 and bf16 are given as f32
+    SHAPE = 2,  // reads the shapes of its inputs only: their data may be NULL
     LAYOUT = 4, // reads and writes tensors of any layout
 };
 
