@@ -296,38 +296,47 @@ void hth_infer_close(hth_infer_content *v)
     hth_const_unmap(v->from);
 }
 
+// Element k's bits. Contents that lie in a mapped file are aligned as the file left them: bytes are
+// copied out.
+static uint64_t load_bits(const hth_infer_content *v, int64_t k)
+{
+    uint64_t bits = 0; // little-endian: the low bytes come first
+    size_t bytes = hth_dtype_bytes(v->dtype);
+    memcpy(&bits, (const char *)v->data + (size_t)k * bytes, bytes);
+    return bits;
+}
+
 int64_t hth_infer_int_at(const hth_infer_content *v, int64_t k)
 {
+    uint64_t bits = load_bits(v, k);
     switch (v->dtype) {
-    case HTH_DT_I64:
-    case HTH_DT_U64:
-        return ((const int64_t *)v->data)[k];
     case HTH_DT_I32:
-        return ((const int32_t *)v->data)[k];
-    case HTH_DT_U32:
-        return ((const uint32_t *)v->data)[k];
+        return (int32_t)bits;
     case HTH_DT_I16:
-        return ((const int16_t *)v->data)[k];
-    case HTH_DT_U16:
-        return ((const uint16_t *)v->data)[k];
+        return (int16_t)bits;
     case HTH_DT_I8:
-        return ((const int8_t *)v->data)[k];
-    default:
-        return ((const uint8_t *)v->data)[k];
+        return (int8_t)bits;
+    default: // unsigned, or all 64 bits
+        return (int64_t)bits;
     }
 }
 
 double hth_infer_real_at(const hth_infer_content *v, int64_t k)
 {
+    uint64_t bits = load_bits(v, k);
+    float f;
+    double d;
     switch (v->dtype) {
     case HTH_DT_F32:
-        return ((const float *)v->data)[k];
+        memcpy(&f, &bits, sizeof f);
+        return f;
     case HTH_DT_F64:
-        return ((const double *)v->data)[k];
+        memcpy(&d, &bits, sizeof d);
+        return d;
     case HTH_DT_F16:
-        return hth_f16_to_f32(((const uint16_t *)v->data)[k]);
+        return hth_f16_to_f32((uint16_t)bits);
     case HTH_DT_BF16:
-        return hth_bf16_to_f32(((const uint16_t *)v->data)[k]);
+        return hth_bf16_to_f32((uint16_t)bits);
     default:
         return (double)hth_infer_int_at(v, k);
     }

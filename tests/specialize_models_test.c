@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Import and specialization of exported models: ~/.cache/hearth-models/*/NAME.{ts,dyn}.onnx with
-// NAME.x.npy and the expected NAME.*.y.npy. SKIP where the folder is absent. Times are printed, and
-// bounded generously.
+// Import, specialization and simplification of exported models:
+// ~/.cache/hearth-models/*/NAME.{ts,dyn}.onnx with NAME.x.npy and the expected NAME.*.y.npy. SKIP
+// where the folder is absent. Times are printed, and bounded generously.
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "graph/onnx.h"
+#include "graph/pass.h"
 #include "graph/specialize.h"
 #include "kernels/kernel.h"
 
@@ -63,6 +64,19 @@ static int left_over(const hth_graph *g)
     return n;
 }
 
+static void check_simplify(hth_graph *g, const hth_shape *want)
+{
+    char name[256];
+    snprintf(name, sizeof name, "%s", g->values[g->outputs[0]].name);
+    uint64_t start = hth_now_ns();
+    assert_int_equal(hth_pass_simplify(g), HTH_OK);
+    double ms = (double)(hth_now_ns() - start) / 1e6;
+    print_message(" -> %4d in %5.2f ms\n", g->n_nodes, ms);
+    assert_int_equal(hth_graph_check(g), HTH_OK);
+    assert_string_equal(g->values[g->outputs[0]].name, name);
+    assert_true(hth_shape_equal(&g->values[g->outputs[0]].shape, want));
+}
+
 static void check_model(const char *path)
 {
     char name[512], file[600];
@@ -85,7 +99,7 @@ static void check_model(const char *path)
         fail_msg("%s: %s", path, hth_err_detail());
     }
     double ms = (double)(hth_now_ns() - start) / 1e6;
-    print_message("%-34s %5d nodes -> %4d in %7.2f ms\n", strrchr(path, '/') + 1, model->n_nodes,
+    print_message("%-34s %5d nodes -> %4d in %7.2f ms", strrchr(path, '/') + 1, model->n_nodes,
                   s.graph->n_nodes, ms);
     assert_int_equal(hth_graph_check(s.graph), HTH_OK);
     assert_null(s.rest);
@@ -93,6 +107,7 @@ static void check_model(const char *path)
     assert_int_equal(s.graph->values[s.graph->outputs[0]].dtype, y.dtype);
     assert_int_equal(left_over(s.graph), 0);
     assert_true(ms < 2000);
+    check_simplify(s.graph, &y.shape);
     hth_stage_fini(&s);
     hth_graph_free(model);
     free(x.data);
