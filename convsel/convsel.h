@@ -9,6 +9,10 @@
 #include "graph/graph.h"
 
 #define HTH_MAX_CHOICES 32
+#define HTH_CONVSEL_KEY 512 // bytes that every key fits
+// Largest error of a choice on the front: what f32 training and inference tolerate of Winograd, not
+// of a wrong result.
+#define HTH_CONVSEL_TOLERANCE 1e-3
 
 // Where measurements are kept between processes (the model store implements it). Keys and values
 // are small texts.

@@ -39,6 +39,20 @@ static inline int hth_layout_block(hth_layout l)
     return l == HTH_LAYOUT_C16 ? 16 : l == HTH_LAYOUT_C8 ? 8 : 0;
 }
 
+// hth_layout_at returns the offset, in elements, of (n, c, first position) of a tensor with C
+// channels and S positions, and the distance between neighbouring positions.
+static inline size_t hth_layout_at(hth_layout l, size_t C, size_t S, size_t n, size_t c,
+                                   size_t *step)
+{
+    size_t b = (size_t)hth_layout_block(l);
+    if (b != 0) {
+        *step = b;
+        return (n * ((C + b - 1) / b) + c / b) * S * b + c % b;
+    }
+    *step = l == HTH_LAYOUT_NHWC ? C : 1;
+    return l == HTH_LAYOUT_NHWC ? n * S * C + c : (n * C + c) * S;
+}
+
 // hth_cpu_relayout copies a tensor of `elem`-byte elements from one layout to another, zeroing the
 // padding of a blocked destination. Uses the thread team.
 void hth_cpu_relayout(size_t elem, const hth_shape *s, hth_layout from, const void *src,

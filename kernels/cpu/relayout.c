@@ -16,22 +16,6 @@ typedef struct relayout_job {
     char *dst;
 } relayout_job;
 
-// Offset in elements of (n, c, 0), and the distance between neighbours along S.
-static size_t relayout_at(hth_layout l, size_t C, size_t S, size_t n, size_t c, size_t *step)
-{
-    size_t b = (size_t)hth_layout_block(l);
-    if (b != 0) {
-        *step = b;
-        return (n * ((C + b - 1) / b) + c / b) * S * b + c % b;
-    }
-    if (l == HTH_LAYOUT_NHWC) {
-        *step = C;
-        return n * S * C + c;
-    }
-    *step = 1;
-    return (n * C + c) * S;
-}
-
 static void relayout_row4(uint32_t *restrict d, size_t ds, const uint32_t *restrict s, size_t ss,
                           size_t count)
 {
@@ -47,14 +31,14 @@ static void relayout_rows(void *arg, int i, int n)
     hth_team_range(j->n * j->rows_c, i, n, &begin, &end);
     for (size_t r = begin; r < end; r++) {
         size_t in = r / j->rows_c, c = r % j->rows_c, ds, ss;
-        char *d = j->dst + relayout_at(j->to, j->c, j->s, in, c, &ds) * j->elem;
+        char *d = j->dst + hth_layout_at(j->to, j->c, j->s, in, c, &ds) * j->elem;
         if (c >= j->c) {
             for (size_t k = 0; k < j->s; k++) {
                 memset(d + k * ds * j->elem, 0, j->elem);
             }
             continue;
         }
-        const char *s = j->src + relayout_at(j->from, j->c, j->s, in, c, &ss) * j->elem;
+        const char *s = j->src + hth_layout_at(j->from, j->c, j->s, in, c, &ss) * j->elem;
         if (j->elem == 4) {
             relayout_row4((uint32_t *)(void *)d, ds, (const uint32_t *)(const void *)s, ss, j->s);
             continue;

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// convsel/bench.h - runs one node alone: buffers with random content, time and error of one
+// algorithm.
+#ifndef HTH_CONVSEL_BENCH_H
+#define HTH_CONVSEL_BENCH_H
+
+#include "convsel/choice.h"
+#include "kernels/kernel.h"
+
+typedef struct hth_bench hth_bench;
+
+// hth_bench_open makes the node's inputs (random in [-1, 1), the same for every algorithm) and
+// outputs in host memory.
+hth_err hth_bench_open(hth_device *d, const hth_graph *g, const hth_node *n, hth_bench **out);
+void hth_bench_close(hth_bench *b); // NULL is allowed
+// hth_bench_time fills c->time_us and c->workspace_bytes: the median of at least 5 runs after a
+// warm-up, more while they are short, fewer when one takes longer than 200 ms.
+hth_err hth_bench_time(hth_bench *b, hth_choice *c);
+// hth_bench_error fills c->error of a convolution: the node without its post ops, at sampled output
+// points, against the sum in double precision. Other operators are left at "not measured".
+hth_err hth_bench_error(hth_bench *b, hth_choice *c);
+
+// hth_sample_conv computes `n_points` points of Conv or ConvTranspose `n` in double from inputs as
+// they lie in memory. Point i is element index[i] of the row-major output.
+hth_err hth_sample_conv(const hth_graph *g, const hth_node *n, const float *x, const float *w,
+                        const float *bias, const int64_t *index, int n_points, double *out);
+
+#endif

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+// Measuring, ordering, remembering. A result belongs to a descriptor, not to a node: the key spells
+// out everything that the time depends on, so equal layers of one model, and of all models, are
+// measured once per machine. What is cached is text, one line per choice, read with suspicion: a
+// line that does not parse means measuring again.
+#include "convsel/convsel.h"
+
+#include "base/id.h"
+#include "convsel/bench.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define CACHE_VALUE 4096
+#define KEY_TEXT    4096
+
+typedef struct text {
+    char at[KEY_TEXT];
+    size_t n;
+} text;
+
+static void __attribute__((format(printf, 2, 3))) text_add(text *t, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    int n = vsnprintf(t->at + t->n, sizeof t->at - t->n, fmt, ap);
+    va_end(ap);
+    t->n += n < 0 ? 0 : (size_t)n;
+    t->n = t->n < sizeof t->at ? t->n : sizeof t->at - 1;
+}
+
+static void key_values(text *t, const hth_graph *g, const int *values, int n)
+{
+    for (int i = 0; i < n; i++) {
+        if (values[i] < 0) {
+            text_add(t, " -");
+            continue;
+        }
+        const hth_value *v = &g->values[values[i]];
+        char shape[128];
+        text_add(t, " %s%s%s%s", hth_dtype_name(v->dtype),
+                 hth_shape_str(&v->shape, shape, sizeof shape),
+                 v->layout == HTH_LAYOUT_PLAIN ? "" : hth_layout_name(v->layout),
+                 v->constant != NULL ? "!" : "");
+    }
+}
+
+static void key_attr(text *t, const hth_attr *a)
+{
+    text_add(t, " %s=", a->name);
+    for (int i = 0; a->type == HTH_ATTR_INTS && i < a->n; i++) {
+        text_add(t, "%" PRId64 ",", a->u.ints[i]);
+    }
+    for (int i = 0; a->type == HTH_ATTR_FLOATS && i < a->n; i++) {
+        text_add(t, "%a,", (double)a->u.floats[i]);
+    }
+    if (a->type == HTH_ATTR_INT) {
+        text_add(t, "%" PRId64, a->u.i);
+    } else if (a->type == HTH_ATTR_FLOAT) {
+        text_add(t, "%a", (double)a->u.f);
+    } else if (a->type == HTH_ATTR_STRING) {
+        text_add(t, "%s", a->u.s);
+    }
+}
+
+// The part that is too long for `cap` is replaced by its hash, so that different descriptors stay
+// different.
+static void key_fit(const text *t, char *out, size_t cap)
+{
+    if (t->n < cap) {
+        memcpy(out, t->at, t->n + 1);
+        return;
+    }
+    hth_piece piece = {t->at, t->n};
+    hth_id id = hth_id_of(&piece, 1);
+    char hex[HTH_ID_HEX];
+    hth_id_hex(&id, hex);
+    size_t keep = cap > HTH_ID_HEX ? cap - HTH_ID_HEX : 0;
+    memcpy(out, t->at, keep);
+    snprintf(out + keep, cap - keep, "%s", hex);
+}
+
+void hth_convsel_key(hth_device *d, const hth_graph *g, const hth_node *n, char *out, size_t cap)
+{
+    text t = {.n = 0};
+    text_add(&t, "convsel1 %s", hth_op_name(n->op));
+    key_values(&t, g, n->inputs, n->n_inputs);
+    text_add(&t, " ->");
+    key_values(&t, g, n->outputs, n->n_outputs);
+    for (int i = 0; i < n->n_attrs; i++) {
+        key_attr(&t, &n->attrs[i]);
+    }
+    for (int i = 0; i < n->n_post; i++) {
+        const hth_post_op *p = &n->post[i];
+        bool again =
+            false; // an operand that the node also reads elsewhere cannot share the output's buffer
+        for (int k = 0; k < n->n_inputs; k++) {
+            again =
+                again || (p->input >= 0 && k != p->input && n->inputs[k] == n->inputs[p->input]);
+        }
+        text_add(&t, " +%s(%d%s,%a,%a)", hth_op_name(p->op), p->input, again ? "again" : "",
+                 (double)p->alpha, (double)p->beta);
+    }
+    text_add(&t, " | %s", d->props.fingerprint);
+    key_fit(&t, out, cap);
+}
+
+void hth_convsel_front(hth_choice *list, int n, double tolerance)
+{
+    uint64_t least = UINT64_MAX;
+    for (int i = 0; i < n; i++) {
+        list[i].front = list[i].time_us >= 0 && !(list[i].error > tolerance) &&
+                        !isnan(list[i].error) &&
+                        (least == UINT64_MAX || list[i].workspace_bytes < least);
+        least = list[i].front ? list[i].workspace_bytes : least;
+    }
+}
+
+static int choice_order(const void *a, const void *b)
+{
+    const hth_choice *x = a, *y = b;
+    if (x->time_us != y->time_us) {
+        return x->time_us < y->time_us ? -1 : 1;
+    }
+    return x->workspace_bytes < y->workspace_bytes ? -1 : x->workspace_bytes > y->workspace_bytes;
+}
+
+static void choices_write(const hth_choice *list, int n, char *out, size_t cap)
+{
+    size_t at = 0;
+    for (int i = 0; i < n && at < cap; i++) {
+        const hth_choice *c = &list[i];
+        at += (size_t)snprintf(out + at, cap - at, "%s %" PRIu64 " %.3f %.3e %d %d %d\n", c->name,
+                               c->workspace_bytes, c->time_us, c->error, c->split, c->accumulates,
+                               c->deterministic);
+    }
+}
+
+// Returns how many choices the text has, 0 when anything in it is not as choices_write makes it.
+static int choices_read(const char *in, hth_choice *list, int cap)
+{
+    int n = 0;
+    while (*in != '\0' && n < cap) {
+        hth_choice *c = &list[n];
+        int accumulates, deterministic, used = 0;
+        *c = (hth_choice){.split = 1};
+        if (sscanf(in, "%47s %" SCNu64 " %lf %lf %d %d %d\n%n", c->name, &c->workspace_bytes,
+                   &c->time_us, &c->error, &c->split, &accumulates, &deterministic, &used) != 7 ||
+            used == 0 || !(c->time_us >= 0) || c->split < 1) {
+            return 0;
+        }
+        c->accumulates = accumulates != 0;
+        c->deterministic = deterministic != 0;
+        in += used;
+        n++;
+    }
+    return n;
+}
+
+static int convsel_recall(const hth_timing_cache *cache, const char *key, hth_choice *list, int cap)
+{
+    char value[CACHE_VALUE];
+    if (cache == NULL || cache->get(cache->ctx, key, value, sizeof value) != HTH_OK) {
+        return 0;
+    }
+    int n = choices_read(value, list, cap);
+    qsort(list, (size_t)n, sizeof *list, choice_order);
+    return n;
+}
+
+// Measures in place; a choice that cannot be run (out of memory, refused after all) is dropped.
+static hth_err convsel_run(hth_device *d, const hth_graph *g, const hth_node *n, hth_choice *list,
+                           int *count)
+{
+    hth_bench *b;
+    hth_err err = HTH_OK;
+    int kept = 0;
+    HTH_TRY(hth_bench_open(d, g, n, &b));
+    for (int i = 0; i < *count; i++) {
+        hth_choice c = list[i];
+        hth_err one = hth_bench_time(b, &c);
+        if (one == HTH_OK) {
+            one = hth_bench_error(b, &c);
+        }
+        if (one == HTH_OK) {
+            list[kept++] = c;
+        } else {
+            err = one;
+        }
+    }
+    hth_bench_close(b);
+    *count = kept;
+    return kept > 0 ? HTH_OK : err;
+}
+
+hth_err hth_convsel_measure(hth_device *d, const hth_graph *g, const hth_node *n,
+                            const hth_timing_cache *cache, hth_choice *list, int cap, int *count)
+{
+    char key[HTH_CONVSEL_KEY], value[CACHE_VALUE];
+    hth_convsel_key(d, g, n, key, sizeof key);
+    *count = convsel_recall(cache, key, list, cap);
+    if (*count == 0) {
+        HTH_TRY(hth_kernel_algorithms(d, g, n, list, cap, count));
+        HTH_TRY(convsel_run(d, g, n, list, count));
+        qsort(list, (size_t)*count, sizeof *list, choice_order);
+        if (cache != NULL) {
+            choices_write(list, *count, value, sizeof value);
+            HTH_TRY(cache->put(cache->ctx, key, value));
+        }
+    }
+    hth_convsel_front(list, *count, HTH_CONVSEL_TOLERANCE);
+    return HTH_OK;
+}

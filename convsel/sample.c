@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+// Convolution at a few output points, in double: cheap whatever the size of the layer, and
+// independent of every kernel that is measured. Filters are plain, the input is read in its own
+// layout.
+#include "convsel/bench.h"
+
+#include "kernels/cpu/cpu.h"
+#include "kernels/ref/ref_window.h"
+
+// Position `at` of tap `tap` seen from output `out` along one dimension; -1: none.
+static int64_t sample_source(const ref_window *w, bool transposed, int dim, int64_t out,
+                             int64_t tap)
+{
+    int64_t x;
+    if (transposed) {
+        x = out + w->pad[dim] - tap * w->dilation[dim];
+        if (x % w->stride[dim] != 0) {
+            return -1;
+        }
+        x /= w->stride[dim];
+        return x >= 0 && x < w->out[dim]
+                   ? x
+                   : -1; // the window's `out` is the smaller tensor: our input
+    }
+    x = out * w->stride[dim] - w->pad[dim] + tap * w->dilation[dim];
+    return x >= 0 && x < w->in[dim] ? x : -1;
+}
+
+typedef struct sample_conv {
+    ref_window win;
+    bool transposed;
+    hth_layout layout;
+    size_t channels, positions; // of the input
+    int64_t in[3], out[3];      // spatial sizes of input and output
+    int64_t n_out, group_in, group_out, groups;
+} sample_conv;
+
+static double sample_point(const sample_conv *c, const float *x, const float *w, int64_t index)
+{
+    int64_t p = index, at[3], tap[3];
+    for (int i = 2; i >= 0; i--) {
+        at[i] = p % c->out[i];
+        p /= c->out[i];
+    }
+    int64_t o = p % c->n_out, image = p / c->n_out, g = o / c->group_out;
+    double sum = 0;
+    for (int64_t t = 0; t < c->win.n_taps; t++) {
+        int64_t rest = t, s = 0;
+        for (int i = 2; i >= 0; i--) {
+            tap[i] = rest % c->win.k[i];
+            rest /= c->win.k[i];
+        }
+        for (int i = 0; i < 3 && s >= 0; i++) {
+            int64_t from = sample_source(&c->win, c->transposed, i, at[i], tap[i]);
+            s = from < 0 ? -1 : s * c->in[i] + from;
+        }
+        for (int64_t k = 0; s >= 0 && k < c->group_in; k++) {
+            size_t step, channel = (size_t)(g * c->group_in + k);
+            size_t row =
+                hth_layout_at(c->layout, c->channels, c->positions, (size_t)image, channel, &step);
+            int64_t filter = c->transposed ? (int64_t)channel * c->group_out + o % c->group_out
+                                           : o * c->group_in + k;
+            sum += (double)x[row + (size_t)s * step] * w[filter * c->win.n_taps + t];
+        }
+    }
+    return sum;
+}
+
+hth_err hth_sample_conv(const hth_graph *g, const hth_node *n, const float *x, const float *w,
+                        const float *bias, const int64_t *index, int n_points, double *out)
+{
+    const hth_value *vx = &g->values[n->inputs[0]], *vw = &g->values[n->inputs[1]],
+                    *vy = &g->values[n->outputs[0]];
+    sample_conv c = {.transposed = n->op == HTH_OP_CONV_TRANSPOSE, .layout = vx->layout};
+    const hth_shape *big = c.transposed ? &vy->shape : &vx->shape,
+                    *small = c.transposed ? &vx->shape : &vy->shape;
+    HTH_TRY(ref_window_init(&c.win, n, big, small, vw->shape.dim + 2, vw->shape.rank - 2));
+    c.groups = hth_node_int(n, "group", 1);
+    c.channels = (size_t)vx->shape.dim[1];
+    c.n_out = vy->shape.dim[1];
+    c.group_in = vx->shape.dim[1] / c.groups;
+    c.group_out = c.n_out / c.groups;
+    c.positions = 1;
+    for (int i = 0; i < 3; i++) {
+        c.in[i] = c.transposed ? c.win.out[i] : c.win.in[i];
+        c.out[i] = c.transposed ? c.win.in[i] : c.win.out[i];
+        c.positions *= (size_t)c.in[i];
+    }
+    int64_t area = c.out[0] * c.out[1] * c.out[2];
+    for (int i = 0; i < n_points; i++) {
+        out[i] = sample_point(&c, x, w, index[i]) +
+                 (bias != NULL ? (double)bias[index[i] / area % c.n_out] : 0);
+    }
+    return HTH_OK;
+}
