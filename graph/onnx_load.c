@@ -109,95 +109,6 @@ hth_err onnx_add_value(onnx_load *ld, const char *node, const char *suffix, hth_
     return err;
 }
 
-// Types.
-
-static hth_err load_symbol(onnx_load *ld, const char *name, int64_t *dim)
-{
-    hth_graph *g = ld->g;
-    int number;
-    if (!hth_names_find(&ld->symbols, name, &number)) {
-        number = g->n_symbols;
-        char **grown = hth_realloc(g->symbols, (size_t)number + 1, sizeof *grown);
-        if (grown == NULL) {
-            return onnx_no_memory();
-        }
-        g->symbols = grown;
-        grown[number] = hth_strdup(name);
-        if (grown[number] == NULL) {
-            return onnx_no_memory();
-        }
-        g->n_symbols++;
-        HTH_TRY(hth_names_put(&ld->symbols, name, number));
-    }
-    *dim = HTH_DIM_SYMBOL(number);
-    return HTH_OK;
-}
-
-static hth_err load_shape(onnx_load *ld, const Hth__Onnx__TensorShapeProto *p, hth_shape *out)
-{
-    *out = HTH_SHAPE_UNKNOWN;
-    if (p == NULL) {
-        return HTH_OK;
-    }
-    if (p->n_dim > (size_t)ld->limits.max_rank || p->n_dim > HTH_MAX_RANK) {
-        return hth_fail(HTH_ENOTSUP, "%zu dimensions are not supported (at most %d are)", p->n_dim,
-                        ld->limits.max_rank);
-    }
-    for (size_t i = 0; i < p->n_dim; i++) {
-        const Hth__Onnx__DimensionProto *d = p->dim[i];
-        out->dim[i] = HTH_DIM_UNKNOWN;
-        if (d->has_dim_value && d->dim_value >= 0) {
-            out->dim[i] = d->dim_value;
-        } else if (d->dim_param != NULL && d->dim_param[0] != '\0') {
-            HTH_TRY(load_symbol(ld, d->dim_param, &out->dim[i]));
-        }
-    }
-    out->rank = (int)p->n_dim;
-    return HTH_OK;
-}
-
-static hth_err load_type(onnx_load *ld, const onnx_value_info *info, hth_dtype *dt,
-                         hth_shape *shape)
-{
-    const Hth__Onnx__TypeProto *t = info->type;
-    if (t == NULL || t->tensor_type == NULL) {
-        bool other =
-            t != NULL && (t->has_sequence_type || t->has_map_type || t->has_sparse_tensor_type ||
-                          t->has_optional_type || t->has_opaque_type);
-        return other ? hth_fail(HTH_ENOTSUP,
-                                "sequences, maps, optionals and sparse tensors are not supported")
-                     : hth_fail(HTH_EINVAL, "it has no type");
-    }
-    if (!hth_onnx_dtype_known(t->tensor_type->elem_type)) {
-        return hth_fail(HTH_ENOTSUP, "element type %s (%d) is not supported",
-                        hth_onnx_dtype_text(t->tensor_type->elem_type), t->tensor_type->elem_type);
-    }
-    *dt = (hth_dtype)t->tensor_type->elem_type;
-    return load_shape(ld, t->tensor_type->shape, shape);
-}
-
-// load_hint gives a computed value the type that the file states for it, as far as it can be
-// expressed.
-static hth_err load_hint(onnx_load *ld, onnx_scope *s, const onnx_value_info *info)
-{
-    int v;
-    hth_dtype dt;
-    hth_shape shape;
-    if (info->name == NULL || !hth_names_find(&s->names, info->name, &v) || v < 0) {
-        return HTH_OK;
-    }
-    hth_value *value = &ld->g->values[v];
-    if (value->constant != NULL || value->is_input) {
-        return HTH_OK;
-    }
-    hth_err err = load_type(ld, info, &dt, &shape);
-    if (err == HTH_OK) {
-        value->dtype = dt;
-        value->shape = shape;
-    }
-    return err == HTH_ENOMEM ? err : HTH_OK;
-}
-
 // Bodies.
 
 static hth_err load_declare_outputs(onnx_load *ld, onnx_scope *s, const onnx_node *n)
@@ -290,10 +201,10 @@ hth_err onnx_load_nodes(onnx_load *ld, onnx_scope *s, onnx_node *const *node, si
         HTH_TRY(load_declare_outputs(ld, s, node[i]));
     }
     for (size_t i = 0; types != NULL && i < types->n_value_info; i++) {
-        HTH_TRY(load_hint(ld, s, types->value_info[i]));
+        HTH_TRY(onnx_hint(ld, s, types->value_info[i]));
     }
     for (size_t i = 0; types != NULL && i < types->n_output; i++) {
-        HTH_TRY(load_hint(ld, s, types->output[i]));
+        HTH_TRY(onnx_hint(ld, s, types->output[i]));
     }
     for (size_t i = 0; i < n; i++) {
         HTH_TRY(load_node(ld, s, node[i]));
@@ -373,7 +284,7 @@ static hth_err load_input(onnx_load *ld, onnx_scope *s, const onnx_value_info *i
     if (hth_names_find(&s->names, info->name, &v) && ld->g->values[v].constant != NULL) {
         return HTH_OK; // before IR version 4 initializers were listed as inputs, too
     }
-    hth_err err = load_type(ld, info, &dt, &shape);
+    hth_err err = onnx_type(ld, info, &dt, &shape);
     if (err != HTH_OK) {
         return hth_err_prefix(err, "input '%s'", info->name);
     }
@@ -396,7 +307,7 @@ static hth_err load_output(onnx_load *ld, onnx_scope *s, const onnx_value_info *
         return hth_fail(HTH_EINVAL, "the output '%s' is listed twice", info->name);
     }
     if (info->type != NULL) {
-        hth_err err = load_type(ld, info, &dt, &shape);
+        hth_err err = onnx_type(ld, info, &dt, &shape);
         if (err != HTH_OK) {
             return hth_err_prefix(err, "output '%s'", info->name);
         }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// graph/onnx_load.h - the state of one import, shared by onnx_load.c (bodies, names), onnx_node.c
-// (one node and its attributes), onnx_inline.c (functions, If) and onnx_canon.c (old forms of
-// operators). One thread.
+// graph/onnx_load.h - the state of one import, shared by onnx_load.c (bodies, names), onnx_type.c,
+// onnx_node.c (one node and its attributes), onnx_inline.c (functions, If) and onnx_canon.c (old
+// forms of operators). One thread.
 #ifndef HTH_GRAPH_ONNX_LOAD_H
 #define HTH_GRAPH_ONNX_LOAD_H
 
@@ -58,8 +58,8 @@ hth_err onnx_scope_opset(onnx_scope *s);
 hth_err onnx_declare(onnx_load *ld, onnx_scope *s, const char *name, hth_const *constant, int *out);
 // onnx_resolve finds a name in the scope and those around it.
 bool onnx_resolve(const onnx_scope *s, const char *name, int *out);
-// onnx_add_value adds a value named "<node>.<suffix>", made unique. `constant` is its content (taken
-// over on success), or NULL.
+// onnx_add_value adds a value named "<node>.<suffix>", made unique. `constant` is its content
+// (taken over on success), or NULL.
 hth_err onnx_add_value(onnx_load *ld, const char *node, const char *suffix, hth_const *constant,
                        int *out);
 // onnx_load_nodes reads the nodes of a body, in any order; `types`, which may be NULL, states types
@@ -69,6 +69,12 @@ hth_err onnx_load_nodes(onnx_load *ld, onnx_scope *s, onnx_node *const *node, si
                         const onnx_graph *types);
 // onnx_load_branch reads the initializers and nodes of a subgraph.
 hth_err onnx_load_branch(onnx_load *ld, onnx_scope *s, const onnx_graph *graph);
+
+// onnx_type.c
+// onnx_type reads the tensor type of an input or output.
+hth_err onnx_type(onnx_load *ld, const onnx_value_info *info, hth_dtype *dt, hth_shape *shape);
+// onnx_hint gives a computed value the type that the file states for it, if it can be expressed.
+hth_err onnx_hint(onnx_load *ld, onnx_scope *s, const onnx_value_info *info);
 
 // onnx_node.c
 bool onnx_domain_default(const char *domain);

@@ -117,16 +117,13 @@ static hth_span open_attribute_tensor(hth_span attribute)
     return tensor;
 }
 
-// open_large_constant fills *t and returns true if the node is a Constant that holds a large
-// tensor.
-static bool open_large_constant(const hth_onnx_file *f, hth_span node, hth_onnx_head *t)
+// open_weight_constant fills *t and returns true if the node is a Constant whose tensor is large or
+// lies in another file.
+static bool open_weight_constant(const hth_onnx_file *f, hth_span node, hth_onnx_head *t)
 {
     hth_span output = {0}, tensor = {0};
     hth_wire_field field;
     bool constant = false;
-    if (node.bytes < OPEN_LARGE_CONSTANT) {
-        return false;
-    }
     while (hth_wire_next(&node, &field) > 0) {
         if (field.number == N_OP_TYPE) {
             constant = hth_span_is(field.payload, "Constant");
@@ -138,17 +135,17 @@ static bool open_large_constant(const hth_onnx_file *f, hth_span node, hth_onnx_
             tensor = open_attribute_tensor(field.payload);
         }
     }
-    if (!constant || output.bytes == 0 || tensor.bytes < OPEN_LARGE_CONSTANT ||
+    if (!constant || output.bytes == 0 || tensor.bytes == 0 ||
         hth_onnx_head_read(tensor, &f->limits, t) != HTH_OK) {
         return false; // the loader will say what is wrong with it
     }
     t->name = output;
-    return true;
+    return t->external || tensor.bytes >= OPEN_LARGE_CONSTANT;
 }
 
 static hth_err open_node(hth_onnx_file *f, const hth_wire_field *node, hth_wire_buffer *graph)
 {
-    hth_onnx_head large;
+    hth_onnx_head weight;
     hth_wire_buffer kept = {0};
     hth_span rest = node->payload;
     hth_wire_field field;
@@ -156,8 +153,8 @@ static hth_err open_node(hth_onnx_file *f, const hth_wire_field *node, hth_wire_
     if (++f->n_nodes > f->limits.max_nodes) {
         return hth_fail(HTH_ETOOBIG, "the graph has more than %d nodes", f->limits.max_nodes);
     }
-    if (open_large_constant(f, node->payload, &large)) {
-        return open_tensor(f, &large, graph);
+    if (open_weight_constant(f, node->payload, &weight)) {
+        return open_tensor(f, &weight, graph);
     }
     while ((more = hth_wire_next(&rest, &field)) > 0) {
         if (field.number != N_DOC && field.number != N_METADATA && field.number != N_DEVICES) {

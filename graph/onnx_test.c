@@ -205,6 +205,7 @@ static const char *const old_form[][2] = {
                   "LeakyRelu(t) alpha=0.25 -> two/inner/b; Identity(two/inner/b) -> two/q; "
                   "Add(two/q two/q) -> two/r; Identity(two/r) -> y; "},
     {"external", "MatMul(x FP32{0,1,2,3,4,5}) -> y; "},
+    {"external_constant", "MatMul(x FP32{0,1,2,3,4,5}) -> y; "},
 };
 
 static void test_canonical_forms(void **state)

@@ -28,10 +28,10 @@ def save(name, nodes, opset, inputs, outputs, init=(), ir=8, functions=(), extra
     onnx.save(m, os.path.join(OUT, name + ".onnx"))
 
 
-def one(name, opset, op, inputs, outputs=("y",), init=(), dtype=F, shape=(2, 4, 3, 3), **attrs):
+def one(name, opset, op, inputs, outputs=("y",), init=(), dtype=F, shape=(2, 4, 3, 3), second=None, **attrs):
     """A model of one node that reads x (and initializers)."""
     save(name, [h.make_node(op, inputs, outputs, name="n", **attrs)], opset, [("x", dtype, list(shape))],
-         outputs[:3], init)
+         [(o, second if i == 1 and second else dtype, None) for i, o in enumerate(outputs[:3])], init)
 
 
 def i64(name, *v):
@@ -57,7 +57,7 @@ def old_forms():
                          h.make_node("Relu", ["c"], ["r"], name="r"),
                          h.make_node("Clip", ["r"], ["y"], name="n", max=6.0)], 10, [("x", F64, [1, 1, 4, 4])],
          [("y", F64, None)], [nh.from_array(np.ones((1, 1, 1, 1)), "w")])
-    one("top_k9", 9, "TopK", ["x"], ("v", "i"), k=3, axis=1)
+    one("top_k9", 9, "TopK", ["x"], ("v", "i"), second=I64, k=3, axis=1)
     one("split11", 11, "Split", ["x"], ("a", "b"), axis=1, split=[1, 3])
     one("split13_equal", 13, "Split", ["x"], ("a", "b"), axis=1)
     one("dropout10", 10, "Dropout", ["x"], ratio=0.25)
@@ -138,6 +138,8 @@ def external():
         e = w.external_data.add()
         e.key, e.value = k, value
     save("external", [h.make_node("MatMul", ["x", "w"], ["y"], name="n")], 17, [("x", F, [1, 2])], ["y"], [w])
+    save("external_constant", [h.make_node("Constant", [], ["k"], value=w), h.make_node("MatMul", ["x", "k"], ["y"], name="n")],
+         17, [("x", F, [1, 2])], ["y"])
 
 
 def run(path):
