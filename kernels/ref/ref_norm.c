@@ -73,6 +73,7 @@ static void norm_store(hth_tensor *t, int64_t i, double v)
 static hth_err norm_batch_body(ref_mem *m, const hth_node *n, const hth_tensor *in, hth_tensor *out)
 {
     const hth_shape *s = &in[0].shape;
+    HTH_TRY(ref_need_rank(&in[0], 1));
     int64_t channels = s->rank > 1 ? s->dim[1] : 1;
     int64_t size = ref_span(s, 2, s->rank), batch = s->dim[0];
     double eps = hth_node_float(n, "epsilon", 1e-5f),
@@ -102,6 +103,7 @@ static hth_err norm_scale_shift_body(ref_mem *m, const hth_node *n, const hth_te
 {
     const hth_shape *s = &in[0].shape;
     double *x;
+    HTH_TRY(ref_need_rank(&in[0], 2));
     HTH_TRY(norm_channels(n, in, 1, 2, s->dim[1]));
     HTH_TRY(ref_wide(m, &in[0], &x));
     int64_t size = ref_span(s, 2, s->rank);
@@ -119,6 +121,7 @@ static hth_err norm_grouped(ref_mem *m, const hth_node *n, const hth_tensor *in,
                             int64_t groups)
 {
     const hth_shape *s = &in[0].shape;
+    HTH_TRY(ref_need_rank(&in[0], 2));
     int64_t channels = s->dim[1], size = ref_span(s, 2, s->rank), n_scale = ref_count(&in[1]);
     double eps = hth_node_float(n, "epsilon", 1e-5f), *x;
     if (groups < 1 || channels % groups || (n_scale != channels && n_scale != groups)) {
@@ -143,6 +146,7 @@ static hth_err norm_grouped(ref_mem *m, const hth_node *n, const hth_tensor *in,
 static hth_err norm_instance_body(ref_mem *m, const hth_node *n, const hth_tensor *in,
                                   hth_tensor *out)
 {
+    HTH_TRY(ref_need_rank(&in[0], 2));
     return norm_grouped(m, n, in, out, in[0].shape.dim[1]);
 }
 
@@ -282,6 +286,7 @@ static hth_err norm_mean_variance_body(ref_mem *m, const hth_node *n, const hth_
 static hth_err norm_lrn_body(ref_mem *m, const hth_node *n, const hth_tensor *in, hth_tensor *out)
 {
     const hth_shape *s = &in[0].shape;
+    HTH_TRY(ref_need_rank(&in[0], 2));
     int64_t channels = s->dim[1], inner = ref_span(s, 2, s->rank),
             size = hth_node_int(n, "size", 1);
     double alpha = hth_node_float(n, "alpha", 1e-4f) / (double)size,

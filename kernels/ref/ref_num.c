@@ -40,6 +40,15 @@ void ref_mem_fini(ref_mem *m)
     }
 }
 
+hth_err ref_need_rank(const hth_tensor *t, int rank)
+{
+    if (t->shape.rank < rank) {
+        return hth_fail(HTH_EINVAL, "a tensor of rank %d, where at least %d are needed",
+                        t->shape.rank, rank);
+    }
+    return HTH_OK;
+}
+
 int64_t ref_span(const hth_shape *s, int from, int to)
 {
     int64_t n = 1;
@@ -170,11 +179,16 @@ void ref_gemm_f64(int64_t m, int64_t n, int64_t k, const double *a, int64_t lda,
     }
 }
 
+#define TRANSPOSE_TILE 16 // two tiles of doubles fit the first-level cache
+
 void ref_transpose_f64(const double *a, int64_t rows, int64_t cols, double *out)
 {
-    for (int64_t i = 0; i < rows; i++) {
+    for (int64_t i0 = 0; i0 < rows; i0 += TRANSPOSE_TILE) {
+        int64_t i1 = i0 + TRANSPOSE_TILE < rows ? i0 + TRANSPOSE_TILE : rows;
         for (int64_t j = 0; j < cols; j++) {
-            out[j * rows + i] = a[i * cols + j];
+            for (int64_t i = i0; i < i1; i++) {
+                out[j * rows + i] = a[i * cols + j];
+            }
         }
     }
 }

@@ -55,8 +55,11 @@ void ref_gemm_f64(int64_t m, int64_t n, int64_t k, const double *a, int64_t lda,
 void ref_transpose_f64(const double *a, int64_t rows, int64_t cols, double *out);
 // ref_softmax_row replaces a row by its softmax.
 void ref_softmax_row(double *row, int64_t n);
-// ref_cubic is the kernel of cubic convolution (Keys 1981) with parameter a; 0 beyond a distance of 2.
+// ref_cubic is the kernel of cubic convolution (Keys 1981) with parameter a; 0 beyond a distance
+// of 2.
 double ref_cubic(double distance, double a);
+// ref_need_rank: HTH_EINVAL when the tensor has fewer than `rank` dimensions.
+hth_err ref_need_rank(const hth_tensor *t, int rank);
 // ref_span returns the product of dimensions [from, to).
 int64_t ref_span(const hth_shape *s, int from, int to);
 

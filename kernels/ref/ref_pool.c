@@ -151,6 +151,9 @@ static hth_err pool_run(ref_mem *m, const hth_node *n, const hth_tensor *x, hth_
     int n_kernel = hth_node_ints(n, "kernel_shape", kernel, HTH_MAX_RANK);
     double *from, *to;
     HTH_TRY(ref_window_init(&p->w, n, &x->shape, &y->shape, kernel, n_kernel));
+    if (ref_count(y) != p->w.batch * p->w.channels * p->w.n_out) {
+        return hth_fail(HTH_EINVAL, "the output has other channels than the input");
+    }
     HTH_TRY(REF_TAKE(m, p->w.n_in, &from));
     HTH_TRY(REF_TAKE(m, p->w.n_out, &to));
     for (int64_t i = 0; i < p->w.batch * p->w.channels; i++) {
@@ -219,6 +222,7 @@ static hth_err pool_global_body(ref_mem *m, const hth_node *n, const hth_tensor 
     pool_global_fn *fn = n->op == HTH_OP_GLOBAL_MAX_POOL  ? pool_global_max
                          : n->op == HTH_OP_GLOBAL_LP_POOL ? pool_global_lp
                                                           : pool_global_average;
+    HTH_TRY(ref_need_rank(&in[0], 2));
     int64_t images = ref_span(&in[0].shape, 0, 2),
             size = ref_span(&in[0].shape, 2, in[0].shape.rank);
     double *x;
