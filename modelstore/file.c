@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Writing starts write-back piece by piece (sync_file_range), so that the disk works while the next
-// tensor is hashed and the wait at the end is short; it promises nothing by itself, hth_file_sync
-// does.
+// tensor is hashed and the wait at the end is short; it promises nothing by itself,
+// hth_store_file_sync does.
 #include "modelstore/file.h"
 
 #include <dirent.h>
@@ -23,7 +23,7 @@
 static _Atomic uint64_t file_ops, file_fail_at; // 0: never
 static atomic_int file_errnum;
 
-void hth_file_fault(uint64_t nth, int errnum)
+void hth_store_file_fault(uint64_t nth, int errnum)
 {
     atomic_store(&file_errnum, errnum);
     atomic_store(&file_fail_at, nth == 0 ? 0 : atomic_load(&file_ops) + nth);
@@ -41,7 +41,7 @@ static int file_fault(void)
 // file_strike carries out an injected fault; returns -1 with errno set.
 static int file_strike(int errnum)
 {
-    if (errnum == HTH_FILE_KILL) {
+    if (errnum == HTH_STORE_FILE_KILL) {
         raise(SIGKILL);
     }
     errno = errnum;
@@ -70,7 +70,7 @@ hth_path hth_path_of_temp(void)
     return p;
 }
 
-hth_err hth_file_mkdir(int dir, const char *path)
+hth_err hth_store_file_mkdir(int dir, const char *path)
 {
     int fault = file_fault();
     int rc = fault ? file_strike(fault) : mkdirat(dir, path, 0777);
@@ -111,8 +111,8 @@ static hth_err file_write_all(int fd, const char *path, const char *data, size_t
     return HTH_OK;
 }
 
-hth_err hth_file_write(int dir, const char *path, const void *data, size_t bytes,
-                       hth_err (*tick)(void *ctx, size_t bytes), void *ctx)
+hth_err hth_store_file_write(int dir, const char *path, const void *data, size_t bytes,
+                             hth_err (*tick)(void *ctx, size_t bytes), void *ctx)
 {
     int fault = file_fault();
     int fd = fault ? file_strike(fault)
@@ -127,7 +127,7 @@ hth_err hth_file_write(int dir, const char *path, const void *data, size_t bytes
     return err;
 }
 
-hth_err hth_file_sync(int dir, const char *path)
+hth_err hth_store_file_sync(int dir, const char *path)
 {
     int fault = file_fault();
     int fd = fault ? file_strike(fault) : openat(dir, path, O_RDONLY | O_CLOEXEC);
@@ -142,27 +142,27 @@ hth_err hth_file_sync(int dir, const char *path)
     return HTH_OK;
 }
 
-hth_err hth_file_rename(int dir, const char *from, const char *to)
+hth_err hth_store_file_rename(int dir, const char *from, const char *to)
 {
     int fault = file_fault();
     int rc = fault ? file_strike(fault) : renameat(dir, from, dir, to);
     return rc == 0 ? HTH_OK : hth_fail_errno(errno, "renaming '%s' to '%s'", from, to);
 }
 
-hth_err hth_file_unlink(int dir, const char *path)
+hth_err hth_store_file_unlink(int dir, const char *path)
 {
     int fault = file_fault();
     int rc = fault ? file_strike(fault) : unlinkat(dir, path, 0);
     return rc == 0 || errno == ENOENT ? HTH_OK : hth_fail_errno(errno, "removing '%s'", path);
 }
 
-hth_err hth_file_point(const char *what)
+hth_err hth_store_file_point(const char *what)
 {
     int fault = file_fault();
     return fault && file_strike(fault) ? hth_fail_errno(errno, "%s", what) : HTH_OK;
 }
 
-hth_err hth_file_bytes(int dir, const char *path, uint64_t *out)
+hth_err hth_store_file_bytes(int dir, const char *path, uint64_t *out)
 {
     struct stat st;
     if (fstatat(dir, path, &st, 0) != 0) {
@@ -172,7 +172,7 @@ hth_err hth_file_bytes(int dir, const char *path, uint64_t *out)
     return HTH_OK;
 }
 
-hth_err hth_file_lock(int dir, const char *path, bool exclusive, int *fd)
+hth_err hth_store_file_lock(int dir, const char *path, bool exclusive, int *fd)
 {
     *fd = openat(dir, path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (*fd < 0) {
@@ -191,8 +191,8 @@ hth_err hth_file_lock(int dir, const char *path, bool exclusive, int *fd)
     return HTH_OK;
 }
 
-hth_err hth_file_scan(int dir, const char *path, hth_err (*fn)(void *ctx, const char *name),
-                      void *ctx)
+hth_err hth_store_file_scan(int dir, const char *path, hth_err (*fn)(void *ctx, const char *name),
+                            void *ctx)
 {
     int fd = openat(dir, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *d = fd < 0 ? NULL : fdopendir(fd);

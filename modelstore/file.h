@@ -19,33 +19,33 @@ typedef struct hth_path {
 hth_path hth_path_of_tensor(const hth_id *id); // "tensors/ab/cdef.."
 hth_path hth_path_of_temp(void);               // "tmp/" and 16 random digits
 
-// hth_file_mkdir makes one directory; one that exists is fine.
-hth_err hth_file_mkdir(int dir, const char *path);
-// hth_file_write makes the new file `path` of `bytes` bytes and starts, but does not wait for, its
-// way to the disk. `tick` (may be NULL) is called after each piece with its size; an error from it
-// ends the writing. On error the file may exist in part.
-hth_err hth_file_write(int dir, const char *path, const void *data, size_t bytes,
-                       hth_err (*tick)(void *ctx, size_t bytes), void *ctx);
-// hth_file_sync waits until the file's or directory's contents are on the disk.
-hth_err hth_file_sync(int dir, const char *path);
-hth_err hth_file_rename(int dir, const char *from, const char *to);
-hth_err hth_file_unlink(int dir, const char *path); // one that does not exist is fine
-// hth_file_point is an operation done elsewhere (the index's commit), named for the sentence.
-hth_err hth_file_point(const char *what);
-// hth_file_bytes stores the size of a file; HTH_ENOENT when there is none.
-hth_err hth_file_bytes(int dir, const char *path, uint64_t *out);
-// hth_file_lock waits for the lock file `path`, shared or exclusive, between threads and processes
-// alike. The caller closes *fd to let go; the system does when the process dies.
-hth_err hth_file_lock(int dir, const char *path, bool exclusive, int *fd);
-// hth_file_scan calls fn for each entry of a directory but "." and ".."; an error from fn ends the
-// scan.
-hth_err hth_file_scan(int dir, const char *path, hth_err (*fn)(void *ctx, const char *name),
-                      void *ctx);
+// hth_store_file_mkdir makes one directory; one that exists is fine.
+hth_err hth_store_file_mkdir(int dir, const char *path);
+// hth_store_file_write makes the new file `path` of `bytes` bytes and starts, but does not wait
+// for, its way to the disk. `tick` (may be NULL) is called after each piece with its size; an error
+// from it ends the writing. On error the file may exist in part.
+hth_err hth_store_file_write(int dir, const char *path, const void *data, size_t bytes,
+                             hth_err (*tick)(void *ctx, size_t bytes), void *ctx);
+// hth_store_file_sync waits until the file's or directory's contents are on the disk.
+hth_err hth_store_file_sync(int dir, const char *path);
+hth_err hth_store_file_rename(int dir, const char *from, const char *to);
+hth_err hth_store_file_unlink(int dir, const char *path); // one that does not exist is fine
+// hth_store_file_point is an operation done elsewhere (the index's commit), named for the sentence.
+hth_err hth_store_file_point(const char *what);
+// hth_store_file_bytes stores the size of a file; HTH_ENOENT when there is none.
+hth_err hth_store_file_bytes(int dir, const char *path, uint64_t *out);
+// hth_store_file_lock waits for the lock file `path`, shared or exclusive, between threads and
+// processes alike. The caller closes *fd to let go; the system does when the process dies.
+hth_err hth_store_file_lock(int dir, const char *path, bool exclusive, int *fd);
+// hth_store_file_scan calls fn for each entry of a directory but "." and ".."; an error from fn
+// ends the scan.
+hth_err hth_store_file_scan(int dir, const char *path, hth_err (*fn)(void *ctx, const char *name),
+                            void *ctx);
 
-// hth_file_fault makes the n-th changing operation from now (1-based, all threads together) fail
-// with `errnum`, half done if it is a write; HTH_FILE_KILL: the process is killed there instead. 0
-// turns it off.
-#define HTH_FILE_KILL (-1)
-void hth_file_fault(uint64_t nth, int errnum);
+// hth_store_file_fault makes the n-th changing operation from now (1-based, all threads together)
+// fail with `errnum`, half done if it is a write; HTH_STORE_FILE_KILL: the process is killed there
+// instead. 0 turns it off.
+#define HTH_STORE_FILE_KILL (-1)
+void hth_store_file_fault(uint64_t nth, int errnum);
 
 #endif

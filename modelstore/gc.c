@@ -61,8 +61,8 @@ static hth_err gc_remove(gc_job *j, const char *name)
     char path[300];
     uint64_t bytes = 0;
     snprintf(path, sizeof path, "%s/%s", j->folder, name);
-    HTH_TRY(hth_file_bytes(j->s->dir, path, &bytes));
-    HTH_TRY(hth_file_unlink(j->s->dir, path));
+    HTH_TRY(hth_store_file_bytes(j->s->dir, path, &bytes));
+    HTH_TRY(hth_store_file_unlink(j->s->dir, path));
     j->files++;
     j->bytes += bytes;
     return HTH_OK;
@@ -116,15 +116,15 @@ static hth_err gc_folder(void *ctx, const char *name)
         return HTH_OK;
     }
     snprintf(j->folder, sizeof j->folder, "tensors/%s", name);
-    return hth_file_scan(j->s->dir, j->folder, gc_tensor_entry, j);
+    return hth_store_file_scan(j->s->dir, j->folder, gc_tensor_entry, j);
 }
 
 static hth_err gc_run(gc_job *j)
 {
     HTH_TRY(hth_index_write(&j->s->index, gc_forget, j));
-    HTH_TRY(hth_file_scan(j->s->dir, "tensors", gc_folder, j));
+    HTH_TRY(hth_store_file_scan(j->s->dir, "tensors", gc_folder, j));
     snprintf(j->folder, sizeof j->folder, "tmp");
-    return hth_file_scan(j->s->dir, "tmp", gc_tmp_entry, j);
+    return hth_store_file_scan(j->s->dir, "tmp", gc_tmp_entry, j);
 }
 
 hth_err hth_store_gc(hth_store *s, uint64_t *files, uint64_t *bytes)
@@ -134,7 +134,7 @@ hth_err hth_store_gc(hth_store *s, uint64_t *files, uint64_t *bytes)
     if (s->read_only) {
         return hth_fail(HTH_EDENIED, "the store is open read-only");
     }
-    HTH_TRY(hth_file_lock(s->dir, HTH_STORE_LOCK, true, &lock));
+    HTH_TRY(hth_store_file_lock(s->dir, HTH_STORE_LOCK, true, &lock));
     hth_err err = gc_run(&j);
     close(lock);
     hth_free(j.dead);

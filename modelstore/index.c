@@ -67,7 +67,8 @@ static hth_err index_try(hth_index *ix, unsigned flags, hth_txn_fn fn, void *ctx
     t.rc = mdb_txn_begin(ix->env, NULL, flags, &t.txn);
     if (t.rc == 0) {
         err = fn(&t, ctx);
-        err = err == HTH_OK && write ? hth_file_point("committing to the store's index") : err;
+        err =
+            err == HTH_OK && write ? hth_store_file_point("committing to the store's index") : err;
         if (!write || err != HTH_OK) {
             mdb_txn_abort(t.txn);
         } else {
@@ -171,7 +172,7 @@ hth_err hth_txn_put(hth_txn *t, hth_table table, const void *key, size_t key_byt
                     const void *value, size_t bytes)
 {
     MDB_val k = {key_bytes, (void *)key}, v = {bytes, (void *)value};
-    HTH_TRY(hth_file_point("writing the store's index"));
+    HTH_TRY(hth_store_file_point("writing the store's index"));
     t->rc = mdb_put(t->txn, t->ix->dbi[table], &k, &v, 0);
     return index_fail(t->rc, "writing the store's index");
 }
@@ -179,7 +180,7 @@ hth_err hth_txn_put(hth_txn *t, hth_table table, const void *key, size_t key_byt
 hth_err hth_txn_del(hth_txn *t, hth_table table, const void *key, size_t key_bytes)
 {
     MDB_val k = {key_bytes, (void *)key};
-    HTH_TRY(hth_file_point("writing the store's index"));
+    HTH_TRY(hth_store_file_point("writing the store's index"));
     t->rc = mdb_del(t->txn, t->ix->dbi[table], &k, NULL);
     return t->rc == MDB_NOTFOUND ? HTH_OK : index_fail(t->rc, "writing the store's index");
 }

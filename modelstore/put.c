@@ -27,7 +27,7 @@ static hth_err put_sync_files(hth_put_job *j)
 {
     for (int i = 0; i < j->n; i++) {
         if (j->items[i].temp.text[0] != '\0') {
-            HTH_TRY(hth_file_sync(j->s->dir, j->items[i].temp.text));
+            HTH_TRY(hth_store_file_sync(j->s->dir, j->items[i].temp.text));
         }
     }
     return HTH_OK;
@@ -46,19 +46,19 @@ static hth_err put_name_files(hth_put_job *j)
         parent.text[sizeof "tensors/ab" - 1] = '\0';
         if (!used[it->id.byte[0]]) {
             used[it->id.byte[0]] = true;
-            HTH_TRY(hth_file_mkdir(j->s->dir, parent.text));
+            HTH_TRY(hth_store_file_mkdir(j->s->dir, parent.text));
         }
-        HTH_TRY(hth_file_rename(j->s->dir, it->temp.text, to.text));
+        HTH_TRY(hth_store_file_rename(j->s->dir, it->temp.text, to.text));
         it->renamed = true;
     }
     bool any = false;
     for (int b = 0; b < 256; b++) {
         hth_path p = hth_path_of_tensor(&(hth_id){.byte = {(uint8_t)b}});
         p.text[sizeof "tensors/ab" - 1] = '\0';
-        HTH_TRY(used[b] ? hth_file_sync(j->s->dir, p.text) : HTH_OK);
+        HTH_TRY(used[b] ? hth_store_file_sync(j->s->dir, p.text) : HTH_OK);
         any |= used[b];
     }
-    return any ? hth_file_sync(j->s->dir, "tensors") : HTH_OK;
+    return any ? hth_store_file_sync(j->s->dir, "tensors") : HTH_OK;
 }
 
 static hth_err put_reference(hth_txn *t, hth_put_job *j, const hth_put_item *it)
@@ -135,7 +135,7 @@ static hth_err put_undo(hth_txn *t, void *ctx)
         hth_path path = it->renamed ? hth_path_of_tensor(&it->id) : it->temp;
         if (path.text[0] != '\0' &&
             (!it->renamed || hth_store_row(t, &it->id, &row) == HTH_ENOENT)) {
-            HTH_TRY(hth_file_unlink(j->s->dir, path.text));
+            HTH_TRY(hth_store_file_unlink(j->s->dir, path.text));
         }
     }
     return HTH_OK;
@@ -237,7 +237,7 @@ hth_err hth_store_put(hth_store *s, const char *name, const void *skeleton, size
     if (s->read_only) {
         return hth_fail(HTH_EDENIED, "the store is open read-only");
     }
-    HTH_TRY(hth_file_lock(s->dir, HTH_STORE_LOCK, false, &lock));
+    HTH_TRY(hth_store_file_lock(s->dir, HTH_STORE_LOCK, false, &lock));
     hth_put_job j = {.s = s,
                      .name = name,
                      .progress = progress,

@@ -67,7 +67,7 @@ static void test_killed_anywhere(void **state)
         pid_t pid = fork();
         assert_true(pid >= 0);
         if (pid == 0) {
-            hth_file_fault((uint64_t)nth, HTH_FILE_KILL);
+            hth_store_file_fault((uint64_t)nth, HTH_STORE_FILE_KILL);
             _exit(one_life(((test_dir *)*state)->path) == HTH_OK ? 0 : 1);
         }
         assert_int_equal(waitpid(pid, &status, 0), pid);
@@ -87,9 +87,9 @@ static void test_disk_full_anywhere(void **state)
     for (;; nth++) {
         int64_t live = hth_alloc_live();
         empty(state);
-        hth_file_fault((uint64_t)nth, ENOSPC);
+        hth_store_file_fault((uint64_t)nth, ENOSPC);
         hth_err err = one_life(((test_dir *)*state)->path);
-        hth_file_fault(0, 0);
+        hth_store_file_fault(0, 0);
         assert_int_equal(hth_alloc_live(), live);
         if (err == HTH_OK) {
             break;
@@ -108,9 +108,9 @@ static void test_failure_leaves_no_file(void **state)
     hth_err err;
     assert_ok(test_put(s, "m", 1, &r));
     for (uint64_t nth = 1;; nth++) {
-        hth_file_fault(nth, ENOSPC);
+        hth_store_file_fault(nth, ENOSPC);
         err = test_put(s, "m", 2, &r);
-        hth_file_fault(0, 0);
+        hth_store_file_fault(0, 0);
         if (err == HTH_OK) {
             break;
         }

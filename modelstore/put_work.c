@@ -72,7 +72,8 @@ static hth_err put_look(hth_txn *t, void *ctx)
     if (err == HTH_OK && !row.inlined) {
         uint64_t bytes;
         hth_path path = hth_path_of_tensor(&it->id);
-        it->fresh = hth_file_bytes(j->s->dir, path.text, &bytes) != HTH_OK || bytes != it->t->bytes;
+        it->fresh =
+            hth_store_file_bytes(j->s->dir, path.text, &bytes) != HTH_OK || bytes != it->t->bytes;
     }
     return err == HTH_ENOENT ? HTH_OK : err;
 }
@@ -102,7 +103,7 @@ static hth_err put_write(hth_put_job *j, hth_put_item *it)
         return put_tick(j, t->bytes);
     }
     it->temp = hth_path_of_temp();
-    hth_err err = hth_file_write(j->s->dir, it->temp.text, t->data, t->bytes, put_tick, j);
+    hth_err err = hth_store_file_write(j->s->dir, it->temp.text, t->data, t->bytes, put_tick, j);
     return err == HTH_OK || err == HTH_ECANCELED ? err
                                                  : hth_err_prefix(err, "tensor '%s'", t->name);
 }

@@ -35,7 +35,7 @@ static hth_err store_mkdirs(const char *path)
         if (slash != NULL) {
             *slash = '\0';
         }
-        err = hth_file_mkdir(AT_FDCWD, p);
+        err = hth_store_file_mkdir(AT_FDCWD, p);
         if (slash != NULL) {
             *slash = '/';
         }
@@ -78,10 +78,10 @@ static hth_err store_write_format(int dir)
     char text[64];
     hth_path temp = hth_path_of_temp();
     int n = snprintf(text, sizeof text, "hearth-store %d\n", HTH_STORE_FORMAT);
-    HTH_TRY(hth_file_write(dir, temp.text, text, (size_t)n, NULL, NULL));
-    HTH_TRY(hth_file_sync(dir, temp.text));
-    HTH_TRY(hth_file_rename(dir, temp.text, "format"));
-    return hth_file_sync(dir, ".");
+    HTH_TRY(hth_store_file_write(dir, temp.text, text, (size_t)n, NULL, NULL));
+    HTH_TRY(hth_store_file_sync(dir, temp.text));
+    HTH_TRY(hth_store_file_rename(dir, temp.text, "format"));
+    return hth_store_file_sync(dir, ".");
 }
 
 static hth_err store_open_index(hth_store *s, const char *path)
@@ -110,10 +110,10 @@ static hth_err store_prepare(hth_store *s, const char *path, bool create)
     if (!create || s->read_only) {
         return hth_fail(HTH_ENOENT, "the directory is not a store");
     }
-    HTH_TRY(hth_file_scan(s->dir, ".", store_only_ours, NULL));
-    HTH_TRY(hth_file_mkdir(s->dir, "tensors"));
-    HTH_TRY(hth_file_mkdir(s->dir, "tmp"));
-    HTH_TRY(hth_file_mkdir(s->dir, "index"));
+    HTH_TRY(hth_store_file_scan(s->dir, ".", store_only_ours, NULL));
+    HTH_TRY(hth_store_file_mkdir(s->dir, "tensors"));
+    HTH_TRY(hth_store_file_mkdir(s->dir, "tmp"));
+    HTH_TRY(hth_store_file_mkdir(s->dir, "index"));
     HTH_TRY(store_open_index(s, path));
     hth_err err = store_write_format(s->dir);
     if (err != HTH_OK) {
