@@ -173,7 +173,7 @@ static hth_err dn_arg_add(hth_dn_prim *p, int arg)
     return HTH_OK;
 }
 
-static hth_err dn_args_open(hth_dn_prim *p, int n_srcs, int n_post)
+static hth_err dn_args_open(hth_dn_prim *p, int n_srcs, const hth_dn_post *post, int n_post)
 {
     static const int fixed[] = {
         DNNL_ARG_SRC,       DNNL_ARG_SRC_1,     DNNL_ARG_WEIGHTS,  DNNL_ARG_BIAS,
@@ -193,14 +193,18 @@ static hth_err dn_args_open(hth_dn_prim *p, int n_srcs, int n_post)
         HTH_TRY(dn_arg_add(p, DNNL_ARG_MULTIPLE_SRC + i));
     }
     for (int i = 0; i < n_post; i++) {
-        HTH_TRY(dn_arg_add(p, DNNL_ARG_ATTR_MULTIPLE_POST_OP(i) | DNNL_ARG_SRC_1));
+        // Only of a binary post op: of any other, oneDNN 2.6 returns bytes that are no descriptor.
+        if (post[i].kind == dnnl_binary) {
+            HTH_TRY(dn_arg_add(p, DNNL_ARG_ATTR_MULTIPLE_POST_OP(i) | DNNL_ARG_SRC_1));
+        }
     }
     p->scratchpad = hth_dn_prim_bytes(p, DNNL_ARG_SCRATCHPAD);
     return dn_arg_add(p, DNNL_ARG_SCRATCHPAD);
 }
 
 // Makes the primitive of a descriptor, which it takes over also on error.
-static hth_err dn_prim_from(dnnl_primitive_desc_t pd, int n_srcs, int n_post, hth_dn_prim **out)
+static hth_err dn_prim_from(dnnl_primitive_desc_t pd, int n_srcs, const hth_dn_post *post,
+                            int n_post, hth_dn_prim **out)
 {
     hth_err err;
     hth_dn_prim *p = hth_calloc(1, sizeof *p);
@@ -213,7 +217,7 @@ static hth_err dn_prim_from(dnnl_primitive_desc_t pd, int n_srcs, int n_post, ht
     HTH_GOTO(
         hth_dn_fail(dnnl_stream_create(&p->stream, dn_engine, dnnl_stream_default_flags), "stream"),
         fail);
-    HTH_GOTO(dn_args_open(p, n_srcs, n_post), fail);
+    HTH_GOTO(dn_args_open(p, n_srcs, post, n_post), fail);
     *out = p;
     return HTH_OK;
 fail:
@@ -244,7 +248,7 @@ hth_err hth_dn_prim_open(const hth_dn_op *op, int nth, hth_dn_prim **out)
     dnnl_primitive_desc_t pd;
     *out = NULL;
     HTH_TRY(dn_pd_open(op, nth, &pd));
-    return dn_prim_from(pd, op->n_srcs, op->n_post, out);
+    return dn_prim_from(pd, op->n_srcs, op->post, op->n_post, out);
 }
 
 hth_err hth_dn_probe(const hth_dn_op *op, int nth, char name[HTH_DN_NAME], size_t *scratchpad)
@@ -306,7 +310,7 @@ hth_err hth_dn_prim_reorder(const hth_dn_prim *p, int arg, const hth_dn_md *md, 
     dnnl_status_t st = hth_dn_native_reorder(dn_engine, md, dn_arg_md(p, arg), attr, &pd);
     dnnl_primitive_attr_destroy(attr);
     HTH_TRY(hth_dn_fail(st, "reorder"));
-    return dn_prim_from(pd, 0, 0, out);
+    return dn_prim_from(pd, 0, NULL, 0, out);
 }
 
 hth_err hth_dn_prim_pack(const hth_dn_prim *p, int arg, const hth_dn_md *md, const void *src,
