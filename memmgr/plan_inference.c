@@ -71,8 +71,8 @@ static const hth_menu_item *inference_item(const inference *x, int s)
     return &x->model.menu[x->model.menu_start[s] + x->decision.item[s]];
 }
 
-// Turns the decision into rectangles and gives them addresses.
-static hth_err inference_layout(inference *x)
+// Turns the decision into rectangles and gives them addresses, below `target` if it can.
+static hth_err inference_layout(inference *x, uint64_t target)
 {
     const hth_stream_model *m = &x->model;
     memcpy(x->rect, x->buffers.rect, (size_t)x->buffers.n * sizeof *x->rect);
@@ -99,7 +99,7 @@ static hth_err inference_layout(inference *x)
             x->rect[x->of_use[u]].last = use->last;
         }
     }
-    return hth_address_assign(x->rect, x->n_rects, 0, &x->arena_bytes);
+    return hth_address_assign(x->rect, x->n_rects, target, &x->arena_bytes);
 }
 
 static uint64_t inference_bytes(const inference *x)
@@ -110,7 +110,7 @@ static uint64_t inference_bytes(const inference *x)
 static hth_err inference_minimal(inference *x)
 {
     hth_stream_minimal(&x->model, &x->decision);
-    return inference_layout(x);
+    return inference_layout(x, 0);
 }
 
 // Decides and lays out within the budget, or leaves a layout that does not fit.
@@ -120,7 +120,7 @@ static hth_err inference_decide(inference *x)
     bool fastest;
     hth_stream_keep_all(&x->model, budget, &x->decision, &fastest);
     if (fastest) {
-        HTH_TRY(inference_layout(x));
+        HTH_TRY(inference_layout(x, 0));
         if (inference_bytes(x) <= budget) {
             return HTH_OK;
         }
@@ -132,11 +132,11 @@ static hth_err inference_decide(inference *x)
                         (unsigned long long)floor, (unsigned long long)budget);
     }
     for (int round = 1; round <= INFERENCE_ROUNDS; round++) {
-        HTH_TRY(hth_stream_search(&x->model, budget, INFERENCE_SEED, &x->decision));
+        HTH_TRY(hth_stream_search(&x->model, budget, INFERENCE_SEED, round > 1, &x->decision));
         if (!(x->decision.time_us < INFINITY)) {
             break;
         }
-        HTH_TRY(inference_layout(x));
+        HTH_TRY(inference_layout(x, x->p->budget - x->decision.resident_bytes));
         if (inference_bytes(x) <= x->p->budget) {
             return HTH_OK;
         }

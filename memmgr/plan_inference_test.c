@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "memmgr/plan_test.h"
 
-#include "base/clock.h"
+#include <time.h>
 
 // in -> conv(w0) -> relu (in-place) -> conv(w1) -> add(skip) -> out, sizes by hand.
 static hth_problem small_problem(void)
@@ -221,13 +221,15 @@ static void test_planning_is_fast(void **state)
         assert_ok(hth_plan_floor(&p, &floor));
         for (int part = 0; part <= 4; part++) {
             p.budget = part < 4 ? floor + floor * (uint64_t)part / 3 * 2 : UINT64_MAX / 4;
+            clock_t start = clock();
             assert_ok(hth_plan_inference(&p, &plan));
+            double cpu_ms = (double)(clock() - start) * 1e3 / CLOCKS_PER_SEC;
             print_message("# %d nodes, budget %.2f of floor: %.1f ms, %d fetches, %.0f us (bound "
                           "%.0f), arena/peak %.4f\n",
-                          sizes[k], (double)p.budget / (double)floor, plan->plan_ms,
+                          sizes[k], (double)p.budget / (double)floor, cpu_ms,
                           count(plan, HTH_INSTR_PREFETCH), plan->predicted_us, plan->lower_bound_us,
                           (double)plan->arena_bytes / (double)plan->live_peak_bytes);
-            assert_true(plan->plan_ms < 2000); // a limit against runaway growth, not a measurement
+            assert_true(cpu_ms < 1000); // a limit against runaway growth, not a measurement
             hth_plan_free(plan);
         }
         hth_problem_fini(&p);

@@ -17,6 +17,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+// libm's fmax and fmin are calls, these are instructions: times are never NaN.
+#define STREAM_MAX(a, b) ((a) > (b) ? (a) : (b))
+#define STREAM_MIN(a, b) ((a) < (b) ? (a) : (b))
+
 #define STREAM_FLIPS       100 // evaluations of the local search; each costs two decodes
 #define STREAM_KEEP_STAGES 64  // a gap between uses longer than this is not worth its bytes
 
@@ -106,8 +110,9 @@ static void stream_time(hth_stream_model *m, const hth_stream_decision *d)
         double start = m->end_us[s];
         for (; u < m->n_uses && m->use[u].need == s; u++) {
             if (d->fetched[u]) {
-                link = fmax(link, m->end_us[d->begin[u]]) + m->weight[m->use[u].weight].copy_us;
-                start = fmax(start, link);
+                link =
+                    STREAM_MAX(link, m->end_us[d->begin[u]]) + m->weight[m->use[u].weight].copy_us;
+                start = STREAM_MAX(start, link);
             }
         }
         m->end_us[s + 1] = start + stream_item(m, d, s)->time_us;
@@ -122,7 +127,8 @@ static void stream_leads(hth_stream_model *m, hth_stream_decision *d, uint64_t r
     double latest = INFINITY;
     for (int u = m->n_uses - 1; u >= 0; u--) {
         if (d->fetched[u]) {
-            latest = fmin(latest, m->end_us[m->use[u].need]) - m->weight[m->use[u].weight].copy_us;
+            latest =
+                STREAM_MIN(latest, m->end_us[m->use[u].need]) - m->weight[m->use[u].weight].copy_us;
             m->latest_us[u] = latest;
         }
     }
@@ -361,7 +367,7 @@ static void stream_flips(hth_stream_model *m, uint64_t budget, uint64_t seed,
     }
 }
 
-hth_err hth_stream_search(hth_stream_model *m, uint64_t budget, uint64_t seed,
+hth_err hth_stream_search(hth_stream_model *m, uint64_t budget, uint64_t seed, bool warm,
                           hth_stream_decision *d)
 {
     hth_stream_decision x;
@@ -371,12 +377,16 @@ hth_err hth_stream_search(hth_stream_model *m, uint64_t budget, uint64_t seed,
     }
     hth_err err = hth_stream_decision_init(m, &x);
     if (err == HTH_OK) {
+        if (warm) {
+            memcpy(x.stream, d->stream, (size_t)m->n_weights * sizeof *x.stream);
+        }
         d->time_us = INFINITY;
-        memset(x.stream, 0, (size_t)m->n_weights * sizeof *x.stream);
         stream_try(m, budget, &x, d);
-        stream_starts(m, budget, rank, &x, d);
-        if (d->time_us < INFINITY) {
-            stream_flips(m, budget, seed, &x, d);
+        if (!warm || !(d->time_us < INFINITY)) {
+            stream_starts(m, budget, rank, &x, d);
+            if (d->time_us < INFINITY) {
+                stream_flips(m, budget, seed, &x, d);
+            }
         }
         hth_stream_decision_fini(&x);
     }

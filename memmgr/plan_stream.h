@@ -63,8 +63,9 @@ void hth_stream_minimal(hth_stream_model *m, hth_stream_decision *d);
 void hth_stream_keep_all(hth_stream_model *m, uint64_t budget, hth_stream_decision *d,
                          bool *fastest);
 // hth_stream_search finds the fastest decision for `budget` that it can; d->time_us is INFINITY
-// when there is none. Deterministic, the same number of steps for problems of one size.
-hth_err hth_stream_search(hth_stream_model *m, uint64_t budget, uint64_t seed,
+// when there is none. warm: what `d` streams is taken over, and searched no further, if it still
+// fits. Deterministic.
+hth_err hth_stream_search(hth_stream_model *m, uint64_t budget, uint64_t seed, bool warm,
                           hth_stream_decision *d);
 
 #endif
