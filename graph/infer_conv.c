@@ -81,7 +81,7 @@ static bool window_extent(const window *w, int i, int64_t *out)
 static hth_err window_positions(const hth_infer *c, const window *w, int i, int64_t in,
                                 int64_t *out)
 {
-    int64_t extent, padded, room, stride = w->stride[i];
+    int64_t extent, padded, room, last, stride = w->stride[i];
     if (w->padding == SAME) {
         *out = in / stride + (in % stride != 0);
         return HTH_OK;
@@ -102,7 +102,7 @@ static hth_err window_positions(const hth_infer *c, const window *w, int i, int6
     }
     *out = room < 0 ? 1 : room / stride + (room % stride != 0) + 1;
     // A last window that would start behind the input and its leading padding is left out.
-    if (*out > 1 && (*out - 1) * stride >= in + w->pad[i]) {
+    if (*out > 1 && (hth_dim_mul(*out - 1, stride, &last) || last >= in + w->pad[i])) {
         --*out;
     }
     return HTH_OK;

@@ -195,6 +195,71 @@ static bool check_case(test_case *t, int *waits)
     return true;
 }
 
+static uint32_t dice_state = 1;
+static uint32_t dice(uint32_t n)
+{
+    dice_state = dice_state * 1664525U + 1013904223U;
+    return (dice_state >> 8) % n;
+}
+
+static int64_t hostile(void)
+{
+    static const int64_t v[] = {
+        0, 1, -1, 2, 7, -9, 1 << 20, INT32_MAX, INT64_MAX / 2, INT64_MAX, INT64_MIN};
+    return v[dice(sizeof v / sizeof v[0])];
+}
+
+// Changes one dimension, attribute or content of the last node to something that a hostile file may
+// say.
+static void damage(test_case *t)
+{
+    hth_node *n = &t->g->nodes[0];
+    if (n->n_attrs > 0 && dice(2) == 0) {
+        hth_attr *a = &n->attrs[dice((uint32_t)n->n_attrs)];
+        if (a->type == HTH_ATTR_INT) {
+            a->u.i = hostile();
+        } else if (a->type == HTH_ATTR_INTS && a->n > 0) {
+            a->u.ints[dice((uint32_t)a->n)] = hostile();
+        }
+        return;
+    }
+    int input = t->n_inputs > 0 ? t->inputs[dice((uint32_t)t->n_inputs)] : -1;
+    if (input < 0) {
+        return;
+    }
+    hth_value *v = &t->g->values[input];
+    if (v->constant == NULL) {
+        v->shape.rank = dice(4) == 0 ? (int)dice(HTH_MAX_RANK + 1) : v->shape.rank;
+        for (int i = 0; i < v->shape.rank; i++) {
+            v->shape.dim[i] = dice(3) == 0 ? hostile() & INT64_MAX : v->shape.dim[i];
+        }
+    } else if (v->dtype == HTH_DT_I64 && v->constant->bytes > 0) {
+        ((int64_t *)v->constant->data)[dice((uint32_t)(v->constant->bytes / 8))] = hostile();
+    }
+}
+
+// Whatever the node says: an error with a sentence, or shapes that can be.
+static void check_damaged(test_case *t)
+{
+    int wait;
+    size_t bytes;
+    for (int round = 0; round < 50; round++) {
+        damage(t);
+        hth_err err = hth_infer_node(t->g, 0, &wait);
+        if (err != HTH_OK && err != HTH_EINVAL && err != HTH_ENOTSUP && err != HTH_ETOOBIG &&
+            err != HTH_EBUSY) {
+            fail_msg("%s: %d", t->name, err);
+        }
+        for (int i = 0; i < t->n_outputs && err == HTH_OK; i++) {
+            const hth_value *v = t->outputs[i] < 0 ? NULL : &t->g->values[t->outputs[i]];
+            if (v != NULL && hth_shape_known(&v->shape)) {
+                assert_int_equal(hth_tensor_bytes(v->dtype, &v->shape, HTH_LAYOUT_PLAIN, &bytes),
+                                 HTH_OK);
+            }
+        }
+    }
+}
+
 static void test_cases(void **state)
 {
     FILE *f = fopen(CASES, "r");
@@ -210,6 +275,7 @@ static void test_cases(void **state)
             if (t.g != NULL) {
                 cases++;
                 wrong += !check_case(&t, &waits);
+                check_damaged(&t);
                 end(&t);
             }
             if (more) {

@@ -382,3 +382,26 @@ void hth_stage_fini(hth_stage *s)
     hth_free(s->final_index);
     memset(s, 0, sizeof *s);
 }
+
+static bool reads_constants_only(const hth_graph *g, const hth_node *n)
+{
+    for (int i = 0; i < n->n_inputs; i++) {
+        if (n->inputs[i] >= 0 && g->values[n->inputs[i]].constant == NULL) {
+            return false;
+        }
+    }
+    return true;
+}
+
+hth_err hth_fold_model(hth_graph *model, hth_eval_fn eval, void *ctx)
+{
+    for (int i = 0; i < model->n_nodes; i++) {
+        int wait;
+        bool folded;
+        if (!model->nodes[i].deleted && reads_constants_only(model, &model->nodes[i])) {
+            HTH_TRY(hth_infer_node(model, i, &wait));
+            HTH_TRY(hth_fold_node(model, i, FOLD_BYTES, INT64_MAX, eval, ctx, &folded));
+        }
+    }
+    return hth_graph_compact(model);
+}

@@ -44,6 +44,11 @@ hth_err hth_specialize(const hth_graph *model, const hth_tensor *inputs, hth_eva
                        void *ctx, hth_stage *out);
 void hth_stage_fini(hth_stage *s);
 
+// hth_fold_model folds, once, what in a model graph depends on constants alone, so that no
+// specialization does it again. Before the graph is shared. HTH_EINVAL: a node contradicts itself;
+// HTH_ENOMEM.
+hth_err hth_fold_model(hth_graph *model, hth_eval_fn eval, void *ctx);
+
 // hth_infer_node computes dtype and shape of node `n`'s outputs from its inputs (constants'
 // contents included) and stores them in the graph. HTH_OK; HTH_EINVAL: the inputs contradict the
 // operator; HTH_EBUSY: needs the content of value *wait (not an error: the caller decides).

@@ -202,6 +202,28 @@ static void test_folding(void **state)
     hth_const_rele(folded[1]);
 }
 
+static void test_fold_model(void **state)
+{
+    hth_graph *g = new_graph("N");
+    float w[6] = {1, 2, 3, 4, 5, 6};
+    int calls = 0, x = input(g, "x", F32, (hth_shape){2, {N, 2}});
+    int t = node(g, HTH_OP_TRANSPOSE, constant(g, F32, (hth_shape){2, {2, 3}}, w), -1, -1);
+    int row = node(g, HTH_OP_GATHER, t, ints(g, 1, &(int64_t){2}), -1);
+    assert_int_equal(hth_graph_add_output(g, node(g, HTH_OP_ADD, x, row, -1)), HTH_OK);
+    assert_int_equal(hth_fold_model(g, small_eval, &calls), HTH_OK);
+    assert_int_equal(hth_graph_check(g), HTH_OK);
+    assert_int_equal(calls, 2);
+    assert_int_equal(g->n_nodes, 1);
+    for (int64_t n = 1; n < 3; n++) {
+        hth_tensor in = shaped(F32, (hth_shape){2, {n, 2}});
+        hth_stage s;
+        assert_int_equal(hth_specialize(g, &in, small_eval, &calls, &s), HTH_OK);
+        hth_stage_fini(&s);
+    }
+    assert_int_equal(calls, 2);
+    hth_graph_free(g);
+}
+
 static void test_out_of_memory(void **state)
 {
     hth_graph *models[2] = {flatten_model(), staged_model()};
@@ -263,6 +285,7 @@ int main(void)
         cmocka_unit_test(test_contents_of_an_input),
         cmocka_unit_test(test_stages),
         cmocka_unit_test(test_folding),
+        cmocka_unit_test(test_fold_model),
         cmocka_unit_test(test_out_of_memory),
         cmocka_unit_test(test_large_graph),
     };

@@ -94,12 +94,16 @@ static void check_model(const char *path)
     if (hth_onnx_load_file(path, &model) != HTH_OK) {
         fail_msg("%s: %s", path, hth_err_detail());
     }
+    int nodes = model->n_nodes;
+    if (hth_fold_model(model, hth_ref_eval, NULL) != HTH_OK) {
+        fail_msg("%s: %s", path, hth_err_detail());
+    }
     uint64_t start = hth_now_ns();
     if (hth_specialize(model, &x, hth_ref_eval, NULL, &s) != HTH_OK) {
         fail_msg("%s: %s", path, hth_err_detail());
     }
     double ms = (double)(hth_now_ns() - start) / 1e6;
-    print_message("%-34s %5d nodes -> %4d in %7.2f ms", strrchr(path, '/') + 1, model->n_nodes,
+    print_message("%-34s %5d nodes -> %4d in %7.2f ms", strrchr(path, '/') + 1, nodes,
                   s.graph->n_nodes, ms);
     assert_int_equal(hth_graph_check(s.graph), HTH_OK);
     assert_null(s.rest);
