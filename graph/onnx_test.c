@@ -104,7 +104,9 @@ static void say_node(const hth_graph *g, hth_node *n)
         say_value(g, n->inputs[i]);
     }
     say(")");
-    qsort(n->attrs, (size_t)n->n_attrs, sizeof n->attrs[0], attr_order);
+    if (n->n_attrs > 0) {
+        qsort(n->attrs, (size_t)n->n_attrs, sizeof n->attrs[0], attr_order);
+    }
     for (int i = 0; i < n->n_attrs; i++) {
         const hth_attr *a = &n->attrs[i];
         say(" %s=", a->name);
