@@ -3,7 +3,8 @@
 // ("dynamic storage allocation", NP-hard). Place the rectangles one after the other into the best
 // gap between already placed ones that share a stage with them, in several orders; the order
 // decides everything. If no order reaches the peak of live bytes, which is a lower bound,
-// squeaky-wheel restarts (Joslin and Clements 1999) move those that stuck out to the front.
+// squeaky-wheel restarts (Joslin and Clements 1999) move those that stuck out to the front, in turn
+// with small random changes of the best order.
 //
 // Who shares a stage with whom is computed once, as adjacency lists; a pass then costs the sum of
 // their lengths.
@@ -14,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define ADDRESS_MAX_PASSES 60
+#define ADDRESS_MAX_PASSES 1000
 #define ADDRESS_MAX_VISITS 1200000 // neighbours looked at, all passes together: about 5 ms
 
 typedef struct address_span {
@@ -33,6 +34,7 @@ typedef struct address {
     uint64_t *best;          // offsets of the best placement
     uint64_t best_height, goal;
     int64_t visits;
+    uint64_t random;
 } address;
 
 typedef struct address_item {
@@ -241,6 +243,20 @@ static void address_squeak(address *a)
     memcpy(a->order, a->moved, (size_t)a->n * sizeof *a->order);
 }
 
+// Goes back to the best order, with a few rectangles moved to other places in it.
+static void address_shake(address *a)
+{
+    memcpy(a->order, a->best_order, (size_t)a->n * sizeof *a->order);
+    for (int k = 0; k < 3; k++) {
+        a->random = a->random * 6364136223846793005u + 1442695040888963407u;
+        int i = (int)((a->random >> 33) % (uint64_t)a->n),
+            j = (int)((a->random >> 40) % (uint64_t)(i + 1));
+        int x = a->order[i];
+        memmove(&a->order[j + 1], &a->order[j], (size_t)(i - j) * sizeof *a->order);
+        a->order[j] = x;
+    }
+}
+
 static hth_err address_search(address *a, const uint64_t *load)
 {
     for (int kind = 0; kind < 5 && !address_done(a); kind++) {
@@ -256,7 +272,11 @@ static hth_err address_search(address *a, const uint64_t *load)
         a->r[i].offset = a->best[i];
     }
     for (int pass = 0; pass < ADDRESS_MAX_PASSES && !address_done(a); pass++) {
-        address_squeak(a);
+        if (pass % 4 < 2) {
+            address_squeak(a);
+        } else {
+            address_shake(a);
+        }
         address_pass(a, pass % 2 != 0);
     }
     return HTH_OK;
