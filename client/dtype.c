@@ -4,6 +4,7 @@
 
 #include "base/alloc.h"
 
+#include <math.h>
 #include <string.h>
 
 static const hth_dtype_names dtype_table[] = {
@@ -57,4 +58,64 @@ hth_err hth_dtype_bytes_of(int dtype, int rank, const int64_t *shape, uint64_t *
     }
     *out = bytes;
     return HTH_OK;
+}
+
+// dtype_half converts IEEE binary16: the exponent moves from bias 15 to the double's.
+static double dtype_half(uint16_t h)
+{
+    int exponent = h >> 10 & 31;
+    double m = (h & 1023) / 1024.0;
+    double v = exponent == 0    ? ldexp(m, -14)
+               : exponent == 31 ? (m == 0 ? INFINITY : NAN)
+                                : ldexp(1 + m, exponent - 15);
+    return h & 0x8000 ? -v : v;
+}
+
+#define DTYPE_LOAD(type, data, i)                                                                  \
+    (memcpy(&u.type, (const uint8_t *)(data) + (i) * sizeof u.type, sizeof u.type), u.type)
+
+double hth_dtype_value(int dtype, const void *data, size_t i)
+{
+    union {
+        float f;
+        double d;
+        uint8_t u8;
+        int8_t i8;
+        uint16_t u16;
+        int16_t i16;
+        int32_t i32;
+        uint32_t u32;
+        int64_t i64;
+        uint64_t u64;
+    } u;
+    switch (dtype) {
+    case HEARTH_F32:
+        return DTYPE_LOAD(f, data, i);
+    case HEARTH_F64:
+        return DTYPE_LOAD(d, data, i);
+    case HEARTH_U8:
+    case HEARTH_BOOL:
+        return DTYPE_LOAD(u8, data, i);
+    case HEARTH_I8:
+        return DTYPE_LOAD(i8, data, i);
+    case HEARTH_U16:
+        return DTYPE_LOAD(u16, data, i);
+    case HEARTH_I16:
+        return DTYPE_LOAD(i16, data, i);
+    case HEARTH_I32:
+        return DTYPE_LOAD(i32, data, i);
+    case HEARTH_U32:
+        return DTYPE_LOAD(u32, data, i);
+    case HEARTH_I64:
+        return (double)DTYPE_LOAD(i64, data, i);
+    case HEARTH_U64:
+        return (double)DTYPE_LOAD(u64, data, i);
+    case HEARTH_F16:
+        return dtype_half(DTYPE_LOAD(u16, data, i));
+    case HEARTH_BF16:
+        u.u32 = (uint32_t)DTYPE_LOAD(u16, data, i) << 16;
+        return u.f;
+    default:
+        return NAN;
+    }
 }

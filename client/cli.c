@@ -1,0 +1,362 @@
+// SPDX-License-Identifier: Apache-2.0
+// Options are collected in a JSON object under their names, which for the engine's queries already
+// is the request.
+#include "client/cli.h"
+
+#include "client/local.h"
+#include "client/table.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const hth_option cli_global[] = {
+    {"server", HTH_OPTION_TEXT, "URL", "the server to ask: ipc://PATH or tcp://HOST:PORT"},
+    {"store", HTH_OPTION_PATH, "DIR", "no server: an engine in this process, on the store in DIR"},
+    {"device", HTH_OPTION_TEXT, "SPEC", "with --store: the device, such as cpu:mem=2GiB,threads=2"},
+    {"json", HTH_OPTION_FLAG, NULL, "answer in JSON"},
+    {"help", HTH_OPTION_FLAG, NULL, "help for hearth, or for the command"},
+    {"version", HTH_OPTION_FLAG, NULL, "print the version"},
+    {NULL, HTH_OPTION_FLAG, NULL, NULL},
+};
+
+int hth_cli_usage(const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    fprintf(stderr, "hearth: ");
+    vfprintf(stderr, fmt, ap);
+    fprintf(stderr, "\n");
+    va_end(ap);
+    return HTH_CLI_USAGE;
+}
+
+int hth_cli_error(void)
+{
+    fprintf(stderr, "hearth: %s\n", hearth_error());
+    return HTH_CLI_ERROR;
+}
+
+// ---- help and corrections
+
+// cli_distance is the number of letters to insert, remove, replace or swap (restricted
+// Damerau-Levenshtein).
+static int cli_distance(const char *a, const char *b)
+{
+    enum { MOST = 24 };
+    int d[MOST + 1][MOST + 1], n = (int)strnlen(a, MOST), m = (int)strnlen(b, MOST);
+    for (int i = 0; i <= n; i++) {
+        for (int j = 0; j <= m; j++) {
+            if (i == 0 || j == 0) {
+                d[i][j] = i + j;
+                continue;
+            }
+            int best = d[i - 1][j - 1] + (a[i - 1] != b[j - 1]);
+            best = d[i - 1][j] + 1 < best ? d[i - 1][j] + 1 : best;
+            best = d[i][j - 1] + 1 < best ? d[i][j - 1] + 1 : best;
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] &&
+                d[i - 2][j - 2] + 1 < best) {
+                best = d[i - 2][j - 2] + 1;
+            }
+            d[i][j] = best;
+        }
+    }
+    return d[n][m];
+}
+
+static void cli_closer(const char *word, const char *candidate, int *distance, const char **best)
+{
+    int d = cli_distance(word, candidate);
+    if (d < *distance && d < (int)strlen(word)) {
+        *distance = d;
+        *best = candidate;
+    }
+}
+
+static void cli_print_options(const char *title, const hth_option *o)
+{
+    printf("%s", o->name != NULL ? title : "");
+    for (; o->name != NULL; o++) {
+        char left[64];
+        snprintf(left, sizeof left, "--%s%s%s", o->name, o->value != NULL ? " " : "",
+                 o->value != NULL ? o->value : "");
+        printf("  %-24s %s\n", left, o->help);
+    }
+}
+
+static int cli_help(const hth_command *command)
+{
+    if (command != NULL) {
+        printf("usage: hearth %s %s\n\n%s\n", command->name, command->usage, command->help);
+        cli_print_options("\nOptions:\n", command->options);
+    } else {
+        printf("usage: hearth [--server URL | --store DIR] [--json] COMMAND\n\nCommands:\n");
+        for (int i = 0; hth_cli_commands[i] != NULL; i++) {
+            const char *help = hth_cli_commands[i]->help;
+            printf("  %-9s %.*s\n", hth_cli_commands[i]->name, (int)strcspn(help, "\n"), help);
+        }
+        printf("\nWithout --server and --store: $HEARTH_SERVER, else the server on this machine.\n"
+               "`hearth help COMMAND` says more.\n");
+    }
+    cli_print_options("\nEverywhere:\n", cli_global);
+    return HTH_CLI_OK;
+}
+
+static const hth_command *cli_command(const char *name)
+{
+    for (int i = 0; hth_cli_commands[i] != NULL; i++) {
+        if (strcmp(hth_cli_commands[i]->name, name) == 0) {
+            return hth_cli_commands[i];
+        }
+    }
+    return NULL;
+}
+
+static int cli_no_command(const char *name)
+{
+    const char *best = NULL;
+    int distance = 3;
+    for (int i = 0; hth_cli_commands[i] != NULL; i++) {
+        cli_closer(name, hth_cli_commands[i]->name, &distance, &best);
+    }
+    return best != NULL ? hth_cli_usage("there is no command '%s'; did you mean '%s'?", name, best)
+                        : hth_cli_usage("there is no command '%s'; `hearth help` lists them", name);
+}
+
+// ---- reading the command line
+
+static const hth_option *cli_find(const hth_option *o, const char *name, size_t n)
+{
+    for (; o != NULL && o->name != NULL; o++) {
+        if (strlen(o->name) == n && strncmp(o->name, name, n) == 0) {
+            return o;
+        }
+    }
+    return NULL;
+}
+
+static int cli_no_option(const hth_cli *c, const char *name)
+{
+    const char *best = NULL;
+    int distance = 3;
+    for (const hth_option *o = cli_global; o->name != NULL; o++) {
+        cli_closer(name, o->name, &distance, &best);
+    }
+    for (const hth_option *o = c->command != NULL ? c->command->options : cli_global;
+         o->name != NULL; o++) {
+        cli_closer(name, o->name, &distance, &best);
+    }
+    const char *where = c->command != NULL ? c->command->name : "hearth";
+    return best != NULL
+               ? hth_cli_usage("%s has no option --%s; did you mean --%s?", where, name, best)
+               : hth_cli_usage("%s has no option --%s; `hearth help %s` lists them", where, name,
+                               c->command != NULL ? where : "");
+}
+
+static json_t *cli_path(const char *path)
+{
+    char cwd[PATH_MAX];
+    if (path[0] == '/' || getcwd(cwd, sizeof cwd) == NULL) {
+        return json_string(path);
+    }
+    return json_sprintf("%s/%s", cwd, path);
+}
+
+static json_t *cli_value(const hth_option *o, const char *text)
+{
+    char *end;
+    errno = 0;
+    if (o->kind == HTH_OPTION_INT) {
+        long long v = strtoll(text, &end, 10);
+        return end != text && *end == 0 && errno == 0 ? json_integer(v) : NULL;
+    }
+    if (o->kind == HTH_OPTION_REAL) {
+        double v = strtod(text, &end);
+        return end != text && *end == 0 && errno == 0 ? json_real(v) : NULL;
+    }
+    return o->kind == HTH_OPTION_PATH ? cli_path(text) : json_string(text);
+}
+
+static int cli_set(hth_cli *c, const hth_option *o, const char *text)
+{
+    json_t *v = o->kind == HTH_OPTION_FLAG ? json_true() : cli_value(o, text);
+    if (v == NULL) {
+        return hth_cli_usage("--%s wants a number, not '%s'", o->name, text);
+    }
+    if (o->kind != HTH_OPTION_LIST) {
+        json_object_set_new(c->options, o->name, v);
+        return HTH_CLI_OK;
+    }
+    json_t *list = json_object_get(c->options, o->name);
+    if (list == NULL) {
+        list = json_array();
+        json_object_set_new(c->options, o->name, list);
+    }
+    json_array_append_new(list, v);
+    return HTH_CLI_OK;
+}
+
+// cli_option reads the option at argv[*i], and its value.
+static int cli_option(hth_cli *c, int argc, char **argv, int *i)
+{
+    const char *name = argv[*i] + 2, *value = NULL;
+    size_t n = strcspn(name, "=");
+    const hth_option *o = cli_find(c->command != NULL ? c->command->options : NULL, name, n);
+    o = o != NULL ? o : cli_find(cli_global, name, n);
+    if (o == NULL) {
+        return cli_no_option(c, name);
+    }
+    if (name[n] == '=') {
+        value = name + n + 1;
+    } else if (o->kind != HTH_OPTION_FLAG && *i + 1 < argc) {
+        value = argv[++*i];
+    }
+    if ((value != NULL) == (o->kind == HTH_OPTION_FLAG)) {
+        return value != NULL ? hth_cli_usage("--%s takes no value", o->name)
+                             : hth_cli_usage("--%s needs a value: %s", o->name, o->value);
+    }
+    return cli_set(c, o, value);
+}
+
+static int cli_parse(hth_cli *c, int argc, char **argv)
+{
+    bool options = true;
+    for (int i = 1; i < argc; i++) {
+        int rv = HTH_CLI_OK;
+        if (options && strcmp(argv[i], "--") == 0) {
+            options = false;
+        } else if (options && strcmp(argv[i], "-h") == 0) {
+            json_object_set_new(c->options, "help", json_true());
+        } else if (options && strncmp(argv[i], "--", 2) == 0) {
+            rv = cli_option(c, argc, argv, &i);
+        } else if (options && argv[i][0] == '-' && argv[i][1] != 0) {
+            rv = hth_cli_usage("there is no option %s", argv[i]);
+        } else if (c->command == NULL) {
+            c->command = cli_command(argv[i]);
+            rv = c->command == NULL ? cli_no_command(argv[i]) : HTH_CLI_OK;
+        } else if (c->n_args == c->command->most) {
+            rv = hth_cli_usage("'%s' is one argument too many\nusage: hearth %s %s", argv[i],
+                               c->command->name, c->command->usage);
+        } else {
+            c->args[c->n_args++] = argv[i];
+        }
+        if (rv != HTH_CLI_OK) {
+            return rv;
+        }
+    }
+    return HTH_CLI_OK;
+}
+
+static int cli_dispatch(hth_cli *c)
+{
+    if (json_is_true(json_object_get(c->options, "version"))) {
+        printf("hearth " HEARTH_VERSION "\n");
+        return HTH_CLI_OK;
+    }
+    if (json_is_true(json_object_get(c->options, "help"))) {
+        return cli_help(c->command);
+    }
+    if (c->command == NULL) {
+        return hth_cli_usage("a command is missing; `hearth help` lists them");
+    }
+    if (strcmp(c->command->name, "help") == 0) {
+        const hth_command *about = c->n_args > 0 ? cli_command(c->args[0]) : NULL;
+        return about == NULL && c->n_args > 0 ? cli_no_command(c->args[0]) : cli_help(about);
+    }
+    if (c->n_args < c->command->least) {
+        return hth_cli_usage("%s needs more arguments\nusage: hearth %s %s", c->command->name,
+                             c->command->name, c->command->usage);
+    }
+    return c->command->run(c);
+}
+
+int hth_cli_run(hth_cli *c, int argc, char **argv)
+{
+    c->options = json_object();
+    int rv = c->options == NULL ? HTH_CLI_ERROR : cli_parse(c, argc, argv);
+    if (rv == HTH_CLI_OK) {
+        rv = cli_dispatch(c);
+    }
+    hearth_close(c->h);
+    json_decref(c->options);
+    return rv;
+}
+
+// ---- for the commands
+
+bool hth_cli_json(const hth_cli *c)
+{
+    return json_is_true(json_object_get(c->options, "json"));
+}
+
+const char *hth_cli_text(const hth_cli *c, const char *name)
+{
+    return json_string_value(json_object_get(c->options, name));
+}
+
+int64_t hth_cli_int(const hth_cli *c, const char *name, int64_t dflt)
+{
+    const json_t *v = json_object_get(c->options, name);
+    return v != NULL ? (int64_t)json_integer_value(v) : dflt;
+}
+
+// cli_device adds the command's threads and budget to the device's specification.
+static void cli_device(const hth_cli *c, char *out, size_t cap)
+{
+    const char *device = hth_cli_text(c, "device"), *budget = hth_cli_text(c, "budget");
+    int64_t threads = hth_cli_int(c, "threads", 0);
+    size_t n = (size_t)snprintf(out, cap, "%s", device != NULL ? device : "cpu");
+    if (threads > 0 && n < cap) {
+        n += (size_t)snprintf(out + n, cap - n, "%cthreads=%lld",
+                              strchr(out, ':') != NULL ? ',' : ':', (long long)threads);
+    }
+    if (budget != NULL && n < cap) {
+        snprintf(out + n, cap - n, "%cmem=%s", strchr(out, ':') != NULL ? ',' : ':', budget);
+    }
+}
+
+static int cli_open(hth_cli *c, const char *url, const hearth_options *o)
+{
+    return hearth_open(url, o, &c->h) == HEARTH_OK ? HTH_CLI_OK : hth_cli_error();
+}
+
+int hth_cli_connect(hth_cli *c)
+{
+    const char *store = hth_cli_text(c, "store"), *server = hth_cli_text(c, "server");
+    char device[256], path[256], url[300];
+    if (store != NULL && server != NULL) {
+        return hth_cli_usage("--server and --store exclude each other");
+    }
+    if (store != NULL) {
+        cli_device(c, device, sizeof device);
+        return cli_open(c, "inproc://", &(hearth_options){.store = store, .device = device});
+    }
+    server = server != NULL ? server : c->environment;
+    if (server != NULL) {
+        return cli_open(c, server, NULL);
+    }
+    for (int i = 0; hth_local_socket(i, c->runtime_dir, path, sizeof path) != NULL; i++) {
+        snprintf(url, sizeof url, "ipc://%s", path);
+        if (access(path, F_OK) == 0 && hearth_open(url, NULL, &c->h) == HEARTH_OK) {
+            return HTH_CLI_OK;
+        }
+    }
+    fprintf(stderr, "hearth: no server runs on this machine; start hearthd, or say --server URL or "
+                    "--store DIR\n");
+    return HTH_CLI_ERROR;
+}
+
+int hth_cli_print(const hth_cli *c, const char *json)
+{
+    json_t *doc = hth_cli_json(c) ? NULL : json_loads(json, JSON_DECODE_ANY, NULL);
+    if (doc == NULL) {
+        printf("%s\n", json);
+    } else {
+        hth_table_print(stdout, doc);
+    }
+    json_decref(doc);
+    return fflush(stdout) == 0 ? HTH_CLI_OK : HTH_CLI_ERROR;
+}

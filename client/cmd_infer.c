@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+// `hearth infer`: .npy files in, .npy files and the largest values out.
+#include "client/cmd.h"
+
+#include "base/alloc.h"
+#include "client/dtype.h"
+#include "client/npy.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#define INFER_MAX_INPUTS 64
+#define INFER_TOP        5
+
+typedef struct infer_inputs {
+    int n;
+    hearth_tensor t[INFER_MAX_INPUTS];
+    char *name[INFER_MAX_INPUTS];
+} infer_inputs;
+
+static void infer_free(infer_inputs *in)
+{
+    for (int i = 0; i < in->n; i++) {
+        hth_free(in->t[i].data);
+        hth_free(in->name[i]);
+    }
+}
+
+// infer_read reads "x=FILE.npy", or "FILE.npy" for a model's only input.
+static int infer_read(const hth_cli *c, infer_inputs *in)
+{
+    size_t i;
+    const json_t *v, *list = json_object_get(c->options, "input");
+    json_array_foreach(list, i, v)
+    {
+        const char *text = json_string_value(v), *equals = strchr(text, '=');
+        if (in->n == INFER_MAX_INPUTS) {
+            return hth_cli_usage("more than %d inputs", INFER_MAX_INPUTS);
+        }
+        if (hth_npy_read(equals != NULL ? equals + 1 : text, &in->t[in->n]) != HTH_OK) {
+            return hth_cli_error();
+        }
+        in->name[in->n] = equals != NULL ? hth_strndup(text, (size_t)(equals - text)) : NULL;
+        in->t[in->n].name = in->name[in->n];
+        in->n++;
+    }
+    return HTH_CLI_OK;
+}
+
+// infer_file makes DIR/NAME.npy; what would leave the folder or hide in it becomes '_'.
+static char *infer_file(const char *dir, const char *name)
+{
+    char *path = hth_asprintf("%s/%s.npy", dir, name[0] != 0 ? name : "output");
+    if (path != NULL) {
+        char *base = path + strlen(dir) + 1;
+        base[0] = base[0] == '.' ? '_' : base[0];
+        for (char *p = base; *p != 0; p++) {
+            *p = *p == '/' || (unsigned char)*p < ' ' ? '_' : *p;
+        }
+    }
+    return path;
+}
+
+// infer_top lists the largest values of the first row (the last axis).
+static json_t *infer_top(const hearth_tensor *t)
+{
+    json_t *list = json_array();
+    size_t n = t->rank > 0 ? (size_t)t->shape[t->rank - 1] : 1;
+    size_t have = t->bytes / hth_dtype_names_of((int)t->dtype)->bytes;
+    double last = 0;
+    size_t last_i = 0;
+    n = n < have ? n : have;
+    for (int k = 0; k < INFER_TOP && (size_t)k < n; k++) {
+        size_t best = n;
+        double best_v = 0;
+        for (size_t i = 0; i < n; i++) {
+            double v = hth_dtype_value((int)t->dtype, t->data, i);
+            bool listed = k > 0 && (v > last || (v == last && i <= last_i));
+            if (v == v && !listed && (best == n || v > best_v)) {
+                best = i;
+                best_v = v;
+            }
+        }
+        if (best == n) {
+            break;
+        }
+        json_t *v = json_real(best_v); // NULL: infinity has no JSON
+        json_array_append_new(list, json_pack("{s:I, s:o}", "index", (json_int_t)best, "value",
+                                              v != NULL ? v : json_null()));
+        last = best_v;
+        last_i = best;
+    }
+    return list;
+}
+
+static json_t *infer_describe(const hearth_tensor *t, const char *file)
+{
+    json_t *shape = json_array();
+    for (int i = 0; i < t->rank; i++) {
+        json_array_append_new(shape, json_integer(t->shape[i]));
+    }
+    json_t *o =
+        json_pack("{s:s, s:s, s:o, s:o}", "name", t->name, "datatype",
+                  hth_dtype_names_of((int)t->dtype)->name, "shape", shape, "top", infer_top(t));
+    if (file != NULL) {
+        json_object_set_new(o, "file", json_string(file));
+    }
+    return o;
+}
+
+static void infer_print(const json_t *o, const hearth_tensor *t)
+{
+    size_t i;
+    json_t *v;
+    printf("%s  %s  [", t->name, hth_dtype_names_of((int)t->dtype)->name);
+    for (int k = 0; k < t->rank; k++) {
+        printf(k > 0 ? ",%lld" : "%lld", (long long)t->shape[k]);
+    }
+    printf("]\n  top ");
+    json_array_foreach(json_object_get(o, "top"), i, v)
+    {
+        printf("  %lld: %.6g", (long long)json_integer_value(json_object_get(v, "index")),
+               json_number_value(json_object_get(v, "value")));
+    }
+    printf("\n");
+}
+
+static int infer_output(const hth_cli *c, const hearth_tensor *t, json_t *list)
+{
+    const char *dir = hth_cli_text(c, "output-dir");
+    char *file = dir != NULL ? infer_file(dir, t->name) : NULL;
+    int rv = dir == NULL || (file != NULL && hth_npy_write(file, t) == HTH_OK) ? HTH_CLI_OK
+                                                                               : hth_cli_error();
+    json_t *o = infer_describe(t, file);
+    if (!hth_cli_json(c) && o != NULL) {
+        infer_print(o, t);
+    }
+    json_array_append_new(list, o);
+    hth_free(file);
+    return rv;
+}
+
+static int infer_ask(hth_cli *c, const infer_inputs *in)
+{
+    hearth_tensor *out;
+    int n;
+    json_t *list = json_array();
+    if (hearth_infer(c->h, c->args[0], in->t, in->n, &out, &n) != HEARTH_OK) {
+        json_decref(list);
+        return hth_cli_error();
+    }
+    int rv = HTH_CLI_OK;
+    for (int i = 0; i < n && rv == HTH_CLI_OK; i++) {
+        rv = infer_output(c, &out[i], list);
+    }
+    hearth_tensors_free(out, n);
+    if (hth_cli_json(c) && rv == HTH_CLI_OK) {
+        json_t *doc = json_pack("{s:s, s:O}", "model", c->args[0], "outputs", list);
+        rv = json_dumpf(doc, stdout, JSON_COMPACT) == 0 && printf("\n") == 1 ? HTH_CLI_OK
+                                                                             : HTH_CLI_ERROR;
+        json_decref(doc);
+    }
+    json_decref(list);
+    return rv;
+}
+
+static int cmd_infer(hth_cli *c)
+{
+    const char *dir = hth_cli_text(c, "output-dir");
+    infer_inputs in = {.n = 0};
+    if (dir != NULL && mkdir(dir, 0777) != 0 && errno != EEXIST) {
+        return hth_cli_usage("cannot make the folder %s: %s", dir, strerror(errno));
+    }
+    int rv = infer_read(c, &in);
+    if (rv == HTH_CLI_OK) {
+        rv = hth_cli_connect(c);
+    }
+    if (rv == HTH_CLI_OK) {
+        rv = infer_ask(c, &in);
+    }
+    infer_free(&in);
+    return rv;
+}
+
+static const hth_option infer_options[] = {
+    {"input", HTH_OPTION_LIST, "NAME=FILE.npy",
+     "an input; once for each. NAME= may be left out when there is one"},
+    {"output-dir", HTH_OPTION_PATH, "DIR", "write each output to DIR/NAME.npy"},
+    {NULL, HTH_OPTION_FLAG, NULL, NULL},
+};
+
+const hth_command hth_cmd_infer = {
+    "infer",
+    "NAME[:VERSION] --input NAME=FILE.npy [--output-dir DIR]",
+    "run a model once\nPrints the outputs' names, types, shapes and largest values.",
+    1,
+    1,
+    infer_options,
+    cmd_infer};

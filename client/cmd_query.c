@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+// The commands that are one question to the engine: what was given on the command line is the
+// question's arguments.
+#include "client/cmd.h"
+
+#include "client/progress.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+int hth_cmd_query(hth_cli *c, const char *what, json_t *arguments)
+{
+    hth_progress_bar bar;
+    char *json;
+    int rv = hth_cli_connect(c);
+    char *text = rv == HTH_CLI_OK ? json_dumps(arguments, JSON_COMPACT) : NULL;
+    json_decref(arguments);
+    if (text == NULL) {
+        return rv != HTH_CLI_OK ? rv : hth_cli_usage("the arguments are no valid text");
+    }
+    hth_progress_init(&bar);
+    hearth_status s = hearth_query(c->h, what, text, hth_progress_show, &bar, &json);
+    hth_progress_fini(&bar);
+    free(text);
+    if (s != HEARTH_OK) {
+        return hth_cli_error();
+    }
+    rv = hth_cli_print(c, json);
+    hearth_free(json);
+    return rv;
+}
+
+// cmd_ask makes the arguments: the command's own options under their names, and the model.
+static int cmd_ask(hth_cli *c)
+{
+    json_t *q = json_object();
+    if (c->n_args > 0) {
+        json_object_set_new(q, "model", json_string(c->args[0]));
+    }
+    for (const hth_option *o = c->command->options; o->name != NULL; o++) {
+        json_t *v = json_object_get(c->options, o->name);
+        if (v != NULL) {
+            json_object_set(q, o->name, v);
+        }
+    }
+    return hth_cmd_query(c, c->command->name, q);
+}
+
+static int cmd_plan(hth_cli *c)
+{
+    if (c->n_args == 0 && hth_cli_text(c, "problem") == NULL) {
+        return hth_cli_usage("plan what? a model, or --problem FILE\nusage: hearth plan %s",
+                             c->command->usage);
+    }
+    return cmd_ask(c);
+}
+
+#define OPTION_BATCH                                                                               \
+    {                                                                                              \
+        "batch", HTH_OPTION_INT, "N", "samples in a batch"                                         \
+    }
+#define OPTION_TRAIN                                                                               \
+    {                                                                                              \
+        "train", HTH_OPTION_FLAG, NULL, "a training step instead of an inference"                  \
+    }
+#define OPTION_BUDGET                                                                              \
+    {                                                                                              \
+        "budget", HTH_OPTION_TEXT, "BYTES",                                                        \
+            "memory that may be used: 512MiB, or 60% of what is needed"                            \
+    }
+#define OPTION_POLICY                                                                              \
+    {                                                                                              \
+        "policy", HTH_OPTION_TEXT, "P", "how memory is saved"                                      \
+    }
+#define OPTION_END                                                                                 \
+    {                                                                                              \
+        NULL, HTH_OPTION_FLAG, NULL, NULL                                                          \
+    }
+
+static const hth_option plan_options[] = {
+    OPTION_BATCH,
+    OPTION_TRAIN,
+    OPTION_BUDGET,
+    OPTION_POLICY,
+    {"problem", HTH_OPTION_PATH, "FILE", "a planning problem instead of a model"},
+    {"profile", HTH_OPTION_PATH, "FILE", "measured times to plan with"},
+    {"out", HTH_OPTION_PATH, "plan.json", "write the plan"},
+    {"trace", HTH_OPTION_PATH, "trace.json",
+     "write the predicted timeline for chrome://tracing or ui.perfetto.dev"},
+    OPTION_END,
+};
+static const hth_option bench_options[] = {
+    OPTION_BATCH,
+    OPTION_TRAIN,
+    OPTION_BUDGET,
+    OPTION_POLICY,
+    {"threads", HTH_OPTION_INT, "T", "compute threads"},
+    {"seconds", HTH_OPTION_REAL, "S", "how long to measure"},
+    OPTION_END,
+};
+static const hth_option convsel_options[] = {OPTION_BATCH, OPTION_TRAIN, OPTION_END};
+
+const hth_command hth_cmd_plan = {
+    "plan",
+    "NAME[:VERSION] --batch N [--budget B] [--policy P] [--out plan.json] [--trace trace.json]",
+    "plan the memory of a model, and say what the plan costs\n"
+    "With --problem FILE the same is done for a planning problem.",
+    0,
+    1,
+    plan_options,
+    cmd_plan};
+const hth_command hth_cmd_bench = {
+    "bench",
+    "NAME[:VERSION] --batch N [--budget B] [--threads T] [--seconds S]",
+    "measure a model in steady state, on synthetic inputs",
+    1,
+    1,
+    bench_options,
+    cmd_ask};
+const hth_command hth_cmd_convsel = {
+    "convsel",
+    "NAME[:VERSION] --batch N",
+    "list what each convolution could use: algorithm, workspace, time",
+    1,
+    1,
+    convsel_options,
+    cmd_ask};
+const hth_command hth_cmd_devices = {
+    "devices", "", "list the devices and their memory", 0, 0, hth_cmd_no_options, cmd_ask};
+const hth_command hth_cmd_stats = {
+    "stats", "", "say who uses how much memory, and how often models are used",
+    0,       0,  hth_cmd_no_options,
+    cmd_ask};

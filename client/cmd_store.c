@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+// The commands about what the store holds.
+#include "client/cmd.h"
+
+#include "client/progress.h"
+#include "client/table.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+const hth_option hth_cmd_no_options[] = {{NULL, HTH_OPTION_FLAG, NULL, NULL}};
+
+// cmd_print prints a document made here and frees it.
+static int cmd_print(const hth_cli *c, json_t *doc)
+{
+    char *text = json_dumps(doc, JSON_COMPACT);
+    int rv = text != NULL ? hth_cli_print(c, text) : HTH_CLI_ERROR;
+    free(text);
+    json_decref(doc);
+    return rv;
+}
+
+static int cmd_import(hth_cli *c)
+{
+    hth_progress_bar bar;
+    hearth_import_result r;
+    int rv = hth_cli_connect(c);
+    if (rv != HTH_CLI_OK) {
+        return rv;
+    }
+    hth_progress_init(&bar);
+    hearth_status s =
+        hearth_import(c->h, c->args[0], c->args[1], (int)hth_cli_int(c, "max-batch", -1),
+                      hth_progress_show, &bar, &r);
+    hth_progress_fini(&bar);
+    if (s != HEARTH_OK) {
+        return hth_cli_error();
+    }
+    if (hth_cli_json(c)) {
+        return cmd_print(c, json_pack("{s:s, s:i, s:b, s:I, s:I, s:I, s:I}", "model", c->args[0],
+                                      "version", r.version, "unchanged", r.unchanged, "tensors_new",
+                                      (json_int_t)r.tensors_new, "tensors_shared",
+                                      (json_int_t)r.tensors_shared, "bytes_new",
+                                      (json_int_t)r.bytes_new, "bytes_shared",
+                                      (json_int_t)r.bytes_shared));
+    }
+    char fresh[32], shared[32];
+    printf("%s:%d%s\ntensors  new %" PRIu64 ", shared %" PRIu64 "\nbytes    new %s, shared %s\n",
+           c->args[0], r.version, r.unchanged ? "  (unchanged: no new version)" : "", r.tensors_new,
+           r.tensors_shared, hth_table_bytes((double)r.bytes_new, fresh, sizeof fresh),
+           hth_table_bytes((double)r.bytes_shared, shared, sizeof shared));
+    return HTH_CLI_OK;
+}
+
+static int cmd_ls(hth_cli *c)
+{
+    char *json;
+    int rv = hth_cli_connect(c);
+    if (rv != HTH_CLI_OK) {
+        return rv;
+    }
+    if (hearth_query(c->h, "models", NULL, NULL, NULL, &json) != HEARTH_OK) {
+        return hth_cli_error();
+    }
+    json_t *doc = json_loads(json, 0, NULL), *list = json_object_get(doc, "models");
+    if (hth_cli_json(c)) {
+        printf("%s\n", json);
+    } else if (json_array_size(list) == 0) {
+        printf("no models; `hearth import NAME FILE.onnx` puts one into the store\n");
+    } else {
+        hth_table_print(stdout, list);
+    }
+    json_decref(doc);
+    hearth_free(json);
+    return HTH_CLI_OK;
+}
+
+static int cmd_show(hth_cli *c)
+{
+    return hth_cmd_query(c, "model", json_pack("{s:s}", "model", c->args[0]));
+}
+
+// cmd_done says what was done, or fails.
+static int cmd_done(const hth_cli *c, hearth_status s, const char *what, const char *detail)
+{
+    if (s != HEARTH_OK) {
+        return hth_cli_error();
+    }
+    if (hth_cli_json(c)) {
+        return cmd_print(c, json_pack("{s:s, s:s}", what, c->args[0], "detail", detail));
+    }
+    printf("%s %s%s%s\n", what, c->args[0], detail[0] != 0 ? ": " : "", detail);
+    return HTH_CLI_OK;
+}
+
+static int cmd_rm(hth_cli *c)
+{
+    int rv = hth_cli_connect(c);
+    return rv != HTH_CLI_OK ? rv
+                            : cmd_done(c, hearth_remove(c->h, c->args[0]), "removed",
+                                       "`hearth gc` frees the tensors that no other model uses");
+}
+
+static int cmd_export(hth_cli *c)
+{
+    int rv = hth_cli_connect(c);
+    return rv != HTH_CLI_OK
+               ? rv
+               : cmd_done(c, hearth_export(c->h, c->args[0], c->args[1]), "exported", c->args[1]);
+}
+
+static int cmd_gc(hth_cli *c)
+{
+    uint64_t files, bytes;
+    char text[32];
+    int rv = hth_cli_connect(c);
+    if (rv != HTH_CLI_OK) {
+        return rv;
+    }
+    if (hearth_gc(c->h, &files, &bytes) != HEARTH_OK) {
+        return hth_cli_error();
+    }
+    if (hth_cli_json(c)) {
+        return cmd_print(
+            c, json_pack("{s:I, s:I}", "files", (json_int_t)files, "bytes", (json_int_t)bytes));
+    }
+    printf("removed %" PRIu64 " files, %s\n", files,
+           hth_table_bytes((double)bytes, text, sizeof text));
+    return HTH_CLI_OK;
+}
+
+static const hth_option import_options[] = {
+    {"max-batch", HTH_OPTION_INT, "N",
+     "largest batch that is served; 0: a symbolic first dimension is not a batch"},
+    {NULL, HTH_OPTION_FLAG, NULL, NULL},
+};
+
+const hth_command hth_cmd_import = {"import",
+                                    "NAME FILE.onnx [--max-batch N]",
+                                    "put a model into the store, as a new version\n"
+                                    "Tensors that the store has already, of whatever model, are "
+                                    "shared. The file is checked first:\n"
+                                    "a version that exists can be run.",
+                                    2,
+                                    2,
+                                    import_options,
+                                    cmd_import};
+const hth_command hth_cmd_ls = {
+    "ls", "", "list the models and their versions", 0, 0, hth_cmd_no_options, cmd_ls};
+const hth_command hth_cmd_show = {
+    "show",  "NAME[:VERSION]", "describe a model: inputs, outputs, size", 1, 1, hth_cmd_no_options,
+    cmd_show};
+const hth_command hth_cmd_rm = {"rm",
+                                "NAME[:VERSION]",
+                                "remove a version, or all versions, of a model",
+                                1,
+                                1,
+                                hth_cmd_no_options,
+                                cmd_rm};
+const hth_command hth_cmd_gc = {
+    "gc", "", "free what removed models left in the store", 0, 0, hth_cmd_no_options, cmd_gc};
+const hth_command hth_cmd_export = {"export",
+                                    "NAME[:VERSION] FILE.safetensors",
+                                    "write a version's tensors as a safetensors file",
+                                    2,
+                                    2,
+                                    hth_cmd_no_options,
+                                    cmd_export};

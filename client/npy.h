@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// client/npy.h - numpy's .npy files, versions 1 to 3, every type that hearth holds.
+#ifndef HTH_CLIENT_NPY_H
+#define HTH_CLIENT_NPY_H
+
+#include "client/hearth.h"
+
+#include "base/err.h"
+
+#include <stdbool.h>
+
+// hth_npy_parse reads the header of `bytes` bytes at `file`: dtype, rank, shape and bytes of *out
+// (data points into `file`), and whether the elements are in Fortran order. HTH_ECORRUPT: no .npy
+// file, or cut short; HTH_ENOTSUP: a type or byte order that hearth does not hold. Borrows nothing
+// else; fuzzed.
+hth_err hth_npy_parse(const void *file, size_t bytes, hearth_tensor *out, bool *fortran);
+// hth_npy_read reads a file; out->data is row-major, 64-byte aligned, and freed by hth_free;
+// out->name is NULL.
+hth_err hth_npy_read(const char *path, hearth_tensor *out);
+// hth_npy_write replaces `path`. bfloat16, which numpy has not, is written as the 16-bit integers
+// of its pattern.
+hth_err hth_npy_write(const char *path, const hearth_tensor *t);
+
+#endif
