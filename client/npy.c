@@ -5,7 +5,7 @@
 
 #include "base/alloc.h"
 #include "client/dtype.h"
-#include "client/file.h"
+#include "client/whole.h"
 
 #include <errno.h>
 #include <stdint.h>
@@ -190,7 +190,7 @@ hth_err hth_npy_read(const char *path, hearth_tensor *out)
     void *file;
     size_t bytes;
     bool fortran;
-    HTH_TRY(hth_file_read(path, NPY_MAX_FILE, &file, &bytes));
+    HTH_TRY(hth_whole_read(path, NPY_MAX_FILE, &file, &bytes));
     hth_err err = hth_npy_parse(file, bytes, out, &fortran);
     uint8_t *data = err == HTH_OK ? hth_alloc_aligned(out->bytes, 64) : NULL;
     if (err != HTH_OK) {
@@ -229,6 +229,6 @@ hth_err hth_npy_write(const char *path, const hearth_tensor *t)
     head[length - 1] = '\n';
     head[8] = (uint8_t)(length - 10);
     head[9] = (uint8_t)((length - 10) >> 8);
-    hth_file_piece piece[2] = {{head, length}, {t->data, bytes}};
-    return hth_file_write(path, piece, 2);
+    hth_whole_piece piece[2] = {{head, length}, {t->data, bytes}};
+    return hth_whole_write(path, piece, 2);
 }

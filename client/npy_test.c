@@ -5,7 +5,7 @@
 
 #include "base/alloc.h"
 #include "client/dtype.h"
-#include "client/file.h"
+#include "client/whole.h"
 #include "client/safetensors.h"
 
 #include <math.h>
@@ -108,7 +108,7 @@ static void test_fortran(void **state)
     size_t n =
         npy_file(file, "{'descr': '|u1', 'fortran_order': True, 'shape': (2, 3, 4), }", 128, f, 24);
     hearth_tensor t;
-    assert_int_equal(hth_file_write(path, &(hth_file_piece){file, n}, 1), HTH_OK);
+    assert_int_equal(hth_whole_write(path, &(hth_whole_piece){file, n}, 1), HTH_OK);
     assert_int_equal(hth_npy_read(path, &t), HTH_OK);
     for (int i = 0; i < 24; i++) {
         assert_int_equal(((uint8_t *)t.data)[i], i);
@@ -125,7 +125,7 @@ static void test_write(void **state)
     void *got;
     size_t bytes;
     assert_int_equal(hth_npy_write(path, &t), HTH_OK);
-    assert_int_equal(hth_file_read(path, 4096, &got, &bytes), HTH_OK);
+    assert_int_equal(hth_whole_read(path, 4096, &got, &bytes), HTH_OK);
     assert_int_equal(bytes, npy_file(want, NPY_TEXT, 128, x, 12));
     assert_memory_equal(got, want, bytes);
     hth_free(got);
@@ -172,7 +172,7 @@ static void test_safetensors(void **state)
     size_t padded = (sizeof head - 1 + 7) / 8 * 8, bytes;
     uint8_t *got;
     assert_int_equal(hth_safetensors_write(path, t, 2), HTH_OK);
-    assert_int_equal(hth_file_read(path, 4096, (void **)&got, &bytes), HTH_OK);
+    assert_int_equal(hth_whole_read(path, 4096, (void **)&got, &bytes), HTH_OK);
     assert_int_equal(bytes, 8 + padded + 11);
     assert_int_equal(got[0], padded);
     assert_memory_equal(got + 8, head, sizeof head - 1);

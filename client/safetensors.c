@@ -5,7 +5,7 @@
 
 #include "base/alloc.h"
 #include "client/dtype.h"
-#include "client/file.h"
+#include "client/whole.h"
 
 #include <jansson.h>
 
@@ -48,19 +48,19 @@ hth_err hth_safetensors_write(const char *path, const hearth_tensor *t, int n)
     char *head;
     HTH_TRY(safetensors_header(t, n, &head));
     size_t bytes = strlen(head), padded = (bytes + 7) / 8 * 8;
-    hth_file_piece *piece = hth_calloc(3 + (size_t)n, sizeof *piece);
+    hth_whole_piece *piece = hth_calloc(3 + (size_t)n, sizeof *piece);
     hth_err err = hth_fail(HTH_ENOMEM, "out of memory to write %s", path);
     if (piece != NULL) {
         for (int i = 0; i < 8; i++) {
             length[i] = (uint8_t)(padded >> (8 * i));
         }
-        piece[0] = (hth_file_piece){length, sizeof length};
-        piece[1] = (hth_file_piece){head, bytes};
-        piece[2] = (hth_file_piece){spaces, padded - bytes};
+        piece[0] = (hth_whole_piece){length, sizeof length};
+        piece[1] = (hth_whole_piece){head, bytes};
+        piece[2] = (hth_whole_piece){spaces, padded - bytes};
         for (int i = 0; i < n; i++) {
-            piece[3 + i] = (hth_file_piece){t[i].data, t[i].bytes};
+            piece[3 + i] = (hth_whole_piece){t[i].data, t[i].bytes};
         }
-        err = hth_file_write(path, piece, 3 + (size_t)n);
+        err = hth_whole_write(path, piece, 3 + (size_t)n);
     }
     hth_free(piece);
     free(head);

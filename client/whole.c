@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The temporary name ends in the process id and a number, so that writers of one path do not meet.
-#include "client/file.h"
+#include "client/whole.h"
 
 #include "base/alloc.h"
 
@@ -12,7 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static int file_write_all(int fd, const uint8_t *p, size_t bytes)
+static int whole_write_all(int fd, const uint8_t *p, size_t bytes)
 {
     while (bytes > 0) {
         ssize_t n = write(fd, p, bytes);
@@ -27,7 +27,7 @@ static int file_write_all(int fd, const uint8_t *p, size_t bytes)
     return 0;
 }
 
-hth_err hth_file_write(const char *path, const hth_file_piece *piece, size_t n)
+hth_err hth_whole_write(const char *path, const hth_whole_piece *piece, size_t n)
 {
     static atomic_uint serial;
     char *tmp = hth_asprintf("%s.%d.%u.tmp", path, (int)getpid(), atomic_fetch_add(&serial, 1));
@@ -37,7 +37,7 @@ hth_err hth_file_write(const char *path, const hth_file_piece *piece, size_t n)
     int fd = open(tmp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     int failed = fd < 0;
     for (size_t i = 0; i < n && !failed; i++) {
-        failed = file_write_all(fd, piece[i].data, piece[i].bytes);
+        failed = whole_write_all(fd, piece[i].data, piece[i].bytes);
     }
     failed = failed || fsync(fd) != 0 || rename(tmp, path) != 0;
     hth_err err = failed ? hth_fail_errno(errno, "cannot write %s", path) : HTH_OK;
@@ -51,7 +51,7 @@ hth_err hth_file_write(const char *path, const hth_file_piece *piece, size_t n)
     return err;
 }
 
-static hth_err file_read_fd(int fd, const char *path, size_t most, void **out, size_t *bytes)
+static hth_err whole_read_fd(int fd, const char *path, size_t most, void **out, size_t *bytes)
 {
     struct stat st;
     if (fstat(fd, &st) != 0) {
@@ -84,13 +84,13 @@ static hth_err file_read_fd(int fd, const char *path, size_t most, void **out, s
     return HTH_OK;
 }
 
-hth_err hth_file_read(const char *path, size_t most, void **out, size_t *bytes)
+hth_err hth_whole_read(const char *path, size_t most, void **out, size_t *bytes)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) {
         return hth_fail_errno(errno, "cannot open %s", path);
     }
-    hth_err err = file_read_fd(fd, path, most, out, bytes);
+    hth_err err = whole_read_fd(fd, path, most, out, bytes);
     close(fd);
     return err;
 }
