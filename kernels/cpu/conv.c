@@ -18,7 +18,8 @@ _Static_assert(HTH_DN_NAME == sizeof((hth_choice *)0)->name,
 typedef struct conv_form {
     hth_dn_op op; // without algorithm and post ops
     bool transposed;
-    hth_dn_md weights; // as the node has them
+    hth_dn_md weights; // as the node has them, or widened
+    hth_seq_widen widen;
     int n_post, sum;
     hth_cpu_post post[HTH_DN_MAX_POST];
 } conv_form;
@@ -30,28 +31,52 @@ typedef struct conv_choice {
     size_t scratchpad;
 } conv_choice;
 
+// How many groups to merge so that input and output channels of each fill whole blocks; 1: none.
+// Costs that many times the arithmetic, and still beats what is left to such groups: im2col of a
+// few channels. Depthwise has kernels of its own.
+#define CONV_MAX_MERGE 16
+static int64_t conv_merge(int64_t groups, int64_t in, int64_t out, int block)
+{
+    if (block == 0 || groups == 1 || (in == 1 && out == 1)) {
+        return 1;
+    }
+    for (int64_t m = 1; m <= CONV_MAX_MERGE && m <= groups; m++) {
+        if (groups % m == 0 && m * in % block == 0 && m * out % block == 0) {
+            return m;
+        }
+    }
+    return 1;
+}
+
 // ONNX's filters are [O, I/G, k..] (Conv) and [I, O/G, k..] (ConvTranspose); oneDNN wants [G, O/G,
 // I/G, k..] of both.
-static hth_dn_md conv_weights(const hth_shape *w, int64_t groups, bool transposed)
+static void conv_weights(const hth_value *v, int64_t groups, int block, conv_form *f)
 {
+    const hth_shape *w = &v->shape;
     hth_dn_md md = {.dtype = HTH_DT_F32};
-    int64_t taps = 1, outer = w->dim[0] / groups, inner = w->dim[1];
+    hth_seq_widen wide = {groups, 1, w->dim[0] / groups, w->dim[1], 1};
+    if (!f->transposed && v->constant != NULL) {
+        wide.merge = conv_merge(groups, wide.in, wide.out, block);
+        groups /= wide.merge;
+    }
+    int64_t outer = wide.out * wide.merge, inner = wide.in * wide.merge;
     int at = groups > 1 ? 1 : 0;
     md.ndims = w->rank + at;
     for (int i = w->rank - 1; i >= 2; i--) {
         md.dims[at + i] = w->dim[i];
-        md.strides[at + i] = taps;
-        taps *= w->dim[i];
+        md.strides[at + i] = wide.taps;
+        wide.taps *= w->dim[i];
     }
-    md.dims[at] = transposed ? inner : outer;
-    md.dims[at + 1] = transposed ? outer : inner;
-    md.strides[at] = transposed ? taps : inner * taps;
-    md.strides[at + 1] = transposed ? inner * taps : taps;
+    md.dims[at] = f->transposed ? inner : outer;
+    md.dims[at + 1] = f->transposed ? outer : inner;
+    md.strides[at] = f->transposed ? wide.taps : inner * wide.taps;
+    md.strides[at + 1] = f->transposed ? inner * wide.taps : wide.taps;
     if (at == 1) {
         md.dims[0] = groups;
-        md.strides[0] = outer * inner * taps;
+        md.strides[0] = outer * inner * wide.taps;
     }
-    return md;
+    f->weights = md;
+    f->widen = wide;
 }
 
 static hth_err conv_geometry(const hth_node *n, const hth_shape *x, const hth_shape *w,
@@ -95,7 +120,7 @@ static hth_err conv_describe(const hth_graph *g, const hth_node *n, hth_layout i
     f->op.kind = f->transposed ? HTH_DN_DECONV : HTH_DN_CONV;
     f->op.src = hth_dn_md_of(HTH_DT_F32, &x->shape, in);
     f->op.dst = hth_dn_md_of(HTH_DT_F32, &y->shape, out);
-    f->weights = conv_weights(&w->shape, hth_node_int(n, "group", 1), f->transposed);
+    conv_weights(w, hth_node_int(n, "group", 1), hth_layout_block(out), f);
     f->op.src1 = f->weights;
     f->op.src1.any = true;
     if (bias) {
@@ -180,8 +205,8 @@ static hth_err conv_build(hth_seq *s, const hth_graph *g, const hth_node *n, con
     op.alg = c->alg;
     conv_fuse(&op, f, c->n_fused);
     HTH_TRY(hth_dn_prim_open(&op, c->nth, &p));
-    hth_err err =
-        hth_seq_weights(s, p, DNNL_ARG_WEIGHTS, &g->values[n->inputs[1]], 1, &f->weights, &weights);
+    hth_err err = hth_seq_weights(s, p, DNNL_ARG_WEIGHTS, &g->values[n->inputs[1]], 1, &f->weights,
+                                  &f->widen, &weights);
     if (err != HTH_OK) {
         hth_dn_prim_close(p);
         return err;
@@ -285,7 +310,7 @@ bool cpu_conv_can_fuse(hth_device *d, const hth_graph *g, const hth_node *n,
     with.n_post++;
     bool any;
     hth_layout l = cpu_conv_layout(d, g, n, &any);
-    return conv_takes(g, &with, l, l);
+    return conv_takes(g, &with, cpu_conv_reads_plain(d, g, n) ? HTH_LAYOUT_PLAIN : l, l);
 }
 
 hth_layout cpu_conv_layout(hth_device *d, const hth_graph *g, const hth_node *n, bool *any)
@@ -293,7 +318,8 @@ hth_layout cpu_conv_layout(hth_device *d, const hth_graph *g, const hth_node *n,
     hth_layout blocked;
     hth_cpu_block(d, &blocked);
     *any = false;
-    return conv_takes(g, n, blocked, blocked) ? blocked : HTH_LAYOUT_PLAIN;
+    bool takes = conv_takes(g, n, blocked, blocked) || conv_takes(g, n, HTH_LAYOUT_PLAIN, blocked);
+    return takes ? blocked : HTH_LAYOUT_PLAIN;
 }
 
 bool cpu_conv_reads_plain(hth_device *d, const hth_graph *g, const hth_node *n)

@@ -193,6 +193,25 @@ static void winograd_is_offered(void **state)
     fixture_close(&f);
 }
 
+// What must not fall out of the blocked layout: images of three channels, and groups narrower than
+// a block.
+static void narrow_channels_stay_blocked(void **state)
+{
+    (void)state;
+    static const conv_case list[] = {{4, 1, 3, 64, 1, 30, 7, 2, 1, 3, false, true, false},
+                                     {4, 2, 64, 64, 16, 9, 3, 1, 1, 1, false, true, false},
+                                     {4, 1, 64, 128, 8, 9, 3, 2, 1, 1, false, true, false},
+                                     {3, 1, 24, 48, 3, 9, 3, 1, 1, 1, false, true, false}};
+    for (size_t i = 0; i < sizeof list / sizeof list[0]; i++) {
+        fixture f;
+        case_open(&f, &list[i], 50 + i);
+        bool blocked = case_place(&f) != HTH_LAYOUT_PLAIN;
+        assert_true(blocked || i == 3); // 3 groups of 8 do not merge into blocks of 16
+        case_every_algorithm(&f, false);
+        fixture_close(&f);
+    }
+}
+
 static void equal_filters_have_equal_forms(void **state)
 {
     (void)state;
@@ -238,6 +257,7 @@ int main(void)
         cmocka_unit_test(conv_post_ops),
         cmocka_unit_test(winograd_is_offered),
         cmocka_unit_test(equal_filters_have_equal_forms),
+        cmocka_unit_test(narrow_channels_stay_blocked),
         cmocka_unit_test(unknown_algorithm_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -18,6 +18,7 @@ typedef struct seq_bind {
 typedef struct seq_packing {
     int arg;
     hth_dn_md md;
+    hth_seq_widen widen;
     const hth_dn_prim *prim;
 } seq_packing;
 
@@ -160,16 +161,35 @@ size_t hth_seq_reserve(hth_seq *s, size_t bytes)
     return at;
 }
 
+static float *seq_widen(const hth_seq_widen *w, const float *plain)
+{
+    size_t row = (size_t)(w->in * w->taps), outs = (size_t)(w->groups * w->out);
+    float *wide = hth_calloc(outs * (size_t)w->merge, row * sizeof *wide);
+    for (size_t o = 0; wide != NULL && o < outs; o++) {
+        size_t slot = o / (size_t)w->out %
+                      (size_t)w->merge; // which of the merged groups this output belongs to
+        memcpy(wide + (o * (size_t)w->merge + slot) * row, plain + o * row, row * sizeof *wide);
+    }
+    return wide;
+}
+
 static hth_err seq_pack(const hth_kernel *k, const hth_packing *p, const void *plain, void *dst)
 {
     const hth_seq *s = (const hth_seq *)k;
     const seq_packing *src = &s->sources[p - k->packings];
     hth_team_set(s->n_threads);
-    return hth_dn_prim_pack(src->prim, src->arg, &src->md, plain, dst);
+    if (src->widen.merge <= 1) {
+        return hth_dn_prim_pack(src->prim, src->arg, &src->md, plain, dst);
+    }
+    float *wide = seq_widen(&src->widen, plain);
+    hth_err err = wide == NULL ? hth_fail(HTH_ENOMEM, "out of memory to pack a filter")
+                               : hth_dn_prim_pack(src->prim, src->arg, &src->md, wide, dst);
+    hth_free(wide);
+    return err;
 }
 
 hth_err hth_seq_weights(hth_seq *s, const hth_dn_prim *p, int arg, const hth_value *v, int input,
-                        const hth_dn_md *md, hth_seq_ref *out)
+                        const hth_dn_md *md, const hth_seq_widen *widen, hth_seq_ref *out)
 {
     if (v->constant == NULL) {
         hth_dn_prim *reorder;
@@ -187,7 +207,11 @@ hth_err hth_seq_weights(hth_seq *s, const hth_dn_prim *p, int arg, const hth_val
     hth_packing *k = &s->base.packings[s->base.n_packings];
     *k = (hth_packing){.input = input, .bytes = hth_dn_prim_bytes(p, arg), .pack = seq_pack};
     hth_dn_prim_form(p, arg, k->form);
-    s->sources[s->base.n_packings++] = (seq_packing){arg, *md, p};
+    if (widen->merge > 1) {
+        size_t n = strlen(k->form);
+        snprintf(k->form + n, sizeof k->form - n, ":groups=%d", (int)widen->groups);
+    }
+    s->sources[s->base.n_packings++] = (seq_packing){arg, *md, *widen, p};
     *out = (hth_seq_ref){HTH_SEQ_IN, (size_t)input};
     return HTH_OK;
 }

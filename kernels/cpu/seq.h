@@ -20,6 +20,13 @@ typedef struct hth_seq_ref {
     size_t at; // input, output, or byte offset
 } hth_seq_ref;
 
+// Filters [groups*out, in, taps] of groups too narrow for a block of channels are made wider:
+// `merge` neighbouring groups become one, whose filter is zero where an input belongs to another
+// group. merge 0 or 1: as they are.
+typedef struct hth_seq_widen {
+    int64_t groups, merge, out, in, taps;
+} hth_seq_widen;
+
 typedef struct hth_seq hth_seq;
 
 // hth_seq_open starts a sequence; hth_seq_abort drops an unfinished one (NULL is allowed).
@@ -36,7 +43,7 @@ size_t hth_seq_reserve(hth_seq *s, size_t bytes);
 // hth_seq_weights arranges that argument `arg` of `p` (not yet added) can be read in p's form: *out
 // is what to bind. `md` describes input number `input` as the node has it.
 hth_err hth_seq_weights(hth_seq *s, const hth_dn_prim *p, int arg, const hth_value *v, int input,
-                        const hth_dn_md *md, hth_seq_ref *out);
+                        const hth_dn_md *md, const hth_seq_widen *widen, hth_seq_ref *out);
 // hth_seq_accumulate says that the steps add to output 0, which starts as input `input`: they may
 // share a buffer; otherwise `bytes` are copied first.
 void hth_seq_accumulate(hth_seq *s, int input, size_t bytes);
