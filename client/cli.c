@@ -87,16 +87,16 @@ static void cli_print_options(const char *title, const hth_option *o)
     }
 }
 
-static int cli_help(const hth_command *command)
+static int cli_help(const hth_cli *c, const hth_command *command)
 {
     if (command != NULL) {
         printf("usage: hearth %s %s\n\n%s\n", command->name, command->usage, command->help);
         cli_print_options("\nOptions:\n", command->options);
     } else {
         printf("usage: hearth [--server URL | --store DIR] [--json] COMMAND\n\nCommands:\n");
-        for (int i = 0; hth_cli_commands[i] != NULL; i++) {
-            const char *help = hth_cli_commands[i]->help;
-            printf("  %-9s %.*s\n", hth_cli_commands[i]->name, (int)strcspn(help, "\n"), help);
+        for (int i = 0; c->commands[i] != NULL; i++) {
+            const char *help = c->commands[i]->help;
+            printf("  %-9s %.*s\n", c->commands[i]->name, (int)strcspn(help, "\n"), help);
         }
         printf("\nWithout --server and --store: $HEARTH_SERVER, else the server on this machine.\n"
                "`hearth help COMMAND` says more.\n");
@@ -105,22 +105,22 @@ static int cli_help(const hth_command *command)
     return HTH_CLI_OK;
 }
 
-static const hth_command *cli_command(const char *name)
+static const hth_command *cli_command(const hth_cli *c, const char *name)
 {
-    for (int i = 0; hth_cli_commands[i] != NULL; i++) {
-        if (strcmp(hth_cli_commands[i]->name, name) == 0) {
-            return hth_cli_commands[i];
+    for (int i = 0; c->commands[i] != NULL; i++) {
+        if (strcmp(c->commands[i]->name, name) == 0) {
+            return c->commands[i];
         }
     }
     return NULL;
 }
 
-static int cli_no_command(const char *name)
+static int cli_no_command(const hth_cli *c, const char *name)
 {
     const char *best = NULL;
     int distance = 3;
-    for (int i = 0; hth_cli_commands[i] != NULL; i++) {
-        cli_closer(name, hth_cli_commands[i]->name, &distance, &best);
+    for (int i = 0; c->commands[i] != NULL; i++) {
+        cli_closer(name, c->commands[i]->name, &distance, &best);
     }
     return best != NULL ? hth_cli_usage("there is no command '%s'; did you mean '%s'?", name, best)
                         : hth_cli_usage("there is no command '%s'; `hearth help` lists them", name);
@@ -235,8 +235,8 @@ static int cli_parse(hth_cli *c, int argc, char **argv)
         } else if (options && argv[i][0] == '-' && argv[i][1] != 0) {
             rv = hth_cli_usage("there is no option %s", argv[i]);
         } else if (c->command == NULL) {
-            c->command = cli_command(argv[i]);
-            rv = c->command == NULL ? cli_no_command(argv[i]) : HTH_CLI_OK;
+            c->command = cli_command(c, argv[i]);
+            rv = c->command == NULL ? cli_no_command(c, argv[i]) : HTH_CLI_OK;
         } else if (c->n_args == c->command->most) {
             rv = hth_cli_usage("'%s' is one argument too many\nusage: hearth %s %s", argv[i],
                                c->command->name, c->command->usage);
@@ -257,14 +257,14 @@ static int cli_dispatch(hth_cli *c)
         return HTH_CLI_OK;
     }
     if (json_is_true(json_object_get(c->options, "help"))) {
-        return cli_help(c->command);
+        return cli_help(c, c->command);
     }
     if (c->command == NULL) {
         return hth_cli_usage("a command is missing; `hearth help` lists them");
     }
     if (strcmp(c->command->name, "help") == 0) {
-        const hth_command *about = c->n_args > 0 ? cli_command(c->args[0]) : NULL;
-        return about == NULL && c->n_args > 0 ? cli_no_command(c->args[0]) : cli_help(about);
+        const hth_command *about = c->n_args > 0 ? cli_command(c, c->args[0]) : NULL;
+        return about == NULL && c->n_args > 0 ? cli_no_command(c, c->args[0]) : cli_help(c, about);
     }
     if (c->n_args < c->command->least) {
         return hth_cli_usage("%s needs more arguments\nusage: hearth %s %s", c->command->name,

@@ -46,6 +46,7 @@ typedef struct hth_command {
 } hth_command;
 
 struct hth_cli {
+    const hth_command *const *commands; // all there are, NULL-terminated
     const hth_command *command;
     const char *args[4];
     int n_args;
@@ -54,8 +55,6 @@ struct hth_cli {
     const char *runtime_dir; // $XDG_RUNTIME_DIR, or NULL
     hearth *h;               // hth_cli_connect
 };
-
-extern const hth_command *const hth_cli_commands[]; // NULL-terminated
 
 // hth_cli_run reads the command line, does what it says, and returns the exit code.
 int hth_cli_run(hth_cli *c, int argc, char **argv);
