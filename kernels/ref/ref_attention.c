@@ -141,6 +141,29 @@ static hth_err attention_run(ref_mem *m, attention *a)
     return HTH_OK;
 }
 
+// attention_is: the tensor is (batch, heads, len, size), or the same flat: (batch, len, heads *
+// size).
+static bool attention_is(const hth_tensor *t, int64_t batch, int64_t heads, int64_t len,
+                         int64_t size)
+{
+    const hth_shape *s = &t->shape;
+    bool flat = s->rank == 3;
+    return s->dim[0] == batch && s->dim[flat ? 1 : 2] == len &&
+           (flat ? s->dim[2] == heads * size
+                 : s->rank == 4 && s->dim[1] == heads && s->dim[3] == size);
+}
+
+static hth_err attention_heads_of(attention *a, const hth_node *n, const hth_tensor *in, bool flat)
+{
+    a->heads = flat ? hth_node_int(n, "q_num_heads", 0) : in[0].shape.dim[1];
+    a->kv_heads = flat ? hth_node_int(n, "kv_num_heads", 0) : in[1].shape.dim[1];
+    if (a->heads < 1 || a->kv_heads < 1 || a->heads > INT32_MAX || a->heads % a->kv_heads) {
+        return hth_fail(HTH_EINVAL, "%lld heads of Q do not share %lld heads of K and V",
+                        (long long)a->heads, (long long)a->kv_heads);
+    }
+    return HTH_OK;
+}
+
 static hth_err attention_sizes(attention *a, const hth_node *n, const hth_tensor *in)
 {
     const hth_shape *q = &in[0].shape, *k = &in[1].shape, *v = &in[2].shape;
@@ -149,23 +172,20 @@ static hth_err attention_sizes(attention *a, const hth_node *n, const hth_tensor
     if ((q->rank != 3 && q->rank != 4) || k->rank != q->rank || v->rank != q->rank || !pk != !pv) {
         return hth_fail(HTH_EINVAL, "Q, K and V must have three or four dimensions");
     }
+    HTH_TRY(attention_heads_of(a, n, in, flat));
+    int64_t fresh = flat ? k->dim[1] : k->dim[2];
     a->batch = q->dim[0];
-    a->heads = flat ? hth_node_int(n, "q_num_heads", 0) : q->dim[1];
-    a->kv_heads = flat ? hth_node_int(n, "kv_num_heads", 0) : k->dim[1];
-    if (a->heads < 1 || a->kv_heads < 1 || a->heads % a->kv_heads) {
-        return hth_fail(HTH_EINVAL, "%lld heads of Q do not share %lld heads of K and V",
-                        (long long)a->heads, (long long)a->kv_heads);
-    }
     a->queries = flat ? q->dim[1] : q->dim[2];
     a->past = pk ? pk->shape.dim[2] : 0;
-    a->keys = a->past + (flat ? k->dim[1] : k->dim[2]);
+    a->keys = a->past + fresh;
     a->size = flat ? q->dim[2] / a->heads : q->dim[3];
     a->v_size = flat ? v->dim[2] / a->kv_heads : v->dim[3];
-    int64_t now = a->batch * a->kv_heads * (a->keys - a->past),
-            then = a->batch * a->kv_heads * a->past;
-    if (ref_count(&in[0]) != a->batch * a->heads * a->queries * a->size ||
-        ref_count(&in[1]) != now * a->size || ref_count(&in[2]) != now * a->v_size ||
-        (pk && ref_count(pk) != then * a->size) || (pv && ref_count(pv) != then * a->v_size)) {
+    if (!attention_is(&in[0], a->batch, a->heads, a->queries, a->size) ||
+        !attention_is(&in[1], a->batch, a->kv_heads, fresh, a->size) ||
+        !attention_is(&in[2], a->batch, a->kv_heads, fresh, a->v_size) ||
+        (pk && (pk->shape.rank != 4 || pv->shape.rank != 4 ||
+                !attention_is(pk, a->batch, a->kv_heads, a->past, a->size) ||
+                !attention_is(pv, a->batch, a->kv_heads, a->past, a->v_size)))) {
         return hth_fail(HTH_EINVAL, "the shapes of Q, K, V and the cache do not agree");
     }
     return HTH_OK;
@@ -199,6 +219,10 @@ static hth_err attention_body(ref_mem *m, const hth_node *n, const hth_tensor *i
     }
     a.scale = hth_node_float(n, "scale", 0);
     a.scale = hth_node_attr(n, "scale") ? a.scale : 1 / sqrt((double)a.size);
+    HTH_TRY(ref_need_count(&out[0], a.batch * a.heads * a.queries * a.v_size));
+    HTH_TRY(ref_need_count(ref_out(n, out, 1), a.batch * a.kv_heads * a.keys * a.size));
+    HTH_TRY(ref_need_count(ref_out(n, out, 2), a.batch * a.kv_heads * a.keys * a.v_size));
+    HTH_TRY(ref_need_count(ref_out(n, out, 3), a.batch * a.heads * a.queries * a.keys));
     HTH_TRY(attention_heads(m, &in[0], NULL, a.heads, &a.q));
     HTH_TRY(attention_heads(m, &in[1], ref_in(n, in, 4), a.kv_heads, &a.k));
     HTH_TRY(attention_heads(m, &in[2], ref_in(n, in, 5), a.kv_heads, &a.v));
@@ -294,7 +318,7 @@ static hth_err rotary_sizes(rotary *r, const hth_node *n, const hth_tensor *in)
     }
     r->flat = s->rank == 3;
     r->heads = r->flat ? hth_node_int(n, "num_heads", 0) : s->dim[1];
-    if (r->heads < 1 || (r->flat && s->dim[2] % r->heads)) {
+    if (r->heads < 1 || r->heads > INT32_MAX || (r->flat && s->dim[2] % r->heads)) {
         return hth_fail(HTH_EINVAL, "the input cannot be split into %lld heads",
                         (long long)r->heads);
     }
@@ -323,6 +347,7 @@ static hth_err rotary_body(ref_mem *m, const hth_node *n, const hth_tensor *in, 
     rotary r = {0};
     double *x, *y;
     HTH_TRY(rotary_sizes(&r, n, in));
+    HTH_TRY(ref_need_same(&out[0], &in[0]));
     HTH_TRY(ref_wide(m, &in[0], &x));
     HTH_TRY(ref_wide(m, &in[0], &y));
     HTH_TRY(ref_wide(m, &in[1], &r.cos));

@@ -149,21 +149,25 @@ static void conv_scatter(double *y, int64_t n_out, int64_t channels, const int64
 
 // Pads of a transposed convolution follow from the output's size when output_shape or auto_pad
 // fixes it.
-static void conv_transpose_pads(ref_window *w, const hth_node *n, int nsp)
+static hth_err conv_transpose_pads(ref_window *w, const hth_node *n, int nsp)
 {
     const char *mode = hth_node_str(n, "auto_pad", "NOTSET");
     int64_t extra[HTH_MAX_RANK] = {0}, shape[HTH_MAX_RANK];
     bool fixed = hth_node_ints(n, "output_shape", shape, HTH_MAX_RANK) > 0;
     hth_node_ints(n, "output_padding", extra, HTH_MAX_RANK);
     if (!fixed && strncmp(mode, "SAME", 4) != 0) {
-        return;
+        return HTH_OK;
     }
     for (int i = 3 - nsp; i < 3; i++) {
+        if (extra[i - (3 - nsp)] < 0 || extra[i - (3 - nsp)] > INT32_MAX) {
+            return hth_fail(HTH_EINVAL, "node '%s': output_padding is out of range", n->name);
+        }
         int64_t total = w->stride[i] * (w->in[i] - 1) + extra[i - (3 - nsp)] +
                         (w->k[i] - 1) * w->dilation[i] + 1 - w->out[i];
         total = total < 0 ? 0 : total;
         w->pad[i] = strcmp(mode, "SAME_UPPER") == 0 ? total / 2 : total - total / 2;
     }
+    return HTH_OK;
 }
 
 static hth_err conv_transpose_body(ref_mem *m, const hth_node *n, const hth_tensor *in,
@@ -171,15 +175,15 @@ static hth_err conv_transpose_body(ref_mem *m, const hth_node *n, const hth_tens
 {
     const hth_tensor *x = &in[0], *f = &in[1];
     ref_window w;
-    int64_t group, outs = f->shape.dim[1] * hth_node_int(n, "group", 1), *index;
+    int64_t group, outs = out[0].shape.dim[1], *index;
     double *filter, *turned, *bias, *cols, *img, *res;
     HTH_TRY(conv_group(n, x, f, &out[0], outs, &group));
     HTH_TRY(ref_window_init(&w, n, &x->shape, &out[0].shape, f->shape.dim + 2, f->shape.rank - 2));
-    conv_transpose_pads(&w, n, x->shape.rank - 2);
+    HTH_TRY(conv_transpose_pads(&w, n, x->shape.rank - 2));
     int64_t cg = w.channels / group, mg = outs / group, rows = mg * w.n_taps;
-    if (f->shape.dim[0] != w.channels) {
-        return hth_fail(HTH_EINVAL, "node '%s': the filter has %lld channels, not %lld", n->name,
-                        (long long)f->shape.dim[0], (long long)w.channels);
+    if (f->shape.dim[0] != w.channels || f->shape.dim[1] != mg) {
+        return hth_fail(HTH_EINVAL, "node '%s': the filter is for %lld and %lld channels", n->name,
+                        (long long)f->shape.dim[0], (long long)f->shape.dim[1]);
     }
     HTH_TRY(ref_wide(m, f, &filter));
     HTH_TRY(conv_bias(m, n, in, outs, &bias));

@@ -16,7 +16,7 @@ static hth_err misc_blocks(const hth_node *n, const hth_tensor *deep, const hth_
 {
     int64_t b = hth_node_int(n, "blocksize", 0);
     const int64_t *d = deep->shape.dim, *w = wide->shape.dim;
-    if (deep->shape.rank != 4 || wide->shape.rank != 4 || b < 1 || w[0] != d[0] ||
+    if (deep->shape.rank != 4 || wide->shape.rank != 4 || b < 1 || b > INT16_MAX || w[0] != d[0] ||
         d[1] != w[1] * b * b || w[2] != d[2] * b || w[3] != d[3] * b) {
         return hth_fail(HTH_EINVAL, "the shapes do not agree with blocksize %lld", (long long)b);
     }
@@ -70,6 +70,7 @@ REF_KERNEL(ref_reverse_sequence)
 {
     const hth_shape *s = &in[0].shape;
     bool time_first = hth_node_int(n, "time_axis", 0) == 0;
+    HTH_TRY(ref_need_same(&out[0], &in[0]));
     if (s->rank < 2 || ref_count(&in[1]) != s->dim[time_first]) {
         return hth_fail(HTH_EINVAL, "sequence_lens must have one element per sample");
     }
@@ -126,6 +127,7 @@ static hth_err misc_det_body(ref_mem *m, const hth_node *n, const hth_tensor *in
     if (s->rank < 2 || s->dim[s->rank - 1] != s->dim[s->rank - 2]) {
         return hth_fail(HTH_EINVAL, "the matrices are not square");
     }
+    HTH_TRY(ref_need_count(&out[0], ref_span(s, 0, s->rank - 2)));
     HTH_TRY(ref_wide(m, &in[0], &x));
     int64_t size = s->dim[s->rank - 1];
     for (int64_t i = 0; i < ref_count(&out[0]); i++) {
@@ -154,6 +156,8 @@ static hth_err misc_dropout_body(ref_mem *m, const hth_node *n, const hth_tensor
     double ratio = ratio_in ? ref_f64_at(ratio_in, 0) : 0.5, *x;
     uint64_t seed = (uint64_t)hth_node_int(n, "seed", 0);
     int64_t count = ref_count(&in[0]);
+    HTH_TRY(ref_need_same(&out[0], &in[0]));
+    HTH_TRY(ref_need_count(mask, count));
     if (!training || ref_i64_at(training, 0) == 0 || ratio == 0) {
         memcpy(out[0].data, in[0].data, (size_t)count * hth_dtype_bytes(in[0].dtype));
         if (mask) {

@@ -80,7 +80,10 @@ static hth_err norm_batch_body(ref_mem *m, const hth_node *n, const hth_tensor *
            momentum = hth_node_float(n, "momentum", 0.9f), *x;
     bool training = hth_node_int(n, "training_mode", 0) != 0;
     HTH_TRY(norm_channels(n, in, 1, 4, channels));
+    HTH_TRY(ref_need_same(&out[0], &in[0]));
     HTH_TRY(ref_wide(m, &in[0], &x));
+    HTH_TRY(ref_need_count(ref_out(n, out, 1), channels));
+    HTH_TRY(ref_need_count(ref_out(n, out, 2), channels));
     for (int64_t c = 0; c < channels; c++) {
         double mean = ref_f64_at(&in[3], c), var = ref_f64_at(&in[4], c);
         if (training) {
@@ -105,6 +108,7 @@ static hth_err norm_scale_shift_body(ref_mem *m, const hth_node *n, const hth_te
     double *x;
     HTH_TRY(ref_need_rank(&in[0], 2));
     HTH_TRY(norm_channels(n, in, 1, 2, s->dim[1]));
+    HTH_TRY(ref_need_same(&out[0], &in[0]));
     HTH_TRY(ref_wide(m, &in[0], &x));
     int64_t size = ref_span(s, 2, s->rank);
     for (int64_t i = 0; i < s->dim[0] * s->dim[1]; i++) {
@@ -128,6 +132,7 @@ static hth_err norm_grouped(ref_mem *m, const hth_node *n, const hth_tensor *in,
         return hth_fail(HTH_EINVAL, "node '%s': channels, groups and scale do not agree", n->name);
     }
     HTH_TRY(norm_channels(n, in, 2, 2, n_scale));
+    HTH_TRY(ref_need_same(&out[0], &in[0]));
     HTH_TRY(ref_wide(m, &in[0], &x));
     int64_t per = channels / groups;
     for (int64_t g = 0; g < s->dim[0] * groups; g++) {
@@ -197,7 +202,10 @@ static hth_err norm_layer_body(ref_mem *m, const hth_node *n, const hth_tensor *
         return hth_fail(HTH_EINVAL, "node '%s': axis out of range", n->name);
     }
     int64_t rows = ref_span(s, 0, axis), size = ref_span(s, axis, s->rank);
+    HTH_TRY(ref_need_same(&out[0], &in[0]));
     HTH_TRY(ref_wide(m, &in[0], &x));
+    HTH_TRY(ref_need_count(ref_out(n, out, 1), rows));
+    HTH_TRY(ref_need_count(ref_out(n, out, 2), rows));
     HTH_TRY(norm_parameter(m, &in[1], s, axis, &scale, &n_scale));
     if (b) {
         HTH_TRY(norm_parameter(m, b, s, axis, &bias, &n_bias));
@@ -226,6 +234,7 @@ static hth_err norm_lp_body(ref_mem *m, const hth_node *n, const hth_tensor *in,
         return hth_fail(HTH_EINVAL, "node '%s': axis out of range", n->name);
     }
     ref_around(&in[0].shape, axis, &outer, &along, &inner);
+    HTH_TRY(ref_need_same(&out[0], &in[0]));
     HTH_TRY(ref_wide(m, &in[0], &x));
     for (int64_t i = 0; i < outer * inner; i++) {
         double *first = x + i / inner * along * inner + i % inner, norm = 0;
@@ -260,6 +269,7 @@ static hth_err norm_mean_variance_body(ref_mem *m, const hth_node *n, const hth_
     }
     int64_t groups = hth_shape_elements(&kept);
     const hth_shape *shapes[] = {s, &kept};
+    HTH_TRY(ref_need_same(&out[0], &in[0]));
     HTH_TRY(ref_wide(m, &in[0], &x));
     HTH_TRY(REF_TAKE(m, groups, &mean));
     HTH_TRY(REF_TAKE(m, groups, &var));
@@ -292,6 +302,10 @@ static hth_err norm_lrn_body(ref_mem *m, const hth_node *n, const hth_tensor *in
     double alpha = hth_node_float(n, "alpha", 1e-4f) / (double)size,
            beta = hth_node_float(n, "beta", 0.75f);
     double k = hth_node_float(n, "bias", 1), *x, *y, *sum;
+    if (size < 1 || size > INT32_MAX) {
+        return hth_fail(HTH_EINVAL, "node '%s': size of %lld", n->name, (long long)size);
+    }
+    HTH_TRY(ref_need_same(&out[0], &in[0]));
     HTH_TRY(ref_wide(m, &in[0], &x));
     HTH_TRY(REF_TAKE(m, ref_count(&in[0]), &y));
     HTH_TRY(REF_TAKE(m, inner, &sum));

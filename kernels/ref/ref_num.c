@@ -49,6 +49,22 @@ hth_err ref_need_rank(const hth_tensor *t, int rank)
     return HTH_OK;
 }
 
+hth_err ref_need_same(const hth_tensor *a, const hth_tensor *b)
+{
+    return hth_shape_equal(&a->shape, &b->shape)
+               ? HTH_OK
+               : hth_fail(HTH_EINVAL, "input and output have different shapes");
+}
+
+hth_err ref_need_count(const hth_tensor *t, int64_t count)
+{
+    if (t && ref_count(t) != count) {
+        return hth_fail(HTH_EINVAL, "a tensor of %lld elements, where %lld are needed",
+                        (long long)ref_count(t), (long long)count);
+    }
+    return HTH_OK;
+}
+
 int64_t ref_span(const hth_shape *s, int from, int to)
 {
     int64_t n = 1;

@@ -60,6 +60,10 @@ void ref_softmax_row(double *row, int64_t n);
 double ref_cubic(double distance, double a);
 // ref_need_rank: HTH_EINVAL when the tensor has fewer than `rank` dimensions.
 hth_err ref_need_rank(const hth_tensor *t, int rank);
+// ref_need_same: HTH_EINVAL when the tensors have different shapes.
+hth_err ref_need_same(const hth_tensor *a, const hth_tensor *b);
+// ref_need_count: HTH_EINVAL when the tensor (NULL: absent, fine) does not have `count` elements.
+hth_err ref_need_count(const hth_tensor *t, int64_t count);
 // ref_span returns the product of dimensions [from, to).
 int64_t ref_span(const hth_shape *s, int from, int to);
 

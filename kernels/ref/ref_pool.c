@@ -151,9 +151,7 @@ static hth_err pool_run(ref_mem *m, const hth_node *n, const hth_tensor *x, hth_
     int n_kernel = hth_node_ints(n, "kernel_shape", kernel, HTH_MAX_RANK);
     double *from, *to;
     HTH_TRY(ref_window_init(&p->w, n, &x->shape, &y->shape, kernel, n_kernel));
-    if (ref_count(y) != p->w.batch * p->w.channels * p->w.n_out) {
-        return hth_fail(HTH_EINVAL, "the output has other channels than the input");
-    }
+    HTH_TRY(ref_need_count(y, p->w.batch * p->w.channels * p->w.n_out));
     HTH_TRY(REF_TAKE(m, p->w.n_in, &from));
     HTH_TRY(REF_TAKE(m, p->w.n_out, &to));
     for (int64_t i = 0; i < p->w.batch * p->w.channels; i++) {
@@ -183,6 +181,7 @@ static hth_err pool_max_body(ref_mem *m, const hth_node *n, const hth_tensor *in
     pool p = {.reduce = pool_max,
               .indices = indices ? indices->data : NULL,
               .column_major = hth_node_int(n, "storage_order", 0) != 0};
+    HTH_TRY(ref_need_count(indices, ref_count(&out[0])));
     return pool_run(m, n, &in[0], &out[0], &p);
 }
 
@@ -226,6 +225,7 @@ static hth_err pool_global_body(ref_mem *m, const hth_node *n, const hth_tensor 
     int64_t images = ref_span(&in[0].shape, 0, 2),
             size = ref_span(&in[0].shape, 2, in[0].shape.rank);
     double *x;
+    HTH_TRY(ref_need_count(&out[0], images));
     HTH_TRY(REF_TAKE(m, size, &x));
     for (int64_t i = 0; i < images; i++) {
         ref_wide_at(&in[0], i * size, size, x);

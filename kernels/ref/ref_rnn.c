@@ -161,7 +161,7 @@ static hth_err rnn_activations(rnn *k)
     return HTH_OK;
 }
 
-static hth_err rnn_sizes(rnn *k, const hth_tensor *in)
+static hth_err rnn_sizes(rnn *k, const hth_tensor *in, hth_tensor *out)
 {
     const hth_shape *x = &in[0].shape, *w = &in[1].shape, *r = &in[2].shape;
     if (x->rank != 3 || w->rank != 3 || r->rank != 3) {
@@ -181,13 +181,11 @@ static hth_err rnn_sizes(rnn *k, const hth_tensor *in)
                               k->dirs * k->batch * k->hid, k->dirs * k->batch * k->hid,
                               k->dirs * 3 * k->hid};
     for (int i = 0; i < 5; i++) {
-        const hth_tensor *t = ref_in(k->node, in, 3 + i);
-        if (t && ref_count(t) != wanted[i]) {
-            return hth_fail(HTH_EINVAL, "input %d must have %lld elements", 3 + i,
-                            (long long)wanted[i]);
-        }
+        HTH_TRY(ref_need_count(ref_in(k->node, in, 3 + i), wanted[i]));
     }
-    return HTH_OK;
+    HTH_TRY(ref_need_count(ref_out(k->node, out, 0), k->steps * k->dirs * k->batch * k->hid));
+    HTH_TRY(ref_need_count(ref_out(k->node, out, 1), k->dirs * k->batch * k->hid));
+    return ref_need_count(ref_out(k->node, out, 2), k->dirs * k->batch * k->hid);
 }
 
 static int64_t rnn_length(const rnn *k, int64_t b)
@@ -256,7 +254,7 @@ static hth_err rnn_run(ref_mem *m, rnn *k, const hth_node *n, const hth_tensor *
     k->node = n;
     k->clip = hth_node_float(n, "clip", 0);
     k->lengths = ref_in(n, in, 4);
-    HTH_TRY(rnn_sizes(k, in));
+    HTH_TRY(rnn_sizes(k, in, out));
     HTH_TRY(rnn_activations(k));
     HTH_TRY(rnn_take(k, m));
     int64_t gh = k->gates * k->hid, rows = k->steps * k->batch;

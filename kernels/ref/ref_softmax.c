@@ -51,6 +51,7 @@ static hth_err softmax_body(ref_mem *m, const hth_node *n, const hth_tensor *in,
         along *= inner;
         inner = 1;
     }
+    HTH_TRY(ref_need_same(&out[0], &in[0]));
     HTH_TRY(ref_wide(m, &in[0], &x));
     HTH_TRY(REF_TAKE(m, along, &row));
     for (int64_t i = 0; i < outer * inner; i++) {

@@ -5,7 +5,6 @@
 #include "kernels/ref/ref.h"
 
 #include "base/alloc.h"
-#include "kernels/ref/ref_nn.h"
 #include "tests/ref_cases.h"
 
 #include <math.h>
@@ -115,26 +114,13 @@ static uint32_t test_random(uint32_t *state, uint32_t below)
     return (*state >> 8) % below;
 }
 
-// The kernels of ref_nn.h rely on shape inference for the shapes of their outputs and for their
-// attributes.
-static bool test_trusts_inference(hth_op op)
-{
-    switch (op) {
-#define TEST_CASE(op, kernel, flags) case HTH_OP_##op:
-        REF_NN_ROWS(TEST_CASE)
-        return true;
-    default:
-        return false;
-    }
-}
-
 // test_damage changes one dimension, one number of an integer input, or one attribute.
 static void test_damage(ref_case *c, uint32_t *seed)
 {
     static const int64_t values[] = {0, 1, 2, -1, -3, 7, 1000, INT64_MIN, INT64_MAX};
     int64_t v = values[test_random(seed, sizeof values / sizeof *values)];
     hth_node *n = &c->node;
-    uint32_t what = test_trusts_inference(n->op) ? 3 : test_random(seed, 4);
+    uint32_t what = test_random(seed, 4);
     if (what == 0 && n->n_attrs > 0) {
         hth_attr *a = &c->attrs[test_random(seed, (uint32_t)n->n_attrs)];
         if (a->type == HTH_ATTR_INT) {
@@ -150,7 +136,7 @@ static void test_damage(ref_case *c, uint32_t *seed)
                            : &c->in[test_random(seed, (uint32_t)count)];
     if (t->data != NULL && t->bytes > 0 && what == 3 && ref_is_int(t->dtype)) {
         ref_set_i64(t->dtype, t->data, (int64_t)test_random(seed, (uint32_t)ref_count(t)), v);
-    } else if (t->shape.rank > 0 && !test_trusts_inference(n->op)) {
+    } else if (t->shape.rank > 0) {
         t->shape.dim[test_random(seed, (uint32_t)t->shape.rank)] = test_random(seed, 5);
         t->shape.rank -= (int)test_random(seed, 4) == 0;
     }

@@ -8,6 +8,17 @@
 
 #include <string.h>
 
+// No picture needs more, and no position computed from such numbers overflows.
+#define WINDOW_MAX ((int64_t)1 << 24)
+
+static hth_err window_limit(const hth_node *n, const char *name, int64_t v, int64_t least)
+{
+    if (v < least || v > WINDOW_MAX) {
+        return hth_fail(HTH_EINVAL, "node '%s': %s of %lld", n->name, name, (long long)v);
+    }
+    return HTH_OK;
+}
+
 static hth_err window_attr(const hth_node *n, const char *name, int64_t fallback, int nsp,
                            int64_t out[3])
 {
@@ -19,9 +30,7 @@ static hth_err window_attr(const hth_node *n, const char *name, int64_t fallback
     }
     for (int i = 0; i < 3; i++) {
         out[i] = i < 3 - nsp || have < 0 ? fallback : v[i - (3 - nsp)];
-        if (out[i] < 1) {
-            return hth_fail(HTH_EINVAL, "node '%s': %s must be positive", n->name, name);
-        }
+        HTH_TRY(window_limit(n, name, out[i], 1));
     }
     return HTH_OK;
 }
@@ -49,6 +58,8 @@ static hth_err window_pads(ref_window *w, const hth_node *n, int nsp)
                         have, nsp);
     }
     for (int i = 0; i < nsp; i++) {
+        HTH_TRY(window_limit(n, "pads", v[i], -WINDOW_MAX));
+        HTH_TRY(window_limit(n, "pads", v[nsp + i], -WINDOW_MAX));
         w->pad[3 - nsp + i] = v[i];
         w->pad_end[3 - nsp + i] = v[nsp + i];
     }
@@ -74,9 +85,11 @@ hth_err ref_window_init(ref_window *w, const hth_node *n, const hth_shape *in, c
         w->in[i] = s < 0 ? 1 : in->dim[2 + s];
         w->out[i] = s < 0 ? 1 : out->dim[2 + s];
         w->k[i] = s < 0 ? 1 : kernel[s];
+        HTH_TRY(window_limit(n, "kernel_shape", w->k[i], 0));
         w->n_in *= w->in[i];
         w->n_out *= w->out[i];
         w->n_taps *= w->k[i];
+        HTH_TRY(window_limit(n, "window size", w->n_taps, 0));
     }
     HTH_TRY(window_attr(n, "strides", 1, nsp, w->stride));
     HTH_TRY(window_attr(n, "dilations", 1, nsp, w->dilation));
