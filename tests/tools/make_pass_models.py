@@ -80,6 +80,18 @@ class WrittenNorm(nn.Module):
         return x / torch.sqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * self.r
 
 
+class Staged(nn.Module):
+    """Rows chosen by their values: what follows has a shape that only the data tell."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(6, 8), nn.Linear(8, 5)
+
+    def forward(self, x):
+        h = torch.relu(self.a(x))
+        return self.b(h[torch.nonzero(h.sum(1) > 1.0)[:, 0]])
+
+
 def save(name, model, x, opset=17):
     torch.manual_seed(1)
     model.eval()
@@ -105,3 +117,5 @@ with torch.no_grad():
     save('attention_masked', Attention(True, 'tanh'), torch.randn(2, 10, 32))
     save('attention_biased', Biased(), torch.randn(2, 10, 24))
     save('written_norm', WrittenNorm(), torch.randn(2, 5, 24), 13)
+    save('staged', Staged(), torch.randn(12, 6))
+    save('mlp', nn.Sequential(*[m for _ in range(6) for m in (nn.Linear(96, 96), nn.ReLU())]), torch.randn(4, 96))

@@ -1,0 +1,328 @@
+// SPDX-License-Identifier: Apache-2.0
+// The engine on real models: answers against onnxruntime's, sharing of weights, small budgets, stages, bad requests, queries.
+#include "base/test.h"
+#include "graph/onnx.h"
+#include "server/engine.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <unistd.h>
+
+typedef struct fixture {
+    char dir[64];
+    hth_store *store;
+    hth_engine *engine;
+} fixture;
+
+static void put(hth_store *store, const char *name, const char *path)
+{
+    hth_onnx_file *f;
+    hth_put_result result;
+    size_t bytes;
+    assert_ok(hth_onnx_open(path, &hth_onnx_default_limits, &f));
+    int n = hth_onnx_n_tensors(f);
+    hth_put_tensor *t = calloc((size_t)n + 1, sizeof *t);
+    for (int i = 0; i < n; i++) {
+        const hth_onnx_tensor *o = hth_onnx_tensor_at(f, i);
+        t[i] = (hth_put_tensor){o->name, o->dtype, o->shape, o->data, o->bytes};
+    }
+    const void *skeleton = hth_onnx_skeleton(f, &bytes);
+    assert_ok(hth_store_put(store, name, skeleton, bytes, NULL, t, n, NULL, NULL, &result));
+    free(t);
+    hth_onnx_close(f);
+    assert_ok(hth_engine_check_model(store, name, result.version));
+}
+
+static void fixture_open(fixture *f, const char *device)
+{
+    strcpy(f->dir, "/tmp/hearth-engine-XXXXXX");
+    assert_non_null(mkdtemp(f->dir));
+    assert_ok(hth_store_open(f->dir, true, false, &f->store));
+    hth_engine_config config = {.device = device};
+    assert_ok(hth_engine_open(&config, f->store, &f->engine));
+}
+
+static void fixture_close(fixture *f)
+{
+    char command[128];
+    hth_engine_close(f->engine);
+    hth_store_close(f->store);
+    snprintf(command, sizeof command, "rm -rf %s", f->dir);
+    assert_int_equal(system(command), 0);
+}
+
+// A request that is waited for.
+typedef struct call {
+    hth_request r;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool finished;
+    hth_tensor out[4]; // data malloc'd
+    char name[4][32];
+} call;
+
+static hth_err call_place(hth_request *r, hth_request_tensor *out, int n)
+{
+    call *c = r->ctx;
+    assert_true(n <= 4);
+    for (int i = 0; i < n; i++) {
+        out[i].t.data = malloc(out[i].t.bytes + 1);
+        c->out[i] = out[i].t;
+        snprintf(c->name[i], sizeof c->name[i], "%s", out[i].name);
+    }
+    return HTH_OK;
+}
+
+static void call_done(hth_request *r)
+{
+    call *c = r->ctx;
+    pthread_mutex_lock(&c->lock);
+    c->finished = true;
+    pthread_cond_signal(&c->changed);
+    pthread_mutex_unlock(&c->lock);
+}
+
+static hth_err call_run(hth_engine *e, call *c)
+{
+    pthread_mutex_init(&c->lock, NULL);
+    pthread_cond_init(&c->changed, NULL);
+    c->finished = false;
+    c->r.place = call_place;
+    c->r.done = call_done;
+    c->r.ctx = c;
+    assert_ok(hth_engine_submit(e, &c->r));
+    pthread_mutex_lock(&c->lock);
+    while (!c->finished) {
+        pthread_cond_wait(&c->changed, &c->lock);
+    }
+    pthread_mutex_unlock(&c->lock);
+    return c->r.err != HTH_OK ? hth_fail(c->r.err, "%s", c->r.detail) : HTH_OK;
+}
+
+static void read_npy(const char *path, hth_tensor *t)
+{
+    unsigned char head[10];
+    char text[1024];
+    FILE *f = fopen(path, "rb");
+    memset(t, 0, sizeof *t);
+    assert_non_null(f);
+    assert_int_equal(fread(head, 1, sizeof head, f), sizeof head);
+    size_t n = head[8] + 256U * head[9];
+    assert_int_equal(fread(text, 1, n, f), n);
+    text[n] = '\0';
+    t->dtype = strstr(text, "<f4") != NULL ? HTH_DT_F32 : HTH_DT_I64;
+    char *p = strchr(strstr(text, "'shape'"), '(') + 1;
+    while (*p >= '0' && *p <= '9') {
+        t->shape.dim[t->shape.rank++] = strtoll(p, &p, 10);
+        p += strspn(p, ", ");
+    }
+    assert_ok(hth_tensor_bytes(t->dtype, &t->shape, HTH_LAYOUT_PLAIN, &t->bytes));
+    t->data = malloc(t->bytes);
+    assert_int_equal(fread(t->data, 1, t->bytes, f), t->bytes);
+    fclose(f);
+}
+
+// infer asks model `name` about input x and leaves the answer in c->out.
+static hth_err infer(fixture *f, const char *name, const hth_tensor *x, call *c)
+{
+    hth_request_tensor in = {.name = NULL, .t = *x};
+    *c = (call){.r = {.model = name, .inputs = &in, .n_inputs = 1}};
+    return call_run(f->engine, c);
+}
+
+static void expect_close(const hth_tensor *got, const hth_tensor *want)
+{
+    const float *a = got->data, *b = want->data;
+    float largest = 0, error = 0;
+    assert_true(hth_shape_equal(&got->shape, &want->shape));
+    for (size_t i = 0; i < want->bytes / sizeof *b; i++) {
+        largest = fmaxf(largest, fabsf(b[i]));
+        error = isnan(a[i]) ? INFINITY : fmaxf(error, fabsf(a[i] - b[i]));
+    }
+    if (error > 1e-4f * largest) {
+        fail_msg("differs by %g of %g", (double)error, (double)largest);
+    }
+}
+
+static const char *const models[] = {"residual", "attention", "attention_masked", "attention_biased", "written_norm", "staged",
+                                     "mlp"};
+
+static void test_answers(void **state)
+{
+    fixture f;
+    fixture_open(&f, "cpu:mem=256MiB,threads=2");
+    for (int round = 0; round < 3; round++) {
+        for (size_t i = 0; i < sizeof models / sizeof models[0]; i++) {
+            char path[128];
+            hth_tensor x, y;
+            call c;
+            snprintf(path, sizeof path, "tests/data/passes/%s.onnx", models[i]);
+            if (round == 0) {
+                put(f.store, models[i], path);
+            }
+            snprintf(path, sizeof path, "tests/data/passes/%s.x.npy", models[i]);
+            read_npy(path, &x);
+            snprintf(path, sizeof path, "tests/data/passes/%s.y.npy", models[i]);
+            read_npy(path, &y);
+            assert_ok(infer(&f, models[i], &x, &c));
+            assert_int_equal(c.r.n_outputs, 1);
+            expect_close(&c.out[0], &y);
+            free(c.out[0].data);
+            free(x.data);
+            free(y.data);
+        }
+    }
+    fixture_close(&f);
+}
+
+static json_t *query(fixture *f, const char *what, const char *arguments)
+{
+    call c = {.r = {.query = what, .arguments = arguments}};
+    assert_ok(call_run(f->engine, &c));
+    json_t *j = json_loads(c.r.json, 0, NULL);
+    assert_non_null(j);
+    hth_free(c.r.json);
+    return j;
+}
+
+static json_int_t at(json_t *j, const char *object, const char *key)
+{
+    return json_integer_value(json_object_get(json_object_get(j, object), key));
+}
+
+// Two models that differ in their heads share everything else: the second costs its head only.
+static void test_sharing(void **state)
+{
+    fixture f;
+    hth_tensor x;
+    call c;
+    fixture_open(&f, "cpu:mem=64MiB,threads=2");
+    put(f.store, "digits", "tests/data/digits/digits.onnx");
+    put(f.store, "parity", "tests/data/digits/digits-parity.onnx");
+    read_npy("tests/data/digits/images.npy", &x);
+    assert_ok(infer(&f, "digits", &x, &c));
+    free(c.out[0].data);
+    json_t *one = query(&f, "stats", "{}");
+    assert_ok(infer(&f, "parity:1", &x, &c));
+    free(c.out[0].data);
+    json_t *two = query(&f, "stats", "{}");
+    json_int_t first = at(one, "residency", "resident_bytes"), both = at(two, "residency", "resident_bytes");
+    assert_true(first > 100000);
+    // The heads are 10x256 and 2x256 floats and may be padded to whole vectors.
+    assert_in_range(both - first, 2 * 256 * 4, 16 * 256 * 4 + 4096);
+    json_decref(one);
+    json_decref(two);
+    free(x.data);
+    fixture_close(&f);
+}
+
+// Weights of twice the budget: the same bits, streamed.
+static void test_weights_do_not_fit(void **state)
+{
+    fixture rich, poor;
+    hth_tensor x;
+    call a, b;
+    fixture_open(&rich, "cpu:mem=64MiB,threads=2");
+    fixture_open(&poor, "cpu:mem=112KiB,threads=2"); // the weights are 224 KB
+    put(rich.store, "mlp", "tests/data/passes/mlp.onnx");
+    put(poor.store, "mlp", "tests/data/passes/mlp.onnx");
+    read_npy("tests/data/passes/mlp.x.npy", &x);
+    assert_ok(infer(&rich, "mlp", &x, &a));
+    for (int round = 0; round < 5; round++) {
+        assert_ok(infer(&poor, "mlp", &x, &b));
+        assert_memory_equal(a.out[0].data, b.out[0].data, a.out[0].bytes);
+        free(b.out[0].data);
+    }
+    json_t *j = query(&poor, "plan", "{\"model\":\"mlp\",\"batch\":4}");
+    assert_true(json_integer_value(json_object_get(j, "streamed_bytes")) > 112 * 1024);
+    json_decref(j);
+    free(a.out[0].data);
+    free(x.data);
+    fixture_close(&rich);
+    fixture_close(&poor);
+}
+
+static void test_bad_requests(void **state)
+{
+    fixture f;
+    hth_tensor x, bad;
+    call c;
+    fixture_open(&f, "cpu:mem=64MiB,threads=1");
+    put(f.store, "digits", "tests/data/digits/digits.onnx");
+    read_npy("tests/data/digits/images.npy", &x);
+    assert_err(infer(&f, "digit", &x, &c), HTH_ENOENT, "digit");
+    assert_err(infer(&f, "digits:7", &x, &c), HTH_ENOENT, "7");
+    assert_err(infer(&f, "digits:x", &x, &c), HTH_EINVAL, "version");
+    bad = x;
+    bad.dtype = HTH_DT_I32;
+    assert_err(infer(&f, "digits", &bad, &c), HTH_EINVAL, "data-type is 'INT32', but model 'digits' expects 'FP32'");
+    bad = x;
+    bad.shape.dim[3] = 9;
+    assert_err(infer(&f, "digits", &bad, &c), HTH_EINVAL, "unexpected shape for input 'image' for model 'digits'");
+    bad = x;
+    bad.bytes -= 4;
+    assert_err(infer(&f, "digits", &bad, &c), HTH_EINVAL, "byte size mismatch");
+    hth_request_tensor in = {.name = "nobody", .t = x};
+    c = (call){.r = {.model = "digits", .inputs = &in, .n_inputs = 1}};
+    assert_err(call_run(f.engine, &c), HTH_EINVAL, "'image'");
+    c = (call){.r = {.model = "digits"}};
+    assert_err(call_run(f.engine, &c), HTH_EINVAL, "expected 1 inputs but got 0");
+    c = (call){.r = {.query = "nonsense", .arguments = "{}"}};
+    assert_err(call_run(f.engine, &c), HTH_ENOENT, "nonsense");
+    c = (call){.r = {.query = "plan", .arguments = "[1"}};
+    assert_err(call_run(f.engine, &c), HTH_EINVAL, "JSON");
+    assert_ok(infer(&f, "digits", &x, &c)); // and it lives on
+    free(c.out[0].data);
+    free(x.data);
+    fixture_close(&f);
+}
+
+// A budget that cannot hold the model at all is refused with the bytes that it needs; the next request is served.
+static void test_too_small(void **state)
+{
+    fixture f;
+    hth_tensor x;
+    call c;
+    fixture_open(&f, "cpu:mem=24KiB,threads=1");
+    put(f.store, "mlp", "tests/data/passes/mlp.onnx");
+    read_npy("tests/data/passes/mlp.x.npy", &x);
+    assert_err(infer(&f, "mlp", &x, &c), HTH_ETOOBIG, "bytes");
+    free(x.data);
+    fixture_close(&f);
+}
+
+static void test_queries(void **state)
+{
+    fixture f;
+    fixture_open(&f, "cpu:mem=64MiB,threads=2");
+    put(f.store, "digits", "tests/data/digits/digits.onnx");
+    json_t *j = query(&f, "bench", "{\"model\":\"digits\",\"batch\":2,\"seconds\":0.05}");
+    assert_true(json_number_value(json_object_get(j, "p50_ms")) > 0);
+    json_int_t arena = json_integer_value(json_object_get(j, "arena_bytes"));
+    assert_true(arena > 0 && arena <= 1.05 * (double)json_integer_value(json_object_get(j, "live_peak_bytes")) + 64);
+    json_decref(j);
+    j = query(&f, "convsel", "{\"model\":\"digits\",\"batch\":2}");
+    assert_true(json_array_size(j) >= 3);
+    json_decref(j);
+    j = query(&f, "model", "{\"model\":\"digits\"}");
+    assert_string_equal(json_string_value(json_object_get(json_array_get(json_object_get(j, "inputs"), 0), "name")), "image");
+    json_decref(j);
+    char path[128], arguments[256];
+    snprintf(path, sizeof path, "%s/plan.json", f.dir);
+    snprintf(arguments, sizeof arguments, "{\"model\":\"digits\",\"batch\":2,\"out\":\"%s\"}", path);
+    json_decref(query(&f, "plan", arguments));
+    json_t *plan = json_load_file(path, 0, NULL);
+    assert_string_equal(json_string_value(json_object_get(plan, "format")), "hearth-plan-1");
+    json_decref(plan);
+    fixture_close(&f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_answers),      cmocka_unit_test(test_sharing),   cmocka_unit_test(test_weights_do_not_fit),
+        cmocka_unit_test(test_bad_requests), cmocka_unit_test(test_too_small), cmocka_unit_test(test_queries)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
