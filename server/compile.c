@@ -62,13 +62,11 @@ static hth_err compile_menu(hth_site *site, const hth_graph *g, int i, bool tune
             }
         }
     }
-    if (kept == 0) { // not measured, or nothing within the tolerance: the device's own order
+    if (kept == 0 && g->nodes[i].op == HTH_OP_CONV) { // not measured, or nothing within the tolerance: the device's order
         HTH_TRY(hth_kernel_algorithms(site->device, g, &g->nodes[i], list, HTH_MAX_CHOICES, &kept));
     }
     if (kept == 0) {
-        snprintf(list[0].name, sizeof list[0].name, "default");
-        list[0] = (hth_choice){.name = "default", .time_us = -1, .error = -1, .split = 1, .deterministic = true};
-        kept = 1;
+        list[kept++] = (hth_choice){.name = "default", .time_us = -1, .error = -1, .split = 1, .deterministic = true};
     }
     m->list = hth_memdup(list, (size_t)kept * sizeof *list);
     m->n = kept;
