@@ -89,7 +89,9 @@ static hth_err model_load(hth_models *ms, hth_manifest *manifest, hth_model **ou
         return hth_fail(HTH_ENOMEM, "no memory to load model '%s'", manifest->name);
     }
     hth_err err = hth_model_graph(ms->store, manifest, &m->source.graph);
+    err = err == HTH_OK ? hth_fold_model(m->source.graph, hth_ref_eval, NULL) : err;
     if (err != HTH_OK) {
+        hth_graph_free(m->source.graph);
         hth_free(m);
         return hth_err_prefix(err, "model '%s' version %d", manifest->name, manifest->version);
     }
