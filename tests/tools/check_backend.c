@@ -15,6 +15,13 @@
 #define EXPORT      __attribute__((visibility("default")))
 #define MAX_TENSORS 4096
 
+EXPORT int check_load(const char *path);
+EXPORT int check_run(const hth_tensor *inputs, int passes);
+EXPORT int check_n_inputs(void);
+EXPORT const char *check_input_name(int i);
+EXPORT const hth_tensor *check_result(int i);
+EXPORT const char *check_error(void);
+
 static hth_graph *check_model;
 static hth_tensor check_results[MAX_TENSORS];
 static void *check_blocks[MAX_TENSORS * 16];
