@@ -171,11 +171,11 @@ void hth_server_close(hth_server *s)
         return;
     }
     hth_server_stop(s);
+    hth_jobs_close(s->jobs); // its thread may still be inside the call that sent the last answer
     if (s->socket_open) {
         nng_close(s->socket);
     }
     hth_dispatch_close(s->dispatch);
-    hth_jobs_close(s->jobs);
     hth_engine_close(s->engine);
     hth_conns_close(s->conns);
     hth_store_close(s->store);
