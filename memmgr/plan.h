@@ -2,10 +2,11 @@
 // memmgr/plan.h - the planning problem and the plan. Pure data: no device is ever seen here.
 //
 // Design notes
-// A problem is nodes in execution order with their tensors and alternatives, a link, and a budget. A plan is a list of
-// instructions in issue order: {compute, alloc, free, offload, prefetch} with the stream, the earlier instructions it
-// waits for, and the arena offset of every buffer. The executor (run.h) walks it and decides nothing. Both are files too
-// (plan_file.h), so that every decision can be replayed.
+// A problem is nodes in execution order with their tensors and alternatives, a link, and a budget.
+// A plan is a list of instructions in issue order: {compute, alloc, free, offload, prefetch} with
+// the stream, the earlier instructions it waits for, and the arena offset of every buffer. The
+// executor (run.h) walks it and decides nothing. Both are files too (plan_file.h), so that every
+// decision can be replayed.
 #ifndef HTH_MEMMGR_PLAN_H
 #define HTH_MEMMGR_PLAN_H
 
@@ -35,14 +36,14 @@ typedef struct hth_plan_tensor {
 typedef struct hth_plan_node {
     char *name, *op;
     int n_inputs, n_outputs;
-    int *inputs, *outputs;                   // tensors
-    int inplace_in, inplace_out;             // tensors that may share a buffer, -1: none
+    int *inputs, *outputs;       // tensors
+    int inplace_in, inplace_out; // tensors that may share a buffer, -1: none
     int n_alternatives;
     hth_choice *alternatives;
 } hth_plan_node;
 
 typedef struct hth_problem {
-    uint64_t budget;   // bytes for everything: resident weights, arena, workspaces
+    uint64_t budget; // bytes for everything: resident weights, arena, workspaces
     char device[160];
     double h2d_bytes_per_s, d2h_bytes_per_s, latency_us;
     int n_tensors, n_nodes;
@@ -60,12 +61,13 @@ typedef enum hth_instr_kind {
 
 typedef struct hth_instr {
     hth_instr_kind kind;
-    int tensor;       // alloc, free, offload, prefetch
-    int node, alt;    // compute
-    uint64_t offset;  // alloc, prefetch: in the arena; compute: of the workspace; offload: in the host slab
+    int tensor;      // alloc, free, offload, prefetch
+    int node, alt;   // compute
+    uint64_t offset; // alloc, prefetch: in the arena; compute: of the workspace; offload: in the
+                     // host slab
     bool recompute;
     int n_waits;
-    int *waits;       // indices of earlier instructions
+    int *waits;              // indices of earlier instructions
     double start_us, end_us; // predicted
 } hth_instr;
 
@@ -73,8 +75,9 @@ typedef struct hth_plan {
     char policy[24];
     uint64_t seed;
     double plan_ms;
-    uint64_t arena_bytes;    // everything in the arena: activations, workspaces, streamed weights
-    uint64_t resident_bytes; // weights that stay for the whole run (kept by residency, shared between plans)
+    uint64_t arena_bytes;     // everything in the arena: activations, workspaces, streamed weights
+    uint64_t resident_bytes;  // weights that stay for the whole run (kept by residency, shared
+                              // between plans)
     uint64_t live_peak_bytes; // the largest sum of live arena bytes: arena_bytes can never be less
     uint64_t host_bytes;
     double predicted_us, lower_bound_us;
@@ -86,23 +89,26 @@ typedef struct hth_plan {
 void hth_problem_fini(hth_problem *p);
 void hth_plan_free(hth_plan *p); // NULL is allowed
 
-// hth_plan_inference plans a forward pass: liveness, in-place, arena offsets, one algorithm per node (the fastest whose
-// workspace fits), and, when weights + arena exceed the budget, which weights are streamed and when they are prefetched.
-// HTH_ETOOBIG: not even the floor fits; the detail says how many bytes it needs. Any thread; a function of its input.
+// hth_plan_inference plans a forward pass: liveness, in-place, arena offsets, one algorithm per
+// node (the fastest whose workspace fits), and, when weights + arena exceed the budget, which
+// weights are streamed and when they are prefetched. HTH_ETOOBIG: not even the floor fits; the
+// detail says how many bytes it needs. Any thread; a function of its input.
 hth_err hth_plan_inference(const hth_problem *p, hth_plan **out);
 
 // hth_plan_floor computes the smallest budget under which hth_plan_inference succeeds.
 hth_err hth_plan_floor(const hth_problem *p, uint64_t *bytes);
 
-// hth_plan_verify replays the plan's events and checks that no two live rectangles of the arena intersect (copies in
-// flight included), that every read finds its tensor, that waits point backwards, and that the budget holds.
+// hth_plan_verify replays the plan's events and checks that no two live rectangles of the arena
+// intersect (copies in flight included), that every read finds its tensor, that waits point
+// backwards, and that the budget holds.
 hth_err hth_plan_verify(const hth_problem *p, const hth_plan *plan);
 
 // Files. Reading validates everything (indices, order, sizes); unknown keys are ignored.
 hth_err hth_plan_write(const char *path, const hth_problem *p, const hth_plan *plan);
 hth_err hth_problem_read(const char *path, hth_problem *out);
-// hth_plan_write_trace writes the predicted (and, where measured_us is given, the measured) timeline as Chrome/Perfetto
-// trace JSON. measured_us: [n_instrs][2], may be NULL.
-hth_err hth_plan_write_trace(const char *path, const hth_problem *p, const hth_plan *plan, const double (*measured_us)[2]);
+// hth_plan_write_trace writes the predicted (and, where measured_us is given, the measured)
+// timeline as Chrome/Perfetto trace JSON. measured_us: [n_instrs][2], may be NULL.
+hth_err hth_plan_write_trace(const char *path, const hth_problem *p, const hth_plan *plan,
+                             const double (*measured_us)[2]);
 
 #endif

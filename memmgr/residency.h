@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// memmgr/residency.h - one device copy of every weight, whoever uses it. Called only by the device's owner thread.
+// memmgr/residency.h - one device copy of every weight, whoever uses it. Called only by the
+// device's owner thread.
 //
-// A copy is keyed by (content id, form): the same weight in the same form is one entry. Holders keep it resident; an
-// entry without holders stays until somebody needs the room, least recently used first.
+// A copy is keyed by (content id, form): the same weight in the same form is one entry. Holders
+// keep it resident; an entry without holders stays until somebody needs the room, least recently
+// used first.
 #ifndef HTH_MEMMGR_RESIDENCY_H
 #define HTH_MEMMGR_RESIDENCY_H
 
@@ -23,14 +25,16 @@ typedef struct hth_residency_stats {
 hth_err hth_residency_open(hth_pool *pool, hth_residency **out);
 void hth_residency_close(hth_residency *r); // no entry may be held
 
-// hth_residency_hold finds or makes the entry and takes a reference. When it must be made it takes `bytes` from the
-// pool, evicting idle entries as needed, and calls fill once. On error nothing is held. HTH_ENODEVMEM: everything else is held.
-hth_err hth_residency_hold(hth_residency *r, const hth_id *id, const char *form, size_t bytes, hth_fill_fn fill, void *ctx,
-                           hth_resident **out);
+// hth_residency_hold finds or makes the entry and takes a reference. When it must be made it takes
+// `bytes` from the pool, evicting idle entries as needed, and calls fill once. On error nothing is
+// held. HTH_ENODEVMEM: everything else is held.
+hth_err hth_residency_hold(hth_residency *r, const hth_id *id, const char *form, size_t bytes,
+                           hth_fill_fn fill, void *ctx, hth_resident **out);
 void hth_residency_rele(hth_residency *r, hth_resident *e); // NULL is allowed
 void *hth_resident_data(const hth_resident *e);
 int hth_resident_holders(const hth_resident *e);
-// hth_residency_evict drops idle entries, least recently used first, until at least `bytes` were freed or none is left.
+// hth_residency_evict drops idle entries, least recently used first, until at least `bytes` were
+// freed or none is left.
 uint64_t hth_residency_evict(hth_residency *r, uint64_t bytes);
 // hth_residency_alloc is hth_pool_alloc that evicts idle entries until it succeeds.
 hth_err hth_residency_alloc(hth_residency *r, size_t bytes, hth_pool_use use, void **out);

@@ -2,8 +2,9 @@
 // memmgr/run.h - walks a plan on a device's streams. Called only by the device's owner thread.
 //
 // Design notes
-// Binding resolves every pointer once: arena base + offset, resident weights, buffers of the caller. Running then is a
-// loop over the instructions: launch, copy, record, wait; it allocates nothing and decides nothing.
+// Binding resolves every pointer once: arena base + offset, resident weights, buffers of the
+// caller. Running then is a loop over the instructions: launch, copy, record, wait; it allocates
+// nothing and decides nothing.
 #ifndef HTH_MEMMGR_RUN_H
 #define HTH_MEMMGR_RUN_H
 
@@ -17,23 +18,27 @@ typedef struct hth_run_spec {
     const hth_problem *problem; // must outlive the run, like plan and kernels
     const hth_plan *plan;
     hth_kernel *const *kernels; // [n_nodes], prepared with the plan's alternative
-    const int *const *node_in;  // per node: tensor of each kernel input (-1: absent), n_in[i] of them
+    const int *const
+        *node_in; // per node: tensor of each kernel input (-1: absent), n_in[i] of them
     const int *n_in;
     const int *const *node_out; // per node: tensor of each kernel output (-1: absent)
     const int *n_out;
-    void *const *host_copy;     // per tensor: where streamed weights come from, NULL otherwise
+    void *const *host_copy; // per tensor: where streamed weights come from, NULL otherwise
 } hth_run_spec;
 
 hth_err hth_run_open(const hth_run_spec *spec, hth_run **out);
 void hth_run_close(hth_run *r); // NULL is allowed
 
-// hth_run_bind sets where tensors live: `arena` (plan->arena_bytes) and, per tensor, `fixed[t]` for resident weights and
-// external tensors (NULL: in the arena). Cheap when nothing changed since the last call.
+// hth_run_bind sets where tensors live: `arena` (plan->arena_bytes) and, per tensor, `fixed[t]` for
+// resident weights and external tensors (NULL: in the arena). Cheap when nothing changed since the
+// last call.
 hth_err hth_run_bind(hth_run *r, void *arena, void *const *fixed);
-// hth_run_execute runs the plan once and returns when the results are there. `canceled` (may be NULL) is looked at
-// between instructions: HTH_ECANCELED. On any error the streams are drained before it returns.
+// hth_run_execute runs the plan once and returns when the results are there. `canceled` (may be
+// NULL) is looked at between instructions: HTH_ECANCELED. On any error the streams are drained
+// before it returns.
 hth_err hth_run_execute(hth_run *r, const volatile int *canceled);
-// hth_run_measure makes later executions record start and end of every instruction; hth_run_times returns them
+// hth_run_measure makes later executions record start and end of every instruction; hth_run_times
+// returns them
 // ([n_instrs][2], microseconds from the start), valid until the next execution.
 void hth_run_measure(hth_run *r, bool on);
 const double (*hth_run_times(const hth_run *r))[2];
