@@ -3,6 +3,7 @@
 // widths, then lines.
 #include "client/table.h"
 
+#include <stdbool.h>
 #include <string.h>
 #include <time.h>
 
@@ -67,9 +68,14 @@ static void table_list(const json_t *v, char *out, size_t cap)
     snprintf(out + used, cap - used, "]");
 }
 
-static int table_is_table(const json_t *v)
+static bool table_is_table(const json_t *v)
 {
     return json_is_array(v) && json_array_size(v) > 0 && json_is_object(json_array_get(v, 0));
+}
+
+static const char *table_label(const char *key)
+{
+    return strcmp(key, "created_ns") == 0 ? "created" : key;
 }
 
 static void table_rows(FILE *f, const json_t *rows)
@@ -83,13 +89,13 @@ static void table_rows(FILE *f, const json_t *rows)
     json_object_foreach(json_array_get(rows, 0), key, v)
     {
         if (n < TABLE_COLUMNS && !json_is_object(v) && !table_is_table(v)) {
-            width[n] = (int)strlen(key);
+            width[n] = (int)strlen(table_label(key));
             keys[n++] = key;
         }
     }
     for (int pass = 0; pass < 2; pass++) {
         for (int k = 0; pass == 1 && k < n; k++) {
-            fprintf(f, "%-*s%s", width[k], keys[k], k + 1 < n ? "  " : "\n");
+            fprintf(f, "%-*s%s", width[k], table_label(keys[k]), k + 1 < n ? "  " : "\n");
         }
         json_array_foreach(rows, i, row)
         {
@@ -127,14 +133,18 @@ void hth_table_print(FILE *f, const json_t *doc)
     {
         width = (int)strlen(key) > width ? (int)strlen(key) : width;
     }
-    json_object_foreach((json_t *)doc, key, v)
-    {
-        if (json_is_object(v) || table_is_table(v)) {
-            fprintf(f, "%s%s:\n", json_object_size(doc) > 1 ? "\n" : "", key);
-            hth_table_print(f, v);
-        } else {
-            table_cell(key, v, cell, sizeof cell);
-            fprintf(f, "%-*s  %s\n", width, key, cell);
+    for (int sections = 0; sections < 2;
+         sections++) { // lines first, then what has lines of its own
+        json_object_foreach((json_t *)doc, key, v)
+        {
+            bool section = json_is_object(v) || table_is_table(v);
+            if (section && sections == 1) {
+                fprintf(f, "%s%s:\n", json_object_size(doc) > 1 ? "\n" : "", key);
+                hth_table_print(f, v);
+            } else if (!section && sections == 0) {
+                table_cell(key, v, cell, sizeof cell);
+                fprintf(f, "%-*s  %s\n", width, key, cell);
+            }
         }
     }
 }

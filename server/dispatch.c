@@ -312,6 +312,7 @@ hth_err hth_dispatch_open(const hth_dispatch_config *config, hth_dispatch **out)
         d->n_slots += rv == 0;
     }
     if (rv != 0) {
+        hth_dispatch_halt(d);
         hth_dispatch_close(d);
         return hth_msg_fail(rv, "cannot make %d request slots", n);
     }
@@ -340,16 +341,22 @@ uint64_t hth_dispatch_large_reply_ns(hth_dispatch *d)
     return t;
 }
 
+void hth_dispatch_halt(hth_dispatch *d)
+{
+    for (int i = 0; i < d->n_slots; i++) {
+        nng_aio_stop(d->slots[i].aio); // waits for the callback, which does not receive again
+    }
+    for (int i = 0; i < d->n_slots; i++) {
+        nng_ctx_close(d->slots[i].ctx);
+    }
+}
+
 void hth_dispatch_close(hth_dispatch *d)
 {
     if (d == NULL) {
         return;
     }
     for (int i = 0; i < d->n_slots; i++) {
-        nng_aio_stop(d->slots[i].aio);
-    }
-    for (int i = 0; i < d->n_slots; i++) {
-        nng_ctx_close(d->slots[i].ctx);
         nng_aio_free(d->slots[i].aio);
     }
     pthread_cond_destroy(&d->idle);

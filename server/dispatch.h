@@ -37,7 +37,11 @@ hth_err hth_dispatch_open(const hth_dispatch_config *config, hth_dispatch **out)
 // hth_dispatch_stop refuses what comes from now on with HTH_ECANCELED, and returns when everything
 // accepted is answered.
 void hth_dispatch_stop(hth_dispatch *d);
-// hth_dispatch_close: the socket must be closed and the engine stopped. NULL is allowed.
+// hth_dispatch_halt ends all slots. Afterwards no call into nng is in progress: nng 1.5 does not
+// survive closing a socket while another thread is inside nng_ctx_send. Engine and job thread must
+// have ended.
+void hth_dispatch_halt(hth_dispatch *d);
+// hth_dispatch_close frees; after halt, and after the socket is closed. NULL is allowed.
 void hth_dispatch_close(hth_dispatch *d);
 // hth_dispatch_gone cancels what a lost connection had asked for.
 void hth_dispatch_gone(hth_dispatch *d, const hth_conn *c);

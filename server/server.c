@@ -140,6 +140,17 @@ static void server_linger(hth_server *s)
     }
 }
 
+static void server_unlisten(hth_server *s)
+{
+    for (int i = 0; i < s->n_listeners; i++) {
+        if (s->listeners[i].open) {
+            nng_listener_close(s->listeners[i].listener);
+        }
+        hth_sockfile_release(s->listeners[i].url, s->listeners[i].claim);
+        hth_free(s->listeners[i].url);
+    }
+}
+
 void hth_server_stop(hth_server *s)
 {
     if (s->stopped) {
@@ -153,16 +164,13 @@ void hth_server_stop(hth_server *s)
     if (s->engine != NULL) {
         hth_engine_stop(s->engine);
     }
-    for (int i = 0; i < s->n_listeners; i++) {
-        if (s->listeners[i].open) {
-            nng_listener_close(s->listeners[i].listener);
-        }
-        hth_sockfile_release(s->listeners[i].url, s->listeners[i].claim);
-        hth_free(s->listeners[i].url);
-    }
+    hth_jobs_close(s->jobs);
+    s->jobs = NULL;
     if (s->dispatch != NULL) {
-        hth_log(INFO, SERVER, "stopped", "answered everything");
+        hth_dispatch_halt(s->dispatch);
+        hth_log(INFO, SERVER, "stopped", "listeners=%d", s->n_listeners);
     }
+    server_unlisten(s);
 }
 
 void hth_server_close(hth_server *s)

@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+// The programs as people use them: `hearth` on a store of its own and against hearthd, with the
+// digits model of tests/data, whose answers are checked against the labels.
+#include "base/alloc.h"
+#include "client/hearth.h"
+#include "client/npy.h"
+
+#include <jansson.h>
+
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define DIGITS "tests/data/digits/digits.onnx"
+#define IMAGES "tests/data/digits/images.npy"
+
+static char dir[] = "/tmp/hearth-cli-XXXXXX", build[200];
+static char output[65536]; // of the last run, both streams
+
+// run starts build/COMMAND with a shell and returns its exit code.
+static int run(const char *fmt, ...)
+{
+    char command[2048];
+    va_list ap;
+    size_t n =
+        (size_t)snprintf(command, sizeof command,
+                         "exec 2>&1; unset HEARTH_SERVER; XDG_RUNTIME_DIR='%s' %s/", dir, build);
+    va_start(ap, fmt);
+    vsnprintf(command + n, sizeof command - n, fmt, ap);
+    va_end(ap);
+    FILE *p = popen(command, "r");
+    assert_non_null(p);
+    n = fread(output, 1, sizeof output - 1, p);
+    output[n] = 0;
+    int status = pclose(p);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+static void said(const char *text)
+{
+    if (strstr(output, text) == NULL) {
+        fail_msg("'%s' is not in: %s", text, output);
+    }
+}
+
+static json_int_t number(const char *key)
+{
+    json_t *doc = json_loads(output, 0, NULL);
+    assert_non_null(doc);
+    json_int_t v = json_integer_value(json_object_get(doc, key));
+    json_decref(doc);
+    return v;
+}
+
+// right counts the images that the logits classify as the labels do.
+static int right(const char *logits, int *n)
+{
+    hearth_tensor y, label;
+    int hits = 0;
+    assert_int_equal(hth_npy_read(logits, &y), 0);
+    assert_int_equal(hth_npy_read("tests/data/digits/labels.npy", &label), 0);
+    assert_int_equal(label.dtype, HEARTH_I64);
+    assert_int_equal(y.shape[0], label.shape[0]);
+    *n = (int)y.shape[0];
+    for (int i = 0; i < *n; i++) {
+        const float *row = (const float *)y.data + 10 * i;
+        int best = 0;
+        for (int k = 1; k < 10; k++) {
+            best = row[k] > row[best] ? k : best;
+        }
+        hits += best == ((const int64_t *)label.data)[i];
+    }
+    hth_free(y.data);
+    hth_free(label.data);
+    return hits;
+}
+
+static void test_command_line(void **state)
+{
+    assert_int_equal(run("hearth"), 2);
+    said("`hearth help`");
+    assert_int_equal(run("hearth help"), 0);
+    said("convsel");
+    assert_int_equal(run("hearth bench --help"), 0);
+    said("--seconds S");
+    assert_int_equal(run("hearth imprt a b"), 2);
+    said("did you mean 'import'?");
+    assert_int_equal(run("hearth bench m --bacth 4"), 2);
+    said("did you mean --batch?");
+    assert_int_equal(run("hearth bench m --batch four"), 2);
+    said("--batch wants a number, not 'four'");
+    assert_int_equal(run("hearth bench m --batch"), 2);
+    assert_int_equal(run("hearth --json=1 ls"), 2);
+    assert_int_equal(run("hearth import m"), 2);
+    said("usage: hearth import");
+    assert_int_equal(run("hearth ls extra"), 2);
+    assert_int_equal(run("hearth --server ipc:///nowhere --store /tmp/x ls"), 2);
+    assert_int_equal(run("hearth --server ipc:///nowhere ls"), 1);
+    said("no server at ipc:///nowhere");
+    assert_int_equal(run("hearthd"), 2);
+    said("--store DIR is missing");
+    assert_int_equal(run("hearthd --store /tmp/x --set limits.rank=99"), 2);
+    assert_int_equal(run("hearthd --help"), 0);
+    said("limits.message_bytes");
+}
+
+static void test_embedded(void **state)
+{
+    char path[300];
+    int n;
+    assert_int_equal(run("hearth --store %s/s --json import m " DIGITS, dir), 0);
+    assert_int_equal(number("version"), 1);
+    assert_int_equal(number("tensors_shared"), 0);
+    json_int_t tensors = number("tensors_new"), bytes = number("bytes_new");
+    assert_true(tensors > 0 && bytes > 0);
+    assert_int_equal(run("hearth import n --store=%s/s " DIGITS " --json", dir), 0);
+    assert_int_equal(number("tensors_new"), 0);
+    assert_int_equal(number("tensors_shared"), tensors);
+    assert_int_equal(number("bytes_shared"), bytes);
+    assert_int_equal(run("hearth --store %s/s import m " DIGITS, dir), 0);
+    said("unchanged");
+    assert_int_equal(run("hearth --store %s/s ls", dir), 0);
+    said("own_bytes");
+    assert_int_equal(
+        run("hearth --store %s/s infer m --input image=" IMAGES " --output-dir %s/o", dir, dir), 0);
+    said("logits  FP32  [360,10]");
+    snprintf(path, sizeof path, "%s/o/logits.npy", dir);
+    int hits = right(path, &n);
+    assert_true(n == 360 && hits > 342); // better than 95 %
+    assert_int_equal(run("hearth --store %s/s export m %s/m.safetensors", dir, dir), 0);
+    struct stat st;
+    snprintf(path, sizeof path, "%s/m.safetensors", dir);
+    assert_int_equal(stat(path, &st), 0);
+    assert_true(st.st_size > bytes);
+    assert_int_equal(run("hearth --store %s/s rm n", dir), 0);
+    assert_int_equal(run("hearth --store %s/s --json gc", dir), 0);
+    assert_int_equal(number("files"), 0); // m has them still
+    assert_int_equal(run("hearth --store %s/s infer n --input " IMAGES, dir), 1);
+    said("hearth: ");
+    assert_int_equal(run("hearth --store %s/s import bad README.md", dir), 1);
+    assert_int_equal(run("hearth --store %s/s infer m --input /nowhere.npy", dir), 1);
+    said("/nowhere.npy");
+}
+
+static pid_t start_daemon(const char *url)
+{
+    char store[300], program[300], line[400];
+    int fd[2];
+    snprintf(store, sizeof store, "%s/d", dir);
+    snprintf(program, sizeof program, "%s/hearthd", build);
+    assert_int_equal(pipe(fd), 0);
+    pid_t p = fork();
+    if (p == 0) {
+        dup2(fd[1], 1);
+        execl(program, "hearthd", "--store", store, "--listen", url, (char *)NULL);
+        _exit(127);
+    }
+    close(fd[1]);
+    FILE *f = fdopen(fd[0], "r");
+    assert_non_null(fgets(line, sizeof line, f));
+    assert_non_null(strstr(line, "ready"));
+    assert_non_null(strstr(line, url));
+    fclose(f);
+    return p;
+}
+
+static void test_daemon(void **state)
+{
+    char url[300];
+    int n, status;
+    snprintf(url, sizeof url, "ipc://%s/hearth.sock",
+             dir); // where XDG_RUNTIME_DIR points: found without --server
+    pid_t p = start_daemon(url);
+    assert_int_equal(run("hearth --server %s import m " DIGITS, url), 0);
+    assert_int_equal(
+        run("hearth --server %s infer m --input " IMAGES " --output-dir %s/o2", url, dir), 0);
+    char path[300];
+    snprintf(path, sizeof path, "%s/o2/logits.npy", dir);
+    assert_true(right(path, &n) > 342);
+    if (access("/run/hearth.sock", F_OK) != 0) {
+        assert_int_equal(run("hearth ls"), 0);
+        said("m ");
+    }
+    assert_int_equal(run("hearth --server %s devices", url), 0);
+    assert_int_equal(run("hearthd --store %s/other --listen %s", dir, url), 1);
+    said("another hearthd already listens on ipc://");
+    kill(p, SIGHUP);
+    assert_int_equal(run("hearth --server %s ls", url), 0);
+    kill(p, SIGKILL);
+    assert_int_equal(waitpid(p, &status, 0), p);
+    p = start_daemon(url); // over the socket that the dead one left
+    assert_int_equal(run("hearth --server %s --json ls", url), 0);
+    said("\"name\":\"m\"");
+    kill(p, SIGTERM);
+    assert_int_equal(waitpid(p, &status, 0), p);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    assert_int_equal(access(url + 6, F_OK), -1);
+}
+
+static int setup(void **state)
+{
+    const char *b = getenv("HEARTH_BUILD");
+    snprintf(build, sizeof build, "%s", b != NULL ? b : "build");
+    return mkdtemp(dir) != NULL ? 0 : -1;
+}
+
+static int teardown(void **state)
+{
+    char command[100];
+    snprintf(command, sizeof command, "rm -rf '%s'", dir);
+    return system(command);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_command_line),
+        cmocka_unit_test(test_embedded),
+        cmocka_unit_test(test_daemon),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
