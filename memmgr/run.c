@@ -53,7 +53,7 @@ struct hth_run {
     char *arena;
     bool is_bound, measuring;
     double (*times)[2]; // [n_instrs]
-    const volatile int *canceled;
+    const atomic_int *canceled;
 };
 
 // Opening.
@@ -413,7 +413,7 @@ static void run_collect_times(hth_run *r, uint64_t origin_ns)
     }
 }
 
-hth_err hth_run_execute(hth_run *r, const volatile int *canceled)
+hth_err hth_run_execute(hth_run *r, const atomic_int *canceled)
 {
     hth_err err = HTH_OK;
     if (!r->is_bound) {

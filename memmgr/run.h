@@ -11,6 +11,8 @@
 #include "kernels/kernel.h"
 #include "memmgr/plan.h"
 
+#include <stdatomic.h>
+
 typedef struct hth_run hth_run;
 
 typedef struct hth_run_spec {
@@ -36,7 +38,7 @@ hth_err hth_run_bind(hth_run *r, void *arena, void *const *fixed);
 // hth_run_execute runs the plan once and returns when the results are there. `canceled` (may be
 // NULL) is looked at between instructions: HTH_ECANCELED. On any error the streams are drained
 // before it returns.
-hth_err hth_run_execute(hth_run *r, const volatile int *canceled);
+hth_err hth_run_execute(hth_run *r, const atomic_int *canceled);
 // hth_run_measure makes later executions record start and end of every instruction; hth_run_times
 // returns them
 // ([n_instrs][2], microseconds from the start), valid until the next execution.

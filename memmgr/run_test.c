@@ -14,7 +14,7 @@ typedef struct mix {
     const hth_problem *p;
     int node;
     size_t workspace;
-    volatile int *cancel; // set when run
+    atomic_int *cancel; // set when run
 } mix;
 
 static uint32_t mix_word(uint32_t h, uint32_t w)
@@ -148,7 +148,7 @@ static char *rig_place(const rig *r, int t)
 }
 
 // Poisons the arena, puts the arena's inputs in place, runs.
-static hth_err rig_execute(rig *r, const volatile int *canceled)
+static hth_err rig_execute(rig *r, const atomic_int *canceled)
 {
     memset(r->arena, 0xCB, r->plan->arena_bytes);
     for (int t = 0; t < r->p.n_tensors; t++) {
@@ -287,7 +287,7 @@ static void test_cancel_and_failure(void **state)
     static const char *const devices[] = {"fake", "cpu:mem=1GiB,threads=1"};
     for (int k = 0; k < 4; k++) {
         rig r;
-        volatile int cancel = 0;
+        atomic_int cancel = 0;
         rig_plan(&r, tight_problem(5, 20, k < 2 ? 0 : 8));
         rig_open(&r, devices[k % 2]);
         r.mixes[4].cancel = &cancel;

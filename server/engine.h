@@ -11,6 +11,8 @@
 #include "graph/tensor.h"
 #include "modelstore/store.h"
 
+#include <stdatomic.h>
+
 typedef struct hth_engine hth_engine;
 
 typedef struct hth_engine_config {
@@ -37,7 +39,7 @@ struct hth_request {
     void (*progress)(hth_request *r, const char *what, uint64_t done, uint64_t total); // may be NULL; engine's thread
     void (*done)(hth_request *r); // called exactly once; r may be freed in it
     void *ctx;
-    volatile int canceled; // set by anyone: HTH_ECANCELED at the next operator
+    atomic_int canceled; // set by anyone: HTH_ECANCELED at the next operator
     // answer
     hth_err err;
     char detail[512];

@@ -222,7 +222,7 @@ static hth_err output_copy(const hth_program *p, int i, const hth_tensor *inputs
 }
 
 hth_err hth_program_run(hth_site *site, hth_program *p, const hth_tensor *inputs, const hth_tensor *out,
-                        const volatile int *canceled)
+                        const atomic_int *canceled)
 {
     const hth_graph *g = p->graph;
     HTH_TRY(hth_program_activate(site, p));

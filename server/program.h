@@ -95,7 +95,7 @@ void hth_program_deactivate(hth_site *site, hth_program *p);
 
 // hth_program_run runs once. inputs: as compiled; out[i].data: where output i of p->graph goes.
 hth_err hth_program_run(hth_site *site, hth_program *p, const hth_tensor *inputs, const hth_tensor *out,
-                        const volatile int *canceled);
+                        const atomic_int *canceled);
 // hth_program_output describes output i of p->graph (data NULL).
 hth_tensor hth_program_output(const hth_program *p, int i);
 

@@ -189,11 +189,14 @@ static void test_garbage(void **state)
     nng_msg *m;
     assert_int_equal(nng_req0_open(&s), 0);
     assert_int_equal(nng_dial(s, f->ipc, NULL, 0), 0);
-    static const char *const bad[] = {"", "x", "HTH1", "HTH1\xff\xff\xff\xff",
-                                      "HTH1\x04\0\0\0garbage"};
-    for (size_t i = 0; i < 5; i++) {
+    static const struct {
+        char frame[80];
+        size_t bytes;
+    } bad[] = {
+        {"", 0}, {"x", 1}, {"HTH1", 4}, {"HTH1\xff\xff\xff\xff", 8}, {"HTH1\x04\0\0\0garbage", 80}};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         assert_int_equal(nng_msg_alloc(&m, 0), 0);
-        nng_msg_append(m, bad[i], i == 4 ? 80 : strlen(bad[i]));
+        nng_msg_append(m, bad[i].frame, bad[i].bytes);
         assert_int_equal(nng_sendmsg(s, m, 0), 0);
         assert_int_equal(nng_recvmsg(s, &m, 0), 0); // an error reply, not silence
         assert_true(nng_msg_len(m) > 8);
