@@ -7,8 +7,10 @@
 #include "kernels/cpu/conv.h"
 
 #include "kernels/cpu/post.h"
+#include "kernels/cpu/winograd.h"
 #include "kernels/ref/ref_window.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #define CONV_MAX_CHOICES 8
@@ -252,6 +254,25 @@ hth_err cpu_conv_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
     return hth_seq_finish(s, list[pick].name, out);
 }
 
+// Appends a choice if it can be made. Only an opened kernel knows its workspace: tails and
+// reordered weights need some too.
+static void conv_offer(hth_device *d, const hth_graph *g, const hth_node *n,
+                       hth_cpu_prepare_fn prepare, const char *name, hth_choice *list, int *count)
+{
+    hth_kernel *k;
+    if (prepare(d, g, n, name, &k) != HTH_OK) {
+        return;
+    }
+    hth_choice *c = &list[(*count)++];
+    *c = (hth_choice){.workspace_bytes = k->workspace_bytes,
+                      .time_us = -1,
+                      .error = -1,
+                      .split = 1,
+                      .deterministic = true};
+    snprintf(c->name, sizeof c->name, "%.47s", name);
+    hth_kernel_close(k);
+}
+
 hth_err cpu_conv_algorithms(hth_device *d, const hth_graph *g, const hth_node *n, hth_choice *list,
                             int cap, int *count)
 {
@@ -261,19 +282,10 @@ hth_err cpu_conv_algorithms(hth_device *d, const hth_graph *g, const hth_node *n
     int n_found = conv_list(&f, found, CONV_MAX_CHOICES);
     *count = 0;
     for (int i = 0; i < n_found && *count < cap; i++) {
-        // Only an opened kernel knows its workspace: tails and reordered weights need some too.
-        hth_kernel *k;
-        if (cpu_conv_prepare(d, g, n, found[i].name, &k) != HTH_OK) {
-            continue;
-        }
-        hth_choice *c = &list[(*count)++];
-        *c = (hth_choice){.workspace_bytes = k->workspace_bytes,
-                          .time_us = -1,
-                          .error = -1,
-                          .split = 1,
-                          .deterministic = true};
-        memcpy(c->name, found[i].name, sizeof c->name);
-        hth_kernel_close(k);
+        conv_offer(d, g, n, cpu_conv_prepare, found[i].name, list, count);
+    }
+    if (*count < cap) {
+        conv_offer(d, g, n, cpu_winograd_prepare, HTH_WINOGRAD_NAME, list, count);
     }
     return *count > 0 ? HTH_OK : hth_fail(HTH_ENOTSUP, "node '%s': no oneDNN convolution", n->name);
 }

@@ -110,6 +110,9 @@ static void conv_matches_the_reference(void **state)
         {5, 1, 16, 16, 1, 7, 3, 1, 1, 1, false, true, false},
         {4, 1, 32, 16, 1, 8, 2, 2, 1, 0, true, true, false},
         {4, 1, 16, 24, 1, 7, 3, 2, 1, 1, true, true, false},
+        {4, 2, 64, 40, 1, 50, 3, 1, 1, 1, false, true, false}, // several chunks of Winograd tiles
+        {4, 1, 16, 16, 1, 9, 3, 1, 1, 0, false, true, false},
+        {4, 3, 17, 16, 1, 5, 3, 1, 1, 2, false, false, false},
         {4, 1, 16, 32, 1, 12, 3, 1, 1, 1, false, true, true},
         {4, 1, 5, 7, 1, 12, 3, 1, 1, 1, false, false, true},
     };

@@ -8,6 +8,7 @@
 #include "kernels/cpu/blocked.h"
 #include "kernels/cpu/conv.h"
 #include "kernels/cpu/primitive.h"
+#include "kernels/cpu/winograd.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -28,6 +29,7 @@ typedef struct cpu_row {
 // clang-format off
 static const cpu_row cpu_table[] = {
     {HTH_OP_CONV, cpu_conv_prepare, cpu_conv_algorithms, cpu_conv_can_fuse, cpu_conv_layout, cpu_conv_reads_plain},
+    {HTH_OP_CONV, cpu_winograd_prepare, NULL, NULL, NULL, NULL},
     {HTH_OP_CONV_TRANSPOSE, cpu_conv_prepare, cpu_conv_algorithms, cpu_conv_can_fuse, cpu_conv_layout, NULL},
 #define CPU_POOL(op) {HTH_OP_##op, cpu_pool_prepare, NULL, NULL, cpu_pool_layout, NULL}
     CPU_POOL(MAX_POOL), CPU_POOL(AVERAGE_POOL), CPU_POOL(GLOBAL_MAX_POOL), CPU_POOL(GLOBAL_AVERAGE_POOL),
