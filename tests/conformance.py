@@ -63,6 +63,8 @@ def compare(got, want, rtol, atol):
 def run_case(h, folder, name, model, data_sets, rtol, atol):
     """'passed', or ('unsupported' | 'failed', reason)."""
     g = model.graph
+    if name.startswith('test_training_dropout') and 'zero_ratio' not in name:
+        return 'unsupported', 'the random numbers of a training Dropout are each implementation\'s own'
     path = os.path.join(folder, 'case.onnx')
     onnx.save(model, path)
     try:
@@ -82,7 +84,6 @@ def run_case(h, folder, name, model, data_sets, rtol, atol):
             except RuntimeError as e:
                 return ('unsupported' if e.args[0] == ENOTSUP else 'failed', e.args[1])
             for o, want in zip(g.output, wants):
-                # Random results cannot agree; their shape and dtype can.
                 why = compare(got[o.name], want, rtol, atol)
                 if why:
                     return 'failed', f"output '{o.name}': {why}"

@@ -87,13 +87,15 @@ static void resize_close(hth_kernel *base)
 }
 
 // The source coordinate of output coordinate x (ONNX Resize, coordinate_transformation_mode).
-static double resize_source(const char *mode, double x, double scale, double in, double out)
+// The resized length that it speaks of is scale * in, before it was rounded to whole elements.
+static double resize_source(const char *mode, double x, double scale, double in)
 {
+    double out = scale * in;
     if (strcmp(mode, "asymmetric") == 0) {
         return x / scale;
     }
     if (strcmp(mode, "align_corners") == 0) {
-        return out > 1 ? x * (in - 1) / (out - 1) : 0;
+        return out != 1 ? x * (in - 1) / (out - 1) : 0;
     }
     if (strcmp(mode, "pytorch_half_pixel") == 0 && out <= 1) {
         return 0;
@@ -115,7 +117,7 @@ static resize_tap *resize_taps(const hth_node *n, bool linear, size_t in, size_t
     const char *nearest = hth_node_str(n, "nearest_mode", "round_prefer_floor");
     resize_tap *t = hth_calloc(out, sizeof *t);
     for (size_t i = 0; t != NULL && i < out; i++) {
-        double x = resize_source(mode, (double)i, scale, (double)in, (double)out),
+        double x = resize_source(mode, (double)i, scale, (double)in),
                top = (double)in - 1;
         x = fmin(fmax(linear ? x : resize_nearest(nearest, x), 0), top);
         t[i].first = (uint32_t)x;
