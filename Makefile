@@ -8,6 +8,10 @@ DEFS     ?=
 PREFIX   ?= /usr/local
 FUZZ_SECONDS ?= 600
 Q        := $(if $(V),,@)
+# All cores, unless make was started with -j or by another make.
+ifeq ($(MAKELEVEL)$(filter -j%,$(MAKEFLAGS)),0)
+MAKEFLAGS += -j$(shell nproc)
+endif
 say       = @$(if $(V),true,printf '  %-7s %s\n' $(1) $(2))
 
 CFLAGS    = -std=c11 $(OPT) -g -Wall -Wextra -Werror -Wno-unused-parameter -Wmissing-prototypes -Wvla -fPIC \
@@ -127,6 +131,6 @@ install: all
 	ln -sf libhearth.so.0 $(DESTDIR)$(PREFIX)/lib/libhearth.so
 	install -D -m 644 client/hearth.h $(DESTDIR)$(PREFIX)/include/hearth.h
 clean:
-	rm -rf build build-asan build-tsan build-fuzz
+	rm -rf build build-asan build-tsan build-fuzz build-clang
 
 -include $(shell find $(B) -name '*.d' 2>/dev/null)
