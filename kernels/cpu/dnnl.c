@@ -111,12 +111,12 @@ dnnl_data_type_t hth_dn_dtype(hth_dtype dt)
 
 dnnl_format_tag_t hth_dn_block_tag(const hth_dn_md *m)
 {
-    static const dnnl_format_tag_t tag16[] = {dnnl_aBc16b, dnnl_aBcd16b, dnnl_aBcde16b};
-    static const dnnl_format_tag_t tag8[] = {dnnl_aBc8b, dnnl_aBcd8b, dnnl_aBcde8b};
+    static const dnnl_format_tag_t tag[2][3] = {{dnnl_aBc8b, dnnl_aBcd8b, dnnl_aBcde8b},
+                                                {dnnl_aBc16b, dnnl_aBcd16b, dnnl_aBcde16b}};
     if (m->ndims < 3 || m->ndims > 5) {
         return dnnl_format_tag_undef; // refused by oneDNN as an invalid argument
     }
-    return (m->block == 16 ? tag16 : tag8)[m->ndims - 3];
+    return tag[m->block == 16][m->ndims - 3];
 }
 
 static dnnl_status_t dn_attr_open(const hth_dn_op *op, dnnl_primitive_attr_t *out)
