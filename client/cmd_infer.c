@@ -142,6 +142,38 @@ static int infer_output(const hth_cli *c, const hearth_tensor *t, json_t *list)
     return rv;
 }
 
+// infer_accuracy counts for how many samples (rows of the first output; scores along axis 1) the largest score is at the
+// label's index.
+static int infer_accuracy(hth_cli *c, const hearth_tensor *t, json_t *doc)
+{
+    hearth_tensor labels = {0};
+    if (hth_npy_read(hth_cli_text(c, "labels"), &labels) != HTH_OK) {
+        return hth_cli_error();
+    }
+    int64_t rows = t->rank >= 2 ? t->shape[0] : 0, classes = t->rank >= 2 ? t->shape[1] : 0, right = 0;
+    int rv = HTH_CLI_OK;
+    if (t->rank != 2 || labels.rank != 1 || labels.shape[0] != rows) {
+        rv = hth_cli_usage("--labels needs one label for each row of '%s'", t->name);
+    }
+    for (int64_t i = 0; i < rows && rv == HTH_CLI_OK; i++) {
+        int64_t best = 0;
+        for (int64_t k = 1; k < classes; k++) {
+            double v = hth_dtype_value((int)t->dtype, t->data, (size_t)(i * classes + k));
+            best = v > hth_dtype_value((int)t->dtype, t->data, (size_t)(i * classes + best)) ? k : best;
+        }
+        right += best == (int64_t)hth_dtype_value((int)labels.dtype, labels.data, (size_t)i);
+    }
+    if (rv == HTH_CLI_OK) {
+        double share = rows > 0 ? (double)right / (double)rows : 0;
+        json_object_set_new(doc, "accuracy", json_real(share));
+        if (!hth_cli_json(c)) {
+            printf("accuracy %.2f %%: %lld of %lld\n", 100 * share, (long long)right, (long long)rows);
+        }
+    }
+    hth_free(labels.data);
+    return rv;
+}
+
 static int infer_ask(hth_cli *c, const infer_inputs *in)
 {
     hearth_tensor *out;
@@ -155,14 +187,16 @@ static int infer_ask(hth_cli *c, const infer_inputs *in)
     for (int i = 0; i < n && rv == HTH_CLI_OK; i++) {
         rv = infer_output(c, &out[i], list);
     }
+    json_t *doc = json_pack("{s:s, s:o}", "model", c->args[0], "outputs", list);
+    if (rv == HTH_CLI_OK && n > 0 && hth_cli_text(c, "labels") != NULL) {
+        rv = infer_accuracy(c, &out[0], doc);
+    }
     hearth_tensors_free(out, n);
     if (hth_cli_json(c) && rv == HTH_CLI_OK) {
-        json_t *doc = json_pack("{s:s, s:O}", "model", c->args[0], "outputs", list);
         rv = json_dumpf(doc, stdout, JSON_COMPACT) == 0 && printf("\n") == 1 ? HTH_CLI_OK
                                                                              : HTH_CLI_ERROR;
-        json_decref(doc);
     }
-    json_decref(list);
+    json_decref(doc);
     return rv;
 }
 
@@ -188,6 +222,8 @@ static const hth_option infer_options[] = {
     {"input", HTH_OPTION_LIST, "NAME=FILE.npy",
      "an input; once for each. NAME= may be left out when there is one"},
     {"output-dir", HTH_OPTION_PATH, "DIR", "write each output to DIR/NAME.npy"},
+    {"labels", HTH_OPTION_PATH, "FILE.npy",
+     "one label for each row of the first output: says how often the largest score is there"},
     {NULL, HTH_OPTION_FLAG, NULL, NULL},
 };
 

@@ -31,7 +31,7 @@ run hearth import digits $data/digits.onnx
 run hearth import parity $data/digits-parity.onnx
 run hearth ls
 run hearth infer digits --input image=$data/images.npy --labels $data/labels.npy
-run hearth infer parity --input image=$data/images.npy
+run hearth infer parity --input image=$data/images.npy --labels $data/labels-parity.npy
 run hearth stats
 say kill -TERM "$pid"
 kill -TERM "$pid"
