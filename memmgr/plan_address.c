@@ -176,18 +176,23 @@ static uint64_t address_gap(address *a, int i, bool lowest)
     return found != UINT64_MAX ? found : at;
 }
 
-// Places all in a->order; remembers the placement if it is the lowest so far.
+// Places all in a->order and remembers the placement if it is the lowest so far; gives up as soon
+// as it cannot be any more (what was not placed then counts as lying low).
 static void address_pass(address *a, bool lowest)
 {
     uint64_t height = 0;
     a->passes++;
     memset(a->placed, 0, (size_t)a->n * sizeof *a->placed);
-    for (int k = 0; k < a->n; k++) {
+    int k = 0;
+    for (; k < a->n && height < a->best_height; k++) {
         int i = a->order[k];
         a->r[i].offset = address_gap(a, i, lowest);
         uint64_t top = a->r[i].offset + a->r[i].bytes;
         a->placed[i] = (address_span){a->r[i].offset, top};
         height = top > height ? top : height;
+    }
+    for (; k < a->n; k++) {
+        a->r[a->order[k]].offset = 0;
     }
     if (height < a->best_height) {
         a->best_height = height;

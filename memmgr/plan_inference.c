@@ -25,10 +25,25 @@ static uint64_t inference_tighten(uint64_t budget, uint64_t floor, uint64_t exce
     return round < 3 && excess < above / 2 ? budget - excess : floor + above / 5 * 3;
 }
 
+// The floor, or HTH_ETOOBIG. Placing it takes as long as a round, so it is not placed when it is
+// far below the budget: then the bytes alone will do.
+static hth_err inference_floor(hth_place *x, bool exact, uint64_t *floor)
+{
+    *floor = hth_stream_minimal(&x->model, &x->decision);
+    if (exact || *floor + *floor / 8 >= x->p->budget) {
+        HTH_TRY(hth_place_minimal(x));
+        *floor = hth_place_bytes(x);
+    }
+    return *floor <= x->p->budget
+               ? HTH_OK
+               : hth_fail(HTH_ETOOBIG, "needs at least %llu bytes, the budget is %llu",
+                          (unsigned long long)*floor, (unsigned long long)x->p->budget);
+}
+
 // Decides and places within the budget.
 static hth_err inference_decide(hth_place *x)
 {
-    uint64_t budget = x->p->budget;
+    uint64_t budget = x->p->budget, floor;
     bool fastest;
     hth_stream_keep_all(&x->model, budget, &x->decision, &fastest);
     if (fastest) {
@@ -37,12 +52,7 @@ static hth_err inference_decide(hth_place *x)
             return HTH_OK;
         }
     }
-    HTH_TRY(hth_place_minimal(x));
-    uint64_t floor = hth_place_bytes(x);
-    if (floor > budget) {
-        return hth_fail(HTH_ETOOBIG, "needs at least %llu bytes, the budget is %llu",
-                        (unsigned long long)floor, (unsigned long long)budget);
-    }
+    HTH_TRY(inference_floor(x, false, &floor));
     for (int round = 1; round <= INFERENCE_ROUNDS; round++) {
         HTH_TRY(hth_stream_search(&x->model, budget, INFERENCE_SEED, round % 2 == 0, &x->decision));
         if (!(x->decision.time_us < INFINITY)) {
@@ -54,7 +64,7 @@ static hth_err inference_decide(hth_place *x)
         }
         budget = inference_tighten(budget, floor, hth_place_bytes(x) - x->p->budget, round);
     }
-    HTH_TRY(hth_place_minimal(x));
+    HTH_TRY(inference_floor(x, true, &floor));
     return hth_place_polish(x, true);
 }
 

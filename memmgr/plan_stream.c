@@ -45,10 +45,11 @@ static int stream_fastest(const hth_stream_model *m, int s, uint64_t room)
     return i - m->menu_start[s];
 }
 
-// Sets used_base: buffers and, around their uses, streamed weights. False when the least workspaces
-// do not fit.
-static bool stream_fits(hth_stream_model *m, const hth_stream_decision *d, uint64_t room)
+// Sets used_base: buffers and, around their uses, streamed weights. Returns the largest stage's
+// bytes with the least workspaces.
+static uint64_t stream_least_room(hth_stream_model *m, const hth_stream_decision *d)
 {
+    uint64_t most = 0;
     memcpy(m->used_base, m->base, (size_t)m->n_stages * sizeof *m->base);
     for (int u = 0; u < m->n_uses; u++) {
         const hth_use *x = &m->use[u];
@@ -57,11 +58,10 @@ static bool stream_fits(hth_stream_model *m, const hth_stream_decision *d, uint6
         }
     }
     for (int s = 0; s < m->n_stages; s++) {
-        if (m->used_base[s] + stream_least_workspace(m, s) > room) {
-            return false;
-        }
+        uint64_t bytes = m->used_base[s] + stream_least_workspace(m, s);
+        most = bytes > most ? bytes : most;
     }
-    return true;
+    return most;
 }
 
 static uint64_t stream_resident(const hth_stream_model *m, const hth_stream_decision *d)
@@ -169,7 +169,7 @@ static void stream_decode(hth_stream_model *m, uint64_t budget, bool leads_first
     d->time_us = INFINITY;
     d->resident_bytes = stream_resident(m, d);
     uint64_t room = budget - d->resident_bytes;
-    if (d->resident_bytes > budget || !stream_fits(m, d, room)) {
+    if (d->resident_bytes > budget || stream_least_room(m, d) > room) {
         return;
     }
     stream_gaps(m, d, room);
@@ -223,7 +223,7 @@ static bool stream_try(hth_stream_model *m, uint64_t budget, hth_stream_decision
     return taken;
 }
 
-void hth_stream_minimal(hth_stream_model *m, hth_stream_decision *d)
+uint64_t hth_stream_minimal(hth_stream_model *m, hth_stream_decision *d)
 {
     for (int w = 0; w < m->n_weights; w++) {
         d->stream[w] = true;
@@ -238,6 +238,7 @@ void hth_stream_minimal(hth_stream_model *m, hth_stream_decision *d)
     d->resident_bytes = m->fixed_bytes;
     stream_time(m, d);
     d->time_us = m->end_us[m->n_stages];
+    return m->fixed_bytes + stream_least_room(m, d);
 }
 
 void hth_stream_keep_all(hth_stream_model *m, uint64_t budget, hth_stream_decision *d,
@@ -311,7 +312,8 @@ static int stream_shortest(hth_stream_model *m, uint64_t budget, const stream_ra
         int k = (low + high) / 2;
         stream_prefix(m, rank, k, d);
         uint64_t resident = stream_resident(m, d);
-        if (k > m->n_weights || (resident <= budget && stream_fits(m, d, budget - resident))) {
+        if (k > m->n_weights ||
+            (resident <= budget && stream_least_room(m, d) <= budget - resident)) {
             high = k;
         } else {
             low = k + 1;

@@ -56,8 +56,8 @@ void hth_stream_model_fini(hth_stream_model *m);
 hth_err hth_stream_decision_init(const hth_stream_model *m, hth_stream_decision *d);
 void hth_stream_decision_fini(hth_stream_decision *d);
 
-// hth_stream_minimal sets the decision that needs the fewest bytes.
-void hth_stream_minimal(hth_stream_model *m, hth_stream_decision *d);
+// hth_stream_minimal sets the decision that needs the fewest bytes, and returns how many that are.
+uint64_t hth_stream_minimal(hth_stream_model *m, hth_stream_decision *d);
 // hth_stream_keep_all decides for all weights resident and, within `budget`, the fastest
 // algorithms; time_us tells whether it fits. *fastest: nothing had to be degraded.
 void hth_stream_keep_all(hth_stream_model *m, uint64_t budget, hth_stream_decision *d,

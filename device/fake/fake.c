@@ -106,8 +106,11 @@ static void fake_release(hth_device *base, void *p, size_t bytes)
 
 static bool fake_runnable(const fake_stream *s)
 {
+    if (s->head == s->n_ops) {
+        return false;
+    }
     const fake_op *op = &s->ops[s->head];
-    return s->head < s->n_ops && (op->kind != FAKE_OP_WAIT || op->event->done >= op->target);
+    return op->kind != FAKE_OP_WAIT || op->event->done >= op->target;
 }
 
 static hth_err fake_operate(fake_device *d, const fake_op *op)
