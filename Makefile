@@ -52,7 +52,8 @@ deps-lint:
 $(GEN_C) $(OBJ): | deps
 
 # Kernels are loops for the vectoriser; their files ask for it.
-$(B)/kernels/%.o: OPT = -O3 -fno-math-errno -fno-trapping-math
+VECTOR_WIDTH := $(if $(filter x86_64,$(shell uname -m)),-mprefer-vector-width=512)
+$(B)/kernels/%.o: OPT = -O3 -fno-math-errno -fno-trapping-math -ffp-contract=fast -Wno-psabi $(VECTOR_WIDTH)
 
 $(B)/gen/%.pb-c.c: %.proto
 	@mkdir -p $(@D)

@@ -7,6 +7,7 @@
 #include "device/cpu/team.h"
 #include "kernels/cpu/blocked.h"
 #include "kernels/cpu/conv.h"
+#include "kernels/cpu/plain.h"
 #include "kernels/cpu/primitive.h"
 #include "kernels/cpu/winograd.h"
 
@@ -48,6 +49,8 @@ static const cpu_row cpu_table[] = {
     {HTH_OP_CONCAT, cpu_concat_prepare, NULL, NULL, cpu_concat_layout, NULL},
     {HTH_OP_SPLIT, cpu_split_prepare, NULL, NULL, NULL, NULL},
     {HTH_OP_RESIZE, cpu_resize_prepare, NULL, NULL, cpu_resize_layout, NULL},
+    {HTH_OP_MAT_MUL, cpu_matmul_prepare, NULL, cpu_epilogue_can_fuse, NULL, NULL},
+    {HTH_OP_GEMM, cpu_matmul_prepare, NULL, cpu_epilogue_can_fuse, NULL, NULL},
     {HTH_OP_REORDER, cpu_reorder_prepare, NULL, NULL, NULL, NULL},
 };
 // clang-format on

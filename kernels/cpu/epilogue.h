@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// kernels/cpu/epilogue.h - a node's post ops as our own kernels apply them: to a few rows of a
+// result that is seen as a matrix, while they are in the cache.
+#ifndef HTH_KERNELS_CPU_EPILOGUE_H
+#define HTH_KERNELS_CPU_EPILOGUE_H
+
+#include "graph/graph.h"
+
+// The operand of element (i, j) is at operand[(i / div % mod) * row + j * col].
+typedef struct hth_epilogue_step {
+    hth_op op;
+    float alpha, beta;
+    int input; // -1: unary
+    size_t div, mod, row, col;
+    const float *operand; // of the current run
+} hth_epilogue_step;
+
+#define HTH_EPILOGUE_MAX (HTH_MAX_POST_OPS + 1)
+typedef struct hth_epilogue {
+    int n;
+    hth_epilogue_step step[HTH_EPILOGUE_MAX];
+} hth_epilogue;
+
+// hth_epilogue_of translates the post ops of `n`, appending to what `e` holds. Output 0 and all
+// operands are plain f32; rows are the output's last dimension. HTH_ENOTSUP names what is not
+// possible.
+hth_err hth_epilogue_of(const hth_graph *g, const hth_node *n, hth_epilogue *e);
+// hth_epilogue_operand finds how a tensor of shape `s` is read beside rows of `y`; false: not that
+// way.
+bool hth_epilogue_operand(const hth_shape *s, const hth_shape *y, hth_epilogue_step *step);
+// hth_epilogue_can says whether one more post op could be translated (an oracle's can_fuse).
+bool hth_epilogue_can(const hth_graph *g, const hth_node *n, const hth_post_op *p, int operand);
+// hth_epilogue_bind stores where the operands are.
+void hth_epilogue_bind(hth_epilogue *e, void *const *in);
+// hth_epilogue_apply does it to rows [row, row + rows) and columns [col, col + n), which start at
+// y.
+void hth_epilogue_apply(const hth_epilogue *e, float *y, size_t ld, size_t row, size_t rows,
+                        size_t col, size_t n);
+
+#endif

@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+// The product of a row-strided A and a B in panels.
+//
+// A tile of up to 14 rows and one panel (two vectors) lives in registers: 28 of AVX-512's 32 hold
+// sums, each pair of B's vectors serves all rows. Around it, as Goto and van de Geijn have it
+// ("Anatomy of high-performance matrix multiplication", 2008): a block of A's rows and GEMM_DEPTH
+// of its columns is copied to the thread's scratch (second-level cache, rows at a constant distance
+// that avoids cache sets falling together) and meets all of B's panels in turn. While a panel is
+// used, the next is prefetched: at few rows B comes from memory, and this hides it. Sums over more
+// than GEMM_DEPTH columns are kept in C in between.
+#include "kernels/cpu/gemm.h"
+
+#include "device/cpu/team.h"
+#include "kernels/cpu/vector.h"
+
+#define GEMM_DEPTH  384
+#define GEMM_STRIDE (GEMM_DEPTH + 16) // floats between rows of the block of A
+#define GEMM_ROWS   252               // of the block: 390 KiB, with two panels' parts half of 1 MiB
+#define GEMM_EDGE   (14 * 32)         // floats of the largest tile
+#define GEMM_SPLIT  256               // rows from which threads share rows instead of columns
+
+typedef float gemm_v16 __attribute__((vector_size(64), aligned(4), may_alias));
+typedef float gemm_v8 __attribute__((vector_size(32), aligned(4), may_alias));
+
+typedef struct gemm_tile {
+    size_t k;
+    const float *a, *b; // rows at GEMM_STRIDE; part of a panel
+    float *c;
+    size_t c_row;
+    bool add;         // to what c holds
+    const char *next; // what to prefetch, and how many bytes per step
+    size_t next_step;
+} gemm_tile;
+
+#define GEMM_EACH_ROW(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13)
+#define GEMM_ZERO(r)     V s##r = {0}, t##r = {0};
+#define GEMM_STEP(r)                                                                               \
+    if (rows > (r)) {                                                                              \
+        s##r += a[(r)*GEMM_STRIDE] * b0;                                                           \
+        t##r += a[(r)*GEMM_STRIDE] * b1;                                                           \
+    }
+#define GEMM_STORE(r)                                                                              \
+    if (rows > (r)) {                                                                              \
+        V *to = (V *)(g->c + (r)*g->c_row);                                                        \
+        if (g->add) {                                                                              \
+            s##r += to[0];                                                                         \
+            t##r += to[1];                                                                         \
+        }                                                                                          \
+        to[0] = s##r;                                                                              \
+        to[1] = t##r;                                                                              \
+    }
+#define GEMM_BODY(V)                                                                               \
+    const float *a = g->a, *b = g->b;                                                              \
+    const char *next = g->next;                                                                    \
+    GEMM_EACH_ROW(GEMM_ZERO)                                                                       \
+    for (size_t p = 0; p < g->k; p++, a++, b += sizeof(V) / 2) {                                   \
+        V b0 = ((const V *)b)[0], b1 = ((const V *)b)[1];                                          \
+        __builtin_prefetch(next, 0, 2);                                                            \
+        __builtin_prefetch(next + 64, 0, 2);                                                       \
+        next += g->next_step;                                                                      \
+        GEMM_EACH_ROW(GEMM_STEP)                                                                   \
+    }                                                                                              \
+    GEMM_EACH_ROW(GEMM_STORE)
+
+HTH_INLINE void gemm_body_16(const gemm_tile *g, int rows)
+{
+    typedef gemm_v16 V;
+    GEMM_BODY(V)
+}
+
+HTH_INLINE void gemm_body_8(const gemm_tile *g, int rows)
+{
+    typedef gemm_v8 V;
+    GEMM_BODY(V)
+}
+
+#define GEMM_CASE_16(r)                                                                            \
+    case (r) + 1:                                                                                  \
+        gemm_body_16(g, (r) + 1);                                                                  \
+        break;
+HTH_TARGET_512 static void gemm_tile_512(const gemm_tile *g, int rows)
+{
+    switch (rows) {
+        GEMM_EACH_ROW(GEMM_CASE_16)
+    }
+}
+
+#define GEMM_CASE_8(r)                                                                             \
+    case (r) + 1:                                                                                  \
+        gemm_body_8(g, (r) + 1);                                                                   \
+        break;
+#define GEMM_SIX(X) X(0) X(1) X(2) X(3) X(4) X(5)
+HTH_TARGET_256 static void gemm_tile_256(const gemm_tile *g, int rows)
+{
+    switch (rows) {
+        GEMM_SIX(GEMM_CASE_8)
+    }
+}
+
+static void gemm_tile_any(const gemm_tile *g, int rows)
+{
+    switch (rows) {
+        GEMM_SIX(GEMM_CASE_8)
+    }
+}
+
+typedef struct gemm_isa {
+    void (*tile)(const gemm_tile *g, int rows);
+    size_t width, rows;
+} gemm_isa;
+
+static const gemm_isa *gemm_isa_here(void)
+{
+    static const gemm_isa wide = {gemm_tile_512, 32, 14}, half = {gemm_tile_256, 16, 6},
+                          any = {gemm_tile_any, 16, 6};
+    return HTH_HAS_512 ? &wide : HTH_HAS_256 ? &half : &any;
+}
+
+int hth_gemm_width(void)
+{
+    return (int)gemm_isa_here()->width;
+}
+
+size_t hth_gemm_panels(size_t n)
+{
+    size_t w = gemm_isa_here()->width;
+    return (n + w - 1) / w;
+}
+
+size_t hth_gemm_packed_bytes(size_t k, size_t n)
+{
+    return hth_gemm_panels(n) * gemm_isa_here()->width * k * sizeof(float);
+}
+
+size_t hth_gemm_scratch_bytes(size_t m)
+{
+    return (GEMM_EDGE + (m < GEMM_ROWS ? m : GEMM_ROWS) * GEMM_STRIDE) * sizeof(float);
+}
+
+void hth_gemm_pack(const float *b, size_t row, size_t col, size_t k, size_t n, size_t first,
+                   size_t last, float *dst)
+{
+    size_t w = gemm_isa_here()->width;
+    for (size_t q = first; q < last; q++) {
+        const float *from = b + q * w * col;
+        float *to = dst + q * w * k;
+        size_t cols = n - q * w < w ? n - q * w : w;
+        for (size_t p0 = 0; p0 < k; p0 += 16) { // by pieces that stay in the cache either way
+            size_t p1 = p0 + 16 < k ? p0 + 16 : k;
+            if (cols < w) {
+                memset(to + p0 * w, 0, (p1 - p0) * w * sizeof *to);
+            }
+            if (col == 1) {
+                for (size_t p = p0; p < p1; p++) {
+                    memcpy(to + p * w, from + p * row, cols * sizeof *to);
+                }
+                continue;
+            }
+            for (size_t j = 0; j < cols; j++) {
+                for (size_t p = p0; p < p1; p++) {
+                    to[p * w + j] = from[j * col + p * row];
+                }
+            }
+        }
+    }
+}
+
+// A block of A: rows [i0, i1), columns [k0, k0 + depth), scaled by alpha.
+static void gemm_copy_a(const hth_gemm *g, size_t i0, size_t i1, size_t k0, size_t depth, float *to)
+{
+    for (size_t i = i0; i < i1; i++, to += GEMM_STRIDE) {
+        const float *from = g->a + i * g->a_row + k0 * g->a_col;
+        if (g->a_col == 1 && g->alpha == 1) {
+            memcpy(to, from, depth * sizeof *to);
+            continue;
+        }
+        for (size_t p = 0; p < depth; p++) {
+            to[p] = g->alpha * from[p * g->a_col];
+        }
+    }
+}
+
+typedef struct gemm_pass {
+    const gemm_isa *isa;
+    size_t i0, i1, k0, depth, first, last; // rows, columns of A, panels
+    float *block, *edge;                   // packed A; a tile of the last, narrower panel
+} gemm_pass;
+
+// All tiles of one panel's part; the next part is prefetched evenly meanwhile.
+static void gemm_panel(const hth_gemm *g, const gemm_pass *s, size_t q)
+{
+    size_t w = s->isa->width, rows = s->i1 - s->i0,
+           tiles = (rows + s->isa->rows - 1) / s->isa->rows;
+    size_t cols = g->n - q * w < w ? g->n - q * w : w;
+    bool end = s->k0 + s->depth == g->k, full = cols == w;
+    const float *b = g->b + (q * g->k + s->k0) * w;
+    size_t bytes = q + 1 < s->last ? s->depth * w * sizeof(float) : 0,
+           step = bytes / s->depth / tiles;
+    for (size_t t = 0; t < tiles; t++) {
+        size_t r0 = rows * t / tiles, r1 = rows * (t + 1) / tiles;
+        float *c = g->c + (s->i0 + r0) * g->c_row + q * w;
+        gemm_tile tile = {.k = s->depth,
+                          .a = s->block + r0 * GEMM_STRIDE,
+                          .b = b,
+                          .c = full ? c : s->edge,
+                          .c_row = full ? g->c_row : w,
+                          .add = full && s->k0 > 0,
+                          .next = bytes ? (const char *)(b + g->k * w) + step * s->depth * t
+                                        : (const char *)b,
+                          .next_step = step};
+        s->isa->tile(&tile, (int)(r1 - r0));
+        for (size_t i = 0; !full && i < r1 - r0; i++) {
+            for (size_t j = 0; j < cols; j++) {
+                c[i * g->c_row + j] = s->edge[i * w + j] + (s->k0 > 0 ? c[i * g->c_row + j] : 0);
+            }
+        }
+        if (end && g->post != NULL) {
+            hth_epilogue_apply(g->post, c, g->c_row, g->first_row + s->i0 + r0, r1 - r0, q * w,
+                               cols);
+        }
+    }
+}
+
+void hth_gemm_block(const hth_gemm *g, size_t i0, size_t i1, size_t p0, size_t p1, float *scratch)
+{
+    gemm_pass s = {.isa = gemm_isa_here(),
+                   .first = p0,
+                   .last = p1,
+                   .block = scratch + GEMM_EDGE,
+                   .edge = scratch};
+    size_t blocks = (i1 - i0 + GEMM_ROWS - 1) / GEMM_ROWS,
+           parts = (g->k + GEMM_DEPTH - 1) / GEMM_DEPTH;
+    for (size_t r = 0; r < blocks; r++) {
+        s.i0 = i0 + (i1 - i0) * r / blocks;
+        s.i1 = i0 + (i1 - i0) * (r + 1) / blocks;
+        for (size_t d = 0; d < parts; d++) {
+            s.k0 = g->k * d / parts;
+            s.depth = g->k * (d + 1) / parts - s.k0;
+            gemm_copy_a(g, s.i0, s.i1, s.k0, s.depth, s.block);
+            for (size_t q = p0; q < p1; q++) {
+                gemm_panel(g, &s, q);
+            }
+        }
+    }
+}
+
+void hth_gemm_share(const hth_gemm *g, int i, int n, float *scratch)
+{
+    size_t panels = hth_gemm_panels(g->n), begin, end;
+    if (g->m >= GEMM_SPLIT || panels < (size_t)n) {
+        hth_team_range(g->m, i, n, &begin, &end);
+        hth_gemm_block(g, begin, end, 0, panels, scratch);
+    } else {
+        hth_team_range(panels, i, n, &begin, &end);
+        hth_gemm_block(g, 0, g->m, begin, end, scratch);
+    }
+}
