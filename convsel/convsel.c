@@ -106,7 +106,8 @@ void hth_convsel_key(hth_device *d, const hth_graph *g, const hth_node *n, char 
                  (double)p->alpha, (double)p->beta);
     }
     text_add(&t, " | %s", d->props.fingerprint);
-    key_fit(&t, out, cap);
+    key_fit(&t, out,
+            cap < HTH_CONVSEL_KEY ? cap : HTH_CONVSEL_KEY); // the same whatever room there is
 }
 
 void hth_convsel_front(hth_choice *list, int n, double tolerance)

@@ -9,7 +9,7 @@
 #include "graph/graph.h"
 
 #define HTH_MAX_CHOICES 32
-#define HTH_CONVSEL_KEY 512 // bytes that every key fits
+#define HTH_CONVSEL_KEY 480 // bytes that every key fits: less than LMDB allows
 // Largest error of a choice on the front: what f32 training and inference tolerate of Winograd, not
 // of a wrong result.
 #define HTH_CONVSEL_TOLERANCE 1e-3

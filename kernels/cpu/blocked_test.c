@@ -88,14 +88,15 @@ static void pooling(void **state)
 static void reduce_mean_is_a_pool(void **state)
 {
     (void)state;
-    for (int l = 0; l < 2; l++) {
+    for (int l = 0; l < 3; l++) {
         fixture f;
+        bool keep = l < 2; // without, the result is a matrix
         fixture_open(&f, 3);
         int in[2] = {fixture_value(&f, SHAPE(2, 21, 7, 5)), -1},
-            out = fixture_value(&f, SHAPE(2, 21, 1, 1));
+            out = fixture_value(&f, keep ? SHAPE(2, 21, 1, 1) : SHAPE(2, 21));
         in[1] = fixture_const_of(&f, HTH_DT_I64, SHAPE(2), (int64_t[]){-1, 2});
-        hth_node_set_int(fixture_node(&f, HTH_OP_REDUCE_MEAN, in, 2, &out, 1), "keepdims", 1);
-        place(&f, layouts[l]);
+        hth_node_set_int(fixture_node(&f, HTH_OP_REDUCE_MEAN, in, 2, &out, 1), "keepdims", keep);
+        place(&f, keep ? layouts[l] : HTH_LAYOUT_PLAIN);
         assert_string_not_equal(implementation(&f), "ref");
         fixture_check(&f, NULL, false, 1e-5);
         fixture_close(&f);

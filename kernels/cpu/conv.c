@@ -120,7 +120,8 @@ static hth_err conv_describe(const hth_graph *g, const hth_node *n, hth_layout i
         return hth_fail(HTH_ENOTSUP, "node '%s': dtype, rank or empty output", n->name);
     }
     if (w->constant == NULL || (bias && g->values[n->inputs[2]].constant == NULL)) {
-        return hth_fail(HTH_ENOTSUP, "node '%s': its filter is computed and cannot be packed once", n->name);
+        return hth_fail(HTH_ENOTSUP, "node '%s': its filter is computed and cannot be packed once",
+                        n->name);
     }
     f->op.kind = f->transposed ? HTH_DN_DECONV : HTH_DN_CONV;
     f->op.src = hth_dn_md_of(HTH_DT_F32, &x->shape, in);

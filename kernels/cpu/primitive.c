@@ -202,7 +202,7 @@ static bool reduces_all_spatial(const hth_graph *g, const hth_node *n, int rank)
     const hth_const *c =
         n->n_inputs > 1 && n->inputs[1] >= 0 ? g->values[n->inputs[1]].constant : NULL;
     if (c == NULL || c->data == NULL || c->dtype != HTH_DT_I64 ||
-        hth_node_int(n, "keepdims", 1) == 0 || c->bytes != sizeof(int64_t) * (size_t)(rank - 2)) {
+        c->bytes != sizeof(int64_t) * (size_t)(rank - 2)) {
         return false;
     }
     unsigned seen = 0;
@@ -231,6 +231,10 @@ hth_err cpu_pool_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
     } else if (n->op == HTH_OP_REDUCE_MEAN && !reduces_all_spatial(g, n, op.src.ndims)) {
         return hth_fail(HTH_ENOTSUP, "node '%s': not a global average", n->name);
     } else {
+        if (op.dst.ndims == 2) { // keepdims 0: the same numbers
+            int64_t dims[5] = {op.src.dims[0], op.src.dims[1], 1, 1, 1};
+            op.dst = hth_dn_md_plain(HTH_DT_F32, op.src.ndims, dims);
+        }
         pool_global(&op.src, &op);
     }
     return prim_kernel(d, &op, false, out);
@@ -248,6 +252,7 @@ hth_layout cpu_pool_layout(hth_device *d, const hth_graph *g, const hth_node *n,
     hth_layout l = cpu_any_layout(d, g, n, any);
     *any = *any && (n->n_outputs < 2 || n->outputs[1] < 0) &&
            (n->op != HTH_OP_REDUCE_MEAN ||
-            reduces_all_spatial(g, n, g->values[n->inputs[0]].shape.rank));
+            (hth_node_int(n, "keepdims", 1) != 0 &&
+             reduces_all_spatial(g, n, g->values[n->inputs[0]].shape.rank)));
     return l;
 }

@@ -117,8 +117,7 @@ static resize_tap *resize_taps(const hth_node *n, bool linear, size_t in, size_t
     const char *nearest = hth_node_str(n, "nearest_mode", "round_prefer_floor");
     resize_tap *t = hth_calloc(out, sizeof *t);
     for (size_t i = 0; t != NULL && i < out; i++) {
-        double x = resize_source(mode, (double)i, scale, (double)in),
-               top = (double)in - 1;
+        double x = resize_source(mode, (double)i, scale, (double)in), top = (double)in - 1;
         x = fmin(fmax(linear ? x : resize_nearest(nearest, x), 0), top);
         t[i].first = (uint32_t)x;
         t[i].second = (uint32_t)fmin(floor(x) + 1, top);
