@@ -71,6 +71,14 @@ static double dtype_half(uint16_t h)
     return h & 0x8000 ? -v : v;
 }
 
+static double dtype_bfloat(uint16_t h)
+{
+    uint32_t bits = (uint32_t)h << 16; // the upper half of a binary32
+    float f;
+    memcpy(&f, &bits, sizeof f);
+    return f;
+}
+
 #define DTYPE_LOAD(type, data, i)                                                                  \
     (memcpy(&u.type, (const uint8_t *)(data) + (i) * sizeof u.type, sizeof u.type), u.type)
 
@@ -113,8 +121,7 @@ double hth_dtype_value(int dtype, const void *data, size_t i)
     case HEARTH_F16:
         return dtype_half(DTYPE_LOAD(u16, data, i));
     case HEARTH_BF16:
-        u.u32 = (uint32_t)DTYPE_LOAD(u16, data, i) << 16;
-        return u.f;
+        return dtype_bfloat(DTYPE_LOAD(u16, data, i));
     default:
         return NAN;
     }

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// hearth.h - the public API: one way to use hearth over a local socket, over the network, or embedded.
+// hearth.h - the public API: one way to use hearth over a local socket, over the network, or
+// embedded.
 //
-// A connection is opened once and used from any thread; calls block until they are answered. Every function returns
-// HEARTH_OK or an error code; hearth_error() gives the sentence for the calling thread. Structures filled by hearth are
-// freed by the function that the comment names. Tensors are row-major, little-endian.
+// A connection is opened once and used from any thread; calls block until they are answered. Every
+// function returns HEARTH_OK or an error code; hearth_error() gives the sentence for the calling
+// thread. Structures filled by hearth are freed by the function that the comment names. Tensors are
+// row-major, little-endian.
 #ifndef HEARTH_H
 #define HEARTH_H
 
@@ -14,8 +16,8 @@
 extern "C" {
 #endif
 
-#define HEARTH_API __attribute__((visibility("default")))
-#define HEARTH_VERSION "0.1.0"
+#define HEARTH_API      __attribute__((visibility("default")))
+#define HEARTH_VERSION  "0.1.0"
 #define HEARTH_MAX_RANK 8
 
 typedef enum hearth_status {
@@ -38,17 +40,28 @@ typedef enum hearth_status {
 
 // Element types, ONNX numbering.
 typedef enum hearth_dtype {
-    HEARTH_F32 = 1, HEARTH_U8 = 2, HEARTH_I8 = 3, HEARTH_U16 = 4, HEARTH_I16 = 5, HEARTH_I32 = 6, HEARTH_I64 = 7,
-    HEARTH_BOOL = 9, HEARTH_F16 = 10, HEARTH_F64 = 11, HEARTH_U32 = 12, HEARTH_U64 = 13, HEARTH_BF16 = 16
+    HEARTH_F32 = 1,
+    HEARTH_U8 = 2,
+    HEARTH_I8 = 3,
+    HEARTH_U16 = 4,
+    HEARTH_I16 = 5,
+    HEARTH_I32 = 6,
+    HEARTH_I64 = 7,
+    HEARTH_BOOL = 9,
+    HEARTH_F16 = 10,
+    HEARTH_F64 = 11,
+    HEARTH_U32 = 12,
+    HEARTH_U64 = 13,
+    HEARTH_BF16 = 16
 } hearth_dtype;
 
 typedef struct hearth hearth; // a connection
 
 typedef struct hearth_options {
-    const char *store;      // inproc: directory of the store (created if absent); else ignored
-    const char *device;     // inproc: "cpu:mem=2GiB,threads=2"; NULL: "cpu"
-    uint64_t timeout_ms;    // per call, 0: 10 minutes
-    int no_shared_memory;   // 1: never pass tensors through shared memory
+    const char *store;    // inproc: directory of the store (created if absent); else ignored
+    const char *device;   // inproc: "cpu:mem=2GiB,threads=2"; NULL: "cpu"
+    uint64_t timeout_ms;  // per call, 0: 10 minutes
+    int no_shared_memory; // 1: never pass tensors through shared memory
 } hearth_options;
 
 typedef struct hearth_tensor {
@@ -60,41 +73,49 @@ typedef struct hearth_tensor {
     size_t bytes;
 } hearth_tensor;
 
-// hearth_open connects to `url`: "ipc:///run/hearth.sock", "tcp://host:port", or "inproc://" (an engine inside this
-// process, on options->store). options may be NULL except for inproc. On error *out is NULL.
+// hearth_open connects to `url`: "ipc:///run/hearth.sock", "tcp://host:port", or "inproc://" (an
+// engine inside this process, on options->store). options may be NULL except for inproc. On error
+// *out is NULL.
 HEARTH_API hearth_status hearth_open(const char *url, const hearth_options *options, hearth **out);
 HEARTH_API void hearth_close(hearth *h); // NULL is allowed; waits for calls in flight
-HEARTH_API const char *hearth_error(void);              // sentence of the calling thread's last error; never NULL
+HEARTH_API const char *
+hearth_error(void); // sentence of the calling thread's last error; never NULL
 HEARTH_API const char *hearth_strerror(hearth_status s); // constant phrase
 
-// hearth_infer runs one request. `model` is "name" or "name:version". Outputs: *outputs gets an array of *n tensors,
-// freed by hearth_tensors_free. Inputs are borrowed for the call; `name` may be NULL when the model has one input.
-HEARTH_API hearth_status hearth_infer(hearth *h, const char *model, const hearth_tensor *inputs, int n_inputs,
-                                      hearth_tensor **outputs, int *n_outputs);
+// hearth_infer runs one request. `model` is "name" or "name:version". Outputs: *outputs gets an
+// array of *n tensors, freed by hearth_tensors_free. Inputs are borrowed for the call; `name` may
+// be NULL when the model has one input.
+HEARTH_API hearth_status hearth_infer(hearth *h, const char *model, const hearth_tensor *inputs,
+                                      int n_inputs, hearth_tensor **outputs, int *n_outputs);
 HEARTH_API void hearth_tensors_free(hearth_tensor *t, int n);
 
-// hearth_buffer_alloc gives memory that hearth_infer passes to a local server without copying: fill it and use it as a
-// tensor's data. Plain memory when the server is not local. Freed by hearth_buffer_free.
+// hearth_buffer_alloc gives memory that hearth_infer passes to a local server without copying: fill
+// it and use it as a tensor's data. Plain memory when the server is not local. Freed by
+// hearth_buffer_free.
 HEARTH_API hearth_status hearth_buffer_alloc(hearth *h, size_t bytes, void **out);
 HEARTH_API void hearth_buffer_free(hearth *h, void *data);
 
-// hearth_import reads an ONNX file (a path on this machine: local and embedded servers) into the store as a new
-// version. progress may be NULL; returning non-zero from it cancels.
+// hearth_import reads an ONNX file (a path on this machine: local and embedded servers) into the
+// store as a new version. max_batch is kept with it: 0: a symbolic first dimension is not a batch;
+// negative: not said. progress may be NULL; returning non-zero from it cancels.
 typedef struct hearth_import_result {
     int version, unchanged;
     uint64_t tensors_new, tensors_shared, bytes_new, bytes_shared;
 } hearth_import_result;
 typedef int (*hearth_progress)(void *ctx, const char *what, uint64_t done, uint64_t total);
-HEARTH_API hearth_status hearth_import(hearth *h, const char *name, const char *path, int max_batch, hearth_progress progress,
-                                       void *ctx, hearth_import_result *out);
+HEARTH_API hearth_status hearth_import(hearth *h, const char *name, const char *path, int max_batch,
+                                       hearth_progress progress, void *ctx,
+                                       hearth_import_result *out);
 
-// hearth_query asks for a document: "models", "model NAME[:V]", "devices", "stats", and the long-running "bench",
-// "plan", "convsel" with JSON arguments. *json is a JSON text, freed by hearth_free.
-HEARTH_API hearth_status hearth_query(hearth *h, const char *what, const char *arguments_json, hearth_progress progress, void *ctx,
-                                      char **json);
+// hearth_query asks for a document: "models", "model NAME[:V]", "devices", "stats", and the
+// long-running "bench", "plan", "convsel" with JSON arguments. *json is a JSON text, freed by
+// hearth_free.
+HEARTH_API hearth_status hearth_query(hearth *h, const char *what, const char *arguments_json,
+                                      hearth_progress progress, void *ctx, char **json);
 HEARTH_API void hearth_free(void *p);
 
-// hearth_remove removes a version ("name:3") or all of them ("name"); hearth_gc removes tensors nobody refers to.
+// hearth_remove removes a version ("name:3") or all of them ("name"); hearth_gc removes tensors
+// nobody refers to.
 HEARTH_API hearth_status hearth_remove(hearth *h, const char *model);
 HEARTH_API hearth_status hearth_gc(hearth *h, uint64_t *files, uint64_t *bytes);
 // hearth_export writes a version's tensors to a safetensors file on this machine.

@@ -81,7 +81,7 @@ static const char *table_label(const char *key)
 static void table_rows(FILE *f, const json_t *rows)
 {
     const char *keys[TABLE_COLUMNS], *key;
-    int width[TABLE_COLUMNS], n = 0;
+    int width[TABLE_COLUMNS] = {0}, n = 0;
     char cell[TABLE_CELL];
     size_t i;
     const json_t *row;

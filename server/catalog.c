@@ -27,7 +27,8 @@ hth_err hth_catalog_parse(const char *model, char name[201], int *version)
         char *end;
         long v = strtol(colon + 1, &end, 10);
         if (end == colon + 1 || *end != 0 || v < 1 || v > INT32_MAX) {
-            return hth_fail(HTH_EINVAL, "'%.64s' is not a version: NAME:1, NAME:2, ..", model);
+            return hth_fail(HTH_EINVAL, "'%.32s' is not a version of model '%s': versions are 1, 2, ..",
+                            colon + 1, name);
         }
         *version = (int)v;
     }

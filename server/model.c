@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "graph/onnx.h"
+#include "server/catalog.h"
 
 #include <jansson.h>
 #include <stdlib.h>
@@ -109,28 +110,6 @@ static hth_err model_load(hth_models *ms, hth_manifest *manifest, hth_model **ou
     return HTH_OK;
 }
 
-// spec_parse splits "name:version"; version 0 when none is given.
-static hth_err spec_parse(const char *spec, char *name, size_t cap, int *version)
-{
-    const char *colon = strrchr(spec, ':');
-    size_t n = colon != NULL ? (size_t)(colon - spec) : strlen(spec);
-    if (n == 0 || n >= cap) {
-        return hth_fail(HTH_EINVAL, "'%.64s' is not a model name", spec);
-    }
-    memcpy(name, spec, n);
-    name[n] = '\0';
-    *version = 0;
-    if (colon != NULL) {
-        char *end;
-        long v = strtol(colon + 1, &end, 10);
-        if (end == colon + 1 || *end != '\0' || v <= 0 || v > INT32_MAX) {
-            return hth_fail(HTH_EINVAL, "'%.32s' is not a version of model '%s': versions are 1, 2, ..", colon + 1, name);
-        }
-        *version = (int)v;
-    }
-    return HTH_OK;
-}
-
 hth_err hth_model_find(hth_models *ms, const char *spec, hth_model **out)
 {
     char name[208];
@@ -145,7 +124,7 @@ hth_err hth_model_find(hth_models *ms, const char *spec, hth_model **out)
         models_forget(ms);
         ms->seen_change = change;
     }
-    HTH_TRY(spec_parse(spec, name, sizeof name, &version));
+    HTH_TRY(hth_catalog_parse(spec, name, &version));
     hth_manifest manifest;
     HTH_TRY(hth_store_get(ms->store, name, version, &manifest));
     hth_model *m = ms->list;

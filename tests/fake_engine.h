@@ -111,6 +111,7 @@ static void *fake_main(void *arg)
 hth_err hth_engine_open(const hth_engine_config *config, hth_store *store, hth_engine **out)
 {
     hth_engine *e = hth_calloc(1, sizeof *e);
+    (void)store; // nothing is loaded
     *out = e;
     HTH_TRY(hth_mailbox_open(config->queue > 0 ? (size_t)config->queue : 1024, 20000, &e->mailbox));
     e->running = pthread_create(&e->thread, NULL, fake_main, e) == 0;
