@@ -89,10 +89,12 @@ typedef struct hth_plan {
 void hth_problem_fini(hth_problem *p);
 void hth_plan_free(hth_plan *p); // NULL is allowed
 
-// hth_plan_inference plans a forward pass: liveness, in-place, arena offsets, one algorithm per
-// node (the fastest whose workspace fits), and, when weights + arena exceed the budget, which
-// weights are streamed and when they are prefetched. HTH_ETOOBIG: not even the floor fits; the
-// detail says how many bytes it needs. Any thread; a function of its input.
+// hth_plan_inference plans a forward pass: liveness, in-place, arena offsets, one algorithm per node (the fastest whose
+// workspace fits), and, when weights + arena exceed the budget, which weights are streamed and when they are prefetched.
+// resident_bytes + arena_bytes <= budget, each weight rounded up to 64 bytes. Without a link (h2d_bytes_per_s <= 0)
+// nothing is streamed. Inputs that are not external are allocated by the first instructions and filled by the caller; a
+// weight that no node reads counts as streamed and is never fetched. Unmeasured alternatives are taken in their order.
+// HTH_ETOOBIG: not even the floor fits; the detail says how many bytes it needs. Any thread; a function of its input.
 hth_err hth_plan_inference(const hth_problem *p, hth_plan **out);
 
 // hth_plan_floor computes the smallest budget under which hth_plan_inference succeeds.

@@ -60,12 +60,12 @@ static hth_err inference_decide(hth_place *x)
         }
         HTH_TRY(hth_place_assign(x, x->p->budget - x->decision.resident_bytes));
         if (hth_place_bytes(x) <= x->p->budget) {
-            return hth_place_polish(x, false);
+            return hth_place_polish(x);
         }
         budget = inference_tighten(budget, floor, hth_place_bytes(x) - x->p->budget, round);
     }
     HTH_TRY(inference_floor(x, true, &floor));
-    return hth_place_polish(x, true);
+    return hth_place_polish(x);
 }
 
 // No plan is faster: all nodes at their fastest, and over the link at least the weights that find

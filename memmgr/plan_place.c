@@ -166,12 +166,10 @@ static void place_polish_weights(hth_place *x)
     }
 }
 
-hth_err hth_place_polish(hth_place *x, bool and_weights)
+hth_err hth_place_polish(hth_place *x)
 {
     int *start = NULL, *list = NULL, widest = 0;
-    if (and_weights) {
-        place_polish_weights(x);
-    }
+    place_polish_weights(x);
     uint64_t limit = x->p->budget - x->decision.resident_bytes, top;
     hth_err err = place_stages(x, &start, &list);
     for (int s = 0; err == HTH_OK && s < x->p->n_nodes; s++) {
