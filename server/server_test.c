@@ -386,6 +386,43 @@ static void test_concurrent(void **state)
     hearth_close(h);
 }
 
+// Whichever allocation fails, on either side, the call ends with an error and everything it held is
+// given back.
+static void test_out_of_memory(void **state)
+{
+    fixture *f = *state;
+    hearth *h = open_or_fail(f->ipc, 5000);
+    float x[4] = {1, 2, 3, 4};
+    hearth_tensor in = vector("x", x, 4), *out;
+    int n, failures = 0;
+    echo(h, 4); // the call's context exists
+    int64_t live = hth_alloc_live();
+    for (uint64_t nth = 1; nth < 200; nth++) {
+        uint64_t before = hth_alloc_count();
+        hth_fault_alloc(nth);
+        hearth_status s = hearth_infer(h, "m", &in, 1, &out, &n);
+        bool reached = hth_alloc_count() - before >= nth;
+        hth_fault_alloc(0);
+        if (s == HEARTH_OK) {
+            assert_memory_equal(out[0].data, x, sizeof x);
+            hearth_tensors_free(out, n);
+        } else {
+            assert_true(s == HEARTH_ENOMEM || s == HEARTH_ECORRUPT);
+            failures++;
+        }
+        if (!reached) {
+            break;
+        }
+    }
+    assert_true(failures > 5);
+    for (int i = 0; i < 1000 && hth_alloc_live() != live; i++) {
+        fake_nap(); // the server's side of the last call
+    }
+    assert_int_equal(hth_alloc_live(), live);
+    echo(h, 4);
+    hearth_close(h);
+}
+
 static void test_second_server(void **state)
 {
     fixture *f = *state, second = *f;
@@ -501,8 +538,8 @@ int main(int argc, char **argv)
         T(test_echo),          T(test_errors),          T(test_remote_names_no_files),
         T(test_garbage),       T(test_queries),         T(test_shared_memory),
         T(test_killed_client), T(test_timeout_cancels), T(test_concurrent),
-        T(test_second_server), T(test_stop_while_busy), T(test_restart),
-        T(test_embedded),
+        T(test_out_of_memory), T(test_second_server),   T(test_stop_while_busy),
+        T(test_restart),       T(test_embedded),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
