@@ -46,6 +46,8 @@ typedef struct hth_problem {
     uint64_t budget; // bytes for everything: resident weights, arena, workspaces
     char device[160];
     double h2d_bytes_per_s, d2h_bytes_per_s, latency_us;
+    double copy_interference; // share of a copy's time that compute loses while it runs: 0 on a GPU, more where
+                              // copies and compute share processors
     int n_tensors, n_nodes;
     hth_plan_tensor *tensors;
     hth_plan_node *nodes; // execution order

@@ -87,9 +87,10 @@ static json_t *file_problem(const hth_problem *p)
     for (int i = 0; i < p->n_nodes; i++) {
         json_array_append_new(nodes, file_node(p, i));
     }
-    return json_pack("{s:I, s:s, s:{s:f, s:f, s:f}, s:o, s:o}", "budget", (json_int_t)p->budget,
+    return json_pack("{s:I, s:s, s:{s:f, s:f, s:f, s:f}, s:o, s:o}", "budget", (json_int_t)p->budget,
                      "device", p->device, "link", "h2d", p->h2d_bytes_per_s, "d2h",
-                     p->d2h_bytes_per_s, "latency_us", p->latency_us, "tensors",
+                     p->d2h_bytes_per_s, "latency_us", p->latency_us, "interference",
+                     p->copy_interference, "tensors",
                      file_whole(tensors, p->n_tensors), "nodes", file_whole(nodes, p->n_nodes));
 }
 
@@ -348,6 +349,7 @@ static hth_err file_read_problem(const json_t *o, hth_problem *p)
     HTH_TRY(file_number(link, "h2d", 0, &p->h2d_bytes_per_s));
     HTH_TRY(file_number(link, "d2h", 0, &p->d2h_bytes_per_s));
     HTH_TRY(file_number(link, "latency_us", 0, &p->latency_us));
+    HTH_TRY(file_number(link, "interference", 0, &p->copy_interference));
     HTH_TRY(file_read_list(o, "tensors", sizeof *p->tensors, file_fill_tensor, (void **)&p->tensors,
                            &p->n_tensors));
     HTH_TRY(file_read_list(o, "nodes", sizeof *p->nodes, file_fill_node, (void **)&p->nodes,

@@ -188,6 +188,8 @@ static void stream_decode(hth_stream_model *m, uint64_t budget, bool leads_first
     for (int u = 0; u < m->n_uses; u++) {
         d->link_bytes += d->fetched[u] ? m->weight[m->use[u].weight].bytes : 0;
     }
+    double link_us = d->link_bytes > 0 ? (double)d->link_bytes / m->p->h2d_bytes_per_s * 1e6 : 0;
+    d->cost_us = d->time_us + m->p->copy_interference * link_us;
 }
 
 static void stream_copy(const hth_stream_model *m, const hth_stream_decision *from,
@@ -198,14 +200,15 @@ static void stream_copy(const hth_stream_model *m, const hth_stream_decision *fr
     memcpy(to->fetched, from->fetched, (size_t)m->n_uses * sizeof *to->fetched);
     memcpy(to->begin, from->begin, (size_t)m->n_uses * sizeof *to->begin);
     to->time_us = from->time_us;
+    to->cost_us = from->cost_us;
     to->link_bytes = from->link_bytes;
     to->resident_bytes = from->resident_bytes;
 }
 
 static bool stream_better(const hth_stream_decision *a, const hth_stream_decision *b)
 {
-    return a->time_us < b->time_us ||
-           (a->time_us == b->time_us && a->time_us < INFINITY && a->link_bytes < b->link_bytes);
+    return a->cost_us < b->cost_us ||
+           (a->cost_us == b->cost_us && a->cost_us < INFINITY && a->link_bytes < b->link_bytes);
 }
 
 // Decodes `x` both ways; takes it over into `best` when better. True when it was.

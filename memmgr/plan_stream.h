@@ -48,6 +48,7 @@ typedef struct hth_stream_decision {
     bool *fetched;  // per use: false when kept from the use before (or when not streamed)
     int *begin;     // per use: stage from which its bytes are taken
     double time_us; // INFINITY: does not fit
+    double cost_us; // time and what the copies take from compute: what is minimised
     uint64_t link_bytes, resident_bytes;
 } hth_stream_decision;
 

@@ -243,7 +243,9 @@ static hth_err compile_problem(hth_site *site, hth_program *p, const menu *menus
     const hth_device_props *props = &site->device->props;
     int cap_tensors = 0, cap_weights = 0;
     program_drop_problem(p);
-    p->problem = (hth_problem){.budget = p->budget, .h2d_bytes_per_s = 8e9, .d2h_bytes_per_s = 8e9, .latency_us = 5};
+    p->problem = (hth_problem){.budget = p->budget, .h2d_bytes_per_s = site->link_bytes_per_s,
+                               .d2h_bytes_per_s = site->link_bytes_per_s, .latency_us = 5,
+                               .copy_interference = site->copy_interference};
     snprintf(p->problem.device, sizeof p->problem.device, "%s", props->fingerprint);
     p->problem.nodes = hth_calloc((size_t)p->graph->n_nodes, sizeof *p->problem.nodes);
     if (p->problem.nodes == NULL) {

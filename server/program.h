@@ -31,6 +31,8 @@ typedef struct hth_site {
     hth_residency *residency;
     const hth_timing_cache *timings;
     double tolerance; // of convolution algorithms: largest error / largest output
+    double link_bytes_per_s;  // host to device, measured
+    double copy_interference; // hth_problem's
     void *arena;
     size_t arena_bytes;
     hth_program *active; // list of active programs, most recently used first
