@@ -3,6 +3,7 @@
 // layouts, and every algorithm that is offered. Winograd's transforms lose two to three digits, so
 // it has a tolerance of its own.
 #include "kernels/cpu/fixture.h"
+#include "kernels/cpu/winograd.h"
 
 typedef struct conv_case {
     int rank;
@@ -238,6 +239,37 @@ static void equal_filters_have_equal_forms(void **state)
     assert_string_not_equal(form[0], form[2]);
 }
 
+static void failed_allocations_leave_nothing(void **state)
+{
+    (void)state;
+    static const char *const algorithm[] = {NULL, HTH_WINOGRAD_NAME, "ref"};
+    conv_case c = {4, 1, 32, 32, 1, 12, 3, 1, 1, 1, false, true, false};
+    for (int i = 0; i < 3; i++) {
+        fixture f;
+        hth_node *n = case_open(&f, &c, 1);
+        hth_kernel *k = NULL;
+        n->post[n->n_post++] = (hth_post_op){HTH_OP_SWISH, -1, 1, 0};
+        if (case_place(&f) != HTH_LAYOUT_C16 && i == 1) {
+            fixture_close(&f);
+            continue; // no AVX-512 here
+        }
+        int64_t live = hth_alloc_live();
+        hth_err err = HTH_ENOMEM;
+        for (uint64_t nth = 1; err != HTH_OK; nth++) {
+            hth_fault_alloc(nth);
+            err = hth_kernel_prepare(&f.device, f.graph, n, algorithm[i], &k);
+            hth_fault_alloc(0);
+            assert_true(nth > 1 || err != HTH_OK);
+            assert_true(err == HTH_OK || err == HTH_ENOMEM);
+            if (err == HTH_OK) {
+                hth_kernel_close(k);
+            }
+            assert_true(hth_alloc_live() == live);
+        }
+        fixture_close(&f);
+    }
+}
+
 static void unknown_algorithm_is_refused(void **state)
 {
     (void)state;
@@ -261,6 +293,7 @@ int main(void)
         cmocka_unit_test(winograd_is_offered),
         cmocka_unit_test(equal_filters_have_equal_forms),
         cmocka_unit_test(narrow_channels_stay_blocked),
+        cmocka_unit_test(failed_allocations_leave_nothing),
         cmocka_unit_test(unknown_algorithm_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
