@@ -14,10 +14,16 @@ step 'SPDX lines'
 git ls-files '*.c' '*.h' '*.proto' '*.sh' '*.py' Makefile | xargs grep -L 'SPDX-License-Identifier: Apache-2.0' | grep . && bad=1
 step 'format (clang-format 14)'
 case $(clang-format --version 2>/dev/null) in
-*version\ 14.*) git ls-files '*.c' '*.h' | xargs clang-format --dry-run -Werror || bad=1 ;;
+*version\ 14.*)
+    for f in $(git ls-files '*.c' '*.h'); do
+        clang-format "$f" | cmp -s - "$f" || { echo "$f: make format changes it"; bad=1; }
+    done ;;
 *) echo "SKIP: format check: clang-format 14 (Debian 12) is not here" ;;
 esac
 step cppcheck
-git ls-files '*.c' | grep -v _test.c | xargs cppcheck -q -j2 --std=c11 --enable=warning,portability --inline-suppr --error-exitcode=1 \
-    --suppress=missingIncludeSystem --suppress=nullPointerArithmeticOutOfMemory '--suppress=preprocessorErrorDirective:*.pb-c.h' -D__x86_64__ -I. -I"$1/gen" --max-configs=2 || bad=1
+mkdir -p "$1/cppcheck" # what it found last time, for files that did not change
+git ls-files '*.c' | grep -v _test.c | xargs cppcheck -q -j2 --cppcheck-build-dir="$1/cppcheck" --std=c11 \
+    --enable=warning,portability --inline-suppr --error-exitcode=1 --max-configs=2 --suppress=missingIncludeSystem \
+    --suppress=nullPointerArithmeticOutOfMemory '--suppress=preprocessorErrorDirective:*.pb-c.h' \
+    -D__x86_64__ -I. -I"$1/gen" || bad=1
 exit $bad

@@ -98,7 +98,7 @@ static hth_err put_commit(hth_txn *t, void *ctx)
 {
     hth_put_job *j = ctx;
     MDB_val v;
-    int last;
+    int last = 0;
     uint32_t number = 0;
     HTH_TRY(put_name_files(j));
     HTH_TRY(hth_store_last(t, j->name, &last));

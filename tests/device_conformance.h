@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // tests/device_conformance.h - what every device must do, as cmocka tests. A device's test file
-// defines CONFORMANCE_SPEC (a specification with a budget of 1 MiB) and lists CONFORMANCE_TESTS
-// among its own.
+// defines CONFORMANCE_SPEC (a specification with a budget of 1 MiB; the fake device's otherwise)
+// and lists CONFORMANCE_TESTS among its own.
 #ifndef HTH_TESTS_DEVICE_CONFORMANCE_H
 #define HTH_TESTS_DEVICE_CONFORMANCE_H
 
@@ -15,6 +15,9 @@
 #include <string.h>
 #include <cmocka.h>
 
+#ifndef CONFORMANCE_SPEC
+#define CONFORMANCE_SPEC "fake:mem=1MiB"
+#endif
 #define CONFORMANCE_BUDGET ((size_t)1 << 20)
 #define CONFORMANCE_WORDS  256
 

@@ -181,7 +181,7 @@ static void fake_drain(fake_device *d, const fake_stream *s, const fake_event *e
             ahead = x;
         }
     }
-    while (s != NULL ? s->head < s->n_ops : e->done < target) {
+    while (s != NULL ? s->head < s->n_ops : e != NULL && e->done < target) {
         fake_step(d, fake_pick(d, ahead));
     }
 }

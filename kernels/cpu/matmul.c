@@ -36,13 +36,14 @@ typedef struct matmul_job {
 
 static float *matmul_scratch(const matmul_job *j, int i)
 {
-    return (float *)(j->workspace + (size_t)i * j->k->scratch);
+    return (float *)(void *)(j->workspace + (size_t)i * j->k->scratch);
 }
 
 static float *matmul_packed(const matmul_job *j, int i)
 {
     const matmul_kernel *k = j->k;
-    return (float *)(j->workspace + (size_t)k->n_threads * k->scratch + (size_t)i * k->packed);
+    return (float *)(void *)(j->workspace + (size_t)k->n_threads * k->scratch +
+                             (size_t)i * k->packed);
 }
 
 static hth_gemm matmul_batch(const matmul_job *j, size_t batch, const float **b)

@@ -74,7 +74,9 @@ static void sample_dimension(sample *s, int d, double x)
             weight[n] = s->weight[i] * sample_weight(s, first + t - x);
         }
     }
+    // cppcheck-suppress uninitvar ; false: the first n are written
     memcpy(s->offset, offset, (size_t)n * sizeof *offset);
+    // cppcheck-suppress uninitvar ; false: the first n are written
     memcpy(s->weight, weight, (size_t)n * sizeof *weight);
     s->n = n;
 }
