@@ -166,7 +166,7 @@ static void stream_algorithms(hth_stream_model *m, hth_stream_decision *d, const
 static void stream_decode(hth_stream_model *m, uint64_t budget, bool leads_first,
                           hth_stream_decision *d)
 {
-    d->time_us = INFINITY;
+    d->time_us = d->cost_us = INFINITY;
     d->resident_bytes = stream_resident(m, d);
     uint64_t room = budget - d->resident_bytes;
     if (d->resident_bytes > budget || stream_least_room(m, d) > room) {
@@ -240,7 +240,7 @@ uint64_t hth_stream_minimal(hth_stream_model *m, hth_stream_decision *d)
     }
     d->resident_bytes = m->fixed_bytes;
     stream_time(m, d);
-    d->time_us = m->end_us[m->n_stages];
+    d->time_us = d->cost_us = m->end_us[m->n_stages];
     return m->fixed_bytes + stream_least_room(m, d);
 }
 
@@ -385,7 +385,7 @@ hth_err hth_stream_search(hth_stream_model *m, uint64_t budget, uint64_t seed, b
         if (warm) {
             memcpy(x.stream, d->stream, (size_t)m->n_weights * sizeof *x.stream);
         }
-        d->time_us = INFINITY;
+        d->time_us = d->cost_us = INFINITY;
         stream_try(m, budget, &x, d);
         if (!warm || !(d->time_us < INFINITY)) {
             stream_starts(m, budget, rank, &x, d);
