@@ -83,6 +83,39 @@ static hth_layout follows(const hth_graph *g, const hth_node *n)
     return HTH_LAYOUT_PLAIN;
 }
 
+// plain_output keeps graph output `y`, which node `n` would write blocked as its output k, plain: the node writes a value of
+// its own, and a reorder follows.
+static hth_err plain_output(layout_state *st, hth_node *n, int k, int y)
+{
+    hth_graph *g = st->from;
+    hth_layout l = g->values[y].layout;
+    hth_value copy = g->values[y];
+    int blocked;
+    char *name = hth_asprintf("%s.%s", copy.name, hth_layout_name(l));
+    hth_err err = name == NULL ? no_memory() : hth_graph_add_value(g, name, copy.dtype, &copy.shape, &blocked);
+    hth_free(name);
+    HTH_TRY(err);
+    g->values[blocked].layout = l;
+    g->values[blocked].producer = g->values[y].producer;
+    g->values[y].layout = HTH_LAYOUT_PLAIN;
+    if (y < st->n_values) {
+        st->twin[l][y] = blocked;
+    }
+    n->outputs[k] = blocked;
+    return emit_reorder(st, blocked, y);
+}
+
+// moves says that input `k` lies in the node's layout: its data and the operands of post ops, but not the filter and bias
+// of a convolution, whose axes mean something else.
+static bool moves(const hth_graph *g, const hth_node *n, int k)
+{
+    bool filter = (n->op == HTH_OP_CONV || n->op == HTH_OP_CONV_TRANSPOSE) && (k == 1 || k == 2);
+    for (int i = 0; i < n->n_post; i++) {
+        filter &= n->post[i].input != k;
+    }
+    return n->inputs[k] >= 0 && g->values[n->inputs[k]].shape.rank >= 3 && !filter;
+}
+
 static hth_err layout_node(layout_state *st, const hth_fuse_oracle *o, hth_node *n)
 {
     hth_graph *g = st->from;
@@ -92,7 +125,7 @@ static hth_err layout_node(layout_state *st, const hth_fuse_oracle *o, hth_node 
     bool plain_first = l != HTH_LAYOUT_PLAIN && o->reads_plain != NULL && o->reads_plain(o->ctx, g, n);
     for (int k = 0; k < n->n_inputs; k++) {
         int v = n->inputs[k];
-        if (v < 0 || g->values[v].shape.rank < 3) {
+        if (!moves(g, n, k)) {
             continue;
         }
         hth_layout want = k == 0 && plain_first ? HTH_LAYOUT_PLAIN : l;
@@ -100,29 +133,18 @@ static hth_err layout_node(layout_state *st, const hth_fuse_oracle *o, hth_node 
         n->inputs[k] = v;
     }
     for (int k = 0; k < n->n_outputs; k++) {
-        if (n->outputs[k] >= 0 && k == 0) {
+        if (n->outputs[k] >= 0 && (k == 0 || n->op == HTH_OP_SPLIT)) {
             g->values[n->outputs[k]].layout = l;
         }
     }
-    // A graph output stays plain: the node writes a blocked value of its own, and a reorder follows.
-    int y = n->outputs[0];
-    if (l != HTH_LAYOUT_PLAIN && y >= 0 && g->values[y].is_output) {
-        hth_value copy = g->values[y];
-        int blocked;
-        char *name = hth_asprintf("%s.%s", copy.name, hth_layout_name(l));
-        hth_err err = name == NULL ? no_memory() : hth_graph_add_value(g, name, copy.dtype, &copy.shape, &blocked);
-        hth_free(name);
-        HTH_TRY(err);
-        g->values[blocked].layout = l;
-        g->values[y].layout = HTH_LAYOUT_PLAIN;
-        if (y < st->n_values) {
-            st->twin[l][y] = blocked;
+    HTH_TRY(emit(st, *n)); // the emitted copy shares n's arrays
+    for (int k = 0; k < n->n_outputs; k++) {
+        int y = n->outputs[k];
+        if (y >= 0 && g->values[y].is_output && g->values[y].layout != HTH_LAYOUT_PLAIN) {
+            HTH_TRY(plain_output(st, n, k, y));
         }
-        n->outputs[0] = blocked;
-        HTH_TRY(emit(st, *n));
-        return emit_reorder(st, blocked, y);
     }
-    return emit(st, *n);
+    return HTH_OK;
 }
 
 hth_err hth_pass_layout(hth_graph *g, const hth_fuse_oracle *o)
