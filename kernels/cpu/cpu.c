@@ -35,15 +35,18 @@ static const cpu_row cpu_table[] = {
 #define CPU_POOL(op) {HTH_OP_##op, cpu_pool_prepare, NULL, NULL, cpu_pool_layout, NULL}
     CPU_POOL(MAX_POOL), CPU_POOL(AVERAGE_POOL), CPU_POOL(GLOBAL_MAX_POOL), CPU_POOL(GLOBAL_AVERAGE_POOL),
     CPU_POOL(REDUCE_MEAN),
-#define CPU_BINARY(op) {HTH_OP_##op, cpu_binary_prepare, NULL, NULL, cpu_binary_layout, NULL}
+#define CPU_BINARY(op) {HTH_OP_##op, cpu_binary_prepare, NULL, NULL, cpu_binary_layout, NULL}, \
+                       {HTH_OP_##op, cpu_element_prepare, NULL, NULL, NULL, NULL}
     CPU_BINARY(ADD), CPU_BINARY(SUB), CPU_BINARY(MUL), CPU_BINARY(DIV), CPU_BINARY(MIN), CPU_BINARY(MAX),
-#define CPU_UNARY(op) {HTH_OP_##op, cpu_unary_prepare, NULL, NULL, cpu_any_layout, NULL}
+#define CPU_UNARY(op) {HTH_OP_##op, cpu_element_prepare, NULL, NULL, cpu_any_layout, NULL}, \
+                      {HTH_OP_##op, cpu_unary_prepare, NULL, NULL, NULL, NULL}
     CPU_UNARY(RELU), CPU_UNARY(LEAKY_RELU), CPU_UNARY(CLIP), CPU_UNARY(SIGMOID), CPU_UNARY(SWISH),
     CPU_UNARY(HARD_SWISH), CPU_UNARY(HARD_SIGMOID), CPU_UNARY(GELU), CPU_UNARY(TANH), CPU_UNARY(ELU),
     CPU_UNARY(ABS), CPU_UNARY(NEG), CPU_UNARY(SQRT), CPU_UNARY(EXP), CPU_UNARY(MISH),
     {HTH_OP_SCALE_SHIFT, cpu_scale_prepare, NULL, cpu_scale_can_fuse, cpu_any_layout, NULL},
     {HTH_OP_BATCH_NORMALIZATION, cpu_scale_prepare, NULL, NULL, cpu_any_layout, NULL},
     {HTH_OP_LRN, cpu_lrn_prepare, NULL, NULL, cpu_any_layout, NULL},
+    {HTH_OP_SOFTMAX, cpu_rows_prepare, NULL, NULL, NULL, NULL},
     {HTH_OP_SOFTMAX, cpu_softmax_prepare, NULL, NULL, NULL, NULL},
     {HTH_OP_LOG_SOFTMAX, cpu_softmax_prepare, NULL, NULL, NULL, NULL},
     {HTH_OP_CONCAT, cpu_concat_prepare, NULL, NULL, cpu_concat_layout, NULL},
@@ -51,6 +54,16 @@ static const cpu_row cpu_table[] = {
     {HTH_OP_RESIZE, cpu_resize_prepare, NULL, NULL, cpu_resize_layout, NULL},
     {HTH_OP_MAT_MUL, cpu_matmul_prepare, NULL, cpu_epilogue_can_fuse, NULL, NULL},
     {HTH_OP_GEMM, cpu_matmul_prepare, NULL, cpu_epilogue_can_fuse, NULL, NULL},
+    {HTH_OP_FUSED_ATTENTION, cpu_attention_prepare, NULL, NULL, NULL, NULL},
+#define CPU_PLAIN(op, how) {HTH_OP_##op, cpu_##how##_prepare, NULL, NULL, NULL, NULL}
+    CPU_PLAIN(LAYER_NORMALIZATION, norm), CPU_PLAIN(RMSNORMALIZATION, norm), CPU_PLAIN(GROUP_NORMALIZATION, norm),
+    CPU_PLAIN(INSTANCE_NORMALIZATION, norm),
+    CPU_PLAIN(ERF, element), CPU_PLAIN(RECIPROCAL, element),
+    CPU_PLAIN(TRANSPOSE, move), CPU_PLAIN(SLICE, move), CPU_PLAIN(EXPAND, move), CPU_PLAIN(GATHER, gather),
+    CPU_PLAIN(RESHAPE, view), CPU_PLAIN(SQUEEZE, view), CPU_PLAIN(UNSQUEEZE, view), CPU_PLAIN(FLATTEN, view),
+    CPU_PLAIN(IDENTITY, view),
+    CPU_PLAIN(REDUCE_SUM, rows), CPU_PLAIN(REDUCE_MEAN, rows), CPU_PLAIN(REDUCE_L2, rows),
+    CPU_PLAIN(REDUCE_SUM_SQUARE, rows),
     {HTH_OP_REORDER, cpu_reorder_prepare, NULL, NULL, NULL, NULL},
 };
 // clang-format on

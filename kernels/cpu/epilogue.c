@@ -5,6 +5,18 @@
 
 #include "kernels/cpu/vector.h"
 
+#define EPI_ROWS 16
+
+size_t hth_epilogue_offset(const hth_epilogue_step *s, size_t row)
+{
+    size_t at = 0;
+    for (int d = s->rank - 1; d > 0; d--) {
+        at += row % s->size[d] * s->step[d];
+        row /= s->size[d];
+    }
+    return s->rank > 0 ? at + row * s->step[0] : at;
+}
+
 #define EPI_EACH(EXPR)                                                                             \
     for (size_t i = 0; i < rows; i++) {                                                            \
         float *restrict p = y + i * ld;                                                            \
@@ -18,7 +30,7 @@
 #define EPI_WITH(EXPR)                                                                             \
     for (size_t i = 0; i < rows; i++) {                                                            \
         float *restrict p = y + i * ld;                                                            \
-        const float *q = s->operand + (row + i) / s->div % s->mod * s->row + col * s->col;         \
+        const float *q = s->operand + from[i] + col * s->col;                                      \
         if (s->col == 1) {                                                                         \
             for (size_t j = 0; j < n; j++) {                                                       \
                 float x = p[j], o = q[j];                                                          \
@@ -34,15 +46,23 @@
     }                                                                                              \
     break
 
-HTH_INLINE void epi_step(const hth_epilogue_step *s, float *y, size_t ld, size_t row, size_t rows,
-                         size_t col, size_t n)
+HTH_INLINE void epi_step(const hth_epilogue_step *s, float *y, size_t ld, const size_t *from,
+                         size_t rows, size_t col, size_t n)
 {
     float alpha = s->alpha, beta = s->beta;
     switch (s->op) {
     case HTH_OP_ADD:
         EPI_WITH(x + alpha * o);
+    case HTH_OP_SUB:
+        EPI_WITH(x - o);
     case HTH_OP_MUL:
         EPI_WITH(x * o);
+    case HTH_OP_DIV:
+        EPI_WITH(x / o);
+    case HTH_OP_MIN: // NaN of either operand stays
+        EPI_WITH(x < o || x != x ? x : o);
+    case HTH_OP_MAX:
+        EPI_WITH(x > o || x != x ? x : o);
     case HTH_OP_RELU:
         EPI_EACH(x < 0 ? 0 : x);
     case HTH_OP_LEAKY_RELU:
@@ -66,43 +86,73 @@ HTH_INLINE void epi_step(const hth_epilogue_step *s, float *y, size_t ld, size_t
             EPI_EACH(hth_gelu_tanhf(x));
         }
         EPI_EACH(hth_geluf(x));
+    case HTH_OP_EXP:
+        EPI_EACH(hth_expf(x));
+    case HTH_OP_ERF:
+        EPI_EACH(hth_erff(x));
+    case HTH_OP_SQRT:
+        EPI_EACH(sqrtf(x));
+    case HTH_OP_RECIPROCAL:
+        EPI_EACH(1.0F / x);
+    case HTH_OP_NEG:
+        EPI_EACH(-x);
+    case HTH_OP_ABS:
+        EPI_EACH(fabsf(x));
     default:
         break;
     }
 }
 
 HTH_VECTOR(epi_wide,
-           (const hth_epilogue_step *s, float *y, size_t ld, size_t row, size_t rows, size_t col),
-           (s, y, ld, row, rows, col))
+           (const hth_epilogue_step *s, float *y, size_t ld, const size_t *from, size_t rows,
+            size_t col),
+           (s, y, ld, from, rows, col))
 {
-    epi_step(s, y, ld, row, rows, col, 32);
+    epi_step(s, y, ld, from, rows, col, 32);
 }
 
 HTH_VECTOR(epi_any,
-           (const hth_epilogue_step *s, float *y, size_t ld, size_t row, size_t rows, size_t col,
-            size_t n),
-           (s, y, ld, row, rows, col, n))
+           (const hth_epilogue_step *s, float *y, size_t ld, const size_t *from, size_t rows,
+            size_t col, size_t n),
+           (s, y, ld, from, rows, col, n))
 {
-    epi_step(s, y, ld, row, rows, col, n);
+    epi_step(s, y, ld, from, rows, col, n);
+}
+
+static void epi_rows(const hth_epilogue_step *s, float *y, size_t ld, size_t row, size_t rows,
+                     size_t col, size_t n)
+{
+    size_t from[EPI_ROWS];
+    for (size_t i = 0; i < rows && s->input >= 0; i++) {
+        from[i] = hth_epilogue_offset(s, row + i);
+    }
+    if (n == 32) {
+        epi_wide(s, y, ld, from, rows, col);
+    } else {
+        epi_any(s, y, ld, from, rows, col, n);
+    }
 }
 
 void hth_epilogue_apply(const hth_epilogue *e, float *y, size_t ld, size_t row, size_t rows,
                         size_t col, size_t n)
 {
-    for (int i = 0; i < e->n; i++) {
-        if (n == 32) {
-            epi_wide(&e->step[i], y, ld, row, rows, col);
-        } else {
-            epi_any(&e->step[i], y, ld, row, rows, col, n);
+    for (size_t i = 0; i < rows; i += EPI_ROWS) {
+        size_t part = rows - i < EPI_ROWS ? rows - i : EPI_ROWS;
+        for (int k = 0; k < e->n; k++) {
+            epi_rows(&e->step[k], y + i * ld, ld, row + i, part, col, n);
         }
     }
 }
 
-static bool epi_known(hth_op op, bool binary)
+bool hth_epilogue_known(hth_op op, bool binary)
 {
     switch (op) {
     case HTH_OP_ADD:
+    case HTH_OP_SUB:
     case HTH_OP_MUL:
+    case HTH_OP_DIV:
+    case HTH_OP_MIN:
+    case HTH_OP_MAX:
         return binary;
     case HTH_OP_RELU:
     case HTH_OP_LEAKY_RELU:
@@ -114,43 +164,51 @@ static bool epi_known(hth_op op, bool binary)
     case HTH_OP_HARD_SWISH:
     case HTH_OP_ELU:
     case HTH_OP_GELU:
+    case HTH_OP_EXP:
+    case HTH_OP_ERF:
+    case HTH_OP_SQRT:
+    case HTH_OP_RECIPROCAL:
+    case HTH_OP_NEG:
+    case HTH_OP_ABS:
         return !binary;
     default:
         return false;
     }
 }
 
-// Leading dimensions of the operand must be ones, then the output's, then ones: row = i / div %
-// mod.
-bool hth_epilogue_operand(const hth_shape *s, const hth_shape *y, hth_epilogue_step *step)
+// Dimensions that the operand runs through like the output's rows, or not at all, are joined.
+bool hth_epilogue_operand(const hth_shape *s, const hth_shape *y, int keep, hth_epilogue_step *step)
 {
-    int lead = y->rank - s->rank, phase = 0;
-    if (lead < 0 || y->rank < 1) {
-        return false;
-    }
-    int64_t last = s->rank > 0 ? s->dim[s->rank - 1] : 1, n = y->dim[y->rank - 1];
-    step->col = last == n && n != 1;
-    step->row = (size_t)last;
-    step->div = step->mod = 1;
-    if (last != n && last != 1) {
-        return false;
-    }
-    for (int i = 0; i < y->rank - 1; i++) {
-        int64_t d = i < lead ? 1 : s->dim[i - lead];
-        if (y->dim[i] == 1) {
+    size_t size[HTH_MAX_RANK], at[HTH_MAX_RANK], stride = 1;
+    int lead = y->rank - s->rank, n = 0;
+    bool all = true, none = true;
+    for (int d = y->rank - 1; d >= 0; d--) {
+        int64_t from = d < lead ? 1 : s->dim[d - lead];
+        size_t here = from == 1 ? 0 : stride;
+        if (lead < 0 || (from != 1 && from != y->dim[d])) {
+            return false;
+        }
+        stride *= (size_t)from;
+        if (y->dim[d] == 1) {
             continue;
         }
-        if (d != 1 && d != y->dim[i]) {
-            return false;
+        if (d >= y->rank - keep) {
+            all = all && from != 1;
+            none = none && from == 1;
+        } else if (n > 0 && here == at[n - 1] * size[n - 1]) {
+            size[n - 1] *= (size_t)y->dim[d];
+        } else {
+            size[n] = (size_t)y->dim[d];
+            at[n++] = here;
         }
-        phase = phase == 0 && d != 1 ? 1 : phase == 1 && d == 1 ? 2 : phase;
-        if (phase == 2 && d != 1) {
-            return false;
-        }
-        step->mod *= phase == 1 ? (size_t)d : 1;
-        step->div *= phase == 2 ? (size_t)y->dim[i] : 1;
     }
-    return true;
+    step->col = !none;
+    step->rank = n;
+    for (int i = 0; i < n; i++) {
+        step->size[i] = size[n - 1 - i];
+        step->step[i] = at[n - 1 - i];
+    }
+    return all || none;
 }
 
 static bool epi_translate(const hth_graph *g, const hth_node *n, const hth_post_op *p, int operand,
@@ -158,11 +216,12 @@ static bool epi_translate(const hth_graph *g, const hth_node *n, const hth_post_
 {
     *step = (hth_epilogue_step){.op = p->op, .alpha = p->alpha, .beta = p->beta, .input = p->input};
     if (operand < 0) {
-        return epi_known(p->op, false);
+        return hth_epilogue_known(p->op, false);
     }
     const hth_value *v = &g->values[operand];
-    return epi_known(p->op, true) && v->dtype == HTH_DT_F32 && v->layout == HTH_LAYOUT_PLAIN &&
-           hth_epilogue_operand(&v->shape, &g->values[n->outputs[0]].shape, step);
+    return hth_epilogue_known(p->op, true) && v->dtype == HTH_DT_F32 &&
+           v->layout == HTH_LAYOUT_PLAIN &&
+           hth_epilogue_operand(&v->shape, &g->values[n->outputs[0]].shape, 1, step);
 }
 
 hth_err hth_epilogue_of(const hth_graph *g, const hth_node *n, hth_epilogue *e)

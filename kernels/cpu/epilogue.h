@@ -6,12 +6,14 @@
 
 #include "graph/graph.h"
 
-// The operand of element (i, j) is at operand[(i / div % mod) * row + j * col].
+// Element (i, j) has its operand at offset(i) + j * col; offset counts row i in dimensions size[],
+// outermost first, with distances step[].
 typedef struct hth_epilogue_step {
     hth_op op;
     float alpha, beta;
     int input; // -1: unary
-    size_t div, mod, row, col;
+    int rank;
+    size_t size[HTH_MAX_RANK], step[HTH_MAX_RANK], col;
     const float *operand; // of the current run
 } hth_epilogue_step;
 
@@ -25,9 +27,14 @@ typedef struct hth_epilogue {
 // operands are plain f32; rows are the output's last dimension. HTH_ENOTSUP names what is not
 // possible.
 hth_err hth_epilogue_of(const hth_graph *g, const hth_node *n, hth_epilogue *e);
-// hth_epilogue_operand finds how a tensor of shape `s` is read beside rows of `y`; false: not that
-// way.
-bool hth_epilogue_operand(const hth_shape *s, const hth_shape *y, hth_epilogue_step *step);
+// hth_epilogue_operand finds how a tensor of shape `s`, broadcast to `y`, is read beside rows that
+// are y's last `keep` dimensions; false: within those it is neither complete nor a single number.
+bool hth_epilogue_operand(const hth_shape *s, const hth_shape *y, int keep,
+                          hth_epilogue_step *step);
+// hth_epilogue_offset returns where the operands of row `row` start.
+size_t hth_epilogue_offset(const hth_epilogue_step *s, size_t row);
+// hth_epilogue_known says whether there is such a step.
+bool hth_epilogue_known(hth_op op, bool binary);
 // hth_epilogue_can says whether one more post op could be translated (an oracle's can_fuse).
 bool hth_epilogue_can(const hth_graph *g, const hth_node *n, const hth_post_op *p, int operand);
 // hth_epilogue_bind stores where the operands are.

@@ -216,7 +216,8 @@ static hth_err matmul_bias(matmul_kernel *k, const hth_graph *g, const hth_node 
     }
     hth_epilogue_step *s = &k->post.step[k->post.n++];
     *s = (hth_epilogue_step){.op = HTH_OP_ADD, .alpha = beta, .input = 2};
-    if (!hth_epilogue_operand(&g->values[n->inputs[2]].shape, &g->values[n->outputs[0]].shape, s)) {
+    if (!hth_epilogue_operand(&g->values[n->inputs[2]].shape, &g->values[n->outputs[0]].shape, 1,
+                              s)) {
         return hth_fail(HTH_ENOTSUP, "node '%s': shape of C", n->name);
     }
     return HTH_OK;

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+// Element-wise operators on plain f32 tensors: a piece of input 0, broadcast, is copied to the
+// output and the operator applied to it there, in the first-level cache, by the same loops that
+// apply post ops. Rows are as many trailing dimensions as every operand runs through alike.
+#include "kernels/cpu/plain.h"
+
+#include "base/alloc.h"
+#include "kernels/cpu/epilogue.h"
+
+#include <float.h>
+#include <string.h>
+
+#define ELEMENT_PIECE 2048 // floats: 8 KiB of output, with operands well inside 32 KiB
+
+typedef struct element_kernel {
+    hth_kernel base;
+    int n_threads;
+    size_t rows, cols, cost;
+    hth_epilogue_step first; // how input 0 is read
+    hth_epilogue chain;
+} element_kernel;
+
+typedef struct element_job {
+    const element_kernel *k;
+    hth_epilogue chain;
+    const float *x;
+    float *y;
+} element_job;
+
+static void element_load(const element_job *j, size_t row, size_t col, size_t n)
+{
+    const hth_epilogue_step *s = &j->k->first;
+    const float *x = j->x + hth_epilogue_offset(s, row) + col * s->col;
+    float *y = j->y + row * j->k->cols + col;
+    if (x == y) {
+        return;
+    }
+    if (s->col == 1) {
+        memcpy(y, x, n * sizeof *y);
+        return;
+    }
+    for (size_t i = 0; i < n; i++) {
+        y[i] = *x;
+    }
+}
+
+static void element_share(void *arg, int i, int n)
+{
+    const element_job *j = arg;
+    const element_kernel *k = j->k;
+    size_t pieces = (k->cols + ELEMENT_PIECE - 1) / ELEMENT_PIECE, begin, end;
+    size_t group = k->cols < ELEMENT_PIECE ? ELEMENT_PIECE / k->cols : 1;
+    size_t groups = (k->rows + group - 1) / group;
+    hth_team_range(groups * pieces, i, n, &begin, &end);
+    for (size_t w = begin; w < end; w++) {
+        size_t row = w / pieces * group, col = w % pieces * ELEMENT_PIECE;
+        size_t rows = k->rows - row < group ? k->rows - row : group;
+        size_t cols = k->cols - col < ELEMENT_PIECE ? k->cols - col : ELEMENT_PIECE;
+        for (size_t r = 0; r < rows; r++) {
+            element_load(j, row + r, col, cols);
+        }
+        hth_epilogue_apply(&j->chain, j->y + row * k->cols + col, k->cols, row, rows, col, cols);
+    }
+}
+
+static hth_err element_run(const hth_kernel *base, const hth_kernel_args *a)
+{
+    const element_kernel *k = (const element_kernel *)base;
+    element_job j = {k, k->chain, a->in[0], a->out[0]};
+    hth_epilogue_bind(&j.chain, a->in);
+    hth_cpu_share(k->n_threads, k->rows * k->cols * k->cost, element_share, &j);
+    return HTH_OK;
+}
+
+static void element_close(hth_kernel *base)
+{
+    hth_free(base);
+}
+
+// The operator itself as a step; Clip's bounds must be constant.
+static bool element_step(const hth_graph *g, const hth_node *n, hth_epilogue_step *s)
+{
+    bool binary = n->n_inputs == 2 && n->op != HTH_OP_CLIP;
+    *s = (hth_epilogue_step){.op = n->op, .alpha = 1, .input = binary ? 1 : -1};
+    if (!hth_epilogue_known(n->op, binary)) {
+        return false;
+    }
+    if (n->op != HTH_OP_CLIP) {
+        if (!binary) {
+            s->alpha = hth_node_float(n, "alpha",
+                                      n->op == HTH_OP_LEAKY_RELU     ? 0.01F
+                                      : n->op == HTH_OP_HARD_SIGMOID ? 0.2F
+                                                                     : 1.0F);
+            s->beta = hth_node_float(n, "beta", 0.5F);
+        }
+        if (n->op == HTH_OP_GELU) {
+            s->alpha = strcmp(hth_node_str(n, "approximate", "none"), "tanh") == 0;
+        }
+        return true;
+    }
+    s->alpha = -FLT_MAX;
+    s->beta = FLT_MAX;
+    for (int i = 1; i < n->n_inputs; i++) {
+        if (n->inputs[i] >= 0) {
+            const hth_const *c = g->values[n->inputs[i]].constant;
+            if (c == NULL || c->data == NULL) {
+                return false;
+            }
+            memcpy(i == 1 ? &s->alpha : &s->beta, c->data, sizeof s->alpha);
+        }
+    }
+    return true;
+}
+
+// The longest rows for which all operands are complete or a single number in a row.
+static void element_rows(const hth_graph *g, const hth_node *n, element_kernel *k, int operands)
+{
+    const hth_shape *y = &g->values[n->outputs[0]].shape;
+    hth_epilogue_step *s[2] = {&k->first, &k->chain.step[0]};
+    for (int keep = y->rank; keep >= 0; keep--) {
+        bool fits = true;
+        for (int i = 0; i < operands && fits; i++) {
+            fits = hth_epilogue_operand(&g->values[n->inputs[i]].shape, y, keep, s[i]);
+        }
+        if (fits) {
+            k->cols = 1;
+            for (int d = y->rank - keep; d < y->rank; d++) {
+                k->cols *= (size_t)y->dim[d];
+            }
+            k->rows = (size_t)hth_shape_elements(y) / k->cols;
+            return;
+        }
+    }
+}
+
+hth_err cpu_element_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
+                            const char *algorithm, hth_kernel **out)
+{
+    hth_epilogue_step step;
+    if (algorithm != NULL || n->n_post > 0 || !cpu_plain_f32(g, n, n->n_inputs) ||
+        !element_step(g, n, &step)) {
+        return hth_fail(HTH_ENOTSUP, "node '%s': not an element-wise loop", n->name);
+    }
+    element_kernel *k = hth_calloc(1, sizeof *k);
+    if (k == NULL) {
+        return hth_fail(HTH_ENOMEM, "out of memory for node '%s'", n->name);
+    }
+    k->base = (hth_kernel){.run = element_run,
+                           .close = element_close,
+                           .implementation = "element",
+                           .inplace_input = -1};
+    k->n_threads = d->props.n_threads;
+    k->chain = (hth_epilogue){.n = 1, .step = {step}};
+    k->cost = step.input < 0 ? 4 : 1;
+    element_rows(g, n, k, step.input < 0 ? 1 : 2);
+    const hth_value *x = &g->values[n->inputs[0]];
+    bool twice = step.input > 0 && n->inputs[0] == n->inputs[1];
+    if (hth_shape_equal(&x->shape, &g->values[n->outputs[0]].shape) && !twice) {
+        k->base.inplace_input = 0;
+    }
+    *out = &k->base;
+    return HTH_OK;
+}
+
+bool cpu_plain_f32(const hth_graph *g, const hth_node *n, int inputs)
+{
+    for (int i = 0; i < inputs + n->n_outputs; i++) {
+        int at = i < inputs ? n->inputs[i] : n->outputs[i - inputs];
+        const hth_value *v = at < 0 ? NULL : &g->values[at];
+        if (v != NULL && (v->dtype != HTH_DT_F32 || v->layout != HTH_LAYOUT_PLAIN ||
+                          hth_shape_elements(&v->shape) <= 0)) {
+            return false;
+        }
+    }
+    return true;
+}

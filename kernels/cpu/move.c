@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: Apache-2.0
+// Operators that only move elements: Transpose, Slice, Expand are one strided copy (ref_copy, which
+// turns dense runs into memcpy and transposes in tiles), cut along its longest dimension among the
+// threads; Reshape and its kin are a copy of bytes, or nothing when input and output share a
+// buffer; Gather copies rows.
+#include "kernels/cpu/plain.h"
+
+#include "base/alloc.h"
+#include "kernels/ref/ref.h"
+
+#include <string.h>
+
+typedef struct move_kernel {
+    hth_kernel base;
+    int n_threads, rank, cut; // cut: the dimension that is shared out
+    int64_t dim[HTH_MAX_RANK], from[HTH_MAX_RANK], to[HTH_MAX_RANK], first;
+    size_t elem, count;
+    int64_t outer, along, inner, rows; // Gather: of the data, and how many indices
+    hth_dtype index;
+} move_kernel;
+
+typedef struct move_job {
+    const move_kernel *k;
+    const char *src, *indices;
+    char *dst;
+    bool failed; // an index out of range; any thread sets it
+} move_job;
+
+static void move_share(void *arg, int i, int n)
+{
+    const move_job *j = arg;
+    const move_kernel *k = j->k;
+    int64_t dim[HTH_MAX_RANK];
+    size_t begin, end;
+    memcpy(dim, k->dim, sizeof dim);
+    hth_team_range((size_t)dim[k->cut], i, n, &begin, &end);
+    dim[k->cut] = (int64_t)(end - begin);
+    if (begin < end) {
+        int64_t at = (int64_t)begin, size = (int64_t)k->elem;
+        ref_copy(k->rank, dim, j->dst + at * k->to[k->cut] * size, k->to,
+                 j->src + (k->first + at * k->from[k->cut]) * size, k->from, k->elem);
+    }
+}
+
+static hth_err move_run(const hth_kernel *base, const hth_kernel_args *a)
+{
+    const move_kernel *k = (const move_kernel *)base;
+    move_job j = {.k = k, .src = a->in[0], .dst = a->out[0]};
+    hth_cpu_share(k->n_threads, k->count, move_share, &j);
+    return HTH_OK;
+}
+
+static void move_close(hth_kernel *base)
+{
+    hth_free(base);
+}
+
+static void view_share(void *arg, int i, int n)
+{
+    const move_job *j = arg;
+    size_t begin, end;
+    hth_team_range(j->k->count * j->k->elem, i, n, &begin, &end);
+    memcpy(j->dst + begin, j->src + begin, end - begin);
+}
+
+static hth_err view_run(const hth_kernel *base, const hth_kernel_args *a)
+{
+    const move_kernel *k = (const move_kernel *)base;
+    move_job j = {.k = k, .src = a->in[0], .dst = a->out[0]};
+    if (j.src != j.dst) {
+        hth_cpu_share(k->n_threads, k->count, view_share, &j);
+    }
+    return HTH_OK;
+}
+
+static int64_t gather_index(const move_kernel *k, const char *indices, int64_t i)
+{
+    int64_t at =
+        k->index == HTH_DT_I64 ? ((const int64_t *)indices)[i] : ((const int32_t *)indices)[i];
+    return at < 0 ? at + k->along : at;
+}
+
+static void gather_share(void *arg, int i, int n)
+{
+    move_job *j = arg;
+    const move_kernel *k = j->k;
+    size_t begin, end, run = (size_t)k->inner * k->elem;
+    hth_team_range((size_t)(k->outer * k->rows), i, n, &begin, &end);
+    for (size_t r = begin; r < end; r++) {
+        int64_t at = gather_index(k, j->indices, (int64_t)r % k->rows);
+        if (at < 0 || at >= k->along) {
+            __atomic_store_n(&j->failed, true, __ATOMIC_RELAXED);
+            return;
+        }
+        int64_t row = (int64_t)r / k->rows * k->along + at;
+        memcpy(j->dst + r * run, j->src + (size_t)row * run, run);
+    }
+}
+
+static hth_err gather_run(const hth_kernel *base, const hth_kernel_args *a)
+{
+    const move_kernel *k = (const move_kernel *)base;
+    move_job j = {.k = k, .src = a->in[0], .indices = a->in[1], .dst = a->out[0]};
+    hth_cpu_share(k->n_threads, k->count, gather_share, &j);
+    return j.failed ? hth_fail(HTH_EINVAL, "Gather: an index is out of range") : HTH_OK;
+}
+
+static bool move_plain(const hth_graph *g, const hth_node *n, move_kernel *k)
+{
+    const hth_value *x = &g->values[n->inputs[0]], *y = &g->values[n->outputs[0]];
+    k->elem = hth_dtype_bytes(x->dtype);
+    k->count = (size_t)hth_shape_elements(&y->shape);
+    return x->layout == HTH_LAYOUT_PLAIN && y->layout == HTH_LAYOUT_PLAIN && n->n_post == 0 &&
+           k->elem > 0 && k->count > 0 && n->n_outputs == 1 && x->dtype == y->dtype &&
+           hth_shape_elements(&x->shape) > 0;
+}
+
+// Strides of the source per dimension of the result.
+static bool move_transpose(const hth_node *n, const hth_shape *x, move_kernel *k)
+{
+    int64_t perm[HTH_MAX_RANK], step[HTH_MAX_RANK];
+    int count = hth_node_ints(n, "perm", perm, HTH_MAX_RANK);
+    ref_steps(x, step);
+    for (int d = 0; d < x->rank; d++) {
+        int64_t p = count < 0 ? x->rank - 1 - d : perm[d];
+        p += p < 0 ? x->rank : 0;
+        if ((count >= 0 && count != x->rank) || p < 0 || p >= x->rank || x->dim[p] != k->dim[d]) {
+            return false;
+        }
+        k->from[d] = step[p];
+    }
+    return true;
+}
+
+static bool move_expand(const hth_shape *x, move_kernel *k)
+{
+    int64_t step[HTH_MAX_RANK];
+    int lead = k->rank - x->rank;
+    ref_steps(x, step);
+    for (int d = 0; d < k->rank && lead >= 0; d++) {
+        k->from[d] = d < lead || x->dim[d - lead] == 1 ? 0 : step[d - lead];
+    }
+    return lead >= 0;
+}
+
+static const int64_t *move_ints(const hth_graph *g, const hth_node *n, int input, int64_t *count)
+{
+    const hth_const *c = n->inputs[input] < 0 ? NULL : g->values[n->inputs[input]].constant;
+    if (c == NULL || c->data == NULL || c->dtype != HTH_DT_I64) {
+        return NULL;
+    }
+    *count = hth_shape_elements(&c->shape);
+    return c->data;
+}
+
+// Slices by constants with positive steps; shape inference has clamped the result's size already.
+static bool move_slice(const hth_graph *g, const hth_node *n, const hth_shape *x, move_kernel *k)
+{
+    int64_t count = 0, axes_count = 0, steps_count = 0;
+    const int64_t *starts = move_ints(g, n, 1, &count), *axes = NULL, *steps = NULL;
+    if (n->n_inputs > 3 && n->inputs[3] >= 0 && !(axes = move_ints(g, n, 3, &axes_count))) {
+        return false;
+    }
+    if (n->n_inputs > 4 && n->inputs[4] >= 0 && !(steps = move_ints(g, n, 4, &steps_count))) {
+        return false;
+    }
+    if (starts == NULL || (axes && axes_count != count) || (steps && steps_count != count)) {
+        return false;
+    }
+    ref_steps(x, k->from);
+    for (int64_t i = 0; i < count; i++) {
+        int64_t a = axes ? axes[i] : i, start = starts[i], step = steps ? steps[i] : 1;
+        a += a < 0 ? x->rank : 0;
+        if (a < 0 || a >= x->rank || step <= 0) {
+            return false;
+        }
+        start += start < 0 ? x->dim[a] : 0;
+        start = start < 0 ? 0 : start;
+        if (k->dim[a] == 0 || (k->dim[a] - 1) > (x->dim[a] - 1 - start) / step) {
+            return false;
+        }
+        k->first += start * k->from[a];
+        k->from[a] *= step;
+    }
+    return true;
+}
+
+static hth_err move_make(const move_kernel *k, const hth_node *n, hth_kernel **out)
+{
+    move_kernel *p = hth_memdup(k, sizeof *k);
+    if (p == NULL) {
+        return hth_fail(HTH_ENOMEM, "out of memory for node '%s'", n->name);
+    }
+    *out = &p->base;
+    return HTH_OK;
+}
+
+hth_err cpu_move_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
+                         const char *algorithm, hth_kernel **out)
+{
+    move_kernel k = {.n_threads = d->props.n_threads};
+    const hth_shape *x = &g->values[n->inputs[0]].shape, *y = &g->values[n->outputs[0]].shape;
+    k.base = (hth_kernel){
+        .run = move_run, .close = move_close, .implementation = "move", .inplace_input = -1};
+    k.rank = y->rank;
+    memcpy(k.dim, y->dim, sizeof k.dim);
+    ref_steps(y, k.to);
+    if (algorithm != NULL || !move_plain(g, n, &k) ||
+        !(n->op == HTH_OP_TRANSPOSE ? move_transpose(n, x, &k)
+          : n->op == HTH_OP_EXPAND  ? move_expand(x, &k)
+                                    : move_slice(g, n, x, &k))) {
+        return hth_fail(HTH_ENOTSUP, "node '%s': not a strided copy known beforehand", n->name);
+    }
+    bool same = k.count == (size_t)hth_shape_elements(x);
+    for (int i = 0; i < k.rank; i++) {
+        k.cut = k.dim[i] > k.dim[k.cut] && k.dim[k.cut] < 8 * k.n_threads ? i : k.cut;
+        same = same && (k.dim[i] == 1 || k.from[i] == k.to[i]);
+    }
+    if (same) { // nothing moves
+        k.base.run = view_run;
+        k.base.inplace_input = 0;
+    }
+    return move_make(&k, n, out);
+}
+
+hth_err cpu_view_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
+                         const char *algorithm, hth_kernel **out)
+{
+    move_kernel k = {.n_threads = d->props.n_threads};
+    k.base = (hth_kernel){
+        .run = view_run, .close = move_close, .implementation = "view", .inplace_input = 0};
+    if (algorithm != NULL || !move_plain(g, n, &k) ||
+        k.count != (size_t)hth_shape_elements(&g->values[n->inputs[0]].shape)) {
+        return hth_fail(HTH_ENOTSUP, "node '%s': not a view", n->name);
+    }
+    return move_make(&k, n, out);
+}
+
+hth_err cpu_gather_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
+                           const char *algorithm, hth_kernel **out)
+{
+    move_kernel k = {.n_threads = d->props.n_threads, .outer = 1, .inner = 1};
+    const hth_shape *x = &g->values[n->inputs[0]].shape;
+    const hth_value *indices = &g->values[n->inputs[1]];
+    int64_t axis = hth_node_int(n, "axis", 0);
+    axis += axis < 0 ? x->rank : 0;
+    k.base = (hth_kernel){
+        .run = gather_run, .close = move_close, .implementation = "gather", .inplace_input = -1};
+    k.index = indices->dtype;
+    k.rows = hth_shape_elements(&indices->shape);
+    if (algorithm != NULL || !move_plain(g, n, &k) || axis < 0 || axis >= x->rank ||
+        indices->layout != HTH_LAYOUT_PLAIN || (k.index != HTH_DT_I64 && k.index != HTH_DT_I32)) {
+        return hth_fail(HTH_ENOTSUP, "node '%s': not a gathering of rows", n->name);
+    }
+    for (int i = 0; i < x->rank; i++) {
+        if (i != axis) {
+            *(i < axis ? &k.outer : &k.inner) *= x->dim[i];
+        }
+    }
+    k.along = x->dim[axis];
+    return move_make(&k, n, out);
+}
