@@ -17,7 +17,11 @@ say       = @$(if $(V),true,printf '  %-7s %s\n' $(1) $(2))
 CFLAGS    = -std=c11 $(OPT) -g -Wall -Wextra -Werror -Wno-unused-parameter -Wmissing-prototypes -Wvla -fPIC \
             -fvisibility=hidden -pthread $(SAN)
 CPPFLAGS  = -D_GNU_SOURCE -I. -I$(B)/gen $(DEFS)
-LDLIBS    = -ldnnl -lgomp -lnng -lprotobuf-c -ljansson -llmdb -lcrypto -levent -levent_pthreads -lm
+LDLIBS    = -ldnnl -lnng -lprotobuf-c -ljansson -llmdb -lcrypto -levent -levent_pthreads -lm
+# The functions of OpenMP's ABI that device/cpu/team.c defines for oneDNN: programs export them, libhearth.so brings them in a
+# library of their own, because it exports nothing but hearth_*.
+TEAM_ABI := GOMP_parallel GOMP_barrier omp_get_max_threads omp_get_num_threads omp_get_thread_num omp_in_parallel
+EXPORT    = $(TEAM_ABI:%=-Wl,--export-dynamic-symbol=%)
 LAYERS   := base graph device modelstore kernels convsel memmgr client server
 
 PROTOS   := $(wildcard graph/*.proto client/*.proto)
@@ -71,19 +75,23 @@ $(B)/libhth.a: $(OBJ)
 	$(Q)rm -f $@ && ar rcs $@ $(OBJ)
 $(B)/hearth: $(B)/client/hearth_main.o $(B)/libhth.a
 	$(call say,LD,$@)
-	$(Q)$(CC) $(CFLAGS) -o $@ $^ $(LDLIBS)
+	$(Q)$(CC) $(CFLAGS) $(EXPORT) -o $@ $^ $(LDLIBS)
 $(B)/hearthd: $(B)/server/hearthd_main.o $(B)/libhth.a
 	$(call say,LD,$@)
-	$(Q)$(CC) $(CFLAGS) -o $@ $^ $(LDLIBS)
-$(B)/libhearth.so: client/libhearth.map $(OBJ)
+	$(Q)$(CC) $(CFLAGS) $(EXPORT) -o $@ $^ $(LDLIBS)
+$(B)/libhearth-team.so.0: $(B)/device/cpu/team.o
 	$(call say,LD,$@)
-	$(Q)$(CC) $(CFLAGS) -shared -Wl,-soname,libhearth.so.0 -Wl,--version-script=client/libhearth.map -Wl,-z,defs -o $@ $(OBJ) $(LDLIBS)
+	$(Q)$(CC) $(CFLAGS) -shared -Wl,-soname,libhearth-team.so.0 -o $@ $^
+$(B)/libhearth.so: client/libhearth.map $(OBJ) $(B)/libhearth-team.so.0
+	$(call say,LD,$@)
+	$(Q)$(CC) $(CFLAGS) -shared -Wl,-soname,libhearth.so.0 -Wl,--version-script=client/libhearth.map -Wl,-z,defs \
+	    -Wl,-rpath,'$$ORIGIN' -o $@ $(filter-out $(B)/device/cpu/team.o,$(OBJ)) $(B)/libhearth-team.so.0 $(LDLIBS)
 $(TESTBIN): $(B)/%: $(B)/%.o $(B)/libhth.a
 	$(call say,LD,$@)
-	$(Q)$(CC) $(CFLAGS) -o $@ $^ $(LDLIBS) -lcmocka
+	$(Q)$(CC) $(CFLAGS) $(EXPORT) -o $@ $^ $(LDLIBS) -lcmocka
 $(BENCHBIN): $(B)/%: $(B)/%.o $(B)/libhth.a
 	$(call say,LD,$@)
-	$(Q)$(CC) $(CFLAGS) -o $@ $^ $(LDLIBS)
+	$(Q)$(CC) $(CFLAGS) $(EXPORT) -o $@ $^ $(LDLIBS)
 
 tests: deps-test
 	$(Q)$(MAKE) --no-print-directory all-tests
@@ -133,6 +141,7 @@ install: all
 	install -D -m 755 $(B)/hearth $(DESTDIR)$(PREFIX)/bin/hearth
 	install -D -m 755 $(B)/hearthd $(DESTDIR)$(PREFIX)/sbin/hearthd
 	install -D -m 755 $(B)/libhearth.so $(DESTDIR)$(PREFIX)/lib/libhearth.so.0
+	install -D -m 755 $(B)/libhearth-team.so.0 $(DESTDIR)$(PREFIX)/lib/libhearth-team.so.0
 	ln -sf libhearth.so.0 $(DESTDIR)$(PREFIX)/lib/libhearth.so
 	install -D -m 644 client/hearth.h $(DESTDIR)$(PREFIX)/include/hearth.h
 clean:

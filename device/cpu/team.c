@@ -1,44 +1,362 @@
 // SPDX-License-Identifier: Apache-2.0
-// The team is libgomp's: entered through GOMP_parallel, the function that gcc's own `#pragma omp
-// parallel` calls (its signature is part of libgomp's stable ABI, version GOMP_4.0). Declaring the
-// four entries by hand keeps -fopenmp, and with it the choice of compiler, out of the build.
-// Threads: each calling thread has a team of its own.
+// A team runs one *region* at a time: n shares of one function, of which its owner runs share 0 and
+// workers claim the others. Invariants:
+// - `ticket` holds the region's number, its n, and the next unclaimed share; a claim is one
+// compare-and-swap, so a worker
+//   that wakes late can never claim a share of a region that is over.
+// - fn and data change only between regions, and a region is over only when all n shares are done:
+// a claimed share
+//   therefore reads them safely.
+// - The owner, done with share 0, claims what is left. It cannot take over a share that others wait
+// for in a barrier: to
+//   be done with share 0 it must itself have passed every barrier, and so must all others.
+// Waiting (for work, for the end, in a barrier) spins for some microseconds and then sleeps on a
+// futex. Workers start with the first region that needs them and end with the owner thread. The
+// file needs nothing but the C library: beside libhearth.so it is a library of its own.
 #include "device/cpu/team.h"
 
-void GOMP_parallel(void (*fn)(void *), void *data, unsigned n_threads, unsigned flags);
-void omp_set_num_threads(int n);
-int omp_get_max_threads(void);
-int omp_get_thread_num(void);
-int omp_get_num_threads(void);
+#include <dlfcn.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#define TEAM_MAX 256 // threads of one team
+
+// How long to spin. For work: longer than what lies between two operators of a model, so that a
+// worker does not sleep within a request. For others' shares: a small part of a scheduling quantum;
+// who waits longer waits for a thread that is not running, and should make room for it.
+#define TEAM_SPIN_WORK_NS 60000
+#define TEAM_SPIN_DONE_NS 30000
+
+// The ABI that team.c answers for, exported so that oneDNN finds it before libgomp's.
+#define TEAM_ABI __attribute__((visibility("default")))
+TEAM_ABI void GOMP_parallel(void (*fn)(void *), void *data, unsigned n_threads, unsigned flags);
+TEAM_ABI void GOMP_barrier(void);
+TEAM_ABI int omp_get_max_threads(void);
+TEAM_ABI int omp_get_num_threads(void);
+TEAM_ABI int omp_get_thread_num(void);
+TEAM_ABI int omp_in_parallel(void);
+
+typedef struct team {
+    _Atomic uint64_t ticket; // region << 32 | n << 16 | next share
+    _Atomic uint32_t region; // workers sleep on it
+    _Atomic uint32_t sleeping;
+    void (*fn)(void *);
+    void *data;
+    _Alignas(64) _Atomic uint32_t done; // shares; the owner sleeps on it
+    _Atomic uint32_t owner_sleeps;
+    _Alignas(64) _Atomic uint32_t arrived; // in the barrier
+    _Atomic uint32_t generation;           // of the barrier; late ones sleep on it
+    _Atomic uint32_t barrier_sleeps;
+    _Atomic bool quit;
+    int n_workers;
+    pthread_t worker[TEAM_MAX];
+} team;
+
+// Who the calling thread is.
+static _Thread_local struct {
+    team *team;   // owned, or served; NULL: none yet
+    int size;     // threads to use; 0: hth_team_set was never called here
+    int share, n; // in a region: which of how many
+    bool inside;
+} me = {.n = 1};
+
+static pthread_key_t team_key; // runs team_end when an owner thread ends
+static pthread_once_t team_once = PTHREAD_ONCE_INIT;
+
+static void futex_wait(_Atomic uint32_t *at, uint32_t expected)
+{
+    syscall(SYS_futex, at, FUTEX_WAIT_PRIVATE, expected, NULL, NULL, 0);
+}
+
+static void futex_wake(_Atomic uint32_t *at)
+{
+    syscall(SYS_futex, at, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+}
+
+static uint64_t team_now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static inline void team_pause(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#else
+    atomic_signal_fence(memory_order_seq_cst);
+#endif
+}
+
+// spin_until_not waits until *at differs from `value`, at most `ns`; false when the time is over.
+static bool spin_until_not(_Atomic uint32_t *at, uint32_t value, uint64_t ns)
+{
+    uint64_t end = 0;
+    for (unsigned i = 1;; i++) {
+        if (atomic_load_explicit(at, memory_order_acquire) != value) {
+            return true;
+        }
+        team_pause();
+        if (i % 64 == 0) {
+            uint64_t now = team_now_ns();
+            end = end == 0 ? now + ns : end;
+            if (now >= end) {
+                return false;
+            }
+        }
+    }
+}
+
+static void wait_until_not(_Atomic uint32_t *at, uint32_t value, uint64_t ns,
+                           _Atomic uint32_t *sleepers)
+{
+    if (spin_until_not(at, value, ns)) {
+        return;
+    }
+    atomic_fetch_add(sleepers, 1);
+    while (atomic_load(at) == value) {
+        futex_wait(at, value);
+    }
+    atomic_fetch_sub(sleepers, 1);
+}
+
+static void publish(_Atomic uint32_t *at, _Atomic uint32_t *sleepers)
+{
+    atomic_fetch_add(at, 1);
+    if (atomic_load(sleepers) > 0) {
+        futex_wake(at);
+    }
+}
+
+// claim takes the next share of the current region; false when none is left.
+static bool claim(team *t, int *share, int *n)
+{
+    uint64_t k = atomic_load_explicit(&t->ticket, memory_order_acquire);
+    while ((k & 0xFFFF) < (k >> 16 & 0xFFFF)) {
+        if (atomic_compare_exchange_weak_explicit(&t->ticket, &k, k + 1, memory_order_acq_rel,
+                                                  memory_order_acquire)) {
+            *share = (int)(k & 0xFFFF);
+            *n = (int)(k >> 16 & 0xFFFF);
+            return true;
+        }
+    }
+    return false;
+}
+
+static void run_share(team *t, int share, int n)
+{
+    me.share = share;
+    me.n = n;
+    me.inside = true;
+    t->fn(t->data);
+    me.inside = false;
+    me.share = 0;
+    me.n = 1;
+    // The last one may find the owner asleep; a spurious wake is harmless.
+    publish(&t->done, &t->owner_sleeps);
+}
+
+static void *worker_main(void *arg)
+{
+    team *t = arg;
+    me.team = t;
+    me.size = 1;
+    uint32_t seen = 0;
+    while (!atomic_load(&t->quit)) {
+        int share, n;
+        while (claim(t, &share, &n)) {
+            run_share(t, share, n);
+        }
+        uint32_t now = atomic_load(&t->region);
+        if (now != seen) { // published while looking: look again
+            seen = now;
+            continue;
+        }
+        wait_until_not(&t->region, seen, TEAM_SPIN_WORK_NS, &t->sleeping);
+    }
+    return NULL;
+}
+
+static void team_end(void *arg)
+{
+    team *t = arg;
+    atomic_store(&t->quit, true);
+    publish(&t->region, &t->sleeping);
+    for (int i = 0; i < t->n_workers; i++) {
+        pthread_join(t->worker[i], NULL);
+    }
+    free(t);
+}
+
+static void team_key_make(void)
+{
+    (void)pthread_key_create(&team_key, team_end);
+}
+
+// team_ensure gives the calling thread a team with n - 1 workers; returns how many threads there
+// are.
+static int team_ensure(int n)
+{
+    if (me.team == NULL) {
+        pthread_once(&team_once, team_key_make);
+        team *t = aligned_alloc(64, (sizeof *t + 63) / 64 * 64);
+        if (t == NULL) {
+            return 1;
+        }
+        *t = (team){.n_workers = 0};
+        if (pthread_setspecific(team_key, t) != 0) {
+            free(t);
+            return 1;
+        }
+        me.team = t;
+    }
+    team *t = me.team;
+    while (t->n_workers < n - 1 && t->n_workers < TEAM_MAX - 1) {
+        if (pthread_create(&t->worker[t->n_workers], NULL, worker_main, t) != 0) {
+            break;
+        }
+        t->n_workers++;
+    }
+    return t->n_workers + 1 < n ? t->n_workers + 1 : n;
+}
+
+static void run_alone(void (*fn)(void *), void *data)
+{
+    int share = me.share, n = me.n;
+    me.share = 0;
+    me.n = 1;
+    fn(data);
+    me.share = share;
+    me.n = n;
+}
+
+static void run_region(void (*fn)(void *), void *data, int n)
+{
+    if (me.inside || n <= 1 || (n = team_ensure(n)) <= 1) {
+        run_alone(fn, data);
+        return;
+    }
+    team *t = me.team;
+    int share;
+    t->fn = fn;
+    t->data = data;
+    atomic_store_explicit(&t->done, 0, memory_order_relaxed);
+    atomic_store_explicit(&t->arrived, 0, memory_order_relaxed);
+    uint64_t number = atomic_load_explicit(&t->ticket, memory_order_relaxed) >> 32;
+    atomic_store_explicit(&t->ticket, (number + 1) << 32 | (uint64_t)n << 16 | 1,
+                          memory_order_release);
+    publish(&t->region, &t->sleeping);
+    run_share(t, 0, n);
+    while (claim(t, &share, &n)) {
+        run_share(t, share, n);
+    }
+    for (uint32_t done;
+         (done = atomic_load_explicit(&t->done, memory_order_acquire)) != (uint32_t)n;) {
+        wait_until_not(&t->done, done, TEAM_SPIN_DONE_NS, &t->owner_sleeps);
+    }
+}
+
+// real finds libgomp's own function, for threads that have no team of ours.
+static void *real(const char *name)
+{
+    return dlsym(RTLD_NEXT, name);
+}
+
+void GOMP_parallel(void (*fn)(void *), void *data, unsigned n_threads, unsigned flags)
+{
+    if (me.size == 0) {
+        void (*next)(void (*)(void *), void *, unsigned, unsigned);
+        *(void **)&next = real("GOMP_parallel");
+        if (next != NULL) {
+            next(fn, data, n_threads, flags);
+            return;
+        }
+    }
+    run_region(fn, data, n_threads > 0 ? (int)n_threads : me.size);
+}
+
+void GOMP_barrier(void)
+{
+    if (me.size == 0) {
+        void (*next)(void);
+        *(void **)&next = real("GOMP_barrier");
+        if (next != NULL) {
+            next();
+        }
+        return;
+    }
+    if (me.n <= 1) {
+        return;
+    }
+    team *t = me.team;
+    uint32_t generation = atomic_load(&t->generation);
+    if (atomic_fetch_add(&t->arrived, 1) + 1 == (uint32_t)me.n) {
+        atomic_store(&t->arrived, 0);
+        publish(&t->generation, &t->barrier_sleeps);
+    } else {
+        wait_until_not(&t->generation, generation, TEAM_SPIN_DONE_NS, &t->barrier_sleeps);
+    }
+}
+
+static int real_number(const char *name, int none)
+{
+    int (*next)(void);
+    *(void **)&next = real(name);
+    return next != NULL ? next() : none;
+}
+
+int omp_get_max_threads(void)
+{
+    return me.size == 0 ? real_number("omp_get_max_threads", 1) : me.size;
+}
+
+int omp_get_num_threads(void)
+{
+    return me.size == 0 ? real_number("omp_get_num_threads", 1) : me.n;
+}
+
+int omp_get_thread_num(void)
+{
+    return me.size == 0 ? real_number("omp_get_thread_num", 0) : me.share;
+}
+
+int omp_in_parallel(void)
+{
+    return me.size == 0 ? real_number("omp_in_parallel", 0) : me.inside;
+}
+
+TEAM_ABI void hth_team_set(int n_threads)
+{
+    me.size = n_threads < 1 ? 1 : n_threads > TEAM_MAX ? TEAM_MAX : n_threads;
+}
+
+TEAM_ABI int hth_team_size(void)
+{
+    return me.size == 0 ? 1 : me.size;
+}
 
 typedef struct team_call {
     void (*fn)(void *arg, int i, int n);
     void *arg;
 } team_call;
 
-void hth_team_set(int n_threads)
-{
-    omp_set_num_threads(n_threads < 1 ? 1 : n_threads);
-}
-
-int hth_team_size(void)
-{
-    return omp_get_max_threads();
-}
-
 static void team_enter(void *data)
 {
     const team_call *c = data;
-    c->fn(c->arg, omp_get_thread_num(), omp_get_num_threads());
+    c->fn(c->arg, me.share, me.n);
 }
 
-void hth_team_run(void (*fn)(void *arg, int i, int n), void *arg)
+TEAM_ABI void hth_team_run(void (*fn)(void *arg, int i, int n), void *arg)
 {
-    int n = omp_get_max_threads();
-    if (n == 1) {
-        fn(arg, 0, 1);
-        return;
-    }
     team_call c = {fn, arg};
-    GOMP_parallel(team_enter, &c, (unsigned)n, 0);
+    run_region(team_enter, &c, hth_team_size());
 }

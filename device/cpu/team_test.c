@@ -2,6 +2,7 @@
 // The team: every index runs exactly once, ranges cover everything, the size is what was set.
 #include "device/cpu/team.h"
 
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -47,11 +48,110 @@ static void team_never_has_less_than_one(void **state)
     assert_int_equal(hth_team_size(), 1);
 }
 
+// A region with barriers, entered as oneDNN enters one: every share runs on a thread of its own and
+// all meet twice.
+void GOMP_parallel(void (*fn)(void *), void *data, unsigned n_threads, unsigned flags);
+void GOMP_barrier(void);
+int omp_get_thread_num(void);
+int omp_get_num_threads(void);
+int omp_in_parallel(void);
+
+static atomic_int before, between;
+
+static void meet(void *data)
+{
+    int n = omp_get_num_threads();
+    atomic_fetch_add(&before, 1);
+    GOMP_barrier();
+    if (atomic_load(&before) % n != 0) {
+        atomic_fetch_add((atomic_int *)data, 1);
+    }
+    GOMP_barrier();
+    atomic_fetch_add(&between, omp_get_thread_num() + omp_in_parallel());
+    GOMP_barrier();
+}
+
+static void team_serves_openmp(void **state)
+{
+    (void)state;
+    atomic_int wrong = 0;
+    for (int round = 0; round < 2000; round++) {
+        int n = 2 + round % 2;
+        hth_team_set(n);
+        atomic_store(&before, 0);
+        atomic_store(&between, 0);
+        GOMP_parallel(meet, &wrong, (unsigned)n, 0);
+        assert_int_equal(atomic_load(&before), n);
+        assert_int_equal(atomic_load(&between), n * (n - 1) / 2 + n);
+    }
+    assert_int_equal(atomic_load(&wrong), 0);
+    assert_int_equal(omp_in_parallel(), 0);
+}
+
+static void meet_alone(void *data)
+{
+    GOMP_barrier();
+    atomic_fetch_add((atomic_int *)data, 1);
+}
+
+// Two owners compute at once, each with a team of its own; their workers end with them.
+static void *owner(void *arg)
+{
+    (void)arg;
+    for (int round = 0; round < 300; round++) {
+        hth_team_set(2);
+        atomic_int wrong = 0;
+        GOMP_parallel(meet_alone, &wrong, 2, 0);
+        if (atomic_load(&wrong) != 2) {
+            return (void *)1;
+        }
+    }
+    return NULL;
+}
+
+static void team_per_owner(void **state)
+{
+    (void)state;
+    pthread_t t[2];
+    void *result;
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(pthread_create(&t[i], NULL, owner, NULL), 0);
+    }
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(pthread_join(t[i], &result), 0);
+        assert_null(result);
+    }
+}
+
+static void nested_inner(void *arg, int i, int n)
+{
+    atomic_fetch_add((atomic_int *)arg, n == 1 && i == 0 ? 1 : 100);
+}
+
+static void nested_outer(void *arg, int i, int n)
+{
+    (void)i;
+    (void)n;
+    hth_team_run(nested_inner, arg);
+}
+
+static void team_inside_a_share_is_one_thread(void **state)
+{
+    (void)state;
+    atomic_int count = 0;
+    hth_team_set(3);
+    hth_team_run(nested_outer, &count);
+    assert_int_equal(atomic_load(&count), 3);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(team_covers_every_index_once),
         cmocka_unit_test(team_never_has_less_than_one),
+        cmocka_unit_test(team_serves_openmp),
+        cmocka_unit_test(team_per_owner),
+        cmocka_unit_test(team_inside_a_share_is_one_thread),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
