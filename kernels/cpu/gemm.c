@@ -13,9 +13,9 @@
 #include "device/cpu/team.h"
 #include "kernels/cpu/vector.h"
 
-#define GEMM_DEPTH  384
+#define GEMM_DEPTH  768
 #define GEMM_STRIDE (GEMM_DEPTH + 16) // floats between rows of the block of A
-#define GEMM_ROWS   252               // of the block: 390 KiB, with two panels' parts half of 1 MiB
+#define GEMM_ROWS   140 // of the block: 430 KiB, with two panels' parts below 3/4 of 1 MiB
 #define GEMM_EDGE   (14 * 32)         // floats of the largest tile
 #define GEMM_SPLIT  256               // rows from which threads share rows instead of columns
 
