@@ -62,6 +62,7 @@ static const cpu_row cpu_table[] = {
     CPU_PLAIN(TRANSPOSE, move), CPU_PLAIN(SLICE, move), CPU_PLAIN(EXPAND, move), CPU_PLAIN(GATHER, gather),
     CPU_PLAIN(RESHAPE, view), CPU_PLAIN(SQUEEZE, view), CPU_PLAIN(UNSQUEEZE, view), CPU_PLAIN(FLATTEN, view),
     CPU_PLAIN(IDENTITY, view),
+    CPU_PLAIN(LSTM, rnn), CPU_PLAIN(GRU, rnn),
     CPU_PLAIN(REDUCE_SUM, rows), CPU_PLAIN(REDUCE_MEAN, rows), CPU_PLAIN(REDUCE_L2, rows),
     CPU_PLAIN(REDUCE_SUM_SQUARE, rows),
     {HTH_OP_REORDER, cpu_reorder_prepare, NULL, NULL, NULL, NULL},

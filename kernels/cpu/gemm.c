@@ -15,9 +15,9 @@
 
 #define GEMM_DEPTH  768
 #define GEMM_STRIDE (GEMM_DEPTH + 16) // floats between rows of the block of A
-#define GEMM_ROWS   140 // of the block: 430 KiB, with two panels' parts below 3/4 of 1 MiB
-#define GEMM_EDGE   (14 * 32)         // floats of the largest tile
-#define GEMM_SPLIT  256               // rows from which threads share rows instead of columns
+#define GEMM_ROWS   140       // of the block: 430 KiB, with two panels' parts below 3/4 of 1 MiB
+#define GEMM_EDGE   (14 * 32) // floats of the largest tile
+#define GEMM_SPLIT  256       // rows from which threads share rows instead of columns
 
 typedef float gemm_v16 __attribute__((vector_size(64), aligned(4), may_alias));
 typedef float gemm_v8 __attribute__((vector_size(32), aligned(4), may_alias));

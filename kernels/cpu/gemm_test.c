@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// MatMul and Gemm against the reference: shapes around the sizes of tiles, blocks and panels, both
-// ways of sharing, transposed operands, broadcast batches, every kind of post op.
+// MatMul, Gemm, LSTM and GRU against the reference: shapes around the sizes of tiles, blocks and
+// panels, both ways of sharing, transposed operands, broadcast batches, every kind of post op.
 #include "kernels/cpu/fixture.h"
 
 #define TOLERANCE 2e-6
@@ -92,12 +92,47 @@ static void matmul_posts(void **state)
     }
 }
 
+static void recurrent_case(hth_op op, int64_t batch, int64_t hid, const char *direction, int inputs)
+{
+    const int64_t steps = 5, width = 19, gates = op == HTH_OP_LSTM ? 4 : 3;
+    const int64_t dirs = direction[0] == 'b' ? 2 : 1;
+    fixture f;
+    fixture_open(&f, (uint64_t)(batch * hid + inputs));
+    int in[] = {fixture_value(&f, SHAPE(steps, batch, width)),
+                fixture_const(&f, SHAPE(dirs, gates * hid, width)),
+                fixture_const(&f, SHAPE(dirs, gates * hid, hid)),
+                fixture_const(&f, SHAPE(dirs, 2 * gates * hid)),
+                -1,
+                fixture_value(&f, SHAPE(dirs, batch, hid)),
+                fixture_value(&f, SHAPE(dirs, batch, hid))};
+    int out[] = {fixture_value(&f, SHAPE(steps, dirs, batch, hid)),
+                 fixture_value(&f, SHAPE(dirs, batch, hid)),
+                 fixture_value(&f, SHAPE(dirs, batch, hid))};
+    hth_node *n = fixture_node(&f, op, in, inputs, out, op == HTH_OP_LSTM ? 3 : 2);
+    assert_int_equal(hth_node_set_str(n, "direction", direction), HTH_OK);
+    assert_int_equal(hth_node_set_int(n, "hidden_size", hid), HTH_OK);
+    assert_int_equal(hth_node_set_int(n, "linear_before_reset", 1), HTH_OK);
+    fixture_check(&f, NULL, false, 1e-5);
+    fixture_close(&f);
+}
+
+static void recurrent(void **state)
+{
+    const char *const directions[] = {"forward", "reverse", "bidirectional"};
+    for (int i = 0; i < 12; i++) {
+        recurrent_case(HTH_OP_LSTM, 1 + i % 3, i % 2 ? 48 : 7, directions[i / 4], i < 6 ? 7 : 4);
+        recurrent_case(HTH_OP_GRU, 1 + i % 3, i % 2 ? 48 : 7, directions[i / 4], i % 4 ? 6 : 3);
+    }
+    recurrent_case(HTH_OP_LSTM, 64, 130, "bidirectional", 4);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gemm_shapes),
         cmocka_unit_test(matmul_batches),
         cmocka_unit_test(matmul_posts),
+        cmocka_unit_test(recurrent),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -15,6 +15,7 @@ HTH_CPU_PREPARE(cpu_element_prepare); // element-wise, one or two operands, any 
 HTH_CPU_PREPARE(cpu_move_prepare);    // Transpose, Slice, Expand
 HTH_CPU_PREPARE(cpu_view_prepare);    // Reshape and its kin: the same bytes
 HTH_CPU_PREPARE(cpu_gather_prepare);
+HTH_CPU_PREPARE(cpu_rnn_prepare); // LSTM, GRU
 // cpu_epilogue_can_fuse: post ops of all operators that use kernels/cpu/epilogue.h.
 bool cpu_epilogue_can_fuse(hth_device *d, const hth_graph *g, const hth_node *n,
                            const hth_post_op *post, int operand);
