@@ -31,20 +31,14 @@ typedef enum hth_setting_kind {
       "largest model file, external data included, that is imported")                              \
     X(LIMIT_MESSAGE_BYTES, "limits.message_bytes", BYTES, HTH_GIB, 64 * HTH_KIB, HTH_TIB,          \
       "largest request or answer, after decompression")                                            \
-    X(LIMIT_HEADER_BYTES, "limits.header_bytes", BYTES, 64 * HTH_KIB, HTH_KIB, 16 * HTH_MIB,       \
-      "largest HTTP request line and headers together")                                            \
-    X(LIMIT_JSON_DEPTH, "limits.json_depth", COUNT, 100, 4, 2000, "deepest nesting of JSON")       \
     X(LIMIT_RANK, "limits.rank", COUNT, 8, 1, 8, "most dimensions of a tensor")                    \
     X(LIMIT_ELEMENTS, "limits.elements", COUNT, 1099511627776.0, 1, 1125899906842624.0,            \
       "most elements of one tensor")                                                               \
     X(LIMIT_NODES, "limits.nodes", COUNT, 1000000, 1, 100000000, "most operators of a model")      \
-    X(LIMIT_NESTING, "limits.nesting", COUNT, 16, 1, 64, "deepest nesting of a model's subgraphs") \
     X(QUEUE_LENGTH, "queue.length", COUNT, 1024, 1, 1048576,                                       \
       "requests that may wait for one engine; more are refused as busy")                           \
     X(QUEUE_SPIN_US, "queue.spin_us", COUNT, 20, 0, 10000,                                         \
       "time in microseconds that an idle engine looks for work before it sleeps")                  \
-    X(BATCH_DELAY_US, "batch.delay_us", COUNT, 0, 0, 10000000,                                     \
-      "time in microseconds that a request may wait for others to share a batch with")             \
     X(CONVSEL_TOLERANCE, "convsel.tolerance", REAL, 1e-3, 0, 1,                                    \
       "largest relative error, against the direct algorithm, of a convolution algorithm")          \
     X(STORE_INDEX_BYTES, "store.index_bytes", BYTES, HTH_GIB, 64 * HTH_KIB, 64 * HTH_TIB,          \

@@ -59,18 +59,10 @@ static int cmd_plan(hth_cli *c)
     {                                                                                              \
         "batch", HTH_OPTION_INT, "N", "samples in a batch"                                         \
     }
-#define OPTION_TRAIN                                                                               \
-    {                                                                                              \
-        "train", HTH_OPTION_FLAG, NULL, "a training step instead of an inference"                  \
-    }
 #define OPTION_BUDGET                                                                              \
     {                                                                                              \
         "budget", HTH_OPTION_TEXT, "BYTES",                                                        \
             "memory that may be used: 512MiB, or 60% of what is needed"                            \
-    }
-#define OPTION_POLICY                                                                              \
-    {                                                                                              \
-        "policy", HTH_OPTION_TEXT, "P", "how memory is saved"                                      \
     }
 #define OPTION_END                                                                                 \
     {                                                                                              \
@@ -79,11 +71,8 @@ static int cmd_plan(hth_cli *c)
 
 static const hth_option plan_options[] = {
     OPTION_BATCH,
-    OPTION_TRAIN,
     OPTION_BUDGET,
-    OPTION_POLICY,
     {"problem", HTH_OPTION_PATH, "FILE", "a planning problem instead of a model"},
-    {"profile", HTH_OPTION_PATH, "FILE", "measured times to plan with"},
     {"out", HTH_OPTION_PATH, "plan.json", "write the plan"},
     {"trace", HTH_OPTION_PATH, "trace.json",
      "write the predicted timeline for chrome://tracing or ui.perfetto.dev"},
@@ -91,18 +80,16 @@ static const hth_option plan_options[] = {
 };
 static const hth_option bench_options[] = {
     OPTION_BATCH,
-    OPTION_TRAIN,
     OPTION_BUDGET,
-    OPTION_POLICY,
     {"threads", HTH_OPTION_INT, "T", "compute threads"},
     {"seconds", HTH_OPTION_REAL, "S", "how long to measure"},
     OPTION_END,
 };
-static const hth_option convsel_options[] = {OPTION_BATCH, OPTION_TRAIN, OPTION_END};
+static const hth_option convsel_options[] = {OPTION_BATCH, OPTION_END};
 
 const hth_command hth_cmd_plan = {
     "plan",
-    "NAME[:VERSION] --batch N [--budget B] [--policy P] [--out plan.json] [--trace trace.json]",
+    "NAME[:VERSION] --batch N [--budget B] [--out plan.json] [--trace trace.json]",
     "plan the memory of a model, and say what the plan costs\n"
     "With --problem FILE the same is done for a planning problem.",
     0,

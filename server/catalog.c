@@ -4,8 +4,8 @@
 #include "server/catalog.h"
 
 #include "base/alloc.h"
+#include "base/settings.h"
 #include "client/safetensors.h"
-#include "graph/onnx.h"
 
 #include <jansson.h>
 
@@ -37,10 +37,19 @@ hth_err hth_catalog_parse(const char *model, char name[201], int *version)
 
 // ---- import
 
+hth_onnx_limits hth_catalog_limits(void)
+{
+    return (hth_onnx_limits){.max_model_bytes = (uint64_t)hth_setting_int(HTH_SET_LIMIT_MODEL_BYTES),
+                             .max_tensor_elements = (uint64_t)hth_setting_int(HTH_SET_LIMIT_ELEMENTS),
+                             .max_nodes = (int)hth_setting_int(HTH_SET_LIMIT_NODES),
+                             .max_rank = (int)hth_setting_int(HTH_SET_LIMIT_RANK)};
+}
+
 // catalog_check loads the graph with constants that borrow the file's bytes: every operator known,
 // every shape sound.
 static hth_err catalog_check(const hth_onnx_file *f, const hth_put_tensor *t, int n)
 {
+    hth_onnx_limits limits = hth_catalog_limits();
     size_t bytes;
     const void *skeleton = hth_onnx_skeleton(f, &bytes);
     hth_graph *g = NULL;
@@ -59,7 +68,7 @@ static hth_err catalog_check(const hth_onnx_file *f, const hth_put_tensor *t, in
         c[i]->data = t[i].data;
     }
     if (err == HTH_OK) {
-        err = hth_onnx_load(skeleton, bytes, c, n, &hth_onnx_default_limits, &g);
+        err = hth_onnx_load(skeleton, bytes, c, n, &limits, &g);
         hth_graph_free(g);
     } else {
         err = hth_fail(HTH_ENOMEM, "out of memory for %d tensors", n);
@@ -99,8 +108,9 @@ hth_err hth_catalog_import(hth_store *s, const char *name, const char *path, int
                            hth_progress_fn progress, void *ctx, hth_put_result *out)
 {
     hth_onnx_file *f;
+    hth_onnx_limits limits = hth_catalog_limits();
     memset(out, 0, sizeof *out);
-    HTH_TRY(hth_onnx_open(path, &hth_onnx_default_limits, &f));
+    HTH_TRY(hth_onnx_open(path, &limits, &f));
     hth_err err = catalog_put(s, name, f, max_batch, progress, ctx, out);
     hth_onnx_close(f);
     return err;

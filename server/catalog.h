@@ -4,6 +4,7 @@
 #ifndef HTH_SERVER_CATALOG_H
 #define HTH_SERVER_CATALOG_H
 
+#include "graph/onnx.h"
 #include "modelstore/store.h"
 
 // hth_catalog_import reads an ONNX file, checks that every operator in it can run, and only then
@@ -20,5 +21,8 @@ hth_err hth_catalog_remove(hth_store *s, const char *model);
 hth_err hth_catalog_list(hth_store *s, char **json);
 // hth_catalog_parse splits "name:version"; version 0 when none is given. HTH_EINVAL.
 hth_err hth_catalog_parse(const char *model, char name[201], int *version);
+
+// hth_catalog_limits returns what may be imported and loaded, from the settings.
+hth_onnx_limits hth_catalog_limits(void);
 
 #endif

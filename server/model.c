@@ -2,7 +2,6 @@
 #include "server/model.h"
 
 #include "base/alloc.h"
-#include "graph/onnx.h"
 #include "server/catalog.h"
 
 #include <jansson.h>
@@ -12,6 +11,7 @@
 hth_err hth_model_graph(hth_store *store, const hth_manifest *manifest, hth_graph **out)
 {
     hth_err err = HTH_OK;
+    hth_onnx_limits limits = hth_catalog_limits();
     *out = NULL;
     hth_const **view = hth_calloc((size_t)manifest->n_tensors, sizeof *view);
     if (view == NULL) {
@@ -21,7 +21,7 @@ hth_err hth_model_graph(hth_store *store, const hth_manifest *manifest, hth_grap
         HTH_GOTO(hth_store_view(store, &manifest->tensors[i], &view[i]), out);
     }
     err = hth_onnx_load(manifest->skeleton, manifest->skeleton_bytes, view, manifest->n_tensors,
-                        &hth_onnx_default_limits, out);
+                        &limits, out);
 out:
     for (int i = 0; i < manifest->n_tensors; i++) {
         hth_const_rele(view[i]);

@@ -152,12 +152,19 @@ static hth_err query_program(query *q, bool tune, hth_model **model, hth_tensor 
     }
     HTH_TRY(hth_model_synthetic(m, batch, *inputs));
     uint64_t budget = site->device->props.budget_bytes, whole = budget;
-    if (arg_str(q, "budget") != NULL) {
-        HTH_TRY(hth_parse_size(arg_str(q, "budget"), whole, &budget));
-        if (budget > whole) {
-            return hth_fail(HTH_ETOOBIG, "a budget of %llu bytes is more than the device's %llu", (unsigned long long)budget,
-                            (unsigned long long)whole);
-        }
+    const char *text = arg_str(q, "budget");
+    if (text != NULL && strchr(text, '%') != NULL) { // of what the model takes when nothing is short
+        uint64_t weights, arena;
+        HTH_TRY(hth_infer_program(q->ms, &m->source, *inputs, tune, q->r, out));
+        hth_program_ledger(*out, &weights, &arena);
+        HTH_TRY(hth_parse_size(text, weights + arena, &budget));
+        *out = NULL;
+    } else if (text != NULL) {
+        HTH_TRY(hth_parse_size(text, whole, &budget));
+    }
+    if (budget > whole) {
+        return hth_fail(HTH_ETOOBIG, "a budget of %llu bytes is more than the device's %llu", (unsigned long long)budget,
+                        (unsigned long long)whole);
     }
     if (budget == whole) {
         return hth_infer_program(q->ms, &m->source, *inputs, tune, q->r, out);
@@ -250,33 +257,57 @@ out:
     return err;
 }
 
+// plan_report writes the files that were asked for and describes the plan.
+static hth_err plan_report(const query *q, const hth_problem *p, const hth_plan *plan, json_t **out)
+{
+    uint64_t floor = 0, streamed = 0;
+    HTH_TRY(hth_plan_floor(p, &floor));
+    if (arg_str(q, "out") != NULL) {
+        HTH_TRY(hth_plan_write(arg_str(q, "out"), p, plan));
+    }
+    if (arg_str(q, "trace") != NULL) {
+        HTH_TRY(hth_plan_write_trace(arg_str(q, "trace"), p, plan, NULL));
+    }
+    for (int t = 0; plan->streamed != NULL && t < p->n_tensors; t++) {
+        streamed += plan->streamed[t] ? p->tensors[t].bytes : 0;
+    }
+    *out = json_pack("{s:s, s:I, s:f, s:f, s:I, s:I, s:I, s:I, s:f, s:i, s:i, s:i, s:I, s:I}", "policy", plan->policy,
+                     "budget_bytes", (json_int_t)p->budget, "predicted_us", plan->predicted_us, "lower_bound_us",
+                     plan->lower_bound_us, "arena_bytes", (json_int_t)plan->arena_bytes, "live_peak_bytes",
+                     (json_int_t)plan->live_peak_bytes, "resident_bytes", (json_int_t)plan->resident_bytes, "host_bytes",
+                     (json_int_t)plan->host_bytes, "plan_ms", plan->plan_ms, "instructions", plan->n_instrs, "nodes",
+                     p->n_nodes, "tensors", p->n_tensors, "streamed_bytes", (json_int_t)streamed, "floor_bytes",
+                     (json_int_t)floor);
+    return HTH_OK;
+}
+
+// plan_problem plans a problem that is a file, for its own budget or the one given.
+static hth_err plan_problem(const query *q, json_t **out)
+{
+    hth_problem problem = {0};
+    hth_plan *plan = NULL;
+    HTH_TRY(hth_problem_read(arg_str(q, "problem"), &problem));
+    hth_err err = arg_str(q, "budget") != NULL ? hth_parse_size(arg_str(q, "budget"), problem.budget, &problem.budget) : HTH_OK;
+    err = err == HTH_OK ? hth_plan_inference(&problem, &plan) : err;
+    err = err == HTH_OK ? hth_plan_verify(&problem, plan) : err;
+    err = err == HTH_OK ? plan_report(q, &problem, plan, out) : err;
+    hth_plan_free(plan);
+    hth_problem_fini(&problem);
+    return err;
+}
+
 static hth_err query_plan(query *q, json_t **out)
 {
     hth_model *m = NULL;
     hth_program *p = NULL;
     hth_tensor *inputs = NULL;
-    hth_err err = query_program(q, arg_num(q, "tune", 0) != 0, &m, &inputs, &p);
-    uint64_t floor = 0, streamed = 0;
+    if (arg_str(q, "problem") != NULL) {
+        return plan_problem(q, out);
+    }
+    hth_err err = query_program(q, true, &m, &inputs, &p);
+    err = err == HTH_OK ? plan_report(q, &p->problem, p->plan, out) : err;
     if (err == HTH_OK) {
-        err = hth_plan_floor(&p->problem, &floor);
-    }
-    if (err == HTH_OK && arg_str(q, "out") != NULL) {
-        err = hth_plan_write(arg_str(q, "out"), &p->problem, p->plan);
-    }
-    if (err == HTH_OK && arg_str(q, "trace") != NULL) {
-        err = hth_plan_write_trace(arg_str(q, "trace"), &p->problem, p->plan, NULL);
-    }
-    if (err == HTH_OK) {
-        for (int w = 0; w < p->n_weights; w++) {
-            streamed += p->weights[w].streamed ? p->weights[w].bytes : 0;
-        }
-        *out = json_pack("{s:s, s:s, s:I, s:f, s:f, s:I, s:I, s:I, s:I, s:f, s:i, s:i, s:i, s:I, s:I}", "model", m->name, "policy",
-                         p->plan->policy, "budget_bytes", (json_int_t)p->budget, "predicted_us", p->plan->predicted_us,
-                         "lower_bound_us", p->plan->lower_bound_us, "arena_bytes", (json_int_t)p->plan->arena_bytes,
-                         "live_peak_bytes", (json_int_t)p->plan->live_peak_bytes, "resident_bytes",
-                         (json_int_t)p->plan->resident_bytes, "host_bytes", (json_int_t)p->plan->host_bytes, "plan_ms",
-                         p->plan->plan_ms, "instructions", p->plan->n_instrs, "nodes", p->problem.n_nodes, "tensors",
-                         p->problem.n_tensors, "streamed_bytes", (json_int_t)streamed, "floor_bytes", (json_int_t)floor);
+        json_object_set_new(*out, "model", json_string(m->name));
     }
     query_program_done(q, p);
     tensors_free(inputs, inputs != NULL ? m->source.graph->n_inputs : 0);
