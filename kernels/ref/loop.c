@@ -150,13 +150,46 @@ static void copy_run(void *d, int64_t ds, const void *s, int64_t ss, int64_t n, 
     }
 }
 
+// Transposition of 4-byte elements, the usual ones, in blocks of 4 x 4 that the registers hold.
+typedef uint32_t loop_v4 __attribute__((vector_size(16), aligned(4), may_alias));
+
+static void copy_block_4x4(uint32_t *d, int64_t ds, const uint32_t *s, int64_t ss)
+{
+    loop_v4 a = *(const loop_v4 *)s, b = *(const loop_v4 *)(s + ss),
+            c = *(const loop_v4 *)(s + 2 * ss), e = *(const loop_v4 *)(s + 3 * ss);
+    loop_v4 ab0 = __builtin_shufflevector(a, b, 0, 4, 1, 5),
+            ab1 = __builtin_shufflevector(a, b, 2, 6, 3, 7),
+            ce0 = __builtin_shufflevector(c, e, 0, 4, 1, 5),
+            ce1 = __builtin_shufflevector(c, e, 2, 6, 3, 7);
+    *(loop_v4 *)d = __builtin_shufflevector(ab0, ce0, 0, 1, 4, 5);
+    *(loop_v4 *)(d + ds) = __builtin_shufflevector(ab0, ce0, 2, 3, 6, 7);
+    *(loop_v4 *)(d + 2 * ds) = __builtin_shufflevector(ab1, ce1, 0, 1, 4, 5);
+    *(loop_v4 *)(d + 3 * ds) = __builtin_shufflevector(ab1, ce1, 2, 3, 6, 7);
+}
+
+static void copy_tile_by_4(uint32_t *d, int64_t ds, const uint32_t *s, int64_t ss, int64_t rows,
+                           int64_t cols)
+{
+    int64_t r4 = rows & ~(int64_t)3, c4 = cols & ~(int64_t)3;
+    for (int64_t j0 = 0; j0 < c4; j0 += 16) {
+        int64_t j1 = j0 + 16 < c4 ? j0 + 16 : c4;
+        for (int64_t i = 0; i < r4; i += 4) {
+            for (int64_t j = j0; j < j1; j += 4) {
+                copy_block_4x4(d + i * ds + j, ds, s + j * ss + i, ss);
+            }
+        }
+    }
+    copy_tile_uint32_t(d + r4 * ds, ds, s + r4, ss, rows - r4, cols);
+    copy_tile_uint32_t(d + c4, ds, s + c4 * ss, ss, r4, cols - c4);
+}
+
 // copy_tile transposes rows x cols: d[i * ds + j] = s[j * ss + i]. Strips of 16 columns keep the
 // source's lines in the first-level cache until every row has used them.
 static void copy_tile(void *d, int64_t ds, const void *s, int64_t ss, int64_t rows, int64_t cols,
                       size_t bytes)
 {
     if (bytes == 4) {
-        copy_tile_uint32_t(d, ds, s, ss, rows, cols);
+        copy_tile_by_4(d, ds, s, ss, rows, cols);
     } else if (bytes == 8) {
         copy_tile_uint64_t(d, ds, s, ss, rows, cols);
     } else if (bytes == 2) {
