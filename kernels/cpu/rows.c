@@ -7,6 +7,15 @@
 
 #define ROW_LANES 32
 
+// Joins the lanes by halves, into lane 0; each width is a constant for the compiler.
+#define ROW_HALF(W, EXPR)                                                                          \
+    for (size_t w = (W), l = 0; l < (W); l++) {                                                    \
+        lane[l] = (EXPR);                                                                          \
+    }
+#define ROW_JOIN(EXPR)                                                                             \
+    ROW_HALF(16, EXPR)                                                                             \
+    ROW_HALF(8, EXPR) ROW_HALF(4, EXPR) ROW_HALF(2, EXPR) ROW_HALF(1, EXPR)
+
 HTH_VECTOR(softmax_row, (const float *x, float *y, size_t n, float hidden), (x, y, n, hidden))
 {
     float lane[ROW_LANES], max = -INFINITY, sum = 0;
@@ -22,9 +31,8 @@ HTH_VECTOR(softmax_row, (const float *x, float *y, size_t n, float hidden), (x, 
     for (size_t i = whole; i < n; i++) {
         max = x[i] > max ? x[i] : max;
     }
-    for (int l = 0; l < ROW_LANES; l++) {
-        max = lane[l] > max ? lane[l] : max;
-    }
+    ROW_JOIN(lane[l] > lane[l + w] ? lane[l] : lane[l + w])
+    max = lane[0] > max ? lane[0] : max;
     if (max == -INFINITY) {
         for (size_t i = 0; i < n; i++) {
             y[i] = hidden;
@@ -45,9 +53,8 @@ HTH_VECTOR(softmax_row, (const float *x, float *y, size_t n, float hidden), (x, 
         y[i] = hth_expf(x[i] - max);
         sum += y[i];
     }
-    for (int l = 0; l < ROW_LANES; l++) {
-        sum += lane[l];
-    }
+    ROW_JOIN(lane[l] + lane[l + w])
+    sum += lane[0];
     float scale = 1.0F / sum;
     for (size_t i = 0; i < n; i++) {
         y[i] *= scale;
@@ -90,10 +97,8 @@ void hth_softmax_mask(float *x, const float *mask, size_t step, size_t n)
         float v = x[i];                                                                            \
         sum += (EXPR);                                                                             \
     }                                                                                              \
-    for (size_t l = 0; l < ROW_LANES; l++) {                                                       \
-        sum += lane[l];                                                                            \
-    }                                                                                              \
-    *out = sum
+    ROW_JOIN(lane[l] + lane[l + w])                                                                \
+    *out = sum + lane[0]
 
 HTH_VECTOR(row_sum, (const float *x, size_t n, float *out), (x, n, out))
 {
