@@ -12,6 +12,7 @@
 
 #include "device/cpu/team.h"
 #include "kernels/cpu/vector.h"
+#include "kernels/ref/ref.h"
 
 #define GEMM_DEPTH  768
 #define GEMM_STRIDE (GEMM_DEPTH + 16) // floats between rows of the block of A
@@ -145,23 +146,12 @@ void hth_gemm_pack(const float *b, size_t row, size_t col, size_t k, size_t n, s
         const float *from = b + q * w * col;
         float *to = dst + q * w * k;
         size_t cols = n - q * w < w ? n - q * w : w;
-        for (size_t p0 = 0; p0 < k; p0 += 16) { // by pieces that stay in the cache either way
-            size_t p1 = p0 + 16 < k ? p0 + 16 : k;
-            if (cols < w) {
-                memset(to + p0 * w, 0, (p1 - p0) * w * sizeof *to);
-            }
-            if (col == 1) {
-                for (size_t p = p0; p < p1; p++) {
-                    memcpy(to + p * w, from + p * row, cols * sizeof *to);
-                }
-                continue;
-            }
-            for (size_t j = 0; j < cols; j++) {
-                for (size_t p = p0; p < p1; p++) {
-                    to[p * w + j] = from[j * col + p * row];
-                }
-            }
+        const int64_t dim[2] = {(int64_t)k, (int64_t)cols}, step[2] = {(int64_t)w, 1},
+                      from_step[2] = {(int64_t)row, (int64_t)col};
+        if (cols < w) {
+            memset(to, 0, k * w * sizeof *to);
         }
+        ref_copy(2, dim, to, step, from, from_step, sizeof *to);
     }
 }
 
