@@ -77,10 +77,63 @@ int hth_cpu_block(const hth_device *d, hth_layout *layout)
     return block;
 }
 
+// What one core does in a nanosecond, roughly: multiply-adds of a product with long sums, of one
+// with short sums, bytes moved. And the time under which waking a second thread costs more than it
+// saves.
+#define CPU_MACS_LONG     100
+#define CPU_MACS_SHORT    15
+#define CPU_BYTES         10
+#define CPU_ONE_THREAD_NS 8000
+
+// cpu_node_ns estimates how long one core works on a node.
+static double cpu_node_ns(const hth_graph *g, const hth_node *n)
+{
+    double bytes = 0, macs = 0;
+    for (int k = 0; k < n->n_inputs + n->n_outputs; k++) {
+        int v = k < n->n_inputs ? n->inputs[k] : n->outputs[k - n->n_inputs];
+        if (v >= 0) {
+            bytes += (double)hth_shape_elements(&g->values[v].shape) * 4;
+        }
+    }
+    const hth_shape *y = n->outputs[0] < 0 ? NULL : &g->values[n->outputs[0]].shape;
+    const hth_shape *w =
+        n->n_inputs < 2 || n->inputs[1] < 0 ? NULL : &g->values[n->inputs[1]].shape;
+    if (y == NULL || w == NULL || w->rank < 2) {
+        return bytes / CPU_BYTES;
+    }
+    double sum = 0; // multiply-adds of one output element
+    if (n->op == HTH_OP_CONV) {
+        sum = (double)hth_shape_elements(w) / (double)w->dim[0];
+    } else if (n->op == HTH_OP_CONV_TRANSPOSE) {
+        sum = (double)w->dim[0] / (double)hth_node_int(n, "group", 1);
+    } else if (n->op == HTH_OP_MAT_MUL || n->op == HTH_OP_GEMM) {
+        sum = (double)w->dim[w->rank - (hth_node_int(n, "transB", 0) ? 1 : 2)];
+    } else if (n->op == HTH_OP_FUSED_ATTENTION || n->op == HTH_OP_LSTM || n->op == HTH_OP_GRU) {
+        sum = 1e6; // never small enough to matter
+    }
+    macs = sum * (double)hth_shape_elements(y);
+    return macs / (sum >= 64 ? CPU_MACS_LONG : CPU_MACS_SHORT) + bytes / CPU_BYTES;
+}
+
+// cpu_share returns the device with as many threads as the node is worth: `*one` is made its
+// single-threaded twin. Kernels read the properties while they are prepared and keep no pointer to
+// the device.
+static hth_device *cpu_share(hth_device *d, const hth_graph *g, const hth_node *n, hth_device *one)
+{
+    if (d->props.n_threads > 1 && cpu_node_ns(g, n) < CPU_ONE_THREAD_NS) {
+        *one = *d;
+        one->props.n_threads = 1;
+        d = one;
+    }
+    hth_team_set(d->props.n_threads);
+    return d;
+}
+
 hth_err hth_cpu_prepare(hth_device *d, const hth_graph *g, const hth_node *n, const char *algorithm,
                         hth_kernel **out)
 {
-    hth_team_set(d->props.n_threads);
+    hth_device one;
+    d = cpu_share(d, g, n, &one);
     if (algorithm != NULL && strcmp(algorithm, "default") == 0) {
         algorithm = NULL;
     }
@@ -103,7 +156,8 @@ hth_err hth_cpu_prepare(hth_device *d, const hth_graph *g, const hth_node *n, co
 hth_err hth_cpu_algorithms(hth_device *d, const hth_graph *g, const hth_node *n, hth_choice *list,
                            int cap, int *count)
 {
-    hth_team_set(d->props.n_threads);
+    hth_device one;
+    d = cpu_share(d, g, n, &one);
     for (int i = 0; i < CPU_ROWS; i++) {
         if (cpu_table[i].op == n->op && cpu_table[i].algorithms != NULL &&
             cpu_table[i].algorithms(d, g, n, list, cap, count) == HTH_OK) {
