@@ -92,9 +92,12 @@ static void attention_share(void *arg, int i, int n)
     const attention_kernel *k = j->k;
     const hth_attention *a = &k->at;
     char *ws = j->workspace + (size_t)i * k->thread_bytes;
-    attention_head h = {.b0 = -1, .k = (float *)ws, .v = (float *)(ws + k->k_bytes)};
-    h.scores = (float *)(ws + k->k_bytes + k->v_bytes);
-    h.scratch = (float *)(ws + k->k_bytes + k->v_bytes + k->score_bytes);
+    size_t at_v = k->k_bytes, at_scores = at_v + k->v_bytes,
+           at_scratch = at_scores + k->score_bytes;
+    attention_head h = {.k = hth_cpu_floats(ws, 0),
+                        .v = hth_cpu_floats(ws, at_v),
+                        .scores = hth_cpu_floats(ws, at_scores),
+                        .scratch = hth_cpu_floats(ws, at_scratch)};
     size_t begin, end, packed = SIZE_MAX, t = (size_t)a->t;
     hth_team_range((size_t)(a->b0 * a->b1) * k->blocks, i, n, &begin, &end);
     for (size_t w = begin; w < end; w++) {

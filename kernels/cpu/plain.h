@@ -24,6 +24,13 @@ bool cpu_epilogue_can_fuse(hth_device *d, const hth_graph *g, const hth_node *n,
 // empty.
 bool cpu_plain_f32(const hth_graph *g, const hth_node *n, int inputs);
 
+// hth_cpu_floats returns the floats `bytes` behind `base`: a place in a workspace.
+static inline float *hth_cpu_floats(const void *base, size_t bytes)
+{
+    const void *p = (const char *)base + bytes;
+    return (float *)p;
+}
+
 // hth_cpu_share calls fn on the team, or for less than HTH_CPU_SERIAL operations on this thread:
 // the team costs 1-2 us.
 #define HTH_CPU_SERIAL 32768

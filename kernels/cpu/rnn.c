@@ -57,7 +57,7 @@ HTH_VECTOR(rnn_gru, (const float *x, const float *r, float *h, float *y, size_t 
 static void rnn_product(void *arg, int i, int n)
 {
     const rnn_job *j = arg;
-    hth_gemm_share(&j->gemm, i, n, (float *)(j->scratch + (size_t)i * j->k->scratch));
+    hth_gemm_share(&j->gemm, i, n, hth_cpu_floats(j->scratch, (size_t)i * j->k->scratch));
 }
 
 static void rnn_cells(void *arg, int i, int n)
@@ -83,7 +83,6 @@ static void rnn_multiply(rnn_job *j, const hth_kernel_args *args, const float *a
 {
     const rnn_kernel *k = j->k;
     size_t depth = half == 0 ? k->in : k->hid, n = k->gates * k->hid;
-    const char *weights = args->in[1 + half];
     hth_epilogue bias = {.n = k->has_bias, .step = {{.op = HTH_OP_ADD, .alpha = 1, .col = 1}}};
     bias.step[0].operand =
         k->has_bias ? (const float *)args->in[3] + (2 * dir + (size_t)half) * n : NULL;
@@ -93,7 +92,7 @@ static void rnn_multiply(rnn_job *j, const hth_kernel_args *args, const float *a
                          .a = a,
                          .a_row = depth,
                          .a_col = 1,
-                         .b = (const float *)(weights + dir * k->packed[half]),
+                         .b = hth_cpu_floats(args->in[1 + half], dir * k->packed[half]),
                          .c = c,
                          .c_row = n,
                          .alpha = 1,
@@ -115,12 +114,12 @@ static void rnn_direction(const rnn_kernel *k, const hth_kernel_args *a, size_t 
 {
     char *ws = a->workspace;
     size_t state = k->batch * k->hid, wide = k->batch * k->gates * k->hid;
-    float *xw = (float *)ws, *out[3] = {NULL, NULL, NULL};
+    float *xw = hth_cpu_floats(ws, 0), *out[3] = {NULL, NULL, NULL};
     rnn_job j = {.k = k,
                  .scratch = ws + k->at_scratch,
-                 .hr = (float *)(ws + k->at_hr),
-                 .h = (float *)(ws + k->at_h),
-                 .c = (float *)(ws + k->at_c)};
+                 .hr = hth_cpu_floats(ws, k->at_hr),
+                 .h = hth_cpu_floats(ws, k->at_h),
+                 .c = hth_cpu_floats(ws, k->at_c)};
     for (size_t i = 0; i < k->n_out; i++) {
         out[i] = a->out[i];
     }
@@ -163,7 +162,7 @@ static hth_err rnn_pack(const hth_kernel *base, const hth_packing *p, const void
     size_t depth = half == 0 ? k->in : k->hid, n = k->gates * k->hid;
     for (size_t dir = 0; dir < k->dirs; dir++) {
         hth_gemm_pack((const float *)plain + dir * n * depth, 1, depth, depth, n, 0,
-                      hth_gemm_panels(n), (float *)((char *)dst + dir * k->packed[half]));
+                      hth_gemm_panels(n), hth_cpu_floats(dst, dir * k->packed[half]));
     }
     return HTH_OK;
 }
