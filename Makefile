@@ -86,6 +86,10 @@ $(B)/libhearth.so: client/libhearth.map $(OBJ) $(B)/libhearth-team.so.0
 	$(call say,LD,$@)
 	$(Q)$(CC) $(CFLAGS) -shared -Wl,-soname,libhearth.so.0 -Wl,--version-script=client/libhearth.map -Wl,-z,defs \
 	    -Wl,-rpath,'$$ORIGIN' -o $@ $(filter-out $(B)/device/cpu/team.o,$(OBJ)) $(B)/libhearth-team.so.0 $(LDLIBS)
+$(B)/docs/embed: docs/embed.c $(B)/libhearth.so
+	@mkdir -p $(@D)
+	$(Q)ln -sf libhearth.so $(B)/libhearth.so.0
+	$(Q)$(CC) $(CFLAGS) -Iclient -o $@ $< -L$(B) -lhearth -Wl,-rpath,'$$ORIGIN/..'
 $(TESTBIN): $(B)/%: $(B)/%.o $(B)/libhth.a
 	$(call say,LD,$@)
 	$(Q)$(CC) $(CFLAGS) $(EXPORT) -o $@ $^ $(LDLIBS) -lcmocka
@@ -95,7 +99,7 @@ $(BENCHBIN): $(B)/%: $(B)/%.o $(B)/libhth.a
 
 tests: deps-test
 	$(Q)$(MAKE) --no-print-directory all-tests
-all-tests: all $(TESTBIN)
+all-tests: all $(TESTBIN) $(B)/docs/embed
 	@:
 test: tests
 	$(Q)HEARTH_BUILD=$(B) CMOCKA_MESSAGE_OUTPUT=TAP prove $(if $(V),-v) --timer -e 'sh build-aux/tap.sh' $(TESTBIN)
