@@ -31,8 +31,8 @@ static inline float *hth_cpu_floats(const void *base, size_t bytes)
     return (float *)p;
 }
 
-// hth_cpu_share calls fn on the team, or for less than HTH_CPU_SERIAL operations on this thread:
-// the team costs 1-2 us.
+// hth_cpu_share calls fn on the team, or for less than HTH_CPU_SERIAL operations on this thread: an
+// estimate of where handing work over begins to pay.
 #define HTH_CPU_SERIAL 32768
 static inline void hth_cpu_share(int n_threads, size_t operations,
                                  void (*fn)(void *arg, int i, int n), void *arg)
