@@ -58,7 +58,7 @@ $(GEN_C) $(OBJ): | deps
 # Kernels are loops for the vectoriser; their files ask for it.
 VECTOR_WIDTH := $(if $(filter x86_64,$(shell uname -m)),-mprefer-vector-width=512)
 $(B)/kernels/%.o: OPT = -O3 -fno-math-errno -fno-trapping-math -ffp-contract=fast -Wno-psabi $(VECTOR_WIDTH)
-# Kernels' threads are libgomp's, whose barriers the thread sanitizer cannot see: they are left alone, and 100 times faster.
+# Not instrumented for threads: loops that would take minutes. What orders their threads, device/cpu/team.c, is.
 build-tsan/kernels/%.o: SAN = -w
 
 $(B)/gen/%.pb-c.c: %.proto
