@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention: MatMul -> scale, mask -> Softmax -> MatMul becomes one HTH_OP_FUSED_ATTENTION. Its operands are followed
-// back through everything that only moves elements (views) or scales them by a constant, to the tensor that a kernel
-// really writes; a transpose behind the result becomes the output's strides.
+// Attention: MatMul -> scale, mask -> Softmax -> MatMul becomes one HTH_OP_FUSED_ATTENTION. Its
+// operands are followed back through everything that only moves elements (views) or scales them by
+// a constant, to the tensor that a kernel really writes; a transpose behind the result becomes the
+// output's strides.
 #include "graph/pass_attention.h"
 
 #include "base/alloc.h"
@@ -10,14 +11,36 @@
 #include <math.h>
 #include <string.h>
 
-// A value seen through its producers: element (i0, i1, ..) = scale * base[offset + sum i*stride].
+// A value seen through its producers: element (i0, i1, ..) = scale * base[offset + sum of index *
+// stride], where each dimension is a product of *factors* with a stride each. Exporters merge batch
+// and heads into one dimension, move it, and split it again: in between no single stride describes
+// it, but its factors do.
+#define VIEW_FACTORS 24
+typedef struct factor {
+    int64_t size, stride;
+} factor;
 typedef struct view {
     int base;
     int64_t offset;
-    int rank;
-    int64_t dim[HTH_MAX_RANK], stride[HTH_MAX_RANK];
     float scale;
+    int rank;
+    int64_t dim[HTH_MAX_RANK];
+    int n[HTH_MAX_RANK]; // factors of each dimension, outermost first; sizes of 1 have none
+    factor f[HTH_MAX_RANK][VIEW_FACTORS];
 } view;
+
+static void view_put(view *v, int d, int64_t size, int64_t stride)
+{
+    if (size == 1) {
+        return;
+    }
+    if (v->n[d] > 0 && v->f[d][v->n[d] - 1].stride == size * stride) { // continues the one before
+        v->f[d][v->n[d] - 1].size *= size;
+        v->f[d][v->n[d] - 1].stride = stride;
+    } else if (v->n[d] < VIEW_FACTORS) {
+        v->f[d][v->n[d]++] = (factor){size, stride};
+    }
+}
 
 static view view_plain(const hth_graph *g, int value)
 {
@@ -26,60 +49,53 @@ static view view_plain(const hth_graph *g, int value)
     int64_t stride = 1;
     for (int i = s->rank - 1; i >= 0; i--) {
         v.dim[i] = s->dim[i];
-        v.stride[i] = stride;
+        view_put(&v, i, s->dim[i], stride);
         stride *= s->dim[i];
     }
     return v;
 }
 
-// view_reshape gives the same elements another shape if strides can say so (numpy's rule for reshape without a copy).
+// view_reshape gives the same elements another shape: the factors in row-major order, cut anew;
+// false when a cut would have to go through a factor that it does not divide.
 static bool view_reshape(view *v, const hth_shape *to)
 {
-    int64_t dim[HTH_MAX_RANK], stride[HTH_MAX_RANK];
+    factor all[HTH_MAX_RANK * VIEW_FACTORS];
     int n = 0, at = 0;
-    for (int i = 0; i < v->rank; i++) { // unit dimensions say nothing
-        if (v->dim[i] != 1) {
-            dim[n] = v->dim[i];
-            stride[n++] = v->stride[i];
+    for (int i = 0; i < v->rank; i++) {
+        for (int k = 0; k < v->n[i]; k++) {
+            all[n++] = v->f[i][k];
         }
     }
-    view r = *v;
-    r.rank = to->rank;
-    for (int i = 0; i < to->rank;) {
-        if (to->dim[i] == 1) {
-            r.dim[i] = 1;
-            r.stride[i++] = 0;
-            continue;
-        }
-        if (at == n) {
-            return false;
-        }
-        // [at, end) of the old dimensions make up [i, last) of the new ones
-        int end = at + 1, last = i + 1;
-        int64_t have = dim[at], want = to->dim[i];
-        while (have != want) {
-            if (have < want) {
-                if (end == n || stride[end - 1] != stride[end] * dim[end]) {
-                    return false;
-                }
-                have *= dim[end++];
-            } else if (last == to->rank) {
+    view r = {.base = v->base, .offset = v->offset, .scale = v->scale, .rank = to->rank};
+    for (int i = 0; i < to->rank; i++) {
+        r.dim[i] = to->dim[i];
+        for (int64_t need = to->dim[i]; need > 1;) {
+            if (at == n || r.n[i] == VIEW_FACTORS) {
                 return false;
+            }
+            factor *f = &all[at];
+            if (need % f->size == 0) {
+                view_put(&r, i, f->size, f->stride);
+                need /= f->size;
+                at++;
+            } else if (f->size % need == 0) {
+                f->size /= need;
+                view_put(&r, i, need, f->stride * f->size);
+                need = 1;
             } else {
-                want *= to->dim[last++];
+                return false;
             }
         }
-        int64_t step = stride[end - 1];
-        for (int k = last - 1; k >= i; k--) {
-            r.dim[k] = to->dim[k];
-            r.stride[k] = step;
-            step *= to->dim[k];
-        }
-        i = last;
-        at = end;
     }
     *v = r;
     return at == n;
+}
+
+static void view_copy_dim(view *to, int i, const view *from, int k)
+{
+    to->dim[i] = from->dim[k];
+    to->n[i] = from->n[k];
+    memcpy(to->f[i], from->f[k], sizeof to->f[i]);
 }
 
 static bool view_gather(const hth_graph *g, const hth_node *n, view *v)
@@ -90,10 +106,32 @@ static bool view_gather(const hth_graph *g, const hth_node *n, view *v)
     if (g->values[n->inputs[1]].shape.rank != 0 || hth_pass_ints(g, n->inputs[1], index, 1) != 1) {
         return false;
     }
-    v->offset += (index[0] < 0 ? index[0] + v->dim[axis] : index[0]) * v->stride[axis];
-    memmove(v->dim + axis, v->dim + axis + 1, (size_t)(v->rank - axis - 1) * sizeof v->dim[0]);
-    memmove(v->stride + axis, v->stride + axis + 1, (size_t)(v->rank - axis - 1) * sizeof v->stride[0]);
+    int64_t rest = index[0] < 0 ? index[0] + v->dim[axis] : index[0];
+    for (int k = v->n[axis] - 1; k >= 0; k--) {
+        v->offset += rest % v->f[axis][k].size * v->f[axis][k].stride;
+        rest /= v->f[axis][k].size;
+    }
+    for (int i = (int)axis; i + 1 < v->rank; i++) {
+        view_copy_dim(v, i, v, i + 1);
+    }
     v->rank--;
+    return true;
+}
+
+// view_cut keeps `count` elements of dimension `d` from `from` on, every step-th.
+static bool view_cut(view *v, int d, int64_t from, int64_t step, int64_t count)
+{
+    if (from == 0 && step == 1 && count == v->dim[d]) {
+        return true;
+    }
+    if (v->n[d] > 1) {
+        return false;
+    }
+    factor f = v->n[d] == 1 ? v->f[d][0] : (factor){1, 0};
+    v->offset += from * f.stride;
+    v->n[d] = 0;
+    v->dim[d] = count;
+    view_put(v, d, count, f.stride * step);
     return true;
 }
 
@@ -101,7 +139,8 @@ static bool view_slice(const hth_graph *g, const hth_node *n, const hth_shape *t
 {
     int64_t start[HTH_MAX_RANK], axis[HTH_MAX_RANK], step[HTH_MAX_RANK];
     int k = hth_pass_ints(g, n->inputs[1], start, HTH_MAX_RANK);
-    bool has_axes = n->n_inputs > 3 && n->inputs[3] >= 0, has_steps = n->n_inputs > 4 && n->inputs[4] >= 0;
+    bool has_axes = n->n_inputs > 3 && n->inputs[3] >= 0,
+         has_steps = n->n_inputs > 4 && n->inputs[4] >= 0;
     if (k < 0 || (has_axes && hth_pass_ints(g, n->inputs[3], axis, HTH_MAX_RANK) != k) ||
         (has_steps && hth_pass_ints(g, n->inputs[4], step, HTH_MAX_RANK) != k)) {
         return false;
@@ -109,14 +148,11 @@ static bool view_slice(const hth_graph *g, const hth_node *n, const hth_shape *t
     for (int i = 0; i < k; i++) {
         int64_t a = has_axes ? axis[i] : i, s = has_steps ? step[i] : 1;
         a += a < 0 ? v->rank : 0;
-        if (s <= 0) {
-            return false;
-        }
         int64_t from = start[i] < 0 ? start[i] + v->dim[a] : start[i];
         from = from < 0 ? 0 : from > v->dim[a] ? v->dim[a] : from;
-        v->offset += from * v->stride[a];
-        v->stride[a] *= s;
-        v->dim[a] = to->dim[a];
+        if (s <= 0 || !view_cut(v, (int)a, from, s, to->dim[a])) {
+            return false;
+        }
     }
     return true;
 }
@@ -126,19 +162,18 @@ static bool view_split(const hth_graph *g, const hth_node *n, int value, view *v
     int64_t axis = hth_node_int(n, "axis", 0), before = 0;
     axis += axis < 0 ? v->rank : 0;
     for (int k = 0; k < n->n_outputs && n->outputs[k] != value; k++) {
-        before += n->outputs[k] < 0 ? 0 : g->values[n->outputs[k]].shape.dim[axis];
         if (n->outputs[k] < 0) {
             return false;
         }
+        before += g->values[n->outputs[k]].shape.dim[axis];
     }
-    v->offset += before * v->stride[axis];
-    v->dim[axis] = g->values[value].shape.dim[axis];
-    return true;
+    return view_cut(v, (int)axis, before, 1, g->values[value].shape.dim[axis]);
 }
 
 static view view_of(const hth_graph *g, int value, int depth);
 
-// view_through applies node `n`, which makes `value`, to the view of its input; false when it is not a view.
+// view_through applies node `n`, which makes `value`, to the view of its input; false when it is
+// not a view.
 static bool view_through(const hth_graph *g, const hth_node *n, int value, int depth, view *out)
 {
     const hth_shape *to = &g->values[value].shape;
@@ -146,7 +181,8 @@ static bool view_through(const hth_graph *g, const hth_node *n, int value, int d
     int64_t perm[HTH_MAX_RANK];
     if (n->op == HTH_OP_MUL || n->op == HTH_OP_DIV) {
         int k = n->op == HTH_OP_MUL && hth_pass_scalar(g, n->inputs[0], &c) ? 1 : 0;
-        if (!hth_pass_scalar(g, n->inputs[1 - k], &c) || !hth_shape_equal(to, &g->values[n->inputs[k]].shape)) {
+        if (!hth_pass_scalar(g, n->inputs[1 - k], &c) ||
+            !hth_shape_equal(to, &g->values[n->inputs[k]].shape)) {
             return false;
         }
         *out = view_of(g, n->inputs[k], depth);
@@ -168,8 +204,7 @@ static bool view_through(const hth_graph *g, const hth_node *n, int value, int d
             return false;
         }
         for (int i = 0; i < from.rank; i++) {
-            out->dim[i] = from.dim[perm[i]];
-            out->stride[i] = from.stride[perm[i]];
+            view_copy_dim(out, i, &from, (int)perm[i]);
         }
         return true;
     case HTH_OP_EXPAND:
@@ -177,8 +212,10 @@ static bool view_through(const hth_graph *g, const hth_node *n, int value, int d
             return false;
         }
         for (int i = 0; i < from.rank; i++) {
-            out->stride[i] = from.dim[i] == to->dim[i] ? from.stride[i] : 0;
-            out->dim[i] = to->dim[i];
+            if (from.dim[i] != to->dim[i]) {
+                out->dim[i] = to->dim[i];
+                view_put(out, i, to->dim[i], 0);
+            }
         }
         return true;
     case HTH_OP_GATHER:
@@ -192,43 +229,71 @@ static bool view_through(const hth_graph *g, const hth_node *n, int value, int d
     }
 }
 
+// view_of looks through at most `depth` producers.
 static view view_of(const hth_graph *g, int value, int depth)
 {
     const hth_value *v = &g->values[value];
     view seen;
-    // 24 steps: the longest chains that exporters leave have about ten.
-    if (depth < 24 && v->producer >= 0 && v->dtype == HTH_DT_F32 && g->nodes[v->producer].n_post == 0 &&
-        g->nodes[v->producer].inputs[0] >= 0 && view_through(g, &g->nodes[v->producer], value, depth + 1, &seen)) {
+    if (depth > 0 && v->producer >= 0 && v->dtype == HTH_DT_F32 &&
+        g->nodes[v->producer].n_post == 0 && g->nodes[v->producer].inputs[0] >= 0 &&
+        view_through(g, &g->nodes[v->producer], value, depth - 1, &seen)) {
         return seen;
     }
     return view_plain(g, value);
 }
 
-// view_4d writes a view of rank 2 to 4 as the operand of an attention; missing leading dimensions are 1.
-static bool view_4d(const view *v, hth_attention_view *out, int64_t dim[4])
+// An operand of an attention: a view in which every dimension has one stride. Rank 2 to 4; missing
+// leading dimensions are 1.
+typedef struct operand {
+    int base, rank;
+    float scale;
+    int64_t dim[4];
+    hth_attention_view view;
+} operand;
+
+static bool operand_of_view(const view *v, operand *out)
 {
-    *out = (hth_attention_view){.offset = v->offset};
+    *out = (operand){
+        .base = v->base, .rank = v->rank, .scale = v->scale, .view = {.offset = v->offset}};
     for (int i = 0; i < 4; i++) {
         int from = i - (4 - v->rank);
-        dim[i] = from < 0 ? 1 : v->dim[from];
-        out->stride[i] = from < 0 ? 0 : v->stride[from];
+        if (from >= 0 && v->n[from] > 1) {
+            return false;
+        }
+        out->dim[i] = from < 0 ? 1 : v->dim[from];
+        out->view.stride[i] = from < 0 || v->n[from] == 0 ? 0 : v->f[from][0].stride;
     }
     return v->rank >= 2 && v->rank <= 4;
 }
 
-typedef struct found { // an attention in the graph
+// operand_find looks as far through `value`'s producers as ends in an operand; 24: the longest
+// chains that exporters leave have about ten.
+static bool operand_find(const hth_graph *g, int value, operand *out)
+{
+    for (int depth = 24; depth >= 0; depth--) {
+        view v = view_of(g, value, depth);
+        if (operand_of_view(&v, out)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+typedef struct found {         // an attention in the graph
     int scores, probs, result; // nodes: first MatMul, Softmax, second MatMul
     float scale;
-    int mask; // value added to the scores, -1: none
+    int mask;  // value added to the scores, -1: none
     int where; // Where node that masks by a constant condition, -1: none
 } found;
 
-// where_mask says that `n` replaces scores by minus infinity (or nearly) where a constant condition says so.
+// where_mask says that `n` replaces scores by minus infinity (or nearly) where a constant condition
+// says so.
 static bool where_mask(const hth_graph *g, const hth_node *n, int *scores)
 {
     float c;
     for (int k = 1; k <= 2; k++) {
-        if (g->values[n->inputs[0]].constant != NULL && hth_pass_scalar(g, n->inputs[k], &c) && c < -1e4f) {
+        if (g->values[n->inputs[0]].constant != NULL && hth_pass_scalar(g, n->inputs[k], &c) &&
+            c < -1e4f) {
             *scores = n->inputs[3 - k];
             return true;
         }
@@ -258,12 +323,15 @@ static bool scores_walk(const hth_graph *g, const hth_uses *u, found *f)
         } else if (n->op == HTH_OP_MUL && hth_pass_scalar(g, n->inputs[0], &c)) {
             f->scale *= c;
             v = n->inputs[1];
-        } else if (n->op == HTH_OP_WHERE && f->mask < 0 && f->where < 0 && f->scale == 1 && where_mask(g, n, &v)) {
+        } else if (n->op == HTH_OP_WHERE && f->mask < 0 && f->where < 0 && f->scale == 1 &&
+                   where_mask(g, n, &v)) {
             f->where = p;
         } else if (n->op == HTH_OP_ADD && f->mask < 0 && f->where < 0 && f->scale == 1) {
-            int a = g->values[n->inputs[0]].producer; // the scores are the side that a MatMul or a scaling makes
-            bool first = a >= 0 && (g->nodes[a].op == HTH_OP_MAT_MUL || g->nodes[a].op == HTH_OP_MUL ||
-                                    g->nodes[a].op == HTH_OP_DIV) &&
+            int a = g->values[n->inputs[0]]
+                        .producer; // the scores are the side that a MatMul or a scaling makes
+            bool first = a >= 0 &&
+                         (g->nodes[a].op == HTH_OP_MAT_MUL || g->nodes[a].op == HTH_OP_MUL ||
+                          g->nodes[a].op == HTH_OP_DIV) &&
                          hth_shape_equal(&g->values[n->inputs[0]].shape, &g->values[v].shape);
             f->mask = n->inputs[first ? 1 : 0];
             v = n->inputs[first ? 0 : 1];
@@ -284,9 +352,10 @@ static bool attention_find(const hth_graph *g, const hth_uses *u, int i, found *
     int64_t axis = hth_node_int(s, "axis", -1);
     *f = (found){.probs = i, .scale = 1, .mask = -1, .where = -1};
     f->result = hth_uses_only(g, u, s->outputs[0]);
-    return s->n_post == 0 && x->dtype == HTH_DT_F32 && (axis == -1 || axis == x->shape.rank - 1) && f->result >= 0 &&
-           g->nodes[f->result].op == HTH_OP_MAT_MUL && g->nodes[f->result].inputs[0] == s->outputs[0] &&
-           g->nodes[f->result].n_post == 0 && scores_walk(g, u, f);
+    return s->n_post == 0 && x->dtype == HTH_DT_F32 && (axis == -1 || axis == x->shape.rank - 1) &&
+           f->result >= 0 && g->nodes[f->result].op == HTH_OP_MAT_MUL &&
+           g->nodes[f->result].inputs[0] == s->outputs[0] && g->nodes[f->result].n_post == 0 &&
+           scores_walk(g, u, f);
 }
 
 // mask_from_where adds the constant 0 / -inf mask of a Where with a constant condition.
@@ -338,54 +407,64 @@ static bool mask_view(const hth_graph *g, int mask, const int64_t dim[4], hth_at
     return true;
 }
 
-// attention_describe fills `a` and the operands' values; false when the shapes are not an attention's.
+// attention_describe fills `a` and the operands' values; false when the shapes are not an
+// attention's.
 static bool attention_describe(const hth_graph *g, const found *f, hth_attention *a, int base[3])
 {
     const hth_node *first = &g->nodes[f->scores], *second = &g->nodes[f->result];
-    view q = view_of(g, first->inputs[0], 0), k = view_of(g, first->inputs[1], 0), v = view_of(g, second->inputs[1], 0);
-    int64_t dq[4], dk[4], dv[4];
-    if (k.rank < 2 || v.scale != 1) {
+    operand q, k, v;
+    if (!operand_find(g, first->inputs[0], &q) || !operand_find(g, first->inputs[1], &k) ||
+        !operand_find(g, second->inputs[1], &v) || v.scale != 1) {
         return false;
     }
-    int64_t t = k.dim[k.rank - 1], s = k.stride[k.rank - 1]; // K^T is what is multiplied
-    k.dim[k.rank - 1] = k.dim[k.rank - 2];
-    k.stride[k.rank - 1] = k.stride[k.rank - 2];
-    k.dim[k.rank - 2] = t;
-    k.stride[k.rank - 2] = s;
-    if (!view_4d(&q, &a->q, dq) || !view_4d(&k, &a->k, dk) || !view_4d(&v, &a->v, dv) || dq[3] != dk[3] ||
-        dk[2] != dv[2] || memcmp(dq, dk, 2 * sizeof dq[0]) != 0 || memcmp(dq, dv, 2 * sizeof dq[0]) != 0) {
+    // K^T is what is multiplied: its last two dimensions change places.
+    int64_t d = k.dim[2], stride = k.view.stride[2];
+    k.dim[2] = k.dim[3];
+    k.view.stride[2] = k.view.stride[3];
+    k.dim[3] = d;
+    k.view.stride[3] = stride;
+    if (q.dim[3] != k.dim[3] || k.dim[2] != v.dim[2] ||
+        memcmp(q.dim, k.dim, 2 * sizeof q.dim[0]) != 0 ||
+        memcmp(q.dim, v.dim, 2 * sizeof q.dim[0]) != 0) {
         return false;
     }
-    a->b0 = dq[0];
-    a->b1 = dq[1];
-    a->t = dq[2];
-    a->s = dk[2];
-    a->d = dq[3];
-    a->e = dv[3];
-    a->scale = f->scale * q.scale * k.scale;
+    *a = (hth_attention){.b0 = q.dim[0],
+                         .b1 = q.dim[1],
+                         .t = q.dim[2],
+                         .s = k.dim[2],
+                         .d = q.dim[3],
+                         .e = v.dim[3],
+                         .q = q.view,
+                         .k = k.view,
+                         .v = v.view,
+                         .scale = f->scale * q.scale * k.scale};
     base[0] = q.base;
     base[1] = k.base;
     base[2] = v.base;
     return true;
 }
 
-// output_view chooses where the result goes: as the second MatMul's value, or as the transpose behind it.
-static int output_view(const hth_graph *g, const hth_uses *u, const found *f, hth_attention *a, int *transpose)
+// output_view chooses where the result goes: as the second MatMul's value, or as the transpose
+// behind it.
+static int output_view(const hth_graph *g, const hth_uses *u, const found *f, hth_attention *a,
+                       int *transpose)
 {
     int y = g->nodes[f->result].outputs[0], user = hth_uses_only(g, u, y);
-    view v = view_plain(g, y);
-    int64_t perm[HTH_MAX_RANK], dim[4];
+    view v = view_plain(g, y), moved, placed = v;
+    int64_t perm[HTH_MAX_RANK];
+    operand out;
     *transpose = -1;
     if (user >= 0 && g->nodes[user].op == HTH_OP_TRANSPOSE && g->nodes[user].n_post == 0 &&
         hth_node_ints(&g->nodes[user], "perm", perm, HTH_MAX_RANK) == v.rank) {
-        view moved = view_plain(g, g->nodes[user].outputs[0]);
+        moved = view_plain(g, g->nodes[user].outputs[0]);
         for (int i = 0; i < v.rank; i++) {
-            v.stride[perm[i]] = moved.stride[i];
+            view_copy_dim(&placed, (int)perm[i], &moved, i);
         }
         *transpose = user;
         y = g->nodes[user].outputs[0];
     }
-    (void)view_4d(&v, &a->out, dim);
+    (void)operand_of_view(&placed, &out); // plain and transposed values have one stride each
+    a->out = out.view;
     return y;
 }
 
@@ -426,7 +505,8 @@ hth_err hth_pass_attention(hth_graph *g, const hth_uses *u)
 {
     found f;
     for (int i = 0; i < g->n_nodes; i++) {
-        if (g->nodes[i].op == HTH_OP_SOFTMAX && !g->nodes[i].deleted && attention_find(g, u, i, &f)) {
+        if (g->nodes[i].op == HTH_OP_SOFTMAX && !g->nodes[i].deleted &&
+            attention_find(g, u, i, &f)) {
             HTH_TRY(attention_replace(g, u, &f));
         }
     }

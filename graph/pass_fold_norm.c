@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Batch-norm folding. At inference y = scale[c] * x + shift[c] with constants, and a linear operator in front takes both
-// in: W' = W * scale along its output channels, b' = b * scale + shift (Jacob et al. 2018, section 3.2). The scaled
-// filter is a derived constant: nothing is computed before a device wants its copy. Element-wise Mul and Add by
-// per-channel constants are the same thing and are taken in the same way. In a graph exported for training, batch norm
-// stays as it is: it uses the batch's statistics.
+// Batch-norm folding. At inference y = scale[c] * x + shift[c] with constants, and a linear
+// operator in front takes both in: W' = W * scale along its output channels, b' = b * scale + shift
+// (Jacob et al. 2018, section 3.2). The scaled filter is a derived constant: nothing is computed
+// before a device wants its copy. Element-wise Mul and Add by per-channel constants are the same
+// thing and are taken in the same way. In a graph exported for training, batch norm stays as it is:
+// it uses the batch's statistics.
 #include "graph/pass.h"
 
 #include "base/alloc.h"
@@ -33,7 +34,8 @@ static hth_err affine_init(affine *a, int64_t n)
     return hth_fail(HTH_ENOMEM, "no memory to fold a batch norm");
 }
 
-// read_channels copies a constant f32 that is one value, or one per channel (axis 1 of a value of rank `rank`).
+// read_channels copies a constant f32 that is one value, or one per channel (axis 1 of a value of
+// rank `rank`).
 static bool read_channels(const hth_graph *g, int value, int rank, int64_t channels, float *out)
 {
     hth_const *c = value < 0 ? NULL : g->values[value].constant;
@@ -43,7 +45,8 @@ static bool read_channels(const hth_graph *g, int value, int rank, int64_t chann
     }
     int64_t n = hth_shape_elements(&c->shape);
     int at = c->shape.rank - (rank - 1); // where axis 1 stands in the operand's shape
-    bool per_channel = n == channels && at >= 0 && at < c->shape.rank && c->shape.dim[at] == channels;
+    bool per_channel =
+        n == channels && at >= 0 && at < c->shape.rank && c->shape.dim[at] == channels;
     if ((n != 1 && !per_channel) || hth_const_map(c, &data) != HTH_OK) {
         return false;
     }
@@ -58,14 +61,15 @@ static bool read_channels(const hth_graph *g, int value, int rank, int64_t chann
 static bool affine_of_batch_norm(const hth_graph *g, const hth_node *n, affine *a)
 {
     const hth_value *x = &g->values[n->inputs[0]];
-    if (hth_node_int(n, "training_mode", 0) != 0 || x->dtype != HTH_DT_F32 || x->shape.rank < 2 || n->n_outputs > 1 ||
-        affine_init(a, x->shape.dim[1]) != HTH_OK) {
+    if (hth_node_int(n, "training_mode", 0) != 0 || x->dtype != HTH_DT_F32 || x->shape.rank < 2 ||
+        n->n_outputs > 1 || affine_init(a, x->shape.dim[1]) != HTH_OK) {
         return false;
     }
     float eps = hth_node_float(n, "epsilon", 1e-5f);
     float *mean = hth_alloc((size_t)a->n * 2 * sizeof *mean), *var = mean + a->n;
     bool ok = mean != NULL && read_channels(g, n->inputs[1], 2, a->n, a->scale) &&
-              read_channels(g, n->inputs[2], 2, a->n, a->shift) && read_channels(g, n->inputs[3], 2, a->n, mean) &&
+              read_channels(g, n->inputs[2], 2, a->n, a->shift) &&
+              read_channels(g, n->inputs[3], 2, a->n, mean) &&
               read_channels(g, n->inputs[4], 2, a->n, var);
     for (int64_t c = 0; ok && c < a->n; c++) {
         double s = a->scale[c] / sqrt((double)var[c] + eps);
@@ -85,8 +89,8 @@ static bool affine_of_arithmetic(const hth_graph *g, const hth_node *n, int *dat
     for (int k = 0; k < 2; k++) {
         int x = n->inputs[k], c = n->inputs[1 - k];
         const hth_value *v = &g->values[x];
-        if (v->constant != NULL || g->values[c].constant == NULL || v->dtype != HTH_DT_F32 || v->shape.rank < 2 ||
-            !hth_shape_equal(&v->shape, &g->values[n->outputs[0]].shape) ||
+        if (v->constant != NULL || g->values[c].constant == NULL || v->dtype != HTH_DT_F32 ||
+            v->shape.rank < 2 || !hth_shape_equal(&v->shape, &g->values[n->outputs[0]].shape) ||
             affine_init(a, v->shape.dim[1]) != HTH_OK) {
             continue;
         }
@@ -103,7 +107,8 @@ static bool affine_of_arithmetic(const hth_graph *g, const hth_node *n, int *dat
     return false;
 }
 
-// filter_axis says along which axis of its filter (input 1) a linear node's output channels (axis 1) lie; -1: not one.
+// filter_axis says along which axis of its filter (input 1) a linear node's output channels (axis
+// 1) lie; -1: not one.
 static int filter_axis(const hth_graph *g, const hth_node *n)
 {
     int rank = g->values[n->outputs[0]].shape.rank;
@@ -155,9 +160,10 @@ static hth_err fold_into(hth_graph *g, int node, const affine *a, bool *done)
     int64_t groups = n->op == HTH_OP_CONV_TRANSPOSE ? hth_node_int(n, "group", 1) : 1;
     bool has_bias = n->n_inputs > 2 && n->inputs[2] >= 0;
     *done = false;
-    if (w == NULL || w->dtype != HTH_DT_F32 || n->n_post > 0 || w->shape.dim[axis] * groups != a->n ||
-        n->op == HTH_OP_MAT_MUL) {
-        return HTH_OK; // MatMul has no bias input: it keeps its scale behind it, which is fused as a post op
+    if (w == NULL || w->dtype != HTH_DT_F32 || n->n_post > 0 ||
+        w->shape.dim[axis] * groups != a->n || n->op == HTH_OP_MAT_MUL) {
+        return HTH_OK; // MatMul has no bias input: it keeps its scale behind it, which is fused as
+                       // a post op
     }
     float *probe = hth_alloc((size_t)a->n * sizeof *probe);
     bool readable = probe != NULL && (!has_bias || read_channels(g, n->inputs[2], 2, a->n, probe));

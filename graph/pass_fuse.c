@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fusion: an element-wise node that is the only reader of a node's result becomes a post op of that node, if the device
-// can do it. One forward walk; a node keeps absorbing until it meets something it cannot. The second operand of a binary
-// post op must be there before the node runs: of two convolutions that are added, the later one takes the sum.
+// Fusion: an element-wise node that is the only reader of a node's result becomes a post op of that
+// node, if the device can do it. One forward walk; a node keeps absorbing until it meets something
+// it cannot. The second operand of a binary post op must be there before the node runs: of two
+// convolutions that are added, the later one takes the sum.
 #include "graph/pass.h"
 
 #include "graph/pass_util.h"
@@ -17,7 +18,8 @@ static float clip_bound(const hth_graph *g, const hth_node *n, int slot, float a
     return v;
 }
 
-// post_of_unary describes node `n` as a post op; false when it is not a unary element-wise operator.
+// post_of_unary describes node `n` as a post op; false when it is not a unary element-wise
+// operator.
 static bool post_of_unary(const hth_graph *g, const hth_node *n, hth_post_op *p)
 {
     bool ok = true;
@@ -53,17 +55,21 @@ static bool post_of_unary(const hth_graph *g, const hth_node *n, hth_post_op *p)
     }
 }
 
-// post_of_binary describes Add, Sub or Mul of `x` and another operand that is known before node `i`.
-static bool post_of_binary(const hth_graph *g, const hth_node *n, int x, int i, hth_post_op *p, int *operand)
+// post_of_binary describes Add, Sub or Mul of `x` and another operand that is known before node
+// `i`.
+static bool post_of_binary(const hth_graph *g, const hth_node *n, int x, int i, hth_post_op *p,
+                           int *operand)
 {
     if (n->op != HTH_OP_ADD && n->op != HTH_OP_MUL && n->op != HTH_OP_SUB) {
         return false;
     }
-    if (n->n_inputs != 2 || (n->inputs[0] == x) == (n->inputs[1] == x) || (n->op == HTH_OP_SUB && n->inputs[1] == x)) {
+    if (n->n_inputs != 2 || (n->inputs[0] == x) == (n->inputs[1] == x) ||
+        (n->op == HTH_OP_SUB && n->inputs[1] == x)) {
         return false;
     }
     *operand = n->inputs[0] == x ? n->inputs[1] : n->inputs[0];
-    *p = (hth_post_op){.op = n->op == HTH_OP_MUL ? HTH_OP_MUL : HTH_OP_ADD, .alpha = n->op == HTH_OP_SUB ? -1.0f : 1.0f};
+    *p = (hth_post_op){.op = n->op == HTH_OP_MUL ? HTH_OP_MUL : HTH_OP_ADD,
+                       .alpha = n->op == HTH_OP_SUB ? -1.0f : 1.0f};
     const hth_value *v = &g->values[*operand];
     return v->dtype == HTH_DT_F32 && v->producer < i;
 }

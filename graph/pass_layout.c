@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layouts: each node is asked, in order, which layout it wants; what it reads is converted where it lies otherwise, and
-// one conversion serves all readers. Nodes that take any layout follow their first input that is not plain, so blocked
-// data flows from convolution to convolution; reorders are left only at the borders. Graph inputs and outputs are plain.
+// Layouts: each node is asked, in order, which layout it wants; what it reads is converted where it
+// lies otherwise, and one conversion serves all readers. Nodes that take any layout follow their
+// first input that is not plain, so blocked data flows from convolution to convolution; reorders
+// are left only at the borders. Graph inputs and outputs are plain.
 #include "graph/pass.h"
 
 #include "base/alloc.h"
@@ -12,8 +13,9 @@ typedef struct layout_state {
     hth_graph *from; // nodes are taken from here in order ..
     hth_node *nodes; // .. and put here, with reorders between
     int n_nodes, cap_nodes;
-    int *twin[HTH_LAYOUT_NHWC + 1]; // per value: the value that holds it in that layout, -1: none yet
-    int n_values;                   // values that the arrays cover
+    int *twin[HTH_LAYOUT_NHWC +
+              1]; // per value: the value that holds it in that layout, -1: none yet
+    int n_values; // values that the arrays cover
 } layout_state;
 
 static hth_err no_memory(void)
@@ -38,10 +40,12 @@ static hth_err emit(layout_state *st, hth_node n)
 static hth_err emit_reorder(layout_state *st, int from, int to)
 {
     hth_node r = {.op = HTH_OP_REORDER, .n_inputs = 1, .n_outputs = 1};
-    r.name = hth_asprintf("%s.%s", st->from->values[from].name, hth_layout_name(st->from->values[to].layout));
+    r.name = hth_asprintf("%s.%s", st->from->values[from].name,
+                          hth_layout_name(st->from->values[to].layout));
     r.inputs = hth_memdup(&from, sizeof from);
     r.outputs = hth_memdup(&to, sizeof to);
-    hth_err err = r.name == NULL || r.inputs == NULL || r.outputs == NULL ? no_memory() : emit(st, r);
+    hth_err err =
+        r.name == NULL || r.inputs == NULL || r.outputs == NULL ? no_memory() : emit(st, r);
     if (err != HTH_OK) {
         hth_node_clear(&r);
     }
@@ -62,7 +66,8 @@ static hth_err in_layout(layout_state *st, int v, hth_layout l, int *out)
     }
     hth_value copy = g->values[v];
     char *name = hth_asprintf("%s.%s", copy.name, hth_layout_name(l));
-    hth_err err = name == NULL ? no_memory() : hth_graph_add_value(g, name, copy.dtype, &copy.shape, out);
+    hth_err err =
+        name == NULL ? no_memory() : hth_graph_add_value(g, name, copy.dtype, &copy.shape, out);
     hth_free(name);
     HTH_TRY(err);
     g->values[*out].layout = l;
@@ -83,8 +88,8 @@ static hth_layout follows(const hth_graph *g, const hth_node *n)
     return HTH_LAYOUT_PLAIN;
 }
 
-// plain_output keeps graph output `y`, which node `n` would write blocked as its output k, plain: the node writes a value of
-// its own, and a reorder follows.
+// plain_output keeps graph output `y`, which node `n` would write blocked as its output k, plain:
+// the node writes a value of its own, and a reorder follows.
 static hth_err plain_output(layout_state *st, hth_node *n, int k, int y)
 {
     hth_graph *g = st->from;
@@ -92,7 +97,8 @@ static hth_err plain_output(layout_state *st, hth_node *n, int k, int y)
     hth_value copy = g->values[y];
     int blocked;
     char *name = hth_asprintf("%s.%s", copy.name, hth_layout_name(l));
-    hth_err err = name == NULL ? no_memory() : hth_graph_add_value(g, name, copy.dtype, &copy.shape, &blocked);
+    hth_err err = name == NULL ? no_memory()
+                               : hth_graph_add_value(g, name, copy.dtype, &copy.shape, &blocked);
     hth_free(name);
     HTH_TRY(err);
     g->values[blocked].layout = l;
@@ -105,8 +111,8 @@ static hth_err plain_output(layout_state *st, hth_node *n, int k, int y)
     return emit_reorder(st, blocked, y);
 }
 
-// moves says that input `k` lies in the node's layout: its data and the operands of post ops, but not the filter and bias
-// of a convolution, whose axes mean something else.
+// moves says that input `k` lies in the node's layout: its data and the operands of post ops, but
+// not the filter and bias of a convolution, whose axes mean something else.
 static bool moves(const hth_graph *g, const hth_node *n, int k)
 {
     bool filter = (n->op == HTH_OP_CONV || n->op == HTH_OP_CONV_TRANSPOSE) && (k == 1 || k == 2);
@@ -122,7 +128,8 @@ static hth_err layout_node(layout_state *st, const hth_fuse_oracle *o, hth_node 
     bool any = false;
     hth_layout l = o->layout(o->ctx, g, n, &any);
     l = any ? follows(g, n) : l;
-    bool plain_first = l != HTH_LAYOUT_PLAIN && o->reads_plain != NULL && o->reads_plain(o->ctx, g, n);
+    bool plain_first =
+        l != HTH_LAYOUT_PLAIN && o->reads_plain != NULL && o->reads_plain(o->ctx, g, n);
     for (int k = 0; k < n->n_inputs; k++) {
         int v = n->inputs[k];
         if (!moves(g, n, k)) {
@@ -170,7 +177,8 @@ hth_err hth_pass_layout(hth_graph *g, const hth_fuse_oracle *o)
     st.nodes = NULL;
     err = hth_graph_compact(g);
 out:
-    if (st.nodes != NULL) { // failed in the middle: the emitted nodes own what they took over, the graph keeps the rest
+    if (st.nodes != NULL) { // failed in the middle: the emitted nodes own what they took over, the
+                            // graph keeps the rest
         int kept = 0;
         for (int i = 0; i < st.n_nodes; i++) {
             if (st.nodes[i].op == HTH_OP_REORDER) {

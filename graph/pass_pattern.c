@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Patterns: what exporters write out in elementary operators becomes the one operator that it is. Each finder is called
-// with the node that it is anchored at (an Erf, a Tanh, a Sigmoid, a Sqrt, ..), walks its neighbours, and rewrites the
-// last node of the pattern in place; what became unused falls to compaction. Inner values must have no other reader, so
-// that nothing is computed twice.
+// Patterns: what exporters write out in elementary operators becomes the one operator that it is.
+// Each finder is called with the node that it is anchored at (an Erf, a Tanh, a Sigmoid, a Sqrt,
+// ..), walks its neighbours, and rewrites the last node of the pattern in place; what became unused
+// falls to compaction. Inner values must have no other reader, so that nothing is computed twice.
 #include "graph/pass.h"
 
 #include "base/alloc.h"
@@ -15,13 +15,20 @@
 static int only_user(const hth_graph *g, const hth_uses *u, int node, hth_op op)
 {
     int user = hth_uses_only(g, u, g->nodes[node].outputs[0]);
-    return user >= 0 && g->nodes[user].op == op && !g->nodes[user].deleted && g->nodes[user].n_post == 0 ? user : -1;
+    return user >= 0 && g->nodes[user].op == op && !g->nodes[user].deleted &&
+                   g->nodes[user].n_post == 0
+               ? user
+               : -1;
 }
 
-// other_operand returns the operand of binary node `n` that is not `value`, or -1 when `value` is not an operand.
+// other_operand returns the operand of binary node `n` that is not `value`, or -1 when `value` is
+// not an operand.
 static int other_operand(const hth_node *n, int value)
 {
-    return n->n_inputs != 2 ? -1 : n->inputs[0] == value ? n->inputs[1] : n->inputs[1] == value ? n->inputs[0] : -1;
+    return n->n_inputs != 2        ? -1
+           : n->inputs[0] == value ? n->inputs[1]
+           : n->inputs[1] == value ? n->inputs[0]
+                                   : -1;
 }
 
 // scalar_operand stores the constant scalar operand of `n` and returns the other operand, or -1.
@@ -58,8 +65,8 @@ static hth_err become(hth_graph *g, int at, hth_op op, const int *inputs, int n_
     return HTH_OK;
 }
 
-// gelu_tail finds, behind value `v` = 1 + erf(..) or 1 + tanh(..), the product 0.5 * x * v in any order; returns its last
-// node, or -1.
+// gelu_tail finds, behind value `v` = 1 + erf(..) or 1 + tanh(..), the product 0.5 * x * v in any
+// order; returns its last node, or -1.
 static int gelu_tail(const hth_graph *g, const hth_uses *u, int add, int x)
 {
     float c;
@@ -70,10 +77,12 @@ static int gelu_tail(const hth_graph *g, const hth_uses *u, int add, int x)
     int other = other_operand(&g->nodes[m], g->nodes[add].outputs[0]);
     if (other == x) { // (x * v) * 0.5
         int half = only_user(g, u, m, HTH_OP_MUL);
-        return half >= 0 && scalar_operand(g, &g->nodes[half], &c) >= 0 && near(c, 0.5f) ? half : -1;
+        return half >= 0 && scalar_operand(g, &g->nodes[half], &c) >= 0 && near(c, 0.5f) ? half
+                                                                                         : -1;
     }
     int p = other < 0 ? -1 : g->values[other].producer;
-    if (p >= 0 && g->nodes[p].op == HTH_OP_MUL && scalar_operand(g, &g->nodes[p], &c) == x && near(c, 0.5f)) {
+    if (p >= 0 && g->nodes[p].op == HTH_OP_MUL && scalar_operand(g, &g->nodes[p], &c) == x &&
+        near(c, 0.5f)) {
         return m; // (x * 0.5) * v
     }
     if (hth_pass_scalar(g, other, &c) && near(c, 0.5f)) { // (v * 0.5) * x
@@ -98,8 +107,9 @@ static hth_err find_gelu_erf(hth_graph *g, const hth_uses *u, int i)
     scale = divides ? scale : hth_pass_producer(g, &g->nodes[i], 0, HTH_OP_MUL);
     int x = scale == NULL ? -1 : scalar_operand(g, scale, &c);
     int add = only_user(g, u, i, HTH_OP_ADD);
-    if (x < 0 || add < 0 || !near(divides ? c : 1 / c, 1.41421356f) || (divides && scale->inputs[0] != x) ||
-        scalar_operand(g, &g->nodes[add], &c) < 0 || !near(c, 1)) {
+    if (x < 0 || add < 0 || !near(divides ? c : 1 / c, 1.41421356f) ||
+        (divides && scale->inputs[0] != x) || scalar_operand(g, &g->nodes[add], &c) < 0 ||
+        !near(c, 1)) {
         return HTH_OK;
     }
     int last = gelu_tail(g, u, add, x);
@@ -116,7 +126,8 @@ static bool is_cube(const hth_graph *g, int v, int x)
     }
     int square = n != NULL && n->op == HTH_OP_MUL ? other_operand(n, x) : -1;
     int q = square < 0 ? -1 : g->values[square].producer;
-    return q >= 0 && ((g->nodes[q].op == HTH_OP_MUL && g->nodes[q].inputs[0] == x && g->nodes[q].inputs[1] == x) ||
+    return q >= 0 && ((g->nodes[q].op == HTH_OP_MUL && g->nodes[q].inputs[0] == x &&
+                       g->nodes[q].inputs[1] == x) ||
                       (g->nodes[q].op == HTH_OP_POW && g->nodes[q].inputs[0] == x &&
                        hth_pass_near(g, g->nodes[q].inputs[1], 2)));
 }
@@ -155,20 +166,22 @@ static hth_err find_gated(hth_graph *g, const hth_uses *u, int i)
     if (last < 0 || other_operand(&g->nodes[last], gate->outputs[0]) != x) {
         return HTH_OK;
     }
-    if (gate->op == HTH_OP_HARD_SIGMOID &&
-        (!near(hth_node_float(gate, "alpha", 0.2f), 1.0f / 6) || !near(hth_node_float(gate, "beta", 0.5f), 0.5f))) {
+    if (gate->op == HTH_OP_HARD_SIGMOID && (!near(hth_node_float(gate, "alpha", 0.2f), 1.0f / 6) ||
+                                            !near(hth_node_float(gate, "beta", 0.5f), 0.5f))) {
         return HTH_OK;
     }
     return become(g, last, gate->op == HTH_OP_SIGMOID ? HTH_OP_SWISH : HTH_OP_HARD_SWISH, &x, 1);
 }
 
-// mean_of_last says that value `v` is ReduceMean over the last axis, kept; returns what it reduces, or -1.
+// mean_of_last says that value `v` is ReduceMean over the last axis, kept; returns what it reduces,
+// or -1.
 static int mean_of_last(const hth_graph *g, int v)
 {
     int p = v < 0 ? -1 : g->values[v].producer;
     int64_t axis;
-    if (p < 0 || g->nodes[p].op != HTH_OP_REDUCE_MEAN || hth_node_int(&g->nodes[p], "keepdims", 1) != 1 ||
-        g->nodes[p].n_inputs < 2 || hth_pass_ints(g, g->nodes[p].inputs[1], &axis, 1) != 1) {
+    if (p < 0 || g->nodes[p].op != HTH_OP_REDUCE_MEAN ||
+        hth_node_int(&g->nodes[p], "keepdims", 1) != 1 || g->nodes[p].n_inputs < 2 ||
+        hth_pass_ints(g, g->nodes[p].inputs[1], &axis, 1) != 1) {
         return -1;
     }
     int x = g->nodes[p].inputs[0];
@@ -188,7 +201,8 @@ static int square_of(const hth_graph *g, int v)
     return square ? n->inputs[0] : -1;
 }
 
-// vector_operand returns the constant f32 [n] operand of `op` node `at`, where n is the last dimension; -1 otherwise.
+// vector_operand returns the constant f32 [n] operand of `op` node `at`, where n is the last
+// dimension; -1 otherwise.
 static int vector_operand(const hth_graph *g, int at, int data)
 {
     int c = at < 0 ? -1 : other_operand(&g->nodes[at], data);
@@ -199,8 +213,8 @@ static int vector_operand(const hth_graph *g, int at, int data)
                : -1;
 }
 
-// Ba et al. 2016, written out: d = x - mean(x); d / sqrt(mean(d^2) + eps) * weight + bias. Anchored at the Sqrt.
-// Without the mean it is RMS normalisation (Zhang and Sennrich 2019).
+// Ba et al. 2016, written out: d = x - mean(x); d / sqrt(mean(d^2) + eps) * weight + bias. Anchored
+// at the Sqrt. Without the mean it is RMS normalisation (Zhang and Sennrich 2019).
 static hth_err find_layer_norm(hth_graph *g, const hth_uses *u, int i)
 {
     float eps;
@@ -213,7 +227,8 @@ static hth_err find_layer_norm(hth_graph *g, const hth_uses *u, int i)
         return HTH_OK;
     }
     const hth_node *sub = g->values[d].producer < 0 ? NULL : &g->nodes[g->values[d].producer];
-    bool centred = sub != NULL && sub->op == HTH_OP_SUB && mean_of_last(g, sub->inputs[1]) == sub->inputs[0];
+    bool centred =
+        sub != NULL && sub->op == HTH_OP_SUB && mean_of_last(g, sub->inputs[1]) == sub->inputs[0];
     int mul = only_user(g, u, div, HTH_OP_MUL);
     int weight = vector_operand(g, mul, g->nodes[div].outputs[0]);
     if (weight < 0) {
@@ -223,21 +238,24 @@ static hth_err find_layer_norm(hth_graph *g, const hth_uses *u, int i)
     int bias = vector_operand(g, add, g->nodes[mul].outputs[0]);
     int last = bias >= 0 ? add : mul;
     const int in[3] = {centred ? sub->inputs[0] : d, weight, bias};
-    HTH_TRY(become(g, last, centred ? HTH_OP_LAYER_NORMALIZATION : HTH_OP_RMSNORMALIZATION, in, bias >= 0 ? 3 : 2));
+    HTH_TRY(become(g, last, centred ? HTH_OP_LAYER_NORMALIZATION : HTH_OP_RMSNORMALIZATION, in,
+                   bias >= 0 ? 3 : 2));
     HTH_TRY(hth_node_set_int(&g->nodes[last], "axis", -1));
     return hth_node_set_float(&g->nodes[last], "epsilon", eps);
 }
 
-// ReduceMean over all spatial axes, kept, is GlobalAveragePool. (Not kept: a Reshape behind would be needed; the mean
-// over [C, H*W] is as fast as it stands.)
+// ReduceMean over all spatial axes, kept, is GlobalAveragePool. (Not kept: a Reshape behind would
+// be needed; the mean over [C, H*W] is as fast as it stands.)
 static hth_err find_global_pool(hth_graph *g, int i)
 {
     const hth_node *n = &g->nodes[i];
     const hth_value *x = &g->values[n->inputs[0]];
     int64_t axes[HTH_MAX_RANK];
     unsigned seen = 0;
-    int rank = x->shape.rank, k = n->n_inputs > 1 ? hth_pass_ints(g, n->inputs[1], axes, HTH_MAX_RANK) : -1;
-    if (rank < 4 || k != rank - 2 || x->dtype != HTH_DT_F32 || hth_node_int(n, "keepdims", 1) != 1) {
+    int rank = x->shape.rank,
+        k = n->n_inputs > 1 ? hth_pass_ints(g, n->inputs[1], axes, HTH_MAX_RANK) : -1;
+    if (rank < 4 || k != rank - 2 || x->dtype != HTH_DT_F32 ||
+        hth_node_int(n, "keepdims", 1) != 1) {
         return HTH_OK;
     }
     for (int a = 0; a < k; a++) {

@@ -46,7 +46,9 @@ const hth_node *hth_pass_producer(const hth_graph *g, const hth_node *n, int slo
 {
     int v = slot < n->n_inputs ? n->inputs[slot] : -1;
     int p = v < 0 ? -1 : g->values[v].producer;
-    return p >= 0 && g->nodes[p].op == op && !g->nodes[p].deleted && g->nodes[p].n_post == 0 ? &g->nodes[p] : NULL;
+    return p >= 0 && g->nodes[p].op == op && !g->nodes[p].deleted && g->nodes[p].n_post == 0
+               ? &g->nodes[p]
+               : NULL;
 }
 
 bool hth_pass_scalar(const hth_graph *g, int value, float *out)
@@ -97,7 +99,8 @@ int hth_pass_ints(const hth_graph *g, int value, int64_t *out, int cap)
     return (int)n;
 }
 
-static hth_err pass_const(hth_graph *g, const char *name, hth_dtype dt, const void *data, int64_t n, int *out)
+static hth_err pass_const(hth_graph *g, const char *name, hth_dtype dt, const void *data, int64_t n,
+                          int *out)
 {
     hth_const *c;
     hth_shape s = {.rank = 1, .dim = {n}};
@@ -176,9 +179,15 @@ hth_err hth_pass_scaled(hth_const *w, hth_const *scale, int axis, int groups, ht
     }
     *s = (scaled){hth_const_hold(w), hth_const_hold(scale), axis, groups};
     int32_t how[2] = {axis, groups};
-    hth_piece piece[] = {{"scaled", 6}, {&w->id, sizeof w->id}, {&scale->id, sizeof scale->id}, {how, sizeof how}};
-    *c = (hth_const){.dtype = w->dtype, .shape = w->shape, .bytes = w->bytes, .materialize = scaled_materialize,
-                     .release = scaled_release, .owner = s, .id = hth_id_of(piece, 4)};
+    hth_piece piece[] = {
+        {"scaled", 6}, {&w->id, sizeof w->id}, {&scale->id, sizeof scale->id}, {how, sizeof how}};
+    *c = (hth_const){.dtype = w->dtype,
+                     .shape = w->shape,
+                     .bytes = w->bytes,
+                     .materialize = scaled_materialize,
+                     .release = scaled_release,
+                     .owner = s,
+                     .id = hth_id_of(piece, 4)};
     atomic_init(&c->refs, 1);
     *out = c;
     return HTH_OK;
