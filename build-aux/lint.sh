@@ -22,8 +22,9 @@ case $(clang-format --version 2>/dev/null) in
 esac
 step cppcheck
 mkdir -p "$1/cppcheck" # what it found last time, for files that did not change
+# ctuuninitvar: does not see that a callee writes through its argument.
 git ls-files '*.c' | grep -v _test.c | xargs cppcheck -q -j2 --cppcheck-build-dir="$1/cppcheck" --std=c11 \
     --enable=warning,portability --inline-suppr --error-exitcode=1 --max-configs=2 --suppress=missingIncludeSystem \
-    --suppress=nullPointerArithmeticOutOfMemory '--suppress=preprocessorErrorDirective:*.pb-c.h' \
+    --suppress=nullPointerArithmeticOutOfMemory --suppress=ctuuninitvar '--suppress=preprocessorErrorDirective:*.pb-c.h' \
     -D__x86_64__ -I. -I"$1/gen" || bad=1
 exit $bad
