@@ -7,7 +7,8 @@
 
 // hth_now_ns returns CLOCK_MONOTONIC in nanoseconds, or the injected clock's time. Any thread.
 uint64_t hth_now_ns(void);
-// hth_clock_inject makes hth_now_ns return fn(ctx) for the whole process; NULL restores the real clock.
+// hth_clock_inject makes hth_now_ns return fn(ctx) for the whole process; NULL restores the real
+// clock.
 void hth_clock_inject(uint64_t (*fn)(void *ctx), void *ctx);
 
 #endif

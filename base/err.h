@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // base/err.h - error codes and the one sentence that goes with them.
 //
-// Every fallible function returns hth_err. The code tells the program what to do; the detail, a thread-local
-// sentence, tells the user what happened ("node 'conv_17' (Conv): dilation 3 is not supported on cpu").
+// Every fallible function returns hth_err. The code tells the program what to do; the detail, a
+// thread-local sentence, tells the user what happened ("node 'conv_17' (Conv): dilation 3 is not
+// supported on cpu").
 #ifndef HTH_BASE_ERR_H
 #define HTH_BASE_ERR_H
 
@@ -28,18 +29,21 @@ typedef enum hth_err {
 // hth_strerror returns a constant, lower-case phrase for `err`; never NULL.
 const char *hth_strerror(hth_err err);
 
-// hth_fail sets the calling thread's detail sentence (printf style, truncated at 1,023 bytes) and returns `err`.
+// hth_fail sets the calling thread's detail sentence (printf style, truncated at 1,023 bytes) and
+// returns `err`.
 hth_err hth_fail(hth_err err, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-// hth_fail_errno is hth_fail with the operating system's `errnum` translated to a code and appended as
+// hth_fail_errno is hth_fail with the operating system's `errnum` translated to a code and appended
+// as
 // ": No space left on device".
 hth_err hth_fail_errno(int errnum, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-// hth_err_prefix puts "text: " in front of the calling thread's detail (context added on the way up); returns `err`.
+// hth_err_prefix puts "text: " in front of the calling thread's detail (context added on the way
+// up); returns `err`.
 hth_err hth_err_prefix(hth_err err, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-// hth_err_detail returns the calling thread's last detail sentence, or "" if none. Valid until that thread's
-// next hth_fail.
+// hth_err_detail returns the calling thread's last detail sentence, or "" if none. Valid until that
+// thread's next hth_fail.
 const char *hth_err_detail(void);
 
 // HTH_TRY returns from the enclosing function when `x` fails. Only while nothing is held.

@@ -19,7 +19,8 @@ hth_id hth_id_of(const hth_piece *piece, size_t n)
     ok = ok && EVP_DigestFinal_ex(ctx, id.byte, &len) == 1;
     EVP_MD_CTX_free(ctx);
     if (!ok || len != sizeof id.byte) {
-        abort(); // libcrypto without SHA-256, or no memory for 200 bytes: no content address can be trusted
+        abort(); // libcrypto without SHA-256, or no memory for 200 bytes: no content address can be
+                 // trusted
     }
     return id;
 }

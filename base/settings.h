@@ -37,7 +37,7 @@ typedef enum hth_setting_kind {
     X(LIMIT_NODES, "limits.nodes", COUNT, 1000000, 1, 100000000, "most operators of a model")      \
     X(QUEUE_LENGTH, "queue.length", COUNT, 1024, 1, 1048576,                                       \
       "requests that may wait for one engine; more are refused as busy")                           \
-    X(QUEUE_SPIN_US, "queue.spin_us", COUNT, 100, 0, 10000,                                         \
+    X(QUEUE_SPIN_US, "queue.spin_us", COUNT, 100, 0, 10000,                                        \
       "time in microseconds that an idle engine looks for work before it sleeps")                  \
     X(CONVSEL_TOLERANCE, "convsel.tolerance", REAL, 1e-3, 0, 1,                                    \
       "largest relative error, against the direct algorithm, of a convolution algorithm")          \

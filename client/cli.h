@@ -63,8 +63,8 @@ int hth_cli_run(hth_cli *c, int argc, char **argv);
 // threads and budget of the command shape an embedded engine. An exit code; errors are printed.
 int hth_cli_connect(hth_cli *c);
 int hth_cli_error(void); // prints hearth_error(); HTH_CLI_ERROR
-int hth_cli_usage(const char *fmt, ...)
-    __attribute__((format(printf, 1, 2))); // prints; HTH_CLI_USAGE
+// prints; HTH_CLI_USAGE
+int hth_cli_usage(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
 bool hth_cli_json(const hth_cli *c);                          // --json
 const char *hth_cli_text(const hth_cli *c, const char *name); // NULL when not given

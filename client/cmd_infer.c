@@ -142,15 +142,16 @@ static int infer_output(const hth_cli *c, const hearth_tensor *t, json_t *list)
     return rv;
 }
 
-// infer_accuracy counts for how many samples (rows of the first output; scores along axis 1) the largest score is at the
-// label's index.
+// infer_accuracy counts for how many samples (rows of the first output; scores along axis 1) the
+// largest score is at the label's index.
 static int infer_accuracy(hth_cli *c, const hearth_tensor *t, json_t *doc)
 {
     hearth_tensor labels = {0};
     if (hth_npy_read(hth_cli_text(c, "labels"), &labels) != HTH_OK) {
         return hth_cli_error();
     }
-    int64_t rows = t->rank >= 2 ? t->shape[0] : 0, classes = t->rank >= 2 ? t->shape[1] : 0, right = 0;
+    int64_t rows = t->rank >= 2 ? t->shape[0] : 0, classes = t->rank >= 2 ? t->shape[1] : 0,
+            right = 0;
     int rv = HTH_CLI_OK;
     if (t->rank != 2 || labels.rank != 1 || labels.shape[0] != rows) {
         rv = hth_cli_usage("--labels needs one label for each row of '%s'", t->name);
@@ -159,7 +160,8 @@ static int infer_accuracy(hth_cli *c, const hearth_tensor *t, json_t *doc)
         int64_t best = 0;
         for (int64_t k = 1; k < classes; k++) {
             double v = hth_dtype_value((int)t->dtype, t->data, (size_t)(i * classes + k));
-            best = v > hth_dtype_value((int)t->dtype, t->data, (size_t)(i * classes + best)) ? k : best;
+            best = v > hth_dtype_value((int)t->dtype, t->data, (size_t)(i * classes + best)) ? k
+                                                                                             : best;
         }
         right += best == (int64_t)hth_dtype_value((int)labels.dtype, labels.data, (size_t)i);
     }
@@ -167,7 +169,8 @@ static int infer_accuracy(hth_cli *c, const hearth_tensor *t, json_t *doc)
         double share = rows > 0 ? (double)right / (double)rows : 0;
         json_object_set_new(doc, "accuracy", json_real(share));
         if (!hth_cli_json(c)) {
-            printf("accuracy %.2f %%: %lld of %lld\n", 100 * share, (long long)right, (long long)rows);
+            printf("accuracy %.2f %%: %lld of %lld\n", 100 * share, (long long)right,
+                   (long long)rows);
         }
     }
     hth_free(labels.data);

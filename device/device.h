@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// device/device.h - one device: memory, copies, streams, events behind one table; implemented by cpu/, fake/, cuda/.
+// device/device.h - one device: memory, copies, streams, events behind one table; implemented by
+// cpu/, fake/, cuda/.
 //
 // Design notes
-// A device is driven by one owner thread; streams run behind it. A stream is a FIFO of launches, copies, event records
-// and event waits. On the CPU the compute stream runs launches on the owner's thread at once (the thread team belongs
-// to it), and each copy direction has a thread of its own; on the fake device everything is deferred and executed in a
-// random legal order; on CUDA a stream is a CUstream. A plan that is right under the fake device has all its event edges.
+// A device is driven by one owner thread; streams run behind it. A stream is a FIFO of launches,
+// copies, event records and event waits. On the CPU the compute stream runs launches on the owner's
+// thread at once (the thread team belongs to it), and each copy direction has a thread of its own;
+// on the fake device everything is deferred and executed in a random legal order; on CUDA a stream
+// is a CUstream. A plan that is right under the fake device has all its event edges.
 #ifndef HTH_DEVICE_DEVICE_H
 #define HTH_DEVICE_DEVICE_H
 
@@ -31,11 +33,14 @@ typedef struct hth_device_props {
     uint64_t budget_bytes; // what hearth may take
     int n_threads;         // compute threads (cpu), SMs (cuda)
     int vector_bytes;      // 64: AVX-512, 32: AVX2, 16: SSE2
-    bool host_visible;     // kernels can read and write host memory in place: inputs and outputs need no copy
-    bool inline_compute;   // a launch on a compute stream runs at once on the caller: calling the kernel is the same
+    bool host_visible;   // kernels can read and write host memory in place: inputs and outputs need
+                         // no copy
+    bool inline_compute; // a launch on a compute stream runs at once on the caller: calling the
+                         // kernel is the same
 } hth_device_props;
 
-// What an implementation provides. Open streams and events belong to the device and are closed before it.
+// What an implementation provides. Open streams and events belong to the device and are closed
+// before it.
 typedef struct hth_device_ops {
     void (*close)(hth_device *d);
     hth_err (*reserve)(hth_device *d, size_t bytes, void **base);
@@ -65,30 +70,36 @@ struct hth_event {
     hth_device *device;
 };
 
-// hth_device_open opens a device by its specification: "cpu", "cpu:mem=2GiB,threads=2", "cpu:mem=60%", "fake:mem=1MiB,
-// seed=7", "cuda:0,mem=80%". On error *out is NULL. HTH_EINVAL: unknown kind or option, says which are known; HTH_ENOTSUP:
-// no such device here.
+// hth_device_open opens a device by its specification: "cpu", "cpu:mem=2GiB,threads=2",
+// "cpu:mem=60%", "fake:mem=1MiB, seed=7", "cuda:0,mem=80%". On error *out is NULL. HTH_EINVAL:
+// unknown kind or option, says which are known; HTH_ENOTSUP: no such device here.
 hth_err hth_device_open(const char *spec, hth_device **out);
 void hth_device_close(hth_device *d); // NULL is allowed; everything opened on it must be closed
 
-// hth_device_reserve takes `bytes` of device memory, HTH_DEVICE_ALIGN-aligned. HTH_ETOOBIG: more than the budget;
-// HTH_ENODEVMEM: not now. The caller releases it.
+// hth_device_reserve takes `bytes` of device memory, HTH_DEVICE_ALIGN-aligned. HTH_ETOOBIG: more
+// than the budget; HTH_ENODEVMEM: not now. The caller releases it.
 hth_err hth_device_reserve(hth_device *d, size_t bytes, void **base);
 void hth_device_release(hth_device *d, void *base, size_t bytes);
 
 hth_err hth_stream_open(hth_device *d, hth_stream_kind kind, hth_stream **out);
 void hth_stream_close(hth_stream *s); // waits for what was issued; NULL is allowed
-// hth_stream_launch runs fn(arg) in the stream's order. fn's failure is kept and returned by the next hth_stream_sync;
-// after it the stream's later launches and copies are skipped until that sync.
+// hth_stream_launch runs fn(arg) in the stream's order. fn's failure is kept and returned by the
+// next hth_stream_sync; after it the stream's later launches and copies are skipped until that
+// sync.
 hth_err hth_stream_launch(hth_stream *s, hth_err (*fn)(void *arg), void *arg);
-// hth_stream_copy copies between host and device memory (the stream's kind says which way); both stay valid until done.
+// hth_stream_copy copies between host and device memory (the stream's kind says which way); both
+// stay valid until done.
 hth_err hth_stream_copy(hth_stream *s, void *dst, const void *src, size_t bytes);
-hth_err hth_stream_record(hth_stream *s, hth_event *e); // e is done when everything issued before is
-hth_err hth_stream_wait(hth_stream *s, hth_event *e);   // what is issued afterwards waits for e's last record
-hth_err hth_stream_sync(hth_stream *s);                 // blocks the caller until the stream is empty
+// e is done when everything issued before is
+hth_err hth_stream_record(hth_stream *s, hth_event *e);
+// what is issued afterwards waits for e's last record
+hth_err hth_stream_wait(hth_stream *s, hth_event *e);
+hth_err hth_stream_sync(hth_stream *s); // blocks the caller until the stream is empty
 hth_err hth_event_open(hth_device *d, hth_event **out);
-void hth_event_close(hth_event *e); // after the streams that record it or wait for it were drained; NULL is allowed
+// after the streams that record it or wait for it were drained; NULL is allowed
+void hth_event_close(hth_event *e);
 hth_err hth_event_sync(hth_event *e);
-uint64_t hth_event_time_ns(hth_event *e); // when the last record was reached (hth_now_ns's clock); 0: not yet
+// when the last record was reached (hth_now_ns's clock); 0: not yet
+uint64_t hth_event_time_ns(hth_event *e);
 
 #endif

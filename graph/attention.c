@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "graph/attention.h"
 
-static hth_err view_get(const hth_graph *g, const hth_node *n, const char *name, int value, const int64_t dim[4],
-                        hth_attention_view *out)
+static hth_err view_get(const hth_graph *g, const hth_node *n, const char *name, int value,
+                        const int64_t dim[4], hth_attention_view *out)
 {
     int64_t v[5];
     if (hth_node_ints(n, name, v, 5) != 5 || value < 0) {
@@ -19,7 +19,8 @@ static hth_err view_get(const hth_graph *g, const hth_node *n, const char *name,
         }
     }
     if (v[0] < 0 || (!empty && last >= elements)) {
-        return hth_fail(HTH_EINVAL, "node '%s' (FusedAttention): '%s' leaves its tensor", n->name, name);
+        return hth_fail(HTH_EINVAL, "node '%s' (FusedAttention): '%s' leaves its tensor", n->name,
+                        name);
     }
     return HTH_OK;
 }
@@ -32,8 +33,9 @@ hth_err hth_attention_get(const hth_graph *g, const hth_node *n, hth_attention *
     }
     *out = (hth_attention){.b0 = d[0], .b1 = d[1], .t = d[2], .s = d[3], .d = d[4], .e = d[5]};
     out->scale = hth_node_float(n, "scale", 1);
-    const int64_t q[4] = {d[0], d[1], d[2], d[4]}, k[4] = {d[0], d[1], d[3], d[4]}, v[4] = {d[0], d[1], d[3], d[5]},
-                  o[4] = {d[0], d[1], d[2], d[5]}, m[4] = {d[0], d[1], d[2], d[3]};
+    const int64_t q[4] = {d[0], d[1], d[2], d[4]}, k[4] = {d[0], d[1], d[3], d[4]},
+                  v[4] = {d[0], d[1], d[3], d[5]}, o[4] = {d[0], d[1], d[2], d[5]},
+                  m[4] = {d[0], d[1], d[2], d[3]};
     HTH_TRY(view_get(g, n, "q_view", n->inputs[0], q, &out->q));
     HTH_TRY(view_get(g, n, "k_view", n->inputs[1], k, &out->k));
     HTH_TRY(view_get(g, n, "v_view", n->inputs[2], v, &out->v));

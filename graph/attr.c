@@ -147,7 +147,8 @@ hth_err hth_node_set_ints(hth_node *n, const char *name, const int64_t *v, int c
     int64_t *copy = hth_memdup(v, (size_t)count * sizeof *v);
     return copy == NULL
                ? hth_fail(HTH_ENOMEM, "no memory for an attribute")
-               : attr_put_named(n, name, (hth_attr){.type = HTH_ATTR_INTS, .n = count, .u.ints = copy});
+               : attr_put_named(n, name,
+                                (hth_attr){.type = HTH_ATTR_INTS, .n = count, .u.ints = copy});
 }
 
 static hth_err attr_copy(hth_node *to, const hth_attr *a)

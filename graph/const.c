@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Constants: shared, reference-counted content. Counting is atomic; mapping of derived content is serialised by one
-// lock for the whole process, because it is rare (when a device copy is made) and never nested in another lock.
+// Constants: shared, reference-counted content. Counting is atomic; mapping of derived content is
+// serialised by one lock for the whole process, because it is rare (when a device copy is made) and
+// never nested in another lock.
 #include "graph/graph.h"
 
 #include "base/alloc.h"
@@ -12,7 +13,8 @@ static pthread_mutex_t const_lock = PTHREAD_MUTEX_INITIALIZER;
 
 hth_id hth_content_id(hth_dtype dt, const hth_shape *s, const void *data, size_t bytes)
 {
-    int64_t head[2 + HTH_MAX_RANK] = {dt, s->rank}; // little-endian on every machine that hearth runs on
+    int64_t head[2 + HTH_MAX_RANK] = {
+        dt, s->rank}; // little-endian on every machine that hearth runs on
     memcpy(head + 2, s->dim, (size_t)s->rank * sizeof s->dim[0]);
     hth_piece piece[2] = {{head, (2 + (size_t)s->rank) * sizeof head[0]}, {data, bytes}};
     return hth_id_of(piece, 2);
@@ -23,7 +25,8 @@ static void const_free_owner(hth_const *c)
     hth_free(c->owner);
 }
 
-hth_err hth_const_adopt(hth_dtype dt, const hth_shape *s, void *data, const hth_id *id, hth_const **out)
+hth_err hth_const_adopt(hth_dtype dt, const hth_shape *s, void *data, const hth_id *id,
+                        hth_const **out)
 {
     size_t bytes;
     *out = NULL;
@@ -87,8 +90,8 @@ hth_err hth_const_map(hth_const *c, const void **out)
         *out = c->data;
         return HTH_OK;
     }
-    // Recursive use (a derived constant whose sources are derived) would deadlock on one lock: materialize outside it,
-    // and keep the first result if two threads were at it.
+    // Recursive use (a derived constant whose sources are derived) would deadlock on one lock:
+    // materialize outside it, and keep the first result if two threads were at it.
     pthread_mutex_lock(&const_lock);
     bool have = c->data != NULL;
     c->maps += have;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The graph's own operations: building, copying, sorting, compacting, checking. Everything is linear in nodes and edges;
-// names are only looked up by hth_graph_find_value, which callers in loops avoid by keeping indices.
+// The graph's own operations: building, copying, sorting, compacting, checking. Everything is
+// linear in nodes and edges; names are only looked up by hth_graph_find_value, which callers in
+// loops avoid by keeping indices.
 #include "graph/graph.h"
 
 #include "base/alloc.h"
@@ -46,7 +47,8 @@ void hth_graph_free(hth_graph *g)
     hth_free(g);
 }
 
-hth_err hth_graph_add_value(hth_graph *g, const char *name, hth_dtype dt, const hth_shape *s, int *out)
+hth_err hth_graph_add_value(hth_graph *g, const char *name, hth_dtype dt, const hth_shape *s,
+                            int *out)
 {
     if (HTH_GROW(g->values, g->n_values, g->cap_values) != 0) {
         return graph_no_memory();
@@ -68,8 +70,8 @@ hth_err hth_graph_add_const(hth_graph *g, const char *name, hth_const *c, int *o
     return HTH_OK;
 }
 
-hth_err hth_graph_add_node(hth_graph *g, hth_op op, const char *name, const int *inputs, int n_inputs,
-                           const int *outputs, int n_outputs, int *out)
+hth_err hth_graph_add_node(hth_graph *g, hth_op op, const char *name, const int *inputs,
+                           int n_inputs, const int *outputs, int n_outputs, int *out)
 {
     if (HTH_GROW(g->nodes, g->n_nodes, g->cap_nodes) != 0) {
         return graph_no_memory();
@@ -146,8 +148,8 @@ hth_err hth_graph_clone(const hth_graph *g, hth_graph **out)
     for (int i = 0; i < g->n_nodes; i++) {
         const hth_node *n = &g->nodes[i];
         int index;
-        HTH_GOTO(hth_graph_add_node(c, n->op, n->name, n->inputs, n->n_inputs, n->outputs, n->n_outputs,
-                                    &index),
+        HTH_GOTO(hth_graph_add_node(c, n->op, n->name, n->inputs, n->n_inputs, n->outputs,
+                                    n->n_outputs, &index),
                  fail);
         hth_node *m = &c->nodes[index];
         m->n_post = n->n_post;
@@ -189,8 +191,8 @@ static void graph_renumber(hth_graph *g)
     }
 }
 
-// Depth-first order with an explicit stack (hostile files have chains of a million nodes); nodes keep their given order
-// where dependencies allow it. state: 0 new, 1 on the stack, 2 placed.
+// Depth-first order with an explicit stack (hostile files have chains of a million nodes); nodes
+// keep their given order where dependencies allow it. state: 0 new, 1 on the stack, 2 placed.
 hth_err hth_graph_sort(hth_graph *g)
 {
     size_t n = (size_t)g->n_nodes;
@@ -251,7 +253,8 @@ static void index_map(int *list, int n, const int *map)
 
 hth_err hth_graph_compact(hth_graph *g)
 {
-    int *map = hth_calloc((size_t)g->n_values, sizeof *map); // first: is the value needed; then: its new index
+    int *map = hth_calloc((size_t)g->n_values,
+                          sizeof *map); // first: is the value needed; then: its new index
     if (map == NULL) {
         return graph_no_memory();
     }
@@ -363,13 +366,14 @@ static hth_err check_node(const hth_graph *g, int i)
     const hth_op_info *info = hth_op_info_of(n->op);
     if (n->op <= HTH_OP_NONE || n->op >= HTH_N_OPS || n->n_outputs < info->min_outputs ||
         n->n_outputs > info->max_outputs || n->n_inputs < info->min_inputs) {
-        return hth_fail(HTH_ECORRUPT, "node '%s' (%s) has %d inputs and %d outputs", n->name, info->name,
-                        n->n_inputs, n->n_outputs);
+        return hth_fail(HTH_ECORRUPT, "node '%s' (%s) has %d inputs and %d outputs", n->name,
+                        info->name, n->n_inputs, n->n_outputs);
     }
     for (int k = 0; k < n->n_inputs; k++) {
         int v = n->inputs[k];
         if (v < -1 || v >= g->n_values) {
-            return hth_fail(HTH_ECORRUPT, "node '%s' reads value %d of %d", n->name, v, g->n_values);
+            return hth_fail(HTH_ECORRUPT, "node '%s' reads value %d of %d", n->name, v,
+                            g->n_values);
         }
         if (v >= 0 && g->values[v].producer >= i) {
             return hth_fail(HTH_ECORRUPT, "node '%s' reads '%s' before it is made", n->name,
@@ -411,7 +415,8 @@ hth_err hth_graph_check(const hth_graph *g)
             return hth_fail(HTH_ECORRUPT, "graph output %d is not an output value", i);
         }
         if (g->values[v].producer < 0 && g->values[v].constant == NULL && !g->values[v].is_input) {
-            return hth_fail(HTH_ECORRUPT, "graph output '%s' is not made by any node", g->values[v].name);
+            return hth_fail(HTH_ECORRUPT, "graph output '%s' is not made by any node",
+                            g->values[v].name);
         }
     }
     for (int i = 0; i < g->n_values; i++) {

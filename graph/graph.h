@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// graph/graph.h - the graph: values, nodes in topological order, inputs, outputs. Pure data, no device.
+// graph/graph.h - the graph: values, nodes in topological order, inputs, outputs. Pure data, no
+// device.
 //
 // Design notes
-// A *model graph* is what an ONNX file says, in canonical form: every operator in the form of the newest opset that
-// op.h names (attributes that later became inputs are constants). Its shapes may be symbolic. It is immutable once
-// loaded and shared by all threads. A *concrete graph* is made from it for given input shapes by hth_specialize
-// (specialize.h): every shape known, everything that does not depend on the inputs' values folded away. Passes
-// (pass.h) rewrite concrete graphs; planner and kernels only ever see concrete graphs. Values and nodes refer to each
-// other by index, so a graph can be copied, written and compared without chasing pointers.
+// A *model graph* is what an ONNX file says, in canonical form: every operator in the form of the
+// newest opset that op.h names (attributes that later became inputs are constants). Its shapes may
+// be symbolic. It is immutable once loaded and shared by all threads. A *concrete graph* is made
+// from it for given input shapes by hth_specialize (specialize.h): every shape known, everything
+// that does not depend on the inputs' values folded away. Passes (pass.h) rewrite concrete graphs;
+// planner and kernels only ever see concrete graphs. Values and nodes refer to each other by index,
+// so a graph can be copied, written and compared without chasing pointers.
 #ifndef HTH_GRAPH_GRAPH_H
 #define HTH_GRAPH_GRAPH_H
 
@@ -17,10 +19,12 @@
 
 #include <stdatomic.h>
 
-// Constant content, reference counted and shared between graphs (model, concrete, plans). Either the bytes are at hand
-// (`data`), or `materialize` can make them: a folded or transformed weight need not stay in host memory once a device
-// has its copy. `id` addresses the content: of stored tensors the store's id, of derived ones the hash of the recipe
-// and its sources, so equal derivations are one tensor wherever they arise.
+// Constant content, reference counted and shared between graphs (model, concrete, plans). Either
+// the bytes are at hand
+// (`data`), or `materialize` can make them: a folded or transformed weight need not stay in host
+// memory once a device has its copy. `id` addresses the content: of stored tensors the store's id,
+// of derived ones the hash of the recipe and its sources, so equal derivations are one tensor
+// wherever they arise.
 typedef struct hth_const hth_const;
 struct hth_const {
     atomic_int refs;
@@ -32,22 +36,26 @@ struct hth_const {
     int maps;         // users of materialized data; guarded by the module's lock
     // materialize writes `bytes` bytes to dst. Any thread. NULL when data is always there.
     hth_err (*materialize)(hth_const *c, void *dst);
-    void (*release)(hth_const *c); // frees owner (and data, if it is the owner's); NULL: nothing to free
+    void (*release)(
+        hth_const *c); // frees owner (and data, if it is the owner's); NULL: nothing to free
     void *owner;
 };
 
-// hth_const_new makes a constant that owns a copy of `bytes` at `data` (row-major, dense), id = content hash.
+// hth_const_new makes a constant that owns a copy of `bytes` at `data` (row-major, dense), id =
+// content hash.
 hth_err hth_const_new(hth_dtype dt, const hth_shape *s, const void *data, hth_const **out);
-// hth_const_adopt is hth_const_new taking over an hth_alloc'd block instead of copying; on error the caller keeps it.
-// `id` NULL: content hash.
-hth_err hth_const_adopt(hth_dtype dt, const hth_shape *s, void *data, const hth_id *id, hth_const **out);
+// hth_const_adopt is hth_const_new taking over an hth_alloc'd block instead of copying; on error
+// the caller keeps it. `id` NULL: content hash.
+hth_err hth_const_adopt(hth_dtype dt, const hth_shape *s, void *data, const hth_id *id,
+                        hth_const **out);
 // hth_const_hold returns c with one more reference; hth_const_rele drops one (NULL is allowed).
 hth_const *hth_const_hold(hth_const *c);
 void hth_const_rele(hth_const *c);
 // hth_const_map makes the bytes available until hth_const_unmap; calls nest. Any thread.
 hth_err hth_const_map(hth_const *c, const void **out);
 void hth_const_unmap(hth_const *c);
-// hth_content_id is the content address of a tensor: SHA-256 of dtype, rank, dims (int64 little-endian) and bytes.
+// hth_content_id is the content address of a tensor: SHA-256 of dtype, rank, dims (int64
+// little-endian) and bytes.
 hth_id hth_content_id(hth_dtype dt, const hth_shape *s, const void *data, size_t bytes);
 
 typedef struct hth_value {
@@ -85,10 +93,11 @@ typedef struct hth_attr {
     } u;
 } hth_attr;
 
-// What a kernel does to its result before storing it, in order: relu(conv(x) + residual) is {ADD input 3}, {RELU}.
-// op is an element-wise HTH_OP_*; `input` >= 0 names the position in node->inputs of the second operand (same shape as
-// the output, or broadcastable to it), -1 for unary. alpha, beta: Clip's bounds, LeakyRelu's slope, HardSigmoid's pair;
-// Add with alpha: out += alpha * operand.
+// What a kernel does to its result before storing it, in order: relu(conv(x) + residual) is {ADD
+// input 3}, {RELU}. op is an element-wise HTH_OP_*; `input` >= 0 names the position in node->inputs
+// of the second operand (same shape as the output, or broadcastable to it), -1 for unary. alpha,
+// beta: Clip's bounds, LeakyRelu's slope, HardSigmoid's pair; Add with alpha: out += alpha *
+// operand.
 typedef struct hth_post_op {
     hth_op op;
     int input;
@@ -126,12 +135,13 @@ void hth_graph_free(hth_graph *g); // NULL is allowed
 hth_err hth_graph_clone(const hth_graph *g, hth_graph **out);
 
 // hth_graph_add_value appends a value (name is copied; NULL makes one up) and stores its index.
-hth_err hth_graph_add_value(hth_graph *g, const char *name, hth_dtype dt, const hth_shape *s, int *out);
+hth_err hth_graph_add_value(hth_graph *g, const char *name, hth_dtype dt, const hth_shape *s,
+                            int *out);
 // hth_graph_add_const appends a value with content; takes over one reference of `c` on success.
 hth_err hth_graph_add_const(hth_graph *g, const char *name, hth_const *c, int *out);
 // hth_graph_add_node appends a node and sets its outputs' producer. Arrays and name are copied.
-hth_err hth_graph_add_node(hth_graph *g, hth_op op, const char *name, const int *inputs, int n_inputs,
-                           const int *outputs, int n_outputs, int *out);
+hth_err hth_graph_add_node(hth_graph *g, hth_op op, const char *name, const int *inputs,
+                           int n_inputs, const int *outputs, int n_outputs, int *out);
 hth_err hth_graph_add_input(hth_graph *g, int value);
 hth_err hth_graph_add_output(hth_graph *g, int value);
 // hth_node_add_input appends one more input to an existing node.
@@ -140,15 +150,16 @@ void hth_node_clear(hth_node *n); // frees what the node owns
 
 // hth_graph_sort restores topological order; HTH_EINVAL names a node on a cycle.
 hth_err hth_graph_sort(hth_graph *g);
-// hth_graph_compact removes deleted nodes, nodes whose outputs nobody uses, and values nobody refers to;
-// graph inputs and outputs stay, in order.
+// hth_graph_compact removes deleted nodes, nodes whose outputs nobody uses, and values nobody
+// refers to; graph inputs and outputs stay, in order.
 hth_err hth_graph_compact(hth_graph *g);
 // hth_graph_replace_value makes every reader of `from` (graph outputs included) read `to`.
 void hth_graph_replace_value(hth_graph *g, int from, int to);
-// hth_graph_check verifies indices, order, producers, uniqueness; HTH_ECORRUPT says what is wrong. For tests and imports.
+// hth_graph_check verifies indices, order, producers, uniqueness; HTH_ECORRUPT says what is wrong.
+// For tests and imports.
 hth_err hth_graph_check(const hth_graph *g);
-// hth_graph_users counts how many node inputs and graph outputs read `value`; *only_node (may be NULL) gets the last
-// reading node, -1 if none.
+// hth_graph_users counts how many node inputs and graph outputs read `value`; *only_node (may be
+// NULL) gets the last reading node, -1 if none.
 int hth_graph_users(const hth_graph *g, int value, int *only_node);
 int hth_graph_find_value(const hth_graph *g, const char *name); // -1 when absent; linear
 
@@ -157,15 +168,17 @@ const hth_attr *hth_node_attr(const hth_node *n, const char *name);
 int64_t hth_node_int(const hth_node *n, const char *name, int64_t dflt);
 float hth_node_float(const hth_node *n, const char *name, float dflt);
 const char *hth_node_str(const hth_node *n, const char *name, const char *dflt);
-// hth_node_ints copies up to `cap` elements to out and returns how many the attribute has, or -1 when absent.
+// hth_node_ints copies up to `cap` elements to out and returns how many the attribute has, or -1
+// when absent.
 int hth_node_ints(const hth_node *n, const char *name, int64_t *out, int cap);
 hth_err hth_node_set_int(hth_node *n, const char *name, int64_t v);
 hth_err hth_node_set_float(hth_node *n, const char *name, float v);
 hth_err hth_node_set_str(hth_node *n, const char *name, const char *v);
 hth_err hth_node_set_ints(hth_node *n, const char *name, const int64_t *v, int count);
-// hth_node_put_attr stores `a` under its name, replacing an older one; it takes a's memory over, also on error.
+// hth_node_put_attr stores `a` under its name, replacing an older one; it takes a's memory over,
+// also on error.
 hth_err hth_node_put_attr(hth_node *n, hth_attr a);
-void hth_attr_clear(hth_attr *a); // frees what the attribute owns
+void hth_attr_clear(hth_attr *a);                       // frees what the attribute owns
 void hth_node_drop_attr(hth_node *n, const char *name); // absent is fine
 hth_err hth_node_copy_attrs(hth_node *to, const hth_node *from);
 

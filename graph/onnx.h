@@ -1,20 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// graph/onnx.h - ONNX files: reading a model file without copying its weights, and the skeleton that the store keeps.
+// graph/onnx.h - ONNX files: reading a model file without copying its weights, and the skeleton
+// that the store keeps.
 //
 // Design notes
-// hth_onnx_open maps the file and walks its protobuf wire format once: it finds every initializer's bytes in place
-// (raw_data, external data files, or typed fields, which are converted) and makes the *skeleton*: the same ModelProto
-// with the tensors' bytes taken out. Only the skeleton goes through protobuf-c. The store keeps the skeleton and a list
-// of tensor ids; hth_onnx_load turns both back into a model graph.
+// hth_onnx_open maps the file and walks its protobuf wire format once: it finds every initializer's
+// bytes in place (raw_data, external data files, or typed fields, which are converted) and makes
+// the *skeleton*: the same ModelProto with the tensors' bytes taken out. Only the skeleton goes
+// through protobuf-c. The store keeps the skeleton and a list of tensor ids; hth_onnx_load turns
+// both back into a model graph.
 #ifndef HTH_GRAPH_ONNX_H
 #define HTH_GRAPH_ONNX_H
 
 #include "graph/graph.h"
 
 typedef struct hth_onnx_limits {
-    uint64_t max_model_bytes;    // file and external data together
+    uint64_t max_model_bytes; // file and external data together
     uint64_t max_tensor_elements;
-    int max_nodes, max_rank;     // rank <= HTH_MAX_RANK
+    int max_nodes, max_rank; // rank <= HTH_MAX_RANK
 } hth_onnx_limits;
 extern const hth_onnx_limits hth_onnx_default_limits; // 64 GiB, 2^40, 1,000,000, 8
 
@@ -28,23 +30,27 @@ typedef struct hth_onnx_tensor {
 
 typedef struct hth_onnx_file hth_onnx_file;
 
-// hth_onnx_open reads `path`. Errors (HTH_ECORRUPT, HTH_ENOTSUP, HTH_ETOOBIG, HTH_ENOENT) name the offending part.
-// External data must lie below the model's folder: absolute paths, "..", and links out of it are refused.
+// hth_onnx_open reads `path`. Errors (HTH_ECORRUPT, HTH_ENOTSUP, HTH_ETOOBIG, HTH_ENOENT) name the
+// offending part. External data must lie below the model's folder: absolute paths, "..", and links
+// out of it are refused.
 hth_err hth_onnx_open(const char *path, const hth_onnx_limits *limits, hth_onnx_file **out);
-// hth_onnx_open_bytes is the same for a buffer (no external data); the buffer must outlive the file. For fuzzing, uploads.
-hth_err hth_onnx_open_bytes(const void *data, size_t bytes, const hth_onnx_limits *limits, hth_onnx_file **out);
+// hth_onnx_open_bytes is the same for a buffer (no external data); the buffer must outlive the
+// file. For fuzzing, uploads.
+hth_err hth_onnx_open_bytes(const void *data, size_t bytes, const hth_onnx_limits *limits,
+                            hth_onnx_file **out);
 void hth_onnx_close(hth_onnx_file *f);
 int hth_onnx_n_tensors(const hth_onnx_file *f);
 const hth_onnx_tensor *hth_onnx_tensor_at(const hth_onnx_file *f, int i);
 const void *hth_onnx_skeleton(const hth_onnx_file *f, size_t *bytes);
 
-// hth_onnx_load builds the model graph from a skeleton and the initializers' contents: tensors[i] belongs to the i-th
-// initializer of the skeleton (hth_onnx_tensor_at's order); each gets one more reference. Refuses unknown operators,
-// versions, dtypes by node name, operator and opset; duplicates, cycles, dangling names. Result is canonical (graph.h).
+// hth_onnx_load builds the model graph from a skeleton and the initializers' contents: tensors[i]
+// belongs to the i-th initializer of the skeleton (hth_onnx_tensor_at's order); each gets one more
+// reference. Refuses unknown operators, versions, dtypes by node name, operator and opset;
+// duplicates, cycles, dangling names. Result is canonical (graph.h).
 hth_err hth_onnx_load(const void *skeleton, size_t bytes, hth_const *const *tensors, int n_tensors,
                       const hth_onnx_limits *limits, hth_graph **out);
-// hth_onnx_load_file is open + load with tensors that borrow the mapping (the graph keeps the file open). For tests and
-// tools that need no store.
+// hth_onnx_load_file is open + load with tensors that borrow the mapping (the graph keeps the file
+// open). For tests and tools that need no store.
 hth_err hth_onnx_load_file(const char *path, hth_graph **out);
 
 #endif

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// graph/op.h - the table of operators: ONNX name, arities, and the operator versions (since-versions) that are known.
+// graph/op.h - the table of operators: ONNX name, arities, and the operator versions
+// (since-versions) that are known.
 //
-// Facts from the ONNX operator schemas up to opset 28 (MIN/MAX inputs and outputs are the newest version's). The
-// importer, docs/onnx.md and the tests are driven by this table.
+// Facts from the ONNX operator schemas up to opset 28 (MIN/MAX inputs and outputs are the newest
+// version's). The importer, docs/onnx.md and the tests are driven by this table.
 #ifndef HTH_GRAPH_OP_H
 #define HTH_GRAPH_OP_H
 

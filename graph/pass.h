@@ -1,37 +1,42 @@
 // SPDX-License-Identifier: Apache-2.0
-// graph/pass.h - rewrites of a concrete graph. Each keeps the graph valid (hth_graph_check) and its meaning. After an
-// error (HTH_ENOMEM) the graph can only be freed.
+// graph/pass.h - rewrites of a concrete graph. Each keeps the graph valid (hth_graph_check) and its
+// meaning. After an error (HTH_ENOMEM) the graph can only be freed.
 #ifndef HTH_GRAPH_PASS_H
 #define HTH_GRAPH_PASS_H
 
 #include "graph/graph.h"
 
-// hth_pass_simplify removes what does nothing: Identity, inference Dropout, no-op Cast/Reshape/Transpose/Pad/Slice/
-// Concat of one, pairs of transposes; common subexpressions; dead code.
+// hth_pass_simplify removes what does nothing: Identity, inference Dropout, no-op
+// Cast/Reshape/Transpose/Pad/Slice/ Concat of one, pairs of transposes; common subexpressions; dead
+// code.
 hth_err hth_pass_simplify(hth_graph *g);
-// hth_pass_fold_norm folds inference BatchNormalization (and element-wise Mul/Add by per-channel constants) into the
-// convolution, ConvTranspose, Gemm or MatMul before it; what remains becomes one scale-and-shift per channel.
+// hth_pass_fold_norm folds inference BatchNormalization (and element-wise Mul/Add by per-channel
+// constants) into the convolution, ConvTranspose, Gemm or MatMul before it; what remains becomes
+// one scale-and-shift per channel.
 hth_err hth_pass_fold_norm(hth_graph *g);
-// hth_pass_pattern recognises what exporters decompose: Gelu (erf and tanh forms), Silu, HardSwish, LayerNorm,
-// GroupNorm, RMSNorm, attention (HTH_OP_ATTENTION), Gemm from MatMul+Add.
+// hth_pass_pattern recognises what exporters decompose: Gelu (erf and tanh forms), Silu, HardSwish,
+// LayerNorm, GroupNorm, RMSNorm, attention (HTH_OP_ATTENTION), Gemm from MatMul+Add.
 hth_err hth_pass_pattern(hth_graph *g);
 
-// What a device can fuse: true if `post` may follow on node `n` (as it stands, with its post ops so far).
-// `operand` is the value of a binary post op's second operand, -1 for unary.
+// What a device can fuse: true if `post` may follow on node `n` (as it stands, with its post ops so
+// far). `operand` is the value of a binary post op's second operand, -1 for unary.
 typedef struct hth_fuse_oracle {
-    bool (*can_fuse)(void *ctx, const hth_graph *g, const hth_node *n, const hth_post_op *post, int operand);
-    // layout returns the layout in which node `n` wants to read its data input (input 0) and write output 0; for nodes
-    // that accept any, HTH_LAYOUT_PLAIN with *any = true: such a node takes its input's layout over.
+    bool (*can_fuse)(void *ctx, const hth_graph *g, const hth_node *n, const hth_post_op *post,
+                     int operand);
+    // layout returns the layout in which node `n` wants to read its data input (input 0) and write
+    // output 0; for nodes that accept any, HTH_LAYOUT_PLAIN with *any = true: such a node takes its
+    // input's layout over.
     hth_layout (*layout)(void *ctx, const hth_graph *g, const hth_node *n, bool *any);
-    // mixed says that node `n` can read a plain input though it writes blocked (first convolution). May be NULL.
+    // mixed says that node `n` can read a plain input though it writes blocked (first convolution).
+    // May be NULL.
     bool (*reads_plain)(void *ctx, const hth_graph *g, const hth_node *n);
     void *ctx;
 } hth_fuse_oracle;
 
 // hth_pass_fuse moves element-wise nodes into the node that feeds them while the oracle agrees.
 hth_err hth_pass_fuse(hth_graph *g, const hth_fuse_oracle *o);
-// hth_pass_layout gives every value a layout and inserts HTH_OP_REORDER nodes at the borders. Graph inputs and outputs
-// stay plain.
+// hth_pass_layout gives every value a layout and inserts HTH_OP_REORDER nodes at the borders. Graph
+// inputs and outputs stay plain.
 hth_err hth_pass_layout(hth_graph *g, const hth_fuse_oracle *o);
 
 #endif

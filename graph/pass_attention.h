@@ -5,7 +5,8 @@
 
 #include "graph/pass_util.h"
 
-// hth_pass_attention replaces every attention by HTH_OP_FUSED_ATTENTION; what became unused is left for compaction.
+// hth_pass_attention replaces every attention by HTH_OP_FUSED_ATTENTION; what became unused is left
+// for compaction.
 hth_err hth_pass_attention(hth_graph *g, const hth_uses *u);
 
 #endif

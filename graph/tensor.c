@@ -11,10 +11,10 @@ static const struct {
     size_t bytes;
     const char *name;
 } dtype_table[] = {
-    {HTH_DT_F32, 4, "FP32"},  {HTH_DT_U8, 1, "UINT8"},   {HTH_DT_I8, 1, "INT8"},
-    {HTH_DT_U16, 2, "UINT16"}, {HTH_DT_I16, 2, "INT16"},  {HTH_DT_I32, 4, "INT32"},
-    {HTH_DT_I64, 8, "INT64"}, {HTH_DT_STRING, 0, "BYTES"}, {HTH_DT_BOOL, 1, "BOOL"},
-    {HTH_DT_F16, 2, "FP16"},  {HTH_DT_F64, 8, "FP64"},   {HTH_DT_U32, 4, "UINT32"},
+    {HTH_DT_F32, 4, "FP32"},   {HTH_DT_U8, 1, "UINT8"},     {HTH_DT_I8, 1, "INT8"},
+    {HTH_DT_U16, 2, "UINT16"}, {HTH_DT_I16, 2, "INT16"},    {HTH_DT_I32, 4, "INT32"},
+    {HTH_DT_I64, 8, "INT64"},  {HTH_DT_STRING, 0, "BYTES"}, {HTH_DT_BOOL, 1, "BOOL"},
+    {HTH_DT_F16, 2, "FP16"},   {HTH_DT_F64, 8, "FP64"},     {HTH_DT_U32, 4, "UINT32"},
     {HTH_DT_U64, 8, "UINT64"}, {HTH_DT_BF16, 2, "BF16"},
 };
 #define N_DTYPES (sizeof dtype_table / sizeof dtype_table[0])
@@ -75,8 +75,8 @@ int64_t hth_shape_elements(const hth_shape *s)
     int64_t n = 1;
     bool zero = false;
     for (int i = 0; i < s->rank; i++) {
-        // A zero anywhere makes the product zero, but the others must not overflow on the way: sizes with one
-        // dimension left out are computed from them.
+        // A zero anywhere makes the product zero, but the others must not overflow on the way:
+        // sizes with one dimension left out are computed from them.
         zero |= s->dim[i] == 0;
         if (s->dim[i] < 0 || (s->dim[i] > 0 && __builtin_mul_overflow(n, s->dim[i], &n))) {
             return -1;
@@ -136,7 +136,8 @@ hth_err hth_tensor_bytes(hth_dtype dt, const hth_shape *s, hth_layout l, size_t 
     }
     int64_t n = hth_shape_elements(&p);
     uint64_t bytes;
-    if (n < 0 || hth_mul_bytes((uint64_t)n, hth_dtype_bytes(dt), &bytes) != 0 || bytes > SIZE_MAX / 2) {
+    if (n < 0 || hth_mul_bytes((uint64_t)n, hth_dtype_bytes(dt), &bytes) != 0 ||
+        bytes > SIZE_MAX / 2) {
         char t[128];
         return hth_fail(HTH_ETOOBIG, "a tensor of shape %s does not fit any memory",
                         hth_shape_str(s, t, sizeof t));
@@ -178,7 +179,7 @@ uint16_t hth_f32_to_f16(float f)
         return (uint16_t)sign;
     }
     uint32_t exp = abs >> 23, man = (abs & 0x7FFFFFu) | 0x800000u;
-    uint32_t drop = exp < 113 ? 126 - exp : 13; // bits below the result's last place
+    uint32_t drop = exp < 113 ? 126 - exp : 13;        // bits below the result's last place
     uint32_t base = exp < 113 ? 0 : (exp - 113) << 10; // the hidden bit adds one to the exponent
     uint32_t kept = man >> drop, rest = man & ((1u << drop) - 1), half = 1u << (drop - 1);
     kept += rest > half || (rest == half && (kept & 1));

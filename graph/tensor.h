@@ -28,19 +28,21 @@ typedef enum hth_dtype {
     HTH_DT_BF16 = 16,
 } hth_dtype;
 
-// hth_dtype_bytes returns the size of one element, 0 for types without a fixed size that hearth can hold.
+// hth_dtype_bytes returns the size of one element, 0 for types without a fixed size that hearth can
+// hold.
 size_t hth_dtype_bytes(hth_dtype dt);
-// hth_dtype_name returns the Open Inference Protocol's name ("FP32", "INT64", "BOOL"), "?" when unknown.
+// hth_dtype_name returns the Open Inference Protocol's name ("FP32", "INT64", "BOOL"), "?" when
+// unknown.
 const char *hth_dtype_name(hth_dtype dt);
 hth_dtype hth_dtype_from_name(const char *name); // HTH_DT_NONE when unknown
 bool hth_dtype_is_float(hth_dtype dt);           // F16, BF16, F32, F64
 
 #define HTH_MAX_RANK 8
 
-// A dimension >= 0 is known. HTH_DIM_UNKNOWN is not known at all; HTH_DIM_SYMBOL(s) is the graph's symbol number s,
-// equal wherever it appears ("N", "sequence").
-#define HTH_DIM_UNKNOWN     ((int64_t) - 1)
-#define HTH_DIM_SYMBOL(s)   (-2 - (int64_t)(s))
+// A dimension >= 0 is known. HTH_DIM_UNKNOWN is not known at all; HTH_DIM_SYMBOL(s) is the graph's
+// symbol number s, equal wherever it appears ("N", "sequence").
+#define HTH_DIM_UNKNOWN      ((int64_t)-1)
+#define HTH_DIM_SYMBOL(s)    (-2 - (int64_t)(s))
 #define HTH_DIM_TO_SYMBOL(d) ((int)(-2 - (d)))
 
 typedef struct hth_shape {
@@ -52,7 +54,8 @@ typedef struct hth_shape {
 
 bool hth_shape_known(const hth_shape *s); // rank and all dimensions
 bool hth_shape_equal(const hth_shape *a, const hth_shape *b);
-// hth_shape_elements returns the product of the dimensions (1 for a scalar) of a known shape, or -1 on overflow.
+// hth_shape_elements returns the product of the dimensions (1 for a scalar) of a known shape, or -1
+// on overflow.
 int64_t hth_shape_elements(const hth_shape *s);
 // hth_shape_str writes "[2,3,224,224]" (symbols and unknowns as "?") to `out` and returns it.
 const char *hth_shape_str(const hth_shape *s, char *out, size_t cap);
@@ -62,13 +65,15 @@ hth_err hth_shape_broadcast(const hth_shape *a, const hth_shape *b, hth_shape *o
 // How the elements lie in memory. All buffers start 64-byte aligned.
 typedef enum hth_layout {
     HTH_LAYOUT_PLAIN = 0, // row-major, dense
-    HTH_LAYOUT_C8,        // [N, ceil(C/8), spatial.., 8]: channels (axis 1) blocked, the padding holds zeros
-    HTH_LAYOUT_C16,       // [N, ceil(C/16), spatial.., 16]
-    HTH_LAYOUT_NHWC,      // [N, spatial.., C]
+    HTH_LAYOUT_C8,   // [N, ceil(C/8), spatial.., 8]: channels (axis 1) blocked, the padding holds
+                     // zeros
+    HTH_LAYOUT_C16,  // [N, ceil(C/16), spatial.., 16]
+    HTH_LAYOUT_NHWC, // [N, spatial.., C]
 } hth_layout;
 
 const char *hth_layout_name(hth_layout l); // "plain", "nChw8c", "nChw16c", "nhwc"
-// hth_tensor_bytes stores the bytes of a tensor of a known shape in `layout`, padding included; HTH_ETOOBIG on overflow.
+// hth_tensor_bytes stores the bytes of a tensor of a known shape in `layout`, padding included;
+// HTH_ETOOBIG on overflow.
 hth_err hth_tensor_bytes(hth_dtype dt, const hth_shape *s, hth_layout l, size_t *out);
 
 // A view: whoever made it owns `data`.

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// kernels/kernel.h - a prepared operator: made once per (node, shapes, layouts, algorithm), run many times.
+// kernels/kernel.h - a prepared operator: made once per (node, shapes, layouts, algorithm), run
+// many times.
 //
 // Design notes
-// Preparing may allocate, create primitives and search; running allocates nothing, decides nothing, and may be repeated
-// from the device's owner thread. Constants are *packed*: the kernel says in what form it wants a constant input
-// (blocked filter, transposed matrix); the caller keeps that form in device memory, keyed by (content id, form), and
-// shares it among all kernels that ask for the same.
+// Preparing may allocate, create primitives and search; running allocates nothing, decides nothing,
+// and may be repeated from the device's owner thread. Constants are *packed*: the kernel says in
+// what form it wants a constant input (blocked filter, transposed matrix); the caller keeps that
+// form in device memory, keyed by (content id, form), and shares it among all kernels that ask for
+// the same.
 #ifndef HTH_KERNELS_KERNEL_H
 #define HTH_KERNELS_KERNEL_H
 
@@ -21,12 +23,14 @@ typedef struct hth_packing {
     int input;
     size_t bytes;
     char form[96]; // equal text = equal bytes for equal content; "plain" = as stored
-    // pack writes `bytes` bytes to dst from the row-major content. Called on the owner's thread. NULL for "plain".
+    // pack writes `bytes` bytes to dst from the row-major content. Called on the owner's thread.
+    // NULL for "plain".
     hth_err (*pack)(const hth_kernel *k, const struct hth_packing *p, const void *plain, void *dst);
 } hth_packing;
 
 typedef struct hth_kernel_args {
-    void *const *in;  // one per node input; NULL where absent. Packed constants where the kernel asked for them
+    void *const *in;  // one per node input; NULL where absent. Packed constants where the kernel
+                      // asked for them
     void *const *out; // one per node output; NULL where absent
     void *workspace;  // k->workspace_bytes, 64-byte aligned; NULL when 0
 } hth_kernel_args;
@@ -41,25 +45,28 @@ struct hth_kernel {
     int inplace_input; // input whose buffer output 0 may share, -1: none
 };
 
-// hth_kernel_prepare makes the kernel of node `n` of concrete graph `g` on device `d`. `algorithm` names one of
-// hth_kernel_algorithms' choices; NULL: the device's default. `g` and `n` must outlive the kernel.
-// HTH_ENOTSUP says which property of the node is not supported.
-hth_err hth_kernel_prepare(hth_device *d, const hth_graph *g, const hth_node *n, const char *algorithm,
-                           hth_kernel **out);
+// hth_kernel_prepare makes the kernel of node `n` of concrete graph `g` on device `d`. `algorithm`
+// names one of hth_kernel_algorithms' choices; NULL: the device's default. `g` and `n` must outlive
+// the kernel. HTH_ENOTSUP says which property of the node is not supported.
+hth_err hth_kernel_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
+                           const char *algorithm, hth_kernel **out);
 void hth_kernel_close(hth_kernel *k); // NULL is allowed
 
-// hth_kernel_algorithms lists the alternatives of a node with their workspace bytes (time and error not yet measured:
-// time_us < 0). Nodes without alternatives give one, named "default". Stores at most `cap`.
-hth_err hth_kernel_algorithms(hth_device *d, const hth_graph *g, const hth_node *n, hth_choice *list, int cap,
-                              int *count);
+// hth_kernel_algorithms lists the alternatives of a node with their workspace bytes (time and error
+// not yet measured: time_us < 0). Nodes without alternatives give one, named "default". Stores at
+// most `cap`.
+hth_err hth_kernel_algorithms(hth_device *d, const hth_graph *g, const hth_node *n,
+                              hth_choice *list, int cap, int *count);
 
 // hth_kernel_oracle tells the graph passes what device `d` can fuse and which layouts it wants.
 const hth_fuse_oracle *hth_kernel_oracle(hth_device *d);
 
-// hth_ref_eval computes a node on plain host tensors with the reference kernels (kernels/ref): plain C, every operator,
-// every dtype it needs; post ops included. An hth_eval_fn. HTH_ENOTSUP names operator and dtype.
-// NonZero, NonMaxSuppression, Compress: out[0].data == NULL means "only set out[0].shape and out[0].bytes"; the caller
-// then calls again with that shape and a buffer of that size (graph/specialize.h).
-hth_err hth_ref_eval(void *ctx, const hth_graph *g, const hth_node *n, const hth_tensor *in, hth_tensor *out);
+// hth_ref_eval computes a node on plain host tensors with the reference kernels (kernels/ref):
+// plain C, every operator, every dtype it needs; post ops included. An hth_eval_fn. HTH_ENOTSUP
+// names operator and dtype. NonZero, NonMaxSuppression, Compress: out[0].data == NULL means "only
+// set out[0].shape and out[0].bytes"; the caller then calls again with that shape and a buffer of
+// that size (graph/specialize.h).
+hth_err hth_ref_eval(void *ctx, const hth_graph *g, const hth_node *n, const hth_tensor *in,
+                     hth_tensor *out);
 
 #endif

@@ -46,8 +46,8 @@ typedef struct hth_problem {
     uint64_t budget; // bytes for everything: resident weights, arena, workspaces
     char device[160];
     double h2d_bytes_per_s, d2h_bytes_per_s, latency_us;
-    double copy_interference; // share of a copy's time that compute loses while it runs: 0 on a GPU, more where
-                              // copies and compute share processors
+    double copy_interference; // share of a copy's time that compute loses while it runs: 0 on a
+                              // GPU, more where copies and compute share processors
     int n_tensors, n_nodes;
     hth_plan_tensor *tensors;
     hth_plan_node *nodes; // execution order
@@ -91,12 +91,14 @@ typedef struct hth_plan {
 void hth_problem_fini(hth_problem *p);
 void hth_plan_free(hth_plan *p); // NULL is allowed
 
-// hth_plan_inference plans a forward pass: liveness, in-place, arena offsets, one algorithm per node (the fastest whose
-// workspace fits), and, when weights + arena exceed the budget, which weights are streamed and when they are prefetched.
-// resident_bytes + arena_bytes <= budget, each weight rounded up to 64 bytes. Without a link (h2d_bytes_per_s <= 0)
-// nothing is streamed. Inputs that are not external are allocated by the first instructions and filled by the caller; a
-// weight that no node reads counts as streamed and is never fetched. Unmeasured alternatives are taken in their order.
-// HTH_ETOOBIG: not even the floor fits; the detail says how many bytes it needs. Any thread; a function of its input.
+// hth_plan_inference plans a forward pass: liveness, in-place, arena offsets, one algorithm per
+// node (the fastest whose workspace fits), and, when weights + arena exceed the budget, which
+// weights are streamed and when they are prefetched. resident_bytes + arena_bytes <= budget, each
+// weight rounded up to 64 bytes. Without a link (h2d_bytes_per_s <= 0) nothing is streamed. Inputs
+// that are not external are allocated by the first instructions and filled by the caller; a weight
+// that no node reads counts as streamed and is never fetched. Unmeasured alternatives are taken in
+// their order. HTH_ETOOBIG: not even the floor fits; the detail says how many bytes it needs. Any
+// thread; a function of its input.
 hth_err hth_plan_inference(const hth_problem *p, hth_plan **out);
 
 // hth_plan_floor computes the smallest budget under which hth_plan_inference succeeds.

@@ -87,11 +87,11 @@ static json_t *file_problem(const hth_problem *p)
     for (int i = 0; i < p->n_nodes; i++) {
         json_array_append_new(nodes, file_node(p, i));
     }
-    return json_pack("{s:I, s:s, s:{s:f, s:f, s:f, s:f}, s:o, s:o}", "budget", (json_int_t)p->budget,
-                     "device", p->device, "link", "h2d", p->h2d_bytes_per_s, "d2h",
-                     p->d2h_bytes_per_s, "latency_us", p->latency_us, "interference",
-                     p->copy_interference, "tensors",
-                     file_whole(tensors, p->n_tensors), "nodes", file_whole(nodes, p->n_nodes));
+    return json_pack("{s:I, s:s, s:{s:f, s:f, s:f, s:f}, s:o, s:o}", "budget",
+                     (json_int_t)p->budget, "device", p->device, "link", "h2d", p->h2d_bytes_per_s,
+                     "d2h", p->d2h_bytes_per_s, "latency_us", p->latency_us, "interference",
+                     p->copy_interference, "tensors", file_whole(tensors, p->n_tensors), "nodes",
+                     file_whole(nodes, p->n_nodes));
 }
 
 static json_t *file_instr(const hth_instr *in, int i)

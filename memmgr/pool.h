@@ -33,7 +33,7 @@ void hth_pool_close(hth_pool *p); // NULL is allowed
 hth_err hth_pool_alloc(hth_pool *p, size_t bytes, hth_pool_use use, void **out);
 void hth_pool_free(hth_pool *p, void *ptr); // NULL is allowed
 void hth_pool_ledger_get(const hth_pool *p, hth_pool_ledger *out);
-void hth_pool_check(
-    const hth_pool *p); // aborts on a broken invariant; called on entry in debug builds
+// aborts on a broken invariant; called on entry in debug builds
+void hth_pool_check(const hth_pool *p);
 
 #endif

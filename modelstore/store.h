@@ -2,11 +2,12 @@
 // modelstore/store.h - content-addressed tensors and versioned models on disk.
 //
 // Design notes
-// A tensor's id is the SHA-256 of dtype, shape and bytes; its bytes are one flat file, written to a temporary name,
-// fsynced, renamed, and only then named by the LMDB index, in one transaction with the version that needs it: after a
-// crash a version is whole or absent, and stray files are what `gc` removes. Files are mapped and never copied on the
-// host; a 2 MiB-aligned address lets large ones use huge pages. Two processes may open one store: LMDB serialises the
-// writers, readers never wait. A store of a newer format is refused.
+// A tensor's id is the SHA-256 of dtype, shape and bytes; its bytes are one flat file, written to a
+// temporary name, fsynced, renamed, and only then named by the LMDB index, in one transaction with
+// the version that needs it: after a crash a version is whole or absent, and stray files are what
+// `gc` removes. Files are mapped and never copied on the host; a 2 MiB-aligned address lets large
+// ones use huge pages. Two processes may open one store: LMDB serialises the writers, readers never
+// wait. A store of a newer format is refused.
 #ifndef HTH_MODELSTORE_STORE_H
 #define HTH_MODELSTORE_STORE_H
 
@@ -36,11 +37,13 @@ typedef struct hth_put_result {
 // hth_progress_fn is told how far long work is; returning non-zero cancels it (HTH_ECANCELED).
 typedef int (*hth_progress_fn)(void *ctx, uint64_t done_bytes, uint64_t total_bytes);
 
-// hth_store_put adds a version of model `name` (1, 2, ..): a skeleton (graph) and its tensors. Hashes on two threads,
-// writes what is new. Atomic. `meta` is a small JSON text kept with the version (may be NULL).
-// Names: 1-200 bytes, no '/', ':' or control characters, not starting with '.'.
-hth_err hth_store_put(hth_store *s, const char *name, const void *skeleton, size_t skeleton_bytes, const char *meta,
-                      const hth_put_tensor *tensors, int n, hth_progress_fn progress, void *ctx, hth_put_result *out);
+// hth_store_put adds a version of model `name` (1, 2, ..): a skeleton (graph) and its tensors.
+// Hashes on two threads, writes what is new. Atomic. `meta` is a small JSON text kept with the
+// version (may be NULL). Names: 1-200 bytes, no '/', ':' or control characters, not starting with
+// '.'.
+hth_err hth_store_put(hth_store *s, const char *name, const void *skeleton, size_t skeleton_bytes,
+                      const char *meta, const hth_put_tensor *tensors, int n,
+                      hth_progress_fn progress, void *ctx, hth_put_result *out);
 
 typedef struct hth_manifest_tensor {
     char *name;
@@ -65,8 +68,8 @@ typedef struct hth_manifest {
 hth_err hth_store_get(hth_store *s, const char *name, int version, hth_manifest *out);
 void hth_manifest_fini(hth_manifest *m);
 
-// hth_store_view maps a tensor: a constant whose data is the mapping; views of one id are one mapping per process.
-// Any thread. HTH_ECORRUPT: the file's size is not what the index says.
+// hth_store_view maps a tensor: a constant whose data is the mapping; views of one id are one
+// mapping per process. Any thread. HTH_ECORRUPT: the file's size is not what the index says.
 hth_err hth_store_view(hth_store *s, const hth_manifest_tensor *t, hth_const **out);
 // hth_store_verify re-hashes every tensor of a version. HTH_ECORRUPT names the first bad one.
 hth_err hth_store_verify(hth_store *s, const char *name, int version);
@@ -77,18 +80,21 @@ typedef struct hth_store_entry {
     uint64_t created_ns, bytes, own_bytes; // own_bytes: of tensors that no other version uses
     int n_tensors;
 } hth_store_entry;
-// hth_store_list stores an hth_alloc'd array of all versions, by name and version; the caller frees it with hth_free.
+// hth_store_list stores an hth_alloc'd array of all versions, by name and version; the caller frees
+// it with hth_free.
 hth_err hth_store_list(hth_store *s, hth_store_entry **out, int *n);
 // hth_store_rm removes a version (0: all). Tensors nobody refers to are removed by hth_store_gc.
 hth_err hth_store_rm(hth_store *s, const char *name, int version);
-// hth_store_gc removes unreferenced tensor files and strays; reports what it freed. Not while a put runs (it waits).
+// hth_store_gc removes unreferenced tensor files and strays; reports what it freed. Not while a put
+// runs (it waits).
 hth_err hth_store_gc(hth_store *s, uint64_t *files, uint64_t *bytes);
 
 // Small texts by key (timing tables, plans): survive restarts; last writer wins.
 hth_err hth_store_text_put(hth_store *s, const char *key, const char *value);
 hth_err hth_store_text_get(hth_store *s, const char *key, char *value, size_t cap); // HTH_ENOENT
 
-// hth_store_change_count grows with every put and rm, by any process: a cheap way to notice new versions.
+// hth_store_change_count grows with every put and rm, by any process: a cheap way to notice new
+// versions.
 uint64_t hth_store_change_count(hth_store *s);
 
 #endif

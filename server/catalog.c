@@ -27,7 +27,8 @@ hth_err hth_catalog_parse(const char *model, char name[201], int *version)
         char *end;
         long v = strtol(colon + 1, &end, 10);
         if (end == colon + 1 || *end != 0 || v < 1 || v > INT32_MAX) {
-            return hth_fail(HTH_EINVAL, "'%.32s' is not a version of model '%s': versions are 1, 2, ..",
+            return hth_fail(HTH_EINVAL,
+                            "'%.32s' is not a version of model '%s': versions are 1, 2, ..",
                             colon + 1, name);
         }
         *version = (int)v;
@@ -39,10 +40,11 @@ hth_err hth_catalog_parse(const char *model, char name[201], int *version)
 
 hth_onnx_limits hth_catalog_limits(void)
 {
-    return (hth_onnx_limits){.max_model_bytes = (uint64_t)hth_setting_int(HTH_SET_LIMIT_MODEL_BYTES),
-                             .max_tensor_elements = (uint64_t)hth_setting_int(HTH_SET_LIMIT_ELEMENTS),
-                             .max_nodes = (int)hth_setting_int(HTH_SET_LIMIT_NODES),
-                             .max_rank = (int)hth_setting_int(HTH_SET_LIMIT_RANK)};
+    return (hth_onnx_limits){
+        .max_model_bytes = (uint64_t)hth_setting_int(HTH_SET_LIMIT_MODEL_BYTES),
+        .max_tensor_elements = (uint64_t)hth_setting_int(HTH_SET_LIMIT_ELEMENTS),
+        .max_nodes = (int)hth_setting_int(HTH_SET_LIMIT_NODES),
+        .max_rank = (int)hth_setting_int(HTH_SET_LIMIT_RANK)};
 }
 
 // catalog_check loads the graph with constants that borrow the file's bytes: every operator known,

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Compiling: from a model graph and concrete inputs to kernels and a plan. Runs on the engine's thread, because
-// measuring candidates and packing use the device's threads.
+// Compiling: from a model graph and concrete inputs to kernels and a plan. Runs on the engine's
+// thread, because measuring candidates and packing use the device's threads.
 //
-// The form (and size) in which a kernel wants its weights depends on its algorithm, so kernels are prepared with the
-// fastest candidate first, the plan is made with all candidates on the front, and where the budget made it choose
-// another, that kernel is prepared instead and the plan made again with the choices fixed. Two rounds suffice: the second
-// has no choice left.
+// The form (and size) in which a kernel wants its weights depends on its algorithm, so kernels are
+// prepared with the fastest candidate first, the plan is made with all candidates on the front, and
+// where the budget made it choose another, that kernel is prepared instead and the plan made again
+// with the choices fixed. Two rounds suffice: the second has no choice left.
 #include "server/program.h"
 
 #include "base/alloc.h"
@@ -45,7 +45,8 @@ bool hth_program_measured(hth_site *site, const hth_graph *g, int i)
     }
     char key[1024], value[4096];
     hth_convsel_key(site->device, g, n, key, sizeof key);
-    return site->timings != NULL && site->timings->get(site->timings->ctx, key, value, sizeof value) == HTH_OK;
+    return site->timings != NULL &&
+           site->timings->get(site->timings->ctx, key, value, sizeof value) == HTH_OK;
 }
 
 // compile_menu fills the candidates of node i, fastest first, only those on the front.
@@ -54,7 +55,8 @@ static hth_err compile_menu(hth_site *site, const hth_graph *g, int i, bool tune
     hth_choice list[HTH_MAX_CHOICES];
     int n = 0, kept = 0;
     if (g->nodes[i].op == HTH_OP_CONV && (tune || hth_program_measured(site, g, i))) {
-        HTH_TRY(hth_convsel_measure(site->device, g, &g->nodes[i], site->timings, list, HTH_MAX_CHOICES, &n));
+        HTH_TRY(hth_convsel_measure(site->device, g, &g->nodes[i], site->timings, list,
+                                    HTH_MAX_CHOICES, &n));
         hth_convsel_front(list, n, site->tolerance);
         for (int k = 0; k < n; k++) {
             if (list[k].front) {
@@ -62,11 +64,14 @@ static hth_err compile_menu(hth_site *site, const hth_graph *g, int i, bool tune
             }
         }
     }
-    if (kept == 0 && g->nodes[i].op == HTH_OP_CONV) { // not measured, or nothing within the tolerance: the device's order
+    if (kept == 0 &&
+        g->nodes[i].op ==
+            HTH_OP_CONV) { // not measured, or nothing within the tolerance: the device's order
         HTH_TRY(hth_kernel_algorithms(site->device, g, &g->nodes[i], list, HTH_MAX_CHOICES, &kept));
     }
     if (kept == 0) {
-        list[kept++] = (hth_choice){.name = "default", .time_us = -1, .error = -1, .split = 1, .deterministic = true};
+        list[kept++] = (hth_choice){
+            .name = "default", .time_us = -1, .error = -1, .split = 1, .deterministic = true};
     }
     m->list = hth_memdup(list, (size_t)kept * sizeof *list);
     m->n = kept;
@@ -80,16 +85,18 @@ static hth_err compile_kernel(hth_site *site, hth_program *p, int i, const char 
     const hth_node *n = &p->graph->nodes[i];
     const char *name = strcmp(algorithm, "default") == 0 ? NULL : algorithm;
     hth_err err = hth_kernel_prepare(site->device, p->graph, n, name, &p->kernels[i]);
-    return err == HTH_OK ? HTH_OK : hth_err_prefix(err, "node '%s' (%s)", n->name, hth_op_name(n->op));
+    return err == HTH_OK ? HTH_OK
+                         : hth_err_prefix(err, "node '%s' (%s)", n->name, hth_op_name(n->op));
 }
 
 // weight_find returns the program's weight for this content in this form, adding it when new.
-static hth_err weight_find(hth_site *site, hth_program *p, int *cap, hth_const *c, const hth_kernel *k,
-                           const hth_packing *pack, int *out)
+static hth_err weight_find(hth_site *site, hth_program *p, int *cap, hth_const *c,
+                           const hth_kernel *k, const hth_packing *pack, int *out)
 {
     const char *form = pack != NULL && pack->pack != NULL ? pack->form : "plain";
     for (int i = 0; i < p->n_weights; i++) {
-        if (hth_id_equal(&p->weights[i].content->id, &c->id) && strcmp(p->weights[i].form, form) == 0) {
+        if (hth_id_equal(&p->weights[i].content->id, &c->id) &&
+            strcmp(p->weights[i].form, form) == 0) {
             *out = i;
             return HTH_OK;
         }
@@ -105,8 +112,8 @@ static hth_err weight_find(hth_site *site, hth_program *p, int *cap, hth_const *
         w->packing = pack;
         w->bytes = pack->bytes;
     } else {
-        w->in_place = site->device->props.host_visible && c->materialize == NULL && c->data != NULL &&
-                      (uintptr_t)c->data % 16 == 0;
+        w->in_place = site->device->props.host_visible && c->materialize == NULL &&
+                      c->data != NULL && (uintptr_t)c->data % 16 == 0;
     }
     *out = p->n_weights++;
     return HTH_OK;
@@ -122,13 +129,14 @@ static const hth_packing *packing_of(const hth_kernel *k, int input)
     return NULL;
 }
 
-static hth_err problem_add_tensor(hth_problem *pr, int *cap, const char *name, uint64_t bytes, hth_mem_class cls,
-                                  bool external, int *out)
+static hth_err problem_add_tensor(hth_problem *pr, int *cap, const char *name, uint64_t bytes,
+                                  hth_mem_class cls, bool external, int *out)
 {
     if (HTH_GROW(pr->tensors, pr->n_tensors, *cap) != 0) {
         return no_memory();
     }
-    hth_plan_tensor t = {.name = hth_strdup(name), .bytes = bytes, .cls = cls, .producer = -1, .external = external};
+    hth_plan_tensor t = {
+        .name = hth_strdup(name), .bytes = bytes, .cls = cls, .producer = -1, .external = external};
     if (t.name == NULL) {
         return no_memory();
     }
@@ -171,13 +179,15 @@ static hth_err problem_values(hth_program *p, bool host_visible, int *cap)
                             : val->is_output ? HTH_MEM_OUTPUT
                                              : HTH_MEM_ACTIVATION;
         bool external = host_visible && cls != HTH_MEM_ACTIVATION;
-        HTH_TRY(problem_add_tensor(&p->problem, cap, val->name, bytes, cls, external, &p->value_tensor[v]));
+        HTH_TRY(problem_add_tensor(&p->problem, cap, val->name, bytes, cls, external,
+                                   &p->value_tensor[v]));
         p->problem.tensors[p->value_tensor[v]].producer = val->producer;
     }
     return HTH_OK;
 }
 
-static hth_err problem_node(hth_site *site, hth_program *p, int i, const menu *m, int *cap_tensors, int *cap_weights)
+static hth_err problem_node(hth_site *site, hth_program *p, int i, const menu *m, int *cap_tensors,
+                            int *cap_weights)
 {
     const hth_graph *g = p->graph;
     const hth_node *n = &g->nodes[i];
@@ -204,7 +214,8 @@ static hth_err problem_node(hth_site *site, hth_program *p, int i, const menu *m
             t = p->value_tensor[v];
         } else if (v >= 0) {
             int before = p->n_weights, w = 0;
-            HTH_TRY(weight_find(site, p, cap_weights, g->values[v].constant, k, packing_of(k, s), &w));
+            HTH_TRY(
+                weight_find(site, p, cap_weights, g->values[v].constant, k, packing_of(k, s), &w));
             if (p->n_weights > before) {
                 hth_weight *weight = &p->weights[w];
                 int *grown = hth_realloc(p->weight_tensor, (size_t)p->n_weights, sizeof(int));
@@ -212,8 +223,9 @@ static hth_err problem_node(hth_site *site, hth_program *p, int i, const menu *m
                     return no_memory();
                 }
                 p->weight_tensor = grown;
-                HTH_TRY(problem_add_tensor(&p->problem, cap_tensors, g->values[v].name, weight->bytes,
-                                           HTH_MEM_WEIGHT, weight->in_place, &p->weight_tensor[w]));
+                HTH_TRY(problem_add_tensor(&p->problem, cap_tensors, g->values[v].name,
+                                           weight->bytes, HTH_MEM_WEIGHT, weight->in_place,
+                                           &p->weight_tensor[w]));
             }
             t = p->weight_tensor[w];
         }
@@ -243,8 +255,10 @@ static hth_err compile_problem(hth_site *site, hth_program *p, const menu *menus
     const hth_device_props *props = &site->device->props;
     int cap_tensors = 0, cap_weights = 0;
     program_drop_problem(p);
-    p->problem = (hth_problem){.budget = p->budget, .h2d_bytes_per_s = site->link_bytes_per_s,
-                               .d2h_bytes_per_s = site->link_bytes_per_s, .latency_us = 5,
+    p->problem = (hth_problem){.budget = p->budget,
+                               .h2d_bytes_per_s = site->link_bytes_per_s,
+                               .d2h_bytes_per_s = site->link_bytes_per_s,
+                               .latency_us = 5,
                                .copy_interference = site->copy_interference};
     snprintf(p->problem.device, sizeof p->problem.device, "%s", props->fingerprint);
     p->problem.nodes = hth_calloc((size_t)p->graph->n_nodes, sizeof *p->problem.nodes);
@@ -259,7 +273,8 @@ static hth_err compile_problem(hth_site *site, hth_program *p, const menu *menus
     return HTH_OK;
 }
 
-// compile_choose reads the plan's choices into the menus; true if any node was given another than the prepared one.
+// compile_choose reads the plan's choices into the menus; true if any node was given another than
+// the prepared one.
 static hth_err compile_choose(hth_site *site, hth_program *p, menu *menus, bool *changed)
 {
     *changed = false;
@@ -291,7 +306,8 @@ static hth_err compile_plan(hth_site *site, hth_program *p, menu *menus)
     }
     HTH_TRY(hth_plan_verify(&p->problem, p->plan));
     for (int w = 0; w < p->n_weights; w++) {
-        p->weights[w].streamed = p->plan->streamed != NULL && p->plan->streamed[p->weight_tensor[w]];
+        p->weights[w].streamed =
+            p->plan->streamed != NULL && p->plan->streamed[p->weight_tensor[w]];
     }
     return HTH_OK;
 }
@@ -324,8 +340,8 @@ static hth_err compile_arrays(hth_program *p)
     p->n_in = hth_calloc(nodes, sizeof *p->n_in);
     p->n_out = hth_calloc(nodes, sizeof *p->n_out);
     p->value_tensor = hth_calloc(values, sizeof *p->value_tensor);
-    return p->kernels == NULL || p->node_in == NULL || p->node_out == NULL || p->n_in == NULL || p->n_out == NULL ||
-                   p->value_tensor == NULL
+    return p->kernels == NULL || p->node_in == NULL || p->node_out == NULL || p->n_in == NULL ||
+                   p->n_out == NULL || p->value_tensor == NULL
                ? no_memory()
                : HTH_OK;
 }
@@ -344,17 +360,23 @@ static hth_err compile_run(hth_site *site, hth_program *p)
         }
     }
     if (err == HTH_OK) {
-        hth_run_spec spec = {.device = site->device, .problem = &p->problem, .plan = p->plan, .kernels = p->kernels,
-                             .node_in = (const int *const *)p->node_in, .n_in = p->n_in,
-                             .node_out = (const int *const *)p->node_out, .n_out = p->n_out, .host_copy = host};
+        hth_run_spec spec = {.device = site->device,
+                             .problem = &p->problem,
+                             .plan = p->plan,
+                             .kernels = p->kernels,
+                             .node_in = (const int *const *)p->node_in,
+                             .n_in = p->n_in,
+                             .node_out = (const int *const *)p->node_out,
+                             .n_out = p->n_out,
+                             .host_copy = host};
         err = hth_run_open(&spec, &p->run);
     }
     hth_free(host);
     return err;
 }
 
-hth_err hth_program_compile(hth_site *site, hth_source *source, const hth_tensor *inputs, uint64_t budget, bool tune,
-                            hth_request *progress, hth_program **out)
+hth_err hth_program_compile(hth_site *site, hth_source *source, const hth_tensor *inputs,
+                            uint64_t budget, bool tune, hth_request *progress, hth_program **out)
 {
     uint64_t t0 = hth_now_ns();
     hth_stage stage = {0};
@@ -384,7 +406,8 @@ hth_err hth_program_compile(hth_site *site, hth_source *source, const hth_tensor
     }
     for (int i = 0; i < p->graph->n_nodes; i++) {
         if (progress != NULL && progress->progress != NULL && tune) {
-            progress->progress(progress, "measuring algorithms", (uint64_t)i, (uint64_t)p->graph->n_nodes);
+            progress->progress(progress, "measuring algorithms", (uint64_t)i,
+                               (uint64_t)p->graph->n_nodes);
         }
         if (progress != NULL && progress->canceled) {
             err = hth_fail(HTH_ECANCELED, "canceled while measuring algorithms");

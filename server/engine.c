@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engine's thread: opens the device, takes requests one by one, answers them, and when nobody asks for anything
-// measures convolution candidates for the programs in use and swaps better plans in.
+// The engine's thread: opens the device, takes requests one by one, answers them, and when nobody
+// asks for anything measures convolution candidates for the programs in use and swaps better plans
+// in.
 #include "server/engine.h"
 
 #include "base/alloc.h"
@@ -14,7 +15,8 @@
 #include <stdio.h>
 #include <string.h>
 
-// How long the engine is idle before it measures: longer than the gap between two requests of a busy client.
+// How long the engine is idle before it measures: longer than the gap between two requests of a
+// busy client.
 #define ENGINE_IDLE_NS 200000000u
 
 struct hth_engine {
@@ -26,7 +28,8 @@ struct hth_engine {
     hth_site site;
     hth_models models;
     hth_timing_cache timings;
-    // start-up: the thread opens the device, because the thread team belongs to the thread that first computes
+    // start-up: the thread opens the device, because the thread team belongs to the thread that
+    // first computes
     pthread_mutex_t lock;
     pthread_cond_t started;
     bool ready;
@@ -44,8 +47,8 @@ static hth_err timing_put(void *ctx, const char *key, const char *value)
     return hth_store_text_put(ctx, key, value);
 }
 
-// The link is measured once per device and kept with the timings: copies of 16 MiB, the best of four (the first touches
-// the pages).
+// The link is measured once per device and kept with the timings: copies of 16 MiB, the best of
+// four (the first touches the pages).
 #define LINK_BYTES ((uint64_t)16 << 20)
 static hth_err site_measure_link(hth_site *s)
 {
@@ -82,7 +85,8 @@ static hth_err site_measure_link(hth_site *s)
     hth_free(host);
     if (err == HTH_OK) {
         snprintf(value, sizeof value, "%.0f", s->link_bytes_per_s);
-        (void)s->timings->put(s->timings->ctx, key, value); // a read-only store: measured again next time
+        (void)s->timings->put(s->timings->ctx, key,
+                              value); // a read-only store: measured again next time
     }
     return err;
 }
@@ -169,7 +173,8 @@ hth_err hth_engine_open(const hth_engine_config *config, hth_store *store, hth_e
     e->store = store;
     pthread_mutex_init(&e->lock, NULL);
     pthread_cond_init(&e->started, NULL);
-    size_t queue = config->queue > 0 ? (size_t)config->queue : (size_t)hth_setting_int(HTH_SET_QUEUE_LENGTH);
+    size_t queue =
+        config->queue > 0 ? (size_t)config->queue : (size_t)hth_setting_int(HTH_SET_QUEUE_LENGTH);
     uint64_t spin_ns = (uint64_t)hth_setting_int(HTH_SET_QUEUE_SPIN_US) * 1000u;
     hth_err err = hth_mailbox_open(queue, spin_ns, &e->mailbox);
     if (err == HTH_OK && pthread_create(&e->thread, NULL, engine_main, e) != 0) {

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// server/engine.h - the owner of one device: a thread that takes requests from a mailbox and answers them.
+// server/engine.h - the owner of one device: a thread that takes requests from a mailbox and
+// answers them.
 //
 // Design notes
-// Nothing outside this thread touches the device, the pool, residency or a program. Requests come in by
-// hth_engine_submit from any thread and leave by their `done` callback on the engine's thread; the callback must not
-// block. Hence the engine can be a thread (embedded, tests) or the body of a child process (daemon) alike.
+// Nothing outside this thread touches the device, the pool, residency or a program. Requests come
+// in by hth_engine_submit from any thread and leave by their `done` callback on the engine's
+// thread; the callback must not block. Hence the engine can be a thread (embedded, tests) or the
+// body of a child process (daemon) alike.
 #ifndef HTH_SERVER_ENGINE_H
 #define HTH_SERVER_ENGINE_H
 
@@ -31,13 +33,16 @@ struct hth_request {
     const char *model; // "name" or "name:version"; NULL for a query
     const hth_request_tensor *inputs;
     int n_inputs;
-    // place is called once on the engine's thread when the outputs' names, dtypes, shapes and bytes are known, and sets
-    // every out[i].t.data (64-byte alignment is welcome, not needed); the results are written there.
+    // place is called once on the engine's thread when the outputs' names, dtypes, shapes and bytes
+    // are known, and sets every out[i].t.data (64-byte alignment is welcome, not needed); the
+    // results are written there.
     hth_err (*place)(hth_request *r, hth_request_tensor *out, int n_out);
-    // query: what to ask ("devices", "stats", "bench", "plan", "convsel", "model", "models") with JSON arguments
+    // query: what to ask ("devices", "stats", "bench", "plan", "convsel", "model", "models") with
+    // JSON arguments
     const char *query, *arguments;
-    void (*progress)(hth_request *r, const char *what, uint64_t done, uint64_t total); // may be NULL; engine's thread
-    void (*done)(hth_request *r); // called exactly once; r may be freed in it
+    void (*progress)(hth_request *r, const char *what, uint64_t done,
+                     uint64_t total); // may be NULL; engine's thread
+    void (*done)(hth_request *r);     // called exactly once; r may be freed in it
     void *ctx;
     atomic_int canceled; // set by anyone: HTH_ECANCELED at the next operator
     // answer
@@ -56,10 +61,12 @@ hth_err hth_engine_open(const hth_engine_config *config, hth_store *store, hth_e
 void hth_engine_stop(hth_engine *e);
 void hth_engine_close(hth_engine *e); // stops if needed; NULL is allowed
 
-// hth_engine_submit hands a request over. HTH_EBUSY: the queue is full, HTH_ECANCELED: stopping; then done is not called.
+// hth_engine_submit hands a request over. HTH_EBUSY: the queue is full, HTH_ECANCELED: stopping;
+// then done is not called.
 hth_err hth_engine_submit(hth_engine *e, hth_request *r);
 
-// hth_engine_check_model loads a version's graph and checks that every operator can run, without running it. Any thread.
+// hth_engine_check_model loads a version's graph and checks that every operator can run, without
+// running it. Any thread.
 hth_err hth_engine_check_model(hth_store *store, const char *name, int version);
 
 #endif

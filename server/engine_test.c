@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engine on real models: answers against onnxruntime's, sharing of weights, small budgets, stages, bad requests, queries.
+// The engine on real models: answers against onnxruntime's, sharing of weights, small budgets,
+// stages, bad requests, queries.
 #include "base/test.h"
 #include "graph/onnx.h"
 #include "server/engine.h"
@@ -146,8 +147,9 @@ static void expect_close(const hth_tensor *got, const hth_tensor *want)
     }
 }
 
-static const char *const models[] = {"residual", "attention", "attention_masked", "attention_biased", "written_norm", "staged",
-                                     "mlp"};
+static const char *const models[] = {
+    "residual", "attention", "attention_masked", "attention_biased", "written_norm",
+    "staged",   "mlp"};
 
 static void test_answers(void **state)
 {
@@ -208,7 +210,8 @@ static void test_sharing(void **state)
     assert_ok(infer(&f, "parity:1", &x, &c));
     free(c.out[0].data);
     json_t *two = query(&f, "stats", "{}");
-    json_int_t first = at(one, "residency", "resident_bytes"), both = at(two, "residency", "resident_bytes");
+    json_int_t first = at(one, "residency", "resident_bytes"),
+               both = at(two, "residency", "resident_bytes");
     assert_true(first > 100000);
     // The heads are 10x256 and 2x256 floats and may be padded to whole register blocks.
     assert_in_range(both - first, 2 * 256 * 4, 48 * 256 * 4);
@@ -257,10 +260,12 @@ static void test_bad_requests(void **state)
     assert_err(infer(&f, "digits:x", &x, &c), HTH_EINVAL, "version");
     bad = x;
     bad.dtype = HTH_DT_I32;
-    assert_err(infer(&f, "digits", &bad, &c), HTH_EINVAL, "data-type is 'INT32', but model 'digits' expects 'FP32'");
+    assert_err(infer(&f, "digits", &bad, &c), HTH_EINVAL,
+               "data-type is 'INT32', but model 'digits' expects 'FP32'");
     bad = x;
     bad.shape.dim[3] = 9;
-    assert_err(infer(&f, "digits", &bad, &c), HTH_EINVAL, "unexpected shape for input 'image' for model 'digits'");
+    assert_err(infer(&f, "digits", &bad, &c), HTH_EINVAL,
+               "unexpected shape for input 'image' for model 'digits'");
     bad = x;
     bad.bytes -= 4;
     assert_err(infer(&f, "digits", &bad, &c), HTH_EINVAL, "byte size mismatch");
@@ -279,7 +284,8 @@ static void test_bad_requests(void **state)
     fixture_close(&f);
 }
 
-// A budget that cannot hold the model at all is refused with the bytes that it needs; the next request is served.
+// A budget that cannot hold the model at all is refused with the bytes that it needs; the next
+// request is served.
 static void test_too_small(void **state)
 {
     fixture f;
@@ -301,17 +307,22 @@ static void test_queries(void **state)
     json_t *j = query(&f, "bench", "{\"model\":\"digits\",\"batch\":2,\"seconds\":0.05}");
     assert_true(json_number_value(json_object_get(j, "p50_ms")) > 0);
     json_int_t arena = json_integer_value(json_object_get(j, "arena_bytes"));
-    assert_true(arena > 0 && arena <= 1.05 * (double)json_integer_value(json_object_get(j, "live_peak_bytes")) + 64);
+    assert_true(arena > 0 &&
+                arena <=
+                    1.05 * (double)json_integer_value(json_object_get(j, "live_peak_bytes")) + 64);
     json_decref(j);
     j = query(&f, "convsel", "{\"model\":\"digits\",\"batch\":2}");
     assert_true(json_array_size(j) >= 3);
     json_decref(j);
     j = query(&f, "model", "{\"model\":\"digits\"}");
-    assert_string_equal(json_string_value(json_object_get(json_array_get(json_object_get(j, "inputs"), 0), "name")), "image");
+    assert_string_equal(
+        json_string_value(json_object_get(json_array_get(json_object_get(j, "inputs"), 0), "name")),
+        "image");
     json_decref(j);
     char path[128], arguments[256];
     snprintf(path, sizeof path, "%s/plan.json", f.dir);
-    snprintf(arguments, sizeof arguments, "{\"model\":\"digits\",\"batch\":2,\"out\":\"%s\"}", path);
+    snprintf(arguments, sizeof arguments, "{\"model\":\"digits\",\"batch\":2,\"out\":\"%s\"}",
+             path);
     json_decref(query(&f, "plan", arguments));
     json_t *plan = json_load_file(path, 0, NULL);
     assert_string_equal(json_string_value(json_object_get(plan, "format")), "hearth-plan-1");
@@ -321,8 +332,11 @@ static void test_queries(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_answers),      cmocka_unit_test(test_sharing),   cmocka_unit_test(test_weights_do_not_fit),
-        cmocka_unit_test(test_bad_requests), cmocka_unit_test(test_too_small), cmocka_unit_test(test_queries)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_answers),
+                                       cmocka_unit_test(test_sharing),
+                                       cmocka_unit_test(test_weights_do_not_fit),
+                                       cmocka_unit_test(test_bad_requests),
+                                       cmocka_unit_test(test_too_small),
+                                       cmocka_unit_test(test_queries)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// An inference request: bind its tensors to the model's inputs, find the program for their shapes (or compile one),
-// ask the submitter where the outputs go, run. Models in stages (specialize.h) run stage after stage; what a stage hands
-// to the next lives in host buffers of the request.
+// An inference request: bind its tensors to the model's inputs, find the program for their shapes
+// (or compile one), ask the submitter where the outputs go, run. Models in stages (specialize.h)
+// run stage after stage; what a stage hands to the next lives in host buffers of the request.
 #include "server/infer.h"
 
 #include "base/alloc.h"
@@ -14,8 +14,8 @@
 // Runs after which a program is worth measuring for.
 #define INFER_TUNE_RUNS 3
 
-hth_err hth_infer_program(hth_models *ms, hth_source *s, const hth_tensor *inputs, bool tune, hth_request *progress,
-                          hth_program **out)
+hth_err hth_infer_program(hth_models *ms, hth_source *s, const hth_tensor *inputs, bool tune,
+                          hth_request *progress, hth_program **out)
 {
     hth_site *site = ms->site;
     hth_program *p = hth_source_match(s, inputs);
@@ -31,7 +31,8 @@ hth_err hth_infer_program(hth_models *ms, hth_source *s, const hth_tensor *input
         }
         hth_program_free(site, last);
     }
-    return hth_program_compile(site, s, inputs, site->device->props.budget_bytes, tune, progress, out);
+    return hth_program_compile(site, s, inputs, site->device->props.budget_bytes, tune, progress,
+                               out);
 }
 
 typedef struct infer_state {
@@ -42,9 +43,11 @@ typedef struct infer_state {
     int depth;
 } infer_state;
 
-static hth_err infer_stage(infer_state *st, hth_source *s, const hth_tensor *inputs, const int *output_map);
+static hth_err infer_stage(infer_state *st, hth_source *s, const hth_tensor *inputs,
+                           const int *output_map);
 
-// infer_place describes the final outputs of the last stage and has the submitter say where they go.
+// infer_place describes the final outputs of the last stage and has the submitter say where they
+// go.
 static hth_err infer_place(infer_state *st, const hth_program *p, const int *output_map)
 {
     for (int i = 0; i < p->n_final; i++) {
@@ -56,7 +59,8 @@ static hth_err infer_place(infer_state *st, const hth_program *p, const int *out
     return st->r->place(st->r, st->out, st->model->n_outputs);
 }
 
-static hth_err infer_last_stage(infer_state *st, hth_program *p, const hth_tensor *inputs, const int *output_map)
+static hth_err infer_last_stage(infer_state *st, hth_program *p, const hth_tensor *inputs,
+                                const int *output_map)
 {
     int n = p->graph->n_outputs;
     hth_tensor *out = hth_calloc((size_t)n, sizeof *out);
@@ -74,9 +78,10 @@ static hth_err infer_last_stage(infer_state *st, hth_program *p, const hth_tenso
     return err;
 }
 
-// infer_middle_stage runs a stage whose results feed another. Final outputs that it already gives are kept aside until
-// the last stage knows all sizes.
-static hth_err infer_middle_stage(infer_state *st, hth_program *p, const hth_tensor *inputs, const int *output_map)
+// infer_middle_stage runs a stage whose results feed another. Final outputs that it already gives
+// are kept aside until the last stage knows all sizes.
+static hth_err infer_middle_stage(infer_state *st, hth_program *p, const hth_tensor *inputs,
+                                  const int *output_map)
 {
     const hth_graph *g = p->graph, *rest = p->rest.graph;
     int n = g->n_outputs, n_passed = g->n_inputs;
@@ -126,7 +131,8 @@ out:
     return err;
 }
 
-static hth_err infer_stage(infer_state *st, hth_source *s, const hth_tensor *inputs, const int *output_map)
+static hth_err infer_stage(infer_state *st, hth_source *s, const hth_tensor *inputs,
+                           const int *output_map)
 {
     hth_program *p;
     if (++st->depth > 64) {
@@ -172,7 +178,8 @@ static hth_program *tune_candidate(const hth_models *ms)
     hth_program *best = NULL;
     for (hth_model *m = ms->list; m != NULL; m = m->next) {
         for (hth_program *p = m->source.programs; p != NULL; p = p->next) {
-            bool wants = !p->tuned && p->rest.graph == NULL && p->value_inputs == 0 && p->runs >= INFER_TUNE_RUNS;
+            bool wants = !p->tuned && p->rest.graph == NULL && p->value_inputs == 0 &&
+                         p->runs >= INFER_TUNE_RUNS;
             if (wants && (best == NULL || p->runs > best->runs)) {
                 best = p;
             }
@@ -192,14 +199,15 @@ bool hth_infer_tune_idle(hth_models *ms)
         if (!hth_program_measured(site, best->graph, i)) {
             hth_choice list[HTH_MAX_CHOICES];
             int n;
-            hth_err err = hth_convsel_measure(site->device, best->graph, &best->graph->nodes[i], site->timings, list,
-                                              HTH_MAX_CHOICES, &n);
+            hth_err err = hth_convsel_measure(site->device, best->graph, &best->graph->nodes[i],
+                                              site->timings, list, HTH_MAX_CHOICES, &n);
             best->tuned = err != HTH_OK; // not tried again
             return err == HTH_OK;
         }
     }
     best->tuned = true;
-    if (hth_program_compile(site, best->source, best->key, best->budget, true, NULL, &tuned) == HTH_OK) {
+    if (hth_program_compile(site, best->source, best->key, best->budget, true, NULL, &tuned) ==
+        HTH_OK) {
         tuned->runs = best->runs;
         hth_program_free(site, best);
     }

@@ -115,7 +115,8 @@ hth_err hth_model_find(hth_models *ms, const char *spec, hth_model **out)
     char name[208];
     int version;
     uint64_t change = hth_store_change_count(ms->store);
-    if (change == ms->seen_change && ms->recent.model != NULL && strcmp(ms->recent.spec, spec) == 0) {
+    if (change == ms->seen_change && ms->recent.model != NULL &&
+        strcmp(ms->recent.spec, spec) == 0) {
         *out = ms->recent.model;
         return HTH_OK;
     }
@@ -141,12 +142,14 @@ hth_err hth_model_find(hth_models *ms, const char *spec, hth_model **out)
     return err;
 }
 
-static hth_err bind_check(const hth_model *m, const hth_value *want, const hth_tensor *t, int64_t *symbols)
+static hth_err bind_check(const hth_model *m, const hth_value *want, const hth_tensor *t,
+                          int64_t *symbols)
 {
     char expected[128], got[128];
     if (t->dtype != want->dtype) {
-        return hth_fail(HTH_EINVAL, "inference input '%s' data-type is '%s', but model '%s' expects '%s'", want->name,
-                        hth_dtype_name(t->dtype), m->name, hth_dtype_name(want->dtype));
+        return hth_fail(HTH_EINVAL,
+                        "inference input '%s' data-type is '%s', but model '%s' expects '%s'",
+                        want->name, hth_dtype_name(t->dtype), m->name, hth_dtype_name(want->dtype));
     }
     bool fits = want->shape.rank < 0 || want->shape.rank == t->shape.rank;
     for (int d = 0; fits && d < want->shape.rank; d++) {
@@ -159,19 +162,23 @@ static hth_err bind_check(const hth_model *m, const hth_value *want, const hth_t
         fits = w == HTH_DIM_UNKNOWN || w == t->shape.dim[d];
     }
     if (!fits) {
-        return hth_fail(HTH_EINVAL, "unexpected shape for input '%s' for model '%s'. Expected %s, got %s", want->name,
-                        m->name, hth_shape_str(&want->shape, expected, sizeof expected),
+        return hth_fail(HTH_EINVAL,
+                        "unexpected shape for input '%s' for model '%s'. Expected %s, got %s",
+                        want->name, m->name, hth_shape_str(&want->shape, expected, sizeof expected),
                         hth_shape_str(&t->shape, got, sizeof got));
     }
     size_t bytes;
     HTH_TRY(hth_tensor_bytes(t->dtype, &t->shape, HTH_LAYOUT_PLAIN, &bytes));
     if (bytes != t->bytes) {
-        return hth_fail(HTH_EINVAL, "input byte size mismatch for input '%s' for model '%s'. Expected %zu, got %zu",
-                        want->name, m->name, bytes, t->bytes);
+        return hth_fail(
+            HTH_EINVAL,
+            "input byte size mismatch for input '%s' for model '%s'. Expected %zu, got %zu",
+            want->name, m->name, bytes, t->bytes);
     }
-    if (m->max_batch > 0 && want->shape.rank > 0 && want->shape.dim[0] < 0 && t->shape.dim[0] > m->max_batch) {
-        return hth_fail(HTH_EINVAL, "inference request batch-size must be <= %lld for '%s'", (long long)m->max_batch,
-                        m->name);
+    if (m->max_batch > 0 && want->shape.rank > 0 && want->shape.dim[0] < 0 &&
+        t->shape.dim[0] > m->max_batch) {
+        return hth_fail(HTH_EINVAL, "inference request batch-size must be <= %lld for '%s'",
+                        (long long)m->max_batch, m->name);
     }
     return HTH_OK;
 }
@@ -180,7 +187,8 @@ hth_err hth_model_bind(const hth_model *m, const hth_request_tensor *in, int n, 
 {
     const hth_graph *g = m->source.graph;
     if (n != g->n_inputs) {
-        return hth_fail(HTH_EINVAL, "expected %d inputs but got %d inputs for model '%s'", g->n_inputs, n, m->name);
+        return hth_fail(HTH_EINVAL, "expected %d inputs but got %d inputs for model '%s'",
+                        g->n_inputs, n, m->name);
     }
     int64_t *symbols = hth_alloc(((size_t)g->n_symbols + 1) * sizeof *symbols);
     if (symbols == NULL) {
@@ -199,8 +207,8 @@ hth_err hth_model_bind(const hth_model *m, const hth_request_tensor *in, int n, 
         if (at == -2) {
             err = hth_fail(HTH_EINVAL, "input '%s' already exists in request", want->name);
         } else if (at == -1) {
-            err = hth_fail(HTH_EINVAL, "input '%s' of model '%s' is missing (got '%s')", want->name, m->name,
-                           in[0].name != NULL ? in[0].name : "");
+            err = hth_fail(HTH_EINVAL, "input '%s' of model '%s' is missing (got '%s')", want->name,
+                           m->name, in[0].name != NULL ? in[0].name : "");
         } else {
             out[i] = in[at].t;
             err = bind_check(m, want, &in[at].t, symbols);
@@ -210,7 +218,8 @@ hth_err hth_model_bind(const hth_model *m, const hth_request_tensor *in, int n, 
     return err;
 }
 
-// index_limit says below which value the elements of integer input `v` must stay: it may index a table.
+// index_limit says below which value the elements of integer input `v` must stay: it may index a
+// table.
 static int64_t index_limit(const hth_graph *g, int v)
 {
     int64_t limit = 2;
@@ -245,15 +254,18 @@ static void synthetic_fill(hth_tensor *t, int64_t limit, uint64_t *state)
     size_t size = hth_dtype_bytes(t->dtype);
     for (int64_t i = 0; i < n; i++) {
         uint64_t r = synthetic_next(state);
-        // A sum of four uniforms is near enough to normal: what matters is that no value is special.
-        float f = ((float)(r & 0xFFFF) + (float)(r >> 16 & 0xFFFF) + (float)(r >> 32 & 0xFFFF) + (float)(r >> 48)) /
-                      37837.0f - 3.4641f;
+        // A sum of four uniforms is near enough to normal: what matters is that no value is
+        // special.
+        float f = ((float)(r & 0xFFFF) + (float)(r >> 16 & 0xFFFF) + (float)(r >> 32 & 0xFFFF) +
+                   (float)(r >> 48)) /
+                      37837.0f -
+                  3.4641f;
         void *at = (char *)t->data + (size_t)i * size;
         double d = f;
         int64_t k = (int64_t)(r % (uint64_t)limit);
         uint16_t half = t->dtype == HTH_DT_F16 ? hth_f32_to_f16(f) : hth_f32_to_bf16(f);
-        const void *from = t->dtype == HTH_DT_F32   ? (const void *)&f
-                           : t->dtype == HTH_DT_F64 ? (const void *)&d
+        const void *from = t->dtype == HTH_DT_F32         ? (const void *)&f
+                           : t->dtype == HTH_DT_F64       ? (const void *)&d
                            : hth_dtype_is_float(t->dtype) ? (const void *)&half
                                                           : (const void *)&k;
         memcpy(at, from, size);
@@ -269,12 +281,14 @@ hth_err hth_model_synthetic(const hth_model *m, int64_t batch, hth_tensor *input
         hth_tensor *t = &inputs[i];
         *t = (hth_tensor){.dtype = v->dtype, .shape = v->shape};
         if (t->shape.rank < 0) {
-            return hth_fail(HTH_ENOTSUP, "input '%s' of model '%s' has no rank: give it data", v->name, m->name);
+            return hth_fail(HTH_ENOTSUP, "input '%s' of model '%s' has no rank: give it data",
+                            v->name, m->name);
         }
         for (int d = 0; d < t->shape.rank; d++) {
             if (t->shape.dim[d] < 0) { // batch, image side, or sequence length
                 t->shape.dim[d] = d == 0 ? batch : t->shape.rank >= 4 ? 224 : 128;
-            } else if (d == 0 && batch != t->shape.dim[0] && m->max_batch != 0 && batch > 1 && t->shape.rank > 1) {
+            } else if (d == 0 && batch != t->shape.dim[0] && m->max_batch != 0 && batch > 1 &&
+                       t->shape.rank > 1) {
                 return hth_fail(HTH_EINVAL, "the batch of model '%s' is fixed at %lld", m->name,
                                 (long long)t->shape.dim[0]);
             }

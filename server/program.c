@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Programs at work: found by their inputs, made active (weights and arena in device memory), run, made inactive.
+// Programs at work: found by their inputs, made active (weights and arena in device memory), run,
+// made inactive.
 //
-// Room is made in this order: idle weights that no program holds (residency's own LRU), then the least recently used
-// other active programs, then the arena when it is larger than needed. A program's own plan fits the whole pool, so when
-// everything else is gone it fits.
+// Room is made in this order: idle weights that no program holds (residency's own LRU), then the
+// least recently used other active programs, then the arena when it is larger than needed. A
+// program's own plan fits the whole pool, so when everything else is gone it fits.
 #include "server/program.h"
 
 #include "base/alloc.h"
@@ -17,7 +18,8 @@ static bool key_equal(const hth_program *p, const hth_tensor *inputs, int n)
         if (k->dtype != inputs[i].dtype || !hth_shape_equal(&k->shape, &inputs[i].shape)) {
             return false;
         }
-        if (k->data != NULL && (inputs[i].data == NULL || memcmp(k->data, inputs[i].data, k->bytes) != 0)) {
+        if (k->data != NULL &&
+            (inputs[i].data == NULL || memcmp(k->data, inputs[i].data, k->bytes) != 0)) {
             return false;
         }
     }
@@ -135,7 +137,8 @@ static hth_err weights_hold(hth_site *site, hth_program *p)
         }
         hth_err err;
         do {
-            err = hth_residency_hold(site->residency, &w->content->id, w->form, w->bytes, weight_fill, w, &w->entry);
+            err = hth_residency_hold(site->residency, &w->content->id, w->form, w->bytes,
+                                     weight_fill, w, &w->entry);
             if (err == HTH_ENODEVMEM && site->arena_bytes > p->plan->arena_bytes) {
                 arena_drop(site);
                 continue;
@@ -190,12 +193,15 @@ hth_tensor hth_program_output(const hth_program *p, int i)
 {
     const hth_value *v = &p->graph->values[p->graph->outputs[i]];
     hth_tensor t = {.dtype = v->dtype, .shape = v->shape};
-    (void)hth_tensor_bytes(v->dtype, &v->shape, HTH_LAYOUT_PLAIN, &t.bytes); // was computed when compiling
+    (void)hth_tensor_bytes(v->dtype, &v->shape, HTH_LAYOUT_PLAIN,
+                           &t.bytes); // was computed when compiling
     return t;
 }
 
-// output_copy serves outputs that no node writes: constants, inputs passed through, a value given twice.
-static hth_err output_copy(const hth_program *p, int i, const hth_tensor *inputs, const hth_tensor *out)
+// output_copy serves outputs that no node writes: constants, inputs passed through, a value given
+// twice.
+static hth_err output_copy(const hth_program *p, int i, const hth_tensor *inputs,
+                           const hth_tensor *out)
 {
     const hth_graph *g = p->graph;
     const hth_value *v = &g->values[g->outputs[i]];
@@ -221,8 +227,8 @@ static hth_err output_copy(const hth_program *p, int i, const hth_tensor *inputs
     return HTH_OK;
 }
 
-hth_err hth_program_run(hth_site *site, hth_program *p, const hth_tensor *inputs, const hth_tensor *out,
-                        const atomic_int *canceled)
+hth_err hth_program_run(hth_site *site, hth_program *p, const hth_tensor *inputs,
+                        const hth_tensor *out, const atomic_int *canceled)
 {
     const hth_graph *g = p->graph;
     HTH_TRY(hth_program_activate(site, p));
@@ -232,7 +238,8 @@ hth_err hth_program_run(hth_site *site, hth_program *p, const hth_tensor *inputs
             p->fixed[t] = inputs[i].data;
         }
     }
-    for (int i = g->n_outputs - 1; i >= 0; i--) { // the first of several outputs with one value is the one written
+    for (int i = g->n_outputs - 1; i >= 0;
+         i--) { // the first of several outputs with one value is the one written
         int t = p->value_tensor[g->outputs[i]];
         if (t >= 0 && !g->values[g->outputs[i]].is_input) {
             p->fixed[t] = out[i].data;

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// server/program.h - a model made ready for given input shapes: graph, kernels, plan, run. Engine's thread only.
+// server/program.h - a model made ready for given input shapes: graph, kernels, plan, run. Engine's
+// thread only.
 //
 // Design notes
-// compile: specialize -> passes -> one kernel per node -> planning problem -> plan. A program is *active* while it holds
-// its weights in residency; idle programs can be made inactive when another needs the room, and become active again by
-// fetching what is missing. Only one program runs at a time on a device, so all share one arena.
-// A model whose shapes depend on computed values has a chain of stages: program -> rest -> program -> ..
+// compile: specialize -> passes -> one kernel per node -> planning problem -> plan. A program is
+// *active* while it holds its weights in residency; idle programs can be made inactive when another
+// needs the room, and become active again by fetching what is missing. Only one program runs at a
+// time on a device, so all share one arena. A model whose shapes depend on computed values has a
+// chain of stages: program -> rest -> program -> ..
 #ifndef HTH_SERVER_PROGRAM_H
 #define HTH_SERVER_PROGRAM_H
 
@@ -19,7 +21,7 @@ typedef struct hth_program hth_program;
 
 // Where programs of one graph come from: a model, or what is left of one after a stage.
 typedef struct hth_source {
-    hth_graph *graph; // owned
+    hth_graph *graph;      // owned
     hth_program *programs; // most recently used first
     int n_programs;
 } hth_source;
@@ -30,7 +32,7 @@ typedef struct hth_site {
     hth_pool *pool;
     hth_residency *residency;
     const hth_timing_cache *timings;
-    double tolerance; // of convolution algorithms: largest error / largest output
+    double tolerance;         // of convolution algorithms: largest error / largest output
     double link_bytes_per_s;  // host to device, measured
     double copy_interference; // hth_problem's
     void *arena;
@@ -41,38 +43,38 @@ typedef struct hth_site {
 
 // The weight of one kernel input in one form.
 typedef struct hth_weight {
-    hth_const *content; // borrowed from the graph
+    hth_const *content;       // borrowed from the graph
     const hth_kernel *kernel; // whose packing makes the form; NULL: plain
     const hth_packing *packing;
     char form[96];
     size_t bytes;
-    bool in_place;        // the store's mapping serves as it is
+    bool in_place; // the store's mapping serves as it is
     bool streamed;
-    hth_resident *entry;  // while active, when resident
-    void *host_copy;      // while streamed
+    hth_resident *entry; // while active, when resident
+    void *host_copy;     // while streamed
 } hth_weight;
 
 struct hth_program {
-    hth_program *next;               // in the source's list
-    hth_program *active_next;        // in the site's list
+    hth_program *next;        // in the source's list
+    hth_program *active_next; // in the site's list
     hth_source *source;
-    hth_tensor *key;                 // the inputs it was made for; data: copies of those in value_inputs
+    hth_tensor *key; // the inputs it was made for; data: copies of those in value_inputs
     uint64_t value_inputs;
-    hth_graph *graph;                // concrete
-    hth_source rest;                 // graph NULL: none
+    hth_graph *graph; // concrete
+    hth_source rest;  // graph NULL: none
     int n_final, *final_index;
-    hth_kernel **kernels;            // per node
+    hth_kernel **kernels; // per node
     hth_problem problem;
     hth_plan *plan;
     hth_run *run;
     int n_weights;
     hth_weight *weights;
-    int *weight_tensor;              // per weight: its plan tensor
-    int *value_tensor;               // per value: plan tensor, -1: constant
-    int **node_in, **node_out;       // per node and slot: plan tensor
+    int *weight_tensor;        // per weight: its plan tensor
+    int *value_tensor;         // per value: plan tensor, -1: constant
+    int **node_in, **node_out; // per node and slot: plan tensor
     int *n_in, *n_out;
-    void **fixed;                    // per plan tensor
-    bool active, tuned, filled;      // filled: host copies of streamed weights are made
+    void **fixed;               // per plan tensor
+    bool active, tuned, filled; // filled: host copies of streamed weights are made
     uint64_t budget, runs, used_at;
     double compile_ms;
 };
@@ -81,12 +83,13 @@ struct hth_program {
 hth_program *hth_source_match(hth_source *s, const hth_tensor *inputs);
 void hth_source_fini(hth_site *site, hth_source *s);
 
-// hth_program_compile makes a program for concrete inputs (data needed where the model asks for values) under `budget`
-// bytes and puts it at the head of the source's list. tune: measure convolution candidates that the cache lacks.
-// progress may be NULL.
-hth_err hth_program_compile(hth_site *site, hth_source *source, const hth_tensor *inputs, uint64_t budget, bool tune,
-                            hth_request *progress, hth_program **out);
-// hth_program_measured says that nothing is left to measure for node i: it has no alternatives, or their timings are known.
+// hth_program_compile makes a program for concrete inputs (data needed where the model asks for
+// values) under `budget` bytes and puts it at the head of the source's list. tune: measure
+// convolution candidates that the cache lacks. progress may be NULL.
+hth_err hth_program_compile(hth_site *site, hth_source *source, const hth_tensor *inputs,
+                            uint64_t budget, bool tune, hth_request *progress, hth_program **out);
+// hth_program_measured says that nothing is left to measure for node i: it has no alternatives, or
+// their timings are known.
 bool hth_program_measured(hth_site *site, const hth_graph *g, int i);
 // hth_program_free also removes it from its source and the site.
 void hth_program_free(hth_site *site, hth_program *p);
@@ -96,8 +99,8 @@ hth_err hth_program_activate(hth_site *site, hth_program *p);
 void hth_program_deactivate(hth_site *site, hth_program *p);
 
 // hth_program_run runs once. inputs: as compiled; out[i].data: where output i of p->graph goes.
-hth_err hth_program_run(hth_site *site, hth_program *p, const hth_tensor *inputs, const hth_tensor *out,
-                        const atomic_int *canceled);
+hth_err hth_program_run(hth_site *site, hth_program *p, const hth_tensor *inputs,
+                        const hth_tensor *out, const atomic_int *canceled);
 // hth_program_output describes output i of p->graph (data NULL).
 hth_tensor hth_program_output(const hth_program *p, int i);
 

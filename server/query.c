@@ -52,8 +52,9 @@ static json_t *values_json(const hth_graph *g, const int *list, int n)
     json_t *a = json_array();
     for (int i = 0; i < n; i++) {
         const hth_value *v = &g->values[list[i]];
-        json_array_append_new(a, json_pack("{s:s, s:s, s:o}", "name", v->name, "datatype", hth_dtype_name(v->dtype),
-                                           "shape", shape_json(&v->shape)));
+        json_array_append_new(a,
+                              json_pack("{s:s, s:s, s:o}", "name", v->name, "datatype",
+                                        hth_dtype_name(v->dtype), "shape", shape_json(&v->shape)));
     }
     return a;
 }
@@ -63,10 +64,11 @@ static hth_err query_model(query *q, json_t **out)
     hth_model *m;
     HTH_TRY(arg_model(q, &m));
     const hth_graph *g = m->source.graph;
-    *out = json_pack("{s:s, s:i, s:o, s:o, s:i, s:i, s:I, s:I, s:b}", "name", m->name, "version", m->version, "inputs",
-                     values_json(g, g->inputs, g->n_inputs), "outputs", values_json(g, g->outputs, g->n_outputs),
-                     "nodes", g->n_nodes, "tensors", m->manifest.n_tensors, "bytes", (json_int_t)m->weight_bytes,
-                     "max_batch", (json_int_t)m->max_batch, "training", g->training);
+    *out = json_pack("{s:s, s:i, s:o, s:o, s:i, s:i, s:I, s:I, s:b}", "name", m->name, "version",
+                     m->version, "inputs", values_json(g, g->inputs, g->n_inputs), "outputs",
+                     values_json(g, g->outputs, g->n_outputs), "nodes", g->n_nodes, "tensors",
+                     m->manifest.n_tensors, "bytes", (json_int_t)m->weight_bytes, "max_batch",
+                     (json_int_t)m->max_batch, "training", g->training);
     return HTH_OK;
 }
 
@@ -75,10 +77,11 @@ static hth_err query_devices(query *q, json_t **out)
     const hth_device_props *p = &q->ms->site->device->props;
     hth_pool_ledger l;
     hth_pool_ledger_get(q->ms->site->pool, &l);
-    *out = json_pack("{s:[{s:s, s:s, s:I, s:I, s:I, s:i, s:i, s:s}]}", "devices", "name", p->name, "description",
-                     p->description, "total_bytes", (json_int_t)p->total_bytes, "budget_bytes",
-                     (json_int_t)p->budget_bytes, "used_bytes", (json_int_t)(l.reserved_bytes - l.free_bytes), "threads",
-                     p->n_threads, "vector_bytes", p->vector_bytes, "fingerprint", p->fingerprint);
+    *out = json_pack("{s:[{s:s, s:s, s:I, s:I, s:I, s:i, s:i, s:s}]}", "devices", "name", p->name,
+                     "description", p->description, "total_bytes", (json_int_t)p->total_bytes,
+                     "budget_bytes", (json_int_t)p->budget_bytes, "used_bytes",
+                     (json_int_t)(l.reserved_bytes - l.free_bytes), "threads", p->n_threads,
+                     "vector_bytes", p->vector_bytes, "fingerprint", p->fingerprint);
     return HTH_OK;
 }
 
@@ -95,15 +98,20 @@ static json_t *stats_model(const hth_model *m)
         arena = p->plan->arena_bytes > arena ? p->plan->arena_bytes : arena;
         for (int w = 0; w < p->n_weights && p->active; w++) {
             const hth_weight *weight = &p->weights[w];
-            uint64_t *to = weight->in_place ? &in_place : weight->streamed ? &streamed : weight_shared(weight) ? &shared : &private;
+            uint64_t *to = weight->in_place        ? &in_place
+                           : weight->streamed      ? &streamed
+                           : weight_shared(weight) ? &shared
+                                                   : &private;
             *to += weight->bytes;
         }
     }
-    return json_pack("{s:s, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:i}", "name", m->name, "version", m->version,
-                     "weight_bytes", (json_int_t)m->weight_bytes, "resident_private_bytes", (json_int_t)private,
-                     "resident_shared_bytes", (json_int_t)shared, "mapped_bytes", (json_int_t)in_place, "streamed_bytes",
-                     (json_int_t)streamed, "arena_bytes", (json_int_t)arena, "requests", (json_int_t)m->requests, "failures",
-                     (json_int_t)m->failures, "busy_ns", (json_int_t)m->busy_ns, "programs", m->source.n_programs);
+    return json_pack("{s:s, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:i}", "name",
+                     m->name, "version", m->version, "weight_bytes", (json_int_t)m->weight_bytes,
+                     "resident_private_bytes", (json_int_t) private, "resident_shared_bytes",
+                     (json_int_t)shared, "mapped_bytes", (json_int_t)in_place, "streamed_bytes",
+                     (json_int_t)streamed, "arena_bytes", (json_int_t)arena, "requests",
+                     (json_int_t)m->requests, "failures", (json_int_t)m->failures, "busy_ns",
+                     (json_int_t)m->busy_ns, "programs", m->source.n_programs);
 }
 
 static hth_err query_stats(query *q, json_t **out)
@@ -117,13 +125,15 @@ static hth_err query_stats(query *q, json_t **out)
         json_array_append_new(models, stats_model(m));
     }
     *out = json_pack(
-        "{s:{s:I, s:I, s:I, s:I, s:I, s:I}, s:{s:I, s:I, s:I, s:I, s:I, s:I, s:I}, s:o}", "ledger", "budget_bytes",
-        (json_int_t)l.reserved_bytes, "weight_bytes", (json_int_t)l.used_bytes[HTH_POOL_WEIGHT], "arena_bytes",
-        (json_int_t)l.used_bytes[HTH_POOL_ARENA], "workspace_bytes", (json_int_t)l.used_bytes[HTH_POOL_WORKSPACE],
-        "padding_bytes", (json_int_t)l.padding_bytes, "free_bytes", (json_int_t)l.free_bytes, "residency", "entries",
-        (json_int_t)rs.entries, "resident_bytes", (json_int_t)rs.resident_bytes, "held_bytes", (json_int_t)rs.held_bytes,
-        "fills", (json_int_t)rs.fills, "filled_bytes", (json_int_t)rs.filled_bytes, "evictions", (json_int_t)rs.evictions,
-        "evicted_bytes", (json_int_t)rs.evicted_bytes, "models", models);
+        "{s:{s:I, s:I, s:I, s:I, s:I, s:I}, s:{s:I, s:I, s:I, s:I, s:I, s:I, s:I}, s:o}", "ledger",
+        "budget_bytes", (json_int_t)l.reserved_bytes, "weight_bytes",
+        (json_int_t)l.used_bytes[HTH_POOL_WEIGHT], "arena_bytes",
+        (json_int_t)l.used_bytes[HTH_POOL_ARENA], "workspace_bytes",
+        (json_int_t)l.used_bytes[HTH_POOL_WORKSPACE], "padding_bytes", (json_int_t)l.padding_bytes,
+        "free_bytes", (json_int_t)l.free_bytes, "residency", "entries", (json_int_t)rs.entries,
+        "resident_bytes", (json_int_t)rs.resident_bytes, "held_bytes", (json_int_t)rs.held_bytes,
+        "fills", (json_int_t)rs.fills, "filled_bytes", (json_int_t)rs.filled_bytes, "evictions",
+        (json_int_t)rs.evictions, "evicted_bytes", (json_int_t)rs.evicted_bytes, "models", models);
     return HTH_OK;
 }
 
@@ -135,8 +145,10 @@ static void tensors_free(hth_tensor *t, int n)
     hth_free(t);
 }
 
-// query_program makes the program that a question is about: arguments model, batch, budget; budget of its own: not kept.
-static hth_err query_program(query *q, bool tune, hth_model **model, hth_tensor **inputs, hth_program **out)
+// query_program makes the program that a question is about: arguments model, batch, budget; budget
+// of its own: not kept.
+static hth_err query_program(query *q, bool tune, hth_model **model, hth_tensor **inputs,
+                             hth_program **out)
 {
     hth_site *site = q->ms->site;
     *inputs = NULL;
@@ -153,7 +165,8 @@ static hth_err query_program(query *q, bool tune, hth_model **model, hth_tensor 
     HTH_TRY(hth_model_synthetic(m, batch, *inputs));
     uint64_t budget = site->device->props.budget_bytes, whole = budget;
     const char *text = arg_str(q, "budget");
-    if (text != NULL && strchr(text, '%') != NULL) { // of what the model takes when nothing is short
+    if (text != NULL &&
+        strchr(text, '%') != NULL) { // of what the model takes when nothing is short
         uint64_t weights, arena;
         HTH_TRY(hth_infer_program(q->ms, &m->source, *inputs, tune, q->r, out));
         hth_program_ledger(*out, &weights, &arena);
@@ -163,8 +176,8 @@ static hth_err query_program(query *q, bool tune, hth_model **model, hth_tensor 
         HTH_TRY(hth_parse_size(text, whole, &budget));
     }
     if (budget > whole) {
-        return hth_fail(HTH_ETOOBIG, "a budget of %llu bytes is more than the device's %llu", (unsigned long long)budget,
-                        (unsigned long long)whole);
+        return hth_fail(HTH_ETOOBIG, "a budget of %llu bytes is more than the device's %llu",
+                        (unsigned long long)budget, (unsigned long long)whole);
     }
     if (budget == whole) {
         return hth_infer_program(q->ms, &m->source, *inputs, tune, q->r, out);
@@ -186,8 +199,8 @@ static int compare_double(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static hth_err bench_runs(query *q, hth_program *p, const hth_tensor *inputs, const hth_tensor *out, double seconds,
-                          double *ms, int *n)
+static hth_err bench_runs(query *q, hth_program *p, const hth_tensor *inputs, const hth_tensor *out,
+                          double seconds, double *ms, int *n)
 {
     for (int i = 0; i < BENCH_WARMUP; i++) {
         HTH_TRY(hth_program_run(q->ms->site, p, inputs, out, &q->r->canceled));
@@ -219,8 +232,10 @@ static hth_err query_bench(query *q, json_t **out)
         err = query_program(q, true, &m, &inputs, &p);
     }
     if (err == HTH_OK && p->rest.graph != NULL) {
-        err = hth_fail(HTH_ENOTSUP, "model '%s' runs in stages (its shapes depend on its values) and has no steady state",
-                       m->name);
+        err = hth_fail(
+            HTH_ENOTSUP,
+            "model '%s' runs in stages (its shapes depend on its values) and has no steady state",
+            m->name);
     }
     if (err != HTH_OK) {
         goto out;
@@ -243,12 +258,14 @@ static hth_err query_bench(query *q, json_t **out)
     hth_program_ledger(p, &weights, &arena);
     qsort(ms, (size_t)n, sizeof *ms, compare_double);
     double p50 = ms[n / 2], p99 = ms[(int)((double)(n - 1) * 0.99)];
-    *out = json_pack("{s:s, s:i, s:f, s:f, s:f, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:i, s:i, s:s}", "model", m->name, "batch",
-                     (int)batch, "p50_ms", p50, "p99_ms", p99, "samples_per_second", batch * 1e3 / p50, "peak_bytes",
-                     (json_int_t)(weights + arena), "weight_bytes", (json_int_t)weights, "arena_bytes", (json_int_t)arena,
-                     "live_peak_bytes", (json_int_t)p->plan->live_peak_bytes, "budget_bytes", (json_int_t)p->budget, "plan_ms",
-                     p->plan->plan_ms, "predicted_ms", p->plan->predicted_us / 1e3, "runs", n, "threads",
-                     q->ms->site->device->props.n_threads, "device", q->ms->site->device->props.name);
+    *out = json_pack(
+        "{s:s, s:i, s:f, s:f, s:f, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:i, s:i, s:s}", "model",
+        m->name, "batch", (int)batch, "p50_ms", p50, "p99_ms", p99, "samples_per_second",
+        batch * 1e3 / p50, "peak_bytes", (json_int_t)(weights + arena), "weight_bytes",
+        (json_int_t)weights, "arena_bytes", (json_int_t)arena, "live_peak_bytes",
+        (json_int_t)p->plan->live_peak_bytes, "budget_bytes", (json_int_t)p->budget, "plan_ms",
+        p->plan->plan_ms, "predicted_ms", p->plan->predicted_us / 1e3, "runs", n, "threads",
+        q->ms->site->device->props.n_threads, "device", q->ms->site->device->props.name);
 out:
     query_program_done(q, p);
     tensors_free(outputs, n_outputs);
@@ -271,13 +288,14 @@ static hth_err plan_report(const query *q, const hth_problem *p, const hth_plan 
     for (int t = 0; plan->streamed != NULL && t < p->n_tensors; t++) {
         streamed += plan->streamed[t] ? p->tensors[t].bytes : 0;
     }
-    *out = json_pack("{s:s, s:I, s:f, s:f, s:I, s:I, s:I, s:I, s:f, s:i, s:i, s:i, s:I, s:I}", "policy", plan->policy,
-                     "budget_bytes", (json_int_t)p->budget, "predicted_us", plan->predicted_us, "lower_bound_us",
-                     plan->lower_bound_us, "arena_bytes", (json_int_t)plan->arena_bytes, "live_peak_bytes",
-                     (json_int_t)plan->live_peak_bytes, "resident_bytes", (json_int_t)plan->resident_bytes, "host_bytes",
-                     (json_int_t)plan->host_bytes, "plan_ms", plan->plan_ms, "instructions", plan->n_instrs, "nodes",
-                     p->n_nodes, "tensors", p->n_tensors, "streamed_bytes", (json_int_t)streamed, "floor_bytes",
-                     (json_int_t)floor);
+    *out = json_pack(
+        "{s:s, s:I, s:f, s:f, s:I, s:I, s:I, s:I, s:f, s:i, s:i, s:i, s:I, s:I}", "policy",
+        plan->policy, "budget_bytes", (json_int_t)p->budget, "predicted_us", plan->predicted_us,
+        "lower_bound_us", plan->lower_bound_us, "arena_bytes", (json_int_t)plan->arena_bytes,
+        "live_peak_bytes", (json_int_t)plan->live_peak_bytes, "resident_bytes",
+        (json_int_t)plan->resident_bytes, "host_bytes", (json_int_t)plan->host_bytes, "plan_ms",
+        plan->plan_ms, "instructions", plan->n_instrs, "nodes", p->n_nodes, "tensors", p->n_tensors,
+        "streamed_bytes", (json_int_t)streamed, "floor_bytes", (json_int_t)floor);
     return HTH_OK;
 }
 
@@ -287,7 +305,9 @@ static hth_err plan_problem(const query *q, json_t **out)
     hth_problem problem = {0};
     hth_plan *plan = NULL;
     HTH_TRY(hth_problem_read(arg_str(q, "problem"), &problem));
-    hth_err err = arg_str(q, "budget") != NULL ? hth_parse_size(arg_str(q, "budget"), problem.budget, &problem.budget) : HTH_OK;
+    hth_err err = arg_str(q, "budget") != NULL
+                      ? hth_parse_size(arg_str(q, "budget"), problem.budget, &problem.budget)
+                      : HTH_OK;
     err = err == HTH_OK ? hth_plan_inference(&problem, &plan) : err;
     err = err == HTH_OK ? hth_plan_verify(&problem, plan) : err;
     err = err == HTH_OK ? plan_report(q, &problem, plan, out) : err;
@@ -329,13 +349,15 @@ static hth_err query_convsel(query *q, json_t **out)
         if (n->op != HTH_OP_CONV) {
             continue;
         }
-        err = hth_convsel_measure(site->device, p->graph, n, site->timings, list, HTH_MAX_CHOICES, &count);
+        err = hth_convsel_measure(site->device, p->graph, n, site->timings, list, HTH_MAX_CHOICES,
+                                  &count);
         hth_convsel_front(list, count, site->tolerance);
         for (int k = 0; err == HTH_OK && k < count; k++) {
             json_array_append_new(
-                rows, json_pack("{s:s, s:s, s:s, s:I, s:f, s:f, s:b}", "node", n->name, "direction", "fwd", "algorithm",
-                                list[k].name, "workspace_bytes", (json_int_t)list[k].workspace_bytes, "time_us",
-                                list[k].time_us, "error", list[k].error, "front", list[k].front));
+                rows, json_pack("{s:s, s:s, s:s, s:I, s:f, s:f, s:b}", "node", n->name, "direction",
+                                "fwd", "algorithm", list[k].name, "workspace_bytes",
+                                (json_int_t)list[k].workspace_bytes, "time_us", list[k].time_us,
+                                "error", list[k].error, "front", list[k].front));
         }
     }
     query_program_done(q, p);
@@ -360,7 +382,8 @@ hth_err hth_query_answer(hth_models *ms, hth_request *r)
     q.args = json_loads(r->arguments != NULL && r->arguments[0] ? r->arguments : "{}", 0, &je);
     if (!json_is_object(q.args)) {
         json_decref(q.args);
-        return hth_fail(HTH_EINVAL, "the arguments of '%s' are not a JSON object: %s", r->query, je.text);
+        return hth_fail(HTH_EINVAL, "the arguments of '%s' are not a JSON object: %s", r->query,
+                        je.text);
     }
     hth_err err = hth_fail(HTH_ENOENT, "there is no question '%.32s'", r->query);
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
@@ -369,7 +392,8 @@ hth_err hth_query_answer(hth_models *ms, hth_request *r)
             err = table[i].answer(&q, &doc);
             char *text = err == HTH_OK ? json_dumps(doc, JSON_COMPACT) : NULL;
             r->json = text != NULL ? hth_strdup(text) : NULL;
-            err = err == HTH_OK && r->json == NULL ? hth_fail(HTH_ENOMEM, "no memory for an answer") : err;
+            err = err == HTH_OK && r->json == NULL ? hth_fail(HTH_ENOMEM, "no memory for an answer")
+                                                   : err;
             free(text);
             json_decref(doc);
         }

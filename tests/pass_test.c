@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Passes keep a graph's meaning and find what they are for: tiny models as PyTorch's exporters write them
-// (tests/tools/make_pass_models.py), every pass in turn, evaluated with the reference kernels, against onnxruntime's answers.
+// Passes keep a graph's meaning and find what they are for: tiny models as PyTorch's exporters
+// write them (tests/tools/make_pass_models.py), every pass in turn, evaluated with the reference
+// kernels, against onnxruntime's answers.
 #include "base/alloc.h"
 #include "graph/onnx.h"
 #include "graph/pass.h"
@@ -47,7 +48,8 @@ static void evaluate(const hth_graph *g, const hth_tensor *x, const hth_tensor *
     for (int i = 0; i < g->n_values; i++) {
         const hth_value *val = &g->values[i];
         v[i] = (hth_tensor){.dtype = val->dtype, .layout = val->layout, .shape = val->shape};
-        assert_int_equal(hth_tensor_bytes(val->dtype, &val->shape, val->layout, &v[i].bytes), HTH_OK);
+        assert_int_equal(hth_tensor_bytes(val->dtype, &val->shape, val->layout, &v[i].bytes),
+                         HTH_OK);
         const void *data;
         if (val->constant != NULL) {
             assert_int_equal(hth_const_map(val->constant, &data), HTH_OK);
@@ -99,16 +101,18 @@ static int count(const hth_graph *g, hth_op op)
 }
 
 // A device that fuses everything and wants nothing blocked.
-static bool fuse_all(void *ctx, const hth_graph *g, const hth_node *n, const hth_post_op *post, int operand)
+static bool fuse_all(void *ctx, const hth_graph *g, const hth_node *n, const hth_post_op *post,
+                     int operand)
 {
-    return n->op == HTH_OP_CONV || n->op == HTH_OP_CONV_TRANSPOSE || n->op == HTH_OP_GEMM || n->op == HTH_OP_MAT_MUL ||
-           n->op == HTH_OP_SCALE_SHIFT;
+    return n->op == HTH_OP_CONV || n->op == HTH_OP_CONV_TRANSPOSE || n->op == HTH_OP_GEMM ||
+           n->op == HTH_OP_MAT_MUL || n->op == HTH_OP_SCALE_SHIFT;
 }
 
 // Convolutions in 16-channel blocks; element-wise operators wherever they stand.
 static hth_layout blocked(void *ctx, const hth_graph *g, const hth_node *n, bool *any)
 {
-    *any = n->op == HTH_OP_ADD || n->op == HTH_OP_MUL || n->op == HTH_OP_RELU || n->op == HTH_OP_SWISH;
+    *any =
+        n->op == HTH_OP_ADD || n->op == HTH_OP_MUL || n->op == HTH_OP_RELU || n->op == HTH_OP_SWISH;
     bool conv = n->op == HTH_OP_CONV || n->op == HTH_OP_CONV_TRANSPOSE;
     return conv && g->values[n->outputs[0]].shape.rank == 4 ? HTH_LAYOUT_C16 : HTH_LAYOUT_PLAIN;
 }
@@ -130,7 +134,8 @@ static hth_graph *prepare(const char *name, hth_tensor *x, hth_tensor *y)
     snprintf(path, sizeof path, "tests/data/passes/%s.y.npy", name);
     read_npy(path, y);
     snprintf(path, sizeof path, "tests/data/passes/%s.onnx", name);
-    if (hth_onnx_load_file(path, &model) != HTH_OK || hth_specialize(model, x, hth_ref_eval, NULL, &s) != HTH_OK) {
+    if (hth_onnx_load_file(path, &model) != HTH_OK ||
+        hth_specialize(model, x, hth_ref_eval, NULL, &s) != HTH_OK) {
         fail_msg("%s: %s", name, hth_err_detail());
     }
     hth_graph *g = s.graph;
@@ -143,7 +148,8 @@ static hth_graph *prepare(const char *name, hth_tensor *x, hth_tensor *y)
 
 typedef hth_err (*pass_fn)(hth_graph *g);
 
-static void run_pass(hth_graph *g, pass_fn pass, const hth_tensor *x, const hth_tensor *y, const char *when)
+static void run_pass(hth_graph *g, pass_fn pass, const hth_tensor *x, const hth_tensor *y,
+                     const char *when)
 {
     assert_int_equal(pass(g), HTH_OK);
     if (hth_graph_check(g) != HTH_OK) {
@@ -213,7 +219,8 @@ static void test_written_norm(void **state)
     hth_graph_free(g);
 }
 
-// Every allocation of every pass is made to fail once: an error, no leak, a graph that can still be freed.
+// Every allocation of every pass is made to fail once: an error, no leak, a graph that can still be
+// freed.
 static void test_no_memory(void **state)
 {
     hth_tensor x, y;
@@ -244,7 +251,8 @@ static void test_no_memory(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_residual), cmocka_unit_test(test_attention),
-                                       cmocka_unit_test(test_written_norm), cmocka_unit_test(test_no_memory)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_residual), cmocka_unit_test(test_attention),
+        cmocka_unit_test(test_written_norm), cmocka_unit_test(test_no_memory)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

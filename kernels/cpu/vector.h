@@ -7,9 +7,9 @@
 // one runs is asked of the processor at each call (one load). Not target_clones: those need
 // run-time relocation, which the sanitizers do not survive, and cannot say "avx2 with fma".
 // exp after S. Moshier's Cephes (expf.c); tanh and erf are the rational minimax approximations that
-// Eigen uses (MathFunctionsImpl.h). Errors on every 2500th float, measured by elementwise_test: 1 ulp
-// for exp, 5 ulp for tanh, 3.3e-7 absolute for erf. exp gives 0 below -86.6, near where floats turn
-// subnormal.
+// Eigen uses (MathFunctionsImpl.h). Errors on every 2500th float, measured by elementwise_test: 1
+// ulp for exp, 5 ulp for tanh, 3.3e-7 absolute for erf. exp gives 0 below -86.6, near where floats
+// turn subnormal.
 #ifndef HTH_KERNELS_CPU_VECTOR_H
 #define HTH_KERNELS_CPU_VECTOR_H
 

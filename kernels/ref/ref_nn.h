@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// kernels/ref/ref_nn.h - the kernels that compute in double: convolution, pooling, normalisation, products, recurrent,
-// resampling, attention, selection by score. X(operator, kernel, flags of the dispatch table).
+// kernels/ref/ref_nn.h - the kernels that compute in double: convolution, pooling, normalisation,
+// products, recurrent, resampling, attention, selection by score. X(operator, kernel, flags of the
+// dispatch table).
 #ifndef HTH_KERNELS_REF_REF_NN_H
 #define HTH_KERNELS_REF_REF_NN_H
 
