@@ -292,6 +292,7 @@ static hth_err pattern_node(hth_graph *g, const hth_uses *u, int i)
 hth_err hth_pass_pattern(hth_graph *g)
 {
     hth_uses u;
+    HTH_TRY(hth_pass_einsum(g));
     HTH_TRY(hth_uses_open(g, &u));
     hth_err err = HTH_OK;
     for (int i = 0; i < g->n_nodes && err == HTH_OK; i++) {
