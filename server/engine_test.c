@@ -4,6 +4,7 @@
 #include "base/test.h"
 #include "graph/onnx.h"
 #include "server/engine.h"
+#include "tests/npy_data.h"
 
 #include <jansson.h>
 #include <math.h>
@@ -102,29 +103,6 @@ static hth_err call_run(hth_engine *e, call *c)
     return c->r.err != HTH_OK ? hth_fail(c->r.err, "%s", c->r.detail) : HTH_OK;
 }
 
-static void read_npy(const char *path, hth_tensor *t)
-{
-    unsigned char head[10];
-    char text[1024];
-    FILE *f = fopen(path, "rb");
-    memset(t, 0, sizeof *t);
-    assert_non_null(f);
-    assert_int_equal(fread(head, 1, sizeof head, f), sizeof head);
-    size_t n = head[8] + 256U * head[9];
-    assert_int_equal(fread(text, 1, n, f), n);
-    text[n] = '\0';
-    t->dtype = strstr(text, "<f4") != NULL ? HTH_DT_F32 : HTH_DT_I64;
-    char *p = strchr(strstr(text, "'shape'"), '(') + 1;
-    while (*p >= '0' && *p <= '9') {
-        t->shape.dim[t->shape.rank++] = strtoll(p, &p, 10);
-        p += strspn(p, ", ");
-    }
-    assert_ok(hth_tensor_bytes(t->dtype, &t->shape, HTH_LAYOUT_PLAIN, &t->bytes));
-    t->data = malloc(t->bytes);
-    assert_int_equal(fread(t->data, 1, t->bytes, f), t->bytes);
-    fclose(f);
-}
-
 // infer asks model `name` about input x and leaves the answer in c->out.
 static hth_err infer(fixture *f, const char *name, const hth_tensor *x, call *c)
 {
@@ -165,15 +143,15 @@ static void test_answers(void **state)
                 put(f.store, models[i], path);
             }
             snprintf(path, sizeof path, "tests/data/passes/%s.x.npy", models[i]);
-            read_npy(path, &x);
+            assert_true(npy_data(path, &x));
             snprintf(path, sizeof path, "tests/data/passes/%s.y.npy", models[i]);
-            read_npy(path, &y);
+            assert_true(npy_data(path, &y));
             assert_ok(infer(&f, models[i], &x, &c));
             assert_int_equal(c.r.n_outputs, 1);
             expect_close(&c.out[0], &y);
             free(c.out[0].data);
-            free(x.data);
-            free(y.data);
+            hth_free(x.data);
+            hth_free(y.data);
         }
     }
     fixture_close(&f);
@@ -203,7 +181,7 @@ static void test_sharing(void **state)
     fixture_open(&f, "cpu:mem=64MiB,threads=2");
     put(f.store, "digits", "tests/data/digits/digits.onnx");
     put(f.store, "parity", "tests/data/digits/digits-parity.onnx");
-    read_npy("tests/data/digits/images.npy", &x);
+    assert_true(npy_data("tests/data/digits/images.npy", &x));
     assert_ok(infer(&f, "digits", &x, &c));
     free(c.out[0].data);
     json_t *one = query(&f, "stats", "{}");
@@ -217,7 +195,7 @@ static void test_sharing(void **state)
     assert_in_range(both - first, 2 * 256 * 4, 48 * 256 * 4);
     json_decref(one);
     json_decref(two);
-    free(x.data);
+    hth_free(x.data);
     fixture_close(&f);
 }
 
@@ -231,7 +209,7 @@ static void test_weights_do_not_fit(void **state)
     fixture_open(&poor, "cpu:mem=112KiB,threads=2"); // the weights are 224 KB
     put(rich.store, "mlp", "tests/data/passes/mlp.onnx");
     put(poor.store, "mlp", "tests/data/passes/mlp.onnx");
-    read_npy("tests/data/passes/mlp.x.npy", &x);
+    assert_true(npy_data("tests/data/passes/mlp.x.npy", &x));
     assert_ok(infer(&rich, "mlp", &x, &a));
     for (int round = 0; round < 5; round++) {
         assert_ok(infer(&poor, "mlp", &x, &b));
@@ -242,7 +220,7 @@ static void test_weights_do_not_fit(void **state)
     assert_true(json_integer_value(json_object_get(j, "streamed_bytes")) > 112 * 1024);
     json_decref(j);
     free(a.out[0].data);
-    free(x.data);
+    hth_free(x.data);
     fixture_close(&rich);
     fixture_close(&poor);
 }
@@ -254,7 +232,7 @@ static void test_bad_requests(void **state)
     call c;
     fixture_open(&f, "cpu:mem=64MiB,threads=1");
     put(f.store, "digits", "tests/data/digits/digits.onnx");
-    read_npy("tests/data/digits/images.npy", &x);
+    assert_true(npy_data("tests/data/digits/images.npy", &x));
     assert_err(infer(&f, "digit", &x, &c), HTH_ENOENT, "digit");
     assert_err(infer(&f, "digits:7", &x, &c), HTH_ENOENT, "7");
     assert_err(infer(&f, "digits:x", &x, &c), HTH_EINVAL, "version");
@@ -280,7 +258,7 @@ static void test_bad_requests(void **state)
     assert_err(call_run(f.engine, &c), HTH_EINVAL, "JSON");
     assert_ok(infer(&f, "digits", &x, &c)); // and it lives on
     free(c.out[0].data);
-    free(x.data);
+    hth_free(x.data);
     fixture_close(&f);
 }
 
@@ -293,9 +271,9 @@ static void test_too_small(void **state)
     call c;
     fixture_open(&f, "cpu:mem=24KiB,threads=1");
     put(f.store, "mlp", "tests/data/passes/mlp.onnx");
-    read_npy("tests/data/passes/mlp.x.npy", &x);
+    assert_true(npy_data("tests/data/passes/mlp.x.npy", &x));
     assert_err(infer(&f, "mlp", &x, &c), HTH_ETOOBIG, "bytes");
-    free(x.data);
+    hth_free(x.data);
     fixture_close(&f);
 }
 

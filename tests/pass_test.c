@@ -7,39 +7,12 @@
 #include "graph/pass.h"
 #include "graph/specialize.h"
 #include "kernels/kernel.h"
+#include "tests/npy_data.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
-
-// A float32 .npy file of the test data.
-static void read_npy(const char *path, hth_tensor *t)
-{
-    unsigned char head[10];
-    char text[1024];
-    FILE *f = fopen(path, "rb");
-    memset(t, 0, sizeof *t);
-    assert_non_null(f);
-    assert_int_equal(fread(head, 1, sizeof head, f), sizeof head);
-    size_t n = head[8] + 256U * head[9];
-    assert_int_equal(fread(text, 1, n, f), n);
-    text[n] = '\0';
-    t->dtype = HTH_DT_F32;
-    char *p = strchr(strstr(text, "'shape'"), '(') + 1;
-    while (*p >= '0' && *p <= '9') {
-        t->shape.dim[t->shape.rank++] = strtoll(p, &p, 10);
-        p += strspn(p, ", ");
-    }
-    assert_int_equal(hth_tensor_bytes(t->dtype, &t->shape, HTH_LAYOUT_PLAIN, &t->bytes), HTH_OK);
-    t->data = malloc(t->bytes);
-    assert_int_equal(fread(t->data, 1, t->bytes, f), t->bytes);
-    fclose(f);
-}
 
 // evaluate runs a concrete graph node by node with the reference kernels and compares output 0.
 static void evaluate(const hth_graph *g, const hth_tensor *x, const hth_tensor *y, const char *when)
@@ -130,9 +103,9 @@ static hth_graph *prepare(const char *name, hth_tensor *x, hth_tensor *y)
     hth_graph *model;
     hth_stage s;
     snprintf(path, sizeof path, "tests/data/passes/%s.x.npy", name);
-    read_npy(path, x);
+    assert_true(npy_data(path, x));
     snprintf(path, sizeof path, "tests/data/passes/%s.y.npy", name);
-    read_npy(path, y);
+    assert_true(npy_data(path, y));
     snprintf(path, sizeof path, "tests/data/passes/%s.onnx", name);
     if (hth_onnx_load_file(path, &model) != HTH_OK ||
         hth_specialize(model, x, hth_ref_eval, NULL, &s) != HTH_OK) {
@@ -175,8 +148,8 @@ static hth_graph *run_passes(const char *name)
     for (int i = 0; i < blocked_graph->n_outputs; i++) {
         assert_int_equal(blocked_graph->values[blocked_graph->outputs[i]].layout, HTH_LAYOUT_PLAIN);
     }
-    free(x.data);
-    free(y.data);
+    hth_free(x.data);
+    hth_free(y.data);
     hth_graph_free(g);
     return blocked_graph;
 }
@@ -244,9 +217,9 @@ static void test_no_memory(void **state)
         }
     }
     hth_graph_free(g);
+    hth_free(x.data);
+    hth_free(y.data);
     assert_int_equal(hth_alloc_live(), 0);
-    free(x.data);
-    free(y.data);
 }
 
 int main(void)

@@ -8,44 +8,12 @@
 #include "graph/pass.h"
 #include "graph/specialize.h"
 #include "kernels/kernel.h"
+#include "tests/npy_data.h"
 
 #include <glob.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
-
-// Reads dtype and shape from the header of an .npy file; contents too, for inputs whose values may
-// be asked for.
-static bool read_npy(const char *path, hth_tensor *t)
-{
-    unsigned char head[10];
-    char text[4096];
-    FILE *f = fopen(path, "rb");
-    memset(t, 0, sizeof *t);
-    if (f == NULL) {
-        return false;
-    }
-    assert_int_equal(fread(head, 1, sizeof head, f), sizeof head);
-    size_t n = head[8] + 256U * head[9];
-    assert_true(n < sizeof text);
-    assert_int_equal(fread(text, 1, n, f), n);
-    text[n] = '\0';
-    t->dtype = strstr(text, "<f4") != NULL ? HTH_DT_F32 : HTH_DT_I64;
-    const char *p = strchr(strstr(text, "'shape'"), '(') + 1;
-    while (*p >= '0' && *p <= '9') {
-        t->shape.dim[t->shape.rank++] = strtoll(p, (char **)&p, 10);
-        p += strspn(p, ", ");
-    }
-    assert_int_equal(hth_tensor_bytes(t->dtype, &t->shape, HTH_LAYOUT_PLAIN, &t->bytes), HTH_OK);
-    t->data = malloc(t->bytes);
-    assert_int_equal(fread(t->data, 1, t->bytes, f), t->bytes);
-    fclose(f);
-    return true;
-}
 
 // Shape arithmetic that should have been folded: Shape, Size, and everything that makes a few
 // integers.
@@ -85,12 +53,12 @@ static void check_model(const char *path)
     hth_stage s;
     snprintf(name, sizeof name, "%.*s", (int)(strlen(path) - strlen(".onnx")), path);
     snprintf(file, sizeof file, "%s.y.npy", name);
-    if (!read_npy(file, &y)) {
+    if (!npy_data(file, &y)) {
         return;
     }
     *strrchr(name, '.') = '\0';
     snprintf(file, sizeof file, "%s.x.npy", name);
-    assert_true(read_npy(file, &x));
+    assert_true(npy_data(file, &x));
     if (hth_onnx_load_file(path, &model) != HTH_OK) {
         fail_msg("%s: %s", path, hth_err_detail());
     }
@@ -114,8 +82,8 @@ static void check_model(const char *path)
     check_simplify(s.graph, &y.shape);
     hth_stage_fini(&s);
     hth_graph_free(model);
-    free(x.data);
-    free(y.data);
+    hth_free(x.data);
+    hth_free(y.data);
 }
 
 static void test_models(void **state)
