@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// graph/pass_attention.h - the parts of hth_pass_pattern that find products and attention. Internal to graph/.
+// graph/pass_attention.h - the parts of hth_pass_pattern that find products and attention. Internal
+// to graph/.
 #ifndef HTH_GRAPH_PASS_ATTENTION_H
 #define HTH_GRAPH_PASS_ATTENTION_H
 
@@ -9,7 +10,8 @@
 // for compaction.
 hth_err hth_pass_attention(hth_graph *g, const hth_uses *u);
 
-// hth_pass_einsum turns Einsum of two operands into MatMul between transposes where it is a product.
+// hth_pass_einsum turns Einsum of two operands into MatMul between transposes where it is a
+// product.
 hth_err hth_pass_einsum(hth_graph *g);
 
 #endif
