@@ -10,6 +10,10 @@
 // - The owner, done with share 0, claims what is left. It cannot take over a share that others wait
 // for in a barrier: to
 //   be done with share 0 it must itself have passed every barrier, and so must all others.
+// - Each worker is bound to a processor of its own, never the owner's: a woken thread is otherwise
+//   put beside the one that woke it whenever the other processors are not idle, and both shares
+//   take turns. The owner is not bound; when it has moved to a worker's processor, that worker
+//   moves to the one the owner left.
 // Waiting (for work, for the end, in a barrier) spins for some microseconds and then sleeps on a
 // futex. Workers start with the first region that needs them and end with the owner thread. The
 // file needs nothing but the C library: beside libhearth.so it is a library of its own.
@@ -19,6 +23,7 @@
 #include <limits.h>
 #include <linux/futex.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -58,6 +63,8 @@ typedef struct team {
     _Atomic bool quit;
     int n_workers;
     pthread_t worker[TEAM_MAX];
+    int cpu[TEAM_MAX]; // of each worker; -1: not bound
+    int owner_cpu;     // where it was seen last
 } team;
 
 // Who the calling thread is.
@@ -197,6 +204,48 @@ static void team_end(void *arg)
     free(t);
 }
 
+static void worker_bind(team *t, int i, int cpu)
+{
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CPU_SET(cpu, &set);
+    t->cpu[i] = pthread_setaffinity_np(t->worker[i], sizeof set, &set) == 0 ? cpu : -1;
+}
+
+// worker_place gives new worker i a processor that nobody of the team has, if there is one.
+static void worker_place(team *t, int i)
+{
+    cpu_set_t allowed;
+    t->cpu[i] = -1;
+    if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) {
+        return;
+    }
+    CPU_CLR(t->owner_cpu, &allowed);
+    for (int k = 0; k < i; k++) {
+        if (t->cpu[k] >= 0) {
+            CPU_CLR(t->cpu[k], &allowed);
+        }
+    }
+    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
+        if (CPU_ISSET(cpu, &allowed)) {
+            worker_bind(t, i, cpu);
+            return;
+        }
+    }
+}
+
+// team_spread keeps the workers away from the owner's processor.
+static void team_spread(team *t)
+{
+    int now = sched_getcpu();
+    for (int i = 0; now >= 0 && now != t->owner_cpu && i < t->n_workers; i++) {
+        if (t->cpu[i] == now) {
+            worker_bind(t, i, t->owner_cpu);
+        }
+    }
+    t->owner_cpu = now >= 0 ? now : t->owner_cpu;
+}
+
 static void team_key_make(void)
 {
     (void)pthread_key_create(&team_key, team_end);
@@ -212,7 +261,8 @@ static int team_ensure(int n)
         if (t == NULL) {
             return 1;
         }
-        *t = (team){.n_workers = 0};
+        *t = (team){.owner_cpu = sched_getcpu()};
+        t->owner_cpu = t->owner_cpu < 0 ? 0 : t->owner_cpu;
         if (pthread_setspecific(team_key, t) != 0) {
             free(t);
             return 1;
@@ -224,6 +274,7 @@ static int team_ensure(int n)
         if (pthread_create(&t->worker[t->n_workers], NULL, worker_main, t) != 0) {
             break;
         }
+        worker_place(t, t->n_workers);
         t->n_workers++;
     }
     return t->n_workers + 1 < n ? t->n_workers + 1 : n;
@@ -247,6 +298,7 @@ static void run_region(void (*fn)(void *), void *data, int n)
     }
     team *t = me.team;
     int share;
+    team_spread(t);
     t->fn = fn;
     t->data = data;
     atomic_store_explicit(&t->done, 0, memory_order_relaxed);
