@@ -63,7 +63,7 @@ build-tsan/kernels/%.o: SAN = -w
 
 $(B)/gen/%.pb-c.c: %.proto
 	@mkdir -p $(@D)
-	$(Q)protoc-c --proto_path=. --c_out=$(B)/gen $<
+	$(Q)protoc-c --proto_path=. --c_out=$(B)/gen $< 2>$@.log || { cat $@.log; exit 1; }
 $(B)/gen/%.o: $(B)/gen/%.c
 	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -Wno-missing-prototypes -MMD -MP -c -o $@ $<
 $(B)/%.o: %.c | $(GEN_C) deps

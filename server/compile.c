@@ -294,7 +294,7 @@ static hth_err compile_choose(hth_site *site, hth_program *p, menu *menus, bool 
     return HTH_OK;
 }
 
-static hth_err compile_plan(hth_site *site, hth_program *p, menu *menus)
+static hth_err compile_rounds(hth_site *site, hth_program *p, menu *menus)
 {
     bool changed = true;
     for (int round = 0; round < 2 && changed; round++) {
@@ -304,6 +304,41 @@ static hth_err compile_plan(hth_site *site, hth_program *p, menu *menus)
         HTH_TRY(hth_plan_inference(&p->problem, &p->plan));
         HTH_TRY(compile_choose(site, p, menus, &changed));
     }
+    return HTH_OK;
+}
+
+// compile_smallest leaves each node the candidate with the least workspace; true if that is another
+// than the prepared one for any.
+static hth_err compile_smallest(hth_site *site, hth_program *p, menu *menus, bool *changed)
+{
+    *changed = false;
+    for (int i = 0; i < p->graph->n_nodes; i++) {
+        menu *m = &menus[i];
+        int least = 0;
+        for (int k = 1; k < m->n; k++) {
+            least = m->list[k].workspace_bytes < m->list[least].workspace_bytes ? k : least;
+        }
+        m->n = 1;
+        if (least != 0) {
+            *changed = true;
+            m->list[0] = m->list[least];
+            HTH_TRY(compile_kernel(site, p, i, m->list[0].name));
+        }
+    }
+    return HTH_OK;
+}
+
+// Winograd's filters are up to four times as large as the plain ones: what does not fit with the
+// fastest candidates' weights is tried with the smallest's.
+static hth_err compile_plan(hth_site *site, hth_program *p, menu *menus)
+{
+    hth_err err = compile_rounds(site, p, menus);
+    if (err == HTH_ETOOBIG) {
+        bool changed;
+        HTH_TRY(compile_smallest(site, p, menus, &changed));
+        err = changed ? compile_rounds(site, p, menus) : err;
+    }
+    HTH_TRY(err);
     HTH_TRY(hth_plan_verify(&p->problem, p->plan));
     for (int w = 0; w < p->n_weights; w++) {
         p->weights[w].streamed =

@@ -277,6 +277,29 @@ static void test_too_small(void **state)
     fixture_close(&f);
 }
 
+// Winograd needs more than direct convolution, for its filters, too: a budget that holds only the
+// smaller forms is enough.
+static void test_smallest_forms(void **state)
+{
+    fixture f;
+    char arguments[128];
+    fixture_open(&f, "cpu:mem=64MiB,threads=2");
+    put(f.store, "digits", "tests/data/digits/digits.onnx");
+    json_decref(query(&f, "convsel", "{\"model\":\"digits\",\"batch\":16}"));
+    json_t *small = query(&f, "plan", "{\"model\":\"digits\",\"batch\":16,\"budget\":\"420KiB\"}");
+    json_int_t floor_bytes = json_integer_value(json_object_get(small, "floor_bytes"));
+    assert_in_range(floor_bytes, 100 << 10, 400 << 10);
+    snprintf(arguments, sizeof arguments, "{\"model\":\"digits\",\"batch\":16,\"budget\":\"%lld\"}",
+             (long long)floor_bytes);
+    json_t *least = query(&f, "plan", arguments);
+    assert_true(json_integer_value(json_object_get(least, "resident_bytes")) +
+                    json_integer_value(json_object_get(least, "arena_bytes")) <=
+                floor_bytes);
+    json_decref(small);
+    json_decref(least);
+    fixture_close(&f);
+}
+
 static void test_queries(void **state)
 {
     fixture f;
@@ -315,6 +338,7 @@ int main(void)
                                        cmocka_unit_test(test_weights_do_not_fit),
                                        cmocka_unit_test(test_bad_requests),
                                        cmocka_unit_test(test_too_small),
+                                       cmocka_unit_test(test_smallest_forms),
                                        cmocka_unit_test(test_queries)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
