@@ -56,11 +56,14 @@ static view view_plain(const hth_graph *g, int value)
 }
 
 // view_reshape gives the same elements another shape: the factors in row-major order, cut anew;
-// false when a cut would have to go through a factor that it does not divide.
+// false when a cut would have to go through a factor that it does not divide, or there are none.
 static bool view_reshape(view *v, const hth_shape *to)
 {
     factor all[HTH_MAX_RANK * VIEW_FACTORS];
     int n = 0, at = 0;
+    if (hth_shape_elements(to) == 0) {
+        return false;
+    }
     for (int i = 0; i < v->rank; i++) {
         for (int k = 0; k < v->n[i]; k++) {
             all[n++] = v->f[i][k];
@@ -103,7 +106,8 @@ static bool view_gather(const hth_graph *g, const hth_node *n, view *v)
     int64_t index[1];
     int64_t axis = hth_node_int(n, "axis", 0);
     axis += axis < 0 ? v->rank : 0;
-    if (g->values[n->inputs[1]].shape.rank != 0 || hth_pass_ints(g, n->inputs[1], index, 1) != 1) {
+    if (g->values[n->inputs[1]].shape.rank != 0 || hth_pass_ints(g, n->inputs[1], index, 1) != 1 ||
+        v->dim[axis] == 0) {
         return false;
     }
     int64_t rest = index[0] < 0 ? index[0] + v->dim[axis] : index[0];
@@ -286,6 +290,35 @@ typedef struct found {         // an attention in the graph
     int where; // Where node that masks by a constant condition, -1: none
 } found;
 
+// masks_where_true says which of its branches masks: Where takes inputs[1] where the condition
+// holds.
+static bool masks_where_true(const hth_graph *g, const hth_node *n)
+{
+    float c;
+    return hth_pass_scalar(g, n->inputs[1], &c) && c < -1e4f;
+}
+
+// rows_stay says that the constant condition of `n` leaves something of every row. A row masked
+// whole by a large negative number is uniform behind the Softmax, by minus infinity it is not.
+static bool rows_stay(const hth_graph *g, const hth_node *n)
+{
+    hth_const *cond = g->values[n->inputs[0]].constant;
+    bool where_true = masks_where_true(g, n), whole = false;
+    int64_t count = hth_shape_elements(&cond->shape), masked = 0;
+    int64_t row = cond->shape.rank > 0 ? cond->shape.dim[cond->shape.rank - 1] : 1;
+    const void *data;
+    if (hth_const_map(cond, &data) != HTH_OK) {
+        return false;
+    }
+    for (int64_t i = 0; i < count; i++) {
+        masked = i % row == 0 ? 0 : masked;
+        masked += (((const uint8_t *)data)[i] != 0) == where_true;
+        whole |= masked == row;
+    }
+    hth_const_unmap(cond);
+    return !whole;
+}
+
 // where_mask says that `n` replaces scores by minus infinity (or nearly) where a constant condition
 // says so.
 static bool where_mask(const hth_graph *g, const hth_node *n, int *scores)
@@ -293,7 +326,7 @@ static bool where_mask(const hth_graph *g, const hth_node *n, int *scores)
     float c;
     for (int k = 1; k <= 2; k++) {
         if (g->values[n->inputs[0]].constant != NULL && hth_pass_scalar(g, n->inputs[k], &c) &&
-            c < -1e4f) {
+            c < -1e4f && rows_stay(g, n)) {
             *scores = n->inputs[3 - k];
             return true;
         }
@@ -362,8 +395,7 @@ static bool attention_find(const hth_graph *g, const hth_uses *u, int i, found *
 static hth_err mask_from_where(hth_graph *g, const hth_node *n, int *out)
 {
     hth_const *cond = g->values[n->inputs[0]].constant, *mask;
-    float c;
-    bool masked_where_true = hth_pass_scalar(g, n->inputs[1], &c) && c < -1e4f;
+    bool where_true = masks_where_true(g, n);
     const void *data;
     int64_t count = hth_shape_elements(&cond->shape);
     float *f = hth_alloc((size_t)count * sizeof *f);
@@ -372,7 +404,7 @@ static hth_err mask_from_where(hth_graph *g, const hth_node *n, int *out)
     }
     hth_err err = hth_const_map(cond, &data);
     for (int64_t i = 0; err == HTH_OK && i < count; i++) {
-        f[i] = (((const uint8_t *)data)[i] != 0) == masked_where_true ? -INFINITY : 0;
+        f[i] = (((const uint8_t *)data)[i] != 0) == where_true ? -INFINITY : 0;
     }
     if (err == HTH_OK) {
         hth_const_unmap(cond);

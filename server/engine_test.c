@@ -129,30 +129,81 @@ static const char *const models[] = {
     "residual", "attention", "attention_masked", "attention_biased", "written_norm",
     "staged",   "mlp"};
 
+// expect_answer asks model `name`, whose files are tests/data/FOLDER/NAME.*.
+static void expect_answer(fixture *f, const char *folder, const char *name)
+{
+    char path[128];
+    hth_tensor x, y;
+    call c;
+    snprintf(path, sizeof path, "tests/data/%s/%s.x.npy", folder, name);
+    assert_true(npy_data(path, &x));
+    snprintf(path, sizeof path, "tests/data/%s/%s.y.npy", folder, name);
+    assert_true(npy_data(path, &y));
+    assert_ok(infer(f, name, &x, &c));
+    assert_int_equal(c.r.n_outputs, 1);
+    expect_close(&c.out[0], &y);
+    free(c.out[0].data);
+    hth_free(x.data);
+    hth_free(y.data);
+}
+
+static void put_from(fixture *f, const char *folder, const char *name)
+{
+    char path[128];
+    snprintf(path, sizeof path, "tests/data/%s/%s.onnx", folder, name);
+    put(f->store, name, path);
+}
+
 static void test_answers(void **state)
 {
     fixture f;
     fixture_open(&f, "cpu:mem=256MiB,threads=2");
     for (int round = 0; round < 3; round++) {
         for (size_t i = 0; i < sizeof models / sizeof models[0]; i++) {
-            char path[128];
-            hth_tensor x, y;
-            call c;
-            snprintf(path, sizeof path, "tests/data/passes/%s.onnx", models[i]);
             if (round == 0) {
-                put(f.store, models[i], path);
+                put_from(&f, "passes", models[i]);
             }
-            snprintf(path, sizeof path, "tests/data/passes/%s.x.npy", models[i]);
-            assert_true(npy_data(path, &x));
-            snprintf(path, sizeof path, "tests/data/passes/%s.y.npy", models[i]);
-            assert_true(npy_data(path, &y));
-            assert_ok(infer(&f, models[i], &x, &c));
-            assert_int_equal(c.r.n_outputs, 1);
-            expect_close(&c.out[0], &y);
-            free(c.out[0].data);
-            hth_free(x.data);
-            hth_free(y.data);
+            expect_answer(&f, "passes", models[i]);
         }
+    }
+    fixture_close(&f);
+}
+
+// What looks like a pattern and is none.
+static void test_edges(void **state)
+{
+    static const char *const edges[] = {"masked_row"};
+    fixture f;
+    fixture_open(&f, "cpu:mem=64MiB,threads=2");
+    for (size_t i = 0; i < sizeof edges / sizeof edges[0]; i++) {
+        put_from(&f, "engine", edges[i]);
+        expect_answer(&f, "engine", edges[i]);
+    }
+    fixture_close(&f);
+}
+
+// A batch of nothing has an answer of nothing.
+static void test_empty_batch(void **state)
+{
+    static const char *const empty[] = {"attention", "attention_masked", "written_norm", "residual",
+                                        "mlp"};
+    fixture f;
+    fixture_open(&f, "cpu:mem=64MiB,threads=2");
+    for (size_t i = 0; i < sizeof empty / sizeof empty[0]; i++) {
+        char path[128];
+        hth_tensor x;
+        call c;
+        put_from(&f, "passes", empty[i]);
+        snprintf(path, sizeof path, "tests/data/passes/%s.x.npy", empty[i]);
+        assert_true(npy_data(path, &x));
+        x.shape.dim[0] = 0;
+        x.bytes = 0;
+        assert_ok(infer(&f, empty[i], &x, &c));
+        assert_int_equal(c.out[0].bytes, 0);
+        assert_int_equal(c.out[0].shape.dim[0], 0);
+        free(c.out[0].data);
+        hth_free(x.data);
+        expect_answer(&f, "passes", empty[i]);
     }
     fixture_close(&f);
 }
@@ -334,6 +385,8 @@ static void test_queries(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_answers),
+                                       cmocka_unit_test(test_edges),
+                                       cmocka_unit_test(test_empty_batch),
                                        cmocka_unit_test(test_sharing),
                                        cmocka_unit_test(test_weights_do_not_fit),
                                        cmocka_unit_test(test_bad_requests),
