@@ -220,6 +220,11 @@ hth_err hth_wire_read_reply(const uint8_t *frame, size_t bytes, const hth_wire_l
     hth_err err = HTH_OK;
     if (r->body_case == HEARTH__REPLY__BODY_OUTPUTS) {
         err = wire_check_tensors(r->outputs->outputs, r->outputs->n_outputs, limits, *data_bytes);
+        for (size_t i = 0; err == HTH_OK && i < r->outputs->n_outputs; i++) {
+            if (r->outputs->outputs[i]->region != 0) {
+                err = hth_fail(HTH_ECORRUPT, "output %zu of a reply lies outside its message", i);
+            }
+        }
     } else if (r->body_case == HEARTH__REPLY__BODY_DOCUMENT && r->document->bytes > *data_bytes) {
         err = hth_fail(HTH_ECORRUPT, "a document of %" PRIu64 " bytes in a message with %" PRIu64,
                        r->document->bytes, *data_bytes);

@@ -147,6 +147,34 @@ static void test_refused(void **state)
     assert_int_equal(wire_read(&f, f.bytes, &hth_wire_default_limits), HTH_ETOOBIG);
 }
 
+// A reply's tensors travel in it: a region would name memory that is not the reader's.
+static void test_reply_region(void **state)
+{
+    wire_fixture f;
+    Hearth__Reply reply = HEARTH__REPLY__INIT, *back;
+    Hearth__Outputs body = HEARTH__OUTPUTS__INIT;
+    const uint8_t *data;
+    uint64_t data_bytes;
+    for (uint32_t region = 0; region < 2; region++) {
+        wire_make(&f);
+        body.outputs = f.list;
+        body.n_outputs = 2;
+        reply.body_case = HEARTH__REPLY__BODY_OUTPUTS;
+        reply.outputs = &body;
+        f.t[1].region = region;
+        f.t[1].offset = region << 30;
+        assert_int_equal(hth_wire_place(f.list, 2, &data_bytes), HTH_OK);
+        assert_int_equal(
+            hth_wire_frame_bytes(&reply.base, data_bytes, &hth_wire_default_limits, &f.bytes),
+            HTH_OK);
+        hth_wire_write(&reply.base, f.frame);
+        assert_int_equal(hth_wire_read_reply(f.frame, f.bytes, &hth_wire_default_limits, &back,
+                                             &data, &data_bytes),
+                         region == 0 ? HTH_OK : HTH_ECORRUPT);
+        hth_wire_free_reply(back);
+    }
+}
+
 static void test_limits(void **state)
 {
     wire_fixture f;
@@ -207,6 +235,7 @@ int main(void)
         cmocka_unit_test(test_round_trip),    cmocka_unit_test(test_truncated),
         cmocka_unit_test(test_refused),       cmocka_unit_test(test_limits),
         cmocka_unit_test(test_out_of_memory), cmocka_unit_test(test_dtypes),
+        cmocka_unit_test(test_reply_region),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

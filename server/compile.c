@@ -356,7 +356,7 @@ static hth_err compile_key(hth_program *p, const hth_graph *model, const hth_ten
     for (int i = 0; i < model->n_inputs; i++) {
         p->key[i] = inputs[i];
         p->key[i].data = NULL;
-        if (p->value_inputs >> i & 1) {
+        if (i < 64 && (p->value_inputs >> i & 1)) {
             p->key[i].data = hth_memdup(inputs[i].data, inputs[i].bytes);
             if (p->key[i].data == NULL) {
                 return no_memory();

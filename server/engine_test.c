@@ -305,6 +305,10 @@ static void test_bad_requests(void **state)
     assert_err(call_run(f.engine, &c), HTH_EINVAL, "expected 1 inputs but got 0");
     c = (call){.r = {.query = "nonsense", .arguments = "{}"}};
     assert_err(call_run(f.engine, &c), HTH_ENOENT, "nonsense");
+    c = (call){.r = {.query = "bench", .arguments = "{\"model\":\"digits\",\"batch\":1e300}"}};
+    assert_err(call_run(f.engine, &c), HTH_EINVAL, "batch");
+    c = (call){.r = {.query = "bench", .arguments = "{\"model\":\"digits\",\"seconds\":1e300}"}};
+    assert_err(call_run(f.engine, &c), HTH_EINVAL, "seconds");
     c = (call){.r = {.query = "plan", .arguments = "[1"}};
     assert_err(call_run(f.engine, &c), HTH_EINVAL, "JSON");
     assert_ok(infer(&f, "digits", &x, &c)); // and it lives on

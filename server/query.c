@@ -13,6 +13,8 @@
 // Runs before timing starts, and the most that are kept for the percentiles.
 #define BENCH_WARMUP   3
 #define BENCH_MAX_RUNS 1000000
+// Nobody else is served meanwhile.
+#define BENCH_MAX_SECONDS 600
 
 typedef struct query {
     hth_models *ms;
@@ -158,11 +160,11 @@ static hth_err query_program(query *q, bool tune, hth_model **model, hth_tensor 
     if (*inputs == NULL) {
         return hth_fail(HTH_ENOMEM, "no memory for a query");
     }
-    int64_t batch = (int64_t)arg_num(q, "batch", 1);
-    if (batch < 1) {
-        return hth_fail(HTH_EINVAL, "a batch is at least 1");
+    double batch = arg_num(q, "batch", 1);
+    if (!(batch >= 1 && batch <= INT32_MAX)) {
+        return hth_fail(HTH_EINVAL, "a batch is at least 1 and at most %d", INT32_MAX);
     }
-    HTH_TRY(hth_model_synthetic(m, batch, *inputs));
+    HTH_TRY(hth_model_synthetic(m, (int64_t)batch, *inputs));
     uint64_t budget = site->device->props.budget_bytes, whole = budget;
     const char *text = arg_str(q, "budget");
     if (text != NULL &&
@@ -221,13 +223,16 @@ static hth_err bench_runs(query *q, hth_program *p, const hth_tensor *inputs, co
 
 static hth_err query_bench(query *q, json_t **out)
 {
-    hth_model *m;
+    hth_model *m = NULL;
     hth_program *p = NULL;
     hth_tensor *inputs = NULL, *outputs = NULL;
     double *ms = hth_calloc(BENCH_MAX_RUNS, sizeof *ms);
     int n = 0, n_outputs = 0;
     hth_err err = ms == NULL ? hth_fail(HTH_ENOMEM, "no memory for a benchmark") : HTH_OK;
     double seconds = arg_num(q, "seconds", 5), batch = arg_num(q, "batch", 1);
+    if (err == HTH_OK && !(seconds >= 0 && seconds <= BENCH_MAX_SECONDS)) {
+        err = hth_fail(HTH_EINVAL, "a benchmark takes 0 to %d seconds", BENCH_MAX_SECONDS);
+    }
     if (err == HTH_OK) {
         err = query_program(q, true, &m, &inputs, &p);
     }
