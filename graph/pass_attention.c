@@ -106,11 +106,13 @@ static bool view_gather(const hth_graph *g, const hth_node *n, view *v)
     int64_t index[1];
     int64_t axis = hth_node_int(n, "axis", 0);
     axis += axis < 0 ? v->rank : 0;
-    if (g->values[n->inputs[1]].shape.rank != 0 || hth_pass_ints(g, n->inputs[1], index, 1) != 1 ||
-        v->dim[axis] == 0) {
+    if (g->values[n->inputs[1]].shape.rank != 0 || hth_pass_ints(g, n->inputs[1], index, 1) != 1) {
         return false;
     }
     int64_t rest = index[0] < 0 ? index[0] + v->dim[axis] : index[0];
+    if (rest < 0 || rest >= v->dim[axis]) {
+        return false; // outside: left to the kernel, which says so
+    }
     for (int k = v->n[axis] - 1; k >= 0; k--) {
         v->offset += rest % v->f[axis][k].size * v->f[axis][k].stride;
         rest /= v->f[axis][k].size;

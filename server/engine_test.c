@@ -179,6 +179,13 @@ static void test_edges(void **state)
         put_from(&f, "engine", edges[i]);
         expect_answer(&f, "engine", edges[i]);
     }
+    hth_tensor x;
+    call c;
+    put_from(&f, "engine", "gather_outside");
+    assert_true(npy_data("tests/data/engine/gather_outside.x.npy", &x));
+    assert_err(infer(&f, "gather_outside", &x, &c), HTH_EINVAL, "index");
+    free(c.out[0].data);
+    hth_free(x.data);
     fixture_close(&f);
 }
 
