@@ -393,6 +393,38 @@ static void test_queries(void **state)
     fixture_close(&f);
 }
 
+// However a batch is run, whole or in slices, each sample gets the answer that it gets alone.
+static void test_slices(void **state)
+{
+    fixture f;
+    hth_tensor x;
+    call whole, one;
+    fixture_open(&f, "cpu:mem=64MiB,threads=2");
+    put(f.store, "digits", "tests/data/digits/digits.onnx");
+    assert_true(npy_data("tests/data/digits/images.npy", &x));
+    json_t *j = query(&f, "bench", "{\"model\":\"digits\",\"batch\":24,\"seconds\":0.05}");
+    assert_true(json_is_integer(json_object_get(j, "slice")));
+    json_decref(j);
+    hth_tensor batch = x;
+    batch.shape.dim[0] = 24;
+    batch.bytes = 24 * 256;
+    assert_ok(infer(&f, "digits", &batch, &whole));
+    for (int i = 0; i < 24; i++) {
+        hth_tensor sample = x, want = whole.out[0];
+        sample.shape.dim[0] = want.shape.dim[0] = 1;
+        sample.bytes = 256;
+        sample.data = (char *)x.data + (size_t)i * 256;
+        want.bytes = 40;
+        want.data = (char *)whole.out[0].data + (size_t)i * 40;
+        assert_ok(infer(&f, "digits", &sample, &one));
+        expect_close(&one.out[0], &want);
+        free(one.out[0].data);
+    }
+    free(whole.out[0].data);
+    hth_free(x.data);
+    fixture_close(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_answers),
@@ -403,6 +435,7 @@ int main(void)
                                        cmocka_unit_test(test_bad_requests),
                                        cmocka_unit_test(test_too_small),
                                        cmocka_unit_test(test_smallest_forms),
-                                       cmocka_unit_test(test_queries)};
+                                       cmocka_unit_test(test_queries),
+                                       cmocka_unit_test(test_slices)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,6 +6,7 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "server/slice.h"
 
 #include <string.h>
 
@@ -72,7 +73,7 @@ static hth_err infer_last_stage(infer_state *st, hth_program *p, const hth_tenso
         out[i] = st->out[output_map[p->final_index[i]]].t;
     }
     if (err == HTH_OK) {
-        err = hth_program_run(st->ms->site, p, inputs, out, &st->r->canceled);
+        err = hth_slice_run(st->ms, p, inputs, out, &st->r->canceled);
     }
     hth_free(out);
     return err;
@@ -178,8 +179,8 @@ static hth_program *tune_candidate(const hth_models *ms)
     hth_program *best = NULL;
     for (hth_model *m = ms->list; m != NULL; m = m->next) {
         for (hth_program *p = m->source.programs; p != NULL; p = p->next) {
-            bool wants = !p->tuned && p->rest.graph == NULL && p->value_inputs == 0 &&
-                         p->runs >= INFER_TUNE_RUNS;
+            bool wants = !(p->tuned && p->sliced) && p->rest.graph == NULL &&
+                         p->value_inputs == 0 && p->runs >= INFER_TUNE_RUNS;
             if (wants && (best == NULL || p->runs > best->runs)) {
                 best = p;
             }
@@ -194,6 +195,10 @@ bool hth_infer_tune_idle(hth_models *ms)
     hth_program *best = tune_candidate(ms), *tuned;
     if (best == NULL) {
         return false;
+    }
+    if (best->tuned) {
+        (void)hth_slice_choose(ms, best, NULL);
+        return true;
     }
     for (int i = 0; i < best->graph->n_nodes; i++) {
         if (!hth_program_measured(site, best->graph, i)) {

@@ -83,6 +83,20 @@ static int64_t meta_max_batch(const char *meta)
     return n;
 }
 
+// model_batched says that all inputs have one and the same symbolic first dimension.
+static bool model_batched(const hth_graph *g)
+{
+    int64_t first = 0;
+    for (int i = 0; i < g->n_inputs; i++) {
+        const hth_shape *s = &g->values[g->inputs[i]].shape;
+        if (s->rank < 1 || s->dim[0] > -2 || (i > 0 && s->dim[0] != first)) {
+            return false;
+        }
+        first = s->dim[0];
+    }
+    return g->n_inputs > 0;
+}
+
 static hth_err model_load(hth_models *ms, hth_manifest *manifest, hth_model **out)
 {
     hth_model *m = hth_calloc(1, sizeof *m);
@@ -99,6 +113,7 @@ static hth_err model_load(hth_models *ms, hth_manifest *manifest, hth_model **ou
     strncpy(m->name, manifest->name, sizeof m->name - 1);
     m->version = manifest->version;
     m->max_batch = meta_max_batch(manifest->meta);
+    m->source.batched = m->max_batch != 0 && model_batched(m->source.graph);
     for (int i = 0; i < manifest->n_tensors; i++) {
         m->weight_bytes += manifest->tensors[i].bytes;
     }

@@ -24,6 +24,7 @@ typedef struct hth_source {
     hth_graph *graph;      // owned
     hth_program *programs; // most recently used first
     int n_programs;
+    bool batched; // inputs share a symbolic first dimension whose elements are samples
 } hth_source;
 
 // What programs share on one device.
@@ -75,6 +76,8 @@ struct hth_program {
     int *n_in, *n_out;
     void **fixed;               // per plan tensor
     bool active, tuned, filled; // filled: host copies of streamed weights are made
+    int64_t slice; // samples per run of the program that serves this one in slices; 0: itself
+    bool sliced;   // whether slices were compared
     uint64_t budget, runs, used_at;
     double compile_ms;
 };

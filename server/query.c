@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/settings.h"
 #include "server/infer.h"
+#include "server/slice.h"
 
 #include <jansson.h>
 #include <stdlib.h>
@@ -205,11 +206,11 @@ static hth_err bench_runs(query *q, hth_program *p, const hth_tensor *inputs, co
                           double seconds, double *ms, int *n)
 {
     for (int i = 0; i < BENCH_WARMUP; i++) {
-        HTH_TRY(hth_program_run(q->ms->site, p, inputs, out, &q->r->canceled));
+        HTH_TRY(hth_slice_run(q->ms, p, inputs, out, &q->r->canceled));
     }
     uint64_t t0 = hth_now_ns(), last = t0, end = t0 + (uint64_t)(seconds * 1e9), told = t0;
     for (*n = 0; *n < BENCH_MAX_RUNS && (last < end || *n < 3); (*n)++) {
-        HTH_TRY(hth_program_run(q->ms->site, p, inputs, out, &q->r->canceled));
+        HTH_TRY(hth_slice_run(q->ms, p, inputs, out, &q->r->canceled));
         uint64_t now = hth_now_ns();
         ms[*n] = (double)(now - last) / 1e6;
         last = now;
@@ -242,6 +243,9 @@ static hth_err query_bench(query *q, json_t **out)
             "model '%s' runs in stages (its shapes depend on its values) and has no steady state",
             m->name);
     }
+    if (err == HTH_OK && !p->sliced) {
+        err = hth_slice_choose(q->ms, p, q->r);
+    }
     if (err != HTH_OK) {
         goto out;
     }
@@ -260,17 +264,19 @@ static hth_err query_bench(query *q, json_t **out)
         goto out;
     }
     uint64_t weights, arena;
-    hth_program_ledger(p, &weights, &arena);
+    const hth_program *works = hth_slice_program(q->ms, p);
+    hth_program_ledger(works, &weights, &arena);
     qsort(ms, (size_t)n, sizeof *ms, compare_double);
     double p50 = ms[n / 2], p99 = ms[(int)((double)(n - 1) * 0.99)];
     *out = json_pack(
-        "{s:s, s:i, s:f, s:f, s:f, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:i, s:i, s:s}", "model",
+        "{s:s, s:i, s:f, s:f, s:f, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:i, s:i, s:s, s:i}", "model",
         m->name, "batch", (int)batch, "p50_ms", p50, "p99_ms", p99, "samples_per_second",
         batch * 1e3 / p50, "peak_bytes", (json_int_t)(weights + arena), "weight_bytes",
         (json_int_t)weights, "arena_bytes", (json_int_t)arena, "live_peak_bytes",
-        (json_int_t)p->plan->live_peak_bytes, "budget_bytes", (json_int_t)p->budget, "plan_ms",
-        p->plan->plan_ms, "predicted_ms", p->plan->predicted_us / 1e3, "runs", n, "threads",
-        q->ms->site->device->props.n_threads, "device", q->ms->site->device->props.name);
+        (json_int_t)works->plan->live_peak_bytes, "budget_bytes", (json_int_t)p->budget, "plan_ms",
+        works->plan->plan_ms, "predicted_ms", works->plan->predicted_us / 1e3, "runs", n, "threads",
+        q->ms->site->device->props.n_threads, "device", q->ms->site->device->props.name, "slice",
+        (int)p->slice);
 out:
     query_program_done(q, p);
     tensors_free(outputs, n_outputs);
