@@ -53,6 +53,9 @@ class Encoder(nn.Module):
         self.place = nn.Parameter(torch.randn(1, 128, 768) * 0.02)
         layer = nn.TransformerEncoderLayer(768, 12, 3072, 0.0, 'gelu', batch_first=True)
         self.layers = nn.TransformerEncoder(layer, 12, enable_nested_tensor=False)
+        for p in self.layers.parameters():  # the constructor makes 12 copies of one layer
+            if p.dim() > 1:
+                nn.init.xavier_uniform_(p)
 
     def forward(self, x):
         return self.layers(self.token(x) + self.place)
