@@ -30,7 +30,9 @@ typedef struct concat_job {
 
 static void concat_move(bool split, char *whole, char *part, size_t bytes)
 {
-    memcpy(split ? part : whole, split ? whole : part, bytes);
+    if (bytes > 0) { // an empty part may have no address
+        memcpy(split ? part : whole, split ? whole : part, bytes);
+    }
 }
 
 // Channels one by one, at positions [begin, end); the last channel of the destination zeroes the
