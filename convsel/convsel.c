@@ -17,6 +17,8 @@
 
 #define CACHE_VALUE 4096
 #define KEY_TEXT    4096
+#define AGAIN       2   // more rounds over ..
+#define CLOSE       1.6 // .. the choices within this of the best
 
 typedef struct text {
     char at[KEY_TEXT];
@@ -173,6 +175,26 @@ static int convsel_recall(const hth_timing_cache *cache, const char *key, hth_ch
     return n;
 }
 
+// Measures the choices that may be the fastest again, in turn: what disturbs the machine for a
+// while only ever adds, and it rarely comes back to the same choice, so each keeps the least of its
+// times.
+static hth_err convsel_again(hth_bench *b, hth_choice *list, int n)
+{
+    double best = INFINITY;
+    for (int i = 0; i < n; i++) {
+        best = fmin(best, list[i].time_us);
+    }
+    for (int i = 0; i < n; i++) {
+        if (list[i].time_us <= CLOSE * best) {
+            hth_choice c = list[i];
+            HTH_TRY(hth_bench_time(b, &c));
+            list[i].time_us = fmin(list[i].time_us, c.time_us);
+            best = fmin(best, c.time_us);
+        }
+    }
+    return HTH_OK;
+}
+
 // Measures in place; a choice that cannot be run (out of memory, refused after all) is dropped.
 static hth_err convsel_run(hth_device *d, const hth_graph *g, const hth_node *n, hth_choice *list,
                            int *count)
@@ -193,9 +215,13 @@ static hth_err convsel_run(hth_device *d, const hth_graph *g, const hth_node *n,
             err = one;
         }
     }
-    hth_bench_close(b);
     *count = kept;
-    return kept > 0 ? HTH_OK : err;
+    err = kept > 0 ? HTH_OK : err;
+    for (int round = 0; err == HTH_OK && kept > 1 && round < AGAIN; round++) {
+        err = convsel_again(b, list, kept);
+    }
+    hth_bench_close(b);
+    return err;
 }
 
 hth_err hth_convsel_measure(hth_device *d, const hth_graph *g, const hth_node *n,
