@@ -141,6 +141,17 @@ hth_err hth_infer_rnn(hth_infer *c);
 hth_err hth_infer_resize(hth_infer *c);
 hth_err hth_infer_grid_sample(hth_infer *c);
 hth_err hth_infer_rotary(hth_infer *c);
+// infer_train.c: operators of a training step
+hth_err hth_infer_attr_shape(hth_infer *c);
+hth_err hth_infer_conv_grad_filter(hth_infer *c);
+hth_err hth_infer_max_pool_train(hth_infer *c);
+hth_err hth_infer_batch_norm_train(hth_infer *c);
+hth_err hth_infer_norm_grad(hth_infer *c);
+hth_err hth_infer_first_of_two(hth_infer *c);
+hth_err hth_infer_xent(hth_infer *c);
+hth_err hth_infer_mse(hth_infer *c);
+hth_err hth_infer_clip_scale(hth_infer *c);
+hth_err hth_infer_step(hth_infer *c);
 
 // hth_infer_shape_range gives Shape's start and end, clamped: elements [*from, *to) of the
 // dimensions.

@@ -234,7 +234,7 @@ hth_err onnx_load_branch(onnx_load *ld, onnx_scope *s, const onnx_graph *graph)
 // The whole model.
 
 static hth_err load_initializer(onnx_load *ld, onnx_scope *s, const ProtobufCBinaryData *p,
-                                hth_const *c)
+                                hth_const *c, int number)
 {
     hth_onnx_head head;
     int value;
@@ -253,8 +253,10 @@ static hth_err load_initializer(onnx_load *ld, onnx_scope *s, const ProtobufCBin
     hth_free(name);
     if (err != HTH_OK) {
         hth_const_rele(c);
+        return err;
     }
-    return err;
+    ld->g->values[value].initializer = number + 1;
+    return HTH_OK;
 }
 
 static hth_err load_initializers(onnx_load *ld, onnx_scope *s, hth_const *const *tensors, int n)
@@ -268,7 +270,7 @@ static hth_err load_initializers(onnx_load *ld, onnx_scope *s, hth_const *const 
                         graph->n_initializer, n);
     }
     for (int i = 0; i < n; i++) {
-        HTH_TRY(load_initializer(ld, s, &graph->initializer[i], tensors[i]));
+        HTH_TRY(load_initializer(ld, s, &graph->initializer[i], tensors[i], i));
     }
     return HTH_OK;
 }

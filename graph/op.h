@@ -166,10 +166,39 @@
 //   ScaleShift:    y = x * scale[c] + shift[c] along axis 1
 //   FusedAttention: softmax(scale * Q K^T + mask) V. inputs Q [.., T, D], K [.., S, D], V [.., S, E], mask?
 //                  (broadcastable to [.., T, S]); attributes scale (float), heads etc. as pass_attention.c documents
+// Operators of a training step, made by autodiff (docs/design/autodiff.md describes each one). `shape`
+// is an attribute: the result's dimensions, where the inputs do not say them.
+#define HTH_TRAIN_OPS(X) \
+    X(CONV_GRAD_DATA, "ConvGradData", 2, 2, 1, 1) \
+    X(CONV_GRAD_FILTER, "ConvGradFilter", 2, 2, 1, 2) \
+    X(MAX_POOL_TRAIN, "MaxPoolTrain", 1, 1, 2, 2) \
+    X(MAX_POOL_GRAD, "MaxPoolGrad", 2, 2, 1, 1) \
+    X(AVERAGE_POOL_GRAD, "AveragePoolGrad", 1, 1, 1, 1) \
+    X(BATCH_NORM_TRAIN, "BatchNormTrain", 5, 5, 3, 5) \
+    X(BATCH_NORM_GRAD, "BatchNormGrad", 5, 6, 1, 3) \
+    X(LAYER_NORM_GRAD, "LayerNormGrad", 5, 5, 1, 3) \
+    X(GROUP_NORM_GRAD, "GroupNormGrad", 3, 3, 1, 3) \
+    X(LRN_GRAD, "LrnGrad", 2, 2, 1, 1) \
+    X(RELU_GRAD, "ReluGrad", 2, 2, 1, 1) \
+    X(ELEMENT_GRAD, "ElementGrad", 2, 2, 1, 1) \
+    X(SOFTMAX_GRAD, "SoftmaxGrad", 2, 2, 1, 1) \
+    X(LOG_SOFTMAX_GRAD, "LogSoftmaxGrad", 2, 2, 1, 1) \
+    X(SOFTMAX_XENT, "SoftmaxXent", 2, 2, 1, 1) \
+    X(SOFTMAX_XENT_GRAD, "SoftmaxXentGrad", 2, 2, 1, 1) \
+    X(MSE, "Mse", 2, 2, 1, 1) \
+    X(MSE_GRAD, "MseGrad", 2, 2, 1, 1) \
+    X(DROPOUT_TRAIN, "DropoutTrain", 2, 2, 1, 1) \
+    X(RESIZE_GRAD, "ResizeGrad", 1, 4, 1, 1) \
+    X(GATHER_GRAD, "GatherGrad", 2, 2, 1, 1) \
+    X(SLICE_GRAD, "SliceGrad", 1, 1, 1, 1) \
+    X(CLIP_SCALE, "ClipScale", 2, 32768, 1, 1) \
+    X(SGD_STEP, "SgdStep", 4, 5, 1, 2) \
+    X(ADAM_STEP, "AdamStep", 5, 6, 3, 3)
 #define HTH_OWN_OPS(X) \
     X(REORDER, "Reorder", 1, 1, 1, 1) \
     X(SCALE_SHIFT, "ScaleShift", 3, 3, 1, 1) \
-    X(FUSED_ATTENTION, "FusedAttention", 3, 4, 1, 1)
+    X(FUSED_ATTENTION, "FusedAttention", 3, 4, 1, 1) \
+    HTH_TRAIN_OPS(X)
 // clang-format on
 
 typedef enum hth_op {

@@ -30,7 +30,7 @@ static const ref_row ref_table[HTH_N_OPS] = {
 
 // Convolution, pooling, normalisation, products, recurrent, attention, selection by score.
 #define REF_NN_ROW(op, kernel, flags) [HTH_OP_##op] = {kernel, flags},
-    REF_NN_ROWS(REF_NN_ROW)
+    REF_NN_ROWS(REF_NN_ROW) REF_TRAIN_ROWS(REF_NN_ROW)
 #undef REF_NN_ROW
 
         // Element-wise, reductions, data movement.

@@ -15,39 +15,16 @@
 
 #define CONV_TILE 128 // output positions gathered at once
 
-// Position p of a (d, h, w) grid.
-static void conv_position(const int64_t size[3], int64_t p, int64_t at[3])
-{
-    at[2] = p % size[2];
-    at[1] = p / size[2] % size[1];
-    at[0] = p / size[2] / size[1];
-}
-
-// Index in grid `to` that tap `tap` of position `at` touches, -1 outside.
-static int64_t conv_touch(const ref_window *w, const int64_t to[3], const int64_t at[3],
-                          const int64_t tap[3])
-{
-    int64_t index = 0;
-    for (int i = 0; i < 3; i++) {
-        int64_t x = at[i] * w->stride[i] - w->pad[i] + tap[i] * w->dilation[i];
-        if (x < 0 || x >= to[i]) {
-            return -1;
-        }
-        index = index * to[i] + x;
-    }
-    return index;
-}
-
 // index[tap * count + p] of `count` positions from `first` of grid `from`, in grid `to`.
 static void conv_indices(const ref_window *w, const int64_t from[3], const int64_t to[3],
                          int64_t first, int64_t count, int64_t *index)
 {
     for (int64_t p = 0; p < count; p++) {
         int64_t at[3], tap[3];
-        conv_position(from, first + p, at);
+        ref_window_position(from, first + p, at);
         for (int64_t t = 0; t < w->n_taps; t++) {
-            conv_position(w->k, t, tap);
-            index[t * count + p] = conv_touch(w, to, at, tap);
+            ref_window_position(w->k, t, tap);
+            index[t * count + p] = ref_window_touch(w, to, at, tap);
         }
     }
 }

@@ -50,10 +50,39 @@
     X(DET, ref_det, 0) \
     X(DROPOUT, ref_dropout, 0) \
     X(REORDER, ref_reorder, LAYOUT)
+
+// The operators of a training step.
+#define REF_TRAIN_ROWS(X) \
+    X(CONV_GRAD_DATA, ref_conv_grad_data, 0) \
+    X(CONV_GRAD_FILTER, ref_conv_grad_filter, 0) \
+    X(MAX_POOL_TRAIN, ref_max_pool_train, 0) \
+    X(MAX_POOL_GRAD, ref_max_pool_grad, 0) \
+    X(AVERAGE_POOL_GRAD, ref_average_pool_grad, 0) \
+    X(BATCH_NORM_TRAIN, ref_batch_norm_train, 0) \
+    X(BATCH_NORM_GRAD, ref_batch_norm_grad, 0) \
+    X(LAYER_NORM_GRAD, ref_layer_norm_grad, 0) \
+    X(GROUP_NORM_GRAD, ref_group_norm_grad, 0) \
+    X(LRN_GRAD, ref_lrn_grad, 0) \
+    X(RELU_GRAD, ref_relu_grad, 0) \
+    X(ELEMENT_GRAD, ref_element_grad, 0) \
+    X(SOFTMAX_GRAD, ref_softmax_grad, 0) \
+    X(LOG_SOFTMAX_GRAD, ref_softmax_grad, 0) \
+    X(SOFTMAX_XENT, ref_softmax_xent, 0) \
+    X(SOFTMAX_XENT_GRAD, ref_softmax_xent, 0) \
+    X(MSE, ref_mse, 0) \
+    X(MSE_GRAD, ref_mse, 0) \
+    X(DROPOUT_TRAIN, ref_dropout_train, 0) \
+    X(RESIZE_GRAD, ref_resize_grad, 0) \
+    X(GATHER_GRAD, ref_gather_grad, 0) \
+    X(SLICE_GRAD, ref_slice_grad, 0) \
+    X(CLIP_SCALE, ref_clip_scale, 0) \
+    X(SGD_STEP, ref_sgd_step, 0) \
+    X(ADAM_STEP, ref_adam_step, 0)
 // clang-format on
 
 #define REF_NN_DECLARE(op, kernel, flags) REF_KERNEL(kernel);
 REF_NN_ROWS(REF_NN_DECLARE)
+REF_TRAIN_ROWS(REF_NN_DECLARE)
 #undef REF_NN_DECLARE
 
 #endif

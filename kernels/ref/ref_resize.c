@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// kernels/ref/ref_resize.c - Resize and Upsample.
+// kernels/ref/ref_resize.c - Resize and Upsample, and their gradient.
 //
 // Interpolation is separable: for every axis that changes, a table says which input positions each
 // output position reads, with what weights; the axes are applied one after the other. Nearest is a
@@ -221,10 +221,47 @@ static hth_err resize_run(ref_mem *m, const resize *r, const hth_tensor *x, hth_
     return HTH_OK;
 }
 
-static hth_err resize_body(ref_mem *m, const hth_node *n, const hth_tensor *in, hth_tensor *out)
+// The transpose of resize_axis: each input position collects what it gave.
+static void resize_axis_back(const resize_table *t, const double *dy, int64_t outer, int64_t inner,
+                             double *dx)
+{
+    for (int64_t row = 0; row < outer * t->n_out; row++) {
+        int64_t o = row % t->n_out;
+        for (int64_t k = 0; k < t->taps && !t->outside[o]; k++) {
+            double *to = dx + (row / t->n_out * t->n_in + t->index[o * t->taps + k]) * inner;
+            double w = t->weight[o * t->taps + k];
+            for (int64_t i = 0; i < inner; i++) {
+                to[i] += w * dy[row * inner + i];
+            }
+        }
+    }
+}
+
+static hth_err resize_back(ref_mem *m, const resize *r, const hth_tensor *dy, hth_tensor *dx)
+{
+    hth_shape s = dy->shape;
+    double *data, *next;
+    HTH_TRY(ref_wide(m, dy, &data));
+    for (int a = s.rank - 1; a >= 0; a--) {
+        int64_t n_in = dx->shape.dim[a], n_out = s.dim[a];
+        resize_table t = {0};
+        if (n_in == n_out && r->scale[a] == 1 && r->roi[0][a] == 0 && r->roi[1][a] == 1) {
+            continue;
+        }
+        HTH_TRY(resize_table_make(m, r, a, n_in, n_out, &t));
+        s.dim[a] = n_in;
+        HTH_TRY(REF_TAKE(m, hth_shape_elements(&s), &next));
+        resize_axis_back(&t, data, ref_span(&s, 0, a), ref_span(&s, a + 1, s.rank), next);
+        data = next;
+    }
+    ref_round(data, dx);
+    return HTH_OK;
+}
+
+static hth_err resize_read(const hth_node *n, const hth_shape *x, const hth_tensor *in, resize *out)
 {
     bool upsample = n->op == HTH_OP_UPSAMPLE;
-    resize r = {
+    *out = (resize){
         .node = n,
         .mode = hth_node_str(n, "mode", "nearest"),
         .coordinates = upsample ? "asymmetric"
@@ -235,12 +272,20 @@ static hth_err resize_body(ref_mem *m, const hth_node *n, const hth_tensor *in, 
         .cubic_a = hth_node_float(n, "cubic_coeff_a", -0.75f),
         .extrapolation = hth_node_float(n, "extrapolation_value", 0),
     };
+    return resize_scales(out, x, upsample ? NULL : ref_in(n, in, 1),
+                         ref_in(n, in, upsample ? 1 : 2), upsample ? NULL : ref_in(n, in, 3));
+}
+
+static hth_err resize_body(ref_mem *m, const hth_node *n, const hth_tensor *in, hth_tensor *out)
+{
+    bool back = n->op == HTH_OP_RESIZE_GRAD; // scales and sizes are the forward operator's
+    resize r;
     if (in[0].shape.rank != out[0].shape.rank) {
         return hth_fail(HTH_EINVAL, "the ranks of input and output differ");
     }
-    HTH_TRY(resize_scales(&r, &in[0].shape, upsample ? NULL : ref_in(n, in, 1),
-                          ref_in(n, in, upsample ? 1 : 2), upsample ? NULL : ref_in(n, in, 3)));
-    return resize_run(m, &r, &in[0], &out[0]);
+    HTH_TRY(resize_read(n, back ? &out[0].shape : &in[0].shape, in, &r));
+    return back ? resize_back(m, &r, &in[0], &out[0]) : resize_run(m, &r, &in[0], &out[0]);
 }
 
 REF_OP(ref_resize, resize_body)
+REF_OP(ref_resize_grad, resize_body)

@@ -95,3 +95,24 @@ hth_err ref_window_init(ref_window *w, const hth_node *n, const hth_shape *in, c
     HTH_TRY(window_attr(n, "dilations", 1, nsp, w->dilation));
     return window_pads(w, n, nsp);
 }
+
+void ref_window_position(const int64_t size[3], int64_t p, int64_t at[3])
+{
+    at[2] = p % size[2];
+    at[1] = p / size[2] % size[1];
+    at[0] = p / size[2] / size[1];
+}
+
+int64_t ref_window_touch(const ref_window *w, const int64_t to[3], const int64_t at[3],
+                         const int64_t tap[3])
+{
+    int64_t index = 0;
+    for (int i = 0; i < 3; i++) {
+        int64_t x = at[i] * w->stride[i] - w->pad[i] + tap[i] * w->dilation[i];
+        if (x < 0 || x >= to[i]) {
+            return -1;
+        }
+        index = index * to[i] + x;
+    }
+    return index;
+}

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+// graph/infer_train.c - the operators of a training step.
+//
+// Only autodiff writes them, from nodes whose shapes are known; the rules keep kernels from reading
+// outside of their tensors whatever a pass did in between.
+#include "graph/infer.h"
+
+// Gradients whose size the inputs do not say: attribute `shape`.
+hth_err hth_infer_attr_shape(hth_infer *c)
+{
+    int64_t dim[HTH_MAX_RANK];
+    hth_shape s = {0};
+    int count;
+    HTH_TRY(hth_infer_attr(c, "shape", dim, HTH_MAX_RANK, &count));
+    if (count < 0) {
+        return hth_infer_fail(c, HTH_EINVAL, "attribute 'shape' is missing");
+    }
+    for (int i = 0; i < count; i++) {
+        HTH_TRY(hth_infer_push(c, &s, dim[i]));
+    }
+    return hth_infer_out(c, 0, hth_infer_dtype(c, 0), &s);
+}
+
+// x [N, C, ..], dy [N, M, ..] -> dw [M, C / group, kernel_shape..], db [M]
+hth_err hth_infer_conv_grad_filter(hth_infer *c)
+{
+    int64_t kernel[HTH_MAX_RANK], group = hth_node_int(c->n, "group", 1);
+    int count;
+    const hth_shape *x = hth_infer_shape(c, 0), *dy = hth_infer_shape(c, 1);
+    HTH_TRY(hth_infer_rank(c, 0, 3, HTH_MAX_RANK));
+    HTH_TRY(hth_infer_attr(c, "kernel_shape", kernel, HTH_MAX_RANK - 2, &count));
+    if (x->rank != dy->rank || x->dim[0] != dy->dim[0] || count != x->rank - 2 || group < 1 ||
+        x->dim[1] % group != 0 || dy->dim[1] % group != 0) {
+        return hth_infer_disagree(c, "X", 0, "dY", 1);
+    }
+    hth_shape s = {.rank = x->rank, .dim = {dy->dim[1], x->dim[1] / group}};
+    for (int i = 0; i < count; i++) {
+        s.dim[i + 2] = kernel[i];
+    }
+    HTH_TRY(hth_infer_out(c, 0, hth_infer_dtype(c, 0), &s));
+    return hth_infer_out(c, 1, hth_infer_dtype(c, 0), &(hth_shape){1, {dy->dim[1]}});
+}
+
+hth_err hth_infer_max_pool_train(hth_infer *c)
+{
+    int64_t kernel[HTH_MAX_RANK], taps = 1;
+    int count;
+    HTH_TRY(hth_infer_pool(c));
+    HTH_TRY(hth_infer_attr(c, "kernel_shape", kernel, HTH_MAX_RANK - 2, &count));
+    for (int i = 0; i < count; i++) {
+        if (hth_dim_mul(taps, kernel[i], &taps) || taps > UINT8_MAX) {
+            return hth_infer_fail(c, HTH_ENOTSUP, "its window has more than 255 positions");
+        }
+    }
+    const hth_shape s = c->g->values[c->n->outputs[0]].shape;
+    return hth_infer_out(c, 1, HTH_DT_U8, &s);
+}
+
+hth_err hth_infer_batch_norm_train(hth_infer *c)
+{
+    HTH_TRY(hth_infer_channels(c));
+    for (int i = 1; i < 5; i++) {
+        if (!hth_shape_equal(hth_infer_shape(c, i), hth_infer_shape(c, 1))) {
+            return hth_infer_disagree(c, "scale", 1, "a parameter per channel", i);
+        }
+        HTH_TRY(hth_infer_out(c, i, hth_infer_dtype(c, i), hth_infer_shape(c, i)));
+    }
+    return HTH_OK;
+}
+
+hth_err hth_infer_first_of_two(hth_infer *c)
+{
+    if (!hth_shape_equal(hth_infer_shape(c, 0), hth_infer_shape(c, 1))) {
+        return hth_infer_disagree(c, "dY", 0, "Y", 1);
+    }
+    return hth_infer_same(c);
+}
+
+// dy, x, scale, .. -> dx, dscale, dbias
+hth_err hth_infer_norm_grad(hth_infer *c)
+{
+    HTH_TRY(hth_infer_first_of_two(c));
+    HTH_TRY(hth_infer_out(c, 1, hth_infer_dtype(c, 2), hth_infer_shape(c, 2)));
+    return hth_infer_out(c, 2, hth_infer_dtype(c, 2), hth_infer_shape(c, 2));
+}
+
+// A loss is a scalar; its gradient is like what it compares.
+static hth_err loss_or_grad(hth_infer *c, bool grad)
+{
+    return grad ? hth_infer_same(c)
+                : hth_infer_out(c, 0, hth_infer_dtype(c, 0), &(hth_shape){.rank = 0});
+}
+
+// logits [N, C, ..], labels [N, ..]
+hth_err hth_infer_xent(hth_infer *c)
+{
+    HTH_TRY(hth_infer_rank(c, 0, 2, HTH_MAX_RANK));
+    const hth_shape *x = hth_infer_shape(c, 0), *labels = hth_infer_shape(c, 1);
+    bool agree = labels->rank == x->rank - 1;
+    for (int i = 0; agree && i < labels->rank; i++) {
+        agree = labels->dim[i] == x->dim[i == 0 ? 0 : i + 1];
+    }
+    if (!agree) {
+        return hth_infer_disagree(c, "logits", 0, "labels", 1);
+    }
+    if (hth_infer_dtype(c, 1) != HTH_DT_I64 && hth_infer_dtype(c, 1) != HTH_DT_I32) {
+        return hth_infer_fail(c, HTH_EINVAL, "labels are %s, expected INT64 or INT32",
+                              hth_dtype_name(hth_infer_dtype(c, 1)));
+    }
+    return loss_or_grad(c, c->n->op == HTH_OP_SOFTMAX_XENT_GRAD);
+}
+
+hth_err hth_infer_mse(hth_infer *c)
+{
+    HTH_TRY(hth_infer_same_dtype(c, 0, 1));
+    if (!hth_shape_equal(hth_infer_shape(c, 0), hth_infer_shape(c, 1))) {
+        return hth_infer_disagree(c, "output", 0, "target", 1);
+    }
+    return loss_or_grad(c, c->n->op == HTH_OP_MSE_GRAD);
+}
+
+hth_err hth_infer_clip_scale(hth_infer *c)
+{
+    return hth_infer_out(c, 0, HTH_DT_F32, &(hth_shape){1, {1}});
+}
+
+// param, grad, state.. -> param', state'..
+hth_err hth_infer_step(hth_infer *c)
+{
+    if (!hth_shape_equal(hth_infer_shape(c, 0), hth_infer_shape(c, 1))) {
+        return hth_infer_disagree(c, "parameter", 0, "gradient", 1);
+    }
+    for (int i = 0; i < c->n->n_outputs; i++) {
+        HTH_TRY(hth_infer_out(c, i, hth_infer_dtype(c, 0), hth_infer_shape(c, 0)));
+    }
+    return HTH_OK;
+}
