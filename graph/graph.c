@@ -142,6 +142,7 @@ hth_err hth_graph_clone(const hth_graph *g, hth_graph **out)
         w->layout = v->layout;
         w->constant = v->constant != NULL ? hth_const_hold(v->constant) : NULL;
         w->producer = v->producer;
+        w->initializer = v->initializer;
         w->is_input = v->is_input;
         w->is_output = v->is_output;
     }

@@ -6,6 +6,17 @@
 #include <ctype.h>
 #include <string.h>
 
+static void swap_last(hth_shape *s, bool swap)
+{
+    if (swap) {
+        int64_t rows = s->dim[s->rank - 2];
+        s->dim[s->rank - 2] = s->dim[s->rank - 1];
+        s->dim[s->rank - 1] = rows;
+    }
+}
+
+// MatMul as ONNX has it, and with our attributes transA and transB: the operand's last two
+// dimensions change places (autodiff; vectors are left alone).
 hth_err hth_infer_matmul(hth_infer *c)
 {
     hth_shape a = *hth_infer_shape(c, 0), b = *hth_infer_shape(c, 1), s;
@@ -16,6 +27,8 @@ hth_err hth_infer_matmul(hth_infer *c)
     HTH_TRY(hth_infer_same_dtype(c, 0, 1));
     a = row ? (hth_shape){2, {1, a.dim[0]}} : a;
     b = column ? (hth_shape){2, {b.dim[0], 1}} : b;
+    swap_last(&a, !row && hth_node_int(c->n, "transA", 0) != 0);
+    swap_last(&b, !column && hth_node_int(c->n, "transB", 0) != 0);
     int64_t m = a.dim[a.rank - 2], k = a.dim[a.rank - 1], n = b.dim[b.rank - 1];
     if (k != b.dim[b.rank - 2]) {
         return hth_infer_disagree(c, "A", 0, "B", 1);
@@ -34,12 +47,31 @@ hth_err hth_infer_matmul(hth_infer *c)
     return hth_infer_out(c, 0, hth_infer_dtype(c, 0), &s);
 }
 
+// All dimensions but the last as rows.
+static hth_err flatten(const hth_infer *c, int i, hth_shape *out)
+{
+    const hth_shape *s = hth_infer_shape(c, i);
+    *out = (hth_shape){2, {1, s->dim[s->rank - 1]}};
+    for (int d = 0; d < s->rank - 1; d++) {
+        if (hth_dim_mul(out->dim[0], s->dim[d], &out->dim[0])) {
+            return hth_infer_overflow(c);
+        }
+    }
+    return HTH_OK;
+}
+
+// Gemm as ONNX has it, and with our attribute flatten: all dimensions of A and B but the last are
+// rows (autodiff).
 hth_err hth_infer_gemm(hth_infer *c)
 {
-    HTH_TRY(hth_infer_rank(c, 0, 2, 2));
-    HTH_TRY(hth_infer_rank(c, 1, 2, 2));
+    int most = hth_node_int(c->n, "flatten", 0) != 0 ? HTH_MAX_RANK : 2;
+    hth_shape first, second;
+    HTH_TRY(hth_infer_rank(c, 0, 2, most));
+    HTH_TRY(hth_infer_rank(c, 1, 2, most));
     HTH_TRY(hth_infer_same_dtype(c, 0, 1));
-    const hth_shape *a = hth_infer_shape(c, 0), *b = hth_infer_shape(c, 1);
+    HTH_TRY(flatten(c, 0, &first));
+    HTH_TRY(flatten(c, 1, &second));
+    const hth_shape *a = &first, *b = &second;
     int ta = hth_node_int(c->n, "transA", 0) != 0, tb = hth_node_int(c->n, "transB", 0) != 0;
     hth_shape s = {2, {a->dim[ta], b->dim[!tb]}}, joined;
     if (a->dim[!ta] != b->dim[tb]) {

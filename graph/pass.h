@@ -17,6 +17,8 @@ hth_err hth_pass_fold_norm(hth_graph *g);
 // hth_pass_pattern recognises what exporters decompose: Gelu (erf and tanh forms), Silu, HardSwish,
 // LayerNorm, GroupNorm, RMSNorm, attention (HTH_OP_ATTENTION), Gemm from MatMul+Add.
 hth_err hth_pass_pattern(hth_graph *g);
+// hth_pass_elementary is hth_pass_pattern without attention: what it makes has gradients.
+hth_err hth_pass_elementary(hth_graph *g);
 
 // What a device can fuse: true if `post` may follow on node `n` (as it stands, with its post ops so
 // far). `operand` is the value of a binary post op's second operand, -1 for unary.

@@ -115,11 +115,21 @@ static hth_err plain_output(layout_state *st, hth_node *n, int k, int y)
 // not the filter and bias of a convolution, whose axes mean something else.
 static bool moves(const hth_graph *g, const hth_node *n, int k)
 {
-    bool filter = (n->op == HTH_OP_CONV || n->op == HTH_OP_CONV_TRANSPOSE) && (k == 1 || k == 2);
+    bool filter =
+        ((n->op == HTH_OP_CONV || n->op == HTH_OP_CONV_TRANSPOSE) && (k == 1 || k == 2)) ||
+        (n->op == HTH_OP_CONV_GRAD_DATA && k == 1);
     for (int i = 0; i < n->n_post; i++) {
         filter &= n->post[i].input != k;
     }
     return n->inputs[k] >= 0 && g->values[n->inputs[k]].shape.rank >= 3 && !filter;
+}
+
+// writes_layout says that output `k` lies in the node's layout: the first one, but not the gradient
+// of a filter; all parts of a Split; the positions of maxima beside the maxima.
+static bool writes_layout(const hth_node *n, int k)
+{
+    return (k == 0 && n->op != HTH_OP_CONV_GRAD_FILTER) || n->op == HTH_OP_SPLIT ||
+           (k == 1 && n->op == HTH_OP_MAX_POOL_TRAIN);
 }
 
 static hth_err layout_node(layout_state *st, const hth_fuse_oracle *o, hth_node *n)
@@ -140,7 +150,7 @@ static hth_err layout_node(layout_state *st, const hth_fuse_oracle *o, hth_node 
         n->inputs[k] = v;
     }
     for (int k = 0; k < n->n_outputs; k++) {
-        if (n->outputs[k] >= 0 && (k == 0 || n->op == HTH_OP_SPLIT)) {
+        if (n->outputs[k] >= 0 && writes_layout(n, k)) {
             g->values[n->outputs[k]].layout = l;
         }
     }

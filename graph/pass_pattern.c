@@ -201,13 +201,13 @@ static int square_of(const hth_graph *g, int v)
     return square ? n->inputs[0] : -1;
 }
 
-// vector_operand returns the constant f32 [n] operand of `op` node `at`, where n is the last
-// dimension; -1 otherwise.
+// vector_operand returns the constant (or parameter) f32 [n] operand of `op` node `at`, where n is
+// the last dimension; -1 otherwise.
 static int vector_operand(const hth_graph *g, int at, int data)
 {
     int c = at < 0 ? -1 : other_operand(&g->nodes[at], data);
     const hth_shape *s = &g->values[data].shape;
-    return c >= 0 && g->values[c].constant != NULL && g->values[c].shape.rank == 1 &&
+    return c >= 0 && g->values[c].producer < 0 && g->values[c].shape.rank == 1 &&
                    g->values[c].shape.dim[0] == s->dim[s->rank - 1]
                ? c
                : -1;
@@ -289,7 +289,7 @@ static hth_err pattern_node(hth_graph *g, const hth_uses *u, int i)
     }
 }
 
-hth_err hth_pass_pattern(hth_graph *g)
+static hth_err pattern(hth_graph *g, bool attention)
 {
     hth_uses u;
     HTH_TRY(hth_pass_einsum(g));
@@ -298,7 +298,17 @@ hth_err hth_pass_pattern(hth_graph *g)
     for (int i = 0; i < g->n_nodes && err == HTH_OK; i++) {
         err = pattern_node(g, &u, i);
     }
-    err = err == HTH_OK ? hth_pass_attention(g, &u) : err;
+    err = err == HTH_OK && attention ? hth_pass_attention(g, &u) : err;
     hth_uses_close(&u);
     return err == HTH_OK ? hth_graph_compact(g) : err;
+}
+
+hth_err hth_pass_pattern(hth_graph *g)
+{
+    return pattern(g, true);
+}
+
+hth_err hth_pass_elementary(hth_graph *g)
+{
+    return pattern(g, false);
 }

@@ -146,9 +146,20 @@ static hth_err matmul_pack(const hth_kernel *base, const hth_packing *p, const v
     return HTH_OK;
 }
 
+// All dimensions but the last are rows (attribute flatten; a matrix stays as it is).
+static hth_shape matmul_rows(const hth_shape *s)
+{
+    hth_shape m = {2, {1, s->dim[s->rank - 1]}};
+    for (int i = 0; i < s->rank - 1; i++) {
+        m.dim[0] *= s->dim[i];
+    }
+    return m;
+}
+
 static void matmul_describe_gemm(matmul_kernel *k, const hth_graph *g, const hth_node *n)
 {
-    const hth_shape *a = &g->values[n->inputs[0]].shape, *b = &g->values[n->inputs[1]].shape;
+    const hth_shape ma = matmul_rows(&g->values[n->inputs[0]].shape), *a = &ma;
+    const hth_shape mb = matmul_rows(&g->values[n->inputs[1]].shape), *b = &mb;
     bool ta = hth_node_int(n, "transA", 0) != 0, tb = hth_node_int(n, "transB", 0) != 0;
     hth_gemm *x = &k->gemm;
     x->m = (size_t)a->dim[ta];
@@ -177,14 +188,16 @@ static void matmul_batches(matmul_kernel *k, const hth_shape *s, int which)
 static void matmul_describe(matmul_kernel *k, const hth_graph *g, const hth_node *n)
 {
     const hth_shape *a = &g->values[n->inputs[0]].shape, *b = &g->values[n->inputs[1]].shape;
+    bool ta = a->rank > 1 && hth_node_int(n, "transA", 0) != 0;
+    bool tb = b->rank > 1 && hth_node_int(n, "transB", 0) != 0;
     hth_gemm *x = &k->gemm;
-    x->m = a->rank > 1 ? (size_t)a->dim[a->rank - 2] : 1;
-    x->k = (size_t)a->dim[a->rank - 1];
-    x->n = b->rank > 1 ? (size_t)b->dim[b->rank - 1] : 1;
-    x->a_row = x->k;
-    x->a_col = 1;
-    k->b_row = x->n;
-    k->b_col = 1;
+    x->m = a->rank > 1 ? (size_t)a->dim[a->rank - 2 + ta] : 1;
+    x->k = (size_t)a->dim[a->rank - 1 - ta];
+    x->n = b->rank > 1 ? (size_t)b->dim[b->rank - 1 - tb] : 1;
+    x->a_row = ta ? 1 : x->k;
+    x->a_col = ta ? x->m : 1;
+    k->b_row = tb ? 1 : x->n;
+    k->b_col = tb ? x->k : 1;
     k->rank = (a->rank > b->rank ? a->rank : b->rank) - 2;
     k->rank = k->rank < 0 ? 0 : k->rank;
     for (int d = 0; d < k->rank; d++) {
@@ -196,7 +209,7 @@ static void matmul_describe(matmul_kernel *k, const hth_graph *g, const hth_node
     for (int d = 0; d < k->rank; d++) {
         k->batches *= (size_t)k->dim[d];
     }
-    if (of_b == 1) { // one matrix for all: its rows are the rows of one product
+    if (of_b == 1 && !ta) { // one matrix for all: its rows are the rows of one product
         x->m *= k->batches;
         k->batches = 1;
         k->rank = 0;

@@ -5,16 +5,26 @@
 // wrap-around follows from.
 #include "kernels/ref/ref_num.h"
 
-static hth_err gemm_operand(ref_mem *m, const hth_tensor *t, bool turned, double **out)
+// The operand in double; turned: each of its matrices transposed.
+static hth_err gemm_operand(ref_mem *m, const hth_tensor *t, int64_t rows, int64_t cols,
+                            bool turned, double **out)
 {
     double *x;
     HTH_TRY(ref_wide(m, t, &x));
     *out = x;
     if (turned) {
         HTH_TRY(REF_TAKE(m, ref_count(t), out));
-        ref_transpose_f64(x, t->shape.dim[0], t->shape.dim[1], *out);
+        for (int64_t at = 0; at < ref_count(t); at += rows * cols) {
+            ref_transpose_f64(x + at, rows, cols, *out + at);
+        }
     }
     return HTH_OK;
+}
+
+// All dimensions but the last as rows (attribute flatten; a matrix stays as it is).
+static hth_shape gemm_matrix(const hth_shape *s)
+{
+    return (hth_shape){2, {ref_span(s, 0, s->rank - 1), s->dim[s->rank - 1]}};
 }
 
 static hth_err gemm_body(ref_mem *m, const hth_node *n, const hth_tensor *in, hth_tensor *out)
@@ -23,14 +33,19 @@ static hth_err gemm_body(ref_mem *m, const hth_node *n, const hth_tensor *in, ht
     bool ta = hth_node_int(n, "transA", 0) != 0, tb = hth_node_int(n, "transB", 0) != 0;
     double alpha = hth_node_float(n, "alpha", 1), beta = hth_node_float(n, "beta", 1), *a, *b,
            *c = NULL, *y;
-    const hth_shape *sa = &in[0].shape, *sb = &in[1].shape, *sy = &out[0].shape;
+    const hth_shape *sy = &out[0].shape;
+    bool flat = hth_node_int(n, "flatten", 0) != 0;
+    HTH_TRY(ref_need_rank(&in[0], 2));
+    HTH_TRY(ref_need_rank(&in[1], 2));
+    hth_shape ma = flat ? gemm_matrix(&in[0].shape) : in[0].shape;
+    hth_shape mb = flat ? gemm_matrix(&in[1].shape) : in[1].shape, *sa = &ma, *sb = &mb;
     if (sa->rank != 2 || sb->rank != 2 || sy->rank != 2 || sa->dim[!ta] != sb->dim[tb] ||
         sy->dim[0] != sa->dim[ta] || sy->dim[1] != sb->dim[!tb]) {
         return hth_fail(HTH_EINVAL, "node '%s': the matrices' shapes do not agree", n->name);
     }
     int64_t rows = sy->dim[0], cols = sy->dim[1], k = sb->dim[tb];
-    HTH_TRY(gemm_operand(m, &in[0], ta, &a));
-    HTH_TRY(gemm_operand(m, &in[1], tb, &b));
+    HTH_TRY(gemm_operand(m, &in[0], sa->dim[0], sa->dim[1], ta, &a));
+    HTH_TRY(gemm_operand(m, &in[1], sb->dim[0], sb->dim[1], tb, &b));
     HTH_TRY(REF_TAKE(m, rows * cols, &y));
     if (bias) {
         HTH_TRY(ref_expand(m, bias, sy, &c));
@@ -78,6 +93,12 @@ static hth_shape gemm_batch(const hth_shape *s)
     return batch;
 }
 
+// MatMul's own attributes; vectors are left alone.
+static int gemm_turned(const hth_node *n, const char *name, const hth_shape *s)
+{
+    return s->rank > 1 && hth_node_int(n, name, 0) != 0;
+}
+
 static hth_err gemm_matmul_shapes(const hth_node *n, const hth_shape *a, const hth_shape *b,
                                   const hth_tensor *y, gemm_pair *p, hth_shape *batch)
 {
@@ -85,11 +106,12 @@ static hth_err gemm_matmul_shapes(const hth_node *n, const hth_shape *a, const h
     if (a->rank < 1 || b->rank < 1) {
         return hth_fail(HTH_EINVAL, "node '%s': operands must not be scalars", n->name);
     }
-    *p = (gemm_pair){.rows = a->rank > 1 ? a->dim[a->rank - 2] : 1,
-                     .cols = b->rank > 1 ? b->dim[b->rank - 1] : 1,
-                     .k = a->dim[a->rank - 1]};
+    int ta = gemm_turned(n, "transA", a), tb = gemm_turned(n, "transB", b);
+    *p = (gemm_pair){.rows = a->rank > 1 ? a->dim[a->rank - 2 + ta] : 1,
+                     .cols = b->rank > 1 ? b->dim[b->rank - 1 - tb] : 1,
+                     .k = a->dim[a->rank - 1 - ta]};
     HTH_TRY(hth_shape_broadcast(&ba, &bb, batch));
-    if (b->dim[b->rank > 1 ? b->rank - 2 : 0] != p->k ||
+    if (b->dim[b->rank > 1 ? b->rank - 2 + tb : 0] != p->k ||
         hth_shape_elements(batch) * p->rows * p->cols != ref_count(y)) {
         return hth_fail(HTH_EINVAL, "node '%s': the matrices' shapes do not agree", n->name);
     }
@@ -106,13 +128,17 @@ static hth_err gemm_matmul_body(ref_mem *m, const hth_node *n, const hth_tensor 
     double *a = NULL, *b = NULL, *y = NULL;
     uint64_t *ia = NULL, *ib = NULL, *iy = NULL;
     HTH_TRY(gemm_matmul_shapes(n, &in[0].shape, &in[1].shape, &out[0], &p, &batch));
+    bool ta = gemm_turned(n, "transA", &in[0].shape), tb = gemm_turned(n, "transB", &in[1].shape);
     if (ints) {
+        if (ta || tb) {
+            return hth_fail(HTH_ENOTSUP, "node '%s': integers with transA or transB", n->name);
+        }
         HTH_TRY(gemm_load_int(m, &in[0], &ia));
         HTH_TRY(gemm_load_int(m, &in[1], &ib));
         HTH_TRY(REF_TAKE(m, ref_count(&out[0]), &iy));
     } else {
-        HTH_TRY(ref_wide(m, &in[0], &a));
-        HTH_TRY(ref_wide(m, &in[1], &b));
+        HTH_TRY(gemm_operand(m, &in[0], p.k, p.rows, ta, &a));
+        HTH_TRY(gemm_operand(m, &in[1], p.cols, p.k, tb, &b));
         HTH_TRY(REF_TAKE(m, ref_count(&out[0]), &y));
     }
     ref_iter it;

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+// graph/grad_matmul.c - gradients of matrix products.
+//
+// Products with a transposed operand are said by MatMul's and Gemm's attributes transA and transB,
+// so nothing is transposed in memory. The gradient of a matrix that a whole batch was multiplied by
+// is one product over all rows of the batch (Gemm's attribute flatten), not a sum of products.
+#include "graph/grad.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static int product(hth_grad *c, hth_op op, int a, bool ta, int b, bool tb)
+{
+    hth_grad_begin(c, op, (int[]){a, b}, 2, 1);
+    if (ta) {
+        hth_grad_int(c, "transA", 1);
+    }
+    if (tb) {
+        hth_grad_int(c, "transB", 1);
+    }
+    if (op == HTH_OP_GEMM) {
+        hth_grad_int(c, "flatten", 1);
+    }
+    return hth_grad_end(c);
+}
+
+// The operands as matrices: a vector counts as one row (a) or one column (b).
+static int as_matrix(hth_grad *c, int v, bool column)
+{
+    const hth_shape *s = hth_grad_shape(c, v);
+    hth_shape m = {2, {1, s->dim[0]}};
+    if (column) {
+        m = (hth_shape){2, {s->dim[0], 1}};
+    }
+    return s->rank == 1 ? hth_grad_reshape(c, v, &m) : v;
+}
+
+static int matmul_dy(hth_grad *c, const hth_node *n, int a, int b)
+{
+    hth_shape s = *hth_grad_shape(c, n->outputs[0]);
+    int dy = hth_grad_out(c, n, 0);
+    if (hth_grad_shape(c, b)->rank == 1) {
+        s.dim[s.rank++] = 1;
+    }
+    if (hth_grad_shape(c, a)->rank == 1) {
+        s.dim[s.rank] = s.rank > 0 ? s.dim[s.rank - 1] : 1;
+        s.dim[s.rank > 0 ? s.rank - 1 : 0] = 1;
+        s.rank++;
+    }
+    return hth_grad_reshape(c, dy, &s);
+}
+
+void hth_grad_matmul(hth_grad *c, const hth_node *n)
+{
+    bool ta = hth_node_int(n, "transA", 0) != 0, tb = hth_node_int(n, "transB", 0) != 0;
+    int a = n->inputs[0], b = n->inputs[1], v;
+    int dy = matmul_dy(c, n, a, b), am = as_matrix(c, a, false), bm = as_matrix(c, b, true);
+    if (hth_grad_wants(c, n, 0)) {
+        v = ta ? product(c, HTH_OP_MAT_MUL, bm, tb, dy, true)
+               : product(c, HTH_OP_MAT_MUL, dy, false, bm, !tb);
+        v = hth_grad_sum_to(c, v, hth_grad_shape(c, am));
+        hth_grad_give(c, n, 0, hth_grad_reshape(c, v, hth_grad_shape(c, a)));
+    }
+    if (hth_grad_wants(c, n, 1)) {
+        bool one = hth_grad_shape(c, bm)->rank == 2 && !ta &&
+                   hth_grad_shape(c, am)->rank == hth_grad_shape(c, dy)->rank;
+        hth_op op = one ? HTH_OP_GEMM : HTH_OP_MAT_MUL;
+        v = tb ? product(c, op, dy, true, am, ta) : product(c, op, am, !ta, dy, false);
+        v = hth_grad_sum_to(c, v, hth_grad_shape(c, bm));
+        hth_grad_give(c, n, 1, hth_grad_reshape(c, v, hth_grad_shape(c, b)));
+    }
+}
+
+static int gemm(hth_grad *c, const hth_node *n, int a, bool ta, int b, bool tb)
+{
+    hth_grad_begin(c, HTH_OP_GEMM, (int[]){a, b}, 2, 1);
+    hth_grad_float(c, "alpha", hth_node_float(n, "alpha", 1));
+    hth_grad_int(c, "transA", ta);
+    hth_grad_int(c, "transB", tb);
+    return hth_grad_end(c);
+}
+
+void hth_grad_gemm(hth_grad *c, const hth_node *n)
+{
+    bool ta = hth_node_int(n, "transA", 0) != 0, tb = hth_node_int(n, "transB", 0) != 0;
+    int a = n->inputs[0], b = n->inputs[1], dy = hth_grad_out(c, n, 0);
+    float beta = hth_node_float(n, "beta", 1);
+    if (hth_grad_wants(c, n, 0)) {
+        hth_grad_give(c, n, 0, ta ? gemm(c, n, b, tb, dy, true) : gemm(c, n, dy, false, b, !tb));
+    }
+    if (hth_grad_wants(c, n, 1)) {
+        hth_grad_give(c, n, 1, tb ? gemm(c, n, dy, true, a, ta) : gemm(c, n, a, !ta, dy, false));
+    }
+    if (hth_grad_wants(c, n, 2)) {
+        int v = hth_grad_sum_to(c, dy, hth_grad_shape(c, n->inputs[2]));
+        v = beta == 1 ? v : hth_grad_2(c, HTH_OP_MUL, v, hth_grad_scalar(c, beta));
+        hth_grad_give(c, n, 2, v);
+    }
+}
+
+// An equation "ab,bc->ac" in parts: terms[0 .. n - 1], and the result's.
+typedef struct equation {
+    char text[128];
+    const char *term[8], *out;
+    int n;
+} equation;
+
+// Splits the equation; false unless it says its result and no term names a letter twice.
+static bool equation_read(const hth_node *n, equation *e)
+{
+    char all[128], *save = NULL, *arrow;
+    size_t len = 0;
+    for (const char *p = hth_node_str(n, "equation", ""); *p != '\0' && len < 127; p++) {
+        if (*p != ' ') {
+            all[len++] = *p;
+        }
+    }
+    all[len] = '\0';
+    memcpy(e->text, all, sizeof all);
+    arrow = strstr(e->text, "->");
+    if (arrow == NULL || strchr(e->text, '.') != NULL || n->n_inputs > 8) {
+        return false;
+    }
+    *arrow = '\0';
+    e->out = arrow + 2;
+    e->n = 0;
+    for (char *t = strtok_r(e->text, ",", &save); t != NULL && e->n < 8;
+         t = strtok_r(NULL, ",", &save)) {
+        e->term[e->n++] = t;
+        for (const char *p = t; *p != '\0'; p++) {
+            if (strchr(p + 1, *p) != NULL) {
+                return false;
+            }
+        }
+    }
+    return e->n == n->n_inputs;
+}
+
+// The gradient of operand k: the result's gradient and the other operands give its letters.
+static void einsum_give(hth_grad *c, const hth_node *n, const equation *e, int k)
+{
+    char text[160];
+    int in[8] = {hth_grad_out(c, n, 0)}, n_in = 1;
+    size_t at = (size_t)snprintf(text, sizeof text, "%s", e->out);
+    for (int i = 0; i < e->n; i++) {
+        if (i != k) {
+            in[n_in++] = n->inputs[i];
+            at += (size_t)snprintf(text + at, sizeof text - at, ",%s", e->term[i]);
+        }
+    }
+    for (const char *p = e->term[k]; *p != '\0'; p++) {
+        if (strchr(text, *p) == NULL) {
+            hth_grad_fail(c, "it sums one operand alone, which has no gradient");
+            return;
+        }
+    }
+    snprintf(text + at, sizeof text - at, "->%s", e->term[k]);
+    hth_grad_begin(c, HTH_OP_EINSUM, in, n_in, 1);
+    hth_grad_str(c, "equation", text);
+    hth_grad_give(c, n, k, hth_grad_end(c));
+}
+
+void hth_grad_einsum(hth_grad *c, const hth_node *n)
+{
+    equation e;
+    if (!equation_read(n, &e)) {
+        hth_grad_fail(c, "an equation of this form has no gradient");
+        return;
+    }
+    for (int k = 0; k < e.n; k++) {
+        if (hth_grad_wants(c, n, k)) {
+            einsum_give(c, n, &e, k);
+        }
+    }
+}
