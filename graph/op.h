@@ -192,7 +192,7 @@
     X(GATHER_GRAD, "GatherGrad", 2, 2, 1, 1) \
     X(SLICE_GRAD, "SliceGrad", 1, 1, 1, 1) \
     X(CLIP_SCALE, "ClipScale", 2, 32768, 1, 1) \
-    X(SGD_STEP, "SgdStep", 4, 5, 1, 2) \
+    X(SGD_STEP, "SgdStep", 2, 5, 1, 2) \
     X(ADAM_STEP, "AdamStep", 5, 6, 3, 3)
 #define HTH_OWN_OPS(X) \
     X(REORDER, "Reorder", 1, 1, 1, 1) \

@@ -1,0 +1,529 @@
+// SPDX-License-Identifier: Apache-2.0
+// tests/train_grad_test.c - the gradient of every operator against central differences in double.
+//
+// A case is one line: operator, operands, attributes. Every float operand is a parameter of a model
+// of that one node; its output is compared with a target by the mean squared error. The step's
+// graph is made in float32, then turned into double, so that the differences are exact to about
+// 1e-8; the gradient is what one step of plain gradient descent with a rate of 1 takes away.
+//
+//   Op x[2,3] w+[3] i:[2]{0,1} f=[2]{1,2} s={2} - ; name=1,2 name='text' name=0.5
+//   x[..] parameter, values in (-1, 1) away from 0, no two alike; w+[..] positive;
+//   i:[..]{..} constant int64; f=[..]{..} constant float; - absent; >2 the output that is compared
+#include "tests/train_run.h"
+
+#include <math.h>
+#include <stdio.h>
+
+#define MAX_OPERANDS 8
+
+typedef struct grad_case {
+    hth_graph *g;
+    int in[MAX_OPERANDS], n_in, out;
+    uint32_t seed;
+} grad_case;
+
+static float next_value(grad_case *c, bool positive)
+{
+    c->seed = c->seed * 1664525u + 1013904223u;
+    float v = 0.1f + 0.9f * (float)(c->seed >> 8) / 16777216.0f;
+    return positive || (c->seed & 0x80) ? v : -v;
+}
+
+// "[2,3]" at *p; a scalar without.
+static hth_shape read_shape(const char **p)
+{
+    hth_shape s = {0};
+    if (**p == '[') {
+        ++*p;
+        while (**p != ']') {
+            s.dim[s.rank++] = strtoll(*p, (char **)p, 10);
+            *p += **p == ',';
+        }
+        ++*p;
+    }
+    return s;
+}
+
+// "{1,2.5}" at *p.
+static int read_numbers(const char **p, double *out)
+{
+    int n = 0;
+    assert_int_equal(**p, '{');
+    ++*p;
+    while (**p != '}') {
+        out[n++] = strtod(*p, (char **)p);
+        *p += **p == ',';
+    }
+    ++*p;
+    return n;
+}
+
+static int add_constant(grad_case *c, hth_dtype dt, const hth_shape *s, const double *v)
+{
+    int64_t ints[64];
+    float floats[64];
+    hth_const *k;
+    int value, n = (int)hth_shape_elements(s);
+    for (int i = 0; i < n; i++) {
+        ints[i] = (int64_t)v[i];
+        floats[i] = (float)v[i];
+    }
+    const void *data = dt == HTH_DT_I64 ? (const void *)ints : floats;
+    uint8_t bits[64];
+    for (int i = 0; dt == HTH_DT_BOOL && i < n; i++) {
+        bits[i] = v[i] != 0;
+        data = bits;
+    }
+    assert_int_equal(hth_const_new(dt, s, data, &k), HTH_OK);
+    assert_int_equal(hth_graph_add_const(c->g, NULL, k, &value), HTH_OK);
+    return value;
+}
+
+static int add_parameter(grad_case *c, const hth_shape *s, bool positive)
+{
+    float data[1024];
+    hth_const *k;
+    int value;
+    for (int64_t i = 0; i < hth_shape_elements(s); i++) {
+        data[i] = next_value(c, positive);
+    }
+    assert_int_equal(hth_const_new(HTH_DT_F32, s, data, &k), HTH_OK);
+    assert_int_equal(hth_graph_add_const(c->g, NULL, k, &value), HTH_OK);
+    c->g->values[value].initializer = value + 1;
+    return value;
+}
+
+// One operand at *p.
+static int read_operand(grad_case *c, const char **p)
+{
+    double v[64];
+    if (**p == '-') {
+        ++*p;
+        return -1;
+    }
+    ++*p; // its name
+    char kind = **p;
+    *p += kind != '[' && kind != '{';
+    hth_shape s = read_shape(p);
+    if (kind == '[' || kind == '+') {
+        return add_parameter(c, &s, kind == '+');
+    }
+    if (**p == '{') {
+        int n = read_numbers(p, v);
+        assert_int_equal(n, hth_shape_elements(&s));
+    }
+    return add_constant(c,
+                        kind == ':'   ? HTH_DT_I64
+                        : kind == '?' ? HTH_DT_BOOL
+                                      : HTH_DT_F32,
+                        &s, v);
+}
+
+static void read_attribute(hth_node *n, const char **p)
+{
+    char name[64], text[64];
+    int64_t v[16];
+    int count = 0, len = (int)strcspn(*p, "=");
+    snprintf(name, sizeof name, "%.*s", len, *p);
+    *p += len + 1;
+    if (**p == '\'') {
+        len = (int)strcspn(++*p, "'");
+        snprintf(text, sizeof text, "%.*s", len, *p);
+        *p += len + 1;
+        assert_int_equal(hth_node_set_str(n, name, text), HTH_OK);
+        return;
+    }
+    len = (int)strcspn(*p, " ");
+    if (memchr(*p, '.', (size_t)len) != NULL) {
+        assert_int_equal(hth_node_set_float(n, name, strtof(*p, (char **)p)), HTH_OK);
+        return;
+    }
+    bool list = memchr(*p, ',', (size_t)len) != NULL;
+    while (**p != ' ' && **p != '\0') {
+        v[count++] = strtoll(*p, (char **)p, 10);
+        if (**p == ',') {
+            ++*p;
+            list = true;
+        }
+    }
+    assert_int_equal(list ? hth_node_set_ints(n, name, v, count) : hth_node_set_int(n, name, v[0]),
+                     HTH_OK);
+}
+
+static hth_op find_op(const char *name)
+{
+    hth_op op = hth_op_find(name);
+    assert_int_not_equal(op, HTH_OP_NONE);
+    return op;
+}
+
+static void case_read(grad_case *c, const char *line)
+{
+    char op[64];
+    int out[MAX_OPERANDS] = {0}, n_out = 1, which = 0, len = (int)strcspn(line, " "), node;
+    const char *p = line + len;
+    snprintf(op, sizeof op, "%.*s", len, line);
+    assert_int_equal(hth_graph_new(&c->g), HTH_OK);
+    for (; *p == ' '; p += *p == ' ' && p[1] == ' ') {
+        if (*++p == ';' || *p == '\0') {
+            break;
+        }
+        if (*p == '>') { // ">2": three outputs, the last is compared; ">2/3": of three
+            which = (int)strtol(p + 1, (char **)&p, 10);
+            n_out = *p == '/' ? (int)strtol(p + 1, (char **)&p, 10) : which + 1;
+            continue;
+        }
+        c->in[c->n_in++] = read_operand(c, &p);
+    }
+    for (int i = 0; i < n_out; i++) {
+        assert_int_equal(hth_graph_add_value(c->g, NULL, HTH_DT_NONE, &HTH_SHAPE_UNKNOWN, &out[i]),
+                         HTH_OK);
+    }
+    assert_int_equal(
+        hth_graph_add_node(c->g, find_op(op), "node", c->in, c->n_in, out, n_out, &node), HTH_OK);
+    p += *p == ';';
+    while (*p == ' ' && p[1] != '\0') {
+        ++p;
+        read_attribute(&c->g->nodes[node], &p);
+    }
+    assert_int_equal(hth_graph_add_output(c->g, out[which]), HTH_OK);
+}
+
+// Every float32 of the graph becomes float64.
+static void to_double(hth_graph *g)
+{
+    for (int i = 0; i < g->n_values; i++) {
+        g->values[i].dtype = g->values[i].dtype == HTH_DT_F32 ? HTH_DT_F64 : g->values[i].dtype;
+    }
+}
+
+static void check_gradients(train_run *r, const char *line)
+{
+    const double eps = 1e-5;
+    int n_slots = r->t->n_slots;
+    double *grad[MAX_OPERANDS];
+    run_step(r);
+    for (int s = 0; s < n_slots; s++) {
+        hth_tensor *p = run_input(r, r->t->slots[s].input),
+                   *q = run_output(r, r->t->slots[s].output);
+        int64_t n = hth_shape_elements(&p->shape);
+        grad[s] = calloc((size_t)n + 1, sizeof(double));
+        for (int64_t i = 0; i < n; i++) {
+            grad[s][i] = ((double *)p->data)[i] - ((double *)q->data)[i];
+        }
+    }
+    for (int s = 0; s < n_slots; s++) {
+        hth_tensor *p = run_input(r, r->t->slots[s].input);
+        for (int64_t i = 0;
+             i < hth_shape_elements(&p->shape) && r->t->slots[s].kind == HTH_SLOT_PARAM; i++) {
+            double *x = (double *)p->data + i, at = *x;
+            *x = at + eps;
+            double up = run_step(r);
+            *x = at - eps;
+            double down = run_step(r), want = (up - down) / (2 * eps);
+            *x = at;
+            if (!(fabs(grad[s][i] - want) <= 2e-6 * (1 + fabs(want)))) {
+                fail_msg("%s: operand %d, element %d: gradient %.9g, difference %.9g", line, s,
+                         (int)i, grad[s][i], want);
+            }
+        }
+    }
+    for (int s = 0; s < n_slots; s++) {
+        free(grad[s]);
+    }
+}
+
+static void check_case(const char *line)
+{
+    grad_case c = {.seed = 12345};
+    hth_train_graph t;
+    hth_train_options o = {.loss = HTH_LOSS_MSE};
+    case_read(&c, line);
+    int parameters = 0;
+    for (int i = 0; i < c.n_in; i++) {
+        parameters += c.in[i] >= 0 && c.g->values[c.in[i]].initializer > 0;
+    }
+    if (hth_train_build(c.g, NULL, &o, hth_ref_eval, NULL, &t) != HTH_OK) {
+        fail_msg("%s: %s", line, hth_err_detail());
+    }
+    int trained = 0;
+    for (int s = 0; s < t.n_slots; s++) {
+        trained += t.slots[s].kind == HTH_SLOT_PARAM;
+    }
+    to_double(t.graph);
+    train_run r = run_open(&t);
+    double *hyper = run_input(&r, t.hyper)->data;
+    hyper[HTH_HYPER_LR] = hyper[HTH_HYPER_GRAD_SCALE] = 1;
+    *(uint64_t *)run_input(&r, t.step)->data = 7;
+    hth_tensor *target = run_input(&r, t.target);
+    for (int64_t i = 0; i < hth_shape_elements(&target->shape); i++) {
+        ((double *)target->data)[i] = next_value(&c, false) * 2;
+    }
+    check_gradients(&r, line);
+    run_close(&r);
+    hth_train_graph_fini(&t);
+    hth_graph_free(c.g);
+    assert_true(trained > 0 && (trained == parameters || strstr(line, "BatchNorm") == line));
+}
+
+static void check_all(const char *const *lines)
+{
+    for (; *lines != NULL; lines++) {
+        check_case(*lines);
+    }
+}
+
+static void test_unary(void **state)
+{
+    static const char *const any[] = {
+        "Abs",  "Atan", "Asinh", "Celu",     "Cos",       "Cosh",     "Elu",  "Erf",
+        "Exp",  "Gelu", "Mish",  "Selu",     "Sigmoid",   "Sin",      "Sinh", "Softplus",
+        "Relu", "Tan",  "Tanh",  "Softsign", "HardSwish", "Identity", "Neg",  "Reciprocal"};
+    static const char *const positive[] = {"Log", "Sqrt", "Asin", "Acos", "Atanh", "Acosh"};
+    char line[128];
+    for (size_t i = 0; i < sizeof any / sizeof any[0]; i++) {
+        snprintf(line, sizeof line, "%s x[3,4]", any[i]);
+        check_case(line);
+    }
+    for (size_t i = 0; i + 1 < sizeof positive / sizeof positive[0]; i++) {
+        snprintf(line, sizeof line, "%s x+[3,4]", positive[i]);
+        check_case(line);
+    }
+    static const char *const lines[] = {
+        "Gelu x[3,4] ; approximate='tanh'",
+        "LeakyRelu x[3,4] ; alpha=0.2",
+        "Elu x[3,4] ; alpha=0.7",
+        "Celu x[3,4] ; alpha=0.7",
+        "HardSigmoid x[3,4] ; alpha=0.9 beta=0.4",
+        "Swish x[3,4] ; alpha=1.5",
+        "ThresholdedRelu x[3,4] ; alpha=0.3",
+        "Shrink x[3,4] ; lambd=0.4 bias=0.2",
+        "Clip x[3,4] l={-0.5} h={0.4}",
+        "Clip x[3,4] - h={0.4}",
+        "Cast x[3,4] ; to=1",
+        "Dropout x[5,7] r={0.5}",
+        "Dropout x[5,7] r={0.25} t?{1}",
+        NULL,
+    };
+    check_all(lines);
+}
+
+static void test_binary(void **state)
+{
+    static const char *const lines[] = {
+        "Add a[2,3] b[2,3]",
+        "Add a[2,3] b[3]",
+        "Add a[2,1,3] b[4,1]",
+        "Sub a[2,3] b[3]",
+        "Sub a[1] b[2,3]",
+        "Mul a[2,3] b[2,1]",
+        "Mul a[4] b[2,3,4]",
+        "Div a[2,3] b+[3]",
+        "Div a[3] b+[2,3]",
+        "Pow a+[2,3] e={2}",
+        "Pow a+[2,3] e={0.5}",
+        "Pow a+[2,3] b[3]",
+        "PRelu x[2,3,4] s[3,1]",
+        "PRelu x[2,3] s[1]",
+        "Sum a[2,3] b[3] c[2,1]",
+        "Mean a[2,3] b[3] c[2,1]",
+        "Max a[2,3] b[3] c[2,3]",
+        "Min a[2,3] b[3]",
+        "Where p?[2,3]{1,0,0,1,1,0} a[2,3] b[3]",
+        "Where p?[3]{1,0,1} a[1] b[2,3]",
+        NULL,
+    };
+    check_all(lines);
+}
+
+static void test_products(void **state)
+{
+    static const char *const lines[] = {
+        "Gemm a[3,4] b[4,2] c[2]",
+        "Gemm a[4,3] b[2,4] c[3,1] ; transA=1 transB=1 alpha=0.5 beta=2.0",
+        "Gemm a[3,4] b[2,4] ; transB=1",
+        "Gemm a[4,3] b[4,2] ; transA=1",
+        "MatMul a[3,4] b[4,2]",
+        "MatMul a[2,3,4] b[4,2]",
+        "MatMul a[2,3,4] b[2,4,2]",
+        "MatMul a[2,1,3,4] b[3,4,2]",
+        "MatMul a[3,4] b[2,4,2]",
+        "MatMul a[4] b[4,2]",
+        "MatMul a[3,4] b[4]",
+        "MatMul a[2,3,4] b[4]",
+        "MatMul a[4] b[2,4,3]",
+        "MatMul a[4] b[4]",
+        "MatMul a[2,4,3] b[4,2] ; transA=1",
+        "MatMul a[2,3,4] b[2,4] ; transB=1",
+        "MatMul a[2,4,3] b[2,2,4] ; transA=1 transB=1",
+        "Einsum a[2,3,4] b[4,5] ; equation='bij,jk->bik'",
+        "Einsum a[2,3] b[2,4] ; equation='bi,bj->bij'",
+        "Einsum a[2,3] b[3,4] c[4,2] ; equation='ij,jk,kl->li'",
+        NULL,
+    };
+    check_all(lines);
+}
+
+static void test_convolution(void **state)
+{
+    static const char *const lines[] = {
+        "Conv x[2,3,5,6] w[4,3,3,2] b[4]",
+        "Conv x[1,2,5,6] w[4,2,3,3] b[4] ; strides=2,2 pads=1,1,1,1",
+        "Conv x[2,4,5,5] w[6,2,3,3] ; group=2 strides=2,1 pads=1,0,1,2 dilations=1,2",
+        "Conv x[2,4,5,5] w[4,1,3,3] ; group=4 pads=1,1,1,1",
+        "Conv x[2,3,7] w[2,3,3] b[2] ; strides=2, pads=1,1 dilations=2,",
+        "Conv x[1,2,3,4,4] w[3,2,2,2,3] b[3] ; strides=1,2,1 pads=0,1,1,1,0,1",
+        "Conv x[1,2,5,5] w[2,2,3,3] ; auto_pad='SAME_UPPER' strides=2,2",
+        "Conv x[1,2,6,5] w[2,2,3,2] ; auto_pad='SAME_LOWER' strides=2,2",
+        "Conv x[1,2,5,5] w[2,2,3,3] ; auto_pad='VALID' strides=2,2",
+        "ConvTranspose x[2,3,3,4] w[3,2,2,2] b[2] ; strides=2,2",
+        "ConvTranspose x[1,4,3,3] w[4,2,3,3] b[4] ; group=2 strides=2,2 pads=1,1,1,1 "
+        "output_padding=1,1",
+        "ConvTranspose x[1,2,5] w[2,3,3] ; strides=2, dilations=2,",
+        "ConvTranspose x[1,2,3,3] w[2,2,3,3] ; strides=2,2 auto_pad='SAME_UPPER'",
+        "ConvTranspose x[1,2,3,3] w[2,2,3,3] ; strides=2,2 output_shape=6,6",
+        NULL,
+    };
+    check_all(lines);
+}
+
+static void test_pooling(void **state)
+{
+    static const char *const lines[] = {
+        "MaxPool x[2,2,5,6] ; kernel_shape=2,3 strides=2,1",
+        "MaxPool x[1,2,5,5] ; kernel_shape=3,3 strides=2,2 pads=1,1,1,1",
+        "MaxPool x[1,2,6,6] ; kernel_shape=3,3 strides=2,2 ceil_mode=1",
+        "MaxPool x[1,2,7] ; kernel_shape=3, dilations=2,",
+        "MaxPool x[1,1,3,4,3] ; kernel_shape=2,2,2",
+        "MaxPool x[1,2,5,5] ; kernel_shape=2,2 strides=2,2 auto_pad='SAME_UPPER'",
+        "AveragePool x[2,2,5,6] ; kernel_shape=2,3 strides=2,1",
+        "AveragePool x[1,2,5,5] ; kernel_shape=3,3 strides=2,2 pads=1,1,1,1",
+        "AveragePool x[1,2,5,5] ; kernel_shape=3,3 pads=1,1,1,1 count_include_pad=1",
+        "AveragePool x[1,2,6,6] ; kernel_shape=3,3 strides=2,2 ceil_mode=1",
+        "GlobalAveragePool x[2,3,4,2]",
+        "GlobalAveragePool x[2,3,5]",
+        "GlobalMaxPool x[2,3,4,2]",
+        NULL,
+    };
+    check_all(lines);
+}
+
+static void test_normalisation(void **state)
+{
+    static const char *const lines[] = {
+        "BatchNormalization x[3,2,2,3] s+[2] b[2] m=[2]{0.1,0.2} v=[2]{1,2}",
+        "BatchNormalization x[4,3] s+[3] b[3] m=[3]{0,0,0} v=[3]{1,1,1} ; training_mode=1 "
+        "epsilon=0.01",
+        "LayerNormalization x[2,3,4] s[4] b[4]",
+        "LayerNormalization x[2,3,4] s[3,4] b[3,4] ; axis=1",
+        "LayerNormalization x[2,3] s[3] ; epsilon=0.1",
+        "RMSNormalization x[2,3,4] s[4]",
+        "GroupNormalization x[2,4,3] s[4] b[4] ; num_groups=2",
+        "InstanceNormalization x[2,3,2,3] s[3] b[3]",
+        "LRN x[1,5,2,2] ; size=3 alpha=0.5 beta=0.75 bias=1.0",
+        "LRN x[1,4,2] ; size=2 alpha=0.9",
+        "LpNormalization x[3,4] ; axis=1",
+        "LpNormalization x[3,4] ; axis=0 p=1",
+        "Softmax x[3,4]",
+        "Softmax x[2,3,4] ; axis=1",
+        "Softmax x[2,3,2] ; axis=1 flatten=1",
+        "LogSoftmax x[2,3,4] ; axis=-1",
+        "LogSoftmax x[2,3,4] ; axis=1",
+        NULL,
+    };
+    check_all(lines);
+}
+
+static void test_reductions(void **state)
+{
+    static const char *const op[] = {"Sum",       "Mean", "L1",  "L2",   "LogSum",
+                                     "LogSumExp", "Max",  "Min", "Prod", "SumSquare"};
+    char line[128];
+    for (size_t i = 0; i < sizeof op / sizeof op[0]; i++) {
+        snprintf(line, sizeof line, "Reduce%s x+[2,3,4] a:[1]{1}", op[i]);
+        check_case(line);
+        snprintf(line, sizeof line, "Reduce%s x+[2,3,4] a:[2]{0,-1} ; keepdims=0", op[i]);
+        check_case(line);
+        snprintf(line, sizeof line, "Reduce%s x+[2,3] ; keepdims=0", op[i]);
+        check_case(line);
+    }
+    static const char *const lines[] = {
+        "CumSum x[3,4] a:{1}",
+        "CumSum x[3,4] a:{0} ; exclusive=1",
+        "CumSum x[3,4] a:{1} ; reverse=1 exclusive=1",
+        NULL,
+    };
+    check_all(lines);
+}
+
+static void test_shapes(void **state)
+{
+    static const char *const lines[] = {
+        "Reshape x[2,6] s:[2]{3,4}",
+        "Flatten x[2,3,2]",
+        "Squeeze x[2,1,3] a:[1]{1}",
+        "Unsqueeze x[2,3] a:[1]{1}",
+        "Transpose x[2,3,4] ; perm=2,0,1",
+        "Transpose x[2,3]",
+        "Expand x[2,1,3] s:[4]{2,2,4,3}",
+        "Tile x[2,3] r:[2]{2,3}",
+        "Concat a[2,3] b[2,1] c[2,2] ; axis=1",
+        "Concat a[2,3] b[1,3] ; axis=-2",
+        "Split x[2,6] s:[3]{1,2,3} >1/3 ; axis=1",
+        "Split x[4,2] s:[2]{2,2} >0/2",
+        "Slice x[4,5] s:[1]{1} e:[1]{3}",
+        "Slice x[4,5] s:[2]{-3,4} e:[2]{9,-9} a:[2]{0,1} t:[2]{2,-1}",
+        "Slice x[7] s:[1]{-1} e:[1]{0} a:[1]{0} t:[1]{-3}",
+        "Pad x[2,3] p:[4]{1,0,2,1}",
+        "Pad x[2,3] p:[4]{0,-1,1,2} v={0.5}",
+        "Pad x[3,4] p:[4]{2,1,1,2} ; mode='reflect'",
+        "Pad x[3,4] p:[4]{2,1,1,2} ; mode='edge'",
+        "Pad x[3,4] p:[4]{2,1,1,2} ; mode='wrap'",
+        "Pad x[3,4] p:[2]{1,2} - a:[1]{1}",
+        "DepthToSpace x[1,8,2,2] ; blocksize=2",
+        "DepthToSpace x[1,8,2,2] ; blocksize=2 mode='CRD'",
+        "SpaceToDepth x[1,2,4,4] ; blocksize=2",
+        "Trilu x[3,4] k:{1} ; upper=0",
+        "Trilu x[2,3,3]",
+        "ReverseSequence x[4,2,2] l:[2]{3,2}",
+        "Resize x[1,2,3,3] - s=[4]{1,1,2,2}",
+        "Resize x[1,2,3,4] - s=[4]{1,1,2,1.5} ; mode='linear'",
+        "Resize x[1,1,4,4] - - z:[4]{1,1,7,3} ; mode='linear' "
+        "coordinate_transformation_mode='align_corners'",
+        "Resize x[1,1,4,4] - - z:[4]{1,1,6,6} ; mode='cubic'",
+        "Upsample x[1,2,2,3] s=[4]{1,1,2,2}",
+        NULL,
+    };
+    check_all(lines);
+}
+
+static void test_indices(void **state)
+{
+    static const char *const lines[] = {
+        "Gather x[4,3] i:[5]{0,2,2,-1,0}",
+        "Gather x[2,4,3] i:[2,2]{3,1,1,0} ; axis=1",
+        "Gather x[3,4] i:{1} ; axis=-1",
+        "GatherElements x[3,4] i:[2,4]{0,1,2,0,2,1,0,0} ; axis=0",
+        "GatherND x[3,4] i:[3,1]{2,0,2}",
+        "GatherND x[3,4] i:[2,2]{2,1,2,1}",
+        "ScatterElements x[3,4] i:[1,4]{0,1,2,0} u[1,4] ; axis=0",
+        "ScatterElements x[3,4] i:[3,2]{0,0,2,3,1,1} u[3,2] ; axis=1 reduction='add'",
+        "ScatterND x[4,3] i:[2,1]{3,1} u[2,3]",
+        "ScatterND x[4,3] i:[2,1]{1,1} u[2,3] ; reduction='add'",
+        "TopK x[3,5] k:[1]{2} >0/2",
+        NULL,
+    };
+    check_all(lines);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_unary),      cmocka_unit_test(test_binary),
+        cmocka_unit_test(test_products),   cmocka_unit_test(test_convolution),
+        cmocka_unit_test(test_pooling),    cmocka_unit_test(test_normalisation),
+        cmocka_unit_test(test_reductions), cmocka_unit_test(test_shapes),
+        cmocka_unit_test(test_indices),
+    };
+    return cmocka_run_group_tests_name("train_grad", tests, NULL, NULL);
+}
