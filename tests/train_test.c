@@ -1,0 +1,340 @@
+// SPDX-License-Identifier: Apache-2.0
+// tests/train_test.c - whole training steps against PyTorch (tests/tools/make_train_models.py), and
+// what hth_train_build refuses, leaves out and promises.
+#include "graph/onnx.h"
+#include "tests/train_run.h"
+
+#include <math.h>
+#include <stdio.h>
+
+#define FOLDER "tests/data/train/"
+
+// The script's formulas.
+static void fill(hth_tensor *t, int64_t seed, int64_t classes)
+{
+    for (int64_t i = 0; i < hth_shape_elements(&t->shape); i++) {
+        if (t->dtype == HTH_DT_I64) {
+            ((int64_t *)t->data)[i] = (i * 7 + seed * 5 + i / 3) % classes;
+        } else {
+            ((float *)t->data)[i] = (float)((i * 37 + seed * 101 + i / 7 * 13) % 67 - 33) / 32;
+        }
+    }
+}
+
+static hth_graph *load(const char *name)
+{
+    char path[128];
+    hth_graph *g;
+    snprintf(path, sizeof path, FOLDER "%s.onnx", name);
+    if (hth_onnx_load_file(path, &g) != HTH_OK) {
+        fail_msg("%s", hth_err_detail());
+    }
+    return g;
+}
+
+// The model's only input for a batch of 4.
+static hth_tensor batch_of_4(const hth_graph *g)
+{
+    const hth_value *v = &g->values[g->inputs[0]];
+    hth_tensor t = {.dtype = v->dtype, .shape = v->shape};
+    assert_int_equal(g->n_inputs, 1);
+    t.shape.dim[0] = 4;
+    return t;
+}
+
+typedef struct recipe {
+    char loss[16], optimizer[16];
+    float lr, beta1, decay, clip, nesterov;
+    int steps;
+} recipe;
+
+static hth_train_options options_of(const recipe *r)
+{
+    static const char *const name[] = {"sgd", "momentum", "adam", "adamw"};
+    hth_train_options o = {.clip_norm = r->clip, .nesterov = r->nesterov != 0};
+    o.loss = strcmp(r->loss, "mse") == 0 ? HTH_LOSS_MSE : HTH_LOSS_SOFTMAX_XENT;
+    for (int i = 0; i < 4; i++) {
+        o.optimizer = strcmp(name[i], r->optimizer) == 0 ? (hth_train_optimizer)i : o.optimizer;
+    }
+    return o;
+}
+
+static void set_hyper(float *h, const recipe *r, int step)
+{
+    bool adam = r->optimizer[0] == 'a';
+    h[HTH_HYPER_LR] = r->lr;
+    h[HTH_HYPER_BETA1] = adam ? 0.9f : r->beta1;
+    h[HTH_HYPER_BETA2] = 0.999f;
+    h[HTH_HYPER_EPS] = 1e-8f;
+    h[HTH_HYPER_DECAY] = r->decay;
+    h[HTH_HYPER_GRAD_SCALE] = 1;
+    h[HTH_HYPER_CORRECT1] = (float)(1 - pow(h[HTH_HYPER_BETA1], step + 1));
+    h[HTH_HYPER_CORRECT2] = (float)(1 - pow(h[HTH_HYPER_BETA2], step + 1));
+}
+
+static double norm_of(const hth_tensor *t)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < hth_shape_elements(&t->shape); i++) {
+        sum += (double)((float *)t->data)[i] * (double)((float *)t->data)[i];
+    }
+    return sqrt(sum);
+}
+
+static int find_slot(const hth_train_graph *t, const char *name)
+{
+    for (int s = 0; s < t->n_slots; s++) {
+        if (strcmp(t->slots[s].name, name) == 0) {
+            return s;
+        }
+    }
+    return -1;
+}
+
+static void near_to(const char *name, const char *what, double got, double want, double tolerance)
+{
+    if (!(fabs(got - want) <= tolerance * (0.1 + fabs(want)))) {
+        fail_msg("%s: %s is %.8g, PyTorch has %.8g", name, what, got, want);
+    }
+}
+
+static void train(const char *name, int64_t classes_in, int64_t classes)
+{
+    char path[128], what[256];
+    recipe r;
+    double want;
+    hth_train_graph t;
+    snprintf(path, sizeof path, FOLDER "%s.txt", name);
+    FILE *f = fopen(path, "r");
+    assert_non_null(f);
+    assert_int_equal(fscanf(f, "%15s %15s %f %f %f %f %f %d", r.loss, r.optimizer, &r.lr, &r.beta1,
+                            &r.decay, &r.clip, &r.nesterov, &r.steps),
+                     8);
+    hth_graph *g = load(name);
+    hth_tensor in = batch_of_4(g);
+    hth_train_options o = options_of(&r);
+    if (hth_train_build(g, &in, &o, hth_ref_eval, NULL, &t) != HTH_OK) {
+        fail_msg("%s: %s", name, hth_err_detail());
+    }
+    train_run run = run_open(&t);
+    for (int i = 0; i < r.steps; i++) {
+        fill(run_input(&run, 0), i, classes_in);
+        fill(run_input(&run, t.target), o.loss == HTH_LOSS_MSE ? i + 9 : i, classes);
+        set_hyper(run_input(&run, t.hyper)->data, &r, i);
+        assert_int_equal(fscanf(f, " loss %lf", &want), 1);
+        snprintf(what, sizeof what, "loss %d", i + 1);
+        near_to(name, what, run_step(&run), want, 2e-4);
+        run_commit(&run);
+    }
+    while (fscanf(f, " norm %200s %lf", what, &want) == 2) {
+        int s = find_slot(&t, what);
+        if (s < 0) {
+            fail_msg("%s: no slot '%s'", name, what);
+        }
+        near_to(name, what, norm_of(run_input(&run, t.slots[s].input)), want, 1e-3);
+    }
+    fclose(f);
+    run_close(&run);
+    hth_train_graph_fini(&t);
+    hth_graph_free(g);
+}
+
+static void test_convolutional(void **state)
+{
+    train("net_sgd", 0, 4);
+    train("net_momentum", 0, 4);
+    train("net_clip", 0, 4);
+    train("unet_adam", 0, 3);
+    train("mobile_adam", 0, 4);
+}
+
+static void test_others(void **state)
+{
+    train("encoder_adamw", 30, 5);
+    train("mlp_sgd", 0, 0);
+    train("mlp_inference", 0, 0);
+}
+
+static int count_op(const hth_graph *g, hth_op op)
+{
+    int n = 0;
+    for (int i = 0; i < g->n_nodes; i++) {
+        n += g->nodes[i].op == op;
+    }
+    return n;
+}
+
+static hth_err build(hth_graph *g, const hth_train_options *o, hth_train_graph *t)
+{
+    hth_tensor in = batch_of_4(g);
+    return hth_train_build(g, &in, o, hth_ref_eval, NULL, t);
+}
+
+// Relu is part of batch norm; the first convolution gets no data gradient; each slot's pair is an
+// input and an output; an optimizer node stands behind every reader of its parameter.
+static void test_shape_of_the_graph(void **state)
+{
+    hth_graph *g = load("net_momentum");
+    hth_train_options o = {.optimizer = HTH_OPTIMIZER_MOMENTUM, .keep_outputs = true};
+    hth_train_graph t;
+    assert_int_equal(build(g, &o, &t), HTH_OK);
+    const hth_graph *s = t.graph;
+    assert_int_equal(count_op(s, HTH_OP_BATCH_NORM_TRAIN), 7);
+    assert_int_equal(count_op(s, HTH_OP_RELU), 2); // behind the sums
+    assert_int_equal(count_op(s, HTH_OP_RELU_GRAD), 2);
+    assert_int_equal(count_op(s, HTH_OP_CONV_GRAD_FILTER), count_op(s, HTH_OP_CONV));
+    assert_int_equal(count_op(s, HTH_OP_CONV_GRAD_DATA), count_op(s, HTH_OP_CONV) - 1);
+    assert_int_equal(s->n_inputs, t.n_data + 3 + t.n_slots);
+    assert_int_equal(s->n_outputs, 1 + t.n_slots + 1);
+    assert_int_equal(t.first_output, 1 + t.n_slots);
+    assert_string_equal(s->values[s->outputs[t.first_output]].name, "y");
+    for (int i = 0; i < t.n_slots; i++) {
+        int value = s->inputs[t.slots[i].input], next = s->outputs[t.slots[i].output];
+        assert_true(hth_shape_equal(&s->values[value].shape, &s->values[next].shape));
+        for (int n = 0; n < s->n_nodes && t.slots[i].kind == HTH_SLOT_PARAM; n++) {
+            for (int k = 0; k < s->nodes[n].n_inputs; k++) {
+                assert_true(s->nodes[n].inputs[k] != value || n <= s->values[next].producer);
+            }
+        }
+    }
+    hth_train_graph_fini(&t);
+    hth_graph_free(g);
+}
+
+static void test_freeze(void **state)
+{
+    hth_graph *g = load("net_sgd");
+    const char *const all_but_head[] = {"f.[0-6].*"}, *const all[] = {"*"};
+    hth_train_options o = {.freeze = all_but_head, .n_freeze = 1};
+    hth_train_graph t;
+    assert_int_equal(build(g, &o, &t), HTH_OK);
+    int stats = 0;
+    for (int i = 0; i < t.n_slots; i++) {
+        stats += t.slots[i].kind == HTH_SLOT_STAT;
+    }
+    assert_int_equal(t.n_slots - stats, 2); // weight and bias of the last layer
+    assert_int_equal(stats, 14);
+    assert_int_equal(count_op(t.graph, HTH_OP_CONV_GRAD_FILTER), 0);
+    assert_int_equal(count_op(t.graph, HTH_OP_BATCH_NORM_GRAD), 0);
+    hth_train_graph_fini(&t);
+    o.freeze = all;
+    assert_int_equal(build(g, &o, &t), HTH_ENOTSUP);
+    assert_non_null(strstr(hth_err_detail(), "nothing to train"));
+    hth_graph_free(g);
+}
+
+// Behind a parameter, in the way of the gradient: an operator without one.
+static void test_refusals(void **state)
+{
+    hth_graph *g = load("mlp_sgd");
+    hth_train_options o = {.loss = HTH_LOSS_MSE, .output = "nothing"};
+    hth_train_graph t;
+    assert_int_equal(build(g, &o, &t), HTH_EINVAL);
+    assert_non_null(strstr(hth_err_detail(), "'nothing'"));
+    o.output = "y";
+    for (int i = 0; i < g->n_nodes; i++) {
+        g->nodes[i].op = g->nodes[i].op == HTH_OP_TANH ? HTH_OP_BITWISE_NOT : g->nodes[i].op;
+        g->nodes[i].op = g->nodes[i].op == HTH_OP_ELU ? HTH_OP_DET : g->nodes[i].op;
+    }
+    assert_int_not_equal(build(g, &o, &t), HTH_OK);
+    assert_null(t.graph);
+    hth_graph_free(g);
+
+    g = load("mlp_sgd");
+    for (int i = 0; i < g->n_nodes; i++) {
+        g->nodes[i].op =
+            g->nodes[i].op == HTH_OP_TANH ? HTH_OP_MEAN_VARIANCE_NORMALIZATION : g->nodes[i].op;
+    }
+    assert_int_equal(build(g, &o, &t), HTH_ENOTSUP);
+    assert_non_null(strstr(hth_err_detail(), "(MeanVarianceNormalization)"));
+    o.loss = HTH_LOSS_SOFTMAX_XENT;
+    o.freeze = (const char *const[]){"0.*"}; // what lies before the refused operator is not needed
+    o.n_freeze = 1;
+    assert_int_equal(build(g, &o, &t), HTH_OK);
+    hth_train_graph_fini(&t);
+    hth_graph_free(g);
+}
+
+// Every allocation fails once: an error, and nothing is left behind.
+static void test_out_of_memory(void **state)
+{
+    static const char *const name[] = {"net_clip", "encoder_adamw"};
+    for (int m = 0; m < 2; m++) {
+        hth_graph *g = load(name[m]);
+        hth_train_options o = {.optimizer = HTH_OPTIMIZER_ADAM, .clip_norm = m == 0};
+        hth_err err = HTH_ENOMEM;
+        for (uint64_t n = 1; err != HTH_OK; n += n < 200 ? 1 : 17) {
+            int64_t live = hth_alloc_live();
+            hth_train_graph t;
+            hth_fault_alloc(n);
+            err = build(g, &o, &t);
+            hth_fault_alloc(0);
+            if (err == HTH_OK) {
+                hth_train_graph_fini(&t);
+            } else {
+                assert_int_equal(err, HTH_ENOMEM);
+            }
+            assert_int_equal(hth_alloc_live(), live);
+        }
+        hth_graph_free(g);
+    }
+}
+
+// Masks depend on step, node and position, and on nothing else; about the right share is dropped.
+static void test_dropout(void **state)
+{
+    hth_graph *g = load("net_sgd");
+    hth_train_graph t;
+    hth_train_options o = {.loss = HTH_LOSS_SOFTMAX_XENT};
+    float ratio = 0.5f;
+    int value, dropouts = 0;
+    for (int i = 0; i < g->n_nodes; i++) {
+        if (g->nodes[i].op == HTH_OP_DROPOUT) {
+            hth_const *c;
+            assert_int_equal(hth_const_new(HTH_DT_F32, &(hth_shape){0}, &ratio, &c), HTH_OK);
+            assert_int_equal(hth_graph_add_const(g, NULL, c, &value), HTH_OK);
+            g->nodes[i].inputs[1] = value;
+        }
+    }
+    assert_int_equal(build(g, &o, &t), HTH_OK);
+    train_run run = run_open(&t);
+    float *hyper = run_input(&run, t.hyper)->data, loss[3];
+    hyper[HTH_HYPER_GRAD_SCALE] = 1;
+    fill(run_input(&run, 0), 1, 0);
+    fill(run_input(&run, t.target), 1, 4);
+    for (int i = 0; i < 3; i++) {
+        *(uint64_t *)run_input(&run, t.step)->data = (uint64_t)(i == 2 ? 0 : i);
+        loss[i] = (float)run_step(&run);
+        for (int n = 0; n < t.graph->n_nodes; n++) {
+            const hth_node *d = &t.graph->nodes[n];
+            if (d->op == HTH_OP_DROPOUT_TRAIN && i == 0) {
+                const hth_tensor *y = &run.value[d->outputs[0]];
+                int64_t kept = 0, all = hth_shape_elements(&y->shape);
+                for (int64_t k = 0; k < all; k++) {
+                    kept += ((float *)y->data)[k] != 0;
+                }
+                assert_true(kept > all / 4 && kept < all * 3 / 4);
+                dropouts++;
+            }
+        }
+    }
+    assert_int_equal(dropouts, 2); // forward and backward
+    assert_true(loss[0] == loss[2] && loss[0] != loss[1]);
+    run_close(&run);
+    hth_train_graph_fini(&t);
+    hth_graph_free(g);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_convolutional),
+        cmocka_unit_test(test_others),
+        cmocka_unit_test(test_shape_of_the_graph),
+        cmocka_unit_test(test_freeze),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_out_of_memory),
+        cmocka_unit_test(test_dropout),
+    };
+    return cmocka_run_group_tests_name("train", tests, NULL, NULL);
+}
