@@ -88,6 +88,8 @@ static const hth_grad_rule rules[HTH_N_OPS] = {
     [HTH_OP_SCATTER] = {hth_grad_scatter, 2, false},
     [HTH_OP_SCATTER_ELEMENTS] = {hth_grad_scatter, 2, false},
     [HTH_OP_SCATTER_ND] = {hth_grad_scatter, 2, false},
+    [HTH_OP_LSTM] = {hth_grad_rnn, 0, false}, [HTH_OP_GRU] = {hth_grad_rnn, 0, false},
+    [HTH_OP_RNN] = {hth_grad_rnn, 0, false},
     [HTH_OP_TOP_K] = {hth_grad_top_k, FROM_1, false},
     [HTH_OP_CEIL] = FLAT, [HTH_OP_FLOOR] = FLAT, [HTH_OP_ROUND] = FLAT, [HTH_OP_SIGN] = FLAT,
     [HTH_OP_SHAPE] = FLAT, [HTH_OP_SIZE] = FLAT, [HTH_OP_ARG_MAX] = FLAT, [HTH_OP_ARG_MIN] = FLAT,

@@ -132,6 +132,8 @@ void hth_grad_slice(hth_grad *c, const hth_node *n);
 void hth_grad_pad(hth_grad *c, const hth_node *n);
 void hth_grad_blocks(hth_grad *c, const hth_node *n);
 void hth_grad_same_on_dy(hth_grad *c, const hth_node *n);
+// grad_rnn.c
+void hth_grad_rnn(hth_grad *c, const hth_node *n);
 // grad_index.c
 void hth_grad_gather(hth_grad *c, const hth_node *n);
 void hth_grad_gather_elements(hth_grad *c, const hth_node *n);

@@ -186,6 +186,7 @@ static const hth_infer_fn rules[HTH_N_OPS] = {
     [HTH_OP_RESIZE_GRAD] = hth_infer_attr_shape,
     [HTH_OP_GATHER_GRAD] = hth_infer_attr_shape,
     [HTH_OP_SLICE_GRAD] = hth_infer_attr_shape,
+    [HTH_OP_RNN_GRAD] = hth_infer_rnn_grad,
     [HTH_OP_CLIP_SCALE] = hth_infer_clip_scale,
     [HTH_OP_SGD_STEP] = hth_infer_step,
     [HTH_OP_ADAM_STEP] = hth_infer_step,

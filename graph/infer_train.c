@@ -119,6 +119,19 @@ hth_err hth_infer_mse(hth_infer *c)
     return loss_or_grad(c, c->n->op == HTH_OP_MSE_GRAD);
 }
 
+// Each gradient is like the input that it belongs to.
+hth_err hth_infer_rnn_grad(hth_infer *c)
+{
+    for (int i = 0; i < 6; i++) {
+        if (hth_infer_has(c, i)) {
+            HTH_TRY(hth_infer_out(c, i, hth_infer_dtype(c, i), hth_infer_shape(c, i)));
+        } else if (i < c->n->n_outputs && c->n->outputs[i] >= 0) {
+            HTH_TRY(hth_infer_out(c, i, hth_infer_dtype(c, 0), &(hth_shape){1, {0}}));
+        }
+    }
+    return HTH_OK;
+}
+
 hth_err hth_infer_clip_scale(hth_infer *c)
 {
     return hth_infer_out(c, 0, HTH_DT_F32, &(hth_shape){1, {1}});

@@ -191,6 +191,7 @@
     X(RESIZE_GRAD, "ResizeGrad", 1, 4, 1, 1) \
     X(GATHER_GRAD, "GatherGrad", 2, 2, 1, 1) \
     X(SLICE_GRAD, "SliceGrad", 1, 1, 1, 1) \
+    X(RNN_GRAD, "RnnGrad", 3, 9, 1, 6) \
     X(CLIP_SCALE, "ClipScale", 2, 32768, 1, 1) \
     X(SGD_STEP, "SgdStep", 2, 5, 1, 2) \
     X(ADAM_STEP, "AdamStep", 5, 6, 3, 3)

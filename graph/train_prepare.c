@@ -242,8 +242,41 @@ static void fuse_norm(hth_graph *g, const hth_uses *u, int i)
     hth_pass_set_output(g, i, e->outputs[0]);
 }
 
+// How many of concatenation `n`'s operands, from the first on, are all of concatenation m's.
+static int common_prefix(const hth_node *n, const hth_node *m)
+{
+    bool same = m->op == HTH_OP_CONCAT && m->n_inputs > 1 && m->n_inputs < n->n_inputs &&
+                hth_node_int(m, "axis", 0) == hth_node_int(n, "axis", 0);
+    return same && memcmp(m->inputs, n->inputs, (size_t)m->n_inputs * sizeof *m->inputs) == 0
+               ? m->n_inputs
+               : 0;
+}
+
+// Dense blocks concatenate all that came before, again and again. Said as the concatenation before
+// and one more, the gradient of each level is one sum instead of one per operand. From the last to
+// the first, so that operands are compared as they were.
+static void shorten_concats(hth_graph *g)
+{
+    for (int i = g->n_nodes - 1; i >= 0; i--) {
+        hth_node *n = &g->nodes[i];
+        int from = -1, longest = 0;
+        for (int j = i - 1; n->op == HTH_OP_CONCAT && n->n_inputs > 2 && j >= 0; j--) {
+            int k = g->nodes[j].deleted ? 0 : common_prefix(n, &g->nodes[j]);
+            from = k > longest ? j : from;
+            longest = k > longest ? k : longest;
+        }
+        if (from >= 0) {
+            n->inputs[0] = g->nodes[from].outputs[0];
+            n->n_inputs -= longest - 1;
+            memmove(n->inputs + 1, n->inputs + longest,
+                    (size_t)(n->n_inputs - 1) * sizeof *n->inputs);
+        }
+    }
+}
+
 hth_err train_shorten(hth_graph *g)
 {
+    shorten_concats(g);
     hth_uses u;
     HTH_TRY(hth_uses_open(g, &u));
     hth_err err = HTH_OK;

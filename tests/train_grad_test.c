@@ -456,6 +456,23 @@ static void test_reductions(void **state)
     check_all(lines);
 }
 
+static void test_recurrent(void **state)
+{
+    static const char *const lines[] = {
+        "RNN x[3,2,2] w[1,3,2] r[1,3,3] b[1,6] - h[1,2,3]",
+        "RNN x[3,2,2] w[2,3,2] r[2,3,3] b[2,6] ; direction='bidirectional'",
+        "LSTM x[3,2,2] w[1,8,2] r[1,8,2] b[1,16] - h[1,2,2] c[1,2,2]",
+        "LSTM x[3,2,2] w[2,8,2] r[2,8,2] b[2,16] ; direction='bidirectional'",
+        "LSTM x[3,2,2] w[1,8,2] r[1,8,2] - - h[1,2,2] c[1,2,2] >1/3",
+        "LSTM x[3,2,2] w[1,8,2] r[1,8,2] - - h[1,2,2] c[1,2,2] >2/3 ; direction='reverse'",
+        "GRU x[3,2,2] w[1,6,2] r[1,6,2] b[1,12] - h[1,2,2]",
+        "GRU x[3,2,2] w[1,6,2] r[1,6,2] b[1,12] - h[1,2,2] ; linear_before_reset=1",
+        "GRU x[2,3,2] w[2,6,2] r[2,6,2] b[2,12] ; direction='bidirectional' layout=1",
+        NULL,
+    };
+    check_all(lines);
+}
+
 static void test_shapes(void **state)
 {
     static const char *const lines[] = {
@@ -523,7 +540,7 @@ int main(void)
         cmocka_unit_test(test_products),   cmocka_unit_test(test_convolution),
         cmocka_unit_test(test_pooling),    cmocka_unit_test(test_normalisation),
         cmocka_unit_test(test_reductions), cmocka_unit_test(test_shapes),
-        cmocka_unit_test(test_indices),
+        cmocka_unit_test(test_indices),    cmocka_unit_test(test_recurrent),
     };
     return cmocka_run_group_tests_name("train_grad", tests, NULL, NULL);
 }

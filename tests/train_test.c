@@ -151,6 +151,9 @@ static void test_convolutional(void **state)
 static void test_others(void **state)
 {
     train("encoder_adamw", 30, 5);
+    train("lstm_adam", 0, 3);
+    train("gru_sgd", 0, 3);
+    train("rnn_sgd", 0, 3);
     train("mlp_sgd", 0, 0);
     train("mlp_inference", 0, 0);
 }
