@@ -96,6 +96,8 @@ void hth_grad_pow(hth_grad *c, const hth_node *n);
 void hth_grad_prelu(hth_grad *c, const hth_node *n);
 void hth_grad_mean(hth_grad *c, const hth_node *n);
 void hth_grad_extreme(hth_grad *c, const hth_node *n);
+void hth_grad_mod(hth_grad *c, const hth_node *n);
+void hth_grad_rotary(hth_grad *c, const hth_node *n);
 void hth_grad_where(hth_grad *c, const hth_node *n);
 // grad_matmul.c
 void hth_grad_matmul(hth_grad *c, const hth_node *n);
@@ -107,6 +109,7 @@ void hth_grad_conv_transpose(hth_grad *c, const hth_node *n);
 void hth_grad_max_pool(hth_grad *c, const hth_node *n);
 void hth_grad_average_pool(hth_grad *c, const hth_node *n);
 void hth_grad_global_average(hth_grad *c, const hth_node *n);
+void hth_grad_lp_pool(hth_grad *c, const hth_node *n);
 void hth_grad_resize(hth_grad *c, const hth_node *n);
 // grad_norm.c
 void hth_grad_batch_norm(hth_grad *c, const hth_node *n);
@@ -116,6 +119,7 @@ void hth_grad_group_norm(hth_grad *c, const hth_node *n);
 void hth_grad_lrn(hth_grad *c, const hth_node *n);
 void hth_grad_softmax(hth_grad *c, const hth_node *n);
 void hth_grad_lp_norm(hth_grad *c, const hth_node *n);
+void hth_grad_mean_variance(hth_grad *c, const hth_node *n);
 // grad_reduce.c
 void hth_grad_reduce_sum(hth_grad *c, const hth_node *n);
 void hth_grad_reduce_other(hth_grad *c, const hth_node *n);

@@ -121,6 +121,25 @@ void hth_grad_extreme(hth_grad *c, const hth_node *n)
     }
 }
 
+// The remainder a - trunc(a / b) b: as a moves, so does it.
+void hth_grad_mod(hth_grad *c, const hth_node *n)
+{
+    if (hth_grad_wants(c, n, 1)) {
+        hth_grad_fail(c, "a remainder has no gradient by its divisor");
+    }
+    give_summed(c, n, 0, hth_grad_out(c, n, 0));
+}
+
+// A rotation; its gradient turns the other way.
+void hth_grad_rotary(hth_grad *c, const hth_node *n)
+{
+    int in[4] = {hth_grad_out(c, n, 0), n->inputs[1], hth_grad_1(c, HTH_OP_NEG, n->inputs[2]),
+                 n->n_inputs > 3 ? n->inputs[3] : -1};
+    hth_grad_begin(c, HTH_OP_ROTARY_EMBEDDING, in, n->n_inputs, 1);
+    hth_grad_attrs(c, n);
+    hth_grad_give(c, n, 0, hth_grad_end(c));
+}
+
 void hth_grad_where(hth_grad *c, const hth_node *n)
 {
     int dy = hth_grad_out(c, n, 0), zero = hth_grad_scalar(c, 0), p = n->inputs[0];

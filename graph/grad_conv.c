@@ -178,6 +178,37 @@ void hth_grad_global_average(hth_grad *c, const hth_node *n)
     }
 }
 
+// What dy gives to every element of its window: the data gradient of a convolution, channel by
+// channel, with a filter of ones.
+static int over_windows(hth_grad *c, const hth_node *n, int v)
+{
+    window w = pool_window(c, n);
+    const hth_shape x = *hth_grad_shape(c, n->inputs[0]);
+    hth_shape f = {.rank = x.rank, .dim = {x.dim[1], 1}};
+    for (int i = 0; i < w.n; i++) {
+        f.dim[i + 2] = w.kernel[i];
+    }
+    int ones = hth_grad_expand(c, hth_grad_scalar(c, 1), &f);
+    hth_grad_begin(c, HTH_OP_CONV_GRAD_DATA, (int[]){v, ones}, 2, 1);
+    window_attrs(c, &w);
+    hth_grad_int(c, "group", x.dim[1]);
+    hth_grad_ints(c, "shape", x.dim, x.rank);
+    return hth_grad_end(c);
+}
+
+// y = (sum |x|^p)^(1/p): dx = dy y^(1-p) * sign(x) |x|^(p-1).
+void hth_grad_lp_pool(hth_grad *c, const hth_node *n)
+{
+    float p = (float)hth_node_int(n, "p", 2);
+    int x = n->inputs[0];
+    int inverse = hth_grad_2(c, HTH_OP_POW, n->outputs[0], hth_grad_scalar(c, 1 - p));
+    int share = hth_grad_2(c, HTH_OP_MUL, hth_grad_out(c, n, 0), inverse);
+    int size = hth_grad_2(c, HTH_OP_POW, hth_grad_1(c, HTH_OP_ABS, x), hth_grad_scalar(c, p - 1));
+    int slope = hth_grad_2(c, HTH_OP_MUL, size, hth_grad_1(c, HTH_OP_SIGN, x));
+    share = n->op == HTH_OP_LP_POOL ? over_windows(c, n, share) : share;
+    hth_grad_give(c, n, 0, hth_grad_2(c, HTH_OP_MUL, slope, share));
+}
+
 void hth_grad_resize(hth_grad *c, const hth_node *n)
 {
     bool upsample = n->op == HTH_OP_UPSAMPLE;

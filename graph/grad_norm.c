@@ -134,3 +134,21 @@ void hth_grad_lp_norm(hth_grad *c, const hth_node *n)
     int away = hth_grad_2(c, HTH_OP_SUB, dy, toward);
     hth_grad_give(c, n, 0, hth_grad_2(c, HTH_OP_DIV, away, norm));
 }
+
+// y = d / s with d = x - mean, s = std + 1e-9: dx = (dy - mean(dy)) / s - d mean(dy d) / (s^2 std).
+void hth_grad_mean_variance(hth_grad *c, const hth_node *n)
+{
+    int64_t axes[HTH_MAX_RANK] = {0, 2, 3};
+    int given = hth_node_ints(n, "axes", axes, HTH_MAX_RANK), count = given < 0 ? 3 : given;
+    int x = n->inputs[0], dy = hth_grad_out(c, n, 0);
+    const hth_op mean = HTH_OP_REDUCE_MEAN;
+    int d = hth_grad_2(c, HTH_OP_SUB, x, hth_grad_reduce(c, mean, x, axes, count, true));
+    int var = hth_grad_reduce(c, mean, hth_grad_2(c, HTH_OP_MUL, d, d), axes, count, true);
+    int std = hth_grad_1(c, HTH_OP_SQRT, var);
+    int s = hth_grad_2(c, HTH_OP_ADD, std, hth_grad_scalar(c, 1e-9f));
+    int dot = hth_grad_reduce(c, mean, hth_grad_2(c, HTH_OP_MUL, dy, d), axes, count, true);
+    int share = hth_grad_2(c, HTH_OP_DIV, dot, hth_grad_2(c, HTH_OP_MUL, s, std));
+    int centred = hth_grad_2(c, HTH_OP_SUB, dy, hth_grad_reduce(c, mean, dy, axes, count, true));
+    int away = hth_grad_2(c, HTH_OP_SUB, centred, hth_grad_2(c, HTH_OP_MUL, d, share));
+    hth_grad_give(c, n, 0, hth_grad_2(c, HTH_OP_DIV, away, s));
+}

@@ -326,6 +326,11 @@ static void test_binary(void **state)
         "PRelu x[2,3,4] s[3,1]",
         "PRelu x[2,3] s[1]",
         "Sum a[2,3] b[3] c[2,1]",
+        "Mod a[2,3] b=[3]{0.3,0.4,0.5} ; fmod=1",
+        "RotaryEmbedding x[1,2,3,4] c=[1,3,2]{0.1,0.2,0.3,0.4,0.5,0.6} "
+        "s=[1,3,2]{0.9,0.8,0.7,0.6,0.5,0.4}",
+        "RotaryEmbedding x[1,2,3,4] c=[1,3,2]{0.1,0.2,0.3,0.4,0.5,0.6} "
+        "s=[1,3,2]{0.9,0.8,0.7,0.6,0.5,0.4} ; interleaved=1",
         "Mean a[2,3] b[3] c[2,1]",
         "Max a[2,3] b[3] c[2,3]",
         "Min a[2,3] b[3]",
@@ -403,6 +408,9 @@ static void test_pooling(void **state)
         "GlobalAveragePool x[2,3,4,2]",
         "GlobalAveragePool x[2,3,5]",
         "GlobalMaxPool x[2,3,4,2]",
+        "LpPool x[1,2,5,5] ; kernel_shape=3,3 strides=2,2 pads=1,1,1,1",
+        "LpPool x[1,2,6] ; kernel_shape=2, p=3",
+        "GlobalLpPool x[2,2,3,2] ; p=3",
         NULL,
     };
     check_all(lines);
@@ -423,6 +431,8 @@ static void test_normalisation(void **state)
         "LRN x[1,5,2,2] ; size=3 alpha=0.5 beta=0.75 bias=1.0",
         "LRN x[1,4,2] ; size=2 alpha=0.9",
         "LpNormalization x[3,4] ; axis=1",
+        "MeanVarianceNormalization x[2,2,2,3]",
+        "MeanVarianceNormalization x[2,3] ; axes=1,",
         "LpNormalization x[3,4] ; axis=0 p=1",
         "Softmax x[3,4]",
         "Softmax x[2,3,4] ; axis=1",

@@ -237,19 +237,9 @@ static void test_refusals(void **state)
     o.output = "y";
     for (int i = 0; i < g->n_nodes; i++) {
         g->nodes[i].op = g->nodes[i].op == HTH_OP_TANH ? HTH_OP_BITWISE_NOT : g->nodes[i].op;
-        g->nodes[i].op = g->nodes[i].op == HTH_OP_ELU ? HTH_OP_DET : g->nodes[i].op;
-    }
-    assert_int_not_equal(build(g, &o, &t), HTH_OK);
-    assert_null(t.graph);
-    hth_graph_free(g);
-
-    g = load("mlp_sgd");
-    for (int i = 0; i < g->n_nodes; i++) {
-        g->nodes[i].op =
-            g->nodes[i].op == HTH_OP_TANH ? HTH_OP_MEAN_VARIANCE_NORMALIZATION : g->nodes[i].op;
     }
     assert_int_equal(build(g, &o, &t), HTH_ENOTSUP);
-    assert_non_null(strstr(hth_err_detail(), "(MeanVarianceNormalization)"));
+    assert_non_null(strstr(hth_err_detail(), "(BitwiseNot): the operator has no gradient"));
     o.loss = HTH_LOSS_SOFTMAX_XENT;
     o.freeze = (const char *const[]){"0.*"}; // what lies before the refused operator is not needed
     o.n_freeze = 1;
