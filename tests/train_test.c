@@ -2,6 +2,7 @@
 // tests/train_test.c - whole training steps against PyTorch (tests/tools/make_train_models.py), and
 // what hth_train_build refuses, leaves out and promises.
 #include "graph/onnx.h"
+#include "graph/pass.h"
 #include "tests/train_run.h"
 
 #include <math.h>
@@ -98,7 +99,46 @@ static void near_to(const char *name, const char *what, double got, double want,
     }
 }
 
-static void train(const char *name, int64_t classes_in, int64_t classes)
+// A device that fuses much, and blocks what is made of channels. Buffers stay plain here: what is
+// tested is that the graph means the same.
+static bool fuses(void *ctx, const hth_graph *g, const hth_node *n, const hth_post_op *post,
+                  int operand)
+{
+    return n->op == HTH_OP_CONV || n->op == HTH_OP_GEMM || n->op == HTH_OP_MAT_MUL ||
+           n->op == HTH_OP_BATCH_NORM_TRAIN;
+}
+
+static hth_layout blocks(void *ctx, const hth_graph *g, const hth_node *n, bool *any)
+{
+    bool conv = n->op == HTH_OP_CONV || n->op == HTH_OP_CONV_TRANSPOSE ||
+                n->op == HTH_OP_CONV_GRAD_DATA || n->op == HTH_OP_CONV_GRAD_FILTER;
+    *any = n->op == HTH_OP_ADD || n->op == HTH_OP_RELU || n->op == HTH_OP_RELU_GRAD ||
+           n->op == HTH_OP_BATCH_NORM_TRAIN || n->op == HTH_OP_BATCH_NORM_GRAD ||
+           n->op == HTH_OP_MAX_POOL_TRAIN || n->op == HTH_OP_MAX_POOL_GRAD;
+    return conv ? HTH_LAYOUT_C8 : HTH_LAYOUT_PLAIN;
+}
+
+static bool reads_plain(void *ctx, const hth_graph *g, const hth_node *n)
+{
+    return (n->op == HTH_OP_CONV || n->op == HTH_OP_CONV_GRAD_FILTER) &&
+           g->values[n->inputs[0]].shape.dim[1] <= 3;
+}
+
+static void run_passes(hth_graph *g)
+{
+    static const hth_fuse_oracle oracle = {fuses, blocks, reads_plain, NULL};
+    assert_int_equal(hth_pass_simplify(g), HTH_OK);
+    assert_int_equal(hth_pass_fuse(g, &oracle), HTH_OK);
+    assert_int_equal(hth_pass_layout(g, &oracle), HTH_OK);
+    if (hth_graph_check(g) != HTH_OK) {
+        fail_msg("%s", hth_err_detail());
+    }
+    for (int i = 0; i < g->n_outputs; i++) {
+        assert_int_equal(g->values[g->outputs[i]].layout, HTH_LAYOUT_PLAIN);
+    }
+}
+
+static void train_with(const char *name, int64_t classes_in, int64_t classes, bool passes)
 {
     char path[128], what[256];
     recipe r;
@@ -115,6 +155,9 @@ static void train(const char *name, int64_t classes_in, int64_t classes)
     hth_train_options o = options_of(&r);
     if (hth_train_build(g, &in, &o, hth_ref_eval, NULL, &t) != HTH_OK) {
         fail_msg("%s: %s", name, hth_err_detail());
+    }
+    if (passes) {
+        run_passes(t.graph);
     }
     train_run run = run_open(&t);
     for (int i = 0; i < r.steps; i++) {
@@ -137,6 +180,13 @@ static void train(const char *name, int64_t classes_in, int64_t classes)
     run_close(&run);
     hth_train_graph_fini(&t);
     hth_graph_free(g);
+}
+
+// As hth_train_build made it, and after a device's passes.
+static void train(const char *name, int64_t classes_in, int64_t classes)
+{
+    train_with(name, classes_in, classes, false);
+    train_with(name, classes_in, classes, true);
 }
 
 static void test_convolutional(void **state)
