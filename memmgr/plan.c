@@ -77,6 +77,10 @@ static hth_err problem_check_tensor(const hth_problem *p, int t, uint64_t *sum)
         return hth_fail(HTH_EINVAL, "tensor %d '%s': node %d does not produce it", t,
                         problem_name(x->name), x->producer);
     }
+    if (x->replaces < 0 || x->replaces > p->n_tensors || (x->replaces > 0 && !x->external)) {
+        return hth_fail(HTH_EINVAL, "tensor %d '%s': replaces %d, which it cannot", t,
+                        problem_name(x->name), x->replaces - 1);
+    }
     *sum += hth_plan_round(x->bytes);
     return *sum <= PLAN_MAX_BYTES
                ? HTH_OK
@@ -150,6 +154,43 @@ double hth_plan_time(const hth_plan_node *n, int alt)
     return alt < n->n_alternatives && n->alternatives[alt].time_us > 0
                ? n->alternatives[alt].time_us
                : 0;
+}
+
+// Menus.
+
+static int menu_cmp(const void *a, const void *b)
+{
+    const hth_menu_item *x = a, *y = b;
+    if (x->time_us != y->time_us) {
+        return x->time_us < y->time_us ? -1 : 1;
+    }
+    return (x->alt > y->alt) - (x->alt < y->alt);
+}
+
+int hth_plan_menu(const hth_plan_node *n, hth_menu_item *out)
+{
+    double slowest = 0;
+    int kept = 0;
+    if (n->n_alternatives == 0) {
+        out[0] = (hth_menu_item){0, 0, 0};
+        return 1;
+    }
+    for (int i = 0; i < n->n_alternatives; i++) {
+        slowest = fmax(slowest, n->alternatives[i].time_us);
+    }
+    for (int i = 0; i < n->n_alternatives; i++) {
+        const hth_choice *c = &n->alternatives[i];
+        out[i] = (hth_menu_item){i, c->time_us < 0 ? HUGE_VAL : c->time_us,
+                                 hth_plan_round(c->workspace_bytes)};
+    }
+    qsort(out, (size_t)n->n_alternatives, sizeof *out, menu_cmp);
+    for (int i = 0; i < n->n_alternatives; i++) {
+        if (kept == 0 || out[i].workspace < out[kept - 1].workspace) {
+            out[kept] = out[i];
+            out[kept++].time_us = fmin(out[i].time_us, slowest);
+        }
+    }
+    return kept;
 }
 
 // Liveness.
@@ -308,27 +349,47 @@ static void live_enter(const hth_problem *p, live_account *at, const hth_instr *
     *live += bytes;
 }
 
+uint64_t hth_plan_scratch(const hth_problem *p, const hth_instr *in, const bool *filled)
+{
+    const hth_plan_node *n = &p->nodes[in->node];
+    uint64_t bytes = hth_plan_round(hth_plan_workspace(n, in->alt));
+    for (int j = 0; in->recompute && j < n->n_outputs; j++) {
+        bytes += filled[n->outputs[j]] ? hth_plan_round(p->tensors[n->outputs[j]].bytes) : 0;
+    }
+    return bytes;
+}
+
 hth_err hth_plan_live_peak(const hth_problem *p, const hth_plan *plan, uint64_t *peak)
 {
     uint64_t live = 0;
     live_account *at = hth_calloc((size_t)p->n_tensors, sizeof *at);
-    if (at == NULL) {
+    bool *filled = hth_alloc((size_t)p->n_tensors * sizeof *filled);
+    if (at == NULL || filled == NULL) {
+        hth_free(at);
+        hth_free(filled);
         return hth_fail(HTH_ENOMEM, "no memory for the live bytes of %d tensors", p->n_tensors);
     }
+    memset(filled, true, (size_t)p->n_tensors * sizeof *filled);
     *peak = 0;
     for (int i = 0; i < plan->n_instrs; i++) {
         const hth_instr *in = &plan->instrs[i];
         uint64_t scratch = 0;
         if (in->kind == HTH_INSTR_ALLOC || in->kind == HTH_INSTR_PREFETCH) {
             live_enter(p, at, in, &live);
+            filled[in->tensor] = in->kind == HTH_INSTR_PREFETCH;
         } else if (in->kind == HTH_INSTR_FREE) {
             live -= at[in->tensor].bytes;
             at[in->tensor].bytes = 0;
+            filled[in->tensor] = true;
         } else if (in->kind == HTH_INSTR_COMPUTE) {
-            scratch = hth_plan_round(hth_plan_workspace(&p->nodes[in->node], in->alt));
+            scratch = hth_plan_scratch(p, in, filled);
+            for (int j = 0; j < p->nodes[in->node].n_outputs; j++) {
+                filled[p->nodes[in->node].outputs[j]] = true;
+            }
         }
         *peak = live + scratch > *peak ? live + scratch : *peak;
     }
     hth_free(at);
+    hth_free(filled);
     return HTH_OK;
 }

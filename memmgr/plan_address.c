@@ -18,6 +18,7 @@
 #define ADDRESS_MAX_PASSES 1000
 #define ADDRESS_MIN_PASSES 6
 #define ADDRESS_MAX_VISITS 400000 // neighbours looked at in all passes but those: about 2 ms
+#define ADDRESS_PATIENCE   8      // times as many, where a target can be reached
 
 typedef struct address_span {
     uint64_t lo, hi;
@@ -36,6 +37,7 @@ typedef struct address {
     uint64_t best_height, goal;
     int64_t visits;
     int passes;
+    bool wanted; // whoever asks has a target that can be reached
     uint64_t random;
 } address;
 
@@ -233,8 +235,8 @@ static void address_keys(address *a, int kind, const uint64_t *load)
 
 static bool address_done(const address *a)
 {
-    return a->best_height <= a->goal ||
-           (a->visits > ADDRESS_MAX_VISITS && a->passes >= ADDRESS_MIN_PASSES);
+    int64_t most = ADDRESS_MAX_VISITS * (a->wanted ? ADDRESS_PATIENCE : 1);
+    return a->best_height <= a->goal || (a->visits > most && a->passes >= ADDRESS_MIN_PASSES);
 }
 
 // Moves what reached above the goal in the last placement to the front of the order.
@@ -338,6 +340,7 @@ hth_err hth_address_assign(hth_rect *r, int n, uint64_t target, uint64_t *height
                  .moved = hth_alloc(count * sizeof(int)),
                  .best = hth_alloc(count * sizeof(uint64_t)),
                  .best_height = UINT64_MAX,
+                 .wanted = target >= peak,
                  .goal = target > peak ? target : peak};
     hth_err err = HTH_ENOMEM;
     if (!a.start || !a.order || !a.best_order || !a.key || !a.placed || !a.near || !a.moved ||

@@ -54,6 +54,9 @@ static json_t *file_tensor(const hth_problem *p, int t)
     if (o != NULL && x->external) {
         json_object_set_new(o, "external", json_true());
     }
+    if (o != NULL && x->replaces > 0) {
+        json_object_set_new(o, "replaces", json_integer(x->replaces - 1));
+    }
     return o;
 }
 
@@ -72,10 +75,11 @@ static json_t *file_node(const hth_problem *p, int i)
                                                       c->split, "accumulates", c->accumulates,
                                                       "deterministic", c->deterministic));
     }
-    return json_pack("{s:i, s:s, s:s, s:o, s:o, s:o, s:o}", "id", i, "name", file_text(n->name),
-                     "op", file_text(n->op), "inputs", file_ints(n->inputs, n->n_inputs), "outputs",
+    return json_pack("{s:i, s:s, s:s, s:o, s:o, s:o, s:o, s:b}", "id", i, "name",
+                     file_text(n->name), "op", file_text(n->op), "inputs",
+                     file_ints(n->inputs, n->n_inputs), "outputs",
                      file_ints(n->outputs, n->n_outputs), "inplace", inplace, "alternatives",
-                     file_whole(alternatives, n->n_alternatives));
+                     file_whole(alternatives, n->n_alternatives), "recomputable", n->recomputable);
 }
 
 static json_t *file_problem(const hth_problem *p)
@@ -225,7 +229,7 @@ static hth_err file_indices(const json_t *o, const char *key, int **out, int *n)
 
 static hth_err file_read_tensor(const json_t *o, hth_plan_tensor *x)
 {
-    int64_t bytes = 0, producer = -1;
+    int64_t bytes = 0, producer = -1, replaces = -1;
     const char *cls = json_string_value(json_object_get(o, "class"));
     HTH_TRY(file_string(o, "name", &x->name));
     HTH_TRY(file_int(o, "bytes", true, 0, (int64_t)1 << 60, &bytes));
@@ -233,6 +237,8 @@ static hth_err file_read_tensor(const json_t *o, hth_plan_tensor *x)
     x->bytes = (uint64_t)bytes;
     x->producer = (int)producer;
     x->external = json_is_true(json_object_get(o, "external"));
+    HTH_TRY(file_int(o, "replaces", false, -1, INT_MAX - 1, &replaces));
+    x->replaces = (int)replaces + 1;
     for (int c = 0; cls != NULL && c <= HTH_MEM_OUTPUT; c++) {
         if (strcmp(cls, file_class[c]) == 0) {
             x->cls = (hth_mem_class)c;
@@ -266,6 +272,7 @@ static hth_err file_read_node(const json_t *o, hth_plan_node *n)
     const json_t *list = json_object_get(o, "alternatives"), *v;
     size_t i;
     n->inplace_in = n->inplace_out = -1;
+    n->recomputable = !json_is_false(json_object_get(o, "recomputable"));
     HTH_TRY(file_string(o, "name", &n->name));
     HTH_TRY(file_string(o, "op", &n->op));
     HTH_TRY(file_indices(o, "inputs", &n->inputs, &n->n_inputs));

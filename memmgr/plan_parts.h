@@ -41,6 +41,18 @@ static inline uint64_t hth_plan_workspace(const hth_plan_node *n, int alt)
     return alt < n->n_alternatives ? n->alternatives[alt].workspace_bytes : 0;
 }
 
+// One alternative worth having: a stage's menu is fastest first, workspaces falling.
+typedef struct hth_menu_item {
+    int alt;
+    double time_us;
+    uint64_t workspace; // rounded
+} hth_menu_item;
+
+// hth_plan_menu writes the alternatives worth having into out[] (room for one at least, else one
+// per alternative) and returns how many. Unmeasured ones come last, in the given order, at the time
+// of the slowest measured one (0 if none is), so that a missing measurement never looks fast.
+int hth_plan_menu(const hth_plan_node *n, hth_menu_item *out);
+
 // Buffers of the tensors that live in the arena, from the producer's stage to the last use's;
 // in-place pairs share one.
 typedef struct hth_buffers {
@@ -67,6 +79,12 @@ typedef struct hth_plan_builder {
     int cap;
 } hth_plan_builder;
 hth_err hth_plan_add(hth_plan_builder *b, hth_instr in, const int *waits, int n_waits, int *index);
+
+// A recompute writes those of its outputs that have a place but no content yet; the others (still
+// there, gone for good, or the caller's) go to scratch behind its workspace, in their order.
+// hth_plan_scratch returns workspace and scratch together; filled[t]: tensor t has content, or no
+// place.
+uint64_t hth_plan_scratch(const hth_problem *p, const hth_instr *in, const bool *filled);
 
 // hth_plan_simulate fills start_us and end_us of every instruction and predicted_us: three FIFO
 // streams and the waits.

@@ -5,12 +5,12 @@
 // Design notes
 // A *stage* is the first execution of one node; node s runs in stage s. A buffer is owned for whole
 // stages, so memory is exact whatever the copies' real speed. A *gap* is what lies between two
-// consecutive uses of a tensor that are at least two stages apart, the time after its last use (where
-// only recomputes can read it), or, for a weight or state that is there before the step, the time
-// from its last use round to its first one in the next step. Each gap has a mode; everything else (when
-// a buffer goes, when a copy is released, which stage recomputes what, which algorithm each node
-// can afford) follows from the modes by hth_decode (plan_decode.c), which yields a *schedule*:
-// segments (one stay of one tensor in one buffer) and reruns (recomputes), in stages.
+// consecutive uses of a tensor that are at least two stages apart, the time after its last use
+// (where only recomputes can read it), or, for a weight or state that is there before the step, the
+// time from its last use round to its first one in the next step. Each gap has a mode; everything
+// else (when a buffer goes, when a copy is released, which stage recomputes what, which algorithm
+// each node can afford) follows from the modes by hth_decode (plan_decode.c), which yields a
+// *schedule*: segments (one stay of one tensor in one buffer) and reruns (recomputes), in stages.
 //
 // Rules of time. Three FIFO streams; s is a stage, E_s the end of its compute:
 //   W_s = max(E_{s-1}, end of every save with last + 1 == s)
@@ -43,9 +43,10 @@ typedef struct hth_segment {
                  // -1: a buffer of its own
 } hth_segment;
 
-// A recompute of `node` in stage `stage`, before that stage's node. Those of one stage run in the
-// order of their nodes. Its outputs without a segment that begins there (origin FROM_RERUN) go to
-// scratch of the stage, owned beside the workspace.
+// A recompute of `node` in stage `stage`, before that stage's node, with the algorithm of its first
+// execution, so that the bits are the same. Those of one stage run in the order of their nodes. Its
+// outputs without a segment that begins there (origin FROM_RERUN) go to scratch of the stage, owned
+// beside the workspace.
 typedef struct hth_rerun {
     int stage, node, alt;
 } hth_rerun;
@@ -54,8 +55,8 @@ typedef struct hth_schedule {
     int n_stages;
     int *alt; // per node: the alternative of its first execution
     int n_segments, n_reruns;
-    hth_segment *segment; // by tensor, then first; resident tensors that never leave have none
-    hth_rerun *rerun;     // by stage, then node
+    hth_segment *segment;    // by tensor, then first; resident tensors that never leave have none
+    hth_rerun *rerun;        // by stage, then node
     uint64_t resident_bytes; // weights and state that never leave
     uint64_t peak_bytes;     // resident_bytes + the largest stage
     double time_us;

@@ -6,13 +6,6 @@
 
 #include "memmgr/plan_parts.h"
 
-// One alternative worth having: a stage's menu is fastest first, workspaces falling.
-typedef struct hth_menu_item {
-    int alt;
-    double time_us;
-    uint64_t workspace; // rounded
-} hth_menu_item;
-
 typedef struct hth_streamable {
     int tensor;
     uint64_t bytes; // rounded

@@ -9,44 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int menu_cmp(const void *a, const void *b)
-{
-    const hth_menu_item *x = a, *y = b;
-    if (x->time_us != y->time_us) {
-        return x->time_us < y->time_us ? -1 : 1;
-    }
-    return (x->alt > y->alt) - (x->alt < y->alt);
-}
-
-// Writes the menu of a node, returns its length. Unmeasured alternatives come last, in the given
-// order, at the time of the slowest measured one (0 if none is), so that a missing measurement
-// never looks fast.
-static int menu_make(const hth_plan_node *n, hth_menu_item *out)
-{
-    double slowest = 0;
-    int kept = 0;
-    if (n->n_alternatives == 0) {
-        out[0] = (hth_menu_item){0, 0, 0};
-        return 1;
-    }
-    for (int i = 0; i < n->n_alternatives; i++) {
-        slowest = fmax(slowest, n->alternatives[i].time_us);
-    }
-    for (int i = 0; i < n->n_alternatives; i++) {
-        const hth_choice *c = &n->alternatives[i];
-        out[i] = (hth_menu_item){i, c->time_us < 0 ? HUGE_VAL : c->time_us,
-                                 hth_plan_round(c->workspace_bytes)};
-    }
-    qsort(out, (size_t)n->n_alternatives, sizeof *out, menu_cmp);
-    for (int i = 0; i < n->n_alternatives; i++) {
-        if (kept == 0 || out[i].workspace < out[kept - 1].workspace) {
-            out[kept] = out[i];
-            out[kept++].time_us = fmin(out[i].time_us, slowest);
-        }
-    }
-    return kept;
-}
-
 static hth_err model_menus(hth_stream_model *m)
 {
     size_t total = 0;
@@ -60,7 +22,7 @@ static hth_err model_menus(hth_stream_model *m)
     m->menu_start[0] = 0;
     for (int i = 0; i < m->n_stages; i++) {
         m->menu_start[i + 1] =
-            m->menu_start[i] + menu_make(&m->p->nodes[i], m->menu + m->menu_start[i]);
+            m->menu_start[i] + hth_plan_menu(&m->p->nodes[i], m->menu + m->menu_start[i]);
     }
     return HTH_OK;
 }

@@ -217,6 +217,10 @@ static hth_err verify_read(verify *v, int t, hth_lane lane, const verify_clock *
 static hth_err verify_write(verify *v, int t)
 {
     verify_tensor *x = &v->tensor[t];
+    int old = v->p->tensors[t].replaces - 1;
+    if (old >= 0) { // the same buffer: nobody finds the old content any more
+        v->tensor[old].valid = false;
+    }
     if (hth_plan_home(&v->p->tensors[t]) == HTH_HOME_ARENA && x->buffer < 0) {
         return VERIFY_FAIL(v, "writes '%s', which has no place",
                            verify_name(v->p->tensors[t].name));
@@ -266,6 +270,18 @@ static hth_err verify_compute(verify *v, const hth_instr *in, const verify_clock
     }
     v->computed[in->node] = true;
     uint64_t workspace = hth_plan_workspace(n, in->alt);
+    for (int j = 0; in->recompute && j < n->n_outputs; j++) {
+        const verify_tensor *x = &v->tensor[n->outputs[j]];
+        if (j == 0) {
+            workspace = hth_plan_round(workspace);
+        }
+        if (x->buffer < 0 || x->valid) {
+            workspace += hth_plan_round(v->p->tensors[n->outputs[j]].bytes);
+        }
+    }
+    if (in->recompute && !n->recomputable) {
+        return VERIFY_FAIL(v, "node '%s' must not be computed again", verify_name(n->name));
+    }
     if (workspace > 0) {
         int b;
         HTH_TRY(
@@ -275,7 +291,10 @@ static hth_err verify_compute(verify *v, const hth_instr *in, const verify_clock
     }
     HTH_TRY(verify_inputs(v, n, start));
     for (int j = 0; j < n->n_outputs; j++) {
-        HTH_TRY(verify_write(v, n->outputs[j]));
+        const verify_tensor *x = &v->tensor[n->outputs[j]];
+        if (!in->recompute || (x->buffer >= 0 && !x->valid)) {
+            HTH_TRY(verify_write(v, n->outputs[j]));
+        }
     }
     return HTH_OK;
 }

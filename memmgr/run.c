@@ -62,6 +62,7 @@ typedef struct run_builder {
     hth_run *r;
     uint64_t *place; // per tensor: offset in the arena, RUN_NOWHERE: not there
     uint64_t *host;  // per tensor: offset in the host slab, RUN_NOWHERE: never offloaded
+    bool *filled;    // per tensor: has content, or no place
     int *step_of;    // per instruction, -1: none
     int seen[HTH_N_LANES]
             [HTH_N_LANES]; // newest instruction of a stream that a stream has waited for
@@ -85,11 +86,22 @@ static void run_build_compute(run_builder *b, run_step *s)
         run_add_slot(r, t, t < 0 ? RUN_NOWHERE : b->place[t]);
     }
     s->args.out = &r->pointers[r->n_slots];
+    uint64_t workspace = hth_plan_workspace(&spec->problem->nodes[in->node], in->alt);
+    uint64_t spare =
+        in->offset + hth_plan_round(workspace); // a recompute's outputs that nobody needs
     for (int j = 0; j < spec->n_out[in->node]; j++) {
         int t = spec->node_out[in->node][j];
+        if (t >= 0 && in->recompute && b->filled[t]) {
+            run_add_slot(r, -1, spare);
+            spare += hth_plan_round(spec->problem->tensors[t].bytes);
+            continue;
+        }
         run_add_slot(r, t, t < 0 ? RUN_NOWHERE : b->place[t]);
+        if (t >= 0) {
+            b->filled[t] = true;
+        }
     }
-    bool scratch = hth_plan_workspace(&spec->problem->nodes[in->node], in->alt) > 0;
+    bool scratch = workspace > 0;
     s->scratch = run_add_slot(r, -1, scratch ? in->offset : RUN_NOWHERE);
 }
 
@@ -102,6 +114,7 @@ static hth_err run_build_copy(run_builder *b, run_step *s)
         b->host[t] = s->instr->offset;
     } else {
         b->place[t] = s->instr->offset;
+        b->filled[t] = true;
     }
     s->bytes = x->bytes;
     s->device = run_add_slot(r, -1, b->place[t]);
@@ -141,6 +154,7 @@ static hth_err run_build_step(run_builder *b, int i)
     b->step_of[i] = -1;
     if (in->kind == HTH_INSTR_ALLOC || in->kind == HTH_INSTR_FREE) {
         b->place[in->tensor] = in->kind == HTH_INSTR_ALLOC ? in->offset : RUN_NOWHERE;
+        b->filled[in->tensor] = in->kind == HTH_INSTR_FREE;
         if (in->n_waits == 0) {
             return HTH_OK;
         }
@@ -204,19 +218,23 @@ static hth_err run_build(hth_run *r)
     run_builder b = {.r = r,
                      .place = hth_alloc(n_tensors * sizeof *b.place),
                      .host = hth_alloc(n_tensors * sizeof *b.host),
+                     .filled = hth_alloc(n_tensors * sizeof *b.filled),
                      .step_of = hth_alloc((size_t)r->spec.plan->n_instrs * sizeof *b.step_of)};
     memset(b.seen, -1, sizeof b.seen);
-    hth_err err =
-        b.place && b.host && b.step_of ? HTH_OK : hth_fail(HTH_ENOMEM, "no memory to run a plan");
+    hth_err err = b.place && b.host && b.filled && b.step_of
+                      ? HTH_OK
+                      : hth_fail(HTH_ENOMEM, "no memory to run a plan");
     if (err == HTH_OK) {
         memset(b.place, 0xFF, n_tensors * sizeof *b.place);
         memset(b.host, 0xFF, n_tensors * sizeof *b.host);
+        memset(b.filled, true, n_tensors * sizeof *b.filled);
     }
     for (int i = 0; err == HTH_OK && i < r->spec.plan->n_instrs; i++) {
         err = run_build_step(&b, i);
     }
     hth_free(b.place);
     hth_free(b.host);
+    hth_free(b.filled);
     hth_free(b.step_of);
     return err;
 }

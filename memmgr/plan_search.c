@@ -1,0 +1,397 @@
+// SPDX-License-Identifier: Apache-2.0
+// Search over modes. Greedy starts at several prices of the link, each followed by a descent of
+// single flips; then iterated local search from the best: a kick around one stage, ejections until
+// it fits again, and completions that give back what the kick made unnecessary. Every candidate is
+// decoded exactly, so nothing is estimated but the order in which moves are tried.
+#include "memmgr/plan_search.h"
+
+#include "base/alloc.h"
+#include "base/clock.h"
+
+#include <math.h>
+#include <string.h>
+
+#define SEARCH_PENALTY 40.0 // of the fastest step, per budget of excess
+#define SEARCH_TIE                                                                                 \
+    1e-4 // of the fastest step, per budget of mean residency: prefers what leaves room
+#define SEARCH_EJECT 8   // flips that may follow a kick
+#define SEARCH_ALIKE 400 // kicks without success before the search gives up, per 100 gaps
+
+static uint32_t search_random(hth_search *x, uint32_t below)
+{
+    x->rng = x->rng * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(((x->rng >> 32) * below) >> 32);
+}
+
+static bool search_over(const hth_search *x)
+{
+    return hth_now_ns() >= x->deadline_ns;
+}
+
+double hth_search_try(hth_search *x, const uint8_t *mode, hth_outcome *o)
+{
+    double budget = (double)x->d.budget + 1, unit = x->m->fastest_us + 1;
+    hth_decode(&x->d, mode, o);
+    x->n_decodes++;
+    double score = o->time_us + SEARCH_TIE * unit * o->mean / budget;
+    if (x->no_stalls && o->stall_us > 1e-6 * o->time_us) {
+        score += unit + o->stall_us;
+    }
+    return o->excess > 0 ? score + unit + SEARCH_PENALTY * unit * o->excess / budget : score;
+}
+
+// Takes the modes at hand as the best if they are.
+static void search_keep_best(hth_search *x)
+{
+    if (x->score < x->best_score) {
+        x->best_score = x->score;
+        memcpy(x->best, x->mode, (size_t)x->m->n_gaps);
+    }
+}
+
+static bool search_allows(const hth_search *x, int g, hth_gap_mode mode)
+{
+    const hth_gap *gap = &x->m->gap[g];
+    return mode == HTH_GAP_KEEP || (mode == HTH_GAP_OFFLOAD && x->offload && gap->can_offload) ||
+           (mode == HTH_GAP_RECOMPUTE && x->recompute && gap->can_rerun);
+}
+
+// Whether gap g, kept by the last decode, holds bytes in stage s that another mode would free.
+static bool search_covers(const hth_search *x, int g, int s)
+{
+    const hth_gap *gap = &x->m->gap[g];
+    const hth_decoder *d = &x->d;
+    if (d->mode[g] != HTH_GAP_KEEP || x->mode[g] != HTH_GAP_KEEP) {
+        return false;
+    }
+    if (gap->cyclic) {
+        return s > d->until[g] || s < gap->q;
+    }
+    int end = gap->q == x->m->n_stages ? d->until[g] + 1 : gap->q;
+    return gap->p < s && s < end;
+}
+
+// What giving gap g another mode would cost about; `price` of the link's time.
+static double search_cost(const hth_search *x, int g, hth_gap_mode mode, double price)
+{
+    const hth_step *m = x->m;
+    int t = m->gap[g].tensor, v = m->p->tensors[t].producer;
+    if (mode == HTH_GAP_OFFLOAD) {
+        return price * (m->h2d_us[t] + m->d2h_us[t]) + 1e-3;
+    }
+    double us = hth_step_fastest(m, v)->time_us;
+    const hth_plan_node *n = &m->p->nodes[v];
+    for (int j = 0; j < n->n_inputs; j++) { // one link of the chain
+        int in = n->inputs[j];
+        for (int h = m->gap_start[in]; h < m->gap_start[in + 1]; h++) {
+            if (x->mode[h] == HTH_GAP_RECOMPUTE) {
+                us += hth_step_fastest(m, m->p->tensors[in].producer)->time_us;
+                break;
+            }
+        }
+    }
+    return us + 1e-3;
+}
+
+// The number of stages over the budget before each stage, as the last decode left them.
+static void search_count(hth_search *x, bool fastest)
+{
+    const hth_step *m = x->m;
+    x->cover[0] = 0;
+    for (int s = 0; s < m->n_stages; s++) {
+        uint64_t ws =
+            fastest ? hth_step_fastest(m, s)->workspace : hth_step_smallest(m, s)->workspace;
+        x->cover[s + 1] = x->cover[s] + (x->d.used[s] + ws > x->d.budget);
+    }
+}
+
+static double search_relief(const hth_search *x, int g)
+{
+    const hth_gap *gap = &x->m->gap[g];
+    int end = gap->q == x->m->n_stages ? x->d.until[g] + 1 : gap->q;
+    int n = gap->cyclic ? x->cover[gap->q] + x->cover[x->m->n_stages] - x->cover[gap->p + 1]
+                        : x->cover[end] - x->cover[gap->p + 1];
+    return (double)x->m->bytes[gap->tensor] * n;
+}
+
+// The cheapest way to free bytes in stage s, -1: none. `blur` > 0 randomises.
+static int search_best(hth_search *x, int s, double price, double blur, hth_gap_mode *mode)
+{
+    int best = -1;
+    double least = INFINITY;
+    for (int g = 0; g < x->m->n_gaps; g++) {
+        if (!search_covers(x, g, s)) {
+            continue;
+        }
+        double relief = search_relief(x, g) + 1;
+        for (int k = HTH_GAP_OFFLOAD; k <= HTH_GAP_RECOMPUTE; k++) {
+            if (!search_allows(x, g, (hth_gap_mode)k)) {
+                continue;
+            }
+            double c = search_cost(x, g, (hth_gap_mode)k, price) / relief;
+            c *= blur > 0 ? exp(blur * ((double)search_random(x, 1000) / 500.0 - 1)) : 1;
+            if (c < least) {
+                least = c;
+                best = g;
+                *mode = (hth_gap_mode)k;
+            }
+        }
+    }
+    return best;
+}
+
+// The stage with the most bytes too many, counting the fastest algorithms or the smallest.
+static int search_worst(const hth_search *x, bool fastest, double *over)
+{
+    const hth_step *m = x->m;
+    int worst = -1;
+    *over = 0;
+    for (int s = 0; s < m->n_stages; s++) {
+        uint64_t ws =
+            fastest ? hth_step_fastest(m, s)->workspace : hth_step_smallest(m, s)->workspace;
+        double o = (double)x->d.used[s] + (double)ws - (double)x->d.budget;
+        if (o > *over) {
+            *over = o;
+            worst = s;
+        }
+    }
+    return worst;
+}
+
+// Starts from what is at hand and frees bytes where most are missing, cheapest first.
+static void search_greedy(hth_search *x, double price, bool fastest)
+{
+    hth_outcome o;
+    double over;
+    for (int round = 0; round < 4 * x->m->n_gaps && !search_over(x); round++) {
+        x->score = hth_search_try(x, x->mode, &o);
+        search_keep_best(x);
+        int s = search_worst(x, fastest, &over);
+        if (s < 0) {
+            return;
+        }
+        search_count(x, fastest);
+        bool any = false;
+        for (double freed = 0; freed < over / 2 || !any;) {
+            hth_gap_mode mode = HTH_GAP_KEEP;
+            int g = search_best(x, s, price, 0, &mode);
+            if (g < 0) {
+                break;
+            }
+            x->mode[g] = (uint8_t)mode;
+            freed += (double)x->m->bytes[x->m->gap[g].tensor];
+            any = true;
+        }
+        if (!any) {
+            return;
+        }
+    }
+}
+
+// Tries gap g in `mode`; keeps it if that is better.
+static bool search_flip(hth_search *x, int g, hth_gap_mode mode)
+{
+    hth_outcome o;
+    uint8_t old = x->mode[g];
+    if (old == mode || !search_allows(x, g, mode)) {
+        return false;
+    }
+    x->mode[g] = (uint8_t)mode;
+    double score = hth_search_try(x, x->mode, &o);
+    if (score < x->score) {
+        x->score = score;
+        return true;
+    }
+    x->mode[g] = old;
+    return false;
+}
+
+static void search_shuffle(hth_search *x)
+{
+    for (int i = 0; i < x->m->n_gaps; i++) {
+        int j = (int)search_random(x, (uint32_t)i + 1);
+        x->order[i] = x->order[j];
+        x->order[j] = i;
+    }
+}
+
+static void search_descend(hth_search *x)
+{
+    bool better = true;
+    hth_outcome o;
+    x->score = hth_search_try(x, x->mode, &o);
+    while (better && !search_over(x)) {
+        better = false;
+        search_shuffle(x);
+        for (int i = 0; i < x->m->n_gaps && !search_over(x); i++) {
+            int g = x->order[i];
+            for (int k = HTH_GAP_KEEP; k <= HTH_GAP_RECOMPUTE; k++) {
+                better |= search_flip(x, g, (hth_gap_mode)k);
+            }
+        }
+    }
+    search_keep_best(x);
+}
+
+// One kick: a random gap gets another mode, then others give way until it fits again, then some
+// that are away may come back.
+static bool search_kick(hth_search *x)
+{
+    const hth_step *m = x->m;
+    hth_outcome o;
+    double before = x->score, over;
+    memcpy(x->kept, x->mode, (size_t)m->n_gaps);
+    int n_flips = 1 + (int)search_random(x, 3), near = (int)search_random(x, (uint32_t)m->n_gaps);
+    for (int i = 0; i < n_flips; i++) {
+        int g = i == 0 ? near : (near + m->n_gaps - 10 + (int)search_random(x, 21)) % m->n_gaps;
+        uint32_t k = search_random(x, 3);
+        if (g >= 0 && search_allows(x, g, (hth_gap_mode)k)) {
+            x->mode[g] = (uint8_t)k;
+        }
+    }
+    x->score = hth_search_try(x, x->mode, &o);
+    for (int i = 0; i < SEARCH_EJECT && o.excess > 0; i++) {
+        int s = search_worst(x, false, &over);
+        hth_gap_mode mode = HTH_GAP_KEEP;
+        search_count(x, false);
+        int g = s < 0 ? -1 : search_best(x, s, search_random(x, 2) ? 1.0 : 0.1, 1.5, &mode);
+        if (g < 0) {
+            break;
+        }
+        x->mode[g] = (uint8_t)mode;
+        x->score = hth_search_try(x, x->mode, &o);
+    }
+    for (int i = 0; i < 12 && !search_over(x); i++) {
+        int g = (near + m->n_gaps - 15 + (int)search_random(x, 31)) % m->n_gaps;
+        if (g >= 0) {
+            search_flip(x, g,
+                        (hth_gap_mode)(x->mode[g] != HTH_GAP_KEEP ? HTH_GAP_KEEP
+                                                                  : 1 + search_random(x, 2)));
+        }
+    }
+    if (x->score < before) {
+        search_keep_best(x);
+        return true;
+    }
+    x->score = before;
+    memcpy(x->mode, x->kept, (size_t)m->n_gaps);
+    return false;
+}
+
+// The least memory there can be: everything is away whenever it may.
+static void search_away(hth_search *x)
+{
+    hth_outcome o;
+    for (int g = 0; g < x->m->n_gaps; g++) {
+        x->mode[g] = search_allows(x, g, HTH_GAP_OFFLOAD)     ? HTH_GAP_OFFLOAD
+                     : search_allows(x, g, HTH_GAP_RECOMPUTE) ? HTH_GAP_RECOMPUTE
+                                                              : HTH_GAP_KEEP;
+    }
+    x->score = hth_search_try(x, x->mode, &o);
+    search_keep_best(x);
+}
+
+// Greedy starts: prices of the link, levers alone, room for the fastest algorithms or the smallest.
+// Each goes down on its own for a share of the time, because the best start is seldom the best
+// after that.
+static void search_starts(hth_search *x, uint64_t until_ns)
+{
+    static const struct {
+        double price;
+        bool offload, recompute, fastest;
+    } starts[] = {{0.3, true, true, true},  {1.0, false, true, false}, {0.02, true, false, false},
+                  {1.0, false, true, true}, {0.02, true, true, true},  {1.0, true, true, true},
+                  {0.3, true, true, false}, {3.0, true, true, true},   {1.0, true, true, false},
+                  {0.02, true, true, false}};
+    const int n = (int)(sizeof starts / sizeof *starts);
+    bool offload = x->offload, recompute = x->recompute;
+    uint64_t end_ns = x->deadline_ns;
+    search_away(x);
+    for (int i = 0; i < n; i++) {
+        uint64_t now_ns = hth_now_ns();
+        if (now_ns >= until_ns || (starts[i].offload && !starts[i].recompute && !offload) ||
+            (!starts[i].offload && starts[i].recompute && !recompute)) {
+            continue;
+        }
+        x->offload = offload && starts[i].offload;
+        x->recompute = recompute && starts[i].recompute;
+        x->deadline_ns = now_ns + (until_ns - now_ns) / (uint64_t)(n - i) * 2;
+        memset(x->mode, HTH_GAP_KEEP, (size_t)x->m->n_gaps);
+        search_greedy(x, starts[i].price, starts[i].fastest);
+        x->offload = offload;
+        x->recompute = recompute;
+        search_descend(x);
+    }
+    x->deadline_ns = end_ns;
+}
+
+void hth_search_run(hth_search *x, uint64_t deadline_ns, bool warm, hth_outcome *out)
+{
+    size_t n = (size_t)x->m->n_gaps;
+    uint64_t now_ns = hth_now_ns();
+    x->deadline_ns = deadline_ns;
+    if (warm) {
+        memcpy(x->mode, x->best, n);
+        x->best_score = hth_search_try(x, x->best, out);
+        search_away(x);
+        memcpy(x->mode, x->best, n);
+        search_greedy(x, 0.3, false);
+    } else {
+        x->best_score = INFINITY;
+        memset(x->mode, HTH_GAP_KEEP, n);
+        x->score = hth_search_try(x, x->mode, out);
+        search_keep_best(x);
+        if (out->excess == 0 && out->time_us <= x->m->fastest_us * (1 + 1e-9)) {
+            return; // nothing is faster
+        }
+        search_starts(x, now_ns + (deadline_ns > now_ns ? (deadline_ns - now_ns) / 3 * 2 : 0));
+    }
+    memcpy(x->mode, x->best, n);
+    search_descend(x);
+    int limit = SEARCH_ALIKE * (1 + (int)n / 100);
+    for (int since = 0; n > 0 && since < limit && !search_over(x); since++) {
+        if (search_kick(x)) {
+            since = 0;
+        }
+    }
+    hth_search_try(x, x->best, out);
+}
+
+hth_err hth_search_open(hth_search *x, const hth_step *m, uint64_t budget,
+                        const hth_plan_options *o)
+{
+    size_t n = (size_t)m->n_gaps + 1;
+    *x = (hth_search){.m = m,
+                      .offload = !o->no_offload,
+                      .recompute = !o->no_recompute,
+                      .rng = o->seed * 2 + 1,
+                      .mode = hth_calloc(n, 1),
+                      .best = hth_calloc(n, 1),
+                      .kept = hth_calloc(n, 1),
+                      .first = hth_calloc(n, 1),
+                      .order = hth_calloc(n, sizeof(int)),
+                      .rank = hth_calloc(n, sizeof *x->rank),
+                      .cover = hth_calloc((size_t)m->n_stages + 1, sizeof(int))};
+    hth_err err = hth_decoder_init(&x->d, m, budget);
+    if (err == HTH_OK &&
+        (!x->mode || !x->best || !x->kept || !x->first || !x->order || !x->cover || !x->rank)) {
+        err = hth_fail(HTH_ENOMEM, "no memory to plan a step of %d nodes", m->n_stages);
+    }
+    if (err != HTH_OK) {
+        hth_search_close(x);
+    }
+    return err;
+}
+
+void hth_search_close(hth_search *x)
+{
+    hth_decoder_fini(&x->d);
+    hth_free(x->mode);
+    hth_free(x->best);
+    hth_free(x->kept);
+    hth_free(x->first);
+    hth_free(x->order);
+    hth_free(x->cover);
+    hth_free(x->rank);
+    memset(x, 0, sizeof *x);
+}

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// memmgr/plan_search.h - looks for the modes with the shortest step. Part of hth_plan_train.
+#ifndef HTH_MEMMGR_PLAN_SEARCH_H
+#define HTH_MEMMGR_PLAN_SEARCH_H
+
+#include "memmgr/plan_step.h"
+#include "memmgr/plan_train.h"
+
+typedef struct hth_rank {
+    double value;
+    int gap;
+} hth_rank;
+
+typedef struct hth_search {
+    const hth_step *m;
+    hth_decoder d;
+    bool offload, recompute;
+    bool no_stalls; // a step whose compute waits for a copy counts as not fitting
+    uint64_t rng, deadline_ns, n_decodes;
+    uint8_t *mode, *best, *kept, *first; // per gap: at hand, best so far, scratch
+    int *order;                          // scratch: per gap
+    int *cover;                          // scratch: number of stages over the budget before each
+    hth_rank *rank;                      // scratch: per gap
+    double score, best_score;
+} hth_search;
+
+hth_err hth_search_open(hth_search *x, const hth_step *m, uint64_t budget,
+                        const hth_plan_options *o);
+void hth_search_close(hth_search *x);
+
+// hth_search_policy sets x->best to what o->policy decides; the other arguments are
+// hth_search_run's. *m is trimmed for the policies that do not see algorithms, and whole again
+// behind it.
+void hth_search_policy(hth_search *x, hth_step *m, const hth_plan_options *o, uint64_t deadline_ns,
+                       bool warm, hth_outcome *out);
+
+// hth_search_run searches until the deadline or until it finds nothing more; x->best holds the
+// modes, *out what they come to. x->best may be set before, with x->best_score = 0: a warm start.
+void hth_search_run(hth_search *x, uint64_t deadline_ns, bool warm, hth_outcome *out);
+// hth_search_try decodes `mode` and returns its score: time, and a heavy price on bytes too many.
+double hth_search_try(hth_search *x, const uint8_t *mode, hth_outcome *o);
+
+#endif

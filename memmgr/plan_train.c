@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+// Plans a training step: search, addresses, and once more with a tighter budget if the addresses
+// come out higher than the bytes that the search counted.
+#include "memmgr/plan_search.h"
+
+#include "base/alloc.h"
+#include "base/clock.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#define TRAIN_LIMIT_MS 100
+#define TRAIN_ROUNDS   4
+
+static hth_err train_too_big(const hth_problem *p, const hth_plan_options *o, uint64_t need)
+{
+    return hth_fail(HTH_ETOOBIG, "needs at least %llu bytes (policy %s), the budget is %llu",
+                    (unsigned long long)need, hth_policy_name(o->policy),
+                    (unsigned long long)p->budget);
+}
+
+// Plans for `budget` bytes. *excess: bytes that the plan is over p->budget.
+static hth_err train_round(const hth_problem *p, hth_step *m, const hth_plan_options *o,
+                           hth_search *x, uint64_t budget, uint64_t deadline_ns, bool warm,
+                           hth_plan **plan)
+{
+    hth_outcome out;
+    hth_schedule s;
+    x->d.budget = budget;
+    hth_search_policy(x, m, o, deadline_ns, warm, &out);
+    if (x->d.failed) {
+        return hth_fail(HTH_ENOMEM, "no memory to plan a step of %d nodes", m->n_stages);
+    }
+    if (out.excess > 0) {
+        return train_too_big(p, o, out.peak_bytes + (p->budget - budget));
+    }
+    HTH_TRY(hth_decode_schedule(&x->d, &out, &s));
+    hth_err err = hth_plan_emit(p, &s, plan);
+    hth_schedule_fini(&s);
+    return err;
+}
+
+static hth_err train_rounds(const hth_problem *p, hth_step *m, const hth_plan_options *o,
+                            hth_search *x, hth_plan **out)
+{
+    double limit_ms = o->limit_ms > 0 ? o->limit_ms : TRAIN_LIMIT_MS;
+    uint64_t budget = p->budget, start_ns = hth_now_ns();
+    bool warm = o->warm != NULL;
+    if (warm) {
+        memcpy(x->best, o->warm, (size_t)m->n_gaps);
+    }
+    for (int round = 0; round < TRAIN_ROUNDS; round++) {
+        double share = round == 0 ? 0.7 : 0.7 + 0.1 * round; // of the time
+        uint64_t deadline_ns = start_ns + (uint64_t)(limit_ms * share * 1e6);
+        hth_plan *plan = NULL;
+        HTH_TRY(train_round(p, m, o, x, budget, deadline_ns, warm || round > 0, &plan));
+        uint64_t bytes = plan->arena_bytes + plan->resident_bytes;
+        if (bytes <= p->budget) {
+            *out = plan;
+            return HTH_OK;
+        }
+        uint64_t over = bytes - p->budget;
+        hth_plan_free(plan);
+        if (over >= budget || round == TRAIN_ROUNDS - 1) {
+            return train_too_big(p, o, bytes);
+        }
+        budget -= over;
+    }
+    return train_too_big(p, o, p->budget + 1);
+}
+
+hth_err hth_plan_train(const hth_problem *p, const hth_plan_options *o, hth_plan **out)
+{
+    hth_step m;
+    hth_search x;
+    uint64_t start_ns = hth_now_ns();
+    *out = NULL;
+    HTH_TRY(hth_step_init(&m, p));
+    hth_err err = hth_search_open(&x, &m, p->budget, o);
+    if (err == HTH_OK) {
+        err = train_rounds(p, &m, o, &x, out);
+        hth_search_close(&x);
+    }
+    if (err == HTH_OK) {
+        hth_plan *plan = *out;
+        snprintf(plan->policy, sizeof plan->policy, "%s", hth_policy_name(o->policy));
+        plan->seed = o->seed;
+        plan->lower_bound_us = m.fastest_us;
+        plan->plan_ms = (double)(hth_now_ns() - start_ns) / 1e6;
+    }
+    hth_step_fini(&m);
+    return err;
+}
+
+hth_err hth_plan_train_peak(const hth_problem *p, uint64_t *bytes)
+{
+    hth_problem free_p = *p;
+    hth_plan *plan;
+    free_p.budget = UINT64_MAX / 4;
+    HTH_TRY(hth_plan_train(&free_p, &(hth_plan_options){.policy = HTH_POLICY_KEEP}, &plan));
+    *bytes = plan->arena_bytes + plan->resident_bytes;
+    hth_plan_free(plan);
+    return HTH_OK;
+}
+
+hth_err hth_plan_train_floor(const hth_problem *p, uint64_t *bytes)
+{
+    hth_step m;
+    HTH_TRY(hth_step_init(&m, p));
+    *bytes = 0;
+    for (int s = 0; s < m.n_stages; s++) {
+        const hth_plan_node *n = &p->nodes[s];
+        uint64_t b = hth_step_smallest(&m, s)->workspace;
+        for (int j = 0; j < n->n_inputs; j++) {
+            b += m.arena[n->inputs[j]] ? m.bytes[n->inputs[j]] : 0;
+        }
+        for (int j = 0; j < n->n_outputs; j++) {
+            int t = n->outputs[j];
+            b += m.arena[t] && m.pair[t] < 0 ? m.bytes[t] : 0;
+        }
+        *bytes = b > *bytes ? b : *bytes;
+    }
+    for (int t = 0; t < p->n_tensors; t++) { // resident ones that can never leave
+        bool leaves = m.gap_start[t] < m.gap_start[t + 1] && m.gap[m.gap_start[t]].can_offload;
+        *bytes += hth_plan_home(&p->tensors[t]) == HTH_HOME_RESIDENT && !leaves ? m.bytes[t] : 0;
+    }
+    hth_step_fini(&m);
+    return HTH_OK;
+}

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// memmgr/plan_train.h - plans a training step: which tensors stay, leave or are computed again, and
+// which algorithm every node can afford, as one joint decision.
+#ifndef HTH_MEMMGR_PLAN_TRAIN_H
+#define HTH_MEMMGR_PLAN_TRAIN_H
+
+#include "memmgr/plan_schedule.h"
+
+// Policies. All work on the same costs, in the same simulator and under the same time limit.
+typedef enum hth_policy {
+    HTH_POLICY_HEARTH,    // everything below, jointly
+    HTH_POLICY_KEEP,      // nothing leaves
+    HTH_POLICY_VDNN,      // offload, inputs of convolutions or everything (Rhu 2016)
+    HTH_POLICY_CHEN,      // recompute between sqrt(n) checkpoints (Chen 2016)
+    HTH_POLICY_CHECKMATE, // checkmate-auto: recompute, then the fastest algorithm that fits
+    HTH_POLICY_STR,       // str-auto: offload and recompute, then the fastest algorithm that fits
+    HTH_POLICY_MONET,     // recompute and algorithms (Shah 2021)
+    HTH_POLICY_CAPUCHIN,  // swap first, then recompute, greedily (Peng 2020)
+    HTH_POLICY_MOSOS,     // offload, recompute and algorithms; no stalls, one transfer a stage
+    HTH_N_POLICIES
+} hth_policy;
+
+// hth_policy_name: "hearth", "keep", "vdnn", "chen", "checkmate-auto", "str-auto", "monet",
+// "capuchin", "mo-sos". hth_policy_find is its inverse; HTH_EINVAL lists them.
+const char *hth_policy_name(hth_policy p);
+hth_err hth_policy_find(const char *name, hth_policy *out);
+
+typedef struct hth_plan_options {
+    hth_policy policy;
+    uint64_t seed;
+    double limit_ms; // of the search, all rounds together; 0: 100
+    // Ablations: levers that hearth has to do without.
+    bool no_offload, no_recompute, no_algorithms;
+    const uint8_t *warm; // modes to start from, as hth_step_search left them; NULL: none
+} hth_plan_options;
+
+// hth_plan_train plans the step p within p->budget (external tensors are not counted).
+// HTH_ETOOBIG: the policy finds nothing that fits; the detail says the bytes. The same input gives
+// the same plan unless the time limit cuts the search short. Any thread.
+hth_err hth_plan_train(const hth_problem *p, const hth_plan_options *o, hth_plan **out);
+
+// hth_plan_train_peak computes what the step takes unconstrained: nothing leaves, all algorithms
+// their fastest, addresses assigned. Budgets given as a share are shares of it.
+hth_err hth_plan_train_peak(const hth_problem *p, uint64_t *bytes);
+// hth_plan_train_floor computes a budget below which no plan can exist: the largest stage's own
+// inputs, outputs and smallest workspace beside what is resident.
+hth_err hth_plan_train_floor(const hth_problem *p, uint64_t *bytes);
+
+// hth_plan_emit turns a schedule into a plan with addresses; plan->arena_bytes +
+// plan->resident_bytes may exceed p->budget (the caller then plans for less).
+hth_err hth_plan_emit(const hth_problem *p, const hth_schedule *s, hth_plan **out);
+
+#endif
