@@ -93,15 +93,17 @@ static hth_err passes(train_build *t)
 {
     HTH_TRY(hth_pass_simplify(t->g));
     HTH_TRY(hth_pass_elementary(t->g));
-    return train_shorten(t->g);
+    HTH_TRY(train_shorten(t->g));
+    return hth_pass_simplify(t->g); // of chains of reshapes that are left
 }
 
 static hth_err set_order(train_build *t, hth_train_graph *out)
 {
     hth_graph *g = t->g;
     int n_in = t->n_data + 3 + t->n_slots, kept = t->o->keep_outputs ? t->n_outputs : 0;
-    int n_out = 1 + t->n_slots + kept;
-    int *in = hth_calloc((size_t)n_in, sizeof *in), *to = hth_calloc((size_t)n_out, sizeof *to);
+    int n_out = 1;
+    int *in = hth_calloc((size_t)n_in, sizeof *in),
+        *to = hth_calloc((size_t)(1 + t->n_slots + kept), sizeof *to);
     if (in == NULL || to == NULL) {
         hth_free(in);
         hth_free(to);
@@ -114,11 +116,15 @@ static hth_err set_order(train_build *t, hth_train_graph *out)
     to[0] = t->loss;
     for (int s = 0; s < t->n_slots; s++) {
         t->slots[s].slot.input = t->n_data + 3 + s;
-        t->slots[s].slot.output = 1 + s;
         in[t->n_data + 3 + s] = t->slots[s].value;
-        to[1 + s] = t->slots[s].next;
+        t->slots[s].slot.output = t->slots[s].next >= 0 ? n_out : -1;
+        if (t->slots[s].next >= 0) {
+            to[n_out++] = t->slots[s].next;
+        }
     }
-    memcpy(to + 1 + t->n_slots, g->outputs, (size_t)kept * sizeof *to);
+    out->first_output = kept > 0 ? n_out : -1;
+    memcpy(to + n_out, g->outputs, (size_t)kept * sizeof *to);
+    n_out += kept;
     for (int i = 0; i < g->n_outputs; i++) {
         g->values[g->outputs[i]].is_output = false;
     }
@@ -132,7 +138,6 @@ static hth_err set_order(train_build *t, hth_train_graph *out)
     g->outputs = to;
     g->n_outputs = n_out;
     out->n_data = t->n_data;
-    out->first_output = kept > 0 ? 1 + t->n_slots : -1;
     return HTH_OK;
 }
 

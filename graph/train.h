@@ -11,8 +11,9 @@
 // optimizer's nodes and the running statistics of BatchNormTrain.
 //
 // The graph's inputs are, in order: the model's inputs, the target, the step counter, the hyper
-// parameters, then one per slot. Its outputs: the loss (f32 scalar), then one per slot, then, when
-// asked for, the model's outputs. Positions survive every pass; value indices do not.
+// parameters, then one per slot. Its outputs: the loss (f32 scalar), then one per slot (that the
+// step changes), then, when asked for, the model's outputs (that of the loss first). Positions
+// survive every pass; value indices do not.
 #ifndef HTH_GRAPH_TRAIN_H
 #define HTH_GRAPH_TRAIN_H
 
@@ -46,8 +47,19 @@ typedef enum hth_hyper {
     HTH_N_HYPER,
 } hth_hyper;
 
+// Gradients of several batches may be added up before one update: M - 1 runs of an ACCUMULATE
+// graph, which adds to the state "NAME/gradient" and leaves parameters alone, then one of an APPLY
+// graph, which adds the last batch's, updates, and clears. Both have the same slots. GRAD_SCALE is
+// 1 / M.
+typedef enum hth_train_phase {
+    HTH_TRAIN_WHOLE, // one batch, one update
+    HTH_TRAIN_ACCUMULATE,
+    HTH_TRAIN_APPLY,
+} hth_train_phase;
+
 typedef struct hth_train_options {
     hth_train_loss loss;
+    hth_train_phase phase;
     hth_train_optimizer optimizer;
     bool nesterov;
     float clip_norm;           // > 0: gradients are scaled down to this global norm
@@ -65,7 +77,7 @@ typedef enum hth_slot_kind {
 } hth_slot_kind;
 
 typedef struct hth_train_slot {
-    int input, output; // positions in graph->inputs and graph->outputs
+    int input, output; // positions in graph->inputs and graph->outputs; output -1: not changed
     hth_slot_kind kind;
     char *name;      // the initializer's name; of state "NAME/momentum", "NAME/exp_avg", ..
     int initializer; // which initializer of the file (hth_value.initializer - 1) it starts from, or

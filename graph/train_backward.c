@@ -125,6 +125,9 @@ static hth_err parameters_done(backward *b, const hth_node *n)
             return hth_fail(HTH_ENOTSUP, "parameter '%s' gets no gradient",
                             b->t->slots[s].slot.name);
         }
+        if (b->t->o->phase != HTH_TRAIN_WHOLE) {
+            HTH_TRY(train_accumulate(b->t, s, &b->c.of[v]));
+        }
         if (b->t->gradients == NULL) {
             HTH_TRY(train_update(b->t, s, b->c.of[v], -1));
         }
@@ -171,7 +174,11 @@ static hth_err update_clipped(backward *b)
             t->gradients[n++] = b->c.of[t->slots[s].value];
         }
     }
-    HTH_TRY(train_clip(t, t->gradients, n, &clip));
+    if (t->o->phase == HTH_TRAIN_ACCUMULATE) {
+        clip = -1;
+    } else {
+        HTH_TRY(train_clip(t, t->gradients, n, &clip));
+    }
     for (int s = 0; s < last; s++) {
         if (t->slots[s].slot.kind == HTH_SLOT_PARAM) {
             HTH_TRY(train_update(t, s, b->c.of[t->slots[s].value], clip));

@@ -27,8 +27,11 @@ typedef struct train_build {
 // train_prepare turns parameters and statistics into inputs, batch norm and dropout into what they
 // are in training. Inputs are then: the model's, step, hyper, slots.
 hth_err train_prepare(train_build *t);
-// train_shorten says products with transposed matrices by attributes, and fuses batch norm with the
-// Relu or Clip behind it.
+
+// train_shorten.c
+// train_shorten says products with transposed matrices by attributes, concatenations of dense
+// blocks by the one before, gathers of all parts by a Split, and fuses batch norm with the Relu or
+// Clip behind it.
 hth_err train_shorten(hth_graph *g);
 
 // train_backward.c
@@ -44,6 +47,9 @@ hth_err train_add_slot(train_build *t, hth_slot_kind kind, char *name, int value
 hth_err train_loss(train_build *t, int output, int *grad);
 // train_update adds the optimizer's node for slot s; `clip` is the factor of clipping, -1: none.
 hth_err train_update(train_build *t, int s, int gradient, int clip);
+// train_accumulate adds the slot that gradients of parameter slot s are added up in; *gradient
+// becomes the sum.
+hth_err train_accumulate(train_build *t, int s, int *gradient);
 hth_err train_clip(train_build *t, const int *gradients, int n, int *out);
 
 #endif

@@ -109,16 +109,45 @@ static hth_err new_value(train_build *t, int slot, int *out)
     return err;
 }
 
+static hth_err add_binary(train_build *t, hth_op op, const char *name, int a, int b, int out)
+{
+    int node;
+    HTH_TRY(hth_graph_add_node(t->g, op, name, (int[]){a, b}, 2, &out, 1, &node));
+    return infer(t->g, node);
+}
+
+hth_err train_accumulate(train_build *t, int s, int *gradient)
+{
+    int sum, next, before = *gradient, slot = t->n_slots;
+    HTH_TRY(add_state(t, s, "gradient", &sum));
+    HTH_TRY(new_value(t, slot, &next));
+    const char *name = t->slots[slot].slot.name;
+    if (t->o->phase == HTH_TRAIN_ACCUMULATE) {
+        *gradient = next;
+        return add_binary(t, HTH_OP_ADD, name, sum, before, next);
+    }
+    const hth_shape shape = t->g->values[sum].shape;
+    HTH_TRY(hth_graph_add_value(t->g, NULL, HTH_DT_F32, &shape, gradient));
+    HTH_TRY(add_binary(t, HTH_OP_ADD, name, sum, before, *gradient));
+    return add_binary(t, HTH_OP_SUB, name, sum, sum, next); // 0, in the place of the sum
+}
+
 hth_err train_update(train_build *t, int s, int gradient, int clip)
 {
     static const char *const adam[] = {"exp_avg", "exp_avg_sq"}, *const momentum[] = {"momentum"};
     bool is_adam = t->o->optimizer == HTH_OPTIMIZER_ADAM || t->o->optimizer == HTH_OPTIMIZER_ADAMW;
     int n_state = is_adam ? 2 : t->o->optimizer == HTH_OPTIMIZER_MOMENTUM;
     int in[6] = {t->slots[s].value, gradient, -1, -1}, out[3] = {-1, -1, -1}, node;
-    HTH_TRY(new_value(t, s, &out[0]));
+    int first = t->n_slots;
     for (int i = 0; i < n_state; i++) {
         HTH_TRY(add_state(t, s, is_adam ? adam[i] : momentum[i], &in[2 + i]));
-        HTH_TRY(new_value(t, t->n_slots - 1, &out[1 + i]));
+    }
+    if (t->o->phase == HTH_TRAIN_ACCUMULATE) {
+        return HTH_OK; // the same slots, for both graphs to share
+    }
+    HTH_TRY(new_value(t, s, &out[0]));
+    for (int i = 0; i < n_state; i++) {
+        HTH_TRY(new_value(t, first + i, &out[1 + i]));
     }
     int hyper = is_adam ? 4 : 3;
     in[hyper] = t->hyper;

@@ -111,9 +111,10 @@ static double run_step(train_run *r)
 __attribute__((unused)) static void run_commit(train_run *r)
 {
     for (int s = 0; s < r->t->n_slots; s++) {
-        hth_tensor *to = run_input(r, r->t->slots[s].input),
-                   *from = run_output(r, r->t->slots[s].output);
-        memcpy(to->data, from->data, to->bytes);
+        if (r->t->slots[s].output >= 0) {
+            hth_tensor *to = run_input(r, r->t->slots[s].input);
+            memcpy(to->data, run_output(r, r->t->slots[s].output)->data, to->bytes);
+        }
     }
 }
 

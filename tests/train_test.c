@@ -323,6 +323,60 @@ static void test_out_of_memory(void **state)
     }
 }
 
+// Two batches added up are one of both: the same parameters come out (the model has no batch norm).
+static void test_accumulation(void **state)
+{
+    hth_graph *g = load("mlp_sgd");
+    hth_train_graph t[3];
+    train_run run[3];
+    recipe r = {.optimizer = "adam", .lr = 0.1f, .decay = 0.01f};
+    hth_train_options o = {
+        .loss = HTH_LOSS_MSE, .optimizer = HTH_OPTIMIZER_ADAM, .clip_norm = 0.01f};
+    hth_tensor in = batch_of_4(g);
+    for (int i = 0; i < 3; i++) {
+        o.phase = (hth_train_phase)i;
+        in.shape.dim[0] = i == HTH_TRAIN_WHOLE ? 8 : 4;
+        assert_int_equal(hth_train_build(g, &in, &o, hth_ref_eval, NULL, &t[i]), HTH_OK);
+        run[i] = run_open(&t[i]);
+        set_hyper(run_input(&run[i], t[i].hyper)->data, &r, 0);
+        ((float *)run_input(&run[i], t[i].hyper)->data)[HTH_HYPER_GRAD_SCALE] = i == 0 ? 1 : 0.5f;
+    }
+    assert_int_equal(t[1].n_slots, t[2].n_slots);
+    fill(run_input(&run[0], 0), 1, 0);
+    fill(run_input(&run[0], t[0].target), 2, 0);
+    for (int i = 1; i < 3; i++) { // the halves
+        for (int k = 0; k < 2; k++) {
+            hth_tensor *to = run_input(&run[i], k), *from = run_input(&run[0], k);
+            memcpy(to->data, (char *)from->data + (size_t)(i - 1) * to->bytes, to->bytes);
+        }
+    }
+    for (int step = 0; step < 2; step++) {
+        double loss = run_step(&run[0]), half = run_step(&run[1]);
+        run_commit(&run[0]);
+        run_commit(&run[1]);
+        for (int s = 0; s < t[1].n_slots; s++) {
+            assert_string_equal(t[1].slots[s].name, t[2].slots[s].name);
+            hth_tensor *to = run_input(&run[2], t[2].slots[s].input);
+            memcpy(to->data, run_input(&run[1], t[1].slots[s].input)->data, to->bytes);
+        }
+        near_to("accumulated", "loss", (half + run_step(&run[2])) / 2, loss, 1e-6);
+        run_commit(&run[2]);
+        for (int s = 0; s < t[2].n_slots; s++) {
+            hth_tensor *back = run_input(&run[1], t[1].slots[s].input),
+                       *from = run_input(&run[2], t[2].slots[s].input);
+            memcpy(back->data, from->data, from->bytes);
+            int whole = find_slot(&t[0], t[2].slots[s].name);
+            near_to("accumulated", t[2].slots[s].name, norm_of(from),
+                    whole < 0 ? 0 : norm_of(run_input(&run[0], t[0].slots[whole].input)), 1e-5);
+        }
+    }
+    for (int i = 0; i < 3; i++) {
+        run_close(&run[i]);
+        hth_train_graph_fini(&t[i]);
+    }
+    hth_graph_free(g);
+}
+
 // Masks depend on step, node and position, and on nothing else; about the right share is dropped.
 static void test_dropout(void **state)
 {
@@ -378,6 +432,7 @@ int main(void)
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_out_of_memory),
         cmocka_unit_test(test_dropout),
+        cmocka_unit_test(test_accumulation),
     };
     return cmocka_run_group_tests_name("train", tests, NULL, NULL);
 }
