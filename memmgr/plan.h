@@ -31,8 +31,8 @@ typedef struct hth_plan_tensor {
     hth_mem_class cls;
     int producer;  // node, -1: there before the run
     bool external; // lives in a buffer of the caller (bound at run time): takes no arena
-    int replaces;  // external: 1 + the external tensor whose buffer this one's is too (a parameter's
-                   // new value, written in place), 0: none
+    int replaces; // external: 1 + the external tensor whose buffer this one's is too (a parameter's
+                  // new value, written in place), 0: none
 } hth_plan_tensor;
 
 typedef struct hth_plan_node {

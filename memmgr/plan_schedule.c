@@ -174,22 +174,24 @@ static void lay_rects(lay *x)
     }
 }
 
-// The host's copy of a tensor stays from its save to its last fetch.
+// The host's copy of a tensor stays from its save to its last fetch. What is resident elsewhere has
+// its copy there.
 static hth_err lay_host(lay *x, uint64_t *bytes)
 {
     const hth_schedule *s = x->s;
     for (int i = 0; i < s->n_segments; i++) {
         const hth_segment *g = &s->segment[i];
         int *r = &x->host_rect[g->tensor];
+        if (hth_plan_home(&x->p->tensors[g->tensor]) == HTH_HOME_RESIDENT) {
+            continue;
+        }
+        if (g->origin == HTH_FROM_HOST) {
+            x->slab[*r].last = g->need > x->slab[*r].last ? g->need : x->slab[*r].last;
+        }
         if (g->save >= 0) {
             *r = x->n_slab;
             x->slab[x->n_slab++] =
                 (hth_rect){g->save, g->save, hth_plan_round(x->p->tensors[g->tensor].bytes), 0};
-        } else if (g->origin == HTH_FROM_HOST && *r >= 0) {
-            x->slab[*r].last = g->need;
-        }
-        if (g->origin == HTH_FROM_HOST && *r >= 0 && g->need > x->slab[*r].last) {
-            x->slab[*r].last = g->need;
         }
     }
     return hth_address_assign(x->slab, x->n_slab, 0, bytes);
@@ -274,8 +276,8 @@ static hth_err lay_leave(lay *x, int stage, int compute)
 {
     for (int i = x->save_at[stage]; i >= 0; i = x->next_save[i]) {
         int t = x->s->segment[i].tensor;
-        HTH_TRY(lay_simple(x, HTH_INSTR_OFFLOAD, t, x->slab[x->host_rect[t]].offset, compute,
-                           &x->saved[t]));
+        uint64_t at = x->host_rect[t] >= 0 ? x->slab[x->host_rect[t]].offset : 0;
+        HTH_TRY(lay_simple(x, HTH_INSTR_OFFLOAD, t, at, compute, &x->saved[t]));
     }
     for (int i = x->last_at[stage]; i >= 0; i = x->next_last[i]) {
         const hth_segment *g = &x->s->segment[i];

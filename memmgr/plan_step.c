@@ -67,7 +67,6 @@ static void step_tensors(hth_step *m)
         m->d2h_us[t] = out ? p->latency_us + (double)x->bytes / p->d2h_bytes_per_s * 1e6 : INFINITY;
         m->pair[t] = -1;
         m->updated[t] = p->n_nodes;
-        m->dirty[t] = x->cls == HTH_MEM_STATE;
     }
     for (int i = 0; i < p->n_nodes; i++) {
         int x = p->nodes[i].inplace_in, y = p->nodes[i].inplace_out;
@@ -79,6 +78,7 @@ static void step_tensors(hth_step *m)
     for (int t = 0; t < p->n_tensors; t++) {
         if (p->tensors[t].replaces > 0) {
             m->updated[p->tensors[t].replaces - 1] = p->tensors[t].producer;
+            m->dirty[p->tensors[t].replaces - 1] = true;
         }
         if (p->tensors[t].producer < 0) {
             m->root[m->n_roots++] = t;
@@ -123,8 +123,7 @@ static bool step_can_rerun(const hth_step *m, int t)
 
 static void step_add_gap(hth_step *m, int t, int p, int q, bool cyclic)
 {
-    bool link = m->h2d_us[t] < INFINITY && m->d2h_us[t] < INFINITY &&
-                !(cyclic && m->p->tensors[t].cls != HTH_MEM_WEIGHT);
+    bool link = m->h2d_us[t] < INFINITY && m->d2h_us[t] < INFINITY;
     m->gap[m->n_gaps++] = (hth_gap){t, p, q, cyclic, link, !cyclic && step_can_rerun(m, t)};
 }
 

@@ -42,7 +42,9 @@ typedef struct verify_tensor {
     int host_buffer;    // in the host slab, -1: none
     uint64_t host_offset;
     verify_clock host_ready;
-    int heir; // takes over the place in-place, -1: none
+    bool saved;    // resident: its next content went to the host
+    bool replaced; // has its next content, which no node may take for the old one
+    int heir;      // takes over the place in-place, -1: none
 } verify_tensor;
 
 typedef struct verify {
@@ -198,6 +200,9 @@ static hth_err verify_read(verify *v, int t, hth_lane lane, const verify_clock *
     verify_tensor *x = &v->tensor[t];
     const char *name = verify_name(v->p->tensors[t].name);
     hth_home home = hth_plan_home(&v->p->tensors[t]);
+    if (x->replaced && lane == HTH_LANE_COMPUTE) {
+        return VERIFY_FAIL(v, "reads '%s' after its update", name);
+    }
     if (home == HTH_HOME_RESIDENT && !v->plan->streamed[t]) {
         return HTH_OK;
     }
@@ -218,8 +223,13 @@ static hth_err verify_write(verify *v, int t)
 {
     verify_tensor *x = &v->tensor[t];
     int old = v->p->tensors[t].replaces - 1;
-    if (old >= 0) { // the same buffer: nobody finds the old content any more
-        v->tensor[old].valid = false;
+    if (old >= 0) { // the same buffer, whether it is the caller's or lies in the arena for now
+        verify_tensor *from = &v->tensor[old];
+        from->ready = clock_self(v, HTH_LANE_COMPUTE);
+        from->replaced = true;
+        if (from->buffer >= 0) {
+            clock_join(&v->buffer[from->buffer].access, &from->ready);
+        }
     }
     if (hth_plan_home(&v->p->tensors[t]) == HTH_HOME_ARENA && x->buffer < 0) {
         return VERIFY_FAIL(v, "writes '%s', which has no place",
@@ -352,6 +362,10 @@ static hth_err verify_offload(verify *v, const hth_instr *in, const verify_clock
         return VERIFY_FAIL(v, "offloads '%s', which is not in the arena",
                            verify_name(v->p->tensors[in->tensor].name));
     }
+    if (hth_plan_home(&v->p->tensors[in->tensor]) == HTH_HOME_RESIDENT) { // its own host copy
+        x->saved = true;
+        return HTH_OK;
+    }
     int b;
     HTH_TRY(verify_place(v, &v->host, v->plan->host_bytes, in->tensor, in->offset,
                          v->p->tensors[in->tensor].bytes, start, &b));
@@ -403,8 +417,8 @@ static hth_err verify_totals(verify *v)
     uint64_t resident = 0, peak;
     for (int t = 0; t < p->n_tensors; t++) {
         bool here = hth_plan_home(&p->tensors[t]) == HTH_HOME_RESIDENT;
-        if (plan->streamed[t] && (!here || p->tensors[t].cls != HTH_MEM_WEIGHT)) {
-            return hth_fail(HTH_ECORRUPT, "plan: '%s' is no weight, it cannot be streamed",
+        if (plan->streamed[t] && !here) {
+            return hth_fail(HTH_ECORRUPT, "plan: '%s' is not resident, it cannot be streamed",
                             verify_name(p->tensors[t].name));
         }
         resident += here && !plan->streamed[t] ? hth_plan_round(p->tensors[t].bytes) : 0;
@@ -438,6 +452,9 @@ static hth_err verify_end(verify *v)
     }
     for (int t = 0; t < v->p->n_tensors; t++) {
         const hth_plan_tensor *x = &v->p->tensors[t];
+        if (v->plan->streamed[t] && v->tensor[t].replaced && !v->tensor[t].saved) {
+            return hth_fail(HTH_ECORRUPT, "plan: the update of '%s' is lost", verify_name(x->name));
+        }
         if (x->cls == HTH_MEM_OUTPUT && x->producer >= 0 && !v->tensor[t].valid) {
             return hth_fail(HTH_ECORRUPT, "plan: output '%s' is not there at the end",
                             verify_name(x->name));

@@ -96,7 +96,8 @@ static void run_build_compute(run_builder *b, run_step *s)
             spare += hth_plan_round(spec->problem->tensors[t].bytes);
             continue;
         }
-        run_add_slot(r, t, t < 0 ? RUN_NOWHERE : b->place[t]);
+        int old = t >= 0 ? spec->problem->tensors[t].replaces - 1 : -1; // where an update goes
+        run_add_slot(r, t, t < 0 ? RUN_NOWHERE : b->place[old >= 0 ? old : t]);
         if (t >= 0) {
             b->filled[t] = true;
         }
@@ -111,7 +112,8 @@ static hth_err run_build_copy(run_builder *b, run_step *s)
     int t = s->instr->tensor;
     const hth_plan_tensor *x = &r->spec.problem->tensors[t];
     if (s->instr->kind == HTH_INSTR_OFFLOAD) {
-        b->host[t] = s->instr->offset;
+        bool slab = hth_plan_home(x) != HTH_HOME_RESIDENT; // else back to where it came from
+        b->host[t] = slab ? s->instr->offset : RUN_NOWHERE;
     } else {
         b->place[t] = s->instr->offset;
         b->filled[t] = true;
