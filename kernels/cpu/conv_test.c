@@ -247,25 +247,12 @@ static void failed_allocations_leave_nothing(void **state)
     for (int i = 0; i < 3; i++) {
         fixture f;
         hth_node *n = case_open(&f, &c, 1);
-        hth_kernel *k = NULL;
         n->post[n->n_post++] = (hth_post_op){HTH_OP_SWISH, -1, 1, 0};
         if (case_place(&f) != HTH_LAYOUT_C16 && i == 1) {
             fixture_close(&f);
             continue; // no AVX-512 here
         }
-        int64_t live = hth_alloc_live();
-        hth_err err = HTH_ENOMEM;
-        for (uint64_t nth = 1; err != HTH_OK; nth++) {
-            hth_fault_alloc(nth);
-            err = hth_kernel_prepare(&f.device, f.graph, n, algorithm[i], &k);
-            hth_fault_alloc(0);
-            assert_true(nth > 1 || err != HTH_OK);
-            assert_true(err == HTH_OK || err == HTH_ENOMEM);
-            if (err == HTH_OK) {
-                hth_kernel_close(k);
-            }
-            assert_true(hth_alloc_live() == live);
-        }
+        fixture_faults(&f, algorithm[i]);
         fixture_close(&f);
     }
 }

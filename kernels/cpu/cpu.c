@@ -32,6 +32,10 @@ static const cpu_row cpu_table[] = {
     {HTH_OP_CONV, cpu_conv_prepare, cpu_conv_algorithms, cpu_conv_can_fuse, cpu_conv_layout, cpu_conv_reads_plain},
     {HTH_OP_CONV, cpu_winograd_prepare, NULL, NULL, NULL, NULL},
     {HTH_OP_CONV_TRANSPOSE, cpu_conv_prepare, cpu_conv_algorithms, cpu_conv_can_fuse, cpu_conv_layout, NULL},
+#define CPU_CONV_GRAD(op) \
+    {HTH_OP_CONV_GRAD_##op, cpu_conv_grad_prepare, cpu_conv_grad_algorithms, NULL, cpu_conv_grad_layout, cpu_conv_grad_reads_plain}, \
+    {HTH_OP_CONV_GRAD_##op, cpu_winograd_prepare, NULL, NULL, NULL, NULL}
+    CPU_CONV_GRAD(DATA), CPU_CONV_GRAD(FILTER),
 #define CPU_POOL(op) {HTH_OP_##op, cpu_pool_prepare, NULL, NULL, cpu_pool_layout, NULL}
     CPU_POOL(MAX_POOL), CPU_POOL(AVERAGE_POOL), CPU_POOL(GLOBAL_MAX_POOL), CPU_POOL(GLOBAL_AVERAGE_POOL),
     CPU_POOL(REDUCE_MEAN),
@@ -94,6 +98,13 @@ static double cpu_node_ns(const hth_graph *g, const hth_node *n)
         if (v >= 0) {
             bytes += (double)hth_shape_elements(&g->values[v].shape) * 4;
         }
+    }
+    bool filter = n->op == HTH_OP_CONV_GRAD_FILTER;
+    if (filter || n->op == HTH_OP_CONV_GRAD_DATA) {
+        const hth_shape *dy = &g->values[n->inputs[filter ? 1 : 0]].shape,
+                        *f = &g->values[filter ? n->outputs[0] : n->inputs[1]].shape;
+        macs = (double)hth_shape_elements(dy) * (double)hth_shape_elements(f) / (double)f->dim[0];
+        return macs / CPU_MACS_SHORT + bytes / CPU_BYTES;
     }
     const hth_shape *y = n->outputs[0] < 0 ? NULL : &g->values[n->outputs[0]].shape;
     const hth_shape *w =

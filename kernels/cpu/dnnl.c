@@ -301,16 +301,27 @@ void hth_dn_prim_form(const hth_dn_prim *p, int arg, char out[HTH_DN_FORM])
     snprintf(out, HTH_DN_FORM, "dnnl:%.32s", hth_id_hex(&id, hex));
 }
 
-hth_err hth_dn_prim_reorder(const hth_dn_prim *p, int arg, const hth_dn_md *md, hth_dn_prim **out)
+static hth_err dn_reorder(const hth_dn_prim *p, int arg, const hth_dn_md *md, bool back,
+                          hth_dn_prim **out)
 {
     *out = NULL;
     dnnl_primitive_attr_t attr;
     dnnl_primitive_desc_t pd = NULL;
     HTH_TRY(hth_dn_fail(dn_attr_open(NULL, &attr), "attributes"));
-    dnnl_status_t st = hth_dn_native_reorder(dn_engine, md, dn_arg_md(p, arg), attr, &pd);
+    dnnl_status_t st = hth_dn_native_reorder(dn_engine, md, dn_arg_md(p, arg), back, attr, &pd);
     dnnl_primitive_attr_destroy(attr);
     HTH_TRY(hth_dn_fail(st, "reorder"));
     return dn_prim_from(pd, 0, NULL, 0, out);
+}
+
+hth_err hth_dn_prim_reorder(const hth_dn_prim *p, int arg, const hth_dn_md *md, hth_dn_prim **out)
+{
+    return dn_reorder(p, arg, md, false, out);
+}
+
+hth_err hth_dn_prim_unreorder(const hth_dn_prim *p, int arg, const hth_dn_md *md, hth_dn_prim **out)
+{
+    return dn_reorder(p, arg, md, true, out);
 }
 
 hth_err hth_dn_prim_pack(const hth_dn_prim *p, int arg, const hth_dn_md *md, const void *src,

@@ -99,6 +99,9 @@ hth_err hth_dn_prim_pack(const hth_dn_prim *p, int arg, const hth_dn_md *md, con
 // hth_dn_prim_reorder opens the reorder that hth_dn_prim_pack does, for repeated use
 // (DNNL_ARG_FROM, DNNL_ARG_TO).
 hth_err hth_dn_prim_reorder(const hth_dn_prim *p, int arg, const hth_dn_md *md, hth_dn_prim **out);
+// hth_dn_prim_unreorder opens the way back, from the format of `arg` to `md`.
+hth_err hth_dn_prim_unreorder(const hth_dn_prim *p, int arg, const hth_dn_md *md,
+                              hth_dn_prim **out);
 // hth_dn_prim_set says where an argument's bytes are; remembered until the next set.
 hth_err hth_dn_prim_set(hth_dn_prim *p, int arg, const void *data);
 hth_err hth_dn_prim_run(hth_dn_prim *p);
@@ -123,8 +126,10 @@ dnnl_format_tag_t hth_dn_block_tag(const hth_dn_md *m);
 // and post ops. HTH_DN_ENDS: there are fewer.
 dnnl_status_t hth_dn_native_pd(dnnl_engine_t e, const hth_dn_op *op, dnnl_primitive_attr_t attr,
                                int nth, dnnl_primitive_desc_t *out);
-dnnl_status_t hth_dn_native_reorder(dnnl_engine_t e, const hth_dn_md *from, hth_dn_native_md to,
-                                    dnnl_primitive_attr_t attr, dnnl_primitive_desc_t *out);
+// hth_dn_native_reorder describes a reorder from `md` to `native`, or `back`.
+dnnl_status_t hth_dn_native_reorder(dnnl_engine_t e, const hth_dn_md *md, hth_dn_native_md native,
+                                    bool back, dnnl_primitive_attr_t attr,
+                                    dnnl_primitive_desc_t *out);
 dnnl_status_t hth_dn_native_post(dnnl_post_ops_t ops, const hth_dn_post *p);
 // hth_dn_native_image returns a digestible image of a descriptor: at most `cap` bytes.
 size_t hth_dn_native_image(hth_dn_native_md md, uint8_t *out, size_t cap);

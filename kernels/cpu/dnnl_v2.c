@@ -175,12 +175,15 @@ dnnl_status_t hth_dn_native_pd(dnnl_engine_t e, const hth_dn_op *op, dnnl_primit
     return st;
 }
 
-dnnl_status_t hth_dn_native_reorder(dnnl_engine_t e, const hth_dn_md *from, hth_dn_native_md to,
-                                    dnnl_primitive_attr_t attr, dnnl_primitive_desc_t *out)
+dnnl_status_t hth_dn_native_reorder(dnnl_engine_t e, const hth_dn_md *md, hth_dn_native_md native,
+                                    bool back, dnnl_primitive_attr_t attr,
+                                    dnnl_primitive_desc_t *out)
 {
     dnnl_memory_desc_t m;
-    dnnl_status_t st = v2_md(from, &m);
-    return st != dnnl_success ? st : dnnl_reorder_primitive_desc_create(out, &m, e, to, e, attr);
+    dnnl_status_t st = v2_md(md, &m);
+    return st != dnnl_success ? st
+                              : dnnl_reorder_primitive_desc_create(out, back ? native : &m, e,
+                                                                   back ? &m : native, e, attr);
 }
 
 dnnl_status_t hth_dn_native_post(dnnl_post_ops_t ops, const hth_dn_post *p)

@@ -170,13 +170,15 @@ dnnl_status_t hth_dn_native_pd(dnnl_engine_t e, const hth_dn_op *op, dnnl_primit
     return st;
 }
 
-dnnl_status_t hth_dn_native_reorder(dnnl_engine_t e, const hth_dn_md *from, hth_dn_native_md to,
-                                    dnnl_primitive_attr_t attr, dnnl_primitive_desc_t *out)
+dnnl_status_t hth_dn_native_reorder(dnnl_engine_t e, const hth_dn_md *md, hth_dn_native_md native,
+                                    bool back, dnnl_primitive_attr_t attr,
+                                    dnnl_primitive_desc_t *out)
 {
     dnnl_memory_desc_t m;
-    dnnl_status_t st = v3_md(from, &m);
+    dnnl_status_t st = v3_md(md, &m);
     if (st == dnnl_success) {
-        st = dnnl_reorder_primitive_desc_create(out, m, e, to, e, attr);
+        st = dnnl_reorder_primitive_desc_create(out, back ? native : m, e, back ? m : native, e,
+                                                attr);
     }
     v3_md_close(m);
     return st;

@@ -230,4 +230,25 @@ static inline void fixture_check(fixture *f, const char *algorithm, bool in_plac
     hth_kernel_close(k);
 }
 
+// Prepares the node while the first, second, .. allocation fails: HTH_ENOMEM until it succeeds, and
+// nothing left behind.
+static inline void fixture_faults(fixture *f, const char *algorithm)
+{
+    const hth_node *n = &f->graph->nodes[f->node];
+    int64_t live = hth_alloc_live();
+    hth_kernel *k = NULL;
+    hth_err err = HTH_ENOMEM;
+    for (uint64_t nth = 1; err != HTH_OK; nth++) {
+        hth_fault_alloc(nth);
+        err = hth_kernel_prepare(&f->device, f->graph, n, algorithm, &k);
+        hth_fault_alloc(0);
+        assert_true(nth > 1 || err != HTH_OK);
+        assert_true(err == HTH_OK || err == HTH_ENOMEM);
+        if (err == HTH_OK) {
+            hth_kernel_close(k);
+        }
+        assert_true(hth_alloc_live() == live);
+    }
+}
+
 #endif

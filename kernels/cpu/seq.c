@@ -13,7 +13,13 @@
 typedef struct seq_bind {
     int step, arg;
     hth_seq_ref ref;
+    size_t chunk; // bytes from one chunk of the batch to the next
 } seq_bind;
+
+typedef struct seq_step {
+    hth_dn_prim *prim;
+    hth_seq_when when;
+} seq_step;
 
 typedef struct seq_packing {
     int arg;
@@ -24,9 +30,9 @@ typedef struct seq_packing {
 
 struct hth_seq {
     hth_kernel base;
-    int n_threads;
+    int n_threads, split;
     int n_steps, cap_steps, n_binds, cap_binds, cap_packings, cap_sources;
-    hth_dn_prim **steps;
+    seq_step *steps;
     seq_bind *binds;
     seq_packing *sources; // parallel to base.packings
     size_t reserved, scratchpad;
@@ -40,7 +46,7 @@ static void seq_close(hth_kernel *base)
 {
     hth_seq *s = (hth_seq *)base;
     for (int i = 0; i < s->n_steps; i++) {
-        hth_dn_prim_close(s->steps[i]);
+        hth_dn_prim_close(s->steps[i].prim);
     }
     hth_free(s->steps);
     hth_free(s->binds);
@@ -85,6 +91,28 @@ static void *seq_resolve(const hth_kernel_args *a, hth_seq_ref r)
                                    : (char *)a->workspace + r.at;
 }
 
+static bool seq_runs(hth_seq_when when, size_t chunk, int split)
+{
+    return when == HTH_SEQ_ALWAYS || (when == HTH_SEQ_FIRST && chunk == 0) ||
+           (when == HTH_SEQ_BUT_FIRST && chunk > 0) ||
+           (when == HTH_SEQ_LAST && (int)chunk + 1 == split);
+}
+
+static hth_err seq_chunk(const hth_seq *s, const hth_kernel_args *a, size_t chunk)
+{
+    int b = 0;
+    for (int i = 0; i < s->n_steps; i++) {
+        bool runs = seq_runs(s->steps[i].when, chunk, s->split);
+        for (; b < s->n_binds && s->binds[b].step == i; b++) {
+            const char *at = seq_resolve(a, s->binds[b].ref);
+            at = at == NULL ? NULL : at + chunk * s->binds[b].chunk;
+            HTH_TRY(runs ? hth_dn_prim_set(s->steps[i].prim, s->binds[b].arg, at) : HTH_OK);
+        }
+        HTH_TRY(runs ? hth_dn_prim_run(s->steps[i].prim) : HTH_OK);
+    }
+    return HTH_OK;
+}
+
 static hth_err seq_run(const hth_kernel *base, const hth_kernel_args *a)
 {
     const hth_seq *s = (const hth_seq *)base;
@@ -93,12 +121,8 @@ static hth_err seq_run(const hth_kernel *base, const hth_kernel_args *a)
         seq_copy c = {a->out[0], a->in[s->accumulate], s->accumulate_bytes};
         hth_team_run(seq_copy_part, &c);
     }
-    int b = 0;
-    for (int i = 0; i < s->n_steps; i++) {
-        for (; b < s->n_binds && s->binds[b].step == i; b++) {
-            HTH_TRY(hth_dn_prim_set(s->steps[i], s->binds[b].arg, seq_resolve(a, s->binds[b].ref)));
-        }
-        HTH_TRY(hth_dn_prim_run(s->steps[i]));
+    for (int c = 0; c < s->split; c++) {
+        HTH_TRY(seq_chunk(s, a, (size_t)c));
     }
     if (s->clear.b > 1) {
         seq_padding p = {&s->clear, a->out[0]};
@@ -116,6 +140,7 @@ hth_err hth_seq_open(hth_device *d, hth_seq **out)
     s->base = (hth_kernel){.run = seq_run, .close = seq_close, .inplace_input = -1};
     s->n_threads = d->props.n_threads;
     s->accumulate = -1;
+    s->split = 1;
     *out = s;
     return HTH_OK;
 }
@@ -133,7 +158,7 @@ hth_err hth_seq_add(hth_seq *s, hth_dn_prim *p)
         hth_dn_prim_close(p);
         return hth_fail(HTH_ENOMEM, "out of memory for a kernel");
     }
-    s->steps[s->n_steps++] = p;
+    s->steps[s->n_steps++] = (seq_step){p, HTH_SEQ_ALWAYS};
     if (hth_dn_prim_scratchpad(p) > s->scratchpad) {
         s->scratchpad = hth_dn_prim_scratchpad(p);
     }
@@ -145,13 +170,28 @@ hth_err hth_seq_bind(hth_seq *s, int arg, hth_seq_from from, size_t at)
     if (HTH_GROW(s->binds, s->n_binds, s->cap_binds) != 0) {
         return hth_fail(HTH_ENOMEM, "out of memory for a kernel");
     }
-    s->binds[s->n_binds++] = (seq_bind){s->n_steps - 1, arg, {from, at}};
+    s->binds[s->n_binds++] = (seq_bind){s->n_steps - 1, arg, {from, at}, 0};
     return HTH_OK;
+}
+
+void hth_seq_split(hth_seq *s, int n)
+{
+    s->split = n;
+}
+
+void hth_seq_step(hth_seq *s, size_t bytes)
+{
+    s->binds[s->n_binds - 1].chunk = bytes;
+}
+
+void hth_seq_only(hth_seq *s, hth_seq_when when)
+{
+    s->steps[s->n_steps - 1].when = when;
 }
 
 size_t hth_seq_last_bytes(const hth_seq *s, int arg)
 {
-    return hth_dn_prim_bytes(s->steps[s->n_steps - 1], arg);
+    return hth_dn_prim_bytes(s->steps[s->n_steps - 1].prim, arg);
 }
 
 size_t hth_seq_reserve(hth_seq *s, size_t bytes)
@@ -196,6 +236,7 @@ hth_err hth_seq_weights(hth_seq *s, const hth_dn_prim *p, int arg, const hth_val
         size_t at = hth_seq_reserve(s, hth_dn_prim_bytes(p, arg));
         HTH_TRY(hth_dn_prim_reorder(p, arg, md, &reorder));
         HTH_TRY(hth_seq_add(s, reorder));
+        hth_seq_only(s, HTH_SEQ_FIRST);
         HTH_TRY(hth_seq_bind(s, DNNL_ARG_FROM, HTH_SEQ_IN, (size_t)input));
         *out = (hth_seq_ref){HTH_SEQ_WORKSPACE, at};
         return hth_seq_bind(s, DNNL_ARG_TO, HTH_SEQ_WORKSPACE, at);
@@ -235,7 +276,7 @@ void hth_seq_clear(hth_seq *s, const hth_shape *shape, hth_layout l)
 static hth_err seq_bind_scratchpads(hth_seq *s)
 {
     for (int i = 0; i < s->n_steps; i++) {
-        if (hth_dn_prim_scratchpad(s->steps[i]) == 0) {
+        if (hth_dn_prim_scratchpad(s->steps[i].prim) == 0) {
             continue;
         }
         HTH_TRY(hth_seq_bind(s, DNNL_ARG_SCRATCHPAD, HTH_SEQ_WORKSPACE, s->reserved));
@@ -257,7 +298,8 @@ hth_err hth_seq_finish(hth_seq *s, const char *name, hth_kernel **out)
         hth_seq_abort(s);
         return err;
     }
-    snprintf(s->name, sizeof s->name, "%s", name != NULL ? name : hth_dn_prim_impl(s->steps[0]));
+    snprintf(s->name, sizeof s->name, "%s",
+             name != NULL ? name : hth_dn_prim_impl(s->steps[0].prim));
     s->base.implementation = s->name;
     s->base.workspace_bytes = s->reserved + s->scratchpad;
     *out = &s->base;

@@ -36,6 +36,18 @@ void hth_seq_abort(hth_seq *s);
 // the last step; an argument that the primitive does not have is ignored.
 hth_err hth_seq_add(hth_seq *s, hth_dn_prim *p);
 hth_err hth_seq_bind(hth_seq *s, int arg, hth_seq_from from, size_t at);
+// hth_seq_split says that the steps run `n` times, for one chunk of the batch after the other;
+// hth_seq_step, that the last bind's place moves by `bytes` from chunk to chunk; hth_seq_only, that
+// the last step runs for some of the chunks.
+typedef enum hth_seq_when {
+    HTH_SEQ_ALWAYS,
+    HTH_SEQ_FIRST,
+    HTH_SEQ_BUT_FIRST,
+    HTH_SEQ_LAST
+} hth_seq_when;
+void hth_seq_split(hth_seq *s, int n);
+void hth_seq_step(hth_seq *s, size_t bytes);
+void hth_seq_only(hth_seq *s, hth_seq_when when);
 // hth_seq_last_bytes returns the bytes of an argument of the last step.
 size_t hth_seq_last_bytes(const hth_seq *s, int arg);
 // hth_seq_reserve takes `bytes` of the workspace and returns their offset.

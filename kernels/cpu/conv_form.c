@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: Apache-2.0
+// What Conv, ConvTranspose and the gradients of Conv have in common: shapes, filters and pads in
+// oneDNN's terms, the implementations that it offers, chunks along the batch. What an
+// implementation accepts is asked, not known: a descriptor is cheap to make. oneDNN's plain-loop
+// "ref" implementations are never taken: the project's own reference is as good.
+#include "kernels/cpu/conv_form.h"
+
+#include "kernels/cpu/winograd.h"
+#include "kernels/ref/ref_window.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define CONV_MAX_SPLIT 16
+#define CONV_SMALL     (1u << 20) // a workspace of less is not worth chunks
+_Static_assert(HTH_DN_NAME == sizeof((hth_choice *)0)->name,
+               "names of implementations are names of choices");
+
+// How many groups to merge so that input and output channels of each fill whole blocks; 1: none.
+// Costs that many times the arithmetic, and still beats what is left to such groups: im2col of a
+// few channels. Depthwise has kernels of its own.
+#define CONV_MAX_MERGE 16
+static int64_t conv_merge(int64_t groups, int64_t in, int64_t out, int block)
+{
+    if (block == 0 || groups == 1 || (in == 1 && out == 1)) {
+        return 1;
+    }
+    for (int64_t m = 1; m <= CONV_MAX_MERGE && m <= groups; m++) {
+        if (groups % m == 0 && m * in % block == 0 && m * out % block == 0) {
+            return m;
+        }
+    }
+    return 1;
+}
+
+// ONNX's filters are [O, I/G, k..] (Conv) and [I, O/G, k..] (ConvTranspose); oneDNN wants [G, O/G,
+// I/G, k..] of both.
+static void conv_weights(const hth_value *v, int64_t groups, int block, hth_conv_form *f)
+{
+    const hth_shape *w = &v->shape;
+    hth_dn_md md = {.dtype = HTH_DT_F32};
+    hth_seq_widen wide = {groups, 1, w->dim[0] / groups, w->dim[1], 1};
+    if (!f->transposed && v->constant != NULL) {
+        wide.merge = conv_merge(groups, wide.in, wide.out, block);
+        groups /= wide.merge;
+    }
+    int64_t outer = wide.out * wide.merge, inner = wide.in * wide.merge;
+    int at = groups > 1 ? 1 : 0;
+    md.ndims = w->rank + at;
+    for (int i = w->rank - 1; i >= 2; i--) {
+        md.dims[at + i] = w->dim[i];
+        md.strides[at + i] = wide.taps;
+        wide.taps *= w->dim[i];
+    }
+    md.dims[at] = f->transposed ? inner : outer;
+    md.dims[at + 1] = f->transposed ? outer : inner;
+    md.strides[at] = f->transposed ? wide.taps : inner * wide.taps;
+    md.strides[at + 1] = f->transposed ? inner * wide.taps : wide.taps;
+    if (at == 1) {
+        md.dims[0] = groups;
+        md.strides[0] = outer * inner * wide.taps;
+    }
+    f->weights = md;
+    f->widen = wide;
+}
+
+static hth_err conv_geometry(const hth_node *n, const hth_shape *x, const hth_shape *w,
+                             const hth_shape *y, hth_conv_form *f)
+{
+    ref_window win;
+    int nsp = x->rank - 2;
+    HTH_TRY(f->transposed ? ref_window_init(&win, n, y, x, w->dim + 2, nsp)
+                          : ref_window_init(&win, n, x, y, w->dim + 2, nsp));
+    for (int i = 0; i < nsp; i++) {
+        int s = i + 3 - nsp;
+        int64_t span = (win.k[s] - 1) * win.dilation[s] + 1;
+        int64_t end = win.pad_end[s];
+        if ((win.in[s] + win.pad[s] + end - span) / win.stride[s] + 1 != win.out[s] ||
+            f->transposed) {
+            end = (win.out[s] - 1) * win.stride[s] + span - win.in[s] - win.pad[s];
+        }
+        f->op.strides[i] = win.stride[s];
+        f->op.dilates[i] = win.dilation[s] - 1;
+        f->op.pad_l[i] = win.pad[s];
+        f->op.pad_r[i] = end;
+    }
+    return HTH_OK;
+}
+
+hth_conv_roles hth_conv_roles_of(const hth_node *n)
+{
+    const int *in = n->inputs, *out = n->outputs;
+    if (n->op == HTH_OP_CONV_GRAD_DATA) {
+        return (hth_conv_roles){out[0], in[1], in[0], -1};
+    }
+    if (n->op == HTH_OP_CONV_GRAD_FILTER) {
+        return (hth_conv_roles){in[0], out[0], in[1], n->n_outputs > 1 ? out[1] : -1};
+    }
+    bool bias = n->n_inputs > 2;
+    for (int i = 0; i < n->n_post; i++) {
+        bias = bias && n->post[i].input != 2;
+    }
+    return (hth_conv_roles){in[0], in[1], out[0], bias ? in[2] : -1};
+}
+
+// oneDNN's names of the parts: the result of the computation is `dst`, whatever it is.
+static void conv_place(const hth_node *n, const hth_dn_md *x, const hth_dn_md *y, hth_conv_form *f)
+{
+    hth_dn_md w = f->weights;
+    w.any = true;
+    f->op.src = n->op == HTH_OP_CONV_GRAD_DATA ? *y : *x;
+    f->op.src1 = n->op == HTH_OP_CONV_GRAD_FILTER ? *y : w;
+    f->op.dst = n->op == HTH_OP_CONV_GRAD_DATA ? *x : n->op == HTH_OP_CONV_GRAD_FILTER ? w : *y;
+    f->op.kind = n->op == HTH_OP_CONV_GRAD_DATA     ? HTH_DN_CONV_BWD_DATA
+                 : n->op == HTH_OP_CONV_GRAD_FILTER ? HTH_DN_CONV_BWD_WEIGHTS
+                 : f->transposed                    ? HTH_DN_DECONV
+                                                    : HTH_DN_CONV;
+}
+
+hth_err hth_conv_describe(const hth_graph *g, const hth_node *n, hth_layout in, hth_layout out,
+                          bool placed, int split, hth_conv_form *f)
+{
+    hth_conv_roles r = hth_conv_roles_of(n);
+    const hth_value *x = &g->values[r.x], *w = &g->values[r.w], *y = &g->values[r.y];
+    *f = (hth_conv_form){.transposed = n->op == HTH_OP_CONV_TRANSPOSE, .split = split};
+    if (x->dtype != HTH_DT_F32 || w->dtype != HTH_DT_F32 || x->shape.rank < 3 ||
+        x->shape.rank > 5 || hth_shape_elements(&y->shape) <= 0 ||
+        hth_shape_elements(&x->shape) <= 0 || x->shape.dim[0] % split != 0) {
+        return hth_fail(HTH_ENOTSUP, "node '%s': dtype, rank or empty output", n->name);
+    }
+    hth_dn_md mx = hth_dn_md_of(HTH_DT_F32, &x->shape, in),
+              my = hth_dn_md_of(HTH_DT_F32, &y->shape, out);
+    mx.dims[0] = my.dims[0] = x->shape.dim[0] / split;
+    conv_weights(w, hth_node_int(n, "group", 1), hth_layout_block(out), f);
+    conv_place(n, &mx, &my, f);
+    if (r.bias >= 0) {
+        f->op.bias = hth_dn_md_plain(HTH_DT_F32, 1, &y->shape.dim[1]);
+    }
+    HTH_TRY(conv_geometry(n, &x->shape, &w->shape, &y->shape, f));
+    HTH_TRY(hth_cpu_posts(g, n, out, placed, f->post, &f->n_post, &f->sum));
+    for (int i = 0; i < f->n_post; i++) {
+        int64_t *batch = &f->post[i].dn.src1.dims[0];
+        *batch = f->post[i].dn.src1.ndims == x->shape.rank && *batch > 1 ? *batch / split : *batch;
+    }
+    return f->op.kind == HTH_DN_CONV || f->op.kind == HTH_DN_DECONV || f->n_post == 0
+               ? HTH_OK
+               : hth_fail(HTH_ENOTSUP, "node '%s': post ops of a gradient", n->name);
+}
+
+hth_err hth_conv_describe_placed(const hth_graph *g, const hth_node *n, int split, hth_conv_form *f)
+{
+    hth_conv_roles r = hth_conv_roles_of(n);
+    return hth_conv_describe(g, n, g->values[r.x].layout, g->values[r.y].layout, true, split, f);
+}
+
+void hth_conv_fuse(hth_dn_op *op, const hth_conv_form *f, int n_fused)
+{
+    op->n_post = n_fused;
+    for (int i = 0; i < n_fused; i++) {
+        op->post[i] = f->post[i].dn;
+    }
+}
+
+static bool conv_listed(const hth_conv_choice *list, int n, const char *name)
+{
+    for (int i = 0; i < n; i++) {
+        if (strcmp(list[i].name, name) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+// Appends the usable implementations of `alg` with as many post ops fused as that algorithm allows.
+static void conv_list_alg(const hth_conv_form *f, dnnl_alg_kind_t alg, hth_conv_choice *list,
+                          int cap, int *count)
+{
+    hth_dn_op op = f->op;
+    op.alg = alg;
+    int before = *count;
+    for (int fused = f->n_post; fused >= 0 && *count == before; fused--) {
+        hth_conv_fuse(&op, f, fused);
+        for (int nth = 0; *count < cap; nth++) {
+            hth_conv_choice *c = &list[*count];
+            *c = (hth_conv_choice){.alg = alg, .nth = nth, .n_fused = fused};
+            if (hth_dn_probe(&op, nth, c->name, &c->scratchpad) != HTH_OK) {
+                break;
+            }
+            if (strncmp(c->name, "ref", 3) != 0 && strstr(c->name, "+ref") == NULL &&
+                !conv_listed(list, *count, c->name)) {
+                (*count)++;
+            }
+        }
+    }
+}
+
+int hth_conv_list(const hth_conv_form *f, hth_conv_choice *list, int cap)
+{
+    int count = 0;
+    conv_list_alg(f, f->transposed ? dnnl_deconvolution_direct : dnnl_convolution_direct, list, cap,
+                  &count);
+    if (count < cap && !f->transposed) {
+        conv_list_alg(f, dnnl_convolution_winograd, list, cap, &count);
+    }
+    return count;
+}
+
+hth_err hth_conv_find(const hth_conv_form *f, const hth_node *n, const char *algorithm,
+                      hth_conv_choice *out)
+{
+    hth_conv_choice list[HTH_CONV_MAX_CHOICES];
+    int count = hth_conv_list(f, list, algorithm == NULL ? 1 : HTH_CONV_MAX_CHOICES), pick = 0;
+    while (algorithm != NULL && pick < count && strcmp(list[pick].name, algorithm) != 0) {
+        pick++;
+    }
+    if (pick >= count) {
+        return hth_fail(HTH_ENOTSUP, "node '%s': no oneDNN convolution '%s'", n->name,
+                        algorithm == NULL ? "default" : algorithm);
+    }
+    *out = list[pick];
+    return HTH_OK;
+}
+
+int hth_conv_parse(const char *algorithm, char name[HTH_DN_NAME])
+{
+    const char *slash = strrchr(algorithm, '/');
+    int split = slash == NULL ? 0 : atoi(slash + 1);
+    size_t n = split > 1 ? (size_t)(slash - algorithm) : strlen(algorithm);
+    snprintf(name, HTH_DN_NAME, "%.*s", (int)n, algorithm);
+    return split > 1 ? split : 1;
+}
+
+size_t hth_conv_chunk(const hth_value *v, int split)
+{
+    size_t bytes = 0;
+    bool known = hth_tensor_bytes(v->dtype, &v->shape, v->layout, &bytes) == HTH_OK;
+    return known && split > 1 ? bytes / (size_t)split : 0;
+}
+
+bool hth_conv_offer(hth_device *d, const hth_graph *g, const hth_node *n,
+                    hth_cpu_prepare_fn prepare, const char *name, int split, hth_choice *list,
+                    int cap, int *count)
+{
+    hth_kernel *k;
+    hth_choice c = {.time_us = -1, .error = -1, .split = split, .deterministic = true};
+    int length = split > 1 ? snprintf(c.name, sizeof c.name, "%s/%d", name, split)
+                           : snprintf(c.name, sizeof c.name, "%s", name);
+    if (*count >= cap || length >= (int)sizeof c.name || prepare(d, g, n, c.name, &k) != HTH_OK) {
+        return false;
+    }
+    c.workspace_bytes = k->workspace_bytes;
+    c.accumulates = split > 1 && n->op == HTH_OP_CONV_GRAD_FILTER;
+    hth_kernel_close(k);
+    list[(*count)++] = c;
+    return true;
+}
+
+hth_err hth_conv_offer_all(hth_device *d, const hth_graph *g, const hth_node *n,
+                           hth_cpu_prepare_fn prepare, hth_cpu_prepare_fn winograd,
+                           hth_choice *list, int cap, int *count)
+{
+    hth_conv_form f;
+    hth_conv_choice found[HTH_CONV_MAX_CHOICES];
+    HTH_TRY(hth_conv_describe_placed(g, n, 1, &f));
+    int n_found = hth_conv_list(&f, found, HTH_CONV_MAX_CHOICES);
+    int64_t batch = g->values[hth_conv_roles_of(n).x].shape.dim[0];
+    *count = 0;
+    for (int i = 0; i < n_found; i++) {
+        bool made = hth_conv_offer(d, g, n, prepare, found[i].name, 1, list, cap, count);
+        // Chunks are for those whose workspace they make smaller.
+        uint64_t least = made ? list[*count - 1].workspace_bytes : 0;
+        for (int split = 2; made && split <= CONV_MAX_SPLIT && least > CONV_SMALL; split *= 2) {
+            if (batch % split == 0 &&
+                hth_conv_offer(d, g, n, prepare, found[i].name, split, list, cap, count)) {
+                bool smaller = list[*count - 1].workspace_bytes < least;
+                least = smaller ? list[*count - 1].workspace_bytes : least;
+                *count -= smaller ? 0 : 1;
+            }
+        }
+    }
+    hth_conv_offer(d, g, n, winograd, HTH_WINOGRAD_NAME, 1, list, cap, count);
+    return *count > 0 ? HTH_OK : hth_fail(HTH_ENOTSUP, "node '%s': no oneDNN convolution", n->name);
+}
