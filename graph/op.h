@@ -179,7 +179,7 @@
     X(LAYER_NORM_GRAD, "LayerNormGrad", 5, 5, 1, 3) \
     X(GROUP_NORM_GRAD, "GroupNormGrad", 3, 3, 1, 3) \
     X(LRN_GRAD, "LrnGrad", 2, 2, 1, 1) \
-    X(RELU_GRAD, "ReluGrad", 2, 2, 1, 1) \
+    X(RELU_GRAD, "ReluGrad", 2, 3, 1, 1) \
     X(ELEMENT_GRAD, "ElementGrad", 2, 2, 1, 1) \
     X(SOFTMAX_GRAD, "SoftmaxGrad", 2, 2, 1, 1) \
     X(LOG_SOFTMAX_GRAD, "LogSoftmaxGrad", 2, 2, 1, 1) \

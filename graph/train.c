@@ -153,6 +153,7 @@ static hth_err build(train_build *t, const hth_tensor *inputs, hth_eval_fn eval,
     HTH_TRY(passes(t));
     find_values(t);
     HTH_TRY(train_backward(t, t->g->outputs[0]));
+    HTH_TRY(train_shorten_backward(t->g));
     HTH_TRY(set_order(t, out));
     HTH_TRY(hth_graph_compact(t->g));
     return hth_graph_check(t->g);

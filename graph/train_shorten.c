@@ -194,6 +194,28 @@ static hth_err shorten_gathers(hth_graph *g)
     return err == HTH_OK && g->n_nodes > n_nodes ? hth_graph_sort(g) : err;
 }
 
+// A maximum commutes with Relu and Clip, which are monotone: behind the pool they work on what is
+// left, and the pool's gradient needs no mask of its own size. i: the MaxPool.
+static void pool_first(hth_graph *g, const hth_uses *u, int i)
+{
+    hth_node *pool = &g->nodes[i];
+    int y = pool->inputs[0], z = pool->outputs[0], r = g->values[y].producer;
+    hth_node *relu = r < 0 ? NULL : &g->nodes[r];
+    if (relu == NULL || (relu->op != HTH_OP_RELU && relu->op != HTH_OP_CLIP) ||
+        pool->n_outputs > 1 || pool->n_post > 0 || relu->n_post > 0 || hth_uses_only(g, u, y) < 0) {
+        return;
+    }
+    int x = relu->inputs[0];
+    hth_node swap = *pool;
+    *pool = *relu;
+    *relu = swap;
+    relu->inputs[0] = x;
+    relu->outputs[0] = y;
+    pool->inputs[0] = y;
+    pool->outputs[0] = z;
+    g->values[y].shape = g->values[z].shape;
+}
+
 hth_err train_shorten(hth_graph *g)
 {
     HTH_TRY(shorten_gathers(g));
@@ -201,6 +223,11 @@ hth_err train_shorten(hth_graph *g)
     hth_uses u;
     HTH_TRY(hth_uses_open(g, &u));
     hth_err err = HTH_OK;
+    for (int i = 0; i < g->n_nodes; i++) {
+        if (g->nodes[i].op == HTH_OP_MAX_POOL) {
+            pool_first(g, &u, i);
+        }
+    }
     for (int i = 0; err == HTH_OK && i < g->n_nodes; i++) {
         if (g->nodes[i].op == HTH_OP_MAT_MUL) {
             err = shorten_product(g, &u, &g->nodes[i]);
@@ -210,4 +237,25 @@ hth_err train_shorten(hth_graph *g)
     }
     hth_uses_close(&u);
     return err == HTH_OK ? hth_graph_compact(g) : err;
+}
+
+hth_err train_shorten_backward(hth_graph *g)
+{
+    hth_uses u;
+    HTH_TRY(hth_uses_open(g, &u));
+    hth_err err = HTH_OK;
+    for (int i = 0; err == HTH_OK && i < g->n_nodes; i++) {
+        hth_node *n = &g->nodes[i];
+        const hth_node *sum =
+            n->op == HTH_OP_RELU_GRAD ? hth_pass_producer(g, n, 0, HTH_OP_ADD) : NULL;
+        const hth_shape *s = sum == NULL ? NULL : &g->values[sum->outputs[0]].shape;
+        if (sum != NULL && n->n_inputs == 2 && hth_uses_only(g, &u, n->inputs[0]) >= 0 &&
+            hth_shape_equal(s, &g->values[sum->inputs[0]].shape) &&
+            hth_shape_equal(s, &g->values[sum->inputs[1]].shape)) {
+            n->inputs[0] = sum->inputs[0];
+            err = hth_node_add_input(n, sum->inputs[1]);
+        }
+    }
+    hth_uses_close(&u);
+    return err;
 }

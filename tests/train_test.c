@@ -233,8 +233,9 @@ static void test_shape_of_the_graph(void **state)
     assert_int_equal(build(g, &o, &t), HTH_OK);
     const hth_graph *s = t.graph;
     assert_int_equal(count_op(s, HTH_OP_BATCH_NORM_TRAIN), 7);
-    assert_int_equal(count_op(s, HTH_OP_RELU), 2); // behind the sums
-    assert_int_equal(count_op(s, HTH_OP_RELU_GRAD), 2);
+    assert_int_equal(count_op(s, HTH_OP_RELU), 3); // behind the sums and the pool
+    assert_int_equal(count_op(s, HTH_OP_RELU_GRAD), 3);
+    assert_int_equal(count_op(s, HTH_OP_ADD), 2); // forward; ReluGrad sums gradients
     assert_int_equal(count_op(s, HTH_OP_CONV_GRAD_FILTER), count_op(s, HTH_OP_CONV));
     assert_int_equal(count_op(s, HTH_OP_CONV_GRAD_DATA), count_op(s, HTH_OP_CONV) - 1);
     assert_int_equal(s->n_inputs, t.n_data + 3 + t.n_slots);

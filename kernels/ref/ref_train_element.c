@@ -13,12 +13,16 @@
 static hth_err relu_grad_body(ref_mem *m, const hth_node *n, const hth_tensor *in, hth_tensor *out)
 {
     float low = hth_node_float(n, "low", 0), high = hth_node_float(n, "high", INFINITY);
-    double *dy, *y;
+    double *dy, *y, *more = NULL;
     HTH_TRY(ref_need_same(&in[1], &in[0]));
     HTH_TRY(ref_wide(m, &in[0], &dy));
     HTH_TRY(ref_wide(m, &in[1], &y));
+    if (ref_in(n, in, 2) != NULL) {
+        HTH_TRY(ref_need_same(&in[2], &in[0]));
+        HTH_TRY(ref_wide(m, &in[2], &more));
+    }
     for (int64_t i = 0; i < ref_count(&in[0]); i++) {
-        dy[i] = y[i] > low && y[i] < high ? dy[i] : 0;
+        dy[i] = y[i] > low && y[i] < high ? dy[i] + (more != NULL ? more[i] : 0) : 0;
     }
     ref_round(dy, &out[0]);
     return HTH_OK;
