@@ -122,6 +122,25 @@ static window pool_window(const hth_grad *c, const hth_node *n)
     return window_of(n, hth_grad_shape(c, n->inputs[0]), hth_grad_shape(c, n->outputs[0]), NULL);
 }
 
+// Large windows, and pools whose indices the model reads: those say where each gradient goes.
+static void max_pool_by_index(hth_grad *c, const hth_node *n)
+{
+    const hth_shape x = *hth_grad_shape(c, n->inputs[0]);
+    hth_shape all = {1, {hth_shape_elements(&x)}}, dy_all = {.rank = 1};
+    int dy = hth_grad_out(c, n, 0); // n's outputs move when one is added
+    dy_all.dim[0] = hth_shape_elements(hth_grad_shape(c, dy));
+    if (hth_node_int(n, "storage_order", 0) != 0) {
+        hth_grad_fail(c, "column-major indices have no gradient");
+        return;
+    }
+    int index = hth_grad_reshape(c, hth_grad_extend(c, 1), &dy_all);
+    int zeros = hth_grad_zeros(c, &all);
+    hth_grad_begin(c, HTH_OP_SCATTER_ELEMENTS,
+                   (int[]){zeros, index, hth_grad_reshape(c, dy, &dy_all)}, 3, 1);
+    hth_grad_str(c, "reduction", "add");
+    hth_grad_give(c, n, 0, hth_grad_reshape(c, hth_grad_end(c), &x));
+}
+
 // The forward node becomes MaxPoolTrain, which keeps a byte per window.
 void hth_grad_max_pool(hth_grad *c, const hth_node *n)
 {
@@ -131,8 +150,7 @@ void hth_grad_max_pool(hth_grad *c, const hth_node *n)
         taps *= w.kernel[i];
     }
     if (n->n_outputs > 1 || taps > UINT8_MAX) {
-        hth_grad_fail(c, n->n_outputs > 1 ? "indices of maxima are no part of training"
-                                          : "a window of more than 255 positions");
+        max_pool_by_index(c, n);
         return;
     }
     int dy = hth_grad_out(c, n, 0); // n's outputs move when one is added

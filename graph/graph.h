@@ -65,7 +65,8 @@ typedef struct hth_value {
     hth_layout layout;
     hth_const *constant; // content, one reference owned by the graph; NULL: not constant
     int producer;        // node index, -1 for graph inputs and constants
-    int initializer;     // 1 + number of the file's initializer that this constant is, 0: none
+    int initializer;     // 1 + number of the file's initializer that this constant is; 0: none, or
+                         // the content of a Constant node
     bool is_input, is_output;
 } hth_value;
 

@@ -255,7 +255,7 @@ static hth_err load_initializer(onnx_load *ld, onnx_scope *s, const ProtobufCBin
         hth_const_rele(c);
         return err;
     }
-    ld->g->values[value].initializer = number + 1;
+    ld->g->values[value].initializer = head.constant ? 0 : number + 1;
     return HTH_OK;
 }
 

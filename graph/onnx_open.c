@@ -154,6 +154,7 @@ static hth_err open_node(hth_onnx_file *f, const hth_wire_field *node, hth_wire_
         return hth_fail(HTH_ETOOBIG, "the graph has more than %d nodes", f->limits.max_nodes);
     }
     if (open_weight_constant(f, node->payload, &weight)) {
+        weight.constant = true;
         return open_tensor(f, &weight, graph);
     }
     while ((more = hth_wire_next(&rest, &field)) > 0) {

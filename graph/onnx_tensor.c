@@ -20,6 +20,7 @@ enum { // TensorProto's fields
     T_RAW_DATA = 9,
     T_DOUBLE_DATA = 10,
     T_UINT64_DATA = 11,
+    T_DOC = 12,
     T_EXTERNAL_DATA = 13,
     T_DATA_LOCATION = 14,
 };
@@ -158,6 +159,8 @@ hth_err hth_onnx_head_read(hth_span message, const hth_onnx_limits *limits, hth_
         } else if (f.number == T_RAW_DATA && f.type == HTH_WIRE_BYTES) {
             t->raw = f.payload;
             t->has_raw = true;
+        } else if (f.number == T_DOC && f.type == HTH_WIRE_BYTES) {
+            t->constant = hth_span_is(f.payload, "Constant");
         } else if (f.number == T_DATA_LOCATION && f.type == HTH_WIRE_VARINT) {
             t->external = f.value == 1;
         } else if (f.number == T_EXTERNAL_DATA && f.type == HTH_WIRE_BYTES) {
@@ -174,6 +177,9 @@ void hth_onnx_head_write(const hth_onnx_head *t, hth_wire_buffer *out)
     }
     hth_wire_put_varint(out, T_DATA_TYPE, (uint64_t)t->dtype);
     hth_wire_put_bytes(out, T_NAME, t->name);
+    if (t->constant) {
+        hth_wire_put_bytes(out, T_DOC, (hth_span){(const uint8_t *)"Constant", 8});
+    }
 }
 
 hth_err hth_onnx_content_check(const hth_onnx_head *t, hth_span bytes)

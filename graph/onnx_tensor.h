@@ -19,6 +19,7 @@ typedef struct hth_onnx_head {
     bool has_length;
     hth_span raw;
     bool has_raw;
+    bool constant; // of a Constant node: not a parameter
     hth_span message;
 } hth_onnx_head;
 
@@ -30,7 +31,8 @@ hth_err hth_onnx_head_read(hth_span message, const hth_onnx_limits *limits, hth_
 hth_err hth_onnx_content(const hth_onnx_head *t, const void **data, void **owned);
 // hth_onnx_content_check verifies found bytes: the count, and that booleans are 0 or 1.
 hth_err hth_onnx_content_check(const hth_onnx_head *t, hth_span bytes);
-// hth_onnx_head_write writes a TensorProto that has only name, dtype and dims.
+// hth_onnx_head_write writes a TensorProto that has only name, dtype and dims (and
+// says by its doc_string that it is a Constant).
 void hth_onnx_head_write(const hth_onnx_head *t, hth_wire_buffer *out);
 // hth_onnx_dtype_known tells whether hearth holds elements of ONNX type `elem_type`.
 bool hth_onnx_dtype_known(int64_t elem_type);

@@ -239,6 +239,24 @@ static void test_constants(void **state)
     }
 }
 
+// Training needs to know which constants are parameters: initializers, not Constants moved to them.
+static void test_initializers(void **state)
+{
+    static const char *const name[] = {"external", "external_constant"};
+    for (int i = 0; i < 2; i++) {
+        hth_graph *g = NULL;
+        int initializers = 0, constants = 0;
+        describe(name[i], &g);
+        for (int k = 0; k < g->n_values; k++) {
+            initializers += g->values[k].initializer > 0;
+            constants += g->values[k].constant != NULL;
+        }
+        assert_true(constants > 0);
+        assert_int_equal(initializers, i == 0 ? constants : 0);
+        hth_graph_free(g);
+    }
+}
+
 static void test_interface(void **state)
 {
     hth_graph *g = NULL;
@@ -369,8 +387,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_canonical_forms), cmocka_unit_test(test_constants),
-        cmocka_unit_test(test_interface),       cmocka_unit_test(test_external_paths),
-        cmocka_unit_test(test_no_memory),       cmocka_unit_test(test_real_models),
+        cmocka_unit_test(test_initializers),    cmocka_unit_test(test_interface),
+        cmocka_unit_test(test_external_paths),  cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_real_models),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

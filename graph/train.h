@@ -107,6 +107,11 @@ hth_err hth_train_build(const hth_graph *model, const hth_tensor *inputs,
                         hth_train_graph *out);
 void hth_train_graph_fini(hth_train_graph *t);
 
+// hth_train_off makes a model graph that was exported for training one for inference, in place:
+// batch norm uses the running statistics, dropout passes everything. For evaluating and serving
+// what was trained; other graphs stay as they are. HTH_ENOTSUP: updated statistics are read.
+hth_err hth_train_off(hth_graph *model);
+
 // Gradients of unary element-wise operators are one operator, ElementGrad: dy * f'(z).
 // hth_grad_is_element says for which; hth_grad_reads_result, that z is the operator's result, not
 // its input.

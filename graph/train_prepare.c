@@ -188,3 +188,34 @@ hth_err train_prepare(train_build *t)
     }
     return take_parameters(t);
 }
+
+static hth_err batch_norm_off(hth_graph *g, hth_node *n)
+{
+    hth_node_drop_attr(n, "training_mode");
+    for (int k = 1; k < n->n_outputs; k++) {
+        int v = n->outputs[k];
+        if (v >= 0 && hth_graph_users(g, v, NULL) > 0) {
+            return hth_fail(HTH_ENOTSUP, "node '%s' (BatchNormalization): its statistics are read",
+                            n->name);
+        }
+        if (v >= 0) {
+            g->values[v].producer = -1;
+        }
+    }
+    n->n_outputs = 1;
+    return HTH_OK;
+}
+
+hth_err hth_train_off(hth_graph *model)
+{
+    for (int i = 0; i < model->n_nodes; i++) {
+        hth_node *n = &model->nodes[i];
+        if (n->op == HTH_OP_BATCH_NORMALIZATION) {
+            HTH_TRY(batch_norm_off(model, n));
+        } else if (n->op == HTH_OP_DROPOUT && n->n_inputs > 2) {
+            n->n_inputs = 2; // training_mode: absent is false
+        }
+    }
+    model->training = false;
+    return hth_graph_compact(model);
+}

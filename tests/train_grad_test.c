@@ -401,6 +401,8 @@ static void test_pooling(void **state)
         "MaxPool x[1,2,7] ; kernel_shape=3, dilations=2,",
         "MaxPool x[1,1,3,4,3] ; kernel_shape=2,2,2",
         "MaxPool x[1,2,5,5] ; kernel_shape=2,2 strides=2,2 auto_pad='SAME_UPPER'",
+        "MaxPool x[1,2,17,18] ; kernel_shape=16,17",
+        "MaxPool x[2,2,4,4] >0/2 ; kernel_shape=2,2",
         "AveragePool x[2,2,5,6] ; kernel_shape=2,3 strides=2,1",
         "AveragePool x[1,2,5,5] ; kernel_shape=3,3 strides=2,2 pads=1,1,1,1",
         "AveragePool x[1,2,5,5] ; kernel_shape=3,3 pads=1,1,1,1 count_include_pad=1",

@@ -378,6 +378,25 @@ static void test_accumulation(void **state)
     hth_graph_free(g);
 }
 
+// A model exported for training becomes one for inference.
+static void test_off(void **state)
+{
+    hth_graph *g = load("net_sgd");
+    hth_stage s;
+    hth_tensor in = batch_of_4(g);
+    assert_true(g->training);
+    assert_int_equal(hth_train_off(g), HTH_OK);
+    assert_false(g->training);
+    assert_int_equal(hth_graph_check(g), HTH_OK);
+    assert_int_equal(hth_specialize(g, &in, hth_ref_eval, NULL, &s), HTH_OK);
+    assert_int_equal(hth_pass_simplify(s.graph), HTH_OK);
+    assert_int_equal(hth_pass_fold_norm(s.graph), HTH_OK);
+    assert_int_equal(count_op(s.graph, HTH_OP_BATCH_NORMALIZATION), 0);
+    assert_int_equal(count_op(s.graph, HTH_OP_DROPOUT), 0);
+    hth_stage_fini(&s);
+    hth_graph_free(g);
+}
+
 // Masks depend on step, node and position, and on nothing else; about the right share is dropped.
 static void test_dropout(void **state)
 {
@@ -434,6 +453,7 @@ int main(void)
         cmocka_unit_test(test_out_of_memory),
         cmocka_unit_test(test_dropout),
         cmocka_unit_test(test_accumulation),
+        cmocka_unit_test(test_off),
     };
     return cmocka_run_group_tests_name("train", tests, NULL, NULL);
 }
