@@ -54,9 +54,8 @@ void hth_grad_layer_norm(hth_grad *c, const hth_node *n)
         return;
     }
     int dy = hth_grad_out(c, n, 0); // n's outputs move when one is added
-    hth_grad_extend(c, 2);
-    const int *out = c->g->nodes[c->forward].outputs;
-    int in[5] = {dy, n->inputs[0], n->inputs[1], out[1], out[2]};
+    int mean = hth_grad_extend(c, 1), invstd = hth_grad_extend(c, 2);
+    int in[5] = {dy, n->inputs[0], n->inputs[1], mean, invstd};
     hth_grad_begin(c, HTH_OP_LAYER_NORM_GRAD, in, 5, 3);
     hth_grad_int(c, "axis", axis);
     end_three(c, n);
