@@ -313,7 +313,9 @@ static void cli_device(const hth_cli *c, char *out, size_t cap)
         n += (size_t)snprintf(out + n, cap - n, "%cthreads=%lld",
                               strchr(out, ':') != NULL ? ',' : ':', (long long)threads);
     }
-    if (budget != NULL && n < cap) {
+    bool trains = json_is_true(json_object_get(c->options, "train")) ||
+                  strcmp(c->command->name, "train") == 0; // a budget is the job's, not the device's
+    if (budget != NULL && !trains && n < cap) {
         snprintf(out + n, cap - n, "%cmem=%s", strchr(out, ':') != NULL ? ',' : ':', budget);
     }
 }

@@ -10,7 +10,8 @@ extern const hth_command hth_cmd_import, hth_cmd_ls, hth_cmd_show, hth_cmd_rm, h
     hth_cmd_export;                     // cmd_store.c
 extern const hth_command hth_cmd_infer; // cmd_infer.c
 extern const hth_command hth_cmd_plan, hth_cmd_bench, hth_cmd_convsel, hth_cmd_devices,
-    hth_cmd_stats; // cmd_query.c
+    hth_cmd_stats;                      // cmd_query.c
+extern const hth_command hth_cmd_train; // cmd_train.c
 
 // hth_cmd_query asks for a document with a progress bar and prints it.
 int hth_cmd_query(hth_cli *c, const char *what, json_t *arguments);

@@ -81,6 +81,10 @@ static const hth_option plan_options[] = {
 static const hth_option bench_options[] = {
     OPTION_BATCH,
     OPTION_BUDGET,
+    {"train", HTH_OPTION_FLAG, NULL, "measure training steps (softmax-xent, SGD with momentum)"},
+    {"loss", HTH_OPTION_TEXT, "L", "with --train: softmax-xent or mse"},
+    {"optimizer", HTH_OPTION_TEXT, "O", "with --train: sgd, momentum, adam or adamw"},
+    {"policy", HTH_OPTION_TEXT, "P", "with --train: who plans the memory"},
     {"threads", HTH_OPTION_INT, "T", "compute threads"},
     {"seconds", HTH_OPTION_REAL, "S", "how long to measure"},
     OPTION_END,

@@ -10,6 +10,7 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "base/settings.h"
 #include "graph/pass.h"
 
 #include <stdio.h>
@@ -20,12 +21,15 @@ static hth_err no_memory(void)
     return hth_fail(HTH_ENOMEM, "no memory for a program");
 }
 
-static hth_err compile_passes(hth_device *d, hth_graph *g)
+// A training step has its own patterns and folds no batch norm: autodiff saw to that.
+static hth_err compile_passes(hth_device *d, hth_graph *g, bool training)
 {
     const hth_fuse_oracle *oracle = hth_kernel_oracle(d);
     HTH_TRY(hth_pass_simplify(g));
-    HTH_TRY(hth_pass_pattern(g));
-    HTH_TRY(hth_pass_fold_norm(g));
+    if (!training) {
+        HTH_TRY(hth_pass_pattern(g));
+        HTH_TRY(hth_pass_fold_norm(g));
+    }
     HTH_TRY(hth_pass_fuse(g, oracle));
     HTH_TRY(hth_pass_layout(g, oracle));
     HTH_TRY(hth_graph_compact(g));
@@ -186,6 +190,45 @@ static hth_err problem_values(hth_program *p, bool host_visible, int *cap)
     return HTH_OK;
 }
 
+// Slots are state that stays from step to step; their new values take the old ones' places.
+static void problem_slots(hth_program *p)
+{
+    const hth_graph *g = p->graph;
+    for (int i = 0; p->train != NULL && i < p->train->n_slots; i++) {
+        const hth_train_slot *s = &p->train->slots[i];
+        int in = p->value_tensor[g->inputs[s->input]];
+        int out = s->output < 0 ? -1 : p->value_tensor[g->outputs[s->output]];
+        if (in < 0) {
+            continue;
+        }
+        p->problem.tensors[in].cls = HTH_MEM_STATE;
+        p->problem.tensors[in].external = false;
+        if (out >= 0 && out != in) {
+            p->problem.tensors[out].external = true;
+            p->problem.tensors[out].replaces = in + 1;
+        }
+    }
+}
+
+static const char *problem_op(hth_op op)
+{
+    return op == HTH_OP_CONV               ? "conv_fwd"
+           : op == HTH_OP_CONV_GRAD_DATA   ? "conv_bwd_data"
+           : op == HTH_OP_CONV_GRAD_FILTER ? "conv_bwd_filter"
+                                           : hth_op_name(op);
+}
+
+// A node that nobody measured costs the traffic of its tensors, at the speed of a copy.
+static double problem_guess(const hth_site *site, const hth_problem *p, const hth_plan_node *pn)
+{
+    double bytes = 0;
+    for (int j = 0; j < pn->n_inputs + pn->n_outputs; j++) {
+        int t = j < pn->n_inputs ? pn->inputs[j] : pn->outputs[j - pn->n_inputs];
+        bytes += (double)p->tensors[t].bytes;
+    }
+    return site->link_bytes_per_s > 0 ? 1 + bytes / site->link_bytes_per_s * 1e6 : 1;
+}
+
 static hth_err problem_node(hth_site *site, hth_program *p, int i, const menu *m, int *cap_tensors,
                             int *cap_weights)
 {
@@ -195,7 +238,8 @@ static hth_err problem_node(hth_site *site, hth_program *p, int i, const menu *m
     hth_plan_node *pn = &p->problem.nodes[i];
     *pn = (hth_plan_node){.inplace_in = -1, .inplace_out = -1};
     pn->name = hth_strdup(n->name);
-    pn->op = hth_strdup(n->op == HTH_OP_CONV ? "conv_fwd" : hth_op_name(n->op));
+    pn->op = hth_strdup(problem_op(n->op));
+    pn->recomputable = n->op != HTH_OP_SGD_STEP && n->op != HTH_OP_ADAM_STEP;
     pn->inputs = hth_calloc((size_t)n->n_inputs, sizeof(int));
     pn->outputs = hth_calloc((size_t)n->n_outputs, sizeof(int));
     pn->alternatives = hth_memdup(m->list, (size_t)m->n * sizeof *m->list);
@@ -245,6 +289,11 @@ static hth_err problem_node(hth_site *site, hth_program *p, int i, const menu *m
         pn->inplace_in = p->node_in[i][k->inplace_input];
         pn->inplace_out = pn->inplace_in >= 0 ? p->node_out[i][0] : -1;
     }
+    for (int a = 0; p->train != NULL && a < pn->n_alternatives; a++) {
+        if (pn->alternatives[a].time_us < 0) {
+            pn->alternatives[a].time_us = problem_guess(site, &p->problem, pn);
+        }
+    }
     // The prepared kernel's workspace is exact; the other candidates' are what the library said.
     pn->alternatives[0].workspace_bytes = k->workspace_bytes;
     return HTH_OK;
@@ -266,6 +315,7 @@ static hth_err compile_problem(hth_site *site, hth_program *p, const menu *menus
         return no_memory();
     }
     HTH_TRY(problem_values(p, props->host_visible, &cap_tensors));
+    problem_slots(p);
     for (int i = 0; i < p->graph->n_nodes; i++) {
         p->problem.n_nodes = i + 1;
         HTH_TRY(problem_node(site, p, i, &menus[i], &cap_tensors, &cap_weights));
@@ -280,7 +330,7 @@ static hth_err compile_choose(hth_site *site, hth_program *p, menu *menus, bool 
     *changed = false;
     for (int k = 0; k < p->plan->n_instrs; k++) {
         const hth_instr *in = &p->plan->instrs[k];
-        if (in->kind != HTH_INSTR_COMPUTE) {
+        if (in->kind != HTH_INSTR_COMPUTE || in->recompute) {
             continue;
         }
         menu *m = &menus[in->node];
@@ -301,7 +351,8 @@ static hth_err compile_rounds(hth_site *site, hth_program *p, menu *menus)
         HTH_TRY(compile_problem(site, p, menus));
         hth_plan_free(p->plan);
         p->plan = NULL;
-        HTH_TRY(hth_plan_inference(&p->problem, &p->plan));
+        HTH_TRY(p->train != NULL ? hth_plan_train(&p->problem, &p->options, &p->plan)
+                                 : hth_plan_inference(&p->problem, &p->plan));
         HTH_TRY(compile_choose(site, p, menus, &changed));
     }
     return HTH_OK;
@@ -386,6 +437,12 @@ static hth_err compile_run(hth_site *site, hth_program *p)
     void **host = hth_calloc((size_t)p->problem.n_tensors, sizeof *host);
     p->fixed = hth_calloc((size_t)p->problem.n_tensors, sizeof *p->fixed);
     hth_err err = host == NULL || p->fixed == NULL ? no_memory() : HTH_OK;
+    for (int i = 0; err == HTH_OK && p->train != NULL && i < p->train->n_slots; i++) {
+        int t = hth_program_slot(p, i);
+        if (t >= 0 && p->plan->streamed[t]) {
+            host[t] = p->far[i];
+        }
+    }
     for (int w = 0; err == HTH_OK && w < p->n_weights; w++) {
         hth_weight *weight = &p->weights[w];
         if (weight->streamed) {
@@ -410,12 +467,68 @@ static hth_err compile_run(hth_site *site, hth_program *p)
     return err;
 }
 
+// compile_kernels asks for every node's candidates and prepares the first.
+static hth_err compile_kernels(hth_site *site, hth_program *p, bool tune, hth_request *progress,
+                               menu *menus)
+{
+    for (int i = 0; i < p->graph->n_nodes; i++) {
+        if (progress != NULL && progress->progress != NULL && tune) {
+            progress->progress(progress, "measuring algorithms", (uint64_t)i,
+                               (uint64_t)p->graph->n_nodes);
+        }
+        if (progress != NULL && progress->canceled) {
+            return hth_fail(HTH_ECANCELED, "canceled while measuring algorithms");
+        }
+        HTH_TRY(compile_menu(site, p->graph, i, tune, &menus[i]));
+        HTH_TRY(compile_kernel(site, p, i, menus[i].list[0].name));
+    }
+    return HTH_OK;
+}
+
+// compile_step_budget: what the step takes when nothing is short, and the share of it that it gets.
+static hth_err compile_step_budget(hth_site *site, hth_program *p, const hth_step_spec *spec,
+                                   const menu *menus)
+{
+    uint64_t whole = site->device->props.budget_bytes;
+    p->budget = whole;
+    HTH_TRY(compile_problem(site, p, menus));
+    HTH_TRY(hth_plan_train_peak(&p->problem, &p->peak_bytes));
+    if (spec->budget != NULL) {
+        HTH_TRY(hth_parse_size(spec->budget, p->peak_bytes, &p->budget));
+        if (p->budget > whole) {
+            return hth_fail(HTH_ETOOBIG, "a budget of %llu bytes is more than the device's %llu",
+                            (unsigned long long)p->budget, (unsigned long long)whole);
+        }
+    }
+    return HTH_OK;
+}
+
+// compile_graph makes kernels, plan and run for p->graph, which is concrete.
+static hth_err compile_graph(hth_site *site, hth_program *p, const hth_step_spec *step, bool tune,
+                             hth_request *progress)
+{
+    HTH_TRY(compile_passes(site->device, p->graph, step != NULL));
+    HTH_TRY(compile_arrays(p));
+    int n = p->graph->n_nodes;
+    menu *menus = hth_calloc((size_t)n, sizeof *menus);
+    hth_err err = menus == NULL ? no_memory() : compile_kernels(site, p, tune, progress, menus);
+    if (err == HTH_OK && step != NULL) {
+        err = compile_step_budget(site, p, step, menus);
+    }
+    err = err == HTH_OK ? compile_plan(site, p, menus) : err;
+    err = err == HTH_OK ? compile_run(site, p) : err;
+    for (int i = 0; menus != NULL && i < n; i++) {
+        hth_free(menus[i].list);
+    }
+    hth_free(menus);
+    return err;
+}
+
 hth_err hth_program_compile(hth_site *site, hth_source *source, const hth_tensor *inputs,
                             uint64_t budget, bool tune, hth_request *progress, hth_program **out)
 {
     uint64_t t0 = hth_now_ns();
     hth_stage stage = {0};
-    menu *menus = NULL;
     hth_err err;
     *out = NULL;
     hth_program *p = hth_calloc(1, sizeof *p);
@@ -432,27 +545,7 @@ hth_err hth_program_compile(hth_site *site, hth_source *source, const hth_tensor
     p->value_inputs = stage.value_inputs;
     stage = (hth_stage){0};
     HTH_GOTO(compile_key(p, source->graph, inputs), out);
-    HTH_GOTO(compile_passes(site->device, p->graph), out);
-    HTH_GOTO(compile_arrays(p), out);
-    menus = hth_calloc((size_t)p->graph->n_nodes, sizeof *menus);
-    if (menus == NULL) {
-        err = no_memory();
-        goto out;
-    }
-    for (int i = 0; i < p->graph->n_nodes; i++) {
-        if (progress != NULL && progress->progress != NULL && tune) {
-            progress->progress(progress, "measuring algorithms", (uint64_t)i,
-                               (uint64_t)p->graph->n_nodes);
-        }
-        if (progress != NULL && progress->canceled) {
-            err = hth_fail(HTH_ECANCELED, "canceled while measuring algorithms");
-            goto out;
-        }
-        HTH_GOTO(compile_menu(site, p->graph, i, tune, &menus[i]), out);
-        HTH_GOTO(compile_kernel(site, p, i, menus[i].list[0].name), out);
-    }
-    HTH_GOTO(compile_plan(site, p, menus), out);
-    HTH_GOTO(compile_run(site, p), out);
+    HTH_GOTO(compile_graph(site, p, NULL, tune, progress), out);
     p->compile_ms = (double)(hth_now_ns() - t0) / 1e6;
     p->source = source;
     p->next = source->programs;
@@ -460,15 +553,41 @@ hth_err hth_program_compile(hth_site *site, hth_source *source, const hth_tensor
     source->n_programs++;
     *out = p;
 out:
-    for (int i = 0; menus != NULL && i < p->graph->n_nodes; i++) {
-        hth_free(menus[i].list);
-    }
-    hth_free(menus);
     hth_stage_fini(&stage);
     if (err != HTH_OK) {
         hth_program_free(site, p);
     }
     return err;
+}
+
+hth_err hth_program_compile_step(hth_site *site, const hth_step_spec *spec, bool tune,
+                                 hth_request *progress, hth_program **out)
+{
+    uint64_t t0 = hth_now_ns();
+    *out = NULL;
+    hth_program *p = hth_calloc(1, sizeof *p);
+    if (p == NULL) {
+        return no_memory();
+    }
+    p->tuned = tune;
+    p->train = spec->train;
+    p->options = spec->options;
+    p->far = spec->far;
+    hth_err err = hth_graph_clone(spec->train->graph, &p->graph);
+    err = err == HTH_OK ? compile_graph(site, p, spec, tune, progress) : err;
+    if (err != HTH_OK) {
+        hth_program_free(site, p);
+        return err;
+    }
+    p->compile_ms = (double)(hth_now_ns() - t0) / 1e6;
+    *out = p;
+    return HTH_OK;
+}
+
+int hth_program_slot(const hth_program *p, int i)
+{
+    int t = p->value_tensor[p->graph->inputs[p->train->slots[i].input]];
+    return t >= 0 && p->problem.tensors[t].cls == HTH_MEM_STATE ? t : -1;
 }
 
 void hth_program_free(hth_site *site, hth_program *p)

@@ -108,6 +108,19 @@ static void arena_drop(hth_site *site)
     site->arena_bytes = 0;
 }
 
+hth_err hth_site_alloc(hth_site *site, size_t bytes, hth_pool_use use, void **out)
+{
+    hth_err err;
+    do {
+        err = hth_residency_alloc(site->residency, bytes, use, out);
+        if (err == HTH_ENODEVMEM && site->arena != NULL) {
+            arena_drop(site);
+            continue;
+        }
+    } while (err == HTH_ENODEVMEM && room_make(site, NULL));
+    return err;
+}
+
 static hth_err arena_ensure(hth_site *site, const hth_program *p)
 {
     size_t need = p->plan->arena_bytes;
@@ -213,7 +226,7 @@ static hth_err output_copy(const hth_program *p, int i, const hth_tensor *inputs
         return HTH_OK;
     }
     for (int k = 0; k < g->n_inputs; k++) {
-        if (g->inputs[k] == g->outputs[i]) {
+        if (g->inputs[k] == g->outputs[i] && inputs[k].data != out[i].data) {
             memcpy(out[i].data, inputs[k].data, out[i].bytes);
             return HTH_OK;
         }

@@ -14,6 +14,8 @@
 #include "convsel/convsel.h"
 #include "graph/specialize.h"
 #include "memmgr/residency.h"
+#include "graph/train.h"
+#include "memmgr/plan_train.h"
 #include "memmgr/run.h"
 #include "server/engine.h"
 
@@ -80,6 +82,11 @@ struct hth_program {
     bool sliced;   // whether slices were compared
     uint64_t budget, runs, used_at;
     double compile_ms;
+    // a training step (hth_program_compile_step); NULL: inference
+    const hth_train_graph *train;
+    hth_plan_options options; // of its plan
+    uint64_t peak_bytes;      // what it takes when nothing is short
+    void *const *far;         // per slot: where its content is when it is not on the device
 };
 
 // hth_source_match finds a program for these inputs (model's order), or NULL.
@@ -91,11 +98,32 @@ void hth_source_fini(hth_site *site, hth_source *s);
 // convolution candidates that the cache lacks. progress may be NULL.
 hth_err hth_program_compile(hth_site *site, hth_source *source, const hth_tensor *inputs,
                             uint64_t budget, bool tune, hth_request *progress, hth_program **out);
+// What a training step is compiled for.
+typedef struct hth_step_spec {
+    const hth_train_graph *train; // must outlive the program
+    const char *budget; // "512MiB", "60%" (of what it takes when nothing is short), NULL: all
+    hth_plan_options options;
+    void *const
+        *far; // per slot: host memory for it, in the device's alignment; outlives the program
+} hth_step_spec;
+
+// hth_program_compile_step makes the program of one training step. Its slots' inputs and outputs
+// are bound by hth_program_run (data NULL for those that p->plan->streamed says live far away).
+// Belongs to no source. HTH_ETOOBIG says how many bytes the budget is short.
+hth_err hth_program_compile_step(hth_site *site, const hth_step_spec *spec, bool tune,
+                                 hth_request *progress, hth_program **out);
+// hth_program_slot is the plan tensor of slot i's input, -1 when no node uses it.
+int hth_program_slot(const hth_program *p, int i);
+
 // hth_program_measured says that nothing is left to measure for node i: it has no alternatives, or
 // their timings are known.
 bool hth_program_measured(hth_site *site, const hth_graph *g, int i);
 // hth_program_free also removes it from its source and the site.
 void hth_program_free(hth_site *site, hth_program *p);
+
+// hth_site_alloc takes device memory for what is no program's, as idle programs leave it;
+// hth_pool_free gives it back.
+hth_err hth_site_alloc(hth_site *site, size_t bytes, hth_pool_use use, void **out);
 
 // hth_program_activate makes weights and arena ready, making others inactive as needed.
 hth_err hth_program_activate(hth_site *site, hth_program *p);

@@ -6,6 +6,7 @@
 #include "base/settings.h"
 #include "server/infer.h"
 #include "server/slice.h"
+#include "server/train.h"
 
 #include <jansson.h>
 #include <stdlib.h>
@@ -222,8 +223,20 @@ static hth_err bench_runs(query *q, hth_program *p, const hth_tensor *inputs, co
     return HTH_OK;
 }
 
+static hth_err query_train(query *q, json_t **out)
+{
+    hth_train_spec spec;
+    HTH_TRY(hth_train_spec_read(q->args, false, &spec));
+    return hth_train_job(q->ms, &spec, q->r, out);
+}
+
 static hth_err query_bench(query *q, json_t **out)
 {
+    if (json_is_true(json_object_get(q->args, "train"))) {
+        hth_train_spec spec;
+        HTH_TRY(hth_train_spec_read(q->args, true, &spec));
+        return hth_train_bench(q->ms, &spec, arg_num(q, "seconds", 5), q->r, out);
+    }
     hth_model *m = NULL;
     hth_program *p = NULL;
     hth_tensor *inputs = NULL, *outputs = NULL;
@@ -387,7 +400,8 @@ hth_err hth_query_answer(hth_models *ms, hth_request *r)
         const char *name;
         hth_err (*answer)(query *q, json_t **out);
     } table[] = {{"model", query_model}, {"devices", query_devices}, {"stats", query_stats},
-                 {"bench", query_bench}, {"plan", query_plan},       {"convsel", query_convsel}};
+                 {"bench", query_bench}, {"plan", query_plan},       {"convsel", query_convsel},
+                 {"train", query_train}};
     query q = {.ms = ms, .r = r};
     json_error_t je;
     q.args = json_loads(r->arguments != NULL && r->arguments[0] ? r->arguments : "{}", 0, &je);

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+// `hearth train`: a job's options are its specification; progress comes as one JSON object per
+// step.
+#include "client/cmd.h"
+
+#include "client/progress.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int train_progress(void *ctx, const char *what, uint64_t done, uint64_t total)
+{
+    if (what[0] != '{') {
+        return hth_progress_show(ctx, what, done, total);
+    }
+    char line[100];
+    json_t *o = json_loads(what, 0, NULL);
+    snprintf(line, sizeof line, "epoch %lld  loss %.4f  %.1f ms",
+             (long long)json_integer_value(json_object_get(o, "epoch")),
+             json_number_value(json_object_get(o, "loss")),
+             json_number_value(json_object_get(o, "ms")));
+    json_decref(o);
+    return hth_progress_show(ctx, line, done, total);
+}
+
+// The losses as one line each (--json), or the first and the last one; then the summary without
+// them.
+static int train_print(hth_cli *c, const char *text)
+{
+    size_t i;
+    json_t *v, *doc = json_loads(text, 0, NULL), *history = json_object_get(doc, "history");
+    size_t n = json_array_size(history);
+    json_array_foreach(history, i, v)
+    {
+        double loss = json_number_value(json_array_get(v, 0));
+        if (hth_cli_json(c)) {
+            printf("{\"step\":%zu,\"loss\":%.9g,\"ms\":%.3f}\n", i + 1, loss,
+                   json_number_value(json_array_get(v, 1)));
+        } else if (i == 0 || i == n - 1) {
+            json_object_set_new(doc, i == 0 ? "first_loss" : "last_loss", json_real(loss));
+        }
+    }
+    json_object_del(doc, "history");
+    char *summary = json_dumps(doc, JSON_COMPACT);
+    json_decref(doc);
+    int rv = summary != NULL ? hth_cli_print(c, summary) : HTH_CLI_ERROR;
+    free(summary);
+    return rv;
+}
+
+static int cmd_train(hth_cli *c)
+{
+    hth_progress_bar bar;
+    json_t *q = json_pack("{s:s}", "model", c->args[0]);
+    char *json;
+    for (const hth_option *o = c->command->options; o->name != NULL; o++) {
+        json_t *v = json_object_get(c->options, o->name);
+        if (v != NULL) {
+            json_object_set(q, o->name, v);
+        }
+    }
+    int rv = hth_cli_connect(c);
+    char *text = rv == HTH_CLI_OK ? json_dumps(q, JSON_COMPACT) : NULL;
+    json_decref(q);
+    if (text == NULL) {
+        return rv != HTH_CLI_OK ? rv : hth_cli_usage("the arguments are no valid text");
+    }
+    hth_progress_init(&bar);
+    hearth_status s = hearth_query(c->h, "train", text, train_progress, &bar, &json);
+    hth_progress_fini(&bar);
+    free(text);
+    if (s != HEARTH_OK) {
+        return hth_cli_error();
+    }
+    rv = train_print(c, json);
+    hearth_free(json);
+    return rv;
+}
+
+static const hth_option train_options[] = {
+    {"data", HTH_OPTION_PATH, "FILE.safetensors", "samples: the model's inputs (or x), and y"},
+    {"loss", HTH_OPTION_TEXT, "L", "softmax-xent (labels in y) or mse"},
+    {"optimizer", HTH_OPTION_TEXT, "O", "sgd, momentum, adam or adamw"},
+    {"lr", HTH_OPTION_REAL, "R", "learning rate (0.001)"},
+    {"momentum", HTH_OPTION_REAL, "M", "of --optimizer momentum (0.9)"},
+    {"beta1", HTH_OPTION_REAL, "B", "of adam and adamw (0.9)"},
+    {"beta2", HTH_OPTION_REAL, "B", "of adam and adamw (0.999)"},
+    {"eps", HTH_OPTION_REAL, "E", "of adam and adamw (1e-8)"},
+    {"weight-decay", HTH_OPTION_REAL, "W", "weight decay (0; adamw: 0.01)"},
+    {"clip", HTH_OPTION_REAL, "N", "clip gradients to this norm"},
+    {"batch", HTH_OPTION_INT, "N", "samples in a batch (32)"},
+    {"epochs", HTH_OPTION_INT, "E", "times through the data (1)"},
+    {"seed", HTH_OPTION_INT, "S", "of the order of the samples, and of dropout (0)"},
+    {"no-shuffle", HTH_OPTION_FLAG, NULL, "take the samples in the file's order"},
+    {"budget", HTH_OPTION_TEXT, "BYTES", "device memory: 512MiB, or 60% of what the step takes"},
+    {"policy", HTH_OPTION_TEXT, "P", "who plans the memory: hearth, keep, vdnn, chen, .."},
+    {"plan-ms", HTH_OPTION_REAL, "MS", "time for planning (100)"},
+    {"save-as", HTH_OPTION_TEXT, "NAME", "the model that gets the result as a new version"},
+    {"threads", HTH_OPTION_INT, "T", "compute threads"},
+    {NULL, HTH_OPTION_FLAG, NULL, NULL},
+};
+
+const hth_command hth_cmd_train = {
+    "train",
+    "NAME[:VERSION] --data FILE.safetensors --loss softmax-xent|mse --lr R --batch N --epochs E",
+    "train a model; the result is a new version of it\n"
+    "With --json each step is one line {\"step\", \"epoch\", \"loss\", \"ms\"}, then comes a "
+    "summary.",
+    1,
+    1,
+    train_options,
+    cmd_train};

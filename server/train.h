@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// server/train.h - training jobs on an engine: a specification, and what runs it. Engine's thread
+// only.
+#ifndef HTH_SERVER_TRAIN_H
+#define HTH_SERVER_TRAIN_H
+
+#include "graph/train.h"
+#include "memmgr/plan_train.h"
+#include "server/model.h"
+
+#include <jansson.h>
+
+// What a job is asked to do. Formulas and defaults are PyTorch's (torch.optim).
+typedef struct hth_train_spec {
+    const char *model, *data; // data NULL: one synthetic batch
+    const char *save_as;      // the model that gets the result as a new version; NULL: `model`
+    hth_train_options options;
+    double lr, momentum, beta1, beta2, eps, weight_decay;
+    int64_t batch, epochs;
+    uint64_t seed;
+    bool shuffle;
+    const char *budget; // NULL: the whole device
+    hth_plan_options plan;
+} hth_train_spec;
+
+// hth_train_spec_read reads a job's JSON object; what it points to stays in `args`. `bench`: data,
+// loss and the like may be missing. HTH_EINVAL says which key is wrong.
+hth_err hth_train_spec_read(const json_t *args, bool bench, hth_train_spec *out);
+
+// A job at work: slots on the device or far from it, and a compiled step per batch size.
+typedef struct hth_trainer hth_trainer;
+
+// hth_trainer_open loads the model and makes everything ready for batches of `inputs` and `target`
+// (dtypes and shapes; data unused): builds the step, plans it, allocates.
+hth_err hth_trainer_open(hth_models *ms, const hth_train_spec *spec, hth_request *progress,
+                         hth_trainer **out);
+void hth_trainer_close(hth_trainer *t); // NULL is allowed
+
+// hth_trainer_prepare makes the step for one batch shape the current one.
+hth_err hth_trainer_prepare(hth_trainer *t, const hth_tensor *inputs, const hth_tensor *target);
+// hth_trainer_step runs one step on the current shape; data of inputs and target are read.
+hth_err hth_trainer_step(hth_trainer *t, const hth_tensor *inputs, const hth_tensor *target,
+                         float *loss);
+// The current program, and for softmax-xent the number of classes (else 0).
+const hth_program *hth_trainer_program(const hth_trainer *t);
+int64_t hth_trainer_classes(const hth_trainer *t);
+// hth_trainer_target is the shape that targets have for the current (or given) inputs.
+hth_err hth_trainer_target(hth_trainer *t, const hth_tensor *inputs, hth_tensor *target);
+// hth_trainer_publish stores the parameters as a new version of spec->save_as.
+hth_err hth_trainer_publish(hth_trainer *t, int *version);
+
+// hth_train_job runs a whole job: answers with a summary, tells progress as one JSON object per
+// step
+// ({"step", "loss", "ms", "epoch"}).
+hth_err hth_train_job(hth_models *ms, const hth_train_spec *spec, hth_request *r, json_t **out);
+// hth_train_bench measures steps on synthetic data for `seconds`.
+hth_err hth_train_bench(hth_models *ms, const hth_train_spec *spec, double seconds, hth_request *r,
+                        json_t **out);
+
+#endif
