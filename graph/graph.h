@@ -99,7 +99,7 @@ typedef struct hth_attr {
 // input 3}, {RELU}. op is an element-wise HTH_OP_*; `input` >= 0 names the position in node->inputs
 // of the second operand (same shape as the output, or broadcastable to it), -1 for unary. alpha,
 // beta: Clip's bounds, LeakyRelu's slope, HardSigmoid's pair; Add with alpha: out += alpha *
-// operand.
+// operand; ReluGrad: out = alpha < operand < beta ? out : 0.
 typedef struct hth_post_op {
     hth_op op;
     int input;

@@ -8,6 +8,7 @@
 #include "graph/pass_util.h"
 
 #include <float.h>
+#include <math.h>
 
 static float clip_bound(const hth_graph *g, const hth_node *n, int slot, float absent, bool *ok)
 {
@@ -55,21 +56,27 @@ static bool post_of_unary(const hth_graph *g, const hth_node *n, hth_post_op *p)
     }
 }
 
-// post_of_binary describes Add, Sub or Mul of `x` and another operand that is known before node
-// `i`.
+// post_of_binary describes Add, Sub or Mul of `x`, or ReluGrad of it, with another operand that is
+// known before node `i`.
 static bool post_of_binary(const hth_graph *g, const hth_node *n, int x, int i, hth_post_op *p,
                            int *operand)
 {
-    if (n->op != HTH_OP_ADD && n->op != HTH_OP_MUL && n->op != HTH_OP_SUB) {
+    bool mask = n->op == HTH_OP_RELU_GRAD;
+    if (n->op != HTH_OP_ADD && n->op != HTH_OP_MUL && n->op != HTH_OP_SUB && !mask) {
         return false;
     }
     if (n->n_inputs != 2 || (n->inputs[0] == x) == (n->inputs[1] == x) ||
-        (n->op == HTH_OP_SUB && n->inputs[1] == x)) {
+        ((n->op == HTH_OP_SUB || mask) && n->inputs[1] == x)) {
         return false;
     }
     *operand = n->inputs[0] == x ? n->inputs[1] : n->inputs[0];
     *p = (hth_post_op){.op = n->op == HTH_OP_MUL ? HTH_OP_MUL : HTH_OP_ADD,
                        .alpha = n->op == HTH_OP_SUB ? -1.0f : 1.0f};
+    if (mask) {
+        *p = (hth_post_op){.op = n->op,
+                           .alpha = hth_node_float(n, "low", 0),
+                           .beta = hth_node_float(n, "high", INFINITY)};
+    }
     const hth_value *v = &g->values[*operand];
     return v->dtype == HTH_DT_F32 && v->producer < i;
 }

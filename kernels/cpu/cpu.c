@@ -9,6 +9,7 @@
 #include "kernels/cpu/conv.h"
 #include "kernels/cpu/plain.h"
 #include "kernels/cpu/primitive.h"
+#include "kernels/cpu/train.h"
 #include "kernels/cpu/winograd.h"
 
 #include <stdio.h>
@@ -69,6 +70,14 @@ static const cpu_row cpu_table[] = {
     CPU_PLAIN(LSTM, rnn), CPU_PLAIN(GRU, rnn),
     CPU_PLAIN(REDUCE_SUM, rows), CPU_PLAIN(REDUCE_MEAN, rows), CPU_PLAIN(REDUCE_L2, rows),
     CPU_PLAIN(REDUCE_SUM_SQUARE, rows),
+    {HTH_OP_BATCH_NORM_TRAIN, cpu_batch_norm_train_prepare, NULL, cpu_batch_norm_can_fuse, cpu_any_layout, NULL},
+    {HTH_OP_BATCH_NORM_GRAD, cpu_batch_norm_grad_prepare, NULL, NULL, cpu_any_layout, NULL},
+    {HTH_OP_MAX_POOL_TRAIN, cpu_max_pool_train_prepare, NULL, NULL, cpu_any_layout, NULL},
+    {HTH_OP_MAX_POOL_GRAD, cpu_pool_grad_prepare, NULL, cpu_pool_grad_can_fuse, cpu_any_layout, NULL},
+    {HTH_OP_AVERAGE_POOL_GRAD, cpu_pool_grad_prepare, NULL, cpu_pool_grad_can_fuse, cpu_any_layout, NULL},
+    {HTH_OP_RELU_GRAD, cpu_relu_grad_prepare, NULL, NULL, cpu_any_layout, NULL},
+    CPU_PLAIN(SGD_STEP, step), CPU_PLAIN(ADAM_STEP, step), CPU_PLAIN(CLIP_SCALE, clip_scale),
+    CPU_PLAIN(SOFTMAX_XENT, xent), CPU_PLAIN(SOFTMAX_XENT_GRAD, xent), CPU_PLAIN(DROPOUT_TRAIN, dropout),
     {HTH_OP_REORDER, cpu_reorder_prepare, NULL, NULL, NULL, NULL},
 };
 // clang-format on

@@ -211,6 +211,11 @@ static void ref_post_binary(const hth_post_op *p, const hth_tensor *b, hth_tenso
             for (int64_t i = 0; i < it.count; i++) {
                 to[i * it.stride[0]] += p->alpha * from[i * it.stride[1]];
             }
+        } else if (p->op == HTH_OP_RELU_GRAD) {
+            for (int64_t i = 0; i < it.count; i++) {
+                float y = from[i * it.stride[1]], dy = to[i * it.stride[0]];
+                to[i * it.stride[0]] = y > p->alpha && y < p->beta ? dy : 0;
+            }
         } else {
             ref_binary_run(p->op, HTH_DT_F32, to, to, it.stride[0], from, it.stride[1], it.count);
         }
@@ -236,7 +241,8 @@ static hth_err ref_post(const hth_node *n, const hth_tensor *in, hth_tensor *out
             return hth_fail(HTH_EINVAL, "the operand of post operation %d (%s) is not there", i,
                             hth_op_name(p->op));
         }
-        if (!ref_binary_run(p->op, HTH_DT_F32, NULL, NULL, 1, NULL, 1, 0)) {
+        if (p->op != HTH_OP_RELU_GRAD &&
+            !ref_binary_run(p->op, HTH_DT_F32, NULL, NULL, 1, NULL, 1, 0)) {
             return hth_fail(HTH_ENOTSUP, "%s as a post operation", hth_op_name(p->op));
         }
         HTH_TRY(ref_can_broadcast(&in[p->input].shape, &out[0].shape));

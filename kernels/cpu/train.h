@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// kernels/cpu/train.h - operators of a training step that are loops of our own, on plain and
+// blocked tensors: batch norm, pools with their gradients, element-wise gradients, losses,
+// optimizers. One prepare function each; f32 only.
+#ifndef HTH_KERNELS_CPU_TRAIN_H
+#define HTH_KERNELS_CPU_TRAIN_H
+
+#include "kernels/cpu/blocked.h"
+#include "kernels/cpu/primitive.h"
+
+HTH_CPU_PREPARE(cpu_batch_norm_train_prepare);
+HTH_CPU_PREPARE(cpu_batch_norm_grad_prepare);
+HTH_CPU_PREPARE(cpu_max_pool_train_prepare);
+HTH_CPU_PREPARE(cpu_pool_grad_prepare); // MaxPoolGrad, AveragePoolGrad
+HTH_CPU_PREPARE(cpu_relu_grad_prepare);
+HTH_CPU_PREPARE(cpu_step_prepare); // SgdStep, AdamStep
+HTH_CPU_PREPARE(cpu_clip_scale_prepare);
+HTH_CPU_PREPARE(cpu_xent_prepare); // SoftmaxXent and its gradient
+HTH_CPU_PREPARE(cpu_dropout_prepare);
+
+// cpu_batch_norm_can_fuse: one Add of a tensor like the output, then one Relu or Clip.
+bool cpu_batch_norm_can_fuse(hth_device *d, const hth_graph *g, const hth_node *n,
+                             const hth_post_op *post, int operand);
+
+// cpu_pool_grad_can_fuse: one ReluGrad.
+bool cpu_pool_grad_can_fuse(hth_device *d, const hth_graph *g, const hth_node *n,
+                            const hth_post_op *post, int operand);
+
+// Sixteen floats, wherever they stand: what the loops of these kernels work on. One vector of
+// AVX-512, two of AVX2.
+typedef float hth_v16 __attribute__((vector_size(64), aligned(4), may_alias));
+typedef int32_t hth_m16 __attribute__((vector_size(64), aligned(4), may_alias));
+
+#endif

@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: Apache-2.0
+// Operators of a training step against the reference, in every layout, at sizes around those of
+// blocks and vectors, in place and not, with one thread and with several.
+#include "kernels/cpu/fixture.h"
+
+static const hth_layout layouts[] = {HTH_LAYOUT_PLAIN, HTH_LAYOUT_C16, HTH_LAYOUT_C8};
+static const hth_shape images[] = {{4, {2, 32, 9, 7}}, {4, {3, 19, 6, 6}},    {4, {1, 8, 33, 5}},
+                                   {4, {4, 48, 1, 1}}, {5, {2, 20, 3, 5, 4}}, {4, {2, 16, 40, 40}},
+                                   {3, {2, 5, 17}}};
+#define N_IMAGES (sizeof images / sizeof images[0])
+
+// All tensors of rank > 2 in layout `l`; the kernel must be one of our own, not the fall-back.
+static void check(fixture *f, hth_layout l, double tolerance)
+{
+    const hth_node *n = &f->graph->nodes[f->node];
+    for (int v = 0; v < f->graph->n_values; v++) {
+        bool image = f->graph->values[v].shape.rank > 2;
+        f->graph->values[v].layout = image ? l : HTH_LAYOUT_PLAIN;
+    }
+    for (int threads = 1; threads <= 3; threads++) {
+        hth_kernel *k;
+        f->device.props.n_threads = threads;
+        assert_int_equal(hth_kernel_prepare(&f->device, f->graph, n, NULL, &k), HTH_OK);
+        assert_string_not_equal(k->implementation, "ref");
+        hth_kernel_close(k);
+        fixture_check(f, NULL, false, tolerance);
+        fixture_check(f, NULL, true, tolerance);
+    }
+    fixture_faults(f, NULL);
+    fixture_close(f);
+}
+
+static int channels(fixture *f, const hth_shape *s)
+{
+    return fixture_value(f, SHAPE(s->dim[1]));
+}
+
+// inv and scale are anything: the reference reads the same.
+static void batch_norm_train(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < N_IMAGES * 12; i++) {
+        fixture f;
+        hth_shape s = images[i / 12];
+        fixture_open(&f, 11 + i);
+        int in[6], out[5];
+        in[0] = fixture_value(&f, s);
+        out[0] = fixture_value(&f, s);
+        for (int k = 1; k < 5; k++) {
+            in[k] = channels(&f, &s);
+            out[k] = k > 2 && i % 3 == 1 ? -1 : channels(&f, &s);
+        }
+        in[5] = fixture_value(&f, s);
+        int add = i / 3 % 2;
+        hth_node *n = fixture_node(&f, HTH_OP_BATCH_NORM_TRAIN, in, 5 + add, out, 5);
+        hth_node_set_float(n, "momentum", 0.8F);
+        if (add) {
+            n->post[n->n_post++] = (hth_post_op){HTH_OP_ADD, 5, 1, 0};
+        }
+        if (i / 6 % 2) {
+            n->post[n->n_post++] = add ? (hth_post_op){HTH_OP_RELU, -1, 0, 0}
+                                       : (hth_post_op){HTH_OP_CLIP, -1, 0.1F, 0.9F};
+        }
+        check(&f, layouts[i % 3], 5e-5);
+    }
+}
+
+static void batch_norm_grad(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < N_IMAGES * 12; i++) {
+        fixture f;
+        hth_shape s = images[i / 12];
+        fixture_open(&f, 77 + i);
+        int in[6], out[3], masked = i / 3 % 2;
+        for (int k = 0; k < 6; k++) {
+            in[k] = k < 2 || k == 5 ? fixture_value(&f, s) : channels(&f, &s);
+        }
+        for (int k = 0; k < 3; k++) {
+            out[k] = i / 6 % 2 && k == (int)(i % 3) ? -1
+                     : k == 0                       ? fixture_value(&f, s)
+                                                    : channels(&f, &s);
+        }
+        hth_node *n = fixture_node(&f, HTH_OP_BATCH_NORM_GRAD, in, 5 + masked, out, 3);
+        hth_node_set_float(n, "high", 0.5F);
+        check(&f, layouts[i % 3], 3e-5);
+    }
+}
+
+static void window(hth_node *n, int rank, int64_t kernel, int64_t stride, int64_t pad)
+{
+    int64_t k[3] = {kernel, kernel, kernel}, s[3] = {stride, stride, stride},
+            p[6] = {pad, pad, pad, pad, pad, pad};
+    hth_node_set_ints(n, "kernel_shape", k, rank);
+    hth_node_set_ints(n, "strides", s, rank);
+    hth_node_set_ints(n, "pads", p, 2 * rank);
+}
+
+static const int64_t windows[][3] = {{2, 2, 0}, {3, 2, 1}, {3, 1, 1}, {2, 1, 0}};
+
+// `op` from tensors like the image to tensors like its windows, or back.
+static void check_pool(hth_op op, size_t i, bool mask)
+{
+    fixture f;
+    hth_shape x = images[i % 2 ? 5 : 4], y;
+    const int64_t *w = windows[i % 4];
+    fixture_open(&f, 5 + i);
+    f.limit = 1;
+    y = x;
+    for (int d = 2; d < x.rank; d++) {
+        y.dim[d] = (x.dim[d] + 2 * w[2] - w[0]) / w[1] + 1;
+        f.limit *= w[0];
+    }
+    int big = fixture_value(&f, x), small = fixture_value(&f, y), index = fixture_value(&f, y);
+    f.graph->values[index].dtype = HTH_DT_U8;
+    bool forward = op == HTH_OP_MAX_POOL_TRAIN, max = op != HTH_OP_AVERAGE_POOL_GRAD;
+    int in[3] = {forward ? big : small, index, fixture_value(&f, x)},
+        out[2] = {forward ? small : big, index};
+    if (!max) {
+        in[1] = in[2];
+    }
+    hth_node *n = fixture_node(&f, op, in, (forward ? 1 : 1 + max) + mask, out, forward ? 2 : 1);
+    window(n, x.rank - 2, w[0], w[1], w[2]);
+    hth_node_set_int(n, "count_include_pad", (int64_t)(i / 3 % 2));
+    if (mask) {
+        n->post[n->n_post++] = (hth_post_op){HTH_OP_RELU_GRAD, 1 + max, 0, INFINITY};
+    }
+    check(&f, layouts[i % 3], 1e-6);
+}
+
+static void pools(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < 24; i++) {
+        check_pool(HTH_OP_MAX_POOL_TRAIN, i, false);
+        check_pool(HTH_OP_MAX_POOL_GRAD, i, i % 2 == 0);
+        check_pool(HTH_OP_AVERAGE_POOL_GRAD, i, i % 5 == 0);
+    }
+}
+
+static void relu_grad(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < N_IMAGES * 3; i++) {
+        fixture f;
+        fixture_open(&f, 3 + i);
+        int in[2] = {fixture_value(&f, images[i / 3]), fixture_value(&f, images[i / 3])};
+        int out = fixture_value(&f, images[i / 3]);
+        hth_node *n = fixture_node(&f, HTH_OP_RELU_GRAD, in, 2, &out, 1);
+        if (i % 2) {
+            hth_node_set_float(n, "low", -0.25F);
+            hth_node_set_float(n, "high", 0.5F);
+        }
+        check(&f, layouts[i % 3], 0);
+    }
+}
+
+static void optimizer_steps(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < 24; i++) {
+        fixture f;
+        bool adam = i % 2, clip = i / 2 % 2, other = i / 4 % 2;
+        hth_shape s = i / 8 == 0 ? SHAPE(7) : i / 8 == 1 ? SHAPE(40, 33, 3, 3) : SHAPE(64, 1000);
+        fixture_open(&f, 21 + i);
+        int in[6], out[3], h = adam ? 4 : 3;
+        for (int k = 0; k < h; k++) {
+            in[k] = fixture_value(&f, s);
+            out[k % 3] = fixture_value(&f, s);
+        }
+        in[2] = !adam && i / 8 == 0 ? -1 : in[2];
+        if (adam) { // its second moment is never negative
+            size_t count = (size_t)hth_shape_elements(&s);
+            float *v = hth_calloc(count, sizeof *v);
+            for (size_t k = 0; k < count; k++) {
+                v[k] = fabsf(fixture_random(&f));
+            }
+            in[3] = fixture_const_of(&f, HTH_DT_F32, s, v);
+            hth_free(v);
+        }
+        const float hyper[] = {0.01F, 0.9F, 0.999F, 1e-8F, 0.02F, 0.5F, 0.1F, 0.001F};
+        in[h] = fixture_const_of(&f, HTH_DT_F32, SHAPE(8), hyper);
+        in[h + 1] = fixture_value(&f, SHAPE(1));
+        int n_out = adam ? 3 : in[2] < 0 ? 1 : 2;
+        hth_node *n = fixture_node(&f, adam ? HTH_OP_ADAM_STEP : HTH_OP_SGD_STEP, in, h + 1 + clip,
+                                   out, n_out);
+        hth_node_set_int(n, adam ? "decoupled" : "nesterov", other);
+        check(&f, HTH_LAYOUT_PLAIN, 2e-6);
+    }
+}
+
+static void clip_scale(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < 4; i++) {
+        fixture f;
+        fixture_open(&f, 51 + i);
+        const float hyper[] = {0.01F, 0.9F, 0.999F, 1e-8F, 0.02F, 0.5F, 0.1F, 0.001F};
+        int in[4] = {fixture_const_of(&f, HTH_DT_F32, SHAPE(8), hyper),
+                     fixture_value(&f, SHAPE(33, 17)), fixture_value(&f, SHAPE(5)),
+                     fixture_value(&f, SHAPE(100, 1000))};
+        int out = fixture_value(&f, SHAPE(1));
+        hth_node *n = fixture_node(&f, HTH_OP_CLIP_SCALE, in, 4, &out, 1);
+        hth_node_set_float(n, "max_norm", i % 2 ? 1000 : 0.5F);
+        check(&f, HTH_LAYOUT_PLAIN, 1e-5);
+    }
+}
+
+static void cross_entropy(void **state)
+{
+    (void)state;
+    static const hth_shape shapes[] = {
+        {2, {16, 10}}, {2, {3, 1000}}, {4, {2, 3, 20, 21}}, {3, {2, 21, 600}}};
+    for (size_t i = 0; i < 16; i++) {
+        fixture f;
+        hth_shape x = shapes[i / 4], y = x;
+        fixture_open(&f, 31 + i);
+        y.rank--;
+        memmove(y.dim + 1, y.dim + 2, 3 * sizeof y.dim[0]);
+        f.limit = x.dim[1];
+        int in[2] = {fixture_value(&f, x), fixture_value(&f, y)};
+        f.graph->values[in[1]].dtype = i % 2 ? HTH_DT_I64 : HTH_DT_I32;
+        bool grad = i / 2 % 2;
+        int out = fixture_value(&f, grad ? x : (hth_shape){.rank = 0});
+        hth_node *n =
+            fixture_node(&f, grad ? HTH_OP_SOFTMAX_XENT_GRAD : HTH_OP_SOFTMAX_XENT, in, 2, &out, 1);
+        hth_node_set_int(n, "ignore_index", 1);
+        check(&f, HTH_LAYOUT_PLAIN, 2e-5);
+    }
+}
+
+static void labels_outside_are_refused(void **state)
+{
+    (void)state;
+    fixture f;
+    fixture_open(&f, 1);
+    int in[2] = {fixture_value(&f, SHAPE(2, 3)), fixture_value(&f, SHAPE(2))};
+    f.graph->values[in[1]].dtype = HTH_DT_I64;
+    int out = fixture_value(&f, (hth_shape){.rank = 0});
+    const hth_node *n = fixture_node(&f, HTH_OP_SOFTMAX_XENT, in, 2, &out, 1);
+    hth_kernel *k;
+    float logits[6] = {0}, loss, ws[64];
+    int64_t labels[2] = {2, 3};
+    void *args_in[] = {logits, labels}, *args_out[] = {&loss};
+    assert_int_equal(hth_kernel_prepare(&f.device, f.graph, n, NULL, &k), HTH_OK);
+    assert_int_equal(k->run(k, &(hth_kernel_args){args_in, args_out, ws}), HTH_EINVAL);
+    labels[1] = 0;
+    assert_int_equal(k->run(k, &(hth_kernel_args){args_in, args_out, ws}), HTH_OK);
+    assert_true(fabsf(loss - logf(3)) < 1e-6F);
+    hth_kernel_close(k);
+    fixture_close(&f);
+}
+
+static void dropout(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < 6; i++) {
+        fixture f;
+        fixture_open(&f, 61 + i);
+        f.limit = 1000000;
+        hth_shape s = i % 2 ? SHAPE(3, 1000) : SHAPE(70, 1003);
+        int in[2] = {fixture_value(&f, s), fixture_value(&f, SHAPE(1))}, out = fixture_value(&f, s);
+        f.graph->values[in[1]].dtype = HTH_DT_U64;
+        hth_node *n = fixture_node(&f, HTH_OP_DROPOUT_TRAIN, in, 2, &out, 1);
+        hth_node_set_int(n, "salt", (int64_t)i * 1000003);
+        hth_node_set_float(n, "ratio", i < 4 ? 0.3F : i == 4 ? 0 : 1);
+        check(&f, HTH_LAYOUT_PLAIN, 1e-6);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(batch_norm_train),
+        cmocka_unit_test(batch_norm_grad),
+        cmocka_unit_test(pools),
+        cmocka_unit_test(relu_grad),
+        cmocka_unit_test(optimizer_steps),
+        cmocka_unit_test(clip_scale),
+        cmocka_unit_test(cross_entropy),
+        cmocka_unit_test(labels_outside_are_refused),
+        cmocka_unit_test(dropout),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
