@@ -144,9 +144,11 @@ static void relu_grad(void **state)
     for (size_t i = 0; i < N_IMAGES * 3; i++) {
         fixture f;
         fixture_open(&f, 3 + i);
-        int in[2] = {fixture_value(&f, images[i / 3]), fixture_value(&f, images[i / 3])};
-        int out = fixture_value(&f, images[i / 3]);
-        hth_node *n = fixture_node(&f, HTH_OP_RELU_GRAD, in, 2, &out, 1);
+        int in[3], out = fixture_value(&f, images[i / 3]);
+        for (int k = 0; k < 3; k++) {
+            in[k] = fixture_value(&f, images[i / 3]);
+        }
+        hth_node *n = fixture_node(&f, HTH_OP_RELU_GRAD, in, 2 + (i / 2) % 2, &out, 1);
         if (i % 2) {
             hth_node_set_float(n, "low", -0.25F);
             hth_node_set_float(n, "high", 0.5F);

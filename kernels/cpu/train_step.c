@@ -30,11 +30,20 @@ typedef struct step_job {
     double *sum;
 } step_job;
 
-HTH_VECTOR(step_relu, (const float *dy, const float *y, float *dx, size_t n, float low, float high),
-           (dy, y, dx, n, low, high))
+// The second gradient may be absent.
+HTH_VECTOR(step_relu,
+           (const float *dy, const float *y, const float *more, float *dx, size_t n, float low,
+            float high),
+           (dy, y, more, dx, n, low, high))
 {
+    if (more == NULL) {
+        for (size_t i = 0; i < n; i++) {
+            dx[i] = (y[i] > low) & (y[i] < high) ? dy[i] : 0;
+        }
+        return;
+    }
     for (size_t i = 0; i < n; i++) {
-        dx[i] = (y[i] > low) & (y[i] < high) ? dy[i] : 0;
+        dx[i] = (y[i] > low) & (y[i] < high) ? dy[i] + more[i] : 0;
     }
 }
 
@@ -97,8 +106,9 @@ static void step_part(void *arg, int i, int n)
     end = end * 16 < k->n ? end * 16 : k->n;
     size_t count = end - begin;
     if (k->op == HTH_OP_RELU_GRAD) {
-        step_relu(step_in(j, 0, begin), step_in(j, 1, begin), step_out(j, 0, begin), count, k->low,
-                  k->high);
+        step_relu(step_in(j, 0, begin), step_in(j, 1, begin),
+                  k->n_inputs > 2 ? step_in(j, 2, begin) : NULL, step_out(j, 0, begin), count,
+                  k->low, k->high);
     } else if (k->op == HTH_OP_SGD_STEP) {
         const float *m = step_in(j, 2, begin);
         step_sgd(step_in(j, 0, begin), step_in(j, 1, begin), m, step_out(j, 0, begin),
@@ -187,6 +197,7 @@ static hth_err step_make(hth_device *d, const hth_graph *g, const hth_node *n, i
     }
     HTH_TRY(hth_tensor_bytes(HTH_DT_F32, &x->shape, x->layout, &bytes));
     k->op = n->op;
+    k->n_inputs = n->n_inputs;
     k->n = bytes / sizeof(float);
     k->n_threads = d->props.n_threads;
     k->base.run = step_run;
@@ -205,7 +216,7 @@ hth_err cpu_relu_grad_prepare(hth_device *d, const hth_graph *g, const hth_node 
 {
     step_kernel k = {.low = hth_node_float(n, "low", 0),
                      .high = hth_node_float(n, "high", INFINITY)};
-    return step_make(d, g, n, 2, algorithm, &k, out);
+    return step_make(d, g, n, n->n_inputs, algorithm, &k, out);
 }
 
 hth_err cpu_step_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
