@@ -121,8 +121,11 @@ static void decode_needs(hth_decoder *d, const uint8_t *mode)
     }
     for (int k = 0; k < m->n_roots; k++) { // there before the step
         int t = m->root[k];
+        bool away = false;
         for (int g = m->gap_start[t]; g < m->gap_start[t + 1]; g++) {
-            needs_gap(d, g, mode[g]);
+            // What leaves within the step lives on the far side, so it comes from there.
+            needs_gap(d, g, m->gap[g].cyclic && away ? HTH_GAP_OFFLOAD : mode[g]);
+            away = away || d->mode[g] == HTH_GAP_OFFLOAD;
         }
     }
 }
@@ -155,7 +158,7 @@ static void saves_of(hth_decoder *d, int t)
             if (d->mode[g] == HTH_GAP_OFFLOAD && m->dirty[t]) {
                 d->save[g] = d->until[g];
             }
-        } else if (d->mode[g] == HTH_GAP_OFFLOAD && !saved) {
+        } else if (d->mode[g] == HTH_GAP_OFFLOAD && !saved && m->arena[t]) {
             d->save[g] = filled >= 0 ? filled : 0;
             saved = true;
         } else if (d->mode[g] == HTH_GAP_RECOMPUTE) {
@@ -248,10 +251,21 @@ static int memory_walk(const hth_decoder *d, int t, hth_segment *out)
     const hth_step *m = d->m;
     int n = 0, producer = m->p->tensors[t].producer, g = m->gap_start[t];
     if (!m->arena[t]) { // resident and away for a while
-        if (g < m->gap_start[t + 1] && d->mode[g] == HTH_GAP_OFFLOAD) {
-            out[n++] = (hth_segment){
-                t, d->back[g], d->away[g] - 1, HTH_FROM_HOST, d->need[g], d->save[g], -1};
+        int round = m->gap_start[t + 1] - 1;
+        if (g > round || d->mode[round] != HTH_GAP_OFFLOAD) {
+            return 0;
         }
+        hth_segment at = {t, d->back[round], 0, HTH_FROM_HOST, d->need[round], -1, -1};
+        for (; g < round; g++) {
+            if (d->mode[g] == HTH_GAP_OFFLOAD) {
+                at.last = d->away[g] - 1;
+                out[n++] = at;
+                at = (hth_segment){t, d->back[g], 0, HTH_FROM_HOST, d->need[g], -1, -1};
+            }
+        }
+        at.last = d->away[round] - 1;
+        at.save = d->save[round];
+        out[n++] = at;
         return n;
     }
     if (producer < 0 && m->use_start[t + 1] == m->use_start[t]) {

@@ -136,6 +136,11 @@ static void step_gaps_of(hth_step *m, int t, int n_uses)
     }
     if (!m->arena[t]) { // resident: away from its last use to its first
         if (u[0] + n - u[last] >= 3) {
+            for (int k = 0; k < last; k++) {
+                if (u[k + 1] - u[k] >= 2) {
+                    step_add_gap(m, t, u[k], u[k + 1], false);
+                }
+            }
             step_add_gap(m, t, u[last], u[0], true);
         }
         return;

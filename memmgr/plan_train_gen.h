@@ -21,6 +21,7 @@ typedef struct pg_layer {
     int out;   // value
     int k, stride;
     bool depthwise;
+    int weight; // tensor
 } pg_layer;
 
 typedef struct pg_value {
@@ -44,28 +45,28 @@ static inline int pg_conv(pg_net *n, int x, int c, int k, int stride, bool depth
 {
     const pg_value *v = &n->value[x];
     int out = pg_value_new(n, c, (v->h + stride - 1) / stride, (v->w + stride - 1) / stride);
-    n->layer[n->n_layers++] = (pg_layer){PG_CONV, {x, -1}, out, k, stride, depthwise};
+    n->layer[n->n_layers++] = (pg_layer){PG_CONV, {x, -1}, out, k, stride, depthwise, -1};
     return out;
 }
 
 static inline int pg_same(pg_net *n, pg_kind kind, int x)
 {
     int out = pg_value_new(n, n->value[x].c, n->value[x].h, n->value[x].w);
-    n->layer[n->n_layers++] = (pg_layer){kind, {x, -1}, out, 1, 1, false};
+    n->layer[n->n_layers++] = (pg_layer){kind, {x, -1}, out, 1, 1, false, -1};
     return out;
 }
 
 static inline int pg_pool(pg_net *n, int x)
 {
     int out = pg_value_new(n, n->value[x].c, (n->value[x].h + 1) / 2, (n->value[x].w + 1) / 2);
-    n->layer[n->n_layers++] = (pg_layer){PG_POOL, {x, -1}, out, 2, 2, false};
+    n->layer[n->n_layers++] = (pg_layer){PG_POOL, {x, -1}, out, 2, 2, false, -1};
     return out;
 }
 
 static inline int pg_up(pg_net *n, int x)
 {
     int out = pg_value_new(n, n->value[x].c, n->value[x].h * 2, n->value[x].w * 2);
-    n->layer[n->n_layers++] = (pg_layer){PG_UP, {x, -1}, out, 2, 2, false};
+    n->layer[n->n_layers++] = (pg_layer){PG_UP, {x, -1}, out, 2, 2, false, -1};
     return out;
 }
 
@@ -73,7 +74,7 @@ static inline int pg_join(pg_net *n, pg_kind kind, int a, int b)
 {
     int c = n->value[a].c + (kind == PG_CONCAT ? n->value[b].c : 0);
     int out = pg_value_new(n, c, n->value[a].h, n->value[a].w);
-    n->layer[n->n_layers++] = (pg_layer){kind, {a, b}, out, 1, 1, false};
+    n->layer[n->n_layers++] = (pg_layer){kind, {a, b}, out, 1, 1, false, -1};
     return out;
 }
 
@@ -116,12 +117,21 @@ static inline void pg_traffic(hth_problem *p, int node, double bytes)
     }
 }
 
-static inline void pg_forward(hth_problem *p, pg_net *n, const pg_layer *l)
+static inline double pg_weight_bytes(const pg_net *n, const pg_layer *l)
+{
+    int c = n->value[l->in[0]].c;
+    return 4.0 * c * n->value[l->out].c * l->k * l->k / (l->depthwise ? c : 1);
+}
+
+static inline void pg_forward(hth_problem *p, pg_net *n, pg_layer *l)
 {
     pg_value *y = &n->value[l->out];
     int in[3] = {n->value[l->in[0]].tensor, l->in[1] >= 0 ? n->value[l->in[1]].tensor : -1, -1};
     uint64_t bytes = (uint64_t)pg_size(n, l->out);
-    y->tensor = pt_node(p, in, l->in[1] >= 0 ? 2 : 1, HTH_MEM_ACTIVATION, bytes, false);
+    if (l->kind == PG_CONV) {
+        in[1] = l->weight = pt_tensor(p, HTH_MEM_STATE, (uint64_t)pg_weight_bytes(n, l), -1);
+    }
+    y->tensor = pt_node(p, in, in[1] >= 0 ? 2 : 1, HTH_MEM_ACTIVATION, bytes, false);
     int node = p->n_nodes - 1;
     if (l->kind == PG_CONV) {
         pg_menu(p, node, n, l, 0);
@@ -165,20 +175,23 @@ static inline void pg_backward(hth_problem *p, pg_net *n, const pg_layer *l)
     int dy = y->grad;
     if (l->kind == PG_CONV) {
         int in[2] = {x->tensor, dy};
-        double w = 4.0 * x->c * y->c * l->k * l->k / (l->depthwise ? x->c : 1);
+        double w = pg_weight_bytes(n, l);
         int dw = pt_node(p, in, 2, HTH_MEM_GRADIENT, (uint64_t)w, false);
         pg_menu(p, p->n_nodes - 1, n, l, 2);
         pg_traffic(p, p->n_nodes - 1, w);
-        pt_node(p, &dw, 1, HTH_MEM_OUTPUT, (uint64_t)w, false);
-        p->tensors[p->n_tensors - 1].external = true;
-        pg_traffic(p, p->n_nodes - 1, 3 * w);
-        p->nodes[p->n_nodes - 1].recomputable = false;
         if (l->in[0] != 0) {
-            int dx = pt_node(p, &dy, 1, HTH_MEM_GRADIENT, (uint64_t)pg_size(n, l->in[0]), false);
+            int from[2] = {dy, l->weight};
+            int dx = pt_node(p, from, 2, HTH_MEM_GRADIENT, (uint64_t)pg_size(n, l->in[0]), false);
             pg_menu(p, p->n_nodes - 1, n, l, 1);
             pg_traffic(p, p->n_nodes - 1, 0);
             pg_accumulate(p, n, l->in[0], dx);
         }
+        int update[2] = {l->weight, dw};
+        pt_node(p, update, 2, HTH_MEM_OUTPUT, (uint64_t)w, false);
+        p->tensors[p->n_tensors - 1].external = true;
+        p->tensors[p->n_tensors - 1].replaces = l->weight + 1;
+        pg_traffic(p, p->n_nodes - 1, 3 * w);
+        p->nodes[p->n_nodes - 1].recomputable = false;
         return;
     }
     for (int k = 0; k < 2 && l->in[k] >= 0; k++) {

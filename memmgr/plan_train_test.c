@@ -52,7 +52,7 @@ static void check_policies(hth_problem p, const char *name, const double *shares
 
 static void policies_on_networks(void **state)
 {
-    static const double shares[] = {0.7, 0.5};
+    static const double shares[] = {0.8, 0.6};
     check_policies(pg_vgg19(144, 227), "vgg19", shares, 2);
     check_policies(pg_unet(16, 256, 256), "unet", shares, 2);
     check_policies(pg_resnet(64, resnet50), "resnet50", shares, 2);

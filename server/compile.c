@@ -36,6 +36,8 @@ static hth_err compile_passes(hth_device *d, hth_graph *g, bool training)
     return hth_graph_check(g);
 }
 
+#define PROBLEM_SLOW 30 // times that the reference takes longer
+
 typedef struct menu { // the candidates of one node
     int n;
     hth_choice *list;
@@ -54,7 +56,8 @@ bool hth_program_measured(hth_site *site, const hth_graph *g, int i)
 }
 
 // compile_menu fills the candidates of node i, fastest first, only those on the front.
-static hth_err compile_menu(hth_site *site, const hth_graph *g, int i, bool tune, menu *m)
+static hth_err compile_menu(hth_site *site, const hth_graph *g, int i, bool train, bool tune,
+                            menu *m)
 {
     hth_choice list[HTH_MAX_CHOICES];
     int n = 0, kept = 0;
@@ -76,6 +79,11 @@ static hth_err compile_menu(hth_site *site, const hth_graph *g, int i, bool tune
     if (kept == 0) {
         list[kept++] = (hth_choice){
             .name = "default", .time_us = -1, .error = -1, .split = 1, .deterministic = true};
+    }
+    if (train && (g->nodes[i].op == HTH_OP_GEMM || g->nodes[i].op == HTH_OP_MAT_MUL)) {
+        // Slow, but without the panels and blocks that can be more than a small step's tensors.
+        list[kept++] = (hth_choice){
+            .name = "ref", .time_us = -1, .error = 0, .split = 1, .deterministic = true};
     }
     m->list = hth_memdup(list, (size_t)kept * sizeof *list);
     m->n = kept;
@@ -291,7 +299,9 @@ static hth_err problem_node(hth_site *site, hth_program *p, int i, const menu *m
     }
     for (int a = 0; p->train != NULL && a < pn->n_alternatives; a++) {
         if (pn->alternatives[a].time_us < 0) {
-            pn->alternatives[a].time_us = problem_guess(site, &p->problem, pn);
+            bool slow = strcmp(pn->alternatives[a].name, "ref") == 0;
+            pn->alternatives[a].time_us =
+                problem_guess(site, &p->problem, pn) * (slow ? PROBLEM_SLOW : 1);
         }
     }
     // The prepared kernel's workspace is exact; the other candidates' are what the library said.
@@ -479,7 +489,7 @@ static hth_err compile_kernels(hth_site *site, hth_program *p, bool tune, hth_re
         if (progress != NULL && progress->canceled) {
             return hth_fail(HTH_ECANCELED, "canceled while measuring algorithms");
         }
-        HTH_TRY(compile_menu(site, p->graph, i, tune, &menus[i]));
+        HTH_TRY(compile_menu(site, p->graph, i, p->train != NULL, tune, &menus[i]));
         HTH_TRY(compile_kernel(site, p, i, menus[i].list[0].name));
     }
     return HTH_OK;
