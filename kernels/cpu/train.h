@@ -29,6 +29,5 @@ bool cpu_pool_grad_can_fuse(hth_device *d, const hth_graph *g, const hth_node *n
 // Sixteen floats, wherever they stand: what the loops of these kernels work on. One vector of
 // AVX-512, two of AVX2.
 typedef float hth_v16 __attribute__((vector_size(64), aligned(4), may_alias));
-typedef int32_t hth_m16 __attribute__((vector_size(64), aligned(4), may_alias));
 
 #endif

@@ -6,7 +6,8 @@
 //
 // One loop serves all layouts: it walks sixteen lanes, which hold one position of a block of 16
 // channels, two of a block of 8, or sixteen positions of one plain channel, and parameters are
-// repeated to fill the lanes. Variance is the mean of (x - pivot)^2 less that of (x - pivot)
+// repeated to fill the lanes. Images are walked in pieces
+// that fit the first-level cache. Variance is the mean of (x - pivot)^2 less that of (x - pivot)
 // squared; the pivot is the channel's first element, so nothing cancels. Rows are summed in f32,
 // their sums added in double, in an order that depends on the number of threads only.
 #include "kernels/cpu/train.h"
@@ -18,7 +19,8 @@
 #include <float.h>
 
 #define LANES       16
-#define NORM_SHARED 64 // most threads that share a block
+#define PIECE       2048 // floats
+#define NORM_SHARED 64   // most threads that share a block
 
 typedef struct norm_kernel {
     hth_kernel base;
@@ -66,87 +68,74 @@ HTH_VECTOR(norm_moments, (const float *x, size_t n, const float *pivot, float *o
     }
 }
 
-// Sums of dy and dy * (x - mean), where y (if there is one) lies between low and high.
-HTH_VECTOR(norm_dots,
-           (const float *dy, const float *x, const float *y, size_t n, const float *mean, float low,
-            float high, float *out),
-           (dy, x, y, n, mean, low, high, out))
+// Sums of dy and dy * (x - mean).
+HTH_VECTOR(norm_dots, (const float *dy, const float *x, size_t n, const float *mean, float *out),
+           (dy, x, n, mean, out))
 {
     hth_v16 m = *(const hth_v16 *)mean, s0 = {0}, s1 = s0, q0 = s0, q1 = s0;
     size_t i = 0;
-    if (y == NULL) {
-        for (; i + 32 <= n; i += 32) {
-            hth_v16 g0 = *(const hth_v16 *)(dy + i), g1 = *(const hth_v16 *)(dy + i + 16);
-            s0 += g0;
-            s1 += g1;
-            q0 += g0 * (*(const hth_v16 *)(x + i) - m);
-            q1 += g1 * (*(const hth_v16 *)(x + i + 16) - m);
-        }
-    } else {
-        for (; i + 32 <= n; i += 32) {
-            hth_v16 y0 = *(const hth_v16 *)(y + i), y1 = *(const hth_v16 *)(y + i + 16);
-            hth_m16 k0 = (y0 > low) & (y0 < high), k1 = (y1 > low) & (y1 < high);
-            hth_v16 g0 = (hth_v16)(*(const hth_m16 *)(dy + i) & k0);
-            hth_v16 g1 = (hth_v16)(*(const hth_m16 *)(dy + i + 16) & k1);
-            s0 += g0;
-            s1 += g1;
-            q0 += g0 * (*(const hth_v16 *)(x + i) - m);
-            q1 += g1 * (*(const hth_v16 *)(x + i + 16) - m);
-        }
+    for (; i + 32 <= n; i += 32) {
+        hth_v16 g0 = *(const hth_v16 *)(dy + i), g1 = *(const hth_v16 *)(dy + i + 16);
+        s0 += g0;
+        s1 += g1;
+        q0 += g0 * (*(const hth_v16 *)(x + i) - m);
+        q1 += g1 * (*(const hth_v16 *)(x + i + 16) - m);
     }
     *(hth_v16 *)out = s0 + s1;
     *(hth_v16 *)(out + LANES) = q0 + q1;
     for (; i < n; i++) {
-        float g = y == NULL || (y[i] > low && y[i] < high) ? dy[i] : 0;
-        out[i % LANES] += g;
-        out[LANES + i % LANES] += g * (x[i] - mean[i % LANES]);
+        out[i % LANES] += dy[i];
+        out[LANES + i % LANES] += dy[i] * (x[i] - mean[i % LANES]);
     }
 }
 
-// y = clamp(x * a + b + scale * add); operands in this order let a NaN through.
+// dy where y lies between low and high, else 0.
+HTH_VECTOR(norm_mask, (const float *dy, const float *y, float *to, size_t n, float low, float high),
+           (dy, y, to, n, low, high))
+{
+    for (size_t i = 0; i < n; i++) {
+        to[i] = (y[i] > low) & (y[i] < high) ? dy[i] : 0;
+    }
+}
+
+// y = clamp(x * a + b + scale * add)
 HTH_VECTOR(norm_apply,
            (const float *x, const float *add, float *y, size_t n, const norm_lanes *l, float scale,
             float low, float high),
            (x, add, y, n, l, scale, low, high))
 {
     hth_v16 a = *(const hth_v16 *)l->a, b = *(const hth_v16 *)l->b;
-    hth_v16 lo = (hth_v16){0} + low, hi = (hth_v16){0} + high;
     size_t i = 0;
     for (; i + LANES <= n; i += LANES) {
         hth_v16 v = *(const hth_v16 *)(x + i) * a + b;
         if (add != NULL) {
             v += scale * *(const hth_v16 *)(add + i);
         }
-        hth_m16 under = v<lo, over = v> hi;
-        v = (hth_v16)(((hth_m16)v & ~under) | ((hth_m16)lo & under));
-        *(hth_v16 *)(y + i) = (hth_v16)(((hth_m16)v & ~over) | ((hth_m16)hi & over));
+        *(hth_v16 *)(y + i) = v;
     }
     for (; i < n; i++) {
         float v = x[i] * l->a[i % LANES] + l->b[i % LANES];
-        y[i] = hth_clampf(add == NULL ? v : v + scale * add[i], low, high);
+        y[i] = add == NULL ? v : v + scale * add[i];
+    }
+    for (i = 0; i < n; i++) { // in the first-level cache
+        y[i] = hth_clampf(y[i], low, high);
     }
 }
 
 // dx = a * dy + b * (x - mean) + c
 HTH_VECTOR(norm_apply_grad,
-           (const float *dy, const float *x, const float *y, float *dx, size_t n,
-            const norm_lanes *l, float low, float high),
-           (dy, x, y, dx, n, l, low, high))
+           (const float *dy, const float *x, float *dx, size_t n, const norm_lanes *l),
+           (dy, x, dx, n, l))
 {
     hth_v16 a = *(const hth_v16 *)l->a, b = *(const hth_v16 *)l->b, c = *(const hth_v16 *)l->c,
             m = *(const hth_v16 *)l->pivot;
     size_t i = 0;
     for (; i + LANES <= n; i += LANES) {
         hth_v16 g = *(const hth_v16 *)(dy + i), v = *(const hth_v16 *)(x + i) - m;
-        if (y != NULL) {
-            hth_v16 r = *(const hth_v16 *)(y + i);
-            g = (hth_v16)((hth_m16)g & (r > low) & (r < high));
-        }
         *(hth_v16 *)(dx + i) = g * a + (v * b + c);
     }
     for (; i < n; i++) {
-        float g = y == NULL || (y[i] > low && y[i] < high) ? dy[i] : 0;
-        dx[i] = g * l->a[i % LANES] +
+        dx[i] = dy[i] * l->a[i % LANES] +
                 ((x[i] - l->pivot[i % LANES]) * l->b[i % LANES] + l->c[i % LANES]);
     }
 }
@@ -164,10 +153,23 @@ static bool norm_next(const hth_rows *r, size_t block, size_t *from, size_t to, 
     }
     size_t image = *from / r->s, first = *from % r->s, left = to - *from;
     size_t count = left < r->s - first ? left : r->s - first;
+    count = count < PIECE / r->b ? count : PIECE / r->b;
     p->at = ((image * r->blocks + block) * r->s + first) * r->b;
     p->n = count * r->b;
     *from += count;
     return true;
+}
+
+// Input 0 of a piece; what a fused Relu let through of it, in `buffer`.
+static const float *norm_first(const norm_job *j, const norm_piece *p, float *buffer)
+{
+    const norm_kernel *k = j->k;
+    const float *first = (const float *)j->in[0] + p->at;
+    if (!k->masked) {
+        return first;
+    }
+    norm_mask(first, (const float *)j->in[5] + p->at, buffer, p->n, k->low, k->high);
+    return buffer;
 }
 
 static void norm_sum(const norm_job *j, size_t block, size_t from, size_t to, const norm_lanes *l,
@@ -175,14 +177,12 @@ static void norm_sum(const norm_job *j, size_t block, size_t from, size_t to, co
 {
     const norm_kernel *k = j->k;
     norm_piece p;
-    float part[2 * LANES];
+    float part[2 * LANES], buffer[PIECE];
     memset(s, 0, sizeof *s);
     while (norm_next(&k->rows, block, &from, to, &p)) {
-        const float *first = (const float *)j->in[0] + p.at;
+        const float *first = norm_first(j, &p, buffer);
         if (k->grad) {
-            norm_dots(first, (const float *)j->in[1] + p.at,
-                      k->masked ? (const float *)j->in[5] + p.at : NULL, p.n, l->pivot, k->low,
-                      k->high, part);
+            norm_dots(first, (const float *)j->in[1] + p.at, p.n, l->pivot, part);
         } else {
             norm_moments(first, p.n, l->pivot, part);
         }
@@ -197,13 +197,12 @@ static void norm_write(const norm_job *j, size_t block, size_t from, size_t to, 
 {
     const norm_kernel *k = j->k;
     norm_piece p;
+    float buffer[PIECE];
     while (j->out[0] != NULL && norm_next(&k->rows, block, &from, to, &p)) {
         float *to0 = (float *)j->out[0] + p.at;
-        const float *first = (const float *)j->in[0] + p.at;
+        const float *first = norm_first(j, &p, buffer);
         if (k->grad) {
-            norm_apply_grad(first, (const float *)j->in[1] + p.at,
-                            k->masked ? (const float *)j->in[5] + p.at : NULL, to0, p.n, l, k->low,
-                            k->high);
+            norm_apply_grad(first, (const float *)j->in[1] + p.at, to0, p.n, l);
         } else {
             norm_apply(first, k->add < 0 ? NULL : (const float *)j->in[k->add] + p.at, to0, p.n, l,
                        k->add_scale, k->low, k->high);
