@@ -11,6 +11,9 @@
 // own, without waiting for others; a layer with too few tiles for that is one chunk that all
 // threads share, step by step.
 //
+// The data gradient of such a convolution is another one, of dy with the filter turned around and
+// its channels exchanged; only the filter's transform knows.
+//
 // Forms: filter U[36][oc/16][ic][16], patches V[36][ic/16][tile][16], products
 // M[36][oc/16][tile][16]. The inner kernel holds ROWS tiles x 2 blocks of outputs in registers.
 // Padding channels are zero in V and U, hence in the result.
@@ -19,6 +22,7 @@
 #include "base/alloc.h"
 #include "device/cpu/team.h"
 #include "kernels/cpu/post.h"
+#include "kernels/cpu/winograd_filter.h"
 #include "kernels/ref/ref_window.h"
 
 #include <math.h>
@@ -41,6 +45,9 @@ typedef struct wino_kernel {
     hth_kernel *tail;         // post ops that the last transform does not do; NULL: none
     int n_threads, bias, add; // inputs; -1: none
     float add_scale, low, high;
+    hth_wino_filter filter;
+    int mask; // input y of a ReluGrad behind; -1: none
+    float mask_low, mask_high;
     size_t batch, ic, oc, ib, ob; // channels, blocks of 16
     size_t h, w, oh, ow, pad_h, pad_w;
     size_t tiles_h, tiles_w, chunk;
@@ -49,7 +56,7 @@ typedef struct wino_kernel {
 
 typedef struct wino_job {
     const wino_kernel *k;
-    const float *x, *u, *bias, *add;
+    const float *x, *u, *bias, *add, *mask;
     float *y, *v, *m;
     size_t first, count; // tiles of this chunk
 } wino_job;
@@ -238,7 +245,14 @@ WINO static void wino_result(const wino_job *j, size_t t, size_t block)
             if (j->add != NULL) {
                 y += k->add_scale * _mm512_loadu_ps(j->add + to);
             }
-            _mm512_storeu_ps(j->y + to, _mm512_min_ps(high, _mm512_max_ps(low, y)));
+            y = _mm512_min_ps(high, _mm512_max_ps(low, y));
+            if (j->mask != NULL) {
+                __m512 z = _mm512_loadu_ps(j->mask + to);
+                __mmask16 open = _mm512_cmp_ps_mask(z, _mm512_set1_ps(k->mask_low), _CMP_GT_OQ) &
+                                 _mm512_cmp_ps_mask(z, _mm512_set1_ps(k->mask_high), _CMP_LT_OQ);
+                y = _mm512_maskz_mov_ps(open, y);
+            }
+            _mm512_storeu_ps(j->y + to, y);
         }
     }
 }
@@ -279,9 +293,15 @@ static hth_err wino_run(const hth_kernel *base, const hth_kernel_args *a)
                   .u = a->in[1],
                   .bias = k->bias < 0 ? NULL : a->in[k->bias],
                   .add = k->add < 0 ? NULL : a->in[k->add],
+                  .mask = k->mask < 0 ? NULL : a->in[k->mask],
                   .y = a->out[0],
                   .v = a->workspace};
     hth_team_set(k->n_threads);
+    if (k->packing.pack == NULL) { // the filter is computed: transformed at the workspace's start
+        j.u = a->workspace;
+        j.v += hth_wino_filter_floats(&k->filter);
+        hth_wino_filter_run(&k->filter, a->in[1], a->workspace);
+    }
     j.count = total;
     if (k->shared) {
         j.m = j.v + 36 * k->ib * 16 * k->chunk;
@@ -301,29 +321,9 @@ static void wino_close(hth_kernel *base)
     hth_free(k);
 }
 
-// U = G g G^T of every filter, in double.
 static hth_err wino_pack(const hth_kernel *base, const hth_packing *p, const void *plain, void *dst)
 {
-    static const double G[6][3] = {{1.0 / 4, 0, 0},
-                                   {-1.0 / 6, -1.0 / 6, -1.0 / 6},
-                                   {-1.0 / 6, 1.0 / 6, -1.0 / 6},
-                                   {1.0 / 24, 1.0 / 12, 1.0 / 6},
-                                   {1.0 / 24, -1.0 / 12, 1.0 / 6},
-                                   {0, 0, 1}};
-    const wino_kernel *k = (const wino_kernel *)base;
-    const float *w = plain;
-    float *u = dst;
-    memset(dst, 0, p->bytes);
-    for (size_t f = 0; f < k->oc * k->ic; f++, w += 9) {
-        size_t o = f / k->ic, c = f % k->ic;
-        for (size_t a = 0; a < 36; a++) {
-            double sum = 0;
-            for (size_t t = 0; t < 9; t++) {
-                sum += G[a / 6][t / 3] * (double)w[t] * G[a % 6][t % 3];
-            }
-            u[(((a * k->ob + o / 16) * k->ib * 16) + c) * 16 + o % 16] = (float)sum;
-        }
-    }
+    hth_wino_filter_pack(&((const wino_kernel *)base)->filter, plain, dst);
     return HTH_OK;
 }
 
@@ -331,12 +331,29 @@ static bool wino_takes(hth_device *d, const hth_graph *g, const hth_node *n)
 {
     const hth_value *x = &g->values[n->inputs[0]], *w = &g->values[n->inputs[1]],
                     *y = &g->values[n->outputs[0]];
-    return n->op == HTH_OP_CONV && d->props.vector_bytes >= 64 &&
-           __builtin_cpu_supports("avx512f") && x->dtype == HTH_DT_F32 &&
-           x->layout == HTH_LAYOUT_C16 && y->layout == HTH_LAYOUT_C16 && x->shape.rank == 4 &&
-           w->constant != NULL && w->dtype == HTH_DT_F32 && w->shape.dim[2] == 3 &&
+    return (n->op == HTH_OP_CONV || n->op == HTH_OP_CONV_GRAD_DATA) &&
+           d->props.vector_bytes >= 64 && __builtin_cpu_supports("avx512f") &&
+           x->dtype == HTH_DT_F32 && x->layout == HTH_LAYOUT_C16 && y->layout == HTH_LAYOUT_C16 &&
+           x->shape.rank == 4 && w->dtype == HTH_DT_F32 && w->shape.dim[2] == 3 &&
            w->shape.dim[3] == 3 && hth_node_int(n, "group", 1) == 1 &&
            hth_shape_elements(&y->shape) > 0;
+}
+
+// Behind a data gradient there may be one ReluGrad.
+static hth_err wino_mask(const hth_graph *g, const hth_node *n, wino_kernel *k)
+{
+    const hth_post_op *p = &n->post[0];
+    if (n->n_post == 0) {
+        return HTH_OK;
+    }
+    if (n->n_post > 1 || p->op != HTH_OP_RELU_GRAD ||
+        g->values[n->inputs[p->input]].layout != g->values[n->outputs[0]].layout) {
+        return hth_fail(HTH_ENOTSUP, "node '%s': post ops", n->name);
+    }
+    k->mask = p->input;
+    k->mask_low = p->alpha;
+    k->mask_high = p->beta;
+    return HTH_OK;
 }
 
 // Takes the post ops that the last transform can do: one sum, then one clamp that keeps zero. The
@@ -346,6 +363,9 @@ static hth_err wino_posts(hth_device *d, const hth_graph *g, const hth_node *n, 
     const hth_value *y = &g->values[n->outputs[0]];
     hth_cpu_post list[HTH_DN_MAX_POST];
     int count, sum, done = 0;
+    if (n->op == HTH_OP_CONV_GRAD_DATA) {
+        return wino_mask(g, n, k);
+    }
     HTH_TRY(hth_cpu_posts(g, n, y->layout, true, list, &count, &sum));
     if (done < count && list[done].dn.kind == dnnl_sum) {
         k->add = list[done].input;
@@ -380,9 +400,12 @@ static hth_err wino_geometry(const hth_graph *g, const hth_node *n, wino_kernel 
 {
     const hth_shape *x = &g->values[n->inputs[0]].shape, *w = &g->values[n->inputs[1]].shape;
     const hth_shape *y = &g->values[n->outputs[0]].shape;
+    bool back = n->op == HTH_OP_CONV_GRAD_DATA;
     ref_window win;
-    HTH_TRY(ref_window_init(&win, n, x, y, w->dim + 2, 2));
+    HTH_TRY(ref_window_init(&win, n, back ? y : x, back ? x : y, w->dim + 2, 2));
     for (int i = 1; i < 3; i++) {
+        // The gradient is the convolution of dy, padded by what the filter reaches beyond.
+        win.pad[i] = back ? 2 - win.pad[i] : win.pad[i];
         if (win.stride[i] != 1 || win.dilation[i] != 1 || win.pad[i] < 0) {
             return hth_fail(HTH_ENOTSUP, "node '%s': stride or dilation", n->name);
         }
@@ -398,6 +421,7 @@ static hth_err wino_geometry(const hth_graph *g, const hth_node *n, wino_kernel 
     k->ow = (size_t)y->dim[3];
     k->pad_h = (size_t)win.pad[1];
     k->pad_w = (size_t)win.pad[2];
+    k->filter = (hth_wino_filter){k->oc, k->ic, back};
     k->tiles_h = (k->oh + 3) / 4;
     k->tiles_w = (k->ow + 3) / 4;
     size_t per_tile = 36 * 16 * sizeof(float) * (k->ib + k->ob),
@@ -425,11 +449,11 @@ hth_err cpu_winograd_prepare(hth_device *d, const hth_graph *g, const hth_node *
     k->base = (hth_kernel){.run = wino_run,
                            .close = wino_close,
                            .implementation = HTH_WINOGRAD_NAME,
-                           .n_packings = 1,
                            .packings = &k->packing,
                            .inplace_input = -1};
     k->n_threads = d->props.n_threads;
-    k->bias = n->n_inputs > 2 && n->inputs[2] >= 0 ? 2 : -1;
+    k->mask = -1;
+    k->bias = n->op == HTH_OP_CONV && n->n_inputs > 2 && n->inputs[2] >= 0 ? 2 : -1;
     for (int i = 0; i < n->n_post; i++) {
         k->bias = n->post[i].input == 2 ? -1 : k->bias;
     }
@@ -442,10 +466,15 @@ hth_err cpu_winograd_prepare(hth_device *d, const hth_graph *g, const hth_node *
     if (k->tail != NULL && k->tail->workspace_bytes > k->base.workspace_bytes) {
         k->base.workspace_bytes = k->tail->workspace_bytes;
     }
-    k->packing = (hth_packing){.input = 1,
-                               .bytes = 36 * k->ob * k->ib * 16 * 16 * sizeof(float),
-                               .form = "winograd4x4",
-                               .pack = wino_pack};
+    if (g->values[n->inputs[1]].constant != NULL && n->op == HTH_OP_CONV) {
+        k->base.n_packings = 1;
+        k->packing = (hth_packing){.input = 1,
+                                   .bytes = hth_wino_filter_floats(&k->filter) * sizeof(float),
+                                   .form = "winograd4x4",
+                                   .pack = wino_pack};
+    } else {
+        k->base.workspace_bytes += hth_wino_filter_floats(&k->filter) * sizeof(float);
+    }
     *out = &k->base;
     return HTH_OK;
 fail:
