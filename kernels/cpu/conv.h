@@ -16,6 +16,8 @@ hth_err cpu_conv_grad_prepare(hth_device *d, const hth_graph *g, const hth_node 
 hth_err cpu_conv_grad_algorithms(hth_device *d, const hth_graph *g, const hth_node *n,
                                  hth_choice *list, int cap, int *count);
 hth_layout cpu_conv_grad_layout(hth_device *d, const hth_graph *g, const hth_node *n, bool *any);
+bool cpu_conv_grad_can_fuse(hth_device *d, const hth_graph *g, const hth_node *n,
+                            const hth_post_op *post, int operand);
 bool cpu_conv_grad_reads_plain(hth_device *d, const hth_graph *g, const hth_node *n);
 bool cpu_conv_can_fuse(hth_device *d, const hth_graph *g, const hth_node *n,
                        const hth_post_op *post, int operand);

@@ -118,6 +118,16 @@ static void conv_place(const hth_node *n, const hth_dn_md *x, const hth_dn_md *y
                                                     : HTH_DN_CONV;
 }
 
+// A gradient may have one post op: a data gradient's ReluGrad, with y as dx lies.
+static hth_err conv_mask(const hth_graph *g, const hth_node *n, hth_layout layout, bool placed)
+{
+    const hth_post_op *p = &n->post[0];
+    bool fits = n->n_post == 0 ||
+                (n->n_post == 1 && n->op == HTH_OP_CONV_GRAD_DATA && p->op == HTH_OP_RELU_GRAD &&
+                 (!placed || g->values[n->inputs[p->input]].layout == layout));
+    return fits ? HTH_OK : hth_fail(HTH_ENOTSUP, "node '%s': post ops of a gradient", n->name);
+}
+
 hth_err hth_conv_describe(const hth_graph *g, const hth_node *n, hth_layout in, hth_layout out,
                           bool placed, int split, hth_conv_form *f)
 {
@@ -138,14 +148,15 @@ hth_err hth_conv_describe(const hth_graph *g, const hth_node *n, hth_layout in, 
         f->op.bias = hth_dn_md_plain(HTH_DT_F32, 1, &y->shape.dim[1]);
     }
     HTH_TRY(conv_geometry(n, &x->shape, &w->shape, &y->shape, f));
+    if (n->op == HTH_OP_CONV_GRAD_DATA || n->op == HTH_OP_CONV_GRAD_FILTER) {
+        return conv_mask(g, n, out, placed);
+    }
     HTH_TRY(hth_cpu_posts(g, n, out, placed, f->post, &f->n_post, &f->sum));
     for (int i = 0; i < f->n_post; i++) {
         int64_t *batch = &f->post[i].dn.src1.dims[0];
         *batch = f->post[i].dn.src1.ndims == x->shape.rank && *batch > 1 ? *batch / split : *batch;
     }
-    return f->op.kind == HTH_DN_CONV || f->op.kind == HTH_DN_DECONV || f->n_post == 0
-               ? HTH_OK
-               : hth_fail(HTH_ENOTSUP, "node '%s': post ops of a gradient", n->name);
+    return HTH_OK;
 }
 
 hth_err hth_conv_describe_placed(const hth_graph *g, const hth_node *n, int split, hth_conv_form *f)
@@ -235,7 +246,7 @@ size_t hth_conv_chunk(const hth_value *v, int split)
 {
     size_t bytes = 0;
     bool known = hth_tensor_bytes(v->dtype, &v->shape, v->layout, &bytes) == HTH_OK;
-    return known && split > 1 ? bytes / (size_t)split : 0;
+    return known ? bytes / (size_t)split : 0;
 }
 
 bool hth_conv_offer(hth_device *d, const hth_graph *g, const hth_node *n,

@@ -52,7 +52,7 @@ hth_err hth_conv_find(const hth_conv_form *f, const hth_node *n, const char *alg
 // An algorithm in `split` chunks along the batch is called "NAME/split".
 // hth_conv_parse takes such a name apart and returns the number of chunks, 1 when there is none.
 int hth_conv_parse(const char *algorithm, char name[HTH_DN_NAME]);
-// hth_conv_batch_chunk returns the bytes of one chunk of value `v`, which has a batch dimension.
+// hth_conv_chunk returns the bytes of one chunk of value `v`, which has a batch dimension.
 size_t hth_conv_chunk(const hth_value *v, int split);
 // hth_conv_offer appends the choice of that name if `prepare` can make it. Only a prepared kernel
 // knows its workspace: tails and reordered weights need some, too. Returns whether it could.

@@ -24,10 +24,14 @@ static hth_err grad_data_build(hth_seq *s, const hth_graph *g, const hth_node *n
     hth_seq_step(s, hth_conv_chunk(&g->values[n->inputs[0]], f->split));
     HTH_TRY(hth_seq_bind(s, DNNL_ARG_DIFF_SRC, HTH_SEQ_OUT, 0));
     hth_seq_step(s, hth_conv_chunk(&g->values[n->outputs[0]], f->split));
+    if (n->n_post == 1) {
+        hth_seq_mask(s, n->post[0].input, hth_conv_chunk(&g->values[n->outputs[0]], 1),
+                     n->post[0].alpha, n->post[0].beta);
+    }
     return HTH_OK;
 }
 
-static hth_err grad_bind3(hth_seq *s, const int *arg, const hth_seq_ref *place, int n)
+static hth_err grad_bind(hth_seq *s, const int *arg, const hth_seq_ref *place, int n)
 {
     for (int i = 0; i < n; i++) {
         HTH_TRY(hth_seq_bind(s, arg[i], place[i].from, place[i].at));
@@ -47,12 +51,12 @@ static hth_err grad_gather(hth_seq *s, size_t bytes, hth_seq_ref part, hth_seq_r
     HTH_TRY(hth_dn_prim_open(&copy, 0, &p));
     HTH_TRY(hth_seq_add(s, p));
     hth_seq_only(s, HTH_SEQ_FIRST);
-    HTH_TRY(grad_bind3(s, (int[]){DNNL_ARG_FROM, DNNL_ARG_TO}, (hth_seq_ref[]){part, sum}, 2));
+    HTH_TRY(grad_bind(s, (int[]){DNNL_ARG_FROM, DNNL_ARG_TO}, (hth_seq_ref[]){part, sum}, 2));
     HTH_TRY(hth_dn_prim_open(&add, 0, &p));
     HTH_TRY(hth_seq_add(s, p));
     hth_seq_only(s, HTH_SEQ_BUT_FIRST);
-    return grad_bind3(s, (int[]){DNNL_ARG_SRC_0, DNNL_ARG_SRC_1, DNNL_ARG_DST},
-                      (hth_seq_ref[]){sum, part, sum}, 3);
+    return grad_bind(s, (int[]){DNNL_ARG_SRC_0, DNNL_ARG_SRC_1, DNNL_ARG_DST},
+                     (hth_seq_ref[]){sum, part, sum}, 3);
 }
 
 static hth_err grad_filter_build(hth_seq *s, const hth_graph *g, const hth_node *n,
@@ -89,8 +93,8 @@ static hth_err grad_filter_build(hth_seq *s, const hth_graph *g, const hth_node 
     }
     HTH_TRY(hth_seq_add(s, reorder));
     hth_seq_only(s, HTH_SEQ_LAST);
-    return grad_bind3(s, (int[]){DNNL_ARG_FROM, DNNL_ARG_TO},
-                      (hth_seq_ref[]){sum, {HTH_SEQ_OUT, 0}}, 2);
+    return grad_bind(s, (int[]){DNNL_ARG_FROM, DNNL_ARG_TO}, (hth_seq_ref[]){sum, {HTH_SEQ_OUT, 0}},
+                     2);
 fail:
     hth_dn_prim_close(reorder);
     return err;
@@ -154,4 +158,11 @@ bool cpu_conv_grad_reads_plain(hth_device *d, const hth_graph *g, const hth_node
     hth_layout blocked;
     hth_cpu_block(d, &blocked);
     return n->op == HTH_OP_CONV_GRAD_FILTER && grad_takes(g, n, HTH_LAYOUT_PLAIN, blocked);
+}
+
+bool cpu_conv_grad_can_fuse(hth_device *d, const hth_graph *g, const hth_node *n,
+                            const hth_post_op *post, int operand)
+{
+    return n->op == HTH_OP_CONV_GRAD_DATA && n->n_post == 0 && post->op == HTH_OP_RELU_GRAD &&
+           operand >= 0;
 }

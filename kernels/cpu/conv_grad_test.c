@@ -119,6 +119,25 @@ static void data_gradients(void **state)
     check_op(HTH_OP_CONV_GRAD_DATA);
 }
 
+// With a ReluGrad behind, whole and in chunks.
+static void masked_data_gradients(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < N_CASES; i++) {
+        fixture f;
+        int chunks = 0;
+        case_open(&f, &cases[i], HTH_OP_CONV_GRAD_DATA, 500 + i);
+        hth_node *n = &f.graph->nodes[f.node];
+        const hth_value *dx = &f.graph->values[n->outputs[0]];
+        int y = fixture_value(&f, dx->shape);
+        f.graph->values[y].layout = f.graph->values[n->outputs[0]].layout;
+        assert_int_equal(hth_node_add_input(n, y), HTH_OK);
+        n->post[n->n_post++] = (hth_post_op){HTH_OP_RELU_GRAD, 2, -0.1F, 0.8F};
+        check_all(&f, &chunks);
+        fixture_close(&f);
+    }
+}
+
 static void filter_gradients(void **state)
 {
     (void)state;
@@ -174,6 +193,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(forward_with_computed_filters),
         cmocka_unit_test(data_gradients),
+        cmocka_unit_test(masked_data_gradients),
         cmocka_unit_test(filter_gradients),
         cmocka_unit_test(chunks_of_the_batch),
         cmocka_unit_test(failed_allocations_leave_nothing),

@@ -34,7 +34,7 @@ static const cpu_row cpu_table[] = {
     {HTH_OP_CONV, cpu_winograd_prepare, NULL, NULL, NULL, NULL},
     {HTH_OP_CONV_TRANSPOSE, cpu_conv_prepare, cpu_conv_algorithms, cpu_conv_can_fuse, cpu_conv_layout, NULL},
 #define CPU_CONV_GRAD(op) \
-    {HTH_OP_CONV_GRAD_##op, cpu_conv_grad_prepare, cpu_conv_grad_algorithms, NULL, cpu_conv_grad_layout, cpu_conv_grad_reads_plain}, \
+    {HTH_OP_CONV_GRAD_##op, cpu_conv_grad_prepare, cpu_conv_grad_algorithms, cpu_conv_grad_can_fuse, cpu_conv_grad_layout, cpu_conv_grad_reads_plain}, \
     {HTH_OP_CONV_GRAD_##op, cpu_winograd_prepare, NULL, NULL, NULL, NULL}
     CPU_CONV_GRAD(DATA), CPU_CONV_GRAD(FILTER),
 #define CPU_POOL(op) {HTH_OP_##op, cpu_pool_prepare, NULL, NULL, cpu_pool_layout, NULL}

@@ -6,6 +6,7 @@
 #include "base/alloc.h"
 #include "device/cpu/team.h"
 #include "kernels/cpu/blocked.h"
+#include "kernels/cpu/train.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -39,6 +40,9 @@ struct hth_seq {
     int accumulate;
     size_t accumulate_bytes;
     hth_rows clear; // b <= 1: nothing
+    int mask;       // input; -1: none
+    size_t mask_floats;
+    float low, high;
     char name[HTH_DN_NAME];
 };
 
@@ -110,6 +114,12 @@ static hth_err seq_chunk(const hth_seq *s, const hth_kernel_args *a, size_t chun
         }
         HTH_TRY(runs ? hth_dn_prim_run(s->steps[i].prim) : HTH_OK);
     }
+    if (s->mask >= 0) {
+        size_t n = s->mask_floats / (size_t)s->split;
+        float *y = (float *)a->out[0] + chunk * n;
+        hth_cpu_relu_grad(s->n_threads, y, (const float *)a->in[s->mask] + chunk * n, NULL, y, n,
+                          s->low, s->high);
+    }
     return HTH_OK;
 }
 
@@ -139,7 +149,7 @@ hth_err hth_seq_open(hth_device *d, hth_seq **out)
     }
     s->base = (hth_kernel){.run = seq_run, .close = seq_close, .inplace_input = -1};
     s->n_threads = d->props.n_threads;
-    s->accumulate = -1;
+    s->accumulate = s->mask = -1;
     s->split = 1;
     *out = s;
     return HTH_OK;
@@ -262,6 +272,14 @@ void hth_seq_accumulate(hth_seq *s, int input, size_t bytes)
     s->accumulate = input;
     s->accumulate_bytes = bytes;
     s->base.inplace_input = input;
+}
+
+void hth_seq_mask(hth_seq *s, int input, size_t bytes, float low, float high)
+{
+    s->mask = input;
+    s->mask_floats = bytes / sizeof(float);
+    s->low = low;
+    s->high = high;
 }
 
 void hth_seq_clear(hth_seq *s, const hth_shape *shape, hth_layout l)

@@ -62,6 +62,9 @@ void hth_seq_accumulate(hth_seq *s, int input, size_t bytes);
 // hth_seq_clear says that the steps leave something in the padding of the blocked output 0: zero it
 // at the end.
 void hth_seq_clear(hth_seq *s, const hth_shape *shape, hth_layout l);
+// hth_seq_mask says that of output 0, a tensor of `bytes`, only what stands where input `input`
+// lies between low and high stays (a ReluGrad behind); done chunk by chunk.
+void hth_seq_mask(hth_seq *s, int input, size_t bytes, float low, float high);
 // hth_seq_finish turns the sequence into the kernel; on error the sequence is gone. `name` NULL:
 // the name of the first step's implementation.
 hth_err hth_seq_finish(hth_seq *s, const char *name, hth_kernel **out);

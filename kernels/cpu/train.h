@@ -26,6 +26,11 @@ bool cpu_batch_norm_can_fuse(hth_device *d, const hth_graph *g, const hth_node *
 bool cpu_pool_grad_can_fuse(hth_device *d, const hth_graph *g, const hth_node *n,
                             const hth_post_op *post, int operand);
 
+// hth_cpu_relu_grad writes dy, plus `more` where there is such a tensor, where low < y < high, and
+// 0 elsewhere, on the team. dx may be dy or more.
+void hth_cpu_relu_grad(int n_threads, const float *dy, const float *y, const float *more, float *dx,
+                       size_t n, float low, float high);
+
 // Sixteen floats, wherever they stand: what the loops of these kernels work on. One vector of
 // AVX-512, two of AVX2.
 typedef float hth_v16 __attribute__((vector_size(64), aligned(4), may_alias));

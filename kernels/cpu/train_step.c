@@ -96,6 +96,28 @@ static float *step_out(const step_job *j, int i, size_t at)
     return (float *)j->out[i] + at;
 }
 
+typedef struct step_relu_job {
+    const float *dy, *y, *more;
+    float *dx, low, high;
+    size_t n;
+} step_relu_job;
+
+static void step_relu_part(void *arg, int i, int n)
+{
+    const step_relu_job *j = arg;
+    size_t begin, end;
+    hth_team_range(j->n, i, n, &begin, &end);
+    step_relu(j->dy + begin, j->y + begin, j->more == NULL ? NULL : j->more + begin, j->dx + begin,
+              end - begin, j->low, j->high);
+}
+
+void hth_cpu_relu_grad(int n_threads, const float *dy, const float *y, const float *more, float *dx,
+                       size_t n, float low, float high)
+{
+    step_relu_job j = {dy, y, more, dx, low, high, n};
+    hth_cpu_share(n_threads, n, step_relu_part, &j);
+}
+
 static void step_part(void *arg, int i, int n)
 {
     const step_job *j = arg;
@@ -105,11 +127,7 @@ static void step_part(void *arg, int i, int n)
     begin *= 16;
     end = end * 16 < k->n ? end * 16 : k->n;
     size_t count = end - begin;
-    if (k->op == HTH_OP_RELU_GRAD) {
-        step_relu(step_in(j, 0, begin), step_in(j, 1, begin),
-                  k->n_inputs > 2 ? step_in(j, 2, begin) : NULL, step_out(j, 0, begin), count,
-                  k->low, k->high);
-    } else if (k->op == HTH_OP_SGD_STEP) {
+    if (k->op == HTH_OP_SGD_STEP) {
         const float *m = step_in(j, 2, begin);
         step_sgd(step_in(j, 0, begin), step_in(j, 1, begin), m, step_out(j, 0, begin),
                  m == NULL ? NULL : step_out(j, 1, begin), count, j->hyper, j->scale, k->nesterov);
@@ -125,10 +143,13 @@ static hth_err step_run(const hth_kernel *base, const hth_kernel_args *a)
     const step_kernel *k = (const step_kernel *)base;
     int h = k->op == HTH_OP_ADAM_STEP ? 4 : 3;
     step_job j = {.k = k, .in = a->in, .out = a->out};
-    if (k->op != HTH_OP_RELU_GRAD) {
-        j.hyper = a->in[h];
-        j.scale = j.hyper[HTH_HYPER_GRAD_SCALE] * (k->clip ? *(const float *)a->in[h + 1] : 1);
+    if (k->op == HTH_OP_RELU_GRAD) {
+        hth_cpu_relu_grad(k->n_threads, a->in[0], a->in[1], k->n_inputs > 2 ? a->in[2] : NULL,
+                          a->out[0], k->n, k->low, k->high);
+        return HTH_OK;
     }
+    j.hyper = a->in[h];
+    j.scale = j.hyper[HTH_HYPER_GRAD_SCALE] * (k->clip ? *(const float *)a->in[h + 1] : 1);
     hth_cpu_share(k->n_threads, k->n, step_part, &j);
     return HTH_OK;
 }
