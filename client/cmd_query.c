@@ -85,6 +85,7 @@ static const hth_option bench_options[] = {
     {"loss", HTH_OPTION_TEXT, "L", "with --train: softmax-xent or mse"},
     {"optimizer", HTH_OPTION_TEXT, "O", "with --train: sgd, momentum, adam or adamw"},
     {"policy", HTH_OPTION_TEXT, "P", "with --train: who plans the memory"},
+    {"trace", HTH_OPTION_PATH, "trace.json", "with --train: write one step's timeline"},
     {"threads", HTH_OPTION_INT, "T", "compute threads"},
     {"seconds", HTH_OPTION_REAL, "S", "how long to measure"},
     OPTION_END,

@@ -80,6 +80,7 @@ hth_err hth_train_spec_read(const json_t *args, bool bench, hth_train_spec *s)
     *s = (hth_train_spec){.model = spec_text(args, "model"),
                           .data = spec_text(args, "data"),
                           .save_as = spec_text(args, "save-as"),
+                          .trace = spec_text(args, "trace"),
                           .budget = spec_text(args, "budget"),
                           .shuffle = !json_is_true(json_object_get(args, "no-shuffle"))};
     if (s->model == NULL) {
@@ -382,6 +383,13 @@ hth_err hth_train_bench(hth_models *ms, const hth_train_spec *spec, double secon
             }
         }
         last_ns = now_ns;
+    }
+    if (spec->trace != NULL) {
+        const hth_program *p = hth_trainer_program(t);
+        hth_run_measure(p->run, true);
+        HTH_GOTO(hth_trainer_step(t, inputs, &target, &loss), out);
+        HTH_GOTO(hth_plan_write_trace(spec->trace, &p->problem, p->plan, hth_run_times(p->run)),
+                 out);
     }
     qsort(ms_of, (size_t)n, sizeof *ms_of, compare_double);
     double p50 = ms_of[n / 2], p99 = ms_of[(int)((double)(n - 1) * 0.99)];

@@ -19,6 +19,7 @@ typedef struct hth_train_spec {
     int64_t batch, epochs;
     uint64_t seed;
     bool shuffle;
+    const char *trace;  // of one more step: file for the predicted and the measured timeline
     const char *budget; // NULL: the whole device
     hth_plan_options plan;
 } hth_train_spec;
