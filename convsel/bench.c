@@ -11,6 +11,7 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "convsel/convsel.h"
 #include "kernels/cpu/cpu.h"
 
 #include <math.h>
@@ -18,6 +19,8 @@
 #include <string.h>
 
 #define SAMPLES     2000
+#define SAMPLE_MACS 50000000 // of a filter's gradient, whose points are sums over all images
+#define SAMPLES_MIN 50
 #define MIN_RUNS    5
 #define MAX_RUNS    31
 #define ENOUGH_NS   10000000u  // stop after this much time, once MIN_RUNS are done
@@ -53,16 +56,11 @@ static void bench_fill(float *p, size_t n, uint64_t seed)
     }
 }
 
-static bool bench_is_conv(const hth_node *n)
-{
-    return n->op == HTH_OP_CONV || n->op == HTH_OP_CONV_TRANSPOSE;
-}
-
 // Random numbers, except that a constant of another operator or type keeps its content: it may be
 // an index or an axis.
 static hth_err bench_content(hth_bench *b, const hth_value *v, void *plain, size_t bytes, int i)
 {
-    if (v->constant != NULL && (v->dtype != HTH_DT_F32 || !bench_is_conv(b->node))) {
+    if (v->constant != NULL && (v->dtype != HTH_DT_F32 || !hth_convsel_has_menu(b->node->op))) {
         const void *data;
         HTH_TRY(hth_const_map(v->constant, &data));
         memcpy(plain, data, bytes);
@@ -168,11 +166,16 @@ static void bench_unload(hth_bench *b, const hth_kernel *k, void *workspace)
     hth_free(workspace);
 }
 
+static const void *bench_at(const hth_bench *b, int i)
+{
+    return b->in[i].placed != NULL ? b->in[i].placed : b->in[i].plain;
+}
+
 // Points the arguments at the inputs in the forms that `k` wants, and gives it a workspace.
 static hth_err bench_load(hth_bench *b, const hth_kernel *k, void **workspace)
 {
     for (int i = 0; i < b->node->n_inputs; i++) {
-        b->args_in[i] = b->in[i].placed != NULL ? b->in[i].placed : b->in[i].plain;
+        b->args_in[i] = (void *)(uintptr_t)bench_at(b, i);
     }
     *workspace = hth_alloc_aligned(k->workspace_bytes, HTH_DEVICE_ALIGN);
     hth_err err = *workspace == NULL ? HTH_ENOMEM : HTH_OK;
@@ -237,14 +240,25 @@ hth_err hth_bench_time(hth_bench *b, hth_choice *c)
     return err;
 }
 
+static int64_t bench_points(const hth_bench *b, const hth_node *n)
+{
+    if (n->op != HTH_OP_CONV_GRAD_FILTER) {
+        return SAMPLES;
+    }
+    const hth_shape *dy = &b->graph->values[n->inputs[1]].shape;
+    int64_t points = SAMPLE_MACS * dy->dim[1] / hth_shape_elements(dy);
+    return points > SAMPLES ? SAMPLES : points < SAMPLES_MIN ? SAMPLES_MIN : points;
+}
+
 static hth_err bench_samples(hth_bench *b, const hth_node *bare)
 {
     if (b->want != NULL) {
         return HTH_OK;
     }
     int64_t total = hth_shape_elements(&b->graph->values[bare->outputs[0]].shape);
+    int64_t points = bench_points(b, bare);
     uint64_t seed = 42;
-    b->n_points = total < SAMPLES ? (int)total : SAMPLES;
+    b->n_points = (int)(total < points ? total : points);
     b->index = hth_alloc((size_t)b->n_points * sizeof *b->index);
     b->want = hth_alloc((size_t)b->n_points * sizeof *b->want);
     if (b->index == NULL || b->want == NULL) {
@@ -252,12 +266,15 @@ static hth_err bench_samples(hth_bench *b, const hth_node *bare)
     }
     for (int i = 0; i < b->n_points; i++) {
         b->index[i] =
-            total <= SAMPLES ? i : (int64_t)(bench_next(&seed) << 16 ^ bench_next(&seed)) % total;
+            total <= points ? i : (int64_t)(bench_next(&seed) << 16 ^ bench_next(&seed)) % total;
     }
-    const bench_input *in = b->in;
+    if (bare->op == HTH_OP_CONV_GRAD_FILTER) {
+        return hth_sample_filter_grad(b->graph, bare, bench_at(b, 0), bench_at(b, 1), b->index,
+                                      b->n_points, b->want);
+    }
     bool bias = bare->n_inputs > 2 && bare->inputs[2] >= 0;
-    return hth_sample_conv(b->graph, bare, in[0].placed != NULL ? in[0].placed : in[0].plain,
-                           in[1].plain, bias ? in[2].plain : NULL, b->index, b->n_points, b->want);
+    return hth_sample_conv(b->graph, bare, bench_at(b, 0), b->in[1].plain,
+                           bias ? b->in[2].plain : NULL, b->index, b->n_points, b->want);
 }
 
 static double bench_compare(const hth_bench *b, const hth_value *y)
@@ -283,7 +300,8 @@ hth_err hth_bench_error(hth_bench *b, hth_choice *c)
 {
     hth_kernel *k;
     void *workspace;
-    if (!bench_is_conv(b->node) || b->graph->values[b->node->outputs[0]].dtype != HTH_DT_F32) {
+    if (!hth_convsel_has_menu(b->node->op) ||
+        b->graph->values[b->node->outputs[0]].dtype != HTH_DT_F32) {
         return HTH_OK;
     }
     hth_node bare = *b->node;

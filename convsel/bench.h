@@ -20,9 +20,12 @@ hth_err hth_bench_time(hth_bench *b, hth_choice *c);
 // points, against the sum in double precision. Other operators are left at "not measured".
 hth_err hth_bench_error(hth_bench *b, hth_choice *c);
 
-// hth_sample_conv computes `n_points` points of Conv or ConvTranspose `n` in double from inputs as
-// they lie in memory. Point i is element index[i] of the row-major output.
+// hth_sample_conv computes `n_points` points of Conv, ConvTranspose or ConvGradData `n` in double
+// from inputs as they lie in memory. Point i is element index[i] of the row-major output.
 hth_err hth_sample_conv(const hth_graph *g, const hth_node *n, const float *x, const float *w,
                         const float *bias, const int64_t *index, int n_points, double *out);
+// hth_sample_filter_grad is the same for ConvGradFilter: point i is element index[i] of dw.
+hth_err hth_sample_filter_grad(const hth_graph *g, const hth_node *n, const float *x,
+                               const float *dy, const int64_t *index, int n_points, double *out);
 
 #endif

@@ -112,6 +112,19 @@ void hth_convsel_key(hth_device *d, const hth_graph *g, const hth_node *n, char 
             cap < HTH_CONVSEL_KEY ? cap : HTH_CONVSEL_KEY); // the same whatever room there is
 }
 
+bool hth_convsel_has_menu(hth_op op)
+{
+    return op == HTH_OP_CONV || op == HTH_OP_CONV_TRANSPOSE || op == HTH_OP_CONV_GRAD_DATA ||
+           op == HTH_OP_CONV_GRAD_FILTER;
+}
+
+const char *hth_convsel_direction(hth_op op)
+{
+    return op == HTH_OP_CONV_GRAD_DATA     ? "bwd_data"
+           : op == HTH_OP_CONV_GRAD_FILTER ? "bwd_filter"
+                                           : "fwd";
+}
+
 void hth_convsel_front(hth_choice *list, int n, double tolerance)
 {
     uint64_t least = UINT64_MAX;
@@ -173,6 +186,15 @@ static int convsel_recall(const hth_timing_cache *cache, const char *key, hth_ch
     int n = choices_read(value, list, cap);
     qsort(list, (size_t)n, sizeof *list, choice_order);
     return n;
+}
+
+bool hth_convsel_known(hth_device *d, const hth_graph *g, const hth_node *n,
+                       const hth_timing_cache *cache)
+{
+    char key[HTH_CONVSEL_KEY];
+    hth_choice list[HTH_MAX_CHOICES];
+    hth_convsel_key(d, g, n, key, sizeof key);
+    return convsel_recall(cache, key, list, HTH_MAX_CHOICES) > 0;
 }
 
 // Measures the choices that may be the fastest again, in turn: what disturbs the machine for a

@@ -29,6 +29,13 @@ typedef struct hth_timing_cache {
 // thread; takes host memory for scratch, not the device's budget.
 hth_err hth_convsel_measure(hth_device *d, const hth_graph *g, const hth_node *n,
                             const hth_timing_cache *cache, hth_choice *list, int cap, int *count);
+// hth_convsel_has_menu says whether an operator has alternatives: convolutions and their gradients.
+// hth_convsel_direction names what such a node computes: "fwd", "bwd_data", "bwd_filter".
+bool hth_convsel_has_menu(hth_op op);
+const char *hth_convsel_direction(hth_op op);
+// hth_convsel_known says whether `cache` has node n's measurement.
+bool hth_convsel_known(hth_device *d, const hth_graph *g, const hth_node *n,
+                       const hth_timing_cache *cache);
 // hth_convsel_key writes the cache key: device fingerprint, library version and descriptor (op,
 // shapes, attributes, post ops, layouts).
 void hth_convsel_key(hth_device *d, const hth_graph *g, const hth_node *n, char *out, size_t cap);

@@ -71,7 +71,9 @@ hth_err hth_sample_conv(const hth_graph *g, const hth_node *n, const float *x, c
 {
     const hth_value *vx = &g->values[n->inputs[0]], *vw = &g->values[n->inputs[1]],
                     *vy = &g->values[n->outputs[0]];
-    sample_conv c = {.transposed = n->op == HTH_OP_CONV_TRANSPOSE, .layout = vx->layout};
+    // A data gradient is a transposed convolution of dy by the same filter.
+    sample_conv c = {.transposed = n->op == HTH_OP_CONV_TRANSPOSE || n->op == HTH_OP_CONV_GRAD_DATA,
+                     .layout = vx->layout};
     const hth_shape *big = c.transposed ? &vy->shape : &vx->shape,
                     *small = c.transposed ? &vx->shape : &vy->shape;
     HTH_TRY(ref_window_init(&c.win, n, big, small, vw->shape.dim + 2, vw->shape.rank - 2));
@@ -90,6 +92,36 @@ hth_err hth_sample_conv(const hth_graph *g, const hth_node *n, const float *x, c
     for (int i = 0; i < n_points; i++) {
         out[i] = sample_point(&c, x, w, index[i]) +
                  (bias != NULL ? (double)bias[index[i] / area % c.n_out] : 0);
+    }
+    return HTH_OK;
+}
+
+hth_err hth_sample_filter_grad(const hth_graph *g, const hth_node *n, const float *x,
+                               const float *dy, const int64_t *index, int n_points, double *out)
+{
+    const hth_value *vx = &g->values[n->inputs[0]], *vy = &g->values[n->inputs[1]],
+                    *vw = &g->values[n->outputs[0]];
+    ref_window w;
+    HTH_TRY(ref_window_init(&w, n, &vx->shape, &vy->shape, vw->shape.dim + 2, vw->shape.rank - 2));
+    int64_t outs = vw->shape.dim[0], cg = vw->shape.dim[1];
+    int64_t mg = outs / hth_node_int(n, "group", 1);
+    for (int i = 0; i < n_points; i++) {
+        int64_t o = index[i] / (cg * w.n_taps), c = o / mg * cg + index[i] / w.n_taps % cg, tap[3];
+        ref_window_position(w.k, index[i] % w.n_taps, tap);
+        out[i] = 0;
+        for (int64_t b = 0; b < w.batch; b++) {
+            size_t xs, ys;
+            const float *from = x + hth_layout_at(vx->layout, (size_t)w.channels, (size_t)w.n_in,
+                                                  (size_t)b, (size_t)c, &xs);
+            const float *d = dy + hth_layout_at(vy->layout, (size_t)outs, (size_t)w.n_out,
+                                                (size_t)b, (size_t)o, &ys);
+            for (int64_t p = 0; p < w.n_out; p++) {
+                int64_t at[3];
+                ref_window_position(w.out, p, at);
+                int64_t t = ref_window_touch(&w, w.in, at, tap);
+                out[i] += t < 0 ? 0 : (double)from[(size_t)t * xs] * d[(size_t)p * ys];
+            }
+        }
     }
     return HTH_OK;
 }

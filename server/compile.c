@@ -46,22 +46,19 @@ typedef struct menu { // the candidates of one node
 bool hth_program_measured(hth_site *site, const hth_graph *g, int i)
 {
     const hth_node *n = &g->nodes[i];
-    if (n->op != HTH_OP_CONV) {
-        return true;
-    }
-    char key[1024], value[4096];
-    hth_convsel_key(site->device, g, n, key, sizeof key);
-    return site->timings != NULL &&
-           site->timings->get(site->timings->ctx, key, value, sizeof value) == HTH_OK;
+    return !hth_convsel_has_menu(n->op) || hth_convsel_known(site->device, g, n, site->timings);
 }
 
-// compile_menu fills the candidates of node i, fastest first, only those on the front.
+// compile_menu fills the candidates of node i, fastest first, only those on the front. Of a
+// training step, whose plan weighs the time of every node, all nodes are measured.
 static hth_err compile_menu(hth_site *site, const hth_graph *g, int i, bool train, bool tune,
                             menu *m)
 {
     hth_choice list[HTH_MAX_CHOICES];
     int n = 0, kept = 0;
-    if (g->nodes[i].op == HTH_OP_CONV && (tune || hth_program_measured(site, g, i))) {
+    const hth_node *node = &g->nodes[i];
+    bool has_menu = hth_convsel_has_menu(node->op);
+    if ((has_menu || train) && (tune || hth_convsel_known(site->device, g, node, site->timings))) {
         HTH_TRY(hth_convsel_measure(site->device, g, &g->nodes[i], site->timings, list,
                                     HTH_MAX_CHOICES, &n));
         hth_convsel_front(list, n, site->tolerance);
@@ -71,9 +68,7 @@ static hth_err compile_menu(hth_site *site, const hth_graph *g, int i, bool trai
             }
         }
     }
-    if (kept == 0 &&
-        g->nodes[i].op ==
-            HTH_OP_CONV) { // not measured, or nothing within the tolerance: the device's order
+    if (kept == 0 && has_menu) { // not measured, or none within the tolerance: the device's order
         HTH_TRY(hth_kernel_algorithms(site->device, g, &g->nodes[i], list, HTH_MAX_CHOICES, &kept));
     }
     if (kept == 0) {

@@ -370,7 +370,7 @@ static hth_err query_convsel(query *q, json_t **out)
         const hth_node *n = &p->graph->nodes[i];
         hth_choice list[HTH_MAX_CHOICES];
         int count = 0;
-        if (n->op != HTH_OP_CONV) {
+        if (!hth_convsel_has_menu(n->op)) {
             continue;
         }
         err = hth_convsel_measure(site->device, p->graph, n, site->timings, list, HTH_MAX_CHOICES,
@@ -379,9 +379,9 @@ static hth_err query_convsel(query *q, json_t **out)
         for (int k = 0; err == HTH_OK && k < count; k++) {
             json_array_append_new(
                 rows, json_pack("{s:s, s:s, s:s, s:I, s:f, s:f, s:b}", "node", n->name, "direction",
-                                "fwd", "algorithm", list[k].name, "workspace_bytes",
-                                (json_int_t)list[k].workspace_bytes, "time_us", list[k].time_us,
-                                "error", list[k].error, "front", list[k].front));
+                                hth_convsel_direction(n->op), "algorithm", list[k].name,
+                                "workspace_bytes", (json_int_t)list[k].workspace_bytes, "time_us",
+                                list[k].time_us, "error", list[k].error, "front", list[k].front));
         }
     }
     query_program_done(q, p);
