@@ -126,8 +126,10 @@ static void policy_auto(hth_search *x, hth_step *m, uint64_t deadline_ns, bool w
                         hth_outcome *out)
 {
     uint64_t now_ns = hth_now_ns(), half_ns = deadline_ns > now_ns ? (deadline_ns - now_ns) / 2 : 0;
+    uint64_t from = x->n_decodes, all = x->max_decodes;
     double score[2];
     for (int k = 0; k < 2; k++) {
+        x->max_decodes = all < UINT64_MAX ? from + (all - from) / 2 * (uint64_t)(k + 1) : all;
         hth_step_trim(m, k == 0 ? HTH_TRIM_SMALLEST : HTH_TRIM_FREE);
         hth_search_run(x, now_ns + half_ns * (uint64_t)(k + 1), warm, out);
         hth_step_trim(m, HTH_TRIM_NONE);
@@ -139,6 +141,25 @@ static void policy_auto(hth_search *x, hth_step *m, uint64_t deadline_ns, bool w
     if (score[0] < score[1]) {
         memcpy(x->best, x->first, (size_t)m->n_gaps);
     }
+}
+
+// The joint search. One of its starts is what a search finds that takes algorithms for free: where
+// memory is short, that is sometimes another valley.
+static void policy_hearth(hth_search *x, hth_step *m, uint64_t deadline_ns, bool warm,
+                          hth_outcome *out)
+{
+    uint64_t now_ns = hth_now_ns(), all = x->max_decodes;
+    if (!warm && deadline_ns > now_ns) {
+        x->max_decodes = all < UINT64_MAX ? x->n_decodes + (all - x->n_decodes) / 5 : all;
+        hth_step_trim(m, HTH_TRIM_FREE);
+        hth_search_run(x, now_ns + (deadline_ns - now_ns) / 5, false, out);
+        hth_step_trim(m, HTH_TRIM_NONE);
+        memcpy(x->first, x->best, (size_t)m->n_gaps);
+        x->has_first = true;
+        x->max_decodes = all;
+    }
+    hth_search_run(x, deadline_ns, warm, out);
+    x->has_first = false;
 }
 
 void hth_search_policy(hth_search *x, hth_step *m, const hth_plan_options *o, uint64_t deadline_ns,
@@ -161,7 +182,7 @@ void hth_search_policy(hth_search *x, hth_step *m, const hth_plan_options *o, ui
         hth_search_run(x, deadline_ns, warm, out);
         break;
     case HTH_POLICY_HEARTH:
-        hth_search_run(x, deadline_ns, warm, out);
+        policy_hearth(x, m, deadline_ns, warm, out);
         break;
     default: // greedy ones
         memset(x->mode, HTH_GAP_KEEP, (size_t)m->n_gaps);

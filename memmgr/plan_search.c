@@ -25,7 +25,7 @@ static uint32_t search_random(hth_search *x, uint32_t below)
 
 static bool search_over(const hth_search *x)
 {
-    return hth_now_ns() >= x->deadline_ns;
+    return x->n_decodes >= x->max_decodes || hth_now_ns() >= x->deadline_ns;
 }
 
 double hth_search_try(hth_search *x, const uint8_t *mode, hth_outcome *o)
@@ -322,6 +322,10 @@ static void search_starts(hth_search *x, uint64_t until_ns)
         x->recompute = recompute;
         search_descend(x);
     }
+    if (x->has_first) {
+        memcpy(x->mode, x->first, (size_t)x->m->n_gaps);
+        search_descend(x);
+    }
     x->deadline_ns = end_ns;
 }
 
@@ -365,6 +369,7 @@ hth_err hth_search_open(hth_search *x, const hth_step *m, uint64_t budget,
                       .offload = !o->no_offload,
                       .recompute = !o->no_recompute,
                       .rng = o->seed * 2 + 1,
+                      .max_decodes = UINT64_MAX,
                       .mode = hth_calloc(n, 1),
                       .best = hth_calloc(n, 1),
                       .kept = hth_calloc(n, 1),

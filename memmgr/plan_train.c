@@ -28,6 +28,7 @@ static hth_err train_round(const hth_problem *p, hth_step *m, const hth_plan_opt
     hth_outcome out;
     hth_schedule s;
     x->d.budget = budget;
+    x->max_decodes = o->limit_decodes > 0 ? x->n_decodes + o->limit_decodes : UINT64_MAX;
     hth_search_policy(x, m, o, deadline_ns, warm, &out);
     if (x->d.failed) {
         return hth_fail(HTH_ENOMEM, "no memory to plan a step of %d nodes", m->n_stages);

@@ -29,6 +29,8 @@ typedef struct hth_plan_options {
     hth_policy policy;
     uint64_t seed;
     double limit_ms; // of the search, all rounds together; 0: 100
+    uint64_t
+        limit_decodes; // .. and schedules tried in each round, the same on every machine; 0: any
     // Ablations: levers that hearth has to do without.
     bool no_offload, no_recompute, no_algorithms;
     const uint8_t *warm; // modes to start from, as hth_step_search left them; NULL: none
