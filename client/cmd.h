@@ -13,6 +13,25 @@ extern const hth_command hth_cmd_plan, hth_cmd_bench, hth_cmd_convsel, hth_cmd_d
     hth_cmd_stats;                      // cmd_query.c
 extern const hth_command hth_cmd_train; // cmd_train.c
 
+extern const hth_command hth_cmd_curve; // cmd_curve.c
+
+// The options of what plans a training step.
+// clang-format off
+#define OPTIONS_STEP                                                                               \
+    {"loss", HTH_OPTION_TEXT, "L", "of a training step: softmax-xent or mse"},                     \
+    {"optimizer", HTH_OPTION_TEXT, "O", "of a training step: sgd, momentum, adam or adamw"},       \
+    {"policy", HTH_OPTION_TEXT, "P", "who plans a training step: hearth, keep, vdnn, chen, .."},   \
+    {"plan-ms", HTH_OPTION_REAL, "MS", "time for planning a training step (100)"},                 \
+    {"seed", HTH_OPTION_INT, "S", "of the search (0)"}
+// clang-format on
+
+// hth_cmd_arguments makes a question's arguments: the command's own options under their names, and
+// the model. The caller owns them.
+json_t *hth_cmd_arguments(const hth_cli *c);
+// hth_cmd_ask asks (taking `arguments`) and gives the answer, to be freed by hearth_free.
+// `progress` gets a hth_progress_bar.
+int hth_cmd_ask(hth_cli *c, const char *what, json_t *arguments, hearth_progress progress,
+                char **json);
 // hth_cmd_query asks for a document with a progress bar and prints it.
 int hth_cmd_query(hth_cli *c, const char *what, json_t *arguments);
 

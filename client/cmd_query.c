@@ -8,10 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-int hth_cmd_query(hth_cli *c, const char *what, json_t *arguments)
+int hth_cmd_ask(hth_cli *c, const char *what, json_t *arguments, hearth_progress progress,
+                char **json)
 {
     hth_progress_bar bar;
-    char *json;
     int rv = hth_cli_connect(c);
     char *text = rv == HTH_CLI_OK ? json_dumps(arguments, JSON_COMPACT) : NULL;
     json_decref(arguments);
@@ -19,19 +19,13 @@ int hth_cmd_query(hth_cli *c, const char *what, json_t *arguments)
         return rv != HTH_CLI_OK ? rv : hth_cli_usage("the arguments are no valid text");
     }
     hth_progress_init(&bar);
-    hearth_status s = hearth_query(c->h, what, text, hth_progress_show, &bar, &json);
+    hearth_status s = hearth_query(c->h, what, text, progress, &bar, json);
     hth_progress_fini(&bar);
     free(text);
-    if (s != HEARTH_OK) {
-        return hth_cli_error();
-    }
-    rv = hth_cli_print(c, json);
-    hearth_free(json);
-    return rv;
+    return s == HEARTH_OK ? HTH_CLI_OK : hth_cli_error();
 }
 
-// cmd_ask makes the arguments: the command's own options under their names, and the model.
-static int cmd_ask(hth_cli *c)
+json_t *hth_cmd_arguments(const hth_cli *c)
 {
     json_t *q = json_object();
     if (c->n_args > 0) {
@@ -43,7 +37,23 @@ static int cmd_ask(hth_cli *c)
             json_object_set(q, o->name, v);
         }
     }
-    return hth_cmd_query(c, c->command->name, q);
+    return q;
+}
+
+int hth_cmd_query(hth_cli *c, const char *what, json_t *arguments)
+{
+    char *json;
+    int rv = hth_cmd_ask(c, what, arguments, hth_progress_show, &json);
+    if (rv == HTH_CLI_OK) {
+        rv = hth_cli_print(c, json);
+        hearth_free(json);
+    }
+    return rv;
+}
+
+static int cmd_ask(hth_cli *c)
+{
+    return hth_cmd_query(c, c->command->name, hth_cmd_arguments(c));
 }
 
 static int cmd_plan(hth_cli *c)
@@ -72,6 +82,8 @@ static int cmd_plan(hth_cli *c)
 static const hth_option plan_options[] = {
     OPTION_BATCH,
     OPTION_BUDGET,
+    {"train", HTH_OPTION_FLAG, NULL, "plan a training step (softmax-xent, SGD with momentum)"},
+    OPTIONS_STEP,
     {"problem", HTH_OPTION_PATH, "FILE", "a planning problem instead of a model"},
     {"out", HTH_OPTION_PATH, "plan.json", "write the plan"},
     {"trace", HTH_OPTION_PATH, "trace.json",
@@ -82,9 +94,7 @@ static const hth_option bench_options[] = {
     OPTION_BATCH,
     OPTION_BUDGET,
     {"train", HTH_OPTION_FLAG, NULL, "measure training steps (softmax-xent, SGD with momentum)"},
-    {"loss", HTH_OPTION_TEXT, "L", "with --train: softmax-xent or mse"},
-    {"optimizer", HTH_OPTION_TEXT, "O", "with --train: sgd, momentum, adam or adamw"},
-    {"policy", HTH_OPTION_TEXT, "P", "with --train: who plans the memory"},
+    OPTIONS_STEP,
     {"trace", HTH_OPTION_PATH, "trace.json", "with --train: write one step's timeline"},
     {"threads", HTH_OPTION_INT, "T", "compute threads"},
     {"seconds", HTH_OPTION_REAL, "S", "how long to measure"},

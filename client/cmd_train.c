@@ -51,30 +51,12 @@ static int train_print(hth_cli *c, const char *text)
 
 static int cmd_train(hth_cli *c)
 {
-    hth_progress_bar bar;
-    json_t *q = json_pack("{s:s}", "model", c->args[0]);
     char *json;
-    for (const hth_option *o = c->command->options; o->name != NULL; o++) {
-        json_t *v = json_object_get(c->options, o->name);
-        if (v != NULL) {
-            json_object_set(q, o->name, v);
-        }
+    int rv = hth_cmd_ask(c, "train", hth_cmd_arguments(c), train_progress, &json);
+    if (rv == HTH_CLI_OK) {
+        rv = train_print(c, json);
+        hearth_free(json);
     }
-    int rv = hth_cli_connect(c);
-    char *text = rv == HTH_CLI_OK ? json_dumps(q, JSON_COMPACT) : NULL;
-    json_decref(q);
-    if (text == NULL) {
-        return rv != HTH_CLI_OK ? rv : hth_cli_usage("the arguments are no valid text");
-    }
-    hth_progress_init(&bar);
-    hearth_status s = hearth_query(c->h, "train", text, train_progress, &bar, &json);
-    hth_progress_fini(&bar);
-    free(text);
-    if (s != HEARTH_OK) {
-        return hth_cli_error();
-    }
-    rv = train_print(c, json);
-    hearth_free(json);
     return rv;
 }
 

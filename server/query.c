@@ -302,7 +302,8 @@ out:
 static hth_err plan_report(const query *q, const hth_problem *p, const hth_plan *plan, json_t **out)
 {
     uint64_t floor = 0, streamed = 0;
-    HTH_TRY(hth_plan_floor(p, &floor));
+    HTH_TRY(strcmp(plan->policy, "inference") == 0 ? hth_plan_floor(p, &floor)
+                                                   : hth_plan_train_floor(p, &floor));
     if (arg_str(q, "out") != NULL) {
         HTH_TRY(hth_plan_write(arg_str(q, "out"), p, plan));
     }
@@ -332,7 +333,15 @@ static hth_err plan_problem(const query *q, json_t **out)
     hth_err err = arg_str(q, "budget") != NULL
                       ? hth_parse_size(arg_str(q, "budget"), problem.budget, &problem.budget)
                       : HTH_OK;
-    err = err == HTH_OK ? hth_plan_inference(&problem, &plan) : err;
+    hth_plan_options o = {.limit_ms = arg_num(q, "plan-ms", 0),
+                          .seed = (uint64_t)arg_num(q, "seed", 0)};
+    bool inference = arg_str(q, "policy") == NULL || strcmp(arg_str(q, "policy"), "inference") == 0;
+    if (err == HTH_OK && !inference) {
+        err = hth_policy_find(arg_str(q, "policy"), &o.policy);
+    }
+    if (err == HTH_OK) {
+        err = inference ? hth_plan_inference(&problem, &plan) : hth_plan_train(&problem, &o, &plan);
+    }
     err = err == HTH_OK ? hth_plan_verify(&problem, plan) : err;
     err = err == HTH_OK ? plan_report(q, &problem, plan, out) : err;
     hth_plan_free(plan);
@@ -340,8 +349,31 @@ static hth_err plan_problem(const query *q, json_t **out)
     return err;
 }
 
+typedef struct plan_answer {
+    query *q;
+    json_t **out;
+} plan_answer;
+
+static hth_err plan_answer_report(void *ctx, const hth_problem *p, const hth_plan *plan)
+{
+    const plan_answer *a = ctx;
+    return plan_report(a->q, p, plan, a->out);
+}
+
+static hth_err query_curve(query *q, json_t **out)
+{
+    hth_train_spec spec;
+    HTH_TRY(hth_train_spec_read(q->args, true, &spec));
+    return hth_train_curve(q->ms, &spec, q->r, out);
+}
+
 static hth_err query_plan(query *q, json_t **out)
 {
+    if (json_is_true(json_object_get(q->args, "train"))) {
+        hth_train_spec spec;
+        HTH_TRY(hth_train_spec_read(q->args, true, &spec));
+        return hth_train_plan(q->ms, &spec, q->r, plan_answer_report, &(plan_answer){q, out});
+    }
     hth_model *m = NULL;
     hth_program *p = NULL;
     hth_tensor *inputs = NULL;
@@ -401,7 +433,7 @@ hth_err hth_query_answer(hth_models *ms, hth_request *r)
         hth_err (*answer)(query *q, json_t **out);
     } table[] = {{"model", query_model}, {"devices", query_devices}, {"stats", query_stats},
                  {"bench", query_bench}, {"plan", query_plan},       {"convsel", query_convsel},
-                 {"train", query_train}};
+                 {"train", query_train}, {"curve", query_curve}};
     query q = {.ms = ms, .r = r};
     json_error_t je;
     q.args = json_loads(r->arguments != NULL && r->arguments[0] ? r->arguments : "{}", 0, &je);

@@ -12,8 +12,6 @@
 #include <string.h>
 
 #define TRAIN_MAX_INPUTS 16
-#define TRAIN_WARMUP     2
-#define TRAIN_MAX_RUNS   100000
 
 static hth_err no_memory(void)
 {
@@ -285,7 +283,7 @@ static hth_err job_epochs(hth_trainer *t, const hth_train_spec *spec, train_data
     return HTH_OK;
 }
 
-static json_t *job_memory(const hth_program *p)
+json_t *hth_train_memory(const hth_program *p)
 {
     return json_pack("{s:I, s:I, s:I, s:I, s:s, s:f, s:f}", "peak_bytes",
                      (json_int_t)(p->plan->arena_bytes + p->plan->resident_bytes),
@@ -314,7 +312,7 @@ hth_err hth_train_job(hth_models *ms, const hth_train_spec *spec, hth_request *r
     }
     HTH_GOTO(job_epochs(t, &s, &d, r, &result), out);
     HTH_GOTO(hth_trainer_publish(t, &version), out);
-    *out = job_memory(hth_trainer_program(t));
+    *out = hth_train_memory(hth_trainer_program(t));
     json_object_update_new(*out, json_pack("{s:s, s:i, s:I, s:f, s:O}", "saved_as",
                                            s.save_as != NULL ? s.save_as : s.model, "version",
                                            version, "steps", (json_int_t)result.steps, "mean_ms",
@@ -324,88 +322,5 @@ out:
     json_decref(result.history);
     hth_trainer_close(t);
     data_close(&d);
-    return err;
-}
-
-// Bench.
-
-static int compare_double(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static hth_err bench_target(hth_trainer *t, const hth_train_spec *spec, const hth_tensor *inputs,
-                            hth_tensor *target)
-{
-    HTH_TRY(hth_trainer_target(t, inputs, target));
-    target->data = hth_alloc_aligned(target->bytes, HTH_DEVICE_ALIGN);
-    if (target->data == NULL) {
-        return no_memory();
-    }
-    memset(target->data, 0, target->bytes);
-    HTH_TRY(hth_trainer_prepare(t, inputs, target));
-    int64_t classes = hth_trainer_classes(t);
-    for (size_t i = 0; classes > 0 && i < target->bytes / 8; i++) {
-        ((int64_t *)target->data)[i] = (int64_t)(i * 2654435761u >> 7) % classes;
-    }
-    return HTH_OK;
-}
-
-hth_err hth_train_bench(hth_models *ms, const hth_train_spec *spec, double seconds, hth_request *r,
-                        json_t **out)
-{
-    hth_trainer *t = NULL;
-    hth_model *m;
-    hth_tensor target = {.data = NULL}, *inputs = NULL;
-    double *ms_of = hth_calloc(TRAIN_MAX_RUNS, sizeof *ms_of);
-    int n = 0, n_inputs = 0;
-    float loss = 0;
-    hth_err err;
-    HTH_GOTO(ms_of == NULL ? no_memory() : hth_model_find(ms, spec->model, &m), out);
-    n_inputs = m->source.graph->n_inputs;
-    inputs = hth_calloc((size_t)n_inputs, sizeof *inputs);
-    HTH_GOTO(inputs == NULL ? no_memory() : hth_model_synthetic(m, spec->batch, inputs), out);
-    HTH_GOTO(hth_trainer_open(ms, spec, r, &t), out);
-    HTH_GOTO(bench_target(t, spec, inputs, &target), out);
-    uint64_t start_ns = 0, last_ns = 0, end_ns = 0;
-    for (int i = -TRAIN_WARMUP; i < 3 || (last_ns < end_ns && n < TRAIN_MAX_RUNS); i++) {
-        if (i == 0) {
-            start_ns = last_ns = hth_now_ns();
-            end_ns = start_ns + (uint64_t)(seconds * 1e9);
-        }
-        HTH_GOTO(hth_trainer_step(t, inputs, &target, &loss), out);
-        uint64_t now_ns = hth_now_ns();
-        if (i >= 0) {
-            ms_of[n++] = (double)(now_ns - last_ns) / 1e6;
-            if (r->progress != NULL) {
-                r->progress(r, "measuring", now_ns - start_ns, end_ns - start_ns);
-            }
-        }
-        last_ns = now_ns;
-    }
-    if (spec->trace != NULL) {
-        const hth_program *p = hth_trainer_program(t);
-        hth_run_measure(p->run, true);
-        HTH_GOTO(hth_trainer_step(t, inputs, &target, &loss), out);
-        HTH_GOTO(hth_plan_write_trace(spec->trace, &p->problem, p->plan, hth_run_times(p->run)),
-                 out);
-    }
-    qsort(ms_of, (size_t)n, sizeof *ms_of, compare_double);
-    double p50 = ms_of[n / 2], p99 = ms_of[(int)((double)(n - 1) * 0.99)];
-    *out = json_pack("{s:s, s:I, s:f, s:f, s:f, s:i, s:i, s:s, s:b}", "model", m->name, "batch",
-                     (json_int_t)spec->batch, "p50_ms", p50, "p99_ms", p99, "samples_per_second",
-                     (double)spec->batch * 1e3 / p50, "runs", n, "threads",
-                     ms->site->device->props.n_threads, "device", ms->site->device->props.name,
-                     "train", true);
-    json_object_update_new(*out, job_memory(hth_trainer_program(t)));
-out:
-    hth_trainer_close(t);
-    for (int i = 0; inputs != NULL && i < n_inputs; i++) {
-        hth_free(inputs[i].data);
-    }
-    hth_free(inputs);
-    hth_free(target.data);
-    hth_free(ms_of);
     return err;
 }

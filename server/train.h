@@ -57,5 +57,13 @@ hth_err hth_train_job(hth_models *ms, const hth_train_spec *spec, hth_request *r
 // hth_train_bench measures steps on synthetic data for `seconds`.
 hth_err hth_train_bench(hth_models *ms, const hth_train_spec *spec, double seconds, hth_request *r,
                         json_t **out);
+// hth_train_plan plans the step of a synthetic batch and hands it to `report`.
+hth_err hth_train_plan(hth_models *ms, const hth_train_spec *spec, hth_request *r,
+                       hth_err (*report)(void *ctx, const hth_problem *p, const hth_plan *plan),
+                       void *ctx);
+// hth_train_curve answers with the points of the step's memory/time curve, least memory first.
+hth_err hth_train_curve(hth_models *ms, const hth_train_spec *spec, hth_request *r, json_t **out);
+// hth_train_memory describes what a compiled step takes.
+json_t *hth_train_memory(const hth_program *p);
 
 #endif

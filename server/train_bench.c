@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+// A training step on one synthetic batch: measured, planned, or planned for every budget.
+#include "server/train.h"
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "memmgr/plan_curve.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define BENCH_WARMUP   2
+#define BENCH_MAX_RUNS 100000
+
+typedef struct bench {
+    hth_trainer *trainer;
+    hth_model *model;
+    hth_tensor *inputs, target;
+    int n_inputs;
+} bench;
+
+static hth_err no_memory(void)
+{
+    return hth_fail(HTH_ENOMEM, "no memory for a synthetic batch");
+}
+
+static void bench_close(bench *b)
+{
+    hth_trainer_close(b->trainer);
+    for (int i = 0; b->inputs != NULL && i < b->n_inputs; i++) {
+        hth_free(b->inputs[i].data);
+    }
+    hth_free(b->inputs);
+    hth_free(b->target.data);
+}
+
+// Labels are spread over the classes; other targets are zeros.
+static hth_err bench_target(bench *b)
+{
+    HTH_TRY(hth_trainer_target(b->trainer, b->inputs, &b->target));
+    b->target.data = hth_alloc_aligned(b->target.bytes, HTH_DEVICE_ALIGN);
+    if (b->target.data == NULL) {
+        return no_memory();
+    }
+    memset(b->target.data, 0, b->target.bytes);
+    HTH_TRY(hth_trainer_prepare(b->trainer, b->inputs, &b->target));
+    int64_t classes = hth_trainer_classes(b->trainer), *label = b->target.data;
+    for (size_t i = 0; classes > 0 && i < b->target.bytes / sizeof *label; i++) {
+        label[i] = (int64_t)(i * 2654435761u >> 7) % classes;
+    }
+    return HTH_OK;
+}
+
+static hth_err bench_open(hth_models *ms, const hth_train_spec *spec, hth_request *r, bench *b)
+{
+    *b = (bench){.n_inputs = 0};
+    HTH_TRY(hth_model_find(ms, spec->model, &b->model));
+    b->n_inputs = b->model->source.graph->n_inputs;
+    b->inputs = hth_calloc((size_t)b->n_inputs, sizeof *b->inputs);
+    HTH_TRY(b->inputs == NULL ? no_memory()
+                              : hth_model_synthetic(b->model, spec->batch, b->inputs));
+    HTH_TRY(hth_trainer_open(ms, spec, r, &b->trainer));
+    return bench_target(b);
+}
+
+static int compare_double(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+// Steps for `seconds`, three at least; ms[]: how long each took.
+static hth_err bench_steps(bench *b, double seconds, hth_request *r, double *ms, int *n)
+{
+    float loss;
+    for (int i = 0; i < BENCH_WARMUP; i++) {
+        HTH_TRY(hth_trainer_step(b->trainer, b->inputs, &b->target, &loss));
+    }
+    uint64_t start_ns = hth_now_ns(), last_ns = start_ns;
+    uint64_t end_ns = start_ns + (uint64_t)(seconds * 1e9);
+    for (*n = 0; *n < 3 || (last_ns < end_ns && *n < BENCH_MAX_RUNS); ++*n) {
+        HTH_TRY(hth_trainer_step(b->trainer, b->inputs, &b->target, &loss));
+        uint64_t now_ns = hth_now_ns();
+        ms[*n] = (double)(now_ns - last_ns) / 1e6;
+        last_ns = now_ns;
+        if (r->progress != NULL) {
+            r->progress(r, "measuring", now_ns - start_ns, end_ns - start_ns);
+        }
+    }
+    return HTH_OK;
+}
+
+static hth_err bench_trace(bench *b, const char *path)
+{
+    float loss;
+    const hth_program *p = hth_trainer_program(b->trainer);
+    hth_run_measure(p->run, true);
+    HTH_TRY(hth_trainer_step(b->trainer, b->inputs, &b->target, &loss));
+    return hth_plan_write_trace(path, &p->problem, p->plan, hth_run_times(p->run));
+}
+
+hth_err hth_train_bench(hth_models *ms, const hth_train_spec *spec, double seconds, hth_request *r,
+                        json_t **out)
+{
+    bench b;
+    int n = 0;
+    double *took = hth_calloc(BENCH_MAX_RUNS, sizeof *took);
+    hth_err err = bench_open(ms, spec, r, &b);
+    err = err == HTH_OK && took == NULL ? no_memory() : err;
+    err = err == HTH_OK ? bench_steps(&b, seconds, r, took, &n) : err;
+    err = err == HTH_OK && spec->trace != NULL ? bench_trace(&b, spec->trace) : err;
+    if (err == HTH_OK) {
+        qsort(took, (size_t)n, sizeof *took, compare_double);
+        double p50 = took[n / 2], p99 = took[(int)((double)(n - 1) * 0.99)];
+        const hth_device_props *props = &ms->site->device->props;
+        *out = json_pack("{s:s, s:I, s:f, s:f, s:f, s:i, s:i, s:s, s:b}", "model", b.model->name,
+                         "batch", (json_int_t)spec->batch, "p50_ms", p50, "p99_ms", p99,
+                         "samples_per_second", (double)spec->batch * 1e3 / p50, "runs", n,
+                         "threads", props->n_threads, "device", props->name, "train", true);
+        json_object_update_new(*out, hth_train_memory(hth_trainer_program(b.trainer)));
+    }
+    bench_close(&b);
+    hth_free(took);
+    return err;
+}
+
+hth_err hth_train_plan(hth_models *ms, const hth_train_spec *spec, hth_request *r,
+                       hth_err (*report)(void *ctx, const hth_problem *p, const hth_plan *plan),
+                       void *ctx)
+{
+    bench b;
+    hth_err err = bench_open(ms, spec, r, &b);
+    if (err == HTH_OK) {
+        const hth_program *p = hth_trainer_program(b.trainer);
+        err = report(ctx, &p->problem, p->plan);
+    }
+    bench_close(&b);
+    return err;
+}
+
+hth_err hth_train_curve(hth_models *ms, const hth_train_spec *spec, hth_request *r, json_t **out)
+{
+    bench b;
+    hth_curve c;
+    hth_err err = bench_open(ms, spec, r, &b);
+    err = err == HTH_OK ? hth_plan_curve(&hth_trainer_program(b.trainer)->problem, &spec->plan, &c)
+                        : err;
+    bench_close(&b);
+    if (err != HTH_OK) {
+        return err;
+    }
+    *out = json_array();
+    for (int i = 0; i < c.n; i++) {
+        const hth_curve_point *p = &c.point[i];
+        json_array_append_new(*out,
+                              json_pack("{s:f, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f}", "share",
+                                        (double)p->budget_bytes / (double)c.peak_bytes,
+                                        "budget_bytes", (json_int_t)p->budget_bytes, "device_bytes",
+                                        (json_int_t)p->device_bytes, "host_bytes",
+                                        (json_int_t)p->host_bytes, "time_ms", p->time_us / 1e3,
+                                        "slowdown", p->time_us / c.point[c.n - 1].time_us,
+                                        "lower_bound_ms", p->lower_bound_us / 1e3, "link_in_ms",
+                                        p->h2d_us / 1e3, "link_out_ms", p->d2h_us / 1e3));
+    }
+    return HTH_OK;
+}
