@@ -312,9 +312,15 @@ static double instr_duration(const hth_problem *p, const hth_instr *in)
     }
 }
 
+double hth_plan_slowed(const hth_problem *p, double time_us, double compute_us, double link_us)
+{
+    double alone = time_us - compute_us; // copies that run while compute waits take nothing from it
+    return time_us + p->copy_interference * fmax(0, link_us - alone);
+}
+
 void hth_plan_simulate(const hth_problem *p, hth_plan *plan)
 {
-    double lane[HTH_N_LANES] = {0};
+    double lane[HTH_N_LANES] = {0}, compute = 0, link = 0;
     plan->predicted_us = 0;
     for (int i = 0; i < plan->n_instrs; i++) {
         hth_instr *in = &plan->instrs[i];
@@ -324,8 +330,10 @@ void hth_plan_simulate(const hth_problem *p, hth_plan *plan)
             in->start_us = fmax(in->start_us, plan->instrs[in->waits[j]].end_us);
         }
         *free_at = in->end_us = in->start_us + instr_duration(p, in);
+        *(hth_instr_lane(in) == HTH_LANE_COMPUTE ? &compute : &link) += in->end_us - in->start_us;
         plan->predicted_us = fmax(plan->predicted_us, in->end_us);
     }
+    plan->predicted_us = hth_plan_slowed(p, plan->predicted_us, compute, link);
 }
 
 // An output that takes over its input's place moves the bytes from one account to the other.

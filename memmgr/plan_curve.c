@@ -104,8 +104,8 @@ static double admit_link(const hth_curve *const *curves, int n, const int *chose
     return share;
 }
 
-// best[j][c]: least cost of jobs 0 .. j-1 in c cells; from[j][c]: the point that job j took. `first`:
-// per job, the least point that it may take.
+// best[j][c]: least cost of jobs 0 .. j-1 in c cells; from[j][c]: the point that job j took.
+// `first`: per job, the least point that it may take.
 static bool admit_solve(const hth_curve *const *curves, const double *weight, int n,
                         uint64_t device, const int *first, double *best, int8_t *from, int *chosen)
 {
@@ -172,7 +172,8 @@ hth_err hth_curve_admit(const hth_curve *const *curves, const double *weight, in
                            n, (unsigned long long)device_bytes);
             break;
         }
-        int busy = admit_link(curves, n, chosen) > link_share ? admit_busiest(curves, n, chosen) : -1;
+        int busy =
+            admit_link(curves, n, chosen) > link_share ? admit_busiest(curves, n, chosen) : -1;
         if (busy < 0) {
             break;
         }

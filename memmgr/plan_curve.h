@@ -24,13 +24,14 @@ typedef struct hth_curve {
 
 // hth_plan_curve plans the step for budgets from its peak down to where nothing fits any more. Time
 // never grows with memory: a plan for less memory is valid for more, so where the search found a
-// faster one there, that one counts. options->limit_ms is for each point. HTH_EINVAL: a bad problem.
+// faster one there, that one counts. options->limit_ms is for each point. HTH_EINVAL: a bad
+// problem.
 hth_err hth_plan_curve(const hth_problem *p, const hth_plan_options *o, hth_curve *out);
 
 // One point for each job: the choice with the least sum of weight * time / fastest time whose bytes
 // fit `device_bytes` and whose link times fit `link_us` per second of work (a multiple-choice
-// knapsack, solved exactly over the points' bytes rounded up to 1/4096 of the device). chosen[j]: the
-// point of curve j. HTH_ETOOBIG: even the smallest points do not fit.
+// knapsack, solved exactly over the points' bytes rounded up to 1/4096 of the device). chosen[j]:
+// the point of curve j. HTH_ETOOBIG: even the smallest points do not fit.
 hth_err hth_curve_admit(const hth_curve *const *curves, const double *weight, int n,
                         uint64_t device_bytes, double link_share, int *chosen);
 

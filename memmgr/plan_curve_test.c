@@ -30,8 +30,9 @@ static hth_curve curve_of(const double *times, const uint64_t *bytes, double lin
 {
     hth_curve c = {.n = n};
     for (int i = 0; i < n; i++) {
-        c.point[i] = (hth_curve_point){
-            .device_bytes = bytes[i], .time_us = times[i], .h2d_us = i < n - 1 ? link * times[i] : 0};
+        c.point[i] = (hth_curve_point){.device_bytes = bytes[i],
+                                       .time_us = times[i],
+                                       .h2d_us = i < n - 1 ? link * times[i] : 0};
     }
     return c;
 }

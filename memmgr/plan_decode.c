@@ -495,9 +495,10 @@ static void decode_time(hth_decoder *d, hth_outcome *out)
             link += m->d2h_us[t];
         }
     }
-    out->time_us = fmax(end, away);
+    double time = fmax(end, away);
+    out->time_us = hth_plan_slowed(m->p, time, compute, link);
     out->compute_us = compute;
-    out->stall_us = out->time_us - compute;
+    out->stall_us = time - compute;
     out->link_us = link;
 }
 

@@ -86,8 +86,11 @@ hth_err hth_plan_add(hth_plan_builder *b, hth_instr in, const int *waits, int n_
 // place.
 uint64_t hth_plan_scratch(const hth_problem *p, const hth_instr *in, const bool *filled);
 
+// hth_plan_slowed adds to a step's time what copies take from compute while both run
+// (copy_interference): `time` without that, of which `compute` is busy; `link`: sum of the copies.
+double hth_plan_slowed(const hth_problem *p, double time_us, double compute_us, double link_us);
 // hth_plan_simulate fills start_us and end_us of every instruction and predicted_us: three FIFO
-// streams and the waits.
+// streams and the waits, then hth_plan_slowed.
 void hth_plan_simulate(const hth_problem *p, hth_plan *plan);
 // hth_plan_live_peak returns the largest sum of live arena bytes over the plan's instructions.
 hth_err hth_plan_live_peak(const hth_problem *p, const hth_plan *plan, uint64_t *peak);

@@ -320,6 +320,7 @@ static inline hth_problem pg_random(uint64_t seed, int layers)
         old = pt_random(3) == 0 ? x : old;
     }
     hth_problem p = pg_step(n, x);
+    p.copy_interference = (double)(seed % 3) / 4;
     hth_free(n);
     return p;
 }
