@@ -19,12 +19,12 @@
 #include <string.h>
 
 #define SAMPLES     2000
-#define SAMPLE_MACS 50000000 // of a filter's gradient, whose points are sums over all images
+#define SAMPLE_MACS 10000000 // of a filter's gradient, whose points are sums over all images
 #define SAMPLES_MIN 50
 #define MIN_RUNS    5
 #define MAX_RUNS    31
-#define ENOUGH_NS   10000000u  // stop after this much time, once MIN_RUNS are done
-#define LONG_RUN_NS 200000000u // such a run is long enough to be believed with LONG_RUNS
+#define ENOUGH_NS   10000000u // stop after this much time, once MIN_RUNS are done
+#define LONG_RUN_NS 20000000u // such a run is long enough to be believed with LONG_RUNS a time
 #define LONG_RUNS   2
 
 typedef struct bench_input {
@@ -38,6 +38,8 @@ struct hth_bench {
     const hth_node *node;
     bench_input *in;
     void **args_in, **packed, **out;
+    void *workspace; // the largest so far: fresh pages would cost each choice's first run
+    size_t workspace_bytes;
     int64_t *index; // of the sampled points
     double *want;   // their values, computed when first needed
     int n_points;
@@ -152,18 +154,18 @@ void hth_bench_close(hth_bench *b)
     hth_free(b->args_in);
     hth_free(b->packed);
     hth_free(b->out);
+    hth_free(b->workspace);
     hth_free(b->index);
     hth_free(b->want);
     hth_free(b);
 }
 
-static void bench_unload(hth_bench *b, const hth_kernel *k, void *workspace)
+static void bench_unload(hth_bench *b, const hth_kernel *k)
 {
     for (int i = 0; i < k->n_packings; i++) {
         hth_free(b->packed[k->packings[i].input]);
         b->packed[k->packings[i].input] = NULL;
     }
-    hth_free(workspace);
 }
 
 static const void *bench_at(const hth_bench *b, int i)
@@ -172,13 +174,17 @@ static const void *bench_at(const hth_bench *b, int i)
 }
 
 // Points the arguments at the inputs in the forms that `k` wants, and gives it a workspace.
-static hth_err bench_load(hth_bench *b, const hth_kernel *k, void **workspace)
+static hth_err bench_load(hth_bench *b, const hth_kernel *k)
 {
     for (int i = 0; i < b->node->n_inputs; i++) {
         b->args_in[i] = (void *)(uintptr_t)bench_at(b, i);
     }
-    *workspace = hth_alloc_aligned(k->workspace_bytes, HTH_DEVICE_ALIGN);
-    hth_err err = *workspace == NULL ? HTH_ENOMEM : HTH_OK;
+    if (b->workspace == NULL || b->workspace_bytes < k->workspace_bytes) {
+        hth_free(b->workspace);
+        b->workspace = hth_alloc_aligned(k->workspace_bytes, HTH_DEVICE_ALIGN);
+        b->workspace_bytes = b->workspace == NULL ? 0 : k->workspace_bytes;
+    }
+    hth_err err = b->workspace == NULL ? HTH_ENOMEM : HTH_OK;
     for (int i = 0; i < k->n_packings && err == HTH_OK; i++) {
         const hth_packing *p = &k->packings[i];
         if (p->pack == NULL) {
@@ -193,7 +199,7 @@ static hth_err bench_load(hth_bench *b, const hth_kernel *k, void **workspace)
     if (err == HTH_OK) {
         return HTH_OK;
     }
-    bench_unload(b, k, *workspace);
+    bench_unload(b, k);
     return err == HTH_ENOMEM ? hth_fail(err, "out of memory to measure node '%s'", b->node->name)
                              : err;
 }
@@ -204,12 +210,17 @@ static int bench_order(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-static hth_err bench_median(const hth_kernel *k, const hth_kernel_args *a, double *us)
+static hth_err bench_median(const hth_kernel *k, const hth_kernel_args *a, double hopeless_us,
+                            double *us)
 {
     double times[MAX_RUNS];
-    uint64_t total = 0;
+    uint64_t total = 0, first = hth_now_ns();
     int runs = 0, least = MIN_RUNS;
     HTH_TRY(k->run(k, a));
+    *us = (double)(hth_now_ns() - first) / 1e3;
+    if (*us > hopeless_us) {
+        return HTH_OK;
+    }
     while (runs < MAX_RUNS && (runs < least || total < ENOUGH_NS)) {
         uint64_t start = hth_now_ns();
         HTH_TRY(k->run(k, a));
@@ -224,17 +235,16 @@ static hth_err bench_median(const hth_kernel *k, const hth_kernel_args *a, doubl
     return HTH_OK;
 }
 
-hth_err hth_bench_time(hth_bench *b, hth_choice *c)
+hth_err hth_bench_time(hth_bench *b, hth_choice *c, double hopeless_us)
 {
     hth_kernel *k;
-    void *workspace;
     HTH_TRY(hth_kernel_prepare(b->device, b->graph, b->node, c->name, &k));
-    hth_err err = bench_load(b, k, &workspace);
+    hth_err err = bench_load(b, k);
     if (err == HTH_OK) {
-        hth_kernel_args a = {b->args_in, b->out, workspace};
-        err = bench_median(k, &a, &c->time_us);
+        hth_kernel_args a = {b->args_in, b->out, b->workspace};
+        err = bench_median(k, &a, hopeless_us, &c->time_us);
         c->workspace_bytes = k->workspace_bytes;
-        bench_unload(b, k, workspace);
+        bench_unload(b, k);
     }
     hth_kernel_close(k);
     return err;
@@ -299,7 +309,6 @@ static double bench_compare(const hth_bench *b, const hth_value *y)
 hth_err hth_bench_error(hth_bench *b, hth_choice *c)
 {
     hth_kernel *k;
-    void *workspace;
     if (!hth_convsel_has_menu(b->node->op) ||
         b->graph->values[b->node->outputs[0]].dtype != HTH_DT_F32) {
         return HTH_OK;
@@ -311,13 +320,13 @@ hth_err hth_bench_error(hth_bench *b, hth_choice *c)
     }
     bare.n_post = 0;
     HTH_TRY(hth_kernel_prepare(b->device, b->graph, &bare, c->name, &k));
-    hth_err err = bench_load(b, k, &workspace);
+    hth_err err = bench_load(b, k);
     if (err == HTH_OK) {
-        hth_kernel_args a = {b->args_in, b->out, workspace};
+        hth_kernel_args a = {b->args_in, b->out, b->workspace};
         err = bench_samples(b, &bare);
         err = err != HTH_OK ? err : k->run(k, &a);
         c->error = err != HTH_OK ? c->error : bench_compare(b, &b->graph->values[bare.outputs[0]]);
-        bench_unload(b, k, workspace);
+        bench_unload(b, k);
     }
     hth_kernel_close(k);
     return err;

@@ -14,8 +14,9 @@ typedef struct hth_bench hth_bench;
 hth_err hth_bench_open(hth_device *d, const hth_graph *g, const hth_node *n, hth_bench **out);
 void hth_bench_close(hth_bench *b); // NULL is allowed
 // hth_bench_time fills c->time_us and c->workspace_bytes: the median of at least 5 runs after a
-// warm-up, more while they are short, fewer when one takes longer than 200 ms.
-hth_err hth_bench_time(hth_bench *b, hth_choice *c);
+// warm-up, more while they are short, fewer when one takes longer than 20 ms. One whose warm-up
+// takes longer than `hopeless_us` is not run again.
+hth_err hth_bench_time(hth_bench *b, hth_choice *c, double hopeless_us);
 // hth_bench_error fills c->error of a convolution: the node without its post ops, at sampled output
 // points, against the sum in double precision. Other operators are left at "not measured".
 hth_err hth_bench_error(hth_bench *b, hth_choice *c);

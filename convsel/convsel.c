@@ -19,6 +19,7 @@
 #define KEY_TEXT    4096
 #define AGAIN       2   // more rounds over ..
 #define CLOSE       1.6 // .. the choices within this of the best
+#define HOPELESS    2   // times the best so far: one run says enough
 
 typedef struct text {
     char at[KEY_TEXT];
@@ -209,7 +210,7 @@ static hth_err convsel_again(hth_bench *b, hth_choice *list, int n)
     for (int i = 0; i < n; i++) {
         if (list[i].time_us <= CLOSE * best) {
             hth_choice c = list[i];
-            HTH_TRY(hth_bench_time(b, &c));
+            HTH_TRY(hth_bench_time(b, &c, INFINITY));
             list[i].time_us = fmin(list[i].time_us, c.time_us);
             best = fmin(best, c.time_us);
         }
@@ -223,18 +224,25 @@ static hth_err convsel_run(hth_device *d, const hth_graph *g, const hth_node *n,
 {
     hth_bench *b;
     hth_err err = HTH_OK;
+    double best = INFINITY;
     int kept = 0;
     HTH_TRY(hth_bench_open(d, g, n, &b));
     for (int i = 0; i < *count; i++) {
         hth_choice c = list[i];
-        hth_err one = hth_bench_time(b, &c);
+        hth_err one = hth_bench_time(b, &c, HOPELESS * best);
         if (one == HTH_OK) {
             one = hth_bench_error(b, &c);
         }
         if (one == HTH_OK) {
             list[kept++] = c;
+            best = fmin(best, c.time_us);
         } else {
             err = one;
+        }
+        // Chunks of an algorithm that is far behind are not tried.
+        while (c.split == 1 && one == HTH_OK && c.time_us > CLOSE * best && i + 1 < *count &&
+               list[i + 1].split > 1) {
+            i++;
         }
     }
     *count = kept;

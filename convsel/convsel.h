@@ -23,7 +23,7 @@ typedef struct hth_timing_cache {
 } hth_timing_cache;
 
 // hth_convsel_measure lists the alternatives of node `n`, times each on device `d` (median of >= 5
-// runs after a warm-up, fewer for runs over 200 ms), measures its error against the reference on
+// runs after a warm-up, fewer for runs over 20 ms), measures its error against the reference on
 // random data (the reference at reduced batch when it would take long), marks the front, and
 // remembers the result in `cache` (NULL: nowhere). Fastest first. Runs on the device's owner
 // thread; takes host memory for scratch, not the device's budget.

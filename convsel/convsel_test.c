@@ -257,6 +257,41 @@ static void other_operators_have_one_choice(void **state)
     fixture_close(&f);
 }
 
+// All three directions of one layer: each choice computes what the samples say, each has its key.
+static void directions(void **state)
+{
+    (void)state;
+    static const hth_op ops[] = {HTH_OP_CONV, HTH_OP_CONV_GRAD_DATA, HTH_OP_CONV_GRAD_FILTER};
+    char key[3][HTH_CONVSEL_KEY];
+    for (int k = 0; k < 3; k++) {
+        fixture f;
+        fixture_open(&f, 5);
+        int x = fixture_value(&f, SHAPE(4, 48, 14, 14)),
+            y = fixture_value(&f, SHAPE(4, 40, 14, 14));
+        int w = fixture_value(&f, SHAPE(40, 48, 3, 3));
+        int in[3][2] = {{x, w}, {y, w}, {x, y}}, out[3] = {y, x, w};
+        hth_node *n = fixture_node(&f, ops[k], in[k], 2, &out[k], 1);
+        hth_choice list[HTH_MAX_CHOICES];
+        int count;
+        hth_node_set_ints(n, "kernel_shape", (int64_t[]){3, 3}, 2);
+        hth_node_set_ints(n, "pads", (int64_t[]){1, 1, 1, 1}, 4);
+        f.graph->values[x].layout = f.graph->values[y].layout =
+            f.device.props.vector_bytes >= 64 ? HTH_LAYOUT_C16 : HTH_LAYOUT_C8;
+        assert_true(hth_convsel_has_menu(n->op));
+        hth_convsel_key(&f.device, f.graph, n, key[k], sizeof key[k]);
+        assert_int_equal(
+            hth_convsel_measure(&f.device, f.graph, n, NULL, list, HTH_MAX_CHOICES, &count),
+            HTH_OK);
+        for (int i = 0; i < count; i++) {
+            assert_true(list[i].error >= 0 && list[i].error < 1e-4);
+            assert_int_equal(list[i].accumulates, k == 2 && list[i].split > 1);
+        }
+        fixture_close(&f);
+    }
+    assert_string_not_equal(key[0], key[1]);
+    assert_string_not_equal(key[1], key[2]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -267,6 +302,7 @@ int main(void)
         cmocka_unit_test(cache_answers_the_second_time),
         cmocka_unit_test(keys_tell_descriptors_apart),
         cmocka_unit_test(other_operators_have_one_choice),
+        cmocka_unit_test(directions),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
