@@ -311,8 +311,8 @@ static hth_err compile_problem(hth_site *site, hth_program *p, const menu *menus
     program_drop_problem(p);
     p->problem = (hth_problem){.budget = p->budget,
                                .h2d_bytes_per_s = site->link_bytes_per_s,
-                               .d2h_bytes_per_s = site->link_bytes_per_s,
-                               .latency_us = 5,
+                               .d2h_bytes_per_s = site->link_back_bytes_per_s,
+                               .latency_us = site->link_latency_us,
                                .copy_interference = site->copy_interference};
     snprintf(p->problem.device, sizeof p->problem.device, "%s", props->fingerprint);
     p->problem.nodes = hth_calloc((size_t)p->graph->n_nodes, sizeof *p->problem.nodes);

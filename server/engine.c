@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/mailbox.h"
 #include "base/settings.h"
+#include "convsel/link.h"
 #include "server/infer.h"
 #include "server/query.h"
 
@@ -47,57 +48,18 @@ static hth_err timing_put(void *ctx, const char *key, const char *value)
     return hth_store_text_put(ctx, key, value);
 }
 
-// The link is measured once per device and kept with the timings: copies of 16 MiB, the best of
-// four (the first touches the pages).
-#define LINK_BYTES ((uint64_t)16 << 20)
-static hth_err site_measure_link(hth_site *s)
-{
-    char key[256], value[64];
-    uint64_t budget = s->device->props.budget_bytes;
-    size_t bytes = budget < LINK_BYTES ? budget : LINK_BYTES;
-    void *host = hth_alloc_aligned(bytes, HTH_DEVICE_ALIGN), *device = NULL;
-    hth_stream *stream = NULL;
-    snprintf(key, sizeof key, "link %s", s->device->props.fingerprint);
-    // On the CPU a copy keeps one of the compute threads' processors busy.
-    s->copy_interference = s->device->props.inline_compute ? 1.0 / s->device->props.n_threads : 0;
-    hth_err err = host == NULL ? hth_fail(HTH_ENOMEM, "no memory to measure the link") : HTH_OK;
-    if (err == HTH_OK && s->timings->get(s->timings->ctx, key, value, sizeof value) == HTH_OK &&
-        sscanf(value, "%lf", &s->link_bytes_per_s) == 1 && s->link_bytes_per_s > 0) {
-        hth_free(host);
-        return HTH_OK;
-    }
-    err = err == HTH_OK ? hth_device_reserve(s->device, bytes, &device) : err;
-    if (err == HTH_OK) {
-        memset(host, 1, bytes);
-        err = hth_stream_open(s->device, HTH_STREAM_H2D, &stream);
-    }
-    for (int i = 0; i < 4 && err == HTH_OK; i++) {
-        uint64_t start = hth_now_ns();
-        err = hth_stream_copy(stream, device, host, bytes);
-        err = err == HTH_OK ? hth_stream_sync(stream) : err;
-        double rate = (double)bytes / ((double)(hth_now_ns() - start) / 1e9);
-        s->link_bytes_per_s = rate > s->link_bytes_per_s ? rate : s->link_bytes_per_s;
-    }
-    hth_stream_close(stream);
-    if (device != NULL) {
-        hth_device_release(s->device, device, bytes);
-    }
-    hth_free(host);
-    if (err == HTH_OK) {
-        snprintf(value, sizeof value, "%.0f", s->link_bytes_per_s);
-        (void)s->timings->put(s->timings->ctx, key,
-                              value); // a read-only store: measured again next time
-    }
-    return err;
-}
-
 static hth_err site_open(hth_engine *e)
 {
     hth_site *s = &e->site;
     HTH_TRY(hth_device_open(e->device, &s->device));
     e->timings = (hth_timing_cache){timing_get, timing_put, e->store};
     s->timings = &e->timings;
-    HTH_TRY(site_measure_link(s));
+    hth_link link;
+    HTH_TRY(hth_link_measure(s->device, s->timings, &link));
+    s->link_bytes_per_s = link.h2d_bytes_per_s;
+    s->link_back_bytes_per_s = link.d2h_bytes_per_s;
+    s->link_latency_us = link.latency_us;
+    s->copy_interference = link.interference;
     HTH_TRY(hth_pool_open(s->device, s->device->props.budget_bytes, &s->pool));
     HTH_TRY(hth_residency_open(s->pool, &s->residency));
     s->tolerance = hth_setting_real(HTH_SET_CONVSEL_TOLERANCE);

@@ -37,6 +37,7 @@ typedef struct hth_site {
     const hth_timing_cache *timings;
     double tolerance;         // of convolution algorithms: largest error / largest output
     double link_bytes_per_s;  // host to device, measured
+    double link_back_bytes_per_s, link_latency_us;
     double copy_interference; // hth_problem's
     void *arena;
     size_t arena_bytes;

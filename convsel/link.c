@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+// Bandwidth is the best of a few large copies, since others only ever slow a copy down, and the
+// first one touches the pages. Latency is the mean of many small ones. Interference: the same
+// convolutions run alone and while copies are always under way; what they lose, in the time of the
+// copies. A GPU's copy engines take nothing from its compute, so there it is 0 without a
+// measurement.
+#include "convsel/link.h"
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "kernels/kernel.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define LINK_BYTES   ((size_t)16 << 20)
+#define LINK_COPIES  5
+#define LINK_SMALL   64 // copies of as many bytes
+#define LINK_NS      20000000u
+#define LINK_CHANNEL 64
+#define LINK_SIZE    56
+
+typedef struct link_bench {
+    hth_device *device;
+    hth_stream *h2d, *d2h;
+    void *host, *far;
+    size_t bytes;
+    hth_graph *graph;
+    hth_kernel *kernel;
+    void *in[2], *out[1], *workspace;
+} link_bench;
+
+static hth_err link_copies(link_bench *b, bool up, size_t bytes, int n, double *best_ns,
+                           double *mean_ns)
+{
+    uint64_t first = hth_now_ns();
+    *best_ns = 1e18;
+    for (int i = 0; i < n; i++) {
+        uint64_t start = hth_now_ns();
+        hth_stream *s = up ? b->h2d : b->d2h;
+        HTH_TRY(up ? hth_stream_copy(s, b->far, b->host, bytes)
+                   : hth_stream_copy(s, b->host, b->far, bytes));
+        HTH_TRY(hth_stream_sync(s));
+        double took = (double)(hth_now_ns() - start);
+        *best_ns = took < *best_ns ? took : *best_ns;
+    }
+    *mean_ns = (double)(hth_now_ns() - first) / n;
+    return HTH_OK;
+}
+
+static hth_err link_speeds(link_bench *b, hth_link *out)
+{
+    double best, mean;
+    HTH_TRY(link_copies(b, true, b->bytes, LINK_COPIES, &best, &mean));
+    out->h2d_bytes_per_s = (double)b->bytes * 1e9 / (best > 0 ? best : 1);
+    HTH_TRY(link_copies(b, false, b->bytes, LINK_COPIES, &best, &mean));
+    out->d2h_bytes_per_s = (double)b->bytes * 1e9 / (best > 0 ? best : 1);
+    HTH_TRY(link_copies(b, true, LINK_SMALL, LINK_SMALL, &best, &mean));
+    out->latency_us = mean / 1e3;
+    return HTH_OK;
+}
+
+static hth_err link_buffer(const hth_graph *g, int v, void **out)
+{
+    size_t bytes;
+    HTH_TRY(hth_tensor_bytes(HTH_DT_F32, &g->values[v].shape, HTH_LAYOUT_PLAIN, &bytes));
+    *out = hth_alloc_aligned(bytes, HTH_DEVICE_ALIGN);
+    if (*out == NULL) {
+        return hth_fail(HTH_ENOMEM, "no memory to measure the link");
+    }
+    memset(*out, 0, bytes);
+    return HTH_OK;
+}
+
+// A convolution that uses all threads for about a millisecond.
+static hth_err link_compute_open(link_bench *b)
+{
+    const hth_shape x = {4, {2, LINK_CHANNEL, LINK_SIZE, LINK_SIZE}};
+    const hth_shape w = {4, {LINK_CHANNEL, LINK_CHANNEL, 3, 3}};
+    const int64_t pads[4] = {1, 1, 1, 1};
+    int in[2], y, node;
+    HTH_TRY(hth_graph_new(&b->graph));
+    HTH_TRY(hth_graph_add_value(b->graph, "x", HTH_DT_F32, &x, &in[0]));
+    HTH_TRY(hth_graph_add_value(b->graph, "w", HTH_DT_F32, &w, &in[1]));
+    HTH_TRY(hth_graph_add_value(b->graph, "y", HTH_DT_F32, &x, &y));
+    HTH_TRY(hth_graph_add_node(b->graph, HTH_OP_CONV, "conv", in, 2, &y, 1, &node));
+    HTH_TRY(hth_node_set_ints(&b->graph->nodes[node], "pads", pads, 4));
+    HTH_TRY(hth_kernel_prepare(b->device, b->graph, &b->graph->nodes[node], NULL, &b->kernel));
+    HTH_TRY(link_buffer(b->graph, in[0], &b->in[0]));
+    HTH_TRY(link_buffer(b->graph, in[1], &b->in[1]));
+    HTH_TRY(link_buffer(b->graph, y, &b->out[0]));
+    b->workspace = hth_alloc_aligned(b->kernel->workspace_bytes + 1, HTH_DEVICE_ALIGN);
+    return b->workspace == NULL ? hth_fail(HTH_ENOMEM, "no memory to measure the link") : HTH_OK;
+}
+
+static hth_err link_runs(link_bench *b, int n, uint64_t *ns)
+{
+    const hth_kernel_args a = {b->in, b->out, b->workspace};
+    uint64_t start = hth_now_ns();
+    for (int i = 0; i < n; i++) {
+        HTH_TRY(b->kernel->run(b->kernel, &a));
+    }
+    *ns = hth_now_ns() - start;
+    return HTH_OK;
+}
+
+static hth_err link_interference(link_bench *b, hth_link *out)
+{
+    uint64_t one, alone, beside;
+    HTH_TRY(link_compute_open(b));
+    HTH_TRY(link_runs(b, 2, &one));
+    HTH_TRY(link_runs(b, 2, &one));
+    int runs = one > 0 && one / 2 < LINK_NS ? (int)(LINK_NS / (one / 2 + 1)) + 1 : 1;
+    HTH_TRY(link_runs(b, runs, &alone));
+    // Enough copies for three times as long as the computation takes alone.
+    double copies = 3 * (double)alone / 1e9 * out->h2d_bytes_per_s / (double)b->bytes;
+    for (int i = 0; i < (int)copies + 1; i++) {
+        HTH_TRY(hth_stream_copy(b->h2d, b->far, b->host, b->bytes));
+    }
+    HTH_TRY(link_runs(b, runs, &beside));
+    out->interference = beside > alone ? (double)(beside - alone) / (double)beside : 0;
+    return hth_stream_sync(b->h2d);
+}
+
+static void link_close(link_bench *b)
+{
+    hth_stream_close(b->h2d);
+    hth_stream_close(b->d2h);
+    if (b->far != NULL) {
+        hth_device_release(b->device, b->far, b->bytes);
+    }
+    hth_kernel_close(b->kernel);
+    hth_graph_free(b->graph);
+    hth_free(b->in[0]);
+    hth_free(b->in[1]);
+    hth_free(b->out[0]);
+    hth_free(b->workspace);
+    hth_free(b->host);
+}
+
+static hth_err link_run(hth_device *d, hth_link *out)
+{
+    uint64_t budget = d->props.budget_bytes;
+    link_bench b = {.device = d, .bytes = budget < LINK_BYTES ? (size_t)budget : LINK_BYTES};
+    hth_err err;
+    *out = (hth_link){0};
+    b.host = hth_alloc_aligned(b.bytes + LINK_SMALL, HTH_DEVICE_ALIGN);
+    if (b.host == NULL) {
+        return hth_fail(HTH_ENOMEM, "no memory to measure the link");
+    }
+    memset(b.host, 1, b.bytes);
+    HTH_GOTO(hth_device_reserve(d, b.bytes, &b.far), out);
+    HTH_GOTO(hth_stream_open(d, HTH_STREAM_H2D, &b.h2d), out);
+    HTH_GOTO(hth_stream_open(d, HTH_STREAM_D2H, &b.d2h), out);
+    HTH_GOTO(link_speeds(&b, out), out);
+    err = d->props.inline_compute ? link_interference(&b, out) : HTH_OK;
+out:
+    link_close(&b);
+    return err;
+}
+
+static bool link_read(const char *text, hth_link *l)
+{
+    return sscanf(text, "%lf %lf %lf %lf", &l->h2d_bytes_per_s, &l->d2h_bytes_per_s, &l->latency_us,
+                  &l->interference) == 4 &&
+           l->h2d_bytes_per_s > 0 && l->d2h_bytes_per_s > 0 && l->latency_us >= 0 &&
+           l->interference >= 0 && l->interference <= 1;
+}
+
+hth_err hth_link_measure(hth_device *d, const hth_timing_cache *cache, hth_link *out)
+{
+    char key[HTH_CONVSEL_KEY], value[128];
+    snprintf(key, sizeof key, "link1 %s", d->props.fingerprint);
+    if (cache != NULL && cache->get(cache->ctx, key, value, sizeof value) == HTH_OK &&
+        link_read(value, out)) {
+        return HTH_OK;
+    }
+    HTH_TRY(link_run(d, out));
+    if (cache != NULL) {
+        snprintf(value, sizeof value, "%.0f %.0f %.3f %.4f", out->h2d_bytes_per_s,
+                 out->d2h_bytes_per_s, out->latency_us, out->interference);
+        (void)cache->put(cache->ctx, key, value); // a read-only store: measured again next time
+    }
+    return HTH_OK;
+}

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// convsel/link.h - what copies between a device and its far side cost, measured once per device.
+#ifndef HTH_CONVSEL_LINK_H
+#define HTH_CONVSEL_LINK_H
+
+#include "convsel/convsel.h"
+
+typedef struct hth_link {
+    double h2d_bytes_per_s, d2h_bytes_per_s; // of large copies
+    double latency_us;                       // of a copy of a few bytes, start to end
+    double interference; // share of a copy's time that compute loses while it runs, 0 to 1
+} hth_link;
+
+// hth_link_measure fills *out from `cache` (NULL: nowhere), or by copies of at most 16 MiB and, on
+// a device whose compute shares processors with copies, a convolution that runs alone and beside
+// copies: about 0.2 s. Takes device memory for the time of the call. Owner thread.
+hth_err hth_link_measure(hth_device *d, const hth_timing_cache *cache, hth_link *out);
+
+#endif

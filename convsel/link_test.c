@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// The link of the CPU device and of the fake one: plausible numbers, remembered; damaged ones are
+// measured again; a failed allocation leaves nothing.
+#include "convsel/link.h"
+
+#include "base/alloc.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+typedef struct text_cache {
+    char value[128];
+    int puts;
+} text_cache;
+
+static hth_err text_get(void *ctx, const char *key, char *value, size_t cap)
+{
+    text_cache *c = ctx;
+    snprintf(value, cap, "%s", c->value);
+    return c->value[0] == '\0' ? HTH_ENOENT : HTH_OK;
+}
+
+static hth_err text_put(void *ctx, const char *key, const char *value)
+{
+    text_cache *c = ctx;
+    snprintf(c->value, sizeof c->value, "%s", value);
+    c->puts++;
+    return HTH_OK;
+}
+
+static void check_device(const char *spec)
+{
+    hth_device *d;
+    hth_link a, b;
+    text_cache memory = {.value = "12 nonsense"};
+    const hth_timing_cache cache = {text_get, text_put, &memory};
+    assert_int_equal(hth_device_open(spec, &d), HTH_OK);
+    assert_int_equal(hth_link_measure(d, &cache, &a), HTH_OK);
+    assert_int_equal(memory.puts, 1);
+    assert_true(a.h2d_bytes_per_s > 1e6 && a.d2h_bytes_per_s > 1e6 && a.latency_us > 0);
+    assert_true(a.interference >= 0 && a.interference <= 1);
+    assert_int_equal(hth_link_measure(d, &cache, &b), HTH_OK);
+    assert_int_equal(memory.puts, 1);
+    assert_true(b.latency_us > 0.99 * a.latency_us - 0.001);
+    hth_device_close(d);
+}
+
+static void links_are_measured_and_remembered(void **state)
+{
+    (void)state;
+    check_device("cpu:mem=64MiB,threads=2");
+    check_device("fake:mem=1MiB,seed=7");
+}
+
+static void failed_allocations_leave_nothing(void **state)
+{
+    (void)state;
+    hth_device *d;
+    hth_link l;
+    assert_int_equal(hth_device_open("cpu:mem=64MiB,threads=2", &d), HTH_OK);
+    int64_t live = hth_alloc_live();
+    hth_err err = HTH_ENOMEM;
+    for (uint64_t nth = 1; err != HTH_OK; nth++) {
+        hth_fault_alloc(nth);
+        err = hth_link_measure(d, NULL, &l);
+        hth_fault_alloc(0);
+        assert_true(err == HTH_OK || err == HTH_ENOMEM);
+        assert_int_equal(hth_alloc_live(), live);
+    }
+    hth_device_close(d);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(links_are_measured_and_remembered),
+        cmocka_unit_test(failed_allocations_leave_nothing),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
