@@ -126,8 +126,11 @@ static bool moves(const hth_graph *g, const hth_node *n, int k)
 
 // writes_layout says that output `k` lies in the node's layout: the first one, but not the gradient
 // of a filter; all parts of a Split; the positions of maxima beside the maxima.
-static bool writes_layout(const hth_node *n, int k)
+static bool writes_layout(const hth_graph *g, const hth_node *n, int k)
 {
+    if (g->values[n->outputs[k]].shape.rank < 3) { // sums of a blocked tensor
+        return false;
+    }
     return (k == 0 && n->op != HTH_OP_CONV_GRAD_FILTER) || n->op == HTH_OP_SPLIT ||
            (k == 1 && n->op == HTH_OP_MAX_POOL_TRAIN);
 }
@@ -150,7 +153,7 @@ static hth_err layout_node(layout_state *st, const hth_fuse_oracle *o, hth_node 
         n->inputs[k] = v;
     }
     for (int k = 0; k < n->n_outputs; k++) {
-        if (n->outputs[k] >= 0 && writes_layout(n, k)) {
+        if (n->outputs[k] >= 0 && writes_layout(g, n, k)) {
             g->values[n->outputs[k]].layout = l;
         }
     }

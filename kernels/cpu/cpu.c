@@ -68,6 +68,7 @@ static const cpu_row cpu_table[] = {
     CPU_PLAIN(RESHAPE, view), CPU_PLAIN(SQUEEZE, view), CPU_PLAIN(UNSQUEEZE, view), CPU_PLAIN(FLATTEN, view),
     CPU_PLAIN(IDENTITY, view),
     CPU_PLAIN(LSTM, rnn), CPU_PLAIN(GRU, rnn),
+    {HTH_OP_REDUCE_SUM, cpu_channel_sum_prepare, NULL, NULL, cpu_channel_sum_layout, NULL},
     CPU_PLAIN(REDUCE_SUM, rows), CPU_PLAIN(REDUCE_MEAN, rows), CPU_PLAIN(REDUCE_L2, rows),
     CPU_PLAIN(REDUCE_SUM_SQUARE, rows),
     {HTH_OP_BATCH_NORM_TRAIN, cpu_batch_norm_train_prepare, NULL, cpu_batch_norm_can_fuse, cpu_any_layout, NULL},
@@ -78,6 +79,9 @@ static const cpu_row cpu_table[] = {
     {HTH_OP_RELU_GRAD, cpu_relu_grad_prepare, NULL, NULL, cpu_any_layout, NULL},
     CPU_PLAIN(SGD_STEP, step), CPU_PLAIN(ADAM_STEP, step), CPU_PLAIN(CLIP_SCALE, clip_scale),
     CPU_PLAIN(SOFTMAX_XENT, xent), CPU_PLAIN(SOFTMAX_XENT_GRAD, xent), CPU_PLAIN(DROPOUT_TRAIN, dropout),
+    CPU_PLAIN(LAYER_NORM_GRAD, layer_norm_grad), CPU_PLAIN(SOFTMAX_GRAD, softmax_grad),
+    CPU_PLAIN(LOG_SOFTMAX_GRAD, softmax_grad), CPU_PLAIN(GATHER_GRAD, gather_grad),
+    {HTH_OP_ELEMENT_GRAD, cpu_element_grad_prepare, NULL, NULL, cpu_any_layout, NULL},
     {HTH_OP_REORDER, cpu_reorder_prepare, NULL, NULL, NULL, NULL},
 };
 // clang-format on

@@ -20,6 +20,10 @@ HTH_CPU_PREPARE(cpu_rnn_prepare); // LSTM, GRU
 bool cpu_epilogue_can_fuse(hth_device *d, const hth_graph *g, const hth_node *n,
                            const hth_post_op *post, int operand);
 
+// cpu_reduce_axes returns the axes that a Reduce* node reduces as bits, 0 when they are computed or
+// none.
+unsigned cpu_reduce_axes(const hth_graph *g, const hth_node *n, int rank);
+
 // cpu_plain_f32 says whether all tensors of a node (`inputs` of its inputs) are plain, f32, not
 // empty.
 bool cpu_plain_f32(const hth_graph *g, const hth_node *n, int inputs);

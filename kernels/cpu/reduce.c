@@ -89,7 +89,7 @@ static void rows_close(hth_kernel *base)
 }
 
 // The axes that are reduced, as a bit each; 0: not known now.
-static unsigned rows_axes(const hth_graph *g, const hth_node *n, int rank)
+unsigned cpu_reduce_axes(const hth_graph *g, const hth_node *n, int rank)
 {
     unsigned all = (1U << rank) - 1, mask = 0;
     if (n->op == HTH_OP_SOFTMAX) {
@@ -121,7 +121,7 @@ hth_err cpu_rows_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
         .n_threads = d->props.n_threads, .op = n->op, .outer = 1, .along = 1, .inner = 1};
     const hth_shape *s = &g->values[n->inputs[0]].shape;
     unsigned axes = algorithm == NULL && n->n_post == 0 && s->rank > 0 && cpu_plain_f32(g, n, 1)
-                        ? rows_axes(g, n, s->rank)
+                        ? cpu_reduce_axes(g, n, s->rank)
                         : 0;
     for (int i = 0; i < s->rank && axes != 0; i++) {
         size_t dim = (size_t)s->dim[i];

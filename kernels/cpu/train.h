@@ -17,6 +17,12 @@ HTH_CPU_PREPARE(cpu_step_prepare); // SgdStep, AdamStep
 HTH_CPU_PREPARE(cpu_clip_scale_prepare);
 HTH_CPU_PREPARE(cpu_xent_prepare); // SoftmaxXent and its gradient
 HTH_CPU_PREPARE(cpu_dropout_prepare);
+HTH_CPU_PREPARE(cpu_layer_norm_grad_prepare);
+HTH_CPU_PREPARE(cpu_softmax_grad_prepare); // and LogSoftmaxGrad, over the last axis
+HTH_CPU_PREPARE(cpu_gather_grad_prepare);  // along axis 0
+HTH_CPU_PREPARE(cpu_element_grad_prepare);
+HTH_CPU_PREPARE(cpu_channel_sum_prepare); // ReduceSum over all axes but 1
+hth_layout cpu_channel_sum_layout(hth_device *d, const hth_graph *g, const hth_node *n, bool *any);
 
 // cpu_batch_norm_can_fuse: one Add of a tensor like the output, then one Relu or Clip.
 bool cpu_batch_norm_can_fuse(hth_device *d, const hth_graph *g, const hth_node *n,

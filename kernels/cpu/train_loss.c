@@ -13,6 +13,7 @@
 #include <inttypes.h>
 
 #define PIECE 256
+#define LANES 16
 
 typedef struct xent_kernel {
     hth_kernel base;
@@ -72,11 +73,31 @@ HTH_VECTOR(xent_columns_grad,
 
 HTH_VECTOR(xent_row, (const float *x, size_t n, float *max, float *sum), (x, n, max, sum))
 {
-    float m = x[0], s = 0;
-    for (size_t i = 1; i < n; i++) {
+    float high[LANES], total[LANES] = {0}, m = x[0], s = 0;
+    size_t whole = n / LANES * LANES;
+    for (size_t l = 0; l < LANES; l++) {
+        high[l] = m;
+    }
+    for (size_t i = 0; i < whole; i += LANES) {
+        for (size_t l = 0; l < LANES; l++) {
+            high[l] = x[i + l] < high[l] ? high[l] : x[i + l];
+        }
+    }
+    for (size_t l = 0; l < LANES; l++) {
+        m = high[l] < m ? m : high[l];
+    }
+    for (size_t i = whole; i < n; i++) {
         m = x[i] < m ? m : x[i];
     }
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < whole; i += LANES) {
+        for (size_t l = 0; l < LANES; l++) {
+            total[l] += hth_expf(x[i + l] - m);
+        }
+    }
+    for (size_t l = 0; l < LANES; l++) {
+        s += total[l];
+    }
+    for (size_t i = whole; i < n; i++) {
         s += hth_expf(x[i] - m);
     }
     *max = m;

@@ -270,6 +270,95 @@ static void dropout(void **state)
     }
 }
 
+static void layer_norm_grad(void **state)
+{
+    (void)state;
+    static const hth_shape shapes[] = {{3, {4, 9, 33}}, {2, {70, 768}}, {3, {2, 3, 5}}};
+    for (size_t i = 0; i < 9; i++) {
+        fixture f;
+        hth_shape x = shapes[i / 3], p = x, r = x;
+        fixture_open(&f, 41 + i);
+        r.rank = x.rank - 1;
+        p = SHAPE(x.dim[x.rank - 1]);
+        int in[5] = {fixture_value(&f, x), fixture_value(&f, x), fixture_value(&f, p),
+                     fixture_value(&f, r), fixture_value(&f, r)};
+        int out[3] = {i % 3 == 1 ? -1 : fixture_value(&f, x),
+                      i % 3 == 2 ? -1 : fixture_value(&f, p), fixture_value(&f, p)};
+        hth_node *n = fixture_node(&f, HTH_OP_LAYER_NORM_GRAD, in, 5, out, 3);
+        hth_node_set_int(n, "axis", -1);
+        check(&f, HTH_LAYOUT_PLAIN, 2e-5);
+    }
+}
+
+static void softmax_grad(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < 8; i++) {
+        fixture f;
+        hth_shape x = i / 2 % 2 ? SHAPE(3, 5, 37) : SHAPE(40, 1000);
+        fixture_open(&f, 91 + i);
+        int in[2] = {fixture_value(&f, x), fixture_value(&f, x)}, out = fixture_value(&f, x);
+        hth_node *n =
+            fixture_node(&f, i % 2 ? HTH_OP_SOFTMAX_GRAD : HTH_OP_LOG_SOFTMAX_GRAD, in, 2, &out, 1);
+        hth_node_set_int(n, "axis", i / 4 ? 1 : x.rank - 1);
+        hth_node_set_int(n, "flatten", (int64_t)(i / 4));
+        check(&f, HTH_LAYOUT_PLAIN, 2e-5);
+    }
+}
+
+static void gather_grad(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < 4; i++) {
+        fixture f;
+        fixture_open(&f, 15 + i);
+        f.limit = 11;
+        int in[2] = {fixture_value(&f, SHAPE(4, 30, 64 + (int64_t)i)),
+                     fixture_value(&f, SHAPE(4, 30))},
+            out = fixture_value(&f, SHAPE(11, 64 + (int64_t)i));
+        f.graph->values[in[1]].dtype = i % 2 ? HTH_DT_I64 : HTH_DT_I32;
+        fixture_node(&f, HTH_OP_GATHER_GRAD, in, 2, &out, 1);
+        check(&f, HTH_LAYOUT_PLAIN, 1e-6);
+    }
+}
+
+static void channel_sums(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < N_IMAGES * 3; i++) {
+        fixture f;
+        hth_shape s = images[i / 3];
+        const int64_t axes[4] = {0, 2, 3, 4};
+        fixture_open(&f, 71 + i);
+        int in[2] = {fixture_value(&f, s),
+                     fixture_const_of(&f, HTH_DT_I64, SHAPE(s.rank - 1), axes)},
+            out = channels(&f, &s);
+        hth_node *n = fixture_node(&f, HTH_OP_REDUCE_SUM, in, 2, &out, 1);
+        hth_node_set_int(n, "keepdims", 0);
+        check(&f, layouts[i % 3], 2e-5);
+    }
+}
+
+static void element_grad(void **state)
+{
+    (void)state;
+    static const char *const of[] = {"Sigmoid",  "Tanh",        "Exp",       "Gelu",
+                                     "Swish",    "HardSwish",   "LeakyRelu", "Elu",
+                                     "Softplus", "HardSigmoid", "Abs",       "Erf"};
+    for (size_t i = 0; i < 3 * sizeof of / sizeof of[0]; i++) {
+        fixture f;
+        hth_shape s = images[i % N_IMAGES];
+        fixture_open(&f, 81 + i);
+        int in[2] = {fixture_value(&f, s), fixture_value(&f, s)}, out = fixture_value(&f, s);
+        hth_node *n = fixture_node(&f, HTH_OP_ELEMENT_GRAD, in, 2, &out, 1);
+        hth_node_set_str(n, "of", of[i / 3]);
+        if (strcmp(of[i / 3], "Gelu") == 0 && i % 2) {
+            hth_node_set_str(n, "approximate", "tanh");
+        }
+        check(&f, layouts[i % 3], 2e-6);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -282,6 +371,11 @@ int main(void)
         cmocka_unit_test(cross_entropy),
         cmocka_unit_test(labels_outside_are_refused),
         cmocka_unit_test(dropout),
+        cmocka_unit_test(layer_norm_grad),
+        cmocka_unit_test(softmax_grad),
+        cmocka_unit_test(gather_grad),
+        cmocka_unit_test(channel_sums),
+        cmocka_unit_test(element_grad),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
