@@ -134,13 +134,15 @@ hth_err cpu_conv_grad_algorithms(hth_device *d, const hth_graph *g, const hth_no
                               count);
 }
 
-// Whether oneDNN takes the gradient with the image in layout `in`, the result's in layout `out`.
+// Whether oneDNN's direct algorithm takes the gradient with the image in layout `in`, the result's
+// in layout `out`. Where only Winograd does (fewer channels than a block), there would be no choice
+// of little workspace.
 static bool grad_takes(const hth_graph *g, const hth_node *n, hth_layout in, hth_layout out)
 {
     hth_conv_form f;
     hth_conv_choice first;
     return hth_conv_describe(g, n, in, out, false, 1, &f) == HTH_OK &&
-           hth_conv_list(&f, &first, 1) == 1;
+           hth_conv_list(&f, &first, 1) == 1 && first.alg == dnnl_convolution_direct;
 }
 
 hth_layout cpu_conv_grad_layout(hth_device *d, const hth_graph *g, const hth_node *n, bool *any)
