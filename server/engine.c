@@ -11,6 +11,7 @@
 #include "convsel/link.h"
 #include "server/infer.h"
 #include "server/query.h"
+#include "server/train.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -29,6 +30,8 @@ struct hth_engine {
     hth_site site;
     hth_models models;
     hth_timing_cache timings;
+    hth_train_job *job;                      // the training job at work, NULL: none
+    hth_request *job_request, *jobs, **last; // its request, and those that wait, in order
     // start-up: the thread opens the device, because the thread team belongs to the thread that
     // first computes
     pthread_mutex_t lock;
@@ -80,21 +83,77 @@ static void site_close(hth_engine *e)
     hth_device_close(e->site.device);
 }
 
-static void engine_serve(hth_engine *e, hth_request *r)
+static void engine_answer(hth_request *r, hth_err err)
 {
-    r->started_ns = hth_now_ns();
-    if (r->canceled) {
-        r->err = hth_fail(HTH_ECANCELED, "canceled while it was queued");
-    } else {
-        r->err = r->query != NULL ? hth_query_answer(&e->models, r) : hth_infer(&e->models, r);
-    }
-    if (r->err != HTH_OK) {
+    r->err = err;
+    if (err != HTH_OK) {
         snprintf(r->detail, sizeof r->detail, "%s", hth_err_detail());
     }
     r->finished_ns = hth_now_ns();
     hth_request_tensor *outputs = r->outputs;
     r->done(r); // r may be gone now
     hth_free(outputs);
+}
+
+static void engine_serve(hth_engine *e, hth_request *r)
+{
+    r->started_ns = hth_now_ns();
+    if (r->canceled) {
+        engine_answer(r, hth_fail(HTH_ECANCELED, "canceled while it was queued"));
+    } else if (r->query != NULL && strcmp(r->query, "train") == 0) {
+        r->next = NULL;
+        *e->last = r;
+        e->last = &r->next;
+    } else {
+        engine_answer(r, r->query != NULL ? hth_query_answer(&e->models, r)
+                                          : hth_infer(&e->models, r));
+    }
+}
+
+// Ends the job at work, whose result is `err`.
+static void engine_job_end(hth_engine *e, hth_err err)
+{
+    hth_train_job_free(e->job);
+    e->job = NULL;
+    engine_answer(e->job_request, err);
+}
+
+// One turn of the oldest training job: made ready, or a step. false: there is none.
+static bool engine_train(hth_engine *e)
+{
+    bool done = false;
+    hth_err err;
+    if (e->job == NULL && e->jobs == NULL) {
+        return false;
+    }
+    if (e->job == NULL) {
+        e->job_request = e->jobs;
+        e->jobs = e->jobs->next;
+        e->last = e->jobs != NULL ? e->last : &e->jobs;
+        err = hth_train_job_open(&e->models, e->job_request, &e->job);
+    } else {
+        err = hth_train_job_turn(e->job, &done);
+    }
+    if (err != HTH_OK || done) {
+        engine_job_end(e, err);
+    }
+    return true;
+}
+
+// Training jobs do not hold up the end.
+static void engine_jobs_cancel(hth_engine *e)
+{
+    for (;;) {
+        if (e->job == NULL && e->jobs == NULL) {
+            return;
+        }
+        hth_err err = hth_fail(HTH_ECANCELED, "the server stops");
+        if (e->job == NULL) {
+            e->job_request = e->jobs;
+            e->jobs = e->jobs->next;
+        }
+        engine_job_end(e, err);
+    }
 }
 
 static void *engine_main(void *arg)
@@ -107,19 +166,22 @@ static void *engine_main(void *arg)
     snprintf(e->open_detail, sizeof e->open_detail, "%s", hth_err_detail());
     pthread_cond_signal(&e->started);
     pthread_mutex_unlock(&e->lock);
-    bool tuning = false;
+    bool tuning = false, training = false;
     while (err == HTH_OK) {
         void *message;
-        hth_err got = hth_mailbox_receive(e->mailbox, tuning ? 0 : ENGINE_IDLE_NS, &message);
+        hth_err got =
+            hth_mailbox_receive(e->mailbox, tuning || training ? 0 : ENGINE_IDLE_NS, &message);
         if (got == HTH_OK) {
             engine_serve(e, message);
             tuning = false;
-        } else if (got == HTH_ETIMEDOUT) {
+        } else if (got == HTH_ETIMEDOUT && !training) {
             tuning = hth_infer_tune_idle(&e->models);
-        } else {
+        } else if (got != HTH_ETIMEDOUT) {
             break;
         }
+        training = engine_train(e);
     }
+    engine_jobs_cancel(e);
     site_close(e);
     return NULL;
 }
@@ -133,6 +195,7 @@ hth_err hth_engine_open(const hth_engine_config *config, hth_store *store, hth_e
     }
     snprintf(e->device, sizeof e->device, "%s", config->device != NULL ? config->device : "cpu");
     e->store = store;
+    e->last = &e->jobs;
     pthread_mutex_init(&e->lock, NULL);
     pthread_cond_init(&e->started, NULL);
     size_t queue =

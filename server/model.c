@@ -83,6 +83,14 @@ static int64_t meta_max_batch(const char *meta)
     return n;
 }
 
+static bool meta_true(const char *meta, const char *key)
+{
+    json_t *j = json_loads(meta, 0, NULL);
+    bool v = json_is_true(json_object_get(j, key));
+    json_decref(j);
+    return v;
+}
+
 // model_batched says that all inputs have one and the same symbolic first dimension.
 static bool model_batched(const hth_graph *g)
 {
@@ -104,6 +112,9 @@ static hth_err model_load(hth_models *ms, hth_manifest *manifest, hth_model **ou
         return hth_fail(HTH_ENOMEM, "no memory to load model '%s'", manifest->name);
     }
     hth_err err = hth_model_graph(ms->store, manifest, &m->source.graph);
+    if (err == HTH_OK && meta_true(manifest->meta, HTH_META_TRAINED)) {
+        err = hth_train_off(m->source.graph);
+    }
     err = err == HTH_OK ? hth_fold_model(m->source.graph, hth_ref_eval, NULL) : err;
     if (err != HTH_OK) {
         hth_graph_free(m->source.graph);

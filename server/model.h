@@ -6,6 +6,10 @@
 
 #include "server/program.h"
 
+// Key of a version's meta: hearth trained it, so what was exported for training is served as for
+// inference.
+#define HTH_META_TRAINED "trained"
+
 typedef struct hth_model {
     struct hth_model *next; // most recently used first
     char name[208];

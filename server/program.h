@@ -35,8 +35,8 @@ typedef struct hth_site {
     hth_pool *pool;
     hth_residency *residency;
     const hth_timing_cache *timings;
-    double tolerance;         // of convolution algorithms: largest error / largest output
-    double link_bytes_per_s;  // host to device, measured
+    double tolerance;        // of convolution algorithms: largest error / largest output
+    double link_bytes_per_s; // host to device, measured
     double link_back_bytes_per_s, link_latency_us;
     double copy_interference; // hth_problem's
     void *arena;

@@ -223,13 +223,6 @@ static hth_err bench_runs(query *q, hth_program *p, const hth_tensor *inputs, co
     return HTH_OK;
 }
 
-static hth_err query_train(query *q, json_t **out)
-{
-    hth_train_spec spec;
-    HTH_TRY(hth_train_spec_read(q->args, false, &spec));
-    return hth_train_job(q->ms, &spec, q->r, out);
-}
-
 static hth_err query_bench(query *q, json_t **out)
 {
     if (json_is_true(json_object_get(q->args, "train"))) {
@@ -433,7 +426,7 @@ hth_err hth_query_answer(hth_models *ms, hth_request *r)
         hth_err (*answer)(query *q, json_t **out);
     } table[] = {{"model", query_model}, {"devices", query_devices}, {"stats", query_stats},
                  {"bench", query_bench}, {"plan", query_plan},       {"convsel", query_convsel},
-                 {"train", query_train}, {"curve", query_curve}};
+                 {"curve", query_curve}};
     query q = {.ms = ms, .r = r};
     json_error_t je;
     q.args = json_loads(r->arguments != NULL && r->arguments[0] ? r->arguments : "{}", 0, &je);

@@ -67,7 +67,62 @@ static hth_err spec_optimizer(const json_t *args, hth_train_spec *s)
     HTH_TRY(spec_number(args, "weight-decay", decay, 0, 1e6, &s->weight_decay));
     HTH_TRY(spec_number(args, "clip", 0, 0, 1e9, &clip));
     s->options.clip_norm = (float)clip;
+    s->options.nesterov = json_is_true(json_object_get(args, "nesterov"));
     return HTH_OK;
+}
+
+static hth_err spec_freeze(const json_t *args, hth_train_spec *s)
+{
+    const json_t *v, *list = json_object_get(args, "freeze");
+    size_t i;
+    if (json_array_size(list) > HTH_TRAIN_MAX_FREEZE) {
+        return hth_fail(HTH_EINVAL, "more than %d patterns of frozen parameters",
+                        HTH_TRAIN_MAX_FREEZE);
+    }
+    json_array_foreach(list, i, v)
+    {
+        s->freeze[s->options.n_freeze++] = json_string_value(v) ? json_string_value(v) : "";
+    }
+    s->options.freeze = s->freeze;
+    return HTH_OK;
+}
+
+// "constant", "step:EPOCHS:GAMMA", "cosine", "linear".
+static hth_err spec_schedule(const json_t *args, hth_train_spec *s)
+{
+    const char *text = spec_text(args, "schedule");
+    double warmup;
+    long long every = 0;
+    HTH_TRY(spec_number(args, "warmup", 0, 0, 1e9, &warmup));
+    s->warmup = (int64_t)warmup;
+    if (text == NULL || strcmp(text, "constant") == 0) {
+        s->schedule = HTH_RATE_CONSTANT;
+    } else if (strcmp(text, "cosine") == 0) {
+        s->schedule = HTH_RATE_COSINE;
+    } else if (strcmp(text, "linear") == 0) {
+        s->schedule = HTH_RATE_LINEAR;
+    } else if (sscanf(text, "step:%lld:%lf", &every, &s->gamma) == 2 && every > 0 && s->gamma > 0) {
+        s->schedule = HTH_RATE_STEP;
+        s->every = every;
+    } else {
+        return hth_fail(HTH_EINVAL,
+                        "schedule '%.40s' is none of constant, step:EPOCHS:GAMMA, cosine, linear",
+                        text);
+    }
+    return HTH_OK;
+}
+
+double hth_train_rate(const hth_train_spec *s, int64_t step, int64_t steps, int64_t per_epoch)
+{
+    double lr = s->lr, share = steps > 0 ? (double)step / (double)steps : 0;
+    if (s->schedule == HTH_RATE_STEP) {
+        lr *= pow(s->gamma, (double)(step / per_epoch / s->every));
+    } else if (s->schedule == HTH_RATE_COSINE) {
+        lr *= (1 + cos(acos(-1) * share)) / 2;
+    } else if (s->schedule == HTH_RATE_LINEAR) {
+        lr *= 1 - share;
+    }
+    return step < s->warmup ? lr * (double)(step + 1) / (double)s->warmup : lr;
 }
 
 hth_err hth_train_spec_read(const json_t *args, bool bench, hth_train_spec *s)
@@ -90,6 +145,8 @@ hth_err hth_train_spec_read(const json_t *args, bool bench, hth_train_spec *s)
     HTH_TRY(spec_choice(args, "loss", bench ? "softmax-xent" : NULL, losses, 2, &loss));
     s->options.loss = (hth_train_loss)loss;
     HTH_TRY(spec_optimizer(args, s));
+    HTH_TRY(spec_schedule(args, s));
+    HTH_TRY(spec_freeze(args, s));
     if (bench && spec_text(args, "optimizer") == NULL) {
         s->options.optimizer = HTH_OPTIMIZER_MOMENTUM;
     }
@@ -125,25 +182,28 @@ static void data_close(train_data *d)
     hth_dataset_close(&d->set);
 }
 
-// The tensor that is not an input: "y", or the only one that is left.
+static bool data_is_input(const train_data *d, const hth_dataset_tensor *t)
+{
+    for (int i = 0; i < d->n_inputs; i++) {
+        if (d->source[i] == t) {
+            return true;
+        }
+    }
+    return false;
+}
+
+// The target is "y" if that is no input, else the only tensor that is left.
 static hth_err data_target(train_data *d)
 {
     int left = 0;
-    d->target_source = hth_dataset_find(&d->set, "y");
-    for (int k = 0; k < d->set.n_tensors && d->target_source == NULL; k++) {
-        bool used = false;
-        for (int i = 0; i < d->n_inputs; i++) {
-            used = used || d->source[i] == &d->set.tensors[k];
+    const hth_dataset_tensor *last = NULL, *y = hth_dataset_find(&d->set, "y");
+    for (int k = 0; k < d->set.n_tensors; k++) {
+        if (!data_is_input(d, &d->set.tensors[k])) {
+            left++;
+            last = &d->set.tensors[k];
         }
-        left += !used;
     }
-    for (int k = 0; k < d->set.n_tensors && d->target_source == NULL && left == 1; k++) {
-        bool used = false;
-        for (int i = 0; i < d->n_inputs; i++) {
-            used = used || d->source[i] == &d->set.tensors[k];
-        }
-        d->target_source = used ? NULL : &d->set.tensors[k];
-    }
+    d->target_source = y != NULL && !data_is_input(d, y) ? y : left == 1 ? last : NULL;
     return d->target_source != NULL
                ? HTH_OK
                : hth_fail(HTH_EINVAL, "the dataset has no tensor 'y' to train towards");
@@ -192,45 +252,52 @@ static hth_err data_open(const hth_train_spec *spec, const hth_model *m, train_d
     return d->rows != NULL ? HTH_OK : no_memory();
 }
 
+// Element i of labels that need not be aligned.
 static int64_t data_label(const hth_tensor *t, size_t i)
 {
-    return t->dtype == HTH_DT_I32 ? ((const int32_t *)t->data)[i] : ((const int64_t *)t->data)[i];
+    int64_t wide;
+    int32_t narrow;
+    if (t->dtype == HTH_DT_I32) {
+        memcpy(&narrow, (const char *)t->data + i * sizeof narrow, sizeof narrow);
+        return narrow;
+    }
+    memcpy(&wide, (const char *)t->data + i * sizeof wide, sizeof wide);
+    return wide;
 }
 
 // Labels out of range are told before anything runs.
 static hth_err data_check_labels(const train_data *d, int64_t classes)
 {
-    hth_tensor t = d->target_source->t;
-    size_t n = t.bytes / (t.dtype == HTH_DT_I32 ? 4 : 8);
-    void *copy = hth_memdup(t.data, t.bytes); // aligned
-    if (copy == NULL) {
-        return no_memory();
-    }
-    t.data = copy;
-    hth_err err = HTH_OK;
-    for (size_t i = 0; i < n && err == HTH_OK; i++) {
-        int64_t l = data_label(&t, i);
+    const hth_tensor *t = &d->target_source->t;
+    size_t n = t->bytes / hth_dtype_bytes(t->dtype), per = n / (size_t)d->set.n_samples;
+    for (size_t i = 0; i < n; i++) {
+        int64_t l = data_label(t, i);
         if (l != -100 && (l < 0 || l >= classes)) {
-            err = hth_fail(HTH_EINVAL,
-                           "label %lld of sample %zu is out of range: the model has %lld classes",
-                           (long long)l, i / (n / (size_t)d->set.n_samples), (long long)classes);
+            return hth_fail(HTH_EINVAL,
+                            "label %lld of sample %zu is out of range: the model has %lld classes",
+                            (long long)l, i / per, (long long)classes);
         }
     }
-    hth_free(copy);
-    return err;
+    return HTH_OK;
+}
+
+static void data_shape(train_data *d, int64_t n)
+{
+    for (int i = 0; i < d->n_inputs; i++) {
+        d->input[i].shape.dim[0] = n;
+    }
+    d->target.shape.dim[0] = n;
 }
 
 // Fills the batch that begins at `first` in the order of the epoch; the last one may be shorter.
-static int64_t data_batch(train_data *d, int64_t first, int64_t batch)
+static void data_batch(train_data *d, int64_t first, int64_t batch)
 {
     int64_t n = d->set.n_samples - first < batch ? d->set.n_samples - first : batch;
     for (int i = 0; i < d->n_inputs; i++) {
         hth_dataset_gather(&d->set, d->source[i], d->rows + first, n, d->input[i].data);
-        d->input[i].shape.dim[0] = n;
     }
     hth_dataset_gather(&d->set, d->target_source, d->rows + first, n, d->target.data);
-    d->target.shape.dim[0] = n;
-    return n;
+    data_shape(d, n);
 }
 
 // Jobs.
@@ -246,43 +313,6 @@ static void job_tell(hth_request *r, int64_t step, int64_t steps, int64_t epoch,
     }
 }
 
-typedef struct job_result {
-    int64_t steps;
-    double ms;
-    json_t *history; // [[loss, ms], ..]
-} job_result;
-
-static hth_err job_epochs(hth_trainer *t, const hth_train_spec *spec, train_data *d, hth_request *r,
-                          job_result *out)
-{
-    int64_t per_epoch = (d->set.n_samples + spec->batch - 1) / spec->batch;
-    int64_t step = 0, all = per_epoch * spec->epochs;
-    for (int64_t epoch = 0; epoch < spec->epochs; epoch++) {
-        hth_dataset_order(&d->set, spec->shuffle, spec->seed, epoch, d->rows);
-        for (int64_t at = 0; at < d->set.n_samples; at += spec->batch) {
-            float loss = NAN;
-            data_batch(d, at, spec->batch);
-            HTH_TRY(hth_trainer_prepare(t, d->input, &d->target));
-            uint64_t start_ns = hth_now_ns();
-            HTH_TRY(hth_trainer_step(t, d->input, &d->target, &loss));
-            double ms = (double)(hth_now_ns() - start_ns) / 1e6;
-            step++;
-            job_tell(r, step, all, epoch + 1, loss, ms);
-            if (!isfinite(loss)) {
-                return hth_fail(HTH_EINVAL,
-                                "the loss of step %lld is %g: training stops, nothing is saved",
-                                (long long)step, (double)loss);
-            }
-            out->ms += ms;
-            if (json_array_append_new(out->history, json_pack("[f, f]", (double)loss, ms)) != 0) {
-                return no_memory();
-            }
-        }
-    }
-    out->steps = step;
-    return HTH_OK;
-}
-
 json_t *hth_train_memory(const hth_program *p)
 {
     return json_pack("{s:I, s:I, s:I, s:I, s:s, s:f, s:f}", "peak_bytes",
@@ -293,34 +323,130 @@ json_t *hth_train_memory(const hth_program *p)
                      p->plan->predicted_us / 1e3);
 }
 
-hth_err hth_train_job(hth_models *ms, const hth_train_spec *spec, hth_request *r, json_t **out)
+struct hth_train_job {
+    hth_models *ms;
+    hth_request *r;
+    json_t *args; // what spec points into
+    hth_train_spec spec;
+    train_data data;
+    hth_trainer *trainer;
+    int64_t epoch, at, step, steps; // epoch and first sample of the next batch; steps in all
+    double ms_sum;
+    json_t *history; // [[loss, ms], ..]
+};
+
+void hth_train_job_free(hth_train_job *j)
 {
-    hth_trainer *t = NULL;
-    hth_train_spec s = *spec;
-    train_data d = {.n_inputs = 0};
-    hth_model *m;
-    job_result result = {.history = json_array()};
-    int version = 0;
-    hth_err err;
-    HTH_GOTO(hth_model_find(ms, s.model, &m), out);
-    HTH_GOTO(data_open(&s, m, &d), out);
-    s.options.label_dtype = d.target.dtype;
-    HTH_GOTO(hth_trainer_open(ms, &s, r, &t), out);
-    HTH_GOTO(hth_trainer_prepare(t, d.input, &d.target), out);
-    if (s.options.loss == HTH_LOSS_SOFTMAX_XENT) {
-        HTH_GOTO(data_check_labels(&d, hth_trainer_classes(t)), out);
+    if (j == NULL) {
+        return;
     }
-    HTH_GOTO(job_epochs(t, &s, &d, r, &result), out);
-    HTH_GOTO(hth_trainer_publish(t, &version), out);
-    *out = hth_train_memory(hth_trainer_program(t));
-    json_object_update_new(*out, json_pack("{s:s, s:i, s:I, s:f, s:O}", "saved_as",
-                                           s.save_as != NULL ? s.save_as : s.model, "version",
-                                           version, "steps", (json_int_t)result.steps, "mean_ms",
-                                           result.steps > 0 ? result.ms / (double)result.steps : 0,
-                                           "history", result.history));
-out:
-    json_decref(result.history);
-    hth_trainer_close(t);
-    data_close(&d);
-    return err;
+    hth_trainer_close(j->trainer);
+    data_close(&j->data);
+    json_decref(j->history);
+    json_decref(j->args);
+    hth_free(j);
+}
+
+// Everything that can be known before a step runs: data, labels, gradients, the plans of both batch
+// shapes.
+static hth_err job_open(hth_train_job *j)
+{
+    hth_model *m;
+    train_data *d = &j->data;
+    hth_train_spec *s = &j->spec;
+    HTH_TRY(hth_train_spec_read(j->args, false, s));
+    HTH_TRY(hth_model_find(j->ms, s->model, &m));
+    HTH_TRY(data_open(s, m, d));
+    s->options.label_dtype = d->target.dtype;
+    HTH_TRY(hth_trainer_open(j->ms, s, j->r, &j->trainer));
+    HTH_TRY(hth_trainer_prepare(j->trainer, d->input, &d->target));
+    if (s->options.loss == HTH_LOSS_SOFTMAX_XENT) {
+        HTH_TRY(data_check_labels(d, hth_trainer_classes(j->trainer)));
+    }
+    int64_t rest = d->set.n_samples % s->batch;
+    if (d->set.n_samples > s->batch && rest > 0) {
+        data_shape(d, rest);
+        HTH_TRY(hth_trainer_prepare(j->trainer, d->input, &d->target));
+        data_shape(d, s->batch);
+        HTH_TRY(hth_trainer_prepare(j->trainer, d->input, &d->target));
+    }
+    j->steps = (d->set.n_samples + s->batch - 1) / s->batch * s->epochs;
+    return HTH_OK;
+}
+
+hth_err hth_train_job_open(hth_models *ms, hth_request *r, hth_train_job **out)
+{
+    json_error_t je;
+    *out = NULL;
+    hth_train_job *j = hth_calloc(1, sizeof *j);
+    if (j == NULL) {
+        return no_memory();
+    }
+    *j = (hth_train_job){.ms = ms, .r = r, .history = json_array()};
+    j->args = json_loads(r->arguments != NULL ? r->arguments : "", 0, &je);
+    hth_err err =
+        json_is_object(j->args)
+            ? job_open(j)
+            : hth_fail(HTH_EINVAL, "the arguments of 'train' are no JSON object: %s", je.text);
+    if (err != HTH_OK) {
+        hth_train_job_free(j);
+        return err;
+    }
+    *out = j;
+    return HTH_OK;
+}
+
+static hth_err job_answer(hth_train_job *j)
+{
+    int version;
+    HTH_TRY(hth_trainer_publish(j->trainer, &version));
+    json_t *doc = hth_train_memory(hth_trainer_program(j->trainer));
+    json_object_update_new(doc,
+                           json_pack("{s:s, s:i, s:I, s:f, s:O}", "saved_as",
+                                     j->spec.save_as != NULL ? j->spec.save_as : j->spec.model,
+                                     "version", version, "steps", (json_int_t)j->step, "mean_ms",
+                                     j->ms_sum / (double)j->step, "history", j->history));
+    char *text = json_dumps(doc, JSON_COMPACT);
+    json_decref(doc);
+    j->r->json = text != NULL ? hth_strdup(text) : NULL;
+    free(text);
+    return j->r->json != NULL ? HTH_OK : no_memory();
+}
+
+hth_err hth_train_job_turn(hth_train_job *j, bool *done)
+{
+    train_data *d = &j->data;
+    float loss = NAN;
+    *done = false;
+    if (j->r->canceled) {
+        return hth_fail(HTH_ECANCELED, "canceled behind step %lld: nothing is saved",
+                        (long long)j->step);
+    }
+    if (j->at == 0) {
+        hth_dataset_order(&d->set, j->spec.shuffle, j->spec.seed, j->epoch, d->rows);
+    }
+    hth_trainer_rate(j->trainer,
+                     hth_train_rate(&j->spec, j->step, j->steps, j->steps / j->spec.epochs));
+    data_batch(d, j->at, j->spec.batch);
+    HTH_TRY(hth_trainer_prepare(j->trainer, d->input, &d->target));
+    uint64_t start_ns = hth_now_ns();
+    HTH_TRY(hth_trainer_step(j->trainer, d->input, &d->target, &loss));
+    double ms = (double)(hth_now_ns() - start_ns) / 1e6;
+    j->step++;
+    j->ms_sum += ms;
+    job_tell(j->r, j->step, j->steps, j->epoch + 1, loss, ms);
+    if (!isfinite(loss)) {
+        return hth_fail(HTH_EINVAL, "the loss of step %lld is %g: training stops, nothing is saved",
+                        (long long)j->step, (double)loss);
+    }
+    if (json_array_append_new(j->history, json_pack("[f, f]", (double)loss, ms)) != 0) {
+        return no_memory();
+    }
+    j->at += j->spec.batch;
+    if (j->at >= d->set.n_samples) {
+        j->at = 0;
+        j->epoch++;
+    }
+    *done = j->epoch == j->spec.epochs;
+    return *done ? job_answer(j) : HTH_OK;
 }

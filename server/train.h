@@ -10,11 +10,25 @@
 
 #include <jansson.h>
 
+#define HTH_TRAIN_MAX_FREEZE 16
+
+// How the learning rate goes on from spec->lr.
+typedef enum hth_schedule_kind {
+    HTH_RATE_CONSTANT,
+    HTH_RATE_STEP,   // times `gamma` every `every` epochs (torch.optim.lr_scheduler.StepLR)
+    HTH_RATE_COSINE, // half a cosine down to 0 over all steps (CosineAnnealingLR, called each step)
+    HTH_RATE_LINEAR, // in a line down to 0 over all steps
+} hth_schedule_kind;
+
 // What a job is asked to do. Formulas and defaults are PyTorch's (torch.optim).
 typedef struct hth_train_spec {
     const char *model, *data; // data NULL: one synthetic batch
     const char *save_as;      // the model that gets the result as a new version; NULL: `model`
     hth_train_options options;
+    const char *freeze[HTH_TRAIN_MAX_FREEZE]; // what options.freeze points to
+    hth_schedule_kind schedule;
+    double gamma;
+    int64_t every, warmup; // epochs; steps in which the rate grows in a line from lr / warmup
     double lr, momentum, beta1, beta2, eps, weight_decay;
     int64_t batch, epochs;
     uint64_t seed;
@@ -42,6 +56,8 @@ hth_err hth_trainer_prepare(hth_trainer *t, const hth_tensor *inputs, const hth_
 // hth_trainer_step runs one step on the current shape; data of inputs and target are read.
 hth_err hth_trainer_step(hth_trainer *t, const hth_tensor *inputs, const hth_tensor *target,
                          float *loss);
+// hth_trainer_rate sets the learning rate of the steps to come (spec->lr until then).
+void hth_trainer_rate(hth_trainer *t, double lr);
 // The current program, and for softmax-xent the number of classes (else 0).
 const hth_program *hth_trainer_program(const hth_trainer *t);
 int64_t hth_trainer_classes(const hth_trainer *t);
@@ -50,10 +66,19 @@ hth_err hth_trainer_target(hth_trainer *t, const hth_tensor *inputs, hth_tensor 
 // hth_trainer_publish stores the parameters as a new version of spec->save_as.
 hth_err hth_trainer_publish(hth_trainer *t, int *version);
 
-// hth_train_job runs a whole job: answers with a summary, tells progress as one JSON object per
-// step
-// ({"step", "loss", "ms", "epoch"}).
-hth_err hth_train_job(hth_models *ms, const hth_train_spec *spec, hth_request *r, json_t **out);
+// hth_train_rate is the learning rate of step `step` (from 0) of `steps`, `per_epoch` in an epoch.
+double hth_train_rate(const hth_train_spec *s, int64_t step, int64_t steps, int64_t per_epoch);
+
+// A job runs in turns of one step, so that requests are served in between.
+typedef struct hth_train_job hth_train_job;
+// hth_train_job_open reads the specification in r->arguments and makes everything ready: what can
+// be wrong is told here, before any step runs. `r` must outlive the job.
+hth_err hth_train_job_open(hth_models *ms, hth_request *r, hth_train_job **out);
+// hth_train_job_turn runs one step and tells it as progress ({"step", "epoch", "loss", "ms"}).
+// After the last one the result is published, r->json is the summary, and *done.
+hth_err hth_train_job_turn(hth_train_job *j, bool *done);
+void hth_train_job_free(hth_train_job *j); // NULL is allowed
+
 // hth_train_bench measures steps on synthetic data for `seconds`.
 hth_err hth_train_bench(hth_models *ms, const hth_train_spec *spec, double seconds, hth_request *r,
                         json_t **out);

@@ -10,6 +10,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define TRAINER_SHAPES 2 // the batch, and the last one of an epoch
@@ -29,12 +30,14 @@ struct hth_trainer {
     trainer_step steps[TRAINER_SHAPES];
     int n_steps, current; // current -1: none
     int n_slots;
-    void **far;           // per slot
-    size_t *slot_bytes;   // per slot
-    void *slab;           // on the device
-    hth_tensor *in, *out; // of the current program
-    uint64_t counter;     // steps done
+    void **far;            // per slot
+    size_t *slot_bytes;    // per slot
+    void *slab;            // on the device
+    hth_tensor *in, *out;  // of the current program
+    uint64_t counter;      // steps done
+    uint64_t budget_bytes; // 0: not known yet
     uint64_t step_input;
+    double lr;
     float hyper[HTH_N_HYPER];
 };
 
@@ -184,7 +187,9 @@ static hth_err step_make(hth_trainer *t, trainer_step *s, const hth_tensor *inpu
     }
     hth_step_spec spec = {
         .train = &s->graph, .budget = t->spec->budget, .options = t->spec->plan, .far = t->far};
-    return hth_program_compile_step(t->ms->site, &spec, true, t->progress, &s->program);
+    HTH_TRY(hth_program_compile_step(t->ms->site, &spec, true, t->progress, &s->program));
+    t->budget_bytes = s->program->budget;
+    return HTH_OK;
 }
 
 hth_err hth_trainer_prepare(hth_trainer *t, const hth_tensor *inputs, const hth_tensor *target)
@@ -221,7 +226,7 @@ static void trainer_hyper(hth_trainer *t)
     bool adam =
         s->options.optimizer == HTH_OPTIMIZER_ADAM || s->options.optimizer == HTH_OPTIMIZER_ADAMW;
     double n = (double)(t->counter + 1);
-    t->hyper[HTH_HYPER_LR] = (float)s->lr;
+    t->hyper[HTH_HYPER_LR] = (float)t->lr;
     t->hyper[HTH_HYPER_BETA1] = (float)(adam ? s->beta1 : s->momentum);
     t->hyper[HTH_HYPER_BETA2] = (float)s->beta2;
     t->hyper[HTH_HYPER_EPS] = (float)s->eps;
@@ -246,6 +251,11 @@ hth_err hth_trainer_step(hth_trainer *t, const hth_tensor *inputs, const hth_ten
                             t->progress != NULL ? &t->progress->canceled : NULL));
     t->counter++;
     return HTH_OK;
+}
+
+void hth_trainer_rate(hth_trainer *t, double lr)
+{
+    t->lr = lr;
 }
 
 const hth_program *hth_trainer_program(const hth_trainer *t)
@@ -288,7 +298,7 @@ hth_err hth_trainer_open(hth_models *ms, const hth_train_spec *spec, hth_request
     if (t == NULL) {
         return no_memory();
     }
-    *t = (hth_trainer){.ms = ms, .spec = spec, .progress = progress, .current = -1};
+    *t = (hth_trainer){.ms = ms, .spec = spec, .progress = progress, .current = -1, .lr = spec->lr};
     hth_err err = hth_store_get(ms->store, name, version, &t->manifest);
     if (err == HTH_OK) {
         err = hth_model_graph(ms->store, &t->manifest, &t->model);
@@ -326,6 +336,17 @@ void hth_trainer_close(hth_trainer *t)
     hth_free(t);
 }
 
+// The version's meta, and that it was trained here. To be freed by free().
+static char *trainer_meta(const char *meta)
+{
+    json_t *j = json_loads(meta, 0, NULL);
+    j = json_is_object(j) ? j : json_object();
+    json_object_set_new(j, HTH_META_TRAINED, json_true());
+    char *text = json_dumps(j, JSON_COMPACT);
+    json_decref(j);
+    return text;
+}
+
 hth_err hth_trainer_publish(hth_trainer *t, int *version)
 {
     const hth_manifest *m = &t->manifest;
@@ -354,10 +375,13 @@ hth_err hth_trainer_publish(hth_trainer *t, int *version)
               ? hth_catalog_parse(t->spec->save_as != NULL ? t->spec->save_as : t->spec->model,
                                   name, &ignored)
               : err;
+    char *meta = trainer_meta(m->meta);
     if (err == HTH_OK) {
-        err = hth_store_put(t->ms->store, name, m->skeleton, m->skeleton_bytes, m->meta, put,
-                            m->n_tensors, NULL, NULL, &result);
+        err = meta == NULL ? no_memory()
+                           : hth_store_put(t->ms->store, name, m->skeleton, m->skeleton_bytes, meta,
+                                           put, m->n_tensors, NULL, NULL, &result);
     }
+    free(meta);
     *version = err == HTH_OK ? result.version : 0;
     for (int i = 0; view != NULL && i < m->n_tensors; i++) {
         hth_const_rele(view[i]);

@@ -1,7 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # The main job on real input: two models into a fresh store (the second shares all but its head with the first), a server on
-# a local socket, 360 handwritten digits classified, the ledger of bytes. usage: tests/demo.sh BUILD_DIR, from the root.
+# a local socket, 360 handwritten digits classified, the ledger of bytes; then the same network trained from scratch under half of
+# its peak, published, served. usage: tests/demo.sh BUILD_DIR, from the root.
 set -eu
 build=$1
 data=tests/data/digits
@@ -33,6 +34,12 @@ run hearth ls
 run hearth infer digits --input image=$data/images.npy --labels $data/labels.npy
 run hearth infer parity --input image=$data/images.npy --labels $data/labels-parity.npy
 run hearth stats
+# Training from scratch in half of the memory that it would take.
+run hearth import new $data/untrained.onnx
+run hearth train new --data $data/train.safetensors --loss softmax-xent --optimizer adam --lr 0.002 --weight-decay 0.0001 \
+    --batch 64 --epochs 12 --seed 1 --budget 50% --save-as trained
+run hearth infer trained --input image=$data/images.npy --labels $data/labels.npy | tee "$dir/accuracy"
+awk '/^accuracy/ { good = $2 >= 97 } END { if (!good) { print "the trained model is below 97 %" > "/dev/stderr"; exit 1 } }' "$dir/accuracy"
 say kill -TERM "$pid"
 kill -TERM "$pid"
 wait "$pid"

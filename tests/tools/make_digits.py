@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Makes tests/data/digits: a small CNN for handwritten digits trained by PyTorch, and a variant with another head.
+"""Makes tests/data/digits: a small CNN for handwritten digits trained by PyTorch, a variant with another head, the same
+network untrained, and the data to train it.
 
 Data: "Optical Recognition of Handwritten Digits" (E. Alpaydin, C. Kaynak; UCI Machine Learning Repository, 1998,
-doi 10.24432/C50P49, CC BY 4.0), the 1,797 images of 8x8 that scikit-learn ships. Needs torch, onnx, scikit-learn.
+doi 10.24432/C50P49, CC BY 4.0), the 1,797 images of 8x8 that scikit-learn ships. Needs torch, onnx, scikit-learn, safetensors.
 usage: tests/tools/make_digits.py [OUTPUT_DIR]
 """
 import os
@@ -11,6 +12,7 @@ import sys
 
 import numpy as np
 import torch
+from safetensors.numpy import save_file
 from sklearn.datasets import load_digits
 from torch import nn
 
@@ -61,3 +63,12 @@ export(parity, 'digits-parity.onnx', 'logits')
 np.save(os.path.join(out, 'images.npy'), x[n_train:].numpy())
 np.save(os.path.join(out, 'labels.npy'), y[n_train:].numpy())
 np.save(os.path.join(out, 'labels-parity.npy'), y[n_train:].numpy() % 2)
+
+torch.manual_seed(8)
+new = nn.Sequential(nn.Conv2d(1, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(), nn.Conv2d(32, 32, 3, padding=1), nn.BatchNorm2d(32),
+                    nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(32, 64, 3, padding=1), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(2),
+                    nn.Flatten(), nn.Linear(256, 10)).train()
+torch.onnx.export(new, (x[:2],), os.path.join(out, 'untrained.onnx'), input_names=['image'], output_names=['logits'],
+                  dynamic_axes={'image': {0: 'N'}, 'logits': {0: 'N'}}, opset_version=17, dynamo=False, do_constant_folding=False,
+                  training=torch.onnx.TrainingMode.TRAINING)
+save_file({'image': x[:n_train].numpy(), 'y': y[:n_train].numpy()}, os.path.join(out, 'train.safetensors'))

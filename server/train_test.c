@@ -1,0 +1,347 @@
+// SPDX-License-Identifier: Apache-2.0
+// Training jobs through the engine: PyTorch's losses with all memory and with little, the same bits
+// whatever leaves or is computed again, results that are served, and what bad input gets.
+#include "server/train.h"
+#include "tests/engine_call.h"
+
+#include <jansson.h>
+#include <math.h>
+
+#define STEPS 6
+#define BATCH 4
+
+// A dataset file, tensors one behind the other.
+typedef struct writer {
+    json_t *head;
+    char *data;
+    size_t bytes;
+} writer;
+
+static void writer_add(writer *w, const char *name, const char *dtype, const int64_t *dim, int rank,
+                       const void *data, size_t bytes)
+{
+    json_t *shape = json_array();
+    for (int i = 0; i < rank; i++) {
+        json_array_append_new(shape, json_integer(dim[i]));
+    }
+    w->head = w->head != NULL ? w->head : json_object();
+    json_object_set_new(w->head, name,
+                        json_pack("{s:s, s:o, s:[I, I]}", "dtype", dtype, "shape", shape,
+                                  "data_offsets", (json_int_t)w->bytes,
+                                  (json_int_t)(w->bytes + bytes)));
+    w->data = realloc(w->data, w->bytes + bytes);
+    memcpy(w->data + w->bytes, data, bytes);
+    w->bytes += bytes;
+}
+
+static void writer_close(writer *w, const char *path)
+{
+    char *head = json_dumps(w->head, JSON_COMPACT);
+    uint64_t n = strlen(head);
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    fwrite(&n, 8, 1, f);
+    fwrite(head, 1, n, f);
+    fwrite(w->data, 1, w->bytes, f);
+    fclose(f);
+    free(head);
+    free(w->data);
+    json_decref(w->head);
+    *w = (writer){NULL, NULL, 0};
+}
+
+// STEPS batches of the formulas of tests/tools/make_train_models.py; classes 0: floats.
+static void add_batches(writer *w, const char *name, const int64_t *dim, int rank, int64_t classes,
+                        int64_t seed)
+{
+    int64_t shape[8] = {STEPS * BATCH}, per = BATCH;
+    for (int i = 1; i < rank; i++) {
+        shape[i] = dim[i - 1];
+        per *= dim[i - 1];
+    }
+    size_t size = classes > 0 ? 8 : 4;
+    char *data = malloc((size_t)(per * STEPS) * size);
+    for (int64_t k = 0; k < STEPS; k++) {
+        for (int64_t i = 0; i < per; i++) {
+            if (classes > 0) {
+                ((int64_t *)data)[k * per + i] = (i * 7 + (k + seed) * 5 + i / 3) % classes;
+            } else {
+                ((float *)data)[k * per + i] =
+                    (float)((i * 37 + (k + seed) * 101 + i / 7 * 13) % 67 - 33) / 32;
+            }
+        }
+    }
+    writer_add(w, name, classes > 0 ? "I64" : "F32", shape, rank, data,
+               (size_t)(per * STEPS) * size);
+    free(data);
+}
+
+typedef struct training {
+    const char *model;
+    int64_t x[3];
+    int x_rank; // batch included
+    int64_t x_classes;
+    int64_t y[2];
+    int y_rank;
+    int64_t y_classes, y_seed;
+} training;
+
+static const training image_net = {"net_momentum", {3, 12, 12}, 4, 0, {0}, 1, 4, 0};
+static const training unet = {"unet_adam", {3, 12, 12}, 4, 0, {12, 12}, 3, 3, 0};
+static const training encoder = {"encoder_adamw", {7}, 2, 30, {0}, 1, 5, 0};
+static const training mobile = {"mobile_adam", {3, 12, 12}, 4, 0, {0}, 1, 4, 0};
+static const training mlp = {"mlp_sgd", {12}, 2, 0, {2}, 2, 0, 9};
+static const training mlp_inference = {"mlp_inference", {12}, 2, 0, {2}, 2, 0, 9};
+static const training clipped = {"net_clip", {3, 12, 12}, 4, 0, {0}, 1, 4, 0};
+
+static void prepare(fixture *f, const training *t, char *data)
+{
+    char path[200];
+    writer w = {NULL, NULL, 0};
+    snprintf(path, sizeof path, "tests/data/train/%s.onnx", t->model);
+    put(f->store, t->model, path);
+    add_batches(&w, "x", t->x, t->x_rank, t->x_classes, 0);
+    add_batches(&w, "y", t->y, t->y_rank, t->y_classes, t->y_seed);
+    sprintf(data, "%s/%s.safetensors", f->dir, t->model);
+    writer_close(&w, data);
+}
+
+// Trains as tests/data/train/NAME.txt says; `more`: JSON members to add. want[]: PyTorch's losses.
+static json_t *arguments_of(const training *t, const char *data, const char *more, double *want)
+{
+    char path[200], loss[16], optimizer[16];
+    double lr, beta1, decay, clip, nesterov;
+    int steps;
+    snprintf(path, sizeof path, "tests/data/train/%s.txt", t->model);
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    assert_int_equal(fscanf(file, "%15s %15s %lf %lf %lf %lf %lf %d", loss, optimizer, &lr, &beta1,
+                            &decay, &clip, &nesterov, &steps),
+                     8);
+    assert_int_equal(steps, STEPS);
+    for (int i = 0; i < STEPS; i++) {
+        assert_int_equal(fscanf(file, " loss %lf", &want[i]), 1);
+    }
+    fclose(file);
+    json_t *q =
+        json_pack("{s:s, s:s, s:s, s:s, s:f, s:f, s:f, s:b, s:b, s:i, s:i, s:s}", "model", t->model,
+                  "data", data, "loss", strcmp(loss, "mse") == 0 ? "mse" : "softmax-xent",
+                  "optimizer", optimizer, "lr", lr, "weight-decay", decay, "clip", clip, "nesterov",
+                  nesterov != 0, "no-shuffle", 1, "batch", BATCH, "epochs", 1, "save-as", "result");
+    if (strcmp(optimizer, "momentum") == 0) {
+        json_object_set_new(q, "momentum", json_real(beta1));
+    }
+    json_t *extra = json_loads(more, 0, NULL);
+    assert_non_null(extra);
+    json_object_update(q, extra);
+    json_decref(extra);
+    return q;
+}
+
+// Asks; the answer's document, or NULL with the error left in *err.
+static json_t *train(fixture *f, json_t *q, hth_err *err)
+{
+    char *text = json_dumps(q, JSON_COMPACT);
+    call c = {.r = {.query = "train", .arguments = text}};
+    *err = call_run(f->engine, &c);
+    json_t *doc = *err == HTH_OK ? json_loads(c.r.json, 0, NULL) : NULL;
+    hth_free(c.r.json);
+    free(text);
+    json_decref(q);
+    return doc;
+}
+
+static void losses_of(json_t *doc, double *loss)
+{
+    json_t *history = json_object_get(doc, "history");
+    assert_int_equal(json_array_size(history), STEPS);
+    for (int i = 0; i < STEPS; i++) {
+        loss[i] = json_number_value(json_array_get(json_array_get(history, (size_t)i), 0));
+    }
+}
+
+static void check_training(const training *t)
+{
+    static const char *const ways[] = {
+        "{}", "{\"policy\": \"keep\"}", "{\"budget\": \"70%\"}",
+        "{\"budget\": \"80%\", \"policy\": \"str-auto\", \"seed\": 3}"};
+    fixture f;
+    char data[200];
+    double want[STEPS], loss[STEPS], whole[STEPS];
+    fixture_open(&f, "cpu:mem=256MiB,threads=2");
+    prepare(&f, t, data);
+    for (size_t k = 0; k < sizeof ways / sizeof *ways; k++) {
+        hth_err err;
+        json_t *doc = train(&f, arguments_of(t, data, ways[k], want), &err);
+        if (doc == NULL) {
+            fail_msg("%s %s: %s", t->model, ways[k], hth_err_detail());
+        }
+        json_int_t peak = json_integer_value(json_object_get(doc, "peak_bytes")),
+                   budget = json_integer_value(json_object_get(doc, "budget_bytes"));
+        assert_true(peak > 0 && peak <= budget);
+        losses_of(doc, loss);
+        for (int i = 0; i < STEPS; i++) {
+            if (fabs(loss[i] - want[i]) > 2e-4 * fabs(want[i]) + 1e-5) {
+                fail_msg("%s %s: loss %d is %g, PyTorch's is %g", t->model, ways[k], i, loss[i],
+                         want[i]);
+            }
+        }
+        if (k == 0) {
+            memcpy(whole, loss, sizeof whole);
+        } else if (k == 1) { // the same algorithms: the same bits
+            assert_memory_equal(whole, loss, sizeof whole);
+        }
+        json_decref(doc);
+    }
+    fixture_close(&f);
+}
+
+static void losses_are_pytorchs(void **state)
+{
+    check_training(&mlp);
+    check_training(&mlp_inference);
+    check_training(&encoder);
+    check_training(&image_net);
+    check_training(&clipped);
+    check_training(&unet);
+    check_training(&mobile);
+}
+
+// What was trained is a version like any other, and one of a training export is served as for
+// inference: the answer to a sample does not depend on its neighbours in the batch.
+static void results_are_served(void **state)
+{
+    fixture f;
+    char data[200];
+    double want[STEPS];
+    hth_err err;
+    fixture_open(&f, "cpu:mem=256MiB,threads=2");
+    prepare(&f, &image_net, data);
+    json_t *doc = train(&f, arguments_of(&image_net, data, "{}", want), &err);
+    assert_non_null(doc);
+    assert_int_equal(json_integer_value(json_object_get(doc, "version")), 1);
+    json_decref(doc);
+    float x[2 * 432], y[2][8];
+    for (int i = 0; i < 2 * 432; i++) {
+        x[i] = (float)(i % 37 - 18) / 16;
+    }
+    for (int n = 1; n <= 2; n++) {
+        hth_request_tensor in = {.t = {.dtype = HTH_DT_F32,
+                                       .shape = {.rank = 4, .dim = {n, 3, 12, 12}},
+                                       .data = x,
+                                       .bytes = (size_t)n * 432 * 4}};
+        call c = {.r = {.model = "result", .inputs = &in, .n_inputs = 1}};
+        assert_ok(call_run(f.engine, &c));
+        memcpy(y[n - 1], c.out[0].data, (size_t)n * 16);
+        free(c.out[0].data);
+    }
+    for (int i = 0; i < 4; i++) {
+        assert_float_equal(y[0][i], y[1][i], 1e-5);
+    }
+    fixture_close(&f);
+}
+
+static void expect(fixture *f, const char *data, const char *more, const char *words)
+{
+    double want[STEPS];
+    hth_err err;
+    json_t *doc = train(f, arguments_of(&image_net, data, more, want), &err);
+    assert_null(doc);
+    if (strstr(hth_err_detail(), words) == NULL) {
+        fail_msg("%s: '%s' is not in: %s", more, words, hth_err_detail());
+    }
+}
+
+static void bad_input_is_told(void **state)
+{
+    fixture f;
+    char data[200], other[200];
+    fixture_open(&f, "cpu:mem=256MiB,threads=2");
+    prepare(&f, &image_net, data);
+    expect(&f, data, "{\"loss\": \"hinge\"}", "loss 'hinge' is none of softmax-xent, mse");
+    expect(&f, data, "{\"optimizer\": \"lion\"}", "sgd, momentum, adam, adamw");
+    expect(&f, data, "{\"lr\": -1}", "lr is a number from 0");
+    expect(&f, data, "{\"batch\": 0}", "batch is a number from 1");
+    expect(&f, data, "{\"policy\": \"magic\"}", "no policy is called 'magic'");
+    expect(&f, data, "{\"model\": \"nobody\"}", "nobody");
+    expect(&f, data, "{\"data\": \"/nowhere.safetensors\"}", "/nowhere.safetensors");
+    expect(&f, data, "{\"budget\": \"4KiB\"}", "needs at least");
+    expect(&f, data, "{\"lr\": 1e30}", "training stops, nothing is saved");
+    expect(&f, data, "{\"loss\": \"mse\"}", "targets are");
+    const struct {
+        int64_t x[3];
+        int64_t classes;
+        const char *words;
+    } bad[] = {{{3, 12, 12}, 9, "label 4 of sample"}, {{2, 12, 12}, 4, "'x'"}};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        writer w = {NULL, NULL, 0};
+        int64_t none[1] = {0};
+        add_batches(&w, "x", bad[i].x, 4, 0, 0);
+        add_batches(&w, "y", none, 1, bad[i].classes, 0);
+        snprintf(other, sizeof other, "%s/bad.safetensors", f.dir);
+        writer_close(&w, other);
+        char more[300];
+        snprintf(more, sizeof more, "{\"data\": \"%s\"}", other);
+        expect(&f, other, more, bad[i].words);
+    }
+    hth_manifest m;
+    assert_int_equal(hth_store_get(f.store, "result", 0, &m), HTH_ENOENT); // nothing was saved
+    fixture_close(&f);
+}
+
+// By hand; torch.optim.lr_scheduler gives the same.
+static void rates_follow_their_schedule(void **state)
+{
+    hth_train_spec s = {.lr = 0.8, .schedule = HTH_RATE_STEP, .gamma = 0.5, .every = 2};
+    assert_float_equal(hth_train_rate(&s, 0, 60, 10), 0.8, 1e-12);
+    assert_float_equal(hth_train_rate(&s, 19, 60, 10), 0.8, 1e-12);
+    assert_float_equal(hth_train_rate(&s, 20, 60, 10), 0.4, 1e-12);
+    assert_float_equal(hth_train_rate(&s, 59, 60, 10), 0.2, 1e-12);
+    s.schedule = HTH_RATE_COSINE;
+    assert_float_equal(hth_train_rate(&s, 30, 60, 10), 0.4, 1e-12);
+    assert_float_equal(hth_train_rate(&s, 20, 60, 10), 0.6, 1e-12);
+    s.schedule = HTH_RATE_LINEAR;
+    assert_float_equal(hth_train_rate(&s, 15, 60, 10), 0.6, 1e-12);
+    s.warmup = 4;
+    s.schedule = HTH_RATE_CONSTANT;
+    assert_float_equal(hth_train_rate(&s, 0, 60, 10), 0.2, 1e-12);
+    assert_float_equal(hth_train_rate(&s, 4, 60, 10), 0.8, 1e-12);
+}
+
+// Frozen parameters keep their content ids; the others do not.
+static void frozen_parameters_stay(void **state)
+{
+    fixture f;
+    char data[200];
+    double want[STEPS];
+    hth_err err;
+    hth_manifest before, after;
+    fixture_open(&f, "cpu:mem=256MiB,threads=2");
+    prepare(&f, &mlp, data);
+    json_t *doc = train(&f, arguments_of(&mlp, data, "{\"freeze\": [\"0.*\"]}", want), &err);
+    assert_non_null(doc);
+    json_decref(doc);
+    assert_ok(hth_store_get(f.store, "mlp_sgd", 0, &before));
+    assert_ok(hth_store_get(f.store, "result", 0, &after));
+    assert_int_equal(before.n_tensors, after.n_tensors);
+    int frozen = 0, trained = 0;
+    for (int i = 0; i < before.n_tensors; i++) {
+        bool same = hth_id_equal(&before.tensors[i].id, &after.tensors[i].id);
+        assert_int_equal(same, strncmp(before.tensors[i].name, "0.", 2) == 0);
+        *(same ? &frozen : &trained) += 1;
+    }
+    assert_true(frozen == 2 && trained == 4);
+    hth_manifest_fini(&before);
+    hth_manifest_fini(&after);
+    fixture_close(&f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(losses_are_pytorchs),    cmocka_unit_test(results_are_served),
+        cmocka_unit_test(bad_input_is_told),      cmocka_unit_test(rates_follow_their_schedule),
+        cmocka_unit_test(frozen_parameters_stay),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+// tests/engine_call.h - an engine on a store of its own, and requests that are waited for.
+#ifndef HTH_TESTS_ENGINE_CALL_H
+#define HTH_TESTS_ENGINE_CALL_H
+
+#include "base/test.h"
+#include "graph/onnx.h"
+#include "server/engine.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <unistd.h>
+
+typedef struct fixture {
+    char dir[64];
+    hth_store *store;
+    hth_engine *engine;
+} fixture;
+
+static inline void put(hth_store *store, const char *name, const char *path)
+{
+    hth_onnx_file *f;
+    hth_put_result result;
+    size_t bytes;
+    assert_ok(hth_onnx_open(path, &hth_onnx_default_limits, &f));
+    int n = hth_onnx_n_tensors(f);
+    hth_put_tensor *t = calloc((size_t)n + 1, sizeof *t);
+    for (int i = 0; i < n; i++) {
+        const hth_onnx_tensor *o = hth_onnx_tensor_at(f, i);
+        t[i] = (hth_put_tensor){o->name, o->dtype, o->shape, o->data, o->bytes};
+    }
+    const void *skeleton = hth_onnx_skeleton(f, &bytes);
+    assert_ok(hth_store_put(store, name, skeleton, bytes, NULL, t, n, NULL, NULL, &result));
+    free(t);
+    hth_onnx_close(f);
+    assert_ok(hth_engine_check_model(store, name, result.version));
+}
+
+static inline void fixture_open(fixture *f, const char *device)
+{
+    strcpy(f->dir, "/tmp/hearth-engine-XXXXXX");
+    assert_non_null(mkdtemp(f->dir));
+    assert_ok(hth_store_open(f->dir, true, false, &f->store));
+    hth_engine_config config = {.device = device};
+    assert_ok(hth_engine_open(&config, f->store, &f->engine));
+}
+
+static inline void fixture_close(fixture *f)
+{
+    char command[128];
+    hth_engine_close(f->engine);
+    hth_store_close(f->store);
+    snprintf(command, sizeof command, "rm -rf %s", f->dir);
+    assert_int_equal(system(command), 0);
+}
+
+// A request that is waited for.
+typedef struct call {
+    hth_request r;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool finished;
+    hth_tensor out[4]; // data malloc'd
+    char name[4][32];
+} call;
+
+static inline hth_err call_place(hth_request *r, hth_request_tensor *out, int n)
+{
+    call *c = r->ctx;
+    assert_true(n <= 4);
+    for (int i = 0; i < n; i++) {
+        out[i].t.data = malloc(out[i].t.bytes + 1);
+        c->out[i] = out[i].t;
+        snprintf(c->name[i], sizeof c->name[i], "%s", out[i].name);
+    }
+    return HTH_OK;
+}
+
+static inline void call_done(hth_request *r)
+{
+    call *c = r->ctx;
+    pthread_mutex_lock(&c->lock);
+    c->finished = true;
+    pthread_cond_signal(&c->changed);
+    pthread_mutex_unlock(&c->lock);
+}
+
+static inline hth_err call_run(hth_engine *e, call *c)
+{
+    pthread_mutex_init(&c->lock, NULL);
+    pthread_cond_init(&c->changed, NULL);
+    c->finished = false;
+    c->r.place = call_place;
+    c->r.done = call_done;
+    c->r.ctx = c;
+    assert_ok(hth_engine_submit(e, &c->r));
+    pthread_mutex_lock(&c->lock);
+    while (!c->finished) {
+        pthread_cond_wait(&c->changed, &c->lock);
+    }
+    pthread_mutex_unlock(&c->lock);
+    return c->r.err != HTH_OK ? hth_fail(c->r.err, "%s", c->r.detail) : HTH_OK;
+}
+
+#endif
