@@ -22,6 +22,7 @@ void hth_problem_fini(hth_problem *p)
         hth_free(n->op);
         hth_free(n->inputs);
         hth_free(n->outputs);
+        hth_free(n->inplace);
         hth_free(n->alternatives);
     }
     hth_free(p->tensors);
@@ -87,6 +88,25 @@ static hth_err problem_check_tensor(const hth_problem *p, int t, uint64_t *sum)
                : hth_fail(HTH_EINVAL, "the tensors' sizes add up to more than 2^60 bytes");
 }
 
+static hth_err problem_check_pairs(const hth_plan_node *n, int i)
+{
+    for (int j = 0; j < n->n_inplace; j++) {
+        int in = n->inplace[j][0], out = n->inplace[j][1];
+        bool once = true;
+        for (int k = 0; k < j; k++) {
+            once = once && n->inplace[k][0] != in && n->inplace[k][1] != out;
+        }
+        if (!once || !problem_lists(n->inputs, n->n_inputs, in) ||
+            !problem_lists(n->outputs, n->n_outputs, out)) {
+            return hth_fail(
+                HTH_EINVAL,
+                "node %d '%s': in-place pair %d, %d is not an input and an output, each once", i,
+                problem_name(n->name), in, out);
+        }
+    }
+    return HTH_OK;
+}
+
 static hth_err problem_check_node(const hth_problem *p, int i)
 {
     const hth_plan_node *n = &p->nodes[i];
@@ -105,13 +125,7 @@ static hth_err problem_check_node(const hth_problem *p, int i)
                             problem_name(n->name), t);
         }
     }
-    if ((n->inplace_in >= 0 || n->inplace_out >= 0) &&
-        (!problem_lists(n->inputs, n->n_inputs, n->inplace_in) ||
-         !problem_lists(n->outputs, n->n_outputs, n->inplace_out))) {
-        return hth_fail(HTH_EINVAL,
-                        "node %d '%s': in-place pair %d, %d is not an input and an output", i,
-                        problem_name(n->name), n->inplace_in, n->inplace_out);
-    }
+    HTH_TRY(problem_check_pairs(n, i));
     for (int j = 0; j < n->n_alternatives; j++) {
         const hth_choice *c = &n->alternatives[j];
         if (isnan(c->time_us) || isinf(c->time_us) || c->workspace_bytes > PLAN_MAX_BYTES) {
@@ -267,8 +281,9 @@ hth_err hth_plan_buffers(const hth_problem *p, hth_buffers *b)
             if (hth_plan_home(&p->tensors[t]) != HTH_HOME_ARENA) {
                 continue;
             }
-            if (t == node->inplace_out && buffers_may_share(p, b, i, node->inplace_in, t)) {
-                b->of_tensor[t] = b->of_tensor[node->inplace_in];
+            int pair = hth_plan_pair(node, t);
+            if (buffers_may_share(p, b, i, pair, t)) {
+                b->of_tensor[t] = b->of_tensor[pair];
                 b->rect[b->of_tensor[t]].last = b->last_use[t];
             } else {
                 b->rect[b->n] =
@@ -345,9 +360,9 @@ static void live_enter(const hth_problem *p, live_account *at, const hth_instr *
 {
     const hth_plan_tensor *t = &p->tensors[in->tensor];
     uint64_t bytes = hth_plan_round(t->bytes);
-    const hth_plan_node *n = t->producer >= 0 ? &p->nodes[t->producer] : NULL;
-    if (n != NULL && n->inplace_out == in->tensor && n->inplace_in >= 0) {
-        live_account *from = &at[n->inplace_in];
+    int pair = t->producer >= 0 ? hth_plan_pair(&p->nodes[t->producer], in->tensor) : -1;
+    if (pair >= 0) {
+        live_account *from = &at[pair];
         if (from->bytes >= bytes && from->offset == in->offset) {
             from->bytes -= bytes;
             *live -= bytes;

@@ -38,11 +38,14 @@ typedef struct hth_plan_tensor {
 typedef struct hth_plan_node {
     char *name, *op;
     int n_inputs, n_outputs;
-    int *inputs, *outputs;       // tensors
-    int inplace_in, inplace_out; // tensors that may share a buffer, -1: none
+    int *inputs, *outputs; // tensors
+    int n_inplace;
+    int (*inplace)[2]; // {input, output}: the output may take over the input's place; each tensor
+                       // in one pair at most
     int n_alternatives;
     hth_choice *alternatives;
-    bool recomputable; // running it again gives the same outputs and changes nothing else
+    bool recomputable; // running it again gives the same outputs, updates excepted, and changes
+                       // nothing else: what it updates itself may have its new content by then
 } hth_plan_node;
 
 typedef struct hth_problem {

@@ -37,12 +37,14 @@ static void needs_read(hth_decoder *d, int t, int stage)
     d->read_of[t] = d->n_reads++;
 }
 
-// Whether node v may run again in stage s: what it reads has not been updated in place by then.
+// Whether node v may run again in stage s: what it reads has not been updated in place by then,
+// except by itself, which its other outputs do not depend on.
 static bool needs_may_run(const hth_step *m, int v, int s)
 {
     const hth_plan_node *n = &m->p->nodes[v];
     for (int j = 0; j < n->n_inputs; j++) {
-        if (m->updated[n->inputs[j]] <= s) {
+        int by = m->updated[n->inputs[j]];
+        if (by <= s && by != v) {
             return false;
         }
     }

@@ -64,8 +64,16 @@ static json_t *file_node(const hth_problem *p, int i)
 {
     const hth_plan_node *n = &p->nodes[i];
     json_t *inplace = json_array(), *alternatives = json_array();
-    if (n->inplace_in >= 0) {
-        json_array_append_new(inplace, json_pack("[i, i]", n->inplace_in, n->inplace_out));
+    int n_pairs = n->n_inplace;
+    for (int j = 0; j < n->n_inplace; j++) {
+        json_array_append_new(inplace, json_pack("[i, i]", n->inplace[j][0], n->inplace[j][1]));
+    }
+    for (int j = 0; j < n->n_outputs; j++) { // updates are pairs too, for every reader
+        int old = p->tensors[n->outputs[j]].replaces - 1;
+        if (old >= 0) {
+            json_array_append_new(inplace, json_pack("[i, i]", old, n->outputs[j]));
+            n_pairs++;
+        }
     }
     for (int j = 0; j < n->n_alternatives; j++) {
         const hth_choice *c = &n->alternatives[j];
@@ -78,8 +86,9 @@ static json_t *file_node(const hth_problem *p, int i)
     return json_pack("{s:i, s:s, s:s, s:o, s:o, s:o, s:o, s:b}", "id", i, "name",
                      file_text(n->name), "op", file_text(n->op), "inputs",
                      file_ints(n->inputs, n->n_inputs), "outputs",
-                     file_ints(n->outputs, n->n_outputs), "inplace", inplace, "alternatives",
-                     file_whole(alternatives, n->n_alternatives), "recomputable", n->recomputable);
+                     file_ints(n->outputs, n->n_outputs), "inplace", file_whole(inplace, n_pairs),
+                     "alternatives", file_whole(alternatives, n->n_alternatives), "recomputable",
+                     n->recomputable);
 }
 
 static json_t *file_problem(const hth_problem *p)
@@ -266,27 +275,45 @@ static hth_err file_read_choice(const json_t *o, hth_choice *c)
     return HTH_OK;
 }
 
+static hth_err file_read_pairs(const json_t *o, hth_plan_node *n)
+{
+    const json_t *list = json_object_get(o, "inplace"), *v;
+    size_t i;
+    if (list != NULL && !json_is_array(list)) {
+        return hth_fail(HTH_EINVAL, "'inplace' is not a list of pairs of tensors");
+    }
+    if (json_array_size(list) == 0) {
+        return HTH_OK;
+    }
+    n->inplace = hth_calloc(json_array_size(list), sizeof *n->inplace);
+    if (n->inplace == NULL) {
+        return hth_fail(HTH_ENOMEM, "no memory for the problem's in-place pairs");
+    }
+    json_array_foreach(list, i, v)
+    {
+        for (size_t k = 0; k < 2; k++) {
+            const json_t *t = json_array_get(v, k);
+            if (!json_is_integer(t) || json_integer_value(t) < 0 ||
+                json_integer_value(t) > INT_MAX || json_array_size(v) != 2) {
+                return hth_fail(HTH_EINVAL, "'inplace' is not a list of pairs of tensors");
+            }
+            n->inplace[i][k] = (int)json_integer_value(t);
+        }
+        n->n_inplace = (int)i + 1;
+    }
+    return HTH_OK;
+}
+
 static hth_err file_read_node(const json_t *o, hth_plan_node *n)
 {
-    const json_t *pair = json_array_get(json_object_get(o, "inplace"), 0);
     const json_t *list = json_object_get(o, "alternatives"), *v;
     size_t i;
-    n->inplace_in = n->inplace_out = -1;
     n->recomputable = !json_is_false(json_object_get(o, "recomputable"));
     HTH_TRY(file_string(o, "name", &n->name));
     HTH_TRY(file_string(o, "op", &n->op));
     HTH_TRY(file_indices(o, "inputs", &n->inputs, &n->n_inputs));
     HTH_TRY(file_indices(o, "outputs", &n->outputs, &n->n_outputs));
-    if (pair != NULL) {
-        const json_t *in = json_array_get(pair, 0), *out = json_array_get(pair, 1);
-        if (!json_is_integer(in) || !json_is_integer(out) || json_integer_value(in) < 0 ||
-            json_integer_value(out) < 0 || json_integer_value(in) > INT_MAX ||
-            json_integer_value(out) > INT_MAX) {
-            return hth_fail(HTH_EINVAL, "'inplace' is not a list of pairs of tensors");
-        }
-        n->inplace_in = (int)json_integer_value(in);
-        n->inplace_out = (int)json_integer_value(out);
-    }
+    HTH_TRY(file_read_pairs(o, n));
     if (list == NULL || json_array_size(list) == 0) {
         return HTH_OK;
     }
@@ -345,6 +372,26 @@ static hth_err file_fill_node(const json_t *o, void *item)
     return file_read_node(o, item);
 }
 
+// A pair whose input is a weight or state that is there before the run is an update of it: its
+// output is the same buffer, for good.
+static void file_updates(hth_problem *p, hth_plan_node *n)
+{
+    int kept = 0;
+    for (int j = 0; j < n->n_inplace; j++) {
+        int in = n->inplace[j][0], out = n->inplace[j][1];
+        bool known = in < p->n_tensors && out < p->n_tensors;
+        const hth_plan_tensor *x = known ? &p->tensors[in] : NULL;
+        if (known && x->producer < 0 && (x->cls == HTH_MEM_WEIGHT || x->cls == HTH_MEM_STATE)) {
+            p->tensors[out].replaces = in + 1;
+            p->tensors[out].external = true;
+            n->recomputable = n->recomputable && n->n_outputs > n->n_inplace;
+        } else {
+            memmove(n->inplace[kept++], n->inplace[j], sizeof n->inplace[j]);
+        }
+    }
+    n->n_inplace = kept;
+}
+
 static hth_err file_read_problem(const json_t *o, hth_problem *p)
 {
     const json_t *link = json_object_get(o, "link");
@@ -361,6 +408,9 @@ static hth_err file_read_problem(const json_t *o, hth_problem *p)
                            &p->n_tensors));
     HTH_TRY(file_read_list(o, "nodes", sizeof *p->nodes, file_fill_node, (void **)&p->nodes,
                            &p->n_nodes));
+    for (int i = 0; i < p->n_nodes; i++) {
+        file_updates(p, &p->nodes[i]);
+    }
     return hth_problem_check(p);
 }
 

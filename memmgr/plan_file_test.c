@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "memmgr/plan_test.h"
+#include "memmgr/plan_train.h"
 
 #include <jansson.h>
 #include <unistd.h>
@@ -88,6 +89,44 @@ static void test_format(void **state)
     "\"nodes\":[{\"id\":0,\"name\":\"n\",\"op\":\"relu\",\"inputs\":[0],\"outputs\":[1],"          \
     "\"alternatives\":[]}]}"
 
+// A step in the plain format: an optimizer's output that is paired with a weight is its update.
+static void test_updates(void **state)
+{
+    static const char step[] =
+        "{\"budget\":100000,\"link\":{\"h2d\":1e9,\"d2h\":1e9,\"latency_us\":1},\"tensors\":["
+        "{\"id\":0,\"name\":\"x\",\"bytes\":64,\"class\":\"input\",\"producer\":-1},"
+        "{\"id\":1,\"name\":\"w\",\"bytes\":6400,\"class\":\"weight\",\"producer\":-1},"
+        "{\"id\":2,\"name\":\"g\",\"bytes\":6400,\"class\":\"gradient\",\"producer\":0},"
+        "{\"id\":3,\"name\":\"v\",\"bytes\":6400,\"class\":\"state\",\"producer\":1}],\"nodes\":["
+        "{\"id\":0,\"name\":\"grad\",\"op\":\"g\",\"inputs\":[0,1],\"outputs\":[2],"
+        "\"inplace\":[],\"alternatives\":[{\"name\":\"a\",\"time_us\":5,\"workspace\":0}]},"
+        "{\"id\":1,\"name\":\"step\",\"op\":\"sgd\",\"inputs\":[1,2],\"outputs\":[3],"
+        "\"inplace\":[[1,3]],\"alternatives\":[]}]}";
+    hth_problem p;
+    hth_plan *plan;
+    put(step);
+    for (int pass = 0; pass < 2; pass++) { // as written by hand, then as written by us
+        assert_ok(hth_problem_read(file_path, &p));
+        assert_int_equal(p.tensors[3].replaces, 2);
+        assert_true(p.nodes[0].recomputable && !p.nodes[1].recomputable);
+        assert_int_equal(p.nodes[1].n_inplace, 0);
+        assert_ok(hth_plan_train(&p, &(hth_plan_options){.policy = HTH_POLICY_KEEP}, &plan));
+        assert_ok(hth_plan_verify(&p, plan));
+        assert_int_equal(plan->resident_bytes, 6400);
+        assert_int_equal(plan->arena_bytes, 64 + 6400); // the update takes nothing
+        assert_ok(hth_plan_write(file_path, &p, plan));
+        json_t *root = json_load_file(file_path, 0, NULL);
+        json_t *node =
+            json_array_get(json_object_get(json_object_get(root, "problem"), "nodes"), 1);
+        json_t *pair = json_array_get(json_object_get(node, "inplace"), 0);
+        assert_int_equal(json_integer_value(json_array_get(pair, 0)), 1);
+        assert_int_equal(json_integer_value(json_array_get(pair, 1)), 3);
+        json_decref(root);
+        hth_plan_free(plan);
+        hth_problem_fini(&p);
+    }
+}
+
 static void test_reading_validates(void **state)
 {
     static const struct {
@@ -116,6 +155,12 @@ static void test_reading_validates(void **state)
               "\"inputs\":[0],\"outputs\":[1],\"inplace\":[[1,0]]}]}",
          "in-place"},
         {HEAD "{\"id\":1,\"bytes\":1,\"class\":\"output\",\"producer\":0}],\"nodes\":[{\"id\":0,"
+              "\"inputs\":[0],\"outputs\":[1],\"inplace\":[[0]]}]}",
+         "pairs"},
+        {HEAD "{\"id\":1,\"bytes\":1,\"class\":\"output\",\"producer\":0}],\"nodes\":[{\"id\":0,"
+              "\"inputs\":[0],\"outputs\":[1],\"inplace\":{\"a\":1}}]}",
+         "pairs"},
+        {HEAD "{\"id\":1,\"bytes\":1,\"class\":\"output\",\"producer\":0}],\"nodes\":[{\"id\":0,"
               "\"inputs\":[0],\"outputs\":[1],"
               "\"alternatives\":[{\"time_us\":\"fast\"}]}]}",
          "time_us"},
@@ -130,8 +175,7 @@ static void test_reading_validates(void **state)
     }
     put(HEAD "{\"id\":1,\"bytes\":1,\"class\":\"output\",\"producer\":0,\"new key\":{}}]," TAIL);
     assert_ok(hth_problem_read(file_path, &p));
-    assert_true(p.n_nodes == 1 && p.nodes[0].inplace_in == -1 &&
-                p.tensors[1].cls == HTH_MEM_OUTPUT);
+    assert_true(p.n_nodes == 1 && p.nodes[0].n_inplace == 0 && p.tensors[1].cls == HTH_MEM_OUTPUT);
     hth_problem_fini(&p);
     assert_err(hth_problem_read("/nowhere/plan.json", &p), HTH_ENOENT, "nowhere");
 }
@@ -169,9 +213,8 @@ static int teardown(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trip),
-        cmocka_unit_test(test_format),
-        cmocka_unit_test(test_reading_validates),
+        cmocka_unit_test(test_round_trip),        cmocka_unit_test(test_format),
+        cmocka_unit_test(test_updates),           cmocka_unit_test(test_reading_validates),
         cmocka_unit_test(test_allocation_faults),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -236,9 +236,40 @@ static void test_planning_is_fast(void **state)
     }
 }
 
+// Two pairs of one node: both outputs take over their inputs' places.
+static void test_pairs(void **state)
+{
+    hth_problem p = pt_problem(8, 3);
+    int x = pt_tensor(&p, HTH_MEM_INPUT, 64, -1);
+    p.tensors[x].external = true;
+    int a = pt_node(&p, &x, 1, HTH_MEM_ACTIVATION, 4096, false);
+    int b = pt_node(&p, &x, 1, HTH_MEM_ACTIVATION, 2048, false);
+    int c = pt_node(&p, (int[]){a, b}, 2, HTH_MEM_OUTPUT, 2048, false);
+    hth_plan_node *n = &p.nodes[2];
+    int out[2] = {c, pt_tensor(&p, HTH_MEM_OUTPUT, 4096, 2)};
+    const int pairs[2][2] = {{b, c}, {a, out[1]}};
+    hth_free(n->outputs);
+    n->outputs = hth_memdup(out, sizeof out);
+    n->n_outputs = 2;
+    n->inplace = hth_memdup(pairs, sizeof pairs);
+    for (n->n_inplace = 0; n->n_inplace <= 2; n->n_inplace++) {
+        static const uint64_t want[] = {2 * 6144, 6144 + 4096, 6144};
+        hth_plan *plan;
+        assert_ok(hth_plan_inference(&p, &plan));
+        assert_ok(hth_plan_verify(&p, plan));
+        assert_int_equal(plan->arena_bytes, want[n->n_inplace]);
+        hth_plan_free(plan);
+    }
+    n->n_inplace = 2;
+    n->inplace[1][0] = b;
+    assert_err(hth_problem_check(&p), HTH_EINVAL, "each once");
+    hth_problem_fini(&p);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_pairs),
         cmocka_unit_test(test_everything_fits),
         cmocka_unit_test(test_algorithm_is_degraded_to_fit),
         cmocka_unit_test(test_weights_are_streamed),

@@ -41,6 +41,17 @@ static inline uint64_t hth_plan_workspace(const hth_plan_node *n, int alt)
     return alt < n->n_alternatives ? n->alternatives[alt].workspace_bytes : 0;
 }
 
+// hth_plan_pair returns the input whose place output t of the node may take over, -1: none.
+static inline int hth_plan_pair(const hth_plan_node *n, int t)
+{
+    for (int j = 0; j < n->n_inplace; j++) {
+        if (n->inplace[j][1] == t) {
+            return n->inplace[j][0];
+        }
+    }
+    return -1;
+}
+
 // One alternative worth having: a stage's menu is fastest first, workspaces falling.
 typedef struct hth_menu_item {
     int alt;

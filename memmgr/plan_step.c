@@ -69,10 +69,12 @@ static void step_tensors(hth_step *m)
         m->updated[t] = p->n_nodes;
     }
     for (int i = 0; i < p->n_nodes; i++) {
-        int x = p->nodes[i].inplace_in, y = p->nodes[i].inplace_out;
-        if (x >= 0 && m->arena[x] && m->arena[y] && m->bytes[x] == m->bytes[y] &&
-            p->tensors[x].producer >= 0 && p->tensors[x].cls != HTH_MEM_OUTPUT) {
-            m->pair[y] = x;
+        for (int j = 0; j < p->nodes[i].n_inplace; j++) {
+            int x = p->nodes[i].inplace[j][0], y = p->nodes[i].inplace[j][1];
+            if (m->arena[x] && m->arena[y] && m->bytes[x] == m->bytes[y] &&
+                p->tensors[x].producer >= 0 && p->tensors[x].cls != HTH_MEM_OUTPUT) {
+                m->pair[y] = x;
+            }
         }
     }
     for (int t = 0; t < p->n_tensors; t++) {

@@ -30,10 +30,8 @@ static inline int pt_node(hth_problem *p, const int *in, int n_in, hth_mem_class
 {
     int i = p->n_nodes++, out = pt_tensor(p, cls, bytes, i);
     hth_plan_node *n = &p->nodes[i];
-    *n = (hth_plan_node){.n_inputs = n_in,
-                         .n_outputs = 1,
-                         .inplace_in = inplace ? in[0] : -1,
-                         .inplace_out = inplace ? out : -1};
+    *n = (hth_plan_node){.n_inputs = n_in, .n_outputs = 1, .n_inplace = inplace};
+    n->inplace = inplace ? hth_memdup(&(int[2]){in[0], out}, sizeof *n->inplace) : NULL;
     n->name = hth_asprintf("n%d", i);
     n->op = hth_strdup("op");
     n->inputs = hth_memdup(in, (size_t)n_in * sizeof *in);

@@ -7,6 +7,7 @@
 #define HTH_MEMMGR_PLAN_TRAIN_GEN_H
 
 #include "memmgr/plan_test.h"
+#include "memmgr/plan_step.h"
 #include "memmgr/plan_train.h"
 
 #define PG_FLOPS 60e6  // per us: what a large GPU reaches in fp32
@@ -123,6 +124,17 @@ static inline double pg_weight_bytes(const pg_net *n, const pg_layer *l)
     return 4.0 * c * n->value[l->out].c * l->k * l->k / (l->depthwise ? c : 1);
 }
 
+// Gives a node of one output another one.
+static inline int pg_second(hth_problem *p, int node, hth_mem_class cls, uint64_t bytes)
+{
+    hth_plan_node *n = &p->nodes[node];
+    int out[2] = {n->outputs[0], pt_tensor(p, cls, bytes, node)};
+    hth_free(n->outputs);
+    n->outputs = hth_memdup(out, sizeof out);
+    n->n_outputs = 2;
+    return out[1];
+}
+
 static inline void pg_forward(hth_problem *p, pg_net *n, pg_layer *l)
 {
     pg_value *y = &n->value[l->out];
@@ -131,18 +143,21 @@ static inline void pg_forward(hth_problem *p, pg_net *n, pg_layer *l)
     if (l->kind == PG_CONV) {
         in[1] = l->weight = pt_tensor(p, HTH_MEM_STATE, (uint64_t)pg_weight_bytes(n, l), -1);
     }
+    if (l->kind == PG_BN) { // running statistics
+        in[1] = pt_tensor(p, HTH_MEM_STATE, 8 * (uint64_t)y->c, -1);
+    }
     y->tensor = pt_node(p, in, in[1] >= 0 ? 2 : 1, HTH_MEM_ACTIVATION, bytes, false);
     int node = p->n_nodes - 1;
+    if (l->kind == PG_BN) {
+        int t = pg_second(p, node, HTH_MEM_OUTPUT, p->tensors[in[1]].bytes);
+        p->tensors[t].external = true;
+        p->tensors[t].replaces = in[1] + 1;
+    }
     if (l->kind == PG_CONV) {
         pg_menu(p, node, n, l, 0);
     }
     if (l->kind == PG_POOL) { // the index of the largest
-        hth_plan_node *pn = &p->nodes[node];
-        int out[2] = {y->tensor, pt_tensor(p, HTH_MEM_ACTIVATION, bytes / 4, node)};
-        y->extra = out[1];
-        hth_free(pn->outputs);
-        pn->outputs = hth_memdup(out, sizeof out);
-        pn->n_outputs = 2;
+        y->extra = pg_second(p, node, HTH_MEM_ACTIVATION, bytes / 4);
     }
     pg_traffic(p, node, 2.0 * (double)bytes);
 }
@@ -323,6 +338,35 @@ static inline hth_problem pg_random(uint64_t seed, int layers)
     p.copy_interference = (double)(seed % 3) / 4;
     hth_free(n);
     return p;
+}
+
+// Plans p with random modes; `moves`: 0 keeps everything.
+static inline hth_plan *pg_random_schedule(hth_problem *p, uint64_t seed, bool moves)
+{
+    hth_step m;
+    hth_decoder d;
+    hth_outcome o;
+    hth_schedule s;
+    hth_plan *plan;
+    uint64_t peak;
+    assert_ok(hth_plan_train_peak(p, &peak));
+    assert_ok(hth_step_init(&m, p));
+    assert_ok(hth_decoder_init(&d, &m, peak / 100 * (40 + seed % 60)));
+    uint8_t *mode = hth_calloc((size_t)m.n_gaps + 1, 1);
+    pt_state = seed;
+    for (int g = 0; moves && g < m.n_gaps; g++) {
+        mode[g] = (uint8_t)pt_random(3);
+    }
+    hth_decode(&d, mode, &o);
+    assert_ok(hth_decode_schedule(&d, &o, &s));
+    p->budget = UINT64_MAX / 4;
+    assert_ok(hth_plan_emit(p, &s, &plan));
+    assert_ok(hth_plan_verify(p, plan));
+    hth_free(mode);
+    hth_schedule_fini(&s);
+    hth_decoder_fini(&d);
+    hth_step_fini(&m);
+    return plan;
 }
 
 #endif

@@ -38,13 +38,14 @@ typedef struct verify_tensor {
     int buffer; // in the arena, -1: none
     uint64_t offset;
     bool valid;         // content was asked for by then
+    bool given;         // had its place before the first compute, so who binds the arena fills it
     verify_clock ready; // .. and is surely there after this
     int host_buffer;    // in the host slab, -1: none
     uint64_t host_offset;
     verify_clock host_ready;
-    bool saved;    // resident: its next content went to the host
-    bool replaced; // has its next content, which no node may take for the old one
-    int heir;      // takes over the place in-place, -1: none
+    bool saved;   // resident: its next content went to the host
+    int replaced; // 1 + the node that gave it its next content, which none may take for the old
+    int heir;     // takes over the place in-place, -1: none
 } verify_tensor;
 
 typedef struct verify {
@@ -54,7 +55,8 @@ typedef struct verify {
     verify_clock lane[HTH_N_LANES]; // clock behind the last instruction of each stream
     verify_clock *done;             // clock behind each instruction
     verify_tensor *tensor;
-    bool *computed;
+    int *computed; // per node: 1 + the alternative of its first execution, 0: none yet
+    bool begun;    // something was computed
     int n_buffers, cap_buffers;
     verify_buffer *buffer;
     verify_map arena, host;
@@ -158,7 +160,7 @@ static bool verify_inherits(const verify *v, int tensor, uint64_t offset, int ol
         return false;
     }
     const hth_plan_node *n = &v->p->nodes[producer];
-    return n->inplace_in == in && n->inplace_out == tensor && v->tensor[in].buffer == old &&
+    return hth_plan_pair(n, tensor) == in && v->tensor[in].buffer == old &&
            v->tensor[in].offset == offset &&
            hth_plan_round(v->p->tensors[tensor].bytes) <= hth_plan_round(v->p->tensors[in].bytes);
 }
@@ -194,13 +196,14 @@ static hth_err verify_place(verify *v, verify_map *map, uint64_t limit, int tens
 
 // Reads and writes.
 
-// Tensor t is read by an instruction on `lane` that starts at `start`.
-static hth_err verify_read(verify *v, int t, hth_lane lane, const verify_clock *start)
+// Tensor t is read by an instruction on `lane` that starts at `start`; `node`: by which, -1: a
+// copy.
+static hth_err verify_read(verify *v, int t, int node, hth_lane lane, const verify_clock *start)
 {
     verify_tensor *x = &v->tensor[t];
     const char *name = verify_name(v->p->tensors[t].name);
     hth_home home = hth_plan_home(&v->p->tensors[t]);
-    if (x->replaced && lane == HTH_LANE_COMPUTE) {
+    if (x->replaced && node >= 0 && x->replaced != node + 1) {
         return VERIFY_FAIL(v, "reads '%s' after its update", name);
     }
     if (home == HTH_HOME_RESIDENT && !v->plan->streamed[t]) {
@@ -226,7 +229,7 @@ static hth_err verify_write(verify *v, int t)
     if (old >= 0) { // the same buffer, whether it is the caller's or lies in the arena for now
         verify_tensor *from = &v->tensor[old];
         from->ready = clock_self(v, HTH_LANE_COMPUTE);
-        from->replaced = true;
+        from->replaced = v->p->tensors[t].producer + 1;
         if (from->buffer >= 0) {
             clock_join(&v->buffer[from->buffer].access, &from->ready);
         }
@@ -246,7 +249,7 @@ static hth_err verify_write(verify *v, int t)
 static hth_err verify_inputs(verify *v, const hth_plan_node *n, const verify_clock *start)
 {
     for (int j = 0; j < n->n_inputs; j++) {
-        HTH_TRY(verify_read(v, n->inputs[j], HTH_LANE_COMPUTE, start));
+        HTH_TRY(verify_read(v, n->inputs[j], (int)(n - v->p->nodes), HTH_LANE_COMPUTE, start));
     }
     for (int j = 0; j < n->n_inputs;
          j++) { // overwritten in place: nobody else may still be reading it
@@ -274,11 +277,16 @@ static hth_err verify_compute(verify *v, const hth_instr *in, const verify_clock
     if (in->alt < 0 || in->alt >= (n->n_alternatives ? n->n_alternatives : 1)) {
         return VERIFY_FAIL(v, "node '%s' has no alternative %d", verify_name(n->name), in->alt);
     }
-    if (v->computed[in->node] != in->recompute) {
+    if ((v->computed[in->node] != 0) != in->recompute) {
         return VERIFY_FAIL(v, "node '%s' is computed %s", verify_name(n->name),
                            in->recompute ? "again first" : "twice");
     }
-    v->computed[in->node] = true;
+    if (in->recompute && v->computed[in->node] != 1 + in->alt) {
+        return VERIFY_FAIL(v, "node '%s' is computed again by another algorithm",
+                           verify_name(n->name));
+    }
+    v->computed[in->node] = 1 + in->alt;
+    v->begun = true;
     uint64_t workspace = hth_plan_workspace(n, in->alt);
     for (int j = 0; in->recompute && j < n->n_outputs; j++) {
         const verify_tensor *x = &v->tensor[n->outputs[j]];
@@ -324,7 +332,9 @@ static hth_err verify_alloc(verify *v, const hth_instr *in, const verify_clock *
                          start, &x->buffer));
     x->offset = in->offset;
     x->heir = -1;
-    x->valid = fetch || t->producer < 0; // what was there before the run is filled by who binds it
+    bool given = !fetch && t->producer < 0 && !v->begun && !x->given;
+    x->given = x->given || given;
+    x->valid = fetch || given;
     x->ready = fetch ? clock_self(v, HTH_LANE_H2D) : (verify_clock){{0}};
     if (!fetch) {
         return HTH_OK;
@@ -357,7 +367,7 @@ static hth_err verify_free(verify *v, const hth_instr *in)
 static hth_err verify_offload(verify *v, const hth_instr *in, const verify_clock *start)
 {
     verify_tensor *x = &v->tensor[in->tensor];
-    HTH_TRY(verify_read(v, in->tensor, HTH_LANE_D2H, start));
+    HTH_TRY(verify_read(v, in->tensor, -1, HTH_LANE_D2H, start));
     if (x->buffer < 0) {
         return VERIFY_FAIL(v, "offloads '%s', which is not in the arena",
                            verify_name(v->p->tensors[in->tensor].name));

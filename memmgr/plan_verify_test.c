@@ -136,7 +136,7 @@ static bool naive_overlap(const hth_problem *p, const hth_plan *plan)
             const hth_plan_node *n = compute || p->tensors[in->tensor].producer < 0
                                          ? NULL
                                          : &p->nodes[p->tensors[in->tensor].producer];
-            bool pair = n && n->inplace_in == t && n->inplace_out == in->tensor;
+            bool pair = n && hth_plan_pair(n, in->tensor) == t;
             if (bytes > 0 && at[t].hi > 0 && !pair && places_overlap(x, at[t])) {
                 return true;
             }

@@ -5,12 +5,13 @@
 //
 // A device whose launches run on the caller (device.h: inline_compute) gets its kernels called
 // directly; if the plan moves nothing either, a run is a loop over kernel calls, without streams or
-// events.
+// events. Where offloads go to a file, the copies' streams launch its reads and writes instead.
 #include "memmgr/run.h"
 
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "memmgr/plan_parts.h"
+#include "memmgr/spill.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -32,7 +33,8 @@ typedef struct run_step {
     hth_kernel_args args;
     void **scratch; // .. and the pointer to its workspace
     void **device;  // copies: the pointer on the device's side
-    void *host;     // copies: the other side
+    void *host;     // copies: the other side, NULL: `at` of the spill file
+    uint64_t at;
     size_t bytes;
     int first_wait, n_waits;
     hth_event *done;      // NULL: nobody on another stream waits for it
@@ -49,7 +51,8 @@ struct hth_run {
     void **pointers;   // [n_slots], what the slots resolve to
     hth_event **waits; // events, in slices of the steps
     void *host_slab;
-    void **bound; // [n_tensors], as bound last
+    hth_spill *spill; // in its place
+    void **bound;     // [n_tensors], as bound last
     char *arena;
     bool is_bound, measuring;
     double (*times)[2]; // [n_instrs]
@@ -62,8 +65,10 @@ typedef struct run_builder {
     hth_run *r;
     uint64_t *place; // per tensor: offset in the arena, RUN_NOWHERE: not there
     uint64_t *host;  // per tensor: offset in the host slab, RUN_NOWHERE: never offloaded
-    bool *filled;    // per tensor: has content, or no place
-    int *step_of;    // per instruction, -1: none
+    uint64_t *spill; // per tensor: position in the spill file, RUN_NOWHERE: none yet
+    uint64_t spill_bytes;
+    bool *filled; // per tensor: has content, or no place
+    int *step_of; // per instruction, -1: none
     int seen[HTH_N_LANES]
             [HTH_N_LANES]; // newest instruction of a stream that a stream has waited for
 } run_builder;
@@ -106,6 +111,17 @@ static void run_build_compute(run_builder *b, run_step *s)
     s->scratch = run_add_slot(r, -1, scratch ? in->offset : RUN_NOWHERE);
 }
 
+// In the file every tensor has a range of its own: a disk has room, and positions are aligned.
+static uint64_t run_spill_place(run_builder *b, int t)
+{
+    if (b->spill[t] == RUN_NOWHERE) {
+        b->spill[t] = b->spill_bytes;
+        b->spill_bytes += (b->r->spec.problem->tensors[t].bytes + HTH_SPILL_ALIGN - 1) /
+                          HTH_SPILL_ALIGN * HTH_SPILL_ALIGN;
+    }
+    return b->spill[t];
+}
+
 static hth_err run_build_copy(run_builder *b, run_step *s)
 {
     hth_run *r = b->r;
@@ -120,6 +136,10 @@ static hth_err run_build_copy(run_builder *b, run_step *s)
     }
     s->bytes = x->bytes;
     s->device = run_add_slot(r, -1, b->place[t]);
+    if (b->host[t] != RUN_NOWHERE && r->spec.spill_dir != NULL) {
+        s->at = run_spill_place(b, t);
+        return HTH_OK;
+    }
     s->host = b->host[t] != RUN_NOWHERE ? (char *)r->host_slab + b->host[t] : r->spec.host_copy[t];
     return s->host ? HTH_OK
                    : hth_fail(HTH_EINVAL, "weight '%s' is streamed, but has no host copy",
@@ -205,11 +225,15 @@ static hth_err run_alloc(hth_run *r)
     r->pointers = hth_calloc(slots, sizeof *r->pointers);
     r->waits = hth_calloc(waits, sizeof *r->waits);
     r->bound = hth_calloc((size_t)spec->problem->n_tensors, sizeof *r->bound);
-    if (spec->plan->host_bytes > 0) {
+    bool slab = spec->plan->host_bytes > 0 && spec->spill_dir == NULL;
+    if (slab) {
         r->host_slab = hth_alloc_aligned(spec->plan->host_bytes, RUN_HOST_PAGE);
     }
+    if (r->host_slab != NULL) { // no page is new in the first step
+        memset(r->host_slab, 0, spec->plan->host_bytes);
+    }
     bool complete = r->steps && r->slots && r->pointers && r->waits && r->bound;
-    return complete && (r->host_slab || spec->plan->host_bytes == 0)
+    return complete && (r->host_slab || !slab)
                ? HTH_OK
                : hth_fail(HTH_ENOMEM, "no memory to run a plan of %zu instructions", n);
 }
@@ -220,22 +244,28 @@ static hth_err run_build(hth_run *r)
     run_builder b = {.r = r,
                      .place = hth_alloc(n_tensors * sizeof *b.place),
                      .host = hth_alloc(n_tensors * sizeof *b.host),
+                     .spill = hth_alloc(n_tensors * sizeof *b.spill),
                      .filled = hth_alloc(n_tensors * sizeof *b.filled),
                      .step_of = hth_alloc((size_t)r->spec.plan->n_instrs * sizeof *b.step_of)};
     memset(b.seen, -1, sizeof b.seen);
-    hth_err err = b.place && b.host && b.filled && b.step_of
+    hth_err err = b.place && b.host && b.spill && b.filled && b.step_of
                       ? HTH_OK
                       : hth_fail(HTH_ENOMEM, "no memory to run a plan");
     if (err == HTH_OK) {
         memset(b.place, 0xFF, n_tensors * sizeof *b.place);
         memset(b.host, 0xFF, n_tensors * sizeof *b.host);
+        memset(b.spill, 0xFF, n_tensors * sizeof *b.spill);
         memset(b.filled, true, n_tensors * sizeof *b.filled);
     }
     for (int i = 0; err == HTH_OK && i < r->spec.plan->n_instrs; i++) {
         err = run_build_step(&b, i);
     }
+    if (err == HTH_OK && b.spill_bytes > 0) {
+        err = hth_spill_open(r->spec.spill_dir, b.spill_bytes, &r->spill);
+    }
     hth_free(b.place);
     hth_free(b.host);
+    hth_free(b.spill);
     hth_free(b.filled);
     hth_free(b.step_of);
     return err;
@@ -251,6 +281,11 @@ hth_err hth_run_open(const hth_run_spec *spec, hth_run **out)
     r->spec = *spec;
     r->inline_compute = spec->device->props.inline_compute;
     hth_err err;
+    if (spec->spill_dir != NULL && !spec->device->props.host_visible) {
+        err = hth_fail(HTH_ENOTSUP, "device %s: its memory cannot be spilled to a file",
+                       spec->device->props.name);
+        goto fail;
+    }
     HTH_GOTO(run_open_streams(r), fail);
     HTH_GOTO(run_alloc(r), fail);
     HTH_GOTO(run_build(r), fail);
@@ -279,6 +314,7 @@ void hth_run_close(hth_run *r)
     hth_free(r->pointers);
     hth_free(r->waits);
     hth_free(r->bound);
+    hth_spill_close(r->spill);
     hth_free(r->host_slab);
     hth_free(r->times);
     hth_free(r);
@@ -343,6 +379,15 @@ static hth_err run_launched(void *arg)
     return run_kernel(arg);
 }
 
+// On the thread of its stream.
+static hth_err run_spilled(void *arg)
+{
+    const run_step *s = arg;
+    return s->instr->kind == HTH_INSTR_OFFLOAD
+               ? hth_spill_write(s->run->spill, s->at, *s->device, s->bytes)
+               : hth_spill_read(s->run->spill, s->at, *s->device, s->bytes);
+}
+
 static void run_note(hth_run *r, const run_step *s, uint64_t origin_ns, uint64_t from_ns,
                      uint64_t to_ns)
 {
@@ -375,6 +420,8 @@ static hth_err run_issue(hth_run *r, run_step *s, uint64_t origin_ns)
     if (s->instr->kind == HTH_INSTR_COMPUTE) {
         HTH_TRY(r->inline_compute ? run_inline(r, s, origin_ns)
                                   : hth_stream_launch(stream, run_launched, s));
+    } else if (s->lane != HTH_LANE_COMPUTE && s->host == NULL) {
+        HTH_TRY(hth_stream_launch(stream, run_spilled, s));
     } else if (s->instr->kind == HTH_INSTR_PREFETCH) {
         HTH_TRY(hth_stream_copy(stream, *s->device, s->host, s->bytes));
     } else if (s->instr->kind == HTH_INSTR_OFFLOAD) {

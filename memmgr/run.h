@@ -26,8 +26,13 @@ typedef struct hth_run_spec {
     const int *const *node_out; // per node: tensor of each kernel output (-1: absent)
     const int *n_out;
     void *const *host_copy; // per tensor: where streamed weights come from, NULL otherwise
+    // directory of a file (spill.h) that takes the place of the host slab; NULL: memory. Needs a
+    // device whose memory the host sees
+    const char *spill_dir;
 } hth_run_spec;
 
+// hth_run_open also takes the host's side, once for all executions: page-aligned memory, all of it
+// touched, or the spill file.
 hth_err hth_run_open(const hth_run_spec *spec, hth_run **out);
 void hth_run_close(hth_run *r); // NULL is allowed
 

@@ -239,7 +239,7 @@ static hth_err problem_node(hth_site *site, hth_program *p, int i, const menu *m
     const hth_node *n = &g->nodes[i];
     const hth_kernel *k = p->kernels[i];
     hth_plan_node *pn = &p->problem.nodes[i];
-    *pn = (hth_plan_node){.inplace_in = -1, .inplace_out = -1};
+    *pn = (hth_plan_node){0};
     pn->name = hth_strdup(n->name);
     pn->op = hth_strdup(problem_op(n->op));
     pn->recomputable = n->op != HTH_OP_SGD_STEP && n->op != HTH_OP_ADAM_STEP;
@@ -289,8 +289,12 @@ static hth_err problem_node(hth_site *site, hth_program *p, int i, const menu *m
         }
     }
     if (k->inplace_input >= 0 && k->inplace_input < n->n_inputs && p->node_out[i][0] >= 0) {
-        pn->inplace_in = p->node_in[i][k->inplace_input];
-        pn->inplace_out = pn->inplace_in >= 0 ? p->node_out[i][0] : -1;
+        int pair[2] = {p->node_in[i][k->inplace_input], p->node_out[i][0]};
+        pn->n_inplace = pair[0] >= 0;
+        pn->inplace = pn->n_inplace ? hth_memdup(pair, sizeof pair) : NULL;
+        if (pn->n_inplace && pn->inplace == NULL) {
+            return no_memory();
+        }
     }
     for (int a = 0; p->train != NULL && a < pn->n_alternatives; a++) {
         if (pn->alternatives[a].time_us < 0) {

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+// A block of SPILL_BLOCK bytes per direction is the only thing that the system call sees; copying
+// into it costs a fraction of what any disk needs for it. What is written behind a tensor's end, up
+// to the next aligned position, belongs to the tensor's own range, which starts aligned.
+#include "memmgr/spill.h"
+
+#include "base/alloc.h"
+#include "base/clock.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define SPILL_BLOCK ((size_t)1 << 20) // large enough for a disk's full speed
+
+struct hth_spill {
+    int fd;
+    bool direct;
+    uint64_t bytes;
+    char *out, *in; // SPILL_BLOCK each
+};
+
+static uint64_t spill_round(uint64_t bytes)
+{
+    return (bytes + HTH_SPILL_ALIGN - 1) / HTH_SPILL_ALIGN * HTH_SPILL_ALIGN;
+}
+
+// A file without a name; file systems without O_TMPFILE get one that loses its name at once.
+static int spill_create(const char *dir)
+{
+    int fd = open(dir, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+    if (fd >= 0 || (errno != EOPNOTSUPP && errno != EISDIR)) {
+        return fd;
+    }
+    char *path = hth_asprintf("%s/hearth-spill-XXXXXX", dir);
+    if (path == NULL) {
+        errno = ENOMEM;
+        return -1;
+    }
+    fd = mkostemp(path, O_CLOEXEC);
+    if (fd >= 0) {
+        unlink(path);
+    }
+    hth_free(path);
+    return fd;
+}
+
+static hth_err spill_reserve(hth_spill *s, const char *dir)
+{
+    int rc = s->bytes > 0 ? fallocate(s->fd, 0, 0, (off_t)s->bytes) : 0;
+    if (rc != 0 && errno == EOPNOTSUPP) {
+        rc = ftruncate(s->fd, (off_t)s->bytes);
+    }
+    if (rc == 0) {
+        return HTH_OK;
+    }
+    bool full = errno == ENOSPC || errno == EFBIG;
+    hth_err err = hth_fail_errno(errno, "cannot reserve %llu bytes in '%s'",
+                                 (unsigned long long)s->bytes, dir);
+    return full ? HTH_ETOOBIG : err;
+}
+
+hth_err hth_spill_open(const char *dir, uint64_t bytes, hth_spill **out)
+{
+    *out = NULL;
+    hth_spill *s = hth_calloc(1, sizeof *s);
+    if (s == NULL) {
+        return hth_fail(HTH_ENOMEM, "no memory to spill to '%s'", dir);
+    }
+    hth_err err;
+    s->fd = -1;
+    s->bytes = spill_round(bytes);
+    s->out = hth_alloc_aligned(SPILL_BLOCK, HTH_SPILL_ALIGN);
+    s->in = hth_alloc_aligned(SPILL_BLOCK, HTH_SPILL_ALIGN);
+    if (s->out == NULL || s->in == NULL) {
+        err = hth_fail(HTH_ENOMEM, "no memory to spill to '%s'", dir);
+        goto fail;
+    }
+    s->fd = spill_create(dir);
+    if (s->fd < 0) {
+        err = hth_fail_errno(errno, "cannot make a file in '%s'", dir);
+        goto fail;
+    }
+    HTH_GOTO(spill_reserve(s, dir), fail);
+    int flags = fcntl(s->fd, F_GETFL);
+    s->direct = flags >= 0 && fcntl(s->fd, F_SETFL, flags | O_DIRECT) == 0;
+    *out = s;
+    return HTH_OK;
+fail:
+    hth_spill_close(s);
+    return err;
+}
+
+void hth_spill_close(hth_spill *s)
+{
+    if (s == NULL) {
+        return;
+    }
+    if (s->fd >= 0) {
+        close(s->fd);
+    }
+    hth_free(s->out);
+    hth_free(s->in);
+    hth_free(s);
+}
+
+// Moves one block whole, however many system calls that takes. After a short one the rest is not
+// aligned any more, so the block is begun again from its last aligned byte.
+static hth_err spill_block(const hth_spill *s, char *block, size_t bytes, uint64_t at, bool write)
+{
+    for (size_t done = 0; done < bytes;) {
+        ssize_t n = write ? pwrite(s->fd, block + done, bytes - done, (off_t)(at + done))
+                          : pread(s->fd, block + done, bytes - done, (off_t)(at + done));
+        if (n < 0 && errno == EINTR) {
+            continue;
+        }
+        size_t whole = n > 0 ? done + (size_t)n : done;
+        whole = whole == bytes ? bytes : whole / HTH_SPILL_ALIGN * HTH_SPILL_ALIGN;
+        if (n < 0 || whole == done) {
+            return hth_fail_errno(n < 0 ? errno : EIO, "cannot %s %zu bytes of the spill file",
+                                  write ? "write" : "read", bytes);
+        }
+        done = whole;
+    }
+    return HTH_OK;
+}
+
+// Without O_DIRECT: flushes the range (written pages only) and gives its pages back.
+static void spill_forget(const hth_spill *s, uint64_t at, size_t bytes, bool write)
+{
+    if (write) {
+        sync_file_range(s->fd, (off_t)at, (off_t)bytes,
+                        SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE |
+                            SYNC_FILE_RANGE_WAIT_AFTER);
+    }
+    posix_fadvise(s->fd, (off_t)at, (off_t)bytes, POSIX_FADV_DONTNEED);
+}
+
+static hth_err spill_check(const hth_spill *s, uint64_t at, size_t bytes)
+{
+    bool inside = bytes <= s->bytes && at <= s->bytes - bytes && at % HTH_SPILL_ALIGN == 0;
+    return inside ? HTH_OK
+                  : hth_fail(HTH_EINVAL, "%zu bytes at %llu are not in a spill file of %llu", bytes,
+                             (unsigned long long)at, (unsigned long long)s->bytes);
+}
+
+hth_err hth_spill_write(hth_spill *s, uint64_t at, const void *from, size_t bytes)
+{
+    HTH_TRY(spill_check(s, at, bytes));
+    for (size_t done = 0; done < bytes; done += SPILL_BLOCK) {
+        size_t part = bytes - done < SPILL_BLOCK ? bytes - done : SPILL_BLOCK;
+        size_t whole = (size_t)spill_round(part);
+        memcpy(s->out, (const char *)from + done, part);
+        memset(s->out + part, 0, whole - part);
+        HTH_TRY(spill_block(s, s->out, whole, at + done, true));
+    }
+    if (!s->direct) {
+        spill_forget(s, at, (size_t)spill_round(bytes), true);
+    }
+    return HTH_OK;
+}
+
+hth_err hth_spill_read(hth_spill *s, uint64_t at, void *to, size_t bytes)
+{
+    HTH_TRY(spill_check(s, at, bytes));
+    for (size_t done = 0; done < bytes; done += SPILL_BLOCK) {
+        size_t part = bytes - done < SPILL_BLOCK ? bytes - done : SPILL_BLOCK;
+        HTH_TRY(spill_block(s, s->in, (size_t)spill_round(part), at + done, false));
+        memcpy((char *)to + done, s->in, part);
+    }
+    if (!s->direct) {
+        spill_forget(s, at, (size_t)spill_round(bytes), false);
+    }
+    return HTH_OK;
+}
+
+// Measuring.
+
+static double spill_rate(uint64_t bytes, uint64_t from_ns, double best)
+{
+    double rate = (double)bytes * 1e9 / (double)(hth_now_ns() - from_ns + 1);
+    return rate > best ? rate : best;
+}
+
+static hth_err spill_measure_rounds(hth_spill *s, char *data, uint64_t bytes, hth_spill_speed *out)
+{
+    uint64_t least_ns = UINT64_MAX;
+    for (int round = 0; round < 3; round++) {
+        uint64_t from_ns = hth_now_ns();
+        HTH_TRY(hth_spill_write(s, 0, data, (size_t)bytes));
+        out->write_bytes_per_s = spill_rate(bytes, from_ns, out->write_bytes_per_s);
+        from_ns = hth_now_ns();
+        HTH_TRY(hth_spill_read(s, 0, data, (size_t)bytes));
+        out->read_bytes_per_s = spill_rate(bytes, from_ns, out->read_bytes_per_s);
+        from_ns = hth_now_ns();
+        HTH_TRY(hth_spill_read(s, 0, data, bytes < HTH_SPILL_ALIGN ? bytes : HTH_SPILL_ALIGN));
+        uint64_t took_ns = hth_now_ns() - from_ns;
+        least_ns = took_ns < least_ns ? took_ns : least_ns;
+    }
+    out->latency_us = (double)least_ns / 1e3;
+    return HTH_OK;
+}
+
+hth_err hth_spill_measure(const char *dir, uint64_t bytes, hth_spill_speed *out)
+{
+    hth_spill *s;
+    *out = (hth_spill_speed){0};
+    HTH_TRY(hth_spill_open(dir, bytes, &s));
+    char *data = hth_calloc(1, (size_t)bytes);
+    hth_err err = data ? spill_measure_rounds(s, data, bytes, out)
+                       : hth_fail(HTH_ENOMEM, "no memory to measure '%s'", dir);
+    hth_free(data);
+    hth_spill_close(s);
+    return err;
+}
