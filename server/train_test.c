@@ -163,8 +163,8 @@ static void losses_of(json_t *doc, double *loss)
 static void check_training(const training *t)
 {
     static const char *const ways[] = {
-        "{}", "{\"policy\": \"keep\"}", "{\"budget\": \"70%\"}",
-        "{\"budget\": \"80%\", \"policy\": \"str-auto\", \"seed\": 3}"};
+        "{}", "{\"policy\": \"keep\"}", "{\"budget\": \"70%\", \"plan-ms\": 2000}",
+        "{\"budget\": \"80%\", \"policy\": \"str-auto\", \"plan-ms\": 2000}"};
     fixture f;
     char data[200];
     double want[STEPS], loss[STEPS], whole[STEPS];
@@ -272,7 +272,7 @@ static void bad_input_is_told(void **state)
         int64_t x[3];
         int64_t classes;
         const char *words;
-    } bad[] = {{{3, 12, 12}, 9, "label 4 of sample"}, {{2, 12, 12}, 4, "'x'"}};
+    } bad[] = {{{3, 12, 12}, 9, "out of range: the model has 4 classes"}, {{2, 12, 12}, 4, "'x'"}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         writer w = {NULL, NULL, 0};
         int64_t none[1] = {0};

@@ -370,11 +370,10 @@ static void norm_shared_write(void *arg, int i, int n)
 
 static void norm_shared(norm_job *j, size_t block)
 {
-    norm_sums parts[NORM_SHARED], *s = &parts[0];
+    norm_sums parts[NORM_SHARED] = {0}, *s = &parts[0];
     norm_lanes l;
     j->block = block;
     j->parts = parts[0].first;
-    memset(parts, 0, sizeof parts);
     hth_team_run(norm_shared_sum, j);
     for (int i = 1; i < j->k->n_threads; i++) {
         for (size_t c = 0; c < LANES; c++) {
