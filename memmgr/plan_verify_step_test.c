@@ -58,14 +58,16 @@ static void change_compute(pair *x, int i)
     }
 }
 
-// The last instruction before i that computes tensor t, or its new content.
+// The last instruction before i that computes tensor t, or its new content, which a recompute does
+// not.
 static int last_write(const pair *x, int t, int i)
 {
     for (int k = i - 1; k >= 0; k--) {
         const hth_instr *in = &x->plan->instrs[k];
         const hth_plan_node *n = in->kind == HTH_INSTR_COMPUTE ? &x->p.nodes[in->node] : NULL;
         for (int j = 0; n != NULL && j < n->n_outputs; j++) {
-            if (n->outputs[j] == t || x->p.tensors[n->outputs[j]].replaces == t + 1) {
+            bool update = x->p.tensors[n->outputs[j]].replaces == t + 1 && !in->recompute;
+            if (n->outputs[j] == t || update) {
                 return k;
             }
         }
