@@ -61,28 +61,31 @@ typedef struct wino_job {
     size_t first, count; // tiles of this chunk
 } wino_job;
 
-// One row of B^T d.
+// One row of B^T d. The points are 0, +-A, +-B and infinity (winograd_filter.h).
 WINO_INLINE void wino_in(__m512 *o, size_t s, __m512 a, __m512 b, __m512 c, __m512 d, __m512 e,
                          __m512 f)
 {
-    __m512 p = e - 4.0F * c, q = d - 4.0F * b, r = e - c, t = 2.0F * (d - b);
-    o[0] = 4.0F * a - 5.0F * c + e;
+    const float a2 = HTH_WINO_A * HTH_WINO_A, b2 = HTH_WINO_B * HTH_WINO_B;
+    __m512 p = e - b2 * c, q = HTH_WINO_A * (d - b2 * b);
+    __m512 r = e - a2 * c, t = HTH_WINO_B * (d - a2 * b);
+    o[0] = a2 * b2 * a - (a2 + b2) * c + e;
     o[s] = p + q;
     o[2 * s] = p - q;
     o[3 * s] = r + t;
     o[4 * s] = r - t;
-    o[5 * s] = 4.0F * b - 5.0F * d + f;
+    o[5 * s] = a2 * b2 * b - (a2 + b2) * d + f;
 }
 
 // One row of A^T m.
 WINO_INLINE void wino_out(__m512 *o, size_t s, __m512 a, __m512 b, __m512 c, __m512 d, __m512 e,
                           __m512 f)
 {
-    __m512 p = b + c, q = b - c, r = d + e, t = d - e;
+    const float a2 = HTH_WINO_A * HTH_WINO_A, b2 = HTH_WINO_B * HTH_WINO_B;
+    __m512 p = b + c, q = HTH_WINO_A * (b - c), r = d + e, t = HTH_WINO_B * (d - e);
     o[0] = a + p + r;
-    o[s] = q + 2.0F * t;
-    o[2 * s] = p + 4.0F * r;
-    o[3 * s] = q + 8.0F * t + f;
+    o[s] = q + t;
+    o[2 * s] = a2 * p + b2 * r;
+    o[3 * s] = a2 * q + b2 * t + f;
 }
 
 typedef struct wino_tile {
@@ -470,7 +473,7 @@ hth_err cpu_winograd_prepare(hth_device *d, const hth_graph *g, const hth_node *
         k->base.n_packings = 1;
         k->packing = (hth_packing){.input = 1,
                                    .bytes = hth_wino_filter_floats(&k->filter) * sizeof(float),
-                                   .form = "winograd4x4",
+                                   .form = "winograd4x4:5/8,3/2",
                                    .pack = wino_pack};
     } else {
         k->base.workspace_bytes += hth_wino_filter_floats(&k->filter) * sizeof(float);

@@ -26,23 +26,22 @@ static size_t filter_in(const hth_wino_filter *f)
 
 void hth_wino_filter_pack(const hth_wino_filter *f, const float *w, float *u)
 {
-    static const double G[6][3] = {{1.0 / 4, 0, 0},
-                                   {-1.0 / 6, -1.0 / 6, -1.0 / 6},
-                                   {-1.0 / 6, 1.0 / 6, -1.0 / 6},
-                                   {1.0 / 24, 1.0 / 12, 1.0 / 6},
-                                   {1.0 / 24, -1.0 / 12, 1.0 / 6},
-                                   {0, 0, 1}};
+    const double a = HTH_WINO_A, b = HTH_WINO_B, na = 2 * a * a * (a * a - b * b),
+                 nb = 2 * b * b * (b * b - a * a);
+    const double G[6][3] = {{1 / (a * a * b * b), 0, 0},   {1 / na, a / na, a * a / na},
+                            {1 / na, -a / na, a * a / na}, {1 / nb, b / nb, b * b / nb},
+                            {1 / nb, -b / nb, b * b / nb}, {0, 0, 1}};
     size_t ob = (f->out + 15) / 16, in = (f->in + 15) / 16 * 16;
     memset(u, 0, hth_wino_filter_floats(f) * sizeof *u);
     for (size_t i = 0; i < f->out * f->in; i++) {
         size_t o = i / f->in, c = i % f->in;
         const float *g = w + o * filter_out(f) + c * filter_in(f);
-        for (size_t a = 0; a < 36; a++) {
+        for (size_t k = 0; k < 36; k++) {
             double sum = 0;
             for (size_t t = 0; t < 9; t++) {
-                sum += G[a / 6][t / 3] * (double)g[f->back ? 8 - t : t] * G[a % 6][t % 3];
+                sum += G[k / 6][t / 3] * (double)g[f->back ? 8 - t : t] * G[k % 6][t % 3];
             }
-            u[((a * ob + o / 16) * in + c) * 16 + o % 16] = (float)sum;
+            u[((k * ob + o / 16) * in + c) * 16 + o % 16] = (float)sum;
         }
     }
 }
@@ -62,11 +61,13 @@ typedef struct filter_job {
 
 FILTER_INLINE void filter_row(__m512 *o, size_t s, __m512 a, __m512 b, __m512 c)
 {
-    __m512 p = (a + c) * (-1.0F / 6), q = b * (1.0F / 6);
-    __m512 r = a * (1.0F / 24) + c * (1.0F / 6), t = b * (1.0F / 12);
-    o[0] = a * 0.25F;
-    o[s] = p - q;
-    o[2 * s] = p + q;
+    const float a2 = HTH_WINO_A * HTH_WINO_A, b2 = HTH_WINO_B * HTH_WINO_B;
+    const float na = 1 / (2 * a2 * (a2 - b2)), nb = 1 / (2 * b2 * (b2 - a2));
+    __m512 p = na * (a + a2 * c), q = (na * HTH_WINO_A) * b;
+    __m512 r = nb * (a + b2 * c), t = (nb * HTH_WINO_B) * b;
+    o[0] = a * (1 / (a2 * b2));
+    o[s] = p + q;
+    o[2 * s] = p - q;
     o[3 * s] = r + t;
     o[4 * s] = r - t;
     o[5 * s] = c;

@@ -13,6 +13,11 @@ typedef struct hth_wino_filter {
     bool back;
 } hth_wino_filter;
 
+// The interpolation points are 0, +-A, +-B and infinity. 5/8 and 3/2 are exact in binary, and keep
+// the transforms' factors nearer to 1 than the textbook's 1 and 2 do: errors are a fourth.
+#define HTH_WINO_A 0.625F
+#define HTH_WINO_B 1.5F
+
 size_t hth_wino_filter_floats(const hth_wino_filter *f);
 // hth_wino_filter_pack transforms in double, on the calling thread; hth_wino_filter_run in f32, on
 // the team, for filters that change with every run.
