@@ -94,7 +94,7 @@ HTH_VECTOR(norm_mask, (const float *dy, const float *y, float *to, size_t n, flo
            (dy, y, to, n, low, high))
 {
     for (size_t i = 0; i < n; i++) {
-        to[i] = (y[i] > low) & (y[i] < high) ? dy[i] : 0;
+        to[i] = ((y[i] > low) & (y[i] < high)) ? dy[i] : 0;
     }
 }
 

@@ -38,12 +38,12 @@ HTH_VECTOR(step_relu,
 {
     if (more == NULL) {
         for (size_t i = 0; i < n; i++) {
-            dx[i] = (y[i] > low) & (y[i] < high) ? dy[i] : 0;
+            dx[i] = ((y[i] > low) & (y[i] < high)) ? dy[i] : 0;
         }
         return;
     }
     for (size_t i = 0; i < n; i++) {
-        dx[i] = (y[i] > low) & (y[i] < high) ? dy[i] + more[i] : 0;
+        dx[i] = ((y[i] > low) & (y[i] < high)) ? dy[i] + more[i] : 0;
     }
 }
 
