@@ -100,7 +100,11 @@ static const hth_option bench_options[] = {
     {"seconds", HTH_OPTION_REAL, "S", "how long to measure"},
     OPTION_END,
 };
-static const hth_option convsel_options[] = {OPTION_BATCH, OPTION_END};
+static const hth_option convsel_options[] = {
+    OPTION_BATCH,
+    {"train", HTH_OPTION_FLAG, NULL, "of a training step, all three directions"},
+    OPTION_END,
+};
 
 const hth_command hth_cmd_plan = {
     "plan",
@@ -121,7 +125,7 @@ const hth_command hth_cmd_bench = {
     cmd_ask};
 const hth_command hth_cmd_convsel = {
     "convsel",
-    "NAME[:VERSION] --batch N",
+    "NAME[:VERSION] --batch N [--train]",
     "list what each convolution could use: algorithm, workspace, time",
     1,
     1,

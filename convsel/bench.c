@@ -183,6 +183,9 @@ static hth_err bench_load(hth_bench *b, const hth_kernel *k)
         hth_free(b->workspace);
         b->workspace = hth_alloc_aligned(k->workspace_bytes, HTH_DEVICE_ALIGN);
         b->workspace_bytes = b->workspace == NULL ? 0 : k->workspace_bytes;
+        if (b->workspace != NULL) {
+            memset(b->workspace, 0, b->workspace_bytes); // its pages are there before the first run
+        }
     }
     hth_err err = b->workspace == NULL ? HTH_ENOMEM : HTH_OK;
     for (int i = 0; i < k->n_packings && err == HTH_OK; i++) {

@@ -383,14 +383,16 @@ static hth_err query_plan(query *q, json_t **out)
     return err;
 }
 
-static hth_err query_convsel(query *q, json_t **out)
+typedef struct convsel_answer {
+    hth_site *site;
+    json_t *rows;
+} convsel_answer;
+
+// One row per choice of each convolution, in whatever direction it computes.
+static hth_err convsel_rows(void *ctx, const hth_program *p)
 {
-    hth_model *m = NULL;
-    hth_program *p = NULL;
-    hth_tensor *inputs = NULL;
-    hth_site *site = q->ms->site;
-    hth_err err = query_program(q, true, &m, &inputs, &p);
-    json_t *rows = json_array();
+    const convsel_answer *a = ctx;
+    hth_err err = HTH_OK;
     for (int i = 0; err == HTH_OK && i < p->graph->n_nodes; i++) {
         const hth_node *n = &p->graph->nodes[i];
         hth_choice list[HTH_MAX_CHOICES];
@@ -398,24 +400,43 @@ static hth_err query_convsel(query *q, json_t **out)
         if (!hth_convsel_has_menu(n->op)) {
             continue;
         }
-        err = hth_convsel_measure(site->device, p->graph, n, site->timings, list, HTH_MAX_CHOICES,
-                                  &count);
-        hth_convsel_front(list, count, site->tolerance);
+        err = hth_convsel_measure(a->site->device, p->graph, n, a->site->timings, list,
+                                  HTH_MAX_CHOICES, &count);
+        hth_convsel_front(list, count, a->site->tolerance);
         for (int k = 0; err == HTH_OK && k < count; k++) {
             json_array_append_new(
-                rows, json_pack("{s:s, s:s, s:s, s:I, s:f, s:f, s:b}", "node", n->name, "direction",
-                                hth_convsel_direction(n->op), "algorithm", list[k].name,
-                                "workspace_bytes", (json_int_t)list[k].workspace_bytes, "time_us",
-                                list[k].time_us, "error", list[k].error, "front", list[k].front));
+                a->rows,
+                json_pack("{s:s, s:s, s:s, s:I, s:f, s:f, s:b}", "node", n->name, "direction",
+                          hth_convsel_direction(n->op), "algorithm", list[k].name,
+                          "workspace_bytes", (json_int_t)list[k].workspace_bytes, "time_us",
+                          list[k].time_us, "error", list[k].error, "front", list[k].front));
         }
     }
-    query_program_done(q, p);
-    tensors_free(inputs, inputs != NULL ? m->source.graph->n_inputs : 0);
+    return err;
+}
+
+static hth_err query_convsel(query *q, json_t **out)
+{
+    convsel_answer a = {q->ms->site, json_array()};
+    hth_err err;
+    if (json_is_true(json_object_get(q->args, "train"))) {
+        hth_train_spec spec;
+        err = hth_train_spec_read(q->args, true, &spec);
+        err = err == HTH_OK ? hth_train_visit(q->ms, &spec, q->r, convsel_rows, &a) : err;
+    } else {
+        hth_model *m = NULL;
+        hth_program *p = NULL;
+        hth_tensor *inputs = NULL;
+        err = query_program(q, true, &m, &inputs, &p);
+        err = err == HTH_OK ? convsel_rows(&a, p) : err;
+        query_program_done(q, p);
+        tensors_free(inputs, inputs != NULL ? m->source.graph->n_inputs : 0);
+    }
     if (err != HTH_OK) {
-        json_decref(rows);
+        json_decref(a.rows);
         return err;
     }
-    *out = rows;
+    *out = a.rows;
     return HTH_OK;
 }
 

@@ -82,6 +82,9 @@ void hth_train_job_free(hth_train_job *j); // NULL is allowed
 // hth_train_bench measures steps on synthetic data for `seconds`.
 hth_err hth_train_bench(hth_models *ms, const hth_train_spec *spec, double seconds, hth_request *r,
                         json_t **out);
+// hth_train_visit compiles the step of a synthetic batch and shows it to `visit`.
+hth_err hth_train_visit(hth_models *ms, const hth_train_spec *spec, hth_request *r,
+                        hth_err (*visit)(void *ctx, const hth_program *p), void *ctx);
 // hth_train_plan plans the step of a synthetic batch and hands it to `report`.
 hth_err hth_train_plan(hth_models *ms, const hth_train_spec *spec, hth_request *r,
                        hth_err (*report)(void *ctx, const hth_problem *p, const hth_plan *plan),

@@ -138,6 +138,16 @@ hth_err hth_train_plan(hth_models *ms, const hth_train_spec *spec, hth_request *
     return err;
 }
 
+hth_err hth_train_visit(hth_models *ms, const hth_train_spec *spec, hth_request *r,
+                        hth_err (*visit)(void *ctx, const hth_program *p), void *ctx)
+{
+    bench b;
+    hth_err err = bench_open(ms, spec, r, &b);
+    err = err == HTH_OK ? visit(ctx, hth_trainer_program(b.trainer)) : err;
+    bench_close(&b);
+    return err;
+}
+
 hth_err hth_train_curve(hth_models *ms, const hth_train_spec *spec, hth_request *r, json_t **out)
 {
     bench b;
