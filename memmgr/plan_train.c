@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Plans a training step: search, addresses, and once more with a tighter budget if the addresses
 // come out higher than the bytes that the search counted.
+#include "memmgr/plan_bound.h"
 #include "memmgr/plan_search.h"
 
 #include "base/alloc.h"
@@ -12,6 +13,7 @@
 
 #define TRAIN_LIMIT_MS 100
 #define TRAIN_ROUNDS   4
+#define TRAIN_BOUND    60 // iterations
 
 static hth_err train_too_big(const hth_problem *p, const hth_plan_options *o, uint64_t need)
 {
@@ -87,10 +89,15 @@ hth_err hth_plan_train(const hth_problem *p, const hth_plan_options *o, hth_plan
         hth_plan *plan = *out;
         snprintf(plan->policy, sizeof plan->policy, "%s", hth_policy_name(o->policy));
         plan->seed = o->seed;
-        plan->lower_bound_us = m.fastest_us;
+        err = hth_step_bound(&m, p->budget, plan->predicted_us, TRAIN_BOUND, &plan->lower_bound_us);
+        plan->lower_bound_us = fmin(fmax(plan->lower_bound_us, m.fastest_us), plan->predicted_us);
         plan->plan_ms = (double)(hth_now_ns() - start_ns) / 1e6;
     }
     hth_step_fini(&m);
+    if (err != HTH_OK) {
+        hth_plan_free(*out);
+        *out = NULL;
+    }
     return err;
 }
 

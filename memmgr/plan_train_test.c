@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "memmgr/plan_train_gen.h"
+#include "memmgr/plan_bound.h"
 #include "memmgr/plan_search.h"
+
+#include <math.h>
 
 #include "base/clock.h"
 
@@ -36,12 +39,13 @@ static void check_policies(hth_problem p, const char *name, const double *shares
             assert_ok(hth_plan_verify(&p, plan));
             assert_true(plan->arena_bytes + plan->resident_bytes <= p.budget);
             assert_true(plan->predicted_us >= plan->lower_bound_us * 0.999999);
-            fastest = plan->lower_bound_us;
+            fastest = fastest > 0 ? fastest : plan->lower_bound_us;
             if (getenv("PLAN_TABLE") != NULL) {
-                print_message("%s %.1f %-14s %.4f of the fastest, %.1f ms, arena/live %.4f\n", name,
-                              shares[i], hth_policy_name((hth_policy)policy),
-                              plan->predicted_us / fastest, plan->plan_ms,
-                              (double)plan->arena_bytes / (double)plan->live_peak_bytes);
+                print_message(
+                    "%s %.1f %-14s %.4f of the fastest, gap %.4f, %.1f ms, arena/live %.4f\n", name,
+                    shares[i], hth_policy_name((hth_policy)policy), plan->predicted_us / fastest,
+                    plan->predicted_us / plan->lower_bound_us - 1, plan->plan_ms,
+                    (double)plan->arena_bytes / (double)plan->live_peak_bytes);
             }
             best = policy == HTH_POLICY_HEARTH ? plan->predicted_us : best;
             assert_true(best <= plan->predicted_us * 1.02);
@@ -113,11 +117,53 @@ static void decode_agrees_with_instructions(void **state)
     }
 }
 
+// Small steps, all modes of all gaps tried: the bound is never above the best plan.
+static void bounds_hold(void **state)
+{
+    int solved = 0;
+    for (uint64_t seed = 0; seed < 800; seed++) {
+        hth_problem p = pg_random(seed, 2 + (int)(seed % 3));
+        hth_step m;
+        uint64_t peak;
+        assert_ok(hth_plan_train_peak(&p, &peak));
+        assert_ok(hth_step_init(&m, &p));
+        uint64_t budget = peak / 100 * (40 + seed % 60);
+        hth_decoder d;
+        hth_outcome o;
+        assert_ok(hth_decoder_init(&d, &m, budget));
+        uint8_t mode[12] = {0};
+        double best = INFINITY, bound, bound2;
+        int all = 1;
+        for (int g = 0; g < m.n_gaps && g <= 10; g++) {
+            all *= 3;
+        }
+        for (int code = 0; m.n_gaps <= 10 && code < all; code++) {
+            for (int g = 0, c = code; g < m.n_gaps; g++, c /= 3) {
+                mode[g] = (uint8_t)(c % 3);
+            }
+            hth_decode(&d, mode, &o);
+            best = o.excess == 0 && o.time_us < best ? o.time_us : best;
+        }
+        if (best < INFINITY) {
+            solved++;
+            assert_ok(hth_step_bound(&m, budget, best, 300, &bound));
+            assert_true(bound <= best * (1 + 1e-9));
+            assert_ok(hth_step_bound(&m, budget, best * 2, 50, &bound2));
+            assert_true(bound2 <= best * (1 + 1e-9));
+        }
+        hth_decoder_fini(&d);
+        hth_step_fini(&m);
+        hth_problem_fini(&p);
+    }
+    assert_true(solved > 100);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(decode_agrees_with_instructions),
         cmocka_unit_test(random_networks_verify),
+        cmocka_unit_test(bounds_hold),
         cmocka_unit_test(policies_on_networks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+// memmgr/plan_bound.h - what no plan of a training step can beat. Part of hth_plan_train.
+#ifndef HTH_MEMMGR_PLAN_BOUND_H
+#define HTH_MEMMGR_PLAN_BOUND_H
+
+#include "memmgr/plan_step.h"
+
+// hth_step_bound stores a time (us) that every plan within `budget` needs at least; INFINITY: there
+// is no plan, some stage's own tensors and smallest workspace are too large. upper_us: the time of
+// a known plan, which guides the search of prices; each iteration is O(nodes + gaps).
+hth_err hth_step_bound(const hth_step *m, uint64_t budget, double upper_us, int iterations,
+                       double *out);
+
+#endif
