@@ -108,9 +108,10 @@ static const hth_option convsel_options[] = {
 
 const hth_command hth_cmd_plan = {
     "plan",
-    "NAME[:VERSION] --batch N [--budget B] [--out plan.json] [--trace trace.json]",
+    "NAME[:VERSION]|--problem FILE [--train] [--policy P] [--budget B|N%] [--out plan.json]",
     "plan the memory of a model, and say what the plan costs\n"
-    "With --problem FILE the same is done for a planning problem.",
+    "With --problem FILE the same is done for a planning problem (format hearth-plan-1); N% is of\n"
+    "the problem's own budget then. A policy other than inference plans it as a training step.",
     0,
     1,
     plan_options,
