@@ -24,10 +24,11 @@ HTH_CPU_PREPARE(cpu_binary_prepare); // Add, Sub, Mul, Div, Min, Max with a bloc
 HTH_CPU_PREPARE(cpu_scale_prepare);
 HTH_CPU_PREPARE(cpu_concat_prepare);
 HTH_CPU_PREPARE(cpu_split_prepare);
-HTH_CPU_PREPARE(cpu_resize_prepare); // nearest and linear over the spatial dimensions
+HTH_CPU_PREPARE(cpu_resize_prepare); // nearest and linear over the spatial dimensions; ResizeGrad
 
 hth_layout cpu_binary_layout(hth_device *d, const hth_graph *g, const hth_node *n, bool *any);
 hth_layout cpu_concat_layout(hth_device *d, const hth_graph *g, const hth_node *n, bool *any);
+hth_layout cpu_split_layout(hth_device *d, const hth_graph *g, const hth_node *n, bool *any);
 hth_layout cpu_resize_layout(hth_device *d, const hth_graph *g, const hth_node *n, bool *any);
 bool cpu_scale_can_fuse(hth_device *d, const hth_graph *g, const hth_node *n,
                         const hth_post_op *post, int operand);

@@ -231,6 +231,39 @@ static void concatenation(void **state)
     }
 }
 
+// A Split takes blocks over where its parts begin at a block's edge, and no part is left out.
+static void split_layouts(void **state)
+{
+    (void)state;
+    static const struct {
+        int64_t first, axis;
+        bool left_out, any;
+    } cases[] = {{16, 1, false, true},
+                 {32, -3, false, true},
+                 {17, 1, false, false},
+                 {17, 2, false, true},
+                 {16, 1, true, false}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        fixture f;
+        fixture_open(&f, 37);
+        int64_t axis = cases[i].axis < 0 ? cases[i].axis + 4 : cases[i].axis;
+        hth_shape first = SHAPE(2, 48, 40, 5), second = first, whole = first;
+        first.dim[axis] = cases[i].first;
+        second.dim[axis] = 3;
+        whole.dim[axis] = cases[i].first + 3;
+        const int64_t sizes[2] = {cases[i].first, 3};
+        int in[2] = {fixture_value(&f, whole), fixture_const_of(&f, HTH_DT_I64, SHAPE(2), sizes)};
+        int out[2] = {cases[i].left_out ? -1 : fixture_value(&f, first), fixture_value(&f, second)};
+        hth_node *n = fixture_node(&f, HTH_OP_SPLIT, in, 2, out, 2);
+        hth_node_set_int(n, "axis", cases[i].axis);
+        const hth_fuse_oracle *o = hth_kernel_oracle(&f.device);
+        bool any;
+        assert_int_equal(o->layout(o->ctx, f.graph, n, &any), HTH_LAYOUT_PLAIN);
+        assert_int_equal(any, cases[i].any);
+        fixture_close(&f);
+    }
+}
+
 static void resize_case(const char *mode, const char *coordinates, const char *nearest, hth_shape y,
                         hth_layout l)
 {
@@ -317,8 +350,8 @@ int main(void)
         cmocka_unit_test(pooling),        cmocka_unit_test(reduce_mean_is_a_pool),
         cmocka_unit_test(activations),    cmocka_unit_test(broadcasts),
         cmocka_unit_test(scale_and_norm), cmocka_unit_test(concatenation),
-        cmocka_unit_test(resizing),       cmocka_unit_test(normalizing),
-        cmocka_unit_test(reordering),
+        cmocka_unit_test(split_layouts),  cmocka_unit_test(resizing),
+        cmocka_unit_test(normalizing),    cmocka_unit_test(reordering),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

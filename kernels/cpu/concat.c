@@ -194,3 +194,17 @@ hth_layout cpu_concat_layout(hth_device *d, const hth_graph *g, const hth_node *
     }
     return l;
 }
+
+// Blocked only where every part begins at a block's edge: lane by lane is slower than plain.
+hth_layout cpu_split_layout(hth_device *d, const hth_graph *g, const hth_node *n, bool *any)
+{
+    hth_layout blocked, l = cpu_any_layout(d, g, n, any);
+    int64_t block = hth_cpu_block(d, &blocked), axis = hth_node_int(n, "axis", 0);
+    axis = axis < 0 ? axis + g->values[n->inputs[0]].shape.rank : axis;
+    for (int i = 0; i < n->n_outputs; i++) {
+        bool last = i + 1 == n->n_outputs;
+        *any = *any && n->outputs[i] >= 0 &&
+               (axis != 1 || last || g->values[n->outputs[i]].shape.dim[1] % block == 0);
+    }
+    return l;
+}

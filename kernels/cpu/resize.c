@@ -2,7 +2,8 @@
 // Resize over the spatial dimensions of images ([N, C, H, W], also [N, C, W]), nearest and linear.
 // What each output coordinate reads is a small table per dimension, made when the kernel is
 // prepared: two source indices and a weight (nearest: weight 0), so that all coordinate rules of
-// ONNX cost the same while running.
+// ONNX cost the same while running. ResizeGrad walks the same tables: a thread zeroes a plane of dx
+// and adds each gradient to where its output was read, always in the same order.
 #include "kernels/cpu/blocked.h"
 
 #include "base/alloc.h"
@@ -19,8 +20,8 @@ typedef struct resize_tap {
 typedef struct resize_kernel {
     hth_kernel base;
     int n_threads;
-    bool linear;
-    hth_rows rows; // of the output
+    bool linear, grad;
+    hth_rows rows; // of the resized tensor
     size_t in_h, in_w, out_h, out_w;
     resize_tap *h, *w;
 } resize_kernel;
@@ -69,12 +70,57 @@ static void resize_part(void *arg, int i, int n)
     }
 }
 
+// What output line i read from lines `top` and `bottom` gets its share of dy.
+static inline __attribute__((always_inline)) void
+grad_line(const resize_kernel *k, const float *dy, float v, float *top, float *bottom, size_t B)
+{
+    for (size_t i = 0; i < k->out_w; i++) {
+        const resize_tap *t = &k->w[i];
+        float u = t->weight;
+        for (size_t l = 0; l < B; l++) {
+            float g = dy[i * B + l], lower = v * g, upper = g - lower;
+            if (!k->linear) {
+                top[t->first * B + l] += g;
+                continue;
+            }
+            top[t->first * B + l] += (1 - u) * upper;
+            top[t->second * B + l] += u * upper;
+            bottom[t->first * B + l] += (1 - u) * lower;
+            bottom[t->second * B + l] += u * lower;
+        }
+    }
+}
+
+static void grad_part(void *arg, int i, int n)
+{
+    const resize_job *j = arg;
+    const resize_kernel *k = j->k;
+    size_t begin, end, b = k->rows.b, in_row = k->in_w * b, out_row = k->out_w * b;
+    hth_team_range(k->rows.n * k->rows.blocks, i, n, &begin, &end);
+    for (size_t plane = begin; plane < end; plane++) {
+        const float *dy = j->x + plane * k->out_h * out_row;
+        float *dx = j->y + plane * k->in_h * in_row;
+        memset(dx, 0, k->in_h * in_row * sizeof *dx);
+        for (size_t line = 0; line < k->out_h; line++, dy += out_row) {
+            const resize_tap *t = &k->h[line];
+            float *top = dx + t->first * in_row, *bottom = dx + t->second * in_row;
+            if (b == 16) {
+                grad_line(k, dy, t->weight, top, bottom, 16);
+            } else if (b == 8) {
+                grad_line(k, dy, t->weight, top, bottom, 8);
+            } else {
+                grad_line(k, dy, t->weight, top, bottom, 1);
+            }
+        }
+    }
+}
+
 static hth_err resize_run(const hth_kernel *base, const hth_kernel_args *a)
 {
     const resize_kernel *k = (const resize_kernel *)base;
     resize_job j = {k, a->in[0], a->out[0]};
     hth_team_set(k->n_threads);
-    hth_team_run(resize_part, &j);
+    hth_team_run(k->grad ? grad_part : resize_part, &j);
     return HTH_OK;
 }
 
@@ -137,11 +183,23 @@ static double resize_scale(const hth_graph *g, const hth_node *n, int dim, doubl
     return whole ? (double)((const float *)c->data)[dim] : from_sizes;
 }
 
+// The image that is or was resized, and what became of it: ResizeGrad goes from the second to the
+// first.
+static const hth_value *resize_image(const hth_graph *g, const hth_node *n)
+{
+    return &g->values[n->op == HTH_OP_RESIZE_GRAD ? n->outputs[0] : n->inputs[0]];
+}
+
+static const hth_value *resize_result(const hth_graph *g, const hth_node *n)
+{
+    return &g->values[n->op == HTH_OP_RESIZE_GRAD ? n->inputs[0] : n->outputs[0]];
+}
+
 static bool resize_takes(const hth_graph *g, const hth_node *n)
 {
     static const char *const known[] = {"half_pixel", "pytorch_half_pixel", "asymmetric",
                                         "align_corners"};
-    const hth_shape *x = &g->values[n->inputs[0]].shape, *y = &g->values[n->outputs[0]].shape;
+    const hth_shape *x = &resize_image(g, n)->shape, *y = &resize_result(g, n)->shape;
     const char *mode = hth_node_str(n, "mode", "nearest");
     const char *coordinates = hth_node_str(n, "coordinate_transformation_mode", "half_pixel");
     bool found = false;
@@ -159,7 +217,7 @@ static bool resize_takes(const hth_graph *g, const hth_node *n)
 hth_err cpu_resize_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
                            const char *algorithm, hth_kernel **out)
 {
-    const hth_value *x = &g->values[n->inputs[0]], *y = &g->values[n->outputs[0]];
+    const hth_value *x = resize_image(g, n), *y = resize_result(g, n);
     hth_rows rows;
     if (algorithm != NULL || !resize_takes(g, n) || x->layout != y->layout ||
         !hth_rows_of(&y->shape, y->layout, &rows)) {
@@ -174,6 +232,7 @@ hth_err cpu_resize_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
         .run = resize_run, .close = resize_close, .implementation = "resize", .inplace_input = -1};
     k->n_threads = d->props.n_threads;
     k->linear = strcmp(hth_node_str(n, "mode", "nearest"), "linear") == 0;
+    k->grad = n->op == HTH_OP_RESIZE_GRAD;
     k->rows = rows;
     k->in_h = last == 3 ? (size_t)x->shape.dim[2] : 1;
     k->out_h = last == 3 ? (size_t)y->shape.dim[2] : 1;

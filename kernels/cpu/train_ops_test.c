@@ -359,6 +359,31 @@ static void element_grad(void **state)
     }
 }
 
+// Up and down, by factors that are whole and not, as all coordinate rules read the image.
+static void resize_grad(void **state)
+{
+    (void)state;
+    static const char *const rules[] = {"half_pixel", "pytorch_half_pixel", "asymmetric",
+                                        "align_corners"};
+    static const int64_t sizes[][2] = {{12, 14}, {4, 3}, {1, 1}, {17, 9}};
+    for (size_t i = 0; i < 4 * 4 * 2 * 3; i++) {
+        fixture f;
+        fixture_open(&f, 101 + i);
+        hth_shape x = SHAPE(2, 19, 6, 7), y = x;
+        memcpy(y.dim + 2, sizes[i / 6 % 4], sizeof sizes[0]);
+        const int64_t whole[4] = {y.dim[0], y.dim[1], y.dim[2], y.dim[3]};
+        int in[4] = {fixture_value(&f, y), -1, -1,
+                     fixture_const_of(&f, HTH_DT_I64, SHAPE(4), whole)};
+        int out = fixture_value(&f, x);
+        hth_node *n = fixture_node(&f, HTH_OP_RESIZE_GRAD, in, 4, &out, 1);
+        hth_node_set_str(n, "mode", i / 3 % 2 ? "linear" : "nearest");
+        hth_node_set_str(n, "coordinate_transformation_mode", rules[i / 24]);
+        hth_node_set_str(n, "nearest_mode", i % 2 ? "floor" : "round_prefer_ceil");
+        hth_node_set_ints(n, "shape", x.dim, x.rank);
+        check(&f, layouts[i % 3], 1e-5);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -376,6 +401,7 @@ int main(void)
         cmocka_unit_test(gather_grad),
         cmocka_unit_test(channel_sums),
         cmocka_unit_test(element_grad),
+        cmocka_unit_test(resize_grad),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
