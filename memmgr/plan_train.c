@@ -12,7 +12,7 @@
 #include <string.h>
 
 #define TRAIN_LIMIT_MS 100
-#define TRAIN_ROUNDS   4
+#define TRAIN_ROUNDS   8
 #define TRAIN_BOUND    60 // iterations
 
 static hth_err train_too_big(const hth_problem *p, const hth_plan_options *o, uint64_t need)
@@ -53,9 +53,10 @@ static hth_err train_rounds(const hth_problem *p, hth_step *m, const hth_plan_op
     if (warm) {
         memcpy(x->best, o->warm, (size_t)m->n_gaps);
     }
+    static const double share[TRAIN_ROUNDS] = {0.7,  0.78, 0.84, 0.88,
+                                               0.92, 0.95, 0.98, 1}; // of the time
     for (int round = 0; round < TRAIN_ROUNDS; round++) {
-        double share = round == 0 ? 0.7 : 0.7 + 0.1 * round; // of the time
-        uint64_t deadline_ns = start_ns + (uint64_t)(limit_ms * share * 1e6);
+        uint64_t deadline_ns = start_ns + (uint64_t)(limit_ms * share[round] * 1e6);
         hth_plan *plan = NULL;
         HTH_TRY(train_round(p, m, o, x, budget, deadline_ns, warm || round > 0, &plan));
         uint64_t bytes = plan->arena_bytes + plan->resident_bytes;
@@ -63,7 +64,8 @@ static hth_err train_rounds(const hth_problem *p, hth_step *m, const hth_plan_op
             *out = plan;
             return HTH_OK;
         }
-        uint64_t over = bytes - p->budget;
+        // The excess, and more each time: addresses lose about the same share in every round.
+        uint64_t over = (bytes - p->budget) / 2 * (uint64_t)(round + 2) + HTH_PLAN_ALIGN;
         hth_plan_free(plan);
         if (over >= budget || round == TRAIN_ROUNDS - 1) {
             return train_too_big(p, o, bytes);
