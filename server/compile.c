@@ -36,7 +36,8 @@ static hth_err compile_passes(hth_device *d, hth_graph *g, bool training)
     return hth_graph_check(g);
 }
 
-#define PROBLEM_SLOW 30 // times that the reference takes longer
+#define COMPILE_SPILL_BYTES ((uint64_t)32 << 20) // written and read to measure a disk
+#define PROBLEM_SLOW        30                   // times that the reference takes longer
 
 typedef struct menu { // the candidates of one node
     int n;
@@ -318,6 +319,11 @@ static hth_err compile_problem(hth_site *site, hth_program *p, const menu *menus
                                .d2h_bytes_per_s = site->link_back_bytes_per_s,
                                .latency_us = site->link_latency_us,
                                .copy_interference = site->copy_interference};
+    if (p->spill != NULL) {
+        p->problem.h2d_bytes_per_s = p->spill_speed.read_bytes_per_s;
+        p->problem.d2h_bytes_per_s = p->spill_speed.write_bytes_per_s;
+        p->problem.latency_us = p->spill_speed.latency_us;
+    }
     snprintf(p->problem.device, sizeof p->problem.device, "%s", props->fingerprint);
     p->problem.nodes = hth_calloc((size_t)p->graph->n_nodes, sizeof *p->problem.nodes);
     if (p->problem.nodes == NULL) {
@@ -469,7 +475,8 @@ static hth_err compile_run(hth_site *site, hth_program *p)
                              .n_in = p->n_in,
                              .node_out = (const int *const *)p->node_out,
                              .n_out = p->n_out,
-                             .host_copy = host};
+                             .host_copy = host,
+                             .spill_dir = p->spill};
         err = hth_run_open(&spec, &p->run);
     }
     hth_free(host);
@@ -582,7 +589,11 @@ hth_err hth_program_compile_step(hth_site *site, const hth_step_spec *spec, bool
     p->train = spec->train;
     p->options = spec->options;
     p->far = spec->far;
+    p->spill = spec->spill;
     hth_err err = hth_graph_clone(spec->train->graph, &p->graph);
+    if (err == HTH_OK && p->spill != NULL) {
+        err = hth_spill_measure(p->spill, COMPILE_SPILL_BYTES, &p->spill_speed);
+    }
     err = err == HTH_OK ? compile_graph(site, p, spec, tune, progress) : err;
     if (err != HTH_OK) {
         hth_program_free(site, p);

@@ -17,6 +17,7 @@
 #include "graph/train.h"
 #include "memmgr/plan_train.h"
 #include "memmgr/run.h"
+#include "memmgr/spill.h"
 #include "server/engine.h"
 
 typedef struct hth_program hth_program;
@@ -88,6 +89,8 @@ struct hth_program {
     hth_plan_options options; // of its plan
     uint64_t peak_bytes;      // what it takes when nothing is short
     void *const *far;         // per slot: where its content is when it is not on the device
+    const char *spill;        // directory of the file that offloads go to; NULL: memory
+    hth_spill_speed spill_speed;
 };
 
 // hth_source_match finds a program for these inputs (model's order), or NULL.
@@ -106,6 +109,7 @@ typedef struct hth_step_spec {
     hth_plan_options options;
     void *const
         *far; // per slot: host memory for it, in the device's alignment; outlives the program
+    const char *spill; // directory: activations leave for a file there; NULL: for memory
 } hth_step_spec;
 
 // hth_program_compile_step makes the program of one training step. Its slots' inputs and outputs

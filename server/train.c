@@ -133,6 +133,7 @@ hth_err hth_train_spec_read(const json_t *args, bool bench, hth_train_spec *s)
     *s = (hth_train_spec){.model = spec_text(args, "model"),
                           .data = spec_text(args, "data"),
                           .save_as = spec_text(args, "save-as"),
+                          .spill = spec_text(args, "spill"),
                           .trace = spec_text(args, "trace"),
                           .budget = spec_text(args, "budget"),
                           .shuffle = !json_is_true(json_object_get(args, "no-shuffle"))};

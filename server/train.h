@@ -33,6 +33,7 @@ typedef struct hth_train_spec {
     int64_t batch, epochs;
     uint64_t seed;
     bool shuffle;
+    const char *spill;  // directory for what leaves the device; NULL: memory
     const char *trace;  // of one more step: file for the predicted and the measured timeline
     const char *budget; // NULL: the whole device
     hth_plan_options plan;

@@ -163,7 +163,9 @@ static void losses_of(json_t *doc, double *loss)
 static void check_training(const training *t)
 {
     static const char *const ways[] = {
-        "{}", "{\"policy\": \"keep\"}", "{\"budget\": \"70%\", \"plan-ms\": 2000}",
+        "{}", "{\"policy\": \"keep\"}",
+        "{\"budget\": \"75%\", \"spill\": \"/tmp\", \"plan-ms\": 2000}",
+        "{\"budget\": \"70%\", \"plan-ms\": 2000}",
         "{\"budget\": \"80%\", \"policy\": \"str-auto\", \"plan-ms\": 2000}"};
     fixture f;
     char data[200];
