@@ -93,6 +93,16 @@ fail:
     return err;
 }
 
+hth_err hth_spill_buffer(hth_spill *s)
+{
+    int flags = fcntl(s->fd, F_GETFL);
+    if (flags < 0 || fcntl(s->fd, F_SETFL, flags & ~O_DIRECT) != 0) {
+        return hth_fail_errno(errno, "cannot change how the spill file is written");
+    }
+    s->direct = false;
+    return HTH_OK;
+}
+
 void hth_spill_close(hth_spill *s)
 {
     if (s == NULL) {

@@ -5,7 +5,7 @@
 // Memory that is offloaded into the page cache is memory that was not saved, so the file is opened
 // with O_DIRECT. That wants aligned addresses and lengths, which tensors do not have: each
 // direction has one aligned block through which everything goes. Where a file system has no
-// O_DIRECT (tmpfs), written pages are flushed and dropped at once. The file has no name: it is gone
+// O_DIRECT, written pages are flushed and dropped at once. The file has no name: it is gone
 // with the process.
 #ifndef HTH_MEMMGR_SPILL_H
 #define HTH_MEMMGR_SPILL_H
@@ -30,6 +30,9 @@ void hth_spill_close(hth_spill *s); // NULL is allowed
 // nothing.
 hth_err hth_spill_write(hth_spill *s, uint64_t at, const void *from, size_t bytes);
 hth_err hth_spill_read(hth_spill *s, uint64_t at, void *to, size_t bytes);
+
+// hth_spill_buffer goes through the page cache, as where there is no O_DIRECT: for tests.
+hth_err hth_spill_buffer(hth_spill *s);
 
 // What a planner wants to know of a link.
 typedef struct hth_spill_speed {
