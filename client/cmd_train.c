@@ -84,6 +84,10 @@ static const hth_option train_options[] = {
     {"policy", HTH_OPTION_TEXT, "P", "who plans the memory: hearth, keep, vdnn, chen, .."},
     {"plan-ms", HTH_OPTION_REAL, "MS", "time for planning (100)"},
     {"save-as", HTH_OPTION_TEXT, "NAME", "the model that gets the result as a new version"},
+    {"checkpoint-every", HTH_OPTION_INT, "N",
+     "keep the job's state in the store behind every N steps"},
+    {"resume", HTH_OPTION_FLAG, NULL,
+     "go on from the last checkpoint of this job, if there is one"},
     {"threads", HTH_OPTION_INT, "T", "compute threads"},
     {NULL, HTH_OPTION_FLAG, NULL, NULL},
 };

@@ -4,6 +4,7 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "server/checkpoint.h"
 #include "server/dataset.h"
 
 #include <math.h>
@@ -128,7 +129,7 @@ double hth_train_rate(const hth_train_spec *s, int64_t step, int64_t steps, int6
 hth_err hth_train_spec_read(const json_t *args, bool bench, hth_train_spec *s)
 {
     static const char *const losses[] = {"softmax-xent", "mse"};
-    double batch, epochs, seed, limit;
+    double batch, epochs, seed, limit, checkpoint;
     int loss;
     *s = (hth_train_spec){.model = spec_text(args, "model"),
                           .data = spec_text(args, "data"),
@@ -155,6 +156,9 @@ hth_err hth_train_spec_read(const json_t *args, bool bench, hth_train_spec *s)
     HTH_TRY(spec_number(args, "epochs", 1, 1, 1e9, &epochs));
     HTH_TRY(spec_number(args, "seed", 0, 0, 4294967295.0, &seed));
     HTH_TRY(spec_number(args, "plan-ms", 0, 0, 600000, &limit));
+    HTH_TRY(spec_number(args, "checkpoint-every", 0, 0, 1e9, &checkpoint));
+    s->checkpoint = (int64_t)checkpoint;
+    s->resume = json_is_true(json_object_get(args, "resume"));
     s->batch = (int64_t)batch;
     s->epochs = (int64_t)epochs;
     s->seed = (uint64_t)seed;
@@ -332,8 +336,8 @@ struct hth_train_job {
     train_data data;
     hth_trainer *trainer;
     int64_t epoch, at, step, steps; // epoch and first sample of the next batch; steps in all
-    double ms_sum;
-    json_t *history; // [[loss, ms], ..]
+    int64_t saved;                  // step of the last checkpoint, 0: none
+    json_t *history;                // [[loss, ms], ..]
 };
 
 void hth_train_job_free(hth_train_job *j)
@@ -346,6 +350,40 @@ void hth_train_job_free(hth_train_job *j)
     json_decref(j->history);
     json_decref(j->args);
     hth_free(j);
+}
+
+// Goes on where the last checkpoint was made, the order of its epoch included.
+static hth_err job_resume(hth_train_job *j)
+{
+    hth_checkpoint c = {j->args, 0, j->steps, j->history};
+    int64_t per_epoch = j->steps / j->spec.epochs;
+    HTH_TRY(hth_checkpoint_load(j->ms->store, &j->spec, j->trainer, &c));
+    j->step = j->saved = c.step;
+    j->epoch = c.step / per_epoch;
+    j->at = c.step % per_epoch * j->spec.batch;
+    hth_dataset_order(&j->data.set, j->spec.shuffle, j->spec.seed, j->epoch, j->data.rows);
+    return HTH_OK;
+}
+
+static hth_err job_checkpoint(hth_train_job *j)
+{
+    if (j->spec.checkpoint == 0 || j->step % j->spec.checkpoint != 0 || j->step == j->steps) {
+        return HTH_OK;
+    }
+    HTH_TRY(hth_checkpoint_save(j->ms->store, &j->spec, j->trainer,
+                                &(hth_checkpoint){j->args, j->step, j->steps, j->history}));
+    j->saved = j->step;
+    return HTH_OK;
+}
+
+// What is left of a job that ends early.
+static const char *job_kept(const hth_train_job *j, char text[80])
+{
+    if (j->saved == 0) {
+        return "nothing is saved";
+    }
+    snprintf(text, 80, "the checkpoint of step %lld is kept", (long long)j->saved);
+    return text;
 }
 
 // Everything that can be known before a step runs: data, labels, gradients, the plans of both batch
@@ -372,7 +410,7 @@ static hth_err job_open(hth_train_job *j)
         HTH_TRY(hth_trainer_prepare(j->trainer, d->input, &d->target));
     }
     j->steps = (d->set.n_samples + s->batch - 1) / s->batch * s->epochs;
-    return HTH_OK;
+    return s->resume ? job_resume(j) : HTH_OK;
 }
 
 hth_err hth_train_job_open(hth_models *ms, hth_request *r, hth_train_job **out)
@@ -400,13 +438,21 @@ hth_err hth_train_job_open(hth_models *ms, hth_request *r, hth_train_job **out)
 static hth_err job_answer(hth_train_job *j)
 {
     int version;
+    double ms_sum = 0;
+    size_t i;
+    json_t *v;
     HTH_TRY(hth_trainer_publish(j->trainer, &version));
+    HTH_TRY(j->saved > 0 ? hth_checkpoint_drop(j->ms->store, &j->spec) : HTH_OK);
+    json_array_foreach(j->history, i, v)
+    {
+        ms_sum += json_number_value(json_array_get(v, 1));
+    }
     json_t *doc = hth_train_memory(hth_trainer_program(j->trainer));
     json_object_update_new(doc,
                            json_pack("{s:s, s:i, s:I, s:f, s:O}", "saved_as",
                                      j->spec.save_as != NULL ? j->spec.save_as : j->spec.model,
                                      "version", version, "steps", (json_int_t)j->step, "mean_ms",
-                                     j->ms_sum / (double)j->step, "history", j->history));
+                                     ms_sum / (double)j->step, "history", j->history));
     char *text = json_dumps(doc, JSON_COMPACT);
     json_decref(doc);
     j->r->json = text != NULL ? hth_strdup(text) : NULL;
@@ -418,10 +464,11 @@ hth_err hth_train_job_turn(hth_train_job *j, bool *done)
 {
     train_data *d = &j->data;
     float loss = NAN;
+    char kept[80];
     *done = false;
     if (j->r->canceled) {
-        return hth_fail(HTH_ECANCELED, "canceled behind step %lld: nothing is saved",
-                        (long long)j->step);
+        return hth_fail(HTH_ECANCELED, "canceled behind step %lld: %s", (long long)j->step,
+                        job_kept(j, kept));
     }
     if (j->at == 0) {
         hth_dataset_order(&d->set, j->spec.shuffle, j->spec.seed, j->epoch, d->rows);
@@ -434,11 +481,10 @@ hth_err hth_train_job_turn(hth_train_job *j, bool *done)
     HTH_TRY(hth_trainer_step(j->trainer, d->input, &d->target, &loss));
     double ms = (double)(hth_now_ns() - start_ns) / 1e6;
     j->step++;
-    j->ms_sum += ms;
     job_tell(j->r, j->step, j->steps, j->epoch + 1, loss, ms);
     if (!isfinite(loss)) {
-        return hth_fail(HTH_EINVAL, "the loss of step %lld is %g: training stops, nothing is saved",
-                        (long long)j->step, (double)loss);
+        return hth_fail(HTH_EINVAL, "the loss of step %lld is %g: training stops, %s",
+                        (long long)j->step, (double)loss, job_kept(j, kept));
     }
     if (json_array_append_new(j->history, json_pack("[f, f]", (double)loss, ms)) != 0) {
         return no_memory();
@@ -449,5 +495,5 @@ hth_err hth_train_job_turn(hth_train_job *j, bool *done)
         j->epoch++;
     }
     *done = j->epoch == j->spec.epochs;
-    return *done ? job_answer(j) : HTH_OK;
+    return *done ? job_answer(j) : job_checkpoint(j);
 }

@@ -31,6 +31,8 @@ typedef struct hth_train_spec {
     int64_t every, warmup; // epochs; steps in which the rate grows in a line from lr / warmup
     double lr, momentum, beta1, beta2, eps, weight_decay;
     int64_t batch, epochs;
+    int64_t checkpoint; // a checkpoint behind every so many steps; 0: none
+    bool resume;        // begin at the last one, if there is one
     uint64_t seed;
     bool shuffle;
     const char *spill;  // directory for what leaves the device; NULL: memory
@@ -66,6 +68,13 @@ int64_t hth_trainer_classes(const hth_trainer *t);
 hth_err hth_trainer_target(hth_trainer *t, const hth_tensor *inputs, hth_tensor *target);
 // hth_trainer_publish stores the parameters as a new version of spec->save_as.
 hth_err hth_trainer_publish(hth_trainer *t, int *version);
+
+// hth_trainer_state tells all slots (n; the table is to be freed by hth_free) as they are now;
+// valid until the next call. hth_trainer_restore sets them, and the number of steps that made them
+// so.
+hth_err hth_trainer_state(hth_trainer *t, hth_put_tensor **out, int *n);
+hth_err hth_trainer_restore(hth_trainer *t, hth_store *store, const hth_manifest *m,
+                            uint64_t steps);
 
 // hth_train_rate is the learning rate of step `step` (from 0) of `steps`, `per_epoch` in an epoch.
 double hth_train_rate(const hth_train_spec *s, int64_t step, int64_t steps, int64_t per_epoch);

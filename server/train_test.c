@@ -338,12 +338,67 @@ static void frozen_parameters_stay(void **state)
     fixture_close(&f);
 }
 
+static void stop_at_seven(hth_request *r, const char *what, uint64_t done, uint64_t total)
+{
+    if (what[0] == '{' && done == 7) {
+        r->canceled = true;
+    }
+}
+
+// A job that ends behind step 7 goes on from step 6 and has, bit by bit, the losses of one that ran
+// through: order of the samples, a shorter last batch, optimizer state, running statistics.
+static void a_checkpoint_repeats_the_losses(void **state)
+{
+    static const char more[] = "{\"batch\": 5, \"epochs\": 3, \"no-shuffle\": false, "
+                               "\"seed\": 3, \"schedule\": \"cosine\", "
+                               "\"checkpoint-every\": 3, \"resume\": true, \"lr\": 0.01}";
+    fixture f;
+    char data[200];
+    double want[STEPS];
+    hth_err err;
+    hth_manifest m;
+    fixture_open(&f, "cpu:mem=256MiB,threads=2");
+    prepare(&f, &unet, data);
+    json_t *whole = train(&f, arguments_of(&unet, data, more, want), &err);
+    assert_non_null(whole);
+    assert_int_equal(hth_store_get(f.store, "result.checkpoint", 0, &m), HTH_ENOENT);
+    json_t *q = arguments_of(&unet, data, more, want);
+    char *text = json_dumps(q, JSON_COMPACT);
+    call c = {.r = {.query = "train", .arguments = text, .progress = stop_at_seven}};
+    assert_int_equal(call_run(f.engine, &c), HTH_ECANCELED);
+    assert_non_null(strstr(hth_err_detail(), "the checkpoint of step 6 is kept"));
+    free(text);
+    assert_ok(hth_store_get(f.store, "result.checkpoint", 0, &m));
+    int version = m.version;
+    hth_manifest_fini(&m);
+    assert_int_equal(hth_store_get(f.store, "result.checkpoint", version - 1, &m), HTH_ENOENT);
+    json_object_set_new(q, "lr", json_real(0.5));
+    assert_null(train(&f, q, &err));
+    assert_non_null(strstr(hth_err_detail(), "of another job: 'lr'"));
+    json_t *rest = train(&f, arguments_of(&unet, data, more, want), &err);
+    assert_non_null(rest);
+    json_t *a = json_object_get(whole, "history"), *b = json_object_get(rest, "history");
+    assert_int_equal(json_array_size(a), 15);
+    assert_int_equal(json_array_size(b), 15);
+    for (size_t i = 0; i < 15; i++) {
+        double x = json_number_value(json_array_get(json_array_get(a, i), 0)),
+               y = json_number_value(json_array_get(json_array_get(b, i), 0));
+        if (x != y) {
+            fail_msg("loss %zu is %.9g, after a checkpoint %.9g", i, x, y);
+        }
+    }
+    assert_int_equal(hth_store_get(f.store, "result.checkpoint", 0, &m), HTH_ENOENT);
+    json_decref(whole);
+    json_decref(rest);
+    fixture_close(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(losses_are_pytorchs),    cmocka_unit_test(results_are_served),
         cmocka_unit_test(bad_input_is_told),      cmocka_unit_test(rates_follow_their_schedule),
-        cmocka_unit_test(frozen_parameters_stay),
+        cmocka_unit_test(frozen_parameters_stay), cmocka_unit_test(a_checkpoint_repeats_the_losses),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -285,6 +285,47 @@ hth_err hth_trainer_target(hth_trainer *t, const hth_tensor *inputs, hth_tensor 
     return err;
 }
 
+// State, for checkpoints.
+
+hth_err hth_trainer_state(hth_trainer *t, hth_put_tensor **out, int *n)
+{
+    const hth_train_graph *g = &trainer_current(t)->graph;
+    *n = t->n_slots;
+    *out = hth_calloc((size_t)t->n_slots + 1, sizeof **out);
+    if (*out == NULL) {
+        return no_memory();
+    }
+    trainer_move(t, false);
+    for (int i = 0; i < t->n_slots; i++) {
+        const hth_value *v = &g->graph->values[g->graph->inputs[g->slots[i].input]];
+        (*out)[i] =
+            (hth_put_tensor){g->slots[i].name, v->dtype, v->shape, t->far[i], t->slot_bytes[i]};
+    }
+    return HTH_OK;
+}
+
+hth_err hth_trainer_restore(hth_trainer *t, hth_store *store, const hth_manifest *m, uint64_t steps)
+{
+    const hth_train_graph *g = &trainer_current(t)->graph;
+    for (int i = 0; i < t->n_slots; i++) {
+        int k = 0;
+        hth_const *view;
+        while (k < m->n_tensors && strcmp(m->tensors[k].name, g->slots[i].name) != 0) {
+            k++;
+        }
+        if (k == m->n_tensors || m->tensors[k].bytes != t->slot_bytes[i]) {
+            return hth_fail(HTH_EINVAL, "'%s' has no '%s' as this job needs it", m->name,
+                            g->slots[i].name);
+        }
+        HTH_TRY(hth_store_view(store, &m->tensors[k], &view));
+        memcpy(t->far[i], view->data, t->slot_bytes[i]);
+        hth_const_rele(view);
+    }
+    trainer_move(t, true);
+    t->counter = steps;
+    return HTH_OK;
+}
+
 // Opening, publishing, closing.
 
 hth_err hth_trainer_open(hth_models *ms, const hth_train_spec *spec, hth_request *progress,
