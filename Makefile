@@ -103,7 +103,8 @@ all-tests: all $(TESTBIN) $(B)/docs/embed
 	@:
 test: tests
 	$(Q)HEARTH_BUILD=$(B) CMOCKA_MESSAGE_OUTPUT=TAP prove $(if $(V),-v) --timer -e 'sh build-aux/tap.sh' $(TESTBIN)
-check: test
+check: test all
+	$(Q)sh tests/resume.sh $(B)
 
 # The sanitizers have a build folder each. -w: what they add to the code makes gcc guess wrongly; the plain build has -Werror.
 ASAN := -w -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer

@@ -1,0 +1,56 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# kill -9 of hearthd while it trains: after a restart the same command goes on from the last checkpoint, and all losses are
+# those of a job that ran through. usage: tests/resume.sh BUILD_DIR, from the root.
+set -eu
+build=$1
+dir=$(mktemp -d "${TMPDIR:-/tmp}/hearth-resume.XXXXXX")
+pid=
+cleanup() {
+    [ -z "$pid" ] || kill -9 "$pid" 2>/dev/null || true
+    rm -rf "$dir"
+}
+trap cleanup EXIT INT TERM
+fail() { echo "tests/resume.sh: $*" >&2; exit 1; }
+
+HEARTH_SERVER=ipc://$dir/sock
+export HEARTH_SERVER
+start() {
+    rm -f "$dir/sock"
+    "$build/hearthd" --store "$dir/store" --listen "$HEARTH_SERVER" >"$dir/log" 2>&1 &
+    pid=$!
+    i=0
+    until "$build/hearth" ls >/dev/null 2>&1; do
+        i=$((i + 1))
+        [ $i -lt 100 ] || fail "hearthd did not start"
+        sleep 0.1
+    done
+}
+train() {
+    "$build/hearth" --json train new --data tests/data/digits/train.safetensors --loss softmax-xent --optimizer adam \
+        --lr 0.002 --batch 64 --epochs 6 --seed 1 --budget 60% --checkpoint-every 5 --resume --save-as "$1"
+}
+losses() { sed -n 's/^{"step":\([0-9]*\),"loss":\([^,]*\),.*/\1 \2/p' "$1"; }
+
+start
+"$build/hearth" import new tests/data/digits/untrained.onnx >/dev/null
+train whole >"$dir/whole"
+train cut >"$dir/cut" 2>&1 &
+client=$!
+i=0
+until "$build/hearth" ls | grep -q '^cut\.checkpoint '; do
+    i=$((i + 1))
+    [ $i -lt 500 ] || fail "there was no checkpoint"
+    sleep 0.01
+done
+kill -9 "$pid"
+wait "$pid" 2>/dev/null || true
+if wait "$client"; then fail "the job ended before the kill"; fi
+start
+train cut >"$dir/cut"
+losses "$dir/whole" >"$dir/a"
+losses "$dir/cut" >"$dir/b"
+[ "$(wc -l <"$dir/a")" -eq 138 ] || fail "not every step was told"
+cmp "$dir/a" "$dir/b" || fail "the losses differ"
+if "$build/hearth" ls | grep -q '\.checkpoint '; then fail "a finished job left its checkpoint"; fi
+echo "ok - a killed daemon's job goes on from its checkpoint with the same losses"
