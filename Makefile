@@ -103,7 +103,7 @@ all-tests: all $(TESTBIN) $(B)/docs/embed
 	@:
 test: tests
 	$(Q)HEARTH_BUILD=$(B) CMOCKA_MESSAGE_OUTPUT=TAP prove $(if $(V),-v) --timer -e 'sh build-aux/tap.sh' $(TESTBIN)
-check: test all
+check: test
 	$(Q)sh tests/resume.sh $(B)
 
 # The sanitizers have a build folder each. -w: what they add to the code makes gcc guess wrongly; the plain build has -Werror.
