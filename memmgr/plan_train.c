@@ -114,6 +114,24 @@ hth_err hth_plan_train_peak(const hth_problem *p, uint64_t *bytes)
     return HTH_OK;
 }
 
+// A resident tensor that may be away between two steps.
+static bool train_leaves(const hth_step *m, int t)
+{
+    int last = m->gap_start[t + 1] - 1;
+    return !m->arena[t] && last >= m->gap_start[t] && m->gap[last].can_offload;
+}
+
+// Whether input j of a node is one more tensor that has to be there beside what never leaves.
+static bool train_reads(const hth_step *m, const hth_plan_node *n, int j)
+{
+    for (int i = 0; i < j; i++) {
+        if (n->inputs[i] == n->inputs[j]) {
+            return false;
+        }
+    }
+    return m->arena[n->inputs[j]] || train_leaves(m, n->inputs[j]);
+}
+
 hth_err hth_plan_train_floor(const hth_problem *p, uint64_t *bytes)
 {
     hth_step m;
@@ -123,7 +141,7 @@ hth_err hth_plan_train_floor(const hth_problem *p, uint64_t *bytes)
         const hth_plan_node *n = &p->nodes[s];
         uint64_t b = hth_step_smallest(&m, s)->workspace;
         for (int j = 0; j < n->n_inputs; j++) {
-            b += m.arena[n->inputs[j]] ? m.bytes[n->inputs[j]] : 0;
+            b += train_reads(&m, n, j) ? m.bytes[n->inputs[j]] : 0;
         }
         for (int j = 0; j < n->n_outputs; j++) {
             int t = n->outputs[j];
@@ -132,7 +150,7 @@ hth_err hth_plan_train_floor(const hth_problem *p, uint64_t *bytes)
         *bytes = b > *bytes ? b : *bytes;
     }
     for (int t = 0; t < p->n_tensors; t++) { // resident ones that can never leave
-        bool leaves = m.gap_start[t] < m.gap_start[t + 1] && m.gap[m.gap_start[t]].can_offload;
+        bool leaves = train_leaves(&m, t);
         *bytes += hth_plan_home(&p->tensors[t]) == HTH_HOME_RESIDENT && !leaves ? m.bytes[t] : 0;
     }
     hth_step_fini(&m);
