@@ -12,6 +12,7 @@
 #include <string.h>
 
 #define TRAIN_LIMIT_MS 100
+#define TRAIN_AGAIN    5 // times the limit, when nothing was found
 #define TRAIN_ROUNDS   8
 #define TRAIN_BOUND    60 // iterations
 
@@ -75,6 +76,56 @@ static hth_err train_rounds(const hth_problem *p, hth_step *m, const hth_plan_op
     return train_too_big(p, o, p->budget + 1);
 }
 
+static hth_err train_search(const hth_problem *p, hth_step *m, const hth_plan_options *o,
+                            hth_search *x, hth_plan **out)
+{
+    HTH_TRY(hth_search_open(x, m, p->budget, o));
+    hth_err err = train_rounds(p, m, o, x, out);
+    hth_search_close(x);
+    return err;
+}
+
+// A resident tensor that may be away between two steps.
+static bool train_leaves(const hth_step *m, int t)
+{
+    int last = m->gap_start[t + 1] - 1;
+    return !m->arena[t] && last >= m->gap_start[t] && m->gap[last].can_offload;
+}
+
+// Whether input j of a node is one more tensor that has to be there beside what never leaves.
+static bool train_reads(const hth_step *m, const hth_plan_node *n, int j)
+{
+    for (int i = 0; i < j; i++) {
+        if (n->inputs[i] == n->inputs[j]) {
+            return false;
+        }
+    }
+    return m->arena[n->inputs[j]] || train_leaves(m, n->inputs[j]);
+}
+
+// The largest stage's own tensors and smallest workspace beside what can never leave.
+static uint64_t train_least(const hth_step *m)
+{
+    uint64_t most = 0;
+    for (int s = 0; s < m->n_stages; s++) {
+        const hth_plan_node *n = &m->p->nodes[s];
+        uint64_t b = hth_step_smallest(m, s)->workspace;
+        for (int j = 0; j < n->n_inputs; j++) {
+            b += train_reads(m, n, j) ? m->bytes[n->inputs[j]] : 0;
+        }
+        for (int j = 0; j < n->n_outputs; j++) {
+            int t = n->outputs[j];
+            b += m->arena[t] && m->pair[t] < 0 ? m->bytes[t] : 0;
+        }
+        most = b > most ? b : most;
+    }
+    for (int t = 0; t < m->p->n_tensors; t++) { // resident ones that can never leave
+        bool here = hth_plan_home(&m->p->tensors[t]) == HTH_HOME_RESIDENT;
+        most += here && !train_leaves(m, t) ? m->bytes[t] : 0;
+    }
+    return most;
+}
+
 hth_err hth_plan_train(const hth_problem *p, const hth_plan_options *o, hth_plan **out)
 {
     hth_step m;
@@ -82,10 +133,15 @@ hth_err hth_plan_train(const hth_problem *p, const hth_plan_options *o, hth_plan
     uint64_t start_ns = hth_now_ns();
     *out = NULL;
     HTH_TRY(hth_step_init(&m, p));
-    hth_err err = hth_search_open(&x, &m, p->budget, o);
-    if (err == HTH_OK) {
-        err = train_rounds(p, &m, o, &x, out);
-        hth_search_close(&x);
+    hth_err err = train_search(p, &m, o, &x, out);
+    if (err == HTH_ETOOBIG && o->policy != HTH_POLICY_KEEP && train_least(&m) <= p->budget) {
+        // Near the floor a plan may exist that the first search missed: a refusal is worth more
+        // time.
+        hth_plan_options more = *o;
+        more.seed = o->seed + 1;
+        more.limit_ms = TRAIN_AGAIN * (o->limit_ms > 0 ? o->limit_ms : TRAIN_LIMIT_MS);
+        more.limit_decodes = TRAIN_AGAIN * o->limit_decodes;
+        err = train_search(p, &m, &more, &x, out);
     }
     if (err == HTH_OK) {
         hth_plan *plan = *out;
@@ -114,45 +170,11 @@ hth_err hth_plan_train_peak(const hth_problem *p, uint64_t *bytes)
     return HTH_OK;
 }
 
-// A resident tensor that may be away between two steps.
-static bool train_leaves(const hth_step *m, int t)
-{
-    int last = m->gap_start[t + 1] - 1;
-    return !m->arena[t] && last >= m->gap_start[t] && m->gap[last].can_offload;
-}
-
-// Whether input j of a node is one more tensor that has to be there beside what never leaves.
-static bool train_reads(const hth_step *m, const hth_plan_node *n, int j)
-{
-    for (int i = 0; i < j; i++) {
-        if (n->inputs[i] == n->inputs[j]) {
-            return false;
-        }
-    }
-    return m->arena[n->inputs[j]] || train_leaves(m, n->inputs[j]);
-}
-
 hth_err hth_plan_train_floor(const hth_problem *p, uint64_t *bytes)
 {
     hth_step m;
     HTH_TRY(hth_step_init(&m, p));
-    *bytes = 0;
-    for (int s = 0; s < m.n_stages; s++) {
-        const hth_plan_node *n = &p->nodes[s];
-        uint64_t b = hth_step_smallest(&m, s)->workspace;
-        for (int j = 0; j < n->n_inputs; j++) {
-            b += train_reads(&m, n, j) ? m.bytes[n->inputs[j]] : 0;
-        }
-        for (int j = 0; j < n->n_outputs; j++) {
-            int t = n->outputs[j];
-            b += m.arena[t] && m.pair[t] < 0 ? m.bytes[t] : 0;
-        }
-        *bytes = b > *bytes ? b : *bytes;
-    }
-    for (int t = 0; t < p->n_tensors; t++) { // resident ones that can never leave
-        bool leaves = train_leaves(&m, t);
-        *bytes += hth_plan_home(&p->tensors[t]) == HTH_HOME_RESIDENT && !leaves ? m.bytes[t] : 0;
-    }
+    *bytes = train_least(&m);
     hth_step_fini(&m);
     return HTH_OK;
 }

@@ -28,7 +28,8 @@ hth_err hth_policy_find(const char *name, hth_policy *out);
 typedef struct hth_plan_options {
     hth_policy policy;
     uint64_t seed;
-    double limit_ms; // of the search, all rounds together; 0: 100
+    double limit_ms; // of the search, all rounds together; 0: 100. Before a budget is refused that
+                     // may be enough, five times as long is spent once more
     uint64_t
         limit_decodes; // .. and schedules tried in each round, the same on every machine; 0: any
     // Ablations: levers that hearth has to do without.
