@@ -5,15 +5,17 @@
 
 #include "client/cli.h"
 
+#include <stdio.h>
+
 extern const hth_option hth_cmd_no_options[];
 extern const hth_command hth_cmd_import, hth_cmd_ls, hth_cmd_show, hth_cmd_rm, hth_cmd_gc,
     hth_cmd_export;                     // cmd_store.c
 extern const hth_command hth_cmd_infer; // cmd_infer.c
 extern const hth_command hth_cmd_plan, hth_cmd_bench, hth_cmd_convsel, hth_cmd_devices,
-    hth_cmd_stats;                      // cmd_query.c
-extern const hth_command hth_cmd_train; // cmd_train.c
-
-extern const hth_command hth_cmd_curve; // cmd_curve.c
+    hth_cmd_stats;                                                  // cmd_query.c
+extern const hth_command hth_cmd_train;                             // cmd_train.c
+extern const hth_command hth_cmd_curve;                             // cmd_curve.c
+extern const hth_command hth_cmd_jobs, hth_cmd_job, hth_cmd_cancel; // cmd_jobs.c
 
 // The options of what plans a training step.
 // clang-format off
@@ -34,5 +36,7 @@ int hth_cmd_ask(hth_cli *c, const char *what, json_t *arguments, hearth_progress
                 char **json);
 // hth_cmd_query asks for a document with a progress bar and prints it.
 int hth_cmd_query(hth_cli *c, const char *what, json_t *arguments);
+// hth_cmd_write has a file written from a document.
+int hth_cmd_write(const char *path, const json_t *doc, void (*write)(FILE *, const json_t *));
 
 #endif

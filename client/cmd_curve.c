@@ -105,11 +105,11 @@ static void curve_svg(FILE *f, const json_t *points)
     fprintf(f, "</svg>\n");
 }
 
-static int curve_file(const char *path, const json_t *points, void (*write)(FILE *, const json_t *))
+int hth_cmd_write(const char *path, const json_t *doc, void (*write)(FILE *, const json_t *))
 {
     FILE *f = fopen(path, "w");
     if (f != NULL) {
-        write(f, points);
+        write(f, doc);
     }
     if (f == NULL || ferror(f) || fclose(f) != 0) {
         return hth_cli_usage("cannot write %s: %s", path, strerror(errno));
@@ -127,10 +127,10 @@ static int cmd_curve(hth_cli *c)
     }
     json_t *points = json_loads(json, 0, NULL);
     if (json_array_size(points) > 0 && csv != NULL) {
-        rv = curve_file(csv, points, curve_csv);
+        rv = hth_cmd_write(csv, points, curve_csv);
     }
     if (json_array_size(points) > 0 && svg != NULL && rv == HTH_CLI_OK) {
-        rv = curve_file(svg, points, curve_svg);
+        rv = hth_cmd_write(svg, points, curve_svg);
     }
     rv = rv == HTH_CLI_OK ? hth_cli_print(c, json) : rv;
     json_decref(points);

@@ -52,6 +52,10 @@ static int train_print(hth_cli *c, const char *text)
 static int cmd_train(hth_cli *c)
 {
     char *json;
+    if ((c->n_args == 0) == (json_object_get(c->options, "job") == NULL)) {
+        return hth_cli_usage("train what? either a model, or --job JOB\nusage: hearth train %s",
+                             c->command->usage);
+    }
     int rv = hth_cmd_ask(c, "train", hth_cmd_arguments(c), train_progress, &json);
     if (rv == HTH_CLI_OK) {
         rv = train_print(c, json);
@@ -85,9 +89,11 @@ static const hth_option train_options[] = {
     {"plan-ms", HTH_OPTION_REAL, "MS", "time for planning (100)"},
     {"save-as", HTH_OPTION_TEXT, "NAME", "the model that gets the result as a new version"},
     {"checkpoint-every", HTH_OPTION_INT, "N",
-     "keep the job's state in the store behind every N steps"},
+     "keep the job's state in the store every N steps and every epoch"},
     {"resume", HTH_OPTION_FLAG, NULL,
      "go on from the last checkpoint of this job, if there is one"},
+    {"job", HTH_OPTION_TEXT, "JOB",
+     "instead of NAME: go on with one of `hearth jobs`, as asked for"},
     {"threads", HTH_OPTION_INT, "T", "compute threads"},
     {NULL, HTH_OPTION_FLAG, NULL, NULL},
 };
@@ -97,8 +103,13 @@ const hth_command hth_cmd_train = {
     "NAME[:VERSION] --data FILE.safetensors --loss softmax-xent|mse --lr R --batch N --epochs E",
     "train a model; the result is a new version of it\n"
     "With --json each step is one line {\"step\", \"epoch\", \"loss\", \"ms\"}, then comes a "
-    "summary.",
-    1,
+    "summary.\n"
+    "With --checkpoint-every a job that ends before its time stays in `hearth jobs`: the same "
+    "command "
+    "with\n--resume, or just --job JOB, goes on as if it had never stopped; hearthd does so by "
+    "itself "
+    "when it was\ninterrupted. A job is called as the model that it makes.",
+    0,
     1,
     train_options,
     cmd_train};

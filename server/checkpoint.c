@@ -9,6 +9,7 @@
 #include <string.h>
 
 #define CHECKPOINT_NAME 240
+#define CHECKPOINT_TAIL ".checkpoint"
 
 static const char checkpoint_skeleton[] = "hearth checkpoint"; // it is no model that can run
 
@@ -17,7 +18,7 @@ static hth_err checkpoint_name(const hth_train_spec *spec, char out[CHECKPOINT_N
     char name[208];
     int version;
     HTH_TRY(hth_catalog_parse(spec->save_as != NULL ? spec->save_as : spec->model, name, &version));
-    snprintf(out, CHECKPOINT_NAME, "%s.checkpoint", name);
+    snprintf(out, CHECKPOINT_NAME, "%s" CHECKPOINT_TAIL, name);
     return HTH_OK;
 }
 
@@ -29,6 +30,12 @@ static hth_err checkpoint_rm(hth_store *store, const char *name, int version)
     return hth_store_gc(store, &files, &bytes);
 }
 
+json_t *hth_checkpoint_doc(const hth_checkpoint *c)
+{
+    return json_pack("{s:O, s:I, s:I, s:O}", "job", c->args, "step", (json_int_t)c->step, "steps",
+                     (json_int_t)c->steps, "history", c->history);
+}
+
 hth_err hth_checkpoint_save(hth_store *store, const hth_train_spec *spec, hth_trainer *t,
                             const hth_checkpoint *c)
 {
@@ -38,8 +45,7 @@ hth_err hth_checkpoint_save(hth_store *store, const hth_train_spec *spec, hth_tr
     int n;
     HTH_TRY(checkpoint_name(spec, name));
     HTH_TRY(hth_trainer_state(t, &put, &n));
-    json_t *doc = json_pack("{s:O, s:I, s:I, s:O}", "job", c->args, "step", (json_int_t)c->step,
-                            "steps", (json_int_t)c->steps, "history", c->history);
+    json_t *doc = hth_checkpoint_doc(c);
     char *meta = json_dumps(doc, JSON_COMPACT | JSON_REAL_PRECISION(17));
     hth_err err = meta != NULL
                       ? hth_store_put(store, name, checkpoint_skeleton, sizeof checkpoint_skeleton,
@@ -131,4 +137,93 @@ hth_err hth_checkpoint_drop(hth_store *store, const hth_train_spec *spec)
     HTH_TRY(checkpoint_name(spec, name));
     hth_err err = checkpoint_rm(store, name, 0);
     return err == HTH_ENOENT ? HTH_OK : err;
+}
+
+// Jobs by name.
+
+hth_err hth_checkpoint_job(const json_t *args, char out[HTH_CHECKPOINT_JOB])
+{
+    int version;
+    const char *name = json_string_value(json_object_get(args, "save-as"));
+    name = name != NULL ? name : json_string_value(json_object_get(args, "model"));
+    return hth_catalog_parse(name != NULL ? name : "", out, &version);
+}
+
+hth_err hth_checkpoint_find(hth_store *store, const char *job, json_t **doc)
+{
+    char name[CHECKPOINT_NAME];
+    hth_manifest m;
+    *doc = NULL;
+    snprintf(name, sizeof name, "%s" CHECKPOINT_TAIL, job);
+    hth_err err = hth_store_get(store, name, 0, &m);
+    if (err == HTH_OK) {
+        *doc = json_loads(m.meta, 0, NULL);
+        hth_manifest_fini(&m);
+    }
+    if (err == HTH_OK && !json_is_object(json_object_get(*doc, "job"))) {
+        json_decref(*doc);
+        *doc = NULL;
+        err = HTH_ENOENT;
+    }
+    return err == HTH_ENOENT
+               ? hth_fail(err, "job '%s' has no checkpoint; `hearth jobs` lists what there is", job)
+               : err;
+}
+
+hth_err hth_checkpoint_list(hth_store *store, json_t **names)
+{
+    const size_t tail = strlen(CHECKPOINT_TAIL);
+    hth_store_entry *e;
+    int n;
+    json_t *doc;
+    HTH_TRY(hth_store_list(store, &e, &n));
+    *names = json_array();
+    for (int i = 0; i < n; i++) {
+        size_t bytes = strlen(e[i].name);
+        bool last = i + 1 == n || strcmp(e[i].name, e[i + 1].name) != 0;
+        if (!last || bytes <= tail || strcmp(e[i].name + bytes - tail, CHECKPOINT_TAIL) != 0) {
+            continue;
+        }
+        e[i].name[bytes - tail] = 0;
+        if (hth_checkpoint_find(store, e[i].name, &doc) == HTH_OK) { // else a model of this name
+            json_array_append_new(*names, json_string(e[i].name));
+            json_decref(doc);
+        }
+    }
+    hth_free(e);
+    return HTH_OK;
+}
+
+hth_err hth_checkpoint_rm(hth_store *store, const char *job)
+{
+    json_t *doc;
+    char name[CHECKPOINT_NAME];
+    hth_err err = hth_checkpoint_find(store, job, &doc);
+    json_decref(doc);
+    if (err != HTH_OK) {
+        return err == HTH_ENOENT ? HTH_OK : err;
+    }
+    hth_checkpoint_note_set(store, job, "");
+    snprintf(name, sizeof name, "%s" CHECKPOINT_TAIL, job);
+    return checkpoint_rm(store, name, 0);
+}
+
+static const char *note_key(const char *job, char key[CHECKPOINT_NAME])
+{
+    snprintf(key, CHECKPOINT_NAME, "train/note/%s", job);
+    return key;
+}
+
+void hth_checkpoint_note_set(hth_store *store, const char *job, const char *note)
+{
+    char key[CHECKPOINT_NAME];
+    hth_store_text_put(store, note_key(job, key), note);
+}
+
+void hth_checkpoint_note_get(hth_store *store, const char *job, char note[HTH_CHECKPOINT_NOTE])
+{
+    char key[CHECKPOINT_NAME];
+    if (hth_store_text_get(store, note_key(job, key), note, HTH_CHECKPOINT_NOTE) != HTH_OK) {
+        note[0] = 0;
+    }
 }

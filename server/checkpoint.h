@@ -15,6 +15,10 @@ typedef struct hth_checkpoint {
     json_t *history;     // one entry per step done
 } hth_checkpoint;
 
+// hth_checkpoint_doc makes a checkpoint's meta: {"job", "step", "steps", "history"}. NULL: no
+// memory.
+json_t *hth_checkpoint_doc(const hth_checkpoint *c);
+
 hth_err hth_checkpoint_save(hth_store *store, const hth_train_spec *spec, hth_trainer *t,
                             const hth_checkpoint *c);
 // hth_checkpoint_load brings trainer, c->step and c->history (which is empty) to the last
@@ -24,5 +28,21 @@ hth_err hth_checkpoint_load(hth_store *store, const hth_train_spec *spec, hth_tr
                             hth_checkpoint *c);
 // hth_checkpoint_drop removes the checkpoint of a job that is done.
 hth_err hth_checkpoint_drop(hth_store *store, const hth_train_spec *spec);
+
+// Jobs by name, which is that of the model that they make; HTH_CHECKPOINT_JOB bytes hold one.
+#define HTH_CHECKPOINT_JOB 208
+// hth_checkpoint_job is the name of the job with these arguments.
+hth_err hth_checkpoint_job(const json_t *args, char out[HTH_CHECKPOINT_JOB]);
+// hth_checkpoint_find reads the meta of a job's checkpoint. HTH_ENOENT.
+hth_err hth_checkpoint_find(hth_store *store, const char *job, json_t **doc);
+// hth_checkpoint_list stores a JSON array of the names of all jobs that have one.
+hth_err hth_checkpoint_list(hth_store *store, json_t **names);
+// hth_checkpoint_rm is hth_checkpoint_drop by name; there need not be one.
+hth_err hth_checkpoint_rm(hth_store *store, const char *job);
+
+// A note says why a job that has a checkpoint does not run; none ("") says that it was interrupted.
+#define HTH_CHECKPOINT_NOTE 600
+void hth_checkpoint_note_set(hth_store *store, const char *job, const char *note);
+void hth_checkpoint_note_get(hth_store *store, const char *job, char note[HTH_CHECKPOINT_NOTE]);
 
 #endif

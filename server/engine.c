@@ -11,7 +11,7 @@
 #include "convsel/link.h"
 #include "server/infer.h"
 #include "server/query.h"
-#include "server/train.h"
+#include "server/train_queue.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -30,8 +30,8 @@ struct hth_engine {
     hth_site site;
     hth_models models;
     hth_timing_cache timings;
-    hth_train_job *job;                      // the training job at work, NULL: none
-    hth_request *job_request, *jobs, **last; // its request, and those that wait, in order
+    hth_train_queue training;
+    bool resume;
     // start-up: the thread opens the device, because the thread team belongs to the thread that
     // first computes
     pthread_mutex_t lock;
@@ -100,59 +100,14 @@ static void engine_serve(hth_engine *e, hth_request *r)
     r->started_ns = hth_now_ns();
     if (r->canceled) {
         engine_answer(r, hth_fail(HTH_ECANCELED, "canceled while it was queued"));
-    } else if (r->query != NULL && strcmp(r->query, "train") == 0) {
-        r->next = NULL;
-        *e->last = r;
-        e->last = &r->next;
+    } else if (r->query == NULL) {
+        engine_answer(r, hth_infer(&e->models, r));
+    } else if (strcmp(r->query, "train") == 0) {
+        hth_train_queue_add(&e->training, r);
     } else {
-        engine_answer(r, r->query != NULL ? hth_query_answer(&e->models, r)
-                                          : hth_infer(&e->models, r));
-    }
-}
-
-// Ends the job at work, whose result is `err`.
-static void engine_job_end(hth_engine *e, hth_err err)
-{
-    hth_train_job_free(e->job);
-    e->job = NULL;
-    engine_answer(e->job_request, err);
-}
-
-// One turn of the oldest training job: made ready, or a step. false: there is none.
-static bool engine_train(hth_engine *e)
-{
-    bool done = false;
-    hth_err err;
-    if (e->job == NULL && e->jobs == NULL) {
-        return false;
-    }
-    if (e->job == NULL) {
-        e->job_request = e->jobs;
-        e->jobs = e->jobs->next;
-        e->last = e->jobs != NULL ? e->last : &e->jobs;
-        err = hth_train_job_open(&e->models, e->job_request, &e->job);
-    } else {
-        err = hth_train_job_turn(e->job, &done);
-    }
-    if (err != HTH_OK || done) {
-        engine_job_end(e, err);
-    }
-    return true;
-}
-
-// Training jobs do not hold up the end.
-static void engine_jobs_cancel(hth_engine *e)
-{
-    for (;;) {
-        if (e->job == NULL && e->jobs == NULL) {
-            return;
-        }
-        hth_err err = hth_fail(HTH_ECANCELED, "the server stops");
-        if (e->job == NULL) {
-            e->job_request = e->jobs;
-            e->jobs = e->jobs->next;
-        }
-        engine_job_end(e, err);
+        bool known;
+        hth_err err = hth_train_queue_query(&e->training, r, &known);
+        engine_answer(r, known ? err : hth_query_answer(&e->models, r));
     }
 }
 
@@ -166,7 +121,10 @@ static void *engine_main(void *arg)
     snprintf(e->open_detail, sizeof e->open_detail, "%s", hth_err_detail());
     pthread_cond_signal(&e->started);
     pthread_mutex_unlock(&e->lock);
-    bool tuning = false, training = false;
+    if (err == HTH_OK && e->resume) {
+        hth_train_queue_resume(&e->training);
+    }
+    bool tuning = false, training = e->training.first != NULL;
     while (err == HTH_OK) {
         void *message;
         hth_err got =
@@ -179,9 +137,9 @@ static void *engine_main(void *arg)
         } else if (got != HTH_ETIMEDOUT) {
             break;
         }
-        training = engine_train(e);
+        training = hth_train_queue_turn(&e->training);
     }
-    engine_jobs_cancel(e);
+    hth_train_queue_stop(&e->training);
     site_close(e);
     return NULL;
 }
@@ -195,7 +153,8 @@ hth_err hth_engine_open(const hth_engine_config *config, hth_store *store, hth_e
     }
     snprintf(e->device, sizeof e->device, "%s", config->device != NULL ? config->device : "cpu");
     e->store = store;
-    e->last = &e->jobs;
+    e->resume = config->resume;
+    e->training = (hth_train_queue){.ms = &e->models, .answer = engine_answer};
     pthread_mutex_init(&e->lock, NULL);
     pthread_cond_init(&e->started, NULL);
     size_t queue =

@@ -20,6 +20,7 @@ typedef struct hth_engine hth_engine;
 typedef struct hth_engine_config {
     const char *device; // "cpu:mem=2GiB,threads=2"
     int queue;          // requests that may wait; 0: 1024
+    bool resume;        // go on with training jobs that an earlier engine on this store left behind
 } hth_engine_config;
 
 typedef struct hth_request_tensor {
@@ -37,8 +38,8 @@ struct hth_request {
     // are known, and sets every out[i].t.data (64-byte alignment is welcome, not needed); the
     // results are written there.
     hth_err (*place)(hth_request *r, hth_request_tensor *out, int n_out);
-    // query: what to ask ("devices", "stats", "bench", "plan", "convsel", "model", "models") with
-    // JSON arguments
+    // query: what to ask ("devices", "stats", "bench", "plan", "convsel", "model", "models",
+    // "train", "curve", "jobs", "job", "cancel") with JSON arguments
     const char *query, *arguments;
     void (*progress)(hth_request *r, const char *what, uint64_t done,
                      uint64_t total); // may be NULL; engine's thread

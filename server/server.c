@@ -100,7 +100,8 @@ static hth_err server_start(hth_server *s, const hth_server_config *config)
     HTH_TRY(hth_store_open(config->store, true, false, &s->store));
     HTH_TRY(hth_jobs_open(&s->jobs));
     HTH_TRY(hth_conns_open(&s->conns));
-    HTH_TRY(hth_engine_open(&(hth_engine_config){.device = config->device}, s->store, &s->engine));
+    HTH_TRY(hth_engine_open(&(hth_engine_config){.device = config->device, .resume = true},
+                            s->store, &s->engine));
     HTH_TRY(server_socket(s, &limits));
     hth_dispatch_config d = {.socket = s->socket,
                              .store = s->store,

@@ -367,13 +367,18 @@ static hth_err job_resume(hth_train_job *j)
 
 static hth_err job_checkpoint(hth_train_job *j)
 {
-    if (j->spec.checkpoint == 0 || j->step % j->spec.checkpoint != 0 || j->step == j->steps) {
+    if (j->spec.checkpoint == 0 || (j->at != 0 && j->step % j->spec.checkpoint != 0)) {
         return HTH_OK;
     }
     HTH_TRY(hth_checkpoint_save(j->ms->store, &j->spec, j->trainer,
                                 &(hth_checkpoint){j->args, j->step, j->steps, j->history}));
     j->saved = j->step;
     return HTH_OK;
+}
+
+json_t *hth_train_job_state(const hth_train_job *j)
+{
+    return hth_checkpoint_doc(&(hth_checkpoint){j->args, j->step, j->steps, j->history});
 }
 
 // What is left of a job that ends early.

@@ -31,7 +31,7 @@ typedef struct hth_train_spec {
     int64_t every, warmup; // epochs; steps in which the rate grows in a line from lr / warmup
     double lr, momentum, beta1, beta2, eps, weight_decay;
     int64_t batch, epochs;
-    int64_t checkpoint; // a checkpoint behind every so many steps; 0: none
+    int64_t checkpoint; // a checkpoint behind every so many steps, and every epoch; 0: none
     bool resume;        // begin at the last one, if there is one
     uint64_t seed;
     bool shuffle;
@@ -87,6 +87,8 @@ hth_err hth_train_job_open(hth_models *ms, hth_request *r, hth_train_job **out);
 // hth_train_job_turn runs one step and tells it as progress ({"step", "epoch", "loss", "ms"}).
 // After the last one the result is published, r->json is the summary, and *done.
 hth_err hth_train_job_turn(hth_train_job *j, bool *done);
+// hth_train_job_state says where the job stands, as a checkpoint's meta does. NULL: no memory.
+json_t *hth_train_job_state(const hth_train_job *j);
 void hth_train_job_free(hth_train_job *j); // NULL is allowed
 
 // hth_train_bench measures steps on synthetic data for `seconds`.
