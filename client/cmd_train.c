@@ -100,7 +100,8 @@ static const hth_option train_options[] = {
 
 const hth_command hth_cmd_train = {
     "train",
-    "NAME[:VERSION] --data FILE.safetensors --loss softmax-xent|mse --lr R --batch N --epochs E",
+    "NAME[:VERSION] --data FILE.safetensors --loss softmax-xent|mse --lr R --batch N --epochs E\n"
+    "       hearth train --job JOB",
     "train a model; the result is a new version of it\n"
     "With --json each step is one line {\"step\", \"epoch\", \"loss\", \"ms\"}, then comes a "
     "summary.\n"

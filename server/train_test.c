@@ -545,10 +545,32 @@ static void failed_jobs_keep_their_checkpoint(void **state)
     fixture_close(&f);
 }
 
-// An engine that ends takes its jobs along; the next one goes on with them, unasked.
+// Begins a job and waits for its third step; `w` and `text` belong to it until it is answered.
+static void train_three_steps(fixture *f, witness *w, const char *text)
+{
+    *w = (witness){.stop_at = 3,
+                   .wait = true,
+                   .c = {.r = {.query = "train",
+                               .arguments = text,
+                               .progress = witness_progress,
+                               .done = call_done,
+                               .ctx = w}}};
+    pthread_mutex_init(&w->c.lock, NULL);
+    pthread_cond_init(&w->c.changed, NULL);
+    assert_ok(hth_engine_submit(f->engine, &w->c.r));
+    pthread_mutex_lock(&w->c.lock);
+    while (w->step == 0) {
+        pthread_cond_wait(&w->c.changed, &w->c.lock);
+    }
+    pthread_mutex_unlock(&w->c.lock);
+}
+
+// An engine that ends takes its jobs along; the next one goes on with them, unasked. One that is
+// canceled at work is gone.
 static void engines_go_on_with_jobs(void **state)
 {
     fixture f;
+    witness w;
     char data[200], *text;
     double want[STEPS];
     hth_err err;
@@ -558,21 +580,14 @@ static void engines_go_on_with_jobs(void **state)
     json_t *q = arguments_of(&image_net, data, "{\"checkpoint-every\": 2}", want);
     text = json_dumps(q, JSON_COMPACT);
     json_decref(q);
-    witness w = {.stop_at = 3,
-                 .wait = true,
-                 .c = {.r = {.query = "train",
-                             .arguments = text,
-                             .progress = witness_progress,
-                             .done = call_done,
-                             .ctx = &w}}};
-    pthread_mutex_init(&w.c.lock, NULL);
-    pthread_cond_init(&w.c.changed, NULL);
-    assert_ok(hth_engine_submit(f.engine, &w.c.r));
-    pthread_mutex_lock(&w.c.lock);
-    while (w.step == 0) {
-        pthread_cond_wait(&w.c.changed, &w.c.lock);
-    }
-    pthread_mutex_unlock(&w.c.lock);
+    train_three_steps(&f, &w, text);
+    json_t *row = ask(&f, "cancel", "{\"job\": \"result\"}", &err);
+    assert_int_equal(json_integer_value(json_object_get(row, "step")), 3);
+    json_decref(row);
+    assert_true(w.c.finished);
+    assert_int_equal(w.c.r.err, HTH_ECANCELED);
+    expect_jobs(&f, 0);
+    train_three_steps(&f, &w, text);
     hth_engine_close(f.engine);
     assert_true(w.c.finished);
     assert_int_equal(w.c.r.err, HTH_ECANCELED);

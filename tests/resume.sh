@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # kill -9 of hearthd while it trains: after a restart the same command goes on from the last checkpoint, and all losses are
-# those of a job that ran through. usage: tests/resume.sh BUILD_DIR, from the root.
+# those of a job that ran through. Asked for by nobody, the restarted hearthd goes on with it, too. usage: tests/resume.sh BUILD_DIR, from the root.
 set -eu
 build=$1
 dir=$(mktemp -d "${TMPDIR:-/tmp}/hearth-resume.XXXXXX")
@@ -35,22 +35,36 @@ losses() { sed -n 's/^{"step":\([0-9]*\),"loss":\([^,]*\),.*/\1 \2/p' "$1"; }
 start
 "$build/hearth" import new tests/data/digits/untrained.onnx >/dev/null
 train whole >"$dir/whole"
-train cut >"$dir/cut" 2>&1 &
-client=$!
-i=0
-until "$build/hearth" ls | grep -q '^cut\.checkpoint '; do
-    i=$((i + 1))
-    [ $i -lt 500 ] || fail "there was no checkpoint"
-    sleep 0.01
-done
-kill -9 "$pid"
-wait "$pid" 2>/dev/null || true
-if wait "$client"; then fail "the job ended before the kill"; fi
-start
+cut() { # begins a job, kills the server behind its first checkpoint, and starts it again
+    train "$1" >"$dir/cut" 2>&1 &
+    client=$!
+    i=0
+    until "$build/hearth" ls | grep -q "^$1\.checkpoint "; do
+        i=$((i + 1))
+        [ $i -lt 500 ] || fail "there was no checkpoint"
+        sleep 0.01
+    done
+    kill -9 "$pid"
+    wait "$pid" 2>/dev/null || true
+    if wait "$client"; then fail "the job ended before the kill"; fi
+    start
+}
+cut cut
 train cut >"$dir/cut"
 losses "$dir/whole" >"$dir/a"
 losses "$dir/cut" >"$dir/b"
 [ "$(wc -l <"$dir/a")" -eq 138 ] || fail "not every step was told"
 cmp "$dir/a" "$dir/b" || fail "the losses differ"
 if "$build/hearth" ls | grep -q '\.checkpoint '; then fail "a finished job left its checkpoint"; fi
+cut alone
+i=0
+until [ "$("$build/hearth" --json jobs)" = "[]" ]; do
+    i=$((i + 1))
+    [ $i -lt 300 ] || fail "the job was not gone on with"
+    sleep 0.1
+done
+for name in whole alone; do
+    "$build/hearth" export $name "$dir/$name.safetensors" >/dev/null
+done
+cmp "$dir/whole.safetensors" "$dir/alone.safetensors" || fail "the results differ"
 echo "ok - a killed daemon's job goes on from its checkpoint with the same losses"
