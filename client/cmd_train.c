@@ -52,11 +52,12 @@ static int train_print(hth_cli *c, const char *text)
 static int cmd_train(hth_cli *c)
 {
     char *json;
-    if ((c->n_args == 0) == (json_object_get(c->options, "job") == NULL)) {
-        return hth_cli_usage("train what? either a model, or --job JOB\nusage: hearth train %s",
-                             c->command->usage);
+    json_t *q = hth_cmd_arguments(c);
+    if (json_object_get(q, "resume") != NULL && json_object_get(q, "data") == NULL) {
+        json_object_set(q, "job", json_object_get(q, "model"));
+        json_object_del(q, "model");
     }
-    int rv = hth_cmd_ask(c, "train", hth_cmd_arguments(c), train_progress, &json);
+    int rv = hth_cmd_ask(c, "train", q, train_progress, &json);
     if (rv == HTH_CLI_OK) {
         rv = train_print(c, json);
         hearth_free(json);
@@ -90,10 +91,7 @@ static const hth_option train_options[] = {
     {"save-as", HTH_OPTION_TEXT, "NAME", "the model that gets the result as a new version"},
     {"checkpoint-every", HTH_OPTION_INT, "N",
      "keep the job's state in the store every N steps and every epoch"},
-    {"resume", HTH_OPTION_FLAG, NULL,
-     "go on from the last checkpoint of this job, if there is one"},
-    {"job", HTH_OPTION_TEXT, "JOB",
-     "instead of NAME: go on with one of `hearth jobs`, as asked for"},
+    {"resume", HTH_OPTION_FLAG, NULL, "go on from the last checkpoint of this job"},
     {"threads", HTH_OPTION_INT, "T", "compute threads"},
     {NULL, HTH_OPTION_FLAG, NULL, NULL},
 };
@@ -101,16 +99,15 @@ static const hth_option train_options[] = {
 const hth_command hth_cmd_train = {
     "train",
     "NAME[:VERSION] --data FILE.safetensors --loss softmax-xent|mse --lr R --batch N --epochs E\n"
-    "       hearth train --job JOB",
+    "       hearth train --resume JOB",
     "train a model; the result is a new version of it\n"
     "With --json each step is one line {\"step\", \"epoch\", \"loss\", \"ms\"}, then comes a "
     "summary.\n"
-    "With --checkpoint-every a job that ends before its time stays in `hearth jobs`: the same "
-    "command "
-    "with\n--resume, or just --job JOB, goes on as if it had never stopped; hearthd does so by "
-    "itself "
-    "when it was\ninterrupted. A job is called as the model that it makes.",
-    0,
+    "With --checkpoint-every a job that ends before its time stays in `hearth jobs`. The same\n"
+    "command with --resume, or just --resume JOB, goes on as if it had never stopped; hearthd "
+    "does\n"
+    "so by itself when it was interrupted. A job is called as the model that it makes.",
+    1,
     1,
     train_options,
     cmd_train};

@@ -4,6 +4,7 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "server/catalog.h"
 #include "server/checkpoint.h"
 #include "server/dataset.h"
 
@@ -331,7 +332,8 @@ json_t *hth_train_memory(const hth_program *p)
 struct hth_train_job {
     hth_models *ms;
     hth_request *r;
-    json_t *args; // what spec points into
+    json_t *args;                        // what spec points into
+    char model[HTH_CHECKPOINT_JOB + 16]; // with its version
     hth_train_spec spec;
     train_data data;
     hth_trainer *trainer;
@@ -391,6 +393,23 @@ static const char *job_kept(const hth_train_job *j, char text[80])
     return text;
 }
 
+// The version that is trained goes with the arguments: a job asked for by name stays with it, and
+// the checkpoint of another one is of another job.
+static hth_err job_pin(hth_train_job *j, hth_model **out)
+{
+    char name[HTH_CHECKPOINT_JOB];
+    int version, begun = (int)json_integer_value(json_object_get(j->args, "version"));
+    HTH_TRY(hth_catalog_parse(j->spec.model, name, &version));
+    if (begun > 0) {
+        snprintf(j->model, sizeof j->model, "%s:%d", name, begun);
+        j->spec.model = j->model;
+    }
+    HTH_TRY(hth_model_find(j->ms, j->spec.model, out));
+    return json_object_set_new(j->args, "version", json_integer((*out)->version)) == 0
+               ? HTH_OK
+               : no_memory();
+}
+
 // Everything that can be known before a step runs: data, labels, gradients, the plans of both batch
 // shapes.
 static hth_err job_open(hth_train_job *j)
@@ -399,7 +418,7 @@ static hth_err job_open(hth_train_job *j)
     train_data *d = &j->data;
     hth_train_spec *s = &j->spec;
     HTH_TRY(hth_train_spec_read(j->args, false, s));
-    HTH_TRY(hth_model_find(j->ms, s->model, &m));
+    HTH_TRY(job_pin(j, &m));
     HTH_TRY(data_open(s, m, d));
     s->options.label_dtype = d->target.dtype;
     HTH_TRY(hth_trainer_open(j->ms, s, j->r, &j->trainer));
@@ -443,9 +462,11 @@ hth_err hth_train_job_open(hth_models *ms, hth_request *r, hth_train_job **out)
 static hth_err job_answer(hth_train_job *j)
 {
     int version;
+    char name[HTH_CHECKPOINT_JOB];
     double ms_sum = 0;
     size_t i;
     json_t *v;
+    HTH_TRY(hth_checkpoint_job(j->args, name));
     HTH_TRY(hth_trainer_publish(j->trainer, &version));
     HTH_TRY(j->saved > 0 ? hth_checkpoint_drop(j->ms->store, &j->spec) : HTH_OK);
     json_array_foreach(j->history, i, v)
@@ -453,11 +474,9 @@ static hth_err job_answer(hth_train_job *j)
         ms_sum += json_number_value(json_array_get(v, 1));
     }
     json_t *doc = hth_train_memory(hth_trainer_program(j->trainer));
-    json_object_update_new(doc,
-                           json_pack("{s:s, s:i, s:I, s:f, s:O}", "saved_as",
-                                     j->spec.save_as != NULL ? j->spec.save_as : j->spec.model,
-                                     "version", version, "steps", (json_int_t)j->step, "mean_ms",
-                                     ms_sum / (double)j->step, "history", j->history));
+    json_object_update_new(doc, json_pack("{s:s, s:i, s:I, s:f, s:O}", "saved_as", name, "version",
+                                          version, "steps", (json_int_t)j->step, "mean_ms",
+                                          ms_sum / (double)j->step, "history", j->history));
     char *text = json_dumps(doc, JSON_COMPACT);
     json_decref(doc);
     j->r->json = text != NULL ? hth_strdup(text) : NULL;

@@ -591,6 +591,8 @@ static void engines_go_on_with_jobs(void **state)
     hth_engine_close(f.engine);
     assert_true(w.c.finished);
     assert_int_equal(w.c.r.err, HTH_ECANCELED);
+    put(f.store, "net_momentum", "tests/data/train/net_clip.onnx"); // not what the job trains
+    put(f.store, "net_momentum", "tests/data/train/mlp_sgd.onnx");
     free(text);
     hth_engine_config config = {.device = "cpu:mem=256MiB,threads=2", .resume = true};
     assert_ok(hth_engine_open(&config, f.store, &f.engine));
