@@ -12,6 +12,7 @@
 #include "base/alloc.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 static void list_clear(hth_lists *l, int n)
@@ -332,51 +333,64 @@ static uint64_t fit_least(const hth_decoder *d, int s)
     return most;
 }
 
+static int fit_cmp(const void *a, const void *b)
+{
+    const hth_flight *x = a, *y = b;
+    if (x->hurt != y->hurt) {
+        return x->hurt < y->hurt ? -1 : 1;
+    }
+    return x->gap - y->gap;
+}
+
+static bool fit_leaves(const hth_decoder *d, int g, int s)
+{
+    const hth_gap *gap = &d->m->gap[g];
+    return d->away[g] > s && s > (gap->cyclic ? d->until[g] : gap->p);
+}
+
+// What it costs, per byte, to hurry gap g's copy out in stage s, or to put its copy in off.
+static double fit_hurt(const hth_decoder *d, int g, int s)
+{
+    const hth_step *m = d->m;
+    int t = m->gap[g].tensor;
+    double us = fit_leaves(d, g, s) ? d->saved_us[g] - d->begin_us[s]
+                                    : d->begin_us[s + 1] + m->h2d_us[t] - d->begin_us[d->need[g]];
+    return fmax(us, 0) / (double)m->bytes[t];
+}
+
 // Frees bytes of copies in flight in stage s, those that hurt least first, until `over` is gone.
 // Returns what is left of it.
 static int64_t fit_repair(hth_decoder *d, int s, int64_t over, int *n_flight)
 {
     const hth_step *m = d->m;
-    while (over > 0) {
-        int best = -1;
-        double least = INFINITY;
-        for (int i = 0; i < *n_flight;) {
-            int g = d->flight[i];
-            bool leaving = d->away[g] > s && s > (m->gap[g].cyclic ? d->until[g] : m->gap[g].p);
-            bool coming = !leaving && d->back[g] <= s && s < d->need[g];
-            if (!leaving && !coming && d->back[g] == s + 1 && s + 1 < d->need[g]) {
-                i++; // put off already, and perhaps once more
-                continue;
-            }
-            if (!leaving && !coming) {
-                d->flight[i] = d->flight[--*n_flight];
-                continue;
-            }
-            double hurt = leaving ? d->saved_us[g] - d->begin_us[s]
-                                  : d->begin_us[s + 1] + m->h2d_us[m->gap[g].tensor] -
-                                        d->begin_us[d->need[g]];
-            hurt = fmax(hurt, 0) / (double)m->bytes[m->gap[g].tensor];
-            if (hurt < least || (hurt == least && g < best)) {
-                least = hurt;
-                best = g;
-            }
+    int n = 0;
+    for (int i = 0; i < *n_flight;) {
+        int g = d->flight[i];
+        if (fit_leaves(d, g, s) || (d->back[g] <= s && s < d->need[g])) {
+            d->order[n++] = (hth_flight){fit_hurt(d, g, s), g};
             i++;
+        } else {
+            d->flight[i] = d->flight[--*n_flight];
         }
-        if (best < 0) {
-            return over;
+    }
+    qsort(d->order, (size_t)n, sizeof *d->order, fit_cmp);
+    for (int i = 0; i < n && over > 0; i++) {
+        int g = d->order[i].gap;
+        int64_t bytes = (int64_t)m->bytes[m->gap[g].tensor];
+        if (i > 0 && d->order[i - 1].gap == g) {
+            continue;
         }
-        int64_t bytes = (int64_t)m->bytes[m->gap[best].tensor];
-        if (d->away[best] > s && s > (m->gap[best].cyclic ? d->until[best] : m->gap[best].p)) {
-            d->delta[d->away[best]] += bytes;
-            d->away[best] = s;
+        if (fit_leaves(d, g, s)) {
+            d->delta[d->away[g]] += bytes;
+            d->away[g] = s;
         } else {
             d->delta[s + 1] += bytes;
-            d->back[best] = s + 1;
+            d->back[g] = s + 1;
         }
         d->live -= bytes;
         over -= bytes;
     }
-    return 0;
+    return over > 0 ? over : 0;
 }
 
 static int fit_item(const hth_step *m, int node, int64_t room)
@@ -535,7 +549,7 @@ void hth_decoder_fini(hth_decoder *d)
                    d->back,       d->save,       d->saved_us,   d->fetched_us, d->host_us,
                    d->read_of,    d->run_of,     d->read,       d->run,        d->saves.head,
                    d->saves.next, d->aways.head, d->aways.next, d->backs.head, d->backs.next,
-                   d->needs.head, d->needs.next, d->flight,     d->stay};
+                   d->needs.head, d->needs.next, d->flight,     d->stay,       d->order};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         hth_free(all[i]);
     }
@@ -576,6 +590,7 @@ hth_err hth_decoder_init(hth_decoder *d, const hth_step *m, uint64_t budget)
                {&d->needs.head, ns, sizeof(int)},
                {&d->needs.next, ng, sizeof(int)},
                {&d->flight, 2 * ng, sizeof(int)},
+               {&d->order, 2 * ng, sizeof(hth_flight)},
                {&d->stay, ng + 1, sizeof(hth_segment)}};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         void *block = hth_calloc(all[i].n, all[i].size);

@@ -9,13 +9,15 @@
 #include "base/clock.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define SEARCH_PENALTY 40.0 // of the fastest step, per budget of excess
 #define SEARCH_TIE                                                                                 \
     1e-4 // of the fastest step, per budget of mean residency: prefers what leaves room
-#define SEARCH_EJECT 8   // flips that may follow a kick
-#define SEARCH_ALIKE 400 // kicks without success before the search gives up, per 100 gaps
+#define SEARCH_WARM_NS 30000000u // that a warm start may take even when the time is up
+#define SEARCH_EJECT   8         // flips that may follow a kick
+#define SEARCH_ALIKE   400       // kicks without success before the search gives up, per 100 gaps
 
 static uint32_t search_random(hth_search *x, uint32_t below)
 {
@@ -158,7 +160,59 @@ static int search_worst(const hth_search *x, bool fastest, double *over)
     return worst;
 }
 
-// Starts from what is at hand and frees bytes where most are missing, cheapest first.
+static int search_rank_cmp(const void *a, const void *b)
+{
+    const hth_rank *x = a, *y = b;
+    if (x->value != y->value) {
+        return x->value < y->value ? -1 : 1;
+    }
+    return x->gap - y->gap;
+}
+
+// What was recomputed for stage s or before and is still there: it could have come by the link, or
+// been kept away longer. For stages where whole chains pile up.
+static int search_piles(hth_search *x, int s)
+{
+    const hth_decoder *d = &x->d;
+    int n = 0;
+    for (int g = 0; g < x->m->n_gaps; g++) {
+        const hth_gap *gap = &x->m->gap[g];
+        int end = gap->q == x->m->n_stages ? d->until[g] : gap->q;
+        if (d->mode[g] == HTH_GAP_RECOMPUTE && d->need[g] <= s && s <= end &&
+            search_allows(x, g, HTH_GAP_OFFLOAD)) {
+            x->rank[n++] = (hth_rank){-(double)x->m->bytes[gap->tensor], g * 4 + HTH_GAP_OFFLOAD};
+        }
+    }
+    return n;
+}
+
+// All ways to free bytes in stage s, cheapest first: one per gap, in x->rank (gap * 4 + mode).
+static int search_ways(hth_search *x, int s, double price)
+{
+    int n = 0;
+    for (int g = 0; g < x->m->n_gaps; g++) {
+        if (!search_covers(x, g, s)) {
+            continue;
+        }
+        double relief = search_relief(x, g) + 1, least = INFINITY;
+        for (int k = HTH_GAP_OFFLOAD; k <= HTH_GAP_RECOMPUTE; k++) {
+            if (search_allows(x, g, (hth_gap_mode)k)) {
+                double c = search_cost(x, g, (hth_gap_mode)k, price) / relief;
+                if (c < least) {
+                    least = c;
+                    x->rank[n] = (hth_rank){c, g * 4 + k};
+                }
+            }
+        }
+        n += least < INFINITY;
+    }
+    n = n > 0 ? n : search_piles(x, s);
+    qsort(x->rank, (size_t)n, sizeof *x->rank, search_rank_cmp);
+    return n;
+}
+
+// Starts from what is at hand and frees bytes where most are missing, cheapest first, stage by
+// stage.
 static void search_greedy(hth_search *x, double price, bool fastest)
 {
     hth_outcome o;
@@ -171,18 +225,14 @@ static void search_greedy(hth_search *x, double price, bool fastest)
             return;
         }
         search_count(x, fastest);
-        bool any = false;
-        for (double freed = 0; freed < over / 2 || !any;) {
-            hth_gap_mode mode = HTH_GAP_KEEP;
-            int g = search_best(x, s, price, 0, &mode);
-            if (g < 0) {
-                break;
-            }
-            x->mode[g] = (uint8_t)mode;
+        int n = search_ways(x, s, price);
+        double freed = 0;
+        for (int i = 0; i < n && freed < over; i++) {
+            int g = x->rank[i].gap / 4;
+            x->mode[g] = (uint8_t)(x->rank[i].gap % 4);
             freed += (double)x->m->bytes[x->m->gap[g].tensor];
-            any = true;
         }
-        if (!any) {
+        if (n == 0) {
             return;
         }
     }
@@ -291,6 +341,17 @@ static void search_away(hth_search *x)
     search_keep_best(x);
 }
 
+// Gives what comes next its share of what is left until then: two parts of `parts`, or all of it.
+static void search_slice(hth_search *x, uint64_t until_ns, uint64_t until, int parts)
+{
+    uint64_t now_ns = hth_now_ns(), k = parts > 2 ? (uint64_t)parts : 2;
+    x->deadline_ns = now_ns < until_ns ? now_ns + (until_ns - now_ns) / k * 2 : until_ns;
+    if (until < UINT64_MAX) {
+        x->max_decodes =
+            x->n_decodes < until ? x->n_decodes + (until - x->n_decodes) / k * 2 : until;
+    }
+}
+
 // Greedy starts: prices of the link, levers alone, room for the fastest algorithms or the smallest.
 // Each goes down on its own for a share of the time, because the best start is seldom the best
 // after that.
@@ -305,28 +366,42 @@ static void search_starts(hth_search *x, uint64_t until_ns)
                   {0.02, true, true, false}};
     const int n = (int)(sizeof starts / sizeof *starts);
     bool offload = x->offload, recompute = x->recompute;
-    uint64_t end_ns = x->deadline_ns;
-    search_away(x);
+    uint64_t end_ns = x->deadline_ns, end_decodes = x->max_decodes;
+    uint64_t until =
+        end_decodes < UINT64_MAX ? end_decodes - (end_decodes - x->n_decodes) / 3 : UINT64_MAX;
     for (int i = 0; i < n; i++) {
         uint64_t now_ns = hth_now_ns();
-        if (now_ns >= until_ns || (starts[i].offload && !starts[i].recompute && !offload) ||
+        if (now_ns >= until_ns || x->n_decodes >= until ||
+            (starts[i].offload && !starts[i].recompute && !offload) ||
             (!starts[i].offload && starts[i].recompute && !recompute)) {
             continue;
         }
         x->offload = offload && starts[i].offload;
         x->recompute = recompute && starts[i].recompute;
-        x->deadline_ns = now_ns + (until_ns - now_ns) / (uint64_t)(n - i) * 2;
+        // The first start may take all the time: it must end, or there is nothing to go on from.
+        search_slice(x, until_ns, until, i == 0 ? 1 : n - i);
         memset(x->mode, HTH_GAP_KEEP, (size_t)x->m->n_gaps);
         search_greedy(x, starts[i].price, starts[i].fastest);
         x->offload = offload;
         x->recompute = recompute;
+        if (i == 0) {
+            hth_outcome o;
+            hth_search_try(x, x->best, &o);
+            if (o.excess > 0) { // better than nothing
+                search_away(x);
+            }
+            memcpy(x->mode, x->best, (size_t)x->m->n_gaps);
+            search_slice(x, until_ns, until, 4);
+        }
         search_descend(x);
     }
     if (x->has_first) {
+        search_slice(x, until_ns, until, 1);
         memcpy(x->mode, x->first, (size_t)x->m->n_gaps);
         search_descend(x);
     }
     x->deadline_ns = end_ns;
+    x->max_decodes = end_decodes;
 }
 
 void hth_search_run(hth_search *x, uint64_t deadline_ns, bool warm, hth_outcome *out)
@@ -335,11 +410,18 @@ void hth_search_run(hth_search *x, uint64_t deadline_ns, bool warm, hth_outcome 
     uint64_t now_ns = hth_now_ns();
     x->deadline_ns = deadline_ns;
     if (warm) {
+        // A tighter budget than before: what is missing is little, so it is freed whatever the
+        // time, before everything else would leave.
+        uint64_t least_ns = now_ns + SEARCH_WARM_NS;
+        x->deadline_ns = deadline_ns > least_ns ? deadline_ns : least_ns;
         memcpy(x->mode, x->best, n);
         x->best_score = hth_search_try(x, x->best, out);
-        search_away(x);
-        memcpy(x->mode, x->best, n);
         search_greedy(x, 0.3, false);
+        hth_search_try(x, x->best, out);
+        if (out->excess > 0) {
+            search_away(x);
+        }
+        x->deadline_ns = deadline_ns;
     } else {
         x->best_score = INFINITY;
         memset(x->mode, HTH_GAP_KEEP, n);

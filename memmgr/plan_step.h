@@ -66,6 +66,11 @@ typedef struct hth_lists {
     int *head, *next;
 } hth_lists;
 
+typedef struct hth_flight { // a copy in flight
+    double hurt;
+    int gap;
+} hth_flight;
+
 typedef struct hth_read { // of a tensor, by a rerun
     int next, stage;
 } hth_read;
@@ -97,6 +102,7 @@ typedef struct hth_decoder {
     int n_reads, cap_reads, n_runs, cap_runs;
     hth_lists saves, aways, backs, needs; // gaps by stage
     int *flight;                          // scratch
+    hth_flight *order;                    // scratch
     hth_segment *stay;                    // scratch
     int64_t live;                         // of the stage at hand
     bool failed;                          // out of memory
