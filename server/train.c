@@ -484,6 +484,13 @@ static hth_err job_answer(hth_train_job *j)
     return j->r->json != NULL ? HTH_OK : no_memory();
 }
 
+static hth_err job_canceled(const hth_train_job *j)
+{
+    char kept[80];
+    return hth_fail(HTH_ECANCELED, "canceled behind step %lld: %s", (long long)j->step,
+                    job_kept(j, kept));
+}
+
 hth_err hth_train_job_turn(hth_train_job *j, bool *done)
 {
     train_data *d = &j->data;
@@ -491,8 +498,7 @@ hth_err hth_train_job_turn(hth_train_job *j, bool *done)
     char kept[80];
     *done = false;
     if (j->r->canceled) {
-        return hth_fail(HTH_ECANCELED, "canceled behind step %lld: %s", (long long)j->step,
-                        job_kept(j, kept));
+        return job_canceled(j);
     }
     if (j->at == 0) {
         hth_dataset_order(&d->set, j->spec.shuffle, j->spec.seed, j->epoch, d->rows);
@@ -502,7 +508,10 @@ hth_err hth_train_job_turn(hth_train_job *j, bool *done)
     data_batch(d, j->at, j->spec.batch);
     HTH_TRY(hth_trainer_prepare(j->trainer, d->input, &d->target));
     uint64_t start_ns = hth_now_ns();
-    HTH_TRY(hth_trainer_step(j->trainer, d->input, &d->target, &loss));
+    hth_err err = hth_trainer_step(j->trainer, d->input, &d->target, &loss);
+    if (err != HTH_OK) {
+        return err == HTH_ECANCELED ? job_canceled(j) : err;
+    }
     double ms = (double)(hth_now_ns() - start_ns) / 1e6;
     j->step++;
     job_tell(j->r, j->step, j->steps, j->epoch + 1, loss, ms);
