@@ -87,7 +87,7 @@ static const hth_option train_options[] = {
     {"budget", HTH_OPTION_TEXT, "BYTES", "device memory: 512MiB, or 60% of what the step takes"},
     {"spill", HTH_OPTION_PATH, "DIR", "activations leave for a file in DIR instead of memory"},
     {"policy", HTH_OPTION_TEXT, "P", "who plans the memory: hearth, keep, vdnn, chen, .."},
-    {"plan-ms", HTH_OPTION_REAL, "MS", "time for planning (100)"},
+    {"plan-ms", HTH_OPTION_REAL, "MS", "time for planning (1000)"},
     {"save-as", HTH_OPTION_TEXT, "NAME", "the model that gets the result as a new version"},
     {"checkpoint-every", HTH_OPTION_INT, "N",
      "keep the job's state in the store every N steps and every epoch"},

@@ -14,6 +14,7 @@
 #include <string.h>
 
 #define TRAIN_MAX_INPUTS 16
+#define TRAIN_PLAN_MS    1000 // a job runs long enough to be planned well
 
 static hth_err no_memory(void)
 {
@@ -156,7 +157,7 @@ hth_err hth_train_spec_read(const json_t *args, bool bench, hth_train_spec *s)
     HTH_TRY(spec_number(args, "batch", bench ? 1 : 32, 1, 1 << 20, &batch));
     HTH_TRY(spec_number(args, "epochs", 1, 1, 1e9, &epochs));
     HTH_TRY(spec_number(args, "seed", 0, 0, 4294967295.0, &seed));
-    HTH_TRY(spec_number(args, "plan-ms", 0, 0, 600000, &limit));
+    HTH_TRY(spec_number(args, "plan-ms", bench ? 0 : TRAIN_PLAN_MS, 0, 600000, &limit));
     HTH_TRY(spec_number(args, "checkpoint-every", 0, 0, 1e9, &checkpoint));
     s->checkpoint = (int64_t)checkpoint;
     s->resume = json_is_true(json_object_get(args, "resume"));
