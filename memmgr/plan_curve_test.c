@@ -79,11 +79,28 @@ static void the_link_is_a_resource(void **state)
     assert_ok(hth_curve_admit(curves, weight, 2, 210, 2, chosen));
 }
 
+// Every allocation of one plan, every 37th of a curve's.
 static void allocations_fail_cleanly(void **state)
 {
-    hth_problem p = pg_random(3, 8);
+    const hth_plan_options o = {.limit_ms = 1000, .limit_decodes = 3};
+    hth_problem p = pg_random(3, 3);
     hth_curve c;
-    FAULT_LOOP(hth_plan_curve(&p, &(hth_plan_options){.limit_ms = 1000, .limit_decodes = 3}, &c));
+    uint64_t before = hth_alloc_count();
+    assert_ok(hth_plan_curve(&p, &o, &c));
+    uint64_t all = hth_alloc_count() - before;
+    for (uint64_t nth = 1; nth <= all; nth += 37) {
+        hth_curve other;
+        int64_t live = hth_alloc_live();
+        hth_fault_alloc(nth);
+        hth_err err = hth_plan_curve(&p, &o, &other);
+        hth_fault_alloc(0);
+        assert_int_equal(err, HTH_ENOMEM);
+        assert_int_equal(hth_alloc_live(), live);
+    }
+    hth_plan *plan;
+    p.budget = c.peak_bytes / 10 * 8;
+    FAULT_LOOP(hth_plan_train(&p, &o, &plan));
+    hth_plan_free(plan);
     const hth_curve *curves[] = {&c};
     const double weight[] = {1};
     int chosen[1];
