@@ -68,7 +68,7 @@ static void needs_run(hth_decoder *d, int v, int s, uint64_t bytes)
             all += hth_plan_round(m->p->tensors[n->outputs[j]].bytes);
         }
         at = d->n_runs++;
-        d->run[at] = (hth_run){d->run_of[s], v, m->menu_start[v], all};
+        d->run[at] = (hth_run){d->run_of[s], v, all};
         d->run_of[s] = at;
         for (int j = 0; j < n->n_inputs; j++) {
             if (m->arena[n->inputs[j]] || m->bytes[n->inputs[j]] > 0) {
@@ -440,9 +440,9 @@ static void decode_fit(hth_decoder *d, hth_outcome *out)
             hth_run *run = &d->run[r];
             // The node's own algorithm, so that the bits are the same: both give way.
             int item = fit_item(m, run->node, room - (int64_t)run->scratch);
-            run->item = d->item[run->node] > item ? d->item[run->node] : item;
-            d->item[run->node] = run->item;
-            uint64_t b = run->scratch + m->menu[run->item].workspace;
+            item = d->item[run->node] > item ? d->item[run->node] : item;
+            d->item[run->node] = item;
+            uint64_t b = run->scratch + m->menu[item].workspace;
             most = b > most ? b : most;
         }
         over = (int64_t)most - room;

@@ -448,8 +448,8 @@ hth_err hth_search_open(hth_search *x, const hth_step *m, uint64_t budget,
 {
     size_t n = (size_t)m->n_gaps + 1;
     *x = (hth_search){.m = m,
-                      .offload = !o->no_offload,
-                      .recompute = !o->no_recompute,
+                      .offload = true,
+                      .recompute = true,
                       .rng = o->seed * 2 + 1,
                       .max_decodes = UINT64_MAX,
                       .mode = hth_calloc(n, 1),

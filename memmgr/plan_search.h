@@ -14,7 +14,7 @@ typedef struct hth_rank {
 typedef struct hth_search {
     const hth_step *m;
     hth_decoder d;
-    bool offload, recompute;
+    bool offload, recompute; // levers that the policy has
     bool has_first;
     bool no_stalls; // a step whose compute waits for a copy counts as not fitting
     uint64_t rng, deadline_ns, n_decodes, max_decodes;
@@ -36,7 +36,7 @@ void hth_search_policy(hth_search *x, hth_step *m, const hth_plan_options *o, ui
                        bool warm, hth_outcome *out);
 
 // hth_search_run searches until the deadline or until it finds nothing more; x->best holds the
-// modes, *out what they come to. x->best may be set before, with x->best_score = 0: a warm start.
+// modes, *out what they come to. warm: x->best holds the modes to start from.
 // With x->has_first, x->first is one more start.
 void hth_search_run(hth_search *x, uint64_t deadline_ns, bool warm, hth_outcome *out);
 // hth_search_try decodes `mode` and returns its score: time, and a heavy price on bytes too many.

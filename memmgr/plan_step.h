@@ -75,7 +75,7 @@ typedef struct hth_read { // of a tensor, by a rerun
     int next, stage;
 } hth_read;
 typedef struct hth_run { // a rerun of a stage
-    int next, node, item;
+    int next, node;
     uint64_t scratch;
 } hth_run;
 

@@ -9,7 +9,6 @@
 
 #include <math.h>
 #include <stdio.h>
-#include <string.h>
 
 #define TRAIN_LIMIT_MS 100
 #define TRAIN_AGAIN    5 // times the limit, when nothing was found
@@ -23,7 +22,7 @@ static hth_err train_too_big(const hth_problem *p, const hth_plan_options *o, ui
                     (unsigned long long)p->budget);
 }
 
-// Plans for `budget` bytes. *excess: bytes that the plan is over p->budget.
+// Plans for `budget` bytes; the plan may be higher, and than p->budget too.
 static hth_err train_round(const hth_problem *p, hth_step *m, const hth_plan_options *o,
                            hth_search *x, uint64_t budget, uint64_t deadline_ns, bool warm,
                            hth_plan **plan)
@@ -50,16 +49,12 @@ static hth_err train_rounds(const hth_problem *p, hth_step *m, const hth_plan_op
 {
     double limit_ms = o->limit_ms > 0 ? o->limit_ms : TRAIN_LIMIT_MS;
     uint64_t budget = p->budget, start_ns = hth_now_ns();
-    bool warm = o->warm != NULL;
-    if (warm) {
-        memcpy(x->best, o->warm, (size_t)m->n_gaps);
-    }
     static const double share[TRAIN_ROUNDS] = {0.7,  0.78, 0.84, 0.88,
                                                0.92, 0.95, 0.98, 1}; // of the time
-    for (int round = 0; round < TRAIN_ROUNDS; round++) {
+    for (int round = 0;; round++) {
         uint64_t deadline_ns = start_ns + (uint64_t)(limit_ms * share[round] * 1e6);
         hth_plan *plan = NULL;
-        HTH_TRY(train_round(p, m, o, x, budget, deadline_ns, warm || round > 0, &plan));
+        HTH_TRY(train_round(p, m, o, x, budget, deadline_ns, round > 0, &plan));
         uint64_t bytes = plan->arena_bytes + plan->resident_bytes;
         if (bytes <= p->budget) {
             *out = plan;
@@ -73,7 +68,6 @@ static hth_err train_rounds(const hth_problem *p, hth_step *m, const hth_plan_op
         }
         budget -= over;
     }
-    return train_too_big(p, o, p->budget + 1);
 }
 
 static hth_err train_search(const hth_problem *p, hth_step *m, const hth_plan_options *o,

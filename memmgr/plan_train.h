@@ -16,7 +16,8 @@ typedef enum hth_policy {
     HTH_POLICY_STR,       // str-auto: offload and recompute, then the fastest algorithm that fits
     HTH_POLICY_MONET,     // recompute and algorithms (Shah 2021)
     HTH_POLICY_CAPUCHIN,  // swap first, then recompute, greedily (Peng 2020)
-    HTH_POLICY_MOSOS,     // offload, recompute and algorithms; no stalls, one transfer a stage
+    HTH_POLICY_MOSOS, // offload, recompute and algorithms; no stalls (its limit of one transfer a
+                      // stage is not imposed, in its favour)
     HTH_N_POLICIES
 } hth_policy;
 
@@ -32,9 +33,6 @@ typedef struct hth_plan_options {
                      // may be enough, five times as long is spent once more
     uint64_t
         limit_decodes; // .. and schedules tried in each round, the same on every machine; 0: any
-    // Ablations: levers that hearth has to do without.
-    bool no_offload, no_recompute, no_algorithms;
-    const uint8_t *warm; // modes to start from, as hth_step_search left them; NULL: none
 } hth_plan_options;
 
 // hth_plan_train plans the step p within p->budget (external tensors are not counted).
