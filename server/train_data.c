@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/train_data.h"
+
+#include "base/alloc.h"
+
+#include <string.h>
+
+static hth_err no_memory(void)
+{
+    return hth_fail(HTH_ENOMEM, "no memory for a batch");
+}
+
+void hth_train_data_close(hth_train_data *d)
+{
+    for (int i = 0; i < d->n_inputs; i++) {
+        hth_free(d->input[i].data);
+    }
+    hth_free(d->target.data);
+    hth_free(d->rows);
+    hth_dataset_close(&d->set);
+}
+
+static bool data_is_input(const hth_train_data *d, const hth_dataset_tensor *t)
+{
+    for (int i = 0; i < d->n_inputs; i++) {
+        if (d->source[i] == t) {
+            return true;
+        }
+    }
+    return false;
+}
+
+// The target is "y" if that is no input, else the only tensor that is left.
+static hth_err data_target(hth_train_data *d)
+{
+    int left = 0;
+    const hth_dataset_tensor *last = NULL, *y = hth_dataset_find(&d->set, "y");
+    for (int k = 0; k < d->set.n_tensors; k++) {
+        if (!data_is_input(d, &d->set.tensors[k])) {
+            left++;
+            last = &d->set.tensors[k];
+        }
+    }
+    d->target_source = y != NULL && !data_is_input(d, y) ? y : left == 1 ? last : NULL;
+    return d->target_source != NULL
+               ? HTH_OK
+               : hth_fail(HTH_EINVAL, "the dataset has no tensor 'y' to train towards");
+}
+
+static hth_err data_buffer(const hth_dataset_tensor *source, int64_t samples, int64_t batch,
+                           hth_tensor *out)
+{
+    *out = source->t;
+    out->bytes = source->t.bytes / (size_t)samples * (size_t)batch;
+    out->shape.dim[0] = batch;
+    out->data = hth_alloc_aligned(out->bytes, HTH_DEVICE_ALIGN);
+    return out->data != NULL ? HTH_OK : no_memory();
+}
+
+hth_err hth_train_data_open(const hth_train_spec *spec, const hth_model *m, hth_train_data *d)
+{
+    const hth_graph *g = m->source.graph;
+    hth_request_tensor named[HTH_TRAIN_MAX_INPUTS];
+    hth_tensor bound[HTH_TRAIN_MAX_INPUTS];
+    if (g->n_inputs > HTH_TRAIN_MAX_INPUTS) {
+        return hth_fail(HTH_ENOTSUP, "model '%s' has more than %d inputs", m->name,
+                        HTH_TRAIN_MAX_INPUTS);
+    }
+    HTH_TRY(hth_dataset_open(spec->data, &d->set));
+    int64_t samples = d->set.n_samples, batch = spec->batch < samples ? spec->batch : samples;
+    for (int i = 0; i < g->n_inputs; i++) {
+        const char *name = g->values[g->inputs[i]].name;
+        const hth_dataset_tensor *t = hth_dataset_find(&d->set, name);
+        if (t == NULL && g->n_inputs == 1) {
+            t = hth_dataset_find(&d->set, "x");
+        }
+        if (t == NULL) {
+            return hth_fail(HTH_EINVAL, "the dataset has no tensor '%s', which model '%s' reads",
+                            name, m->name);
+        }
+        d->source[i] = t;
+        d->n_inputs = i + 1;
+        HTH_TRY(data_buffer(t, samples, batch, &d->input[i]));
+        named[i] = (hth_request_tensor){name, d->input[i]};
+    }
+    HTH_TRY(hth_model_bind(m, named, d->n_inputs, bound));
+    HTH_TRY(data_target(d));
+    HTH_TRY(data_buffer(d->target_source, samples, batch, &d->target));
+    d->rows = hth_calloc((size_t)samples, sizeof *d->rows);
+    return d->rows != NULL ? HTH_OK : no_memory();
+}
+
+// Element i of labels that need not be aligned.
+static int64_t data_label(const hth_tensor *t, size_t i)
+{
+    int64_t wide;
+    int32_t narrow;
+    if (t->dtype == HTH_DT_I32) {
+        memcpy(&narrow, (const char *)t->data + i * sizeof narrow, sizeof narrow);
+        return narrow;
+    }
+    memcpy(&wide, (const char *)t->data + i * sizeof wide, sizeof wide);
+    return wide;
+}
+
+// Labels out of range are told before anything runs.
+hth_err hth_train_data_check_labels(const hth_train_data *d, int64_t classes)
+{
+    const hth_tensor *t = &d->target_source->t;
+    size_t n = t->bytes / hth_dtype_bytes(t->dtype), per = n / (size_t)d->set.n_samples;
+    for (size_t i = 0; i < n; i++) {
+        int64_t l = data_label(t, i);
+        if (l != -100 && (l < 0 || l >= classes)) {
+            return hth_fail(HTH_EINVAL,
+                            "label %lld of sample %zu is out of range: the model has %lld classes",
+                            (long long)l, i / per, (long long)classes);
+        }
+    }
+    return HTH_OK;
+}
+
+void hth_train_data_shape(hth_train_data *d, int64_t n)
+{
+    for (int i = 0; i < d->n_inputs; i++) {
+        d->input[i].shape.dim[0] = n;
+    }
+    d->target.shape.dim[0] = n;
+}
+
+// Fills the batch that begins at `first` in the order of the epoch; the last one may be shorter.
+void hth_train_data_batch(hth_train_data *d, int64_t first, int64_t batch)
+{
+    int64_t n = d->set.n_samples - first < batch ? d->set.n_samples - first : batch;
+    for (int i = 0; i < d->n_inputs; i++) {
+        hth_dataset_gather(&d->set, d->source[i], d->rows + first, n, d->input[i].data);
+    }
+    hth_dataset_gather(&d->set, d->target_source, d->rows + first, n, d->target.data);
+    hth_train_data_shape(d, n);
+}

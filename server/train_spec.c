@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a training job is asked to do: a JSON object of its options, read and checked.
+#include "server/train.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#define TRAIN_PLAN_MS 1000 // a job runs long enough to be planned well
+
+static const char *spec_text(const json_t *args, const char *key)
+{
+    return json_string_value(json_object_get(args, key));
+}
+
+static hth_err spec_number(const json_t *args, const char *key, double dflt, double least,
+                           double most, double *out)
+{
+    const json_t *v = json_object_get(args, key);
+    *out = v == NULL ? dflt : json_number_value(v);
+    return v == NULL || (json_is_number(v) && *out >= least && *out <= most)
+               ? HTH_OK
+               : hth_fail(HTH_EINVAL, "%s is a number from %g to %g", key, least, most);
+}
+
+static hth_err spec_choice(const json_t *args, const char *key, const char *dflt,
+                           const char *const *names, int n, int *out)
+{
+    const char *v = spec_text(args, key);
+    char all[200] = "";
+    v = v != NULL ? v : dflt;
+    for (int i = 0; i < n; i++) {
+        if (v != NULL && strcmp(v, names[i]) == 0) {
+            *out = i;
+            return HTH_OK;
+        }
+        snprintf(all + strlen(all), sizeof all - strlen(all), "%s%s", i ? ", " : "", names[i]);
+    }
+    return v == NULL ? hth_fail(HTH_EINVAL, "%s is missing: one of %s", key, all)
+                     : hth_fail(HTH_EINVAL, "%s '%.40s' is none of %s", key, v, all);
+}
+
+static hth_err spec_optimizer(const json_t *args, hth_train_spec *s)
+{
+    static const char *const names[] = {"sgd", "momentum", "adam", "adamw"};
+    int which;
+    HTH_TRY(spec_choice(args, "optimizer", "sgd", names, 4, &which));
+    s->options.optimizer = (hth_train_optimizer)which;
+    HTH_TRY(spec_number(args, "lr", 1e-3, 0, 1e6, &s->lr));
+    HTH_TRY(spec_number(args, "momentum", 0.9, 0, 1, &s->momentum));
+    HTH_TRY(spec_number(args, "beta1", 0.9, 0, 1, &s->beta1));
+    HTH_TRY(spec_number(args, "beta2", 0.999, 0, 1, &s->beta2));
+    HTH_TRY(spec_number(args, "eps", 1e-8, 0, 1, &s->eps));
+    double decay = s->options.optimizer == HTH_OPTIMIZER_ADAMW ? 0.01 : 0, clip;
+    HTH_TRY(spec_number(args, "weight-decay", decay, 0, 1e6, &s->weight_decay));
+    HTH_TRY(spec_number(args, "clip", 0, 0, 1e9, &clip));
+    s->options.clip_norm = (float)clip;
+    s->options.nesterov = json_is_true(json_object_get(args, "nesterov"));
+    return HTH_OK;
+}
+
+static hth_err spec_freeze(const json_t *args, hth_train_spec *s)
+{
+    const json_t *v, *list = json_object_get(args, "freeze");
+    size_t i;
+    if (json_array_size(list) > HTH_TRAIN_MAX_FREEZE) {
+        return hth_fail(HTH_EINVAL, "more than %d patterns of frozen parameters",
+                        HTH_TRAIN_MAX_FREEZE);
+    }
+    json_array_foreach(list, i, v)
+    {
+        s->freeze[s->options.n_freeze++] = json_string_value(v) ? json_string_value(v) : "";
+    }
+    s->options.freeze = s->freeze;
+    return HTH_OK;
+}
+
+// "constant", "step:EPOCHS:GAMMA", "cosine", "linear".
+static hth_err spec_schedule(const json_t *args, hth_train_spec *s)
+{
+    const char *text = spec_text(args, "schedule");
+    double warmup;
+    long long every = 0;
+    HTH_TRY(spec_number(args, "warmup", 0, 0, 1e9, &warmup));
+    s->warmup = (int64_t)warmup;
+    if (text == NULL || strcmp(text, "constant") == 0) {
+        s->schedule = HTH_RATE_CONSTANT;
+    } else if (strcmp(text, "cosine") == 0) {
+        s->schedule = HTH_RATE_COSINE;
+    } else if (strcmp(text, "linear") == 0) {
+        s->schedule = HTH_RATE_LINEAR;
+    } else if (sscanf(text, "step:%lld:%lf", &every, &s->gamma) == 2 && every > 0 && s->gamma > 0) {
+        s->schedule = HTH_RATE_STEP;
+        s->every = every;
+    } else {
+        return hth_fail(HTH_EINVAL,
+                        "schedule '%.40s' is none of constant, step:EPOCHS:GAMMA, cosine, linear",
+                        text);
+    }
+    return HTH_OK;
+}
+
+double hth_train_rate(const hth_train_spec *s, int64_t step, int64_t steps, int64_t per_epoch)
+{
+    double lr = s->lr, share = steps > 0 ? (double)step / (double)steps : 0;
+    if (s->schedule == HTH_RATE_STEP) {
+        lr *= pow(s->gamma, (double)(step / per_epoch / s->every));
+    } else if (s->schedule == HTH_RATE_COSINE) {
+        lr *= (1 + cos(acos(-1) * share)) / 2;
+    } else if (s->schedule == HTH_RATE_LINEAR) {
+        lr *= 1 - share;
+    }
+    return step < s->warmup ? lr * (double)(step + 1) / (double)s->warmup : lr;
+}
+
+hth_err hth_train_spec_read(const json_t *args, bool bench, hth_train_spec *s)
+{
+    static const char *const losses[] = {"softmax-xent", "mse"};
+    double batch, epochs, seed, limit, checkpoint;
+    int loss;
+    *s = (hth_train_spec){.model = spec_text(args, "model"),
+                          .data = spec_text(args, "data"),
+                          .save_as = spec_text(args, "save-as"),
+                          .spill = spec_text(args, "spill"),
+                          .trace = spec_text(args, "trace"),
+                          .budget = spec_text(args, "budget"),
+                          .shuffle = !json_is_true(json_object_get(args, "no-shuffle"))};
+    if (s->model == NULL) {
+        return hth_fail(HTH_EINVAL, "which model? the argument 'model' is missing");
+    }
+    if (s->data == NULL && !bench) {
+        return hth_fail(HTH_EINVAL, "which data? the argument 'data' is missing");
+    }
+    HTH_TRY(spec_choice(args, "loss", bench ? "softmax-xent" : NULL, losses, 2, &loss));
+    s->options.loss = (hth_train_loss)loss;
+    HTH_TRY(spec_optimizer(args, s));
+    HTH_TRY(spec_schedule(args, s));
+    HTH_TRY(spec_freeze(args, s));
+    if (bench && spec_text(args, "optimizer") == NULL) {
+        s->options.optimizer = HTH_OPTIMIZER_MOMENTUM;
+    }
+    HTH_TRY(spec_number(args, "batch", bench ? 1 : 32, 1, 1 << 20, &batch));
+    HTH_TRY(spec_number(args, "epochs", 1, 1, 1e9, &epochs));
+    HTH_TRY(spec_number(args, "seed", 0, 0, 4294967295.0, &seed));
+    HTH_TRY(spec_number(args, "plan-ms", bench ? 0 : TRAIN_PLAN_MS, 0, 600000, &limit));
+    HTH_TRY(spec_number(args, "checkpoint-every", 0, 0, 1e9, &checkpoint));
+    s->checkpoint = (int64_t)checkpoint;
+    s->resume = json_is_true(json_object_get(args, "resume"));
+    s->batch = (int64_t)batch;
+    s->epochs = (int64_t)epochs;
+    s->seed = (uint64_t)seed;
+    s->plan = (hth_plan_options){.seed = s->seed, .limit_ms = limit};
+    const char *policy = spec_text(args, "policy");
+    return policy != NULL ? hth_policy_find(policy, &s->plan.policy) : HTH_OK;
+}

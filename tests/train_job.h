@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+// tests/train_job.h - training jobs through an engine: the models of tests/data/train, datasets of
+// the formulas that PyTorch's losses were made with, and questions about jobs.
+#ifndef HTH_TESTS_TRAIN_JOB_H
+#define HTH_TESTS_TRAIN_JOB_H
+
+#include "server/train.h"
+#include "tests/engine_call.h"
+
+#include <jansson.h>
+#include <math.h>
+
+#define STEPS 6
+#define BATCH 4
+
+// A dataset file, tensors one behind the other.
+typedef struct writer {
+    json_t *head;
+    char *data;
+    size_t bytes;
+} writer;
+
+static inline void writer_add(writer *w, const char *name, const char *dtype, const int64_t *dim,
+                              int rank, const void *data, size_t bytes)
+{
+    json_t *shape = json_array();
+    for (int i = 0; i < rank; i++) {
+        json_array_append_new(shape, json_integer(dim[i]));
+    }
+    w->head = w->head != NULL ? w->head : json_object();
+    json_object_set_new(w->head, name,
+                        json_pack("{s:s, s:o, s:[I, I]}", "dtype", dtype, "shape", shape,
+                                  "data_offsets", (json_int_t)w->bytes,
+                                  (json_int_t)(w->bytes + bytes)));
+    w->data = realloc(w->data, w->bytes + bytes);
+    memcpy(w->data + w->bytes, data, bytes);
+    w->bytes += bytes;
+}
+
+static inline void writer_close(writer *w, const char *path)
+{
+    char *head = json_dumps(w->head, JSON_COMPACT);
+    uint64_t n = strlen(head);
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    fwrite(&n, 8, 1, f);
+    fwrite(head, 1, n, f);
+    fwrite(w->data, 1, w->bytes, f);
+    fclose(f);
+    free(head);
+    free(w->data);
+    json_decref(w->head);
+    *w = (writer){NULL, NULL, 0};
+}
+
+// STEPS batches of the formulas of tests/tools/make_train_models.py; classes 0: floats.
+static inline void add_batches(writer *w, const char *name, const int64_t *dim, int rank,
+                               int64_t classes, int64_t seed)
+{
+    int64_t shape[8] = {STEPS * BATCH}, per = BATCH;
+    for (int i = 1; i < rank; i++) {
+        shape[i] = dim[i - 1];
+        per *= dim[i - 1];
+    }
+    size_t size = classes > 0 ? 8 : 4;
+    char *data = malloc((size_t)(per * STEPS) * size);
+    for (int64_t k = 0; k < STEPS; k++) {
+        for (int64_t i = 0; i < per; i++) {
+            if (classes > 0) {
+                ((int64_t *)data)[k * per + i] = (i * 7 + (k + seed) * 5 + i / 3) % classes;
+            } else {
+                ((float *)data)[k * per + i] =
+                    (float)((i * 37 + (k + seed) * 101 + i / 7 * 13) % 67 - 33) / 32;
+            }
+        }
+    }
+    writer_add(w, name, classes > 0 ? "I64" : "F32", shape, rank, data,
+               (size_t)(per * STEPS) * size);
+    free(data);
+}
+
+typedef struct training {
+    const char *model;
+    int64_t x[3];
+    int x_rank; // batch included
+    int64_t x_classes;
+    int64_t y[2];
+    int y_rank;
+    int64_t y_classes, y_seed;
+} training;
+
+__attribute__((unused)) static const training image_net = {
+    "net_momentum", {3, 12, 12}, 4, 0, {0}, 1, 4, 0};
+__attribute__((unused)) static const training unet = {"unet_adam", {3, 12, 12}, 4, 0,
+                                                      {12, 12},    3,           3, 0};
+__attribute__((unused)) static const training encoder = {"encoder_adamw", {7}, 2, 30, {0}, 1, 5, 0};
+__attribute__((unused)) static const training mobile = {"mobile_adam", {3, 12, 12}, 4, 0,
+                                                        {0},           1,           4, 0};
+__attribute__((unused)) static const training mlp = {"mlp_sgd", {12}, 2, 0, {2}, 2, 0, 9};
+__attribute__((unused)) static const training mlp_inference = {
+    "mlp_inference", {12}, 2, 0, {2}, 2, 0, 9};
+__attribute__((unused)) static const training clipped = {"net_clip", {3, 12, 12}, 4, 0,
+                                                         {0},        1,           4, 0};
+
+static inline void prepare(fixture *f, const training *t, char *data)
+{
+    char path[200];
+    writer w = {NULL, NULL, 0};
+    snprintf(path, sizeof path, "tests/data/train/%s.onnx", t->model);
+    put(f->store, t->model, path);
+    add_batches(&w, "x", t->x, t->x_rank, t->x_classes, 0);
+    add_batches(&w, "y", t->y, t->y_rank, t->y_classes, t->y_seed);
+    sprintf(data, "%s/%s.safetensors", f->dir, t->model);
+    writer_close(&w, data);
+}
+
+// Trains as tests/data/train/NAME.txt says; `more`: JSON members to add. want[]: PyTorch's losses.
+static inline json_t *arguments_of(const training *t, const char *data, const char *more,
+                                   double *want)
+{
+    char path[200], loss[16], optimizer[16];
+    double lr, beta1, decay, clip, nesterov;
+    int steps;
+    snprintf(path, sizeof path, "tests/data/train/%s.txt", t->model);
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    assert_int_equal(fscanf(file, "%15s %15s %lf %lf %lf %lf %lf %d", loss, optimizer, &lr, &beta1,
+                            &decay, &clip, &nesterov, &steps),
+                     8);
+    assert_int_equal(steps, STEPS);
+    for (int i = 0; i < STEPS; i++) {
+        assert_int_equal(fscanf(file, " loss %lf", &want[i]), 1);
+    }
+    fclose(file);
+    json_t *q =
+        json_pack("{s:s, s:s, s:s, s:s, s:f, s:f, s:f, s:b, s:b, s:i, s:i, s:s}", "model", t->model,
+                  "data", data, "loss", strcmp(loss, "mse") == 0 ? "mse" : "softmax-xent",
+                  "optimizer", optimizer, "lr", lr, "weight-decay", decay, "clip", clip, "nesterov",
+                  nesterov != 0, "no-shuffle", 1, "batch", BATCH, "epochs", 1, "save-as", "result");
+    if (strcmp(optimizer, "momentum") == 0) {
+        json_object_set_new(q, "momentum", json_real(beta1));
+    }
+    json_t *extra = json_loads(more, 0, NULL);
+    assert_non_null(extra);
+    json_object_update(q, extra);
+    json_decref(extra);
+    return q;
+}
+
+// Asks; the answer's document, or NULL with the error left in *err.
+static inline json_t *train(fixture *f, json_t *q, hth_err *err)
+{
+    char *text = json_dumps(q, JSON_COMPACT);
+    call c = {.r = {.query = "train", .arguments = text}};
+    *err = call_run(f->engine, &c);
+    json_t *doc = *err == HTH_OK ? json_loads(c.r.json, 0, NULL) : NULL;
+    hth_free(c.r.json);
+    free(text);
+    json_decref(q);
+    return doc;
+}
+
+static inline void losses_of(json_t *doc, double *loss)
+{
+    json_t *history = json_object_get(doc, "history");
+    assert_int_equal(json_array_size(history), STEPS);
+    for (int i = 0; i < STEPS; i++) {
+        loss[i] = json_number_value(json_array_get(json_array_get(history, (size_t)i), 0));
+    }
+}
+
+static inline void expect(fixture *f, const training *t, const char *data, const char *more,
+                          const char *words)
+{
+    double want[STEPS];
+    hth_err err;
+    json_t *doc = train(f, arguments_of(t, data, more, want), &err);
+    assert_null(doc);
+    if (strstr(hth_err_detail(), words) == NULL) {
+        fail_msg("%s: '%s' is not in: %s", more, words, hth_err_detail());
+    }
+}
+
+#endif
