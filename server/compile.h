@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// server/compile.h - the inside of compiling: menus of candidates, and the planning problem. Shared
+// by compile*.c only.
+#ifndef HTH_SERVER_COMPILE_H
+#define HTH_SERVER_COMPILE_H
+
+#include "server/program.h"
+
+typedef struct hth_menu { // the candidates of one node; the first one's kernel is prepared
+    int n;
+    hth_choice *list;
+} hth_menu;
+
+// hth_compile_kernels asks for every node's candidates (menus: one per node, zeroed; the caller
+// frees the lists) and prepares the first of each.
+hth_err hth_compile_kernels(hth_site *site, hth_program *p, bool tune, hth_request *progress,
+                            hth_menu *menus);
+// hth_compile_choose reads the plan's choices into the menus and prepares them; *changed: some node
+// was given another one than the prepared one.
+hth_err hth_compile_choose(hth_site *site, hth_program *p, hth_menu *menus, bool *changed);
+// hth_compile_smallest leaves each node the candidate with the least workspace; *changed: that is
+// another one than the prepared one for some.
+hth_err hth_compile_smallest(hth_site *site, hth_program *p, hth_menu *menus, bool *changed);
+
+// hth_compile_problem makes p->problem, weights and tables from the graph, the prepared kernels and
+// the menus.
+hth_err hth_compile_problem(hth_site *site, hth_program *p, const hth_menu *menus);
+void hth_program_drop_problem(hth_program *p);
+
+#endif

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+// The candidates of every node of a program, and the kernels prepared for those chosen. Runs on the
+// engine's thread, because measuring and preparing use the device's threads.
+#include "server/compile.h"
+
+#include "base/alloc.h"
+
+#include <string.h>
+
+static hth_err no_memory(void)
+{
+    return hth_fail(HTH_ENOMEM, "no memory for a program");
+}
+
+bool hth_program_measured(hth_site *site, const hth_graph *g, int i)
+{
+    const hth_node *n = &g->nodes[i];
+    return !hth_convsel_has_menu(n->op) || hth_convsel_known(site->device, g, n, site->timings);
+}
+
+// compile_menu fills the candidates of node i, fastest first, only those on the front. Of a
+// training step, whose plan weighs the time of every node, all nodes are measured.
+static hth_err compile_menu(hth_site *site, const hth_graph *g, int i, bool train, bool tune,
+                            hth_menu *m)
+{
+    hth_choice list[HTH_MAX_CHOICES];
+    int n = 0, kept = 0;
+    const hth_node *node = &g->nodes[i];
+    bool has_menu = hth_convsel_has_menu(node->op);
+    if ((has_menu || train) && (tune || hth_convsel_known(site->device, g, node, site->timings))) {
+        HTH_TRY(hth_convsel_measure(site->device, g, &g->nodes[i], site->timings, list,
+                                    HTH_MAX_CHOICES, &n));
+        hth_convsel_front(list, n, site->tolerance);
+        for (int k = 0; k < n; k++) {
+            if (list[k].front) {
+                list[kept++] = list[k];
+            }
+        }
+    }
+    if (kept == 0 && has_menu) { // not measured, or none within the tolerance: the device's order
+        HTH_TRY(hth_kernel_algorithms(site->device, g, &g->nodes[i], list, HTH_MAX_CHOICES, &kept));
+    }
+    if (kept == 0) {
+        list[kept++] = (hth_choice){
+            .name = "default", .time_us = -1, .error = -1, .split = 1, .deterministic = true};
+    }
+    if (train && (g->nodes[i].op == HTH_OP_GEMM || g->nodes[i].op == HTH_OP_MAT_MUL)) {
+        // Slow, but without the panels and blocks that can be more than a small step's tensors.
+        list[kept++] = (hth_choice){
+            .name = "ref", .time_us = -1, .error = 0, .split = 1, .deterministic = true};
+    }
+    m->list = hth_memdup(list, (size_t)kept * sizeof *list);
+    m->n = kept;
+    return m->list == NULL ? no_memory() : HTH_OK;
+}
+
+static hth_err compile_kernel(hth_site *site, hth_program *p, int i, const char *algorithm)
+{
+    hth_kernel_close(p->kernels[i]);
+    p->kernels[i] = NULL;
+    const hth_node *n = &p->graph->nodes[i];
+    const char *name = strcmp(algorithm, "default") == 0 ? NULL : algorithm;
+    hth_err err = hth_kernel_prepare(site->device, p->graph, n, name, &p->kernels[i]);
+    return err == HTH_OK ? HTH_OK
+                         : hth_err_prefix(err, "node '%s' (%s)", n->name, hth_op_name(n->op));
+}
+
+hth_err hth_compile_choose(hth_site *site, hth_program *p, hth_menu *menus, bool *changed)
+{
+    *changed = false;
+    for (int k = 0; k < p->plan->n_instrs; k++) {
+        const hth_instr *in = &p->plan->instrs[k];
+        if (in->kind != HTH_INSTR_COMPUTE || in->recompute) {
+            continue;
+        }
+        hth_menu *m = &menus[in->node];
+        if (in->alt != 0) {
+            *changed = true;
+            m->list[0] = m->list[in->alt];
+            HTH_TRY(compile_kernel(site, p, in->node, m->list[0].name));
+        }
+        m->n = 1;
+    }
+    return HTH_OK;
+}
+
+hth_err hth_compile_smallest(hth_site *site, hth_program *p, hth_menu *menus, bool *changed)
+{
+    *changed = false;
+    for (int i = 0; i < p->graph->n_nodes; i++) {
+        hth_menu *m = &menus[i];
+        int least = 0;
+        for (int k = 1; k < m->n; k++) {
+            least = m->list[k].workspace_bytes < m->list[least].workspace_bytes ? k : least;
+        }
+        m->n = 1;
+        if (least != 0) {
+            *changed = true;
+            m->list[0] = m->list[least];
+            HTH_TRY(compile_kernel(site, p, i, m->list[0].name));
+        }
+    }
+    return HTH_OK;
+}
+
+hth_err hth_compile_kernels(hth_site *site, hth_program *p, bool tune, hth_request *progress,
+                            hth_menu *menus)
+{
+    for (int i = 0; i < p->graph->n_nodes; i++) {
+        if (progress != NULL && progress->progress != NULL && tune) {
+            progress->progress(progress, "measuring algorithms", (uint64_t)i,
+                               (uint64_t)p->graph->n_nodes);
+        }
+        if (progress != NULL && progress->canceled) {
+            return hth_fail(HTH_ECANCELED, "canceled while measuring algorithms");
+        }
+        HTH_TRY(compile_menu(site, p->graph, i, p->train != NULL, tune, &menus[i]));
+        HTH_TRY(compile_kernel(site, p, i, menus[i].list[0].name));
+    }
+    return HTH_OK;
+}
