@@ -3,7 +3,7 @@
 #ifndef HTH_MEMMGR_PLAN_SEARCH_H
 #define HTH_MEMMGR_PLAN_SEARCH_H
 
-#include "memmgr/plan_step.h"
+#include "memmgr/plan_decode.h"
 #include "memmgr/plan_train.h"
 
 typedef struct hth_rank {

@@ -10,10 +10,10 @@
 
 void hth_step_fini(hth_step *m)
 {
-    void *all[] = {m->use_start, m->use,      m->gap_start, m->gap,        m->menu_start,
-                   m->menu,      m->pair,     m->updated,   m->dirty,      m->bytes,
-                   m->arena,     m->h2d_us,   m->d2h_us,    m->by_p_start, m->by_p,
-                   m->root,      m->menu_end, m->menu_whole};
+    void *all[] = {m->use_start, m->use,    m->gap_start, m->gap,      m->menu_start,
+                   m->menu,      m->pair,   m->updated,   m->dirty,    m->bytes,
+                   m->arena,     m->h2d_us, m->d2h_us,    m->heir,     m->first,
+                   m->last,      m->kept,   m->backward,  m->menu_end, m->menu_whole};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         hth_free(all[i]);
     }
@@ -42,14 +42,17 @@ static hth_err step_arrays(hth_step *m)
     m->dirty = hth_calloc(nt, sizeof(bool));
     m->bytes = hth_calloc(nt, sizeof *m->bytes);
     m->arena = hth_calloc(nt, sizeof(bool));
-    m->by_p_start = hth_calloc(ns + 1, sizeof(int));
-    m->root = hth_calloc(nt, sizeof(int));
-    m->by_p = hth_calloc(uses + nt, sizeof(int));
+    m->backward = hth_calloc(nt, sizeof(int));
+    m->heir = hth_calloc(nt, sizeof(int));
+    m->first = hth_calloc(nt, sizeof(int));
+    m->last = hth_calloc(nt, sizeof(int));
+    m->kept = hth_calloc(ns + 1, sizeof *m->kept);
     m->h2d_us = hth_calloc(nt, sizeof(double));
     m->d2h_us = hth_calloc(nt, sizeof(double));
     bool ok = m->use_start && m->use && m->gap_start && m->gap && m->menu_start && m->menu_end &&
               m->menu_whole && m->menu && m->pair && m->updated && m->dirty && m->bytes &&
-              m->arena && m->by_p_start && m->by_p && m->root && m->h2d_us && m->d2h_us;
+              m->arena && m->backward && m->heir && m->first && m->last && m->kept && m->h2d_us &&
+              m->d2h_us;
     return ok ? HTH_OK
               : hth_fail(HTH_ENOMEM, "no memory to plan a step of %d nodes", m->p->n_nodes);
 }
@@ -81,9 +84,6 @@ static void step_tensors(hth_step *m)
         if (p->tensors[t].replaces > 0) {
             m->updated[p->tensors[t].replaces - 1] = p->tensors[t].producer;
             m->dirty[p->tensors[t].replaces - 1] = true;
-        }
-        if (p->tensors[t].producer < 0) {
-            m->root[m->n_roots++] = t;
         }
         m->resident_bytes += hth_plan_home(&p->tensors[t]) == HTH_HOME_RESIDENT ? m->bytes[t] : 0;
     }
@@ -161,17 +161,50 @@ static void step_gaps_of(hth_step *m, int t, int n_uses)
     }
 }
 
-// Sorts the gaps by their first stage.
-static void step_by_p(hth_step *m)
+// The tensors with gaps, backwards; those that are there before the step at the end.
+static void step_backward(hth_step *m)
 {
-    for (int g = 0; g < m->n_gaps; g++) {
-        m->by_p_start[m->gap[g].p + 2]++;
+    const hth_problem *p = m->p;
+    for (int v = m->n_stages - 1; v >= 0; v--) {
+        for (int j = 0; j < p->nodes[v].n_outputs; j++) {
+            int t = p->nodes[v].outputs[j];
+            if (m->gap_start[t] < m->gap_start[t + 1]) {
+                m->backward[m->n_backward++] = t;
+            }
+        }
     }
-    for (int s = 0; s < m->n_stages; s++) {
-        m->by_p_start[s + 2] += m->by_p_start[s + 1];
+    for (int t = 0; t < p->n_tensors; t++) {
+        if (p->tensors[t].producer < 0 && m->gap_start[t] < m->gap_start[t + 1]) {
+            m->backward[m->n_backward++] = t;
+            m->n_roots++;
+        }
     }
-    for (int g = 0; g < m->n_gaps; g++) {
-        m->by_p[m->by_p_start[m->gap[g].p + 1]++] = g;
+}
+
+// What is there, stage by stage, while everything is kept.
+static void step_kept(hth_step *m)
+{
+    m->kept[0] = (int64_t)m->resident_bytes;
+    for (int t = 0; t < m->p->n_tensors; t++) {
+        int producer = m->p->tensors[t].producer, n = m->use_start[t + 1] - m->use_start[t];
+        int64_t bytes = (int64_t)m->bytes[t];
+        m->first[t] = producer >= 0 ? producer : n > 0 ? 0 : -1;
+        m->last[t] = m->p->tensors[t].cls == HTH_MEM_OUTPUT ? m->n_stages - 1
+                     : n > 0                                ? m->use[m->use_start[t + 1] - 1]
+                                                            : producer;
+        m->heir[t] = -1;
+        if (m->arena[t] && bytes > 0 && m->first[t] >= 0) {
+            m->kept[m->first[t]] += bytes;
+            m->kept[m->last[t] + 1] -= bytes;
+        }
+    }
+    for (int t = 0; t < m->p->n_tensors; t++) {
+        int x = m->pair[t];
+        if (x >= 0 && m->last[x] == m->first[t]) {
+            m->heir[x] = t;
+            m->kept[m->first[t]] -= (int64_t)m->bytes[t];
+            m->kept[m->first[t] + 1] += (int64_t)m->bytes[t];
+        }
     }
 }
 
@@ -221,7 +254,8 @@ hth_err hth_step_init(hth_step *m, const hth_problem *p)
         step_gaps_of(m, t, m->use_start[t + 1] - m->use_start[t]);
         m->gap_start[t + 1] = m->n_gaps;
     }
-    step_by_p(m);
+    step_backward(m);
+    step_kept(m);
     step_menus(m);
     return HTH_OK;
 }

@@ -7,7 +7,7 @@
 #define HTH_MEMMGR_PLAN_TRAIN_GEN_H
 
 #include "memmgr/plan_test.h"
-#include "memmgr/plan_step.h"
+#include "memmgr/plan_decode.h"
 #include "memmgr/plan_train.h"
 
 #define PG_FLOPS 60e6  // per us: what a large GPU reaches in fp32

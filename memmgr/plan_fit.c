@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+// Forwards through the stages of a decoded step: where the bytes are too many, the copy that hurts
+// least is hurried or put off; then each node gets the fastest algorithm that finds room.
+#include "memmgr/plan_decode.h"
+
+// The bytes that stage s needs beside its live ones, at least.
+static uint64_t fit_least(const hth_decoder *d, int s)
+{
+    const hth_step *m = d->m;
+    uint64_t most = hth_step_smallest(m, s)->workspace;
+    for (int r = d->run_of[s]; r >= 0; r = d->run[r].next) {
+        uint64_t b = d->run[r].scratch + hth_step_smallest(m, d->run[r].node)->workspace;
+        most = b > most ? b : most;
+    }
+    return most;
+}
+
+static bool fit_leaves(const hth_decoder *d, int g, int s)
+{
+    const hth_gap *gap = &d->m->gap[g];
+    return d->away[g] > s && s > (gap->cyclic ? d->until[g] : gap->p);
+}
+
+// What it costs, per byte, to hurry gap g's copy out in stage s, or to put its copy in off.
+static double fit_hurt(const hth_decoder *d, int g, int s)
+{
+    const hth_step *m = d->m;
+    int t = m->gap[g].tensor;
+    double us = fit_leaves(d, g, s) ? d->saved_us[g] - d->begin_us[s]
+                                    : d->begin_us[s + 1] + m->h2d_us[t] - d->begin_us[d->need[g]];
+    return hth_later(us, 0) / (double)m->bytes[t];
+}
+
+// The copy in flight that hurts least, taken out of d->order; -1: there is none.
+static int fit_next(hth_decoder *d, int *n)
+{
+    const hth_flight *o = d->order;
+    int best = -1;
+    for (int i = 0; i < *n; i++) {
+        if (best < 0 || o[i].hurt < o[best].hurt ||
+            (o[i].hurt == o[best].hurt && o[i].gap < o[best].gap)) {
+            best = i;
+        }
+    }
+    if (best < 0) {
+        return -1;
+    }
+    int g = o[best].gap;
+    for (int i = 0; i < *n;) { // it may be there twice: leaving, and about to come back
+        if (d->order[i].gap == g) {
+            d->order[i] = d->order[--*n];
+        } else {
+            i++;
+        }
+    }
+    return g;
+}
+
+// Frees bytes of copies in flight in stage s, those that hurt least first, until `over` is gone.
+static void fit_repair(hth_decoder *d, int s, int64_t over, int *n_flight)
+{
+    const hth_step *m = d->m;
+    int n = 0;
+    for (int i = 0; i < *n_flight;) {
+        int g = d->flight[i];
+        if (fit_leaves(d, g, s) || (d->back[g] <= s && s < d->need[g])) {
+            d->order[n++] = (hth_flight){fit_hurt(d, g, s), g};
+            i++;
+        } else {
+            d->flight[i] = d->flight[--*n_flight];
+        }
+    }
+    for (int g; over > 0 && (g = fit_next(d, &n)) >= 0;) {
+        int64_t bytes = (int64_t)m->bytes[m->gap[g].tensor];
+        if (fit_leaves(d, g, s)) {
+            d->delta[d->away[g]] += bytes;
+            d->away[g] = s;
+        } else {
+            d->delta[s + 1] += bytes;
+            d->back[g] = s + 1;
+        }
+        d->live -= bytes;
+        over -= bytes;
+    }
+}
+
+static int fit_item(const hth_step *m, int node, int64_t room)
+{
+    int i = m->menu_start[node];
+    while (i + 1 < m->menu_end[node] && (int64_t)m->menu[i].workspace > room) {
+        i++;
+    }
+    return i;
+}
+
+// Takes the copies that begin to leave or to come back in stage s among those in flight.
+static int fit_flights(hth_decoder *d, int s, int n)
+{
+    for (int g = d->aways.head[s]; g >= 0; g = d->aways.next[g]) {
+        if (d->away[g] > s) {
+            d->flight[n++] = g;
+        }
+    }
+    for (int g = d->backs.head[s]; g >= 0; g = d->backs.next[g]) {
+        if (d->back[g] == s && s < d->need[g]) {
+            d->flight[n++] = g;
+        }
+    }
+    return n;
+}
+
+// Gives stage s and its reruns the fastest algorithms that fit `room`; returns what they take.
+static uint64_t fit_algorithms(hth_decoder *d, int s, int64_t room)
+{
+    const hth_step *m = d->m;
+    d->item[s] = fit_item(m, s, room);
+    uint64_t most = m->menu[d->item[s]].workspace;
+    for (int r = d->run_of[s]; r >= 0; r = d->run[r].next) {
+        hth_run *run = &d->run[r];
+        // The node's own algorithm, so that the bits are the same: both give way.
+        int item = fit_item(m, run->node, room - (int64_t)run->scratch);
+        item = d->item[run->node] > item ? d->item[run->node] : item;
+        d->item[run->node] = item;
+        uint64_t b = run->scratch + m->menu[item].workspace;
+        most = b > most ? b : most;
+    }
+    return most;
+}
+
+static void fit_lists(hth_decoder *d)
+{
+    const hth_step *m = d->m;
+    hth_lists_clear(&d->backs, m->n_stages + 1);
+    hth_lists_clear(&d->aways, m->n_stages + 1);
+    for (int k = 0; k < d->n_off; k++) {
+        int g = d->off[k], first = (m->gap[g].cyclic ? d->until[g] : m->gap[g].p) + 1;
+        hth_lists_add(&d->backs, d->back[g], g);
+        if (d->away[g] > first) {
+            hth_lists_add(&d->aways, first, g);
+        }
+    }
+}
+
+void hth_decode_room(hth_decoder *d, bool all, hth_outcome *out)
+{
+    const hth_step *m = d->m;
+    int n_flight = 0;
+    double worst = 0, mean = 0;
+    out->excess = 0;
+    out->worst = -1;
+    out->peak_bytes = 0;
+    d->live = 0;
+    fit_lists(d);
+    for (int s = 0; s < m->n_stages; s++) {
+        d->live += d->delta[s];
+        n_flight = fit_flights(d, s, n_flight);
+        uint64_t most = m->menu[m->menu_start[s]].workspace;
+        if (d->run_of[s] < 0 && d->live + (int64_t)most <= (int64_t)d->budget) {
+            d->item[s] = m->menu_start[s];
+        } else {
+            int64_t over = d->live + (int64_t)fit_least(d, s) - (int64_t)d->budget;
+            if (over > 0) {
+                fit_repair(d, s, over, &n_flight);
+            }
+            most = fit_algorithms(d, s, (int64_t)d->budget - d->live);
+        }
+        d->used[s] = (uint64_t)d->live;
+        uint64_t peak = (uint64_t)d->live + most;
+        double over = peak > d->budget ? (double)(peak - d->budget) : 0;
+        out->excess += over;
+        if (over > worst) {
+            worst = over;
+            out->worst = s;
+            if (!all) {
+                return;
+            }
+        }
+        mean += (double)d->live;
+        out->peak_bytes = peak > out->peak_bytes ? peak : out->peak_bytes;
+    }
+    out->mean = mean / m->n_stages;
+}

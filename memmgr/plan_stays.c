@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where each tensor is, stage by stage, as the decoded modes have it: the bytes of every stage, and
+// the schedule that is written out.
+#include "memmgr/plan_decode.h"
+
+#include "base/alloc.h"
+
+#include <string.h>
+
+// The stage with which the last stay of an arena tensor ends.
+static int stays_last(const hth_decoder *d, int t)
+{
+    const hth_step *m = d->m;
+    int g = m->gap_start[t + 1] - 1;
+    bool tail = g >= m->gap_start[t] && m->gap[g].q == m->n_stages;
+    return tail && d->until[g] > m->last[t] ? d->until[g] : m->last[t];
+}
+
+bool hth_decode_shares(const hth_decoder *d, int t)
+{
+    int x = d->m->pair[t];
+    return x >= 0 && stays_last(d, x) == d->m->p->tensors[t].producer;
+}
+
+// A resident tensor: away for a while, or there all the time (no stay).
+static int stays_resident(const hth_decoder *d, int t, hth_segment *out)
+{
+    const hth_step *m = d->m;
+    int n = 0, g = m->gap_start[t], round = m->gap_start[t + 1] - 1;
+    if (g > round || d->mode[round] != HTH_GAP_OFFLOAD) {
+        return 0;
+    }
+    hth_segment at = {t, d->back[round], 0, HTH_FROM_HOST, d->need[round], -1, -1};
+    for (; g < round; g++) {
+        if (d->mode[g] == HTH_GAP_OFFLOAD) {
+            at.last = d->away[g] - 1;
+            out[n++] = at;
+            at = (hth_segment){t, d->back[g], 0, HTH_FROM_HOST, d->need[g], -1, -1};
+        }
+    }
+    at.last = d->away[round] - 1;
+    at.save = d->save[round];
+    out[n++] = at;
+    return n;
+}
+
+int hth_decode_stays(const hth_decoder *d, int t, hth_segment *out)
+{
+    const hth_step *m = d->m;
+    int n = 0;
+    if (!m->arena[t]) {
+        return stays_resident(d, t, out);
+    }
+    if (m->first[t] < 0) {
+        return 0; // nobody reads it
+    }
+    hth_origin origin = m->p->tensors[t].producer >= 0 ? HTH_FROM_NODE : HTH_FROM_START;
+    hth_segment at = {t, m->first[t], 0, origin, -1, -1, -1};
+    for (int g = m->gap_start[t]; g < m->gap_start[t + 1]; g++) {
+        if (d->mode[g] == HTH_GAP_OFFLOAD) {
+            at.last = d->away[g] - 1;
+            at.save = d->save[g];
+            out[n++] = at;
+            at = (hth_segment){t, d->back[g], 0, HTH_FROM_HOST, d->need[g], -1, -1};
+        } else if (d->mode[g] == HTH_GAP_RECOMPUTE) {
+            at.last = m->gap[g].p;
+            out[n++] = at;
+            at = (hth_segment){t, d->need[g], 0, HTH_FROM_RERUN, -1, -1, -1};
+        }
+    }
+    at.last = stays_last(d, t);
+    out[n++] = at;
+    return n;
+}
+
+// Starts from what there is while everything is kept, and changes what is different.
+void hth_decode_memory(hth_decoder *d)
+{
+    const hth_step *m = d->m;
+    int64_t *delta = d->delta;
+    memcpy(delta, m->kept, ((size_t)m->n_stages + 2) * sizeof *delta);
+    for (int k = 0; k < d->n_moved; k++) {
+        int t = d->moved[k], n = hth_decode_stays(d, t, d->stay);
+        int64_t bytes = (int64_t)m->bytes[t];
+        if (m->arena[t]) {
+            delta[m->first[t]] -= bytes;
+            delta[m->last[t] + 1] += bytes;
+            int y = m->heir[t];
+            if (y >= 0 && d->stay[n - 1].last != m->last[t]) { // it is still read: a buffer more
+                delta[m->first[y]] += bytes;
+                delta[m->first[y] + 1] -= bytes;
+            }
+        } else if (n > 0) {
+            delta[0] -= bytes;
+        }
+        for (int i = 0; i < n; i++) {
+            delta[d->stay[i].first] += bytes;
+            delta[d->stay[i].last + 1] -= bytes;
+        }
+    }
+}
+
+static void stays_segments(const hth_decoder *d, hth_schedule *s, int *last_of)
+{
+    const hth_step *m = d->m;
+    for (int t = 0; t < m->p->n_tensors; t++) {
+        last_of[t] = -1;
+        if (m->bytes[t] > 0) {
+            int n = hth_decode_stays(d, t, &s->segment[s->n_segments]);
+            s->n_segments += n;
+            last_of[t] = n > 0 ? s->n_segments - 1 : -1;
+            s->resident_bytes += !m->arena[t] && n == 0 ? m->bytes[t] : 0;
+        }
+    }
+    for (int i = 0; i < s->n_segments; i++) {
+        hth_segment *x = &s->segment[i];
+        if (m->arena[x->tensor] && x->origin == HTH_FROM_NODE && hth_decode_shares(d, x->tensor)) {
+            x->inplace = last_of[m->pair[x->tensor]];
+        }
+    }
+}
+
+hth_err hth_decode_schedule(const hth_decoder *d, const hth_outcome *o, hth_schedule *out)
+{
+    const hth_step *m = d->m;
+    *out = (hth_schedule){
+        .n_stages = m->n_stages,
+        .alt = hth_calloc((size_t)m->n_stages + 1, sizeof(int)),
+        .segment = hth_calloc((size_t)(m->p->n_tensors + m->n_gaps) + 1, sizeof *out->segment),
+        .rerun = hth_calloc((size_t)d->n_runs + 1, sizeof *out->rerun),
+        .peak_bytes = o->peak_bytes,
+        .time_us = o->time_us};
+    int *last_of = hth_alloc(((size_t)m->p->n_tensors + 1) * sizeof *last_of);
+    if (!out->alt || !out->segment || !out->rerun || !last_of) {
+        hth_free(last_of);
+        hth_schedule_fini(out);
+        return hth_fail(HTH_ENOMEM, "no memory for a schedule of %d nodes", m->n_stages);
+    }
+    for (int s = 0; s < m->n_stages; s++) {
+        out->alt[s] = m->menu[d->item[s]].alt;
+        for (int r = d->run_of[s]; r >= 0; r = d->run[r].next) {
+            out->rerun[out->n_reruns++] =
+                (hth_rerun){s, d->run[r].node, m->menu[d->item[d->run[r].node]].alt};
+        }
+    }
+    stays_segments(d, out, last_of);
+    hth_free(last_of);
+    return HTH_OK;
+}
