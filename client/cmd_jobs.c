@@ -109,12 +109,22 @@ static const hth_option job_options[] = {
 };
 
 const hth_command hth_cmd_jobs = {
-    "jobs",  "", "list training jobs: at work, waiting, and stopped ones with a checkpoint",
-    0,       0,  hth_cmd_no_options,
+    "jobs",
+    "",
+    "list training jobs: at work, waiting, stopped with a checkpoint, and the last 100 that "
+    "ended\nEnded ones are finished, failed or canceled; the last comes first. A job is called as "
+    "the model that it\n"
+    "makes, one that has ended also by its id.",
+    0,
+    0,
+    hth_cmd_no_options,
     cmd_jobs};
 const hth_command hth_cmd_job = {"job",
                                  "JOB [--svg FILE]",
-                                 "show how far a training job is\nWith --json its losses, too.",
+                                 "show how far a training job is, or how it ended\n"
+                                 "JOB is the model that it makes, or the id of one that has ended. "
+                                 "With --json its losses, too: every step's, of an\n"
+                                 "ended job with more than 10,000 steps every n-th (\"every\").",
                                  1,
                                  1,
                                  job_options,

@@ -27,6 +27,14 @@ static int table_ends(const char *key, const char *with)
     return n >= m && strcmp(key + n - m, with) == 0;
 }
 
+// Dates have a label of their own.
+static const char *table_label(const char *key)
+{
+    return strcmp(key, "created_ns") == 0 ? "created"
+           : strcmp(key, "ended_ns") == 0 ? "ended"
+                                          : key;
+}
+
 static void table_list(const json_t *v, char *out, size_t cap);
 
 static void table_cell(const char *key, const json_t *v, char *out, size_t cap)
@@ -38,7 +46,7 @@ static void table_cell(const char *key, const json_t *v, char *out, size_t cap)
         snprintf(out, cap, "%s", json_is_true(v) ? "yes" : "no");
     } else if (json_is_number(v) && (table_ends(key, "_bytes") || strcmp(key, "bytes") == 0)) {
         hth_table_bytes(x, out, cap);
-    } else if (json_is_number(v) && strcmp(key, "created_ns") == 0) {
+    } else if (json_is_number(v) && table_label(key) != key) {
         time_t t = (time_t)(x / 1e9);
         struct tm tm;
         strftime(out, cap, "%Y-%m-%d %H:%M:%S", localtime_r(&t, &tm));
@@ -71,11 +79,6 @@ static void table_list(const json_t *v, char *out, size_t cap)
 static bool table_is_table(const json_t *v)
 {
     return json_is_array(v) && json_array_size(v) > 0 && json_is_object(json_array_get(v, 0));
-}
-
-static const char *table_label(const char *key)
-{
-    return strcmp(key, "created_ns") == 0 ? "created" : key;
 }
 
 static void table_rows(FILE *f, const json_t *rows)
@@ -131,7 +134,8 @@ void hth_table_print(FILE *f, const json_t *doc)
     }
     json_object_foreach((json_t *)doc, key, v)
     {
-        width = (int)strlen(key) > width ? (int)strlen(key) : width;
+        int n = (int)strlen(table_label(key));
+        width = n > width ? n : width;
     }
     for (int sections = 0; sections < 2;
          sections++) { // lines first, then what has lines of its own
@@ -143,7 +147,7 @@ void hth_table_print(FILE *f, const json_t *doc)
                 hth_table_print(f, v);
             } else if (!section && sections == 0) {
                 table_cell(key, v, cell, sizeof cell);
-                fprintf(f, "%-*s  %s\n", width, key, cell);
+                fprintf(f, "%-*s  %s\n", width, table_label(key), cell);
             }
         }
     }

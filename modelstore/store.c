@@ -331,14 +331,17 @@ static hth_err store_text_put(hth_txn *t, void *ctx)
     return hth_txn_put(t, HTH_TABLE_TEXTS, x->key, strlen(x->key), x->value, strlen(x->value));
 }
 
+static hth_err store_text_find(hth_txn *t, const char *key, MDB_val *v)
+{
+    hth_err err = hth_txn_get(t, HTH_TABLE_TEXTS, key, strlen(key), v);
+    return err == HTH_ENOENT ? hth_fail(err, "the store has no text '%.100s'", key) : err;
+}
+
 static hth_err store_text_get(hth_txn *t, void *ctx)
 {
     store_text *x = ctx;
     MDB_val v;
-    hth_err err = hth_txn_get(t, HTH_TABLE_TEXTS, x->key, strlen(x->key), &v);
-    if (err != HTH_OK) {
-        return err == HTH_ENOENT ? hth_fail(err, "the store has no text '%.100s'", x->key) : err;
-    }
+    HTH_TRY(store_text_find(t, x->key, &v));
     if (v.mv_size >= x->cap) {
         return hth_fail(HTH_ETOOBIG, "the text '%.100s' has %zu bytes, room is for %zu", x->key,
                         v.mv_size, x->cap);
@@ -346,6 +349,15 @@ static hth_err store_text_get(hth_txn *t, void *ctx)
     memcpy(x->out, v.mv_data, v.mv_size);
     x->out[v.mv_size] = '\0';
     return HTH_OK;
+}
+
+static hth_err store_text_load(hth_txn *t, void *ctx)
+{
+    store_text *x = ctx;
+    MDB_val v;
+    HTH_TRY(store_text_find(t, x->key, &v));
+    x->out = hth_strndup(v.mv_data, v.mv_size);
+    return x->out != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "no memory for a text of the store");
 }
 
 hth_err hth_store_text_put(hth_store *s, const char *key, const char *value)
@@ -359,4 +371,13 @@ hth_err hth_store_text_get(hth_store *s, const char *key, char *value, size_t ca
     HTH_TRY(store_text_check(key));
     return hth_index_read(&s->index, store_text_get,
                           &(store_text){.key = key, .out = value, .cap = cap});
+}
+
+hth_err hth_store_text_load(hth_store *s, const char *key, char **value)
+{
+    store_text x = {.key = key};
+    HTH_TRY(store_text_check(key));
+    HTH_TRY(hth_index_read(&s->index, store_text_load, &x));
+    *value = x.out;
+    return HTH_OK;
 }

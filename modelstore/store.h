@@ -92,6 +92,8 @@ hth_err hth_store_gc(hth_store *s, uint64_t *files, uint64_t *bytes);
 // Small texts by key (timing tables, plans): survive restarts; last writer wins.
 hth_err hth_store_text_put(hth_store *s, const char *key, const char *value);
 hth_err hth_store_text_get(hth_store *s, const char *key, char *value, size_t cap); // HTH_ENOENT
+// hth_store_text_load is the same for texts of any length: *value is freed by hth_free.
+hth_err hth_store_text_load(hth_store *s, const char *key, char **value);
 
 // hth_store_change_count grows with every put and rm, by any process: a cheap way to notice new
 // versions.

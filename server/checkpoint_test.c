@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Jobs that end before their time: what is kept of them, and that they go on as if they had not.
+#include "server/train_ended.h"
 #include "tests/train_job.h"
 
 static void stop_at_seven(hth_request *r, const char *what, uint64_t done, uint64_t total)
@@ -106,8 +107,8 @@ static void same_losses(json_t *a, json_t *b, size_t n)
     assert_int_equal(json_array_size(x), n);
     assert_int_equal(json_array_size(y), n);
     for (size_t i = 0; i < n; i++) {
-        double u = json_number_value(json_array_get(json_array_get(x, i), 0)),
-               v = json_number_value(json_array_get(json_array_get(y, i), 0));
+        float u = (float)json_number_value(json_array_get(json_array_get(x, i), 0)),
+              v = (float)json_number_value(json_array_get(json_array_get(y, i), 0));
         assert_memory_equal(&u, &v, sizeof u);
     }
 }
@@ -130,8 +131,14 @@ static void expect_jobs(fixture *f, size_t n)
 {
     hth_err err;
     json_t *jobs = ask(f, "jobs", "{}", &err);
+    size_t live = 0, i;
+    json_t *row;
     assert_true(json_is_array(jobs));
-    assert_int_equal(json_array_size(jobs), n);
+    json_array_foreach(jobs, i, row)
+    {
+        live += json_is_null(json_object_get(row, "id"));
+    }
+    assert_int_equal(live, n);
     json_decref(jobs);
 }
 
@@ -201,6 +208,11 @@ static void failed_jobs_keep_their_checkpoint(void **state)
     assert_ok(err);
     expect_jobs(&f, 0);
     assert_int_equal(hth_store_get(f.store, "result.checkpoint", 0, &m), HTH_ENOENT);
+    job = ask(&f, "job", "{\"job\": \"result\"}", &err);
+    assert_string_equal(json_string_value(json_object_get(job, "state")), "canceled");
+    json_decref(job);
+    assert_null(ask(&f, "cancel", "{\"job\": \"result\"}", &err));
+    assert_non_null(strstr(hth_err_detail(), "has ended already"));
     assert_null(train(&f, json_pack("{s:s}", "job", "result"), &err));
     assert_non_null(strstr(hth_err_detail(), "job 'result' has no checkpoint"));
     assert_int_equal(hth_store_get(f.store, "result", 0, &m), HTH_ENOENT);
@@ -258,15 +270,82 @@ static void engines_go_on_with_jobs(void **state)
     free(text);
     hth_engine_config config = {.device = "cpu:mem=256MiB,threads=2", .resume = true};
     assert_ok(hth_engine_open(&config, f.store, &f.engine));
-    size_t left = 1;
-    for (int i = 0; i < 500 && left > 0; i++) {
-        json_t *jobs = ask(&f, "jobs", "{}", &err);
-        left = json_array_size(jobs);
-        json_decref(jobs);
+    bool ended = false;
+    for (int i = 0; i < 500 && !ended; i++) {
+        json_t *job = ask(&f, "job", "{\"job\": \"result\"}", &err);
+        ended = strcmp(json_string_value(json_object_get(job, "state")), "finished") == 0;
+        json_decref(job);
         usleep(10000);
     }
-    assert_int_equal(left, 0);
+    assert_true(ended);
     same_tensors(&f, "whole", "result");
+    fixture_close(&f);
+}
+
+// What ended is kept with its losses: by name the last one, by number each, and in the next engine,
+// too.
+static void ended_jobs_are_kept(void **state)
+{
+    static const char *const words[] = {"failed", "finished"};
+    fixture f;
+    char data[200], name[40];
+    double want[STEPS];
+    hth_err err;
+    fixture_open(&f, "cpu:mem=256MiB,threads=2");
+    prepare(&f, &mlp, data);
+    json_t *doc = train(&f, arguments_of(&mlp, data, "{}", want), &err);
+    assert_non_null(doc);
+    assert_null(
+        train(&f, arguments_of(&mlp, data, "{\"lr\": 1e6, \"weight-decay\": 1e6}", want), &err));
+    assert_null(train(&f, arguments_of(&mlp, data, "{\"lr\": -1}", want), &err)); // is no job
+    for (int engine = 0; engine < 2; engine++) {
+        json_t *jobs = ask(&f, "jobs", "{}", &err);
+        assert_int_equal(json_array_size(jobs), 2);
+        for (size_t i = 0; i < 2; i++) {
+            const json_t *row = json_array_get(jobs, i);
+            assert_string_equal(json_string_value(json_object_get(row, "state")), words[i]);
+            assert_int_equal(json_integer_value(json_object_get(row, "id")), 2 - i);
+            assert_true(json_integer_value(json_object_get(row, "ended_ns")) > 1000000000000000000);
+            assert_null(json_object_get(row, "history"));
+        }
+        json_decref(jobs);
+        json_t *last = ask(&f, "job", "{\"job\": \"result\"}", &err),
+               *first = ask(&f, "job", "{\"job\": \"1\"}", &err);
+        assert_non_null(strstr(json_string_value(json_object_get(last, "why")), "training stops"));
+        assert_string_equal(json_string_value(json_object_get(first, "job")), "result");
+        same_losses(doc, first, STEPS);
+        json_decref(last);
+        json_decref(first);
+        assert_null(ask(&f, "job", "{\"job\": \"3\"}", &err));
+        assert_non_null(strstr(hth_err_detail(), "there is no job '3'"));
+        hth_engine_close(f.engine);
+        hth_engine_config config = {.device = "cpu:mem=256MiB,threads=2", .resume = true};
+        assert_ok(hth_engine_open(&config, f.store, &f.engine));
+    }
+    json_decref(doc);
+    json_t *history = json_array(), *row, *list = json_array();
+    for (int i = 0; i < 25001; i++) {
+        json_array_append_new(history, json_pack("[i, i]", i, 0));
+    }
+    doc = json_pack("{s:o}", "history", history);
+    for (int i = 0; i < HTH_ENDED_JOBS + 5; i++) {
+        snprintf(name, sizeof name, "job%d", i);
+        row = json_pack("{s:s}", "job", name);
+        assert_ok(hth_ended_add(f.store, row, i == HTH_ENDED_JOBS + 4 ? doc : NULL));
+        json_decref(row);
+    }
+    assert_ok(hth_ended_list(f.store, list));
+    assert_int_equal(json_array_size(list), HTH_ENDED_JOBS);
+    assert_int_equal(json_integer_value(json_object_get(json_array_get(list, 0), "id")), 107);
+    assert_int_equal(hth_ended_find(f.store, "job4", false, &row), HTH_ENOENT);
+    assert_ok(hth_ended_find(f.store, name, true, &row));
+    assert_int_equal(json_integer_value(json_object_get(row, "every")), 3);
+    history = json_object_get(row, "history");
+    assert_int_equal(json_array_size(history), 8335); // 0, 3, .. 24999, and the last
+    assert_int_equal(json_integer_value(json_array_get(json_array_get(history, 8334), 0)), 25000);
+    json_decref(row);
+    json_decref(list);
+    json_decref(doc);
     fixture_close(&f);
 }
 
@@ -277,6 +356,7 @@ int main(void)
         cmocka_unit_test(jobs_go_on_by_name),
         cmocka_unit_test(failed_jobs_keep_their_checkpoint),
         cmocka_unit_test(engines_go_on_with_jobs),
+        cmocka_unit_test(ended_jobs_are_kept),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

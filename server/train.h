@@ -89,6 +89,8 @@ hth_err hth_train_job_open(hth_models *ms, hth_request *r, hth_train_job **out);
 hth_err hth_train_job_turn(hth_train_job *j, bool *done);
 // hth_train_job_state says where the job stands, as a checkpoint's meta does. NULL: no memory.
 json_t *hth_train_job_state(const hth_train_job *j);
+// hth_train_job_saved is the step of the last checkpoint, 0: none.
+int64_t hth_train_job_saved(const hth_train_job *j);
 void hth_train_job_free(hth_train_job *j); // NULL is allowed
 
 // hth_train_bench measures steps on synthetic data for `seconds`.

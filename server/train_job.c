@@ -93,6 +93,11 @@ json_t *hth_train_job_state(const hth_train_job *j)
     return hth_checkpoint_doc(&(hth_checkpoint){j->args, j->step, j->steps, j->history});
 }
 
+int64_t hth_train_job_saved(const hth_train_job *j)
+{
+    return j->saved;
+}
+
 // What is left of a job that ends early.
 static const char *job_kept(const hth_train_job *j, char text[80])
 {

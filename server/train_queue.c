@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Jobs are known by the model that they make. What ends one decides about its checkpoint: finished
 // or canceled by name, it is removed; failed or left by its client, it stays with a note and waits
-// to be asked for; stopped with the server, it stays without one and is gone on with.
+// to be asked for; stopped with the server, it stays without one and is gone on with. A job of
+// which no checkpoint is left has ended, and is kept as a record.
 #include "server/train_queue.h"
 
 #include "base/alloc.h"
 #include "base/log.h"
 #include "server/checkpoint.h"
+#include "server/train_ended.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -57,15 +59,57 @@ static void queue_end(hth_train_queue *q, hth_train_entry *e, hth_err err)
     hth_free(e);
 }
 
-// A failed job keeps its checkpoint, if it has one, and the reason beside it.
-static void queue_note(hth_train_queue *q, const char *job, hth_err err)
+// Where a job stands: at work, or when it made its last checkpoint. HTH_ENOENT: neither.
+static hth_err queue_state(const hth_train_queue *q, const char *job, json_t **out)
+{
+    const hth_train_entry *e = queue_find(q, job);
+    if (e == NULL || e != q->first || q->job == NULL) {
+        return hth_checkpoint_find(q->ms->store, job, out);
+    }
+    *out = hth_train_job_state(q->job);
+    return *out != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "no memory to describe a job");
+}
+
+// A job's row from where it stands, which may be NULL. All rows have the same keys.
+static json_t *job_row(const char *job, const char *word, const json_t *state, const char *why)
+{
+    const json_t *losses = json_object_get(state, "history");
+    const json_t *last = json_array_get(losses, json_array_size(losses) - 1);
+    return json_pack(
+        "{s:n, s:s, s:s, s:O?, s:O?, s:O?, s:O?, s:n, s:s?}", "id", "job", job, "state", word,
+        "model", json_object_get(json_object_get(state, "job"), "model"), "step",
+        json_object_get(state, "step"), "steps", json_object_get(state, "steps"), "loss",
+        json_array_get(last, 0), "ended_ns", "why", why != NULL && why[0] != 0 ? why : NULL);
+}
+
+static void queue_record(hth_train_queue *q, const char *job, const char *word, const char *why)
+{
+    json_t *state = NULL;
+    hth_err err = queue_state(q, job, &state);
+    if (err == HTH_OK) {
+        json_t *row = job_row(job, word, state, why);
+        err = hth_ended_add(q->ms->store, row, state);
+        json_decref(row);
+    }
+    json_decref(state);
+    if (err != HTH_OK) {
+        hth_log(WARN, SERVER, "train", "no record of job '%s': %s", job, hth_err_detail());
+    }
+}
+
+// Of a job that failed or was left, the checkpoint stays with the reason beside it, or there is
+// none and it has ended. One that could not even be made ready is told to who asked for it.
+static void queue_failed(hth_train_queue *q, const hth_train_entry *e, hth_err err)
 {
     char detail[HTH_CHECKPOINT_NOTE];
     json_t *meta;
     snprintf(detail, sizeof detail, "%s", hth_err_detail());
-    if (hth_checkpoint_find(q->ms->store, job, &meta) == HTH_OK) {
-        hth_checkpoint_note_set(q->ms->store, job, detail);
+    bool saved = q->job != NULL ? hth_train_job_saved(q->job) > 0 : e->r == &e->own;
+    if (saved && hth_checkpoint_find(q->ms->store, e->job, &meta) == HTH_OK) {
+        hth_checkpoint_note_set(q->ms->store, e->job, detail);
         json_decref(meta);
+    } else if (q->job != NULL) {
+        queue_record(q, e->job, err == HTH_ECANCELED ? "canceled" : "failed", detail);
     }
     hth_fail(err, "%s", detail);
 }
@@ -174,8 +218,10 @@ bool hth_train_queue_turn(hth_train_queue *q)
             hth_checkpoint_note_set(q->ms->store, e->job, "");
         }
     }
-    if (err != HTH_OK && (q->job != NULL || e->r == &e->own)) {
-        queue_note(q, e->job, err);
+    if (err != HTH_OK) {
+        queue_failed(q, e, err);
+    } else if (done) {
+        queue_record(q, e->job, "finished", NULL);
     }
     if (err != HTH_OK || done) {
         queue_end(q, e, err);
@@ -192,46 +238,24 @@ void hth_train_queue_stop(hth_train_queue *q)
 
 // Questions.
 
-// A job's row from where it stands, which may be NULL; `history` goes with it when asked for.
-static json_t *job_row(hth_train_queue *q, const char *job, const json_t *state, bool history)
-{
-    char note[HTH_CHECKPOINT_NOTE];
-    const hth_train_entry *e = queue_find(q, job);
-    const char *word = e == NULL ? "stopped" : e == q->first ? "running" : "waiting";
-    json_t *losses = json_object_get(state, "history");
-    json_t *row = json_pack("{s:s, s:s}", "job", job, "state", word);
-    size_t n = json_array_size(losses);
-    json_object_set(row, "model", json_object_get(json_object_get(state, "job"), "model"));
-    json_object_set(row, "step", json_object_get(state, "step"));
-    json_object_set(row, "steps", json_object_get(state, "steps"));
-    if (n > 0) {
-        json_object_set(row, "loss", json_array_get(json_array_get(losses, n - 1), 0));
-    }
-    if (history) {
-        json_object_set(row, "history", losses);
-    }
-    hth_checkpoint_note_get(q->ms->store, job, note);
-    if (e == NULL && note[0] != 0) {
-        json_object_set_new(row, "why", json_string(note));
-    }
-    return row;
-}
-
-// One job, at work, waiting, or in the store only.
+// One job: at work, waiting, in the store only, or ended.
 static hth_err job_describe(hth_train_queue *q, const char *job, bool history, json_t **out)
 {
     json_t *state = NULL;
+    char note[HTH_CHECKPOINT_NOTE] = "";
     const hth_train_entry *e = queue_find(q, job);
-    hth_err err = HTH_OK;
-    if (e != NULL && e == q->first && q->job != NULL) {
-        state = hth_train_job_state(q->job);
-    } else {
-        err = hth_checkpoint_find(q->ms->store, job, &state);
-    }
+    hth_err err = queue_state(q, job, &state);
     if (err != HTH_OK && e == NULL) {
-        return err;
+        return err == HTH_ENOENT ? hth_ended_find(q->ms->store, job, history, out) : err;
     }
-    *out = job_row(q, job, state, history);
+    if (e == NULL) {
+        hth_checkpoint_note_get(q->ms->store, job, note);
+    }
+    const char *word = e == NULL ? "stopped" : e == q->first ? "running" : "waiting";
+    *out = job_row(job, word, state, note);
+    if (history && state != NULL) {
+        json_object_set(*out, "history", json_object_get(state, "history"));
+    }
     json_decref(state);
     return HTH_OK;
 }
@@ -255,14 +279,21 @@ static hth_err queue_list(hth_train_queue *q, json_t **out)
         }
     }
     json_decref(names);
-    return HTH_OK;
+    return hth_ended_list(q->ms->store, *out);
 }
 
 static hth_err queue_cancel(hth_train_queue *q, const char *job, json_t **out)
 {
     hth_train_entry *e = queue_find(q, job);
     HTH_TRY(job_describe(q, job, false, out));
+    if (!json_is_null(json_object_get(*out, "ended_ns"))) {
+        json_decref(*out);
+        return hth_fail(HTH_EINVAL, "job '%s' has ended already", job);
+    }
     json_object_set_new(*out, "state", json_string("canceled"));
+    if (!json_is_null(json_object_get(*out, "step"))) { // else it never began
+        queue_record(q, job, "canceled", NULL);
+    }
     if (e != NULL) {
         queue_end(q, e, hth_fail(HTH_ECANCELED, "job '%s' was canceled", job));
     }

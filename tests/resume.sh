@@ -58,11 +58,13 @@ cmp "$dir/a" "$dir/b" || fail "the losses differ"
 if "$build/hearth" ls | grep -q '\.checkpoint '; then fail "a finished job left its checkpoint"; fi
 cut alone
 i=0
-until [ "$("$build/hearth" --json jobs)" = "[]" ]; do
+until "$build/hearth" job alone | grep -q 'state *finished'; do
     i=$((i + 1))
     [ $i -lt 300 ] || fail "the job was not gone on with"
     sleep 0.1
 done
+"$build/hearth" --json job alone --svg "$dir/loss.svg" >"$dir/job"
+grep -q polyline "$dir/loss.svg" || fail "the losses of an ended job are not drawn"
 for name in whole alone; do
     "$build/hearth" export $name "$dir/$name.safetensors" >/dev/null
 done
