@@ -95,7 +95,7 @@ static const hth_option bench_options[] = {
     OPTION_BUDGET,
     {"train", HTH_OPTION_FLAG, NULL, "measure training steps (softmax-xent, SGD with momentum)"},
     OPTIONS_STEP,
-    {"spill", HTH_OPTION_PATH, "DIR", "with --train: activations leave for a file in DIR"},
+    {"spill", HTH_OPTION_PATH, "DIR", "with --train: what leaves goes to a file in DIR"},
     {"trace", HTH_OPTION_PATH, "trace.json", "with --train: write one step's timeline"},
     {"threads", HTH_OPTION_INT, "T", "compute threads"},
     {"seconds", HTH_OPTION_REAL, "S", "how long to measure"},

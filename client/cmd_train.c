@@ -85,7 +85,7 @@ static const hth_option train_options[] = {
     {"seed", HTH_OPTION_INT, "S", "of the order of the samples, and of dropout (0)"},
     {"no-shuffle", HTH_OPTION_FLAG, NULL, "take the samples in the file's order"},
     {"budget", HTH_OPTION_TEXT, "BYTES", "device memory: 512MiB, or 60% of what the step takes"},
-    {"spill", HTH_OPTION_PATH, "DIR", "activations leave for a file in DIR instead of memory"},
+    {"spill", HTH_OPTION_PATH, "DIR", "what leaves the device goes to a file in DIR, not to memory"},
     {"policy", HTH_OPTION_TEXT, "P", "who plans the memory: hearth, keep, vdnn, chen, .."},
     {"plan-ms", HTH_OPTION_REAL, "MS", "time for planning (1000)"},
     {"save-as", HTH_OPTION_TEXT, "NAME", "the model that gets the result as a new version"},

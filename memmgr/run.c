@@ -11,7 +11,6 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "memmgr/plan_parts.h"
-#include "memmgr/spill.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -33,7 +32,10 @@ typedef struct run_step {
     hth_kernel_args args;
     void **scratch; // .. and the pointer to its workspace
     void **device;  // copies: the pointer on the device's side
-    void *host;     // copies: the other side, NULL: `at` of the spill file
+    // copies: the other side, which is the tensor's own far place, a place in the host slab, or
+    // (both NULL) `at` of the spill file
+    const hth_run_far *far;
+    void *host;
     uint64_t at;
     size_t bytes;
     int first_wait, n_waits;
@@ -140,10 +142,14 @@ static hth_err run_build_copy(run_builder *b, run_step *s)
         s->at = run_spill_place(b, t);
         return HTH_OK;
     }
-    s->host = b->host[t] != RUN_NOWHERE ? (char *)r->host_slab + b->host[t] : r->spec.host_copy[t];
-    return s->host ? HTH_OK
-                   : hth_fail(HTH_EINVAL, "weight '%s' is streamed, but has no host copy",
-                              x->name ? x->name : "?");
+    if (b->host[t] != RUN_NOWHERE) {
+        s->host = (char *)r->host_slab + b->host[t];
+        return HTH_OK;
+    }
+    s->far = r->spec.far[t];
+    return s->far != NULL ? HTH_OK
+                          : hth_fail(HTH_EINVAL, "weight '%s' is streamed, but has no far place",
+                                     x->name ? x->name : "?");
 }
 
 // Keeps the waits of instruction i that another stream must be waited for; marks who must record an
@@ -383,9 +389,10 @@ static hth_err run_launched(void *arg)
 static hth_err run_spilled(void *arg)
 {
     const run_step *s = arg;
-    return s->instr->kind == HTH_INSTR_OFFLOAD
-               ? hth_spill_write(s->run->spill, s->at, *s->device, s->bytes)
-               : hth_spill_read(s->run->spill, s->at, *s->device, s->bytes);
+    hth_spill *file = s->far != NULL ? s->far->file : s->run->spill;
+    uint64_t at = s->far != NULL ? s->far->at : s->at;
+    return s->instr->kind == HTH_INSTR_OFFLOAD ? hth_spill_write(file, at, *s->device, s->bytes)
+                                               : hth_spill_read(file, at, *s->device, s->bytes);
 }
 
 static void run_note(hth_run *r, const run_step *s, uint64_t origin_ns, uint64_t from_ns,
@@ -407,6 +414,17 @@ static hth_err run_inline(hth_run *r, const run_step *s, uint64_t origin_ns)
     return err;
 }
 
+static hth_err run_copy(run_step *s, hth_stream *stream)
+{
+    void *host = s->far != NULL ? s->far->memory : s->host;
+    if (host == NULL) {
+        return hth_stream_launch(stream, run_spilled, s);
+    }
+    return s->instr->kind == HTH_INSTR_PREFETCH
+               ? hth_stream_copy(stream, *s->device, host, s->bytes)
+               : hth_stream_copy(stream, host, *s->device, s->bytes);
+}
+
 static hth_err run_issue(hth_run *r, run_step *s, uint64_t origin_ns)
 {
     hth_stream *stream = r->stream[s->lane];
@@ -420,12 +438,8 @@ static hth_err run_issue(hth_run *r, run_step *s, uint64_t origin_ns)
     if (s->instr->kind == HTH_INSTR_COMPUTE) {
         HTH_TRY(r->inline_compute ? run_inline(r, s, origin_ns)
                                   : hth_stream_launch(stream, run_launched, s));
-    } else if (s->lane != HTH_LANE_COMPUTE && s->host == NULL) {
-        HTH_TRY(hth_stream_launch(stream, run_spilled, s));
-    } else if (s->instr->kind == HTH_INSTR_PREFETCH) {
-        HTH_TRY(hth_stream_copy(stream, *s->device, s->host, s->bytes));
-    } else if (s->instr->kind == HTH_INSTR_OFFLOAD) {
-        HTH_TRY(hth_stream_copy(stream, s->host, *s->device, s->bytes));
+    } else if (s->lane != HTH_LANE_COMPUTE) {
+        HTH_TRY(run_copy(s, stream));
     }
     if (timed) {
         HTH_TRY(hth_stream_record(stream, s->to));

@@ -10,10 +10,19 @@
 
 #include "kernels/kernel.h"
 #include "memmgr/plan.h"
+#include "memmgr/spill.h"
 
 #include <stdatomic.h>
 
 typedef struct hth_run hth_run;
+
+// Where a resident tensor is while it is away: memory, or a place in a file (memory NULL). What
+// stands here may change between executions.
+typedef struct hth_run_far {
+    void *memory;
+    hth_spill *file;
+    uint64_t at; // a multiple of HTH_SPILL_ALIGN
+} hth_run_far;
 
 typedef struct hth_run_spec {
     hth_device *device;
@@ -25,9 +34,10 @@ typedef struct hth_run_spec {
     const int *n_in;
     const int *const *node_out; // per node: tensor of each kernel output (-1: absent)
     const int *n_out;
-    void *const *host_copy; // per tensor: where streamed weights come from, NULL otherwise
-    // directory of a file (spill.h) that takes the place of the host slab; NULL: memory. Needs a
-    // device whose memory the host sees
+    const hth_run_far *const *far; // per tensor: where a streamed weight or state comes from and
+                                   // goes to, NULL otherwise; outlives the run
+    // directory of a file (spill.h) that takes the place of the host slab; NULL: memory. Files need
+    // a device whose memory the host sees
     const char *spill_dir;
 } hth_run_spec;
 

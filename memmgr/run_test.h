@@ -87,7 +87,10 @@ typedef struct rig {
     const int **ins, **outs;
     int *n_in, *n_out;
     void **host, **fixed,
-        **want; // per tensor: host copy (inputs, weights), binding, reference content
+        **want;              // per tensor: host copy (inputs, weights), binding, reference content
+    hth_run_far *places;     // per tensor: its host copy, or its place in `file`
+    const hth_run_far **far; // per tensor: places[t], NULL: none
+    hth_spill *file;         // with spill_dir
     void *arena;
     hth_run *run;
 } rig;
@@ -155,10 +158,35 @@ static inline void rig_reference(rig *r)
     rig_compute(r);
 }
 
+// What is away is in host copies, or with spill_dir in a file.
+static inline void rig_far(rig *r)
+{
+    uint64_t end = 0;
+    size_t n = (size_t)r->p.n_tensors;
+    r->places = hth_calloc(n, sizeof *r->places);
+    r->far = hth_calloc(n, sizeof *r->far);
+    for (size_t t = 0; t < n; t++) {
+        r->far[t] = r->host[t] != NULL ? &r->places[t] : NULL;
+        r->places[t] = (hth_run_far){r->spill_dir != NULL ? NULL : r->host[t], NULL, end};
+        end += (r->p.tensors[t].bytes + HTH_SPILL_ALIGN - 1) / HTH_SPILL_ALIGN * HTH_SPILL_ALIGN;
+    }
+    if (r->spill_dir == NULL) {
+        return;
+    }
+    assert_ok(hth_spill_open(r->spill_dir, end, &r->file));
+    for (size_t t = 0; t < n; t++) {
+        r->places[t].file = r->file;
+        if (r->host[t] != NULL) {
+            assert_ok(hth_spill_write(r->file, r->places[t].at, r->host[t], r->p.tensors[t].bytes));
+        }
+    }
+}
+
 static inline void rig_open(rig *r, const char *device)
 {
     size_t n = (size_t)r->p.n_nodes;
     rig_reference(r);
+    rig_far(r);
     r->mixes = hth_calloc(n, sizeof *r->mixes);
     r->kernels = hth_calloc(n, sizeof *r->kernels);
     r->ins = hth_calloc(n, sizeof *r->ins);
@@ -183,7 +211,7 @@ static inline void rig_open(rig *r, const char *device)
     assert_ok(hth_device_open(device, &r->device));
     assert_ok(hth_device_reserve(r->device, r->plan->arena_bytes + 64, &r->arena));
     hth_run_spec spec = {r->device, &r->p,   r->plan,  r->kernels, r->ins,
-                         r->n_in,   r->outs, r->n_out, r->host,    r->spill_dir};
+                         r->n_in,   r->outs, r->n_out, r->far,     r->spill_dir};
     assert_ok(hth_run_open(&spec, &r->run));
     assert_ok(hth_run_bind(r->run, r->arena, r->fixed));
     assert_ok(hth_run_bind(r->run, r->arena, r->fixed));
@@ -231,6 +259,10 @@ static inline bool rig_right(const rig *r)
 {
     for (int t = 0; t < r->p.n_tensors; t++) {
         const hth_plan_tensor *x = &r->p.tensors[t];
+        int old = x->replaces - 1;
+        if (r->file != NULL && old >= 0 && r->plan->streamed[old]) {
+            assert_ok(hth_spill_read(r->file, r->places[old].at, r->host[old], x->bytes));
+        }
         const void *got = x->replaces > 0 ? r->host[x->replaces - 1]
                           : r->fixed[t]   ? r->fixed[t]
                                           : rig_place(r, t);
@@ -254,6 +286,10 @@ static inline void rig_close_run(rig *r)
         hth_free(r->host[t]);
         hth_free(r->want[t]);
     }
+    hth_spill_close(r->file);
+    r->file = NULL;
+    hth_free(r->places);
+    hth_free(r->far);
     hth_free(r->host);
     hth_free(r->fixed);
     hth_free(r->want);

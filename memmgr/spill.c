@@ -11,15 +11,18 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
-#define SPILL_BLOCK ((size_t)1 << 20) // large enough for a disk's full speed
+#define SPILL_BLOCK ((size_t)1 << 20)   // large enough for a disk's full speed
+#define SPILL_PART  ((uint64_t)4 << 20) // of what is measured; its times hide those of a call
 
 struct hth_spill {
     int fd;
     bool direct;
     uint64_t bytes;
     char *out, *in; // SPILL_BLOCK each
+    void *map;      // NULL: none
 };
 
 static uint64_t spill_round(uint64_t bytes)
@@ -108,6 +111,7 @@ void hth_spill_close(hth_spill *s)
     if (s == NULL) {
         return;
     }
+    hth_spill_unmap(s);
     if (s->fd >= 0) {
         close(s->fd);
     }
@@ -186,7 +190,39 @@ hth_err hth_spill_read(hth_spill *s, uint64_t at, void *to, size_t bytes)
     return HTH_OK;
 }
 
+hth_err hth_spill_map(hth_spill *s, const void **out)
+{
+    s->map = mmap(NULL, (size_t)s->bytes, PROT_READ, MAP_SHARED, s->fd, 0);
+    if (s->map == MAP_FAILED) {
+        s->map = NULL;
+        return hth_fail_errno(errno, "cannot map a spill file of %llu bytes",
+                              (unsigned long long)s->bytes);
+    }
+    *out = s->map;
+    return HTH_OK;
+}
+
+void hth_spill_unmap(hth_spill *s)
+{
+    if (s->map != NULL) {
+        munmap(s->map, (size_t)s->bytes);
+        s->map = NULL;
+        posix_fadvise(s->fd, 0, (off_t)s->bytes, POSIX_FADV_DONTNEED);
+    }
+}
+
 // Measuring.
+
+// One transfer of all bytes, in parts of SPILL_PART: what is measured is the disk, not how much
+// memory there is.
+static hth_err spill_measure_all(hth_spill *s, char *part, uint64_t bytes, bool write)
+{
+    for (uint64_t at = 0; at < bytes; at += SPILL_PART) {
+        size_t n = (size_t)(bytes - at < SPILL_PART ? bytes - at : SPILL_PART);
+        HTH_TRY(write ? hth_spill_write(s, at, part, n) : hth_spill_read(s, at, part, n));
+    }
+    return HTH_OK;
+}
 
 static double spill_rate(uint64_t bytes, uint64_t from_ns, double best)
 {
@@ -194,18 +230,18 @@ static double spill_rate(uint64_t bytes, uint64_t from_ns, double best)
     return rate > best ? rate : best;
 }
 
-static hth_err spill_measure_rounds(hth_spill *s, char *data, uint64_t bytes, hth_spill_speed *out)
+static hth_err spill_measure_rounds(hth_spill *s, char *part, uint64_t bytes, hth_spill_speed *out)
 {
     uint64_t least_ns = UINT64_MAX;
     for (int round = 0; round < 3; round++) {
         uint64_t from_ns = hth_now_ns();
-        HTH_TRY(hth_spill_write(s, 0, data, (size_t)bytes));
+        HTH_TRY(spill_measure_all(s, part, bytes, true));
         out->write_bytes_per_s = spill_rate(bytes, from_ns, out->write_bytes_per_s);
         from_ns = hth_now_ns();
-        HTH_TRY(hth_spill_read(s, 0, data, (size_t)bytes));
+        HTH_TRY(spill_measure_all(s, part, bytes, false));
         out->read_bytes_per_s = spill_rate(bytes, from_ns, out->read_bytes_per_s);
         from_ns = hth_now_ns();
-        HTH_TRY(hth_spill_read(s, 0, data, bytes < HTH_SPILL_ALIGN ? bytes : HTH_SPILL_ALIGN));
+        HTH_TRY(hth_spill_read(s, 0, part, bytes < HTH_SPILL_ALIGN ? bytes : HTH_SPILL_ALIGN));
         uint64_t took_ns = hth_now_ns() - from_ns;
         least_ns = took_ns < least_ns ? took_ns : least_ns;
     }
@@ -218,10 +254,10 @@ hth_err hth_spill_measure(const char *dir, uint64_t bytes, hth_spill_speed *out)
     hth_spill *s;
     *out = (hth_spill_speed){0};
     HTH_TRY(hth_spill_open(dir, bytes, &s));
-    char *data = hth_calloc(1, (size_t)bytes);
-    hth_err err = data ? spill_measure_rounds(s, data, bytes, out)
+    char *part = hth_calloc(1, SPILL_PART);
+    hth_err err = part ? spill_measure_rounds(s, part, bytes, out)
                        : hth_fail(HTH_ENOMEM, "no memory to measure '%s'", dir);
-    hth_free(data);
+    hth_free(part);
     hth_spill_close(s);
     return err;
 }

@@ -31,6 +31,11 @@ void hth_spill_close(hth_spill *s); // NULL is allowed
 hth_err hth_spill_write(hth_spill *s, uint64_t at, const void *from, size_t bytes);
 hth_err hth_spill_read(hth_spill *s, uint64_t at, void *to, size_t bytes);
 
+// hth_spill_map gives a view of the whole file to read from: pages of the file, not memory of the
+// process. Valid until hth_spill_unmap or the next write; one at a time.
+hth_err hth_spill_map(hth_spill *s, const void **out);
+void hth_spill_unmap(hth_spill *s); // allowed without a map
+
 // hth_spill_buffer goes through the page cache, as where there is no O_DIRECT: for tests.
 hth_err hth_spill_buffer(hth_spill *s);
 

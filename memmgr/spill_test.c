@@ -46,6 +46,18 @@ static void test_bytes_come_back(void **state)
             }
             assert_int_equal(hth_alloc_count(), count);
         }
+        const void *map;
+        hth_spill_unmap(s);
+        assert_ok(hth_spill_map(s, &map));
+        for (int i = 0; i < N; i++) {
+            fill(a, sizes[i], (unsigned)i + 100);
+            assert_memory_equal((const char *)map + at[i], a, sizes[i]);
+        }
+        hth_spill_unmap(s);
+        fill(a, sizes[4], 7); // a view is not in the way of what comes behind it
+        assert_ok(hth_spill_write(s, at[4], a, sizes[4]));
+        assert_ok(hth_spill_map(s, &map));
+        assert_memory_equal((const char *)map + at[4], a, sizes[4]);
         assert_err(hth_spill_write(s, 64, a, 1), HTH_EINVAL, "64");
         assert_err(hth_spill_read(s, end, b, 1), HTH_EINVAL, "spill file");
         assert_err(hth_spill_write(s, 0, a, end + 1), HTH_EINVAL, "spill file");

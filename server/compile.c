@@ -104,25 +104,46 @@ static hth_err compile_arrays(hth_program *p)
                : HTH_OK;
 }
 
+// Where streamed weights come from: memory, or a file.
+static hth_err compile_weights_far(hth_program *p)
+{
+    uint64_t end = 0;
+    hth_err err = HTH_OK;
+    for (int w = 0; err == HTH_OK && w < p->n_weights; w++) {
+        hth_weight *weight = &p->weights[w];
+        if (!weight->streamed) {
+            continue;
+        }
+        p->far_of[p->weight_tensor[w]] = &weight->far;
+        if (p->spill != NULL) {
+            weight->far.at = end;
+            end += (weight->bytes + HTH_SPILL_ALIGN - 1) / HTH_SPILL_ALIGN * HTH_SPILL_ALIGN;
+            continue;
+        }
+        weight->far.memory = hth_alloc_aligned(weight->bytes, HTH_DEVICE_ALIGN);
+        err = weight->far.memory == NULL ? no_memory() : HTH_OK;
+    }
+    if (err == HTH_OK && end > 0) {
+        err = hth_spill_open(p->spill, end, &p->spill_weights);
+    }
+    for (int w = 0; w < p->n_weights; w++) {
+        p->weights[w].far.file = p->spill_weights;
+    }
+    return err;
+}
+
 static hth_err compile_run(hth_site *site, hth_program *p)
 {
-    void **host = hth_calloc((size_t)p->problem.n_tensors, sizeof *host);
+    p->far_of = hth_calloc((size_t)p->problem.n_tensors, sizeof *p->far_of);
     p->fixed = hth_calloc((size_t)p->problem.n_tensors, sizeof *p->fixed);
-    hth_err err = host == NULL || p->fixed == NULL ? no_memory() : HTH_OK;
+    hth_err err = p->far_of == NULL || p->fixed == NULL ? no_memory() : HTH_OK;
     for (int i = 0; err == HTH_OK && p->train != NULL && i < p->train->n_slots; i++) {
         int t = hth_program_slot(p, i);
         if (t >= 0 && p->plan->streamed[t]) {
-            host[t] = p->far[i];
+            p->far_of[t] = &p->far[i];
         }
     }
-    for (int w = 0; err == HTH_OK && w < p->n_weights; w++) {
-        hth_weight *weight = &p->weights[w];
-        if (weight->streamed) {
-            weight->host_copy = hth_alloc_aligned(weight->bytes, HTH_DEVICE_ALIGN);
-            host[p->weight_tensor[w]] = weight->host_copy;
-            err = weight->host_copy == NULL ? no_memory() : HTH_OK;
-        }
-    }
+    err = err == HTH_OK ? compile_weights_far(p) : err;
     if (err == HTH_OK) {
         hth_run_spec spec = {.device = site->device,
                              .problem = &p->problem,
@@ -132,11 +153,10 @@ static hth_err compile_run(hth_site *site, hth_program *p)
                              .n_in = p->n_in,
                              .node_out = (const int *const *)p->node_out,
                              .n_out = p->n_out,
-                             .host_copy = host,
+                             .far = p->far_of,
                              .spill_dir = p->spill};
         err = hth_run_open(&spec, &p->run);
     }
-    hth_free(host);
     return err;
 }
 
@@ -145,16 +165,19 @@ static hth_err compile_step_budget(hth_site *site, hth_program *p, const hth_ste
                                    const hth_menu *menus)
 {
     uint64_t whole = site->device->props.budget_bytes;
-    p->budget = whole;
+    p->budget = *spec->budget_bytes > 0 ? *spec->budget_bytes : whole;
     HTH_TRY(hth_compile_problem(site, p, menus));
     HTH_TRY(hth_plan_train_peak(&p->problem, &p->peak_bytes));
-    if (spec->budget != NULL) {
+    p->peak_bytes += spec->kept_bytes;
+    if (*spec->budget_bytes == 0 && spec->budget != NULL) {
         HTH_TRY(hth_parse_size(spec->budget, p->peak_bytes, &p->budget));
         if (p->budget > whole) {
             return hth_fail(HTH_ETOOBIG, "a budget of %llu bytes is more than the device's %llu",
                             (unsigned long long)p->budget, (unsigned long long)whole);
         }
     }
+    *spec->budget_bytes = p->budget;
+    p->budget -= spec->kept_bytes < p->budget ? spec->kept_bytes : p->budget;
     return HTH_OK;
 }
 
@@ -228,6 +251,7 @@ hth_err hth_program_compile_step(hth_site *site, const hth_step_spec *spec, bool
     p->train = spec->train;
     p->options = spec->options;
     p->far = spec->far;
+    p->kept = spec->kept;
     p->spill = spec->spill;
     hth_err err = hth_graph_clone(spec->train->graph, &p->graph);
     if (err == HTH_OK && p->spill != NULL) {
@@ -272,8 +296,10 @@ void hth_program_free(hth_site *site, hth_program *p)
         hth_free(p->key[i].data);
     }
     for (int w = 0; w < p->n_weights; w++) {
-        hth_free(p->weights[w].host_copy);
+        hth_free(p->weights[w].far.memory);
     }
+    hth_spill_close(p->spill_weights);
+    hth_free(p->far_of);
     if (p->graph != NULL) {
         hth_program_drop_problem(p);
     }

@@ -124,7 +124,7 @@ hth_err hth_site_alloc(hth_site *site, size_t bytes, hth_pool_use use, void **ou
 static hth_err arena_ensure(hth_site *site, const hth_program *p)
 {
     size_t need = p->plan->arena_bytes;
-    if (site->arena_bytes >= need) {
+    if (p->arena != NULL || site->arena_bytes >= need) {
         return HTH_OK;
     }
     arena_drop(site);
@@ -163,11 +163,24 @@ static hth_err weights_hold(hth_site *site, hth_program *p)
     return HTH_OK;
 }
 
+static hth_err stream_fill(const hth_weight *w)
+{
+    if (w->far.memory != NULL) {
+        return weight_write(w, w->far.memory);
+    }
+    void *form = hth_alloc_aligned(w->bytes, HTH_DEVICE_ALIGN);
+    hth_err err =
+        form == NULL ? hth_fail(HTH_ENOMEM, "no memory for a weight") : weight_write(w, form);
+    err = err == HTH_OK ? hth_spill_write(w->far.file, w->far.at, form, w->bytes) : err;
+    hth_free(form);
+    return err;
+}
+
 static hth_err streams_fill(hth_program *p)
 {
     for (int i = 0; i < p->n_weights && !p->filled; i++) {
         if (p->weights[i].streamed) {
-            HTH_TRY(weight_write(&p->weights[i], p->weights[i].host_copy));
+            HTH_TRY(stream_fill(&p->weights[i]));
         }
     }
     p->filled = true;
@@ -258,7 +271,7 @@ hth_err hth_program_run(hth_site *site, hth_program *p, const hth_tensor *inputs
             p->fixed[t] = out[i].data;
         }
     }
-    HTH_TRY(hth_run_bind(p->run, site->arena, p->fixed));
+    HTH_TRY(hth_run_bind(p->run, p->arena != NULL ? p->arena : site->arena, p->fixed));
     HTH_TRY(hth_run_execute(p->run, canceled));
     p->runs++;
     for (int i = 0; i < g->n_outputs; i++) {

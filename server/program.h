@@ -56,7 +56,7 @@ typedef struct hth_weight {
     bool in_place; // the store's mapping serves as it is
     bool streamed;
     hth_resident *entry; // while active, when resident
-    void *host_copy;     // while streamed
+    hth_run_far far;     // while streamed
 } hth_weight;
 
 struct hth_program {
@@ -79,7 +79,8 @@ struct hth_program {
     int **node_in, **node_out; // per node and slot: plan tensor
     int *n_in, *n_out;
     void **fixed;               // per plan tensor
-    bool active, tuned, filled; // filled: host copies of streamed weights are made
+    const hth_run_far **far_of; // per plan tensor: where it is when it is away
+    bool active, tuned, filled; // filled: far copies of streamed weights are made
     int64_t slice; // samples per run of the program that serves this one in slices; 0: itself
     bool sliced;   // whether slices were compared
     uint64_t budget, runs, used_at;
@@ -88,9 +89,12 @@ struct hth_program {
     const hth_train_graph *train;
     hth_plan_options options; // of its plan
     uint64_t peak_bytes;      // what it takes when nothing is short
-    void *const *far;         // per slot: where its content is when it is not on the device
-    const char *spill;        // directory of the file that offloads go to; NULL: memory
+    const hth_run_far *far;   // per slot: where its content is when it is not on the device
+    const bool *kept;         // per slot: the caller has it on the device; NULL: none
+    const char *spill;        // directory of the files that offloads go to; NULL: memory
     hth_spill_speed spill_speed;
+    hth_spill *spill_weights; // streamed weights
+    void *arena;              // the caller's, for the plan's arena; NULL: the site's
 };
 
 // hth_source_match finds a program for these inputs (model's order), or NULL.
@@ -105,15 +109,20 @@ hth_err hth_program_compile(hth_site *site, hth_source *source, const hth_tensor
 // What a training step is compiled for.
 typedef struct hth_step_spec {
     const hth_train_graph *train; // must outlive the program
-    const char *budget; // "512MiB", "60%" (of what it takes when nothing is short), NULL: all
+    const char *budget;     // "512MiB", "60%" (of what it takes when nothing is short), NULL: all
+    uint64_t *budget_bytes; // what `budget` comes to is left here; not 0: counts in its place
     hth_plan_options options;
-    void *const
-        *far; // per slot: host memory for it, in the device's alignment; outlives the program
-    const char *spill; // directory: activations leave for a file there; NULL: for memory
+    // slots that are on the device whatever the plan says, in the caller's memory, which is
+    // kept_bytes of the budget; NULL: none. Outlive the program, like far
+    const bool *kept;
+    uint64_t kept_bytes;
+    const hth_run_far *far; // per slot: where it is when it is not on the device
+    const char *spill;      // directory: what leaves goes to a file there; NULL: to memory
 } hth_step_spec;
 
 // hth_program_compile_step makes the program of one training step. Its slots' inputs and outputs
-// are bound by hth_program_run (data NULL for those that p->plan->streamed says live far away).
+// are bound by hth_program_run (data NULL for those that p->plan->streamed says live far away),
+// its arena is p->arena. p->budget is without kept_bytes.
 // Belongs to no source. HTH_ETOOBIG says how many bytes the budget is short.
 hth_err hth_program_compile_step(hth_site *site, const hth_step_spec *spec, bool tune,
                                  hth_request *progress, hth_program **out);

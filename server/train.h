@@ -31,6 +31,7 @@ typedef struct hth_train_spec {
     int64_t every, warmup; // epochs; steps in which the rate grows in a line from lr / warmup
     double lr, momentum, beta1, beta2, eps, weight_decay;
     int64_t batch, epochs;
+    int64_t accumulate; // parts of equal size that a batch is taken in
     int64_t checkpoint; // a checkpoint behind every so many steps, and every epoch; 0: none
     bool resume;        // begin at the last one, if there is one
     uint64_t seed;

@@ -116,7 +116,7 @@ double hth_train_rate(const hth_train_spec *s, int64_t step, int64_t steps, int6
 hth_err hth_train_spec_read(const json_t *args, bool bench, hth_train_spec *s)
 {
     static const char *const losses[] = {"softmax-xent", "mse"};
-    double batch, epochs, seed, limit, checkpoint;
+    double batch, epochs, seed, limit, checkpoint, accumulate;
     int loss;
     *s = (hth_train_spec){.model = spec_text(args, "model"),
                           .data = spec_text(args, "data"),
@@ -140,6 +140,8 @@ hth_err hth_train_spec_read(const json_t *args, bool bench, hth_train_spec *s)
         s->options.optimizer = HTH_OPTIMIZER_MOMENTUM;
     }
     HTH_TRY(spec_number(args, "batch", bench ? 1 : 32, 1, 1 << 20, &batch));
+    HTH_TRY(spec_number(args, "accumulate", 1, 1, 1 << 20, &accumulate));
+    s->accumulate = (int64_t)accumulate;
     HTH_TRY(spec_number(args, "epochs", 1, 1, 1e9, &epochs));
     HTH_TRY(spec_number(args, "seed", 0, 0, 4294967295.0, &seed));
     HTH_TRY(spec_number(args, "plan-ms", bench ? 0 : TRAIN_PLAN_MS, 0, 600000, &limit));

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// server/trainer.h - the inside of a trainer: shared by trainer*.c only.
+#ifndef HTH_SERVER_TRAINER_H
+#define HTH_SERVER_TRAINER_H
+
+#include "server/train.h"
+#include "server/trainer_slots.h"
+
+#define HTH_TRAINER_SHAPES 2 // the batch, and the last one of an epoch
+
+// One phase of an update, compiled.
+typedef struct hth_trainer_phase {
+    hth_train_graph graph;
+    hth_program *program;
+    hth_tensor *in, *out; // of the program
+    uint64_t *place;      // per slot: where it is while this one runs, HTH_SLOT_FAR: not near
+    uint64_t slots_bytes; // of those that are near
+} hth_trainer_phase;
+
+// What an update of one batch shape consists of: `parts` - 1 runs of `add`, which only adds up
+// gradients, then one of `apply`. One part and no accumulation: `apply` is a whole step.
+typedef struct hth_trainer_shape {
+    hth_tensor *inputs; // of the whole batch
+    int64_t parts;
+    hth_trainer_phase add, apply;
+} hth_trainer_shape;
+
+struct hth_trainer {
+    hth_models *ms;
+    const hth_train_spec *spec;
+    hth_request *progress;
+    hth_manifest manifest;
+    hth_graph *model;
+    hth_trainer_shape shapes[HTH_TRAINER_SHAPES];
+    int n_shapes, current; // current -1: none
+    hth_slots slots;
+    bool *kept; // per slot: near in the first step that was planned, and so in all others
+    uint64_t kept_bytes;
+    void *memory; // on the device: slots, and behind them the arena of the step at work
+    uint64_t memory_bytes;
+    int64_t part;          // samples in a part of a whole batch; 0: not known yet
+    uint64_t budget_bytes; // of all steps; 0: not known yet
+    uint64_t counter;      // steps done
+    uint64_t step_input;
+    double lr;
+    float hyper[HTH_N_HYPER];
+};
+
+static inline hth_trainer_shape *hth_trainer_current(const hth_trainer *t)
+{
+    return (hth_trainer_shape *)&t->shapes[t->current];
+}
+
+// trainer_step.c
+// hth_trainer_shape_make compiles the steps of one batch shape; freed also on error.
+hth_err hth_trainer_shape_make(hth_trainer *t, const hth_tensor *inputs, const hth_tensor *target,
+                               hth_trainer_shape *out);
+void hth_trainer_shape_free(hth_trainer *t, hth_trainer_shape *s);
+// hth_trainer_enter makes everything ready to run a step: its memory, and the slots where it wants
+// them.
+hth_err hth_trainer_enter(hth_trainer *t, hth_trainer_phase *s);
+
+#endif

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+// Far places of memory are taken when a content first goes there; in the file every slot has its
+// own range from the start, which reads as zeros until it is written. The device is one whose
+// memory the host sees, so that its copies are memcpy.
+#include "server/trainer_slots.h"
+
+#include "base/alloc.h"
+
+#include <string.h>
+
+static hth_err no_memory(void)
+{
+    return hth_fail(HTH_ENOMEM, "no memory for parameters and optimizer state");
+}
+
+static uint64_t slot_range(size_t bytes)
+{
+    return (bytes + HTH_SPILL_ALIGN - 1) / HTH_SPILL_ALIGN * HTH_SPILL_ALIGN;
+}
+
+static hth_err slots_file(hth_slots *s, const char *dir)
+{
+    uint64_t end = 0;
+    for (int i = 0; i < s->n; i++) {
+        s->far[i].at = end;
+        end += slot_range(s->bytes[i]);
+    }
+    HTH_TRY(hth_spill_open(dir, end > 0 ? end : HTH_SPILL_ALIGN, &s->file));
+    for (int i = 0; i < s->n; i++) {
+        s->far[i].file = s->file;
+    }
+    return HTH_OK;
+}
+
+hth_err hth_slots_open(hth_slots *s, const hth_train_graph *g, const char *spill)
+{
+    size_t n = (size_t)g->n_slots + 1;
+    *s = (hth_slots){.n = g->n_slots,
+                     .bytes = hth_calloc(n, sizeof *s->bytes),
+                     .initial = hth_calloc(n, sizeof *s->initial),
+                     .near = hth_calloc(n, sizeof *s->near),
+                     .stored = hth_calloc(n, sizeof *s->stored),
+                     .far = hth_calloc(n, sizeof *s->far)};
+    if (!s->bytes || !s->initial || !s->near || !s->stored || !s->far) {
+        return no_memory();
+    }
+    for (int i = 0; i < s->n; i++) {
+        const hth_value *v = &g->graph->values[g->graph->inputs[g->slots[i].input]];
+        hth_const *c = g->slots[i].content;
+        HTH_TRY(hth_tensor_bytes(v->dtype, &v->shape, HTH_LAYOUT_PLAIN, &s->bytes[i]));
+        s->initial[i] = c != NULL ? hth_const_hold(c) : NULL;
+    }
+    return spill != NULL ? slots_file(s, spill) : HTH_OK;
+}
+
+void hth_slots_close(hth_slots *s)
+{
+    for (int i = 0; i < s->n; i++) {
+        if (s->far != NULL) {
+            hth_free(s->far[i].memory);
+        }
+        if (s->initial != NULL) {
+            hth_const_rele(s->initial[i]);
+        }
+    }
+    hth_spill_close(s->file);
+    hth_free(s->bytes);
+    hth_free(s->initial);
+    hth_free(s->near);
+    hth_free(s->stored);
+    hth_free(s->far);
+    *s = (hth_slots){.n = 0};
+}
+
+// Moving.
+
+static hth_err slot_store(hth_slots *s, int i, const void *content)
+{
+    hth_run_far *f = &s->far[i];
+    if (s->file != NULL) {
+        HTH_TRY(hth_spill_write(s->file, f->at, content, s->bytes[i]));
+    } else {
+        f->memory =
+            f->memory != NULL ? f->memory : hth_alloc_aligned(s->bytes[i], HTH_DEVICE_ALIGN);
+        if (f->memory == NULL) {
+            return no_memory();
+        }
+        memcpy(f->memory, content, s->bytes[i]);
+    }
+    s->stored[i] = true;
+    return HTH_OK;
+}
+
+// The content that slot i begins with, to where it is far.
+static hth_err slot_begin_far(hth_slots *s, int i)
+{
+    const void *data;
+    if (s->initial[i] != NULL) {
+        HTH_TRY(hth_const_map(s->initial[i], &data));
+        hth_err err = slot_store(s, i, data);
+        hth_const_unmap(s->initial[i]);
+        return err;
+    }
+    if (s->file == NULL && s->far[i].memory == NULL) {
+        s->far[i].memory = hth_alloc_aligned(s->bytes[i], HTH_DEVICE_ALIGN);
+        if (s->far[i].memory == NULL) {
+            return no_memory();
+        }
+        memset(s->far[i].memory, 0, s->bytes[i]);
+    }
+    s->stored[i] = true;
+    return HTH_OK;
+}
+
+static hth_err slot_load(hth_slots *s, int i, void *near)
+{
+    const void *data;
+    if (s->stored[i] && s->file != NULL) {
+        HTH_TRY(hth_spill_read(s->file, s->far[i].at, near, s->bytes[i]));
+    } else if (s->stored[i]) {
+        memcpy(near, s->far[i].memory, s->bytes[i]);
+    } else if (s->initial[i] == NULL) {
+        memset(near, 0, s->bytes[i]);
+    } else {
+        HTH_TRY(hth_const_map(s->initial[i], &data));
+        memcpy(near, data, s->bytes[i]);
+        hth_const_unmap(s->initial[i]);
+    }
+    s->near[i] = near;
+    return HTH_OK;
+}
+
+// Takes slot i away from the device.
+static hth_err slot_leave(hth_slots *s, int i)
+{
+    if (!s->stored[i]) {
+        HTH_TRY(slot_store(s, i, s->near[i]));
+    }
+    s->near[i] = NULL;
+    return HTH_OK;
+}
+
+hth_err hth_slots_leave(hth_slots *s)
+{
+    for (int i = 0; i < s->n; i++) {
+        HTH_TRY(s->near[i] != NULL ? slot_leave(s, i) : HTH_OK);
+    }
+    return HTH_OK;
+}
+
+hth_err hth_slots_enter(hth_slots *s, void *base, const uint64_t *place)
+{
+    for (int i = 0; i < s->n; i++) { // all that go, before any comes
+        if (s->near[i] != NULL &&
+            (place[i] == HTH_SLOT_FAR || s->near[i] != (char *)base + place[i])) {
+            HTH_TRY(slot_leave(s, i));
+        }
+    }
+    for (int i = 0; i < s->n; i++) {
+        if (place[i] != HTH_SLOT_FAR && s->near[i] == NULL) {
+            HTH_TRY(slot_load(s, i, (char *)base + place[i]));
+        } else if (place[i] == HTH_SLOT_FAR && !s->stored[i]) {
+            HTH_TRY(slot_begin_far(s, i));
+        }
+    }
+    return HTH_OK;
+}
+
+// Reading and writing from outside.
+
+hth_err hth_slots_view(hth_slots *s, const void **view)
+{
+    const void *map = NULL;
+    hth_slots_unview(s);
+    for (int i = 0; i < s->n; i++) {
+        if (s->near[i] != NULL) {
+            view[i] = s->near[i];
+        } else if (s->file == NULL) {
+            view[i] = s->far[i].memory;
+        } else {
+            HTH_TRY(map == NULL ? hth_spill_map(s->file, &map) : HTH_OK);
+            view[i] = (const char *)map + s->far[i].at;
+        }
+    }
+    return HTH_OK;
+}
+
+void hth_slots_unview(hth_slots *s)
+{
+    if (s->file != NULL) {
+        hth_spill_unmap(s->file);
+    }
+}
+
+hth_err hth_slots_set(hth_slots *s, int i, const void *content)
+{
+    if (s->near[i] != NULL) {
+        memcpy(s->near[i], content, s->bytes[i]);
+        s->stored[i] = false;
+        return HTH_OK;
+    }
+    return slot_store(s, i, content);
+}

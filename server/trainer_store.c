@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+// A trainer and the model store: the state of all slots for checkpoints, and the result as a new
+// version of a model.
+#include "server/trainer.h"
+
+#include "base/alloc.h"
+#include "server/catalog.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static hth_err no_memory(void)
+{
+    return hth_fail(HTH_ENOMEM, "no memory to store what was trained");
+}
+
+hth_err hth_trainer_state(hth_trainer *t, hth_put_tensor **out, int *n)
+{
+    const hth_train_graph *g = &hth_trainer_current(t)->apply.graph;
+    const void **view = hth_calloc((size_t)t->slots.n + 1, sizeof *view);
+    *n = t->slots.n;
+    *out = hth_calloc((size_t)t->slots.n + 1, sizeof **out);
+    hth_err err = *out != NULL && view != NULL ? hth_slots_view(&t->slots, view) : no_memory();
+    for (int i = 0; err == HTH_OK && i < t->slots.n; i++) {
+        const hth_value *v = &g->graph->values[g->graph->inputs[g->slots[i].input]];
+        (*out)[i] = (hth_put_tensor){g->slots[i].name, v->dtype, v->shape, (void *)view[i],
+                                     t->slots.bytes[i]};
+    }
+    hth_free(view);
+    if (err != HTH_OK) {
+        hth_free(*out);
+        *out = NULL;
+    }
+    return err;
+}
+
+hth_err hth_trainer_restore(hth_trainer *t, hth_store *store, const hth_manifest *m, uint64_t steps)
+{
+    const hth_train_graph *g = &hth_trainer_current(t)->apply.graph;
+    for (int i = 0; i < t->slots.n; i++) {
+        int k = 0;
+        hth_const *view;
+        while (k < m->n_tensors && strcmp(m->tensors[k].name, g->slots[i].name) != 0) {
+            k++;
+        }
+        if (k == m->n_tensors || m->tensors[k].bytes != t->slots.bytes[i]) {
+            return hth_fail(HTH_EINVAL, "'%s' has no '%s' as this job needs it", m->name,
+                            g->slots[i].name);
+        }
+        HTH_TRY(hth_store_view(store, &m->tensors[k], &view));
+        hth_err err = hth_slots_set(&t->slots, i, view->data);
+        hth_const_rele(view);
+        HTH_TRY(err);
+    }
+    t->counter = steps;
+    return HTH_OK;
+}
+
+// The version's meta, and that it was trained here. To be freed by free().
+static char *trainer_meta(const char *meta)
+{
+    json_t *j = json_loads(meta, 0, NULL);
+    j = json_is_object(j) ? j : json_object();
+    json_object_set_new(j, HTH_META_TRAINED, json_true());
+    char *text = json_dumps(j, JSON_COMPACT);
+    json_decref(j);
+    return text;
+}
+
+// The tensors of the version that was trained, with the contents of the slots that belong to them;
+// view[i] is held where a tensor was not trained.
+static hth_err trainer_tensors(hth_trainer *t, hth_put_tensor *put, hth_const **view)
+{
+    const hth_manifest *m = &t->manifest;
+    const hth_train_graph *g = &hth_trainer_current(t)->apply.graph;
+    const void **content = hth_calloc((size_t)t->slots.n + 1, sizeof *content);
+    hth_err err = content != NULL ? hth_slots_view(&t->slots, content) : no_memory();
+    for (int i = 0; err == HTH_OK && i < m->n_tensors; i++) {
+        const hth_manifest_tensor *x = &m->tensors[i];
+        put[i] = (hth_put_tensor){x->name, x->dtype, x->shape, NULL, x->bytes};
+        for (int s = 0; s < t->slots.n; s++) {
+            if (g->slots[s].kind != HTH_SLOT_STATE && g->slots[s].initializer == i) {
+                put[i].data = (void *)content[s];
+            }
+        }
+        if (put[i].data == NULL) {
+            err = hth_store_view(t->ms->store, x, &view[i]);
+            put[i].data = err == HTH_OK ? view[i]->data : NULL;
+        }
+    }
+    hth_free(content);
+    return err;
+}
+
+hth_err hth_trainer_publish(hth_trainer *t, int *version)
+{
+    const hth_manifest *m = &t->manifest;
+    const char *as = t->spec->save_as != NULL ? t->spec->save_as : t->spec->model;
+    char name[208];
+    int ignored;
+    hth_put_tensor *put = hth_calloc((size_t)m->n_tensors + 1, sizeof *put);
+    hth_const **view = hth_calloc((size_t)m->n_tensors + 1, sizeof *view);
+    hth_put_result result;
+    hth_err err = put != NULL && view != NULL ? trainer_tensors(t, put, view) : no_memory();
+    err = err == HTH_OK ? hth_catalog_parse(as, name, &ignored) : err;
+    char *meta = trainer_meta(m->meta);
+    if (err == HTH_OK) {
+        err = meta == NULL ? no_memory()
+                           : hth_store_put(t->ms->store, name, m->skeleton, m->skeleton_bytes, meta,
+                                           put, m->n_tensors, NULL, NULL, &result);
+    }
+    free(meta);
+    *version = err == HTH_OK ? result.version : 0;
+    for (int i = 0; view != NULL && i < m->n_tensors; i++) {
+        hth_const_rele(view[i]);
+    }
+    hth_slots_unview(&t->slots);
+    hth_free(view);
+    hth_free(put);
+    return err;
+}
