@@ -36,6 +36,8 @@ int hth_cmd_ask(hth_cli *c, const char *what, json_t *arguments, hearth_progress
                 char **json);
 // hth_cmd_query asks for a document with a progress bar and prints it.
 int hth_cmd_query(hth_cli *c, const char *what, json_t *arguments);
+// hth_cmd_held_out shortens a job's evaluations to the last epoch's, for people.
+void hth_cmd_held_out(json_t *doc);
 // hth_cmd_write has a file written from a document.
 int hth_cmd_write(const char *path, const json_t *doc, void (*write)(FILE *, const json_t *));
 

@@ -3,16 +3,12 @@
 #include "client/cmd.h"
 
 #include "client/progress.h"
+#include "client/svg.h"
 #include "client/table.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-
-// The picture: memory to the right, step time upwards, in SVG user units.
-#define CURVE_WIDTH  640.0
-#define CURVE_HEIGHT 400.0
-#define CURVE_MARGIN 60.0
 
 static double curve_number(const json_t *p, const char *key)
 {
@@ -38,15 +34,15 @@ static void curve_csv(FILE *f, const json_t *points)
     }
 }
 
+// The picture: memory to the right, step time upwards.
 static double curve_x(const json_t *p, double most)
 {
-    return CURVE_MARGIN + curve_number(p, "budget_bytes") / most * (CURVE_WIDTH - 2 * CURVE_MARGIN);
+    return hth_svg_x(curve_number(p, "budget_bytes") / most);
 }
 
 static double curve_y(double slowdown, double most)
 {
-    return CURVE_HEIGHT - CURVE_MARGIN -
-           (slowdown - 1) / (most - 1) * (CURVE_HEIGHT - 2 * CURVE_MARGIN);
+    return hth_svg_y((slowdown - 1) / (most - 1));
 }
 
 static void curve_line(FILE *f, const json_t *points, double bytes, double slow, bool bound,
@@ -73,28 +69,16 @@ static void curve_svg(FILE *f, const json_t *points)
     double bytes = curve_number(json_array_get(points, n - 1), "budget_bytes");
     double slow = curve_number(json_array_get(points, 0), "slowdown");
     slow = slow > 1.05 ? slow : 1.05;
-    fprintf(f,
-            "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 %g %g' font-family='sans-serif' "
-            "font-size='12'>\n<rect width='100%%' height='100%%' fill='white'/>\n",
-            CURVE_WIDTH, CURVE_HEIGHT);
+    hth_svg_open(f);
     for (int k = 0; k <= 4; k++) {
-        double y = curve_y(1 + (slow - 1) * k / 4, slow),
-               x = CURVE_MARGIN + (CURVE_WIDTH - 2 * CURVE_MARGIN) * k / 4;
-        fprintf(f,
-                "<path d='M%g %gH%g' stroke='#ddd'/><text x='%g' y='%g' "
-                "text-anchor='end'>%.2f</text>\n",
-                CURVE_MARGIN, y, CURVE_WIDTH - CURVE_MARGIN, CURVE_MARGIN - 8, y + 4,
-                1 + (slow - 1) * k / 4);
-        fprintf(f, "<text x='%g' y='%g' text-anchor='middle'>%s</text>\n", x,
-                CURVE_HEIGHT - CURVE_MARGIN + 20,
-                hth_table_bytes(bytes * k / 4, text, sizeof text));
+        snprintf(text, sizeof text, "%.2f", 1 + (slow - 1) * k / 4);
+        hth_svg_rule(f, k / 4.0, text);
+        hth_svg_text(f, hth_svg_x(k / 4.0), HTH_SVG_HEIGHT - HTH_SVG_MARGIN + 20, "",
+                     hth_table_bytes(bytes * k / 4, text, sizeof text));
     }
-    fprintf(f, "<text x='%g' y='%g' text-anchor='middle'>device memory</text>\n", CURVE_WIDTH / 2,
-            CURVE_HEIGHT - 12);
-    fprintf(f,
-            "<text x='16' y='%g' transform='rotate(-90 16 %g)' text-anchor='middle'>step time / "
-            "fastest (predicted)</text>\n",
-            CURVE_HEIGHT / 2, CURVE_HEIGHT / 2);
+    hth_svg_text(f, HTH_SVG_WIDTH / 2, HTH_SVG_HEIGHT - 12, "", "device memory");
+    hth_svg_text(f, 16, HTH_SVG_HEIGHT / 2, "transform='rotate(-90 16 200)'",
+                 "step time / fastest (predicted)");
     curve_line(f, points, bytes, slow, true, "stroke='#999' stroke-dasharray='4 3'");
     curve_line(f, points, bytes, slow, false, "stroke='#c2410c' stroke-width='2'");
     json_array_foreach(points, i, p)
@@ -102,7 +86,7 @@ static void curve_svg(FILE *f, const json_t *points)
         fprintf(f, "<circle cx='%.1f' cy='%.1f' r='3' fill='#c2410c'/>\n", curve_x(p, bytes),
                 curve_y(curve_number(p, "slowdown"), slow));
     }
-    fprintf(f, "</svg>\n");
+    hth_svg_close(f);
 }
 
 int hth_cmd_write(const char *path, const json_t *doc, void (*write)(FILE *, const json_t *))

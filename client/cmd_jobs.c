@@ -3,58 +3,131 @@
 #include "client/cmd.h"
 
 #include "client/progress.h"
+#include "client/svg.h"
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
-// The picture, in SVG user units.
-#define LOSS_WIDTH  640.0
-#define LOSS_HEIGHT 400.0
-#define LOSS_MARGIN 60.0
+#define LOSS_SETS 2 // of held-out data, at most
+
+typedef struct loss_range {
+    double least, most, steps;
+} loss_range;
 
 static double loss_at(const json_t *history, size_t i)
 {
     return json_number_value(json_array_get(json_array_get(history, i), 0));
 }
 
-static double loss_y(double share)
+static double loss_key(const json_t *o, const char *key)
 {
-    return LOSS_HEIGHT - LOSS_MARGIN - share * (LOSS_HEIGHT - 2 * LOSS_MARGIN);
+    return json_number_value(json_object_get(o, key));
 }
 
-// Loss upwards from 0, or from the least where that is less; steps to the right.
-static void loss_svg(FILE *f, const json_t *history)
+static void range_add(loss_range *r, double v)
 {
+    r->least = v < r->least ? v : r->least;
+    r->most = v > r->most ? v : r->most;
+}
+
+// From 0, or from the least where that is less.
+static loss_range loss_find_range(const json_t *job)
+{
+    const json_t *history = json_object_get(job, "history"),
+                 *held = json_object_get(job, "held_out");
+    loss_range r = {0, 0, loss_key(job, "step")};
+    json_t *v;
+    size_t i;
+    for (i = 0; i < json_array_size(history); i++) {
+        range_add(&r, loss_at(history, i));
+    }
+    json_array_foreach(held, i, v)
+    {
+        range_add(&r, loss_key(v, "loss"));
+    }
+    r.most = r.most > r.least ? r.most : r.least + 1;
+    return r;
+}
+
+static void loss_point(FILE *f, const loss_range *r, double step, double loss)
+{
+    fprintf(f, "%.1f,%.1f ", hth_svg_x(r->steps > 1 ? (step - 1) / (r->steps - 1) : 0),
+            hth_svg_y((loss - r->least) / (r->most - r->least)));
+}
+
+static void loss_line(FILE *f, const loss_range *r, const json_t *job)
+{
+    const json_t *history = json_object_get(job, "history");
+    double every = loss_key(job, "every");
     size_t n = json_array_size(history);
-    double least = 0, most = 0;
+    fprintf(f, "<polyline fill='none' stroke='#c2410c' stroke-width='1.5' points='");
     for (size_t i = 0; i < n; i++) {
-        double v = loss_at(history, i);
-        least = v < least ? v : least;
-        most = v > most ? v : most;
+        loss_point(f, r, i + 1 < n ? 1 + (double)i * (every > 1 ? every : 1) : r->steps,
+                   loss_at(history, i));
     }
-    most = most > least ? most : least + 1;
-    fprintf(f,
-            "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 %g %g' font-family='sans-serif' "
-            "font-size='12'>\n<rect width='100%%' height='100%%' fill='white'/>\n",
-            LOSS_WIDTH, LOSS_HEIGHT);
+    fprintf(f, "'/>\n");
+}
+
+// The names of the sets that were evaluated.
+static int loss_sets(const json_t *held, const char *name[LOSS_SETS])
+{
+    int n = 0;
+    size_t i;
+    json_t *v;
+    json_array_foreach(held, i, v)
+    {
+        const char *set = json_string_value(json_object_get(v, "set"));
+        bool known = set == NULL || n == LOSS_SETS;
+        for (int k = 0; k < n && !known; k++) {
+            known = strcmp(name[k], set) == 0;
+        }
+        if (!known) {
+            name[n++] = set;
+        }
+    }
+    return n;
+}
+
+// The evaluations of each set of held-out data, with its name.
+static void loss_held_out(FILE *f, const loss_range *r, const json_t *held)
+{
+    static const char *const color[LOSS_SETS] = {"#1d4ed8", "#15803d"};
+    const char *name[LOSS_SETS];
+    size_t i;
+    json_t *v;
+    for (int k = 0, n = loss_sets(held, name); k < n; k++) {
+        char style[40];
+        fprintf(f, "<polyline fill='none' stroke='%s' stroke-width='2' points='", color[k]);
+        json_array_foreach(held, i, v)
+        {
+            const char *set = json_string_value(json_object_get(v, "set"));
+            if (set != NULL && strcmp(set, name[k]) == 0) {
+                loss_point(f, r, loss_key(v, "step"), loss_key(v, "loss"));
+            }
+        }
+        snprintf(style, sizeof style, "fill='%s'", color[k]);
+        fprintf(f, "'/>\n");
+        hth_svg_text(f, HTH_SVG_WIDTH - 2 * HTH_SVG_MARGIN, HTH_SVG_MARGIN - 10 - 16 * k, style,
+                     name[k]);
+    }
+}
+
+// Losses upwards, steps to the right.
+static void loss_svg(FILE *f, const json_t *job)
+{
+    char text[60];
+    const loss_range r = loss_find_range(job);
+    hth_svg_open(f);
     for (int k = 0; k <= 4; k++) {
-        double y = loss_y(k / 4.0);
-        fprintf(f,
-                "<path d='M%g %gH%g' stroke='#ddd'/><text x='%g' y='%g' "
-                "text-anchor='end'>%.4g</text>\n",
-                LOSS_MARGIN, y, LOSS_WIDTH - LOSS_MARGIN, LOSS_MARGIN - 8, y + 4,
-                least + (most - least) * k / 4);
+        snprintf(text, sizeof text, "%.4g", r.least + (r.most - r.least) * k / 4);
+        hth_svg_rule(f, k / 4.0, text);
     }
-    fprintf(f,
-            "<text x='%g' y='%g' text-anchor='middle'>steps 1 to %zu: loss</text>\n"
-            "<polyline fill='none' stroke='#c2410c' stroke-width='1.5' points='",
-            LOSS_WIDTH / 2, LOSS_HEIGHT - 20, n);
-    for (size_t i = 0; i < n; i++) {
-        double right = n > 1 ? (double)i / (double)(n - 1) : 0;
-        fprintf(f, "%.1f,%.1f ", LOSS_MARGIN + right * (LOSS_WIDTH - 2 * LOSS_MARGIN),
-                loss_y((loss_at(history, i) - least) / (most - least)));
-    }
-    fprintf(f, "'/>\n</svg>\n");
+    snprintf(text, sizeof text, "steps 1 to %.0f: loss", r.steps);
+    hth_svg_text(f, HTH_SVG_WIDTH / 2, HTH_SVG_HEIGHT - 20, "fill='#c2410c'", text);
+    loss_line(f, &r, job);
+    loss_held_out(f, &r, json_object_get(job, "held_out"));
+    hth_svg_close(f);
 }
 
 static int job_ask(hth_cli *c, const char *what, char **json)
@@ -77,10 +150,11 @@ static int cmd_job(hth_cli *c)
     }
     json_t *doc = json_loads(json, 0, NULL);
     if (svg != NULL) {
-        rv = hth_cmd_write(svg, json_object_get(doc, "history"), loss_svg);
+        rv = hth_cmd_write(svg, doc, loss_svg);
     }
     if (!hth_cli_json(c)) {
         json_object_del(doc, "history"); // for programs, and the picture
+        hth_cmd_held_out(doc);
     }
     char *text = json_dumps(doc, JSON_COMPACT);
     if (rv == HTH_CLI_OK) {
@@ -104,7 +178,7 @@ static int cmd_cancel(hth_cli *c)
 }
 
 static const hth_option job_options[] = {
-    {"svg", HTH_OPTION_PATH, "FILE", "draw the losses"},
+    {"svg", HTH_OPTION_PATH, "FILE", "draw the losses, those over held-out data, too"},
     {NULL, HTH_OPTION_FLAG, NULL, NULL},
 };
 

@@ -24,6 +24,21 @@ static int train_progress(void *ctx, const char *what, uint64_t done, uint64_t t
     return hth_progress_show(ctx, line, done, total);
 }
 
+void hth_cmd_held_out(json_t *doc)
+{
+    json_t *list = json_object_get(doc, "held_out");
+    const json_t *last = json_array_get(list, json_array_size(list) - 1);
+    json_t *step = json_incref(json_object_get(last, "step"));
+    while (json_array_size(list) > 0 &&
+           !json_equal(json_object_get(json_array_get(list, 0), "step"), step)) {
+        json_array_remove(list, 0);
+    }
+    json_decref(step);
+    if (json_array_size(list) == 0) {
+        json_object_del(doc, "held_out");
+    }
+}
+
 // The losses as one line each (--json), or the first and the last one; then the summary without
 // them.
 static int train_print(hth_cli *c, const char *text)
@@ -42,6 +57,9 @@ static int train_print(hth_cli *c, const char *text)
         }
     }
     json_object_del(doc, "history");
+    if (!hth_cli_json(c)) {
+        hth_cmd_held_out(doc);
+    }
     char *summary = json_dumps(doc, JSON_COMPACT);
     json_decref(doc);
     int rv = summary != NULL ? hth_cli_print(c, summary) : HTH_CLI_ERROR;
@@ -82,7 +100,10 @@ static const hth_option train_options[] = {
     {"clip", HTH_OPTION_REAL, "N", "clip gradients to this norm"},
     {"batch", HTH_OPTION_INT, "N", "samples in a batch (32)"},
     {"epochs", HTH_OPTION_INT, "E", "times through the data (1)"},
-    {"seed", HTH_OPTION_INT, "S", "of the order of the samples, and of dropout (0)"},
+    {"hold-out", HTH_OPTION_REAL, "SHARE",
+     "samples that are not trained on; loss and accuracy over them behind every epoch"},
+    {"eval", HTH_OPTION_PATH, "FILE", "samples that are evaluated behind every epoch"},
+    {"seed", HTH_OPTION_INT, "S", "of the order of samples, what is held out, and dropout (0)"},
     {"no-shuffle", HTH_OPTION_FLAG, NULL, "take the samples in the file's order"},
     {"budget", HTH_OPTION_TEXT, "BYTES", "device memory: 512MiB, or 60% of what the step takes"},
     {"spill", HTH_OPTION_PATH, "DIR", "what leaves the device goes to a file in DIR, not to memory"},
@@ -103,6 +124,9 @@ const hth_command hth_cmd_train = {
     "train a model; the result is a new version of it\n"
     "With --json each step is one line {\"step\", \"epoch\", \"loss\", \"ms\"}, then comes a "
     "summary.\n"
+    "With --hold-out and --eval each epoch ends with loss and (softmax-xent) accuracy over data "
+    "that\n"
+    "are not trained on, by the model as it would be served: \"held_out\" of the summary.\n"
     "With --checkpoint-every a job that ends before its time stays in `hearth jobs`. The same\n"
     "command with --resume, or just --resume JOB, goes on as if it had never stopped; hearthd "
     "does\n"

@@ -112,6 +112,12 @@ void hth_train_graph_fini(hth_train_graph *t);
 // what was trained; other graphs stay as they are. HTH_ENOTSUP: updated statistics are read.
 hth_err hth_train_off(hth_graph *model);
 
+// hth_train_forward makes a model graph for inference whose first inputs are the model's and the
+// others, in their order, the parameters and statistics of `step`'s slots (not the optimizer's
+// state); its one output is the model's first. For evaluating what is being trained; `model` as for
+// hth_train_build. The caller owns *out.
+hth_err hth_train_forward(const hth_graph *model, const hth_train_graph *step, hth_graph **out);
+
 // Gradients of unary element-wise operators are one operator, ElementGrad: dy * f'(z).
 // hth_grad_is_element says for which; hth_grad_reads_result, that z is the operator's result, not
 // its input.

@@ -32,8 +32,8 @@ static hth_err checkpoint_rm(hth_store *store, const char *name, int version)
 
 json_t *hth_checkpoint_doc(const hth_checkpoint *c)
 {
-    return json_pack("{s:O, s:I, s:I, s:O}", "job", c->args, "step", (json_int_t)c->step, "steps",
-                     (json_int_t)c->steps, "history", c->history);
+    return json_pack("{s:O, s:I, s:I, s:O, s:O}", "job", c->args, "step", (json_int_t)c->step,
+                     "steps", (json_int_t)c->steps, "history", c->history, "held_out", c->held_out);
 }
 
 hth_err hth_checkpoint_save(hth_store *store, const hth_train_spec *spec, hth_trainer *t,
@@ -108,6 +108,7 @@ static hth_err checkpoint_read(hth_store *store, const hth_manifest *m, hth_trai
     }
     if (err == HTH_OK) {
         c->step = step;
+        json_array_extend(c->held_out, json_object_get(doc, "held_out")); // -1: there is none
         err = json_array_extend(c->history, history) == 0
                   ? HTH_OK
                   : hth_fail(HTH_ENOMEM, "no memory for a checkpoint");

@@ -13,17 +13,18 @@ typedef struct hth_checkpoint {
     const json_t *args;  // the job as it was asked for
     int64_t step, steps; // done, in all
     json_t *history;     // one entry per step done
+    json_t *held_out;    // one per evaluation done
 } hth_checkpoint;
 
-// hth_checkpoint_doc makes a checkpoint's meta: {"job", "step", "steps", "history"}. NULL: no
-// memory.
+// hth_checkpoint_doc makes a checkpoint's meta: {"job", "step", "steps", "history", "held_out"}.
+// NULL: no memory.
 json_t *hth_checkpoint_doc(const hth_checkpoint *c);
 
 hth_err hth_checkpoint_save(hth_store *store, const hth_train_spec *spec, hth_trainer *t,
                             const hth_checkpoint *c);
-// hth_checkpoint_load brings trainer, c->step and c->history (which is empty) to the last
-// checkpoint; without one they stay as they are. HTH_EINVAL: it is of another job; budget, policy
-// and the like may differ.
+// hth_checkpoint_load brings trainer, c->step, c->history and c->held_out (which are empty) to the
+// last checkpoint; without one they stay as they are. HTH_EINVAL: it is of another job; budget,
+// policy and the like may differ.
 hth_err hth_checkpoint_load(hth_store *store, const hth_train_spec *spec, hth_trainer *t,
                             hth_checkpoint *c);
 // hth_checkpoint_drop removes the checkpoint of a job that is done.

@@ -183,12 +183,11 @@ void hth_dataset_gather(const hth_dataset *d, const hth_dataset_tensor *t, const
     }
 }
 
-void hth_dataset_order(const hth_dataset *d, bool shuffle, uint64_t seed, int64_t epoch,
-                       int64_t *rows)
+void hth_dataset_order(int64_t n, bool shuffle, uint64_t seed, int64_t epoch, int64_t *rows)
 {
     uint64_t s = (seed + 1) * 0x9E3779B97F4A7C15u + (uint64_t)epoch * 0xD1B54A32D192ED03u;
     s = s != 0 ? s : 1;
-    for (int64_t i = 0; i < d->n_samples; i++) {
+    for (int64_t i = 0; i < n; i++) {
         rows[i] = i;
         if (!shuffle) {
             continue;

@@ -33,9 +33,8 @@ const hth_dataset_tensor *hth_dataset_find(const hth_dataset *d, const char *nam
 // hth_dataset_gather copies samples rows[0 .. n) of `t` to `out`, one behind the other.
 void hth_dataset_gather(const hth_dataset *d, const hth_dataset_tensor *t, const int64_t *rows,
                         int64_t n, void *out);
-// hth_dataset_order fills rows[0 .. n_samples) with a random order that depends on seed and epoch
-// only (Fisher and Yates, xorshift64*); unshuffled: 0, 1, 2, ..
-void hth_dataset_order(const hth_dataset *d, bool shuffle, uint64_t seed, int64_t epoch,
-                       int64_t *rows);
+// hth_dataset_order fills rows[0 .. n) with a random order that depends on seed and epoch only
+// (Fisher and Yates, xorshift64*); unshuffled: 0, 1, 2, ..
+void hth_dataset_order(int64_t n, bool shuffle, uint64_t seed, int64_t epoch, int64_t *rows);
 
 #endif

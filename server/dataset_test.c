@@ -90,18 +90,18 @@ static void orders_depend_on_seed_and_epoch(void **state)
     hth_dataset d = {.n_samples = 100};
     int64_t a[100], b[100];
     bool seen[100] = {false};
-    hth_dataset_order(&d, true, 5, 1, a);
-    hth_dataset_order(&d, true, 5, 1, b);
+    hth_dataset_order(d.n_samples, true, 5, 1, a);
+    hth_dataset_order(d.n_samples, true, 5, 1, b);
     assert_memory_equal(a, b, sizeof a);
     for (int i = 0; i < 100; i++) {
         assert_true(a[i] >= 0 && a[i] < 100 && !seen[a[i]]);
         seen[a[i]] = true;
     }
-    hth_dataset_order(&d, true, 5, 2, b);
+    hth_dataset_order(d.n_samples, true, 5, 2, b);
     assert_memory_not_equal(a, b, sizeof a);
-    hth_dataset_order(&d, true, 6, 1, b);
+    hth_dataset_order(d.n_samples, true, 6, 1, b);
     assert_memory_not_equal(a, b, sizeof a);
-    hth_dataset_order(&d, false, 6, 1, b);
+    hth_dataset_order(d.n_samples, false, 6, 1, b);
     assert_true(b[0] == 0 && b[99] == 99);
 }
 

@@ -34,6 +34,8 @@ typedef struct hth_train_spec {
     int64_t accumulate; // parts of equal size that a batch is taken in
     int64_t checkpoint; // a checkpoint behind every so many steps, and every epoch; 0: none
     bool resume;        // begin at the last one, if there is one
+    double hold_out;    // share of the data that is evaluated, not trained on
+    const char *eval;   // more data to evaluate; NULL: none
     uint64_t seed;
     bool shuffle;
     const char *spill;  // directory for what leaves the device; NULL: memory
@@ -62,8 +64,11 @@ hth_err hth_trainer_step(hth_trainer *t, const hth_tensor *inputs, const hth_ten
                          float *loss);
 // hth_trainer_rate sets the learning rate of the steps to come (spec->lr until then).
 void hth_trainer_rate(hth_trainer *t, double lr);
-// The current program, and for softmax-xent the number of classes (else 0).
+// The current program and its graph, the model's graph, and for softmax-xent the number of classes
+// (else 0).
 const hth_program *hth_trainer_program(const hth_trainer *t);
+const hth_train_graph *hth_trainer_graph(const hth_trainer *t);
+const hth_graph *hth_trainer_model(const hth_trainer *t);
 int64_t hth_trainer_classes(const hth_trainer *t);
 // hth_trainer_target is the shape that targets have for the current (or given) inputs.
 hth_err hth_trainer_target(hth_trainer *t, const hth_tensor *inputs, hth_tensor *target);
@@ -85,8 +90,9 @@ typedef struct hth_train_job hth_train_job;
 // hth_train_job_open reads the specification in r->arguments and makes everything ready: what can
 // be wrong is told here, before any step runs. `r` must outlive the job.
 hth_err hth_train_job_open(hth_models *ms, hth_request *r, hth_train_job **out);
-// hth_train_job_turn runs one step and tells it as progress ({"step", "epoch", "loss", "ms"}).
-// After the last one the result is published, r->json is the summary, and *done.
+// hth_train_job_turn runs one step and tells it as progress ({"step", "epoch", "loss", "ms"}), or
+// evaluates one batch of held-out data behind an epoch. After the last one the result is published,
+// r->json is the summary, and *done.
 hth_err hth_train_job_turn(hth_train_job *j, bool *done);
 // hth_train_job_state says where the job stands, as a checkpoint's meta does. NULL: no memory.
 json_t *hth_train_job_state(const hth_train_job *j);

@@ -3,7 +3,11 @@
 
 #include "base/alloc.h"
 
+#include <math.h>
+#include <stdlib.h>
 #include <string.h>
+
+#define TRAIN_DATA_HELD (-1) // the "epoch" whose order says what is held out
 
 static hth_err no_memory(void)
 {
@@ -17,6 +21,7 @@ void hth_train_data_close(hth_train_data *d)
     }
     hth_free(d->target.data);
     hth_free(d->rows);
+    hth_free(d->used);
     hth_dataset_close(&d->set);
 }
 
@@ -28,6 +33,12 @@ static bool data_is_input(const hth_train_data *d, const hth_dataset_tensor *t)
         }
     }
     return false;
+}
+
+static int data_compare(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x > y) - (x < y);
 }
 
 // The target is "y" if that is no input, else the only tensor that is left.
@@ -57,7 +68,34 @@ static hth_err data_buffer(const hth_dataset_tensor *source, int64_t samples, in
     return out->data != NULL ? HTH_OK : no_memory();
 }
 
-hth_err hth_train_data_open(const hth_train_spec *spec, const hth_model *m, hth_train_data *d)
+// Chooses the samples: the first of an order of their own are held out.
+static hth_err data_part(hth_train_data *d, const hth_train_part *part)
+{
+    int64_t n = d->set.n_samples, held = llround(part->share * (double)n);
+    d->n_samples = n;
+    if (part->share <= 0) {
+        return HTH_OK;
+    }
+    held = held > 1 ? held : 1;
+    if (held >= n) {
+        return hth_fail(HTH_EINVAL,
+                        "of %lld samples none is left to train on when %lld are held out",
+                        (long long)n, (long long)held);
+    }
+    d->used = hth_calloc((size_t)n, sizeof *d->used);
+    if (d->used == NULL) {
+        return no_memory();
+    }
+    hth_dataset_order(n, true, part->seed, TRAIN_DATA_HELD, d->used);
+    d->n_samples = part->held ? held : n - held;
+    if (!part->held) {
+        memmove(d->used, d->used + held, (size_t)(n - held) * sizeof *d->used);
+    }
+    qsort(d->used, (size_t)d->n_samples, sizeof *d->used, data_compare);
+    return HTH_OK;
+}
+
+hth_err hth_train_data_open(const hth_train_part *part, const hth_model *m, hth_train_data *d)
 {
     const hth_graph *g = m->source.graph;
     hth_request_tensor named[HTH_TRAIN_MAX_INPUTS];
@@ -66,8 +104,10 @@ hth_err hth_train_data_open(const hth_train_spec *spec, const hth_model *m, hth_
         return hth_fail(HTH_ENOTSUP, "model '%s' has more than %d inputs", m->name,
                         HTH_TRAIN_MAX_INPUTS);
     }
-    HTH_TRY(hth_dataset_open(spec->data, &d->set));
-    int64_t samples = d->set.n_samples, batch = spec->batch < samples ? spec->batch : samples;
+    HTH_TRY(hth_dataset_open(part->path, &d->set));
+    HTH_TRY(data_part(d, part));
+    int64_t samples = d->set.n_samples;
+    int64_t batch = part->batch < d->n_samples ? part->batch : d->n_samples;
     for (int i = 0; i < g->n_inputs; i++) {
         const char *name = g->values[g->inputs[i]].name;
         const hth_dataset_tensor *t = hth_dataset_find(&d->set, name);
@@ -90,8 +130,7 @@ hth_err hth_train_data_open(const hth_train_spec *spec, const hth_model *m, hth_
     return d->rows != NULL ? HTH_OK : no_memory();
 }
 
-// Element i of labels that need not be aligned.
-static int64_t data_label(const hth_tensor *t, size_t i)
+int64_t hth_train_data_label(const hth_tensor *t, size_t i)
 {
     int64_t wide;
     int32_t narrow;
@@ -109,14 +148,22 @@ hth_err hth_train_data_check_labels(const hth_train_data *d, int64_t classes)
     const hth_tensor *t = &d->target_source->t;
     size_t n = t->bytes / hth_dtype_bytes(t->dtype), per = n / (size_t)d->set.n_samples;
     for (size_t i = 0; i < n; i++) {
-        int64_t l = data_label(t, i);
-        if (l != -100 && (l < 0 || l >= classes)) {
+        int64_t l = hth_train_data_label(t, i);
+        if (l != HTH_TRAIN_IGNORED && (l < 0 || l >= classes)) {
             return hth_fail(HTH_EINVAL,
                             "label %lld of sample %zu is out of range: the model has %lld classes",
                             (long long)l, i / per, (long long)classes);
         }
     }
     return HTH_OK;
+}
+
+void hth_train_data_order(hth_train_data *d, bool shuffle, uint64_t seed, int64_t epoch)
+{
+    hth_dataset_order(d->n_samples, shuffle, seed, epoch, d->rows);
+    for (int64_t i = 0; d->used != NULL && i < d->n_samples; i++) {
+        d->rows[i] = d->used[d->rows[i]];
+    }
 }
 
 void hth_train_data_shape(hth_train_data *d, int64_t n)
@@ -130,7 +177,7 @@ void hth_train_data_shape(hth_train_data *d, int64_t n)
 // Fills the batch that begins at `first` in the order of the epoch; the last one may be shorter.
 void hth_train_data_batch(hth_train_data *d, int64_t first, int64_t batch)
 {
-    int64_t n = d->set.n_samples - first < batch ? d->set.n_samples - first : batch;
+    int64_t n = d->n_samples - first < batch ? d->n_samples - first : batch;
     for (int i = 0; i < d->n_inputs; i++) {
         hth_dataset_gather(&d->set, d->source[i], d->rows + first, n, d->input[i].data);
     }

@@ -110,6 +110,7 @@ hth_err hth_ended_add(hth_store *store, json_t *row, const json_t *state)
     json_object_set_new(kept, "id", json_integer(id));
     json_object_set_new(kept, "history", ended_thin(json_object_get(state, "history"), &every));
     json_object_set_new(kept, "every", json_integer((json_int_t)every));
+    json_object_set(kept, "held_out", json_object_get(state, "held_out"));
     hth_err err = ended_write(store, slot, "/history", kept);
     json_decref(kept);
     return err == HTH_OK ? ended_write(store, slot, "", row) : err;

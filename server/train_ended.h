@@ -12,12 +12,13 @@
 #define HTH_ENDED_POINTS 10000 // losses that are kept of a job; of longer ones every n-th step's
 
 // hth_ended_add keeps `row`, which gets its number as "id" and the time as "ended_ns", and
-// `state`'s "history". The oldest record goes when there are too many.
+// `state`'s "history" and "held_out". The oldest record goes when there are too many.
 hth_err hth_ended_add(hth_store *store, json_t *row, const json_t *state);
 // hth_ended_list appends the rows to the array `out`, the last job first.
 hth_err hth_ended_list(hth_store *store, json_t *out);
 // hth_ended_find stores the row of job number `job`, or of the last job of that name; with
-// `history` its losses ([[loss, ms], ..]) and "every", the steps from one to the next. HTH_ENOENT.
+// `history` its losses ([[loss, ms], ..]), "every", the steps from one to the next, and "held_out".
+// HTH_ENOENT.
 hth_err hth_ended_find(hth_store *store, const char *job, bool history, json_t **out);
 
 #endif

@@ -6,7 +6,7 @@
 #include "base/clock.h"
 #include "server/catalog.h"
 #include "server/checkpoint.h"
-#include "server/train_data.h"
+#include "server/train_eval.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -43,6 +43,7 @@ struct hth_train_job {
     hth_models *ms;
     hth_request *r;
     json_t *args;                        // what spec points into
+    json_t *memory;                      // of a whole batch's step
     char model[HTH_CHECKPOINT_JOB + 16]; // with its version
     hth_train_spec spec;
     hth_train_data data;
@@ -50,6 +51,10 @@ struct hth_train_job {
     int64_t epoch, at, step, steps; // epoch and first sample of the next batch; steps in all
     int64_t saved;                  // step of the last checkpoint, 0: none
     json_t *history;                // [[loss, ms], ..]
+    json_t *held_out;               // [{"step", "epoch", "set", "loss", "accuracy"}, ..]
+    int n_evaluators, evaluating;   // evaluating: which of them is at work, n_evaluators: none
+    hth_evaluator *evaluator[2];
+    const char *set[2]; // what they evaluate
 };
 
 void hth_train_job_free(hth_train_job *j)
@@ -57,9 +62,14 @@ void hth_train_job_free(hth_train_job *j)
     if (j == NULL) {
         return;
     }
+    for (int i = 0; i < j->n_evaluators; i++) {
+        hth_evaluator_close(j->evaluator[i]);
+    }
     hth_trainer_close(j->trainer);
     hth_train_data_close(&j->data);
+    json_decref(j->held_out);
     json_decref(j->history);
+    json_decref(j->memory);
     json_decref(j->args);
     hth_free(j);
 }
@@ -67,13 +77,16 @@ void hth_train_job_free(hth_train_job *j)
 // Goes on where the last checkpoint was made, the order of its epoch included.
 static hth_err job_resume(hth_train_job *j)
 {
-    hth_checkpoint c = {j->args, 0, j->steps, j->history};
+    hth_checkpoint c = {j->args, 0, j->steps, j->history, j->held_out};
     int64_t per_epoch = j->steps / j->spec.epochs;
     HTH_TRY(hth_checkpoint_load(j->ms->store, &j->spec, j->trainer, &c));
     j->step = j->saved = c.step;
     j->epoch = c.step / per_epoch;
     j->at = c.step % per_epoch * j->spec.batch;
-    hth_dataset_order(&j->data.set, j->spec.shuffle, j->spec.seed, j->epoch, j->data.rows);
+    hth_train_data_order(&j->data, j->spec.shuffle, j->spec.seed, j->epoch);
+    const json_t *last = json_array_get(j->held_out, json_array_size(j->held_out) - 1);
+    bool told = json_integer_value(json_object_get(last, "step")) == j->step;
+    j->evaluating = j->step > 0 && j->at == 0 && !told ? 0 : j->n_evaluators;
     return HTH_OK;
 }
 
@@ -82,15 +95,17 @@ static hth_err job_checkpoint(hth_train_job *j)
     if (j->spec.checkpoint == 0 || (j->at != 0 && j->step % j->spec.checkpoint != 0)) {
         return HTH_OK;
     }
-    HTH_TRY(hth_checkpoint_save(j->ms->store, &j->spec, j->trainer,
-                                &(hth_checkpoint){j->args, j->step, j->steps, j->history}));
+    HTH_TRY(hth_checkpoint_save(
+        j->ms->store, &j->spec, j->trainer,
+        &(hth_checkpoint){j->args, j->step, j->steps, j->history, j->held_out}));
     j->saved = j->step;
     return HTH_OK;
 }
 
 json_t *hth_train_job_state(const hth_train_job *j)
 {
-    return hth_checkpoint_doc(&(hth_checkpoint){j->args, j->step, j->steps, j->history});
+    return hth_checkpoint_doc(
+        &(hth_checkpoint){j->args, j->step, j->steps, j->history, j->held_out});
 }
 
 int64_t hth_train_job_saved(const hth_train_job *j)
@@ -125,6 +140,31 @@ static hth_err job_pin(hth_train_job *j, hth_model **out)
                : no_memory();
 }
 
+// Data that are evaluated behind each epoch. They must be of the dtypes and shapes that are trained
+// on.
+static hth_err job_evaluator(hth_train_job *j, const hth_train_part *part, const hth_model *m,
+                             const char *set)
+{
+    hth_train_data d = {.n_inputs = 0};
+    hth_err err = hth_train_data_open(part, m, &d);
+    if (err == HTH_OK) {
+        hth_tensor a = d.target, b = j->data.target;
+        a.shape.dim[0] = b.shape.dim[0];
+        if (a.dtype != b.dtype || !hth_shape_equal(&a.shape, &b.shape)) {
+            err = hth_fail(HTH_EINVAL, "dataset %s: its targets are not like those of %s",
+                           part->path, j->spec.data);
+        }
+    }
+    if (err != HTH_OK) {
+        hth_train_data_close(&d);
+        return err;
+    }
+    HTH_TRY(
+        hth_evaluator_open(j->ms, &j->spec, j->trainer, &d, j->r, &j->evaluator[j->n_evaluators]));
+    j->set[j->n_evaluators++] = set;
+    return HTH_OK;
+}
+
 // Everything that can be known before a step runs: data, labels, gradients, the plans of both batch
 // shapes.
 static hth_err job_open(hth_train_job *j)
@@ -134,21 +174,28 @@ static hth_err job_open(hth_train_job *j)
     hth_train_spec *s = &j->spec;
     HTH_TRY(hth_train_spec_read(j->args, false, s));
     HTH_TRY(job_pin(j, &m));
-    HTH_TRY(hth_train_data_open(s, m, d));
+    hth_train_part part = {s->data, s->batch, s->hold_out, s->seed, false};
+    HTH_TRY(hth_train_data_open(&part, m, d));
     s->options.label_dtype = d->target.dtype;
     HTH_TRY(hth_trainer_open(j->ms, s, j->r, &j->trainer));
     HTH_TRY(hth_trainer_prepare(j->trainer, d->input, &d->target));
     if (s->options.loss == HTH_LOSS_SOFTMAX_XENT) {
         HTH_TRY(hth_train_data_check_labels(d, hth_trainer_classes(j->trainer)));
     }
-    int64_t rest = d->set.n_samples % s->batch;
-    if (d->set.n_samples > s->batch && rest > 0) {
+    int64_t rest = d->n_samples % s->batch;
+    if (d->n_samples > s->batch && rest > 0) {
         hth_train_data_shape(d, rest);
         HTH_TRY(hth_trainer_prepare(j->trainer, d->input, &d->target));
         hth_train_data_shape(d, s->batch);
         HTH_TRY(hth_trainer_prepare(j->trainer, d->input, &d->target));
     }
-    j->steps = (d->set.n_samples + s->batch - 1) / s->batch * s->epochs;
+    j->steps = (d->n_samples + s->batch - 1) / s->batch * s->epochs;
+    j->memory = hth_train_memory(hth_trainer_program(j->trainer));
+    part.held = true;
+    HTH_TRY(s->hold_out > 0 ? job_evaluator(j, &part, m, "hold-out") : HTH_OK);
+    part = (hth_train_part){.path = s->eval, .batch = s->batch};
+    HTH_TRY(s->eval != NULL ? job_evaluator(j, &part, m, "eval") : HTH_OK);
+    j->evaluating = j->n_evaluators;
     return s->resume ? job_resume(j) : HTH_OK;
 }
 
@@ -160,7 +207,7 @@ hth_err hth_train_job_open(hth_models *ms, hth_request *r, hth_train_job **out)
     if (j == NULL) {
         return no_memory();
     }
-    *j = (hth_train_job){.ms = ms, .r = r, .history = json_array()};
+    *j = (hth_train_job){.ms = ms, .r = r, .history = json_array(), .held_out = json_array()};
     j->args = json_loads(r->arguments != NULL ? r->arguments : "", 0, &je);
     hth_err err =
         json_is_object(j->args)
@@ -188,10 +235,11 @@ static hth_err job_answer(hth_train_job *j)
     {
         ms_sum += json_number_value(json_array_get(v, 1));
     }
-    json_t *doc = hth_train_memory(hth_trainer_program(j->trainer));
-    json_object_update_new(doc, json_pack("{s:s, s:i, s:I, s:f, s:O}", "saved_as", name, "version",
-                                          version, "steps", (json_int_t)j->step, "mean_ms",
-                                          ms_sum / (double)j->step, "history", j->history));
+    json_t *doc = json_copy(j->memory);
+    json_object_update_new(doc, json_pack("{s:s, s:i, s:I, s:f, s:O, s:O}", "saved_as", name,
+                                          "version", version, "steps", (json_int_t)j->step,
+                                          "mean_ms", ms_sum / (double)j->step, "history",
+                                          j->history, "held_out", j->held_out));
     char *text = json_dumps(doc, JSON_COMPACT);
     json_decref(doc);
     j->r->json = text != NULL ? hth_strdup(text) : NULL;
@@ -206,17 +254,40 @@ static hth_err job_canceled(const hth_train_job *j)
                     job_kept(j, kept));
 }
 
-hth_err hth_train_job_turn(hth_train_job *j, bool *done)
+// Behind an epoch, and its evaluation.
+static hth_err job_epoch(hth_train_job *j, bool *done)
+{
+    *done = j->epoch == j->spec.epochs;
+    return *done ? job_answer(j) : job_checkpoint(j);
+}
+
+static hth_err job_evaluate(hth_train_job *j, bool *done)
+{
+    json_t *found;
+    bool whole;
+    hth_err err = hth_evaluator_turn(j->evaluator[j->evaluating], &whole, &found);
+    if (err != HTH_OK) {
+        return err == HTH_ECANCELED ? job_canceled(j) : err;
+    }
+    if (!whole) {
+        return HTH_OK;
+    }
+    json_t *row = json_pack("{s:I, s:I, s:s}", "step", (json_int_t)j->step, "epoch",
+                            (json_int_t)j->epoch, "set", j->set[j->evaluating]);
+    json_object_update_new(row, found);
+    if (json_array_append_new(j->held_out, row) != 0) {
+        return no_memory();
+    }
+    return ++j->evaluating == j->n_evaluators ? job_epoch(j, done) : HTH_OK;
+}
+
+static hth_err job_step(hth_train_job *j, bool *done)
 {
     hth_train_data *d = &j->data;
     float loss = NAN;
     char kept[80];
-    *done = false;
-    if (j->r->canceled) {
-        return job_canceled(j);
-    }
     if (j->at == 0) {
-        hth_dataset_order(&d->set, j->spec.shuffle, j->spec.seed, j->epoch, d->rows);
+        hth_train_data_order(d, j->spec.shuffle, j->spec.seed, j->epoch);
     }
     hth_trainer_rate(j->trainer,
                      hth_train_rate(&j->spec, j->step, j->steps, j->steps / j->spec.epochs));
@@ -238,10 +309,20 @@ hth_err hth_train_job_turn(hth_train_job *j, bool *done)
         return no_memory();
     }
     j->at += j->spec.batch;
-    if (j->at >= d->set.n_samples) {
-        j->at = 0;
-        j->epoch++;
+    if (j->at < d->n_samples) {
+        return job_checkpoint(j);
     }
-    *done = j->epoch == j->spec.epochs;
-    return *done ? job_answer(j) : job_checkpoint(j);
+    j->at = 0;
+    j->epoch++;
+    j->evaluating = 0;
+    return j->n_evaluators == 0 ? job_epoch(j, done) : HTH_OK;
+}
+
+hth_err hth_train_job_turn(hth_train_job *j, bool *done)
+{
+    *done = false;
+    if (j->r->canceled) {
+        return job_canceled(j);
+    }
+    return j->evaluating < j->n_evaluators ? job_evaluate(j, done) : job_step(j, done);
 }

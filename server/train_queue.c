@@ -70,16 +70,34 @@ static hth_err queue_state(const hth_train_queue *q, const char *job, json_t **o
     return *out != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "no memory to describe a job");
 }
 
+// The last evaluation of the data named first: what was held out of them, else those of --eval.
+static const json_t *held_last(const json_t *state)
+{
+    const json_t *list = json_object_get(state, "held_out"), *last = NULL;
+    json_t *v;
+    size_t i;
+    json_array_foreach(list, i, v)
+    {
+        const char *a = json_string_value(json_object_get(json_array_get(list, 0), "set")),
+                   *b = json_string_value(json_object_get(v, "set"));
+        last = a != NULL && b != NULL && strcmp(a, b) == 0 ? v : last;
+    }
+    return last;
+}
+
 // A job's row from where it stands, which may be NULL. All rows have the same keys.
 static json_t *job_row(const char *job, const char *word, const json_t *state, const char *why)
 {
     const json_t *losses = json_object_get(state, "history");
     const json_t *last = json_array_get(losses, json_array_size(losses) - 1);
-    return json_pack(
-        "{s:n, s:s, s:s, s:O?, s:O?, s:O?, s:O?, s:n, s:s?}", "id", "job", job, "state", word,
-        "model", json_object_get(json_object_get(state, "job"), "model"), "step",
-        json_object_get(state, "step"), "steps", json_object_get(state, "steps"), "loss",
-        json_array_get(last, 0), "ended_ns", "why", why != NULL && why[0] != 0 ? why : NULL);
+    const json_t *held = held_last(state);
+    return json_pack("{s:n, s:s, s:s, s:O?, s:O?, s:O?, s:O?, s:O?, s:O?, s:n, s:s?}", "id", "job",
+                     job, "state", word, "model",
+                     json_object_get(json_object_get(state, "job"), "model"), "step",
+                     json_object_get(state, "step"), "steps", json_object_get(state, "steps"),
+                     "loss", json_array_get(last, 0), "held_out_loss",
+                     json_object_get(held, "loss"), "accuracy", json_object_get(held, "accuracy"),
+                     "ended_ns", "why", why != NULL && why[0] != 0 ? why : NULL);
 }
 
 static void queue_record(hth_train_queue *q, const char *job, const char *word, const char *why)
@@ -255,6 +273,7 @@ static hth_err job_describe(hth_train_queue *q, const char *job, bool history, j
     *out = job_row(job, word, state, note);
     if (history && state != NULL) {
         json_object_set(*out, "history", json_object_get(state, "history"));
+        json_object_set(*out, "held_out", json_object_get(state, "held_out"));
     }
     json_decref(state);
     return HTH_OK;

@@ -121,6 +121,7 @@ hth_err hth_train_spec_read(const json_t *args, bool bench, hth_train_spec *s)
     *s = (hth_train_spec){.model = spec_text(args, "model"),
                           .data = spec_text(args, "data"),
                           .save_as = spec_text(args, "save-as"),
+                          .eval = spec_text(args, "eval"),
                           .spill = spec_text(args, "spill"),
                           .trace = spec_text(args, "trace"),
                           .budget = spec_text(args, "budget"),
@@ -146,6 +147,7 @@ hth_err hth_train_spec_read(const json_t *args, bool bench, hth_train_spec *s)
     HTH_TRY(spec_number(args, "seed", 0, 0, 4294967295.0, &seed));
     HTH_TRY(spec_number(args, "plan-ms", bench ? 0 : TRAIN_PLAN_MS, 0, 600000, &limit));
     HTH_TRY(spec_number(args, "checkpoint-every", 0, 0, 1e9, &checkpoint));
+    HTH_TRY(spec_number(args, "hold-out", 0, 0, 1, &s->hold_out));
     s->checkpoint = (int64_t)checkpoint;
     s->resume = json_is_true(json_object_get(args, "resume"));
     s->batch = (int64_t)batch;

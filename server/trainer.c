@@ -98,6 +98,16 @@ const hth_program *hth_trainer_program(const hth_trainer *t)
     return t->current >= 0 ? hth_trainer_current(t)->apply.program : NULL;
 }
 
+const hth_train_graph *hth_trainer_graph(const hth_trainer *t)
+{
+    return &trainer_current(t)->graph;
+}
+
+const hth_graph *hth_trainer_model(const hth_trainer *t)
+{
+    return t->model;
+}
+
 int64_t hth_trainer_classes(const hth_trainer *t)
 {
     const hth_graph *g = hth_trainer_current(t)->apply.graph.graph;

@@ -181,4 +181,73 @@ static inline void expect(fixture *f, const training *t, const char *data, const
     }
 }
 
+typedef struct witness {
+    call c;
+    int step, stop_at; // stop_at: the step behind which the request is canceled
+    bool wait;         // stop_at: instead, the step is said to be reached, and takes a while
+} witness;
+
+static inline void witness_progress(hth_request *r, const char *what, uint64_t done, uint64_t total)
+{
+    witness *w = r->ctx;
+    if (what[0] != '{' || (int)done != w->stop_at) {
+        return;
+    }
+    if (!w->wait) {
+        r->canceled = 1;
+        return;
+    }
+    pthread_mutex_lock(&w->c.lock);
+    w->step = (int)done;
+    pthread_cond_signal(&w->c.changed);
+    pthread_mutex_unlock(&w->c.lock);
+    usleep(200000);
+}
+
+// Trains up to `stop_at`, and leaves.
+static inline void train_and_leave(fixture *f, json_t *q, int stop_at)
+{
+    char *text = json_dumps(q, JSON_COMPACT);
+    witness w = {.stop_at = stop_at,
+                 .c.r = {.query = "train", .arguments = text, .progress = witness_progress}};
+    assert_int_equal(call_run(f->engine, &w.c), HTH_ECANCELED);
+    free(text);
+    json_decref(q);
+}
+
+static inline json_t *ask(fixture *f, const char *query, const char *arguments, hth_err *err)
+{
+    call c = {.r = {.query = query, .arguments = arguments}};
+    *err = call_run(f->engine, &c);
+    json_t *doc = *err == HTH_OK ? json_loads(c.r.json, 0, NULL) : NULL;
+    hth_free(c.r.json);
+    return doc;
+}
+
+static inline void same_losses(json_t *a, json_t *b, size_t n)
+{
+    const json_t *x = json_object_get(a, "history"), *y = json_object_get(b, "history");
+    assert_int_equal(json_array_size(x), n);
+    assert_int_equal(json_array_size(y), n);
+    for (size_t i = 0; i < n; i++) {
+        float u = (float)json_number_value(json_array_get(json_array_get(x, i), 0)),
+              v = (float)json_number_value(json_array_get(json_array_get(y, i), 0));
+        assert_memory_equal(&u, &v, sizeof u);
+    }
+}
+
+// The same contents, hence the same ids.
+static inline void same_tensors(fixture *f, const char *a, const char *b)
+{
+    hth_manifest x, y;
+    assert_ok(hth_store_get(f->store, a, 0, &x));
+    assert_ok(hth_store_get(f->store, b, 0, &y));
+    assert_int_equal(x.n_tensors, y.n_tensors);
+    for (int i = 0; i < x.n_tensors; i++) {
+        assert_true(hth_id_equal(&x.tensors[i].id, &y.tensors[i].id));
+    }
+    hth_manifest_fini(&x);
+    hth_manifest_fini(&y);
+}
+
 #endif

@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/train_eval.h"
+
+#include "base/alloc.h"
+
+#include <math.h>
+#include <string.h>
+
+struct hth_evaluator {
+    hth_models *ms;
+    const hth_train_spec *spec;
+    hth_trainer *trainer;
+    hth_request *r;
+    hth_train_data data;
+    hth_source source; // of the forward graph; a program per batch shape
+    uint64_t budget;
+    int64_t batch, at;      // at: first sample of the next batch
+    hth_tensor *in;         // of the forward graph
+    float *result;          // its output
+    hth_put_tensor *slots;  // the trainer's, as they are now
+    double loss;            // sums over what was seen
+    int64_t counted, right; // labels (or elements), and those that were predicted
+};
+
+static hth_err no_memory(void)
+{
+    return hth_fail(HTH_ENOMEM, "no memory to evaluate");
+}
+
+// The trainer's parameters and statistics become inputs behind the model's.
+static hth_err eval_bind(hth_evaluator *e)
+{
+    const hth_train_graph *g = hth_trainer_graph(e->trainer);
+    int n, at = e->data.n_inputs;
+    hth_free(e->slots);
+    e->slots = NULL;
+    HTH_TRY(hth_trainer_state(e->trainer, &e->slots, &n));
+    for (int s = 0; s < n; s++) {
+        if (g->slots[s].kind != HTH_SLOT_STATE) {
+            e->in[at++] = (hth_tensor){.dtype = e->slots[s].dtype,
+                                       .shape = e->slots[s].shape,
+                                       .data = (void *)e->slots[s].data,
+                                       .bytes = e->slots[s].bytes};
+        }
+    }
+    return HTH_OK;
+}
+
+static hth_err eval_program(hth_evaluator *e, hth_program **out)
+{
+    for (int i = 0; i < e->data.n_inputs; i++) {
+        e->in[i] = e->data.input[i];
+    }
+    *out = hth_source_match(&e->source, e->in);
+    if (*out != NULL) {
+        return HTH_OK;
+    }
+    HTH_TRY(hth_program_compile(e->ms->site, &e->source, e->in, e->budget, true, e->r, out));
+    return (*out)->rest.graph == NULL
+               ? HTH_OK
+               : hth_fail(HTH_ENOTSUP, "the model's shapes depend on its values");
+}
+
+// Programs for whole batches and the last one; smaller batches where the budget is short.
+static hth_err eval_prepare(hth_evaluator *e)
+{
+    hth_program *p;
+    hth_train_data *d = &e->data;
+    hth_err err;
+    e->batch = e->spec->batch < d->n_samples ? e->spec->batch : d->n_samples;
+    for (;; e->batch /= 2) {
+        hth_train_data_shape(d, e->batch);
+        err = eval_program(e, &p);
+        if (err == HTH_OK && d->n_samples % e->batch > 0) {
+            hth_train_data_shape(d, d->n_samples % e->batch);
+            err = eval_program(e, &p);
+        }
+        if (err != HTH_ETOOBIG || e->batch == 1) {
+            return err;
+        }
+        while (e->source.programs != NULL) {
+            hth_program_free(e->ms->site, e->source.programs);
+        }
+    }
+}
+
+static hth_err eval_open(hth_evaluator *e)
+{
+    const hth_train_graph *g = hth_trainer_graph(e->trainer);
+    const hth_program *step = hth_trainer_program(e->trainer);
+    if (e->spec->options.loss == HTH_LOSS_SOFTMAX_XENT) {
+        HTH_TRY(hth_train_data_check_labels(&e->data, hth_trainer_classes(e->trainer)));
+    }
+    hth_train_data_order(&e->data, false, 0, 0);
+    HTH_TRY(hth_train_forward(hth_trainer_model(e->trainer), g, &e->source.graph));
+    e->budget = step->budget - step->plan->resident_bytes;
+    e->in = hth_calloc((size_t)e->source.graph->n_inputs + 1, sizeof *e->in);
+    HTH_TRY(e->in == NULL ? no_memory() : eval_bind(e));
+    HTH_TRY(eval_prepare(e));
+    size_t most = 0;
+    for (const hth_program *p = e->source.programs; p != NULL; p = p->next) {
+        hth_tensor y = hth_program_output(p, 0);
+        most = y.bytes > most ? y.bytes : most;
+    }
+    e->result = hth_alloc_aligned(most, HTH_DEVICE_ALIGN);
+    return e->result != NULL ? HTH_OK : no_memory();
+}
+
+hth_err hth_evaluator_open(hth_models *ms, const hth_train_spec *spec, hth_trainer *t,
+                           hth_train_data *data, hth_request *r, hth_evaluator **out)
+{
+    *out = NULL;
+    hth_evaluator *e = hth_calloc(1, sizeof *e);
+    if (e == NULL) {
+        hth_train_data_close(data);
+        return no_memory();
+    }
+    *e = (hth_evaluator){.ms = ms, .spec = spec, .trainer = t, .r = r, .data = *data};
+    hth_err err = eval_open(e);
+    if (err != HTH_OK) {
+        hth_evaluator_close(e);
+        return hth_err_prefix(err, "held-out data");
+    }
+    *out = e;
+    return HTH_OK;
+}
+
+void hth_evaluator_close(hth_evaluator *e)
+{
+    if (e == NULL) {
+        return;
+    }
+    hth_source_fini(e->ms->site, &e->source);
+    hth_train_data_close(&e->data);
+    hth_free(e->in);
+    hth_free(e->result);
+    hth_free(e->slots);
+    hth_free(e);
+}
+
+// One row of logits, `stride` apart: log-sum-exp minus the label's.
+static void eval_label(hth_evaluator *e, const float *logit, int64_t classes, int64_t stride,
+                       int64_t label)
+{
+    int64_t best = 0;
+    double sum = 0;
+    for (int64_t k = 1; k < classes; k++) {
+        best = logit[k * stride] > logit[best * stride] ? k : best;
+    }
+    for (int64_t k = 0; k < classes; k++) {
+        sum += exp((double)logit[k * stride] - (double)logit[best * stride]);
+    }
+    e->loss += log(sum) + (double)logit[best * stride] - (double)logit[label * stride];
+    e->counted++;
+    e->right += best == label;
+}
+
+static void eval_xent(hth_evaluator *e, const hth_shape *s)
+{
+    int64_t classes = s->dim[1], inner = 1;
+    for (int i = 2; i < s->rank; i++) {
+        inner *= s->dim[i];
+    }
+    for (int64_t i = 0; i < s->dim[0] * inner; i++) {
+        int64_t label = hth_train_data_label(&e->data.target, (size_t)i);
+        if (label != HTH_TRAIN_IGNORED) {
+            eval_label(e, e->result + i / inner * classes * inner + i % inner, classes, inner,
+                       label);
+        }
+    }
+}
+
+static void eval_mse(hth_evaluator *e, const hth_shape *s)
+{
+    const float *want = e->data.target.data;
+    int64_t n = hth_shape_elements(s);
+    for (int64_t i = 0; i < n; i++) {
+        double d = (double)e->result[i] - (double)want[i];
+        e->loss += d * d;
+    }
+    e->counted += n;
+}
+
+static json_t *eval_result(const hth_evaluator *e)
+{
+    double n = (double)e->counted;
+    json_t *doc = json_object();
+    if (e->counted > 0 && isfinite(e->loss)) {
+        json_object_set_new(doc, "loss", json_real(e->loss / n));
+    }
+    if (e->counted > 0 && e->spec->options.loss == HTH_LOSS_SOFTMAX_XENT) {
+        json_object_set_new(doc, "accuracy", json_real((double)e->right / n));
+    }
+    return doc;
+}
+
+hth_err hth_evaluator_turn(hth_evaluator *e, bool *done, json_t **result)
+{
+    hth_program *p;
+    *done = false;
+    if (e->at == 0) {
+        e->loss = 0;
+        e->counted = e->right = 0;
+        HTH_TRY(eval_bind(e));
+    }
+    hth_train_data_batch(&e->data, e->at, e->batch);
+    HTH_TRY(eval_program(e, &p));
+    hth_tensor out = hth_program_output(p, 0);
+    out.data = e->result;
+    HTH_TRY(hth_program_run(e->ms->site, p, e->in, &out, &e->r->canceled));
+    if (e->spec->options.loss == HTH_LOSS_SOFTMAX_XENT) {
+        eval_xent(e, &out.shape);
+    } else {
+        eval_mse(e, &out.shape);
+    }
+    e->at += e->batch;
+    if (e->at >= e->data.n_samples) {
+        e->at = 0;
+        *done = true;
+        *result = eval_result(e);
+    }
+    return HTH_OK;
+}

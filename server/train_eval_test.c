@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+// Held-out data: what an evaluation says is what the published model's answers say, whatever the
+// batch; what is held out is not trained on; an interrupted job repeats its evaluations.
+#include "server/train_data.h"
+#include "tests/train_job.h"
+
+// The element of `t` that may lie anywhere.
+static double element(const hth_tensor *t, int64_t i)
+{
+    float f;
+    int64_t n;
+    memcpy(&f, (const char *)t->data + 4 * i, sizeof f);
+    if (t->dtype == HTH_DT_F32) {
+        return (double)f;
+    }
+    memcpy(&n, (const char *)t->data + 8 * i, sizeof n);
+    return (double)n;
+}
+
+// Loss and accuracy of answers to all samples.
+static void score(const training *t, const hth_tensor *z, const hth_tensor *y, double *loss,
+                  double *accuracy)
+{
+    double sum = 0, right = 0;
+    int64_t n = hth_shape_elements(&y->shape), inner = n / y->shape.dim[0];
+    for (int64_t i = 0; i < n; i++) {
+        double want = element(y, i), exps = 0, best = -1e9, at = 0, own = 0;
+        if (t->y_classes == 0) {
+            sum += pow(element(z, i) - want, 2);
+            continue;
+        }
+        for (int64_t k = 0; k < t->y_classes; k++) {
+            double v = element(z, (i / inner * t->y_classes + k) * inner + i % inner);
+            exps += exp(v);
+            own = (double)k == want ? v : own;
+            at = v > best ? (double)k : at;
+            best = v > best ? v : best;
+        }
+        sum += log(exps) - own;
+        right += at == want;
+    }
+    *loss = sum / (double)n;
+    *accuracy = right / (double)n;
+}
+
+// .. of model "result", asked for them.
+static void serve(fixture *f, const training *t, const char *path, double *loss, double *accuracy)
+{
+    hth_dataset d;
+    assert_ok(hth_dataset_open(path, &d));
+    const hth_dataset_tensor *x = hth_dataset_find(&d, "x"), *y = hth_dataset_find(&d, "y");
+    hth_request_tensor in = {.t = x->t};
+    in.t.data = malloc(x->t.bytes);
+    memcpy(in.t.data, x->t.data, x->t.bytes);
+    call c = {.r = {.model = "result", .inputs = &in, .n_inputs = 1}};
+    assert_ok(call_run(f->engine, &c));
+    score(t, &c.out[0], &y->t, loss, accuracy);
+    free(c.out[0].data);
+    free(in.t.data);
+    hth_dataset_close(&d);
+}
+
+static void check_evaluation(const training *t, int batch, const char *budget)
+{
+    fixture f;
+    char data[200], more[400];
+    double want[STEPS], loss, accuracy;
+    hth_err err;
+    fixture_open(&f, "cpu:mem=256MiB,threads=2");
+    prepare(&f, t, data);
+    snprintf(more, sizeof more, "{\"eval\": \"%s\", \"epochs\": 2, \"batch\": %d%s}", data, batch,
+             budget);
+    json_t *doc = train(&f, arguments_of(t, data, more, want), &err);
+    if (doc == NULL) {
+        fail_msg("%s: %s", t->model, hth_err_detail());
+    }
+    serve(&f, t, data, &loss, &accuracy);
+    const json_t *held = json_object_get(doc, "held_out"), *last = json_array_get(held, 1);
+    assert_int_equal(json_array_size(held), 2);
+    assert_int_equal(json_integer_value(json_object_get(last, "epoch")), 2);
+    assert_string_equal(json_string_value(json_object_get(last, "set")), "eval");
+    double got = json_number_value(json_object_get(last, "loss"));
+    if (fabs(got - loss) > 1e-5 * (1 + loss)) {
+        fail_msg("%s, batches of %d: %g, served %g", t->model, batch, got, loss);
+    }
+    assert_int_equal(json_object_get(last, "accuracy") != NULL, t->y_classes > 0);
+    if (t->y_classes > 0) {
+        got = json_number_value(json_object_get(last, "accuracy"));
+        assert_true(fabs(got - accuracy) < 0.01);
+    }
+    json_decref(doc);
+    fixture_close(&f);
+}
+
+static void evaluations_are_what_is_served(void **state)
+{
+    check_evaluation(&mlp, 4, "");
+    check_evaluation(&mlp_inference, 7, "");
+    check_evaluation(&encoder, 5, ", \"budget\": \"80%\"");
+    check_evaluation(&image_net, 30, "");
+    check_evaluation(&unet, 7, ", \"budget\": \"80%\"");
+    check_evaluation(&mobile, 7, "");
+}
+
+// A dataset of samples x = y = 0, 1, .. n - 1.
+static void count_to(const char *path, int64_t n)
+{
+    writer w = {NULL, NULL, 0};
+    float *v = malloc((size_t)n * 4);
+    for (int64_t i = 0; i < n; i++) {
+        v[i] = (float)i;
+    }
+    int64_t dim[2] = {n, 1};
+    writer_add(&w, "x", "F32", dim, 2, v, (size_t)n * 4);
+    writer_add(&w, "y", "F32", dim, 2, v, (size_t)n * 4);
+    writer_close(&w, path);
+    free(v);
+}
+
+// Counts the samples of one part in seen[]; returns a number that tells parts apart.
+static int count_part(const hth_model *m, const hth_train_part *part, int *seen)
+{
+    int sum = 0;
+    hth_train_data d = {.n_inputs = 0};
+    hth_err err = hth_train_data_open(part, m, &d);
+    if (err != HTH_OK) {
+        fail_msg("%s", hth_err_detail());
+    }
+    assert_int_equal(d.n_samples, part->held ? 7 : 30);
+    hth_train_data_order(&d, true, 9, 1);
+    for (int64_t at = 0; at < d.n_samples; at += 8) {
+        hth_train_data_batch(&d, at, 8);
+        for (int64_t i = 0; i < d.input[0].shape.dim[0]; i++) {
+            int x = (int)((float *)d.input[0].data)[i];
+            assert_int_equal(x, (int)((float *)d.target.data)[i]);
+            seen[x]++;
+            sum += x * x;
+        }
+    }
+    hth_train_data_close(&d);
+    return sum;
+}
+
+// Both parts together are every sample once; a seed says which, other seeds others.
+static void parts_are_disjoint(void **state)
+{
+    char path[] = "/tmp/hearth-part-XXXXXX";
+    int before = -1, input = 0;
+    close(mkstemp(path));
+    count_to(path, 37);
+    hth_value value = {.name = "x", .dtype = HTH_DT_F32, .shape = {2, {-1, 1}}, .is_input = true};
+    hth_graph g = {.values = &value, .n_values = 1, .inputs = &input, .n_inputs = 1};
+    hth_model m = {.name = "m", .max_batch = -1, .source = {.graph = &g, .batched = true}};
+    for (uint64_t seed = 0; seed < 3; seed++) {
+        int seen[37] = {0};
+        hth_train_part part = {path, 8, 0.2, seed, false};
+        count_part(&m, &part, seen);
+        part.held = true;
+        int sum = count_part(&m, &part, seen);
+        for (int i = 0; i < 37; i++) {
+            assert_int_equal(seen[i], 1);
+        }
+        assert_int_not_equal(sum, before);
+        before = sum;
+    }
+    hth_train_data d = {.n_inputs = 0};
+    hth_train_part part = {path, 8, 0.99, 0, true};
+    assert_int_equal(hth_train_data_open(&part, &m, &d), HTH_EINVAL);
+    assert_non_null(strstr(hth_err_detail(), "none is left to train on"));
+    hth_train_data_close(&d);
+    unlink(path);
+}
+
+// Nothing of what is trained changes when something is evaluated; a job that is cut goes on with
+// the same evaluations.
+static void evaluations_are_repeated(void **state)
+{
+    static const char base[] = "\"no-shuffle\": false, \"seed\": 7, \"batch\": 5, \"epochs\": 4";
+    fixture f;
+    char data[200], more[500];
+    double want[STEPS];
+    hth_err err;
+    fixture_open(&f, "cpu:mem=256MiB,threads=2");
+    prepare(&f, &mobile, data);
+    snprintf(more, sizeof more, "{%s, \"eval\": \"%s\", \"save-as\": \"plain\"}", base, data);
+    json_t *plain = train(&f, arguments_of(&mobile, data, more, want), &err);
+    snprintf(more, sizeof more, "{%s}", base);
+    json_t *alone = train(&f, arguments_of(&mobile, data, more, want), &err);
+    same_losses(plain, alone, 20);
+    same_tensors(&f, "plain", "result");
+    snprintf(more, sizeof more, "{%s, \"eval\": \"%s\", \"hold-out\": 0.3, \"save-as\": \"whole\"}",
+             base, data);
+    json_t *whole = train(&f, arguments_of(&mobile, data, more, want), &err);
+    assert_int_equal(json_array_size(json_object_get(whole, "held_out")), 8);
+    snprintf(more, sizeof more,
+             "{%s, \"eval\": \"%s\", \"hold-out\": 0.3, \"checkpoint-every\": 3}", base, data);
+    train_and_leave(&f, arguments_of(&mobile, data, more, want), 10);
+    json_t *rest = train(&f, json_pack("{s:s}", "job", "result"), &err);
+    same_losses(whole, rest, 16); // batches of 17 samples
+    assert_true(json_equal(json_object_get(whole, "held_out"), json_object_get(rest, "held_out")));
+    json_t *job = ask(&f, "job", "{\"job\": \"result\"}", &err);
+    assert_int_equal(json_array_size(json_object_get(job, "held_out")), 8);
+    const json_t *shown = json_array_get(json_object_get(rest, "held_out"), 6);
+    assert_string_equal(json_string_value(json_object_get(shown, "set")), "hold-out");
+    assert_true(fabs(json_number_value(json_object_get(job, "accuracy")) -
+                     json_number_value(json_object_get(shown, "accuracy"))) < 1e-8);
+    expect(&f, &mobile, data, "{\"hold-out\": 1.5}", "hold-out is a number from 0 to 1");
+    expect(&f, &mobile, data, "{\"eval\": \"/nowhere\"}", "/nowhere");
+    json_decref(job);
+    json_decref(plain);
+    json_decref(alone);
+    json_decref(whole);
+    json_decref(rest);
+    fixture_close(&f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(evaluations_are_what_is_served),
+        cmocka_unit_test(parts_are_disjoint),
+        cmocka_unit_test(evaluations_are_repeated),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
