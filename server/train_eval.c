@@ -201,8 +201,8 @@ hth_err hth_evaluator_turn(hth_evaluator *e, bool *done, json_t **result)
     if (e->at == 0) {
         e->loss = 0;
         e->counted = e->right = 0;
-        HTH_TRY(eval_bind(e));
     }
+    HTH_TRY(eval_bind(e)); // slots may have moved since the last turn
     hth_train_data_batch(&e->data, e->at, e->batch);
     HTH_TRY(eval_program(e, &p));
     hth_tensor out = hth_program_output(p, 0);

@@ -100,7 +100,7 @@ const hth_program *hth_trainer_program(const hth_trainer *t)
 
 const hth_train_graph *hth_trainer_graph(const hth_trainer *t)
 {
-    return &trainer_current(t)->graph;
+    return &hth_trainer_current(t)->apply.graph;
 }
 
 const hth_graph *hth_trainer_model(const hth_trainer *t)
