@@ -72,6 +72,9 @@ const hth_graph *hth_trainer_model(const hth_trainer *t);
 int64_t hth_trainer_classes(const hth_trainer *t);
 // hth_trainer_target is the shape that targets have for the current (or given) inputs.
 hth_err hth_trainer_target(hth_trainer *t, const hth_tensor *inputs, hth_tensor *target);
+// hth_trainer_arena lends the memory that steps compute in until the next step, prepare, or change
+// of the budget.
+hth_err hth_trainer_arena(hth_trainer *t, void **out, uint64_t *bytes);
 // hth_trainer_publish stores the parameters as a new version of spec->save_as.
 hth_err hth_trainer_publish(hth_trainer *t, int *version);
 

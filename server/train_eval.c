@@ -12,14 +12,15 @@ struct hth_evaluator {
     hth_trainer *trainer;
     hth_request *r;
     hth_train_data data;
-    hth_source source; // of the forward graph; a program per batch shape
-    uint64_t budget;
-    int64_t batch, at;      // at: first sample of the next batch
-    hth_tensor *in;         // of the forward graph
-    float *result;          // its output
-    hth_put_tensor *slots;  // the trainer's, as they are now
-    double loss;            // sums over what was seen
-    int64_t counted, right; // labels (or elements), and those that were predicted
+    hth_source source;        // of the forward graph; a program per batch shape
+    void *arena;              // of the trainer, as is its size
+    uint64_t budget, planned; // planned: what the programs were made for
+    int64_t batch, at;        // at: first sample of the next batch
+    hth_tensor *in;           // of the forward graph
+    float *result;            // its output
+    hth_put_tensor *slots;    // the trainer's, as they are now
+    double loss;              // sums over what was seen
+    int64_t counted, right;   // labels (or elements), and those that were predicted
 };
 
 static hth_err no_memory(void)
@@ -32,6 +33,7 @@ static hth_err eval_bind(hth_evaluator *e)
 {
     const hth_train_graph *g = hth_trainer_graph(e->trainer);
     int n, at = e->data.n_inputs;
+    HTH_TRY(hth_trainer_arena(e->trainer, &e->arena, &e->budget));
     hth_free(e->slots);
     e->slots = NULL;
     HTH_TRY(hth_trainer_state(e->trainer, &e->slots, &n));
@@ -53,12 +55,33 @@ static hth_err eval_program(hth_evaluator *e, hth_program **out)
     }
     *out = hth_source_match(&e->source, e->in);
     if (*out != NULL) {
+        (*out)->arena = e->arena;
         return HTH_OK;
     }
     HTH_TRY(hth_program_compile(e->ms->site, &e->source, e->in, e->budget, true, e->r, out));
+    (*out)->arena = e->arena;
     return (*out)->rest.graph == NULL
                ? HTH_OK
                : hth_fail(HTH_ENOTSUP, "the model's shapes depend on its values");
+}
+
+static void eval_forget(hth_evaluator *e)
+{
+    while (e->source.programs != NULL) {
+        hth_program_free(e->ms->site, e->source.programs);
+    }
+}
+
+static hth_err eval_result_room(hth_evaluator *e)
+{
+    size_t most = 0;
+    for (const hth_program *p = e->source.programs; p != NULL; p = p->next) {
+        hth_tensor y = hth_program_output(p, 0);
+        most = y.bytes > most ? y.bytes : most;
+    }
+    hth_free(e->result);
+    e->result = hth_alloc_aligned(most, HTH_DEVICE_ALIGN);
+    return e->result != NULL ? HTH_OK : no_memory();
 }
 
 // Programs for whole batches and the last one; smaller batches where the budget is short.
@@ -67,6 +90,7 @@ static hth_err eval_prepare(hth_evaluator *e)
     hth_program *p;
     hth_train_data *d = &e->data;
     hth_err err;
+    e->planned = e->budget;
     e->batch = e->spec->batch < d->n_samples ? e->spec->batch : d->n_samples;
     for (;; e->batch /= 2) {
         hth_train_data_shape(d, e->batch);
@@ -76,34 +100,23 @@ static hth_err eval_prepare(hth_evaluator *e)
             err = eval_program(e, &p);
         }
         if (err != HTH_ETOOBIG || e->batch == 1) {
-            return err;
+            return err == HTH_OK ? eval_result_room(e) : err;
         }
-        while (e->source.programs != NULL) {
-            hth_program_free(e->ms->site, e->source.programs);
-        }
+        eval_forget(e);
     }
 }
 
 static hth_err eval_open(hth_evaluator *e)
 {
     const hth_train_graph *g = hth_trainer_graph(e->trainer);
-    const hth_program *step = hth_trainer_program(e->trainer);
     if (e->spec->options.loss == HTH_LOSS_SOFTMAX_XENT) {
         HTH_TRY(hth_train_data_check_labels(&e->data, hth_trainer_classes(e->trainer)));
     }
     hth_train_data_order(&e->data, false, 0, 0);
     HTH_TRY(hth_train_forward(hth_trainer_model(e->trainer), g, &e->source.graph));
-    e->budget = step->budget - step->plan->resident_bytes;
     e->in = hth_calloc((size_t)e->source.graph->n_inputs + 1, sizeof *e->in);
     HTH_TRY(e->in == NULL ? no_memory() : eval_bind(e));
-    HTH_TRY(eval_prepare(e));
-    size_t most = 0;
-    for (const hth_program *p = e->source.programs; p != NULL; p = p->next) {
-        hth_tensor y = hth_program_output(p, 0);
-        most = y.bytes > most ? y.bytes : most;
-    }
-    e->result = hth_alloc_aligned(most, HTH_DEVICE_ALIGN);
-    return e->result != NULL ? HTH_OK : no_memory();
+    return eval_prepare(e);
 }
 
 hth_err hth_evaluator_open(hth_models *ms, const hth_train_spec *spec, hth_trainer *t,
@@ -198,11 +211,16 @@ hth_err hth_evaluator_turn(hth_evaluator *e, bool *done, json_t **result)
 {
     hth_program *p;
     *done = false;
+    HTH_TRY(eval_bind(e)); // slots may have moved since the last turn
+    if (e->budget < e->planned) {
+        eval_forget(e);
+        HTH_TRY(eval_prepare(e));
+        e->at = 0;
+    }
     if (e->at == 0) {
         e->loss = 0;
         e->counted = e->right = 0;
     }
-    HTH_TRY(eval_bind(e)); // slots may have moved since the last turn
     hth_train_data_batch(&e->data, e->at, e->batch);
     HTH_TRY(eval_program(e, &p));
     hth_tensor out = hth_program_output(p, 0);

@@ -15,7 +15,7 @@ typedef struct hth_evaluator hth_evaluator;
 
 // hth_evaluator_open makes everything ready to evaluate `t`, whose current step is prepared, over
 // `data`, which it takes over, also on error. All must outlive it. Its batches are halved until
-// they fit beside the trainer's parameters into the step's budget. HTH_EINVAL: a label is out of
+// they fit into the memory that its steps compute in. HTH_EINVAL: a label is out of
 // range.
 hth_err hth_evaluator_open(hth_models *ms, const hth_train_spec *spec, hth_trainer *t,
                            hth_train_data *data, hth_request *r, hth_evaluator **out);

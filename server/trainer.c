@@ -130,6 +130,15 @@ hth_err hth_trainer_target(hth_trainer *t, const hth_tensor *inputs, hth_tensor 
     return err;
 }
 
+hth_err hth_trainer_arena(hth_trainer *t, void **out, uint64_t *bytes)
+{
+    hth_trainer_phase *s = &hth_trainer_current(t)->apply;
+    HTH_TRY(hth_trainer_enter(t, s));
+    *out = s->program->arena;
+    *bytes = t->memory_bytes - s->slots_bytes;
+    return HTH_OK;
+}
+
 hth_err hth_trainer_open(hth_models *ms, const hth_train_spec *spec, hth_request *progress,
                          hth_trainer **out)
 {
