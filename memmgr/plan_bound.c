@@ -1,322 +1,40 @@
 // SPDX-License-Identifier: Apache-2.0
-// The certificate: a time that no plan of this step can beat under the budget.
-//
-// Lagrangian relaxation. A price per stage for memory takes the budget into the objective; what is
-// left separates into one choice per node (its algorithm) and one per gap (keep and pay for the
-// stages in between, move, compute again). Time is bounded from below by a mixture of valid bounds,
-// whose weights (a point of the simplex) are part of the dual, too:
-//   compute   all nodes, all recomputes, and what copies take from compute
-//   in, out   all fetches; all copies out
-//   windows   (p, s, q): what is absent at stage s and was made at p or later left between p and s,
-//   what is
-//             absent and needed by q came back between s and q; nodes up to p, s, and from q on
-//             run outside of those copies
-// The dual is concave and piecewise linear in prices and weights together; a projected subgradient
-// with Polyak's step climbs it. Every point that it visits is a valid bound; the best is kept.
-// Sources: Held and Karp 1971; Polyak 1969; projection on the simplex: Duchi et al. 2008.
-#include "memmgr/plan_bound.h"
+// The certificate: a time that no plan of this step can beat under the budget. The dual
+// (plan_bound_parts.h) is concave and piecewise linear in prices and weights together; a projected
+// subgradient with Polyak's step and averaged directions climbs it, and every few iterations the
+// paths that are too long under the average of the minimisers join. Every point that it visits is a
+// valid bound; the best is kept.
+// Sources: Held and Karp 1971; Polyak 1969; averaged directions: Camerini, Fratta and Maffioli
+// 1975; projection on the simplex: Duchi et al. 2008.
+#include "memmgr/plan_bound_parts.h"
 
 #include "base/alloc.h"
+#include "base/clock.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
-#define BOUND_STAGES  6 // at which windows are cut
-#define BOUND_REACH   4 // windows to each side of each
-#define BOUND_CUTS    (2 * BOUND_STAGES * BOUND_REACH)
-#define BOUND_WEIGHTS (3 + BOUND_CUTS)
-#define BOUND_STALE   25 // steps without progress before the step is halved
+#define BOUND_NEW    0.25 // part of a new subgradient in the direction
+#define BOUND_MEAN   0.1  // .. of a new minimiser in the average
+#define BOUND_ROUND  10   // iterations between new paths
+#define BOUND_STALE  20   // .. without progress before the step shrinks
+#define BOUND_SHRINK 0.7
+#define BOUND_LEAST  0.002 // a step that gets nowhere
+#define BOUND_CLOSE  1e-5  // of the step's time: nothing worth more iterations
 
-typedef struct bound_cut {
-    int p, s, q; // nodes 0 .. p, s and q .. count
-} bound_cut;
+typedef struct climb {
+    hth_bound *b;
+    double unit;  // prices and weights have other units: a weight moves the bound by up to this
+    double *down; // per stage: direction of the price
+    double turn[BOUND_PATHS + 1]; // .. of the weight
+    double step, best;
+    int stale;
+} climb;
 
-typedef struct bound {
-    const hth_step *m;
-    double budget;
-    double *fixed;    // per stage: bytes that are there in every plan, / budget
-    double *price;    // per stage: us per budget
-    double *sum;      // prefix sums of price, [n_stages + 1]
-    double *use;      // per stage: change of the kept bytes of the minimiser, / budget
-    double *over;     // per stage: what the minimiser uses over the budget, / budget
-    double *rerun_us; // per gap: its share of a recompute
-    double *out_us;   // per gap: a copy out that only this gap can need
-    double *share;    // per stage: weights of the bounds in which its node counts
-    double *us_sum;   // prefix sums of the minimiser's times
-    bound_cut cut[BOUND_CUTS];
-    int n_cuts;
-    double weight[BOUND_WEIGHTS], slope[BOUND_WEIGHTS];
-} bound;
-
-static bool gap_counts(const hth_step *m, const hth_gap *g)
+// The nearest point of the simplex of size `total`.
+static void bound_simplex(double *w, int n, double total)
 {
-    return g->cyclic || g->q < m->n_stages; // behind the last use nothing is needed
-}
-
-static void bound_between(const hth_step *m, const hth_gap *g, double *per_stage, double add)
-{
-    if (g->cyclic) { // [0, q) and (p, n)
-        per_stage[0] += add;
-        per_stage[g->q] -= add;
-        per_stage[g->p + 1] += add;
-        per_stage[m->n_stages] -= add;
-    } else {
-        per_stage[g->p + 1] += add;
-        per_stage[g->q] -= add;
-    }
-}
-
-// What is there whatever the modes: every tensor from its first use to its last, less its gaps; an
-// in-place pair once.
-static void bound_fixed(bound *b)
-{
-    const hth_step *m = b->m;
-    double *d = b->use;
-    memset(d, 0, ((size_t)m->n_stages + 2) * sizeof *d);
-    for (int t = 0; t < m->p->n_tensors; t++) {
-        int n = m->use_start[t + 1] - m->use_start[t];
-        double bytes = (double)m->bytes[t] / b->budget;
-        if (m->bytes[t] == 0 || (n == 0 && m->p->tensors[t].producer >= 0)) {
-            continue;
-        }
-        bool whole = !m->arena[t];
-        if (n == 0 && !whole) {
-            continue;
-        }
-        int first = whole ? 0 : m->use[m->use_start[t]];
-        int last = whole || m->p->tensors[t].cls == HTH_MEM_OUTPUT
-                       ? m->n_stages - 1
-                       : m->use[m->use_start[t + 1] - 1];
-        first = m->p->tensors[t].producer < 0 ? 0 : first;
-        d[first] += bytes;
-        d[last + 1] -= bytes;
-        if (m->pair[t] >= 0 && !whole) {
-            d[first] -= bytes;
-            d[first + 1] += bytes;
-        }
-        for (int g = m->gap_start[t]; g < m->gap_start[t + 1]; g++) {
-            if (gap_counts(m, &m->gap[g])) {
-                bound_between(m, &m->gap[g], d, -bytes);
-            }
-        }
-    }
-    double live = 0;
-    for (int s = 0; s < m->n_stages; s++) {
-        live += d[s];
-        b->fixed[s] = live;
-    }
-}
-
-static void bound_gaps(bound *b)
-{
-    const hth_step *m = b->m;
-    for (int g = 0; g < m->n_gaps; g++) {
-        const hth_gap *gap = &m->gap[g];
-        int v = m->p->tensors[gap->tensor].producer, sharers = 0, gaps = 0;
-        for (int h = m->gap_start[gap->tensor]; h < m->gap_start[gap->tensor + 1]; h++) {
-            gaps += gap_counts(m, &m->gap[h]) || m->gap[h].can_offload;
-        }
-        b->out_us[g] =
-            gaps == 1 && !gap->cyclic && m->arena[gap->tensor] ? m->d2h_us[gap->tensor] : 0;
-        b->out_us[g] = gap->cyclic && m->dirty[gap->tensor] ? m->d2h_us[gap->tensor] : b->out_us[g];
-        for (int j = 0; v >= 0 && j < m->p->nodes[v].n_outputs; j++) {
-            sharers += m->arena[m->p->nodes[v].outputs[j]];
-        }
-        b->rerun_us[g] = v >= 0 && sharers > 0 ? hth_step_fastest(m, v)->time_us / sharers : 0;
-    }
-}
-
-// The stage with the most that would be live if everything stayed, none of those in taken[]; -1:
-// none.
-static int bound_peak(const bound *b, const int *taken, int n)
-{
-    int best = -1, apart = b->m->n_stages / (4 * BOUND_STAGES) + 1;
-    for (int s = 0; s < b->m->n_stages; s++) {
-        bool near = false;
-        for (int k = 0; k < n; k++) {
-            near = near || abs(s - taken[k]) < apart;
-        }
-        best = !near && (best < 0 || b->sum[s] > b->sum[best]) ? s : best;
-    }
-    return best;
-}
-
-static void bound_cuts(bound *b)
-{
-    static const int reach[BOUND_REACH] = {2, 6, 16, 48};
-    const hth_step *m = b->m;
-    int taken[BOUND_STAGES], n = m->n_stages;
-    double *d = b->use, live = 0;
-    memset(d, 0, ((size_t)n + 2) * sizeof *d);
-    for (int g = 0; g < m->n_gaps; g++) {
-        if (gap_counts(m, &m->gap[g])) {
-            bound_between(m, &m->gap[g], d, (double)m->bytes[m->gap[g].tensor] / b->budget);
-        }
-    }
-    for (int s = 0; s < n; s++) {
-        live += d[s];
-        b->sum[s] = live + b->fixed[s];
-    }
-    for (int k = 0; k < BOUND_STAGES; k++) {
-        int s = taken[k] = bound_peak(b, taken, k);
-        for (int r = 0; s >= 0 && r < BOUND_REACH; r++) {
-            int p = s - reach[r], q = s + reach[r];
-            b->cut[b->n_cuts++] = (bound_cut){p > -1 ? p : -1, s, s + 1};
-            b->cut[b->n_cuts++] = (bound_cut){s - 1, s, q < n ? q : n};
-        }
-        if (s < 0) {
-            break;
-        }
-    }
-}
-
-// Whether the whole of gap g lies where the cut's nodes count: a recompute in it does, too.
-static bool cut_counts(const bound_cut *c, const hth_gap *g)
-{
-    return !g->cyclic && (g->q <= c->p || g->p >= c->q);
-}
-
-static bool gap_spans(const hth_gap *g, int s)
-{
-    return g->cyclic ? s > g->p || s < g->q : g->p < s && s < g->q;
-}
-
-// The cheapest algorithm of stage s that can ever fit it, under the price; INFINITY: none can.
-static double bound_node(bound *b, int s, double *use, double *us)
-{
-    const hth_step *m = b->m;
-    double best = INFINITY;
-    for (int i = m->menu_start[s]; i < m->menu_end[s]; i++) {
-        double ws = (double)m->menu[i].workspace / b->budget;
-        double cost = b->share[s] * m->menu[i].time_us + b->price[s] * ws;
-        if (b->fixed[s] + ws <= 1 + 1e-12 && cost < best) {
-            best = cost;
-            *use = ws;
-            *us = m->menu[i].time_us;
-        }
-    }
-    return best;
-}
-
-// What moving gap g adds to each of the mixed bounds; returns their mixture.
-static double bound_move(const bound *b, int g, double *part)
-{
-    const hth_gap *gap = &b->m->gap[g];
-    double in = b->m->h2d_us[gap->tensor], out = b->out_us[g], sum;
-    part[0] = b->m->p->copy_interference * (in + out);
-    part[1] = in;
-    part[2] = out;
-    int made = b->m->p->tensors[gap->tensor].producer;
-    for (int k = 0; k < b->n_cuts; k++) {
-        const bound_cut *c = &b->cut[k];
-        bool spans =
-            !gap->cyclic && gap_spans(gap, c->s); // a cyclic gap's copies lie on either side
-        part[3 + k] = (spans && made >= c->p ? out : 0) + (spans && gap->q <= c->q ? in : 0);
-    }
-    sum = 0;
-    for (int k = 0; k < 3 + b->n_cuts; k++) {
-        sum += b->weight[k] * part[k];
-    }
-    return sum;
-}
-
-static double bound_keep(const bound *b, const hth_gap *g)
-{
-    double all = b->sum[b->m->n_stages];
-    double price =
-        g->cyclic ? b->sum[g->q] + all - b->sum[g->p + 1] : b->sum[g->q] - b->sum[g->p + 1];
-    return price * (double)b->m->bytes[g->tensor] / b->budget;
-}
-
-static double bound_gap(bound *b, int g)
-{
-    const hth_gap *gap = &b->m->gap[g];
-    double part[BOUND_WEIGHTS], keep = bound_keep(b, gap), move = INFINITY, again = INFINITY;
-    double share = b->weight[0]; // of the bounds in which a recompute counts
-    if (gap->can_offload) {
-        move = bound_move(b, g, part);
-    }
-    if (gap->can_rerun) {
-        for (int k = 0; k < b->n_cuts; k++) {
-            share += cut_counts(&b->cut[k], gap) ? b->weight[3 + k] : 0;
-        }
-        again = share * b->rerun_us[g];
-    }
-    if (keep <= move && keep <= again) {
-        bound_between(b->m, gap, b->use, (double)b->m->bytes[gap->tensor] / b->budget);
-        return keep;
-    }
-    for (int k = 0; move <= again && k < 3 + b->n_cuts; k++) {
-        b->slope[k] += part[k];
-    }
-    for (int k = 0; move > again && k < b->n_cuts; k++) {
-        b->slope[3 + k] += cut_counts(&b->cut[k], gap) ? b->rerun_us[g] : 0;
-    }
-    b->slope[0] += move > again ? b->rerun_us[g] : 0;
-    return fmin(move, again);
-}
-
-static void bound_shares(bound *b)
-{
-    int n = b->m->n_stages;
-    double *d = b->use;
-    memset(d, 0, ((size_t)n + 2) * sizeof *d);
-    for (int k = 0; k < b->n_cuts; k++) {
-        const bound_cut *c = &b->cut[k];
-        double w = b->weight[3 + k];
-        d[0] += w;
-        d[c->p + 1] -= w;
-        d[c->q] += w;
-        if (c->p < c->s && c->s < c->q) {
-            d[c->s] += w;
-            d[c->s + 1] -= w;
-        }
-    }
-    double sum = 0;
-    for (int s = 0; s < n; s++) {
-        sum += d[s];
-        b->share[s] = b->weight[0] + sum;
-    }
-}
-
-// The dual's value at the prices and weights at hand; use and slope become its supergradient.
-static double bound_value(bound *b)
-{
-    const hth_step *m = b->m;
-    double value = 0, us = 0;
-    bound_shares(b);
-    memset(b->use, 0, ((size_t)m->n_stages + 2) * sizeof *b->use);
-    memset(b->slope, 0, sizeof b->slope);
-    b->sum[0] = 0;
-    for (int s = 0; s < m->n_stages; s++) {
-        b->sum[s + 1] = b->sum[s] + b->price[s];
-    }
-    for (int g = 0; g < m->n_gaps; g++) {
-        value += gap_counts(m, &m->gap[g]) ? bound_gap(b, g) : 0;
-    }
-    double live = 0;
-    for (int s = 0; s < m->n_stages; s++) {
-        double ws = 0;
-        live += b->use[s];
-        value += bound_node(b, s, &ws, &us) + b->price[s] * (b->fixed[s] - 1);
-        b->slope[0] += us;
-        b->us_sum[s + 1] = b->us_sum[s] + us;
-        b->over[s] = live + ws + b->fixed[s] - 1;
-    }
-    for (int k = 0; k < b->n_cuts; k++) {
-        const bound_cut *c = &b->cut[k];
-        double all = b->us_sum[m->n_stages];
-        b->slope[3 + k] += b->us_sum[c->p + 1] + all - b->us_sum[c->q];
-        b->slope[3 + k] += c->p < c->s && c->s < c->q ? b->us_sum[c->s + 1] - b->us_sum[c->s] : 0;
-    }
-    return value;
-}
-
-// The nearest point of the simplex.
-static void bound_project(double *w, int n)
-{
-    double sorted[BOUND_WEIGHTS], sum = 0, shift = 0;
+    double sorted[BOUND_PATHS + 1], sum = 0, shift = 0;
     memcpy(sorted, w, (size_t)n * sizeof *w);
     for (int i = 1; i < n; i++) { // descending
         for (int j = i; j > 0 && sorted[j] > sorted[j - 1]; j--) {
@@ -327,7 +45,7 @@ static void bound_project(double *w, int n)
     }
     for (int i = 0; i < n; i++) {
         sum += sorted[i];
-        double at = (sum - 1) / (i + 1);
+        double at = (sum - total) / (i + 1);
         shift = sorted[i] > at ? at : shift;
     }
     for (int i = 0; i < n; i++) {
@@ -335,77 +53,147 @@ static void bound_project(double *w, int n)
     }
 }
 
-static double bound_climb(bound *b, double upper_us, int iterations)
+// Copies slow compute by `copy_interference` of their time at most, so `busy` has that weight at
+// most.
+static void bound_project(hth_bound *b)
 {
-    const hth_step *m = b->m;
-    double best = 0, step = 1.5;
-    int stale = 0, n = 3 + b->n_cuts;
-    // Weights and prices have other units: a weight moves the bound by up to the step's time.
-    double unit = upper_us > 0 ? upper_us : 1;
-    for (int i = 0; i < iterations; i++) {
-        double value = bound_value(b), norm = 0;
-        if (!(value < INFINITY)) {
-            return INFINITY;
-        }
-        stale = value > best + 1e-6 * unit ? 0 : stale + 1;
-        best = fmax(best, value);
-        if (stale == BOUND_STALE) {
-            step /= 2;
-            stale = 0;
-        }
-        for (int s = 0; s < m->n_stages; s++) {
-            double g = b->price[s] > 0 || b->over[s] > 0 ? b->over[s] : 0;
-            norm += g * g;
-        }
-        for (int k = 0; k < n; k++) {
-            norm += b->slope[k] / unit * (b->slope[k] / unit);
-        }
-        double by = norm > 0 ? step * fmax(upper_us * 1.0001 - value, 1e-9 * unit) / norm : 0;
-        for (int s = 0; s < m->n_stages; s++) {
-            b->price[s] = fmax(0, b->price[s] + by * b->over[s]);
-        }
-        for (int k = 0; k < n; k++) {
-            b->weight[k] += by * b->slope[k] / unit / unit;
-        }
-        bound_project(b->weight, n);
+    double most = fmin(b->m->p->copy_interference, 1), w[BOUND_PATHS + 1];
+    int n = b->n_paths;
+    memcpy(w, b->weight, (size_t)n * sizeof *w);
+    w[n] = b->weight[BOUND_BUSY];
+    if (most > 0) {
+        bound_simplex(w, n + 1, 1);
     }
-    return best;
+    if (most <= 0 || w[n] > most) {
+        memcpy(w, b->weight, (size_t)n * sizeof *w);
+        w[n] = fmax(most, 0);
+        bound_simplex(w, n, 1 - w[n]);
+    }
+    memcpy(b->weight, w, (size_t)n * sizeof *w);
+    b->weight[BOUND_BUSY] = w[n];
+}
+
+// The directions, and the square of their length.
+static double climb_turn(climb *c, double value)
+{
+    hth_bound *b = c->b;
+    double norm = 0;
+    for (int s = 0; s < b->m->n_stages; s++) {
+        c->down[s] += BOUND_NEW * (b->over[s] - c->down[s]);
+        norm += b->price[s] > 0 || c->down[s] > 0 ? c->down[s] * c->down[s] : 0;
+    }
+    for (int k = 0; k <= BOUND_BUSY; k++) {
+        if (k < b->n_paths || k == BOUND_BUSY) {
+            c->turn[k] += BOUND_NEW * ((b->length[k] - value) / c->unit - c->turn[k]);
+            norm += b->weight[k] > 0 || c->turn[k] > 0 ? c->turn[k] * c->turn[k] : 0;
+        }
+    }
+    return norm;
+}
+
+static void climb_step(climb *c, double by)
+{
+    hth_bound *b = c->b;
+    for (int s = 0; s < b->m->n_stages; s++) {
+        b->price[s] = fmax(0, b->price[s] + by * c->down[s]);
+    }
+    for (int k = 0; k <= BOUND_BUSY; k++) {
+        b->weight[k] += by * c->turn[k] / c->unit;
+    }
+    bound_project(b);
+}
+
+static hth_err bound_climb(climb *c, double upper_us, int iterations, uint64_t deadline_ns)
+{
+    for (int i = 0; i < iterations && c->step > BOUND_LEAST; i++) {
+        double value = hth_bound_value(c->b);
+        if (!(value < INFINITY)) {
+            c->best = value;
+            return HTH_OK;
+        }
+        c->stale = value > c->best + BOUND_CLOSE * c->unit ? 0 : c->stale + 1;
+        c->best = fmax(c->best, value);
+        if (c->best >= upper_us * (1 - BOUND_CLOSE) || hth_now_ns() >= deadline_ns) {
+            return HTH_OK;
+        }
+        if (c->stale == BOUND_STALE) {
+            c->step *= BOUND_SHRINK;
+            c->stale = 0;
+        }
+        hth_bound_average(c->b, i == 0 ? 1 : BOUND_MEAN);
+        if (i == 0 || i % BOUND_ROUND == BOUND_ROUND - 1) {
+            HTH_TRY(hth_bound_path_add(c->b, i));
+        }
+        double norm = climb_turn(c, value);
+        climb_step(c, norm > 0 ? c->step * (upper_us * 1.0001 - value) / norm : 0);
+    }
+    return HTH_OK;
+}
+
+static void bound_fini(hth_bound *b)
+{
+    void *all[] = {b->fixed,  b->fast_us, b->last_use, b->n_made, b->dead_of, b->dead,
+                   b->price,  b->sum,     b->in,       b->out,    b->share,   b->in_at,
+                   b->dip,    b->choice,  b->way,      b->use,    b->over,    b->us,
+                   b->us_sum, b->mean_in, b->mean_out, b->mean_us};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        hth_free(all[i]);
+    }
+}
+
+static hth_err bound_init(hth_bound *b, const hth_step *m, uint64_t budget)
+{
+    size_t ns = (size_t)m->n_stages + 2, ng = (size_t)m->n_gaps + 1,
+           nt = (size_t)m->p->n_tensors + 1, na = BOUND_PATHS * BOUND_ARCS;
+    *b = (hth_bound){.m = m,
+                     .budget = (double)budget + 1,
+                     .fixed = hth_calloc(ns, sizeof(double)),
+                     .fast_us = hth_calloc(ns, sizeof(double)),
+                     .last_use = hth_calloc(nt, sizeof(int)),
+                     .n_made = hth_calloc(ns, sizeof(int)),
+                     .dead_of = hth_calloc(ng, sizeof(int)),
+                     .price = hth_calloc(ns, sizeof(double)),
+                     .sum = hth_calloc(ns, sizeof(double)),
+                     .in = hth_calloc(na, sizeof(hth_arc)),
+                     .out = hth_calloc(na, sizeof(hth_arc)),
+                     .share = hth_calloc(ns, sizeof(double)),
+                     .in_at = hth_calloc(ns, sizeof(double)),
+                     .dip = hth_calloc(ns, sizeof(int)),
+                     .way = hth_calloc(ng, sizeof(hth_way)),
+                     .choice = hth_calloc(ng, sizeof(hth_choice_of_gap)),
+                     .use = hth_calloc(ns, sizeof(double)),
+                     .over = hth_calloc(ns, sizeof(double)),
+                     .us = hth_calloc(ns, sizeof(double)),
+                     .us_sum = hth_calloc(ns, sizeof(double)),
+                     .mean_in = hth_calloc(ng, sizeof(double)),
+                     .mean_out = hth_calloc(ng, sizeof(double)),
+                     .mean_us = hth_calloc(ns, sizeof(double))};
+    if (!b->fixed || !b->fast_us || !b->last_use || !b->n_made || !b->dead_of || !b->price ||
+        !b->sum || !b->in || !b->out || !b->share || !b->in_at || !b->dip || !b->way ||
+        !b->choice || !b->use || !b->over || !b->us || !b->us_sum || !b->mean_in || !b->mean_out ||
+        !b->mean_us) {
+        return hth_fail(HTH_ENOMEM, "no memory to bound a step of %d nodes", m->n_stages);
+    }
+    return hth_bound_facts(b);
 }
 
 hth_err hth_step_bound(const hth_step *m, uint64_t budget, double upper_us, int iterations,
-                       double *out)
+                       double limit_ms, double *out)
 {
-    size_t ns = (size_t)m->n_stages + 2, ng = (size_t)m->n_gaps + 1;
-    bound b = {.m = m,
-               .budget = (double)budget + 1,
-               .fixed = hth_calloc(ns, sizeof(double)),
-               .over = hth_calloc(ns, sizeof(double)),
-               .price = hth_calloc(ns, sizeof(double)),
-               .sum = hth_calloc(ns, sizeof(double)),
-               .use = hth_calloc(ns, sizeof(double)),
-               .rerun_us = hth_calloc(ng, sizeof(double)),
-               .out_us = hth_calloc(ng, sizeof(double)),
-               .share = hth_calloc(ns, sizeof(double)),
-               .us_sum = hth_calloc(ns, sizeof(double)),
-               .weight = {1}};
-    hth_err err = HTH_OK;
-    if (!b.fixed || !b.over || !b.price || !b.sum || !b.use || !b.rerun_us || !b.out_us ||
-        !b.share || !b.us_sum) {
+    hth_bound b;
+    climb c = {.b = &b, .unit = upper_us > 0 ? upper_us : 1, .step = 1};
+    uint64_t deadline_ns = limit_ms > 0 ? hth_now_ns() + (uint64_t)(limit_ms * 1e6) : UINT64_MAX;
+    hth_err err = bound_init(&b, m, budget);
+    c.down = hth_calloc((size_t)m->n_stages + 1, sizeof *c.down);
+    if (err == HTH_OK && c.down == NULL) {
         err = hth_fail(HTH_ENOMEM, "no memory to bound a step of %d nodes", m->n_stages);
-    } else {
-        bound_fixed(&b);
-        bound_gaps(&b);
-        bound_cuts(&b);
-        *out = bound_climb(&b, upper_us, iterations);
     }
-    hth_free(b.fixed);
-    hth_free(b.over);
-    hth_free(b.price);
-    hth_free(b.sum);
-    hth_free(b.use);
-    hth_free(b.rerun_us);
-    hth_free(b.out_us);
-    hth_free(b.share);
-    hth_free(b.us_sum);
+    if (err == HTH_OK) {
+        hth_bound_path_begin(&b);
+        err = bound_climb(&c, upper_us, iterations, deadline_ns);
+        *out = c.best;
+    }
+    hth_free(c.down);
+    bound_fini(&b);
     return err;
 }

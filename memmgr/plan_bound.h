@@ -7,8 +7,9 @@
 
 // hth_step_bound stores a time (us) that every plan within `budget` needs at least; INFINITY: there
 // is no plan, some stage's own tensors and smallest workspace are too large. upper_us: the time of
-// a known plan, which guides the search of prices; each iteration is O(nodes + gaps).
+// a known plan, which guides the search of prices; each iteration is O(nodes + gaps). limit_ms, if
+// more than 0, cuts it short.
 hth_err hth_step_bound(const hth_step *m, uint64_t budget, double upper_us, int iterations,
-                       double *out);
+                       double limit_ms, double *out);
 
 #endif

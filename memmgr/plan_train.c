@@ -13,7 +13,8 @@
 #define TRAIN_LIMIT_MS 100
 #define TRAIN_AGAIN    5 // times the limit, when nothing was found
 #define TRAIN_ROUNDS   8
-#define TRAIN_BOUND    60 // iterations
+#define TRAIN_BOUND    300 // iterations of the bound, within this share of the limit
+#define TRAIN_BOUND_MS 0.2
 
 static hth_err train_too_big(const hth_problem *p, const hth_plan_options *o, uint64_t need)
 {
@@ -141,7 +142,10 @@ hth_err hth_plan_train(const hth_problem *p, const hth_plan_options *o, hth_plan
         hth_plan *plan = *out;
         snprintf(plan->policy, sizeof plan->policy, "%s", hth_policy_name(o->policy));
         plan->seed = o->seed;
-        err = hth_step_bound(&m, p->budget, plan->predicted_us, TRAIN_BOUND, &plan->lower_bound_us);
+        double limit_ms = o->limit_ms > 0 ? o->limit_ms : TRAIN_LIMIT_MS;
+        err = hth_step_bound(&m, p->budget, plan->predicted_us, TRAIN_BOUND,
+                             o->limit_decodes > 0 ? 0 : limit_ms * TRAIN_BOUND_MS,
+                             &plan->lower_bound_us);
         plan->lower_bound_us = fmin(fmax(plan->lower_bound_us, m.fastest_us), plan->predicted_us);
         plan->plan_ms = (double)(hth_now_ns() - start_ns) / 1e6;
     }

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the dual knows before any price is set: bytes that are there in every plan, the fastest
+// algorithm that can ever fit, and what recomputes read that is dead by then.
+#include "memmgr/plan_bound_parts.h"
+
+#include "base/alloc.h"
+
+#include <math.h>
+#include <string.h>
+
+#define FACTS_DEPTH 8 // of chains of recomputes
+
+void hth_bound_between(const hth_step *m, const hth_gap *g, double *per_stage, double add)
+{
+    if (g->cyclic) { // [0, q) and (p, n)
+        per_stage[0] += add;
+        per_stage[g->q] -= add;
+        per_stage[g->p + 1] += add;
+        per_stage[m->n_stages] -= add;
+    } else {
+        per_stage[g->p + 1] += add;
+        per_stage[g->q] -= add;
+    }
+}
+
+// Adds what tensor t takes whatever the modes: from its first use to its last, less its gaps; an
+// in-place pair once.
+static void facts_tensor(const hth_bound *b, int t, double *d)
+{
+    const hth_step *m = b->m;
+    int n = m->use_start[t + 1] - m->use_start[t], producer = m->p->tensors[t].producer;
+    bool whole = !m->arena[t];
+    double bytes = hth_bound_bytes(b, t);
+    if (m->bytes[t] == 0 || (n == 0 && (producer >= 0 || !whole))) {
+        return;
+    }
+    int first = whole || producer < 0 ? 0 : m->use[m->use_start[t]];
+    int last = whole || m->p->tensors[t].cls == HTH_MEM_OUTPUT ? m->n_stages - 1 : b->last_use[t];
+    d[first] += bytes;
+    d[last + 1] -= bytes;
+    if (m->pair[t] >= 0 && !whole) {
+        d[first] -= bytes;
+        d[first + 1] += bytes;
+    }
+    for (int g = m->gap_start[t]; g < m->gap_start[t + 1]; g++) {
+        if (hth_bound_counts(m, &m->gap[g])) {
+            hth_bound_between(m, &m->gap[g], d, -bytes);
+        }
+    }
+}
+
+static void facts_stages(hth_bound *b)
+{
+    const hth_step *m = b->m;
+    double live = 0;
+    memset(b->use, 0, ((size_t)m->n_stages + 2) * sizeof *b->use);
+    for (int t = 0; t < m->p->n_tensors; t++) {
+        facts_tensor(b, t, b->use);
+    }
+    for (int s = 0; s < m->n_stages; s++) {
+        const hth_plan_node *n = &m->p->nodes[s];
+        live += b->use[s];
+        b->fixed[s] = live;
+        b->fast_us[s] = INFINITY; // then hth_bound_value says so
+        for (int i = m->menu_start[s]; i < m->menu_end[s]; i++) {
+            if (live + (double)m->menu[i].workspace / b->budget <= 1) {
+                b->fast_us[s] = fmin(b->fast_us[s], m->menu[i].time_us);
+            }
+        }
+        for (int j = 0; j < n->n_outputs; j++) {
+            b->n_made[s] += m->arena[n->outputs[j]];
+        }
+    }
+}
+
+// How many recomputes could read tensor u in one stage.
+static int facts_readers(const hth_step *m, int u)
+{
+    int n = 0;
+    for (int k = m->use_start[u]; k < m->use_start[u + 1]; k++) {
+        n += m->use[k] != m->p->tensors[u].producer && m->p->nodes[m->use[k]].recomputable;
+    }
+    return n > 0 ? n : 1;
+}
+
+// Whether input j of node v is dead behind stage p, so that a recompute of v has to see to it.
+static bool facts_is_dead(const hth_bound *b, int v, int j, int p)
+{
+    const hth_step *m = b->m;
+    const hth_plan_node *n = &m->p->nodes[v];
+    int u = n->inputs[j];
+    for (int i = 0; i < j; i++) {
+        if (n->inputs[i] == u) {
+            return false;
+        }
+    }
+    return m->arena[u] && m->bytes[u] > 0 && m->p->tensors[u].cls != HTH_MEM_OUTPUT &&
+           m->p->tensors[u].producer >= 0 && b->last_use[u] <= p;
+}
+
+// Lists what a recompute of v behind stage p reads that is dead; a gap pays `share` of it,
+// and `save` of a copy out.
+static hth_err facts_dead(hth_bound *b, int v, int p, double share, double save, int depth,
+                          int *head)
+{
+    const hth_step *m = b->m;
+    *head = -1;
+    for (int j = 0; j < m->p->nodes[v].n_inputs && depth < FACTS_DEPTH; j++) {
+        if (!facts_is_dead(b, v, j, p)) {
+            continue;
+        }
+        if (HTH_GROW(b->dead, b->n_dead, b->cap_dead) != 0) {
+            return hth_fail(HTH_ENOMEM, "no memory to bound a step of %d nodes", m->n_stages);
+        }
+        int u = m->p->nodes[v].inputs[j], at = b->n_dead++, w = m->p->tensors[u].producer, reads;
+        double part = 1.0 / facts_readers(m, u);
+        b->dead[at] = (hth_dead){u, p, share * part, save * part, *head, -1};
+        *head = at;
+        if (m->p->nodes[w].recomputable) {
+            part /= b->n_made[w];
+            HTH_TRY(facts_dead(b, w, p, share * part, save * part, depth + 1, &reads));
+            b->dead[at].reads = reads;
+        }
+    }
+    return HTH_OK;
+}
+
+hth_err hth_bound_facts(hth_bound *b)
+{
+    const hth_step *m = b->m;
+    for (int t = 0; t < m->p->n_tensors; t++) {
+        int end = m->use_start[t + 1];
+        b->last_use[t] = end > m->use_start[t] ? m->use[end - 1] : -1;
+    }
+    facts_stages(b);
+    for (int g = 0; g < m->n_gaps; g++) {
+        const hth_gap *gap = &m->gap[g];
+        int v = m->p->tensors[gap->tensor].producer;
+        b->dead_of[g] = -1;
+        if (hth_bound_counts(m, gap) && gap->can_rerun) {
+            double share = 1.0 / b->n_made[v], gaps = 0;
+            for (int h = m->gap_start[gap->tensor]; h < m->gap_start[gap->tensor + 1]; h++) {
+                gaps += hth_bound_counts(m, &m->gap[h]);
+            }
+            HTH_TRY(facts_dead(b, v, gap->p, share, share / gaps, 0, &b->dead_of[g]));
+        }
+    }
+    return HTH_OK;
+}
