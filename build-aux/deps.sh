@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # Installs the Debian packages that are missing; says what it does. usage: deps.sh [--probe] build|test|lint
-#   build  what compiles and runs hearth      test  + the test runner      lint  + formatters, checkers, clang
+#   build  what compiles and runs hearth      test  + the test runner, CBC      lint  + formatters, checkers, clang
 # --probe only tells (exit 1) whether something is missing.
 set -eu
 probe=0
@@ -10,8 +10,8 @@ build="gcc libc6-dev make protobuf-c-compiler libprotobuf-c-dev libdnnl-dev libn
  libssl-dev libevent-dev zlib1g-dev uthash-dev"
 case ${1:-build} in
 build) want=$build ;;
-test) want="$build libcmocka-dev perl" ;;
-lint) want="$build libcmocka-dev perl clang libclang-rt-dev clang-format cppcheck" ;;
+test) want="$build libcmocka-dev perl coinor-cbc" ;;
+lint) want="$build libcmocka-dev perl coinor-cbc clang libclang-rt-dev clang-format cppcheck" ;;
 *) echo "usage: deps.sh [--probe] build|test|lint" >&2; exit 2 ;;
 esac
 command -v dpkg-query >/dev/null || { echo "hearth: not a Debian system: install the equivalents of: $want" >&2; exit $probe; }

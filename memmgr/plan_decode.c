@@ -156,6 +156,57 @@ void hth_decode(hth_decoder *d, const uint8_t *mode, hth_outcome *out)
     hth_decode_time(d, out);
 }
 
+static void fixed_stages(hth_decoder *d, const hth_fixed *f)
+{
+    const hth_step *m = d->m;
+    for (int g = 0; g < m->n_gaps; g++) {
+        const hth_gap *gap = &m->gap[g];
+        if (d->mode[g] != HTH_GAP_OFFLOAD) {
+            continue;
+        }
+        int gone = (gap->cyclic ? d->until[g] : gap->p) + 1, need = d->need[g];
+        int back = f->back[g] < need ? f->back[g] : need;
+        int end = gap->cyclic ? m->n_stages : back;
+        int away = f->away[g] < end ? f->away[g] : end;
+        d->away[g] = away > gone ? away : gone;
+        d->back[g] = gap->cyclic || back > d->away[g] ? back : d->away[g];
+    }
+}
+
+static void fixed_bytes(hth_decoder *d, hth_outcome *out)
+{
+    const hth_step *m = d->m;
+    *out = (hth_outcome){.worst = -1};
+    d->live = 0;
+    for (int s = 0; s < m->n_stages; s++) {
+        d->live += d->delta[s];
+        d->used[s] = (uint64_t)d->live;
+        uint64_t most = m->menu[d->item[s]].workspace;
+        for (int r = d->run_of[s]; r >= 0; r = d->run[r].next) {
+            uint64_t b = d->run[r].scratch + m->menu[d->item[d->run[r].node]].workspace;
+            most = b > most ? b : most;
+        }
+        uint64_t all = d->used[s] + most;
+        out->excess += all > d->budget ? (double)(all - d->budget) : 0;
+        out->mean += (double)d->live / m->n_stages;
+        out->worst = all > d->budget && all > out->peak_bytes ? s : out->worst;
+        out->peak_bytes = all > out->peak_bytes ? all : out->peak_bytes;
+    }
+}
+
+void hth_decode_fixed(hth_decoder *d, const hth_fixed *f, hth_outcome *out)
+{
+    hth_decode_needs(d, f->mode);
+    memcpy(d->item, f->item, (size_t)d->m->n_stages * sizeof *d->item);
+    decode_estimate(d);
+    decode_saves(d); // the order of the copies, ..
+    decode_fetches(d);
+    fixed_stages(d, f); // .. but not when
+    hth_decode_memory(d);
+    fixed_bytes(d, out);
+    hth_decode_time(d, out);
+}
+
 void hth_decoder_fini(hth_decoder *d)
 {
     void *all[] = {d->item,       d->begin_us,   d->start_us,   d->end_us,     d->delta,

@@ -91,7 +91,16 @@ double hth_decode_needs(hth_decoder *d, const uint8_t *mode);
 void hth_decode_fit(hth_decoder *d, bool all, hth_outcome *out);
 void hth_decode_time(hth_decoder *d, hth_outcome *out);
 
-// hth_decode_schedule writes out what the last hth_decode found.
+// hth_decode_fixed is hth_decode for decisions that are all made: modes, stages and algorithms.
+// Modes that cannot work become KEEP, stages that cannot be are moved to where they can.
+typedef struct hth_fixed {
+    uint8_t *mode;    // per gap
+    int *away, *back; // per gap: hth_decoder's
+    int *item;        // per stage
+} hth_fixed;
+void hth_decode_fixed(hth_decoder *d, const hth_fixed *f, hth_outcome *out);
+
+// hth_decode_schedule writes out what the last of the two found.
 hth_err hth_decode_schedule(const hth_decoder *d, const hth_outcome *o, hth_schedule *out);
 
 // Parts of the decoder that other parts use.

@@ -17,20 +17,6 @@ static void needs_read(hth_decoder *d, int t, int stage)
     d->read_of[t] = d->n_reads++;
 }
 
-// Whether node v may run again in stage s: what it reads has not been updated in place by then,
-// except by itself, which its other outputs do not depend on.
-static bool needs_may_run(const hth_step *m, int v, int s)
-{
-    const hth_plan_node *n = &m->p->nodes[v];
-    for (int j = 0; j < n->n_inputs; j++) {
-        int by = m->updated[n->inputs[j]];
-        if (by <= s && by != v) {
-            return false;
-        }
-    }
-    return true;
-}
-
 // Has node v run again in stage s, for an output of `bytes`. Returns the time that this adds, at
 // least.
 static double needs_run(hth_decoder *d, int v, int s, uint64_t bytes)
@@ -82,7 +68,7 @@ static double needs_gap(hth_decoder *d, int g, hth_gap_mode mode)
     }
     if (mode == HTH_GAP_OFFLOAD && gap->can_offload) {
         d->mode[g] = HTH_GAP_OFFLOAD;
-    } else if (mode == HTH_GAP_RECOMPUTE && gap->can_rerun && needs_may_run(m, v, need)) {
+    } else if (mode == HTH_GAP_RECOMPUTE && gap->can_rerun && hth_step_may_rerun(m, v, need)) {
         d->mode[g] = HTH_GAP_RECOMPUTE;
         return needs_run(d, v, need, m->bytes[gap->tensor]);
     }

@@ -11,7 +11,8 @@
 #include <string.h>
 
 static const char *const policy_names[HTH_N_POLICIES] = {
-    "hearth", "keep", "vdnn", "chen", "checkmate-auto", "str-auto", "monet", "capuchin", "mo-sos"};
+    "hearth",   "keep",  "vdnn",     "chen",   "checkmate-auto",
+    "str-auto", "monet", "capuchin", "mo-sos", "optimal"};
 
 const char *hth_policy_name(hth_policy p)
 {
@@ -28,7 +29,7 @@ hth_err hth_policy_find(const char *name, hth_policy *out)
     }
     return hth_fail(HTH_EINVAL,
                     "no policy is called '%s'; there are hearth, keep, vdnn, chen, checkmate-auto, "
-                    "str-auto, monet, capuchin and mo-sos",
+                    "str-auto, monet, capuchin, mo-sos and optimal",
                     name);
 }
 

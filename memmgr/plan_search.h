@@ -23,6 +23,7 @@ typedef struct hth_search {
     int *cover;                          // scratch: number of stages over the budget before each
     hth_rank *rank;                      // scratch: per gap
     double score, best_score;
+    double proven_us; // no plan is faster, if > 0 (plan_optimal.h)
 } hth_search;
 
 hth_err hth_search_open(hth_search *x, const hth_step *m, uint64_t budget,

@@ -115,8 +115,18 @@ static void step_uses(hth_step *m, int *seen)
     }
 }
 
-// Whether a node may run again: nothing that it reads has been updated in place by then, which the
-// decoder checks with `updated`.
+bool hth_step_may_rerun(const hth_step *m, int v, int s)
+{
+    const hth_plan_node *n = &m->p->nodes[v];
+    for (int j = 0; j < n->n_inputs; j++) {
+        int by = m->updated[n->inputs[j]];
+        if (by <= s && by != v) {
+            return false;
+        }
+    }
+    return true;
+}
+
 static bool step_can_rerun(const hth_step *m, int t)
 {
     int v = m->p->tensors[t].producer;

@@ -40,6 +40,9 @@ typedef struct hth_step {
 
 hth_err hth_step_init(hth_step *m, const hth_problem *p);
 void hth_step_fini(hth_step *m);
+// hth_step_may_rerun: whether node v may run again in stage s. What it reads has not been updated
+// in place by then, except by itself, which its other outputs do not depend on.
+bool hth_step_may_rerun(const hth_step *m, int v, int s);
 
 // hth_step_trim leaves every node one algorithm only, the smallest or the fastest without its
 // workspace, or gives it all of them again.

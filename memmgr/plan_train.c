@@ -2,7 +2,7 @@
 // Plans a training step: search, addresses, and once more with a tighter budget if the addresses
 // come out higher than the bytes that the search counted.
 #include "memmgr/plan_bound.h"
-#include "memmgr/plan_search.h"
+#include "memmgr/plan_optimal.h"
 
 #include "base/alloc.h"
 #include "base/clock.h"
@@ -32,7 +32,11 @@ static hth_err train_round(const hth_problem *p, hth_step *m, const hth_plan_opt
     hth_schedule s;
     x->d.budget = budget;
     x->max_decodes = o->limit_decodes > 0 ? x->n_decodes + o->limit_decodes : UINT64_MAX;
-    hth_search_policy(x, m, o, deadline_ns, warm, &out);
+    if (o->policy == HTH_POLICY_OPTIMAL) {
+        HTH_TRY(hth_search_optimal(x, m, o, &out));
+    } else {
+        hth_search_policy(x, m, o, deadline_ns, warm, &out);
+    }
     if (x->d.failed) {
         return hth_fail(HTH_ENOMEM, "no memory to plan a step of %d nodes", m->n_stages);
     }
@@ -58,6 +62,7 @@ static hth_err train_rounds(const hth_problem *p, hth_step *m, const hth_plan_op
         HTH_TRY(train_round(p, m, o, x, budget, deadline_ns, round > 0, &plan));
         uint64_t bytes = plan->arena_bytes + plan->resident_bytes;
         if (bytes <= p->budget) {
+            plan->lower_bound_us = x->proven_us;
             *out = plan;
             return HTH_OK;
         }
@@ -129,7 +134,8 @@ hth_err hth_plan_train(const hth_problem *p, const hth_plan_options *o, hth_plan
     *out = NULL;
     HTH_TRY(hth_step_init(&m, p));
     hth_err err = train_search(p, &m, o, &x, out);
-    if (err == HTH_ETOOBIG && o->policy != HTH_POLICY_KEEP && train_least(&m) <= p->budget) {
+    if (err == HTH_ETOOBIG && o->policy != HTH_POLICY_KEEP && o->policy != HTH_POLICY_OPTIMAL &&
+        train_least(&m) <= p->budget) {
         // Near the floor a plan may exist that the first search missed: a refusal is worth more
         // time.
         hth_plan_options more = *o;
@@ -143,10 +149,10 @@ hth_err hth_plan_train(const hth_problem *p, const hth_plan_options *o, hth_plan
         snprintf(plan->policy, sizeof plan->policy, "%s", hth_policy_name(o->policy));
         plan->seed = o->seed;
         double limit_ms = o->limit_ms > 0 ? o->limit_ms : TRAIN_LIMIT_MS;
+        double us, proven_us = fmax(plan->lower_bound_us, m.fastest_us);
         err = hth_step_bound(&m, p->budget, plan->predicted_us, TRAIN_BOUND,
-                             o->limit_decodes > 0 ? 0 : limit_ms * TRAIN_BOUND_MS,
-                             &plan->lower_bound_us);
-        plan->lower_bound_us = fmin(fmax(plan->lower_bound_us, m.fastest_us), plan->predicted_us);
+                             o->limit_decodes > 0 ? 0 : limit_ms * TRAIN_BOUND_MS, &us);
+        plan->lower_bound_us = err == HTH_OK ? fmin(fmax(us, proven_us), plan->predicted_us) : 0;
         plan->plan_ms = (double)(hth_now_ns() - start_ns) / 1e6;
     }
     hth_step_fini(&m);

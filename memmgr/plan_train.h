@@ -16,27 +16,31 @@ typedef enum hth_policy {
     HTH_POLICY_STR,       // str-auto: offload and recompute, then the fastest algorithm that fits
     HTH_POLICY_MONET,     // recompute and algorithms (Shah 2021)
     HTH_POLICY_CAPUCHIN,  // swap first, then recompute, greedily (Peng 2020)
-    HTH_POLICY_MOSOS, // offload, recompute and algorithms; no stalls (its limit of one transfer a
-                      // stage is not imposed, in its favour)
+    HTH_POLICY_MOSOS,   // offload, recompute and algorithms; no stalls (its limit of one transfer a
+                        // stage is not imposed, in its favour)
+    HTH_POLICY_OPTIMAL, // the same decisions by an integer program (plan_optimal.h): small steps
+                        // only, seconds to minutes
     HTH_N_POLICIES
 } hth_policy;
 
 // hth_policy_name: "hearth", "keep", "vdnn", "chen", "checkmate-auto", "str-auto", "monet",
-// "capuchin", "mo-sos". hth_policy_find is its inverse; HTH_EINVAL lists them.
+// "capuchin", "mo-sos", "optimal". hth_policy_find is its inverse; HTH_EINVAL lists them.
 const char *hth_policy_name(hth_policy p);
 hth_err hth_policy_find(const char *name, hth_policy *out);
 
 typedef struct hth_plan_options {
     hth_policy policy;
     uint64_t seed;
-    double limit_ms; // of the search, all rounds together; 0: 100. Before a budget is refused that
-                     // may be enough, five times as long is spent once more
+    double limit_ms; // of the search, all rounds together; 0: 100 (optimal: 60,000). Before a
+                     // budget is refused that may be enough, five times as long is spent once more
     uint64_t
         limit_decodes; // .. and schedules tried in each round, the same on every machine; 0: any
 } hth_plan_options;
 
 // hth_plan_train plans the step p within p->budget (external tensors are not counted).
-// HTH_ETOOBIG: the policy finds nothing that fits; the detail says the bytes. The same input gives
+// HTH_ETOOBIG: the policy finds nothing that fits; the detail says the bytes. Policy optimal:
+// HTH_ENOTSUP when the step is too large for it or COIN-OR's cbc is not installed, HTH_ETIMEDOUT
+// when nothing is proven in time; lower_bound_us is the proven optimum then. The same input gives
 // the same plan unless the time limit cuts the search short. Any thread.
 hth_err hth_plan_train(const hth_problem *p, const hth_plan_options *o, hth_plan **out);
 

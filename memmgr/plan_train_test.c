@@ -21,7 +21,7 @@ static void check_policies(hth_problem p, const char *name, const double *shares
     for (int i = 0; i < n_shares; i++) {
         p.budget = (uint64_t)((double)peak * shares[i]);
         double best = 0;
-        for (int policy = 0; policy < HTH_N_POLICIES; policy++) {
+        for (int policy = 0; policy < HTH_POLICY_OPTIMAL; policy++) {
             hth_plan *plan;
             hth_plan_options o = {
                 .policy = (hth_policy)policy, .seed = 1, .limit_ms = 5000, .limit_decodes = 3000};
@@ -73,7 +73,7 @@ static void random_networks_verify(void **state)
             hth_plan *plan;
             p.budget = peak / 100 * (uint64_t)share;
             hth_plan_options o = {
-                .policy = (hth_policy)(seed % HTH_N_POLICIES), .seed = seed, .limit_ms = 5};
+                .policy = (hth_policy)(seed % HTH_POLICY_OPTIMAL), .seed = seed, .limit_ms = 5};
             if (hth_plan_train(&p, &o, &plan) == HTH_OK) {
                 assert_ok(hth_plan_verify(&p, plan));
                 hth_plan_free(plan);
