@@ -314,7 +314,8 @@ static void cli_device(const hth_cli *c, char *out, size_t cap)
                               strchr(out, ':') != NULL ? ',' : ':', (long long)threads);
     }
     bool trains = json_is_true(json_object_get(c->options, "train")) ||
-                  strcmp(c->command->name, "train") == 0 ||
+                  strcmp(c->command->name, "train") == 0 || strcmp(c->command->name, "job") == 0 ||
+                  strcmp(c->command->name, "resume") == 0 ||
                   strcmp(c->command->name, "curve") == 0; // a budget is the job's, not the device's
     if (budget != NULL && !trains && n < cap) {
         snprintf(out + n, cap - n, "%cmem=%s", strchr(out, ':') != NULL ? ',' : ':', budget);

@@ -130,9 +130,14 @@ static void loss_svg(FILE *f, const json_t *job)
     hth_svg_close(f);
 }
 
+// Asks `what` of the job that is named, with the budget that is given.
 static int job_ask(hth_cli *c, const char *what, char **json)
 {
-    return hth_cmd_ask(c, what, json_pack("{s:s}", "job", c->args[0]), hth_progress_show, json);
+    json_t *q = json_pack("{s:s}", "job", c->args[0]);
+    if (hth_cli_text(c, "budget") != NULL) {
+        json_object_set_new(q, "budget", json_string(hth_cli_text(c, "budget")));
+    }
+    return hth_cmd_ask(c, what, q, hth_progress_show, json);
 }
 
 static int cmd_jobs(hth_cli *c)
@@ -166,10 +171,11 @@ static int cmd_job(hth_cli *c)
     return rv;
 }
 
-static int cmd_cancel(hth_cli *c)
+// pause, resume, cancel: the job's row as it is then.
+static int cmd_change(hth_cli *c)
 {
     char *json;
-    int rv = job_ask(c, "cancel", &json);
+    int rv = job_ask(c, c->command->name, &json);
     if (rv == HTH_CLI_OK) {
         rv = hth_cli_print(c, json);
         hearth_free(json);
@@ -177,8 +183,20 @@ static int cmd_cancel(hth_cli *c)
     return rv;
 }
 
+#define OPTION_BUDGET                                                                              \
+    {                                                                                              \
+        "budget", HTH_OPTION_TEXT, "BYTES",                                                        \
+            "go on under another budget: 512MiB, or 60% of what the step takes"                    \
+    }
+
 static const hth_option job_options[] = {
     {"svg", HTH_OPTION_PATH, "FILE", "draw the losses, those over held-out data, too"},
+    OPTION_BUDGET,
+    {NULL, HTH_OPTION_FLAG, NULL, NULL},
+};
+
+static const hth_option resume_options[] = {
+    OPTION_BUDGET,
     {NULL, HTH_OPTION_FLAG, NULL, NULL},
 };
 
@@ -194,7 +212,7 @@ const hth_command hth_cmd_jobs = {
     hth_cmd_no_options,
     cmd_jobs};
 const hth_command hth_cmd_job = {"job",
-                                 "JOB [--svg FILE]",
+                                 "JOB [--svg FILE] [--budget BYTES]",
                                  "show how far a training job is, or how it ended\n"
                                  "JOB is the model that it makes, or the id of one that has ended. "
                                  "With --json its losses, too: every step's, of an\n"
@@ -203,6 +221,25 @@ const hth_command hth_cmd_job = {"job",
                                  1,
                                  job_options,
                                  cmd_job};
-const hth_command hth_cmd_cancel = {"cancel",  "ID", "end a training job and remove its checkpoint",
-                                    1,         1,    hth_cmd_no_options,
-                                    cmd_cancel};
+const hth_command hth_cmd_pause = {
+    "pause",
+    "JOB",
+    "stop a training job behind the step at work, with a checkpoint, until `hearth resume`\n"
+    "Its memory is free for others. It stays paused when hearthd is started again; `hearth train` "
+    "waits for it.",
+    1,
+    1,
+    hth_cmd_no_options,
+    cmd_change};
+const hth_command hth_cmd_resume = {
+    "resume",
+    "JOB [--budget BYTES]",
+    "go on with a paused or stopped training job, with the losses of one that never stopped\n"
+    "The command returns at once; `hearth train --resume JOB` waits for the job's end.",
+    1,
+    1,
+    resume_options,
+    cmd_change};
+const hth_command hth_cmd_cancel = {
+    "cancel",           "JOB",     "end a training job and remove its checkpoint", 1, 1,
+    hth_cmd_no_options, cmd_change};

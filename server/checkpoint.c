@@ -97,7 +97,7 @@ static hth_err checkpoint_read(hth_store *store, const hth_manifest *m, hth_trai
     const char *key = job_differs(job, c->args);
     key = key != NULL ? key : job_differs(c->args, job);
     hth_err err = HTH_OK;
-    if (!json_is_object(job) || step < 1 || json_array_size(history) != (size_t)step) {
+    if (!json_is_object(job) || step < 0 || json_array_size(history) != (size_t)step) {
         err = hth_fail(HTH_ECORRUPT, "'%s' is no checkpoint", m->name);
     } else if (key != NULL) {
         err = hth_fail(HTH_EINVAL, "'%s' is of another job: '%s' is not the same", m->name, key);

@@ -150,26 +150,6 @@ static void failed_jobs_keep_their_checkpoint(void **state)
     fixture_close(&f);
 }
 
-// Begins a job and waits for its third step; `w` and `text` belong to it until it is answered.
-static void train_three_steps(fixture *f, witness *w, const char *text)
-{
-    *w = (witness){.stop_at = 3,
-                   .wait = true,
-                   .c = {.r = {.query = "train",
-                               .arguments = text,
-                               .progress = witness_progress,
-                               .done = call_done,
-                               .ctx = w}}};
-    pthread_mutex_init(&w->c.lock, NULL);
-    pthread_cond_init(&w->c.changed, NULL);
-    assert_ok(hth_engine_submit(f->engine, &w->c.r));
-    pthread_mutex_lock(&w->c.lock);
-    while (w->step == 0) {
-        pthread_cond_wait(&w->c.changed, &w->c.lock);
-    }
-    pthread_mutex_unlock(&w->c.lock);
-}
-
 // An engine that ends takes its jobs along; the next one goes on with them, unasked. One that is
 // canceled at work is gone.
 static void engines_go_on_with_jobs(void **state)

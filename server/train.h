@@ -62,6 +62,9 @@ hth_err hth_trainer_prepare(hth_trainer *t, const hth_tensor *inputs, const hth_
 // hth_trainer_step runs one step on the current shape; data of inputs and target are read.
 hth_err hth_trainer_step(hth_trainer *t, const hth_tensor *inputs, const hth_tensor *target,
                          float *loss);
+// hth_trainer_replan forgets what was compiled: the next prepare does so under spec->budget as it
+// is then. Slots keep their contents.
+hth_err hth_trainer_replan(hth_trainer *t);
 // hth_trainer_rate sets the learning rate of the steps to come (spec->lr until then).
 void hth_trainer_rate(hth_trainer *t, double lr);
 // The current program and its graph, the model's graph, and for softmax-xent the number of classes
@@ -99,7 +102,12 @@ hth_err hth_train_job_open(hth_models *ms, hth_request *r, hth_train_job **out);
 hth_err hth_train_job_turn(hth_train_job *j, bool *done);
 // hth_train_job_state says where the job stands, as a checkpoint's meta does. NULL: no memory.
 json_t *hth_train_job_state(const hth_train_job *j);
-// hth_train_job_saved is the step of the last checkpoint, 0: none.
+// hth_train_job_save makes a checkpoint of where the job stands.
+hth_err hth_train_job_save(hth_train_job *j);
+// hth_train_job_budget goes on under another budget ("512MiB", "60%"). Where that is too small the
+// job stays as it is.
+hth_err hth_train_job_budget(hth_train_job *j, const char *budget);
+// hth_train_job_saved is the step of the last checkpoint, -1: none.
 int64_t hth_train_job_saved(const hth_train_job *j);
 void hth_train_job_free(hth_train_job *j); // NULL is allowed
 

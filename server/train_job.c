@@ -49,7 +49,7 @@ struct hth_train_job {
     hth_train_data data;
     hth_trainer *trainer;
     int64_t epoch, at, step, steps; // epoch and first sample of the next batch; steps in all
-    int64_t saved;                  // step of the last checkpoint, 0: none
+    int64_t saved;                  // step of the last checkpoint, -1: none
     json_t *history;                // [[loss, ms], ..]
     json_t *held_out;               // [{"step", "epoch", "set", "loss", "accuracy"}, ..]
     int n_evaluators, evaluating;   // evaluating: which of them is at work, n_evaluators: none
@@ -79,8 +79,10 @@ static hth_err job_resume(hth_train_job *j)
 {
     hth_checkpoint c = {j->args, 0, j->steps, j->history, j->held_out};
     int64_t per_epoch = j->steps / j->spec.epochs;
+    c.step = -1;
     HTH_TRY(hth_checkpoint_load(j->ms->store, &j->spec, j->trainer, &c));
-    j->step = j->saved = c.step;
+    j->saved = c.step;
+    j->step = c.step = c.step > 0 ? c.step : 0;
     j->epoch = c.step / per_epoch;
     j->at = c.step % per_epoch * j->spec.batch;
     hth_train_data_order(&j->data, j->spec.shuffle, j->spec.seed, j->epoch);
@@ -95,11 +97,31 @@ static hth_err job_checkpoint(hth_train_job *j)
     if (j->spec.checkpoint == 0 || (j->at != 0 && j->step % j->spec.checkpoint != 0)) {
         return HTH_OK;
     }
-    HTH_TRY(hth_checkpoint_save(
-        j->ms->store, &j->spec, j->trainer,
-        &(hth_checkpoint){j->args, j->step, j->steps, j->history, j->held_out}));
-    j->saved = j->step;
-    return HTH_OK;
+    return hth_train_job_save(j);
+}
+
+// The evaluations but those of an epoch that are not complete yet.
+static json_t *job_held_out(const hth_train_job *j)
+{
+    json_t *out = json_copy(j->held_out);
+    size_t n = json_array_size(out);
+    for (; n > 0 && j->evaluating < j->n_evaluators; n--) {
+        const json_t *step = json_object_get(json_array_get(out, n - 1), "step");
+        if (json_integer_value(step) != j->step) {
+            break;
+        }
+        json_array_remove(out, n - 1);
+    }
+    return out;
+}
+
+hth_err hth_train_job_save(hth_train_job *j)
+{
+    hth_checkpoint c = {j->args, j->step, j->steps, j->history, job_held_out(j)};
+    hth_err err = hth_checkpoint_save(j->ms->store, &j->spec, j->trainer, &c);
+    json_decref(c.held_out);
+    j->saved = err == HTH_OK ? j->step : j->saved;
+    return err;
 }
 
 json_t *hth_train_job_state(const hth_train_job *j)
@@ -116,7 +138,7 @@ int64_t hth_train_job_saved(const hth_train_job *j)
 // What is left of a job that ends early.
 static const char *job_kept(const hth_train_job *j, char text[80])
 {
-    if (j->saved == 0) {
+    if (j->saved < 0) {
         return "nothing is saved";
     }
     snprintf(text, 80, "the checkpoint of step %lld is kept", (long long)j->saved);
@@ -165,6 +187,47 @@ static hth_err job_evaluator(hth_train_job *j, const hth_train_part *part, const
     return HTH_OK;
 }
 
+// The plans of both batch shapes.
+static hth_err job_plan(hth_train_job *j)
+{
+    hth_train_data *d = &j->data;
+    int64_t batch = j->spec.batch, rest = d->n_samples % batch;
+    hth_train_data_shape(d, batch < d->n_samples ? batch : d->n_samples);
+    HTH_TRY(hth_trainer_prepare(j->trainer, d->input, &d->target));
+    if (d->n_samples > batch && rest > 0) {
+        hth_train_data_shape(d, rest);
+        HTH_TRY(hth_trainer_prepare(j->trainer, d->input, &d->target));
+        hth_train_data_shape(d, batch);
+        HTH_TRY(hth_trainer_prepare(j->trainer, d->input, &d->target));
+    }
+    json_decref(j->memory);
+    j->memory = hth_train_memory(hth_trainer_program(j->trainer));
+    return j->memory != NULL ? HTH_OK : no_memory();
+}
+
+hth_err hth_train_job_budget(hth_train_job *j, const char *budget)
+{
+    char detail[512];
+    json_t *before = json_incref(json_object_get(j->args, "budget"));
+    json_object_set_new(j->args, "budget", json_string(budget));
+    j->spec.budget = json_string_value(json_object_get(j->args, "budget"));
+    HTH_TRY(hth_trainer_replan(j->trainer));
+    hth_err err = job_plan(j);
+    if (err != HTH_OK) {
+        snprintf(detail, sizeof detail, "%s", hth_err_detail());
+        json_object_del(j->args, "budget");
+        if (before != NULL) {
+            json_object_set(j->args, "budget", before);
+        }
+        j->spec.budget = json_string_value(before);
+        HTH_TRY(hth_trainer_replan(j->trainer));
+        HTH_TRY(job_plan(j));
+        hth_fail(err, "%s; job goes on under the budget that it had", detail);
+    }
+    json_decref(before);
+    return err;
+}
+
 // Everything that can be known before a step runs: data, labels, gradients, the plans of both batch
 // shapes.
 static hth_err job_open(hth_train_job *j)
@@ -178,19 +241,11 @@ static hth_err job_open(hth_train_job *j)
     HTH_TRY(hth_train_data_open(&part, m, d));
     s->options.label_dtype = d->target.dtype;
     HTH_TRY(hth_trainer_open(j->ms, s, j->r, &j->trainer));
-    HTH_TRY(hth_trainer_prepare(j->trainer, d->input, &d->target));
+    HTH_TRY(job_plan(j));
     if (s->options.loss == HTH_LOSS_SOFTMAX_XENT) {
         HTH_TRY(hth_train_data_check_labels(d, hth_trainer_classes(j->trainer)));
     }
-    int64_t rest = d->n_samples % s->batch;
-    if (d->n_samples > s->batch && rest > 0) {
-        hth_train_data_shape(d, rest);
-        HTH_TRY(hth_trainer_prepare(j->trainer, d->input, &d->target));
-        hth_train_data_shape(d, s->batch);
-        HTH_TRY(hth_trainer_prepare(j->trainer, d->input, &d->target));
-    }
     j->steps = (d->n_samples + s->batch - 1) / s->batch * s->epochs;
-    j->memory = hth_train_memory(hth_trainer_program(j->trainer));
     part.held = true;
     HTH_TRY(s->hold_out > 0 ? job_evaluator(j, &part, m, "hold-out") : HTH_OK);
     part = (hth_train_part){.path = s->eval, .batch = s->batch};
@@ -207,7 +262,8 @@ hth_err hth_train_job_open(hth_models *ms, hth_request *r, hth_train_job **out)
     if (j == NULL) {
         return no_memory();
     }
-    *j = (hth_train_job){.ms = ms, .r = r, .history = json_array(), .held_out = json_array()};
+    *j = (hth_train_job){
+        .ms = ms, .r = r, .history = json_array(), .held_out = json_array(), .saved = -1};
     j->args = json_loads(r->arguments != NULL ? r->arguments : "", 0, &je);
     hth_err err =
         json_is_object(j->args)
@@ -230,7 +286,7 @@ static hth_err job_answer(hth_train_job *j)
     json_t *v;
     HTH_TRY(hth_checkpoint_job(j->args, name));
     HTH_TRY(hth_trainer_publish(j->trainer, &version));
-    HTH_TRY(j->saved > 0 ? hth_checkpoint_drop(j->ms->store, &j->spec) : HTH_OK);
+    HTH_TRY(j->saved >= 0 ? hth_checkpoint_drop(j->ms->store, &j->spec) : HTH_OK);
     json_array_foreach(j->history, i, v)
     {
         ms_sum += json_number_value(json_array_get(v, 1));

@@ -10,8 +10,8 @@ typedef struct hth_train_entry hth_train_entry;
 typedef struct hth_train_queue {
     hth_models *ms;
     void (*answer)(hth_request *r, hth_err err); // gives a request back with its result
-    hth_train_job *job;                          // of `first`; NULL: not made ready yet
-    hth_train_entry *first;
+    hth_train_job *job;                          // of `active`; NULL: not made ready yet
+    hth_train_entry *first, *active;             // active: at work, NULL: none
 } hth_train_queue;
 
 // hth_train_queue_add takes the request "train"; it is answered when its job ends.
@@ -19,14 +19,16 @@ void hth_train_queue_add(hth_train_queue *q, hth_request *r);
 // hth_train_queue_resume adds the jobs that were interrupted by the end of an earlier engine; their
 // results go nowhere but to the store.
 void hth_train_queue_resume(hth_train_queue *q);
-// hth_train_queue_turn makes the first job ready, or runs one step of it. false: there is none.
+// hth_train_queue_turn makes the next job ready, or runs one step of the one at work. false: there
+// is none.
 bool hth_train_queue_turn(hth_train_queue *q);
 // hth_train_queue_stop ends all jobs; those with checkpoints are taken up by
-// hth_train_queue_resume.
+// hth_train_queue_resume, except paused ones.
 void hth_train_queue_stop(hth_train_queue *q);
 
-// hth_train_queue_query answers "jobs", "job" and "cancel" ({"job"}) by r->json; *known: it is one
-// of those.
+// hth_train_queue_query answers "jobs", and "job", "cancel", "pause", "resume" of {"job"} by
+// r->json; *known: it is one of those. "job" and "resume" change the job's {"budget"} when there is
+// one.
 hth_err hth_train_queue_query(hth_train_queue *q, hth_request *r, bool *known);
 
 #endif

@@ -34,6 +34,21 @@ hth_err hth_trainer_prepare(hth_trainer *t, const hth_tensor *inputs, const hth_
     return hth_trainer_enter(t, &hth_trainer_current(t)->apply);
 }
 
+hth_err hth_trainer_replan(hth_trainer *t)
+{
+    HTH_TRY(hth_slots_leave(&t->slots));
+    while (t->n_shapes > 0) {
+        hth_trainer_shape_free(t, &t->shapes[--t->n_shapes]);
+    }
+    hth_pool_free(t->ms->site->pool, t->memory);
+    hth_free(t->kept);
+    t->memory = NULL;
+    t->kept = NULL;
+    t->memory_bytes = t->budget_bytes = 0;
+    t->current = -1;
+    return HTH_OK;
+}
+
 static void trainer_hyper(hth_trainer *t, int64_t parts)
 {
     const hth_train_spec *s = t->spec;

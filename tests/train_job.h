@@ -250,4 +250,24 @@ static inline void same_tensors(fixture *f, const char *a, const char *b)
     hth_manifest_fini(&y);
 }
 
+// Begins a job and waits for its third step; `w` and `text` belong to it until it is answered.
+static inline void train_three_steps(fixture *f, witness *w, const char *text)
+{
+    *w = (witness){.stop_at = 3,
+                   .wait = true,
+                   .c = {.r = {.query = "train",
+                               .arguments = text,
+                               .progress = witness_progress,
+                               .done = call_done,
+                               .ctx = w}}};
+    pthread_mutex_init(&w->c.lock, NULL);
+    pthread_cond_init(&w->c.changed, NULL);
+    assert_ok(hth_engine_submit(f->engine, &w->c.r));
+    pthread_mutex_lock(&w->c.lock);
+    while (w->step == 0) {
+        pthread_cond_wait(&w->c.changed, &w->c.lock);
+    }
+    pthread_mutex_unlock(&w->c.lock);
+}
+
 #endif

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// server/train_entry.h - the inside of the queue of training jobs: train_queue.c (who is at work,
+// and how jobs end), train_query.c (what is asked about them).
+#ifndef HTH_SERVER_TRAIN_ENTRY_H
+#define HTH_SERVER_TRAIN_ENTRY_H
+
+#include "server/checkpoint.h"
+#include "server/train_queue.h"
+
+#define HTH_TRAIN_PAUSED "paused" // the note of a checkpoint whose job waits for `resume`
+
+struct hth_train_entry {
+    hth_train_entry *next;
+    hth_request *r;
+    char job[HTH_CHECKPOINT_JOB];
+    bool paused;     // not taken up until it is resumed
+    char *arguments; // in place of the request's, from json_dumps
+    hth_request own; // of one that nobody waits for
+};
+
+static inline bool hth_train_entry_works(const hth_train_queue *q, const hth_train_entry *e)
+{
+    return e != NULL && e == q->active && q->job != NULL;
+}
+
+// hth_train_queue_find returns the first job of that name, NULL: it neither works nor waits.
+hth_train_entry *hth_train_queue_find(const hth_train_queue *q, const char *job);
+// hth_train_queue_end answers the request with the result that hth_fail has set, and removes it.
+void hth_train_queue_end(hth_train_queue *q, hth_train_entry *e, hth_err err);
+// hth_train_queue_own adds a job that the server itself goes on with, from its checkpoint; what is
+// in `given` replaces its arguments.
+hth_err hth_train_queue_own(hth_train_queue *q, const char *job, json_t *given);
+// hth_train_entry_again has a job that is in the queue go on from its checkpoint like this.
+hth_err hth_train_entry_again(hth_train_queue *q, hth_train_entry *e, json_t *given);
+
+// train_query.c
+// hth_train_queue_record keeps the record of a job that ends now, while its last state is there.
+void hth_train_queue_record(hth_train_queue *q, const char *job, const char *word, const char *why);
+
+#endif

@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+// Questions about training jobs. They come between two steps: what changes a job, changes it there.
+#include "server/train_queue.h"
+
+#include "base/alloc.h"
+#include "base/log.h"
+#include "server/train_ended.h"
+#include "server/train_entry.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+// Where a job stands: at work, or when it made its last checkpoint. HTH_ENOENT: neither.
+static hth_err query_state(const hth_train_queue *q, const char *job, json_t **out)
+{
+    if (!hth_train_entry_works(q, hth_train_queue_find(q, job))) {
+        return hth_checkpoint_find(q->ms->store, job, out);
+    }
+    *out = hth_train_job_state(q->job);
+    return *out != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "no memory to describe a job");
+}
+
+// The last evaluation of the data named first: what was held out of them, else those of --eval.
+static const json_t *held_last(const json_t *state)
+{
+    const json_t *list = json_object_get(state, "held_out"), *last = NULL;
+    json_t *v;
+    size_t i;
+    json_array_foreach(list, i, v)
+    {
+        const char *a = json_string_value(json_object_get(json_array_get(list, 0), "set")),
+                   *b = json_string_value(json_object_get(v, "set"));
+        last = a != NULL && b != NULL && strcmp(a, b) == 0 ? v : last;
+    }
+    return last;
+}
+
+// A job's row from where it stands, which may be NULL. All rows have the same keys.
+static json_t *job_row(const char *job, const char *word, const json_t *state, const char *why)
+{
+    const json_t *losses = json_object_get(state, "history");
+    const json_t *last = json_array_get(losses, json_array_size(losses) - 1);
+    const json_t *held = held_last(state);
+    return json_pack("{s:n, s:s, s:s, s:O?, s:O?, s:O?, s:O?, s:O?, s:O?, s:n, s:s?}", "id", "job",
+                     job, "state", word, "model",
+                     json_object_get(json_object_get(state, "job"), "model"), "step",
+                     json_object_get(state, "step"), "steps", json_object_get(state, "steps"),
+                     "loss", json_array_get(last, 0), "held_out_loss",
+                     json_object_get(held, "loss"), "accuracy", json_object_get(held, "accuracy"),
+                     "ended_ns", "why", why != NULL && why[0] != 0 ? why : NULL);
+}
+
+void hth_train_queue_record(hth_train_queue *q, const char *job, const char *word, const char *why)
+{
+    json_t *state = NULL;
+    hth_err err = query_state(q, job, &state);
+    if (err == HTH_OK) {
+        json_t *row = job_row(job, word, state, why);
+        err = hth_ended_add(q->ms->store, row, state);
+        json_decref(row);
+    }
+    json_decref(state);
+    if (err != HTH_OK) {
+        hth_log(WARN, SERVER, "train", "no record of job '%s': %s", job, hth_err_detail());
+    }
+}
+
+static const char *job_word(const hth_train_queue *q, const hth_train_entry *e, char *note)
+{
+    if (e == NULL && strcmp(note, HTH_TRAIN_PAUSED) == 0) {
+        note[0] = 0;
+        return "paused";
+    }
+    return e == NULL ? "stopped" : e->paused ? "paused" : e == q->active ? "running" : "waiting";
+}
+
+// One job: at work, waiting, in the store only, or ended.
+static hth_err job_describe(hth_train_queue *q, const char *job, bool history, json_t **out)
+{
+    json_t *state = NULL;
+    char note[HTH_CHECKPOINT_NOTE] = "";
+    const hth_train_entry *e = hth_train_queue_find(q, job);
+    hth_err err = query_state(q, job, &state);
+    if (err != HTH_OK && e == NULL) {
+        return err == HTH_ENOENT ? hth_ended_find(q->ms->store, job, history, out) : err;
+    }
+    if (e == NULL) {
+        hth_checkpoint_note_get(q->ms->store, job, note);
+    }
+    const char *word = job_word(q, e, note);
+    *out = job_row(job, word, state, note);
+    if (history && state != NULL) {
+        json_object_set(*out, "history", json_object_get(state, "history"));
+        json_object_set(*out, "held_out", json_object_get(state, "held_out"));
+    }
+    json_decref(state);
+    return HTH_OK;
+}
+
+static hth_err query_jobs(hth_train_queue *q, const char *none, json_t *args, json_t **out)
+{
+    size_t i;
+    json_t *row, *names, *name;
+    HTH_TRY(hth_checkpoint_list(q->ms->store, &names));
+    *out = json_array();
+    for (const hth_train_entry *e = q->first; e != NULL; e = e->next) {
+        if (job_describe(q, e->job, false, &row) == HTH_OK) {
+            json_array_append_new(*out, row);
+        }
+    }
+    json_array_foreach(names, i, name)
+    {
+        const char *job = json_string_value(name);
+        if (hth_train_queue_find(q, job) == NULL && job_describe(q, job, false, &row) == HTH_OK) {
+            json_array_append_new(*out, row);
+        }
+    }
+    json_decref(names);
+    return hth_ended_list(q->ms->store, *out);
+}
+
+// The row of a job that has not ended.
+static hth_err job_live(hth_train_queue *q, const char *job, json_t **out)
+{
+    HTH_TRY(job_describe(q, job, false, out));
+    if (json_is_null(json_object_get(*out, "ended_ns"))) {
+        return HTH_OK;
+    }
+    json_decref(*out);
+    return hth_fail(HTH_EINVAL, "job '%s' has ended already", job);
+}
+
+static hth_err query_cancel(hth_train_queue *q, const char *job, json_t *args, json_t **out)
+{
+    hth_train_entry *e = hth_train_queue_find(q, job);
+    HTH_TRY(job_live(q, job, out));
+    json_object_set_new(*out, "state", json_string("canceled"));
+    if (!json_is_null(json_object_get(*out, "step"))) { // else it never began
+        hth_train_queue_record(q, job, "canceled", NULL);
+    }
+    if (e != NULL) {
+        hth_train_queue_end(q, e, hth_fail(HTH_ECANCELED, "job '%s' was canceled", job));
+    }
+    hth_err err = hth_checkpoint_rm(q->ms->store, job);
+    if (err != HTH_OK) {
+        json_decref(*out);
+    }
+    return err;
+}
+
+// A job at work becomes its checkpoint; one that waits just does not have its turn.
+static hth_err query_pause(hth_train_queue *q, const char *job, json_t *args, json_t **out)
+{
+    hth_train_entry *e = hth_train_queue_find(q, job);
+    if (e == NULL || e->paused) {
+        HTH_TRY(job_live(q, job, out));
+        const char *word = json_string_value(json_object_get(*out, "state"));
+        hth_fail(HTH_EINVAL, "job '%s' is %s", job, word);
+        json_decref(*out);
+        return HTH_EINVAL;
+    }
+    if (hth_train_entry_works(q, e)) {
+        HTH_TRY(hth_train_job_save(q->job));
+        hth_checkpoint_note_set(q->ms->store, job, HTH_TRAIN_PAUSED);
+        hth_train_job_free(q->job);
+        q->job = NULL;
+    }
+    q->active = q->active == e ? NULL : q->active;
+    e->paused = true;
+    if (e->r->progress != NULL) {
+        e->r->progress(e->r, HTH_TRAIN_PAUSED, 0, 1);
+    }
+    return job_describe(q, job, false, out);
+}
+
+static hth_err query_resume(hth_train_queue *q, const char *job, json_t *args, json_t **out)
+{
+    hth_train_entry *e = hth_train_queue_find(q, job);
+    json_t *meta;
+    if (e != NULL && !e->paused) {
+        return hth_fail(HTH_EINVAL, "job '%s' is %s", job, e == q->active ? "running" : "waiting");
+    }
+    hth_err err = hth_checkpoint_find(q->ms->store, job, &meta);
+    if (err == HTH_OK) {
+        json_decref(meta);
+        HTH_TRY(e != NULL ? hth_train_entry_again(q, e, args) : hth_train_queue_own(q, job, args));
+        hth_checkpoint_note_set(q->ms->store, job, "");
+    } else if (e == NULL) {
+        HTH_TRY(job_live(q, job, out)); // ended, or never was
+        json_decref(*out);
+        return err;
+    }
+    if (e != NULL) {
+        e->paused = false;
+    }
+    return job_describe(q, job, false, out);
+}
+
+// A job at work is planned again; one that waits will be planned so.
+static hth_err job_budget(hth_train_queue *q, const char *job, const char *budget)
+{
+    hth_train_entry *e = hth_train_queue_find(q, job);
+    if (e == NULL || e->paused) {
+        return hth_fail(HTH_EINVAL, "job '%s' does not run; `hearth resume %s --budget %s`", job,
+                        job, budget);
+    }
+    if (hth_train_entry_works(q, e)) {
+        return hth_train_job_budget(q->job, budget);
+    }
+    json_t *args = json_loads(e->r->arguments != NULL ? e->r->arguments : "", 0, NULL);
+    json_object_set_new(args, "budget", json_string(budget));
+    char *text = json_dumps(args, JSON_COMPACT);
+    json_decref(args);
+    if (text == NULL) {
+        return hth_fail(HTH_EINVAL, "job '%s' has no arguments to change", job);
+    }
+    free(e->arguments);
+    e->arguments = text;
+    e->r->arguments = text;
+    return HTH_OK;
+}
+
+static hth_err query_job(hth_train_queue *q, const char *job, json_t *args, json_t **out)
+{
+    const char *budget = json_string_value(json_object_get(args, "budget"));
+    if (budget != NULL) {
+        HTH_TRY(job_live(q, job, out));
+        json_decref(*out);
+        HTH_TRY(job_budget(q, job, budget));
+    }
+    return job_describe(q, job, true, out);
+}
+
+hth_err hth_train_queue_query(hth_train_queue *q, hth_request *r, bool *known)
+{
+    static const struct {
+        const char *name;
+        hth_err (*answer)(hth_train_queue *q, const char *job, json_t *args, json_t **out);
+    } table[] = {{"jobs", query_jobs},
+                 {"job", query_job},
+                 {"cancel", query_cancel},
+                 {"pause", query_pause},
+                 {"resume", query_resume}};
+    size_t i = 0, n = sizeof table / sizeof *table;
+    json_t *doc = NULL;
+    while (i < n && strcmp(r->query, table[i].name) != 0) {
+        i++;
+    }
+    *known = i < n;
+    if (!*known) {
+        return HTH_OK;
+    }
+    json_t *args = json_loads(r->arguments != NULL ? r->arguments : "", 0, NULL);
+    const char *job = json_string_value(json_object_get(args, "job"));
+    char name[HTH_CHECKPOINT_JOB];
+    snprintf(name, sizeof name, "%s", job != NULL ? job : "");
+    hth_err err = table[i].answer(q, name, args, &doc);
+    json_decref(args);
+    HTH_TRY(err);
+    char *text = json_dumps(doc, JSON_COMPACT);
+    json_decref(doc);
+    r->json = text != NULL ? hth_strdup(text) : NULL;
+    free(text);
+    return r->json != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "no memory for an answer");
+}
