@@ -151,7 +151,7 @@ void hth_decode_time(hth_decoder *d, hth_outcome *out)
 
 void hth_decode(hth_decoder *d, const uint8_t *mode, hth_outcome *out)
 {
-    hth_decode_needs(d, mode);
+    hth_decode_needs(d, mode, INFINITY);
     hth_decode_fit(d, true, out);
     hth_decode_time(d, out);
 }

@@ -41,7 +41,7 @@ typedef struct hth_read { // of a tensor, by a rerun
     int next, stage;
 } hth_read;
 typedef struct hth_run { // a rerun of a stage
-    int next, node;
+    int next, node, stage;
     uint64_t scratch;
 } hth_run;
 
@@ -85,9 +85,9 @@ void hth_decoder_fini(hth_decoder *d);
 void hth_decode(hth_decoder *d, const uint8_t *mode, hth_outcome *out);
 
 // The parts of hth_decode, in this order. hth_decode_needs returns a time that the step cannot
-// beat. hth_decode_fit with `all` unset ends at the first stage that does not fit; *out then says
-// nothing but that excess > 0.
-double hth_decode_needs(hth_decoder *d, const uint8_t *mode);
+// beat; from limit_us on it ends early, and the rest must not be called. hth_decode_fit with `all`
+// unset ends at the first stage that does not fit; *out then says nothing but that excess > 0.
+double hth_decode_needs(hth_decoder *d, const uint8_t *mode, double limit_us);
 void hth_decode_fit(hth_decoder *d, bool all, hth_outcome *out);
 void hth_decode_time(hth_decoder *d, hth_outcome *out);
 
@@ -106,8 +106,9 @@ hth_err hth_decode_schedule(const hth_decoder *d, const hth_outcome *o, hth_sche
 // Parts of the decoder that other parts use.
 // hth_decode_stays writes the stays of tensor t as the modes have it, returns how many.
 int hth_decode_stays(const hth_decoder *d, int t, hth_segment *out);
-// hth_decode_shares: tensor t takes over the buffer of its pair, which nothing reads any more.
-bool hth_decode_shares(const hth_decoder *d, int t);
+// hth_decode_shares: tensor t takes over the buffer of its pair, which nothing reads any more, when
+// its producer runs in stage `stage`, first or again.
+bool hth_decode_shares(const hth_decoder *d, int t, int stage);
 // hth_decode_memory sets d->delta. hth_decode_room goes forwards through the stages (see fit).
 void hth_decode_memory(hth_decoder *d);
 void hth_decode_room(hth_decoder *d, bool all, hth_outcome *out);

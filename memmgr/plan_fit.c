@@ -31,29 +31,29 @@ static double fit_hurt(const hth_decoder *d, int g, int s)
     return hth_later(us, 0) / (double)m->bytes[t];
 }
 
-// The copy in flight that hurts least, taken out of d->order; -1: there is none.
-static int fit_next(hth_decoder *d, int *n)
+static bool fit_returns(const hth_decoder *d, int g, int s)
 {
-    const hth_flight *o = d->order;
-    int best = -1;
-    for (int i = 0; i < *n; i++) {
-        if (best < 0 || o[i].hurt < o[best].hurt ||
-            (o[i].hurt == o[best].hurt && o[i].gap < o[best].gap)) {
-            best = i;
+    return d->back[g] <= s && s < d->need[g];
+}
+
+static bool fit_before(hth_flight a, hth_flight b)
+{
+    return a.hurt < b.hurt || (a.hurt == b.hurt && a.gap < b.gap);
+}
+
+// Moves element i of the heap h[0..n) down to where it belongs.
+static void fit_sift(hth_flight *h, int n, int i)
+{
+    hth_flight x = h[i];
+    for (int k = 2 * i + 1; k < n; k = 2 * i + 1) {
+        k += k + 1 < n && fit_before(h[k + 1], h[k]);
+        if (!fit_before(h[k], x)) {
+            break;
         }
+        h[i] = h[k];
+        i = k;
     }
-    if (best < 0) {
-        return -1;
-    }
-    int g = o[best].gap;
-    for (int i = 0; i < *n;) { // it may be there twice: leaving, and about to come back
-        if (d->order[i].gap == g) {
-            d->order[i] = d->order[--*n];
-        } else {
-            i++;
-        }
-    }
-    return g;
+    h[i] = x;
 }
 
 // Frees bytes of copies in flight in stage s, those that hurt least first, until `over` is gone.
@@ -63,21 +63,28 @@ static void fit_repair(hth_decoder *d, int s, int64_t over, int *n_flight)
     int n = 0;
     for (int i = 0; i < *n_flight;) {
         int g = d->flight[i];
-        if (fit_leaves(d, g, s) || (d->back[g] <= s && s < d->need[g])) {
+        if (fit_leaves(d, g, s) || fit_returns(d, g, s)) {
             d->order[n++] = (hth_flight){fit_hurt(d, g, s), g};
             i++;
         } else {
             d->flight[i] = d->flight[--*n_flight];
         }
     }
-    for (int g; over > 0 && (g = fit_next(d, &n)) >= 0;) {
+    for (int i = n / 2 - 1; i >= 0; i--) {
+        fit_sift(d->order, n, i);
+    }
+    for (; n > 0 && over > 0; fit_sift(d->order, n, 0)) {
+        int g = d->order[0].gap;
         int64_t bytes = (int64_t)m->bytes[m->gap[g].tensor];
+        d->order[0] = d->order[--n];
         if (fit_leaves(d, g, s)) {
             d->delta[d->away[g]] += bytes;
             d->away[g] = s;
-        } else {
+        } else if (fit_returns(d, g, s)) {
             d->delta[s + 1] += bytes;
             d->back[g] = s + 1;
+        } else {
+            continue; // it was there twice: leaving, and about to come back
         }
         d->live -= bytes;
         over -= bytes;

@@ -35,7 +35,7 @@ static double needs_run(hth_decoder *d, int v, int s, uint64_t bytes)
             all += hth_plan_round(m->p->tensors[n->outputs[j]].bytes);
         }
         at = d->n_runs++;
-        d->run[at] = (hth_run){d->run_of[s], v, all};
+        d->run[at] = (hth_run){d->run_of[s], v, s, all};
         d->run_of[s] = at;
         us = hth_step_fastest(m, v)->time_us;
         for (int j = 0; j < n->n_inputs; j++) {
@@ -123,7 +123,7 @@ static double needs_tensor(hth_decoder *d, int t, bool root, const uint8_t *mode
     return us;
 }
 
-double hth_decode_needs(hth_decoder *d, const uint8_t *mode)
+double hth_decode_needs(hth_decoder *d, const uint8_t *mode, double limit_us)
 {
     const hth_step *m = d->m;
     size_t n = (size_t)m->n_gaps;
@@ -135,12 +135,16 @@ double hth_decode_needs(hth_decoder *d, const uint8_t *mode)
     memcpy(d->need, d->need0, n * sizeof *d->need);
     memcpy(d->until, d->until0, n * sizeof *d->until);
     d->n_reads = d->n_runs = d->n_moved = d->n_off = 0;
-    for (int k = 0; k < m->n_backward; k++) {
+    for (int k = 0; k < m->n_backward && us < limit_us; k++) {
         us += needs_tensor(d, m->backward[k], k >= m->n_backward - m->n_roots, mode);
     }
+    double in_us = 0, out_us = 0;
     for (int g = m->n_gaps - 1; g >= 0; g--) {
-        d->off[d->n_off] = g;
-        d->n_off += d->mode[g] == HTH_GAP_OFFLOAD;
+        if (d->mode[g] == HTH_GAP_OFFLOAD) {
+            d->off[d->n_off++] = g;
+            in_us += m->h2d_us[m->gap[g].tensor];
+            out_us += d->save[g] >= 0 ? m->d2h_us[m->gap[g].tensor] : 0;
+        }
     }
-    return us;
+    return hth_later(us, hth_later(in_us, out_us));
 }

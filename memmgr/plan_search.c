@@ -15,9 +15,11 @@
 #define SEARCH_PENALTY 40.0 // of the fastest step, per budget of excess
 #define SEARCH_TIE                                                                                 \
     1e-4 // of the fastest step, per budget of mean residency: prefers what leaves room
-#define SEARCH_WARM_NS 30000000u // that a warm start may take even when the time is up
-#define SEARCH_EJECT   8         // flips that may follow a kick
-#define SEARCH_ALIKE   400       // kicks without success before the search gives up, per 100 gaps
+#define SEARCH_WARM_NS  30000000u // that a warm start may take even when the time is up
+#define SEARCH_CHAIN    100       // tensors that are looked at for the cost of a recompute
+#define SEARCH_HOPELESS 16.0      // times the fastest step: not worth decoding further
+#define SEARCH_EJECT    8         // flips that may follow a kick
+#define SEARCH_ALIKE    400       // kicks without success before the search gives up, per 100 gaps
 
 static uint32_t search_random(hth_search *x, uint32_t below)
 {
@@ -30,16 +32,35 @@ static bool search_over(const hth_search *x)
     return x->n_decodes >= x->max_decodes || hth_now_ns() >= x->deadline_ns;
 }
 
-double hth_search_try(hth_search *x, const uint8_t *mode, hth_outcome *o)
+// hth_search_try, given up (with some score from `limit` on) as soon as the score cannot be under
+// `limit`.
+static double search_try(hth_search *x, const uint8_t *mode, double limit, hth_outcome *o)
 {
     double budget = (double)x->d.budget + 1, unit = x->m->fastest_us + 1;
-    hth_decode(&x->d, mode, o);
+    double most = hth_sooner(limit, SEARCH_HOPELESS * unit);
+    double least = hth_decode_needs(&x->d, mode, most);
     x->n_decodes++;
+    if (least >= most) {
+        *o = (hth_outcome){.time_us = INFINITY, .excess = INFINITY, .worst = -1};
+        return least >= limit ? least : INFINITY;
+    }
+    // Bytes too many cost a step at least.
+    bool all = least + unit < limit;
+    hth_decode_fit(&x->d, all, o);
+    if (!all && o->excess > 0) {
+        return least + unit;
+    }
+    hth_decode_time(&x->d, o);
     double score = o->time_us + SEARCH_TIE * unit * o->mean / budget;
     if (x->no_stalls && o->stall_us > 1e-6 * o->time_us) {
         score += unit + o->stall_us;
     }
     return o->excess > 0 ? score + unit + SEARCH_PENALTY * unit * o->excess / budget : score;
+}
+
+double hth_search_try(hth_search *x, const uint8_t *mode, hth_outcome *o)
+{
+    return search_try(x, mode, INFINITY, o);
 }
 
 // Takes the modes at hand as the best if they are.
@@ -58,6 +79,16 @@ static bool search_allows(const hth_search *x, int g, hth_gap_mode mode)
            (mode == HTH_GAP_RECOMPUTE && x->recompute && gap->can_rerun);
 }
 
+// Everything is kept. Behind its last use a tensor is kept for nobody but a recompute that reads
+// it: then it is computed again, too, so that a chain is freed as a whole.
+static void search_keep_all(const hth_search *x, uint8_t *mode)
+{
+    for (int g = 0; g < x->m->n_gaps; g++) {
+        bool tail = x->m->gap[g].q == x->m->n_stages && !x->m->gap[g].cyclic;
+        mode[g] = tail && search_allows(x, g, HTH_GAP_RECOMPUTE) ? HTH_GAP_RECOMPUTE : HTH_GAP_KEEP;
+    }
+}
+
 // Whether gap g, kept by the last decode, holds bytes in stage s that another mode would free.
 static bool search_covers(const hth_search *x, int g, int s)
 {
@@ -73,26 +104,41 @@ static bool search_covers(const hth_search *x, int g, int s)
     return gap->p < s && s < end;
 }
 
+// Whether tensor t is there in stage s or will be brought by then for others: a recompute that
+// reads it there costs no further one.
+static bool search_has(const hth_search *x, int t, int s)
+{
+    const hth_step *m = x->m;
+    int g = m->gap_start[t + 1] - 1;
+    bool tail =
+        m->arena[t] && g >= m->gap_start[t] && m->gap[g].q == m->n_stages && m->gap[g].p < s;
+    return !tail || !m->gap[g].can_rerun || x->d.until[g] >= s || x->mode[g] != HTH_GAP_RECOMPUTE;
+}
+
+// The time to run node v again in stage s, with what has to be run again for it.
+static double search_chain(const hth_search *x, int v, int s, int *left)
+{
+    const hth_plan_node *n = &x->m->p->nodes[v];
+    double us = hth_step_fastest(x->m, v)->time_us;
+    for (int j = 0; j < n->n_inputs && --*left > 0; j++) {
+        int t = n->inputs[j], by = x->m->p->tensors[t].producer;
+        if (by >= 0 && !search_has(x, t, s)) {
+            us += search_chain(x, by, s, left);
+        }
+    }
+    return us;
+}
+
 // What giving gap g another mode would cost about; `price` of the link's time.
 static double search_cost(const hth_search *x, int g, hth_gap_mode mode, double price)
 {
     const hth_step *m = x->m;
-    int t = m->gap[g].tensor, v = m->p->tensors[t].producer;
+    int t = m->gap[g].tensor, left = SEARCH_CHAIN;
     if (mode == HTH_GAP_OFFLOAD) {
         return price * (m->h2d_us[t] + m->d2h_us[t]) + 1e-3;
     }
-    double us = hth_step_fastest(m, v)->time_us;
-    const hth_plan_node *n = &m->p->nodes[v];
-    for (int j = 0; j < n->n_inputs; j++) { // one link of the chain
-        int in = n->inputs[j];
-        for (int h = m->gap_start[in]; h < m->gap_start[in + 1]; h++) {
-            if (x->mode[h] == HTH_GAP_RECOMPUTE) {
-                us += hth_step_fastest(m, m->p->tensors[in].producer)->time_us;
-                break;
-            }
-        }
-    }
-    return us + 1e-3;
+    int at = x->d.need[g] < m->gap[g].q ? x->d.need[g] : m->gap[g].q;
+    return search_chain(x, m->p->tensors[t].producer, at, &left) + 1e-3;
 }
 
 // The number of stages over the budget before each stage, as the last decode left them.
@@ -238,6 +284,14 @@ static void search_greedy(hth_search *x, double price, bool fastest)
     }
 }
 
+// Which gaps nothing reads behind, as the last decode left it: their modes are of no consequence.
+static void search_idle(hth_search *x)
+{
+    for (int g = 0; g < x->m->n_gaps; g++) {
+        x->idle[g] = x->d.need[g] >= x->m->n_stages;
+    }
+}
+
 // Tries gap g in `mode`; keeps it if that is better.
 static bool search_flip(hth_search *x, int g, hth_gap_mode mode)
 {
@@ -247,9 +301,10 @@ static bool search_flip(hth_search *x, int g, hth_gap_mode mode)
         return false;
     }
     x->mode[g] = (uint8_t)mode;
-    double score = hth_search_try(x, x->mode, &o);
+    double score = search_try(x, x->mode, x->score, &o);
     if (score < x->score) {
         x->score = score;
+        search_idle(x);
         return true;
     }
     x->mode[g] = old;
@@ -270,11 +325,15 @@ static void search_descend(hth_search *x)
     bool better = true;
     hth_outcome o;
     x->score = hth_search_try(x, x->mode, &o);
+    search_idle(x);
     while (better && !search_over(x)) {
         better = false;
         search_shuffle(x);
         for (int i = 0; i < x->m->n_gaps && !search_over(x); i++) {
             int g = x->order[i];
+            if (x->idle[g]) {
+                continue;
+            }
             for (int k = HTH_GAP_KEEP; k <= HTH_GAP_RECOMPUTE; k++) {
                 better |= search_flip(x, g, (hth_gap_mode)k);
             }
@@ -380,7 +439,7 @@ static void search_starts(hth_search *x, uint64_t until_ns)
         x->recompute = recompute && starts[i].recompute;
         // The first start may take all the time: it must end, or there is nothing to go on from.
         search_slice(x, until_ns, until, i == 0 ? 1 : n - i);
-        memset(x->mode, HTH_GAP_KEEP, (size_t)x->m->n_gaps);
+        search_keep_all(x, x->mode);
         search_greedy(x, starts[i].price, starts[i].fastest);
         x->offload = offload;
         x->recompute = recompute;
@@ -424,7 +483,7 @@ void hth_search_run(hth_search *x, uint64_t deadline_ns, bool warm, hth_outcome 
         x->deadline_ns = deadline_ns;
     } else {
         x->best_score = INFINITY;
-        memset(x->mode, HTH_GAP_KEEP, n);
+        search_keep_all(x, x->mode);
         x->score = hth_search_try(x, x->mode, out);
         search_keep_best(x);
         if (out->excess == 0 && out->time_us <= x->m->fastest_us * (1 + 1e-9)) {
@@ -456,12 +515,13 @@ hth_err hth_search_open(hth_search *x, const hth_step *m, uint64_t budget,
                       .best = hth_calloc(n, 1),
                       .kept = hth_calloc(n, 1),
                       .first = hth_calloc(n, 1),
+                      .idle = hth_calloc(n, 1),
                       .order = hth_calloc(n, sizeof(int)),
                       .rank = hth_calloc(n, sizeof *x->rank),
                       .cover = hth_calloc((size_t)m->n_stages + 1, sizeof(int))};
     hth_err err = hth_decoder_init(&x->d, m, budget);
-    if (err == HTH_OK &&
-        (!x->mode || !x->best || !x->kept || !x->first || !x->order || !x->cover || !x->rank)) {
+    if (err == HTH_OK && (!x->mode || !x->idle || !x->best || !x->kept || !x->first || !x->order ||
+                          !x->cover || !x->rank)) {
         err = hth_fail(HTH_ENOMEM, "no memory to plan a step of %d nodes", m->n_stages);
     }
     if (err != HTH_OK) {
@@ -477,6 +537,7 @@ void hth_search_close(hth_search *x)
     hth_free(x->best);
     hth_free(x->kept);
     hth_free(x->first);
+    hth_free(x->idle);
     hth_free(x->order);
     hth_free(x->cover);
     hth_free(x->rank);

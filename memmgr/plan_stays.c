@@ -16,10 +16,19 @@ static int stays_last(const hth_decoder *d, int t)
     return tail && d->until[g] > m->last[t] ? d->until[g] : m->last[t];
 }
 
-bool hth_decode_shares(const hth_decoder *d, int t)
+bool hth_decode_shares(const hth_decoder *d, int t, int stage)
 {
-    int x = d->m->pair[t];
-    return x >= 0 && stays_last(d, x) == d->m->p->tensors[t].producer;
+    const hth_step *m = d->m;
+    int x = m->pair[t], readers = 0;
+    if (x < 0 || stays_last(d, x) != stage) {
+        return false;
+    }
+    for (int r = d->read_of[x]; r >= 0; r = d->read[r].next) {
+        readers += d->read[r].stage == stage;
+    }
+    // Recomputes go before their stage's node, in the order of their nodes: this one must be the
+    // only one that reads there.
+    return stage == m->p->tensors[t].producer || (readers == 1 && m->last[x] < stage);
 }
 
 // A resident tensor: away for a while, or there all the time (no stay).
@@ -73,6 +82,27 @@ int hth_decode_stays(const hth_decoder *d, int t, hth_segment *out)
     return n;
 }
 
+// Recomputes in place: a buffer less in their stage.
+static void stays_again(hth_decoder *d)
+{
+    const hth_step *m = d->m;
+    for (int r = 0; r < d->n_runs; r++) {
+        const hth_plan_node *n = &m->p->nodes[d->run[r].node];
+        int s = d->run[r].stage;
+        for (int j = 0; j < n->n_outputs && n->n_inplace > 0; j++) {
+            int t = n->outputs[j];
+            bool begins = false;
+            for (int g = m->gap_start[t]; g < m->gap_start[t + 1]; g++) {
+                begins = begins || (d->mode[g] == HTH_GAP_RECOMPUTE && d->need[g] == s);
+            }
+            if (begins && hth_decode_shares(d, t, s)) {
+                d->delta[s] -= (int64_t)m->bytes[t];
+                d->delta[s + 1] += (int64_t)m->bytes[t];
+            }
+        }
+    }
+}
+
 // Starts from what there is while everything is kept, and changes what is different.
 void hth_decode_memory(hth_decoder *d)
 {
@@ -98,6 +128,7 @@ void hth_decode_memory(hth_decoder *d)
             delta[d->stay[i].last + 1] -= bytes;
         }
     }
+    stays_again(d);
 }
 
 static void stays_segments(const hth_decoder *d, hth_schedule *s, int *last_of)
@@ -114,7 +145,8 @@ static void stays_segments(const hth_decoder *d, hth_schedule *s, int *last_of)
     }
     for (int i = 0; i < s->n_segments; i++) {
         hth_segment *x = &s->segment[i];
-        if (m->arena[x->tensor] && x->origin == HTH_FROM_NODE && hth_decode_shares(d, x->tensor)) {
+        bool computed = x->origin == HTH_FROM_NODE || x->origin == HTH_FROM_RERUN;
+        if (m->arena[x->tensor] && computed && hth_decode_shares(d, x->tensor, x->first)) {
             x->inplace = last_of[m->pair[x->tensor]];
         }
     }
