@@ -196,7 +196,7 @@ static void fixed_bytes(hth_decoder *d, hth_outcome *out)
 
 void hth_decode_fixed(hth_decoder *d, const hth_fixed *f, hth_outcome *out)
 {
-    hth_decode_needs(d, f->mode);
+    hth_decode_needs(d, f->mode, INFINITY);
     memcpy(d->item, f->item, (size_t)d->m->n_stages * sizeof *d->item);
     decode_estimate(d);
     decode_saves(d); // the order of the copies, ..
