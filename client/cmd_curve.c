@@ -126,6 +126,7 @@ static const hth_option curve_options[] = {
     {"batch", HTH_OPTION_INT, "N", "samples in a batch"},
     {"train", HTH_OPTION_FLAG, NULL, "of a training step (the default, and the only one)"},
     OPTIONS_STEP,
+    {"profile", HTH_OPTION_PATH, "FILE", "for the device of this profile (hearth plan)"},
     {"csv", HTH_OPTION_PATH, "FILE", "write the points as CSV"},
     {"svg", HTH_OPTION_PATH, "FILE", "draw them"},
     {NULL, HTH_OPTION_FLAG, NULL, NULL},

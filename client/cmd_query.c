@@ -85,6 +85,8 @@ static const hth_option plan_options[] = {
     {"train", HTH_OPTION_FLAG, NULL, "plan a training step (softmax-xent, SGD with momentum)"},
     OPTIONS_STEP,
     {"problem", HTH_OPTION_PATH, "FILE", "a planning problem instead of a model"},
+    {"profile", HTH_OPTION_PATH, "FILE", "with --train: plan for the device of this profile"},
+    {"write-profile", HTH_OPTION_PATH, "FILE", "with --train: write what all nodes cost here"},
     {"out", HTH_OPTION_PATH, "plan.json", "write the plan"},
     {"trace", HTH_OPTION_PATH, "trace.json",
      "write the predicted timeline for chrome://tracing or ui.perfetto.dev"},
@@ -112,7 +114,10 @@ const hth_command hth_cmd_plan = {
     "NAME[:VERSION]|--problem FILE [--train] [--policy P] [--budget B|N%] [--out plan.json]",
     "plan the memory of a model, and say what the plan costs\n"
     "With --problem FILE the same is done for a planning problem (format hearth-plan-1); N% is of\n"
-    "the problem's own budget then. A policy other than inference plans it as a training step.",
+    "the problem's own budget then. A policy other than inference plans it as a training step.\n"
+    "A profile holds what every node of a step costs on one device, and its link: written there "
+    "by\n"
+    "--write-profile, it lets plans for that device be made and judged anywhere by --profile.",
     0,
     1,
     plan_options,

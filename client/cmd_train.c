@@ -110,6 +110,7 @@ static const hth_option train_options[] = {
      "what leaves the device goes to a file in DIR, not to memory"},
     {"policy", HTH_OPTION_TEXT, "P", "who plans the memory: hearth, keep, vdnn, chen, .."},
     {"plan-ms", HTH_OPTION_REAL, "MS", "time for planning (1000)"},
+    {"profile", HTH_OPTION_PATH, "FILE", "costs to plan with (hearth plan --write-profile)"},
     {"save-as", HTH_OPTION_TEXT, "NAME", "the model that gets the result as a new version"},
     {"checkpoint-every", HTH_OPTION_INT, "N",
      "keep the job's state in the store every N steps and every epoch"},

@@ -87,15 +87,14 @@ static void key_fit(const text *t, char *out, size_t cap)
     snprintf(out + keep, cap - keep, "%s", hex);
 }
 
-void hth_convsel_key(hth_device *d, const hth_graph *g, const hth_node *n, char *out, size_t cap)
+static void key_node(text *t, const hth_graph *g, const hth_node *n)
 {
-    text t = {.n = 0};
-    text_add(&t, "convsel1 %s", hth_op_name(n->op));
-    key_values(&t, g, n->inputs, n->n_inputs);
-    text_add(&t, " ->");
-    key_values(&t, g, n->outputs, n->n_outputs);
+    text_add(t, "%s", hth_op_name(n->op));
+    key_values(t, g, n->inputs, n->n_inputs);
+    text_add(t, " ->");
+    key_values(t, g, n->outputs, n->n_outputs);
     for (int i = 0; i < n->n_attrs; i++) {
-        key_attr(&t, &n->attrs[i]);
+        key_attr(t, &n->attrs[i]);
     }
     for (int i = 0; i < n->n_post; i++) {
         const hth_post_op *p = &n->post[i];
@@ -105,9 +104,23 @@ void hth_convsel_key(hth_device *d, const hth_graph *g, const hth_node *n, char 
             again =
                 again || (p->input >= 0 && k != p->input && n->inputs[k] == n->inputs[p->input]);
         }
-        text_add(&t, " +%s(%d%s,%a,%a)", hth_op_name(p->op), p->input, again ? "again" : "",
+        text_add(t, " +%s(%d%s,%a,%a)", hth_op_name(p->op), p->input, again ? "again" : "",
                  (double)p->alpha, (double)p->beta);
     }
+}
+
+void hth_convsel_describe(const hth_graph *g, const hth_node *n, char *out, size_t cap)
+{
+    text t = {.n = 0};
+    key_node(&t, g, n);
+    key_fit(&t, out, cap < HTH_CONVSEL_KEY ? cap : HTH_CONVSEL_KEY);
+}
+
+void hth_convsel_key(hth_device *d, const hth_graph *g, const hth_node *n, char *out, size_t cap)
+{
+    text t = {.n = 0};
+    text_add(&t, "convsel1 ");
+    key_node(&t, g, n);
     text_add(&t, " | %s", d->props.fingerprint);
     key_fit(&t, out,
             cap < HTH_CONVSEL_KEY ? cap : HTH_CONVSEL_KEY); // the same whatever room there is

@@ -65,7 +65,7 @@ hth_err hth_checkpoint_save(hth_store *store, const hth_train_spec *spec, hth_tr
 static bool key_is_free(const char *key)
 {
     static const char *const names[] = {"budget",  "policy", "plan-ms", "checkpoint-every",
-                                        "threads", "resume", "trace"};
+                                        "threads", "resume", "trace",   "profile"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         if (strcmp(key, names[i]) == 0) {
             return true;

@@ -164,7 +164,8 @@ static hth_err compile_run(hth_site *site, hth_program *p)
 static hth_err compile_step_budget(hth_site *site, hth_program *p, const hth_step_spec *spec,
                                    const hth_menu *menus)
 {
-    uint64_t whole = site->device->props.budget_bytes;
+    uint64_t whole =
+        p->plan_only ? hth_profile_memory(p->profile) : (uint64_t)site->device->props.budget_bytes;
     p->budget = *spec->budget_bytes > 0 ? *spec->budget_bytes : whole;
     HTH_TRY(hth_compile_problem(site, p, menus));
     HTH_TRY(hth_plan_train_peak(&p->problem, &p->peak_bytes));
@@ -194,7 +195,7 @@ static hth_err compile_graph(hth_site *site, hth_program *p, const hth_step_spec
         err = compile_step_budget(site, p, step, menus);
     }
     err = err == HTH_OK ? compile_plan(site, p, menus) : err;
-    err = err == HTH_OK ? compile_run(site, p) : err;
+    err = err == HTH_OK && !p->plan_only ? compile_run(site, p) : err;
     for (int i = 0; menus != NULL && i < n; i++) {
         hth_free(menus[i].list);
     }
@@ -253,6 +254,8 @@ hth_err hth_program_compile_step(hth_site *site, const hth_step_spec *spec, bool
     p->far = spec->far;
     p->kept = spec->kept;
     p->spill = spec->spill;
+    p->profile = spec->profile;
+    p->plan_only = spec->plan_only;
     hth_err err = hth_graph_clone(spec->train->graph, &p->graph);
     if (err == HTH_OK && p->spill != NULL) {
         err = hth_spill_measure(p->spill, COMPILE_SPILL_BYTES, &p->spill_speed);

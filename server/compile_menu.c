@@ -18,24 +18,42 @@ bool hth_program_measured(hth_site *site, const hth_graph *g, int i)
     return !hth_convsel_has_menu(n->op) || hth_convsel_known(site->device, g, n, site->timings);
 }
 
+// Moves the choices on the front to the beginning, returns how many.
+static int menu_front(hth_choice *list, int n)
+{
+    int kept = 0;
+    for (int k = 0; k < n; k++) {
+        if (list[k].front) {
+            list[kept++] = list[k];
+        }
+    }
+    return kept;
+}
+
 // compile_menu fills the candidates of node i, fastest first, only those on the front. Of a
 // training step, whose plan weighs the time of every node, all nodes are measured.
-static hth_err compile_menu(hth_site *site, const hth_graph *g, int i, bool train, bool tune,
-                            hth_menu *m)
+static hth_err compile_menu(hth_site *site, const hth_program *p, int i, bool tune, hth_menu *m)
 {
+    const hth_graph *g = p->graph;
+    bool train = p->train != NULL;
     hth_choice list[HTH_MAX_CHOICES];
     int n = 0, kept = 0;
     const hth_node *node = &g->nodes[i];
     bool has_menu = hth_convsel_has_menu(node->op);
-    if ((has_menu || train) && (tune || hth_convsel_known(site->device, g, node, site->timings))) {
+    hth_err known = p->profile != NULL
+                        ? hth_profile_find(p->profile, g, node, list, HTH_MAX_CHOICES, &n)
+                        : HTH_ENOENT;
+    if (known != HTH_OK && p->plan_only) {
+        return known;
+    }
+    if (known == HTH_OK) {
+        kept = menu_front(list, n);
+    } else if ((has_menu || train) &&
+               (tune || hth_convsel_known(site->device, g, node, site->timings))) {
         HTH_TRY(hth_convsel_measure(site->device, g, &g->nodes[i], site->timings, list,
                                     HTH_MAX_CHOICES, &n));
         hth_convsel_front(list, n, site->tolerance);
-        for (int k = 0; k < n; k++) {
-            if (list[k].front) {
-                list[kept++] = list[k];
-            }
-        }
+        kept = menu_front(list, n);
     }
     if (kept == 0 && has_menu) { // not measured, or none within the tolerance: the device's order
         HTH_TRY(hth_kernel_algorithms(site->device, g, &g->nodes[i], list, HTH_MAX_CHOICES, &kept));
@@ -56,6 +74,12 @@ static hth_err compile_menu(hth_site *site, const hth_graph *g, int i, bool trai
 
 static hth_err compile_kernel(hth_site *site, hth_program *p, int i, const char *algorithm)
 {
+    if (p->plan_only) { // the algorithms may be another device's; any kernel tells the forms
+        algorithm = "default";
+        if (p->kernels[i] != NULL) {
+            return HTH_OK;
+        }
+    }
     hth_kernel_close(p->kernels[i]);
     p->kernels[i] = NULL;
     const hth_node *n = &p->graph->nodes[i];
@@ -114,7 +138,7 @@ hth_err hth_compile_kernels(hth_site *site, hth_program *p, bool tune, hth_reque
         if (progress != NULL && progress->canceled) {
             return hth_fail(HTH_ECANCELED, "canceled while measuring algorithms");
         }
-        HTH_TRY(compile_menu(site, p->graph, i, p->train != NULL, tune, &menus[i]));
+        HTH_TRY(compile_menu(site, p, i, tune, &menus[i]));
         HTH_TRY(compile_kernel(site, p, i, menus[i].list[0].name));
     }
     return HTH_OK;

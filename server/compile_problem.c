@@ -225,7 +225,9 @@ static hth_err problem_node(hth_site *site, hth_program *p, int i, const hth_men
         }
     }
     // The prepared kernel's workspace is exact; the other candidates' are what the library said.
-    pn->alternatives[0].workspace_bytes = k->workspace_bytes;
+    if (!p->plan_only) {
+        pn->alternatives[0].workspace_bytes = k->workspace_bytes;
+    }
     return HTH_OK;
 }
 
@@ -239,12 +241,20 @@ hth_err hth_compile_problem(hth_site *site, hth_program *p, const hth_menu *menu
                                .d2h_bytes_per_s = site->link_back_bytes_per_s,
                                .latency_us = site->link_latency_us,
                                .copy_interference = site->copy_interference};
+    if (p->profile != NULL) {
+        const hth_link *link = hth_profile_link(p->profile);
+        p->problem.h2d_bytes_per_s = link->h2d_bytes_per_s;
+        p->problem.d2h_bytes_per_s = link->d2h_bytes_per_s;
+        p->problem.latency_us = link->latency_us;
+        p->problem.copy_interference = link->interference;
+    }
     if (p->spill != NULL) {
         p->problem.h2d_bytes_per_s = p->spill_speed.read_bytes_per_s;
         p->problem.d2h_bytes_per_s = p->spill_speed.write_bytes_per_s;
         p->problem.latency_us = p->spill_speed.latency_us;
     }
-    snprintf(p->problem.device, sizeof p->problem.device, "%s", props->fingerprint);
+    snprintf(p->problem.device, sizeof p->problem.device, "%s",
+             p->profile != NULL ? hth_profile_device(p->profile) : props->fingerprint);
     p->problem.nodes = hth_calloc((size_t)p->graph->n_nodes, sizeof *p->problem.nodes);
     if (p->problem.nodes == NULL) {
         return no_memory();

@@ -11,7 +11,7 @@
 #ifndef HTH_SERVER_PROGRAM_H
 #define HTH_SERVER_PROGRAM_H
 
-#include "convsel/convsel.h"
+#include "convsel/profile.h"
 #include "graph/specialize.h"
 #include "memmgr/residency.h"
 #include "graph/train.h"
@@ -93,8 +93,10 @@ struct hth_program {
     const bool *kept;         // per slot: the caller has it on the device; NULL: none
     const char *spill;        // directory of the files that offloads go to; NULL: memory
     hth_spill_speed spill_speed;
-    hth_spill *spill_weights; // streamed weights
-    void *arena;              // the caller's, for the plan's arena; NULL: the site's
+    const hth_profile *profile; // costs and link of another device, NULL: of this one
+    bool plan_only;             // there is no run, and nothing but the first kernels is prepared
+    hth_spill *spill_weights;   // streamed weights
+    void *arena;                // the caller's, for the plan's arena; NULL: the site's
 };
 
 // hth_source_match finds a program for these inputs (model's order), or NULL.
@@ -116,8 +118,12 @@ typedef struct hth_step_spec {
     // kept_bytes of the budget; NULL: none. Outlive the program, like far
     const bool *kept;
     uint64_t kept_bytes;
-    const hth_run_far *far; // per slot: where it is when it is not on the device
-    const char *spill;      // directory: what leaves goes to a file there; NULL: to memory
+    const hth_run_far *far;     // per slot: where it is when it is not on the device
+    const char *spill;          // directory: what leaves goes to a file there; NULL: to memory
+    const hth_profile *profile; // where costs and link come from; what it lacks is measured here.
+                                // NULL: all is. Outlives the program
+    bool plan_only; // with profile: for problem and plan only; what it lacks is an error, and its
+                    // memory the limit
 } hth_step_spec;
 
 // hth_program_compile_step makes the program of one training step. Its slots' inputs and outputs

@@ -373,6 +373,9 @@ static hth_err query_plan(query *q, json_t **out)
     if (arg_str(q, "problem") != NULL) {
         return plan_problem(q, out);
     }
+    if (arg_str(q, "profile") != NULL || arg_str(q, "write-profile") != NULL) {
+        return hth_fail(HTH_EINVAL, "profiles are for training steps: add --train");
+    }
     hth_err err = query_program(q, true, &m, &inputs, &p);
     err = err == HTH_OK ? plan_report(q, &p->problem, p->plan, out) : err;
     if (err == HTH_OK) {

@@ -188,7 +188,8 @@ static bool request_names_files(const char *arguments)
 {
     json_t *j = json_loads(arguments, 0, NULL);
     bool files = false;
-    static const char *const key[] = {"out", "trace", "problem", "profile", "data", "eval", "spill"};
+    static const char *const key[] = {"out",  "trace", "problem", "profile",
+                                      "data", "eval",  "spill",   "write-profile"};
     for (size_t i = 0; i < sizeof key / sizeof key[0]; i++) {
         files = files || json_is_string(json_object_get(j, key[i]));
     }

@@ -38,7 +38,8 @@ typedef struct hth_train_spec {
     const char *eval;   // more data to evaluate; NULL: none
     uint64_t seed;
     bool shuffle;
-    const char *spill;  // directory for what leaves the device; NULL: memory
+    const char *spill;                   // directory for what leaves the device; NULL: memory
+    const char *profile, *write_profile; // files: costs to plan with; where to write this device's
     const char *trace;  // of one more step: file for the predicted and the measured timeline
     const char *budget; // NULL: the whole device
     hth_plan_options plan;
@@ -114,10 +115,15 @@ void hth_train_job_free(hth_train_job *j); // NULL is allowed
 // hth_train_bench measures steps on synthetic data for `seconds`.
 hth_err hth_train_bench(hth_models *ms, const hth_train_spec *spec, double seconds, hth_request *r,
                         json_t **out);
-// hth_train_visit compiles the step of a synthetic batch and shows it to `visit`.
+// hth_train_visit compiles the step of a synthetic batch and shows it to `visit`. With
+// spec->profile it is compiled for that device: there is a plan, but nothing that could run.
 hth_err hth_train_visit(hth_models *ms, const hth_train_spec *spec, hth_request *r,
                         hth_err (*visit)(void *ctx, const hth_program *p), void *ctx);
-// hth_train_plan plans the step of a synthetic batch and hands it to `report`.
+// hth_train_elsewhere is hth_train_visit with spec->profile.
+hth_err hth_train_elsewhere(hth_models *ms, const hth_train_spec *spec, hth_request *r,
+                            hth_err (*visit)(void *ctx, const hth_program *p), void *ctx);
+// hth_train_plan plans the step of a synthetic batch and hands it to `report`; it writes
+// spec->write_profile.
 hth_err hth_train_plan(hth_models *ms, const hth_train_spec *spec, hth_request *r,
                        hth_err (*report)(void *ctx, const hth_problem *p, const hth_plan *plan),
                        void *ctx);

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// A training step on one synthetic batch: measured, planned, or planned for every budget.
+// A training step on one synthetic batch: measured, or compiled for a look.
 #include "server/train.h"
 
 #include "base/alloc.h"
 #include "base/clock.h"
-#include "memmgr/plan_curve.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -124,53 +123,15 @@ hth_err hth_train_bench(hth_models *ms, const hth_train_spec *spec, double secon
     return err;
 }
 
-hth_err hth_train_plan(hth_models *ms, const hth_train_spec *spec, hth_request *r,
-                       hth_err (*report)(void *ctx, const hth_problem *p, const hth_plan *plan),
-                       void *ctx)
-{
-    bench b;
-    hth_err err = bench_open(ms, spec, r, &b);
-    if (err == HTH_OK) {
-        const hth_program *p = hth_trainer_program(b.trainer);
-        err = report(ctx, &p->problem, p->plan);
-    }
-    bench_close(&b);
-    return err;
-}
-
 hth_err hth_train_visit(hth_models *ms, const hth_train_spec *spec, hth_request *r,
                         hth_err (*visit)(void *ctx, const hth_program *p), void *ctx)
 {
     bench b;
+    if (spec->profile != NULL) {
+        return hth_train_elsewhere(ms, spec, r, visit, ctx);
+    }
     hth_err err = bench_open(ms, spec, r, &b);
     err = err == HTH_OK ? visit(ctx, hth_trainer_program(b.trainer)) : err;
     bench_close(&b);
     return err;
-}
-
-hth_err hth_train_curve(hth_models *ms, const hth_train_spec *spec, hth_request *r, json_t **out)
-{
-    bench b;
-    hth_curve c;
-    hth_err err = bench_open(ms, spec, r, &b);
-    err = err == HTH_OK ? hth_plan_curve(&hth_trainer_program(b.trainer)->problem, &spec->plan, &c)
-                        : err;
-    bench_close(&b);
-    if (err != HTH_OK) {
-        return err;
-    }
-    *out = json_array();
-    for (int i = 0; i < c.n; i++) {
-        const hth_curve_point *p = &c.point[i];
-        json_array_append_new(*out,
-                              json_pack("{s:f, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f}", "share",
-                                        (double)p->budget_bytes / (double)c.peak_bytes,
-                                        "budget_bytes", (json_int_t)p->budget_bytes, "device_bytes",
-                                        (json_int_t)p->device_bytes, "host_bytes",
-                                        (json_int_t)p->host_bytes, "time_ms", p->time_us / 1e3,
-                                        "slowdown", p->time_us / c.point[c.n - 1].time_us,
-                                        "lower_bound_ms", p->lower_bound_us / 1e3, "link_in_ms",
-                                        p->h2d_us / 1e3, "link_out_ms", p->d2h_us / 1e3));
-    }
-    return HTH_OK;
 }

@@ -124,6 +124,8 @@ hth_err hth_train_spec_read(const json_t *args, bool bench, hth_train_spec *s)
                           .eval = spec_text(args, "eval"),
                           .spill = spec_text(args, "spill"),
                           .trace = spec_text(args, "trace"),
+                          .profile = spec_text(args, "profile"),
+                          .write_profile = spec_text(args, "write-profile"),
                           .budget = spec_text(args, "budget"),
                           .shuffle = !json_is_true(json_object_get(args, "no-shuffle"))};
     if (s->model == NULL) {

@@ -170,6 +170,9 @@ hth_err hth_trainer_open(hth_models *ms, const hth_train_spec *spec, hth_request
     if (err == HTH_OK) {
         err = hth_model_graph(ms->store, &t->manifest, &t->model);
     }
+    if (err == HTH_OK && spec->profile != NULL) {
+        err = hth_profile_read(spec->profile, &t->profile);
+    }
     if (err != HTH_OK) {
         hth_trainer_close(t);
         return err;
@@ -189,6 +192,7 @@ void hth_trainer_close(hth_trainer *t)
     hth_slots_close(&t->slots);
     hth_pool_free(t->ms->site->pool, t->memory);
     hth_free(t->kept);
+    hth_profile_close(t->profile);
     hth_graph_free(t->model);
     hth_manifest_fini(&t->manifest);
     hth_free(t);

@@ -34,7 +34,8 @@ struct hth_trainer {
     hth_trainer_shape shapes[HTH_TRAINER_SHAPES];
     int n_shapes, current; // current -1: none
     hth_slots slots;
-    bool *kept; // per slot: near in the first step that was planned, and so in all others
+    bool *kept;           // per slot: near in the first step that was planned, and so in all others
+    hth_profile *profile; // costs to plan with, NULL: measured
     uint64_t kept_bytes;
     void *memory; // on the device: slots, and behind them the arena of the step at work
     uint64_t memory_bytes;

@@ -105,6 +105,7 @@ static hth_err step_compile(hth_trainer *t, hth_trainer_phase *s, const bool *ke
                           .kept_bytes = kept != NULL ? t->kept_bytes : 0,
                           .options = t->spec->plan,
                           .far = t->slots.far,
+                          .profile = t->profile,
                           .spill = t->spec->spill};
     return hth_program_compile_step(t->ms->site, &spec, true, t->progress, &s->program);
 }

@@ -113,6 +113,38 @@ static void test_command_line(void **state)
     said("limits.message_bytes");
 }
 
+// What a step costs here, written to a file, plans the same step elsewhere: in a store that knows
+// no measurements.
+static void test_profile(void **state)
+{
+    static const char step[] = "m --train --batch 64 --budget 60%";
+    assert_int_equal(run("hearth --store %s/p1 import m tests/data/digits/untrained.onnx", dir), 0);
+    assert_int_equal(run("hearth --store %s/p2 import m tests/data/digits/untrained.onnx", dir), 0);
+    assert_int_equal(
+        run("hearth --store %s/p1 --json plan %s --write-profile %s/costs.json", dir, step, dir),
+        0);
+    json_int_t budget = number("budget_bytes");
+    assert_int_equal(
+        run("hearth --store %s/p2 --json plan %s --profile %s/costs.json", dir, step, dir), 0);
+    assert_int_equal(number("budget_bytes"), budget);
+    assert_int_equal(
+        run("hearth --store %s/p2 --json curve m --batch 64 --profile %s/costs.json", dir, dir), 0);
+    assert_int_equal(run("hearth --store %s/p2 train m --data tests/data/digits/train.safetensors "
+                         "--loss softmax-xent --lr 0.1 --batch 64 --profile %s/costs.json",
+                         dir, dir),
+                     0);
+    assert_int_equal(
+        run("hearth --store %s/p2 plan m --train --batch 48 --profile %s/costs.json", dir, dir), 1);
+    said("does not know node");
+    assert_int_equal(run("hearth --store %s/p2 plan %s --profile %s/nothing", dir, step, dir), 1);
+    said("cannot read");
+    assert_int_equal(
+        run("hearth --store %s/p2 plan %s --profile tests/data/digits/labels.npy", dir, step), 1);
+    said("line 1");
+    assert_int_equal(run("hearth --store %s/p2 plan m --profile %s/costs.json", dir, dir), 1);
+    said("--train");
+}
+
 static void test_embedded(void **state)
 {
     char path[300];
@@ -225,6 +257,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_command_line),
         cmocka_unit_test(test_embedded),
+        cmocka_unit_test(test_profile),
         cmocka_unit_test(test_daemon),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// convsel/profile.h - a cost table as a file: what every node of some programs takes on one device,
+// and its link, so that plans for a device can be made and judged where it is not.
+//
+// Design notes
+// A file is JSON, "hearth-profile-1": {"format", "device", "memory_bytes", "link": {"h2d", "d2h",
+// "latency_us", "interference"}, "traffic_bytes_per_s", "nodes": [{"node", "choices": [{"name",
+// "time_us", "workspace", "error", "split", "accumulates", "deterministic"}]}]}. A node is named by
+// its descriptor (hth_convsel_describe): operator, shapes, attributes, post ops. Where a node is
+// asked for that is there in other layouts only, those serve: layouts are the device's own
+// business.
+#ifndef HTH_CONVSEL_PROFILE_H
+#define HTH_CONVSEL_PROFILE_H
+
+#include "convsel/link.h"
+
+typedef struct hth_profile hth_profile;
+
+// hth_profile_new makes an empty table of device `name`.
+hth_err hth_profile_new(const char *name, uint64_t memory_bytes, const hth_link *link,
+                        hth_profile **out);
+// hth_profile_add takes node n's choices; equal nodes count once.
+hth_err hth_profile_add(hth_profile *p, const hth_graph *g, const hth_node *n,
+                        const hth_choice *list, int count);
+hth_err hth_profile_write(const hth_profile *p, const char *path);
+
+// hth_profile_read reads a file. HTH_EINVAL says what is wrong in it, HTH_ENOTSUP: another format.
+hth_err hth_profile_read(const char *path, hth_profile **out);
+void hth_profile_close(hth_profile *p); // NULL is allowed
+
+// hth_profile_find copies node n's choices, fastest first, front marked. A node without
+// alternatives (hth_convsel_has_menu) that is not there costs its traffic at traffic_bytes_per_s.
+// HTH_ENOENT names what is missing.
+hth_err hth_profile_find(const hth_profile *p, const hth_graph *g, const hth_node *n,
+                         hth_choice *list, int cap, int *count);
+const char *hth_profile_device(const hth_profile *p);
+const hth_link *hth_profile_link(const hth_profile *p);
+uint64_t hth_profile_memory(const hth_profile *p); // of the device, bytes
+
+#endif
