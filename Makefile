@@ -42,7 +42,7 @@ help:
 	@echo 'make demo       imports two models, serves them, classifies handwritten digits, shows the memory ledger'
 	@echo 'make check      builds and runs all tests (TAP)         make check-asan, check-tsan   the same under sanitizers'
 	@echo 'make lint       layers, headers, exports, format, cppcheck   make fuzz FUZZ_SECONDS=600   importer and wire decoder'
-	@echo 'make bench      speed and memory against a bare loop    make bench-table   against onnxruntime and OpenVINO (PyPI)'
+	@echo 'make bench      speed and memory against a bare loop (VGG19=FILE.onnx: --spill)    make bench-table   against onnxruntime and OpenVINO (PyPI)'
 	@echo 'make conformance   the onnx package'"'"'s backend node tests (PyPI) through the client, as a table'
 	@echo 'make deps       installs the Debian packages that are missing        make install PREFIX=/usr/local'
 
@@ -105,6 +105,7 @@ test: tests
 	$(Q)HEARTH_BUILD=$(B) CMOCKA_MESSAGE_OUTPUT=TAP prove $(if $(V),-v) --timer -e 'sh build-aux/tap.sh' $(TESTBIN)
 check: test
 	$(Q)sh tests/resume.sh $(B)
+	$(Q)sh tests/spill.sh $(B)
 
 # The sanitizers have a build folder each. -w: what they add to the code makes gcc guess wrongly; the plain build has -Werror.
 ASAN := -w -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
@@ -135,6 +136,7 @@ fuzz: deps-lint
 bench: all
 	$(Q)$(MAKE) --no-print-directory $(BENCHBIN)
 	$(Q)for b in $(BENCHBIN); do echo "== $$b"; $$b || exit 1; done
+	$(Q)[ -z "$(VGG19)" ] || sh tests/spill.sh $(B) "$(VGG19)" x 3,224,224 32 50 $(B)/bench-store
 bench-table: all
 	$(Q)python3 tests/bench/table.py $(B)/hearth
 conformance: all

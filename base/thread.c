@@ -43,6 +43,17 @@ hth_err hth_thread_start(const char *name, void (*fn)(void *ctx), void *ctx, pth
     return HTH_OK;
 }
 
+void hth_thread_stacks(size_t bytes)
+{
+    pthread_attr_t a;
+    if (pthread_attr_init(&a) == 0) {
+        if (pthread_attr_setstacksize(&a, bytes) == 0) {
+            pthread_setattr_default_np(&a); // else the default stays
+        }
+        pthread_attr_destroy(&a);
+    }
+}
+
 void hth_thread_join(pthread_t t)
 {
     pthread_join(t, NULL);

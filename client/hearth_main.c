@@ -2,6 +2,8 @@
 // The `hearth` command: the list of commands, and the environment.
 #include "client/cmd.h"
 
+#include "base/thread.h"
+
 #include <signal.h>
 #include <stdlib.h>
 
@@ -29,5 +31,6 @@ int main(int argc, char **argv)
                  .environment = getenv("HEARTH_SERVER"),
                  .runtime_dir = getenv("XDG_RUNTIME_DIR")};
     signal(SIGPIPE, SIG_IGN);
+    hth_thread_stacks(HTH_THREAD_STACK);
     return hth_cli_run(&c, argc, argv);
 }

@@ -34,6 +34,7 @@ typedef struct bench_input {
 
 struct hth_bench {
     hth_device *device;
+    const hth_timing_cache *cache; // NULL: host memory
     const hth_graph *graph;
     const hth_node *node;
     bench_input *in;
@@ -75,10 +76,27 @@ static hth_err bench_content(hth_bench *b, const hth_value *v, void *plain, size
     return HTH_OK;
 }
 
-static hth_err bench_buffer(const hth_value *v, hth_layout l, void **out, size_t *bytes)
+static void *bench_take(const hth_bench *b, size_t bytes)
+{
+    return b->cache != NULL && b->cache->take != NULL
+               ? b->cache->take(b->cache->owner, bytes > 0 ? bytes : 1)
+               : hth_alloc_aligned(bytes, HTH_DEVICE_ALIGN);
+}
+
+static void bench_give(const hth_bench *b, void *p)
+{
+    if (b->cache != NULL && b->cache->take != NULL && p != NULL) {
+        b->cache->give(b->cache->owner, p);
+    } else {
+        hth_free(p);
+    }
+}
+
+static hth_err bench_buffer(const hth_bench *b, const hth_value *v, hth_layout l, void **out,
+                            size_t *bytes)
 {
     HTH_TRY(hth_tensor_bytes(v->dtype, &v->shape, l, bytes));
-    *out = hth_alloc_aligned(*bytes, HTH_DEVICE_ALIGN);
+    *out = bench_take(b, *bytes);
     return *out == NULL ? hth_fail(HTH_ENOMEM, "out of memory to measure a node") : HTH_OK;
 }
 
@@ -92,10 +110,10 @@ static hth_err bench_make(hth_bench *b)
         }
         const hth_value *v = &b->graph->values[n->inputs[i]];
         bench_input *in = &b->in[i];
-        HTH_TRY(bench_buffer(v, HTH_LAYOUT_PLAIN, &in->plain, &bytes));
+        HTH_TRY(bench_buffer(b, v, HTH_LAYOUT_PLAIN, &in->plain, &bytes));
         HTH_TRY(bench_content(b, v, in->plain, bytes, i));
         if (v->layout != HTH_LAYOUT_PLAIN) {
-            HTH_TRY(bench_buffer(v, v->layout, &in->placed, &bytes));
+            HTH_TRY(bench_buffer(b, v, v->layout, &in->placed, &bytes));
             hth_cpu_relayout(hth_dtype_bytes(v->dtype), &v->shape, HTH_LAYOUT_PLAIN, in->plain,
                              v->layout, in->placed);
         }
@@ -103,14 +121,15 @@ static hth_err bench_make(hth_bench *b)
     for (int i = 0; i < n->n_outputs; i++) {
         if (n->outputs[i] >= 0) {
             const hth_value *v = &b->graph->values[n->outputs[i]];
-            HTH_TRY(bench_buffer(v, v->layout, &b->out[i], &bytes));
+            HTH_TRY(bench_buffer(b, v, v->layout, &b->out[i], &bytes));
             memset(b->out[i], 0, bytes);
         }
     }
     return HTH_OK;
 }
 
-hth_err hth_bench_open(hth_device *d, const hth_graph *g, const hth_node *n, hth_bench **out)
+hth_err hth_bench_open(hth_device *d, const hth_graph *g, const hth_node *n,
+                       const hth_timing_cache *cache, hth_bench **out)
 {
     hth_bench *b = hth_calloc(1, sizeof *b);
     hth_err err = HTH_OK;
@@ -119,6 +138,7 @@ hth_err hth_bench_open(hth_device *d, const hth_graph *g, const hth_node *n, hth
         return hth_fail(HTH_ENOMEM, "out of memory to measure node '%s'", n->name);
     }
     b->device = d;
+    b->cache = cache;
     b->graph = g;
     b->node = n;
     b->in = hth_calloc((size_t)n->n_inputs, sizeof *b->in);
@@ -144,17 +164,17 @@ void hth_bench_close(hth_bench *b)
         return;
     }
     for (int i = 0; b->in != NULL && i < b->node->n_inputs; i++) {
-        hth_free(b->in[i].plain);
-        hth_free(b->in[i].placed);
+        bench_give(b, b->in[i].plain);
+        bench_give(b, b->in[i].placed);
     }
     for (int i = 0; b->out != NULL && i < b->node->n_outputs; i++) {
-        hth_free(b->out[i]);
+        bench_give(b, b->out[i]);
     }
     hth_free(b->in);
     hth_free(b->args_in);
     hth_free(b->packed);
     hth_free(b->out);
-    hth_free(b->workspace);
+    bench_give(b, b->workspace);
     hth_free(b->index);
     hth_free(b->want);
     hth_free(b);
@@ -163,7 +183,7 @@ void hth_bench_close(hth_bench *b)
 static void bench_unload(hth_bench *b, const hth_kernel *k)
 {
     for (int i = 0; i < k->n_packings; i++) {
-        hth_free(b->packed[k->packings[i].input]);
+        bench_give(b, b->packed[k->packings[i].input]);
         b->packed[k->packings[i].input] = NULL;
     }
 }
@@ -180,8 +200,8 @@ static hth_err bench_load(hth_bench *b, const hth_kernel *k)
         b->args_in[i] = (void *)(uintptr_t)bench_at(b, i);
     }
     if (b->workspace == NULL || b->workspace_bytes < k->workspace_bytes) {
-        hth_free(b->workspace);
-        b->workspace = hth_alloc_aligned(k->workspace_bytes, HTH_DEVICE_ALIGN);
+        bench_give(b, b->workspace);
+        b->workspace = bench_take(b, k->workspace_bytes);
         b->workspace_bytes = b->workspace == NULL ? 0 : k->workspace_bytes;
         if (b->workspace != NULL) {
             memset(b->workspace, 0, b->workspace_bytes); // its pages are there before the first run
@@ -193,7 +213,7 @@ static hth_err bench_load(hth_bench *b, const hth_kernel *k)
         if (p->pack == NULL) {
             continue;
         }
-        b->packed[p->input] = hth_alloc_aligned(p->bytes, HTH_DEVICE_ALIGN);
+        b->packed[p->input] = bench_take(b, p->bytes);
         err = b->packed[p->input] == NULL
                   ? HTH_ENOMEM
                   : p->pack(k, p, b->in[p->input].plain, b->packed[p->input]);

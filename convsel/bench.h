@@ -4,14 +4,15 @@
 #ifndef HTH_CONVSEL_BENCH_H
 #define HTH_CONVSEL_BENCH_H
 
-#include "convsel/choice.h"
+#include "convsel/convsel.h"
 #include "kernels/kernel.h"
 
 typedef struct hth_bench hth_bench;
 
 // hth_bench_open makes the node's inputs (random in [-1, 1), the same for every algorithm) and
-// outputs in host memory.
-hth_err hth_bench_open(hth_device *d, const hth_graph *g, const hth_node *n, hth_bench **out);
+// outputs, in memory from `cache` (NULL: host memory), which must outlive it.
+hth_err hth_bench_open(hth_device *d, const hth_graph *g, const hth_node *n,
+                       const hth_timing_cache *cache, hth_bench **out);
 void hth_bench_close(hth_bench *b); // NULL is allowed
 // hth_bench_time fills c->time_us and c->workspace_bytes: the median of at least 5 runs after a
 // warm-up, more while they are short, fewer when one takes longer than 20 ms. One whose warm-up

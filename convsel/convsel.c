@@ -232,14 +232,16 @@ static hth_err convsel_again(hth_bench *b, hth_choice *list, int n)
 }
 
 // Measures in place; a choice that cannot be run (out of memory, refused after all) is dropped.
-static hth_err convsel_run(hth_device *d, const hth_graph *g, const hth_node *n, hth_choice *list,
-                           int *count)
+// *whole: none was for want of memory, so that the result holds for other processes, too.
+static hth_err convsel_run(hth_device *d, const hth_graph *g, const hth_node *n,
+                           const hth_timing_cache *cache, hth_choice *list, int *count, bool *whole)
 {
     hth_bench *b;
     hth_err err = HTH_OK;
     double best = INFINITY;
     int kept = 0;
-    HTH_TRY(hth_bench_open(d, g, n, &b));
+    *whole = true;
+    HTH_TRY(hth_bench_open(d, g, n, cache, &b));
     for (int i = 0; i < *count; i++) {
         hth_choice c = list[i];
         hth_err one = hth_bench_time(b, &c, HOPELESS * best);
@@ -251,6 +253,7 @@ static hth_err convsel_run(hth_device *d, const hth_graph *g, const hth_node *n,
             best = fmin(best, c.time_us);
         } else {
             err = one;
+            *whole = *whole && one != HTH_ENOMEM;
         }
         // Chunks of an algorithm that is far behind are not tried.
         while (c.split == 1 && one == HTH_OK && c.time_us > CLOSE * best && i + 1 < *count &&
@@ -271,13 +274,14 @@ hth_err hth_convsel_measure(hth_device *d, const hth_graph *g, const hth_node *n
                             const hth_timing_cache *cache, hth_choice *list, int cap, int *count)
 {
     char key[HTH_CONVSEL_KEY], value[CACHE_VALUE];
+    bool whole;
     hth_convsel_key(d, g, n, key, sizeof key);
     *count = convsel_recall(cache, key, list, cap);
     if (*count == 0) {
         HTH_TRY(hth_kernel_algorithms(d, g, n, list, cap, count));
-        HTH_TRY(convsel_run(d, g, n, list, count));
+        HTH_TRY(convsel_run(d, g, n, cache, list, count, &whole));
         qsort(list, (size_t)*count, sizeof *list, choice_order);
-        if (cache != NULL) {
+        if (cache != NULL && whole) {
             choices_write(list, *count, value, sizeof value);
             HTH_TRY(cache->put(cache->ctx, key, value));
         }

@@ -20,13 +20,17 @@ typedef struct hth_timing_cache {
     hth_err (*get)(void *ctx, const char *key, char *value, size_t cap); // HTH_ENOENT: not there
     hth_err (*put)(void *ctx, const char *key, const char *value);
     void *ctx;
+    // where a measurement takes its buffers from, aligned to HTH_DEVICE_ALIGN; NULL: host memory
+    void *(*take)(void *owner, size_t bytes); // NULL: no room
+    void (*give)(void *owner, void *p);
+    void *owner;
 } hth_timing_cache;
 
 // hth_convsel_measure lists the alternatives of node `n`, times each on device `d` (median of >= 5
 // runs after a warm-up, fewer for runs over 20 ms), measures its error against the reference on
 // random data (the reference at reduced batch when it would take long), marks the front, and
 // remembers the result in `cache` (NULL: nowhere). Fastest first. Runs on the device's owner
-// thread; takes host memory for scratch, not the device's budget.
+// thread. HTH_ENOMEM: no room for its buffers.
 hth_err hth_convsel_measure(hth_device *d, const hth_graph *g, const hth_node *n,
                             const hth_timing_cache *cache, hth_choice *list, int cap, int *count);
 // hth_convsel_has_menu says whether an operator has alternatives: convolutions and their gradients.

@@ -178,7 +178,7 @@ static void cache_answers_the_second_time(void **state)
     (void)state;
     layer l = {16, 16, 1, 8, 3, 1, 1, false};
     memory_cache memory = {.puts = 0};
-    hth_timing_cache cache = {cache_get, cache_put, &memory};
+    hth_timing_cache cache = {.get = cache_get, .put = cache_put, .ctx = &memory};
     fixture f;
     hth_choice first[8], second[8];
     int n_first, n_second;

@@ -305,6 +305,11 @@ void hth_pool_free(hth_pool *p, void *ptr)
     pool_give_back(p, b);
 }
 
+bool hth_pool_holds(const hth_pool *p, const void *ptr)
+{
+    return (const char *)ptr >= p->base && (const char *)ptr < p->base + p->size;
+}
+
 void hth_pool_ledger_get(const hth_pool *p, hth_pool_ledger *out)
 {
     *out = (hth_pool_ledger){

@@ -32,6 +32,8 @@ void hth_pool_close(hth_pool *p); // NULL is allowed
 // HTH_ETOOBIG: never.
 hth_err hth_pool_alloc(hth_pool *p, size_t bytes, hth_pool_use use, void **out);
 void hth_pool_free(hth_pool *p, void *ptr); // NULL is allowed
+// hth_pool_holds says whether `ptr` lies in the pool's reservation.
+bool hth_pool_holds(const hth_pool *p, const void *ptr);
 void hth_pool_ledger_get(const hth_pool *p, hth_pool_ledger *out);
 // aborts on a broken invariant; called on entry in debug builds
 void hth_pool_check(const hth_pool *p);

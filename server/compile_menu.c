@@ -50,8 +50,9 @@ static hth_err compile_menu(hth_site *site, const hth_program *p, int i, bool tu
         kept = menu_front(list, n);
     } else if ((has_menu || train) &&
                (tune || hth_convsel_known(site->device, g, node, site->timings))) {
-        HTH_TRY(hth_convsel_measure(site->device, g, &g->nodes[i], site->timings, list,
-                                    HTH_MAX_CHOICES, &n));
+        hth_err err = hth_convsel_measure(site->device, g, &g->nodes[i], site->timings, list,
+                                          HTH_MAX_CHOICES, &n);
+        HTH_TRY(err == HTH_ENOMEM ? HTH_OK : err); // no room to measure: it counts as not measured
         hth_convsel_front(list, n, site->tolerance);
         kept = menu_front(list, n);
     }

@@ -20,6 +20,8 @@
 // How long the engine is idle before it measures: longer than the gap between two requests of a
 // busy client.
 #define ENGINE_IDLE_NS 200000000u
+// Kernels are made and models are planned on the engine's thread, whatever a program gives others.
+#define ENGINE_STACK ((size_t)2 << 20)
 
 struct hth_engine {
     hth_mailbox *mailbox;
@@ -51,11 +53,32 @@ static hth_err timing_put(void *ctx, const char *key, const char *value)
     return hth_store_text_put(ctx, key, value);
 }
 
+// Measuring takes what the pool has free, so that it needs no memory beside the device's; where
+// that is too little, the host's.
+static void *timing_take(void *owner, size_t bytes)
+{
+    void *p;
+    const hth_site *s = owner;
+    return hth_pool_alloc(s->pool, bytes, HTH_POOL_WORKSPACE, &p) == HTH_OK
+               ? p
+               : hth_alloc_aligned(bytes, HTH_DEVICE_ALIGN);
+}
+
+static void timing_give(void *owner, void *p)
+{
+    const hth_site *s = owner;
+    if (hth_pool_holds(s->pool, p)) {
+        hth_pool_free(s->pool, p);
+    } else {
+        hth_free(p);
+    }
+}
+
 static hth_err site_open(hth_engine *e)
 {
     hth_site *s = &e->site;
     HTH_TRY(hth_device_open(e->device, &s->device));
-    e->timings = (hth_timing_cache){timing_get, timing_put, e->store};
+    e->timings = (hth_timing_cache){timing_get, timing_put, e->store, timing_take, timing_give, s};
     s->timings = &e->timings;
     hth_link link;
     HTH_TRY(hth_link_measure(s->device, s->timings, &link));
@@ -161,9 +184,13 @@ hth_err hth_engine_open(const hth_engine_config *config, hth_store *store, hth_e
         config->queue > 0 ? (size_t)config->queue : (size_t)hth_setting_int(HTH_SET_QUEUE_LENGTH);
     uint64_t spin_ns = (uint64_t)hth_setting_int(HTH_SET_QUEUE_SPIN_US) * 1000u;
     hth_err err = hth_mailbox_open(queue, spin_ns, &e->mailbox);
-    if (err == HTH_OK && pthread_create(&e->thread, NULL, engine_main, e) != 0) {
+    pthread_attr_t stack;
+    pthread_attr_init(&stack);
+    pthread_attr_setstacksize(&stack, ENGINE_STACK);
+    if (err == HTH_OK && pthread_create(&e->thread, &stack, engine_main, e) != 0) {
         err = hth_fail(HTH_ENOMEM, "cannot start the engine's thread");
     }
+    pthread_attr_destroy(&stack);
     if (err != HTH_OK) {
         hth_engine_close(e);
         return err;

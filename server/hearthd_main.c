@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "base/settings.h"
+#include "base/thread.h"
 #include "client/hearth.h"
 #include "client/local.h"
 
@@ -232,6 +233,7 @@ int main(int argc, char **argv)
     hth_server *server;
     d.config.listen = d.listen;
     signal(SIGPIPE, SIG_IGN);
+    hth_thread_stacks(HTH_THREAD_STACK);
     hth_log_filter("warn");
     int rv = daemon_options(&d, argc, argv);
     if (rv >= 0) {
