@@ -322,6 +322,12 @@ static void cli_device(const hth_cli *c, char *out, size_t cap)
     }
 }
 
+// A training job takes as long as it takes.
+static hearth_options cli_options(const hth_cli *c)
+{
+    return (hearth_options){.timeout_ms = strcmp(c->command->name, "train") == 0 ? INT32_MAX : 0};
+}
+
 static int cli_open(hth_cli *c, const char *url, const hearth_options *o)
 {
     return hearth_open(url, o, &c->h) == HEARTH_OK ? HTH_CLI_OK : hth_cli_error();
@@ -331,20 +337,26 @@ int hth_cli_connect(hth_cli *c)
 {
     const char *store = hth_cli_text(c, "store"), *server = hth_cli_text(c, "server");
     char device[256], path[256], url[300];
+    hearth_options o = cli_options(c);
+    if (c->h != NULL) {
+        return HTH_CLI_OK;
+    }
     if (store != NULL && server != NULL) {
         return hth_cli_usage("--server and --store exclude each other");
     }
     if (store != NULL) {
         cli_device(c, device, sizeof device);
-        return cli_open(c, "inproc://", &(hearth_options){.store = store, .device = device});
+        o.store = store;
+        o.device = device;
+        return cli_open(c, "inproc://", &o);
     }
     server = server != NULL ? server : c->environment;
     if (server != NULL) {
-        return cli_open(c, server, NULL);
+        return cli_open(c, server, &o);
     }
     for (int i = 0; hth_local_socket(i, c->runtime_dir, path, sizeof path) != NULL; i++) {
         snprintf(url, sizeof url, "ipc://%s", path);
-        if (access(path, F_OK) == 0 && hearth_open(url, NULL, &c->h) == HEARTH_OK) {
+        if (access(path, F_OK) == 0 && hearth_open(url, &o, &c->h) == HEARTH_OK) {
             return HTH_CLI_OK;
         }
     }

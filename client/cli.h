@@ -59,8 +59,9 @@ struct hth_cli {
 // hth_cli_run reads the command line, does what it says, and returns the exit code.
 int hth_cli_run(hth_cli *c, int argc, char **argv);
 
-// hth_cli_connect opens c->h as --server, --store, the environment and the local sockets say;
-// threads and budget of the command shape an embedded engine. An exit code; errors are printed.
+// hth_cli_connect opens c->h, once, as --server, --store, the environment and the local sockets
+// say; threads and budget of the command shape an embedded engine. An exit code; errors are
+// printed.
 int hth_cli_connect(hth_cli *c);
 int hth_cli_error(void); // prints hearth_error(); HTH_CLI_ERROR
 // prints; HTH_CLI_USAGE

@@ -35,6 +35,10 @@ json_t *hth_cmd_arguments(const hth_cli *c);
 // `progress` gets a hth_progress_bar.
 int hth_cmd_ask(hth_cli *c, const char *what, json_t *arguments, hearth_progress progress,
                 char **json);
+// hth_cmd_ask_shown is the same when there is a connection, with a progress that has a context of
+// its own; HTH_CLI_ERROR: hth_cli_error has not been said.
+int hth_cmd_ask_shown(hth_cli *c, const char *what, json_t *arguments, hearth_progress progress,
+                      void *ctx, char **json);
 // hth_cmd_query asks for a document with a progress bar and prints it.
 int hth_cmd_query(hth_cli *c, const char *what, json_t *arguments);
 // hth_cmd_held_out shortens a job's evaluations to the last epoch's, for people.

@@ -2,14 +2,15 @@
 // `hearth jobs`, `job` and `cancel`: training jobs by the model that they make.
 #include "client/cmd.h"
 
-#include "client/progress.h"
+#include "client/follow.h"
 #include "client/svg.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define LOSS_SETS 2 // of held-out data, at most
+#define JOB_SILENCE_MS 1000 // without events, after which the job is asked about
+#define LOSS_SETS      2    // of held-out data, at most
 
 typedef struct loss_range {
     double least, most, steps;
@@ -145,20 +146,13 @@ static int cmd_jobs(hth_cli *c)
     return hth_cmd_query(c, "jobs", json_object());
 }
 
-static int cmd_job(hth_cli *c)
+// Prints a job's document; the losses only for programs, and the picture.
+static int job_print(const hth_cli *c, json_t *doc)
 {
-    char *json;
     const char *svg = hth_cli_text(c, "svg");
-    int rv = job_ask(c, "job", &json);
-    if (rv != HTH_CLI_OK) {
-        return rv;
-    }
-    json_t *doc = json_loads(json, 0, NULL);
-    if (svg != NULL) {
-        rv = hth_cmd_write(svg, doc, loss_svg);
-    }
+    int rv = svg != NULL ? hth_cmd_write(svg, doc, loss_svg) : HTH_CLI_OK;
     if (!hth_cli_json(c)) {
-        json_object_del(doc, "history"); // for programs, and the picture
+        json_object_del(doc, "history");
         hth_cmd_held_out(doc);
     }
     char *text = json_dumps(doc, JSON_COMPACT);
@@ -166,8 +160,75 @@ static int cmd_job(hth_cli *c)
         rv = text != NULL ? hth_cli_print(c, text) : HTH_CLI_ERROR;
     }
     free(text);
+    return rv;
+}
+
+static bool job_goes_on(const char *state)
+{
+    return state != NULL && (strcmp(state, "running") == 0 || strcmp(state, "waiting") == 0 ||
+                             strcmp(state, "paused") == 0);
+}
+
+static int job_get(hth_cli *c, json_t **doc)
+{
+    char *json;
+    int rv = job_ask(c, "job", &json);
+    if (rv == HTH_CLI_OK) {
+        *doc = json_loads(json, 0, NULL);
+        hearth_free(json);
+    }
+    return rv;
+}
+
+// Shows events until there is one about an end, or none for a while.
+static void job_follow_some(const hth_cli *c, hth_events *events, hth_follow *f)
+{
+    hth_event e;
+    bool goes_on = true;
+    while (goes_on && hth_events_next(events, JOB_SILENCE_MS, &e) == HTH_OK) {
+        if (hth_cli_json(c)) {
+            printf("%s\n", e.what);
+            fflush(stdout);
+        }
+        hth_follow_event(f, e.what, e.done, e.total);
+        json_t *o = json_loads(e.what, 0, NULL);
+        const char *state = json_string_value(json_object_get(o, "state"));
+        goes_on = state == NULL || job_goes_on(state);
+        json_decref(o);
+    }
+}
+
+static int job_follow(hth_cli *c, json_t **doc)
+{
+    hth_events *events;
+    hth_follow f;
+    const char *name = json_string_value(json_object_get(*doc, "job"));
+    int rv = HTH_CLI_OK;
+    if (hth_events_open(c->h, name != NULL ? name : "", &events) != HTH_OK) {
+        return hth_cli_error();
+    }
+    hth_follow_init(&f, !hth_cli_json(c));
+    while (rv == HTH_CLI_OK && job_goes_on(json_string_value(json_object_get(*doc, "state")))) {
+        job_follow_some(c, events, &f);
+        json_decref(*doc);
+        *doc = NULL;
+        rv = job_get(c, doc);
+    }
+    hth_follow_fini(&f);
+    hth_events_close(events);
+    return rv;
+}
+
+static int cmd_job(hth_cli *c)
+{
+    json_t *doc = NULL;
+    int rv = job_get(c, &doc);
+    if (rv == HTH_CLI_OK && json_is_true(json_object_get(c->options, "follow"))) {
+        json_object_del(c->options, "budget"); // is changed once
+        rv = job_follow(c, &doc);
+    }
+    rv = rv == HTH_CLI_OK ? job_print(c, doc) : rv;
     json_decref(doc);
-    hearth_free(json);
     return rv;
 }
 
@@ -190,6 +251,8 @@ static int cmd_change(hth_cli *c)
     }
 
 static const hth_option job_options[] = {
+    {"follow", HTH_OPTION_FLAG, NULL,
+     "show its steps until it ends; with --json a line of events each"},
     {"svg", HTH_OPTION_PATH, "FILE", "draw the losses, those over held-out data, too"},
     OPTION_BUDGET,
     {NULL, HTH_OPTION_FLAG, NULL, NULL},
@@ -212,7 +275,7 @@ const hth_command hth_cmd_jobs = {
     hth_cmd_no_options,
     cmd_jobs};
 const hth_command hth_cmd_job = {"job",
-                                 "JOB [--svg FILE] [--budget BYTES]",
+                                 "JOB [--follow] [--svg FILE] [--budget BYTES]",
                                  "show how far a training job is, or how it ended\n"
                                  "JOB is the model that it makes, or the id of one that has ended. "
                                  "With --json its losses, too: every step's, of an\n"

@@ -8,21 +8,32 @@
 #include <stdlib.h>
 #include <string.h>
 
+int hth_cmd_ask_shown(hth_cli *c, const char *what, json_t *arguments, hearth_progress progress,
+                      void *ctx, char **json)
+{
+    char *text = json_dumps(arguments, JSON_COMPACT);
+    json_decref(arguments);
+    if (text == NULL) {
+        return hth_cli_usage("the arguments are no valid text");
+    }
+    hearth_status s = hearth_query(c->h, what, text, progress, ctx, json);
+    free(text);
+    return s == HEARTH_OK ? HTH_CLI_OK : HTH_CLI_ERROR;
+}
+
 int hth_cmd_ask(hth_cli *c, const char *what, json_t *arguments, hearth_progress progress,
                 char **json)
 {
     hth_progress_bar bar;
     int rv = hth_cli_connect(c);
-    char *text = rv == HTH_CLI_OK ? json_dumps(arguments, JSON_COMPACT) : NULL;
-    json_decref(arguments);
-    if (text == NULL) {
-        return rv != HTH_CLI_OK ? rv : hth_cli_usage("the arguments are no valid text");
+    if (rv != HTH_CLI_OK) {
+        json_decref(arguments);
+        return rv;
     }
     hth_progress_init(&bar);
-    hearth_status s = hearth_query(c->h, what, text, progress, &bar, json);
+    rv = hth_cmd_ask_shown(c, what, arguments, progress, &bar, json);
     hth_progress_fini(&bar);
-    free(text);
-    return s == HEARTH_OK ? HTH_CLI_OK : hth_cli_error();
+    return rv == HTH_CLI_ERROR ? hth_cli_error() : rv;
 }
 
 json_t *hth_cmd_arguments(const hth_cli *c)

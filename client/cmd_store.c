@@ -53,6 +53,19 @@ static int cmd_import(hth_cli *c)
     return HTH_CLI_OK;
 }
 
+// Checkpoints of training jobs are versions of models that nobody made.
+static void ls_models(json_t *list)
+{
+    for (size_t i = json_array_size(list); i > 0; i--) {
+        json_t *row = json_array_get(list, i - 1);
+        if (json_is_true(json_object_get(row, "checkpoint"))) {
+            json_array_remove(list, i - 1);
+        } else {
+            json_object_del(row, "checkpoint");
+        }
+    }
+}
+
 static int cmd_ls(hth_cli *c)
 {
     char *json;
@@ -64,16 +77,19 @@ static int cmd_ls(hth_cli *c)
         return hth_cli_error();
     }
     json_t *doc = json_loads(json, 0, NULL), *list = json_object_get(doc, "models");
+    hearth_free(json);
+    if (!json_is_true(json_object_get(c->options, "all"))) {
+        ls_models(list);
+    }
     if (hth_cli_json(c)) {
-        printf("%s\n", json);
+        rv = cmd_print(c, json_incref(doc));
     } else if (json_array_size(list) == 0) {
         printf("no models; `hearth import NAME FILE.onnx` puts one into the store\n");
     } else {
         hth_table_print(stdout, list);
     }
     json_decref(doc);
-    hearth_free(json);
-    return HTH_CLI_OK;
+    return rv;
 }
 
 static int cmd_show(hth_cli *c)
@@ -130,6 +146,10 @@ static int cmd_gc(hth_cli *c)
     return HTH_CLI_OK;
 }
 
+static const hth_option ls_options[] = {
+    {"all", HTH_OPTION_FLAG, NULL, "checkpoints of training jobs, too"},
+    {NULL, HTH_OPTION_FLAG, NULL, NULL},
+};
 static const hth_option import_options[] = {
     {"max-batch", HTH_OPTION_INT, "N",
      "largest batch that is served; 0: a symbolic first dimension is not a batch"},
@@ -146,8 +166,8 @@ const hth_command hth_cmd_import = {"import",
                                     2,
                                     import_options,
                                     cmd_import};
-const hth_command hth_cmd_ls = {
-    "ls", "", "list the models and their versions", 0, 0, hth_cmd_no_options, cmd_ls};
+const hth_command hth_cmd_ls = {"ls",       "[--all]", "list the models and their versions", 0, 0,
+                                ls_options, cmd_ls};
 const hth_command hth_cmd_show = {
     "show",  "NAME[:VERSION]", "describe a model: inputs, outputs, size", 1, 1, hth_cmd_no_options,
     cmd_show};

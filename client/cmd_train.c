@@ -3,26 +3,13 @@
 // step.
 #include "client/cmd.h"
 
-#include "client/progress.h"
+#include "client/follow.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static int train_progress(void *ctx, const char *what, uint64_t done, uint64_t total)
-{
-    if (what[0] != '{') {
-        return hth_progress_show(ctx, what, done, total);
-    }
-    char line[100];
-    json_t *o = json_loads(what, 0, NULL);
-    snprintf(line, sizeof line, "epoch %lld  loss %.4f  %.1f ms",
-             (long long)json_integer_value(json_object_get(o, "epoch")),
-             json_number_value(json_object_get(o, "loss")),
-             json_number_value(json_object_get(o, "ms")));
-    json_decref(o);
-    return hth_progress_show(ctx, line, done, total);
-}
+#define TRAIN_JOB 208 // bytes of a job's name
 
 void hth_cmd_held_out(json_t *doc)
 {
@@ -67,20 +54,40 @@ static int train_print(hth_cli *c, const char *text)
     return rv;
 }
 
+// The job is called as the model that it makes.
+static void train_job(const json_t *q, char out[TRAIN_JOB])
+{
+    const char *name = json_string_value(json_object_get(q, "job"));
+    name = name != NULL ? name : json_string_value(json_object_get(q, "save-as"));
+    name = name != NULL ? name : json_string_value(json_object_get(q, "model"));
+    snprintf(out, TRAIN_JOB, "%.*s", (int)strcspn(name, ":"), name);
+}
+
 static int cmd_train(hth_cli *c)
 {
-    char *json;
+    char *json, job[TRAIN_JOB];
+    hth_follow follow;
     json_t *q = hth_cmd_arguments(c);
+    int rv = hth_cli_connect(c);
+    if (rv != HTH_CLI_OK) {
+        json_decref(q);
+        return rv;
+    }
     if (json_object_get(q, "resume") != NULL && json_object_get(q, "data") == NULL) {
         json_object_set(q, "job", json_object_get(q, "model"));
         json_object_del(q, "model");
     }
-    int rv = hth_cmd_ask(c, "train", q, train_progress, &json);
+    train_job(q, job);
+    hth_follow_init(&follow, !hth_cli_json(c));
+    hth_follow_start(&follow, c->h, job);
+    rv = hth_cmd_ask_shown(c, "train", q, hth_follow_show, &follow, &json);
+    hth_follow_fini(&follow);
     if (rv == HTH_CLI_OK) {
         rv = train_print(c, json);
         hearth_free(json);
+        return rv;
     }
-    return rv;
+    return rv == HTH_CLI_ERROR ? hth_cli_error() : rv;
 }
 
 static const hth_option train_options[] = {

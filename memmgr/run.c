@@ -59,6 +59,7 @@ struct hth_run {
     bool is_bound, measuring;
     double (*times)[2]; // [n_instrs]
     const atomic_int *canceled;
+    uint64_t stall_ns; // of the last execution
 };
 
 // Opening.
@@ -428,9 +429,12 @@ static hth_err run_copy(run_step *s, hth_stream *stream)
 static hth_err run_issue(hth_run *r, run_step *s, uint64_t origin_ns)
 {
     hth_stream *stream = r->stream[s->lane];
+    bool stalls = r->inline_compute && s->lane == HTH_LANE_COMPUTE && s->n_waits > 0;
+    uint64_t from_ns = stalls ? hth_now_ns() : 0;
     for (int j = 0; j < s->n_waits; j++) {
         HTH_TRY(hth_stream_wait(stream, r->waits[s->first_wait + j]));
     }
+    r->stall_ns += stalls ? hth_now_ns() - from_ns : 0;
     bool timed = r->measuring && s->from != NULL;
     if (timed) {
         HTH_TRY(hth_stream_record(stream, s->from));
@@ -501,6 +505,7 @@ hth_err hth_run_execute(hth_run *r, const atomic_int *canceled)
         return hth_fail(HTH_EINVAL, "a plan is run before its tensors were bound");
     }
     r->canceled = canceled;
+    r->stall_ns = 0;
     if (r->measuring) {
         HTH_TRY(run_prepare_times(r));
     } else if (r->stream[HTH_LANE_COMPUTE] == NULL) { // nothing moves, kernels run here
@@ -514,11 +519,18 @@ hth_err hth_run_execute(hth_run *r, const atomic_int *canceled)
         err = run_canceled(r) ? hth_fail(HTH_ECANCELED, "canceled")
                               : run_issue(r, &r->steps[i], origin_ns);
     }
+    uint64_t last_ns = hth_now_ns();
     err = run_drain(r, err);
+    r->stall_ns += r->inline_compute ? hth_now_ns() - last_ns : 0;
     if (r->measuring) {
         run_collect_times(r, origin_ns);
     }
     return err;
+}
+
+uint64_t hth_run_stall_ns(const hth_run *r)
+{
+    return r->stall_ns;
 }
 
 void hth_run_measure(hth_run *r, bool on)

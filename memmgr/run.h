@@ -54,6 +54,9 @@ hth_err hth_run_bind(hth_run *r, void *arena, void *const *fixed);
 // NULL) is looked at between instructions: HTH_ECANCELED. On any error the streams are drained
 // before it returns.
 hth_err hth_run_execute(hth_run *r, const atomic_int *canceled);
+// hth_run_stall_ns is how long the last execution's kernels waited for copies, the end included; 0
+// on devices whose kernels do not run on the caller.
+uint64_t hth_run_stall_ns(const hth_run *r);
 // hth_run_measure makes later executions record start and end of every instruction; hth_run_times
 // returns them
 // ([n_instrs][2], microseconds from the start), valid until the next execution.

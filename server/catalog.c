@@ -6,6 +6,7 @@
 #include "base/alloc.h"
 #include "base/settings.h"
 #include "client/safetensors.h"
+#include "server/checkpoint.h"
 
 #include <jansson.h>
 
@@ -178,11 +179,12 @@ hth_err hth_catalog_list(hth_store *s, char **json)
     HTH_TRY(hth_store_list(s, &e, &n));
     json_t *list = json_array();
     for (int i = 0; i < n; i++) {
-        json_array_append_new(list,
-                              json_pack("{s:s, s:i, s:I, s:I, s:i, s:I}", "name", e[i].name,
-                                        "version", e[i].version, "bytes", (json_int_t)e[i].bytes,
-                                        "own_bytes", (json_int_t)e[i].own_bytes, "tensors",
-                                        e[i].n_tensors, "created_ns", (json_int_t)e[i].created_ns));
+        json_array_append_new(list, json_pack("{s:s, s:i, s:I, s:I, s:i, s:b, s:I}", "name",
+                                              e[i].name, "version", e[i].version, "bytes",
+                                              (json_int_t)e[i].bytes, "own_bytes",
+                                              (json_int_t)e[i].own_bytes, "tensors", e[i].n_tensors,
+                                              "checkpoint", hth_checkpoint_is(s, e[i].name),
+                                              "created_ns", (json_int_t)e[i].created_ns));
     }
     json_t *doc = json_pack("{s:o}", "models", list);
     char *text = doc != NULL ? json_dumps(doc, JSON_COMPACT) : NULL;

@@ -17,7 +17,8 @@ hth_err hth_catalog_import(hth_store *s, const char *name, const char *path, int
 hth_err hth_catalog_export(hth_store *s, const char *model, const char *path);
 hth_err hth_catalog_remove(hth_store *s, const char *model);
 // hth_catalog_list stores
-// {"models":[{"name","version","bytes","own_bytes","tensors","created_ns"}]}, freed by hth_free.
+// {"models":[{"name","version","bytes","own_bytes","tensors","checkpoint","created_ns"}]}, freed by
+// hth_free.
 hth_err hth_catalog_list(hth_store *s, char **json);
 // hth_catalog_parse splits "name:version"; version 0 when none is given. HTH_EINVAL.
 hth_err hth_catalog_parse(const char *model, char name[201], int *version);

@@ -171,21 +171,37 @@ hth_err hth_checkpoint_find(hth_store *store, const char *job, json_t **doc)
                : err;
 }
 
+// The part of a model's name in front of the tail; 0: it has none.
+static size_t checkpoint_stem(const char *model)
+{
+    size_t bytes = strlen(model), tail = strlen(CHECKPOINT_TAIL);
+    return bytes > tail && strcmp(model + bytes - tail, CHECKPOINT_TAIL) == 0 ? bytes - tail : 0;
+}
+
+bool hth_checkpoint_is(hth_store *store, const char *model)
+{
+    char job[HTH_CHECKPOINT_JOB];
+    json_t *doc = NULL;
+    snprintf(job, sizeof job, "%.*s", (int)checkpoint_stem(model), model);
+    bool is = job[0] != 0 && hth_checkpoint_find(store, job, &doc) == HTH_OK;
+    json_decref(doc);
+    return is;
+}
+
 hth_err hth_checkpoint_list(hth_store *store, json_t **names)
 {
-    const size_t tail = strlen(CHECKPOINT_TAIL);
     hth_store_entry *e;
     int n;
     json_t *doc;
     HTH_TRY(hth_store_list(store, &e, &n));
     *names = json_array();
     for (int i = 0; i < n; i++) {
-        size_t bytes = strlen(e[i].name);
+        size_t stem = checkpoint_stem(e[i].name);
         bool last = i + 1 == n || strcmp(e[i].name, e[i + 1].name) != 0;
-        if (!last || bytes <= tail || strcmp(e[i].name + bytes - tail, CHECKPOINT_TAIL) != 0) {
+        if (!last || stem == 0) {
             continue;
         }
-        e[i].name[bytes - tail] = 0;
+        e[i].name[stem] = 0;
         if (hth_checkpoint_find(store, e[i].name, &doc) == HTH_OK) { // else a model of this name
             json_array_append_new(*names, json_string(e[i].name));
             json_decref(doc);

@@ -34,6 +34,8 @@ hth_err hth_checkpoint_drop(hth_store *store, const hth_train_spec *spec);
 #define HTH_CHECKPOINT_JOB 208
 // hth_checkpoint_job is the name of the job with these arguments.
 hth_err hth_checkpoint_job(const json_t *args, char out[HTH_CHECKPOINT_JOB]);
+// hth_checkpoint_is tells a training job's checkpoint from a model of such a name. Any thread.
+bool hth_checkpoint_is(hth_store *store, const char *model);
 // hth_checkpoint_find reads the meta of a job's checkpoint. HTH_ENOENT.
 hth_err hth_checkpoint_find(hth_store *store, const char *job, json_t **doc);
 // hth_checkpoint_list stores a JSON array of the names of all jobs that have one.

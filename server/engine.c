@@ -177,7 +177,10 @@ hth_err hth_engine_open(const hth_engine_config *config, hth_store *store, hth_e
     snprintf(e->device, sizeof e->device, "%s", config->device != NULL ? config->device : "cpu");
     e->store = store;
     e->resume = config->resume;
-    e->training = (hth_train_queue){.ms = &e->models, .answer = engine_answer};
+    e->training = (hth_train_queue){.ms = &e->models,
+                                    .answer = engine_answer,
+                                    .event = config->event,
+                                    .event_ctx = config->event_ctx};
     pthread_mutex_init(&e->lock, NULL);
     pthread_cond_init(&e->started, NULL);
     size_t queue =

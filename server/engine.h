@@ -20,7 +20,11 @@ typedef struct hth_engine hth_engine;
 typedef struct hth_engine_config {
     const char *device; // "cpu:mem=2GiB,threads=2"
     int queue;          // requests that may wait; 0: 1024
-    bool resume;        // go on with training jobs that an earlier engine on this store left behind
+    // what is told about training jobs (train.h), and {"state"} when it is another one; NULL:
+    // nobody listens. Engine's thread; must not block
+    void (*event)(void *ctx, const char *job, const char *what, uint64_t done, uint64_t total);
+    void *event_ctx;
+    bool resume; // go on with training jobs that an earlier engine on this store left behind
 } hth_engine_config;
 
 typedef struct hth_request_tensor {

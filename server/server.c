@@ -11,6 +11,7 @@
 #include "base/settings.h"
 #include "client/msg.h"
 #include "server/dispatch.h"
+#include "server/publish.h"
 #include "server/sockfile.h"
 
 #include <nng/protocol/reqrep0/rep.h>
@@ -32,6 +33,7 @@ struct hth_server {
     hth_store *store;
     hth_jobs *jobs;
     hth_engine *engine;
+    hth_publisher *publisher;
     hth_conns *conns;
     hth_dispatch *dispatch;
     nng_socket socket;
@@ -88,6 +90,7 @@ static hth_err server_listen(hth_server *s, const char *url)
         return hth_msg_fail(rv, "cannot listen on %s", url);
     }
     l->open = true;
+    hth_publisher_listen(s->publisher, url);
     hth_log(INFO, SERVER, "listening", "url=%s", url);
     return HTH_OK;
 }
@@ -100,8 +103,12 @@ static hth_err server_start(hth_server *s, const hth_server_config *config)
     HTH_TRY(hth_store_open(config->store, true, false, &s->store));
     HTH_TRY(hth_jobs_open(&s->jobs));
     HTH_TRY(hth_conns_open(&s->conns));
-    HTH_TRY(hth_engine_open(&(hth_engine_config){.device = config->device, .resume = true},
-                            s->store, &s->engine));
+    HTH_TRY(hth_publisher_open(&s->publisher));
+    hth_engine_config e = {.device = config->device,
+                           .event = hth_publisher_job,
+                           .event_ctx = s->publisher,
+                           .resume = true};
+    HTH_TRY(hth_engine_open(&e, s->store, &s->engine));
     HTH_TRY(server_socket(s, &limits));
     hth_dispatch_config d = {.socket = s->socket,
                              .store = s->store,
@@ -186,6 +193,7 @@ void hth_server_close(hth_server *s)
     }
     hth_dispatch_close(s->dispatch);
     hth_engine_close(s->engine);
+    hth_publisher_close(s->publisher);
     hth_conns_close(s->conns);
     hth_store_close(s->store);
     hth_free(s);

@@ -10,7 +10,7 @@
 #include <pthread.h>
 
 typedef struct hth_progress {
-    char what[64];
+    char what[400];
     uint64_t done, total;
 } hth_progress;
 

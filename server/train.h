@@ -66,6 +66,8 @@ hth_err hth_trainer_step(hth_trainer *t, const hth_tensor *inputs, const hth_ten
 // hth_trainer_replan forgets what was compiled: the next prepare does so under spec->budget as it
 // is then. Slots keep their contents.
 hth_err hth_trainer_replan(hth_trainer *t);
+// hth_trainer_stall_ms is how long kernels of the last step waited for the link.
+double hth_trainer_stall_ms(const hth_trainer *t);
 // hth_trainer_rate sets the learning rate of the steps to come (spec->lr until then).
 void hth_trainer_rate(hth_trainer *t, double lr);
 // The current program and its graph, the model's graph, and for softmax-xent the number of classes
@@ -94,12 +96,19 @@ double hth_train_rate(const hth_train_spec *s, int64_t step, int64_t steps, int6
 
 // A job runs in turns of one step, so that requests are served in between.
 typedef struct hth_train_job hth_train_job;
+// What is told behind every step and evaluation, to r->progress and to `fn`: {"step", "epoch",
+// "loss", "ms", "stall_ms", "peak_bytes", "budget_bytes"} and, of the last evaluation,
+// "held_out_loss" and "accuracy".
+typedef struct hth_train_tell {
+    void (*fn)(void *ctx, const char *what, uint64_t done, uint64_t total); // NULL: nobody else
+    void *ctx;
+} hth_train_tell;
 // hth_train_job_open reads the specification in r->arguments and makes everything ready: what can
 // be wrong is told here, before any step runs. `r` must outlive the job.
-hth_err hth_train_job_open(hth_models *ms, hth_request *r, hth_train_job **out);
-// hth_train_job_turn runs one step and tells it as progress ({"step", "epoch", "loss", "ms"}), or
-// evaluates one batch of held-out data behind an epoch. After the last one the result is published,
-// r->json is the summary, and *done.
+hth_err hth_train_job_open(hth_models *ms, hth_request *r, hth_train_tell tell,
+                           hth_train_job **out);
+// hth_train_job_turn runs one step, or evaluates one batch of held-out data behind an epoch. After
+// the last one the result is published, r->json is the summary, and *done.
 hth_err hth_train_job_turn(hth_train_job *j, bool *done);
 // hth_train_job_state says where the job stands, as a checkpoint's meta does. NULL: no memory.
 json_t *hth_train_job_state(const hth_train_job *j);

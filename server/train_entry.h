@@ -26,7 +26,10 @@ static inline bool hth_train_entry_works(const hth_train_queue *q, const hth_tra
 // hth_train_queue_find returns the first job of that name, NULL: it neither works nor waits.
 hth_train_entry *hth_train_queue_find(const hth_train_queue *q, const char *job);
 // hth_train_queue_end answers the request with the result that hth_fail has set, and removes it.
-void hth_train_queue_end(hth_train_queue *q, hth_train_entry *e, hth_err err);
+// word: the job's state from now on; NULL: as before.
+void hth_train_queue_end(hth_train_queue *q, hth_train_entry *e, hth_err err, const char *word);
+// hth_train_queue_event tells who listens that a job's state is another one.
+void hth_train_queue_event(const hth_train_queue *q, const char *job, const char *word);
 // hth_train_queue_own adds a job that the server itself goes on with, from its checkpoint; what is
 // in `given` replaces its arguments.
 hth_err hth_train_queue_own(hth_train_queue *q, const char *job, json_t *given);

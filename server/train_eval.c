@@ -239,3 +239,15 @@ hth_err hth_evaluator_turn(hth_evaluator *e, bool *done, json_t **result)
     }
     return HTH_OK;
 }
+
+const json_t *hth_train_held_out(const json_t *list)
+{
+    const json_t *set = json_object_get(json_array_get(list, 0), "set"), *last = NULL;
+    json_t *v;
+    size_t i;
+    json_array_foreach(list, i, v)
+    {
+        last = json_equal(json_object_get(v, "set"), set) ? v : last;
+    }
+    return last;
+}

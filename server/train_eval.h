@@ -25,4 +25,8 @@ void hth_evaluator_close(hth_evaluator *e); // NULL is allowed
 // (softmax-xent: of the labels that count) with the trainer's parameters as they are.
 hth_err hth_evaluator_turn(hth_evaluator *e, bool *done, json_t **result);
 
+// hth_train_held_out is the last evaluation, in a list of them, of the set that comes first; NULL:
+// there is none.
+const json_t *hth_train_held_out(const json_t *list);
+
 #endif

@@ -18,17 +18,6 @@ static hth_err no_memory(void)
     return hth_fail(HTH_ENOMEM, "no memory to train");
 }
 
-static void job_tell(hth_request *r, int64_t step, int64_t steps, int64_t epoch, double loss,
-                     double ms)
-{
-    char text[200];
-    snprintf(text, sizeof text, "{\"step\":%lld,\"epoch\":%lld,\"loss\":%.9g,\"ms\":%.3f}",
-             (long long)step, (long long)epoch, loss, ms);
-    if (r->progress != NULL) {
-        r->progress(r, text, (uint64_t)step, (uint64_t)steps);
-    }
-}
-
 json_t *hth_train_memory(const hth_program *p)
 {
     return json_pack("{s:I, s:I, s:I, s:I, s:s, s:f, s:f}", "peak_bytes",
@@ -55,6 +44,8 @@ struct hth_train_job {
     int n_evaluators, evaluating;   // evaluating: which of them is at work, n_evaluators: none
     hth_evaluator *evaluator[2];
     const char *set[2]; // what they evaluate
+    hth_train_tell tell;
+    double loss, step_ms; // of the last step
 };
 
 void hth_train_job_free(hth_train_job *j)
@@ -254,7 +245,7 @@ static hth_err job_open(hth_train_job *j)
     return s->resume ? job_resume(j) : HTH_OK;
 }
 
-hth_err hth_train_job_open(hth_models *ms, hth_request *r, hth_train_job **out)
+hth_err hth_train_job_open(hth_models *ms, hth_request *r, hth_train_tell tell, hth_train_job **out)
 {
     json_error_t je;
     *out = NULL;
@@ -262,8 +253,12 @@ hth_err hth_train_job_open(hth_models *ms, hth_request *r, hth_train_job **out)
     if (j == NULL) {
         return no_memory();
     }
-    *j = (hth_train_job){
-        .ms = ms, .r = r, .history = json_array(), .held_out = json_array(), .saved = -1};
+    *j = (hth_train_job){.ms = ms,
+                         .r = r,
+                         .history = json_array(),
+                         .held_out = json_array(),
+                         .saved = -1,
+                         .tell = tell};
     j->args = json_loads(r->arguments != NULL ? r->arguments : "", 0, &je);
     hth_err err =
         json_is_object(j->args)
@@ -310,6 +305,39 @@ static hth_err job_canceled(const hth_train_job *j)
                     job_kept(j, kept));
 }
 
+static double job_memory(const hth_train_job *j, const char *key)
+{
+    return json_number_value(json_object_get(j->memory, key));
+}
+
+static void job_tell(const hth_train_job *j)
+{
+    char text[400];
+    const json_t *held = hth_train_held_out(j->held_out), *v;
+    int n =
+        snprintf(text, sizeof text,
+                 "{\"step\":%lld,\"epoch\":%lld,\"loss\":%.9g,\"ms\":%.3f,\"stall_ms\":%.3f,"
+                 "\"peak_bytes\":%.0f,\"budget_bytes\":%.0f",
+                 (long long)j->step, (long long)((j->step - 1) / (j->steps / j->spec.epochs) + 1),
+                 j->loss, j->step_ms, hth_trainer_stall_ms(j->trainer), job_memory(j, "peak_bytes"),
+                 job_memory(j, "budget_bytes"));
+    if ((v = json_object_get(held, "loss")) != NULL) {
+        n += snprintf(text + n, sizeof text - (size_t)n, ",\"held_out_loss\":%.9g",
+                      json_number_value(v));
+    }
+    if ((v = json_object_get(held, "accuracy")) != NULL) {
+        n +=
+            snprintf(text + n, sizeof text - (size_t)n, ",\"accuracy\":%.9g", json_number_value(v));
+    }
+    snprintf(text + n, sizeof text - (size_t)n, "}");
+    if (j->r->progress != NULL) {
+        j->r->progress(j->r, text, (uint64_t)j->step, (uint64_t)j->steps);
+    }
+    if (j->tell.fn != NULL) {
+        j->tell.fn(j->tell.ctx, text, (uint64_t)j->step, (uint64_t)j->steps);
+    }
+}
+
 // Behind an epoch, and its evaluation.
 static hth_err job_epoch(hth_train_job *j, bool *done)
 {
@@ -334,6 +362,7 @@ static hth_err job_evaluate(hth_train_job *j, bool *done)
     if (json_array_append_new(j->held_out, row) != 0) {
         return no_memory();
     }
+    job_tell(j);
     return ++j->evaluating == j->n_evaluators ? job_epoch(j, done) : HTH_OK;
 }
 
@@ -354,14 +383,15 @@ static hth_err job_step(hth_train_job *j, bool *done)
     if (err != HTH_OK) {
         return err == HTH_ECANCELED ? job_canceled(j) : err;
     }
-    double ms = (double)(hth_now_ns() - start_ns) / 1e6;
+    j->step_ms = (double)(hth_now_ns() - start_ns) / 1e6;
+    j->loss = (double)loss;
     j->step++;
-    job_tell(j->r, j->step, j->steps, j->epoch + 1, loss, ms);
+    job_tell(j);
     if (!isfinite(loss)) {
         return hth_fail(HTH_EINVAL, "the loss of step %lld is %g: training stops, %s",
-                        (long long)j->step, (double)loss, job_kept(j, kept));
+                        (long long)j->step, j->loss, job_kept(j, kept));
     }
-    if (json_array_append_new(j->history, json_pack("[f, f]", (double)loss, ms)) != 0) {
+    if (json_array_append_new(j->history, json_pack("[f, f]", j->loss, j->step_ms)) != 0) {
         return no_memory();
     }
     j->at += j->spec.batch;

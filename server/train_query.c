@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "server/train_ended.h"
 #include "server/train_entry.h"
+#include "server/train_eval.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,27 +22,12 @@ static hth_err query_state(const hth_train_queue *q, const char *job, json_t **o
     return *out != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "no memory to describe a job");
 }
 
-// The last evaluation of the data named first: what was held out of them, else those of --eval.
-static const json_t *held_last(const json_t *state)
-{
-    const json_t *list = json_object_get(state, "held_out"), *last = NULL;
-    json_t *v;
-    size_t i;
-    json_array_foreach(list, i, v)
-    {
-        const char *a = json_string_value(json_object_get(json_array_get(list, 0), "set")),
-                   *b = json_string_value(json_object_get(v, "set"));
-        last = a != NULL && b != NULL && strcmp(a, b) == 0 ? v : last;
-    }
-    return last;
-}
-
 // A job's row from where it stands, which may be NULL. All rows have the same keys.
 static json_t *job_row(const char *job, const char *word, const json_t *state, const char *why)
 {
     const json_t *losses = json_object_get(state, "history");
     const json_t *last = json_array_get(losses, json_array_size(losses) - 1);
-    const json_t *held = held_last(state);
+    const json_t *held = hth_train_held_out(json_object_get(state, "held_out"));
     return json_pack("{s:n, s:s, s:s, s:O?, s:O?, s:O?, s:O?, s:O?, s:O?, s:n, s:s?}", "id", "job",
                      job, "state", word, "model",
                      json_object_get(json_object_get(state, "job"), "model"), "step",
@@ -140,7 +126,8 @@ static hth_err query_cancel(hth_train_queue *q, const char *job, json_t *args, j
         hth_train_queue_record(q, job, "canceled", NULL);
     }
     if (e != NULL) {
-        hth_train_queue_end(q, e, hth_fail(HTH_ECANCELED, "job '%s' was canceled", job));
+        hth_train_queue_end(q, e, hth_fail(HTH_ECANCELED, "job '%s' was canceled", job),
+                            "canceled");
     }
     hth_err err = hth_checkpoint_rm(q->ms->store, job);
     if (err != HTH_OK) {
@@ -168,6 +155,7 @@ static hth_err query_pause(hth_train_queue *q, const char *job, json_t *args, js
     }
     q->active = q->active == e ? NULL : q->active;
     e->paused = true;
+    hth_train_queue_event(q, job, HTH_TRAIN_PAUSED);
     if (e->r->progress != NULL) {
         e->r->progress(e->r, HTH_TRAIN_PAUSED, 0, 1);
     }
@@ -194,6 +182,7 @@ static hth_err query_resume(hth_train_queue *q, const char *job, json_t *args, j
     if (e != NULL) {
         e->paused = false;
     }
+    hth_train_queue_event(q, job, "waiting");
     return job_describe(q, job, false, out);
 }
 

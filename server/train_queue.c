@@ -7,12 +7,15 @@
 #include "server/train_queue.h"
 
 #include "base/alloc.h"
+#include "base/clock.h"
 #include "base/log.h"
 #include "server/train_entry.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define QUEUE_EVENT_NS 50000000u // from one event about steps to the next, at least
 
 hth_train_entry *hth_train_queue_find(const hth_train_queue *q, const char *job)
 {
@@ -21,6 +24,26 @@ hth_train_entry *hth_train_queue_find(const hth_train_queue *q, const char *job)
         e = e->next;
     }
     return e;
+}
+
+void hth_train_queue_event(const hth_train_queue *q, const char *job, const char *word)
+{
+    char text[60];
+    snprintf(text, sizeof text, "{\"state\":\"%s\"}", word);
+    if (q->event != NULL) {
+        q->event(q->event_ctx, job, text, 0, 1);
+    }
+}
+
+// Steps of the job at work, as often as somebody could look at them, and its last one.
+static void queue_tell(void *ctx, const char *what, uint64_t done, uint64_t total)
+{
+    hth_train_queue *q = ctx;
+    uint64_t now = hth_now_ns();
+    if (q->event != NULL && (now - q->told_ns >= QUEUE_EVENT_NS || done == total)) {
+        q->told_ns = now;
+        q->event(q->event_ctx, q->active->job, what, done, total);
+    }
 }
 
 static void queue_append(hth_train_queue *q, hth_train_entry *e)
@@ -32,7 +55,7 @@ static void queue_append(hth_train_queue *q, hth_train_entry *e)
     *last = e;
 }
 
-void hth_train_queue_end(hth_train_queue *q, hth_train_entry *e, hth_err err)
+void hth_train_queue_end(hth_train_queue *q, hth_train_entry *e, hth_err err, const char *word)
 {
     char detail[HTH_CHECKPOINT_NOTE];
     hth_train_entry **at = &q->first;
@@ -46,26 +69,33 @@ void hth_train_queue_end(hth_train_queue *q, hth_train_entry *e, hth_err err)
         at = &(*at)->next;
     }
     *at = e->next;
+    if (word != NULL) {
+        hth_train_queue_event(q, e->job, word);
+    }
     q->answer(e->r, err != HTH_OK ? hth_fail(err, "%s", detail) : HTH_OK);
     free(e->arguments);
     hth_free(e);
 }
 
 // Of a job that failed or was left, the checkpoint stays with the reason beside it, or there is
-// none and it has ended. One that could not even be made ready is told to who asked for it.
-static void queue_failed(hth_train_queue *q, const hth_train_entry *e, hth_err err)
+// none and it has ended. One that could not even be made ready is told to who asked for it. Returns
+// the job's state.
+static const char *queue_failed(hth_train_queue *q, const hth_train_entry *e, hth_err err)
 {
     char detail[HTH_CHECKPOINT_NOTE];
+    const char *word = err == HTH_ECANCELED ? "canceled" : "failed";
     json_t *meta;
     snprintf(detail, sizeof detail, "%s", hth_err_detail());
     bool saved = q->job != NULL ? hth_train_job_saved(q->job) >= 0 : e->r == &e->own;
     if (saved && hth_checkpoint_find(q->ms->store, e->job, &meta) == HTH_OK) {
         hth_checkpoint_note_set(q->ms->store, e->job, detail);
         json_decref(meta);
+        word = "stopped";
     } else if (q->job != NULL) {
-        hth_train_queue_record(q, e->job, err == HTH_ECANCELED ? "canceled" : "failed", detail);
+        hth_train_queue_record(q, e->job, word, detail);
     }
     hth_fail(err, "%s", detail);
+    return word;
 }
 
 // Entries.
@@ -130,7 +160,7 @@ void hth_train_queue_add(hth_train_queue *q, hth_request *r)
     }
     same = hth_train_queue_find(q, e->job);
     if (same != NULL && same->r == &same->own) { // who asks takes it over, from its checkpoint
-        hth_train_queue_end(q, same, hth_fail(HTH_ECANCELED, "'%s' was asked for", e->job));
+        hth_train_queue_end(q, same, hth_fail(HTH_ECANCELED, "'%s' was asked for", e->job), NULL);
     }
     queue_append(q, e);
 }
@@ -185,7 +215,8 @@ static void queue_drop_paused(hth_train_queue *q)
     for (; e != NULL; e = next) {
         next = e->next;
         if (e->paused && e->r->canceled) {
-            hth_train_queue_end(q, e, hth_fail(HTH_ECANCELED, "job '%s' stays paused", e->job));
+            hth_train_queue_end(q, e, hth_fail(HTH_ECANCELED, "job '%s' stays paused", e->job),
+                                NULL);
         }
     }
 }
@@ -207,18 +238,17 @@ bool hth_train_queue_turn(hth_train_queue *q)
     } else if (e->r->canceled) {
         err = hth_fail(HTH_ECANCELED, "canceled while it was queued");
     } else {
-        err = hth_train_job_open(q->ms, e->r, &q->job);
+        err = hth_train_job_open(q->ms, e->r, (hth_train_tell){queue_tell, q}, &q->job);
         if (err == HTH_OK) {
+            hth_train_queue_event(q, e->job, "running");
             hth_checkpoint_note_set(q->ms->store, e->job, "");
         }
     }
     if (err != HTH_OK) {
-        queue_failed(q, e, err);
+        hth_train_queue_end(q, e, err, queue_failed(q, e, err));
     } else if (done) {
         hth_train_queue_record(q, e->job, "finished", NULL);
-    }
-    if (err != HTH_OK || done) {
-        hth_train_queue_end(q, e, err);
+        hth_train_queue_end(q, e, HTH_OK, "finished");
     }
     return true;
 }
@@ -226,6 +256,8 @@ bool hth_train_queue_turn(hth_train_queue *q)
 void hth_train_queue_stop(hth_train_queue *q)
 {
     while (q->first != NULL) {
-        hth_train_queue_end(q, q->first, hth_fail(HTH_ECANCELED, "the server stops"));
+        hth_train_entry *e = q->first;
+        hth_train_queue_end(q, e, hth_fail(HTH_ECANCELED, "the server stops"),
+                            e->paused ? NULL : "stopped");
     }
 }

@@ -12,6 +12,10 @@ typedef struct hth_train_queue {
     void (*answer)(hth_request *r, hth_err err); // gives a request back with its result
     hth_train_job *job;                          // of `active`; NULL: not made ready yet
     hth_train_entry *first, *active;             // active: at work, NULL: none
+    void (*event)(void *ctx, const char *job, const char *what, uint64_t done,
+                  uint64_t total); // NULL: nobody listens
+    void *event_ctx;
+    uint64_t told_ns; // the last event's time
 } hth_train_queue;
 
 // hth_train_queue_add takes the request "train"; it is answered when its job ends.

@@ -79,6 +79,7 @@ static hth_err trainer_part(hth_trainer *t, hth_trainer_phase *s, int64_t part,
     s->out[0].data = loss;
     HTH_TRY(hth_program_run(t->ms->site, s->program, s->in, s->out,
                             t->progress != NULL ? &t->progress->canceled : NULL));
+    t->stall_ns += hth_run_stall_ns(s->program->run);
     for (int i = 0; i < t->slots.n; i++) {
         if (s->graph.slots[i].output >= 0) {
             hth_slots_changed(&t->slots, i);
@@ -94,6 +95,7 @@ hth_err hth_trainer_step(hth_trainer *t, const hth_tensor *inputs, const hth_ten
     double sum = 0;
     trainer_hyper(t, s->parts);
     hth_slots_unview(&t->slots);
+    t->stall_ns = 0;
     for (int64_t i = 0; i < s->parts; i++) {
         HTH_TRY(trainer_part(t, i + 1 < s->parts ? &s->add : &s->apply, i, inputs, target, loss));
         sum += *loss;
@@ -101,6 +103,11 @@ hth_err hth_trainer_step(hth_trainer *t, const hth_tensor *inputs, const hth_ten
     *loss = s->parts > 1 ? (float)(sum / (double)s->parts) : *loss;
     t->counter++;
     return HTH_OK;
+}
+
+double hth_trainer_stall_ms(const hth_trainer *t)
+{
+    return (double)t->stall_ns / 1e6;
 }
 
 void hth_trainer_rate(hth_trainer *t, double lr)

@@ -42,6 +42,7 @@ struct hth_trainer {
     int64_t part;          // samples in a part of a whole batch; 0: not known yet
     uint64_t budget_bytes; // of all steps; 0: not known yet
     uint64_t counter;      // steps done
+    uint64_t stall_ns;     // of the last one
     uint64_t step_input;
     double lr;
     float hyper[HTH_N_HYPER];

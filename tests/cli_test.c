@@ -20,8 +20,9 @@
 
 #include <cmocka.h>
 
-#define DIGITS "tests/data/digits/digits.onnx"
-#define IMAGES "tests/data/digits/images.npy"
+#define DIGITS_DIR "tests/data/digits/"
+#define DIGITS     "tests/data/digits/digits.onnx"
+#define IMAGES     "tests/data/digits/images.npy"
 
 static char dir[] = "/tmp/hearth-cli-XXXXXX", build[200];
 static char output[65536]; // of the last run, both streams
@@ -238,6 +239,67 @@ static void test_daemon(void **state)
     assert_int_equal(access(url + 6, F_OK), -1);
 }
 
+static void wait_for_job(const char *url, const char *state)
+{
+    char text[40];
+    snprintf(text, sizeof text, "\"state\":\"%s\"", state);
+    for (int i = 0; i < 1000; i++) {
+        run("hearth --server %s --json job t", url);
+        if (strstr(output, text) != NULL) {
+            return;
+        }
+        usleep(10000);
+    }
+    fail_msg("the job is not %s: %s", state, output);
+}
+
+// A job is paused, outlives its client and two daemons, goes on under another budget, is watched,
+// and ends; then it is listed.
+static void test_jobs(void **state)
+{
+    char url[300];
+    int status;
+    snprintf(url, sizeof url, "ipc://%s/jobs.sock", dir);
+    pid_t p = start_daemon(url);
+    assert_int_equal(run("hearth --server %s import u " DIGITS_DIR "untrained.onnx", url), 0);
+    run("hearth --server %s train u --data " DIGITS_DIR "train.safetensors --loss softmax-xent "
+        "--optimizer adam --batch 64 --epochs 20000 --hold-out 0.1 --save-as t >/dev/null 2>&1 &",
+        url);
+    wait_for_job(url, "running");
+    assert_int_equal(run("hearth --server %s pause t", url), 0);
+    said("paused");
+    assert_int_equal(run("hearth --server %s pause t", url), 1);
+    said("job 't' is paused");
+    assert_int_equal(run("hearth --server %s ls", url), 0);
+    assert_null(strstr(output, "t.checkpoint"));
+    assert_int_equal(run("hearth --server %s ls --all", url), 0);
+    said("t.checkpoint");
+    kill(p, SIGKILL);
+    assert_int_equal(waitpid(p, &status, 0), p);
+    p = start_daemon(url);
+    wait_for_job(url, "paused");
+    assert_int_equal(run("hearth --server %s job t --budget 60%%", url), 1);
+    said("hearth resume t --budget 60%");
+    assert_int_equal(run("hearth --server %s resume t --budget 80%%", url), 0);
+    wait_for_job(url, "running");
+    assert_int_equal(run("hearth --server %s job t --budget 4KiB", url), 1);
+    said("goes on under the budget that it had");
+    assert_int_equal(run("hearth --server %s job t --budget 70%%", url), 0);
+    run("hearth --server %s --json job t --follow & sleep 0.3; %s/hearth --server %s cancel t; "
+        "wait",
+        url, build, url);
+    said("\"stall_ms\":");
+    said("\"state\":\"canceled\"");
+    assert_int_equal(run("hearth --server %s jobs", url), 0);
+    said("canceled");
+    assert_int_equal(run("hearth --server %s job t --svg %s/loss.svg", url, dir), 0);
+    said("held_out");
+    assert_int_equal(run("hearth --server %s resume t", url), 1);
+    said("has ended already");
+    kill(p, SIGTERM);
+    assert_int_equal(waitpid(p, &status, 0), p);
+}
+
 static int setup(void **state)
 {
     const char *b = getenv("HEARTH_BUILD");
@@ -259,6 +321,7 @@ int main(void)
         cmocka_unit_test(test_embedded),
         cmocka_unit_test(test_profile),
         cmocka_unit_test(test_daemon),
+        cmocka_unit_test(test_jobs),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

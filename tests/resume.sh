@@ -39,7 +39,7 @@ cut() { # begins a job, kills the server behind its first checkpoint, and starts
     train "$1" >"$dir/cut" 2>&1 &
     client=$!
     i=0
-    until "$build/hearth" ls | grep -q "^$1\.checkpoint "; do
+    until "$build/hearth" ls --all | grep -q "^$1\.checkpoint "; do
         i=$((i + 1))
         [ $i -lt 500 ] || fail "there was no checkpoint"
         sleep 0.01
@@ -55,7 +55,7 @@ losses "$dir/whole" >"$dir/a"
 losses "$dir/cut" >"$dir/b"
 [ "$(wc -l <"$dir/a")" -eq 138 ] || fail "not every step was told"
 cmp "$dir/a" "$dir/b" || fail "the losses differ"
-if "$build/hearth" ls | grep -q '\.checkpoint '; then fail "a finished job left its checkpoint"; fi
+if "$build/hearth" ls --all | grep -q '\.checkpoint '; then fail "a finished job left its checkpoint"; fi
 cut alone
 i=0
 until "$build/hearth" job alone | grep -q 'state *finished'; do
