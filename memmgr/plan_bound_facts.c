@@ -114,7 +114,11 @@ static hth_err facts_dead(hth_bound *b, int v, int p, double share, double save,
         }
         int u = m->p->nodes[v].inputs[j], at = b->n_dead++, w = m->p->tensors[u].producer, reads;
         double part = 1.0 / facts_readers(m, u);
-        b->dead[at] = (hth_dead){u, p, share * part, save * part, *head, -1};
+        bool taken = false;
+        for (int k = 0; k < m->p->nodes[v].n_outputs; k++) {
+            taken = taken || m->pair[m->p->nodes[v].outputs[k]] == u;
+        }
+        b->dead[at] = (hth_dead){u, p, share * part, save * part, *head, -1, taken};
         *head = at;
         if (m->p->nodes[w].recomputable) {
             part /= b->n_made[w];

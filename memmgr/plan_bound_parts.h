@@ -44,6 +44,7 @@ typedef struct hth_dead {
     int tensor, since;
     double share, save; // of the cost that this gap pays, and of a copy out; others need the same
     int next, reads;
+    bool taken; // its buffer may be taken over: nothing more in the stage of the recompute
 } hth_dead;
 
 // What the ways through a gap cost. Each that leaves chooses its stages, too.

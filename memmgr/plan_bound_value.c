@@ -120,7 +120,7 @@ static double value_dead(const hth_bound *b, int head, int s)
     for (int i = head; i >= 0; i = b->dead[i].next) {
         const hth_dead *x = &b->dead[i];
         sum += value_had_again(b, x, s).us;
-        sum += hth_bound_bytes(b, x->tensor) * x->share * b->price[s];
+        sum += x->taken ? 0 : hth_bound_bytes(b, x->tensor) * x->share * b->price[s];
     }
     return sum;
 }
@@ -224,7 +224,7 @@ static double value_take_dead(hth_bound *b, int head, int s)
         int u = x->tensor, w = m->p->tensors[u].producer;
         value_had how = value_had_again(b, x, s);
         b->use[how.mode == HTH_GAP_KEEP ? x->since + 1 : s] += bytes;
-        b->use[s + 1] -= bytes;
+        b->use[x->taken ? s : s + 1] -= bytes;
         if (how.mode == HTH_GAP_RECOMPUTE) {
             us += b->fast_us[w] * x->share / b->n_made[w] + value_take_dead(b, x->reads, s);
         } else if (how.mode == HTH_GAP_OFFLOAD) {

@@ -215,7 +215,8 @@ void hth_decoder_fini(hth_decoder *d)
                    d->read_of,    d->run_of,     d->read,       d->run,        d->saves.head,
                    d->saves.next, d->aways.head, d->aways.next, d->backs.head, d->backs.next,
                    d->needs.head, d->needs.next, d->flight,     d->stay,       d->order,
-                   d->need0,      d->until0,     d->moved,      d->off};
+                   d->need0,      d->until0,     d->moved,      d->off,        d->group,
+                   d->group_of,   d->groups,     d->reader};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         hth_free(all[i]);
     }
@@ -261,7 +262,10 @@ hth_err hth_decoder_init(hth_decoder *d, const hth_step *m, uint64_t budget)
                {&d->off, ng, sizeof(int)},
                {&d->flight, 2 * ng, sizeof(int)},
                {&d->order, 2 * ng, sizeof(hth_flight)},
-               {&d->stay, ng + 1, sizeof(hth_segment)}};
+               {&d->group_of, ng, sizeof(int)},
+               {&d->groups, ng, sizeof(int)},
+               {&d->reader, ns, sizeof(int)},
+               {&d->stay, ng + ns, sizeof(hth_segment)}};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         void *block = hth_calloc(all[i].n, all[i].size);
         if (block == NULL) {

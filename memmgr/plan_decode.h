@@ -45,6 +45,10 @@ typedef struct hth_run { // a rerun of a stage
     uint64_t scratch;
 } hth_run;
 
+typedef struct hth_group { // stages without a pause: a rerun in the first serves them all
+    int first, last;
+} hth_group;
+
 // The decoder's working memory; one per thread.
 typedef struct hth_decoder {
     const hth_step *m;
@@ -66,11 +70,13 @@ typedef struct hth_decoder {
     int *run_of;                   // per stage: first of `run`, nodes ascending
     hth_read *read;
     hth_run *run;
-    int n_reads, cap_reads, n_runs, cap_runs;
+    hth_group *group;       // of all gaps in mode AGAIN
+    int *group_of, *groups; // per such gap: its first group, how many
+    int n_reads, cap_reads, n_runs, cap_runs, n_groups, cap_groups;
     int *moved, n_moved; // tensors with a gap that is not kept, or that a rerun reads
     int *off, n_off;     // gaps that are offloaded, descending
     hth_lists saves, aways, backs, needs; // gaps by stage
-    int *flight;                          // scratch
+    int *flight, *reader;                 // scratch
     hth_flight *order;                    // scratch
     hth_segment *stay;                    // scratch
     int64_t live;                         // of the stage at hand

@@ -48,6 +48,66 @@ static double needs_run(hth_decoder *d, int v, int s, uint64_t bytes)
     return us;
 }
 
+// Lists the stages behind gap g's start that read its tensor in d->reader, ascending, each once;
+// returns how many.
+static int needs_readers(hth_decoder *d, int g)
+{
+    const hth_gap *gap = &d->m->gap[g];
+    int n = 0;
+    for (int r = d->read_of[gap->tensor]; r >= 0; r = d->read[r].next) {
+        int s = d->read[r].stage, at = n;
+        while (at > 0 && d->reader[at - 1] > s) {
+            at--;
+        }
+        if (s > gap->p && s < gap->q && (at == 0 || d->reader[at - 1] < s)) {
+            memmove(&d->reader[at + 1], &d->reader[at], (size_t)(n - at) * sizeof *d->reader);
+            d->reader[at] = s;
+            n++;
+        }
+    }
+    if (gap->q < d->m->n_stages) {
+        d->reader[n++] = gap->q;
+    }
+    return n;
+}
+
+// Mode AGAIN: groups of adjacent readers, a rerun for each that does not follow the gap's start.
+static double needs_again(hth_decoder *d, int g)
+{
+    const hth_step *m = d->m;
+    const hth_gap *gap = &m->gap[g];
+    int v = m->p->tensors[gap->tensor].producer, n = needs_readers(d, g), i = 0, from = d->n_groups;
+    double us = 0;
+    d->away[g] = gap->p + 1;
+    for (; i < n && d->reader[i] <= d->away[g]; i++) {
+        d->away[g] = d->reader[i] + 1;
+    }
+    for (int k = i; k < n; k++) {
+        bool follows = k > i && d->reader[k] == d->reader[k - 1] + 1;
+        if (follows) {
+            d->group[d->n_groups - 1].last = d->reader[k];
+        } else if (HTH_GROW(d->group, d->n_groups, d->cap_groups) != 0) {
+            d->failed = true;
+            return 0;
+        } else if (!hth_step_may_rerun(m, v, d->reader[k])) {
+            d->n_groups = from;
+            return 0;
+        } else {
+            d->group[d->n_groups++] = (hth_group){d->reader[k], d->reader[k]};
+        }
+    }
+    if (d->n_groups == from) {
+        return 0;
+    }
+    d->mode[g] = HTH_GAP_AGAIN;
+    d->group_of[g] = from;
+    d->groups[g] = d->n_groups - from;
+    for (int k = from; k < d->n_groups; k++) {
+        us += needs_run(d, v, d->group[k].first, m->bytes[gap->tensor]);
+    }
+    return us;
+}
+
 static double needs_gap(hth_decoder *d, int g, hth_gap_mode mode)
 {
     const hth_step *m = d->m;
@@ -63,6 +123,9 @@ static double needs_gap(hth_decoder *d, int g, hth_gap_mode mode)
     d->need[g] = need;
     d->until[g] = until;
     int v = m->p->tensors[gap->tensor].producer;
+    if (mode == HTH_GAP_AGAIN && gap->can_rerun && need < m->n_stages) {
+        return needs_again(d, g);
+    }
     if (mode == HTH_GAP_KEEP || need >= m->n_stages || (need < gap->p + 2 && !gap->cyclic)) {
         return 0;
     }
@@ -93,6 +156,8 @@ static void needs_saves(hth_decoder *d, int t)
             saved = true;
         } else if (d->mode[g] == HTH_GAP_RECOMPUTE) {
             filled = d->need[g];
+        } else if (d->mode[g] == HTH_GAP_AGAIN) {
+            filled = d->group[d->group_of[g] + d->groups[g] - 1].first;
         } else if (d->mode[g] == HTH_GAP_KEEP) {
             filled = gap->q;
         }
@@ -134,7 +199,7 @@ double hth_decode_needs(hth_decoder *d, const uint8_t *mode, double limit_us)
     memset(d->save, -1, n * sizeof *d->save);
     memcpy(d->need, d->need0, n * sizeof *d->need);
     memcpy(d->until, d->until0, n * sizeof *d->until);
-    d->n_reads = d->n_runs = d->n_moved = d->n_off = 0;
+    d->n_reads = d->n_runs = d->n_groups = d->n_moved = d->n_off = 0;
     for (int k = 0; k < m->n_backward && us < limit_us; k++) {
         us += needs_tensor(d, m->backward[k], k >= m->n_backward - m->n_roots, mode);
     }

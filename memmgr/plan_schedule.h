@@ -23,7 +23,13 @@
 
 #include "memmgr/plan_parts.h"
 
-typedef enum hth_gap_mode { HTH_GAP_KEEP, HTH_GAP_OFFLOAD, HTH_GAP_RECOMPUTE } hth_gap_mode;
+typedef enum hth_gap_mode {
+    HTH_GAP_KEEP,
+    HTH_GAP_OFFLOAD,
+    HTH_GAP_RECOMPUTE, // once, where it is first read behind the gap's start; then it stays
+    HTH_GAP_AGAIN,     // whenever it is read, and dropped in between
+    HTH_N_GAP_MODES
+} hth_gap_mode;
 
 typedef enum hth_origin {
     HTH_FROM_START, // there before stage 0

@@ -76,7 +76,7 @@ static bool search_allows(const hth_search *x, int g, hth_gap_mode mode)
 {
     const hth_gap *gap = &x->m->gap[g];
     return mode == HTH_GAP_KEEP || (mode == HTH_GAP_OFFLOAD && x->offload && gap->can_offload) ||
-           (mode == HTH_GAP_RECOMPUTE && x->recompute && gap->can_rerun);
+           (mode >= HTH_GAP_RECOMPUTE && x->recompute && gap->can_rerun);
 }
 
 // Everything is kept. Behind its last use a tensor is kept for nobody but a recompute that reads
@@ -224,8 +224,10 @@ static int search_piles(hth_search *x, int s)
     for (int g = 0; g < x->m->n_gaps; g++) {
         const hth_gap *gap = &x->m->gap[g];
         int end = gap->q == x->m->n_stages ? d->until[g] : gap->q;
-        if (d->mode[g] == HTH_GAP_RECOMPUTE && d->need[g] <= s && s <= end &&
-            search_allows(x, g, HTH_GAP_OFFLOAD)) {
+        if (d->mode[g] == HTH_GAP_RECOMPUTE && d->need[g] < s && s < end) {
+            x->rank[n++] = (hth_rank){-(double)x->m->bytes[gap->tensor], g * 4 + HTH_GAP_AGAIN};
+        } else if (d->mode[g] == HTH_GAP_RECOMPUTE && d->need[g] <= s && s <= end &&
+                   search_allows(x, g, HTH_GAP_OFFLOAD)) {
             x->rank[n++] = (hth_rank){-(double)x->m->bytes[gap->tensor], g * 4 + HTH_GAP_OFFLOAD};
         }
     }
@@ -284,11 +286,14 @@ static void search_greedy(hth_search *x, double price, bool fastest)
     }
 }
 
-// Which gaps nothing reads behind, as the last decode left it: their modes are of no consequence.
-static void search_idle(hth_search *x)
+// How many modes of each gap make a difference, as the last decode left it: none where nothing
+// reads behind it, AGAIN only where something reads more than once.
+static void search_modes(hth_search *x)
 {
     for (int g = 0; g < x->m->n_gaps; g++) {
-        x->idle[g] = x->d.need[g] >= x->m->n_stages;
+        const hth_gap *gap = &x->m->gap[g];
+        int need = x->d.need[g], q = gap->q < x->m->n_stages ? gap->q : x->d.until[g];
+        x->modes[g] = need >= x->m->n_stages ? 0 : need + 1 < q ? HTH_N_GAP_MODES : HTH_GAP_AGAIN;
     }
 }
 
@@ -304,7 +309,7 @@ static bool search_flip(hth_search *x, int g, hth_gap_mode mode)
     double score = search_try(x, x->mode, x->score, &o);
     if (score < x->score) {
         x->score = score;
-        search_idle(x);
+        search_modes(x);
         return true;
     }
     x->mode[g] = old;
@@ -325,16 +330,13 @@ static void search_descend(hth_search *x)
     bool better = true;
     hth_outcome o;
     x->score = hth_search_try(x, x->mode, &o);
-    search_idle(x);
+    search_modes(x);
     while (better && !search_over(x)) {
         better = false;
         search_shuffle(x);
         for (int i = 0; i < x->m->n_gaps && !search_over(x); i++) {
             int g = x->order[i];
-            if (x->idle[g]) {
-                continue;
-            }
-            for (int k = HTH_GAP_KEEP; k <= HTH_GAP_RECOMPUTE; k++) {
+            for (int k = HTH_GAP_KEEP; k < x->modes[g]; k++) {
                 better |= search_flip(x, g, (hth_gap_mode)k);
             }
         }
@@ -353,7 +355,7 @@ static bool search_kick(hth_search *x)
     int n_flips = 1 + (int)search_random(x, 3), near = (int)search_random(x, (uint32_t)m->n_gaps);
     for (int i = 0; i < n_flips; i++) {
         int g = i == 0 ? near : (near + m->n_gaps - 10 + (int)search_random(x, 21)) % m->n_gaps;
-        uint32_t k = search_random(x, 3);
+        uint32_t k = search_random(x, HTH_N_GAP_MODES);
         if (g >= 0 && search_allows(x, g, (hth_gap_mode)k)) {
             x->mode[g] = (uint8_t)k;
         }
@@ -515,12 +517,12 @@ hth_err hth_search_open(hth_search *x, const hth_step *m, uint64_t budget,
                       .best = hth_calloc(n, 1),
                       .kept = hth_calloc(n, 1),
                       .first = hth_calloc(n, 1),
-                      .idle = hth_calloc(n, 1),
+                      .modes = hth_calloc(n, 1),
                       .order = hth_calloc(n, sizeof(int)),
                       .rank = hth_calloc(n, sizeof *x->rank),
                       .cover = hth_calloc((size_t)m->n_stages + 1, sizeof(int))};
     hth_err err = hth_decoder_init(&x->d, m, budget);
-    if (err == HTH_OK && (!x->mode || !x->idle || !x->best || !x->kept || !x->first || !x->order ||
+    if (err == HTH_OK && (!x->mode || !x->modes || !x->best || !x->kept || !x->first || !x->order ||
                           !x->cover || !x->rank)) {
         err = hth_fail(HTH_ENOMEM, "no memory to plan a step of %d nodes", m->n_stages);
     }
@@ -537,7 +539,7 @@ void hth_search_close(hth_search *x)
     hth_free(x->best);
     hth_free(x->kept);
     hth_free(x->first);
-    hth_free(x->idle);
+    hth_free(x->modes);
     hth_free(x->order);
     hth_free(x->cover);
     hth_free(x->rank);

@@ -19,7 +19,7 @@ typedef struct hth_search {
     bool no_stalls; // a step whose compute waits for a copy counts as not fitting
     uint64_t rng, deadline_ns, n_decodes, max_decodes;
     uint8_t *mode, *best, *kept, *first; // per gap: at hand, best so far, scratch
-    uint8_t *idle;                       // per gap: nothing reads behind it
+    uint8_t *modes;                      // per gap: those below this make a difference
     int *order;                          // scratch: per gap
     int *cover;                          // scratch: number of stages over the budget before each
     hth_rank *rank;                      // scratch: per gap

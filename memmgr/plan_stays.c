@@ -16,11 +16,39 @@ static int stays_last(const hth_decoder *d, int t)
     return tail && d->until[g] > m->last[t] ? d->until[g] : m->last[t];
 }
 
+// Whether a stay of arena tensor t ends with stage s, a use of it or a recompute's read.
+static bool stays_end(const hth_decoder *d, int t, int s)
+{
+    const hth_step *m = d->m;
+    for (int g = m->gap_start[t]; g < m->gap_start[t + 1]; g++) {
+        const hth_gap *gap = &m->gap[g];
+        bool tail = gap->q == m->n_stages;
+        if (d->mode[g] != HTH_GAP_AGAIN || s <= gap->p || s >= gap->q) {
+            continue;
+        }
+        for (int k = 0; k < d->groups[g]; k++) {
+            bool ends = k + 1 < d->groups[g] || tail;
+            if (ends && d->group[d->group_of[g] + k].last == s) {
+                return true;
+            }
+        }
+        return s == d->away[g] - 1;
+    }
+    int g = m->gap_start[t + 1] - 1;
+    hth_gap_mode tail = g >= m->gap_start[t] && m->gap[g].q == m->n_stages
+                            ? (hth_gap_mode)d->mode[g]
+                            : HTH_GAP_KEEP;
+    if (s == m->last[t] && (tail == HTH_GAP_RECOMPUTE || tail == HTH_GAP_AGAIN)) {
+        return tail == HTH_GAP_RECOMPUTE || d->away[g] == s + 1;
+    }
+    return stays_last(d, t) == s;
+}
+
 bool hth_decode_shares(const hth_decoder *d, int t, int stage)
 {
     const hth_step *m = d->m;
     int x = m->pair[t], readers = 0;
-    if (x < 0 || stays_last(d, x) != stage) {
+    if (x < 0 || !stays_end(d, x, stage)) {
         return false;
     }
     for (int r = d->read_of[x]; r >= 0; r = d->read[r].next) {
@@ -28,7 +56,8 @@ bool hth_decode_shares(const hth_decoder *d, int t, int stage)
     }
     // Recomputes go before their stage's node, in the order of their nodes: this one must be the
     // only one that reads there.
-    return stage == m->p->tensors[t].producer || (readers == 1 && m->last[x] < stage);
+    bool first = m->p->tensors[t].producer == stage;
+    return first ? m->last[x] == stage : m->last[x] != stage && readers == 1;
 }
 
 // A resident tensor: away for a while, or there all the time (no stay).
@@ -75,11 +104,34 @@ int hth_decode_stays(const hth_decoder *d, int t, hth_segment *out)
             at.last = m->gap[g].p;
             out[n++] = at;
             at = (hth_segment){t, d->need[g], 0, HTH_FROM_RERUN, -1, -1, -1};
+        } else if (d->mode[g] == HTH_GAP_AGAIN) {
+            at.last = d->away[g] - 1;
+            out[n++] = at;
+            for (int k = 0; k < d->groups[g]; k++) {
+                const hth_group *r = &d->group[d->group_of[g] + k];
+                at = (hth_segment){t, r->first, r->last, HTH_FROM_RERUN, -1, -1, -1};
+                if (k + 1 < d->groups[g] || m->gap[g].q == m->n_stages) {
+                    out[n++] = at;
+                }
+            }
+            if (m->gap[g].q == m->n_stages) {
+                return n;
+            }
         }
     }
     at.last = stays_last(d, t);
     out[n++] = at;
     return n;
+}
+
+// Whether a recompute in stage s begins a stay of the tensor of gap g.
+static bool stays_begin(const hth_decoder *d, int g, int s)
+{
+    bool begins = d->mode[g] == HTH_GAP_RECOMPUTE && d->need[g] == s;
+    for (int k = 0; d->mode[g] == HTH_GAP_AGAIN && k < d->groups[g]; k++) {
+        begins = begins || d->group[d->group_of[g] + k].first == s;
+    }
+    return begins;
 }
 
 // Recomputes in place: a buffer less in their stage.
@@ -93,7 +145,7 @@ static void stays_again(hth_decoder *d)
             int t = n->outputs[j];
             bool begins = false;
             for (int g = m->gap_start[t]; g < m->gap_start[t + 1]; g++) {
-                begins = begins || (d->mode[g] == HTH_GAP_RECOMPUTE && d->need[g] == s);
+                begins = begins || stays_begin(d, g, s);
             }
             if (begins && hth_decode_shares(d, t, s)) {
                 d->delta[s] -= (int64_t)m->bytes[t];
@@ -116,7 +168,7 @@ void hth_decode_memory(hth_decoder *d)
             delta[m->first[t]] -= bytes;
             delta[m->last[t] + 1] += bytes;
             int y = m->heir[t];
-            if (y >= 0 && d->stay[n - 1].last != m->last[t]) { // it is still read: a buffer more
+            if (y >= 0 && !stays_end(d, t, m->last[t])) { // it is still read: a buffer more
                 delta[m->first[y]] += bytes;
                 delta[m->first[y] + 1] -= bytes;
             }
@@ -131,15 +183,25 @@ void hth_decode_memory(hth_decoder *d)
     stays_again(d);
 }
 
-static void stays_segments(const hth_decoder *d, hth_schedule *s, int *last_of)
+// The segment of tensor t, whose segments begin at `from`, that ends with stage `last`.
+static int stays_find(const hth_schedule *s, int from, int t, int last)
+{
+    for (int i = from; i < s->n_segments && s->segment[i].tensor == t; i++) {
+        if (s->segment[i].last == last) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+static void stays_segments(const hth_decoder *d, hth_schedule *s, int *from)
 {
     const hth_step *m = d->m;
     for (int t = 0; t < m->p->n_tensors; t++) {
-        last_of[t] = -1;
+        from[t] = s->n_segments;
         if (m->bytes[t] > 0) {
             int n = hth_decode_stays(d, t, &s->segment[s->n_segments]);
             s->n_segments += n;
-            last_of[t] = n > 0 ? s->n_segments - 1 : -1;
             s->resident_bytes += !m->arena[t] && n == 0 ? m->bytes[t] : 0;
         }
     }
@@ -147,7 +209,8 @@ static void stays_segments(const hth_decoder *d, hth_schedule *s, int *last_of)
         hth_segment *x = &s->segment[i];
         bool computed = x->origin == HTH_FROM_NODE || x->origin == HTH_FROM_RERUN;
         if (m->arena[x->tensor] && computed && hth_decode_shares(d, x->tensor, x->first)) {
-            x->inplace = last_of[m->pair[x->tensor]];
+            int pair = m->pair[x->tensor];
+            x->inplace = stays_find(s, from[pair], pair, x->first);
         }
     }
 }
@@ -155,16 +218,19 @@ static void stays_segments(const hth_decoder *d, hth_schedule *s, int *last_of)
 hth_err hth_decode_schedule(const hth_decoder *d, const hth_outcome *o, hth_schedule *out)
 {
     const hth_step *m = d->m;
-    *out = (hth_schedule){
-        .n_stages = m->n_stages,
-        .alt = hth_calloc((size_t)m->n_stages + 1, sizeof(int)),
-        .segment = hth_calloc((size_t)(m->p->n_tensors + m->n_gaps) + 1, sizeof *out->segment),
-        .rerun = hth_calloc((size_t)d->n_runs + 1, sizeof *out->rerun),
-        .peak_bytes = o->peak_bytes,
-        .time_us = o->time_us};
-    int *last_of = hth_alloc(((size_t)m->p->n_tensors + 1) * sizeof *last_of);
-    if (!out->alt || !out->segment || !out->rerun || !last_of) {
-        hth_free(last_of);
+    int n = m->p->n_tensors + m->n_gaps + 1;
+    for (int r = 0; r < d->n_runs; r++) {
+        n += m->p->nodes[d->run[r].node].n_outputs;
+    }
+    *out = (hth_schedule){.n_stages = m->n_stages,
+                          .alt = hth_calloc((size_t)m->n_stages + 1, sizeof(int)),
+                          .segment = hth_calloc((size_t)n, sizeof *out->segment),
+                          .rerun = hth_calloc((size_t)d->n_runs + 1, sizeof *out->rerun),
+                          .peak_bytes = o->peak_bytes,
+                          .time_us = o->time_us};
+    int *from = hth_alloc(((size_t)m->p->n_tensors + 1) * sizeof *from);
+    if (!out->alt || !out->segment || !out->rerun || !from) {
+        hth_free(from);
         hth_schedule_fini(out);
         return hth_fail(HTH_ENOMEM, "no memory for a schedule of %d nodes", m->n_stages);
     }
@@ -175,7 +241,7 @@ hth_err hth_decode_schedule(const hth_decoder *d, const hth_outcome *o, hth_sche
                 (hth_rerun){s, d->run[r].node, m->menu[d->item[d->run[r].node]].alt};
         }
     }
-    stays_segments(d, out, last_of);
-    hth_free(last_of);
+    stays_segments(d, out, from);
+    hth_free(from);
     return HTH_OK;
 }

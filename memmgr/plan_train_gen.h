@@ -355,7 +355,7 @@ static inline hth_plan *pg_random_schedule(hth_problem *p, uint64_t seed, bool m
     uint8_t *mode = hth_calloc((size_t)m.n_gaps + 1, 1);
     pt_state = seed;
     for (int g = 0; moves && g < m.n_gaps; g++) {
-        mode[g] = (uint8_t)pt_random(3);
+        mode[g] = (uint8_t)pt_random(HTH_N_GAP_MODES);
     }
     hth_decode(&d, mode, &o);
     assert_ok(hth_decode_schedule(&d, &o, &s));

@@ -99,7 +99,7 @@ static void decode_agrees_with_instructions(void **state)
         assert_ok(hth_decoder_init(&d, &m, peak / 100 * (40 + seed % 60)));
         uint8_t *mode = hth_calloc((size_t)m.n_gaps + 1, 1);
         for (int g = 0; g < m.n_gaps; g++) {
-            mode[g] = (uint8_t)pt_random(3);
+            mode[g] = (uint8_t)pt_random(HTH_N_GAP_MODES);
         }
         hth_decode(&d, mode, &o);
         assert_ok(hth_decode_schedule(&d, &o, &s));
@@ -121,7 +121,7 @@ static void decode_agrees_with_instructions(void **state)
 static void bounds_hold(void **state)
 {
     int solved = 0;
-    for (uint64_t seed = 0; seed < 800; seed++) {
+    for (uint64_t seed = 0; seed < 1600; seed++) {
         hth_problem p = pg_random(seed, 2 + (int)(seed % 3));
         hth_step m;
         uint64_t peak;
@@ -134,12 +134,12 @@ static void bounds_hold(void **state)
         uint8_t mode[12] = {0};
         double best = INFINITY, bound, bound2;
         int all = 1;
-        for (int g = 0; g < m.n_gaps && g <= 10; g++) {
-            all *= 3;
+        for (int g = 0; g < m.n_gaps && g <= 8; g++) {
+            all *= HTH_N_GAP_MODES;
         }
-        for (int code = 0; m.n_gaps <= 10 && code < all; code++) {
-            for (int g = 0, c = code; g < m.n_gaps; g++, c /= 3) {
-                mode[g] = (uint8_t)(c % 3);
+        for (int code = 0; m.n_gaps <= 8 && code < all; code++) {
+            for (int g = 0, c = code; g < m.n_gaps; g++, c /= HTH_N_GAP_MODES) {
+                mode[g] = (uint8_t)(c % HTH_N_GAP_MODES);
             }
             hth_decode(&d, mode, &o);
             best = o.excess == 0 && o.time_us < best ? o.time_us : best;
