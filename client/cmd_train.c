@@ -106,6 +106,9 @@ static const hth_option train_options[] = {
     {"freeze", HTH_OPTION_LIST, "PATTERN", "parameters that stay as they are: 'layer1.*'"},
     {"clip", HTH_OPTION_REAL, "N", "clip gradients to this norm"},
     {"batch", HTH_OPTION_INT, "N", "samples in a batch (32)"},
+    {"accumulate", HTH_OPTION_TEXT, "M",
+     "take each batch in M equal parts, one update for all; auto: in 1, 2, 4, 8 or 16, what is "
+     "fastest under the budget"},
     {"epochs", HTH_OPTION_INT, "E", "times through the data (1)"},
     {"hold-out", HTH_OPTION_REAL, "SHARE",
      "samples that are not trained on; loss and accuracy over them behind every epoch"},

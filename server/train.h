@@ -31,7 +31,7 @@ typedef struct hth_train_spec {
     int64_t every, warmup; // epochs; steps in which the rate grows in a line from lr / warmup
     double lr, momentum, beta1, beta2, eps, weight_decay;
     int64_t batch, epochs;
-    int64_t accumulate; // parts of equal size that a batch is taken in
+    int64_t accumulate; // parts of equal size that a batch is taken in; 0: the fastest
     int64_t checkpoint; // a checkpoint behind every so many steps, and every epoch; 0: none
     bool resume;        // begin at the last one, if there is one
     double hold_out;    // share of the data that is evaluated, not trained on
@@ -138,7 +138,9 @@ hth_err hth_train_plan(hth_models *ms, const hth_train_spec *spec, hth_request *
                        void *ctx);
 // hth_train_curve answers with the points of the step's memory/time curve, least memory first.
 hth_err hth_train_curve(hth_models *ms, const hth_train_spec *spec, hth_request *r, json_t **out);
-// hth_train_memory describes what a compiled step takes.
+// hth_train_memory describes what a compiled step takes; hth_trainer_memory what an update does, in
+// all its parts.
 json_t *hth_train_memory(const hth_program *p);
+json_t *hth_trainer_memory(const hth_trainer *t);
 
 #endif

@@ -116,7 +116,7 @@ hth_err hth_train_bench(hth_models *ms, const hth_train_spec *spec, double secon
                          "batch", (json_int_t)spec->batch, "p50_ms", p50, "p99_ms", p99,
                          "samples_per_second", (double)spec->batch * 1e3 / p50, "runs", n,
                          "threads", props->n_threads, "device", props->name, "train", true);
-        json_object_update_new(*out, hth_train_memory(hth_trainer_program(b.trainer)));
+        json_object_update_new(*out, hth_trainer_memory(b.trainer));
     }
     bench_close(&b);
     hth_free(took);

@@ -192,7 +192,7 @@ static hth_err job_plan(hth_train_job *j)
         HTH_TRY(hth_trainer_prepare(j->trainer, d->input, &d->target));
     }
     json_decref(j->memory);
-    j->memory = hth_train_memory(hth_trainer_program(j->trainer));
+    j->memory = hth_trainer_memory(j->trainer);
     return j->memory != NULL ? HTH_OK : no_memory();
 }
 
@@ -233,6 +233,8 @@ static hth_err job_open(hth_train_job *j)
     s->options.label_dtype = d->target.dtype;
     HTH_TRY(hth_trainer_open(j->ms, s, j->r, &j->trainer));
     HTH_TRY(job_plan(j));
+    // What was chosen belongs to the job: its losses depend on it.
+    json_object_set(j->args, "parts", json_object_get(j->memory, "accumulate"));
     if (s->options.loss == HTH_LOSS_SOFTMAX_XENT) {
         HTH_TRY(hth_train_data_check_labels(d, hth_trainer_classes(j->trainer)));
     }

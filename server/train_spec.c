@@ -113,10 +113,30 @@ double hth_train_rate(const hth_train_spec *s, int64_t step, int64_t steps, int6
     return step < s->warmup ? lr * (double)(step + 1) / (double)s->warmup : lr;
 }
 
+// "auto", a number, or a number as text. What an earlier start of the job chose ("parts") stays.
+static hth_err spec_accumulate(const json_t *args, hth_train_spec *s)
+{
+    const json_t *v = json_object_get(args, "accumulate");
+    const char *text = json_string_value(v);
+    char *end;
+    json_int_t begun = json_integer_value(json_object_get(args, "parts"));
+    s->accumulate = v == NULL ? 1 : json_integer_value(v);
+    if (text != NULL && strcmp(text, "auto") != 0) {
+        s->accumulate = strtoll(text, &end, 10);
+        s->accumulate = *end == 0 ? s->accumulate : -1;
+    }
+    bool is_auto = text != NULL && strcmp(text, "auto") == 0;
+    if (!is_auto && (s->accumulate < 1 || s->accumulate > 1 << 20)) {
+        return hth_fail(HTH_EINVAL, "accumulate is 'auto' or a number from 1 to %d", 1 << 20);
+    }
+    s->accumulate = is_auto ? begun : s->accumulate;
+    return HTH_OK;
+}
+
 hth_err hth_train_spec_read(const json_t *args, bool bench, hth_train_spec *s)
 {
     static const char *const losses[] = {"softmax-xent", "mse"};
-    double batch, epochs, seed, limit, checkpoint, accumulate;
+    double batch, epochs, seed, limit, checkpoint;
     int loss;
     *s = (hth_train_spec){.model = spec_text(args, "model"),
                           .data = spec_text(args, "data"),
@@ -143,8 +163,7 @@ hth_err hth_train_spec_read(const json_t *args, bool bench, hth_train_spec *s)
         s->options.optimizer = HTH_OPTIMIZER_MOMENTUM;
     }
     HTH_TRY(spec_number(args, "batch", bench ? 1 : 32, 1, 1 << 20, &batch));
-    HTH_TRY(spec_number(args, "accumulate", 1, 1, 1 << 20, &accumulate));
-    s->accumulate = (int64_t)accumulate;
+    HTH_TRY(spec_accumulate(args, s));
     HTH_TRY(spec_number(args, "epochs", 1, 1, 1e9, &epochs));
     HTH_TRY(spec_number(args, "seed", 0, 0, 4294967295.0, &seed));
     HTH_TRY(spec_number(args, "plan-ms", bench ? 0 : TRAIN_PLAN_MS, 0, 600000, &limit));

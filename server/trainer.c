@@ -29,7 +29,9 @@ hth_err hth_trainer_prepare(hth_trainer *t, const hth_tensor *inputs, const hth_
         hth_trainer_shape_free(t, &t->shapes[--t->n_shapes]);
         t->current = -1;
     }
-    HTH_TRY(hth_trainer_shape_make(t, inputs, target, &t->shapes[t->n_shapes]));
+    hth_trainer_shape *s = &t->shapes[t->n_shapes];
+    HTH_TRY(t->parts > 0 ? hth_trainer_shape_make(t, inputs, target, s)
+                         : hth_trainer_choose(t, inputs, target, s));
     t->current = t->n_shapes++;
     return hth_trainer_enter(t, &hth_trainer_current(t)->apply);
 }
@@ -172,7 +174,12 @@ hth_err hth_trainer_open(hth_models *ms, const hth_train_spec *spec, hth_request
     if (t == NULL) {
         return no_memory();
     }
-    *t = (hth_trainer){.ms = ms, .spec = spec, .progress = progress, .current = -1, .lr = spec->lr};
+    *t = (hth_trainer){.ms = ms,
+                       .spec = spec,
+                       .progress = progress,
+                       .current = -1,
+                       .parts = spec->accumulate,
+                       .lr = spec->lr};
     hth_err err = hth_store_get(ms->store, name, version, &t->manifest);
     if (err == HTH_OK) {
         err = hth_model_graph(ms->store, &t->manifest, &t->model);

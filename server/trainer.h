@@ -6,7 +6,9 @@
 #include "server/train.h"
 #include "server/trainer_slots.h"
 
-#define HTH_TRAINER_SHAPES 2 // the batch, and the last one of an epoch
+#define HTH_TRAINER_SHAPES 2  // the batch, and the last one of an epoch
+#define HTH_TRAINER_PARTS  16 // most parts of a batch that are tried
+#define HTH_TRAINER_WHY    512
 
 // One phase of an update, compiled.
 typedef struct hth_trainer_phase {
@@ -40,6 +42,7 @@ struct hth_trainer {
     void *memory; // on the device: slots, and behind them the arena of the step at work
     uint64_t memory_bytes;
     int64_t part;          // samples in a part of a whole batch; 0: not known yet
+    int64_t parts;         // .. of which a whole batch has so many; 0: not known yet
     uint64_t budget_bytes; // of all steps; 0: not known yet
     uint64_t counter;      // steps done
     uint64_t stall_ns;     // of the last one
@@ -61,5 +64,14 @@ void hth_trainer_shape_free(hth_trainer *t, hth_trainer_shape *s);
 // hth_trainer_enter makes everything ready to run a step: its memory, and the slots where it wants
 // them.
 hth_err hth_trainer_enter(hth_trainer *t, hth_trainer_phase *s);
+
+// trainer_parts.c
+// hth_trainer_choose is hth_trainer_shape_make of the first batch in the number of parts (1, 2, 4,
+// .. HTH_TRAINER_PARTS, as long as they divide it) whose update is planned to be the shortest.
+// HTH_ETOOBIG: none fits.
+hth_err hth_trainer_choose(hth_trainer *t, const hth_tensor *inputs, const hth_tensor *target,
+                           hth_trainer_shape *out);
+// hth_trainer_shape_us is what an update is planned to take.
+double hth_trainer_shape_us(const hth_trainer *t, const hth_trainer_shape *s);
 
 #endif

@@ -146,12 +146,11 @@ static hth_tensor shape_part(hth_tensor whole, int64_t parts)
 // another one in parts that are no larger.
 static hth_err shape_parts(hth_trainer *t, int64_t n, int64_t *parts)
 {
-    int64_t asked = t->spec->accumulate > 1 ? t->spec->accumulate : 1;
-    if (t->part == 0 && n % asked != 0) {
+    if (t->part == 0 && n % t->parts != 0) {
         return hth_fail(HTH_EINVAL, "a batch of %lld samples cannot be taken in %lld equal parts",
-                        (long long)n, (long long)asked);
+                        (long long)n, (long long)t->parts);
     }
-    t->part = t->part == 0 ? n / asked : t->part;
+    t->part = t->part == 0 ? n / t->parts : t->part;
     int64_t part = n < t->part ? n : t->part;
     while (n % part != 0) {
         part--;
@@ -172,7 +171,7 @@ static hth_err shape_steps(hth_trainer *t, const hth_tensor *inputs, const hth_t
         part[i] = shape_part(inputs[i], s->parts);
     }
     hth_tensor to = shape_part(*target, s->parts);
-    bool whole = t->spec->accumulate <= 1;
+    bool whole = t->parts == 1;
     hth_err err = step_make(t, &s->apply, whole ? HTH_TRAIN_WHOLE : HTH_TRAIN_APPLY, part, &to);
     if (err == HTH_OK && s->parts > 1) {
         err = step_make(t, &s->add, HTH_TRAIN_ACCUMULATE, part, &to);
