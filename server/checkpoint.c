@@ -8,17 +8,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define CHECKPOINT_NAME 240
 #define CHECKPOINT_TAIL ".checkpoint"
 
 static const char checkpoint_skeleton[] = "hearth checkpoint"; // it is no model that can run
 
-static hth_err checkpoint_name(const hth_train_spec *spec, char out[CHECKPOINT_NAME])
+hth_err hth_checkpoint_name(const hth_train_spec *spec, char out[HTH_CHECKPOINT_NAME])
 {
     char name[208];
     int version;
     HTH_TRY(hth_catalog_parse(spec->save_as != NULL ? spec->save_as : spec->model, name, &version));
-    snprintf(out, CHECKPOINT_NAME, "%s" CHECKPOINT_TAIL, name);
+    snprintf(out, HTH_CHECKPOINT_NAME, "%s" CHECKPOINT_TAIL, name);
     return HTH_OK;
 }
 
@@ -36,29 +35,17 @@ json_t *hth_checkpoint_doc(const hth_checkpoint *c)
                      "steps", (json_int_t)c->steps, "history", c->history, "held_out", c->held_out);
 }
 
-hth_err hth_checkpoint_save(hth_store *store, const hth_train_spec *spec, hth_trainer *t,
-                            const hth_checkpoint *c)
+hth_err hth_checkpoint_put(hth_store *store, const char *name, const char *meta,
+                           const hth_put_tensor *put, int n)
 {
-    char name[CHECKPOINT_NAME];
-    hth_put_tensor *put;
     hth_put_result result;
-    int n;
-    HTH_TRY(checkpoint_name(spec, name));
-    HTH_TRY(hth_trainer_state(t, &put, &n));
-    json_t *doc = hth_checkpoint_doc(c);
-    char *meta = json_dumps(doc, JSON_COMPACT | JSON_REAL_PRECISION(17));
-    hth_err err = meta != NULL
-                      ? hth_store_put(store, name, checkpoint_skeleton, sizeof checkpoint_skeleton,
-                                      meta, put, n, NULL, NULL, &result)
-                      : hth_fail(HTH_ENOMEM, "no memory for a checkpoint");
-    if (err == HTH_OK && !result.unchanged && result.version > 1) {
-        err = checkpoint_rm(store, name, result.version - 1);
-        err = err == HTH_ENOENT ? HTH_OK : err;
+    HTH_TRY(hth_store_put(store, name, checkpoint_skeleton, sizeof checkpoint_skeleton, meta, put,
+                          n, NULL, NULL, &result));
+    if (result.unchanged || result.version == 1) {
+        return HTH_OK;
     }
-    free(meta);
-    json_decref(doc);
-    hth_free(put);
-    return err;
+    hth_err err = checkpoint_rm(store, name, result.version - 1);
+    return err == HTH_ENOENT ? HTH_OK : err;
 }
 
 // The losses of a job do not depend on these.
@@ -120,9 +107,9 @@ static hth_err checkpoint_read(hth_store *store, const hth_manifest *m, hth_trai
 hth_err hth_checkpoint_load(hth_store *store, const hth_train_spec *spec, hth_trainer *t,
                             hth_checkpoint *c)
 {
-    char name[CHECKPOINT_NAME];
+    char name[HTH_CHECKPOINT_NAME];
     hth_manifest m;
-    HTH_TRY(checkpoint_name(spec, name));
+    HTH_TRY(hth_checkpoint_name(spec, name));
     hth_err err = hth_store_get(store, name, 0, &m);
     if (err != HTH_OK) {
         return err == HTH_ENOENT ? HTH_OK : err;
@@ -134,8 +121,8 @@ hth_err hth_checkpoint_load(hth_store *store, const hth_train_spec *spec, hth_tr
 
 hth_err hth_checkpoint_drop(hth_store *store, const hth_train_spec *spec)
 {
-    char name[CHECKPOINT_NAME];
-    HTH_TRY(checkpoint_name(spec, name));
+    char name[HTH_CHECKPOINT_NAME];
+    HTH_TRY(hth_checkpoint_name(spec, name));
     hth_err err = checkpoint_rm(store, name, 0);
     return err == HTH_ENOENT ? HTH_OK : err;
 }
@@ -152,7 +139,7 @@ hth_err hth_checkpoint_job(const json_t *args, char out[HTH_CHECKPOINT_JOB])
 
 hth_err hth_checkpoint_find(hth_store *store, const char *job, json_t **doc)
 {
-    char name[CHECKPOINT_NAME];
+    char name[HTH_CHECKPOINT_NAME];
     hth_manifest m;
     *doc = NULL;
     snprintf(name, sizeof name, "%s" CHECKPOINT_TAIL, job);
@@ -214,7 +201,7 @@ hth_err hth_checkpoint_list(hth_store *store, json_t **names)
 hth_err hth_checkpoint_rm(hth_store *store, const char *job)
 {
     json_t *doc;
-    char name[CHECKPOINT_NAME];
+    char name[HTH_CHECKPOINT_NAME];
     hth_err err = hth_checkpoint_find(store, job, &doc);
     json_decref(doc);
     if (err != HTH_OK) {
@@ -225,21 +212,21 @@ hth_err hth_checkpoint_rm(hth_store *store, const char *job)
     return checkpoint_rm(store, name, 0);
 }
 
-static const char *note_key(const char *job, char key[CHECKPOINT_NAME])
+static const char *note_key(const char *job, char key[HTH_CHECKPOINT_NAME])
 {
-    snprintf(key, CHECKPOINT_NAME, "train/note/%s", job);
+    snprintf(key, HTH_CHECKPOINT_NAME, "train/note/%s", job);
     return key;
 }
 
 void hth_checkpoint_note_set(hth_store *store, const char *job, const char *note)
 {
-    char key[CHECKPOINT_NAME];
+    char key[HTH_CHECKPOINT_NAME];
     hth_store_text_put(store, note_key(job, key), note);
 }
 
 void hth_checkpoint_note_get(hth_store *store, const char *job, char note[HTH_CHECKPOINT_NOTE])
 {
-    char key[CHECKPOINT_NAME];
+    char key[HTH_CHECKPOINT_NAME];
     if (hth_store_text_get(store, note_key(job, key), note, HTH_CHECKPOINT_NOTE) != HTH_OK) {
         note[0] = 0;
     }

@@ -2,7 +2,7 @@
 // server/checkpoint.h - a training job's state in the store, as the latest version of a model
 // called "RESULT.checkpoint": parameters, running statistics, optimizer state, and in its meta the
 // job, the step and the losses so far. A version is put atomically, so that a process killed at any
-// moment leaves the last whole one. Engine's thread only.
+// moment leaves the last whole one. Engine's thread only, where nothing else is said.
 #ifndef HTH_SERVER_CHECKPOINT_H
 #define HTH_SERVER_CHECKPOINT_H
 
@@ -20,8 +20,12 @@ typedef struct hth_checkpoint {
 // NULL: no memory.
 json_t *hth_checkpoint_doc(const hth_checkpoint *c);
 
-hth_err hth_checkpoint_save(hth_store *store, const hth_train_spec *spec, hth_trainer *t,
-                            const hth_checkpoint *c);
+// hth_checkpoint_name is the model that a job's checkpoints are versions of.
+#define HTH_CHECKPOINT_NAME 240
+hth_err hth_checkpoint_name(const hth_train_spec *spec, char out[HTH_CHECKPOINT_NAME]);
+// hth_checkpoint_put stores one in place of the one before. Any thread.
+hth_err hth_checkpoint_put(hth_store *store, const char *name, const char *meta,
+                           const hth_put_tensor *put, int n);
 // hth_checkpoint_load brings trainer, c->step, c->history and c->held_out (which are empty) to the
 // last checkpoint; without one they stay as they are. HTH_EINVAL: it is of another job; budget,
 // policy and the like may differ.

@@ -156,14 +156,14 @@ static void eval_label(hth_evaluator *e, const float *logit, int64_t classes, in
                        int64_t label)
 {
     int64_t best = 0;
-    double sum = 0;
+    double others = 0; // beside the largest one, which is 1
     for (int64_t k = 1; k < classes; k++) {
         best = logit[k * stride] > logit[best * stride] ? k : best;
     }
     for (int64_t k = 0; k < classes; k++) {
-        sum += exp((double)logit[k * stride] - (double)logit[best * stride]);
+        others += k != best ? exp((double)logit[k * stride] - (double)logit[best * stride]) : 0;
     }
-    e->loss += log(sum) + (double)logit[best * stride] - (double)logit[label * stride];
+    e->loss += log1p(others) + (double)logit[best * stride] - (double)logit[label * stride];
     e->counted++;
     e->right += best == label;
 }

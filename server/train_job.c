@@ -5,7 +5,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "server/catalog.h"
-#include "server/checkpoint.h"
+#include "server/checkpoint_write.h"
 #include "server/train_eval.h"
 
 #include <math.h>
@@ -38,10 +38,11 @@ struct hth_train_job {
     hth_train_data data;
     hth_trainer *trainer;
     int64_t epoch, at, step, steps; // epoch and first sample of the next batch; steps in all
-    int64_t saved;                  // step of the last checkpoint, -1: none
-    json_t *history;                // [[loss, ms], ..]
-    json_t *held_out;               // [{"step", "epoch", "set", "loss", "accuracy"}, ..]
-    int n_evaluators, evaluating;   // evaluating: which of them is at work, n_evaluators: none
+    int64_t begun;                  // step of the checkpoint that it began with, -1: none
+    hth_checkpointer *writer;
+    json_t *history;              // [[loss, ms], ..]
+    json_t *held_out;             // [{"step", "epoch", "set", "loss", "accuracy"}, ..]
+    int n_evaluators, evaluating; // evaluating: which of them is at work, n_evaluators: none
     hth_evaluator *evaluator[2];
     const char *set[2]; // what they evaluate
     hth_train_tell tell;
@@ -56,6 +57,7 @@ void hth_train_job_free(hth_train_job *j)
     for (int i = 0; i < j->n_evaluators; i++) {
         hth_evaluator_close(j->evaluator[i]);
     }
+    hth_checkpointer_close(j->writer);
     hth_trainer_close(j->trainer);
     hth_train_data_close(&j->data);
     json_decref(j->held_out);
@@ -72,7 +74,7 @@ static hth_err job_resume(hth_train_job *j)
     int64_t per_epoch = j->steps / j->spec.epochs;
     c.step = -1;
     HTH_TRY(hth_checkpoint_load(j->ms->store, &j->spec, j->trainer, &c));
-    j->saved = c.step;
+    j->begun = c.step;
     j->step = c.step = c.step > 0 ? c.step : 0;
     j->epoch = c.step / per_epoch;
     j->at = c.step % per_epoch * j->spec.batch;
@@ -81,14 +83,6 @@ static hth_err job_resume(hth_train_job *j)
     bool told = json_integer_value(json_object_get(last, "step")) == j->step;
     j->evaluating = j->step > 0 && j->at == 0 && !told ? 0 : j->n_evaluators;
     return HTH_OK;
-}
-
-static hth_err job_checkpoint(hth_train_job *j)
-{
-    if (j->spec.checkpoint == 0 || (j->at != 0 && j->step % j->spec.checkpoint != 0)) {
-        return HTH_OK;
-    }
-    return hth_train_job_save(j);
 }
 
 // The evaluations but those of an epoch that are not complete yet.
@@ -106,13 +100,27 @@ static json_t *job_held_out(const hth_train_job *j)
     return out;
 }
 
-hth_err hth_train_job_save(hth_train_job *j)
+static hth_err job_save(hth_train_job *j)
 {
     hth_checkpoint c = {j->args, j->step, j->steps, j->history, job_held_out(j)};
-    hth_err err = hth_checkpoint_save(j->ms->store, &j->spec, j->trainer, &c);
+    hth_err err = hth_checkpointer_save(j->writer, &j->spec, j->trainer, &c);
     json_decref(c.held_out);
-    j->saved = err == HTH_OK ? j->step : j->saved;
     return err;
+}
+
+hth_err hth_train_job_save(hth_train_job *j)
+{
+    int64_t saved;
+    HTH_TRY(job_save(j));
+    return hth_checkpointer_wait(j->writer, &saved);
+}
+
+static hth_err job_checkpoint(hth_train_job *j)
+{
+    if (j->spec.checkpoint == 0 || (j->at != 0 && j->step % j->spec.checkpoint != 0)) {
+        return HTH_OK;
+    }
+    return job_save(j);
 }
 
 json_t *hth_train_job_state(const hth_train_job *j)
@@ -123,16 +131,21 @@ json_t *hth_train_job_state(const hth_train_job *j)
 
 int64_t hth_train_job_saved(const hth_train_job *j)
 {
-    return j->saved;
+    int64_t saved = -1;
+    if (j->writer != NULL) {
+        (void)hth_checkpointer_wait(j->writer, &saved); // what counts is the last whole one
+    }
+    return saved >= 0 ? saved : j->begun;
 }
 
 // What is left of a job that ends early.
 static const char *job_kept(const hth_train_job *j, char text[80])
 {
-    if (j->saved < 0) {
+    int64_t saved = hth_train_job_saved(j);
+    if (saved < 0) {
         return "nothing is saved";
     }
-    snprintf(text, 80, "the checkpoint of step %lld is kept", (long long)j->saved);
+    snprintf(text, 80, "the checkpoint of step %lld is kept", (long long)saved);
     return text;
 }
 
@@ -244,6 +257,7 @@ static hth_err job_open(hth_train_job *j)
     part = (hth_train_part){.path = s->eval, .batch = s->batch};
     HTH_TRY(s->eval != NULL ? job_evaluator(j, &part, m, "eval") : HTH_OK);
     j->evaluating = j->n_evaluators;
+    HTH_TRY(hth_checkpointer_open(j->ms->store, &j->writer));
     return s->resume ? job_resume(j) : HTH_OK;
 }
 
@@ -259,7 +273,7 @@ hth_err hth_train_job_open(hth_models *ms, hth_request *r, hth_train_tell tell, 
                          .r = r,
                          .history = json_array(),
                          .held_out = json_array(),
-                         .saved = -1,
+                         .begun = -1,
                          .tell = tell};
     j->args = json_loads(r->arguments != NULL ? r->arguments : "", 0, &je);
     hth_err err =
@@ -283,7 +297,7 @@ static hth_err job_answer(hth_train_job *j)
     json_t *v;
     HTH_TRY(hth_checkpoint_job(j->args, name));
     HTH_TRY(hth_trainer_publish(j->trainer, &version));
-    HTH_TRY(j->saved >= 0 ? hth_checkpoint_drop(j->ms->store, &j->spec) : HTH_OK);
+    HTH_TRY(hth_train_job_saved(j) >= 0 ? hth_checkpoint_drop(j->ms->store, &j->spec) : HTH_OK);
     json_array_foreach(j->history, i, v)
     {
         ms_sum += json_number_value(json_array_get(v, 1));

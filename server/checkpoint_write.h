@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// server/checkpoint_write.h - writes a job's checkpoints while it goes on.
+//
+// Design notes
+// Between two steps the slots are copied into host memory; a thread of the writer's own puts that
+// copy into the store (hashing, files, fsync, the index). There is one copy: a checkpoint that is
+// due while the last one is being written waits for it. Where there is no memory for a copy, and
+// under --spill, whose jobs may have more state than there is memory, it is written at once, from
+// where the slots are. Used by the engine's thread.
+#ifndef HTH_SERVER_CHECKPOINT_WRITE_H
+#define HTH_SERVER_CHECKPOINT_WRITE_H
+
+#include "server/checkpoint.h"
+
+typedef struct hth_checkpointer hth_checkpointer;
+
+hth_err hth_checkpointer_open(hth_store *store, hth_checkpointer **out);
+void hth_checkpointer_close(hth_checkpointer *w); // writes what was begun; NULL is allowed
+
+// hth_checkpointer_save begins a checkpoint of `t` as it is now. The error may be that of the one
+// before.
+hth_err hth_checkpointer_save(hth_checkpointer *w, const hth_train_spec *spec, hth_trainer *t,
+                              const hth_checkpoint *c);
+// hth_checkpointer_wait returns when nothing is being written. *saved: step of the last checkpoint
+// that this writer has made, -1: none. The error is that of the last save.
+hth_err hth_checkpointer_wait(hth_checkpointer *w, int64_t *saved);
+
+#endif
