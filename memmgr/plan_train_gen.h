@@ -32,6 +32,7 @@ typedef struct pg_value {
 
 typedef struct pg_net {
     int batch, n_layers, n_values;
+    bool inplace; // ReLU and sums take over their input's buffer going forwards
     pg_layer layer[PG_MAX];
     pg_value value[PG_MAX];
 } pg_net;
@@ -146,7 +147,8 @@ static inline void pg_forward(hth_problem *p, pg_net *n, pg_layer *l)
     if (l->kind == PG_BN) { // running statistics
         in[1] = pt_tensor(p, HTH_MEM_STATE, 8 * (uint64_t)y->c, -1);
     }
-    y->tensor = pt_node(p, in, in[1] >= 0 ? 2 : 1, HTH_MEM_ACTIVATION, bytes, false);
+    bool inplace = n->inplace && (l->kind == PG_RELU || l->kind == PG_ADD);
+    y->tensor = pt_node(p, in, in[1] >= 0 ? 2 : 1, HTH_MEM_ACTIVATION, bytes, inplace);
     int node = p->n_nodes - 1;
     if (l->kind == PG_BN) {
         int t = pg_second(p, node, HTH_MEM_OUTPUT, p->tensors[in[1]].bytes);
@@ -252,6 +254,7 @@ static inline hth_problem pg_vgg19(int batch, int size)
                                  512, 512, 512, 512, -1,  512, 512, 512, 512, -1};
     pg_net *n = hth_calloc(1, sizeof *n);
     n->batch = batch;
+    n->inplace = true;
     int x = pg_value_new(n, 3, size, size);
     for (size_t i = 0; i < sizeof widths / sizeof *widths; i++) {
         x = widths[i] < 0 ? pg_pool(n, x)
@@ -267,6 +270,7 @@ static inline hth_problem pg_resnet(int batch, const int *blocks)
 {
     pg_net *n = hth_calloc(1, sizeof *n);
     n->batch = batch;
+    n->inplace = true;
     int x = pg_pool(n, pg_cbr(n, pg_value_new(n, 3, 224, 224), 64, 7, 2));
     for (int s = 0; s < 4; s++) {
         for (int b = 0; b < blocks[s]; b++) {
@@ -286,6 +290,7 @@ static inline hth_problem pg_unet(int batch, int h, int w)
 {
     pg_net *n = hth_calloc(1, sizeof *n);
     n->batch = batch;
+    n->inplace = true;
     int x = pg_value_new(n, 3, h, w), skip[4];
     for (int d = 0; d < 5; d++) {
         x = pg_same(n, PG_RELU, pg_conv(n, x, 64 << d, 3, 1, false));
