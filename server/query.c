@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "base/compare.h"
 #include "base/settings.h"
 #include "server/infer.h"
 #include "server/slice.h"
@@ -197,12 +198,6 @@ static void query_program_done(query *q, hth_program *p)
     }
 }
 
-static int compare_double(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static hth_err bench_runs(query *q, hth_program *p, const hth_tensor *inputs, const hth_tensor *out,
                           double seconds, double *ms, int *n)
 {
@@ -272,7 +267,7 @@ static hth_err query_bench(query *q, json_t **out)
     uint64_t weights, arena;
     const hth_program *works = hth_slice_program(q->ms, p);
     hth_program_ledger(works, &weights, &arena);
-    qsort(ms, (size_t)n, sizeof *ms, compare_double);
+    qsort(ms, (size_t)n, sizeof *ms, hth_compare_double);
     double p50 = ms[n / 2], p99 = ms[(int)((double)(n - 1) * 0.99)];
     *out = json_pack(
         "{s:s, s:i, s:f, s:f, s:f, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:i, s:i, s:s, s:i}", "model",

@@ -4,6 +4,7 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "base/compare.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -62,12 +63,6 @@ static hth_err bench_open(hth_models *ms, const hth_train_spec *spec, hth_reques
     return bench_target(b);
 }
 
-static int compare_double(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 // Steps for `seconds`, three at least; ms[]: how long each took.
 static hth_err bench_steps(bench *b, double seconds, hth_request *r, double *ms, int *n)
 {
@@ -109,7 +104,7 @@ hth_err hth_train_bench(hth_models *ms, const hth_train_spec *spec, double secon
     err = err == HTH_OK ? bench_steps(&b, seconds, r, took, &n) : err;
     err = err == HTH_OK && spec->trace != NULL ? bench_trace(&b, spec->trace) : err;
     if (err == HTH_OK) {
-        qsort(took, (size_t)n, sizeof *took, compare_double);
+        qsort(took, (size_t)n, sizeof *took, hth_compare_double);
         double p50 = took[n / 2], p99 = took[(int)((double)(n - 1) * 0.99)];
         const hth_device_props *props = &ms->site->device->props;
         *out = json_pack("{s:s, s:I, s:f, s:f, s:f, s:i, s:i, s:s, s:b}", "model", b.model->name,

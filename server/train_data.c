@@ -2,6 +2,7 @@
 #include "server/train_data.h"
 
 #include "base/alloc.h"
+#include "base/compare.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -33,12 +34,6 @@ static bool data_is_input(const hth_train_data *d, const hth_dataset_tensor *t)
         }
     }
     return false;
-}
-
-static int data_compare(const void *a, const void *b)
-{
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return (x > y) - (x < y);
 }
 
 // The target is "y" if that is no input, else the only tensor that is left.
@@ -91,7 +86,7 @@ static hth_err data_part(hth_train_data *d, const hth_train_part *part)
     if (!part->held) {
         memmove(d->used, d->used + held, (size_t)(n - held) * sizeof *d->used);
     }
-    qsort(d->used, (size_t)d->n_samples, sizeof *d->used, data_compare);
+    qsort(d->used, (size_t)d->n_samples, sizeof *d->used, hth_compare_i64);
     return HTH_OK;
 }
 

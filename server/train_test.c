@@ -7,9 +7,9 @@ static void check_training(const training *t)
 {
     static const char *const ways[] = {
         "{}", "{\"policy\": \"keep\"}",
-        "{\"budget\": \"75%\", \"spill\": \"/tmp\", \"plan-ms\": 2000}",
-        "{\"budget\": \"70%\", \"plan-ms\": 2000}",
-        "{\"budget\": \"80%\", \"policy\": \"str-auto\", \"plan-ms\": 2000}"};
+        "{\"budget\": \"75%\", \"spill\": \"/tmp\", \"plan-ms\": 300}",
+        "{\"budget\": \"70%\", \"plan-ms\": 300}",
+        "{\"budget\": \"80%\", \"policy\": \"str-auto\", \"plan-ms\": 300}"};
     fixture f;
     char data[200];
     double want[STEPS], loss[STEPS], whole[STEPS];

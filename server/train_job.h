@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// server/train_job.h - the inside of a training job: train_open.c (what it is made of, and its
+// plans), train_job.c (its steps, and what is told of them).
+#ifndef HTH_SERVER_TRAIN_JOB_H
+#define HTH_SERVER_TRAIN_JOB_H
+
+#include "server/checkpoint_write.h"
+#include "server/train_eval.h"
+
+struct hth_train_job {
+    hth_models *ms;
+    hth_request *r;
+    json_t *args;                        // what spec points into
+    json_t *memory;                      // of a whole batch's step
+    char model[HTH_CHECKPOINT_JOB + 16]; // with its version
+    hth_train_spec spec;
+    hth_train_data data;
+    hth_trainer *trainer;
+    int64_t epoch, at, step, steps; // epoch and first sample of the next batch; steps in all
+    int64_t begun;                  // step of the checkpoint that it began with, -1: none
+    hth_checkpointer *writer;
+    json_t *history;              // [[loss, ms], ..]
+    json_t *held_out;             // [{"step", "epoch", "set", "loss", "accuracy"}, ..]
+    int n_evaluators, evaluating; // evaluating: which of them is at work, n_evaluators: none
+    hth_evaluator *evaluator[2];
+    const char *set[2]; // what they evaluate
+    hth_train_tell tell;
+    double loss, step_ms; // of the last step
+};
+
+#endif
