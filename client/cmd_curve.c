@@ -17,9 +17,9 @@ static double curve_number(const json_t *p, const char *key)
 
 static void curve_csv(FILE *f, const json_t *points)
 {
-    static const char *const keys[] = {"share",          "budget_bytes", "device_bytes",
-                                       "host_bytes",     "time_ms",      "slowdown",
-                                       "lower_bound_ms", "link_in_ms",   "link_out_ms"};
+    static const char *const keys[] = {"share",      "accumulate", "budget_bytes", "device_bytes",
+                                       "host_bytes", "time_ms",    "slowdown",     "lower_bound_ms",
+                                       "link_in_ms", "link_out_ms"};
     const size_t n = sizeof keys / sizeof *keys;
     size_t i;
     json_t *p;
@@ -126,6 +126,8 @@ static const hth_option curve_options[] = {
     {"batch", HTH_OPTION_INT, "N", "samples in a batch"},
     {"train", HTH_OPTION_FLAG, NULL, "of a training step (the default, and the only one)"},
     OPTIONS_STEP,
+    {"accumulate", HTH_OPTION_TEXT, "M",
+     "take the batch in M equal parts, one update for all; auto: in what is fastest"},
     {"profile", HTH_OPTION_PATH, "FILE", "for the device of this profile (hearth plan)"},
     {"csv", HTH_OPTION_PATH, "FILE", "write the points as CSV"},
     {"svg", HTH_OPTION_PATH, "FILE", "draw them"},

@@ -108,6 +108,8 @@ static const hth_option bench_options[] = {
     OPTION_BUDGET,
     {"train", HTH_OPTION_FLAG, NULL, "measure training steps (softmax-xent, SGD with momentum)"},
     OPTIONS_STEP,
+    {"accumulate", HTH_OPTION_TEXT, "M",
+     "with --train: take the batch in M equal parts, one update for all; auto: in what is fastest"},
     {"spill", HTH_OPTION_PATH, "DIR", "with --train: what leaves goes to a file in DIR"},
     {"trace", HTH_OPTION_PATH, "trace.json", "with --train: write one step's timeline"},
     {"threads", HTH_OPTION_INT, "T", "compute threads"},

@@ -18,13 +18,16 @@ static void curve_link(const hth_problem *p, const hth_plan *plan, hth_curve_poi
     }
 }
 
-// Plans for one budget. *fits: whether there is a plan.
-static hth_err curve_point(hth_problem *p, const hth_plan_options *o, uint64_t budget,
-                           hth_curve_point *out, bool *fits)
+hth_err hth_curve_point_of(const hth_problem *p, const hth_plan_options *o, uint64_t budget,
+                           hth_curve_point *out, bool *fits, hth_plan **keep)
 {
+    hth_problem at = *p;
     hth_plan *plan;
-    p->budget = budget;
-    hth_err err = hth_plan_train(p, o, &plan);
+    at.budget = budget;
+    hth_err err = hth_plan_train(&at, o, &plan);
+    if (keep != NULL) {
+        *keep = plan;
+    }
     *fits = err == HTH_OK;
     if (err != HTH_OK) {
         return err == HTH_ETOOBIG ? HTH_OK : err;
@@ -33,9 +36,10 @@ static hth_err curve_point(hth_problem *p, const hth_plan_options *o, uint64_t b
                              .device_bytes = plan->arena_bytes + plan->resident_bytes,
                              .host_bytes = plan->host_bytes,
                              .time_us = plan->predicted_us,
-                             .lower_bound_us = plan->lower_bound_us};
+                             .lower_bound_us = plan->lower_bound_us,
+                             .parts = 1};
     curve_link(p, plan, out);
-    hth_plan_free(plan);
+    hth_plan_free(keep == NULL ? plan : NULL);
     return HTH_OK;
 }
 
@@ -54,19 +58,17 @@ static void curve_monotone(hth_curve *c)
     }
 }
 
-hth_err hth_plan_curve(const hth_problem *p, const hth_plan_options *o, hth_curve *out)
+hth_err hth_plan_curve_by(hth_curve_plan plan, void *ctx, uint64_t peak, uint64_t floor,
+                          hth_curve *out)
 {
-    hth_problem at = *p;
     hth_curve_point point[HTH_CURVE_POINTS];
     int n = 0;
-    *out = (hth_curve){.n = 0};
-    HTH_TRY(hth_plan_train_peak(p, &out->peak_bytes));
-    HTH_TRY(hth_plan_train_floor(p, &out->floor_bytes));
-    uint64_t top = out->peak_bytes, low = out->floor_bytes < top ? out->floor_bytes : top;
+    *out = (hth_curve){.floor_bytes = floor, .peak_bytes = peak};
+    uint64_t low = floor < peak ? floor : peak;
     for (int i = 0; i < HTH_CURVE_POINTS; i++) {
         bool fits;
-        uint64_t budget = top - (top - low) / (HTH_CURVE_POINTS - 1) * (uint64_t)i;
-        HTH_TRY(curve_point(&at, o, budget, &point[n], &fits));
+        uint64_t budget = peak - (peak - low) / (HTH_CURVE_POINTS - 1) * (uint64_t)i;
+        HTH_TRY(plan(ctx, budget, &point[n], &fits));
         if (!fits) {
             break;
         }
@@ -77,6 +79,50 @@ hth_err hth_plan_curve(const hth_problem *p, const hth_plan_options *o, hth_curv
         out->point[i] = point[n - 1 - i];
     }
     curve_monotone(out);
+    return HTH_OK;
+}
+
+typedef struct curve_step {
+    const hth_problem *p;
+    const hth_plan_options *o;
+} curve_step;
+
+static hth_err curve_plan(void *ctx, uint64_t budget, hth_curve_point *out, bool *fits)
+{
+    const curve_step *x = ctx;
+    return hth_curve_point_of(x->p, x->o, budget, out, fits, NULL);
+}
+
+hth_err hth_plan_curve(const hth_problem *p, const hth_plan_options *o, hth_curve *out)
+{
+    curve_step x = {p, o};
+    uint64_t peak, floor;
+    *out = (hth_curve){.n = 0};
+    HTH_TRY(hth_plan_train_peak(p, &peak));
+    HTH_TRY(hth_plan_train_floor(p, &floor));
+    return hth_plan_curve_by(curve_plan, &x, peak, floor, out);
+}
+
+hth_err hth_curve_least(hth_curve_plan plan, void *ctx, uint64_t peak, uint64_t floor,
+                        uint64_t *bytes)
+{
+    hth_curve_point point;
+    bool fits;
+    uint64_t enough = (uint64_t)((double)peak * HTH_CURVE_LEAST), low = floor, high = peak;
+    HTH_TRY(plan(ctx, peak, &point, &fits));
+    if (!fits) {
+        return hth_fail(HTH_ETOOBIG, "no plan for %llu bytes", (unsigned long long)peak);
+    }
+    *bytes = high = point.device_bytes;
+    while (high > low && high - low > enough) {
+        uint64_t middle = low + (high - low) / 2;
+        HTH_TRY(plan(ctx, middle, &point, &fits));
+        if (fits) {
+            *bytes = high = point.device_bytes;
+        } else {
+            low = middle;
+        }
+    }
     return HTH_OK;
 }
 

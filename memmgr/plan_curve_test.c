@@ -26,6 +26,36 @@ static void curves_are_monotone(void **state)
     }
 }
 
+typedef struct limits {
+    uint64_t least; // a plan takes half of what its budget has above this
+    int asked;
+} limits;
+
+static hth_err limits_plan(void *ctx, uint64_t budget, hth_curve_point *out, bool *fits)
+{
+    limits *x = ctx;
+    x->asked++;
+    *fits = budget >= x->least;
+    *out = (hth_curve_point){.budget_bytes = budget,
+                             .device_bytes = x->least + (budget - x->least) / 2};
+    return HTH_OK;
+}
+
+// What is said to be enough is what a plan was found for, and little more than the least.
+static void least_memory_is_found(void **state)
+{
+    for (uint64_t least = 100; least <= 1000000; least = least * 3 / 2) {
+        limits x = {.least = least};
+        uint64_t bytes;
+        assert_ok(hth_curve_least(limits_plan, &x, 1000000, 90, &bytes));
+        assert_true(bytes >= least && bytes <= least + 10000);
+        assert_true(x.asked <= 9);
+    }
+    limits x = {.least = 11};
+    uint64_t bytes;
+    assert_err(hth_curve_least(limits_plan, &x, 10, 5, &bytes), HTH_ETOOBIG, "10 bytes");
+}
+
 static hth_curve curve_of(const double *times, const uint64_t *bytes, double link, int n)
 {
     hth_curve c = {.n = n};
@@ -111,9 +141,8 @@ static void allocations_fail_cleanly(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(curves_are_monotone),
-        cmocka_unit_test(admission_is_the_best_choice),
-        cmocka_unit_test(the_link_is_a_resource),
+        cmocka_unit_test(curves_are_monotone),          cmocka_unit_test(least_memory_is_found),
+        cmocka_unit_test(admission_is_the_best_choice), cmocka_unit_test(the_link_is_a_resource),
         cmocka_unit_test(allocations_fail_cleanly),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -5,7 +5,7 @@
 #define HTH_SERVER_TRAIN_H
 
 #include "graph/train.h"
-#include "memmgr/plan_train.h"
+#include "memmgr/plan_curve.h"
 #include "server/model.h"
 
 #include <jansson.h>
@@ -138,6 +138,9 @@ hth_err hth_train_plan(hth_models *ms, const hth_train_spec *spec, hth_request *
                        void *ctx);
 // hth_train_curve answers with the points of the step's memory/time curve, least memory first.
 hth_err hth_train_curve(hth_models *ms, const hth_train_spec *spec, hth_request *r, json_t **out);
+// hth_trainer_curve plans a job's update for every budget; `inputs` are shapes of a whole batch.
+hth_err hth_trainer_curve(hth_models *ms, const hth_train_spec *spec, hth_request *r,
+                          const hth_tensor *inputs, hth_curve *out);
 // hth_train_memory describes what a compiled step takes; hth_trainer_memory what an update does, in
 // all its parts.
 json_t *hth_train_memory(const hth_program *p);

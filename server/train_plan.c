@@ -108,23 +108,45 @@ static hth_err curve_visit(void *ctx, const hth_program *p)
     return hth_plan_curve(&p->problem, x->options, &x->curve);
 }
 
+// For this device: in parts, too.
+static hth_err curve_here(hth_models *ms, const hth_train_spec *spec, hth_request *r,
+                          hth_curve *out)
+{
+    hth_model *model;
+    HTH_TRY(hth_model_find(ms, spec->model, &model));
+    int n = model->source.graph->n_inputs;
+    hth_tensor *inputs = hth_calloc((size_t)n + 1, sizeof *inputs);
+    hth_err err = inputs == NULL ? hth_fail(HTH_ENOMEM, "no memory for a synthetic batch")
+                                 : hth_model_synthetic(model, spec->batch, inputs);
+    err = err == HTH_OK ? hth_trainer_curve(ms, spec, r, inputs, out) : err;
+    for (int i = 0; inputs != NULL && i < n; i++) {
+        hth_free(inputs[i].data);
+    }
+    hth_free(inputs);
+    return err;
+}
+
 hth_err hth_train_curve(hth_models *ms, const hth_train_spec *spec, hth_request *r, json_t **out)
 {
     curve_of x = {.options = &spec->plan};
-    HTH_TRY(hth_train_visit(ms, spec, r, curve_visit, &x));
+    if (spec->profile != NULL && spec->accumulate != 1) {
+        return hth_fail(HTH_ENOTSUP, "batches are not taken in parts on the device of a profile");
+    }
+    HTH_TRY(spec->profile != NULL ? hth_train_elsewhere(ms, spec, r, curve_visit, &x)
+                                  : curve_here(ms, spec, r, &x.curve));
     const hth_curve *curve = &x.curve;
     *out = json_array();
     for (int i = 0; i < curve->n; i++) {
         const hth_curve_point *p = &curve->point[i];
-        json_array_append_new(*out,
-                              json_pack("{s:f, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f}", "share",
-                                        (double)p->budget_bytes / (double)curve->peak_bytes,
-                                        "budget_bytes", (json_int_t)p->budget_bytes, "device_bytes",
-                                        (json_int_t)p->device_bytes, "host_bytes",
-                                        (json_int_t)p->host_bytes, "time_ms", p->time_us / 1e3,
-                                        "slowdown", p->time_us / curve->point[curve->n - 1].time_us,
-                                        "lower_bound_ms", p->lower_bound_us / 1e3, "link_in_ms",
-                                        p->h2d_us / 1e3, "link_out_ms", p->d2h_us / 1e3));
+        json_array_append_new(
+            *out, json_pack("{s:f, s:i, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f}", "share",
+                            (double)p->budget_bytes / (double)curve->peak_bytes, "accumulate",
+                            p->parts, "budget_bytes", (json_int_t)p->budget_bytes, "device_bytes",
+                            (json_int_t)p->device_bytes, "host_bytes", (json_int_t)p->host_bytes,
+                            "time_ms", p->time_us / 1e3, "slowdown",
+                            p->time_us / curve->point[curve->n - 1].time_us, "lower_bound_ms",
+                            p->lower_bound_us / 1e3, "link_in_ms", p->h2d_us / 1e3, "link_out_ms",
+                            p->d2h_us / 1e3));
     }
     return HTH_OK;
 }

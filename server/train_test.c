@@ -119,6 +119,53 @@ static void parts_add_up(void **state)
     }
 }
 
+static json_t *ask_curve(fixture *f, const char *arguments)
+{
+    call c = {.r = {.query = "curve", .arguments = arguments}};
+    assert_ok(call_run(f->engine, &c));
+    json_t *doc = json_loads(c.r.json, 0, NULL);
+    hth_free(c.r.json);
+    return doc;
+}
+
+static double point_number(const json_t *curve, size_t i, const char *key)
+{
+    return json_number_value(json_object_get(json_array_get(curve, i), key));
+}
+
+// In parts a batch can be planned for less memory than as a whole, and a job takes that choice.
+static void parts_save_memory(void **state)
+{
+    fixture f;
+    char data[200], more[100];
+    double loss[2 * STEPS];
+    json_t *doc;
+    fixture_open(&f, "cpu:mem=256MiB,threads=2");
+    prepare(&f, &unet, data);
+    json_t *whole = ask_curve(&f, "{\"model\": \"unet_adam\", \"batch\": 24, \"plan-ms\": 50}");
+    json_t *parts = ask_curve(&f, "{\"model\": \"unet_adam\", \"batch\": 24, \"plan-ms\": 50, "
+                                  "\"accumulate\": \"auto\"}");
+    size_t n = json_array_size(parts);
+    assert_true(n > 1 && point_number(parts, 0, "accumulate") > 1);
+    assert_true(point_number(whole, 0, "accumulate") == 1);
+    assert_true(point_number(parts, 0, "budget_bytes") < point_number(whole, 0, "budget_bytes"));
+    for (size_t i = 1; i < n; i++) {
+        assert_true(point_number(parts, i, "time_ms") <= point_number(parts, i - 1, "time_ms"));
+        assert_true(point_number(parts, i, "device_bytes") <=
+                    point_number(parts, i, "budget_bytes"));
+    }
+    snprintf(more, sizeof more,
+             "{\"batch\": 24, \"epochs\": 3, \"accumulate\": \"auto\", \"budget\": \"%.0f\"}",
+             point_number(parts, 0, "budget_bytes") * 1.1);
+    assert_int_equal(train_losses(&f, &unet, data, more, loss, &doc), 3);
+    assert_true(json_integer_value(json_object_get(doc, "accumulate")) > 1);
+    assert_true(isfinite(loss[2]));
+    json_decref(doc);
+    json_decref(whole);
+    json_decref(parts);
+    fixture_close(&f);
+}
+
 static void losses_are_pytorchs(void **state)
 {
     check_training(&mlp);
@@ -253,9 +300,10 @@ static void frozen_parameters_stay(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(losses_are_pytorchs),         cmocka_unit_test(parts_add_up),
-        cmocka_unit_test(results_are_served),          cmocka_unit_test(bad_input_is_told),
-        cmocka_unit_test(rates_follow_their_schedule), cmocka_unit_test(frozen_parameters_stay),
+        cmocka_unit_test(losses_are_pytorchs),    cmocka_unit_test(parts_add_up),
+        cmocka_unit_test(parts_save_memory),      cmocka_unit_test(results_are_served),
+        cmocka_unit_test(bad_input_is_told),      cmocka_unit_test(rates_follow_their_schedule),
+        cmocka_unit_test(frozen_parameters_stay),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

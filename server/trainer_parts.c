@@ -13,8 +13,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#define PARTS_GAIN 0.98 // of the time, to be worth twice as many parts
-
 // What moves when `s` is entered behind `before`, and when that one is entered again: slots that
 // only one of them keeps, in and (where they change) out.
 static double parts_moves_us(const hth_trainer *t, const hth_trainer_phase *s,
@@ -130,7 +128,7 @@ hth_err hth_trainer_choose(hth_trainer *t, const hth_tensor *inputs, const hth_t
         trial x = {.parts = 0};
         double us;
         err = trial_make(t, inputs, target, parts, &x, &us, why);
-        bool better = err == HTH_OK && us < best_us * PARTS_GAIN;
+        bool better = err == HTH_OK && us < best_us * HTH_TRAINER_GAIN;
         bool stop = best.parts > 0 && !better;
         if (better) {
             trial_free(t, &best);
