@@ -153,6 +153,7 @@ static int job_print(const hth_cli *c, json_t *doc)
     int rv = svg != NULL ? hth_cmd_write(svg, doc, loss_svg) : HTH_CLI_OK;
     if (!hth_cli_json(c)) {
         json_object_del(doc, "history");
+        json_object_del(doc, "every");
         hth_cmd_held_out(doc);
     }
     char *text = json_dumps(doc, JSON_COMPACT);

@@ -112,6 +112,8 @@ hth_err hth_train_job_open(hth_models *ms, hth_request *r, hth_train_tell tell,
 hth_err hth_train_job_turn(hth_train_job *j, bool *done);
 // hth_train_job_state says where the job stands, as a checkpoint's meta does. NULL: no memory.
 json_t *hth_train_job_state(const hth_train_job *j);
+// hth_train_job_memory is what its steps take ({"peak_bytes", "budget_bytes", ..}); the job's.
+const json_t *hth_train_job_memory(const hth_train_job *j);
 // hth_train_job_save makes a checkpoint of where the job stands.
 hth_err hth_train_job_save(hth_train_job *j);
 // hth_train_job_budget goes on under another budget ("512MiB", "60%"). Where that is too small the

@@ -70,6 +70,11 @@ json_t *hth_train_job_state(const hth_train_job *j)
         &(hth_checkpoint){j->args, j->step, j->steps, j->history, j->held_out});
 }
 
+const json_t *hth_train_job_memory(const hth_train_job *j)
+{
+    return j->memory;
+}
+
 int64_t hth_train_job_saved(const hth_train_job *j)
 {
     int64_t saved = -1;

@@ -88,9 +88,8 @@ hth_err hth_train_job_budget(hth_train_job *j, const char *budget)
             json_object_set(j->args, "budget", before);
         }
         j->spec.budget = json_string_value(before);
-        HTH_TRY(hth_trainer_replan(j->trainer));
-        HTH_TRY(job_plan(j));
-        hth_fail(err, "%s; job goes on under the budget that it had", detail);
+        bool back = hth_trainer_replan(j->trainer) == HTH_OK && job_plan(j) == HTH_OK;
+        hth_fail(err, back ? "%s; the job goes on under the budget that it had" : "%s", detail);
     }
     json_decref(before);
     return err;

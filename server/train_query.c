@@ -218,7 +218,13 @@ static hth_err query_job(hth_train_queue *q, const char *job, json_t *args, json
         json_decref(*out);
         HTH_TRY(job_budget(q, job, budget));
     }
-    return job_describe(q, job, true, out);
+    HTH_TRY(job_describe(q, job, true, out));
+    if (hth_train_entry_works(q, hth_train_queue_find(q, job))) {
+        const json_t *m = hth_train_job_memory(q->job);
+        json_object_set(*out, "peak_bytes", json_object_get(m, "peak_bytes"));
+        json_object_set(*out, "budget_bytes", json_object_get(m, "budget_bytes"));
+    }
+    return HTH_OK;
 }
 
 hth_err hth_train_queue_query(hth_train_queue *q, hth_request *r, bool *known)

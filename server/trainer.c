@@ -156,6 +156,9 @@ hth_err hth_trainer_target(hth_trainer *t, const hth_tensor *inputs, hth_tensor 
 
 hth_err hth_trainer_arena(hth_trainer *t, void **out, uint64_t *bytes)
 {
+    if (t->current < 0) {
+        return hth_fail(HTH_EINVAL, "there is no step to share memory with");
+    }
     hth_trainer_phase *s = &hth_trainer_current(t)->apply;
     HTH_TRY(hth_trainer_enter(t, s));
     *out = s->program->arena;

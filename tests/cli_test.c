@@ -283,7 +283,7 @@ static void test_jobs(void **state)
     assert_int_equal(run("hearth --server %s resume t --budget 80%%", url), 0);
     wait_for_job(url, "running");
     assert_int_equal(run("hearth --server %s job t --budget 4KiB", url), 1);
-    said("goes on under the budget that it had");
+    said("the job goes on under the budget that it had");
     assert_int_equal(run("hearth --server %s job t --budget 70%%", url), 0);
     run("hearth --server %s --json job t --follow & sleep 0.3; %s/hearth --server %s cancel t; "
         "wait",
