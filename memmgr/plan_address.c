@@ -3,43 +3,21 @@
 // ("dynamic storage allocation", NP-hard). Place the rectangles one after the other into the best
 // gap between already placed ones that share a stage with them, in several orders; the order
 // decides everything. If no order reaches the peak of live bytes, which is a lower bound,
-// squeaky-wheel restarts (Joslin and Clements 1999) move those that stuck out to the front, in turn
-// with small random changes of the best order.
+// plan_address_skyline.c looks for better ones.
 //
 // Who shares a stage with whom is computed once, as adjacency lists; a pass then costs the sum of
-// their lengths.
-#include "memmgr/plan_parts.h"
+// their lengths. The search is limited by the neighbours that it looks at, so it is deterministic.
+#include "memmgr/plan_address_parts.h"
 
 #include "base/alloc.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define ADDRESS_MAX_PASSES 1000
-#define ADDRESS_MIN_PASSES 6
-#define ADDRESS_MAX_VISITS 400000 // neighbours looked at in all passes but those: about 2 ms
-#define ADDRESS_PATIENCE   8      // times as many, where a target can be reached
-
-typedef struct address_span {
-    uint64_t lo, hi;
-} address_span;
-
-typedef struct address {
-    hth_rect *r;
-    int n;
-    int *start, *neighbour;  // adjacency, neighbours of i: neighbour[start[i] .. start[i + 1])
-    int *order, *best_order; // placing order
-    int *moved;              // scratch of a restart
-    uint64_t *key;           // sort keys of the current order
-    address_span *placed;    // hi == 0: not placed yet (or without bytes)
-    address_span *near;      // scratch: placed neighbours of one rectangle
-    uint64_t *best;          // offsets of the best placement
-    uint64_t best_height, goal;
-    int64_t visits;
-    int passes;
-    bool wanted; // whoever asks has a target that can be reached
-    uint64_t random;
-} address;
+#define ADDRESS_VISITS   400000 // neighbours looked at: about 2 ms
+#define ADDRESS_KINDS    5      // of orders
+#define ADDRESS_LEAST    6      // passes, whatever the time
+#define ADDRESS_PATIENCE 8      // times as many, where a target can be reached
 
 typedef struct address_item {
     uint64_t key, key2;
@@ -58,15 +36,15 @@ static int address_item_cmp(const void *a, const void *b)
     return (x->i > y->i) - (x->i < y->i);
 }
 
-// Sorts 0 .. n-1 by key, then key2, both descending, then by number.
-static hth_err address_sort(const address *a, const uint64_t *key, const uint64_t *key2, int *order)
+// Sorts 0 .. n-1 by a->key, then bytes, both descending, then by number.
+static hth_err address_sort(const hth_address *a, int *order)
 {
     address_item *item = hth_alloc((size_t)a->n * sizeof *item);
     if (item == NULL) {
         return hth_fail(HTH_ENOMEM, "no memory to sort %d buffers", a->n);
     }
     for (int i = 0; i < a->n; i++) {
-        item[i] = (address_item){key[i], key2 ? key2[i] : a->r[i].bytes, i};
+        item[i] = (address_item){a->key[i], a->r[i].bytes, i};
     }
     qsort(item, (size_t)a->n, sizeof *item, address_item_cmp);
     for (int i = 0; i < a->n; i++) {
@@ -77,7 +55,7 @@ static hth_err address_sort(const address *a, const uint64_t *key, const uint64_
 }
 
 // Calls for every pair that shares a stage: counts (neighbour == NULL) or stores.
-static void address_pairs(address *a, const int *by_first, int *active, int *fill)
+static void address_pairs(hth_address *a, const int *by_first, int *active, int *fill)
 {
     int n_active = 0;
     for (int k = 0; k < a->n; k++) {
@@ -100,7 +78,7 @@ static void address_pairs(address *a, const int *by_first, int *active, int *fil
     }
 }
 
-static hth_err address_adjacency(address *a)
+static hth_err address_adjacency(hth_address *a)
 {
     size_t n = (size_t)a->n;
     int *active = hth_alloc(n * sizeof *active), *fill = hth_calloc(n, sizeof *fill);
@@ -111,7 +89,7 @@ static hth_err address_adjacency(address *a)
     for (int i = 0; i < a->n; i++) {
         a->key[i] = (uint64_t)(INT32_MAX - a->r[i].first);
     }
-    HTH_GOTO(address_sort(a, a->key, NULL, a->order), out);
+    HTH_GOTO(address_sort(a, a->order), out);
     address_pairs(a, a->order, active, fill);
     int64_t sum = 0;
     for (int i = 0; i < a->n; i++) {
@@ -134,12 +112,12 @@ out:
 }
 
 // Shell sort by offset: short, nearly sorted lists, no callback.
-static void address_sort_near(address_span *near, int n)
+static void address_sort_near(hth_address_span *near, int n)
 {
     static const int gaps[] = {301, 57, 10, 1};
     for (size_t g = 0; g < sizeof gaps / sizeof *gaps; g++) {
         for (int i = gaps[g]; i < n; i++) {
-            address_span x = near[i];
+            hth_address_span x = near[i];
             int j = i;
             for (; j >= gaps[g] && near[j - gaps[g]].lo > x.lo; j -= gaps[g]) {
                 near[j] = near[j - gaps[g]];
@@ -151,12 +129,12 @@ static void address_sort_near(address_span *near, int n)
 
 // The offset of the tightest (or, with `lowest`, the first) gap for rectangle i among its placed
 // neighbours.
-static uint64_t address_gap(address *a, int i, bool lowest)
+static uint64_t address_gap(hth_address *a, int i, bool lowest)
 {
     int n = 0;
     uint64_t bytes = a->r[i].bytes;
     for (int k = a->start[i]; k < a->start[i + 1]; k++) {
-        const address_span *o = &a->placed[a->neighbour[k]];
+        const hth_address_span *o = &a->placed[a->neighbour[k]];
         if (o->hi > 0) {
             a->near[n++] = *o;
         }
@@ -165,7 +143,7 @@ static uint64_t address_gap(address *a, int i, bool lowest)
     address_sort_near(a->near, n);
     uint64_t at = 0, found = UINT64_MAX, tightest = UINT64_MAX;
     for (int k = 0; k < n; k++) {
-        const address_span *o = &a->near[k];
+        const hth_address_span *o = &a->near[k];
         if (o->lo >= at + bytes && o->lo - at < tightest) {
             if (lowest) {
                 return at;
@@ -178,35 +156,26 @@ static uint64_t address_gap(address *a, int i, bool lowest)
     return found != UINT64_MAX ? found : at;
 }
 
-// Places all in a->order and remembers the placement if it is the lowest so far; gives up as soon
-// as it cannot be any more (what was not placed then counts as lying low).
-static void address_pass(address *a, bool lowest)
+// Gives up as soon as it cannot be the lowest.
+void hth_address_pass(hth_address *a, bool lowest)
 {
     uint64_t height = 0;
-    a->passes++;
     memset(a->placed, 0, (size_t)a->n * sizeof *a->placed);
-    int k = 0;
-    for (; k < a->n && height < a->best_height; k++) {
+    for (int k = 0; k < a->n && height < a->best_height; k++) {
         int i = a->order[k];
         a->r[i].offset = address_gap(a, i, lowest);
         uint64_t top = a->r[i].offset + a->r[i].bytes;
-        a->placed[i] = (address_span){a->r[i].offset, top};
+        a->placed[i] = (hth_address_span){a->r[i].offset, top};
         height = top > height ? top : height;
     }
-    for (; k < a->n; k++) {
-        a->r[a->order[k]].offset = 0;
+    for (int i = 0; height < a->best_height && i < a->n; i++) {
+        a->best[i] = a->r[i].offset;
     }
-    if (height < a->best_height) {
-        a->best_height = height;
-        for (int i = 0; i < a->n; i++) {
-            a->best[i] = a->r[i].offset;
-        }
-        memcpy(a->best_order, a->order, (size_t)a->n * sizeof *a->order);
-    }
+    a->best_height = height < a->best_height ? height : a->best_height;
 }
 
-// Key of rectangle i in the k-th order: size, area, length, birth, load of its fullest stage.
-static void address_keys(address *a, int kind, const uint64_t *load)
+// Key of rectangle i in the k-th order: size, load of its fullest stage, area, length, birth.
+static void address_keys(hth_address *a, int kind)
 {
     for (int i = 0; i < a->n; i++) {
         const hth_rect *r = &a->r[i];
@@ -217,7 +186,7 @@ static void address_keys(address *a, int kind, const uint64_t *load)
             break;
         case 1:
             for (int s = r->first; s <= r->last; s++) {
-                fullest = load[s] > fullest ? load[s] : fullest;
+                fullest = a->load[s] > fullest ? a->load[s] : fullest;
             }
             a->key[i] = fullest;
             break;
@@ -233,64 +202,22 @@ static void address_keys(address *a, int kind, const uint64_t *load)
     }
 }
 
-static bool address_done(const address *a)
+static hth_err address_search(hth_address *a, int effort)
 {
-    int64_t most = ADDRESS_MAX_VISITS * (a->wanted ? ADDRESS_PATIENCE : 1);
-    return a->best_height <= a->goal || (a->visits > most && a->passes >= ADDRESS_MIN_PASSES);
-}
-
-// Moves what reached above the goal in the last placement to the front of the order.
-static void address_squeak(address *a)
-{
-    int n = 0;
-    for (int pass = 0; pass < 2; pass++) {
-        for (int k = 0; k < a->n; k++) {
-            int i = a->order[k];
-            if ((a->r[i].offset + a->r[i].bytes > a->goal) == (pass == 0)) {
-                a->moved[n++] = i;
-            }
+    for (int pass = 0; pass < 2 * ADDRESS_KINDS; pass++) {
+        if (a->best_height <= a->goal || (hth_address_done(a) && pass >= ADDRESS_LEAST)) {
+            break;
         }
-    }
-    memcpy(a->order, a->moved, (size_t)a->n * sizeof *a->order);
-}
-
-// Goes back to the best order, with a few rectangles moved to other places in it.
-static void address_shake(address *a)
-{
-    memcpy(a->order, a->best_order, (size_t)a->n * sizeof *a->order);
-    for (int k = 0; k < 3; k++) {
-        a->random = a->random * 6364136223846793005u + 1442695040888963407u;
-        int i = (int)((a->random >> 33) % (uint64_t)a->n),
-            j = (int)((a->random >> 40) % (uint64_t)(i + 1));
-        int x = a->order[i];
-        memmove(&a->order[j + 1], &a->order[j], (size_t)(i - j) * sizeof *a->order);
-        a->order[j] = x;
-    }
-}
-
-static hth_err address_search(address *a, const uint64_t *load)
-{
-    for (int kind = 0; kind < 5 && !address_done(a); kind++) {
-        address_keys(a, kind, load);
-        HTH_TRY(address_sort(a, a->key, NULL, a->order));
-        address_pass(a, false);
-        if (!address_done(a)) {
-            address_pass(a, true);
+        if (pass % 2 == 0) {
+            address_keys(a, pass / 2);
+            HTH_TRY(address_sort(a, a->order));
         }
+        hth_address_pass(a, pass % 2 != 0);
     }
-    memcpy(a->order, a->best_order, (size_t)a->n * sizeof *a->order);
-    for (int i = 0; i < a->n; i++) {
-        a->r[i].offset = a->best[i];
+    if (effort > 1 && a->visits > a->most / 2) {
+        a->most = a->visits + a->most / 2;
     }
-    for (int pass = 0; pass < ADDRESS_MAX_PASSES && !address_done(a); pass++) {
-        if (pass % 4 < 2) {
-            address_squeak(a);
-        } else {
-            address_shake(a);
-        }
-        address_pass(a, pass % 2 != 0);
-    }
-    return HTH_OK;
+    return hth_address_done(a) ? HTH_OK : hth_address_skyline(a);
 }
 
 static hth_err rect_load(const hth_rect *r, int n, int n_stages, uint64_t **out, uint64_t *peak)
@@ -320,7 +247,7 @@ hth_err hth_rect_peak(const hth_rect *r, int n, int n_stages, uint64_t *peak)
     return HTH_OK;
 }
 
-hth_err hth_address_assign(hth_rect *r, int n, uint64_t target, uint64_t *height)
+hth_err hth_address_assign(hth_rect *r, int n, uint64_t target, int effort, uint64_t *height)
 {
     int n_stages = 0;
     uint64_t *load, peak;
@@ -329,27 +256,28 @@ hth_err hth_address_assign(hth_rect *r, int n, uint64_t target, uint64_t *height
     }
     HTH_TRY(rect_load(r, n, n_stages, &load, &peak));
     size_t count = (size_t)n;
-    address a = {.r = r,
-                 .n = n,
-                 .start = hth_alloc((count + 1) * sizeof(int)),
-                 .order = hth_alloc(count * sizeof(int)),
-                 .best_order = hth_alloc(count * sizeof(int)),
-                 .key = hth_alloc(count * sizeof(uint64_t)),
-                 .placed = hth_alloc(count * sizeof(address_span)),
-                 .near = hth_alloc(count * sizeof(address_span)),
-                 .moved = hth_alloc(count * sizeof(int)),
-                 .best = hth_alloc(count * sizeof(uint64_t)),
-                 .best_height = UINT64_MAX,
-                 .wanted = target >= peak,
-                 .goal = target > peak ? target : peak};
+    hth_address a = {.r = r,
+                     .n = n,
+                     .n_stages = n_stages,
+                     .load = load,
+                     .start = hth_alloc((count + 1) * sizeof(int)),
+                     .order = hth_alloc(count * sizeof(int)),
+                     .key = hth_alloc(count * sizeof(uint64_t)),
+                     .placed = hth_alloc(count * sizeof(hth_address_span)),
+                     .near = hth_alloc(count * sizeof(hth_address_span)),
+                     .best = hth_alloc(count * sizeof(uint64_t)),
+                     .best_height = UINT64_MAX,
+                     .peak = peak,
+                     .goal = target > peak ? target : peak,
+                     .most = (int64_t)ADDRESS_VISITS * effort *
+                             (target >= peak ? ADDRESS_PATIENCE : 1)};
     hth_err err = HTH_ENOMEM;
-    if (!a.start || !a.order || !a.best_order || !a.key || !a.placed || !a.near || !a.moved ||
-        !a.best) {
+    if (!a.start || !a.order || !a.key || !a.placed || !a.near || !a.best) {
         hth_fail(err, "no memory to place %d buffers", n);
         goto out;
     }
     HTH_GOTO(address_adjacency(&a), out);
-    HTH_GOTO(address_search(&a, load), out);
+    HTH_GOTO(address_search(&a, effort), out);
     *height = n > 0 ? a.best_height : 0;
     for (int i = 0; i < n; i++) {
         r[i].offset = a.best[i];
@@ -359,11 +287,9 @@ out:
     hth_free(a.start);
     hth_free(a.neighbour);
     hth_free(a.order);
-    hth_free(a.best_order);
     hth_free(a.key);
     hth_free(a.placed);
     hth_free(a.near);
-    hth_free(a.moved);
     hth_free(a.best);
     return err;
 }

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "memmgr/plan_test.h"
 
+#define ADDRESS_FOLDER "tests/data/addresses"
+#define ADDRESS_MOST   2048
+
 static void assert_disjoint(const hth_rect *r, int n, uint64_t height)
 {
     for (int i = 0; i < n; i++) {
@@ -38,14 +41,14 @@ static void test_known_optimum(void **state)
                 n++;
             }
         }
-        assert_ok(hth_address_assign(r, n, 0, &height));
+        assert_ok(hth_address_assign(r, n, 0, 1, &height));
         assert_disjoint(r, n, height);
         double ratio = (double)height / (64 * 256);
         exact += height == 64 * 256;
         worst = ratio > worst ? ratio : worst;
     }
     print_message("# 60 perfect packings: %d found exactly, worst %.3f\n", exact, worst);
-    assert_true(exact >= 30 && worst < 1.15);
+    assert_true(exact >= 55 && worst < 1.02);
 }
 
 static void test_random_rectangles(void **state)
@@ -60,26 +63,63 @@ static void test_random_rectangles(void **state)
                               64 * (uint64_t)pt_random(500), 0};
         }
         assert_ok(hth_rect_peak(r, 120, 160, &peak));
-        assert_ok(hth_address_assign(r, 120, 0, &height));
+        assert_ok(hth_address_assign(r, 120, 0, 1, &height));
         assert_disjoint(r, 120, height);
         assert_true(height >= peak && height <= peak + peak / 5);
         uint64_t loose;
-        assert_ok(hth_address_assign(r, 120, 2 * peak, &loose)); // enough is enough
+        assert_ok(hth_address_assign(r, 120, 2 * peak, 1, &loose)); // enough is enough
         assert_disjoint(r, 120, loose);
         assert_true(loose <= 2 * peak);
+    }
+}
+
+// Buffers of training steps near their floors, as plans had them: one line per rectangle.
+static int address_read(const char *name, hth_rect *r)
+{
+    char path[256], line[128];
+    snprintf(path, sizeof path, "%s/%s.txt", ADDRESS_FOLDER, name);
+    FILE *f = fopen(path, "r");
+    int n = 0;
+    assert_non_null(f);
+    while (fgets(line, sizeof line, f) != NULL) {
+        unsigned long long bytes;
+        assert_true(n < ADDRESS_MOST);
+        if (sscanf(line, "%d %d %llu", &r[n].first, &r[n].last, &bytes) == 3) {
+            r[n++].bytes = bytes;
+        }
+    }
+    fclose(f);
+    return n;
+}
+
+static void test_training_steps(void **state)
+{
+    static const char *const names[] = {"vgg19-0.4", "vgg19-0.5",    "vgg19-0.6",
+                                        "unet-0.4",  "unet-0.6",     "unet-0.7",
+                                        "unet-0.8",  "resnet50-0.4", "mobilenetv2-0.3"};
+    for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
+        static hth_rect r[ADDRESS_MOST];
+        uint64_t height, peak;
+        int n = address_read(names[k], r);
+        assert_ok(hth_rect_peak(r, n, 4096, &peak));
+        assert_ok(hth_address_assign(r, n, peak, 4, &height));
+        assert_disjoint(r, n, height);
+        print_message("# %s: %d buffers, height / peak %.4f\n", names[k], n,
+                      (double)height / (double)peak);
+        assert_true(height <= peak + peak / 50);
     }
 }
 
 static void test_edges(void **state)
 {
     uint64_t height = 1;
-    assert_ok(hth_address_assign(NULL, 0, 0, &height));
+    assert_ok(hth_address_assign(NULL, 0, 0, 1, &height));
     assert_int_equal(height, 0);
     hth_rect r[] = {{3, 3, 0, 7}, {3, 3, 64, 7}};
-    assert_ok(hth_address_assign(r, 2, 0, &height));
+    assert_ok(hth_address_assign(r, 2, 0, 1, &height));
     assert_int_equal(height, 64);
     assert_int_equal(r[1].offset, 0);
-    FAULT_LOOP(hth_address_assign(r, 2, 0, &height));
+    FAULT_LOOP(hth_address_assign(r, 2, 0, 1, &height));
 }
 
 int main(void)
@@ -87,6 +127,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_known_optimum),
         cmocka_unit_test(test_random_rectangles),
+        cmocka_unit_test(test_training_steps),
         cmocka_unit_test(test_edges),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

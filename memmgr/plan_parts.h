@@ -80,9 +80,10 @@ void hth_buffers_fini(hth_buffers *b);
 // lower.
 hth_err hth_rect_peak(const hth_rect *r, int n, int n_stages, uint64_t *peak);
 // hth_address_assign sets offsets so that rectangles sharing a stage do not overlap, and stores the
-// height. It stops searching when the height is `target` or the peak, whichever is higher.
-// Deterministic.
-hth_err hth_address_assign(hth_rect *r, int n, uint64_t target, uint64_t *height);
+// height. It stops searching when the height is `target` or the peak, whichever is higher, or, with
+// `effort` 1, after about 2 ms, or 10 ms if the target is no less than the peak; with more that
+// many times as late. Deterministic.
+hth_err hth_address_assign(hth_rect *r, int n, uint64_t target, int effort, uint64_t *height);
 
 // Emission. `in` is copied, waits too; *index (may be NULL) gets the instruction's number.
 typedef struct hth_plan_builder {

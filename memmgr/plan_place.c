@@ -65,7 +65,7 @@ hth_err hth_place_assign(hth_place *x, uint64_t target)
             x->rect[x->of_use[u]].last = use->last;
         }
     }
-    return hth_address_assign(x->rect, x->n_rects, target, &x->arena_bytes);
+    return hth_address_assign(x->rect, x->n_rects, target, 1, &x->arena_bytes);
 }
 
 hth_err hth_place_minimal(hth_place *x)

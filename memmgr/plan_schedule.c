@@ -15,6 +15,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#define LAY_EFFORT 4 // a plan that is too high costs another search
+
 void hth_schedule_fini(hth_schedule *s)
 {
     hth_free(s->alt);
@@ -194,7 +196,7 @@ static hth_err lay_host(lay *x, uint64_t *bytes)
                 (hth_rect){g->save, g->save, hth_plan_round(x->p->tensors[g->tensor].bytes), 0};
         }
     }
-    return hth_address_assign(x->slab, x->n_slab, 0, bytes);
+    return hth_address_assign(x->slab, x->n_slab, 0, 1, bytes);
 }
 
 // Instructions.
@@ -316,7 +318,7 @@ static hth_err lay_plan(lay *x, hth_plan *plan)
     }
     lay_lists(x);
     lay_rects(x);
-    HTH_TRY(hth_address_assign(x->rect, x->n_rects, p->budget - x->s->resident_bytes,
+    HTH_TRY(hth_address_assign(x->rect, x->n_rects, p->budget - x->s->resident_bytes, LAY_EFFORT,
                                &plan->arena_bytes));
     HTH_TRY(lay_host(x, &plan->host_bytes));
     x->builder.plan = plan;
