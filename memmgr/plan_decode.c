@@ -8,17 +8,40 @@
 #include <math.h>
 #include <string.h>
 
-static void decode_estimate(hth_decoder *d)
+// Which copies out a stage waits for.
+static void decode_aways(hth_decoder *d)
+{
+    hth_lists_clear(&d->aways, d->m->n_stages + 1);
+    for (int k = d->n_off - 1; k >= 0; k--) {
+        if (d->save[d->off[k]] >= 0) {
+            hth_lists_add(&d->aways, d->away[d->off[k]], d->off[k]);
+        }
+    }
+}
+
+// When stages would begin if nothing waited; with `waits`, if they waited for the copies out as the
+// last round has them.
+static void decode_estimate(hth_decoder *d, bool waits)
 {
     const hth_step *m = d->m;
-    d->begin_us[0] = 0;
-    for (int s = 0; s < m->n_stages; s++) {
-        double us = m->menu[d->item[s]].time_us;
-        for (int r = d->run_of[s]; r >= 0; r = d->run[r].next) {
-            us += m->menu[d->item[d->run[r].node]].time_us;
-        }
-        d->begin_us[s + 1] = d->begin_us[s] + us;
+    double at = 0, lane = 0;
+    if (waits) {
+        decode_aways(d);
     }
+    for (int s = 0; s < m->n_stages; s++) {
+        for (int g = waits ? d->aways.head[s] : -1; g >= 0; g = d->aways.next[g]) {
+            at = hth_later(at, d->saved_us[g]);
+        }
+        d->begin_us[s] = at;
+        at += m->menu[d->item[s]].time_us;
+        for (int r = d->run_of[s]; r >= 0; r = d->run[r].next) {
+            at += m->menu[d->item[d->run[r].node]].time_us;
+        }
+        for (int g = waits ? d->saves.head[s] : -1; g >= 0; g = d->saves.next[g]) {
+            lane = d->saved_us[g] = hth_later(lane, at) + m->d2h_us[m->gap[g].tensor];
+        }
+    }
+    d->begin_us[m->n_stages] = at;
 }
 
 static void decode_saves(hth_decoder *d)
@@ -77,7 +100,8 @@ void hth_decode_fit(hth_decoder *d, bool all, hth_outcome *out)
     bool changed = true;
     memcpy(d->item, m->menu_start, (size_t)m->n_stages * sizeof *d->item);
     for (int round = 0; round < 2 && changed; round++) {
-        decode_estimate(d);
+        decode_estimate(d, round > 0);
+        d->hurried = false;
         decode_saves(d);
         decode_fetches(d);
         hth_decode_memory(d);
@@ -85,8 +109,9 @@ void hth_decode_fit(hth_decoder *d, bool all, hth_outcome *out)
         if (!all && out->excess > 0) {
             return;
         }
-        // Other algorithms than the copies were put in place for: once more.
-        changed = memcmp(d->item, m->menu_start, (size_t)m->n_stages * sizeof *d->item) != 0;
+        // Other algorithms than the copies were put in place for, or stages that wait: once more.
+        changed = d->hurried ||
+                  memcmp(d->item, m->menu_start, (size_t)m->n_stages * sizeof *d->item) != 0;
     }
 }
 
@@ -198,7 +223,7 @@ void hth_decode_fixed(hth_decoder *d, const hth_fixed *f, hth_outcome *out)
 {
     hth_decode_needs(d, f->mode, INFINITY);
     memcpy(d->item, f->item, (size_t)d->m->n_stages * sizeof *d->item);
-    decode_estimate(d);
+    decode_estimate(d, false);
     decode_saves(d); // the order of the copies, ..
     decode_fetches(d);
     fixed_stages(d, f); // .. but not when

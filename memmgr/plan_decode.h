@@ -80,6 +80,7 @@ typedef struct hth_decoder {
     hth_flight *order;                    // scratch
     hth_segment *stay;                    // scratch
     int64_t live;                         // of the stage at hand
+    bool hurried;                         // hth_decode_room made a stage wait for a copy out
     bool failed;                          // out of memory
 } hth_decoder;
 

@@ -56,6 +56,26 @@ static void fit_sift(hth_flight *h, int n, int i)
     h[i] = x;
 }
 
+// Takes back what fit_repair did to a gap, if stage s has room for it.
+static void fit_undo(hth_decoder *d, int s, hth_flight x, int64_t *over)
+{
+    const hth_step *m = d->m;
+    int64_t bytes = x.gap >= 0 ? (int64_t)m->bytes[m->gap[x.gap].tensor] : 0;
+    int was = (int)x.hurt;
+    if (x.gap < 0 || *over + bytes > 0) {
+        return;
+    }
+    if (d->away[x.gap] == s && was > s) {
+        d->delta[was] -= bytes;
+        d->away[x.gap] = was;
+    } else {
+        d->delta[s + 1] -= bytes;
+        d->back[x.gap] = was;
+    }
+    d->live += bytes;
+    *over += bytes;
+}
+
 // Frees bytes of copies in flight in stage s, those that hurt least first, until `over` is gone.
 static void fit_repair(hth_decoder *d, int s, int64_t over, int *n_flight)
 {
@@ -73,21 +93,29 @@ static void fit_repair(hth_decoder *d, int s, int64_t over, int *n_flight)
     for (int i = n / 2 - 1; i >= 0; i--) {
         fit_sift(d->order, n, i);
     }
+    int all = n;
     for (; n > 0 && over > 0; fit_sift(d->order, n, 0)) {
-        int g = d->order[0].gap;
-        int64_t bytes = (int64_t)m->bytes[m->gap[g].tensor];
+        hth_flight x = d->order[0];
+        int64_t bytes = (int64_t)m->bytes[m->gap[x.gap].tensor];
         d->order[0] = d->order[--n];
-        if (fit_leaves(d, g, s)) {
-            d->delta[d->away[g]] += bytes;
-            d->away[g] = s;
-        } else if (fit_returns(d, g, s)) {
+        d->order[n] = (hth_flight){0, -1}; // behind the heap: what was taken, and where it was
+        if (fit_leaves(d, x.gap, s)) {
+            d->order[n] = (hth_flight){d->away[x.gap], x.gap};
+            d->delta[d->away[x.gap]] += bytes;
+            d->away[x.gap] = s;
+            d->hurried = true;
+        } else if (fit_returns(d, x.gap, s)) {
+            d->order[n] = (hth_flight){d->back[x.gap], x.gap};
             d->delta[s + 1] += bytes;
-            d->back[g] = s + 1;
+            d->back[x.gap] = s + 1;
         } else {
             continue; // it was there twice: leaving, and about to come back
         }
         d->live -= bytes;
         over -= bytes;
+    }
+    for (; n < all; n++) { // the last one may have made others needless
+        fit_undo(d, s, d->order[n], &over);
     }
 }
 

@@ -79,8 +79,7 @@ static hth_problem oracle_shared(int steps, uint64_t state_bytes, uint64_t weigh
     p.latency_us = 10;
     for (int i = 0; i < steps; i++) {
         int in[2] = {h[i], weight};
-        h[i + 1] = pt_node(&p, in, 2, HTH_MEM_ACTIVATION,
-                           state_bytes + state_bytes / 4 * (uint64_t)(i % 3), false);
+        h[i + 1] = pt_node(&p, in, 2, HTH_MEM_ACTIVATION, state_bytes, false);
         pt_choice(&p, p.n_nodes - 1, 900 + 100 * i, 0);
         pt_choice(&p, p.n_nodes - 1, 500 + 60 * i, state_bytes / 2);
         p.nodes[p.n_nodes - 1].recomputable = true;
@@ -138,6 +137,11 @@ static const oracle_case oracle_cases[] = {
     {"unet-two-60", "c(pc(pcu&cu&c", 16, 64, 56, 0.6, 25, 0},
     {"mobile-50", "kbrdbrkb", 32, 96, 56, 0.5, 12, 0},
     {"weights-70", "krkrkrkr", 8, 4096, 2, 0.7, 25, 0},
+    {"vgg-50", "crcrpCrCrp", 32, 64, 56, 0.5, 25, 0},
+    {"residual-50", "(crc+r(crc+r", 32, 64, 56, 0.5, 12, 0},
+    {"unet-slow-50", "cr(pcrku&crcr", 16, 64, 56, 0.5, 5, 0},
+    {"unet-40", "cr(pcrku&crcr", 16, 64, 56, 0.4, 25, 0},
+    {"dense-60", "cr(cr&(cr&kr", 16, 64, 56, 0.6, 12, 0},
     {"busy-link-60", "crcrpCrCr", 32, 64, 56, 0.6, 12, 0.25},
 };
 
