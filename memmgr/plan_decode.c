@@ -94,27 +94,6 @@ static void decode_fetches(hth_decoder *d)
     }
 }
 
-void hth_decode_fit(hth_decoder *d, bool all, hth_outcome *out)
-{
-    const hth_step *m = d->m;
-    bool changed = true;
-    memcpy(d->item, m->menu_start, (size_t)m->n_stages * sizeof *d->item);
-    for (int round = 0; round < 2 && changed; round++) {
-        decode_estimate(d, round > 0);
-        d->hurried = false;
-        decode_saves(d);
-        decode_fetches(d);
-        hth_decode_memory(d);
-        hth_decode_room(d, all, out);
-        if (!all && out->excess > 0) {
-            return;
-        }
-        // Other algorithms than the copies were put in place for, or stages that wait: once more.
-        changed = d->hurried ||
-                  memcmp(d->item, m->menu_start, (size_t)m->n_stages * sizeof *d->item) != 0;
-    }
-}
-
 static void time_lists(hth_decoder *d)
 {
     const hth_step *m = d->m;
@@ -172,6 +151,44 @@ void hth_decode_time(hth_decoder *d, hth_outcome *out)
     out->compute_us = compute;
     out->stall_us = time - compute;
     out->link_us = link;
+}
+
+// One round of putting copies and algorithms in place. Returns whether another may do better: it
+// would know of waits, or of algorithms, that this one did not.
+static bool fit_round(hth_decoder *d, bool waits, bool all, hth_outcome *out)
+{
+    const hth_step *m = d->m;
+    decode_estimate(d, waits);
+    d->hurried = false;
+    decode_saves(d);
+    decode_fetches(d);
+    hth_decode_memory(d);
+    hth_decode_room(d, all, out);
+    return d->hurried || memcmp(d->item, m->menu_start, (size_t)m->n_stages * sizeof *d->item) != 0;
+}
+
+void hth_decode_fit(hth_decoder *d, bool all, hth_outcome *out)
+{
+    const hth_step *m = d->m;
+    size_t items = (size_t)m->n_stages * sizeof *d->item;
+    memcpy(d->item, m->menu_start, items);
+    if (!fit_round(d, false, all, out) || out->excess > 0) { // whether it fits is the modes' doing
+        return;
+    }
+    bool hurried = d->hurried;
+    double first_us = INFINITY;
+    if (hurried) {
+        hth_decode_time(d, out);
+        first_us = out->time_us;
+    }
+    fit_round(d, true, all, out);
+    if (hurried) { // what waited may have been better off
+        hth_decode_time(d, out);
+        if (out->time_us > first_us) {
+            memcpy(d->item, m->menu_start, items);
+            fit_round(d, false, all, out);
+        }
+    }
 }
 
 void hth_decode(hth_decoder *d, const uint8_t *mode, hth_outcome *out)

@@ -9,10 +9,13 @@
 // A gap's reads by recomputes see what came back, never what has not left yet, as in the decoder.
 //
 // Variables, by letter; g: gap, s: stage, v: node
-//   o_g r_g    offload, recompute (neither: keep)
+//   o_g r_g g_g   offload, recompute, again (none: keep)
 //   a_g_s      offloaded and not gone yet in stage s, falling
 //   b_g_s      offloaded and its buffer taken again by stage s, rising
 //   c_g_s      recomputed by stage s, rising
+//   v_g_s      a recompute in stage s reads the tensor of g; P_g_s it is there for that, in mode
+//              again; q_g_s it is computed in s for that
+//   I_g_s J_g  a buffer is taken over: by what is made in gap g, by the heir of tail gap g's tensor
 //   x_v_s      node v runs again in stage s; t_v_s how long that takes
 //   m_v_k      node v uses alternative k of its menu
 //   y_k D_k    copy out k is made; end of the lane behind it
@@ -32,7 +35,7 @@
 
 #define MODEL_SCALE 1000.0 // of the horizon and the budget: what CBC's tolerances are made for
 #define MODEL_LINE  6      // terms
-#define MODEL_KINDS "orabcxtmyDunWSEFfLT"
+#define MODEL_KINDS "orabcxtmyDunWSEFfLTgvPqIJ"
 #define MODEL_TIMES "tDWSEFfLT" // in units of the horizon / MODEL_SCALE
 
 typedef struct model_save { // a copy out that may be made
@@ -48,7 +51,8 @@ typedef struct model {
     bool *named;  // .. whether any row has it
     int *touched, n_touched;
     double rhs;
-    bool *may; // [v * n + s]: node v may run again in stage s
+    bool *reads; // [g * n + s]: a node that may run again in stage s reads the tensor of g
+    bool *may;   // [v * n + s]: node v may run again in stage s
     model_save *save;
     int n_saves;
     double *head; // per stage: least time before it
@@ -77,7 +81,13 @@ static bool model_allows(const model *x, char kind, int i, int j)
         return gap->can_offload;
     case 'r':
     case 'c':
+    case 'g':
+    case 'P':
         return gap->can_rerun;
+    case 'q':
+        return gap->can_rerun && j > gap->p + 1;
+    case 'v':
+        return j > gap->p && x->reads[i * x->n + j];
     case 'x':
     case 't':
         return x->may[i * x->n + j];
@@ -158,6 +168,7 @@ static void term_release(model *x, int g, int s, double coef)
 // It is recomputed in s.
 static void term_made(model *x, int g, int s, double coef)
 {
+    term(x, 'q', g, s, coef);
     term_rerun(x, g, s, coef);
     term_rerun(x, g, s - 1, -coef);
 }
@@ -166,6 +177,7 @@ static void term_keep(model *x, int g, double coef)
 {
     term(x, 'o', g, 0, -coef);
     term(x, 'r', g, 0, -coef);
+    term(x, 'g', g, 0, -coef);
     x->rhs -= coef;
 }
 
@@ -184,6 +196,7 @@ static void term_owned(model *x, int g, int s, double coef)
     if (!gap->cyclic || s < gap->q) {
         term(x, 'b', g, s, coef);
         term(x, 'c', g, s, coef);
+        term(x, 'P', g, s, coef);
     }
 }
 
@@ -250,6 +263,7 @@ static void rows_gap(model *x, int g)
     bool owner = !m->arena[gap->tensor] && !gap->cyclic;
     term(x, 'o', g, 0, 1);
     term(x, 'r', g, 0, 1);
+    term(x, 'g', g, 0, 1);
     row(x, "<=", 1, 1);
     if (owner) { // what leaves within the step starts and ends it away
         term(x, 'o', g, 0, 1);
@@ -287,23 +301,121 @@ static void rows_gap(model *x, int g)
     }
 }
 
+// Whether a recompute reads the tensor of gap g in stage s.
+static void rows_read(model *x, int g, int s)
+{
+    const hth_gap *gap = &x->m->gap[g];
+    for (int w = 0; w < s; w++) {
+        if (x->may[w * x->n + s] && model_reads(x, w, gap->tensor)) {
+            term(x, 'v', g, s, 1);
+            term(x, 'x', w, s, -1);
+            row(x, ">=", 0, 1);
+        }
+    }
+    term(x, 'v', g, s, 1);
+    for (int w = 0; w < s; w++) {
+        term(x, 'x', w, s, model_reads(x, w, gap->tensor) ? -1 : 0);
+    }
+    row(x, "<=", 0, 1);
+}
+
+// Mode again: there while it is read, computed where it was not there the stage before.
+static void rows_again(model *x, int g, int s)
+{
+    const hth_gap *gap = &x->m->gap[g];
+    if (s < gap->q) {
+        term(x, 'P', g, s, 1);
+        term(x, 'g', g, 0, -1);
+        term(x, 'v', g, s, -1);
+        row(x, ">=", -1, 1);
+    }
+    if (s == gap->p + 1) {
+        return;
+    }
+    term(x, 'q', g, s, 1);
+    term(x, 'g', g, 0, -1);
+    term(x, 'v', g, s - 1, 1);
+    term(x, 'v', g, s, s < gap->q ? -1 : 0);
+    row(x, ">=", s < gap->q ? -1 : 0, 1);
+    term(x, 'q', g, s, 1);
+    term(x, 'g', g, 0, -1);
+    row(x, "<=", 0, 1);
+    term(x, 'q', g, s, 1);
+    term(x, 'v', g, s - 1, 1);
+    row(x, "<=", 1, 1);
+}
+
 // What is recomputed is recomputed for a reader, and with its producer.
 static void rows_made(model *x, int g)
 {
     const hth_step *m = x->m;
     const hth_gap *gap = &m->gap[g];
     int v = m->p->tensors[gap->tensor].producer;
-    for (int s = gap->p + 1; gap->can_rerun && s <= gap->q && s < x->n; s++) {
+    for (int s = gap->p + 1; !gap->cyclic && s <= gap->q && s < x->n; s++) {
+        if (s < gap->q && x->reads[g * x->n + s]) {
+            rows_read(x, g, s);
+        }
+        if (!gap->can_rerun) {
+            continue;
+        }
+        rows_again(x, g, s);
         term_made(x, g, s, 1);
         term(x, 'x', v, s, -1);
         row(x, "<=", 0, 1);
         if (s < gap->q) {
             term_made(x, g, s, 1);
-            for (int w = 0; w < s; w++) {
-                term(x, 'x', w, s, model_reads(x, w, gap->tensor) ? -1 : 0);
-            }
+            term(x, 'v', g, s, -1);
             row(x, "<=", 0, 1);
         }
+    }
+}
+
+// The gap of tensor t around stage s, -1: none.
+static int model_around(const model *x, int t, int s)
+{
+    for (int g = x->m->gap_start[t]; g < x->m->gap_start[t + 1]; g++) {
+        if (s > x->m->gap[g].p && s < x->m->gap[g].q && !x->m->gap[g].cyclic) {
+            return g;
+        }
+    }
+    return -1;
+}
+
+// What is recomputed in gap g in stage s may take over its pair's buffer when nothing else reads
+// that there and its stay ends.
+static void rows_takes(model *x, int g, int s)
+{
+    const hth_step *m = x->m;
+    int t = m->gap[g].tensor, v = m->p->tensors[t].producer, pair = m->pair[t];
+    int h = pair >= 0 ? model_around(x, pair, s) : -1;
+    if (h < 0 || (!model_tail(x, h) && s + 1 == m->gap[h].q)) {
+        return;
+    }
+    term(x, 'I', g, s, 1);
+    term_made(x, g, s, -1);
+    row(x, "<=", 0, 1);
+    for (int w = 0; w < s; w++) {
+        if (w != v && x->may[w * x->n + s] && model_reads(x, w, pair)) {
+            term(x, 'I', g, s, 1);
+            term(x, 'x', w, s, 1);
+            row(x, "<=", 1, 1);
+        }
+    }
+    term(x, 'I', g, s, 1);
+    if (model_tail(x, h)) {
+        term(x, 'u', h, s + 1, s + 1 < x->n);
+        term(x, 'g', h, 0, -1);
+        row(x, "<=", 1, 1);
+        term(x, 'I', g, s, 1);
+        term(x, 'v', h, s + 1, s + 1 < x->n);
+        term(x, 'g', h, 0, 1);
+        row(x, "<=", 2, 1);
+    } else {
+        term(x, 'g', h, 0, -1);
+        row(x, "<=", 0, 1);
+        term(x, 'I', g, s, 1);
+        term(x, 'v', h, s + 1, 1);
+        row(x, "<=", 1, 1);
     }
 }
 
@@ -323,6 +435,7 @@ static void rows_rerun(model *x, int v, int s)
             term_keep(x, g, 1);
             term(x, gap->cyclic ? 'a' : 'b', g, s, 1);
             term(x, 'c', g, s, !gap->cyclic);
+            term(x, 'g', g, 0, !gap->cyclic);
             term(x, 'x', v, s, -1);
             row(x, ">=", 0, 1);
         }
@@ -375,7 +488,22 @@ static void rows_tail(model *x, int g)
         term(x, 'n', g, s, 1);
         term(x, 'a', g, s, -1);
         row(x, ">=", 0, 1);
+        term(x, 'n', g, s, 1);
+        term(x, 'P', g, s, -1);
+        row(x, ">=", 0, 1);
     }
+    // In place: its heir takes the buffer unless it is read later, and was not computed for that.
+    term(x, 'J', g, 0, 1);
+    term(x, 'u', g, gap->p + 1, 1);
+    term(x, 'r', g, 0, -1);
+    term(x, 'g', g, 0, -1);
+    row(x, "<=", 1, 1);
+    term(x, 'J', g, 0, 1);
+    term(x, 'v', g, gap->p + 1, 1);
+    term(x, 'g', g, 0, 1);
+    row(x, "<=", 2, 1);
+    term(x, 'J', g, 0, 1);
+    row(x, "<=", 1, 1);
 }
 
 // Memory.
@@ -404,11 +532,24 @@ static void term_tensor(model *x, int t, int s)
         int tail = last >= m->gap_start[pair] && model_tail(x, last) ? last : -1;
         bool ends = m->use[m->use_start[pair + 1] - 1] == y && (tail >= 0 || y + 1 == x->n) &&
                     m->p->tensors[pair].cls != HTH_MEM_OUTPUT;
-        if (ends) {
+        if (ends && y + 1 < x->n) {
+            term(x, 'J', tail, 0, -bytes);
+        } else if (ends) {
             x->rhs += bytes;
-            if (tail >= 0 && y + 1 < x->n) {
-                term(x, 'u', tail, y + 1, bytes);
-            }
+        }
+    }
+}
+
+// Less what recomputes of stage s take over.
+static void term_taken(model *x, int s)
+{
+    for (int g = 0; g < x->m->n_gaps; g++) {
+        const hth_gap *gap = &x->m->gap[g];
+        int pair = x->m->pair[gap->tensor], v = x->m->p->tensors[gap->tensor].producer;
+        int h = pair >= 0 ? model_around(x, pair, s) : -1;
+        if (gap->can_rerun && s > gap->p && s <= gap->q && h >= 0 && x->may[v * x->n + s] &&
+            (model_tail(x, h) || s + 1 < x->m->gap[h].q)) {
+            term(x, 'I', g, s, -(double)x->m->bytes[gap->tensor]);
         }
     }
 }
@@ -425,6 +566,7 @@ static void rows_memory(model *x, int s)
                 term_tensor(x, t, s);
             }
         }
+        term_taken(x, s);
         term_alternatives(x, v < 0 ? s : v, false, 1);
         if (v >= 0) {
             const hth_plan_node *n = &m->p->nodes[v];
@@ -709,6 +851,11 @@ static void model_rows(model *x)
         if (model_tail(x, g)) {
             rows_tail(x, g);
         }
+        for (int s = m->gap[g].p + 2; m->gap[g].can_rerun && s <= m->gap[g].q && s < x->n; s++) {
+            if (x->may[m->p->tensors[m->gap[g].tensor].producer * x->n + s]) {
+                rows_takes(x, g, s);
+            }
+        }
     }
     for (int s = 0; s < x->n; s++) {
         for (int v = 0; v < s; v++) {
@@ -725,7 +872,7 @@ static void model_rows(model *x)
 
 static void model_ends(model *x)
 {
-    static const char whole[] = "orabcxmy";
+    static const char whole[] = "orabcxmygv";
     int size = x->side * x->side;
     fprintf(x->f, "\nBounds\n T_0_0 <= %.14g\n", x->horizon / x->unit_us);
     fprintf(x->f, "Binaries");
@@ -745,12 +892,22 @@ static hth_err model_open(model *x)
     const hth_step *m = x->m;
     size_t n = (size_t)x->n;
     x->may = hth_calloc(n * n, sizeof *x->may);
+    x->reads = hth_calloc((size_t)m->n_gaps * n + 1, sizeof *x->reads);
     x->save = hth_calloc((size_t)m->n_gaps * n + 1, sizeof *x->save);
     x->head = hth_calloc(n, sizeof *x->head);
-    if (!x->may || !x->save || !x->head) {
+    if (!x->may || !x->reads || !x->save || !x->head) {
         return HTH_ENOMEM;
     }
     model_may(x);
+    for (int g = 0; g < m->n_gaps; g++) {
+        for (int s = 0; s < x->n; s++) {
+            for (int w = 0; w < s; w++) {
+                x->reads[g * x->n + s] =
+                    x->reads[g * x->n + s] ||
+                    (x->may[w * x->n + s] && model_reads(x, w, m->gap[g].tensor));
+            }
+        }
+    }
     model_saves(x);
     x->side = x->n > m->n_gaps ? x->n : m->n_gaps;
     x->side = x->side > x->n_saves ? x->side : x->n_saves;
@@ -780,7 +937,7 @@ hth_err hth_optimal_write(FILE *f, const hth_step *m, uint64_t budget, double ho
         model_rows(&x);
         model_ends(&x);
     }
-    void *all[] = {x.coef, x.named, x.touched, x.may, x.save, x.head};
+    void *all[] = {x.coef, x.named, x.touched, x.may, x.reads, x.save, x.head};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         hth_free(all[i]);
     }
@@ -794,11 +951,13 @@ void hth_optimal_value(const hth_step *m, const char *name, double value, hth_fi
     if (value < 0.5 || sscanf(name, "%c_%d_%d", &kind, &i, &j) != 3 || i < 0 || j < 0) {
         return;
     }
-    bool gap = strchr("orab", kind) != NULL && i < m->n_gaps && j < m->n_stages;
+    bool gap = strchr("orabg", kind) != NULL && i < m->n_gaps && j < m->n_stages;
     if (gap && kind == 'o') {
         out->mode[i] = HTH_GAP_OFFLOAD;
     } else if (gap && kind == 'r') {
         out->mode[i] = HTH_GAP_RECOMPUTE;
+    } else if (gap && kind == 'g') {
+        out->mode[i] = HTH_GAP_AGAIN;
     } else if (gap && kind == 'a') {
         out->away[i] = j + 1 > out->away[i] ? j + 1 : out->away[i];
     } else if (gap && kind == 'b') {

@@ -250,11 +250,11 @@ static void optimum_is_never_above_what_can_be_tried(void **state)
         assert_ok(hth_decoder_init(&d, &m, p.budget));
         int total = 1;
         for (int g = 0; g < m.n_gaps && total < 100000; g++) {
-            total *= 3;
+            total *= HTH_N_GAP_MODES;
         }
-        for (int k = 0; total <= 6561 && k < total; k++) {
-            for (int g = 0, rest = k; g < m.n_gaps; g++, rest /= 3) {
-                mode[g] = (uint8_t)(rest % 3);
+        for (int k = 0; total <= 16384 && k < total; k++) {
+            for (int g = 0, rest = k; g < m.n_gaps; g++, rest /= HTH_N_GAP_MODES) {
+                mode[g] = (uint8_t)(rest % HTH_N_GAP_MODES);
             }
             hth_decode(&d, mode, &o);
             best = o.excess == 0 ? fmin(best, o.time_us) : best;
