@@ -194,8 +194,10 @@ static hth_err compile_graph(hth_site *site, hth_program *p, const hth_step_spec
     if (err == HTH_OK && step != NULL) {
         err = compile_step_budget(site, p, step, menus);
     }
-    err = err == HTH_OK ? compile_plan(site, p, menus) : err;
-    err = err == HTH_OK && !p->plan_only ? compile_run(site, p) : err;
+    if (step == NULL || !step->problem_only) {
+        err = err == HTH_OK ? compile_plan(site, p, menus) : err;
+        err = err == HTH_OK && !p->plan_only ? compile_run(site, p) : err;
+    }
     for (int i = 0; menus != NULL && i < n; i++) {
         hth_free(menus[i].list);
     }

@@ -120,6 +120,7 @@ typedef struct hth_step_spec {
     uint64_t kept_bytes;
     const hth_run_far *far;     // per slot: where it is when it is not on the device
     const char *spill;          // directory: what leaves goes to a file there; NULL: to memory
+    bool problem_only;          // stop before planning: no plan, no run
     const hth_profile *profile; // where costs and link come from; what it lacks is measured here.
                                 // NULL: all is. Outlives the program
     bool plan_only; // with profile: for problem and plan only; what it lacks is an error, and its

@@ -160,6 +160,28 @@ static void parts_save_memory(void **state)
     assert_int_equal(train_losses(&f, &unet, data, more, loss, &doc), 3);
     assert_true(json_integer_value(json_object_get(doc, "accumulate")) > 1);
     assert_true(isfinite(loss[2]));
+    // What is said to be needed is enough, and so is what is said to help.
+    unsigned long long need = 0, less = 0;
+    call c = {.r = {.query = "train"}};
+    json_t *q = arguments_of(&unet, data, "{\"batch\": 24, \"budget\": \"100KB\"}", loss);
+    char *text = json_dumps(q, JSON_COMPACT);
+    c.r.arguments = text;
+    assert_int_equal(call_run(f.engine, &c), HTH_ETOOBIG);
+    free(text);
+    json_decref(q);
+    const char *words = strstr(hth_err_detail(), "needs at least");
+    assert_non_null(words);
+    assert_int_equal(sscanf(words, "needs at least %llu", &need), 1);
+    words = strstr(words, "--accumulate 2: at least");
+    assert_non_null(words);
+    assert_int_equal(sscanf(words, "--accumulate 2: at least %llu", &less), 1);
+    assert_true(less < need);
+    json_decref(doc);
+    snprintf(more, sizeof more, "{\"batch\": 24, \"budget\": \"%llu\"}", need);
+    assert_int_equal(train_losses(&f, &unet, data, more, loss, &doc), 1);
+    json_decref(doc);
+    snprintf(more, sizeof more, "{\"batch\": 24, \"accumulate\": 2, \"budget\": \"%llu\"}", less);
+    assert_int_equal(train_losses(&f, &unet, data, more, loss, &doc), 1);
     json_decref(doc);
     json_decref(whole);
     json_decref(parts);

@@ -30,8 +30,11 @@ hth_err hth_trainer_prepare(hth_trainer *t, const hth_tensor *inputs, const hth_
         t->current = -1;
     }
     hth_trainer_shape *s = &t->shapes[t->n_shapes];
-    HTH_TRY(t->parts > 0 ? hth_trainer_shape_make(t, inputs, target, s)
-                         : hth_trainer_choose(t, inputs, target, s));
+    hth_err err = t->parts > 0 ? hth_trainer_shape_make(t, inputs, target, s)
+                               : hth_trainer_choose(t, inputs, target, s);
+    if (err != HTH_OK) {
+        return err == HTH_ETOOBIG && t->n_shapes == 0 ? hth_trainer_never(t, inputs) : err;
+    }
     t->current = t->n_shapes++;
     return hth_trainer_enter(t, &hth_trainer_current(t)->apply);
 }

@@ -40,6 +40,8 @@ struct hth_trainer {
     hth_slots slots;
     bool *kept;           // per slot: near in the first step that was planned, and so in all others
     hth_profile *profile; // costs to plan with, NULL: measured
+    bool problem_only;    // steps are to be planned by others, and are not run
+    bool guess;           // with problem_only: what was not measured yet need not be
     uint64_t kept_bytes;
     void *memory; // on the device: slots, and behind them the arena of the step at work
     uint64_t memory_bytes;
@@ -75,5 +77,16 @@ hth_err hth_trainer_choose(hth_trainer *t, const hth_tensor *inputs, const hth_t
                            hth_trainer_shape *out);
 // hth_trainer_shape_us is what an update is planned to take.
 double hth_trainer_shape_us(const hth_trainer *t, const hth_trainer_shape *s);
+
+// trainer_curve.c
+// hth_trainer_least is the least memory that an update on batches like `inputs` in `parts` parts
+// can be planned for, as far as can be found in a second or two.
+hth_err hth_trainer_least(hth_models *ms, const hth_train_spec *spec, hth_request *r,
+                          const hth_tensor *inputs, int64_t parts, uint64_t *bytes);
+
+// trainer_never.c
+// hth_trainer_never says why the first batch's shape cannot be planned for t->budget_bytes: how
+// much it needs, and how much less it would in other ways. Returns HTH_ETOOBIG.
+hth_err hth_trainer_never(hth_trainer *t, const hth_tensor *inputs);
 
 #endif

@@ -11,7 +11,8 @@
 #include <math.h>
 #include <string.h>
 
-#define CURVE_NUMBERS 5 // 1, 2, 4, 8, 16 parts
+#define CURVE_NUMBERS  5  // 1, 2, 4, 8, 16 parts
+#define CURVE_LEAST_MS 30 // for each plan while the least memory is looked for
 
 // One number of parts, compiled.
 typedef struct curve_trial {
@@ -139,7 +140,7 @@ static hth_err jobs_plan(void *ctx, uint64_t budget, hth_curve_point *out, bool 
 }
 
 static hth_err curve_open(hth_models *ms, const hth_train_spec *spec, hth_request *r,
-                          const hth_tensor *inputs, int64_t parts, curve_trial *x)
+                          const hth_tensor *inputs, int64_t parts, bool guess, curve_trial *x)
 {
     hth_tensor target;
     hth_trainer *t;
@@ -147,6 +148,8 @@ static hth_err curve_open(hth_models *ms, const hth_train_spec *spec, hth_reques
     x->t = t;
     x->o = &spec->plan;
     t->parts = parts;
+    t->problem_only = true;
+    t->guess = guess;
     HTH_TRY(hth_trainer_target(t, inputs, &target));
     HTH_TRY(hth_trainer_shape_make(t, inputs, &target, &t->shapes[0]));
     t->current = 0;
@@ -155,28 +158,19 @@ static hth_err curve_open(hth_models *ms, const hth_train_spec *spec, hth_reques
     return HTH_OK;
 }
 
-// A number of parts that does not even fit the device is left out.
 static hth_err curve_compile(hth_models *ms, const hth_train_spec *spec, hth_request *r,
                              const hth_tensor *inputs, curve_jobs *x)
 {
     int64_t parts = spec->accumulate > 0 ? spec->accumulate : 1, n = inputs[0].shape.dim[0];
     int64_t last = spec->accumulate > 0 ? parts : HTH_TRAINER_PARTS;
-    hth_err err = HTH_OK;
-    for (; err == HTH_OK && parts <= last && n % parts == 0; parts *= 2) {
-        curve_trial *trial = &x->trial[x->n];
-        err = curve_open(ms, spec, r, inputs, parts, trial);
-        if (err == HTH_OK) {
-            x->n++;
-        } else {
-            hth_trainer_close(trial->t);
-            trial->t = NULL;
-            err = err == HTH_ETOOBIG && parts < last ? HTH_OK : err;
-        }
+    if (n % parts != 0) {
+        return hth_fail(HTH_EINVAL, "a batch of %lld samples cannot be taken in %lld equal parts",
+                        (long long)n, (long long)parts);
     }
-    return err == HTH_OK && x->n == 0
-               ? hth_fail(HTH_EINVAL, "a batch of %lld samples cannot be taken in %lld equal parts",
-                          (long long)n, (long long)parts)
-               : err;
+    for (; parts <= last && n % parts == 0; parts *= 2) {
+        HTH_TRY(curve_open(ms, spec, r, inputs, parts, false, &x->trial[x->n++]));
+    }
+    return HTH_OK;
 }
 
 static hth_err curve_limits(const curve_jobs *x, uint64_t *peak, uint64_t *floor)
@@ -209,6 +203,21 @@ hth_err hth_trainer_curve(hth_models *ms, const hth_train_spec *spec, hth_reques
     hth_err err = curve_compile(ms, spec, r, inputs, &x);
     err = err == HTH_OK ? curve_limits(&x, &peak, &floor) : err;
     err = err == HTH_OK ? hth_plan_curve_by(jobs_plan, &x, peak, floor, out) : err;
+    curve_close(&x);
+    return err;
+}
+
+hth_err hth_trainer_least(hth_models *ms, const hth_train_spec *spec, hth_request *r,
+                          const hth_tensor *inputs, int64_t parts, uint64_t *bytes)
+{
+    curve_jobs x = {.n = 1};
+    hth_train_spec quick = *spec;
+    uint64_t peak, floor;
+    quick.budget = NULL;
+    quick.plan.limit_ms = CURVE_LEAST_MS;
+    hth_err err = curve_open(ms, &quick, r, inputs, parts, true, &x.trial[0]);
+    err = err == HTH_OK ? curve_limits(&x, &peak, &floor) : err;
+    err = err == HTH_OK ? hth_curve_least(trial_plan, &x.trial[0], peak, floor, bytes) : err;
     curve_close(&x);
     return err;
 }

@@ -106,8 +106,9 @@ static hth_err step_compile(hth_trainer *t, hth_trainer_phase *s, const bool *ke
                           .options = t->spec->plan,
                           .far = t->slots.far,
                           .profile = t->profile,
-                          .spill = t->spec->spill};
-    return hth_program_compile_step(t->ms->site, &spec, true, t->progress, &s->program);
+                          .spill = t->spec->spill,
+                          .problem_only = t->problem_only};
+    return hth_program_compile_step(t->ms->site, &spec, !t->guess, t->progress, &s->program);
 }
 
 static hth_err step_make(hth_trainer *t, hth_trainer_phase *s, hth_train_phase phase,
@@ -121,6 +122,9 @@ static hth_err step_make(hth_trainer *t, hth_trainer_phase *s, hth_train_phase p
         HTH_TRY(hth_slots_open(&t->slots, &s->graph, t->spec->spill));
     }
     HTH_TRY(step_compile(t, s, t->kept));
+    if (t->problem_only) {
+        return HTH_OK;
+    }
     HTH_TRY(t->kept == NULL ? step_keep(t, s->program) : HTH_OK);
     return step_tensors(t, s);
 }
