@@ -16,8 +16,13 @@
 #define SEARCH_TIE                                                                                 \
     1e-4 // of the fastest step, per budget of mean residency: prefers what leaves room
 #define SEARCH_WARM_NS  30000000u // that a warm start may take even when the time is up
+#define SEARCH_FEW      300       // gaps of a step per gap that is freed before the next decode
 #define SEARCH_CHAIN    100       // tensors that are looked at for the cost of a recompute
 #define SEARCH_HOPELESS 16.0      // times the fastest step: not worth decoding further
+#define SEARCH_BACK     16        // flips that may follow them
+#define SEARCH_STALL    1.0       // what a stall counts on top of its time among the starts
+#define SEARCH_FAR      1.5       // times the best: a start that costs as much is left
+#define SEARCH_WORSE    1.002     // of the best, still gone on from
 #define SEARCH_EJECT    8         // flips that may follow a kick
 #define SEARCH_ALIKE    400       // kicks without success before the search gives up, per 100 gaps
 
@@ -55,6 +60,7 @@ static double search_try(hth_search *x, const uint8_t *mode, double limit, hth_o
     if (x->no_stalls && o->stall_us > 1e-6 * o->time_us) {
         score += unit + o->stall_us;
     }
+    score += x->stall_price * o->stall_us;
     return o->excess > 0 ? score + unit + SEARCH_PENALTY * unit * o->excess / budget : score;
 }
 
@@ -260,30 +266,35 @@ static int search_ways(hth_search *x, int s, double price)
 }
 
 // Starts from what is at hand and frees bytes where most are missing, cheapest first, stage by
-// stage.
-static void search_greedy(hth_search *x, double price, bool fastest)
+// stage. False: the step would take longer than limit_us.
+static bool search_greedy(hth_search *x, double price, bool fastest, double limit_us)
 {
     hth_outcome o;
     double over;
     for (int round = 0; round < 4 * x->m->n_gaps && !search_over(x); round++) {
         x->score = hth_search_try(x, x->mode, &o);
         search_keep_best(x);
+        if (o.time_us > limit_us) {
+            return false;
+        }
         int s = search_worst(x, fastest, &over);
         if (s < 0) {
-            return;
+            break;
         }
         search_count(x, fastest);
-        int n = search_ways(x, s, price);
+        int n = search_ways(x, s, price), few = 1 + x->m->n_gaps / SEARCH_FEW;
         double freed = 0;
-        for (int i = 0; i < n && freed < over; i++) {
+        // A few at a time: what is worth freeing changes with each.
+        for (int i = 0; i < n && freed < over && i < few; i++) {
             int g = x->rank[i].gap / 4;
             x->mode[g] = (uint8_t)(x->rank[i].gap % 4);
             freed += (double)x->m->bytes[x->m->gap[g].tensor];
         }
         if (n == 0) {
-            return;
+            break;
         }
     }
+    return true;
 }
 
 // How many modes of each gap make a difference, as the last decode left it: none where nothing
@@ -344,49 +355,80 @@ static void search_descend(hth_search *x)
     search_keep_best(x);
 }
 
-// One kick: a random gap gets another mode, then others give way until it fits again, then some
-// that are away may come back.
+// A random gap: one that is not kept, or with one chance in three any that makes a difference.
+static int search_pick(hth_search *x)
+{
+    int n = 0;
+    bool any = search_random(x, 3) == 0;
+    for (int g = 0; g < x->m->n_gaps; g++) {
+        if (x->modes[g] > 0 && (any || x->mode[g] != HTH_GAP_KEEP)) {
+            x->order[n++] = g;
+        }
+    }
+    return n > 0 ? x->order[search_random(x, (uint32_t)n)] : -1;
+}
+
+// Frees bytes until it fits again.
+static void search_eject(hth_search *x, hth_outcome *o)
+{
+    double over, price = search_random(x, 2) ? 1.0 : 0.1;
+    for (int i = 0; i < SEARCH_EJECT && o->excess > 0 && !search_over(x); i++) {
+        int s = search_worst(x, false, &over);
+        hth_gap_mode mode = HTH_GAP_KEEP;
+        search_count(x, false);
+        int g = s < 0 ? -1 : search_best(x, s, price, 1.5, &mode);
+        if (g < 0) {
+            return;
+        }
+        x->mode[g] = (uint8_t)mode;
+        x->score = hth_search_try(x, x->mode, o);
+    }
+}
+
+// Gives back what has become unnecessary: some of what is not kept, in random order.
+static void search_complete(hth_search *x)
+{
+    int n = 0;
+    search_modes(x);
+    for (int g = 0; g < x->m->n_gaps; g++) {
+        if (x->modes[g] > 0 && x->mode[g] != HTH_GAP_KEEP) {
+            x->order[n++] = g;
+        }
+    }
+    for (int i = 0; i < n && i < SEARCH_BACK && !search_over(x); i++) {
+        int j = i + (int)search_random(x, (uint32_t)(n - i)), g = x->order[j];
+        x->order[j] = x->order[i];
+        if (!search_flip(x, g, HTH_GAP_KEEP)) {
+            search_flip(x, g, (hth_gap_mode)(1 + search_random(x, HTH_N_GAP_MODES - 1)));
+        }
+    }
+}
+
+// One kick: a gap gets another mode, then others give way until it fits again, then some that are
+// away may come back. Kept if it is better, or hardly worse than the best.
 static bool search_kick(hth_search *x)
 {
-    const hth_step *m = x->m;
     hth_outcome o;
-    double before = x->score, over;
-    memcpy(x->kept, x->mode, (size_t)m->n_gaps);
-    int n_flips = 1 + (int)search_random(x, 3), near = (int)search_random(x, (uint32_t)m->n_gaps);
-    for (int i = 0; i < n_flips; i++) {
-        int g = i == 0 ? near : (near + m->n_gaps - 10 + (int)search_random(x, 21)) % m->n_gaps;
-        uint32_t k = search_random(x, HTH_N_GAP_MODES);
-        if (g >= 0 && search_allows(x, g, (hth_gap_mode)k)) {
+    double before = x->score;
+    memcpy(x->kept, x->mode, (size_t)x->m->n_gaps);
+    for (int i = 0, n = 1 + (int)search_random(x, 2); i < n; i++) {
+        int g = search_pick(x);
+        hth_gap_mode k = (hth_gap_mode)search_random(x, HTH_N_GAP_MODES);
+        if (g >= 0 && search_allows(x, g, k)) {
             x->mode[g] = (uint8_t)k;
         }
     }
     x->score = hth_search_try(x, x->mode, &o);
-    for (int i = 0; i < SEARCH_EJECT && o.excess > 0; i++) {
-        int s = search_worst(x, false, &over);
-        hth_gap_mode mode = HTH_GAP_KEEP;
-        search_count(x, false);
-        int g = s < 0 ? -1 : search_best(x, s, search_random(x, 2) ? 1.0 : 0.1, 1.5, &mode);
-        if (g < 0) {
-            break;
-        }
-        x->mode[g] = (uint8_t)mode;
-        x->score = hth_search_try(x, x->mode, &o);
-    }
-    for (int i = 0; i < 12 && !search_over(x); i++) {
-        int g = (near + m->n_gaps - 15 + (int)search_random(x, 31)) % m->n_gaps;
-        if (g >= 0) {
-            search_flip(x, g,
-                        (hth_gap_mode)(x->mode[g] != HTH_GAP_KEEP ? HTH_GAP_KEEP
-                                                                  : 1 + search_random(x, 2)));
-        }
-    }
-    if (x->score < before) {
+    search_eject(x, &o);
+    search_complete(x);
+    bool better = x->score < x->best_score;
+    if (x->score < before || x->score < x->best_score * SEARCH_WORSE) {
         search_keep_best(x);
-        return true;
+    } else {
+        x->score = before;
+        memcpy(x->mode, x->kept, (size_t)x->m->n_gaps);
     }
-    x->score = before;
-    memcpy(x->mode, x->kept, (size_t)m->n_gaps);
-    return false;
+    return better;
 }
 
 // The least memory there can be: everything is away whenever it may.
@@ -413,48 +455,58 @@ static void search_slice(hth_search *x, uint64_t until_ns, uint64_t until, int p
     }
 }
 
-// Greedy starts: prices of the link, levers alone, room for the fastest algorithms or the smallest.
-// Each goes down on its own for a share of the time, because the best start is seldom the best
-// after that.
+// Prices of the link, levers alone, room for the fastest algorithms or the smallest.
+typedef struct search_start {
+    double price;
+    bool offload, recompute, fastest;
+} search_start;
+
+// One start: greedy with its levers, then down with all of them. The first one ends whatever it
+// takes, or there is nothing to go on from.
+static void search_begin(hth_search *x, const search_start *start, bool first)
+{
+    bool offload = x->offload, recompute = x->recompute;
+    hth_outcome o;
+    hth_search_try(x, x->best, &o);
+    double limit = o.excess > 0 ? INFINITY : o.time_us * SEARCH_FAR;
+    search_keep_all(x, x->mode);
+    x->offload = offload && start->offload;
+    x->recompute = recompute && start->recompute;
+    bool near = search_greedy(x, start->price, start->fastest, limit);
+    x->offload = offload;
+    x->recompute = recompute;
+    if (first) {
+        hth_search_try(x, x->best, &o);
+        if (o.excess > 0) { // better than nothing
+            search_away(x);
+        }
+        memcpy(x->mode, x->best, (size_t)x->m->n_gaps);
+    }
+    if (near) {
+        search_descend(x);
+    }
+}
+
+// Greedy starts. Each goes down on its own for a share of the time, because the best start is
+// seldom the best after that.
 static void search_starts(hth_search *x, uint64_t until_ns)
 {
-    static const struct {
-        double price;
-        bool offload, recompute, fastest;
-    } starts[] = {{0.3, true, true, true},  {1.0, false, true, false}, {0.02, true, false, false},
-                  {1.0, false, true, true}, {0.02, true, true, true},  {1.0, true, true, true},
-                  {0.3, true, true, false}, {3.0, true, true, true},   {1.0, true, true, false},
-                  {0.02, true, true, false}};
+    static const search_start starts[] = {{0.3, true, true, true},    {1.0, false, true, false},
+                                          {0.02, true, false, false}, {1.0, false, true, true},
+                                          {0.02, true, true, true},   {1.0, true, true, true},
+                                          {0.3, true, true, false},   {3.0, true, true, true},
+                                          {1.0, true, true, false},   {0.02, true, true, false}};
     const int n = (int)(sizeof starts / sizeof *starts);
-    bool offload = x->offload, recompute = x->recompute;
     uint64_t end_ns = x->deadline_ns, end_decodes = x->max_decodes;
     uint64_t until =
         end_decodes < UINT64_MAX ? end_decodes - (end_decodes - x->n_decodes) / 3 : UINT64_MAX;
     for (int i = 0; i < n; i++) {
-        uint64_t now_ns = hth_now_ns();
-        if (now_ns >= until_ns || x->n_decodes >= until ||
-            (starts[i].offload && !starts[i].recompute && !offload) ||
-            (!starts[i].offload && starts[i].recompute && !recompute)) {
-            continue;
+        const search_start *s = &starts[i];
+        bool has = (s->offload || x->recompute) && (s->recompute || x->offload);
+        if (has && x->n_decodes < until && hth_now_ns() < until_ns) {
+            search_slice(x, until_ns, until, i == 0 ? 3 : n - i);
+            search_begin(x, s, i == 0);
         }
-        x->offload = offload && starts[i].offload;
-        x->recompute = recompute && starts[i].recompute;
-        // The first start may take all the time: it must end, or there is nothing to go on from.
-        search_slice(x, until_ns, until, i == 0 ? 1 : n - i);
-        search_keep_all(x, x->mode);
-        search_greedy(x, starts[i].price, starts[i].fastest);
-        x->offload = offload;
-        x->recompute = recompute;
-        if (i == 0) {
-            hth_outcome o;
-            hth_search_try(x, x->best, &o);
-            if (o.excess > 0) { // better than nothing
-                search_away(x);
-            }
-            memcpy(x->mode, x->best, (size_t)x->m->n_gaps);
-            search_slice(x, until_ns, until, 4);
-        }
-        search_descend(x);
     }
     if (x->has_first) {
         search_slice(x, until_ns, until, 1);
@@ -477,7 +529,7 @@ void hth_search_run(hth_search *x, uint64_t deadline_ns, bool warm, hth_outcome 
         x->deadline_ns = deadline_ns > least_ns ? deadline_ns : least_ns;
         memcpy(x->mode, x->best, n);
         x->best_score = hth_search_try(x, x->best, out);
-        search_greedy(x, 0.3, false);
+        search_greedy(x, 0.3, false, INFINITY);
         hth_search_try(x, x->best, out);
         if (out->excess > 0) {
             search_away(x);
@@ -491,8 +543,11 @@ void hth_search_run(hth_search *x, uint64_t deadline_ns, bool warm, hth_outcome 
         if (out->excess == 0 && out->time_us <= x->m->fastest_us * (1 + 1e-9)) {
             return; // nothing is faster
         }
+        x->stall_price = SEARCH_STALL;
         search_starts(x, now_ns + (deadline_ns > now_ns ? (deadline_ns - now_ns) / 3 * 2 : 0));
     }
+    x->stall_price = 0;
+    x->best_score = hth_search_try(x, x->best, out);
     memcpy(x->mode, x->best, n);
     search_descend(x);
     int limit = SEARCH_ALIKE * (1 + (int)n / 100);

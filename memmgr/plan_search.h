@@ -23,7 +23,7 @@ typedef struct hth_search {
     int *order;                          // scratch: per gap
     int *cover;                          // scratch: number of stages over the budget before each
     hth_rank *rank;                      // scratch: per gap
-    double score, best_score;
+    double score, best_score, stall_price;
     double proven_us; // no plan is faster, if > 0 (plan_optimal.h)
 } hth_search;
 
