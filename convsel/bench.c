@@ -1,52 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-// One node alone. Time is the median of repeated runs on warm caches: what differs between the
-// algorithms of a layer is arithmetic and workspace traffic, which that shows. Other processes only
-// ever add to a run: when the median is half again the fastest run, the lower quartile is taken
-// instead. The number of runs follows their length, so that a model of fifty distinct convolutions
+// One node alone. Time is the median of repeated runs: on warm caches, or, where the node belongs
+// to a step that is planned, each behind what brings the caches to the state in which the step
+// would leave them (bench_warm.c). Other processes only ever add to a run: when the median is half
+// again the fastest run, the lower quartile is taken instead, or, of a step's few runs, the
+// fastest. The number of runs follows their length, so that a model of fifty distinct convolutions
 // is measured in seconds.
-//
-// Error is measured on the node without its post ops (an activation can hide or clamp a
-// difference), at SAMPLES points of its output, relative to the largest of them.
-#include "convsel/bench.h"
+#include "convsel/bench_parts.h"
 
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "convsel/convsel.h"
 #include "kernels/cpu/cpu.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define SAMPLES     2000
-#define SAMPLE_MACS 10000000 // of a filter's gradient, whose points are sums over all images
-#define SAMPLES_MIN 50
 #define MIN_RUNS    5
 #define MAX_RUNS    31
 #define ENOUGH_NS   10000000u // stop after this much time, once MIN_RUNS are done
 #define LONG_RUN_NS 20000000u // such a run is long enough to be believed with LONG_RUNS a time
 #define LONG_RUNS   2
 
-typedef struct bench_input {
-    void *plain;  // row-major content
-    void *placed; // in the value's layout; NULL: plain is it
-} bench_input;
-
-struct hth_bench {
-    hth_device *device;
-    const hth_timing_cache *cache; // NULL: host memory
-    const hth_graph *graph;
-    const hth_node *node;
-    bench_input *in;
-    void **args_in, **packed, **out;
-    void *workspace; // the largest so far: fresh pages would cost each choice's first run
-    size_t workspace_bytes;
-    int64_t *index; // of the sampled points
-    double *want;   // their values, computed when first needed
-    int n_points;
-};
-
-static uint64_t bench_next(uint64_t *seed)
+uint64_t hth_bench_next(uint64_t *seed)
 {
     *seed = *seed * 6364136223846793005ULL + 1442695040888963407ULL;
     return *seed >> 33;
@@ -55,7 +30,7 @@ static uint64_t bench_next(uint64_t *seed)
 static void bench_fill(float *p, size_t n, uint64_t seed)
 {
     for (size_t i = 0; i < n; i++) {
-        p[i] = (float)(int32_t)bench_next(&seed) * 0x1p-30F - 1.0F;
+        p[i] = (float)(int32_t)hth_bench_next(&seed) * 0x1p-30F - 1.0F;
     }
 }
 
@@ -92,44 +67,75 @@ static void bench_give(const hth_bench *b, void *p)
     }
 }
 
-static hth_err bench_buffer(const hth_bench *b, const hth_value *v, hth_layout l, void **out,
-                            size_t *bytes)
+static hth_err bench_no_memory(const hth_bench *b)
 {
-    HTH_TRY(hth_tensor_bytes(v->dtype, &v->shape, l, bytes));
-    *out = bench_take(b, *bytes);
-    return *out == NULL ? hth_fail(HTH_ENOMEM, "out of memory to measure a node") : HTH_OK;
+    return hth_fail(HTH_ENOMEM, "out of memory to measure node '%s'", b->node->name);
+}
+
+// Input i's content, in its layout.
+static hth_err bench_make_input(hth_bench *b, const hth_value *v, int i)
+{
+    bench_input *in = &b->in[i];
+    size_t bytes;
+    HTH_TRY(hth_tensor_bytes(v->dtype, &v->shape, HTH_LAYOUT_PLAIN, &bytes));
+    in->plain = v->layout == HTH_LAYOUT_PLAIN ? in->placed : bench_take(b, bytes);
+    if (in->plain == NULL) {
+        return bench_no_memory(b);
+    }
+    HTH_TRY(bench_content(b, v, in->plain, bytes, i));
+    if (v->layout != HTH_LAYOUT_PLAIN) {
+        hth_cpu_relayout(hth_dtype_bytes(v->dtype), &v->shape, HTH_LAYOUT_PLAIN, in->plain,
+                         v->layout, in->placed);
+    }
+    return HTH_OK;
+}
+
+// Gives operand k (outputs behind inputs) its place in the operands' memory, or, before there is
+// any, counts its bytes.
+static hth_err bench_place(hth_bench *b, int k, size_t *at)
+{
+    const hth_node *n = b->node;
+    bool input = k < n->n_inputs;
+    int id = input ? n->inputs[k] : n->outputs[k - n->n_inputs];
+    if (id < 0) {
+        return HTH_OK;
+    }
+    const hth_value *v = &b->graph->values[id];
+    size_t bytes;
+    HTH_TRY(hth_tensor_bytes(v->dtype, &v->shape, v->layout, &bytes));
+    if (b->operands != NULL) {
+        void *to = (char *)b->operands + *at;
+        if (input) {
+            b->in[k].placed = to;
+            b->in[k].bytes = bytes;
+            HTH_TRY(bench_make_input(b, v, k));
+        } else {
+            b->out[k - n->n_inputs] = to;
+            memset(to, 0, bytes);
+        }
+    }
+    *at += (bytes + HTH_DEVICE_ALIGN - 1) / HTH_DEVICE_ALIGN * HTH_DEVICE_ALIGN;
+    return HTH_OK;
 }
 
 static hth_err bench_make(hth_bench *b)
 {
-    const hth_node *n = b->node;
-    size_t bytes;
-    for (int i = 0; i < n->n_inputs; i++) {
-        if (n->inputs[i] < 0) {
-            continue;
+    int n = b->node->n_inputs + b->node->n_outputs;
+    for (int round = 0; round < 2; round++) {
+        size_t at = 0;
+        for (int k = 0; k < n; k++) {
+            HTH_TRY(bench_place(b, k, &at));
         }
-        const hth_value *v = &b->graph->values[n->inputs[i]];
-        bench_input *in = &b->in[i];
-        HTH_TRY(bench_buffer(b, v, HTH_LAYOUT_PLAIN, &in->plain, &bytes));
-        HTH_TRY(bench_content(b, v, in->plain, bytes, i));
-        if (v->layout != HTH_LAYOUT_PLAIN) {
-            HTH_TRY(bench_buffer(b, v, v->layout, &in->placed, &bytes));
-            hth_cpu_relayout(hth_dtype_bytes(v->dtype), &v->shape, HTH_LAYOUT_PLAIN, in->plain,
-                             v->layout, in->placed);
-        }
-    }
-    for (int i = 0; i < n->n_outputs; i++) {
-        if (n->outputs[i] >= 0) {
-            const hth_value *v = &b->graph->values[n->outputs[i]];
-            HTH_TRY(bench_buffer(b, v, v->layout, &b->out[i], &bytes));
-            memset(b->out[i], 0, bytes);
+        if (round == 0) {
+            b->operands = bench_take(b, at);
+            HTH_TRY(b->operands == NULL ? bench_no_memory(b) : HTH_OK);
         }
     }
     return HTH_OK;
 }
 
 hth_err hth_bench_open(hth_device *d, const hth_graph *g, const hth_node *n,
-                       const hth_timing_cache *cache, hth_bench **out)
+                       const hth_timing_cache *cache, const hth_heat *heat, hth_bench **out)
 {
     hth_bench *b = hth_calloc(1, sizeof *b);
     hth_err err = HTH_OK;
@@ -141,12 +147,14 @@ hth_err hth_bench_open(hth_device *d, const hth_graph *g, const hth_node *n,
     b->cache = cache;
     b->graph = g;
     b->node = n;
+    b->heat = heat;
+    b->heat_text = hth_heat_text(heat, g, n);
     b->in = hth_calloc((size_t)n->n_inputs, sizeof *b->in);
     b->args_in = hth_calloc((size_t)n->n_inputs, sizeof *b->args_in);
     b->packed = hth_calloc((size_t)n->n_inputs, sizeof *b->packed);
     b->out = hth_calloc((size_t)n->n_outputs, sizeof *b->out);
     if (b->in == NULL || b->args_in == NULL || b->packed == NULL || b->out == NULL) {
-        err = hth_fail(HTH_ENOMEM, "out of memory to measure node '%s'", n->name);
+        err = bench_no_memory(b);
     } else {
         err = bench_make(b);
     }
@@ -164,12 +172,13 @@ void hth_bench_close(hth_bench *b)
         return;
     }
     for (int i = 0; b->in != NULL && i < b->node->n_inputs; i++) {
-        bench_give(b, b->in[i].plain);
-        bench_give(b, b->in[i].placed);
+        if (b->in[i].plain != b->in[i].placed) {
+            bench_give(b, b->in[i].plain);
+        }
+        bench_give(b, b->in[i].kept);
     }
-    for (int i = 0; b->out != NULL && i < b->node->n_outputs; i++) {
-        bench_give(b, b->out[i]);
-    }
+    bench_give(b, b->operands);
+    bench_give(b, b->scratch);
     hth_free(b->in);
     hth_free(b->args_in);
     hth_free(b->packed);
@@ -180,7 +189,7 @@ void hth_bench_close(hth_bench *b)
     hth_free(b);
 }
 
-static void bench_unload(hth_bench *b, const hth_kernel *k)
+void hth_bench_unload(hth_bench *b, const hth_kernel *k)
 {
     for (int i = 0; i < k->n_packings; i++) {
         bench_give(b, b->packed[k->packings[i].input]);
@@ -188,16 +197,10 @@ static void bench_unload(hth_bench *b, const hth_kernel *k)
     }
 }
 
-static const void *bench_at(const hth_bench *b, int i)
-{
-    return b->in[i].placed != NULL ? b->in[i].placed : b->in[i].plain;
-}
-
-// Points the arguments at the inputs in the forms that `k` wants, and gives it a workspace.
-static hth_err bench_load(hth_bench *b, const hth_kernel *k)
+hth_err hth_bench_load(hth_bench *b, const hth_kernel *k)
 {
     for (int i = 0; i < b->node->n_inputs; i++) {
-        b->args_in[i] = (void *)(uintptr_t)bench_at(b, i);
+        b->args_in[i] = b->in[i].placed;
     }
     if (b->workspace == NULL || b->workspace_bytes < k->workspace_bytes) {
         bench_give(b, b->workspace);
@@ -222,9 +225,8 @@ static hth_err bench_load(hth_bench *b, const hth_kernel *k)
     if (err == HTH_OK) {
         return HTH_OK;
     }
-    bench_unload(b, k);
-    return err == HTH_ENOMEM ? hth_fail(err, "out of memory to measure node '%s'", b->node->name)
-                             : err;
+    hth_bench_unload(b, k);
+    return err == HTH_ENOMEM ? bench_no_memory(b) : err;
 }
 
 static int bench_order(const void *a, const void *b)
@@ -233,124 +235,76 @@ static int bench_order(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-static hth_err bench_median(const hth_kernel *k, const hth_kernel_args *a, double hopeless_us,
-                            double *us)
+// One run behind what the step does before it.
+static hth_err bench_run(hth_bench *b, const hth_kernel *k, const hth_kernel_args *a, uint64_t *ns)
+{
+    if (b->heat_text != NULL) {
+        hth_bench_warm(b, a->out);
+    }
+    uint64_t start = hth_now_ns();
+    HTH_TRY(k->run(k, a));
+    *ns = hth_now_ns() - start;
+    return HTH_OK;
+}
+
+static hth_err bench_median(hth_bench *b, const hth_kernel *k, const hth_kernel_args *a,
+                            double hopeless_us, double *us)
 {
     double times[MAX_RUNS];
-    uint64_t total = 0, first = hth_now_ns();
-    int runs = 0, least = MIN_RUNS;
-    HTH_TRY(k->run(k, a));
-    *us = (double)(hth_now_ns() - first) / 1e3;
+    uint64_t total = 0, took;
+    int runs = 0, least = MIN_RUNS, most = b->heat_text != NULL ? MIN_RUNS : MAX_RUNS;
+    HTH_TRY(bench_run(b, k, a, &took));
+    *us = (double)took / 1e3;
     if (*us > hopeless_us) {
         return HTH_OK;
     }
-    while (runs < MAX_RUNS && (runs < least || total < ENOUGH_NS)) {
-        uint64_t start = hth_now_ns();
-        HTH_TRY(k->run(k, a));
-        uint64_t took = hth_now_ns() - start;
+    while (runs < most && (runs < least || total < ENOUGH_NS)) {
+        HTH_TRY(bench_run(b, k, a, &took));
         total += took;
         times[runs++] = (double)took / 1e3;
         least = took > LONG_RUN_NS ? LONG_RUNS : least;
     }
     qsort(times, (size_t)runs, sizeof times[0], bench_order);
     bool disturbed = times[runs / 2] > 1.5 * times[0];
-    *us = times[disturbed ? runs / 4 : runs / 2];
+    *us = times[!disturbed ? runs / 2 : b->heat_text != NULL ? 0 : runs / 4];
     return HTH_OK;
+}
+
+// Outputs in the places of inputs, as the step has them; a copy of these for every run. Without
+// memory for it the first input's runs change it.
+static void bench_in_place(hth_bench *b, int inplace_input, void **out)
+{
+    hth_bench_outputs(b, inplace_input, out);
+    for (int k = 0; k < b->node->n_outputs; k++) {
+        for (int i = 0; out[k] != NULL && i < b->node->n_inputs; i++) {
+            bench_input *in = &b->in[i];
+            if (in->placed == out[k] && in->kept == NULL) {
+                in->kept = bench_take(b, in->bytes);
+                if (in->kept != NULL) {
+                    memcpy(in->kept, in->placed, in->bytes);
+                }
+            }
+        }
+    }
+    if (b->heat_text != NULL && b->scratch == NULL) {
+        b->scratch = bench_take(b, b->heat->sweep_bytes + b->heat->core_bytes);
+    }
 }
 
 hth_err hth_bench_time(hth_bench *b, hth_choice *c, double hopeless_us)
 {
     hth_kernel *k;
     HTH_TRY(hth_kernel_prepare(b->device, b->graph, b->node, c->name, &k));
-    hth_err err = bench_load(b, k);
+    void **out = hth_memdup(b->out, (size_t)b->node->n_outputs * sizeof *out);
+    hth_err err = out == NULL ? bench_no_memory(b) : hth_bench_load(b, k);
     if (err == HTH_OK) {
-        hth_kernel_args a = {b->args_in, b->out, b->workspace};
-        err = bench_median(k, &a, hopeless_us, &c->time_us);
+        hth_kernel_args a = {b->args_in, out, b->workspace};
+        bench_in_place(b, k->inplace_input, out);
+        err = bench_median(b, k, &a, hopeless_us, &c->time_us);
         c->workspace_bytes = k->workspace_bytes;
-        bench_unload(b, k);
+        hth_bench_unload(b, k);
     }
-    hth_kernel_close(k);
-    return err;
-}
-
-static int64_t bench_points(const hth_bench *b, const hth_node *n)
-{
-    if (n->op != HTH_OP_CONV_GRAD_FILTER) {
-        return SAMPLES;
-    }
-    const hth_shape *dy = &b->graph->values[n->inputs[1]].shape;
-    int64_t points = SAMPLE_MACS * dy->dim[1] / hth_shape_elements(dy);
-    return points > SAMPLES ? SAMPLES : points < SAMPLES_MIN ? SAMPLES_MIN : points;
-}
-
-static hth_err bench_samples(hth_bench *b, const hth_node *bare)
-{
-    if (b->want != NULL) {
-        return HTH_OK;
-    }
-    int64_t total = hth_shape_elements(&b->graph->values[bare->outputs[0]].shape);
-    int64_t points = bench_points(b, bare);
-    uint64_t seed = 42;
-    b->n_points = (int)(total < points ? total : points);
-    b->index = hth_alloc((size_t)b->n_points * sizeof *b->index);
-    b->want = hth_alloc((size_t)b->n_points * sizeof *b->want);
-    if (b->index == NULL || b->want == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory to measure node '%s'", bare->name);
-    }
-    for (int i = 0; i < b->n_points; i++) {
-        b->index[i] =
-            total <= points ? i : (int64_t)(bench_next(&seed) << 16 ^ bench_next(&seed)) % total;
-    }
-    if (bare->op == HTH_OP_CONV_GRAD_FILTER) {
-        return hth_sample_filter_grad(b->graph, bare, bench_at(b, 0), bench_at(b, 1), b->index,
-                                      b->n_points, b->want);
-    }
-    bool bias = bare->n_inputs > 2 && bare->inputs[2] >= 0;
-    return hth_sample_conv(b->graph, bare, bench_at(b, 0), b->in[1].plain,
-                           bias ? b->in[2].plain : NULL, b->index, b->n_points, b->want);
-}
-
-static double bench_compare(const hth_bench *b, const hth_value *y)
-{
-    size_t channels = (size_t)y->shape.dim[1], area = 1;
-    double worst = 0, largest = 1e-30;
-    for (int i = 2; i < y->shape.rank; i++) {
-        area *= (size_t)y->shape.dim[i];
-    }
-    for (int i = 0; i < b->n_points; i++) {
-        size_t at = (size_t)b->index[i], row = at / area, step;
-        size_t base =
-            hth_layout_at(y->layout, channels, area, row / channels, row % channels, &step);
-        double got = ((const float *)b->out[0])[base + at % area * step];
-        double diff = fabs(got - b->want[i]);
-        worst = diff <= worst ? worst : diff; // a NaN stays
-        largest = fmax(largest, fabs(b->want[i]));
-    }
-    return worst / largest;
-}
-
-hth_err hth_bench_error(hth_bench *b, hth_choice *c)
-{
-    hth_kernel *k;
-    if (!hth_convsel_has_menu(b->node->op) ||
-        b->graph->values[b->node->outputs[0]].dtype != HTH_DT_F32) {
-        return HTH_OK;
-    }
-    hth_node bare = *b->node;
-    for (int i = 0; i < bare.n_post; i++) {
-        int operand = bare.post[i].input;
-        bare.n_inputs = operand >= 0 && operand < bare.n_inputs ? operand : bare.n_inputs;
-    }
-    bare.n_post = 0;
-    HTH_TRY(hth_kernel_prepare(b->device, b->graph, &bare, c->name, &k));
-    hth_err err = bench_load(b, k);
-    if (err == HTH_OK) {
-        hth_kernel_args a = {b->args_in, b->out, b->workspace};
-        err = bench_samples(b, &bare);
-        err = err != HTH_OK ? err : k->run(k, &a);
-        c->error = err != HTH_OK ? c->error : bench_compare(b, &b->graph->values[bare.outputs[0]]);
-        bench_unload(b, k);
-    }
+    hth_free(out);
     hth_kernel_close(k);
     return err;
 }

@@ -10,9 +10,10 @@
 typedef struct hth_bench hth_bench;
 
 // hth_bench_open makes the node's inputs (random in [-1, 1), the same for every algorithm) and
-// outputs, in memory from `cache` (NULL: host memory), which must outlive it.
+// outputs, in memory from `cache` (NULL: host memory). `heat` says how the step uses the caches
+// (NULL: the node is run again and again by itself). Both must outlive it.
 hth_err hth_bench_open(hth_device *d, const hth_graph *g, const hth_node *n,
-                       const hth_timing_cache *cache, hth_bench **out);
+                       const hth_timing_cache *cache, const hth_heat *heat, hth_bench **out);
 void hth_bench_close(hth_bench *b); // NULL is allowed
 // hth_bench_time fills c->time_us and c->workspace_bytes: the median of at least 5 runs after a
 // warm-up, more while they are short, fewer when one takes longer than 20 ms. One whose warm-up

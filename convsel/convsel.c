@@ -116,12 +116,15 @@ void hth_convsel_describe(const hth_graph *g, const hth_node *n, char *out, size
     key_fit(&t, out, cap < HTH_CONVSEL_KEY ? cap : HTH_CONVSEL_KEY);
 }
 
-void hth_convsel_key(hth_device *d, const hth_graph *g, const hth_node *n, char *out, size_t cap)
+void hth_convsel_key(hth_device *d, const hth_graph *g, const hth_node *n, const hth_heat *heat,
+                     char *out, size_t cap)
 {
+    const char *caches = hth_heat_text(heat, g, n);
     text t = {.n = 0};
-    text_add(&t, "convsel1 ");
+    text_add(&t, "convsel2 ");
     key_node(&t, g, n);
-    text_add(&t, " | %s", d->props.fingerprint);
+    text_add(&t, " | %s%s%s", d->props.fingerprint, caches == NULL ? "" : "; ",
+             caches == NULL ? "" : caches);
     key_fit(&t, out,
             cap < HTH_CONVSEL_KEY ? cap : HTH_CONVSEL_KEY); // the same whatever room there is
 }
@@ -202,12 +205,12 @@ static int convsel_recall(const hth_timing_cache *cache, const char *key, hth_ch
     return n;
 }
 
-bool hth_convsel_known(hth_device *d, const hth_graph *g, const hth_node *n,
+bool hth_convsel_known(hth_device *d, const hth_graph *g, const hth_node *n, const hth_heat *heat,
                        const hth_timing_cache *cache)
 {
     char key[HTH_CONVSEL_KEY];
     hth_choice list[HTH_MAX_CHOICES];
-    hth_convsel_key(d, g, n, key, sizeof key);
+    hth_convsel_key(d, g, n, heat, key, sizeof key);
     return convsel_recall(cache, key, list, HTH_MAX_CHOICES) > 0;
 }
 
@@ -234,14 +237,15 @@ static hth_err convsel_again(hth_bench *b, hth_choice *list, int n)
 // Measures in place; a choice that cannot be run (out of memory, refused after all) is dropped.
 // *whole: none was for want of memory, so that the result holds for other processes, too.
 static hth_err convsel_run(hth_device *d, const hth_graph *g, const hth_node *n,
-                           const hth_timing_cache *cache, hth_choice *list, int *count, bool *whole)
+                           const hth_timing_cache *cache, const hth_heat *heat, hth_choice *list,
+                           int *count, bool *whole)
 {
     hth_bench *b;
     hth_err err = HTH_OK;
     double best = INFINITY;
     int kept = 0;
     *whole = true;
-    HTH_TRY(hth_bench_open(d, g, n, cache, &b));
+    HTH_TRY(hth_bench_open(d, g, n, cache, heat, &b));
     for (int i = 0; i < *count; i++) {
         hth_choice c = list[i];
         hth_err one = hth_bench_time(b, &c, HOPELESS * best);
@@ -271,15 +275,16 @@ static hth_err convsel_run(hth_device *d, const hth_graph *g, const hth_node *n,
 }
 
 hth_err hth_convsel_measure(hth_device *d, const hth_graph *g, const hth_node *n,
-                            const hth_timing_cache *cache, hth_choice *list, int cap, int *count)
+                            const hth_heat *heat, const hth_timing_cache *cache, hth_choice *list,
+                            int cap, int *count)
 {
     char key[HTH_CONVSEL_KEY], value[CACHE_VALUE];
     bool whole;
-    hth_convsel_key(d, g, n, key, sizeof key);
+    hth_convsel_key(d, g, n, heat, key, sizeof key);
     *count = convsel_recall(cache, key, list, cap);
     if (*count == 0) {
         HTH_TRY(hth_kernel_algorithms(d, g, n, list, cap, count));
-        HTH_TRY(convsel_run(d, g, n, cache, list, count, &whole));
+        HTH_TRY(convsel_run(d, g, n, cache, heat, list, count, &whole));
         qsort(list, (size_t)*count, sizeof *list, choice_order);
         if (cache != NULL && whole) {
             choices_write(list, *count, value, sizeof value);

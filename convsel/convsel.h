@@ -5,6 +5,7 @@
 #define HTH_CONVSEL_CONVSEL_H
 
 #include "convsel/choice.h"
+#include "convsel/heat.h"
 #include "device/device.h"
 #include "graph/graph.h"
 
@@ -29,20 +30,23 @@ typedef struct hth_timing_cache {
 // hth_convsel_measure lists the alternatives of node `n`, times each on device `d` (median of >= 5
 // runs after a warm-up, fewer for runs over 20 ms), measures its error against the reference on
 // random data (the reference at reduced batch when it would take long), marks the front, and
-// remembers the result in `cache` (NULL: nowhere). Fastest first. Runs on the device's owner
-// thread. HTH_ENOMEM: no room for its buffers.
+// remembers the result in `cache` (NULL: nowhere). Fastest first. `heat` describes how the step
+// that n belongs to uses the caches; NULL: time is that of n run again and again. Runs on the
+// device's owner thread. HTH_ENOMEM: no room for its buffers.
 hth_err hth_convsel_measure(hth_device *d, const hth_graph *g, const hth_node *n,
-                            const hth_timing_cache *cache, hth_choice *list, int cap, int *count);
+                            const hth_heat *heat, const hth_timing_cache *cache, hth_choice *list,
+                            int cap, int *count);
 // hth_convsel_has_menu says whether an operator has alternatives: convolutions and their gradients.
 // hth_convsel_direction names what such a node computes: "fwd", "bwd_data", "bwd_filter".
 bool hth_convsel_has_menu(hth_op op);
 const char *hth_convsel_direction(hth_op op);
 // hth_convsel_known says whether `cache` has node n's measurement.
-bool hth_convsel_known(hth_device *d, const hth_graph *g, const hth_node *n,
+bool hth_convsel_known(hth_device *d, const hth_graph *g, const hth_node *n, const hth_heat *heat,
                        const hth_timing_cache *cache);
 // hth_convsel_key writes the cache key: device fingerprint, library version and descriptor (op,
-// shapes, attributes, post ops, layouts).
-void hth_convsel_key(hth_device *d, const hth_graph *g, const hth_node *n, char *out, size_t cap);
+// shapes, attributes, post ops, layouts), and the step's caches.
+void hth_convsel_key(hth_device *d, const hth_graph *g, const hth_node *n, const hth_heat *heat,
+                     char *out, size_t cap);
 // hth_convsel_describe writes the descriptor alone, the same on every device.
 void hth_convsel_describe(const hth_graph *g, const hth_node *n, char *out, size_t cap);
 // hth_convsel_front marks, in a list sorted by time, the choices that no other beats in both time

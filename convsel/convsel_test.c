@@ -141,7 +141,8 @@ static void choices_are_measured(void **state)
     hth_choice list[HTH_MAX_CHOICES];
     int count, front = 0;
     assert_int_equal(
-        hth_convsel_measure(&f.device, f.graph, n, NULL, list, HTH_MAX_CHOICES, &count), HTH_OK);
+        hth_convsel_measure(&f.device, f.graph, n, NULL, NULL, list, HTH_MAX_CHOICES, &count),
+        HTH_OK);
     assert_true(count >= 1);
     for (int i = 0; i < count; i++) {
         assert_true(list[i].time_us > 0);
@@ -165,7 +166,8 @@ static void median_by_the_clock(void **state)
     uint64_t now = 0;
     hth_node *n = layer_open(&f, &l, HTH_LAYOUT_PLAIN);
     hth_clock_inject(tick, &now); // every reading is 1 ms later
-    assert_int_equal(hth_convsel_measure(&f.device, f.graph, n, NULL, list, 8, &count), HTH_OK);
+    assert_int_equal(hth_convsel_measure(&f.device, f.graph, n, NULL, NULL, list, 8, &count),
+                     HTH_OK);
     hth_clock_inject(NULL, NULL);
     for (int i = 0; i < count; i++) {
         assert_true(list[i].time_us == 1000);
@@ -184,11 +186,11 @@ static void cache_answers_the_second_time(void **state)
     int n_first, n_second;
     uint64_t now = 0;
     hth_node *n = layer_open(&f, &l, HTH_LAYOUT_PLAIN);
-    assert_int_equal(hth_convsel_measure(&f.device, f.graph, n, &cache, first, 8, &n_first),
+    assert_int_equal(hth_convsel_measure(&f.device, f.graph, n, NULL, &cache, first, 8, &n_first),
                      HTH_OK);
     assert_int_equal(memory.puts, 1);
     hth_clock_inject(tick, &now);
-    assert_int_equal(hth_convsel_measure(&f.device, f.graph, n, &cache, second, 8, &n_second),
+    assert_int_equal(hth_convsel_measure(&f.device, f.graph, n, NULL, &cache, second, 8, &n_second),
                      HTH_OK);
     assert_true(now == 0); // nothing was timed
     assert_int_equal(n_first, n_second);
@@ -202,8 +204,8 @@ static void cache_answers_the_second_time(void **state)
                                       "name 1 5 0 0 0 1\n"};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         snprintf(memory.value, sizeof memory.value, "%s", bad[i]);
-        assert_int_equal(hth_convsel_measure(&f.device, f.graph, n, &cache, second, 8, &n_second),
-                         HTH_OK);
+        assert_int_equal(
+            hth_convsel_measure(&f.device, f.graph, n, NULL, &cache, second, 8, &n_second), HTH_OK);
         assert_int_equal(memory.puts, 2 + (int)i); // measured again
         assert_int_equal(n_second, n_first);
     }
@@ -218,20 +220,20 @@ static void keys_tell_descriptors_apart(void **state)
     char key[5][HTH_CONVSEL_KEY], again[HTH_CONVSEL_KEY], tiny[2][80];
     fixture f, other;
     hth_node *n = layer_open(&f, &l, HTH_LAYOUT_PLAIN);
-    hth_convsel_key(&f.device, f.graph, n, key[0], sizeof key[0]);
+    hth_convsel_key(&f.device, f.graph, n, NULL, key[0], sizeof key[0]);
     n->name[0] = 'N';
-    hth_convsel_key(&f.device, f.graph, n, again, sizeof again);
+    hth_convsel_key(&f.device, f.graph, n, NULL, again, sizeof again);
     assert_string_equal(key[0], again); // names do not matter
-    hth_convsel_key(&f.device, f.graph, n, tiny[0], sizeof tiny[0]);
+    hth_convsel_key(&f.device, f.graph, n, NULL, tiny[0], sizeof tiny[0]);
     n->post[n->n_post++] = (hth_post_op){HTH_OP_RELU, -1, 0, 0};
-    hth_convsel_key(&f.device, f.graph, n, key[1], sizeof key[1]);
+    hth_convsel_key(&f.device, f.graph, n, NULL, key[1], sizeof key[1]);
     f.graph->values[n->inputs[0]].layout = HTH_LAYOUT_C16;
-    hth_convsel_key(&f.device, f.graph, n, key[2], sizeof key[2]);
+    hth_convsel_key(&f.device, f.graph, n, NULL, key[2], sizeof key[2]);
     f.device.props.fingerprint[0]++;
-    hth_convsel_key(&f.device, f.graph, n, key[3], sizeof key[3]);
-    hth_convsel_key(&f.device, f.graph, n, tiny[1], sizeof tiny[1]);
+    hth_convsel_key(&f.device, f.graph, n, NULL, key[3], sizeof key[3]);
+    hth_convsel_key(&f.device, f.graph, n, NULL, tiny[1], sizeof tiny[1]);
     n = layer_open(&other, &wide, HTH_LAYOUT_PLAIN);
-    hth_convsel_key(&other.device, other.graph, n, key[4], sizeof key[4]);
+    hth_convsel_key(&other.device, other.graph, n, NULL, key[4], sizeof key[4]);
     for (int i = 0; i < 5; i++) {
         for (int k = 0; k < i; k++) {
             assert_string_not_equal(key[i], key[k]);
@@ -250,7 +252,8 @@ static void other_operators_have_one_choice(void **state)
     int x = fixture_value(&f, SHAPE(1, 16, 8, 8)), y = fixture_value(&f, SHAPE(1, 16, 1, 1)), count;
     hth_node *n = fixture_node(&f, HTH_OP_GLOBAL_AVERAGE_POOL, &x, 1, &y, 1);
     hth_choice list[4];
-    assert_int_equal(hth_convsel_measure(&f.device, f.graph, n, NULL, list, 4, &count), HTH_OK);
+    assert_int_equal(hth_convsel_measure(&f.device, f.graph, n, NULL, NULL, list, 4, &count),
+                     HTH_OK);
     assert_int_equal(count, 1);
     assert_string_equal(list[0].name, "default");
     assert_true(list[0].time_us > 0 && list[0].front);
@@ -278,9 +281,9 @@ static void directions(void **state)
         f.graph->values[x].layout = f.graph->values[y].layout =
             f.device.props.vector_bytes >= 64 ? HTH_LAYOUT_C16 : HTH_LAYOUT_C8;
         assert_true(hth_convsel_has_menu(n->op));
-        hth_convsel_key(&f.device, f.graph, n, key[k], sizeof key[k]);
+        hth_convsel_key(&f.device, f.graph, n, NULL, key[k], sizeof key[k]);
         assert_int_equal(
-            hth_convsel_measure(&f.device, f.graph, n, NULL, list, HTH_MAX_CHOICES, &count),
+            hth_convsel_measure(&f.device, f.graph, n, NULL, NULL, list, HTH_MAX_CHOICES, &count),
             HTH_OK);
         for (int i = 0; i < count; i++) {
             assert_true(list[i].error >= 0 && list[i].error < 1e-4);

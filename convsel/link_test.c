@@ -38,7 +38,7 @@ static void check_device(const char *spec)
     hth_device *d;
     hth_link a, b;
     text_cache memory = {.value = "12 nonsense"};
-    const hth_timing_cache cache = {text_get, text_put, &memory};
+    const hth_timing_cache cache = {.get = text_get, .put = text_put, .ctx = &memory};
     assert_int_equal(hth_device_open(spec, &d), HTH_OK);
     assert_int_equal(hth_link_measure(d, &cache, &a), HTH_OK);
     assert_int_equal(memory.puts, 1);

@@ -32,6 +32,8 @@ typedef struct hth_device_props {
     uint64_t total_bytes;  // what the machine has
     uint64_t budget_bytes; // what hearth may take
     int n_threads;         // compute threads (cpu), SMs (cuda)
+    // caches: what a core has for itself, what all cores share; 0: unknown
+    uint64_t core_cache_bytes, cache_bytes;
     int vector_bytes;      // 64: AVX-512, 32: AVX2, 16: SSE2
     bool host_visible;   // kernels can read and write host memory in place: inputs and outputs need
                          // no copy

@@ -15,7 +15,8 @@ static hth_err no_memory(void)
 bool hth_program_measured(hth_site *site, const hth_graph *g, int i)
 {
     const hth_node *n = &g->nodes[i];
-    return !hth_convsel_has_menu(n->op) || hth_convsel_known(site->device, g, n, site->timings);
+    return !hth_convsel_has_menu(n->op) ||
+           hth_convsel_known(site->device, g, n, NULL, site->timings);
 }
 
 // Moves the choices on the front to the beginning, returns how many.
@@ -49,8 +50,8 @@ static hth_err compile_menu(hth_site *site, const hth_program *p, int i, bool tu
     if (known == HTH_OK) {
         kept = menu_front(list, n);
     } else if ((has_menu || train) &&
-               (tune || hth_convsel_known(site->device, g, node, site->timings))) {
-        hth_err err = hth_convsel_measure(site->device, g, &g->nodes[i], site->timings, list,
+               (tune || hth_convsel_known(site->device, g, node, &p->heat, site->timings))) {
+        hth_err err = hth_convsel_measure(site->device, g, node, &p->heat, site->timings, list,
                                           HTH_MAX_CHOICES, &n);
         HTH_TRY(err == HTH_ENOMEM ? HTH_OK : err); // no room to measure: it counts as not measured
         hth_convsel_front(list, n, site->tolerance);
@@ -128,9 +129,31 @@ hth_err hth_compile_smallest(hth_site *site, hth_program *p, hth_menu *menus, bo
     return HTH_OK;
 }
 
+// compile_heat describes what a step's nodes find in the caches. New values of slots take the old
+// ones' places.
+static hth_err compile_heat(const hth_site *site, hth_program *p)
+{
+    const hth_graph *g = p->graph;
+    int *replaces = hth_alloc((size_t)(g->n_values + 1) * sizeof *replaces);
+    if (replaces == NULL) {
+        return no_memory();
+    }
+    memset(replaces, -1, (size_t)(g->n_values + 1) * sizeof *replaces);
+    for (int i = 0; i < p->train->n_slots; i++) {
+        const hth_train_slot *s = &p->train->slots[i];
+        if (s->output >= 0 && g->outputs[s->output] != g->inputs[s->input]) {
+            replaces[g->outputs[s->output]] = g->inputs[s->input];
+        }
+    }
+    hth_err err = hth_heat_make(&site->device->props, g, replaces, &p->heat);
+    hth_free(replaces);
+    return err;
+}
+
 hth_err hth_compile_kernels(hth_site *site, hth_program *p, bool tune, hth_request *progress,
                             hth_menu *menus)
 {
+    HTH_TRY(p->train != NULL ? compile_heat(site, p) : HTH_OK);
     for (int i = 0; i < p->graph->n_nodes; i++) {
         if (progress != NULL && progress->progress != NULL && tune) {
             progress->progress(progress, "measuring algorithms", (uint64_t)i,

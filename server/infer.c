@@ -205,7 +205,7 @@ bool hth_infer_tune_idle(hth_models *ms)
             hth_choice list[HTH_MAX_CHOICES];
             int n;
             hth_err err = hth_convsel_measure(site->device, best->graph, &best->graph->nodes[i],
-                                              site->timings, list, HTH_MAX_CHOICES, &n);
+                                              NULL, site->timings, list, HTH_MAX_CHOICES, &n);
             best->tuned = err != HTH_OK; // not tried again
             return err == HTH_OK;
         }

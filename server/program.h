@@ -69,6 +69,7 @@ struct hth_program {
     hth_source rest;  // graph NULL: none
     int n_final, *final_index;
     hth_kernel **kernels; // per node
+    hth_heat heat;        // of a training step: what its nodes find in the caches
     hth_problem problem;
     hth_plan *plan;
     hth_run *run;

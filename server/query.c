@@ -398,7 +398,7 @@ static hth_err convsel_rows(void *ctx, const hth_program *p)
         if (!hth_convsel_has_menu(n->op)) {
             continue;
         }
-        err = hth_convsel_measure(a->site->device, p->graph, n, a->site->timings, list,
+        err = hth_convsel_measure(a->site->device, p->graph, n, &p->heat, a->site->timings, list,
                                   HTH_MAX_CHOICES, &count);
         hth_convsel_front(list, count, a->site->tolerance);
         for (int k = 0; err == HTH_OK && k < count; k++) {

@@ -59,8 +59,8 @@ static hth_err plan_profile(const hth_site *site, const hth_program *p, const ch
     for (int i = 0; err == HTH_OK && i < p->graph->n_nodes; i++) {
         hth_choice list[HTH_MAX_CHOICES];
         int n;
-        err = hth_convsel_measure(site->device, p->graph, &p->graph->nodes[i], site->timings, list,
-                                  HTH_MAX_CHOICES, &n);
+        err = hth_convsel_measure(site->device, p->graph, &p->graph->nodes[i], &p->heat,
+                                  site->timings, list, HTH_MAX_CHOICES, &n);
         err =
             err == HTH_OK ? hth_profile_add(profile, p->graph, &p->graph->nodes[i], list, n) : err;
     }

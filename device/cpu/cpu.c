@@ -353,6 +353,8 @@ static hth_err cpu_props(const hth_device_spec *s, hth_device_props *p)
     hth_machine_name(name, sizeof name);
     snprintf(p->name, sizeof p->name, "cpu:%d", s->index);
     p->n_threads = s->threads ? s->threads : hth_machine_threads();
+    p->core_cache_bytes = hth_machine_cache(2);
+    p->cache_bytes = hth_machine_cache(3);
     p->vector_bytes = hth_machine_isa(isa, sizeof isa);
     p->host_visible = true;
     p->inline_compute = true;

@@ -6,7 +6,9 @@
 
 #include <inttypes.h>
 #include <sched.h>
+#include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -120,4 +122,32 @@ int hth_machine_isa(char *out, size_t cap)
     snprintf(out, cap, "scalar");
     return 16;
 #endif
+}
+
+// Reads what the kernel says about one of processor 0's caches ("level", "type", "size").
+static bool machine_cache_text(int index, const char *what, char out[32])
+{
+    char path[96];
+    snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu0/cache/index%d/%s", index, what);
+    FILE *f = fopen(path, "re");
+    bool known = f != NULL && fscanf(f, "%31s", out) == 1;
+    if (f != NULL) {
+        fclose(f);
+    }
+    return known;
+}
+
+uint64_t hth_machine_cache(int level)
+{
+    char text[32];
+    for (int i = 0; machine_cache_text(i, "level", text); i++) {
+        if (atoi(text) != level || !machine_cache_text(i, "type", text) ||
+            strcmp(text, "Instruction") == 0 || !machine_cache_text(i, "size", text)) {
+            continue;
+        }
+        char *unit;
+        uint64_t size = strtoull(text, &unit, 10);
+        return *unit == 'K' ? size << 10 : *unit == 'M' ? size << 20 : size;
+    }
+    return 0;
 }

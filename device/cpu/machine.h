@@ -19,4 +19,8 @@ void hth_machine_name(char *out, size_t cap);
 // vector's bytes.
 int hth_machine_isa(char *out, size_t cap);
 
+// hth_machine_cache returns the bytes of the data cache of that level (1: the nearest) that a
+// processor has or shares; 0: not known.
+uint64_t hth_machine_cache(int level);
+
 #endif

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// Error is measured on the node without its post ops (an activation can hide or clamp a
+// difference), at SAMPLES points of its output, relative to the largest of them.
+#include "convsel/bench_parts.h"
+
+#include "base/alloc.h"
+#include "convsel/convsel.h"
+#include "kernels/cpu/cpu.h"
+
+#include <math.h>
+
+#define SAMPLES     2000
+#define SAMPLE_MACS 10000000 // of a filter's gradient, whose points are sums over all images
+#define SAMPLES_MIN 50
+
+static int64_t bench_points(const hth_bench *b, const hth_node *n)
+{
+    if (n->op != HTH_OP_CONV_GRAD_FILTER) {
+        return SAMPLES;
+    }
+    const hth_shape *dy = &b->graph->values[n->inputs[1]].shape;
+    int64_t points = SAMPLE_MACS * dy->dim[1] / hth_shape_elements(dy);
+    return points > SAMPLES ? SAMPLES : points < SAMPLES_MIN ? SAMPLES_MIN : points;
+}
+
+static hth_err bench_samples(hth_bench *b, const hth_node *bare)
+{
+    if (b->want != NULL) {
+        return HTH_OK;
+    }
+    int64_t total = hth_shape_elements(&b->graph->values[bare->outputs[0]].shape);
+    int64_t points = bench_points(b, bare);
+    uint64_t seed = 42;
+    b->n_points = (int)(total < points ? total : points);
+    b->index = hth_alloc((size_t)b->n_points * sizeof *b->index);
+    b->want = hth_alloc((size_t)b->n_points * sizeof *b->want);
+    if (b->index == NULL || b->want == NULL) {
+        return hth_fail(HTH_ENOMEM, "out of memory to measure node '%s'", bare->name);
+    }
+    for (int i = 0; i < b->n_points; i++) {
+        b->index[i] = total <= points
+                          ? i
+                          : (int64_t)(hth_bench_next(&seed) << 16 ^ hth_bench_next(&seed)) % total;
+    }
+    if (bare->op == HTH_OP_CONV_GRAD_FILTER) {
+        return hth_sample_filter_grad(b->graph, bare, b->in[0].placed, b->in[1].placed, b->index,
+                                      b->n_points, b->want);
+    }
+    bool bias = bare->n_inputs > 2 && bare->inputs[2] >= 0;
+    return hth_sample_conv(b->graph, bare, b->in[0].placed, b->in[1].plain,
+                           bias ? b->in[2].plain : NULL, b->index, b->n_points, b->want);
+}
+
+static double bench_compare(const hth_bench *b, const hth_value *y)
+{
+    size_t channels = (size_t)y->shape.dim[1], area = 1;
+    double worst = 0, largest = 1e-30;
+    for (int i = 2; i < y->shape.rank; i++) {
+        area *= (size_t)y->shape.dim[i];
+    }
+    for (int i = 0; i < b->n_points; i++) {
+        size_t at = (size_t)b->index[i], row = at / area, step;
+        size_t base =
+            hth_layout_at(y->layout, channels, area, row / channels, row % channels, &step);
+        double got = ((const float *)b->out[0])[base + at % area * step];
+        double diff = fabs(got - b->want[i]);
+        worst = diff <= worst ? worst : diff; // a NaN stays
+        largest = fmax(largest, fabs(b->want[i]));
+    }
+    return worst / largest;
+}
+
+hth_err hth_bench_error(hth_bench *b, hth_choice *c)
+{
+    hth_kernel *k;
+    if (!hth_convsel_has_menu(b->node->op) ||
+        b->graph->values[b->node->outputs[0]].dtype != HTH_DT_F32) {
+        return HTH_OK;
+    }
+    hth_node bare = *b->node;
+    for (int i = 0; i < bare.n_post; i++) {
+        int operand = bare.post[i].input;
+        bare.n_inputs = operand >= 0 && operand < bare.n_inputs ? operand : bare.n_inputs;
+    }
+    bare.n_post = 0;
+    HTH_TRY(hth_kernel_prepare(b->device, b->graph, &bare, c->name, &k));
+    hth_err err = hth_bench_load(b, k);
+    if (err == HTH_OK) {
+        hth_kernel_args a = {b->args_in, b->out, b->workspace};
+        err = bench_samples(b, &bare);
+        err = err != HTH_OK ? err : k->run(k, &a);
+        c->error = err != HTH_OK ? c->error : bench_compare(b, &b->graph->values[bare.outputs[0]]);
+        hth_bench_unload(b, k);
+    }
+    hth_kernel_close(k);
+    return err;
+}

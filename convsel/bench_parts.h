@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// convsel/bench_parts.h - the inside of measuring a node. Shared by bench*.c only.
+#ifndef HTH_CONVSEL_BENCH_PARTS_H
+#define HTH_CONVSEL_BENCH_PARTS_H
+
+#include "convsel/bench.h"
+
+typedef struct bench_input {
+    void *plain;  // row-major content, for packings and samples
+    void *placed; // in the value's layout, where kernels read it
+    void *kept;   // a copy, where runs are in place; NULL: none
+    size_t bytes;
+} bench_input;
+
+struct hth_bench {
+    hth_device *device;
+    const hth_graph *graph;
+    const hth_node *node;
+    const hth_timing_cache *cache; // NULL: host memory
+    const hth_heat *heat;
+    const char *heat_text; // of the node; NULL: run after run
+    bench_input *in;
+    void *scratch;  // what is touched between runs; NULL: no room, caches stay warm
+    void *operands; // inputs and outputs, one behind the other as in an arena
+    void **args_in, **packed, **out;
+    void *workspace; // the largest so far: fresh pages would cost each choice's first run
+    size_t workspace_bytes;
+    int64_t *index; // of the sampled points
+    double *want;   // their values, computed when first needed
+    int n_points;
+};
+
+// A generator for contents and for points.
+uint64_t hth_bench_next(uint64_t *seed);
+// hth_bench_load points the arguments at the inputs in the forms that `k` wants, and gives it a
+// workspace; hth_bench_unload frees the forms.
+hth_err hth_bench_load(hth_bench *b, const hth_kernel *k);
+void hth_bench_unload(hth_bench *b, const hth_kernel *k);
+
+// hth_bench_outputs fills `out` with where a kernel that runs in place (`inplace_input`) writes.
+void hth_bench_outputs(const hth_bench *b, int inplace_input, void **out);
+// hth_bench_warm brings caches and inputs to the state in which the step would leave them.
+void hth_bench_warm(const hth_bench *b, void *const *out);
+
+#endif
