@@ -122,13 +122,44 @@ static void test_edges(void **state)
     FAULT_LOOP(hth_address_assign(r, 2, 0, 1, &height));
 }
 
+// What sticks out finds its place or shrinks; nothing overlaps, nothing is above the room.
+static void workspaces_give_way(void **state)
+{
+    int fitted = 0, shrunk = 0;
+    pt_state = 5;
+    for (int round = 0; round < 300; round++) {
+        hth_rect r[60];
+        bool soft[60], fits;
+        uint64_t was[60], peak, height;
+        for (int i = 0; i < 60; i++) {
+            int first = i < 20 ? i : (int)pt_random(20);
+            soft[i] = i < 20;
+            r[i] = (hth_rect){first, soft[i] ? first : first + (int)pt_random(20 - (uint32_t)first),
+                              HTH_PLAN_ALIGN * (1 + pt_random(soft[i] ? 400 : 100)), 0};
+            was[i] = r[i].bytes;
+        }
+        assert_ok(hth_rect_peak(r, 60, 20, &peak));
+        assert_ok(hth_address_assign(r, 60, peak, 1, &height));
+        uint64_t room = peak / 100 * (85 + pt_random(20)) / HTH_PLAN_ALIGN * HTH_PLAN_ALIGN;
+        assert_ok(hth_address_squeeze(r, soft, 60, room, &fits));
+        for (int i = 0; fits && i < 60; i++) {
+            assert_true(soft[i] ? r[i].bytes <= was[i] : r[i].bytes == was[i]);
+            shrunk += r[i].bytes < was[i];
+        }
+        if (fits) {
+            assert_disjoint(r, 60, room);
+        }
+        fitted += fits;
+    }
+    assert_true(fitted > 100 && shrunk > 100);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_known_optimum),
-        cmocka_unit_test(test_random_rectangles),
-        cmocka_unit_test(test_training_steps),
-        cmocka_unit_test(test_edges),
+        cmocka_unit_test(test_known_optimum),  cmocka_unit_test(test_random_rectangles),
+        cmocka_unit_test(test_training_steps), cmocka_unit_test(test_edges),
+        cmocka_unit_test(workspaces_give_way),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

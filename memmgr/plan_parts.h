@@ -85,6 +85,11 @@ hth_err hth_rect_peak(const hth_rect *r, int n, int n_stages, uint64_t *peak);
 // many times as late. Deterministic.
 hth_err hth_address_assign(hth_rect *r, int n, uint64_t target, int effort, uint64_t *height);
 
+// hth_address_squeeze moves what sticks out above `room`: hard rectangles into gaps between hard
+// ones, soft ones (of one stage each) into the largest hole of their stage, with fewer bytes if
+// that is smaller. *fits: every hard one found a gap.
+hth_err hth_address_squeeze(hth_rect *r, const bool *soft, int n, uint64_t room, bool *fits);
+
 // Emission. `in` is copied, waits too; *index (may be NULL) gets the instruction's number.
 typedef struct hth_plan_builder {
     hth_plan *plan;

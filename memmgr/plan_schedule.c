@@ -27,7 +27,7 @@ void hth_schedule_fini(hth_schedule *s)
 
 typedef struct lay {
     const hth_problem *p;
-    const hth_schedule *s;
+    hth_schedule *s;
     hth_plan_builder builder;
     hth_rect *rect;
     int n_rects;
@@ -56,7 +56,7 @@ static void lay_fini(lay *x)
     }
 }
 
-static hth_err lay_init(lay *x, const hth_problem *p, const hth_schedule *s)
+static hth_err lay_init(lay *x, const hth_problem *p, hth_schedule *s)
 {
     size_t n = (size_t)s->n_segments + 1, stages = (size_t)s->n_stages + 2,
            nt = (size_t)p->n_tensors + 1;
@@ -309,6 +309,76 @@ static hth_err lay_instrs(lay *x)
     return lay_arrive(x, x->s->n_stages, compute);
 }
 
+// The bytes beside its own workspace that a user of stage `stage` needs there: r NULL: its node.
+static uint64_t lay_scratch(const lay *x, const hth_rerun *r)
+{
+    return r == NULL ? 0
+                     : lay_rerun_bytes(x, r) -
+                           hth_plan_round(hth_plan_workspace(&x->p->nodes[r->node], r->alt));
+}
+
+// Gives a node, wherever it runs, the fastest algorithm whose workspace fits in `bytes`.
+static bool lay_algorithm(lay *x, int node, uint64_t bytes, hth_menu_item *menu)
+{
+    hth_schedule *s = x->s;
+    int n = hth_plan_menu(&x->p->nodes[node], menu), k = 0;
+    if (hth_plan_round(hth_plan_workspace(&x->p->nodes[node], s->alt[node])) <= bytes) {
+        return true;
+    }
+    while (k < n && menu[k].workspace > bytes) {
+        k++;
+    }
+    for (int i = 0; k < n && i < s->n_reruns; i++) {
+        s->rerun[i].alt = s->rerun[i].node == node ? menu[k].alt : s->rerun[i].alt;
+    }
+    s->alt[node] = k < n ? menu[k].alt : s->alt[node];
+    return k < n;
+}
+
+// Makes the addresses fit in `room`, where giving way of workspaces is enough.
+static hth_err lay_squeeze(lay *x, uint64_t room, uint64_t *height)
+{
+    hth_schedule *s = x->s;
+    int most = 1;
+    bool fits = false, *soft = hth_calloc((size_t)x->n_rects + 1, sizeof *soft);
+    hth_rect *rect = hth_memdup(x->rect, (size_t)x->n_rects * sizeof *rect);
+    for (int i = 0; i < x->p->n_nodes; i++) {
+        most = x->p->nodes[i].n_alternatives > most ? x->p->nodes[i].n_alternatives : most;
+    }
+    hth_menu_item *menu = hth_calloc((size_t)most, sizeof *menu);
+    hth_err err = HTH_ENOMEM;
+    if (soft == NULL || rect == NULL || menu == NULL) {
+        hth_fail(err, "no memory to place %d buffers", x->n_rects);
+        goto out;
+    }
+    for (int stage = 0; stage < s->n_stages; stage++) {
+        if (x->of_stage[stage] >= 0) {
+            soft[x->of_stage[stage]] = true;
+        }
+    }
+    HTH_GOTO(hth_address_squeeze(rect, soft, x->n_rects, room, &fits), out);
+    int r = 0;
+    for (int stage = 0; fits && stage < s->n_stages; stage++) {
+        uint64_t bytes = x->of_stage[stage] >= 0 ? rect[x->of_stage[stage]].bytes : 0;
+        fits = lay_algorithm(x, stage, bytes, menu);
+        for (; r < s->n_reruns && s->rerun[r].stage == stage; r++) {
+            uint64_t scratch = lay_scratch(x, &s->rerun[r]);
+            fits = fits && scratch <= bytes &&
+                   lay_algorithm(x, s->rerun[r].node, bytes - scratch, menu);
+        }
+    }
+    for (int i = 0; fits && i < x->n_rects; i++) {
+        x->rect[i] = rect[i];
+        uint64_t top = rect[i].offset + rect[i].bytes;
+        *height = i == 0 || top > *height ? top : *height;
+    }
+out:
+    hth_free(soft);
+    hth_free(rect);
+    hth_free(menu);
+    return err;
+}
+
 static hth_err lay_plan(lay *x, hth_plan *plan)
 {
     const hth_problem *p = x->p;
@@ -320,6 +390,10 @@ static hth_err lay_plan(lay *x, hth_plan *plan)
     lay_rects(x);
     HTH_TRY(hth_address_assign(x->rect, x->n_rects, p->budget - x->s->resident_bytes, LAY_EFFORT,
                                &plan->arena_bytes));
+    x->s->height_bytes = plan->arena_bytes;
+    if (plan->arena_bytes > p->budget - x->s->resident_bytes) {
+        HTH_TRY(lay_squeeze(x, p->budget - x->s->resident_bytes, &plan->arena_bytes));
+    }
     HTH_TRY(lay_host(x, &plan->host_bytes));
     x->builder.plan = plan;
     HTH_TRY(lay_instrs(x));
@@ -333,7 +407,7 @@ static hth_err lay_plan(lay *x, hth_plan *plan)
     return HTH_OK;
 }
 
-hth_err hth_plan_emit(const hth_problem *p, const hth_schedule *s, hth_plan **out)
+hth_err hth_plan_emit(const hth_problem *p, hth_schedule *s, hth_plan **out)
 {
     lay x;
     *out = NULL;

@@ -66,6 +66,7 @@ typedef struct hth_schedule {
     uint64_t resident_bytes; // weights and state that never leave
     uint64_t peak_bytes;     // resident_bytes + the largest stage
     double time_us;
+    uint64_t height_bytes; // hth_plan_emit: of the addresses, before algorithms gave way
 } hth_schedule;
 
 void hth_schedule_fini(hth_schedule *s);

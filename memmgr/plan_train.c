@@ -26,7 +26,7 @@ static hth_err train_too_big(const hth_problem *p, const hth_plan_options *o, ui
 // Plans for `budget` bytes; the plan may be higher, and than p->budget too.
 static hth_err train_round(const hth_problem *p, hth_step *m, const hth_plan_options *o,
                            hth_search *x, uint64_t budget, uint64_t deadline_ns, bool warm,
-                           hth_plan **plan)
+                           hth_plan **plan, uint64_t *height)
 {
     hth_outcome out;
     hth_schedule s;
@@ -45,6 +45,7 @@ static hth_err train_round(const hth_problem *p, hth_step *m, const hth_plan_opt
     }
     HTH_TRY(hth_decode_schedule(&x->d, &out, &s));
     hth_err err = hth_plan_emit(p, &s, plan);
+    *height = s.height_bytes + s.resident_bytes;
     hth_schedule_fini(&s);
     return err;
 }
@@ -56,24 +57,38 @@ static hth_err train_rounds(const hth_problem *p, hth_step *m, const hth_plan_op
     uint64_t budget = p->budget, start_ns = hth_now_ns();
     static const double share[TRAIN_ROUNDS] = {0.7,  0.78, 0.84, 0.88,
                                                0.92, 0.95, 0.98, 1}; // of the time
-    for (int round = 0;; round++) {
-        uint64_t deadline_ns = start_ns + (uint64_t)(limit_ms * share[round] * 1e6);
+    hth_plan *best = NULL;
+    hth_err err = HTH_OK;
+    for (int round = 0; err == HTH_OK && round < TRAIN_ROUNDS; round++) {
+        uint64_t deadline_ns = start_ns + (uint64_t)(limit_ms * share[round] * 1e6), height = 0;
         hth_plan *plan = NULL;
-        HTH_TRY(train_round(p, m, o, x, budget, deadline_ns, round > 0, &plan));
-        uint64_t bytes = plan->arena_bytes + plan->resident_bytes;
-        if (bytes <= p->budget) {
-            plan->lower_bound_us = x->proven_us;
-            *out = plan;
-            return HTH_OK;
+        err = train_round(p, m, o, x, budget, deadline_ns, round > 0, &plan, &height);
+        uint64_t bytes = plan != NULL ? plan->arena_bytes + plan->resident_bytes : UINT64_MAX;
+        if (bytes <= p->budget && (best == NULL || plan->predicted_us < best->predicted_us)) {
+            hth_plan_free(best);
+            best = plan;
+        } else {
+            hth_plan_free(plan);
         }
-        // The excess, and more each time: addresses lose about the same share in every round.
-        uint64_t over = (bytes - p->budget) / 2 * (uint64_t)(round + 2) + HTH_PLAN_ALIGN;
-        hth_plan_free(plan);
+        if (err != HTH_OK || height <= p->budget ||
+            (best != NULL && o->policy == HTH_POLICY_OPTIMAL)) {
+            break;
+        }
+        // Algorithms gave way to addresses, or nothing helped: plans for less may be better. The
+        // excess, and more each time: addresses lose about the same share in every round.
+        uint64_t over = (height - p->budget) / 2 * (uint64_t)(round + 2) + HTH_PLAN_ALIGN;
         if (over >= budget || round == TRAIN_ROUNDS - 1) {
-            return train_too_big(p, o, bytes);
+            err = train_too_big(p, o, height);
+            break;
         }
         budget -= over;
     }
+    if (best == NULL) {
+        return err;
+    }
+    best->lower_bound_us = x->proven_us;
+    *out = best;
+    return HTH_OK;
 }
 
 static hth_err train_search(const hth_problem *p, hth_step *m, const hth_plan_options *o,

@@ -51,8 +51,9 @@ hth_err hth_plan_train_peak(const hth_problem *p, uint64_t *bytes);
 // inputs, outputs and smallest workspace beside what is resident.
 hth_err hth_plan_train_floor(const hth_problem *p, uint64_t *bytes);
 
-// hth_plan_emit turns a schedule into a plan with addresses; plan->arena_bytes +
-// plan->resident_bytes may exceed p->budget (the caller then plans for less).
-hth_err hth_plan_emit(const hth_problem *p, const hth_schedule *s, hth_plan **out);
+// hth_plan_emit turns a schedule into a plan with addresses. Where these exceed p->budget, nodes
+// are given algorithms that need less (in *s, too), if that helps; plan->arena_bytes +
+// plan->resident_bytes may still exceed p->budget (the caller then plans for less).
+hth_err hth_plan_emit(const hth_problem *p, hth_schedule *s, hth_plan **out);
 
 #endif

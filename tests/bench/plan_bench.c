@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0
+// The planner on steps of well-known networks, for every policy and budget: simulated step times,
+// certified bounds, planning times, addresses. Everything printed here is simulated but the
+// planning times. Steps come from recorded problems (tests/data/plan/*.json.gz: costs measured on a
+// CPU, scaled to the batch; files given instead) and from the generator (costs of a simple GPU
+// model).
+//
+// usage, from the root: plan_bench [--ms MS] [--ratios 0.9,0.8,..] [--repeat N] [--only WORD]
+//                                  [--policies a,b,..] [--recorded|--generated] [FILE.json[.gz] ..]
+#include "memmgr/plan_train_gen.h"
+
+#include "base/clock.h"
+#include "memmgr/plan_curve.h"
+
+#include <glob.h>
+#include <math.h>
+#include <unistd.h>
+
+#define BENCH_RATIOS 16
+#define BENCH_REPEAT 64
+
+typedef struct bench {
+    double ms, ratio[BENCH_RATIOS];
+    int n_ratios, repeat;
+    bool policy[HTH_N_POLICIES];
+    const char *only;
+    double worst_arena, worst_gap;
+} bench;
+
+static void check(hth_err err, const char *what)
+{
+    if (err != HTH_OK) {
+        fprintf(stderr, "%s: %s\n", what, hth_err_detail());
+        exit(1);
+    }
+}
+
+static int bench_order(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+// The step's time under one policy, NAN: no plan. ms[]: how long planning took, n times.
+static hth_plan *bench_plan(const bench *b, const hth_problem *p, hth_policy policy, double *ms,
+                            int n)
+{
+    hth_plan *plan = NULL;
+    for (int i = 0; i < n; i++) {
+        hth_plan_options o = {.policy = policy, .seed = (uint64_t)i, .limit_ms = b->ms};
+        hth_plan *one;
+        uint64_t start_ns = hth_now_ns();
+        hth_err err = hth_plan_train(p, &o, &one);
+        ms[i] = (double)(hth_now_ns() - start_ns) / 1e6;
+        if (err == HTH_OK && i == 0) {
+            plan = one;
+        } else {
+            hth_plan_free(one);
+        }
+    }
+    qsort(ms, (size_t)n, sizeof *ms, bench_order);
+    return plan;
+}
+
+static void bench_ratio(bench *b, hth_problem *p, uint64_t peak, uint64_t floor, double ratio,
+                        double unconstrained)
+{
+    double ms[BENCH_REPEAT];
+    p->budget = (uint64_t)((double)peak * ratio);
+    printf("| %.2f | %.2f |", ratio,
+           ((double)p->budget - (double)floor) / ((double)peak - (double)floor));
+    hth_plan *hearth = bench_plan(b, p, HTH_POLICY_HEARTH, ms, b->repeat);
+    for (int k = 0; k < HTH_N_POLICIES; k++) {
+        double one;
+        hth_plan *plan = k == HTH_POLICY_HEARTH ? hearth
+                         : b->policy[k]         ? bench_plan(b, p, (hth_policy)k, &one, 1)
+                                                : NULL;
+        if (b->policy[k] && plan != NULL) {
+            printf(" %.3f |", plan->predicted_us / unconstrained);
+        } else if (b->policy[k]) {
+            printf(" - |");
+        }
+        if (k != HTH_POLICY_HEARTH) {
+            hth_plan_free(plan);
+        }
+    }
+    if (hearth != NULL) {
+        double gap = hearth->predicted_us / hearth->lower_bound_us - 1;
+        double arena = (double)hearth->arena_bytes / fmax((double)hearth->live_peak_bytes, 1);
+        printf(" %.3f | %.2f %% | %.4f | %.0f | %.0f |\n", hearth->lower_bound_us / unconstrained,
+               gap * 100, arena, ms[b->repeat / 2], ms[(int)((b->repeat - 1) * 0.95 + 0.5)]);
+        b->worst_arena = fmax(b->worst_arena, arena);
+        b->worst_gap = fmax(b->worst_gap, gap);
+    } else {
+        printf(" - | - | - | %.0f | %.0f |\n", ms[b->repeat / 2],
+               ms[(int)((b->repeat - 1) * 0.95 + 0.5)]);
+    }
+    hth_plan_free(hearth);
+    fflush(stdout);
+}
+
+static void bench_step(bench *b, const char *name, hth_problem *p)
+{
+    uint64_t peak, floor;
+    hth_plan *plan;
+    hth_curve curve;
+    if (b->only == NULL || strstr(name, b->only) != NULL) {
+        check(hth_plan_train_peak(p, &peak), name);
+        check(hth_plan_train_floor(p, &floor), name);
+        hth_problem whole = *p;
+        whole.budget = peak;
+        check(hth_plan_train(&whole, &(hth_plan_options){.policy = HTH_POLICY_KEEP}, &plan), name);
+        printf("\n### %s: %d nodes, %d tensors; peak %.1f MiB, floor %.2f of it, %.1f ms a step\n",
+               name, p->n_nodes, p->n_tensors, (double)peak / 1048576, (double)floor / (double)peak,
+               plan->predicted_us / 1e3);
+        printf("| ratio | above floor |");
+        for (int k = 0; k < HTH_N_POLICIES; k++) {
+            if (b->policy[k]) {
+                printf(" %s |", hth_policy_name((hth_policy)k));
+            }
+        }
+        printf(" bound | gap | arena / live | plan ms p50 | p95 |\n|---|---|");
+        for (int k = 0; k < HTH_N_POLICIES; k++) {
+            printf("%s", b->policy[k] ? "---|" : "");
+        }
+        printf("---|---|---|---|---|\n");
+        for (int i = 0; i < b->n_ratios; i++) {
+            bench_ratio(b, p, peak, floor, b->ratio[i], plan->predicted_us);
+        }
+        uint64_t start_ns = hth_now_ns();
+        p->budget = peak;
+        hth_err err = hth_plan_curve(p, &(hth_plan_options){.limit_ms = b->ms}, &curve);
+        double s = (double)(hth_now_ns() - start_ns) / 1e9;
+        printf("\ncurve of %d points: %.1f s\n", err == HTH_OK ? curve.n : 0, s);
+        hth_plan_free(plan);
+    }
+    hth_problem_fini(p);
+}
+
+static void bench_file(bench *b, const char *path)
+{
+    char plain[] = "/tmp/plan-bench-XXXXXX";
+    const char *base = strrchr(path, '/') ? strrchr(path, '/') + 1 : path;
+    hth_problem p;
+    close(mkstemp(plain));
+    char *command = hth_asprintf("gzip -dcf -- '%s' >%s", path, plain);
+    check(system(command) == 0 ? HTH_OK : hth_fail(HTH_EIO, "cannot unpack"), path);
+    check(hth_problem_read(plain, &p), path);
+    unlink(plain);
+    hth_free(command);
+    char *name = hth_asprintf("%.*s (recorded)", (int)strcspn(base, "."), base);
+    bench_step(b, name, &p);
+    hth_free(name);
+}
+
+static void bench_generated(bench *b)
+{
+    static const int blocks50[] = {3, 4, 6, 3}, blocks152[] = {3, 8, 36, 3},
+                     deep[] = {12, 24, 80, 16};
+    const struct {
+        const char *name;
+        hth_problem p;
+    } all[] = {{"VGG19, batch 144, 227x227 (generated)", pg_vgg19(144, 227)},
+               {"UNet, batch 120, 256x256 (generated)", pg_unet(120, 256, 256)},
+               {"UNet, batch 11, 416x608 (generated)", pg_unet(11, 416, 608)},
+               {"ResNet-50, batch 184 (generated)", pg_resnet(184, blocks50)},
+               {"ResNet-152, batch 64 (generated)", pg_resnet(64, blocks152)},
+               {"ResNet of 2,000 nodes, batch 32 (generated)", pg_resnet(32, deep)}};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        hth_problem p = all[i].p;
+        bench_step(b, all[i].name, &p);
+    }
+}
+
+static void bench_recorded(bench *b)
+{
+    glob_t g;
+    if (glob("tests/data/plan/*.json.gz", 0, NULL, &g) == 0) {
+        for (size_t i = 0; i < g.gl_pathc; i++) {
+            bench_file(b, g.gl_pathv[i]);
+        }
+    }
+    globfree(&g);
+}
+
+static void bench_policies(bench *b, char *list)
+{
+    hth_policy policy;
+    memset(b->policy, 0, sizeof b->policy);
+    for (char *at = strtok(list, ","); at != NULL; at = strtok(NULL, ",")) {
+        check(hth_policy_find(at, &policy), "--policies");
+        b->policy[policy] = true;
+    }
+}
+
+int main(int argc, char **argv)
+{
+    static const double ratios[] = {0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3};
+    bench b = {.ms = 100, .n_ratios = 7, .repeat = 5};
+    bool recorded = true, generated = true;
+    int files = 0;
+    memcpy(b.ratio, ratios, sizeof ratios);
+    memset(b.policy, 1, HTH_POLICY_OPTIMAL); // all but the one for small steps
+    for (int i = 1; i < argc; i++) {
+        bool more = i + 1 < argc;
+        if (strcmp(argv[i], "--ms") == 0 && more) {
+            b.ms = atof(argv[++i]);
+        } else if (strcmp(argv[i], "--repeat") == 0 && more) {
+            b.repeat = atoi(argv[++i]);
+            b.repeat = b.repeat < 1 ? 1 : b.repeat > BENCH_REPEAT ? BENCH_REPEAT : b.repeat;
+        } else if (strcmp(argv[i], "--only") == 0 && more) {
+            b.only = argv[++i];
+        } else if (strcmp(argv[i], "--policies") == 0 && more) {
+            bench_policies(&b, argv[++i]);
+        } else if (strcmp(argv[i], "--ratios") == 0 && more) {
+            b.n_ratios = 0;
+            for (char *at = strtok(argv[++i], ","); at && b.n_ratios < BENCH_RATIOS;
+                 at = strtok(NULL, ",")) {
+                b.ratio[b.n_ratios++] = atof(at);
+            }
+        } else if (strcmp(argv[i], "--recorded") == 0) {
+            generated = false;
+        } else if (strcmp(argv[i], "--generated") == 0) {
+            recorded = false;
+        } else if (argv[i][0] == '-') {
+            fprintf(stderr,
+                    "usage: %s [--ms MS] [--ratios 0.9,0.8,..] [--repeat N] [--only WORD]\n"
+                    "    [--policies a,b,..] [--recorded|--generated] [FILE.json[.gz] ..]\n",
+                    argv[0]);
+            return 2;
+        } else {
+            files++;
+            bench_file(&b, argv[i]);
+        }
+    }
+    printf("%sStep times are simulated, relative to the unconstrained step; planning times are\n"
+           "measured, cold, at a limit of %.0f ms, over %d seeds.\n",
+           files ? "\n" : "", b.ms, b.repeat);
+    if (files == 0) {
+        if (recorded) {
+            bench_recorded(&b);
+        }
+        if (generated) {
+            bench_generated(&b);
+        }
+    }
+    printf("\nworst certified gap %.2f %%, worst arena / live peak %.4f\n", b.worst_gap * 100,
+           b.worst_arena);
+    return 0;
+}
