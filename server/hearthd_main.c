@@ -229,7 +229,7 @@ static int daemon_loop(hearthd *d)
 
 int main(int argc, char **argv)
 {
-    hearthd d = {.config = {.n_listen = 0}};
+    hearthd d = {.config = {.resume = true}};
     hth_server *server;
     d.config.listen = d.listen;
     signal(SIGPIPE, SIG_IGN);

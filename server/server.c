@@ -90,7 +90,6 @@ static hth_err server_listen(hth_server *s, const char *url)
         return hth_msg_fail(rv, "cannot listen on %s", url);
     }
     l->open = true;
-    hth_publisher_listen(s->publisher, url);
     hth_log(INFO, SERVER, "listening", "url=%s", url);
     return HTH_OK;
 }
@@ -107,7 +106,7 @@ static hth_err server_start(hth_server *s, const hth_server_config *config)
     hth_engine_config e = {.device = config->device,
                            .event = hth_publisher_job,
                            .event_ctx = s->publisher,
-                           .resume = true};
+                           .resume = config->resume};
     HTH_TRY(hth_engine_open(&e, s->store, &s->engine));
     HTH_TRY(server_socket(s, &limits));
     hth_dispatch_config d = {.socket = s->socket,
@@ -120,6 +119,9 @@ static hth_err server_start(hth_server *s, const hth_server_config *config)
     HTH_TRY(hth_dispatch_open(&d, &s->dispatch));
     for (int i = 0; i < config->n_listen; i++) {
         HTH_TRY(server_listen(s, config->listen[i]));
+    }
+    for (int i = 0; i < config->n_listen; i++) { // in places that no listener asked for
+        hth_publisher_listen(s->publisher, config->listen[i]);
     }
     return HTH_OK;
 }

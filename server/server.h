@@ -6,6 +6,7 @@
 
 #include "base/err.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 
 typedef struct hth_server hth_server;
@@ -15,7 +16,8 @@ typedef struct hth_server_config {
     const char *device;        // "cpu:mem=2GiB,threads=2"; NULL: "cpu"
     const char *const *listen; // urls: ipc://, tcp://, inproc://
     int n_listen;
-    int slots; // requests in progress at once; 0: 256
+    int slots;   // requests in progress at once; 0: 256
+    bool resume; // go on with training jobs that were interrupted
 } hth_server_config;
 
 // hth_server_open starts everything and listens last. Limits come from base/settings.h. HTH_EBUSY:
