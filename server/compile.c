@@ -166,7 +166,8 @@ static hth_err compile_step_budget(hth_site *site, hth_program *p, const hth_ste
 {
     uint64_t whole =
         p->plan_only ? hth_profile_memory(p->profile) : (uint64_t)site->device->props.budget_bytes;
-    p->budget = *spec->budget_bytes > 0 ? *spec->budget_bytes : whole;
+    uint64_t available = spec->available_bytes > 0 ? spec->available_bytes : whole;
+    p->budget = *spec->budget_bytes > 0 ? *spec->budget_bytes : available;
     HTH_TRY(hth_compile_problem(site, p, menus));
     HTH_TRY(hth_plan_train_peak(&p->problem, &p->peak_bytes));
     p->peak_bytes += spec->kept_bytes;
@@ -175,6 +176,12 @@ static hth_err compile_step_budget(hth_site *site, hth_program *p, const hth_ste
         if (p->budget > whole) {
             return hth_fail(HTH_ETOOBIG, "a budget of %llu bytes is more than the device's %llu",
                             (unsigned long long)p->budget, (unsigned long long)whole);
+        }
+        if (p->budget > available) {
+            return hth_fail(HTH_ENODEVMEM,
+                            "a budget of %llu bytes: other jobs leave %llu of the device's %llu",
+                            (unsigned long long)p->budget, (unsigned long long)available,
+                            (unsigned long long)whole);
         }
     }
     *spec->budget_bytes = p->budget;

@@ -6,6 +6,7 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "server/share.h"
 #include "server/slice.h"
 
 #include <string.h>
@@ -15,12 +16,25 @@
 // Runs after which a program is worth measuring for.
 #define INFER_TUNE_RUNS 3
 
+// Whether a program suits what jobs leave of the device: it fits, and was not squeezed into less.
+static bool infer_suits(const hth_program *p, uint64_t budget)
+{
+    bool squeezed = false;
+    uint64_t weights, arena;
+    hth_program_ledger(p, &weights, &arena);
+    for (int w = 0; w < p->n_weights; w++) {
+        squeezed = squeezed || p->weights[w].streamed;
+    }
+    return weights + arena <= budget && (!squeezed || p->budget >= budget);
+}
+
 hth_err hth_infer_program(hth_models *ms, hth_source *s, const hth_tensor *inputs, bool tune,
                           hth_request *progress, hth_program **out)
 {
     hth_site *site = ms->site;
     hth_program *p = hth_source_match(s, inputs);
-    if (p != NULL && (p->tuned || !tune)) {
+    uint64_t budget = hth_share_rest(site, NULL);
+    if (p != NULL && (p->tuned || !tune) && infer_suits(p, budget)) {
         *out = p;
         return HTH_OK;
     }
@@ -32,8 +46,10 @@ hth_err hth_infer_program(hth_models *ms, hth_source *s, const hth_tensor *input
         }
         hth_program_free(site, last);
     }
-    return hth_program_compile(site, s, inputs, site->device->props.budget_bytes, tune, progress,
-                               out);
+    hth_err err = hth_program_compile(site, s, inputs, budget, tune, progress, out);
+    return err == HTH_ETOOBIG && site->shares != NULL
+               ? hth_err_prefix(err, "training jobs leave %llu bytes", (unsigned long long)budget)
+               : err;
 }
 
 typedef struct infer_state {

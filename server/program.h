@@ -21,6 +21,7 @@
 #include "server/engine.h"
 
 typedef struct hth_program hth_program;
+typedef struct hth_share hth_share; // share.h
 
 // Where programs of one graph come from: a model, or what is left of one after a stage.
 typedef struct hth_source {
@@ -44,6 +45,7 @@ typedef struct hth_site {
     size_t arena_bytes;
     hth_program *active; // list of active programs, most recently used first
     uint64_t clock;      // counts runs: recency
+    hth_share *shares;   // of training jobs
 } hth_site;
 
 // The weight of one kernel input in one form.
@@ -112,8 +114,9 @@ hth_err hth_program_compile(hth_site *site, hth_source *source, const hth_tensor
 // What a training step is compiled for.
 typedef struct hth_step_spec {
     const hth_train_graph *train; // must outlive the program
-    const char *budget;     // "512MiB", "60%" (of what it takes when nothing is short), NULL: all
-    uint64_t *budget_bytes; // what `budget` comes to is left here; not 0: counts in its place
+    const char *budget;       // "512MiB", "60%" (of what it takes when nothing is short), NULL: all
+    uint64_t *budget_bytes;   // what `budget` comes to is left here; not 0: counts in its place
+    uint64_t available_bytes; // without `budget` this; one that is more is HTH_ENODEVMEM. 0: all
     hth_plan_options options;
     // slots that are on the device whatever the plan says, in the caller's memory, which is
     // kept_bytes of the budget; NULL: none. Outlive the program, like far

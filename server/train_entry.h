@@ -8,19 +8,23 @@
 #include "server/train_queue.h"
 
 #define HTH_TRAIN_PAUSED "paused" // the note of a checkpoint whose job waits for `resume`
+#define HTH_TRAIN_QUEUED "queued" // a job that waits for memory
 
 struct hth_train_entry {
     hth_train_entry *next;
     hth_request *r;
     char job[HTH_CHECKPOINT_JOB];
-    bool paused;     // not taken up until it is resumed
-    char *arguments; // in place of the request's, from json_dumps
-    hth_request own; // of one that nobody waits for
+    hth_train_job *work;           // NULL: not at work
+    bool paused;                   // not taken up until it is resumed
+    uint64_t tried;                // 1 + queue->freed when there was too little memory, 0: never
+    char why[HTH_CHECKPOINT_NOTE]; // .. and how much too little
+    char *arguments;               // in place of the request's, from json_dumps
+    hth_request own;               // of one that nobody waits for
 };
 
 static inline bool hth_train_entry_works(const hth_train_queue *q, const hth_train_entry *e)
 {
-    return e != NULL && e == q->active && q->job != NULL;
+    return e != NULL && e->work != NULL;
 }
 
 // hth_train_queue_find returns the first job of that name, NULL: it neither works nor waits.

@@ -18,7 +18,7 @@ static hth_err query_state(const hth_train_queue *q, const char *job, json_t **o
     if (!hth_train_entry_works(q, hth_train_queue_find(q, job))) {
         return hth_checkpoint_find(q->ms->store, job, out);
     }
-    *out = hth_train_job_state(q->job);
+    *out = hth_train_job_state(hth_train_queue_find(q, job)->work);
     return *out != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "no memory to describe a job");
 }
 
@@ -58,7 +58,11 @@ static const char *job_word(const hth_train_queue *q, const hth_train_entry *e, 
         note[0] = 0;
         return "paused";
     }
-    return e == NULL ? "stopped" : e->paused ? "paused" : e == q->active ? "running" : "waiting";
+    if (e != NULL && e->work == NULL && !e->paused && e->tried > 0) {
+        snprintf(note, HTH_CHECKPOINT_NOTE, "%s", e->why);
+        return HTH_TRAIN_QUEUED;
+    }
+    return e == NULL ? "stopped" : e->paused ? "paused" : e->work != NULL ? "running" : "waiting";
 }
 
 // One job: at work, waiting, in the store only, or ended.
@@ -148,12 +152,12 @@ static hth_err query_pause(hth_train_queue *q, const char *job, json_t *args, js
         return HTH_EINVAL;
     }
     if (hth_train_entry_works(q, e)) {
-        HTH_TRY(hth_train_job_save(q->job));
+        HTH_TRY(hth_train_job_save(e->work));
         hth_checkpoint_note_set(q->ms->store, job, HTH_TRAIN_PAUSED);
-        hth_train_job_free(q->job);
-        q->job = NULL;
+        hth_train_job_free(e->work);
+        e->work = NULL;
+        q->freed++;
     }
-    q->active = q->active == e ? NULL : q->active;
     e->paused = true;
     hth_train_queue_event(q, job, HTH_TRAIN_PAUSED);
     if (e->r->progress != NULL) {
@@ -167,7 +171,7 @@ static hth_err query_resume(hth_train_queue *q, const char *job, json_t *args, j
     hth_train_entry *e = hth_train_queue_find(q, job);
     json_t *meta;
     if (e != NULL && !e->paused) {
-        return hth_fail(HTH_EINVAL, "job '%s' is %s", job, e == q->active ? "running" : "waiting");
+        return hth_fail(HTH_EINVAL, "job '%s' is %s", job, e->work != NULL ? "running" : "waiting");
     }
     hth_err err = hth_checkpoint_find(q->ms->store, job, &meta);
     if (err == HTH_OK) {
@@ -195,7 +199,8 @@ static hth_err job_budget(hth_train_queue *q, const char *job, const char *budge
                         job, budget);
     }
     if (hth_train_entry_works(q, e)) {
-        return hth_train_job_budget(q->job, budget);
+        q->freed++;
+        return hth_train_job_budget(e->work, budget);
     }
     json_t *args = json_loads(e->r->arguments != NULL ? e->r->arguments : "", 0, NULL);
     json_object_set_new(args, "budget", json_string(budget));
@@ -207,6 +212,7 @@ static hth_err job_budget(hth_train_queue *q, const char *job, const char *budge
     free(e->arguments);
     e->arguments = text;
     e->r->arguments = text;
+    e->tried = 0;
     return HTH_OK;
 }
 
@@ -220,7 +226,7 @@ static hth_err query_job(hth_train_queue *q, const char *job, json_t *args, json
     }
     HTH_TRY(job_describe(q, job, true, out));
     if (hth_train_entry_works(q, hth_train_queue_find(q, job))) {
-        const json_t *m = hth_train_job_memory(q->job);
+        const json_t *m = hth_train_job_memory(hth_train_queue_find(q, job)->work);
         json_object_set(*out, "peak_bytes", json_object_get(m, "peak_bytes"));
         json_object_set(*out, "budget_bytes", json_object_get(m, "budget_bytes"));
     }

@@ -60,11 +60,9 @@ void hth_train_queue_end(hth_train_queue *q, hth_train_entry *e, hth_err err, co
     char detail[HTH_CHECKPOINT_NOTE];
     hth_train_entry **at = &q->first;
     snprintf(detail, sizeof detail, "%s", hth_err_detail());
-    if (e == q->active) {
-        hth_train_job_free(q->job);
-        q->job = NULL;
-        q->active = NULL;
-    }
+    q->freed += e->work != NULL;
+    hth_train_job_free(e->work);
+    q->active = e == q->active ? NULL : q->active;
     while (*at != e) {
         at = &(*at)->next;
     }
@@ -86,12 +84,12 @@ static const char *queue_failed(hth_train_queue *q, const hth_train_entry *e, ht
     const char *word = err == HTH_ECANCELED ? "canceled" : "failed";
     json_t *meta;
     snprintf(detail, sizeof detail, "%s", hth_err_detail());
-    bool saved = q->job != NULL ? hth_train_job_saved(q->job) >= 0 : e->r == &e->own;
+    bool saved = e->work != NULL ? hth_train_job_saved(e->work) >= 0 : e->r == &e->own;
     if (saved && hth_checkpoint_find(q->ms->store, e->job, &meta) == HTH_OK) {
         hth_checkpoint_note_set(q->ms->store, e->job, detail);
         json_decref(meta);
         word = "stopped";
-    } else if (q->job != NULL) {
+    } else if (e->work != NULL) {
         hth_train_queue_record(q, e->job, word, detail);
     }
     hth_fail(err, "%s", detail);
@@ -120,6 +118,7 @@ hth_err hth_train_entry_again(hth_train_queue *q, hth_train_entry *e, json_t *gi
     free(e->arguments);
     e->arguments = json_dumps(args, JSON_COMPACT);
     e->r->arguments = e->arguments;
+    e->tried = 0;
     json_decref(doc);
     return e->arguments != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "no memory for a job");
 }
@@ -208,8 +207,8 @@ void hth_train_queue_resume(hth_train_queue *q)
 
 // Work.
 
-// Whoever waited for a paused job is gone: the job stays as it is, in the store.
-static void queue_drop_paused(hth_train_queue *q)
+// Whoever waited for a paused or queued job is gone: a paused one stays as it is, in the store.
+static void queue_drop_left(hth_train_queue *q)
 {
     hth_train_entry *e = q->first, *next;
     for (; e != NULL; e = next) {
@@ -217,33 +216,73 @@ static void queue_drop_paused(hth_train_queue *q)
         if (e->paused && e->r->canceled) {
             hth_train_queue_end(q, e, hth_fail(HTH_ECANCELED, "job '%s' stays paused", e->job),
                                 NULL);
+        } else if (e->work == NULL && e->r->canceled) {
+            hth_err err = hth_fail(HTH_ECANCELED, "canceled while it was queued");
+            hth_train_queue_end(q, e, err, queue_failed(q, e, err));
         }
     }
+}
+
+static bool queue_works(const hth_train_queue *q)
+{
+    const hth_train_entry *e = q->first;
+    while (e != NULL && e->work == NULL) {
+        e = e->next;
+    }
+    return e != NULL;
+}
+
+// The one that waits longest may begin, unless nothing has changed since it was tried. The others
+// take turns.
+static hth_train_entry *queue_next(const hth_train_queue *q)
+{
+    hth_train_entry *waits = q->first, *e;
+    while (waits != NULL && (waits->paused || waits->work != NULL)) {
+        waits = waits->next;
+    }
+    if (waits != NULL && (waits->tried != q->freed + 1 || !queue_works(q))) {
+        return waits;
+    }
+    for (e = q->active != NULL ? q->active->next : NULL; e != NULL; e = e->next) {
+        if (e->work != NULL) {
+            return e;
+        }
+    }
+    for (e = q->first; e != NULL && e->work == NULL;) {
+        e = e->next;
+    }
+    return e;
+}
+
+// Makes a job ready. Where there is too little memory now, it waits for a job to give some back.
+static hth_err queue_begin(hth_train_queue *q, hth_train_entry *e)
+{
+    hth_err err = hth_train_job_open(q->ms, e->r, (hth_train_tell){queue_tell, q}, &e->work);
+    if (err == HTH_OK) {
+        hth_train_queue_event(q, e->job, "running");
+        hth_checkpoint_note_set(q->ms->store, e->job, "");
+    } else if (err == HTH_ENODEVMEM && queue_works(q)) {
+        bool told = e->tried > 0;
+        e->tried = q->freed + 1;
+        snprintf(e->why, sizeof e->why, "%s", hth_err_detail());
+        if (!told) {
+            hth_train_queue_event(q, e->job, HTH_TRAIN_QUEUED);
+        }
+        return HTH_OK;
+    }
+    return err;
 }
 
 bool hth_train_queue_turn(hth_train_queue *q)
 {
     bool done = false;
-    hth_err err;
-    queue_drop_paused(q);
-    for (hth_train_entry *e = q->first; q->active == NULL && e != NULL; e = e->next) {
-        q->active = e->paused ? NULL : e;
-    }
-    hth_train_entry *e = q->active;
+    queue_drop_left(q);
+    hth_train_entry *e = queue_next(q);
     if (e == NULL) {
         return false;
     }
-    if (q->job != NULL) {
-        err = hth_train_job_turn(q->job, &done);
-    } else if (e->r->canceled) {
-        err = hth_fail(HTH_ECANCELED, "canceled while it was queued");
-    } else {
-        err = hth_train_job_open(q->ms, e->r, (hth_train_tell){queue_tell, q}, &q->job);
-        if (err == HTH_OK) {
-            hth_train_queue_event(q, e->job, "running");
-            hth_checkpoint_note_set(q->ms->store, e->job, "");
-        }
-    }
+    q->active = e;
+    hth_err err = e->work != NULL ? hth_train_job_turn(e->work, &done) : queue_begin(q, e);
     if (err != HTH_OK) {
         hth_train_queue_end(q, e, err, queue_failed(q, e, err));
     } else if (done) {

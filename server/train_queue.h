@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// server/train_queue.h - the training jobs of an engine, one at work at a time, in order of
-// arrival; and those in the store that can go on. Engine's thread only.
+// server/train_queue.h - the training jobs of an engine, at work in turns or waiting for
+// memory; and those in the store that can go on. Engine's thread only.
 #ifndef HTH_SERVER_TRAIN_QUEUE_H
 #define HTH_SERVER_TRAIN_QUEUE_H
 
@@ -10,8 +10,8 @@ typedef struct hth_train_entry hth_train_entry;
 typedef struct hth_train_queue {
     hth_models *ms;
     void (*answer)(hth_request *r, hth_err err); // gives a request back with its result
-    hth_train_job *job;                          // of `active`; NULL: not made ready yet
-    hth_train_entry *first, *active;             // active: at work, NULL: none
+    hth_train_entry *first, *active;             // active: whose turn it is or was, NULL: none
+    uint64_t freed;                              // counts the times that memory was given back
     void (*event)(void *ctx, const char *job, const char *what, uint64_t done,
                   uint64_t total); // NULL: nobody listens
     void *event_ctx;
@@ -23,8 +23,9 @@ void hth_train_queue_add(hth_train_queue *q, hth_request *r);
 // hth_train_queue_resume adds the jobs that were interrupted by the end of an earlier engine; their
 // results go nowhere but to the store.
 void hth_train_queue_resume(hth_train_queue *q);
-// hth_train_queue_turn makes the next job ready, or runs one step of the one at work. false: there
-// is none.
+// hth_train_queue_turn runs one step of the job whose turn it is, or makes the next one ready: jobs
+// at work take turns, those that wait begin in order of arrival, as soon as the device has memory
+// for them. false: there is nothing to do now.
 bool hth_train_queue_turn(hth_train_queue *q);
 // hth_train_queue_stop ends all jobs; those with checkpoints are taken up by
 // hth_train_queue_resume, except paused ones.

@@ -13,6 +13,25 @@ static hth_err no_memory(void)
     return hth_fail(HTH_ENOMEM, "no memory to train");
 }
 
+static hth_err trainer_make(hth_trainer *t, const hth_tensor *inputs, const hth_tensor *target,
+                            hth_trainer_shape *s)
+{
+    return t->parts > 0 ? hth_trainer_shape_make(t, inputs, target, s)
+                        : hth_trainer_choose(t, inputs, target, s);
+}
+
+// The first shape: what it is planned for is the job's budget from then on.
+static hth_err trainer_first(hth_trainer *t, const hth_tensor *inputs, const hth_tensor *target,
+                             hth_trainer_shape *s)
+{
+    HTH_TRY(hth_trainer_admit(t, inputs));
+    hth_err err = trainer_make(t, inputs, target, s);
+    if (err == HTH_ETOOBIG && hth_trainer_admit_more(t)) {
+        err = trainer_make(t, inputs, target, s);
+    }
+    return err == HTH_ETOOBIG ? hth_trainer_never(t, inputs) : err;
+}
+
 hth_err hth_trainer_prepare(hth_trainer *t, const hth_tensor *inputs, const hth_tensor *target)
 {
     for (int k = 0; k < t->n_shapes; k++) {
@@ -30,13 +49,12 @@ hth_err hth_trainer_prepare(hth_trainer *t, const hth_tensor *inputs, const hth_
         t->current = -1;
     }
     hth_trainer_shape *s = &t->shapes[t->n_shapes];
-    hth_err err = t->parts > 0 ? hth_trainer_shape_make(t, inputs, target, s)
-                               : hth_trainer_choose(t, inputs, target, s);
-    if (err != HTH_OK) {
-        return err == HTH_ETOOBIG && t->n_shapes == 0 ? hth_trainer_never(t, inputs) : err;
-    }
+    HTH_TRY(t->n_shapes == 0 ? trainer_first(t, inputs, target, s)
+                             : hth_trainer_shape_make(t, inputs, target, s));
     t->current = t->n_shapes++;
-    return hth_trainer_enter(t, &hth_trainer_current(t)->apply);
+    HTH_TRY(hth_trainer_enter(t, &hth_trainer_current(t)->apply));
+    hth_trainer_share(t);
+    return HTH_OK;
 }
 
 hth_err hth_trainer_replan(hth_trainer *t)
@@ -51,6 +69,7 @@ hth_err hth_trainer_replan(hth_trainer *t)
     t->kept = NULL;
     t->memory_bytes = t->budget_bytes = 0;
     t->current = -1;
+    hth_trainer_share(t);
     return HTH_OK;
 }
 
@@ -211,6 +230,8 @@ void hth_trainer_close(hth_trainer *t)
     }
     hth_slots_close(&t->slots);
     hth_pool_free(t->ms->site->pool, t->memory);
+    t->memory_bytes = 0;
+    hth_trainer_share(t);
     hth_free(t->kept);
     hth_profile_close(t->profile);
     hth_graph_free(t->model);

@@ -4,6 +4,7 @@
 #define HTH_SERVER_TRAINER_H
 
 #include "memmgr/plan_curve.h"
+#include "server/share.h"
 #include "server/train.h"
 #include "server/trainer_slots.h"
 
@@ -45,11 +46,13 @@ struct hth_trainer {
     uint64_t kept_bytes;
     void *memory; // on the device: slots, and behind them the arena of the step at work
     uint64_t memory_bytes;
-    int64_t part;          // samples in a part of a whole batch; 0: not known yet
-    int64_t parts;         // .. of which a whole batch has so many; 0: not known yet
-    uint64_t budget_bytes; // of all steps; 0: not known yet
-    uint64_t counter;      // steps done
-    uint64_t stall_ns;     // of the last one
+    hth_share share;          // of the device: that memory
+    int64_t part;             // samples in a part of a whole batch; 0: not known yet
+    int64_t parts;            // .. of which a whole batch has so many; 0: not known yet
+    uint64_t budget_bytes;    // of all steps; 0: not known yet
+    uint64_t available_bytes; // what it may be at most
+    uint64_t counter;         // steps done
+    uint64_t stall_ns;        // of the last one
     uint64_t step_input;
     double lr;
     float hyper[HTH_N_HYPER];
@@ -83,6 +86,15 @@ double hth_trainer_shape_us(const hth_trainer *t, const hth_trainer_shape *s);
 // can be planned for, as far as can be found in a second or two.
 hth_err hth_trainer_least(hth_models *ms, const hth_train_spec *spec, hth_request *r,
                           const hth_tensor *inputs, int64_t parts, uint64_t *bytes);
+
+// trainer_admit.c
+// hth_trainer_admit finds out what a job that begins, with batches like `inputs`, may have now.
+// HTH_ENODEVMEM: too little; HTH_OK says nothing about never.
+hth_err hth_trainer_admit(hth_trainer *t, const hth_tensor *inputs);
+// hth_trainer_admit_more raises that by what idle models occupy; false: there is no more.
+bool hth_trainer_admit_more(hth_trainer *t);
+// hth_trainer_share tells the site what the job holds and needs now.
+void hth_trainer_share(hth_trainer *t);
 
 // trainer_never.c
 // hth_trainer_never says why the first batch's shape cannot be planned for t->budget_bytes: how

@@ -101,6 +101,7 @@ static hth_err step_compile(hth_trainer *t, hth_trainer_phase *s, const bool *ke
     hth_step_spec spec = {.train = &s->graph,
                           .budget = t->spec->budget,
                           .budget_bytes = &t->budget_bytes,
+                          .available_bytes = t->available_bytes,
                           .kept = kept,
                           .kept_bytes = kept != NULL ? t->kept_bytes : 0,
                           .options = t->spec->plan,
@@ -211,6 +212,7 @@ static hth_err step_memory(hth_trainer *t, uint64_t bytes)
     t->memory_bytes = 0;
     HTH_TRY(hth_site_alloc(t->ms->site, bytes, HTH_POOL_ARENA, &t->memory));
     t->memory_bytes = bytes;
+    hth_trainer_share(t);
     return HTH_OK;
 }
 

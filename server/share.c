@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/share.h"
+
+#include "base/alloc.h"
+
+void hth_share_set(hth_site *site, hth_share *s, const hth_curve_point *point)
+{
+    hth_share **at = &site->shares;
+    while (*at != NULL && *at != s) {
+        at = &(*at)->next;
+    }
+    if (*at == s && point->device_bytes == 0) {
+        *at = s->next;
+    } else if (*at == NULL && point->device_bytes > 0) {
+        s->next = NULL;
+        *at = s;
+    }
+    s->point = *point;
+}
+
+uint64_t hth_share_rest(const hth_site *site, const hth_share *mine)
+{
+    uint64_t rest = site->device->props.budget_bytes;
+    for (const hth_share *s = site->shares; s != NULL; s = s->next) {
+        rest -= s != mine && s->point.device_bytes < rest ? s->point.device_bytes : 0;
+    }
+    return rest;
+}
+
+uint64_t hth_share_spare(const hth_site *site, const hth_share *mine)
+{
+    hth_residency_stats models;
+    uint64_t rest = hth_share_rest(site, mine);
+    hth_residency_stats_get(site->residency, &models);
+    uint64_t held = models.held_bytes + site->arena_bytes;
+    return rest > held ? rest - held : 0;
+}
+
+hth_err hth_share_admit(const hth_site *site, const hth_curve *curve, hth_curve_point *out)
+{
+    int n = 0;
+    for (const hth_share *s = site->shares; s != NULL; s = s->next) {
+        n++;
+    }
+    hth_curve *fixed = hth_calloc((size_t)n + 1, sizeof *fixed);
+    const hth_curve **curves = hth_calloc((size_t)n + 1, sizeof *curves);
+    double *weight = hth_calloc((size_t)n + 1, sizeof *weight);
+    int *chosen = hth_calloc((size_t)n + 1, sizeof *chosen);
+    hth_err err = fixed && curves && weight && chosen
+                      ? HTH_OK
+                      : hth_fail(HTH_ENOMEM, "no memory to admit a job");
+    if (err == HTH_OK) {
+        const hth_share *s = site->shares;
+        for (int i = 0; i < n; i++, s = s->next) {
+            fixed[i] = (hth_curve){.n = 1, .point = {s->point}};
+            curves[i] = &fixed[i];
+            weight[i] = 1;
+        }
+        curves[n] = curve;
+        weight[n] = 1;
+        err = hth_curve_admit(curves, weight, n + 1, site->device->props.budget_bytes, 1, chosen);
+    }
+    if (err == HTH_OK) {
+        *out = curve->point[chosen[n]];
+    } else if (err == HTH_ETOOBIG) {
+        err = hth_fail(HTH_ENODEVMEM,
+                       "needs at least %llu bytes, and other jobs leave %llu of the device's %llu",
+                       (unsigned long long)curve->point[0].device_bytes,
+                       (unsigned long long)hth_share_rest(site, NULL),
+                       (unsigned long long)site->device->props.budget_bytes);
+    }
+    hth_free(fixed);
+    hth_free(curves);
+    hth_free(weight);
+    hth_free(chosen);
+    return err;
+}
