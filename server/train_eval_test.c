@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Held-out data: what an evaluation says is what the published model's answers say, whatever the
 // batch; what is held out is not trained on; an interrupted job repeats its evaluations.
+#include "base/alloc.h"
 #include "server/train_data.h"
 #include "tests/train_job.h"
 
@@ -214,12 +215,50 @@ static void evaluations_are_repeated(void **state)
     fixture_close(&f);
 }
 
+// Every seventh allocation of a job that evaluates and makes checkpoints fails once: it ends with
+// an error, or does without, and the next one is as good as new.
+static void allocations_fail_cleanly(void **state)
+{
+    static const char more[] = "{\"hold-out\": 0.2, \"checkpoint-every\": 2, \"epochs\": 2}";
+    fixture f;
+    char data[200];
+    double want[STEPS];
+    hth_err err;
+    int failed = 0;
+    fixture_open(&f, "cpu:mem=256MiB,threads=2");
+    prepare(&f, &mlp, data);
+    json_t *whole = train(&f, arguments_of(&mlp, data, more, want), &err);
+    assert_non_null(whole);
+    for (uint64_t n = 1, last = hth_alloc_count(); n < last; n += 7) {
+        uint64_t before = hth_alloc_count();
+        json_t *q = arguments_of(&mlp, data, more, want);
+        hth_fault_alloc(n);
+        json_t *doc = train(&f, q, &err);
+        hth_fault_alloc(0);
+        last = n + 7 < hth_alloc_count() - before || doc == NULL ? UINT64_MAX : 0;
+        failed += doc == NULL;
+        assert_true(doc != NULL || err != HTH_OK);
+        if (doc != NULL) {
+            same_losses(whole, doc, 10);
+        }
+        json_decref(doc);
+        json_decref(ask(&f, "cancel", "{\"job\": \"result\"}", &err));
+    }
+    assert_true(failed > 10);
+    json_t *doc = train(&f, arguments_of(&mlp, data, more, want), &err);
+    same_losses(whole, doc, 10);
+    json_decref(doc);
+    json_decref(whole);
+    fixture_close(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(evaluations_are_what_is_served),
         cmocka_unit_test(parts_are_disjoint),
         cmocka_unit_test(evaluations_are_repeated),
+        cmocka_unit_test(allocations_fail_cleanly),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
