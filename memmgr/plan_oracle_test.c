@@ -11,7 +11,11 @@
 
 #define ORACLE_FOLDER "tests/data/oracle"
 #define ORACLE_GAP    1.01 // of the optimum
-#define ORACLE_MS     100
+#ifdef HTH_DEBUG
+#define ORACLE_MS 2000 // sanitizers are slow
+#else
+#define ORACLE_MS 100
+#endif
 
 // What the networks are made of, a letter each: c conv 3x3, C the same with twice the channels, k
 // conv 1x1, d depthwise conv, s strided conv, b batch norm, r relu, p pool, u upsampling, ( marks a
