@@ -26,7 +26,7 @@
 // relaxation tight are the windows, which need none: what is absent at stage s and needed at m or
 // earlier comes in between W_s and S_m, what was made at r or later and is absent at s went out
 // between E_r and W_s.
-#include "memmgr/plan_optimal.h"
+#include "memmgr/plan_optimal_parts.h"
 
 #include "base/alloc.h"
 
@@ -38,39 +38,9 @@
 #define MODEL_KINDS "orabcxtmyDunWSEFfLTgvPqIJ"
 #define MODEL_TIMES "tDWSEFfLT" // in units of the horizon / MODEL_SCALE
 
-typedef struct model_save { // a copy out that may be made
-    int gap, stage;
-} model_save;
-
-typedef struct model {
-    const hth_step *m;
-    FILE *f;
-    int n, side; // stages; of the square that each kind of variable has
-    double budget, horizon, unit_us, unit_bytes;
-    double *coef; // per variable: of the row at hand
-    bool *named;  // .. whether any row has it
-    int *touched, n_touched;
-    double rhs;
-    bool *reads; // [g * n + s]: a node that may run again in stage s reads the tensor of g
-    bool *may;   // [v * n + s]: node v may run again in stage s
-    model_save *save;
-    int n_saves;
-    double *head; // per stage: least time before it
-} model;
-
-static bool model_tail(const model *x, int g)
-{
-    return x->m->gap[g].q == x->n;
-}
-
-static int model_first(const model *x, int g) // stage of the gap
-{
-    return x->m->gap[g].cyclic ? 0 : x->m->gap[g].p + 1;
-}
-
 // Rows.
 
-static bool model_allows(const model *x, char kind, int i, int j)
+static bool ilp_allows(const hth_ilp *x, char kind, int i, int j)
 {
     const hth_gap *gap = &x->m->gap[i];
     switch (kind) {
@@ -96,9 +66,9 @@ static bool model_allows(const model *x, char kind, int i, int j)
     }
 }
 
-static void term(model *x, char kind, int i, int j, double coef)
+void hth_ilp_term(hth_ilp *x, char kind, int i, int j, double coef)
 {
-    if (coef == 0 || !model_allows(x, kind, i, j)) {
+    if (coef == 0 || !ilp_allows(x, kind, i, j)) {
         return;
     }
     int at = ((int)(strchr(MODEL_KINDS, kind) - MODEL_KINDS) * x->side + i) * x->side + j;
@@ -109,14 +79,14 @@ static void term(model *x, char kind, int i, int j, double coef)
     x->coef[at] = x->coef[at] == 0 ? 1e-300 : x->coef[at]; // stays touched
 }
 
-static void model_name(const model *x, int at)
+static void ilp_name(const hth_ilp *x, int at)
 {
     fprintf(x->f, "%c_%d_%d", MODEL_KINDS[at / x->side / x->side], at / x->side % x->side,
             at % x->side);
 }
 
-// Ends the row: its terms, `sense`, x->rhs + rhs. Everything divided by `unit`.
-static void row(model *x, const char *sense, double rhs, double unit)
+// Ends the hth_ilp_row: its terms, `sense`, x->rhs + rhs. Everything divided by `unit`.
+void hth_ilp_row(hth_ilp *x, const char *sense, double rhs, double unit)
 {
     int printed = 0;
     for (int i = 0; i < x->n_touched; i++) {
@@ -125,7 +95,7 @@ static void row(model *x, const char *sense, double rhs, double unit)
         x->coef[at] = 0;
         if (fabs(c) > 1e-12) {
             fprintf(x->f, "%s %+.14g ", printed++ % MODEL_LINE ? "" : "\n", c);
-            model_name(x, at);
+            ilp_name(x, at);
             x->named[at] = true;
         }
     }
@@ -138,78 +108,59 @@ static void row(model *x, const char *sense, double rhs, double unit)
 
 // States of a gap in stage s, times coef.
 
-static void term_back(model *x, int g, int s, double coef)
+void hth_ilp_back(hth_ilp *x, int g, int s, double coef)
 {
     const hth_gap *gap = &x->m->gap[g];
-    if (s >= gap->q && !model_tail(x, g)) {
-        term(x, 'o', g, 0, coef);
-    } else if (s >= model_first(x, g)) {
-        term(x, 'b', g, s, coef);
+    if (s >= gap->q && !hth_ilp_tail(x, g)) {
+        hth_ilp_term(x, 'o', g, 0, coef);
+    } else if (s >= hth_ilp_first(x, g)) {
+        hth_ilp_term(x, 'b', g, s, coef);
     }
 }
 
-static void term_rerun(model *x, int g, int s, double coef)
+static void ilp_rerun(hth_ilp *x, int g, int s, double coef)
 {
     const hth_gap *gap = &x->m->gap[g];
-    if (s >= gap->q && !model_tail(x, g)) {
-        term(x, 'r', g, 0, coef);
-    } else if (s >= model_first(x, g)) {
-        term(x, 'c', g, s, coef);
+    if (s >= gap->q && !hth_ilp_tail(x, g)) {
+        hth_ilp_term(x, 'r', g, 0, coef);
+    } else if (s >= hth_ilp_first(x, g)) {
+        hth_ilp_term(x, 'c', g, s, coef);
     }
 }
 
 // Its copy in is released at s.
-static void term_release(model *x, int g, int s, double coef)
+void hth_ilp_release(hth_ilp *x, int g, int s, double coef)
 {
-    term_back(x, g, s, coef);
-    term_back(x, g, s - 1, -coef);
+    hth_ilp_back(x, g, s, coef);
+    hth_ilp_back(x, g, s - 1, -coef);
 }
 
 // It is recomputed in s.
-static void term_made(model *x, int g, int s, double coef)
+void hth_ilp_made(hth_ilp *x, int g, int s, double coef)
 {
-    term(x, 'q', g, s, coef);
-    term_rerun(x, g, s, coef);
-    term_rerun(x, g, s - 1, -coef);
+    hth_ilp_term(x, 'q', g, s, coef);
+    ilp_rerun(x, g, s, coef);
+    ilp_rerun(x, g, s - 1, -coef);
 }
 
-static void term_keep(model *x, int g, double coef)
+void hth_ilp_keep(hth_ilp *x, int g, double coef)
 {
-    term(x, 'o', g, 0, -coef);
-    term(x, 'r', g, 0, -coef);
-    term(x, 'g', g, 0, -coef);
+    hth_ilp_term(x, 'o', g, 0, -coef);
+    hth_ilp_term(x, 'r', g, 0, -coef);
+    hth_ilp_term(x, 'g', g, 0, -coef);
     x->rhs -= coef;
 }
 
-// Its buffer is there; a cyclic gap's in what it has of stages.
-static void term_owned(model *x, int g, int s, double coef)
-{
-    const hth_gap *gap = &x->m->gap[g];
-    if (model_tail(x, g)) {
-        term(x, 'n', g, s, coef);
-        return;
-    }
-    term_keep(x, g, coef);
-    if (!gap->cyclic || s > gap->p) {
-        term(x, 'a', g, s, coef);
-    }
-    if (!gap->cyclic || s < gap->q) {
-        term(x, 'b', g, s, coef);
-        term(x, 'c', g, s, coef);
-        term(x, 'P', g, s, coef);
-    }
-}
-
-static void term_alternatives(model *x, int v, bool time, double coef)
+void hth_ilp_alternatives(hth_ilp *x, int v, bool time, double coef)
 {
     const hth_step *m = x->m;
     for (int i = m->menu_start[v]; i < m->menu_end[v]; i++) {
         double c = time ? m->menu[i].time_us : (double)m->menu[i].workspace;
-        term(x, 'm', v, i - m->menu_start[v], coef * c);
+        hth_ilp_term(x, 'm', v, i - m->menu_start[v], coef * c);
     }
 }
 
-static bool model_reads(const model *x, int v, int t)
+bool hth_ilp_reads(const hth_ilp *x, int v, int t)
 {
     const hth_plan_node *n = &x->m->p->nodes[v];
     for (int j = 0; j < n->n_inputs; j++) {
@@ -220,11 +171,22 @@ static bool model_reads(const model *x, int v, int t)
     return false;
 }
 
+// The gap of tensor t around stage s, -1: none.
+int hth_ilp_around(const hth_ilp *x, int t, int s)
+{
+    for (int g = x->m->gap_start[t]; g < x->m->gap_start[t + 1]; g++) {
+        if (s > x->m->gap[g].p && s < x->m->gap[g].q && !x->m->gap[g].cyclic) {
+            return g;
+        }
+    }
+    return -1;
+}
+
 // Structure of modes.
 
 // Whether running node v again in stage s has a use: an output is missing there that the stage's
 // node reads, or a node that runs again there. may[] of later nodes is known.
-static bool model_useful(const model *x, int v, int s)
+static bool ilp_useful(const hth_ilp *x, int v, int s)
 {
     const hth_step *m = x->m;
     const hth_plan_node *n = &m->p->nodes[v];
@@ -233,7 +195,7 @@ static bool model_useful(const model *x, int v, int s)
         for (int g = m->gap_start[t]; g < m->gap_start[t + 1]; g++) {
             bool in = m->gap[g].can_rerun && s > m->gap[g].p + 1 && s <= m->gap[g].q;
             for (int w = v + 1; in && w < s; w++) {
-                if (x->may[w * x->n + s] && model_reads(x, w, t)) {
+                if (x->may[w * x->n + s] && hth_ilp_reads(x, w, t)) {
                     return true;
                 }
             }
@@ -245,632 +207,25 @@ static bool model_useful(const model *x, int v, int s)
     return false;
 }
 
-static void model_may(model *x)
+static void ilp_may(hth_ilp *x)
 {
     for (int v = x->n - 1; v >= 0; v--) {
         for (int s = v + 1; s < x->n; s++) {
             x->may[v * x->n + s] = x->m->p->nodes[v].recomputable &&
-                                   hth_step_may_rerun(x->m, v, s) && model_useful(x, v, s);
+                                   hth_step_may_rerun(x->m, v, s) && ilp_useful(x, v, s);
         }
     }
 }
 
-static void rows_gap(model *x, int g)
+static void ilp_rows(hth_ilp *x)
 {
-    const hth_step *m = x->m;
-    const hth_gap *gap = &m->gap[g];
-    int first = model_first(x, g), end = gap->cyclic ? x->n : gap->q;
-    bool owner = !m->arena[gap->tensor] && !gap->cyclic;
-    term(x, 'o', g, 0, 1);
-    term(x, 'r', g, 0, 1);
-    term(x, 'g', g, 0, 1);
-    row(x, "<=", 1, 1);
-    if (owner) { // what leaves within the step starts and ends it away
-        term(x, 'o', g, 0, 1);
-        term(x, 'o', m->gap_start[gap->tensor + 1] - 1, 0, -1);
-        row(x, "<=", 0, 1);
-    }
-    for (int s = first; s < end; s++) {
-        bool out = !gap->cyclic || s > gap->p, in = !gap->cyclic || s < gap->q;
-        if (out && s > gap->p + 1) { // falls
-            term(x, 'a', g, s, 1);
-            term(x, 'a', g, s - 1, -1);
-            row(x, "<=", 0, 1);
-        }
-        if (in && s > first) { // rise
-            term(x, 'b', g, s, -1);
-            term(x, 'b', g, s - 1, 1);
-            row(x, "<=", 0, 1);
-            term(x, 'c', g, s, -1);
-            term(x, 'c', g, s - 1, 1);
-            row(x, "<=", 0, 1);
-        }
-        if (in || out) {
-            if (out) {
-                term(x, 'a', g, s, 1);
-            }
-            if (in) {
-                term(x, 'b', g, s, 1);
-            }
-            term(x, 'o', g, 0, -1);
-            row(x, "<=", 0, 1);
-            term(x, 'c', g, s, in);
-            term(x, 'r', g, 0, -1);
-            row(x, "<=", 0, 1);
-        }
-    }
+    fprintf(x->f, "Minimize\n obj: T_0_0\nSubject To");
+    hth_ilp_times(x);
+    hth_ilp_modes(x);
+    hth_ilp_bytes(x);
 }
 
-// Whether a recompute reads the tensor of gap g in stage s.
-static void rows_read(model *x, int g, int s)
-{
-    const hth_gap *gap = &x->m->gap[g];
-    for (int w = 0; w < s; w++) {
-        if (x->may[w * x->n + s] && model_reads(x, w, gap->tensor)) {
-            term(x, 'v', g, s, 1);
-            term(x, 'x', w, s, -1);
-            row(x, ">=", 0, 1);
-        }
-    }
-    term(x, 'v', g, s, 1);
-    for (int w = 0; w < s; w++) {
-        term(x, 'x', w, s, model_reads(x, w, gap->tensor) ? -1 : 0);
-    }
-    row(x, "<=", 0, 1);
-}
-
-// Mode again: there while it is read, computed where it was not there the stage before.
-static void rows_again(model *x, int g, int s)
-{
-    const hth_gap *gap = &x->m->gap[g];
-    if (s < gap->q) {
-        term(x, 'P', g, s, 1);
-        term(x, 'g', g, 0, -1);
-        term(x, 'v', g, s, -1);
-        row(x, ">=", -1, 1);
-    }
-    if (s == gap->p + 1) {
-        return;
-    }
-    term(x, 'q', g, s, 1);
-    term(x, 'g', g, 0, -1);
-    term(x, 'v', g, s - 1, 1);
-    term(x, 'v', g, s, s < gap->q ? -1 : 0);
-    row(x, ">=", s < gap->q ? -1 : 0, 1);
-    term(x, 'q', g, s, 1);
-    term(x, 'g', g, 0, -1);
-    row(x, "<=", 0, 1);
-    term(x, 'q', g, s, 1);
-    term(x, 'v', g, s - 1, 1);
-    row(x, "<=", 1, 1);
-}
-
-// What is recomputed is recomputed for a reader, and with its producer.
-static void rows_made(model *x, int g)
-{
-    const hth_step *m = x->m;
-    const hth_gap *gap = &m->gap[g];
-    int v = m->p->tensors[gap->tensor].producer;
-    for (int s = gap->p + 1; !gap->cyclic && s <= gap->q && s < x->n; s++) {
-        if (s < gap->q && x->reads[g * x->n + s]) {
-            rows_read(x, g, s);
-        }
-        if (!gap->can_rerun) {
-            continue;
-        }
-        rows_again(x, g, s);
-        term_made(x, g, s, 1);
-        term(x, 'x', v, s, -1);
-        row(x, "<=", 0, 1);
-        if (s < gap->q) {
-            term_made(x, g, s, 1);
-            term(x, 'v', g, s, -1);
-            row(x, "<=", 0, 1);
-        }
-    }
-}
-
-// The gap of tensor t around stage s, -1: none.
-static int model_around(const model *x, int t, int s)
-{
-    for (int g = x->m->gap_start[t]; g < x->m->gap_start[t + 1]; g++) {
-        if (s > x->m->gap[g].p && s < x->m->gap[g].q && !x->m->gap[g].cyclic) {
-            return g;
-        }
-    }
-    return -1;
-}
-
-// What is recomputed in gap g in stage s may take over its pair's buffer when nothing else reads
-// that there and its stay ends.
-static void rows_takes(model *x, int g, int s)
-{
-    const hth_step *m = x->m;
-    int t = m->gap[g].tensor, v = m->p->tensors[t].producer, pair = m->pair[t];
-    int h = pair >= 0 ? model_around(x, pair, s) : -1;
-    if (h < 0 || (!model_tail(x, h) && s + 1 == m->gap[h].q)) {
-        return;
-    }
-    term(x, 'I', g, s, 1);
-    term_made(x, g, s, -1);
-    row(x, "<=", 0, 1);
-    for (int w = 0; w < s; w++) {
-        if (w != v && x->may[w * x->n + s] && model_reads(x, w, pair)) {
-            term(x, 'I', g, s, 1);
-            term(x, 'x', w, s, 1);
-            row(x, "<=", 1, 1);
-        }
-    }
-    term(x, 'I', g, s, 1);
-    if (model_tail(x, h)) {
-        term(x, 'u', h, s + 1, s + 1 < x->n);
-        term(x, 'g', h, 0, -1);
-        row(x, "<=", 1, 1);
-        term(x, 'I', g, s, 1);
-        term(x, 'v', h, s + 1, s + 1 < x->n);
-        term(x, 'g', h, 0, 1);
-        row(x, "<=", 2, 1);
-    } else {
-        term(x, 'g', h, 0, -1);
-        row(x, "<=", 0, 1);
-        term(x, 'I', g, s, 1);
-        term(x, 'v', h, s + 1, 1);
-        row(x, "<=", 1, 1);
-    }
-}
-
-// What node v reads when it runs again in stage s is there; it does so for one of its outputs.
-static void rows_rerun(model *x, int v, int s)
-{
-    const hth_step *m = x->m;
-    const hth_plan_node *n = &m->p->nodes[v];
-    for (int j = 0; j < n->n_inputs; j++) {
-        int t = n->inputs[j];
-        for (int g = m->gap_start[t]; g < m->gap_start[t + 1]; g++) {
-            const hth_gap *gap = &m->gap[g];
-            bool inside = s > gap->p && (s < gap->q || gap->cyclic);
-            if (!inside) {
-                continue;
-            }
-            term_keep(x, g, 1);
-            term(x, gap->cyclic ? 'a' : 'b', g, s, 1);
-            term(x, 'c', g, s, !gap->cyclic);
-            term(x, 'g', g, 0, !gap->cyclic);
-            term(x, 'x', v, s, -1);
-            row(x, ">=", 0, 1);
-        }
-    }
-    term(x, 'x', v, s, 1);
-    for (int j = 0; j < n->n_outputs; j++) {
-        int t = n->outputs[j];
-        for (int g = m->gap_start[t]; g < m->gap_start[t + 1]; g++) {
-            if (s > m->gap[g].p && s <= m->gap[g].q) {
-                term_made(x, g, s, -1);
-            }
-        }
-    }
-    row(x, "<=", 0, 1);
-    // The algorithm of the first execution.
-    double slowest = m->menu[m->menu_end[v] - 1].time_us;
-    term(x, 't', v, s, 1);
-    term_alternatives(x, v, true, -1);
-    term(x, 'x', v, s, -slowest);
-    row(x, ">=", -slowest, x->unit_us);
-    term(x, 't', v, s, 1);
-    term(x, 'x', v, s, -hth_step_fastest(m, v)->time_us);
-    row(x, ">=", 0, x->unit_us);
-}
-
-// A tail gap has a buffer until the last reader, if there is one.
-static void rows_tail(model *x, int g)
-{
-    const hth_step *m = x->m;
-    const hth_gap *gap = &m->gap[g];
-    for (int s = gap->p + 1; s < x->n; s++) {
-        for (int w = 0; w < s; w++) {
-            if (x->may[w * x->n + s] && model_reads(x, w, gap->tensor)) {
-                term(x, 'u', g, s, 1);
-                term(x, 'x', w, s, -1);
-                row(x, ">=", 0, 1);
-            }
-        }
-        if (s + 1 < x->n) {
-            term(x, 'u', g, s, 1);
-            term(x, 'u', g, s + 1, -1);
-            row(x, ">=", 0, 1);
-        }
-        term(x, 'n', g, s, 1);
-        term(x, 'u', g, s, -1);
-        term_keep(x, g, -1);
-        term(x, 'b', g, s, -1);
-        term(x, 'c', g, s, -1);
-        row(x, ">=", -1, 1);
-        term(x, 'n', g, s, 1);
-        term(x, 'a', g, s, -1);
-        row(x, ">=", 0, 1);
-        term(x, 'n', g, s, 1);
-        term(x, 'P', g, s, -1);
-        row(x, ">=", 0, 1);
-    }
-    // In place: its heir takes the buffer unless it is read later, and was not computed for that.
-    term(x, 'J', g, 0, 1);
-    term(x, 'u', g, gap->p + 1, 1);
-    term(x, 'r', g, 0, -1);
-    term(x, 'g', g, 0, -1);
-    row(x, "<=", 1, 1);
-    term(x, 'J', g, 0, 1);
-    term(x, 'v', g, gap->p + 1, 1);
-    term(x, 'g', g, 0, 1);
-    row(x, "<=", 2, 1);
-    term(x, 'J', g, 0, 1);
-    row(x, "<=", 1, 1);
-}
-
-// Memory.
-
-// Bytes of tensor t in stage s.
-static void term_tensor(model *x, int t, int s)
-{
-    const hth_step *m = x->m;
-    double bytes = (double)m->bytes[t];
-    const int *use = &m->use[m->use_start[t]];
-    int n = m->use_start[t + 1] - m->use_start[t];
-    bool output = m->p->tensors[t].cls == HTH_MEM_OUTPUT;
-    for (int g = m->gap_start[t]; g < m->gap_start[t + 1]; g++) {
-        const hth_gap *gap = &m->gap[g];
-        if (gap->cyclic ? s > gap->p || s < gap->q : s > gap->p && s < gap->q) {
-            term_owned(x, g, s, bytes);
-            return;
-        }
-    }
-    bool here = !m->arena[t] || (n > 0 && s >= use[0] && (s <= use[n - 1] || output)) ||
-                (n > 0 && m->p->tensors[t].producer < 0 && s <= use[n - 1]);
-    x->rhs -= here ? bytes : 0;
-    int y = m->p->tensors[t].producer, pair = m->pair[t];
-    if (here && m->arena[t] && pair >= 0 && s == y && n > 0) { // in place, unless it is read later
-        int last = m->gap_start[pair + 1] - 1;
-        int tail = last >= m->gap_start[pair] && model_tail(x, last) ? last : -1;
-        bool ends = m->use[m->use_start[pair + 1] - 1] == y && (tail >= 0 || y + 1 == x->n) &&
-                    m->p->tensors[pair].cls != HTH_MEM_OUTPUT;
-        if (ends && y + 1 < x->n) {
-            term(x, 'J', tail, 0, -bytes);
-        } else if (ends) {
-            x->rhs += bytes;
-        }
-    }
-}
-
-// Less what recomputes of stage s take over.
-static void term_taken(model *x, int s)
-{
-    for (int g = 0; g < x->m->n_gaps; g++) {
-        const hth_gap *gap = &x->m->gap[g];
-        int pair = x->m->pair[gap->tensor], v = x->m->p->tensors[gap->tensor].producer;
-        int h = pair >= 0 ? model_around(x, pair, s) : -1;
-        if (gap->can_rerun && s > gap->p && s <= gap->q && h >= 0 && x->may[v * x->n + s] &&
-            (model_tail(x, h) || s + 1 < x->m->gap[h].q)) {
-            term(x, 'I', g, s, -(double)x->m->bytes[gap->tensor]);
-        }
-    }
-}
-
-static void rows_memory(model *x, int s)
-{
-    const hth_step *m = x->m;
-    for (int v = -1; v < s; v++) { // the stage's node, then what may run again
-        if (v >= 0 && !x->may[v * x->n + s]) {
-            continue;
-        }
-        for (int t = 0; t < m->p->n_tensors; t++) {
-            if (m->bytes[t] > 0) {
-                term_tensor(x, t, s);
-            }
-        }
-        term_taken(x, s);
-        term_alternatives(x, v < 0 ? s : v, false, 1);
-        if (v >= 0) {
-            const hth_plan_node *n = &m->p->nodes[v];
-            double most = 0, all = 0;
-            for (int i = m->menu_start[v]; i < m->menu_end[v]; i++) {
-                most = fmax(most, (double)m->menu[i].workspace);
-            }
-            for (int j = 0; j < n->n_outputs; j++) {
-                int t = n->outputs[j];
-                all += (double)hth_plan_round(m->p->tensors[t].bytes);
-                for (int g = m->gap_start[t]; g < m->gap_start[t + 1]; g++) {
-                    if (s > m->gap[g].p && s <= m->gap[g].q) {
-                        term_made(x, g, s, -(double)m->bytes[t]);
-                    }
-                }
-            }
-            term(x, 'x', v, s, all + most);
-            x->rhs += most;
-        }
-        row(x, "<=", x->budget, x->unit_bytes);
-    }
-}
-
-// Time.
-
-static void model_saves(model *x)
-{
-    const hth_step *m = x->m;
-    for (int s = 0; s < x->n; s++) {
-        for (int g = 0; g < m->n_gaps; g++) {
-            const hth_gap *gap = &m->gap[g];
-            int t = gap->tensor, made = m->p->tensors[t].producer;
-            int from = g > m->gap_start[t] ? m->gap[g - 1].q : made >= 0 ? made : 0;
-            bool may = m->arena[t] && s == from;
-            if (gap->cyclic && m->dirty[t] && s >= gap->p) { // behind the last read
-                may = s == gap->p;
-                for (int w = 0; w < s; w++) {
-                    may = may || (x->may[w * x->n + s] && model_reads(x, w, t));
-                }
-            }
-            if (may && gap->can_offload) {
-                x->save[x->n_saves++] = (model_save){g, s};
-            }
-        }
-    }
-}
-
-static void rows_saves(model *x)
-{
-    const hth_step *m = x->m;
-    for (int k = 0; k < x->n_saves; k++) {
-        int g = x->save[k].gap, s = x->save[k].stage, t = m->gap[g].tensor;
-        const hth_gap *gap = &m->gap[g];
-        term(x, 'D', k, 0, 1);
-        term(x, 'D', k - 1, 0, k > 0 ? -1 : 0);
-        term(x, 'y', k, 0, -m->d2h_us[t]);
-        row(x, ">=", 0, x->unit_us);
-        term(x, 'D', k, 0, 1);
-        term(x, 'E', s, 0, -1);
-        term(x, 'y', k, 0, -m->d2h_us[t]);
-        row(x, ">=", 0, x->unit_us);
-        int end = gap->cyclic || model_tail(x, g) ? x->n - 1 : gap->q;
-        for (int b = (s > gap->p ? s : gap->p) + 1; b <= end; b++) {
-            double large = x->horizon - x->head[b];
-            term(x, 'W', b, 0, 1);
-            term(x, 'D', k, 0, -1);
-            term(x, 'y', k, 0, -large);
-            term(x, 'a', g, b, b < gap->q || gap->cyclic ? large : 0);
-            row(x, ">=", -large, x->unit_us);
-        }
-        for (int r = s + 1; gap->cyclic && r < x->n; r++) { // there until its copy, not read later
-            for (int w = 0; w < r; w++) {
-                if (x->may[w * x->n + r] && model_reads(x, w, t)) {
-                    term(x, 'y', k, 0, 1);
-                    term(x, 'x', w, r, 1);
-                    row(x, "<=", 1, 1);
-                }
-            }
-        }
-        if (gap->cyclic && s > gap->p) {
-            term(x, 'a', g, s, 1);
-            term(x, 'y', k, 0, -1);
-            row(x, ">=", 0, 1);
-        }
-    }
-    for (int g = 0; g < m->n_gaps; g++) { // the first one that leaves is copied out
-        const hth_gap *gap = &m->gap[g];
-        bool any = false;
-        for (int k = 0; k < x->n_saves; k++) {
-            any = any || x->save[k].gap == g;
-            term(x, 'y', k, 0, x->save[k].gap == g);
-        }
-        for (int h = m->gap_start[gap->tensor]; h <= g; h++) {
-            bool counts = !gap->cyclic || h == g;
-            term(x, 'o', h, 0, !any || !counts ? 0 : h < g ? 1 : -1);
-        }
-        row(x, ">=", 0, 1);
-    }
-}
-
-// Order of copies in that the same stage releases.
-static bool model_before(const model *x, int g, int h)
-{
-    int a = x->m->gap[g].q, b = x->m->gap[h].q;
-    return a < b || (a == b && g <= h);
-}
-
-// Gap g's copy in when stage s releases it: behind the lane, behind W_s.
-static void rows_fetch(model *x, int g, int s)
-{
-    const hth_step *m = x->m;
-    for (int lane = 0; lane < 2; lane++) {
-        if (lane == 1 && s == 0) {
-            continue;
-        }
-        double large = x->horizon;
-        term(x, 'f', g, 0, 1);
-        term(x, lane ? 'F' : 'W', lane ? s - 1 : s, 0, -1);
-        for (int h = 0; h < m->n_gaps; h++) {
-            const hth_gap *gap = &m->gap[h];
-            if (s >= model_first(x, h) && s <= gap->q && s < x->n && model_before(x, h, g) &&
-                gap->can_offload) {
-                term_release(x, h, s, -m->h2d_us[gap->tensor]);
-                large += h == g ? 0 : m->h2d_us[gap->tensor];
-            }
-        }
-        term_release(x, g, s, -large);
-        row(x, ">=", -large, x->unit_us);
-    }
-}
-
-static void rows_fetches(model *x)
-{
-    const hth_step *m = x->m;
-    for (int s = 0; s < x->n; s++) {
-        for (int lane = 0; lane < 2; lane++) {
-            term(x, 'F', s, 0, 1);
-            term(x, lane ? 'F' : 'W', lane ? s - 1 : s, 0, lane && s == 0 ? 0 : -1);
-            for (int g = 0; g < m->n_gaps; g++) {
-                const hth_gap *gap = &m->gap[g];
-                if (s >= model_first(x, g) && s <= gap->q && gap->can_offload) {
-                    term_release(x, g, s, -m->h2d_us[gap->tensor]);
-                }
-            }
-            row(x, ">=", 0, x->unit_us);
-        }
-    }
-    for (int g = 0; g < m->n_gaps; g++) {
-        const hth_gap *gap = &m->gap[g];
-        if (!gap->can_offload) {
-            continue;
-        }
-        for (int s = model_first(x, g); s <= gap->q && s < x->n; s++) {
-            rows_fetch(x, g, s);
-        }
-        if (!model_tail(x, g)) {
-            term(x, 'S', gap->q, 0, 1);
-            term(x, 'f', g, 0, -1);
-            row(x, ">=", 0, x->unit_us);
-        }
-        for (int s = gap->p + 1; !gap->cyclic && s < gap->q; s++) {
-            for (int w = 0; w < s; w++) { // needed earlier
-                if (x->may[w * x->n + s] && model_reads(x, w, gap->tensor)) {
-                    term(x, 'S', s, 0, 1);
-                    term(x, 'f', g, 0, -1);
-                    term(x, 'x', w, s, -x->horizon);
-                    term(x, 'o', g, 0, -x->horizon);
-                    row(x, ">=", -2 * x->horizon, x->unit_us);
-                }
-            }
-        }
-    }
-}
-
-// The windows.
-static void rows_windows(model *x)
-{
-    const hth_step *m = x->m;
-    for (int s = 0; s < x->n; s++) {
-        for (int q = s; q < x->n; q++) {
-            bool ends = false;
-            for (int g = 0; g < m->n_gaps; g++) {
-                ends = ends || m->gap[g].q == q;
-            }
-            if (!ends) {
-                continue;
-            }
-            term(x, 'S', q, 0, 1);
-            term(x, 'W', s, 0, -1);
-            for (int g = 0; g < m->n_gaps; g++) {
-                const hth_gap *gap = &m->gap[g];
-                if (gap->can_offload && gap->q <= q && gap->q >= s && !model_tail(x, g)) {
-                    term(x, 'o', g, 0, -m->h2d_us[gap->tensor]);
-                    term_back(x, g, s - 1, m->h2d_us[gap->tensor]);
-                }
-            }
-            row(x, ">=", 0, x->unit_us);
-        }
-        for (int r = 0; r < s; r++) {
-            term(x, 'W', s, 0, 1);
-            term(x, 'E', r, 0, -1);
-            for (int k = 0; k < x->n_saves; k++) {
-                int g = x->save[k].gap;
-                const hth_gap *gap = &m->gap[g];
-                if (x->save[k].stage >= r && s > gap->p && s < gap->q && !gap->cyclic) {
-                    term(x, 'y', k, 0, -m->d2h_us[gap->tensor]);
-                    term(x, 'a', g, s, m->d2h_us[gap->tensor]);
-                }
-            }
-            row(x, ">=", 0, x->unit_us);
-        }
-    }
-}
-
-static void rows_time(model *x)
-{
-    const hth_step *m = x->m;
-    double share = m->p->copy_interference;
-    for (int s = 0; s < x->n; s++) {
-        if (s > 0) {
-            term(x, 'W', s, 0, 1);
-            term(x, 'E', s - 1, 0, -1);
-            row(x, ">=", 0, x->unit_us);
-        }
-        term(x, 'S', s, 0, 1);
-        term(x, 'W', s, 0, -1);
-        row(x, ">=", 0, x->unit_us);
-        term(x, 'E', s, 0, 1);
-        term(x, 'S', s, 0, -1);
-        term_alternatives(x, s, true, -1);
-        for (int v = 0; v < s; v++) {
-            term(x, 't', v, s, -1);
-        }
-        row(x, ">=", 0, x->unit_us);
-        for (int i = m->menu_start[s]; i < m->menu_end[s]; i++) {
-            term(x, 'm', s, i - m->menu_start[s], 1);
-        }
-        row(x, "=", 1, 1);
-    }
-    term(x, 'L', 0, 0, 1);
-    term(x, 'E', x->n - 1, 0, -1);
-    row(x, ">=", 0, x->unit_us);
-    if (x->n_saves > 0) {
-        term(x, 'L', 0, 0, 1);
-        term(x, 'D', x->n_saves - 1, 0, -1);
-        row(x, ">=", 0, x->unit_us);
-    }
-    term(x, 'T', 0, 0, 1);
-    term(x, 'L', 0, 0, -1);
-    row(x, ">=", 0, x->unit_us);
-    if (share > 0) { // hth_plan_slowed
-        term(x, 'T', 0, 0, 1);
-        term(x, 'L', 0, 0, share - 1);
-        for (int k = 0; k < x->n_saves; k++) {
-            term(x, 'y', k, 0, -share * m->d2h_us[m->gap[x->save[k].gap].tensor]);
-        }
-        for (int g = 0; g < m->n_gaps; g++) {
-            const hth_gap *gap = &m->gap[g];
-            if (gap->can_offload) {
-                double us = -share * m->h2d_us[gap->tensor];
-                term(x, model_tail(x, g) ? 'b' : 'o', g, model_tail(x, g) ? x->n - 1 : 0, us);
-            }
-        }
-        for (int s = 0; s < x->n; s++) {
-            term_alternatives(x, s, true, -share);
-            for (int v = 0; v < s; v++) {
-                term(x, 't', v, s, -share);
-            }
-        }
-        row(x, ">=", 0, x->unit_us);
-    }
-}
-
-static void model_rows(model *x)
-{
-    const hth_step *m = x->m;
-    fprintf(x->f, "Minimize\n obj: %.14g T_0_0\nSubject To", 1.0);
-    rows_time(x);
-    for (int g = 0; g < m->n_gaps; g++) {
-        rows_gap(x, g);
-        rows_made(x, g);
-        if (model_tail(x, g)) {
-            rows_tail(x, g);
-        }
-        for (int s = m->gap[g].p + 2; m->gap[g].can_rerun && s <= m->gap[g].q && s < x->n; s++) {
-            if (x->may[m->p->tensors[m->gap[g].tensor].producer * x->n + s]) {
-                rows_takes(x, g, s);
-            }
-        }
-    }
-    for (int s = 0; s < x->n; s++) {
-        for (int v = 0; v < s; v++) {
-            if (x->may[v * x->n + s]) {
-                rows_rerun(x, v, s);
-            }
-        }
-        rows_memory(x, s);
-    }
-    rows_saves(x);
-    rows_fetches(x);
-    rows_windows(x);
-}
-
-static void model_ends(model *x)
+static void ilp_ends(hth_ilp *x)
 {
     static const char whole[] = "orabcxmygv";
     int size = x->side * x->side;
@@ -880,14 +235,14 @@ static void model_ends(model *x)
         for (int i = 0; i < size; i++) {
             if (strchr(whole, MODEL_KINDS[k]) != NULL && x->named[(int)k * size + i]) {
                 fprintf(x->f, "\n ");
-                model_name(x, (int)k * size + i);
+                ilp_name(x, (int)k * size + i);
             }
         }
     }
     fprintf(x->f, "\nEnd\n");
 }
 
-static hth_err model_open(model *x)
+static hth_err ilp_open(hth_ilp *x)
 {
     const hth_step *m = x->m;
     size_t n = (size_t)x->n;
@@ -898,17 +253,17 @@ static hth_err model_open(model *x)
     if (!x->may || !x->reads || !x->save || !x->head) {
         return HTH_ENOMEM;
     }
-    model_may(x);
+    ilp_may(x);
     for (int g = 0; g < m->n_gaps; g++) {
         for (int s = 0; s < x->n; s++) {
             for (int w = 0; w < s; w++) {
                 x->reads[g * x->n + s] =
                     x->reads[g * x->n + s] ||
-                    (x->may[w * x->n + s] && model_reads(x, w, m->gap[g].tensor));
+                    (x->may[w * x->n + s] && hth_ilp_reads(x, w, m->gap[g].tensor));
             }
         }
     }
-    model_saves(x);
+    hth_ilp_saves(x);
     x->side = x->n > m->n_gaps ? x->n : m->n_gaps;
     x->side = x->side > x->n_saves ? x->side : x->n_saves;
     for (int s = 0; s < x->n; s++) {
@@ -925,17 +280,17 @@ static hth_err model_open(model *x)
 
 hth_err hth_optimal_write(FILE *f, const hth_step *m, uint64_t budget, double horizon_us)
 {
-    model x = {.m = m,
-               .f = f,
-               .n = m->n_stages,
-               .budget = (double)budget,
-               .horizon = horizon_us,
-               .unit_us = horizon_us / MODEL_SCALE,
-               .unit_bytes = (double)budget / MODEL_SCALE};
-    hth_err err = model_open(&x);
+    hth_ilp x = {.m = m,
+                 .f = f,
+                 .n = m->n_stages,
+                 .budget = (double)budget,
+                 .horizon = horizon_us,
+                 .unit_us = horizon_us / MODEL_SCALE,
+                 .unit_bytes = (double)budget / MODEL_SCALE};
+    hth_err err = ilp_open(&x);
     if (err == HTH_OK) {
-        model_rows(&x);
-        model_ends(&x);
+        ilp_rows(&x);
+        ilp_ends(&x);
     }
     void *all[] = {x.coef, x.named, x.touched, x.may, x.reads, x.save, x.head};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
