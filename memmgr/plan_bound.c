@@ -20,6 +20,8 @@
 #define BOUND_STALE  20   // .. without progress before the step shrinks
 #define BOUND_SHRINK 0.7
 #define BOUND_LEAST  0.002 // a step that gets nowhere
+#define BOUND_FAR    4     // a weight's step: the projection loses digits, too
+#define BOUND_DEAR   1e4   // steps per budget: beyond that sums lose the digits that count
 #define BOUND_CLOSE  1e-5  // of the step's time: nothing worth more iterations
 
 typedef struct climb {
@@ -95,10 +97,10 @@ static void climb_step(climb *c, double by)
 {
     hth_bound *b = c->b;
     for (int s = 0; s < b->m->n_stages; s++) {
-        b->price[s] = fmax(0, b->price[s] + by * c->down[s]);
+        b->price[s] = fmin(fmax(0, b->price[s] + by * c->down[s]), BOUND_DEAR * c->unit);
     }
     for (int k = 0; k <= BOUND_BUSY; k++) {
-        b->weight[k] += by * c->turn[k] / c->unit;
+        b->weight[k] += fmin(fmax(by * c->turn[k] / c->unit, -BOUND_FAR), BOUND_FAR);
     }
     bound_project(b);
 }
@@ -132,9 +134,9 @@ static hth_err bound_climb(climb *c, double upper_us, int iterations, uint64_t d
 
 static void bound_fini(hth_bound *b)
 {
-    void *all[] = {b->fixed,  b->fast_us, b->last_use, b->n_made, b->dead_of, b->dead,
-                   b->price,  b->sum,     b->in,       b->out,    b->share,   b->in_at,
-                   b->dip,    b->choice,  b->way,      b->use,    b->over,    b->us,
+    void *all[] = {b->fixed,  b->fast_us, b->last_use, b->n_made, b->dead_of, b->leave, b->come,
+                   b->leaves, b->dead,    b->price,    b->sum,    b->in,      b->out,   b->share,
+                   b->in_at,  b->dip,     b->choice,   b->way,    b->use,     b->over,  b->us,
                    b->us_sum, b->mean_in, b->mean_out, b->mean_us};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         hth_free(all[i]);
@@ -152,6 +154,9 @@ static hth_err bound_init(hth_bound *b, const hth_step *m, uint64_t budget)
                      .last_use = hth_calloc(nt, sizeof(int)),
                      .n_made = hth_calloc(ns, sizeof(int)),
                      .dead_of = hth_calloc(ng, sizeof(int)),
+                     .leave = hth_calloc(ng, sizeof(int)),
+                     .come = hth_calloc(ng, sizeof(int)),
+                     .leaves = hth_calloc(ng, sizeof(bool)),
                      .price = hth_calloc(ns, sizeof(double)),
                      .sum = hth_calloc(ns, sizeof(double)),
                      .in = hth_calloc(na, sizeof(hth_arc)),
@@ -168,10 +173,10 @@ static hth_err bound_init(hth_bound *b, const hth_step *m, uint64_t budget)
                      .mean_in = hth_calloc(ng, sizeof(double)),
                      .mean_out = hth_calloc(ng, sizeof(double)),
                      .mean_us = hth_calloc(ns, sizeof(double))};
-    if (!b->fixed || !b->fast_us || !b->last_use || !b->n_made || !b->dead_of || !b->price ||
-        !b->sum || !b->in || !b->out || !b->share || !b->in_at || !b->dip || !b->way ||
-        !b->choice || !b->use || !b->over || !b->us || !b->us_sum || !b->mean_in || !b->mean_out ||
-        !b->mean_us) {
+    if (!b->fixed || !b->fast_us || !b->last_use || !b->n_made || !b->dead_of || !b->leave ||
+        !b->come || !b->leaves || !b->price || !b->sum || !b->in || !b->out || !b->share ||
+        !b->in_at || !b->dip || !b->way || !b->choice || !b->use || !b->over || !b->us ||
+        !b->us_sum || !b->mean_in || !b->mean_out || !b->mean_us) {
         return hth_fail(HTH_ENOMEM, "no memory to bound a step of %d nodes", m->n_stages);
     }
     return hth_bound_facts(b);

@@ -63,12 +63,36 @@ static void facts_stages(hth_bound *b)
         b->fixed[s] = live;
         b->fast_us[s] = INFINITY; // then hth_bound_value says so
         for (int i = m->menu_start[s]; i < m->menu_end[s]; i++) {
-            if (live + (double)m->menu[i].workspace / b->budget <= 1) {
+            if (hth_bound_room(b, s, (double)m->menu[i].workspace / b->budget)) {
                 b->fast_us[s] = fmin(b->fast_us[s], m->menu[i].time_us);
             }
         }
         for (int j = 0; j < n->n_outputs; j++) {
             b->n_made[s] += m->arena[n->outputs[j]];
+        }
+    }
+}
+
+static bool facts_fits(const hth_bound *b, int t, int s)
+{
+    double workspace = (double)hth_step_smallest(b->m, s)->workspace / b->budget;
+    return hth_bound_room(b, s, hth_bound_bytes(b, t) + workspace);
+}
+
+// The stages in which gap g's tensor finds no room. A cyclic gap's lie before its first use and
+// behind its last one.
+static void facts_room(hth_bound *b, int g)
+{
+    const hth_gap *gap = &b->m->gap[g];
+    b->leave[g] = gap->cyclic ? b->m->n_stages : gap->q - 1;
+    b->come[g] = gap->cyclic ? 0 : gap->p + 1;
+    for (int s = 0; s < b->m->n_stages; s++) {
+        bool before = s < gap->q && (gap->cyclic || s > gap->p);
+        bool behind = gap->cyclic ? s > gap->p : before;
+        if ((before || behind) && !facts_fits(b, gap->tensor, s)) {
+            b->leaves[g] = true;
+            b->leave[g] = behind && s < b->leave[g] ? s : b->leave[g];
+            b->come[g] = before && s >= b->come[g] ? s + 1 : b->come[g];
         }
     }
 }
@@ -118,7 +142,11 @@ static hth_err facts_dead(hth_bound *b, int v, int p, double share, double save,
         for (int k = 0; k < m->p->nodes[v].n_outputs; k++) {
             taken = taken || m->pair[m->p->nodes[v].outputs[k]] == u;
         }
-        b->dead[at] = (hth_dead){u, p, share * part, save * part, *head, -1, taken};
+        int leave = p + 1;
+        while (leave < m->n_stages && facts_fits(b, u, leave)) {
+            leave++;
+        }
+        b->dead[at] = (hth_dead){u, p, share * part, save * part, *head, -1, leave, taken};
         *head = at;
         if (m->p->nodes[w].recomputable) {
             part /= b->n_made[w];
@@ -141,6 +169,7 @@ hth_err hth_bound_facts(hth_bound *b)
         const hth_gap *gap = &m->gap[g];
         int v = m->p->tensors[gap->tensor].producer;
         b->dead_of[g] = -1;
+        facts_room(b, g);
         if (hth_bound_counts(m, gap) && gap->can_rerun) {
             double share = 1.0 / b->n_made[v], gaps = 0;
             for (int h = m->gap_start[gap->tensor]; h < m->gap_start[gap->tensor + 1]; h++) {

@@ -25,6 +25,7 @@
 #define BOUND_PATHS 32
 #define BOUND_ARCS  2 // of a path
 #define BOUND_BUSY  BOUND_PATHS
+#define BOUND_ROOM  (1 + 1e-9) // of the budget; sums of shares are rounded
 
 typedef struct hth_arc {
     int from, to;
@@ -44,6 +45,7 @@ typedef struct hth_dead {
     int tensor, since;
     double share, save; // of the cost that this gap pays, and of a copy out; others need the same
     int next, reads;
+    int leave;  // the first stage behind `since` that it finds no room in
     bool taken; // its buffer may be taken over: nothing more in the stage of the recompute
 } hth_dead;
 
@@ -52,6 +54,7 @@ typedef struct hth_way {
     double stay;    // kept or computed again
     double move;    // moved when the far side has a copy
     double first;   // moved when it has none
+    double before;  // what staying costs in the tensor's gaps before it
     bool again;     // staying is computing again
     int stage;      // .. in this stage
     int away, back; // of a move; `away` when it has to copy out
@@ -73,7 +76,10 @@ typedef struct hth_bound {
     double *fast_us; // per stage: its fastest algorithm that can ever fit
     int *last_use;   // per tensor, -1: none
     int *n_made;     // per stage: outputs that live in the arena
-    int *dead_of;    // per gap: first of `dead`, -1: none
+    int *leave,
+        *come;    // per gap: where it finds no room: it is away from `leave` on and until `come`
+    bool *leaves; // per gap: there is such a stage
+    int *dead_of; // per gap: first of `dead`, -1: none
     hth_dead *dead;
     int n_dead, cap_dead;
     // The dual: prices in us per budget
@@ -112,6 +118,11 @@ static inline double hth_bound_bytes(const hth_bound *b, int t)
 static inline int hth_arc_first(const hth_arc *a)
 {
     return a->in ? a->from : a->from + 1;
+}
+// Whether `bytes` (/ budget) find room in stage s beside what is there in every plan.
+static inline bool hth_bound_room(const hth_bound *b, int s, double bytes)
+{
+    return b->fixed[s] + bytes <= BOUND_ROOM;
 }
 // hth_bound_between adds to a difference array over the stages inside gap g.
 void hth_bound_between(const hth_step *m, const hth_gap *g, double *per_stage, double add);

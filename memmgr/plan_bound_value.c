@@ -8,7 +8,7 @@
 
 // The cheapest time to have left, of a copy out of something made at `made`: right behind its use
 // p, or as soon as an arc ends, for the price of staying until then.
-static double value_out(const hth_bound *b, int made, int p, int q, double us, double bytes,
+static double value_out(const hth_bound *b, int made, int p, int last, double us, double bytes,
                         int *away)
 {
     double weight = b->weight[BOUND_BUSY], best;
@@ -24,11 +24,11 @@ static double value_out(const hth_bound *b, int made, int p, int q, double us, d
     best = weight * us;
     for (k = behind; k < b->n_out; k++) {
         int to = b->out[k].to;
-        double stay = bytes * (to < q ? b->sum[to + 1] - b->sum[p + 1] : INFINITY);
+        double stay = to < last ? bytes * (b->sum[to + 1] - b->sum[p + 1]) : INFINITY;
         if (b->out[k].from > made) {
             continue;
         }
-        if (to + 1 >= q || stay >= best) {
+        if (stay >= best) {
             break;
         }
         weight -= b->out[k].weight;
@@ -42,7 +42,7 @@ static double value_out(const hth_bound *b, int made, int p, int q, double us, d
 
 // The cheapest time to come back, of a copy in that is needed in stage q: in time, or before an arc
 // begins, for the price of staying from then on.
-static double value_in(const hth_bound *b, int p, int q, double us, double bytes, int *back)
+static double value_in(const hth_bound *b, int first, int q, double us, double bytes, int *back)
 {
     double weight = b->in_at[q] + b->weight[BOUND_BUSY], best = weight * us;
     *back = q;
@@ -51,7 +51,7 @@ static double value_in(const hth_bound *b, int p, int q, double us, double bytes
         if (from > q || b->in[k].to < q) {
             continue;
         }
-        double stay = bytes * (from - 1 > p ? b->sum[q] - b->sum[from - 1] : INFINITY);
+        double stay = from - 1 >= first ? bytes * (b->sum[q] - b->sum[from - 1]) : INFINITY;
         if (stay >= best) {
             break;
         }
@@ -96,7 +96,10 @@ static value_had value_had_again(const hth_bound *b, const hth_dead *x, int s)
     const hth_step *m = b->m;
     int u = x->tensor, w = m->p->tensors[u].producer;
     double bytes = hth_bound_bytes(b, u);
-    value_had best = {bytes * (b->sum[s] - b->sum[x->since + 1]) * x->share, HTH_GAP_KEEP, 0, 0};
+    value_had best = {INFINITY, HTH_GAP_KEEP, 0, 0};
+    if (x->leave >= s) {
+        best.us = bytes * (b->sum[s] - b->sum[x->since + 1]) * x->share;
+    }
     if (best.us <= 0) {
         return best;
     }
@@ -107,8 +110,8 @@ static value_had value_had_again(const hth_bound *b, const hth_dead *x, int s)
     }
     if (m->h2d_us[u] < INFINITY && m->d2h_us[u] < INFINITY) {
         value_had move = {0, HTH_GAP_OFFLOAD, 0, 0};
-        move.us = x->share * value_in(b, x->since, s, m->h2d_us[u], bytes, &move.back);
-        move.us += x->save * value_out(b, w, x->since, s, m->d2h_us[u], bytes, &move.away);
+        move.us = x->share * value_in(b, x->since + 1, s, m->h2d_us[u], bytes, &move.back);
+        move.us += x->save * value_out(b, w, x->since, s - 1, m->d2h_us[u], bytes, &move.away);
         best = move.us < best.us ? move : best;
     }
     return best;
@@ -138,7 +141,7 @@ static double value_again(const hth_bound *b, int g, double limit, int *stage)
     while (k > 0 && b->dip[k - 1] >= q) {
         k--;
     }
-    for (; k > 0 && b->dip[k - 1] > gap->p + 1; k--) {
+    for (; k > 0 && b->dip[k - 1] > gap->p + 1 && b->dip[k - 1] >= b->come[g]; k--) {
         int s = b->dip[k - 1];
         double stay = bytes * (b->sum[q] - b->sum[s]), cost = stay + b->share[s] * us;
         if (stay >= fmin(best, limit)) {
@@ -165,13 +168,13 @@ static hth_way value_way(const hth_bound *b, int g)
 {
     const hth_step *m = b->m;
     const hth_gap *gap = &m->gap[g];
-    int t = gap->tensor, stage, n = m->n_stages;
+    int t = gap->tensor, stage;
     double bytes = hth_bound_bytes(b, t);
     hth_way x = {.move = INFINITY, .first = INFINITY, .away = gap->p + 1, .back = gap->q};
     if (!hth_bound_counts(m, gap)) {
         return x;
     }
-    x.stay = value_keep(b, gap);
+    x.stay = b->leaves[g] ? INFINITY : value_keep(b, gap);
     if (x.stay <= 0) {
         return x;
     }
@@ -186,13 +189,13 @@ static hth_way value_way(const hth_bound *b, int g)
     if (!gap->can_offload) {
         return x;
     }
-    x.move = value_in(b, gap->cyclic ? -1 : gap->p, gap->q, m->h2d_us[t], bytes, &x.back);
+    x.move = value_in(b, b->come[g], gap->q, m->h2d_us[t], bytes, &x.back);
     if (gap->cyclic) {
         double out = m->d2h_us[t];
-        x.move += m->dirty[t] ? value_out(b, gap->p, gap->p, n + 1, out, bytes, &x.away) : 0;
+        x.move += m->dirty[t] ? value_out(b, gap->p, gap->p, b->leave[g], out, bytes, &x.away) : 0;
     } else if (m->arena[t] && x.move < x.stay) {
-        x.first = x.move + value_out(b, m->p->tensors[t].producer, gap->p, gap->q, m->d2h_us[t],
-                                     bytes, &x.away);
+        x.first = x.move + value_out(b, m->p->tensors[t].producer, gap->p, b->leave[g],
+                                     m->d2h_us[t], bytes, &x.away);
     }
     return x;
 }
@@ -270,13 +273,13 @@ static double value_tensor(hth_bound *b, int t)
     hth_way *way = &b->way[begin];
     for (int i = 0; i < n; i++) {
         way[i] = value_way(b, begin + i);
+        way[i].before = stay;
         stay += way[i].stay;
     }
     best = stay;
     for (int i = n - 1; i >= 0; i--) {
-        stay -= way[i].stay;
-        if (stay + way[i].first + rest < best) {
-            best = stay + way[i].first + rest;
+        if (way[i].before + way[i].first + rest < best) {
+            best = way[i].before + way[i].first + rest;
             first = i;
         }
         rest += fmin(way[i].stay, way[i].move);
@@ -300,7 +303,7 @@ static double value_node(const hth_bound *b, int s, double *use, double *us)
     for (int i = m->menu_start[s]; i < m->menu_end[s]; i++) {
         double workspace = (double)m->menu[i].workspace / b->budget;
         double cost = b->share[s] * m->menu[i].time_us + b->price[s] * workspace;
-        if (b->fixed[s] + workspace <= 1 && cost < best) {
+        if (hth_bound_room(b, s, workspace) && cost < best) {
             best = cost;
             *use = workspace;
             *us = m->menu[i].time_us;
