@@ -317,10 +317,8 @@ static int teardown(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_command_line),
-        cmocka_unit_test(test_embedded),
-        cmocka_unit_test(test_profile),
-        cmocka_unit_test(test_daemon),
+        cmocka_unit_test(test_command_line), cmocka_unit_test(test_embedded),
+        cmocka_unit_test(test_profile),      cmocka_unit_test(test_daemon),
         cmocka_unit_test(test_jobs),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
