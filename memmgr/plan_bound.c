@@ -134,10 +134,10 @@ static hth_err bound_climb(climb *c, double upper_us, int iterations, uint64_t d
 
 static void bound_fini(hth_bound *b)
 {
-    void *all[] = {b->fixed,  b->fast_us, b->last_use, b->n_made, b->dead_of, b->leave, b->come,
-                   b->leaves, b->dead,    b->price,    b->sum,    b->in,      b->out,   b->share,
-                   b->in_at,  b->dip,     b->choice,   b->way,    b->use,     b->over,  b->us,
-                   b->us_sum, b->mean_in, b->mean_out, b->mean_us};
+    void *all[] = {b->fixed,  b->fast_us, b->last_use, b->n_made,  b->dead_of,   b->leave, b->come,
+                   b->leaves, b->dead,    b->price,    b->sum,     b->in,        b->out,   b->share,
+                   b->in_at,  b->dip,     b->choice,   b->way,     b->use,       b->over,  b->us,
+                   b->us_sum, b->mean_in, b->mean_out, b->mean_us, b->mean_again};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         hth_free(all[i]);
     }
@@ -172,18 +172,31 @@ static hth_err bound_init(hth_bound *b, const hth_step *m, uint64_t budget)
                      .us_sum = hth_calloc(ns, sizeof(double)),
                      .mean_in = hth_calloc(ng, sizeof(double)),
                      .mean_out = hth_calloc(ng, sizeof(double)),
+                     .mean_again = hth_calloc(ng, sizeof(double)),
                      .mean_us = hth_calloc(ns, sizeof(double))};
     if (!b->fixed || !b->fast_us || !b->last_use || !b->n_made || !b->dead_of || !b->leave ||
         !b->come || !b->leaves || !b->price || !b->sum || !b->in || !b->out || !b->share ||
         !b->in_at || !b->dip || !b->way || !b->choice || !b->use || !b->over || !b->us ||
-        !b->us_sum || !b->mean_in || !b->mean_out || !b->mean_us) {
+        !b->us_sum || !b->mean_in || !b->mean_out || !b->mean_us || !b->mean_again) {
         return hth_fail(HTH_ENOMEM, "no memory to bound a step of %d nodes", m->n_stages);
     }
     return hth_bound_facts(b);
 }
 
+// Behind its last use a tensor is kept for nobody but a recompute.
+static void bound_modes(const hth_bound *b, uint8_t *mode)
+{
+    for (int g = 0; g < b->m->n_gaps; g++) {
+        double in = b->mean_in[g], again = b->mean_again[g];
+        mode[g] = !hth_bound_counts(b->m, &b->m->gap[g]) ? HTH_GAP_RECOMPUTE
+                  : in + again <= 0.5                    ? HTH_GAP_KEEP
+                  : in > again                           ? HTH_GAP_OFFLOAD
+                                                         : HTH_GAP_RECOMPUTE;
+    }
+}
+
 hth_err hth_step_bound(const hth_step *m, uint64_t budget, double upper_us, int iterations,
-                       double limit_ms, double *out)
+                       double limit_ms, uint8_t *mode, double *out)
 {
     hth_bound b;
     climb c = {.b = &b, .unit = upper_us > 0 ? upper_us : 1, .step = 1};
@@ -197,6 +210,9 @@ hth_err hth_step_bound(const hth_step *m, uint64_t budget, double upper_us, int 
         hth_bound_path_begin(&b);
         err = bound_climb(&c, upper_us, iterations, deadline_ns);
         *out = c.best;
+        if (mode != NULL) {
+            bound_modes(&b, mode);
+        }
     }
     hth_free(c.down);
     bound_fini(&b);

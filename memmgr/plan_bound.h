@@ -8,8 +8,9 @@
 // hth_step_bound stores a time (us) that every plan within `budget` needs at least; INFINITY: there
 // is no plan, some stage's own tensors and smallest workspace are too large. upper_us: the time of
 // a known plan, which guides the search of prices; each iteration is O(nodes + gaps). limit_ms, if
-// more than 0, cuts it short.
+// more than 0, cuts it short. mode, if not NULL, becomes what the relaxation does in most of its
+// last solutions, per gap: it need not fit, but a search that starts there has not far to go.
 hth_err hth_step_bound(const hth_step *m, uint64_t budget, double upper_us, int iterations,
-                       double limit_ms, double *out);
+                       double limit_ms, uint8_t *mode, double *out);
 
 #endif

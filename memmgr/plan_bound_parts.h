@@ -103,7 +103,8 @@ typedef struct hth_bound {
     double length[BOUND_PATHS + 1]; // of the paths, and `busy`
     // Averages of the minimisers: plan_bound_path.c
     double *mean_in, *mean_out; // per gap: how often
-    double *mean_us;            // per stage
+    double *mean_again;
+    double *mean_us; // per stage
 } hth_bound;
 
 static inline bool hth_bound_counts(const hth_step *m, const hth_gap *g)

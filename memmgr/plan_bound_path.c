@@ -81,6 +81,7 @@ void hth_bound_average(hth_bound *b, double by)
     for (int g = 0; g < m->n_gaps; g++) {
         bool moves = b->choice[g].mode == HTH_GAP_OFFLOAD;
         b->mean_in[g] += by * (moves - b->mean_in[g]);
+        b->mean_again[g] += by * ((b->choice[g].mode == HTH_GAP_RECOMPUTE) - b->mean_again[g]);
         b->mean_out[g] += by * ((moves && b->choice[g].saved) - b->mean_out[g]);
     }
     for (int s = 0; s < m->n_stages; s++) {

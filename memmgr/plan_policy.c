@@ -183,6 +183,7 @@ void hth_search_policy(hth_search *x, hth_step *m, const hth_plan_options *o, ui
         hth_search_run(x, deadline_ns, warm, out);
         break;
     case HTH_POLICY_HEARTH:
+        x->dual = true;
         policy_hearth(x, m, deadline_ns, warm, out);
         break;
     default: // greedy ones

@@ -3,6 +3,7 @@
 // single flips; then iterated local search from the best: a kick around one stage, ejections until
 // it fits again, and completions that give back what the kick made unnecessary. Every candidate is
 // decoded exactly, so nothing is estimated but the order in which moves are tried.
+#include "memmgr/plan_bound.h"
 #include "memmgr/plan_search.h"
 
 #include "base/alloc.h"
@@ -20,11 +21,13 @@
 #define SEARCH_CHAIN    100       // tensors that are looked at for the cost of a recompute
 #define SEARCH_HOPELESS 16.0      // times the fastest step: not worth decoding further
 #define SEARCH_BACK     16        // flips that may follow them
-#define SEARCH_STALL    1.0       // what a stall counts on top of its time among the starts
-#define SEARCH_FAR      1.5       // times the best: a start that costs as much is left
-#define SEARCH_WORSE    1.002     // of the best, still gone on from
-#define SEARCH_EJECT    8         // flips that may follow a kick
-#define SEARCH_ALIKE    400       // kicks without success before the search gives up, per 100 gaps
+#define SEARCH_DUAL     100       // iterations of the dual for a start
+#define SEARCH_SMALL    1000  // part of the budget: gaps with less are flipped when no other helps
+#define SEARCH_STALL    1.0   // what a stall counts on top of its time among the starts
+#define SEARCH_FAR      1.5   // times the best: a start that costs as much is left
+#define SEARCH_WORSE    1.002 // of the best, still gone on from
+#define SEARCH_EJECT    8     // flips that may follow a kick
+#define SEARCH_ALIKE    400   // kicks without success before the search gives up, per 100 gaps
 
 static uint32_t search_random(hth_search *x, uint32_t below)
 {
@@ -338,16 +341,18 @@ static void search_shuffle(hth_search *x)
 
 static void search_descend(hth_search *x)
 {
-    bool better = true;
+    bool better = true, all = false;
     hth_outcome o;
     x->score = hth_search_try(x, x->mode, &o);
     search_modes(x);
-    while (better && !search_over(x)) {
+    while ((better || !all) && !search_over(x)) {
+        all = !better;
         better = false;
         search_shuffle(x);
         for (int i = 0; i < x->m->n_gaps && !search_over(x); i++) {
             int g = x->order[i];
-            for (int k = HTH_GAP_KEEP; k < x->modes[g]; k++) {
+            bool small = x->m->bytes[x->m->gap[g].tensor] < x->d.budget / SEARCH_SMALL;
+            for (int k = HTH_GAP_KEEP; small <= all && k < x->modes[g]; k++) {
                 better |= search_flip(x, g, (hth_gap_mode)k);
             }
         }
@@ -487,6 +492,20 @@ static void search_begin(hth_search *x, const search_start *start, bool first)
     }
 }
 
+// Starts from what the dual does.
+static void search_dual(hth_search *x)
+{
+    hth_outcome o;
+    double us;
+    hth_search_try(x, x->best, &o);
+    if (hth_step_bound(x->m, x->d.budget, o.time_us, SEARCH_DUAL, 0, x->mode, &us) != HTH_OK) {
+        x->d.failed = true;
+        return;
+    }
+    search_greedy(x, 1, false, INFINITY);
+    search_descend(x);
+}
+
 // Greedy starts. Each goes down on its own for a share of the time, because the best start is
 // seldom the best after that.
 static void search_starts(hth_search *x, uint64_t until_ns)
@@ -506,6 +525,10 @@ static void search_starts(hth_search *x, uint64_t until_ns)
         if (has && x->n_decodes < until && hth_now_ns() < until_ns) {
             search_slice(x, until_ns, until, i == 0 ? 3 : n - i);
             search_begin(x, s, i == 0);
+            if (x->dual && i == 0) {
+                search_slice(x, until_ns, until, 4);
+                search_dual(x);
+            }
         }
     }
     if (x->has_first) {

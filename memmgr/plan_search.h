@@ -15,6 +15,7 @@ typedef struct hth_search {
     const hth_step *m;
     hth_decoder d;
     bool offload, recompute; // levers that the policy has
+    bool dual;               // one start is what the dual of the certificate does
     bool has_first;
     bool no_stalls; // a step whose compute waits for a copy counts as not fitting
     uint64_t rng, deadline_ns, n_decodes, max_decodes;

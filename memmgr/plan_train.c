@@ -166,7 +166,7 @@ hth_err hth_plan_train(const hth_problem *p, const hth_plan_options *o, hth_plan
         double limit_ms = o->limit_ms > 0 ? o->limit_ms : TRAIN_LIMIT_MS;
         double us, proven_us = fmax(plan->lower_bound_us, m.fastest_us);
         err = hth_step_bound(&m, p->budget, plan->predicted_us, TRAIN_BOUND,
-                             o->limit_decodes > 0 ? 0 : limit_ms * TRAIN_BOUND_MS, &us);
+                             o->limit_decodes > 0 ? 0 : limit_ms * TRAIN_BOUND_MS, NULL, &us);
         plan->lower_bound_us = err == HTH_OK ? fmin(fmax(us, proven_us), plan->predicted_us) : 0;
         plan->plan_ms = (double)(hth_now_ns() - start_ns) / 1e6;
     }
