@@ -144,25 +144,6 @@ static void policy_auto(hth_search *x, hth_step *m, uint64_t deadline_ns, bool w
     }
 }
 
-// The joint search. One of its starts is what a search finds that takes algorithms for free: where
-// memory is short, that is sometimes another valley.
-static void policy_hearth(hth_search *x, hth_step *m, uint64_t deadline_ns, bool warm,
-                          hth_outcome *out)
-{
-    uint64_t now_ns = hth_now_ns(), all = x->max_decodes;
-    if (!warm && deadline_ns > now_ns) {
-        x->max_decodes = all < UINT64_MAX ? x->n_decodes + (all - x->n_decodes) / 5 : all;
-        hth_step_trim(m, HTH_TRIM_FREE);
-        hth_search_run(x, now_ns + (deadline_ns - now_ns) / 5, false, out);
-        hth_step_trim(m, HTH_TRIM_NONE);
-        memcpy(x->first, x->best, (size_t)m->n_gaps);
-        x->has_first = true;
-        x->max_decodes = all;
-    }
-    hth_search_run(x, deadline_ns, warm, out);
-    x->has_first = false;
-}
-
 void hth_search_policy(hth_search *x, hth_step *m, const hth_plan_options *o, uint64_t deadline_ns,
                        bool warm, hth_outcome *out)
 {
@@ -184,7 +165,7 @@ void hth_search_policy(hth_search *x, hth_step *m, const hth_plan_options *o, ui
         break;
     case HTH_POLICY_HEARTH:
         x->dual = true;
-        policy_hearth(x, m, deadline_ns, warm, out);
+        hth_search_run(x, deadline_ns, warm, out);
         break;
     default: // greedy ones
         memset(x->mode, HTH_GAP_KEEP, (size_t)m->n_gaps);

@@ -409,6 +409,28 @@ static void search_complete(hth_search *x)
     }
 }
 
+// Gives gap g mode k, and with even chances the other gaps of its tensor, too. What only a
+// recompute of it reads is computed again once or each time.
+static void search_push(hth_search *x, int g, hth_gap_mode k)
+{
+    const hth_step *m = x->m;
+    int t = m->gap[g].tensor, v = m->p->tensors[t].producer;
+    bool whole = search_random(x, 2) == 0;
+    for (int h = m->gap_start[t]; h < m->gap_start[t + 1]; h++) {
+        if ((h == g || whole) && search_allows(x, h, k)) {
+            x->mode[h] = (uint8_t)k;
+        }
+    }
+    for (int j = 0; k >= HTH_GAP_RECOMPUTE && v >= 0 && j < m->p->nodes[v].n_inputs; j++) {
+        int in = m->p->nodes[v].inputs[j], tail = m->gap_start[in + 1] - 1;
+        k = search_random(x, 2) ? HTH_GAP_RECOMPUTE : HTH_GAP_AGAIN;
+        if (tail >= m->gap_start[in] && m->gap[tail].q == m->n_stages &&
+            search_allows(x, tail, k)) {
+            x->mode[tail] = (uint8_t)k;
+        }
+    }
+}
+
 // One kick: a gap gets another mode, then others give way until it fits again, then some that are
 // away may come back. Kept if it is better, or hardly worse than the best.
 static bool search_kick(hth_search *x)
@@ -419,8 +441,8 @@ static bool search_kick(hth_search *x)
     for (int i = 0, n = 1 + (int)search_random(x, 2); i < n; i++) {
         int g = search_pick(x);
         hth_gap_mode k = (hth_gap_mode)search_random(x, HTH_N_GAP_MODES);
-        if (g >= 0 && search_allows(x, g, k)) {
-            x->mode[g] = (uint8_t)k;
+        if (g >= 0) {
+            search_push(x, g, k);
         }
     }
     x->score = hth_search_try(x, x->mode, &o);
@@ -530,11 +552,6 @@ static void search_starts(hth_search *x, uint64_t until_ns)
                 search_dual(x);
             }
         }
-    }
-    if (x->has_first) {
-        search_slice(x, until_ns, until, 1);
-        memcpy(x->mode, x->first, (size_t)x->m->n_gaps);
-        search_descend(x);
     }
     x->deadline_ns = end_ns;
     x->max_decodes = end_decodes;

@@ -16,8 +16,7 @@ typedef struct hth_search {
     hth_decoder d;
     bool offload, recompute; // levers that the policy has
     bool dual;               // one start is what the dual of the certificate does
-    bool has_first;
-    bool no_stalls; // a step whose compute waits for a copy counts as not fitting
+    bool no_stalls;          // a step whose compute waits for a copy counts as not fitting
     uint64_t rng, deadline_ns, n_decodes, max_decodes;
     uint8_t *mode, *best, *kept, *first; // per gap: at hand, best so far, scratch
     uint8_t *modes;                      // per gap: those below this make a difference
@@ -40,7 +39,6 @@ void hth_search_policy(hth_search *x, hth_step *m, const hth_plan_options *o, ui
 
 // hth_search_run searches until the deadline or until it finds nothing more; x->best holds the
 // modes, *out what they come to. warm: x->best holds the modes to start from.
-// With x->has_first, x->first is one more start.
 void hth_search_run(hth_search *x, uint64_t deadline_ns, bool warm, hth_outcome *out);
 // hth_search_try decodes `mode` and returns its score: time, and a heavy price on bytes too many.
 double hth_search_try(hth_search *x, const uint8_t *mode, hth_outcome *o);
