@@ -23,6 +23,7 @@
 #define SEARCH_BACK     16        // flips that may follow them
 #define SEARCH_DUAL     100       // iterations of the dual for a start
 #define SEARCH_SMALL    1000  // part of the budget: gaps with less are flipped when no other helps
+#define SEARCH_GAIN     5e-4  // of the score, that a pass over all gaps has to gain for another
 #define SEARCH_STALL    1.0   // what a stall counts on top of its time among the starts
 #define SEARCH_FAR      1.5   // times the best: a start that costs as much is left
 #define SEARCH_WORSE    1.002 // of the best, still gone on from
@@ -339,13 +340,30 @@ static void search_shuffle(hth_search *x)
     }
 }
 
+// What greedy steps made unnecessary comes back, dearest first.
+static void search_prune(hth_search *x)
+{
+    int n = 0;
+    for (int g = 0; g < x->m->n_gaps; g++) {
+        if (x->modes[g] > 0 && x->mode[g] != HTH_GAP_KEEP) {
+            x->rank[n++] = (hth_rank){-search_cost(x, g, (hth_gap_mode)x->mode[g], 1), g};
+        }
+    }
+    qsort(x->rank, (size_t)n, sizeof *x->rank, search_rank_cmp);
+    for (int i = 0; i < n && !search_over(x); i++) {
+        search_flip(x, x->rank[i].gap, HTH_GAP_KEEP);
+    }
+}
+
 static void search_descend(hth_search *x)
 {
     bool better = true, all = false;
     hth_outcome o;
     x->score = hth_search_try(x, x->mode, &o);
     search_modes(x);
+    search_prune(x);
     while ((better || !all) && !search_over(x)) {
+        double before = x->score;
         all = !better;
         better = false;
         search_shuffle(x);
@@ -353,9 +371,10 @@ static void search_descend(hth_search *x)
             int g = x->order[i];
             bool small = x->m->bytes[x->m->gap[g].tensor] < x->d.budget / SEARCH_SMALL;
             for (int k = HTH_GAP_KEEP; small <= all && k < x->modes[g]; k++) {
-                better |= search_flip(x, g, (hth_gap_mode)k);
+                search_flip(x, g, (hth_gap_mode)k);
             }
         }
+        better = x->score < before * (1 - SEARCH_GAIN);
     }
     search_keep_best(x);
 }
