@@ -146,6 +146,23 @@ static void test_profile(void **state)
     said("--train");
 }
 
+// The exact planner, on a step whose plan is known.
+static void test_optimal(void **state)
+{
+    int status = run("hearth --store %s/p --json plan --problem "
+                     "tests/data/oracle/residual-norm-60.json --policy optimal",
+                     dir);
+    if (status != 0) {
+        said("coinor-cbc");
+        skip();
+    }
+    json_t *doc = json_loads(output, 0, NULL);
+    double us = json_real_value(json_object_get(doc, "predicted_us"));
+    assert_float_equal(us, 1332.639, 0.1);
+    assert_float_equal(json_real_value(json_object_get(doc, "lower_bound_us")), us, 0.1);
+    json_decref(doc);
+}
+
 static void test_embedded(void **state)
 {
     char path[300];
@@ -318,8 +335,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_command_line), cmocka_unit_test(test_embedded),
-        cmocka_unit_test(test_profile),      cmocka_unit_test(test_daemon),
-        cmocka_unit_test(test_jobs),
+        cmocka_unit_test(test_profile),      cmocka_unit_test(test_optimal),
+        cmocka_unit_test(test_daemon),       cmocka_unit_test(test_jobs),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

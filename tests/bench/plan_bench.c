@@ -65,7 +65,7 @@ static hth_plan *bench_plan(const bench *b, const hth_problem *p, hth_policy pol
 static void bench_ratio(bench *b, hth_problem *p, uint64_t peak, uint64_t floor, double ratio,
                         double unconstrained)
 {
-    double ms[BENCH_REPEAT];
+    double ms[BENCH_REPEAT] = {0};
     p->budget = (uint64_t)((double)peak * ratio);
     printf("| %.2f | %.2f |", ratio,
            ((double)p->budget - (double)floor) / ((double)peak - (double)floor));
