@@ -166,8 +166,12 @@ static int job_print(const hth_cli *c, json_t *doc)
 
 static bool job_goes_on(const char *state)
 {
-    return state != NULL && (strcmp(state, "running") == 0 || strcmp(state, "waiting") == 0 ||
-                             strcmp(state, "paused") == 0);
+    static const char *const ends[] = {"finished", "failed", "canceled", "stopped"};
+    bool ended = state == NULL;
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
+        ended = ended || strcmp(state, ends[i]) == 0;
+    }
+    return !ended;
 }
 
 static int job_get(hth_cli *c, json_t **doc)

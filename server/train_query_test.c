@@ -87,6 +87,7 @@ static void paused_jobs_repeat_the_losses(void **state)
         expect_refusal(&t.f, "resume", "{\"job\": \"whole\"}", "has ended already");
         expect_refusal(&t.f, "job", "{\"job\": \"result\", \"budget\": \"50%\"}", "does not run");
         expect_state(&t.f, "job", "{\"job\": \"result\"}", "paused");
+        expect_refusal(&t.f, "train", t.text, "job 'result' is paused already");
         expect_state(&t.f, "resume", "{\"job\": \"result\"}", "waiting");
         json_t *doc = wait_for_summary(&t.w);
         same_losses(t.whole, doc, json_array_size(json_object_get(t.whole, "history")));
@@ -165,6 +166,7 @@ static void budgets_change_between_steps(void **state)
                        "goes on under the budget that it had");
         expect_refusal(&t.f, "job", "{\"job\": \"result\", \"budget\": \"much\"}", "much");
         expect_refusal(&t.f, "resume", "{\"job\": \"result\"}", "is running");
+        expect_refusal(&t.f, "train", t.text, "job 'result' is running already");
         json_t *doc = wait_for_summary(&t.w);
         const json_t *a = json_object_get(t.whole, "history"), *b = json_object_get(doc, "history");
         assert_int_equal(json_array_size(a), json_array_size(b));

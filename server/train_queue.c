@@ -38,11 +38,12 @@ void hth_train_queue_event(const hth_train_queue *q, const char *job, const char
 // Steps of the job at work, as often as somebody could look at them, and its last one.
 static void queue_tell(void *ctx, const char *what, uint64_t done, uint64_t total)
 {
-    hth_train_queue *q = ctx;
+    const hth_train_queue *q = ctx;
+    hth_train_entry *e = q->active;
     uint64_t now = hth_now_ns();
-    if (q->event != NULL && (now - q->told_ns >= QUEUE_EVENT_NS || done == total)) {
-        q->told_ns = now;
-        q->event(q->event_ctx, q->active->job, what, done, total);
+    if (q->event != NULL && (now - e->told_ns >= QUEUE_EVENT_NS || done == total)) {
+        e->told_ns = now;
+        q->event(q->event_ctx, e->job, what, done, total);
     }
 }
 
@@ -137,9 +138,13 @@ static hth_err entry_open(hth_train_queue *q, hth_train_entry *e, hth_request *r
         e->job[0] = 0;
     }
     const hth_train_entry *same = hth_train_queue_find(q, e->job);
-    if (err == HTH_OK && same != NULL && same->paused && same->r != &same->own) {
-        err = hth_fail(HTH_EBUSY, "job '%s' is paused, and somebody waits for it; `hearth resume`",
-                       e->job);
+    if (err == HTH_OK && e->job[0] != 0 && same != NULL && same->r != &same->own) {
+        err = hth_fail(HTH_EBUSY,
+                       "job '%s' is %s already; --save-as makes this one another model, and job",
+                       e->job,
+                       same->paused         ? "paused"
+                       : same->work != NULL ? "running"
+                                            : "waiting");
     }
     json_decref(args);
     return err;

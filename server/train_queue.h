@@ -15,7 +15,6 @@ typedef struct hth_train_queue {
     void (*event)(void *ctx, const char *job, const char *what, uint64_t done,
                   uint64_t total); // NULL: nobody listens
     void *event_ctx;
-    uint64_t told_ns; // the last event's time
 } hth_train_queue;
 
 // hth_train_queue_add takes the request "train"; it is answered when its job ends.
