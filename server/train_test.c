@@ -156,7 +156,7 @@ static void parts_save_memory(void **state)
     }
     snprintf(more, sizeof more,
              "{\"batch\": 24, \"epochs\": 3, \"accumulate\": \"auto\", \"budget\": \"%.0f\"}",
-             point_number(parts, 0, "budget_bytes") * 1.1);
+             point_number(parts, 0, "budget_bytes") * 1.01);
     assert_int_equal(train_losses(&f, &unet, data, more, loss, &doc), 3);
     assert_true(json_integer_value(json_object_get(doc, "accumulate")) > 1);
     assert_true(isfinite(loss[2]));
