@@ -267,6 +267,23 @@ bool hth_conv_offer(hth_device *d, const hth_graph *g, const hth_node *n,
     return true;
 }
 
+// An implementation, and its chunks: they are for those whose workspace they make smaller.
+static void conv_offer_chunks(hth_device *d, const hth_graph *g, const hth_node *n,
+                              hth_cpu_prepare_fn prepare, const char *name, hth_choice *list,
+                              int cap, int *count)
+{
+    int64_t batch = g->values[hth_conv_roles_of(n).x].shape.dim[0];
+    bool made = hth_conv_offer(d, g, n, prepare, name, 1, list, cap, count);
+    uint64_t least = made ? list[*count - 1].workspace_bytes : 0;
+    for (int split = 2; made && split <= CONV_MAX_SPLIT && least > CONV_SMALL; split *= 2) {
+        if (batch % split == 0 && hth_conv_offer(d, g, n, prepare, name, split, list, cap, count)) {
+            bool smaller = list[*count - 1].workspace_bytes < least;
+            least = smaller ? list[*count - 1].workspace_bytes : least;
+            *count -= smaller ? 0 : 1;
+        }
+    }
+}
+
 hth_err hth_conv_offer_all(hth_device *d, const hth_graph *g, const hth_node *n,
                            hth_cpu_prepare_fn prepare, hth_cpu_prepare_fn winograd,
                            hth_choice *list, int cap, int *count)
@@ -275,21 +292,10 @@ hth_err hth_conv_offer_all(hth_device *d, const hth_graph *g, const hth_node *n,
     hth_conv_choice found[HTH_CONV_MAX_CHOICES];
     HTH_TRY(hth_conv_describe_placed(g, n, 1, &f));
     int n_found = hth_conv_list(&f, found, HTH_CONV_MAX_CHOICES);
-    int64_t batch = g->values[hth_conv_roles_of(n).x].shape.dim[0];
     *count = 0;
     for (int i = 0; i < n_found; i++) {
-        bool made = hth_conv_offer(d, g, n, prepare, found[i].name, 1, list, cap, count);
-        // Chunks are for those whose workspace they make smaller.
-        uint64_t least = made ? list[*count - 1].workspace_bytes : 0;
-        for (int split = 2; made && split <= CONV_MAX_SPLIT && least > CONV_SMALL; split *= 2) {
-            if (batch % split == 0 &&
-                hth_conv_offer(d, g, n, prepare, found[i].name, split, list, cap, count)) {
-                bool smaller = list[*count - 1].workspace_bytes < least;
-                least = smaller ? list[*count - 1].workspace_bytes : least;
-                *count -= smaller ? 0 : 1;
-            }
-        }
+        conv_offer_chunks(d, g, n, prepare, found[i].name, list, cap, count);
     }
-    hth_conv_offer(d, g, n, winograd, HTH_WINOGRAD_NAME, 1, list, cap, count);
+    conv_offer_chunks(d, g, n, winograd, HTH_WINOGRAD_NAME, list, cap, count);
     return *count > 0 ? HTH_OK : hth_fail(HTH_ENOTSUP, "node '%s': no oneDNN convolution", n->name);
 }

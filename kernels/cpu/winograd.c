@@ -22,7 +22,6 @@
 #include "base/alloc.h"
 #include "device/cpu/team.h"
 #include "kernels/cpu/post.h"
-#include "kernels/cpu/winograd_filter.h"
 #include "kernels/ref/ref_window.h"
 
 #include <math.h>
@@ -31,13 +30,11 @@
 
 #if defined(__x86_64__)
 
-#include <immintrin.h>
+#include "kernels/cpu/winograd_tile.h"
 
-#define WINO        __attribute__((target("avx512f")))
-#define WINO_INLINE static inline __attribute__((always_inline, target("avx512f")))
-#define WINO_BYTES  (3u << 19) // V and M of one chunk: about what a second-level cache holds
-#define WINO_LEAST  56         // tiles of a chunk, so that reading U does not dominate
-#define WINO_ROWS   14         // 14 x 2 accumulators, 2 filters, 1 broadcast: 31 of 32 registers
+#define WINO_BYTES (3u << 19) // V and M of one chunk: about what a second-level cache holds
+#define WINO_LEAST 56         // tiles of a chunk, so that reading U does not dominate
+#define WINO_ROWS  14         // 14 x 2 accumulators, 2 filters, 1 broadcast: 31 of 32 registers
 
 typedef struct wino_kernel {
     hth_kernel base;
@@ -48,9 +45,9 @@ typedef struct wino_kernel {
     hth_wino_filter filter;
     int mask; // input y of a ReluGrad behind; -1: none
     float mask_low, mask_high;
-    size_t batch, ic, oc, ib, ob; // channels, blocks of 16
-    size_t h, w, oh, ow, pad_h, pad_w;
-    size_t tiles_h, tiles_w, chunk;
+    hth_wino_grid grid;       // of the input
+    size_t batch, ic, oc, ob; // channels, blocks of outputs
+    size_t oh, ow, chunk;
     bool shared; // one chunk at a time, by all threads
 } wino_kernel;
 
@@ -60,21 +57,6 @@ typedef struct wino_job {
     float *y, *v, *m;
     size_t first, count; // tiles of this chunk
 } wino_job;
-
-// One row of B^T d. The points are 0, +-A, +-B and infinity (winograd_filter.h).
-WINO_INLINE void wino_in(__m512 *o, size_t s, __m512 a, __m512 b, __m512 c, __m512 d, __m512 e,
-                         __m512 f)
-{
-    const float a2 = HTH_WINO_A * HTH_WINO_A, b2 = HTH_WINO_B * HTH_WINO_B;
-    __m512 p = e - b2 * c, q = HTH_WINO_A * (d - b2 * b);
-    __m512 r = e - a2 * c, t = HTH_WINO_B * (d - a2 * b);
-    o[0] = a2 * b2 * a - (a2 + b2) * c + e;
-    o[s] = p + q;
-    o[2 * s] = p - q;
-    o[3 * s] = r + t;
-    o[4 * s] = r - t;
-    o[5 * s] = a2 * b2 * b - (a2 + b2) * d + f;
-}
 
 // One row of A^T m.
 WINO_INLINE void wino_out(__m512 *o, size_t s, __m512 a, __m512 b, __m512 c, __m512 d, __m512 e,
@@ -88,52 +70,14 @@ WINO_INLINE void wino_out(__m512 *o, size_t s, __m512 a, __m512 b, __m512 c, __m
     o[3 * s] = a2 * q + b2 * t + f;
 }
 
-typedef struct wino_tile {
-    size_t image, row, col; // of the tile's first output
-} wino_tile;
-
-static wino_tile wino_where(const wino_kernel *k, size_t tile)
-{
-    size_t per = k->tiles_h * k->tiles_w, in = tile % per;
-    return (wino_tile){tile / per, in / k->tiles_w * 4, in % k->tiles_w * 4};
-}
-
-WINO static void wino_patch(const wino_job *j, size_t t, size_t block)
-{
-    const wino_kernel *k = j->k;
-    wino_tile at = wino_where(k, j->first + t);
-    const float *x = j->x + (at.image * k->ib + block) * k->h * k->w * 16;
-    __m512 d[36], half[36];
-    for (size_t r = 0; r < 6; r++) {
-        size_t row = at.row + r - k->pad_h; // wraps below zero: larger than any height
-        for (size_t c = 0; c < 6; c++) {
-            size_t col = at.col + c - k->pad_w;
-            bool inside = row < k->h && col < k->w;
-            d[r * 6 + c] =
-                inside ? _mm512_loadu_ps(x + (row * k->w + col) * 16) : _mm512_setzero_ps();
-        }
-    }
-    for (size_t c = 0; c < 6; c++) {
-        wino_in(half + c, 6, d[c], d[6 + c], d[12 + c], d[18 + c], d[24 + c], d[30 + c]);
-    }
-    float *v = j->v + (block * j->count + t) * 16;
-    size_t step = k->ib * j->count * 16;
-    for (size_t r = 0; r < 6; r++) {
-        __m512 *h = half + r * 6, o[6];
-        wino_in(o, 1, h[0], h[1], h[2], h[3], h[4], h[5]);
-        for (size_t c = 0; c < 6; c++) {
-            _mm512_storeu_ps(v + (r * 6 + c) * step, o[c]);
-        }
-    }
-}
-
-static void wino_patches(void *arg, int i, int n)
+WINO static void wino_patches(void *arg, int i, int n)
 {
     const wino_job *j = arg;
-    size_t begin, end;
-    hth_team_range(j->count * j->k->ib, i, n, &begin, &end);
+    size_t begin, end, step = j->k->grid.blocks * j->count * 16;
+    hth_team_range(j->count * j->k->grid.blocks, i, n, &begin, &end);
     for (size_t u = begin; u < end; u++) {
-        wino_patch(j, u % j->count, u / j->count);
+        hth_wino_patch(&j->k->grid, j->x, j->first + u % j->count, u / j->count, j->v + u * 16,
+                       step);
     }
 }
 
@@ -142,12 +86,12 @@ WINO_INLINE void wino_tile_product(const wino_job *j, const float *u, const floa
                                    size_t rows, size_t blocks)
 {
     const wino_kernel *k = j->k;
-    size_t ic = k->ib * 16, mstep = j->count * 16;
+    size_t ic = k->grid.blocks * 16, mstep = j->count * 16;
     __m512 acc[2][WINO_ROWS];
     for (size_t r = 0; r < rows; r++) {
         acc[0][r] = acc[1][r] = _mm512_setzero_ps();
     }
-    for (size_t b = 0; b < k->ib; b++, v += j->count * 16) {
+    for (size_t b = 0; b < k->grid.blocks; b++, v += j->count * 16) {
         for (size_t l = 0; l < 16; l++, u += 16) {
             __m512 u0 = _mm512_load_ps(u), u1 = blocks == 2 ? _mm512_load_ps(u + ic * 16) : u0;
             for (size_t r = 0; r < rows; r++) {
@@ -207,8 +151,8 @@ static void wino_products(void *arg, int i, int n)
     hth_team_range(36 * pairs, i, n, &begin, &end);
     for (size_t p = begin; p < end; p++) {
         size_t a = p / pairs, o = p % pairs * 2, blocks = o + 1 < k->ob ? 2 : 1;
-        const float *u = j->u + (a * k->ob + o) * k->ib * 16 * 16;
-        const float *v = j->v + a * k->ib * j->count * 16;
+        const float *u = j->u + (a * k->ob + o) * k->grid.blocks * 16 * 16;
+        const float *v = j->v + a * k->grid.blocks * j->count * 16;
         float *m = j->m + (a * k->ob + o) * j->count * 16;
         for (size_t g = 0; g < groups; g++) { // of nearly equal sizes
             size_t from, to;
@@ -221,7 +165,7 @@ static void wino_products(void *arg, int i, int n)
 WINO static void wino_result(const wino_job *j, size_t t, size_t block)
 {
     const wino_kernel *k = j->k;
-    wino_tile at = wino_where(k, j->first + t);
+    hth_wino_tile at = hth_wino_where(&k->grid, j->first + t);
     const float *m = j->m + (block * j->count + t) * 16;
     size_t step = k->ob * j->count * 16, image = (at.image * k->ob + block) * k->oh * k->ow * 16;
     float bias[16] = {0};
@@ -275,10 +219,10 @@ static void wino_chunks(void *arg, int i, int n)
 {
     wino_job j = *(const wino_job *)arg;
     const wino_kernel *k = j.k;
-    size_t begin, end, blocks = k->ib + k->ob;
+    size_t begin, end, blocks = k->grid.blocks + k->ob;
     hth_team_range(j.count, i, n, &begin, &end);
     j.v += (size_t)i * 36 * 16 * blocks * k->chunk;
-    j.m = j.v + 36 * k->ib * 16 * k->chunk;
+    j.m = j.v + 36 * k->grid.blocks * 16 * k->chunk;
     for (j.first = begin; j.first < end; j.first += j.count) {
         j.count = end - j.first < k->chunk ? end - j.first : k->chunk;
         wino_patches(&j, 0, 1);
@@ -290,7 +234,7 @@ static void wino_chunks(void *arg, int i, int n)
 static hth_err wino_run(const hth_kernel *base, const hth_kernel_args *a)
 {
     const wino_kernel *k = (const wino_kernel *)base;
-    size_t total = k->batch * k->tiles_h * k->tiles_w;
+    size_t total = k->batch * k->grid.tiles_h * k->grid.tiles_w;
     wino_job j = {.k = k,
                   .x = a->in[0],
                   .u = a->in[1],
@@ -307,7 +251,7 @@ static hth_err wino_run(const hth_kernel *base, const hth_kernel_args *a)
     }
     j.count = total;
     if (k->shared) {
-        j.m = j.v + 36 * k->ib * 16 * k->chunk;
+        j.m = j.v + 36 * k->grid.blocks * 16 * k->chunk;
         hth_team_run(wino_patches, &j);
         hth_team_run(wino_products, &j);
         hth_team_run(wino_results, &j);
@@ -416,19 +360,19 @@ static hth_err wino_geometry(const hth_graph *g, const hth_node *n, wino_kernel 
     k->batch = (size_t)x->dim[0];
     k->ic = (size_t)x->dim[1];
     k->oc = (size_t)y->dim[1];
-    k->ib = (k->ic + 15) / 16;
+    k->grid.blocks = (k->ic + 15) / 16;
     k->ob = (k->oc + 15) / 16;
-    k->h = (size_t)x->dim[2];
-    k->w = (size_t)x->dim[3];
+    k->grid.h = (size_t)x->dim[2];
+    k->grid.w = (size_t)x->dim[3];
     k->oh = (size_t)y->dim[2];
     k->ow = (size_t)y->dim[3];
-    k->pad_h = (size_t)win.pad[1];
-    k->pad_w = (size_t)win.pad[2];
+    k->grid.pad_h = (size_t)win.pad[1];
+    k->grid.pad_w = (size_t)win.pad[2];
     k->filter = (hth_wino_filter){k->oc, k->ic, back};
-    k->tiles_h = (k->oh + 3) / 4;
-    k->tiles_w = (k->ow + 3) / 4;
-    size_t per_tile = 36 * 16 * sizeof(float) * (k->ib + k->ob),
-           total = k->batch * k->tiles_h * k->tiles_w;
+    k->grid.tiles_h = (k->oh + 3) / 4;
+    k->grid.tiles_w = (k->ow + 3) / 4;
+    size_t per_tile = 36 * 16 * sizeof(float) * (k->grid.blocks + k->ob),
+           total = k->batch * k->grid.tiles_h * k->grid.tiles_w;
     size_t threads = (size_t)k->n_threads, share = (total + threads - 1) / threads,
            chunk = WINO_BYTES / per_tile;
     k->shared = share < WINO_LEAST && total <= WINO_LEAST * threads;
@@ -442,6 +386,9 @@ static hth_err wino_geometry(const hth_graph *g, const hth_node *n, wino_kernel 
 hth_err cpu_winograd_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
                              const char *algorithm, hth_kernel **out)
 {
+    if (n->op == HTH_OP_CONV_GRAD_FILTER) {
+        return cpu_winograd_grad_prepare(d, g, n, algorithm, out);
+    }
     if (algorithm == NULL || strcmp(algorithm, HTH_WINOGRAD_NAME) != 0 || !wino_takes(d, g, n)) {
         return hth_fail(HTH_ENOTSUP, "node '%s': not for %s", n->name, HTH_WINOGRAD_NAME);
     }
