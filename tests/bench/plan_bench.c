@@ -156,7 +156,7 @@ static void bench_file(bench *b, const char *path)
 static void bench_generated(bench *b)
 {
     static const int blocks50[] = {3, 4, 6, 3}, blocks152[] = {3, 8, 36, 3},
-                     deep[] = {12, 24, 80, 16};
+                     deep[] = {6, 12, 48, 8};
     const struct {
         const char *name;
         hth_problem p;
