@@ -18,7 +18,6 @@
     1e-4 // of the fastest step, per budget of mean residency: prefers what leaves room
 #define SEARCH_WARM_NS  30000000u // that a warm start may take even when the time is up
 #define SEARCH_FEW      300       // gaps of a step per gap that is freed before the next decode
-#define SEARCH_CHAIN    100       // tensors that are looked at for the cost of a recompute
 #define SEARCH_HOPELESS 16.0      // times the fastest step: not worth decoding further
 #define SEARCH_BACK     16        // flips that may follow them
 #define SEARCH_DUAL     100       // iterations of the dual for a start
@@ -27,10 +26,11 @@
 #define SEARCH_STALL    1.0   // what a stall counts on top of its time among the starts
 #define SEARCH_FAR      1.5   // times the best: a start that costs as much is left
 #define SEARCH_WORSE    1.002 // of the best, still gone on from
+#define SEARCH_BLUR     1.5   // of the costs behind a kick: factors up to exp(1.5)
 #define SEARCH_EJECT    8     // flips that may follow a kick
 #define SEARCH_ALIKE    400   // kicks without success before the search gives up, per 100 gaps
 
-static uint32_t search_random(hth_search *x, uint32_t below)
+uint32_t hth_search_random(hth_search *x, uint32_t below)
 {
     x->rng = x->rng * 6364136223846793005u + 1442695040888963407u;
     return (uint32_t)(((x->rng >> 32) * below) >> 32);
@@ -82,193 +82,6 @@ static void search_keep_best(hth_search *x)
     }
 }
 
-static bool search_allows(const hth_search *x, int g, hth_gap_mode mode)
-{
-    const hth_gap *gap = &x->m->gap[g];
-    return mode == HTH_GAP_KEEP || (mode == HTH_GAP_OFFLOAD && x->offload && gap->can_offload) ||
-           (mode >= HTH_GAP_RECOMPUTE && x->recompute && gap->can_rerun);
-}
-
-// Everything is kept. Behind its last use a tensor is kept for nobody but a recompute that reads
-// it: then it is computed again, too, so that a chain is freed as a whole.
-static void search_keep_all(const hth_search *x, uint8_t *mode)
-{
-    for (int g = 0; g < x->m->n_gaps; g++) {
-        bool tail = x->m->gap[g].q == x->m->n_stages && !x->m->gap[g].cyclic;
-        mode[g] = tail && search_allows(x, g, HTH_GAP_RECOMPUTE) ? HTH_GAP_RECOMPUTE : HTH_GAP_KEEP;
-    }
-}
-
-// Whether gap g, kept by the last decode, holds bytes in stage s that another mode would free.
-static bool search_covers(const hth_search *x, int g, int s)
-{
-    const hth_gap *gap = &x->m->gap[g];
-    const hth_decoder *d = &x->d;
-    if (d->mode[g] != HTH_GAP_KEEP || x->mode[g] != HTH_GAP_KEEP) {
-        return false;
-    }
-    if (gap->cyclic) {
-        return s > d->until[g] || s < gap->q;
-    }
-    int end = gap->q == x->m->n_stages ? d->until[g] + 1 : gap->q;
-    return gap->p < s && s < end;
-}
-
-// Whether tensor t is there in stage s or will be brought by then for others: a recompute that
-// reads it there costs no further one.
-static bool search_has(const hth_search *x, int t, int s)
-{
-    const hth_step *m = x->m;
-    int g = m->gap_start[t + 1] - 1;
-    bool tail =
-        m->arena[t] && g >= m->gap_start[t] && m->gap[g].q == m->n_stages && m->gap[g].p < s;
-    return !tail || !m->gap[g].can_rerun || x->d.until[g] >= s || x->mode[g] != HTH_GAP_RECOMPUTE;
-}
-
-// The time to run node v again in stage s, with what has to be run again for it.
-static double search_chain(const hth_search *x, int v, int s, int *left)
-{
-    const hth_plan_node *n = &x->m->p->nodes[v];
-    double us = hth_step_fastest(x->m, v)->time_us;
-    for (int j = 0; j < n->n_inputs && --*left > 0; j++) {
-        int t = n->inputs[j], by = x->m->p->tensors[t].producer;
-        if (by >= 0 && !search_has(x, t, s)) {
-            us += search_chain(x, by, s, left);
-        }
-    }
-    return us;
-}
-
-// What giving gap g another mode would cost about; `price` of the link's time.
-static double search_cost(const hth_search *x, int g, hth_gap_mode mode, double price)
-{
-    const hth_step *m = x->m;
-    int t = m->gap[g].tensor, left = SEARCH_CHAIN;
-    if (mode == HTH_GAP_OFFLOAD) {
-        return price * (m->h2d_us[t] + m->d2h_us[t]) + 1e-3;
-    }
-    int at = x->d.need[g] < m->gap[g].q ? x->d.need[g] : m->gap[g].q;
-    return search_chain(x, m->p->tensors[t].producer, at, &left) + 1e-3;
-}
-
-// The number of stages over the budget before each stage, as the last decode left them.
-static void search_count(hth_search *x, bool fastest)
-{
-    const hth_step *m = x->m;
-    x->cover[0] = 0;
-    for (int s = 0; s < m->n_stages; s++) {
-        uint64_t ws =
-            fastest ? hth_step_fastest(m, s)->workspace : hth_step_smallest(m, s)->workspace;
-        x->cover[s + 1] = x->cover[s] + (x->d.used[s] + ws > x->d.budget);
-    }
-}
-
-static double search_relief(const hth_search *x, int g)
-{
-    const hth_gap *gap = &x->m->gap[g];
-    int end = gap->q == x->m->n_stages ? x->d.until[g] + 1 : gap->q;
-    int n = gap->cyclic ? x->cover[gap->q] + x->cover[x->m->n_stages] - x->cover[gap->p + 1]
-                        : x->cover[end] - x->cover[gap->p + 1];
-    return (double)x->m->bytes[gap->tensor] * n;
-}
-
-// The cheapest way to free bytes in stage s, -1: none. `blur` > 0 randomises.
-static int search_best(hth_search *x, int s, double price, double blur, hth_gap_mode *mode)
-{
-    int best = -1;
-    double least = INFINITY;
-    for (int g = 0; g < x->m->n_gaps; g++) {
-        if (!search_covers(x, g, s)) {
-            continue;
-        }
-        double relief = search_relief(x, g) + 1;
-        for (int k = HTH_GAP_OFFLOAD; k <= HTH_GAP_RECOMPUTE; k++) {
-            if (!search_allows(x, g, (hth_gap_mode)k)) {
-                continue;
-            }
-            double c = search_cost(x, g, (hth_gap_mode)k, price) / relief;
-            c *= blur > 0 ? exp(blur * ((double)search_random(x, 1000) / 500.0 - 1)) : 1;
-            if (c < least) {
-                least = c;
-                best = g;
-                *mode = (hth_gap_mode)k;
-            }
-        }
-    }
-    return best;
-}
-
-// The stage with the most bytes too many, counting the fastest algorithms or the smallest.
-static int search_worst(const hth_search *x, bool fastest, double *over)
-{
-    const hth_step *m = x->m;
-    int worst = -1;
-    *over = 0;
-    for (int s = 0; s < m->n_stages; s++) {
-        uint64_t ws =
-            fastest ? hth_step_fastest(m, s)->workspace : hth_step_smallest(m, s)->workspace;
-        double o = (double)x->d.used[s] + (double)ws - (double)x->d.budget;
-        if (o > *over) {
-            *over = o;
-            worst = s;
-        }
-    }
-    return worst;
-}
-
-static int search_rank_cmp(const void *a, const void *b)
-{
-    const hth_rank *x = a, *y = b;
-    if (x->value != y->value) {
-        return x->value < y->value ? -1 : 1;
-    }
-    return x->gap - y->gap;
-}
-
-// What was recomputed for stage s or before and is still there: it could have come by the link, or
-// been kept away longer. For stages where whole chains pile up.
-static int search_piles(hth_search *x, int s)
-{
-    const hth_decoder *d = &x->d;
-    int n = 0;
-    for (int g = 0; g < x->m->n_gaps; g++) {
-        const hth_gap *gap = &x->m->gap[g];
-        int end = gap->q == x->m->n_stages ? d->until[g] : gap->q;
-        if (d->mode[g] == HTH_GAP_RECOMPUTE && d->need[g] < s && s < end) {
-            x->rank[n++] = (hth_rank){-(double)x->m->bytes[gap->tensor], g * 4 + HTH_GAP_AGAIN};
-        } else if (d->mode[g] == HTH_GAP_RECOMPUTE && d->need[g] <= s && s <= end &&
-                   search_allows(x, g, HTH_GAP_OFFLOAD)) {
-            x->rank[n++] = (hth_rank){-(double)x->m->bytes[gap->tensor], g * 4 + HTH_GAP_OFFLOAD};
-        }
-    }
-    return n;
-}
-
-// All ways to free bytes in stage s, cheapest first: one per gap, in x->rank (gap * 4 + mode).
-static int search_ways(hth_search *x, int s, double price)
-{
-    int n = 0;
-    for (int g = 0; g < x->m->n_gaps; g++) {
-        if (!search_covers(x, g, s)) {
-            continue;
-        }
-        double relief = search_relief(x, g) + 1, least = INFINITY;
-        for (int k = HTH_GAP_OFFLOAD; k <= HTH_GAP_RECOMPUTE; k++) {
-            if (search_allows(x, g, (hth_gap_mode)k)) {
-                double c = search_cost(x, g, (hth_gap_mode)k, price) / relief;
-                if (c < least) {
-                    least = c;
-                    x->rank[n] = (hth_rank){c, g * 4 + k};
-                }
-            }
-        }
-        n += least < INFINITY;
-    }
-    n = n > 0 ? n : search_piles(x, s);
-    qsort(x->rank, (size_t)n, sizeof *x->rank, search_rank_cmp);
-    return n;
-}
-
 // Starts from what is at hand and frees bytes where most are missing, cheapest first, stage by
 // stage. False: the step would take longer than limit_us.
 static bool search_greedy(hth_search *x, double price, bool fastest, double limit_us)
@@ -278,15 +91,14 @@ static bool search_greedy(hth_search *x, double price, bool fastest, double limi
     for (int round = 0; round < 4 * x->m->n_gaps && !search_over(x); round++) {
         x->score = hth_search_try(x, x->mode, &o);
         search_keep_best(x);
-        if (o.time_us > limit_us) {
+        if (o.time_us >= limit_us) {
             return false;
         }
-        int s = search_worst(x, fastest, &over);
+        int s = hth_search_worst(x, fastest, &over);
         if (s < 0) {
             break;
         }
-        search_count(x, fastest);
-        int n = search_ways(x, s, price), few = 1 + x->m->n_gaps / SEARCH_FEW;
+        int n = hth_search_ways(x, s, fastest, price, 0), few = 1 + x->m->n_gaps / SEARCH_FEW;
         double freed = 0;
         // A few at a time: what is worth freeing changes with each.
         for (int i = 0; i < n && freed < over && i < few; i++) {
@@ -317,7 +129,7 @@ static bool search_flip(hth_search *x, int g, hth_gap_mode mode)
 {
     hth_outcome o;
     uint8_t old = x->mode[g];
-    if (old == mode || !search_allows(x, g, mode)) {
+    if (old == mode || !hth_search_allows(x, g, mode)) {
         return false;
     }
     x->mode[g] = (uint8_t)mode;
@@ -334,7 +146,7 @@ static bool search_flip(hth_search *x, int g, hth_gap_mode mode)
 static void search_shuffle(hth_search *x)
 {
     for (int i = 0; i < x->m->n_gaps; i++) {
-        int j = (int)search_random(x, (uint32_t)i + 1);
+        int j = (int)hth_search_random(x, (uint32_t)i + 1);
         x->order[i] = x->order[j];
         x->order[j] = i;
     }
@@ -346,10 +158,10 @@ static void search_prune(hth_search *x)
     int n = 0;
     for (int g = 0; g < x->m->n_gaps; g++) {
         if (x->modes[g] > 0 && x->mode[g] != HTH_GAP_KEEP) {
-            x->rank[n++] = (hth_rank){-search_cost(x, g, (hth_gap_mode)x->mode[g], 1), g};
+            x->rank[n++] = (hth_rank){-hth_search_cost(x, g, (hth_gap_mode)x->mode[g], 1), g};
         }
     }
-    qsort(x->rank, (size_t)n, sizeof *x->rank, search_rank_cmp);
+    qsort(x->rank, (size_t)n, sizeof *x->rank, hth_search_rank_cmp);
     for (int i = 0; i < n && !search_over(x); i++) {
         search_flip(x, x->rank[i].gap, HTH_GAP_KEEP);
     }
@@ -383,28 +195,25 @@ static void search_descend(hth_search *x)
 static int search_pick(hth_search *x)
 {
     int n = 0;
-    bool any = search_random(x, 3) == 0;
+    bool any = hth_search_random(x, 3) == 0;
     for (int g = 0; g < x->m->n_gaps; g++) {
         if (x->modes[g] > 0 && (any || x->mode[g] != HTH_GAP_KEEP)) {
             x->order[n++] = g;
         }
     }
-    return n > 0 ? x->order[search_random(x, (uint32_t)n)] : -1;
+    return n > 0 ? x->order[hth_search_random(x, (uint32_t)n)] : -1;
 }
 
 // Frees bytes until it fits again.
 static void search_eject(hth_search *x, hth_outcome *o)
 {
-    double over, price = search_random(x, 2) ? 1.0 : 0.1;
+    double over, price = hth_search_random(x, 2) ? 1.0 : 0.1;
     for (int i = 0; i < SEARCH_EJECT && o->excess > 0 && !search_over(x); i++) {
-        int s = search_worst(x, false, &over);
-        hth_gap_mode mode = HTH_GAP_KEEP;
-        search_count(x, false);
-        int g = s < 0 ? -1 : search_best(x, s, price, 1.5, &mode);
-        if (g < 0) {
+        int s = hth_search_worst(x, false, &over);
+        if (s < 0 || hth_search_ways(x, s, false, price, SEARCH_BLUR) == 0) {
             return;
         }
-        x->mode[g] = (uint8_t)mode;
+        x->mode[x->rank[0].gap / 4] = (uint8_t)(x->rank[0].gap % 4);
         x->score = hth_search_try(x, x->mode, o);
     }
 }
@@ -420,10 +229,10 @@ static void search_complete(hth_search *x)
         }
     }
     for (int i = 0; i < n && i < SEARCH_BACK && !search_over(x); i++) {
-        int j = i + (int)search_random(x, (uint32_t)(n - i)), g = x->order[j];
+        int j = i + (int)hth_search_random(x, (uint32_t)(n - i)), g = x->order[j];
         x->order[j] = x->order[i];
         if (!search_flip(x, g, HTH_GAP_KEEP)) {
-            search_flip(x, g, (hth_gap_mode)(1 + search_random(x, HTH_N_GAP_MODES - 1)));
+            search_flip(x, g, (hth_gap_mode)(1 + hth_search_random(x, HTH_N_GAP_MODES - 1)));
         }
     }
 }
@@ -434,17 +243,17 @@ static void search_push(hth_search *x, int g, hth_gap_mode k)
 {
     const hth_step *m = x->m;
     int t = m->gap[g].tensor, v = m->p->tensors[t].producer;
-    bool whole = search_random(x, 2) == 0;
+    bool whole = hth_search_random(x, 2) == 0;
     for (int h = m->gap_start[t]; h < m->gap_start[t + 1]; h++) {
-        if ((h == g || whole) && search_allows(x, h, k)) {
+        if ((h == g || whole) && hth_search_allows(x, h, k)) {
             x->mode[h] = (uint8_t)k;
         }
     }
     for (int j = 0; k >= HTH_GAP_RECOMPUTE && v >= 0 && j < m->p->nodes[v].n_inputs; j++) {
         int in = m->p->nodes[v].inputs[j], tail = m->gap_start[in + 1] - 1;
-        k = search_random(x, 2) ? HTH_GAP_RECOMPUTE : HTH_GAP_AGAIN;
+        k = hth_search_random(x, 2) ? HTH_GAP_RECOMPUTE : HTH_GAP_AGAIN;
         if (tail >= m->gap_start[in] && m->gap[tail].q == m->n_stages &&
-            search_allows(x, tail, k)) {
+            hth_search_allows(x, tail, k)) {
             x->mode[tail] = (uint8_t)k;
         }
     }
@@ -457,9 +266,9 @@ static bool search_kick(hth_search *x)
     hth_outcome o;
     double before = x->score;
     memcpy(x->kept, x->mode, (size_t)x->m->n_gaps);
-    for (int i = 0, n = 1 + (int)search_random(x, 2); i < n; i++) {
+    for (int i = 0, n = 1 + (int)hth_search_random(x, 2); i < n; i++) {
         int g = search_pick(x);
-        hth_gap_mode k = (hth_gap_mode)search_random(x, HTH_N_GAP_MODES);
+        hth_gap_mode k = (hth_gap_mode)hth_search_random(x, HTH_N_GAP_MODES);
         if (g >= 0) {
             search_push(x, g, k);
         }
@@ -482,9 +291,9 @@ static void search_away(hth_search *x)
 {
     hth_outcome o;
     for (int g = 0; g < x->m->n_gaps; g++) {
-        x->mode[g] = search_allows(x, g, HTH_GAP_OFFLOAD)     ? HTH_GAP_OFFLOAD
-                     : search_allows(x, g, HTH_GAP_RECOMPUTE) ? HTH_GAP_RECOMPUTE
-                                                              : HTH_GAP_KEEP;
+        x->mode[g] = hth_search_allows(x, g, HTH_GAP_OFFLOAD)     ? HTH_GAP_OFFLOAD
+                     : hth_search_allows(x, g, HTH_GAP_RECOMPUTE) ? HTH_GAP_RECOMPUTE
+                                                                  : HTH_GAP_KEEP;
     }
     x->score = hth_search_try(x, x->mode, &o);
     search_keep_best(x);
@@ -515,7 +324,7 @@ static void search_begin(hth_search *x, const search_start *start, bool first)
     hth_outcome o;
     hth_search_try(x, x->best, &o);
     double limit = o.excess > 0 ? INFINITY : o.time_us * SEARCH_FAR;
-    search_keep_all(x, x->mode);
+    hth_search_keep_all(x, x->mode);
     x->offload = offload && start->offload;
     x->recompute = recompute && start->recompute;
     bool near = search_greedy(x, start->price, start->fastest, limit);
@@ -596,7 +405,7 @@ void hth_search_run(hth_search *x, uint64_t deadline_ns, bool warm, hth_outcome 
         x->deadline_ns = deadline_ns;
     } else {
         x->best_score = INFINITY;
-        search_keep_all(x, x->mode);
+        hth_search_keep_all(x, x->mode);
         x->score = hth_search_try(x, x->mode, out);
         search_keep_best(x);
         if (out->excess == 0 && out->time_us <= x->m->fastest_us * (1 + 1e-9)) {

@@ -43,4 +43,21 @@ void hth_search_run(hth_search *x, uint64_t deadline_ns, bool warm, hth_outcome 
 // hth_search_try decodes `mode` and returns its score: time, and a heavy price on bytes too many.
 double hth_search_try(hth_search *x, const uint8_t *mode, hth_outcome *o);
 
+// What the search knows about moves (plan_ways.c), as the last whole decode left it.
+// hth_search_allows: gap g may have this mode under the policy.
+bool hth_search_allows(const hth_search *x, int g, hth_gap_mode mode);
+// hth_search_keep_all: everything is kept; what only recomputes read is computed again, too.
+void hth_search_keep_all(const hth_search *x, uint8_t *mode);
+// hth_search_cost: what giving gap g another mode would cost about, in us; `price` of the link's
+// time.
+double hth_search_cost(const hth_search *x, int g, hth_gap_mode mode, double price);
+// hth_search_worst returns the stage with the most bytes too many (*over), counting the fastest
+// algorithms or the smallest; -1: none.
+int hth_search_worst(const hth_search *x, bool fastest, double *over);
+// hth_search_ways lists what could free bytes in stage s in x->rank (gap * 4 + mode), cheapest per
+// byte and stage first; returns how many. `blur` > 0 randomises.
+int hth_search_ways(hth_search *x, int s, bool fastest, double price, double blur);
+int hth_search_rank_cmp(const void *a, const void *b);
+uint32_t hth_search_random(hth_search *x, uint32_t below);
+
 #endif
