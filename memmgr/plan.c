@@ -40,6 +40,7 @@ void hth_plan_free(hth_plan *p)
     }
     hth_free(p->instrs);
     hth_free(p->streamed);
+    hth_free(p->mode);
     hth_free(p);
 }
 

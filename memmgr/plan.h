@@ -92,6 +92,8 @@ typedef struct hth_plan {
     int n_instrs;
     hth_instr *instrs;
     bool *streamed; // per tensor: a weight that is prefetched and dropped instead of resident
+    uint8_t *mode;  // of a training step: what the search decided, for another to start from;
+    int n_modes;    // NULL, 0: not known
 } hth_plan;
 
 void hth_problem_fini(hth_problem *p);

@@ -84,23 +84,32 @@ hth_err hth_plan_curve_by(hth_curve_plan plan, void *ctx, uint64_t peak, uint64_
 
 typedef struct curve_step {
     const hth_problem *p;
-    const hth_plan_options *o;
+    hth_plan_options o; // each goes on from the plan for the budget above
+    hth_plan *last;
 } curve_step;
 
 static hth_err curve_plan(void *ctx, uint64_t budget, hth_curve_point *out, bool *fits)
 {
-    const curve_step *x = ctx;
-    return hth_curve_point_of(x->p, x->o, budget, out, fits, NULL);
+    curve_step *x = ctx;
+    hth_plan *plan = NULL;
+    hth_err err = hth_curve_point_of(x->p, &x->o, budget, out, fits, &plan);
+    if (plan != NULL) {
+        hth_plan_free(x->last);
+        x->o.from = x->last = plan;
+    }
+    return err;
 }
 
 hth_err hth_plan_curve(const hth_problem *p, const hth_plan_options *o, hth_curve *out)
 {
-    curve_step x = {p, o};
+    curve_step x = {.p = p, .o = *o};
     uint64_t peak, floor;
     *out = (hth_curve){.n = 0};
     HTH_TRY(hth_plan_train_peak(p, &peak));
     HTH_TRY(hth_plan_train_floor(p, &floor));
-    return hth_plan_curve_by(curve_plan, &x, peak, floor, out);
+    hth_err err = hth_plan_curve_by(curve_plan, &x, peak, floor, out);
+    hth_plan_free(x.last);
+    return err;
 }
 
 hth_err hth_curve_least(hth_curve_plan plan, void *ctx, uint64_t peak, uint64_t floor,

@@ -397,7 +397,9 @@ void hth_search_run(hth_search *x, uint64_t deadline_ns, bool warm, hth_outcome 
         x->deadline_ns = deadline_ns > least_ns ? deadline_ns : least_ns;
         memcpy(x->mode, x->best, n);
         x->best_score = hth_search_try(x, x->best, out);
-        search_greedy(x, 0.3, false, INFINITY);
+        if (out->excess > 0) {
+            search_greedy(x, 0.3, false, INFINITY);
+        }
         hth_search_try(x, x->best, out);
         if (out->excess > 0) {
             search_away(x);

@@ -9,6 +9,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 #define TRAIN_LIMIT_MS 100
 #define TRAIN_AGAIN    5 // times the limit, when nothing was found
@@ -47,6 +48,15 @@ static hth_err train_round(const hth_problem *p, hth_step *m, const hth_plan_opt
     hth_err err = hth_plan_emit(p, &s, plan);
     *height = s.height_bytes + s.resident_bytes;
     hth_schedule_fini(&s);
+    if (err == HTH_OK && m->n_gaps > 0) {
+        (*plan)->mode = hth_memdup(x->best, (size_t)m->n_gaps);
+        (*plan)->n_modes = m->n_gaps;
+        if ((*plan)->mode == NULL) {
+            hth_plan_free(*plan);
+            *plan = NULL;
+            err = hth_fail(HTH_ENOMEM, "no memory for a plan of %d nodes", m->n_stages);
+        }
+    }
     return err;
 }
 
@@ -59,10 +69,14 @@ static hth_err train_rounds(const hth_problem *p, hth_step *m, const hth_plan_op
                                                0.92, 0.95, 0.98, 1}; // of the time
     hth_plan *best = NULL;
     hth_err err = HTH_OK;
+    bool warm = o->from != NULL && o->from->n_modes == m->n_gaps && m->n_gaps > 0;
+    if (warm) {
+        memcpy(x->best, o->from->mode, (size_t)m->n_gaps);
+    }
     for (int round = 0; err == HTH_OK && round < TRAIN_ROUNDS; round++) {
         uint64_t deadline_ns = start_ns + (uint64_t)(limit_ms * share[round] * 1e6), height = 0;
         hth_plan *plan = NULL;
-        err = train_round(p, m, o, x, budget, deadline_ns, round > 0, &plan, &height);
+        err = train_round(p, m, o, x, budget, deadline_ns, round > 0 || warm, &plan, &height);
         uint64_t bytes = plan != NULL ? plan->arena_bytes + plan->resident_bytes : UINT64_MAX;
         if (bytes <= p->budget && (best == NULL || plan->predicted_us < best->predicted_us)) {
             hth_plan_free(best);
@@ -154,6 +168,7 @@ hth_err hth_plan_train(const hth_problem *p, const hth_plan_options *o, hth_plan
         // Near the floor a plan may exist that the first search missed: a refusal is worth more
         // time.
         hth_plan_options more = *o;
+        more.from = NULL;
         more.seed = o->seed + 1;
         more.limit_ms = TRAIN_AGAIN * (o->limit_ms > 0 ? o->limit_ms : TRAIN_LIMIT_MS);
         more.limit_decodes = TRAIN_AGAIN * o->limit_decodes;

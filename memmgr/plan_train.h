@@ -33,6 +33,8 @@ typedef struct hth_plan_options {
     uint64_t seed;
     double limit_ms; // of the search, all rounds together; 0: 100 (optimal: 60,000). Before a
                      // budget is refused that may be enough, five times as long is spent once more
+    const hth_plan *from; // a plan of the same step for other costs or another budget, or NULL: the
+                          // search goes on from it, so that a third of the time is enough
     uint64_t
         limit_decodes; // .. and schedules tried in each round, the same on every machine; 0: any
 } hth_plan_options;
