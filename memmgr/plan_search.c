@@ -16,19 +16,21 @@
 #define SEARCH_PENALTY 40.0 // of the fastest step, per budget of excess
 #define SEARCH_TIE                                                                                 \
     1e-4 // of the fastest step, per budget of mean residency: prefers what leaves room
-#define SEARCH_WARM_NS  30000000u // that a warm start may take even when the time is up
-#define SEARCH_FEW      300       // gaps of a step per gap that is freed before the next decode
-#define SEARCH_HOPELESS 16.0      // times the fastest step: not worth decoding further
-#define SEARCH_BACK     16        // flips that may follow them
-#define SEARCH_DUAL     100       // iterations of the dual for a start
-#define SEARCH_SMALL    1000  // part of the budget: gaps with less are flipped when no other helps
-#define SEARCH_GAIN     5e-4  // of the score, that a pass over all gaps has to gain for another
-#define SEARCH_STALL    1.0   // what a stall counts on top of its time among the starts
-#define SEARCH_FAR      1.5   // times the best: a start that costs as much is left
-#define SEARCH_WORSE    1.002 // of the best, still gone on from
-#define SEARCH_BLUR     1.5   // of the costs behind a kick: factors up to exp(1.5)
-#define SEARCH_EJECT    8     // flips that may follow a kick
-#define SEARCH_ALIKE    400   // kicks without success before the search gives up, per 100 gaps
+#define SEARCH_WARM_NS     30000000u // that a warm start may take even when the time is up
+#define SEARCH_FEW         300       // gaps of a step per gap that is freed before the next decode
+#define SEARCH_HOPELESS    16.0      // times the fastest step: not worth decoding further
+#define SEARCH_BACK        16        // flips that may follow them
+#define SEARCH_DUAL        100       // iterations of the dual for a start
+#define SEARCH_SMALL       1000 // part of the budget: gaps with less are flipped when no other helps
+#define SEARCH_GAIN        5e-4  // of the score, that a pass over all gaps has to gain for another
+#define SEARCH_LOWER       0.08  // of the budget, in which it comes down
+#define SEARCH_LOWER_KICKS 20    // .. after each
+#define SEARCH_STALL       1.0   // what a stall counts on top of its time among the starts
+#define SEARCH_FAR         1.5   // times the best: a start that costs as much is left
+#define SEARCH_WORSE       1.002 // of the best, still gone on from
+#define SEARCH_BLUR        1.5   // of the costs behind a kick: factors up to exp(1.5)
+#define SEARCH_EJECT       8     // flips that may follow a kick
+#define SEARCH_ALIKE       400   // kicks without success before the search gives up, per 100 gaps
 
 uint32_t hth_search_random(hth_search *x, uint32_t below)
 {
@@ -356,6 +358,31 @@ static void search_dual(hth_search *x)
     search_descend(x);
 }
 
+// Starts from everything kept and lets the budget come down in steps, each a little too small for
+// what the one before has found.
+static void search_lower(hth_search *x, uint64_t until_ns, uint64_t until)
+{
+    hth_outcome o;
+    uint64_t budget = x->d.budget;
+    hth_search_keep_all(x, x->mode);
+    hth_search_try(x, x->mode, &o);
+    double from = (double)o.peak_bytes, to = (double)budget;
+    double best = x->best_score;
+    int steps = 1 + (int)(log(from / to) / SEARCH_LOWER);
+    for (int k = 1; k <= steps && from > to; k++) {
+        // What fits more memory is not the best of anything.
+        x->d.budget = k < steps ? (uint64_t)(from * pow(to / from, (double)k / steps)) : budget;
+        x->best_score = k < steps ? -INFINITY : best;
+        search_slice(x, until_ns, until, 2 * (steps - k + 1));
+        search_greedy(x, 0.3, false, INFINITY);
+        search_descend(x);
+        for (int i = 0; i < SEARCH_LOWER_KICKS && !search_over(x); i++) {
+            search_kick(x);
+        }
+    }
+    x->d.budget = budget;
+}
+
 // Greedy starts. Each goes down on its own for a share of the time, because the best start is
 // seldom the best after that.
 static void search_starts(hth_search *x, uint64_t until_ns)
@@ -378,6 +405,8 @@ static void search_starts(hth_search *x, uint64_t until_ns)
             if (x->dual && i == 0) {
                 search_slice(x, until_ns, until, 4);
                 search_dual(x);
+                search_slice(x, until_ns, until, 3);
+                search_lower(x, x->deadline_ns, x->max_decodes);
             }
         }
     }
