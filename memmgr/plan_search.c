@@ -400,12 +400,12 @@ static void search_starts(hth_search *x, uint64_t until_ns)
         const search_start *s = &starts[i];
         bool has = (s->offload || x->recompute) && (s->recompute || x->offload);
         if (has && x->n_decodes < until && hth_now_ns() < until_ns) {
-            search_slice(x, until_ns, until, i == 0 ? 3 : n - i);
+            search_slice(x, until_ns, until, i == 0 ? 8 : n - i);
             search_begin(x, s, i == 0);
             if (x->dual && i == 0) {
-                search_slice(x, until_ns, until, 4);
+                search_slice(x, until_ns, until, 8);
                 search_dual(x);
-                search_slice(x, until_ns, until, 3);
+                search_slice(x, until_ns, until, 2);
                 search_lower(x, x->deadline_ns, x->max_decodes);
             }
         }
