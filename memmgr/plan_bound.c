@@ -14,7 +14,7 @@
 #include <math.h>
 #include <string.h>
 
-#define BOUND_NEW    0.08 // part of a new subgradient in the direction
+#define BOUND_NEW    0.15 // part of a new subgradient in the direction
 #define BOUND_MEAN   0.06 // .. of a new minimiser in the average
 #define BOUND_ROUND  6    // iterations between new paths
 #define BOUND_STALE  12   // .. without progress before the step shrinks
