@@ -12,7 +12,8 @@
 #include <string.h>
 
 #define TRAIN_LIMIT_MS 100
-#define TRAIN_AGAIN    5 // times the limit, when nothing was found
+#define TRAIN_AGAIN    5    // times the limit, when nothing was found
+#define TRAIN_FINE     2048 // of the budget: steps in which rounds tighten it, at least
 #define TRAIN_ROUNDS   8
 #define TRAIN_BOUND    300 // iterations of the bound, within this share of the limit
 #define TRAIN_BOUND_MS 0.2
@@ -90,7 +91,10 @@ static hth_err train_rounds(const hth_problem *p, hth_step *m, const hth_plan_op
         }
         // Algorithms gave way to addresses, or nothing helped: plans for less may be better. The
         // excess, and more each time: addresses lose about the same share in every round.
+        // A little at least: placements that just do not fit come in rows.
         uint64_t over = (height - p->budget) / 2 * (uint64_t)(round + 2) + HTH_PLAN_ALIGN;
+        uint64_t least = p->budget / TRAIN_FINE * (uint64_t)(round + 1);
+        over = over > least ? over : least;
         if (over >= budget || round == TRAIN_ROUNDS - 1) {
             err = train_too_big(p, o, height);
             break;
