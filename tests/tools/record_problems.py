@@ -69,7 +69,7 @@ NETWORKS = {  # name: network, input, measured batches, recorded batch
     'resnet152': (torchvision.models.resnet152, image(224), (2, 4), 64),
     'densenet121': (torchvision.models.densenet121, image(224), (2, 4), 96),
     'mobilenetv2': (torchvision.models.mobilenet_v2, image(224), (4, 8), 272),
-    'gpt2': (GPT2, lambda: torch.randint(0, 50000, (2, 1024)), (1, 2), 8)}
+    'gpt2': (GPT2, lambda: torch.randint(0, 50000, (2, 1024)), (2, 3), 8)}
 
 
 def hearth(binary, store, *args):
