@@ -80,6 +80,8 @@ static const cpu_row cpu_table[] = {
     {HTH_OP_RELU_GRAD, cpu_relu_grad_prepare, NULL, NULL, cpu_any_layout, NULL},
     CPU_PLAIN(SGD_STEP, step), CPU_PLAIN(ADAM_STEP, step), CPU_PLAIN(CLIP_SCALE, clip_scale),
     CPU_PLAIN(SOFTMAX_XENT, xent), CPU_PLAIN(SOFTMAX_XENT_GRAD, xent), CPU_PLAIN(DROPOUT_TRAIN, dropout),
+    CPU_PLAIN(MSE, mse), CPU_PLAIN(MSE_GRAD, mse), CPU_PLAIN(GROUP_NORM_GRAD, group_norm_grad), CPU_PLAIN(RNN_GRAD, rnn_grad),
+    {HTH_OP_LRN_GRAD, cpu_lrn_grad_prepare, NULL, NULL, cpu_any_layout, NULL},
     CPU_PLAIN(LAYER_NORM_GRAD, layer_norm_grad), CPU_PLAIN(SOFTMAX_GRAD, softmax_grad),
     CPU_PLAIN(LOG_SOFTMAX_GRAD, softmax_grad), CPU_PLAIN(GATHER_GRAD, gather_grad),
     {HTH_OP_ELEMENT_GRAD, cpu_element_grad_prepare, NULL, NULL, cpu_any_layout, NULL},

@@ -16,8 +16,12 @@ HTH_CPU_PREPARE(cpu_relu_grad_prepare);
 HTH_CPU_PREPARE(cpu_step_prepare); // SgdStep, AdamStep
 HTH_CPU_PREPARE(cpu_clip_scale_prepare);
 HTH_CPU_PREPARE(cpu_xent_prepare); // SoftmaxXent and its gradient
+HTH_CPU_PREPARE(cpu_mse_prepare);  // Mse and its gradient
 HTH_CPU_PREPARE(cpu_dropout_prepare);
 HTH_CPU_PREPARE(cpu_layer_norm_grad_prepare);
+HTH_CPU_PREPARE(cpu_group_norm_grad_prepare); // of InstanceNormalization, too
+HTH_CPU_PREPARE(cpu_lrn_grad_prepare);
+HTH_CPU_PREPARE(cpu_rnn_grad_prepare); // RNN, GRU, LSTM
 HTH_CPU_PREPARE(cpu_softmax_grad_prepare); // and LogSoftmaxGrad, over the last axis
 HTH_CPU_PREPARE(cpu_gather_grad_prepare);  // along axis 0
 HTH_CPU_PREPARE(cpu_element_grad_prepare);
