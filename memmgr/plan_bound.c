@@ -134,10 +134,13 @@ static hth_err bound_climb(climb *c, double upper_us, int iterations, uint64_t d
 
 static void bound_fini(hth_bound *b)
 {
-    void *all[] = {b->fixed,  b->fast_us, b->last_use, b->n_made,  b->dead_of,   b->leave, b->come,
-                   b->leaves, b->dead,    b->price,    b->sum,     b->in,        b->out,   b->share,
-                   b->in_at,  b->dip,     b->choice,   b->way,     b->use,       b->over,  b->us,
-                   b->us_sum, b->mean_in, b->mean_out, b->mean_us, b->mean_again};
+    void *all[] = {b->fixed,      b->fast_us,    b->last_use,   b->n_made,      b->dead_of,
+                   b->leave,      b->come,       b->leaves,     b->dead,        b->price,
+                   b->sum,        b->in,         b->out,        b->share,       b->in_at,
+                   b->dip,        b->choice,     b->way,        b->use,         b->over,
+                   b->us,         b->us_sum,     b->mean_in,    b->mean_out,    b->mean_us,
+                   b->mean_again, b->way_apart,  b->apart_cost, b->apart_first, b->apart_gap,
+                   b->apart_at,   b->apart_head, b->apart_next};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         hth_free(all[i]);
     }
@@ -165,6 +168,13 @@ static hth_err bound_init(hth_bound *b, const hth_step *m, uint64_t budget)
                      .in_at = hth_calloc(ns, sizeof(double)),
                      .dip = hth_calloc(ns, sizeof(int)),
                      .way = hth_calloc(ng, sizeof(hth_way)),
+                     .way_apart = hth_calloc(ng, sizeof(hth_way)),
+                     .apart_cost = hth_calloc(nt, sizeof(double[2])),
+                     .apart_first = hth_calloc(nt, sizeof(int[2])),
+                     .apart_gap = hth_calloc(nt, sizeof(int)),
+                     .apart_at = hth_calloc(nt, sizeof(int)),
+                     .apart_head = hth_calloc(ns, sizeof(int)),
+                     .apart_next = hth_calloc(nt, sizeof(int)),
                      .choice = hth_calloc(ng, sizeof(hth_choice_of_gap)),
                      .use = hth_calloc(ns, sizeof(double)),
                      .over = hth_calloc(ns, sizeof(double)),
@@ -177,7 +187,9 @@ static hth_err bound_init(hth_bound *b, const hth_step *m, uint64_t budget)
     if (!b->fixed || !b->fast_us || !b->last_use || !b->n_made || !b->dead_of || !b->leave ||
         !b->come || !b->leaves || !b->price || !b->sum || !b->in || !b->out || !b->share ||
         !b->in_at || !b->dip || !b->way || !b->choice || !b->use || !b->over || !b->us ||
-        !b->us_sum || !b->mean_in || !b->mean_out || !b->mean_us || !b->mean_again) {
+        !b->us_sum || !b->mean_in || !b->mean_out || !b->mean_us || !b->mean_again ||
+        !b->way_apart || !b->apart_cost || !b->apart_first || !b->apart_gap || !b->apart_at ||
+        !b->apart_head || !b->apart_next) {
         return hth_fail(HTH_ENOMEM, "no memory to bound a step of %d nodes", m->n_stages);
     }
     return hth_bound_facts(b);

@@ -8,7 +8,8 @@
 #include <math.h>
 #include <string.h>
 
-#define FACTS_DEPTH 8 // of chains of recomputes
+#define FACTS_DEPTH 8    // of chains of recomputes
+#define FACTS_LARGE 0.01 // of the budget: tensors that are worth tying to a stage
 
 void hth_bound_between(const hth_step *m, const hth_gap *g, double *per_stage, double add)
 {
@@ -79,14 +80,15 @@ static bool facts_fits(const hth_bound *b, int t, int s)
     return hth_bound_room(b, s, hth_bound_bytes(b, t) + workspace);
 }
 
-// The stages in which gap g's tensor finds no room. A cyclic gap's lie before its first use and
-// behind its last one.
-static void facts_room(hth_bound *b, int g)
+// The stages in which gap g's tensor finds no room, which takes more than `least`. A cyclic gap's
+// lie before its first use and behind its last one.
+static void facts_room(hth_bound *b, int g, double least)
 {
     const hth_gap *gap = &b->m->gap[g];
+    double bytes = hth_bound_bytes(b, gap->tensor);
     b->leave[g] = gap->cyclic ? b->m->n_stages : gap->q - 1;
     b->come[g] = gap->cyclic ? 0 : gap->p + 1;
-    for (int s = 0; s < b->m->n_stages; s++) {
+    for (int s = 0; s < b->m->n_stages && bytes > least; s++) {
         bool before = s < gap->q && (gap->cyclic || s > gap->p);
         bool behind = gap->cyclic ? s > gap->p : before;
         if ((before || behind) && !facts_fits(b, gap->tensor, s)) {
@@ -94,6 +96,53 @@ static void facts_room(hth_bound *b, int g)
             b->leave[g] = behind && s < b->leave[g] ? s : b->leave[g];
             b->come[g] = before && s >= b->come[g] ? s + 1 : b->come[g];
         }
+    }
+}
+
+// What the fullest stage leaves beside its smallest workspace.
+static double facts_least(const hth_bound *b)
+{
+    double least = 1;
+    for (int s = 0; s < b->m->n_stages; s++) {
+        double workspace = (double)hth_step_smallest(b->m, s)->workspace / b->budget;
+        least = fmin(least, 1 - b->fixed[s] - workspace);
+    }
+    return least;
+}
+
+// The time that stage s loses if `bytes` more are there: its fastest algorithms find no room.
+static double facts_loss(const hth_bound *b, int s, double bytes)
+{
+    const hth_step *m = b->m;
+    int i = m->menu_start[s];
+    while (i < m->menu_end[s] &&
+           !hth_bound_room(b, s, bytes + (double)m->menu[i].workspace / b->budget)) {
+        i++;
+    }
+    return i < m->menu_end[s] ? m->menu[i].time_us - b->fast_us[s] : 0;
+}
+
+// Ties tensor t to the stage that would lose most.
+static void facts_tie(hth_bound *b, int t)
+{
+    const hth_step *m = b->m;
+    double most = 0, bytes = hth_bound_bytes(b, t);
+    b->apart_gap[t] = b->apart_at[t] = -1;
+    for (int g = m->gap_start[t]; bytes >= FACTS_LARGE && g < m->gap_start[t + 1]; g++) {
+        const hth_gap *gap = &m->gap[g];
+        bool may = hth_bound_counts(m, gap) && !gap->cyclic && !b->leaves[g];
+        for (int s = gap->p + 1; may && s < gap->q; s++) {
+            double us = facts_loss(b, s, bytes);
+            if (us > most) {
+                most = us;
+                b->apart_gap[t] = g;
+                b->apart_at[t] = s;
+            }
+        }
+    }
+    if (most > 0) {
+        b->apart_next[t] = b->apart_head[b->apart_at[t]];
+        b->apart_head[b->apart_at[t]] = t;
     }
 }
 
@@ -165,11 +214,12 @@ hth_err hth_bound_facts(hth_bound *b)
         b->last_use[t] = end > m->use_start[t] ? m->use[end - 1] : -1;
     }
     facts_stages(b);
+    double least = facts_least(b);
     for (int g = 0; g < m->n_gaps; g++) {
         const hth_gap *gap = &m->gap[g];
         int v = m->p->tensors[gap->tensor].producer;
         b->dead_of[g] = -1;
-        facts_room(b, g);
+        facts_room(b, g, least);
         if (hth_bound_counts(m, gap) && gap->can_rerun) {
             double share = 1.0 / b->n_made[v], gaps = 0;
             for (int h = m->gap_start[gap->tensor]; h < m->gap_start[gap->tensor + 1]; h++) {
@@ -177,6 +227,10 @@ hth_err hth_bound_facts(hth_bound *b)
             }
             HTH_TRY(facts_dead(b, v, gap->p, share, share / gaps, 0, &b->dead_of[g]));
         }
+    }
+    memset(b->apart_head, -1, (size_t)m->n_stages * sizeof *b->apart_head);
+    for (int t = 0; t < m->p->n_tensors; t++) {
+        facts_tie(b, t);
     }
     return HTH_OK;
 }

@@ -14,6 +14,9 @@
 //                    by `to` lie between; the stages from .. to - 1 do not count
 // Beside the paths there is `busy`: compute and copies together, as far as copies slow compute.
 //
+// Large tensors are tied to a stage whose fastest algorithms they leave no room for: such a stage's
+// algorithm and what its tensors do are one choice. Without that a relaxation has half of both.
+//
 // Whatever is counted, a schedule pays at least that much: what a gap pays for a path depends on
 // when its tensor leaves and comes back, so each gap chooses that, too, and pays for the stages in
 // which it then stays.
@@ -60,6 +63,13 @@ typedef struct hth_way {
     int away, back; // of a move; `away` when it has to copy out
 } hth_way;
 
+// How something dead is had again in stage s.
+typedef struct hth_had {
+    double us;
+    hth_gap_mode mode;
+    int away, back;
+} hth_had;
+
 // What the minimiser does in a gap.
 typedef struct hth_choice_of_gap {
     hth_gap_mode mode;
@@ -79,7 +89,9 @@ typedef struct hth_bound {
     int *leave,
         *come;    // per gap: where it finds no room: it is away from `leave` on and until `come`
     bool *leaves; // per gap: there is such a stage
-    int *dead_of; // per gap: first of `dead`, -1: none
+    int *apart_gap, *apart_at; // per tensor: a gap and a stage in it that it is tied to, -1: none
+    int *apart_head, *apart_next; // per stage: first tensor that is tied to it; per tensor
+    int *dead_of;                 // per gap: first of `dead`, -1: none
     hth_dead *dead;
     int n_dead, cap_dead;
     // The dual: prices in us per budget
@@ -95,11 +107,13 @@ typedef struct hth_bound {
     int *dip;      // stages behind which share rises, ascending
     int n_dips;
     // The minimiser: plan_bound_value.c
-    hth_way *way;                   // per gap
-    hth_choice_of_gap *choice;      // per gap
-    double *use;                    // per stage: change of the bytes that its gaps take, / budget
-    double *over;                   // per stage: what it takes over the budget, / budget
-    double *us, *us_sum;            // per stage: compute; prefix sums
+    hth_way *way, *way_apart;  // per gap; if its tensor is away in the stage that it is tied to
+    double (*apart_cost)[2];   // per tensor: what these cost
+    int (*apart_first)[2];     // .. and the first gap in which it leaves
+    hth_choice_of_gap *choice; // per gap
+    double *use;               // per stage: change of the bytes that its gaps take, / budget
+    double *over;              // per stage: what it takes over the budget, / budget
+    double *us, *us_sum;       // per stage: compute; prefix sums
     double length[BOUND_PATHS + 1]; // of the paths, and `busy`
     // Averages of the minimisers: plan_bound_path.c
     double *mean_in, *mean_out; // per gap: how often
@@ -132,6 +146,11 @@ void hth_bound_between(const hth_step *m, const hth_gap *g, double *per_stage, d
 // returns the dual's value: no plan is faster. INFINITY: there is none, a stage does not fit.
 hth_err hth_bound_facts(hth_bound *b);
 double hth_bound_value(hth_bound *b);
+
+// hth_bound_way returns what can happen in gap g; apart: while its tensor is away in the stage that
+// it is tied to. hth_bound_had returns the cheapest way to have x again in stage s.
+hth_way hth_bound_way(const hth_bound *b, int g, bool apart);
+hth_had hth_bound_had(const hth_bound *b, const hth_dead *x, int s);
 
 // Paths. hth_bound_path_begin sets the ones to start with; hth_bound_arcs follows the weights;
 // hth_bound_average adds the last minimiser with weight `by` to the averages; hth_bound_path_add
