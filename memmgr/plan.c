@@ -30,6 +30,44 @@ void hth_problem_fini(hth_problem *p)
     memset(p, 0, sizeof *p);
 }
 
+static bool copy_node(const hth_plan_node *n, int only, hth_plan_node *out)
+{
+    *out = *n;
+    out->n_alternatives = only < 0 || n->n_alternatives == 0 ? n->n_alternatives : 1;
+    out->name = n->name ? hth_strdup(n->name) : NULL;
+    out->op = n->op ? hth_strdup(n->op) : NULL;
+    out->inputs = hth_memdup(n->inputs, (size_t)n->n_inputs * sizeof *n->inputs);
+    out->outputs = hth_memdup(n->outputs, (size_t)n->n_outputs * sizeof *n->outputs);
+    out->inplace = hth_memdup(n->inplace, (size_t)n->n_inplace * sizeof *n->inplace);
+    out->alternatives = hth_memdup(n->alternatives + (only < 0 ? 0 : only),
+                                   (size_t)out->n_alternatives * sizeof *n->alternatives);
+    return (out->name || !n->name) && (out->op || !n->op) && out->inputs && out->outputs &&
+           out->inplace && out->alternatives;
+}
+
+hth_err hth_problem_copy(const hth_problem *p, const int *only, hth_problem *out)
+{
+    *out = *p;
+    out->n_tensors = out->n_nodes = 0;
+    out->tensors = hth_calloc((size_t)p->n_tensors + 1, sizeof *out->tensors);
+    out->nodes = hth_calloc((size_t)p->n_nodes + 1, sizeof *out->nodes);
+    bool ok = out->tensors != NULL && out->nodes != NULL;
+    for (int t = 0; ok && t < p->n_tensors; t++) {
+        hth_plan_tensor *x = &out->tensors[out->n_tensors++];
+        *x = p->tensors[t];
+        x->name = x->name != NULL ? hth_strdup(x->name) : NULL;
+        ok = x->name != NULL || p->tensors[t].name == NULL;
+    }
+    for (int i = 0; ok && i < p->n_nodes; i++) {
+        ok = copy_node(&p->nodes[i], only != NULL ? only[i] : -1, &out->nodes[out->n_nodes++]);
+    }
+    if (!ok) {
+        hth_problem_fini(out);
+        return hth_fail(HTH_ENOMEM, "no memory to copy a problem of %d nodes", p->n_nodes);
+    }
+    return HTH_OK;
+}
+
 void hth_plan_free(hth_plan *p)
 {
     if (p == NULL) {

@@ -97,6 +97,9 @@ typedef struct hth_plan {
 } hth_plan;
 
 void hth_problem_fini(hth_problem *p);
+// hth_problem_copy copies everything, of the alternatives of node i only number only[i] where
+// `only` is given. On error *out is empty.
+hth_err hth_problem_copy(const hth_problem *p, const int *only, hth_problem *out);
 void hth_plan_free(hth_plan *p); // NULL is allowed
 
 // hth_plan_inference plans a forward pass: liveness, in-place, arena offsets, one algorithm per

@@ -52,7 +52,8 @@ hth_err hth_checkpoint_put(hth_store *store, const char *name, const char *meta,
 static bool key_is_free(const char *key)
 {
     static const char *const names[] = {"budget",  "policy", "plan-ms", "checkpoint-every",
-                                        "threads", "resume", "trace",   "profile"};
+                                        "threads", "resume", "trace",   "replan",
+                                        "profile"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         if (strcmp(key, names[i]) == 0) {
             return true;

@@ -104,62 +104,6 @@ static hth_err compile_arrays(hth_program *p)
                : HTH_OK;
 }
 
-// Where streamed weights come from: memory, or a file.
-static hth_err compile_weights_far(hth_program *p)
-{
-    uint64_t end = 0;
-    hth_err err = HTH_OK;
-    for (int w = 0; err == HTH_OK && w < p->n_weights; w++) {
-        hth_weight *weight = &p->weights[w];
-        if (!weight->streamed) {
-            continue;
-        }
-        p->far_of[p->weight_tensor[w]] = &weight->far;
-        if (p->spill != NULL) {
-            weight->far.at = end;
-            end += (weight->bytes + HTH_SPILL_ALIGN - 1) / HTH_SPILL_ALIGN * HTH_SPILL_ALIGN;
-            continue;
-        }
-        weight->far.memory = hth_alloc_aligned(weight->bytes, HTH_DEVICE_ALIGN);
-        err = weight->far.memory == NULL ? no_memory() : HTH_OK;
-    }
-    if (err == HTH_OK && end > 0) {
-        err = hth_spill_open(p->spill, end, &p->spill_weights);
-    }
-    for (int w = 0; w < p->n_weights; w++) {
-        p->weights[w].far.file = p->spill_weights;
-    }
-    return err;
-}
-
-static hth_err compile_run(hth_site *site, hth_program *p)
-{
-    p->far_of = hth_calloc((size_t)p->problem.n_tensors, sizeof *p->far_of);
-    p->fixed = hth_calloc((size_t)p->problem.n_tensors, sizeof *p->fixed);
-    hth_err err = p->far_of == NULL || p->fixed == NULL ? no_memory() : HTH_OK;
-    for (int i = 0; err == HTH_OK && p->train != NULL && i < p->train->n_slots; i++) {
-        int t = hth_program_slot(p, i);
-        if (t >= 0 && p->plan->streamed[t]) {
-            p->far_of[t] = &p->far[i];
-        }
-    }
-    err = err == HTH_OK ? compile_weights_far(p) : err;
-    if (err == HTH_OK) {
-        hth_run_spec spec = {.device = site->device,
-                             .problem = &p->problem,
-                             .plan = p->plan,
-                             .kernels = p->kernels,
-                             .node_in = (const int *const *)p->node_in,
-                             .n_in = p->n_in,
-                             .node_out = (const int *const *)p->node_out,
-                             .n_out = p->n_out,
-                             .far = p->far_of,
-                             .spill_dir = p->spill};
-        err = hth_run_open(&spec, &p->run);
-    }
-    return err;
-}
-
 // compile_step_budget: what the step takes when nothing is short, and the share of it that it gets.
 static hth_err compile_step_budget(hth_site *site, hth_program *p, const hth_step_spec *spec,
                                    const hth_menu *menus)
@@ -203,7 +147,7 @@ static hth_err compile_graph(hth_site *site, hth_program *p, const hth_step_spec
     }
     if (step == NULL || !step->problem_only) {
         err = err == HTH_OK ? compile_plan(site, p, menus) : err;
-        err = err == HTH_OK && !p->plan_only ? compile_run(site, p) : err;
+        err = err == HTH_OK && !p->plan_only ? hth_compile_run(site, p) : err;
     }
     for (int i = 0; menus != NULL && i < n; i++) {
         hth_free(menus[i].list);
@@ -277,64 +221,4 @@ hth_err hth_program_compile_step(hth_site *site, const hth_step_spec *spec, bool
     p->compile_ms = (double)(hth_now_ns() - t0) / 1e6;
     *out = p;
     return HTH_OK;
-}
-
-int hth_program_slot(const hth_program *p, int i)
-{
-    int t = p->value_tensor[p->graph->inputs[p->train->slots[i].input]];
-    return t >= 0 && p->problem.tensors[t].cls == HTH_MEM_STATE ? t : -1;
-}
-
-void hth_program_free(hth_site *site, hth_program *p)
-{
-    if (p == NULL) {
-        return;
-    }
-    hth_program_deactivate(site, p);
-    if (p->source != NULL) {
-        hth_program **at = &p->source->programs;
-        while (*at != p) {
-            at = &(*at)->next;
-        }
-        *at = p->next;
-        p->source->n_programs--;
-    }
-    hth_source_fini(site, &p->rest);
-    hth_run_close(p->run);
-    for (int i = 0; p->graph != NULL && p->kernels != NULL && i < p->graph->n_nodes; i++) {
-        hth_kernel_close(p->kernels[i]);
-    }
-    for (int i = 0; p->key != NULL && i < p->graph->n_inputs; i++) {
-        hth_free(p->key[i].data);
-    }
-    for (int w = 0; w < p->n_weights; w++) {
-        hth_free(p->weights[w].far.memory);
-    }
-    hth_spill_close(p->spill_weights);
-    hth_free(p->far_of);
-    if (p->graph != NULL) {
-        hth_program_drop_problem(p);
-    }
-    hth_plan_free(p->plan);
-    hth_free(p->key);
-    hth_free(p->final_index);
-    hth_free(p->kernels);
-    hth_free(p->node_in);
-    hth_free(p->node_out);
-    hth_free(p->n_in);
-    hth_free(p->n_out);
-    hth_free(p->value_tensor);
-    hth_heat_fini(&p->heat);
-    hth_free(p->fixed);
-    hth_graph_free(p->graph);
-    hth_free(p);
-}
-
-void hth_source_fini(hth_site *site, hth_source *s)
-{
-    while (s->programs != NULL) {
-        hth_program_free(site, s->programs);
-    }
-    hth_graph_free(s->graph);
-    s->graph = NULL;
 }

@@ -22,6 +22,9 @@ hth_err hth_compile_choose(hth_site *site, hth_program *p, hth_menu *menus, bool
 // another one than the prepared one for some.
 hth_err hth_compile_smallest(hth_site *site, hth_program *p, hth_menu *menus, bool *changed);
 
+// hth_compile_run makes p->run for problem, plan and kernels.
+hth_err hth_compile_run(hth_site *site, hth_program *p);
+
 // hth_compile_problem makes p->problem, weights and tables from the graph, the prepared kernels and
 // the menus.
 hth_err hth_compile_problem(hth_site *site, hth_program *p, const hth_menu *menus);

@@ -137,6 +137,10 @@ typedef struct hth_step_spec {
 // Belongs to no source. HTH_ETOOBIG says how many bytes the budget is short.
 hth_err hth_program_compile_step(hth_site *site, const hth_step_spec *spec, bool tune,
                                  hth_request *progress, hth_program **out);
+// hth_program_replan gives a step another plan for a problem with the same tensors and nodes, where
+// every node has only the algorithm that it has now. Takes *problem and *plan over; on error the
+// program is as before.
+hth_err hth_program_replan(hth_site *site, hth_program *p, hth_problem *problem, hth_plan **plan);
 // hth_program_slot is the plan tensor of slot i's input, -1 when no node uses it.
 int hth_program_slot(const hth_program *p, int i);
 

@@ -3,6 +3,8 @@
 
 #include "base/alloc.h"
 
+#define SHARE_MODELS 10 // the part of the device that jobs without a budget of their own leave
+
 void hth_share_set(hth_site *site, hth_share *s, const hth_curve_point *point)
 {
     hth_share **at = &site->shares;
@@ -33,6 +35,7 @@ uint64_t hth_share_spare(const hth_site *site, const hth_share *mine)
     uint64_t rest = hth_share_rest(site, mine);
     hth_residency_stats_get(site->residency, &models);
     uint64_t held = models.held_bytes + site->arena_bytes;
+    held += site->device->props.budget_bytes / SHARE_MODELS;
     return rest > held ? rest - held : 0;
 }
 
@@ -58,7 +61,9 @@ hth_err hth_share_admit(const hth_site *site, const hth_curve *curve, hth_curve_
         }
         curves[n] = curve;
         weight[n] = 1;
-        err = hth_curve_admit(curves, weight, n + 1, site->device->props.budget_bytes, 1, chosen);
+        uint64_t all = site->device->props.budget_bytes;
+        err = hth_curve_admit(curves, weight, n + 1, all - all / SHARE_MODELS, 1, chosen);
+        err = err == HTH_ETOOBIG ? hth_curve_admit(curves, weight, n + 1, all, 1, chosen) : err;
     }
     if (err == HTH_OK) {
         *out = curve->point[chosen[n]];

@@ -22,7 +22,8 @@ struct hth_share {
 void hth_share_set(hth_site *site, hth_share *s, const hth_curve_point *point);
 // hth_share_rest is what the device has beside all shares but `mine` (may be NULL).
 uint64_t hth_share_rest(const hth_site *site, const hth_share *mine);
-// hth_share_spare is what is left of that beside the models that are resident now.
+// hth_share_spare is what is left of that beside the models that are resident now, and a share of
+// the device for those that are not yet.
 uint64_t hth_share_spare(const hth_site *site, const hth_share *mine);
 // hth_share_admit chooses the point of `curve` for a new job beside the others, which stay as they
 // are. HTH_ENODEVMEM: none fits now.

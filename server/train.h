@@ -31,6 +31,7 @@ typedef struct hth_train_spec {
     int64_t every, warmup; // epochs; steps in which the rate grows in a line from lr / warmup
     double lr, momentum, beta1, beta2, eps, weight_decay;
     int64_t batch, epochs;
+    bool replan;        // look for better plans while the job runs
     int64_t accumulate; // parts of equal size that a batch is taken in; 0: the fastest
     int64_t checkpoint; // a checkpoint behind every so many steps, and every epoch; 0: none
     bool resume;        // begin at the last one, if there is one
@@ -66,6 +67,12 @@ hth_err hth_trainer_step(hth_trainer *t, const hth_tensor *inputs, const hth_ten
 // hth_trainer_replan forgets what was compiled: the next prepare does so under spec->budget as it
 // is then. Slots keep their contents.
 hth_err hth_trainer_replan(hth_trainer *t);
+// hth_trainer_measured_us is the median of the last updates on whole batches, 0: not known;
+// hth_trainer_predicted_us what they are planned to take; hth_trainer_swaps how often a better plan
+// was taken over.
+double hth_trainer_measured_us(const hth_trainer *t);
+double hth_trainer_predicted_us(const hth_trainer *t);
+int hth_trainer_swaps(const hth_trainer *t);
 // hth_trainer_stall_ms is how long kernels of the last step waited for the link.
 double hth_trainer_stall_ms(const hth_trainer *t);
 // hth_trainer_rate sets the learning rate of the steps to come (spec->lr until then).
@@ -112,6 +119,9 @@ hth_err hth_train_job_open(hth_models *ms, hth_request *r, hth_train_tell tell,
 hth_err hth_train_job_turn(hth_train_job *j, bool *done);
 // hth_train_job_state says where the job stands, as a checkpoint's meta does. NULL: no memory.
 json_t *hth_train_job_state(const hth_train_job *j);
+// hth_train_job_times is what they take of time: {"predicted_ms", "measured_ms" (median of the last
+// steps, null: none yet), "replans"}. NULL: no memory.
+json_t *hth_train_job_times(const hth_train_job *j);
 // hth_train_job_memory is what its steps take ({"peak_bytes", "budget_bytes", ..}); the job's.
 const json_t *hth_train_job_memory(const hth_train_job *j);
 // hth_train_job_save makes a checkpoint of where the job stands.

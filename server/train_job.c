@@ -70,6 +70,14 @@ json_t *hth_train_job_state(const hth_train_job *j)
         &(hth_checkpoint){j->args, j->step, j->steps, j->history, j->held_out});
 }
 
+json_t *hth_train_job_times(const hth_train_job *j)
+{
+    double measured = hth_trainer_measured_us(j->trainer);
+    return json_pack("{s:f, s:o, s:i}", "predicted_ms", hth_trainer_predicted_us(j->trainer) / 1e3,
+                     "measured_ms", measured > 0 ? json_real(measured / 1e3) : json_null(),
+                     "replans", hth_trainer_swaps(j->trainer));
+}
+
 const json_t *hth_train_job_memory(const hth_train_job *j)
 {
     return j->memory;

@@ -229,6 +229,9 @@ static hth_err query_job(hth_train_queue *q, const char *job, json_t *args, json
         const json_t *m = hth_train_job_memory(hth_train_queue_find(q, job)->work);
         json_object_set(*out, "peak_bytes", json_object_get(m, "peak_bytes"));
         json_object_set(*out, "budget_bytes", json_object_get(m, "budget_bytes"));
+        json_t *times = hth_train_job_times(hth_train_queue_find(q, job)->work);
+        json_object_update(*out, times);
+        json_decref(times);
     }
     return HTH_OK;
 }

@@ -135,9 +135,9 @@ static hth_err spec_accumulate(const json_t *args, hth_train_spec *s)
 
 hth_err hth_train_spec_read(const json_t *args, bool bench, hth_train_spec *s)
 {
-    static const char *const losses[] = {"softmax-xent", "mse"};
+    static const char *const losses[] = {"softmax-xent", "mse"}, *const switches[] = {"off", "on"};
     double batch, epochs, seed, limit, checkpoint;
-    int loss;
+    int loss, replan;
     *s = (hth_train_spec){.model = spec_text(args, "model"),
                           .data = spec_text(args, "data"),
                           .save_as = spec_text(args, "save-as"),
@@ -164,6 +164,8 @@ hth_err hth_train_spec_read(const json_t *args, bool bench, hth_train_spec *s)
     }
     HTH_TRY(spec_number(args, "batch", bench ? 1 : 32, 1, 1 << 20, &batch));
     HTH_TRY(spec_accumulate(args, s));
+    HTH_TRY(spec_choice(args, "replan", bench ? "off" : "on", switches, 2, &replan));
+    s->replan = replan == 1;
     HTH_TRY(spec_number(args, "epochs", 1, 1, 1e9, &epochs));
     HTH_TRY(spec_number(args, "seed", 0, 0, 4294967295.0, &seed));
     HTH_TRY(spec_number(args, "plan-ms", bench ? 0 : TRAIN_PLAN_MS, 0, 600000, &limit));

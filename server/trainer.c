@@ -4,6 +4,7 @@
 #include "server/trainer.h"
 
 #include "base/alloc.h"
+#include "base/clock.h"
 #include "server/catalog.h"
 
 #include <math.h>
@@ -59,6 +60,7 @@ hth_err hth_trainer_prepare(hth_trainer *t, const hth_tensor *inputs, const hth_
 
 hth_err hth_trainer_replan(hth_trainer *t)
 {
+    hth_watch_stop(t);
     HTH_TRY(hth_slots_leave(&t->slots));
     while (t->n_shapes > 0) {
         hth_trainer_shape_free(t, &t->shapes[--t->n_shapes]);
@@ -101,8 +103,10 @@ static hth_err trainer_part(hth_trainer *t, hth_trainer_phase *s, int64_t part,
     to->data = (char *)target->data + (size_t)part * to->bytes;
     t->step_input = (t->spec->seed << 32) + t->counter + (uint64_t)part * 0x9E3779B97F4A7C15u;
     s->out[0].data = loss;
+    uint64_t from_ns = hth_now_ns();
     HTH_TRY(hth_program_run(t->ms->site, s->program, s->in, s->out,
                             t->progress != NULL ? &t->progress->canceled : NULL));
+    t->run_ns += hth_now_ns() - from_ns;
     t->stall_ns += hth_run_stall_ns(s->program->run);
     for (int i = 0; i < t->slots.n; i++) {
         if (s->graph.slots[i].output >= 0) {
@@ -119,14 +123,14 @@ hth_err hth_trainer_step(hth_trainer *t, const hth_tensor *inputs, const hth_ten
     double sum = 0;
     trainer_hyper(t, s->parts);
     hth_slots_unview(&t->slots);
-    t->stall_ns = 0;
+    t->stall_ns = t->run_ns = 0;
     for (int64_t i = 0; i < s->parts; i++) {
         HTH_TRY(trainer_part(t, i + 1 < s->parts ? &s->add : &s->apply, i, inputs, target, loss));
         sum += *loss;
     }
     *loss = s->parts > 1 ? (float)(sum / (double)s->parts) : *loss;
     t->counter++;
-    return HTH_OK;
+    return s == &t->shapes[0] ? hth_watch_step(t, (double)t->run_ns / 1e3) : HTH_OK;
 }
 
 double hth_trainer_stall_ms(const hth_trainer *t)
@@ -204,6 +208,7 @@ hth_err hth_trainer_open(hth_models *ms, const hth_train_spec *spec, hth_request
                        .progress = progress,
                        .current = -1,
                        .parts = spec->accumulate,
+                       .watch = {.n_samples = -1, .on = spec->replan},
                        .lr = spec->lr};
     hth_err err = hth_store_get(ms->store, name, version, &t->manifest);
     if (err == HTH_OK) {
@@ -225,6 +230,7 @@ void hth_trainer_close(hth_trainer *t)
     if (t == NULL) {
         return;
     }
+    hth_watch_stop(t);
     while (t->n_shapes > 0) {
         hth_trainer_shape_free(t, &t->shapes[--t->n_shapes]);
     }

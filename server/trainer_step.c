@@ -46,6 +46,18 @@ static hth_err step_keep(hth_trainer *t, const hth_program *p)
     return HTH_OK;
 }
 
+// A plan that keeps others than the first one did has all of them close together.
+void hth_trainer_place(hth_trainer *t, hth_trainer_phase *s)
+{
+    uint64_t at = 0;
+    for (int i = 0; i < t->slots.n; i++) {
+        bool near = step_keeps(s->program, i);
+        s->place[i] = near ? at : HTH_SLOT_FAR;
+        at += near ? hth_plan_round(t->slots.bytes[i]) : 0;
+    }
+    s->slots_bytes = at;
+}
+
 // Those that always stay come first, so that they have the same place in every step.
 static void step_places(const hth_trainer *t, hth_trainer_phase *s)
 {

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// server/trainer_watch.h - what a job's steps really take, against what was planned, and better
+// plans found meanwhile. Engine's thread only, but for the search itself.
+//
+// Design notes
+// The plan that a job begins with was found in a second, with times of nodes that were measured
+// alone. While the job runs, two things make it better. A thread of low priority goes on searching,
+// in short rounds so that it can be stopped. And where the median of the last steps is further from
+// the predicted time than WATCH_OFF, a few steps are measured instruction by instruction, the
+// nodes' times become what they take in this step, the link's speeds what it has in this step, and
+// the search begins again with those. A plan that is predicted to be better by WATCH_GAIN takes the
+// place of the old one between two steps. Nodes keep their algorithms: whatever is offloaded or
+// computed again instead, all bits stay the same.
+#ifndef HTH_SERVER_TRAINER_WATCH_H
+#define HTH_SERVER_TRAINER_WATCH_H
+
+#include "server/program.h"
+
+#include <pthread.h>
+
+#define HTH_WATCH_STEPS   8 // whose median counts
+#define HTH_WATCH_SAMPLES 5 // steps that are measured by instruction
+
+typedef struct hth_watch {
+    bool on;
+    double us[HTH_WATCH_STEPS];        // of the last steps, a ring
+    int n_us;                          // steps since the plan changed
+    int n_samples;                     // measured ones so far; -1: not measuring
+    double *sample[HTH_WATCH_SAMPLES]; // per node: its compute
+    double bytes[2], busy_us[2];       // of copies in and out, of all samples
+    double wall_us;                    // .. and of the steps
+    bool refined, searching;           // refined: a search with the present times was begun
+    int corrections, swaps;
+    // the search
+    pthread_t thread;
+    atomic_int done, stop;
+    hth_problem problem; // with the algorithms in use only
+    hth_plan_options options;
+    hth_plan *found;
+} hth_watch;
+
+struct hth_trainer;
+// hth_watch_step counts an update of a whole batch, which took `us`, and takes a better plan over
+// when there is one (of batches in one part).
+hth_err hth_watch_step(struct hth_trainer *t, double us);
+// hth_watch_stop ends the search; before the program that is watched goes.
+void hth_watch_stop(struct hth_trainer *t);
+
+#endif
