@@ -62,6 +62,8 @@ static void facts_stages(hth_bound *b)
         const hth_plan_node *n = &m->p->nodes[s];
         live += b->use[s];
         b->fixed[s] = live;
+        double workspace = (double)hth_step_smallest(m, s)->workspace / b->budget;
+        b->crest = fmax(b->crest, live + workspace);
         b->fast_us[s] = INFINITY; // then hth_bound_value says so
         for (int i = m->menu_start[s]; i < m->menu_end[s]; i++) {
             if (hth_bound_room(b, s, (double)m->menu[i].workspace / b->budget)) {
@@ -72,6 +74,12 @@ static void facts_stages(hth_bound *b)
             b->n_made[s] += m->arena[n->outputs[j]];
         }
     }
+}
+
+// Most tensors fit beside everything: one comparison tells.
+static bool facts_fits_all(const hth_bound *b, int t)
+{
+    return b->crest + hth_bound_bytes(b, t) <= BOUND_ROOM;
 }
 
 static bool facts_fits(const hth_bound *b, int t, int s)
@@ -191,7 +199,7 @@ static hth_err facts_dead(hth_bound *b, int v, int p, double share, double save,
         for (int k = 0; k < m->p->nodes[v].n_outputs; k++) {
             taken = taken || m->pair[m->p->nodes[v].outputs[k]] == u;
         }
-        int leave = p + 1;
+        int leave = facts_fits_all(b, u) ? m->n_stages : p + 1;
         while (leave < m->n_stages && facts_fits(b, u, leave)) {
             leave++;
         }

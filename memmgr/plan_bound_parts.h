@@ -83,6 +83,7 @@ typedef struct hth_bound {
     double budget;
     // Facts: plan_bound_facts.c
     double *fixed;   // per stage: bytes that are there in every plan, / budget
+    double crest;    // the largest of them with the smallest workspace
     double *fast_us; // per stage: its fastest algorithm that can ever fit
     int *last_use;   // per tensor, -1: none
     int *n_made;     // per stage: outputs that live in the arena
