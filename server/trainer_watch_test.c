@@ -118,9 +118,9 @@ static void predictions_are_corrected(void **state)
     rig_open(&r, HTH_POLICY_HEARTH, NULL, true);
     hth_program *p = r.t->shapes[0].apply.program;
     for (int i = 0; i < p->problem.n_nodes; i++) { // as if it had been measured on another machine
-        p->problem.nodes[i].alternatives[0].time_us *= 20;
+        p->problem.nodes[i].alternatives[0].time_us *= 1000;
     }
-    p->plan->predicted_us *= 20;
+    p->plan->predicted_us *= 1000;
     assert_true(hth_trainer_measured_us(r.t) == 0);
     int steps = 0;
     for (; r.t->watch.corrections == 0 || r.t->watch.n_samples >= 0; steps++) {
