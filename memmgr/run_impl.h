@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// memmgr/run_impl.h - the inside of a run: what run_open.c makes of a plan, and run.c walks.
+#ifndef HTH_MEMMGR_RUN_IMPL_H
+#define HTH_MEMMGR_RUN_IMPL_H
+
+#include "memmgr/plan_parts.h"
+#include "memmgr/run.h"
+
+#define RUN_NOWHERE UINT64_MAX // no place in the arena
+
+// Where one pointer of one step comes from.
+typedef struct run_slot {
+    int tensor; // -1: a place in the arena
+    uint64_t offset;
+} run_slot;
+
+typedef struct run_step {
+    struct hth_run *run;
+    const hth_instr *instr;
+    hth_lane lane;
+    const hth_kernel *kernel; // compute
+    hth_kernel_args args;
+    void **scratch; // .. and the pointer to its workspace
+    void **device;  // copies: the pointer on the device's side
+    // copies: the other side, which is the tensor's own far place, a place in the host slab, or
+    // (both NULL) `at` of the spill file
+    const hth_run_far *far;
+    void *host;
+    uint64_t at;
+    size_t bytes;
+    int first_wait, n_waits;
+    hth_event *done;      // NULL: nobody on another stream waits for it
+    hth_event *from, *to; // measuring, when it does not run on the caller
+} run_step;
+
+struct hth_run {
+    hth_run_spec spec;
+    bool inline_compute;
+    hth_stream *stream[HTH_N_LANES]; // NULL: nothing runs there
+    int n_steps, n_slots, n_waits;
+    run_step *steps;
+    run_slot *slots;
+    void **pointers;   // [n_slots], what the slots resolve to
+    hth_event **waits; // events, in slices of the steps
+    void *host_slab;
+    hth_spill *spill; // in its place
+    void **bound;     // [n_tensors], as bound last
+    char *arena;
+    bool is_bound, measuring;
+    double (*times)[2]; // [n_instrs]
+    const atomic_int *canceled;
+    uint64_t stall_ns; // of the last execution
+};
+
+#endif

@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0
+// Opening a run: the plan becomes steps: which stream, which events to wait for, which pointers to
+// fill in. A wait becomes an event only where it crosses streams and is not implied by an earlier
+// wait of the same stream.
+#include "memmgr/run_impl.h"
+
+#include "base/alloc.h"
+
+#include <string.h>
+
+#define RUN_HOST_PAGE 4096
+
+typedef struct run_builder {
+    hth_run *r;
+    uint64_t *place; // per tensor: offset in the arena, RUN_NOWHERE: not there
+    uint64_t *host;  // per tensor: offset in the host slab, RUN_NOWHERE: never offloaded
+    uint64_t *spill; // per tensor: position in the spill file, RUN_NOWHERE: none yet
+    uint64_t spill_bytes;
+    bool *filled; // per tensor: has content, or no place
+    int *step_of; // per instruction, -1: none
+    int seen[HTH_N_LANES]
+            [HTH_N_LANES]; // newest instruction of a stream that a stream has waited for
+} run_builder;
+
+static void **run_add_slot(hth_run *r, int tensor, uint64_t offset)
+{
+    r->slots[r->n_slots] = (run_slot){tensor, offset};
+    return &r->pointers[r->n_slots++];
+}
+
+static void run_build_compute(run_builder *b, run_step *s)
+{
+    hth_run *r = b->r;
+    const hth_instr *in = s->instr;
+    const hth_run_spec *spec = &r->spec;
+    s->kernel = spec->kernels[in->node];
+    s->args.in = &r->pointers[r->n_slots];
+    for (int j = 0; j < spec->n_in[in->node]; j++) {
+        int t = spec->node_in[in->node][j];
+        run_add_slot(r, t, t < 0 ? RUN_NOWHERE : b->place[t]);
+    }
+    s->args.out = &r->pointers[r->n_slots];
+    uint64_t workspace = hth_plan_workspace(&spec->problem->nodes[in->node], in->alt);
+    uint64_t spare =
+        in->offset + hth_plan_round(workspace); // a recompute's outputs that nobody needs
+    for (int j = 0; j < spec->n_out[in->node]; j++) {
+        int t = spec->node_out[in->node][j];
+        if (t >= 0 && in->recompute && b->filled[t]) {
+            run_add_slot(r, -1, spare);
+            spare += hth_plan_round(spec->problem->tensors[t].bytes);
+            continue;
+        }
+        int old = t >= 0 ? spec->problem->tensors[t].replaces - 1 : -1; // where an update goes
+        run_add_slot(r, t, t < 0 ? RUN_NOWHERE : b->place[old >= 0 ? old : t]);
+        if (t >= 0) {
+            b->filled[t] = true;
+        }
+    }
+    bool scratch = workspace > 0;
+    s->scratch = run_add_slot(r, -1, scratch ? in->offset : RUN_NOWHERE);
+}
+
+// In the file every tensor has a range of its own: a disk has room, and positions are aligned.
+static uint64_t run_spill_place(run_builder *b, int t)
+{
+    if (b->spill[t] == RUN_NOWHERE) {
+        b->spill[t] = b->spill_bytes;
+        b->spill_bytes += (b->r->spec.problem->tensors[t].bytes + HTH_SPILL_ALIGN - 1) /
+                          HTH_SPILL_ALIGN * HTH_SPILL_ALIGN;
+    }
+    return b->spill[t];
+}
+
+static hth_err run_build_copy(run_builder *b, run_step *s)
+{
+    hth_run *r = b->r;
+    int t = s->instr->tensor;
+    const hth_plan_tensor *x = &r->spec.problem->tensors[t];
+    if (s->instr->kind == HTH_INSTR_OFFLOAD) {
+        bool slab = hth_plan_home(x) != HTH_HOME_RESIDENT; // else back to where it came from
+        b->host[t] = slab ? s->instr->offset : RUN_NOWHERE;
+    } else {
+        b->place[t] = s->instr->offset;
+        b->filled[t] = true;
+    }
+    s->bytes = x->bytes;
+    s->device = run_add_slot(r, -1, b->place[t]);
+    if (b->host[t] != RUN_NOWHERE && r->spec.spill_dir != NULL) {
+        s->at = run_spill_place(b, t);
+        return HTH_OK;
+    }
+    if (b->host[t] != RUN_NOWHERE) {
+        s->host = (char *)r->host_slab + b->host[t];
+        return HTH_OK;
+    }
+    s->far = r->spec.far[t];
+    return s->far != NULL ? HTH_OK
+                          : hth_fail(HTH_EINVAL, "weight '%s' is streamed, but has no far place",
+                                     x->name ? x->name : "?");
+}
+
+// Keeps the waits of instruction i that another stream must be waited for; marks who must record an
+// event.
+static hth_err run_build_waits(run_builder *b, run_step *s)
+{
+    hth_run *r = b->r;
+    s->first_wait = r->n_waits;
+    for (int j = 0; j < s->instr->n_waits; j++) {
+        int w = s->instr->waits[j];
+        run_step *other = b->step_of[w] >= 0 ? &r->steps[b->step_of[w]] : NULL;
+        if (other == NULL || other->lane == s->lane || b->seen[s->lane][other->lane] >= w) {
+            continue;
+        }
+        b->seen[s->lane][other->lane] = w;
+        if (other->done == NULL) {
+            HTH_TRY(hth_event_open(r->spec.device, &other->done));
+        }
+        r->waits[r->n_waits++] = other->done;
+        s->n_waits++;
+    }
+    return HTH_OK;
+}
+
+static hth_err run_build_step(run_builder *b, int i)
+{
+    hth_run *r = b->r;
+    const hth_instr *in = &r->spec.plan->instrs[i];
+    run_step *s = &r->steps[r->n_steps];
+    b->step_of[i] = -1;
+    if (in->kind == HTH_INSTR_ALLOC || in->kind == HTH_INSTR_FREE) {
+        b->place[in->tensor] = in->kind == HTH_INSTR_ALLOC ? in->offset : RUN_NOWHERE;
+        b->filled[in->tensor] = in->kind == HTH_INSTR_FREE;
+        if (in->n_waits == 0) {
+            return HTH_OK;
+        }
+    }
+    *s = (run_step){.run = r, .instr = in, .lane = hth_instr_lane(in)};
+    b->step_of[i] = r->n_steps++;
+    if (in->kind == HTH_INSTR_COMPUTE) {
+        run_build_compute(b, s);
+    } else if (s->lane != HTH_LANE_COMPUTE) {
+        HTH_TRY(run_build_copy(b, s));
+    }
+    return run_build_waits(b, s);
+}
+
+static hth_err run_open_streams(hth_run *r)
+{
+    static const hth_stream_kind kind[] = {HTH_STREAM_COMPUTE, HTH_STREAM_H2D, HTH_STREAM_D2H};
+    bool needed[HTH_N_LANES] = {!r->inline_compute};
+    for (int i = 0; i < r->spec.plan->n_instrs; i++) {
+        hth_lane l = hth_instr_lane(&r->spec.plan->instrs[i]);
+        needed[l] = needed[l] || l != HTH_LANE_COMPUTE;
+    }
+    needed[HTH_LANE_COMPUTE] =
+        needed[HTH_LANE_COMPUTE] || needed[HTH_LANE_H2D] || needed[HTH_LANE_D2H];
+    for (int l = 0; l < HTH_N_LANES; l++) {
+        if (needed[l]) {
+            HTH_TRY(hth_stream_open(r->spec.device, kind[l], &r->stream[l]));
+        }
+    }
+    return HTH_OK;
+}
+
+static hth_err run_alloc(hth_run *r)
+{
+    const hth_run_spec *spec = &r->spec;
+    size_t slots = 0, waits = 0, n = (size_t)spec->plan->n_instrs;
+    for (size_t i = 0; i < n; i++) {
+        const hth_instr *in = &spec->plan->instrs[i];
+        waits += (size_t)in->n_waits;
+        slots += in->kind == HTH_INSTR_COMPUTE
+                     ? (size_t)(spec->n_in[in->node] + spec->n_out[in->node]) + 1
+                     : 1;
+    }
+    r->steps = hth_calloc(n, sizeof *r->steps);
+    r->slots = hth_calloc(slots, sizeof *r->slots);
+    r->pointers = hth_calloc(slots, sizeof *r->pointers);
+    r->waits = hth_calloc(waits, sizeof *r->waits);
+    r->bound = hth_calloc((size_t)spec->problem->n_tensors, sizeof *r->bound);
+    bool slab = spec->plan->host_bytes > 0 && spec->spill_dir == NULL;
+    if (slab) {
+        r->host_slab = hth_alloc_aligned(spec->plan->host_bytes, RUN_HOST_PAGE);
+    }
+    if (r->host_slab != NULL) { // no page is new in the first step
+        memset(r->host_slab, 0, spec->plan->host_bytes);
+    }
+    bool complete = r->steps && r->slots && r->pointers && r->waits && r->bound;
+    return complete && (r->host_slab || !slab)
+               ? HTH_OK
+               : hth_fail(HTH_ENOMEM, "no memory to run a plan of %zu instructions", n);
+}
+
+static hth_err run_build(hth_run *r)
+{
+    size_t n_tensors = (size_t)r->spec.problem->n_tensors;
+    run_builder b = {.r = r,
+                     .place = hth_alloc(n_tensors * sizeof *b.place),
+                     .host = hth_alloc(n_tensors * sizeof *b.host),
+                     .spill = hth_alloc(n_tensors * sizeof *b.spill),
+                     .filled = hth_alloc(n_tensors * sizeof *b.filled),
+                     .step_of = hth_alloc((size_t)r->spec.plan->n_instrs * sizeof *b.step_of)};
+    memset(b.seen, -1, sizeof b.seen);
+    hth_err err = b.place && b.host && b.spill && b.filled && b.step_of
+                      ? HTH_OK
+                      : hth_fail(HTH_ENOMEM, "no memory to run a plan");
+    if (err == HTH_OK) {
+        memset(b.place, 0xFF, n_tensors * sizeof *b.place);
+        memset(b.host, 0xFF, n_tensors * sizeof *b.host);
+        memset(b.spill, 0xFF, n_tensors * sizeof *b.spill);
+        memset(b.filled, true, n_tensors * sizeof *b.filled);
+    }
+    for (int i = 0; err == HTH_OK && i < r->spec.plan->n_instrs; i++) {
+        err = run_build_step(&b, i);
+    }
+    if (err == HTH_OK && b.spill_bytes > 0) {
+        err = hth_spill_open(r->spec.spill_dir, b.spill_bytes, &r->spill);
+    }
+    hth_free(b.place);
+    hth_free(b.host);
+    hth_free(b.spill);
+    hth_free(b.filled);
+    hth_free(b.step_of);
+    return err;
+}
+
+hth_err hth_run_open(const hth_run_spec *spec, hth_run **out)
+{
+    *out = NULL;
+    hth_run *r = hth_calloc(1, sizeof *r);
+    if (r == NULL) {
+        return hth_fail(HTH_ENOMEM, "no memory to run a plan");
+    }
+    r->spec = *spec;
+    r->inline_compute = spec->device->props.inline_compute;
+    hth_err err;
+    if (spec->spill_dir != NULL && !spec->device->props.host_visible) {
+        err = hth_fail(HTH_ENOTSUP, "device %s: its memory cannot be spilled to a file",
+                       spec->device->props.name);
+        goto fail;
+    }
+    HTH_GOTO(run_open_streams(r), fail);
+    HTH_GOTO(run_alloc(r), fail);
+    HTH_GOTO(run_build(r), fail);
+    *out = r;
+    return HTH_OK;
+fail:
+    hth_run_close(r);
+    return err;
+}
+
+void hth_run_close(hth_run *r)
+{
+    if (r == NULL) {
+        return;
+    }
+    for (int l = 0; l < HTH_N_LANES; l++) {
+        hth_stream_close(r->stream[l]);
+    }
+    for (int i = 0; i < r->n_steps; i++) {
+        hth_event_close(r->steps[i].done);
+        hth_event_close(r->steps[i].from);
+        hth_event_close(r->steps[i].to);
+    }
+    hth_free(r->steps);
+    hth_free(r->slots);
+    hth_free(r->pointers);
+    hth_free(r->waits);
+    hth_free(r->bound);
+    hth_spill_close(r->spill);
+    hth_free(r->host_slab);
+    hth_free(r->times);
+    hth_free(r);
+}
