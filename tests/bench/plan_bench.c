@@ -6,7 +6,10 @@
 // model).
 //
 // usage, from the root: plan_bench [--ms MS] [--ratios 0.9,0.8,..] [--repeat N] [--only WORD]
-//                                  [--policies a,b,..] [--recorded|--generated] [FILE.json[.gz] ..]
+//                           [--policies a,b,..] [--recorded|--generated] [--wall] [FILE.json[.gz]
+//                           ..]
+// Limits and planning times are processor time, as on a machine that does nothing else; --wall:
+// time that passes.
 #include "memmgr/plan_train_gen.h"
 
 #include "base/clock.h"
@@ -201,6 +204,7 @@ int main(int argc, char **argv)
     int files = 0;
     memcpy(b.ratio, ratios, sizeof ratios);
     memset(b.policy, 1, HTH_POLICY_OPTIMAL); // all but the one for small steps
+    hth_clock_inject(pt_cpu_ns, NULL);
     for (int i = 1; i < argc; i++) {
         bool more = i + 1 < argc;
         if (strcmp(argv[i], "--ms") == 0 && more) {
@@ -222,11 +226,14 @@ int main(int argc, char **argv)
             generated = false;
         } else if (strcmp(argv[i], "--generated") == 0) {
             recorded = false;
+        } else if (strcmp(argv[i], "--wall") == 0) {
+            hth_clock_inject(NULL, NULL);
         } else if (argv[i][0] == '-') {
-            fprintf(stderr,
-                    "usage: %s [--ms MS] [--ratios 0.9,0.8,..] [--repeat N] [--only WORD]\n"
-                    "    [--policies a,b,..] [--recorded|--generated] [FILE.json[.gz] ..]\n",
-                    argv[0]);
+            fprintf(
+                stderr,
+                "usage: %s [--ms MS] [--ratios 0.9,0.8,..] [--repeat N] [--only WORD]\n"
+                "    [--policies a,b,..] [--recorded|--generated] [--wall] [FILE.json[.gz] ..]\n",
+                argv[0]);
             return 2;
         } else {
             files++;
