@@ -323,6 +323,13 @@ static void allocations_fail_cleanly(void **state)
     fclose(f);
     hth_step_fini(&m);
     hth_problem_fini(&p);
+    // Addresses that have to be squeezed.
+    hth_plan *plan = NULL;
+    assert_ok(hth_problem_read(ORACLE_FOLDER "/chain-50.json", &p));
+    hth_plan_options o = {.limit_ms = 1e6, .limit_decodes = 100};
+    FAULT_LOOP(hth_plan_train(&p, &o, &plan));
+    hth_plan_free(plan);
+    hth_problem_fini(&p);
 }
 
 int main(void)

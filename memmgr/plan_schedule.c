@@ -8,7 +8,7 @@
 //   free   what ends here
 // A fetch waits for the compute before it and for the saves that this stage waits for, so it starts
 // when the rules of time say (plan_schedule.h), and nothing that lay at its place is still in use.
-#include "memmgr/plan_train.h"
+#include "memmgr/plan_lay.h"
 
 #include "base/alloc.h"
 
@@ -25,27 +25,7 @@ void hth_schedule_fini(hth_schedule *s)
     memset(s, 0, sizeof *s);
 }
 
-typedef struct lay {
-    const hth_problem *p;
-    hth_schedule *s;
-    hth_plan_builder builder;
-    hth_rect *rect;
-    int n_rects;
-    int *of_segment, *of_stage; // rectangles; of_stage -1: no workspace
-    int *host_rect;             // per tensor: its rectangle among `slab`, -1: none
-    hth_rect *slab;
-    int n_slab;
-    int *first_at, *next_first; // segments by first stage
-    int *last_at, *next_last;   // .. by last stage
-    int *save_at, *next_save;   // .. by the stage of their save
-    int *need_at, *next_need;   // .. by need
-    int *instr;                 // per segment: its fetch
-    int *saved;                 // per tensor: its save, -1: none yet
-    int *waits;
-    int next_rerun;
-} lay;
-
-static void lay_fini(lay *x)
+static void lay_fini(hth_lay *x)
 {
     void *all[] = {x->rect,      x->of_segment, x->of_stage,   x->host_rect,
                    x->slab,      x->first_at,   x->next_first, x->last_at,
@@ -56,11 +36,11 @@ static void lay_fini(lay *x)
     }
 }
 
-static hth_err lay_init(lay *x, const hth_problem *p, hth_schedule *s)
+static hth_err lay_init(hth_lay *x, const hth_problem *p, hth_schedule *s)
 {
     size_t n = (size_t)s->n_segments + 1, stages = (size_t)s->n_stages + 2,
            nt = (size_t)p->n_tensors + 1;
-    *x = (lay){.p = p, .s = s};
+    *x = (hth_lay){.p = p, .s = s};
     struct {
         void *at;
         size_t bytes;
@@ -99,7 +79,7 @@ static void lay_list(int *head, int *next, int key, int i)
 }
 
 // Lists run by tensor then first stage; the fetches of a stage by need.
-static void lay_lists(lay *x)
+static void lay_lists(hth_lay *x)
 {
     const hth_schedule *s = x->s;
     for (int i = s->n_segments - 1; i >= 0; i--) {
@@ -121,7 +101,7 @@ static void lay_lists(lay *x)
     }
 }
 
-static int lay_root(const lay *x, int i)
+static int lay_root(const hth_lay *x, int i)
 {
     while (x->s->segment[i].inplace >= 0) {
         i = x->s->segment[i].inplace;
@@ -129,8 +109,7 @@ static int lay_root(const lay *x, int i)
     return i;
 }
 
-// Workspace and scratch of a rerun: what has no segment beginning there.
-static uint64_t lay_rerun_bytes(const lay *x, const hth_rerun *r)
+uint64_t hth_lay_rerun_bytes(const hth_lay *x, const hth_rerun *r)
 {
     const hth_plan_node *n = &x->p->nodes[r->node];
     uint64_t bytes = hth_plan_round(hth_plan_workspace(n, r->alt));
@@ -145,7 +124,7 @@ static uint64_t lay_rerun_bytes(const lay *x, const hth_rerun *r)
     return bytes;
 }
 
-static void lay_rects(lay *x)
+static void lay_rects(hth_lay *x)
 {
     const hth_schedule *s = x->s;
     for (int i = 0; i < s->n_segments; i++) {
@@ -166,7 +145,7 @@ static void lay_rects(lay *x)
     for (int stage = 0; stage < s->n_stages; stage++) {
         uint64_t most = hth_plan_round(hth_plan_workspace(&x->p->nodes[stage], s->alt[stage]));
         for (; r < s->n_reruns && s->rerun[r].stage == stage; r++) {
-            uint64_t b = lay_rerun_bytes(x, &s->rerun[r]);
+            uint64_t b = hth_lay_rerun_bytes(x, &s->rerun[r]);
             most = b > most ? b : most;
         }
         if (most > 0) {
@@ -178,7 +157,7 @@ static void lay_rects(lay *x)
 
 // The host's copy of a tensor stays from its save to its last fetch. What is resident elsewhere has
 // its copy there.
-static hth_err lay_host(lay *x, uint64_t *bytes)
+static hth_err lay_host(hth_lay *x, uint64_t *bytes)
 {
     const hth_schedule *s = x->s;
     for (int i = 0; i < s->n_segments; i++) {
@@ -201,13 +180,14 @@ static hth_err lay_host(lay *x, uint64_t *bytes)
 
 // Instructions.
 
-static hth_err lay_simple(lay *x, hth_instr_kind kind, int t, uint64_t offset, int wait, int *index)
+static hth_err lay_simple(hth_lay *x, hth_instr_kind kind, int t, uint64_t offset, int wait,
+                          int *index)
 {
     return hth_plan_add(&x->builder, (hth_instr){.kind = kind, .tensor = t, .offset = offset},
                         &wait, wait >= 0, index);
 }
 
-static hth_err lay_alloc(lay *x, int stage, hth_origin origin, int node)
+static hth_err lay_alloc(hth_lay *x, int stage, hth_origin origin, int node)
 {
     for (int i = x->first_at[stage]; i >= 0; i = x->next_first[i]) {
         const hth_segment *g = &x->s->segment[i];
@@ -219,7 +199,7 @@ static hth_err lay_alloc(lay *x, int stage, hth_origin origin, int node)
     return HTH_OK;
 }
 
-static hth_err lay_arrive(lay *x, int stage, int compute)
+static hth_err lay_arrive(hth_lay *x, int stage, int compute)
 {
     int n = 0;
     if (compute >= 0) {
@@ -249,7 +229,7 @@ static hth_err lay_arrive(lay *x, int stage, int compute)
     return HTH_OK;
 }
 
-static hth_err lay_compute(lay *x, int stage, int *compute)
+static hth_err lay_compute(hth_lay *x, int stage, int *compute)
 {
     int n = 0;
     uint64_t at = x->of_stage[stage] >= 0 ? x->rect[x->of_stage[stage]].offset : 0;
@@ -274,7 +254,7 @@ static hth_err lay_compute(lay *x, int stage, int *compute)
     return hth_plan_add(&x->builder, in, x->waits, n, compute);
 }
 
-static hth_err lay_leave(lay *x, int stage, int compute)
+static hth_err lay_leave(hth_lay *x, int stage, int compute)
 {
     for (int i = x->save_at[stage]; i >= 0; i = x->next_save[i]) {
         int t = x->s->segment[i].tensor;
@@ -291,7 +271,7 @@ static hth_err lay_leave(lay *x, int stage, int compute)
     return HTH_OK;
 }
 
-static hth_err lay_instrs(lay *x)
+static hth_err lay_instrs(hth_lay *x)
 {
     int compute = -1;
     for (int i = 0; i < x->s->n_segments; i++) {
@@ -309,77 +289,7 @@ static hth_err lay_instrs(lay *x)
     return lay_arrive(x, x->s->n_stages, compute);
 }
 
-// The bytes beside its own workspace that a user of stage `stage` needs there: r NULL: its node.
-static uint64_t lay_scratch(const lay *x, const hth_rerun *r)
-{
-    return r == NULL ? 0
-                     : lay_rerun_bytes(x, r) -
-                           hth_plan_round(hth_plan_workspace(&x->p->nodes[r->node], r->alt));
-}
-
-// Gives a node, wherever it runs, the fastest algorithm whose workspace fits in `bytes`.
-static bool lay_algorithm(lay *x, int node, uint64_t bytes, hth_menu_item *menu)
-{
-    hth_schedule *s = x->s;
-    int n = hth_plan_menu(&x->p->nodes[node], menu), k = 0;
-    if (hth_plan_round(hth_plan_workspace(&x->p->nodes[node], s->alt[node])) <= bytes) {
-        return true;
-    }
-    while (k < n && menu[k].workspace > bytes) {
-        k++;
-    }
-    for (int i = 0; k < n && i < s->n_reruns; i++) {
-        s->rerun[i].alt = s->rerun[i].node == node ? menu[k].alt : s->rerun[i].alt;
-    }
-    s->alt[node] = k < n ? menu[k].alt : s->alt[node];
-    return k < n;
-}
-
-// Makes the addresses fit in `room`, where giving way of workspaces is enough.
-static hth_err lay_squeeze(lay *x, uint64_t room, uint64_t *height)
-{
-    hth_schedule *s = x->s;
-    int most = 1;
-    bool fits = false, *soft = hth_calloc((size_t)x->n_rects + 1, sizeof *soft);
-    hth_rect *rect = hth_memdup(x->rect, (size_t)x->n_rects * sizeof *rect);
-    for (int i = 0; i < x->p->n_nodes; i++) {
-        most = x->p->nodes[i].n_alternatives > most ? x->p->nodes[i].n_alternatives : most;
-    }
-    hth_menu_item *menu = hth_calloc((size_t)most, sizeof *menu);
-    hth_err err = HTH_ENOMEM;
-    if (soft == NULL || rect == NULL || menu == NULL) {
-        hth_fail(err, "no memory to place %d buffers", x->n_rects);
-        goto out;
-    }
-    for (int stage = 0; stage < s->n_stages; stage++) {
-        if (x->of_stage[stage] >= 0) {
-            soft[x->of_stage[stage]] = true;
-        }
-    }
-    HTH_GOTO(hth_address_squeeze(rect, soft, x->n_rects, room, &fits), out);
-    int r = 0;
-    for (int stage = 0; fits && stage < s->n_stages; stage++) {
-        uint64_t bytes = x->of_stage[stage] >= 0 ? rect[x->of_stage[stage]].bytes : 0;
-        fits = lay_algorithm(x, stage, bytes, menu);
-        for (; r < s->n_reruns && s->rerun[r].stage == stage; r++) {
-            uint64_t scratch = lay_scratch(x, &s->rerun[r]);
-            fits = fits && scratch <= bytes &&
-                   lay_algorithm(x, s->rerun[r].node, bytes - scratch, menu);
-        }
-    }
-    for (int i = 0; fits && i < x->n_rects; i++) {
-        x->rect[i] = rect[i];
-        uint64_t top = rect[i].offset + rect[i].bytes;
-        *height = i == 0 || top > *height ? top : *height;
-    }
-out:
-    hth_free(soft);
-    hth_free(rect);
-    hth_free(menu);
-    return err;
-}
-
-static hth_err lay_plan(lay *x, hth_plan *plan)
+static hth_err lay_plan(hth_lay *x, hth_plan *plan)
 {
     const hth_problem *p = x->p;
     plan->streamed = hth_calloc((size_t)p->n_tensors + 1, sizeof *plan->streamed);
@@ -392,7 +302,7 @@ static hth_err lay_plan(lay *x, hth_plan *plan)
                                &plan->arena_bytes));
     x->s->height_bytes = plan->arena_bytes;
     if (plan->arena_bytes > p->budget - x->s->resident_bytes) {
-        HTH_TRY(lay_squeeze(x, p->budget - x->s->resident_bytes, &plan->arena_bytes));
+        HTH_TRY(hth_lay_squeeze(x, p->budget - x->s->resident_bytes, &plan->arena_bytes));
     }
     HTH_TRY(lay_host(x, &plan->host_bytes));
     x->builder.plan = plan;
@@ -409,7 +319,7 @@ static hth_err lay_plan(lay *x, hth_plan *plan)
 
 hth_err hth_plan_emit(const hth_problem *p, hth_schedule *s, hth_plan **out)
 {
-    lay x;
+    hth_lay x;
     *out = NULL;
     HTH_TRY(lay_init(&x, p, s));
     hth_plan *plan = hth_calloc(1, sizeof *plan);

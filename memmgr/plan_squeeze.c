@@ -4,11 +4,12 @@
 // one stage's own, so what it gets concerns nobody else: its node may take an algorithm that needs
 // less. That costs a few microseconds of one node, where planning for a smaller budget costs all of
 // them.
-#include "memmgr/plan_parts.h"
+#include "memmgr/plan_lay.h"
 
 #include "base/alloc.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 typedef struct squeeze_hole {
     uint64_t offset, bytes;
@@ -97,4 +98,164 @@ hth_err hth_address_squeeze(hth_rect *r, const bool *soft, int n, uint64_t room,
     hth_free(placed);
     hth_free(near);
     return HTH_OK;
+}
+
+// From rectangles to algorithms.
+
+// The bytes beside its own workspace that a user of stage `stage` needs there: r NULL: its node.
+static uint64_t lay_scratch(const hth_lay *x, const hth_rerun *r)
+{
+    return r == NULL ? 0
+                     : hth_lay_rerun_bytes(x, r) -
+                           hth_plan_round(hth_plan_workspace(&x->p->nodes[r->node], r->alt));
+}
+
+// Gives a node, wherever it runs, the fastest algorithm whose workspace fits in `bytes`.
+static bool lay_algorithm(hth_lay *x, int node, uint64_t bytes, hth_menu_item *menu)
+{
+    hth_schedule *s = x->s;
+    int n = hth_plan_menu(&x->p->nodes[node], menu), k = 0;
+    if (hth_plan_round(hth_plan_workspace(&x->p->nodes[node], s->alt[node])) <= bytes) {
+        return true;
+    }
+    while (k < n && menu[k].workspace > bytes) {
+        k++;
+    }
+    for (int i = 0; k < n && i < s->n_reruns; i++) {
+        s->rerun[i].alt = s->rerun[i].node == node ? menu[k].alt : s->rerun[i].alt;
+    }
+    s->alt[node] = k < n ? menu[k].alt : s->alt[node];
+    return k < n;
+}
+
+// What the stages' workspaces can be.
+typedef struct lay_soft {
+    bool *soft;     // per rectangle: a workspace
+    hth_rect *rect; // an attempt
+    uint64_t *least, *load;
+    int *alt;         // what the schedule had
+    hth_rerun *rerun; // ..
+    hth_menu_item *menu;
+} lay_soft;
+
+static void soft_fini(lay_soft *w)
+{
+    void *all[] = {w->soft, w->rect, w->least, w->load, w->alt, w->rerun, w->menu};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        hth_free(all[i]);
+    }
+}
+
+// The least that a stage can do with, and what it has beside its workspace.
+static void soft_stages(const hth_lay *x, lay_soft *w)
+{
+    const hth_schedule *s = x->s;
+    for (int stage = 0, r = 0; stage < s->n_stages; stage++) {
+        int n = hth_plan_menu(&x->p->nodes[stage], w->menu);
+        w->least[stage] = w->menu[n - 1].workspace;
+        for (; r < s->n_reruns && s->rerun[r].stage == stage; r++) {
+            n = hth_plan_menu(&x->p->nodes[s->rerun[r].node], w->menu);
+            uint64_t b = lay_scratch(x, &s->rerun[r]) + w->menu[n - 1].workspace;
+            w->least[stage] = b > w->least[stage] ? b : w->least[stage];
+        }
+        if (x->of_stage[stage] >= 0) {
+            w->soft[x->of_stage[stage]] = true;
+        }
+    }
+    for (int i = 0; i < x->n_rects; i++) {
+        w->load[x->rect[i].first] += x->rect[i].bytes;
+        w->load[x->rect[i].last + 1] -= x->rect[i].bytes;
+    }
+    for (int stage = 1; stage < s->n_stages; stage++) {
+        w->load[stage] += w->load[stage - 1];
+    }
+}
+
+static hth_err soft_init(const hth_lay *x, lay_soft *w)
+{
+    const hth_schedule *s = x->s;
+    size_t stages = (size_t)s->n_stages + 2, rects = (size_t)x->n_rects + 1;
+    int most = 1;
+    for (int i = 0; i < x->p->n_nodes; i++) {
+        most = x->p->nodes[i].n_alternatives > most ? x->p->nodes[i].n_alternatives : most;
+    }
+    *w = (lay_soft){.soft = hth_calloc(rects, sizeof(bool)),
+                    .rect = hth_memdup(x->rect, (size_t)x->n_rects * sizeof *x->rect),
+                    .least = hth_calloc(stages, sizeof(uint64_t)),
+                    .load = hth_calloc(stages, sizeof(uint64_t)),
+                    .alt = hth_memdup(s->alt, (size_t)s->n_stages * sizeof *s->alt),
+                    .rerun = hth_calloc((size_t)s->n_reruns + 1, sizeof *s->rerun),
+                    .menu = hth_calloc((size_t)most, sizeof(hth_menu_item))};
+    if (!w->soft || !w->rect || !w->least || !w->load || !w->alt || !w->rerun || !w->menu) {
+        soft_fini(w);
+        return hth_fail(HTH_ENOMEM, "no memory to place %d buffers", x->n_rects);
+    }
+    memcpy(w->rerun, s->rerun, (size_t)s->n_reruns * sizeof *s->rerun);
+    soft_stages(x, w);
+    return HTH_OK;
+}
+
+// Places everything anew with the least workspaces in stages with more than `full` bytes.
+static hth_err soft_place(const hth_lay *x, lay_soft *w, uint64_t full, uint64_t room)
+{
+    uint64_t height;
+    memcpy(w->rect, x->rect, (size_t)x->n_rects * sizeof *w->rect);
+    for (int stage = 0; stage < x->s->n_stages; stage++) {
+        int i = x->of_stage[stage];
+        if (i >= 0 && w->load[stage] > full && w->least[stage] < w->rect[i].bytes) {
+            w->rect[i].bytes = w->least[stage];
+        }
+    }
+    HTH_TRY(hth_address_assign(w->rect, x->n_rects, room, 1, &height));
+    for (int i = 0; i < x->n_rects; i++) {
+        w->rect[i].bytes = x->rect[i].bytes;
+    }
+    return HTH_OK;
+}
+
+// Gives nodes algorithms for the workspaces that their stages have got.
+static bool soft_choose(hth_lay *x, lay_soft *w)
+{
+    hth_schedule *s = x->s;
+    bool fits = true;
+    for (int stage = 0, r = 0; fits && stage < s->n_stages; stage++) {
+        uint64_t bytes = x->of_stage[stage] >= 0 ? w->rect[x->of_stage[stage]].bytes : 0;
+        fits = lay_algorithm(x, stage, bytes, w->menu);
+        for (; r < s->n_reruns && s->rerun[r].stage == stage; r++) {
+            uint64_t scratch = lay_scratch(x, &s->rerun[r]);
+            fits = fits && scratch <= bytes &&
+                   lay_algorithm(x, s->rerun[r].node, bytes - scratch, w->menu);
+        }
+    }
+    if (!fits) {
+        memcpy(s->alt, w->alt, (size_t)s->n_stages * sizeof *s->alt);
+        memcpy(s->rerun, w->rerun, (size_t)s->n_reruns * sizeof *s->rerun);
+    }
+    return fits;
+}
+
+// As the rectangles are placed, placed anew with the full stages' workspaces at their least, or all
+// of them.
+hth_err hth_lay_squeeze(hth_lay *x, uint64_t room, uint64_t *height)
+{
+    lay_soft w;
+    bool fits = false;
+    HTH_TRY(soft_init(x, &w));
+    hth_err err = HTH_OK;
+    for (int attempt = 0; err == HTH_OK && !fits && attempt < 3; attempt++) {
+        if (attempt > 0) {
+            err = soft_place(x, &w, attempt == 1 ? room / 8 * 7 : 0, room);
+        }
+        if (err == HTH_OK) {
+            err = hth_address_squeeze(w.rect, w.soft, x->n_rects, room, &fits);
+        }
+        fits = err == HTH_OK && fits && soft_choose(x, &w);
+    }
+    for (int i = 0; fits && i < x->n_rects; i++) {
+        x->rect[i] = w.rect[i];
+        uint64_t top = w.rect[i].offset + w.rect[i].bytes;
+        *height = i == 0 || top > *height ? top : *height;
+    }
+    soft_fini(&w);
+    return err;
 }
