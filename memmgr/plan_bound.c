@@ -199,11 +199,14 @@ static hth_err bound_init(hth_bound *b, const hth_step *m, uint64_t budget)
 static void bound_modes(const hth_bound *b, uint8_t *mode)
 {
     for (int g = 0; g < b->m->n_gaps; g++) {
+        const hth_gap *gap = &b->m->gap[g];
         double in = b->mean_in[g], again = b->mean_again[g];
-        mode[g] = !hth_bound_counts(b->m, &b->m->gap[g]) ? HTH_GAP_RECOMPUTE
-                  : in + again <= 0.5                    ? HTH_GAP_KEEP
-                  : in > again                           ? HTH_GAP_OFFLOAD
-                                                         : HTH_GAP_RECOMPUTE;
+        mode[g] = in > again ? HTH_GAP_OFFLOAD : HTH_GAP_RECOMPUTE;
+        if (!hth_bound_counts(b->m, gap)) {
+            mode[g] = gap->can_rerun ? HTH_GAP_RECOMPUTE : HTH_GAP_KEEP;
+        } else if (in + again <= 0.5) {
+            mode[g] = HTH_GAP_KEEP;
+        }
     }
 }
 

@@ -88,15 +88,15 @@ static bool facts_fits(const hth_bound *b, int t, int s)
     return hth_bound_room(b, s, hth_bound_bytes(b, t) + workspace);
 }
 
-// The stages in which gap g's tensor finds no room, which takes more than `least`. A cyclic gap's
+// The stages in which gap g's tensor finds no room. A cyclic gap's
 // lie before its first use and behind its last one.
-static void facts_room(hth_bound *b, int g, double least)
+static void facts_room(hth_bound *b, int g)
 {
     const hth_gap *gap = &b->m->gap[g];
-    double bytes = hth_bound_bytes(b, gap->tensor);
+    bool fits = facts_fits_all(b, gap->tensor);
     b->leave[g] = gap->cyclic ? b->m->n_stages : gap->q - 1;
     b->come[g] = gap->cyclic ? 0 : gap->p + 1;
-    for (int s = 0; s < b->m->n_stages && bytes > least; s++) {
+    for (int s = 0; s < b->m->n_stages && !fits; s++) {
         bool before = s < gap->q && (gap->cyclic || s > gap->p);
         bool behind = gap->cyclic ? s > gap->p : before;
         if ((before || behind) && !facts_fits(b, gap->tensor, s)) {
@@ -105,17 +105,6 @@ static void facts_room(hth_bound *b, int g, double least)
             b->come[g] = before && s >= b->come[g] ? s + 1 : b->come[g];
         }
     }
-}
-
-// What the fullest stage leaves beside its smallest workspace.
-static double facts_least(const hth_bound *b)
-{
-    double least = 1;
-    for (int s = 0; s < b->m->n_stages; s++) {
-        double workspace = (double)hth_step_smallest(b->m, s)->workspace / b->budget;
-        least = fmin(least, 1 - b->fixed[s] - workspace);
-    }
-    return least;
 }
 
 // The time that stage s loses if `bytes` more are there: its fastest algorithms find no room.
@@ -222,12 +211,11 @@ hth_err hth_bound_facts(hth_bound *b)
         b->last_use[t] = end > m->use_start[t] ? m->use[end - 1] : -1;
     }
     facts_stages(b);
-    double least = facts_least(b);
     for (int g = 0; g < m->n_gaps; g++) {
         const hth_gap *gap = &m->gap[g];
         int v = m->p->tensors[gap->tensor].producer;
         b->dead_of[g] = -1;
-        facts_room(b, g, least);
+        facts_room(b, g);
         if (hth_bound_counts(m, gap) && gap->can_rerun) {
             double share = 1.0 / b->n_made[v], gaps = 0;
             for (int h = m->gap_start[gap->tensor]; h < m->gap_start[gap->tensor + 1]; h++) {
