@@ -24,7 +24,7 @@
 #define SEARCH_SMALL       1000 // part of the budget: gaps with less are flipped when no other helps
 #define SEARCH_GAIN        5e-4  // of the score, that a pass over all gaps has to gain for another
 #define SEARCH_LOWER       0.08  // of the budget, in which it comes down
-#define SEARCH_LOWER_KICKS 20    // .. after each
+#define SEARCH_LOWER_KICKS 400   // .. after each, at most
 #define SEARCH_STALL       1.0   // what a stall counts on top of its time among the starts
 #define SEARCH_FAR         1.5   // times the best: a start that costs as much is left
 #define SEARCH_WORSE       1.002 // of the best, still gone on from

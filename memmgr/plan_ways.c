@@ -6,7 +6,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#define WAYS_CHAIN 100 // tensors that are looked at for the cost of a recompute
+#define WAYS_CHAIN 20 // tensors that are looked at for the cost of a recompute
 
 bool hth_search_allows(const hth_search *x, int g, hth_gap_mode mode)
 {
