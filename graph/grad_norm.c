@@ -30,7 +30,7 @@ static void end_three(hth_grad *c, const hth_node *n)
 void hth_grad_batch_norm(hth_grad *c, const hth_node *n)
 {
     int in[6] = {hth_grad_out(c, n, 0), n->inputs[0],  n->inputs[1],
-                 n->outputs[1],         n->outputs[2], n->outputs[0]};
+                 n->outputs[1],         n->outputs[2], n->inputs[2]};
     hth_grad_begin(c, HTH_OP_BATCH_NORM_GRAD, in, n->n_post > 0 ? 6 : 5, 3);
     if (n->n_post > 0 && n->post[0].op == HTH_OP_CLIP) {
         hth_grad_float(c, "low", n->post[0].alpha);

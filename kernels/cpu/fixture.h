@@ -26,6 +26,7 @@ typedef struct fixture {
     int node;
     uint64_t seed;
     int64_t limit; // integer inputs are 0 .. limit - 1
+    float grid;    // not 0: floats are multiples of it, a power of two
     double error;  // of the last output checked
 } fixture;
 
@@ -40,7 +41,8 @@ static inline hth_device fixture_device(void)
 static inline float fixture_random(fixture *f)
 {
     f->seed = f->seed * 6364136223846793005ULL + 1442695040888963407ULL;
-    return (float)(int32_t)(f->seed >> 33) / (float)(1 << 30) - 1.0F; // [-1, 1)
+    float x = (float)(int32_t)(f->seed >> 33) / (float)(1 << 30) - 1.0F; // [-1, 1)
+    return f->grid > 0 ? floorf(x / f->grid) * f->grid : x;
 }
 
 static inline hth_shape fixture_shape(int rank, const int64_t *dims)

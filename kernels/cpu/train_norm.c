@@ -40,6 +40,7 @@ typedef struct norm_job {
 // What the lanes of one block need.
 typedef struct norm_lanes {
     float pivot[LANES], a[LANES], b[LANES], c[LANES];
+    float open_a[LANES], open_b[LANES]; // backward: the forward's line
 } norm_lanes;
 
 typedef struct norm_sums {
@@ -68,6 +69,22 @@ HTH_VECTOR(norm_moments, (const float *x, size_t n, const float *pivot, float *o
     }
 }
 
+// dy where the forward's line y = x a + b lies between low and high, else 0. Bits in the place of a
+// comparison, of which gcc 12 makes scalar code: low - y and y - high are both negative there.
+typedef int32_t norm_bits __attribute__((vector_size(64), aligned(4), may_alias));
+HTH_INLINE hth_v16 norm_open(hth_v16 dy, hth_v16 x, hth_v16 a, hth_v16 b, float low, float high)
+{
+    hth_v16 y = x * a + b, above = low - y, below = y - high;
+    return (hth_v16)((norm_bits)dy & (((norm_bits)above & (norm_bits)below) >> 31));
+}
+
+HTH_INLINE float norm_open_one(const float *dy, const float *x, size_t i, const norm_lanes *l,
+                               float low, float high)
+{
+    float y = x[i] * l->open_a[i % LANES] + l->open_b[i % LANES];
+    return y > low && y < high ? dy[i] : 0;
+}
+
 // Sums of dy and dy * (x - mean).
 HTH_VECTOR(norm_dots, (const float *dy, const float *x, size_t n, const float *mean, float *out),
            (dy, x, n, mean, out))
@@ -89,12 +106,30 @@ HTH_VECTOR(norm_dots, (const float *dy, const float *x, size_t n, const float *m
     }
 }
 
-// dy where y lies between low and high, else 0.
-HTH_VECTOR(norm_mask, (const float *dy, const float *y, float *to, size_t n, float low, float high),
-           (dy, y, to, n, low, high))
+// The same of what a fused Relu let through.
+HTH_VECTOR(norm_open_dots,
+           (const float *dy, const float *x, size_t n, const norm_lanes *l, float low, float high,
+            float *out),
+           (dy, x, n, l, low, high, out))
 {
-    for (size_t i = 0; i < n; i++) {
-        to[i] = ((y[i] > low) & (y[i] < high)) ? dy[i] : 0;
+    hth_v16 m = *(const hth_v16 *)l->pivot, s0 = {0}, s1 = s0, q0 = s0, q1 = s0;
+    hth_v16 a = *(const hth_v16 *)l->open_a, b = *(const hth_v16 *)l->open_b;
+    size_t i = 0;
+    for (; i + 32 <= n; i += 32) {
+        hth_v16 x0 = *(const hth_v16 *)(x + i), x1 = *(const hth_v16 *)(x + i + 16);
+        hth_v16 g0 = norm_open(*(const hth_v16 *)(dy + i), x0, a, b, low, high);
+        hth_v16 g1 = norm_open(*(const hth_v16 *)(dy + i + 16), x1, a, b, low, high);
+        s0 += g0;
+        s1 += g1;
+        q0 += g0 * (x0 - m);
+        q1 += g1 * (x1 - m);
+    }
+    *(hth_v16 *)out = s0 + s1;
+    *(hth_v16 *)(out + LANES) = q0 + q1;
+    for (; i < n; i++) {
+        float g = norm_open_one(dy, x, i, l, low, high);
+        out[i % LANES] += g;
+        out[LANES + i % LANES] += g * (x[i] - l->pivot[i % LANES]);
     }
 }
 
@@ -140,6 +175,27 @@ HTH_VECTOR(norm_apply_grad,
     }
 }
 
+HTH_VECTOR(norm_open_apply,
+           (const float *dy, const float *x, float *dx, size_t n, const norm_lanes *l, float low,
+            float high),
+           (dy, x, dx, n, l, low, high))
+{
+    hth_v16 a = *(const hth_v16 *)l->a, b = *(const hth_v16 *)l->b, c = *(const hth_v16 *)l->c,
+            m = *(const hth_v16 *)l->pivot;
+    hth_v16 oa = *(const hth_v16 *)l->open_a, ob = *(const hth_v16 *)l->open_b;
+    size_t i = 0;
+    for (; i + LANES <= n; i += LANES) {
+        hth_v16 v = *(const hth_v16 *)(x + i);
+        hth_v16 g = norm_open(*(const hth_v16 *)(dy + i), v, oa, ob, low, high);
+        *(hth_v16 *)(dx + i) = g * a + ((v - m) * b + c);
+    }
+    for (; i < n; i++) {
+        float g = norm_open_one(dy, x, i, l, low, high);
+        dx[i] = g * l->a[i % LANES] +
+                ((x[i] - l->pivot[i % LANES]) * l->b[i % LANES] + l->c[i % LANES]);
+    }
+}
+
 // The part of block `block` that positions [from, to) of all images' positions cover: calls for
 // each image's piece.
 typedef struct norm_piece {
@@ -160,28 +216,18 @@ static bool norm_next(const hth_rows *r, size_t block, size_t *from, size_t to, 
     return true;
 }
 
-// Input 0 of a piece; what a fused Relu let through of it, in `buffer`.
-static const float *norm_first(const norm_job *j, const norm_piece *p, float *buffer)
-{
-    const norm_kernel *k = j->k;
-    const float *first = (const float *)j->in[0] + p->at;
-    if (!k->masked) {
-        return first;
-    }
-    norm_mask(first, (const float *)j->in[5] + p->at, buffer, p->n, k->low, k->high);
-    return buffer;
-}
-
 static void norm_sum(const norm_job *j, size_t block, size_t from, size_t to, const norm_lanes *l,
                      norm_sums *s)
 {
     const norm_kernel *k = j->k;
     norm_piece p;
-    float part[2 * LANES], buffer[PIECE];
+    float part[2 * LANES];
     memset(s, 0, sizeof *s);
     while (norm_next(&k->rows, block, &from, to, &p)) {
-        const float *first = norm_first(j, &p, buffer);
-        if (k->grad) {
+        const float *first = (const float *)j->in[0] + p.at;
+        if (k->masked) {
+            norm_open_dots(first, (const float *)j->in[1] + p.at, p.n, l, k->low, k->high, part);
+        } else if (k->grad) {
             norm_dots(first, (const float *)j->in[1] + p.at, p.n, l->pivot, part);
         } else {
             norm_moments(first, p.n, l->pivot, part);
@@ -197,11 +243,12 @@ static void norm_write(const norm_job *j, size_t block, size_t from, size_t to, 
 {
     const norm_kernel *k = j->k;
     norm_piece p;
-    float buffer[PIECE];
     while (j->out[0] != NULL && norm_next(&k->rows, block, &from, to, &p)) {
         float *to0 = (float *)j->out[0] + p.at;
-        const float *first = norm_first(j, &p, buffer);
-        if (k->grad) {
+        const float *first = (const float *)j->in[0] + p.at;
+        if (k->masked) {
+            norm_open_apply(first, (const float *)j->in[1] + p.at, to0, p.n, l, k->low, k->high);
+        } else if (k->grad) {
             norm_apply_grad(first, (const float *)j->in[1] + p.at, to0, p.n, l);
         } else {
             norm_apply(first, k->add < 0 ? NULL : (const float *)j->in[k->add] + p.at, to0, p.n, l,
@@ -232,7 +279,8 @@ static void norm_repeat(const hth_rows *r, float *lanes)
     }
 }
 
-// Before the sums: the pivot of each channel (forward) or its mean (backward).
+// Before the sums: the pivot of each channel (forward), or its mean and what the forward pass made
+// of x, for the mask of a fused Relu (backward): y itself need not be read again.
 static void norm_begin(const norm_job *j, size_t block, norm_lanes *l)
 {
     const hth_rows *r = &j->k->rows;
@@ -243,6 +291,14 @@ static void norm_begin(const norm_job *j, size_t block, norm_lanes *l)
                                  : ((const float *)j->in[0])[block * r->s * r->b + c];
     }
     norm_repeat(r, l->pivot);
+    for (size_t c = 0; j->k->masked && c < n; c++) {
+        size_t at = block * r->b + c;
+        double a = (double)((const float *)j->in[2])[at] * ((const float *)j->in[4])[at];
+        l->open_a[c] = (float)a;
+        l->open_b[c] = (float)(((const float *)j->in[5])[at] - l->pivot[c] * a);
+    }
+    norm_repeat(r, l->open_a);
+    norm_repeat(r, l->open_b);
 }
 
 static void norm_put(const norm_job *j, int i, size_t c, double v)
@@ -442,7 +498,7 @@ static bool norm_posts(const hth_graph *g, const hth_node *n, norm_kernel *k)
     return i == n->n_post || (i + 1 == n->n_post && norm_bounds(&n->post[i], &k->low, &k->high));
 }
 
-static hth_err norm_open(hth_device *d, const hth_graph *g, const hth_node *n, norm_kernel *k,
+static hth_err norm_make(hth_device *d, const hth_graph *g, const hth_node *n, norm_kernel *k,
                          hth_kernel **out)
 {
     const hth_value *x = &g->values[n->inputs[k->grad ? 1 : 0]];
@@ -484,7 +540,7 @@ hth_err cpu_batch_norm_train_prepare(hth_device *d, const hth_graph *g, const ht
         return hth_fail(HTH_ENOTSUP, "node '%s': algorithm or post ops", n->name);
     }
     k.base.inplace_input = k.add; // the backward pass reads x again
-    return norm_open(d, g, n, &k, out);
+    return norm_make(d, g, n, &k, out);
 }
 
 hth_err cpu_batch_norm_grad_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
@@ -499,5 +555,5 @@ hth_err cpu_batch_norm_grad_prepare(hth_device *d, const hth_graph *g, const hth
         return hth_fail(HTH_ENOTSUP, "node '%s': algorithm or post ops", n->name);
     }
     k.base.inplace_input = n->outputs[0] >= 0 ? 0 : -1;
-    return norm_open(d, g, n, &k, out);
+    return norm_make(d, g, n, &k, out);
 }

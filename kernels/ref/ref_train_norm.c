@@ -66,15 +66,20 @@ static hth_err batch_norm_train_body(ref_mem *m, const hth_node *n, const hth_te
     return HTH_OK;
 }
 
-// Where the forward pass had a fused Relu or Clip, dy counts only where that was open.
-static hth_err norm_mask(ref_mem *m, const hth_node *n, const hth_tensor *y, double *dy)
+// Where the forward pass had a fused Relu or Clip, dy of channel c counts only where that was open.
+static void norm_mask(const hth_node *n, const hth_tensor *in, int64_t c, int64_t size,
+                      const double *x, double *dy)
 {
-    double low = hth_node_float(n, "low", 0), high = hth_node_float(n, "high", INFINITY), *v;
-    HTH_TRY(ref_wide(m, y, &v));
-    for (int64_t i = 0; i < ref_count(y); i++) {
-        dy[i] = v[i] > low && v[i] < high ? dy[i] : 0;
+    double low = hth_node_float(n, "low", 0), high = hth_node_float(n, "high", INFINITY);
+    const hth_shape *s = &in[0].shape;
+    double mean = ref_f64_at(&in[3], c), bias = ref_f64_at(&in[5], c);
+    double scale = ref_f64_at(&in[2], c) * ref_f64_at(&in[4], c);
+    NORM_FOR(b, i, s, size)
+    {
+        int64_t at = (b * norm_channels(s) + c) * size + i;
+        double y = (x[at] - mean) * scale + bias;
+        dy[at] = y > low && y < high ? dy[at] : 0;
     }
-    return HTH_OK;
 }
 
 static hth_err batch_norm_grad_body(ref_mem *m, const hth_node *n, const hth_tensor *in,
@@ -87,10 +92,12 @@ static hth_err batch_norm_grad_body(ref_mem *m, const hth_node *n, const hth_ten
     HTH_TRY(ref_wide(m, &in[0], &dy));
     HTH_TRY(ref_wide(m, &in[1], &x));
     if (ref_in(n, in, 5) != NULL) {
-        HTH_TRY(ref_need_same(&in[5], &in[0]));
-        HTH_TRY(norm_mask(m, n, &in[5], dy));
+        HTH_TRY(ref_need_count(&in[5], channels));
     }
     for (int64_t c = 0; c < channels; c++) {
+        if (ref_in(n, in, 5) != NULL) {
+            norm_mask(n, in, c, size, x, dy);
+        }
         double mean = ref_f64_at(&in[3], c), inv = ref_f64_at(&in[4], c), sum = 0, dot = 0;
         double scale = ref_f64_at(&in[2], c) * inv;
         NORM_FOR(b, i, s, size)
