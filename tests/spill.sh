@@ -38,7 +38,7 @@ field() { sed -n "s/.*\"$1\": *\([0-9]*\).*/\1/p" "$2" | tail -1; }
 "$build/hearth" --store "$store" import spilled "$model" >/dev/null
 train "" >"$dir/whole"
 budget=$(($(field unconstrained_bytes "$dir/whole") / 100 * share))
-limited() { (ulimit -d $(((budget >> 10) + 65536)) && train ",mem=$budget" "$@"); }
+limited() { (ulimit -d $(((budget >> 10) + 65536)) && train ",mem=$budget" --budget "$budget" "$@"); }
 limited --spill "$dir" >"$dir/spilled" || fail "the budget and 64 MiB are too little"
 limited >"$dir/none" 2>"$dir/error" && fail "without --spill the same memory is enough: the test shows nothing"
 losses "$dir/whole" >"$dir/a"

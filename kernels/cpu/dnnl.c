@@ -12,6 +12,10 @@
 #include <stdio.h>
 #include <string.h>
 
+// Primitives that oneDNN keeps when nobody uses them any more. Its own 1,024 are all the candidates
+// that were ever measured, with their code; equal layers share one anyhow while it is in use.
+#define DN_CACHE 64
+
 struct hth_dn_prim {
     dnnl_primitive_desc_t pd;
     dnnl_primitive_t primitive;
@@ -30,6 +34,7 @@ static pthread_once_t dn_once = PTHREAD_ONCE_INIT;
 static void dn_engine_init(void)
 {
     dn_engine_status = dnnl_engine_create(&dn_engine, dnnl_cpu, 0);
+    dnnl_set_primitive_cache_capacity(DN_CACHE); // where it cannot be set it stays as it is
 }
 
 static dnnl_status_t dn_engine_get(void)
