@@ -7,6 +7,7 @@
 
 #include "kernels/cpu/blocked.h"
 #include "kernels/cpu/primitive.h"
+#include "kernels/cpu/vector.h"
 
 HTH_CPU_PREPARE(cpu_batch_norm_train_prepare);
 HTH_CPU_PREPARE(cpu_batch_norm_grad_prepare);
@@ -21,7 +22,7 @@ HTH_CPU_PREPARE(cpu_dropout_prepare);
 HTH_CPU_PREPARE(cpu_layer_norm_grad_prepare);
 HTH_CPU_PREPARE(cpu_group_norm_grad_prepare); // of InstanceNormalization, too
 HTH_CPU_PREPARE(cpu_lrn_grad_prepare);
-HTH_CPU_PREPARE(cpu_rnn_grad_prepare); // RNN, GRU, LSTM
+HTH_CPU_PREPARE(cpu_rnn_grad_prepare);     // RNN, GRU, LSTM
 HTH_CPU_PREPARE(cpu_softmax_grad_prepare); // and LogSoftmaxGrad, over the last axis
 HTH_CPU_PREPARE(cpu_gather_grad_prepare);  // along axis 0
 HTH_CPU_PREPARE(cpu_element_grad_prepare);
@@ -44,5 +45,15 @@ void hth_cpu_relu_grad(int n_threads, const float *dy, const float *y, const flo
 // Sixteen floats, wherever they stand: what the loops of these kernels work on. One vector of
 // AVX-512, two of AVX2.
 typedef float hth_v16 __attribute__((vector_size(64), aligned(4), may_alias));
+typedef int32_t hth_v16i __attribute__((vector_size(64), aligned(4), may_alias));
+
+// hth_open16 is dy where low < y < high, else 0. Bits in the place of a comparison: of those gcc 12
+// makes scalar code, and of a plain loop loads that wait for one another. low - y and y - high are
+// both negative where y is open.
+HTH_INLINE hth_v16 hth_open16(hth_v16 dy, hth_v16 y, float low, float high)
+{
+    hth_v16 above = low - y, below = y - high;
+    return (hth_v16)((hth_v16i)dy & (((hth_v16i)above & (hth_v16i)below) >> 31));
+}
 
 #endif

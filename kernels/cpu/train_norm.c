@@ -14,7 +14,6 @@
 
 #include "base/alloc.h"
 #include "device/cpu/team.h"
-#include "kernels/cpu/vector.h"
 
 #include <float.h>
 
@@ -69,13 +68,10 @@ HTH_VECTOR(norm_moments, (const float *x, size_t n, const float *pivot, float *o
     }
 }
 
-// dy where the forward's line y = x a + b lies between low and high, else 0. Bits in the place of a
-// comparison, of which gcc 12 makes scalar code: low - y and y - high are both negative there.
-typedef int32_t norm_bits __attribute__((vector_size(64), aligned(4), may_alias));
+// dy where the forward's line y = x a + b lies between low and high, else 0.
 HTH_INLINE hth_v16 norm_open(hth_v16 dy, hth_v16 x, hth_v16 a, hth_v16 b, float low, float high)
 {
-    hth_v16 y = x * a + b, above = low - y, below = y - high;
-    return (hth_v16)((norm_bits)dy & (((norm_bits)above & (norm_bits)below) >> 31));
+    return hth_open16(dy, x * a + b, low, high);
 }
 
 HTH_INLINE float norm_open_one(const float *dy, const float *x, size_t i, const norm_lanes *l,

@@ -9,7 +9,6 @@
 #include "graph/train.h"
 #include "kernels/cpu/plain.h"
 #include "kernels/cpu/rows.h"
-#include "kernels/cpu/vector.h"
 
 #define STEP_PIECE 4096 // floats summed at once
 
@@ -36,14 +35,17 @@ HTH_VECTOR(step_relu,
             float high),
            (dy, y, more, dx, n, low, high))
 {
-    if (more == NULL) {
-        for (size_t i = 0; i < n; i++) {
-            dx[i] = ((y[i] > low) & (y[i] < high)) ? dy[i] : 0;
+    size_t i = 0;
+    for (; i + 16 <= n; i += 16) {
+        hth_v16 d = *(const hth_v16 *)(dy + i);
+        if (more != NULL) {
+            d += *(const hth_v16 *)(more + i);
         }
-        return;
+        *(hth_v16 *)(dx + i) = hth_open16(d, *(const hth_v16 *)(y + i), low, high);
     }
-    for (size_t i = 0; i < n; i++) {
-        dx[i] = ((y[i] > low) & (y[i] < high)) ? dy[i] + more[i] : 0;
+    for (; i < n; i++) {
+        float d = more == NULL ? dy[i] : dy[i] + more[i];
+        dx[i] = y[i] > low && y[i] < high ? d : 0;
     }
 }
 
