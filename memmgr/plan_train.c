@@ -28,7 +28,7 @@ static hth_err train_too_big(const hth_problem *p, const hth_plan_options *o, ui
 // Plans for `budget` bytes; the plan may be higher, and than p->budget too.
 static hth_err train_round(const hth_problem *p, hth_step *m, const hth_plan_options *o,
                            hth_search *x, uint64_t budget, uint64_t deadline_ns, bool warm,
-                           hth_plan **plan, uint64_t *height)
+                           hth_plan **plan, uint64_t *height, uint64_t *peak)
 {
     hth_outcome out;
     hth_schedule s;
@@ -48,6 +48,7 @@ static hth_err train_round(const hth_problem *p, hth_step *m, const hth_plan_opt
     HTH_TRY(hth_decode_schedule(&x->d, &out, &s));
     hth_err err = hth_plan_emit(p, &s, plan);
     *height = s.height_bytes + s.resident_bytes;
+    *peak = s.peak_bytes;
     hth_schedule_fini(&s);
     if (err == HTH_OK && m->n_gaps > 0) {
         (*plan)->mode = hth_memdup(x->best, (size_t)m->n_gaps);
@@ -75,9 +76,11 @@ static hth_err train_rounds(const hth_problem *p, hth_step *m, const hth_plan_op
         memcpy(x->best, o->from->mode, (size_t)m->n_gaps);
     }
     for (int round = 0; err == HTH_OK && round < TRAIN_ROUNDS; round++) {
-        uint64_t deadline_ns = start_ns + (uint64_t)(limit_ms * share[round] * 1e6), height = 0;
+        uint64_t deadline_ns = start_ns + (uint64_t)(limit_ms * share[round] * 1e6);
+        uint64_t height = 0, peak = 0;
         hth_plan *plan = NULL;
-        err = train_round(p, m, o, x, budget, deadline_ns, round > 0 || warm, &plan, &height);
+        err =
+            train_round(p, m, o, x, budget, deadline_ns, round > 0 || warm, &plan, &height, &peak);
         uint64_t bytes = plan != NULL ? plan->arena_bytes + plan->resident_bytes : UINT64_MAX;
         if (bytes <= p->budget && (best == NULL || plan->predicted_us < best->predicted_us)) {
             hth_plan_free(best);
@@ -91,10 +94,11 @@ static hth_err train_rounds(const hth_problem *p, hth_step *m, const hth_plan_op
         }
         // Algorithms gave way to addresses, or nothing helped: plans for less may be better. The
         // excess, and more each time: addresses lose about the same share in every round.
-        // A little at least: placements that just do not fit come in rows.
+        // A little at least, and less than this schedule has: the same one would come again.
         uint64_t over = (height - p->budget) / 2 * (uint64_t)(round + 2) + HTH_PLAN_ALIGN;
         uint64_t least = p->budget / TRAIN_FINE * (uint64_t)(round + 1);
         over = over > least ? over : least;
+        budget = peak < budget ? peak : budget;
         if (over >= budget || round == TRAIN_ROUNDS - 1) {
             err = train_too_big(p, o, height);
             break;
