@@ -166,6 +166,10 @@ void hth_search_policy(hth_search *x, hth_step *m, const hth_plan_options *o, ui
     case HTH_POLICY_HEARTH:
         x->dual = true;
         hth_search_run(x, deadline_ns, warm, out);
+        if (out->excess == 0) { // where the link is fast, everything away may be best
+            x->best_score = hth_search_try(x, x->best, out);
+            policy_vdnn(x);
+        }
         break;
     default: // greedy ones
         memset(x->mode, HTH_GAP_KEEP, (size_t)m->n_gaps);
