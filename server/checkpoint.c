@@ -53,7 +53,7 @@ static bool key_is_free(const char *key)
 {
     static const char *const names[] = {"budget",  "policy", "plan-ms", "checkpoint-every",
                                         "threads", "resume", "trace",   "replan",
-                                        "profile"};
+                                        "parts",   "profile"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         if (strcmp(key, names[i]) == 0) {
             return true;

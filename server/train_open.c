@@ -113,6 +113,20 @@ static hth_err job_resume(hth_train_job *j)
     return HTH_OK;
 }
 
+// A job that goes on takes its batches in as many parts as before, whatever would be chosen now.
+static void job_parts(hth_train_job *j)
+{
+    char name[HTH_CHECKPOINT_JOB];
+    json_t *doc;
+    if (json_is_true(json_object_get(j->args, "resume")) &&
+        hth_checkpoint_job(j->args, name) == HTH_OK &&
+        hth_checkpoint_find(j->ms->store, name, &doc) == HTH_OK) {
+        json_t *parts = json_object_get(json_object_get(doc, "job"), "parts");
+        json_object_set(j->args, "parts", parts); // nothing, where there is none
+        json_decref(doc);
+    }
+}
+
 // Everything that can be known before a step runs: data, labels, gradients, the plans of both batch
 // shapes.
 static hth_err job_open(hth_train_job *j)
@@ -120,6 +134,7 @@ static hth_err job_open(hth_train_job *j)
     hth_model *m;
     hth_train_data *d = &j->data;
     hth_train_spec *s = &j->spec;
+    job_parts(j);
     HTH_TRY(hth_train_spec_read(j->args, false, s));
     HTH_TRY(job_pin(j, &m));
     hth_train_part part = {s->data, s->batch, s->hold_out, s->seed, false};

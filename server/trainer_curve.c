@@ -13,6 +13,7 @@
 
 #define CURVE_NUMBERS  5  // 1, 2, 4, 8, 16 parts
 #define CURVE_LEAST_MS 30 // for each plan while the least memory is looked for
+#define CURVE_ROOM     32 // a part more than that, so that the next search finds a plan as well
 
 // One number of parts, compiled.
 typedef struct curve_trial {
@@ -218,6 +219,9 @@ hth_err hth_trainer_least(hth_models *ms, const hth_train_spec *spec, hth_reques
     hth_err err = curve_open(ms, &quick, r, inputs, parts, true, &x.trial[0]);
     err = err == HTH_OK ? curve_limits(&x, &peak, &floor) : err;
     err = err == HTH_OK ? hth_curve_least(trial_plan, &x.trial[0], peak, floor, bytes) : err;
+    if (err == HTH_OK) {
+        *bytes += *bytes / CURVE_ROOM;
+    }
     curve_close(&x);
     return err;
 }
