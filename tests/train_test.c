@@ -198,6 +198,14 @@ static void test_convolutional(void **state)
     train("mobile_adam", 0, 4);
 }
 
+// 50 steps of a small ResNet, a UNet and a transformer.
+static void test_long_runs(void **state)
+{
+    train("net_long", 0, 4);
+    train("unet_long", 0, 3);
+    train("encoder_long", 30, 5);
+}
+
 static void test_others(void **state)
 {
     train("encoder_adamw", 30, 5);
@@ -445,15 +453,11 @@ static void test_dropout(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_convolutional),
-        cmocka_unit_test(test_others),
-        cmocka_unit_test(test_shape_of_the_graph),
-        cmocka_unit_test(test_freeze),
-        cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_out_of_memory),
-        cmocka_unit_test(test_dropout),
-        cmocka_unit_test(test_accumulation),
-        cmocka_unit_test(test_off),
+        cmocka_unit_test(test_convolutional), cmocka_unit_test(test_long_runs),
+        cmocka_unit_test(test_others),        cmocka_unit_test(test_shape_of_the_graph),
+        cmocka_unit_test(test_freeze),        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_out_of_memory), cmocka_unit_test(test_dropout),
+        cmocka_unit_test(test_accumulation),  cmocka_unit_test(test_off),
     };
     return cmocka_run_group_tests_name("train", tests, NULL, NULL);
 }

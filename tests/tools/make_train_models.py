@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Small models trained for a few steps by PyTorch: tests/data/train/NAME.onnx (exported for training, or for inference) and NAME.txt, which
-says how it was trained, the loss of each step, and the norm of every parameter and running statistic in the end.
+says how it was trained, the loss of each step, and the norm of every parameter and running statistic in the end (not of the 50-step runs: Adam
+makes a random walk of the rounding errors that are all the gradient of a bias in front of batch norm).
 usage: make_train_models.py OUT-DIR     Data are formulas that tests/train_test.c knows, too. Dropout has p = 0: its masks are our own."""
 import sys, warnings
 import numpy as np, onnx, torch
@@ -82,6 +83,9 @@ CASES = {  # name: model, x, y, loss, optimizer, settings, exported for training
     'net_clip': (Net, image, classes, 'xent', 'momentum', dict(lr=.1, beta1=.9, clip=.5), True),
     'unet_adam': (UNet, image, lambda i: labels((4, 12, 12), 3, i), 'xent', 'adam', dict(lr=.01, decay=.01), True),
     'encoder_adamw': (Encoder, lambda i: labels((4, 7), 30, i), lambda i: labels((4,), 5, i), 'xent', 'adamw', dict(lr=.01, decay=.05), True),
+    'net_long': (Net, image, classes, 'xent', 'momentum', dict(lr=.01, beta1=.9, decay=.001, steps=50), True),
+    'unet_long': (UNet, image, lambda i: labels((4, 12, 12), 3, i), 'xent', 'adam', dict(lr=.002, steps=50), True),
+    'encoder_long': (Encoder, lambda i: labels((4, 7), 30, i), lambda i: labels((4,), 5, i), 'xent', 'adamw', dict(lr=.002, decay=.05, steps=50), True),
     'mobile_adam': (Mobile, image, classes, 'xent', 'adam', dict(lr=.01), True),
     'mlp_sgd': (MLP, lambda i: floats((4, 12), i), lambda i: floats((4, 2), i + 9), 'mse', 'sgd', dict(lr=.05), True),
     'mlp_inference': (MLP, lambda i: floats((4, 12), i), lambda i: floats((4, 2), i + 9), 'mse', 'adamw', dict(lr=.02), False),
@@ -110,13 +114,13 @@ def make(name, out):
         if 'running' in w.name: state[w.name].copy_(torch.from_numpy(onnx.numpy_helper.to_array(w).copy()))
     o = optimizer(kind, m, s); f = nn.CrossEntropyLoss() if loss == 'xent' else nn.MSELoss()
     with open(f'{out}/{name}.txt', 'w') as t:
-        print(loss, kind, *(s.get(k, 0.) for k in ('lr', 'beta1', 'decay', 'clip', 'nesterov')), STEPS, file=t)
-        for i in range(STEPS):
+        print(loss, kind, *(s.get(k, 0.) for k in ('lr', 'beta1', 'decay', 'clip', 'nesterov')), s.get('steps', STEPS), file=t)
+        for i in range(s.get('steps', STEPS)):
             o.zero_grad(); l = f(m(x(i)), y(i)); l.backward()
             if s.get('clip'): nn.utils.clip_grad_norm_(m.parameters(), s['clip'])
             o.step(); print(f'loss {l.item():.8g}', file=t)
         for k, v in m.state_dict().items():
-            if v.dtype == torch.float32 and training: print(f'norm {k} {v.double().norm().item():.8g}', file=t)
+            if v.dtype == torch.float32 and training and 'steps' not in s: print(f'norm {k} {v.double().norm().item():.8g}', file=t)
 
 
 for name in sys.argv[2:] or CASES:
