@@ -8,7 +8,8 @@
 typedef struct hth_link {
     double h2d_bytes_per_s, d2h_bytes_per_s; // of large copies
     double latency_us;                       // of a copy of a few bytes, start to end
-    double interference; // share of a copy's time that compute loses while it runs, 0 to 1
+    double
+        interference; // what compute loses beside a copy, in the time that it takes alone: 0 to 2
 } hth_link;
 
 // hth_link_measure fills *out from `cache` (NULL: nowhere), or by copies of at most 16 MiB and, on

@@ -292,7 +292,7 @@ static hth_err file_read(const json_t *root, hth_profile **out)
     HTH_TRY(file_number(link, "h2d", 1, 1e15, NAN, &l.h2d_bytes_per_s));
     HTH_TRY(file_number(link, "d2h", 1, 1e15, NAN, &l.d2h_bytes_per_s));
     HTH_TRY(file_number(link, "latency_us", 0, 1e9, 0, &l.latency_us));
-    HTH_TRY(file_number(link, "interference", 0, 1, 0, &l.interference));
+    HTH_TRY(file_number(link, "interference", 0, 2, 0, &l.interference));
     HTH_TRY(file_number(root, "memory_bytes", 1, 1e15, NAN, &memory));
     HTH_TRY(file_number(root, "traffic_bytes_per_s", 0, 1e15, 0, &traffic));
     if (!json_is_array(nodes)) {

@@ -72,7 +72,9 @@ double hth_search_cost(const hth_search *x, int g, hth_gap_mode mode, double pri
     const hth_step *m = x->m;
     int t = m->gap[g].tensor, left = WAYS_CHAIN;
     if (mode == HTH_GAP_OFFLOAD) {
-        return price * (m->h2d_us[t] + m->d2h_us[t]) + 1e-3;
+        // Hidden or not, a copy takes that much from compute.
+        double share = hth_later(price, m->p->copy_interference);
+        return share * (m->h2d_us[t] + m->d2h_us[t]) + 1e-3;
     }
     int at = x->d.need[g] < m->gap[g].q ? x->d.need[g] : m->gap[g].q;
     return ways_chain(x, m->p->tensors[t].producer, at, &left) + 1e-3;
