@@ -110,4 +110,23 @@ static inline hth_problem pt_random_problem(uint64_t seed, int n)
     return p;
 }
 
+// A plan and its problem, to be damaged.
+typedef struct pt_pair {
+    hth_problem p;
+    hth_plan *plan;
+} pt_pair;
+
+static inline void pt_pair_fini(pt_pair *x)
+{
+    hth_plan_free(x->plan);
+    hth_problem_fini(&x->p);
+}
+
+static inline void pt_assert_rejected(const pt_pair *x, const char *what, int i)
+{
+    if (hth_plan_verify(&x->p, x->plan) != HTH_ECORRUPT) {
+        fail_msg("instruction %d: %s was not noticed", i, what);
+    }
+}
+
 #endif

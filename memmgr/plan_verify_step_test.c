@@ -4,63 +4,45 @@
 
 #include "base/clock.h"
 
-typedef struct pair {
-    hth_problem p;
-    hth_plan *plan;
-} pair;
-
-static pair step_pair(uint64_t seed)
+static pt_pair step_pair(uint64_t seed)
 {
-    pair x = {.p = pg_random(seed, 6 + (int)(seed % 12))};
+    pt_pair x = {.p = pg_random(seed, 6 + (int)(seed % 12))};
     x.plan = pg_random_schedule(&x.p, seed, true);
     return x;
 }
 
-static void pair_fini(pair *x)
-{
-    hth_plan_free(x->plan);
-    hth_problem_fini(&x->p);
-}
-
-static void assert_rejected(const pair *x, const char *what, int i)
-{
-    if (hth_plan_verify(&x->p, x->plan) != HTH_ECORRUPT) {
-        fail_msg("instruction %d: %s was not noticed", i, what);
-    }
-}
-
-static bool is_resident(const pair *x, int t)
+static bool is_resident(const pt_pair *x, int t)
 {
     return hth_plan_home(&x->p.tensors[t]) == HTH_HOME_RESIDENT;
 }
 
-static void change_compute(pair *x, int i)
+static void change_compute(pt_pair *x, int i)
 {
     hth_instr *in = &x->plan->instrs[i], keep = *in;
     hth_plan_node *n = &x->p.nodes[in->node];
     in->recompute = !keep.recompute;
-    assert_rejected(x, "a recompute that is none, or a first run that is one", i);
+    pt_assert_rejected(x, "a recompute that is none, or a first run that is one", i);
     *in = keep;
     if (keep.recompute) {
         n->recomputable = false;
-        assert_rejected(x, "a recompute of what must not be", i);
+        pt_assert_rejected(x, "a recompute of what must not be", i);
         n->recomputable = true;
         in->alt = (keep.alt + 1) % (n->n_alternatives > 1 ? n->n_alternatives : 2);
-        assert_rejected(x, "a recompute by another algorithm", i);
+        pt_assert_rejected(x, "a recompute by another algorithm", i);
         *in = keep;
     }
     if (hth_plan_workspace(n, in->alt) > 0) {
         in->offset = x->plan->arena_bytes;
-        assert_rejected(x, "a workspace behind the arena", i);
+        pt_assert_rejected(x, "a workspace behind the arena", i);
         in->offset = keep.offset + 32;
-        assert_rejected(x, "a misaligned workspace", i);
+        pt_assert_rejected(x, "a misaligned workspace", i);
         *in = keep;
     }
 }
 
 // The last instruction before i that computes tensor t, or its new content, which a recompute does
 // not.
-static int last_write(const pair *x, int t, int i)
+static int last_write(const pt_pair *x, int t, int i)
 {
     for (int k = i - 1; k >= 0; k--) {
         const hth_instr *in = &x->plan->instrs[k];
@@ -77,7 +59,7 @@ static int last_write(const pair *x, int t, int i)
 
 // Whether an earlier copy out waits for what wrote the tensor of copy i: then i's own wait says
 // nothing new.
-static bool waited_before(const pair *x, int i)
+static bool waited_before(const pt_pair *x, int i)
 {
     int written = last_write(x, x->plan->instrs[i].tensor, i);
     for (int k = 0; k < i; k++) {
@@ -91,25 +73,26 @@ static bool waited_before(const pair *x, int i)
     return false;
 }
 
-static void change_copy(pair *x, int i)
+static void change_copy(pt_pair *x, int i)
 {
     hth_instr *in = &x->plan->instrs[i], keep = *in;
     bool offload = in->kind == HTH_INSTR_OFFLOAD;
     in->kind = offload ? HTH_INSTR_FREE : HTH_INSTR_ALLOC;
-    assert_rejected(x, offload ? "bytes that go without a copy" : "bytes that never come back", i);
+    pt_assert_rejected(x, offload ? "bytes that go without a copy" : "bytes that never come back",
+                       i);
     in->kind = offload ? HTH_INSTR_PREFETCH : HTH_INSTR_OFFLOAD;
-    assert_rejected(x, "a copy in the wrong direction", i);
+    pt_assert_rejected(x, "a copy in the wrong direction", i);
     *in = keep;
     if (!offload || !is_resident(x, in->tensor)) {
         in->offset += 32;
-        assert_rejected(x, "a misaligned place", i);
+        pt_assert_rejected(x, "a misaligned place", i);
         in->offset = offload ? x->plan->host_bytes : x->plan->arena_bytes;
-        assert_rejected(x, "a place behind the end", i);
+        pt_assert_rejected(x, "a place behind the end", i);
         *in = keep;
     }
     if (offload && !waited_before(x, i)) {
         in->n_waits = 0;
-        assert_rejected(x, "a copy of what may not be there yet", i);
+        pt_assert_rejected(x, "a copy of what may not be there yet", i);
     }
     *in = keep;
 }
@@ -118,7 +101,7 @@ static void test_every_instruction(void **state)
 {
     int copies = 0, recomputes = 0;
     for (uint64_t seed = 1; seed <= 16; seed++) {
-        pair x = step_pair(seed);
+        pt_pair x = step_pair(seed);
         for (int i = 0; i < x.plan->n_instrs; i++) {
             const hth_instr *in = &x.plan->instrs[i];
             if (in->kind == HTH_INSTR_COMPUTE) {
@@ -130,7 +113,7 @@ static void test_every_instruction(void **state)
             }
         }
         assert_ok(hth_plan_verify(&x.p, x.plan));
-        pair_fini(&x);
+        pt_pair_fini(&x);
     }
     assert_true(copies > 50 && recomputes > 20);
 }
@@ -138,13 +121,13 @@ static void test_every_instruction(void **state)
 static void test_totals(void **state)
 {
     for (uint64_t seed = 1; seed <= 16; seed++) {
-        pair x = step_pair(seed);
+        pt_pair x = step_pair(seed);
         uint64_t *const fields[] = {&x.plan->arena_bytes, &x.plan->resident_bytes,
                                     &x.plan->live_peak_bytes, &x.plan->host_bytes};
         for (int k = 0; k < 4; k++) {
             if (*fields[k] > 0) {
                 *fields[k] -= 64;
-                assert_rejected(&x, "a total that is too small", k);
+                pt_assert_rejected(&x, "a total that is too small", k);
                 *fields[k] += 64;
             }
         }
@@ -152,7 +135,7 @@ static void test_totals(void **state)
         assert_ok(hth_plan_verify(&x.p, x.plan));
         x.p.budget--;
         assert_err(hth_plan_verify(&x.p, x.plan), HTH_ECORRUPT, "budget");
-        pair_fini(&x);
+        pt_pair_fini(&x);
     }
 }
 
@@ -194,16 +177,16 @@ static void test_cost(void **state)
     hth_problem_fini(&p);
 }
 
-static hth_err verify_once(const pair *x)
+static hth_err verify_once(const pt_pair *x)
 {
     return hth_plan_verify(&x->p, x->plan);
 }
 
 static void test_allocation_faults(void **state)
 {
-    pair x = step_pair(3);
+    pt_pair x = step_pair(3);
     FAULT_LOOP(verify_once(&x));
-    pair_fini(&x);
+    pt_pair_fini(&x);
 }
 
 int main(void)

@@ -2,41 +2,23 @@
 // Plans that were right, changed in one place: whatever matters is noticed.
 #include "memmgr/plan_test.h"
 
-typedef struct pair {
-    hth_problem p;
-    hth_plan *plan;
-} pair;
-
-static pair streamed_pair(uint64_t seed)
+static pt_pair streamed_pair(uint64_t seed)
 {
-    pair x = {.p = pt_random_problem(seed, 24)};
+    pt_pair x = {.p = pt_random_problem(seed, 24)};
     assert_ok(hth_plan_floor(&x.p, &x.p.budget));
     assert_ok(hth_plan_inference(&x.p, &x.plan));
     assert_ok(hth_plan_verify(&x.p, x.plan));
     return x;
 }
 
-static void pair_fini(pair *x)
-{
-    hth_plan_free(x->plan);
-    hth_problem_fini(&x->p);
-}
-
-static void assert_rejected(const pair *x, const char *what, int i)
-{
-    if (hth_plan_verify(&x->p, x->plan) != HTH_ECORRUPT) {
-        fail_msg("instruction %d: %s was not noticed", i, what);
-    }
-}
-
 static void test_totals(void **state)
 {
-    pair x = streamed_pair(4);
+    pt_pair x = streamed_pair(4);
     uint64_t *const fields[] = {&x.plan->arena_bytes, &x.plan->resident_bytes,
                                 &x.plan->live_peak_bytes};
     for (size_t k = 0; k < 3; k++) {
         *fields[k] -= 64;
-        assert_rejected(&x, "a total that is too small", (int)k);
+        pt_assert_rejected(&x, "a total that is too small", (int)k);
         *fields[k] += 64;
     }
     x.p.budget--;
@@ -49,62 +31,62 @@ static void test_totals(void **state)
     x.plan->n_instrs++;
     for (int t = 0; t < x.p.n_tensors; t++) {
         x.plan->streamed[t] ^= 1;
-        assert_rejected(&x, "a weight on the wrong side", t);
+        pt_assert_rejected(&x, "a weight on the wrong side", t);
         x.plan->streamed[t] ^= 1;
     }
-    pair_fini(&x);
+    pt_pair_fini(&x);
 }
 
 // Changes every instruction in every way that must matter.
 static void test_every_instruction(void **state)
 {
     for (uint64_t seed = 1; seed <= 12; seed++) {
-        pair x = streamed_pair(seed);
+        pt_pair x = streamed_pair(seed);
         for (int i = 0; i < x.plan->n_instrs; i++) {
             hth_instr *in = &x.plan->instrs[i], keep = *in;
             if (in->kind == HTH_INSTR_COMPUTE) {
                 in->node = x.p.n_nodes;
-                assert_rejected(&x, "a node that does not exist", i);
+                pt_assert_rejected(&x, "a node that does not exist", i);
                 in->node = (keep.node + 1) % x.p.n_nodes;
-                assert_rejected(&x, "another node", i);
+                pt_assert_rejected(&x, "another node", i);
                 *in = keep;
                 in->alt = 99;
-                assert_rejected(&x, "an alternative that does not exist", i);
+                pt_assert_rejected(&x, "an alternative that does not exist", i);
                 *in = keep;
                 in->recompute = true;
-                assert_rejected(&x, "a false recompute", i);
+                pt_assert_rejected(&x, "a false recompute", i);
                 *in = keep;
                 in->kind = HTH_INSTR_FREE;
                 in->tensor = 0;
-                assert_rejected(&x, "a missing compute", i);
+                pt_assert_rejected(&x, "a missing compute", i);
             } else {
                 in->tensor = x.p.n_tensors;
-                assert_rejected(&x, "a tensor that does not exist", i);
+                pt_assert_rejected(&x, "a tensor that does not exist", i);
                 *in = keep;
                 if (in->kind != HTH_INSTR_FREE) {
                     in->offset += 32;
-                    assert_rejected(&x, "a misaligned offset", i);
+                    pt_assert_rejected(&x, "a misaligned offset", i);
                     in->offset = x.plan->arena_bytes;
-                    assert_rejected(&x, "a place behind the arena", i);
+                    pt_assert_rejected(&x, "a place behind the arena", i);
                 }
                 if (in->kind == HTH_INSTR_ALLOC) {
                     in->kind = HTH_INSTR_PREFETCH;
-                    assert_rejected(&x, "a fetch from nowhere", i);
+                    pt_assert_rejected(&x, "a fetch from nowhere", i);
                 }
                 if (in->kind == HTH_INSTR_PREFETCH && keep.kind == in->kind) {
                     in->kind = HTH_INSTR_ALLOC;
-                    assert_rejected(&x, "a weight that is not fetched", i);
+                    pt_assert_rejected(&x, "a weight that is not fetched", i);
                 }
             }
             *in = keep;
             if (in->n_waits > 0) {
                 int w = in->waits[0];
                 in->waits[0] = i;
-                assert_rejected(&x, "a wait for itself", i);
+                pt_assert_rejected(&x, "a wait for itself", i);
                 in->waits[0] = w;
             }
         }
-        pair_fini(&x);
+        pt_pair_fini(&x);
     }
 }
 
@@ -153,7 +135,7 @@ static void test_random_offsets(void **state)
 {
     int overlaps = 0;
     for (uint64_t seed = 1; seed <= 30; seed++) {
-        pair x = streamed_pair(seed);
+        pt_pair x = streamed_pair(seed);
         pt_state = seed;
         assert_false(naive_overlap(&x.p, x.plan));
         for (int k = 0; k < 60; k++) {
@@ -161,12 +143,12 @@ static void test_random_offsets(void **state)
             uint64_t keep = in->offset;
             in->offset = pt_random((uint32_t)(x.plan->arena_bytes / 64)) * 64;
             if (in->kind != HTH_INSTR_FREE && naive_overlap(&x.p, x.plan)) {
-                assert_rejected(&x, "an overlap", (int)(in - x.plan->instrs));
+                pt_assert_rejected(&x, "an overlap", (int)(in - x.plan->instrs));
                 overlaps++;
             }
             in->offset = keep;
         }
-        pair_fini(&x);
+        pt_pair_fini(&x);
     }
     assert_true(overlaps > 500);
 }
@@ -227,9 +209,9 @@ static void test_offload(void **state)
 
 static void test_allocation_faults(void **state)
 {
-    pair x = streamed_pair(2);
+    pt_pair x = streamed_pair(2);
     FAULT_LOOP(hth_plan_verify(&x.p, x.plan));
-    pair_fini(&x);
+    pt_pair_fini(&x);
 }
 
 int main(void)

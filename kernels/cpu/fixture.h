@@ -289,4 +289,26 @@ static inline void fixture_faults(fixture *f, const char *algorithm)
     }
 }
 
+// A kernel of our own, not the fall-back, with one to three threads, in place and not; all tensors
+// of rank > 2 in layout `l`. Closes the fixture.
+static inline void fixture_check_own(fixture *f, hth_layout l, double tolerance)
+{
+    const hth_node *n = &f->graph->nodes[f->node];
+    for (int v = 0; v < f->graph->n_values; v++) {
+        bool image = f->graph->values[v].shape.rank > 2;
+        f->graph->values[v].layout = image ? l : HTH_LAYOUT_PLAIN;
+    }
+    for (int threads = 1; threads <= 3; threads++) {
+        hth_kernel *k;
+        f->device.props.n_threads = threads;
+        assert_int_equal(hth_kernel_prepare(&f->device, f->graph, n, NULL, &k), HTH_OK);
+        assert_string_not_equal(k->implementation, "ref");
+        hth_kernel_close(k);
+        fixture_check(f, NULL, false, tolerance);
+        fixture_check(f, NULL, true, tolerance);
+    }
+    fixture_faults(f, NULL);
+    fixture_close(f);
+}
+
 #endif

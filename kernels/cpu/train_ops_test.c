@@ -9,27 +9,6 @@ static const hth_shape images[] = {{4, {2, 32, 9, 7}}, {4, {3, 19, 6, 6}},    {4
                                    {3, {2, 5, 17}}};
 #define N_IMAGES (sizeof images / sizeof images[0])
 
-// All tensors of rank > 2 in layout `l`; the kernel must be one of our own, not the fall-back.
-static void check(fixture *f, hth_layout l, double tolerance)
-{
-    const hth_node *n = &f->graph->nodes[f->node];
-    for (int v = 0; v < f->graph->n_values; v++) {
-        bool image = f->graph->values[v].shape.rank > 2;
-        f->graph->values[v].layout = image ? l : HTH_LAYOUT_PLAIN;
-    }
-    for (int threads = 1; threads <= 3; threads++) {
-        hth_kernel *k;
-        f->device.props.n_threads = threads;
-        assert_int_equal(hth_kernel_prepare(&f->device, f->graph, n, NULL, &k), HTH_OK);
-        assert_string_not_equal(k->implementation, "ref");
-        hth_kernel_close(k);
-        fixture_check(f, NULL, false, tolerance);
-        fixture_check(f, NULL, true, tolerance);
-    }
-    fixture_faults(f, NULL);
-    fixture_close(f);
-}
-
 static int channels(fixture *f, const hth_shape *s)
 {
     return fixture_value(f, SHAPE(s->dim[1]));
@@ -61,7 +40,7 @@ static void batch_norm_train(void **state)
             n->post[n->n_post++] = add ? (hth_post_op){HTH_OP_RELU, -1, 0, 0}
                                        : (hth_post_op){HTH_OP_CLIP, -1, 0.1F, 0.9F};
         }
-        check(&f, layouts[i % 3], 5e-5);
+        fixture_check_own(&f, layouts[i % 3], 5e-5);
     }
 }
 
@@ -86,7 +65,7 @@ static void batch_norm_grad(void **state)
         f.grid = masked ? 0x1p-4F : 0;
         hth_node_set_float(n, "low", 0x1p-14F);
         hth_node_set_float(n, "high", 0.5F + 0x1p-14F);
-        check(&f, layouts[i % 3], 3e-5);
+        fixture_check_own(&f, layouts[i % 3], 3e-5);
     }
 }
 
@@ -128,7 +107,7 @@ static void check_pool(hth_op op, size_t i, bool mask)
     if (mask) {
         n->post[n->n_post++] = (hth_post_op){HTH_OP_RELU_GRAD, 1 + max, 0, INFINITY};
     }
-    check(&f, layouts[i % 3], 1e-6);
+    fixture_check_own(&f, layouts[i % 3], 1e-6);
 }
 
 static void pools(void **state)
@@ -156,7 +135,7 @@ static void relu_grad(void **state)
             hth_node_set_float(n, "low", -0.25F);
             hth_node_set_float(n, "high", 0.5F);
         }
-        check(&f, layouts[i % 3], 0);
+        fixture_check_own(&f, layouts[i % 3], 0);
     }
 }
 
@@ -190,7 +169,7 @@ static void optimizer_steps(void **state)
         hth_node *n = fixture_node(&f, adam ? HTH_OP_ADAM_STEP : HTH_OP_SGD_STEP, in, h + 1 + clip,
                                    out, n_out);
         hth_node_set_int(n, adam ? "decoupled" : "nesterov", other);
-        check(&f, HTH_LAYOUT_PLAIN, 2e-6);
+        fixture_check_own(&f, HTH_LAYOUT_PLAIN, 2e-6);
     }
 }
 
@@ -207,7 +186,7 @@ static void clip_scale(void **state)
         int out = fixture_value(&f, SHAPE(1));
         hth_node *n = fixture_node(&f, HTH_OP_CLIP_SCALE, in, 4, &out, 1);
         hth_node_set_float(n, "max_norm", i % 2 ? 1000 : 0.5F);
-        check(&f, HTH_LAYOUT_PLAIN, 1e-5);
+        fixture_check_own(&f, HTH_LAYOUT_PLAIN, 1e-5);
     }
 }
 
@@ -230,7 +209,7 @@ static void cross_entropy(void **state)
         hth_node *n =
             fixture_node(&f, grad ? HTH_OP_SOFTMAX_XENT_GRAD : HTH_OP_SOFTMAX_XENT, in, 2, &out, 1);
         hth_node_set_int(n, "ignore_index", 1);
-        check(&f, HTH_LAYOUT_PLAIN, 2e-5);
+        fixture_check_own(&f, HTH_LAYOUT_PLAIN, 2e-5);
     }
 }
 
@@ -269,7 +248,7 @@ static void dropout(void **state)
         hth_node *n = fixture_node(&f, HTH_OP_DROPOUT_TRAIN, in, 2, &out, 1);
         hth_node_set_int(n, "salt", (int64_t)i * 1000003);
         hth_node_set_float(n, "ratio", i < 4 ? 0.3F : i == 4 ? 0 : 1);
-        check(&f, HTH_LAYOUT_PLAIN, 1e-6);
+        fixture_check_own(&f, HTH_LAYOUT_PLAIN, 1e-6);
     }
 }
 
@@ -289,7 +268,7 @@ static void layer_norm_grad(void **state)
                       i % 3 == 2 ? -1 : fixture_value(&f, p), fixture_value(&f, p)};
         hth_node *n = fixture_node(&f, HTH_OP_LAYER_NORM_GRAD, in, 5, out, 3);
         hth_node_set_int(n, "axis", -1);
-        check(&f, HTH_LAYOUT_PLAIN, 2e-5);
+        fixture_check_own(&f, HTH_LAYOUT_PLAIN, 2e-5);
     }
 }
 
@@ -305,7 +284,7 @@ static void softmax_grad(void **state)
             fixture_node(&f, i % 2 ? HTH_OP_SOFTMAX_GRAD : HTH_OP_LOG_SOFTMAX_GRAD, in, 2, &out, 1);
         hth_node_set_int(n, "axis", i / 4 ? 1 : x.rank - 1);
         hth_node_set_int(n, "flatten", (int64_t)(i / 4));
-        check(&f, HTH_LAYOUT_PLAIN, 2e-5);
+        fixture_check_own(&f, HTH_LAYOUT_PLAIN, 2e-5);
     }
 }
 
@@ -321,7 +300,7 @@ static void gather_grad(void **state)
             out = fixture_value(&f, SHAPE(11, 64 + (int64_t)i));
         f.graph->values[in[1]].dtype = i % 2 ? HTH_DT_I64 : HTH_DT_I32;
         fixture_node(&f, HTH_OP_GATHER_GRAD, in, 2, &out, 1);
-        check(&f, HTH_LAYOUT_PLAIN, 1e-6);
+        fixture_check_own(&f, HTH_LAYOUT_PLAIN, 1e-6);
     }
 }
 
@@ -338,7 +317,7 @@ static void channel_sums(void **state)
             out = channels(&f, &s);
         hth_node *n = fixture_node(&f, HTH_OP_REDUCE_SUM, in, 2, &out, 1);
         hth_node_set_int(n, "keepdims", 0);
-        check(&f, layouts[i % 3], 2e-5);
+        fixture_check_own(&f, layouts[i % 3], 2e-5);
     }
 }
 
@@ -358,7 +337,7 @@ static void element_grad(void **state)
         if (strcmp(of[i / 3], "Gelu") == 0 && i % 2) {
             hth_node_set_str(n, "approximate", "tanh");
         }
-        check(&f, layouts[i % 3], 2e-6);
+        fixture_check_own(&f, layouts[i % 3], 2e-6);
     }
 }
 
@@ -383,7 +362,7 @@ static void resize_grad(void **state)
         hth_node_set_str(n, "coordinate_transformation_mode", rules[i / 24]);
         hth_node_set_str(n, "nearest_mode", i % 2 ? "floor" : "round_prefer_ceil");
         hth_node_set_ints(n, "shape", x.dim, x.rank);
-        check(&f, layouts[i % 3], 1e-5);
+        fixture_check_own(&f, layouts[i % 3], 1e-5);
     }
 }
 

@@ -4,27 +4,6 @@
 // optional tensors there and absent.
 #include "kernels/cpu/fixture.h"
 
-// The kernel must be one of our own, not the fall-back.
-static void check(fixture *f, hth_layout l, double tolerance)
-{
-    const hth_node *n = &f->graph->nodes[f->node];
-    for (int v = 0; v < f->graph->n_values; v++) {
-        bool image = f->graph->values[v].shape.rank > 2;
-        f->graph->values[v].layout = image ? l : HTH_LAYOUT_PLAIN;
-    }
-    for (int threads = 1; threads <= 3; threads++) {
-        hth_kernel *k;
-        f->device.props.n_threads = threads;
-        assert_int_equal(hth_kernel_prepare(&f->device, f->graph, n, NULL, &k), HTH_OK);
-        assert_string_not_equal(k->implementation, "ref");
-        hth_kernel_close(k);
-        fixture_check(f, NULL, false, tolerance);
-        fixture_check(f, NULL, true, tolerance);
-    }
-    fixture_faults(f, NULL);
-    fixture_close(f);
-}
-
 static void mean_squared_error(void **state)
 {
     (void)state;
@@ -37,7 +16,7 @@ static void mean_squared_error(void **state)
         int in[2] = {fixture_value(&f, s), fixture_value(&f, s)},
             out = fixture_value(&f, grad ? s : (hth_shape){.rank = 0});
         fixture_node(&f, grad ? HTH_OP_MSE_GRAD : HTH_OP_MSE, in, 2, &out, 1);
-        check(&f, HTH_LAYOUT_PLAIN, 2e-6);
+        fixture_check_own(&f, HTH_LAYOUT_PLAIN, 2e-6);
     }
 }
 
@@ -58,7 +37,7 @@ static void group_norm_grad(void **state)
         }
         hth_node *n = fixture_node(&f, HTH_OP_GROUP_NORM_GRAD, in, 3, out, 3);
         hth_node_set_int(n, "num_groups", g);
-        check(&f, HTH_LAYOUT_PLAIN, 3e-5);
+        fixture_check_own(&f, HTH_LAYOUT_PLAIN, 3e-5);
     }
 }
 
@@ -77,7 +56,7 @@ static void lrn_grad(void **state)
         hth_node_set_float(n, "alpha", 0.3F);
         hth_node_set_float(n, "beta", i % 2 ? 0.75F : 0.6F);
         hth_node_set_float(n, "bias", i % 4 < 2 ? 1 : 2);
-        check(&f, layouts[i % 3], 5e-6);
+        fixture_check_own(&f, layouts[i % 3], 5e-6);
     }
 }
 
@@ -118,7 +97,7 @@ static void rnn_grad(void **state)
         hth_node_set_str(n, "direction", directions[way]);
         hth_node_set_int(n, "linear_before_reset", 1);
         hth_node_set_int(n, "relu", cell == 3);
-        check(&f, HTH_LAYOUT_PLAIN, 2e-5);
+        fixture_check_own(&f, HTH_LAYOUT_PLAIN, 2e-5);
     }
 }
 

@@ -13,6 +13,7 @@
 #include "memmgr/plan_train_gen.h"
 
 #include "base/clock.h"
+#include "base/compare.h"
 #include "memmgr/plan_curve.h"
 
 #include <glob.h>
@@ -38,12 +39,6 @@ static void check(hth_err err, const char *what)
     }
 }
 
-static int bench_order(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 // The step's time under one policy, NAN: no plan. ms[]: how long planning took, n times.
 static hth_plan *bench_plan(const bench *b, const hth_problem *p, hth_policy policy, double *ms,
                             int n)
@@ -61,7 +56,7 @@ static hth_plan *bench_plan(const bench *b, const hth_problem *p, hth_policy pol
             hth_plan_free(one);
         }
     }
-    qsort(ms, (size_t)n, sizeof *ms, bench_order);
+    qsort(ms, (size_t)n, sizeof *ms, hth_compare_double);
     return plan;
 }
 
