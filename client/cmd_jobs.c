@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `hearth jobs`, `job` and `cancel`: training jobs by the model that they make.
+// `hearth jobs`, `job`, `pause`, `resume` and `cancel`: training jobs by the model that they make.
 #include "client/cmd.h"
 
 #include "client/follow.h"

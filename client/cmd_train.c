@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `hearth train`: a job's options are its specification; progress comes as one JSON object per
-// step.
+// `hearth train`: a job's options are its specification.
 #include "client/cmd.h"
 
 #include "client/follow.h"
@@ -136,8 +135,9 @@ const hth_command hth_cmd_train = {
     "NAME[:VERSION] --data FILE.safetensors --loss softmax-xent|mse --lr R --batch N --epochs E\n"
     "       hearth train --resume JOB",
     "train a model; the result is a new version of it\n"
-    "With --json each step is one line {\"step\", \"epoch\", \"loss\", \"ms\"}, then comes a "
-    "summary.\n"
+    "With --json each step is one line {\"step\", \"loss\", \"ms\"} in the end, then comes a "
+    "summary;\n"
+    "`hearth job JOB --follow --json` tells steps as they come.\n"
     "With --hold-out and --eval each epoch ends with loss and (softmax-xent) accuracy over data "
     "that\n"
     "are not trained on, by the model as it would be served: \"held_out\" of the summary.\n"
