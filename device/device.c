@@ -84,7 +84,8 @@ static hth_err device_item(int kind, char *item, hth_device_spec *s)
     return HTH_OK;
 }
 
-hth_err hth_device_spec_parse(const char *text, hth_device_spec *out)
+// Reads "KIND[:ITEM,...]", an ITEM being a device number or option=value.
+static hth_err device_spec_parse(const char *text, hth_device_spec *out)
 {
     char buf[256], *save = NULL;
     if (snprintf(buf, sizeof buf, "%s", text) >= (int)sizeof buf) {
@@ -134,7 +135,7 @@ hth_err hth_device_open(const char *spec, hth_device **out)
     }
     *out = NULL;
     hth_device_spec s;
-    HTH_TRY(hth_device_spec_parse(spec, &s));
+    HTH_TRY(device_spec_parse(spec, &s));
     return device_kinds[device_kind_find(s.kind)].open(&s, out);
 }
 

@@ -14,9 +14,6 @@ typedef struct hth_device_spec {
     uint64_t seed; // fake: order of execution
 } hth_device_spec;
 
-// hth_device_spec_parse reads "KIND[:ITEM,...]", an ITEM being a device number or option=value.
-hth_err hth_device_spec_parse(const char *text, hth_device_spec *out);
-
 // The budget that spec->mem names on a machine with `total` bytes.
 hth_err hth_device_spec_budget(const hth_device_spec *s, uint64_t total, const char *dflt,
                                uint64_t *out);

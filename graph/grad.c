@@ -7,7 +7,6 @@
 #include "graph/grad.h"
 
 #define FROM_1 (~1u)
-#define FROM_2 (~3u)
 #define FLAT                                                                                       \
     {                                                                                              \
         .flat = true                                                                               \

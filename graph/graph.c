@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The graph's own operations: building, copying, sorting, compacting, checking. Everything is
-// linear in nodes and edges; names are only looked up by hth_graph_find_value, which callers in
-// loops avoid by keeping indices.
+// linear in nodes and edges.
 #include "graph/graph.h"
 
 #include "base/alloc.h"
@@ -313,24 +312,6 @@ hth_err hth_graph_compact(hth_graph *g)
     return HTH_OK;
 }
 
-void hth_graph_replace_value(hth_graph *g, int from, int to)
-{
-    for (int i = 0; i < g->n_nodes; i++) {
-        for (int k = 0; k < g->nodes[i].n_inputs; k++) {
-            if (g->nodes[i].inputs[k] == from) {
-                g->nodes[i].inputs[k] = to;
-            }
-        }
-    }
-    for (int i = 0; i < g->n_outputs; i++) {
-        if (g->outputs[i] == from) {
-            g->outputs[i] = to;
-            g->values[from].is_output = false;
-            g->values[to].is_output = true;
-        }
-    }
-}
-
 int hth_graph_users(const hth_graph *g, int value, int *only_node)
 {
     int users = 0, last = -1;
@@ -349,16 +330,6 @@ int hth_graph_users(const hth_graph *g, int value, int *only_node)
         *only_node = last;
     }
     return users;
-}
-
-int hth_graph_find_value(const hth_graph *g, const char *name)
-{
-    for (int i = 0; i < g->n_values; i++) {
-        if (strcmp(g->values[i].name, name) == 0) {
-            return i;
-        }
-    }
-    return -1;
 }
 
 static hth_err check_node(const hth_graph *g, int i)

@@ -155,15 +155,12 @@ hth_err hth_graph_sort(hth_graph *g);
 // hth_graph_compact removes deleted nodes, nodes whose outputs nobody uses, and values nobody
 // refers to; graph inputs and outputs stay, in order.
 hth_err hth_graph_compact(hth_graph *g);
-// hth_graph_replace_value makes every reader of `from` (graph outputs included) read `to`.
-void hth_graph_replace_value(hth_graph *g, int from, int to);
 // hth_graph_check verifies indices, order, producers, uniqueness; HTH_ECORRUPT says what is wrong.
 // For tests and imports.
 hth_err hth_graph_check(const hth_graph *g);
 // hth_graph_users counts how many node inputs and graph outputs read `value`; *only_node (may be
 // NULL) gets the last reading node, -1 if none.
 int hth_graph_users(const hth_graph *g, int value, int *only_node);
-int hth_graph_find_value(const hth_graph *g, const char *name); // -1 when absent; linear
 
 // Attributes. Getters return the default when the attribute is absent or of another type.
 const hth_attr *hth_node_attr(const hth_node *n, const char *name);

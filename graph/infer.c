@@ -347,7 +347,8 @@ int64_t hth_infer_int_at(const hth_infer_content *v, int64_t k)
     }
 }
 
-double hth_infer_real_at(const hth_infer_content *v, int64_t k)
+// An element of any dtype.
+static double infer_real_at(const hth_infer_content *v, int64_t k)
 {
     uint64_t bits = load_bits(v, k);
     float f;
@@ -400,7 +401,7 @@ hth_err hth_infer_reals(hth_infer *c, int i, double *out, int cap, int *count)
     hth_infer_content v;
     HTH_TRY(open_list(c, i, cap, &v));
     for (int k = 0; k < (int)v.n; k++) {
-        out[k] = hth_infer_real_at(&v, k);
+        out[k] = infer_real_at(&v, k);
     }
     *count = (int)v.n;
     hth_infer_close(&v);

@@ -56,7 +56,6 @@ typedef struct hth_infer_content {
 hth_err hth_infer_open(hth_infer *c, int i, hth_infer_content *out);
 void hth_infer_close(hth_infer_content *v);
 int64_t hth_infer_int_at(const hth_infer_content *v, int64_t k); // integers and booleans
-double hth_infer_real_at(const hth_infer_content *v, int64_t k); // every dtype
 // hth_infer_ints copies input i's integers; more than `cap` fails. hth_infer_reals: any numbers.
 hth_err hth_infer_ints(hth_infer *c, int i, int64_t *out, int cap, int *count);
 hth_err hth_infer_reals(hth_infer *c, int i, double *out, int cap, int *count);

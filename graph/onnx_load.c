@@ -83,7 +83,9 @@ static hth_err load_add_value(onnx_load *ld, const char *prefix, const char *nam
     return err;
 }
 
-hth_err onnx_declare(onnx_load *ld, onnx_scope *s, const char *name, hth_const *constant, int *out)
+// Adds a value called `name` in this scope (made unique in the graph). HTH_EINVAL: declared twice.
+static hth_err load_declare(onnx_load *ld, onnx_scope *s, const char *name, hth_const *constant,
+                            int *out)
 {
     hth_err err = hth_names_put(&s->names, name, ld->g->n_values);
     if (err == HTH_EEXIST) {
@@ -129,7 +131,7 @@ static hth_err load_declare_outputs(onnx_load *ld, onnx_scope *s, const onnx_nod
         if (n->output[i][0] == '\0') {
             continue;
         }
-        hth_err err = onnx_declare(ld, s, n->output[i], constant, &value);
+        hth_err err = load_declare(ld, s, n->output[i], constant, &value);
         if (err != HTH_OK) {
             hth_const_rele(constant);
             return err;
@@ -221,7 +223,7 @@ hth_err onnx_load_branch(onnx_load *ld, onnx_scope *s, const onnx_graph *graph)
         hth_span message = {graph->initializer[i].data, graph->initializer[i].len};
         HTH_TRY(onnx_tensor_const(ld, message, &head, &c));
         char *name = hth_strndup((const char *)head.name.data, head.name.bytes);
-        hth_err err = name == NULL ? onnx_no_memory() : onnx_declare(ld, s, name, c, &value);
+        hth_err err = name == NULL ? onnx_no_memory() : load_declare(ld, s, name, c, &value);
         hth_free(name);
         if (err != HTH_OK) {
             hth_const_rele(c);
@@ -249,7 +251,7 @@ static hth_err load_initializer(onnx_load *ld, onnx_scope *s, const ProtobufCBin
     }
     hth_const_hold(c);
     hth_err err = name[0] == '\0' ? hth_fail(HTH_EINVAL, "an initializer has no name")
-                                  : onnx_declare(ld, s, name, c, &value);
+                                  : load_declare(ld, s, name, c, &value);
     hth_free(name);
     if (err != HTH_OK) {
         hth_const_rele(c);
@@ -290,7 +292,7 @@ static hth_err load_input(onnx_load *ld, onnx_scope *s, const onnx_value_info *i
     if (err != HTH_OK) {
         return hth_err_prefix(err, "input '%s'", info->name);
     }
-    HTH_TRY(onnx_declare(ld, s, info->name, NULL, &v));
+    HTH_TRY(load_declare(ld, s, info->name, NULL, &v));
     ld->g->values[v].dtype = dt;
     ld->g->values[v].shape = shape;
     return hth_graph_add_input(ld->g, v);

@@ -53,9 +53,6 @@ hth_err onnx_no_memory(void);
 hth_err onnx_unpack_failed(const onnx_load *ld, const char *what);
 // onnx_scope_opset finds the default domain's opset among the scope's imports and checks its range.
 hth_err onnx_scope_opset(onnx_scope *s);
-// onnx_declare adds a value called `name` in this scope (made unique in the graph). HTH_EINVAL:
-// declared twice.
-hth_err onnx_declare(onnx_load *ld, onnx_scope *s, const char *name, hth_const *constant, int *out);
 // onnx_resolve finds a name in the scope and those around it.
 bool onnx_resolve(const onnx_scope *s, const char *name, int *out);
 // onnx_add_value adds a value named "<node>.<suffix>", made unique. `constant` is its content

@@ -39,16 +39,6 @@ const char *hth_dtype_name(hth_dtype dt)
     return "?";
 }
 
-hth_dtype hth_dtype_from_name(const char *name)
-{
-    for (size_t i = 0; i < N_DTYPES; i++) {
-        if (strcmp(dtype_table[i].name, name) == 0) {
-            return dtype_table[i].dtype;
-        }
-    }
-    return HTH_DT_NONE;
-}
-
 bool hth_dtype_is_float(hth_dtype dt)
 {
     return dt == HTH_DT_F32 || dt == HTH_DT_F64 || dt == HTH_DT_F16 || dt == HTH_DT_BF16;

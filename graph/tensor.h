@@ -34,8 +34,7 @@ size_t hth_dtype_bytes(hth_dtype dt);
 // hth_dtype_name returns the Open Inference Protocol's name ("FP32", "INT64", "BOOL"), "?" when
 // unknown.
 const char *hth_dtype_name(hth_dtype dt);
-hth_dtype hth_dtype_from_name(const char *name); // HTH_DT_NONE when unknown
-bool hth_dtype_is_float(hth_dtype dt);           // F16, BF16, F32, F64
+bool hth_dtype_is_float(hth_dtype dt); // F16, BF16, F32, F64
 
 #define HTH_MAX_RANK 8
 

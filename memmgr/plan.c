@@ -411,7 +411,10 @@ static void live_enter(const hth_problem *p, live_account *at, const hth_instr *
     *live += bytes;
 }
 
-uint64_t hth_plan_scratch(const hth_problem *p, const hth_instr *in, const bool *filled)
+// A recompute writes those of its outputs that have a place but no content yet; the others (still
+// there, gone for good, or the caller's) go to scratch behind its workspace, in their order.
+// Returns workspace and scratch together; filled[t]: tensor t has content, or no place.
+static uint64_t live_scratch(const hth_problem *p, const hth_instr *in, const bool *filled)
 {
     const hth_plan_node *n = &p->nodes[in->node];
     uint64_t bytes = hth_plan_round(hth_plan_workspace(n, in->alt));
@@ -444,7 +447,7 @@ hth_err hth_plan_live_peak(const hth_problem *p, const hth_plan *plan, uint64_t 
             at[in->tensor].bytes = 0;
             filled[in->tensor] = true;
         } else if (in->kind == HTH_INSTR_COMPUTE) {
-            scratch = hth_plan_scratch(p, in, filled);
+            scratch = live_scratch(p, in, filled);
             for (int j = 0; j < p->nodes[in->node].n_outputs; j++) {
                 filled[p->nodes[in->node].outputs[j]] = true;
             }

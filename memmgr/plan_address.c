@@ -239,18 +239,10 @@ static hth_err rect_load(const hth_rect *r, int n, int n_stages, uint64_t **out,
     return HTH_OK;
 }
 
-hth_err hth_rect_peak(const hth_rect *r, int n, int n_stages, uint64_t *peak)
-{
-    uint64_t *load;
-    HTH_TRY(rect_load(r, n, n_stages, &load, peak));
-    hth_free(load);
-    return HTH_OK;
-}
-
 hth_err hth_address_assign(hth_rect *r, int n, uint64_t target, int effort, uint64_t *height)
 {
     int n_stages = 0;
-    uint64_t *load, peak;
+    uint64_t *load = NULL, peak = 0;
     for (int i = 0; i < n; i++) {
         n_stages = r[i].last >= n_stages ? r[i].last + 1 : n_stages;
     }

@@ -111,11 +111,6 @@ void hth_decode_fixed(hth_decoder *d, const hth_fixed *f, hth_outcome *out);
 hth_err hth_decode_schedule(const hth_decoder *d, const hth_outcome *o, hth_schedule *out);
 
 // Parts of the decoder that other parts use.
-// hth_decode_stays writes the stays of tensor t as the modes have it, returns how many.
-int hth_decode_stays(const hth_decoder *d, int t, hth_segment *out);
-// hth_decode_shares: tensor t takes over the buffer of its pair, which nothing reads any more, when
-// its producer runs in stage `stage`, first or again.
-bool hth_decode_shares(const hth_decoder *d, int t, int stage);
 // hth_decode_memory sets d->delta. hth_decode_room goes forwards through the stages (see fit).
 void hth_decode_memory(hth_decoder *d);
 void hth_decode_room(hth_decoder *d, bool all, hth_outcome *out);

@@ -76,9 +76,6 @@ typedef struct hth_buffers {
 hth_err hth_plan_buffers(const hth_problem *p, hth_buffers *out);
 void hth_buffers_fini(hth_buffers *b);
 
-// hth_rect_peak returns the largest sum of bytes over the stages [0, n_stages): no placement is
-// lower.
-hth_err hth_rect_peak(const hth_rect *r, int n, int n_stages, uint64_t *peak);
 // hth_address_assign sets offsets so that rectangles sharing a stage do not overlap, and stores the
 // height. It stops searching when the height is `target` or the peak, whichever is higher, or, with
 // `effort` 1, after about 2 ms, or 10 ms if the target is no less than the peak; with more that
@@ -96,12 +93,6 @@ typedef struct hth_plan_builder {
     int cap;
 } hth_plan_builder;
 hth_err hth_plan_add(hth_plan_builder *b, hth_instr in, const int *waits, int n_waits, int *index);
-
-// A recompute writes those of its outputs that have a place but no content yet; the others (still
-// there, gone for good, or the caller's) go to scratch behind its workspace, in their order.
-// hth_plan_scratch returns workspace and scratch together; filled[t]: tensor t has content, or no
-// place.
-uint64_t hth_plan_scratch(const hth_problem *p, const hth_instr *in, const bool *filled);
 
 // hth_plan_slowed adds to a step's time what copies take from compute while both run
 // (copy_interference): `time` without that, of which `compute` is busy; `link`: sum of the copies.

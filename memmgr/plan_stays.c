@@ -44,7 +44,9 @@ static bool stays_end(const hth_decoder *d, int t, int s)
     return stays_last(d, t) == s;
 }
 
-bool hth_decode_shares(const hth_decoder *d, int t, int stage)
+// Tensor t takes over the buffer of its pair, which nothing reads any more, when its producer runs
+// in stage `stage`, first or again.
+static bool stays_shares(const hth_decoder *d, int t, int stage)
 {
     const hth_step *m = d->m;
     int x = m->pair[t], readers = 0;
@@ -82,7 +84,8 @@ static int stays_resident(const hth_decoder *d, int t, hth_segment *out)
     return n;
 }
 
-int hth_decode_stays(const hth_decoder *d, int t, hth_segment *out)
+// Writes the stays of tensor t as the modes have it, returns how many.
+static int stays_of(const hth_decoder *d, int t, hth_segment *out)
 {
     const hth_step *m = d->m;
     int n = 0;
@@ -147,7 +150,7 @@ static void stays_again(hth_decoder *d)
             for (int g = m->gap_start[t]; g < m->gap_start[t + 1]; g++) {
                 begins = begins || stays_begin(d, g, s);
             }
-            if (begins && hth_decode_shares(d, t, s)) {
+            if (begins && stays_shares(d, t, s)) {
                 d->delta[s] -= (int64_t)m->bytes[t];
                 d->delta[s + 1] += (int64_t)m->bytes[t];
             }
@@ -162,7 +165,7 @@ void hth_decode_memory(hth_decoder *d)
     int64_t *delta = d->delta;
     memcpy(delta, m->kept, ((size_t)m->n_stages + 2) * sizeof *delta);
     for (int k = 0; k < d->n_moved; k++) {
-        int t = d->moved[k], n = hth_decode_stays(d, t, d->stay);
+        int t = d->moved[k], n = stays_of(d, t, d->stay);
         int64_t bytes = (int64_t)m->bytes[t];
         if (m->arena[t]) {
             delta[m->first[t]] -= bytes;
@@ -200,7 +203,7 @@ static void stays_segments(const hth_decoder *d, hth_schedule *s, int *from)
     for (int t = 0; t < m->p->n_tensors; t++) {
         from[t] = s->n_segments;
         if (m->bytes[t] > 0) {
-            int n = hth_decode_stays(d, t, &s->segment[s->n_segments]);
+            int n = stays_of(d, t, &s->segment[s->n_segments]);
             s->n_segments += n;
             s->resident_bytes += !m->arena[t] && n == 0 ? m->bytes[t] : 0;
         }
@@ -208,7 +211,7 @@ static void stays_segments(const hth_decoder *d, hth_schedule *s, int *from)
     for (int i = 0; i < s->n_segments; i++) {
         hth_segment *x = &s->segment[i];
         bool computed = x->origin == HTH_FROM_NODE || x->origin == HTH_FROM_RERUN;
-        if (m->arena[x->tensor] && computed && hth_decode_shares(d, x->tensor, x->first)) {
+        if (m->arena[x->tensor] && computed && stays_shares(d, x->tensor, x->first)) {
             int pair = m->pair[x->tensor];
             x->inplace = stays_find(s, from[pair], pair, x->first);
         }

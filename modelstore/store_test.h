@@ -13,8 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define TEST_INLINE_BYTES 256 // so that small tensors are files, too
-#define TEST_N_TENSORS    4
+#define TEST_N_TENSORS 4
 
 typedef struct test_dir {
     char path[64];
@@ -40,6 +39,7 @@ static inline int test_setup(void **state)
              access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp");
     *state = &dir;
     hth_setting_reset();
+    // small tensors are files, too
     return mkdtemp(dir.path) == NULL || hth_setting_set("store.inline_bytes", "256") != HTH_OK;
 }
 

@@ -70,8 +70,4 @@ void hth_engine_close(hth_engine *e); // stops if needed; NULL is allowed
 // then done is not called.
 hth_err hth_engine_submit(hth_engine *e, hth_request *r);
 
-// hth_engine_check_model loads a version's graph and checks that every operator can run, without
-// running it. Any thread.
-hth_err hth_engine_check_model(hth_store *store, const char *name, int version);
-
 #endif

@@ -30,17 +30,6 @@ out:
     return err;
 }
 
-hth_err hth_engine_check_model(hth_store *store, const char *name, int version)
-{
-    hth_manifest manifest;
-    hth_graph *g = NULL;
-    HTH_TRY(hth_store_get(store, name, version, &manifest));
-    hth_err err = hth_model_graph(store, &manifest, &g);
-    hth_graph_free(g);
-    hth_manifest_fini(&manifest);
-    return err;
-}
-
 static void model_free(hth_models *ms, hth_model *m)
 {
     hth_source_fini(ms->site, &m->source);

@@ -187,7 +187,8 @@ static hth_err streams_fill(hth_program *p)
     return HTH_OK;
 }
 
-hth_err hth_program_activate(hth_site *site, hth_program *p)
+// Makes weights and arena ready, making others inactive as needed.
+static hth_err program_activate(hth_site *site, hth_program *p)
 {
     p->used_at = ++site->clock;
     if (p->active) {
@@ -257,7 +258,7 @@ hth_err hth_program_run(hth_site *site, hth_program *p, const hth_tensor *inputs
                         const hth_tensor *out, const atomic_int *canceled)
 {
     const hth_graph *g = p->graph;
-    HTH_TRY(hth_program_activate(site, p));
+    HTH_TRY(program_activate(site, p));
     for (int i = 0; i < g->n_inputs; i++) {
         int t = p->value_tensor[g->inputs[i]];
         if (t >= 0) { // not constant: its value was not what made the program

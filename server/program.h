@@ -154,8 +154,7 @@ void hth_program_free(hth_site *site, hth_program *p);
 // hth_pool_free gives it back.
 hth_err hth_site_alloc(hth_site *site, size_t bytes, hth_pool_use use, void **out);
 
-// hth_program_activate makes weights and arena ready, making others inactive as needed.
-hth_err hth_program_activate(hth_site *site, hth_program *p);
+// hth_program_run makes a program active: weights and arena ready; this one makes it inactive.
 void hth_program_deactivate(hth_site *site, hth_program *p);
 
 // hth_program_run runs once. inputs: as compiled; out[i].data: where output i of p->graph goes.

@@ -3,6 +3,7 @@
 #include "server/trainer.h"
 
 #include "base/alloc.h"
+#include "base/compare.h"
 #include "base/log.h"
 #include "base/thread.h"
 #include "memmgr/plan_parts.h"
@@ -26,17 +27,11 @@ static hth_program *watch_program(const hth_trainer *t)
     return t->shapes[0].apply.program;
 }
 
-static int watch_order(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static double watch_median(const double *v, int n)
 {
     double sorted[HTH_WATCH_STEPS];
     memcpy(sorted, v, (size_t)n * sizeof *v);
-    qsort(sorted, (size_t)n, sizeof *sorted, watch_order);
+    qsort(sorted, (size_t)n, sizeof *sorted, hth_compare_double);
     return sorted[n / 2];
 }
 
@@ -109,8 +104,7 @@ static hth_err watch_begin(hth_trainer *t)
     HTH_TRY(err);
     // What the job has now, and no more: growing could find others in the way.
     const hth_trainer_phase *s = &t->shapes[0].apply;
-    w->problem.budget = p->plan->arena_bytes + p->plan->resident_bytes + t->memory_bytes -
-                        s->slots_bytes - p->plan->arena_bytes;
+    w->problem.budget = p->plan->resident_bytes + t->memory_bytes - s->slots_bytes;
     w->options = p->options;
     w->options.limit_ms = WATCH_ROUND_MS;
     w->done = w->stop = 0;

@@ -88,20 +88,26 @@ static hth_err conv_geometry(const hth_node *n, const hth_shape *x, const hth_sh
     return HTH_OK;
 }
 
-hth_conv_roles hth_conv_roles_of(const hth_node *n)
+// Which values are the image, the filter and the result of the convolution that the node computes
+// or derives (Conv, ConvTranspose, ConvGradData, ConvGradFilter).
+typedef struct conv_roles {
+    int x, w, y, bias; // bias: value or -1; of a filter's gradient the bias's gradient
+} conv_roles;
+
+static conv_roles conv_roles_of(const hth_node *n)
 {
     const int *in = n->inputs, *out = n->outputs;
     if (n->op == HTH_OP_CONV_GRAD_DATA) {
-        return (hth_conv_roles){out[0], in[1], in[0], -1};
+        return (conv_roles){out[0], in[1], in[0], -1};
     }
     if (n->op == HTH_OP_CONV_GRAD_FILTER) {
-        return (hth_conv_roles){in[0], out[0], in[1], n->n_outputs > 1 ? out[1] : -1};
+        return (conv_roles){in[0], out[0], in[1], n->n_outputs > 1 ? out[1] : -1};
     }
     bool bias = n->n_inputs > 2;
     for (int i = 0; i < n->n_post; i++) {
         bias = bias && n->post[i].input != 2;
     }
-    return (hth_conv_roles){in[0], in[1], out[0], bias ? in[2] : -1};
+    return (conv_roles){in[0], in[1], out[0], bias ? in[2] : -1};
 }
 
 // oneDNN's names of the parts: the result of the computation is `dst`, whatever it is.
@@ -131,7 +137,7 @@ static hth_err conv_mask(const hth_graph *g, const hth_node *n, hth_layout layou
 hth_err hth_conv_describe(const hth_graph *g, const hth_node *n, hth_layout in, hth_layout out,
                           bool placed, int split, hth_conv_form *f)
 {
-    hth_conv_roles r = hth_conv_roles_of(n);
+    conv_roles r = conv_roles_of(n);
     const hth_value *x = &g->values[r.x], *w = &g->values[r.w], *y = &g->values[r.y];
     *f = (hth_conv_form){.transposed = n->op == HTH_OP_CONV_TRANSPOSE, .split = split};
     if (x->dtype != HTH_DT_F32 || w->dtype != HTH_DT_F32 || x->shape.rank < 3 ||
@@ -161,7 +167,7 @@ hth_err hth_conv_describe(const hth_graph *g, const hth_node *n, hth_layout in, 
 
 hth_err hth_conv_describe_placed(const hth_graph *g, const hth_node *n, int split, hth_conv_form *f)
 {
-    hth_conv_roles r = hth_conv_roles_of(n);
+    conv_roles r = conv_roles_of(n);
     return hth_conv_describe(g, n, g->values[r.x].layout, g->values[r.y].layout, true, split, f);
 }
 
@@ -249,9 +255,11 @@ size_t hth_conv_chunk(const hth_value *v, int split)
     return known ? bytes / (size_t)split : 0;
 }
 
-bool hth_conv_offer(hth_device *d, const hth_graph *g, const hth_node *n,
-                    hth_cpu_prepare_fn prepare, const char *name, int split, hth_choice *list,
-                    int cap, int *count)
+// conv_offer appends the choice of that name if `prepare` can make it. Only a prepared kernel knows
+// its workspace: tails and reordered weights need some, too. Returns whether it could.
+static bool conv_offer(hth_device *d, const hth_graph *g, const hth_node *n,
+                       hth_cpu_prepare_fn prepare, const char *name, int split, hth_choice *list,
+                       int cap, int *count)
 {
     hth_kernel *k;
     hth_choice c = {.time_us = -1, .error = -1, .split = split, .deterministic = true};
@@ -272,11 +280,11 @@ static void conv_offer_chunks(hth_device *d, const hth_graph *g, const hth_node 
                               hth_cpu_prepare_fn prepare, const char *name, hth_choice *list,
                               int cap, int *count)
 {
-    int64_t batch = g->values[hth_conv_roles_of(n).x].shape.dim[0];
-    bool made = hth_conv_offer(d, g, n, prepare, name, 1, list, cap, count);
+    int64_t batch = g->values[conv_roles_of(n).x].shape.dim[0];
+    bool made = conv_offer(d, g, n, prepare, name, 1, list, cap, count);
     uint64_t least = made ? list[*count - 1].workspace_bytes : 0;
     for (int split = 2; made && split <= CONV_MAX_SPLIT && least > CONV_SMALL; split *= 2) {
-        if (batch % split == 0 && hth_conv_offer(d, g, n, prepare, name, split, list, cap, count)) {
+        if (batch % split == 0 && conv_offer(d, g, n, prepare, name, split, list, cap, count)) {
             bool smaller = list[*count - 1].workspace_bytes < least;
             least = smaller ? list[*count - 1].workspace_bytes : least;
             *count -= smaller ? 0 : 1;

@@ -8,12 +8,6 @@
 
 #define HTH_CONV_MAX_CHOICES 8
 
-// Which values are the image, the filter and the result of the convolution that the node computes
-// or derives.
-typedef struct hth_conv_roles {
-    int x, w, y, bias; // bias: value or -1; of a filter's gradient the bias's gradient
-} hth_conv_roles;
-
 typedef struct hth_conv_form {
     hth_dn_op op; // without algorithm and post ops
     bool transposed;
@@ -31,8 +25,6 @@ typedef struct hth_conv_choice {
     size_t scratchpad;
 } hth_conv_choice;
 
-// hth_conv_roles_of finds the roles of Conv, ConvTranspose, ConvGradData, ConvGradFilter.
-hth_conv_roles hth_conv_roles_of(const hth_node *n);
 // hth_conv_describe describes `n` with its image in layout `in`, its result in layout `out`;
 // `placed` as for hth_cpu_posts.
 hth_err hth_conv_describe(const hth_graph *g, const hth_node *n, hth_layout in, hth_layout out,
@@ -54,11 +46,6 @@ hth_err hth_conv_find(const hth_conv_form *f, const hth_node *n, const char *alg
 int hth_conv_parse(const char *algorithm, char name[HTH_DN_NAME]);
 // hth_conv_chunk returns the bytes of one chunk of value `v`, which has a batch dimension.
 size_t hth_conv_chunk(const hth_value *v, int split);
-// hth_conv_offer appends the choice of that name if `prepare` can make it. Only a prepared kernel
-// knows its workspace: tails and reordered weights need some, too. Returns whether it could.
-bool hth_conv_offer(hth_device *d, const hth_graph *g, const hth_node *n,
-                    hth_cpu_prepare_fn prepare, const char *name, int split, hth_choice *list,
-                    int cap, int *count);
 // hth_conv_offer_all offers all implementations, whole and in chunks, then Winograd of our own.
 hth_err hth_conv_offer_all(hth_device *d, const hth_graph *g, const hth_node *n,
                            hth_cpu_prepare_fn prepare, hth_cpu_prepare_fn winograd,

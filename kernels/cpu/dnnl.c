@@ -60,12 +60,6 @@ hth_err hth_dn_fail(dnnl_status_t st, const char *what)
     }
 }
 
-void hth_dn_version(char *out, size_t cap)
-{
-    const dnnl_version_t *v = dnnl_version();
-    snprintf(out, cap, "oneDNN %d.%d.%d", v->major, v->minor, v->patch);
-}
-
 hth_dn_md hth_dn_md_plain(hth_dtype dt, int ndims, const int64_t *dims)
 {
     hth_dn_md md = {.ndims = ndims, .dtype = dt};

@@ -106,8 +106,6 @@ hth_err hth_dn_prim_unreorder(const hth_dn_prim *p, int arg, const hth_dn_md *md
 hth_err hth_dn_prim_set(hth_dn_prim *p, int arg, const void *data);
 hth_err hth_dn_prim_run(hth_dn_prim *p);
 
-// hth_dn_version writes oneDNN's version as it runs ("oneDNN 2.6.3").
-void hth_dn_version(char *out, size_t cap);
 // hth_dn_fail maps a oneDNN status to a code and sets the sentence; HTH_OK stays HTH_OK.
 hth_err hth_dn_fail(dnnl_status_t st, const char *what);
 

@@ -66,7 +66,8 @@ int hth_cpu_eltwise(hth_op op, float alpha, float beta, hth_dn_post out[2])
     }
 }
 
-dnnl_alg_kind_t hth_cpu_binary_alg(hth_op op)
+// oneDNN's name of Add, Sub, Mul, Div, Min, Max; dnnl_alg_kind_undef for others.
+static dnnl_alg_kind_t post_binary_alg(hth_op op)
 {
     switch (op) {
     case HTH_OP_ADD:
@@ -86,12 +87,15 @@ dnnl_alg_kind_t hth_cpu_binary_alg(hth_op op)
     }
 }
 
-bool hth_cpu_operand_fits(const hth_shape *s, hth_layout l, int rank)
+// Whether post_operand can describe it: a blocked tensor of lower rank blocks another axis than the
+// output's channels.
+static bool post_operand_fits(const hth_shape *s, hth_layout l, int rank)
 {
     return s->rank == rank || (s->rank < rank && l == HTH_LAYOUT_PLAIN);
 }
 
-hth_dn_md hth_cpu_operand(const hth_shape *s, hth_layout l, int rank)
+// An operand, with ones in front up to `rank` dimensions.
+static hth_dn_md post_operand(const hth_shape *s, hth_layout l, int rank)
 {
     if (s->rank == rank) {
         return hth_dn_md_of(HTH_DT_F32, s, l);
@@ -124,13 +128,12 @@ static hth_err post_binary(const hth_graph *g, const hth_node *n, const hth_post
         return HTH_OK;
     }
     bool minus = p->op == HTH_OP_ADD && p->alpha == -1;
-    to->dn =
-        (hth_dn_post){.kind = dnnl_binary, .alg = hth_cpu_binary_alg(minus ? HTH_OP_SUB : p->op)};
-    if (v->dtype != HTH_DT_F32 || !hth_cpu_operand_fits(&v->shape, l, out->shape.rank) ||
+    to->dn = (hth_dn_post){.kind = dnnl_binary, .alg = post_binary_alg(minus ? HTH_OP_SUB : p->op)};
+    if (v->dtype != HTH_DT_F32 || !post_operand_fits(&v->shape, l, out->shape.rank) ||
         to->dn.alg == dnnl_alg_kind_undef || (p->op == HTH_OP_ADD && p->alpha != 1 && !minus)) {
         return hth_fail(HTH_ENOTSUP, "post op %s of node '%s'", hth_op_name(p->op), n->name);
     }
-    to->dn.src1 = hth_cpu_operand(&v->shape, l, out->shape.rank);
+    to->dn.src1 = post_operand(&v->shape, l, out->shape.rank);
     return HTH_OK;
 }
 

@@ -15,14 +15,6 @@ typedef struct hth_cpu_post {
 // oneDNN's. Returns how many it stored, 0: oneDNN has no such operation. alpha, beta as in
 // hth_post_op.
 int hth_cpu_eltwise(hth_op op, float alpha, float beta, hth_dn_post out[2]);
-// hth_cpu_binary_alg returns oneDNN's name of Add, Sub, Mul, Div, Min, Max; dnnl_alg_kind_undef for
-// others.
-dnnl_alg_kind_t hth_cpu_binary_alg(hth_op op);
-// hth_cpu_operand describes an operand, with ones in front up to `rank` dimensions.
-// hth_cpu_operand_fits: whether it can; a blocked tensor of lower rank blocks another axis than the
-// output's channels.
-bool hth_cpu_operand_fits(const hth_shape *s, hth_layout l, int rank);
-hth_dn_md hth_cpu_operand(const hth_shape *s, hth_layout l, int rank);
 
 // hth_cpu_posts translates the post ops of `n`, whose output 0 is stored in `out_layout`. Operands
 // are taken in the layout of their value when `placed`, else (before layouts are chosen) in the
