@@ -217,11 +217,12 @@ static hth_err job_step(hth_train_job *j, bool *done)
     j->step_ms = (double)(hth_now_ns() - start_ns) / 1e6;
     j->loss = (double)loss;
     j->step++;
-    job_tell(j);
     if (!isfinite(loss)) {
-        return hth_fail(HTH_EINVAL, "the loss of step %lld is %g: training stops, %s",
-                        (long long)j->step, j->loss, job_kept(j, kept));
+        return hth_fail(HTH_EINVAL, "the loss of step %lld is %s: training stops, %s",
+                        (long long)j->step, isnan(loss) ? "not a number" : "infinite",
+                        job_kept(j, kept));
     }
+    job_tell(j);
     if (json_array_append_new(j->history, json_pack("[f, f]", j->loss, j->step_ms)) != 0) {
         return no_memory();
     }

@@ -20,7 +20,7 @@ static hth_err spec_number(const json_t *args, const char *key, double dflt, dou
     *out = v == NULL ? dflt : json_number_value(v);
     return v == NULL || (json_is_number(v) && *out >= least && *out <= most)
                ? HTH_OK
-               : hth_fail(HTH_EINVAL, "%s is a number from %g to %g", key, least, most);
+               : hth_fail(HTH_EINVAL, "%s is a number from %.10g to %.10g", key, least, most);
 }
 
 static hth_err spec_choice(const json_t *args, const char *key, const char *dflt,
