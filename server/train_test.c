@@ -262,6 +262,7 @@ static void bad_input_is_told(void **state)
     expect(&f, &image_net, data, "{\"batch\": 0}", "batch is a number from 1");
     expect(&f, &image_net, data, "{\"policy\": \"magic\"}", "no policy is called 'magic'");
     expect(&f, &image_net, data, "{\"model\": \"nobody\"}", "nobody");
+    expect(&f, &image_net, data, "{\"save-as\": \"a:b\", \"budget\": \"4KiB\"}", "not a version");
     expect(&f, &image_net, data, "{\"data\": \"/nowhere.safetensors\"}", "/nowhere.safetensors");
     expect(&f, &image_net, data, "{\"budget\": \"4KiB\"}", "needs at least");
     expect(&f, &image_net, data, "{\"lr\": 1e6, \"weight-decay\": 1e6}",
