@@ -105,7 +105,7 @@ static void jobs_share_a_device(void **state)
     char why[300];
     hth_err err;
     shared_open(&s, 1.7);
-    char *text_a = job_text(&s, "a", 100000, ""), *text_b = job_text(&s, "b", 100000, "");
+    char *text_a = job_text(&s, "a", 100000000, ""), *text_b = job_text(&s, "b", 100000, "");
     char *text_c = job_text(&s, "c", 3, ", \"budget\": \"60%\"");
     json_decref(ask(&s.f, "bench", "{\"model\": \"unet_adam\", \"batch\": 1, \"seconds\": 0}", &err));
     assert_int_equal(err, HTH_OK);
@@ -159,7 +159,7 @@ static void waiting_jobs_can_be_left(void **state)
     witness a, b, c;
     char why[300];
     shared_open(&s, 1.1);
-    char *text_a = job_text(&s, "a", 100000, ""),
+    char *text_a = job_text(&s, "a", 100000000, ""),
          *text_b = job_text(&s, "b", 1, ", \"budget\": \"90%\"");
     char *text_c = job_text(&s, "c", 1, ", \"budget\": \"90%\"");
     train_three_steps(&s.f, &a, text_a);
