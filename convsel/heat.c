@@ -62,7 +62,7 @@ static int heat_place(const heat_walk *w, const hth_node *n, int v)
 static void heat_node(heat_walk *w, int i, char *text)
 {
     const hth_node *n = &w->g->nodes[i];
-    char sink[2];
+    char sink[2] = {0};
     uint64_t fresh = 0;
     for (int k = 0; k < n->n_inputs; k++) {
         int v = n->inputs[k], age = v < 0 ? 0 : heat_age(w, v);

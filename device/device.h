@@ -34,7 +34,7 @@ typedef struct hth_device_props {
     int n_threads;         // compute threads (cpu), SMs (cuda)
     // caches: what a core has for itself, what all cores share; 0: unknown
     uint64_t core_cache_bytes, cache_bytes;
-    int vector_bytes;      // 64: AVX-512, 32: AVX2, 16: SSE2
+    int vector_bytes;    // 64: AVX-512, 32: AVX2, 16: SSE2
     bool host_visible;   // kernels can read and write host memory in place: inputs and outputs need
                          // no copy
     bool inline_compute; // a launch on a compute stream runs at once on the caller: calling the

@@ -223,7 +223,7 @@ hth_err hth_bound_path_add(hth_bound *b, int iteration)
     int n = b->m->n_stages, n_out, n_in, n_turns = 0;
     size_t ng = (size_t)b->m->n_gaps + 1;
     path_copy *out = hth_alloc(ng * sizeof *out), *in = hth_alloc(ng * sizeof *in);
-    path_turn turn[PATH_STAGES];
+    path_turn turn[PATH_STAGES] = {{0}};
     hth_err err = HTH_OK;
     if (out != NULL && in != NULL) {
         path_copies(b, out, &n_out, in, &n_in);

@@ -107,7 +107,8 @@ static void jobs_share_a_device(void **state)
     shared_open(&s, 1.7);
     char *text_a = job_text(&s, "a", 100000000, ""), *text_b = job_text(&s, "b", 100000, "");
     char *text_c = job_text(&s, "c", 3, ", \"budget\": \"60%\"");
-    json_decref(ask(&s.f, "bench", "{\"model\": \"unet_adam\", \"batch\": 1, \"seconds\": 0}", &err));
+    json_decref(
+        ask(&s.f, "bench", "{\"model\": \"unet_adam\", \"batch\": 1, \"seconds\": 0}", &err));
     assert_int_equal(err, HTH_OK);
     train_three_steps(&s.f, &a, text_a);
     json_int_t first = job_bytes(&s, "a", "peak_bytes");

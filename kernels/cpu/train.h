@@ -47,13 +47,15 @@ void hth_cpu_relu_grad(int n_threads, const float *dy, const float *y, const flo
 typedef float hth_v16 __attribute__((vector_size(64), aligned(4), may_alias));
 typedef int32_t hth_v16i __attribute__((vector_size(64), aligned(4), may_alias));
 
-// hth_open16 is dy where low < y < high, else 0. Bits in the place of a comparison: of those gcc 12
-// makes scalar code, and of a plain loop loads that wait for one another. low - y and y - high are
-// both negative where y is open.
-HTH_INLINE hth_v16 hth_open16(hth_v16 dy, hth_v16 y, float low, float high)
+// hth_open16 leaves *dy where low < *y < high, else 0. Bits in the place of a comparison: of those
+// gcc 12 makes scalar code, and of a plain loop loads that wait for one another. low - y and y -
+// high are both negative where y is open.
+HTH_INLINE void hth_open16(hth_v16 *dy, const hth_v16 *y, float low, float high)
 {
-    hth_v16 above = low - y, below = y - high;
-    return (hth_v16)((hth_v16i)dy & (((hth_v16i)above & (hth_v16i)below) >> 31));
+    hth_v16 above = low - *y, below = *y - high;
+    // cppcheck-suppress shiftTooManyBitsSigned ; of a vector's 32-bit lanes
+    hth_v16i both = ((hth_v16i)above & (hth_v16i)below) >> 31;
+    *dy = (hth_v16)((hth_v16i)*dy & both);
 }
 
 #endif

@@ -71,7 +71,9 @@ HTH_VECTOR(norm_moments, (const float *x, size_t n, const float *pivot, float *o
 // dy where the forward's line y = x a + b lies between low and high, else 0.
 HTH_INLINE hth_v16 norm_open(hth_v16 dy, hth_v16 x, hth_v16 a, hth_v16 b, float low, float high)
 {
-    return hth_open16(dy, x * a + b, low, high);
+    hth_v16 y = x * a + b;
+    hth_open16(&dy, &y, low, high);
+    return dy;
 }
 
 HTH_INLINE float norm_open_one(const float *dy, const float *x, size_t i, const norm_lanes *l,

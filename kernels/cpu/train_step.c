@@ -41,7 +41,8 @@ HTH_VECTOR(step_relu,
         if (more != NULL) {
             d += *(const hth_v16 *)(more + i);
         }
-        *(hth_v16 *)(dx + i) = hth_open16(d, *(const hth_v16 *)(y + i), low, high);
+        hth_open16(&d, (const hth_v16 *)(y + i), low, high);
+        *(hth_v16 *)(dx + i) = d;
     }
     for (; i < n; i++) {
         float d = more == NULL ? dy[i] : dy[i] + more[i];
