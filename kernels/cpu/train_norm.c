@@ -68,12 +68,12 @@ HTH_VECTOR(norm_moments, (const float *x, size_t n, const float *pivot, float *o
     }
 }
 
-// dy where the forward's line y = x a + b lies between low and high, else 0.
-HTH_INLINE hth_v16 norm_open(hth_v16 dy, hth_v16 x, hth_v16 a, hth_v16 b, float low, float high)
+// Leaves *dy where the forward's line y = *x a + b lies between low and high, else 0. Pointers:
+// a vector by value has another ABI in each HTH_VECTOR version.
+HTH_INLINE void norm_open(hth_v16 *dy, const hth_v16 *x, const norm_lanes *l, float low, float high)
 {
-    hth_v16 y = x * a + b;
-    hth_open16(&dy, &y, low, high);
-    return dy;
+    hth_v16 y = *x * *(const hth_v16 *)l->open_a + *(const hth_v16 *)l->open_b;
+    hth_open16(dy, &y, low, high);
 }
 
 HTH_INLINE float norm_open_one(const float *dy, const float *x, size_t i, const norm_lanes *l,
@@ -111,12 +111,12 @@ HTH_VECTOR(norm_open_dots,
            (dy, x, n, l, low, high, out))
 {
     hth_v16 m = *(const hth_v16 *)l->pivot, s0 = {0}, s1 = s0, q0 = s0, q1 = s0;
-    hth_v16 a = *(const hth_v16 *)l->open_a, b = *(const hth_v16 *)l->open_b;
     size_t i = 0;
     for (; i + 32 <= n; i += 32) {
         hth_v16 x0 = *(const hth_v16 *)(x + i), x1 = *(const hth_v16 *)(x + i + 16);
-        hth_v16 g0 = norm_open(*(const hth_v16 *)(dy + i), x0, a, b, low, high);
-        hth_v16 g1 = norm_open(*(const hth_v16 *)(dy + i + 16), x1, a, b, low, high);
+        hth_v16 g0 = *(const hth_v16 *)(dy + i), g1 = *(const hth_v16 *)(dy + i + 16);
+        norm_open(&g0, &x0, l, low, high);
+        norm_open(&g1, &x1, l, low, high);
         s0 += g0;
         s1 += g1;
         q0 += g0 * (x0 - m);
@@ -180,11 +180,11 @@ HTH_VECTOR(norm_open_apply,
 {
     hth_v16 a = *(const hth_v16 *)l->a, b = *(const hth_v16 *)l->b, c = *(const hth_v16 *)l->c,
             m = *(const hth_v16 *)l->pivot;
-    hth_v16 oa = *(const hth_v16 *)l->open_a, ob = *(const hth_v16 *)l->open_b;
     size_t i = 0;
     for (; i + LANES <= n; i += LANES) {
         hth_v16 v = *(const hth_v16 *)(x + i);
-        hth_v16 g = norm_open(*(const hth_v16 *)(dy + i), v, oa, ob, low, high);
+        hth_v16 g = *(const hth_v16 *)(dy + i);
+        norm_open(&g, &v, l, low, high);
         *(hth_v16 *)(dx + i) = g * a + ((v - m) * b + c);
     }
     for (; i < n; i++) {
