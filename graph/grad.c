@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // graph/grad.c - the table of gradients.
 //
-// Operators without a row have no gradient: a step that would need it is refused by name. Bits of
-// `fixed` name inputs that are settings (axes, bounds, scales): no gradient flows there, and an
-// initializer that is only read there is not trainable.
+// Operators without a row have no gradient: a step that would need it is refused by name.
+// (Attention, BatchNormalization and Dropout are other operators by then.) Bits of `fixed` name
+// inputs that are settings (axes, bounds, scales): no gradient flows there, and an initializer that
+// is only read there is not trainable.
 #include "graph/grad.h"
 
 #define FROM_1 (~1u)
@@ -83,7 +84,10 @@ static const hth_grad_rule rules[HTH_N_OPS] = {
     [HTH_OP_REVERSE_SEQUENCE] = {hth_grad_same_on_dy, FROM_1, false},
     [HTH_OP_GATHER] = {hth_grad_gather, FROM_1, false},
     [HTH_OP_GATHER_ELEMENTS] = {hth_grad_gather_elements, FROM_1, false},
-    [HTH_OP_GATHER_ND] = {hth_grad_gather_elements, FROM_1, false},
+    [HTH_OP_GATHER_ND] = {hth_grad_gather_nd, FROM_1, false},
+    [HTH_OP_COMPRESS] = {hth_grad_compress, FROM_1, false},
+    [HTH_OP_GRID_SAMPLE] = {hth_grad_grid_sample, 0, false},
+    [HTH_OP_DET] = {hth_grad_det, 0, false},
     [HTH_OP_SCATTER] = {hth_grad_scatter, 2, false},
     [HTH_OP_SCATTER_ELEMENTS] = {hth_grad_scatter, 2, false},
     [HTH_OP_SCATTER_ND] = {hth_grad_scatter, 2, false},

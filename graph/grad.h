@@ -21,6 +21,7 @@ typedef struct hth_grad {
     int forward;       // index of the forward node, whose gradient is being made
     int node;          // the node between begin and end
     int made;          // nodes made for it so far
+    const char *kind;  // nodes are called NODE.kind, NODE.kind.2, ..
 } hth_grad;
 
 typedef void (*hth_grad_fn)(hth_grad *c, const hth_node *n);
@@ -141,6 +142,10 @@ void hth_grad_rnn(hth_grad *c, const hth_node *n);
 // grad_index.c
 void hth_grad_gather(hth_grad *c, const hth_node *n);
 void hth_grad_gather_elements(hth_grad *c, const hth_node *n);
+void hth_grad_gather_nd(hth_grad *c, const hth_node *n);
+void hth_grad_compress(hth_grad *c, const hth_node *n);
+void hth_grad_grid_sample(hth_grad *c, const hth_node *n);
+void hth_grad_det(hth_grad *c, const hth_node *n);
 void hth_grad_scatter(hth_grad *c, const hth_node *n);
 void hth_grad_top_k(hth_grad *c, const hth_node *n);
 

@@ -121,13 +121,16 @@ void hth_grad_extreme(hth_grad *c, const hth_node *n)
     }
 }
 
-// The remainder a - trunc(a / b) b: as a moves, so does it.
+// The remainder y = a - trunc(a / b) b: as a moves, so does it; by b it is -trunc(a / b).
 void hth_grad_mod(hth_grad *c, const hth_node *n)
 {
+    int dy = hth_grad_out(c, n, 0);
+    give_summed(c, n, 0, dy);
     if (hth_grad_wants(c, n, 1)) {
-        hth_grad_fail(c, "a remainder has no gradient by its divisor");
+        int less = hth_grad_2(c, HTH_OP_SUB, n->outputs[0], n->inputs[0]);
+        int slope = hth_grad_2(c, HTH_OP_DIV, less, n->inputs[1]);
+        give_summed(c, n, 1, hth_grad_2(c, HTH_OP_MUL, dy, slope));
     }
-    give_summed(c, n, 0, hth_grad_out(c, n, 0));
 }
 
 // A rotation; its gradient turns the other way.

@@ -2,6 +2,8 @@
 // graph/grad_index.c - gradients of operators that choose elements by index.
 #include "graph/grad.h"
 
+#include "base/alloc.h"
+
 void hth_grad_gather(hth_grad *c, const hth_node *n)
 {
     const hth_shape s = *hth_grad_shape(c, n->inputs[0]);
@@ -25,18 +27,110 @@ static int scatter(hth_grad *c, const hth_node *n, hth_op op, int data, int inde
     return hth_grad_end(c);
 }
 
-// GatherElements and GatherND.
 void hth_grad_gather_elements(hth_grad *c, const hth_node *n)
 {
-    bool nd = n->op == HTH_OP_GATHER_ND;
     const hth_shape s = *hth_grad_shape(c, n->inputs[0]);
-    if (nd && hth_node_int(n, "batch_dims", 0) != 0) {
-        hth_grad_fail(c, "batch dimensions have no gradient");
+    int zeros = hth_grad_zeros(c, &s), dy = hth_grad_out(c, n, 0);
+    int v = scatter(c, n, HTH_OP_SCATTER_ELEMENTS, zeros, n->inputs[1], dy, true);
+    hth_grad_give(c, n, 0, v);
+}
+
+// Indices that count within a sample (`batch` leading dimensions), with the sample's own in front.
+static int whole_indices(hth_grad *c, int indices, int batch)
+{
+    const hth_shape s = *hth_grad_shape(c, indices);
+    hth_shape each = {.rank = s.rank}, full = s;
+    int64_t samples = 1, *at;
+    for (int i = 0; i < s.rank; i++) {
+        each.dim[i] = i < batch ? s.dim[i] : 1;
+        samples *= each.dim[i];
+    }
+    each.dim[s.rank - 1] = full.dim[s.rank - 1] = batch;
+    at = hth_calloc((size_t)(samples * batch), sizeof *at);
+    if (at == NULL) {
+        c->err = c->err == HTH_OK ? hth_fail(HTH_ENOMEM, "no memory for a gradient") : c->err;
+        return -1;
+    }
+    for (int64_t i = 0; i < samples; i++) {
+        int64_t left = i;
+        for (int d = batch - 1; d >= 0; d--) {
+            at[i * batch + d] = left % s.dim[d];
+            left /= s.dim[d];
+        }
+    }
+    int list = hth_grad_list(c, at, (int)(samples * batch));
+    hth_free(at);
+    int own = hth_grad_expand(c, hth_grad_reshape(c, list, &each), &full);
+    hth_grad_begin(c, HTH_OP_CONCAT, (int[]){own, indices}, 2, 1);
+    hth_grad_int(c, "axis", s.rank - 1);
+    return hth_grad_end(c);
+}
+
+void hth_grad_gather_nd(hth_grad *c, const hth_node *n)
+{
+    const hth_shape s = *hth_grad_shape(c, n->inputs[0]);
+    int batch = (int)hth_node_int(n, "batch_dims", 0), dy = hth_grad_out(c, n, 0);
+    int index = batch > 0 ? whole_indices(c, n->inputs[1], batch) : n->inputs[1];
+    int zeros = hth_grad_zeros(c, &s);
+    hth_grad_give(c, n, 0, scatter(c, n, HTH_OP_SCATTER_ND, zeros, index, dy, true));
+}
+
+// The condition is a constant (the result's shape depends on it), so what was taken is known.
+void hth_grad_compress(hth_grad *c, const hth_node *n)
+{
+    const hth_shape x = *hth_grad_shape(c, n->inputs[0]);
+    const hth_shape *taken = hth_grad_shape(c, n->outputs[0]);
+    bool flat = hth_node_attr(n, "axis") == NULL;
+    int64_t axis = hth_node_int(n, "axis", 0), found = 0, *index;
+    hth_const *condition = c->g->values[n->inputs[1]].constant;
+    const void *data;
+    if (condition == NULL || condition->dtype != HTH_DT_BOOL ||
+        hth_const_map(condition, &data) != HTH_OK) {
+        hth_grad_fail(c, "a computed condition has no gradient");
         return;
     }
-    int zeros = hth_grad_zeros(c, &s);
-    hth_op op = nd ? HTH_OP_SCATTER_ND : HTH_OP_SCATTER_ELEMENTS;
-    hth_grad_give(c, n, 0, scatter(c, n, op, zeros, n->inputs[1], hth_grad_out(c, n, 0), true));
+    axis = axis < 0 ? axis + x.rank : axis;
+    index = hth_calloc((size_t)taken->dim[flat ? 0 : axis] + 1, sizeof *index);
+    for (int64_t i = 0; index != NULL && i < hth_shape_elements(&condition->shape); i++) {
+        if (((const uint8_t *)data)[i] != 0) {
+            index[found++] = i;
+        }
+    }
+    hth_const_unmap(condition);
+    if (index == NULL) {
+        c->err = c->err == HTH_OK ? hth_fail(HTH_ENOMEM, "no memory for a gradient") : c->err;
+        return;
+    }
+    const hth_shape s = flat ? (hth_shape){1, {hth_shape_elements(&x)}} : x;
+    int list = hth_grad_list(c, index, (int)found);
+    hth_free(index);
+    hth_grad_begin(c, HTH_OP_GATHER_GRAD, (int[]){hth_grad_out(c, n, 0), list}, 2, 1);
+    hth_grad_int(c, "axis", axis);
+    hth_grad_ints(c, "shape", s.dim, s.rank);
+    hth_grad_give(c, n, 0, hth_grad_reshape(c, hth_grad_end(c), &x));
+}
+
+void hth_grad_grid_sample(hth_grad *c, const hth_node *n)
+{
+    int in[3] = {hth_grad_out(c, n, 0), n->inputs[0], n->inputs[1]}, v[2];
+    hth_grad_begin(c, HTH_OP_GRID_SAMPLE_GRAD, in, 3, 2);
+    hth_grad_attrs(c, n);
+    hth_grad_end(c);
+    for (int k = 0; k < 2; k++) {
+        v[k] = hth_grad_output(c, k);
+        if (c->err == HTH_OK && !hth_grad_wants(c, n, k)) {
+            c->g->nodes[c->node].outputs[k] = -1;
+        }
+    }
+    for (int k = 0; k < 2; k++) {
+        hth_grad_give(c, n, k, v[k]);
+    }
+}
+
+void hth_grad_det(hth_grad *c, const hth_node *n)
+{
+    int v = hth_grad_2(c, HTH_OP_DET_GRAD, hth_grad_out(c, n, 0), n->inputs[0]);
+    hth_grad_give(c, n, 0, v);
 }
 
 void hth_grad_scatter(hth_grad *c, const hth_node *n)

@@ -57,8 +57,8 @@ void hth_grad_begin(hth_grad *c, hth_op op, const int *in, int n_in, int n_out)
         keep(c, hth_graph_add_value(c->g, NULL, HTH_DT_NONE, &HTH_SHAPE_UNKNOWN, &list[i]));
     }
     char *name = c->made == 0
-                     ? hth_asprintf("%s.grad", c->g->nodes[c->forward].name)
-                     : hth_asprintf("%s.grad.%d", c->g->nodes[c->forward].name, c->made + 1);
+                     ? hth_asprintf("%s.%s", c->g->nodes[c->forward].name, c->kind)
+                     : hth_asprintf("%s.%s.%d", c->g->nodes[c->forward].name, c->kind, c->made + 1);
     keep(c, name == NULL ? hth_fail(HTH_ENOMEM, "no memory for a gradient") : HTH_OK);
     if (c->err == HTH_OK) {
         keep(c, hth_graph_add_node(c->g, op, name, in, n_in, list, n_out, &c->node));

@@ -100,12 +100,24 @@ void hth_grad_gemm(hth_grad *c, const hth_node *n)
 
 // An equation "ab,bc->ac" in parts: terms[0 .. n - 1], and the result's.
 typedef struct equation {
-    char text[128];
-    const char *term[8], *out;
+    char text[128], out[64];
+    const char *term[8];
     int n;
 } equation;
 
-// Splits the equation; false unless it says its result and no term names a letter twice.
+// The result of an equation that does not say it: letters that occur once, in their order.
+static void equation_result(const char *terms, char *out)
+{
+    for (char l = 'A'; l <= 'z'; l++) {
+        const char *at = l == ',' ? NULL : strchr(terms, l);
+        if (at != NULL && strchr(at + 1, l) == NULL) {
+            *out++ = l;
+        }
+    }
+    *out = '\0';
+}
+
+// Splits the equation; false for an ellipsis, or if a term names a letter twice.
 static bool equation_read(const hth_node *n, equation *e)
 {
     char all[128], *save = NULL, *arrow;
@@ -118,11 +130,15 @@ static bool equation_read(const hth_node *n, equation *e)
     all[len] = '\0';
     memcpy(e->text, all, sizeof all);
     arrow = strstr(e->text, "->");
-    if (arrow == NULL || strchr(e->text, '.') != NULL || n->n_inputs > 8) {
+    if (strchr(e->text, '.') != NULL || n->n_inputs > 8) {
         return false;
     }
-    *arrow = '\0';
-    e->out = arrow + 2;
+    if (arrow != NULL) {
+        *arrow = '\0';
+        snprintf(e->out, sizeof e->out, "%s", arrow + 2);
+    } else {
+        equation_result(e->text, e->out);
+    }
     e->n = 0;
     for (char *t = strtok_r(e->text, ",", &save); t != NULL && e->n < 8;
          t = strtok_r(NULL, ",", &save)) {
@@ -136,11 +152,13 @@ static bool equation_read(const hth_node *n, equation *e)
     return e->n == n->n_inputs;
 }
 
-// The gradient of operand k: the result's gradient and the other operands give its letters.
+// The gradient of operand k: the result's gradient and the other operands give its letters; those
+// that are nowhere else were summed, and are given by ones.
 static void einsum_give(hth_grad *c, const hth_node *n, const equation *e, int k)
 {
-    char text[160];
-    int in[8] = {hth_grad_out(c, n, 0)}, n_in = 1;
+    char text[256], lost[HTH_MAX_RANK + 1] = "";
+    hth_shape ones = {0};
+    int in[9] = {hth_grad_out(c, n, 0)}, n_in = 1;
     size_t at = (size_t)snprintf(text, sizeof text, "%s", e->out);
     for (int i = 0; i < e->n; i++) {
         if (i != k) {
@@ -150,9 +168,13 @@ static void einsum_give(hth_grad *c, const hth_node *n, const equation *e, int k
     }
     for (const char *p = e->term[k]; *p != '\0'; p++) {
         if (strchr(text, *p) == NULL) {
-            hth_grad_fail(c, "it sums one operand alone, which has no gradient");
-            return;
+            lost[ones.rank] = *p;
+            ones.dim[ones.rank++] = hth_grad_shape(c, n->inputs[k])->dim[p - e->term[k]];
         }
+    }
+    if (ones.rank > 0) {
+        in[n_in++] = hth_grad_expand(c, hth_grad_scalar(c, 1), &ones);
+        at += (size_t)snprintf(text + at, sizeof text - at, ",%s", lost);
     }
     snprintf(text + at, sizeof text - at, "->%s", e->term[k]);
     hth_grad_begin(c, HTH_OP_EINSUM, in, n_in, 1);

@@ -142,6 +142,7 @@ hth_err hth_infer_grid_sample(hth_infer *c);
 hth_err hth_infer_rotary(hth_infer *c);
 // infer_train.c: operators of a training step
 hth_err hth_infer_attr_shape(hth_infer *c);
+hth_err hth_infer_like_operands(hth_infer *c);
 hth_err hth_infer_conv_grad_filter(hth_infer *c);
 hth_err hth_infer_max_pool_train(hth_infer *c);
 hth_err hth_infer_batch_norm_train(hth_infer *c);

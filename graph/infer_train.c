@@ -119,6 +119,15 @@ hth_err hth_infer_mse(hth_infer *c)
     return loss_or_grad(c, c->n->op == HTH_OP_MSE_GRAD);
 }
 
+// dy, operands.. -> their gradients
+hth_err hth_infer_like_operands(hth_infer *c)
+{
+    for (int i = 0; i < c->n->n_outputs; i++) {
+        HTH_TRY(hth_infer_out(c, i, hth_infer_dtype(c, i + 1), hth_infer_shape(c, i + 1)));
+    }
+    return HTH_OK;
+}
+
 // Each gradient is like the input that it belongs to.
 hth_err hth_infer_rnn_grad(hth_infer *c)
 {

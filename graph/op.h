@@ -191,6 +191,8 @@
     X(RESIZE_GRAD, "ResizeGrad", 1, 4, 1, 1) \
     X(GATHER_GRAD, "GatherGrad", 2, 2, 1, 1) \
     X(SLICE_GRAD, "SliceGrad", 1, 1, 1, 1) \
+    X(GRID_SAMPLE_GRAD, "GridSampleGrad", 3, 3, 1, 2) \
+    X(DET_GRAD, "DetGrad", 2, 2, 1, 1) \
     X(RNN_GRAD, "RnnGrad", 3, 9, 1, 6) \
     X(CLIP_SCALE, "ClipScale", 2, 32768, 1, 1) \
     X(SGD_STEP, "SgdStep", 2, 5, 1, 2) \

@@ -209,7 +209,8 @@ hth_err train_backward(train_build *t, int output)
 {
     size_t n = (size_t)t->g->n_values + 1;
     backward b = {.t = t, .n_forward = t->g->n_nodes, .output = output};
-    b.c = (hth_grad){.g = t->g, .n_values = t->g->n_values, .of = hth_alloc(n * sizeof(int))};
+    b.c = (hth_grad){
+        .g = t->g, .n_values = t->g->n_values, .of = hth_alloc(n * sizeof(int)), .kind = "grad"};
     b.wants = hth_calloc(n, sizeof *b.wants);
     b.reached = hth_calloc(n, sizeof *b.reached);
     b.slot = hth_alloc(n * sizeof *b.slot);

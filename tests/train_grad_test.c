@@ -8,7 +8,9 @@
 //
 //   Op x[2,3] w+[3] i:[2]{0,1} f=[2]{1,2} s={2} - ; name=1,2 name='text' name=0.5
 //   x[..] parameter, values in (-1, 1) away from 0, no two alike; w+[..] positive, w^[..] above 1;
-//   i:[..]{..} constant int64; f=[..]{..} constant float; - absent; >2 the output that is compared
+//   i:[..]{..} constant int64; f=[..]{..} constant float, without {} zeros; - absent; >2 the output
+//   that is compared
+#include "graph/specialize.h"
 #include "tests/train_run.h"
 
 #include <math.h>
@@ -96,7 +98,7 @@ static int add_parameter(grad_case *c, const hth_shape *s, char kind)
 // One operand at *p.
 static int read_operand(grad_case *c, const char **p)
 {
-    double v[64];
+    double v[64] = {0};
     if (**p == '-') {
         ++*p;
         return -1;
@@ -233,11 +235,32 @@ static void check_gradients(train_run *r, const char *line)
     }
 }
 
+// What the step computes forward is what the operator computes.
+static void check_forward(const grad_case *c, const train_run *r, const char *line)
+{
+    hth_stage stage;
+    const void *want;
+    assert_int_equal(hth_specialize(c->g, NULL, hth_ref_eval, NULL, &stage), HTH_OK);
+    hth_const *k = stage.graph->values[stage.graph->outputs[0]].constant;
+    const hth_tensor *y = run_output(r, r->t->first_output);
+    assert_non_null(k);
+    assert_true(hth_shape_equal(&k->shape, &y->shape));
+    assert_int_equal(hth_const_map(k, &want), HTH_OK);
+    for (int64_t i = 0; i < hth_shape_elements(&y->shape); i++) {
+        double a = ((const double *)y->data)[i], b = (double)((const float *)want)[i];
+        if (!(a == b || fabs(a - b) <= 1e-5 * (1 + fabs(b)))) {
+            fail_msg("%s: element %d of the result is %.9g, not %.9g", line, (int)i, a, b);
+        }
+    }
+    hth_const_unmap(k);
+    hth_stage_fini(&stage);
+}
+
 static void check_case(const char *line)
 {
     grad_case c = {.seed = 12345};
     hth_train_graph t;
-    hth_train_options o = {.loss = HTH_LOSS_MSE};
+    hth_train_options o = {.loss = HTH_LOSS_MSE, .keep_outputs = true};
     case_read(&c, line);
     int parameters = 0;
     for (int i = 0; i < c.n_in; i++) {
@@ -259,11 +282,17 @@ static void check_case(const char *line)
     for (int64_t i = 0; i < hth_shape_elements(&target->shape); i++) {
         ((double *)target->data)[i] = next_value(&c, '[') * 2;
     }
+    if (strstr(line, "BatchNorm") != line && strstr(line, "Dropout") != line) {
+        run_step(&r);
+        check_forward(&c, &r, line);
+    }
     check_gradients(&r, line);
     run_close(&r);
     hth_train_graph_fini(&t);
     hth_graph_free(c.g);
-    assert_true(trained > 0 && (trained == parameters || strstr(line, "BatchNorm") == line));
+    if (trained == 0 || (trained != parameters && strstr(line, "BatchNorm") != line)) {
+        fail_msg("%s: %d of %d parameters are trained", line, trained, parameters);
+    }
 }
 
 static void check_all(const char *const *lines)
@@ -329,6 +358,7 @@ static void test_binary(void **state)
         "PRelu x[2,3] s[1]",
         "Sum a[2,3] b[3] c[2,1]",
         "Mod a[2,3] b=[3]{0.3,0.4,0.5} ; fmod=1",
+        "Mod a[2,3] b+[3] ; fmod=1",
         "RotaryEmbedding x[1,2,3,4] c=[1,3,2]{0.1,0.2,0.3,0.4,0.5,0.6} "
         "s=[1,3,2]{0.9,0.8,0.7,0.6,0.5,0.4}",
         "RotaryEmbedding x[1,2,3,4] c=[1,3,2]{0.1,0.2,0.3,0.4,0.5,0.6} "
@@ -366,6 +396,12 @@ static void test_products(void **state)
         "Einsum a[2,3,4] b[4,5] ; equation='bij,jk->bik'",
         "Einsum a[2,3] b[2,4] ; equation='bi,bj->bij'",
         "Einsum a[2,3] b[3,4] c[4,2] ; equation='ij,jk,kl->li'",
+        "Einsum a[2,3] b[3,4] ; equation='ij, jk'",
+        "Einsum a[2,3,4] b[3] ; equation='kji,j->i'",
+        "Einsum a[2,3] ; equation='ij->j'",
+        "Det x[3,3]",
+        "Det x[2,2,4,4]",
+        "Det x[2,1,1]",
         NULL,
     };
     check_all(lines);
@@ -487,6 +523,62 @@ static void test_recurrent(void **state)
     check_all(lines);
 }
 
+// Inside, at borders of pixels, and outside of the image.
+static void test_sampling(void **state)
+{
+    static const char *const padding[] = {"zeros", "border", "reflection"}, *const mode[] = {
+                                                                                "linear", "cubic",
+                                                                                "nearest"};
+    char line[256];
+    for (int i = 0; i < 18; i++) {
+        snprintf(line, sizeof line,
+                 "GridSample x[2,2,3,4] g%s ; mode='%s' padding_mode='%s' align_corners=%d",
+                 i % 3 == 2 ? "=[2,1,2,2]{0.2,-0.7,1.4,0.3,-1.2,0.9,0.1,0.1}" : "^[2,2,2,2]",
+                 mode[i % 3], padding[i / 3 % 3], i / 9);
+        check_case(line);
+        snprintf(line, sizeof line,
+                 "GridSample x[1,2,3,4] g[1,3,2,2] ; mode='%s' "
+                 "padding_mode='%s' align_corners=%d",
+                 mode[i % 2], padding[i / 3 % 3], i / 9);
+        check_case(line);
+    }
+    check_case("GridSample x[1,2,5] g[1,4,1]");
+    check_case("GridSample x[1,1,3,3,2] g[1,2,1,2,3] ; padding_mode='border'");
+}
+
+static void test_attention(void **state)
+{
+    static const char *const lines[] = {
+        "Attention q[2,2,3,4] k[2,2,5,4] v[2,2,5,3]",
+        "Attention q[2,3,8] k[2,5,8] v[2,5,6] ; q_num_heads=2 kv_num_heads=2",
+        "Attention q[2,3,8] k[2,4,4] v[2,4,6] ; q_num_heads=4 kv_num_heads=2 scale=0.3",
+        "Attention q[1,4,3,2] k[1,2,3,2] v[1,2,3,2] ; is_causal=1",
+        "Attention q[1,2,4,3] k[1,2,4,3] v[1,2,4,2] ; softcap=0.5 is_causal=1",
+        "Attention q[1,2,3,2] k[1,2,3,2] v[1,2,3,2] m[3,3]",
+        "Attention q[2,2,3,2] k[2,2,4,2] v[2,2,4,2] m[2,1,1,4] ; is_causal=1",
+        "Attention q[1,2,3,2] k[1,2,3,2] v[1,2,3,2] m?[3,3]{1,0,1,0,0,0,1,1,0}",
+        "Attention q[1,2,3,2] k[1,2,4,2] v[1,2,4,2] m?[3,2]{1,1,0,1,0,0}",
+        "Attention q[1,2,3,2] k[1,2,4,2] v[1,2,4,2] m[3,2]",
+        "Attention q[1,1,3,2] k[1,1,3,2] v[1,1,3,2] m={0.5}",
+        "Attention q[1,2,2,2] k[1,2,3,2] v[1,2,3,2] - p[1,2,2,2] r[1,2,2,2] ; is_causal=1",
+        "Attention q=[1,2,2,2] k[1,2,3,2] v=[1,2,3,2] - p[1,2,2,2] r=[1,2,2,2] >1/3",
+        "Attention q=[1,2,2,2] k=[1,2,3,2] v[1,2,3,2] - p=[1,2,2,2] r[1,2,2,2] >2/3",
+        "Attention q[2,2,3,2] k[2,2,4,2] v[2,2,4,2] - - - l:[2]{4,2}",
+        "Attention q[2,2,3,2] k[2,2,4,2] v[2,2,4,2] - - - l:[2]{4,2} ; is_causal=1",
+        "Attention q[2,1,3,2] k[2,1,5,2] v[2,1,5,2] - - - l:[2]{5,3} ; left_window_size=1 "
+        "right_window_size=0",
+        "Attention q[1,1,5,2] k[1,1,5,2] v[1,1,5,2] ; left_window_size=1 right_window_size=2",
+        "Attention q[1,1,5,2] k[1,1,2,2] v[1,1,2,2] ; left_window_size=1 right_window_size=0",
+        "Attention q[1,2,3,2] k[1,2,3,2] v=[1,2,3,2] >3/4",
+        "Attention q[1,2,3,2] k[1,2,3,2] v=[1,2,3,2] >3/4 ; qk_matmul_output_mode=1 softcap=0.7",
+        "Attention q[1,2,3,2] k[1,2,3,2] v=[1,2,3,2] m[3,3] >3/4 ; qk_matmul_output_mode=2",
+        "Attention q[1,2,3,2] k[1,2,3,2] v=[1,2,3,2] m?[3,3]{1,0,1,0,0,0,1,1,0} >3/4 ; "
+        "qk_matmul_output_mode=3",
+        NULL,
+    };
+    check_all(lines);
+}
+
 static void test_shapes(void **state)
 {
     static const char *const lines[] = {
@@ -540,6 +632,12 @@ static void test_indices(void **state)
         "Scatter x[3,4] i:[1,4]{0,1,2,0} u[1,4] ; axis=0",
         "ScatterElements x[3,4] i:[1,4]{0,1,2,0} u[1,4] ; axis=0",
         "ScatterElements x[3,4] i:[3,2]{0,0,2,3,1,1} u[3,2] ; axis=1 reduction='add'",
+        "GatherND x[2,3,4] i:[2,2]{2,1,0,0} ; batch_dims=1",
+        "GatherND x[2,3,4] i:[2,2,1]{2,1,0,0} ; batch_dims=1",
+        "GatherND x[2,2,3] i:[2,2,2,1]{2,1,0,0,1,1,2,0} ; batch_dims=2",
+        "Compress x[3,4] k?[3]{1,0,1} ; axis=0",
+        "Compress x[3,4] k?[3]{0,1,1} ; axis=-1",
+        "Compress x[3,4] k?[6]{1,0,0,1,1,0}",
         "ScatterND x[4,3] i:[2,1]{3,1} u[2,3]",
         "ScatterND x[4,3] i:[2,1]{1,1} u[2,3] ; reduction='add'",
         "TopK x[3,5] k:[1]{2} >0/2",
@@ -556,6 +654,7 @@ int main(void)
         cmocka_unit_test(test_pooling),    cmocka_unit_test(test_normalisation),
         cmocka_unit_test(test_reductions), cmocka_unit_test(test_shapes),
         cmocka_unit_test(test_indices),    cmocka_unit_test(test_recurrent),
+        cmocka_unit_test(test_sampling),   cmocka_unit_test(test_attention),
     };
     return cmocka_run_group_tests_name("train_grad", tests, NULL, NULL);
 }

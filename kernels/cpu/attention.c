@@ -127,11 +127,6 @@ static hth_err attention_run(const hth_kernel *base, const hth_kernel_args *a)
     return HTH_OK;
 }
 
-static void attention_close(hth_kernel *base)
-{
-    hth_free(base);
-}
-
 static size_t attention_align(size_t bytes)
 {
     return (bytes + HTH_DEVICE_ALIGN - 1) / HTH_DEVICE_ALIGN * HTH_DEVICE_ALIGN;
@@ -182,7 +177,7 @@ hth_err cpu_attention_prepare(hth_device *d, const hth_graph *g, const hth_node 
         return hth_fail(HTH_ENOMEM, "out of memory for node '%s'", n->name);
     }
     k->base = (hth_kernel){.run = attention_run,
-                           .close = attention_close,
+                           .close = hth_cpu_kernel_free,
                            .implementation = "attention",
                            .inplace_input = -1};
     k->at = a;

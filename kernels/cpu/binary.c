@@ -136,11 +136,6 @@ static hth_err binary_run(const hth_kernel *base, const hth_kernel_args *a)
     return HTH_OK;
 }
 
-static void binary_close(hth_kernel *base)
-{
-    hth_free(base);
-}
-
 static hth_err binary_pack(const hth_kernel *base, const hth_packing *p, const void *plain,
                            void *dst)
 {
@@ -216,8 +211,10 @@ hth_err cpu_binary_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
     if (k == NULL) {
         return hth_fail(HTH_ENOMEM, "out of memory for node '%s'", n->name);
     }
-    k->base = (hth_kernel){
-        .run = binary_run, .close = binary_close, .implementation = "blocked", .inplace_input = -1};
+    k->base = (hth_kernel){.run = binary_run,
+                           .close = hth_cpu_kernel_free,
+                           .implementation = "blocked",
+                           .inplace_input = -1};
     k->base.packings = k->packing;
     k->op = n->op;
     k->n_threads = d->props.n_threads;
@@ -235,7 +232,7 @@ hth_err cpu_binary_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
         }
     }
     if (err != HTH_OK) {
-        binary_close(&k->base);
+        hth_cpu_kernel_free(&k->base);
         return err;
     }
     *out = &k->base;

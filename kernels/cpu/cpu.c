@@ -4,6 +4,7 @@
 // is made by that name or not at all.
 #include "kernels/cpu/cpu.h"
 
+#include "base/alloc.h"
 #include "device/cpu/team.h"
 #include "kernels/cpu/blocked.h"
 #include "kernels/cpu/conv.h"
@@ -89,6 +90,17 @@ static const cpu_row cpu_table[] = {
 };
 // clang-format on
 #define CPU_ROWS (int)(sizeof cpu_table / sizeof cpu_table[0])
+
+hth_err hth_cpu_kernel_made(const hth_node *n, const hth_kernel *k, size_t bytes, hth_kernel **out)
+{
+    *out = hth_memdup(k, bytes);
+    return *out != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "out of memory for node '%s'", n->name);
+}
+
+void hth_cpu_kernel_free(hth_kernel *k)
+{
+    hth_free(k);
+}
 
 int hth_cpu_block(const hth_device *d, hth_layout *layout)
 {

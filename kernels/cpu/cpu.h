@@ -29,6 +29,12 @@ const hth_fuse_oracle *hth_cpu_oracle(hth_device *d);
 hth_err cpu_fallback_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
                              const char *algorithm, hth_kernel **out);
 
+// hth_cpu_kernel_made hands out a copy of kernel `k`, put together on the stack: a struct of
+// `bytes` that begins with it. HTH_ENOMEM names node n.
+hth_err hth_cpu_kernel_made(const hth_node *n, const hth_kernel *k, size_t bytes, hth_kernel **out);
+// hth_cpu_kernel_free closes a kernel that owns nothing but itself.
+void hth_cpu_kernel_free(hth_kernel *k);
+
 // hth_cpu_block returns the channels per block of the device's blocked layout (16 or 8), *layout
 // its name.
 int hth_cpu_block(const hth_device *d, hth_layout *layout);

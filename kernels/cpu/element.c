@@ -72,11 +72,6 @@ static hth_err element_run(const hth_kernel *base, const hth_kernel_args *a)
     return HTH_OK;
 }
 
-static void element_close(hth_kernel *base)
-{
-    hth_free(base);
-}
-
 // The operator itself as a step; Clip's bounds must be constant.
 static bool element_step(const hth_graph *g, const hth_node *n, hth_epilogue_step *s)
 {
@@ -146,7 +141,7 @@ hth_err cpu_element_prepare(hth_device *d, const hth_graph *g, const hth_node *n
         return hth_fail(HTH_ENOMEM, "out of memory for node '%s'", n->name);
     }
     k->base = (hth_kernel){.run = element_run,
-                           .close = element_close,
+                           .close = hth_cpu_kernel_free,
                            .implementation = "element",
                            .inplace_input = -1};
     k->n_threads = d->props.n_threads;

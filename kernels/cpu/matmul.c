@@ -130,11 +130,6 @@ static hth_err matmul_run(const hth_kernel *base, const hth_kernel_args *a)
     return HTH_OK;
 }
 
-static void matmul_close(hth_kernel *base)
-{
-    hth_free(base);
-}
-
 static hth_err matmul_pack(const hth_kernel *base, const hth_packing *p, const void *plain,
                            void *dst)
 {
@@ -261,8 +256,10 @@ hth_err cpu_matmul_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
     if (k == NULL) {
         return hth_fail(HTH_ENOMEM, "out of memory for node '%s'", n->name);
     }
-    k->base = (hth_kernel){
-        .run = matmul_run, .close = matmul_close, .implementation = "gemm", .inplace_input = -1};
+    k->base = (hth_kernel){.run = matmul_run,
+                           .close = hth_cpu_kernel_free,
+                           .implementation = "gemm",
+                           .inplace_input = -1};
     k->n_threads = d->props.n_threads;
     k->batches = 1;
     k->gemm.alpha = 1;

@@ -5,7 +5,6 @@
 // buffer; Gather copies rows.
 #include "kernels/cpu/plain.h"
 
-#include "base/alloc.h"
 #include "kernels/ref/ref.h"
 
 #include <string.h>
@@ -48,11 +47,6 @@ static hth_err move_run(const hth_kernel *base, const hth_kernel_args *a)
     move_job j = {.k = k, .src = a->in[0], .dst = a->out[0]};
     hth_cpu_share(k->n_threads, k->count, move_share, &j);
     return HTH_OK;
-}
-
-static void move_close(hth_kernel *base)
-{
-    hth_free(base);
 }
 
 static void view_share(void *arg, int i, int n)
@@ -185,23 +179,15 @@ static bool move_slice(const hth_graph *g, const hth_node *n, const hth_shape *x
     return true;
 }
 
-static hth_err move_make(const move_kernel *k, const hth_node *n, hth_kernel **out)
-{
-    move_kernel *p = hth_memdup(k, sizeof *k);
-    if (p == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for node '%s'", n->name);
-    }
-    *out = &p->base;
-    return HTH_OK;
-}
-
 hth_err cpu_move_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
                          const char *algorithm, hth_kernel **out)
 {
     move_kernel k = {.n_threads = d->props.n_threads};
     const hth_shape *x = &g->values[n->inputs[0]].shape, *y = &g->values[n->outputs[0]].shape;
-    k.base = (hth_kernel){
-        .run = move_run, .close = move_close, .implementation = "move", .inplace_input = -1};
+    k.base = (hth_kernel){.run = move_run,
+                          .close = hth_cpu_kernel_free,
+                          .implementation = "move",
+                          .inplace_input = -1};
     k.rank = y->rank;
     memcpy(k.dim, y->dim, sizeof k.dim);
     ref_steps(y, k.to);
@@ -220,20 +206,22 @@ hth_err cpu_move_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
         k.base.run = view_run;
         k.base.inplace_input = 0;
     }
-    return move_make(&k, n, out);
+    return hth_cpu_kernel_made(n, &k.base, sizeof k, out);
 }
 
 hth_err cpu_view_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
                          const char *algorithm, hth_kernel **out)
 {
     move_kernel k = {.n_threads = d->props.n_threads};
-    k.base = (hth_kernel){
-        .run = view_run, .close = move_close, .implementation = "view", .inplace_input = 0};
+    k.base = (hth_kernel){.run = view_run,
+                          .close = hth_cpu_kernel_free,
+                          .implementation = "view",
+                          .inplace_input = 0};
     if (algorithm != NULL || !move_plain(g, n, &k) ||
         k.count != (size_t)hth_shape_elements(&g->values[n->inputs[0]].shape)) {
         return hth_fail(HTH_ENOTSUP, "node '%s': not a view", n->name);
     }
-    return move_make(&k, n, out);
+    return hth_cpu_kernel_made(n, &k.base, sizeof k, out);
 }
 
 hth_err cpu_gather_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
@@ -244,8 +232,10 @@ hth_err cpu_gather_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
     const hth_value *indices = &g->values[n->inputs[1]];
     int64_t axis = hth_node_int(n, "axis", 0);
     axis += axis < 0 ? x->rank : 0;
-    k.base = (hth_kernel){
-        .run = gather_run, .close = move_close, .implementation = "gather", .inplace_input = -1};
+    k.base = (hth_kernel){.run = gather_run,
+                          .close = hth_cpu_kernel_free,
+                          .implementation = "gather",
+                          .inplace_input = -1};
     k.index = indices->dtype;
     k.rows = hth_shape_elements(&indices->shape);
     if (algorithm != NULL || !move_plain(g, n, &k) || axis < 0 || axis >= x->rank ||
@@ -258,5 +248,5 @@ hth_err cpu_gather_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
         }
     }
     k.along = x->dim[axis];
-    return move_make(&k, n, out);
+    return hth_cpu_kernel_made(n, &k.base, sizeof k, out);
 }

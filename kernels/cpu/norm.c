@@ -4,7 +4,6 @@
 // first. Scale and bias differ per element (Layer, RMS) or per channel (Group, Instance).
 #include "kernels/cpu/plain.h"
 
-#include "base/alloc.h"
 #include "kernels/cpu/rows.h"
 #include "kernels/cpu/vector.h"
 
@@ -94,11 +93,6 @@ static hth_err norm_run(const hth_kernel *base, const hth_kernel_args *a)
     return HTH_OK;
 }
 
-static void norm_close(hth_kernel *base)
-{
-    hth_free(base);
-}
-
 static size_t norm_span(const hth_shape *s, int from, int to)
 {
     size_t n = 1;
@@ -164,12 +158,9 @@ hth_err cpu_norm_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
         !(layer ? norm_layer(g, n, &k) : norm_group(g, n, &k))) {
         return hth_fail(HTH_ENOTSUP, "node '%s': dtype, layout or parameters", n->name);
     }
-    k.base = (hth_kernel){
-        .run = norm_run, .close = norm_close, .implementation = "rows", .inplace_input = 0};
-    norm_kernel *p = hth_memdup(&k, sizeof k);
-    if (p == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for node '%s'", n->name);
-    }
-    *out = &p->base;
-    return HTH_OK;
+    k.base = (hth_kernel){.run = norm_run,
+                          .close = hth_cpu_kernel_free,
+                          .implementation = "rows",
+                          .inplace_input = 0};
+    return hth_cpu_kernel_made(n, &k.base, sizeof k, out);
 }

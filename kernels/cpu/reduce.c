@@ -4,7 +4,6 @@
 // a number; over axes in the middle, rows are added to each other.
 #include "kernels/cpu/plain.h"
 
-#include "base/alloc.h"
 #include "kernels/cpu/rows.h"
 #include "kernels/cpu/vector.h"
 
@@ -83,11 +82,6 @@ static hth_err rows_run(const hth_kernel *base, const hth_kernel_args *a)
     return HTH_OK;
 }
 
-static void rows_close(hth_kernel *base)
-{
-    hth_free(base);
-}
-
 // The axes that are reduced, as a bit each; 0: not known now.
 unsigned cpu_reduce_axes(const hth_graph *g, const hth_node *n, int rank)
 {
@@ -139,13 +133,10 @@ hth_err cpu_rows_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
     if (axes == 0 || (n->op == HTH_OP_SOFTMAX && k.inner != 1)) {
         return hth_fail(HTH_ENOTSUP, "node '%s': dtype, layout or axes", n->name);
     }
-    k.base = (hth_kernel){
-        .run = rows_run, .close = rows_close, .implementation = "rows", .inplace_input = -1};
+    k.base = (hth_kernel){.run = rows_run,
+                          .close = hth_cpu_kernel_free,
+                          .implementation = "rows",
+                          .inplace_input = -1};
     k.base.inplace_input = n->op == HTH_OP_SOFTMAX ? 0 : -1;
-    rows_kernel *p = hth_memdup(&k, sizeof k);
-    if (p == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for node '%s'", n->name);
-    }
-    *out = &p->base;
-    return HTH_OK;
+    return hth_cpu_kernel_made(n, &k.base, sizeof k, out);
 }

@@ -150,11 +150,6 @@ static hth_err rnn_run(const hth_kernel *base, const hth_kernel_args *a)
     return HTH_OK;
 }
 
-static void rnn_close(hth_kernel *base)
-{
-    hth_free(base);
-}
-
 static hth_err rnn_pack(const hth_kernel *base, const hth_packing *p, const void *plain, void *dst)
 {
     const rnn_kernel *k = (const rnn_kernel *)base;
@@ -233,8 +228,10 @@ hth_err cpu_rnn_prepare(hth_device *d, const hth_graph *g, const hth_node *n, co
     if (k == NULL) {
         return hth_fail(HTH_ENOMEM, "out of memory for node '%s'", n->name);
     }
-    k->base = (hth_kernel){
-        .run = rnn_run, .close = rnn_close, .implementation = "gemm+cells", .inplace_input = -1};
+    k->base = (hth_kernel){.run = rnn_run,
+                           .close = hth_cpu_kernel_free,
+                           .implementation = "gemm+cells",
+                           .inplace_input = -1};
     k->n_threads = d->props.n_threads;
     rnn_describe(k, g, n);
     k->base.packings = k->packing;

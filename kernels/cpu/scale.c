@@ -5,7 +5,6 @@
 // a BatchNormalization given by its four vectors.
 #include "kernels/cpu/blocked.h"
 
-#include "base/alloc.h"
 #include "device/cpu/team.h"
 
 #include <float.h>
@@ -80,11 +79,6 @@ static hth_err scale_run(const hth_kernel *base, const hth_kernel_args *a)
     return HTH_OK;
 }
 
-static void scale_close(hth_kernel *base)
-{
-    hth_free(base);
-}
-
 static bool scale_clamp(const hth_post_op *p, float *low, float *high)
 {
     if (p->op != HTH_OP_RELU && p->op != HTH_OP_CLIP) {
@@ -130,13 +124,10 @@ hth_err cpu_scale_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
         (n->n_post == 1 && !scale_clamp(&n->post[0], &k.low, &k.high))) {
         return hth_fail(HTH_ENOTSUP, "node '%s': not f32, or in training", n->name);
     }
-    k.base = (hth_kernel){
-        .run = scale_run, .close = scale_close, .implementation = "scale", .inplace_input = 0};
+    k.base = (hth_kernel){.run = scale_run,
+                          .close = hth_cpu_kernel_free,
+                          .implementation = "scale",
+                          .inplace_input = 0};
     k.base.workspace_bytes = 2 * k.rows.blocks * k.rows.b * sizeof(float);
-    scale_kernel *made = hth_memdup(&k, sizeof k);
-    if (made == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for node '%s'", n->name);
-    }
-    *out = &made->base;
-    return HTH_OK;
+    return hth_cpu_kernel_made(n, &k.base, sizeof k, out);
 }

@@ -5,7 +5,6 @@
 // the instruction set, so a recomputed step and its gradient see the same mask.
 #include "kernels/cpu/train.h"
 
-#include "base/alloc.h"
 #include "device/cpu/team.h"
 #include "kernels/cpu/plain.h"
 #include "kernels/cpu/vector.h"
@@ -78,11 +77,6 @@ static hth_err drop_run(const hth_kernel *base, const hth_kernel_args *a)
     return HTH_OK;
 }
 
-static void drop_close(hth_kernel *base)
-{
-    hth_free(base);
-}
-
 hth_err cpu_dropout_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
                             const char *algorithm, hth_kernel **out)
 {
@@ -95,12 +89,9 @@ hth_err cpu_dropout_prepare(hth_device *d, const hth_graph *g, const hth_node *n
                      .threshold = hth_dropout_threshold(ratio),
                      .scale = ratio < 1 ? 1.0F / (1.0F - ratio) : 0,
                      .n = (size_t)hth_shape_elements(&g->values[n->inputs[0]].shape)};
-    k.base = (hth_kernel){
-        .run = drop_run, .close = drop_close, .implementation = "philox", .inplace_input = 0};
-    drop_kernel *made = hth_memdup(&k, sizeof k);
-    if (made == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for node '%s'", n->name);
-    }
-    *out = &made->base;
-    return HTH_OK;
+    k.base = (hth_kernel){.run = drop_run,
+                          .close = hth_cpu_kernel_free,
+                          .implementation = "philox",
+                          .inplace_input = 0};
+    return hth_cpu_kernel_made(n, &k.base, sizeof k, out);
 }

@@ -4,7 +4,6 @@
 // finite, so the padding stays zero. In place on dy.
 #include "kernels/cpu/train.h"
 
-#include "base/alloc.h"
 #include "device/cpu/team.h"
 #include "kernels/cpu/plain.h"
 #include "kernels/cpu/vector.h"
@@ -109,11 +108,6 @@ static hth_err slope_run(const hth_kernel *base, const hth_kernel_args *a)
     return HTH_OK;
 }
 
-static void slope_close(hth_kernel *base)
-{
-    hth_free(base);
-}
-
 hth_err cpu_element_grad_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
                                  const char *algorithm, hth_kernel **out)
 {
@@ -140,12 +134,9 @@ hth_err cpu_element_grad_prepare(hth_device *d, const hth_graph *g, const hth_no
     }
     HTH_TRY(hth_tensor_bytes(HTH_DT_F32, &x->shape, x->layout, &bytes));
     k.n = bytes / sizeof(float);
-    k.base = (hth_kernel){
-        .run = slope_run, .close = slope_close, .implementation = "elements", .inplace_input = 0};
-    slope_kernel *made = hth_memdup(&k, sizeof k);
-    if (made == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for node '%s'", n->name);
-    }
-    *out = &made->base;
-    return HTH_OK;
+    k.base = (hth_kernel){.run = slope_run,
+                          .close = hth_cpu_kernel_free,
+                          .implementation = "elements",
+                          .inplace_input = 0};
+    return hth_cpu_kernel_made(n, &k.base, sizeof k, out);
 }

@@ -124,11 +124,6 @@ static hth_err group_run(const hth_kernel *base, const hth_kernel_args *a)
     return HTH_OK;
 }
 
-static void group_close(hth_kernel *base)
-{
-    hth_free(base);
-}
-
 hth_err cpu_group_norm_grad_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
                                     const char *algorithm, hth_kernel **out)
 {
@@ -149,7 +144,7 @@ hth_err cpu_group_norm_grad_prepare(hth_device *d, const hth_graph *g, const hth
     }
     *k = (group_kernel){
         .base = {.run = group_run,
-                 .close = group_close,
+                 .close = hth_cpu_kernel_free,
                  .implementation = "groups",
                  .workspace_bytes = (size_t)(x->dim[0] * x->dim[1]) * 2 * sizeof(double),
                  .inplace_input = n->outputs[0] < 0 ? -1 : 0},

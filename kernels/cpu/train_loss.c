@@ -5,7 +5,6 @@
 // order.
 #include "kernels/cpu/train.h"
 
-#include "base/alloc.h"
 #include "device/cpu/team.h"
 #include "kernels/cpu/plain.h"
 #include "kernels/cpu/vector.h"
@@ -194,11 +193,6 @@ static hth_err xent_run(const hth_kernel *base, const hth_kernel_args *a)
     return HTH_OK;
 }
 
-static void xent_close(hth_kernel *base)
-{
-    hth_free(base);
-}
-
 hth_err cpu_xent_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
                          const char *algorithm, hth_kernel **out)
 {
@@ -222,14 +216,9 @@ hth_err cpu_xent_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
         return hth_fail(HTH_EINVAL, "node '%s': labels and logits do not agree", n->name);
     }
     k.base = (hth_kernel){.run = xent_run,
-                          .close = xent_close,
+                          .close = hth_cpu_kernel_free,
                           .implementation = "pieces",
                           .workspace_bytes = k.grad ? 0 : k.n * k.pieces * sizeof(double),
                           .inplace_input = k.grad ? 0 : -1};
-    xent_kernel *made = hth_memdup(&k, sizeof k);
-    if (made == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for node '%s'", n->name);
-    }
-    *out = &made->base;
-    return HTH_OK;
+    return hth_cpu_kernel_made(n, &k.base, sizeof k, out);
 }

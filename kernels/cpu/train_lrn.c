@@ -173,11 +173,6 @@ static hth_err lrn_run(const hth_kernel *base, const hth_kernel_args *a)
     return HTH_OK;
 }
 
-static void lrn_close(hth_kernel *base)
-{
-    hth_free(base);
-}
-
 hth_err cpu_lrn_grad_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
                              const char *algorithm, hth_kernel **out)
 {
@@ -196,7 +191,7 @@ hth_err cpu_lrn_grad_prepare(hth_device *d, const hth_graph *g, const hth_node *
     }
     *k = (lrn_kernel){
         .base = {.run = lrn_run,
-                 .close = lrn_close,
+                 .close = hth_cpu_kernel_free,
                  .implementation = "windows",
                  .workspace_bytes = (size_t)d->props.n_threads * 5 * PIECE * rows.c * sizeof(float),
                  .inplace_input = 0},

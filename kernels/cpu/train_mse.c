@@ -83,11 +83,6 @@ static hth_err mse_run(const hth_kernel *base, const hth_kernel_args *a)
     return HTH_OK;
 }
 
-static void mse_close(hth_kernel *base)
-{
-    hth_free(base);
-}
-
 hth_err cpu_mse_prepare(hth_device *d, const hth_graph *g, const hth_node *n, const char *algorithm,
                         hth_kernel **out)
 {
@@ -104,7 +99,7 @@ hth_err cpu_mse_prepare(hth_device *d, const hth_graph *g, const hth_node *n, co
     k->n = (size_t)hth_shape_elements(&g->values[n->inputs[0]].shape);
     k->base =
         (hth_kernel){.run = mse_run,
-                     .close = mse_close,
+                     .close = hth_cpu_kernel_free,
                      .implementation = "pieces",
                      .workspace_bytes = grad ? 0 : (k->n + PIECE - 1) / PIECE * sizeof(double),
                      .inplace_input = grad ? 0 : -1};

@@ -12,7 +12,6 @@
 // their sums added in double, in an order that depends on the number of threads only.
 #include "kernels/cpu/train.h"
 
-#include "base/alloc.h"
 #include "device/cpu/team.h"
 
 #include <float.h>
@@ -456,11 +455,6 @@ static hth_err norm_run(const hth_kernel *base, const hth_kernel_args *a)
     return HTH_OK;
 }
 
-static void norm_close(hth_kernel *base)
-{
-    hth_free(base);
-}
-
 static bool norm_bounds(const hth_post_op *p, float *low, float *high)
 {
     *low = p->op == HTH_OP_CLIP ? p->alpha : 0;
@@ -515,14 +509,9 @@ static hth_err norm_make(hth_device *d, const hth_graph *g, const hth_node *n, n
     }
     k->n_threads = d->props.n_threads;
     k->base.run = norm_run;
-    k->base.close = norm_close;
+    k->base.close = hth_cpu_kernel_free;
     k->base.implementation = "blocks";
-    norm_kernel *made = hth_memdup(k, sizeof *k);
-    if (made == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for node '%s'", n->name);
-    }
-    *out = &made->base;
-    return HTH_OK;
+    return hth_cpu_kernel_made(n, &k->base, sizeof *k, out);
 }
 
 hth_err cpu_batch_norm_train_prepare(hth_device *d, const hth_graph *g, const hth_node *n,

@@ -274,11 +274,6 @@ static hth_err rnn_run(const hth_kernel *base, const hth_kernel_args *a)
     return HTH_OK;
 }
 
-static void rnn_close(hth_kernel *base)
-{
-    hth_free(base);
-}
-
 static size_t rnn_reserve(rnn_kernel *k, size_t floats)
 {
     size_t at = k->base.workspace_bytes, bytes = floats * sizeof(float);
@@ -335,8 +330,10 @@ hth_err cpu_rnn_grad_prepare(hth_device *d, const hth_graph *g, const hth_node *
     if (k == NULL) {
         return hth_fail(HTH_ENOMEM, "out of memory for node '%s'", n->name);
     }
-    k->base = (hth_kernel){
-        .run = rnn_run, .close = rnn_close, .implementation = "gemm+cells", .inplace_input = -1};
+    k->base = (hth_kernel){.run = rnn_run,
+                           .close = hth_cpu_kernel_free,
+                           .implementation = "gemm+cells",
+                           .inplace_input = -1};
     k->n_threads = d->props.n_threads;
     k->n_in = n->n_inputs;
     k->n_out = n->n_outputs;

@@ -4,7 +4,6 @@
 // shares are kept per share in the workspace and added in their order.
 #include "kernels/cpu/train.h"
 
-#include "base/alloc.h"
 #include "device/cpu/team.h"
 #include "kernels/cpu/plain.h"
 #include "kernels/cpu/vector.h"
@@ -261,11 +260,6 @@ static hth_err channel_run(const hth_kernel *base, const hth_kernel_args *a)
     return HTH_OK;
 }
 
-static void grad_close(hth_kernel *base)
-{
-    hth_free(base);
-}
-
 static hth_err grad_make(hth_device *d, const hth_node *n, grad_kernel *k, const char *name,
                          hth_err (*run)(const hth_kernel *k, const hth_kernel_args *a),
                          hth_kernel **out)
@@ -273,14 +267,9 @@ static hth_err grad_make(hth_device *d, const hth_node *n, grad_kernel *k, const
     k->n_threads = d->props.n_threads;
     k->op = n->op;
     k->base.run = run;
-    k->base.close = grad_close;
+    k->base.close = hth_cpu_kernel_free;
     k->base.implementation = name;
-    grad_kernel *made = hth_memdup(k, sizeof *k);
-    if (made == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for node '%s'", n->name);
-    }
-    *out = &made->base;
-    return HTH_OK;
+    return hth_cpu_kernel_made(n, &k->base, sizeof *k, out);
 }
 
 static hth_err grad_refuse(const hth_node *n)

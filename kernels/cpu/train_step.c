@@ -227,12 +227,7 @@ static hth_err step_make(hth_device *d, const hth_graph *g, const hth_node *n, i
     k->base.run = step_run;
     k->base.close = step_close;
     k->base.implementation = "elements";
-    step_kernel *made = hth_memdup(k, sizeof *k);
-    if (made == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for node '%s'", n->name);
-    }
-    *out = &made->base;
-    return HTH_OK;
+    return hth_cpu_kernel_made(n, &k->base, sizeof *k, out);
 }
 
 hth_err cpu_relu_grad_prepare(hth_device *d, const hth_graph *g, const hth_node *n,

@@ -12,7 +12,6 @@
 // any sum. The inner kernel holds 8 input channels x 3 blocks of outputs in registers.
 #include "kernels/cpu/winograd.h"
 
-#include "base/alloc.h"
 #include "device/cpu/team.h"
 #include "kernels/cpu/conv_form.h"
 #include "kernels/ref/ref_window.h"
@@ -268,11 +267,6 @@ static hth_err grad_run(const hth_kernel *base, const hth_kernel_args *a)
     return HTH_OK;
 }
 
-static void grad_close(hth_kernel *base)
-{
-    hth_free(base);
-}
-
 static bool grad_takes(hth_device *d, const hth_graph *g, const hth_node *n)
 {
     const hth_value *x = &g->values[n->inputs[0]], *dy = &g->values[n->inputs[1]],
@@ -338,18 +332,13 @@ hth_err cpu_winograd_grad_prepare(hth_device *d, const hth_graph *g, const hth_n
         return hth_fail(HTH_ENOTSUP, "node '%s': not for %s", n->name, HTH_WINOGRAD_NAME);
     }
     grad_kernel k = {.base = {.run = grad_run,
-                              .close = grad_close,
+                              .close = hth_cpu_kernel_free,
                               .implementation = HTH_WINOGRAD_NAME,
                               .inplace_input = -1},
                      .n_threads = d->props.n_threads};
     HTH_TRY(grad_geometry(g, n, &k));
     grad_reserve(&k, split, n->n_outputs > 1 && n->outputs[1] >= 0);
-    grad_kernel *made = hth_memdup(&k, sizeof k);
-    if (made == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for node '%s'", n->name);
-    }
-    *out = &made->base;
-    return HTH_OK;
+    return hth_cpu_kernel_made(n, &k.base, sizeof k, out);
 }
 
 #else

@@ -139,6 +139,45 @@ static hth_err misc_det_body(ref_mem *m, const hth_node *n, const hth_tensor *in
 
 REF_OP(ref_det, misc_det_body)
 
+// The gradient is the matrix of cofactors, which a singular matrix has, too. Each is a determinant
+// of its own: what takes determinants is small.
+static double misc_cofactor(const double *a, int64_t n, int64_t row, int64_t column, double *minor)
+{
+    double *to = minor;
+    for (int64_t i = 0; i < n * n; i++) {
+        if (i / n != row && i % n != column) {
+            *to++ = a[i];
+        }
+    }
+    double det = misc_det(minor, n - 1);
+    return (row + column) % 2 != 0 ? -det : det;
+}
+
+static hth_err misc_det_grad_body(ref_mem *m, const hth_node *n, const hth_tensor *in,
+                                  hth_tensor *out)
+{
+    const hth_shape *s = &in[1].shape;
+    double *dy, *x, *minor, *dx;
+    int64_t size = s->rank < 2 ? 0 : s->dim[s->rank - 1], cells = size * size;
+    if (s->rank < 2 || s->dim[s->rank - 2] != size) {
+        return hth_fail(HTH_EINVAL, "the matrices are not square");
+    }
+    HTH_TRY(ref_need_count(&in[0], ref_span(s, 0, s->rank - 2)));
+    HTH_TRY(ref_need_same(&out[0], &in[1]));
+    HTH_TRY(ref_wide(m, &in[0], &dy));
+    HTH_TRY(ref_wide(m, &in[1], &x));
+    HTH_TRY(REF_TAKE(m, cells, &minor));
+    HTH_TRY(REF_TAKE(m, ref_count(&in[1]), &dx));
+    for (int64_t i = 0; i < ref_count(&in[1]); i++) {
+        int64_t at = i % cells;
+        dx[i] = dy[i / cells] * misc_cofactor(x + i - at, size, at / size, at % size, minor);
+    }
+    ref_round(dx, &out[0]);
+    return HTH_OK;
+}
+
+REF_OP(ref_det_grad, misc_det_grad_body)
+
 // A uniform number in [0, 1): splitmix64 (Steele, Lea, Flood 2014) of seed and position.
 static double misc_random(uint64_t seed, uint64_t i)
 {

@@ -75,7 +75,9 @@
     X(RESIZE_GRAD, ref_resize_grad, 0) \
     X(GATHER_GRAD, ref_gather_grad, 0) \
     X(SLICE_GRAD, ref_slice_grad, 0) \
-    X(RNN_GRAD, ref_rnn_grad, 0)                       \
+    X(GRID_SAMPLE_GRAD, ref_grid_sample_grad, 0) \
+    X(DET_GRAD, ref_det_grad, 0) \
+    X(RNN_GRAD, ref_rnn_grad, 0) \
     X(CLIP_SCALE, ref_clip_scale, 0) \
     X(SGD_STEP, ref_sgd_step, 0) \
     X(ADAM_STEP, ref_adam_step, 0)

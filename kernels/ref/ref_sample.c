@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// kernels/ref/ref_sample.c - GridSample in one to three dimensions.
+// kernels/ref/ref_sample.c - GridSample in one to three dimensions, and its gradient.
 //
 // Per output position the taps (offset and weight) are worked out once and serve all channels. A
 // coordinate outside is first brought in by the padding mode, then each tap again, as the
-// specification's reference does.
+// specification's reference does. The gradient by the grid needs how each weight changes with each
+// coordinate: its slopes, made only when asked for.
 #include "kernels/ref/ref_num.h"
 
 #include <math.h>
@@ -20,6 +21,8 @@ typedef struct sample {
     int n; // taps of the position at hand
     int64_t offset[SAMPLE_TAPS];
     double weight[SAMPLE_TAPS];
+    bool slopes;                            // make them, too
+    double slope[SAMPLE_DIMS][SAMPLE_TAPS]; // of the weight, by the grid's number for a dimension
 } sample;
 
 static double sample_reflect(double x, double lo, double hi)
@@ -53,14 +56,52 @@ static double sample_weight(const sample *s, double distance)
     return s->width == 1 ? 1 : s->width == 2 ? 1 - fabs(distance) : ref_cubic(distance, -0.75);
 }
 
-// Multiplies the taps so far by the taps of dimension d at coordinate x.
-static void sample_dimension(sample *s, int d, double x)
+// How fast sample_inside's result moves with x, which is outside.
+static double sample_pace(const sample *s, double x, int64_t n)
+{
+    double half = s->corners ? 0 : 0.5, range = (double)(n - 1) + 2 * half;
+    if (s->padding != 'r') {
+        return s->padding == 'b' ? 0 : 1;
+    }
+    double far = x < -half ? -half - x : x - ((double)(n - 1) + half);
+    return range <= 0 ? 0 : fmod(floor(far / range), 2) == 0 ? -1 : 1;
+}
+
+// The derivative of tap t's weight by the coordinate, which is `distance` below it.
+static double sample_slope(const sample *s, int t, double distance)
+{
+    const double a = -0.75;
+    double x = fabs(distance);
+    if (s->width < 4) {
+        return s->width == 1 ? 0 : t == 0 ? -1 : 1;
+    }
+    double rise = x <= 1  ? (3 * (a + 2) * x - 2 * (a + 3)) * x
+                  : x < 2 ? (3 * a * x - 10 * a) * x + 8 * a
+                          : 0;
+    return distance < 0 ? rise : -rise;
+}
+
+// The slopes of new tap n, which is old tap i times tap t of dimension d.
+static void sample_slopes(const sample *s, double slope[SAMPLE_DIMS][SAMPLE_TAPS], int n, int i,
+                          int d, double weight, double own)
+{
+    for (int e = 0; e < d; e++) {
+        slope[e][n] = s->slope[e][i] * weight;
+    }
+    slope[d][n] = s->weight[i] * own;
+}
+
+// Multiplies the taps so far by the taps of dimension d at coordinate x, which the grid's number
+// moves by `pace`.
+static void sample_dimension(sample *s, int d, double x, double pace)
 {
     int64_t offset[SAMPLE_TAPS];
     double weight[SAMPLE_TAPS], half = s->corners ? 0 : 0.5, end = (double)(s->dim[d] - 1);
+    double slope[SAMPLE_DIMS][SAMPLE_TAPS] = {{0}};
     int n = 0;
     x = s->width == 1 ? rint(x) : x;
     if (x < -half || x > end + half) {
+        pace *= sample_pace(s, x, s->dim[d]);
         x = sample_inside(s, x, s->dim[d]);
     }
     double first = s->width == 1 ? x : floor(x) - (s->width == 4);
@@ -72,12 +113,19 @@ static void sample_dimension(sample *s, int d, double x)
         for (int i = 0; i < s->n; i++, n++) {
             offset[n] = s->offset[i] + (int64_t)at * s->step[d];
             weight[n] = s->weight[i] * sample_weight(s, first + t - x);
+            if (s->slopes) {
+                sample_slopes(s, slope, n, i, d, sample_weight(s, first + t - x),
+                              pace * sample_slope(s, t, first + t - x));
+            }
         }
     }
     // cppcheck-suppress uninitvar ; false: the first n are written
     memcpy(s->offset, offset, (size_t)n * sizeof *offset);
     // cppcheck-suppress uninitvar ; false: the first n are written
     memcpy(s->weight, weight, (size_t)n * sizeof *weight);
+    if (s->slopes) {
+        memcpy(s->slope, slope, sizeof slope);
+    }
     s->n = n;
 }
 
@@ -88,7 +136,8 @@ static void sample_taps(sample *s, const double *grid)
     s->weight[0] = 1;
     for (int d = 0; d < s->rank; d++) {
         double g = grid[s->rank - 1 - d], n = (double)s->dim[d];
-        sample_dimension(s, d, s->corners ? (g + 1) / 2 * (n - 1) : ((g + 1) * n - 1) / 2);
+        sample_dimension(s, d, s->corners ? (g + 1) / 2 * (n - 1) : ((g + 1) * n - 1) / 2,
+                         (s->corners ? n - 1 : n) / 2);
     }
 }
 
@@ -142,3 +191,47 @@ static hth_err sample_body(ref_mem *m, const hth_node *n, const hth_tensor *in, 
 }
 
 REF_OP(ref_grid_sample, sample_body)
+
+// What channel c of position `at` gives: dx to the taps, and to dgrid what x they read.
+static void sample_back(const sample *s, double dy, const double *x, double *dx, double *dgrid)
+{
+    for (int t = 0; t < s->n; t++) {
+        dx[s->offset[t]] += s->weight[t] * dy;
+        for (int d = 0; d < s->rank; d++) {
+            dgrid[s->rank - 1 - d] += s->slope[d][t] * x[s->offset[t]] * dy;
+        }
+    }
+}
+
+static hth_err sample_grad_body(ref_mem *m, const hth_node *n, const hth_tensor *in,
+                                hth_tensor *out)
+{
+    sample s;
+    double *dy, *x, *grid, *dx, *dgrid;
+    HTH_TRY(sample_init(&s, n, &in[1], &in[2], &in[0]));
+    s.slopes = true;
+    HTH_TRY(ref_wide(m, &in[0], &dy));
+    HTH_TRY(ref_wide(m, &in[1], &x));
+    HTH_TRY(ref_wide(m, &in[2], &grid));
+    HTH_TRY(REF_TAKE(m, ref_count(&in[1]), &dx));
+    HTH_TRY(REF_TAKE(m, ref_count(&in[2]), &dgrid));
+    int64_t channels = in[1].shape.dim[1], size = ref_span(&in[1].shape, 2, in[1].shape.rank);
+    int64_t places = ref_span(&in[2].shape, 1, in[2].shape.rank - 1);
+    for (int64_t p = 0; p < in[1].shape.dim[0] * places && size > 0; p++) {
+        int64_t b = p / places, at = p % places;
+        sample_taps(&s, grid + p * s.rank);
+        for (int64_t c = b * channels; c < (b + 1) * channels; c++) {
+            sample_back(&s, dy[c * places + at], x + c * size, dx + c * size, dgrid + p * s.rank);
+        }
+    }
+    const double *result[] = {dx, dgrid};
+    for (int k = 0; k < 2; k++) {
+        if (ref_out(n, out, k)) {
+            HTH_TRY(ref_need_same(&out[k], &in[k + 1]));
+            ref_round(result[k], &out[k]);
+        }
+    }
+    return HTH_OK;
+}
+
+REF_OP(ref_grid_sample_grad, sample_grad_body)
