@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // docs/onnx.md is printed from the table of operators (`onnx_doc_test --print`); the test sees that
 // the committed page is what the table says now.
-#include "graph/op.h"
+#include "graph/grad.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,10 +11,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const struct {
+typedef struct doc_row {
     hth_op op;
     const char *note;
-} doc_note[] = {
+} doc_row;
+
+static const doc_row doc_note[] = {
     {HTH_OP_BATCH_NORMALIZATION,
      "`spatial=0` is refused; more than one output before version 14 means training"},
     {HTH_OP_CAST,
@@ -30,14 +32,40 @@ static const struct {
     {HTH_OP_UPSAMPLE, "becomes Resize"},
 };
 
-static const char *note_of(hth_op op)
+// What has a gradient in some forms only.
+static const doc_row doc_gradient[] = {
+    {HTH_OP_ATTENTION, "yes"}, // other operators in a training step
+    {HTH_OP_BATCH_NORMALIZATION, "yes"},
+    {HTH_OP_DROPOUT, "yes, if its mask is not read"},
+    {HTH_OP_CLIP, "yes, with constant bounds"},
+    {HTH_OP_EINSUM, "yes, without an ellipsis or a label twice in a term"},
+    {HTH_OP_GRU, "yes, with its usual activations, without lengths or clipping"},
+    {HTH_OP_LSTM, "yes, with its usual activations, without lengths, clipping or peepholes"},
+    {HTH_OP_RNN, "yes, with Tanh or Relu, without lengths or clipping"},
+    {HTH_OP_LAYER_NORMALIZATION, "yes, if scale and bias are not broadcast"},
+    {HTH_OP_ONE_HOT, "none by its values"},
+    {HTH_OP_PAD, "yes, with constant pads"},
+    {HTH_OP_SCATTER_ELEMENTS, "yes, with reduction none or add"},
+    {HTH_OP_SCATTER_ND, "yes, with reduction none or add"},
+    {HTH_OP_SLICE, "yes, at constant positions"},
+};
+
+static const char *note_of(const doc_row *rows, size_t n, hth_op op)
 {
-    for (size_t i = 0; i < sizeof doc_note / sizeof doc_note[0]; i++) {
-        if (doc_note[i].op == op) {
-            return doc_note[i].note;
+    for (size_t i = 0; i < n; i++) {
+        if (rows[i].op == op) {
+            return rows[i].note;
         }
     }
-    return "";
+    return NULL;
+}
+#define NOTE_OF(rows, op) note_of(rows, sizeof rows / sizeof rows[0], op)
+
+static const char *gradient_of(hth_op op)
+{
+    const hth_grad_rule *rule = hth_grad_rule_of(op);
+    const char *note = NOTE_OF(doc_gradient, op);
+    return note != NULL ? note : rule->fn != NULL ? "yes" : rule->flat ? "0" : "";
 }
 
 // print_versions lists the versions that opsets HTH_OPSET_MIN to HTH_OPSET_MAX can mean.
@@ -65,14 +93,20 @@ static void print_page(FILE *f)
             "that a model defines are read in place, and so is `If` where its condition is a "
             "constant. Strings,\n"
             "sequences, optionals and sparse tensors are not supported.\n\n"
-            "| operator | versions | notes |\n|---|---|---|\n",
+            "Gradient: whether a training step can go through the operator; 0: its derivative is 0 "
+            "wherever it exists, and\n"
+            "what lies before it is not trained. Without one, or in another form, a model is "
+            "refused for training by the\n"
+            "node's name, if a parameter lies before it.\n\n"
+            "| operator | versions | gradient | notes |\n|---|---|---|---|\n",
             HTH_OPSET_MIN, HTH_OPSET_MAX);
     for (hth_op op = HTH_OP_NONE + 1; op < HTH_N_OPS; op++) {
         const hth_op_info *info = hth_op_info_of(op);
         if (info->n_since > 0) {
             fprintf(f, "| %s | ", info->name);
             print_versions(f, info);
-            fprintf(f, " | %s |\n", note_of(op));
+            const char *note = NOTE_OF(doc_note, op);
+            fprintf(f, " | %s | %s |\n", gradient_of(op), note != NULL ? note : "");
         }
     }
 }

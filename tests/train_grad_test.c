@@ -152,10 +152,13 @@ static void read_attribute(hth_node *n, const char **p)
                      HTH_OK);
 }
 
+static bool seen[HTH_N_OPS]; // operators of the cases so far
+
 static hth_op find_op(const char *name)
 {
     hth_op op = hth_op_find(name);
     assert_int_not_equal(op, HTH_OP_NONE);
+    seen[op] = true;
     return op;
 }
 
@@ -646,6 +649,76 @@ static void test_indices(void **state)
     check_all(lines);
 }
 
+// Operators of floats whose derivative is 0 or does not exist, as in PyTorch: no gradient goes
+// through, and what lies before them is not trained.
+static void test_flat(void **state)
+{
+    static const char *const lines[] = {
+        "Ceil x[3,4]",
+        "Floor x[3,4]",
+        "Round x[3,4]",
+        "Sign x[3,4]",
+        "Hardmax x[3,4]",
+        "EyeLike x[3,4]",
+        "Shape x[3,4]",
+        "Size x[3,4]",
+        "ArgMax x[3,4]",
+        "ArgMin x[3,4]",
+        "Equal a[2,3] b[3]",
+        "Greater a[2,3] b[3]",
+        "GreaterOrEqual a[2,3] b[3]",
+        "Less a[2,3] b[3]",
+        "LessOrEqual a[2,3] b[3]",
+        "IsInf x[3,4]",
+        "IsNaN x[3,4]",
+        "OneHot i:[3]{0,2,1} d:{3} v[2]",
+    };
+    for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++) {
+        grad_case c = {.seed = 1};
+        hth_train_graph t;
+        hth_train_options o = {.loss = HTH_LOSS_MSE};
+        case_read(&c, lines[i]);
+        if (hth_train_build(c.g, NULL, &o, hth_ref_eval, NULL, &t) != HTH_ENOTSUP ||
+            strstr(hth_err_detail(), "nothing to train") == NULL) {
+            fail_msg("%s: %s", lines[i], hth_err_detail());
+        }
+        hth_graph_free(c.g);
+    }
+}
+
+// Every operator that is imported has a case above, but those that make no floats from floats.
+static void test_every_operator(void **state)
+{
+    static const hth_op without[] = {
+        HTH_OP_AND,
+        HTH_OP_OR,
+        HTH_OP_XOR,
+        HTH_OP_NOT,
+        HTH_OP_BIT_SHIFT,
+        HTH_OP_BITWISE_AND,
+        HTH_OP_BITWISE_NOT,
+        HTH_OP_BITWISE_OR,
+        HTH_OP_BITWISE_XOR,
+        HTH_OP_NON_ZERO,
+        HTH_OP_CONSTANT,
+        HTH_OP_NON_MAX_SUPPRESSION,
+        HTH_OP_RANGE, // of scalars, which are not trained
+        HTH_OP_CONSTANT_OF_SHAPE,
+    };
+    int with = 0;
+    for (hth_op op = HTH_OP_NONE + 1; op < HTH_N_OPS; op++) {
+        bool expected = hth_op_info_of(op)->n_since > 0;
+        for (size_t i = 0; i < sizeof without / sizeof without[0]; i++) {
+            expected = expected && without[i] != op;
+        }
+        if (expected != seen[op]) {
+            fail_msg("%s: %s", hth_op_name(op), expected ? "has no case" : "has a case");
+        }
+        with += expected;
+    }
+    assert_true(with > 130);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -655,6 +728,7 @@ int main(void)
         cmocka_unit_test(test_reductions), cmocka_unit_test(test_shapes),
         cmocka_unit_test(test_indices),    cmocka_unit_test(test_recurrent),
         cmocka_unit_test(test_sampling),   cmocka_unit_test(test_attention),
+        cmocka_unit_test(test_flat),       cmocka_unit_test(test_every_operator),
     };
     return cmocka_run_group_tests_name("train_grad", tests, NULL, NULL);
 }
