@@ -41,6 +41,8 @@ typedef enum hth_setting_kind {
       "time in microseconds that an idle engine looks for work before it sleeps")                  \
     X(CONVSEL_TOLERANCE, "convsel.tolerance", REAL, 1e-3, 0, 1,                                    \
       "largest relative error, against the direct algorithm, of a convolution algorithm")          \
+    X(VECTOR_BYTES, "kernels.vector_bytes", COUNT, 64, 16, 64,                                     \
+      "widest vectors that are used, in bytes: 64 AVX-512, 32 AVX2, 16 SSE2; HEARTH_ISA sets it")  \
     X(STORE_INDEX_BYTES, "store.index_bytes", BYTES, HTH_GIB, 64 * HTH_KIB, 64 * HTH_TIB,          \
       "address space reserved at first for a store's index; it grows by itself")                   \
     X(STORE_INLINE_BYTES, "store.inline_bytes", BYTES, 64 * HTH_KIB, 0, HTH_MIB,                   \

@@ -2,9 +2,11 @@
 // The `hearth` command: the list of commands, and the environment.
 #include "client/cmd.h"
 
+#include "base/isa.h"
 #include "base/thread.h"
 
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 static int cmd_help(hth_cli *c)
@@ -30,6 +32,10 @@ int main(int argc, char **argv)
     hth_cli c = {.commands = main_commands,
                  .environment = getenv("HEARTH_SERVER"),
                  .runtime_dir = getenv("XDG_RUNTIME_DIR")};
+    if (hth_isa_limit(getenv("HEARTH_ISA")) != HTH_OK) {
+        fprintf(stderr, "hearth: %s\n", hth_err_detail());
+        return HTH_CLI_USAGE;
+    }
     signal(SIGPIPE, SIG_IGN);
     hth_thread_stacks(HTH_THREAD_STACK);
     return hth_cli_run(&c, argc, argv);

@@ -4,6 +4,7 @@
 // once. SIGHUP is logged and changes nothing.
 #include "server/server.h"
 
+#include "base/isa.h"
 #include "base/log.h"
 #include "base/settings.h"
 #include "base/thread.h"
@@ -235,6 +236,9 @@ int main(int argc, char **argv)
     signal(SIGPIPE, SIG_IGN);
     hth_thread_stacks(HTH_THREAD_STACK);
     hth_log_filter("warn");
+    if (hth_isa_limit(getenv("HEARTH_ISA")) != HTH_OK) {
+        return daemon_fail(2, hth_err_detail());
+    }
     int rv = daemon_options(&d, argc, argv);
     if (rv >= 0) {
         return rv;

@@ -4,6 +4,8 @@
 // limit.
 #include "device/cpu/machine.h"
 
+#include "base/isa.h"
+
 #include <inttypes.h>
 #include <sched.h>
 #include <stdbool.h>
@@ -108,16 +110,13 @@ void hth_machine_name(char *out, size_t cap)
 int hth_machine_isa(char *out, size_t cap)
 {
 #if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw")) {
+    int bytes = hth_isa_bytes();
+    if (bytes == 64) {
         snprintf(out, cap, "AVX-512%s", __builtin_cpu_supports("avx512vnni") ? " VNNI" : "");
-        return 64;
+    } else {
+        snprintf(out, cap, "%s", bytes == 32 ? "AVX2" : "SSE2");
     }
-    if (__builtin_cpu_supports("avx2")) {
-        snprintf(out, cap, "AVX2");
-        return 32;
-    }
-    snprintf(out, cap, "%s", __builtin_cpu_supports("sse4.1") ? "SSE4.1" : "SSE2");
-    return 16;
+    return bytes;
 #else
     snprintf(out, cap, "scalar");
     return 16;

@@ -7,6 +7,8 @@
 
 #include "base/alloc.h"
 #include "base/id.h"
+#include "base/isa.h"
+#include "base/settings.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -33,6 +35,9 @@ static pthread_once_t dn_once = PTHREAD_ONCE_INIT;
 
 static void dn_engine_init(void)
 {
+    if (hth_setting_int(HTH_SET_VECTOR_BYTES) < 64) { // heard before anything else is made only
+        dnnl_set_max_cpu_isa(hth_isa_bytes() == 32 ? dnnl_cpu_isa_avx2 : dnnl_cpu_isa_sse41);
+    }
     dn_engine_status = dnnl_engine_create(&dn_engine, dnnl_cpu, 0);
     dnnl_set_primitive_cache_capacity(DN_CACHE); // where it cannot be set it stays as it is
 }

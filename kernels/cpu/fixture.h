@@ -9,6 +9,7 @@
 #define HTH_KERNELS_CPU_FIXTURE_H
 
 #include "base/alloc.h"
+#include "base/isa.h"
 #include "kernels/cpu/cpu.h"
 
 #include <setjmp.h>
@@ -17,6 +18,7 @@
 #include <math.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <cmocka.h>
 
@@ -34,7 +36,8 @@ typedef struct fixture {
 static inline hth_device fixture_device(void)
 {
     hth_device d = {.props = {.name = "cpu:0", .n_threads = 2}};
-    d.props.vector_bytes = __builtin_cpu_supports("avx512f") ? 64 : 32;
+    assert_int_equal(hth_isa_limit(getenv("HEARTH_ISA")), HTH_OK);
+    d.props.vector_bytes = hth_isa_bytes();
     return d;
 }
 

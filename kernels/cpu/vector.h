@@ -4,7 +4,7 @@
 //
 // Design notes
 // A body is written once, as a loop that the compiler vectorises, and compiled three times; which
-// one runs is asked of the processor at each call (one load). Not target_clones: those need
+// one runs is asked at each call (base/isa.h). Not target_clones: those need
 // run-time relocation, which the sanitizers do not survive, and cannot say "avx2 with fma".
 // exp after S. Moshier's Cephes (expf.c); tanh and erf are the rational minimax approximations that
 // Eigen uses (MathFunctionsImpl.h). Errors on every 2500th float, measured by elementwise_test: 1
@@ -12,6 +12,8 @@
 // turn subnormal.
 #ifndef HTH_KERNELS_CPU_VECTOR_H
 #define HTH_KERNELS_CPU_VECTOR_H
+
+#include "base/isa.h"
 
 #include <math.h>
 #include <stddef.h>
@@ -23,8 +25,8 @@
 #if defined(__x86_64__)
 #define HTH_TARGET_512 __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma")))
 #define HTH_TARGET_256 __attribute__((target("avx2,fma")))
-#define HTH_HAS_512    (__builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
-#define HTH_HAS_256    (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+#define HTH_HAS_512    (hth_isa_bytes() >= 64)
+#define HTH_HAS_256    (hth_isa_bytes() >= 32)
 #else
 #define HTH_TARGET_512
 #define HTH_TARGET_256

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/test.h"
+
+#include "base/isa.h"
+#include "base/settings.h"
+
+static void test_limit(void **state)
+{
+    int all = hth_isa_bytes();
+    assert_true(all == 64 || all == 32 || all == 16);
+    assert_ok(hth_isa_limit("sse2"));
+    assert_int_equal(hth_isa_bytes(), 16);
+    assert_ok(hth_isa_limit("avx2"));
+    assert_int_equal(hth_isa_bytes(), all < 32 ? all : 32);
+    assert_err(hth_isa_limit("avx3"), HTH_EINVAL, "avx512, avx2 or sse2");
+    assert_int_equal(hth_isa_bytes(), all < 32 ? all : 32); // as it was
+    assert_ok(hth_isa_limit(NULL));
+    assert_int_equal(hth_isa_bytes(), all);
+    assert_ok(hth_setting_set("kernels.vector_bytes", "40")); // no such vectors: the next below
+    assert_int_equal(hth_isa_bytes(), all < 32 ? all : 32);
+    assert_ok(hth_isa_limit(""));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_limit)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
