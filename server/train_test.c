@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Training jobs through the engine: PyTorch's losses with all memory and with little, the same bits
-// whatever leaves or is computed again, results that are served, and what bad input gets.
+// Training jobs through the engine: PyTorch's losses with all memory and with little (the same bits
+// over random plans: trainer_plans_test.c), results that are served, and what bad input gets.
 #include "server/checkpoint.h"
 #include "tests/train_job.h"
 
