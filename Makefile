@@ -4,6 +4,7 @@ B        ?= build
 CC       ?= cc
 OPT      ?= -O2
 SAN      ?=
+ISA       =
 DEFS     ?=
 PREFIX   ?= /usr/local
 FUZZ_SECONDS ?= 600
@@ -15,7 +16,7 @@ endif
 say       = @$(if $(V),true,printf '  %-7s %s\n' $(1) $(2))
 
 CFLAGS    = -std=c11 $(OPT) -g -Wall -Wextra -Werror -Wno-unused-parameter -Wmissing-prototypes -Wvla -fPIC \
-            -fvisibility=hidden -pthread $(SAN)
+            -fvisibility=hidden -pthread $(ISA) $(SAN)
 CPPFLAGS  = -D_GNU_SOURCE -I. -I$(B)/gen $(DEFS)
 LDLIBS    = -ldnnl -lnng -lprotobuf-c -ljansson -llmdb -lcrypto -levent -levent_pthreads -lm
 # The functions of OpenMP's ABI that device/cpu/team.c defines for oneDNN: programs export them, libhearth.so brings them in a
@@ -60,6 +61,11 @@ $(GEN_C) $(OBJ): | deps
 # Kernels are loops for the vectoriser; their files ask for it.
 VECTOR_WIDTH := $(if $(filter x86_64,$(shell uname -m)),-mprefer-vector-width=512)
 $(B)/kernels/%.o: OPT = -O3 -fno-math-errno -fno-trapping-math -ffp-contract=fast -Wno-psabi $(VECTOR_WIDTH)
+# Compiled once per instruction set; what runs is asked of the processor.
+ifeq ($(shell uname -m),x86_64)
+$(B)/kernels/cpu/%_avx512.o: ISA = -mavx512f -mavx512vl -mavx512bw -mavx512dq -mavx2 -mfma
+$(B)/kernels/cpu/%_avx2.o: ISA = -mavx2 -mfma -mprefer-vector-width=256
+endif
 # Not instrumented for threads: loops that would take minutes. What orders their threads, device/cpu/team.c, is.
 build-tsan/kernels/%.o: SAN = -w
 

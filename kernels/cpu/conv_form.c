@@ -12,8 +12,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define CONV_MAX_SPLIT 16
-#define CONV_SMALL     (1u << 20) // a workspace of less is not worth chunks
+#define CONV_MAX_SPLIT    16
+#define CONV_MAX_WINOGRAD 16
+#define CONV_SMALL        (1u << 20) // a workspace of less is not worth chunks
 _Static_assert(HTH_DN_NAME == sizeof((hth_choice *)0)->name,
                "names of implementations are names of choices");
 
@@ -292,6 +293,28 @@ static void conv_offer_chunks(hth_device *d, const hth_graph *g, const hth_node 
     }
 }
 
+// Winograd, each with less workspace than the one before of its tile size.
+static void conv_offer_winograd(hth_device *d, const hth_graph *g, const hth_node *n,
+                                hth_cpu_prepare_fn winograd, hth_choice *list, int cap, int *count)
+{
+    char names[CONV_MAX_WINOGRAD][HTH_WINO_NAME];
+    int n_names = cpu_winograd_names(d, g, n, names, CONV_MAX_WINOGRAD), first = *count;
+    for (int i = 0; i < n_names; i++) {
+        if (!conv_offer(d, g, n, winograd, names[i], 1, list, cap, count)) {
+            continue;
+        }
+        const hth_choice *c = &list[*count - 1];
+        for (int k = first; k < *count - 1; k++) {
+            bool same = strncmp(list[k].name, c->name, strlen("winograd_4x4")) == 0 &&
+                        (strstr(list[k].name, ":run") == NULL) == (strstr(c->name, ":run") == NULL);
+            if (same && c->workspace_bytes > list[k].workspace_bytes * 9 / 10) {
+                (*count)--;
+                break;
+            }
+        }
+    }
+}
+
 hth_err hth_conv_offer_all(hth_device *d, const hth_graph *g, const hth_node *n,
                            hth_cpu_prepare_fn prepare, hth_cpu_prepare_fn winograd,
                            hth_choice *list, int cap, int *count)
@@ -304,6 +327,6 @@ hth_err hth_conv_offer_all(hth_device *d, const hth_graph *g, const hth_node *n,
     for (int i = 0; i < n_found; i++) {
         conv_offer_chunks(d, g, n, prepare, found[i].name, list, cap, count);
     }
-    conv_offer_chunks(d, g, n, winograd, HTH_WINOGRAD_NAME, list, cap, count);
+    conv_offer_winograd(d, g, n, winograd, list, cap, count);
     return *count > 0 ? HTH_OK : hth_fail(HTH_ENOTSUP, "node '%s': no oneDNN convolution", n->name);
 }

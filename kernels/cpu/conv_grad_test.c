@@ -104,7 +104,8 @@ static void check_op(hth_op op)
         choices += check_all(&f, &chunks);
         fixture_close(&f);
     }
-    assert_true(choices >= 2 * (int)N_CASES + 8);
+    // In blocks oneDNN has no gradients for SSE.
+    assert_true(choices >= 2 * (int)N_CASES + (hth_isa_bytes() > 16 ? 8 : 0));
 }
 
 static void forward_with_computed_filters(void **state)

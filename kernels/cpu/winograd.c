@@ -1,265 +1,204 @@
 // SPDX-License-Identifier: Apache-2.0
-// Winograd convolution F(4x4, 3x3) (Lavin and Gray, "Fast Algorithms for Convolutional Neural
-// Networks", 2015): a 6x6 patch of the input becomes, by additions, 36 numbers per channel; 36
-// matrix products over the channels, 4 times fewer multiplications than the sum over the filter; a
-// transform back gives 4x4 outputs.
+// Winograd convolution (A. Lavin, S. Gray, "Fast Algorithms for Convolutional Neural Networks",
+// 2015): an (m + 2) x (m + 2) patch of the input becomes, by additions, as many numbers per
+// channel; as many matrix products over the channels, 2.25 (m = 2), 4 (4) or 5 (6) times fewer
+// multiplications than the sum over the filter; a transform back gives m x m results.
 //
-// Why not only oneDNN's: version 3 has none for x86, and version 2 transforms the whole image at
-// once, which takes tens of megabytes. Here tiles go in chunks: chunk by chunk {transform,
-// multiply, transform back}, so that the workspace stays near WINO_BYTES whatever the image, while
-// each chunk has enough tiles for a filter read from memory to pay. Each thread takes chunks of its
-// own, without waiting for others; a layer with too few tiles for that is one chunk that all
-// threads share, step by step.
+// Tiles go in chunks. A chunk's patches are transformed to V; then, panel by panel of result
+// channels, the products of all points go to a small M that stays in the second-level cache and are
+// transformed back from there. What is between the workspace and the traffic is the chunk's size:
+// every chunk reads the filter U once. Two orders:
+// - apart: each thread takes chunks of its own, without waiting for others. For filters that a
+//   core's cache holds.
+// - shared: one chunk at a time; its panels are shared, so that U is read once by all threads
+//   together, and V lies in the shared cache. For large filters.
+// A filter that changes with every run is transformed as a whole to the workspace when half of that
+// holds it; else each thread transforms a panel before it multiplies by it, again in every chunk.
 //
-// The data gradient of such a convolution is another one, of dy with the filter turned around and
-// its channels exchanged; only the filter's transform knows.
-//
-// Forms: filter U[36][oc/16][ic][16], patches V[36][ic/16][tile][16], products
-// M[36][oc/16][tile][16]. The inner kernel holds ROWS tiles x 2 blocks of outputs in registers.
-// Padding channels are zero in V and U, hence in the result.
+// The data gradient is another convolution, of dy with the filter turned around and its channels
+// exchanged; only the filter's transform knows. Padding channels are zero in V and U, hence in the
+// result.
 #include "kernels/cpu/winograd.h"
 
 #include "base/alloc.h"
 #include "device/cpu/team.h"
 #include "kernels/cpu/post.h"
-#include "kernels/ref/ref_window.h"
+#include "kernels/cpu/winograd_point.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-#if defined(__x86_64__)
+#define WINO_PART   56                   // tiles that M holds
+#define WINO_LEAST  28                   // tiles of a chunk, so that reading U does not dominate
+#define WINO_APART  ((size_t)1536 << 10) // bytes of a group's filter up to which chunks go apart
+#define WINO_CACHED ((size_t)768 << 10)  // bytes of a chunk of one thread
 
-#include "kernels/cpu/winograd_tile.h"
-
-#define WINO_BYTES (3u << 19) // V and M of one chunk: about what a second-level cache holds
-#define WINO_LEAST 56         // tiles of a chunk, so that reading U does not dominate
-#define WINO_ROWS  14         // 14 x 2 accumulators, 2 filters, 1 broadcast: 31 of 32 registers
+typedef enum wino_source { WINO_PACKED, WINO_WHOLE, WINO_BY_PANEL } wino_source;
 
 typedef struct wino_kernel {
     hth_kernel base;
     hth_packing packing;
-    hth_kernel *tail;         // post ops that the last transform does not do; NULL: none
-    int n_threads, bias, add; // inputs; -1: none
-    float add_scale, low, high;
-    hth_wino_filter filter;
-    int mask; // input y of a ReluGrad behind; -1: none
-    float mask_low, mask_high;
-    hth_wino_grid grid;       // of the input
-    size_t batch, ic, oc, ob; // channels, blocks of outputs
-    size_t oh, ow, chunk;
-    bool shared; // one chunk at a time, by all threads
+    hth_wino_plan p;
+    hth_kernel *tail; // post ops that the last transform does not do; NULL: none
+    int n_threads;
+    int bias, add, mask; // inputs; -1: none
+    float add_scale, low, high, mask_low, mask_high;
+    wino_source source;
+    bool apart;
+    size_t chunk, part, panels;        // tiles of a chunk, of M; panels of a group
+    size_t u_floats, panel_floats;     // of a group's filter, of a panel
+    size_t v_step, v_floats, m_floats; // from point to point; of a chunk; of M
 } wino_kernel;
 
-typedef struct wino_job {
+typedef struct wino_run {
     const wino_kernel *k;
-    const float *x, *u, *bias, *add, *mask;
-    float *y, *v, *m;
-    size_t first, count; // tiles of this chunk
-} wino_job;
+    hth_wino_job j;
+    const float *w;     // plain filter, WINO_BY_PANEL
+    const float *all;   // transformed filter of all groups
+    float *v, *m, *own; // own: transformed panels, one per thread
+} wino_run;
 
-// One row of A^T m.
-WINO_INLINE void wino_out(__m512 *o, size_t s, __m512 a, __m512 b, __m512 c, __m512 d, __m512 e,
-                          __m512 f)
+static void run_group(wino_run *r, size_t group)
 {
-    const float a2 = HTH_WINO_A * HTH_WINO_A, b2 = HTH_WINO_B * HTH_WINO_B;
-    __m512 p = b + c, q = HTH_WINO_A * (b - c), r = d + e, t = HTH_WINO_B * (d - e);
-    o[0] = a + p + r;
-    o[s] = q + t;
-    o[2 * s] = a2 * p + b2 * r;
-    o[3 * s] = a2 * q + b2 * t + f;
+    r->j.at.group = group;
+    r->j.u = r->all == NULL ? NULL : r->all + group * r->k->u_floats;
 }
 
-WINO static void wino_patches(void *arg, int i, int n)
+static void run_chunk(wino_run *r, size_t first, size_t end)
 {
-    const wino_job *j = arg;
-    size_t begin, end, step = j->k->grid.blocks * j->count * 16;
-    hth_team_range(j->count * j->k->grid.blocks, i, n, &begin, &end);
-    for (size_t u = begin; u < end; u++) {
-        hth_wino_patch(&j->k->grid, j->x, j->first + u % j->count, u / j->count, j->v + u * 16,
-                       step);
-    }
+    const wino_kernel *k = r->k;
+    size_t left = end - first;
+    r->j.at.first = first;
+    r->j.at.count = left < k->chunk ? left : k->chunk;
+    r->j.at.step = k->v_step;
+    r->j.at.blocks = k->p.grid.ib;
 }
 
-// `rows` tiles times `blocks` (1 or 2) blocks of outputs, over all input channels.
-WINO_INLINE void wino_tile_product(const wino_job *j, const float *u, const float *v, float *m,
-                                   size_t rows, size_t blocks)
+// ---- apart
+
+static void run_apart(void *arg, int i, int n)
 {
-    const wino_kernel *k = j->k;
-    size_t ic = k->grid.blocks * 16, mstep = j->count * 16;
-    __m512 acc[2][WINO_ROWS];
-    for (size_t r = 0; r < rows; r++) {
-        acc[0][r] = acc[1][r] = _mm512_setzero_ps();
-    }
-    for (size_t b = 0; b < k->grid.blocks; b++, v += j->count * 16) {
-        for (size_t l = 0; l < 16; l++, u += 16) {
-            __m512 u0 = _mm512_load_ps(u), u1 = blocks == 2 ? _mm512_load_ps(u + ic * 16) : u0;
-            for (size_t r = 0; r < rows; r++) {
-                __m512 x = _mm512_set1_ps(v[r * 16 + l]);
-                acc[0][r] = _mm512_fmadd_ps(x, u0, acc[0][r]);
-                if (blocks == 2) {
-                    acc[1][r] = _mm512_fmadd_ps(x, u1, acc[1][r]);
+    wino_run r = *(const wino_run *)arg;
+    const wino_kernel *k = r.k;
+    const hth_wino_isa *isa = k->p.isa;
+    int size = k->p.pairs - 1;
+    size_t begin, end;
+    float *m = r.m + (size_t)i * k->m_floats;
+    hth_team_range(k->p.grid.tiles, i, n, &begin, &end);
+    r.j.at.v = r.v + (size_t)i * k->v_floats;
+    for (size_t group = 0; group < k->p.grid.groups; group++) {
+        run_group(&r, group);
+        for (size_t first = begin; first < end; first += r.j.at.count) {
+            run_chunk(&r, first, end);
+            size_t count = r.j.at.count;
+            isa->patches[size](&k->p.grid, r.j.x, &r.j.at, 0, count * k->p.grid.ib);
+            for (size_t panel = 0; panel < k->panels; panel++) {
+                for (size_t from = 0; from < count; from += k->part) {
+                    size_t to = from + k->part < count ? from + k->part : count;
+                    isa->panel[size](&r.j, r.j.u + panel * k->panel_floats, panel, from, to, m);
                 }
             }
         }
     }
-    for (size_t r = 0; r < rows; r++) {
-        _mm512_store_ps(m + r * 16, acc[0][r]);
-        if (blocks == 2) {
-            _mm512_store_ps(m + mstep + r * 16, acc[1][r]);
-        }
-    }
 }
 
-#define WINO_CASE(R)                                                                               \
-    case R:                                                                                        \
-        if (blocks == 2) {                                                                         \
-            wino_tile_product(j, u, v, m, R, 2);                                                   \
-        } else {                                                                                   \
-            wino_tile_product(j, u, v, m, R, 1);                                                   \
-        }                                                                                          \
-        break
+// ---- shared
 
-WINO static void wino_rows(const wino_job *j, const float *u, const float *v, float *m, size_t rows,
-                           size_t blocks)
+static void run_patches(void *arg, int i, int n)
 {
-    switch (rows) {
-        WINO_CASE(1);
-        WINO_CASE(2);
-        WINO_CASE(3);
-        WINO_CASE(4);
-        WINO_CASE(5);
-        WINO_CASE(6);
-        WINO_CASE(7);
-        WINO_CASE(8);
-        WINO_CASE(9);
-        WINO_CASE(10);
-        WINO_CASE(11);
-        WINO_CASE(12);
-        WINO_CASE(13);
-        WINO_CASE(14);
-    default:
-        break;
-    }
-}
-
-static void wino_products(void *arg, int i, int n)
-{
-    const wino_job *j = arg;
-    const wino_kernel *k = j->k;
-    size_t pairs = (k->ob + 1) / 2, begin, end, groups = (j->count + WINO_ROWS - 1) / WINO_ROWS;
-    hth_team_range(36 * pairs, i, n, &begin, &end);
-    for (size_t p = begin; p < end; p++) {
-        size_t a = p / pairs, o = p % pairs * 2, blocks = o + 1 < k->ob ? 2 : 1;
-        const float *u = j->u + (a * k->ob + o) * k->grid.blocks * 16 * 16;
-        const float *v = j->v + a * k->grid.blocks * j->count * 16;
-        float *m = j->m + (a * k->ob + o) * j->count * 16;
-        for (size_t g = 0; g < groups; g++) { // of nearly equal sizes
-            size_t from, to;
-            hth_team_range(j->count, (int)g, (int)groups, &from, &to);
-            wino_rows(j, u, v + from * 16, m + from * 16, to - from, blocks);
-        }
-    }
-}
-
-WINO static void wino_result(const wino_job *j, size_t t, size_t block)
-{
-    const wino_kernel *k = j->k;
-    hth_wino_tile at = hth_wino_where(&k->grid, j->first + t);
-    const float *m = j->m + (block * j->count + t) * 16;
-    size_t step = k->ob * j->count * 16, image = (at.image * k->ob + block) * k->oh * k->ow * 16;
-    float bias[16] = {0};
-    __m512 half[24];
-    if (j->bias != NULL) {
-        size_t left = k->oc - block * 16;
-        memcpy(bias, j->bias + block * 16, (left < 16 ? left : 16) * sizeof *bias);
-    }
-    for (size_t c = 0; c < 6; c++) {
-        __m512 d[6];
-        for (size_t r = 0; r < 6; r++) {
-            d[r] = _mm512_load_ps(m + (r * 6 + c) * step);
-        }
-        wino_out(half + c, 6, d[0], d[1], d[2], d[3], d[4], d[5]);
-    }
-    // Operands in this order let a NaN through.
-    __m512 b = _mm512_loadu_ps(bias), low = _mm512_set1_ps(k->low), high = _mm512_set1_ps(k->high);
-    for (size_t r = 0; r < 4 && at.row + r < k->oh; r++) {
-        __m512 *h = half + r * 6, o[4];
-        wino_out(o, 1, h[0], h[1], h[2], h[3], h[4], h[5]);
-        for (size_t c = 0; c < 4 && at.col + c < k->ow; c++) {
-            size_t to = image + ((at.row + r) * k->ow + at.col + c) * 16;
-            __m512 y = o[c] + b;
-            if (j->add != NULL) {
-                y += k->add_scale * _mm512_loadu_ps(j->add + to);
-            }
-            y = _mm512_min_ps(high, _mm512_max_ps(low, y));
-            if (j->mask != NULL) {
-                __m512 z = _mm512_loadu_ps(j->mask + to);
-                __mmask16 open = _mm512_cmp_ps_mask(z, _mm512_set1_ps(k->mask_low), _CMP_GT_OQ) &
-                                 _mm512_cmp_ps_mask(z, _mm512_set1_ps(k->mask_high), _CMP_LT_OQ);
-                y = _mm512_maskz_mov_ps(open, y);
-            }
-            _mm512_storeu_ps(j->y + to, y);
-        }
-    }
-}
-
-static void wino_results(void *arg, int i, int n)
-{
-    const wino_job *j = arg;
+    const wino_run *r = arg;
     size_t begin, end;
-    hth_team_range(j->count * j->k->ob, i, n, &begin, &end);
-    for (size_t u = begin; u < end; u++) {
-        wino_result(j, u % j->count, u / j->count);
-    }
+    hth_team_range(r->j.at.count * r->k->p.grid.ib, i, n, &begin, &end);
+    r->k->p.isa->patches[r->k->p.pairs - 1](&r->k->p.grid, r->j.x, &r->j.at, begin, end);
 }
 
-// The chunks of thread `i`: all steps of a chunk in one go, in that thread's part of the workspace.
-static void wino_chunks(void *arg, int i, int n)
+// How many parts the chunk's tiles make: as many as M wants, more when there would be less to do
+// for some threads.
+static size_t run_parts(const wino_kernel *k, size_t count, size_t n)
 {
-    wino_job j = *(const wino_job *)arg;
-    const wino_kernel *k = j.k;
-    size_t begin, end, blocks = k->grid.blocks + k->ob;
-    hth_team_range(j.count, i, n, &begin, &end);
-    j.v += (size_t)i * 36 * 16 * blocks * k->chunk;
-    j.m = j.v + 36 * k->grid.blocks * 16 * k->chunk;
-    for (j.first = begin; j.first < end; j.first += j.count) {
-        j.count = end - j.first < k->chunk ? end - j.first : k->chunk;
-        wino_patches(&j, 0, 1);
-        wino_products(&j, 0, 1);
-        wino_results(&j, 0, 1);
+    size_t parts = (count + k->part - 1) / k->part;
+    while (k->source != WINO_BY_PANEL && k->panels * parts < 4 * n && k->panels * parts % n != 0 &&
+           parts < count) {
+        parts++;
+    }
+    return parts;
+}
+
+static void run_panels(void *arg, int i, int n)
+{
+    const wino_run *r = arg;
+    const wino_kernel *k = r->k;
+    int size = k->p.pairs - 1;
+    size_t count = r->j.at.count, parts = run_parts(k, count, (size_t)n), begin, end;
+    size_t each = k->source == WINO_BY_PANEL ? parts : 1; // a panel's parts stay together
+    float *m = r->m + (size_t)i * k->m_floats, *own = r->own + (size_t)i * k->panel_floats;
+    hth_team_range(k->panels * parts / each, i, n, &begin, &end);
+    for (size_t unit = begin * each; unit < end * each; unit++) {
+        size_t panel = unit / parts, part = unit % parts;
+        const float *u = own;
+        if (k->source != WINO_BY_PANEL) {
+            u = r->j.u + panel * k->panel_floats;
+        } else if (part == 0) {
+            hth_wino_filter_panel(k->p.isa, k->p.pairs, &k->p.filter, r->w, r->j.at.group, panel,
+                                  own);
+        }
+        k->p.isa->panel[size](&r->j, u, panel, count * part / parts, count * (part + 1) / parts, m);
     }
 }
 
-static hth_err wino_run(const hth_kernel *base, const hth_kernel_args *a)
+static void run_shared(wino_run *r)
+{
+    const hth_wino_grid *g = &r->k->p.grid;
+    r->j.at.v = r->v;
+    for (size_t group = 0; group < g->groups; group++) {
+        run_group(r, group);
+        for (size_t first = 0; first < g->tiles; first += r->j.at.count) {
+            run_chunk(r, first, g->tiles);
+            hth_team_run(run_patches, r);
+            hth_team_run(run_panels, r);
+        }
+    }
+}
+
+static hth_err wino_run_kernel(const hth_kernel *base, const hth_kernel_args *a)
 {
     const wino_kernel *k = (const wino_kernel *)base;
-    size_t total = k->batch * k->grid.tiles_h * k->grid.tiles_w;
-    wino_job j = {.k = k,
-                  .x = a->in[0],
-                  .u = a->in[1],
-                  .bias = k->bias < 0 ? NULL : a->in[k->bias],
-                  .add = k->add < 0 ? NULL : a->in[k->add],
-                  .mask = k->mask < 0 ? NULL : a->in[k->mask],
-                  .y = a->out[0],
-                  .v = a->workspace};
+    float *ws = a->workspace;
+    wino_run r = {.k = k,
+                  .j = {.grid = &k->p.grid,
+                        .filter = &k->p.filter,
+                        .x = a->in[0],
+                        .bias = k->bias < 0 ? NULL : a->in[k->bias],
+                        .add = k->add < 0 ? NULL : a->in[k->add],
+                        .mask = k->mask < 0 ? NULL : a->in[k->mask],
+                        .y = a->out[0],
+                        .add_scale = k->add_scale,
+                        .low = k->low,
+                        .high = k->high,
+                        .mask_low = k->mask_low,
+                        .mask_high = k->mask_high},
+                  .w = a->in[1],
+                  .all = k->source == WINO_PACKED ? a->in[1] : NULL};
+    size_t threads = (size_t)k->n_threads;
     hth_team_set(k->n_threads);
-    if (k->packing.pack == NULL) { // the filter is computed: transformed at the workspace's start
-        j.u = a->workspace;
-        j.v += hth_wino_filter_floats(&k->filter);
-        hth_wino_filter_run(&k->filter, a->in[1], a->workspace);
+    if (k->source == WINO_WHOLE) {
+        hth_wino_filter_run(k->p.isa, k->p.pairs, &k->p.filter, a->in[1], ws);
+        r.all = ws;
+        ws += k->p.grid.groups * k->u_floats;
     }
-    j.count = total;
-    if (k->shared) {
-        j.m = j.v + 36 * k->grid.blocks * 16 * k->chunk;
-        hth_team_run(wino_patches, &j);
-        hth_team_run(wino_products, &j);
-        hth_team_run(wino_results, &j);
+    r.v = ws;
+    r.m = r.v + (k->apart ? threads : 1) * k->v_floats;
+    r.own = r.m + threads * k->m_floats;
+    if (k->apart) {
+        hth_team_run(run_apart, &r);
     } else {
-        hth_team_run(wino_chunks, &j);
+        run_shared(&r);
     }
     return k->tail == NULL ? HTH_OK : k->tail->run(k->tail, a);
 }
+
+// ---- preparing
 
 static void wino_close(hth_kernel *base)
 {
@@ -268,22 +207,12 @@ static void wino_close(hth_kernel *base)
     hth_free(k);
 }
 
-static hth_err wino_pack(const hth_kernel *base, const hth_packing *p, const void *plain, void *dst)
+static hth_err wino_pack(const hth_kernel *base, const hth_packing *packing, const void *plain,
+                         void *dst)
 {
-    hth_wino_filter_pack(&((const wino_kernel *)base)->filter, plain, dst);
+    const hth_wino_plan *p = &((const wino_kernel *)base)->p;
+    hth_wino_filter_pack(p->isa, p->pairs, &p->filter, plain, dst);
     return HTH_OK;
-}
-
-static bool wino_takes(hth_device *d, const hth_graph *g, const hth_node *n)
-{
-    const hth_value *x = &g->values[n->inputs[0]], *w = &g->values[n->inputs[1]],
-                    *y = &g->values[n->outputs[0]];
-    return (n->op == HTH_OP_CONV || n->op == HTH_OP_CONV_GRAD_DATA) &&
-           d->props.vector_bytes >= 64 && __builtin_cpu_supports("avx512f") &&
-           x->dtype == HTH_DT_F32 && x->layout == HTH_LAYOUT_C16 && y->layout == HTH_LAYOUT_C16 &&
-           x->shape.rank == 4 && w->dtype == HTH_DT_F32 && w->shape.dim[2] == 3 &&
-           w->shape.dim[3] == 3 && hth_node_int(n, "group", 1) == 1 &&
-           hth_shape_elements(&y->shape) > 0;
 }
 
 // Behind a data gradient there may be one ReluGrad.
@@ -343,101 +272,114 @@ static hth_err wino_posts(hth_device *d, const hth_graph *g, const hth_node *n, 
     return hth_seq_finish(s, NULL, &k->tail);
 }
 
-static hth_err wino_geometry(const hth_graph *g, const hth_node *n, wino_kernel *k)
+static size_t wino_least(size_t a, size_t b)
 {
-    const hth_shape *x = &g->values[n->inputs[0]].shape, *w = &g->values[n->inputs[1]].shape;
-    const hth_shape *y = &g->values[n->outputs[0]].shape;
-    bool back = n->op == HTH_OP_CONV_GRAD_DATA;
-    ref_window win;
-    HTH_TRY(ref_window_init(&win, n, back ? y : x, back ? x : y, w->dim + 2, 2));
-    for (int i = 1; i < 3; i++) {
-        // The gradient is the convolution of dy, padded by what the filter reaches beyond.
-        win.pad[i] = back ? 2 - win.pad[i] : win.pad[i];
-        if (win.stride[i] != 1 || win.dilation[i] != 1 || win.pad[i] < 0) {
-            return hth_fail(HTH_ENOTSUP, "node '%s': stride or dilation", n->name);
-        }
+    return a < b ? a : b;
+}
+
+// `count` in equal pieces of at most `most`.
+static size_t wino_even(size_t count, size_t most)
+{
+    size_t pieces = (count + most - 1) / most;
+    return (count + pieces - 1) / pieces;
+}
+
+// Divides the workspace: transformed filter, M's, what is left for V.
+static void wino_reserve(wino_kernel *k)
+{
+    const hth_wino_plan *p = &k->p;
+    size_t threads = (size_t)k->n_threads, budget = p->bytes / sizeof(float), fixed = 0;
+    size_t rows = p->isa->rows, row = p->points * p->grid.ib * p->isa->block;
+    size_t u_all = p->grid.groups * k->u_floats;
+    if (k->source == WINO_WHOLE && u_all > budget / 2) {
+        k->source = WINO_BY_PANEL;
     }
-    k->batch = (size_t)x->dim[0];
-    k->ic = (size_t)x->dim[1];
-    k->oc = (size_t)y->dim[1];
-    k->grid.blocks = (k->ic + 15) / 16;
-    k->ob = (k->oc + 15) / 16;
-    k->grid.h = (size_t)x->dim[2];
-    k->grid.w = (size_t)x->dim[3];
-    k->oh = (size_t)y->dim[2];
-    k->ow = (size_t)y->dim[3];
-    k->grid.pad_h = (size_t)win.pad[1];
-    k->grid.pad_w = (size_t)win.pad[2];
-    k->filter = (hth_wino_filter){k->oc, k->ic, back};
-    k->grid.tiles_h = (k->oh + 3) / 4;
-    k->grid.tiles_w = (k->ow + 3) / 4;
-    size_t per_tile = 36 * 16 * sizeof(float) * (k->grid.blocks + k->ob),
-           total = k->batch * k->grid.tiles_h * k->grid.tiles_w;
-    size_t threads = (size_t)k->n_threads, share = (total + threads - 1) / threads,
-           chunk = WINO_BYTES / per_tile;
-    k->shared = share < WINO_LEAST && total <= WINO_LEAST * threads;
-    chunk = chunk < WINO_LEAST ? WINO_LEAST : chunk;
-    size_t n_chunks = (share + chunk - 1) / chunk;
-    k->chunk = k->shared ? total : (share + n_chunks - 1) / n_chunks; // equal chunks
-    k->base.workspace_bytes = k->chunk * per_tile * (k->shared ? 1 : threads);
+    fixed += k->source == WINO_WHOLE ? u_all : 0;
+    fixed += k->source == WINO_BY_PANEL ? threads * k->panel_floats : 0;
+    k->part = (WINO_PART + rows - 1) / rows * rows;
+    while (k->part > rows &&
+           (threads + 1) * hth_wino_scratch(p->isa, p->points, k->part) + WINO_LEAST * row + fixed >
+               budget) {
+        k->part -= rows;
+    }
+    size_t share = (p->grid.tiles + threads - 1) / threads;
+    k->part = wino_least(k->part, p->grid.tiles);
+    k->m_floats = hth_wino_scratch(p->isa, p->points, k->part);
+    fixed += threads * k->m_floats;
+    size_t most = budget > fixed ? (budget - fixed) / row : 0;
+    most = most < WINO_LEAST ? WINO_LEAST : most;
+    k->apart = k->source != WINO_BY_PANEL && k->u_floats * sizeof(float) <= WINO_APART &&
+               share >= WINO_LEAST && most / threads >= WINO_LEAST / 2;
+    if (k->apart) {
+        size_t cached = WINO_CACHED / sizeof(float) / row;
+        most = wino_least(most / threads, cached < WINO_LEAST ? WINO_LEAST : cached);
+        k->chunk = wino_even(share, most);
+    } else {
+        k->chunk = wino_even(p->grid.tiles, most);
+    }
+    k->v_step = p->grid.ib * k->chunk * p->isa->block + HTH_WINO_LINE;
+    k->v_floats = p->points * k->v_step;
+    k->base.workspace_bytes = (fixed + (k->apart ? threads : 1) * k->v_floats) * sizeof(float);
+}
+
+static hth_err wino_finish(hth_device *d, const hth_graph *g, const hth_node *n, wino_kernel *k)
+{
+    static const char *const points[] = HTH_WINO_POINTS_TEXT;
+    const hth_wino_plan *p = &k->p;
+    size_t panel = HTH_WINO_PANEL * p->isa->lanes;
+    bool constant = g->values[n->inputs[1]].constant != NULL && n->op == HTH_OP_CONV;
+    HTH_TRY(wino_posts(d, g, n, k));
+    k->u_floats = hth_wino_filter_floats(p->isa, p->pairs, &p->filter);
+    k->panel_floats = hth_wino_panel_floats(p->isa, p->pairs, &p->filter);
+    k->panels = (p->grid.ob * p->isa->block + panel - 1) / panel;
+    k->source = constant && !p->run ? WINO_PACKED : WINO_WHOLE;
+    wino_reserve(k);
+    if (k->tail != NULL && k->tail->workspace_bytes > k->base.workspace_bytes) {
+        k->base.workspace_bytes = k->tail->workspace_bytes;
+    }
+    if (k->source == WINO_PACKED) {
+        k->base.n_packings = 1;
+        k->packing = (hth_packing){
+            .input = 1, .bytes = p->grid.groups * k->u_floats * sizeof(float), .pack = wino_pack};
+        snprintf(k->packing.form, sizeof k->packing.form, "winograd:%s:%zu:%zu/%zu",
+                 points[p->pairs - 1], panel, p->filter.groups, p->filter.merge);
+    }
     return HTH_OK;
 }
 
 hth_err cpu_winograd_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
                              const char *algorithm, hth_kernel **out)
 {
+    hth_wino_plan p;
+    HTH_TRY(hth_wino_describe(d, g, n, algorithm, &p));
     if (n->op == HTH_OP_CONV_GRAD_FILTER) {
-        return cpu_winograd_grad_prepare(d, g, n, algorithm, out);
-    }
-    if (algorithm == NULL || strcmp(algorithm, HTH_WINOGRAD_NAME) != 0 || !wino_takes(d, g, n)) {
-        return hth_fail(HTH_ENOTSUP, "node '%s': not for %s", n->name, HTH_WINOGRAD_NAME);
+        return hth_wino_grad_prepare(d, g, n, &p, out);
     }
     wino_kernel *k = hth_calloc(1, sizeof *k);
     if (k == NULL) {
         return hth_fail(HTH_ENOMEM, "out of memory for node '%s'", n->name);
     }
-    k->base = (hth_kernel){.run = wino_run,
+    *k = (wino_kernel){.p = p,
+                       .n_threads = d->props.n_threads,
+                       .bias = -1,
+                       .add = -1,
+                       .mask = -1,
+                       .low = -INFINITY,
+                       .high = INFINITY};
+    k->base = (hth_kernel){.run = wino_run_kernel,
                            .close = wino_close,
-                           .implementation = HTH_WINOGRAD_NAME,
+                           .implementation = k->p.name,
                            .packings = &k->packing,
                            .inplace_input = -1};
-    k->n_threads = d->props.n_threads;
-    k->mask = -1;
     k->bias = n->op == HTH_OP_CONV && n->n_inputs > 2 && n->inputs[2] >= 0 ? 2 : -1;
     for (int i = 0; i < n->n_post; i++) {
         k->bias = n->post[i].input == 2 ? -1 : k->bias;
     }
-    k->add = -1;
-    k->low = -INFINITY;
-    k->high = INFINITY;
-    hth_err err;
-    HTH_GOTO(wino_geometry(g, n, k), fail);
-    HTH_GOTO(wino_posts(d, g, n, k), fail);
-    if (k->tail != NULL && k->tail->workspace_bytes > k->base.workspace_bytes) {
-        k->base.workspace_bytes = k->tail->workspace_bytes;
-    }
-    if (g->values[n->inputs[1]].constant != NULL && n->op == HTH_OP_CONV) {
-        k->base.n_packings = 1;
-        k->packing = (hth_packing){.input = 1,
-                                   .bytes = hth_wino_filter_floats(&k->filter) * sizeof(float),
-                                   .form = "winograd4x4:5/8,3/2",
-                                   .pack = wino_pack};
-    } else {
-        k->base.workspace_bytes += hth_wino_filter_floats(&k->filter) * sizeof(float);
+    hth_err err = wino_finish(d, g, n, k);
+    if (err != HTH_OK) {
+        wino_close(&k->base);
+        return err;
     }
     *out = &k->base;
     return HTH_OK;
-fail:
-    wino_close(&k->base);
-    return err;
 }
-
-#else
-
-hth_err cpu_winograd_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
-                             const char *algorithm, hth_kernel **out)
-{
-    return hth_fail(HTH_ENOTSUP, "node '%s': %s is for x86-64", n->name, HTH_WINOGRAD_NAME);
-}
-
-#endif

@@ -1,19 +1,45 @@
 // SPDX-License-Identifier: Apache-2.0
-// kernels/cpu/winograd.h - 3x3 convolutions by Winograd's F(4x4, 3x3), of our own.
+// kernels/cpu/winograd.h - 3x3 convolutions of stride 1 and their gradients by Winograd's
+// algorithm, of our own.
+//
+// Design notes
+// An algorithm is called "winograd_MxM:ISA[:BYTES][:run]": tiles of M x M results (2, 4, 6); the
+// instruction set that the tensors' blocks are for (avx512: 16 channels; avx2, sse2: 8); the
+// workspace that it should do with ("4M", "512K"; without: 8M), and whether a constant filter is
+// transformed at each run instead of once. More workspace = more tiles between two readings of the
+// filter. A layer has a least workspace, which may be more than its name says.
 #ifndef HTH_KERNELS_CPU_WINOGRAD_H
 #define HTH_KERNELS_CPU_WINOGRAD_H
 
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/winograd_filter.h"
 
-#define HTH_WINOGRAD_NAME "winograd_4x4:avx512"
+#define HTH_WINO_NAME 48
 
-// cpu_winograd_prepare makes the kernel of a Conv or of one of its gradients when `algorithm` is
-// HTH_WINOGRAD_NAME, for ConvGradFilter also "NAME/k" (winograd_grad.c). HTH_ENOTSUP: not 3x3,
-// stride 1, dilation 1, one group, 16-channel blocks; or no AVX-512 here.
+// What an algorithm's name and a node say.
+typedef struct hth_wino_plan {
+    char name[HTH_WINO_NAME];
+    const hth_wino_isa *isa;
+    int pairs;
+    size_t points, bytes; // of a patch; workspace to do with
+    bool run;             // a constant filter stays plain
+    hth_wino_grid grid;
+    hth_wino_filter filter;
+} hth_wino_plan;
+
+// cpu_winograd_prepare makes the kernel of a Conv or of one of its gradients. HTH_ENOTSUP: another
+// algorithm's name, or not 3x3 of stride and dilation 1 in f32 and blocks.
 hth_err cpu_winograd_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
                              const char *algorithm, hth_kernel **out);
+// cpu_winograd_names writes the algorithms that are worth trying on the node, of one tile size from
+// the fastest to the smallest workspace; returns their number, at most `cap`.
+int cpu_winograd_names(hth_device *d, const hth_graph *g, const hth_node *n,
+                       char (*names)[HTH_WINO_NAME], int cap);
 
-hth_err cpu_winograd_grad_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
-                                  const char *algorithm, hth_kernel **out);
+// Between winograd*.c.
+hth_err hth_wino_describe(hth_device *d, const hth_graph *g, const hth_node *n,
+                          const char *algorithm, hth_wino_plan *p);
+hth_err hth_wino_grad_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
+                              const hth_wino_plan *p, hth_kernel **out);
 
 #endif

@@ -1,75 +1,124 @@
 // SPDX-License-Identifier: Apache-2.0
-// kernels/cpu/winograd_tile.h - what the kernels of Winograd's F(4x4, 3x3) share: a grid of 6x6
-// patches, two apart from the next by 4, and their transform V = B^T d B.
+// kernels/cpu/winograd_tile.h - what the kernels of Winograd's algorithm share: the grid of tiles,
+// the transformed filter's form, and the table of what is compiled per instruction set.
+//
+// Design notes
+// F(m x m, 3x3): a tile of m x m results comes from a patch of (m + 2) x (m + 2) inputs. The
+// polynomials' points are zero, m / 2 pairs of opposite numbers, infinity; `pairs` names the size
+// everywhere. A group of a convolution whose channels do not fill blocks is merged with its
+// neighbours until they do: the filter is then block-diagonal.
+//
+// Results are computed in panels: two vectors of output channels at once. The transformed filter
+// is U[group][panel][point][input channel][of the panel], inputs filled up to blocks with zeros, so
+// that a product reads it from one end to the other.
 #ifndef HTH_KERNELS_CPU_WINOGRAD_TILE_H
 #define HTH_KERNELS_CPU_WINOGRAD_TILE_H
 
-#include "kernels/cpu/winograd_filter.h"
-
-#include <immintrin.h>
 #include <stdbool.h>
 #include <stddef.h>
 
-#define WINO        __attribute__((target("avx512f")))
-#define WINO_INLINE static inline __attribute__((always_inline, target("avx512f")))
+#define HTH_WINO_PAIRS  3  // most: F(6x6, 3x3)
+#define HTH_WINO_LINE   16 // floats of a cache line: keeps points out of each other's sets
+#define HTH_WINO_PANEL  2  // vectors of a panel
+#define HTH_WINO_SQUARE 64 // most points of a patch
 
-// A blocked image and its tiles: tile (r, c) reads rows 4 r - pad_h .. + 5, columns alike.
+typedef struct hth_wino_filter {
+    size_t out, in;       // channels of a merged group
+    size_t groups, merge; // merged groups; the node's groups in each
+    bool back;            // of a data gradient: [in][out][3][3], read turned around
+} hth_wino_filter;
+
 typedef struct hth_wino_grid {
-    size_t blocks, h, w, pad_h, pad_w; // blocks of 16 channels
-    size_t tiles_h, tiles_w;
+    size_t groups, ib, ob;                // merged groups; blocks of inputs, of results, of each
+    size_t h, w, oh, ow;                  // of an image, of a result
+    size_t pad_h, pad_w;                  // wrap below zero
+    size_t size, tiles_h, tiles_w, tiles; // m; tiles of a result; of the batch
 } hth_wino_grid;
 
+// Floats from point to point of a panel of `width` results: a power of two would send all points of
+// a filter to the same sets of a cache.
+static inline size_t hth_wino_point(size_t ins, size_t width)
+{
+    return ins * width + HTH_WINO_LINE;
+}
+
+// A range of tiles, transformed: V[point][block][tile][channel of it], points `step` floats apart.
+typedef struct hth_wino_chunk {
+    size_t group, first, count;
+    size_t block, blocks; // first, number
+    float *v;
+    size_t step;
+} hth_wino_chunk;
+
+typedef struct hth_wino_job {
+    const hth_wino_grid *grid;
+    const hth_wino_filter *filter;
+    const float *x, *u, *bias, *add, *mask; // u: of the chunk's group
+    float *y;
+    float add_scale, low, high, mask_low, mask_high;
+    hth_wino_chunk at;
+} hth_wino_job;
+
+// Filter gradients: the products' sums over tiles, M[point][vector of results][input][of it].
+typedef struct hth_wino_sums {
+    const hth_wino_grid *grid;
+    const hth_wino_filter *filter; // of the forward pass
+    hth_wino_chunk x, dy;          // count, first: the same
+    float *m, *dw;
+    size_t step; // floats from point to point
+} hth_wino_sums;
+
+typedef struct hth_wino_isa {
+    const char *name;
+    size_t block, lanes, rows, half, vecs;
+    // Vectors begin..end of (vector of results, input channel) of group `group`, to u.
+    void (*filter[HTH_WINO_PAIRS])(const hth_wino_filter *f, const float *w, float *u, size_t group,
+                                   size_t begin, size_t end);
+    // (tile, block) begin..end of a chunk.
+    void (*patches[HTH_WINO_PAIRS])(const hth_wino_grid *g, const float *x, const hth_wino_chunk *c,
+                                    size_t begin, size_t end);
+    // Panel `panel` of tiles from..to of the chunk, by way of m: hth_wino_scratch floats.
+    void (*panel[HTH_WINO_PAIRS])(const hth_wino_job *j, const float *u, size_t panel, size_t from,
+                                  size_t to, float *m);
+    // The same as patches of dy; sums of dy per channel, NULL: none.
+    void (*tiles[HTH_WINO_PAIRS])(const hth_wino_grid *g, const float *dy, const hth_wino_chunk *c,
+                                  size_t begin, size_t end, double *sums);
+    // Adds the products of points begin..end (counted with groups of vectors of results) to m;
+    // `fresh`: it has no content yet.
+    void (*sum)(const hth_wino_sums *s, size_t begin, size_t end, bool fresh);
+    // dw of (vector of results, block of inputs) begin..end.
+    void (*gradient[HTH_WINO_PAIRS])(const hth_wino_sums *s, size_t begin, size_t end);
+} hth_wino_isa;
+
+extern const hth_wino_isa hth_wino_avx512, hth_wino_avx2, hth_wino_sse2;
+
+// Floats of m for `tiles` tiles.
+static inline size_t hth_wino_scratch(const hth_wino_isa *isa, size_t points, size_t tiles)
+{
+    return points * (HTH_WINO_PANEL * tiles * isa->lanes + HTH_WINO_LINE);
+}
+
 typedef struct hth_wino_tile {
-    size_t image, row, col; // of the tile's first output
+    size_t image, row, col; // of the tile's first result
 } hth_wino_tile;
 
 static inline hth_wino_tile hth_wino_where(const hth_wino_grid *g, size_t tile)
 {
     size_t per = g->tiles_h * g->tiles_w, in = tile % per;
-    return (hth_wino_tile){tile / per, in / g->tiles_w * 4, in % g->tiles_w * 4};
+    return (hth_wino_tile){tile / per, in / g->tiles_w * g->size, in % g->tiles_w * g->size};
 }
 
-// One row of B^T d. The points are 0, +-A, +-B and infinity (winograd_filter.h).
-WINO_INLINE void hth_wino_in(__m512 *o, size_t s, __m512 a, __m512 b, __m512 c, __m512 d, __m512 e,
-                             __m512 f)
+// The tap (0, 0) of an output's and an input's channel, as plain filters have them; NULL: they are
+// of different groups of the node.
+static inline const float *hth_wino_taps(const hth_wino_filter *f, const float *w, size_t group,
+                                         size_t o, size_t c)
 {
-    const float a2 = HTH_WINO_A * HTH_WINO_A, b2 = HTH_WINO_B * HTH_WINO_B;
-    __m512 p = e - b2 * c, q = HTH_WINO_A * (d - b2 * b);
-    __m512 r = e - a2 * c, t = HTH_WINO_B * (d - a2 * b);
-    o[0] = a2 * b2 * a - (a2 + b2) * c + e;
-    o[s] = p + q;
-    o[2 * s] = p - q;
-    o[3 * s] = r + t;
-    o[4 * s] = r - t;
-    o[5 * s] = a2 * b2 * b - (a2 + b2) * d + f;
-}
-
-// The patch of tile `tile` in block `block` of x becomes 36 vectors, `step` floats apart from v on.
-WINO_INLINE void hth_wino_patch(const hth_wino_grid *g, const float *image, size_t tile,
-                                size_t block, float *v, size_t step)
-{
-    hth_wino_tile at = hth_wino_where(g, tile);
-    const float *x = image + (at.image * g->blocks + block) * g->h * g->w * 16;
-    __m512 d[36], half[36];
-    for (size_t r = 0; r < 6; r++) {
-        size_t row = at.row + r - g->pad_h; // wraps below zero: larger than any height
-        for (size_t c = 0; c < 6; c++) {
-            size_t col = at.col + c - g->pad_w;
-            bool inside = row < g->h && col < g->w;
-            d[r * 6 + c] =
-                inside ? _mm512_loadu_ps(x + (row * g->w + col) * 16) : _mm512_setzero_ps();
-        }
+    size_t outs = f->out / f->merge, ins = f->in / f->merge;
+    if (o >= f->out || c >= f->in || o / outs != c / ins) {
+        return NULL;
     }
-    for (size_t c = 0; c < 6; c++) {
-        hth_wino_in(half + c, 6, d[c], d[6 + c], d[12 + c], d[18 + c], d[24 + c], d[30 + c]);
-    }
-    for (size_t r = 0; r < 6; r++) {
-        __m512 *h = half + r * 6, o[6];
-        hth_wino_in(o, 1, h[0], h[1], h[2], h[3], h[4], h[5]);
-        for (size_t c = 0; c < 6; c++) {
-            _mm512_storeu_ps(v + (r * 6 + c) * step, o[c]);
-        }
-    }
+    return f->back ? w + ((group * f->in + c) * outs + o % outs) * 9
+                   : w + ((group * f->out + o) * ins + c % ins) * 9;
 }
 
 #endif
