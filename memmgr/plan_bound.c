@@ -24,10 +24,21 @@
 #define BOUND_DEAR   1e4   // steps per budget: beyond that sums lose the digits that count
 #define BOUND_CLOSE  1e-5  // of the step's time: nothing worth more iterations
 
+// The best point that a climb has visited.
+struct hth_dual {
+    uint64_t budget;
+    double best, *price;
+    hth_path path[BOUND_PATHS];
+    int n_paths;
+    double weight[BOUND_PATHS + 1];
+};
+
 typedef struct climb {
     hth_bound *b;
-    double unit;  // prices and weights have other units: a weight moves the bound by up to this
-    double *down; // per stage: direction of the price
+    hth_dual *top; // NULL: nobody asks
+    bool warm;     // it goes on from there
+    double unit;   // prices and weights have other units: a weight moves the bound by up to this
+    double *down;  // per stage: direction of the price
     double turn[BOUND_PATHS + 1]; // .. of the weight
     double step, best;
     int stale;
@@ -75,18 +86,18 @@ static void bound_project(hth_bound *b)
     b->weight[BOUND_BUSY] = w[n];
 }
 
-// The directions, and the square of their length.
-static double climb_turn(climb *c, double value)
+// The directions, and the square of their length; `part` of them is new.
+static double climb_turn(climb *c, double value, double part)
 {
     hth_bound *b = c->b;
     double norm = 0;
     for (int s = 0; s < b->m->n_stages; s++) {
-        c->down[s] += BOUND_NEW * (b->over[s] - c->down[s]);
+        c->down[s] += part * (b->over[s] - c->down[s]);
         norm += b->price[s] > 0 || c->down[s] > 0 ? c->down[s] * c->down[s] : 0;
     }
     for (int k = 0; k <= BOUND_BUSY; k++) {
         if (k < b->n_paths || k == BOUND_BUSY) {
-            c->turn[k] += BOUND_NEW * ((b->length[k] - value) / c->unit - c->turn[k]);
+            c->turn[k] += part * ((b->length[k] - value) / c->unit - c->turn[k]);
             norm += b->weight[k] > 0 || c->turn[k] > 0 ? c->turn[k] * c->turn[k] : 0;
         }
     }
@@ -105,6 +116,38 @@ static void climb_step(climb *c, double by)
     bound_project(b);
 }
 
+static void climb_keep(climb *c)
+{
+    const hth_bound *b = c->b;
+    if (c->top != NULL) {
+        c->top->best = c->best;
+        c->top->n_paths = b->n_paths;
+        memcpy(c->top->price, b->price, (size_t)b->m->n_stages * sizeof *b->price);
+        memcpy(c->top->path, b->path, sizeof b->path);
+        memcpy(c->top->weight, b->weight, sizeof b->weight);
+    }
+}
+
+// Goes on from the best point of an earlier climb, if there is one.
+static void climb_begin(climb *c, uint64_t budget)
+{
+    hth_bound *b = c->b;
+    hth_bound_path_begin(b);
+    if (c->top == NULL) {
+        return;
+    }
+    c->warm = c->top->n_paths > 0;
+    if (c->warm) {
+        b->n_paths = c->top->n_paths;
+        memcpy(b->price, c->top->price, (size_t)b->m->n_stages * sizeof *b->price);
+        memcpy(b->path, c->top->path, sizeof b->path);
+        memcpy(b->weight, c->top->weight, sizeof b->weight);
+        c->best = c->top->budget == budget ? c->top->best : 0;
+    }
+    c->top->best = c->best; // another budget's is none
+    c->top->budget = budget;
+}
+
 static hth_err bound_climb(climb *c, double upper_us, int iterations, uint64_t deadline_ns)
 {
     for (int i = 0; i < iterations && c->step > BOUND_LEAST; i++) {
@@ -114,7 +157,10 @@ static hth_err bound_climb(climb *c, double upper_us, int iterations, uint64_t d
             return HTH_OK;
         }
         c->stale = value > c->best + BOUND_CLOSE * c->unit ? 0 : c->stale + 1;
-        c->best = fmax(c->best, value);
+        if (value > c->best) {
+            c->best = value;
+            climb_keep(c);
+        }
         if (c->best >= upper_us * (1 - BOUND_CLOSE) || hth_now_ns() >= deadline_ns) {
             return HTH_OK;
         }
@@ -126,7 +172,7 @@ static hth_err bound_climb(climb *c, double upper_us, int iterations, uint64_t d
         if (i == 0 || i % BOUND_ROUND == BOUND_ROUND - 1) {
             HTH_TRY(hth_bound_path_add(c->b, i));
         }
-        double norm = climb_turn(c, value);
+        double norm = climb_turn(c, value, i == 0 && c->warm ? 1 : BOUND_NEW);
         climb_step(c, norm > 0 ? c->step * (upper_us * 1.0001 - value) / norm : 0);
     }
     return HTH_OK;
@@ -210,19 +256,41 @@ static void bound_modes(const hth_bound *b, uint8_t *mode)
     }
 }
 
+void hth_dual_free(hth_dual *d)
+{
+    if (d != NULL) {
+        hth_free(d->price);
+        hth_free(d);
+    }
+}
+
+static hth_dual *dual_new(const hth_step *m)
+{
+    hth_dual *d = hth_calloc(1, sizeof *d);
+    if (d != NULL && (d->price = hth_calloc((size_t)m->n_stages + 1, sizeof *d->price)) == NULL) {
+        hth_free(d);
+        d = NULL;
+    }
+    return d;
+}
+
 hth_err hth_step_bound(const hth_step *m, uint64_t budget, double upper_us, int iterations,
-                       double limit_ms, uint8_t *mode, double *out)
+                       double limit_ms, hth_dual **dual, uint8_t *mode, double *out)
 {
     hth_bound b;
     climb c = {.b = &b, .unit = upper_us > 0 ? upper_us : 1, .step = 1};
     uint64_t deadline_ns = limit_ms > 0 ? hth_now_ns() + (uint64_t)(limit_ms * 1e6) : UINT64_MAX;
     hth_err err = bound_init(&b, m, budget);
     c.down = hth_calloc((size_t)m->n_stages + 1, sizeof *c.down);
-    if (err == HTH_OK && c.down == NULL) {
+    if (err == HTH_OK && dual != NULL) {
+        *dual = *dual != NULL ? *dual : dual_new(m);
+        c.top = *dual;
+    }
+    if (err == HTH_OK && (c.down == NULL || (dual != NULL && c.top == NULL))) {
         err = hth_fail(HTH_ENOMEM, "no memory to bound a step of %d nodes", m->n_stages);
     }
     if (err == HTH_OK) {
-        hth_bound_path_begin(&b);
+        climb_begin(&c, budget);
         err = bound_climb(&c, upper_us, iterations, deadline_ns);
         *out = c.best;
         if (mode != NULL) {

@@ -7,7 +7,7 @@
 static double bound_of(const hth_step *m, uint64_t budget, double known_us)
 {
     double us;
-    assert_ok(hth_step_bound(m, budget, known_us, 200, 0, NULL, &us));
+    assert_ok(hth_step_bound(m, budget, known_us, 200, 0, NULL, NULL, &us));
     return us;
 }
 
@@ -136,7 +136,7 @@ static void bounds_are_close(void **state)
     assert_ok(hth_step_init(&m, &p));
     for (uint64_t k = 0; k < 6; k++) {
         double us, known = (1.02 + 0.03 * (double)k) * m.fastest_us;
-        assert_ok(hth_step_bound(&m, peak / 10 * (8 - k), known, 300, 0, NULL, &us));
+        assert_ok(hth_step_bound(&m, peak / 10 * (8 - k), known, 300, 0, NULL, NULL, &us));
         print_message("# ResNet-50 at 0.%d of its peak: at least %.4f of its fastest step\n",
                       8 - (int)k, us / m.fastest_us);
         assert_true(us >= least[k] * m.fastest_us);
@@ -153,7 +153,7 @@ static void allocations_fail_cleanly(void **state)
     double us;
     assert_ok(hth_plan_train_peak(&p, &peak));
     assert_ok(hth_step_init(&m, &p));
-    FAULT_LOOP(hth_step_bound(&m, peak / 2, 1e9, 20, 0, NULL, &us));
+    FAULT_LOOP(hth_step_bound(&m, peak / 2, 1e9, 20, 0, NULL, NULL, &us));
     FAULT_LOOP(hth_plan_train_floor(&p, &floor));
     assert_true(floor < peak);
     hth_step_fini(&m);

@@ -350,7 +350,8 @@ static void search_dual(hth_search *x)
     hth_outcome o;
     double us;
     hth_search_try(x, x->best, &o);
-    if (hth_step_bound(x->m, x->d.budget, o.time_us, SEARCH_DUAL, 0, x->mode, &us) != HTH_OK) {
+    if (hth_step_bound(x->m, x->d.budget, o.time_us, SEARCH_DUAL, 0, x->prices, x->mode, &us) !=
+        HTH_OK) {
         x->d.failed = true;
         return;
     }

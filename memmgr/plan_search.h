@@ -25,6 +25,8 @@ typedef struct hth_search {
     hth_rank *rank;                      // scratch: per gap
     double score, best_score, stall_price;
     double proven_us; // no plan is faster, if > 0 (plan_optimal.h)
+    struct hth_dual *
+        *prices; // of the dual, the caller's, for the certificate to go on from; may be NULL
 } hth_search;
 
 hth_err hth_search_open(hth_search *x, const hth_step *m, uint64_t budget,

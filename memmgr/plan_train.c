@@ -114,9 +114,10 @@ static hth_err train_rounds(const hth_problem *p, hth_step *m, const hth_plan_op
 }
 
 static hth_err train_search(const hth_problem *p, hth_step *m, const hth_plan_options *o,
-                            hth_search *x, hth_plan **out)
+                            hth_search *x, hth_dual **dual, hth_plan **out)
 {
     HTH_TRY(hth_search_open(x, m, p->budget, o));
+    x->prices = dual;
     hth_err err = train_rounds(p, m, o, x, out);
     hth_search_close(x);
     return err;
@@ -167,10 +168,11 @@ hth_err hth_plan_train(const hth_problem *p, const hth_plan_options *o, hth_plan
 {
     hth_step m;
     hth_search x;
+    hth_dual *dual = NULL;
     uint64_t start_ns = hth_now_ns();
     *out = NULL;
     HTH_TRY(hth_step_init(&m, p));
-    hth_err err = train_search(p, &m, o, &x, out);
+    hth_err err = train_search(p, &m, o, &x, &dual, out);
     if (err == HTH_ETOOBIG && o->policy != HTH_POLICY_KEEP && o->policy != HTH_POLICY_OPTIMAL &&
         train_least(&m) <= p->budget) {
         // Near the floor a plan may exist that the first search missed: a refusal is worth more
@@ -180,7 +182,7 @@ hth_err hth_plan_train(const hth_problem *p, const hth_plan_options *o, hth_plan
         more.seed = o->seed + 1;
         more.limit_ms = TRAIN_AGAIN * (o->limit_ms > 0 ? o->limit_ms : TRAIN_LIMIT_MS);
         more.limit_decodes = TRAIN_AGAIN * o->limit_decodes;
-        err = train_search(p, &m, &more, &x, out);
+        err = train_search(p, &m, &more, &x, &dual, out);
     }
     if (err == HTH_OK) {
         hth_plan *plan = *out;
@@ -188,11 +190,13 @@ hth_err hth_plan_train(const hth_problem *p, const hth_plan_options *o, hth_plan
         plan->seed = o->seed;
         double limit_ms = o->limit_ms > 0 ? o->limit_ms : TRAIN_LIMIT_MS;
         double us, proven_us = fmax(plan->lower_bound_us, m.fastest_us);
-        err = hth_step_bound(&m, p->budget, plan->predicted_us, TRAIN_BOUND,
-                             o->limit_decodes > 0 ? 0 : limit_ms * TRAIN_BOUND_MS, NULL, &us);
+        err =
+            hth_step_bound(&m, p->budget, plan->predicted_us, TRAIN_BOUND,
+                           o->limit_decodes > 0 ? 0 : limit_ms * TRAIN_BOUND_MS, &dual, NULL, &us);
         plan->lower_bound_us = err == HTH_OK ? fmin(fmax(us, proven_us), plan->predicted_us) : 0;
         plan->plan_ms = (double)(hth_now_ns() - start_ns) / 1e6;
     }
+    hth_dual_free(dual);
     hth_step_fini(&m);
     if (err != HTH_OK) {
         hth_plan_free(*out);

@@ -146,9 +146,9 @@ static void bounds_hold(void **state)
         }
         if (best < INFINITY) {
             solved++;
-            assert_ok(hth_step_bound(&m, budget, best, 300, 0, NULL, &bound));
+            assert_ok(hth_step_bound(&m, budget, best, 300, 0, NULL, NULL, &bound));
             assert_true(bound <= best * (1 + 1e-9));
-            assert_ok(hth_step_bound(&m, budget, best * 2, 50, 0, NULL, &bound2));
+            assert_ok(hth_step_bound(&m, budget, best * 2, 50, 0, NULL, NULL, &bound2));
             assert_true(bound2 <= best * (1 + 1e-9));
         }
         hth_decoder_fini(&d);
