@@ -14,10 +14,10 @@
 #include <math.h>
 #include <string.h>
 
-#define BOUND_NEW    0.15 // part of a new subgradient in the direction
+#define BOUND_NEW    0.08 // part of a new subgradient in the direction
 #define BOUND_MEAN   0.06 // .. of a new minimiser in the average
 #define BOUND_ROUND  6    // iterations between new paths
-#define BOUND_STALE  12   // .. without progress before the step shrinks
+#define BOUND_STALE  24   // .. without progress before the step shrinks
 #define BOUND_SHRINK 0.7
 #define BOUND_LEAST  0.002 // a step that gets nowhere
 #define BOUND_FAR    4     // a weight's step: the projection loses digits, too

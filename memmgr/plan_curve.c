@@ -43,7 +43,7 @@ hth_err hth_curve_point_of(const hth_problem *p, const hth_plan_options *o, uint
     return HTH_OK;
 }
 
-// A plan for less memory is valid for more.
+// A plan for less memory is valid for more, and a bound for more memory is valid for less.
 static void curve_monotone(hth_curve *c)
 {
     for (int i = 0; i < c->n; i++) {
@@ -55,6 +55,10 @@ static void curve_monotone(hth_curve *c)
             c->point[i].budget_bytes = budget;
             c->point[i].lower_bound_us = bound;
         }
+    }
+    for (int i = c->n - 2; i >= 0; i--) {
+        double bound = c->point[i + 1].lower_bound_us;
+        c->point[i].lower_bound_us = fmax(c->point[i].lower_bound_us, bound);
     }
 }
 

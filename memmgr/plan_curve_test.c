@@ -21,6 +21,7 @@ static void curves_are_monotone(void **state)
             assert_true(i == 0 || c.point[i].budget_bytes > c.point[i - 1].budget_bytes ||
                         c.peak_bytes - c.floor_bytes < HTH_CURVE_POINTS);
             assert_true(i == 0 || c.point[i].time_us <= c.point[i - 1].time_us);
+            assert_true(i == 0 || c.point[i].lower_bound_us <= c.point[i - 1].lower_bound_us);
         }
         hth_problem_fini(&p);
     }

@@ -24,9 +24,8 @@ typedef struct hth_search {
     int *cover;                          // scratch: number of stages over the budget before each
     hth_rank *rank;                      // scratch: per gap
     double score, best_score, stall_price;
-    double proven_us; // no plan is faster, if > 0 (plan_optimal.h)
-    struct hth_dual *
-        *prices; // of the dual, the caller's, for the certificate to go on from; may be NULL
+    double proven_us;         // no plan is faster, if > 0 (plan_optimal.h)
+    struct hth_dual **prices; // the caller's, may be NULL: where the dual ended
 } hth_search;
 
 hth_err hth_search_open(hth_search *x, const hth_step *m, uint64_t budget,

@@ -11,12 +11,24 @@
 #include <stdio.h>
 #include <string.h>
 
-#define TRAIN_LIMIT_MS 100
+#define TRAIN_LIMIT_MS 100 // up to TRAIN_NODES nodes; TRAIN_NODE_MS more for each that follows
+#define TRAIN_NODES    500
+#define TRAIN_NODE_MS  0.6
 #define TRAIN_AGAIN    5    // times the limit, when nothing was found
 #define TRAIN_FINE     2048 // of the budget: steps in which rounds tighten it, at least
 #define TRAIN_ROUNDS   8
-#define TRAIN_BOUND    300 // iterations of the bound, within this share of the limit
-#define TRAIN_BOUND_MS 0.2
+#define TRAIN_BOUND    300 // iterations of the bound, or, where time limits it, as many as may help
+#define TRAIN_BOUND_UP 2000
+#define TRAIN_BOUND_MS 0.2 // .. within what is left of the limit, or at least this share of it
+
+// The time that the search may take. To go on from another plan takes a third.
+static double train_limit_ms(const hth_problem *p, const hth_plan_options *o)
+{
+    double more = p->n_nodes > TRAIN_NODES ? (p->n_nodes - TRAIN_NODES) * TRAIN_NODE_MS : 0;
+    double limit_ms = TRAIN_LIMIT_MS + more;
+    limit_ms = o->from != NULL ? fmax(limit_ms / 3, TRAIN_LIMIT_MS) : limit_ms;
+    return o->limit_ms > 0 ? o->limit_ms : limit_ms;
+}
 
 static hth_err train_too_big(const hth_problem *p, const hth_plan_options *o, uint64_t need)
 {
@@ -65,7 +77,7 @@ static hth_err train_round(const hth_problem *p, hth_step *m, const hth_plan_opt
 static hth_err train_rounds(const hth_problem *p, hth_step *m, const hth_plan_options *o,
                             hth_search *x, hth_plan **out)
 {
-    double limit_ms = o->limit_ms > 0 ? o->limit_ms : TRAIN_LIMIT_MS;
+    double limit_ms = train_limit_ms(p, o);
     uint64_t budget = p->budget, start_ns = hth_now_ns();
     static const double share[TRAIN_ROUNDS] = {0.7,  0.78, 0.84, 0.88,
                                                0.92, 0.95, 0.98, 1}; // of the time
@@ -180,7 +192,7 @@ hth_err hth_plan_train(const hth_problem *p, const hth_plan_options *o, hth_plan
         hth_plan_options more = *o;
         more.from = NULL;
         more.seed = o->seed + 1;
-        more.limit_ms = TRAIN_AGAIN * (o->limit_ms > 0 ? o->limit_ms : TRAIN_LIMIT_MS);
+        more.limit_ms = TRAIN_AGAIN * train_limit_ms(p, o);
         more.limit_decodes = TRAIN_AGAIN * o->limit_decodes;
         err = train_search(p, &m, &more, &x, &dual, out);
     }
@@ -188,11 +200,13 @@ hth_err hth_plan_train(const hth_problem *p, const hth_plan_options *o, hth_plan
         hth_plan *plan = *out;
         snprintf(plan->policy, sizeof plan->policy, "%s", hth_policy_name(o->policy));
         plan->seed = o->seed;
-        double limit_ms = o->limit_ms > 0 ? o->limit_ms : TRAIN_LIMIT_MS;
         double us, proven_us = fmax(plan->lower_bound_us, m.fastest_us);
-        err =
-            hth_step_bound(&m, p->budget, plan->predicted_us, TRAIN_BOUND,
-                           o->limit_decodes > 0 ? 0 : limit_ms * TRAIN_BOUND_MS, &dual, NULL, &us);
+        bool timed = o->limit_decodes == 0;
+        double limit_ms = train_limit_ms(p, o);
+        double left_ms = limit_ms - (double)(hth_now_ns() - start_ns) / 1e6;
+        left_ms = timed ? fmax(left_ms, limit_ms * TRAIN_BOUND_MS) : 0;
+        err = hth_step_bound(&m, p->budget, plan->predicted_us,
+                             timed ? TRAIN_BOUND_UP : TRAIN_BOUND, left_ms, &dual, NULL, &us);
         plan->lower_bound_us = err == HTH_OK ? fmin(fmax(us, proven_us), plan->predicted_us) : 0;
         plan->plan_ms = (double)(hth_now_ns() - start_ns) / 1e6;
     }

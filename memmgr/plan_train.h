@@ -31,8 +31,9 @@ hth_err hth_policy_find(const char *name, hth_policy *out);
 typedef struct hth_plan_options {
     hth_policy policy;
     uint64_t seed;
-    double limit_ms; // of the search, all rounds together; 0: 100 (optimal: 60,000). Before a
-                     // budget is refused that may be enough, five times as long is spent once more
+    double limit_ms; // of the search, all rounds together; 0: 100 (optimal: 60,000), and for steps
+                     // of more than 500 nodes so much more that 2,000 get 1,000. Before a budget is
+                     // refused that may be enough, five times as long is spent once more
     const hth_plan *from; // a plan of the same step for other costs or another budget, or NULL: the
                           // search goes on from it, so that a third of the time is enough
     uint64_t
