@@ -19,6 +19,7 @@
 #define BOUND_ROUND  6    // iterations between new paths
 #define BOUND_STALE  24   // .. without progress before the step shrinks
 #define BOUND_SHRINK 0.7
+#define BOUND_LOST   100   // gaps below the best point: a step along too short a mean
 #define BOUND_LEAST  0.002 // a step that gets nowhere
 #define BOUND_FAR    4     // a weight's step: the projection loses digits, too
 #define BOUND_DEAR   1e4   // steps per budget: beyond that sums lose the digits that count
@@ -35,8 +36,8 @@ struct hth_dual {
 
 typedef struct climb {
     hth_bound *b;
-    hth_dual *top; // NULL: nobody asks
-    bool warm;     // it goes on from there
+    hth_dual *top; // the best point so far
+    bool fresh;    // the next direction is that of one subgradient
     double unit;   // prices and weights have other units: a weight moves the bound by up to this
     double *down;  // per stage: direction of the price
     double turn[BOUND_PATHS + 1]; // .. of the weight
@@ -116,16 +117,26 @@ static void climb_step(climb *c, double by)
     bound_project(b);
 }
 
-static void climb_keep(climb *c)
+// The point at hand is the best one.
+static void climb_keep(climb *c, double value)
 {
     const hth_bound *b = c->b;
-    if (c->top != NULL) {
-        c->top->best = c->best;
-        c->top->n_paths = b->n_paths;
-        memcpy(c->top->price, b->price, (size_t)b->m->n_stages * sizeof *b->price);
-        memcpy(c->top->path, b->path, sizeof b->path);
-        memcpy(c->top->weight, b->weight, sizeof b->weight);
-    }
+    c->best = c->top->best = value;
+    c->top->n_paths = b->n_paths;
+    memcpy(c->top->price, b->price, (size_t)b->m->n_stages * sizeof *b->price);
+    memcpy(c->top->path, b->path, sizeof b->path);
+    memcpy(c->top->weight, b->weight, sizeof b->weight);
+}
+
+// Back to the best point.
+static void climb_back(climb *c)
+{
+    hth_bound *b = c->b;
+    b->n_paths = c->top->n_paths;
+    memcpy(b->price, c->top->price, (size_t)b->m->n_stages * sizeof *b->price);
+    memcpy(b->path, c->top->path, sizeof b->path);
+    memcpy(b->weight, c->top->weight, sizeof b->weight);
+    c->fresh = true;
 }
 
 // Goes on from the best point of an earlier climb, if there is one.
@@ -133,15 +144,11 @@ static void climb_begin(climb *c, uint64_t budget)
 {
     hth_bound *b = c->b;
     hth_bound_path_begin(b);
-    if (c->top == NULL) {
-        return;
-    }
-    c->warm = c->top->n_paths > 0;
-    if (c->warm) {
-        b->n_paths = c->top->n_paths;
-        memcpy(b->price, c->top->price, (size_t)b->m->n_stages * sizeof *b->price);
-        memcpy(b->path, c->top->path, sizeof b->path);
-        memcpy(b->weight, c->top->weight, sizeof b->weight);
+    if (c->top->n_paths > 0) {
+        climb_back(c);
+        for (int k = 0; k < b->n_paths; k++) {
+            b->path[k].age = -1; // older than what follows
+        }
         c->best = c->top->budget == budget ? c->top->best : 0;
     }
     c->top->best = c->best; // another budget's is none
@@ -157,9 +164,8 @@ static hth_err bound_climb(climb *c, double upper_us, int iterations, uint64_t d
             return HTH_OK;
         }
         c->stale = value > c->best + BOUND_CLOSE * c->unit ? 0 : c->stale + 1;
-        if (value > c->best) {
-            c->best = value;
-            climb_keep(c);
+        if (value > c->best || c->top->n_paths == 0) {
+            climb_keep(c, value);
         }
         if (c->best >= upper_us * (1 - BOUND_CLOSE) || hth_now_ns() >= deadline_ns) {
             return HTH_OK;
@@ -168,11 +174,17 @@ static hth_err bound_climb(climb *c, double upper_us, int iterations, uint64_t d
             c->step *= BOUND_SHRINK;
             c->stale = 0;
         }
+        if (value < c->best - BOUND_LOST * (upper_us - c->best)) {
+            c->step *= BOUND_SHRINK;
+            climb_back(c);
+            continue;
+        }
         hth_bound_average(c->b, i == 0 ? 1 : BOUND_MEAN);
         if (i == 0 || i % BOUND_ROUND == BOUND_ROUND - 1) {
             HTH_TRY(hth_bound_path_add(c->b, i));
         }
-        double norm = climb_turn(c, value, i == 0 && c->warm ? 1 : BOUND_NEW);
+        double norm = climb_turn(c, value, c->fresh ? 1 : BOUND_NEW);
+        c->fresh = false;
         climb_step(c, norm > 0 ? c->step * (upper_us * 1.0001 - value) / norm : 0);
     }
     return HTH_OK;
@@ -282,11 +294,8 @@ hth_err hth_step_bound(const hth_step *m, uint64_t budget, double upper_us, int 
     uint64_t deadline_ns = limit_ms > 0 ? hth_now_ns() + (uint64_t)(limit_ms * 1e6) : UINT64_MAX;
     hth_err err = bound_init(&b, m, budget);
     c.down = hth_calloc((size_t)m->n_stages + 1, sizeof *c.down);
-    if (err == HTH_OK && dual != NULL) {
-        *dual = *dual != NULL ? *dual : dual_new(m);
-        c.top = *dual;
-    }
-    if (err == HTH_OK && (c.down == NULL || (dual != NULL && c.top == NULL))) {
+    c.top = dual != NULL && *dual != NULL ? *dual : dual_new(m);
+    if (err == HTH_OK && (c.down == NULL || c.top == NULL)) {
         err = hth_fail(HTH_ENOMEM, "no memory to bound a step of %d nodes", m->n_stages);
     }
     if (err == HTH_OK) {
@@ -296,6 +305,11 @@ hth_err hth_step_bound(const hth_step *m, uint64_t budget, double upper_us, int 
         if (mode != NULL) {
             bound_modes(&b, mode);
         }
+    }
+    if (dual != NULL) {
+        *dual = c.top;
+    } else {
+        hth_dual_free(c.top);
     }
     hth_free(c.down);
     bound_fini(&b);
