@@ -51,10 +51,10 @@ static hth_err bench_samples(hth_bench *b, const hth_node *bare)
                            bias ? b->in[2].plain : NULL, b->index, b->n_points, b->want);
 }
 
-static double bench_compare(const hth_bench *b, const hth_value *y)
+static void bench_compare(const hth_bench *b, const hth_value *y, hth_choice *c)
 {
     size_t channels = (size_t)y->shape.dim[1], area = 1;
-    double worst = 0, largest = 1e-30;
+    double worst = 0, squares = 0, largest = 1e-30;
     for (int i = 2; i < y->shape.rank; i++) {
         area *= (size_t)y->shape.dim[i];
     }
@@ -65,9 +65,11 @@ static double bench_compare(const hth_bench *b, const hth_value *y)
         double got = ((const float *)b->out[0])[base + at % area * step];
         double diff = fabs(got - b->want[i]);
         worst = diff <= worst ? worst : diff; // a NaN stays
+        squares += diff * diff;
         largest = fmax(largest, fabs(b->want[i]));
     }
-    return worst / largest;
+    c->error = worst / largest;
+    c->rms = b->n_points > 0 ? sqrt(squares / b->n_points) / largest : 0;
 }
 
 hth_err hth_bench_error(hth_bench *b, hth_choice *c)
@@ -89,7 +91,9 @@ hth_err hth_bench_error(hth_bench *b, hth_choice *c)
         hth_kernel_args a = {b->args_in, b->out, b->workspace};
         err = bench_samples(b, &bare);
         err = err != HTH_OK ? err : k->run(k, &a);
-        c->error = err != HTH_OK ? c->error : bench_compare(b, &b->graph->values[bare.outputs[0]]);
+        if (err == HTH_OK) {
+            bench_compare(b, &b->graph->values[bare.outputs[0]], c);
+        }
         hth_bench_unload(b, k);
     }
     hth_kernel_close(k);

@@ -10,8 +10,10 @@ typedef struct hth_choice {
     char name[48]; // the library's name of the implementation ("jit_wino:avx512_core"), unique in
                    // its list
     uint64_t workspace_bytes; // exact
+    uint64_t resident_bytes;  // of constant inputs, in the forms that it wants them in
     double time_us;           // median of >= 5 runs; < 0: not measured
     double error; // largest |difference| from the reference / largest |output|; < 0: not measured
+    double rms;   // the same of the root of the mean square
     int split;    // chunks along the batch, 1: whole
     bool accumulates; // chunks add to their output
     bool deterministic;

@@ -121,7 +121,7 @@ void hth_convsel_key(hth_device *d, const hth_graph *g, const hth_node *n, const
 {
     const char *caches = hth_heat_text(heat, g, n);
     text t = {.n = 0};
-    text_add(&t, "convsel2 ");
+    text_add(&t, "convsel3 ");
     key_node(&t, g, n);
     text_add(&t, " | %s%s%s", d->props.fingerprint, caches == NULL ? "" : "; ",
              caches == NULL ? "" : caches);
@@ -144,12 +144,13 @@ const char *hth_convsel_direction(hth_op op)
 
 void hth_convsel_front(hth_choice *list, int n, double tolerance)
 {
-    uint64_t least = UINT64_MAX;
     for (int i = 0; i < n; i++) {
-        list[i].front = list[i].time_us >= 0 && !(list[i].error > tolerance) &&
-                        !isnan(list[i].error) &&
-                        (least == UINT64_MAX || list[i].workspace_bytes < least);
-        least = list[i].front ? list[i].workspace_bytes : least;
+        hth_choice *c = &list[i];
+        c->front = c->time_us >= 0 && !(c->error > tolerance) && !isnan(c->error);
+        for (int k = 0; k < i && c->front; k++) {
+            c->front = !list[k].front || list[k].workspace_bytes > c->workspace_bytes ||
+                       list[k].resident_bytes > c->resident_bytes;
+        }
     }
 }
 
@@ -167,9 +168,10 @@ static void choices_write(const hth_choice *list, int n, char *out, size_t cap)
     size_t at = 0;
     for (int i = 0; i < n && at < cap; i++) {
         const hth_choice *c = &list[i];
-        at += (size_t)snprintf(out + at, cap - at, "%s %" PRIu64 " %.3f %.3e %d %d %d\n", c->name,
-                               c->workspace_bytes, c->time_us, c->error, c->split, c->accumulates,
-                               c->deterministic);
+        at += (size_t)snprintf(out + at, cap - at,
+                               "%s %" PRIu64 " %" PRIu64 " %.3f %.3e %.3e %d %d %d\n", c->name,
+                               c->workspace_bytes, c->resident_bytes, c->time_us, c->error, c->rms,
+                               c->split, c->accumulates, c->deterministic);
     }
 }
 
@@ -181,8 +183,9 @@ static int choices_read(const char *in, hth_choice *list, int cap)
         hth_choice *c = &list[n];
         int accumulates, deterministic, used = 0;
         *c = (hth_choice){.split = 1};
-        if (sscanf(in, "%47s %" SCNu64 " %lf %lf %d %d %d\n%n", c->name, &c->workspace_bytes,
-                   &c->time_us, &c->error, &c->split, &accumulates, &deterministic, &used) != 7 ||
+        if (sscanf(in, "%47s %" SCNu64 " %" SCNu64 " %lf %lf %lf %d %d %d\n%n", c->name,
+                   &c->workspace_bytes, &c->resident_bytes, &c->time_us, &c->error, &c->rms,
+                   &c->split, &accumulates, &deterministic, &used) != 9 ||
             used == 0 || !(c->time_us >= 0) || c->split < 1) {
             return 0;
         }

@@ -69,17 +69,21 @@ static hth_err cache_put(void *ctx, const char *key, const char *value)
 static void front_is_what_nothing_beats(void **state)
 {
     (void)state;
-    hth_choice list[6] = {
+    hth_choice list[7] = {
         {.time_us = 1, .workspace_bytes = 100, .error = 0.5}, // wrong result
         {.time_us = 2, .workspace_bytes = 90, .error = 1e-5}, // fastest
         {.time_us = 3, .workspace_bytes = 90, .error = 1e-6}, // slower, no smaller
         {.time_us = 4, .workspace_bytes = 10, .error = -1},   // not measured counts as good
         {.time_us = 5, .workspace_bytes = 50, .error = 1e-6},
         {.time_us = 6, .workspace_bytes = 0, .error = 1e-6},
+        {.time_us = 7, .workspace_bytes = 20, .error = 1e-6}, // fewer resident bytes than any
     };
-    static const bool want[6] = {false, true, false, true, false, true};
-    hth_convsel_front(list, 6, 1e-3);
+    static const bool want[7] = {false, true, false, true, false, true, true};
     for (int i = 0; i < 6; i++) {
+        list[i].resident_bytes = 1000;
+    }
+    hth_convsel_front(list, 7, 1e-3);
+    for (int i = 0; i < 7; i++) {
         assert_int_equal(list[i].front, want[i]);
     }
     list[1].error = NAN;
@@ -182,30 +186,35 @@ static void cache_answers_the_second_time(void **state)
     memory_cache memory = {.puts = 0};
     hth_timing_cache cache = {.get = cache_get, .put = cache_put, .ctx = &memory};
     fixture f;
-    hth_choice first[8], second[8];
+    hth_choice first[HTH_MAX_CHOICES], second[HTH_MAX_CHOICES];
     int n_first, n_second;
     uint64_t now = 0;
     hth_node *n = layer_open(&f, &l, HTH_LAYOUT_PLAIN);
-    assert_int_equal(hth_convsel_measure(&f.device, f.graph, n, NULL, &cache, first, 8, &n_first),
-                     HTH_OK);
+    assert_int_equal(
+        hth_convsel_measure(&f.device, f.graph, n, NULL, &cache, first, HTH_MAX_CHOICES, &n_first),
+        HTH_OK);
     assert_int_equal(memory.puts, 1);
     hth_clock_inject(tick, &now);
-    assert_int_equal(hth_convsel_measure(&f.device, f.graph, n, NULL, &cache, second, 8, &n_second),
+    assert_int_equal(hth_convsel_measure(&f.device, f.graph, n, NULL, &cache, second,
+                                         HTH_MAX_CHOICES, &n_second),
                      HTH_OK);
     assert_true(now == 0); // nothing was timed
     assert_int_equal(n_first, n_second);
     for (int i = 0; i < n_first; i++) {
         assert_string_equal(first[i].name, second[i].name);
         assert_true(first[i].workspace_bytes == second[i].workspace_bytes &&
-                    first[i].front == second[i].front);
+                    first[i].front == second[i].front &&
+                    first[i].resident_bytes == second[i].resident_bytes &&
+                    first[i].rms <= first[i].error);
         assert_true(fabs(first[i].time_us - second[i].time_us) < 1e-2);
     }
-    static const char *const bad[] = {"", "x", "name 12 nonsense", "name 1 -5 0 1 0 1\n",
-                                      "name 1 5 0 0 0 1\n"};
+    static const char *const bad[] = {"", "x", "name 12 nonsense", "name 1 1 -5 0 0 1 0 1\n",
+                                      "name 1 1 5 0 0 0 0 1\n"};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         snprintf(memory.value, sizeof memory.value, "%s", bad[i]);
-        assert_int_equal(
-            hth_convsel_measure(&f.device, f.graph, n, NULL, &cache, second, 8, &n_second), HTH_OK);
+        assert_int_equal(hth_convsel_measure(&f.device, f.graph, n, NULL, &cache, second,
+                                             HTH_MAX_CHOICES, &n_second),
+                         HTH_OK);
         assert_int_equal(memory.puts, 2 + (int)i); // measured again
         assert_int_equal(n_second, n_first);
     }

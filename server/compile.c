@@ -37,6 +37,11 @@ static hth_err compile_passes(hth_device *d, hth_graph *g, bool training)
     return hth_graph_check(g);
 }
 
+// Prices of a byte in microseconds: from less than a layer ever saves by larger filters to more.
+#define PRICE_FIRST 0x1p-20
+#define PRICE_LAST  0x1p+10
+#define PRICE_STEP  32
+
 static hth_err compile_rounds(hth_site *site, hth_program *p, hth_menu *menus)
 {
     bool changed = true;
@@ -51,14 +56,16 @@ static hth_err compile_rounds(hth_site *site, hth_program *p, hth_menu *menus)
     return HTH_OK;
 }
 
-// Winograd's filters are up to four times as large as the plain ones: what does not fit with the
-// fastest candidates' weights is tried with the smallest's.
+// Winograd's filters are up to seven times as large as the plain ones: what does not fit with the
+// fastest candidates' weights is tried with candidates that are chosen at a rising price of bytes;
+// a step's weights have one form, its plan knows all candidates: with the smallest.
 static hth_err compile_plan(hth_site *site, hth_program *p, hth_menu *menus)
 {
+    double price = p->train != NULL ? PRICE_LAST : PRICE_FIRST;
     hth_err err = compile_rounds(site, p, menus);
-    if (err == HTH_ETOOBIG) {
+    for (; err == HTH_ETOOBIG && price <= PRICE_LAST; price *= PRICE_STEP) {
         bool changed;
-        HTH_TRY(hth_compile_smallest(site, p, menus, &changed));
+        HTH_TRY(hth_compile_lighter(site, p, menus, price, &changed));
         err = changed ? compile_rounds(site, p, menus) : err;
     }
     HTH_TRY(err);

@@ -7,7 +7,7 @@
 #include "server/program.h"
 
 typedef struct hth_menu { // the candidates of one node; the first one's kernel is prepared
-    int n;
+    int n, all;           // candidates that the planner may still choose; .. that there were
     hth_choice *list;
 } hth_menu;
 
@@ -18,9 +18,11 @@ hth_err hth_compile_kernels(hth_site *site, hth_program *p, bool tune, hth_reque
 // hth_compile_choose reads the plan's choices into the menus and prepares them; *changed: some node
 // was given another one than the prepared one.
 hth_err hth_compile_choose(hth_site *site, hth_program *p, hth_menu *menus, bool *changed);
-// hth_compile_smallest leaves each node the candidate with the least workspace; *changed: that is
-// another one than the prepared one for some.
-hth_err hth_compile_smallest(hth_site *site, hth_program *p, hth_menu *menus, bool *changed);
+// hth_compile_lighter leaves each node the candidate that is cheapest at `us_per_byte` of weights
+// in its form and of a part of its workspace; *changed: that is another one than the prepared one
+// for some.
+hth_err hth_compile_lighter(hth_site *site, hth_program *p, hth_menu *menus, double us_per_byte,
+                            bool *changed);
 
 // hth_compile_run makes p->run for problem, plan and kernels.
 hth_err hth_compile_run(hth_site *site, hth_program *p);

@@ -70,7 +70,7 @@ static hth_err compile_menu(hth_site *site, const hth_program *p, int i, bool tu
             .name = "ref", .time_us = -1, .error = 0, .split = 1, .deterministic = true};
     }
     m->list = hth_memdup(list, (size_t)kept * sizeof *list);
-    m->n = kept;
+    m->n = m->all = kept;
     return m->list == NULL ? no_memory() : HTH_OK;
 }
 
@@ -101,8 +101,10 @@ hth_err hth_compile_choose(hth_site *site, hth_program *p, hth_menu *menus, bool
         }
         hth_menu *m = &menus[in->node];
         if (in->alt != 0) {
+            hth_choice first = m->list[0];
             *changed = true;
             m->list[0] = m->list[in->alt];
+            m->list[in->alt] = first;
             HTH_TRY(compile_kernel(site, p, in->node, m->list[0].name));
         }
         m->n = 1;
@@ -110,19 +112,32 @@ hth_err hth_compile_choose(hth_site *site, hth_program *p, hth_menu *menus, bool
     return HTH_OK;
 }
 
-hth_err hth_compile_smallest(hth_site *site, hth_program *p, hth_menu *menus, bool *changed)
+// Workspaces take turns, so a byte of one counts for less.
+#define MENU_TURNS 8
+
+static double menu_cost(const hth_choice *c, double us_per_byte)
+{
+    return c->time_us +
+           us_per_byte * ((double)c->resident_bytes + (double)c->workspace_bytes / MENU_TURNS);
+}
+
+hth_err hth_compile_lighter(hth_site *site, hth_program *p, hth_menu *menus, double us_per_byte,
+                            bool *changed)
 {
     *changed = false;
     for (int i = 0; i < p->graph->n_nodes; i++) {
         hth_menu *m = &menus[i];
         int least = 0;
-        for (int k = 1; k < m->n; k++) {
-            least = m->list[k].workspace_bytes < m->list[least].workspace_bytes ? k : least;
+        for (int k = 1; k < m->all; k++) {
+            double cost = menu_cost(&m->list[k], us_per_byte);
+            least = cost < menu_cost(&m->list[least], us_per_byte) ? k : least;
         }
         m->n = 1;
         if (least != 0) {
+            hth_choice first = m->list[0];
             *changed = true;
             m->list[0] = m->list[least];
+            m->list[least] = first;
             HTH_TRY(compile_kernel(site, p, i, m->list[0].name));
         }
     }

@@ -404,10 +404,11 @@ static hth_err convsel_rows(void *ctx, const hth_program *p)
         for (int k = 0; err == HTH_OK && k < count; k++) {
             json_array_append_new(
                 a->rows,
-                json_pack("{s:s, s:s, s:s, s:I, s:f, s:f, s:b}", "node", n->name, "direction",
-                          hth_convsel_direction(n->op), "algorithm", list[k].name,
-                          "workspace_bytes", (json_int_t)list[k].workspace_bytes, "time_us",
-                          list[k].time_us, "error", list[k].error, "front", list[k].front));
+                json_pack("{s:s, s:s, s:s, s:I, s:I, s:f, s:f, s:f, s:b}", "node", n->name,
+                          "direction", hth_convsel_direction(n->op), "algorithm", list[k].name,
+                          "workspace_bytes", (json_int_t)list[k].workspace_bytes, "resident_bytes",
+                          (json_int_t)list[k].resident_bytes, "time_us", list[k].time_us, "error",
+                          list[k].error, "rms_error", list[k].rms, "front", list[k].front));
         }
     }
     return err;

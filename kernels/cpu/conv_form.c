@@ -256,6 +256,22 @@ size_t hth_conv_chunk(const hth_value *v, int split)
     return known ? bytes / (size_t)split : 0;
 }
 
+// The bytes of a kernel's constant inputs, packed where it wants that.
+static uint64_t conv_resident(const hth_graph *g, const hth_node *n, const hth_kernel *k)
+{
+    uint64_t sum = 0;
+    for (int i = 0; i < n->n_inputs; i++) {
+        const hth_value *v = n->inputs[i] < 0 ? NULL : &g->values[n->inputs[i]];
+        size_t bytes = v != NULL && v->constant != NULL ? v->constant->bytes : 0;
+        for (int p = 0; p < k->n_packings; p++) {
+            bool packed = k->packings[p].input == i && k->packings[p].pack != NULL;
+            bytes = packed ? k->packings[p].bytes : bytes;
+        }
+        sum += bytes;
+    }
+    return sum;
+}
+
 // conv_offer appends the choice of that name if `prepare` can make it. Only a prepared kernel knows
 // its workspace: tails and reordered weights need some, too. Returns whether it could.
 static bool conv_offer(hth_device *d, const hth_graph *g, const hth_node *n,
@@ -270,6 +286,7 @@ static bool conv_offer(hth_device *d, const hth_graph *g, const hth_node *n,
         return false;
     }
     c.workspace_bytes = k->workspace_bytes;
+    c.resident_bytes = conv_resident(g, n, k);
     c.accumulates = split > 1 && n->op == HTH_OP_CONV_GRAD_FILTER;
     hth_kernel_close(k);
     list[(*count)++] = c;
