@@ -39,13 +39,41 @@ hth_err hth_checkpoint_put(hth_store *store, const char *name, const char *meta,
                            const hth_put_tensor *put, int n)
 {
     hth_put_result result;
-    HTH_TRY(hth_store_put(store, name, checkpoint_skeleton, sizeof checkpoint_skeleton, meta, put,
-                          n, NULL, NULL, &result));
-    if (result.unchanged || result.version == 1) {
-        return HTH_OK;
+    return hth_store_put(store, name, checkpoint_skeleton, sizeof checkpoint_skeleton, meta, put, n,
+                         NULL, NULL, &result);
+}
+
+hth_err hth_checkpoint_trim(hth_store *store, const char *name)
+{
+    hth_manifest m;
+    HTH_TRY(hth_store_get(store, name, 0, &m));
+    int version = m.version;
+    hth_manifest_fini(&m);
+    hth_err err = HTH_OK;
+    while (err == HTH_OK && --version > 0) {
+        err = checkpoint_rm(store, name, version);
     }
-    hth_err err = checkpoint_rm(store, name, result.version - 1);
     return err == HTH_ENOENT ? HTH_OK : err;
+}
+
+hth_err hth_checkpoint_back(hth_store *store, const char *name, int64_t *step)
+{
+    hth_manifest last, before;
+    HTH_TRY(hth_store_get(store, name, 0, &last));
+    int version = last.version;
+    hth_manifest_fini(&last);
+    hth_err err = version > 1 ? hth_store_get(store, name, version - 1, &before) : HTH_ENOENT;
+    if (err != HTH_OK) {
+        return err == HTH_ENOENT ? HTH_OK : err;
+    }
+    json_t *doc = json_loads(before.meta, 0, NULL);
+    hth_manifest_fini(&before);
+    if (doc == NULL) {
+        return hth_fail(HTH_ECORRUPT, "'%s' is no checkpoint", name);
+    }
+    *step = json_integer_value(json_object_get(doc, "step"));
+    json_decref(doc);
+    return checkpoint_rm(store, name, version);
 }
 
 // The losses of a job do not depend on these.

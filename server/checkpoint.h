@@ -23,9 +23,12 @@ json_t *hth_checkpoint_doc(const hth_checkpoint *c);
 // hth_checkpoint_name is the model that a job's checkpoints are versions of.
 #define HTH_CHECKPOINT_NAME 240
 hth_err hth_checkpoint_name(const hth_train_spec *spec, char out[HTH_CHECKPOINT_NAME]);
-// hth_checkpoint_put stores one in place of the one before. Any thread.
+// hth_checkpoint_put stores one; hth_checkpoint_trim removes those before the last. Any thread.
 hth_err hth_checkpoint_put(hth_store *store, const char *name, const char *meta,
                            const hth_put_tensor *put, int n);
+hth_err hth_checkpoint_trim(hth_store *store, const char *name);
+// hth_checkpoint_back removes the last one if there is one before it, whose step *step becomes.
+hth_err hth_checkpoint_back(hth_store *store, const char *name, int64_t *step);
 // hth_checkpoint_load brings trainer, c->step, c->history and c->held_out (which are empty) to the
 // last checkpoint; without one they stay as they are. HTH_EINVAL: it is of another job; budget,
 // policy and the like may differ.

@@ -128,8 +128,23 @@ static void failed_jobs_keep_their_checkpoint(void **state)
     expect(&f, &image_net, data, "{\"lr\": 1e6, \"weight-decay\": 1e6, \"checkpoint-every\": 1}",
            "training stops, the checkpoint of step ");
     json_t *job = ask(&f, "job", "{\"job\": \"result\"}", &err);
-    assert_non_null(strstr(json_string_value(json_object_get(job, "why")), "the loss of step"));
+    const char *why = strstr(json_string_value(json_object_get(job, "why")), "the loss of step");
+    long long lost, kept;
+    assert_non_null(why);
+    assert_int_equal(sscanf(why, "the loss of step %lld", &lost), 1);
+    assert_int_equal(sscanf(strstr(why, "the checkpoint"), "the checkpoint of step %lld", &kept),
+                     1);
+    assert_int_equal(json_integer_value(json_object_get(job, "step")), kept);
+    // A step from it had a finite loss: the one behind it, of the very state that was lost, is
+    // gone.
+    assert_true(lost > 2 && kept == lost - 2);
     json_decref(job);
+    json_t *resumed = json_pack("{s:s}", "job", "result");
+    assert_null(train(&f, resumed, &err)); // ends at the same step
+    assert_non_null(strstr(hth_err_detail(), "the loss of step"));
+    assert_int_equal(
+        sscanf(strstr(hth_err_detail(), "the loss of step"), "the loss of step %lld", &kept), 1);
+    assert_int_equal(kept, lost);
     json_t *q = json_pack("{s:s, s:s}", "job", "result", "optimizer", "adam");
     assert_null(train(&f, q, &err));
     assert_non_null(strstr(hth_err_detail(), "of another job: 'optimizer'"));

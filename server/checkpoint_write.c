@@ -25,7 +25,8 @@ struct hth_checkpointer {
     size_t copy_bytes;
     pthread_mutex_t lock; // guards what follows
     pthread_cond_t idle;
-    bool busy;
+    bool busy, put_due, trim_due; // what the thread is to do, put first
+    bool unproven;                // the one before is still there
     int64_t saved;
     hth_err err;
     char detail[512];
@@ -47,13 +48,20 @@ static void write_drop(hth_checkpointer *w)
 static void write_run(hth_job *job)
 {
     hth_checkpointer *w = (hth_checkpointer *)((char *)job - offsetof(hth_checkpointer, job));
-    hth_err err = write_put(w);
     pthread_mutex_lock(&w->lock);
-    w->err = err;
-    if (err == HTH_OK) {
-        w->saved = w->step;
-    } else {
-        snprintf(w->detail, sizeof w->detail, "%s", hth_err_detail());
+    while (w->put_due || w->trim_due) {
+        bool put = w->put_due;
+        *(put ? &w->put_due : &w->trim_due) = false;
+        pthread_mutex_unlock(&w->lock);
+        hth_err err = put ? write_put(w) : hth_checkpoint_trim(w->store, w->name);
+        pthread_mutex_lock(&w->lock);
+        if (err != HTH_OK) {
+            w->err = err;
+            snprintf(w->detail, sizeof w->detail, "%s", hth_err_detail());
+        } else if (put) {
+            w->saved = w->step;
+        }
+        w->trim_due = w->trim_due && err == HTH_OK;
     }
     w->busy = false;
     pthread_cond_signal(&w->idle);
@@ -151,12 +159,34 @@ hth_err hth_checkpointer_save(hth_checkpointer *w, const hth_train_spec *spec, h
     }
     HTH_TRY(hth_trainer_state(t, &w->put, &w->n));
     w->step = c->step;
+    w->unproven = true;
     if (spec->spill != NULL || !write_copy(w)) {
         HTH_TRY(write_put(w));
         w->saved = c->step;
         return HTH_OK;
     }
-    w->busy = true; // the thread does not run
+    w->busy = w->put_due = true; // the thread does not run
     hth_jobs_submit(w->thread, &w->job);
     return HTH_OK;
+}
+
+void hth_checkpointer_proved(hth_checkpointer *w)
+{
+    pthread_mutex_lock(&w->lock);
+    bool idle = w->unproven && !w->busy;
+    w->trim_due = w->trim_due || w->unproven;
+    w->busy = w->busy || w->unproven;
+    w->unproven = false;
+    pthread_mutex_unlock(&w->lock);
+    if (idle) {
+        hth_jobs_submit(w->thread, &w->job);
+    }
+}
+
+hth_err hth_checkpointer_back(hth_checkpointer *w, const hth_train_spec *spec)
+{
+    int64_t saved;
+    HTH_TRY(hth_checkpointer_wait(w, &saved));
+    HTH_TRY(hth_checkpoint_name(spec, w->name));
+    return hth_checkpoint_back(w->store, w->name, &w->saved);
 }

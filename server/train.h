@@ -88,6 +88,9 @@ hth_err hth_trainer_target(hth_trainer *t, const hth_tensor *inputs, hth_tensor 
 // hth_trainer_arena lends the memory that steps compute in until the next step, prepare, or change
 // of the budget.
 hth_err hth_trainer_arena(hth_trainer *t, void **out, uint64_t *bytes);
+// hth_trainer_finite: HTH_EINVAL names a parameter or statistic with elements that are not finite,
+// but were.
+hth_err hth_trainer_finite(hth_trainer *t);
 // hth_trainer_publish stores the parameters as a new version of spec->save_as.
 hth_err hth_trainer_publish(hth_trainer *t, int *version);
 

@@ -103,6 +103,19 @@ static const char *job_kept(const hth_train_job *j, char text[80])
     return text;
 }
 
+// The last update is not followed by a step that would tell.
+static hth_err job_finite(hth_train_job *j)
+{
+    char why[300], kept[80];
+    hth_err err = hth_trainer_finite(j->trainer);
+    if (err != HTH_EINVAL) {
+        return err;
+    }
+    snprintf(why, sizeof why, "%s", hth_err_detail());
+    return hth_fail(err, "behind step %lld %s: nothing is published, %s", (long long)j->step, why,
+                    job_kept(j, kept));
+}
+
 static hth_err job_answer(hth_train_job *j)
 {
     int version;
@@ -111,6 +124,7 @@ static hth_err job_answer(hth_train_job *j)
     size_t i;
     json_t *v;
     HTH_TRY(hth_checkpoint_job(j->args, name));
+    HTH_TRY(job_finite(j));
     HTH_TRY(hth_trainer_publish(j->trainer, &version));
     HTH_TRY(hth_train_job_saved(j) >= 0 ? hth_checkpoint_drop(j->ms->store, &j->spec) : HTH_OK);
     json_array_foreach(j->history, i, v)
@@ -197,11 +211,23 @@ static hth_err job_evaluate(hth_train_job *j, bool *done)
     return ++j->evaluating == j->n_evaluators ? job_epoch(j, done) : HTH_OK;
 }
 
+// The loss of the step behind j->step is not finite. A checkpoint of that very state would lead to
+// it again.
+static hth_err job_lost(hth_train_job *j, float loss)
+{
+    char kept[80];
+    if (j->writer != NULL && hth_train_job_saved(j) == j->step) {
+        HTH_TRY(hth_checkpointer_back(j->writer, &j->spec));
+    }
+    return hth_fail(HTH_EINVAL, "the loss of step %lld is %s: training stops, %s",
+                    (long long)j->step + 1, isnan(loss) ? "not a number" : "infinite",
+                    job_kept(j, kept));
+}
+
 static hth_err job_step(hth_train_job *j, bool *done)
 {
     hth_train_data *d = &j->data;
     float loss = NAN;
-    char kept[80];
     if (j->at == 0) {
         hth_train_data_order(d, j->spec.shuffle, j->spec.seed, j->epoch);
     }
@@ -214,14 +240,15 @@ static hth_err job_step(hth_train_job *j, bool *done)
     if (err != HTH_OK) {
         return err == HTH_ECANCELED ? job_canceled(j) : err;
     }
+    if (!isfinite(loss)) {
+        return job_lost(j, loss);
+    }
+    if (j->writer != NULL) {
+        hth_checkpointer_proved(j->writer);
+    }
     j->step_ms = (double)(hth_now_ns() - start_ns) / 1e6;
     j->loss = (double)loss;
     j->step++;
-    if (!isfinite(loss)) {
-        return hth_fail(HTH_EINVAL, "the loss of step %lld is %s: training stops, %s",
-                        (long long)j->step, isnan(loss) ? "not a number" : "infinite",
-                        job_kept(j, kept));
-    }
     job_tell(j);
     if (json_array_append_new(j->history, json_pack("[f, f]", j->loss, j->step_ms)) != 0) {
         return no_memory();

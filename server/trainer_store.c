@@ -6,6 +6,7 @@
 #include "base/alloc.h"
 #include "server/catalog.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -54,6 +55,46 @@ hth_err hth_trainer_restore(hth_trainer *t, hth_store *store, const hth_manifest
     }
     t->counter = steps;
     return HTH_OK;
+}
+
+static int64_t not_finite(const float *x, size_t bytes)
+{
+    int64_t n = 0;
+    for (size_t i = 0; i < bytes / sizeof *x; i++) {
+        n += !isfinite(x[i]);
+    }
+    return n;
+}
+
+// A mask that is added to scores has infinite elements from the start.
+static hth_err slot_finite(hth_trainer *t, int i, const void *now)
+{
+    hth_const *c = t->slots.initial[i];
+    int64_t bad = not_finite(now, t->slots.bytes[i]);
+    const void *before;
+    if (bad > 0) {
+        HTH_TRY(hth_const_map(c, &before));
+        bad -= not_finite(before, c->bytes);
+        hth_const_unmap(c);
+    }
+    return bad <= 0 ? HTH_OK
+                    : hth_fail(HTH_EINVAL, "'%s' has elements that are not finite",
+                               hth_trainer_current(t)->apply.graph.slots[i].name);
+}
+
+hth_err hth_trainer_finite(hth_trainer *t)
+{
+    const hth_train_graph *g = &hth_trainer_current(t)->apply.graph;
+    const void **view = hth_calloc((size_t)t->slots.n + 1, sizeof *view);
+    hth_err err = view != NULL ? hth_slots_view(&t->slots, view) : no_memory();
+    for (int i = 0; err == HTH_OK && i < t->slots.n; i++) {
+        bool floats = g->graph->values[g->graph->inputs[g->slots[i].input]].dtype == HTH_DT_F32;
+        if (floats && t->slots.initial[i] != NULL) {
+            err = slot_finite(t, i, view[i]);
+        }
+    }
+    hth_free(view);
+    return err;
 }
 
 // The version's meta, and that it was trained here. To be freed by free().
