@@ -258,6 +258,11 @@ static hth_err bench_median(hth_bench *b, const hth_kernel *k, const hth_kernel_
     if (*us > hopeless_us) {
         return HTH_OK;
     }
+    if (b->heat_text != NULL) { // no run warms the next one, so the first counts
+        total = took;
+        times[runs++] = *us;
+        least = took > LONG_RUN_NS ? LONG_RUNS : least;
+    }
     while (runs < most && (runs < least || total < ENOUGH_NS)) {
         HTH_TRY(bench_run(b, k, a, &took));
         total += took;
@@ -265,8 +270,8 @@ static hth_err bench_median(hth_bench *b, const hth_kernel *k, const hth_kernel_
         least = took > LONG_RUN_NS ? LONG_RUNS : least;
     }
     qsort(times, (size_t)runs, sizeof times[0], bench_order);
-    bool disturbed = times[runs / 2] > 1.5 * times[0];
-    *us = times[!disturbed ? runs / 2 : b->heat_text != NULL ? 0 : runs / 4];
+    bool disturbed = times[(runs - 1) / 2] > 1.5 * times[0];
+    *us = times[!disturbed ? (runs - 1) / 2 : b->heat_text != NULL ? 0 : runs / 4];
     return HTH_OK;
 }
 
