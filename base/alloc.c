@@ -8,6 +8,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+
+#define ALLOC_PAGE 4096u
+#define ALLOC_HUGE ((size_t)2 << 20)
 
 static _Atomic uint64_t alloc_count;
 static _Atomic int64_t alloc_live;
@@ -67,6 +71,16 @@ void *hth_alloc_aligned(size_t bytes, size_t align)
         return NULL;
     }
     return alloc_counted(p);
+}
+
+void *hth_alloc_large(size_t bytes)
+{
+    size_t huge = bytes / ALLOC_HUGE * ALLOC_HUGE;
+    void *p = hth_alloc_aligned(bytes, huge > 0 ? ALLOC_HUGE : ALLOC_PAGE);
+    if (p != NULL && huge > 0) {
+        (void)madvise(p, huge, MADV_HUGEPAGE); // advice: without it the pages are only smaller
+    }
+    return p;
 }
 
 char *hth_strndup(const char *s, size_t n)

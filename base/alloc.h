@@ -18,6 +18,9 @@ void *hth_calloc(size_t n, size_t size);
 void *hth_realloc(void *p, size_t n, size_t size);
 // hth_alloc_aligned returns memory aligned to `align` (a power of two); freed by hth_free.
 void *hth_alloc_aligned(size_t bytes, size_t align);
+// hth_alloc_large is hth_alloc_aligned for what is walked from end to end: aligned to a page, and
+// in huge pages where it has some and the system gives them.
+void *hth_alloc_large(size_t bytes);
 char *hth_strdup(const char *s);
 char *hth_strndup(const char *s, size_t n);
 void *hth_memdup(const void *p, size_t bytes);

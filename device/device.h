@@ -39,6 +39,8 @@ typedef struct hth_device_props {
                          // no copy
     bool inline_compute; // a launch on a compute stream runs at once on the caller: calling the
                          // kernel is the same
+    bool inline_copies;  // .. and so does a copy, by all its threads; none is left that a stream of
+                         // copies would not take from them
 } hth_device_props;
 
 // What an implementation provides. Open streams and events belong to the device and are closed

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The executor. A device whose launches run on the caller (device.h: inline_compute) gets its
 // kernels called directly; if the plan moves nothing either, a run is a loop over kernel calls,
-// without streams or events. Where offloads go to a file, the copies' streams launch its reads and
-// writes instead.
+// without streams or events. A device whose copies do (inline_copies), too, makes each where the
+// plan issues it: that order keeps all waits. Where offloads go to a file, the copies' streams
+// launch its reads and writes instead.
 #include "memmgr/run_impl.h"
 
 #include "base/alloc.h"
@@ -113,12 +114,13 @@ static hth_err run_copy(run_step *s, hth_stream *stream)
 static hth_err run_issue(hth_run *r, run_step *s, uint64_t origin_ns)
 {
     hth_stream *stream = r->stream[s->lane];
-    bool stalls = r->inline_compute && s->lane == HTH_LANE_COMPUTE && s->n_waits > 0;
+    bool copies = r->inline_copies && s->lane != HTH_LANE_COMPUTE;
+    bool stalls = r->inline_compute && (copies || (s->lane == HTH_LANE_COMPUTE && s->n_waits > 0));
     uint64_t from_ns = stalls ? hth_now_ns() : 0;
     for (int j = 0; j < s->n_waits; j++) {
         HTH_TRY(hth_stream_wait(stream, r->waits[s->first_wait + j]));
     }
-    r->stall_ns += stalls ? hth_now_ns() - from_ns : 0;
+    r->stall_ns += stalls && !copies ? hth_now_ns() - from_ns : 0;
     bool timed = r->measuring && s->from != NULL;
     if (timed) {
         HTH_TRY(hth_stream_record(stream, s->from));
@@ -128,6 +130,7 @@ static hth_err run_issue(hth_run *r, run_step *s, uint64_t origin_ns)
                                   : hth_stream_launch(stream, run_launched, s));
     } else if (s->lane != HTH_LANE_COMPUTE) {
         HTH_TRY(run_copy(s, stream));
+        r->stall_ns += copies ? hth_now_ns() - from_ns : 0;
     }
     if (timed) {
         HTH_TRY(hth_stream_record(stream, s->to));

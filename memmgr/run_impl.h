@@ -35,7 +35,7 @@ typedef struct run_step {
 
 struct hth_run {
     hth_run_spec spec;
-    bool inline_compute;
+    bool inline_compute, inline_copies;
     hth_stream *stream[HTH_N_LANES]; // NULL: nothing runs there
     int n_steps, n_slots, n_waits;
     run_step *steps;

@@ -8,8 +8,6 @@
 
 #include <string.h>
 
-#define RUN_HOST_PAGE 4096
-
 typedef struct run_builder {
     hth_run *r;
     uint64_t *place; // per tensor: offset in the arena, RUN_NOWHERE: not there
@@ -108,7 +106,8 @@ static hth_err run_build_waits(run_builder *b, run_step *s)
     for (int j = 0; j < s->instr->n_waits; j++) {
         int w = s->instr->waits[j];
         run_step *other = b->step_of[w] >= 0 ? &r->steps[b->step_of[w]] : NULL;
-        if (other == NULL || other->lane == s->lane || b->seen[s->lane][other->lane] >= w) {
+        if (other == NULL || r->inline_copies || other->lane == s->lane ||
+            b->seen[s->lane][other->lane] >= w) {
             continue;
         }
         b->seen[s->lane][other->lane] = w;
@@ -156,7 +155,8 @@ static hth_err run_open_streams(hth_run *r)
         needed[HTH_LANE_COMPUTE] || needed[HTH_LANE_H2D] || needed[HTH_LANE_D2H];
     for (int l = 0; l < HTH_N_LANES; l++) {
         if (needed[l]) {
-            HTH_TRY(hth_stream_open(r->spec.device, kind[l], &r->stream[l]));
+            hth_stream_kind k = r->inline_copies ? HTH_STREAM_COMPUTE : kind[l];
+            HTH_TRY(hth_stream_open(r->spec.device, k, &r->stream[l]));
         }
     }
     return HTH_OK;
@@ -180,7 +180,7 @@ static hth_err run_alloc(hth_run *r)
     r->bound = hth_calloc((size_t)spec->problem->n_tensors, sizeof *r->bound);
     bool slab = spec->plan->host_bytes > 0 && spec->spill_dir == NULL;
     if (slab) {
-        r->host_slab = hth_alloc_aligned(spec->plan->host_bytes, RUN_HOST_PAGE);
+        r->host_slab = hth_alloc_large(spec->plan->host_bytes);
     }
     if (r->host_slab != NULL) { // no page is new in the first step
         memset(r->host_slab, 0, spec->plan->host_bytes);
@@ -233,6 +233,7 @@ hth_err hth_run_open(const hth_run_spec *spec, hth_run **out)
     }
     r->spec = *spec;
     r->inline_compute = spec->device->props.inline_compute;
+    r->inline_copies = spec->device->props.inline_copies && spec->spill_dir == NULL;
     hth_err err;
     if (spec->spill_dir != NULL && !spec->device->props.host_visible) {
         err = hth_fail(HTH_ENOTSUP, "device %s: its memory cannot be spilled to a file",

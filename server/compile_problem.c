@@ -7,6 +7,7 @@
 
 #include "base/alloc.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -252,6 +253,9 @@ hth_err hth_compile_problem(hth_site *site, hth_program *p, const hth_menu *menu
         p->problem.h2d_bytes_per_s = p->spill_speed.read_bytes_per_s;
         p->problem.d2h_bytes_per_s = p->spill_speed.write_bytes_per_s;
         p->problem.latency_us = p->spill_speed.latency_us;
+        // What processors do of it is a copy to or from the block that the disk reads or writes.
+        p->problem.copy_interference *=
+            fmin(1, p->spill_speed.read_bytes_per_s / fmax(1, site->link_bytes_per_s));
     }
     snprintf(p->problem.device, sizeof p->problem.device, "%s",
              p->profile != NULL ? hth_profile_device(p->profile) : props->fingerprint);

@@ -32,7 +32,7 @@ static hth_err compile_weights_far(hth_program *p)
             end += (weight->bytes + HTH_SPILL_ALIGN - 1) / HTH_SPILL_ALIGN * HTH_SPILL_ALIGN;
             continue;
         }
-        weight->far.memory = hth_alloc_aligned(weight->bytes, HTH_DEVICE_ALIGN);
+        weight->far.memory = hth_alloc_large(weight->bytes);
         err = weight->far.memory == NULL ? no_memory() : HTH_OK;
     }
     if (err == HTH_OK && end > 0) {

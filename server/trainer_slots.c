@@ -102,7 +102,7 @@ static hth_err slot_begin_far(hth_slots *s, int i)
         return err;
     }
     if (s->file == NULL && s->far[i].memory == NULL) {
-        s->far[i].memory = hth_alloc_aligned(s->bytes[i], HTH_DEVICE_ALIGN);
+        s->far[i].memory = hth_alloc_large(s->bytes[i]);
         if (s->far[i].memory == NULL) {
             return no_memory();
         }

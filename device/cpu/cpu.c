@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CPU as a device. A launch on the compute stream runs at once on the caller, the owner's
-// thread, because the thread team belongs to it. Each copy direction is a *lane*: one thread,
-// started with the direction's first stream, that takes operations from a ring in issue order.
+// The CPU as a device. What the compute stream gets, copies too, runs at once on the caller, the
+// owner's thread, because the thread team belongs to it. Each copy direction is a *lane*: one
+// thread, started with the direction's first stream, that takes operations from a ring in issue
+// order.
 //
 // Invariants: an operation waits only for records issued before it, so the oldest unfinished
 // operation of all lanes can always proceed: no deadlock, also when the owner blocks on a full
@@ -9,6 +10,7 @@
 // counts records asked for (`issued`) and reached (`done`).
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "device/cpu/copy.h"
 #include "device/cpu/machine.h"
 #include "device/cpu/team.h"
 #include "device/spec.h"
@@ -135,7 +137,9 @@ static void cpu_execute(cpu_device *d, const cpu_op *op)
     } else if (s->err == HTH_OK) {
         pthread_mutex_unlock(&d->lock);
         hth_err err = HTH_OK;
-        if (op->kind == CPU_OP_COPY) {
+        if (op->kind == CPU_OP_COPY && s->lane == NULL) {
+            hth_team_copy(op->dst, op->src, op->bytes);
+        } else if (op->kind == CPU_OP_COPY) {
             memcpy(op->dst, op->src, op->bytes);
         } else {
             err = op->fn(op->dst);
@@ -358,6 +362,7 @@ static hth_err cpu_props(const hth_device_spec *s, hth_device_props *p)
     p->vector_bytes = hth_machine_isa(isa, sizeof isa);
     p->host_visible = true;
     p->inline_compute = true;
+    p->inline_copies = p->n_threads >= hth_machine_threads();
     snprintf(p->description, sizeof p->description, "%s, %s, %d thread%s", name, isa, p->n_threads,
              p->n_threads == 1 ? "" : "s");
     snprintf(p->fingerprint, sizeof p->fingerprint, "%s; %s; %d threads; oneDNN %d.%d.%d", name,

@@ -2,6 +2,7 @@
 #define CONFORMANCE_SPEC "cpu:mem=1MiB,threads=2"
 #include "tests/device_conformance.h"
 
+#include "device/cpu/copy.h"
 #include "device/cpu/machine.h"
 #include "device/cpu/team.h"
 
@@ -48,12 +49,54 @@ static void test_specification(void **state)
     assert_refused("", HTH_EINVAL, "unknown device");
 }
 
+// Lengths and places around every threshold, and nothing beside the block.
+static void test_team_copies(void **state)
+{
+    enum { ROOM = (3 << 20) + 256 };
+    static const size_t length[] = {0, 1, 63, 65536, 65537, (1 << 20) - 1, 1 << 20, (3 << 20) + 5};
+    static char from[ROOM], to[ROOM];
+    for (size_t i = 0; i < ROOM; i++) {
+        from[i] = (char)(i * 31 + i / 251);
+    }
+    for (int threads = 1; threads <= 3; threads++) {
+        hth_team_set(threads);
+        for (size_t k = 0; k < 2 * sizeof length / sizeof *length; k++) {
+            size_t n = length[k / 2], at = 64 + (k % 2) * 3;
+            memset(to, 'x', ROOM);
+            hth_team_copy(to + at, from + 7, n);
+            assert_memory_equal(to + at, from + 7, n);
+            assert_true(to[at - 1] == 'x' && to[at + n] == 'x');
+        }
+    }
+}
+
+static void test_copies_take_turns_where_all_processors_compute(void **state)
+{
+    char from[100] = "abc", to[100] = "";
+    hth_device *d;
+    hth_stream *s;
+    assert_int_equal(hth_device_open("cpu:mem=1MiB", &d), HTH_OK);
+    assert_true(d->props.inline_copies);
+    assert_int_equal(hth_stream_open(d, HTH_STREAM_COMPUTE, &s), HTH_OK);
+    assert_int_equal(hth_stream_copy(s, to, from, sizeof to), HTH_OK);
+    assert_string_equal(to, "abc"); // before any sync
+    hth_stream_close(s);
+    hth_device_close(d);
+    if (hth_machine_threads() > 1) {
+        assert_int_equal(hth_device_open("cpu:mem=1MiB,threads=1", &d), HTH_OK);
+        assert_false(d->props.inline_copies);
+        hth_device_close(d);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         CONFORMANCE_TESTS,
         cmocka_unit_test(test_machine),
         cmocka_unit_test(test_specification),
+        cmocka_unit_test(test_team_copies),
+        cmocka_unit_test(test_copies_take_turns_where_all_processors_compute),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
