@@ -13,6 +13,7 @@
 #include "base/settings.h"
 #include "graph/pass.h"
 
+#include <math.h>
 #include <string.h>
 
 #define COMPILE_SPILL_BYTES ((uint64_t)32 << 20) // written and read to measure a disk
@@ -56,17 +57,51 @@ static hth_err compile_rounds(hth_site *site, hth_program *p, hth_menu *menus)
     return HTH_OK;
 }
 
-// Winograd's filters are up to seven times as large as the plain ones: what does not fit with the
-// fastest candidates' weights is tried with candidates that are chosen at a rising price of bytes;
-// a step's weights have one form, its plan knows all candidates: with the smallest.
-static hth_err compile_plan(hth_site *site, hth_program *p, hth_menu *menus)
+static bool compile_streams(const hth_program *p)
 {
-    double price = p->train != NULL ? PRICE_LAST : PRICE_FIRST;
-    hth_err err = compile_rounds(site, p, menus);
-    for (; err == HTH_ETOOBIG && price <= PRICE_LAST; price *= PRICE_STEP) {
-        bool changed;
+    bool any = false;
+    for (int w = 0; w < p->n_weights; w++) {
+        any = any || (p->plan->streamed != NULL && p->plan->streamed[p->weight_tensor[w]]);
+    }
+    return any;
+}
+
+// Winograd's filters are up to seven times as large as the plain ones. Where the fastest
+// candidates' weights do not fit, or have to be streamed, candidates are chosen at a rising price
+// of bytes; the fastest plan is kept.
+static hth_err compile_lighter(hth_site *site, hth_program *p, hth_menu *menus, hth_err first)
+{
+    double best_us = first == HTH_OK ? p->plan->predicted_us : INFINITY, best = 0, last = 0;
+    hth_err err = first;
+    bool changed;
+    for (double price = PRICE_FIRST; price <= PRICE_LAST; price *= PRICE_STEP) {
         HTH_TRY(hth_compile_lighter(site, p, menus, price, &changed));
         err = changed ? compile_rounds(site, p, menus) : err;
+        HTH_TRY(err == HTH_ETOOBIG ? HTH_OK : err);
+        last = price;
+        if (err == HTH_OK && p->plan->predicted_us < best_us) {
+            best_us = p->plan->predicted_us;
+            best = price;
+        }
+    }
+    if (best_us < INFINITY && best < last) {
+        HTH_TRY(hth_compile_lighter(site, p, menus, best, &changed));
+        err = compile_rounds(site, p, menus);
+    }
+    return err;
+}
+
+// A step's weights have one form, and its plan knows all candidates: what does not fit is tried
+// with the smallest.
+static hth_err compile_plan(hth_site *site, hth_program *p, hth_menu *menus)
+{
+    hth_err err = compile_rounds(site, p, menus);
+    if (p->train != NULL && err == HTH_ETOOBIG) {
+        bool changed;
+        HTH_TRY(hth_compile_lighter(site, p, menus, PRICE_LAST, &changed));
+        err = changed ? compile_rounds(site, p, menus) : err;
+    } else if (p->train == NULL && (err == HTH_ETOOBIG || (err == HTH_OK && compile_streams(p)))) {
+        err = compile_lighter(site, p, menus, err);
     }
     HTH_TRY(err);
     HTH_TRY(hth_plan_verify(&p->problem, p->plan));
@@ -158,6 +193,7 @@ static hth_err compile_graph(hth_site *site, hth_program *p, const hth_step_spec
     }
     for (int i = 0; menus != NULL && i < n; i++) {
         hth_free(menus[i].list);
+        hth_free(menus[i].every);
     }
     hth_free(menus);
     return err;

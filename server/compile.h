@@ -7,8 +7,10 @@
 #include "server/program.h"
 
 typedef struct hth_menu { // the candidates of one node; the first one's kernel is prepared
-    int n, all;           // candidates that the planner may still choose; .. that there were
+    int n;
     hth_choice *list;
+    int n_every; // what it was at first
+    hth_choice *every;
 } hth_menu;
 
 // hth_compile_kernels asks for every node's candidates (menus: one per node, zeroed; the caller
@@ -19,8 +21,8 @@ hth_err hth_compile_kernels(hth_site *site, hth_program *p, bool tune, hth_reque
 // was given another one than the prepared one.
 hth_err hth_compile_choose(hth_site *site, hth_program *p, hth_menu *menus, bool *changed);
 // hth_compile_lighter leaves each node the candidate that is cheapest at `us_per_byte` of weights
-// in its form and of a part of its workspace; *changed: that is another one than the prepared one
-// for some.
+// in its form and of a part of its workspace; 0: all candidates again. *changed: the prepared
+// kernels or the candidates did.
 hth_err hth_compile_lighter(hth_site *site, hth_program *p, hth_menu *menus, double us_per_byte,
                             bool *changed);
 

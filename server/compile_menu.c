@@ -70,8 +70,9 @@ static hth_err compile_menu(hth_site *site, const hth_program *p, int i, bool tu
             .name = "ref", .time_us = -1, .error = 0, .split = 1, .deterministic = true};
     }
     m->list = hth_memdup(list, (size_t)kept * sizeof *list);
-    m->n = m->all = kept;
-    return m->list == NULL ? no_memory() : HTH_OK;
+    m->every = hth_memdup(list, (size_t)kept * sizeof *list);
+    m->n = m->n_every = kept;
+    return m->list == NULL || m->every == NULL ? no_memory() : HTH_OK;
 }
 
 static hth_err compile_kernel(hth_site *site, hth_program *p, int i, const char *algorithm)
@@ -101,10 +102,8 @@ hth_err hth_compile_choose(hth_site *site, hth_program *p, hth_menu *menus, bool
         }
         hth_menu *m = &menus[in->node];
         if (in->alt != 0) {
-            hth_choice first = m->list[0];
             *changed = true;
             m->list[0] = m->list[in->alt];
-            m->list[in->alt] = first;
             HTH_TRY(compile_kernel(site, p, in->node, m->list[0].name));
         }
         m->n = 1;
@@ -121,25 +120,30 @@ static double menu_cost(const hth_choice *c, double us_per_byte)
            us_per_byte * ((double)c->resident_bytes + (double)c->workspace_bytes / MENU_TURNS);
 }
 
+static hth_err menu_lighten(hth_site *site, hth_program *p, int i, hth_menu *m, double us_per_byte,
+                            bool *changed)
+{
+    char before[sizeof m->list[0].name];
+    int least = 0, n = us_per_byte > 0 ? 1 : m->n_every;
+    for (int k = 1; k < m->n_every && us_per_byte > 0; k++) {
+        double cost = menu_cost(&m->every[k], us_per_byte);
+        least = cost < menu_cost(&m->every[least], us_per_byte) ? k : least;
+    }
+    memcpy(before, m->list[0].name, sizeof before);
+    memcpy(m->list, m->every, (size_t)m->n_every * sizeof *m->list);
+    m->list[0] = m->every[least];
+    bool other = strcmp(before, m->list[0].name) != 0;
+    *changed = *changed || other || m->n != n;
+    m->n = n;
+    return other ? compile_kernel(site, p, i, m->list[0].name) : HTH_OK;
+}
+
 hth_err hth_compile_lighter(hth_site *site, hth_program *p, hth_menu *menus, double us_per_byte,
                             bool *changed)
 {
     *changed = false;
     for (int i = 0; i < p->graph->n_nodes; i++) {
-        hth_menu *m = &menus[i];
-        int least = 0;
-        for (int k = 1; k < m->all; k++) {
-            double cost = menu_cost(&m->list[k], us_per_byte);
-            least = cost < menu_cost(&m->list[least], us_per_byte) ? k : least;
-        }
-        m->n = 1;
-        if (least != 0) {
-            hth_choice first = m->list[0];
-            *changed = true;
-            m->list[0] = m->list[least];
-            m->list[least] = first;
-            HTH_TRY(compile_kernel(site, p, i, m->list[0].name));
-        }
+        HTH_TRY(menu_lighten(site, p, i, &menus[i], us_per_byte, changed));
     }
     return HTH_OK;
 }

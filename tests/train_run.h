@@ -83,25 +83,29 @@ static hth_tensor *run_output(const train_run *r, int position)
     return &r->value[r->t->graph->outputs[position]];
 }
 
+static void run_node(const train_run *r, const hth_node *n)
+{
+    hth_tensor *in = calloc((size_t)n->n_inputs + 1, sizeof *in);
+    hth_tensor *out = calloc((size_t)n->n_outputs + 1, sizeof *out);
+    for (int k = 0; k < n->n_inputs; k++) {
+        in[k] = n->inputs[k] < 0 ? in[k] : r->value[n->inputs[k]];
+    }
+    for (int k = 0; k < n->n_outputs; k++) {
+        out[k] = n->outputs[k] < 0 ? out[k] : r->value[n->outputs[k]];
+    }
+    if (hth_ref_eval(NULL, r->t->graph, n, in, out) != HTH_OK) {
+        fail_msg("%s", hth_err_detail());
+    }
+    free(in);
+    free(out);
+}
+
 // Computes all nodes; returns the loss.
-static double run_step(train_run *r)
+__attribute__((unused)) static double run_step(train_run *r)
 {
     const hth_graph *g = r->t->graph;
     for (int i = 0; i < g->n_nodes; i++) {
-        const hth_node *n = &g->nodes[i];
-        hth_tensor *in = calloc((size_t)n->n_inputs + 1, sizeof *in);
-        hth_tensor *out = calloc((size_t)n->n_outputs + 1, sizeof *out);
-        for (int k = 0; k < n->n_inputs; k++) {
-            in[k] = n->inputs[k] < 0 ? in[k] : r->value[n->inputs[k]];
-        }
-        for (int k = 0; k < n->n_outputs; k++) {
-            out[k] = n->outputs[k] < 0 ? out[k] : r->value[n->outputs[k]];
-        }
-        if (hth_ref_eval(NULL, g, n, in, out) != HTH_OK) {
-            fail_msg("%s", hth_err_detail());
-        }
-        free(in);
-        free(out);
+        run_node(r, &g->nodes[i]);
     }
     const hth_tensor *loss = run_output(r, 0);
     return loss->dtype == HTH_DT_F64 ? *(double *)loss->data : (double)*(float *)loss->data;
