@@ -261,8 +261,10 @@ hth_err hth_address_assign(hth_rect *r, int n, uint64_t target, int effort, uint
                      .best_height = UINT64_MAX,
                      .peak = peak,
                      .goal = target > peak ? target : peak,
-                     .most = (int64_t)ADDRESS_VISITS * effort *
-                             (target >= peak ? ADDRESS_PATIENCE : 1)};
+                     .most = (int64_t)ADDRESS_VISITS * (effort > 0 && target >= peak
+                                                            ? effort * ADDRESS_PATIENCE
+                                                        : effort > 0 ? effort
+                                                                     : 1)};
     hth_err err = HTH_ENOMEM;
     if (!a.start || !a.order || !a.key || !a.placed || !a.near || !a.best) {
         hth_fail(err, "no memory to place %d buffers", n);

@@ -8,6 +8,8 @@
 #include <math.h>
 #include <string.h>
 
+#define DECODE_FAR 1.02 // times the limit, which a second round does not make up for
+
 // Which copies out a stage waits for.
 static void decode_aways(hth_decoder *d)
 {
@@ -167,7 +169,7 @@ static bool fit_round(hth_decoder *d, bool waits, bool all, hth_outcome *out)
     return d->hurried || memcmp(d->item, m->menu_start, (size_t)m->n_stages * sizeof *d->item) != 0;
 }
 
-void hth_decode_fit(hth_decoder *d, bool all, hth_outcome *out)
+void hth_decode_fit(hth_decoder *d, bool all, double limit_us, hth_outcome *out)
 {
     const hth_step *m = d->m;
     size_t items = (size_t)m->n_stages * sizeof *d->item;
@@ -180,6 +182,9 @@ void hth_decode_fit(hth_decoder *d, bool all, hth_outcome *out)
     if (hurried) {
         hth_decode_time(d, out);
         first_us = out->time_us;
+        if (first_us > limit_us * DECODE_FAR) {
+            return;
+        }
     }
     fit_round(d, true, all, out);
     if (hurried) { // what waited may have been better off
@@ -194,7 +199,7 @@ void hth_decode_fit(hth_decoder *d, bool all, hth_outcome *out)
 void hth_decode(hth_decoder *d, const uint8_t *mode, hth_outcome *out)
 {
     hth_decode_needs(d, mode, INFINITY);
-    hth_decode_fit(d, true, out);
+    hth_decode_fit(d, true, INFINITY, out);
     hth_decode_time(d, out);
 }
 

@@ -93,9 +93,10 @@ void hth_decode(hth_decoder *d, const uint8_t *mode, hth_outcome *out);
 
 // The parts of hth_decode, in this order. hth_decode_needs returns a time that the step cannot
 // beat; from limit_us on it ends early, and the rest must not be called. hth_decode_fit with `all`
-// unset ends at the first stage that does not fit; *out then says nothing but that excess > 0.
+// unset ends at the first stage that does not fit; *out then says nothing but that excess > 0. A
+// time far above limit_us is not improved on.
 double hth_decode_needs(hth_decoder *d, const uint8_t *mode, double limit_us);
-void hth_decode_fit(hth_decoder *d, bool all, hth_outcome *out);
+void hth_decode_fit(hth_decoder *d, bool all, double limit_us, hth_outcome *out);
 void hth_decode_time(hth_decoder *d, hth_outcome *out);
 
 // hth_decode_fixed is hth_decode for decisions that are all made: modes, stages and algorithms.

@@ -31,7 +31,8 @@ typedef struct hth_lay {
 uint64_t hth_lay_rerun_bytes(const hth_lay *x, const hth_rerun *r);
 
 // hth_lay_squeeze makes the addresses fit in `room` where giving way of workspaces is enough: sets
-// x->rect, algorithms in x->s, and *height; else everything stays as it is.
-hth_err hth_lay_squeeze(hth_lay *x, uint64_t room, uint64_t *height);
+// x->rect, algorithms in x->s, and *height; else everything stays as it is. hasty: the rectangles
+// are not placed anew.
+hth_err hth_lay_squeeze(hth_lay *x, uint64_t room, bool hasty, uint64_t *height);
 
 #endif

@@ -139,6 +139,7 @@ static void policy_auto(hth_search *x, hth_step *m, uint64_t deadline_ns, bool w
             memcpy(x->first, x->best, (size_t)m->n_gaps);
         }
     }
+    x->n_elites = 0; // of trimmed menus
     if (score[0] < score[1]) {
         memcpy(x->best, x->first, (size_t)m->n_gaps);
     }
@@ -168,10 +169,15 @@ void hth_search_policy(hth_search *x, hth_step *m, const hth_plan_options *o, ui
         hth_search_run(x, deadline_ns, warm, out);
         if (out->excess == 0) { // where the link is fast, everything away may be best
             x->best_score = hth_search_try(x, x->best, out);
+            double before = x->best_score;
             policy_vdnn(x);
+            if (x->best_score < before) {
+                hth_search_elite(x, x->best, x->best_score);
+            }
         }
         break;
     default: // greedy ones
+        x->n_elites = 0;
         memset(x->mode, HTH_GAP_KEEP, (size_t)m->n_gaps);
         x->best_score = INFINITY;
         policy_try(x);

@@ -15,7 +15,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define LAY_EFFORT 4 // a plan that is too high costs another search
+#define LAY_EFFORT 1
 
 void hth_schedule_fini(hth_schedule *s)
 {
@@ -289,7 +289,7 @@ static hth_err lay_instrs(hth_lay *x)
     return lay_arrive(x, x->s->n_stages, compute);
 }
 
-static hth_err lay_plan(hth_lay *x, hth_plan *plan)
+static hth_err lay_plan(hth_lay *x, bool hasty, hth_plan *plan)
 {
     const hth_problem *p = x->p;
     plan->streamed = hth_calloc((size_t)p->n_tensors + 1, sizeof *plan->streamed);
@@ -298,11 +298,11 @@ static hth_err lay_plan(hth_lay *x, hth_plan *plan)
     }
     lay_lists(x);
     lay_rects(x);
-    HTH_TRY(hth_address_assign(x->rect, x->n_rects, p->budget - x->s->resident_bytes, LAY_EFFORT,
-                               &plan->arena_bytes));
+    HTH_TRY(hth_address_assign(x->rect, x->n_rects, p->budget - x->s->resident_bytes,
+                               hasty ? 0 : LAY_EFFORT, &plan->arena_bytes));
     x->s->height_bytes = plan->arena_bytes;
     if (plan->arena_bytes > p->budget - x->s->resident_bytes) {
-        HTH_TRY(hth_lay_squeeze(x, p->budget - x->s->resident_bytes, &plan->arena_bytes));
+        HTH_TRY(hth_lay_squeeze(x, p->budget - x->s->resident_bytes, hasty, &plan->arena_bytes));
     }
     HTH_TRY(lay_host(x, &plan->host_bytes));
     x->builder.plan = plan;
@@ -317,13 +317,13 @@ static hth_err lay_plan(hth_lay *x, hth_plan *plan)
     return HTH_OK;
 }
 
-hth_err hth_plan_emit(const hth_problem *p, hth_schedule *s, hth_plan **out)
+hth_err hth_plan_emit(const hth_problem *p, hth_schedule *s, bool hasty, hth_plan **out)
 {
     hth_lay x;
     *out = NULL;
     HTH_TRY(lay_init(&x, p, s));
     hth_plan *plan = hth_calloc(1, sizeof *plan);
-    hth_err err = plan ? lay_plan(&x, plan) : hth_fail(HTH_ENOMEM, "no memory for a plan");
+    hth_err err = plan ? lay_plan(&x, hasty, plan) : hth_fail(HTH_ENOMEM, "no memory for a plan");
     lay_fini(&x);
     if (err != HTH_OK) {
         hth_plan_free(plan);

@@ -11,6 +11,8 @@ typedef struct hth_rank {
     int gap;
 } hth_rank;
 
+#define HTH_SEARCH_ELITES 8
+
 typedef struct hth_search {
     const hth_step *m;
     hth_decoder d;
@@ -18,14 +20,24 @@ typedef struct hth_search {
     bool dual;               // one start is what the dual of the certificate does
     bool no_stalls;          // a step whose compute waits for a copy counts as not fitting
     uint64_t rng, deadline_ns, n_decodes, max_decodes;
-    uint8_t *mode, *best, *kept, *first; // per gap: at hand, best so far, scratch
-    uint8_t *modes;                      // per gap: those below this make a difference
-    int *order;                          // scratch: per gap
-    int *cover;                          // scratch: number of stages over the budget before each
-    hth_rank *rank;                      // scratch: per gap
+    uint64_t now_ns, next_look; // the clock when last asked; the decode at which it is asked again
+    uint8_t *mode, *best;       // per gap: at hand, best so far
+    uint8_t *kept, *first, *before, *step; // scratch
+    uint8_t *modes;                        // per gap: those below this make a difference
+    uint8_t *banned; // per gap: modes, a bit each, that hth_search_ways leaves out
+    int64_t *room;   // per stage: bytes that are free beside tensors, ..
+    int *item, *end; // .. its algorithm; per gap: the stage that ends it
+    int *order;      // scratch: per gap
+    int *cover;      // scratch: number of stages over the budget before each
+    hth_rank *rank;  // scratch: per gap
     double score, best_score, stall_price;
-    double proven_us;         // no plan is faster, if > 0 (plan_optimal.h)
-    struct hth_dual **prices; // the caller's, may be NULL: where the dual ended
+    double stall_us, tie_us; // of the modes at hand; the tie-break per byte and stage
+    bool fits;               // .. and whether they fit
+    uint8_t *elite; // the best few that fit, modes per gap, one behind the other: addresses
+    int n_elites;   // may be found for one when there are none for the best
+    double elite_score[HTH_SEARCH_ELITES]; // ascending
+    double proven_us;                      // no plan is faster, if > 0 (plan_optimal.h)
+    struct hth_dual **prices;              // the caller's, may be NULL: where the dual ended
 } hth_search;
 
 hth_err hth_search_open(hth_search *x, const hth_step *m, uint64_t budget,
@@ -41,6 +53,8 @@ void hth_search_policy(hth_search *x, hth_step *m, const hth_plan_options *o, ui
 // hth_search_run searches until the deadline or until it finds nothing more; x->best holds the
 // modes, *out what they come to. warm: x->best holds the modes to start from.
 void hth_search_run(hth_search *x, uint64_t deadline_ns, bool warm, hth_outcome *out);
+// hth_search_elite takes modes that fit among the best few.
+void hth_search_elite(hth_search *x, const uint8_t *mode, double score);
 // hth_search_try decodes `mode` and returns its score: time, and a heavy price on bytes too many.
 double hth_search_try(hth_search *x, const uint8_t *mode, hth_outcome *o);
 
@@ -52,6 +66,11 @@ void hth_search_keep_all(const hth_search *x, uint8_t *mode);
 // hth_search_cost: what giving gap g another mode would cost about, in us; `price` of the link's
 // time.
 double hth_search_cost(const hth_search *x, int g, hth_gap_mode mode, double price);
+// hth_search_note takes over what the last decode, of x->mode, left: for hth_search_gain, which
+// says about how much time another mode of gap g would gain: hardly ever too little, but often too
+// much (reruns of inputs, stalls). <= 0: not worth trying.
+void hth_search_note(hth_search *x, const hth_outcome *o);
+double hth_search_gain(const hth_search *x, int g, hth_gap_mode mode);
 // hth_search_worst returns the stage with the most bytes too many (*over), counting the fastest
 // algorithms or the smallest; -1: none.
 int hth_search_worst(const hth_search *x, bool fastest, double *over);

@@ -236,13 +236,13 @@ static bool soft_choose(hth_lay *x, lay_soft *w)
 
 // As the rectangles are placed, placed anew with the full stages' workspaces at their least, or all
 // of them.
-hth_err hth_lay_squeeze(hth_lay *x, uint64_t room, uint64_t *height)
+hth_err hth_lay_squeeze(hth_lay *x, uint64_t room, bool hasty, uint64_t *height)
 {
     lay_soft w;
     bool fits = false;
     HTH_TRY(soft_init(x, &w));
     hth_err err = HTH_OK;
-    for (int attempt = 0; err == HTH_OK && !fits && attempt < 3; attempt++) {
+    for (int attempt = 0; err == HTH_OK && !fits && attempt < (hasty ? 1 : 3); attempt++) {
         if (attempt > 0) {
             err = soft_place(x, &w, attempt == 1 ? room / 8 * 7 : 0, room);
         }

@@ -11,24 +11,21 @@
 #include <stdio.h>
 #include <string.h>
 
-#define TRAIN_LIMIT_MS 100 // up to TRAIN_NODES nodes; TRAIN_NODE_MS more for each that follows
+#define TRAIN_LIMIT_MS 100 // up to this many nodes, ..
 #define TRAIN_NODES    500
-#define TRAIN_NODE_MS  0.6
+#define TRAIN_NODE_MS  0.6  // .. for each one more, ..
+#define TRAIN_MOST_MS  1000 // .. at most
 #define TRAIN_AGAIN    5    // times the limit, when nothing was found
 #define TRAIN_FINE     2048 // of the budget: steps in which rounds tighten it, at least
 #define TRAIN_ROUNDS   8
+#define TRAIN_ALIKE    1e-9 // of the time: no difference
+#define TRAIN_NEAR     5e-4 // .. and one that is not worth another round
+#define TRAIN_ONCE     0.65 // of the limit: later than that no round follows one that fits
+#define TRAIN_ELITES   0.1  // of the limit, for the addresses of the best few
 #define TRAIN_BOUND    300 // iterations of the bound, or, where time limits it, as many as may help
 #define TRAIN_BOUND_UP 2000
 #define TRAIN_BOUND_MS 0.2 // .. within what is left of the limit, or at least this share of it
-
-// The time that the search may take. To go on from another plan takes a third.
-static double train_limit_ms(const hth_problem *p, const hth_plan_options *o)
-{
-    double more = p->n_nodes > TRAIN_NODES ? (p->n_nodes - TRAIN_NODES) * TRAIN_NODE_MS : 0;
-    double limit_ms = TRAIN_LIMIT_MS + more;
-    limit_ms = o->from != NULL ? fmax(limit_ms / 3, TRAIN_LIMIT_MS) : limit_ms;
-    return o->limit_ms > 0 ? o->limit_ms : limit_ms;
-}
+#define TRAIN_WARM     3   // part of the limit that going on from another plan takes
 
 static hth_err train_too_big(const hth_problem *p, const hth_plan_options *o, uint64_t need)
 {
@@ -37,13 +34,88 @@ static hth_err train_too_big(const hth_problem *p, const hth_plan_options *o, ui
                     (unsigned long long)p->budget);
 }
 
-// Plans for `budget` bytes; the plan may be higher, and than p->budget too.
+// The time that the search may take.
+static double train_limit_ms(const hth_problem *p, const hth_plan_options *o)
+{
+    double more = TRAIN_NODE_MS * fmax(p->n_nodes - TRAIN_NODES, 0);
+    double limit_ms = fmin(TRAIN_LIMIT_MS + more, TRAIN_MOST_MS);
+    limit_ms = o->from != NULL ? limit_ms / TRAIN_WARM : limit_ms;
+    return o->limit_ms > 0 ? o->limit_ms : limit_ms;
+}
+
+// A plan on its way: what came of one round, or of one of the best few of its modes.
+typedef struct train_try {
+    hth_plan *plan;        // may be higher than the budget
+    uint64_t height, peak; // before algorithms gave way; of the schedule
+    double time_us;        // of the best modes
+} train_try;
+
+// Lays out what the decoder has, decided by `mode`.
+static hth_err train_lay(const hth_problem *p, const hth_search *x, const hth_outcome *o,
+                         const uint8_t *mode, bool hasty, train_try *t)
+{
+    hth_schedule s;
+    size_t n = (size_t)x->m->n_gaps;
+    t->plan = NULL;
+    HTH_TRY(hth_decode_schedule(&x->d, o, &s));
+    hth_err err = hth_plan_emit(p, &s, hasty, &t->plan);
+    t->height = s.height_bytes + s.resident_bytes;
+    t->peak = s.peak_bytes;
+    hth_schedule_fini(&s);
+    if (err == HTH_OK && n > 0) {
+        t->plan->mode = hth_memdup(mode, n);
+        t->plan->n_modes = (int)n;
+        if (t->plan->mode == NULL) {
+            hth_plan_free(t->plan);
+            t->plan = NULL;
+            err = hth_fail(HTH_ENOMEM, "no memory for a plan of %d nodes", x->m->n_stages);
+        }
+    }
+    return err;
+}
+
+// Takes t's plan for *best if it fits and is faster; frees the other.
+static void train_keep(const hth_problem *p, train_try *t, hth_plan **best)
+{
+    bool fits = t->plan != NULL && t->plan->arena_bytes + t->plan->resident_bytes <= p->budget;
+    if (fits && (*best == NULL || t->plan->predicted_us < (*best)->predicted_us)) {
+        hth_plan_free(*best);
+        *best = t->plan;
+    } else {
+        hth_plan_free(t->plan);
+    }
+    t->plan = NULL;
+}
+
+// Lays out the best few, best first, until the next one would be slower than what there is, or the
+// time is up. *t: the lowest of them.
+static hth_err train_elites(const hth_problem *p, hth_search *x, uint64_t deadline_ns, train_try *t,
+                            hth_plan **best)
+{
+    hth_outcome o;
+    for (int i = 0; i < x->n_elites && (i == 0 || hth_now_ns() < deadline_ns); i++) {
+        const uint8_t *mode = x->elite + (size_t)i * (size_t)x->m->n_gaps;
+        train_try one;
+        hth_search_try(x, mode, &o);
+        if (*best != NULL && (*best)->predicted_us <= o.time_us * (1 + TRAIN_ALIKE)) {
+            break;
+        }
+        HTH_TRY(train_lay(p, x, &o, mode, true, &one));
+        *t = i == 0 || one.height < t->height ? one : *t;
+        train_keep(p, &one, best);
+    }
+    t->plan = NULL;
+    hth_search_try(x, x->best, &o);
+    return HTH_OK;
+}
+
+// Plans for `budget` bytes; *best: the fastest plan within p->budget so far.
 static hth_err train_round(const hth_problem *p, hth_step *m, const hth_plan_options *o,
                            hth_search *x, uint64_t budget, uint64_t deadline_ns, bool warm,
-                           hth_plan **plan, uint64_t *height, uint64_t *peak)
+                           train_try *t, hth_plan **best)
 {
     hth_outcome out;
-    hth_schedule s;
+    uint64_t late_ns = (uint64_t)(TRAIN_ELITES * train_limit_ms(p, o) * 1e6);
     x->d.budget = budget;
     x->max_decodes = o->limit_decodes > 0 ? x->n_decodes + o->limit_decodes : UINT64_MAX;
     if (o->policy == HTH_POLICY_OPTIMAL) {
@@ -57,20 +129,18 @@ static hth_err train_round(const hth_problem *p, hth_step *m, const hth_plan_opt
     if (out.excess > 0) {
         return train_too_big(p, o, out.peak_bytes + (p->budget - budget));
     }
-    HTH_TRY(hth_decode_schedule(&x->d, &out, &s));
-    hth_err err = hth_plan_emit(p, &s, plan);
-    *height = s.height_bytes + s.resident_bytes;
-    *peak = s.peak_bytes;
-    hth_schedule_fini(&s);
-    if (err == HTH_OK && m->n_gaps > 0) {
-        (*plan)->mode = hth_memdup(x->best, (size_t)m->n_gaps);
-        (*plan)->n_modes = m->n_gaps;
-        if ((*plan)->mode == NULL) {
-            hth_plan_free(*plan);
-            *plan = NULL;
-            err = hth_fail(HTH_ENOMEM, "no memory for a plan of %d nodes", m->n_stages);
-        }
+    hth_plan *few = NULL;
+    hth_err err = x->n_elites > 0 ? train_elites(p, x, deadline_ns + late_ns, t, &few) : HTH_OK;
+    bool slow = few != NULL && few->predicted_us > out.time_us * (1 + TRAIN_NEAR) &&
+                hth_now_ns() < deadline_ns + late_ns;
+    if (err == HTH_OK && (few == NULL || slow)) {
+        train_try one;
+        err = train_lay(p, x, &out, x->best, false, &one);
+        *t = t->height == 0 || one.height < t->height ? one : *t;
+        train_keep(p, &one, &few);
     }
+    *t = (train_try){few, t->height, t->peak, out.time_us};
+    train_keep(p, t, best);
     return err;
 }
 
@@ -79,7 +149,7 @@ static hth_err train_rounds(const hth_problem *p, hth_step *m, const hth_plan_op
 {
     double limit_ms = train_limit_ms(p, o);
     uint64_t budget = p->budget, start_ns = hth_now_ns();
-    static const double share[TRAIN_ROUNDS] = {0.7,  0.78, 0.84, 0.88,
+    static const double share[TRAIN_ROUNDS] = {0.6,  0.72, 0.82, 0.88,
                                                0.92, 0.95, 0.98, 1}; // of the time
     hth_plan *best = NULL;
     hth_err err = HTH_OK;
@@ -89,35 +159,35 @@ static hth_err train_rounds(const hth_problem *p, hth_step *m, const hth_plan_op
     }
     for (int round = 0; err == HTH_OK && round < TRAIN_ROUNDS; round++) {
         uint64_t deadline_ns = start_ns + (uint64_t)(limit_ms * share[round] * 1e6);
-        uint64_t height = 0, peak = 0;
-        hth_plan *plan = NULL;
-        err =
-            train_round(p, m, o, x, budget, deadline_ns, round > 0 || warm, &plan, &height, &peak);
-        uint64_t bytes = plan != NULL ? plan->arena_bytes + plan->resident_bytes : UINT64_MAX;
-        if (bytes <= p->budget && (best == NULL || plan->predicted_us < best->predicted_us)) {
-            hth_plan_free(best);
-            best = plan;
-        } else {
-            hth_plan_free(plan);
-        }
-        if (err != HTH_OK || height <= p->budget ||
+        train_try t = {0};
+        err = train_round(p, m, o, x, budget, deadline_ns, round > 0 || warm, &t, &best);
+        bool fits = t.height <= p->budget ||
+                    (best != NULL && best->predicted_us <= t.time_us * (1 + TRAIN_NEAR));
+        // A plan that fits is searched on from once, if addresses have left time for that.
+        double past_ms = (double)(hth_now_ns() - start_ns) / 1e6;
+        bool late = best != NULL && past_ms > (fits ? TRAIN_ONCE : 1) * limit_ms;
+        if (err != HTH_OK || late || (fits && round > 0) ||
             (best != NULL && o->policy == HTH_POLICY_OPTIMAL)) {
             break;
+        }
+        if (fits) { // more of the same
+            continue;
         }
         // Algorithms gave way to addresses, or nothing helped: plans for less may be better. The
         // excess, and more each time: addresses lose about the same share in every round.
         // A little at least, and less than this schedule has: the same one would come again.
-        uint64_t over = (height - p->budget) / 2 * (uint64_t)(round + 2) + HTH_PLAN_ALIGN;
+        uint64_t over = (t.height - p->budget) / 2 * (uint64_t)(round + 2) + HTH_PLAN_ALIGN;
         uint64_t least = p->budget / TRAIN_FINE * (uint64_t)(round + 1);
         over = over > least ? over : least;
-        budget = peak < budget ? peak : budget;
+        budget = t.peak < budget ? t.peak : budget;
         if (over >= budget || round == TRAIN_ROUNDS - 1) {
-            err = train_too_big(p, o, height);
+            err = train_too_big(p, o, t.height);
             break;
         }
         budget -= over;
     }
-    if (best == NULL) {
+    if (best == NULL || err == HTH_ENOMEM) {
+        hth_plan_free(best);
         return err;
     }
     best->lower_bound_us = x->proven_us;

@@ -56,7 +56,8 @@ hth_err hth_plan_train_floor(const hth_problem *p, uint64_t *bytes);
 
 // hth_plan_emit turns a schedule into a plan with addresses. Where these exceed p->budget, nodes
 // are given algorithms that need less (in *s, too), if that helps; plan->arena_bytes +
-// plan->resident_bytes may still exceed p->budget (the caller then plans for less).
-hth_err hth_plan_emit(const hth_problem *p, hth_schedule *s, hth_plan **out);
+// plan->resident_bytes may still exceed p->budget (the caller then plans for less). hasty: in an
+// eighth of the time.
+hth_err hth_plan_emit(const hth_problem *p, hth_schedule *s, bool hasty, hth_plan **out);
 
 #endif

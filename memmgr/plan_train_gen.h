@@ -365,7 +365,7 @@ static inline hth_plan *pg_random_schedule(hth_problem *p, uint64_t seed, bool m
     hth_decode(&d, mode, &o);
     assert_ok(hth_decode_schedule(&d, &o, &s));
     p->budget = UINT64_MAX / 4;
-    assert_ok(hth_plan_emit(p, &s, &plan));
+    assert_ok(hth_plan_emit(p, &s, false, &plan));
     assert_ok(hth_plan_verify(p, plan));
     hth_free(mode);
     hth_schedule_fini(&s);

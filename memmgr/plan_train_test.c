@@ -103,7 +103,7 @@ static void decode_agrees_with_instructions(void **state)
         }
         hth_decode(&d, mode, &o);
         assert_ok(hth_decode_schedule(&d, &o, &s));
-        assert_ok(hth_plan_emit(&p, &s, &plan));
+        assert_ok(hth_plan_emit(&p, &s, false, &plan));
         p.budget = UINT64_MAX / 4;
         assert_ok(hth_plan_verify(&p, plan));
         assert_float_equal(plan->predicted_us, o.time_us, o.time_us * 1e-9);

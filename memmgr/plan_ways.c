@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #define WAYS_CHAIN 20 // tensors that are looked at for the cost of a recompute
+#define WAYS_TIGHT 16 // part of the budget: a stage with less room can use more
 
 bool hth_search_allows(const hth_search *x, int g, hth_gap_mode mode)
 {
@@ -78,6 +79,68 @@ double hth_search_cost(const hth_search *x, int g, hth_gap_mode mode, double pri
     }
     int at = x->d.need[g] < m->gap[g].q ? x->d.need[g] : m->gap[g].q;
     return ways_chain(x, m->p->tensors[t].producer, at, &left) + 1e-3;
+}
+
+void hth_search_note(hth_search *x, const hth_outcome *o)
+{
+    const hth_step *m = x->m;
+    const hth_decoder *d = &x->d;
+    for (int s = 0; s < m->n_stages; s++) {
+        x->room[s] = (int64_t)d->budget - (int64_t)d->used[s];
+        x->item[s] = d->item[s];
+    }
+    for (int g = 0; g < m->n_gaps; g++) {
+        const hth_gap *gap = &m->gap[g];
+        int need = d->need[g], q = gap->q < m->n_stages ? gap->q : d->until[g];
+        x->end[g] = gap->q < m->n_stages ? gap->q : d->until[g] + 1;
+        x->modes[g] = need >= m->n_stages ? 0 : need + 1 < q ? HTH_N_GAP_MODES : HTH_GAP_AGAIN;
+    }
+    x->stall_us = o->stall_us;
+    x->fits = o->excess == 0;
+}
+
+// What the algorithm of stage s gains in time with `freed` more bytes; negative: loses, INFINITY:
+// not even the smallest has room.
+static double ways_algorithm(const hth_search *x, int s, int64_t freed)
+{
+    const hth_step *m = x->m;
+    int old = x->item[s], k = m->menu_start[s];
+    int64_t room = x->room[s] + freed;
+    if (freed > 0 ? old == k : (int64_t)m->menu[old].workspace <= room) {
+        return 0;
+    }
+    while (k + 1 < m->menu_end[s] && (int64_t)m->menu[k].workspace > room) {
+        k++;
+    }
+    return (int64_t)m->menu[k].workspace > room ? -INFINITY
+                                                : m->menu[old].time_us - m->menu[k].time_us;
+}
+
+double hth_search_gain(const hth_search *x, int g, hth_gap_mode mode)
+{
+    const hth_step *m = x->m;
+    const hth_gap *gap = &m->gap[g];
+    int t = gap->tensor, v = m->p->tensors[t].producer;
+    hth_gap_mode old = (hth_gap_mode)x->mode[g];
+    if (gap->cyclic) {
+        return INFINITY;
+    }
+    double us = old >= HTH_GAP_RECOMPUTE ? hth_step_fastest(m, v)->time_us : 0;
+    us -= mode >= HTH_GAP_RECOMPUTE ? hth_step_fastest(m, v)->time_us : 0;
+    us += old == HTH_GAP_OFFLOAD
+              ? (1 + x->stall_price) * hth_sooner(x->stall_us, m->h2d_us[t] + m->d2h_us[t])
+              : 0;
+    if (old != HTH_GAP_KEEP && mode != HTH_GAP_KEEP) {
+        return us;
+    }
+    int64_t freed = mode == HTH_GAP_KEEP ? -(int64_t)m->bytes[t] : (int64_t)m->bytes[t];
+    int64_t tight = (int64_t)(x->d.budget / WAYS_TIGHT);
+    int n = 0;
+    for (int s = gap->p + 1; s < x->end[g] && us > -INFINITY; s++) {
+        us += ways_algorithm(x, s, freed);
+        n += x->room[s] < tight;
+    }
+    return us + (double)freed * n * x->tie_us;
 }
 
 // The number of stages over the budget before each stage, as the last decode left them.
@@ -158,7 +221,7 @@ int hth_search_ways(hth_search *x, int s, bool fastest, double price, double blu
         }
         double relief = ways_relief(x, g) + 1, least = INFINITY;
         for (int k = HTH_GAP_OFFLOAD; k <= HTH_GAP_RECOMPUTE; k++) {
-            if (hth_search_allows(x, g, (hth_gap_mode)k)) {
+            if (hth_search_allows(x, g, (hth_gap_mode)k) && (x->banned[g] & 1 << k) == 0) {
                 double c = hth_search_cost(x, g, (hth_gap_mode)k, price) / relief;
                 c *= blur > 0 ? exp(blur * ((double)hth_search_random(x, 1000) / 500.0 - 1)) : 1;
                 if (c < least) {
