@@ -61,9 +61,11 @@ hth_err hth_share_admit(const hth_site *site, const hth_curve *curve, hth_curve_
         }
         curves[n] = curve;
         weight[n] = 1;
+        // Jobs take turns: the copies of one do not run beside another's.
+        double link = n + 1;
         uint64_t all = site->device->props.budget_bytes;
-        err = hth_curve_admit(curves, weight, n + 1, all - all / SHARE_MODELS, 1, chosen);
-        err = err == HTH_ETOOBIG ? hth_curve_admit(curves, weight, n + 1, all, 1, chosen) : err;
+        err = hth_curve_admit(curves, weight, n + 1, all - all / SHARE_MODELS, link, chosen);
+        err = err == HTH_ETOOBIG ? hth_curve_admit(curves, weight, n + 1, all, link, chosen) : err;
     }
     if (err == HTH_OK) {
         *out = curve->point[chosen[n]];

@@ -6,7 +6,7 @@
 // A job's share is one reservation, taken before its first step and given back at its end: nothing
 // that comes later can take it away. What is left is that of the models, whose programs are
 // compiled for it, and of further jobs: each gets the point of its memory/time curve that the rest
-// of device and link can give (hth_curve_admit), or waits.
+// of the device can give (hth_curve_admit), or waits.
 #ifndef HTH_SERVER_SHARE_H
 #define HTH_SERVER_SHARE_H
 

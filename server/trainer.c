@@ -8,6 +8,7 @@
 #include "server/catalog.h"
 
 #include <math.h>
+#include <stdio.h>
 
 static hth_err no_memory(void)
 {
@@ -33,6 +34,26 @@ static hth_err trainer_first(hth_trainer *t, const hth_tensor *inputs, const hth
     return err == HTH_ETOOBIG ? hth_trainer_never(t, inputs) : err;
 }
 
+// The device has the bytes that the first shape was planned for, but not in one piece: once more,
+// for the largest piece there is.
+static hth_err trainer_smaller(hth_trainer *t, const hth_tensor *inputs, const hth_tensor *target)
+{
+    char why[HTH_TRAINER_WHY];
+    hth_pool_ledger ledger;
+    snprintf(why, sizeof why, "%s", hth_err_detail());
+    hth_pool_ledger_get(t->ms->site->pool, &ledger);
+    hth_trainer_shape_free(t, &t->shapes[0]);
+    t->n_shapes = 0;
+    t->current = -1;
+    t->budget_bytes = ledger.largest_free_bytes;
+    hth_err err = trainer_make(t, inputs, target, &t->shapes[0]);
+    if (err != HTH_OK) {
+        return err == HTH_ETOOBIG ? hth_fail(HTH_ENODEVMEM, "%s", why) : err;
+    }
+    t->current = t->n_shapes++;
+    return hth_trainer_enter(t, &hth_trainer_current(t)->apply);
+}
+
 hth_err hth_trainer_prepare(hth_trainer *t, const hth_tensor *inputs, const hth_tensor *target)
 {
     for (int k = 0; k < t->n_shapes; k++) {
@@ -53,9 +74,14 @@ hth_err hth_trainer_prepare(hth_trainer *t, const hth_tensor *inputs, const hth_
     HTH_TRY(t->n_shapes == 0 ? trainer_first(t, inputs, target, s)
                              : hth_trainer_shape_make(t, inputs, target, s));
     t->current = t->n_shapes++;
-    HTH_TRY(hth_trainer_enter(t, &hth_trainer_current(t)->apply));
-    hth_trainer_share(t);
-    return HTH_OK;
+    hth_err err = hth_trainer_enter(t, &hth_trainer_current(t)->apply);
+    if (err == HTH_ENODEVMEM && t->n_shapes == 1 && t->spec->budget == NULL) {
+        err = trainer_smaller(t, inputs, target);
+    }
+    if (err == HTH_OK) {
+        hth_trainer_share(t);
+    }
+    return err;
 }
 
 hth_err hth_trainer_replan(hth_trainer *t)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a job may have of the device when it begins. A budget that was asked for is had or waited
 // for; a job without one gets what is spare, or, where that is too little, also what idle models
-// occupy; beside other jobs the point of its curve that the rest of device and link can give.
+// occupy; beside other jobs the point of its curve that the rest of the device can give.
 #include "server/trainer.h"
 
 #define ADMIT_PLAN_MS 50 // for each point of the curve; the job's own plan gets its time

@@ -263,11 +263,20 @@ static inline void train_three_steps(fixture *f, witness *w, const char *text)
     pthread_mutex_init(&w->c.lock, NULL);
     pthread_cond_init(&w->c.changed, NULL);
     assert_ok(hth_engine_submit(f->engine, &w->c.r));
+    struct timespec end;
+    clock_gettime(CLOCK_REALTIME, &end);
+    end.tv_sec += 120;
     pthread_mutex_lock(&w->c.lock);
-    while (w->step == 0) {
-        pthread_cond_wait(&w->c.changed, &w->c.lock);
+    int rc = 0;
+    while (w->step == 0 && rc == 0) {
+        rc = pthread_cond_timedwait(&w->c.changed, &w->c.lock, &end);
     }
     pthread_mutex_unlock(&w->c.lock);
+    if (rc != 0) {
+        hth_err err;
+        json_t *jobs = ask(f, "jobs", "{}", &err);
+        fail_msg("no third step after 120 s: %s", json_dumps(jobs, JSON_COMPACT | JSON_ENCODE_ANY));
+    }
 }
 
 #endif
