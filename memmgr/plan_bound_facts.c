@@ -203,6 +203,18 @@ static hth_err facts_dead(hth_bound *b, int v, int p, double share, double save,
     return HTH_OK;
 }
 
+// The part of gap g in all gaps of its tensor: what they need once is mostly for the longest.
+static double facts_part(const hth_step *m, int g)
+{
+    int t = m->gap[g].tensor;
+    double all = 0;
+    for (int h = m->gap_start[t]; h < m->gap_start[t + 1]; h++) {
+        bool other = m->gap[h].cyclic || !hth_bound_counts(m, &m->gap[h]);
+        all += other ? 0 : m->gap[h].q - m->gap[h].p;
+    }
+    return (m->gap[g].q - m->gap[g].p) / all;
+}
+
 hth_err hth_bound_facts(hth_bound *b)
 {
     const hth_step *m = b->m;
@@ -217,11 +229,8 @@ hth_err hth_bound_facts(hth_bound *b)
         b->dead_of[g] = -1;
         facts_room(b, g);
         if (hth_bound_counts(m, gap) && gap->can_rerun) {
-            double share = 1.0 / b->n_made[v], gaps = 0;
-            for (int h = m->gap_start[gap->tensor]; h < m->gap_start[gap->tensor + 1]; h++) {
-                gaps += hth_bound_counts(m, &m->gap[h]);
-            }
-            HTH_TRY(facts_dead(b, v, gap->p, share, share / gaps, 0, &b->dead_of[g]));
+            double share = 1.0 / b->n_made[v], save = share * facts_part(m, g);
+            HTH_TRY(facts_dead(b, v, gap->p, share, save, 0, &b->dead_of[g]));
         }
     }
     memset(b->apart_head, -1, (size_t)m->n_stages * sizeof *b->apart_head);
