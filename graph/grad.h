@@ -63,6 +63,9 @@ int hth_grad_1(hth_grad *c, hth_op op, int a);
 int hth_grad_2(hth_grad *c, hth_op op, int a, int b);
 int hth_grad_3(hth_grad *c, hth_op op, int a, int b, int d);
 
+// hth_grad_equal is 1 where a equals b, else 0.
+int hth_grad_equal(hth_grad *c, int a, int b);
+
 // Constants: a float scalar, a vector of integers, zeros of a shape.
 int hth_grad_scalar(hth_grad *c, float v);
 int hth_grad_list(hth_grad *c, const int64_t *v, int n);

@@ -96,26 +96,18 @@ void hth_grad_mean(hth_grad *c, const hth_node *n)
     }
 }
 
-static int equals(hth_grad *c, int a, int b)
-{
-    int same = hth_grad_2(c, HTH_OP_EQUAL, a, b);
-    hth_grad_begin(c, HTH_OP_CAST, &same, 1, 1);
-    hth_grad_int(c, "to", HTH_DT_F32);
-    return hth_grad_end(c);
-}
-
 // Max and Min: operands that reach the result share its gradient evenly.
 void hth_grad_extreme(hth_grad *c, const hth_node *n)
 {
     int y = n->outputs[0], count = -1;
     for (int k = 0; k < n->n_inputs; k++) {
-        int mask = equals(c, n->inputs[k], y);
+        int mask = hth_grad_equal(c, n->inputs[k], y);
         count = k == 0 ? mask : hth_grad_2(c, HTH_OP_ADD, count, mask);
     }
     int share = hth_grad_2(c, HTH_OP_DIV, hth_grad_out(c, n, 0), count);
     for (int k = 0; k < n->n_inputs; k++) {
         if (hth_grad_wants(c, n, k)) {
-            int mask = equals(c, n->inputs[k], y);
+            int mask = hth_grad_equal(c, n->inputs[k], y);
             give_summed(c, n, k, hth_grad_2(c, HTH_OP_MUL, share, mask));
         }
     }

@@ -32,21 +32,37 @@ void hth_grad_relu(hth_grad *c, const hth_node *n)
     hth_grad_give(c, n, 0, hth_grad_2(c, HTH_OP_RELU_GRAD, dy, n->outputs[0]));
 }
 
-// A bound that is there must be a constant; an absent one is `none`.
-static float clip_bound(hth_grad *c, const hth_node *n, int k, float none)
+// dy where the operand lies within bounds that are computed. They are no parameters' doing.
+static void clip_computed(hth_grad *c, const hth_node *n)
 {
-    if (k < n->n_inputs && n->inputs[k] >= 0 && !hth_pass_scalar(c->g, n->inputs[k], &none)) {
-        hth_grad_fail(c, "its bounds are computed, which has no gradient");
+    int inside = -1;
+    for (int k = 1; k < n->n_inputs; k++) {
+        if (n->inputs[k] < 0) {
+            continue;
+        }
+        if (hth_grad_wants(c, n, k)) {
+            hth_grad_fail(c, "its bounds depend on parameters, and have no gradient");
+        }
+        hth_op op = k == 1 ? HTH_OP_GREATER : HTH_OP_LESS;
+        int within = hth_grad_2(c, op, n->inputs[0], n->inputs[k]);
+        inside = inside < 0 ? within : hth_grad_2(c, HTH_OP_AND, inside, within);
     }
-    return none;
+    int dy = hth_grad_out(c, n, 0);
+    hth_grad_give(c, n, 0, hth_grad_3(c, HTH_OP_WHERE, inside, dy, hth_grad_scalar(c, 0)));
 }
 
 void hth_grad_clip(hth_grad *c, const hth_node *n)
 {
-    float low = clip_bound(c, n, 1, -INFINITY), high = clip_bound(c, n, 2, INFINITY);
+    float bound[2] = {-INFINITY, INFINITY};
+    for (int k = 1; k < n->n_inputs; k++) {
+        if (n->inputs[k] >= 0 && !hth_pass_scalar(c->g, n->inputs[k], &bound[k - 1])) {
+            clip_computed(c, n);
+            return;
+        }
+    }
     hth_grad_begin(c, HTH_OP_RELU_GRAD, (int[]){hth_grad_out(c, n, 0), n->outputs[0]}, 2, 1);
-    hth_grad_float(c, "low", low);
-    hth_grad_float(c, "high", high);
+    hth_grad_float(c, "low", bound[0]);
+    hth_grad_float(c, "high", bound[1]);
     hth_grad_give(c, n, 0, hth_grad_end(c));
 }
 

@@ -4,6 +4,8 @@
 
 #include "base/alloc.h"
 
+#include <string.h>
+
 void hth_grad_gather(hth_grad *c, const hth_node *n)
 {
     const hth_shape s = *hth_grad_shape(c, n->inputs[0]);
@@ -133,30 +135,59 @@ void hth_grad_det(hth_grad *c, const hth_node *n)
     hth_grad_give(c, n, 0, v);
 }
 
+// gather reads `data` where scatter `n` writes.
+static int gather(hth_grad *c, const hth_node *n, int data)
+{
+    bool nd = n->op == HTH_OP_SCATTER_ND;
+    hth_grad_begin(c, nd ? HTH_OP_GATHER_ND : HTH_OP_GATHER_ELEMENTS, (int[]){data, n->inputs[1]},
+                   2, 1);
+    if (!nd) {
+        hth_grad_int(c, "axis", hth_node_int(n, "axis", 0));
+    }
+    return hth_grad_end(c);
+}
+
+// The largest (or smallest) of what was there and what came: those that are it share its gradient
+// evenly.
+static void scatter_extreme(hth_grad *c, const hth_node *n, hth_op op)
+{
+    int y = n->outputs[0], index = n->inputs[1];
+    int stayed = hth_grad_equal(c, n->inputs[0], y);
+    int came = hth_grad_equal(c, n->inputs[2], gather(c, n, y));
+    int count = scatter(c, n, op, stayed, index, came, true);
+    int share = hth_grad_2(c, HTH_OP_DIV, hth_grad_out(c, n, 0), count);
+    if (hth_grad_wants(c, n, 0)) {
+        hth_grad_give(c, n, 0, hth_grad_2(c, HTH_OP_MUL, share, stayed));
+    }
+    if (hth_grad_wants(c, n, 2)) {
+        hth_grad_give(c, n, 2, hth_grad_2(c, HTH_OP_MUL, gather(c, n, share), came));
+    }
+}
+
 void hth_grad_scatter(hth_grad *c, const hth_node *n)
 {
     bool nd = n->op == HTH_OP_SCATTER_ND;
-    char how = hth_node_str(n, "reduction", "none")[0];
+    const char *how = hth_node_str(n, "reduction", "none");
     int dy = hth_grad_out(c, n, 0), index = n->inputs[1];
     hth_op op = nd ? HTH_OP_SCATTER_ND : HTH_OP_SCATTER_ELEMENTS;
-    if (how != 'n' && how != 'a') {
+    if (strcmp(how, "max") == 0 || strcmp(how, "min") == 0) {
+        scatter_extreme(c, n, op);
+        return;
+    }
+    if (strcmp(how, "none") != 0 && strcmp(how, "add") != 0) {
         hth_grad_fail(c, "this reduction has no gradient");
         return;
     }
     if (hth_grad_wants(c, n, 0)) {
         int v = dy;
-        if (how == 'n') { // what was overwritten gets nothing
+        if (how[0] == 'n') { // what was overwritten gets nothing
             const hth_shape s = *hth_grad_shape(c, n->inputs[2]);
             v = scatter(c, n, op, dy, index, hth_grad_zeros(c, &s), false);
         }
         hth_grad_give(c, n, 0, v);
     }
     if (hth_grad_wants(c, n, 2)) {
-        hth_grad_begin(c, nd ? HTH_OP_GATHER_ND : HTH_OP_GATHER_ELEMENTS, (int[]){dy, index}, 2, 1);
-        if (!nd) {
-            hth_grad_int(c, "axis", hth_node_int(n, "axis", 0));
-        }
-        hth_grad_give(c, n, 2, hth_grad_end(c));
+        hth_grad_give(c, n, 2, gather(c, n, dy));
     }
 }
 

@@ -140,6 +140,14 @@ int hth_grad_3(hth_grad *c, hth_op op, int a, int b, int d)
     return plain(c, op, (int[]){a, b, d}, 3);
 }
 
+int hth_grad_equal(hth_grad *c, int a, int b)
+{
+    int same = hth_grad_2(c, HTH_OP_EQUAL, a, b);
+    hth_grad_begin(c, HTH_OP_CAST, &same, 1, 1);
+    hth_grad_int(c, "to", HTH_DT_F32);
+    return hth_grad_end(c);
+}
+
 static int constant(hth_grad *c, hth_dtype dt, const hth_shape *s, const void *data)
 {
     hth_const *k = NULL;

@@ -105,11 +105,19 @@ typedef struct equation {
     int n;
 } equation;
 
-// The result of an equation that does not say it: letters that occur once, in their order.
-static void equation_result(const char *terms, char *out)
+// The letters that an ellipsis stands for, the last ones of an alphabet of its own: as many as the
+// operand has dimensions more than letters. They say nothing about which sizes are broadcast.
+static const char ellipsis_letters[] = "STUVWXYZ";
+
+// The result of an equation that does not say it: the ellipsis, then letters that occur once, in
+// their order.
+static void equation_result(const char *terms, const char *ellipsis, char *out)
 {
+    for (const char *p = ellipsis; *p != '\0'; p++) {
+        *out++ = *p;
+    }
     for (char l = 'A'; l <= 'z'; l++) {
-        const char *at = l == ',' ? NULL : strchr(terms, l);
+        const char *at = strchr(ellipsis, l) != NULL ? NULL : strchr(terms, l);
         if (at != NULL && strchr(at + 1, l) == NULL) {
             *out++ = l;
         }
@@ -117,27 +125,76 @@ static void equation_result(const char *terms, char *out)
     *out = '\0';
 }
 
-// Splits the equation; false for an ellipsis, or if a term names a letter twice.
-static bool equation_read(const hth_node *n, equation *e)
+// Copies the equation without blanks, and with letters for ellipses, *ellipsis for the longest;
+// false: too long, or these letters are taken.
+static bool equation_letters(const hth_grad *c, const hth_node *n, char *out, size_t room,
+                             const char **ellipsis)
 {
-    char all[128], *save = NULL, *arrow;
+    const char *text = hth_node_str(n, "equation", "");
+    int term = 0, longest = 0;
+    bool behind = false; // the arrow
     size_t len = 0;
-    for (const char *p = hth_node_str(n, "equation", ""); *p != '\0' && len < 127; p++) {
-        if (*p != ' ') {
-            all[len++] = *p;
+    for (const char *p = text; *p != '\0' && len + 12 < room; p++) {
+        if (*p == '.') {
+            const char *begin = p, *end = p + strspn(p, ". ");
+            while (begin > text && strchr(",>", begin[-1]) == NULL) {
+                begin--;
+            }
+            int letters = 0;
+            for (const char *q = begin; *q != '\0' && strchr(",-", *q) == NULL; q++) {
+                letters += *q != '.' && *q != ' ';
+            }
+            int rank = term < n->n_inputs ? hth_grad_shape(c, n->inputs[term])->rank : 0;
+            int more = behind ? longest : rank - letters;
+            longest = more > longest ? more : longest;
+            if (more < 0 || more > 8) {
+                return false;
+            }
+            len += (size_t)snprintf(out + len, room - len, "%s", ellipsis_letters + 8 - more);
+            p = end - 1;
+        } else if (*p != ' ') {
+            term += *p == ',';
+            behind |= *p == '>';
+            out[len++] = *p;
         }
     }
-    all[len] = '\0';
-    memcpy(e->text, all, sizeof all);
-    arrow = strstr(e->text, "->");
-    if (strchr(e->text, '.') != NULL || n->n_inputs > 8) {
+    out[len] = '\0';
+    *ellipsis = ellipsis_letters + 8 - longest;
+    return len + 12 < room &&
+           (strchr(text, '.') == NULL || strpbrk(text, ellipsis_letters) == NULL);
+}
+
+// Whether each letter has one size: none is broadcast.
+static bool equation_sizes(const hth_grad *c, const hth_node *n, const equation *e)
+{
+    int64_t size[128] = {0};
+    for (int k = 0; k < e->n; k++) {
+        const hth_shape *s = hth_grad_shape(c, n->inputs[k]);
+        for (int i = 0; i < s->rank && e->term[k][i] != '\0'; i++) {
+            int64_t *at = &size[e->term[k][i] & 127];
+            if (*at != 0 && *at != s->dim[i]) {
+                return false;
+            }
+            *at = s->dim[i];
+        }
+    }
+    return true;
+}
+
+// Splits the equation; false if a term names a letter twice, or a size is broadcast.
+static bool equation_read(const hth_grad *c, const hth_node *n, equation *e)
+{
+    char *save = NULL, *arrow;
+    const char *ellipsis;
+    if (n->n_inputs > 8 || !equation_letters(c, n, e->text, sizeof e->text, &ellipsis)) {
         return false;
     }
+    arrow = strstr(e->text, "->");
     if (arrow != NULL) {
         *arrow = '\0';
         snprintf(e->out, sizeof e->out, "%s", arrow + 2);
     } else {
-        equation_result(e->text, e->out);
+        equation_result(e->text, ellipsis, e->out);
     }
     e->n = 0;
     for (char *t = strtok_r(e->text, ",", &save); t != NULL && e->n < 8;
@@ -149,7 +206,7 @@ static bool equation_read(const hth_node *n, equation *e)
             }
         }
     }
-    return e->n == n->n_inputs;
+    return e->n == n->n_inputs && equation_sizes(c, n, e);
 }
 
 // The gradient of operand k: the result's gradient and the other operands give its letters; those
@@ -185,7 +242,7 @@ static void einsum_give(hth_grad *c, const hth_node *n, const equation *e, int k
 void hth_grad_einsum(hth_grad *c, const hth_node *n)
 {
     equation e;
-    if (!equation_read(n, &e)) {
+    if (!equation_read(c, n, &e)) {
         hth_grad_fail(c, "an equation of this form has no gradient");
         return;
     }

@@ -4,27 +4,25 @@
 
 #include <math.h>
 
-static void give_three(hth_grad *c, const hth_node *n)
-{
-    int v[3];
-    for (int k = 0; k < 3; k++) {
-        v[k] = hth_grad_output(c, k);
-    }
-    for (int k = 0; k < 3; k++) {
-        hth_grad_give(c, n, k, v[k]);
-    }
-}
-
-// What nobody needs is not asked for.
-static void end_three(hth_grad *c, const hth_node *n)
+// Ends a node of three gradients; what nobody needs is not asked for.
+static void end_wanted(hth_grad *c, const hth_node *n, int v[3])
 {
     hth_grad_end(c);
-    for (int k = 0; k < 3 && c->err == HTH_OK; k++) {
-        if (!hth_grad_wants(c, n, k)) {
+    for (int k = 0; k < 3; k++) {
+        v[k] = hth_grad_output(c, k);
+        if (c->err == HTH_OK && !hth_grad_wants(c, n, k)) {
             c->g->nodes[c->node].outputs[k] = -1;
         }
     }
-    give_three(c, n);
+}
+
+static void end_three(hth_grad *c, const hth_node *n)
+{
+    int v[3];
+    end_wanted(c, n, v);
+    for (int k = 0; k < 3; k++) {
+        hth_grad_give(c, n, k, v[k]);
+    }
 }
 
 void hth_grad_batch_norm(hth_grad *c, const hth_node *n)
@@ -39,26 +37,31 @@ void hth_grad_batch_norm(hth_grad *c, const hth_node *n)
     end_three(c, n);
 }
 
+// Scale and bias may be broadcast to the normalised dimensions: their gradients are summed down.
 void hth_grad_layer_norm(hth_grad *c, const hth_node *n)
 {
-    const hth_shape *x = hth_grad_shape(c, n->inputs[0]), *s = hth_grad_shape(c, n->inputs[1]);
-    int64_t axis = hth_node_int(n, "axis", -1), size = 1;
-    for (int i = (int)(axis < 0 ? axis + x->rank : axis); i < x->rank; i++) {
-        size *= x->dim[i];
+    const hth_shape x = *hth_grad_shape(c, n->inputs[0]), s = *hth_grad_shape(c, n->inputs[1]);
+    int64_t axis = hth_node_int(n, "axis", -1);
+    hth_shape full = {0};
+    for (int i = (int)(axis < 0 ? axis + x.rank : axis); i < x.rank; i++) {
+        full.dim[full.rank++] = x.dim[i];
     }
-    bool plain =
-        hth_shape_elements(s) == size && (n->n_inputs < 3 || n->inputs[2] < 0 ||
-                                          hth_shape_equal(s, hth_grad_shape(c, n->inputs[2])));
-    if (!plain) {
-        hth_grad_fail(c, "scale and bias that are broadcast have no gradient");
+    bool bias = n->n_inputs > 2 && n->inputs[2] >= 0;
+    if (s.rank > full.rank || (bias && hth_grad_shape(c, n->inputs[2])->rank > full.rank)) {
+        hth_grad_fail(c, "scale and bias of more than the normalised dimensions have no gradient");
         return;
     }
     int dy = hth_grad_out(c, n, 0); // n's outputs move when one is added
     int mean = hth_grad_extend(c, 1), invstd = hth_grad_extend(c, 2);
-    int in[5] = {dy, n->inputs[0], n->inputs[1], mean, invstd};
+    int in[5] = {dy, n->inputs[0], hth_grad_expand(c, n->inputs[1], &full), mean, invstd}, v[3];
     hth_grad_begin(c, HTH_OP_LAYER_NORM_GRAD, in, 5, 3);
     hth_grad_int(c, "axis", axis);
-    end_three(c, n);
+    end_wanted(c, n, v);
+    for (int k = 0; k < 3; k++) {
+        if (hth_grad_wants(c, n, k)) {
+            hth_grad_give(c, n, k, hth_grad_sum_to(c, v[k], hth_grad_shape(c, n->inputs[k])));
+        }
+    }
 }
 
 // y = x r scale with r = 1 / sqrt(mean(x^2) + eps): with g = dy scale,

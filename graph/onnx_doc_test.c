@@ -37,16 +37,16 @@ static const doc_row doc_gradient[] = {
     {HTH_OP_ATTENTION, "yes"}, // other operators in a training step
     {HTH_OP_BATCH_NORMALIZATION, "yes"},
     {HTH_OP_DROPOUT, "yes, if its mask is not read"},
-    {HTH_OP_CLIP, "yes, with constant bounds"},
-    {HTH_OP_EINSUM, "yes, without an ellipsis or a label twice in a term"},
+    {HTH_OP_CLIP, "yes; by its bounds none"},
+    {HTH_OP_EINSUM, "yes, but for a label twice in a term and ellipses that broadcast"},
     {HTH_OP_GRU, "yes, with its usual activations, without lengths or clipping"},
     {HTH_OP_LSTM, "yes, with its usual activations, without lengths, clipping or peepholes"},
     {HTH_OP_RNN, "yes, with Tanh or Relu, without lengths or clipping"},
-    {HTH_OP_LAYER_NORMALIZATION, "yes, if scale and bias are not broadcast"},
+    {HTH_OP_LAYER_NORMALIZATION, "yes, if scale and bias have the normalised dimensions only"},
     {HTH_OP_ONE_HOT, "none by its values"},
     {HTH_OP_PAD, "yes, with constant pads"},
-    {HTH_OP_SCATTER_ELEMENTS, "yes, with reduction none or add"},
-    {HTH_OP_SCATTER_ND, "yes, with reduction none or add"},
+    {HTH_OP_SCATTER_ELEMENTS, "yes, but for the reduction mul"},
+    {HTH_OP_SCATTER_ND, "yes, but for the reduction mul"},
     {HTH_OP_SLICE, "yes, at constant positions"},
 };
 

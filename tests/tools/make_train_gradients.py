@@ -110,7 +110,7 @@ CASES += [
     ('MatMul a[4] b[4,2]', T.matmul), ('MatMul a[2,3,4] b[4]', T.matmul), ('MatMul a[4] b[4]', T.matmul), ('MatMul a[2,12,17] b[2,12,19] ; transA=1', lambda a, b: a.mT @ b),
     ("Einsum a[2,3,4] b[4,5] ; equation='bij,jk->bik'", lambda a, b: T.einsum('bij,jk->bik', a, b)),
     ("Einsum a[2,3] b[3,4] c[4,2] ; equation='ij,jk,kl->li'", lambda a, b, c: T.einsum('ij,jk,kl->li', a, b, c)),
-    ("Einsum a[2,3] b[3,4] ; equation='ij,jk'", lambda a, b: T.einsum('ij,jk', a, b)), ("Einsum a[2,3] ; equation='ij->j'", lambda a: a.sum(0)),
+    ("Einsum a[2,3] b[3,4] ; equation='ij,jk'", lambda a, b: T.einsum('ij,jk', a, b)), ("Einsum a[2,3,4] b[3,4,2] ; equation='b...d,...de->b...e'", lambda a, b: T.einsum('b...d,...de->b...e', a, b)), ("Einsum a[2,3] ; equation='ij->j'", lambda a: a.sum(0)),
     ('Det x[2,3,3]', T.linalg.det), ('Det x[1,7,7]', T.linalg.det),
     # convolutions
     ('Conv x[2,3,5,6] w[4,3,3,2] b[4]', F.conv2d), ('Conv x[2,16,9,9] w[16,16,3,3] b[16] ; pads=1,1,1,1', lambda *a: F.conv2d(*a, padding=1)),
@@ -136,6 +136,7 @@ CASES += [
     ('BatchNormalization x[3,16,2,3] s+[16] b[16] m=[16] v=[16] ; training_mode=1', lambda x, s, b, m, v: F.batch_norm(x, None, None, s, b, True, 0, 1e-5)),
     ('BatchNormalization x[4,3] s+[3] b[3] m=[3]{0,0,0} v=[3]{1,1,1} ; training_mode=1 epsilon=0.01', lambda x, s, b, m, v: F.batch_norm(x, None, None, s, b, True, 0, .01)),
     ('LayerNormalization x[2,3,21] s[21] b[21]', lambda x, s, b: F.layer_norm(x, (21,), s, b)), ('LayerNormalization x[2,3,4] s[3,4] b[3,4] ; axis=1', lambda x, s, b: F.layer_norm(x, (3, 4), s, b)),
+    ('LayerNormalization x[2,3,4] s[3,1] b[4] ; axis=1', lambda x, s, b: F.layer_norm(x, (3, 4)) * s + b),
     ('LayerNormalization x[2,3] s[3] ; epsilon=0.1', lambda x, s: F.layer_norm(x, (3,), s, None, .1)), ('RMSNormalization x[2,3,21] s[21]', lambda x, s: F.rms_norm(x, (21,), s, 1e-5)),
     ('GroupNormalization x[2,4,19] s[4] b[4] ; num_groups=2', lambda x, s, b: F.group_norm(x, 2, s, b)), ('InstanceNormalization x[2,3,2,9] s[3] b[3]', lambda x, s, b: F.instance_norm(x, None, None, s, b)),
     ('LRN x[1,5,2,2] ; size=3 alpha=0.5 beta=0.75 bias=1.0', lambda x: F.local_response_norm(x, 3, .5, .75, 1.)), ('LpNormalization x[3,4] ; axis=1', lambda x: F.normalize(x, dim=1)),
@@ -168,7 +169,8 @@ CASES += [
     ('Compress x[3,4] k?[3]{1,0,1} ; axis=0', lambda x, k: x[k]), ('Compress x[3,4] k?[12]{1,0,0,1,1,0,0,0,0,0,1,0}', lambda x, k: x.flatten()[k]),
     ('Scatter x[3,4] i:[1,4]{0,1,2,0} u[1,4] ; axis=0', lambda x, i, u: x.scatter(0, i, u)), ('ScatterElements x[3,4] i:[1,4]{0,1,2,0} u[1,4] ; axis=0', lambda x, i, u: x.scatter(0, i, u)),
     ("ScatterElements x[3,4] i:[3,2]{0,0,2,3,1,1} u[3,2] ; axis=1 reduction='add'", lambda x, i, u: x.scatter_add(1, i, u)), ('ScatterND x[4,3] i:[2,1]{3,1} u[2,3]', lambda x, i, u: put(x, i, u, False)),
-    ("ScatterND x[4,3] i:[2,1]{1,1} u[2,3] ; reduction='add'", lambda x, i, u: put(x, i, u, True)), ('TopK x[3,5] k:[1]{2} >0/2', lambda x, k: x.topk(2, 1)[0]),
+    ("ScatterND x[4,3] i:[2,1]{1,1} u[2,3] ; reduction='add'", lambda x, i, u: put(x, i, u, True)), ("ScatterElements x[3,4] i:[2,4]{0,1,2,0,0,1,2,1} u[2,4] ; axis=0 reduction='max'", lambda x, i, u: x.scatter_reduce(0, i, u, 'amax')),
+    ('TopK x[3,5] k:[1]{2} >0/2', lambda x, k: x.topk(2, 1)[0]),
     # sampling
     ("GridSample x[2,2,5,5] g[2,3,3,2] ; mode='cubic' align_corners=1", lambda x, g: F.grid_sample(x, g, 'bicubic', 'zeros', True)),
     ('GridSample x[1,1,3,3,2] g[1,2,1,2,3]', lambda x, g: F.grid_sample(x, g, 'bilinear', 'zeros', False)),
