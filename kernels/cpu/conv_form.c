@@ -310,7 +310,7 @@ static void conv_offer_chunks(hth_device *d, const hth_graph *g, const hth_node 
     }
 }
 
-// Winograd, each with less workspace than the one before of its tile size.
+// Winograd; of a tile size only what differs in workspace.
 static void conv_offer_winograd(hth_device *d, const hth_graph *g, const hth_node *n,
                                 hth_cpu_prepare_fn winograd, hth_choice *list, int cap, int *count)
 {
@@ -324,7 +324,8 @@ static void conv_offer_winograd(hth_device *d, const hth_graph *g, const hth_nod
         for (int k = first; k < *count - 1; k++) {
             bool same = strncmp(list[k].name, c->name, strlen("winograd_4x4")) == 0 &&
                         (strstr(list[k].name, ":run") == NULL) == (strstr(c->name, ":run") == NULL);
-            if (same && c->workspace_bytes > list[k].workspace_bytes * 9 / 10) {
+            uint64_t a = c->workspace_bytes, b = list[k].workspace_bytes;
+            if (same && a > b * 9 / 10 && b > a * 9 / 10) {
                 (*count)--;
                 break;
             }

@@ -31,8 +31,8 @@ typedef struct hth_wino_plan {
 // algorithm's name, or not 3x3 of stride and dilation 1 in f32 and blocks.
 hth_err cpu_winograd_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
                              const char *algorithm, hth_kernel **out);
-// cpu_winograd_names writes the algorithms that are worth trying on the node, of one tile size from
-// the fastest to the smallest workspace; returns their number, at most `cap`.
+// cpu_winograd_names writes the algorithms that are worth trying on the node; returns their number,
+// at most `cap`.
 int cpu_winograd_names(hth_device *d, const hth_graph *g, const hth_node *n,
                        char (*names)[HTH_WINO_NAME], int cap);
 

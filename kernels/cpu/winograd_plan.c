@@ -135,7 +135,7 @@ int cpu_winograd_names(hth_device *d, const hth_graph *g, const hth_node *n,
                        char (*names)[HTH_WINO_NAME], int cap)
 {
     static const char *const dial[HTH_WINO_PAIRS][5] = {
-        {"", ":2M"}, {":16M", "", ":4M", ":2M", ":1M"}, {"", ":4M"}};
+        {"", ":2M"}, {"", ":16M", ":4M", ":2M", ":1M"}, {"", ":4M"}};
     const hth_wino_isa *isa = plan_isa(g->values[n->inputs[0]].layout);
     hth_wino_plan p;
     char name[HTH_WINO_NAME];
