@@ -12,8 +12,10 @@
 //   core's cache holds.
 // - shared: one chunk at a time; its panels are shared, so that U is read once by all threads
 //   together, and V lies in the shared cache. For large filters.
-// A filter that changes with every run is transformed as a whole to the workspace when half of that
-// holds it; else each thread transforms a panel before it multiplies by it, again in every chunk.
+// A filter that changes with every run is transformed to the workspace: as a whole when half of
+// that holds it, else a slice of panels at a time; then all chunks pass by each slice, and their
+// patches are transformed again for it, which costs less than transforming the filter again for
+// each chunk.
 //
 // The data gradient is another convolution, of dy with the filter turned around and its channels
 // exchanged; only the filter's transform knows. Padding channels are zero in V and U, hence in the
@@ -34,8 +36,6 @@
 #define WINO_APART  ((size_t)1536 << 10) // bytes of a group's filter up to which chunks go apart
 #define WINO_CACHED ((size_t)768 << 10)  // bytes of a chunk of one thread
 
-typedef enum wino_source { WINO_PACKED, WINO_WHOLE, WINO_BY_PANEL } wino_source;
-
 typedef struct wino_kernel {
     hth_kernel base;
     hth_packing packing;
@@ -44,9 +44,8 @@ typedef struct wino_kernel {
     int n_threads;
     int bias, add, mask; // inputs; -1: none
     float add_scale, low, high, mask_low, mask_high;
-    wino_source source;
-    bool apart;
-    size_t chunk, part, panels;        // tiles of a chunk, of M; panels of a group
+    bool packed, apart; // the filter comes transformed; threads take chunks of their own
+    size_t chunk, part, panels, slice; // tiles of a chunk, of M; panels of a group, of a slice
     size_t u_floats, panel_floats;     // of a group's filter, of a panel
     size_t v_step, v_floats, m_floats; // from point to point; of a chunk; of M
 } wino_kernel;
@@ -54,15 +53,22 @@ typedef struct wino_kernel {
 typedef struct wino_run {
     const wino_kernel *k;
     hth_wino_job j;
-    const float *w;     // plain filter, WINO_BY_PANEL
-    const float *all;   // transformed filter of all groups
-    float *v, *m, *own; // own: transformed panels, one per thread
+    const float *w;    // of all groups: transformed if it is packed, else plain
+    float *u, *v, *m;  // u: of a slice
+    size_t panel, end; // the slice
+    bool same;         // the only chunk's patches are there from the slice before
 } wino_run;
 
-static void run_group(wino_run *r, size_t group)
+static size_t wino_least(size_t a, size_t b)
 {
-    r->j.at.group = group;
-    r->j.u = r->all == NULL ? NULL : r->all + group * r->k->u_floats;
+    return a < b ? a : b;
+}
+
+// `count` in equal pieces of at most `most`.
+static size_t wino_even(size_t count, size_t most)
+{
+    size_t pieces = (count + most - 1) / most;
+    return (count + pieces - 1) / pieces;
 }
 
 static void run_chunk(wino_run *r, size_t first, size_t end)
@@ -87,17 +93,15 @@ static void run_apart(void *arg, int i, int n)
     float *m = r.m + (size_t)i * k->m_floats;
     hth_team_range(k->p.grid.tiles, i, n, &begin, &end);
     r.j.at.v = r.v + (size_t)i * k->v_floats;
-    for (size_t group = 0; group < k->p.grid.groups; group++) {
-        run_group(&r, group);
-        for (size_t first = begin; first < end; first += r.j.at.count) {
-            run_chunk(&r, first, end);
-            size_t count = r.j.at.count;
-            isa->patches[size](&k->p.grid, r.j.x, &r.j.at, 0, count * k->p.grid.ib);
-            for (size_t panel = 0; panel < k->panels; panel++) {
-                for (size_t from = 0; from < count; from += k->part) {
-                    size_t to = from + k->part < count ? from + k->part : count;
-                    isa->panel[size](&r.j, r.j.u + panel * k->panel_floats, panel, from, to, m);
-                }
+    for (size_t first = begin; first < end; first += r.j.at.count) {
+        run_chunk(&r, first, end);
+        size_t count = r.j.at.count;
+        isa->patches[size](&k->p.grid, r.j.x, &r.j.at, 0, count * k->p.grid.ib);
+        for (size_t panel = r.panel; panel < r.end; panel++) {
+            for (size_t from = 0; from < count; from += k->part) {
+                size_t to = from + k->part < count ? from + k->part : count;
+                isa->panel[size](&r.j, r.j.u + (panel - r.panel) * k->panel_floats, panel, from, to,
+                                 m);
             }
         }
     }
@@ -115,11 +119,11 @@ static void run_patches(void *arg, int i, int n)
 
 // How many parts the chunk's tiles make: as many as M wants, more when there would be less to do
 // for some threads.
-static size_t run_parts(const wino_kernel *k, size_t count, size_t n)
+static size_t run_parts(const wino_run *r, size_t n)
 {
-    size_t parts = (count + k->part - 1) / k->part;
-    while (k->source != WINO_BY_PANEL && k->panels * parts < 4 * n && k->panels * parts % n != 0 &&
-           parts < count) {
+    size_t count = r->j.at.count, panels = r->end - r->panel;
+    size_t parts = (count + r->k->part - 1) / r->k->part;
+    while (panels * parts < 4 * n && panels * parts % n != 0 && parts < count) {
         parts++;
     }
     return parts;
@@ -129,35 +133,50 @@ static void run_panels(void *arg, int i, int n)
 {
     const wino_run *r = arg;
     const wino_kernel *k = r->k;
-    int size = k->p.pairs - 1;
-    size_t count = r->j.at.count, parts = run_parts(k, count, (size_t)n), begin, end;
-    size_t each = k->source == WINO_BY_PANEL ? parts : 1; // a panel's parts stay together
-    float *m = r->m + (size_t)i * k->m_floats, *own = r->own + (size_t)i * k->panel_floats;
-    hth_team_range(k->panels * parts / each, i, n, &begin, &end);
-    for (size_t unit = begin * each; unit < end * each; unit++) {
+    size_t count = r->j.at.count, parts = run_parts(r, (size_t)n), begin, end;
+    hth_team_range((r->end - r->panel) * parts, i, n, &begin, &end);
+    for (size_t unit = begin; unit < end; unit++) {
         size_t panel = unit / parts, part = unit % parts;
-        const float *u = own;
-        if (k->source != WINO_BY_PANEL) {
-            u = r->j.u + panel * k->panel_floats;
-        } else if (part == 0) {
-            hth_wino_filter_panel(k->p.isa, k->p.pairs, &k->p.filter, r->w, r->j.at.group, panel,
-                                  own);
-        }
-        k->p.isa->panel[size](&r->j, u, panel, count * part / parts, count * (part + 1) / parts, m);
+        k->p.isa->panel[k->p.pairs - 1](&r->j, r->j.u + panel * k->panel_floats, r->panel + panel,
+                                        count * part / parts, count * (part + 1) / parts,
+                                        r->m + (size_t)i * k->m_floats);
     }
 }
 
-static void run_shared(wino_run *r)
+static void run_filter(void *arg, int i, int n)
 {
-    const hth_wino_grid *g = &r->k->p.grid;
+    const wino_run *r = arg;
+    const wino_kernel *k = r->k;
+    size_t begin, end;
+    hth_team_range(r->end - r->panel, i, n, &begin, &end);
+    for (size_t panel = begin; panel < end; panel++) {
+        hth_wino_filter_panel(k->p.isa, k->p.pairs, &k->p.filter, r->w, r->j.at.group,
+                              r->panel + panel, r->u + panel * k->panel_floats);
+    }
+}
+
+static void run_slice(wino_run *r)
+{
+    const wino_kernel *k = r->k;
+    size_t tiles = k->p.grid.tiles;
+    if (k->packed) {
+        r->j.u = r->w + r->j.at.group * k->u_floats + r->panel * k->panel_floats;
+    } else {
+        hth_team_run(run_filter, r);
+        r->j.u = r->u;
+    }
+    if (k->apart) {
+        hth_team_run(run_apart, r);
+        return;
+    }
+    r->same = r->panel > 0 && k->chunk >= tiles;
     r->j.at.v = r->v;
-    for (size_t group = 0; group < g->groups; group++) {
-        run_group(r, group);
-        for (size_t first = 0; first < g->tiles; first += r->j.at.count) {
-            run_chunk(r, first, g->tiles);
+    for (size_t first = 0; first < tiles; first += r->j.at.count) {
+        run_chunk(r, first, tiles);
+        if (!r->same) {
             hth_team_run(run_patches, r);
-            hth_team_run(run_panels, r);
         }
+        hth_team_run(run_panels, r);
     }
 }
 
@@ -179,21 +198,17 @@ static hth_err wino_run_kernel(const hth_kernel *base, const hth_kernel_args *a)
                         .mask_low = k->mask_low,
                         .mask_high = k->mask_high},
                   .w = a->in[1],
-                  .all = k->source == WINO_PACKED ? a->in[1] : NULL};
+                  .u = ws};
     size_t threads = (size_t)k->n_threads;
     hth_team_set(k->n_threads);
-    if (k->source == WINO_WHOLE) {
-        hth_wino_filter_run(k->p.isa, k->p.pairs, &k->p.filter, a->in[1], ws);
-        r.all = ws;
-        ws += k->p.grid.groups * k->u_floats;
-    }
-    r.v = ws;
+    r.v = r.u + (k->packed ? 0 : k->slice * k->panel_floats);
     r.m = r.v + (k->apart ? threads : 1) * k->v_floats;
-    r.own = r.m + threads * k->m_floats;
-    if (k->apart) {
-        hth_team_run(run_apart, &r);
-    } else {
-        run_shared(&r);
+    for (size_t group = 0; group < k->p.grid.groups; group++) {
+        r.j.at.group = group;
+        for (r.panel = 0; r.panel < k->panels; r.panel = r.end) {
+            r.end = wino_least(r.panel + k->slice, k->panels);
+            run_slice(&r);
+        }
     }
     return k->tail == NULL ? HTH_OK : k->tail->run(k->tail, a);
 }
@@ -272,30 +287,15 @@ static hth_err wino_posts(hth_device *d, const hth_graph *g, const hth_node *n, 
     return hth_seq_finish(s, NULL, &k->tail);
 }
 
-static size_t wino_least(size_t a, size_t b)
-{
-    return a < b ? a : b;
-}
-
-// `count` in equal pieces of at most `most`.
-static size_t wino_even(size_t count, size_t most)
-{
-    size_t pieces = (count + most - 1) / most;
-    return (count + pieces - 1) / pieces;
-}
-
-// Divides the workspace: transformed filter, M's, what is left for V.
+// Divides the workspace: a slice of the transformed filter, M's, what is left for V.
 static void wino_reserve(wino_kernel *k)
 {
     const hth_wino_plan *p = &k->p;
-    size_t threads = (size_t)k->n_threads, budget = p->bytes / sizeof(float), fixed = 0;
+    size_t threads = (size_t)k->n_threads, budget = p->bytes / sizeof(float);
     size_t rows = p->isa->rows, row = p->points * p->grid.ib * p->isa->block;
-    size_t u_all = p->grid.groups * k->u_floats;
-    if (k->source == WINO_WHOLE && u_all > budget / 2) {
-        k->source = WINO_BY_PANEL;
-    }
-    fixed += k->source == WINO_WHOLE ? u_all : 0;
-    fixed += k->source == WINO_BY_PANEL ? threads * k->panel_floats : 0;
+    size_t fits = budget / 2 / k->panel_floats;
+    k->slice = k->packed ? k->panels : wino_even(k->panels, fits > 0 ? fits : 1);
+    size_t fixed = k->packed ? 0 : k->slice * k->panel_floats;
     k->part = (WINO_PART + rows - 1) / rows * rows;
     while (k->part > rows &&
            (threads + 1) * hth_wino_scratch(p->isa, p->points, k->part) + WINO_LEAST * row + fixed >
@@ -308,8 +308,8 @@ static void wino_reserve(wino_kernel *k)
     fixed += threads * k->m_floats;
     size_t most = budget > fixed ? (budget - fixed) / row : 0;
     most = most < WINO_LEAST ? WINO_LEAST : most;
-    k->apart = k->source != WINO_BY_PANEL && k->u_floats * sizeof(float) <= WINO_APART &&
-               share >= WINO_LEAST && most / threads >= WINO_LEAST / 2;
+    k->apart = k->slice * k->panel_floats * sizeof(float) <= WINO_APART && share >= WINO_LEAST &&
+               most / threads >= WINO_LEAST / 2;
     if (k->apart) {
         size_t cached = WINO_CACHED / sizeof(float) / row;
         most = wino_least(most / threads, cached < WINO_LEAST ? WINO_LEAST : cached);
@@ -332,12 +332,12 @@ static hth_err wino_finish(hth_device *d, const hth_graph *g, const hth_node *n,
     k->u_floats = hth_wino_filter_floats(p->isa, p->pairs, &p->filter);
     k->panel_floats = hth_wino_panel_floats(p->isa, p->pairs, &p->filter);
     k->panels = (p->grid.ob * p->isa->block + panel - 1) / panel;
-    k->source = constant && !p->run ? WINO_PACKED : WINO_WHOLE;
+    k->packed = constant && !p->run;
     wino_reserve(k);
     if (k->tail != NULL && k->tail->workspace_bytes > k->base.workspace_bytes) {
         k->base.workspace_bytes = k->tail->workspace_bytes;
     }
-    if (k->source == WINO_PACKED) {
+    if (k->packed) {
         k->base.n_packings = 1;
         k->packing = (hth_packing){
             .input = 1, .bytes = p->grid.groups * k->u_floats * sizeof(float), .pack = wino_pack};

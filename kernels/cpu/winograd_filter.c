@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Constant filters are transformed once, in double. Parameters change with every step: a vector of
-// outputs' filters is gathered, a vector per tap, and transformed side by side; the threads share
-// the pairs of (vector of outputs, input channel).
+// outputs' filters is gathered, a vector per tap, and transformed side by side (winograd_body.h).
 #include "kernels/cpu/winograd_filter.h"
 
-#include "device/cpu/team.h"
 #include "kernels/cpu/winograd_point.h"
 
 #include <string.h>
@@ -88,35 +86,6 @@ void hth_wino_filter_pack(const hth_wino_isa *isa, int pairs, const hth_wino_fil
                        hth_wino_point(ins, width));
         }
     }
-}
-
-typedef struct filter_job {
-    const hth_wino_isa *isa;
-    int pairs;
-    const hth_wino_filter *f;
-    const float *w;
-    float *u;
-} filter_job;
-
-// (group, panel)
-static void filter_part(void *arg, int i, int n)
-{
-    const filter_job *j = arg;
-    size_t whole = HTH_WINO_PANEL * j->isa->lanes, begin, end;
-    size_t panels = (filter_up(j->f->out, j->isa->block) + whole - 1) / whole;
-    hth_team_range(j->f->groups * panels, i, n, &begin, &end);
-    for (size_t k = begin; k < end; k++) {
-        hth_wino_filter_panel(j->isa, j->pairs, j->f, j->w, k / panels, k % panels,
-                              j->u + k / panels * hth_wino_filter_floats(j->isa, j->pairs, j->f) +
-                                  k % panels * hth_wino_panel_floats(j->isa, j->pairs, j->f));
-    }
-}
-
-void hth_wino_filter_run(const hth_wino_isa *isa, int pairs, const hth_wino_filter *f,
-                         const float *w, float *u)
-{
-    filter_job j = {isa, pairs, f, w, u};
-    hth_team_run(filter_part, &j);
 }
 
 void hth_wino_filter_panel(const hth_wino_isa *isa, int pairs, const hth_wino_filter *f,

@@ -9,13 +9,10 @@
 // Floats of a group's transformed filter, and of one panel of it.
 size_t hth_wino_filter_floats(const hth_wino_isa *isa, int pairs, const hth_wino_filter *f);
 size_t hth_wino_panel_floats(const hth_wino_isa *isa, int pairs, const hth_wino_filter *f);
-// hth_wino_filter_pack transforms in double, on the calling thread; hth_wino_filter_run in f32, on
-// the team, for filters that change with every run. Both: all groups.
+// hth_wino_filter_pack transforms all groups in double.
 void hth_wino_filter_pack(const hth_wino_isa *isa, int pairs, const hth_wino_filter *f,
                           const float *w, float *u);
-void hth_wino_filter_run(const hth_wino_isa *isa, int pairs, const hth_wino_filter *f,
-                         const float *w, float *u);
-// hth_wino_filter_panel transforms panel `panel` of group `group` to u, on the calling thread.
+// hth_wino_filter_panel transforms panel `panel` of group `group` to u, in f32.
 void hth_wino_filter_panel(const hth_wino_isa *isa, int pairs, const hth_wino_filter *f,
                            const float *w, size_t group, size_t panel, float *u);
 
