@@ -106,7 +106,9 @@ static const hth_option plan_options[] = {
 static const hth_option bench_options[] = {
     OPTION_BATCH,
     OPTION_BUDGET,
-    {"train", HTH_OPTION_FLAG, NULL, "measure training steps (softmax-xent, SGD with momentum)"},
+    {"train", HTH_OPTION_FLAG, NULL,
+     "measure training steps (softmax-xent, SGD with momentum), the plan corrected by "
+     "the first ones"},
     OPTIONS_STEP,
     {"accumulate", HTH_OPTION_TEXT, "M",
      "with --train: take the batch in M equal parts, one update for all; auto: in what is fastest"},

@@ -5,6 +5,7 @@
 // line that does not parse means measuring again.
 #include "convsel/convsel.h"
 
+#include "base/compare.h"
 #include "base/id.h"
 #include "convsel/bench.h"
 
@@ -217,24 +218,41 @@ bool hth_convsel_known(hth_device *d, const hth_graph *g, const hth_node *n, con
     return convsel_recall(cache, key, list, HTH_MAX_CHOICES) > 0;
 }
 
+typedef struct choice_times {
+    double us[1 + AGAIN];
+    int n;
+} choice_times;
+
 // Measures the choices that may be the fastest again, in turn: what disturbs the machine for a
-// while only ever adds, and it rarely comes back to the same choice, so each keeps the least of its
-// times.
-static hth_err convsel_again(hth_bench *b, hth_choice *list, int n)
+// while rarely comes back to the same choice.
+static hth_err convsel_again(hth_bench *b, const hth_choice *list, choice_times *times, int n)
 {
     double best = INFINITY;
     for (int i = 0; i < n; i++) {
-        best = fmin(best, list[i].time_us);
+        best = fmin(best, times[i].us[0]);
     }
-    for (int i = 0; i < n; i++) {
-        if (list[i].time_us <= CLOSE * best) {
-            hth_choice c = list[i];
-            HTH_TRY(hth_bench_time(b, &c, INFINITY));
-            list[i].time_us = fmin(list[i].time_us, c.time_us);
-            best = fmin(best, c.time_us);
+    for (int round = 0; round < AGAIN; round++) {
+        for (int i = 0; i < n; i++) {
+            if (times[i].us[0] <= CLOSE * best) {
+                hth_choice c = list[i];
+                HTH_TRY(hth_bench_time(b, &c, INFINITY));
+                times[i].us[times[i].n++] = c.time_us;
+                best = fmin(best, c.time_us);
+            }
         }
     }
     return HTH_OK;
+}
+
+// A disturbance only ever adds, so a choice's least time says best how it compares. The times of a
+// step add up to a prediction, which should not be made of the luckiest of several: there each is
+// the one in the middle.
+static void convsel_settle(hth_choice *list, choice_times *times, int n, bool step)
+{
+    for (int i = 0; i < n; i++) {
+        qsort(times[i].us, (size_t)times[i].n, sizeof times[i].us[0], hth_compare_double);
+        list[i].time_us = times[i].us[step ? (times[i].n - 1) / 2 : 0];
+    }
 }
 
 // Measures in place; a choice that cannot be run (out of memory, refused after all) is dropped.
@@ -245,6 +263,7 @@ static hth_err convsel_run(hth_device *d, const hth_graph *g, const hth_node *n,
 {
     hth_bench *b;
     hth_err err = HTH_OK;
+    choice_times times[HTH_MAX_CHOICES];
     double best = INFINITY;
     int kept = 0;
     *whole = true;
@@ -270,9 +289,11 @@ static hth_err convsel_run(hth_device *d, const hth_graph *g, const hth_node *n,
     }
     *count = kept;
     err = kept > 0 ? HTH_OK : err;
-    for (int round = 0; err == HTH_OK && kept > 1 && round < AGAIN; round++) {
-        err = convsel_again(b, list, kept);
+    for (int i = 0; i < kept; i++) {
+        times[i] = (choice_times){.us = {list[i].time_us}, .n = 1};
     }
+    err = err == HTH_OK && kept > 1 ? convsel_again(b, list, times, kept) : err;
+    convsel_settle(list, times, kept, hth_heat_text(heat, g, n) != NULL);
     hth_bench_close(b);
     return err;
 }

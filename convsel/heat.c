@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // A step's caches as one queue of bytes: what is written, and what is read from memory, moves a
-// clock on; a tensor that was last touched less than a cache's size ago is still in that cache. The
-// step runs again and again, so it is walked twice: in the second round the first nodes find what
-// the last ones left.
+// clock on; a tensor that was last touched less than a cache's size ago is still in that cache.
+// Nodes walk their operands together, from end to end: between two uses of a piece of a tensor lie,
+// on the average, half of all that the one node touches, and half of what the other does. The step
+// runs again and again, so it is walked twice: in the second round the first nodes find what the
+// last ones left.
 //
 // An output has a place of its own, which a step with memory to spare gives it far from what was
 // used last; it is in no cache if the step touches more than the cache holds. Places that are taken
@@ -13,7 +15,8 @@
 
 #include <string.h>
 
-#define HEAT_MIB      20 // log2: sweeps are told apart by powers of two of a MiB
+#define HEAT_MIB      20                  // log2: sweeps are told apart by powers of two of a MiB
+#define HEAT_START    ((uint64_t)1 << 62) // before it lies more than any node touches
 #define HEAT_LETTERS  26
 #define HEAT_REPLACED 26 // inputs that an output can name
 
@@ -32,12 +35,13 @@ static uint64_t heat_bytes(const hth_graph *g, int v)
     return hth_tensor_bytes(x->dtype, &x->shape, x->layout, &bytes) == HTH_OK ? bytes : 0;
 }
 
-static int heat_age(const heat_walk *w, int v)
+// How far away the last use of v is, in the middle of a node that touches so many bytes.
+static int heat_age(const heat_walk *w, int v, uint64_t touches)
 {
     if (w->touched[v] == 0) {
         return 2;
     }
-    uint64_t age = w->clock - w->touched[v];
+    uint64_t age = w->clock + touches / 2 - w->touched[v];
     return age < w->core ? 0 : age < w->shared ? 1 : 2;
 }
 
@@ -58,14 +62,27 @@ static int heat_place(const heat_walk *w, const hth_node *n, int v)
     return -1;
 }
 
+static uint64_t heat_touches(const heat_walk *w, const hth_node *n)
+{
+    uint64_t bytes = 0;
+    for (int k = 0; k < n->n_inputs; k++) {
+        bytes += n->inputs[k] < 0 ? 0 : heat_bytes(w->g, n->inputs[k]);
+    }
+    for (int k = 0; k < n->n_outputs; k++) {
+        int v = n->outputs[k];
+        bytes += v < 0 || heat_place(w, n, v) >= 0 ? 0 : heat_bytes(w->g, v);
+    }
+    return bytes;
+}
+
 // Walks node i; with `text`, writes its description there.
 static void heat_node(heat_walk *w, int i, char *text)
 {
     const hth_node *n = &w->g->nodes[i];
     char sink[2] = {0};
-    uint64_t fresh = 0;
+    uint64_t fresh = 0, touches = heat_touches(w, n);
     for (int k = 0; k < n->n_inputs; k++) {
-        int v = n->inputs[k], age = v < 0 ? 0 : heat_age(w, v);
+        int v = n->inputs[k], age = v < 0 ? 0 : heat_age(w, v, touches);
         char *at = text == NULL ? sink : text + k;
         *at = v < 0 ? '-' : (char)((heat_dies(w, v, i) ? 'a' : '0') + age);
         fresh += age == 2 ? heat_bytes(w->g, v) : 0;
@@ -80,10 +97,10 @@ static void heat_node(heat_walk *w, int i, char *text)
     for (int k = 0; k < n->n_inputs + n->n_outputs; k++) {
         int v = k < n->n_inputs ? n->inputs[k] : n->outputs[k - n->n_inputs];
         if (v >= 0) {
-            w->touched[v] = w->clock;
+            w->touched[v] = w->clock - touches / 2;
             int old = k < n->n_inputs || w->replaces == NULL ? -1 : w->replaces[v];
             if (old >= 0) {
-                w->touched[old] = w->clock;
+                w->touched[old] = w->touched[v];
             }
         }
     }
@@ -132,7 +149,7 @@ hth_err hth_heat_make(const hth_device_props *props, const hth_graph *g, const i
                    .replaces = replaces,
                    .core = out->core_bytes,
                    .shared = props->cache_bytes,
-                   .clock = 1,
+                   .clock = HEAT_START,
                    .touched = hth_calloc(values, sizeof *w.touched),
                    .last = hth_calloc(values, sizeof *w.last)};
     hth_err err = out->of == NULL || w.touched == NULL || w.last == NULL

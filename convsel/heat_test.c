@@ -25,7 +25,7 @@ static hth_heat chain(fixture *f, int n, int64_t mib, const int *replaces)
     }
     int in[2] = {v[n], v[1]}, out = fixture_value(f, s);
     fixture_node(f, HTH_OP_ADD, in, 2, &out, 1);
-    f->device.props.core_cache_bytes = 1 * MIB;
+    f->device.props.core_cache_bytes = 2 * MIB;
     f->device.props.cache_bytes = 16 * MIB;
     assert_int_equal(hth_heat_make(&f->device.props, f->graph, replaces, &h), HTH_OK);
     return h;
@@ -44,15 +44,19 @@ static void ages(void **state)
     assert_string_equal(text(&h, &f, 0) + 1, "1>n");
     assert_string_equal(text(&h, &f, 1) + 1, "0>n");  // node 0 has just written it
     assert_string_equal(text(&h, &f, 2) + 1, "a>n");  // .. and nobody reads it afterwards
-    assert_string_equal(text(&h, &f, 4) + 1, "ab>n"); // a was read 2 MiB ago: what the cores hold
-    assert_int_equal(h.core_bytes, 2 * MIB);
+    assert_string_equal(text(&h, &f, 4) + 1, "ab>n"); // a was read 4.5 MiB ago
+    assert_int_equal(h.core_bytes, 4 * MIB);
     assert_int_equal(h.sweep_bytes, 5 * MIB);
     hth_heat_fini(&h);
     fixture_close(&f);
-    h = chain(&f, 4, 8, NULL); // 40 MiB: x was read 40 MiB ago, a 24 MiB
+    h = chain(&f, 4, 6, NULL); // 30 MiB: x was read 30 MiB ago, a 27 MiB
     assert_string_equal(text(&h, &f, 0) + 1, "2>n");
-    assert_string_equal(text(&h, &f, 4) + 1, "ac>n");
+    assert_string_equal(text(&h, &f, 4) + 1, "bc>n");
     assert_int_equal(h.sweep_bytes, 24 * MIB); // one and a half of the cache
+    hth_heat_fini(&h);
+    fixture_close(&f);
+    h = chain(&f, 4, 8, NULL); // a producer's half and a consumer's are the whole cache
+    assert_string_equal(text(&h, &f, 2) + 1, "c>n");
     hth_heat_fini(&h);
     fixture_close(&f);
 }
@@ -64,8 +68,8 @@ static void places_taken_over(void **state)
     int replaces[16];
     memset(replaces, -1, sizeof replaces);
     replaces[5] = 1; // the sum takes a's place
-    hth_heat h = chain(&f, 4, 8, replaces);
-    assert_string_equal(text(&h, &f, 4) + 1, "ac>B");
+    hth_heat h = chain(&f, 4, 6, replaces);
+    assert_string_equal(text(&h, &f, 4) + 1, "bc>B");
     hth_heat_fini(&h);
     fixture_close(&f);
 }

@@ -21,6 +21,7 @@
 #define WATCH_CORRECTIONS 4    // in a job
 #define WATCH_ROUNDS      8    // of a search, each with a seed of its own
 #define WATCH_ROUND_MS    500
+#define WATCH_FACTORS     6 // rounds: copies' times are not part of what is multiplied
 
 static hth_program *watch_program(const hth_trainer *t)
 {
@@ -57,7 +58,7 @@ static void watch_search(void *ctx)
 {
     hth_watch *w = ctx;
     setpriority(PRIO_PROCESS, (id_t)gettid(), 19); // of this thread alone
-    for (int round = 0; round < WATCH_ROUNDS && !w->stop; round++) {
+    for (int round = 0; round < (w->once ? 1 : WATCH_ROUNDS) && !w->stop; round++) {
         hth_plan *plan;
         w->options.seed++;
         if (hth_plan_train(&w->problem, &w->options, &plan) != HTH_OK) {
@@ -106,7 +107,7 @@ static hth_err watch_begin(hth_trainer *t)
     const hth_trainer_phase *s = &t->shapes[0].apply;
     w->problem.budget = p->plan->resident_bytes + t->memory_bytes - s->slots_bytes;
     w->options = p->options;
-    w->options.limit_ms = WATCH_ROUND_MS;
+    w->options.limit_ms = w->once ? p->options.limit_ms : WATCH_ROUND_MS;
     w->done = w->stop = 0;
     err = hth_thread_start("replan", watch_search, w, &w->thread);
     w->searching = err == HTH_OK;
@@ -191,7 +192,6 @@ static hth_err watch_measure(hth_trainer *t)
     }
     memset(w->bytes, 0, sizeof w->bytes);
     memset(w->busy_us, 0, sizeof w->busy_us);
-    w->wall_us = 0;
     w->n_samples = 0;
     w->corrections++;
     hth_run_measure(p->run, true);
@@ -214,20 +214,20 @@ static void watch_sample(hth_trainer *t, double us)
             w->busy_us[out] += took;
         }
     }
-    w->wall_us += us;
-    w->n_samples++;
+    w->wall_us[w->n_samples++] = us;
 }
 
 // The nodes' times and the link's speeds become the measured ones, all by the same factor so that
 // the present plan's predicted time is the measured one.
-static hth_err watch_correct(hth_trainer *t)
+static hth_err watch_learn(hth_trainer *t)
 {
     hth_watch *w = &t->watch;
     hth_program *p = watch_program(t);
     int *alt;
     double v[HTH_WATCH_SAMPLES], factor = 1;
     HTH_TRY(watch_choices(p, &alt));
-    for (int round = 0; round < 2; round++) {
+    w->sampled_us = watch_median(w->wall_us, HTH_WATCH_SAMPLES);
+    for (int round = 0; round < WATCH_FACTORS; round++) {
         for (int i = 0; i < p->problem.n_nodes; i++) {
             for (int k = 0; k < HTH_WATCH_SAMPLES; k++) {
                 v[k] = w->sample[k][i];
@@ -242,8 +242,7 @@ static hth_err watch_correct(hth_trainer *t)
             }
         }
         hth_plan_simulate(&p->problem, p->plan);
-        factor =
-            p->plan->predicted_us > 0 ? w->wall_us / HTH_WATCH_SAMPLES / p->plan->predicted_us : 1;
+        factor *= p->plan->predicted_us > 0 ? w->sampled_us / p->plan->predicted_us : 1;
     }
     hth_free(alt);
     p->plan->lower_bound_us = fmin(p->plan->lower_bound_us, p->plan->predicted_us);
@@ -260,12 +259,19 @@ static bool watch_is_off(const hth_trainer *t)
            fabs(hth_trainer_measured_us(t) - predicted) > WATCH_OFF * predicted;
 }
 
+hth_err hth_watch_correct(hth_trainer *t)
+{
+    t->watch.once = true;
+    return watch_measure(t);
+}
+
 hth_err hth_watch_step(hth_trainer *t, double us)
 {
     hth_watch *w = &t->watch;
     if (w->n_samples >= 0) {
         watch_sample(t, us);
-        return w->n_samples == HTH_WATCH_SAMPLES ? watch_correct(t) : HTH_OK;
+        HTH_TRY(w->n_samples == HTH_WATCH_SAMPLES ? watch_learn(t) : HTH_OK);
+        return w->once && w->n_samples < 0 ? watch_finish(t) : HTH_OK;
     }
     w->us[w->n_us % HTH_WATCH_STEPS] = us;
     w->n_us++;

@@ -28,7 +28,9 @@ typedef struct hth_watch {
     int n_samples;                     // measured ones so far; -1: not measuring
     double *sample[HTH_WATCH_SAMPLES]; // per node: its compute
     double bytes[2], busy_us[2];       // of copies in and out, of all samples
-    double wall_us;                    // .. and of the steps
+    double wall_us[HTH_WATCH_SAMPLES]; // .. and of the steps
+    double sampled_us;                 // median of those, of the last correction; 0: none yet
+    bool once;                         // the search is one round, and is waited for
     bool refined, searching;           // refined: a search with the present times was begun
     int corrections, swaps;
     // the search
@@ -43,6 +45,10 @@ struct hth_trainer;
 // hth_watch_step counts an update of a whole batch, which took `us`, and takes a better plan over
 // when there is one (of batches in one part).
 hth_err hth_watch_step(struct hth_trainer *t, double us);
+// hth_watch_correct has the next HTH_WATCH_SAMPLES steps (of batches in one part) measured, and at
+// the end of the last one does for once what a job does: times become the measured ones, and a plan
+// that the search finds with these in one round of the time that the first plan had is taken over.
+hth_err hth_watch_correct(struct hth_trainer *t);
 // hth_watch_stop ends the search; before the program that is watched goes.
 void hth_watch_stop(struct hth_trainer *t);
 

@@ -30,12 +30,38 @@ static void predictions_are_corrected(void **state)
         rig_step(&r);
     }
     assert_int_equal(steps, 2 * HTH_WATCH_STEPS + HTH_WATCH_SAMPLES);
-    double sampled = r.t->watch.wall_us / HTH_WATCH_SAMPLES;
+    double sampled = r.t->watch.sampled_us;
     if (fabs(hth_trainer_predicted_us(r.t) - sampled) > 0.05 * sampled) {
         fail_msg("predicted %g us, measured %g us", hth_trainer_predicted_us(r.t), sampled);
     }
     rig_step(&r);
     assert_true(hth_trainer_measured_us(r.t) > 0);
+    rig_close(&r);
+}
+
+// At once, as `bench` has it: behind the last of the measured steps nothing is left to do.
+static void correction_can_be_asked_for(void **state)
+{
+    rig r;
+    rig_open(&r, HTH_POLICY_HEARTH, "600000", false);
+    hth_program *p = r.t->shapes[0].apply.program;
+    for (int i = 0; i < p->problem.n_nodes; i++) {
+        p->problem.nodes[i].alternatives[0].time_us /= 1000;
+    }
+    p->plan->predicted_us /= 1000;
+    assert_ok(hth_watch_correct(r.t));
+    for (int i = 0; i < HTH_WATCH_SAMPLES; i++) {
+        assert_int_equal(r.t->watch.n_samples, i);
+        rig_step(&r);
+    }
+    assert_true(r.t->watch.n_samples < 0 && !r.t->watch.searching);
+    double predicted = hth_trainer_predicted_us(r.t), sampled = r.t->watch.sampled_us;
+    if (!(r.t->watch.swaps > 0 ? predicted < sampled
+                               : fabs(predicted - sampled) < 0.05 * sampled)) {
+        fail_msg("predicted %g us, measured %g us", predicted, sampled);
+    }
+    rig_step(&r);
+    assert_true(r.t->watch.n_samples < 0);
     rig_close(&r);
 }
 
@@ -89,6 +115,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(predictions_are_corrected),
+        cmocka_unit_test(correction_can_be_asked_for),
         cmocka_unit_test(better_plans_are_taken_over),
         cmocka_unit_test(searches_are_stopped),
     };
