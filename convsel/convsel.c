@@ -20,6 +20,7 @@
 #define KEY_TEXT    4096
 #define AGAIN       2   // more rounds over ..
 #define CLOSE       1.6 // .. the choices within this of the best
+#define FEWER       8   // resident bytes count as fewer when an eighth of them is saved
 #define HOPELESS    2   // times the best so far: one run says enough
 
 typedef struct text {
@@ -150,7 +151,7 @@ void hth_convsel_front(hth_choice *list, int n, double tolerance)
         c->front = c->time_us >= 0 && !(c->error > tolerance) && !isnan(c->error);
         for (int k = 0; k < i && c->front; k++) {
             c->front = !list[k].front || list[k].workspace_bytes > c->workspace_bytes ||
-                       list[k].resident_bytes > c->resident_bytes;
+                       list[k].resident_bytes / FEWER * (FEWER - 1) > c->resident_bytes;
         }
     }
 }

@@ -50,7 +50,7 @@ void hth_convsel_key(hth_device *d, const hth_graph *g, const hth_node *n, const
 // hth_convsel_describe writes the descriptor alone, the same on every device.
 void hth_convsel_describe(const hth_graph *g, const hth_node *n, char *out, size_t cap);
 // hth_convsel_front marks, in a list sorted by time, the choices that no other beats in time,
-// workspace and resident bytes among those with error <= tolerance.
+// workspace and (an eighth of them at least) resident bytes among those with error <= tolerance.
 void hth_convsel_front(hth_choice *list, int n, double tolerance);
 
 #endif

@@ -293,7 +293,7 @@ static void wino_reserve(wino_kernel *k)
     const hth_wino_plan *p = &k->p;
     size_t threads = (size_t)k->n_threads, budget = p->bytes / sizeof(float);
     size_t rows = p->isa->rows, row = p->points * p->grid.ib * p->isa->block;
-    size_t fits = budget / 2 / k->panel_floats;
+    size_t fits = budget * 5 / 8 / k->panel_floats;
     k->slice = k->packed ? k->panels : wino_even(k->panels, fits > 0 ? fits : 1);
     size_t fixed = k->packed ? 0 : k->slice * k->panel_floats;
     k->part = (WINO_PART + rows - 1) / rows * rows;
