@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Search over modes. Greedy starts at several prices of the link, each followed by a descent of
-// single flips; then iterated local search from the best: a kick around one stage, ejections until
-// it fits again, and completions that give back what the kick made unnecessary. Every candidate is
-// decoded exactly, so nothing is estimated but the order in which moves are tried.
-#include "memmgr/plan_bound.h"
+// Search over modes: starts (plan_search_starts.c), then iterated local search from the best: a
+// kick around one stage, ejections until it fits again, and completions that give back what the
+// kick made unnecessary (plan_search_moves.c). Every candidate is decoded exactly, so nothing is
+// estimated but which moves are tried, and in what order.
 #include "memmgr/plan_search.h"
 
 #include "base/alloc.h"
@@ -16,26 +15,13 @@
 #define SEARCH_PENALTY 40.0 // of the fastest step, per budget of excess
 #define SEARCH_TIE                                                                                 \
     1e-4 // of the fastest step, per budget of mean residency: prefers what leaves room
-#define SEARCH_WARM_NS     30000000u // that a warm start may take even when the time is up
-#define SEARCH_SAME        1e-4      // of the score: less is no difference
-#define SEARCH_LOOK        4         // decodes between two looks at the clock
-#define SEARCH_FEW         300       // gaps of a step per gap that is freed before the next decode
-#define SEARCH_HOPELESS    16.0      // times the fastest step: not worth decoding further
-#define SEARCH_BACK        16        // flips that may follow them
-#define SEARCH_DUAL        100       // iterations of the dual for a start
-#define SEARCH_SMALL       1000 // part of the budget: gaps with less are flipped when no other helps
-#define SEARCH_GAIN        5e-4  // of the score, that a pass over all gaps has to gain for another
-#define SEARCH_LOWER       0.12  // part of the budget by which it comes down at once, at most
-#define SEARCH_LOWER_LEAST 0.03  // .. below which steps are not halved
-#define SEARCH_LOWER_LATE  3.0   // parts
-#define SEARCH_LOWER_KICKS 8     // .. after each, at most
-#define SEARCH_FALL        1.04  // times the step before: it has fallen off
-#define SEARCH_STALL       4.0   // what a stall counts on top of its time among the starts
-#define SEARCH_FAR         1.5   // times the best: a start that costs as much is left
-#define SEARCH_WORSE       1.002 // of the best, still gone on from
-#define SEARCH_BLUR        1.5   // of the costs behind a kick: factors up to exp(1.5)
-#define SEARCH_EJECT       8     // flips that may follow a kick
-#define SEARCH_ALIKE       100   // kicks without success before another start, per 100 gaps
+#define SEARCH_WARM_NS  30000000u // that a warm start may take even when the time is up
+#define SEARCH_SAME     1e-4      // of the score: less is no difference
+#define SEARCH_LOOK     4         // decodes between two looks at the clock
+#define SEARCH_HOPELESS 16.0      // times the fastest step: not worth decoding further
+#define SEARCH_STALL    4.0       // what a stall counts on top of its time among the starts
+#define SEARCH_ALIKE    100       // kicks without success before another start, per 100 gaps
+#define SEARCH_STALLS   0.01      // of the time: worth getting out of
 
 uint32_t hth_search_random(hth_search *x, uint32_t below)
 {
@@ -44,7 +30,7 @@ uint32_t hth_search_random(hth_search *x, uint32_t below)
 }
 
 // Asks the clock only every few decodes: it costs as much as some of them.
-static bool search_over(hth_search *x)
+bool hth_search_over(hth_search *x)
 {
     if (x->n_decodes >= x->next_look) {
         x->next_look = x->n_decodes + SEARCH_LOOK;
@@ -55,7 +41,7 @@ static bool search_over(hth_search *x)
 
 // hth_search_try, given up (with some score from `limit` on) as soon as the score cannot be under
 // `limit`.
-static double search_try(hth_search *x, const uint8_t *mode, double limit, hth_outcome *o)
+double hth_search_try_under(hth_search *x, const uint8_t *mode, double limit, hth_outcome *o)
 {
     double budget = (double)x->d.budget + 1, unit = x->m->fastest_us + 1;
     double most = hth_sooner(limit, SEARCH_HOPELESS * unit);
@@ -82,7 +68,7 @@ static double search_try(hth_search *x, const uint8_t *mode, double limit, hth_o
 
 double hth_search_try(hth_search *x, const uint8_t *mode, hth_outcome *o)
 {
-    return search_try(x, mode, INFINITY, o);
+    return hth_search_try_under(x, mode, INFINITY, o);
 }
 
 void hth_search_elite(hth_search *x, const uint8_t *mode, double score)
@@ -108,7 +94,7 @@ void hth_search_elite(hth_search *x, const uint8_t *mode, double score)
 }
 
 // Takes the modes at hand as the best if they are.
-static void search_keep_best(hth_search *x)
+void hth_search_keep_best(hth_search *x)
 {
     if (x->score < x->best_score) {
         x->best_score = x->score;
@@ -117,441 +103,36 @@ static void search_keep_best(hth_search *x)
 }
 
 // .. and among the best few.
-static void search_keep_elite(hth_search *x)
+void hth_search_keep_elite(hth_search *x)
 {
     if (x->fits && x->stall_price == 0) {
         hth_search_elite(x, x->mode, x->score);
     }
 }
 
-// Gives the first `few` gaps of x->rank, until `over` bytes are freed, the modes that stand there,
-// and decodes. What makes more bytes too many (a recompute that needs a whole chain, say) is taken
-// back, *o too. Returns how many have got them.
-static int search_free(hth_search *x, int few, double over, hth_outcome *o)
-{
-    hth_outcome was = *o;
-    double freed = 0, score = x->score;
-    int n = 0;
-    for (; n < few && freed < over; n++) {
-        int g = x->rank[n].gap / 4;
-        freed += (double)x->m->bytes[x->m->gap[g].tensor];
-        uint8_t to = (uint8_t)(x->rank[n].gap % 4);
-        x->rank[n].gap = g * 4 + x->mode[g]; // where it comes from
-        x->mode[g] = to;
-    }
-    x->score = hth_search_try(x, x->mode, o);
-    if (o->excess <= was.excess) {
-        return n;
-    }
-    while (n > 0) {
-        n--;
-        x->mode[x->rank[n].gap / 4] = (uint8_t)(x->rank[n].gap % 4);
-    }
-    x->score = score;
-    *o = was;
-    return 0;
-}
-
-// Starts from what is at hand and frees bytes where most are missing, cheapest first, stage by
-// stage. False: the step would take longer than limit_us.
-static bool search_greedy(hth_search *x, double price, bool fastest, double limit_us)
-{
-    hth_outcome o;
-    double over;
-    int few = 1 + x->m->n_gaps / SEARCH_FEW, now = few;
-    memset(x->banned, 0, (size_t)x->m->n_gaps);
-    x->score = hth_search_try(x, x->mode, &o);
-    for (int round = 0; round < 4 * x->m->n_gaps && !search_over(x); round++) {
-        search_keep_best(x);
-        int s = hth_search_worst(x, fastest, &over);
-        int n = s >= 0 ? hth_search_ways(x, s, fastest, price, 0) : 0;
-        if (n == 0 || (o.excess == 0 && o.time_us >= limit_us)) {
-            break;
-        }
-        // A few at a time: what is worth freeing changes with each.
-        int first = x->rank[0].gap;
-        if (search_free(x, n < now ? n : now, over, &o) > 0) {
-            now = few;
-            continue;
-        }
-        x->banned[first / 4] |= (uint8_t)(now == 1 ? 1 << first % 4 : 0);
-        now = 1;
-        hth_search_try(x, x->mode, &o);
-    }
-    memset(x->banned, 0, (size_t)x->m->n_gaps);
-    return o.excess > 0 || o.time_us < limit_us;
-}
-
-// Tries gap g in `mode`; keeps it if that is better.
-static bool search_flip(hth_search *x, int g, hth_gap_mode mode)
-{
-    hth_outcome o;
-    uint8_t old = x->mode[g];
-    if (old == mode || !hth_search_allows(x, g, mode) || hth_search_gain(x, g, mode) <= 0) {
-        return false;
-    }
-    x->mode[g] = (uint8_t)mode;
-    double score = search_try(x, x->mode, x->score, &o);
-    if (score < x->score) {
-        x->score = score;
-        hth_search_note(x, &o);
-        return true;
-    }
-    x->mode[g] = old;
-    return false;
-}
-
-static void search_shuffle(hth_search *x)
-{
-    for (int i = 0; i < x->m->n_gaps; i++) {
-        int j = (int)hth_search_random(x, (uint32_t)i + 1);
-        x->order[i] = x->order[j];
-        x->order[j] = i;
-    }
-}
-
-// What greedy steps made unnecessary comes back, dearest first.
-static void search_prune(hth_search *x)
-{
-    int n = 0;
-    for (int g = 0; g < x->m->n_gaps; g++) {
-        if (x->modes[g] > 0 && x->mode[g] != HTH_GAP_KEEP) {
-            x->rank[n++] = (hth_rank){-hth_search_cost(x, g, (hth_gap_mode)x->mode[g], 1), g};
-        }
-    }
-    qsort(x->rank, (size_t)n, sizeof *x->rank, hth_search_rank_cmp);
-    for (int i = 0; i < n && !search_over(x); i++) {
-        search_flip(x, x->rank[i].gap, HTH_GAP_KEEP);
-    }
-}
-
-static void search_descend(hth_search *x)
-{
-    bool better = true, all = false;
-    hth_outcome o;
-    x->score = hth_search_try(x, x->mode, &o);
-    hth_search_note(x, &o);
-    search_prune(x);
-    while ((better || !all) && !search_over(x)) {
-        double before = x->score;
-        all = !better;
-        better = false;
-        search_shuffle(x);
-        for (int i = 0; i < x->m->n_gaps && !search_over(x); i++) {
-            int g = x->order[i];
-            bool small = x->m->bytes[x->m->gap[g].tensor] < x->d.budget / SEARCH_SMALL;
-            for (int k = HTH_GAP_KEEP; small <= all && k < x->modes[g]; k++) {
-                search_flip(x, g, (hth_gap_mode)k);
-            }
-        }
-        better = x->score < before * (1 - SEARCH_GAIN);
-    }
-    search_keep_best(x);
-    search_keep_elite(x);
-}
-
-// A random gap: one that is not kept, or with one chance in three any that makes a difference.
-static int search_pick(hth_search *x)
-{
-    int n = 0;
-    bool any = hth_search_random(x, 3) == 0;
-    for (int g = 0; g < x->m->n_gaps; g++) {
-        if (x->modes[g] > 0 && (any || x->mode[g] != HTH_GAP_KEEP)) {
-            x->order[n++] = g;
-        }
-    }
-    return n > 0 ? x->order[hth_search_random(x, (uint32_t)n)] : -1;
-}
-
-// Frees bytes until it fits again.
-static void search_eject(hth_search *x, hth_outcome *o)
-{
-    double over, price = hth_search_random(x, 2) ? 1.0 : 0.1;
-    for (int i = 0; i < SEARCH_EJECT && o->excess > 0 && !search_over(x); i++) {
-        int s = hth_search_worst(x, false, &over);
-        if (s < 0 || hth_search_ways(x, s, false, price, SEARCH_BLUR) == 0) {
-            return;
-        }
-        if (search_free(x, 1, over, o) == 0) {
-            hth_search_try(x, x->mode, o);
-        }
-    }
-}
-
-// Gives back what has become unnecessary: some of what is not kept, in random order.
-static void search_complete(hth_search *x, const hth_outcome *o)
-{
-    int n = 0;
-    hth_search_note(x, o);
-    for (int g = 0; g < x->m->n_gaps; g++) {
-        if (x->modes[g] > 0 && x->mode[g] != HTH_GAP_KEEP) {
-            x->order[n++] = g;
-        }
-    }
-    uint64_t end = x->n_decodes + SEARCH_BACK;
-    for (int i = 0; i < n && x->n_decodes < end && !search_over(x); i++) {
-        int j = i + (int)hth_search_random(x, (uint32_t)(n - i)), g = x->order[j];
-        x->order[j] = x->order[i];
-        if (!search_flip(x, g, HTH_GAP_KEEP)) {
-            search_flip(x, g, (hth_gap_mode)(1 + hth_search_random(x, HTH_N_GAP_MODES - 1)));
-        }
-    }
-}
-
-// Gives gap g mode k, and with even chances the other gaps of its tensor, too. What only a
-// recompute of it reads is computed again once or each time.
-static void search_push(hth_search *x, int g, hth_gap_mode k)
-{
-    const hth_step *m = x->m;
-    int t = m->gap[g].tensor, v = m->p->tensors[t].producer;
-    bool whole = hth_search_random(x, 2) == 0;
-    for (int h = m->gap_start[t]; h < m->gap_start[t + 1]; h++) {
-        if ((h == g || whole) && hth_search_allows(x, h, k)) {
-            x->mode[h] = (uint8_t)k;
-        }
-    }
-    for (int j = 0; k >= HTH_GAP_RECOMPUTE && v >= 0 && j < m->p->nodes[v].n_inputs; j++) {
-        int in = m->p->nodes[v].inputs[j], tail = m->gap_start[in + 1] - 1;
-        k = hth_search_random(x, 2) ? HTH_GAP_RECOMPUTE : HTH_GAP_AGAIN;
-        if (tail >= m->gap_start[in] && m->gap[tail].q == m->n_stages &&
-            hth_search_allows(x, tail, k)) {
-            x->mode[tail] = (uint8_t)k;
-        }
-    }
-}
-
-// One kick: a gap gets another mode, then others give way until it fits again, then some that are
-// away may come back. Kept if it is better, or hardly worse than the best.
-static bool search_kick(hth_search *x)
-{
-    hth_outcome o;
-    double before = x->score;
-    memcpy(x->kept, x->mode, (size_t)x->m->n_gaps);
-    for (int i = 0, n = 1 + (int)hth_search_random(x, 2); i < n; i++) {
-        int g = search_pick(x);
-        hth_gap_mode k = (hth_gap_mode)hth_search_random(x, HTH_N_GAP_MODES);
-        if (g >= 0) {
-            search_push(x, g, k);
-        }
-    }
-    x->score = hth_search_try(x, x->mode, &o);
-    search_eject(x, &o);
-    search_complete(x, &o);
-    bool better = x->score < x->best_score;
-    search_keep_elite(x);
-    if (x->score < before || x->score < x->best_score * SEARCH_WORSE) {
-        search_keep_best(x);
-    } else {
-        x->score = before;
-        memcpy(x->mode, x->kept, (size_t)x->m->n_gaps);
-    }
-    return better;
-}
-
-// The least memory there can be: everything is away whenever it may.
-static void search_away(hth_search *x)
-{
-    hth_outcome o;
-    for (int g = 0; g < x->m->n_gaps; g++) {
-        x->mode[g] = hth_search_allows(x, g, HTH_GAP_OFFLOAD)     ? HTH_GAP_OFFLOAD
-                     : hth_search_allows(x, g, HTH_GAP_RECOMPUTE) ? HTH_GAP_RECOMPUTE
-                                                                  : HTH_GAP_KEEP;
-    }
-    x->score = hth_search_try(x, x->mode, &o);
-    search_keep_best(x);
-}
-
-// Gives what comes next its share of what is left until then: two parts of `parts`, or all of it.
-static void search_slice(hth_search *x, uint64_t until_ns, uint64_t until, int parts)
-{
-    uint64_t now_ns = hth_now_ns(), k = parts > 2 ? (uint64_t)parts : 2;
-    x->deadline_ns = now_ns < until_ns ? now_ns + (until_ns - now_ns) / k * 2 : until_ns;
-    if (until < UINT64_MAX) {
-        x->max_decodes =
-            x->n_decodes < until ? x->n_decodes + (until - x->n_decodes) / k * 2 : until;
-    }
-}
-
-// Prices of the link, levers alone, room for the fastest algorithms or the smallest.
-typedef struct search_start {
-    double price;
-    bool offload, recompute, fastest;
-} search_start;
-
-// One start: greedy with its levers, then down with all of them. The first one ends whatever it
-// takes, or there is nothing to go on from.
-static void search_begin(hth_search *x, const search_start *start, bool first)
-{
-    bool offload = x->offload, recompute = x->recompute;
-    hth_outcome o;
-    hth_search_try(x, x->best, &o);
-    double limit = o.excess > 0 ? INFINITY : o.time_us * SEARCH_FAR;
-    hth_search_keep_all(x, x->mode);
-    x->offload = offload && start->offload;
-    x->recompute = recompute && start->recompute;
-    bool near = search_greedy(x, start->price, start->fastest, limit);
-    x->offload = offload;
-    x->recompute = recompute;
-    if (first) {
-        hth_search_try(x, x->best, &o);
-        if (o.excess > 0) { // better than nothing
-            search_away(x);
-        }
-        memcpy(x->mode, x->best, (size_t)x->m->n_gaps);
-    }
-    if (near) {
-        search_descend(x);
-    }
-}
-
-// Starts from what the dual does.
-static void search_dual(hth_search *x)
-{
-    hth_outcome o;
-    double us;
-    hth_search_try(x, x->best, &o);
-    uint64_t now_ns = hth_now_ns();
-    double limit_ms = x->deadline_ns > now_ns ? (double)(x->deadline_ns - now_ns) / 2e6 : 1e-3;
-    hth_err err =
-        hth_step_bound(x->m, x->d.budget, o.time_us, SEARCH_DUAL,
-                       x->max_decodes < UINT64_MAX ? 0 : limit_ms, x->prices, x->mode, &us);
-    if (err != HTH_OK) {
-        x->d.failed = true;
-        return;
-    }
-    search_greedy(x, 1, false, INFINITY);
-    search_descend(x);
-}
-
-// Frees what the budget at hand asks for, from the modes at hand. Where the time falls off, by
-// stalls as a rule, the link was priced too low: another price is tried, the better one counts.
-static void search_step_down(hth_search *x, double before)
-{
-    static const double prices[] = {0.3, 3};
-    size_t n = (size_t)x->m->n_gaps;
-    hth_outcome o;
-    double least = INFINITY;
-    memcpy(x->before, x->mode, n);
-    for (size_t i = 0; i < sizeof prices / sizeof *prices && least > before * SEARCH_FALL; i++) {
-        memcpy(x->mode, x->before, n);
-        search_greedy(x, prices[i], false, INFINITY);
-        double score = hth_search_try(x, x->mode, &o);
-        if (score < least) {
-            least = score;
-            memcpy(x->step, x->mode, n);
-        }
-    }
-    memcpy(x->mode, x->step, n);
-}
-
-// Starts from everything kept and lets the budget come down in steps, each a little too small for
-// what the one before has found; smaller ones where the time falls off. Returns whether it has not
-// fallen off in the end.
-static bool search_lower(hth_search *x, uint64_t until_ns, uint64_t until)
-{
-    bool fine = true;
-    hth_outcome o;
-    uint64_t budget = x->d.budget;
-    hth_search_keep_all(x, x->mode);
-    hth_search_try(x, x->mode, &o);
-    double at = log((double)o.peak_bytes / (double)budget), step = SEARCH_LOWER;
-    double best = x->best_score, before = x->m->fastest_us;
-    while (at > 0) {
-        double to = hth_later(at - step, 0), was = before;
-        // What fits more memory is not the best of anything.
-        x->d.budget = to > 0 ? (uint64_t)((double)budget * exp(to)) : budget;
-        x->best_score = to > 0 ? -INFINITY : best;
-        x->deadline_ns = until_ns;
-        x->max_decodes = until;
-        search_step_down(x, before);
-        search_slice(x, until_ns, until, 1 + (int)(SEARCH_LOWER_LATE * at / (at - to)));
-        search_descend(x);
-        bool fell = x->score > before * SEARCH_FALL;
-        before = x->score;
-        if (fell && step > SEARCH_LOWER_LEAST && hth_now_ns() < until_ns && x->n_decodes < until) {
-            memcpy(x->mode, x->before, (size_t)x->m->n_gaps);
-            before = was;
-            step /= 2;
-            continue;
-        }
-        for (int i = 0; i < SEARCH_LOWER_KICKS && !search_over(x); i++) {
-            search_kick(x);
-        }
-        at = to;
-        fine = !fell;
-    }
-    x->d.budget = budget;
-    return fine;
-}
-
-// The ways to begin, in the order in which they are tried.
-static const search_start search_start_of[] = {
-    {0.3, true, true, true},  {1.0, false, true, false}, {0.02, true, false, false},
-    {1.0, false, true, true}, {0.02, true, true, true},  {1.0, true, true, true},
-    {0.3, true, true, false}, {3.0, true, true, true},   {1.0, true, true, false},
-    {0.02, true, true, false}};
-#define SEARCH_STARTS ((int)(sizeof search_start_of / sizeof *search_start_of))
-
-// Whether the policy has what a start begins with.
-static bool search_has(const hth_search *x, const search_start *s)
-{
-    return (s->offload || x->recompute) && (s->recompute || x->offload);
-}
-
-// Greedy starts, each gone down from on its own for a share of the time, because the best start is
-// seldom the best after that.
-static void search_starts(hth_search *x)
-{
-    uint64_t end_ns = x->deadline_ns, end_decodes = x->max_decodes;
-    search_slice(x, end_ns, end_decodes, 3);
-    uint64_t until_ns = x->deadline_ns, until = x->max_decodes;
-    for (int i = 0; i < SEARCH_STARTS; i++) {
-        if (search_has(x, &search_start_of[i]) && x->n_decodes < until && hth_now_ns() < until_ns) {
-            search_slice(x, until_ns, until, i == 0 ? 8 : SEARCH_STARTS - i);
-            search_begin(x, &search_start_of[i], i == 0);
-        }
-    }
-    x->deadline_ns = end_ns;
-    x->max_decodes = end_decodes;
-}
-
-// The budget comes down for half of the time; where nothing good comes of that, the first of the
-// greedy starts is tried, too, else what the dual does.
-static void search_valleys(hth_search *x)
-{
-    uint64_t end_ns = x->deadline_ns, end_decodes = x->max_decodes;
-    search_slice(x, end_ns, end_decodes, 4);
-    bool fine = search_lower(x, x->deadline_ns, x->max_decodes);
-    search_slice(x, end_ns, end_decodes, fine ? 5 : 3);
-    search_begin(x, &search_start_of[0], true);
-    if (fine) {
-        search_slice(x, end_ns, end_decodes, 8);
-        search_dual(x);
-    }
-    x->deadline_ns = end_ns;
-    x->max_decodes = end_decodes;
-}
-
 // Kicks until the time is up. When they bring nothing any more, other starts, until these bring
 // nothing, either.
 static void search_kicks(hth_search *x)
 {
-    int limit = SEARCH_ALIKE * (1 + x->m->n_gaps / 100), next = 0, starts = 0;
-    for (int since = 0; x->m->n_gaps > 0 && !search_over(x); since++) {
-        if (search_kick(x)) {
-            since = starts = 0;
-        }
-        if (since >= limit && (!x->dual || ++starts > SEARCH_STARTS)) {
-            return;
-        }
-        if (since >= limit) {
-            const search_start *s = &search_start_of[next++ % SEARCH_STARTS];
-            if (search_has(x, s)) {
-                search_begin(x, s, false);
-            }
+    int limit = SEARCH_ALIKE * (1 + x->m->n_gaps / 100), next = 0, since = 0;
+    bool more = x->dual && x->m->n_gaps > 0;
+    while ((more || since < limit) && x->m->n_gaps > 0 && !hth_search_over(x)) {
+        since = hth_search_kick(x) ? 0 : since + 1;
+        if (since >= limit && more) {
+            more = hth_search_another(x, &next);
             since = 0;
         }
     }
+}
+
+// Goes down from the best, and kicks; what stalls cost besides is x->stall_price.
+static void search_improve(hth_search *x)
+{
+    hth_outcome o;
+    x->best_score = hth_search_try(x, x->best, &o);
+    memcpy(x->mode, x->best, (size_t)x->m->n_gaps);
+    hth_search_descend(x);
+    search_kicks(x);
 }
 
 // From modes that may not fit: a tighter budget than before, as a rule. What is missing is little,
@@ -563,11 +144,11 @@ static void search_warm(hth_search *x, hth_outcome *out)
     memcpy(x->mode, x->best, (size_t)x->m->n_gaps);
     x->best_score = hth_search_try(x, x->best, out);
     if (out->excess > 0) {
-        search_greedy(x, 0.3, false, INFINITY);
+        hth_search_greedy(x, 0.3, false, INFINITY);
     }
     hth_search_try(x, x->best, out);
     if (out->excess > 0) {
-        search_away(x);
+        hth_search_away(x);
     }
     x->deadline_ns = deadline_ns;
 }
@@ -582,22 +163,32 @@ void hth_search_run(hth_search *x, uint64_t deadline_ns, bool warm, hth_outcome 
         x->best_score = INFINITY;
         hth_search_keep_all(x, x->mode);
         x->score = hth_search_try(x, x->mode, out);
-        search_keep_best(x);
+        hth_search_keep_best(x);
         if (out->excess == 0 && out->time_us <= x->m->fastest_us * (1 + 1e-9)) {
             return; // nothing is faster
         }
         x->stall_price = SEARCH_STALL;
         if (x->dual) {
-            search_valleys(x);
+            hth_search_valleys(x);
         } else {
-            search_starts(x);
+            hth_search_starts(x);
         }
     }
+    hth_search_try(x, x->best, out);
+    if (x->dual && !warm && out->stall_us > SEARCH_STALLS * out->time_us) {
+        // Out of a valley of stalls by making them dear, for half of the time.
+        uint64_t now_ns = hth_now_ns(), end_decodes = x->max_decodes;
+        x->deadline_ns = now_ns < deadline_ns ? now_ns + (deadline_ns - now_ns) / 2 : deadline_ns;
+        if (end_decodes < UINT64_MAX && x->n_decodes < end_decodes) {
+            x->max_decodes = x->n_decodes + (end_decodes - x->n_decodes) / 2;
+        }
+        x->stall_price = 1;
+        search_improve(x);
+        x->deadline_ns = deadline_ns;
+        x->max_decodes = end_decodes;
+    }
     x->stall_price = 0;
-    x->best_score = hth_search_try(x, x->best, out);
-    memcpy(x->mode, x->best, (size_t)x->m->n_gaps);
-    search_descend(x);
-    search_kicks(x);
+    search_improve(x);
     hth_search_try(x, x->best, out);
 }
 

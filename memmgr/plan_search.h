@@ -58,6 +58,30 @@ void hth_search_elite(hth_search *x, const uint8_t *mode, double score);
 // hth_search_try decodes `mode` and returns its score: time, and a heavy price on bytes too many.
 double hth_search_try(hth_search *x, const uint8_t *mode, hth_outcome *o);
 
+// Parts of the search that its other files use.
+// hth_search_over: time or decodes are used up. hth_search_try_under is hth_search_try, given up
+// (with some score from `limit` on) as soon as the score cannot be under `limit`.
+bool hth_search_over(hth_search *x);
+double hth_search_try_under(hth_search *x, const uint8_t *mode, double limit, hth_outcome *o);
+// hth_search_keep_best takes the modes at hand as the best if they are; hth_search_keep_elite takes
+// them among the best few.
+void hth_search_keep_best(hth_search *x);
+void hth_search_keep_elite(hth_search *x);
+// Moves (plan_search_moves.c), from the modes at hand. hth_search_greedy frees bytes, cheapest
+// first, counting `price` of the link's time and the fastest algorithms or the smallest; false: the
+// step would take longer than limit_us. hth_search_descend flips single gaps as long as that helps.
+// hth_search_kick: whether it found a better one than the best.
+bool hth_search_greedy(hth_search *x, double price, bool fastest, double limit_us);
+void hth_search_descend(hth_search *x);
+bool hth_search_kick(hth_search *x);
+// Starts (plan_search_starts.c). hth_search_starts: several greedy ones. hth_search_valleys: the
+// budget comes down first. hth_search_another: one more greedy start; false: all have been used.
+// hth_search_away: the least memory there can be.
+void hth_search_starts(hth_search *x);
+void hth_search_valleys(hth_search *x);
+bool hth_search_another(hth_search *x, int *next);
+void hth_search_away(hth_search *x);
+
 // What the search knows about moves (plan_ways.c), as the last whole decode left it.
 // hth_search_allows: gap g may have this mode under the policy.
 bool hth_search_allows(const hth_search *x, int g, hth_gap_mode mode);
