@@ -31,8 +31,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#define WINO_PART   56                   // tiles that M holds
-#define WINO_LEAST  28                   // tiles of a chunk, so that reading U does not dominate
+#define WINO_PART 56 // tiles that M holds
+#define WINO_LEAST                                                                                 \
+    28 // tiles of a chunk, so that reading U does not dominate; half of
+       // them where memory is very short
 #define WINO_APART  ((size_t)1536 << 10) // bytes of a group's filter up to which chunks go apart
 #define WINO_CACHED ((size_t)768 << 10)  // bytes of a chunk of one thread
 
@@ -307,7 +309,7 @@ static void wino_reserve(wino_kernel *k)
     k->m_floats = hth_wino_scratch(p->isa, p->points, k->part);
     fixed += threads * k->m_floats;
     size_t most = budget > fixed ? (budget - fixed) / row : 0;
-    most = most < WINO_LEAST ? WINO_LEAST : most;
+    most = most < WINO_LEAST / 2 ? WINO_LEAST / 2 : most;
     k->apart = k->slice * k->panel_floats * sizeof(float) <= WINO_APART && share >= WINO_LEAST &&
                most / threads >= WINO_LEAST / 2;
     if (k->apart) {
