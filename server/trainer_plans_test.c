@@ -98,7 +98,7 @@ static void take_random_plan(rig *r, counted *c)
     uint8_t *mode = random_modes(&m);
     hth_decode(&d, mode, &o);
     assert_ok(hth_decode_schedule(&d, &o, &s));
-    assert_ok(hth_plan_emit(&p, &s, &plan));
+    assert_ok(hth_plan_emit(&p, &s, true, &plan));
     assert_ok(hth_plan_verify(&p, plan));
     count(plan, p.n_tensors, c);
     free(mode);
