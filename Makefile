@@ -34,7 +34,7 @@ BENCHBIN := $(patsubst %.c,$(B)/%,$(wildcard tests/bench/*.c))
 FUZZERS  := $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/*_fuzz.c))
 OBJ      := $(SRC:%.c=$(B)/%.o) $(GEN_C:%.c=%.o)
 
-.PHONY: all all-tests help deps deps-test deps-lint tests test check check-asan check-tsan lint format fuzz bench bench-table bench-policies conformance demo \
+.PHONY: all all-tests help deps deps-test deps-lint tests test check check-asan check-tsan lint format fuzz bench bench-table bench-policies bench-train conformance demo \
         install clean
 all: $(B)/hearth $(B)/hearthd $(B)/libhearth.so
 
@@ -45,6 +45,7 @@ help:
 	@echo 'make lint       layers, headers, exports, format, cppcheck   make fuzz FUZZ_SECONDS=600   importer and wire decoder'
 	@echo 'make bench      a local socket against a bare one, the planner on well-known networks (VGG19=FILE.onnx: --spill)    make bench-table   against onnxruntime and OpenVINO (PyPI)'
 	@echo 'make   training steps against PyTorch (PyPI), also at the memory that it needs when it recomputes'
+	@echo 'make bench-train   training steps against PyTorch, without a limit and at the peak it has with checkpoints (PyPI)'
 	@echo 'make bench-policies   training steps under every policy and budget, measured (an hour; PyPI exports the networks)'
 	@echo 'make conformance   the onnx package'"'"'s backend node tests (PyPI) through the client, as a table'
 	@echo 'make deps       installs the Debian packages that are missing        make install PREFIX=/usr/local'
@@ -147,6 +148,8 @@ bench: all
 	$(Q)[ -z "$(VGG19)" ] || sh tests/spill.sh $(B) "$(VGG19)" x 3,224,224 32 50 $(B)/bench-store
 bench-table: all
 	$(Q)python3 tests/bench/table.py $(B)/hearth
+bench-train: all
+	$(Q)python3 tests/bench/train_table.py $(B)/hearth
 bench-policies: all
 	$(Q)python3 tests/bench/train_policies.py $(B)/hearth
 conformance: all
