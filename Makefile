@@ -44,7 +44,6 @@ help:
 	@echo 'make check      builds and runs all tests (TAP)         make check-asan, check-tsan   the same under sanitizers'
 	@echo 'make lint       layers, headers, exports, format, cppcheck   make fuzz FUZZ_SECONDS=600   importer and wire decoder'
 	@echo 'make bench      a local socket against a bare one, the planner on well-known networks (VGG19=FILE.onnx: --spill)    make bench-table   against onnxruntime and OpenVINO (PyPI)'
-	@echo 'make   training steps against PyTorch (PyPI), also at the memory that it needs when it recomputes'
 	@echo 'make bench-train   training steps against PyTorch, without a limit and at the peak it has with checkpoints (PyPI)'
 	@echo 'make bench-policies   training steps under every policy and budget, measured (an hour; PyPI exports the networks)'
 	@echo 'make conformance   the onnx package'"'"'s backend node tests (PyPI) through the client, as a table'
