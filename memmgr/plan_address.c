@@ -15,6 +15,7 @@
 #include <string.h>
 
 #define ADDRESS_VISITS   400000 // neighbours looked at: about 2 ms
+#define ADDRESS_NEAR     64     // part of the peak: so low is low enough when the target is higher
 #define ADDRESS_KINDS    5      // of orders
 #define ADDRESS_LEAST    6      // passes, whatever the time
 #define ADDRESS_PATIENCE 8      // times as many, where a target can be reached
@@ -248,6 +249,7 @@ hth_err hth_address_assign(hth_rect *r, int n, uint64_t target, int effort, uint
     }
     HTH_TRY(rect_load(r, n, n_stages, &load, &peak));
     size_t count = (size_t)n;
+    uint64_t near = peak + peak / ADDRESS_NEAR;
     hth_address a = {.r = r,
                      .n = n,
                      .n_stages = n_stages,
@@ -260,7 +262,9 @@ hth_err hth_address_assign(hth_rect *r, int n, uint64_t target, int effort, uint
                      .best = hth_alloc(count * sizeof(uint64_t)),
                      .best_height = UINT64_MAX,
                      .peak = peak,
-                     .goal = target > peak ? target : peak,
+                     .goal = target > peak ? (target < near ? target : near) : peak,
+                     .target = target,
+                     .visits_near = ADDRESS_VISITS / 4,
                      .most = (int64_t)ADDRESS_VISITS * (effort > 0 && target >= peak
                                                             ? effort * ADDRESS_PATIENCE
                                                         : effort > 0 ? effort

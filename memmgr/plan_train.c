@@ -20,7 +20,7 @@
 #define TRAIN_ROUNDS   8
 #define TRAIN_ALIKE    1e-9 // of the time: no difference
 #define TRAIN_NEAR     5e-4 // .. and one that is not worth another round
-#define TRAIN_ONCE     0.65 // of the limit: later than that no round follows one that fits
+#define TRAIN_ONCE     0.68 // of the limit: later than that no round follows one that fits
 #define TRAIN_ELITES   0.1  // of the limit, for the addresses of the best few
 #define TRAIN_BOUND    300 // iterations of the bound, or, where time limits it, as many as may help
 #define TRAIN_BOUND_UP 2000
