@@ -132,7 +132,10 @@ static hth_err trainer_part(hth_trainer *t, hth_trainer_phase *s, int64_t part,
     uint64_t from_ns = hth_now_ns();
     HTH_TRY(hth_program_run(t->ms->site, s->program, s->in, s->out,
                             t->progress != NULL ? &t->progress->canceled : NULL));
-    t->run_ns += hth_now_ns() - from_ns;
+    uint64_t took_ns = hth_now_ns() - from_ns;
+    bool watched = s == &t->shapes[0].add || t->shapes[0].parts == 1;
+    t->part_ns = watched ? took_ns : t->part_ns;
+    t->run_ns += took_ns;
     t->stall_ns += hth_run_stall_ns(s->program->run);
     for (int i = 0; i < t->slots.n; i++) {
         if (s->graph.slots[i].output >= 0) {
@@ -156,7 +159,8 @@ hth_err hth_trainer_step(hth_trainer *t, const hth_tensor *inputs, const hth_ten
     }
     *loss = s->parts > 1 ? (float)(sum / (double)s->parts) : *loss;
     t->counter++;
-    return s == &t->shapes[0] ? hth_watch_step(t, (double)t->run_ns / 1e3) : HTH_OK;
+    return s == &t->shapes[0] ? hth_watch_step(t, (double)t->run_ns / 1e3, (double)t->part_ns / 1e3)
+                              : HTH_OK;
 }
 
 double hth_trainer_stall_ms(const hth_trainer *t)

@@ -48,14 +48,15 @@ struct hth_trainer {
     void *memory; // on the device: slots, and behind them the arena of the step at work
     uint64_t memory_bytes;
     hth_share share;          // of the device: that memory
-    hth_watch watch;          // of the first shape, in one part
+    hth_watch watch;          // of the first shape
     int64_t part;             // samples in a part of a whole batch; 0: not known yet
     int64_t parts;            // .. of which a whole batch has so many; 0: not known yet
     uint64_t budget_bytes;    // of all steps; 0: not known yet
     uint64_t available_bytes; // what it may be at most
     uint64_t counter;         // steps done
     uint64_t stall_ns;        // of the last one
-    uint64_t run_ns;          // that the last run took
+    uint64_t run_ns;          // that the last update's runs took
+    uint64_t part_ns;         // .. and the last one with the plan that is watched
     uint64_t step_input;
     double lr;
     float hyper[HTH_N_HYPER];
@@ -71,8 +72,9 @@ static inline hth_trainer_shape *hth_trainer_current(const hth_trainer *t)
 hth_err hth_trainer_shape_make(hth_trainer *t, const hth_tensor *inputs, const hth_tensor *target,
                                hth_trainer_shape *out);
 void hth_trainer_shape_free(hth_trainer *t, hth_trainer_shape *s);
-// hth_trainer_place gives a step whose plan is new the places of its slots.
-void hth_trainer_place(hth_trainer *t, hth_trainer_phase *s);
+// hth_trainer_place gives the step that is watched (trainer_watch.h), whose plan is new, the places
+// of its slots.
+void hth_trainer_place(hth_trainer *t, hth_trainer_shape *s);
 // hth_trainer_enter makes everything ready to run a step: its memory, and the slots where it wants
 // them.
 hth_err hth_trainer_enter(hth_trainer *t, hth_trainer_phase *s);

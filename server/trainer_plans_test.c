@@ -108,7 +108,7 @@ static void take_random_plan(rig *r, counted *c)
     if (hth_program_replan(&r->site, program_of(r), &p, &plan) != HTH_OK) {
         fail_msg("%s", hth_err_detail());
     }
-    hth_trainer_place(r->t, &r->t->shapes[0].apply);
+    hth_trainer_place(r->t, &r->t->shapes[0]);
 }
 
 static void same_algorithms(rig *a, rig *b)

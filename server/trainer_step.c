@@ -47,7 +47,7 @@ static hth_err step_keep(hth_trainer *t, const hth_program *p)
 }
 
 // A plan that keeps others than the first one did has all of them close together.
-void hth_trainer_place(hth_trainer *t, hth_trainer_phase *s)
+static void step_gather(const hth_trainer *t, hth_trainer_phase *s)
 {
     uint64_t at = 0;
     for (int i = 0; i < t->slots.n; i++) {
@@ -73,6 +73,15 @@ static void step_places(const hth_trainer *t, hth_trainer_phase *s)
         }
     }
     s->slots_bytes = at;
+}
+
+void hth_trainer_place(hth_trainer *t, hth_trainer_shape *s)
+{
+    if (s->parts > 1) {
+        step_places(t, &s->add);
+    } else {
+        step_gather(t, &s->apply);
+    }
 }
 
 static hth_err step_tensors(const hth_trainer *t, hth_trainer_phase *s)

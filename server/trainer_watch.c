@@ -23,9 +23,14 @@
 #define WATCH_ROUND_MS    500
 #define WATCH_FACTORS     6 // rounds: copies' times are not part of what is multiplied
 
+static const hth_trainer_phase *watch_phase(const hth_trainer *t)
+{
+    return t->shapes[0].parts > 1 ? &t->shapes[0].add : &t->shapes[0].apply;
+}
+
 static hth_program *watch_program(const hth_trainer *t)
 {
-    return t->shapes[0].apply.program;
+    return watch_phase(t)->program;
 }
 
 static double watch_median(const double *v, int n)
@@ -104,7 +109,7 @@ static hth_err watch_begin(hth_trainer *t)
     hth_free(only);
     HTH_TRY(err);
     // What the job has now, and no more: growing could find others in the way.
-    const hth_trainer_phase *s = &t->shapes[0].apply;
+    const hth_trainer_phase *s = watch_phase(t);
     w->problem.budget = p->plan->resident_bytes + t->memory_bytes - s->slots_bytes;
     w->options = p->options;
     w->options.limit_ms = w->once ? p->options.limit_ms : WATCH_ROUND_MS;
@@ -158,7 +163,7 @@ static hth_err watch_swap(hth_trainer *t)
     hth_program *p = watch_program(t);
     HTH_TRY(hth_plan_verify(&w->problem, w->found));
     HTH_TRY(hth_program_replan(t->ms->site, p, &w->problem, &w->found));
-    hth_trainer_place(t, &t->shapes[0].apply);
+    hth_trainer_place(t, &t->shapes[0]);
     w->swaps++;
     w->n_us = 0;
     hth_trainer_share(t);
@@ -256,7 +261,7 @@ static bool watch_is_off(const hth_trainer *t)
 {
     double predicted = watch_program(t)->plan->predicted_us;
     return t->watch.n_us >= 2 * HTH_WATCH_STEPS && t->watch.corrections < WATCH_CORRECTIONS &&
-           fabs(hth_trainer_measured_us(t) - predicted) > WATCH_OFF * predicted;
+           fabs(watch_median(t->watch.one_us, HTH_WATCH_STEPS) - predicted) > WATCH_OFF * predicted;
 }
 
 hth_err hth_watch_correct(hth_trainer *t)
@@ -265,17 +270,18 @@ hth_err hth_watch_correct(hth_trainer *t)
     return watch_measure(t);
 }
 
-hth_err hth_watch_step(hth_trainer *t, double us)
+hth_err hth_watch_step(hth_trainer *t, double us, double one_us)
 {
     hth_watch *w = &t->watch;
     if (w->n_samples >= 0) {
-        watch_sample(t, us);
+        watch_sample(t, one_us);
         HTH_TRY(w->n_samples == HTH_WATCH_SAMPLES ? watch_learn(t) : HTH_OK);
         return w->once && w->n_samples < 0 ? watch_finish(t) : HTH_OK;
     }
     w->us[w->n_us % HTH_WATCH_STEPS] = us;
+    w->one_us[w->n_us % HTH_WATCH_STEPS] = one_us;
     w->n_us++;
-    if (!w->on || t->parts > 1) {
+    if (!w->on) {
         return HTH_OK;
     }
     if (w->searching) {

@@ -9,8 +9,9 @@
 // the predicted time than WATCH_OFF, a few steps are measured instruction by instruction, the
 // nodes' times become what they take in this step, the link's speeds what it has in this step, and
 // the search begins again with those. A plan that is predicted to be better by WATCH_GAIN takes the
-// place of the old one between two steps. Nodes keep their algorithms: whatever is offloaded or
-// computed again instead, all bits stay the same.
+// place of the old one between two steps. Of a batch in parts, that is the step that adds up
+// gradients: all but one part run it, and the slots that other steps rely on are not its own. Nodes
+// keep their algorithms: whatever is offloaded or computed again instead, all bits stay the same.
 #ifndef HTH_SERVER_TRAINER_WATCH_H
 #define HTH_SERVER_TRAINER_WATCH_H
 
@@ -23,7 +24,8 @@
 
 typedef struct hth_watch {
     bool on;
-    double us[HTH_WATCH_STEPS];        // of the last steps, a ring
+    double us[HTH_WATCH_STEPS];        // of the last updates, a ring
+    double one_us[HTH_WATCH_STEPS];    // .. and of the plan that is watched, once
     int n_us;                          // steps since the plan changed
     int n_samples;                     // measured ones so far; -1: not measuring
     double *sample[HTH_WATCH_SAMPLES]; // per node: its compute
@@ -42,9 +44,9 @@ typedef struct hth_watch {
 } hth_watch;
 
 struct hth_trainer;
-// hth_watch_step counts an update of a whole batch, which took `us`, and takes a better plan over
-// when there is one (of batches in one part).
-hth_err hth_watch_step(struct hth_trainer *t, double us);
+// hth_watch_step counts an update of a whole batch, which took `us`, with `one_us` for the last run
+// of the plan that is watched, and takes a better plan over when there is one.
+hth_err hth_watch_step(struct hth_trainer *t, double us, double one_us);
 // hth_watch_correct has the next HTH_WATCH_SAMPLES steps (of batches in one part) measured, and at
 // the end of the last one does for once what a job does: times become the measured ones, and a plan
 // that the search finds with these in one round of the time that the first plan had is taken over.

@@ -5,9 +5,10 @@
 
 #define SAMPLES 16
 
-static void rig_open(rig *r, hth_policy policy, const char *budget, bool replan)
+static void rig_open(rig *r, hth_policy policy, const char *budget, int64_t parts, bool replan)
 {
     rig_make(r, &unet, SAMPLES, policy);
+    r->t->parts = parts;
     r->spec.budget = budget;
     r->spec.replan = r->t->watch.on = replan;
     rig_prepare(r);
@@ -16,7 +17,7 @@ static void rig_open(rig *r, hth_policy policy, const char *budget, bool replan)
 static void predictions_are_corrected(void **state)
 {
     rig r;
-    rig_open(&r, HTH_POLICY_HEARTH, NULL, true);
+    rig_open(&r, HTH_POLICY_HEARTH, NULL, 1, true);
     hth_program *p = r.t->shapes[0].apply.program;
     for (int i = 0; i < p->problem.n_nodes; i++) { // as if it had been measured on another machine
         p->problem.nodes[i].alternatives[0].time_us *= 1000;
@@ -43,7 +44,7 @@ static void predictions_are_corrected(void **state)
 static void correction_can_be_asked_for(void **state)
 {
     rig r;
-    rig_open(&r, HTH_POLICY_HEARTH, "600000", false);
+    rig_open(&r, HTH_POLICY_HEARTH, "600000", 1, false);
     hth_program *p = r.t->shapes[0].apply.program;
     for (int i = 0; i < p->problem.n_nodes; i++) {
         p->problem.nodes[i].alternatives[0].time_us /= 1000;
@@ -66,12 +67,14 @@ static void correction_can_be_asked_for(void **state)
 }
 
 // A plan that is thought to be slower than what the search then finds.
-static void better_plans_are_taken_over(void **state)
+static void check_taken_over(int64_t parts)
 {
     rig a, b;
-    rig_open(&a, HTH_POLICY_HEARTH, "600000", true);
-    rig_open(&b, HTH_POLICY_HEARTH, "600000", false);
-    a.t->shapes[0].apply.program->plan->predicted_us *= 2;
+    rig_open(&a, HTH_POLICY_HEARTH, "600000", parts, true);
+    rig_open(&b, HTH_POLICY_HEARTH, "600000", parts, false);
+    hth_trainer_shape *s = &a.t->shapes[0];
+    const hth_program *p = parts > 1 ? s->add.program : s->apply.program;
+    p->plan->predicted_us *= 2;
     int steps = 0, after = 0;
     for (; after < 5; steps++) {
         float x = rig_step(&a), y = rig_step(&b);
@@ -83,20 +86,25 @@ static void better_plans_are_taken_over(void **state)
         assert_true(steps < 3000);
     }
     assert_int_equal(hth_trainer_swaps(b.t), 0);
-    const hth_program *p = hth_trainer_program(a.t);
     assert_true(p->plan->arena_bytes + p->plan->resident_bytes <= p->budget);
     assert_string_equal(p->plan->policy, "hearth");
-    print_message("# another plan behind %d steps\n", steps - 5);
+    print_message("# %d parts: another plan behind %d steps\n", (int)parts, steps - 5);
     rig_same_state(&a, &b); // contents are where the new plan has them
     rig_close(&a);
     rig_close(&b);
+}
+
+static void better_plans_are_taken_over(void **state)
+{
+    check_taken_over(1);
+    check_taken_over(2);
 }
 
 // Closing, and planning again for another budget, end a search.
 static void searches_are_stopped(void **state)
 {
     rig r;
-    rig_open(&r, HTH_POLICY_HEARTH, "600000", true);
+    rig_open(&r, HTH_POLICY_HEARTH, "600000", 1, true);
     r.t->shapes[0].apply.program->plan->predicted_us *= 2;
     while (!r.t->watch.searching) {
         rig_step(&r);
