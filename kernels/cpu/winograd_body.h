@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // kernels/cpu/winograd_body.h - Winograd's forward transforms and products in vectors of
 // WINO_LANES floats. Included once by each file that is compiled for an instruction set, which
-// defines WINO_LANES, WINO_BLOCK (channels of a block), WINO_ROWS (tiles at once in a product).
+// defines WINO_LANES, WINO_BLOCK (channels of a block), WINO_ROWS (tiles at once in a product),
+// WINO_HALF and WINO_VECS (of a filter gradient's product); else they are those of SSE2.
 //
 // Design notes
 // Everything is written for a number of pairs of points that is a constant where it is inlined, so
@@ -17,6 +18,14 @@
 #include <string.h>
 #if defined(__x86_64__)
 #include <immintrin.h>
+#endif
+
+#ifndef WINO_LANES
+#define WINO_LANES 4
+#define WINO_BLOCK 8
+#define WINO_ROWS  6
+#define WINO_HALF  4
+#define WINO_VECS  2
 #endif
 
 #define WINO_INLINE static inline __attribute__((always_inline))

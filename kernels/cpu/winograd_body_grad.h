@@ -107,8 +107,10 @@ WINO_INLINE void wino_sum_product(size_t tiles, const float *v, const float *con
     wino_vec acc[WINO_VECS][WINO_HALF];
     for (int o = 0; o < vecs; o++) {
         for (int r = 0; r < WINO_HALF; r++) {
-            acc[o][r] =
-                fresh ? (wino_vec){0} : wino_load(m + (size_t)o * mstep + (size_t)r * WINO_LANES);
+            acc[o][r] = wino_all(0);
+            if (!fresh) {
+                acc[o][r] = wino_load(m + (size_t)o * mstep + (size_t)r * WINO_LANES);
+            }
         }
     }
     for (size_t at = 0; at < tiles * WINO_BLOCK; at += WINO_BLOCK) {
