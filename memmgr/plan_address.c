@@ -15,10 +15,10 @@
 #include <string.h>
 
 #define ADDRESS_VISITS   400000 // neighbours looked at: about 2 ms
-#define ADDRESS_NEAR     64     // part of the peak: so low is low enough when the target is higher
+#define ADDRESS_NEAR     64     // part of the peak: what fits but is more above it is tried again
 #define ADDRESS_KINDS    5      // of orders
 #define ADDRESS_LEAST    6      // passes, whatever the time
-#define ADDRESS_PATIENCE 8      // times as many, where a target can be reached
+#define ADDRESS_PATIENCE 5      // times as many, where a target can be reached
 
 typedef struct address_item {
     uint64_t key, key2;
@@ -262,9 +262,7 @@ hth_err hth_address_assign(hth_rect *r, int n, uint64_t target, int effort, uint
                      .best = hth_alloc(count * sizeof(uint64_t)),
                      .best_height = UINT64_MAX,
                      .peak = peak,
-                     .goal = target > peak ? (target < near ? target : near) : peak,
-                     .target = target,
-                     .visits_near = ADDRESS_VISITS / 4,
+                     .goal = target > peak ? target : peak,
                      .most = (int64_t)ADDRESS_VISITS * (effort > 0 && target >= peak
                                                             ? effort * ADDRESS_PATIENCE
                                                         : effort > 0 ? effort
@@ -276,6 +274,11 @@ hth_err hth_address_assign(hth_rect *r, int n, uint64_t target, int effort, uint
     }
     HTH_GOTO(address_adjacency(&a), out);
     HTH_GOTO(address_search(&a, effort), out);
+    if (a.best_height <= target && a.best_height > near) { // it fits: now lower, for a moment
+        a.goal = near;
+        a.most = a.visits + ADDRESS_VISITS;
+        HTH_GOTO(hth_address_skyline(&a), out);
+    }
     *height = n > 0 ? a.best_height : 0;
     for (int i = 0; i < n; i++) {
         r[i].offset = a.best[i];

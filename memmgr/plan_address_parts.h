@@ -20,16 +20,13 @@ typedef struct hth_address {
     hth_address_span *placed; // hi == 0: not placed yet (or without bytes)
     hth_address_span *near;   // scratch: placed neighbours of one rectangle
     uint64_t *best;           // offsets of the best placement
-    uint64_t best_height, goal, target, peak;
-    int64_t visits, most; // steps so far (neighbours looked at); where the search ends, ..
-    int64_t visits_near;  // .. and where, once the target is reached
+    uint64_t best_height, goal, peak;
+    int64_t visits, most; // steps so far (neighbours looked at); where the search ends
 } hth_address;
 
 static inline bool hth_address_done(const hth_address *a)
 {
-    int64_t most =
-        a->best_height <= a->target && a->visits_near < a->most ? a->visits_near : a->most;
-    return a->best_height <= a->goal || a->visits > most;
+    return a->best_height <= a->goal || a->visits > a->most;
 }
 
 // hth_address_pass places all in a->order, each into the tightest gap between its placed neighbours

@@ -77,10 +77,9 @@ hth_err hth_plan_buffers(const hth_problem *p, hth_buffers *out);
 void hth_buffers_fini(hth_buffers *b);
 
 // hth_address_assign sets offsets so that rectangles sharing a stage do not overlap, and stores the
-// height. It stops searching when the height is `target` or the peak, whichever is higher (and soon
-// if that is much more than the peak), or, with
-// `effort` 1, after about 2 ms, or 10 ms if the target is no less than the peak; with more that
-// many times as late. Deterministic.
+// height. It stops searching when the height is `target` or the peak, whichever is higher (a little
+// later where that is far above the peak), or after about 2 ms (`effort` 0); 1: after 10 ms if the
+// target is no less than the peak; with more that many times as late. Deterministic.
 hth_err hth_address_assign(hth_rect *r, int n, uint64_t target, int effort, uint64_t *height);
 
 // hth_address_squeeze moves what sticks out above `room`: hard rectangles into gaps between hard

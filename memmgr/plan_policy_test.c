@@ -11,7 +11,7 @@
 
 #define POLICY_RECORDED  1000 // decodes in each round
 #define POLICY_GENERATED 4000
-#define POLICY_WORSE     1.004 // a search that ends by its limit is that far from the best it can do
+#define POLICY_WORSE     1.006 // a search that ends by its limit is so far from the best it can do
 #define POLICY_ARENA     1.02
 
 static void check_step(hth_problem *p, const char *name, const double *shares, int n_shares,

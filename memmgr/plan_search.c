@@ -176,11 +176,12 @@ void hth_search_run(hth_search *x, uint64_t deadline_ns, bool warm, hth_outcome 
     }
     hth_search_try(x, x->best, out);
     if (x->dual && !warm && out->stall_us > SEARCH_STALLS * out->time_us) {
-        // Out of a valley of stalls by making them dear, for half of the time.
+        // Out of a valley of stalls by making them dear, for most of the time.
         uint64_t now_ns = hth_now_ns(), end_decodes = x->max_decodes;
-        x->deadline_ns = now_ns < deadline_ns ? now_ns + (deadline_ns - now_ns) / 2 : deadline_ns;
+        x->deadline_ns =
+            now_ns < deadline_ns ? now_ns + (deadline_ns - now_ns) / 3 * 2 : deadline_ns;
         if (end_decodes < UINT64_MAX && x->n_decodes < end_decodes) {
-            x->max_decodes = x->n_decodes + (end_decodes - x->n_decodes) / 2;
+            x->max_decodes = x->n_decodes + (end_decodes - x->n_decodes) / 3 * 2;
         }
         x->stall_price = 1;
         search_improve(x);

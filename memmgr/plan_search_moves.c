@@ -8,13 +8,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SEARCH_FEW   300   // gaps of a step per gap that is freed before the next decode
-#define SEARCH_BACK  16    // flips that may follow them
-#define SEARCH_SMALL 1000  // part of the budget: gaps with less are flipped when no other helps
-#define SEARCH_GAIN  5e-4  // of the score, that a pass over all gaps has to gain for another
-#define SEARCH_WORSE 1.002 // of the best, still gone on from
-#define SEARCH_BLUR  1.5   // of the costs behind a kick: factors up to exp(1.5)
-#define SEARCH_EJECT 8     // flips that may follow a kick
+#define SEARCH_FAILED 10    // moves in a row that free nothing: there is no way down from here
+#define SEARCH_FEW    300   // gaps of a step per gap that is freed before the next decode
+#define SEARCH_BACK   16    // flips that may follow them
+#define SEARCH_SMALL  1000  // part of the budget: gaps with less are flipped when no other helps
+#define SEARCH_GAIN   5e-4  // of the score, that a pass over all gaps has to gain for another
+#define SEARCH_WORSE  1.002 // of the best, still gone on from
+#define SEARCH_BLUR   1.5   // of the costs behind a kick: factors up to exp(1.5)
+#define SEARCH_EJECT  8     // flips that may follow a kick
 
 // Gives the first `few` gaps of x->rank, until `over` bytes are freed, the modes that stand there,
 // and decodes. What makes more bytes too many (a recompute that needs a whole chain, say) is taken
@@ -50,7 +51,7 @@ bool hth_search_greedy(hth_search *x, double price, bool fastest, double limit_u
 {
     hth_outcome o;
     double over;
-    int few = 1 + x->m->n_gaps / SEARCH_FEW, now = few;
+    int few = 1 + x->m->n_gaps / SEARCH_FEW, now = few, failed = 0;
     memset(x->banned, 0, (size_t)x->m->n_gaps);
     x->score = hth_search_try(x, x->mode, &o);
     for (int round = 0; round < 4 * x->m->n_gaps && !hth_search_over(x); round++) {
@@ -64,10 +65,14 @@ bool hth_search_greedy(hth_search *x, double price, bool fastest, double limit_u
         int first = x->rank[0].gap;
         if (search_free(x, n < now ? n : now, over, &o) > 0) {
             now = few;
+            failed = 0;
             continue;
         }
         x->banned[first / 4] |= (uint8_t)(now == 1 ? 1 << first % 4 : 0);
         now = 1;
+        if (++failed > SEARCH_FAILED) {
+            break;
+        }
         hth_search_try(x, x->mode, &o);
     }
     memset(x->banned, 0, (size_t)x->m->n_gaps);

@@ -13,7 +13,7 @@
 #define SEARCH_LOWER       0.12 // part of the budget by which it comes down at once, at most
 #define SEARCH_LOWER_LEAST 0.03 // .. below which steps are not halved
 #define SEARCH_LOWER_FALLS 3 // more steps at which the time falls off before half of the time: left
-#define SEARCH_LOWER_LATE  3.0  // parts
+#define SEARCH_LOWER_LATE  4.0  // parts
 #define SEARCH_LOWER_KICKS 8    // .. after each, at most
 #define SEARCH_FALL        1.04 // times the step before: it has fallen off
 #define SEARCH_FAR         1.5  // times the best: a start that costs as much is left
@@ -188,15 +188,21 @@ void hth_search_starts(hth_search *x)
     x->max_decodes = end_decodes;
 }
 
-// The budget comes down for half of the time; then the first greedy start and what the dual does,
-// or where nothing good came of that, all greedy starts.
+// The budget comes down, for two thirds of the time at most; then the first greedy start and what
+// the dual does, or where nothing good came of that, all greedy starts.
 void hth_search_valleys(hth_search *x)
 {
     uint64_t end_ns = x->deadline_ns, end_decodes = x->max_decodes;
-    search_slice(x, end_ns, end_decodes, 4);
+    uint64_t now_ns = hth_now_ns(), half_ns = now_ns + (end_ns - now_ns) / 2;
+    search_slice(x, end_ns, end_decodes, 3);
     bool fine = search_lower(x, x->deadline_ns, x->max_decodes);
-    search_slice(x, end_ns, end_decodes, fine ? 5 : 3);
-    search_begin(x, &search_start_of[0], true);
+    bool early = !fine && hth_now_ns() < half_ns;
+    search_slice(x, end_ns, end_decodes, early ? 6 : fine ? 5 : 3);
+    if (early) {
+        hth_search_starts(x);
+    } else {
+        search_begin(x, &search_start_of[0], true);
+    }
     if (fine) {
         search_slice(x, end_ns, end_decodes, 8);
         search_dual(x);

@@ -20,6 +20,8 @@
 #define TRAIN_ROUNDS   8
 #define TRAIN_ALIKE    1e-9 // of the time: no difference
 #define TRAIN_NEAR     5e-4 // .. and one that is not worth another round
+#define TRAIN_SEARCH   0.88 // of the limit, by which that ends
+#define TRAIN_LEAST    0.1  // of the limit, for the search of a round
 #define TRAIN_ONCE     0.68 // of the limit: later than that no round follows one that fits
 #define TRAIN_ELITES   0.1  // of the limit, for the addresses of the best few
 #define TRAIN_BOUND    300 // iterations of the bound, or, where time limits it, as many as may help
@@ -131,9 +133,7 @@ static hth_err train_round(const hth_problem *p, hth_step *m, const hth_plan_opt
     }
     hth_plan *few = NULL;
     hth_err err = x->n_elites > 0 ? train_elites(p, x, deadline_ns + late_ns, t, &few) : HTH_OK;
-    bool slow = few != NULL && few->predicted_us > out.time_us * (1 + TRAIN_NEAR) &&
-                hth_now_ns() < deadline_ns + late_ns;
-    if (err == HTH_OK && (few == NULL || slow)) {
+    if (err == HTH_OK && few == NULL && (x->n_elites == 0 || *best == NULL)) {
         train_try one;
         err = train_lay(p, x, &out, x->best, false, &one);
         *t = t->height == 0 || one.height < t->height ? one : *t;
@@ -158,9 +158,13 @@ static hth_err train_rounds(const hth_problem *p, hth_step *m, const hth_plan_op
         memcpy(x->best, o->from->mode, (size_t)m->n_gaps);
     }
     for (int round = 0; err == HTH_OK && round < TRAIN_ROUNDS; round++) {
-        uint64_t deadline_ns = start_ns + (uint64_t)(limit_ms * share[round] * 1e6);
+        // Addresses may have taken some of the time: a little is left for the search in any case.
+        double from_ms = (double)(hth_now_ns() - start_ns) / 1e6;
+        double until_ms = fmin(from_ms + TRAIN_LEAST * limit_ms, TRAIN_SEARCH * limit_ms);
+        until_ms = fmax(until_ms, share[round] * limit_ms);
         train_try t = {0};
-        err = train_round(p, m, o, x, budget, deadline_ns, round > 0 || warm, &t, &best);
+        err = train_round(p, m, o, x, budget, start_ns + (uint64_t)(until_ms * 1e6),
+                          round > 0 || warm, &t, &best);
         bool fits = t.height <= p->budget ||
                     (best != NULL && best->predicted_us <= t.time_us * (1 + TRAIN_NEAR));
         // A plan that fits is searched on from once, if addresses have left time for that.
