@@ -12,6 +12,7 @@
 #define SEARCH_DUAL        100  // iterations of the dual for a start
 #define SEARCH_LOWER       0.12 // part of the budget by which it comes down at once, at most
 #define SEARCH_LOWER_LEAST 0.03 // .. below which steps are not halved
+#define SEARCH_LOWER_STEPS 26   // .. of the time is the most for a step, where there are few
 #define SEARCH_LOWER_FALLS 3 // more steps at which the time falls off before half of the time: left
 #define SEARCH_LOWER_LATE  4.0  // parts
 #define SEARCH_LOWER_KICKS 8    // .. after each, at most
@@ -137,6 +138,8 @@ static bool search_lower(hth_search *x, uint64_t until_ns, uint64_t until)
         x->max_decodes = until;
         search_step_down(x, before);
         search_slice(x, until_ns, until, 1 + (int)(SEARCH_LOWER_LATE * at / (at - to)));
+        uint64_t most_ns = hth_now_ns() + (until_ns - now_ns) / SEARCH_LOWER_STEPS;
+        x->deadline_ns = x->deadline_ns < most_ns ? x->deadline_ns : most_ns;
         hth_search_descend(x);
         bool fell = x->score > before * SEARCH_FALL;
         before = x->score;
