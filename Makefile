@@ -34,7 +34,7 @@ BENCHBIN := $(patsubst %.c,$(B)/%,$(wildcard tests/bench/*.c))
 FUZZERS  := $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/*_fuzz.c))
 OBJ      := $(SRC:%.c=$(B)/%.o) $(GEN_C:%.c=%.o)
 
-.PHONY: all all-tests help deps deps-test deps-lint tests test check check-asan check-tsan lint format fuzz bench bench-table bench-policies bench-train conformance demo \
+.PHONY: all all-tests help deps deps-test deps-lint tests test check check-asan check-tsan lint format fuzz bench bench-table bench-policies bench-train bench-winograd conformance demo \
         install clean
 all: $(B)/hearth $(B)/hearthd $(B)/libhearth.so
 
@@ -46,6 +46,7 @@ help:
 	@echo 'make bench      a local socket against a bare one, the planner on well-known networks (VGG19=FILE.onnx: --spill)    make bench-table   against onnxruntime and OpenVINO (PyPI)'
 	@echo 'make bench-train   training steps against PyTorch, without a limit and at the peak it has with checkpoints (PyPI)'
 	@echo 'make bench-policies   training steps under every policy and budget, measured (an hour; PyPI exports the networks)'
+	@echo 'make bench-winograd   3x3 convolutions of well-known networks against oneDNN (ten minutes)'
 	@echo 'make conformance   the onnx package'"'"'s backend node tests (PyPI) through the client, as a table'
 	@echo 'make deps       installs the Debian packages that are missing        make install PREFIX=/usr/local'
 
@@ -151,6 +152,9 @@ bench-train: all
 	$(Q)python3 tests/bench/train_table.py $(B)/hearth
 bench-policies: all
 	$(Q)python3 tests/bench/train_policies.py $(B)/hearth
+bench-winograd: all
+	$(Q)$(MAKE) --no-print-directory $(BENCHBIN)
+	$(Q)sh tests/bench/winograd.sh $(B)
 conformance: all
 	$(Q)sh tests/conformance.sh $(B)
 demo: all

@@ -99,6 +99,7 @@ static int cli_help(const hth_cli *c, const hth_command *command)
             printf("  %-9s %.*s\n", c->commands[i]->name, (int)strcspn(help, "\n"), help);
         }
         printf("\nWithout --server and --store: $HEARTH_SERVER, else the server on this machine.\n"
+               "$HEARTH_ISA (avx512, avx2, sse2) limits the vectors that kernels use.\n"
                "`hearth help COMMAND` says more.\n");
     }
     cli_print_options("\nEverywhere:\n", cli_global);

@@ -31,10 +31,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#define WINO_PART 56 // tiles that M holds
-#define WINO_LEAST                                                                                 \
-    28 // tiles of a chunk, so that reading U does not dominate; half of
-       // them where memory is very short
+#define WINO_PART   56                   // tiles that M holds
+#define WINO_LEAST  28                   // tiles of a chunk worth reading U for; at worst half
 #define WINO_APART  ((size_t)1536 << 10) // bytes of a group's filter up to which chunks go apart
 #define WINO_CACHED ((size_t)768 << 10)  // bytes of a chunk of one thread
 
