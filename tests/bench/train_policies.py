@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Training steps under every policy and budget, measured: step time / unconstrained step time, and what was predicted in a column of its own.
+"""Training steps under every policy and budget, measured: step time / unconstrained step time, and what was predicted, before the steps that count
+and relative to the same unconstrained step, in a column of its own.
 
 usage: train_policies.py HEARTH [--models DIR] [--names NAME,..] [--ratios 0.9,0.8,..] [--policies P,..] [--seconds S] [--minutes M]
                          [--threads T] [--json FILE]
@@ -59,11 +60,11 @@ def network(args, name, end, rows):
                 return f'{name} from ratio {ratio}'
             got = {p: bench(args, d, batch, p, f'{ratio * 100:g}%', args.seconds) for p in policies}
             after = bench(args, d, batch, 'keep', None, args.seconds)
-            ms, predicted = (before['p50_ms'] + after['p50_ms']) / 2, after['predicted_ms']
-            cells = [f"{g['p50_ms'] / ms:.3f} | {g['predicted_ms'] / predicted:.3f}" if g else '- | -' for g in got.values()]
+            ms = (before['p50_ms'] + after['p50_ms']) / 2
+            cells = [f"{g['p50_ms'] / ms:.3f} | {g['predicted_ms'] / ms:.3f}" if g else '- | -' for g in got.values()]
             print(f'| {ratio:.1f} | {ms:.0f} | ' + ' | '.join(cells) + ' |', flush=True)
             rows += [{'network': name, 'batch': batch, 'ratio': ratio, 'policy': p, 'unconstrained_ms': ms,
-                      'unconstrained_predicted_ms': predicted, 'bench': g} for p, g in got.items()]
+                      'bench': g} for p, g in got.items()]
             before = after
     return None
 
