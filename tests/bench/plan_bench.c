@@ -101,7 +101,7 @@ static void bench_ratio(bench *b, hth_problem *p, uint64_t peak, uint64_t floor,
            ((double)p->budget - (double)floor) / ((double)peak - (double)floor));
     hth_plan *hearth = bench_plan(b, p, HTH_POLICY_HEARTH, ms, b->repeat);
     for (int k = 0; k < HTH_N_POLICIES; k++) {
-        double other[BENCH_REPEAT];
+        double other[BENCH_REPEAT] = {0};
         hth_plan *plan = k == HTH_POLICY_HEARTH ? hearth
                          : b->policy[k]         ? bench_plan(b, p, (hth_policy)k, other, b->repeat)
                                                 : NULL;
