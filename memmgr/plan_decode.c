@@ -155,45 +155,51 @@ void hth_decode_time(hth_decoder *d, hth_outcome *out)
     out->link_us = link;
 }
 
-// One round of putting copies and algorithms in place. Returns whether another may do better: it
-// would know of waits, or of algorithms, that this one did not.
-static bool fit_round(hth_decoder *d, bool waits, bool all, hth_outcome *out)
+// One round of putting copies and algorithms in place; false: given up.
+static bool fit_round(hth_decoder *d, bool waits, bool all, double limit_us, hth_outcome *out)
 {
-    const hth_step *m = d->m;
     decode_estimate(d, waits);
     d->hurried = false;
     decode_saves(d);
     decode_fetches(d);
     hth_decode_memory(d);
-    hth_decode_room(d, all, out);
-    return d->hurried || memcmp(d->item, m->menu_start, (size_t)m->n_stages * sizeof *d->item) != 0;
+    return hth_decode_room(d, all, limit_us, out);
 }
 
-void hth_decode_fit(hth_decoder *d, bool all, double limit_us, hth_outcome *out)
+// A round that knows nothing of waits and of slow algorithms, and another one that knows those of
+// the first.
+bool hth_decode_fit(hth_decoder *d, bool all, double limit_us, hth_outcome *out)
 {
     const hth_step *m = d->m;
     size_t items = (size_t)m->n_stages * sizeof *d->item;
     memcpy(d->item, m->menu_start, items);
-    if (!fit_round(d, false, all, out) || out->excess > 0) { // whether it fits is the modes' doing
-        return;
+    if (!fit_round(d, false, all, limit_us, out)) {
+        return false;
     }
     bool hurried = d->hurried;
+    if (out->excess > 0 || // whether it fits is the modes' doing
+        (!hurried && memcmp(d->item, m->menu_start, items) == 0)) {
+        return true;
+    }
     double first_us = INFINITY;
     if (hurried) {
         hth_decode_time(d, out);
         first_us = out->time_us;
         if (first_us > limit_us * DECODE_FAR) {
-            return;
+            return true;
         }
     }
-    fit_round(d, true, all, out);
+    if (!fit_round(d, true, all, hurried ? INFINITY : limit_us, out)) {
+        return false;
+    }
     if (hurried) { // what waited may have been better off
         hth_decode_time(d, out);
         if (out->time_us > first_us) {
             memcpy(d->item, m->menu_start, items);
-            fit_round(d, false, all, out);
+            fit_round(d, false, all, INFINITY, out);
         }
     }
+    return true;
 }
 
 void hth_decode(hth_decoder *d, const uint8_t *mode, hth_outcome *out)

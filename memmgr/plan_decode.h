@@ -80,6 +80,7 @@ typedef struct hth_decoder {
     hth_flight *order;                    // scratch
     hth_segment *stay;                    // scratch
     int64_t live;                         // of the stage at hand
+    double least_us;                      // hth_decode_needs: what the nodes and reruns take
     bool hurried;                         // hth_decode_room made a stage wait for a copy out
     bool failed;                          // out of memory
 } hth_decoder;
@@ -93,10 +94,11 @@ void hth_decode(hth_decoder *d, const uint8_t *mode, hth_outcome *out);
 
 // The parts of hth_decode, in this order. hth_decode_needs returns a time that the step cannot
 // beat; from limit_us on it ends early, and the rest must not be called. hth_decode_fit with `all`
-// unset ends at the first stage that does not fit; *out then says nothing but that excess > 0. A
+// unset ends at the first stage that does not fit; *out then says nothing but that excess > 0.
+// False: slower algorithms make the time limit_us or more, hardly ever less; *out says nothing. A
 // time far above limit_us is not improved on.
 double hth_decode_needs(hth_decoder *d, const uint8_t *mode, double limit_us);
-void hth_decode_fit(hth_decoder *d, bool all, double limit_us, hth_outcome *out);
+bool hth_decode_fit(hth_decoder *d, bool all, double limit_us, hth_outcome *out);
 void hth_decode_time(hth_decoder *d, hth_outcome *out);
 
 // hth_decode_fixed is hth_decode for decisions that are all made: modes, stages and algorithms.
@@ -112,9 +114,10 @@ void hth_decode_fixed(hth_decoder *d, const hth_fixed *f, hth_outcome *out);
 hth_err hth_decode_schedule(const hth_decoder *d, const hth_outcome *o, hth_schedule *out);
 
 // Parts of the decoder that other parts use.
-// hth_decode_memory sets d->delta. hth_decode_room goes forwards through the stages (see fit).
+// hth_decode_memory sets d->delta. hth_decode_room goes forwards through the stages (see fit);
+// false: given up, as hth_decode_fit does.
 void hth_decode_memory(hth_decoder *d);
-void hth_decode_room(hth_decoder *d, bool all, hth_outcome *out);
+bool hth_decode_room(hth_decoder *d, bool all, double limit_us, hth_outcome *out);
 
 static inline void hth_lists_clear(hth_lists *l, int n)
 {

@@ -144,18 +144,23 @@ static int fit_flights(hth_decoder *d, int s, int n)
     return n;
 }
 
-// Gives stage s and its reruns the fastest algorithms that fit `room`; returns what they take.
-static uint64_t fit_algorithms(hth_decoder *d, int s, int64_t room)
+// Gives stage s and its reruns the fastest algorithms that fit `room`; returns what they take. Adds
+// the time that is lost to *us.
+static uint64_t fit_algorithms(hth_decoder *d, int s, int64_t room, double *us)
 {
     const hth_step *m = d->m;
     d->item[s] = fit_item(m, s, room);
+    *us += m->menu[d->item[s]].time_us - hth_step_fastest(m, s)->time_us;
     uint64_t most = m->menu[d->item[s]].workspace;
     for (int r = d->run_of[s]; r >= 0; r = d->run[r].next) {
         hth_run *run = &d->run[r];
         // The node's own algorithm, so that the bits are the same: both give way.
         int item = fit_item(m, run->node, room - (int64_t)run->scratch);
-        item = d->item[run->node] > item ? d->item[run->node] : item;
+        int was = d->item[run->node];
+        item = was > item ? was : item;
         d->item[run->node] = item;
+        *us += 2 * m->menu[item].time_us - m->menu[was].time_us -
+               hth_step_fastest(m, run->node)->time_us;
         uint64_t b = run->scratch + m->menu[item].workspace;
         most = b > most ? b : most;
     }
@@ -176,11 +181,11 @@ static void fit_lists(hth_decoder *d)
     }
 }
 
-void hth_decode_room(hth_decoder *d, bool all, hth_outcome *out)
+bool hth_decode_room(hth_decoder *d, bool all, double limit_us, hth_outcome *out)
 {
     const hth_step *m = d->m;
     int n_flight = 0;
-    double worst = 0, mean = 0;
+    double worst = 0, mean = 0, us = d->least_us;
     out->excess = 0;
     out->worst = -1;
     out->peak_bytes = 0;
@@ -197,7 +202,10 @@ void hth_decode_room(hth_decoder *d, bool all, hth_outcome *out)
             if (over > 0) {
                 fit_repair(d, s, over, &n_flight);
             }
-            most = fit_algorithms(d, s, (int64_t)d->budget - d->live);
+            most = fit_algorithms(d, s, (int64_t)d->budget - d->live, &us);
+            if (us >= limit_us) {
+                return false;
+            }
         }
         d->used[s] = (uint64_t)d->live;
         uint64_t peak = (uint64_t)d->live + most;
@@ -207,11 +215,12 @@ void hth_decode_room(hth_decoder *d, bool all, hth_outcome *out)
             worst = over;
             out->worst = s;
             if (!all) {
-                return;
+                return true;
             }
         }
         mean += (double)d->live;
         out->peak_bytes = peak > out->peak_bytes ? peak : out->peak_bytes;
     }
     out->mean = mean / m->n_stages;
+    return true;
 }

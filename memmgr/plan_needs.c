@@ -203,6 +203,7 @@ double hth_decode_needs(hth_decoder *d, const uint8_t *mode, double limit_us)
     for (int k = 0; k < m->n_backward && us < limit_us; k++) {
         us += needs_tensor(d, m->backward[k], k >= m->n_backward - m->n_roots, mode);
     }
+    d->least_us = us;
     double in_us = 0, out_us = 0;
     for (int g = m->n_gaps - 1; g >= 0; g--) {
         if (d->mode[g] == HTH_GAP_OFFLOAD) {

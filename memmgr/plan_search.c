@@ -53,7 +53,10 @@ double hth_search_try_under(hth_search *x, const uint8_t *mode, double limit, ht
     }
     // Bytes too many cost a step at least.
     bool all = least + unit < limit;
-    hth_decode_fit(&x->d, all, limit, o);
+    if (!hth_decode_fit(&x->d, all, limit, o)) {
+        *o = (hth_outcome){.time_us = INFINITY, .excess = INFINITY, .worst = -1};
+        return limit;
+    }
     if (!all && o->excess > 0) {
         return least + unit;
     }
@@ -125,13 +128,17 @@ static void search_kicks(hth_search *x)
     }
 }
 
-// Goes down from the best, and kicks; what stalls cost besides is x->stall_price.
+// Goes down from the best, unless it is known to be down, and kicks; what stalls cost besides is
+// x->stall_price.
 static void search_improve(hth_search *x)
 {
     hth_outcome o;
-    x->best_score = hth_search_try(x, x->best, &o);
     memcpy(x->mode, x->best, (size_t)x->m->n_gaps);
-    hth_search_descend(x);
+    x->best_score = x->score = hth_search_try(x, x->best, &o);
+    hth_search_note(x, &o);
+    if (x->best_score != x->settled) {
+        hth_search_descend(x);
+    }
     search_kicks(x);
 }
 
@@ -214,14 +221,18 @@ hth_err hth_search_open(hth_search *x, const hth_step *m, uint64_t budget,
                       .room = hth_calloc((size_t)m->n_stages + 1, sizeof(int64_t)),
                       .item = hth_calloc((size_t)m->n_stages + 1, sizeof(int)),
                       .end = hth_calloc(n, sizeof(int)),
+                      .late = hth_calloc(n, sizeof(double)),
+                      .span = hth_calloc(n, sizeof(double)),
+                      .lane = hth_calloc(n, sizeof(int)),
                       .tie_us = SEARCH_TIE * m->fastest_us / (double)(budget + 1) / m->n_stages,
                       .order = hth_calloc(n, sizeof(int)),
                       .rank = hth_calloc(n, sizeof *x->rank),
                       .cover = hth_calloc((size_t)m->n_stages + 1, sizeof(int))};
     hth_err err = hth_decoder_init(&x->d, m, budget);
-    if (err == HTH_OK && (!x->mode || !x->modes || !x->room || !x->elite || !x->before ||
-                          !x->banned || !x->step || !x->item || !x->end || !x->best || !x->kept ||
-                          !x->first || !x->order || !x->cover || !x->rank)) {
+    if (err == HTH_OK &&
+        (!x->mode || !x->modes || !x->room || !x->elite || !x->before || !x->banned || !x->step ||
+         !x->item || !x->end || !x->late || !x->span || !x->lane || !x->best || !x->kept ||
+         !x->first || !x->order || !x->cover || !x->rank)) {
         err = hth_fail(HTH_ENOMEM, "no memory to plan a step of %d nodes", m->n_stages);
     }
     if (err != HTH_OK) {
@@ -245,6 +256,9 @@ void hth_search_close(hth_search *x)
     hth_free(x->room);
     hth_free(x->item);
     hth_free(x->end);
+    hth_free(x->late);
+    hth_free(x->span);
+    hth_free(x->lane);
     hth_free(x->order);
     hth_free(x->cover);
     hth_free(x->rank);

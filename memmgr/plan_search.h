@@ -27,12 +27,16 @@ typedef struct hth_search {
     uint8_t *banned; // per gap: modes, a bit each, that hth_search_ways leaves out
     int64_t *room;   // per stage: bytes that are free beside tensors, ..
     int *item, *end; // .. its algorithm; per gap: the stage that ends it
+    double *late;    // per gap: stalls that its copies have a part in; ..
+    double *span;    // .. time from its start to its end
     int *order;      // scratch: per gap
+    int *lane;       // scratch: gaps in the order of their copies
     int *cover;      // scratch: number of stages over the budget before each
     hth_rank *rank;  // scratch: per gap
     double score, best_score, stall_price;
-    double stall_us, tie_us; // of the modes at hand; the tie-break per byte and stage
-    bool fits;               // .. and whether they fit
+    double settled; // score of modes from which flips or kicks have gone down already
+    double tie_us;  // the tie-break per byte and stage
+    bool fits;      // whether the modes at hand fit
     uint8_t *elite; // the best few that fit, modes per gap, one behind the other: addresses
     int n_elites;   // may be found for one when there are none for the best
     double elite_score[HTH_SEARCH_ELITES]; // ascending

@@ -143,6 +143,7 @@ void hth_search_descend(hth_search *x)
         }
         better = x->score < before * (1 - SEARCH_GAIN);
     }
+    x->settled = hth_search_over(x) ? x->settled : x->score;
     hth_search_keep_best(x);
     hth_search_keep_elite(x);
 }
@@ -237,6 +238,7 @@ bool hth_search_kick(hth_search *x)
     bool better = x->score < x->best_score;
     hth_search_keep_elite(x);
     if (x->score < before || x->score < x->best_score * SEARCH_WORSE) {
+        x->settled = better ? x->score : x->settled;
         hth_search_keep_best(x);
     } else {
         x->score = before;

@@ -63,7 +63,7 @@ static void search_begin(hth_search *x, const search_start *start, bool first)
     bool near = hth_search_greedy(x, start->price, start->fastest, limit);
     x->offload = offload;
     x->recompute = recompute;
-    if (first) {
+    if (first && o.excess > 0) {
         hth_search_try(x, x->best, &o);
         if (o.excess > 0) { // better than nothing
             hth_search_away(x);

@@ -5,6 +5,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define WAYS_CHAIN 20 // tensors that are looked at for the cost of a recompute
 #define WAYS_TIGHT 16 // part of the budget: a stage with less room can use more
@@ -81,6 +82,63 @@ double hth_search_cost(const hth_search *x, int g, hth_gap_mode mode, double pri
     return ways_chain(x, m->p->tensors[t].producer, at, &left) + 1e-3;
 }
 
+// Adds what later copies of x->lane make the compute wait to those that they follow without a
+// pause. end_us[], late[]: per gap.
+static void ways_queue(const hth_search *x, int n, const double *end_us, const double *copy_us,
+                       double *late)
+{
+    const hth_step *m = x->m;
+    for (int i = n - 1; i > 0; i--) {
+        int g = x->lane[i], h = x->lane[i - 1];
+        double start_us = end_us[g] - copy_us[m->gap[g].tensor];
+        late[h] += start_us <= end_us[h] * (1 + 1e-9) ? late[g] : 0;
+    }
+}
+
+// Which copies make the compute wait, on their own or because others queue behind them.
+static void ways_late(hth_search *x, const hth_outcome *o)
+{
+    const hth_step *m = x->m;
+    const hth_decoder *d = &x->d;
+    int n = 0;
+    double end_us = 0, *in = x->late, *out = x->span;
+    memset(in, 0, (size_t)m->n_gaps * sizeof *in);
+    memset(out, 0, (size_t)m->n_gaps * sizeof *out);
+    if (o->stall_us <= 0) {
+        return;
+    }
+    for (int s = 0; s < m->n_stages; end_us = d->end_us[s++]) {
+        for (int g = d->backs.head[s]; g >= 0; g = d->backs.next[g]) {
+            x->lane[n++] = g;
+        }
+        for (int g = d->needs.head[s]; g >= 0; g = d->needs.next[g]) {
+            in[g] = hth_later(d->fetched_us[g] - end_us, 0);
+        }
+        for (int g = d->aways.head[s]; g >= 0; g = d->aways.next[g]) {
+            out[g] = hth_later(d->saved_us[g] - end_us, 0);
+        }
+    }
+    ways_queue(x, n, d->fetched_us, m->h2d_us, in);
+    n = 0;
+    for (int s = 0; s < m->n_stages; s++) {
+        for (int g = d->saves.head[s]; g >= 0; g = d->saves.next[g]) {
+            int t = m->gap[g].tensor;
+            out[g] += hth_later(d->saved_us[g] - end_us, 0);
+            x->lane[n++] = g;
+            for (int h = m->gap_start[t]; h < m->gap_start[t + 1]; h++) {
+                double start_us = d->fetched_us[h] - m->h2d_us[t];
+                bool waits = d->mode[h] == HTH_GAP_OFFLOAD && in[h] > 0 && !m->gap[h].cyclic;
+                out[g] += waits && start_us <= d->saved_us[g] * (1 + 1e-9) ? in[h] : 0;
+            }
+        }
+    }
+    ways_queue(x, n, d->saved_us, m->d2h_us, out);
+    for (int g = 0; g < m->n_gaps; g++) {
+        int t = m->gap[g].tensor;
+        in[g] = hth_sooner(in[g], m->h2d_us[t]) + hth_sooner(out[g], m->d2h_us[t]);
+    }
+}
+
 void hth_search_note(hth_search *x, const hth_outcome *o)
 {
     const hth_step *m = x->m;
@@ -92,10 +150,16 @@ void hth_search_note(hth_search *x, const hth_outcome *o)
     for (int g = 0; g < m->n_gaps; g++) {
         const hth_gap *gap = &m->gap[g];
         int need = d->need[g], q = gap->q < m->n_stages ? gap->q : d->until[g];
-        x->end[g] = gap->q < m->n_stages ? gap->q : d->until[g] + 1;
+        x->end[g] = gap->q < m->n_stages && !gap->cyclic ? gap->q : d->until[g] + 1;
         x->modes[g] = need >= m->n_stages ? 0 : need + 1 < q ? HTH_N_GAP_MODES : HTH_GAP_AGAIN;
     }
-    x->stall_us = o->stall_us;
+    ways_late(x, o);
+    for (int g = 0; g < m->n_gaps; g++) {
+        const hth_gap *gap = &m->gap[g];
+        int end = gap->q < m->n_stages ? gap->q : d->until[g];
+        x->span[g] = gap->p < 0 || end <= gap->p ? d->start_us[end > 0 ? end : 0]
+                                                 : d->start_us[end] - d->end_us[gap->p];
+    }
     x->fits = o->excess == 0;
 }
 
@@ -116,31 +180,41 @@ static double ways_algorithm(const hth_search *x, int s, int64_t freed)
                                                 : m->menu[old].time_us - m->menu[k].time_us;
 }
 
+// What the algorithms of stages [from, to) gain with `freed` more bytes, and the tie-break.
+static double ways_stages(const hth_search *x, int from, int to, int64_t freed, double us)
+{
+    int64_t tight = (int64_t)(x->d.budget / WAYS_TIGHT);
+    int n = 0;
+    for (int s = from; s < to && us > -INFINITY; s++) {
+        us += ways_algorithm(x, s, freed);
+        n += x->room[s] < tight;
+    }
+    return us + (double)freed * n * x->tie_us;
+}
+
 double hth_search_gain(const hth_search *x, int g, hth_gap_mode mode)
 {
     const hth_step *m = x->m;
     const hth_gap *gap = &m->gap[g];
     int t = gap->tensor, v = m->p->tensors[t].producer;
     hth_gap_mode old = (hth_gap_mode)x->mode[g];
-    if (gap->cyclic) {
-        return INFINITY;
-    }
     double us = old >= HTH_GAP_RECOMPUTE ? hth_step_fastest(m, v)->time_us : 0;
     us -= mode >= HTH_GAP_RECOMPUTE ? hth_step_fastest(m, v)->time_us : 0;
-    us += old == HTH_GAP_OFFLOAD
-              ? (1 + x->stall_price) * hth_sooner(x->stall_us, m->h2d_us[t] + m->d2h_us[t])
-              : 0;
+    if (old == HTH_GAP_OFFLOAD) {
+        us += (1 + x->stall_price) * x->late[g] +
+              m->p->copy_interference * (m->h2d_us[t] + m->d2h_us[t]);
+    } else if (mode == HTH_GAP_OFFLOAD && !gap->cyclic) {
+        us -= (1 + x->stall_price) * hth_later(m->h2d_us[t] - x->span[g], 0);
+    }
     if (old != HTH_GAP_KEEP && mode != HTH_GAP_KEEP) {
         return us;
     }
     int64_t freed = mode == HTH_GAP_KEEP ? -(int64_t)m->bytes[t] : (int64_t)m->bytes[t];
-    int64_t tight = (int64_t)(x->d.budget / WAYS_TIGHT);
-    int n = 0;
-    for (int s = gap->p + 1; s < x->end[g] && us > -INFINITY; s++) {
-        us += ways_algorithm(x, s, freed);
-        n += x->room[s] < tight;
+    if (gap->cyclic) {
+        us = ways_stages(x, 0, gap->q, freed, us);
+        return ways_stages(x, x->end[g], m->n_stages, freed, us);
     }
-    return us + (double)freed * n * x->tie_us;
+    return ways_stages(x, gap->p + 1, x->end[g], freed, us);
 }
 
 // The number of stages over the budget before each stage, as the last decode left them.
