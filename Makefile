@@ -35,7 +35,7 @@ FUZZERS  := $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/*_fuzz.c))
 OBJ      := $(SRC:%.c=$(B)/%.o) $(GEN_C:%.c=%.o)
 
 .PHONY: all all-tests help deps deps-test deps-lint tests test check check-asan check-tsan lint format fuzz bench bench-table bench-policies bench-train bench-winograd conformance demo \
-        install clean
+        install uninstall clean
 all: $(B)/hearth $(B)/hearthd $(B)/libhearth.so
 
 help:
@@ -48,7 +48,7 @@ help:
 	@echo 'make bench-policies   training steps under every policy and budget, measured (an hour; PyPI exports the networks)'
 	@echo 'make bench-winograd   3x3 convolutions of well-known networks against oneDNN (ten minutes)'
 	@echo 'make conformance   the onnx package'"'"'s backend node tests (PyPI) through the client, as a table'
-	@echo 'make deps       installs the Debian packages that are missing        make install PREFIX=/usr/local'
+	@echo 'make deps       installs the Debian packages that are missing        make install PREFIX=/usr/local DESTDIR=, uninstall'
 
 # Packages: each goal asks first whether something is missing; nothing is installed twice.
 deps:
@@ -115,6 +115,7 @@ test: tests
 check: test
 	$(Q)sh tests/resume.sh $(B)
 	$(Q)sh tests/spill.sh $(B)
+	$(Q)prove -e sh tests/ops.sh :: $(B)
 
 # The sanitizers have a build folder each. -w: what they add to the code makes gcc guess wrongly; the plain build has -Werror.
 ASAN := -w -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
@@ -160,13 +161,32 @@ conformance: all
 demo: all
 	$(Q)sh tests/demo.sh $(B)
 
+# What is installed, for uninstall too. DESTDIR stages it; paths in files are those under PREFIX.
+VERSION  := $(shell sed -n 's/^.define HEARTH_VERSION *"\(.*\)"/\1/p' client/hearth.h)
+LIBDIR   ?= $(PREFIX)/lib
+UNITDIR  ?= $(PREFIX)/lib/systemd/system
+CONFDIR  ?= $(if $(filter /usr,$(PREFIX)),,$(PREFIX))/etc/hearth
+INSTALLED = $(PREFIX)/bin/hearth $(PREFIX)/sbin/hearthd $(LIBDIR)/libhearth.so.0 $(LIBDIR)/libhearth-team.so.0 \
+            $(LIBDIR)/libhearth.so $(LIBDIR)/pkgconfig/hearth.pc $(PREFIX)/include/hearth.h $(UNITDIR)/hearthd.service \
+            $(PREFIX)/lib/sysusers.d/hearth.conf
+fill      = sed -e 's|@PREFIX@|$(PREFIX)|g' -e 's|@LIBDIR@|$(LIBDIR)|g' -e 's|@VERSION@|$(VERSION)|g' \
+            -e 's|@CONFDIR@|$(CONFDIR)|g'
 install: all
 	install -D -m 755 $(B)/hearth $(DESTDIR)$(PREFIX)/bin/hearth
 	install -D -m 755 $(B)/hearthd $(DESTDIR)$(PREFIX)/sbin/hearthd
-	install -D -m 755 $(B)/libhearth.so $(DESTDIR)$(PREFIX)/lib/libhearth.so.0
-	install -D -m 755 $(B)/libhearth-team.so.0 $(DESTDIR)$(PREFIX)/lib/libhearth-team.so.0
-	ln -sf libhearth.so.0 $(DESTDIR)$(PREFIX)/lib/libhearth.so
+	install -D -m 755 $(B)/libhearth.so $(DESTDIR)$(LIBDIR)/libhearth.so.0
+	install -D -m 755 $(B)/libhearth-team.so.0 $(DESTDIR)$(LIBDIR)/libhearth-team.so.0
+	ln -sf libhearth.so.0 $(DESTDIR)$(LIBDIR)/libhearth.so
 	install -D -m 644 client/hearth.h $(DESTDIR)$(PREFIX)/include/hearth.h
+	install -d $(DESTDIR)$(LIBDIR)/pkgconfig $(DESTDIR)$(UNITDIR)
+	$(fill) client/hearth.pc.in >$(DESTDIR)$(LIBDIR)/pkgconfig/hearth.pc
+	$(fill) server/hearthd.service.in >$(DESTDIR)$(UNITDIR)/hearthd.service
+	install -D -m 644 server/hearth.sysusers $(DESTDIR)$(PREFIX)/lib/sysusers.d/hearth.conf
+	[ -e $(DESTDIR)$(CONFDIR)/hearthd.conf ] || install -D -m 644 server/hearthd.conf $(DESTDIR)$(CONFDIR)/hearthd.conf
+# A configuration that was changed stays.
+uninstall:
+	! cmp -s server/hearthd.conf $(DESTDIR)$(CONFDIR)/hearthd.conf || rm $(DESTDIR)$(CONFDIR)/hearthd.conf
+	rm -f $(INSTALLED:%=$(DESTDIR)%)
 clean:
 	rm -rf build build-asan build-tsan build-fuzz build-clang
 

@@ -74,20 +74,31 @@ static hth_err log_apply_word(const char *word, size_t len, int *level)
     return HTH_OK;
 }
 
+static hth_err log_apply(const char *spec, int *level)
+{
+    for (const char *p = spec;; p++) {
+        size_t len = strcspn(p, ",");
+        HTH_TRY(log_apply_word(p, len, level));
+        p += len;
+        if (*p == '\0') {
+            return HTH_OK;
+        }
+    }
+}
+
+hth_err hth_log_filter_check(const char *spec)
+{
+    int level[HTH_N_SUBSYS];
+    return log_apply(spec, level);
+}
+
 hth_err hth_log_filter(const char *spec)
 {
     int level[HTH_N_SUBSYS];
     for (int s = 0; s < HTH_N_SUBSYS; s++) {
         level[s] = atomic_load(&log_level[s]);
     }
-    for (const char *p = spec;; p++) {
-        size_t len = strcspn(p, ",");
-        HTH_TRY(log_apply_word(p, len, level));
-        p += len;
-        if (*p == '\0') {
-            break;
-        }
-    }
+    HTH_TRY(log_apply(spec, level));
     for (int s = 0; s < HTH_N_SUBSYS; s++) {
         atomic_store(&log_level[s], level[s]);
     }

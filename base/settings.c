@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Values are doubles: every count and size up to 2^53 is exact, and all ranges end below.
+// Numbers are doubles: every count and size up to 2^53 is exact, and all ranges end below. Texts
+// have a place of fixed size each, so that setting one needs no memory.
 #include "base/settings.h"
+
+#include "base/log.h"
+#include "base/word.h"
 
 #include <ctype.h>
 #include <math.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -11,15 +16,25 @@
 #include <string.h>
 
 static const hth_setting_info setting_table[HTH_N_SETTINGS] = {
-#define SETTING_ROW(id, name, kind, dflt, least, most, help)                                       \
-    {name, HTH_KIND_##kind, dflt, least, most, help},
-    HTH_SETTINGS(SETTING_ROW)
-#undef SETTING_ROW
+#define SETTING_NUMBER(id, name, kind, dflt, least, most, change, help)                            \
+    {name, HTH_KIND_##kind, dflt, least, most, NULL, NULL, HTH_CHANGE_##change, help},
+#define SETTING_TEXT(id, name, kind, dflt, words, change, help)                                    \
+    {name, HTH_KIND_##kind, 0, 0, 0, dflt, words, HTH_CHANGE_##change, help},
+    HTH_TEXT_SETTINGS(SETTING_TEXT) HTH_SETTINGS(SETTING_NUMBER)
+#undef SETTING_NUMBER
+#undef SETTING_TEXT
 };
 
-static _Atomic double setting_value[HTH_N_SETTINGS] = {
-#define SETTING_DEFAULT(id, name, kind, dflt, least, most, help) dflt,
+static _Atomic double setting_number[HTH_N_SETTINGS] = {
+#define SETTING_DEFAULT(id, name, kind, dflt, ...) [HTH_SET_##id] = (dflt),
     HTH_SETTINGS(SETTING_DEFAULT)
+#undef SETTING_DEFAULT
+};
+
+static pthread_mutex_t setting_lock = PTHREAD_MUTEX_INITIALIZER;
+static char setting_chars[HTH_N_SETTINGS][HTH_SETTING_TEXT] = { // guarded by setting_lock
+#define SETTING_DEFAULT(id, name, kind, dflt, ...) [HTH_SET_##id] = (dflt),
+    HTH_TEXT_SETTINGS(SETTING_DEFAULT)
 #undef SETTING_DEFAULT
 };
 
@@ -32,7 +47,7 @@ const hth_setting_info *hth_setting_get_info(hth_setting s)
 
 double hth_setting_real(hth_setting s)
 {
-    return atomic_load_explicit(&setting_value[s], memory_order_relaxed);
+    return atomic_load_explicit(&setting_number[s], memory_order_relaxed);
 }
 
 int64_t hth_setting_int(hth_setting s)
@@ -40,10 +55,26 @@ int64_t hth_setting_int(hth_setting s)
     return (int64_t)hth_setting_real(s);
 }
 
+const char *hth_setting_text(hth_setting s, char *out)
+{
+    pthread_mutex_lock(&setting_lock);
+    strcpy(out, setting_chars[s]);
+    pthread_mutex_unlock(&setting_lock);
+    return out;
+}
+
+static void setting_store_text(int i, const char *text)
+{
+    pthread_mutex_lock(&setting_lock);
+    snprintf(setting_chars[i], HTH_SETTING_TEXT, "%s", text);
+    pthread_mutex_unlock(&setting_lock);
+}
+
 void hth_setting_reset(void)
 {
     for (int i = 0; i < HTH_N_SETTINGS; i++) {
-        atomic_store(&setting_value[i], setting_table[i].dflt);
+        atomic_store(&setting_number[i], setting_table[i].dflt);
+        setting_store_text(i, setting_table[i].text != NULL ? setting_table[i].text : "");
     }
 }
 
@@ -116,7 +147,7 @@ const char *hth_setting_format(hth_setting_kind kind, double value, char *out, s
     return out;
 }
 
-static int setting_find(const char *name)
+int hth_setting_find(const char *name)
 {
     int i = 0;
     while (i < HTH_N_SETTINGS && strcmp(setting_table[i].name, name) != 0) {
@@ -125,9 +156,16 @@ static int setting_find(const char *name)
     return i;
 }
 
+// setting_unknown names the closest name when it is close.
 static hth_err setting_unknown(const char *name)
 {
-    return hth_fail(HTH_ENOENT, "no setting '%.80s'", name);
+    const char *best = NULL;
+    int distance = 4;
+    for (int i = 0; i < HTH_N_SETTINGS; i++) {
+        hth_word_closer(name, setting_table[i].name, &distance, &best);
+    }
+    return best != NULL ? hth_fail(HTH_ENOENT, "no setting '%.80s'; did you mean %s?", name, best)
+                        : hth_fail(HTH_ENOENT, "no setting '%.80s'", name);
 }
 
 static hth_err setting_parse(const hth_setting_info *t, const char *text, double *out)
@@ -147,34 +185,107 @@ static hth_err setting_parse(const hth_setting_info *t, const char *text, double
     return HTH_OK;
 }
 
-hth_err hth_setting_set(const char *name, const char *text)
+static hth_err setting_check_number(const hth_setting_info *t, const char *text, double *out)
 {
-    int i = setting_find(name);
+    char lo[32], hi[32];
+    HTH_TRY(setting_parse(t, text, out));
+    return *out >= t->least && *out <= t->most
+               ? HTH_OK
+               : hth_fail(HTH_EINVAL, "'%.80s' is not between %s and %s", text,
+                          hth_setting_format(t->kind, t->least, lo, sizeof lo),
+                          hth_setting_format(t->kind, t->most, hi, sizeof hi));
+}
+
+static bool setting_is_word(const char *words, const char *text)
+{
+    size_t n = strlen(text);
+    for (const char *p = words; *p != '\0'; p += strcspn(p, " ")) {
+        p += *p == ' ';
+        if (strcspn(p, " ") == n && strncmp(p, text, n) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static hth_err setting_check_text(const hth_setting_info *t, const char *text)
+{
+    if (strlen(text) >= HTH_SETTING_TEXT) {
+        return hth_fail(HTH_EINVAL, "longer than %d bytes", HTH_SETTING_TEXT - 1);
+    }
+    for (const char *p = text; *p != '\0'; p++) {
+        if ((unsigned char)*p < ' ') {
+            return hth_fail(HTH_EINVAL, "a control character is in it");
+        }
+    }
+    if (t->kind == HTH_KIND_WORD && !setting_is_word(t->words, text)) {
+        return hth_fail(HTH_EINVAL, "'%.80s' is none of: %s", text, t->words);
+    }
+    return t->kind == HTH_KIND_FILTER ? hth_log_filter_check(text) : HTH_OK;
+}
+
+static hth_err setting_put(const char *name, const char *text, bool store)
+{
+    int i = hth_setting_find(name);
     if (i == HTH_N_SETTINGS) {
         return setting_unknown(name);
     }
     const hth_setting_info *t = &setting_table[i];
-    double v;
-    hth_err err = setting_parse(t, text, &v);
+    double v = 0;
+    hth_err err = t->text != NULL ? setting_check_text(t, text) : setting_check_number(t, text, &v);
     if (err != HTH_OK) {
         return hth_err_prefix(err, "%s", name);
     }
-    if (!(v >= t->least && v <= t->most)) {
-        char lo[32], hi[32];
-        return hth_fail(HTH_EINVAL, "%s: '%.80s' is not between %s and %s", name, text,
-                        hth_setting_format(t->kind, t->least, lo, sizeof lo),
-                        hth_setting_format(t->kind, t->most, hi, sizeof hi));
+    if (store && t->text != NULL) {
+        setting_store_text(i, text);
+    } else if (store) {
+        atomic_store(&setting_number[i], v);
     }
-    atomic_store(&setting_value[i], v);
     return HTH_OK;
+}
+
+hth_err hth_setting_set(const char *name, const char *text)
+{
+    return setting_put(name, text, true);
+}
+
+hth_err hth_setting_check(const char *name, const char *text)
+{
+    return setting_put(name, text, false);
 }
 
 hth_err hth_setting_get(const char *name, char *out, size_t cap)
 {
-    int i = setting_find(name);
+    int i = hth_setting_find(name);
+    char text[HTH_SETTING_TEXT];
     if (i == HTH_N_SETTINGS) {
         return setting_unknown(name);
     }
-    hth_setting_format(setting_table[i].kind, setting_value[i], out, cap);
+    if (setting_table[i].text != NULL) {
+        snprintf(out, cap, "%s", hth_setting_text((hth_setting)i, text));
+    } else {
+        hth_setting_format(setting_table[i].kind, hth_setting_real((hth_setting)i), out, cap);
+    }
     return HTH_OK;
+}
+
+const char *hth_setting_default(hth_setting s, char *out, size_t cap)
+{
+    const hth_setting_info *t = &setting_table[s];
+    if (t->text == NULL) {
+        return hth_setting_format(t->kind, t->dflt, out, cap);
+    }
+    snprintf(out, cap, "%s", t->text);
+    return out;
+}
+
+bool hth_setting_is(hth_setting s, const char *text)
+{
+    const hth_setting_info *t = &setting_table[s];
+    char now[HTH_SETTING_TEXT];
+    double v;
+    if (t->text != NULL) {
+        return strcmp(hth_setting_text(s, now), text) == 0;
+    }
+    return setting_parse(t, text, &v) == HTH_OK && v == hth_setting_real(s);
 }

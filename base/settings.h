@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // base/settings.h - every limit and tunable of the process, in one table.
 //
-// The table below is the only place that knows a setting: name, kind, default, range and help. The
-// configuration file,
-// --set NAME=VALUE, --help and the documents are made from it. Reading is one atomic load, from any
-// thread; programs set values before they open engines and stores, and a component may read its own
-// only when it is opened.
+// The tables below are the only place that knows a setting: name, kind, default, range, whether it
+// can change while the process runs, and help. Configuration file (base/config.h), hearthd's flags,
+// --help, the manual page and --check-config are made from them. Reading a number is one atomic
+// load, a text is copied under a lock; both from any thread. A setting that is FIXED is set before
+// engines and stores are opened, and is read by a component when it is opened; one that is LIVE is
+// read at each use.
 #ifndef HTH_BASE_SETTINGS_H
 #define HTH_BASE_SETTINGS_H
 
 #include "base/err.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -18,39 +20,65 @@ typedef enum hth_setting_kind {
     HTH_KIND_COUNT, // whole number
     HTH_KIND_BYTES, // whole number, written with KiB, MiB, GiB, TiB
     HTH_KIND_REAL,
+    HTH_KIND_TEXT,
+    HTH_KIND_WORD,   // one of `words`
+    HTH_KIND_LIST,   // texts without blanks, separated by blanks; a file and flags add to it
+    HTH_KIND_FILTER, // what hth_log_filter takes
 } hth_setting_kind;
+
+typedef enum hth_setting_change {
+    HTH_CHANGE_FIXED, // at a restart only
+    HTH_CHANGE_LIVE,
+} hth_setting_change;
+
+#define HTH_SETTING_TEXT 2048 // bytes of a text, its zero included
 
 #define HTH_KIB 1024.0
 #define HTH_MIB (1024.0 * HTH_KIB)
 #define HTH_GIB (1024.0 * HTH_MIB)
 #define HTH_TIB (1024.0 * HTH_GIB)
 
-// X(identifier, name, kind, default, least, most, help)
+// X(identifier, name, kind, default, words, change, help)
+#define HTH_TEXT_SETTINGS(X)                                                                       \
+    X(STORE, "store", TEXT, "", "", FIXED, "directory of the models; created if absent")           \
+    X(LISTEN, "listen", LIST, "", "", FIXED,                                                       \
+      "where clients connect: ipc://PATH, tcp://HOST:PORT; empty: the machine's local socket")     \
+    X(DEVICE, "device", TEXT, "cpu", "", FIXED,                                                    \
+      "what computes, with its memory and threads: cpu:mem=2GiB,threads=2")                        \
+    X(LOG_LEVEL, "log.level", FILTER, "warn", "", LIVE,                                            \
+      "what is logged: none, error, warn, info, debug, or by subsystem: warn,store=debug")         \
+    X(LOG_FORMAT, "log.format", WORD, "logfmt", "logfmt json", LIVE,                               \
+      "logfmt: key=value; json: one object a line")
+
+// X(identifier, name, kind, default, least, most, change, help)
 #define HTH_SETTINGS(X)                                                                            \
-    X(LIMIT_MODEL_BYTES, "limits.model_bytes", BYTES, 64 * HTH_GIB, HTH_KIB, 1024 * HTH_TIB,       \
+    X(LIMIT_MODEL_BYTES, "limits.model_bytes", BYTES, 64 * HTH_GIB, HTH_KIB, 1024 * HTH_TIB, LIVE, \
       "largest model file, external data included, that is imported")                              \
-    X(LIMIT_MESSAGE_BYTES, "limits.message_bytes", BYTES, HTH_GIB, 64 * HTH_KIB, HTH_TIB,          \
+    X(LIMIT_MESSAGE_BYTES, "limits.message_bytes", BYTES, HTH_GIB, 64 * HTH_KIB, HTH_TIB, FIXED,   \
       "largest request or answer, after decompression")                                            \
-    X(LIMIT_RANK, "limits.rank", COUNT, 8, 1, 8, "most dimensions of a tensor")                    \
-    X(LIMIT_ELEMENTS, "limits.elements", COUNT, 1099511627776.0, 1, 1125899906842624.0,            \
+    X(LIMIT_RANK, "limits.rank", COUNT, 8, 1, 8, FIXED, "most dimensions of a tensor")             \
+    X(LIMIT_ELEMENTS, "limits.elements", COUNT, 1099511627776.0, 1, 1125899906842624.0, LIVE,      \
       "most elements of one tensor")                                                               \
-    X(LIMIT_NODES, "limits.nodes", COUNT, 1000000, 1, 100000000, "most operators of a model")      \
-    X(QUEUE_LENGTH, "queue.length", COUNT, 1024, 1, 1048576,                                       \
+    X(LIMIT_NODES, "limits.nodes", COUNT, 1000000, 1, 100000000, LIVE,                             \
+      "most operators of a model")                                                                 \
+    X(QUEUE_LENGTH, "queue.length", COUNT, 1024, 1, 1048576, FIXED,                                \
       "requests that may wait for one engine; more are refused as busy")                           \
-    X(QUEUE_SPIN_US, "queue.spin_us", COUNT, 100, 0, 10000,                                        \
+    X(QUEUE_SPIN_US, "queue.spin_us", COUNT, 100, 0, 10000, FIXED,                                 \
       "time in microseconds that an idle engine looks for work before it sleeps")                  \
-    X(CONVSEL_TOLERANCE, "convsel.tolerance", REAL, 1e-3, 0, 1,                                    \
+    X(CONVSEL_TOLERANCE, "convsel.tolerance", REAL, 1e-3, 0, 1, FIXED,                             \
       "largest relative error, against the direct algorithm, of a convolution algorithm")          \
-    X(VECTOR_BYTES, "kernels.vector_bytes", COUNT, 64, 16, 64,                                     \
+    X(VECTOR_BYTES, "kernels.vector_bytes", COUNT, 64, 16, 64, FIXED,                              \
       "widest vectors that are used, in bytes: 64 AVX-512, 32 AVX2, 16 SSE2; HEARTH_ISA sets it")  \
-    X(STORE_INDEX_BYTES, "store.index_bytes", BYTES, HTH_GIB, 64 * HTH_KIB, 64 * HTH_TIB,          \
+    X(STORE_INDEX_BYTES, "store.index_bytes", BYTES, HTH_GIB, 64 * HTH_KIB, 64 * HTH_TIB, FIXED,   \
       "address space reserved at first for a store's index; it grows by itself")                   \
-    X(STORE_INLINE_BYTES, "store.inline_bytes", BYTES, 64 * HTH_KIB, 0, HTH_MIB,                   \
-      "tensors up to this size are kept in the index instead of a file each")
+    X(STORE_INLINE_BYTES, "store.inline_bytes", BYTES, 64 * HTH_KIB, 0, HTH_MIB, LIVE,             \
+      "tensors up to this size are kept in the index instead of a file each")                      \
+    X(DRAIN_SECONDS, "drain.seconds", COUNT, 30, 1, 3600, LIVE,                                    \
+      "how long SIGTERM waits for the answers to accepted requests")
 
 typedef enum hth_setting {
-#define HTH_SETTING_ID(id, name, kind, dflt, least, most, help) HTH_SET_##id,
-    HTH_SETTINGS(HTH_SETTING_ID)
+#define HTH_SETTING_ID(id, ...) HTH_SET_##id,
+    HTH_TEXT_SETTINGS(HTH_SETTING_ID) HTH_SETTINGS(HTH_SETTING_ID)
 #undef HTH_SETTING_ID
         HTH_N_SETTINGS
 } hth_setting;
@@ -58,21 +86,32 @@ typedef enum hth_setting {
 typedef struct hth_setting_info {
     const char *name;
     hth_setting_kind kind;
-    double dflt, least, most;
+    double dflt, least, most; // of a number
+    const char *text, *words; // of a text: default; the words of WORD, separated by blanks
+    hth_setting_change change;
     const char *help;
 } hth_setting_info;
 
 // hth_setting_get_info returns row `s` of the table.
 const hth_setting_info *hth_setting_get_info(hth_setting s);
+// hth_setting_find is the row of `name`; HTH_N_SETTINGS: there is none.
+int hth_setting_find(const char *name);
 int64_t hth_setting_int(hth_setting s); // COUNT and BYTES
-double hth_setting_real(hth_setting s); // any kind
+double hth_setting_real(hth_setting s); // any number
+// hth_setting_text copies a text into `out`, of at least HTH_SETTING_TEXT bytes, and returns it.
+const char *hth_setting_text(hth_setting s, char *out);
 // hth_setting_set parses, checks the range, and stores. HTH_ENOENT: no such name; HTH_EINVAL: the
-// sentence gives the range; the value stays as it was.
+// sentence gives the range; the value stays as it was. hth_setting_check only looks.
 hth_err hth_setting_set(const char *name, const char *value);
+hth_err hth_setting_check(const char *name, const char *value);
 // hth_setting_get writes the current value as hth_setting_set reads it ("1GiB").
 hth_err hth_setting_get(const char *name, char *out, size_t cap);
+// hth_setting_is tells whether `text` means the present value.
+bool hth_setting_is(hth_setting s, const char *text);
+// hth_setting_default writes the default of a row as hth_setting_set reads it.
+const char *hth_setting_default(hth_setting s, char *out, size_t cap);
 void hth_setting_reset(void); // all to their defaults
-// hth_setting_format writes `value` as a value of kind `kind` and returns `out`.
+// hth_setting_format writes `value` as a number of kind `kind` and returns `out`.
 const char *hth_setting_format(hth_setting_kind kind, double value, char *out, size_t cap);
 
 // hth_parse_size reads "1048576", "512MiB", "2GiB", "1.5G" (binary units; B and iB may be left out,

@@ -15,6 +15,9 @@ static void test_table(void **state)
         assert_ok(hth_setting_get(t->name, text, sizeof text));
         assert_ok(hth_setting_set(t->name, text)); // prints as it reads
         assert_true(hth_setting_real((hth_setting)i) == t->dflt);
+        char dflt[64];
+        assert_string_equal(hth_setting_default((hth_setting)i, dflt, sizeof dflt), text);
+        assert_int_equal(hth_setting_find(t->name), i);
         for (int o = 0; o < i; o++) {
             assert_string_not_equal(t->name, hth_setting_get_info((hth_setting)o)->name);
         }
@@ -43,6 +46,35 @@ static void test_set(void **state)
     assert_int_equal(hth_setting_int(HTH_SET_LIMIT_RANK), 8);
     hth_setting_reset();
     assert_int_equal(hth_setting_int(HTH_SET_LIMIT_MESSAGE_BYTES), GIB);
+}
+
+static void test_texts(void **state)
+{
+    char text[HTH_SETTING_TEXT], lengthy[HTH_SETTING_TEXT + 1];
+    memset(lengthy, 'x', HTH_SETTING_TEXT);
+    lengthy[HTH_SETTING_TEXT] = 0;
+    assert_string_equal(hth_setting_text(HTH_SET_DEVICE, text), "cpu");
+    assert_ok(hth_setting_set("device", "cpu:mem=1GiB"));
+    assert_string_equal(hth_setting_text(HTH_SET_DEVICE, text), "cpu:mem=1GiB");
+    assert_ok(hth_setting_check("device", "other"));
+    assert_err(hth_setting_set("device", lengthy), HTH_EINVAL, "device: longer than 2047 bytes");
+    assert_err(hth_setting_set("device", "a\nb"), HTH_EINVAL, "control character");
+    assert_ok(hth_setting_set("log.format", "json"));
+    assert_err(hth_setting_set("log.format", "jso"), HTH_EINVAL, "'jso' is none of: logfmt json");
+    assert_err(hth_setting_set("log.format", ""), HTH_EINVAL, "none of");
+    assert_err(hth_setting_set("log.format", "logfmt json"), HTH_EINVAL, "none of");
+    assert_ok(hth_setting_set("log.level", "warn,store=debug"));
+    assert_err(hth_setting_set("log.level", "loud"), HTH_EINVAL, "log.level: log filter 'loud'");
+    assert_err(hth_setting_check("limits.rank", "9"), HTH_EINVAL, "not between 1 and 8");
+    assert_string_equal(hth_setting_text(HTH_SET_DEVICE, text), "cpu:mem=1GiB");
+    assert_err(hth_setting_set("log.levle", "info"), HTH_ENOENT, "did you mean log.level?");
+    assert_true(hth_setting_is(HTH_SET_DEVICE, "cpu:mem=1GiB"));
+    assert_true(hth_setting_is(HTH_SET_LIMIT_MESSAGE_BYTES, "1024MiB"));
+    assert_false(hth_setting_is(HTH_SET_LIMIT_MESSAGE_BYTES, "1025MiB"));
+    assert_false(hth_setting_is(HTH_SET_LIMIT_MESSAGE_BYTES, "many"));
+    hth_setting_reset();
+    assert_string_equal(hth_setting_text(HTH_SET_DEVICE, text), "cpu");
+    assert_string_equal(hth_setting_text(HTH_SET_LOG_FORMAT, text), "logfmt");
 }
 
 static void test_sizes(void **state)
@@ -92,10 +124,8 @@ static void test_stats(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_table),
-        cmocka_unit_test(test_set),
-        cmocka_unit_test(test_sizes),
-        cmocka_unit_test(test_stats),
+        cmocka_unit_test(test_table), cmocka_unit_test(test_set),   cmocka_unit_test(test_texts),
+        cmocka_unit_test(test_sizes), cmocka_unit_test(test_stats),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,6 +3,7 @@
 // is the request.
 #include "client/cli.h"
 
+#include "base/word.h"
 #include "client/local.h"
 #include "client/table.h"
 
@@ -41,40 +42,6 @@ int hth_cli_error(void)
 }
 
 // ---- help and corrections
-
-// cli_distance is the number of letters to insert, remove, replace or swap (restricted
-// Damerau-Levenshtein).
-static int cli_distance(const char *a, const char *b)
-{
-    enum { MOST = 24 };
-    int d[MOST + 1][MOST + 1], n = (int)strnlen(a, MOST), m = (int)strnlen(b, MOST);
-    for (int i = 0; i <= n; i++) {
-        for (int j = 0; j <= m; j++) {
-            if (i == 0 || j == 0) {
-                d[i][j] = i + j;
-                continue;
-            }
-            int best = d[i - 1][j - 1] + (a[i - 1] != b[j - 1]);
-            best = d[i - 1][j] + 1 < best ? d[i - 1][j] + 1 : best;
-            best = d[i][j - 1] + 1 < best ? d[i][j - 1] + 1 : best;
-            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] &&
-                d[i - 2][j - 2] + 1 < best) {
-                best = d[i - 2][j - 2] + 1;
-            }
-            d[i][j] = best;
-        }
-    }
-    return d[n][m];
-}
-
-static void cli_closer(const char *word, const char *candidate, int *distance, const char **best)
-{
-    int d = cli_distance(word, candidate);
-    if (d < *distance && d < (int)strlen(word)) {
-        *distance = d;
-        *best = candidate;
-    }
-}
 
 static void cli_print_options(const char *title, const hth_option *o)
 {
@@ -121,7 +88,7 @@ static int cli_no_command(const hth_cli *c, const char *name)
     const char *best = NULL;
     int distance = 3;
     for (int i = 0; c->commands[i] != NULL; i++) {
-        cli_closer(name, c->commands[i]->name, &distance, &best);
+        hth_word_closer(name, c->commands[i]->name, &distance, &best);
     }
     return best != NULL ? hth_cli_usage("there is no command '%s'; did you mean '%s'?", name, best)
                         : hth_cli_usage("there is no command '%s'; `hearth help` lists them", name);
@@ -144,11 +111,11 @@ static int cli_no_option(const hth_cli *c, const char *name)
     const char *best = NULL;
     int distance = 3;
     for (const hth_option *o = cli_global; o->name != NULL; o++) {
-        cli_closer(name, o->name, &distance, &best);
+        hth_word_closer(name, o->name, &distance, &best);
     }
     for (const hth_option *o = c->command != NULL ? c->command->options : cli_global;
          o->name != NULL; o++) {
-        cli_closer(name, o->name, &distance, &best);
+        hth_word_closer(name, o->name, &distance, &best);
     }
     const char *where = c->command != NULL ? c->command->name : "hearth";
     return best != NULL

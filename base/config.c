@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+// A file is read into a table of its own, which takes the old one's place only when all of it is
+// right: a reload with a mistake changes nothing. Values are checked where they are written down,
+// so that the sentence has the line, and stored later.
+#include "base/config.h"
+
+#include "base/alloc.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#define CONFIG_LINE 4096
+
+static void config_clear(hth_config_value *v)
+{
+    for (int i = 0; i < HTH_N_SETTINGS; i++) {
+        hth_free(v[i].text);
+        v[i] = (hth_config_value){NULL, 0};
+    }
+}
+
+void hth_config_fini(hth_config *c)
+{
+    config_clear(c->file);
+    config_clear(c->flag);
+}
+
+// config_put keeps `text` in v, or adds it to the list that is there.
+static hth_err config_put(hth_config_value *v, const char *name, const char *text, int line)
+{
+    int i = hth_setting_find(name);
+    bool known = i < HTH_N_SETTINGS;
+    const hth_setting_info *t = known ? hth_setting_get_info((hth_setting)i) : NULL;
+    bool more = known && v[i].text != NULL && t->kind == HTH_KIND_LIST;
+    if (known && v[i].text != NULL && !more && line > 0) {
+        return hth_fail(HTH_EINVAL, "%s is set in line %d already", name, v[i].line);
+    }
+    char *all = more ? hth_asprintf("%s %s", v[i].text, text) : hth_strdup(text);
+    if (all == NULL) {
+        return hth_fail(HTH_ENOMEM, "out of memory for settings");
+    }
+    hth_err err = hth_setting_check(name, all);
+    if (err != HTH_OK) {
+        hth_free(all);
+        return err;
+    }
+    hth_free(v[i].text);
+    v[i].text = all;
+    v[i].line = more ? v[i].line : line;
+    return HTH_OK;
+}
+
+hth_err hth_config_flag(hth_config *c, const char *name, const char *value)
+{
+    return config_put(c->flag, name, value, 0);
+}
+
+// ---- the file
+
+static char *config_trim(char *s)
+{
+    while (isspace((unsigned char)*s)) {
+        s++;
+    }
+    for (size_t n = strlen(s); n > 0 && isspace((unsigned char)s[n - 1]); n--) {
+        s[n - 1] = '\0';
+    }
+    return s;
+}
+
+static void config_uncomment(char *s)
+{
+    for (char *p = s; *p != '\0'; p++) {
+        if (*p == '#' && (p == s || isspace((unsigned char)p[-1]))) {
+            *p = '\0';
+            return;
+        }
+    }
+}
+
+static hth_err config_line(hth_config_value *v, char *text, int line)
+{
+    size_t n = strlen(text);
+    if (n == CONFIG_LINE - 1 && text[n - 1] != '\n') {
+        return hth_fail(HTH_EINVAL, "the line is longer than %d bytes", CONFIG_LINE - 2);
+    }
+    config_uncomment(text);
+    text = config_trim(text);
+    char *equals = strchr(text, '=');
+    if (text[0] == '\0') {
+        return HTH_OK;
+    }
+    if (equals == NULL || equals == text) {
+        return hth_fail(HTH_EINVAL, "'%.80s' is not NAME = VALUE", text);
+    }
+    *equals = '\0';
+    return config_put(v, config_trim(text), config_trim(equals + 1), line);
+}
+
+static void config_say(const hth_config_report *report, const char *sentence)
+{
+    if (report != NULL) {
+        report->say(report->ctx, sentence);
+    }
+}
+
+static hth_err config_read_lines(FILE *f, const char *path, hth_config_value *v,
+                                 const hth_config_report *report)
+{
+    char text[CONFIG_LINE], first[1024] = "";
+    hth_err all = HTH_OK;
+    for (int n = 1; fgets(text, sizeof text, f) != NULL; n++) {
+        hth_err err = config_line(v, text, n);
+        if (err == HTH_OK) {
+            continue;
+        }
+        hth_err_prefix(err, "%s:%d", path, n);
+        config_say(report, hth_err_detail());
+        if (all == HTH_OK) {
+            all = err;
+            snprintf(first, sizeof first, "%s", hth_err_detail());
+        }
+    }
+    if (all == HTH_OK && ferror(f)) {
+        all = hth_fail_errno(errno, "cannot read %s", path);
+        config_say(report, hth_err_detail());
+        return all;
+    }
+    return all == HTH_OK ? HTH_OK : hth_fail(all, "%s", first);
+}
+
+hth_err hth_config_read(hth_config *c, const hth_config_report *report)
+{
+    hth_config_value fresh[HTH_N_SETTINGS] = {{NULL, 0}};
+    FILE *f = fopen(c->path, "re");
+    if (f == NULL) {
+        hth_err err = hth_fail_errno(errno, "cannot read %s", c->path);
+        config_say(report, hth_err_detail());
+        return err;
+    }
+    hth_err err = config_read_lines(f, c->path, fresh, report);
+    fclose(f);
+    if (err != HTH_OK) {
+        config_clear(fresh);
+        return err;
+    }
+    config_clear(c->file);
+    memcpy(c->file, fresh, sizeof fresh);
+    return HTH_OK;
+}
+
+// ---- what holds
+
+const char *hth_config_text(const hth_config *c, hth_setting s)
+{
+    return c->flag[s].text != NULL ? c->flag[s].text : c->file[s].text;
+}
+
+const char *hth_config_flag_name(hth_setting s, char *out, size_t cap)
+{
+    snprintf(out, cap, "%s", hth_setting_get_info(s)->name);
+    for (char *p = out; *p != '\0'; p++) {
+        *p = *p == '.' || *p == '_' ? '-' : *p;
+    }
+    return out;
+}
+
+const char *hth_config_origin(const hth_config *c, hth_setting s, char *out, size_t cap)
+{
+    char flag[64];
+    if (c->flag[s].text != NULL) {
+        snprintf(out, cap, "--%s", hth_config_flag_name(s, flag, sizeof flag));
+    } else if (c->file[s].text != NULL) {
+        snprintf(out, cap, "%s:%d", c->path, c->file[s].line);
+    } else {
+        snprintf(out, cap, "default");
+    }
+    return out;
+}
+
+static const char *config_wanted(const hth_config *c, hth_setting s, char *out, size_t cap)
+{
+    const char *text = hth_config_text(c, s);
+    return text != NULL ? text : hth_setting_default(s, out, cap);
+}
+
+hth_err hth_config_apply(const hth_config *c)
+{
+    char dflt[HTH_SETTING_TEXT];
+    for (int i = 0; i < HTH_N_SETTINGS; i++) {
+        const char *name = hth_setting_get_info((hth_setting)i)->name;
+        if (hth_config_text(c, (hth_setting)i) != NULL) {
+            HTH_TRY(hth_setting_set(name, config_wanted(c, (hth_setting)i, dflt, sizeof dflt)));
+        }
+    }
+    return HTH_OK;
+}
+
+// A setting that neither file nor flags mention any more goes back to its default, unless the
+// program has set it by itself.
+static bool config_differs(const hth_config *c, hth_setting s, const char *wanted)
+{
+    bool own = hth_setting_get_info(s)->change == HTH_CHANGE_FIXED && hth_config_text(c, s) == NULL;
+    return !own && !hth_setting_is(s, wanted);
+}
+
+int hth_config_reload(const hth_config *c, const hth_config_report *report)
+{
+    char dflt[HTH_SETTING_TEXT], now[HTH_SETTING_TEXT], origin[300];
+    int changed = 0;
+    for (int i = 0; i < HTH_N_SETTINGS; i++) {
+        const hth_setting_info *t = hth_setting_get_info((hth_setting)i);
+        const char *wanted = config_wanted(c, (hth_setting)i, dflt, sizeof dflt);
+        if (!config_differs(c, (hth_setting)i, wanted)) {
+            continue;
+        }
+        if (t->change == HTH_CHANGE_LIVE) {
+            changed += hth_setting_set(t->name, wanted) == HTH_OK;
+            continue;
+        }
+        hth_setting_get(t->name, now, sizeof now);
+        hth_fail(HTH_EINVAL, "%s: %s stays '%.200s': '%.200s' takes a restart",
+                 hth_config_origin(c, (hth_setting)i, origin, sizeof origin), t->name, now, wanted);
+        config_say(report, hth_err_detail());
+    }
+    return changed;
+}

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// base/config.h - what a configuration file and a command line say about the settings, and what
+// follows from both.
+//
+// A file has one NAME = VALUE a line; # at the beginning of a line or behind a blank starts a
+// comment. A setting that is a list may be given several times, each adds to it; any other only
+// once. Flags are over the file, the file is over the defaults, in whatever order they were read.
+// One thread at a time.
+#ifndef HTH_BASE_CONFIG_H
+#define HTH_BASE_CONFIG_H
+
+#include "base/settings.h"
+
+typedef struct hth_config_value {
+    char *text; // NULL: not said
+    int line;   // of the file that says so (of a list: first); 0: a flag does
+} hth_config_value;
+
+typedef struct hth_config {
+    const char *path; // of the file, borrowed; NULL: there is none
+    hth_config_value file[HTH_N_SETTINGS], flag[HTH_N_SETTINGS];
+} hth_config;
+
+// Where to say what is wrong, one sentence a call: "FILE:LINE: ..".
+typedef struct hth_config_report {
+    void (*say)(void *ctx, const char *sentence);
+    void *ctx;
+} hth_config_report;
+
+void hth_config_fini(hth_config *c);
+// hth_config_flag keeps `value` for setting `name`, as hth_setting_check allows; of a list it adds.
+hth_err hth_config_flag(hth_config *c, const char *name, const char *value);
+// hth_config_read takes c->path in place of what was read before. Every wrong line is reported; on
+// an error, which is that of the first one, nothing has changed.
+hth_err hth_config_read(hth_config *c, const hth_config_report *report);
+// hth_config_text is what holds for a setting: a flag's, the file's, or NULL for the default.
+const char *hth_config_text(const hth_config *c, hth_setting s);
+// hth_config_origin writes who says so: "FILE:LINE", "--flag", or "default".
+const char *hth_config_origin(const hth_config *c, hth_setting s, char *out, size_t cap);
+// hth_config_apply sets everything.
+hth_err hth_config_apply(const hth_config *c);
+// hth_config_reload sets what is LIVE, and reports each setting that would need a restart; returns
+// how many have changed.
+int hth_config_reload(const hth_config *c, const hth_config_report *report);
+// hth_config_flag_name is a setting's flag without its dashes: "limits-rank" of "limits.rank".
+const char *hth_config_flag_name(hth_setting s, char *out, size_t cap);
+
+#endif

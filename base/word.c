@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/word.h"
+
+#include <string.h>
+
+int hth_word_distance(const char *a, const char *b)
+{
+    enum { MOST = 32 };
+    int d[MOST + 1][MOST + 1], n = (int)strnlen(a, MOST), m = (int)strnlen(b, MOST);
+    for (int i = 0; i <= n; i++) {
+        for (int j = 0; j <= m; j++) {
+            if (i == 0 || j == 0) {
+                d[i][j] = i + j;
+                continue;
+            }
+            int best = d[i - 1][j - 1] + (a[i - 1] != b[j - 1]);
+            best = d[i - 1][j] + 1 < best ? d[i - 1][j] + 1 : best;
+            best = d[i][j - 1] + 1 < best ? d[i][j - 1] + 1 : best;
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] &&
+                d[i - 2][j - 2] + 1 < best) {
+                best = d[i - 2][j - 2] + 1;
+            }
+            d[i][j] = best;
+        }
+    }
+    return d[n][m];
+}
+
+void hth_word_closer(const char *word, const char *candidate, int *distance, const char **best)
+{
+    int d = hth_word_distance(word, candidate);
+    if (d < *distance && d < (int)strlen(word)) {
+        *distance = d;
+        *best = candidate;
+    }
+}

@@ -1,0 +1,112 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# hearthd as administrators meet it: configuration, installation. Speaks TAP.
+# usage: tests/ops.sh BUILD_DIR, from the root.
+set -u
+build=$(cd "$1" && pwd)
+dir=$(mktemp -d "${TMPDIR:-/tmp}/hearth-ops.XXXXXX")
+pid=
+cleanup() {
+    [ -z "$pid" ] || kill -9 "$pid" 2>/dev/null
+    rm -rf "$dir"
+}
+trap cleanup EXIT INT TERM
+unset HEARTH_SERVER
+n=0
+ok() { n=$((n + 1)); echo "ok $n - $*"; }
+not_ok() { n=$((n + 1)); echo "not ok $n - $*"; sed 's/^/# /' "$dir/out"; }
+skip() { n=$((n + 1)); echo "ok $n - $1 # SKIP $2"; }
+# run CODE COMMAND..: runs it, output in $dir/out; false: another exit code
+run() {
+    want=$1
+    shift
+    "$@" >"$dir/out" 2>&1
+    code=$?
+    [ $code = "$want" ] || { echo "exit code $code, not $want: $*" >>"$dir/out"; return 1; }
+}
+said() { grep -qF -e "$1" "$dir/out" || { echo "nobody said: $1" >>"$dir/out"; return 1; }; }
+check() { name=$1; shift; if "$@"; then ok "$name"; else not_ok "$name"; fi; }
+
+# ---- configuration
+conf=$dir/hearthd.conf
+config() { printf '%s\n' "$@" >"$conf"; }
+
+config_good() {
+    config '# models' "store = $dir/store # here" "listen = ipc://$dir/a" "listen = tcp://127.0.0.1:7399" 'limits.rank = 5'
+    run 0 "$build/hearthd" --limits-rank 6 --config "$conf" --check-config && said "limits.rank = 6" && said '# --limits-rank' &&
+        said "store = $dir/store" && said "# $conf:2" && said "listen = ipc://$dir/a" && said 'listen = tcp://127.0.0.1:7399' &&
+        said 'queue.length = 1024' && said '# default' || return 1
+    cp "$dir/out" "$dir/again.conf" # what is printed is a file that says the same
+    sed 's/ *#.*//' "$dir/out" >"$dir/values"
+    run 0 "$build/hearthd" --config "$dir/again.conf" --check-config || return 1
+    sed 's/ *#.*//' "$dir/out" | cmp -s - "$dir/values"
+}
+check 'flags are over the file, the file is over the defaults, and the print can be read again' config_good
+
+config_bad() {
+    config "store = $dir/store" 'limits.rnk = 5' 'limits.rank = 99' 'log.format = xml' 'listen' "store = $dir/other"
+    run 1 "$build/hearthd" --config "$conf" --check-config && said "$conf:2: no setting 'limits.rnk'; did you mean limits.rank?" &&
+        said "$conf:3: limits.rank: '99' is not between 1 and 8" && said "$conf:4: log.format: 'xml' is none of: logfmt json" &&
+        said "$conf:5: 'listen' is not NAME = VALUE" && said "$conf:6: store is set in line 1 already" || return 1
+    run 2 "$build/hearthd" --config "$conf" && said "$conf:2: no setting" || return 1
+    config "store = $dir/store" 'device = gpu' 'listen = http://x'
+    run 1 "$build/hearthd" --config "$conf" --check-config && said "$conf:2: device: unknown device 'gpu'" &&
+        said "$conf:3: listen: 'http://x' is not ipc://PATH or tcp://HOST:PORT" || return 1
+    run 1 "$build/hearthd" --config "$dir/absent" --check-config && said "cannot read $dir/absent: No such file" || return 1
+    run 1 "$build/hearthd" --check-config && said 'store: --store DIR is missing' || return 1
+    run 1 "$build/hearthd" --store "$dir/store" --listen tcp://127.0.0.1:99999 --check-config && said 'has no port from 1' || return 1
+    run 2 "$build/hearthd" --store "$dir/store" --queue-length 0 && said "queue.length: '0' is not between 1 and"
+}
+check 'what is wrong is told with file, line and a sentence; nothing starts' config_bad
+
+# ---- installation
+root=$dir/root
+files() { (cd "$root" && find . ! -type d | sort); }
+installed() {
+    run 0 make -s B="$build" install DESTDIR="$root" PREFIX=/opt/hearth || return 1
+    files >"$dir/out"
+    for f in bin/hearth sbin/hearthd lib/libhearth.so lib/libhearth.so.0 lib/libhearth-team.so.0 lib/pkgconfig/hearth.pc \
+        include/hearth.h lib/systemd/system/hearthd.service lib/sysusers.d/hearth.conf etc/hearth/hearthd.conf; do
+        said "./opt/hearth/$f" || return 1
+    done
+    run 0 "$root/opt/hearth/sbin/hearthd" --check-config --config "$root/opt/hearth/etc/hearth/hearthd.conf" &&
+        said 'listen = ipc:///run/hearth/hearth.sock'
+}
+check 'make install DESTDIR= PREFIX=' installed
+
+embedded() {
+    PKG_CONFIG_PATH=$root/opt/hearth/lib/pkgconfig PKG_CONFIG_SYSROOT_DIR=$root
+    export PKG_CONFIG_PATH PKG_CONFIG_SYSROOT_DIR
+    run 0 pkg-config --modversion hearth && said "$("$build/hearth" --version | cut -d' ' -f2)" || return 1
+    # shellcheck disable=SC2046
+    run 0 "${CC:-cc}" -Wall -Werror -o "$dir/embed" docs/embed.c $(pkg-config --cflags --libs hearth) -Wl,-rpath,"$root/opt/hearth/lib" &&
+        run 0 "$dir/embed" "$dir/store-embed" tests/data/digits/digits.onnx && said 'this is a 2'
+}
+if command -v pkg-config >/dev/null; then
+    check 'a program built through pkg-config against what was installed runs an inference' embedded
+else
+    skip 'a program built through pkg-config' 'pkg-config is not installed'
+fi
+
+unit() {
+    # paths are those of PREFIX: in the staged root they lie elsewhere
+    sed "s|/opt/hearth|$root/opt/hearth|g; s|^Documentation=.*||" "$root/opt/hearth/lib/systemd/system/hearthd.service" >"$dir/hearthd.service"
+    run 0 systemd-analyze verify --man=no "$dir/hearthd.service" && ! grep -q hearthd "$dir/out"
+}
+if command -v systemd-analyze >/dev/null; then
+    check 'systemd accepts the unit' unit
+else
+    skip 'systemd accepts the unit' 'systemd-analyze is not installed'
+fi
+
+uninstalled() {
+    echo '# changed' >>"$root/opt/hearth/etc/hearth/hearthd.conf"
+    run 0 make -s B="$build" uninstall DESTDIR="$root" PREFIX=/opt/hearth || return 1
+    files >"$dir/out"
+    [ "$(cat "$dir/out")" = ./opt/hearth/etc/hearth/hearthd.conf ] || return 1
+    cp server/hearthd.conf "$root/opt/hearth/etc/hearth/hearthd.conf"
+    run 0 make -s B="$build" uninstall DESTDIR="$root" PREFIX=/opt/hearth || return 1
+    [ -z "$(files)" ]
+}
+check 'make uninstall leaves nothing but a configuration that was changed' uninstalled
+echo "1..$n"
