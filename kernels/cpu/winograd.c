@@ -12,15 +12,16 @@
 //   core's cache holds.
 // - shared: one chunk at a time; its panels are shared, so that U is read once by all threads
 //   together, and V lies in the shared cache. For large filters.
-// A filter that changes with every run is transformed to the workspace: as a whole when half of
-// that holds it, else a slice of panels at a time; then all chunks pass by each slice, and their
-// patches are transformed again for it, which costs less than transforming the filter again for
-// each chunk.
+// A filter that changes with every run is transformed to the workspace if that holds it and a cache
+// does. Else it rolls: each thread transforms a block of inputs of one panel to a buffer in its own
+// cache, multiplies all tiles of the chunk with it, adding to their sums in M, and goes on with the
+// next block. The transformed filter never exists as a whole, and memory sees the plain one, once
+// per chunk.
 //
 // The data gradient is another convolution, of dy with the filter turned around and its channels
 // exchanged; only the filter's transform knows. Padding channels are zero in V and U, hence in the
 // result.
-#include "kernels/cpu/winograd.h"
+#include "kernels/cpu/winograd_kernel.h"
 
 #include "base/alloc.h"
 #include "device/cpu/team.h"
@@ -31,49 +32,16 @@
 #include <stdio.h>
 #include <string.h>
 
-#define WINO_PART   56                   // tiles that M holds
-#define WINO_LEAST  28                   // tiles of a chunk worth reading U for; at worst half
-#define WINO_APART  ((size_t)1536 << 10) // bytes of a group's filter up to which chunks go apart
-#define WINO_CACHED ((size_t)768 << 10)  // bytes of a chunk of one thread
-
-typedef struct wino_kernel {
-    hth_kernel base;
-    hth_packing packing;
-    hth_wino_plan p;
-    hth_kernel *tail; // post ops that the last transform does not do; NULL: none
-    int n_threads;
-    int bias, add, mask; // inputs; -1: none
-    float add_scale, low, high, mask_low, mask_high;
-    bool packed, apart; // the filter comes transformed; threads take chunks of their own
-    size_t chunk, part, panels, slice; // tiles of a chunk, of M; panels of a group, of a slice
-    size_t u_floats, panel_floats;     // of a group's filter, of a panel
-    size_t v_step, v_floats, m_floats; // from point to point; of a chunk; of M
-} wino_kernel;
-
 typedef struct wino_run {
-    const wino_kernel *k;
+    const hth_wino_kernel *k;
     hth_wino_job j;
-    const float *w;    // of all groups: transformed if it is packed, else plain
-    float *u, *v, *m;  // u: of a slice
-    size_t panel, end; // the slice
-    bool same;         // the only chunk's patches are there from the slice before
+    const float *w, *whole; // the plain filter of all groups; the group's, transformed
+    float *u, *v, *m;       // u: of a computed filter; rolling, a block for each thread
 } wino_run;
-
-static size_t wino_least(size_t a, size_t b)
-{
-    return a < b ? a : b;
-}
-
-// `count` in equal pieces of at most `most`.
-static size_t wino_even(size_t count, size_t most)
-{
-    size_t pieces = (count + most - 1) / most;
-    return (count + pieces - 1) / pieces;
-}
 
 static void run_chunk(wino_run *r, size_t first, size_t end)
 {
-    const wino_kernel *k = r->k;
+    const hth_wino_kernel *k = r->k;
     size_t left = end - first;
     r->j.at.first = first;
     r->j.at.count = left < k->chunk ? left : k->chunk;
@@ -81,28 +49,59 @@ static void run_chunk(wino_run *r, size_t first, size_t end)
     r->j.at.blocks = k->p.grid.ib;
 }
 
+static void run_inputs(const wino_run *r, size_t panel, size_t first, size_t blocks, float *u)
+{
+    const hth_wino_plan *p = &r->k->p;
+    size_t block = p->isa->block;
+    p->isa->filter[p->pairs - 1](&p->filter, r->w, u, r->j.at.group, panel, first * block,
+                                 (first + blocks) * block);
+}
+
+// Thread i: tiles from..to of the chunk times a panel. Rolling, sums of all the tiles wait in M
+// for the next blocks of inputs; the filter's block stays in the core's cache meanwhile.
+static void run_panel(const wino_run *r, int i, size_t panel, size_t from, size_t to)
+{
+    const hth_wino_kernel *k = r->k;
+    const hth_wino_isa *isa = k->p.isa;
+    size_t ib = k->p.grid.ib, parts = (to - from + k->part - 1) / k->part;
+    float *m = r->m + (size_t)i * k->m_parts * k->m_floats;
+    float *block = r->u + (size_t)i * k->block_floats;
+    const float *u = k->rolling ? block : r->whole + panel * k->panel_floats;
+    for (size_t first = 0; first < ib; first += k->depth) {
+        size_t blocks = hth_wino_least(k->depth, ib - first);
+        if (k->rolling) {
+            run_inputs(r, panel, first, blocks, block);
+        }
+        for (size_t p = 0; p < parts; p++) {
+            hth_wino_part part = {.panel = panel,
+                                  .from = from + (to - from) * p / parts,
+                                  .to = from + (to - from) * (p + 1) / parts,
+                                  .block = first,
+                                  .blocks = blocks,
+                                  .m = m + (k->m_parts > 1 ? p * k->m_floats : 0)};
+            isa->products(&r->j, &part, u);
+            if (first + blocks == ib) {
+                isa->results[k->p.pairs - 1](&r->j, &part);
+            }
+        }
+    }
+}
+
 // ---- apart
 
 static void run_apart(void *arg, int i, int n)
 {
     wino_run r = *(const wino_run *)arg;
-    const wino_kernel *k = r.k;
-    const hth_wino_isa *isa = k->p.isa;
-    int size = k->p.pairs - 1;
+    const hth_wino_kernel *k = r.k;
     size_t begin, end;
-    float *m = r.m + (size_t)i * k->m_floats;
     hth_team_range(k->p.grid.tiles, i, n, &begin, &end);
     r.j.at.v = r.v + (size_t)i * k->v_floats;
     for (size_t first = begin; first < end; first += r.j.at.count) {
         run_chunk(&r, first, end);
-        size_t count = r.j.at.count;
-        isa->patches[size](&k->p.grid, r.j.x, &r.j.at, 0, count * k->p.grid.ib);
-        for (size_t panel = r.panel; panel < r.end; panel++) {
-            for (size_t from = 0; from < count; from += k->part) {
-                size_t to = from + k->part < count ? from + k->part : count;
-                isa->panel[size](&r.j, r.j.u + (panel - r.panel) * k->panel_floats, panel, from, to,
-                                 m);
-            }
+        k->p.isa->patches[k->p.pairs - 1](&k->p.grid, r.j.x, &r.j.at, 0,
+                                          r.j.at.count * k->p.grid.ib);
+        for (size_t panel = 0; panel < k->panels; panel++) {
+            run_panel(&r, i, panel, 0, r.j.at.count);
         }
     }
 }
@@ -118,11 +117,12 @@ static void run_patches(void *arg, int i, int n)
 }
 
 // How many parts the chunk's tiles make: as many as M wants, more when there would be less to do
-// for some threads.
+// for some threads. Rolling, each part transforms the filter again, and M wants but one.
 static size_t run_parts(const wino_run *r, size_t n)
 {
-    size_t count = r->j.at.count, panels = r->end - r->panel;
-    size_t parts = (count + r->k->part - 1) / r->k->part;
+    const hth_wino_kernel *k = r->k;
+    size_t count = r->j.at.count, panels = k->panels;
+    size_t parts = k->rolling ? 1 : (count + k->part - 1) / k->part;
     while (panels * parts < 4 * n && panels * parts % n != 0 && parts < count) {
         parts++;
     }
@@ -132,57 +132,46 @@ static size_t run_parts(const wino_run *r, size_t n)
 static void run_panels(void *arg, int i, int n)
 {
     const wino_run *r = arg;
-    const wino_kernel *k = r->k;
     size_t count = r->j.at.count, parts = run_parts(r, (size_t)n), begin, end;
-    hth_team_range((r->end - r->panel) * parts, i, n, &begin, &end);
+    hth_team_range(r->k->panels * parts, i, n, &begin, &end);
     for (size_t unit = begin; unit < end; unit++) {
-        size_t panel = unit / parts, part = unit % parts;
-        k->p.isa->panel[k->p.pairs - 1](&r->j, r->j.u + panel * k->panel_floats, r->panel + panel,
-                                        count * part / parts, count * (part + 1) / parts,
-                                        r->m + (size_t)i * k->m_floats);
+        size_t part = unit % parts;
+        run_panel(r, i, unit / parts, count * part / parts, count * (part + 1) / parts);
     }
 }
 
 static void run_filter(void *arg, int i, int n)
 {
     const wino_run *r = arg;
-    const wino_kernel *k = r->k;
     size_t begin, end;
-    hth_team_range(r->end - r->panel, i, n, &begin, &end);
+    hth_team_range(r->k->panels, i, n, &begin, &end);
     for (size_t panel = begin; panel < end; panel++) {
-        hth_wino_filter_panel(k->p.isa, k->p.pairs, &k->p.filter, r->w, r->j.at.group,
-                              r->panel + panel, r->u + panel * k->panel_floats);
+        run_inputs(r, panel, 0, r->k->p.grid.ib, r->u + panel * r->k->panel_floats);
     }
 }
 
-static void run_slice(wino_run *r)
+static void run_group(wino_run *r)
 {
-    const wino_kernel *k = r->k;
+    const hth_wino_kernel *k = r->k;
     size_t tiles = k->p.grid.tiles;
-    if (k->packed) {
-        r->j.u = r->w + r->j.at.group * k->u_floats + r->panel * k->panel_floats;
-    } else {
+    if (!k->packed && !k->rolling) {
         hth_team_run(run_filter, r);
-        r->j.u = r->u;
     }
     if (k->apart) {
         hth_team_run(run_apart, r);
         return;
     }
-    r->same = r->panel > 0 && k->chunk >= tiles;
     r->j.at.v = r->v;
     for (size_t first = 0; first < tiles; first += r->j.at.count) {
         run_chunk(r, first, tiles);
-        if (!r->same) {
-            hth_team_run(run_patches, r);
-        }
+        hth_team_run(run_patches, r);
         hth_team_run(run_panels, r);
     }
 }
 
 static hth_err wino_run_kernel(const hth_kernel *base, const hth_kernel_args *a)
 {
-    const wino_kernel *k = (const wino_kernel *)base;
+    const hth_wino_kernel *k = (const hth_wino_kernel *)base;
     float *ws = a->workspace;
     wino_run r = {.k = k,
                   .j = {.grid = &k->p.grid,
@@ -201,14 +190,12 @@ static hth_err wino_run_kernel(const hth_kernel *base, const hth_kernel_args *a)
                   .u = ws};
     size_t threads = (size_t)k->n_threads;
     hth_team_set(k->n_threads);
-    r.v = r.u + (k->packed ? 0 : k->slice * k->panel_floats);
+    r.v = ws + k->filter_floats;
     r.m = r.v + (k->apart ? threads : 1) * k->v_floats;
     for (size_t group = 0; group < k->p.grid.groups; group++) {
         r.j.at.group = group;
-        for (r.panel = 0; r.panel < k->panels; r.panel = r.end) {
-            r.end = wino_least(r.panel + k->slice, k->panels);
-            run_slice(&r);
-        }
+        r.whole = k->packed ? r.w + group * k->u_floats : r.u;
+        run_group(&r);
     }
     return k->tail == NULL ? HTH_OK : k->tail->run(k->tail, a);
 }
@@ -217,7 +204,7 @@ static hth_err wino_run_kernel(const hth_kernel *base, const hth_kernel_args *a)
 
 static void wino_close(hth_kernel *base)
 {
-    wino_kernel *k = (wino_kernel *)base;
+    hth_wino_kernel *k = (hth_wino_kernel *)base;
     hth_kernel_close(k->tail);
     hth_free(k);
 }
@@ -225,13 +212,13 @@ static void wino_close(hth_kernel *base)
 static hth_err wino_pack(const hth_kernel *base, const hth_packing *packing, const void *plain,
                          void *dst)
 {
-    const hth_wino_plan *p = &((const wino_kernel *)base)->p;
+    const hth_wino_plan *p = &((const hth_wino_kernel *)base)->p;
     hth_wino_filter_pack(p->isa, p->pairs, &p->filter, plain, dst);
     return HTH_OK;
 }
 
 // Behind a data gradient there may be one ReluGrad.
-static hth_err wino_mask(const hth_graph *g, const hth_node *n, wino_kernel *k)
+static hth_err wino_mask(const hth_graph *g, const hth_node *n, hth_wino_kernel *k)
 {
     const hth_post_op *p = &n->post[0];
     if (n->n_post == 0) {
@@ -249,7 +236,7 @@ static hth_err wino_mask(const hth_graph *g, const hth_node *n, wino_kernel *k)
 
 // Takes the post ops that the last transform can do: one sum, then one clamp that keeps zero. The
 // rest becomes the tail.
-static hth_err wino_posts(hth_device *d, const hth_graph *g, const hth_node *n, wino_kernel *k)
+static hth_err wino_posts(hth_device *d, const hth_graph *g, const hth_node *n, hth_wino_kernel *k)
 {
     const hth_value *y = &g->values[n->outputs[0]];
     hth_cpu_post list[HTH_DN_MAX_POST];
@@ -287,42 +274,7 @@ static hth_err wino_posts(hth_device *d, const hth_graph *g, const hth_node *n, 
     return hth_seq_finish(s, NULL, &k->tail);
 }
 
-// Divides the workspace: a slice of the transformed filter, M's, what is left for V.
-static void wino_reserve(wino_kernel *k)
-{
-    const hth_wino_plan *p = &k->p;
-    size_t threads = (size_t)k->n_threads, budget = p->bytes / sizeof(float);
-    size_t rows = p->isa->rows, row = p->points * p->grid.ib * p->isa->block;
-    size_t fits = budget * 5 / 8 / k->panel_floats;
-    k->slice = k->packed ? k->panels : wino_even(k->panels, fits > 0 ? fits : 1);
-    size_t fixed = k->packed ? 0 : k->slice * k->panel_floats;
-    k->part = (WINO_PART + rows - 1) / rows * rows;
-    while (k->part > rows &&
-           (threads + 1) * hth_wino_scratch(p->isa, p->points, k->part) + WINO_LEAST * row + fixed >
-               budget) {
-        k->part -= rows;
-    }
-    size_t share = (p->grid.tiles + threads - 1) / threads;
-    k->part = wino_least(k->part, p->grid.tiles);
-    k->m_floats = hth_wino_scratch(p->isa, p->points, k->part);
-    fixed += threads * k->m_floats;
-    size_t most = budget > fixed ? (budget - fixed) / row : 0;
-    most = most < WINO_LEAST / 2 ? WINO_LEAST / 2 : most;
-    k->apart = k->slice * k->panel_floats * sizeof(float) <= WINO_APART && share >= WINO_LEAST &&
-               most / threads >= WINO_LEAST / 2;
-    if (k->apart) {
-        size_t cached = WINO_CACHED / sizeof(float) / row;
-        most = wino_least(most / threads, cached < WINO_LEAST ? WINO_LEAST : cached);
-        k->chunk = wino_even(share, most);
-    } else {
-        k->chunk = wino_even(p->grid.tiles, most);
-    }
-    k->v_step = p->grid.ib * k->chunk * p->isa->block + HTH_WINO_LINE;
-    k->v_floats = p->points * k->v_step;
-    k->base.workspace_bytes = (fixed + (k->apart ? threads : 1) * k->v_floats) * sizeof(float);
-}
-
-static hth_err wino_finish(hth_device *d, const hth_graph *g, const hth_node *n, wino_kernel *k)
+static hth_err wino_finish(hth_device *d, const hth_graph *g, const hth_node *n, hth_wino_kernel *k)
 {
     static const char *const points[] = HTH_WINO_POINTS_TEXT;
     const hth_wino_plan *p = &k->p;
@@ -333,7 +285,7 @@ static hth_err wino_finish(hth_device *d, const hth_graph *g, const hth_node *n,
     k->panel_floats = hth_wino_panel_floats(p->isa, p->pairs, &p->filter);
     k->panels = (p->grid.ob * p->isa->block + panel - 1) / panel;
     k->packed = constant && !p->run;
-    wino_reserve(k);
+    hth_wino_reserve(k);
     if (k->tail != NULL && k->tail->workspace_bytes > k->base.workspace_bytes) {
         k->base.workspace_bytes = k->tail->workspace_bytes;
     }
@@ -355,17 +307,17 @@ hth_err cpu_winograd_prepare(hth_device *d, const hth_graph *g, const hth_node *
     if (n->op == HTH_OP_CONV_GRAD_FILTER) {
         return hth_wino_grad_prepare(d, g, n, &p, out);
     }
-    wino_kernel *k = hth_calloc(1, sizeof *k);
+    hth_wino_kernel *k = hth_calloc(1, sizeof *k);
     if (k == NULL) {
         return hth_fail(HTH_ENOMEM, "out of memory for node '%s'", n->name);
     }
-    *k = (wino_kernel){.p = p,
-                       .n_threads = d->props.n_threads,
-                       .bias = -1,
-                       .add = -1,
-                       .mask = -1,
-                       .low = -INFINITY,
-                       .high = INFINITY};
+    *k = (hth_wino_kernel){.p = p,
+                           .n_threads = d->props.n_threads,
+                           .bias = -1,
+                           .add = -1,
+                           .mask = -1,
+                           .low = -INFINITY,
+                           .high = INFINITY};
     k->base = (hth_kernel){.run = wino_run_kernel,
                            .close = wino_close,
                            .implementation = k->p.name,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// kernels/cpu/winograd_body.h - Winograd's forward transforms and products in vectors of
-// WINO_LANES floats. Included once by each file that is compiled for an instruction set, which
+// kernels/cpu/winograd_body.h - Winograd's transforms of the forward pass and products in vectors
+// of WINO_LANES floats. Included once by each file that is compiled for an instruction set, which
 // defines WINO_LANES, WINO_BLOCK (channels of a block), WINO_ROWS (tiles at once in a product),
 // WINO_HALF and WINO_VECS (of a filter gradient's product); else they are those of SSE2.
 //
@@ -163,21 +163,6 @@ WINO_INLINE float wino_norm(int pairs, int q)
     return (float)(1 / (2 * z * at));
 }
 
-// One row of G g.
-WINO_INLINE void wino_row_filter(int pairs, const wino_vec *g, int in, wino_vec *o, int out)
-{
-    const hth_wino_points *p = &hth_wino_points_of[pairs - 1];
-    o[0] = g[0] * (float)(1 / p->all[0]);
-    o[(2 * pairs + 1) * out] = g[2 * in];
-    WINO_UNROLL
-    for (int q = 0; q < pairs; q++) {
-        float at = (float)p->at[q], norm = wino_norm(pairs, q);
-        wino_vec even = norm * g[0] + (norm * at * at) * g[2 * in], odd = (norm * at) * g[in];
-        o[(2 * q + 1) * out] = even + odd;
-        o[(2 * q + 2) * out] = even - odd;
-    }
-}
-
 WINO_INLINE void wino_patch(int pairs, const hth_wino_grid *g, const float *x, hth_wino_tile at,
                             float *v, size_t step)
 {
@@ -230,14 +215,17 @@ WINO_INLINE void wino_patches(int pairs, const hth_wino_grid *g, const float *x,
 }
 
 // `rows` tiles times `vecs` vectors of results, over `blocks` blocks of inputs that are `next`
-// floats apart.
+// floats apart; added to what is in m unless that is `fresh`.
 WINO_INLINE void wino_tile_product(const float *u, const float *v, size_t blocks, size_t next,
-                                   float *m, size_t mstep, int rows, int vecs)
+                                   float *m, size_t mstep, bool fresh, int rows, int vecs)
 {
     wino_vec acc[HTH_WINO_PANEL][WINO_ROWS];
     for (int r = 0; r < rows; r++) {
         for (int o = 0; o < vecs; o++) {
-            acc[o][r] = (wino_vec){0};
+            acc[o][r] = wino_all(0);
+            if (!fresh) {
+                acc[o][r] = wino_load(m + (size_t)o * mstep + (size_t)r * WINO_LANES);
+            }
         }
     }
     for (size_t b = 0; b < blocks; b++, v += next) {
@@ -262,14 +250,14 @@ WINO_INLINE void wino_tile_product(const float *u, const float *v, size_t blocks
 #define WINO_CASE(R)                                                                               \
     case R:                                                                                        \
         if (vecs == 2) {                                                                           \
-            wino_tile_product(u, v, blocks, next, m, mstep, R, 2);                                 \
+            wino_tile_product(u, v, blocks, next, m, mstep, fresh, R, 2);                          \
         } else {                                                                                   \
-            wino_tile_product(u, v, blocks, next, m, mstep, R, 1);                                 \
+            wino_tile_product(u, v, blocks, next, m, mstep, fresh, R, 1);                          \
         }                                                                                          \
         break
 
 static void wino_rows(const float *u, const float *v, size_t blocks, size_t next, float *m,
-                      size_t mstep, size_t rows, size_t vecs)
+                      size_t mstep, bool fresh, size_t rows, size_t vecs)
 {
     switch (rows) {
         WINO_CASE(1);
@@ -334,115 +322,43 @@ WINO_INLINE void wino_result(int pairs, const hth_wino_job *j, size_t tile, size
     }
 }
 
-WINO_INLINE void wino_panel(int pairs, const hth_wino_job *j, const float *u, size_t panel,
-                            size_t from, size_t to, float *m)
+static size_t wino_vecs(const hth_wino_grid *g, size_t panel)
+{
+    size_t left = g->ob * WINO_BLOCK / WINO_LANES - panel * HTH_WINO_PANEL;
+    return left < HTH_WINO_PANEL ? left : HTH_WINO_PANEL;
+}
+
+static void wino_products(const hth_wino_job *j, const hth_wino_part *part, const float *u)
 {
     const hth_wino_grid *g = j->grid;
     const hth_wino_chunk *c = &j->at;
-    size_t points = (size_t)(WINO_SIDE(pairs) * WINO_SIDE(pairs)), ins = g->ib * WINO_BLOCK;
-    size_t all = g->ob * WINO_BLOCK / WINO_LANES, first = panel * HTH_WINO_PANEL;
-    size_t vecs = all - first < HTH_WINO_PANEL ? all - first : HTH_WINO_PANEL, n = to - from;
+    size_t vecs = wino_vecs(g, part->panel), n = part->to - part->from;
+    size_t ustep = hth_wino_point(part->blocks * WINO_BLOCK, vecs * WINO_LANES);
     size_t mstep = n * WINO_LANES, mpoint = HTH_WINO_PANEL * mstep + HTH_WINO_LINE;
-    size_t parts = (n + WINO_ROWS - 1) / WINO_ROWS; // of nearly equal sizes
-    for (size_t k = 0; k < points; k++) {
-        const float *uk = u + k * hth_wino_point(ins, vecs * WINO_LANES);
-        const float *v = c->v + k * c->step + from * WINO_BLOCK;
-        for (size_t p = 0; p < parts; p++) {
-            size_t begin = n * p / parts, end = n * (p + 1) / parts;
-            wino_rows(uk, v + begin * WINO_BLOCK, g->ib, c->count * WINO_BLOCK,
-                      m + k * mpoint + begin * WINO_LANES, mstep, end - begin, vecs);
+    size_t pieces = (n + WINO_ROWS - 1) / WINO_ROWS; // of nearly equal sizes
+    size_t next = c->count * WINO_BLOCK;
+    for (size_t k = 0; k < (g->size + 2) * (g->size + 2); k++) {
+        const float *v = c->v + k * c->step + part->block * next + part->from * WINO_BLOCK;
+        for (size_t p = 0; p < pieces; p++) {
+            size_t begin = n * p / pieces, end = n * (p + 1) / pieces;
+            wino_rows(u + k * ustep, v + begin * WINO_BLOCK, part->blocks, next,
+                      part->m + k * mpoint + begin * WINO_LANES, mstep, part->block == 0,
+                      end - begin, vecs);
         }
     }
+}
+
+WINO_INLINE void wino_results(int pairs, const hth_wino_job *j, const hth_wino_part *part)
+{
+    size_t vecs = wino_vecs(j->grid, part->panel), n = part->to - part->from;
+    size_t mstep = n * WINO_LANES, mpoint = HTH_WINO_PANEL * mstep + HTH_WINO_LINE;
     for (size_t o = 0; o < vecs; o++) {
         for (size_t t = 0; t < n; t++) {
-            wino_result(pairs, j, c->first + from + t, (first + o) * WINO_LANES,
-                        m + o * mstep + t * WINO_LANES, mpoint);
+            wino_result(pairs, j, j->at.first + part->from + t,
+                        (part->panel * HTH_WINO_PANEL + o) * WINO_LANES,
+                        part->m + o * mstep + t * WINO_LANES, mpoint);
         }
     }
 }
-
-// Taps of WINO_LANES outputs, a vector per tap.
-WINO_INLINE void wino_taps(const hth_wino_filter *f, const float *w, size_t group, size_t out,
-                           size_t c, wino_vec *tap)
-{
-    const float *first = hth_wino_taps(f, w, group, out, c);
-#if WINO_LANES > 4
-    if (f->merge == 1 && first != NULL && f->out - out >= WINO_LANES) {
-        int step = (int)(f->back ? 9 : f->in * 9);
-        for (int t = 0; t < 9; t++) {
-            const float *from = first + (f->back ? 8 - t : t);
-#if WINO_LANES == 16
-            __m512i at = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
-            tap[t] = _mm512_i32gather_ps(_mm512_mullo_epi32(at, _mm512_set1_epi32(step)), from, 4);
-#else
-            __m256i at = _mm256_set_epi32(7, 6, 5, 4, 3, 2, 1, 0);
-            tap[t] = _mm256_i32gather_ps(from, _mm256_mullo_epi32(at, _mm256_set1_epi32(step)), 4);
-#endif
-        }
-        return;
-    }
-#endif
-    float plain[9][WINO_LANES] = {{0}};
-    for (size_t l = 0; l < WINO_LANES; l++) {
-        const float *from = hth_wino_taps(f, w, group, out + l, c);
-        for (int t = 0; from != NULL && t < 9; t++) {
-            plain[t][l] = from[f->back ? 8 - t : t];
-        }
-    }
-    for (int t = 0; t < 9; t++) {
-        tap[t] = wino_load(plain[t]);
-    }
-    (void)first;
-}
-
-WINO_INLINE void wino_filter(int pairs, const hth_wino_filter *f, const float *w, float *u,
-                             size_t group, size_t begin, size_t end)
-{
-    enum { MOST = 2 * HTH_WINO_PAIRS + 2 };
-    int side = WINO_SIDE(pairs);
-    size_t ins = (f->in + WINO_BLOCK - 1) / WINO_BLOCK * WINO_BLOCK;
-    size_t all = (f->out + WINO_BLOCK - 1) / WINO_BLOCK * (WINO_BLOCK / WINO_LANES);
-    size_t points = (size_t)(side * side), origin = begin / ins / HTH_WINO_PANEL;
-    for (size_t k = begin; k < end; k++) {
-        size_t vec = k / ins, c = k % ins, panel = vec / HTH_WINO_PANEL;
-        size_t left = all - panel * HTH_WINO_PANEL;
-        size_t width = (left < HTH_WINO_PANEL ? left : HTH_WINO_PANEL) * WINO_LANES;
-        float *to = u +
-                    (panel - origin) * points * hth_wino_point(ins, HTH_WINO_PANEL * WINO_LANES) +
-                    c * width + vec % HTH_WINO_PANEL * WINO_LANES;
-        wino_vec tap[9], half[3 * MOST], row[MOST];
-        wino_taps(f, w, group, vec * WINO_LANES, c, tap);
-        for (int i = 0; i < 3; i++) {
-            wino_row_filter(pairs, tap + i, 3, half + i, 3);
-        }
-        for (int r = 0; r < side; r++) {
-            wino_row_filter(pairs, half + r * 3, 1, row, 1);
-            WINO_UNROLL
-            for (int i = 0; i < side; i++) {
-                wino_store(to + (size_t)(r * side + i) * hth_wino_point(ins, width), row[i]);
-            }
-        }
-    }
-}
-
-#define WINO_FORWARD(n)                                                                            \
-    static void wino_filter_##n(const hth_wino_filter *f, const float *w, float *u, size_t group,  \
-                                size_t begin, size_t end)                                          \
-    {                                                                                              \
-        wino_filter(n, f, w, u, group, begin, end);                                                \
-    }                                                                                              \
-    static void wino_patches_##n(const hth_wino_grid *g, const float *x, const hth_wino_chunk *c,  \
-                                 size_t begin, size_t end)                                         \
-    {                                                                                              \
-        wino_patches(n, g, x, c, begin, end);                                                      \
-    }                                                                                              \
-    static void wino_panel_##n(const hth_wino_job *j, const float *u, size_t panel, size_t from,   \
-                               size_t to, float *m)                                                \
-    {                                                                                              \
-        wino_panel(n, j, u, panel, from, to, m);                                                   \
-    }
-WINO_FORWARD(1)
-WINO_FORWARD(2)
-WINO_FORWARD(3)
 
 #endif

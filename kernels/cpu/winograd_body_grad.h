@@ -5,7 +5,7 @@
 #ifndef HTH_KERNELS_CPU_WINOGRAD_BODY_GRAD_H
 #define HTH_KERNELS_CPU_WINOGRAD_BODY_GRAD_H
 
-#include "kernels/cpu/winograd_body.h"
+#include "kernels/cpu/winograd_body_filter.h"
 
 // One row of A y: y's polynomials at the points.
 WINO_INLINE void wino_row_points(int pairs, const wino_vec *y, int in, wino_vec *o, int out)
@@ -227,8 +227,8 @@ WINO_BACKWARD(3)
         .name = (text), .block = WINO_BLOCK, .lanes = WINO_LANES, .rows = WINO_ROWS,               \
         .half = WINO_HALF, .vecs = WINO_VECS,                                                      \
         .filter = {wino_filter_1, wino_filter_2, wino_filter_3},                                   \
-        .patches = {wino_patches_1, wino_patches_2, wino_patches_3},                               \
-        .panel = {wino_panel_1, wino_panel_2, wino_panel_3},                                       \
+        .patches = {wino_patches_1, wino_patches_2, wino_patches_3}, .products = wino_products,    \
+        .results = {wino_results_1, wino_results_2, wino_results_3},                               \
         .tiles = {wino_tiles_1, wino_tiles_2, wino_tiles_3}, .sum = wino_sum,                      \
         .gradient = {wino_gradient_1, wino_gradient_2, wino_gradient_3},                           \
     }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Constant filters are transformed once, in double. Parameters change with every step: a vector of
-// outputs' filters is gathered, a vector per tap, and transformed side by side (winograd_body.h).
+// outputs' filters is gathered, a vector per tap, and transformed side by side
+// (winograd_body_filter.h).
 #include "kernels/cpu/winograd_filter.h"
 
 #include "kernels/cpu/winograd_point.h"
@@ -86,12 +87,4 @@ void hth_wino_filter_pack(const hth_wino_isa *isa, int pairs, const hth_wino_fil
                        hth_wino_point(ins, width));
         }
     }
-}
-
-void hth_wino_filter_panel(const hth_wino_isa *isa, int pairs, const hth_wino_filter *f,
-                           const float *w, size_t group, size_t panel, float *u)
-{
-    size_t ins = filter_up(f->in, isa->block), all = filter_up(f->out, isa->block) / isa->lanes;
-    size_t from = panel * HTH_WINO_PANEL, to = from + HTH_WINO_PANEL;
-    isa->filter[pairs - 1](f, w, u, group, from * ins, (to < all ? to : all) * ins);
 }

@@ -12,8 +12,5 @@ size_t hth_wino_panel_floats(const hth_wino_isa *isa, int pairs, const hth_wino_
 // hth_wino_filter_pack transforms all groups in double.
 void hth_wino_filter_pack(const hth_wino_isa *isa, int pairs, const hth_wino_filter *f,
                           const float *w, float *u);
-// hth_wino_filter_panel transforms panel `panel` of group `group` to u, in f32.
-void hth_wino_filter_panel(const hth_wino_isa *isa, int pairs, const hth_wino_filter *f,
-                           const float *w, size_t group, size_t panel, float *u);
 
 #endif

@@ -10,7 +10,7 @@
 //
 // Results are computed in panels: two vectors of output channels at once. The transformed filter
 // is U[group][panel][point][input channel][of the panel], inputs filled up to blocks with zeros, so
-// that a product reads it from one end to the other.
+// that a product reads it from one end to the other; a range of a panel's inputs has the same form.
 #ifndef HTH_KERNELS_CPU_WINOGRAD_TILE_H
 #define HTH_KERNELS_CPU_WINOGRAD_TILE_H
 
@@ -53,11 +53,19 @@ typedef struct hth_wino_chunk {
 typedef struct hth_wino_job {
     const hth_wino_grid *grid;
     const hth_wino_filter *filter;
-    const float *x, *u, *bias, *add, *mask; // u: of the chunk's group
+    const float *x, *bias, *add, *mask;
     float *y;
     float add_scale, low, high, mask_low, mask_high;
     hth_wino_chunk at;
 } hth_wino_job;
+
+// Tiles from..to of a chunk times a panel, over a range of blocks of inputs; the first range begins
+// the sums in m, further ones add to them. m: hth_wino_scratch floats.
+typedef struct hth_wino_part {
+    size_t panel, from, to;
+    size_t block, blocks; // first, number
+    float *m;
+} hth_wino_part;
 
 // Filter gradients: the products' sums over tiles, M[point][vector of results][input][of it].
 typedef struct hth_wino_sums {
@@ -71,15 +79,15 @@ typedef struct hth_wino_sums {
 typedef struct hth_wino_isa {
     const char *name;
     size_t block, lanes, rows, half, vecs;
-    // Vectors begin..end of (vector of results, input channel) of group `group`, to u.
+    // Input channels begin..end of a panel of group `group`, to u.
     void (*filter[HTH_WINO_PAIRS])(const hth_wino_filter *f, const float *w, float *u, size_t group,
-                                   size_t begin, size_t end);
+                                   size_t panel, size_t begin, size_t end);
     // (tile, block) begin..end of a chunk.
     void (*patches[HTH_WINO_PAIRS])(const hth_wino_grid *g, const float *x, const hth_wino_chunk *c,
                                     size_t begin, size_t end);
-    // Panel `panel` of tiles from..to of the chunk, by way of m: hth_wino_scratch floats.
-    void (*panel[HTH_WINO_PAIRS])(const hth_wino_job *j, const float *u, size_t panel, size_t from,
-                                  size_t to, float *m);
+    // The products of a part, u: of its panel and inputs; their way back to results.
+    void (*products)(const hth_wino_job *j, const hth_wino_part *part, const float *u);
+    void (*results[HTH_WINO_PAIRS])(const hth_wino_job *j, const hth_wino_part *part);
     // The same as patches of dy; sums of dy per channel, NULL: none.
     void (*tiles[HTH_WINO_PAIRS])(const hth_wino_grid *g, const float *dy, const hth_wino_chunk *c,
                                   size_t begin, size_t end, double *sums);
