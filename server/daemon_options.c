@@ -168,7 +168,6 @@ static void flags_init(daemon_flags *f)
         f->options[i] = (struct option){f->name[i], required_argument, NULL, OPTION_SETTING + i};
     }
     memcpy(f->options + HTH_N_SETTINGS, own, sizeof own);
-    f->check = false;
 }
 
 // flag_set takes "NAME=VALUE".
@@ -222,7 +221,7 @@ static void options_say(void *ctx, const char *sentence)
 int hth_daemon_options_read(hth_daemon_options *o, int argc, char **argv, const char *runtime_dir)
 {
     const hth_config_report report = {options_say, NULL};
-    daemon_flags flags;
+    daemon_flags flags = {.check = false};
     int code = -1;
     memset(o, 0, sizeof *o);
     flags_init(&flags);

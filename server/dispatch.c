@@ -9,6 +9,7 @@
 #include "server/slot.h"
 
 #include <string.h>
+#include <time.h>
 
 #define DISPATCH_SLOTS       256
 #define DISPATCH_LARGE_BYTES (64u << 10)
@@ -229,6 +230,13 @@ static void slot_route(hth_slot *s)
     }
 }
 
+static bool slot_is_about_others(const hth_slot *s)
+{
+    return s->q->body_case == HEARTH__REQUEST__BODY_PROGRESS ||
+           s->q->body_case == HEARTH__REQUEST__BODY_CANCEL ||
+           s->q->body_case == HEARTH__REQUEST__BODY_UNMAP;
+}
+
 // slot_start takes a message over. From here on the slot is counted, until its reply is sent or it
 // is retired.
 static void slot_start(hth_slot *s, nng_msg *msg)
@@ -240,15 +248,16 @@ static void slot_start(hth_slot *s, nng_msg *msg)
                                         &s->data, &s->data_bytes);
     pthread_mutex_lock(&d->lock);
     d->n_working++;
-    bool stopping = d->stopping;
     s->active = err == HTH_OK && s->conn != NULL;
+    bool refused = s->active && d->stopping && !slot_is_about_others(s);
+    d->n_refused += refused;
     pthread_mutex_unlock(&d->lock);
     if (s->conn == NULL) {
         slot_retire(s);
     } else if (err != HTH_OK) {
         hth_slot_fail(s, err, hth_err_detail());
-    } else if (stopping) {
-        hth_slot_fail(s, HTH_ECANCELED, "the server is stopping");
+    } else if (refused) {
+        hth_slot_fail(s, HTH_ECANCELED, "the server is stopping: it takes no new requests");
     } else {
         slot_route(s);
     }
@@ -261,6 +270,7 @@ static void slot_sent(hth_slot *s, int rv)
         nng_msg_free(nng_aio_get_msg(s->aio));
     }
     pthread_mutex_lock(&d->lock);
+    d->n_answered += rv == 0;
     if (--d->n_working == 0) {
         pthread_cond_broadcast(&d->idle);
     }
@@ -299,8 +309,12 @@ hth_err hth_dispatch_open(const hth_dispatch_config *config, hth_dispatch **out)
     d->jobs = config->jobs;
     d->conns = config->conns;
     d->limits = config->limits;
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_mutex_init(&d->lock, NULL);
-    pthread_cond_init(&d->idle, NULL);
+    pthread_cond_init(&d->idle, &monotonic);
+    pthread_condattr_destroy(&monotonic);
     int rv = 0;
     for (int i = 0; i < n && rv == 0; i++) {
         hth_slot *s = &d->slots[i];
@@ -323,14 +337,53 @@ hth_err hth_dispatch_open(const hth_dispatch_config *config, hth_dispatch **out)
     return HTH_OK;
 }
 
-void hth_dispatch_stop(hth_dispatch *d)
+void hth_dispatch_refuse(hth_dispatch *d)
 {
     pthread_mutex_lock(&d->lock);
     d->stopping = true;
-    while (d->n_working > 0) {
-        pthread_cond_wait(&d->idle, &d->lock);
-    }
     pthread_mutex_unlock(&d->lock);
+}
+
+void hth_dispatch_count(hth_dispatch *d, uint64_t *answered, uint64_t *refused)
+{
+    pthread_mutex_lock(&d->lock);
+    *answered = d->n_answered;
+    *refused = d->n_refused;
+    pthread_mutex_unlock(&d->lock);
+}
+
+hth_err hth_dispatch_stop(hth_dispatch *d, uint64_t limit_ns)
+{
+    struct timespec until;
+    int rv = 0;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_sec += (time_t)(limit_ns / 1000000000u);
+    until.tv_nsec += (long)(limit_ns % 1000000000u);
+    until.tv_sec += until.tv_nsec / 1000000000;
+    until.tv_nsec %= 1000000000;
+    pthread_mutex_lock(&d->lock);
+    d->stopping = true;
+    while (d->n_working > 0 && rv == 0) {
+        rv = limit_ns > 0 ? pthread_cond_timedwait(&d->idle, &d->lock, &until)
+                          : pthread_cond_wait(&d->idle, &d->lock);
+    }
+    int left = d->n_working;
+    pthread_mutex_unlock(&d->lock);
+    return left == 0 ? HTH_OK : hth_fail(HTH_ETIMEDOUT, "%d requests are not answered", left);
+}
+
+int hth_dispatch_cancel(hth_dispatch *d)
+{
+    pthread_mutex_lock(&d->lock);
+    for (int i = 0; i < d->n_slots; i++) {
+        hth_slot *s = &d->slots[i];
+        if (s->active && (s->r.query == NULL || strcmp(s->r.query, "train") != 0)) {
+            s->r.canceled = 1;
+        }
+    }
+    int n = d->n_working;
+    pthread_mutex_unlock(&d->lock);
+    return n;
 }
 
 uint64_t hth_dispatch_large_reply_ns(hth_dispatch *d)

@@ -34,9 +34,15 @@ typedef struct hth_dispatch_config {
 
 // hth_dispatch_open starts receiving. Everything in the configuration must outlive the dispatcher.
 hth_err hth_dispatch_open(const hth_dispatch_config *config, hth_dispatch **out);
-// hth_dispatch_stop refuses what comes from now on with HTH_ECANCELED, and returns when everything
-// accepted is answered.
-void hth_dispatch_stop(hth_dispatch *d);
+// hth_dispatch_refuse answers what comes from now on with HTH_ECANCELED, but for questions about
+// other requests.
+void hth_dispatch_refuse(hth_dispatch *d);
+// hth_dispatch_stop does the same and returns when everything accepted is answered. HTH_ETIMEDOUT:
+// that took longer than `limit_ns` (0: whatever it takes), and can be called again.
+hth_err hth_dispatch_stop(hth_dispatch *d, uint64_t limit_ns);
+// hth_dispatch_cancel cancels what is being done, but for training jobs: those have checkpoints.
+// Returns how many requests are not answered.
+int hth_dispatch_cancel(hth_dispatch *d);
 // hth_dispatch_halt ends all slots. Afterwards no call into nng is in progress: nng 1.5 does not
 // survive closing a socket while another thread is inside nng_ctx_send. Engine and job thread must
 // have ended.
@@ -45,6 +51,9 @@ void hth_dispatch_halt(hth_dispatch *d);
 void hth_dispatch_close(hth_dispatch *d);
 // hth_dispatch_gone cancels what a lost connection had asked for.
 void hth_dispatch_gone(hth_dispatch *d, const hth_conn *c);
+// hth_dispatch_count tells how many requests were answered, and how many of those were refused
+// because the server stops.
+void hth_dispatch_count(hth_dispatch *d, uint64_t *answered, uint64_t *refused);
 // hth_dispatch_large_reply_ns is when a reply larger than a socket's buffer was last sent; 0:
 // never.
 uint64_t hth_dispatch_large_reply_ns(hth_dispatch *d);

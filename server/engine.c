@@ -6,6 +6,7 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/mailbox.h"
 #include "base/settings.h"
 #include "convsel/link.h"
@@ -34,6 +35,7 @@ struct hth_engine {
     hth_timing_cache timings;
     hth_train_queue training;
     bool resume;
+    hth_request drain; // hth_engine_drain's message
     // start-up: the thread opens the device, because the thread team belongs to the thread that
     // first computes
     pthread_mutex_t lock;
@@ -121,7 +123,9 @@ static void engine_answer(hth_request *r, hth_err err)
 static void engine_serve(hth_engine *e, hth_request *r)
 {
     r->started_ns = hth_now_ns();
-    if (r->canceled) {
+    if (r == &e->drain) {
+        hth_train_queue_drain(&e->training);
+    } else if (r->canceled) {
         engine_answer(r, hth_fail(HTH_ECANCELED, "canceled while it was queued"));
     } else if (r->query == NULL) {
         engine_answer(r, hth_infer(&e->models, r));
@@ -211,6 +215,13 @@ hth_err hth_engine_open(const hth_engine_config *config, hth_store *store, hth_e
     }
     *out = e;
     return HTH_OK;
+}
+
+void hth_engine_drain(hth_engine *e)
+{
+    if (hth_engine_submit(e, &e->drain) != HTH_OK) {
+        hth_log(WARN, SERVER, "drain", "training jobs are not saved: %s", hth_err_detail());
+    }
 }
 
 void hth_engine_stop(hth_engine *e)

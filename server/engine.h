@@ -62,6 +62,9 @@ struct hth_request {
 
 // hth_engine_open opens the device and starts the thread; `store` must outlive the engine.
 hth_err hth_engine_open(const hth_engine_config *config, hth_store *store, hth_engine **out);
+// hth_engine_drain has all training jobs end with a checkpoint, behind what was submitted before;
+// it does not wait. Once, by the owner.
+void hth_engine_drain(hth_engine *e);
 // hth_engine_stop refuses new requests, answers the accepted ones, and waits for the thread.
 void hth_engine_stop(hth_engine *e);
 void hth_engine_close(hth_engine *e); // stops if needed; NULL is allowed

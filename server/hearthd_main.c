@@ -18,6 +18,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 typedef struct hearthd {
     hth_daemon_options options;
@@ -118,6 +119,11 @@ static int daemon_run(hearthd *d)
         return daemon_fail(1, hth_err_detail());
     }
     int rv = daemon_loop(d);
+    uint64_t limit_ns = (uint64_t)hth_setting_int(HTH_SET_DRAIN_SECONDS) * 1000000000u;
+    if (hth_server_drain(server, limit_ns) != HTH_OK) {
+        fprintf(stderr, "hearthd: drain.seconds are over: %s\n", hth_err_detail());
+        _exit(1); // a thread still works for them: there is no other end
+    }
     hth_server_close(server);
     return rv;
 }

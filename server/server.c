@@ -16,6 +16,7 @@
 
 #include <nng/protocol/reqrep0/rep.h>
 
+#include <inttypes.h>
 #include <string.h>
 #include <time.h>
 
@@ -161,6 +162,20 @@ static void server_unlisten(hth_server *s)
     }
 }
 
+hth_err hth_server_drain(hth_server *s, uint64_t limit_ns)
+{
+    uint64_t cancel_ns = limit_ns / 6 * 5;
+    hth_log(INFO, SERVER, "draining", "seconds=%" PRIu64, limit_ns / 1000000000u);
+    hth_dispatch_refuse(s->dispatch);
+    hth_engine_drain(s->engine);
+    hth_err err = hth_dispatch_stop(s->dispatch, cancel_ns);
+    if (err == HTH_ETIMEDOUT) {
+        hth_log(WARN, SERVER, "canceling", "requests=%d", hth_dispatch_cancel(s->dispatch));
+        err = hth_dispatch_stop(s->dispatch, limit_ns - cancel_ns);
+    }
+    return err;
+}
+
 void hth_server_stop(hth_server *s)
 {
     if (s->stopped) {
@@ -168,7 +183,7 @@ void hth_server_stop(hth_server *s)
     }
     s->stopped = true;
     if (s->dispatch != NULL) {
-        hth_dispatch_stop(s->dispatch);
+        (void)hth_dispatch_stop(s->dispatch, 0);
         server_linger(s);
     }
     if (s->engine != NULL) {
@@ -178,7 +193,10 @@ void hth_server_stop(hth_server *s)
     s->jobs = NULL;
     if (s->dispatch != NULL) {
         hth_dispatch_halt(s->dispatch);
-        hth_log(INFO, SERVER, "stopped", "listeners=%d", s->n_listeners);
+        uint64_t answered, refused;
+        hth_dispatch_count(s->dispatch, &answered, &refused);
+        hth_log(INFO, SERVER, "stopped", "answered=%" PRIu64 " refused=%" PRIu64, answered,
+                refused);
     }
     server_unlisten(s);
 }

@@ -8,6 +8,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 typedef struct hth_server hth_server;
 
@@ -23,6 +24,11 @@ typedef struct hth_server_config {
 // hth_server_open starts everything and listens last. Limits come from base/settings.h. HTH_EBUSY:
 // another process listens on one of the urls. On error *out is NULL and nothing is held.
 hth_err hth_server_open(const hth_server_config *config, hth_server **out);
+// hth_server_drain refuses new requests, has training jobs saved, so that the next server on the
+// store goes on with them, and answers every accepted request: those that run behind five sixths of
+// `limit_ns` are canceled. HTH_ETIMEDOUT: even so not all are answered; nothing but the end of the
+// process is left then. To be followed by hth_server_close.
+hth_err hth_server_drain(hth_server *s, uint64_t limit_ns);
 // hth_server_stop refuses new requests, answers every accepted one, and then disconnects everybody.
 void hth_server_stop(hth_server *s);
 void hth_server_close(hth_server *s); // stops if needed; NULL is allowed

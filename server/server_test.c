@@ -479,7 +479,7 @@ static void test_stop_while_busy(void **state)
         fake_nap();
     }
     assert_int_equal(s, HEARTH_ECANCELED);
-    assert_string_equal(hearth_error(), "the server is stopping");
+    assert_string_equal(hearth_error(), "the server is stopping: it takes no new requests");
     assert_int_equal(hearth_infer(h, "m", &in, 1, &out, &n), HEARTH_ECANCELED);
     atomic_store(&fake_released, 1);
     pthread_join(stopper, NULL);

@@ -51,7 +51,7 @@ struct hth_dispatch {
     pthread_cond_t idle;
     int n_working; // requests taken and not yet sent
     bool stopping;
-    uint64_t large_reply_ns;
+    uint64_t large_reply_ns, n_answered, n_refused;
     int n_slots;
     hth_slot *slots;
 };

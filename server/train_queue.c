@@ -154,6 +154,9 @@ void hth_train_queue_add(hth_train_queue *q, hth_request *r)
 {
     hth_train_entry *e = hth_calloc(1, sizeof *e), *same;
     hth_err err = e != NULL ? entry_open(q, e, r) : hth_fail(HTH_ENOMEM, "no memory for a job");
+    if (err == HTH_OK && q->draining) {
+        err = hth_fail(HTH_ECANCELED, "the server stops before job '%s' began: ask again", e->job);
+    }
     if (err != HTH_OK) {
         if (e != NULL) {
             free(e->arguments);
@@ -303,5 +306,36 @@ void hth_train_queue_stop(hth_train_queue *q)
         hth_train_entry *e = q->first;
         hth_train_queue_end(q, e, hth_fail(HTH_ECANCELED, "the server stops"),
                             e->paused ? NULL : "stopped");
+    }
+}
+
+// What becomes of a job whose server stops in good order.
+static hth_err queue_drained(const hth_train_entry *e)
+{
+    char why[HTH_CHECKPOINT_NOTE];
+    if (e->paused) {
+        return hth_fail(HTH_ECANCELED, "the server stops: job '%s' stays paused", e->job);
+    }
+    if (e->work == NULL) {
+        return hth_fail(HTH_ECANCELED, "the server stops before job '%s' began: ask again", e->job);
+    }
+    if (hth_train_job_save(e->work) == HTH_OK) {
+        return hth_fail(HTH_ECANCELED,
+                        "the server stops: job '%s' is saved behind step %lld and goes on when "
+                        "hearthd starts again",
+                        e->job, (long long)hth_train_job_saved(e->work));
+    }
+    snprintf(why, sizeof why, "%s", hth_err_detail());
+    return hth_fail(HTH_EIO, "the server stops: job '%s' could not be saved: %s", e->job, why);
+}
+
+void hth_train_queue_drain(hth_train_queue *q)
+{
+    q->draining = true;
+    while (q->first != NULL) {
+        hth_train_entry *e = q->first;
+        hth_err err = queue_drained(e);
+        hth_log(INFO, SERVER, "train", "%s", hth_err_detail());
+        hth_train_queue_end(q, e, err, e->paused ? NULL : "stopped");
     }
 }

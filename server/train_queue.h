@@ -11,6 +11,7 @@ typedef struct hth_train_queue {
     hth_models *ms;
     void (*answer)(hth_request *r, hth_err err); // gives a request back with its result
     hth_train_entry *first, *active;             // active: whose turn it is or was, NULL: none
+    bool draining;                               // no job begins any more
     uint64_t freed;                              // counts the times that memory was given back
     void (*event)(void *ctx, const char *job, const char *what, uint64_t done,
                   uint64_t total); // NULL: nobody listens
@@ -29,6 +30,10 @@ bool hth_train_queue_turn(hth_train_queue *q);
 // hth_train_queue_stop ends all jobs; those with checkpoints are taken up by
 // hth_train_queue_resume, except paused ones.
 void hth_train_queue_stop(hth_train_queue *q);
+
+// hth_train_queue_drain ends all jobs with a checkpoint of where they are, from which
+// hth_train_queue_resume goes on, and says so to who waits for them. Those added later are refused.
+void hth_train_queue_drain(hth_train_queue *q);
 
 // hth_train_queue_query answers "jobs", and "job", "cancel", "pause", "resume" of {"job"} by
 // r->json; *known: it is one of those. "job" and "resume" change the job's {"budget"} when there is

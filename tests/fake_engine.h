@@ -118,6 +118,10 @@ hth_err hth_engine_open(const hth_engine_config *config, hth_store *store, hth_e
     return HTH_OK;
 }
 
+void hth_engine_drain(hth_engine *e)
+{
+}
+
 void hth_engine_stop(hth_engine *e)
 {
     if (e->running) {

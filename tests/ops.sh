@@ -59,6 +59,52 @@ config_bad() {
 }
 check 'what is wrong is told with file, line and a sentence; nothing starts' config_bad
 
+# ---- signals
+# What a service manager is told: perl listens on the socket that it names.
+listener() {
+    perl -MIO::Socket::UNIX -MSocket -e 'my $s = IO::Socket::UNIX->new(Type => SOCK_DGRAM, Local => $ARGV[0]) or die;
+        $| = 1; while (defined $s->recv(my $m, 1000)) { $m =~ s/\n/;/g; print "$m\n"; last if $m =~ /STOPPING/ }' "$dir/notify" >"$dir/told" &
+}
+wait_for() { # FILE TEXT
+    i=0
+    until grep -qF -e "$2" "$1" 2>/dev/null; do
+        i=$((i + 1))
+        [ $i -lt 200 ] || { cat "$1" >"$dir/out"; echo "never came: $2" >>"$dir/out"; return 1; }
+        sleep 0.05
+    done
+}
+reload() {
+    listener
+    wait_listener=$!
+    i=0
+    until [ -S "$dir/notify" ] || [ $i = 100 ]; do i=$((i + 1)); sleep 0.05; done
+    config "store = $dir/store" "listen = ipc://$dir/sock" 'log.level = info' 'limits.nodes = 3'
+    NOTIFY_SOCKET=$dir/notify "$build/hearthd" --config "$conf" --drain-seconds 20 >"$dir/ready" 2>"$dir/log" &
+    pid=$!
+    wait_for "$dir/ready" ready && wait_for "$dir/told" READY=1 && wait_for "$dir/log" 'event=listening url=ipc:' || return 1
+    HEARTH_SERVER=ipc://$dir/sock
+    export HEARTH_SERVER
+    run 1 "$build/hearth" import digits tests/data/digits/digits.onnx && said 'nodes' || return 1
+    # limits of an import and the log change at once; the device waits for a restart, and says so
+    config "store = $dir/store" "listen = ipc://$dir/sock" 'log.level = info' 'log.format = json' 'device = cpu:threads=1' 'drain.seconds = 9'
+    kill -HUP "$pid"
+    wait_for "$dir/log" '"event":"reloaded","changed":2' && wait_for "$dir/told" 'RELOADING=1;MONOTONIC_USEC=' || return 1
+    wait_for "$dir/log" "$conf:5: device stays 'cpu': 'cpu:threads=1' takes a restart" || return 1
+    run 0 "$build/hearth" import digits tests/data/digits/digits.onnx || return 1
+    # a mistake: nothing changes
+    config "store = $dir/store" 'log.format = logfmt' 'limits.nodes = many'
+    kill -HUP "$pid"
+    wait_for "$dir/log" "$conf:3: limits.nodes: 'many' is not a whole number" || return 1
+    run 0 "$build/hearth" ls || return 1
+    kill -TERM "$pid"
+    wait "$pid" || return 1
+    pid=
+    wait "$wait_listener"
+    wait_for "$dir/told" STOPPING=1 && wait_for "$dir/log" '"event":"stopped","answered":'
+}
+check 'SIGHUP changes what can change, refuses the rest with a sentence; the manager is told' reload
+unset HEARTH_SERVER
+
 # ---- installation
 root=$dir/root
 files() { (cd "$root" && find . ! -type d | sort); }
