@@ -43,6 +43,8 @@ typedef enum hth_setting_change {
     X(STORE, "store", TEXT, "", "", FIXED, "directory of the models; created if absent")           \
     X(LISTEN, "listen", LIST, "", "", FIXED,                                                       \
       "where clients connect: ipc://PATH, tcp://HOST:PORT; empty: the machine's local socket")     \
+    X(HTTP, "http", TEXT, "", "", FIXED,                                                           \
+      "where the Open Inference Protocol is served, 127.0.0.1:8000; empty: nowhere")               \
     X(DEVICE, "device", TEXT, "cpu", "", FIXED,                                                    \
       "what computes, with its memory and threads: cpu:mem=2GiB,threads=2")                        \
     X(LOG_LEVEL, "log.level", FILTER, "warn", "", LIVE,                                            \
@@ -65,6 +67,8 @@ typedef enum hth_setting_change {
       "requests that may wait for one engine; more are refused as busy")                           \
     X(QUEUE_SPIN_US, "queue.spin_us", COUNT, 100, 0, 10000, FIXED,                                 \
       "time in microseconds that an idle engine looks for work before it sleeps")                  \
+    X(HTTP_IDLE_SECONDS, "http.idle_seconds", COUNT, 300, 1, 86400, FIXED,                         \
+      "how long an HTTP connection may stay without a request, or with half of one")               \
     X(CONVSEL_TOLERANCE, "convsel.tolerance", REAL, 1e-3, 0, 1, FIXED,                             \
       "largest relative error, against the direct algorithm, of a convolution algorithm")          \
     X(VECTOR_BYTES, "kernels.vector_bytes", COUNT, 64, 16, 64, FIXED,                              \

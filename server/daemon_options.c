@@ -124,6 +124,7 @@ static hth_err options_take(hth_daemon_options *o, const char *runtime_dir)
     char *save, *url;
     hth_setting_text(HTH_SET_STORE, o->store);
     hth_setting_text(HTH_SET_DEVICE, o->device);
+    hth_setting_text(HTH_SET_HTTP, o->http);
     if (hth_setting_text(HTH_SET_LISTEN, o->urls)[0] == 0) {
         HTH_TRY(options_default_url(runtime_dir));
         hth_setting_text(HTH_SET_LISTEN, o->urls);

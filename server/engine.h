@@ -55,6 +55,7 @@ struct hth_request {
     char detail[512];
     hth_request_tensor *outputs; // what place filled; valid until done returns
     int n_outputs;
+    int version; // of the model that answered
     char *json; // answer of a query, hth_alloc'd: `done` takes it over
     uint64_t submitted_ns, started_ns, finished_ns;
     hth_request *next; // the mailbox's

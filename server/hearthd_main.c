@@ -73,6 +73,9 @@ static void daemon_ready(const hearthd *d)
     for (int i = 0; i < d->options.n_listen; i++) {
         printf(" %s", d->options.listen[i]);
     }
+    if (d->options.http[0] != 0) {
+        printf(" http://%s", d->options.http);
+    }
     printf("\n");
     fflush(stdout);
     hth_notify(d->manager, "READY=1");
@@ -113,6 +116,7 @@ static int daemon_run(hearthd *d)
                                       .device = d->options.device,
                                       .listen = d->options.listen,
                                       .n_listen = d->options.n_listen,
+                                      .http = d->options.http[0] != 0 ? d->options.http : NULL,
                                       .resume = true};
     hth_daemon_log_open();
     if (hth_server_open(&config, &server) != HTH_OK) {

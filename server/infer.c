@@ -164,6 +164,7 @@ hth_err hth_infer(hth_models *ms, hth_request *r)
 {
     hth_model *m;
     HTH_TRY(hth_model_find(ms, r->model, &m));
+    r->version = m->version;
     const hth_graph *g = m->source.graph;
     infer_state st = {.ms = ms, .r = r, .model = g};
     hth_tensor *inputs = hth_calloc((size_t)g->n_inputs, sizeof *inputs);

@@ -69,11 +69,12 @@ static hth_err query_model(query *q, json_t **out)
     hth_model *m;
     HTH_TRY(arg_model(q, &m));
     const hth_graph *g = m->source.graph;
-    *out = json_pack("{s:s, s:i, s:o, s:o, s:i, s:i, s:I, s:I, s:b}", "name", m->name, "version",
-                     m->version, "inputs", values_json(g, g->inputs, g->n_inputs), "outputs",
-                     values_json(g, g->outputs, g->n_outputs), "nodes", g->n_nodes, "tensors",
-                     m->manifest.n_tensors, "bytes", (json_int_t)m->weight_bytes, "max_batch",
-                     (json_int_t)m->max_batch, "training", g->training);
+    *out =
+        json_pack("{s:s, s:i, s:o, s:o, s:i, s:i, s:I, s:I, s:b, s:b}", "name", m->name, "version",
+                  m->version, "inputs", values_json(g, g->inputs, g->n_inputs), "outputs",
+                  values_json(g, g->outputs, g->n_outputs), "nodes", g->n_nodes, "tensors",
+                  m->manifest.n_tensors, "bytes", (json_int_t)m->weight_bytes, "max_batch",
+                  (json_int_t)m->max_batch, "training", g->training, "batched", m->source.batched);
     return HTH_OK;
 }
 

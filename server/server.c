@@ -11,6 +11,7 @@
 #include "base/settings.h"
 #include "client/msg.h"
 #include "server/dispatch.h"
+#include "server/http.h"
 #include "server/publish.h"
 #include "server/sockfile.h"
 
@@ -37,6 +38,7 @@ struct hth_server {
     hth_publisher *publisher;
     hth_conns *conns;
     hth_dispatch *dispatch;
+    hth_http *http;
     nng_socket socket;
     bool socket_open, stopped;
     int n_listeners;
@@ -124,6 +126,10 @@ static hth_err server_start(hth_server *s, const hth_server_config *config)
     for (int i = 0; i < config->n_listen; i++) { // in places that no listener asked for
         hth_publisher_listen(s->publisher, config->listen[i]);
     }
+    if (config->http != NULL) {
+        hth_http_config http = {.address = config->http, .engine = s->engine, .store = s->store};
+        HTH_TRY(hth_http_open(&http, &s->http));
+    }
     return HTH_OK;
 }
 
@@ -162,16 +168,42 @@ static void server_unlisten(hth_server *s)
     }
 }
 
+int hth_server_http_port(const hth_server *s)
+{
+    return s->http != NULL ? hth_http_port(s->http) : 0;
+}
+
+// server_drain_http waits until HTTP has answered everything, until `end_ns`.
+static hth_err server_drain_http(hth_server *s, uint64_t end_ns)
+{
+    while (s->http != NULL && hth_http_busy(s->http)) {
+        if (hth_now_ns() >= end_ns) {
+            return hth_fail(HTH_ETIMEDOUT, "requests over HTTP are not answered");
+        }
+        nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
+    }
+    return HTH_OK;
+}
+
 hth_err hth_server_drain(hth_server *s, uint64_t limit_ns)
 {
-    uint64_t cancel_ns = limit_ns / 6 * 5;
+    uint64_t cancel_ns = limit_ns / 6 * 5, start_ns = hth_now_ns();
     hth_log(INFO, SERVER, "draining", "seconds=%" PRIu64, limit_ns / 1000000000u);
+    if (s->http != NULL) {
+        hth_http_refuse(s->http);
+    }
     hth_dispatch_refuse(s->dispatch);
     hth_engine_drain(s->engine);
     hth_err err = hth_dispatch_stop(s->dispatch, cancel_ns);
+    err = err == HTH_OK ? server_drain_http(s, start_ns + cancel_ns) : err;
     if (err == HTH_ETIMEDOUT) {
-        hth_log(WARN, SERVER, "canceling", "requests=%d", hth_dispatch_cancel(s->dispatch));
+        int n = hth_dispatch_cancel(s->dispatch);
+        if (s->http != NULL) {
+            n += hth_http_cancel(s->http);
+        }
+        hth_log(WARN, SERVER, "canceling", "requests=%d", n);
         err = hth_dispatch_stop(s->dispatch, limit_ns - cancel_ns);
+        err = err == HTH_OK ? server_drain_http(s, start_ns + limit_ns) : err;
     }
     return err;
 }
@@ -182,6 +214,9 @@ void hth_server_stop(hth_server *s)
         return;
     }
     s->stopped = true;
+    if (s->http != NULL) {
+        hth_http_stop(s->http);
+    }
     if (s->dispatch != NULL) {
         (void)hth_dispatch_stop(s->dispatch, 0);
         server_linger(s);
@@ -207,6 +242,7 @@ void hth_server_close(hth_server *s)
         return;
     }
     hth_server_stop(s);
+    hth_http_close(s->http);
     hth_jobs_close(s->jobs); // its thread may still be inside the call that sent the last answer
     if (s->socket_open) {
         nng_close(s->socket);

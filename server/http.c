@@ -1,0 +1,360 @@
+// SPDX-License-Identifier: Apache-2.0
+// The listener, the loop's thread, and calls to the engine: made, submitted, completed, freed.
+//
+// A call is in h->pending from submission until it is answered. `done`, on the engine's thread,
+// pushes it on h->completed and writes to the eventfd when the list was empty; the loop takes the
+// whole list at once. While a reply is pending evhttp does not read, and does not see a client that
+// hangs up. Calls that take longer than a tick are therefore watched for EV_CLOSED; quick ones are
+// not, because watching costs two system calls.
+#include "server/http_call.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/settings.h"
+#include "base/thread.h"
+
+#include <event2/bufferevent.h>
+#include <event2/listener.h>
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#define HTTP_TICK_US   20000
+#define HTTP_LINGER_NS 1000000000u
+
+// ---- calls
+
+void *hth_http_call_new(hth_http *h, struct evhttp_request *req, const hth_http_args *a,
+                        size_t bytes)
+{
+    hth_http_call *c = hth_calloc(1, bytes);
+    if (c == NULL) {
+        hth_http_fail(h, req, HTTP_SERVUNAVAIL, "out of memory for a request");
+        return NULL;
+    }
+    c->h = h;
+    c->req = req;
+    c->args = *a;
+    return c;
+}
+
+static void call_unwatch(hth_http_call *c)
+{
+    if (c->closed != NULL) {
+        event_free(c->closed);
+        c->closed = NULL;
+    }
+}
+
+void hth_http_call_free(hth_http_call *c)
+{
+    call_unwatch(c);
+    if (c->drop != NULL) {
+        c->drop(c);
+    }
+    hth_free(c->r.json);
+    hth_free(c);
+}
+
+static void http_wake(hth_http *h)
+{
+    uint64_t one = 1;
+    ssize_t n = write(h->wake_fd, &one, sizeof one);
+    (void)n; // fails only when the count is at its end, and then the loop is awake
+}
+
+// call_done runs on the engine's thread.
+static void call_done(hth_request *r)
+{
+    hth_http_call *c = r->ctx;
+    hth_http *h = c->h; // c may be gone once it is on the list
+    hth_http_call *first = atomic_load(&h->completed);
+    do {
+        c->next_completed = first;
+    } while (!atomic_compare_exchange_weak(&h->completed, &first, c));
+    if (first == NULL) {
+        http_wake(h);
+    }
+}
+
+static void call_unlink(hth_http_call *c)
+{
+    if (c->next != NULL) {
+        c->next->prev = c->prev;
+    }
+    if (c->prev != NULL) {
+        c->prev->next = c->next;
+    } else {
+        c->h->pending = c->next;
+    }
+    atomic_fetch_sub(&c->h->n_pending, 1);
+}
+
+void hth_http_call_submit(hth_http_call *c)
+{
+    hth_http *h = c->h;
+    c->r.ctx = c;
+    c->r.done = call_done;
+    c->since_ns = hth_now_ns();
+    c->next = h->pending;
+    if (h->pending != NULL) {
+        h->pending->prev = c;
+    }
+    h->pending = c;
+    atomic_fetch_add(&h->n_pending, 1);
+    hth_err err = hth_engine_submit(h->engine, &c->r);
+    if (err != HTH_OK) {
+        call_unlink(c);
+        hth_http_fail_err(h, c->req, err);
+        hth_http_call_free(c);
+    }
+}
+
+static void call_finish(hth_http_call *c)
+{
+    call_unlink(c);
+    call_unwatch(c);
+    c->finish(c);
+    hth_http_call_free(c);
+}
+
+static void http_maybe_end(hth_http *h)
+{
+    if (atomic_load(&h->stopping) && h->pending == NULL &&
+        (h->n_sending == 0 || hth_now_ns() >= h->stop_ns)) {
+        event_base_loopbreak(h->base);
+    }
+}
+
+static void http_woken(evutil_socket_t fd, short what, void *arg)
+{
+    hth_http *h = arg;
+    uint64_t count;
+    ssize_t n = read(fd, &count, sizeof count);
+    (void)n;
+    hth_http_call *c = atomic_exchange(&h->completed, NULL), *first = NULL;
+    while (c != NULL) { // the oldest first
+        hth_http_call *next = c->next_completed;
+        c->next_completed = first;
+        first = c;
+        c = next;
+    }
+    while (first != NULL) {
+        hth_http_call *next = first->next_completed;
+        call_finish(first);
+        first = next;
+    }
+    for (c = atomic_exchange(&h->cancel, false) ? h->pending : NULL; c != NULL; c = c->next) {
+        c->r.canceled = 1;
+    }
+    if (atomic_load(&h->stopping) && h->bound != NULL) {
+        evhttp_del_accept_socket(h->http, h->bound);
+        h->bound = NULL;
+        h->stop_ns = hth_now_ns() + HTTP_LINGER_NS;
+    }
+    http_maybe_end(h);
+}
+
+static void call_closed(evutil_socket_t fd, short what, void *arg)
+{
+    hth_http_call *c = arg;
+    c->r.canceled = 1;
+    call_unwatch(c);
+}
+
+static void http_ticked(evutil_socket_t fd, short what, void *arg)
+{
+    hth_http *h = arg;
+    uint64_t now = hth_now_ns();
+    for (hth_http_call *c = h->pending; c != NULL; c = c->next) {
+        if (c->closed == NULL && !c->r.canceled && now - c->since_ns > HTTP_TICK_US * 1000u) {
+            struct bufferevent *b =
+                evhttp_connection_get_bufferevent(evhttp_request_get_connection(c->req));
+            c->closed = event_new(h->base, bufferevent_getfd(b), EV_CLOSED, call_closed, c);
+            if (c->closed != NULL) {
+                event_add(c->closed, NULL);
+            }
+        }
+    }
+    http_maybe_end(h);
+}
+
+// ---- requests
+
+static void http_requested(struct evhttp_request *req, void *arg)
+{
+    hth_http *h = arg;
+    if (atomic_load(&h->stopping)) {
+        evhttp_add_header(evhttp_request_get_output_headers(req), "Connection", "close");
+        hth_http_fail(h, req, HTTP_SERVUNAVAIL, "Server exiting");
+    } else if (hth_http_sound(h, req)) {
+        hth_http_route(h, req);
+    }
+}
+
+// ---- lifetime
+
+// http_address splits "HOST:PORT" or "[HOST]:PORT".
+static hth_err http_address(const char *address, char host[64], int *port)
+{
+    const char *colon = strrchr(address, ':');
+    char *end = NULL;
+    long p = colon != NULL ? strtol(colon + 1, &end, 10) : -1;
+    if (end == NULL || end == colon + 1 || *end != 0 || p < 0 || p > 65535) {
+        return hth_fail(HTH_EINVAL, "'%.80s' is no address such as 127.0.0.1:8000", address);
+    }
+    bool bracketed = address[0] == '[' && colon > address && colon[-1] == ']';
+    const char *from = bracketed ? address + 1 : address;
+    size_t n = (size_t)(colon - from) - (bracketed ? 1 : 0);
+    if (n == 0 || n >= 64) {
+        return hth_fail(HTH_EINVAL, "'%.80s' names no host", address);
+    }
+    memcpy(host, from, n);
+    host[n] = 0;
+    *port = (int)p;
+    return HTH_OK;
+}
+
+static hth_err http_listen(hth_http *h, const char *address)
+{
+    char host[64];
+    int port = 0, one = 1;
+    HTH_TRY(http_address(address, host, &port));
+    h->bound = evhttp_bind_socket_with_handle(h->http, host, (ev_uint16_t)port);
+    if (h->bound == NULL) {
+        return hth_fail_errno(errno, "cannot listen on http://%s", address);
+    }
+    // Accepted sockets inherit it: a reply's last, short segment must not wait for an answer.
+    setsockopt(evhttp_bound_socket_get_fd(h->bound), IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    hth_log(INFO, SERVER, "listening", "url=http://%s", address);
+    return HTH_OK;
+}
+
+static void http_main(void *arg)
+{
+    hth_http *h = arg;
+    event_base_loop(h->base, EVLOOP_NO_EXIT_ON_EMPTY);
+}
+
+static hth_err http_start(hth_http *h, const char *address)
+{
+    struct timeval tick = {.tv_usec = HTTP_TICK_US};
+    h->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    h->base = event_base_new();
+    h->http = h->base != NULL ? evhttp_new(h->base) : NULL;
+    h->wake = h->http != NULL ? event_new(h->base, h->wake_fd, EV_READ | EV_PERSIST, http_woken, h)
+                              : NULL;
+    h->tick = h->http != NULL ? event_new(h->base, -1, EV_PERSIST, http_ticked, h) : NULL;
+    if (h->wake_fd < 0 || h->wake == NULL || h->tick == NULL || event_add(h->wake, NULL) != 0 ||
+        event_add(h->tick, &tick) != 0) {
+        return hth_fail(HTH_ENOMEM, "cannot make an HTTP server");
+    }
+    evhttp_set_max_headers_size(h->http, HTH_HTTP_HEADER_BYTES);
+    evhttp_set_max_body_size(h->http, (ev_ssize_t)h->message_bytes);
+    evhttp_set_timeout(h->http, (int)hth_setting_int(HTH_SET_HTTP_IDLE_SECONDS));
+    evhttp_set_default_content_type(h->http, NULL);
+    // Every verb comes to the router, which answers 405 in JSON.
+    evhttp_set_allowed_methods(h->http, EVHTTP_REQ_GET | EVHTTP_REQ_POST | EVHTTP_REQ_HEAD |
+                                            EVHTTP_REQ_PUT | EVHTTP_REQ_DELETE |
+                                            EVHTTP_REQ_OPTIONS | EVHTTP_REQ_TRACE |
+                                            EVHTTP_REQ_CONNECT | EVHTTP_REQ_PATCH);
+    evhttp_set_bevcb(h->http, hth_http_bufferevent, h);
+    evhttp_set_gencb(h->http, http_requested, h);
+    HTH_TRY(http_listen(h, address));
+    HTH_TRY(hth_thread_start("hth-http", http_main, h, &h->thread));
+    h->running = true;
+    return HTH_OK;
+}
+
+hth_err hth_http_open(const hth_http_config *config, hth_http **out)
+{
+    *out = NULL;
+    hth_http *h = hth_calloc(1, sizeof *h);
+    if (h == NULL) {
+        return hth_fail(HTH_ENOMEM, "out of memory for an HTTP server");
+    }
+    h->engine = config->engine;
+    h->store = config->store;
+    h->message_bytes = (uint64_t)hth_setting_int(HTH_SET_LIMIT_MESSAGE_BYTES);
+    hth_err err = http_start(h, config->address);
+    if (err != HTH_OK) {
+        hth_http_close(h);
+        return err;
+    }
+    *out = h;
+    return HTH_OK;
+}
+
+int hth_http_port(const hth_http *h)
+{
+    struct sockaddr_storage a;
+    socklen_t n = sizeof a;
+    if (getsockname(evhttp_bound_socket_get_fd(h->bound), (struct sockaddr *)&a, &n) != 0) {
+        return 0;
+    }
+    return ntohs(a.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&a)->sin6_port
+                                         : ((struct sockaddr_in *)&a)->sin_port);
+}
+
+void hth_http_refuse(hth_http *h)
+{
+    atomic_store(&h->stopping, true);
+    http_wake(h);
+}
+
+bool hth_http_busy(hth_http *h)
+{
+    return atomic_load(&h->n_pending) > 0;
+}
+
+int hth_http_cancel(hth_http *h)
+{
+    atomic_store(&h->cancel, true);
+    http_wake(h);
+    return atomic_load(&h->n_pending);
+}
+
+void hth_http_stop(hth_http *h)
+{
+    if (h->running) {
+        hth_http_refuse(h);
+        hth_thread_join(h->thread);
+        h->running = false;
+        evhttp_free(h->http); // disconnects everybody
+        h->http = NULL;
+    }
+}
+
+void hth_http_close(hth_http *h)
+{
+    if (h == NULL) {
+        return;
+    }
+    hth_http_stop(h);
+    if (h->wake != NULL) {
+        event_free(h->wake);
+    }
+    if (h->tick != NULL) {
+        event_free(h->tick);
+    }
+    if (h->http != NULL) {
+        evhttp_free(h->http);
+    }
+    if (h->base != NULL) {
+        event_base_free(h->base);
+    }
+    if (h->wake_fd >= 0) {
+        close(h->wake_fd);
+    }
+    hth_http_unloaded *u, *next;
+    HASH_ITER (hh, h->unloaded, u, next) {
+        HASH_DEL(h->unloaded, u);
+        hth_free(u);
+    }
+    hth_free(h);
+}

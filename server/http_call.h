@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+// server/http_call.h - the inside of the HTTP door, shared by server/http*.c. Loop's thread only,
+// except where a comment says otherwise.
+//
+// A handler answers its request at once (hth_http_send, hth_http_fail), or makes a call, submits it
+// to the engine, and answers in the call's `finish`.
+#ifndef HTH_SERVER_HTTP_CALL_H
+#define HTH_SERVER_HTTP_CALL_H
+
+#include "base/hash.h"
+#include "server/http.h"
+
+#include <event2/buffer.h>
+#include <event2/event.h>
+#include <event2/http.h>
+#include <jansson.h>
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+// Of the request line and the headers together.
+#define HTH_HTTP_HEADER_BYTES (32 << 10)
+
+typedef struct hth_http_call hth_http_call;
+
+// A model that was unloaded over HTTP: not served until it is loaded again.
+typedef struct hth_http_unloaded {
+    char name[201];
+    UT_hash_handle hh;
+} hth_http_unloaded;
+
+struct hth_http {
+    hth_engine *engine;
+    hth_store *store;
+    uint64_t message_bytes;
+    struct event_base *base;
+    struct evhttp *http;
+    struct evhttp_bound_socket *bound;
+    struct event *wake, *tick;
+    int wake_fd;
+    pthread_t thread;
+    bool running;
+    atomic_bool stopping;
+    _Atomic(hth_http_call *) completed; // pushed by the engine's thread
+    hth_http_call *pending;             // submitted and not yet answered
+    atomic_int n_pending;
+    atomic_bool cancel; // all that is pending
+    int n_sending;      // replies that have not left yet
+    uint64_t stop_ns;   // when stopping may end although replies have not left
+    bool writing;       // what reaches an output now is ours, not evhttp's
+    hth_http_unloaded *unloaded;
+};
+
+// What the path says: names are percent-decoded.
+typedef struct hth_http_args {
+    char name[201]; // of the model or the region
+    int version;    // 0: none given
+    char spec[216]; // "name" or "name:version", as the engine takes it
+} hth_http_args;
+
+struct hth_http_call {
+    hth_http *h;
+    struct evhttp_request *req;
+    hth_request r;
+    hth_http_args args;
+    void (*finish)(hth_http_call *c); // answers
+    void (*drop)(hth_http_call *c);   // frees what a kind of call holds besides; may be NULL
+    hth_http_call *prev, *next;       // of h->pending
+    hth_http_call *next_completed;
+    struct event *closed; // the client's hanging up
+    uint64_t since_ns;
+};
+
+// hth_http_call_new makes a call of `bytes` (>= sizeof(hth_http_call), which comes first), or
+// answers 503 and returns NULL.
+void *hth_http_call_new(hth_http *h, struct evhttp_request *req, const hth_http_args *a,
+                        size_t bytes);
+// hth_http_call_submit hands the call to the engine; it is freed after `finish`. When the engine
+// does not take it, it is answered and freed here.
+void hth_http_call_submit(hth_http_call *c);
+void hth_http_call_free(hth_http_call *c);
+
+// ---- http_conn.c: connections and replies
+
+struct bufferevent *hth_http_bufferevent(struct event_base *base, void *h);
+// hth_http_sound checks what evhttp lets through; false: answered.
+bool hth_http_sound(hth_http *h, struct evhttp_request *req);
+// hth_http_send answers; `body` (may be NULL: empty) is emptied, not freed.
+void hth_http_send(hth_http *h, struct evhttp_request *req, int status, const char *type,
+                   struct evbuffer *body);
+void hth_http_send_json(hth_http *h, struct evhttp_request *req, json_t *doc); // takes `doc`
+void hth_http_fail(hth_http *h, struct evhttp_request *req, int status, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
+// hth_http_fail_err answers with `err`'s status (the one table) and the calling thread's detail.
+void hth_http_fail_err(hth_http *h, struct evhttp_request *req, hth_err err);
+// hth_http_fail_call answers with what the engine said about `c`; `id` is the request's, or NULL.
+void hth_http_fail_call(hth_http_call *c, const char *id);
+// hth_http_body reads an optional JSON body: an empty one is NULL. false: answered.
+bool hth_http_body(hth_http *h, struct evhttp_request *req, json_t **out);
+
+// ---- handlers
+
+void hth_http_route(hth_http *h, struct evhttp_request *req);
+typedef void hth_http_handler(hth_http *h, struct evhttp_request *req, const hth_http_args *a);
+hth_http_handler hth_http_live, hth_http_ready, hth_http_server_metadata;
+hth_http_handler hth_http_model_metadata, hth_http_model_config, hth_http_model_ready;
+hth_http_handler hth_http_infer;
+// hth_http_is_unloaded answers 404 and returns true when the model may not be used now.
+bool hth_http_is_unloaded(hth_http *h, struct evhttp_request *req, const hth_http_args *a);
+
+#endif

@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0
+// Inference over HTTP. The engine's thread calls infer_place, where outputs that nobody can have
+// are refused before anything is computed; the loop's thread writes the answer. Large outputs are
+// sent from where the engine put them.
+#include "server/http_infer.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define INFER_ALIGN 64u
+// Below, a copy is cheaper than a reference.
+#define INFER_SMALL_BYTES 4096
+
+static void result_rele(hth_infer_result *r)
+{
+    if (r != NULL && --r->refs == 0) {
+        hth_free(r);
+    }
+}
+
+static void infer_drop(hth_http_call *call)
+{
+    hth_infer_call *c = (hth_infer_call *)call;
+    json_decref(c->head);
+    hth_free(c->in);
+    hth_free(c->data);
+    hth_free(c->wanted);
+    result_rele(c->result);
+}
+
+// ---- on the engine's thread
+
+static const hth_infer_wanted *infer_wanted(const hth_infer_call *c, const char *name)
+{
+    for (int i = 0; i < c->n_wanted; i++) {
+        if (strcmp(c->wanted[i].name, name) == 0) {
+            return &c->wanted[i];
+        }
+    }
+    return NULL;
+}
+
+static hth_err infer_check_json(const hth_infer_call *c, const hth_request_tensor *out)
+{
+    const hth_infer_wanted *w = infer_wanted(c, out->name);
+    bool sent = c->n_wanted == 0 || w != NULL, binary = w != NULL ? w->binary : c->all_binary;
+    return sent && !binary && (out->t.dtype == HTH_DT_F16 || out->t.dtype == HTH_DT_BF16)
+               ? hth_fail(HTH_EINVAL,
+                          "sending %s data via JSON is not supported. Please use the binary data "
+                          "format for output '%s'",
+                          hth_dtype_name(out->t.dtype), out->name)
+               : HTH_OK;
+}
+
+static hth_err infer_check(const hth_infer_call *c, const hth_request_tensor *out, int n)
+{
+    for (int w = 0; w < c->n_wanted; w++) {
+        int at = 0;
+        while (at < n && strcmp(out[at].name, c->wanted[w].name) != 0) {
+            at++;
+        }
+        if (at == n) {
+            return hth_fail(HTH_EINVAL, "unexpected inference output '%.200s' for model '%s'",
+                            c->wanted[w].name, c->c.args.name);
+        }
+    }
+    for (int i = 0; i < n; i++) {
+        HTH_TRY(infer_check_json(c, &out[i]));
+    }
+    return HTH_OK;
+}
+
+static size_t aligned(size_t bytes)
+{
+    return (bytes + INFER_ALIGN - 1) / INFER_ALIGN * INFER_ALIGN;
+}
+
+static hth_err infer_place(hth_request *r, hth_request_tensor *out, int n)
+{
+    hth_infer_call *c = (hth_infer_call *)r->ctx;
+    HTH_TRY(infer_check(c, out, n));
+    size_t names = 0, data = 0, head = sizeof *c->result + (size_t)n * sizeof *out;
+    for (int i = 0; i < n; i++) {
+        names += strlen(out[i].name) + 1;
+        data += aligned(out[i].t.bytes);
+    }
+    hth_infer_result *result = hth_alloc_aligned(aligned(head + names) + data, INFER_ALIGN);
+    if (result == NULL) {
+        return hth_fail(HTH_ENOMEM, "out of memory for outputs of %zu bytes", data);
+    }
+    char *name = (char *)result + head, *at = (char *)result + aligned(head + names);
+    result->refs = 1;
+    result->n = n;
+    for (int i = 0; i < n; i++) {
+        out[i].t.data = at;
+        at += aligned(out[i].t.bytes);
+        result->t[i] = out[i];
+        result->t[i].name = strcpy(name, out[i].name);
+        name += strlen(name) + 1;
+    }
+    c->result = result;
+    return HTH_OK;
+}
+
+// ---- the answer
+
+typedef struct answer {
+    hth_infer_call *c;
+    hth_text head;
+    const hth_request_tensor *binary[HTH_INFER_MAX_TENSORS];
+    int n_binary;
+} answer;
+
+static void answer_output(answer *a, const hth_request_tensor *t, bool binary)
+{
+    hth_text *out = &a->head;
+    hth_text_put(out, "{\"name\":");
+    hth_text_quoted(out, t->name);
+    hth_text_put(out, ",\"datatype\":\"");
+    hth_text_put(out, hth_dtype_name(t->t.dtype));
+    hth_text_put(out, "\",\"shape\":");
+    hth_text_shape(out, &t->t.shape);
+    if (binary) {
+        hth_text_put(out, ",\"parameters\":{\"binary_data_size\":");
+        hth_text_int(out, (int64_t)t->t.bytes);
+        hth_text_put(out, "}}");
+        a->binary[a->n_binary++] = t;
+    } else {
+        hth_text_put(out, ",\"data\":");
+        hth_json_write(out, &t->t);
+        hth_text_put(out, "}");
+    }
+}
+
+static const hth_request_tensor *result_find(const hth_infer_result *r, const char *name)
+{
+    const hth_request_tensor *t = r->t;
+    while (strcmp(t->name, name) != 0) { // infer_check has found it
+        t++;
+    }
+    return t;
+}
+
+static void answer_head(answer *a)
+{
+    const hth_infer_call *c = a->c;
+    hth_text *out = &a->head;
+    hth_text_put(out, "{");
+    if (c->id[0] != 0) {
+        hth_text_put(out, "\"id\":");
+        hth_text_quoted(out, c->id);
+        hth_text_put(out, ",");
+    }
+    hth_text_put(out, "\"model_name\":");
+    hth_text_quoted(out, c->c.args.name);
+    hth_text_put(out, ",\"model_version\":\"");
+    hth_text_int(out, c->c.r.version);
+    hth_text_put(out, "\",\"outputs\":[");
+    int n = c->n_wanted > 0 ? c->n_wanted : c->result->n;
+    for (int i = 0; i < n; i++) {
+        hth_text_put(out, i > 0 ? "," : "");
+        if (c->n_wanted > 0) {
+            answer_output(a, result_find(c->result, c->wanted[i].name), c->wanted[i].binary);
+        } else {
+            answer_output(a, &c->result->t[i], c->all_binary);
+        }
+    }
+    hth_text_put(out, "]}");
+}
+
+static void reference_sent(const void *data, size_t bytes, void *result)
+{
+    result_rele(result);
+}
+
+static int answer_tensor(struct evbuffer *body, const hth_tensor *t, hth_infer_result *r)
+{
+    if (t->bytes < INFER_SMALL_BYTES) {
+        return evbuffer_add(body, t->data, t->bytes);
+    }
+    int rc = evbuffer_add_reference(body, t->data, t->bytes, reference_sent, r);
+    r->refs += rc == 0;
+    return rc;
+}
+
+static bool answer_body(answer *a, struct evbuffer *body)
+{
+    bool ok = body != NULL && !a->head.failed && evbuffer_add(body, a->head.p, a->head.n) == 0;
+    for (int i = 0; i < a->n_binary && ok; i++) {
+        ok = answer_tensor(body, &a->binary[i]->t, a->c->result) == 0;
+    }
+    return ok;
+}
+
+static void infer_finish(hth_http_call *call)
+{
+    hth_infer_call *c = (hth_infer_call *)call;
+    if (call->r.err != HTH_OK) {
+        hth_http_fail_call(call, c->id);
+        return;
+    }
+    if (c->result == NULL || c->result->n > HTH_INFER_MAX_TENSORS) {
+        hth_http_fail(call->h, call->req, HTTP_NOTIMPLEMENTED,
+                      "the model has no outputs, or too many");
+        return;
+    }
+    answer a = {.c = c};
+    answer_head(&a);
+    struct evbuffer *body = evbuffer_new();
+    if (!answer_body(&a, body)) {
+        hth_http_fail(call->h, call->req, HTTP_SERVUNAVAIL, "out of memory for an answer");
+    } else {
+        char length[24];
+        snprintf(length, sizeof length, "%zu", a.head.n);
+        if (a.n_binary > 0) {
+            evhttp_add_header(evhttp_request_get_output_headers(call->req),
+                              "Inference-Header-Content-Length", length);
+        }
+        hth_http_send(call->h, call->req, HTTP_OK,
+                      a.n_binary > 0 ? "application/octet-stream" : "application/json", body);
+    }
+    hth_text_fini(&a.head);
+    if (body != NULL) {
+        evbuffer_free(body);
+    }
+}
+
+void hth_http_infer(hth_http *h, struct evhttp_request *req, const hth_http_args *a)
+{
+    if (hth_http_is_unloaded(h, req, a)) {
+        return;
+    }
+    hth_infer_call *c = hth_http_call_new(h, req, a, sizeof *c);
+    if (c == NULL) {
+        return;
+    }
+    c->c.drop = infer_drop;
+    c->c.finish = infer_finish;
+    hth_err err = hth_infer_read(c);
+    if (err != HTH_OK) {
+        hth_http_fail_err(h, req, err);
+        hth_http_call_free(&c->c);
+        return;
+    }
+    c->c.r.model = c->c.args.spec;
+    c->c.r.inputs = c->in;
+    c->c.r.n_inputs = c->n_in;
+    c->c.r.place = infer_place;
+    hth_http_call_submit(&c->c);
+}

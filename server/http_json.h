@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// server/http_json.h - tensor data as JSON text, in and out, without a tree of values; and text
+// that grows.
+#ifndef HTH_SERVER_HTTP_JSON_H
+#define HTH_SERVER_HTTP_JSON_H
+
+#include "graph/tensor.h"
+
+#include <jansson.h>
+
+#include <stddef.h>
+
+// Growing text. Out of memory is remembered and told at the end.
+typedef struct hth_text {
+    char *p;
+    size_t n, cap;
+    bool failed;
+} hth_text;
+
+void hth_text_add(hth_text *t, const char *s, size_t n);
+void hth_text_put(hth_text *t, const char *s);
+void hth_text_int(hth_text *t, int64_t v);
+void hth_text_quoted(hth_text *t, const char *s); // a JSON string
+void hth_text_shape(hth_text *t, const hth_shape *s);
+void hth_text_fini(hth_text *t);
+
+#define HTH_JSON_MAX_DEPTH 100
+
+// Where the value of an input's "data" stands in a request; p NULL: there is none.
+typedef struct hth_json_span {
+    const char *p;
+    size_t n;
+} hth_json_span;
+
+// hth_json_request parses a request's JSON. The values of inputs[i].data are not parsed: data[i]
+// says where they stand in `text` (0 is in the document instead). HTH_EINVAL: not JSON, or nested
+// deeper than HTH_JSON_MAX_DEPTH; HTH_ETOOBIG: more than `max` inputs.
+hth_err hth_json_request(const char *text, size_t n, hth_json_span *data, int max, json_t **out);
+// hth_json_parse parses any other JSON document with the same limits.
+hth_err hth_json_parse(const char *text, size_t n, json_t **out);
+
+// hth_json_fits says whether `n` bytes of text can hold that many elements: asked before memory is
+// taken for them.
+bool hth_json_fits(const hth_json_span *s, int64_t elements);
+// hth_json_read reads numbers or booleans, flat or nested exactly as `t`'s shape, into t->data.
+// HTH_EINVAL: the sentence tells what is wrong with them.
+hth_err hth_json_read(const hth_json_span *s, const hth_tensor *t);
+// hth_json_write appends the elements as a flat array; NaN and infinities are written bare.
+void hth_json_write(hth_text *out, const hth_tensor *t);
+
+#endif

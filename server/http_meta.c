@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+// What clients ask before they infer: is the server there, what does it do, which inputs has a
+// model. Models are asked of the engine, which loads them if needed: a model that is ready can be
+// run.
+#include "server/http_call.h"
+
+#include "client/hearth.h"
+
+#include <stdio.h>
+#include <string.h>
+
+void hth_http_live(hth_http *h, struct evhttp_request *req, const hth_http_args *a)
+{
+    hth_http_send(h, req, HTTP_OK, NULL, NULL);
+}
+
+void hth_http_ready(hth_http *h, struct evhttp_request *req, const hth_http_args *a)
+{
+    hth_http_send(h, req, HTTP_OK, NULL, NULL);
+}
+
+void hth_http_server_metadata(hth_http *h, struct evhttp_request *req, const hth_http_args *a)
+{
+    hth_http_send_json(h, req,
+                       json_pack("{s:s, s:s, s:[s, s, s]}", "name", "hearth", "version",
+                                 HEARTH_VERSION, "extensions", "model_configuration",
+                                 "binary_tensor_data", "parameters"));
+}
+
+// ---- models
+
+typedef struct meta_call {
+    hth_http_call c;
+    char arguments[480];
+} meta_call;
+
+bool hth_http_is_unloaded(hth_http *h, struct evhttp_request *req, const hth_http_args *a)
+{
+    hth_http_unloaded *u;
+    HASH_FIND_STR(h->unloaded, a->name, u);
+    if (u != NULL) {
+        hth_http_fail(h, req, HTTP_NOTFOUND,
+                      "Request for unknown model: '%s' is not found: it was unloaded", a->name);
+    }
+    return u != NULL;
+}
+
+static void meta_ask(hth_http *h, struct evhttp_request *req, const hth_http_args *a,
+                     void (*finish)(hth_http_call *c))
+{
+    if (hth_http_is_unloaded(h, req, a)) {
+        return;
+    }
+    meta_call *m = hth_http_call_new(h, req, a, sizeof *m);
+    json_t *doc = json_pack("{s:s}", "model", a->spec);
+    if (m == NULL || doc == NULL ||
+        json_dumpb(doc, m->arguments, sizeof m->arguments - 1, 0) >= sizeof m->arguments) {
+        if (m != NULL) { // a name that is not UTF-8, or all of control characters
+            hth_http_fail(h, req, HTTP_NOTFOUND, "Request for unknown model: '%s' is not found",
+                          a->name);
+            hth_http_call_free(&m->c);
+        }
+        json_decref(doc);
+        return;
+    }
+    json_decref(doc);
+    m->c.r.query = "model";
+    m->c.r.arguments = m->arguments;
+    m->c.finish = finish;
+    hth_http_call_submit(&m->c);
+}
+
+// meta_answer parses what the engine says of the model. NULL: answered.
+static json_t *meta_answer(hth_http_call *c)
+{
+    if (c->r.err != HTH_OK) {
+        hth_http_fail_call(c, NULL);
+        return NULL;
+    }
+    json_t *doc = c->r.json != NULL ? json_loads(c->r.json, 0, NULL) : NULL;
+    if (doc == NULL) {
+        hth_http_fail(c->h, c->req, HTTP_INTERNAL, "the engine says nothing about the model");
+    }
+    return doc;
+}
+
+// meta_versions lists the versions of a model that the store has, or the one that was asked about.
+static json_t *meta_versions(const hth_http_call *c, int version)
+{
+    hth_store_entry *e = NULL;
+    int n = 0;
+    char text[16];
+    json_t *list = json_array();
+    if (c->args.version == 0 && hth_store_list(c->h->store, &e, &n) != HTH_OK) {
+        n = 0;
+    }
+    for (int i = 0; i < n; i++) {
+        if (strcmp(e[i].name, c->args.name) == 0) {
+            snprintf(text, sizeof text, "%d", e[i].version);
+            json_array_append_new(list, json_string(text));
+        }
+    }
+    hth_free(e);
+    if (json_array_size(list) == 0) {
+        snprintf(text, sizeof text, "%d", version);
+        json_array_append_new(list, json_string(text));
+    }
+    return list;
+}
+
+static void meta_metadata(hth_http_call *c)
+{
+    json_t *m = meta_answer(c);
+    if (m != NULL) {
+        int version = (int)json_integer_value(json_object_get(m, "version"));
+        hth_http_send_json(
+            c->h, c->req,
+            json_pack("{s:O, s:o, s:s, s:O, s:O}", "name", json_object_get(m, "name"), "versions",
+                      meta_versions(c, version), "platform", "onnx_hearth", "inputs",
+                      json_object_get(m, "inputs"), "outputs", json_object_get(m, "outputs")));
+        json_decref(m);
+    }
+}
+
+static void meta_ready(hth_http_call *c)
+{
+    if (c->r.err != HTH_OK) {
+        hth_http_fail_call(c, NULL);
+    } else {
+        hth_http_send(c->h, c->req, HTTP_OK, NULL, NULL);
+    }
+}
+
+// config_max_batch is what max_batch_size says: 0 where the first dimension is no batch, or is all
+// that an input has; without a limit the largest that the protocol can say.
+static json_int_t config_max_batch(const json_t *m)
+{
+    json_int_t most = json_integer_value(json_object_get(m, "max_batch"));
+    size_t i;
+    json_t *input;
+    if (!json_is_true(json_object_get(m, "batched"))) {
+        return 0;
+    }
+    json_array_foreach(json_object_get(m, "inputs"), i, input)
+    {
+        if (json_array_size(json_object_get(input, "shape")) < 2) {
+            return 0;
+        }
+    }
+    return most > 0 && most < INT32_MAX ? most : INT32_MAX;
+}
+
+// config_tensors turns names, types and shapes into what a ModelConfig says of them.
+static json_t *config_tensors(const json_t *tensors, bool batch)
+{
+    json_t *list = json_array(), *t;
+    size_t i;
+    json_array_foreach(tensors, i, t)
+    {
+        char type[32];
+        const char *name = json_string_value(json_object_get(t, "datatype"));
+        snprintf(type, sizeof type, "TYPE_%s", name != NULL ? name : "");
+        json_t *dims = json_copy(json_object_get(t, "shape"));
+        if (batch) {
+            json_array_remove(dims, 0);
+        }
+        json_array_append_new(list, json_pack("{s:O, s:s, s:o}", "name", json_object_get(t, "name"),
+                                              "data_type", type, "dims", dims));
+    }
+    return list;
+}
+
+static void meta_config(hth_http_call *c)
+{
+    json_t *m = meta_answer(c);
+    if (m != NULL) {
+        json_int_t max_batch = config_max_batch(m);
+        hth_http_send_json(
+            c->h, c->req,
+            json_pack("{s:O, s:s, s:s, s:{s:{s:i}}, s:I, s:o, s:o, s:[{s:O, s:s, s:i, s:[]}], "
+                      "s:{}}",
+                      "name", json_object_get(m, "name"), "platform", "onnx_hearth", "backend",
+                      "hearth", "version_policy", "latest", "num_versions", 1, "max_batch_size",
+                      max_batch, "input",
+                      config_tensors(json_object_get(m, "inputs"), max_batch > 0), "output",
+                      config_tensors(json_object_get(m, "outputs"), max_batch > 0),
+                      "instance_group", "name", json_object_get(m, "name"), "kind", "KIND_CPU",
+                      "count", 1, "gpus", "parameters"));
+        json_decref(m);
+    }
+}
+
+void hth_http_model_metadata(hth_http *h, struct evhttp_request *req, const hth_http_args *a)
+{
+    meta_ask(h, req, a, meta_metadata);
+}
+
+void hth_http_model_config(hth_http *h, struct evhttp_request *req, const hth_http_args *a)
+{
+    meta_ask(h, req, a, meta_config);
+}
+
+void hth_http_model_ready(hth_http *h, struct evhttp_request *req, const hth_http_args *a)
+{
+    meta_ask(h, req, a, meta_ready);
+}

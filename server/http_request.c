@@ -1,0 +1,377 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reads an inference request: a JSON head and, behind it, the bytes of those inputs that say so
+// (binary tensor data). Only the head is made contiguous; tensors are copied from the pieces in
+// which they arrived straight to where the engine reads them. Sizes are checked against what has
+// arrived before memory is taken.
+#include "server/http_infer.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#define REQUEST_ALIGN 64u
+
+typedef struct reading {
+    hth_infer_call *c;
+    struct evbuffer *body;
+    size_t head_bytes, binary_bytes; // of the body, and of the inputs so far
+    hth_json_span data[HTH_INFER_MAX_TENSORS];
+} reading;
+
+// ---- fields
+
+// field stores obj[key] when it is there, and checks its type.
+static hth_err field(const json_t *obj, const char *key, json_type type, const char *what,
+                     json_t **out)
+{
+    *out = json_object_get(obj, key);
+    return *out == NULL || json_typeof(*out) == type
+               ? HTH_OK
+               : hth_fail(HTH_EINVAL, "Unable to parse '%s': it is not %s", key, what);
+}
+
+static hth_err field_needed(const json_t *obj, const char *key, json_type type, const char *what,
+                            json_t **out)
+{
+    HTH_TRY(field(obj, key, type, what, out));
+    return *out != NULL ? HTH_OK : hth_fail(HTH_EINVAL, "Unable to parse '%s': it is missing", key);
+}
+
+// field_count stores a whole number that is not negative; *given tells whether it is there.
+static hth_err field_count(const json_t *obj, const char *key, uint64_t *out, bool *given)
+{
+    json_t *v;
+    HTH_TRY(field(obj, key, JSON_INTEGER, "a whole number", &v));
+    *given = v != NULL;
+    *out = v != NULL ? (uint64_t)json_integer_value(v) : 0;
+    return v == NULL || json_integer_value(v) >= 0
+               ? HTH_OK
+               : hth_fail(HTH_EINVAL, "Unable to parse '%s': it is negative", key);
+}
+
+static hth_err field_bool(const json_t *obj, const char *key, bool *out)
+{
+    json_t *v = json_object_get(obj, key);
+    if (v != NULL && !json_is_boolean(v)) {
+        return hth_fail(HTH_EINVAL, "Unable to parse '%s': it is neither true nor false", key);
+    }
+    *out = json_is_true(v);
+    return HTH_OK;
+}
+
+static hth_err check_parameter(const json_t *all, const char *key, const json_t *v)
+{
+    static const char *const counts[] = {"priority", "timeout"};
+    static const char *const switches[] = {"sequence_start", "sequence_end", "binary_data_output"};
+    uint64_t count;
+    bool yes;
+    if (strncmp(key, "triton_", 7) == 0) {
+        return hth_fail(HTH_EINVAL, "parameter keys starting with 'triton_' are reserved: '%.80s'",
+                        key);
+    }
+    for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
+        if (strcmp(key, counts[i]) == 0) {
+            return field_count(all, key, &count, &yes);
+        }
+    }
+    for (size_t i = 0; i < sizeof switches / sizeof switches[0]; i++) {
+        if (strcmp(key, switches[i]) == 0) {
+            return field_bool(all, key, &yes);
+        }
+    }
+    if (strcmp(key, "sequence_id") == 0 && !json_is_string(v)) {
+        return field_count(all, key, &count, &yes);
+    }
+    return json_is_object(v) || json_is_array(v) || json_is_null(v)
+               ? hth_fail(HTH_EINVAL,
+                          "parameter '%.80s' is not a string, a number, or a truth value", key)
+               : HTH_OK;
+}
+
+static hth_err read_parameters(hth_infer_call *c)
+{
+    json_t *all, *v;
+    const char *key;
+    HTH_TRY(field(c->head, "parameters", JSON_OBJECT, "an object", &all));
+    json_object_foreach(all, key, v)
+    {
+        HTH_TRY(check_parameter(all, key, v));
+    }
+    return field_bool(all, "binary_data_output", &c->all_binary);
+}
+
+// ---- inputs
+
+static hth_dtype dtype_of(const char *name)
+{
+    for (int dt = HTH_DT_F32; dt <= HTH_DT_BF16; dt++) {
+        if (hth_dtype_bytes((hth_dtype)dt) > 0 &&
+            strcmp(hth_dtype_name((hth_dtype)dt), name) == 0) {
+            return (hth_dtype)dt;
+        }
+    }
+    return HTH_DT_NONE;
+}
+
+static hth_err read_shape(const json_t *list, hth_request_tensor *in)
+{
+    size_t i;
+    json_t *d;
+    if (json_array_size(list) > HTH_MAX_RANK) {
+        return hth_fail(HTH_EINVAL, "input '%s' has %zu dimensions, more than %d", in->name,
+                        json_array_size(list), HTH_MAX_RANK);
+    }
+    in->t.shape.rank = (int)json_array_size(list);
+    json_array_foreach(list, i, d)
+    {
+        if (!json_is_integer(d) || json_integer_value(d) < 0) {
+            return hth_fail(HTH_EINVAL,
+                            "Unable to parse 'shape' of input '%s': a dimension is a whole number "
+                            "that is not negative",
+                            in->name);
+        }
+        in->t.shape.dim[i] = json_integer_value(d);
+    }
+    if (hth_shape_elements(&in->t.shape) < 0) {
+        return hth_fail(HTH_EINVAL,
+                        "the shape of input '%s' causes total element count to exceed maximum "
+                        "size of %lld",
+                        in->name, (long long)INT64_MAX);
+    }
+    return hth_tensor_bytes(in->t.dtype, &in->t.shape, HTH_LAYOUT_PLAIN, &in->t.bytes) == HTH_OK &&
+                   in->t.bytes <= (uint64_t)INT64_MAX
+               ? HTH_OK
+               : hth_fail(HTH_EINVAL, "byte size overflow for input '%s'", in->name);
+}
+
+// read_source finds out where an input's bytes are, and that they are there.
+static hth_err read_source(reading *s, const json_t *input, const hth_request_tensor *in, int i)
+{
+    json_t *parameters = json_object_get(input, "parameters");
+    uint64_t bytes;
+    bool binary, shared = json_object_get(parameters, "shared_memory_region") != NULL;
+    HTH_TRY(field_count(parameters, "binary_data_size", &bytes, &binary));
+    bool data = json_object_get(input, "data") != NULL;
+    if (data + binary + shared != 1) {
+        return hth_fail(HTH_EINVAL,
+                        "input '%s' must have exactly one of 'data', parameter 'binary_data_size' "
+                        "and parameter 'shared_memory_region'",
+                        in->name);
+    }
+    if (shared) {
+        return hth_fail(HTH_ENOTSUP, "Client shared memory is disabled");
+    }
+    if (data) {
+        return in->t.dtype == HTH_DT_F16 || in->t.dtype == HTH_DT_BF16
+                   ? hth_fail(HTH_EINVAL,
+                              "receiving %s data via JSON is not supported. Please use the binary "
+                              "data format for input '%s'",
+                              hth_dtype_name(in->t.dtype), in->name)
+               : s->data[i].p != NULL &&
+                       hth_json_fits(&s->data[i], hth_shape_elements(&in->t.shape))
+                   ? HTH_OK
+                   : hth_fail(HTH_EINVAL, "input '%s' has less data than its shape says", in->name);
+    }
+    s->data[i].p = NULL;
+    if (bytes != in->t.bytes) {
+        return hth_fail(
+            HTH_EINVAL,
+            "input byte size mismatch for input '%s' for model '%s'. Expected %zu, got %llu",
+            in->name, s->c->c.args.name, in->t.bytes, (unsigned long long)bytes);
+    }
+    if (bytes > evbuffer_get_length(s->body) - s->head_bytes - s->binary_bytes) {
+        return hth_fail(HTH_EINVAL,
+                        "unexpected size for input '%s', expecting %llu bytes of binary data for "
+                        "model '%s'",
+                        in->name, (unsigned long long)bytes, s->c->c.args.name);
+    }
+    s->binary_bytes += bytes;
+    return HTH_OK;
+}
+
+static hth_err read_input(reading *s, const json_t *input, hth_request_tensor *in, int i)
+{
+    json_t *name, *shape, *datatype;
+    if (!json_is_object(input)) {
+        return hth_fail(HTH_EINVAL, "Unable to parse 'inputs': an element is no object");
+    }
+    HTH_TRY(field_needed(input, "name", JSON_STRING, "a string", &name));
+    HTH_TRY(field_needed(input, "shape", JSON_ARRAY, "an array", &shape));
+    HTH_TRY(field_needed(input, "datatype", JSON_STRING, "a string", &datatype));
+    in->name = json_string_value(name);
+    in->t.dtype = dtype_of(json_string_value(datatype));
+    if (in->t.dtype == HTH_DT_NONE) {
+        return hth_fail(HTH_EINVAL, "invalid datatype '%.32s' for input '%s'",
+                        json_string_value(datatype), in->name);
+    }
+    HTH_TRY(read_shape(shape, in));
+    return read_source(s, input, in, i);
+}
+
+static size_t aligned(size_t bytes)
+{
+    return (bytes + REQUEST_ALIGN - 1) / REQUEST_ALIGN * REQUEST_ALIGN;
+}
+
+static void clean_bools(const hth_tensor *t)
+{
+    uint8_t *b = t->data;
+    for (size_t i = 0; i < t->bytes; i++) {
+        b[i] = b[i] != 0;
+    }
+}
+
+// read_data puts all inputs' bytes into one block. The head must not be touched any more
+// afterwards, except what json_t hold.
+static hth_err read_data(reading *s)
+{
+    hth_infer_call *c = s->c;
+    size_t bytes = 0;
+    for (int i = 0; i < c->n_in; i++) {
+        bytes += aligned(c->in[i].t.bytes);
+    }
+    c->data = hth_alloc_aligned(bytes + REQUEST_ALIGN, REQUEST_ALIGN);
+    if (c->data == NULL) {
+        return hth_fail(HTH_ENOMEM, "out of memory for inputs of %zu bytes", bytes);
+    }
+    char *at = c->data;
+    for (int i = 0; i < c->n_in; i++) {
+        c->in[i].t.data = at;
+        at += aligned(c->in[i].t.bytes);
+        hth_err err = s->data[i].p != NULL ? hth_json_read(&s->data[i], &c->in[i].t) : HTH_OK;
+        if (err != HTH_OK) {
+            return hth_err_prefix(err, "Unable to parse 'data' of input '%s'", c->in[i].name);
+        }
+    }
+    evbuffer_drain(s->body, s->head_bytes);
+    for (int i = 0; i < c->n_in; i++) {
+        if (s->data[i].p == NULL) {
+            evbuffer_remove(s->body, c->in[i].t.data, c->in[i].t.bytes);
+            if (c->in[i].t.dtype == HTH_DT_BOOL) {
+                clean_bools(&c->in[i].t);
+            }
+        }
+    }
+    return evbuffer_get_length(s->body) == 0
+               ? HTH_OK
+               : hth_fail(HTH_EINVAL, "unexpected additional input data for model '%s'",
+                          c->c.args.name);
+}
+
+static hth_err read_inputs(reading *s)
+{
+    hth_infer_call *c = s->c;
+    json_t *list, *input;
+    size_t i;
+    HTH_TRY(field_needed(c->head, "inputs", JSON_ARRAY, "an array", &list));
+    size_t n = json_array_size(list);
+    if (n == 0) {
+        return hth_fail(HTH_EINVAL, "the request has no inputs");
+    }
+    if (n > HTH_INFER_MAX_TENSORS) {
+        return hth_fail(HTH_EINVAL, "more than %d inputs", HTH_INFER_MAX_TENSORS);
+    }
+    c->in = hth_calloc(n, sizeof *c->in);
+    if (c->in == NULL) {
+        return hth_fail(HTH_ENOMEM, "out of memory for a request");
+    }
+    c->n_in = (int)n;
+    json_array_foreach(list, i, input)
+    {
+        HTH_TRY(read_input(s, input, &c->in[i], (int)i));
+    }
+    return read_data(s);
+}
+
+// ---- outputs
+
+static hth_err read_output(hth_infer_call *c, const json_t *output, hth_infer_wanted *out)
+{
+    json_t *name, *parameters = json_object_get(output, "parameters");
+    if (!json_is_object(output)) {
+        return hth_fail(HTH_EINVAL, "Unable to parse 'outputs': an element is no object");
+    }
+    HTH_TRY(field_needed(output, "name", JSON_STRING, "a string", &name));
+    out->name = json_string_value(name);
+    for (const hth_infer_wanted *other = c->wanted; other < out; other++) {
+        if (strcmp(other->name, out->name) == 0) {
+            return hth_fail(HTH_EINVAL, "output '%s' already exists in request", out->name);
+        }
+    }
+    if (json_object_get(parameters, "shared_memory_region") != NULL) {
+        return hth_fail(HTH_ENOTSUP, "Client shared memory is disabled");
+    }
+    return field_bool(parameters, "binary_data", &out->binary);
+}
+
+static hth_err read_outputs(hth_infer_call *c)
+{
+    json_t *list, *output;
+    size_t i;
+    HTH_TRY(field(c->head, "outputs", JSON_ARRAY, "an array", &list));
+    size_t n = json_array_size(list);
+    if (n == 0) {
+        return HTH_OK;
+    }
+    if (n > HTH_INFER_MAX_TENSORS) {
+        return hth_fail(HTH_EINVAL, "more than %d outputs", HTH_INFER_MAX_TENSORS);
+    }
+    c->wanted = hth_calloc(n, sizeof *c->wanted);
+    if (c->wanted == NULL) {
+        return hth_fail(HTH_ENOMEM, "out of memory for a request");
+    }
+    json_array_foreach(list, i, output)
+    {
+        HTH_TRY(read_output(c, output, &c->wanted[i]));
+    }
+    c->n_wanted = (int)n;
+    return HTH_OK;
+}
+
+// ---- the whole
+
+// read_head_bytes stores how long the JSON head is: the header Inference-Header-Content-Length, or
+// all.
+static hth_err read_head_bytes(reading *s, const struct evkeyvalq *headers)
+{
+    const char *text = evhttp_find_header(headers, "Inference-Header-Content-Length");
+    size_t whole = evbuffer_get_length(s->body);
+    s->head_bytes = whole;
+    if (text == NULL) {
+        return HTH_OK;
+    }
+    size_t n = strspn(text, "0123456789");
+    unsigned long long v = n > 0 && n < 19 && text[n] == 0 ? strtoull(text, NULL, 10) : whole + 1;
+    if (v > whole) {
+        return hth_fail(HTH_EINVAL,
+                        "Unable to parse Inference-Header-Content-Length, got '%.40s' and a body "
+                        "of %zu bytes",
+                        text, whole);
+    }
+    s->head_bytes = (size_t)v;
+    return HTH_OK;
+}
+
+hth_err hth_infer_read(hth_infer_call *c)
+{
+    reading s = {.c = c, .body = evhttp_request_get_input_buffer(c->c.req)};
+    json_t *id;
+    memset(s.data, 0, sizeof s.data);
+    HTH_TRY(read_head_bytes(&s, evhttp_request_get_input_headers(c->c.req)));
+    if (s.head_bytes == 0) {
+        return hth_fail(HTH_EINVAL, "the request has no body");
+    }
+    const char *text = (const char *)evbuffer_pullup(s.body, (ev_ssize_t)s.head_bytes);
+    if (text == NULL) {
+        return hth_fail(HTH_ENOMEM, "out of memory for a request");
+    }
+    HTH_TRY(hth_json_request(text, s.head_bytes, s.data, HTH_INFER_MAX_TENSORS, &c->head));
+    if (!json_is_object(c->head)) {
+        return hth_fail(HTH_EINVAL, "the request is not a JSON object");
+    }
+    HTH_TRY(field(c->head, "id", JSON_STRING, "a string", &id));
+    c->id = id != NULL ? json_string_value(id) : "";
+    HTH_TRY(read_parameters(c));
+    HTH_TRY(read_outputs(c));
+    return read_inputs(&s);
+}

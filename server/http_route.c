@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+// The table of routes. The path is split at '/' before anything is percent-decoded, so an encoded
+// slash cannot make a segment; names are decoded afterwards, once. "versions/V" behind a model's
+// name is taken out before the table is looked at.
+#include "server/http_call.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+
+#define ROUTE_SEGMENTS 10
+
+typedef struct route {
+    const char *path; // '*': a name
+    enum evhttp_cmd_type verb;
+    bool versioned; // "versions/V" may stand behind the model's name
+    hth_http_handler *handler;
+} route;
+
+static const route route_table[] = {
+    {"v2/models/*/infer", EVHTTP_REQ_POST, true, hth_http_infer},
+    {"v2/health/live", EVHTTP_REQ_GET, false, hth_http_live},
+    {"v2/health/ready", EVHTTP_REQ_GET, false, hth_http_ready},
+    {"v2", EVHTTP_REQ_GET, false, hth_http_server_metadata},
+    {"v2/models/*", EVHTTP_REQ_GET, true, hth_http_model_metadata},
+    {"v2/models/*/config", EVHTTP_REQ_GET, true, hth_http_model_config},
+    {"v2/models/*/ready", EVHTTP_REQ_GET, true, hth_http_model_ready},
+};
+
+typedef struct segment {
+    const char *p;
+    size_t n;
+} segment;
+
+typedef struct parts {
+    segment at[ROUTE_SEGMENTS];
+    int n;
+    segment version; // p NULL: none
+} parts;
+
+static bool segment_is(const segment *s, const char *word)
+{
+    return s->n == strlen(word) && memcmp(s->p, word, s->n) == 0;
+}
+
+static bool path_split(const char *path, parts *out)
+{
+    out->n = 0;
+    out->version.p = NULL;
+    if (path == NULL || path[0] != '/') {
+        return false;
+    }
+    for (const char *p = path + 1;; p++) {
+        const char *end = strchrnul(p, '/');
+        if (out->n == ROUTE_SEGMENTS) {
+            return false;
+        }
+        out->at[out->n++] = (segment){p, (size_t)(end - p)};
+        if (*end == 0) {
+            return true;
+        }
+        p = end;
+    }
+}
+
+// path_version takes "versions/V" out of v2/models/M/versions/V...; false: V is no number.
+static bool path_version(parts *s)
+{
+    if (s->n < 5 || !segment_is(&s->at[1], "models") || !segment_is(&s->at[3], "versions")) {
+        return true;
+    }
+    s->version = s->at[4];
+    memmove(&s->at[3], &s->at[5], (size_t)(s->n - 5) * sizeof s->at[0]);
+    s->n -= 2;
+    for (size_t i = 0; i < s->version.n; i++) {
+        if (s->version.p[i] < '0' || s->version.p[i] > '9') {
+            return false;
+        }
+    }
+    return s->version.n > 0;
+}
+
+static int hex_digit(char c)
+{
+    return c >= '0' && c <= '9'   ? c - '0'
+           : c >= 'a' && c <= 'f' ? c - 'a' + 10
+           : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                  : -1;
+}
+
+// segment_decode undoes percent-encoding. false: it is malformed, or decodes to a NUL.
+static bool segment_decode(const segment *s, char *out, size_t cap)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < s->n; i++) {
+        char c = s->p[i];
+        if (c == '%') {
+            int high = s->n - i > 2 ? hex_digit(s->p[i + 1]) : -1;
+            int low = s->n - i > 2 ? hex_digit(s->p[i + 2]) : -1;
+            if (high < 0 || low < 0 || high + low == 0) {
+                return false;
+            }
+            c = (char)(high << 4 | low);
+            i += 2;
+        }
+        if (n + 1 >= cap) {
+            return false;
+        }
+        out[n++] = c;
+    }
+    out[n] = 0;
+    return true;
+}
+
+static bool route_matches(const route *r, const parts *s, const segment **name)
+{
+    const char *p = r->path;
+    *name = NULL;
+    if (s->version.p != NULL && !r->versioned) {
+        return false;
+    }
+    for (int i = 0; i < s->n; i++) {
+        const char *end = strchrnul(p, '/');
+        segment want = {p, (size_t)(end - p)};
+        if (want.n == 1 && *p == '*') {
+            *name = &s->at[i];
+            if (s->at[i].n == 0) {
+                return false;
+            }
+        } else if (want.n != s->at[i].n || memcmp(want.p, s->at[i].p, want.n) != 0) {
+            return false;
+        }
+        if (*end == 0) {
+            return i == s->n - 1;
+        }
+        p = end + 1;
+    }
+    return false;
+}
+
+// route_args decodes what the path says. false: answered.
+static bool route_args(hth_http *h, struct evhttp_request *req, const parts *s, const segment *name,
+                       hth_http_args *a)
+{
+    a->name[0] = a->spec[0] = 0;
+    a->version = 0;
+    if (name == NULL) {
+        return true;
+    }
+    if (!segment_decode(name, a->name, sizeof a->name)) {
+        hth_http_fail(h, req, name->n > 3 * sizeof a->name ? HTTP_NOTFOUND : HTTP_BADREQUEST,
+                      "a name in the path is not percent-encoded as it should be, or too long");
+        return false;
+    }
+    if (strpbrk(a->name, "/:") != NULL) { // no model has such a name, and ':' would say a version
+        hth_http_fail(h, req, HTTP_NOTFOUND, "Request for unknown model: '%s' is not found",
+                      a->name);
+        return false;
+    }
+    if (s->version.p == NULL) {
+        strcpy(a->spec, a->name);
+        return true;
+    }
+    long v = s->version.n < 10 ? strtol(s->version.p, NULL, 10) : 0;
+    if (v < 1) { // 0, or more than any version
+        hth_http_fail(h, req, HTTP_NOTFOUND,
+                      "Request for unknown model: '%s' version %.*s is not found", a->name,
+                      (int)(s->version.n < 40 ? s->version.n : 40), s->version.p);
+        return false;
+    }
+    a->version = (int)v;
+    snprintf(a->spec, sizeof a->spec, "%s:%d", a->name, a->version);
+    return true;
+}
+
+void hth_http_route(hth_http *h, struct evhttp_request *req)
+{
+    const char *path = evhttp_uri_get_path(evhttp_request_get_evhttp_uri(req));
+    parts s;
+    bool known = false;
+    if (path_split(path, &s) && path_version(&s)) {
+        for (size_t i = 0; i < sizeof route_table / sizeof route_table[0]; i++) {
+            const route *r = &route_table[i];
+            const segment *name;
+            hth_http_args a;
+            if (!route_matches(r, &s, &name)) {
+                continue;
+            }
+            known = true;
+            if (r->verb == evhttp_request_get_command(req)) {
+                if (route_args(h, req, &s, name, &a)) {
+                    r->handler(h, req, &a);
+                }
+                return;
+            }
+        }
+    }
+    hth_http_fail(h, req, known ? HTTP_BADMETHOD : HTTP_NOTFOUND, "%s",
+                  known ? "Method Not Allowed" : "Not Found");
+}
