@@ -123,7 +123,7 @@ void hth_convsel_key(hth_device *d, const hth_graph *g, const hth_node *n, const
 {
     const char *caches = hth_heat_text(heat, g, n);
     text t = {.n = 0};
-    text_add(&t, "convsel3 ");
+    text_add(&t, "convsel4 ");
     key_node(&t, g, n);
     text_add(&t, " | %s%s%s", d->props.fingerprint, caches == NULL ? "" : "; ",
              caches == NULL ? "" : caches);

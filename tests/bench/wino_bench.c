@@ -4,9 +4,10 @@
 // and again; the least time counts. GFLOP/s are effective: the direct sum's operations by the time.
 //
 // usage: wino_bench [--net vgg19|unet|resnet50] [--batch N] [--direction fwd|bwd_data|bwd_filter]
-//                   [--layer WORD] [--threads N] [--rounds N] [--all] [--brief]
-// --all prints every algorithm. HEARTH_ISA=avx2 limits both. Without arguments: ResNet-50's layers
-// at batch 1.
+//                   [--layer WORD] [--threads N] [--rounds N] [--all] [--add ALGORITHM]...
+// --all prints every algorithm, --add measures one that is not on the menu. HEARTH_ISA=avx2 limits
+// both. Without arguments: ResNet-50's layers at batch 1. At the end: the slowest of ours that the
+// front offers, against oneDNN's direct.
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/isa.h"
@@ -39,13 +40,19 @@ static const layer layers[] = {
     {"resnet50", 512, 512, 7},
 };
 
+#define MOST_ADDED 8
+
 typedef struct bench {
-    const char *net, *direction, *only;
-    int batch, rounds;
+    const char *net, *direction, *only, *added[MOST_ADDED];
+    int batch, rounds, n_added;
     bool all;
     hth_device device;
-    double log_best, log_16, log_4, log_direct, least_direct;
-    int n, n_direct;
+    double log_best, log_4, log_direct;
+    int n;
+    // of ours on the front
+    int offered, slower; // slower than direct by more than 3 %
+    double least;        // least time of direct / ours
+    char least_name[128];
 } bench;
 
 static void check(hth_err err, const char *what)
@@ -232,26 +239,70 @@ static void report(bench *b, const layer *l, const hth_choice *list, int n)
     fflush(stdout);
 }
 
+static int by_time(const void *a, const void *b)
+{
+    const hth_choice *x = a, *y = b;
+    return x->time_us < y->time_us ? -1 : x->time_us > y->time_us;
+}
+
+// What the front would offer by these times: ours against oneDNN's direct.
+static void front(bench *b, const layer *l, hth_choice *list, int n)
+{
+    const hth_choice *direct = fastest(list, n, 0, 1e9);
+    double limit = direct == NULL ? 0 : direct->time_us;
+    qsort(list, (size_t)n, sizeof *list, by_time);
+    hth_convsel_front(list, n, HTH_CONVSEL_TOLERANCE);
+    for (int i = 0; i < n && limit > 0; i++) {
+        if (!list[i].front || !ours(&list[i])) {
+            continue;
+        }
+        double ratio = limit / list[i].time_us;
+        b->offered++;
+        b->slower += ratio < 1 / 1.03;
+        if (b->offered == 1 || ratio < b->least) {
+            b->least = ratio;
+            snprintf(b->least_name, sizeof b->least_name, "%ldx%ld @%ld, %.47s", (long)l->in,
+                     (long)l->out, (long)l->size, list[i].name);
+        }
+    }
+}
+
+// Algorithms of the menu, and those added by name.
+static int candidates(bench *b, const hth_graph *g, const hth_node *n, hth_choice *list)
+{
+    int count, kept = 0;
+    check(hth_kernel_algorithms(&b->device, g, n, list, HTH_MAX_CHOICES, &count), "algorithms");
+    for (int i = 0; i < count; i++) {
+        if (strchr(list[i].name, '/') == NULL) { // oneDNN's chunks: the same in slices
+            list[kept++] = list[i];
+        }
+    }
+    for (int i = 0; i < b->n_added && kept < HTH_MAX_CHOICES; i++) {
+        hth_kernel *k;
+        check(hth_kernel_prepare(&b->device, g, n, b->added[i], &k), b->added[i]);
+        list[kept] = (hth_choice){.workspace_bytes = k->workspace_bytes};
+        snprintf(list[kept].name, sizeof list[kept].name, "%s", b->added[i]);
+        kept++;
+        hth_kernel_close(k);
+    }
+    return kept;
+}
+
 static void run(bench *b, const layer *l)
 {
     static const hth_op ops[] = {HTH_OP_CONV, HTH_OP_CONV_GRAD_DATA, HTH_OP_CONV_GRAD_FILTER};
     for (int k = 0; k < 3; k++) {
         hth_choice list[HTH_MAX_CHOICES];
         hth_graph *g;
-        int count, kept = 0;
         if (strcmp(hth_convsel_direction(ops[k]), b->direction) != 0) {
             continue;
         }
         check(hth_graph_new(&g), "graph");
         const hth_node *n = make(b, l, ops[k], g);
-        check(hth_kernel_algorithms(&b->device, g, n, list, HTH_MAX_CHOICES, &count), "algorithms");
-        for (int i = 0; i < count; i++) {
-            if (strchr(list[i].name, '/') == NULL) { // oneDNN's chunks: the same in slices
-                list[kept++] = list[i];
-            }
-        }
-        measure(b, g, n, list, kept);
-        report(b, l, list, kept);
+        int count = candidates(b, g, n, list);
+        measure(b, g, n, list, count);
+        report(b, l, list, count);
+        front(b, l, list, count);
         hth_graph_free(g);
     }
 }
@@ -267,6 +318,7 @@ int main(int argc, char **argv)
                                             {"threads", required_argument, NULL, 't'},
                                             {"rounds", required_argument, NULL, 'r'},
                                             {"all", no_argument, NULL, 'a'},
+                                            {"add", required_argument, NULL, '+'},
                                             {NULL, 0, NULL, 0}};
     for (int o; (o = getopt_long(argc, argv, "", options, NULL)) != -1;) {
         b.net = o == 'n' ? optarg : b.net;
@@ -276,6 +328,9 @@ int main(int argc, char **argv)
         b.rounds = o == 'r' ? atoi(optarg) : b.rounds;
         threads = o == 't' ? atoi(optarg) : threads;
         b.all = b.all || o == 'a';
+        if (o == '+' && b.n_added < MOST_ADDED) {
+            b.added[b.n_added++] = optarg;
+        }
         if (o == '?' || b.batch < 1 || threads < 1) {
             return 2;
         }
@@ -300,6 +355,10 @@ int main(int argc, char **argv)
             "\ngeometric mean of %d layers: %.2f times the best of oneDNN, %.2f times direct, at "
             "4 MiB %.2f of 16 MiB\n",
             b.n, exp(b.log_best / b.n), exp(b.log_direct / b.n), exp(b.log_4 / b.n));
+        printf(
+            "on the front: %d of ours; against direct the slowest is %.2f (%s), %d slower by more "
+            "than 3 %%\n",
+            b.offered, b.least, b.least_name, b.slower);
     }
     return 0;
 }
