@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// One node alone. Time is the median of repeated runs: on warm caches, or, where the node belongs
-// to a step that is planned, each behind what brings the caches to the state in which the step
-// would leave them (bench_warm.c). Other processes only ever add to a run: one in which a thread
-// had to make room for another process does not count, as long as there are others; when the median
-// is still half again the fastest run, the lower quartile is taken instead, or, of a step's few
-// runs, the fastest. The number of runs follows their length, so that a model of fifty distinct
-// convolutions is measured in seconds.
+// One node alone: runs on warm caches, or, where the node belongs to a step that is planned, each
+// behind what brings the caches to the state in which the step would leave them (bench_warm.c).
+// Other processes only ever add to a run: one in which a thread had to make room for another
+// process is marked. How often which choice is run is up to race.c.
 #include "convsel/bench_parts.h"
 
 #include "base/alloc.h"
@@ -13,17 +10,15 @@
 #include "convsel/convsel.h"
 #include "kernels/cpu/cpu.h"
 
-#include <math.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 
-#define MIN_RUNS    5
-#define MAX_RUNS    31
-#define ENOUGH_NS   10000000u // stop after this much time, once MIN_RUNS are done
-#define LONG_RUN_NS 20000000u // such a run is long enough to be believed with LONG_RUNS a time
-#define LONG_RUNS   2
-#define TRIES       3 // times as many runs, where runs are disturbed
+#define MAX_RUNS    8       // of a turn ..
+#define ENOUGH_US   2000.0  // .. and no more after this much time
+#define LONG_RUN_US 20000.0 // such a run needs no warm-up
+#define SWITCH_US   10000.0 // of a run may pass for every time that it was interrupted
+#define FILL_BLOCK  1000003 // random numbers, repeated
+#define KEEP_BYTES  ((size_t)64 << 20)
 
 uint64_t hth_bench_next(uint64_t *seed)
 {
@@ -33,8 +28,11 @@ uint64_t hth_bench_next(uint64_t *seed)
 
 static void bench_fill(float *p, size_t n, uint64_t seed)
 {
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < n && i < FILL_BLOCK; i++) {
         p[i] = (float)(int32_t)hth_bench_next(&seed) * 0x1p-30F - 1.0F;
+    }
+    for (size_t at = FILL_BLOCK; at < n; at += FILL_BLOCK) {
+        memcpy(p + at, p, (n - at < FILL_BLOCK ? n - at : FILL_BLOCK) * sizeof *p);
     }
 }
 
@@ -115,7 +113,9 @@ static hth_err bench_place(hth_bench *b, int k, size_t *at)
             HTH_TRY(bench_make_input(b, v, k));
         } else {
             b->out[k - n->n_inputs] = to;
-            memset(to, 0, bytes);
+            if (hth_convsel_has_menu(b->node->op)) { // else the first of the runs meets fresh pages
+                memset(to, 0, bytes);
+            }
         }
     }
     *at += (bytes + HTH_DEVICE_ALIGN - 1) / HTH_DEVICE_ALIGN * HTH_DEVICE_ALIGN;
@@ -131,6 +131,7 @@ static hth_err bench_make(hth_bench *b)
             HTH_TRY(bench_place(b, k, &at));
         }
         if (round == 0) {
+            b->operand_bytes = at;
             b->operands = bench_take(b, at);
             HTH_TRY(b->operands == NULL ? bench_no_memory(b) : HTH_OK);
         }
@@ -168,6 +169,11 @@ hth_err hth_bench_open(hth_device *d, const hth_graph *g, const hth_node *n,
     }
     *out = b;
     return HTH_OK;
+}
+
+uint64_t hth_bench_bytes(const hth_bench *b)
+{
+    return b->operand_bytes;
 }
 
 void hth_bench_close(hth_bench *b)
@@ -233,12 +239,6 @@ hth_err hth_bench_load(hth_bench *b, const hth_kernel *k)
     return err == HTH_ENOMEM ? bench_no_memory(b) : err;
 }
 
-static int bench_order(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
 // How often a thread of this process had to make room for another process so far.
 static long bench_preempted(void)
 {
@@ -246,16 +246,9 @@ static long bench_preempted(void)
     return getrusage(RUSAGE_SELF, &u) == 0 ? u.ru_nivcsw : 0;
 }
 
-typedef struct bench_times {
-    double us[MAX_RUNS]; // of runs that nothing was seen to disturb
-    int n, runs;         // .. and how many others there were as well
-    double least_us;     // of all
-    uint64_t total_ns;
-} bench_times;
-
-// One run behind what the step does before it.
+// One run behind what the step does before it. Long ones are always interrupted once or twice.
 static hth_err bench_run(hth_bench *b, const hth_kernel *k, const hth_kernel_args *a,
-                         bench_times *t)
+                         hth_samples *s, double *us)
 {
     if (b->heat_text != NULL) {
         hth_bench_warm(b, a->out);
@@ -263,55 +256,41 @@ static hth_err bench_run(hth_bench *b, const hth_kernel *k, const hth_kernel_arg
     long before = bench_preempted();
     uint64_t start = hth_now_ns();
     HTH_TRY(k->run(k, a));
-    uint64_t took = hth_now_ns() - start;
-    double us = (double)took / 1e3;
-    if (bench_preempted() == before) {
-        t->us[t->n++] = us;
-    }
-    t->least_us = t->runs == 0 ? us : fmin(t->least_us, us);
-    t->runs++;
-    t->total_ns += took;
+    *us = (double)(hth_now_ns() - start) / 1e3;
+    hth_samples_add(s, *us, (double)(bench_preempted() - before) <= *us / SWITCH_US);
     return HTH_OK;
 }
 
-static hth_err bench_median(hth_bench *b, const hth_kernel *k, const hth_kernel_args *a,
-                            double hopeless_us, double *us)
+static hth_err bench_runs(hth_bench *b, const hth_kernel *k, const hth_kernel_args *a,
+                          hth_samples *s)
 {
-    bool step = b->heat_text != NULL; // no run warms the next one
-    int most = step ? MIN_RUNS : MAX_RUNS;
-    bench_times t = {.n = 0};
-    HTH_TRY(bench_run(b, k, a, &t));
-    *us = t.least_us;
-    if (*us > hopeless_us) {
+    double us;
+    hth_samples cold = {.n = 0};
+    if (b->heat_text != NULL) { // no run warms the next one
+        return bench_run(b, k, a, s, &us);
+    }
+    HTH_TRY(bench_run(b, k, a, &cold, &us));
+    if (us > LONG_RUN_US) {
+        hth_samples_add(s, us, cold.n_clean > 0);
         return HTH_OK;
     }
-    int least = *us * 1e3 > LONG_RUN_NS ? LONG_RUNS : MIN_RUNS;
-    if (!step) {
-        t = (bench_times){.n = 0};
+    double total = 0;
+    for (int i = 0; i < MAX_RUNS && (i == 0 || total < ENOUGH_US); i++) {
+        HTH_TRY(bench_run(b, k, a, s, &us));
+        total += us;
     }
-    while (t.n < most && t.runs < TRIES * most &&
-           (t.n < least ? t.runs < TRIES * least : t.total_ns < ENOUGH_NS)) {
-        HTH_TRY(bench_run(b, k, a, &t));
-    }
-    qsort(t.us, (size_t)t.n, sizeof t.us[0], bench_order);
-    if (t.n == 0) {
-        *us = t.least_us;
-        return HTH_OK;
-    }
-    bool disturbed = t.us[(t.n - 1) / 2] > 1.5 * t.us[0];
-    *us = t.us[!disturbed ? (t.n - 1) / 2 : step ? 0 : t.n / 4];
     return HTH_OK;
 }
 
-// Outputs in the places of inputs, as the step has them; a copy of these for every run. Without
-// memory for it the first input's runs change it.
+// Outputs in the places of inputs, as the step has them; a copy of these for every run. Large
+// inputs, and those that there is no memory for, are changed by the runs.
 static void bench_in_place(hth_bench *b, int inplace_input, void **out)
 {
     hth_bench_outputs(b, inplace_input, out);
     for (int k = 0; k < b->node->n_outputs; k++) {
         for (int i = 0; out[k] != NULL && i < b->node->n_inputs; i++) {
             bench_input *in = &b->in[i];
-            if (in->placed == out[k] && in->kept == NULL) {
+            if (in->placed == out[k] && in->kept == NULL && in->bytes <= KEEP_BYTES) {
                 in->kept = bench_take(b, in->bytes);
                 if (in->kept != NULL) {
                     memcpy(in->kept, in->placed, in->bytes);
@@ -324,7 +303,18 @@ static void bench_in_place(hth_bench *b, int inplace_input, void **out)
     }
 }
 
-hth_err hth_bench_time(hth_bench *b, hth_choice *c, double hopeless_us)
+// The error of what a run has left, where nothing has changed it.
+static hth_err bench_error_of_run(hth_bench *b, void *const *out, hth_choice *c)
+{
+    if (c->error >= 0 || b->node->n_post > 0 || out[0] != b->out[0] || !hth_bench_has_error(b)) {
+        return HTH_OK;
+    }
+    HTH_TRY(hth_bench_samples(b, b->node));
+    hth_bench_compare(b, c);
+    return HTH_OK;
+}
+
+hth_err hth_bench_turn(hth_bench *b, hth_choice *c, hth_samples *s)
 {
     hth_kernel *k;
     HTH_TRY(hth_kernel_prepare(b->device, b->graph, b->node, c->name, &k));
@@ -333,7 +323,8 @@ hth_err hth_bench_time(hth_bench *b, hth_choice *c, double hopeless_us)
     if (err == HTH_OK) {
         hth_kernel_args a = {b->args_in, out, b->workspace};
         bench_in_place(b, k->inplace_input, out);
-        err = bench_median(b, k, &a, hopeless_us, &c->time_us);
+        err = bench_runs(b, k, &a, s);
+        err = err == HTH_OK ? bench_error_of_run(b, out, c) : err;
         c->workspace_bytes = k->workspace_bytes;
         hth_bench_unload(b, k);
     }

@@ -5,6 +5,7 @@
 #define HTH_CONVSEL_BENCH_H
 
 #include "convsel/convsel.h"
+#include "convsel/race.h"
 #include "kernels/kernel.h"
 
 typedef struct hth_bench hth_bench;
@@ -15,12 +16,15 @@ typedef struct hth_bench hth_bench;
 hth_err hth_bench_open(hth_device *d, const hth_graph *g, const hth_node *n,
                        const hth_timing_cache *cache, const hth_heat *heat, hth_bench **out);
 void hth_bench_close(hth_bench *b); // NULL is allowed
-// hth_bench_time fills c->time_us and c->workspace_bytes: the median of at least 5 runs after a
-// warm-up, more while they are short, fewer when one takes longer than 20 ms. One whose warm-up
-// takes longer than `hopeless_us` is not run again.
-hth_err hth_bench_time(hth_bench *b, hth_choice *c, double hopeless_us);
+// hth_bench_bytes: what the node's operands take together.
+uint64_t hth_bench_bytes(const hth_bench *b);
+// hth_bench_turn runs the choice once more, or, while runs are short and caches stay warm, behind a
+// warm-up a few times, and adds the times to s. Fills c->workspace_bytes, and, when that costs
+// nothing, c->error.
+hth_err hth_bench_turn(hth_bench *b, hth_choice *c, hth_samples *s);
 // hth_bench_error fills c->error of a convolution: the node without its post ops, at sampled output
-// points, against the sum in double precision. Other operators are left at "not measured".
+// points, against the sum in double precision. Other operators are left at "not measured", with a
+// negative error.
 hth_err hth_bench_error(hth_bench *b, hth_choice *c);
 
 // hth_sample_conv computes `n_points` points of Conv, ConvTranspose or ConvGradData `n` in double

@@ -23,7 +23,7 @@ static int64_t bench_points(const hth_bench *b, const hth_node *n)
     return points > SAMPLES ? SAMPLES : points < SAMPLES_MIN ? SAMPLES_MIN : points;
 }
 
-static hth_err bench_samples(hth_bench *b, const hth_node *bare)
+hth_err hth_bench_samples(hth_bench *b, const hth_node *bare)
 {
     if (b->want != NULL) {
         return HTH_OK;
@@ -51,8 +51,9 @@ static hth_err bench_samples(hth_bench *b, const hth_node *bare)
                            bias ? b->in[2].plain : NULL, b->index, b->n_points, b->want);
 }
 
-static void bench_compare(const hth_bench *b, const hth_value *y, hth_choice *c)
+void hth_bench_compare(const hth_bench *b, hth_choice *c)
 {
+    const hth_value *y = &b->graph->values[b->node->outputs[0]];
     size_t channels = (size_t)y->shape.dim[1], area = 1;
     double worst = 0, squares = 0, largest = 1e-30;
     for (int i = 2; i < y->shape.rank; i++) {
@@ -72,11 +73,16 @@ static void bench_compare(const hth_bench *b, const hth_value *y, hth_choice *c)
     c->rms = b->n_points > 0 ? sqrt(squares / b->n_points) / largest : 0;
 }
 
+bool hth_bench_has_error(const hth_bench *b)
+{
+    return hth_convsel_has_menu(b->node->op) &&
+           b->graph->values[b->node->outputs[0]].dtype == HTH_DT_F32;
+}
+
 hth_err hth_bench_error(hth_bench *b, hth_choice *c)
 {
     hth_kernel *k;
-    if (!hth_convsel_has_menu(b->node->op) ||
-        b->graph->values[b->node->outputs[0]].dtype != HTH_DT_F32) {
+    if (!hth_bench_has_error(b)) {
         return HTH_OK;
     }
     hth_node bare = *b->node;
@@ -89,10 +95,10 @@ hth_err hth_bench_error(hth_bench *b, hth_choice *c)
     hth_err err = hth_bench_load(b, k);
     if (err == HTH_OK) {
         hth_kernel_args a = {b->args_in, b->out, b->workspace};
-        err = bench_samples(b, &bare);
+        err = hth_bench_samples(b, &bare);
         err = err != HTH_OK ? err : k->run(k, &a);
         if (err == HTH_OK) {
-            bench_compare(b, &b->graph->values[bare.outputs[0]], c);
+            hth_bench_compare(b, c);
         }
         hth_bench_unload(b, k);
     }

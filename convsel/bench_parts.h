@@ -22,6 +22,7 @@ struct hth_bench {
     bench_input *in;
     void *scratch;  // what is touched between runs; NULL: no room, caches stay warm
     void *operands; // inputs and outputs, one behind the other as in an arena
+    size_t operand_bytes;
     void **args_in, **packed, **out;
     void *workspace; // the largest so far: fresh pages would cost each choice's first run
     size_t workspace_bytes;
@@ -36,6 +37,13 @@ uint64_t hth_bench_next(uint64_t *seed);
 // workspace; hth_bench_unload frees the forms.
 hth_err hth_bench_load(hth_bench *b, const hth_kernel *k);
 void hth_bench_unload(hth_bench *b, const hth_kernel *k);
+
+// hth_bench_compare fills c->error from a convolution's output as it lies in b->out[0], once the
+// points of `bare`, the node without post ops, are known: hth_bench_samples.
+hth_err hth_bench_samples(hth_bench *b, const hth_node *bare);
+void hth_bench_compare(const hth_bench *b, hth_choice *c);
+// hth_bench_has_error says whether errors are measured of the node.
+bool hth_bench_has_error(const hth_bench *b);
 
 // hth_bench_outputs fills `out` with where a kernel that runs in place (`inplace_input`) writes.
 void hth_bench_outputs(const hth_bench *b, int inplace_input, void **out);

@@ -5,9 +5,9 @@
 // line that does not parse means measuring again.
 #include "convsel/convsel.h"
 
-#include "base/compare.h"
 #include "base/id.h"
 #include "convsel/bench.h"
+#include "convsel/race.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -18,10 +18,8 @@
 
 #define CACHE_VALUE 4096
 #define KEY_TEXT    4096
-#define AGAIN       2   // more rounds over ..
-#define CLOSE       1.6 // .. the choices within this of the best
-#define FEWER       8   // resident bytes count as fewer when an eighth of them is saved
-#define HOPELESS    2   // times the best so far: one run says enough
+#define SLACK       64 // of the operands' bytes: workspaces that differ by less are equal
+#define FEWER       8  // resident bytes count as fewer when an eighth of them is saved
 
 typedef struct text {
     char at[KEY_TEXT];
@@ -219,41 +217,14 @@ bool hth_convsel_known(hth_device *d, const hth_graph *g, const hth_node *n, con
     return convsel_recall(cache, key, list, HTH_MAX_CHOICES) > 0;
 }
 
-typedef struct choice_times {
-    double us[1 + AGAIN];
-    int n;
-} choice_times;
-
-// Measures the choices that may be the fastest again, in turn: what disturbs the machine for a
-// while rarely comes back to the same choice.
-static hth_err convsel_again(hth_bench *b, const hth_choice *list, choice_times *times, int n)
+static hth_err convsel_turn(void *ctx, hth_choice *c, hth_samples *s)
 {
-    double best = INFINITY;
-    for (int i = 0; i < n; i++) {
-        best = fmin(best, times[i].us[0]);
-    }
-    for (int round = 0; round < AGAIN; round++) {
-        for (int i = 0; i < n; i++) {
-            if (times[i].us[0] <= CLOSE * best) {
-                hth_choice c = list[i];
-                HTH_TRY(hth_bench_time(b, &c, INFINITY));
-                times[i].us[times[i].n++] = c.time_us;
-                best = fmin(best, c.time_us);
-            }
-        }
-    }
-    return HTH_OK;
+    return hth_bench_turn(ctx, c, s);
 }
 
-// A disturbance only ever adds, so a choice's least time says best how it compares. The times of a
-// step add up to a prediction, which should not be made of the luckiest of several: there each is
-// the one in the middle.
-static void convsel_settle(hth_choice *list, choice_times *times, int n, bool step)
+static hth_err convsel_check(void *ctx, hth_choice *c)
 {
-    for (int i = 0; i < n; i++) {
-        qsort(times[i].us, (size_t)times[i].n, sizeof times[i].us[0], hth_compare_double);
-        list[i].time_us = times[i].us[step ? (times[i].n - 1) / 2 : 0];
-    }
+    return hth_bench_error(ctx, c);
 }
 
 // Measures in place; a choice that cannot be run (out of memory, refused after all) is dropped.
@@ -263,38 +234,14 @@ static hth_err convsel_run(hth_device *d, const hth_graph *g, const hth_node *n,
                            int *count, bool *whole)
 {
     hth_bench *b;
-    hth_err err = HTH_OK;
-    choice_times times[HTH_MAX_CHOICES];
-    double best = INFINITY;
-    int kept = 0;
-    *whole = true;
     HTH_TRY(hth_bench_open(d, g, n, cache, heat, &b));
-    for (int i = 0; i < *count; i++) {
-        hth_choice c = list[i];
-        hth_err one = hth_bench_time(b, &c, HOPELESS * best);
-        if (one == HTH_OK) {
-            one = hth_bench_error(b, &c);
-        }
-        if (one == HTH_OK) {
-            list[kept++] = c;
-            best = fmin(best, c.time_us);
-        } else {
-            err = one;
-            *whole = *whole && one != HTH_ENOMEM;
-        }
-        // Chunks of an algorithm that is far behind are not tried.
-        while (c.split == 1 && one == HTH_OK && c.time_us > CLOSE * best && i + 1 < *count &&
-               list[i + 1].split > 1) {
-            i++;
-        }
-    }
-    *count = kept;
-    err = kept > 0 ? HTH_OK : err;
-    for (int i = 0; i < kept; i++) {
-        times[i] = (choice_times){.us = {list[i].time_us}, .n = 1};
-    }
-    err = err == HTH_OK && kept > 1 ? convsel_again(b, list, times, kept) : err;
-    convsel_settle(list, times, kept, hth_heat_text(heat, g, n) != NULL);
+    hth_racer r = {.turn = convsel_turn,
+                   .check = convsel_check,
+                   .ctx = b,
+                   .tolerance = HTH_CONVSEL_TOLERANCE,
+                   .slack_bytes = hth_bench_bytes(b) / SLACK,
+                   .step = hth_heat_text(heat, g, n) != NULL};
+    hth_err err = hth_race(&r, list, count, whole);
     hth_bench_close(b);
     return err;
 }
