@@ -15,6 +15,7 @@
 #define SEARCH_GAIN   5e-4  // of the score, that a pass over all gaps has to gain for another
 #define SEARCH_WORSE  1.002 // of the best, still gone on from
 #define SEARCH_BLUR   1.5   // of the costs behind a kick: factors up to exp(1.5)
+#define SEARCH_RELIEVE 4    // .. fewer of them for faster algorithms
 #define SEARCH_EJECT  8     // flips that may follow a kick
 
 // Gives the first `few` gaps of x->rank, until `over` bytes are freed, the modes that stand there,
@@ -176,6 +177,34 @@ static void search_eject(hth_search *x, hth_outcome *o)
     }
 }
 
+// A stage that loses time to a slow algorithm, the more the likelier; -1: none.
+static int search_slow(hth_search *x)
+{
+    const hth_step *m = x->m;
+    int worst = -1;
+    double most = 0;
+    for (int s = 0; s < m->n_stages; s++) {
+        double us = m->menu[x->d.item[s]].time_us - hth_step_fastest(m, s)->time_us;
+        us *= us > 0 ? 1 + hth_search_random(x, 1000) : 0;
+        worst = us > most ? s : worst;
+        most = us > most ? us : most;
+    }
+    return worst;
+}
+
+// Frees bytes where algorithms have become slow, for a while.
+static void search_relieve(hth_search *x, hth_outcome *o)
+{
+    double price = hth_search_random(x, 2) ? 1.0 : 0.1;
+    for (int i = 0, n = (int)hth_search_random(x, SEARCH_RELIEVE); i < n; i++) {
+        int s = o->excess > 0 || hth_search_over(x) ? -1 : search_slow(x);
+        if (s < 0 || hth_search_ways(x, s, true, price, SEARCH_BLUR) == 0) {
+            return;
+        }
+        search_free(x, 1, 1, o);
+    }
+}
+
 // Gives back what has become unnecessary: some of what is not kept, in random order.
 static void search_complete(hth_search *x, const hth_outcome *o)
 {
@@ -233,6 +262,7 @@ bool hth_search_kick(hth_search *x)
         }
     }
     x->score = hth_search_try(x, x->mode, &o);
+    search_relieve(x, &o);
     search_eject(x, &o);
     search_complete(x, &o);
     bool better = x->score < x->best_score;
