@@ -254,17 +254,13 @@ static hth_err bound_init(hth_bound *b, const hth_step *m, uint64_t budget)
 }
 
 // Behind its last use a tensor is kept for nobody but a recompute.
-static void bound_modes(const hth_bound *b, uint8_t *mode)
+static void bound_shares(const hth_bound *b, hth_share *share)
 {
     for (int g = 0; g < b->m->n_gaps; g++) {
         const hth_gap *gap = &b->m->gap[g];
-        double in = b->mean_in[g], again = b->mean_again[g];
-        mode[g] = in > again ? HTH_GAP_OFFLOAD : HTH_GAP_RECOMPUTE;
-        if (!hth_bound_counts(b->m, gap)) {
-            mode[g] = gap->can_rerun ? HTH_GAP_RECOMPUTE : HTH_GAP_KEEP;
-        } else if (in + again <= 0.5) {
-            mode[g] = HTH_GAP_KEEP;
-        }
+        share[g] = hth_bound_counts(b->m, gap)
+                       ? (hth_share){(float)b->mean_in[g], (float)b->mean_again[g]}
+                       : (hth_share){0, gap->can_rerun};
     }
 }
 
@@ -287,7 +283,7 @@ static hth_dual *dual_new(const hth_step *m)
 }
 
 hth_err hth_step_bound(const hth_step *m, uint64_t budget, double upper_us, int iterations,
-                       double limit_ms, hth_dual **dual, uint8_t *mode, double *out)
+                       double limit_ms, hth_dual **dual, hth_share *share, double *out)
 {
     hth_bound b;
     climb c = {.b = &b, .unit = upper_us > 0 ? upper_us : 1, .step = 1};
@@ -302,8 +298,8 @@ hth_err hth_step_bound(const hth_step *m, uint64_t budget, double upper_us, int 
         climb_begin(&c, budget);
         err = bound_climb(&c, upper_us, iterations, deadline_ns);
         *out = c.best;
-        if (mode != NULL) {
-            bound_modes(&b, mode);
+        if (share != NULL) {
+            bound_shares(&b, share);
         }
     }
     if (dual != NULL) {

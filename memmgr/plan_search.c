@@ -5,6 +5,8 @@
 // estimated but which moves are tried, and in what order.
 #include "memmgr/plan_search.h"
 
+#include "memmgr/plan_bound.h"
+
 #include "base/alloc.h"
 #include "base/clock.h"
 
@@ -223,6 +225,7 @@ hth_err hth_search_open(hth_search *x, const hth_step *m, uint64_t budget,
                       .end = hth_calloc(n, sizeof(int)),
                       .late = hth_calloc(n, sizeof(double)),
                       .span = hth_calloc(n, sizeof(double)),
+                      .share = hth_calloc(n, sizeof(hth_share)),
                       .lane = hth_calloc(n, sizeof(int)),
                       .tie_us = SEARCH_TIE * m->fastest_us / (double)(budget + 1) / m->n_stages,
                       .order = hth_calloc(n, sizeof(int)),
@@ -231,8 +234,8 @@ hth_err hth_search_open(hth_search *x, const hth_step *m, uint64_t budget,
     hth_err err = hth_decoder_init(&x->d, m, budget);
     if (err == HTH_OK &&
         (!x->mode || !x->modes || !x->room || !x->elite || !x->before || !x->banned || !x->step ||
-         !x->item || !x->end || !x->late || !x->span || !x->lane || !x->best || !x->kept ||
-         !x->first || !x->order || !x->cover || !x->rank)) {
+         !x->item || !x->end || !x->late || !x->span || !x->lane || !x->share || !x->best ||
+         !x->kept || !x->first || !x->order || !x->cover || !x->rank)) {
         err = hth_fail(HTH_ENOMEM, "no memory to plan a step of %d nodes", m->n_stages);
     }
     if (err != HTH_OK) {
@@ -259,6 +262,7 @@ void hth_search_close(hth_search *x)
     hth_free(x->late);
     hth_free(x->span);
     hth_free(x->lane);
+    hth_free(x->share);
     hth_free(x->order);
     hth_free(x->cover);
     hth_free(x->rank);

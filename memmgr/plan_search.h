@@ -42,6 +42,8 @@ typedef struct hth_search {
     double elite_score[HTH_SEARCH_ELITES]; // ascending
     double proven_us;                      // no plan is faster, if > 0 (plan_optimal.h)
     struct hth_dual **prices;              // the caller's, may be NULL: where the dual ended
+    struct hth_share *share;               // per gap: what the dual does, ..
+    bool shares;                           // .. once there is one
 } hth_search;
 
 hth_err hth_search_open(hth_search *x, const hth_step *m, uint64_t budget,
@@ -79,7 +81,8 @@ bool hth_search_greedy(hth_search *x, double price, bool fastest, double limit_u
 void hth_search_descend(hth_search *x);
 bool hth_search_kick(hth_search *x);
 // Starts (plan_search_starts.c). hth_search_starts: several greedy ones. hth_search_valleys: the
-// budget comes down first. hth_search_another: one more greedy start; false: all have been used.
+// budget comes down first. hth_search_another: one more start, in turn what the dual does and a
+// greedy one; false: all have been used.
 // hth_search_away: the least memory there can be.
 void hth_search_starts(hth_search *x);
 void hth_search_valleys(hth_search *x);

@@ -9,7 +9,8 @@
 #include <math.h>
 #include <string.h>
 
-#define SEARCH_DUAL        100  // iterations of the dual for a start
+#define SEARCH_DUAL        100 // iterations of the dual for a start
+#define SEARCH_MOST        0.6 // of its solutions: what the dual does more often is done in any case
 #define SEARCH_LOWER       0.12 // part of the budget by which it comes down at once, at most
 #define SEARCH_LOWER_LEAST 0.03 // .. below which steps are not halved
 #define SEARCH_LOWER_STEPS 26   // .. of the time is the most for a step, where there are few
@@ -75,21 +76,49 @@ static void search_begin(hth_search *x, const search_start *start, bool first)
     }
 }
 
+// What the dual does in more than `least` of its solutions, or, with `blur`, in more than a share
+// that is up to `least` less and differs from tensor to tensor; then bytes are freed until it fits.
+static void search_round(hth_search *x, double least, bool blur)
+{
+    const hth_step *m = x->m;
+    int tensor = -1;
+    double at = least;
+    for (int g = 0; g < m->n_gaps; g++) {
+        const hth_share *s = &x->share[g];
+        if (m->gap[g].tensor != tensor && blur) {
+            at = least * (1 - 0.001 * hth_search_random(x, 1000));
+        }
+        tensor = m->gap[g].tensor;
+        x->mode[g] = (double)s->offload + (double)s->recompute <= at ? HTH_GAP_KEEP
+                     : s->offload > s->recompute                     ? HTH_GAP_OFFLOAD
+                                                                     : HTH_GAP_RECOMPUTE;
+    }
+}
+
 // Starts from what the dual does.
 static void search_dual(hth_search *x)
 {
+    static const double least[] = {0.5, 0.35, 0.2, 0.1};
     hth_outcome o;
-    double us;
+    double us, best = INFINITY, at = 0;
     hth_search_try(x, x->best, &o);
     uint64_t now_ns = hth_now_ns();
     double limit_ms = x->deadline_ns > now_ns ? (double)(x->deadline_ns - now_ns) / 2e6 : 1e-3;
     hth_err err =
         hth_step_bound(x->m, x->d.budget, o.time_us, SEARCH_DUAL,
-                       x->max_decodes < UINT64_MAX ? 0 : limit_ms, x->prices, x->mode, &us);
+                       x->max_decodes < UINT64_MAX ? 0 : limit_ms, x->prices, x->share, &us);
     if (err != HTH_OK) {
         x->d.failed = true;
         return;
     }
+    x->shares = true;
+    for (size_t i = 0; i < sizeof least / sizeof *least; i++) {
+        search_round(x, least[i], false);
+        double score = hth_search_try(x, x->mode, &o);
+        at = score < best ? least[i] : at;
+        best = hth_sooner(score, best);
+    }
+    search_round(x, at, false);
     hth_search_greedy(x, 1, false, INFINITY);
     hth_search_descend(x);
 }
@@ -191,23 +220,21 @@ void hth_search_starts(hth_search *x)
     x->max_decodes = end_decodes;
 }
 
-// The budget comes down, for two thirds of the time at most; then the first greedy start and what
-// the dual does, or where nothing good came of that, all greedy starts.
+// The budget comes down, for a third of the time at most; then the first greedy start and what the
+// dual does, or, where nothing good came of that, all greedy starts.
 void hth_search_valleys(hth_search *x)
 {
     uint64_t end_ns = x->deadline_ns, end_decodes = x->max_decodes;
-    uint64_t now_ns = hth_now_ns(), half_ns = now_ns + (end_ns - now_ns) / 2;
-    search_slice(x, end_ns, end_decodes, 3);
+    search_slice(x, end_ns, end_decodes, 6);
     bool fine = search_lower(x, x->deadline_ns, x->max_decodes);
-    bool early = !fine && hth_now_ns() < half_ns;
-    search_slice(x, end_ns, end_decodes, early ? 6 : fine ? 5 : 3);
-    if (early) {
-        hth_search_starts(x);
-    } else {
+    search_slice(x, end_ns, end_decodes, fine ? 8 : 4);
+    if (fine) {
         search_begin(x, &search_start_of[0], true);
+    } else {
+        hth_search_starts(x);
     }
     if (fine) {
-        search_slice(x, end_ns, end_decodes, 8);
+        search_slice(x, end_ns, end_decodes, 4);
         search_dual(x);
     }
     x->deadline_ns = end_ns;
@@ -216,9 +243,16 @@ void hth_search_valleys(hth_search *x)
 
 bool hth_search_another(hth_search *x, int *next)
 {
-    const search_start *s = &search_start_of[(*next)++ % SEARCH_STARTS];
-    if (search_has(x, s)) {
+    int i = *next / 2 % SEARCH_STARTS;
+    bool round = x->shares && (*next)++ % 2 == 0;
+    const search_start *s = &search_start_of[i];
+    if (round) {
+        search_round(x, SEARCH_MOST, true);
+        hth_search_greedy(x, 1, false, INFINITY);
+        hth_search_descend(x);
+    } else if (search_has(x, s)) {
         search_begin(x, s, false);
     }
-    return *next <= SEARCH_STARTS;
+    *next += x->shares ? 0 : 2;
+    return *next < 2 * SEARCH_STARTS;
 }
