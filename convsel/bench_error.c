@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Error is measured on the node without its post ops (an activation can hide or clamp a
-// difference), at SAMPLES points of its output, relative to the largest of them.
+// difference), at SAMPLES points of its output, relative to the largest of them. A ReLU hides half
+// of the points, which leaves enough.
 #include "convsel/bench_parts.h"
 
 #include "base/alloc.h"
 #include "convsel/convsel.h"
+#include "device/cpu/team.h"
 #include "kernels/cpu/cpu.h"
 
 #include <math.h>
+#include <stdatomic.h>
 
 #define SAMPLES     2000
 #define SAMPLE_MACS 10000000 // of a filter's gradient, whose points are sums over all images
@@ -21,6 +24,32 @@ static int64_t bench_points(const hth_bench *b, const hth_node *n)
     const hth_shape *dy = &b->graph->values[n->inputs[1]].shape;
     int64_t points = SAMPLE_MACS * dy->dim[1] / hth_shape_elements(dy);
     return points > SAMPLES ? SAMPLES : points < SAMPLES_MIN ? SAMPLES_MIN : points;
+}
+
+typedef struct sample_job {
+    hth_bench *b;
+    const hth_node *bare;
+    _Atomic hth_err err;
+} sample_job;
+
+static void sample_part(void *arg, int i, int n)
+{
+    sample_job *j = arg;
+    hth_bench *b = j->b;
+    size_t begin, end;
+    hth_team_range((size_t)b->n_points, i, n, &begin, &end);
+    const int64_t *index = b->index + begin;
+    int points = (int)(end - begin);
+    bool bias = j->bare->n_inputs > 2 && j->bare->inputs[2] >= 0;
+    hth_err err =
+        j->bare->op == HTH_OP_CONV_GRAD_FILTER
+            ? hth_sample_filter_grad(b->graph, j->bare, b->in[0].placed, b->in[1].placed, index,
+                                     points, b->want + begin)
+            : hth_sample_conv(b->graph, j->bare, b->in[0].placed, b->in[1].plain,
+                              bias ? b->in[2].plain : NULL, index, points, b->want + begin);
+    if (err != HTH_OK) {
+        atomic_store(&j->err, err);
+    }
 }
 
 hth_err hth_bench_samples(hth_bench *b, const hth_node *bare)
@@ -42,16 +71,13 @@ hth_err hth_bench_samples(hth_bench *b, const hth_node *bare)
                           ? i
                           : (int64_t)(hth_bench_next(&seed) << 16 ^ hth_bench_next(&seed)) % total;
     }
-    if (bare->op == HTH_OP_CONV_GRAD_FILTER) {
-        return hth_sample_filter_grad(b->graph, bare, b->in[0].placed, b->in[1].placed, b->index,
-                                      b->n_points, b->want);
-    }
-    bool bias = bare->n_inputs > 2 && bare->inputs[2] >= 0;
-    return hth_sample_conv(b->graph, bare, b->in[0].placed, b->in[1].plain,
-                           bias ? b->in[2].plain : NULL, b->index, b->n_points, b->want);
+    sample_job j = {b, bare, HTH_OK};
+    hth_team_set(b->device->props.n_threads);
+    hth_team_run(sample_part, &j);
+    return atomic_load(&j.err);
 }
 
-void hth_bench_compare(const hth_bench *b, hth_choice *c)
+void hth_bench_compare(const hth_bench *b, bool relu, hth_choice *c)
 {
     const hth_value *y = &b->graph->values[b->node->outputs[0]];
     size_t channels = (size_t)y->shape.dim[1], area = 1;
@@ -64,13 +90,25 @@ void hth_bench_compare(const hth_bench *b, hth_choice *c)
         size_t base =
             hth_layout_at(y->layout, channels, area, row / channels, row % channels, &step);
         double got = ((const float *)b->out[0])[base + at % area * step];
-        double diff = fabs(got - b->want[i]);
+        double want = relu ? fmax(b->want[i], 0) : b->want[i];
+        double diff = fabs(got - want);
         worst = diff <= worst ? worst : diff; // a NaN stays
         squares += diff * diff;
         largest = fmax(largest, fabs(b->want[i]));
     }
     c->error = worst / largest;
     c->rms = b->n_points > 0 ? sqrt(squares / b->n_points) / largest : 0;
+}
+
+hth_node hth_bench_bare(const hth_bench *b)
+{
+    hth_node bare = *b->node;
+    for (int i = 0; i < bare.n_post; i++) {
+        int operand = bare.post[i].input;
+        bare.n_inputs = operand >= 0 && operand < bare.n_inputs ? operand : bare.n_inputs;
+    }
+    bare.n_post = 0;
+    return bare;
 }
 
 bool hth_bench_has_error(const hth_bench *b)
@@ -85,12 +123,7 @@ hth_err hth_bench_error(hth_bench *b, hth_choice *c)
     if (!hth_bench_has_error(b)) {
         return HTH_OK;
     }
-    hth_node bare = *b->node;
-    for (int i = 0; i < bare.n_post; i++) {
-        int operand = bare.post[i].input;
-        bare.n_inputs = operand >= 0 && operand < bare.n_inputs ? operand : bare.n_inputs;
-    }
-    bare.n_post = 0;
+    hth_node bare = hth_bench_bare(b);
     HTH_TRY(hth_kernel_prepare(b->device, b->graph, &bare, c->name, &k));
     hth_err err = hth_bench_load(b, k);
     if (err == HTH_OK) {
@@ -98,7 +131,7 @@ hth_err hth_bench_error(hth_bench *b, hth_choice *c)
         err = hth_bench_samples(b, &bare);
         err = err != HTH_OK ? err : k->run(k, &a);
         if (err == HTH_OK) {
-            hth_bench_compare(b, c);
+            hth_bench_compare(b, false, c);
         }
         hth_bench_unload(b, k);
     }

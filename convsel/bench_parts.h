@@ -38,10 +38,13 @@ uint64_t hth_bench_next(uint64_t *seed);
 hth_err hth_bench_load(hth_bench *b, const hth_kernel *k);
 void hth_bench_unload(hth_bench *b, const hth_kernel *k);
 
-// hth_bench_compare fills c->error from a convolution's output as it lies in b->out[0], once the
-// points of `bare`, the node without post ops, are known: hth_bench_samples.
+// hth_bench_samples makes the points and their values, of `bare`: the node without post ops.
+// hth_bench_compare then fills c->error from the output as it lies in b->out[0], `relu`: behind
+// one.
 hth_err hth_bench_samples(hth_bench *b, const hth_node *bare);
-void hth_bench_compare(const hth_bench *b, hth_choice *c);
+void hth_bench_compare(const hth_bench *b, bool relu, hth_choice *c);
+// hth_bench_bare is the node without its post ops, and without their operands.
+hth_node hth_bench_bare(const hth_bench *b);
 // hth_bench_has_error says whether errors are measured of the node.
 bool hth_bench_has_error(const hth_bench *b);
 

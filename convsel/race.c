@@ -212,7 +212,8 @@ static void race_first_turns(race *a)
 static bool race_sure(const race_entry *e, double best, bool alone)
 {
     bool is_long = e->us > LONG_US, close = !alone && e->us <= CLOSE * best;
-    int least = (is_long ? 2 : alone ? TURNS : 3) + close, most = close || alone ? TURNS : 3;
+    int least = (is_long ? 2 : alone ? TURNS : 3) + close;
+    int most = close || alone ? TURNS : least;
     return e->s.turns >= most || (e->s.turns >= least && e->next_us <= SURE * e->us);
 }
 
@@ -259,7 +260,7 @@ hth_err hth_race(const hth_racer *r, hth_choice *list, int *count, bool *whole)
     race_first_turns(&a);
     race_more_turns(&a);
     for (int i = 0; i < a.n; i++) {
-        if (a.e[i].runs) {
+        if (!a.e[i].left) { // others may tolerate less
             (void)race_exact(&a, i);
         }
     }
