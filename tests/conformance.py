@@ -17,7 +17,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from pyhearth import ENOTSUP, HEARTH_DTYPE, Hearth
+from pyhearth import ENOTSUP, HEARTH_DTYPE, Error, Hearth
 
 
 def collect():
@@ -69,9 +69,8 @@ def run_case(h, folder, name, model, data_sets, rtol, atol):
     onnx.save(model, path)
     try:
         h.load('case', path)
-    except RuntimeError as e:
-        status, text = e.args
-        return ('unsupported' if status == ENOTSUP else 'failed', text)
+    except Error as e:
+        return ('unsupported' if e.code == ENOTSUP else 'failed', e.sentence)
     try:
         for inputs, outputs in data_sets:
             try:
@@ -81,8 +80,8 @@ def run_case(h, folder, name, model, data_sets, rtol, atol):
                 return 'unsupported', str(e)
             try:
                 got = h.infer('case', feeds)
-            except RuntimeError as e:
-                return ('unsupported' if e.args[0] == ENOTSUP else 'failed', e.args[1])
+            except Error as e:
+                return ('unsupported' if e.code == ENOTSUP else 'failed', e.sentence)
             for o, want in zip(g.output, wants):
                 why = compare(got[o.name], want, rtol, atol)
                 if why:

@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: Apache-2.0
+"""hearth from Python: numpy arrays in and out, over a local socket, over the network, or in this process.
+
+    import hearth
+
+    with hearth.Client('ipc:///run/hearth.sock') as h:      # or a directory: an engine in this process
+        logits = h.infer('digits', {'image': images})['logits']
+
+Outputs are views of the answer's memory, and arrays from `Client.buffer` are passed to a local server without being copied.
+Everything that hearth refuses is raised as a `hearth.Error`, with hearth's own sentence.
+"""
+from ._client import Client, Imported
+from ._errors import (Busy, Canceled, Corrupt, Denied, DeviceLost, Error, Exists, InvalidArgument, LibraryNotFound, NotFound,
+                      NotSupported, OutOfDeviceMemory, OutOfMemory, SystemFailure, TimedOut, TooBig)
+from ._jobs import Job, Step, Trained
+
+__version__ = '0.1.0'
+__all__ = ['Busy', 'Canceled', 'Client', 'Corrupt', 'Denied', 'DeviceLost', 'Error', 'Exists', 'Imported', 'InvalidArgument', 'Job',
+           'LibraryNotFound', 'NotFound', 'NotSupported', 'OutOfDeviceMemory', 'OutOfMemory', 'Step', 'SystemFailure', 'TimedOut',
+           'TooBig', 'Trained']

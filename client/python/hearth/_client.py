@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The client: one connection, used from any thread."""
+from __future__ import annotations
+
+import ctypes as C
+import json
+import os
+import tempfile
+from dataclasses import dataclass
+from typing import Any, Callable, Mapping
+
+import numpy as np
+
+from . import _memory
+from ._errors import InvalidArgument, NotFound
+from ._jobs import Job, Trained
+from ._library import PROGRESS, ImportResult, Options, Tensor, check
+
+Progress = Callable[[str, int, int], Any]
+LONGEST_MS = 2**31 - 1
+PATHS = ('data', 'eval', 'spill', 'profile', 'trace', 'out', 'problem', 'write-profile')
+
+
+@dataclass(frozen=True)
+class Imported:
+    """What an import made: a version, or (`unchanged`) the one that was the same; and what it cost."""
+    version: int
+    unchanged: bool
+    tensors_new: int
+    tensors_shared: int
+    bytes_new: int
+    bytes_shared: int
+
+
+class _Watcher:
+    """A progress function for C. What the Python function raises cancels the call, and is raised when that has ended."""
+
+    def __init__(self, handle: _memory.Handle, progress: Progress | None):
+        self.error: BaseException | None = None
+        self._ended, self._progress = handle.ended, progress
+        self.callback = PROGRESS(self._call)
+
+    def _call(self, _ctx: Any, what: bytes, done: int, total: int) -> int:
+        try:
+            if self._progress is not None:
+                self._progress(what.decode('utf-8', 'replace'), done, total)
+        except BaseException as e:  # pylint: disable=broad-except
+            self.error = e
+        return 1 if self.error is not None or self._ended else 0
+
+    def check(self, library: C.CDLL, status: int) -> None:
+        if self.error is not None:
+            raise self.error
+        check(library, status)
+
+
+def _local_url() -> str:
+    runtime = os.environ.get('XDG_RUNTIME_DIR', '')
+    places = ['/run/hearth.sock', '/run/hearth/hearth.sock']
+    places += [runtime + '/hearth.sock'] if runtime.startswith('/') else []
+    for path in places + [f'/tmp/hearth-{os.getuid()}.sock']:
+        if os.path.exists(path):
+            return 'ipc://' + path
+    raise NotFound('no server runs on this machine; start hearthd, or say a url or the directory of a store')
+
+
+def _arguments(values: Mapping[str, Any]) -> bytes:
+    """Keyword arguments as the `hearth` command's options: save_as is save-as, paths become absolute, None is not said."""
+    out: dict[str, Any] = {}
+    for key, value in values.items():
+        name = key.replace('_', '-')
+        if value is None or value is False:
+            continue
+        out[name] = os.path.abspath(value) if name in PATHS else value
+    try:
+        return json.dumps(out, default=lambda v: v.item()).encode()
+    except (TypeError, AttributeError) as e:
+        raise InvalidArgument(f'the arguments are no JSON: {e}') from None
+
+
+class Client:
+    """A connection to a server ("ipc://PATH", "tcp://HOST:PORT"), or an engine in this process on the store in a directory.
+
+    Without `where`: $HEARTH_SERVER, else the server of this machine. `device` ("cpu:mem=2GiB,threads=2") is of an engine in this
+    process, `timeout` in seconds of each call but `train`. A client may be used by several threads, not across a fork.
+    """
+
+    def __init__(self, where: str | os.PathLike[str] | None = None, *, device: str | None = None, timeout: float | None = None,
+                 shared_memory: bool = True):
+        place = os.fspath(where) if where is not None else os.environ.get('HEARTH_SERVER') or _local_url()
+        embedded = '://' not in place
+        self.url = 'inproc://' if embedded else place
+        # an engine in this process has one connection, which training uses, too
+        milliseconds = int(timeout * 1000) if timeout is not None else LONGEST_MS if embedded else 0
+        self._handle: _memory.Handle | None = _memory.Handle(self.url, Options(
+            os.path.abspath(place).encode() if embedded else None, device.encode() if device is not None else None, milliseconds,
+            0 if shared_memory else 1))
+        self._patient: _memory.Handle | None = None
+
+    def close(self) -> None:
+        """Closes the connection as soon as nothing uses it: calls, jobs begun here, and arrays from `buffer`."""
+        self._handle = self._patient = None
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+    def _open(self) -> _memory.Handle:
+        handle = self._handle
+        if handle is None:
+            raise InvalidArgument('the client is closed')
+        return handle
+
+    def _for_long(self) -> _memory.Handle:
+        """A connection whose calls may take as long as they take."""
+        handle = self._open()
+        if self.url == 'inproc://':
+            return handle
+        if self._patient is None:
+            self._patient = _memory.Handle(self.url, Options(None, None, LONGEST_MS, 1))
+        return self._patient
+
+    # ---- inference
+
+    def infer(self, model: str, inputs: Mapping[str, Any] | Any) -> dict[str, np.ndarray]:
+        """Runs a model ("name" or "name:version") on arrays by input's name, or on the array of its only input.
+
+        The arrays of the answer are views of its memory, which lives as long as one of them.
+        """
+        handle = self._open()
+        tensors, keep = _memory.inputs(inputs)
+        out, n = C.POINTER(Tensor)(), C.c_int()
+        check(handle.library, handle.library.hearth_infer(handle.pointer, model.encode(), tensors, len(keep), C.byref(out), C.byref(n)))
+        return _memory.outputs(handle.library, out, n.value)
+
+    def buffer(self, shape: int | tuple[int, ...], dtype: Any = np.float32) -> np.ndarray:
+        """An array of zeros that `infer` passes to a server on this machine without copying it."""
+        return _memory.buffer(self._open(), (shape,) if isinstance(shape, int) else tuple(shape), dtype)
+
+    # ---- models
+
+    def import_model(self, name: str, path: str | os.PathLike[str], *, max_batch: int | None = None,
+                     progress: Progress | None = None) -> Imported:
+        """Puts an ONNX file on the server's machine into the store, as a new version of `name`."""
+        handle, result = self._open(), ImportResult()
+        watch = _Watcher(handle, progress)
+        watch.check(handle.library, handle.library.hearth_import(
+            handle.pointer, name.encode(), os.fsencode(os.path.abspath(path)), -1 if max_batch is None else max_batch, watch.callback,
+            None, C.byref(result)))
+        return Imported(result.version, bool(result.unchanged), result.tensors_new, result.tensors_shared, result.bytes_new,
+                        result.bytes_shared)
+
+    def models(self) -> list[dict[str, Any]]:
+        """The models and their versions."""
+        return [m for m in self.query('models')['models'] if not m.pop('checkpoint', False)]
+
+    def model(self, name: str) -> dict[str, Any]:
+        """A model's inputs, outputs and size."""
+        return self.query('model', model=name)
+
+    def remove(self, model: str) -> None:
+        """Removes a version ("name:3") or all of them ("name")."""
+        handle = self._open()
+        check(handle.library, handle.library.hearth_remove(handle.pointer, model.encode()))
+
+    def gc(self) -> tuple[int, int]:
+        """Removes tensors that no model refers to: how many files, and bytes."""
+        handle, files, size = self._open(), C.c_uint64(), C.c_uint64()
+        check(handle.library, handle.library.hearth_gc(handle.pointer, C.byref(files), C.byref(size)))
+        return files.value, size.value
+
+    def export(self, model: str, path: str | os.PathLike[str]) -> None:
+        """Writes a version's tensors to a safetensors file on the server's machine."""
+        handle = self._open()
+        check(handle.library, handle.library.hearth_export(handle.pointer, model.encode(), os.fsencode(os.path.abspath(path))))
+
+    # ---- questions
+
+    def query(self, what: str, *, progress: Progress | None = None, **arguments: Any) -> Any:
+        """Any of hearth's documents ("stats", "bench", "plan", "convsel", ..) with the `hearth` command's options as arguments."""
+        return self._query(self._open(), what, progress, arguments)
+
+    def _query(self, handle: _memory.Handle, what: str, progress: Progress | None, arguments: Mapping[str, Any]) -> Any:
+        watch, text = _Watcher(handle, progress), C.c_void_p()
+        watch.check(handle.library, handle.library.hearth_query(handle.pointer, what.encode(), _arguments(arguments), watch.callback,
+                                                                None, C.byref(text)))
+        try:
+            return json.loads(C.string_at(text.value))
+        finally:
+            handle.library.hearth_free(text)
+
+    def devices(self) -> Any:
+        """The devices and their memory."""
+        return self.query('devices')
+
+    def stats(self) -> dict[str, Any]:
+        """Who uses how much memory, and how often models are used."""
+        return self.query('stats')
+
+    def curve(self, model: str, *, batch: int, **options: Any) -> list[dict[str, Any]]:
+        """The memory/time curve of a training step: predicted step time under each budget, least memory first."""
+        return self.query('curve', model=model, batch=batch, **options)
+
+    # ---- training
+
+    def train(self, model: str, data: str | os.PathLike[str] | Mapping[str, Any], *, loss: str, wait: bool = True,
+              on_step: Callable[[dict[str, Any]], Any] | None = None, **options: Any) -> Any:
+        """Trains a model; the result is a new version of it, or of `save_as`.
+
+        `data` is a safetensors file on the server's machine, or arrays: the model's inputs (or x) and y. `options` are those of
+        `hearth train`: optimizer, lr, batch, epochs, budget, save_as, hold_out, checkpoint_every, .. `on_step` gets the present step,
+        loss and memory now and then; what it raises cancels the job. Returns a `Trained`; with wait=False at once a `Job`, which
+        goes on until it ends or this program does.
+        """
+        handle, name = self._for_long(), str(options.get('save_as') or model).split(':')[0]
+
+        def progress(what: str, _done: int, _total: int) -> None:
+            if on_step is not None and what.startswith('{'):
+                on_step(json.loads(what))
+
+        def run() -> Trained:
+            arguments = {**options, 'model': model, 'loss': loss}
+            if not isinstance(data, Mapping):
+                return Trained.of(self._query(handle, 'train', progress, {**arguments, 'data': os.fspath(data)}))
+            with tempfile.TemporaryDirectory(prefix='hearth-') as folder:
+                path = os.path.join(folder, 'data.safetensors')
+                _memory.write_safetensors(path, data)
+                return Trained.of(self._query(handle, 'train', progress, {**arguments, 'data': path}))
+
+        if wait:
+            return run()
+        job = Job(self, name)
+        job._start(run)
+        return job
+
+    def jobs(self) -> list[dict[str, Any]]:
+        """Training jobs: at work, waiting, stopped with a checkpoint, and the last 100 that ended."""
+        return self.query('jobs')
+
+    def job(self, name: str) -> Job:
+        """A job by the model that it makes, or the id of one that has ended."""
+        return Job(self, name)

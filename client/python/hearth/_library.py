@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""libhearth.so through ctypes: where it is, and hearth.h's functions and structures. The foreign calls release Python's lock."""
+from __future__ import annotations
+
+import ctypes as C
+import os
+import subprocess
+from functools import lru_cache
+from pathlib import Path
+from typing import Iterator
+
+from ._errors import LibraryNotFound, error_of
+
+MAX_RANK = 8
+PROGRESS = C.CFUNCTYPE(C.c_int, C.c_void_p, C.c_char_p, C.c_uint64, C.c_uint64)
+
+
+class Tensor(C.Structure):
+    _fields_ = [('name', C.c_char_p), ('dtype', C.c_int), ('rank', C.c_int), ('shape', C.c_int64 * MAX_RANK), ('data', C.c_void_p),
+                ('bytes', C.c_size_t)]
+
+
+class Options(C.Structure):
+    _fields_ = [('store', C.c_char_p), ('device', C.c_char_p), ('timeout_ms', C.c_uint64), ('no_shared_memory', C.c_int)]
+
+
+class ImportResult(C.Structure):
+    _fields_ = [('version', C.c_int), ('unchanged', C.c_int), ('tensors_new', C.c_uint64), ('tensors_shared', C.c_uint64),
+                ('bytes_new', C.c_uint64), ('bytes_shared', C.c_uint64)]
+
+
+_SIGNATURES = {
+    'hearth_open': (C.c_int, [C.c_char_p, C.POINTER(Options), C.POINTER(C.c_void_p)]),
+    'hearth_close': (None, [C.c_void_p]),
+    'hearth_error': (C.c_char_p, []),
+    'hearth_infer': (C.c_int, [C.c_void_p, C.c_char_p, C.POINTER(Tensor), C.c_int, C.POINTER(C.POINTER(Tensor)), C.POINTER(C.c_int)]),
+    'hearth_tensors_free': (None, [C.POINTER(Tensor), C.c_int]),
+    'hearth_buffer_alloc': (C.c_int, [C.c_void_p, C.c_size_t, C.POINTER(C.c_void_p)]),
+    'hearth_buffer_free': (None, [C.c_void_p, C.c_void_p]),
+    'hearth_import': (C.c_int, [C.c_void_p, C.c_char_p, C.c_char_p, C.c_int, PROGRESS, C.c_void_p, C.POINTER(ImportResult)]),
+    'hearth_query': (C.c_int, [C.c_void_p, C.c_char_p, C.c_char_p, PROGRESS, C.c_void_p, C.POINTER(C.c_void_p)]),
+    'hearth_free': (None, [C.c_void_p]),
+    'hearth_remove': (C.c_int, [C.c_void_p, C.c_char_p]),
+    'hearth_gc': (C.c_int, [C.c_void_p, C.POINTER(C.c_uint64), C.POINTER(C.c_uint64)]),
+    'hearth_export': (C.c_int, [C.c_void_p, C.c_char_p, C.c_char_p]),
+}
+
+
+def _build_folders() -> Iterator[Path]:
+    root = Path(__file__).resolve().parents[3]  # where this file lies in its tree
+    if (root / 'client' / 'hearth.h').exists():
+        yield root / 'build'
+    try:
+        from ._build_folder import BUILD_FOLDER  # written when the package was installed
+        yield Path(BUILD_FOLDER)
+    except ImportError:
+        pass
+
+
+def _pkg_config() -> str | None:
+    try:
+        found = subprocess.run(['pkg-config', '--variable=libdir', 'hearth'], capture_output=True, text=True, check=False)
+    except OSError:
+        return None
+    return os.path.join(found.stdout.strip(), 'libhearth.so.0') if found.returncode == 0 and found.stdout.strip() else None
+
+
+def candidates() -> Iterator[str]:
+    """Where libhearth.so may be, best first."""
+    if os.environ.get('HEARTH_LIBRARY'):
+        yield os.environ['HEARTH_LIBRARY']
+        return
+    for folder in _build_folders():
+        if (folder / 'libhearth.so').exists():
+            yield str(folder / 'libhearth.so')
+    installed = _pkg_config()
+    if installed is not None:
+        yield installed
+    yield 'libhearth.so.0'
+
+
+@lru_cache(maxsize=None)
+def load() -> C.CDLL:
+    """The library, opened once. Raises LibraryNotFound with what was tried."""
+    tried = []
+    for path in candidates():
+        try:
+            library = C.CDLL(path)
+            break
+        except OSError as e:
+            tried.append(str(e))
+    else:
+        raise LibraryNotFound('libhearth.so cannot be loaded (' + '; '.join(tried) + '): build it with make, install it with make '
+                              'install, or set HEARTH_LIBRARY to its path')
+    for name, (result, arguments) in _SIGNATURES.items():
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
+    return library
+
+
+def check(library: C.CDLL, status: int) -> None:
+    """Raises what a call refused; in the thread that made it."""
+    if status:
+        raise error_of(status, library.hearth_error().decode('utf-8', 'replace'))

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""numpy arrays and hearth's tensors. Memory that hearth owns is seen through arrays whose base gives it back when the last view is gone."""
+from __future__ import annotations
+
+import ctypes as C
+import json
+import struct
+import weakref
+from typing import Any, Mapping
+
+import numpy as np
+
+from ._errors import InvalidArgument
+from ._library import MAX_RANK, Options, Tensor, check, load
+
+BFLOAT16 = 16
+DTYPES = {1: np.float32, 2: np.uint8, 3: np.int8, 4: np.uint16, 5: np.int16, 6: np.int32, 7: np.int64, 9: np.bool_, 10: np.float16,
+          11: np.float64, 12: np.uint32, 13: np.uint64}
+CODES = {np.dtype(v): k for k, v in DTYPES.items()}
+SAFETENSORS = {1: 'F32', 2: 'U8', 3: 'I8', 4: 'U16', 5: 'I16', 6: 'I32', 7: 'I64', 9: 'BOOL', 10: 'F16', 11: 'F64', 12: 'U32',
+               13: 'U64', BFLOAT16: 'BF16'}
+try:
+    import ml_dtypes
+    DTYPES[BFLOAT16] = ml_dtypes.bfloat16
+    CODES[np.dtype(ml_dtypes.bfloat16)] = BFLOAT16
+except ImportError:
+    pass
+
+
+def _close(library: C.CDLL, pointer: C.c_void_p, ended: list[bool]) -> None:
+    ended.append(True)  # a progress function that sees it cancels its call, so that closing does not wait for it
+    library.hearth_close(pointer)
+
+
+class Handle:
+    """A connection. Closed when nobody refers to it any more: client, calls in flight, and buffers."""
+
+    def __init__(self, url: str, options: Options):
+        self.library = load()
+        self.pointer = C.c_void_p()
+        self.ended: list[bool] = []
+        check(self.library, self.library.hearth_open(url.encode(), C.byref(options), C.byref(self.pointer)))
+        self._finalizer = weakref.finalize(self, _close, self.library, self.pointer, self.ended)
+
+
+class _View:
+    """Memory at an address, for np.asarray, which keeps this object as the array's base."""
+
+    def __init__(self, owner: Any, address: int, dtype: Any, shape: tuple[int, ...]):
+        self.owner = owner
+        self.__array_interface__ = {'version': 3, 'data': (address, False), 'typestr': np.dtype(dtype).str, 'shape': shape}
+
+
+def _array(owner: Any, address: int | None, dtype: Any, shape: tuple[int, ...]) -> np.ndarray:
+    if not address or 0 in shape:
+        return np.empty(shape, dtype)
+    plain = np.dtype(dtype) if np.dtype(dtype).kind != 'V' else np.dtype(np.uint16)
+    array = np.asarray(_View(owner, address, plain, shape))
+    return array if plain == np.dtype(dtype) else array.view(dtype)
+
+
+class _Buffer:
+    def __init__(self, handle: Handle, bytes_: int):
+        self.handle, self.pointer = handle, C.c_void_p()
+        check(handle.library, handle.library.hearth_buffer_alloc(handle.pointer, bytes_, C.byref(self.pointer)))
+
+    def __del__(self) -> None:
+        if self.pointer and not self.handle.ended:
+            self.handle.library.hearth_buffer_free(self.handle.pointer, self.pointer)
+
+
+def buffer(handle: Handle, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    kind = np.dtype(dtype)
+    if kind not in CODES:
+        raise InvalidArgument(f'hearth has no type {kind}')
+    owner = _Buffer(handle, max(1, int(np.prod(shape, dtype=np.int64)) * kind.itemsize))
+    array = _array(owner, owner.pointer.value, kind, shape)
+    array[...] = np.zeros((), kind)
+    return array
+
+
+class _Outputs:
+    def __init__(self, library: C.CDLL, tensors: Any, n: int):
+        self.library, self.tensors, self.n = library, tensors, n
+
+    def __del__(self) -> None:
+        self.library.hearth_tensors_free(self.tensors, self.n)
+
+
+def outputs(library: C.CDLL, tensors: Any, n: int) -> dict[str, np.ndarray]:
+    """The arrays of an answer, which are views of it."""
+    owner, result = _Outputs(library, tensors, n), {}
+    for t in tensors[:n]:
+        shape = tuple(t.shape[:t.rank])
+        if t.dtype == BFLOAT16 and BFLOAT16 not in DTYPES:  # numpy has no such type: the same values in FP32
+            bits = _array(owner, t.data, np.uint16, shape)
+            result[t.name.decode()] = (bits.astype(np.uint32) << 16).view(np.float32)
+        else:
+            result[t.name.decode()] = _array(owner, t.data, DTYPES[t.dtype], shape)
+    return result
+
+
+def _checked(name: str | None, value: Any) -> np.ndarray:
+    array = np.asarray(value)
+    if array.dtype not in CODES or array.dtype.byteorder == '>':
+        raise InvalidArgument(f"input '{name or ''}': hearth has no type {array.dtype}")
+    if array.ndim > MAX_RANK:
+        raise InvalidArgument(f"input '{name or ''}': {array.ndim} dimensions, at most {MAX_RANK} are possible")
+    return array if array.flags.c_contiguous else np.ascontiguousarray(array)
+
+
+def inputs(values: Any) -> tuple[Any, list[np.ndarray]]:
+    """Tensors of a mapping of arrays, or of the only array, and what must live as long as they do."""
+    named = list(values.items()) if isinstance(values, Mapping) else [(None, values)]
+    tensors, keep = (Tensor * max(1, len(named)))(), []
+    for t, (name, value) in zip(tensors, named):
+        a = _checked(name, value)
+        keep.append(a)
+        t.name = name.encode() if name is not None else None
+        t.dtype, t.rank, t.data, t.bytes = CODES[a.dtype], a.ndim, a.ctypes.data, a.nbytes
+        t.shape[:a.ndim] = a.shape
+    return tensors, keep
+
+
+def write_safetensors(path: str, arrays: Mapping[str, Any]) -> None:
+    """Writes a dataset as `hearth train` reads it."""
+    header, at, parts = {}, 0, []
+    for name, value in arrays.items():
+        a = _checked(name, value)
+        header[name] = {'dtype': SAFETENSORS[CODES[a.dtype]], 'shape': list(a.shape), 'data_offsets': [at, at + a.nbytes]}
+        at += a.nbytes
+        parts.append(a)
+    text = json.dumps(header).encode()
+    text += b' ' * (-len(text) % 8)
+    with open(path, 'wb') as f:
+        f.write(struct.pack('<Q', len(text)) + text)
+        for a in parts:
+            a.tofile(f) if a.nbytes else None

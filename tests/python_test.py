@@ -1,0 +1,361 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The Python package, in this process and against hearthd. Speaks TAP. usage: tests/python_test.py BUILD_DIR, from the root."""
+import doctest
+import gc
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import unittest
+
+try:
+    import numpy as np
+except ImportError:
+    # a Python of its own may be first in the path; Debian's numpy belongs to Debian's
+    if sys.executable != '/usr/bin/python3' and subprocess.run(['/usr/bin/python3', '-c', 'import numpy'], check=False,
+                                                               stderr=subprocess.DEVNULL).returncode == 0:
+        os.execv('/usr/bin/python3', ['/usr/bin/python3'] + sys.argv)
+    print('1..0 # SKIP numpy is not installed (make deps-test)')
+    sys.exit(0)
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+BUILD = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else 'build')
+PACKAGE = os.path.join(ROOT, 'client', 'python')
+DATA = os.path.join(ROOT, 'tests', 'data', 'digits')
+os.environ['HEARTH_LIBRARY'] = os.path.join(BUILD, 'libhearth.so')
+os.environ.pop('HEARTH_SERVER', None)
+sys.dont_write_bytecode = True
+sys.path.insert(0, PACKAGE)
+import hearth  # noqa: E402
+
+IMAGES, LABELS = np.load(DATA + '/images.npy'), np.load(DATA + '/labels.npy')
+FOLDER = tempfile.mkdtemp(prefix='hearth-python-')
+
+
+def accuracy(outputs):
+    return float((outputs['logits'].argmax(1) == LABELS).mean())
+
+
+def samples(n=640):
+    """Of two kinds that a network can tell apart: a bright upper or lower half."""
+    rng = np.random.default_rng(1)
+    y = rng.integers(0, 2, n)
+    x = rng.random((n, 1, 8, 8), np.float32)
+    x[y == 0, :, :4] += 1
+    return {'x': x, 'y': y.astype(np.int64)}
+
+
+class Server:
+    """hearthd on a store of its own."""
+
+    def __init__(self, name):
+        self.folder = os.path.join(FOLDER, name)
+        os.mkdir(self.folder)
+        self.url = f'ipc://{self.folder}/sock'
+        self.start()
+
+    def start(self):
+        self.process = subprocess.Popen([BUILD + '/hearthd', '--store', self.folder + '/store', '--listen', self.url],
+                                        stdout=subprocess.PIPE, text=True)
+        assert 'ready' in self.process.stdout.readline()
+
+    def stop(self, how=signal.SIGTERM):
+        self.process.send_signal(how)
+        self.process.stdout.close()
+        return self.process.wait(40)
+
+
+class Embedded(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.h = hearth.Client(os.path.join(FOLDER, 'embedded'), device='cpu:mem=1GiB,threads=2')
+        cls.first = cls.h.import_model('digits', DATA + '/digits.onnx')
+        cls.h.import_model('new', DATA + '/untrained.onnx')
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.h.close()
+
+    def test_import(self):
+        self.assertEqual((self.first.version, self.first.unchanged), (1, False))
+        seen = []
+        again = self.h.import_model('digits', DATA + '/digits.onnx', progress=lambda *a: seen.append(a))
+        self.assertTrue(again.unchanged)
+        self.assertEqual(again.bytes_new, 0)
+        self.assertEqual(sorted({m['name'] for m in self.h.models()} & {'digits', 'new'}), ['digits', 'new'])
+
+    def test_infer(self):
+        named = self.h.infer('digits', {'image': IMAGES})
+        self.assertGreater(accuracy(named), 0.97)
+        self.assertEqual((named['logits'].shape, named['logits'].dtype), ((360, 10), np.float32))
+        np.testing.assert_array_equal(self.h.infer('digits:1', IMAGES)['logits'], named['logits'])
+        backwards = np.ascontiguousarray(IMAGES[::-1])[::-1]
+        self.assertFalse(backwards.flags.c_contiguous)
+        np.testing.assert_array_equal(self.h.infer('digits', backwards)['logits'], named['logits'])
+
+    def test_outputs_are_views(self):
+        a = self.h.infer('digits', IMAGES)['logits']
+        self.assertFalse(a.flags.owndata)
+        copy, row = a.copy(), a[7]
+        del a
+        gc.collect()
+        for _ in range(20):
+            self.h.infer('digits', IMAGES)
+        np.testing.assert_array_equal(row, copy[7])
+
+    def test_errors(self):
+        with self.assertRaises(hearth.NotFound) as caught:
+            self.h.infer('absent', IMAGES)
+        self.assertEqual(caught.exception.code, 2)
+        self.assertIn("absent", caught.exception.sentence)
+        self.assertIsInstance(caught.exception, LookupError)
+        with self.assertRaises(ValueError) as caught:
+            self.h.infer('digits', {'image': IMAGES.astype(np.float64)})
+        self.assertIsInstance(caught.exception, hearth.InvalidArgument)
+        self.assertIn('image', str(caught.exception))
+        with self.assertRaisesRegex(hearth.InvalidArgument, 'no type complex128'):
+            self.h.infer('digits', {'image': IMAGES.astype(complex)})
+        with self.assertRaisesRegex(hearth.InvalidArgument, '9 dimensions'):
+            self.h.infer('digits', np.zeros([1] * 9, np.float32))
+        with self.assertRaises(hearth.NotFound):
+            self.h.query('no such question')
+        with self.assertRaises(hearth.Error):
+            self.h.import_model('bad', DATA + '/README.md')
+
+    def test_close(self):
+        with hearth.Client(os.path.join(FOLDER, 'closing')) as h:
+            h.import_model('digits', DATA + '/digits.onnx')
+            held = h.buffer(IMAGES.shape)
+            held[...] = IMAGES
+            out = h.infer('digits', held)
+        with self.assertRaisesRegex(hearth.InvalidArgument, 'closed'):
+            h.models()
+        np.testing.assert_array_equal(held, IMAGES)  # both live on
+        self.assertGreater(accuracy(out), 0.97)
+        h.close()
+
+    def test_train(self):
+        steps = []
+        t = self.h.train('new', samples(), loss='softmax-xent', optimizer='adam', lr=0.002, batch=64, epochs=4, seed=1, budget='60%',
+                         save_as='halves', hold_out=0.1, on_step=steps.append)
+        self.assertEqual((t.model, t.version), ('halves', 1))
+        self.assertEqual(len(t.losses), 4 * 9)
+        self.assertEqual(t.losses.shape, t.step_ms.shape)
+        self.assertLess(t.losses[-9:].mean(), 0.5 * t.losses[0])
+        self.assertGreater(t.held_out[-1]['accuracy'], 0.9)
+        got = self.h.infer('halves', samples()['x'])['logits'].argmax(1)
+        self.assertGreater((got == samples()['y']).mean(), 0.95)
+        for s in steps:
+            self.assertIn('loss', s)
+
+    def test_train_is_canceled(self):
+        def stop(step):
+            raise KeyboardInterrupt
+        with self.assertRaises(KeyboardInterrupt):
+            self.h.train('new', samples(), loss='softmax-xent', batch=8, epochs=5000, save_as='never', on_step=stop)
+        self.assertNotIn('never', {m['name'] for m in self.h.models()})
+
+    def test_train_is_refused(self):
+        with self.assertRaisesRegex(hearth.InvalidArgument, 'loss'):
+            self.h.train('new', samples(), loss='guess')
+        with self.assertRaises(hearth.NotFound):
+            self.h.train('new', '/absent.safetensors', loss='mse')
+
+    def test_curve(self):
+        points = self.h.curve('new', batch=32, plan_ms=20)
+        self.assertGreater(len(points), 3)
+        self.assertEqual(sorted(p['budget_bytes'] for p in points), [p['budget_bytes'] for p in points])
+        self.assertGreaterEqual(points[0]['time_ms'], points[-1]['time_ms'])
+
+    def test_store(self):
+        self.h.import_model('doomed', DATA + '/digits-parity.onnx')
+        self.assertIn('inputs', self.h.model('doomed'))
+        path = os.path.join(FOLDER, 'doomed.safetensors')
+        self.h.export('doomed', path)
+        self.assertGreater(os.path.getsize(path), 100000)
+        self.h.remove('doomed')
+        with self.assertRaises(hearth.NotFound):
+            self.h.model('doomed')
+        files, size = self.h.gc()
+        self.assertGreaterEqual(files, 0)
+        self.assertGreaterEqual(size, 0)
+
+
+class Daemon(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Server('daemon')
+        cls.h = hearth.Client(cls.server.url)
+        cls.h.import_model('digits', DATA + '/digits.onnx')
+        cls.h.import_model('new', DATA + '/untrained.onnx')
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.h.close()
+        assert cls.server.stop() == 0
+
+    def regions(self):
+        with open(f'/proc/{self.server.process.pid}/maps', encoding='ascii') as f:
+            return sum('memfd:hearth' in line for line in f)
+
+    def test_buffers_are_shared(self):
+        before = self.regions()
+        x = self.h.buffer(IMAGES.shape, IMAGES.dtype)
+        self.assertEqual(self.regions(), before + 1)  # the server maps the very memory
+        self.assertFalse(x.any())
+        x[...] = IMAGES
+        self.assertGreater(accuracy(self.h.infer('digits', x)), 0.97)
+        half = x[180:]  # a part of it, in place
+        np.testing.assert_array_equal(self.h.infer('digits', half)['logits'], self.h.infer('digits', IMAGES[180:])['logits'])
+        del x, half
+        gc.collect()
+        self.assertEqual(self.regions(), before)
+
+    def test_threads(self):
+        want, bad = self.h.infer('digits', IMAGES)['logits'], []
+
+        def ask():
+            for _ in range(10):
+                if not np.array_equal(self.h.infer('digits', IMAGES)['logits'], want):
+                    bad.append(1)
+        threads = [threading.Thread(target=ask) for _ in range(6)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+        self.assertEqual(bad, [])
+
+    def test_job(self):
+        job = self.h.train('new', samples(), loss='softmax-xent', optimizer='sgd', lr=0.05, batch=16, epochs=10, save_as='watched',
+                           wait=False)
+        steps = list(job.follow(0.05))
+        trained = job.result()
+        self.assertEqual([s.step for s in steps], list(range(1, 401)))
+        np.testing.assert_allclose([s.loss for s in steps], trained.losses)
+        self.assertEqual(job.wait()['state'], 'finished')
+        self.assertIn('watched', {j['job'] for j in self.h.jobs()})
+
+    def test_job_is_paused_and_canceled(self):
+        started = self.h.train('new', samples(), loss='softmax-xent', batch=8, epochs=100000, save_as='endless', wait=False)
+        next(started.follow(0.05))
+        job = self.h.job('endless')
+        self.assertEqual(job.pause()['state'], 'paused')
+        self.assertIn(job.resume()['state'], ('waiting', 'running'))
+        self.assertEqual(job.cancel()['state'], 'canceled')
+        with self.assertRaises(hearth.Canceled):
+            started.result()
+        with self.assertRaises(hearth.NotFound):
+            self.h.job('nothing').wait()
+        with self.assertRaises(ValueError):
+            job.result()
+
+    def test_server_goes(self):
+        server = Server('going')
+        h = hearth.Client(server.url)
+        job = h.train(h.import_model('new', DATA + '/untrained.onnx') and 'new', samples(), loss='softmax-xent', batch=8, epochs=100000,
+                      wait=False)
+        next(job.follow(0.05))
+        self.assertEqual(server.stop(), 0)  # in good order: the job is saved
+        with self.assertRaisesRegex(hearth.Canceled, "the server stops: job 'new' is saved"):
+            job.result()
+        server.start()
+        self.assertEqual([m['name'] for m in h.models()], ['new'])  # the same client
+        server.stop(signal.SIGKILL)
+        with self.assertRaises(hearth.SystemFailure) as caught:
+            h.models()
+        self.assertIsInstance(caught.exception, OSError)
+        with self.assertRaises(hearth.Error):
+            hearth.Client(server.url)
+
+
+class Documents(unittest.TestCase):
+    def test_readme(self):
+        with open(os.path.join(ROOT, 'README.md'), encoding='utf-8') as f:
+            blocks = [b for b in re.findall(r'```python\n(.*?)```', f.read(), re.S) if '>>>' in b]
+        self.assertTrue(blocks)
+        session = '\n'.join(blocks).replace('/tmp/hs/', FOLDER + '/readme-')
+        test = doctest.DocTestParser().get_doctest(session, {}, 'README', 'README.md', 0)
+        said = []
+        runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
+        runner.run(test, out=said.append)
+        self.assertGreater(runner.tries, 5)
+        self.assertEqual(runner.failures, 0, ''.join(said))
+
+    def test_example(self):
+        run = subprocess.run([sys.executable, PACKAGE + '/examples/digits.py', os.path.join(FOLDER, 'example')], check=False,
+                             env={**os.environ, 'PYTHONPATH': PACKAGE}, capture_output=True, text=True)
+        self.assertEqual(run.returncode, 0, run.stderr)
+        self.assertIn('accuracy 0.9', run.stdout)
+
+    def test_library_not_found(self):
+        run = subprocess.run([sys.executable, '-c', 'import hearth; hearth.Client("/tmp/x")'], check=False, capture_output=True, text=True,
+                             env={**os.environ, 'PYTHONPATH': PACKAGE, 'HEARTH_LIBRARY': '/absent/libhearth.so'})
+        self.assertIn('hearth._errors.LibraryNotFound: libhearth.so cannot be loaded (/absent/libhearth.so', run.stderr)
+
+    def test_pip(self):
+        venv = os.path.join(FOLDER, 'venv')
+        made = subprocess.run([sys.executable, '-m', 'venv', '--system-site-packages', venv], check=False, capture_output=True, text=True)
+        if made.returncode != 0:
+            self.skipTest('no venv (make deps-test)')
+        pip = subprocess.run([venv + '/bin/pip', 'install', '--disable-pip-version-check', '--retries', '1', PACKAGE], check=False,
+                             capture_output=True, text=True)
+        for left in ('build', 'hearth.egg-info'):
+            shutil.rmtree(os.path.join(PACKAGE, left), ignore_errors=True)
+        if pip.returncode != 0 and re.search('No matching distribution|Connection|Temporary failure', pip.stdout + pip.stderr):
+            self.skipTest('PyPI is not reachable')
+        self.assertEqual(pip.returncode, 0, pip.stdout + pip.stderr)
+        env = {k: v for k, v in os.environ.items() if k not in ('HEARTH_LIBRARY', 'PYTHONPATH')}
+        if BUILD != os.path.join(ROOT, 'build'):
+            env['HEARTH_LIBRARY'] = os.path.join(BUILD, 'libhearth.so')
+        code = f'import hearth; h = hearth.Client({FOLDER + "/embedded"!r}); print(hearth.__file__, len(h.models()) > 1)'
+        run = subprocess.run([venv + '/bin/python', '-c', code], check=False, capture_output=True, text=True, cwd='/', env=env)
+        self.assertIn(' True', run.stdout, run.stderr)
+        self.assertTrue(run.stdout.startswith(os.path.realpath(venv)) or run.stdout.startswith(venv), run.stdout)
+        self.assertTrue(os.path.exists(os.path.join(os.path.dirname(run.stdout.split()[0]), 'py.typed')))
+
+
+class Tap(unittest.TestResult):
+    def line(self, word, test, more=''):
+        print(f'{word} {self.testsRun} - {test.id().split(".", 1)[1]}{more}', flush=True)
+
+    def addSuccess(self, test):
+        super().addSuccess(test)
+        self.line('ok', test)
+
+    def addSkip(self, test, reason):
+        super().addSkip(test, reason)
+        self.line('ok', test, f' # SKIP {reason}')
+
+    def bad(self, test, text):
+        if hasattr(test, '_testMethodName'):
+            self.line('not ok', test)
+        print('# ' + text.replace('\n', '\n# '), flush=True)
+
+    def addFailure(self, test, err):
+        super().addFailure(test, err)
+        self.bad(test, self.failures[-1][1])
+
+    def addError(self, test, err):
+        super().addError(test, err)
+        self.bad(test, self.errors[-1][1])
+
+
+def main():
+    os.chdir(ROOT)
+    suite = unittest.TestSuite(unittest.defaultTestLoader.loadTestsFromTestCase(c) for c in (Embedded, Daemon, Documents))
+    started = time.monotonic()
+    result = Tap()
+    suite.run(result)
+    shutil.rmtree(FOLDER, ignore_errors=True)
+    print(f'1..{result.testsRun}\n# {time.monotonic() - started:.1f} s')
+    return 0 if result.wasSuccessful() else 1
+
+
+if __name__ == '__main__':
+    sys.exit(main())
