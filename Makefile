@@ -25,10 +25,18 @@ TEAM_ABI := GOMP_parallel GOMP_barrier omp_get_max_threads omp_get_num_threads o
 EXPORT    = $(TEAM_ABI:%=-Wl,--export-dynamic-symbol=%)
 LAYERS   := base graph device modelstore kernels convsel memmgr client server
 
+# The CUDA plug-in needs the headers of CUDA 13 and cuDNN 9, nothing else of them. Without: no plug-in, its tests are skipped.
+CUDA_HOME ?= /usr/local/cuda
+CUDA_INC := $(if $(wildcard $(CUDA_HOME)/include/cuda.h),$(if $(wildcard $(CUDA_HOME)/include/cudnn.h),$(wildcard $(CUDA_HOME)/include/cublasLt.h)))
+CUDA_OBJ := $(patsubst %.c,$(B)/%.o,$(filter-out %_test.c,$(wildcard device/cuda/*.c)))
+CUDA_FAKE := $(patsubst %.c,$(B)/%.o,$(wildcard device/cuda/fake/*.c))
+PLUGIN   := $(if $(CUDA_INC),$(B)/libhearth_cuda.so)
+
 PROTOS   := $(wildcard graph/*.proto client/*.proto)
 GEN_C    := $(PROTOS:%.proto=$(B)/gen/%.pb-c.c)
-SRC      := $(filter-out %_test.c %_main.c,$(wildcard $(LAYERS:%=%/*.c) device/*/*.c kernels/*/*.c))
+SRC      := $(filter-out %_test.c %_main.c device/cuda/%,$(wildcard $(LAYERS:%=%/*.c) device/*/*.c kernels/*/*.c))
 TESTS    := $(wildcard $(LAYERS:%=%/*_test.c) device/*/*_test.c kernels/*/*_test.c tests/*_test.c)
+CUDA_TESTBIN := $(patsubst %.c,$(B)/%,$(filter device/cuda/%,$(TESTS)))
 TESTBIN  := $(TESTS:%.c=$(B)/%)
 BENCHBIN := $(patsubst %.c,$(B)/%,$(wildcard tests/bench/*.c))
 FUZZERS  := $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/*_fuzz.c))
@@ -36,7 +44,7 @@ OBJ      := $(SRC:%.c=$(B)/%.o) $(GEN_C:%.c=%.o)
 
 .PHONY: all all-tests help deps deps-test deps-lint tests test check check-asan check-tsan lint format fuzz bench bench-table bench-policies bench-train bench-winograd conformance demo \
         install uninstall clean
-all: $(B)/hearth $(B)/hearthd $(B)/libhearth.so
+all: $(B)/hearth $(B)/hearthd $(B)/libhearth.so $(PLUGIN)
 
 help:
 	@echo 'make            builds hearth, hearthd, libhearth.so in $(B)/ (installs missing Debian packages first)'
@@ -99,7 +107,20 @@ $(B)/docs/embed: docs/embed.c $(B)/libhearth.so
 	@mkdir -p $(@D)
 	$(Q)ln -sf libhearth.so $(B)/libhearth.so.0
 	$(Q)$(CC) $(CFLAGS) -Iclient -o $@ $< -L$(B) -lhearth -Wl,-rpath,'$$ORIGIN/..'
-$(TESTBIN): $(B)/%: $(B)/%.o $(B)/libhth.a
+$(B)/device/cuda/%.o: CPPFLAGS += -isystem $(CUDA_HOME)/include
+$(B)/libhearth_cuda.so: $(CUDA_OBJ)
+	$(call say,LD,$@)
+	$(Q)$(CC) $(CFLAGS) -shared -Wl,-soname,libhearth_cuda.so -Wl,-z,defs -o $@ $^ -lm
+ifeq ($(CUDA_INC),)
+$(CUDA_TESTBIN): $(B)/%:
+	@mkdir -p $(@D)
+	@printf '#!/bin/sh\necho "1..0 # SKIP no headers of CUDA 13 and cuDNN 9 in $(CUDA_HOME)/include"\n' >$@ && chmod +x $@
+else
+$(CUDA_TESTBIN): $(B)/%: $(B)/%.o $(filter-out $(B)/device/cuda/entry.o,$(CUDA_OBJ)) $(CUDA_FAKE) $(B)/libhth.a
+	$(call say,LD,$@)
+	$(Q)$(CC) $(CFLAGS) $(EXPORT) -o $@ $^ $(LDLIBS) -lcmocka
+endif
+$(filter-out $(CUDA_TESTBIN),$(TESTBIN)): $(B)/%: $(B)/%.o $(B)/libhth.a
 	$(call say,LD,$@)
 	$(Q)$(CC) $(CFLAGS) $(EXPORT) -o $@ $^ $(LDLIBS) -lcmocka
 $(BENCHBIN): $(B)/%: $(B)/%.o $(B)/libhth.a
@@ -113,6 +134,8 @@ all-tests: all $(TESTBIN) $(B)/docs/embed
 test: tests
 	$(Q)HEARTH_BUILD=$(B) CMOCKA_MESSAGE_OUTPUT=TAP prove $(if $(V),-v) --timer -e 'sh build-aux/tap.sh' $(TESTBIN)
 check: test
+	$(Q)sh build-aux/cuda_symbols.sh "$(CC)" "$(CUDA_HOME)"
+	$(Q)sh tests/cuda_absent.sh $(B) "$(CC)" "$(CUDA_HOME)"
 	$(Q)sh tests/resume.sh $(B)
 	$(Q)sh tests/spill.sh $(B)
 	$(Q)prove -e sh tests/ops.sh :: $(B)
@@ -128,7 +151,7 @@ check-tsan:
 	    $(MAKE) --no-print-directory test B=build-tsan OPT=-O1 SAN='-w -fsanitize=thread' DEFS=-DHTH_DEBUG
 lint: deps-lint
 	$(Q)$(MAKE) --no-print-directory all
-	$(Q)sh build-aux/lint.sh $(B)
+	$(Q)CUDA_HOME='$(CUDA_HOME)' sh build-aux/lint.sh $(B)
 format: deps-lint
 	git ls-files '*.c' '*.h' | xargs clang-format -i
 
@@ -167,7 +190,7 @@ VERSION  := $(shell sed -n 's/^.define HEARTH_VERSION *"\(.*\)"/\1/p' client/hea
 LIBDIR   ?= $(PREFIX)/lib
 UNITDIR  ?= $(PREFIX)/lib/systemd/system
 CONFDIR  ?= $(if $(filter /usr,$(PREFIX)),,$(PREFIX))/etc/hearth
-INSTALLED = $(PREFIX)/bin/hearth $(PREFIX)/sbin/hearthd $(LIBDIR)/libhearth.so.0 $(LIBDIR)/libhearth-team.so.0 \
+INSTALLED = $(PREFIX)/bin/hearth $(PREFIX)/sbin/hearthd $(LIBDIR)/libhearth.so.0 $(LIBDIR)/libhearth-team.so.0 $(LIBDIR)/libhearth_cuda.so \
             $(LIBDIR)/libhearth.so $(LIBDIR)/pkgconfig/hearth.pc $(PREFIX)/include/hearth.h $(UNITDIR)/hearthd.service \
             $(PREFIX)/lib/sysusers.d/hearth.conf
 fill      = sed -e 's|@PREFIX@|$(PREFIX)|g' -e 's|@LIBDIR@|$(LIBDIR)|g' -e 's|@VERSION@|$(VERSION)|g' \
@@ -178,6 +201,7 @@ install: all
 	install -D -m 755 $(B)/libhearth.so $(DESTDIR)$(LIBDIR)/libhearth.so.0
 	install -D -m 755 $(B)/libhearth-team.so.0 $(DESTDIR)$(LIBDIR)/libhearth-team.so.0
 	ln -sf libhearth.so.0 $(DESTDIR)$(LIBDIR)/libhearth.so
+	$(if $(PLUGIN),install -D -m 755 $(PLUGIN) $(DESTDIR)$(LIBDIR)/libhearth_cuda.so)
 	install -D -m 644 client/hearth.h $(DESTDIR)$(PREFIX)/include/hearth.h
 	install -d $(DESTDIR)$(LIBDIR)/pkgconfig $(DESTDIR)$(UNITDIR)
 	$(fill) client/hearth.pc.in >$(DESTDIR)$(LIBDIR)/pkgconfig/hearth.pc

@@ -46,7 +46,9 @@ typedef enum hth_setting_change {
     X(HTTP, "http", TEXT, "", "", FIXED,                                                           \
       "where the Open Inference Protocol is served, 127.0.0.1:8000; empty: nowhere")               \
     X(DEVICE, "device", TEXT, "cpu", "", FIXED,                                                    \
-      "what computes, with its memory and threads: cpu:mem=2GiB,threads=2")                        \
+      "what computes, with its memory and threads: cpu:mem=2GiB,threads=2 or cuda:0,mem=80%")      \
+    X(CUDA_LIBS, "cuda.libs", TEXT, "", "", FIXED,                                                 \
+      "folders of CUDA's libraries, with ':' between, looked into first; CUDA_HOME sets it")       \
     X(LOG_LEVEL, "log.level", FILTER, "warn", "", LIVE,                                            \
       "what is logged: none, error, warn, info, debug, or by subsystem: warn,store=debug")         \
     X(LOG_FORMAT, "log.format", WORD, "logfmt", "logfmt json", LIVE,                               \

@@ -20,13 +20,14 @@ only() { # HEADER-REGEX PATH-REGEX: that vendor header only in files that match
 allow base base
 allow graph base graph
 allow device base device
-for d in device/*/; do allow "${d%/}" base device; done
+for d in device/*/ device/cuda/fake/; do allow "${d%/}" base device; done
 allow modelstore base graph modelstore
 for d in kernels kernels/*/; do allow "${d%/}" base graph device kernels convsel/choice.h convsel; done
 allow convsel base graph device kernels convsel
 allow memmgr base graph device kernels convsel memmgr
 allow client base client
 only 'oneapi/|dnnl' 'device/cpu/|kernels/cpu/'
+only 'cuda|cudnn|cublas' 'device/cuda/|kernels/cuda/'
 only 'lmdb\.h' 'modelstore/'
 only 'nng/' 'client/|server/|tests/bench/'
 only 'event2?/|event2' 'client/|server/'

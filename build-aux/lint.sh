@@ -8,7 +8,9 @@ step layers
 sh build-aux/layers.sh || bad=1
 step 'headers compile alone'
 sh build-aux/headers.sh "$1" || bad=1
-step 'exports of libhearth.so'
+step 'names in the CUDA table'
+sh build-aux/cuda_symbols.sh cc "${CUDA_HOME:-/usr/local/cuda}" || bad=1
+step 'exports of the libraries'
 sh build-aux/exports.sh "$1" || bad=1
 step 'SPDX lines'
 git ls-files '*.c' '*.h' '*.proto' '*.sh' '*.py' Makefile | xargs grep -L 'SPDX-License-Identifier: Apache-2.0' | grep . && bad=1

@@ -17,7 +17,8 @@
 static const hth_option cli_global[] = {
     {"server", HTH_OPTION_TEXT, "URL", "the server to ask: ipc://PATH or tcp://HOST:PORT"},
     {"store", HTH_OPTION_PATH, "DIR", "no server: an engine in this process, on the store in DIR"},
-    {"device", HTH_OPTION_TEXT, "SPEC", "with --store: the device, such as cpu:mem=2GiB,threads=2"},
+    {"device", HTH_OPTION_TEXT, "SPEC",
+     "with --store: the device, such as cpu:mem=2GiB,threads=2 or cuda:0,mem=80%"},
     {"json", HTH_OPTION_FLAG, NULL, "answer in JSON"},
     {"help", HTH_OPTION_FLAG, NULL, "help for hearth, or for the command"},
     {"version", HTH_OPTION_FLAG, NULL, "print the version"},

@@ -3,6 +3,7 @@
 #include "client/cmd.h"
 
 #include "base/isa.h"
+#include "base/settings.h"
 #include "base/thread.h"
 
 #include <signal.h>
@@ -34,6 +35,11 @@ int main(int argc, char **argv)
                  .runtime_dir = getenv("XDG_RUNTIME_DIR")};
     if (hth_isa_limit(getenv("HEARTH_ISA")) != HTH_OK) {
         fprintf(stderr, "hearth: %s\n", hth_err_detail());
+        return HTH_CLI_USAGE;
+    }
+    if (getenv("CUDA_HOME") != NULL &&
+        hth_setting_set("cuda.libs", getenv("CUDA_HOME")) != HTH_OK) {
+        fprintf(stderr, "hearth: $CUDA_HOME: %s\n", hth_err_detail());
         return HTH_CLI_USAGE;
     }
     signal(SIGPIPE, SIG_IGN);

@@ -3,6 +3,7 @@
 // here once, so that an implementation sees only what makes sense.
 #include "device/device.h"
 
+#include "base/alloc.h"
 #include "base/settings.h"
 #include "device/spec.h"
 
@@ -17,6 +18,7 @@ static const struct {
 } device_kinds[] = {
     {"cpu", "mem,threads", hth_cpu_open},
     {"fake", "mem,seed", hth_fake_open},
+    {"cuda", "mem", hth_cuda_open},
 };
 #define N_KINDS (sizeof device_kinds / sizeof *device_kinds)
 
@@ -104,8 +106,7 @@ static hth_err device_spec_parse(const char *text, hth_device_spec *out)
             size_t n = strlen(known);
             snprintf(known + n, sizeof known - n, "%s%s", i ? ", " : "", device_kinds[i].kind);
         }
-        return hth_fail(strcmp(buf, "cuda") == 0 ? HTH_ENOTSUP : HTH_EINVAL,
-                        "unknown device '%s' (known here: %s)", buf, known);
+        return hth_fail(HTH_EINVAL, "unknown device '%s' (known here: %s)", buf, known);
     }
     snprintf(out->kind, sizeof out->kind, "%s", device_kinds[kind].kind);
     for (char *item = items ? strtok_r(items, ",", &save) : NULL; item != NULL;
@@ -163,6 +164,27 @@ void hth_device_release(hth_device *d, void *base, size_t bytes)
 {
     if (base != NULL) {
         d->ops->release(d, base, bytes);
+    }
+}
+
+hth_err hth_device_reserve_host(hth_device *d, size_t bytes, void **base)
+{
+    *base = NULL;
+    if (d->ops->reserve_host != NULL) {
+        return d->ops->reserve_host(d, bytes, base);
+    }
+    *base = hth_alloc_large(bytes);
+    return *base != NULL ? HTH_OK
+                         : hth_fail(HTH_ENOMEM, "device %s: no %zu bytes of host memory",
+                                    d->props.name, bytes);
+}
+
+void hth_device_release_host(hth_device *d, void *base)
+{
+    if (base != NULL && d->ops->release_host != NULL) {
+        d->ops->release_host(d, base);
+    } else {
+        hth_free(base);
     }
 }
 

@@ -7,7 +7,8 @@
 // copies, event records and event waits. On the CPU the compute stream runs launches on the owner's
 // thread at once (the thread team belongs to it), and each copy direction has a thread of its own;
 // on the fake device everything is deferred and executed in a random legal order; on CUDA a stream
-// is a CUstream. A plan that is right under the fake device has all its event edges.
+// is a CUstream, and a launch runs at once on the owner's thread to issue kernels to it. A plan
+// that is right under the fake device has all its event edges.
 #ifndef HTH_DEVICE_DEVICE_H
 #define HTH_DEVICE_DEVICE_H
 
@@ -49,6 +50,9 @@ typedef struct hth_device_ops {
     void (*close)(hth_device *d);
     hth_err (*reserve)(hth_device *d, size_t bytes, void **base);
     void (*release)(hth_device *d, void *base, size_t bytes);
+    // (optional) both or neither; without: ordinary memory
+    hth_err (*reserve_host)(hth_device *d, size_t bytes, void **base);
+    void (*release_host)(hth_device *d, void *base);
     hth_err (*stream_open)(hth_device *d, hth_stream_kind kind, hth_stream **out);
     void (*stream_close)(hth_stream *s);
     hth_err (*launch)(hth_stream *s, hth_err (*fn)(void *arg), void *arg);
@@ -83,13 +87,18 @@ void hth_device_close(hth_device *d); // NULL is allowed; everything opened on i
 // hth_device_reserve takes `bytes` of device memory, HTH_DEVICE_ALIGN-aligned. HTH_ETOOBIG: more
 // than the budget; HTH_ENODEVMEM: not now. The caller releases it.
 hth_err hth_device_reserve(hth_device *d, size_t bytes, void **base);
-void hth_device_release(hth_device *d, void *base, size_t bytes);
+void hth_device_release(hth_device *d, void *base, size_t bytes); // nothing issued still uses it
+// hth_device_reserve_host takes host memory that copies to and from the device are fastest with:
+// pinned on CUDA. HTH_ENOMEM. Released before the device is closed,
+// when nothing issued still uses it; NULL is allowed.
+hth_err hth_device_reserve_host(hth_device *d, size_t bytes, void **base);
+void hth_device_release_host(hth_device *d, void *base);
 
 hth_err hth_stream_open(hth_device *d, hth_stream_kind kind, hth_stream **out);
 void hth_stream_close(hth_stream *s); // waits for what was issued; NULL is allowed
-// hth_stream_launch runs fn(arg) in the stream's order. fn's failure is kept and returned by the
-// next hth_stream_sync; after it the stream's later launches and copies are skipped until that
-// sync.
+// hth_stream_launch runs fn(arg), or on CUDA what fn(arg) issues, in the stream's order. fn's
+// failure is kept and returned by the next hth_stream_sync; after it the stream's later launches
+// and copies are skipped until that sync.
 hth_err hth_stream_launch(hth_stream *s, hth_err (*fn)(void *arg), void *arg);
 // hth_stream_copy copies between host and device memory (the stream's kind says which way); both
 // stay valid until done.

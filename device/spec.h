@@ -21,5 +21,7 @@ hth_err hth_device_spec_budget(const hth_device_spec *s, uint64_t total, const c
 // Openers. On error *out stays as it was and nothing is held.
 hth_err hth_cpu_open(const hth_device_spec *s, hth_device **out);
 hth_err hth_fake_open(const hth_device_spec *s, hth_device **out);
+hth_err hth_cuda_open(const hth_device_spec *s,
+                      hth_device **out); // by the plug-in, device/plugin.h
 
 #endif

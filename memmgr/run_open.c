@@ -178,17 +178,13 @@ static hth_err run_alloc(hth_run *r)
     r->pointers = hth_calloc(slots, sizeof *r->pointers);
     r->waits = hth_calloc(waits, sizeof *r->waits);
     r->bound = hth_calloc((size_t)spec->problem->n_tensors, sizeof *r->bound);
-    bool slab = spec->plan->host_bytes > 0 && spec->spill_dir == NULL;
-    if (slab) {
-        r->host_slab = hth_alloc_large(spec->plan->host_bytes);
-    }
-    if (r->host_slab != NULL) { // no page is new in the first step
-        memset(r->host_slab, 0, spec->plan->host_bytes);
+    if (spec->plan->host_bytes > 0 && spec->spill_dir == NULL) {
+        HTH_TRY(hth_device_reserve_host(spec->device, spec->plan->host_bytes, &r->host_slab));
+        memset(r->host_slab, 0, spec->plan->host_bytes); // no page is new in the first step
     }
     bool complete = r->steps && r->slots && r->pointers && r->waits && r->bound;
-    return complete && (r->host_slab || !slab)
-               ? HTH_OK
-               : hth_fail(HTH_ENOMEM, "no memory to run a plan of %zu instructions", n);
+    return complete ? HTH_OK
+                    : hth_fail(HTH_ENOMEM, "no memory to run a plan of %zu instructions", n);
 }
 
 static hth_err run_build(hth_run *r)
@@ -269,7 +265,7 @@ void hth_run_close(hth_run *r)
     hth_free(r->waits);
     hth_free(r->bound);
     hth_spill_close(r->spill);
-    hth_free(r->host_slab);
+    hth_device_release_host(r->spec.device, r->host_slab);
     hth_free(r->times);
     hth_free(r);
 }

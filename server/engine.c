@@ -80,6 +80,10 @@ static hth_err site_open(hth_engine *e)
 {
     hth_site *s = &e->site;
     HTH_TRY(hth_device_open(e->device, &s->device));
+    if (!s->device->props.host_visible) {
+        return hth_fail(HTH_ENOTSUP, "device %s (%s): this version has no operators for it",
+                        s->device->props.name, s->device->props.description);
+    }
     e->timings = (hth_timing_cache){timing_get, timing_put, e->store, timing_take, timing_give, s};
     s->timings = &e->timings;
     hth_link link;

@@ -141,6 +141,10 @@ int main(int argc, char **argv)
     if (hth_isa_limit(getenv("HEARTH_ISA")) != HTH_OK) {
         return daemon_fail(2, hth_err_detail());
     }
+    const char *cuda = getenv("CUDA_HOME");
+    if (cuda != NULL && hth_setting_set("cuda.libs", cuda) != HTH_OK) {
+        return daemon_fail(2, hth_err_detail());
+    }
     int rv = hth_daemon_options_read(&d.options, argc, argv, getenv("XDG_RUNTIME_DIR"));
     rv = rv >= 0 ? rv : daemon_run(&d);
     hth_daemon_options_fini(&d.options);

@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/compare.h"
 #include "base/settings.h"
+#include "device/plugin.h"
 #include "server/infer.h"
 #include "server/slice.h"
 #include "server/train.h"
@@ -82,10 +83,13 @@ static hth_err query_devices(query *q, json_t **out)
 {
     const hth_device_props *p = &q->ms->site->device->props;
     hth_pool_ledger l;
+    char cuda[256];
     hth_pool_ledger_get(q->ms->site->pool, &l);
-    *out = json_pack("{s:[{s:s, s:s, s:I, s:I, s:I, s:i, s:i, s:s}]}", "devices", "name", p->name,
-                     "description", p->description, "total_bytes", (json_int_t)p->total_bytes,
-                     "budget_bytes", (json_int_t)p->budget_bytes, "used_bytes",
+    bool found = hth_plugin_cuda_probe(cuda, sizeof cuda) == HTH_OK;
+    *out = json_pack("{s:s, s:[{s:s, s:s, s:I, s:I, s:I, s:i, s:i, s:s}]}", "cuda",
+                     found ? cuda : hth_err_detail(), "devices", "name", p->name, "description",
+                     p->description, "total_bytes", (json_int_t)p->total_bytes, "budget_bytes",
+                     (json_int_t)p->budget_bytes, "used_bytes",
                      (json_int_t)(l.reserved_bytes - l.free_bytes), "threads", p->n_threads,
                      "vector_bytes", p->vector_bytes, "fingerprint", p->fingerprint);
     return HTH_OK;

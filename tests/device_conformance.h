@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // tests/device_conformance.h - what every device must do, as cmocka tests. A device's test file
 // defines CONFORMANCE_SPEC (a specification with a budget of 1 MiB; the fake device's otherwise)
-// and lists CONFORMANCE_TESTS among its own.
+// and lists CONFORMANCE_TESTS among its own. Where a launch issues kernels instead of computing,
+// it also defines CONFORMANCE_KERNEL(c), which issues conformance_kernel(c) to c->compute.
 #ifndef HTH_TESTS_DEVICE_CONFORMANCE_H
 #define HTH_TESTS_DEVICE_CONFORMANCE_H
 
@@ -20,6 +21,9 @@
 #endif
 #define CONFORMANCE_BUDGET ((size_t)1 << 20)
 #define CONFORMANCE_WORDS  256
+#ifndef CONFORMANCE_KERNEL
+#define CONFORMANCE_KERNEL(c) conformance_kernel(c)
+#endif
 
 typedef struct conformance {
     hth_device *device;
@@ -29,6 +33,21 @@ typedef struct conformance {
     uint32_t host_in[CONFORMANCE_WORDS], host_out[CONFORMANCE_WORDS];
     int calls;
 } conformance;
+
+// Device memory is reached by copies: not every device's is visible here.
+static void conformance_write(conformance *c, void *dst, const void *src, size_t bytes)
+{
+    assert_int_equal(hth_stream_copy(c->h2d, dst, src, bytes), HTH_OK);
+    assert_int_equal(hth_stream_sync(c->h2d), HTH_OK);
+}
+
+static uint32_t conformance_read(conformance *c, const void *src)
+{
+    uint32_t word = 0;
+    assert_int_equal(hth_stream_copy(c->d2h, &word, src, sizeof word), HTH_OK);
+    assert_int_equal(hth_stream_sync(c->d2h), HTH_OK);
+    return word;
+}
 
 static int conformance_setup(void **state)
 {
@@ -82,21 +101,39 @@ static void conformance_budget(void **state)
     void *half[2];
     for (int i = 0; i < 2; i++) {
         assert_int_equal(hth_device_reserve(c->device, CONFORMANCE_BUDGET / 2, &half[i]), HTH_OK);
-        memset(half[i], i, CONFORMANCE_BUDGET / 2);
+    }
+    char *pattern = hth_alloc(CONFORMANCE_BUDGET / 2);
+    assert_non_null(pattern);
+    for (int i = 0; i < 2; i++) {
+        memset(pattern, i + 1, CONFORMANCE_BUDGET / 2);
+        conformance_write(c, half[i], pattern, CONFORMANCE_BUDGET / 2);
+    }
+    hth_free(pattern);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(conformance_read(c, half[i]), 0x01010101 * (i + 1));
+        assert_int_equal(conformance_read(c, (char *)half[i] + CONFORMANCE_BUDGET / 2 - 4),
+                         0x01010101 * (i + 1));
     }
     hth_device_release(c->device, half[0], CONFORMANCE_BUDGET / 2);
     hth_device_release(c->device, half[1], CONFORMANCE_BUDGET / 2);
     assert_int_equal(hth_device_reserve(c->device, CONFORMANCE_BUDGET, (void **)&c->arena), HTH_OK);
 }
 
-static hth_err conformance_triple(void *arg)
+// The kernel: host code, so for devices whose memory is visible to it.
+static inline hth_err conformance_kernel(void *arg)
 {
     conformance *c = arg;
     for (int i = 0; i < CONFORMANCE_WORDS; i++) {
         c->arena[CONFORMANCE_WORDS + i] = 3 * c->arena[i];
     }
-    c->calls++;
     return HTH_OK;
+}
+
+static hth_err conformance_triple(void *arg)
+{
+    conformance *c = arg;
+    c->calls++;
+    return CONFORMANCE_KERNEL(c);
 }
 
 // Upload, compute, download, two events between three streams, the same buffers again and again:
@@ -150,15 +187,15 @@ static void conformance_failure(void **state)
     assert_int_equal(hth_stream_sync(c->compute), HTH_ENOTSUP);
     assert_string_equal(hth_err_detail(), "kernel 7 is out of order");
     assert_int_equal(hth_stream_sync(c->compute), HTH_OK);
+    c->host_in[0] = 4;
+    conformance_write(c, c->arena, c->host_in, 4);
     assert_int_equal(hth_stream_launch(c->h2d, conformance_bad, c), HTH_OK);
     c->host_in[0] = 5;
-    c->arena[0] = 4;
     assert_int_equal(hth_stream_copy(c->h2d, c->arena, c->host_in, 4), HTH_OK);
     assert_int_equal(hth_stream_sync(c->h2d), HTH_ENOTSUP);
-    assert_int_equal(c->arena[0], 4);
-    assert_int_equal(hth_stream_copy(c->h2d, c->arena, c->host_in, 4), HTH_OK);
-    assert_int_equal(hth_stream_sync(c->h2d), HTH_OK);
-    assert_int_equal(c->arena[0], 5);
+    assert_int_equal(conformance_read(c, c->arena), 4);
+    conformance_write(c, c->arena, c->host_in, 4);
+    assert_int_equal(conformance_read(c, c->arena), 5);
 }
 
 // An event is not done before its record, is dated when it is, and a wait for a never recorded one
@@ -192,6 +229,25 @@ static void conformance_many(void **state)
     }
     assert_int_equal(hth_stream_sync(c->h2d), HTH_OK);
     assert_int_equal(hth_stream_sync(c->d2h), HTH_OK);
+}
+
+// Host memory for copies is memory, and taking it has nothing to do with the budget.
+static void conformance_host_memory(void **state)
+{
+    conformance *c = *state;
+    size_t bytes = 3 * CONFORMANCE_BUDGET;
+    void *p = NULL;
+    assert_int_equal(hth_device_reserve_host(c->device, bytes, &p), HTH_OK);
+    memset(p, 0x5A, bytes);
+    conformance_write(c, c->arena, (char *)p + bytes - CONFORMANCE_BUDGET, CONFORMANCE_BUDGET);
+    memset(p, 0, bytes);
+    assert_int_equal(hth_stream_copy(c->d2h, p, c->arena, CONFORMANCE_BUDGET), HTH_OK);
+    assert_int_equal(hth_stream_sync(c->d2h), HTH_OK);
+    for (size_t i = 0; i < bytes; i++) {
+        assert_int_equal(((char *)p)[i], i < CONFORMANCE_BUDGET ? 0x5A : 0);
+    }
+    hth_device_release_host(c->device, p);
+    hth_device_release_host(c->device, NULL);
 }
 
 static void conformance_arguments(void **state)
@@ -239,6 +295,7 @@ static void conformance_open_faults(void **state)
     CONFORMANCE_TEST(conformance_properties), CONFORMANCE_TEST(conformance_budget),                \
         CONFORMANCE_TEST(conformance_pipeline), CONFORMANCE_TEST(conformance_failure),             \
         CONFORMANCE_TEST(conformance_events), CONFORMANCE_TEST(conformance_many),                  \
-        CONFORMANCE_TEST(conformance_arguments), cmocka_unit_test(conformance_open_faults)
+        CONFORMANCE_TEST(conformance_host_memory), CONFORMANCE_TEST(conformance_arguments),        \
+        cmocka_unit_test(conformance_open_faults)
 
 #endif

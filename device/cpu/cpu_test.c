@@ -36,7 +36,8 @@ static void test_specification(void **state)
     assert_int_equal(d->props.budget_bytes, 2 << 20);
     assert_int_equal(d->props.n_threads, 1);
     hth_device_close(d);
-    assert_refused("tpu", HTH_EINVAL, "cpu, fake");
+    assert_refused("tpu", HTH_EINVAL, "cpu, fake, cuda");
+    assert_refused("cuda:threads=2", HTH_EINVAL, "it has: mem");
     assert_refused("cpu:memory=1GiB", HTH_EINVAL, "it has: mem,threads");
     assert_refused("cpu:seed=1", HTH_EINVAL, "it has: mem,threads");
     assert_refused("cpu:mem=12parsec", HTH_EINVAL, "unit");

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+// A CUDA device: open, properties, close, and the table that device.h wants.
+#include "device/cuda/cuda.h"
+
+#include "base/alloc.h"
+
+#include <stdio.h>
+
+static hth_err cuda_count(const hth_cuda_api *api, int *n, int *driver)
+{
+    *n = *driver = 0;
+    CUresult r = api->cuInit(0);
+    if (r != CUDA_SUCCESS) {
+        (void)hth_cuda_fail(api, "NVIDIA's driver", r, "cuInit");
+        return HTH_ENOTSUP; // whatever it is: no device can be had
+    }
+    r = api->cuDriverGetVersion(driver);
+    if (r != CUDA_SUCCESS) {
+        return hth_cuda_fail(api, "NVIDIA's driver", r, "cuDriverGetVersion");
+    }
+    r = api->cuDeviceGetCount(n);
+    return r == CUDA_SUCCESS ? HTH_OK
+                             : hth_cuda_fail(api, "NVIDIA's driver", r, "cuDeviceGetCount");
+}
+
+static void cuda_versions(const hth_cuda_api *api, int driver, char *out, size_t cap)
+{
+    size_t dnn = api->cudnnGetVersion(), blas = api->cublasLtGetVersion();
+    snprintf(out, cap, "driver %d.%d, cuDNN %zu.%zu.%zu, cublasLt %zu.%zu.%zu", driver / 1000,
+             driver % 1000 / 10, dnn / 10000, dnn / 100 % 100, dnn % 100, blas / 10000,
+             blas / 100 % 100, blas % 100);
+}
+
+hth_err hth_cuda_about(const hth_cuda_api *api, char *about, size_t cap)
+{
+    int n, driver;
+    char versions[96];
+    HTH_TRY(cuda_count(api, &n, &driver));
+    if (n == 0) {
+        return hth_fail(HTH_ENOTSUP, "NVIDIA's driver has no device");
+    }
+    cuda_versions(api, driver, versions, sizeof versions);
+    snprintf(about, cap, "%d device%s, %s", n, n == 1 ? "" : "s", versions);
+    return HTH_OK;
+}
+
+static int cuda_attribute(hth_cuda *d, CUdevice_attribute which)
+{
+    int v = 0;
+    return d->api->cuDeviceGetAttribute(&v, which, d->device) == CUDA_SUCCESS && v > 0 ? v : 0;
+}
+
+static hth_err cuda_props(hth_cuda *d, const hth_device_spec *s, int driver)
+{
+    hth_device_props *p = &d->base.props;
+    char name[64] = "", versions[64];
+    size_t total = 0;
+    HTH_TRY(HTH_CUDA(d, cuDeviceGetName, name, (int)sizeof name - 1, d->device));
+    HTH_TRY(HTH_CUDA(d, cuDeviceTotalMem, &total, d->device));
+    cuda_versions(d->api, driver, versions, sizeof versions);
+    p->total_bytes = total;
+    p->n_threads = cuda_attribute(d, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
+    p->core_cache_bytes =
+        (uint64_t)cuda_attribute(d, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR);
+    p->cache_bytes = (uint64_t)cuda_attribute(d, CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE);
+    p->vector_bytes = 16; // the widest access of one thread
+    snprintf(p->description, sizeof p->description, "%s, %d SMs, compute capability %d.%d", name,
+             p->n_threads, cuda_attribute(d, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR),
+             cuda_attribute(d, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR));
+    snprintf(p->fingerprint, sizeof p->fingerprint, "%s; %d SMs; %s", name, p->n_threads, versions);
+    return hth_device_spec_budget(s, p->total_bytes, "90%", &p->budget_bytes);
+}
+
+static void cuda_close(hth_device *base)
+{
+    hth_cuda *d = (hth_cuda *)base;
+    if (d->context != NULL) {
+        (void)HTH_CUDA(d, cuCtxSetCurrent, d->context);
+        hth_cuda_anchor_close(d);
+        hth_cuda_host_fini(d);
+        hth_cuda_mem_fini(d);
+        (void)HTH_CUDA(d, cuCtxSetCurrent, NULL);
+        (void)HTH_CUDA(d, cuDevicePrimaryCtxRelease, d->device);
+    }
+    hth_free(d);
+}
+
+static hth_err cuda_reserve(hth_device *d, size_t bytes, void **base)
+{
+    return hth_cuda_mem_reserve((hth_cuda *)d, bytes, base);
+}
+
+static void cuda_release(hth_device *d, void *base, size_t bytes)
+{
+    hth_cuda_mem_release((hth_cuda *)d, base);
+}
+
+static hth_err cuda_reserve_host(hth_device *d, size_t bytes, void **base)
+{
+    return hth_cuda_host_reserve((hth_cuda *)d, bytes, base);
+}
+
+static void cuda_release_host(hth_device *d, void *base)
+{
+    hth_cuda_host_release((hth_cuda *)d, base);
+}
+
+static const hth_device_ops cuda_ops = {
+    .close = cuda_close,
+    .reserve = cuda_reserve,
+    .release = cuda_release,
+    .reserve_host = cuda_reserve_host,
+    .release_host = cuda_release_host,
+    .stream_open = hth_cuda_stream_open,
+    .stream_close = hth_cuda_stream_close,
+    .launch = hth_cuda_launch,
+    .copy = hth_cuda_copy,
+    .record = hth_cuda_record,
+    .wait = hth_cuda_wait,
+    .sync = hth_cuda_sync,
+    .event_open = hth_cuda_event_open,
+    .event_close = hth_cuda_event_close,
+    .event_sync = hth_cuda_event_sync,
+    .event_time_ns = hth_cuda_event_time_ns,
+};
+
+static hth_err cuda_setup(hth_cuda *d, const hth_device_spec *s)
+{
+    int n, driver;
+    HTH_TRY(cuda_count(d->api, &n, &driver));
+    if (s->index >= n) {
+        return hth_fail(HTH_ENOTSUP, "device %s: there %s %d CUDA device%s", d->base.props.name,
+                        n == 1 ? "is" : "are", n, n == 1 ? ", number 0" : "s");
+    }
+    HTH_TRY(HTH_CUDA(d, cuDeviceGet, &d->device, s->index));
+    HTH_TRY(cuda_props(d, s, driver));
+    HTH_TRY(HTH_CUDA(d, cuDevicePrimaryCtxRetain, &d->context, d->device));
+    HTH_TRY(HTH_CUDA(d, cuCtxSetCurrent, d->context));
+    HTH_TRY(hth_cuda_mem_init(d));
+    return hth_cuda_anchor_open(d);
+}
+
+hth_err hth_cuda_open_device(const hth_cuda_api *api, const hth_device_spec *s, hth_device **out)
+{
+    hth_cuda *d = hth_calloc(1, sizeof *d);
+    if (d == NULL) {
+        return hth_fail(HTH_ENOMEM, "device cuda:%d: no memory to open it", s->index);
+    }
+    d->base.ops = &cuda_ops;
+    d->api = api;
+    snprintf(d->base.props.name, sizeof d->base.props.name, "cuda:%d", s->index);
+    hth_err err = cuda_setup(d, s);
+    if (err != HTH_OK) {
+        cuda_close(&d->base);
+        return err;
+    }
+    *out = &d->base;
+    return HTH_OK;
+}

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// device/cuda/fake/fake.h - a CUDA driver for tests, behind the dispatch table.
+//
+// Design notes
+// What can go wrong without a GPU is real: physical memory is pages of a memfd each, so one handle
+// mapped twice is the same memory, what is not mapped or has no access cannot be touched, and there
+// is only so much. Streams are those of the fake device (device/fake): everything is deferred, and
+// a synchronization runs it in a random order that events allow. As in the driver, a copy from
+// pageable memory has read it when the call returns, and one to pageable memory is done then. One
+// driver per process; one thread.
+#ifndef HTH_DEVICE_CUDA_FAKE_FAKE_H
+#define HTH_DEVICE_CUDA_FAKE_FAKE_H
+
+#include "device/cuda/driver.h"
+#include "device/plugin.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef struct hth_cuda_fake {
+    int n_devices;
+    uint64_t total_bytes;
+    bool no_vmm; // the device has no virtual memory management
+    // The n-th call from now, 1-based, fails once with `fail_with`; 0: none. Calls that give
+    // something back do it all the same: the driver's report errors of earlier work. `sticky`:
+    // later calls fail with it, too.
+    uint64_t fail_nth;
+    CUresult fail_with;
+    bool sticky;
+    // counted
+    uint64_t calls;
+    uint64_t used_bytes, peak_bytes; // of device memory
+    int64_t live;                    // whatever a call made and another has to give back
+    uint64_t creates;                // cuMemCreate that succeeded
+} hth_cuda_fake;
+
+// hth_cuda_fake_open starts a driver with one device of 256 MiB, whose order `seed` decides; its
+// controls stay valid until hth_cuda_fake_close. NULL: no memory.
+hth_cuda_fake *hth_cuda_fake_open(uint64_t seed);
+void hth_cuda_fake_close(void);
+const hth_cuda_api *hth_cuda_fake_api(void);
+// hth_cuda_fake_plugin is the plug-in over this driver, for hth_plugin_use.
+const hth_plugin *hth_cuda_fake_plugin(void);
+
+// What a CUfunction of this driver points to. A kernel has one parameter, a pointer; its failure is
+// a bad access: sticky.
+typedef hth_err hth_cuda_fake_kernel(void *arg);
+
+#endif

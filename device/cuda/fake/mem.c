@@ -1,0 +1,326 @@
+// SPDX-License-Identifier: Apache-2.0
+// Memory of the fake driver. A handle is a memfd; reserving addresses maps nothing with no access;
+// mapping a handle puts its pages there, still without access, until cuMemSetAccess. What the real
+// driver refuses is refused: an offset, a handle over another, an unmap of part of a mapping.
+#include "device/cuda/fake/impl.h"
+
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define FAKE_MAX         1024
+#define FAKE_POISON      0xCB
+#define FAKE_GRANULARITY ((size_t)2 << 20)
+
+typedef enum fake_kind {
+    FAKE_NONE,
+    FAKE_HANDLE, // at: memfd
+    FAKE_ADDRESSES,
+    FAKE_MAPPING, // of: index of the handle
+    FAKE_PLAIN,
+    FAKE_HOST
+} fake_kind;
+
+typedef struct fake_item {
+    fake_kind kind;
+    uintptr_t at;
+    size_t bytes;
+    int of, n_mappings;
+    bool released; // a handle that only its mappings keep
+} fake_item;
+
+static fake_item items[FAKE_MAX];
+
+static fake_item *item_new(fake_kind kind, uintptr_t at, size_t bytes)
+{
+    for (int i = 1; i < FAKE_MAX; i++) {
+        if (items[i].kind == FAKE_NONE) {
+            items[i] = (fake_item){.kind = kind, .at = at, .bytes = bytes};
+            hth_cuda_fake_state()->live++;
+            return &items[i];
+        }
+    }
+    return NULL;
+}
+
+static void item_end(fake_item *i)
+{
+    i->kind = FAKE_NONE;
+    hth_cuda_fake_state()->live--;
+}
+
+// The item of that kind which has `at`.
+static fake_item *item_at(fake_kind kind, uintptr_t at)
+{
+    for (int i = 1; i < FAKE_MAX; i++) {
+        if (items[i].kind == kind && at >= items[i].at && at - items[i].at < items[i].bytes) {
+            return &items[i];
+        }
+    }
+    return NULL;
+}
+
+static fake_item *item_handle(CUmemGenericAllocationHandle h)
+{
+    return h > 0 && h < FAKE_MAX && items[h].kind == FAKE_HANDLE ? &items[h] : NULL;
+}
+
+bool hth_cuda_fake_pinned(const void *p)
+{
+    return item_at(FAKE_HOST, (uintptr_t)p) != NULL;
+}
+
+static void *map_anonymous(size_t bytes, int access)
+{
+    void *p = mmap(NULL, bytes, access, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return p == MAP_FAILED ? NULL : p;
+}
+
+static CUresult fake_granularity(size_t *out, const CUmemAllocationProp *prop,
+                                 CUmemAllocationGranularity_flags option)
+{
+    CUresult r = hth_cuda_fake_enter();
+    *out = FAKE_GRANULARITY;
+    return r;
+}
+
+static CUresult fake_address_reserve(CUdeviceptr *out, size_t bytes, size_t align, CUdeviceptr at,
+                                     unsigned long long flags)
+{
+    CUresult r = hth_cuda_fake_enter();
+    if (r != CUDA_SUCCESS) {
+        return r;
+    }
+    if (bytes == 0 || bytes % FAKE_GRANULARITY != 0 || at != 0 || flags != 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    void *p = map_anonymous(bytes, PROT_NONE);
+    if (p == NULL || item_new(FAKE_ADDRESSES, (uintptr_t)p, bytes) == NULL) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    *out = (CUdeviceptr)(uintptr_t)p;
+    return CUDA_SUCCESS;
+}
+
+static CUresult fake_address_free(CUdeviceptr at, size_t bytes)
+{
+    CUresult r = hth_cuda_fake_enter();
+    fake_item *a = item_at(FAKE_ADDRESSES, at);
+    for (int i = 1; a != NULL && i < FAKE_MAX; i++) {
+        if (items[i].kind == FAKE_MAPPING && items[i].at - a->at < a->bytes) {
+            return CUDA_ERROR_INVALID_VALUE; // still mapped
+        }
+    }
+    if (a == NULL || a->at != at || a->bytes != bytes) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    munmap((void *)(uintptr_t)at, bytes);
+    item_end(a);
+    return r;
+}
+
+static CUresult fake_create(CUmemGenericAllocationHandle *out, size_t bytes,
+                            const CUmemAllocationProp *prop, unsigned long long flags)
+{
+    CUresult r = hth_cuda_fake_enter();
+    if (r != CUDA_SUCCESS) {
+        return r;
+    }
+    if (bytes == 0 || bytes % FAKE_GRANULARITY != 0 || flags != 0 ||
+        prop->type != CU_MEM_ALLOCATION_TYPE_PINNED ||
+        prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (!hth_cuda_fake_take((int64_t)bytes)) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    int fd = memfd_create("hearth-cuda-fake", MFD_CLOEXEC);
+    void *p = fd >= 0 && ftruncate(fd, (off_t)bytes) == 0
+                  ? mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)
+                  : MAP_FAILED;
+    if (p == MAP_FAILED) {
+        close(fd);
+        hth_cuda_fake_take(-(int64_t)bytes);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    memset(p, FAKE_POISON, FAKE_GRANULARITY); // the rest of a large one is zero: time
+    munmap(p, bytes);
+    *out = (CUmemGenericAllocationHandle)(item_new(FAKE_HANDLE, (uintptr_t)fd, bytes) - items);
+    hth_cuda_fake_state()->creates++;
+    return CUDA_SUCCESS;
+}
+
+static void handle_settle(fake_item *h)
+{
+    if (h->released && h->n_mappings == 0) {
+        close((int)h->at);
+        hth_cuda_fake_take(-(int64_t)h->bytes);
+        item_end(h);
+    }
+}
+
+static CUresult fake_release(CUmemGenericAllocationHandle handle)
+{
+    CUresult r = hth_cuda_fake_enter();
+    fake_item *h = item_handle(handle);
+    if (h == NULL || h->released) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    h->released = true;
+    handle_settle(h);
+    return r;
+}
+
+static CUresult fake_map(CUdeviceptr at, size_t bytes, size_t offset,
+                         CUmemGenericAllocationHandle handle, unsigned long long flags)
+{
+    CUresult r = hth_cuda_fake_enter();
+    if (r != CUDA_SUCCESS) {
+        return r;
+    }
+    fake_item *h = item_handle(handle), *a = item_at(FAKE_ADDRESSES, at);
+    if (h == NULL || h->released || a == NULL || bytes > a->bytes - (at - a->at) ||
+        bytes != h->bytes || offset != 0 || flags != 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    for (uintptr_t p = at; p < at + bytes; p += FAKE_GRANULARITY) {
+        if (item_at(FAKE_MAPPING, p) != NULL) {
+            return CUDA_ERROR_ALREADY_MAPPED;
+        }
+    }
+    if (mmap((void *)(uintptr_t)at, bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, (int)h->at, 0) ==
+        MAP_FAILED) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    item_new(FAKE_MAPPING, at, bytes)->of = (int)(h - items);
+    h->n_mappings++;
+    return CUDA_SUCCESS;
+}
+
+// Calls each(mapping, arg) for the mappings that fill [at, at + bytes); false, and nothing called,
+// unless whole mappings fill it.
+static bool each_mapping(CUdeviceptr at, size_t bytes, void (*each)(fake_item *, int), int arg)
+{
+    for (int pass = 0; pass < 2; pass++) {
+        for (uintptr_t p = at; p < at + bytes;) {
+            fake_item *m = item_at(FAKE_MAPPING, p);
+            if (m == NULL || m->at != p || m->bytes > at + bytes - p) {
+                return false;
+            }
+            p += m->bytes;
+            if (pass == 1) {
+                each(m, arg);
+            }
+        }
+    }
+    return true;
+}
+
+static void mapping_end(fake_item *m, int unused)
+{
+    fake_item *h = &items[m->of];
+    (void)mmap((void *)m->at, m->bytes, PROT_NONE,
+               MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
+    item_end(m);
+    h->n_mappings--;
+    handle_settle(h);
+}
+
+static CUresult fake_unmap(CUdeviceptr at, size_t bytes)
+{
+    CUresult r = hth_cuda_fake_enter();
+    return each_mapping(at, bytes, mapping_end, 0) ? r : CUDA_ERROR_INVALID_VALUE;
+}
+
+static void mapping_protect(fake_item *m, int access)
+{
+    (void)mprotect((void *)m->at, m->bytes, access);
+}
+
+static CUresult fake_set_access(CUdeviceptr at, size_t bytes, const CUmemAccessDesc *desc, size_t n)
+{
+    CUresult r = hth_cuda_fake_enter();
+    if (r != CUDA_SUCCESS) {
+        return r;
+    }
+    int access = desc->flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE ? PROT_READ | PROT_WRITE
+                 : desc->flags == CU_MEM_ACCESS_FLAGS_PROT_READ    ? PROT_READ
+                                                                   : PROT_NONE;
+    return n == 1 && each_mapping(at, bytes, mapping_protect, access) ? CUDA_SUCCESS
+                                                                      : CUDA_ERROR_INVALID_VALUE;
+}
+
+static CUresult fake_alloc(CUdeviceptr *out, size_t bytes)
+{
+    CUresult r = hth_cuda_fake_enter();
+    if (r != CUDA_SUCCESS) {
+        return r;
+    }
+    if (!hth_cuda_fake_take((int64_t)bytes)) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    void *p = map_anonymous(bytes, PROT_READ | PROT_WRITE);
+    if (p == NULL) {
+        hth_cuda_fake_take(-(int64_t)bytes);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    item_new(FAKE_PLAIN, (uintptr_t)p, bytes);
+    memset(p, FAKE_POISON, bytes);
+    *out = (CUdeviceptr)(uintptr_t)p;
+    return CUDA_SUCCESS;
+}
+
+static CUresult fake_free(CUdeviceptr at)
+{
+    CUresult r = hth_cuda_fake_enter();
+    fake_item *i = item_at(FAKE_PLAIN, at);
+    if (i == NULL || i->at != at) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    munmap((void *)i->at, i->bytes);
+    hth_cuda_fake_take(-(int64_t)i->bytes);
+    item_end(i);
+    return r;
+}
+
+static CUresult fake_host_alloc(void **out, size_t bytes, unsigned flags)
+{
+    CUresult r = hth_cuda_fake_enter();
+    if (r != CUDA_SUCCESS) {
+        return r;
+    }
+    *out = map_anonymous(bytes, PROT_READ | PROT_WRITE);
+    if (*out == NULL) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    item_new(FAKE_HOST, (uintptr_t)*out, bytes);
+    return CUDA_SUCCESS;
+}
+
+static CUresult fake_free_host(void *p)
+{
+    CUresult r = hth_cuda_fake_enter();
+    fake_item *i = item_at(FAKE_HOST, (uintptr_t)p);
+    if (i == NULL || i->at != (uintptr_t)p) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    munmap(p, i->bytes);
+    item_end(i);
+    return r;
+}
+
+void hth_cuda_fake_fill_mem(hth_cuda_api *api)
+{
+    api->cuMemGetAllocationGranularity = fake_granularity;
+    api->cuMemAddressReserve = fake_address_reserve;
+    api->cuMemAddressFree = fake_address_free;
+    api->cuMemCreate = fake_create;
+    api->cuMemRelease = fake_release;
+    api->cuMemMap = fake_map;
+    api->cuMemUnmap = fake_unmap;
+    api->cuMemSetAccess = fake_set_access;
+    api->cuMemAlloc = fake_alloc;
+    api->cuMemFree = fake_free;
+    api->cuMemHostAlloc = fake_host_alloc;
+    api->cuMemFreeHost = fake_free_host;
+}
