@@ -43,7 +43,7 @@ struct hth_request {
     // results are written there.
     hth_err (*place)(hth_request *r, hth_request_tensor *out, int n_out);
     // query: what to ask ("devices", "stats", "bench", "plan", "convsel", "model", "models",
-    // "train", "curve", "jobs", "job", "cancel", "pause", "resume") with JSON arguments
+    // "unload", "train", "curve", "jobs", "job", "cancel", "pause", "resume") with JSON arguments
     const char *query, *arguments;
     void (*progress)(hth_request *r, const char *what, uint64_t done,
                      uint64_t total); // may be NULL; engine's thread
@@ -55,8 +55,9 @@ struct hth_request {
     char detail[512];
     hth_request_tensor *outputs; // what place filled; valid until done returns
     int n_outputs;
-    int version; // of the model that answered
-    char *json; // answer of a query, hth_alloc'd: `done` takes it over
+    int version;  // of the model that answered
+    bool batched; // its outputs' first dimension is a batch
+    char *json;   // answer of a query, hth_alloc'd: `done` takes it over
     uint64_t submitted_ns, started_ns, finished_ns;
     hth_request *next; // the mailbox's
 };

@@ -98,13 +98,35 @@ void hth_http_fail_call(hth_http_call *c, const char *id);
 // hth_http_body reads an optional JSON body: an empty one is NULL. false: answered.
 bool hth_http_body(hth_http *h, struct evhttp_request *req, json_t **out);
 
+// ---- http_zip.c: content codings
+
+// hth_http_inflate puts the decompressed body in the place of a compressed one. false: answered.
+bool hth_http_inflate(hth_http *h, struct evhttp_request *req);
+// hth_http_deflate compresses an answer when the request accepts that.
+void hth_http_deflate(struct evhttp_request *req, struct evbuffer *body);
+
+// ---- questions to the engine
+
+// hth_http_ask asks `query` about the model of `a` (all models, when it names none).
+void hth_http_ask(hth_http *h, struct evhttp_request *req, const hth_http_args *a,
+                  const char *query, void (*finish)(hth_http_call *c));
+// hth_http_answer parses what the engine said. NULL: answered.
+json_t *hth_http_answer(hth_http_call *c);
+// hth_http_max_batch is max_batch_size of a model, from the engine's answer to "model": 0 where the
+// first dimension is no batch, or is all that an input has; without a limit the largest that the
+// protocol can say.
+json_int_t hth_http_max_batch(const json_t *model);
+
 // ---- handlers
 
 void hth_http_route(hth_http *h, struct evhttp_request *req);
 typedef void hth_http_handler(hth_http *h, struct evhttp_request *req, const hth_http_args *a);
 hth_http_handler hth_http_live, hth_http_ready, hth_http_server_metadata;
 hth_http_handler hth_http_model_metadata, hth_http_model_config, hth_http_model_ready;
-hth_http_handler hth_http_infer;
+hth_http_handler hth_http_infer, hth_http_model_stats, hth_http_all_stats;
+hth_http_handler hth_http_repo_index, hth_http_repo_load, hth_http_repo_unload;
+hth_http_handler hth_http_repo_named; // another repository than the only one: 501
+hth_http_unloaded *hth_http_unloaded_find(hth_http *h, const char *name); // NULL: it is not
 // hth_http_is_unloaded answers 404 and returns true when the model may not be used now.
 bool hth_http_is_unloaded(hth_http *h, struct evhttp_request *req, const hth_http_args *a);
 

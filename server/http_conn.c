@@ -228,7 +228,7 @@ bool hth_http_sound(hth_http *h, struct evhttp_request *req)
     }
     bool lengths = sound_lengths(evhttp_request_get_input_headers(req), &chunked);
     if (lengths && chunked) {
-        return true;
+        return hth_http_inflate(h, req);
     }
     evhttp_add_header(evhttp_request_get_output_headers(req), "Connection", "close");
     hth_http_fail(h, req, lengths ? HTTP_NOTIMPLEMENTED : HTTP_BADREQUEST, "%s",

@@ -43,7 +43,8 @@ static const hth_infer_wanted *infer_wanted(const hth_infer_call *c, const char 
 static hth_err infer_check_json(const hth_infer_call *c, const hth_request_tensor *out)
 {
     const hth_infer_wanted *w = infer_wanted(c, out->name);
-    bool sent = c->n_wanted == 0 || w != NULL, binary = w != NULL ? w->binary : c->all_binary;
+    bool sent = c->n_wanted == 0 || w != NULL;
+    bool binary = w != NULL ? w->binary || w->classes > 0 : c->all_binary;
     return sent && !binary && (out->t.dtype == HTH_DT_F16 || out->t.dtype == HTH_DT_BF16)
                ? hth_fail(HTH_EINVAL,
                           "sending %s data via JSON is not supported. Please use the binary data "
@@ -104,27 +105,64 @@ static hth_err infer_place(hth_request *r, hth_request_tensor *out, int n)
 
 // ---- the answer
 
+// What follows the head: a tensor's bytes, or text made for the answer.
+typedef struct piece {
+    const hth_tensor *tensor;
+    hth_text text;
+} piece;
+
 typedef struct answer {
     hth_infer_call *c;
     hth_text head;
-    const hth_request_tensor *binary[HTH_INFER_MAX_TENSORS];
-    int n_binary;
+    int n_pieces;
+    piece piece[]; // one for each output that is sent
 } answer;
+
+static void answer_begin(hth_text *out, const char *name, const char *datatype,
+                         const hth_shape *shape)
+{
+    hth_text_put(out, "{\"name\":");
+    hth_text_quoted(out, name);
+    hth_text_put(out, ",\"datatype\":\"");
+    hth_text_put(out, datatype);
+    hth_text_put(out, "\",\"shape\":");
+    hth_text_shape(out, shape);
+}
+
+static void answer_size(hth_text *out, size_t bytes)
+{
+    hth_text_put(out, ",\"parameters\":{\"binary_data_size\":");
+    hth_text_int(out, (int64_t)bytes);
+    hth_text_put(out, "}}");
+}
+
+static void answer_classes(answer *a, const hth_request_tensor *t, const hth_infer_wanted *w)
+{
+    hth_infer_classes classes;
+    if (hth_infer_classify(&t->t, a->c->c.r.batched, w->classes, &classes) != HTH_OK) {
+        a->head.failed = true;
+        return;
+    }
+    answer_begin(&a->head, t->name, "BYTES", &classes.shape);
+    if (w->binary) {
+        answer_size(&a->head, classes.binary.n);
+        a->piece[a->n_pieces++].text = classes.binary;
+        classes.binary = (hth_text){.p = NULL};
+    } else {
+        hth_text_put(&a->head, ",\"data\":");
+        hth_text_add(&a->head, classes.json.p, classes.json.n);
+        hth_text_put(&a->head, "}");
+    }
+    hth_infer_classes_fini(&classes);
+}
 
 static void answer_output(answer *a, const hth_request_tensor *t, bool binary)
 {
     hth_text *out = &a->head;
-    hth_text_put(out, "{\"name\":");
-    hth_text_quoted(out, t->name);
-    hth_text_put(out, ",\"datatype\":\"");
-    hth_text_put(out, hth_dtype_name(t->t.dtype));
-    hth_text_put(out, "\",\"shape\":");
-    hth_text_shape(out, &t->t.shape);
+    answer_begin(out, t->name, hth_dtype_name(t->t.dtype), &t->t.shape);
     if (binary) {
-        hth_text_put(out, ",\"parameters\":{\"binary_data_size\":");
-        hth_text_int(out, (int64_t)t->t.bytes);
-        hth_text_put(out, "}}");
-        a->binary[a->n_binary++] = t;
+        answer_size(out, t->t.bytes);
+        a->piece[a->n_pieces++].tensor = &t->t;
     } else {
         hth_text_put(out, ",\"data\":");
         hth_json_write(out, &t->t);
@@ -159,8 +197,11 @@ static void answer_head(answer *a)
     int n = c->n_wanted > 0 ? c->n_wanted : c->result->n;
     for (int i = 0; i < n; i++) {
         hth_text_put(out, i > 0 ? "," : "");
-        if (c->n_wanted > 0) {
-            answer_output(a, result_find(c->result, c->wanted[i].name), c->wanted[i].binary);
+        const hth_infer_wanted *w = c->n_wanted > 0 ? &c->wanted[i] : NULL;
+        if (w != NULL && w->classes > 0) {
+            answer_classes(a, result_find(c->result, w->name), w);
+        } else if (w != NULL) {
+            answer_output(a, result_find(c->result, w->name), w->binary);
         } else {
             answer_output(a, &c->result->t[i], c->all_binary);
         }
@@ -186,10 +227,26 @@ static int answer_tensor(struct evbuffer *body, const hth_tensor *t, hth_infer_r
 static bool answer_body(answer *a, struct evbuffer *body)
 {
     bool ok = body != NULL && !a->head.failed && evbuffer_add(body, a->head.p, a->head.n) == 0;
-    for (int i = 0; i < a->n_binary && ok; i++) {
-        ok = answer_tensor(body, &a->binary[i]->t, a->c->result) == 0;
+    for (int i = 0; i < a->n_pieces && ok; i++) {
+        const piece *p = &a->piece[i];
+        ok = (p->tensor != NULL ? answer_tensor(body, p->tensor, a->c->result)
+                                : evbuffer_add(body, p->text.p, p->text.n)) == 0;
     }
     return ok;
+}
+
+static void answer_send(answer *a, struct evbuffer *body)
+{
+    const hth_http_call *call = &a->c->c;
+    char length[24];
+    snprintf(length, sizeof length, "%zu", a->head.n);
+    if (a->n_pieces > 0) {
+        evhttp_add_header(evhttp_request_get_output_headers(call->req),
+                          "Inference-Header-Content-Length", length);
+    }
+    hth_http_deflate(call->req, body);
+    hth_http_send(call->h, call->req, HTTP_OK,
+                  a->n_pieces > 0 ? "application/octet-stream" : "application/json", body);
 }
 
 static void infer_finish(hth_http_call *call)
@@ -199,46 +256,38 @@ static void infer_finish(hth_http_call *call)
         hth_http_fail_call(call, c->id);
         return;
     }
-    if (c->result == NULL || c->result->n > HTH_INFER_MAX_TENSORS) {
-        hth_http_fail(call->h, call->req, HTTP_NOTIMPLEMENTED,
-                      "the model has no outputs, or too many");
+    if (c->result == NULL) {
+        hth_http_fail(call->h, call->req, HTTP_NOTIMPLEMENTED, "the model has no outputs");
         return;
     }
-    answer a = {.c = c};
-    answer_head(&a);
+    size_t n = (size_t)(c->n_wanted > 0 ? c->n_wanted : c->result->n);
+    answer *a = hth_calloc(1, sizeof *a + n * sizeof a->piece[0]);
     struct evbuffer *body = evbuffer_new();
-    if (!answer_body(&a, body)) {
+    if (a != NULL) {
+        a->c = c;
+        answer_head(a);
+    }
+    if (a == NULL || !answer_body(a, body)) {
         hth_http_fail(call->h, call->req, HTTP_SERVUNAVAIL, "out of memory for an answer");
     } else {
-        char length[24];
-        snprintf(length, sizeof length, "%zu", a.head.n);
-        if (a.n_binary > 0) {
-            evhttp_add_header(evhttp_request_get_output_headers(call->req),
-                              "Inference-Header-Content-Length", length);
-        }
-        hth_http_send(call->h, call->req, HTTP_OK,
-                      a.n_binary > 0 ? "application/octet-stream" : "application/json", body);
+        answer_send(a, body);
     }
-    hth_text_fini(&a.head);
+    for (int i = 0; a != NULL && i < a->n_pieces; i++) {
+        hth_text_fini(&a->piece[i].text);
+    }
+    if (a != NULL) {
+        hth_text_fini(&a->head);
+    }
+    hth_free(a);
     if (body != NULL) {
         evbuffer_free(body);
     }
 }
 
-void hth_http_infer(hth_http *h, struct evhttp_request *req, const hth_http_args *a)
+static void infer_start(hth_infer_call *c, hth_err err)
 {
-    if (hth_http_is_unloaded(h, req, a)) {
-        return;
-    }
-    hth_infer_call *c = hth_http_call_new(h, req, a, sizeof *c);
-    if (c == NULL) {
-        return;
-    }
-    c->c.drop = infer_drop;
-    c->c.finish = infer_finish;
-    hth_err err = hth_infer_read(c);
     if (err != HTH_OK) {
-        hth_http_fail_err(h, req, err);
+        hth_http_fail_err(c->c.h, c->c.req, err);
         hth_http_call_free(&c->c);
         return;
     }
@@ -247,4 +296,41 @@ void hth_http_infer(hth_http *h, struct evhttp_request *req, const hth_http_args
     c->c.r.n_inputs = c->n_in;
     c->c.r.place = infer_place;
     hth_http_call_submit(&c->c);
+}
+
+static hth_infer_call *infer_new(hth_http *h, struct evhttp_request *req, const hth_http_args *a)
+{
+    hth_infer_call *c = hth_http_call_new(h, req, a, sizeof *c);
+    if (c != NULL) {
+        c->c.drop = infer_drop;
+        c->c.finish = infer_finish;
+    }
+    return c;
+}
+
+// infer_raw goes on when the engine has said what the model's inputs are.
+static void infer_raw(hth_http_call *question)
+{
+    json_t *model = hth_http_answer(question);
+    hth_infer_call *c =
+        model != NULL ? infer_new(question->h, question->req, &question->args) : NULL;
+    if (c != NULL) {
+        infer_start(c, hth_infer_read_raw(c, model));
+    }
+    json_decref(model);
+}
+
+void hth_http_infer(hth_http *h, struct evhttp_request *req, const hth_http_args *a)
+{
+    if (hth_http_is_unloaded(h, req, a)) {
+        return;
+    }
+    if (hth_infer_is_raw(req)) {
+        hth_http_ask(h, req, a, "model", infer_raw);
+        return;
+    }
+    hth_infer_call *c = infer_new(h, req, a);
+    if (c != NULL) {
+        infer_start(c, hth_infer_read(c));
+    }
 }

@@ -14,6 +14,7 @@
 typedef struct hth_infer_wanted {
     const char *name;
     bool binary;
+    int64_t classes; // 0: the tensor itself
 } hth_infer_wanted;
 
 // The outputs' names, shapes and bytes: one block, in which everything that they point to lies.
@@ -35,6 +36,25 @@ typedef struct hth_infer_call {
     bool all_binary; // for outputs that are not named
     hth_infer_result *result;
 } hth_infer_call;
+
+// The largest values of an output: strings, as a JSON array and as BYTES.
+typedef struct hth_infer_classes {
+    hth_shape shape;
+    hth_text json, binary;
+} hth_infer_classes;
+
+// The most that may be asked for.
+#define HTH_INFER_MAX_CLASSES 1000000
+
+// hth_infer_classify ranks the `n` largest values of each row of `t` (of all, when `batched` is
+// false). On success hth_infer_classes_fini frees *out.
+hth_err hth_infer_classify(const hth_tensor *t, bool batched, int64_t n, hth_infer_classes *out);
+void hth_infer_classes_fini(hth_infer_classes *c);
+
+// hth_infer_is_raw tells whether the whole body is the model's only input, and makes it that:
+// `model` is the engine's answer to "model".
+bool hth_infer_is_raw(struct evhttp_request *req);
+hth_err hth_infer_read_raw(hth_infer_call *c, const json_t *model);
 
 // hth_infer_read reads the request's body into `c`: id, inputs with their data, wanted outputs.
 // On error the sentence says what is wrong, and the caller frees the call.

@@ -5,6 +5,7 @@
 #include "server/http_call.h"
 
 #include "client/hearth.h"
+#include "server/http_json.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -22,56 +23,54 @@ void hth_http_ready(hth_http *h, struct evhttp_request *req, const hth_http_args
 void hth_http_server_metadata(hth_http *h, struct evhttp_request *req, const hth_http_args *a)
 {
     hth_http_send_json(h, req,
-                       json_pack("{s:s, s:s, s:[s, s, s]}", "name", "hearth", "version",
-                                 HEARTH_VERSION, "extensions", "model_configuration",
-                                 "binary_tensor_data", "parameters"));
+                       json_pack("{s:s, s:s, s:[s, s, s, s, s, s]}", "name", "hearth", "version",
+                                 HEARTH_VERSION, "extensions", "classification", "model_repository",
+                                 "model_configuration", "binary_tensor_data", "parameters",
+                                 "statistics"));
 }
 
 // ---- models
 
 typedef struct meta_call {
     hth_http_call c;
-    char arguments[480];
+    hth_text text; // of the arguments
 } meta_call;
 
-bool hth_http_is_unloaded(hth_http *h, struct evhttp_request *req, const hth_http_args *a)
+static void meta_drop(hth_http_call *c)
 {
-    hth_http_unloaded *u;
-    HASH_FIND_STR(h->unloaded, a->name, u);
-    if (u != NULL) {
-        hth_http_fail(h, req, HTTP_NOTFOUND,
-                      "Request for unknown model: '%s' is not found: it was unloaded", a->name);
+    hth_text_fini(&((meta_call *)c)->text);
+}
+
+void hth_http_ask(hth_http *h, struct evhttp_request *req, const hth_http_args *a,
+                  const char *query, void (*finish)(hth_http_call *c))
+{
+    meta_call *m = hth_http_call_new(h, req, a, sizeof *m);
+    if (m == NULL) {
+        return;
     }
-    return u != NULL;
+    hth_text text = {.p = NULL};
+    hth_text_put(&text, a->spec[0] != 0 ? "{\"model\":" : "{");
+    if (a->spec[0] != 0) {
+        hth_text_quoted(&text, strcmp(query, "unload") == 0 ? a->name : a->spec);
+    }
+    hth_text_add(&text, "}", 2);
+    m->text = text;
+    m->c.drop = meta_drop;
+    m->c.r.query = query;
+    m->c.r.arguments = text.failed ? "{}" : text.p;
+    m->c.finish = finish;
+    hth_http_call_submit(&m->c);
 }
 
 static void meta_ask(hth_http *h, struct evhttp_request *req, const hth_http_args *a,
                      void (*finish)(hth_http_call *c))
 {
-    if (hth_http_is_unloaded(h, req, a)) {
-        return;
+    if (!hth_http_is_unloaded(h, req, a)) {
+        hth_http_ask(h, req, a, "model", finish);
     }
-    meta_call *m = hth_http_call_new(h, req, a, sizeof *m);
-    json_t *doc = json_pack("{s:s}", "model", a->spec);
-    if (m == NULL || doc == NULL ||
-        json_dumpb(doc, m->arguments, sizeof m->arguments - 1, 0) >= sizeof m->arguments) {
-        if (m != NULL) { // a name that is not UTF-8, or all of control characters
-            hth_http_fail(h, req, HTTP_NOTFOUND, "Request for unknown model: '%s' is not found",
-                          a->name);
-            hth_http_call_free(&m->c);
-        }
-        json_decref(doc);
-        return;
-    }
-    json_decref(doc);
-    m->c.r.query = "model";
-    m->c.r.arguments = m->arguments;
-    m->c.finish = finish;
-    hth_http_call_submit(&m->c);
 }
 
-// meta_answer parses what the engine says of the model. NULL: answered.
-static json_t *meta_answer(hth_http_call *c)
+json_t *hth_http_answer(hth_http_call *c)
 {
     if (c->r.err != HTH_OK) {
         hth_http_fail_call(c, NULL);
@@ -79,7 +78,7 @@ static json_t *meta_answer(hth_http_call *c)
     }
     json_t *doc = c->r.json != NULL ? json_loads(c->r.json, 0, NULL) : NULL;
     if (doc == NULL) {
-        hth_http_fail(c->h, c->req, HTTP_INTERNAL, "the engine says nothing about the model");
+        hth_http_fail(c->h, c->req, HTTP_INTERNAL, "the engine has no answer");
     }
     return doc;
 }
@@ -110,7 +109,7 @@ static json_t *meta_versions(const hth_http_call *c, int version)
 
 static void meta_metadata(hth_http_call *c)
 {
-    json_t *m = meta_answer(c);
+    json_t *m = hth_http_answer(c);
     if (m != NULL) {
         int version = (int)json_integer_value(json_object_get(m, "version"));
         hth_http_send_json(
@@ -131,9 +130,7 @@ static void meta_ready(hth_http_call *c)
     }
 }
 
-// config_max_batch is what max_batch_size says: 0 where the first dimension is no batch, or is all
-// that an input has; without a limit the largest that the protocol can say.
-static json_int_t config_max_batch(const json_t *m)
+json_int_t hth_http_max_batch(const json_t *m)
 {
     json_int_t most = json_integer_value(json_object_get(m, "max_batch"));
     size_t i;
@@ -172,9 +169,9 @@ static json_t *config_tensors(const json_t *tensors, bool batch)
 
 static void meta_config(hth_http_call *c)
 {
-    json_t *m = meta_answer(c);
+    json_t *m = hth_http_answer(c);
     if (m != NULL) {
-        json_int_t max_batch = config_max_batch(m);
+        json_int_t max_batch = hth_http_max_batch(m);
         hth_http_send_json(
             c->h, c->req,
             json_pack("{s:O, s:s, s:s, s:{s:{s:i}}, s:I, s:o, s:o, s:[{s:O, s:s, s:i, s:[]}], "

@@ -14,6 +14,7 @@
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <unistd.h>
+#include <zlib.h>
 
 typedef struct fixture {
     char dir[64], store[96];
@@ -492,6 +493,111 @@ static void test_integers(void **state)
     }
 }
 
+// Raw binary: the body is the input, all outputs are binary; a class per row of a batch.
+static void test_raw_and_classes(void **state)
+{
+    static const float x[6] = {1, 9, 9, -3, NAN, -2};
+    static const char q[] = "POST /v2/models/batch/infer HTTP/1.1\r\nHost: x\r\n"
+                            "Inference-Header-Content-Length: 0\r\nContent-Length: 12\r\n\r\n";
+    int fd = dial(*state);
+    push(fd, q, sizeof q - 1);
+    push(fd, x, 12);
+    reply r = pull(fd, true);
+    close(fd);
+    expect_200(&r);
+    assert_non_null(strstr(r.body, "\"shape\":[1,3]"));
+    assert_memory_equal(r.body + r.bytes - 12, x, 12);
+    reply_free(&r);
+    r = post(
+        *state, "/v2/models/batch/infer",
+        "{\"inputs\":[{\"name\":\"INPUT0\",\"shape\":[2,3],\"datatype\":\"FP32\",\"parameters\":"
+        "{\"binary_data_size\":24}}],\"outputs\":[{\"name\":\"OUTPUT0\",\"parameters\":{"
+        "\"classification\":2}}]}",
+        x, sizeof x);
+    expect_200(&r);
+    assert_non_null(strstr(r.body,
+                           "\"datatype\":\"BYTES\",\"shape\":[2,2],\"data\":["
+                           "\"9.000000:1\",\"9.000000:2\",\"-2.000000:2\",\"-3.000000:0\"]"));
+    reply_free(&r);
+}
+
+static reply get(const fixture *f, const char *path)
+{
+    char q[128];
+    int n = snprintf(q, sizeof q, "GET %s HTTP/1.1\r\nHost: x\r\n\r\n", path);
+    return ask(f, q, (size_t)n, true);
+}
+
+static json_int_t stats_number(const fixture *f, const char *group, const char *key)
+{
+    reply r = get(f, "/v2/models/batch2/stats");
+    expect_200(&r);
+    json_t *doc = json_loadb(r.body, r.bytes, 0, NULL);
+    json_t *m = json_array_get(json_object_get(doc, "model_stats"), 0);
+    json_t *s = json_object_get(json_object_get(m, "inference_stats"), group);
+    json_int_t v = json_integer_value(json_object_get(group[0] != 0 ? s : m, key));
+    assert_string_equal(json_string_value(json_object_get(m, "version")), "1");
+    json_decref(doc);
+    reply_free(&r);
+    return v;
+}
+
+// inference_count counts elements of the batch, success requests.
+static void test_statistics(void **state)
+{
+    static const float x[6] = {1, 2, 3, 4, 5, 6};
+    json_int_t count = stats_number(*state, "", "inference_count");
+    json_int_t ok = stats_number(*state, "success", "count");
+    json_int_t failed = stats_number(*state, "fail", "count");
+    const char *half =
+        "{\"name\":\"INPUT%d\",\"shape\":[2,3],\"datatype\":\"%s\",\"data\":[1,2,3,4,5,6]}";
+    for (int i = 0; i < 3; i++) {
+        char a[160], b[160], json[400];
+        snprintf(a, sizeof a, half, 0, "FP32");
+        snprintf(b, sizeof b, half, 1, i < 2 ? "FP32" : "INT32");
+        snprintf(json, sizeof json, "{\"inputs\":[%s,%s]}", a, b);
+        reply r = post(*state, "/v2/models/batch2/infer", json, x, 0);
+        assert_int_equal(r.status, i < 2 ? 200 : 400);
+        reply_free(&r);
+    }
+    assert_int_equal(stats_number(*state, "", "inference_count"), count + 4);
+    assert_int_equal(stats_number(*state, "success", "count"), ok + 2);
+    assert_int_equal(stats_number(*state, "fail", "count"), failed + 1);
+    assert_true(stats_number(*state, "compute_infer", "ns") > 0);
+}
+
+// A gigabyte and more of zeros in a megabyte is refused before it is there.
+static void test_bomb(void **state)
+{
+    enum { PIECE = 1 << 20 };
+    char head[256], *piece = calloc(1, PIECE);
+    bytes z = {malloc(4 << 20), 0};
+    z_stream s = {.next_out = (Bytef *)z.p, .avail_out = 4 << 20};
+    assert_int_equal(deflateInit(&s, 9), Z_OK);
+    for (int i = 0; i <= 1100; i++) {
+        s.next_in = (Bytef *)piece;
+        s.avail_in = i < 1100 ? PIECE : 0;
+        int rc = deflate(&s, i < 1100 ? Z_NO_FLUSH : Z_FINISH);
+        assert_int_equal(rc, i < 1100 ? Z_OK : Z_STREAM_END);
+    }
+    z.n = s.total_out;
+    deflateEnd(&s);
+    int n =
+        snprintf(head, sizeof head,
+                 "POST /v2/models/ident/infer HTTP/1.1\r\nHost: x\r\nContent-Encoding: deflate\r\n"
+                 "Content-Length: %zu\r\n\r\n",
+                 z.n);
+    int fd = dial(*state);
+    push(fd, head, (size_t)n);
+    push(fd, z.p, z.n);
+    reply r = pull(fd, true);
+    assert_int_equal(r.status, 413);
+    close(fd);
+    reply_free(&r);
+    free(z.p);
+    free(piece);
+}
+
 // ---- connections
 
 static void test_pipelined(void **state)
@@ -516,8 +622,7 @@ static void test_pipelined(void **state)
 
 static void test_metadata(void **state)
 {
-    static const char q[] = "GET /v2/models/batch HTTP/1.1\r\nHost: x\r\n\r\n";
-    reply r = ask(*state, q, sizeof q - 1, true);
+    reply r = get(*state, "/v2/models/batch");
     json_t *doc = json_loadb(r.body, r.bytes, 0, NULL);
     json_t *want = json_pack(
         "{s:s, s:[s], s:s, s:[{s:s, s:s, s:[i, i]}], s:[{s:s, s:s, s:[i, i]}]}", "name", "batch",
@@ -542,10 +647,12 @@ static void test_stop(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_metadata),  cmocka_unit_test(test_values),
-        cmocka_unit_test(test_integers),  cmocka_unit_test(test_large),
-        cmocka_unit_test(test_pipelined), cmocka_unit_test(test_golden),
-        cmocka_unit_test(test_bad),       cmocka_unit_test(test_stop),
+        cmocka_unit_test(test_metadata),   cmocka_unit_test(test_values),
+        cmocka_unit_test(test_integers),   cmocka_unit_test(test_large),
+        cmocka_unit_test(test_pipelined),  cmocka_unit_test(test_raw_and_classes),
+        cmocka_unit_test(test_statistics), cmocka_unit_test(test_bomb),
+        cmocka_unit_test(test_golden),     cmocka_unit_test(test_bad),
+        cmocka_unit_test(test_stop),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -10,6 +10,7 @@
 #include "server/slice.h"
 
 #include <string.h>
+#include <time.h>
 
 // Programs kept per graph: one per input shape in use. The least recently used goes.
 #define INFER_MAX_PROGRAMS 16
@@ -58,6 +59,7 @@ typedef struct infer_state {
     const hth_graph *model;
     hth_request_tensor *out; // the model's outputs, in order
     int depth;
+    uint64_t placed_ns; // when the outputs had a place
 } infer_state;
 
 static hth_err infer_stage(infer_state *st, hth_source *s, const hth_tensor *inputs,
@@ -73,7 +75,9 @@ static hth_err infer_place(infer_state *st, const hth_program *p, const int *out
     }
     st->r->outputs = st->out;
     st->r->n_outputs = st->model->n_outputs;
-    return st->r->place(st->r, st->out, st->model->n_outputs);
+    hth_err err = st->r->place(st->r, st->out, st->model->n_outputs);
+    st->placed_ns = hth_now_ns();
+    return err;
 }
 
 static hth_err infer_last_stage(infer_state *st, hth_program *p, const hth_tensor *inputs,
@@ -160,11 +164,39 @@ static hth_err infer_stage(infer_state *st, hth_source *s, const hth_tensor *inp
                                  : infer_middle_stage(st, p, inputs, output_map);
 }
 
+static uint64_t infer_wall_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static void infer_count(hth_model *m, const infer_state *st, hth_err err)
+{
+    const hth_request *r = st->r;
+    uint64_t now = hth_now_ns();
+    m->requests++;
+    m->busy_ns += now - r->started_ns;
+    m->last_wall_ns = infer_wall_ns();
+    if (err != HTH_OK) {
+        m->failures++;
+        m->failure_ns += now - r->submitted_ns;
+        return;
+    }
+    const hth_shape *s = &r->inputs[0].t.shape;
+    m->samples += m->source.batched && s->rank > 0 ? (uint64_t)s->dim[0] : 1;
+    m->success_ns += now - r->submitted_ns;
+    m->queue_ns += r->started_ns - r->submitted_ns;
+    m->input_ns += st->placed_ns - r->started_ns;
+    m->infer_ns += now - st->placed_ns;
+}
+
 hth_err hth_infer(hth_models *ms, hth_request *r)
 {
     hth_model *m;
     HTH_TRY(hth_model_find(ms, r->model, &m));
     r->version = m->version;
+    r->batched = m->source.batched;
     const hth_graph *g = m->source.graph;
     infer_state st = {.ms = ms, .r = r, .model = g};
     hth_tensor *inputs = hth_calloc((size_t)g->n_inputs, sizeof *inputs);
@@ -182,9 +214,7 @@ hth_err hth_infer(hth_models *ms, hth_request *r)
     HTH_GOTO(hth_model_bind(m, r->inputs, r->n_inputs, inputs), out);
     err = infer_stage(&st, &m->source, inputs, map);
 out:
-    m->requests++;
-    m->failures += err != HTH_OK;
-    m->busy_ns += hth_now_ns() - r->started_ns;
+    infer_count(m, &st, err);
     hth_free(inputs);
     hth_free(map);
     r->outputs = st.out; // the engine frees it after `done`

@@ -46,6 +46,24 @@ void hth_models_fini(hth_models *ms)
     }
 }
 
+void hth_models_unload(hth_models *ms, const char *name)
+{
+    hth_model **at = &ms->list;
+    ms->recent.model = NULL;
+    while (*at != NULL) {
+        hth_model *m = *at;
+        if (strcmp(m->name, name) == 0) {
+            *at = m->next;
+            model_free(ms, m);
+        } else {
+            at = &m->next;
+        }
+    }
+    if (ms->site->residency != NULL) {
+        hth_residency_evict(ms->site->residency, UINT64_MAX);
+    }
+}
+
 // models_forget drops loaded models that the store no longer has.
 static void models_forget(hth_models *ms)
 {

@@ -19,6 +19,10 @@ typedef struct hth_model {
     hth_source source;
     hth_manifest manifest;
     uint64_t requests, failures, busy_ns;
+    // of requests: in the queue, until the outputs had a place, until they were there
+    uint64_t success_ns, failure_ns, queue_ns, input_ns, infer_ns;
+    uint64_t samples;      // that were inferred: elements of the batch
+    uint64_t last_wall_ns; // when the last request was done, since 1970; 0: never
 } hth_model;
 
 typedef struct hth_models {
@@ -35,6 +39,9 @@ typedef struct hth_models {
 // hth_model_find resolves "name" (latest version) or "name:version" and loads it if needed. The
 // model stays until the store loses it or hth_models_fini.
 hth_err hth_model_find(hth_models *ms, const char *spec, hth_model **out);
+// hth_models_unload drops the loaded versions of `name`, their programs and the device's copies of
+// their weights that nothing else uses; the next request loads them again.
+void hth_models_unload(hth_models *ms, const char *name);
 void hth_models_fini(hth_models *ms);
 
 // hth_model_bind matches named tensors to the model's inputs and checks them against its signature:

@@ -79,6 +79,18 @@ static hth_err query_model(query *q, json_t **out)
     return HTH_OK;
 }
 
+// query_unload is not about versions: {"model": name}.
+static hth_err query_unload(query *q, json_t **out)
+{
+    const char *name = arg_str(q, "model");
+    if (name == NULL) {
+        return hth_fail(HTH_EINVAL, "which model? the argument 'model' is missing");
+    }
+    hth_models_unload(q->ms, name);
+    *out = json_object();
+    return HTH_OK;
+}
+
 static hth_err query_devices(query *q, json_t **out)
 {
     const hth_device_props *p = &q->ms->site->device->props;
@@ -101,6 +113,15 @@ static bool weight_shared(const hth_weight *w)
     return w->entry != NULL && hth_resident_holders(w->entry) > 1;
 }
 
+static json_t *stats_times(const hth_model *m)
+{
+    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "samples", (json_int_t)m->samples,
+                     "success_ns", (json_int_t)m->success_ns, "failure_ns",
+                     (json_int_t)m->failure_ns, "queue_ns", (json_int_t)m->queue_ns, "input_ns",
+                     (json_int_t)m->input_ns, "infer_ns", (json_int_t)m->infer_ns, "last_ms",
+                     (json_int_t)(m->last_wall_ns / 1000000u));
+}
+
 static json_t *stats_model(const hth_model *m)
 {
     uint64_t shared = 0, private = 0, in_place = 0, streamed = 0, arena = 0;
@@ -115,13 +136,14 @@ static json_t *stats_model(const hth_model *m)
             *to += weight->bytes;
         }
     }
-    return json_pack("{s:s, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:i}", "name",
+    return json_pack("{s:s, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:i, s:o}", "name",
                      m->name, "version", m->version, "weight_bytes", (json_int_t)m->weight_bytes,
                      "resident_private_bytes", (json_int_t) private, "resident_shared_bytes",
                      (json_int_t)shared, "mapped_bytes", (json_int_t)in_place, "streamed_bytes",
                      (json_int_t)streamed, "arena_bytes", (json_int_t)arena, "requests",
                      (json_int_t)m->requests, "failures", (json_int_t)m->failures, "busy_ns",
-                     (json_int_t)m->busy_ns, "programs", m->source.n_programs);
+                     (json_int_t)m->busy_ns, "programs", m->source.n_programs, "times",
+                     stats_times(m));
 }
 
 static hth_err query_stats(query *q, json_t **out)
@@ -130,9 +152,15 @@ static hth_err query_stats(query *q, json_t **out)
     hth_residency_stats rs;
     hth_pool_ledger_get(q->ms->site->pool, &l);
     hth_residency_stats_get(q->ms->site->residency, &rs);
+    hth_model *only = NULL;
+    if (arg_str(q, "model") != NULL) {
+        HTH_TRY(arg_model(q, &only));
+    }
     json_t *models = json_array();
     for (const hth_model *m = q->ms->list; m != NULL; m = m->next) {
-        json_array_append_new(models, stats_model(m));
+        if (only == NULL || only == m) {
+            json_array_append_new(models, stats_model(m));
+        }
     }
     *out = json_pack(
         "{s:{s:I, s:I, s:I, s:I, s:I, s:I}, s:{s:I, s:I, s:I, s:I, s:I, s:I, s:I}, s:o}", "ledger",
@@ -451,7 +479,7 @@ hth_err hth_query_answer(hth_models *ms, hth_request *r)
         hth_err (*answer)(query *q, json_t **out);
     } table[] = {{"model", query_model}, {"devices", query_devices}, {"stats", query_stats},
                  {"bench", query_bench}, {"plan", query_plan},       {"convsel", query_convsel},
-                 {"curve", query_curve}};
+                 {"curve", query_curve}, {"unload", query_unload}};
     query q = {.ms = ms, .r = r};
     json_error_t je;
     q.args = json_loads(r->arguments != NULL && r->arguments[0] ? r->arguments : "{}", 0, &je);

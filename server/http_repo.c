@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+// The repository: every model in the store is ready unless it was unloaded here, because the engine
+// loads on demand. Unload forgets it and gives its bytes back before it answers; over HTTP the name
+// is then unknown until it is loaded again. What can be loaded is what `hearth import` has put into
+// the store: neither a configuration nor files are taken from the network.
+#include "server/http_call.h"
+
+#include <stdio.h>
+#include <string.h>
+
+hth_http_unloaded *hth_http_unloaded_find(hth_http *h, const char *name)
+{
+    hth_http_unloaded *u;
+    HASH_FIND_STR(h->unloaded, name, u);
+    return u;
+}
+
+bool hth_http_is_unloaded(hth_http *h, struct evhttp_request *req, const hth_http_args *a)
+{
+    if (hth_http_unloaded_find(h, a->name) == NULL) {
+        return false;
+    }
+    hth_http_fail(h, req, HTTP_NOTFOUND,
+                  "Request for unknown model: '%s' is not found: it was unloaded", a->name);
+    return true;
+}
+
+static bool repo_unload(hth_http *h, const char *name)
+{
+    if (hth_http_unloaded_find(h, name) != NULL) {
+        return true;
+    }
+    hth_http_unloaded *u = hth_calloc(1, sizeof *u);
+    if (u == NULL) {
+        return false;
+    }
+    strcpy(u->name, name);
+    HASH_ADD_STR(h->unloaded, name, u);
+    if (!HTH_HASH_ADDED(u)) {
+        hth_free(u);
+        return false;
+    }
+    return true;
+}
+
+// ---- index
+
+static json_t *index_entry(hth_http *h, const hth_store_entry *e)
+{
+    char version[16];
+    snprintf(version, sizeof version, "%d", e->version);
+    return hth_http_unloaded_find(h, e->name) != NULL
+               ? json_pack("{s:s, s:s, s:s, s:s}", "name", e->name, "version", version, "state",
+                           "UNAVAILABLE", "reason", "unloaded")
+               : json_pack("{s:s, s:s, s:s, s:s}", "name", e->name, "version", version, "state",
+                           "READY", "reason", "");
+}
+
+void hth_http_repo_index(hth_http *h, struct evhttp_request *req, const hth_http_args *a)
+{
+    json_t *q;
+    if (!hth_http_body(h, req, &q)) {
+        return;
+    }
+    json_t *ready = json_object_get(q, "ready");
+    bool only_ready = json_is_true(ready), wrong = ready != NULL && !json_is_boolean(ready);
+    json_decref(q);
+    if (wrong) {
+        hth_http_fail(h, req, HTTP_BADREQUEST,
+                      "Unable to parse 'ready': it is neither true nor false");
+        return;
+    }
+    hth_store_entry *e;
+    int n;
+    hth_err err = hth_store_list(h->store, &e, &n);
+    if (err != HTH_OK) {
+        hth_http_fail_err(h, req, err);
+        return;
+    }
+    json_t *list = json_array();
+    for (int i = 0; i < n; i++) {
+        if (!only_ready || hth_http_unloaded_find(h, e[i].name) == NULL) {
+            json_array_append_new(list, index_entry(h, &e[i]));
+        }
+    }
+    hth_free(e);
+    hth_http_send_json(h, req, list);
+}
+
+// ---- load
+
+// load_refuses checks the parameters of a load; true: `status` and the detail say why not.
+static bool load_refuses(const json_t *q, int *status)
+{
+    json_t *all = json_object_get(q, "parameters"), *v;
+    const char *key;
+    bool config = json_object_get(all, "config") != NULL;
+    *status = HTTP_BADREQUEST;
+    if (all != NULL && !json_is_object(all)) {
+        hth_fail(HTH_EINVAL, "Unable to parse 'parameters': it is not an object");
+        return true;
+    }
+    json_object_foreach(all, key, v)
+    {
+        json_t *doc = NULL;
+        bool file = strncmp(key, "file:", 5) == 0;
+        if (strcmp(key, "config") != 0 && !file) {
+            hth_fail(HTH_EINVAL, "unrecognized load parameter '%.80s'", key);
+        } else if (!json_is_string(v)) {
+            hth_fail(HTH_EINVAL, "the load parameter '%.80s' is not a string", key);
+        } else if (file && !config) {
+            hth_fail(HTH_EINVAL, "a load with files needs the parameter 'config'");
+        } else if (!file && (doc = json_loads(json_string_value(v), 0, NULL)) == NULL) {
+            hth_fail(HTH_EINVAL, "the load parameter 'config' is not JSON");
+        } else {
+            *status = HTTP_NOTIMPLEMENTED;
+            hth_fail(HTH_ENOTSUP, "models are put into the repository by 'hearth import': "
+                                  "configurations and files are not taken over HTTP");
+        }
+        json_decref(doc);
+        return true;
+    }
+    return false;
+}
+
+static void load_finish(hth_http_call *c)
+{
+    hth_http_unloaded *u = hth_http_unloaded_find(c->h, c->args.name);
+    if (c->r.err == HTH_ENOENT) {
+        hth_http_fail(c->h, c->req, HTTP_INTERNAL,
+                      "failed to load '%s', failed to poll from model repository", c->args.name);
+    } else if (c->r.err != HTH_OK) {
+        hth_http_fail(c->h, c->req, HTTP_INTERNAL,
+                      "failed to load '%s', no version is available: %s", c->args.name,
+                      c->r.detail);
+    } else {
+        if (u != NULL) {
+            HASH_DEL(c->h->unloaded, u);
+            hth_free(u);
+        }
+        hth_http_send(c->h, c->req, HTTP_OK, NULL, NULL);
+    }
+}
+
+void hth_http_repo_load(hth_http *h, struct evhttp_request *req, const hth_http_args *a)
+{
+    json_t *q;
+    int status;
+    if (!hth_http_body(h, req, &q)) {
+        return;
+    }
+    bool refused = load_refuses(q, &status);
+    json_decref(q);
+    if (refused) {
+        hth_http_fail(h, req, status, "%s", hth_err_detail());
+    } else {
+        hth_http_ask(h, req, a, "model", load_finish);
+    }
+}
+
+// ---- unload
+
+static void unload_finish(hth_http_call *c)
+{
+    if (c->r.err != HTH_OK) {
+        hth_http_fail_call(c, NULL);
+    } else {
+        hth_http_send(c->h, c->req, HTTP_OK, NULL, NULL);
+    }
+}
+
+void hth_http_repo_unload(hth_http *h, struct evhttp_request *req, const hth_http_args *a)
+{
+    json_t *q;
+    if (!hth_http_body(h, req, &q)) {
+        return;
+    }
+    json_t *all = json_object_get(q, "parameters"), *v = json_object_get(all, "unload_dependents");
+    bool wrong = (all != NULL && !json_is_object(all)) || (v != NULL && !json_is_boolean(v));
+    json_decref(q);
+    hth_manifest m;
+    if (wrong) {
+        hth_http_fail(h, req, HTTP_BADREQUEST,
+                      "Unable to parse 'parameters': unload_dependents is true or false");
+    } else if (hth_store_get(h->store, a->name, 0, &m) != HTH_OK) {
+        hth_http_send(h, req, HTTP_OK, NULL, NULL); // not there: as good as unloaded
+    } else {
+        hth_manifest_fini(&m);
+        if (!repo_unload(h, a->name)) {
+            hth_http_fail(h, req, HTTP_SERVUNAVAIL, "out of memory for a name");
+        } else {
+            hth_http_ask(h, req, a, "unload", unload_finish);
+        }
+    }
+}
+
+void hth_http_repo_named(hth_http *h, struct evhttp_request *req, const hth_http_args *a)
+{
+    hth_http_fail(h, req, HTTP_NOTIMPLEMENTED, "'repository_name' specification is not supported");
+}
