@@ -26,14 +26,21 @@ uint64_t hth_bench_next(uint64_t *seed)
     return *seed >> 33;
 }
 
-static void bench_fill(float *p, size_t n, uint64_t seed)
+// Numbers from `low` to low + 2 * scale.
+static void bench_fill(float *p, size_t n, uint64_t seed, float low, float scale)
 {
     for (size_t i = 0; i < n && i < FILL_BLOCK; i++) {
-        p[i] = (float)(int32_t)hth_bench_next(&seed) * 0x1p-30F - 1.0F;
+        p[i] = (float)(int32_t)hth_bench_next(&seed) * 0x1p-30F * scale + low;
     }
     for (size_t at = FILL_BLOCK; at < n; at += FILL_BLOCK) {
         memcpy(p + at, p, (n - at < FILL_BLOCK ? n - at : FILL_BLOCK) * sizeof *p);
     }
+}
+
+// An optimizer step divides by roots of its operands, and fails where the parameter is lost.
+static bool bench_positive(const hth_node *n)
+{
+    return n->op == HTH_OP_SGD_STEP || n->op == HTH_OP_ADAM_STEP;
 }
 
 // Random numbers, except that a constant of another operator or type keeps its content: it may be
@@ -46,7 +53,9 @@ static hth_err bench_content(hth_bench *b, const hth_value *v, void *plain, size
         memcpy(plain, data, bytes);
         hth_const_unmap(v->constant);
     } else if (v->dtype == HTH_DT_F32) {
-        bench_fill(plain, bytes / sizeof(float), (uint64_t)i + 1);
+        bool positive = bench_positive(b->node);
+        bench_fill(plain, bytes / sizeof(float), (uint64_t)i + 1, positive ? 0.5F : -1,
+                   positive ? 0.25F : 1);
     } else {
         memset(plain, 0, bytes);
     }

@@ -12,6 +12,7 @@
 #include "base/alloc.h"
 
 #include <fnmatch.h>
+#include <stdio.h>
 #include <string.h>
 
 static hth_err no_memory(void)
@@ -169,9 +170,47 @@ static hth_err add_input(hth_graph *g, const char *name, hth_dtype dt, int64_t n
     return hth_graph_add_input(g, *out);
 }
 
+static bool is_parameter(const hth_value *v)
+{
+    return v->initializer > 0 && v->dtype == HTH_DT_F32;
+}
+
+// The first names of parameters, for who mistyped one.
+static const char *first_names(const hth_graph *g, char text[160])
+{
+    size_t at = 0;
+    text[0] = 0;
+    for (int v = 0; v < g->n_values; v++) {
+        const char *name = g->values[v].name;
+        if (is_parameter(&g->values[v]) && at + strlen(name) + 8 < 160) {
+            at += (size_t)snprintf(text + at, 160 - at, "%s'%s'", at > 0 ? ", " : "", name);
+        }
+    }
+    return text;
+}
+
+// A pattern that no parameter matches is a mistake that would show in the result only.
+static hth_err check_freeze(const train_build *t)
+{
+    char names[160];
+    for (int i = 0; i < t->o->n_freeze; i++) {
+        bool found = false;
+        for (int v = 0; v < t->g->n_values && !found; v++) {
+            found = is_parameter(&t->g->values[v]) &&
+                    fnmatch(t->o->freeze[i], t->g->values[v].name, 0) == 0;
+        }
+        if (!found) {
+            return hth_fail(HTH_EINVAL, "'%.60s' freezes nothing: there are parameters %s, ..",
+                            t->o->freeze[i], first_names(t->g, names));
+        }
+    }
+    return HTH_OK;
+}
+
 hth_err train_prepare(train_build *t)
 {
     hth_graph *g = t->g;
+    HTH_TRY(check_freeze(t));
     t->n_data = g->n_inputs;
     HTH_TRY(add_input(g, "hearth.step", HTH_DT_U64, 1, &t->step));
     HTH_TRY(add_input(g, "hearth.hyper", HTH_DT_F32, HTH_N_HYPER, &t->hyper));

@@ -156,7 +156,7 @@ static bool search_lower(hth_search *x, uint64_t until_ns, uint64_t until)
     uint64_t budget = x->d.budget;
     hth_search_keep_all(x, x->mode);
     hth_search_try(x, x->mode, &o);
-    double at = log((double)o.peak_bytes / (double)budget), step = SEARCH_LOWER;
+    double at = log((double)o.peak_bytes / hth_later((double)budget, 1)), step = SEARCH_LOWER;
     double best = x->best_score, before = x->m->fastest_us;
     while (at > 0 && (falls <= SEARCH_LOWER_FALLS || hth_now_ns() > half_ns)) {
         double to = hth_later(at - step, 0), was = before;

@@ -159,6 +159,9 @@ static hth_err compile_step_budget(hth_site *site, hth_program *p, const hth_ste
     p->peak_bytes += spec->kept_bytes;
     if (*spec->budget_bytes == 0 && spec->budget != NULL) {
         HTH_TRY(hth_parse_size(spec->budget, p->peak_bytes, &p->budget));
+        if (p->budget == 0) {
+            return hth_fail(HTH_EINVAL, "a budget of '%.40s' is no memory at all", spec->budget);
+        }
         if (p->budget > whole) {
             return hth_fail(HTH_ETOOBIG, "a budget of %llu bytes is more than the device's %llu",
                             (unsigned long long)p->budget, (unsigned long long)whole);

@@ -90,6 +90,61 @@ static hth_err data_part(hth_train_data *d, const hth_train_part *part)
     return HTH_OK;
 }
 
+#define TRAIN_LABEL(DTYPE, TYPE)                                                                   \
+    case DTYPE: {                                                                                  \
+        TYPE v;                                                                                    \
+        memcpy(&v, (const char *)t->data + i * sizeof v, sizeof v);                                \
+        return (int64_t)v;                                                                         \
+    }
+
+int64_t hth_train_data_label(const hth_tensor *t, size_t i)
+{
+    switch (t->dtype) {
+        TRAIN_LABEL(HTH_DT_I8, int8_t)
+        TRAIN_LABEL(HTH_DT_U8, uint8_t)
+        TRAIN_LABEL(HTH_DT_I16, int16_t)
+        TRAIN_LABEL(HTH_DT_U16, uint16_t)
+        TRAIN_LABEL(HTH_DT_I32, int32_t)
+        TRAIN_LABEL(HTH_DT_U32, uint32_t)
+        TRAIN_LABEL(HTH_DT_U64, uint64_t)
+        TRAIN_LABEL(HTH_DT_I64, int64_t)
+    default: // no integers: the model's loss refuses them
+        return 0;
+    }
+}
+
+// Integers that the loss does not know are widened as they are read.
+static bool data_widens(hth_dtype dt)
+{
+    return dt == HTH_DT_I8 || dt == HTH_DT_U8 || dt == HTH_DT_I16 || dt == HTH_DT_U16 ||
+           dt == HTH_DT_U32 || dt == HTH_DT_U64;
+}
+
+static hth_err data_target_buffer(hth_train_data *d, int64_t batch)
+{
+    hth_dataset_tensor wide = *d->target_source;
+    if (data_widens(wide.t.dtype)) {
+        wide.t.bytes = wide.t.bytes / hth_dtype_bytes(wide.t.dtype) * sizeof(int64_t);
+        wide.t.dtype = HTH_DT_I64;
+    }
+    return data_buffer(&wide, d->set.n_samples, batch, &d->target);
+}
+
+// The targets of n samples; narrow ones are gathered at the buffer's end and widened from there.
+static void data_gather_target(hth_train_data *d, const int64_t *rows, int64_t n)
+{
+    const hth_tensor *source = &d->target_source->t;
+    size_t size = hth_dtype_bytes(source->dtype), wide = hth_dtype_bytes(d->target.dtype);
+    size_t count = source->bytes / size / (size_t)d->set.n_samples * (size_t)n;
+    int64_t *out = d->target.data;
+    hth_tensor narrow = {.dtype = source->dtype,
+                         .data = (char *)d->target.data + count * (wide - size)};
+    hth_dataset_gather(&d->set, d->target_source, rows, n, narrow.data);
+    for (size_t i = 0; data_widens(source->dtype) && i < count; i++) {
+        out[i] = hth_train_data_label(&narrow, i);
+    }
+}
+
 hth_err hth_train_data_open(const hth_train_part *part, const hth_model *m, hth_train_data *d)
 {
     const hth_graph *g = m->source.graph;
@@ -120,21 +175,9 @@ hth_err hth_train_data_open(const hth_train_part *part, const hth_model *m, hth_
     }
     HTH_TRY(hth_model_bind(m, named, d->n_inputs, bound));
     HTH_TRY(data_target(d));
-    HTH_TRY(data_buffer(d->target_source, samples, batch, &d->target));
+    HTH_TRY(data_target_buffer(d, batch));
     d->rows = hth_calloc((size_t)samples, sizeof *d->rows);
     return d->rows != NULL ? HTH_OK : no_memory();
-}
-
-int64_t hth_train_data_label(const hth_tensor *t, size_t i)
-{
-    int64_t wide;
-    int32_t narrow;
-    if (t->dtype == HTH_DT_I32) {
-        memcpy(&narrow, (const char *)t->data + i * sizeof narrow, sizeof narrow);
-        return narrow;
-    }
-    memcpy(&wide, (const char *)t->data + i * sizeof wide, sizeof wide);
-    return wide;
 }
 
 // Labels out of range are told before anything runs.
@@ -176,6 +219,6 @@ void hth_train_data_batch(hth_train_data *d, int64_t first, int64_t batch)
     for (int i = 0; i < d->n_inputs; i++) {
         hth_dataset_gather(&d->set, d->source[i], d->rows + first, n, d->input[i].data);
     }
-    hth_dataset_gather(&d->set, d->target_source, d->rows + first, n, d->target.data);
+    data_gather_target(d, d->rows + first, n);
     hth_train_data_shape(d, n);
 }

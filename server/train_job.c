@@ -211,13 +211,18 @@ static hth_err job_evaluate(hth_train_job *j, bool *done)
     return ++j->evaluating == j->n_evaluators ? job_epoch(j, done) : HTH_OK;
 }
 
-// The loss of the step behind j->step is not finite. A checkpoint of that very state would lead to
-// it again.
-static hth_err job_lost(hth_train_job *j, float loss)
+// The loss of the step behind j->step is not finite, or the step failed by its data or its update.
+// A checkpoint of that very state would lead to it again.
+static hth_err job_lost(hth_train_job *j, hth_err err, float loss)
 {
-    char kept[80];
+    char kept[80], why[300];
+    snprintf(why, sizeof why, "%s", hth_err_detail());
     if (j->writer != NULL && hth_train_job_saved(j) == j->step) {
         HTH_TRY(hth_checkpointer_back(j->writer, &j->spec));
+    }
+    if (isfinite(loss)) {
+        return hth_fail(err, "step %lld: %s: training stops, %s", (long long)j->step + 1, why,
+                        job_kept(j, kept));
     }
     return hth_fail(HTH_EINVAL, "the loss of step %lld is %s: training stops, %s",
                     (long long)j->step + 1, isnan(loss) ? "not a number" : "infinite",
@@ -237,11 +242,11 @@ static hth_err job_step(hth_train_job *j, bool *done)
     HTH_TRY(hth_trainer_prepare(j->trainer, d->input, &d->target));
     uint64_t start_ns = hth_now_ns();
     hth_err err = hth_trainer_step(j->trainer, d->input, &d->target, &loss);
-    if (err != HTH_OK) {
+    if (err != HTH_OK && err != HTH_EINVAL) {
         return err == HTH_ECANCELED ? job_canceled(j) : err;
     }
-    if (!isfinite(loss)) {
-        return job_lost(j, loss);
+    if (err != HTH_OK || !isfinite(loss)) {
+        return job_lost(j, err, loss);
     }
     if (j->writer != NULL) {
         hth_checkpointer_proved(j->writer);

@@ -40,6 +40,33 @@ static hth_err spec_choice(const json_t *args, const char *key, const char *dflt
                      : hth_fail(HTH_EINVAL, "%s '%.40s' is none of %s", key, v, all);
 }
 
+// At 1 Adam would divide by 0.
+static hth_err spec_beta(const json_t *args, const char *key, double dflt, double *out)
+{
+    HTH_TRY(spec_number(args, key, dflt, 0, 1, out));
+    return *out < 1 ? HTH_OK : hth_fail(HTH_EINVAL, "%s is a number from 0 to less than 1", key);
+}
+
+// A setting of another optimizer is a mistake that would show in the losses only.
+static hth_err spec_fitting(const json_t *args, const char *optimizer)
+{
+    static const struct {
+        const char *key, *of;
+    } settings[] = {{"momentum", "momentum"},
+                    {"nesterov", "momentum"},
+                    {"beta1", "adam and adamw"},
+                    {"beta2", "adam and adamw"},
+                    {"eps", "adam and adamw"}};
+    for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
+        const json_t *v = json_object_get(args, settings[i].key);
+        if (v != NULL && !json_is_false(v) && strstr(settings[i].of, optimizer) == NULL) {
+            return hth_fail(HTH_EINVAL, "%s is a setting of the optimizer %s, not of %s",
+                            settings[i].key, settings[i].of, optimizer);
+        }
+    }
+    return HTH_OK;
+}
+
 static hth_err spec_optimizer(const json_t *args, hth_train_spec *s)
 {
     static const char *const names[] = {"sgd", "momentum", "adam", "adamw"};
@@ -48,9 +75,10 @@ static hth_err spec_optimizer(const json_t *args, hth_train_spec *s)
     s->options.optimizer = (hth_train_optimizer)which;
     HTH_TRY(spec_number(args, "lr", 1e-3, 0, 1e6, &s->lr));
     HTH_TRY(spec_number(args, "momentum", 0.9, 0, 1, &s->momentum));
-    HTH_TRY(spec_number(args, "beta1", 0.9, 0, 1, &s->beta1));
-    HTH_TRY(spec_number(args, "beta2", 0.999, 0, 1, &s->beta2));
+    HTH_TRY(spec_beta(args, "beta1", 0.9, &s->beta1));
+    HTH_TRY(spec_beta(args, "beta2", 0.999, &s->beta2));
     HTH_TRY(spec_number(args, "eps", 1e-8, 0, 1, &s->eps));
+    HTH_TRY(spec_fitting(args, names[which]));
     double decay = s->options.optimizer == HTH_OPTIMIZER_ADAMW ? 0.01 : 0, clip;
     HTH_TRY(spec_number(args, "weight-decay", decay, 0, 1e6, &s->weight_decay));
     HTH_TRY(spec_number(args, "clip", 0, 0, 1e9, &clip));

@@ -128,6 +128,7 @@ static hth_err trainer_part(hth_trainer *t, hth_trainer_phase *s, int64_t part,
     }
     to->data = (char *)target->data + (size_t)part * to->bytes;
     t->step_input = (t->spec->seed << 32) + t->counter + (uint64_t)part * 0x9E3779B97F4A7C15u;
+    *loss = 0;
     s->out[0].data = loss;
     uint64_t from_ns = hth_now_ns();
     HTH_TRY(hth_program_run(t->ms->site, s->program, s->in, s->out,
@@ -150,14 +151,16 @@ hth_err hth_trainer_step(hth_trainer *t, const hth_tensor *inputs, const hth_ten
 {
     hth_trainer_shape *s = hth_trainer_current(t);
     double sum = 0;
+    hth_err err = HTH_OK;
     trainer_hyper(t, s->parts);
     hth_slots_unview(&t->slots);
     t->stall_ns = t->run_ns = 0;
-    for (int64_t i = 0; i < s->parts; i++) {
-        HTH_TRY(trainer_part(t, i + 1 < s->parts ? &s->add : &s->apply, i, inputs, target, loss));
+    for (int64_t i = 0; i < s->parts && err == HTH_OK; i++) {
+        err = trainer_part(t, i + 1 < s->parts ? &s->add : &s->apply, i, inputs, target, loss);
         sum += *loss;
     }
     *loss = s->parts > 1 ? (float)(sum / (double)s->parts) : *loss;
+    HTH_TRY(err);
     t->counter++;
     return s == &t->shapes[0] ? hth_watch_step(t, (double)t->run_ns / 1e3, (double)t->part_ns / 1e3)
                               : HTH_OK;

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Element by element: the gradient of Relu (and of Clip by constants), optimizer steps, the norm of
 // all gradients. Tensors are seen as they lie in memory, padding included, so layouts need only
-// agree. Everything may be in place: an element is read before it is written.
+// agree. Everything may be in place: an element is read before it is written. An optimizer step
+// that makes an element of a parameter not finite fails: activations may swallow a NaN (Relu's
+// maximum does), so the loss does not always tell. What is checked is still in the first cache.
 #include "kernels/cpu/train.h"
 
 #include "base/alloc.h"
@@ -10,7 +12,11 @@
 #include "kernels/cpu/plain.h"
 #include "kernels/cpu/rows.h"
 
-#define STEP_PIECE 4096 // floats summed at once
+#include <math.h>
+#include <stdatomic.h>
+#include <string.h>
+
+#define STEP_PIECE 4096 // floats summed, or updated and checked, at once
 
 typedef struct step_kernel {
     hth_kernel base;
@@ -19,6 +25,7 @@ typedef struct step_kernel {
     size_t n, *sizes; // elements; of each gradient (ClipScale)
     float low, high, max_norm;
     bool nesterov, decoupled, clip;
+    char *parameter; // its name
 } step_kernel;
 
 typedef struct step_job {
@@ -27,6 +34,7 @@ typedef struct step_job {
     const float *hyper;
     float scale; // of gradients
     double *sum;
+    atomic_bool lost; // an element became infinite, or not a number
 } step_job;
 
 // The second gradient may be absent.
@@ -121,23 +129,46 @@ void hth_cpu_relu_grad(int n_threads, const float *dy, const float *y, const flo
     hth_cpu_share(n_threads, n, step_relu_part, &j);
 }
 
+// *bad is not 0 where an exponent has all bits: infinite, or not a number.
+HTH_VECTOR(step_bad, (const float *x, size_t n, uint32_t *bad), (x, n, bad))
+{
+    uint32_t any = 0, bits;
+    for (size_t i = 0; i < n; i++) {
+        memcpy(&bits, x + i, sizeof bits);
+        any |= (bits & 0x7F800000u) == 0x7F800000u;
+    }
+    *bad = any;
+}
+
+static void step_piece(const step_job *j, size_t at, size_t n)
+{
+    if (j->k->op == HTH_OP_SGD_STEP) {
+        const float *m = step_in(j, 2, at);
+        step_sgd(step_in(j, 0, at), step_in(j, 1, at), m, step_out(j, 0, at),
+                 m == NULL ? NULL : step_out(j, 1, at), n, j->hyper, j->scale, j->k->nesterov);
+    } else {
+        step_adam(step_in(j, 0, at), step_in(j, 1, at), step_in(j, 2, at), step_in(j, 3, at),
+                  step_out(j, 0, at), step_out(j, 1, at), step_out(j, 2, at), n, j->hyper, j->scale,
+                  j->k->decoupled);
+    }
+}
+
+// A piece that was not finite before (a mask that is added to scores) may stay so.
 static void step_part(void *arg, int i, int n)
 {
-    const step_job *j = arg;
-    const step_kernel *k = j->k;
-    size_t begin, end;
-    hth_team_range((k->n + 15) / 16, i, n, &begin, &end);
-    begin *= 16;
-    end = end * 16 < k->n ? end * 16 : k->n;
-    size_t count = end - begin;
-    if (k->op == HTH_OP_SGD_STEP) {
-        const float *m = step_in(j, 2, begin);
-        step_sgd(step_in(j, 0, begin), step_in(j, 1, begin), m, step_out(j, 0, begin),
-                 m == NULL ? NULL : step_out(j, 1, begin), count, j->hyper, j->scale, k->nesterov);
-    } else {
-        step_adam(step_in(j, 0, begin), step_in(j, 1, begin), step_in(j, 2, begin),
-                  step_in(j, 3, begin), step_out(j, 0, begin), step_out(j, 1, begin),
-                  step_out(j, 2, begin), count, j->hyper, j->scale, k->decoupled);
+    step_job *j = arg;
+    size_t begin, end, count = j->k->n;
+    hth_team_range((count + 15) / 16, i, n, &begin, &end);
+    end = end * 16 < count ? end * 16 : count;
+    for (size_t at = begin * 16; at < end; at += STEP_PIECE) {
+        size_t piece = end - at < STEP_PIECE ? end - at : STEP_PIECE;
+        uint32_t before, after;
+        step_bad(step_in(j, 0, at), piece, &before);
+        step_piece(j, at, piece);
+        step_bad(step_out(j, 0, at), piece, &after);
+        if (after > before) {
+            atomic_store_explicit(&j->lost, true, memory_order_relaxed);
+        }
     }
 }
 
@@ -154,7 +185,8 @@ static hth_err step_run(const hth_kernel *base, const hth_kernel_args *a)
     j.hyper = a->in[h];
     j.scale = j.hyper[HTH_HYPER_GRAD_SCALE] * (k->clip ? *(const float *)a->in[h + 1] : 1);
     hth_cpu_share(k->n_threads, k->n, step_part, &j);
-    return HTH_OK;
+    return !j.lost ? HTH_OK
+                   : hth_fail(HTH_EINVAL, "'%s' gets elements that are not finite", k->parameter);
 }
 
 // Each thread sums the squares of its part of every gradient; parts are added in their order.
@@ -193,6 +225,7 @@ static void step_close(hth_kernel *base)
 {
     step_kernel *k = (step_kernel *)base;
     hth_free(k->sizes);
+    hth_free(k->parameter);
     hth_free(k);
 }
 
@@ -220,6 +253,10 @@ static hth_err step_make(hth_device *d, const hth_graph *g, const hth_node *n, i
         return hth_fail(HTH_ENOTSUP, "node '%s': dtype, layouts or post ops", n->name);
     }
     HTH_TRY(hth_tensor_bytes(HTH_DT_F32, &x->shape, x->layout, &bytes));
+    k->parameter = hth_strdup(x->name != NULL ? x->name : n->name);
+    if (k->parameter == NULL) {
+        return hth_fail(HTH_ENOMEM, "out of memory for node '%s'", n->name);
+    }
     k->op = n->op;
     k->n_inputs = n->n_inputs;
     k->n = bytes / sizeof(float);
@@ -227,7 +264,11 @@ static hth_err step_make(hth_device *d, const hth_graph *g, const hth_node *n, i
     k->base.run = step_run;
     k->base.close = step_close;
     k->base.implementation = "elements";
-    return hth_cpu_kernel_made(n, &k->base, sizeof *k, out);
+    hth_err err = hth_cpu_kernel_made(n, &k->base, sizeof *k, out);
+    if (err != HTH_OK) {
+        hth_free(k->parameter);
+    }
+    return err;
 }
 
 hth_err cpu_relu_grad_prepare(hth_device *d, const hth_graph *g, const hth_node *n,

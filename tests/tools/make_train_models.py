@@ -4,6 +4,7 @@ says how it was trained, the loss of each step, and the norm of every parameter 
 makes a random walk of the rounding errors that are all the gradient of a bias in front of batch norm).
 usage: make_train_models.py OUT-DIR     Data are formulas that tests/train_test.c knows, too. Dropout has p = 0: its masks are our own."""
 import sys, warnings
+from collections import OrderedDict
 import numpy as np, onnx, torch
 
 nn = torch.nn
@@ -134,6 +135,12 @@ def make_refused(out):
     onnx.checker.check_model(model); onnx.save(model, f'{out}/no_gradient.onnx')
 
 
-if len(sys.argv) == 2: make_refused(sys.argv[1])
+def make_relu_net(out):
+    """A convolution whose Relu swallows what is not a number."""
+    torch.manual_seed(3); m = nn.Sequential(OrderedDict(c=nn.Conv2d(3, 4, 3), r=nn.ReLU(), p=nn.AdaptiveAvgPool2d(1), f=nn.Flatten(), l=nn.Linear(4, 4)))
+    torch.onnx.export(m, (image(0),), f'{out}/relu_net.onnx', input_names=['x'], output_names=['y'], dynamic_axes={'x': {0: 'N'}, 'y': {0: 'N'}}, opset_version=17, dynamo=False)
+
+
+if len(sys.argv) == 2: make_refused(sys.argv[1]); make_relu_net(sys.argv[1])
 for name in sys.argv[2:] or CASES:
     make(name, sys.argv[1])
