@@ -16,6 +16,7 @@
 
 #define ADDRESS_VISITS   400000 // neighbours looked at: about 2 ms
 #define ADDRESS_NEAR     64     // part of the peak: what fits but is more above it is tried again
+#define ADDRESS_LOWER    2      // .. for so many times as long
 #define ADDRESS_KINDS    5      // of orders
 #define ADDRESS_LEAST    6      // passes, whatever the time
 #define ADDRESS_PATIENCE 5      // times as many, where a target can be reached
@@ -276,7 +277,7 @@ hth_err hth_address_assign(hth_rect *r, int n, uint64_t target, int effort, uint
     HTH_GOTO(address_search(&a, effort), out);
     if (a.best_height <= target && a.best_height > near) { // it fits: now lower, for a moment
         a.goal = near;
-        a.most = a.visits + ADDRESS_VISITS;
+        a.most = a.visits + ADDRESS_LOWER * (int64_t)ADDRESS_VISITS;
         HTH_GOTO(hth_address_skyline(&a), out);
     }
     *height = n > 0 ? a.best_height : 0;

@@ -11,6 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define SQUEEZE_NEAR 64 // part of the peak: what is more above it is placed once more
+
 typedef struct squeeze_hole {
     uint64_t offset, bytes;
 } squeeze_hole;
@@ -234,6 +236,46 @@ static bool soft_choose(hth_lay *x, lay_soft *w)
     return fits;
 }
 
+// What has given way needs no more bytes than its algorithms do: with those everything may come to
+// lie lower.
+static hth_err soft_lower(const hth_lay *x, lay_soft *w, uint64_t *height)
+{
+    const hth_schedule *s = x->s;
+    uint64_t top = 0, peak = 0, live = 0, lower;
+    memset(w->load, 0, ((size_t)s->n_stages + 2) * sizeof *w->load);
+    for (int stage = 0, r = 0; stage < s->n_stages; stage++) {
+        uint64_t most = hth_plan_round(hth_plan_workspace(&x->p->nodes[stage], s->alt[stage]));
+        for (; r < s->n_reruns && s->rerun[r].stage == stage; r++) {
+            uint64_t b = hth_lay_rerun_bytes(x, &s->rerun[r]);
+            most = b > most ? b : most;
+        }
+        if (x->of_stage[stage] >= 0) {
+            w->rect[x->of_stage[stage]].bytes = most;
+        }
+    }
+    for (int i = 0; i < x->n_rects; i++) {
+        const hth_rect *r = &w->rect[i];
+        top = r->offset + r->bytes > top ? r->offset + r->bytes : top;
+        w->load[r->first] += r->bytes;
+        w->load[r->last + 1] -= r->bytes;
+    }
+    for (int stage = 0; stage < s->n_stages; stage++) {
+        live += w->load[stage];
+        peak = live > peak ? live : peak;
+    }
+    memcpy(x->rect, w->rect, (size_t)x->n_rects * sizeof *w->rect);
+    *height = top;
+    if (top <= peak + peak / SQUEEZE_NEAR) {
+        return HTH_OK;
+    }
+    HTH_TRY(hth_address_assign(w->rect, x->n_rects, peak + peak / SQUEEZE_NEAR, 1, &lower));
+    if (lower < top) {
+        memcpy(x->rect, w->rect, (size_t)x->n_rects * sizeof *w->rect);
+        *height = lower;
+    }
+    return HTH_OK;
+}
+
 // As the rectangles are placed, placed anew with the full stages' workspaces at their least, or all
 // of them.
 hth_err hth_lay_squeeze(hth_lay *x, uint64_t room, bool hasty, uint64_t *height)
@@ -251,10 +293,8 @@ hth_err hth_lay_squeeze(hth_lay *x, uint64_t room, bool hasty, uint64_t *height)
         }
         fits = err == HTH_OK && fits && soft_choose(x, &w);
     }
-    for (int i = 0; fits && i < x->n_rects; i++) {
-        x->rect[i] = w.rect[i];
-        uint64_t top = w.rect[i].offset + w.rect[i].bytes;
-        *height = i == 0 || top > *height ? top : *height;
+    if (err == HTH_OK && fits) {
+        err = soft_lower(x, &w, height);
     }
     soft_fini(&w);
     return err;

@@ -20,14 +20,14 @@
 #define TRAIN_ROUNDS   8
 #define TRAIN_ALIKE    1e-9 // of the time: no difference
 #define TRAIN_NEAR     5e-4 // .. and one that is not worth another round
-#define TRAIN_SEARCH   0.88 // of the limit, by which that ends
+#define TRAIN_SEARCH   0.8  // of the limit, by which that ends
 #define TRAIN_LEAST    0.1  // of the limit, for the search of a round
 #define TRAIN_ONCE     0.68 // of the limit: later than that no round follows one that fits
 #define TRAIN_ELITES   0.1  // of the limit, for the addresses of the best few
 #define TRAIN_BOUND    300 // iterations of the bound, or, where time limits it, as many as may help
 #define TRAIN_BOUND_UP 2000
-#define TRAIN_BOUND_MS 0.2 // .. within what is left of the limit, or at least this share of it
-#define TRAIN_WARM     3   // part of the limit that going on from another plan takes
+#define TRAIN_BOUND_MS 0.03 // .. within what is left of the limit, or at least this share of it
+#define TRAIN_WARM     3    // part of the limit that going on from another plan takes
 
 static hth_err train_too_big(const hth_problem *p, const hth_plan_options *o, uint64_t need)
 {
@@ -149,8 +149,8 @@ static hth_err train_rounds(const hth_problem *p, hth_step *m, const hth_plan_op
 {
     double limit_ms = train_limit_ms(p, o);
     uint64_t budget = p->budget, start_ns = hth_now_ns();
-    static const double share[TRAIN_ROUNDS] = {0.6,  0.72, 0.82, 0.88,
-                                               0.92, 0.95, 0.98, 1}; // of the time
+    static const double share[TRAIN_ROUNDS] = {0.6,  0.7,  0.76, 0.8,
+                                               0.84, 0.88, 0.94, 1}; // of the time
     hth_plan *best = NULL;
     hth_err err = HTH_OK;
     bool warm = o->from != NULL && o->from->n_modes == m->n_gaps && m->n_gaps > 0;
