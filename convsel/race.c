@@ -26,6 +26,7 @@
 #define CLOSE   1.1     // times the best: gets more turns
 #define BURST   1.8     // what a disturbance makes of a run's time
 #define LESS    0.75    // of the workspace is clearly less: at equal times it is better
+#define VARIANT 1.1     // times as fast as all variants can be expected to become
 #define FEWER   8       // resident bytes count as fewer when an eighth of them is saved
 #define BEATEN  1.001   // times its better's: the time of one that is beaten, at least
 
@@ -176,7 +177,7 @@ static double race_expect(const race *a, int i)
         bool kind = k == a->e[i].base || (a->e[k].base == a->e[i].base && k != i);
         if (kind && a->e[k].s.turns > 0 &&
             a->list[k].workspace_bytes >= a->list[i].workspace_bytes) {
-            us = fmax(us, a->e[k].s.turns > 1 ? a->e[k].us : a->e[k].us / BURST * margins[0]);
+            us = fmax(us, a->e[k].s.turns > 1 ? a->e[k].us : a->e[k].us / BURST * VARIANT);
         }
     }
     return us;
@@ -197,7 +198,7 @@ static void race_first_turns(race *a)
         if (a->e[i].base < 0) {
             continue;
         }
-        if (race_better(a, i, race_expect(a, i), margins[0]) >= 0) {
+        if (race_better(a, i, race_expect(a, i), VARIANT) >= 0) {
             a->e[i].runs = false;
             a->e[i].left = true;
         } else {
