@@ -134,8 +134,8 @@ all-tests: all $(TESTBIN) $(B)/docs/embed
 test: tests
 	$(Q)HEARTH_BUILD=$(B) CMOCKA_MESSAGE_OUTPUT=TAP prove $(if $(V),-v) --timer -e 'sh build-aux/tap.sh' $(TESTBIN)
 check: test
-	$(Q)sh build-aux/cuda_symbols.sh "$(CC)" "$(CUDA_HOME)"
-	$(Q)sh tests/cuda_absent.sh $(B) "$(CC)" "$(CUDA_HOME)"
+	$(Q)prove --directives -e sh build-aux/cuda_symbols.sh :: "$(CC)" "$(CUDA_HOME)"
+	$(Q)prove --directives -e sh tests/cuda_absent.sh :: $(B) "$(CC)" "$(CUDA_HOME)"
 	$(Q)sh tests/resume.sh $(B)
 	$(Q)sh tests/spill.sh $(B)
 	$(Q)prove -e sh tests/ops.sh :: $(B)

@@ -166,7 +166,9 @@ static void test_ring(void **state)
     for (size_t i = 0; i < bytes / 4; i++) {
         from[i] = (uint32_t)(i * 2654435761u);
     }
+    int64_t live = driver->live;
     assert_int_equal(hth_stream_copy(up, base, from, bytes), HTH_OK);
+    assert_int_equal(driver->live, live + 2 * HTH_CUDA_SLOTS); // slots and their events
     memset(from, 0, bytes);
     assert_int_equal(hth_stream_copy(up, from, base, bytes), HTH_OK); // the same stream: in order
     assert_int_equal(hth_stream_sync(up), HTH_OK);
@@ -235,7 +237,7 @@ static void test_times(void **state)
     conformance_setup(&st);
     conformance *c = st;
     for (int i = 0; i < 3; i++) {
-        now += i == 1 ? hour : 1000000;
+        now += i == 1 ? hour : 1234567;
         assert_int_equal(hth_stream_record(c->h2d, c->up), HTH_OK);
         assert_int_equal(hth_event_sync(c->up), HTH_OK);
         uint64_t t = hth_event_time_ns(c->up), exact = i == 1 ? 1000000000 : 1000;

@@ -62,7 +62,8 @@ hth_err hth_cuda_launch(hth_stream *base, hth_err (*fn)(void *arg), void *arg)
 {
     cuda_stream *s = (cuda_stream *)base;
     if (s->err == HTH_OK) {
-        s->err = fn(arg);
+        s->err = HTH_CUDA(stream_device(base), cuCtxSetCurrent, stream_device(base)->context);
+        s->err = s->err == HTH_OK ? fn(arg) : s->err;
         if (s->err != HTH_OK) {
             snprintf(s->detail, sizeof s->detail, "%s", hth_err_detail());
         }
