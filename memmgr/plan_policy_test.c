@@ -11,11 +11,13 @@
 
 #define POLICY_RECORDED  1000 // decodes in each round
 #define POLICY_GENERATED 4000
-#define POLICY_WORSE     1.006 // a search that ends by its limit is so far from the best it can do
-#define POLICY_ARENA     1.02
+// A search that ends by its limit is so far from the best it can do.
+#define POLICY_WORSE_RECORDED  1.0005
+#define POLICY_WORSE_GENERATED 1.002
+#define POLICY_ARENA           1.02
 
 static void check_step(hth_problem *p, const char *name, const double *shares, int n_shares,
-                       uint64_t decodes)
+                       uint64_t decodes, double worse)
 {
     uint64_t peak;
     assert_ok(hth_plan_train_peak(p, &peak));
@@ -42,7 +44,7 @@ static void check_step(hth_problem *p, const char *name, const double *shares, i
                     print_message("%s %.1f: %s is faster, %.4f\n", name, shares[i],
                                   hth_policy_name(o.policy), hearth / plan->predicted_us);
                 }
-                assert_true(hearth <= plan->predicted_us * POLICY_WORSE);
+                assert_true(hearth <= plan->predicted_us * worse);
             }
             hth_plan_free(plan);
         }
@@ -64,7 +66,7 @@ static void no_policy_is_faster_on_recorded_steps(void **state)
         assert_ok(hth_problem_read(plain, &p));
         unlink(plain);
         hth_free(command);
-        check_step(&p, g.gl_pathv[i], shares, 1, POLICY_RECORDED);
+        check_step(&p, g.gl_pathv[i], shares, 1, POLICY_RECORDED, POLICY_WORSE_RECORDED);
     }
     globfree(&g);
 }
@@ -75,9 +77,9 @@ static void no_policy_is_faster_on_generated_steps(void **state)
     static const int blocks[] = {2, 2, 2, 2};
     hth_problem vgg = pg_vgg19(144, 227), unet = pg_unet(16, 256, 256),
                 resnet = pg_resnet(64, blocks);
-    check_step(&vgg, "vgg19", shares, 2, POLICY_GENERATED);
-    check_step(&unet, "unet", shares, 3, POLICY_GENERATED);
-    check_step(&resnet, "resnet-26", shares, 3, POLICY_GENERATED);
+    check_step(&vgg, "vgg19", shares, 2, POLICY_GENERATED, POLICY_WORSE_GENERATED);
+    check_step(&unet, "unet", shares, 3, POLICY_GENERATED, POLICY_WORSE_GENERATED);
+    check_step(&resnet, "resnet-26", shares, 3, POLICY_GENERATED, POLICY_WORSE_GENERATED);
 }
 
 int main(void)
