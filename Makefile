@@ -42,7 +42,7 @@ BENCHBIN := $(patsubst %.c,$(B)/%,$(wildcard tests/bench/*.c))
 FUZZERS  := $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/*_fuzz.c))
 OBJ      := $(SRC:%.c=$(B)/%.o) $(GEN_C:%.c=%.o)
 
-.PHONY: all all-tests help deps deps-test deps-lint tests test check check-asan check-tsan lint format fuzz bench bench-table bench-policies bench-train bench-winograd conformance demo \
+.PHONY: all docs all-tests help deps deps-test deps-lint tests test check check-asan check-tsan lint format fuzz bench bench-table bench-policies bench-train bench-winograd conformance demo \
         install uninstall clean
 all: $(B)/hearth $(B)/hearthd $(B)/libhearth.so $(PLUGIN)
 
@@ -50,7 +50,7 @@ help:
 	@echo 'make            builds hearth, hearthd, libhearth.so in $(B)/ (installs missing Debian packages first)'
 	@echo 'make demo       imports two models, serves them, classifies handwritten digits, shows the memory ledger, trains one'
 	@echo 'make check      builds and runs all tests (TAP)         make check-asan, check-tsan   the same under sanitizers'
-	@echo 'make lint       layers, headers, exports, format, cppcheck   make fuzz FUZZ_SECONDS=600   importer and wire decoder'
+	@echo 'make lint       layers, headers, exports, format, pages, cppcheck   make fuzz FUZZ_SECONDS=600   importer and wire decoder'
 	@echo 'make bench      a local socket against a bare one, the planner on well-known networks (VGG19=FILE.onnx: --spill)    make bench-table   against onnxruntime and OpenVINO (PyPI)'
 	@echo 'make bench-train   training steps against PyTorch, without a limit and at the peak it has with checkpoints (PyPI)'
 	@echo 'make bench-policies   training steps under every policy and budget, measured (an hour; PyPI exports the networks)'
@@ -96,6 +96,23 @@ $(B)/hearth: $(B)/client/hearth_main.o $(B)/libhth.a
 $(B)/hearthd: $(B)/server/hearthd_main.o $(B)/libhth.a
 	$(call say,LD,$@)
 	$(Q)$(CC) $(CFLAGS) $(EXPORT) -o $@ $^ $(LDLIBS)
+# Manual pages and completions: what the tables of commands and settings decide is printed by hearth-docs.
+$(B)/hearth-docs: $(B)/client/docs_main.o $(B)/libhth.a
+	$(Q)$(CC) $(CFLAGS) $(EXPORT) -o $@ $^ $(LDLIBS)
+PAGES    := hearth.1 hearthd.8 hearth.h.3
+SHELLS   := bash/hearth bash/hearthd zsh/_hearth zsh/_hearthd
+docs: $(PAGES:%=$(B)/man/%) $(SHELLS:%=$(B)/completions/%)
+$(B)/man/hearth.1: client/hearth.1.in
+$(B)/man/hearthd.8: server/hearthd.8.in
+$(B)/man/hearth.h.3: client/hearth.h.3
+$(PAGES:%=$(B)/man/%): $(B)/hearth-docs
+	@mkdir -p $(@D)
+	$(Q)for part in commands global settings; do $(B)/hearth-docs $$part >$@.$$part || exit 1; done
+	$(Q)sed -e '/^@COMMANDS@$$/{r $@.commands' -e 'd;}' -e '/^@GLOBAL@$$/{r $@.global' -e 'd;}' \
+	    -e '/^@SETTINGS@$$/{r $@.settings' -e 'd;}' $(filter client/%.in server/%.in client/%.3,$^) >$@
+$(SHELLS:%=$(B)/completions/%): $(B)/hearth-docs
+	@mkdir -p $(@D)
+	$(Q)$(B)/hearth-docs $(patsubst %/,%,$(dir $(@:$(B)/completions/%=%)))$(if $(filter %hearthd,$@),-daemon) >$@
 $(B)/libhearth-team.so.0: $(B)/device/cpu/team.o
 	$(call say,LD,$@)
 	$(Q)$(CC) $(CFLAGS) -shared -Wl,-soname,libhearth-team.so.0 -o $@ $^
@@ -150,7 +167,7 @@ check-tsan:
 	$(Q)TSAN_OPTIONS=suppressions=build-aux/tsan.supp \
 	    $(MAKE) --no-print-directory test B=build-tsan OPT=-O1 SAN='-w -fsanitize=thread' DEFS=-DHTH_DEBUG
 lint: deps-lint
-	$(Q)$(MAKE) --no-print-directory all
+	$(Q)$(MAKE) --no-print-directory all docs
 	$(Q)CUDA_HOME='$(CUDA_HOME)' sh build-aux/lint.sh $(B)
 format: deps-lint
 	git ls-files '*.c' '*.h' | xargs clang-format -i
@@ -189,13 +206,17 @@ demo: all
 VERSION  := $(shell sed -n 's/^.define HEARTH_VERSION *"\(.*\)"/\1/p' client/hearth.h)
 LIBDIR   ?= $(PREFIX)/lib
 UNITDIR  ?= $(PREFIX)/lib/systemd/system
+MANDIR   ?= $(PREFIX)/share/man
+BASHDIR  ?= $(PREFIX)/share/bash-completion/completions
+ZSHDIR   ?= $(PREFIX)/share/zsh/site-functions
 CONFDIR  ?= $(if $(filter /usr,$(PREFIX)),,$(PREFIX))/etc/hearth
 INSTALLED = $(PREFIX)/bin/hearth $(PREFIX)/sbin/hearthd $(LIBDIR)/libhearth.so.0 $(LIBDIR)/libhearth-team.so.0 $(LIBDIR)/libhearth_cuda.so \
             $(LIBDIR)/libhearth.so $(LIBDIR)/pkgconfig/hearth.pc $(PREFIX)/include/hearth.h $(UNITDIR)/hearthd.service \
-            $(PREFIX)/lib/sysusers.d/hearth.conf
+            $(PREFIX)/lib/sysusers.d/hearth.conf $(MANDIR)/man1/hearth.1 $(MANDIR)/man8/hearthd.8 $(MANDIR)/man3/hearth.h.3 \
+            $(patsubst zsh/%,$(ZSHDIR)/%,$(SHELLS:bash/%=$(BASHDIR)/%))
 fill      = sed -e 's|@PREFIX@|$(PREFIX)|g' -e 's|@LIBDIR@|$(LIBDIR)|g' -e 's|@VERSION@|$(VERSION)|g' \
             -e 's|@CONFDIR@|$(CONFDIR)|g'
-install: all
+install: all docs
 	install -D -m 755 $(B)/hearth $(DESTDIR)$(PREFIX)/bin/hearth
 	install -D -m 755 $(B)/hearthd $(DESTDIR)$(PREFIX)/sbin/hearthd
 	install -D -m 755 $(B)/libhearth.so $(DESTDIR)$(LIBDIR)/libhearth.so.0
@@ -206,6 +227,10 @@ install: all
 	install -d $(DESTDIR)$(LIBDIR)/pkgconfig $(DESTDIR)$(UNITDIR)
 	$(fill) client/hearth.pc.in >$(DESTDIR)$(LIBDIR)/pkgconfig/hearth.pc
 	$(fill) server/hearthd.service.in >$(DESTDIR)$(UNITDIR)/hearthd.service
+	for p in $(PAGES); do install -d $(DESTDIR)$(MANDIR)/man$${p##*.} && \
+	    $(fill) $(B)/man/$$p >$(DESTDIR)$(MANDIR)/man$${p##*.}/$$p || exit 1; done
+	install -D -m 644 -t $(DESTDIR)$(BASHDIR) $(B)/completions/bash/hearth $(B)/completions/bash/hearthd
+	install -D -m 644 -t $(DESTDIR)$(ZSHDIR) $(B)/completions/zsh/_hearth $(B)/completions/zsh/_hearthd
 	install -D -m 644 server/hearth.sysusers $(DESTDIR)$(PREFIX)/lib/sysusers.d/hearth.conf
 	[ -e $(DESTDIR)$(CONFDIR)/hearthd.conf ] || install -D -m 644 server/hearthd.conf $(DESTDIR)$(CONFDIR)/hearthd.conf
 # A configuration that was changed stays.

@@ -11,7 +11,7 @@ build="gcc libc6-dev make protobuf-c-compiler libprotobuf-c-dev libdnnl-dev libn
 case ${1:-build} in
 build) want=$build ;;
 test) want="$build libcmocka-dev perl coinor-cbc pkg-config python3-numpy python3-venv" ;;
-lint) want="$build libcmocka-dev perl coinor-cbc clang libclang-rt-dev clang-format cppcheck" ;;
+lint) want="$build libcmocka-dev perl coinor-cbc clang libclang-rt-dev clang-format cppcheck mandoc" ;;
 *) echo "usage: deps.sh [--probe] build|test|lint" >&2; exit 2 ;;
 esac
 command -v dpkg-query >/dev/null || { echo "hearth: not a Debian system: install the equivalents of: $want" >&2; exit $probe; }

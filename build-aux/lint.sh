@@ -22,6 +22,8 @@ case $(clang-format --version 2>/dev/null) in
     done ;;
 *) echo "SKIP: format check: clang-format 14 (Debian 12) is not here" ;;
 esac
+step 'manual pages (mandoc)'
+mandoc -T lint -W warning "$1"/man/*.[138] || bad=1
 step cppcheck
 mkdir -p "$1/cppcheck" # what it found last time, for files that did not change
 # ctuuninitvar: does not see that a callee writes through its argument.

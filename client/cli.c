@@ -14,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static const hth_option cli_global[] = {
+const hth_option hth_cli_global[] = {
     {"server", HTH_OPTION_TEXT, "URL", "the server to ask: ipc://PATH or tcp://HOST:PORT"},
     {"store", HTH_OPTION_PATH, "DIR", "no server: an engine in this process, on the store in DIR"},
     {"device", HTH_OPTION_TEXT, "SPEC",
@@ -70,7 +70,7 @@ static int cli_help(const hth_cli *c, const hth_command *command)
                "$HEARTH_ISA (avx512, avx2, sse2) limits the vectors that kernels use.\n"
                "`hearth help COMMAND` says more.\n");
     }
-    cli_print_options("\nEverywhere:\n", cli_global);
+    cli_print_options("\nEverywhere:\n", hth_cli_global);
     return HTH_CLI_OK;
 }
 
@@ -111,10 +111,10 @@ static int cli_no_option(const hth_cli *c, const char *name)
 {
     const char *best = NULL;
     int distance = 3;
-    for (const hth_option *o = cli_global; o->name != NULL; o++) {
+    for (const hth_option *o = hth_cli_global; o->name != NULL; o++) {
         hth_word_closer(name, o->name, &distance, &best);
     }
-    for (const hth_option *o = c->command != NULL ? c->command->options : cli_global;
+    for (const hth_option *o = c->command != NULL ? c->command->options : hth_cli_global;
          o->name != NULL; o++) {
         hth_word_closer(name, o->name, &distance, &best);
     }
@@ -174,7 +174,7 @@ static int cli_option(hth_cli *c, int argc, char **argv, int *i)
     const char *name = argv[*i] + 2, *value = NULL;
     size_t n = strcspn(name, "=");
     const hth_option *o = cli_find(c->command != NULL ? c->command->options : NULL, name, n);
-    o = o != NULL ? o : cli_find(cli_global, name, n);
+    o = o != NULL ? o : cli_find(hth_cli_global, name, n);
     if (o == NULL) {
         return cli_no_option(c, name);
     }

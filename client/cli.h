@@ -56,6 +56,8 @@ struct hth_cli {
     hearth *h;               // hth_cli_connect
 };
 
+extern const hth_option hth_cli_global[]; // those that every command has
+
 // hth_cli_run reads the command line, does what it says, and returns the exit code.
 int hth_cli_run(hth_cli *c, int argc, char **argv);
 

@@ -8,6 +8,7 @@
 #include <stdio.h>
 
 extern const hth_option hth_cmd_no_options[];
+extern const hth_command *const hth_commands[]; // all, NULL-terminated: commands.c
 extern const hth_command hth_cmd_import, hth_cmd_ls, hth_cmd_show, hth_cmd_rm, hth_cmd_gc,
     hth_cmd_export;                     // cmd_store.c
 extern const hth_command hth_cmd_infer; // cmd_infer.c

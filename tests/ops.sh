@@ -112,6 +112,8 @@ installed() {
     run 0 make -s B="$build" install DESTDIR="$root" PREFIX=/opt/hearth || return 1
     files >"$dir/out"
     for f in bin/hearth sbin/hearthd lib/libhearth.so lib/libhearth.so.0 lib/libhearth-team.so.0 lib/pkgconfig/hearth.pc \
+        share/man/man1/hearth.1 share/man/man8/hearthd.8 share/man/man3/hearth.h.3 share/bash-completion/completions/hearth \
+        share/bash-completion/completions/hearthd share/zsh/site-functions/_hearth share/zsh/site-functions/_hearthd \
         include/hearth.h lib/systemd/system/hearthd.service lib/sysusers.d/hearth.conf etc/hearth/hearthd.conf; do
         said "./opt/hearth/$f" || return 1
     done
@@ -132,6 +134,47 @@ if command -v pkg-config >/dev/null; then
     check 'a program built through pkg-config against what was installed runs an inference' embedded
 else
     skip 'a program built through pkg-config' 'pkg-config is not installed'
+fi
+
+# ---- manual pages and completions
+share=$root/opt/hearth/share
+pages() {
+    for page in man1/hearth.1 man8/hearthd.8 man3/hearth.h.3; do
+        run 0 env LC_ALL=C.UTF-8 MANWIDTH=100 man --warnings -l "$share/man/$page" && [ -s "$dir/out" ] && ! grep -i 'warning' "$dir/out" || return 1
+        col -b <"$dir/out" >"$dir/text" 2>/dev/null || cp "$dir/out" "$dir/text"
+        cat "$dir/text" >>"$dir/all"
+    done
+    cp "$dir/all" "$dir/out"
+    ! grep '@[A-Z]*@' "$dir/out" && said 'limits.message_bytes' && said '--check-config' && said '--max-batch' && said 'hearth_buffer_alloc' &&
+        said '/opt/hearth/etc/hearth/hearthd.conf' || return 1
+    # every command, setting and function has its place
+    for word in $("$build/hearth" help | sed -n 's/^  \([a-z]*\)  .*/\1/p'); do said "$word" || return 1; done
+    for word in $(grep -o '\bhearth_[a-z_]*(' client/hearth.h | tr -d '('); do said "$word" || return 1; done
+}
+if command -v man >/dev/null; then
+    check 'manual pages are complete and without warnings' pages
+else
+    skip 'manual pages' 'man is not installed'
+fi
+complete_bash() { # FUNCTION WORD.. : what bash would offer for the last one
+    run 0 bash -c '. "$1"; shift; f=$1; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); $f; printf "%s\n" "${COMPREPLY[@]}"' - \
+        "$share/bash-completion/completions/$2" "$@"
+}
+completions() {
+    complete_bash _hearth hearth im && [ "$(cat "$dir/out")" = import ] || return 1
+    complete_bash _hearth hearth --json train new --bu && [ "$(cat "$dir/out")" = --budget ] || return 1
+    complete_bash _hearth hearth train new --data tests/data/digits/tr && said tests/data/digits/train.safetensors || return 1
+    complete_bash _hearth hearth train new --lr 0 && [ -z "$(cat "$dir/out")" ] || return 1
+    complete_bash _hearth hearth ls --s && said --server && said --store || return 1
+    complete_bash _hearthd hearthd --check && [ "$(cat "$dir/out")" = --check-config ] || return 1
+    complete_bash _hearthd hearthd --limits-r && [ "$(cat "$dir/out")" = --limits-rank ]
+}
+check 'bash completes commands, options and files' completions
+zsh_completions() { run 0 zsh -n "$share/zsh/site-functions/_hearth" && run 0 zsh -n "$share/zsh/site-functions/_hearthd"; }
+if command -v zsh >/dev/null; then
+    check 'zsh reads its completions' zsh_completions
+else
+    skip 'zsh reads its completions' 'zsh is not installed'
 fi
 
 unit() {
