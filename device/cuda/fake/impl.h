@@ -5,6 +5,15 @@
 
 #include "device/cuda/fake/fake.h"
 
+// FAKE_ENTER begins a call that changes nothing when it is told to fail.
+#define FAKE_ENTER()                                                                               \
+    do {                                                                                           \
+        CUresult entered_ = hth_cuda_fake_enter();                                                 \
+        if (entered_ != CUDA_SUCCESS) {                                                            \
+            return entered_;                                                                       \
+        }                                                                                          \
+    } while (0)
+
 // hth_cuda_fake_enter counts a call; what it returns, unless CUDA_SUCCESS, is the call's answer.
 CUresult hth_cuda_fake_enter(void);
 hth_cuda_fake *hth_cuda_fake_state(void);
@@ -12,5 +21,12 @@ hth_cuda_fake *hth_cuda_fake_state(void);
 bool hth_cuda_fake_take(int64_t bytes);
 bool hth_cuda_fake_pinned(const void *p);
 void hth_cuda_fake_fill_mem(hth_cuda_api *api); // memory's entries of the table
+
+// Streams, events, copies and launches. drain runs everything that was issued and returns whether a
+// kernel failed.
+bool hth_cuda_fake_streams_open(uint64_t seed);
+void hth_cuda_fake_streams_close(void);
+bool hth_cuda_fake_drain(void);
+void hth_cuda_fake_fill_streams(hth_cuda_api *api);
 
 #endif

@@ -87,10 +87,7 @@ static CUresult fake_granularity(size_t *out, const CUmemAllocationProp *prop,
 static CUresult fake_address_reserve(CUdeviceptr *out, size_t bytes, size_t align, CUdeviceptr at,
                                      unsigned long long flags)
 {
-    CUresult r = hth_cuda_fake_enter();
-    if (r != CUDA_SUCCESS) {
-        return r;
-    }
+    FAKE_ENTER();
     if (bytes == 0 || bytes % FAKE_GRANULARITY != 0 || at != 0 || flags != 0) {
         return CUDA_ERROR_INVALID_VALUE;
     }
@@ -122,10 +119,7 @@ static CUresult fake_address_free(CUdeviceptr at, size_t bytes)
 static CUresult fake_create(CUmemGenericAllocationHandle *out, size_t bytes,
                             const CUmemAllocationProp *prop, unsigned long long flags)
 {
-    CUresult r = hth_cuda_fake_enter();
-    if (r != CUDA_SUCCESS) {
-        return r;
-    }
+    FAKE_ENTER();
     if (bytes == 0 || bytes % FAKE_GRANULARITY != 0 || flags != 0 ||
         prop->type != CU_MEM_ALLOCATION_TYPE_PINNED ||
         prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE) {
@@ -174,10 +168,7 @@ static CUresult fake_release(CUmemGenericAllocationHandle handle)
 static CUresult fake_map(CUdeviceptr at, size_t bytes, size_t offset,
                          CUmemGenericAllocationHandle handle, unsigned long long flags)
 {
-    CUresult r = hth_cuda_fake_enter();
-    if (r != CUDA_SUCCESS) {
-        return r;
-    }
+    FAKE_ENTER();
     fake_item *h = item_handle(handle), *a = item_at(FAKE_ADDRESSES, at);
     if (h == NULL || h->released || a == NULL || bytes > a->bytes - (at - a->at) ||
         bytes != h->bytes || offset != 0 || flags != 0) {
@@ -239,10 +230,7 @@ static void mapping_protect(fake_item *m, int access)
 
 static CUresult fake_set_access(CUdeviceptr at, size_t bytes, const CUmemAccessDesc *desc, size_t n)
 {
-    CUresult r = hth_cuda_fake_enter();
-    if (r != CUDA_SUCCESS) {
-        return r;
-    }
+    FAKE_ENTER();
     int access = desc->flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE ? PROT_READ | PROT_WRITE
                  : desc->flags == CU_MEM_ACCESS_FLAGS_PROT_READ    ? PROT_READ
                                                                    : PROT_NONE;
@@ -252,10 +240,7 @@ static CUresult fake_set_access(CUdeviceptr at, size_t bytes, const CUmemAccessD
 
 static CUresult fake_alloc(CUdeviceptr *out, size_t bytes)
 {
-    CUresult r = hth_cuda_fake_enter();
-    if (r != CUDA_SUCCESS) {
-        return r;
-    }
+    FAKE_ENTER();
     if (!hth_cuda_fake_take((int64_t)bytes)) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
@@ -285,10 +270,7 @@ static CUresult fake_free(CUdeviceptr at)
 
 static CUresult fake_host_alloc(void **out, size_t bytes, unsigned flags)
 {
-    CUresult r = hth_cuda_fake_enter();
-    if (r != CUDA_SUCCESS) {
-        return r;
-    }
+    FAKE_ENTER();
     *out = map_anonymous(bytes, PROT_READ | PROT_WRITE);
     if (*out == NULL) {
         return CUDA_ERROR_OUT_OF_MEMORY;
