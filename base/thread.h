@@ -7,6 +7,7 @@
 
 #include <pthread.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #define HTH_THREAD_STACK ((size_t)512 << 10) // what the programs give their threads
 
@@ -20,5 +21,8 @@ hth_err hth_thread_start(const char *name, void (*fn)(void *ctx), void *ctx, pth
 void hth_thread_stacks(size_t bytes);
 // hth_thread_join waits until the thread's fn has returned.
 void hth_thread_join(pthread_t t);
+// hth_thread_delay_ns is how long the threads of this process, all that there are now together,
+// have been ready to run while others did. 0: the system does not say.
+uint64_t hth_thread_delay_ns(void);
 
 #endif

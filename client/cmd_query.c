@@ -116,6 +116,8 @@ static const hth_option bench_options[] = {
     {"trace", HTH_OPTION_PATH, "trace.json", "with --train: write one step's timeline"},
     {"threads", HTH_OPTION_INT, "T", "compute threads"},
     {"seconds", HTH_OPTION_REAL, "S", "how long to measure"},
+    {"steps", HTH_OPTION_INT, "N",
+     "with --train: measure N steps (1 to 5) behind one to warm up, with the plan as it is"},
     OPTION_END,
 };
 static const hth_option convsel_options[] = {

@@ -7,6 +7,7 @@
 
 #include "base/id.h"
 #include "convsel/bench.h"
+#include "convsel/insitu.h"
 #include "convsel/race.h"
 
 #include <inttypes.h>
@@ -197,7 +198,7 @@ static int choices_read(const char *in, hth_choice *list, int cap)
     return n;
 }
 
-static int convsel_recall(const hth_timing_cache *cache, const char *key, hth_choice *list, int cap)
+int hth_convsel_alone(const hth_timing_cache *cache, const char *key, hth_choice *list, int cap)
 {
     char value[CACHE_VALUE];
     if (cache == NULL || cache->get(cache->ctx, key, value, sizeof value) != HTH_OK) {
@@ -214,7 +215,7 @@ bool hth_convsel_known(hth_device *d, const hth_graph *g, const hth_node *n, con
     char key[HTH_CONVSEL_KEY];
     hth_choice list[HTH_MAX_CHOICES];
     hth_convsel_key(d, g, n, heat, key, sizeof key);
-    return convsel_recall(cache, key, list, HTH_MAX_CHOICES) > 0;
+    return hth_convsel_alone(cache, key, list, HTH_MAX_CHOICES) > 0;
 }
 
 static hth_err convsel_turn(void *ctx, hth_choice *c, hth_samples *s)
@@ -253,7 +254,7 @@ hth_err hth_convsel_measure(hth_device *d, const hth_graph *g, const hth_node *n
     char key[HTH_CONVSEL_KEY], value[CACHE_VALUE];
     bool whole;
     hth_convsel_key(d, g, n, heat, key, sizeof key);
-    *count = convsel_recall(cache, key, list, cap);
+    *count = hth_convsel_alone(cache, key, list, cap);
     if (*count == 0) {
         HTH_TRY(hth_kernel_algorithms(d, g, n, list, cap, count));
         HTH_TRY(convsel_run(d, g, n, cache, heat, list, count, &whole));
@@ -262,6 +263,10 @@ hth_err hth_convsel_measure(hth_device *d, const hth_graph *g, const hth_node *n
             choices_write(list, *count, value, sizeof value);
             HTH_TRY(cache->put(cache->ctx, key, value));
         }
+    }
+    if (heat != NULL) {
+        hth_insitu_apply(cache, key, list, *count);
+        qsort(list, (size_t)*count, sizeof *list, choice_order);
     }
     hth_convsel_front(list, *count, HTH_CONVSEL_TOLERANCE);
     return HTH_OK;

@@ -30,12 +30,16 @@ typedef struct hth_timing_cache {
 // hth_convsel_measure lists the alternatives of node `n`, times each on device `d` (median of >= 5
 // runs after a warm-up, fewer for runs over 20 ms), measures its error against the reference on
 // random data (the reference at reduced batch when it would take long), marks the front, and
-// remembers the result in `cache` (NULL: nowhere). Fastest first. `heat` describes how the step
+// remembers the result in `cache` (NULL: nowhere). Fastest first. Of a step's nodes the times are
+// corrected by what steps took (insitu.h). `heat` describes how the step
 // that n belongs to uses the caches; NULL: time is that of n run again and again. Runs on the
 // device's owner thread. HTH_ENOMEM: no room for its buffers.
 hth_err hth_convsel_measure(hth_device *d, const hth_graph *g, const hth_node *n,
                             const hth_heat *heat, const hth_timing_cache *cache, hth_choice *list,
                             int cap, int *count);
+// hth_convsel_alone is what `cache` (NULL: nothing) has under a key, measured alone and not
+// corrected, fastest first; returns how many choices, 0: not measured.
+int hth_convsel_alone(const hth_timing_cache *cache, const char *key, hth_choice *list, int cap);
 // hth_convsel_has_menu says whether an operator has alternatives: convolutions and their gradients.
 // hth_convsel_direction names what such a node computes: "fwd", "bwd_data", "bwd_filter".
 bool hth_convsel_has_menu(hth_op op);

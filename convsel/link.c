@@ -10,6 +10,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/compare.h"
+#include "convsel/insitu.h"
 #include "kernels/kernel.h"
 
 #include <math.h>
@@ -26,6 +27,8 @@
 #define LINK_MOST    2.0 // more is something else on the machine
 #define LINK_CHANNEL 64
 #define LINK_SIZE    56
+#define LINK_INSITU  "link-in-situ1"
+#define LINK_SEEN    100 // steps that are counted
 
 typedef struct link_bench {
     hth_device *device;
@@ -208,20 +211,70 @@ static bool link_read(const char *text, hth_link *l)
            l->interference >= 0 && l->interference <= LINK_MOST;
 }
 
+static void link_key(const hth_device *d, const char *what, char key[HTH_CONVSEL_KEY])
+{
+    snprintf(key, HTH_CONVSEL_KEY, "%s %s%s", what, d->props.inline_copies ? "inline " : "",
+             d->props.fingerprint);
+}
+
+// Speeds in steps, and on the word of how many.
+typedef struct link_seen {
+    double speed[2];
+    int n[2];
+} link_seen;
+
+static void link_recall(hth_device *d, const hth_timing_cache *cache, link_seen *s)
+{
+    char key[HTH_CONVSEL_KEY], value[128];
+    link_key(d, LINK_INSITU, key);
+    if (cache == NULL || cache->get(cache->ctx, key, value, sizeof value) != HTH_OK ||
+        sscanf(value, "%lf %d %lf %d", &s->speed[0], &s->n[0], &s->speed[1], &s->n[1]) != 4 ||
+        !(s->speed[0] >= 0) || !(s->speed[1] >= 0)) {
+        *s = (link_seen){.n = {0, 0}};
+    }
+}
+
+static void link_take(const link_seen *s, hth_link *out)
+{
+    out->h2d_bytes_per_s = s->n[0] > 0 ? s->speed[0] : out->h2d_bytes_per_s;
+    out->d2h_bytes_per_s = s->n[1] > 0 ? s->speed[1] : out->d2h_bytes_per_s;
+}
+
 hth_err hth_link_measure(hth_device *d, const hth_timing_cache *cache, hth_link *out)
 {
     char key[HTH_CONVSEL_KEY], value[128];
-    snprintf(key, sizeof key, "link4 %s%s", d->props.inline_copies ? "inline " : "",
-             d->props.fingerprint);
-    if (cache != NULL && cache->get(cache->ctx, key, value, sizeof value) == HTH_OK &&
-        link_read(value, out)) {
-        return HTH_OK;
-    }
-    HTH_TRY(link_run(d, out));
-    if (cache != NULL) {
+    link_seen seen;
+    link_key(d, "link4", key);
+    if (cache == NULL || cache->get(cache->ctx, key, value, sizeof value) != HTH_OK ||
+        !link_read(value, out)) {
+        HTH_TRY(link_run(d, out));
         snprintf(value, sizeof value, "%.0f %.0f %.3f %.4f", out->h2d_bytes_per_s,
                  out->d2h_bytes_per_s, out->latency_us, out->interference);
-        (void)cache->put(cache->ctx, key, value); // a read-only store: measured again next time
+        if (cache != NULL) {
+            (void)cache->put(cache->ctx, key, value); // a read-only store: measured again next time
+        }
     }
+    link_recall(d, cache, &seen);
+    link_take(&seen, out);
     return HTH_OK;
+}
+
+hth_err hth_link_learn(hth_device *d, const hth_timing_cache *cache, double h2d_bytes_per_s,
+                       double d2h_bytes_per_s, hth_link *link)
+{
+    char key[HTH_CONVSEL_KEY], value[128];
+    link_seen s;
+    const double now[2] = {h2d_bytes_per_s, d2h_bytes_per_s};
+    const double before[2] = {link->h2d_bytes_per_s, link->d2h_bytes_per_s};
+    link_recall(d, cache, &s);
+    for (int way = 0; way < 2; way++) {
+        if (now[way] > 0 && before[way] > 0) { // seconds a byte
+            s.speed[way] = 1 / hth_insitu_blend(1 / before[way], s.n[way], 1 / now[way]);
+            s.n[way] += s.n[way] < LINK_SEEN;
+        }
+    }
+    link_take(&s, link);
+    link_key(d, LINK_INSITU, key);
+    snprintf(value, sizeof value, "%.0f %d %.0f %d", s.speed[0], s.n[0], s.speed[1], s.n[1]);
+    return cache != NULL ? cache->put(cache->ctx, key, value) : HTH_OK;
 }

@@ -5,6 +5,7 @@
 
 #include "base/alloc.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -14,21 +15,26 @@
 #include <cmocka.h>
 
 typedef struct text_cache {
-    char value[128];
+    char value[2][128]; // measured alone, seen in steps
     int puts;
 } text_cache;
 
+static char *text_value(text_cache *c, const char *key)
+{
+    return c->value[strncmp(key, "link-in-situ", 12) == 0];
+}
+
 static hth_err text_get(void *ctx, const char *key, char *value, size_t cap)
 {
-    text_cache *c = ctx;
-    snprintf(value, cap, "%s", c->value);
-    return c->value[0] == '\0' ? HTH_ENOENT : HTH_OK;
+    const char *text = text_value(ctx, key);
+    snprintf(value, cap, "%s", text);
+    return text[0] == '\0' ? HTH_ENOENT : HTH_OK;
 }
 
 static hth_err text_put(void *ctx, const char *key, const char *value)
 {
     text_cache *c = ctx;
-    snprintf(c->value, sizeof c->value, "%s", value);
+    snprintf(text_value(c, key), sizeof c->value[0], "%s", value);
     c->puts++;
     return HTH_OK;
 }
@@ -37,7 +43,7 @@ static void check_device(const char *spec)
 {
     hth_device *d;
     hth_link a, b;
-    text_cache memory = {.value = "12 nonsense"};
+    text_cache memory = {.value = {"12 nonsense", "nor this"}};
     const hth_timing_cache cache = {.get = text_get, .put = text_put, .ctx = &memory};
     assert_int_equal(hth_device_open(spec, &d), HTH_OK);
     assert_int_equal(hth_link_measure(d, &cache, &a), HTH_OK);
@@ -77,10 +83,39 @@ static void failed_allocations_leave_nothing(void **state)
     hth_device_close(d);
 }
 
+// Speeds of steps count instead, one way at a time, and move in bounded steps.
+static void steps_correct_the_link(void **state)
+{
+    (void)state;
+    hth_device *d;
+    hth_link a, b, c;
+    text_cache memory = {.puts = 0};
+    const hth_timing_cache cache = {.get = text_get, .put = text_put, .ctx = &memory};
+    assert_int_equal(hth_device_open("fake:mem=1MiB,seed=7", &d), HTH_OK);
+    assert_int_equal(hth_link_measure(d, &cache, &a), HTH_OK);
+    b = a;
+    assert_int_equal(hth_link_learn(d, &cache, a.h2d_bytes_per_s * 0.8, 0, &b), HTH_OK);
+    assert_true(fabs(b.h2d_bytes_per_s / a.h2d_bytes_per_s - 0.8) < 1e-3);
+    assert_true(b.d2h_bytes_per_s == a.d2h_bytes_per_s);
+    assert_int_equal(hth_link_measure(d, &cache, &c), HTH_OK);
+    assert_true(fabs(c.h2d_bytes_per_s / b.h2d_bytes_per_s - 1) < 1e-3);
+    assert_true(fabs(c.d2h_bytes_per_s / a.d2h_bytes_per_s - 1) < 1e-3);
+    assert_true(fabs(c.latency_us - a.latency_us) < 1e-3);
+    for (int i = 0; i < 60; i++) { // what is far off gets there in bounded steps
+        double before = b.d2h_bytes_per_s;
+        assert_int_equal(hth_link_learn(d, &cache, 0, a.d2h_bytes_per_s * 3, &b), HTH_OK);
+        assert_true(b.d2h_bytes_per_s / before < 1.51);
+    }
+    assert_true(fabs(b.d2h_bytes_per_s / a.d2h_bytes_per_s / 3 - 1) < 0.01);
+    assert_true(fabs(b.h2d_bytes_per_s / a.h2d_bytes_per_s - 0.8) < 1e-3);
+    hth_device_close(d);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(links_are_measured_and_remembered),
+        cmocka_unit_test(steps_correct_the_link),
         cmocka_unit_test(failed_allocations_leave_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -4,6 +4,7 @@
 #include "server/compile.h"
 
 #include "base/alloc.h"
+#include "convsel/link.h"
 
 #include <string.h>
 
@@ -184,5 +185,25 @@ hth_err hth_compile_kernels(hth_site *site, hth_program *p, bool tune, hth_reque
         HTH_TRY(compile_menu(site, p, i, tune, &menus[i]));
         HTH_TRY(compile_kernel(site, p, i, menus[i].list[0].name));
     }
+    return HTH_OK;
+}
+
+hth_err hth_program_remember(hth_site *site, const hth_program *p, const hth_insitu *seen,
+                             const double copied[2])
+{
+    if (p->profile != NULL || site->timings == NULL) {
+        return HTH_OK;
+    }
+    HTH_TRY(hth_insitu_learn(site->device, p->graph, &p->heat, site->timings, seen));
+    if (p->spill != NULL) {
+        return HTH_OK;
+    }
+    hth_link link = {site->link_bytes_per_s, site->link_back_bytes_per_s, site->link_latency_us,
+                     site->copy_interference};
+    HTH_TRY(hth_link_learn(site->device, site->timings,
+                           copied[0] > 0 ? p->problem.h2d_bytes_per_s : 0,
+                           copied[1] > 0 ? p->problem.d2h_bytes_per_s : 0, &link));
+    site->link_bytes_per_s = link.h2d_bytes_per_s;
+    site->link_back_bytes_per_s = link.d2h_bytes_per_s;
     return HTH_OK;
 }

@@ -11,6 +11,7 @@
 #ifndef HTH_SERVER_PROGRAM_H
 #define HTH_SERVER_PROGRAM_H
 
+#include "convsel/insitu.h"
 #include "convsel/profile.h"
 #include "graph/specialize.h"
 #include "memmgr/residency.h"
@@ -141,6 +142,11 @@ hth_err hth_program_compile_step(hth_site *site, const hth_step_spec *spec, bool
 // every node has only the algorithm that it has now. Takes *problem and *plan over; on error the
 // program is as before.
 hth_err hth_program_replan(hth_site *site, hth_program *p, hth_problem *problem, hth_plan **plan);
+// hth_program_remember keeps what the nodes of a step took, seen[i] of node i, and the problem's
+// speeds of copies out and in where copied[way] > 0 ({in, out}), for steps that are compiled from
+// now on. What is planned for another device or a disk says nothing about this one's link.
+hth_err hth_program_remember(hth_site *site, const hth_program *p, const hth_insitu *seen,
+                             const double copied[2]);
 // hth_program_slot is the plan tensor of slot i's input, -1 when no node uses it.
 int hth_program_slot(const hth_program *p, int i);
 

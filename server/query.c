@@ -256,7 +256,11 @@ static hth_err query_bench(query *q, json_t **out)
     if (json_is_true(json_object_get(q->args, "train"))) {
         hth_train_spec spec;
         HTH_TRY(hth_train_spec_read(q->args, true, &spec));
-        return hth_train_bench(q->ms, &spec, arg_num(q, "seconds", 5), q->r, out);
+        double steps = arg_num(q, "steps", 0);
+        if (!(steps >= 0 && steps <= HTH_TRAIN_STEPS)) {
+            return hth_fail(HTH_EINVAL, "steps is a number from 1 to %d", HTH_TRAIN_STEPS);
+        }
+        return hth_train_bench(q->ms, &spec, arg_num(q, "seconds", 5), (int)steps, q->r, out);
     }
     hth_model *m = NULL;
     hth_program *p = NULL;

@@ -11,6 +11,7 @@
 #include <jansson.h>
 
 #define HTH_TRAIN_MAX_FREEZE 16
+#define HTH_TRAIN_STEPS      5 // most that are measured one by one
 
 // How the learning rate goes on from spec->lr.
 typedef enum hth_schedule_kind {
@@ -136,9 +137,10 @@ hth_err hth_train_job_budget(hth_train_job *j, const char *budget);
 int64_t hth_train_job_saved(const hth_train_job *j);
 void hth_train_job_free(hth_train_job *j); // NULL is allowed
 
-// hth_train_bench measures steps on synthetic data for `seconds`.
-hth_err hth_train_bench(hth_models *ms, const hth_train_spec *spec, double seconds, hth_request *r,
-                        json_t **out);
+// hth_train_bench measures steps on synthetic data: for `seconds`, or, with `steps` > 0 (at most
+// HTH_TRAIN_STEPS), as many as that.
+hth_err hth_train_bench(hth_models *ms, const hth_train_spec *spec, double seconds, int steps,
+                        hth_request *r, json_t **out);
 // hth_train_visit compiles the step of a synthetic batch and shows it to `visit`. With
 // spec->profile it is compiled for that device: there is a plan, but nothing that could run.
 hth_err hth_train_visit(hth_models *ms, const hth_train_spec *spec, hth_request *r,

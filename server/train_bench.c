@@ -1,17 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// A training step on one synthetic batch: measured, or compiled for a look. Before what counts the
-// plan is corrected as a job's is (trainer_watch.h), so that what is predicted then, of a step or
-// of a new plan's step, can be held against the steps that come after.
+// A training step on one synthetic batch: measured, or compiled for a look. Either a number of
+// steps of the plan as it is, or, for a time, steps of a plan that is corrected as a job's is
+// (trainer_watch.h) before anything counts: then what is predicted, of a step or of a new plan's
+// step, can be held against the steps that come after. In both cases what the nodes took is
+// remembered for plans that come after this one.
 #include "server/trainer.h"
 
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/compare.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define BENCH_WARMUP   2
+#define BENCH_WARMUP   2 // steps before the plan is corrected
 #define BENCH_MAX_RUNS 100000
 
 typedef struct bench {
@@ -19,6 +23,7 @@ typedef struct bench {
     hth_model *model;
     hth_tensor *inputs, target;
     int n_inputs;
+    uint64_t used_bytes, anon_bytes; // before the trainer: the device's, and bench_anonymous
 } bench;
 
 static hth_err no_memory(void)
@@ -53,6 +58,32 @@ static hth_err bench_target(bench *b)
     return HTH_OK;
 }
 
+// The process's own pages that are there, 0: the system does not say.
+static uint64_t bench_anonymous(void)
+{
+    char line[128];
+    uint64_t kib = 0;
+    FILE *f = fopen("/proc/self/status", "re");
+    while (f != NULL && kib == 0 && fgets(line, sizeof line, f) != NULL) {
+        (void)sscanf(line, "RssAnon: %" SCNu64, &kib);
+    }
+    if (f != NULL) {
+        fclose(f);
+    }
+    return kib << 10;
+}
+
+static uint64_t bench_used(const hth_models *ms)
+{
+    hth_pool_ledger l;
+    hth_pool_ledger_get(ms->site->pool, &l);
+    uint64_t used = l.padding_bytes;
+    for (int i = 0; i < HTH_POOL_N_USES; i++) {
+        used += l.used_bytes[i];
+    }
+    return used;
+}
+
 static hth_err bench_open(hth_models *ms, const hth_train_spec *spec, hth_request *r, bench *b)
 {
     *b = (bench){.n_inputs = 0};
@@ -61,6 +92,8 @@ static hth_err bench_open(hth_models *ms, const hth_train_spec *spec, hth_reques
     b->inputs = hth_calloc((size_t)b->n_inputs, sizeof *b->inputs);
     HTH_TRY(b->inputs == NULL ? no_memory()
                               : hth_model_synthetic(b->model, spec->batch, b->inputs));
+    b->used_bytes = bench_used(ms);
+    b->anon_bytes = bench_anonymous();
     HTH_TRY(hth_trainer_open(ms, spec, r, &b->trainer));
     return bench_target(b);
 }
@@ -79,20 +112,39 @@ static hth_err bench_warm(bench *b)
     return HTH_OK;
 }
 
-// Steps for `seconds`, three at least; ms[]: how long each took.
-static hth_err bench_steps(bench *b, double seconds, hth_request *r, double *ms, int *n)
+static hth_err bench_step(bench *b, double *ms)
 {
     float loss;
+    uint64_t from_ns = hth_now_ns();
+    HTH_TRY(hth_trainer_step(b->trainer, b->inputs, &b->target, &loss));
+    *ms = (double)(hth_now_ns() - from_ns) / 1e6;
+    return HTH_OK;
+}
+
+// Steps for `seconds`, three at least; ms[]: how long each took.
+static hth_err bench_seconds(bench *b, double seconds, hth_request *r, double *ms, int *n)
+{
     HTH_TRY(bench_warm(b));
-    uint64_t start_ns = hth_now_ns(), last_ns = start_ns;
-    uint64_t end_ns = start_ns + (uint64_t)(seconds * 1e9);
-    for (*n = 0; *n < 3 || (last_ns < end_ns && *n < BENCH_MAX_RUNS); ++*n) {
-        HTH_TRY(hth_trainer_step(b->trainer, b->inputs, &b->target, &loss));
-        uint64_t now_ns = hth_now_ns();
-        ms[*n] = (double)(now_ns - last_ns) / 1e6;
-        last_ns = now_ns;
+    uint64_t start_ns = hth_now_ns(), end_ns = start_ns + (uint64_t)(seconds * 1e9);
+    for (*n = 0; *n < 3 || (hth_now_ns() < end_ns && *n < BENCH_MAX_RUNS); ++*n) {
+        HTH_TRY(bench_step(b, &ms[*n]));
         if (r->progress != NULL) {
-            r->progress(r, "measuring", now_ns - start_ns, end_ns - start_ns);
+            r->progress(r, "measuring", hth_now_ns() - start_ns, end_ns - start_ns);
+        }
+    }
+    return HTH_OK;
+}
+
+// One step to warm up, and `steps` that are measured by instruction.
+static hth_err bench_count(bench *b, int steps, hth_request *r, double *ms, int *n)
+{
+    double warm_ms;
+    HTH_TRY(bench_step(b, &warm_ms));
+    HTH_TRY(b->trainer->parts == 1 ? hth_watch_see(b->trainer, steps) : HTH_OK);
+    for (*n = 0; *n < steps; ++*n) {
+        HTH_TRY(bench_step(b, &ms[*n]));
+        if (r->progress != NULL) {
+            r->progress(r, "measuring", (uint64_t)*n, (uint64_t)steps);
         }
     }
     return HTH_OK;
@@ -107,8 +159,37 @@ static hth_err bench_trace(bench *b, const char *path)
     return hth_plan_write_trace(path, &p->problem, p->plan, hth_run_times(p->run));
 }
 
-hth_err hth_train_bench(hth_models *ms, const hth_train_spec *spec, double seconds, hth_request *r,
-                        json_t **out)
+// What the job has of the device, as the device's ledger counts it, and the process's own pages
+// that came since it was made: the device's, where that is the processor, and the host's side.
+static void bench_memory(const bench *b, json_t *doc)
+{
+    uint64_t used = bench_used(b->trainer->ms) - b->used_bytes, anon = bench_anonymous();
+    json_object_set_new(doc, "ledger_bytes", json_integer((json_int_t)used));
+    if (anon > 0) {
+        json_object_set_new(doc, "rss_bytes",
+                            json_integer((json_int_t)anon - (json_int_t)b->anon_bytes));
+    }
+}
+
+static json_t *bench_document(const bench *b, const hth_train_spec *spec, double *took, int n,
+                              double planned_us)
+{
+    qsort(took, (size_t)n, sizeof *took, hth_compare_double);
+    double p50 = took[n / 2], p99 = took[(int)((double)(n - 1) * 0.99)];
+    const hth_device_props *props = &b->trainer->ms->site->device->props;
+    json_t *doc = json_pack("{s:s, s:I, s:f, s:f, s:f, s:i, s:i, s:s, s:b, s:f}", "model",
+                            b->model->name, "batch", (json_int_t)spec->batch, "p50_ms", p50,
+                            "p99_ms", p99, "samples_per_second", (double)spec->batch * 1e3 / p50,
+                            "runs", n, "threads", props->n_threads, "device", props->name, "train",
+                            true, "planned_ms", planned_us / 1e3);
+    json_object_update_new(doc, hth_trainer_memory(b->trainer));
+    json_object_set_new(doc, "calm", json_boolean(b->trainer->watch.calm));
+    bench_memory(b, doc);
+    return doc;
+}
+
+hth_err hth_train_bench(hth_models *ms, const hth_train_spec *spec, double seconds, int steps,
+                        hth_request *r, json_t **out)
 {
     bench b;
     int n = 0;
@@ -116,18 +197,14 @@ hth_err hth_train_bench(hth_models *ms, const hth_train_spec *spec, double secon
     hth_err err = bench_open(ms, spec, r, &b);
     err = err == HTH_OK && took == NULL ? no_memory() : err;
     double planned_us = err == HTH_OK ? hth_trainer_predicted_us(b.trainer) : 0;
-    err = err == HTH_OK ? bench_steps(&b, seconds, r, took, &n) : err;
+    if (err == HTH_OK) {
+        err = steps > 0 ? bench_count(&b, steps, r, took, &n)
+                        : bench_seconds(&b, seconds, r, took, &n);
+    }
+    err = err == HTH_OK ? hth_watch_remember(b.trainer) : err;
     err = err == HTH_OK && spec->trace != NULL ? bench_trace(&b, spec->trace) : err;
     if (err == HTH_OK) {
-        qsort(took, (size_t)n, sizeof *took, hth_compare_double);
-        double p50 = took[n / 2], p99 = took[(int)((double)(n - 1) * 0.99)];
-        const hth_device_props *props = &ms->site->device->props;
-        *out = json_pack("{s:s, s:I, s:f, s:f, s:f, s:i, s:i, s:s, s:b, s:f}", "model",
-                         b.model->name, "batch", (json_int_t)spec->batch, "p50_ms", p50, "p99_ms",
-                         p99, "samples_per_second", (double)spec->batch * 1e3 / p50, "runs", n,
-                         "threads", props->n_threads, "device", props->name, "train", true,
-                         "planned_ms", planned_us / 1e3);
-        json_object_update_new(*out, hth_trainer_memory(b.trainer));
+        *out = bench_document(&b, spec, took, n, planned_us);
     }
     bench_close(&b);
     hth_free(took);

@@ -12,27 +12,36 @@
 // place of the old one between two steps. Of a batch in parts, that is the step that adds up
 // gradients: all but one part run it, and the slots that other steps rely on are not its own. Nodes
 // keep their algorithms: whatever is offloaded or computed again instead, all bits stay the same.
+// For the same reason a job leaves nothing of this behind: what one took must not choose the
+// algorithms of the next, nor of the same one when it goes on from a checkpoint. `bench`, which is
+// asked to measure, does (hth_watch_remember).
 #ifndef HTH_SERVER_TRAINER_WATCH_H
 #define HTH_SERVER_TRAINER_WATCH_H
 
 #include "server/program.h"
+#include "server/train.h"
 
 #include <pthread.h>
 
-#define HTH_WATCH_STEPS   8 // whose median counts
-#define HTH_WATCH_SAMPLES 5 // steps that are measured by instruction
+#define HTH_WATCH_STEPS   8               // whose median counts
+#define HTH_WATCH_SAMPLES HTH_TRAIN_STEPS // steps that are measured by instruction
 
 typedef struct hth_watch {
     bool on;
     double us[HTH_WATCH_STEPS];        // of the last updates, a ring
     double one_us[HTH_WATCH_STEPS];    // .. and of the plan that is watched, once
     int n_us;                          // steps since the plan changed
-    int n_samples;                     // measured ones so far; -1: not measuring
+    int n_samples, want;               // measured ones so far, of how many; -1: not measuring
+    int *runs;                         // per node: in one step
     double *sample[HTH_WATCH_SAMPLES]; // per node: its compute
     double bytes[2], busy_us[2];       // of copies in and out, of all samples
     double wall_us[HTH_WATCH_SAMPLES]; // .. and of the steps
     double sampled_us;                 // median of those, of the last correction; 0: none yet
+    uint64_t delay_ns;                 // hth_thread_delay_ns, then
+    bool busy[HTH_WATCH_SAMPLES];      // it waited for processors
+    bool calm;                         // most of the steps agreed, and nothing else ran
     bool once;                         // the search is one round, and is waited for
+    bool only;                         // no search at all: what is measured is only learned
     bool refined, searching;           // refined: a search with the present times was begun
     int corrections, swaps;
     // the search
@@ -51,6 +60,13 @@ hth_err hth_watch_step(struct hth_trainer *t, double us, double one_us);
 // the end of the last one does for once what a job does: times become the measured ones, and a plan
 // that the search finds with these in one round of the time that the first plan had is taken over.
 hth_err hth_watch_correct(struct hth_trainer *t);
+// hth_watch_see has the next `steps` (of batches in one part, at most HTH_WATCH_SAMPLES) measured;
+// the times become what they took, the plan stays.
+hth_err hth_watch_see(struct hth_trainer *t, int steps);
+// hth_watch_remember leaves what was measured last, nodes and copies, to plans that are made from
+// now on, in this process and, through the store, in others. Nothing changes where nothing was
+// measured, or where in most of the steps other processes ran on the same processors.
+hth_err hth_watch_remember(struct hth_trainer *t);
 // hth_watch_stop ends the search; before the program that is watched goes.
 void hth_watch_stop(struct hth_trainer *t);
 

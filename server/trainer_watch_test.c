@@ -119,6 +119,50 @@ static void searches_are_stopped(void **state)
     rig_close(&r);
 }
 
+// What nodes and copies took in one job's steps is what the next one is planned with: here a third
+// more than alone, and half the link's speed, as if measured.
+static void steps_are_remembered(void **state)
+{
+    rig a, b;
+    rig_open(&a, HTH_POLICY_KEEP, NULL, 1, false);
+    hth_program *p = a.t->shapes[0].apply.program;
+    assert_ok(hth_watch_remember(a.t)); // nothing was measured
+    assert_ok(hth_watch_see(a.t, 3));
+    for (int i = 0; i < 4; i++) {
+        rig_step(&a);
+        assert_int_equal(a.t->watch.n_samples, i < 2 ? i + 1 : -1);
+    }
+    double seen = hth_trainer_predicted_us(a.t), sampled = a.t->watch.sampled_us;
+    assert_true(sampled > 0 && fabs(seen / sampled - 1) < 0.05);
+    assert_false(a.t->watch.searching || hth_trainer_swaps(a.t) > 0);
+    rig_open(&b, HTH_POLICY_KEEP, NULL, 1, false);
+    double alone = hth_trainer_predicted_us(b.t), sum = 0;
+    const hth_problem *q = &b.t->shapes[0].apply.program->problem;
+    assert_int_equal(q->n_nodes, p->problem.n_nodes);
+    for (int i = 0; i < q->n_nodes; i++) {
+        sum += q->nodes[i].alternatives[0].time_us;
+        p->problem.nodes[i].alternatives[0].time_us = q->nodes[i].alternatives[0].time_us * 4 / 3;
+    }
+    rig_close(&b);
+    a.t->watch.calm = false;
+    assert_ok(hth_watch_remember(a.t)); // .. in steps that were disturbed: no
+    rig_open(&b, HTH_POLICY_KEEP, NULL, 1, false);
+    assert_true(hth_trainer_predicted_us(b.t) == alone);
+    rig_close(&b);
+    a.t->watch.calm = true;
+    a.t->watch.busy_us[1] = 1;
+    p->problem.d2h_bytes_per_s = a.site.link_back_bytes_per_s / 1.25;
+    assert_ok(hth_watch_remember(a.t));
+    assert_true(fabs(a.site.link_back_bytes_per_s / 1.6e8 - 1) < 1e-6);
+    assert_true(a.site.link_bytes_per_s == 2e8);
+    rig_open(&b, HTH_POLICY_KEEP, NULL, 1, false);
+    double now = hth_trainer_predicted_us(b.t);
+    print_message("# planned %.0f us alone (nodes %.0f), %.0f behind a step\n", alone, sum, now);
+    assert_true(fabs(now - alone - sum / 3) < 0.02 * alone);
+    rig_close(&b);
+    rig_close(&a);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -126,6 +170,7 @@ int main(void)
         cmocka_unit_test(correction_can_be_asked_for),
         cmocka_unit_test(better_plans_are_taken_over),
         cmocka_unit_test(searches_are_stopped),
+        cmocka_unit_test(steps_are_remembered), // last: it changes what is known
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -317,6 +317,34 @@ static void test_jobs(void **state)
     assert_int_equal(waitpid(p, &status, 0), p);
 }
 
+// A step takes of the device what was planned, to the byte, by the device's ledger, and the process
+// has as many pages more, what is offloaded included; a first run has measured the nodes.
+static void test_peak(void **state)
+{
+    static const char *const how[] = {"--policy keep", "--budget 60%",
+                                      "--budget 65% --policy vdnn"};
+    assert_int_equal(run("hearth --store %s/peak import u tests/data/train/unet_adam.onnx", dir),
+                     0);
+    for (int i = -1; i < 3; i++) {
+        assert_int_equal(run("hearth --store %s/peak --json bench u --train --batch 4096 "
+                             "--steps 1 %s",
+                             dir, how[i < 0 ? 0 : i]),
+                         0);
+        json_int_t planned = number("peak_bytes"), host = number("host_bytes");
+        assert_true(planned > 50 << 20 && (i < 1 || planned <= number("budget_bytes")));
+        assert_int_equal(number("ledger_bytes"), planned);
+        json_int_t off = number("rss_bytes") - planned - host;
+        print_message("# planned %lld MiB, offloaded %lld, resident %+.1f\n",
+                      (long long)planned >> 20, (long long)host >> 20, (double)off / (1 << 20));
+        if (i >= 0 && (off < -(4 << 20) || off > 16 << 20)) {
+            fail_msg("planned %lld and %lld bytes, resident are %lld more", (long long)planned,
+                     (long long)host, (long long)off);
+        }
+    }
+    assert_int_equal(run("hearth --store %s/peak bench u --train --steps 9", dir), 1);
+    said("steps is a number from 1 to 5");
+}
+
 static int setup(void **state)
 {
     const char *b = getenv("HEARTH_BUILD");
@@ -337,6 +365,7 @@ int main(void)
         cmocka_unit_test(test_command_line), cmocka_unit_test(test_embedded),
         cmocka_unit_test(test_profile),      cmocka_unit_test(test_optimal),
         cmocka_unit_test(test_daemon),       cmocka_unit_test(test_jobs),
+        cmocka_unit_test(test_peak),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

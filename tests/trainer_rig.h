@@ -26,9 +26,14 @@ static inline hth_err known_get(void *ctx, const char *key, char *value, size_t 
 
 static inline hth_err known_put(void *ctx, const char *key, const char *value)
 {
-    assert_true(n_known < 1000);
-    snprintf(known[n_known].key, sizeof known[n_known].key, "%s", key);
-    snprintf(known[n_known++].value, sizeof known[0].value, "%s", value);
+    int i = 0;
+    while (i < n_known && strcmp(known[i].key, key) != 0) {
+        i++;
+    }
+    assert_true(i < 1000);
+    n_known += i == n_known;
+    snprintf(known[i].key, sizeof known[i].key, "%s", key);
+    snprintf(known[i].value, sizeof known[i].value, "%s", value);
     return HTH_OK;
 }
 
