@@ -15,17 +15,15 @@ void hth_grad_gather(hth_grad *c, const hth_node *n)
     hth_grad_give(c, n, 0, hth_grad_end(c));
 }
 
-// scatter adds `updates` to `data` where index says (add), or puts them there.
+// scatter joins `updates` with `data` where index says ("add", "mul"), or puts them there ("none").
 static int scatter(hth_grad *c, const hth_node *n, hth_op op, int data, int index, int updates,
-                   bool add)
+                   const char *how)
 {
     hth_grad_begin(c, op, (int[]){data, index, updates}, 3, 1);
     if (op == HTH_OP_SCATTER_ELEMENTS) {
         hth_grad_int(c, "axis", hth_node_int(n, "axis", 0));
     }
-    if (add) {
-        hth_grad_str(c, "reduction", "add");
-    }
+    hth_grad_str(c, "reduction", how);
     return hth_grad_end(c);
 }
 
@@ -33,7 +31,7 @@ void hth_grad_gather_elements(hth_grad *c, const hth_node *n)
 {
     const hth_shape s = *hth_grad_shape(c, n->inputs[0]);
     int zeros = hth_grad_zeros(c, &s), dy = hth_grad_out(c, n, 0);
-    int v = scatter(c, n, HTH_OP_SCATTER_ELEMENTS, zeros, n->inputs[1], dy, true);
+    int v = scatter(c, n, HTH_OP_SCATTER_ELEMENTS, zeros, n->inputs[1], dy, "add");
     hth_grad_give(c, n, 0, v);
 }
 
@@ -74,7 +72,7 @@ void hth_grad_gather_nd(hth_grad *c, const hth_node *n)
     int batch = (int)hth_node_int(n, "batch_dims", 0), dy = hth_grad_out(c, n, 0);
     int index = batch > 0 ? whole_indices(c, n->inputs[1], batch) : n->inputs[1];
     int zeros = hth_grad_zeros(c, &s);
-    hth_grad_give(c, n, 0, scatter(c, n, HTH_OP_SCATTER_ND, zeros, index, dy, true));
+    hth_grad_give(c, n, 0, scatter(c, n, HTH_OP_SCATTER_ND, zeros, index, dy, "add"));
 }
 
 // The condition is a constant (the result's shape depends on it), so what was taken is known.
@@ -154,7 +152,7 @@ static void scatter_extreme(hth_grad *c, const hth_node *n, hth_op op)
     int y = n->outputs[0], index = n->inputs[1];
     int stayed = hth_grad_equal(c, n->inputs[0], y);
     int came = hth_grad_equal(c, n->inputs[2], gather(c, n, y));
-    int count = scatter(c, n, op, stayed, index, came, true);
+    int count = scatter(c, n, op, stayed, index, came, "add");
     int share = hth_grad_2(c, HTH_OP_DIV, hth_grad_out(c, n, 0), count);
     if (hth_grad_wants(c, n, 0)) {
         hth_grad_give(c, n, 0, hth_grad_2(c, HTH_OP_MUL, share, stayed));
@@ -162,6 +160,29 @@ static void scatter_extreme(hth_grad *c, const hth_node *n, hth_op op)
     if (hth_grad_wants(c, n, 2)) {
         hth_grad_give(c, n, 2, hth_grad_2(c, HTH_OP_MUL, gather(c, n, share), came));
     }
+}
+
+// The product of what was there and what came. An update gets the product of all others: of all
+// that are not 0, divided by its own, where no other is 0.
+static void scatter_product(hth_grad *c, const hth_node *n, hth_op op)
+{
+    int dy = hth_grad_out(c, n, 0), index = n->inputs[1], u = n->inputs[2];
+    if (hth_grad_wants(c, n, 0)) {
+        hth_grad_give(c, n, 0, scatter(c, n, op, dy, index, u, "mul"));
+    }
+    if (!hth_grad_wants(c, n, 2)) {
+        return;
+    }
+    const hth_shape s = *hth_grad_shape(c, n->inputs[0]);
+    int zero = hth_grad_equal(c, u, hth_grad_scalar(c, 0));
+    int safe = hth_grad_2(c, HTH_OP_ADD, u, zero); // 1 for 0
+    int all = scatter(c, n, op, n->inputs[0], index, safe, "mul");
+    int zeros = scatter(c, n, op, hth_grad_zeros(c, &s), index, zero, "add");
+    int others = hth_grad_2(c, HTH_OP_SUB, gather(c, n, zeros), zero);
+    int whole = gather(c, n, hth_grad_2(c, HTH_OP_MUL, dy, all));
+    int product = hth_grad_2(c, HTH_OP_DIV, whole, safe);
+    int alone = hth_grad_equal(c, others, hth_grad_scalar(c, 0));
+    hth_grad_give(c, n, 2, hth_grad_2(c, HTH_OP_MUL, product, alone));
 }
 
 void hth_grad_scatter(hth_grad *c, const hth_node *n)
@@ -174,15 +195,15 @@ void hth_grad_scatter(hth_grad *c, const hth_node *n)
         scatter_extreme(c, n, op);
         return;
     }
-    if (strcmp(how, "none") != 0 && strcmp(how, "add") != 0) {
-        hth_grad_fail(c, "this reduction has no gradient");
+    if (strcmp(how, "mul") == 0) {
+        scatter_product(c, n, op);
         return;
     }
     if (hth_grad_wants(c, n, 0)) {
         int v = dy;
         if (how[0] == 'n') { // what was overwritten gets nothing
             const hth_shape s = *hth_grad_shape(c, n->inputs[2]);
-            v = scatter(c, n, op, dy, index, hth_grad_zeros(c, &s), false);
+            v = scatter(c, n, op, dy, index, hth_grad_zeros(c, &s), "none");
         }
         hth_grad_give(c, n, 0, v);
     }

@@ -45,8 +45,6 @@ static const doc_row doc_gradient[] = {
     {HTH_OP_LAYER_NORMALIZATION, "yes, if scale and bias have the normalised dimensions only"},
     {HTH_OP_ONE_HOT, "none by its values"},
     {HTH_OP_PAD, "yes, with constant pads"},
-    {HTH_OP_SCATTER_ELEMENTS, "yes, but for the reduction mul"},
-    {HTH_OP_SCATTER_ND, "yes, but for the reduction mul"},
     {HTH_OP_SLICE, "yes, at constant positions"},
 };
 

@@ -168,6 +168,7 @@ hth_err hth_catalog_remove(hth_store *s, const char *model)
     char name[201];
     int version;
     HTH_TRY(hth_catalog_parse(model, name, &version));
+    HTH_TRY(hth_checkpoint_unused(s, name, version));
     return hth_store_rm(s, name, version);
 }
 

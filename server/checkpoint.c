@@ -227,6 +227,38 @@ hth_err hth_checkpoint_list(hth_store *store, json_t **names)
     return HTH_OK;
 }
 
+static bool checkpoint_uses(const json_t *doc, const char *model, int version)
+{
+    const json_t *args = json_object_get(doc, "job");
+    const char *name = json_string_value(json_object_get(args, "model"));
+    size_t n = strlen(model);
+    json_int_t begun = json_integer_value(json_object_get(args, "version"));
+    return name != NULL && strncmp(name, model, n) == 0 && (name[n] == 0 || name[n] == ':') &&
+           (version == 0 || begun == version);
+}
+
+hth_err hth_checkpoint_unused(hth_store *store, const char *model, int version)
+{
+    json_t *names, *name, *doc;
+    size_t i;
+    HTH_TRY(hth_checkpoint_list(store, &names));
+    hth_err err = HTH_OK;
+    json_array_foreach(names, i, name)
+    {
+        const char *job = json_string_value(name);
+        if (err == HTH_OK && hth_checkpoint_find(store, job, &doc) == HTH_OK) {
+            if (checkpoint_uses(doc, model, version)) {
+                err = hth_fail(HTH_EBUSY,
+                               "job '%s' is to go on with '%s': `hearth cancel %s` ends it", job,
+                               model, job);
+            }
+            json_decref(doc);
+        }
+    }
+    json_decref(names);
+    return err;
+}
+
 hth_err hth_checkpoint_rm(hth_store *store, const char *job)
 {
     json_t *doc;

@@ -47,6 +47,9 @@ bool hth_checkpoint_is(hth_store *store, const char *model);
 hth_err hth_checkpoint_find(hth_store *store, const char *job, json_t **doc);
 // hth_checkpoint_list stores a JSON array of the names of all jobs that have one.
 hth_err hth_checkpoint_list(hth_store *store, json_t **names);
+// hth_checkpoint_unused refuses with HTH_EBUSY where a job that has a checkpoint is to go on with
+// this version (0: any) of the model, and names the job.
+hth_err hth_checkpoint_unused(hth_store *store, const char *model, int version);
 // hth_checkpoint_rm is hth_checkpoint_drop by name; there need not be one.
 hth_err hth_checkpoint_rm(hth_store *store, const char *job);
 

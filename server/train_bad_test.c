@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What bad input gets from a training job: a sentence that names what is wrong, before any step
 // where it can be known, and nothing lost.
+#include "server/catalog.h"
+#include "server/checkpoint.h"
 #include "tests/train_job.h"
 
 static void bad_input_is_told(void **state)
@@ -58,7 +60,7 @@ static void refused_before_any_step(void **state)
         const char *more, *words;
     } bad[] = {
         {&mlp, "{\"model\": \"no_gradient\"}",
-         "node 'pick' (ScatterElements): this reduction has no gradient"},
+         "node 'pick' (Einsum): an equation of this form has no gradient"},
         {&mlp, "{\"model\": \"no_gradient\", \"freeze\": [\"*\"]}", "there is nothing to train"},
         {&mlp, "{\"model\": \"net_momentum\"}", "'x'"},
         {&image_net, "{\"model\": \"mlp_sgd\", \"loss\": \"mse\"}", "'x'"},
@@ -146,6 +148,11 @@ static void lost_weights_are_told(void **state)
         "step 3: 'c.weight' gets elements that are not finite: training stops, the checkpoint of "
         "step 1 is kept");
     assert_int_equal(hth_store_get(f.store, "result", 0, &m), HTH_ENOENT);
+    // Its model stays as long as the job could go on with it.
+    assert_int_equal(hth_catalog_remove(f.store, "relu_net:1"), HTH_EBUSY);
+    assert_non_null(strstr(hth_err_detail(), "job 'result' is to go on with 'relu_net'"));
+    assert_ok(hth_checkpoint_rm(f.store, "result"));
+    assert_ok(hth_catalog_remove(f.store, "relu_net:1"));
     fixture_close(&f);
 }
 

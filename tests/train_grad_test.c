@@ -468,6 +468,8 @@ static void test_indices(void **state)
         "ScatterND x[4,3] i:[2,1]{1,1} u[2,3] ; reduction='add'",
         "ScatterElements x[3,4] i:[2,4]{0,1,2,0,0,1,2,1} u[2,4] ; axis=0 reduction='max'",
         "ScatterND x[4,3] i:[3,1]{1,1,2} u[3,3] ; reduction='min'",
+        "ScatterElements x[3,4] i:[2,4]{0,1,2,0,0,1,2,1} u[2,4] ; axis=0 reduction='mul'",
+        "ScatterND x[4,3] i:[3,1]{1,1,2} u[3,3] ; reduction='mul'",
         "TopK x[3,5] k:[1]{2} >0/2",
         NULL,
     };

@@ -170,6 +170,7 @@ CASES += [
     ('Scatter x[3,4] i:[1,4]{0,1,2,0} u[1,4] ; axis=0', lambda x, i, u: x.scatter(0, i, u)), ('ScatterElements x[3,4] i:[1,4]{0,1,2,0} u[1,4] ; axis=0', lambda x, i, u: x.scatter(0, i, u)),
     ("ScatterElements x[3,4] i:[3,2]{0,0,2,3,1,1} u[3,2] ; axis=1 reduction='add'", lambda x, i, u: x.scatter_add(1, i, u)), ('ScatterND x[4,3] i:[2,1]{3,1} u[2,3]', lambda x, i, u: put(x, i, u, False)),
     ("ScatterND x[4,3] i:[2,1]{1,1} u[2,3] ; reduction='add'", lambda x, i, u: put(x, i, u, True)), ("ScatterElements x[3,4] i:[2,4]{0,1,2,0,0,1,2,1} u[2,4] ; axis=0 reduction='max'", lambda x, i, u: x.scatter_reduce(0, i, u, 'amax')),
+    ("ScatterElements x[3,4] i:[2,4]{0,1,2,0,0,1,2,1} u[2,4] ; axis=0 reduction='mul'", lambda x, i, u: x.scatter_reduce(0, i, u, 'prod')),
     ('TopK x[3,5] k:[1]{2} >0/2', lambda x, k: x.topk(2, 1)[0]),
     # sampling
     ("GridSample x[2,2,5,5] g[2,3,3,2] ; mode='cubic' align_corners=1", lambda x, g: F.grid_sample(x, g, 'bicubic', 'zeros', True)),

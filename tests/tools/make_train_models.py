@@ -127,9 +127,9 @@ def make(name, out):
 def make_refused(out):
     """A Gemm, and behind it an operator in a form that has no gradient."""
     h, t = onnx.helper, onnx.numpy_helper.from_array
-    nodes = [h.make_node('Gemm', ['x', 'w', 'b'], ['h'], 'head'), h.make_node('ScatterElements', ['h', 'i', 'u'], ['y'], 'pick', axis=0, reduction='mul')]
+    nodes = [h.make_node('Gemm', ['x', 'w', 'b'], ['h'], 'head'), h.make_node('Einsum', ['h', 'u'], ['y'], 'pick', equation='ni,ii->ni')]
     w = (np.arange(24, dtype=np.float32).reshape(12, 2) - 12) / 16
-    init = [t(w, 'w'), t(np.zeros(2, np.float32), 'b'), t(np.zeros((1, 2), np.int64), 'i'), t(np.full((1, 2), 2, np.float32), 'u')]
+    init = [t(w, 'w'), t(np.zeros(2, np.float32), 'b'), t(np.full((2, 2), 2, np.float32), 'u')]
     io = [h.make_tensor_value_info(n, onnx.TensorProto.FLOAT, ['N', k]) for n, k in (('x', 12), ('y', 2))]
     model = h.make_model(h.make_graph(nodes, 'no_gradient', io[:1], io[1:], init), opset_imports=[h.make_opsetid('', 18)], ir_version=8)
     onnx.checker.check_model(model); onnx.save(model, f'{out}/no_gradient.onnx')
