@@ -45,6 +45,10 @@ typedef enum hth_setting_change {
       "where clients connect: ipc://PATH, tcp://HOST:PORT; empty: the machine's local socket")     \
     X(HTTP, "http", TEXT, "", "", FIXED,                                                           \
       "where the Open Inference Protocol is served, 127.0.0.1:8000; empty: nowhere")               \
+    X(METRICS, "metrics", TEXT, "", "", FIXED,                                                     \
+      "where /metrics is served to Prometheus, 127.0.0.1:8002; needs http; empty: nowhere")        \
+    X(ALLOW_CLIENT_SHM, "allow_client_shm", WORD, "false", "false true", FIXED,                    \
+      "whether HTTP clients may have tensors in POSIX shared memory that they register")           \
     X(DEVICE, "device", TEXT, "cpu", "", FIXED,                                                    \
       "what computes, with its memory and threads: cpu:mem=2GiB,threads=2 or cuda:0,mem=80%")      \
     X(CUDA_LIBS, "cuda.libs", TEXT, "", "", FIXED,                                                 \

@@ -125,6 +125,9 @@ static hth_err options_take(hth_daemon_options *o, const char *runtime_dir)
     hth_setting_text(HTH_SET_STORE, o->store);
     hth_setting_text(HTH_SET_DEVICE, o->device);
     hth_setting_text(HTH_SET_HTTP, o->http);
+    hth_setting_text(HTH_SET_METRICS, o->metrics);
+    char word[HTH_SETTING_TEXT];
+    o->client_shm = strcmp(hth_setting_text(HTH_SET_ALLOW_CLIENT_SHM, word), "true") == 0;
     if (hth_setting_text(HTH_SET_LISTEN, o->urls)[0] == 0) {
         HTH_TRY(options_default_url(runtime_dir));
         hth_setting_text(HTH_SET_LISTEN, o->urls);

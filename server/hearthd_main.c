@@ -117,6 +117,9 @@ static int daemon_run(hearthd *d)
                                       .listen = d->options.listen,
                                       .n_listen = d->options.n_listen,
                                       .http = d->options.http[0] != 0 ? d->options.http : NULL,
+                                      .metrics =
+                                          d->options.metrics[0] != 0 ? d->options.metrics : NULL,
+                                      .client_shm = d->options.client_shm,
                                       .resume = true};
     hth_daemon_log_open();
     if (hth_server_open(&config, &server) != HTH_OK) {

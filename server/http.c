@@ -220,19 +220,48 @@ static hth_err http_address(const char *address, char host[64], int *port)
     return HTH_OK;
 }
 
-static hth_err http_listen(hth_http *h, const char *address)
+static void metrics_requested(struct evhttp_request *req, void *arg)
+{
+    if (hth_http_sound(arg, req)) {
+        hth_http_metrics(arg, req);
+    }
+}
+
+static hth_err http_listen(struct evhttp *http, const char *address,
+                           struct evhttp_bound_socket **out)
 {
     char host[64];
     int port = 0, one = 1;
     HTH_TRY(http_address(address, host, &port));
-    h->bound = evhttp_bind_socket_with_handle(h->http, host, (ev_uint16_t)port);
-    if (h->bound == NULL) {
+    *out = evhttp_bind_socket_with_handle(http, host, (ev_uint16_t)port);
+    if (*out == NULL) {
         return hth_fail_errno(errno, "cannot listen on http://%s", address);
     }
     // Accepted sockets inherit it: a reply's last, short segment must not wait for an answer.
-    setsockopt(evhttp_bound_socket_get_fd(h->bound), IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    setsockopt(evhttp_bound_socket_get_fd(*out), IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
     hth_log(INFO, SERVER, "listening", "url=http://%s", address);
     return HTH_OK;
+}
+
+static hth_err http_serve(hth_http *h, const char *address,
+                          void (*requested)(struct evhttp_request *req, void *h),
+                          struct evhttp **http, struct evhttp_bound_socket **bound)
+{
+    *http = evhttp_new(h->base);
+    if (*http == NULL) {
+        return hth_fail(HTH_ENOMEM, "cannot make an HTTP server");
+    }
+    evhttp_set_max_headers_size(*http, HTH_HTTP_HEADER_BYTES);
+    evhttp_set_max_body_size(*http, (ev_ssize_t)h->message_bytes);
+    evhttp_set_timeout(*http, (int)hth_setting_int(HTH_SET_HTTP_IDLE_SECONDS));
+    evhttp_set_default_content_type(*http, NULL);
+    // Every verb comes to the router, which answers 405 in JSON.
+    evhttp_set_allowed_methods(*http, EVHTTP_REQ_GET | EVHTTP_REQ_POST | EVHTTP_REQ_HEAD |
+                                          EVHTTP_REQ_PUT | EVHTTP_REQ_DELETE | EVHTTP_REQ_OPTIONS |
+                                          EVHTTP_REQ_TRACE | EVHTTP_REQ_CONNECT | EVHTTP_REQ_PATCH);
+    evhttp_set_bevcb(*http, hth_http_bufferevent, h);
+    evhttp_set_gencb(*http, requested, h);
+    return http_listen(*http, address, bound);
 }
 
 static void http_main(void *arg)
@@ -241,31 +270,24 @@ static void http_main(void *arg)
     event_base_loop(h->base, EVLOOP_NO_EXIT_ON_EMPTY);
 }
 
-static hth_err http_start(hth_http *h, const char *address)
+static hth_err http_start(hth_http *h, const hth_http_config *config)
 {
     struct timeval tick = {.tv_usec = HTTP_TICK_US};
     h->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    HTH_TRY(hth_shm_open(config->client_shm, &h->shm));
     h->base = event_base_new();
-    h->http = h->base != NULL ? evhttp_new(h->base) : NULL;
-    h->wake = h->http != NULL ? event_new(h->base, h->wake_fd, EV_READ | EV_PERSIST, http_woken, h)
-                              : NULL;
-    h->tick = h->http != NULL ? event_new(h->base, -1, EV_PERSIST, http_ticked, h) : NULL;
+    if (h->base != NULL) {
+        h->wake = event_new(h->base, h->wake_fd, EV_READ | EV_PERSIST, http_woken, h);
+        h->tick = event_new(h->base, -1, EV_PERSIST, http_ticked, h);
+    }
     if (h->wake_fd < 0 || h->wake == NULL || h->tick == NULL || event_add(h->wake, NULL) != 0 ||
         event_add(h->tick, &tick) != 0) {
         return hth_fail(HTH_ENOMEM, "cannot make an HTTP server");
     }
-    evhttp_set_max_headers_size(h->http, HTH_HTTP_HEADER_BYTES);
-    evhttp_set_max_body_size(h->http, (ev_ssize_t)h->message_bytes);
-    evhttp_set_timeout(h->http, (int)hth_setting_int(HTH_SET_HTTP_IDLE_SECONDS));
-    evhttp_set_default_content_type(h->http, NULL);
-    // Every verb comes to the router, which answers 405 in JSON.
-    evhttp_set_allowed_methods(h->http, EVHTTP_REQ_GET | EVHTTP_REQ_POST | EVHTTP_REQ_HEAD |
-                                            EVHTTP_REQ_PUT | EVHTTP_REQ_DELETE |
-                                            EVHTTP_REQ_OPTIONS | EVHTTP_REQ_TRACE |
-                                            EVHTTP_REQ_CONNECT | EVHTTP_REQ_PATCH);
-    evhttp_set_bevcb(h->http, hth_http_bufferevent, h);
-    evhttp_set_gencb(h->http, http_requested, h);
-    HTH_TRY(http_listen(h, address));
+    HTH_TRY(http_serve(h, config->address, http_requested, &h->http, &h->bound));
+    if (config->metrics != NULL) {
+        HTH_TRY(http_serve(h, config->metrics, metrics_requested, &h->metrics, &h->metrics_bound));
+    }
     HTH_TRY(hth_thread_start("hth-http", http_main, h, &h->thread));
     h->running = true;
     return HTH_OK;
@@ -281,7 +303,7 @@ hth_err hth_http_open(const hth_http_config *config, hth_http **out)
     h->engine = config->engine;
     h->store = config->store;
     h->message_bytes = (uint64_t)hth_setting_int(HTH_SET_LIMIT_MESSAGE_BYTES);
-    hth_err err = http_start(h, config->address);
+    hth_err err = http_start(h, config);
     if (err != HTH_OK) {
         hth_http_close(h);
         return err;
@@ -290,15 +312,26 @@ hth_err hth_http_open(const hth_http_config *config, hth_http **out)
     return HTH_OK;
 }
 
-int hth_http_port(const hth_http *h)
+static int bound_port(struct evhttp_bound_socket *bound)
 {
     struct sockaddr_storage a;
     socklen_t n = sizeof a;
-    if (getsockname(evhttp_bound_socket_get_fd(h->bound), (struct sockaddr *)&a, &n) != 0) {
+    if (bound == NULL ||
+        getsockname(evhttp_bound_socket_get_fd(bound), (struct sockaddr *)&a, &n) != 0) {
         return 0;
     }
     return ntohs(a.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&a)->sin6_port
                                          : ((struct sockaddr_in *)&a)->sin_port);
+}
+
+int hth_http_port(const hth_http *h)
+{
+    return bound_port(h->bound);
+}
+
+int hth_http_metrics_port(const hth_http *h)
+{
+    return bound_port(h->metrics_bound);
 }
 
 void hth_http_refuse(hth_http *h)
@@ -319,14 +352,25 @@ int hth_http_cancel(hth_http *h)
     return atomic_load(&h->n_pending);
 }
 
+static void http_disconnect(hth_http *h)
+{
+    if (h->http != NULL) {
+        evhttp_free(h->http);
+    }
+    if (h->metrics != NULL) {
+        evhttp_free(h->metrics);
+    }
+    h->http = h->metrics = NULL;
+    h->bound = h->metrics_bound = NULL;
+}
+
 void hth_http_stop(hth_http *h)
 {
     if (h->running) {
         hth_http_refuse(h);
         hth_thread_join(h->thread);
         h->running = false;
-        evhttp_free(h->http); // disconnects everybody
-        h->http = NULL;
+        http_disconnect(h);
     }
 }
 
@@ -342,9 +386,8 @@ void hth_http_close(hth_http *h)
     if (h->tick != NULL) {
         event_free(h->tick);
     }
-    if (h->http != NULL) {
-        evhttp_free(h->http);
-    }
+    http_disconnect(h);
+    hth_shm_close(h->shm);
     if (h->base != NULL) {
         event_base_free(h->base);
     }

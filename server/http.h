@@ -15,6 +15,8 @@ typedef struct hth_http hth_http;
 
 typedef struct hth_http_config {
     const char *address; // "127.0.0.1:8000", "[::1]:8000"; port 0: one that is free
+    const char *metrics; // the same for /metrics; NULL: there is none
+    bool client_shm;     // clients may register shared memory
     hth_engine *engine;  // both must outlive the door
     hth_store *store;
 } hth_http_config;
@@ -23,6 +25,7 @@ typedef struct hth_http_config {
 // address is none; HTH_EBUSY, HTH_EIO: it cannot be listened on.
 hth_err hth_http_open(const hth_http_config *config, hth_http **out);
 int hth_http_port(const hth_http *h);
+int hth_http_metrics_port(const hth_http *h); // 0: none
 // hth_http_refuse answers new requests with 503 from now on; accepted ones go on.
 void hth_http_refuse(hth_http *h);
 // hth_http_busy tells whether an accepted request is not answered yet. Any thread.

@@ -9,6 +9,7 @@
 
 #include "base/hash.h"
 #include "server/http.h"
+#include "server/http_shm.h"
 
 #include <event2/buffer.h>
 #include <event2/event.h>
@@ -34,8 +35,9 @@ struct hth_http {
     hth_store *store;
     uint64_t message_bytes;
     struct event_base *base;
-    struct evhttp *http;
-    struct evhttp_bound_socket *bound;
+    struct evhttp *http, *metrics; // metrics: NULL when it has no address
+    struct evhttp_bound_socket *bound, *metrics_bound;
+    hth_shm *shm;
     struct event *wake, *tick;
     int wake_fd;
     pthread_t thread;
@@ -127,6 +129,11 @@ hth_http_handler hth_http_infer, hth_http_model_stats, hth_http_all_stats;
 hth_http_handler hth_http_repo_index, hth_http_repo_load, hth_http_repo_unload;
 hth_http_handler hth_http_repo_named; // another repository than the only one: 501
 hth_http_unloaded *hth_http_unloaded_find(hth_http *h, const char *name); // NULL: it is not
+hth_http_handler hth_http_shm_register, hth_http_shm_unregister, hth_http_shm_status;
+hth_http_handler hth_http_shm_unnamed, hth_http_cuda_register, hth_http_cuda_unregister;
+hth_http_handler hth_http_cuda_status, hth_http_trace_get, hth_http_trace_set;
+hth_http_handler hth_http_logging_get, hth_http_logging_set;
+void hth_http_metrics(hth_http *h, struct evhttp_request *req); // the other port's only page
 // hth_http_is_unloaded answers 404 and returns true when the model may not be used now.
 bool hth_http_is_unloaded(hth_http *h, struct evhttp_request *req, const hth_http_args *a);
 

@@ -25,6 +25,10 @@ static void infer_drop(hth_http_call *call)
     hth_free(c->in);
     hth_free(c->data);
     hth_free(c->wanted);
+    for (int i = 0; i < c->n_held; i++) {
+        hth_shm_rele(c->held[i]);
+    }
+    hth_free(c->held);
     result_rele(c->result);
 }
 
@@ -40,11 +44,17 @@ static const hth_infer_wanted *infer_wanted(const hth_infer_call *c, const char 
     return NULL;
 }
 
-static hth_err infer_check_json(const hth_infer_call *c, const hth_request_tensor *out)
+static hth_err infer_check_output(const hth_infer_call *c, const hth_request_tensor *out)
 {
     const hth_infer_wanted *w = infer_wanted(c, out->name);
     bool sent = c->n_wanted == 0 || w != NULL;
-    bool binary = w != NULL ? w->binary || w->classes > 0 : c->all_binary;
+    bool binary = w != NULL ? w->binary || w->classes > 0 || w->at != NULL : c->all_binary;
+    if (w != NULL && w->at != NULL && w->room < out->t.bytes) {
+        return hth_fail(HTH_EIO,
+                        "shared memory size specified with the request for output '%s' should be "
+                        "at least %zu bytes to hold the results",
+                        out->name, out->t.bytes);
+    }
     return sent && !binary && (out->t.dtype == HTH_DT_F16 || out->t.dtype == HTH_DT_BF16)
                ? hth_fail(HTH_EINVAL,
                           "sending %s data via JSON is not supported. Please use the binary data "
@@ -66,7 +76,7 @@ static hth_err infer_check(const hth_infer_call *c, const hth_request_tensor *ou
         }
     }
     for (int i = 0; i < n; i++) {
-        HTH_TRY(infer_check_json(c, &out[i]));
+        HTH_TRY(infer_check_output(c, &out[i]));
     }
     return HTH_OK;
 }
@@ -76,6 +86,13 @@ static size_t aligned(size_t bytes)
     return (bytes + INFER_ALIGN - 1) / INFER_ALIGN * INFER_ALIGN;
 }
 
+// infer_shared is where an output goes that the client wants in shared memory; NULL: it does not.
+static char *infer_shared(const hth_infer_call *c, const char *name)
+{
+    const hth_infer_wanted *w = infer_wanted(c, name);
+    return w != NULL ? w->at : NULL;
+}
+
 static hth_err infer_place(hth_request *r, hth_request_tensor *out, int n)
 {
     hth_infer_call *c = (hth_infer_call *)r->ctx;
@@ -83,7 +100,7 @@ static hth_err infer_place(hth_request *r, hth_request_tensor *out, int n)
     size_t names = 0, data = 0, head = sizeof *c->result + (size_t)n * sizeof *out;
     for (int i = 0; i < n; i++) {
         names += strlen(out[i].name) + 1;
-        data += aligned(out[i].t.bytes);
+        data += infer_shared(c, out[i].name) != NULL ? 0 : aligned(out[i].t.bytes);
     }
     hth_infer_result *result = hth_alloc_aligned(aligned(head + names) + data, INFER_ALIGN);
     if (result == NULL) {
@@ -93,8 +110,11 @@ static hth_err infer_place(hth_request *r, hth_request_tensor *out, int n)
     result->refs = 1;
     result->n = n;
     for (int i = 0; i < n; i++) {
-        out[i].t.data = at;
-        at += aligned(out[i].t.bytes);
+        out[i].t.data = infer_shared(c, out[i].name);
+        if (out[i].t.data == NULL) {
+            out[i].t.data = at;
+            at += aligned(out[i].t.bytes);
+        }
         result->t[i] = out[i];
         result->t[i].name = strcpy(name, out[i].name);
         name += strlen(name) + 1;
@@ -200,6 +220,10 @@ static void answer_head(answer *a)
         const hth_infer_wanted *w = c->n_wanted > 0 ? &c->wanted[i] : NULL;
         if (w != NULL && w->classes > 0) {
             answer_classes(a, result_find(c->result, w->name), w);
+        } else if (w != NULL && w->at != NULL) {
+            const hth_request_tensor *t = result_find(c->result, w->name);
+            answer_begin(out, t->name, hth_dtype_name(t->t.dtype), &t->t.shape);
+            hth_text_put(out, "}"); // and nothing else: clients take parameters for binary data
         } else if (w != NULL) {
             answer_output(a, result_find(c->result, w->name), w->binary);
         } else {

@@ -15,6 +15,8 @@ typedef struct hth_infer_wanted {
     const char *name;
     bool binary;
     int64_t classes; // 0: the tensor itself
+    char *at;        // in shared memory; NULL: in the answer
+    uint64_t room;
 } hth_infer_wanted;
 
 // The outputs' names, shapes and bytes: one block, in which everything that they point to lies.
@@ -30,7 +32,9 @@ typedef struct hth_infer_call {
     const char *id; // ""
     hth_request_tensor *in;
     int n_in;
-    char *data; // of all inputs
+    char *data; // of all inputs that are not used where a client put them
+    hth_shm_region **held;
+    int n_held, cap_held;
     hth_infer_wanted *wanted;
     int n_wanted;    // 0: every output
     bool all_binary; // for outputs that are not named

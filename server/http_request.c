@@ -9,13 +9,15 @@
 #include <string.h>
 #include <strings.h>
 
-#define REQUEST_ALIGN 64u
+#define REQUEST_ALIGN       64u
+#define REQUEST_SMALL_BYTES (64u << 10)
 
 typedef struct reading {
     hth_infer_call *c;
     struct evbuffer *body;
     size_t head_bytes, binary_bytes; // of the body, and of the inputs so far
     hth_json_span data[HTH_INFER_MAX_TENSORS];
+    bool binary[HTH_INFER_MAX_TENSORS]; // of an input: it is behind the head
 } reading;
 
 // ---- fields
@@ -144,8 +146,40 @@ static hth_err read_shape(const json_t *list, hth_request_tensor *in)
                : hth_fail(HTH_EINVAL, "byte size overflow for input '%s'", in->name);
 }
 
+// read_shared stores where the shared memory is that `parameters` name.
+static hth_err read_shared(hth_infer_call *c, const json_t *parameters, const char *tensor,
+                           char **at, uint64_t *bytes)
+{
+    json_t *region;
+    uint64_t offset;
+    bool sized, placed;
+    HTH_TRY(field(parameters, "shared_memory_region", JSON_STRING, "a string", &region));
+    HTH_TRY(field_count(parameters, "shared_memory_byte_size", bytes, &sized));
+    HTH_TRY(field_count(parameters, "shared_memory_offset", &offset, &placed));
+    if (!sized) {
+        return hth_fail(HTH_EINVAL, "'shared_memory_byte_size' of tensor '%s' is missing", tensor);
+    }
+    if (HTH_GROW(c->held, c->n_held, c->cap_held) != 0) {
+        return hth_fail(HTH_ENOMEM, "out of memory for a request");
+    }
+    HTH_TRY(hth_shm_range(c->c.h->shm, json_string_value(region), offset, *bytes, at,
+                          &c->held[c->n_held]));
+    c->n_held++;
+    return HTH_OK;
+}
+
+static hth_err read_mismatch(const reading *s, const hth_request_tensor *in, uint64_t bytes)
+{
+    return bytes == in->t.bytes
+               ? HTH_OK
+               : hth_fail(HTH_EINVAL,
+                          "input byte size mismatch for input '%s' for model '%s'. Expected %zu, "
+                          "got %llu",
+                          in->name, s->c->c.args.name, in->t.bytes, (unsigned long long)bytes);
+}
+
 // read_source finds out where an input's bytes are, and that they are there.
-static hth_err read_source(reading *s, const json_t *input, const hth_request_tensor *in, int i)
+static hth_err read_source(reading *s, const json_t *input, hth_request_tensor *in, int i)
 {
     json_t *parameters = json_object_get(input, "parameters");
     uint64_t bytes;
@@ -159,7 +193,11 @@ static hth_err read_source(reading *s, const json_t *input, const hth_request_te
                         in->name);
     }
     if (shared) {
-        return hth_fail(HTH_ENOTSUP, "Client shared memory is disabled");
+        char *at;
+        s->data[i].p = NULL;
+        HTH_TRY(read_shared(s->c, parameters, in->name, &at, &bytes));
+        in->t.data = at;
+        return read_mismatch(s, in, bytes);
     }
     if (data) {
         return in->t.dtype == HTH_DT_F16 || in->t.dtype == HTH_DT_BF16
@@ -173,12 +211,7 @@ static hth_err read_source(reading *s, const json_t *input, const hth_request_te
                    : hth_fail(HTH_EINVAL, "input '%s' has less data than its shape says", in->name);
     }
     s->data[i].p = NULL;
-    if (bytes != in->t.bytes) {
-        return hth_fail(
-            HTH_EINVAL,
-            "input byte size mismatch for input '%s' for model '%s'. Expected %zu, got %llu",
-            in->name, s->c->c.args.name, in->t.bytes, (unsigned long long)bytes);
-    }
+    HTH_TRY(read_mismatch(s, in, bytes));
     if (bytes > evbuffer_get_length(s->body) - s->head_bytes - s->binary_bytes) {
         return hth_fail(HTH_EINVAL,
                         "unexpected size for input '%s', expecting %llu bytes of binary data for "
@@ -216,40 +249,65 @@ static size_t aligned(size_t bytes)
 static void clean_bools(const hth_tensor *t)
 {
     uint8_t *b = t->data;
-    for (size_t i = 0; i < t->bytes; i++) {
+    for (size_t i = 0; t->dtype == HTH_DT_BOOL && i < t->bytes; i++) {
         b[i] = b[i] != 0;
     }
 }
 
-// read_data puts all inputs' bytes into one block. The head must not be touched any more
-// afterwards, except what json_t hold.
+// in_place says that an input is used where its client put it, who may write there meanwhile. What
+// could steer addresses or shapes (integers, small tensors) is copied.
+static bool in_place(const hth_tensor *t)
+{
+    return t->data != NULL && t->bytes > REQUEST_SMALL_BYTES && hth_dtype_is_float(t->dtype) &&
+           (uintptr_t)t->data % REQUEST_ALIGN == 0;
+}
+
+// read_elsewhere fills the inputs that are not behind the head, into a block from `at` on. Those
+// that are get their place in it.
+static hth_err read_elsewhere(reading *s, char *at)
+{
+    hth_infer_call *c = s->c;
+    for (int i = 0; i < c->n_in; i++) {
+        hth_tensor *t = &c->in[i].t;
+        if (in_place(t)) {
+            continue;
+        }
+        const void *shared = t->data;
+        t->data = at;
+        at += aligned(t->bytes);
+        if (shared != NULL) {
+            memcpy(t->data, shared, t->bytes);
+            clean_bools(t);
+        } else if (s->data[i].p != NULL) {
+            hth_err err = hth_json_read(&s->data[i], t);
+            if (err != HTH_OK) {
+                return hth_err_prefix(err, "Unable to parse 'data' of input '%s'", c->in[i].name);
+            }
+        } else {
+            s->binary[i] = true;
+        }
+    }
+    return HTH_OK;
+}
+
+// read_data finds a place for all inputs' bytes and puts them there.
 static hth_err read_data(reading *s)
 {
     hth_infer_call *c = s->c;
     size_t bytes = 0;
     for (int i = 0; i < c->n_in; i++) {
-        bytes += aligned(c->in[i].t.bytes);
+        bytes += in_place(&c->in[i].t) ? 0 : aligned(c->in[i].t.bytes);
     }
     c->data = hth_alloc_aligned(bytes + REQUEST_ALIGN, REQUEST_ALIGN);
     if (c->data == NULL) {
         return hth_fail(HTH_ENOMEM, "out of memory for inputs of %zu bytes", bytes);
     }
-    char *at = c->data;
-    for (int i = 0; i < c->n_in; i++) {
-        c->in[i].t.data = at;
-        at += aligned(c->in[i].t.bytes);
-        hth_err err = s->data[i].p != NULL ? hth_json_read(&s->data[i], &c->in[i].t) : HTH_OK;
-        if (err != HTH_OK) {
-            return hth_err_prefix(err, "Unable to parse 'data' of input '%s'", c->in[i].name);
-        }
-    }
+    HTH_TRY(read_elsewhere(s, c->data));
     evbuffer_drain(s->body, s->head_bytes);
     for (int i = 0; i < c->n_in; i++) {
-        if (s->data[i].p == NULL) {
+        if (s->binary[i]) {
             evbuffer_remove(s->body, c->in[i].t.data, c->in[i].t.bytes);
-            if (c->in[i].t.dtype == HTH_DT_BOOL) {
-                clean_bools(&c->in[i].t);
-            }
+            clean_bools(&c->in[i].t);
         }
     }
     return evbuffer_get_length(s->body) == 0
@@ -298,9 +356,6 @@ static hth_err read_output(hth_infer_call *c, const json_t *output, hth_infer_wa
             return hth_fail(HTH_EINVAL, "output '%s' already exists in request", out->name);
         }
     }
-    if (json_object_get(parameters, "shared_memory_region") != NULL) {
-        return hth_fail(HTH_ENOTSUP, "Client shared memory is disabled");
-    }
     uint64_t classes;
     bool given;
     HTH_TRY(field_count(parameters, "classification", &classes, &given));
@@ -309,7 +364,17 @@ static hth_err read_output(hth_infer_call *c, const json_t *output, hth_infer_wa
                         HTH_INFER_MAX_CLASSES, out->name);
     }
     out->classes = (int64_t)classes;
-    return field_bool(parameters, "binary_data", &out->binary);
+    HTH_TRY(field_bool(parameters, "binary_data", &out->binary));
+    if (json_object_get(parameters, "shared_memory_region") == NULL) {
+        return HTH_OK;
+    }
+    if (out->binary || out->classes > 0) {
+        return hth_fail(HTH_EINVAL,
+                        "output '%s' in shared memory can be neither binary_data nor a "
+                        "classification",
+                        out->name);
+    }
+    return read_shared(c, parameters, out->name, &out->at, &out->room);
 }
 
 static hth_err read_outputs(hth_infer_call *c)
@@ -362,9 +427,13 @@ static hth_err read_head_bytes(reading *s, const struct evkeyvalq *headers)
 
 hth_err hth_infer_read(hth_infer_call *c)
 {
-    reading s = {.c = c, .body = evhttp_request_get_input_buffer(c->c.req)};
+    reading s;
+    s.c = c;
+    s.body = evhttp_request_get_input_buffer(c->c.req);
+    s.head_bytes = s.binary_bytes = 0;
     json_t *id;
     memset(s.data, 0, sizeof s.data);
+    memset(s.binary, 0, sizeof s.binary);
     HTH_TRY(read_head_bytes(&s, evhttp_request_get_input_headers(c->c.req)));
     if (s.head_bytes == 0) {
         return hth_fail(HTH_EINVAL, "the request has no body");
@@ -453,8 +522,6 @@ hth_err hth_infer_read_raw(hth_infer_call *c, const json_t *model)
         raw_shape(json_object_get(input, "shape"), hth_http_max_batch(model) > 0, bytes, &named));
     c->in->t.shape = named.t.shape;
     evbuffer_remove(body, c->data, bytes);
-    if (c->in->t.dtype == HTH_DT_BOOL) {
-        clean_bools(&c->in->t);
-    }
+    clean_bools(&c->in->t);
     return HTH_OK;
 }

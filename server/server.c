@@ -127,7 +127,11 @@ static hth_err server_start(hth_server *s, const hth_server_config *config)
         hth_publisher_listen(s->publisher, config->listen[i]);
     }
     if (config->http != NULL) {
-        hth_http_config http = {.address = config->http, .engine = s->engine, .store = s->store};
+        hth_http_config http = {.address = config->http,
+                                .metrics = config->metrics,
+                                .client_shm = config->client_shm,
+                                .engine = s->engine,
+                                .store = s->store};
         HTH_TRY(hth_http_open(&http, &s->http));
     }
     return HTH_OK;
@@ -171,6 +175,11 @@ static void server_unlisten(hth_server *s)
 int hth_server_http_port(const hth_server *s)
 {
     return s->http != NULL ? hth_http_port(s->http) : 0;
+}
+
+int hth_server_metrics_port(const hth_server *s)
+{
+    return s->http != NULL ? hth_http_metrics_port(s->http) : 0;
 }
 
 // server_drain_http waits until HTTP has answered everything, until `end_ns`.

@@ -17,9 +17,11 @@ typedef struct hth_server_config {
     const char *device;        // "cpu:mem=2GiB,threads=2"; NULL: "cpu"
     const char *const *listen; // urls: ipc://, tcp://, inproc://
     int n_listen;
-    const char *http; // "127.0.0.1:8000": the Open Inference Protocol; NULL: none
-    int slots;        // requests in progress at once; 0: 256
-    bool resume;      // go on with training jobs that were interrupted
+    const char *http;    // "127.0.0.1:8000": the Open Inference Protocol; NULL: none
+    const char *metrics; // the same for /metrics; only with http
+    bool client_shm;     // HTTP clients may register shared memory
+    int slots;           // requests in progress at once; 0: 256
+    bool resume;         // go on with training jobs that were interrupted
 } hth_server_config;
 
 // hth_server_open starts everything and listens last. Limits come from base/settings.h. HTH_EBUSY:
@@ -32,7 +34,8 @@ hth_err hth_server_open(const hth_server_config *config, hth_server **out);
 hth_err hth_server_drain(hth_server *s, uint64_t limit_ns);
 // hth_server_stop refuses new requests, answers every accepted one, and then disconnects everybody.
 void hth_server_stop(hth_server *s);
-int hth_server_http_port(const hth_server *s); // 0: no HTTP
-void hth_server_close(hth_server *s);          // stops if needed; NULL is allowed
+int hth_server_http_port(const hth_server *s);    // 0: no HTTP
+int hth_server_metrics_port(const hth_server *s); // 0: no metrics
+void hth_server_close(hth_server *s);             // stops if needed; NULL is allowed
 
 #endif
