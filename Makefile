@@ -53,7 +53,7 @@ help:
 	@echo 'make lint       layers, headers, exports, format, pages, cppcheck   make fuzz FUZZ_SECONDS=600   importer and wire decoder'
 	@echo 'make bench      a local socket against a bare one, the planner on well-known networks (VGG19=FILE.onnx: --spill)    make bench-table   against onnxruntime and OpenVINO (PyPI)'
 	@echo 'make bench-train   training steps against PyTorch, without a limit and at the peak it has with checkpoints (PyPI)'
-	@echo 'make bench-policies   training steps under every policy and budget, measured (an hour; PyPI exports the networks)'
+	@echo 'make bench-policies   training steps under every policy and budget, measured (35 minutes; PyPI exports the networks)'
 	@echo 'make bench-winograd   3x3 convolutions of well-known networks against oneDNN (ten minutes)'
 	@echo 'make conformance   the onnx package'"'"'s backend node tests (PyPI) through the client, as a table'
 	@echo 'make deps       installs the Debian packages that are missing        make install PREFIX=/usr/local DESTDIR=, uninstall'
