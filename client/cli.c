@@ -68,6 +68,7 @@ static int cli_help(const hth_cli *c, const hth_command *command)
         }
         printf("\nWithout --server and --store: $HEARTH_SERVER, else the server on this machine.\n"
                "$HEARTH_ISA (avx512, avx2, sse2) limits the vectors that kernels use.\n"
+               "$CUDA_HOME: folders in which CUDA's libraries are looked for first.\n"
                "`hearth help COMMAND` says more.\n");
     }
     cli_print_options("\nEverywhere:\n", hth_cli_global);
