@@ -10,6 +10,10 @@
 // M, each region transforms V and Z again: with less workspace regions get smaller, so that M stays
 // in a cache, and chunks shorter. The threads share the units of each step; which of them adds what
 // does not change any sum.
+//
+// With few tiles and many channels V and Z are small and M is huge. Then all tiles are one chunk,
+// and each thread computes parts of M in its own cache, from the products to the gradient, without
+// waiting for others.
 #include "kernels/cpu/winograd.h"
 
 #include "base/alloc.h"
@@ -17,14 +21,18 @@
 
 #include <string.h>
 
-#define GRAD_LEAST 32 // tiles of a chunk
+#define GRAD_LEAST 32                  // tiles of a chunk
+#define GRAD_FEW   32                  // tiles so cheap that V may be transformed more than once
+#define GRAD_PART  ((size_t)448 << 10) // bytes of M that a thread computes at once
 
 typedef struct grad_kernel {
     hth_kernel base;
     hth_wino_plan p;
     int n_threads;
     bool bias;
-    size_t ins, outs, chunk; // blocks of a region; tiles of a chunk
+    size_t ins, outs, chunk;            // blocks of a region; tiles of a chunk
+    bool parts;                         // threads compute parts of a region's M on their own
+    size_t in_part, out_part, m_floats; // blocks of a part; M of it
     size_t m_step, x_step, dy_step, at_x, at_dy, at_sums;
 } grad_kernel;
 
@@ -74,6 +82,34 @@ static void grad_results(void *arg, int i, int n)
     isa->gradient[j->k->p.pairs - 1](&j->s, begin, end);
 }
 
+// Narrows a chunk to `most` blocks from `first`, counted from its own.
+static void grad_part(hth_wino_chunk *c, size_t first, size_t most, size_t block)
+{
+    c->v += first * c->count * block;
+    c->block += first;
+    c->blocks = c->blocks - first < most ? c->blocks - first : most;
+}
+
+// Parts of the region's M, each from the products to the gradient.
+static void grad_parts(void *arg, int i, int n)
+{
+    const grad_job *j = arg;
+    const grad_kernel *k = j->k;
+    const hth_wino_isa *isa = k->p.isa;
+    size_t rows = (j->s.x.blocks + k->in_part - 1) / k->in_part;
+    size_t columns = (j->s.dy.blocks + k->out_part - 1) / k->out_part, begin, end;
+    hth_team_range(rows * columns, i, n, &begin, &end);
+    for (size_t u = begin; u < end; u++) {
+        hth_wino_sums s = j->s;
+        s.m += (size_t)i * k->m_floats;
+        grad_part(&s.x, u % rows * k->in_part, k->in_part, isa->block);
+        grad_part(&s.dy, u / rows * k->out_part, k->out_part, isa->block);
+        size_t vectors = s.dy.blocks * isa->block / isa->lanes;
+        isa->sum(&s, 0, k->p.points * ((vectors + isa->vecs - 1) / isa->vecs), true);
+        isa->gradient[k->p.pairs - 1](&s, 0, vectors * s.x.blocks);
+    }
+}
+
 static void grad_region(grad_job *j)
 {
     const grad_kernel *k = j->k;
@@ -82,9 +118,11 @@ static void grad_region(grad_job *j)
         j->s.x.first = j->s.dy.first = first;
         j->s.x.count = j->s.dy.count = tiles - first < k->chunk ? tiles - first : k->chunk;
         hth_team_run(grad_transforms, j);
-        hth_team_run(grad_products, j);
+        hth_team_run(k->parts ? grad_parts : grad_products, j);
     }
-    hth_team_run(grad_results, j);
+    if (!k->parts) {
+        hth_team_run(grad_results, j);
+    }
 }
 
 static void grad_group(grad_job *j, size_t group, double *sums)
@@ -150,12 +188,17 @@ static void grad_close(hth_kernel *base)
     hth_free(base);
 }
 
+static size_t grad_least(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
 // Regions whose M takes half of the workspace: first fewer result channels, then fewer of both.
 // What is left goes to chunks.
-static void grad_reserve(grad_kernel *k)
+static void grad_reserve_regions(grad_kernel *k, size_t budget)
 {
     const hth_wino_plan *p = &k->p;
-    size_t block = p->isa->block, budget = p->bytes / sizeof(float), points = p->points;
+    size_t block = p->isa->block, points = p->points;
     size_t least = (p->isa->vecs * p->isa->lanes + block - 1) / block; // blocks of results
     k->ins = p->grid.ib;
     k->outs = p->grid.ob;
@@ -168,16 +211,56 @@ static void grad_reserve(grad_kernel *k)
         }
     }
     k->m_step = k->ins * k->outs * block * block + HTH_WINO_LINE;
-    size_t m = points * k->m_step, row = points * block * (k->ins + k->outs);
-    size_t most = budget > m ? (budget - m) / row : 0;
+    k->m_floats = points * k->m_step;
+    size_t row = points * block * (k->ins + k->outs);
+    size_t most = budget > k->m_floats ? (budget - k->m_floats) / row : 0;
     most = most < GRAD_LEAST ? GRAD_LEAST : most;
     size_t chunks = (p->grid.tiles + most - 1) / most;
     k->chunk = (p->grid.tiles + chunks - 1) / chunks; // equal chunks
+}
+
+// Parts of M for each thread, V and Z of all tiles: V of all inputs, so that nothing is transformed
+// twice, or, for few tiles, of as many as fit. False: regions are better.
+static bool grad_reserve_parts(grad_kernel *k, size_t budget)
+{
+    const hth_wino_plan *p = &k->p;
+    size_t block = p->isa->block, threads = (size_t)k->n_threads,
+           square = p->points * block * block;
+    size_t ib = p->grid.ib, ob = p->grid.ob, row = p->points * block * p->grid.tiles;
+    size_t fits = grad_least(budget / 8 / threads, GRAD_PART / sizeof(float)) / square;
+    k->out_part = grad_least(ob, (p->isa->vecs * p->isa->lanes + block - 1) / block);
+    k->in_part = grad_least(ib, fits / k->out_part > 0 ? fits / k->out_part : 1);
+    while (k->in_part > 2 * k->out_part && k->out_part * 2 <= ob) {
+        k->out_part *= 2;
+        k->in_part /= 2;
+    }
+    k->m_step = k->in_part * k->out_part * block * block + HTH_WINO_LINE;
+    k->m_floats = p->points * k->m_step;
+    size_t left = budget > threads * k->m_floats ? (budget - threads * k->m_floats) / row : 0;
+    bool all = left >= ib + k->out_part;
+    if (square * ib * ob <= budget / 2 || left < k->in_part + k->out_part ||
+        (!all && p->grid.tiles > GRAD_FEW)) {
+        return false;
+    }
+    k->ins = all ? ib : grad_least(ib, left / 2 > k->in_part ? left / 2 : k->in_part);
+    k->outs = grad_least(ob, left - k->ins);
+    k->chunk = p->grid.tiles;
+    return true;
+}
+
+static void grad_reserve(grad_kernel *k)
+{
+    const hth_wino_plan *p = &k->p;
+    size_t block = p->isa->block, budget = p->bytes / sizeof(float);
+    k->parts = grad_reserve_parts(k, budget);
+    if (!k->parts) {
+        grad_reserve_regions(k, budget);
+    }
     k->x_step = k->ins * block * k->chunk + HTH_WINO_LINE;
     k->dy_step = k->outs * block * k->chunk + HTH_WINO_LINE;
-    k->at_x = m;
-    k->at_dy = k->at_x + points * k->x_step;
-    k->at_sums = k->at_dy + points * k->dy_step;
+    k->at_x = k->m_floats * (k->parts ? (size_t)k->n_threads : 1);
+    k->at_dy = k->at_x + p->points * k->x_step;
+    k->at_sums = k->at_dy + p->points * k->dy_step;
     size_t sums = k->bias ? (size_t)k->n_threads * grad_channels(k) * 2 : 0; // doubles
     k->base.workspace_bytes = (k->at_sums + sums) * sizeof(float);
 }
