@@ -160,9 +160,16 @@ static hth_err bench_trace(bench *b, const char *path)
 }
 
 // What the job has of the device, as the device's ledger counts it, and the process's own pages
-// that came since it was made: the device's, where that is the processor, and the host's side.
+// that came since it was made: the device's, where that is the processor, and the host's side,
+// slots that are away among them.
 static void bench_memory(const bench *b, json_t *doc)
 {
+    const hth_slots *slots = &b->trainer->slots;
+    uint64_t away = 0;
+    for (int i = 0; slots->file == NULL && i < slots->n; i++) {
+        away += slots->near[i] == NULL ? slots->bytes[i] : 0;
+    }
+    json_object_set_new(doc, "away_bytes", json_integer((json_int_t)away));
     uint64_t used = bench_used(b->trainer->ms) - b->used_bytes, anon = bench_anonymous();
     json_object_set_new(doc, "ledger_bytes", json_integer((json_int_t)used));
     if (anon > 0) {

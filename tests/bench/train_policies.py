@@ -136,9 +136,9 @@ def table(rows, policies):
         got = [g for r in mine for g in r['cells'].values() if g]
         if got:
             ledger = max(abs(g['ledger_bytes'] - g['peak_bytes']) for g in got)
-            rss = sorted((g['rss_bytes'] - g['peak_bytes'] - g['host_bytes']) / MIB for g in got)
+            rss = sorted((g['rss_bytes'] - g['peak_bytes'] - g['host_bytes'] - g['away_bytes']) / MIB for g in got)
             lines += [f'\nMemory: planned peak against the ledger of the device, largest difference in {len(got)} cells: {ledger} bytes; resident pages beyond planned peak '
-                      f'and offloaded tensors: {rss[0]:+.1f} to {rss[-1]:+.1f} MiB.']
+                      f'and what is offloaded: {rss[0]:+.1f} to {rss[-1]:+.1f} MiB.']
     lines += ['', '| policy | cells that both have | its time / hearth\'s, geometric mean | least | cells without a plan where hearth has one |', '|---|---|---|---|---|']
     for p in policies[1:]:
         both = [r['cells'][p]['p50_ms'] / r['cells'][policies[0]]['p50_ms'] for r in rows if r['cells'][p] and r['cells'][policies[0]]]
