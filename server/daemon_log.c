@@ -82,7 +82,7 @@ static void line_json(const hth_log_record *r, const char *time, char *out, size
         json_pack("{s:s, s:s, s:s, s:s}", "time", time, "level", hth_log_level_name(r->level),
                   "subsystem", hth_subsystem_name(r->subsystem), "event", r->event);
     const char *p = r->text, *value;
-    int key, n;
+    int key = 0, n = 0;
     char name[64];
     if (!text_is_fields(p)) {
         json_object_set_new(o, "message", json_string(p));
