@@ -173,8 +173,9 @@ static void median_by_the_clock(void **state)
     assert_int_equal(hth_convsel_measure(&f.device, f.graph, n, NULL, NULL, list, 8, &count),
                      HTH_OK);
     hth_clock_inject(NULL, NULL);
-    for (int i = 0; i < count; i++) {
-        assert_true(list[i].time_us == 1000);
+    assert_true(list[0].time_us == 1000);
+    for (int i = 1; i < count; i++) { // a tie that needs more memory is told a thousandth slower
+        assert_true(list[i].time_us >= 1000 && list[i].time_us <= 1001);
     }
     fixture_close(&f);
 }

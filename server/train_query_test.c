@@ -160,13 +160,13 @@ static void budgets_change_between_steps(void **state)
         hth_err err;
         begin(&t, all[i], ", \"hold-out\": 0.2");
         json_int_t peak = json_integer_value(json_object_get(t.whole, "peak_bytes"));
-        json_decref(ask(&t.f, "job", "{\"job\": \"result\", \"budget\": \"75%\"}", &err));
-        assert_ok(err);
-        expect_refusal(&t.f, "job", "{\"job\": \"result\", \"budget\": \"4KiB\"}",
-                       "goes on under the budget that it had");
         expect_refusal(&t.f, "job", "{\"job\": \"result\", \"budget\": \"much\"}", "much");
         expect_refusal(&t.f, "resume", "{\"job\": \"result\"}", "is running");
         expect_refusal(&t.f, "train", t.text, "job 'result' is running already");
+        expect_refusal(&t.f, "job", "{\"job\": \"result\", \"budget\": \"4KiB\"}",
+                       "goes on under the budget that it had");
+        json_decref(ask(&t.f, "job", "{\"job\": \"result\", \"budget\": \"75%\"}", &err));
+        assert_ok(err);
         json_t *doc = wait_for_summary(&t.w);
         const json_t *a = json_object_get(t.whole, "history"), *b = json_object_get(doc, "history");
         assert_int_equal(json_array_size(a), json_array_size(b));
