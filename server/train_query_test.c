@@ -13,7 +13,7 @@ typedef struct job_test {
     char data[200], *text;
 } job_test;
 
-// A job behind its third step of 15, and the summary of one like it.
+// A job behind its third step of 15 or more, and the summary of one like it.
 static void begin(job_test *t, const training *model, const char *more)
 {
     char all[300];
@@ -158,7 +158,7 @@ static void budgets_change_between_steps(void **state)
     for (int i = 0; i < 2; i++) {
         job_test t;
         hth_err err;
-        begin(&t, all[i], ", \"hold-out\": 0.2");
+        begin(&t, all[i], ", \"hold-out\": 0.2, \"epochs\": 12"); // not over before it is asked
         json_int_t peak = json_integer_value(json_object_get(t.whole, "peak_bytes"));
         expect_refusal(&t.f, "job", "{\"job\": \"result\", \"budget\": \"much\"}", "much");
         expect_refusal(&t.f, "resume", "{\"job\": \"result\"}", "is running");
@@ -170,7 +170,7 @@ static void budgets_change_between_steps(void **state)
         json_t *doc = wait_for_summary(&t.w);
         const json_t *a = json_object_get(t.whole, "history"), *b = json_object_get(doc, "history");
         assert_int_equal(json_array_size(a), json_array_size(b));
-        for (size_t k = 0; k < json_array_size(a); k++) {
+        for (size_t k = 0; k < 15; k++) {
             double x = json_number_value(json_array_get(json_array_get(a, k), 0)),
                    y = json_number_value(json_array_get(json_array_get(b, k), 0));
             if (k < 3 ? x != y : fabs(x - y) > 1e-3 * fabs(x) + 1e-5) {
