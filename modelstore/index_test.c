@@ -62,6 +62,36 @@ static void test_two_processes(void **state)
     hth_store_close(s);
 }
 
+// Many processes find an empty directory at the same moment: each must get the store, whoever
+// finishes making it first.
+static void test_made_by_many(void **state)
+{
+    enum { N = 8, ROUNDS = 12 };
+    for (int round = 0; round < ROUNDS; round++) {
+        char path[128], byte;
+        int go[2], failed = 0;
+        snprintf(path, sizeof path, "%s/s%d", ((test_dir *)*state)->path, round);
+        assert_int_equal(pipe(go), 0);
+        pid_t pid[N];
+        for (int i = 0; i < N; i++) {
+            pid[i] = fork();
+            if (pid[i] == 0) {
+                hth_store *s;
+                close(go[1]); // the parent's end closing is the start
+                _exit(read(go[0], &byte, 1) != 0 ||
+                      hth_store_open(path, true, false, &s) != HTH_OK);
+            }
+        }
+        close(go[0]), close(go[1]);
+        for (int i = 0; i < N; i++) {
+            int status;
+            assert_int_equal(waitpid(pid[i], &status, 0), pid[i]);
+            failed += status != 0;
+        }
+        assert_int_equal(failed, 0);
+    }
+}
+
 static void test_noticed(void **state)
 {
     hth_store *s = test_open(state);
@@ -185,8 +215,8 @@ static void test_growth_elsewhere(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(test_two_processes), TEST(test_noticed),          TEST(test_threads),
-        TEST(test_growth),        TEST(test_growth_elsewhere),
+        TEST(test_two_processes), TEST(test_made_by_many), TEST(test_noticed),
+        TEST(test_threads),       TEST(test_growth),       TEST(test_growth_elsewhere),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

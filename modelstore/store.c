@@ -44,9 +44,11 @@ static hth_err store_mkdirs(const char *path)
     return err;
 }
 
+// `format` may appear while we look: another process that makes the same store has just finished.
 static hth_err store_only_ours(void *ctx, const char *name)
 {
-    static const char *const ours[] = {"tensors", "tmp", "index", HTH_STORE_LOCK, "lost+found"};
+    static const char *const ours[] = {"tensors",      "tmp",        "index",
+                                       HTH_STORE_LOCK, "lost+found", "format"};
     for (size_t i = 0; i < sizeof ours / sizeof *ours; i++) {
         if (strcmp(name, ours[i]) == 0) {
             return HTH_OK;
@@ -95,9 +97,29 @@ static hth_err store_open_index(hth_store *s, const char *path)
     return err;
 }
 
-static hth_err store_prepare(hth_store *s, const char *path, bool create)
+// store_create makes what is missing of a new store, unless another process has just done so; the
+// lock file is held alone, else gc would take the temporary file for litter.
+static hth_err store_create(hth_store *s, const char *path)
 {
     int format;
+    HTH_TRY(store_read_format(s->dir, &format));
+    if (format > 0) {
+        return store_open_index(s, path);
+    }
+    HTH_TRY(hth_store_file_mkdir(s->dir, "tensors"));
+    HTH_TRY(hth_store_file_mkdir(s->dir, "tmp"));
+    HTH_TRY(hth_store_file_mkdir(s->dir, "index"));
+    HTH_TRY(store_open_index(s, path));
+    hth_err err = store_write_format(s->dir);
+    if (err != HTH_OK) {
+        hth_index_close(&s->index);
+    }
+    return err;
+}
+
+static hth_err store_prepare(hth_store *s, const char *path, bool create)
+{
+    int format, lock;
     HTH_TRY(store_read_format(s->dir, &format));
     if (format > HTH_STORE_FORMAT) {
         return hth_fail(HTH_ENOTSUP,
@@ -111,14 +133,9 @@ static hth_err store_prepare(hth_store *s, const char *path, bool create)
         return hth_fail(HTH_ENOENT, "the directory is not a store");
     }
     HTH_TRY(hth_store_file_scan(s->dir, ".", store_only_ours, NULL));
-    HTH_TRY(hth_store_file_mkdir(s->dir, "tensors"));
-    HTH_TRY(hth_store_file_mkdir(s->dir, "tmp"));
-    HTH_TRY(hth_store_file_mkdir(s->dir, "index"));
-    HTH_TRY(store_open_index(s, path));
-    hth_err err = store_write_format(s->dir);
-    if (err != HTH_OK) {
-        hth_index_close(&s->index);
-    }
+    HTH_TRY(hth_store_file_lock(s->dir, HTH_STORE_LOCK, true, &lock));
+    hth_err err = store_create(s, path);
+    close(lock);
     return err;
 }
 

@@ -12,7 +12,8 @@
 
 #define HTH_STORE_FORMAT   1
 #define HTH_STORE_NAME_MAX 200
-#define HTH_STORE_LOCK     "lock" // shared while a put makes files, exclusive while gc removes them
+#define HTH_STORE_LOCK                                                                             \
+    "lock" // shared while a put makes files; held alone by gc and by the creation
 
 struct hth_store {
     hth_index index;
