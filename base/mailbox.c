@@ -12,7 +12,6 @@
 
 #include <errno.h>
 #include <pthread.h>
-#include <sched.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <time.h>
@@ -92,31 +91,10 @@ hth_err hth_mailbox_send(hth_mailbox *m, void *message)
     }
 }
 
-// mailbox_now is real time even where tests replace the clock: it bounds real sleeping.
-static uint64_t mailbox_now(void)
+static bool mailbox_idle(void *ctx)
 {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
-static bool mailbox_idle(hth_mailbox *m)
-{
+    hth_mailbox *m = ctx;
     return atomic_load_explicit(&m->n, memory_order_acquire) == 0 && !m->stopped;
-}
-
-// mailbox_spin looks until something is there or `until_ns`. It yields between looks: on a full
-// machine the sender may need this very core.
-static void mailbox_spin(hth_mailbox *m, uint64_t until_ns)
-{
-    while (mailbox_idle(m) && mailbox_now() < until_ns) {
-        for (int i = 0; i < 32 && mailbox_idle(m); i++) {
-#if defined(__x86_64__)
-            __builtin_ia32_pause();
-#endif
-        }
-        sched_yield();
-    }
 }
 
 // mailbox_sleep waits under the lock until something is there or `until_ns`.
@@ -135,9 +113,8 @@ static void mailbox_sleep(hth_mailbox *m, uint64_t until_ns)
 hth_err hth_mailbox_receive(hth_mailbox *m, uint64_t timeout_ns, void **out)
 {
     if (timeout_ns > 0 && mailbox_idle(m)) {
-        uint64_t now = mailbox_now();
-        uint64_t until = timeout_ns < HTH_FOREVER - now ? now + timeout_ns : HTH_FOREVER;
-        mailbox_spin(m, m->spin_ns < timeout_ns ? now + m->spin_ns : until);
+        uint64_t until = hth_real_after(timeout_ns), looking = hth_real_after(m->spin_ns);
+        hth_spin(mailbox_idle, m, looking < until ? looking : until);
         pthread_mutex_lock(&m->lock);
         mailbox_sleep(m, until);
     } else {

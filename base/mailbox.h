@@ -1,20 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // base/mailbox.h - a bounded queue of pointers: many senders, one receiver.
 //
-// The receiver looks for `spin_ns` before it sleeps: waking a sleeping thread costs tens of
-// microseconds, more than a small model takes to run, and a client that has its answer tends to ask
-// again at once.
+// The receiver looks for `spin_ns` before it sleeps (spin.h).
 #ifndef HTH_BASE_MAILBOX_H
 #define HTH_BASE_MAILBOX_H
 
 #include "base/err.h"
+#include "base/spin.h"
 
 #include <stddef.h>
 #include <stdint.h>
 
 typedef struct hth_mailbox hth_mailbox;
-
-#define HTH_FOREVER UINT64_MAX
 
 // hth_mailbox_open makes a queue of at most `capacity` messages (>= 1).
 hth_err hth_mailbox_open(size_t capacity, uint64_t spin_ns, hth_mailbox **out);

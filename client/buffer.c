@@ -5,12 +5,7 @@
 #include "client/buffer.h"
 
 #include "base/alloc.h"
-
-#include <errno.h>
-#include <fcntl.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
+#include "base/memfd.h"
 
 #define BUFFER_ALIGN 64u
 
@@ -22,27 +17,6 @@ struct hth_buffer {
     uint64_t generation; // of the connection that mapped it
     hth_buffer *next;
 };
-
-static hth_err buffer_share(size_t bytes, hth_buffer *b)
-{
-    b->fd = memfd_create("hearth", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    if (b->fd < 0) {
-        return hth_fail_errno(errno, "cannot make shared memory");
-    }
-    void *p = MAP_FAILED;
-    if (ftruncate(b->fd, (off_t)bytes) == 0 &&
-        fcntl(b->fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0) {
-        p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, b->fd, 0);
-    }
-    if (p == MAP_FAILED) {
-        int e = errno;
-        close(b->fd);
-        b->fd = -1;
-        return hth_fail_errno(e, "cannot make %zu bytes of shared memory", bytes);
-    }
-    b->data = p;
-    return HTH_OK;
-}
 
 // buffer_map has the server map the buffer over the present connection.
 static hth_err buffer_map(hearth *h, hth_buffer *b)
@@ -67,8 +41,7 @@ static hth_err buffer_map(hearth *h, hth_buffer *b)
 static void buffer_release(hth_buffer *b)
 {
     if (b->fd >= 0) {
-        munmap(b->data, b->bytes);
-        close(b->fd);
+        hth_memfd_drop(b->fd, b->data, b->bytes);
     } else {
         hth_free(b->data);
     }
@@ -78,9 +51,12 @@ static void buffer_release(hth_buffer *b)
 
 static hth_err buffer_fill(hearth *h, size_t bytes, hth_buffer *b)
 {
+    void *shared;
     b->fd = -1;
     b->bytes = bytes;
-    if (h->shared_memory && bytes > 0 && buffer_share(bytes, b) == HTH_OK) {
+    if (h->shared_memory && bytes > 0 &&
+        hth_memfd_make("hearth", bytes, &b->fd, &shared) == HTH_OK) {
+        b->data = shared;
         if (buffer_map(h, b) == HTH_OK) {
             return HTH_OK;
         }

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/spin.h"
+
+#include <sched.h>
+#include <time.h>
+
+#define SPIN_LOOKS 32 // between two looks at the clock: one or two microseconds
+
+uint64_t hth_real_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+uint64_t hth_real_after(uint64_t timeout_ns)
+{
+    uint64_t now = hth_real_ns();
+    return timeout_ns < UINT64_MAX - now ? now + timeout_ns : UINT64_MAX;
+}
+
+void hth_spin(bool (*idle)(void *ctx), void *ctx, uint64_t until_ns)
+{
+    while (idle(ctx) && hth_real_ns() < until_ns) {
+        for (int i = 0; i < SPIN_LOOKS && idle(ctx); i++) {
+#if defined(__x86_64__)
+            __builtin_ia32_pause();
+#endif
+        }
+        sched_yield();
+    }
+}

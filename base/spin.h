@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// base/spin.h - looking again and again for a short while, before a thread sleeps.
+//
+// Waking a sleeping thread costs tens of microseconds, more than a small model takes, and who has
+// an answer tends to ask again at once. Both sides of a queue therefore look for a while first.
+#ifndef HTH_BASE_SPIN_H
+#define HTH_BASE_SPIN_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define HTH_FOREVER UINT64_MAX // of a timeout
+
+// hth_real_ns is CLOCK_MONOTONIC even where tests replace the clock (clock.h): it bounds waiting
+// that is real. hth_real_after adds to it; HTH_FOREVER stays what it is.
+uint64_t hth_real_ns(void);
+uint64_t hth_real_after(uint64_t timeout_ns);
+// hth_spin looks until `idle` says false or it is `until_ns` by hth_real_ns. It yields between
+// looks: on a full machine the other side may need this very core.
+void hth_spin(bool (*idle)(void *ctx), void *ctx, uint64_t until_ns);
+
+#endif
