@@ -47,6 +47,8 @@ typedef enum hth_setting_change {
       "where the Open Inference Protocol is served, 127.0.0.1:8000; empty: nowhere")               \
     X(METRICS, "metrics", TEXT, "", "", FIXED,                                                     \
       "where /metrics is served to Prometheus, 127.0.0.1:8002; needs http; empty: nowhere")        \
+    X(TRACE_FILE, "trace.file", TEXT, "", "", FIXED,                                               \
+      "where traces of HTTP requests go when a client asks for them; empty: it cannot")            \
     X(ALLOW_CLIENT_SHM, "allow_client_shm", WORD, "false", "false true", FIXED,                    \
       "whether HTTP clients may have tensors in POSIX shared memory that they register")           \
     X(DEVICE, "device", TEXT, "cpu", "", FIXED,                                                    \

@@ -213,8 +213,9 @@ static hth_err client_try(hearth *h, Hearth__Infer *body, Hearth__Tensor *t,
     return hth_exchange(h, &q, inputs, NULL, r);
 }
 
-hearth_status hearth_infer(hearth *h, const char *model, const hearth_tensor *inputs, int n_inputs,
-                           hearth_tensor **outputs, int *n_outputs)
+hearth_status hearth_infer_with(hearth *h, const char *model, const hearth_tensor *inputs,
+                                int n_inputs, const hearth_infer_options *options,
+                                hearth_tensor **outputs, int *n_outputs)
 {
     Hearth__Infer body = HEARTH__INFER__INIT;
     hth_reply r;
@@ -232,6 +233,10 @@ hearth_status hearth_infer(hearth *h, const char *model, const hearth_tensor *in
     body.inputs = (Hearth__Tensor **)(t + n);
     body.n_inputs = n;
     body.model = (char *)model;
+    if (options != NULL) {
+        body.priority = options->priority;
+        body.timeout_us = options->timeout_us;
+    }
     hth_err err = client_try(h, &body, t, inputs, &shared, &r);
     if (err == HTH_EIO &&
         shared) { // the connection changed between looking a buffer up and using it
@@ -243,6 +248,12 @@ hearth_status hearth_infer(hearth *h, const char *model, const hearth_tensor *in
     }
     hth_free(t);
     return (hearth_status)err;
+}
+
+hearth_status hearth_infer(hearth *h, const char *model, const hearth_tensor *inputs, int n_inputs,
+                           hearth_tensor **outputs, int *n_outputs)
+{
+    return hearth_infer_with(h, model, inputs, n_inputs, NULL, outputs, n_outputs);
 }
 
 void hearth_tensors_free(hearth_tensor *t, int n)

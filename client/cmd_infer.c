@@ -182,7 +182,13 @@ static int infer_ask(hth_cli *c, const infer_inputs *in)
     hearth_tensor *out;
     int n;
     json_t *list = json_array();
-    if (hearth_infer(c->h, c->args[0], in->t, in->n, &out, &n) != HEARTH_OK) {
+    int64_t priority = hth_cli_int(c, "priority", 0), timeout_ms = hth_cli_int(c, "timeout", 0);
+    if (priority < 0 || priority > UINT32_MAX || timeout_ms < 0 || timeout_ms > INT64_MAX / 1000) {
+        json_decref(list);
+        return hth_cli_usage("--priority and --timeout are whole numbers, 1 or more");
+    }
+    hearth_infer_options options = {(uint32_t)priority, (uint64_t)timeout_ms * 1000u};
+    if (hearth_infer_with(c->h, c->args[0], in->t, in->n, &options, &out, &n) != HEARTH_OK) {
         json_decref(list);
         return hth_cli_error();
     }
@@ -227,6 +233,10 @@ static const hth_option infer_options[] = {
     {"output-dir", HTH_OPTION_PATH, "DIR", "write each output to DIR/NAME.npy"},
     {"labels", HTH_OPTION_PATH, "FILE.npy",
      "one label for each row of the first output: says how often the largest score is there"},
+    {"priority", HTH_OPTION_INT, "N",
+     "where it waits: before requests with a larger number; 1 comes first. Default: the model's"},
+    {"timeout", HTH_OPTION_INT, "MS",
+     "fail when the device is not free within so many milliseconds. Default: the model's"},
     {NULL, HTH_OPTION_FLAG, NULL, NULL},
 };
 

@@ -87,6 +87,16 @@ HEARTH_API const char *hearth_strerror(hearth_status s); // constant phrase
 // be NULL when the model has one input.
 HEARTH_API hearth_status hearth_infer(hearth *h, const char *model, const hearth_tensor *inputs,
                                       int n_inputs, hearth_tensor **outputs, int *n_outputs);
+// hearth_infer_with is hearth_infer with options; NULL: none. A request that waits for the device
+// longer than its timeout is refused with HEARTH_ETIMEDOUT; one that runs is not stopped by it.
+typedef struct hearth_infer_options {
+    uint32_t priority;   // 1 comes first, then 2, ..; 0: the model's default
+    uint64_t timeout_us; // to wait in the server's queue; 0: the model's default
+} hearth_infer_options;
+HEARTH_API hearth_status hearth_infer_with(hearth *h, const char *model,
+                                           const hearth_tensor *inputs, int n_inputs,
+                                           const hearth_infer_options *options,
+                                           hearth_tensor **outputs, int *n_outputs);
 HEARTH_API void hearth_tensors_free(hearth_tensor *t, int n);
 
 // hearth_buffer_alloc gives memory that hearth_infer passes to a local server without copying: fill

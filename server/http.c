@@ -1,19 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The listener, the loop's thread, and calls to the engine: made, submitted, completed, freed.
-//
-// A call is in h->pending from submission until it is answered. `done`, on the engine's thread,
-// pushes it on h->completed and writes to the eventfd when the list was empty; the loop takes the
-// whole list at once. While a reply is pending evhttp does not read, and does not see a client that
-// hangs up. Calls that take longer than a tick are therefore watched for EV_CLOSED; quick ones are
-// not, because watching costs two system calls.
+// The listeners and the loop's thread: opened, asked to stop, closed.
 #include "server/http_call.h"
 
-#include "base/clock.h"
 #include "base/log.h"
 #include "base/settings.h"
 #include "base/thread.h"
 
-#include <event2/bufferevent.h>
 #include <event2/listener.h>
 
 #include <arpa/inet.h>
@@ -23,166 +15,6 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
-
-#define HTTP_TICK_US   20000
-#define HTTP_LINGER_NS 1000000000u
-
-// ---- calls
-
-void *hth_http_call_new(hth_http *h, struct evhttp_request *req, const hth_http_args *a,
-                        size_t bytes)
-{
-    hth_http_call *c = hth_calloc(1, bytes);
-    if (c == NULL) {
-        hth_http_fail(h, req, HTTP_SERVUNAVAIL, "out of memory for a request");
-        return NULL;
-    }
-    c->h = h;
-    c->req = req;
-    c->args = *a;
-    return c;
-}
-
-static void call_unwatch(hth_http_call *c)
-{
-    if (c->closed != NULL) {
-        event_free(c->closed);
-        c->closed = NULL;
-    }
-}
-
-void hth_http_call_free(hth_http_call *c)
-{
-    call_unwatch(c);
-    if (c->drop != NULL) {
-        c->drop(c);
-    }
-    hth_free(c->r.json);
-    hth_free(c);
-}
-
-static void http_wake(hth_http *h)
-{
-    uint64_t one = 1;
-    ssize_t n = write(h->wake_fd, &one, sizeof one);
-    (void)n; // fails only when the count is at its end, and then the loop is awake
-}
-
-// call_done runs on the engine's thread.
-static void call_done(hth_request *r)
-{
-    hth_http_call *c = r->ctx;
-    hth_http *h = c->h; // c may be gone once it is on the list
-    hth_http_call *first = atomic_load(&h->completed);
-    do {
-        c->next_completed = first;
-    } while (!atomic_compare_exchange_weak(&h->completed, &first, c));
-    if (first == NULL) {
-        http_wake(h);
-    }
-}
-
-static void call_unlink(hth_http_call *c)
-{
-    if (c->next != NULL) {
-        c->next->prev = c->prev;
-    }
-    if (c->prev != NULL) {
-        c->prev->next = c->next;
-    } else {
-        c->h->pending = c->next;
-    }
-    atomic_fetch_sub(&c->h->n_pending, 1);
-}
-
-void hth_http_call_submit(hth_http_call *c)
-{
-    hth_http *h = c->h;
-    c->r.ctx = c;
-    c->r.done = call_done;
-    c->since_ns = hth_now_ns();
-    c->next = h->pending;
-    if (h->pending != NULL) {
-        h->pending->prev = c;
-    }
-    h->pending = c;
-    atomic_fetch_add(&h->n_pending, 1);
-    hth_err err = hth_engine_submit(h->engine, &c->r);
-    if (err != HTH_OK) {
-        call_unlink(c);
-        hth_http_fail_err(h, c->req, err);
-        hth_http_call_free(c);
-    }
-}
-
-static void call_finish(hth_http_call *c)
-{
-    call_unlink(c);
-    call_unwatch(c);
-    c->finish(c);
-    hth_http_call_free(c);
-}
-
-static void http_maybe_end(hth_http *h)
-{
-    if (atomic_load(&h->stopping) && h->pending == NULL &&
-        (h->n_sending == 0 || hth_now_ns() >= h->stop_ns)) {
-        event_base_loopbreak(h->base);
-    }
-}
-
-static void http_woken(evutil_socket_t fd, short what, void *arg)
-{
-    hth_http *h = arg;
-    uint64_t count;
-    ssize_t n = read(fd, &count, sizeof count);
-    (void)n;
-    hth_http_call *c = atomic_exchange(&h->completed, NULL), *first = NULL;
-    while (c != NULL) { // the oldest first
-        hth_http_call *next = c->next_completed;
-        c->next_completed = first;
-        first = c;
-        c = next;
-    }
-    while (first != NULL) {
-        hth_http_call *next = first->next_completed;
-        call_finish(first);
-        first = next;
-    }
-    for (c = atomic_exchange(&h->cancel, false) ? h->pending : NULL; c != NULL; c = c->next) {
-        c->r.canceled = 1;
-    }
-    if (atomic_load(&h->stopping) && h->bound != NULL) {
-        evhttp_del_accept_socket(h->http, h->bound);
-        h->bound = NULL;
-        h->stop_ns = hth_now_ns() + HTTP_LINGER_NS;
-    }
-    http_maybe_end(h);
-}
-
-static void call_closed(evutil_socket_t fd, short what, void *arg)
-{
-    hth_http_call *c = arg;
-    c->r.canceled = 1;
-    call_unwatch(c);
-}
-
-static void http_ticked(evutil_socket_t fd, short what, void *arg)
-{
-    hth_http *h = arg;
-    uint64_t now = hth_now_ns();
-    for (hth_http_call *c = h->pending; c != NULL; c = c->next) {
-        if (c->closed == NULL && !c->r.canceled && now - c->since_ns > HTTP_TICK_US * 1000u) {
-            struct bufferevent *b =
-                evhttp_connection_get_bufferevent(evhttp_request_get_connection(c->req));
-            c->closed = event_new(h->base, bufferevent_getfd(b), EV_CLOSED, call_closed, c);
-            if (c->closed != NULL) {
-                event_add(c->closed, NULL);
-            }
-        }
-    }
-    http_maybe_end(h);
-}
 
 // ---- requests
 
@@ -272,13 +104,15 @@ static void http_main(void *arg)
 
 static hth_err http_start(hth_http *h, const hth_http_config *config)
 {
-    struct timeval tick = {.tv_usec = HTTP_TICK_US};
+    struct timeval tick = {.tv_usec = HTH_HTTP_TICK_US};
     h->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    char file[HTH_SETTING_TEXT];
     HTH_TRY(hth_shm_open(config->client_shm, &h->shm));
+    HTH_TRY(hth_tracer_open(hth_setting_text(HTH_SET_TRACE_FILE, file), &h->tracer));
     h->base = event_base_new();
     if (h->base != NULL) {
-        h->wake = event_new(h->base, h->wake_fd, EV_READ | EV_PERSIST, http_woken, h);
-        h->tick = event_new(h->base, -1, EV_PERSIST, http_ticked, h);
+        h->wake = event_new(h->base, h->wake_fd, EV_READ | EV_PERSIST, hth_http_woken, h);
+        h->tick = event_new(h->base, -1, EV_PERSIST, hth_http_ticked, h);
     }
     if (h->wake_fd < 0 || h->wake == NULL || h->tick == NULL || event_add(h->wake, NULL) != 0 ||
         event_add(h->tick, &tick) != 0) {
@@ -337,7 +171,7 @@ int hth_http_metrics_port(const hth_http *h)
 void hth_http_refuse(hth_http *h)
 {
     atomic_store(&h->stopping, true);
-    http_wake(h);
+    hth_http_wake(h);
 }
 
 bool hth_http_busy(hth_http *h)
@@ -348,7 +182,7 @@ bool hth_http_busy(hth_http *h)
 int hth_http_cancel(hth_http *h)
 {
     atomic_store(&h->cancel, true);
-    http_wake(h);
+    hth_http_wake(h);
     return atomic_load(&h->n_pending);
 }
 
@@ -387,6 +221,7 @@ void hth_http_close(hth_http *h)
         event_free(h->tick);
     }
     http_disconnect(h);
+    hth_tracer_close(h->tracer);
     hth_shm_close(h->shm);
     if (h->base != NULL) {
         event_base_free(h->base);

@@ -10,6 +10,7 @@
 #include "base/hash.h"
 #include "server/http.h"
 #include "server/http_shm.h"
+#include "server/http_trace.h"
 
 #include <event2/buffer.h>
 #include <event2/event.h>
@@ -22,6 +23,8 @@
 // Of the request line and the headers together.
 #define HTH_HTTP_HEADER_BYTES (32 << 10)
 
+#define HTH_HTTP_TICK_US 20000
+
 typedef struct hth_http_call hth_http_call;
 
 // A model that was unloaded over HTTP: not served until it is loaded again.
@@ -29,6 +32,13 @@ typedef struct hth_http_unloaded {
     char name[201];
     UT_hash_handle hh;
 } hth_http_unloaded;
+
+// When a connection's request began to arrive.
+typedef struct hth_http_received {
+    const struct bufferevent *connection;
+    uint64_t ns; // 0: it has no request
+} hth_http_received;
+#define HTH_HTTP_RECEIVED 256 // a power of two; more connections than that share
 
 struct hth_http {
     hth_engine *engine;
@@ -51,6 +61,11 @@ struct hth_http {
     uint64_t stop_ns;   // when stopping may end although replies have not left
     bool writing;       // what reaches an output now is ours, not evhttp's
     hth_http_unloaded *unloaded;
+    hth_tracer *tracer;
+    hth_trace
+        *tracing; // of the request that is being handled; taken over by its call or its answer
+    uint64_t received_ns;                          // when it began to arrive; 0: not known
+    hth_http_received received[HTH_HTTP_RECEIVED]; // while requests are traced
 };
 
 // What the path says: names are percent-decoded.
@@ -69,6 +84,7 @@ struct hth_http_call {
     void (*drop)(hth_http_call *c);   // frees what a kind of call holds besides; may be NULL
     hth_http_call *prev, *next;       // of h->pending
     hth_http_call *next_completed;
+    hth_trace *trace;     // NULL: it is not traced
     struct event *closed; // the client's hanging up
     uint64_t since_ns;
 };
@@ -81,6 +97,12 @@ void *hth_http_call_new(hth_http *h, struct evhttp_request *req, const hth_http_
 // does not take it, it is answered and freed here.
 void hth_http_call_submit(hth_http_call *c);
 void hth_http_call_free(hth_http_call *c);
+// hth_http_call_refuse answers a call that was not submitted with an error, and frees it.
+void hth_http_call_refuse(hth_http_call *c, hth_err err);
+
+void hth_http_wake(hth_http *h); // has the loop look for what is completed; any thread
+void hth_http_woken(evutil_socket_t fd, short what, void *h);  // the eventfd's event
+void hth_http_ticked(evutil_socket_t fd, short what, void *h); // every tick
 
 // ---- http_conn.c: connections and replies
 
@@ -97,8 +119,13 @@ void hth_http_fail(hth_http *h, struct evhttp_request *req, int status, const ch
 void hth_http_fail_err(hth_http *h, struct evhttp_request *req, hth_err err);
 // hth_http_fail_call answers with what the engine said about `c`; `id` is the request's, or NULL.
 void hth_http_fail_call(hth_http_call *c, const char *id);
+// hth_http_send_event answers 200 with one server-sent event, whose data is `json`, in chunks.
+void hth_http_send_event(hth_http *h, struct evhttp_request *req, const char *json, size_t n);
 // hth_http_body reads an optional JSON body: an empty one is NULL. false: answered.
 bool hth_http_body(hth_http *h, struct evhttp_request *req, json_t **out);
+
+// hth_http_trace begins a trace of `req` when it is one that is to be traced.
+void hth_http_trace(hth_http *h, struct evhttp_request *req, const hth_http_args *a);
 
 // ---- http_zip.c: content codings
 
@@ -125,7 +152,8 @@ void hth_http_route(hth_http *h, struct evhttp_request *req);
 typedef void hth_http_handler(hth_http *h, struct evhttp_request *req, const hth_http_args *a);
 hth_http_handler hth_http_live, hth_http_ready, hth_http_server_metadata;
 hth_http_handler hth_http_model_metadata, hth_http_model_config, hth_http_model_ready;
-hth_http_handler hth_http_infer, hth_http_model_stats, hth_http_all_stats;
+hth_http_handler hth_http_infer, hth_http_generate, hth_http_generate_stream;
+hth_http_handler hth_http_model_stats, hth_http_all_stats;
 hth_http_handler hth_http_repo_index, hth_http_repo_load, hth_http_repo_unload;
 hth_http_handler hth_http_repo_named; // another repository than the only one: 501
 hth_http_unloaded *hth_http_unloaded_find(hth_http *h, const char *name); // NULL: it is not

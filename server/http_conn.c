@@ -8,6 +8,7 @@
 // come.
 #include "server/http_call.h"
 
+#include "base/clock.h"
 #include "server/http_json.h"
 
 #include <event2/bufferevent.h>
@@ -158,11 +159,51 @@ static void conn_output(struct evbuffer *out, const struct evbuffer_cb_info *inf
     h->writing = false;
 }
 
+// The server whose thread this is.
+static _Thread_local hth_http *conn_http;
+
+static hth_http_received *conn_received(hth_http *h, const struct bufferevent *b)
+{
+    return &h->received[(uintptr_t)b / 64 % HTH_HTTP_RECEIVED];
+}
+
+// conn_begins notes when the first bytes of a request came.
+static void conn_begins(hth_http *h, const struct bufferevent *b)
+{
+    hth_http_received *r = conn_received(h, b);
+    if (r->connection != b || r->ns == 0) {
+        *r = (hth_http_received){b, hth_now_ns()};
+    }
+}
+
+void hth_http_trace(hth_http *h, struct evhttp_request *req, const hth_http_args *a)
+{
+    h->tracing = hth_tracer_on(h->tracer) ? hth_trace_begin(h->tracer, a->name) : NULL;
+    if (h->tracing != NULL) {
+        uint64_t now = hth_now_ns();
+        h->tracing->ns[HTH_TRACE_HTTP_RECV_START] = h->received_ns != 0 ? h->received_ns : now;
+        h->tracing->ns[HTH_TRACE_HTTP_RECV_END] = now;
+    }
+}
+
+// conn_arrived takes over when the request that is handled now began to arrive.
+static void conn_arrived(hth_http *h, struct evhttp_request *req)
+{
+    const struct bufferevent *b =
+        evhttp_connection_get_bufferevent(evhttp_request_get_connection(req));
+    hth_http_received *r = conn_received(h, b);
+    h->received_ns = r->connection == b ? r->ns : 0;
+    r->ns = r->connection == b ? 0 : r->ns;
+}
+
 static void conn_input(struct evbuffer *in, const struct evbuffer_cb_info *info, void *arg)
 {
     struct bufferevent *b = arg;
     if (info->n_added > 0) {
         conn_input_bytes = evbuffer_get_length(in);
+        if (info->orig_size == 0 && hth_tracer_on(conn_http->tracer)) {
+            conn_begins(conn_http, b);
+        }
     }
     if (info->n_added != CONN_LIBRARY_READ) {
         return;
@@ -184,10 +225,13 @@ static void conn_input(struct evbuffer *in, const struct evbuffer_cb_info *info,
     }
 }
 
-struct bufferevent *hth_http_bufferevent(struct event_base *base, void *h)
+struct bufferevent *hth_http_bufferevent(struct event_base *base, void *arg)
 {
+    hth_http *h = arg;
     struct bufferevent *b = bufferevent_socket_new(base, -1, 0);
+    conn_http = h;
     if (b != NULL) {
+        *conn_received(h, b) = (hth_http_received){NULL, 0};
         bufferevent_set_max_single_write(b, CONN_WRITE);
         evbuffer_add_cb(bufferevent_get_output(b), conn_output, h);
         evbuffer_add_cb(bufferevent_get_input(b), conn_input, b);
@@ -221,6 +265,9 @@ static bool sound_lengths(const struct evkeyvalq *headers, bool *chunked)
 bool hth_http_sound(hth_http *h, struct evhttp_request *req)
 {
     bool chunked;
+    if (hth_tracer_on(h->tracer)) {
+        conn_arrived(h, req);
+    }
     if (evhttp_request_get_command(req) == EVHTTP_REQ_HEAD) {
         // evhttp would send a body after the head: an empty one keeps the connection in step.
         hth_http_send(h, req, HTTP_BADMETHOD, NULL, NULL);
@@ -262,9 +309,50 @@ static void reply_sent(struct evhttp_request *req, void *arg)
     h->n_sending--;
 }
 
+static void reply_traced(const void *last, size_t n, void *trace)
+{
+    hth_trace *t = trace;
+    t->ns[HTH_TRACE_HTTP_SEND_END] = hth_now_ns();
+    hth_trace_end(t);
+}
+
+// reply_cut_last takes the last byte off `body`.
+static bool reply_cut_last(struct evbuffer *body, char *last)
+{
+    size_t n = body != NULL ? evbuffer_get_length(body) : 0;
+    struct evbuffer *front = n > 0 ? evbuffer_new() : NULL;
+    if (front == NULL) {
+        return false;
+    }
+    bool cut = evbuffer_remove_buffer(body, front, n - 1) == (int)(n - 1) &&
+               evbuffer_remove(body, last, 1) == 1;
+    evbuffer_prepend_buffer(body, front);
+    evbuffer_free(front);
+    return cut;
+}
+
+// reply_trace makes the answer's last byte a reference whose release, when it has left or the
+// connection is gone, ends the trace.
+static void reply_trace(hth_http *h, struct evbuffer *body)
+{
+    hth_trace *t = h->tracing;
+    h->tracing = NULL;
+    t->ns[HTH_TRACE_HTTP_SEND_START] = hth_now_ns();
+    bool cut = reply_cut_last(body, &t->last);
+    if (!cut || evbuffer_add_reference(body, &t->last, 1, reply_traced, t) != 0) {
+        if (cut) {
+            evbuffer_add(body, &t->last, 1);
+        }
+        reply_traced(NULL, 0, t);
+    }
+}
+
 void hth_http_send(hth_http *h, struct evhttp_request *req, int status, const char *type,
                    struct evbuffer *body)
 {
+    if (h->tracing != NULL) {
+        reply_trace(h, body);
+    }
     if (type != NULL) {
         evhttp_add_header(evhttp_request_get_output_headers(req), "Content-Type", type);
     }
@@ -273,6 +361,31 @@ void hth_http_send(hth_http *h, struct evhttp_request *req, int status, const ch
     h->writing = true;
     evhttp_send_reply(req, status, status_phrase(status), body);
     h->writing = false;
+}
+
+void hth_http_send_event(hth_http *h, struct evhttp_request *req, const char *json, size_t n)
+{
+    struct evbuffer *event = evbuffer_new();
+    if (event == NULL || evbuffer_add(event, "data: ", 6) != 0 ||
+        evbuffer_add(event, json, n) != 0 || evbuffer_add(event, "\n\n", 2) != 0) {
+        hth_http_fail(h, req, HTTP_SERVUNAVAIL, "out of memory for an answer");
+    } else {
+        evhttp_add_header(evhttp_request_get_output_headers(req), "Content-Type",
+                          "text/event-stream; charset=utf-8");
+        if (h->tracing != NULL) {
+            reply_trace(h, event);
+        }
+        h->n_sending++;
+        evhttp_request_set_on_complete_cb(req, reply_sent, h);
+        h->writing = true;
+        evhttp_send_reply_start(req, HTTP_OK, status_phrase(HTTP_OK));
+        evhttp_send_reply_chunk(req, event);
+        evhttp_send_reply_end(req);
+        h->writing = false;
+    }
+    if (event != NULL) {
+        evbuffer_free(event);
+    }
 }
 
 // reply_json writes `doc`, which may hold anything that came in a request.

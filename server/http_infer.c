@@ -4,10 +4,11 @@
 // sent from where the engine put them.
 #include "server/http_infer.h"
 
+#include "base/clock.h"
+
 #include <stdio.h>
 #include <string.h>
 
-#define INFER_ALIGN 64u
 // Below, a copy is cheaper than a reference.
 #define INFER_SMALL_BYTES 4096
 
@@ -81,11 +82,6 @@ static hth_err infer_check(const hth_infer_call *c, const hth_request_tensor *ou
     return HTH_OK;
 }
 
-static size_t aligned(size_t bytes)
-{
-    return (bytes + INFER_ALIGN - 1) / INFER_ALIGN * INFER_ALIGN;
-}
-
 // infer_shared is where an output goes that the client wants in shared memory; NULL: it does not.
 static char *infer_shared(const hth_infer_call *c, const char *name)
 {
@@ -100,26 +96,30 @@ static hth_err infer_place(hth_request *r, hth_request_tensor *out, int n)
     size_t names = 0, data = 0, head = sizeof *c->result + (size_t)n * sizeof *out;
     for (int i = 0; i < n; i++) {
         names += strlen(out[i].name) + 1;
-        data += infer_shared(c, out[i].name) != NULL ? 0 : aligned(out[i].t.bytes);
+        data += infer_shared(c, out[i].name) != NULL ? 0 : hth_infer_aligned(out[i].t.bytes);
     }
-    hth_infer_result *result = hth_alloc_aligned(aligned(head + names) + data, INFER_ALIGN);
+    hth_infer_result *result =
+        hth_alloc_aligned(hth_infer_aligned(head + names) + data, HTH_INFER_ALIGN);
     if (result == NULL) {
         return hth_fail(HTH_ENOMEM, "out of memory for outputs of %zu bytes", data);
     }
-    char *name = (char *)result + head, *at = (char *)result + aligned(head + names);
+    char *name = (char *)result + head, *at = (char *)result + hth_infer_aligned(head + names);
     result->refs = 1;
     result->n = n;
     for (int i = 0; i < n; i++) {
         out[i].t.data = infer_shared(c, out[i].name);
         if (out[i].t.data == NULL) {
             out[i].t.data = at;
-            at += aligned(out[i].t.bytes);
+            at += hth_infer_aligned(out[i].t.bytes);
         }
         result->t[i] = out[i];
         result->t[i].name = strcpy(name, out[i].name);
         name += strlen(name) + 1;
     }
     c->result = result;
+    if (c->c.trace != NULL) {
+        c->c.trace->ns[HTH_TRACE_COMPUTE_INPUT_END] = hth_now_ns();
+    }
     return HTH_OK;
 }
 
@@ -273,9 +273,19 @@ static void answer_send(answer *a, struct evbuffer *body)
                   a->n_pieces > 0 ? "application/octet-stream" : "application/json", body);
 }
 
+void hth_infer_name_trace(const hth_infer_call *c)
+{
+    hth_trace *trace = c->c.h->tracing;
+    if (trace != NULL) {
+        trace->version = c->c.r.version;
+        snprintf(trace->request, sizeof trace->request, "%s", c->id);
+    }
+}
+
 static void infer_finish(hth_http_call *call)
 {
     hth_infer_call *c = (hth_infer_call *)call;
+    hth_infer_name_trace(c);
     if (call->r.err != HTH_OK) {
         hth_http_fail_call(call, c->id);
         return;
@@ -308,11 +318,10 @@ static void infer_finish(hth_http_call *call)
     }
 }
 
-static void infer_start(hth_infer_call *c, hth_err err)
+void hth_infer_start(hth_infer_call *c, hth_err err)
 {
     if (err != HTH_OK) {
-        hth_http_fail_err(c->c.h, c->c.req, err);
-        hth_http_call_free(&c->c);
+        hth_http_call_refuse(&c->c, err);
         return;
     }
     c->c.r.model = c->c.args.spec;
@@ -322,7 +331,7 @@ static void infer_start(hth_infer_call *c, hth_err err)
     hth_http_call_submit(&c->c);
 }
 
-static hth_infer_call *infer_new(hth_http *h, struct evhttp_request *req, const hth_http_args *a)
+hth_infer_call *hth_infer_new(hth_http *h, struct evhttp_request *req, const hth_http_args *a)
 {
     hth_infer_call *c = hth_http_call_new(h, req, a, sizeof *c);
     if (c != NULL) {
@@ -337,15 +346,16 @@ static void infer_raw(hth_http_call *question)
 {
     json_t *model = hth_http_answer(question);
     hth_infer_call *c =
-        model != NULL ? infer_new(question->h, question->req, &question->args) : NULL;
+        model != NULL ? hth_infer_new(question->h, question->req, &question->args) : NULL;
     if (c != NULL) {
-        infer_start(c, hth_infer_read_raw(c, model));
+        hth_infer_start(c, hth_infer_read_raw(c, model));
     }
     json_decref(model);
 }
 
 void hth_http_infer(hth_http *h, struct evhttp_request *req, const hth_http_args *a)
 {
+    hth_http_trace(h, req, a);
     if (hth_http_is_unloaded(h, req, a)) {
         return;
     }
@@ -353,8 +363,8 @@ void hth_http_infer(hth_http *h, struct evhttp_request *req, const hth_http_args
         hth_http_ask(h, req, a, "model", infer_raw);
         return;
     }
-    hth_infer_call *c = infer_new(h, req, a);
+    hth_infer_call *c = hth_infer_new(h, req, a);
     if (c != NULL) {
-        infer_start(c, hth_infer_read(c));
+        hth_infer_start(c, hth_infer_read(c));
     }
 }

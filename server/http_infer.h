@@ -55,10 +55,30 @@ typedef struct hth_infer_classes {
 hth_err hth_infer_classify(const hth_tensor *t, bool batched, int64_t n, hth_infer_classes *out);
 void hth_infer_classes_fini(hth_infer_classes *c);
 
+// Where the inputs' bytes begin.
+#define HTH_INFER_ALIGN 64u
+
+static inline size_t hth_infer_aligned(size_t bytes)
+{
+    return (bytes + HTH_INFER_ALIGN - 1) / HTH_INFER_ALIGN * HTH_INFER_ALIGN;
+}
+
+// hth_infer_dtype_named is the type of that name; HTH_DT_NONE: there is none.
+hth_dtype hth_infer_dtype_named(const char *name);
+void hth_infer_clean_bools(const hth_tensor *t); // a client's truth values become 0 and 1
+// hth_infer_read_parameters reads "parameters" of c->head.
+hth_err hth_infer_read_parameters(hth_infer_call *c);
+
 // hth_infer_is_raw tells whether the whole body is the model's only input, and makes it that:
 // `model` is the engine's answer to "model".
 bool hth_infer_is_raw(struct evhttp_request *req);
 hth_err hth_infer_read_raw(hth_infer_call *c, const json_t *model);
+
+// hth_infer_new makes a call that answers as infer does, or answers 503 and returns NULL.
+hth_infer_call *hth_infer_new(hth_http *h, struct evhttp_request *req, const hth_http_args *a);
+void hth_infer_name_trace(const hth_infer_call *c); // says whose the trace is; in `finish`
+// hth_infer_start submits `c`; with an error it answers with that, and frees it.
+void hth_infer_start(hth_infer_call *c, hth_err err);
 
 // hth_infer_read reads the request's body into `c`: id, inputs with their data, wanted outputs.
 // On error the sentence says what is wrong, and the caller frees the call.

@@ -36,16 +36,24 @@ typedef struct hth_json_span {
 // says where they stand in `text` (0 is in the document instead). HTH_EINVAL: not JSON, or nested
 // deeper than HTH_JSON_MAX_DEPTH; HTH_ETOOBIG: more than `max` inputs.
 hth_err hth_json_request(const char *text, size_t n, hth_json_span *data, int max, json_t **out);
+// hth_json_flat parses an object whose members may be tensors: a member that is an array, a number
+// or a truth value is not parsed; [i] is in the document instead, and data[i] says where it stands.
+hth_err hth_json_flat(const char *text, size_t n, hth_json_span *data, int max, json_t **out);
 // hth_json_parse parses any other JSON document with the same limits.
 hth_err hth_json_parse(const char *text, size_t n, json_t **out);
 
 // hth_json_fits says whether `n` bytes of text can hold that many elements: asked before memory is
 // taken for them.
 bool hth_json_fits(const hth_json_span *s, int64_t elements);
-// hth_json_read reads numbers or booleans, flat or nested exactly as `t`'s shape, into t->data.
+// hth_json_count says how many values a flat array has, a bare value counting as one.
+int64_t hth_json_count(const hth_json_span *s);
+// hth_json_read reads numbers or booleans, flat or nested exactly as `t`'s shape, into t->data; a
+// single element may stand without brackets.
 // HTH_EINVAL: the sentence tells what is wrong with them.
 hth_err hth_json_read(const hth_json_span *s, const hth_tensor *t);
 // hth_json_write appends the elements as a flat array; NaN and infinities are written bare.
 void hth_json_write(hth_text *out, const hth_tensor *t);
+// hth_json_write_flat is the same, but writes a tensor of one element without brackets.
+void hth_json_write_flat(hth_text *out, const hth_tensor *t);
 
 #endif

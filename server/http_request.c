@@ -5,11 +5,12 @@
 // arrived before memory is taken.
 #include "server/http_infer.h"
 
+#include "server/http_field.h"
+
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 
-#define REQUEST_ALIGN       64u
+// Above, floating-point inputs are used where a client put them.
 #define REQUEST_SMALL_BYTES (64u << 10)
 
 typedef struct reading {
@@ -20,91 +21,9 @@ typedef struct reading {
     bool binary[HTH_INFER_MAX_TENSORS]; // of an input: it is behind the head
 } reading;
 
-// ---- fields
-
-// field stores obj[key] when it is there, and checks its type.
-static hth_err field(const json_t *obj, const char *key, json_type type, const char *what,
-                     json_t **out)
-{
-    *out = json_object_get(obj, key);
-    return *out == NULL || json_typeof(*out) == type
-               ? HTH_OK
-               : hth_fail(HTH_EINVAL, "Unable to parse '%s': it is not %s", key, what);
-}
-
-static hth_err field_needed(const json_t *obj, const char *key, json_type type, const char *what,
-                            json_t **out)
-{
-    HTH_TRY(field(obj, key, type, what, out));
-    return *out != NULL ? HTH_OK : hth_fail(HTH_EINVAL, "Unable to parse '%s': it is missing", key);
-}
-
-// field_count stores a whole number that is not negative; *given tells whether it is there.
-static hth_err field_count(const json_t *obj, const char *key, uint64_t *out, bool *given)
-{
-    json_t *v;
-    HTH_TRY(field(obj, key, JSON_INTEGER, "a whole number", &v));
-    *given = v != NULL;
-    *out = v != NULL ? (uint64_t)json_integer_value(v) : 0;
-    return v == NULL || json_integer_value(v) >= 0
-               ? HTH_OK
-               : hth_fail(HTH_EINVAL, "Unable to parse '%s': it is negative", key);
-}
-
-static hth_err field_bool(const json_t *obj, const char *key, bool *out)
-{
-    json_t *v = json_object_get(obj, key);
-    if (v != NULL && !json_is_boolean(v)) {
-        return hth_fail(HTH_EINVAL, "Unable to parse '%s': it is neither true nor false", key);
-    }
-    *out = json_is_true(v);
-    return HTH_OK;
-}
-
-static hth_err check_parameter(const json_t *all, const char *key, const json_t *v)
-{
-    static const char *const counts[] = {"priority", "timeout"};
-    static const char *const switches[] = {"sequence_start", "sequence_end", "binary_data_output"};
-    uint64_t count;
-    bool yes;
-    if (strncmp(key, "triton_", 7) == 0) {
-        return hth_fail(HTH_EINVAL, "parameter keys starting with 'triton_' are reserved: '%.80s'",
-                        key);
-    }
-    for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
-        if (strcmp(key, counts[i]) == 0) {
-            return field_count(all, key, &count, &yes);
-        }
-    }
-    for (size_t i = 0; i < sizeof switches / sizeof switches[0]; i++) {
-        if (strcmp(key, switches[i]) == 0) {
-            return field_bool(all, key, &yes);
-        }
-    }
-    if (strcmp(key, "sequence_id") == 0 && !json_is_string(v)) {
-        return field_count(all, key, &count, &yes);
-    }
-    return json_is_object(v) || json_is_array(v) || json_is_null(v)
-               ? hth_fail(HTH_EINVAL,
-                          "parameter '%.80s' is not a string, a number, or a truth value", key)
-               : HTH_OK;
-}
-
-static hth_err read_parameters(hth_infer_call *c)
-{
-    json_t *all, *v;
-    const char *key;
-    HTH_TRY(field(c->head, "parameters", JSON_OBJECT, "an object", &all));
-    json_object_foreach(all, key, v)
-    {
-        HTH_TRY(check_parameter(all, key, v));
-    }
-    return field_bool(all, "binary_data_output", &c->all_binary);
-}
-
 // ---- inputs
 
-static hth_dtype dtype_of(const char *name)
+hth_dtype hth_infer_dtype_named(const char *name)
 {
     for (int dt = HTH_DT_F32; dt <= HTH_DT_BF16; dt++) {
         if (hth_dtype_bytes((hth_dtype)dt) > 0 &&
@@ -153,9 +72,9 @@ static hth_err read_shared(hth_infer_call *c, const json_t *parameters, const ch
     json_t *region;
     uint64_t offset;
     bool sized, placed;
-    HTH_TRY(field(parameters, "shared_memory_region", JSON_STRING, "a string", &region));
-    HTH_TRY(field_count(parameters, "shared_memory_byte_size", bytes, &sized));
-    HTH_TRY(field_count(parameters, "shared_memory_offset", &offset, &placed));
+    HTH_TRY(hth_field(parameters, "shared_memory_region", JSON_STRING, "a string", &region));
+    HTH_TRY(hth_field_count(parameters, "shared_memory_byte_size", bytes, &sized));
+    HTH_TRY(hth_field_count(parameters, "shared_memory_offset", &offset, &placed));
     if (!sized) {
         return hth_fail(HTH_EINVAL, "'shared_memory_byte_size' of tensor '%s' is missing", tensor);
     }
@@ -184,7 +103,7 @@ static hth_err read_source(reading *s, const json_t *input, hth_request_tensor *
     json_t *parameters = json_object_get(input, "parameters");
     uint64_t bytes;
     bool binary, shared = json_object_get(parameters, "shared_memory_region") != NULL;
-    HTH_TRY(field_count(parameters, "binary_data_size", &bytes, &binary));
+    HTH_TRY(hth_field_count(parameters, "binary_data_size", &bytes, &binary));
     bool data = json_object_get(input, "data") != NULL;
     if (data + binary + shared != 1) {
         return hth_fail(HTH_EINVAL,
@@ -228,11 +147,11 @@ static hth_err read_input(reading *s, const json_t *input, hth_request_tensor *i
     if (!json_is_object(input)) {
         return hth_fail(HTH_EINVAL, "Unable to parse 'inputs': an element is no object");
     }
-    HTH_TRY(field_needed(input, "name", JSON_STRING, "a string", &name));
-    HTH_TRY(field_needed(input, "shape", JSON_ARRAY, "an array", &shape));
-    HTH_TRY(field_needed(input, "datatype", JSON_STRING, "a string", &datatype));
+    HTH_TRY(hth_field_needed(input, "name", JSON_STRING, "a string", &name));
+    HTH_TRY(hth_field_needed(input, "shape", JSON_ARRAY, "an array", &shape));
+    HTH_TRY(hth_field_needed(input, "datatype", JSON_STRING, "a string", &datatype));
     in->name = json_string_value(name);
-    in->t.dtype = dtype_of(json_string_value(datatype));
+    in->t.dtype = hth_infer_dtype_named(json_string_value(datatype));
     if (in->t.dtype == HTH_DT_NONE) {
         return hth_fail(HTH_EINVAL, "invalid datatype '%.32s' for input '%s'",
                         json_string_value(datatype), in->name);
@@ -241,12 +160,7 @@ static hth_err read_input(reading *s, const json_t *input, hth_request_tensor *i
     return read_source(s, input, in, i);
 }
 
-static size_t aligned(size_t bytes)
-{
-    return (bytes + REQUEST_ALIGN - 1) / REQUEST_ALIGN * REQUEST_ALIGN;
-}
-
-static void clean_bools(const hth_tensor *t)
+void hth_infer_clean_bools(const hth_tensor *t)
 {
     uint8_t *b = t->data;
     for (size_t i = 0; t->dtype == HTH_DT_BOOL && i < t->bytes; i++) {
@@ -259,7 +173,7 @@ static void clean_bools(const hth_tensor *t)
 static bool in_place(const hth_tensor *t)
 {
     return t->data != NULL && t->bytes > REQUEST_SMALL_BYTES && hth_dtype_is_float(t->dtype) &&
-           (uintptr_t)t->data % REQUEST_ALIGN == 0;
+           (uintptr_t)t->data % HTH_INFER_ALIGN == 0;
 }
 
 // read_elsewhere fills the inputs that are not behind the head, into a block from `at` on. Those
@@ -274,10 +188,10 @@ static hth_err read_elsewhere(reading *s, char *at)
         }
         const void *shared = t->data;
         t->data = at;
-        at += aligned(t->bytes);
+        at += hth_infer_aligned(t->bytes);
         if (shared != NULL) {
             memcpy(t->data, shared, t->bytes);
-            clean_bools(t);
+            hth_infer_clean_bools(t);
         } else if (s->data[i].p != NULL) {
             hth_err err = hth_json_read(&s->data[i], t);
             if (err != HTH_OK) {
@@ -296,9 +210,9 @@ static hth_err read_data(reading *s)
     hth_infer_call *c = s->c;
     size_t bytes = 0;
     for (int i = 0; i < c->n_in; i++) {
-        bytes += in_place(&c->in[i].t) ? 0 : aligned(c->in[i].t.bytes);
+        bytes += in_place(&c->in[i].t) ? 0 : hth_infer_aligned(c->in[i].t.bytes);
     }
-    c->data = hth_alloc_aligned(bytes + REQUEST_ALIGN, REQUEST_ALIGN);
+    c->data = hth_alloc_aligned(bytes + HTH_INFER_ALIGN, HTH_INFER_ALIGN);
     if (c->data == NULL) {
         return hth_fail(HTH_ENOMEM, "out of memory for inputs of %zu bytes", bytes);
     }
@@ -307,7 +221,7 @@ static hth_err read_data(reading *s)
     for (int i = 0; i < c->n_in; i++) {
         if (s->binary[i]) {
             evbuffer_remove(s->body, c->in[i].t.data, c->in[i].t.bytes);
-            clean_bools(&c->in[i].t);
+            hth_infer_clean_bools(&c->in[i].t);
         }
     }
     return evbuffer_get_length(s->body) == 0
@@ -321,7 +235,7 @@ static hth_err read_inputs(reading *s)
     hth_infer_call *c = s->c;
     json_t *list, *input;
     size_t i;
-    HTH_TRY(field_needed(c->head, "inputs", JSON_ARRAY, "an array", &list));
+    HTH_TRY(hth_field_needed(c->head, "inputs", JSON_ARRAY, "an array", &list));
     size_t n = json_array_size(list);
     if (n == 0) {
         return hth_fail(HTH_EINVAL, "the request has no inputs");
@@ -349,7 +263,7 @@ static hth_err read_output(hth_infer_call *c, const json_t *output, hth_infer_wa
     if (!json_is_object(output)) {
         return hth_fail(HTH_EINVAL, "Unable to parse 'outputs': an element is no object");
     }
-    HTH_TRY(field_needed(output, "name", JSON_STRING, "a string", &name));
+    HTH_TRY(hth_field_needed(output, "name", JSON_STRING, "a string", &name));
     out->name = json_string_value(name);
     for (const hth_infer_wanted *other = c->wanted; other < out; other++) {
         if (strcmp(other->name, out->name) == 0) {
@@ -358,13 +272,13 @@ static hth_err read_output(hth_infer_call *c, const json_t *output, hth_infer_wa
     }
     uint64_t classes;
     bool given;
-    HTH_TRY(field_count(parameters, "classification", &classes, &given));
+    HTH_TRY(hth_field_count(parameters, "classification", &classes, &given));
     if (classes > HTH_INFER_MAX_CLASSES) {
         return hth_fail(HTH_EINVAL, "classification: more than %d classes of output '%s'",
                         HTH_INFER_MAX_CLASSES, out->name);
     }
     out->classes = (int64_t)classes;
-    HTH_TRY(field_bool(parameters, "binary_data", &out->binary));
+    HTH_TRY(hth_field_bool(parameters, "binary_data", &out->binary));
     if (json_object_get(parameters, "shared_memory_region") == NULL) {
         return HTH_OK;
     }
@@ -381,7 +295,7 @@ static hth_err read_outputs(hth_infer_call *c)
 {
     json_t *list, *output;
     size_t i;
-    HTH_TRY(field(c->head, "outputs", JSON_ARRAY, "an array", &list));
+    HTH_TRY(hth_field(c->head, "outputs", JSON_ARRAY, "an array", &list));
     size_t n = json_array_size(list);
     if (n == 0) {
         return HTH_OK;
@@ -446,82 +360,9 @@ hth_err hth_infer_read(hth_infer_call *c)
     if (!json_is_object(c->head)) {
         return hth_fail(HTH_EINVAL, "the request is not a JSON object");
     }
-    HTH_TRY(field(c->head, "id", JSON_STRING, "a string", &id));
+    HTH_TRY(hth_field(c->head, "id", JSON_STRING, "a string", &id));
     c->id = id != NULL ? json_string_value(id) : "";
-    HTH_TRY(read_parameters(c));
+    HTH_TRY(hth_infer_read_parameters(c));
     HTH_TRY(read_outputs(c));
     return read_inputs(&s);
-}
-
-// ---- raw binary
-
-bool hth_infer_is_raw(struct evhttp_request *req)
-{
-    const char *text = evhttp_find_header(evhttp_request_get_input_headers(req),
-                                          "Inference-Header-Content-Length");
-    return text != NULL && strcmp(text, "0") == 0;
-}
-
-// raw_shape deduces the input's shape from the bytes that there are: a batch of one, and at most
-// one dimension that the model leaves open.
-static hth_err raw_shape(const json_t *dims, bool batch, size_t bytes, hth_request_tensor *in)
-{
-    size_t i, known = hth_dtype_bytes(in->t.dtype);
-    int open = -1;
-    json_t *d;
-    in->t.shape.rank = (int)json_array_size(dims);
-    json_array_foreach(dims, i, d)
-    {
-        int64_t v = batch && i == 0 ? 1 : json_integer_value(d);
-        if (v < 0 && open >= 0) {
-            return hth_fail(HTH_EINVAL,
-                            "Shape of a raw request can be deduced only if at most one dimension "
-                            "of input '%s' is variable",
-                            in->name);
-        }
-        open = v < 0 ? (int)i : open;
-        in->t.shape.dim[i] = v;
-        known *= v < 0 ? 1 : (size_t)v;
-    }
-    if (open >= 0 && known > 0 && bytes % known == 0) {
-        in->t.shape.dim[open] = (int64_t)(bytes / known);
-        return HTH_OK;
-    }
-    return open < 0 && bytes == known
-               ? HTH_OK
-               : hth_fail(HTH_EINVAL, "the %zu bytes of a raw request do not fit input '%s'", bytes,
-                          in->name);
-}
-
-hth_err hth_infer_read_raw(hth_infer_call *c, const json_t *model)
-{
-    struct evbuffer *body = evhttp_request_get_input_buffer(c->c.req);
-    const json_t *list = json_object_get(model, "inputs"), *input = json_array_get(list, 0);
-    const char *type = json_string_value(json_object_get(input, "datatype"));
-    size_t bytes = evbuffer_get_length(body);
-    if (json_array_size(list) != 1) {
-        return hth_fail(HTH_EINVAL,
-                        "Raw request must only have 1 input (found 1) to be deduced but got %zu "
-                        "inputs in '%s' model repository",
-                        json_array_size(list), c->c.args.name);
-    }
-    c->in = hth_calloc(1, sizeof *c->in);
-    c->data = hth_alloc_aligned(bytes + REQUEST_ALIGN, REQUEST_ALIGN);
-    if (c->in == NULL || c->data == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for an input of %zu bytes", bytes);
-    }
-    c->id = "";
-    c->all_binary = true;
-    c->n_in = 1;
-    c->in->name = NULL; // the model's only one
-    c->in->t = (hth_tensor){.dtype = dtype_of(type != NULL ? type : ""), .data = c->data};
-    c->in->t.bytes = bytes;
-    hth_request_tensor named = *c->in;
-    named.name = json_string_value(json_object_get(input, "name"));
-    HTH_TRY(
-        raw_shape(json_object_get(input, "shape"), hth_http_max_batch(model) > 0, bytes, &named));
-    c->in->t.shape = named.t.shape;
-    evbuffer_remove(body, c->data, bytes);
-    clean_bools(&c->in->t);
-    return HTH_OK;
 }

@@ -19,6 +19,8 @@ typedef struct route {
 
 static const route route_table[] = {
     {"v2/models/*/infer", EVHTTP_REQ_POST, true, hth_http_infer},
+    {"v2/models/*/generate", EVHTTP_REQ_POST, true, hth_http_generate},
+    {"v2/models/*/generate_stream", EVHTTP_REQ_POST, true, hth_http_generate_stream},
     {"v2/health/live", EVHTTP_REQ_GET, false, hth_http_live},
     {"v2/health/ready", EVHTTP_REQ_GET, false, hth_http_ready},
     {"v2", EVHTTP_REQ_GET, false, hth_http_server_metadata},

@@ -170,3 +170,12 @@ void hth_json_write(hth_text *out, const hth_tensor *t)
     }
     hth_text_put(out, "]");
 }
+
+void hth_json_write_flat(hth_text *out, const hth_tensor *t)
+{
+    if (t->bytes == hth_dtype_bytes(t->dtype)) {
+        text_element(out, t->dtype, t->data);
+    } else {
+        hth_json_write(out, t);
+    }
+}

@@ -1,117 +1,316 @@
 // SPDX-License-Identifier: Apache-2.0
-// Trace and logging settings. Requests are not traced, so a trace can be turned off and not on.
-// Logging is hearthd's own filter, seen as the protocol's switches.
+// Trace settings. Each model uses the settings for all but for those that were set for it alone.
+// Whoever owns a count or a rate counts by it: requests seen, traces left.
+#include "server/http_trace.h"
+
 #include "server/http_call.h"
+#include "server/http_field.h"
+#include "server/http_trace_file.h"
 
-#include "base/log.h"
+#include "base/alloc.h"
+#include "base/hash.h"
 
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-// ---- trace
+// Models with settings of their own.
+#define TRACE_MAX_MODELS 4096
 
-static bool trace_is_off(const json_t *level)
+// A bit for each setting that was given.
+enum { TRACE_LEVEL = 1, TRACE_RATE = 2, TRACE_COUNT = 4, TRACE_FREQUENCY = 8 };
+
+typedef struct trace_settings {
+    char model[201]; // ""
+    unsigned given;
+    bool on;
+    uint64_t rate, log_frequency;
+    int64_t count; // traces that may still be made; -1: any number
+    uint64_t seen; // requests, for the rate
+    UT_hash_handle hh;
+} trace_settings;
+
+struct hth_tracer {
+    trace_settings all;
+    trace_settings *models; // those with settings of their own
+    hth_trace_file *file;   // NULL: requests cannot be traced
+    char path[HTH_TRACE_PATH];
+    bool on; // for all or for some model
+    uint64_t last_id;
+};
+
+static const trace_settings trace_defaults = {.rate = 1000, .count = -1};
+
+// ---- which requests
+
+static trace_settings *trace_of(const hth_tracer *t, const char *model)
 {
-    const json_t *v;
-    size_t i;
-    json_array_foreach(level, i, v)
-    {
-        if (!json_is_string(v) || strcmp(json_string_value(v), "OFF") != 0) {
-            return false;
-        }
-    }
-    return level == NULL || json_is_null(level) || json_is_array(level);
+    trace_settings *s;
+    HASH_FIND_STR(t->models, model, s);
+    return s;
 }
 
-static void trace_send(hth_http *h, struct evhttp_request *req)
+// trace_owner is whose value of `setting` holds for the model whose own settings are `own`.
+static trace_settings *trace_owner(hth_tracer *t, trace_settings *own, unsigned setting)
 {
-    hth_http_send_json(h, req,
-                       json_pack("{s:[s], s:s, s:s, s:s, s:s, s:s}", "trace_level", "OFF",
-                                 "trace_rate", "1000", "trace_count", "-1", "log_frequency", "0",
-                                 "trace_file", "", "trace_mode", "triton"));
+    return own != NULL && (own->given & setting) != 0 ? own : &t->all;
+}
+
+bool hth_tracer_on(const hth_tracer *t)
+{
+    return t->on;
+}
+
+hth_trace *hth_trace_begin(hth_tracer *t, const char *model)
+{
+    trace_settings *own = t->on ? trace_of(t, model) : NULL;
+    if (!t->on || !trace_owner(t, own, TRACE_LEVEL)->on) {
+        return NULL;
+    }
+    trace_settings *rate = trace_owner(t, own, TRACE_RATE);
+    trace_settings *count = trace_owner(t, own, TRACE_COUNT);
+    if (++rate->seen % rate->rate != 0 || count->count == 0) {
+        return NULL;
+    }
+    hth_trace *trace = hth_calloc(1, sizeof *trace);
+    if (trace == NULL) {
+        return NULL; // the request goes on without
+    }
+    count->count -= count->count > 0;
+    trace->tracer = t;
+    trace->id = ++t->last_id;
+    trace->log_frequency = trace_owner(t, own, TRACE_FREQUENCY)->log_frequency;
+    snprintf(trace->model, sizeof trace->model, "%s", model);
+    return trace;
+}
+
+void hth_trace_end(hth_trace *trace)
+{
+    if (trace->tracer->file != NULL) {
+        hth_trace_file_add(trace->tracer->file, trace);
+    }
+    hth_free(trace);
+}
+
+void hth_tracer_flush(hth_tracer *t)
+{
+    if (t->file != NULL) {
+        hth_trace_file_flush(t->file);
+    }
+}
+
+// ---- settings
+
+// set_number reads a setting that is a number or, as clients send it, a number's text.
+static hth_err set_number(const json_t *v, const char *key, int64_t least, int64_t *out)
+{
+    const char *text = json_string_value(v);
+    char *end = NULL;
+    errno = 0;
+    *out = text != NULL ? strtoll(text, &end, 10) : json_integer_value(v);
+    bool number = text != NULL ? end != text && *end == 0 && errno == 0 : json_is_integer(v);
+    return number && *out >= least
+               ? HTH_OK
+               : hth_fail(HTH_EINVAL,
+                          "Unable to parse '%s': it is not a whole number of %" PRId64 " or more",
+                          key, least);
+}
+
+static hth_err set_level(const hth_tracer *t, const json_t *v, bool *out)
+{
+    const json_t *level;
+    size_t i;
+    bool on = false;
+    if (!json_is_array(v)) {
+        return hth_fail(HTH_EINVAL, "Unable to parse 'trace_level': it is not an array");
+    }
+    json_array_foreach(v, i, level)
+    {
+        const char *name = json_string_value(level);
+        if (name != NULL && strcmp(name, "TENSORS") == 0) {
+            return hth_fail(HTH_ENOTSUP, "the contents of tensors are not traced here");
+        }
+        if (name == NULL || (strcmp(name, "TIMESTAMPS") != 0 && strcmp(name, "OFF") != 0)) {
+            return hth_fail(HTH_EINVAL, "Unable to parse 'trace_level': TIMESTAMPS or OFF");
+        }
+        on = on || name[0] == 'T';
+    }
+    if (on && t->file == NULL) {
+        return hth_fail(HTH_ENOTSUP, "requests cannot be traced: hearthd has no trace.file");
+    }
+    *out = on;
+    return HTH_OK;
+}
+
+// set_one takes over the setting `key`; `dflt` is what null makes of it.
+static hth_err set_one(const hth_tracer *t, const char *key, const json_t *v, trace_settings *s)
+{
+    bool clear = json_is_null(v);
+    int64_t number = 0;
+    unsigned setting;
+    if (strcmp(key, "trace_level") == 0) {
+        setting = TRACE_LEVEL;
+        s->on = trace_defaults.on;
+        HTH_TRY(clear ? HTH_OK : set_level(t, v, &s->on));
+    } else if (strcmp(key, "trace_rate") == 0) {
+        setting = TRACE_RATE;
+        HTH_TRY(clear ? HTH_OK : set_number(v, key, 1, &number));
+        s->rate = clear ? trace_defaults.rate : (uint64_t)number;
+        s->seen = 0;
+    } else if (strcmp(key, "trace_count") == 0) {
+        setting = TRACE_COUNT;
+        HTH_TRY(clear ? HTH_OK : set_number(v, key, -1, &number));
+        s->count = clear ? trace_defaults.count : number;
+    } else if (strcmp(key, "log_frequency") == 0) {
+        setting = TRACE_FREQUENCY;
+        HTH_TRY(clear ? HTH_OK : set_number(v, key, 0, &number));
+        s->log_frequency = clear ? trace_defaults.log_frequency : (uint64_t)number;
+    } else if (strcmp(key, "trace_file") == 0 || strcmp(key, "trace_mode") == 0) {
+        return hth_fail(HTH_ENOTSUP, "%s may not be set over the network", key);
+    } else {
+        return HTH_OK; // other versions of the protocol have others
+    }
+    s->given = clear ? s->given & ~setting : s->given | setting;
+    return HTH_OK;
+}
+
+// trace_keep puts changed settings in the place of the model's.
+static hth_err trace_keep(hth_tracer *t, const trace_settings *changed)
+{
+    trace_settings *s = trace_of(t, changed->model);
+    if (s == NULL && HASH_COUNT(t->models) >= TRACE_MAX_MODELS) {
+        return hth_fail(HTH_EBUSY, "%d models have trace settings of their own", TRACE_MAX_MODELS);
+    }
+    if (s != NULL) {
+        HASH_DEL(t->models, s);
+    } else if ((s = hth_calloc(1, sizeof *s)) == NULL) {
+        return hth_fail(HTH_ENOMEM, "out of memory for trace settings");
+    }
+    *s = *changed;
+    if (s->given == 0) {
+        hth_free(s);
+        return HTH_OK;
+    }
+    HASH_ADD_STR(t->models, model, s);
+    if (!HTH_HASH_ADDED(s)) {
+        hth_free(s);
+        return hth_fail(HTH_ENOMEM, "out of memory for trace settings");
+    }
+    return HTH_OK;
+}
+
+hth_err hth_tracer_set(hth_tracer *t, const char *model, const json_t *settings)
+{
+    const char *key;
+    json_t *v;
+    const trace_settings *own = trace_of(t, model);
+    trace_settings s = model[0] == 0 ? t->all : own != NULL ? *own : trace_defaults;
+    snprintf(s.model, sizeof s.model, "%s", model);
+    json_object_foreach((json_t *)settings, key, v)
+    {
+        HTH_TRY(set_one(t, key, v, &s));
+    }
+    if (model[0] == 0) {
+        t->all = s;
+    } else {
+        HTH_TRY(trace_keep(t, &s));
+    }
+    t->on = t->all.on;
+    for (const trace_settings *m = t->models; m != NULL; m = m->hh.next) {
+        t->on = t->on || m->on;
+    }
+    return HTH_OK;
+}
+
+json_t *hth_tracer_get(const hth_tracer *t, const char *model)
+{
+    char rate[24], count[24], frequency[24];
+    hth_tracer *all = (hth_tracer *)t;
+    trace_settings *own = trace_of(t, model);
+    snprintf(rate, sizeof rate, "%" PRIu64, trace_owner(all, own, TRACE_RATE)->rate);
+    snprintf(count, sizeof count, "%" PRId64, trace_owner(all, own, TRACE_COUNT)->count);
+    snprintf(frequency, sizeof frequency, "%" PRIu64,
+             trace_owner(all, own, TRACE_FREQUENCY)->log_frequency);
+    return json_pack("{s:[s], s:s, s:s, s:s, s:s, s:s}", "trace_level",
+                     trace_owner(all, own, TRACE_LEVEL)->on ? "TIMESTAMPS" : "OFF", "trace_rate",
+                     rate, "trace_count", count, "log_frequency", frequency, "trace_file", t->path,
+                     "trace_mode", "triton");
+}
+
+hth_err hth_tracer_open(const char *file, hth_tracer **out)
+{
+    *out = NULL;
+    hth_tracer *t = hth_calloc(1, sizeof *t);
+    if (t == NULL) {
+        return hth_fail(HTH_ENOMEM, "out of memory for traces");
+    }
+    t->all = trace_defaults;
+    hth_err err = file[0] != 0 ? hth_trace_file_open(file, &t->file) : HTH_OK;
+    const char *name = strrchr(file, '/'); // where it lies is nobody's business
+    snprintf(t->path, sizeof t->path, "%s", name != NULL ? name + 1 : file);
+    if (err != HTH_OK) {
+        hth_tracer_close(t);
+        return err;
+    }
+    *out = t;
+    return HTH_OK;
+}
+
+void hth_tracer_close(hth_tracer *t)
+{
+    trace_settings *s, *next;
+    if (t == NULL) {
+        return;
+    }
+    HASH_ITER (hh, t->models, s, next) {
+        HASH_DEL(t->models, s);
+        hth_free(s);
+    }
+    hth_trace_file_close(t->file);
+    hth_free(t);
+}
+
+// ---- over HTTP
+
+// trace_unknown answers when the path names a model that the store does not have.
+static bool trace_unknown(hth_http *h, struct evhttp_request *req, const hth_http_args *a)
+{
+    hth_manifest m;
+    if (a->name[0] == 0) {
+        return false;
+    }
+    if (hth_store_get(h->store, a->name, 0, &m) != HTH_OK) {
+        hth_http_fail(h, req, HTTP_BADREQUEST, "Request for unknown model: '%s' is not found",
+                      a->name);
+        return true;
+    }
+    hth_manifest_fini(&m);
+    return false;
 }
 
 void hth_http_trace_get(hth_http *h, struct evhttp_request *req, const hth_http_args *a)
 {
-    hth_manifest m;
-    if (a->name[0] != 0 && hth_store_get(h->store, a->name, 0, &m) != HTH_OK) {
-        hth_http_fail(h, req, HTTP_BADREQUEST, "Request for unknown model: '%s' is not found",
-                      a->name);
-        return;
+    if (!trace_unknown(h, req, a)) {
+        hth_http_send_json(h, req, hth_tracer_get(h->tracer, a->name));
     }
-    if (a->name[0] != 0) {
-        hth_manifest_fini(&m);
-    }
-    trace_send(h, req);
 }
 
 void hth_http_trace_set(hth_http *h, struct evhttp_request *req, const hth_http_args *a)
 {
     json_t *q;
-    if (!hth_http_body(h, req, &q)) {
+    if (trace_unknown(h, req, a) || !hth_http_body(h, req, &q)) {
         return;
     }
-    bool off = trace_is_off(json_object_get(q, "trace_level"));
-    bool file = json_object_get(q, "trace_file") != NULL;
+    memset(h->received, 0, sizeof h->received); // from when requests were traced before
+    hth_err err = q == NULL || json_is_object(q)
+                      ? hth_tracer_set(h->tracer, a->name, q)
+                      : hth_fail(HTH_EINVAL, "the trace settings are not a JSON object");
     json_decref(q);
-    if (!off || file) {
-        hth_http_fail(h, req, HTTP_NOTIMPLEMENTED, "%s",
-                      file ? "trace_file may not be set over the network"
-                           : "requests cannot be traced here: the trace level is OFF");
+    if (err != HTH_OK) {
+        hth_http_fail_err(h, req, err);
     } else {
-        hth_http_trace_get(h, req, a);
-    }
-}
-
-// ---- logging
-
-static void logging_send(hth_http *h, struct evhttp_request *req)
-{
-    hth_http_send_json(
-        h, req,
-        json_pack("{s:s, s:b, s:b, s:b, s:i, s:s}", "log_file", "", "log_info",
-                  hth_log_enabled(HTH_LEVEL_INFO, HTH_SUBSYS_SERVER), "log_warning",
-                  hth_log_enabled(HTH_LEVEL_WARN, HTH_SUBSYS_SERVER), "log_error",
-                  hth_log_enabled(HTH_LEVEL_ERROR, HTH_SUBSYS_SERVER), "log_verbose_level",
-                  hth_log_enabled(HTH_LEVEL_DEBUG, HTH_SUBSYS_SERVER), "log_format", "default"));
-}
-
-void hth_http_logging_get(hth_http *h, struct evhttp_request *req, const hth_http_args *a)
-{
-    logging_send(h, req);
-}
-
-// logging_switch reads a switch that stays as it is when the request does not name it.
-static bool logging_switch(const json_t *q, const char *key, hth_log_level level, bool *good)
-{
-    const json_t *v = json_object_get(q, key);
-    *good = *good && (v == NULL || json_is_boolean(v));
-    return v != NULL ? json_is_true(v) : hth_log_enabled(level, HTH_SUBSYS_SERVER);
-}
-
-void hth_http_logging_set(hth_http *h, struct evhttp_request *req, const hth_http_args *a)
-{
-    json_t *q;
-    bool good = true;
-    if (!hth_http_body(h, req, &q)) {
-        return;
-    }
-    const json_t *verbose = json_object_get(q, "log_verbose_level");
-    bool error = logging_switch(q, "log_error", HTH_LEVEL_ERROR, &good);
-    bool warn = logging_switch(q, "log_warning", HTH_LEVEL_WARN, &good);
-    bool info = logging_switch(q, "log_info", HTH_LEVEL_INFO, &good);
-    bool debug = verbose != NULL ? json_integer_value(verbose) > 0
-                                 : hth_log_enabled(HTH_LEVEL_DEBUG, HTH_SUBSYS_SERVER);
-    bool file = json_object_get(q, "log_file") != NULL;
-    good = good && (verbose == NULL || json_is_integer(verbose));
-    json_decref(q);
-    if (file) {
-        hth_http_fail(h, req, HTTP_NOTIMPLEMENTED, "log_file may not be set over the network");
-    } else if (!good) {
-        hth_http_fail(h, req, HTTP_BADREQUEST,
-                      "Unable to parse the logging settings: switches are true or false, "
-                      "log_verbose_level is a whole number");
-    } else {
-        hth_log_filter(debug ? "debug" : info ? "info" : warn ? "warn" : error ? "error" : "none");
-        logging_send(h, req);
+        hth_http_send_json(h, req, hth_tracer_get(h->tracer, a->name));
     }
 }

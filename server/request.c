@@ -179,6 +179,8 @@ void hth_slot_infer(hth_slot *s)
     s->r.model = s->q->infer->model;
     s->r.inputs = s->inputs;
     s->r.n_inputs = s->n_inputs;
+    s->r.priority = s->q->infer->priority;
+    s->r.timeout_us = s->q->infer->timeout_us;
     s->r.place = request_place;
     request_submit(s);
 }

@@ -2,46 +2,37 @@
 // Client and server against each other, over ipc, tcp and in process, with a fake engine: answers,
 // errors, shared memory, concurrency, cancellation, killed clients, a second server, and stopping
 // while busy.
-#include "server/server.h"
-
 #include "base/clock.h"
 #include "client/hearth.h"
 #include "client/safetensors.h"
 #include "tests/fake_engine.h"
+#include "tests/server_rig.h"
 
 #include <nng/nng.h>
 #include <nng/protocol/reqrep0/req.h>
 
 #include <fcntl.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 typedef struct fixture {
-    char dir[64], store[96], ipc[96], tcp[64];
-    hth_server *server;
+    server_rig rig;
+    char tcp[64];
 } fixture;
 
 static hth_err fixture_open(fixture *f)
 {
-    const char *urls[] = {f->ipc, f->tcp, "inproc://server-test"};
-    hth_server_config config = {.store = f->store, .listen = urls, .n_listen = 3};
-    return hth_server_open(&config, &f->server);
+    const char *urls[] = {f->rig.ipc, f->tcp, "inproc://server-test"};
+    hth_server_config config = {.store = f->rig.store, .listen = urls, .n_listen = 3};
+    return hth_server_open(&config, &f->rig.server);
 }
 
 static int setup(void **state)
 {
     fixture *f = hth_calloc(1, sizeof *f);
-    strcpy(f->dir, "/tmp/hearth-test-XXXXXX");
-    assert_non_null(mkdtemp(f->dir));
-    snprintf(f->store, sizeof f->store, "%s/store", f->dir);
-    snprintf(f->ipc, sizeof f->ipc, "ipc://%s/sock", f->dir);
+    server_rig_make(&f->rig);
     snprintf(f->tcp, sizeof f->tcp, "tcp://127.0.0.1:%d", 20000 + (int)getpid() % 20000);
     atomic_store(&fake_released, 0);
     hth_err err = fixture_open(f);
@@ -55,13 +46,10 @@ static int setup(void **state)
 static int teardown(void **state)
 {
     fixture *f = *state;
-    char command[128];
     atomic_store(&fake_released, 1);
-    hth_server_close(f->server);
-    snprintf(command, sizeof command, "rm -rf '%s'", f->dir);
-    int rv = system(command);
+    server_rig_end(&f->rig);
     hth_free(f);
-    return rv;
+    return 0;
 }
 
 static hearth *open_or_fail(const char *url, uint64_t timeout_ms)
@@ -132,7 +120,7 @@ static void echo(hearth *h, int n)
 static void test_echo(void **state)
 {
     fixture *f = *state;
-    const char *urls[] = {f->ipc, f->tcp, "inproc://server-test"};
+    const char *urls[] = {f->rig.ipc, f->tcp, "inproc://server-test"};
     for (int i = 0; i < 3; i++) {
         hearth *h = open_or_fail(urls[i], 0);
         echo(h, 1);
@@ -145,7 +133,7 @@ static void test_echo(void **state)
 static void test_errors(void **state)
 {
     fixture *f = *state;
-    hearth *h = open_or_fail(f->ipc, 0);
+    hearth *h = open_or_fail(f->rig.ipc, 0);
     float x[2] = {1, 2};
     hearth_tensor in = vector("x", x, 2), *out;
     int n;
@@ -188,7 +176,7 @@ static void test_garbage(void **state)
     nng_socket s;
     nng_msg *m;
     assert_int_equal(nng_req0_open(&s), 0);
-    assert_int_equal(nng_dial(s, f->ipc, NULL, 0), 0);
+    assert_int_equal(nng_dial(s, f->rig.ipc, NULL, 0), 0);
     static const struct {
         char frame[80];
         size_t bytes;
@@ -203,7 +191,7 @@ static void test_garbage(void **state)
         nng_msg_free(m);
     }
     nng_close(s);
-    hearth *h = open_or_fail(f->ipc, 0);
+    hearth *h = open_or_fail(f->rig.ipc, 0);
     echo(h, 10);
     hearth_close(h);
 }
@@ -224,7 +212,7 @@ static int stop_at_once(void *ctx, const char *what, uint64_t done, uint64_t tot
 static void test_queries(void **state)
 {
     fixture *f = *state;
-    hearth *h = open_or_fail(f->ipc, 0);
+    hearth *h = open_or_fail(f->rig.ipc, 0);
     char *json;
     int calls = 0;
     assert_int_equal(hearth_query(h, "devices", NULL, NULL, NULL, &json), HEARTH_OK);
@@ -245,10 +233,30 @@ static void test_queries(void **state)
     hearth_close(h);
 }
 
+// Priority and timeout arrive at the engine as they were given; 0 is "not said".
+static void test_infer_options(void **state)
+{
+    fixture *f = *state;
+    hearth *h = open_or_fail(f->rig.ipc, 0);
+    hearth_infer_options o = {.priority = 7, .timeout_us = 1ull << 40};
+    float x[1] = {1};
+    hearth_tensor in = vector("x", x, 1), *out;
+    int n;
+    assert_int_equal(hearth_infer_with(h, "m", &in, 1, &o, &out, &n), HEARTH_OK);
+    hearth_tensors_free(out, n);
+    assert_int_equal(atomic_load(&fake_last_priority), 7);
+    assert_true(atomic_load(&fake_last_timeout_us) == 1ull << 40);
+    assert_int_equal(hearth_infer(h, "m", &in, 1, &out, &n), HEARTH_OK);
+    hearth_tensors_free(out, n);
+    assert_int_equal(atomic_load(&fake_last_priority), 0);
+    assert_true(atomic_load(&fake_last_timeout_us) == 0);
+    hearth_close(h);
+}
+
 static void test_shared_memory(void **state)
 {
     fixture *f = *state;
-    hearth *h = open_or_fail(f->ipc, 0);
+    hearth *h = open_or_fail(f->rig.ipc, 0);
     void *buffer;
     int n_out;
     hearth_tensor *out;
@@ -296,7 +304,7 @@ static void test_killed_client(void **state)
         // A forked nng is of no use: the child becomes a fresh image of this program (main).
         char fd[16];
         snprintf(fd, sizeof fd, "%d", pipefd[1]);
-        execl("/proc/self/exe", "server_test", "victim", f->ipc, fd, (char *)NULL);
+        execl("/proc/self/exe", "server_test", "victim", f->rig.ipc, fd, (char *)NULL);
         _exit(1);
     }
     char c;
@@ -310,7 +318,7 @@ static void test_killed_client(void **state)
         fake_nap();
     }
     assert_int_equal(maps(), mapped);
-    hearth *h = open_or_fail(f->ipc, 0);
+    hearth *h = open_or_fail(f->rig.ipc, 0);
     echo(h, 10);
     hearth_close(h);
     close(pipefd[0]);
@@ -335,7 +343,7 @@ static void test_timeout_cancels(void **state)
 {
     fixture *f = *state;
     int before = atomic_load(&fake_canceled);
-    hearth *h = open_or_fail(f->ipc, 60);
+    hearth *h = open_or_fail(f->rig.ipc, 60);
     float x[1] = {1};
     hearth_tensor in = vector("x", x, 1), *out;
     int n;
@@ -373,7 +381,7 @@ static void *caller_main(void *arg)
 static void test_concurrent(void **state)
 {
     fixture *f = *state;
-    hearth *h = open_or_fail(f->ipc, 0);
+    hearth *h = open_or_fail(f->rig.ipc, 0);
     caller c[16];
     for (int i = 0; i < 16; i++) {
         c[i] = (caller){.h = h, .id = i};
@@ -391,7 +399,7 @@ static void test_concurrent(void **state)
 static void test_out_of_memory(void **state)
 {
     fixture *f = *state;
-    hearth *h = open_or_fail(f->ipc, 5000);
+    hearth *h = open_or_fail(f->rig.ipc, 5000);
     float x[4] = {1, 2, 3, 4};
     hearth_tensor in = vector("x", x, 4), *out;
     int n, failures = 0;
@@ -426,11 +434,11 @@ static void test_out_of_memory(void **state)
 static void test_second_server(void **state)
 {
     fixture *f = *state, second = *f;
-    snprintf(second.store, sizeof second.store, "%s/second", f->dir);
+    snprintf(second.rig.store, sizeof second.rig.store, "%s/second", f->rig.dir);
     assert_int_equal(fixture_open(&second), HTH_EBUSY);
-    assert_null(second.server);
+    assert_null(second.rig.server);
     assert_non_null(strstr(hth_err_detail(), "another hearthd already listens on ipc://"));
-    hearth *h = open_or_fail(f->ipc, 0); // the first one is unharmed
+    hearth *h = open_or_fail(f->rig.ipc, 0); // the first one is unharmed
     echo(h, 10);
     hearth_close(h);
 }
@@ -456,7 +464,7 @@ static void *stop_main(void *arg)
 static void test_stop_while_busy(void **state)
 {
     fixture *f = *state;
-    hearth *h = open_or_fail(f->ipc, 0);
+    hearth *h = open_or_fail(f->rig.ipc, 0);
     caller c[4];
     pthread_t stopper;
     for (int i = 0; i < 4; i++) {
@@ -467,7 +475,7 @@ static void test_stop_while_busy(void **state)
     for (int i = 0; i < 50; i++) {
         fake_nap(); // the other three get into the engine's queue
     }
-    assert_int_equal(pthread_create(&stopper, NULL, stop_main, f->server), 0);
+    assert_int_equal(pthread_create(&stopper, NULL, stop_main, f->rig.server), 0);
     float x[1] = {1};
     hearth_tensor in = vector("x", x, 1), *out;
     int n;
@@ -493,12 +501,12 @@ static void test_stop_while_busy(void **state)
 static void test_restart(void **state)
 {
     fixture *f = *state;
-    hearth *h = open_or_fail(f->ipc, 0);
+    hearth *h = open_or_fail(f->rig.ipc, 0);
     void *buffer;
     assert_int_equal(hearth_buffer_alloc(h, 400000, &buffer), HEARTH_OK);
     memset(buffer, 1, 400000);
-    hth_server_close(f->server);
-    f->server = NULL;
+    hth_server_close(f->rig.server);
+    f->rig.server = NULL;
     assert_int_equal(fixture_open(f), HTH_OK); // the path is free again
     hearth_tensor in = vector("x", buffer, 100000), *out;
     int n;
@@ -516,7 +524,7 @@ static void test_embedded(void **state)
 {
     fixture *f = *state;
     char store[128];
-    snprintf(store, sizeof store, "%s/embedded", f->dir);
+    snprintf(store, sizeof store, "%s/embedded", f->rig.dir);
     hearth_options o = {.store = store};
     hearth *a, *b;
     assert_int_equal(hearth_open("inproc://", &o, &a), HEARTH_OK);
@@ -539,7 +547,7 @@ int main(int argc, char **argv)
         T(test_garbage),       T(test_queries),         T(test_shared_memory),
         T(test_killed_client), T(test_timeout_cancels), T(test_concurrent),
         T(test_out_of_memory), T(test_second_server),   T(test_stop_while_busy),
-        T(test_restart),       T(test_embedded),
+        T(test_restart),       T(test_embedded),        T(test_infer_options),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -31,6 +31,8 @@ static atomic_int fake_held;     // requests inside "hold"
 static atomic_int fake_released; // "hold" may end
 static atomic_int fake_canceled; // requests that ended because they were canceled
 static const void *volatile fake_last_input;
+static atomic_uint fake_last_priority; // of the last inference
+static _Atomic(uint64_t) fake_last_timeout_us;
 
 static void fake_nap(void)
 {
@@ -49,6 +51,8 @@ static hth_err fake_hold(hth_request *r)
 
 static hth_err fake_infer(hth_request *r)
 {
+    atomic_store(&fake_last_priority, r->priority);
+    atomic_store(&fake_last_timeout_us, r->timeout_us);
     if (strcmp(r->model, "missing") == 0) {
         return hth_fail(HTH_ENOENT, "there is no model 'missing'; there are: strict, hold");
     }

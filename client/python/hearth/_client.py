@@ -14,7 +14,7 @@ import numpy as np
 from . import _memory
 from ._errors import InvalidArgument, NotFound
 from ._jobs import Job, Trained
-from ._library import PROGRESS, ImportResult, Options, Tensor, check
+from ._library import PROGRESS, ImportResult, InferOptions, Options, Tensor, check
 
 Progress = Callable[[str, int, int], Any]
 LONGEST_MS = 2**31 - 1
@@ -124,15 +124,20 @@ class Client:
 
     # ---- inference
 
-    def infer(self, model: str, inputs: Mapping[str, Any] | Any) -> dict[str, np.ndarray]:
+    def infer(self, model: str, inputs: Mapping[str, Any] | Any, *, priority: int = 0, timeout: float = 0) -> dict[str, np.ndarray]:
         """Runs a model ("name" or "name:version") on arrays by input's name, or on the array of its only input.
 
-        The arrays of the answer are views of its memory, which lives as long as one of them.
+        `priority` 1 waits before 2, and so on; `timeout` is how many seconds the request may wait for the device. 0 is the model's
+        default of both. The arrays of the answer are views of its memory, which lives as long as one of them.
         """
         handle = self._open()
         tensors, keep = _memory.inputs(inputs)
         out, n = C.POINTER(Tensor)(), C.c_int()
-        check(handle.library, handle.library.hearth_infer(handle.pointer, model.encode(), tensors, len(keep), C.byref(out), C.byref(n)))
+        if not 0 <= priority < 2**32 or not 0 <= timeout * 1e6 < 2**63:
+            raise InvalidArgument('priority and timeout are not negative')
+        options = InferOptions(priority, round(timeout * 1e6))
+        check(handle.library, handle.library.hearth_infer_with(handle.pointer, model.encode(), tensors, len(keep), C.byref(options),
+                                                               C.byref(out), C.byref(n)))
         return _memory.outputs(handle.library, out, n.value)
 
     def buffer(self, shape: int | tuple[int, ...], dtype: Any = np.float32) -> np.ndarray:

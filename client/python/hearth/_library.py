@@ -24,6 +24,10 @@ class Options(C.Structure):
     _fields_ = [('store', C.c_char_p), ('device', C.c_char_p), ('timeout_ms', C.c_uint64), ('no_shared_memory', C.c_int)]
 
 
+class InferOptions(C.Structure):
+    _fields_ = [('priority', C.c_uint32), ('timeout_us', C.c_uint64)]
+
+
 class ImportResult(C.Structure):
     _fields_ = [('version', C.c_int), ('unchanged', C.c_int), ('tensors_new', C.c_uint64), ('tensors_shared', C.c_uint64),
                 ('bytes_new', C.c_uint64), ('bytes_shared', C.c_uint64)]
@@ -33,7 +37,8 @@ _SIGNATURES = {
     'hearth_open': (C.c_int, [C.c_char_p, C.POINTER(Options), C.POINTER(C.c_void_p)]),
     'hearth_close': (None, [C.c_void_p]),
     'hearth_error': (C.c_char_p, []),
-    'hearth_infer': (C.c_int, [C.c_void_p, C.c_char_p, C.POINTER(Tensor), C.c_int, C.POINTER(C.POINTER(Tensor)), C.POINTER(C.c_int)]),
+    'hearth_infer_with': (C.c_int, [C.c_void_p, C.c_char_p, C.POINTER(Tensor), C.c_int, C.POINTER(InferOptions), C.POINTER(C.POINTER(Tensor)),
+                                    C.POINTER(C.c_int)]),
     'hearth_tensors_free': (None, [C.POINTER(Tensor), C.c_int]),
     'hearth_buffer_alloc': (C.c_int, [C.c_void_p, C.c_size_t, C.POINTER(C.c_void_p)]),
     'hearth_buffer_free': (None, [C.c_void_p, C.c_void_p]),

@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+// Calls to the engine: made, submitted, completed, freed; and the loop's two regular events.
+//
+// A call is in h->pending from submission until it is answered. `done`, on the engine's thread,
+// pushes it on h->completed and writes to the eventfd when the list was empty; the loop takes the
+// whole list at once. While a reply is pending evhttp does not read, and does not see a client that
+// hangs up. Calls that take longer than a tick are therefore watched for EV_CLOSED; quick ones are
+// not, because watching costs two system calls.
+#include "server/http_call.h"
+
+#include "base/clock.h"
+
+#include <event2/bufferevent.h>
+
+#include <unistd.h>
+
+// How long replies may take to leave when everything is answered and the server stops.
+#define CALL_LINGER_NS 1000000000u
+
+void *hth_http_call_new(hth_http *h, struct evhttp_request *req, const hth_http_args *a,
+                        size_t bytes)
+{
+    hth_http_call *c = hth_calloc(1, bytes);
+    if (c == NULL) {
+        hth_http_fail(h, req, HTTP_SERVUNAVAIL, "out of memory for a request");
+        return NULL;
+    }
+    c->h = h;
+    c->req = req;
+    c->args = *a;
+    c->trace = h->tracing;
+    h->tracing = NULL;
+    return c;
+}
+
+static void call_unwatch(hth_http_call *c)
+{
+    if (c->closed != NULL) {
+        event_free(c->closed);
+        c->closed = NULL;
+    }
+}
+
+void hth_http_call_free(hth_http_call *c)
+{
+    call_unwatch(c);
+    if (c->drop != NULL) {
+        c->drop(c);
+    }
+    hth_free(c->r.json);
+    hth_free(c);
+}
+
+void hth_http_wake(hth_http *h)
+{
+    uint64_t one = 1;
+    ssize_t n = write(h->wake_fd, &one, sizeof one);
+    (void)n; // fails only when the count is at its end, and then the loop is awake
+}
+
+// call_done runs on the engine's thread.
+static void call_done(hth_request *r)
+{
+    hth_http_call *c = r->ctx;
+    hth_http *h = c->h; // c may be gone once it is on the list
+    hth_http_call *first = atomic_load(&h->completed);
+    do {
+        c->next_completed = first;
+    } while (!atomic_compare_exchange_weak(&h->completed, &first, c));
+    if (first == NULL) {
+        hth_http_wake(h);
+    }
+}
+
+static void call_unlink(hth_http_call *c)
+{
+    if (c->next != NULL) {
+        c->next->prev = c->prev;
+    }
+    if (c->prev != NULL) {
+        c->prev->next = c->next;
+    } else {
+        c->h->pending = c->next;
+    }
+    atomic_fetch_sub(&c->h->n_pending, 1);
+}
+
+// call_answer gives the trace to whoever answers now.
+static void call_answer(hth_http_call *c)
+{
+    c->h->tracing = c->trace;
+    c->trace = NULL;
+}
+
+void hth_http_call_submit(hth_http_call *c)
+{
+    hth_http *h = c->h;
+    c->r.ctx = c;
+    c->r.done = call_done;
+    c->since_ns = hth_now_ns();
+    if (c->trace != NULL) {
+        c->trace->ns[HTH_TRACE_REQUEST_START] = c->since_ns;
+    }
+    c->next = h->pending;
+    if (h->pending != NULL) {
+        h->pending->prev = c;
+    }
+    h->pending = c;
+    atomic_fetch_add(&h->n_pending, 1);
+    hth_err err = hth_engine_submit(h->engine, &c->r);
+    if (err != HTH_OK) {
+        call_unlink(c);
+        call_answer(c);
+        hth_http_fail_err(h, c->req, err);
+        hth_http_call_free(c);
+    }
+}
+
+void hth_http_call_refuse(hth_http_call *c, hth_err err)
+{
+    call_answer(c);
+    hth_http_fail_err(c->h, c->req, err);
+    hth_http_call_free(c);
+}
+
+// call_times takes the times over that the engine has kept. A question before the request itself
+// has none that count.
+static void call_times(const hth_http_call *c)
+{
+    uint64_t *ns = c->trace->ns;
+    if (c->r.query == NULL) {
+        ns[HTH_TRACE_QUEUE_START] = c->r.submitted_ns;
+        ns[HTH_TRACE_COMPUTE_START] = c->r.started_ns;
+        ns[HTH_TRACE_COMPUTE_OUTPUT_START] =
+            ns[HTH_TRACE_COMPUTE_INPUT_END] != 0 ? c->r.finished_ns : 0;
+        ns[HTH_TRACE_COMPUTE_END] = c->r.started_ns != 0 ? c->r.finished_ns : 0;
+        ns[HTH_TRACE_INFER_RESPONSE_COMPLETE] = c->r.finished_ns;
+        ns[HTH_TRACE_REQUEST_END] = hth_now_ns();
+    }
+}
+
+static void call_finish(hth_http_call *c)
+{
+    call_unlink(c);
+    call_unwatch(c);
+    if (c->trace != NULL) {
+        call_times(c);
+    }
+    call_answer(c);
+    c->finish(c);
+    hth_http_call_free(c);
+}
+
+static void http_maybe_end(hth_http *h)
+{
+    if (atomic_load(&h->stopping) && h->pending == NULL &&
+        (h->n_sending == 0 || hth_now_ns() >= h->stop_ns)) {
+        event_base_loopbreak(h->base);
+    }
+}
+
+void hth_http_woken(evutil_socket_t fd, short what, void *arg)
+{
+    hth_http *h = arg;
+    uint64_t count;
+    ssize_t n = read(fd, &count, sizeof count);
+    (void)n;
+    hth_http_call *c = atomic_exchange(&h->completed, NULL), *first = NULL;
+    while (c != NULL) { // the oldest first
+        hth_http_call *next = c->next_completed;
+        c->next_completed = first;
+        first = c;
+        c = next;
+    }
+    while (first != NULL) {
+        hth_http_call *next = first->next_completed;
+        call_finish(first);
+        first = next;
+    }
+    for (c = atomic_exchange(&h->cancel, false) ? h->pending : NULL; c != NULL; c = c->next) {
+        c->r.canceled = 1;
+    }
+    if (atomic_load(&h->stopping) && h->bound != NULL) {
+        evhttp_del_accept_socket(h->http, h->bound);
+        h->bound = NULL;
+        h->stop_ns = hth_now_ns() + CALL_LINGER_NS;
+    }
+    http_maybe_end(h);
+}
+
+static void call_closed(evutil_socket_t fd, short what, void *arg)
+{
+    hth_http_call *c = arg;
+    c->r.canceled = 1;
+    call_unwatch(c);
+}
+
+void hth_http_ticked(evutil_socket_t fd, short what, void *arg)
+{
+    hth_http *h = arg;
+    uint64_t now = hth_now_ns();
+    hth_tracer_flush(h->tracer);
+    for (hth_http_call *c = h->pending; c != NULL; c = c->next) {
+        if (c->closed == NULL && !c->r.canceled && now - c->since_ns > HTH_HTTP_TICK_US * 1000u) {
+            struct bufferevent *b =
+                evhttp_connection_get_bufferevent(evhttp_request_get_connection(c->req));
+            c->closed = event_new(h->base, bufferevent_getfd(b), EV_CLOSED, call_closed, c);
+            if (c->closed != NULL) {
+                event_add(c->closed, NULL);
+            }
+        }
+    }
+    http_maybe_end(h);
+}
