@@ -17,7 +17,7 @@
 //     nobody else calls FILLING -> HELD       hth_residency_hold        a hold of the same entry
 //     from inside its fill is HTH_EBUSY FILLING -> ABSENT     residency_drop HELD -> IDLE
 //     hth_residency_rele IDLE -> HELD          hth_residency_hold IDLE -> ABSENT
-//     residency_evict_one
+//     residency_evict_idle
 //
 // An idle entry costs nothing but room, so it stays until somebody needs the room.
 #include "memmgr/residency.h"
@@ -113,9 +113,8 @@ static void residency_drop(hth_residency *r, hth_resident *e)
     hth_free(e);
 }
 
-static uint64_t residency_evict_one(hth_residency *r)
+static uint64_t residency_evict_idle(hth_residency *r, hth_resident *e)
 {
-    hth_resident *e = r->idle;
     uint64_t bytes = e->bytes;
     DL_DELETE(r->idle, e);
     r->stats.entries--;
@@ -131,7 +130,7 @@ uint64_t hth_residency_evict(hth_residency *r, uint64_t bytes)
     uint64_t freed = 0;
     resident_check(r);
     while (freed < bytes && r->idle != NULL) {
-        freed += residency_evict_one(r);
+        freed += residency_evict_idle(r, r->idle);
     }
     return freed;
 }
@@ -141,9 +140,38 @@ hth_err hth_residency_alloc(hth_residency *r, size_t bytes, hth_pool_use use, vo
     hth_err err;
     resident_check(r);
     while ((err = hth_pool_alloc(r->pool, bytes, use, out)) == HTH_ENODEVMEM && r->idle != NULL) {
-        residency_evict_one(r);
+        residency_evict_idle(r, r->idle);
     }
     return err;
+}
+
+// The key's padding is zero: it is compared as bytes.
+static hth_err residency_key(const hth_id *id, const char *form, resident_key *key)
+{
+    *key = (resident_key){.id = *id};
+    if (strlen(form) >= sizeof key->form) {
+        return hth_fail(HTH_EINVAL, "the name of a weight's form is longer than %zu bytes: '%s'",
+                        sizeof key->form - 1, form);
+    }
+    strcpy(key->form, form);
+    return HTH_OK;
+}
+
+hth_resident *hth_residency_find(const hth_residency *r, const hth_id *id, const char *form)
+{
+    resident_key key;
+    hth_resident *e = NULL;
+    if (residency_key(id, form, &key) == HTH_OK) {
+        HASH_FIND(hh, r->table, &key, sizeof key, e);
+    }
+    return e;
+}
+
+uint64_t hth_residency_drop(hth_residency *r, const hth_id *id, const char *form)
+{
+    resident_check(r);
+    hth_resident *e = hth_residency_find(r, id, form);
+    return e != NULL && e->state == RESIDENT_IDLE ? residency_evict_idle(r, e) : 0;
 }
 
 // Makes the entry of `key`, in state FILLING.
@@ -192,15 +220,11 @@ static hth_err residency_fill(hth_residency *r, const resident_key *key, size_t 
 hth_err hth_residency_hold(hth_residency *r, const hth_id *id, const char *form, size_t bytes,
                            hth_fill_fn fill, void *ctx, hth_resident **out)
 {
-    resident_key key = {.id = *id};
+    resident_key key;
     hth_resident *e;
     resident_check(r);
     *out = NULL;
-    if (strlen(form) >= sizeof key.form) {
-        return hth_fail(HTH_EINVAL, "the name of a weight's form is longer than %zu bytes: '%s'",
-                        sizeof key.form - 1, form);
-    }
-    strcpy(key.form, form);
+    HTH_TRY(residency_key(id, form, &key));
     HASH_FIND(hh, r->table, &key, sizeof key, e);
     if (e == NULL) {
         HTH_TRY(residency_fill(r, &key, bytes, fill, ctx, &e));
@@ -238,6 +262,11 @@ void *hth_resident_data(const hth_resident *e)
 int hth_resident_holders(const hth_resident *e)
 {
     return e->holders;
+}
+
+size_t hth_resident_bytes(const hth_resident *e)
+{
+    return e->bytes;
 }
 
 void hth_residency_stats_get(const hth_residency *r, hth_residency_stats *out)

@@ -33,6 +33,11 @@ hth_err hth_residency_hold(hth_residency *r, const hth_id *id, const char *form,
 void hth_residency_rele(hth_residency *r, hth_resident *e); // NULL is allowed
 void *hth_resident_data(const hth_resident *e);
 int hth_resident_holders(const hth_resident *e);
+size_t hth_resident_bytes(const hth_resident *e);
+// hth_residency_find returns the entry, held or idle; NULL: it is not there.
+hth_resident *hth_residency_find(const hth_residency *r, const hth_id *id, const char *form);
+// hth_residency_drop drops the entry unless it is held; returns the bytes that were freed.
+uint64_t hth_residency_drop(hth_residency *r, const hth_id *id, const char *form);
 // hth_residency_evict drops idle entries, least recently used first, until at least `bytes` were
 // freed or none is left.
 uint64_t hth_residency_evict(hth_residency *r, uint64_t bytes);

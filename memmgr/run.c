@@ -66,6 +66,14 @@ static hth_err run_kernel(const run_step *s)
     return s->kernel ? s->kernel->run(s->kernel, &s->args) : HTH_OK;
 }
 
+// Others may have the device between two kernels.
+static void run_pause(hth_run *r)
+{
+    if (r->yield != NULL) {
+        r->yield_ns += r->yield(r->yield_ctx);
+    }
+}
+
 static hth_err run_launched(void *arg)
 {
     return run_kernel(arg);
@@ -116,6 +124,9 @@ static hth_err run_issue(hth_run *r, run_step *s, uint64_t origin_ns)
     hth_stream *stream = r->stream[s->lane];
     bool copies = r->inline_copies && s->lane != HTH_LANE_COMPUTE;
     bool stalls = r->inline_compute && (copies || (s->lane == HTH_LANE_COMPUTE && s->n_waits > 0));
+    if (r->inline_compute && s->instr->kind == HTH_INSTR_COMPUTE) {
+        run_pause(r);
+    }
     uint64_t from_ns = stalls ? hth_now_ns() : 0;
     for (int j = 0; j < s->n_waits; j++) {
         HTH_TRY(hth_stream_wait(stream, r->waits[s->first_wait + j]));
@@ -192,11 +203,12 @@ hth_err hth_run_execute(hth_run *r, const atomic_int *canceled)
         return hth_fail(HTH_EINVAL, "a plan is run before its tensors were bound");
     }
     r->canceled = canceled;
-    r->stall_ns = 0;
+    r->stall_ns = r->yield_ns = 0;
     if (r->measuring) {
         HTH_TRY(run_prepare_times(r));
     } else if (r->stream[HTH_LANE_COMPUTE] == NULL) { // nothing moves, kernels run here
         for (int i = 0; err == HTH_OK && i < r->n_steps; i++) {
+            run_pause(r);
             err = run_kernel(&r->steps[i]);
         }
         return err;
@@ -218,6 +230,17 @@ hth_err hth_run_execute(hth_run *r, const atomic_int *canceled)
 uint64_t hth_run_stall_ns(const hth_run *r)
 {
     return r->stall_ns;
+}
+
+void hth_run_yield(hth_run *r, hth_run_yield_fn yield, void *ctx)
+{
+    r->yield = yield;
+    r->yield_ctx = ctx;
+}
+
+uint64_t hth_run_yield_ns(const hth_run *r)
+{
+    return r->yield_ns;
 }
 
 void hth_run_measure(hth_run *r, bool on)

@@ -57,6 +57,13 @@ hth_err hth_run_execute(hth_run *r, const atomic_int *canceled);
 // hth_run_stall_ns is how long the last execution's kernels waited for copies, the end included; 0
 // on devices whose kernels do not run on the caller.
 uint64_t hth_run_stall_ns(const hth_run *r);
+// hth_run_yield has yield(ctx) called on this thread in front of every kernel, on devices whose
+// kernels run there, between copies that go on. It may run other plans, in other memory, and
+// returns how many nanoseconds it took of what is this run's time; NULL: nobody is asked.
+// hth_run_yield_ns is how long it took in the last execution.
+typedef uint64_t (*hth_run_yield_fn)(void *ctx);
+void hth_run_yield(hth_run *r, hth_run_yield_fn yield, void *ctx);
+uint64_t hth_run_yield_ns(const hth_run *r);
 // hth_run_measure makes later executions record start and end of every instruction; hth_run_times
 // returns them
 // ([n_instrs][2], microseconds from the start), valid until the next execution.

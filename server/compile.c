@@ -225,6 +225,10 @@ hth_err hth_program_compile(hth_site *site, hth_source *source, const hth_tensor
     HTH_GOTO(compile_key(p, source->graph, inputs), out);
     HTH_GOTO(compile_graph(site, p, NULL, tune, progress), out);
     p->compile_ms = (double)(hth_now_ns() - t0) / 1e6;
+    p->account = source->account;
+    p->rest.account = source->account;
+    p->site_next = site->programs;
+    site->programs = p;
     p->source = source;
     p->next = source->programs;
     source->programs = p;
@@ -265,6 +269,9 @@ hth_err hth_program_compile_step(hth_site *site, const hth_step_spec *spec, bool
         return err;
     }
     p->compile_ms = (double)(hth_now_ns() - t0) / 1e6;
+    p->account = spec->account;
+    p->site_next = site->programs;
+    site->programs = p;
     *out = p;
     return HTH_OK;
 }

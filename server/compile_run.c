@@ -146,12 +146,26 @@ int hth_program_slot(const hth_program *p, int i)
     return t >= 0 && p->problem.tensors[t].cls == HTH_MEM_STATE ? t : -1;
 }
 
+// Leaves the site: its list, and the device, where nobody else holds what it brought there.
+static void program_leave(hth_site *site, hth_program *p)
+{
+    hth_program **at = &site->programs;
+    hth_program_pin(site, p, false);
+    hth_program_evict(site, p);
+    while (*at != NULL && *at != p) {
+        at = &(*at)->site_next;
+    }
+    if (*at == p) {
+        *at = p->site_next;
+    }
+}
+
 void hth_program_free(hth_site *site, hth_program *p)
 {
     if (p == NULL) {
         return;
     }
-    hth_program_deactivate(site, p);
+    program_leave(site, p);
     if (p->source != NULL) {
         hth_program **at = &p->source->programs;
         while (*at != p) {

@@ -11,6 +11,7 @@
 #include "base/settings.h"
 #include "convsel/link.h"
 #include "server/infer.h"
+#include "server/load.h"
 #include "server/query.h"
 #include "server/train_queue.h"
 
@@ -21,6 +22,10 @@
 // How long the engine is idle before it measures: longer than the gap between two requests of a
 // busy client.
 #define ENGINE_IDLE_NS 200000000u
+// Of the time of training steps and of requests that are answered in the middle of them, what the
+// steps keep while requests of normal priority wait; what they may be owed.
+#define ENGINE_STEP_SHARE 0.7
+#define ENGINE_STEP_OWED  100000000.0 // ns
 // Kernels are made and models are planned on the engine's thread, whatever a program gives others.
 #define ENGINE_STACK ((size_t)2 << 20)
 
@@ -34,7 +39,14 @@ struct hth_engine {
     hth_models models;
     hth_timing_cache timings;
     hth_train_queue training;
+    hth_loads loads;
     bool resume;
+    // requests that were taken in the middle of a training step: those that have to wait for its
+    // end, in order
+    hth_request *later, **later_end;
+    bool yielding;
+    uint64_t step_ns;  // since when the device is the step's
+    double credit_ns;  // what requests of normal priority may take of steps
     hth_request drain; // hth_engine_drain's message
     // start-up: the thread opens the device, because the thread team belongs to the thread that
     // first computes
@@ -124,6 +136,11 @@ static void engine_answer(hth_request *r, hth_err err)
     hth_free(outputs);
 }
 
+static bool engine_infers(const hth_engine *e, const hth_request *r)
+{
+    return r != &e->drain && r->query == NULL;
+}
+
 static void engine_serve(hth_engine *e, hth_request *r)
 {
     r->started_ns = hth_now_ns();
@@ -135,11 +152,93 @@ static void engine_serve(hth_engine *e, hth_request *r)
         engine_answer(r, hth_infer(&e->models, r));
     } else if (strcmp(r->query, "train") == 0) {
         hth_train_queue_add(&e->training, r);
-    } else {
+    } else if (!hth_loads_take(&e->loads, r)) {
         bool known;
         hth_err err = hth_train_queue_query(&e->training, r, &known);
         engine_answer(r, known ? err : hth_query_answer(&e->models, r));
     }
+}
+
+// ---- in the middle of a training step
+//
+// A request for inference is answered between two operators of a step, in memory of its own; the
+// step's does not change. Everything else waits for the step's end, because it may be about the
+// job. Requests of high priority always come first; others as long as the job keeps its share.
+
+static hth_request *engine_pick(hth_engine *e, bool normal)
+{
+    hth_request **best = NULL;
+    for (hth_request **at = &e->later; *at != NULL; at = &(*at)->next) {
+        bool high = (*at)->priority == 1;
+        if (engine_infers(e, *at) && (high || normal) && (best == NULL || high)) {
+            best = at;
+            if (high) {
+                break;
+            }
+        }
+    }
+    hth_request *r = best != NULL ? *best : NULL;
+    if (r != NULL) {
+        *best = r->next;
+        e->later_end = *best == NULL ? best : e->later_end;
+    }
+    return r;
+}
+
+static void engine_collect(hth_engine *e)
+{
+    void *message;
+    while (hth_mailbox_count(e->mailbox) > 0 &&
+           hth_mailbox_receive(e->mailbox, 0, &message) == HTH_OK) {
+        hth_request *r = message;
+        r->next = NULL;
+        *e->later_end = r;
+        e->later_end = &r->next;
+    }
+}
+
+static uint64_t engine_yield(void *ctx)
+{
+    hth_engine *e = ctx;
+    if ((e->later == NULL && hth_mailbox_count(e->mailbox) == 0) || e->yielding) {
+        return 0;
+    }
+    uint64_t from_ns = hth_now_ns(), took_ns = 0;
+    hth_request *r;
+    e->credit_ns += (double)(from_ns - e->step_ns) * (1 - ENGINE_STEP_SHARE) / ENGINE_STEP_SHARE;
+    e->credit_ns = e->credit_ns > ENGINE_STEP_OWED ? ENGINE_STEP_OWED : e->credit_ns;
+    e->step_ns = from_ns;
+    e->yielding = true;
+    engine_collect(e);
+    while ((r = engine_pick(e, e->credit_ns > 0)) != NULL) {
+        uint64_t start_ns = hth_now_ns();
+        bool normal = r->priority != 1;
+        engine_serve(e, r);
+        e->credit_ns -= normal ? (double)(hth_now_ns() - start_ns) : 0;
+        took_ns = (e->step_ns = hth_now_ns()) - from_ns;
+        engine_collect(e);
+    }
+    e->yielding = false;
+    return took_ns;
+}
+
+static bool engine_step(hth_engine *e)
+{
+    e->step_ns = hth_now_ns();
+    return hth_train_queue_turn(&e->training);
+}
+
+// The next message: first what was taken in the middle of a step.
+static hth_err engine_receive(hth_engine *e, uint64_t timeout_ns, void **message)
+{
+    hth_request *r = e->later;
+    if (r == NULL) {
+        return hth_mailbox_receive(e->mailbox, timeout_ns, message);
+    }
+    e->later = r->next;
+    e->later_end = e->later == NULL ? &e->later : e->later_end;
+    *message = r;
+    return HTH_OK;
 }
 
 static void *engine_main(void *arg)
@@ -155,21 +254,23 @@ static void *engine_main(void *arg)
     if (err == HTH_OK && e->resume) {
         hth_train_queue_resume(&e->training);
     }
-    bool tuning = false, training = e->training.first != NULL;
+    bool tuning = false, training = e->training.first != NULL, loading = false;
     while (err == HTH_OK) {
         void *message;
-        hth_err got =
-            hth_mailbox_receive(e->mailbox, tuning || training ? 0 : ENGINE_IDLE_NS, &message);
+        bool busy = tuning || training || loading;
+        hth_err got = engine_receive(e, busy ? 0 : ENGINE_IDLE_NS, &message);
         if (got == HTH_OK) {
             engine_serve(e, message);
             tuning = false;
-        } else if (got == HTH_ETIMEDOUT && !training) {
+        } else if (got == HTH_ETIMEDOUT && !training && !loading) {
             tuning = hth_infer_tune_idle(&e->models);
         } else if (got != HTH_ETIMEDOUT) {
             break;
         }
-        training = hth_train_queue_turn(&e->training);
+        loading = hth_loads_turn(&e->loads);
+        training = engine_step(e);
     }
+    hth_loads_stop(&e->loads);
     hth_train_queue_stop(&e->training);
     site_close(e);
     return NULL;
@@ -189,6 +290,10 @@ hth_err hth_engine_open(const hth_engine_config *config, hth_store *store, hth_e
                                     .answer = engine_answer,
                                     .event = config->event,
                                     .event_ctx = config->event_ctx};
+    e->loads = (hth_loads){.ms = &e->models, .answer = engine_answer};
+    e->later_end = &e->later;
+    e->site.yield = engine_yield;
+    e->site.yield_ctx = e;
     pthread_mutex_init(&e->lock, NULL);
     pthread_cond_init(&e->started, NULL);
     size_t queue =

@@ -27,6 +27,8 @@ typedef struct hth_engine_config {
     bool resume; // go on with training jobs that an earlier engine on this store left behind
 } hth_engine_config;
 
+#define HTH_TENANT_OWN "hearth" // of what nobody asked for
+
 typedef struct hth_request_tensor {
     const char *name; // borrowed; NULL on an input: the model's only one
     hth_tensor t;
@@ -44,13 +46,15 @@ struct hth_request {
     // are known, and sets every out[i].t.data (64-byte alignment is welcome, not needed); the
     // results are written there.
     hth_err (*place)(hth_request *r, hth_request_tensor *out, int n_out);
-    // query: what to ask ("devices", "stats", "bench", "plan", "convsel", "model", "models",
-    // "unload", "train", "curve", "jobs", "job", "cancel", "pause", "resume") with JSON arguments
+    // query: what to ask ("devices", "stats", "bench", "plan", "convsel", "model", "load",
+    // "loaded", "unload", "train", "curve", "jobs", "job", "cancel", "pause", "resume") with JSON
+    // arguments
     const char *query, *arguments;
     void (*progress)(hth_request *r, const char *what, uint64_t done,
                      uint64_t total); // may be NULL; engine's thread
     void (*done)(hth_request *r);     // called exactly once; r may be freed in it
     void *ctx;
+    const char *tenant;  // who asks ("uid:1000", a token's name, "http"); NULL: the server itself
     atomic_int canceled; // set by anyone: HTH_ECANCELED at the next operator
     // answer
     hth_err err;

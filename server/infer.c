@@ -6,6 +6,7 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "server/admit.h"
 #include "server/share.h"
 #include "server/slice.h"
 
@@ -34,8 +35,8 @@ hth_err hth_infer_program(hth_models *ms, hth_source *s, const hth_tensor *input
 {
     hth_site *site = ms->site;
     hth_program *p = hth_source_match(s, inputs);
-    uint64_t budget = hth_share_rest(site, NULL);
-    if (p != NULL && (p->tuned || !tune) && infer_suits(p, budget)) {
+    uint64_t budget = hth_share_models(site);
+    if (p != NULL && (p->tuned || !tune) && (p->pinned || infer_suits(p, budget))) {
         *out = p;
         return HTH_OK;
     }
@@ -48,9 +49,7 @@ hth_err hth_infer_program(hth_models *ms, hth_source *s, const hth_tensor *input
         hth_program_free(site, last);
     }
     hth_err err = hth_program_compile(site, s, inputs, budget, tune, progress, out);
-    return err == HTH_ETOOBIG && site->shares != NULL
-               ? hth_err_prefix(err, "training jobs leave %llu bytes", (unsigned long long)budget)
-               : err;
+    return err == HTH_ETOOBIG ? hth_admit_refuse(site, s, inputs) : err;
 }
 
 typedef struct infer_state {
@@ -194,7 +193,11 @@ static void infer_count(hth_model *m, const infer_state *st, hth_err err)
 hth_err hth_infer(hth_models *ms, hth_request *r)
 {
     hth_model *m;
-    HTH_TRY(hth_model_find(ms, r->model, &m));
+    const char *before = ms->tenant;
+    ms->tenant = r->tenant;
+    hth_err found = hth_model_find(ms, r->model, &m);
+    ms->tenant = before;
+    HTH_TRY(found);
     r->version = m->version;
     r->batched = m->source.batched;
     const hth_graph *g = m->source.graph;

@@ -3,8 +3,10 @@
 
 #include "base/alloc.h"
 #include "server/catalog.h"
+#include "server/reload.h"
 
 #include <jansson.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -37,46 +39,73 @@ static void model_free(hth_models *ms, hth_model *m)
     hth_free(m);
 }
 
-void hth_models_fini(hth_models *ms)
+hth_name *hth_model_name(const hth_models *ms, const char *name)
 {
-    while (ms->list != NULL) {
-        hth_model *m = ms->list;
-        ms->list = m->next;
-        model_free(ms, m);
+    hth_name *n = ms->names;
+    while (n != NULL && strcmp(n->name, name) != 0) {
+        n = n->next;
+    }
+    return n;
+}
+
+// A name without a version to serve it is forgotten.
+static void names_forget(hth_models *ms, const hth_model *m)
+{
+    for (hth_name **at = &ms->names; *at != NULL;) {
+        hth_name *n = *at;
+        n->coming = n->coming == m ? NULL : n->coming;
+        if (n->serving == m) {
+            *at = n->next;
+            hth_free(n);
+        } else {
+            at = &n->next;
+        }
     }
 }
 
-void hth_models_unload(hth_models *ms, const char *name)
+void hth_model_drop(hth_models *ms, hth_model *m)
 {
     hth_model **at = &ms->list;
     ms->recent.model = NULL;
-    while (*at != NULL) {
-        hth_model *m = *at;
-        if (strcmp(m->name, name) == 0) {
-            *at = m->next;
-            model_free(ms, m);
-        } else {
-            at = &m->next;
+    names_forget(ms, m);
+    while (*at != m) {
+        at = &(*at)->next;
+    }
+    *at = m->next;
+    model_free(ms, m);
+    hth_site_trim(ms->site);
+}
+
+void hth_models_fini(hth_models *ms)
+{
+    while (ms->list != NULL) {
+        hth_model_drop(ms, ms->list);
+    }
+}
+
+int hth_models_unload(hth_models *ms, const char *name, int version)
+{
+    int n = 0;
+    for (hth_model *m = ms->list, *next; m != NULL; m = next) {
+        next = m->next;
+        if (strcmp(m->name, name) == 0 && (version == 0 || m->version == version)) {
+            hth_model_drop(ms, m);
+            n++;
         }
     }
-    if (ms->site->residency != NULL) {
-        hth_residency_evict(ms->site->residency, UINT64_MAX);
-    }
+    return n;
 }
 
 // models_forget drops loaded models that the store no longer has.
 static void models_forget(hth_models *ms)
 {
-    hth_model **at = &ms->list;
-    while (*at != NULL) {
-        hth_model *m = *at;
+    for (hth_model *m = ms->list, *next; m != NULL; m = next) {
         hth_manifest now;
+        next = m->next;
         if (hth_store_get(ms->store, m->name, m->version, &now) == HTH_ENOENT) {
-            *at = m->next;
-            model_free(ms, m);
+            hth_model_drop(ms, m);
         } else {
             hth_manifest_fini(&now);
-            at = &m->next;
         }
     }
 }
@@ -130,6 +159,11 @@ static hth_err model_load(hth_models *ms, hth_manifest *manifest, hth_model **ou
     }
     strncpy(m->name, manifest->name, sizeof m->name - 1);
     m->version = manifest->version;
+    strcpy(m->account.name, m->name);
+    m->account.version = m->version;
+    snprintf(m->account.tenant, sizeof m->account.tenant, "%s",
+             ms->tenant != NULL ? ms->tenant : HTH_TENANT_OWN);
+    m->source.account = &m->account;
     m->max_batch = meta_max_batch(manifest->meta);
     m->source.batched = m->max_batch != 0 && model_batched(m->source.graph);
     for (int i = 0; i < manifest->n_tensors; i++) {
@@ -140,6 +174,54 @@ static hth_err model_load(hth_models *ms, hth_manifest *manifest, hth_model **ou
     m->next = ms->list;
     ms->list = m;
     *out = m;
+    return HTH_OK;
+}
+
+hth_model *hth_model_loaded(const hth_models *ms, const char *name, int version)
+{
+    const hth_name *n = version == 0 ? hth_model_name(ms, name) : NULL;
+    hth_model *m = ms->list;
+    if (version == 0) {
+        return n != NULL ? n->serving : NULL;
+    }
+    while (m != NULL && (m->version != version || strcmp(m->name, name) != 0)) {
+        m = m->next;
+    }
+    return m;
+}
+
+hth_err hth_model_version(hth_models *ms, const char *name, int version, hth_model **out)
+{
+    hth_manifest manifest;
+    *out = version > 0 ? hth_model_loaded(ms, name, version) : NULL;
+    if (*out != NULL) {
+        return HTH_OK;
+    }
+    HTH_TRY(hth_store_get(ms->store, name, version, &manifest));
+    *out = hth_model_loaded(ms, name, manifest.version);
+    hth_err err = *out != NULL ? HTH_OK : model_load(ms, &manifest, out);
+    hth_manifest_fini(&manifest);
+    return err;
+}
+
+// The latest version of a name begins to serve it.
+static hth_err model_serve(hth_models *ms, const char *name, hth_model **out)
+{
+    hth_name *n = hth_calloc(1, sizeof *n);
+    const hth_model *before = ms->list;
+    if (n == NULL) {
+        return hth_fail(HTH_ENOMEM, "no memory to load model '%s'", name);
+    }
+    hth_err err = hth_model_version(ms, name, 0, out);
+    if (err != HTH_OK) {
+        hth_free(n);
+        return err;
+    }
+    (*out)->by_version = ms->list == before;
+    snprintf(n->name, sizeof n->name, "%s", name);
+    n->serving = *out;
+    n->next = ms->names;
+    ms->names = n;
     return HTH_OK;
 }
 
@@ -156,23 +238,21 @@ hth_err hth_model_find(hth_models *ms, const char *spec, hth_model **out)
     if (change != ms->seen_change) {
         ms->recent.model = NULL;
         models_forget(ms);
+        hth_reload_look(ms);
         ms->seen_change = change;
     }
     HTH_TRY(hth_catalog_parse(spec, name, &version));
-    hth_manifest manifest;
-    HTH_TRY(hth_store_get(ms->store, name, version, &manifest));
-    hth_model *m = ms->list;
-    while (m != NULL && (m->version != manifest.version || strcmp(m->name, name) != 0)) {
-        m = m->next;
+    *out = hth_model_loaded(ms, name, version);
+    if (*out == NULL) {
+        HTH_TRY(version > 0 ? hth_model_version(ms, name, version, out)
+                            : model_serve(ms, name, out));
     }
-    hth_err err = m != NULL ? HTH_OK : model_load(ms, &manifest, &m);
-    hth_manifest_fini(&manifest);
-    if (err == HTH_OK && strlen(spec) < sizeof ms->recent.spec) {
+    (*out)->by_version = (*out)->by_version || version > 0;
+    if (strlen(spec) < sizeof ms->recent.spec) {
         strcpy(ms->recent.spec, spec);
-        ms->recent.model = m;
+        ms->recent.model = *out;
     }
-    *out = m;
-    return err;
+    return HTH_OK;
 }
 
 static hth_err bind_check(const hth_model *m, const hth_value *want, const hth_tensor *t,

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // server/model.h - the models an engine has loaded: found by name, loaded from the store, dropped
 // when removed from it. Engine's thread only.
+//
+// Design notes
+// A name without a version is served by one version, and by another one only when that is ready
+// (reload.h): who asks never waits for an import. A name with a version is that version.
 #ifndef HTH_SERVER_MODEL_H
 #define HTH_SERVER_MODEL_H
 
@@ -18,6 +22,8 @@ typedef struct hth_model {
     uint64_t weight_bytes;
     hth_source source;
     hth_manifest manifest;
+    hth_account account;
+    bool by_version; // was asked for by its version, too: a newer one does not end it
     uint64_t requests, failures, busy_ns;
     // of requests: in the queue, until the outputs had a place, until they were there
     uint64_t success_ns, failure_ns, queue_ns, input_ns, infer_ns;
@@ -25,23 +31,51 @@ typedef struct hth_model {
     uint64_t last_wall_ns; // when the last request was done, since 1970; 0: never
 } hth_model;
 
+// A name that was asked for without a version.
+typedef struct hth_name {
+    struct hth_name *next;
+    char name[208];
+    hth_model *serving;
+    int wanted;             // a newer version, that is to take its place; 0: none
+    hth_model *coming;      // that one, as soon as it is loaded
+    int refused;            // the last one that could not, 0: none, ..
+    char why[320];          // .. and why not
+    uint64_t refused_bytes; // it may fit when the device has more than this for models; 0: it is no
+                            // matter of memory
+    uint64_t moved_from;    // bytes that the device had been filled with when it was loaded
+} hth_name;
+
 typedef struct hth_models {
     hth_store *store;
     hth_site *site;
     hth_model *list;
-    uint64_t seen_change; // the store's change count when names were last resolved
+    hth_name *names;
+    const char *tenant;     // who asks now; NULL: the engine itself
+    uint64_t seen_change;   // the store's change count when names were last resolved, ..
+    uint64_t looked_change; // .. and when newer versions were last looked for,
+    uint64_t looked_bytes;  // with so much of the device for models
     struct {
         char spec[208];
         hth_model *model;
     } recent; // the last name asked for
 } hth_models;
 
-// hth_model_find resolves "name" (latest version) or "name:version" and loads it if needed. The
-// model stays until the store loses it or hth_models_fini.
+// hth_model_find resolves "name" (the version that serves it, at first the latest) or
+// "name:version" and loads it if needed. The model stays until a newer one has taken its place, the
+// store loses it, it is unloaded, or hth_models_fini.
 hth_err hth_model_find(hth_models *ms, const char *spec, hth_model **out);
-// hth_models_unload drops the loaded versions of `name`, their programs and the device's copies of
-// their weights that nothing else uses; the next request loads them again.
-void hth_models_unload(hth_models *ms, const char *name);
+// hth_model_version is the same for a version, without asking whether the store still has it.
+hth_err hth_model_version(hth_models *ms, const char *name, int version, hth_model **out);
+// hth_model_loaded is what hth_model_find would return, NULL when it had to be loaded.
+hth_model *hth_model_loaded(const hth_models *ms, const char *name, int version);
+// hth_model_name finds the name's record, NULL: it was not asked for.
+hth_name *hth_model_name(const hth_models *ms, const char *name);
+// hth_model_drop drops a loaded model: its programs, the device's copies of their weights that
+// nothing else uses, and what of the arena only it needed. The next request loads it again.
+void hth_model_drop(hth_models *ms, hth_model *m);
+// hth_models_unload does so with the loaded versions of `name` (version 0: all); returns how many
+// there were.
+int hth_models_unload(hth_models *ms, const char *name, int version);
 void hth_models_fini(hth_models *ms);
 
 // hth_model_bind matches named tensors to the model's inputs and checks them against its signature:

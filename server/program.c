@@ -3,8 +3,9 @@
 // made inactive.
 //
 // Room is made in this order: idle weights that no program holds (residency's own LRU), then the
-// least recently used other active programs, then the arena when it is larger than needed. A
-// program's own plan fits the whole pool, so when everything else is gone it fits.
+// arena when it is larger than needed, then the least recently used other active programs, except
+// pinned ones and those that run. A program's own plan fits what jobs and pinned programs leave, so
+// when everything else is gone it fits; where the pool is in pieces pinned weights move, too.
 #include "server/program.h"
 
 #include "base/alloc.h"
@@ -70,27 +71,45 @@ static void active_unlink(hth_site *site, hth_program *p)
     }
 }
 
-static void weights_drop(hth_site *site, hth_program *p)
+// Gives the weights up. Those of a hold that did not come about leave the device, too.
+static void weights_drop(hth_site *site, hth_program *p, bool failed)
 {
-    for (int w = 0; w < p->n_weights; w++) {
-        hth_residency_rele(site->residency, p->weights[w].entry);
-        p->weights[w].entry = NULL;
+    for (int i = 0; i < p->n_weights; i++) {
+        hth_weight *w = &p->weights[i];
+        hth_residency_rele(site->residency, w->entry);
+        if (failed && w->entry != NULL && w->fresh) {
+            hth_residency_drop(site->residency, &w->content->id, w->form);
+        }
+        w->entry = NULL;
+        w->fresh = false;
     }
 }
 
 void hth_program_deactivate(hth_site *site, hth_program *p)
 {
     active_unlink(site, p);
-    weights_drop(site, p);
+    weights_drop(site, p, false);
     p->active = false;
 }
 
+void hth_program_evict(hth_site *site, hth_program *p)
+{
+    hth_program_deactivate(site, p);
+    for (int w = 0; site->residency != NULL && w < p->n_weights; w++) {
+        if (!p->weights[w].in_place) {
+            hth_residency_drop(site->residency, &p->weights[w].content->id, p->weights[w].form);
+        }
+    }
+}
+
 // room_make deactivates the least recently used other program; false when there is none left.
-static bool room_make(hth_site *site, const hth_program *keep)
+// pinned: those, too.
+static bool room_make(hth_site *site, const hth_program *keep, bool pinned)
 {
     hth_program *victim = NULL;
     for (hth_program *p = site->active; p != NULL; p = p->active_next) {
-        if (p != keep && (victim == NULL || p->used_at < victim->used_at)) {
+        bool free = p != keep && !p->running && (pinned || !p->pinned);
+        if (free && (victim == NULL || p->used_at < victim->used_at)) {
             victim = p;
         }
     }
@@ -108,31 +127,76 @@ static void arena_drop(hth_site *site)
     site->arena_bytes = 0;
 }
 
+// Drops an arena of more than `need` bytes; false: there is none.
+static bool arena_give(hth_site *site, size_t need)
+{
+    bool more = site->arena_bytes > need;
+    if (more) {
+        arena_drop(site);
+    }
+    return more;
+}
+
 hth_err hth_site_alloc(hth_site *site, size_t bytes, hth_pool_use use, void **out)
 {
     hth_err err;
     do {
         err = hth_residency_alloc(site->residency, bytes, use, out);
-        if (err == HTH_ENODEVMEM && site->arena != NULL) {
-            arena_drop(site);
-            continue;
-        }
-    } while (err == HTH_ENODEVMEM && room_make(site, NULL));
+    } while (err == HTH_ENODEVMEM && (arena_give(site, 0) || room_make(site, NULL, false)));
     return err;
 }
 
+// A larger arena takes the other's place: beside it, where there is room, so that a failure leaves
+// what was there.
 static hth_err arena_ensure(hth_site *site, const hth_program *p)
 {
     size_t need = p->plan->arena_bytes;
+    void *larger;
     if (p->arena != NULL || site->arena_bytes >= need) {
         return HTH_OK;
     }
-    arena_drop(site);
+    hth_err err = hth_pool_alloc(site->pool, need, HTH_POOL_ARENA, &larger);
+    if (err == HTH_ENODEVMEM) {
+        arena_drop(site);
+        do {
+            err = hth_residency_alloc(site->residency, need, HTH_POOL_ARENA, &larger);
+        } while (err == HTH_ENODEVMEM && room_make(site, p, false));
+    }
+    if (err == HTH_OK) {
+        arena_drop(site);
+        site->arena = larger;
+        site->arena_bytes = need;
+    }
+    return err;
+}
+
+void hth_site_trim(hth_site *site)
+{
+    size_t need = 0;
+    for (const hth_program *p = site->programs; p != NULL; p = p->site_next) {
+        bool mine = p->train == NULL && p->arena == NULL && p->run != NULL;
+        if (mine && p->plan->arena_bytes > need) {
+            need = p->plan->arena_bytes;
+        }
+    }
+    if (arena_give(site, need) && need > 0 &&
+        hth_pool_alloc(site->pool, need, HTH_POOL_ARENA, &site->arena) == HTH_OK) {
+        site->arena_bytes = need;
+    }
+}
+
+static hth_err weight_hold(hth_site *site, hth_program *p, hth_weight *w)
+{
+    hth_residency_stats before, after;
     hth_err err;
+    hth_residency_stats_get(site->residency, &before);
     do {
-        err = hth_residency_alloc(site->residency, need, HTH_POOL_ARENA, &site->arena);
-    } while (err == HTH_ENODEVMEM && room_make(site, p));
-    site->arena_bytes = err == HTH_OK ? need : 0;
+        err = hth_residency_hold(site->residency, &w->content->id, w->form, w->bytes, weight_fill,
+                                 w, &w->entry);
+    } while (err == HTH_ENODEVMEM &&
+             (arena_give(site, p->plan->arena_bytes) || room_make(site, p, false)));
+    hth_residency_stats_get(site->residency, &after);
+    w->fresh = after.fills > before.fills;
     return err;
 }
 
@@ -143,22 +207,10 @@ static hth_err weights_hold(hth_site *site, hth_program *p)
         int t = p->weight_tensor[i];
         if (w->in_place) {
             p->fixed[t] = (void *)w->content->data;
-            continue;
+        } else if (!w->streamed) {
+            HTH_TRY(weight_hold(site, p, w));
+            p->fixed[t] = hth_resident_data(w->entry);
         }
-        if (w->streamed) {
-            continue;
-        }
-        hth_err err;
-        do {
-            err = hth_residency_hold(site->residency, &w->content->id, w->form, w->bytes,
-                                     weight_fill, w, &w->entry);
-            if (err == HTH_ENODEVMEM && site->arena_bytes > p->plan->arena_bytes) {
-                arena_drop(site);
-                continue;
-            }
-        } while (err == HTH_ENODEVMEM && room_make(site, p));
-        HTH_TRY(err);
-        p->fixed[t] = hth_resident_data(w->entry);
     }
     return HTH_OK;
 }
@@ -187,33 +239,79 @@ static hth_err streams_fill(hth_program *p)
     return HTH_OK;
 }
 
-// Makes weights and arena ready, making others inactive as needed.
-static hth_err program_activate(hth_site *site, hth_program *p)
+static void active_link(hth_site *site, hth_program *p)
+{
+    p->active = true;
+    p->active_next = site->active;
+    site->active = p;
+}
+
+// The pool is in pieces: all that can move leaves it, and comes back in one.
+static hth_err activate_again(hth_site *site, hth_program *p)
+{
+    weights_drop(site, p, true);
+    arena_drop(site);
+    while (room_make(site, p, true)) {
+    }
+    hth_residency_evict(site->residency, UINT64_MAX);
+    for (hth_program *q = site->programs; q != NULL; q = q->site_next) {
+        if (q->pinned && !q->active && q != p) { // first, and so at the low end
+            HTH_TRY(weights_hold(site, q));
+            active_link(site, q);
+        }
+    }
+    HTH_TRY(weights_hold(site, p));
+    return arena_ensure(site, p);
+}
+
+hth_err hth_program_activate(hth_site *site, hth_program *p)
 {
     p->used_at = ++site->clock;
     if (p->active) {
         return arena_ensure(site, p);
     }
     hth_err err = weights_hold(site, p);
-    err = err == HTH_OK ? arena_ensure(site, p) : err;
-    if (err == HTH_ENODEVMEM) { // the pool is in pieces: start again from an empty one
-        weights_drop(site, p);
-        arena_drop(site);
-        while (room_make(site, p)) {
-        }
-        hth_residency_evict(site->residency, UINT64_MAX);
-        err = arena_ensure(site, p);
-        err = err == HTH_OK ? weights_hold(site, p) : err;
-    }
     err = err == HTH_OK ? streams_fill(p) : err;
+    err = err == HTH_OK ? arena_ensure(site, p) : err;
+    if (err == HTH_ENODEVMEM) {
+        err = activate_again(site, p);
+        err = err == HTH_OK ? streams_fill(p) : err;
+    }
     if (err != HTH_OK) {
-        weights_drop(site, p);
+        weights_drop(site, p, true);
         return err;
     }
-    p->active = true;
-    p->active_next = site->active;
-    site->active = p;
+    active_link(site, p);
     return HTH_OK;
+}
+
+// What pinned programs keep: each copy once.
+static void pinned_count(hth_site *site)
+{
+    site->pinned_bytes = site->pinned_arena = 0;
+    for (const hth_program *p = site->programs; p != NULL; p = p->site_next) {
+        for (int i = 0; p->pinned && i < p->n_weights; i++) {
+            const hth_weight *w = &p->weights[i];
+            bool first = !w->in_place && !w->streamed;
+            for (const hth_program *q = site->programs; first && q != p; q = q->site_next) {
+                for (int k = 0; q->pinned && k < q->n_weights && first; k++) {
+                    first = q->weights[k].entry == NULL || q->weights[k].entry != w->entry;
+                }
+            }
+            site->pinned_bytes += first ? hth_plan_round(w->bytes) : 0;
+        }
+        if (p->pinned && p->plan->arena_bytes > site->pinned_arena) {
+            site->pinned_arena = p->plan->arena_bytes;
+        }
+    }
+}
+
+void hth_program_pin(hth_site *site, hth_program *p, bool on)
+{
+    if (p->pinned != on) {
+        p->pinned = on;
+        pinned_count(site);
+    }
 }
 
 hth_tensor hth_program_output(const hth_program *p, int i)
@@ -258,7 +356,7 @@ hth_err hth_program_run(hth_site *site, hth_program *p, const hth_tensor *inputs
                         const hth_tensor *out, const atomic_int *canceled)
 {
     const hth_graph *g = p->graph;
-    HTH_TRY(program_activate(site, p));
+    HTH_TRY(hth_program_activate(site, p));
     for (int i = 0; i < g->n_inputs; i++) {
         int t = p->value_tensor[g->inputs[i]];
         if (t >= 0) { // not constant: its value was not what made the program
@@ -273,7 +371,13 @@ hth_err hth_program_run(hth_site *site, hth_program *p, const hth_tensor *inputs
         }
     }
     HTH_TRY(hth_run_bind(p->run, p->arena != NULL ? p->arena : site->arena, p->fixed));
-    HTH_TRY(hth_run_execute(p->run, canceled));
+    if (p->arena != NULL) { // a job's: others may have the device in between
+        hth_run_yield(p->run, site->yield, site->yield_ctx);
+    }
+    p->running = true;
+    hth_err err = hth_run_execute(p->run, canceled);
+    p->running = false;
+    HTH_TRY(err);
     p->runs++;
     for (int i = 0; i < g->n_outputs; i++) {
         HTH_TRY(output_copy(p, i, inputs, out));

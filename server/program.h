@@ -24,12 +24,22 @@
 typedef struct hth_program hth_program;
 typedef struct hth_share hth_share; // share.h
 
+// Whom bytes belong to: a version of a model, or a training job. ledger.h counts them.
+#define HTH_TENANT 64
+typedef struct hth_account {
+    char name[208];
+    int version;
+    char tenant[HTH_TENANT]; // whose request had it loaded, or submitted the job
+    bool job;
+} hth_account;
+
 // Where programs of one graph come from: a model, or what is left of one after a stage.
 typedef struct hth_source {
     hth_graph *graph;      // owned
     hth_program *programs; // most recently used first
     int n_programs;
     bool batched; // inputs share a symbolic first dimension whose elements are samples
+    const hth_account *account; // of its programs; outlives them. NULL: nobody's
 } hth_source;
 
 // What programs share on one device.
@@ -44,9 +54,14 @@ typedef struct hth_site {
     double copy_interference; // hth_problem's
     void *arena;
     size_t arena_bytes;
-    hth_program *active; // list of active programs, most recently used first
-    uint64_t clock;      // counts runs: recency
-    hth_share *shares;   // of training jobs
+    hth_program *active;                 // list of active programs, most recently used first
+    hth_program *programs;               // all there are, active or not
+    uint64_t pinned_bytes, pinned_arena; // weights of pinned programs, and their largest arena
+    uint64_t clock;                      // counts runs: recency
+    hth_share *shares;                   // of training jobs
+    hth_run_yield_fn
+        yield; // who may have the device between kernels of training jobs; NULL: nobody
+    void *yield_ctx;
 } hth_site;
 
 // The weight of one kernel input in one form.
@@ -58,6 +73,7 @@ typedef struct hth_weight {
     size_t bytes;
     bool in_place; // the store's mapping serves as it is
     bool streamed;
+    bool fresh;          // was brought to the device by the hold that `entry` is of
     hth_resident *entry; // while active, when resident
     hth_run_far far;     // while streamed
 } hth_weight;
@@ -65,8 +81,11 @@ typedef struct hth_weight {
 struct hth_program {
     hth_program *next;        // in the source's list
     hth_program *active_next; // in the site's list
+    hth_program *site_next;   // .. of all
     hth_source *source;
-    hth_tensor *key; // the inputs it was made for; data: copies of those in value_inputs
+    const hth_account *account; // NULL: nobody's
+    const void *followed;       // the newer version that was made ready for these inputs, too
+    hth_tensor *key;            // the inputs it was made for; data: copies of those in value_inputs
     uint64_t value_inputs;
     hth_graph *graph; // concrete
     hth_source rest;  // graph NULL: none
@@ -85,6 +104,7 @@ struct hth_program {
     void **fixed;               // per plan tensor
     const hth_run_far **far_of; // per plan tensor: where it is when it is away
     bool active, tuned, filled; // filled: far copies of streamed weights are made
+    bool running, pinned;       // it stays active: while it runs, until it is unpinned
     int64_t slice; // samples per run of the program that serves this one in slices; 0: itself
     bool sliced;   // whether slices were compared
     uint64_t budget, runs, used_at;
@@ -115,6 +135,7 @@ hth_err hth_program_compile(hth_site *site, hth_source *source, const hth_tensor
 // What a training step is compiled for.
 typedef struct hth_step_spec {
     const hth_train_graph *train; // must outlive the program
+    const hth_account *account;   // .. too; may be NULL
     const char *budget;       // "512MiB", "60%" (of what it takes when nothing is short), NULL: all
     uint64_t *budget_bytes;   // what `budget` comes to is left here; not 0: counts in its place
     uint64_t available_bytes; // without `budget` this; one that is more is HTH_ENODEVMEM. 0: all
@@ -153,15 +174,24 @@ int hth_program_slot(const hth_program *p, int i);
 // hth_program_measured says that nothing is left to measure for node i: it has no alternatives, or
 // their timings are known.
 bool hth_program_measured(hth_site *site, const hth_graph *g, int i);
-// hth_program_free also removes it from its source and the site.
+// hth_program_free also removes it from its source and the site, and from the device those of its
+// weights that no active program uses.
 void hth_program_free(hth_site *site, hth_program *p);
 
 // hth_site_alloc takes device memory for what is no program's, as idle programs leave it;
 // hth_pool_free gives it back.
 hth_err hth_site_alloc(hth_site *site, size_t bytes, hth_pool_use use, void **out);
 
-// hth_program_run makes a program active: weights and arena ready; this one makes it inactive.
+// hth_program_activate makes a program ready to run: its weights and an arena are in device memory
+// when it returns. On error no byte is there that was not before. hth_program_run does it, too.
+hth_err hth_program_activate(hth_site *site, hth_program *p);
 void hth_program_deactivate(hth_site *site, hth_program *p);
+// hth_program_evict does so and takes the weights that nobody else uses off the device.
+void hth_program_evict(hth_site *site, hth_program *p);
+// hth_program_pin keeps an active program active, whoever needs the room; false: no longer.
+void hth_program_pin(hth_site *site, hth_program *p, bool on);
+// hth_site_trim gives back what of the arena no program needs any more.
+void hth_site_trim(hth_site *site);
 
 // hth_program_run runs once. inputs: as compiled; out[i].data: where output i of p->graph goes.
 hth_err hth_program_run(hth_site *site, hth_program *p, const hth_tensor *inputs,

@@ -79,18 +79,6 @@ static hth_err query_model(query *q, json_t **out)
     return HTH_OK;
 }
 
-// query_unload is not about versions: {"model": name}.
-static hth_err query_unload(query *q, json_t **out)
-{
-    const char *name = arg_str(q, "model");
-    if (name == NULL) {
-        return hth_fail(HTH_EINVAL, "which model? the argument 'model' is missing");
-    }
-    hth_models_unload(q->ms, name);
-    *out = json_object();
-    return HTH_OK;
-}
-
 static hth_err query_devices(query *q, json_t **out)
 {
     const hth_device_props *p = &q->ms->site->device->props;
@@ -107,72 +95,13 @@ static hth_err query_devices(query *q, json_t **out)
     return HTH_OK;
 }
 
-// weight_shared says whether another model's program uses the same bytes.
-static bool weight_shared(const hth_weight *w)
-{
-    return w->entry != NULL && hth_resident_holders(w->entry) > 1;
-}
-
-static json_t *stats_times(const hth_model *m)
-{
-    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "samples", (json_int_t)m->samples,
-                     "success_ns", (json_int_t)m->success_ns, "failure_ns",
-                     (json_int_t)m->failure_ns, "queue_ns", (json_int_t)m->queue_ns, "input_ns",
-                     (json_int_t)m->input_ns, "infer_ns", (json_int_t)m->infer_ns, "last_ms",
-                     (json_int_t)(m->last_wall_ns / 1000000u));
-}
-
-static json_t *stats_model(const hth_model *m)
-{
-    uint64_t shared = 0, private = 0, in_place = 0, streamed = 0, arena = 0;
-    for (const hth_program *p = m->source.programs; p != NULL; p = p->next) {
-        arena = p->plan->arena_bytes > arena ? p->plan->arena_bytes : arena;
-        for (int w = 0; w < p->n_weights && p->active; w++) {
-            const hth_weight *weight = &p->weights[w];
-            uint64_t *to = weight->in_place        ? &in_place
-                           : weight->streamed      ? &streamed
-                           : weight_shared(weight) ? &shared
-                                                   : &private;
-            *to += weight->bytes;
-        }
-    }
-    return json_pack("{s:s, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:i, s:o}", "name",
-                     m->name, "version", m->version, "weight_bytes", (json_int_t)m->weight_bytes,
-                     "resident_private_bytes", (json_int_t) private, "resident_shared_bytes",
-                     (json_int_t)shared, "mapped_bytes", (json_int_t)in_place, "streamed_bytes",
-                     (json_int_t)streamed, "arena_bytes", (json_int_t)arena, "requests",
-                     (json_int_t)m->requests, "failures", (json_int_t)m->failures, "busy_ns",
-                     (json_int_t)m->busy_ns, "programs", m->source.n_programs, "times",
-                     stats_times(m));
-}
-
 static hth_err query_stats(query *q, json_t **out)
 {
-    hth_pool_ledger l;
-    hth_residency_stats rs;
-    hth_pool_ledger_get(q->ms->site->pool, &l);
-    hth_residency_stats_get(q->ms->site->residency, &rs);
     hth_model *only = NULL;
     if (arg_str(q, "model") != NULL) {
         HTH_TRY(arg_model(q, &only));
     }
-    json_t *models = json_array();
-    for (const hth_model *m = q->ms->list; m != NULL; m = m->next) {
-        if (only == NULL || only == m) {
-            json_array_append_new(models, stats_model(m));
-        }
-    }
-    *out = json_pack(
-        "{s:{s:I, s:I, s:I, s:I, s:I, s:I}, s:{s:I, s:I, s:I, s:I, s:I, s:I, s:I}, s:o}", "ledger",
-        "budget_bytes", (json_int_t)l.reserved_bytes, "weight_bytes",
-        (json_int_t)l.used_bytes[HTH_POOL_WEIGHT], "arena_bytes",
-        (json_int_t)l.used_bytes[HTH_POOL_ARENA], "workspace_bytes",
-        (json_int_t)l.used_bytes[HTH_POOL_WORKSPACE], "padding_bytes", (json_int_t)l.padding_bytes,
-        "free_bytes", (json_int_t)l.free_bytes, "residency", "entries", (json_int_t)rs.entries,
-        "resident_bytes", (json_int_t)rs.resident_bytes, "held_bytes", (json_int_t)rs.held_bytes,
-        "fills", (json_int_t)rs.fills, "filled_bytes", (json_int_t)rs.filled_bytes, "evictions",
-        (json_int_t)rs.evictions, "evicted_bytes", (json_int_t)rs.evicted_bytes, "models", models);
-    return HTH_OK;
+    return hth_query_stats(q->ms, only, out);
 }
 
 static void tensors_free(hth_tensor *t, int n)
@@ -483,7 +412,7 @@ hth_err hth_query_answer(hth_models *ms, hth_request *r)
         hth_err (*answer)(query *q, json_t **out);
     } table[] = {{"model", query_model}, {"devices", query_devices}, {"stats", query_stats},
                  {"bench", query_bench}, {"plan", query_plan},       {"convsel", query_convsel},
-                 {"curve", query_curve}, {"unload", query_unload}};
+                 {"curve", query_curve}};
     query q = {.ms = ms, .r = r};
     json_error_t je;
     q.args = json_loads(r->arguments != NULL && r->arguments[0] ? r->arguments : "{}", 0, &je);
@@ -493,6 +422,7 @@ hth_err hth_query_answer(hth_models *ms, hth_request *r)
                         je.text);
     }
     hth_err err = hth_fail(HTH_ENOENT, "there is no question '%.32s'", r->query);
+    ms->tenant = r->tenant;
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
         if (strcmp(table[i].name, r->query) == 0) {
             json_t *doc = NULL;
@@ -505,6 +435,7 @@ hth_err hth_query_answer(hth_models *ms, hth_request *r)
             json_decref(doc);
         }
     }
+    ms->tenant = NULL;
     json_decref(q.args);
     return err;
 }

@@ -6,6 +6,10 @@
 
 #include "server/model.h"
 
+#include <jansson.h>
+
+// hth_query_stats answers "stats", of one model or (NULL) of all. The caller owns *out.
+hth_err hth_query_stats(hth_models *ms, const hth_model *only, json_t **out);
 // hth_query_answer sets r->json for r->query ("devices", "stats", "model", "bench", "plan",
 // "convsel").
 hth_err hth_query_answer(hth_models *ms, hth_request *r);

@@ -20,13 +20,33 @@ void hth_share_set(hth_site *site, hth_share *s, const hth_curve_point *point)
     s->point = *point;
 }
 
-uint64_t hth_share_rest(const hth_site *site, const hth_share *mine)
+static uint64_t share_beside(const hth_site *site, const hth_share *mine)
 {
     uint64_t rest = site->device->props.budget_bytes;
     for (const hth_share *s = site->shares; s != NULL; s = s->next) {
         rest -= s != mine && s->point.device_bytes < rest ? s->point.device_bytes : 0;
     }
     return rest;
+}
+
+static uint64_t share_less(uint64_t a, uint64_t b)
+{
+    return a > b ? a - b : 0;
+}
+
+uint64_t hth_share_models(const hth_site *site)
+{
+    return share_less(share_beside(site, NULL), site->pinned_bytes);
+}
+
+uint64_t hth_share_rest(const hth_site *site, const hth_share *mine)
+{
+    return share_less(share_beside(site, mine), site->pinned_bytes + site->pinned_arena);
+}
+
+bool hth_share_alone(const hth_site *site, const hth_share *mine)
+{
+    return hth_share_rest(site, mine) == site->device->props.budget_bytes;
 }
 
 uint64_t hth_share_spare(const hth_site *site, const hth_share *mine)

@@ -14,13 +14,20 @@
 #include "server/program.h"
 
 struct hth_share {
-    hth_share *next;       // in the site's list
-    hth_curve_point point; // what its update takes: device_bytes, time and link
+    hth_share *next;            // in the site's list
+    const hth_account *account; // whose; outlives it
+    hth_curve_point point;      // what its update takes: device_bytes, time and link
 };
 
 // hth_share_set has a share hold point->device_bytes; 0: it leaves the list.
 void hth_share_set(hth_site *site, hth_share *s, const hth_curve_point *point);
-// hth_share_rest is what the device has beside all shares but `mine` (may be NULL).
+// hth_share_models is what the device has for the program of a model: beside all shares, and beside
+// the weights of pinned programs.
+uint64_t hth_share_models(const hth_site *site);
+// hth_share_alone says that there are no shares but `mine`, and no pinned programs.
+bool hth_share_alone(const hth_site *site, const hth_share *mine);
+// hth_share_rest is what the device has beside all shares but `mine` (may be NULL), and beside what
+// pinned programs need to run.
 uint64_t hth_share_rest(const hth_site *site, const hth_share *mine);
 // hth_share_spare is what is left of that beside the models that are resident now, and a share of
 // the device for those that are not yet.

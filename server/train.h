@@ -83,6 +83,8 @@ void hth_trainer_rate(hth_trainer *t, double lr);
 const hth_program *hth_trainer_program(const hth_trainer *t);
 const hth_train_graph *hth_trainer_graph(const hth_trainer *t);
 const hth_graph *hth_trainer_model(const hth_trainer *t);
+// hth_trainer_account is whom its memory belongs to.
+const hth_account *hth_trainer_account(const hth_trainer *t);
 int64_t hth_trainer_classes(const hth_trainer *t);
 // hth_trainer_target is the shape that targets have for the current (or given) inputs.
 hth_err hth_trainer_target(hth_trainer *t, const hth_tensor *inputs, hth_tensor *target);

@@ -128,7 +128,12 @@ hth_err hth_evaluator_open(hth_models *ms, const hth_train_spec *spec, hth_train
         hth_train_data_close(data);
         return no_memory();
     }
-    *e = (hth_evaluator){.ms = ms, .spec = spec, .trainer = t, .r = r, .data = *data};
+    *e = (hth_evaluator){.ms = ms,
+                         .spec = spec,
+                         .trainer = t,
+                         .r = r,
+                         .data = *data,
+                         .source = {.account = hth_trainer_account(t)}};
     hth_err err = eval_open(e);
     if (err != HTH_OK) {
         hth_evaluator_close(e);

@@ -5,6 +5,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "server/catalog.h"
+#include "server/reload.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -126,6 +127,7 @@ static hth_err job_answer(hth_train_job *j)
     HTH_TRY(hth_checkpoint_job(j->args, name));
     HTH_TRY(job_finite(j));
     HTH_TRY(hth_trainer_publish(j->trainer, &version));
+    hth_reload_settle(j->ms, name); // who waits for the job finds its result served
     HTH_TRY(hth_train_job_saved(j) >= 0 ? hth_checkpoint_drop(j->ms->store, &j->spec) : HTH_OK);
     json_array_foreach(j->history, i, v)
     {

@@ -133,7 +133,7 @@ static hth_err trainer_part(hth_trainer *t, hth_trainer_phase *s, int64_t part,
     uint64_t from_ns = hth_now_ns();
     HTH_TRY(hth_program_run(t->ms->site, s->program, s->in, s->out,
                             t->progress != NULL ? &t->progress->canceled : NULL));
-    uint64_t took_ns = hth_now_ns() - from_ns;
+    uint64_t took_ns = hth_now_ns() - from_ns - hth_run_yield_ns(s->program->run);
     bool watched = s == &t->shapes[0].add || t->shapes[0].parts == 1;
     t->part_ns = watched ? took_ns : t->part_ns;
     t->run_ns += took_ns;
@@ -191,6 +191,11 @@ const hth_graph *hth_trainer_model(const hth_trainer *t)
     return t->model;
 }
 
+const hth_account *hth_trainer_account(const hth_trainer *t)
+{
+    return &t->account;
+}
+
 int64_t hth_trainer_classes(const hth_trainer *t)
 {
     const hth_graph *g = hth_trainer_current(t)->apply.graph.graph;
@@ -242,7 +247,13 @@ hth_err hth_trainer_open(hth_models *ms, const hth_train_spec *spec, hth_request
                        .current = -1,
                        .parts = spec->accumulate,
                        .watch = {.n_samples = -1, .on = spec->replan},
+                       .share = {.account = &t->account},
+                       .account = {.job = true},
                        .lr = spec->lr};
+    snprintf(t->account.name, sizeof t->account.name, "%s",
+             spec->save_as != NULL ? spec->save_as : name);
+    snprintf(t->account.tenant, sizeof t->account.tenant, "%s",
+             progress != NULL && progress->tenant != NULL ? progress->tenant : HTH_TENANT_OWN);
     hth_err err = hth_store_get(ms->store, name, version, &t->manifest);
     if (err == HTH_OK) {
         err = hth_model_graph(ms->store, &t->manifest, &t->model);

@@ -48,6 +48,7 @@ struct hth_trainer {
     void *memory; // on the device: slots, and behind them the arena of the step at work
     uint64_t memory_bytes;
     hth_share share;          // of the device: that memory
+    hth_account account;      // whose it is
     hth_watch watch;          // of the first shape
     int64_t part;             // samples in a part of a whole batch; 0: not known yet
     int64_t parts;            // .. of which a whole batch has so many; 0: not known yet

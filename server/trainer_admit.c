@@ -28,7 +28,7 @@ static hth_err admit_beside(hth_trainer *t, const hth_tensor *inputs)
 hth_err hth_trainer_admit(hth_trainer *t, const hth_tensor *inputs)
 {
     const hth_site *site = t->ms->site;
-    bool alone = hth_share_rest(site, &t->share) == site->device->props.budget_bytes;
+    bool alone = hth_share_alone(site, &t->share);
     t->available_bytes = hth_share_rest(site, &t->share);
     if (t->spec->budget != NULL || t->budget_bytes > 0) {
         return HTH_OK;

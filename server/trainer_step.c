@@ -120,6 +120,7 @@ static hth_err step_check_target(const hth_trainer_phase *s, const hth_tensor *t
 static hth_err step_compile(hth_trainer *t, hth_trainer_phase *s, const bool *kept)
 {
     hth_step_spec spec = {.train = &s->graph,
+                          .account = &t->account,
                           .budget = t->spec->budget,
                           .budget_bytes = &t->budget_bytes,
                           .available_bytes = t->available_bytes,

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every use of a weight is an item {copy, row}; sorted, the items of one copy stand together, and
+// those of one row in it: a copy with items of one row is private, with items of several shared.
+// The copy is known by the entry in residency, or by where the store maps it.
+#include "server/ledger.h"
+
+#include "base/alloc.h"
+#include "server/share.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct ledger_item {
+    const void *copy;
+    int row;
+    bool resident, held, pinned;
+    uint64_t bytes;
+} ledger_item;
+
+static int ledger_row(hth_ledger *l, const hth_account *a)
+{
+    for (int i = 0; i < l->n; i++) {
+        if (l->rows[i].account == a) {
+            return i;
+        }
+    }
+    l->rows[l->n] = (hth_ledger_row){.account = a};
+    return l->n++;
+}
+
+static int by_copy(const void *a, const void *b)
+{
+    const ledger_item *x = a, *y = b;
+    if (x->copy != y->copy) {
+        return (uintptr_t)x->copy < (uintptr_t)y->copy ? -1 : 1;
+    }
+    return x->row - y->row;
+}
+
+// Items of one program.
+static int ledger_program(const hth_site *site, const hth_program *p, hth_ledger *l, int row,
+                          ledger_item *to)
+{
+    hth_ledger_row *r = &l->rows[row];
+    int n = 0;
+    r->programs++;
+    r->host_bytes += p->plan != NULL ? p->plan->host_bytes : 0;
+    if (p->train == NULL && p->arena == NULL && p->plan != NULL &&
+        p->plan->arena_bytes > r->arena_bytes) {
+        r->arena_bytes = p->plan->arena_bytes;
+    }
+    for (int i = 0; i < p->n_weights; i++) {
+        const hth_weight *w = &p->weights[i];
+        if (w->in_place) {
+            to[n++] = (ledger_item){w->content->data, row, false, p->active, p->pinned, w->bytes};
+        } else if (w->streamed) {
+            r->streamed_bytes += w->bytes;
+            r->host_bytes += w->far.memory != NULL ? w->bytes : 0;
+        } else {
+            const hth_resident *e = hth_residency_find(site->residency, &w->content->id, w->form);
+            if (e != NULL) {
+                to[n++] =
+                    (ledger_item){e, row, true, w->entry != NULL, p->pinned, hth_resident_bytes(e)};
+            }
+        }
+    }
+    return n;
+}
+
+// Items of one copy: [0, n).
+static void ledger_copy(hth_ledger *l, const ledger_item *x, int n)
+{
+    bool shared = x[n - 1].row != x[0].row;
+    for (int i = 0, next; i < n; i = next) {
+        hth_ledger_row *r = &l->rows[x[i].row];
+        bool held = false, pinned = false;
+        for (next = i; next < n && x[next].row == x[i].row; next++) {
+            held = held || x[next].held;
+            pinned = pinned || x[next].pinned;
+        }
+        if (!x->resident) {
+            r->mapped_bytes += x->bytes;
+            continue;
+        }
+        *(shared ? &r->shared_bytes : &r->private_bytes) += x->bytes;
+        r->held_bytes += held ? x->bytes : 0;
+        r->pinned_bytes += pinned ? x->bytes : 0;
+    }
+    *(!x->resident ? &l->mapped_bytes : shared ? &l->shared_bytes : &l->private_bytes) += x->bytes;
+}
+
+static void ledger_sum(const hth_site *site, hth_ledger *l)
+{
+    hth_residency_stats weights;
+    hth_residency_stats_get(site->residency, &weights);
+    hth_pool_ledger_get(site->pool, &l->pool);
+    l->arena_bytes = site->arena_bytes;
+    for (int i = 0; i < l->n; i++) {
+        l->job_bytes += l->rows[i].job_bytes;
+        l->host_bytes += l->rows[i].host_bytes;
+    }
+    uint64_t used = 0;
+    for (int i = 0; i < HTH_POOL_N_USES; i++) {
+        used += l->pool.used_bytes[i];
+    }
+    l->unclaimed_bytes = weights.resident_bytes - l->private_bytes - l->shared_bytes;
+    l->difference = (int64_t)(used - l->private_bytes - l->shared_bytes - l->arena_bytes -
+                              l->job_bytes - l->pool.used_bytes[HTH_POOL_WORKSPACE]);
+}
+
+hth_err hth_ledger_read(const hth_site *site, hth_ledger *out)
+{
+    size_t n_items = 1, n_rows = 1;
+    int n = 0;
+    for (const hth_program *p = site->programs; p != NULL; p = p->site_next) {
+        n_rows++;
+        n_items += (size_t)p->n_weights;
+    }
+    for (const hth_share *s = site->shares; s != NULL; s = s->next) {
+        n_rows++;
+    }
+    *out = (hth_ledger){.rows = hth_calloc(n_rows, sizeof *out->rows)};
+    ledger_item *x = hth_calloc(n_items, sizeof *x);
+    if (x == NULL || out->rows == NULL) {
+        hth_free(x);
+        hth_ledger_fini(out);
+        return hth_fail(HTH_ENOMEM, "no memory for the ledger");
+    }
+    for (const hth_program *p = site->programs; p != NULL; p = p->site_next) {
+        n += ledger_program(site, p, out, ledger_row(out, p->account), x + n);
+    }
+    for (const hth_share *s = site->shares; s != NULL; s = s->next) {
+        out->rows[ledger_row(out, s->account)].job_bytes += s->point.device_bytes;
+    }
+    qsort(x, (size_t)n, sizeof *x, by_copy);
+    for (int i = 0, next; i < n; i = next) {
+        for (next = i; next < n && x[next].copy == x[i].copy; next++) {
+        }
+        ledger_copy(out, x + i, next - i);
+    }
+    hth_free(x);
+    ledger_sum(site, out);
+    return HTH_OK;
+}
+
+void hth_ledger_fini(hth_ledger *l)
+{
+    hth_free(l->rows);
+    *l = (hth_ledger){.n = 0};
+}
+
+const hth_ledger_row *hth_ledger_row_of(const hth_ledger *l, const hth_account *a)
+{
+    for (int i = 0; i < l->n; i++) {
+        if (l->rows[i].account == a) {
+            return &l->rows[i];
+        }
+    }
+    return NULL;
+}
+
+uint64_t hth_ledger_tenant(const hth_ledger *l, const char *tenant)
+{
+    uint64_t bytes = 0;
+    for (int i = 0; i < l->n; i++) {
+        const hth_ledger_row *r = &l->rows[i];
+        if (r->account != NULL && strcmp(r->account->tenant, tenant) == 0) {
+            bytes += r->private_bytes + r->shared_bytes + r->job_bytes;
+        }
+    }
+    return bytes;
+}

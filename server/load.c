@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/load.h"
+
+#include "base/alloc.h"
+#include "server/catalog.h"
+#include "server/infer.h"
+#include "server/ledger.h"
+#include "server/reload.h"
+#include "server/share.h"
+
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct load_args {
+    char spec[216], name[208];
+    int version;
+    int pin, wait; // -1: not said
+} load_args;
+
+static hth_err load_flag(const json_t *doc, const char *key, int *out)
+{
+    const json_t *v = json_object_get(doc, key);
+    *out = v == NULL ? -1 : json_is_true(v);
+    return v == NULL || json_is_boolean(v)
+               ? HTH_OK
+               : hth_fail(HTH_EINVAL, "'%s' is neither true nor false", key);
+}
+
+static hth_err load_read(const hth_request *r, load_args *a)
+{
+    *a = (load_args){.version = 0};
+    json_t *doc = json_loads(r->arguments != NULL ? r->arguments : "{}", 0, NULL);
+    const char *model = json_string_value(json_object_get(doc, "model"));
+    hth_err err = HTH_OK;
+    if (model == NULL || strlen(model) >= sizeof a->spec) {
+        err = hth_fail(HTH_EINVAL, "which model? the argument 'model' is missing");
+    } else {
+        strcpy(a->spec, model);
+        err = hth_catalog_parse(a->spec, a->name, &a->version);
+    }
+    err = err == HTH_OK ? load_flag(doc, "pin", &a->pin) : err;
+    err = err == HTH_OK ? load_flag(doc, "wait", &a->wait) : err;
+    json_decref(doc);
+    return err;
+}
+
+static hth_err load_answer(hth_request *r, json_t *doc)
+{
+    char *text = doc != NULL ? json_dumps(doc, JSON_COMPACT) : NULL;
+    r->json = text != NULL ? hth_strdup(text) : NULL;
+    free(text);
+    json_decref(doc);
+    return r->json != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "no memory for an answer");
+}
+
+// ---- load
+
+static void load_inputs_free(const hth_model *m, hth_tensor *in)
+{
+    for (int i = 0; in != NULL && i < m->source.graph->n_inputs; i++) {
+        hth_free(in[i].data);
+    }
+    hth_free(in);
+}
+
+// The program that is loaded: the one used last, or else one for a batch of one sample. *made: it
+// is new.
+static hth_err load_program(hth_models *ms, hth_model *m, hth_program **out, bool *made)
+{
+    *out = m->source.programs;
+    *made = *out == NULL;
+    if (!*made) {
+        return HTH_OK;
+    }
+    hth_tensor *in = hth_calloc((size_t)m->source.graph->n_inputs + 1, sizeof *in);
+    if (in == NULL) {
+        return hth_fail(HTH_ENOMEM, "no memory to load model '%s'", m->name);
+    }
+    hth_err err = hth_model_synthetic(m, 1, in);
+    err = err == HTH_OK ? hth_infer_program(ms, &m->source, in, false, NULL, out) : err;
+    load_inputs_free(m, in);
+    return err;
+}
+
+static hth_err load_bring(hth_models *ms, hth_model *m, int pin, hth_request *r)
+{
+    hth_site *site = ms->site;
+    hth_program *p;
+    hth_residency_stats before, after;
+    bool made, was_active = false;
+    hth_residency_stats_get(site->residency, &before);
+    hth_err err = load_program(ms, m, &p, &made);
+    if (err == HTH_ENOTSUP) { // shapes or values that only a request can bring
+        p = NULL;
+        err = HTH_OK;
+    } else if (err == HTH_OK) {
+        was_active = p->active;
+        err = hth_program_activate(site, p);
+    }
+    hth_residency_stats_get(site->residency, &after);
+    if (err == HTH_OK) {
+        err = load_answer(r, json_pack("{s:s, s:i, s:b, s:I}", "name", m->name, "version",
+                                       m->version, "pinned",
+                                       p != NULL && (pin < 0 ? p->pinned : pin > 0), "moved_bytes",
+                                       (json_int_t)(after.filled_bytes - before.filled_bytes)));
+    }
+    if (err == HTH_OK && p != NULL && pin >= 0) {
+        hth_program_pin(site, p, pin > 0);
+    } else if (err != HTH_OK && p != NULL && made) {
+        hth_program_free(site, p);
+    } else if (err != HTH_OK && p != NULL && !was_active) {
+        hth_program_evict(site, p);
+    }
+    return err;
+}
+
+// *list: where it waits: the newest version is being made ready, or there is no room now.
+static hth_err load_try(hth_loads *l, hth_request *r, const load_args *a, hth_request ***list)
+{
+    hth_models *ms = l->ms;
+    hth_model *m;
+    bool fresh = hth_model_loaded(ms, a->name, a->version) == NULL;
+    HTH_TRY(hth_model_find(ms, a->spec, &m));
+    const hth_name *n = a->version == 0 ? hth_model_name(ms, a->name) : NULL;
+    if (n != NULL && n->wanted > 0) {
+        *list = &l->behind;
+        return HTH_OK;
+    }
+    if (n != NULL && n->refused > m->version) {
+        return hth_fail(HTH_EBUSY, "version %d is not served, version %d goes on: %s", n->refused,
+                        m->version, n->why);
+    }
+    hth_err err = load_bring(ms, m, a->pin, r);
+    if (err != HTH_OK && fresh) {
+        hth_model_drop(ms, m);
+    }
+    if (err != HTH_OK) {
+        hth_site_trim(ms->site);
+    }
+    *list = err == HTH_ENODEVMEM && a->wait != 0 ? &l->waiting : NULL;
+    return *list != NULL ? HTH_OK : err;
+}
+
+static void load_one(hth_loads *l, hth_request *r, bool first)
+{
+    load_args a;
+    hth_request **list = NULL;
+    hth_err err = load_read(r, &a);
+    l->ms->tenant = r->tenant;
+    if (err == HTH_OK && first && a.version == 0) {
+        hth_reload_again(l->ms, a.name);
+    }
+    err = err == HTH_OK ? load_try(l, r, &a, &list) : err;
+    l->ms->tenant = NULL;
+    if (list != NULL) {
+        r->next = *list;
+        *list = r;
+    } else {
+        l->answer(r, err);
+    }
+}
+
+// ---- unload, loaded
+
+static hth_err load_unload(const hth_loads *l, hth_request *r)
+{
+    load_args a;
+    hth_pool_ledger before, after;
+    HTH_TRY(load_read(r, &a));
+    hth_pool_ledger_get(l->ms->site->pool, &before);
+    int n = hth_models_unload(l->ms, a.name, a.version);
+    hth_pool_ledger_get(l->ms->site->pool, &after);
+    return load_answer(r, json_pack("{s:s, s:i, s:I}", "name", a.name, "unloaded", n, "freed_bytes",
+                                    (json_int_t)(after.free_bytes - before.free_bytes)));
+}
+
+static json_t *loaded_row(const hth_models *ms, const hth_model *m, const hth_ledger *l)
+{
+    static const hth_ledger_row none = {.programs = 0};
+    const hth_ledger_row *row = hth_ledger_row_of(l, &m->account);
+    row = row != NULL ? row : &none;
+    const hth_name *n = hth_model_name(ms, m->name);
+    bool coming = n != NULL && n->coming == m;
+    return json_pack("{s:s, s:i, s:s, s:s, s:b, s:b, s:I, s:I}", "name", m->name, "version",
+                     m->version, "state", coming ? "LOADING" : "READY", "reason", "", "loaded",
+                     row->held_bytes > 0 || row->mapped_bytes > 0, "pinned", row->pinned_bytes > 0,
+                     "device_bytes", (json_int_t)(row->private_bytes + row->shared_bytes),
+                     "mapped_bytes", (json_int_t)row->mapped_bytes);
+}
+
+// Versions that are loaded, and those that wait to be, or may not.
+static hth_err load_loaded(const hth_loads *l, hth_request *r)
+{
+    const hth_models *ms = l->ms;
+    hth_ledger ledger;
+    HTH_TRY(hth_ledger_read(ms->site, &ledger));
+    json_t *list = json_array();
+    for (const hth_model *m = ms->list; m != NULL; m = m->next) {
+        json_array_append_new(list, loaded_row(ms, m, &ledger));
+    }
+    for (const hth_name *n = ms->names; n != NULL; n = n->next) {
+        bool waits = n->wanted > 0 && n->coming == NULL;
+        if (waits || n->refused > 0) {
+            json_array_append_new(
+                list, json_pack("{s:s, s:i, s:s, s:s, s:b, s:b, s:i, s:i}", "name", n->name,
+                                "version", waits ? n->wanted : n->refused, "state",
+                                waits ? "LOADING" : "UNAVAILABLE", "reason", waits ? "" : n->why,
+                                "loaded", 0, "pinned", 0, "device_bytes", 0, "mapped_bytes", 0));
+        }
+    }
+    hth_ledger_fini(&ledger);
+    return load_answer(r, json_pack("{s:o}", "models", list));
+}
+
+// ---- the engine's side
+
+bool hth_loads_take(hth_loads *l, hth_request *r)
+{
+    if (strcmp(r->query, "load") == 0) {
+        load_one(l, r, true);
+    } else if (strcmp(r->query, "unload") == 0) {
+        l->answer(r, load_unload(l, r));
+    } else if (strcmp(r->query, "loaded") == 0) {
+        l->answer(r, load_loaded(l, r));
+    } else {
+        return false;
+    }
+    return true;
+}
+
+// A request that waited for its name's newer version goes on when that has come about or not.
+static bool load_settled(const hth_loads *l, const hth_request *r)
+{
+    load_args a;
+    const hth_name *n = load_read(r, &a) == HTH_OK ? hth_model_name(l->ms, a.name) : NULL;
+    return n == NULL || n->wanted == 0;
+}
+
+static void loads_retry(hth_loads *l, hth_request **from, bool memory)
+{
+    hth_request *list = *from, *next;
+    *from = NULL;
+    for (hth_request *r = list; r != NULL; r = next) {
+        next = r->next;
+        if (r->canceled) {
+            l->answer(r, hth_fail(HTH_ECANCELED, "canceled while it waited to be loaded"));
+        } else if (memory || load_settled(l, r)) {
+            load_one(l, r, false);
+        } else {
+            r->next = *from;
+            *from = r;
+        }
+    }
+}
+
+bool hth_loads_turn(hth_loads *l)
+{
+    bool more = hth_reload_turn(l->ms);
+    uint64_t bytes = hth_share_models(l->ms->site);
+    loads_retry(l, &l->behind, false);
+    if (bytes != l->tried_bytes) {
+        loads_retry(l, &l->waiting, true);
+    }
+    l->tried_bytes = bytes;
+    return more;
+}
+
+void hth_loads_stop(hth_loads *l)
+{
+    hth_request **list[] = {&l->behind, &l->waiting};
+    for (int i = 0; i < 2; i++) {
+        while (*list[i] != NULL) {
+            hth_request *r = *list[i];
+            *list[i] = r->next;
+            l->answer(r, hth_fail(HTH_ECANCELED, "the server stops"));
+        }
+    }
+}

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+// The question "stats": the device's memory to the byte, by model, version and tenant, and what
+// models were asked for.
+#include "server/query.h"
+
+#include "base/alloc.h"
+#include "server/ledger.h"
+
+#include <string.h>
+
+static json_t *stats_times(const hth_model *m)
+{
+    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "samples", (json_int_t)m->samples,
+                     "success_ns", (json_int_t)m->success_ns, "failure_ns",
+                     (json_int_t)m->failure_ns, "queue_ns", (json_int_t)m->queue_ns, "input_ns",
+                     (json_int_t)m->input_ns, "infer_ns", (json_int_t)m->infer_ns, "last_ms",
+                     (json_int_t)(m->last_wall_ns / 1000000u));
+}
+
+// What an account has, under the names that all rows use.
+static json_t *stats_row(const hth_account *a, const hth_ledger_row *r)
+{
+    return json_pack(
+        "{s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "name", a->name, "tenant", a->tenant,
+        "resident_private_bytes", (json_int_t)r->private_bytes, "resident_shared_bytes",
+        (json_int_t)r->shared_bytes, "held_bytes", (json_int_t)r->held_bytes, "pinned_bytes",
+        (json_int_t)r->pinned_bytes, "mapped_bytes", (json_int_t)r->mapped_bytes, "streamed_bytes",
+        (json_int_t)r->streamed_bytes, "host_bytes", (json_int_t)r->host_bytes, "device_bytes",
+        (json_int_t)(r->private_bytes + r->shared_bytes + r->job_bytes));
+}
+
+static json_t *stats_model(const hth_model *m, const hth_ledger *l)
+{
+    static const hth_ledger_row none = {.programs = 0};
+    const hth_ledger_row *r = hth_ledger_row_of(l, &m->account);
+    json_t *doc = stats_row(&m->account, r != NULL ? r : &none);
+    json_object_update_new(doc,
+                           json_pack("{s:i, s:I, s:I, s:I, s:I, s:I, s:i, s:o}", "version",
+                                     m->version, "weight_bytes", (json_int_t)m->weight_bytes,
+                                     "arena_bytes", (json_int_t)(r != NULL ? r->arena_bytes : 0),
+                                     "requests", (json_int_t)m->requests, "failures",
+                                     (json_int_t)m->failures, "busy_ns", (json_int_t)m->busy_ns,
+                                     "programs", m->source.n_programs, "times", stats_times(m)));
+    return doc;
+}
+
+static json_t *stats_jobs(const hth_ledger *l)
+{
+    json_t *list = json_array();
+    for (int i = 0; i < l->n; i++) {
+        const hth_ledger_row *r = &l->rows[i];
+        if (r->account != NULL && r->account->job) {
+            json_t *doc = stats_row(r->account, r);
+            json_object_set_new(doc, "job_bytes", json_integer((json_int_t)r->job_bytes));
+            json_array_append_new(list, doc);
+        }
+    }
+    return list;
+}
+
+static json_t *stats_tenants(const hth_ledger *l)
+{
+    json_t *all = json_object(), *list = json_array(), *v;
+    const char *name;
+    for (int i = 0; i < l->n; i++) {
+        const hth_account *a = l->rows[i].account;
+        if (a != NULL && json_object_get(all, a->tenant) == NULL) {
+            json_object_set_new(all, a->tenant,
+                                json_integer((json_int_t)hth_ledger_tenant(l, a->tenant)));
+        }
+    }
+    json_object_foreach(all, name, v)
+    {
+        json_array_append_new(list, json_pack("{s:s, s:O}", "name", name, "device_bytes", v));
+    }
+    json_decref(all);
+    return list;
+}
+
+static json_t *stats_ledger(const hth_ledger *l)
+{
+    return json_pack(
+        "{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "budget_bytes",
+        (json_int_t)l->pool.reserved_bytes, "weight_bytes",
+        (json_int_t)l->pool.used_bytes[HTH_POOL_WEIGHT], "private_weight_bytes",
+        (json_int_t)l->private_bytes, "shared_weight_bytes", (json_int_t)l->shared_bytes,
+        "arena_bytes", (json_int_t)l->pool.used_bytes[HTH_POOL_ARENA], "compute_arena_bytes",
+        (json_int_t)l->arena_bytes, "job_bytes", (json_int_t)l->job_bytes, "workspace_bytes",
+        (json_int_t)l->pool.used_bytes[HTH_POOL_WORKSPACE], "padding_bytes",
+        (json_int_t)l->pool.padding_bytes, "free_bytes", (json_int_t)l->pool.free_bytes,
+        "unclaimed_bytes", (json_int_t)l->unclaimed_bytes, "difference_bytes",
+        (json_int_t)l->difference, "mapped_bytes", (json_int_t)l->mapped_bytes, "host_bytes",
+        (json_int_t)l->host_bytes);
+}
+
+hth_err hth_query_stats(hth_models *ms, const hth_model *only, json_t **out)
+{
+    hth_ledger l;
+    hth_residency_stats rs;
+    HTH_TRY(hth_ledger_read(ms->site, &l));
+    hth_residency_stats_get(ms->site->residency, &rs);
+    json_t *models = json_array();
+    for (const hth_model *m = ms->list; m != NULL; m = m->next) {
+        if (only == NULL || only == m) {
+            json_array_append_new(models, stats_model(m, &l));
+        }
+    }
+    *out = json_pack("{s:o, s:{s:I, s:I, s:I, s:I, s:I, s:I, s:I}, s:o, s:o, s:o}", "ledger",
+                     stats_ledger(&l), "residency", "entries", (json_int_t)rs.entries,
+                     "resident_bytes", (json_int_t)rs.resident_bytes, "held_bytes",
+                     (json_int_t)rs.held_bytes, "fills", (json_int_t)rs.fills, "filled_bytes",
+                     (json_int_t)rs.filled_bytes, "evictions", (json_int_t)rs.evictions,
+                     "evicted_bytes", (json_int_t)rs.evicted_bytes, "models", models, "jobs",
+                     stats_jobs(&l), "tenants", stats_tenants(&l));
+    hth_ledger_fini(&l);
+    return *out != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "no memory for an answer");
+}

@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/reload.h"
+
+#include "base/alloc.h"
+#include "base/log.h"
+#include "server/share.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+static uint64_t reload_filled(const hth_models *ms)
+{
+    hth_residency_stats s;
+    hth_residency_stats_get(ms->site->residency, &s);
+    return s.filled_bytes;
+}
+
+// Drops what is there of the version that was to come.
+static void reload_stop(hth_models *ms, hth_name *n)
+{
+    if (n->coming != NULL && !n->coming->by_version) {
+        hth_model_drop(ms, n->coming);
+    }
+    n->coming = NULL;
+    n->wanted = 0;
+}
+
+static void reload_want(hth_models *ms, hth_name *n)
+{
+    hth_manifest m;
+    if (hth_store_get(ms->store, n->name, 0, &m) != HTH_OK) {
+        return;
+    }
+    bool more = n->refused_bytes > 0 && hth_share_models(ms->site) > n->refused_bytes;
+    bool refused = m.version == n->refused && !more;
+    if (m.version > n->serving->version && m.version != n->wanted && !refused) {
+        reload_stop(ms, n);
+        n->wanted = m.version;
+    }
+    hth_manifest_fini(&m);
+}
+
+void hth_reload_look(hth_models *ms)
+{
+    for (hth_name *n = ms->names; n != NULL; n = n->next) {
+        reload_want(ms, n);
+    }
+}
+
+void hth_reload_again(hth_models *ms, const char *name)
+{
+    hth_name *n = hth_model_name(ms, name);
+    if (n != NULL) {
+        n->refused = 0;
+        reload_want(ms, n);
+    }
+}
+
+// ---- turns
+
+static hth_program *reload_next(const hth_name *n)
+{
+    hth_program *p = n->serving->source.programs;
+    while (p != NULL && p->followed == n->coming) {
+        p = p->next;
+    }
+    return p;
+}
+
+// Inputs like those that p was made for, as the newer version takes them.
+static hth_err reload_inputs(const hth_name *n, const hth_program *p, hth_tensor **out)
+{
+    const hth_graph *g = n->serving->source.graph;
+    size_t most = (size_t)(g->n_inputs + n->coming->source.graph->n_inputs) + 1;
+    hth_request_tensor *in = hth_calloc(most, sizeof *in);
+    *out = hth_calloc(most, sizeof **out);
+    if (in == NULL || *out == NULL) {
+        hth_free(in);
+        return hth_fail(HTH_ENOMEM, "no memory for a program");
+    }
+    for (int i = 0; i < g->n_inputs; i++) {
+        in[i] = (hth_request_tensor){g->values[g->inputs[i]].name, p->key[i]};
+    }
+    hth_err err = hth_model_bind(n->coming, in, g->n_inputs, *out);
+    hth_free(in);
+    return err;
+}
+
+// A program of the newer version for the shapes of `p`, as ready as that one. Shapes that it does
+// not take, or values that are not known here, are left to the requests that bring them.
+static hth_err reload_program(hth_models *ms, const hth_name *n, hth_program *p)
+{
+    hth_site *site = ms->site;
+    hth_source *s = &n->coming->source;
+    hth_tensor *inputs;
+    hth_program *made = NULL;
+    hth_err err = reload_inputs(n, p, &inputs);
+    bool other = err == HTH_EINVAL;
+    if (err == HTH_OK) {
+        made = hth_source_match(s, inputs);
+        err = made != NULL ? HTH_OK
+                           : hth_program_compile(site, s, inputs, hth_share_models(site), false,
+                                                 NULL, &made);
+        other = err == HTH_ENOTSUP && p->value_inputs == 0;
+    }
+    hth_free(inputs);
+    if (err == HTH_OK && p->active) {
+        err = hth_program_activate(site, made);
+    }
+    if (err == HTH_OK && p->pinned) {
+        hth_program_pin(site, made, true);
+    }
+    p->followed = n->coming;
+    return other ? HTH_OK : err;
+}
+
+static void reload_switch(hth_models *ms, hth_name *n)
+{
+    hth_model *old = n->serving;
+    hth_log(INFO, SERVER, "reload", "model=%s version=%d before=%d moved_bytes=%" PRIu64, n->name,
+            n->wanted, old->version, reload_filled(ms) - n->moved_from);
+    n->serving = n->coming;
+    n->coming = NULL;
+    n->wanted = n->refused = 0;
+    n->why[0] = 0;
+    ms->recent.model = NULL;
+    for (hth_program *p = old->source.programs; p != NULL; p = p->next) {
+        hth_program_pin(ms->site, p, false);
+    }
+    if (!old->by_version) {
+        hth_model_drop(ms, old);
+    }
+}
+
+static void reload_refuse(hth_models *ms, hth_name *n, hth_err err)
+{
+    snprintf(n->why, sizeof n->why, "%s", hth_err_detail());
+    n->refused = n->wanted;
+    n->refused_bytes = err == HTH_ETOOBIG || err == HTH_ENODEVMEM ? hth_share_models(ms->site) : 0;
+    hth_log(WARN, SERVER, "reload", "model=%s version=%d serves=%d: %s", n->name, n->wanted,
+            n->serving->version, n->why);
+    reload_stop(ms, n);
+}
+
+static void reload_step(hth_models *ms, hth_name *n)
+{
+    hth_err err = HTH_OK;
+    if (n->coming == NULL) {
+        n->moved_from = reload_filled(ms);
+        ms->tenant = n->serving->account.tenant;
+        err = hth_model_version(ms, n->name, n->wanted, &n->coming);
+        ms->tenant = NULL;
+    } else {
+        hth_program *p = reload_next(n);
+        err = p != NULL ? reload_program(ms, n, p) : HTH_OK;
+        if (p == NULL) {
+            reload_switch(ms, n);
+        }
+    }
+    if (err != HTH_OK) {
+        reload_refuse(ms, n, err);
+    }
+}
+
+static hth_name *reload_first(const hth_models *ms)
+{
+    hth_name *n = ms->names;
+    while (n != NULL && n->wanted == 0) {
+        n = n->next;
+    }
+    return n;
+}
+
+bool hth_reload_turn(hth_models *ms)
+{
+    if (ms->names == NULL) {
+        return false;
+    }
+    uint64_t change = hth_store_change_count(ms->store), bytes = hth_share_models(ms->site);
+    if (change != ms->looked_change || bytes > ms->looked_bytes) {
+        ms->looked_change = change;
+        ms->looked_bytes = bytes;
+        hth_reload_look(ms);
+    }
+    hth_name *n = reload_first(ms);
+    if (n != NULL) {
+        reload_step(ms, n);
+    }
+    return reload_first(ms) != NULL;
+}
+
+void hth_reload_settle(hth_models *ms, const char *name)
+{
+    hth_reload_look(ms);
+    for (hth_name *n = hth_model_name(ms, name); n != NULL && n->wanted > 0;) {
+        reload_step(ms, n);
+        n = hth_model_name(ms, name);
+    }
+}
