@@ -18,7 +18,7 @@ say       = @$(if $(V),true,printf '  %-7s %s\n' $(1) $(2))
 CFLAGS    = -std=c11 $(OPT) -g -Wall -Wextra -Werror -Wno-unused-parameter -Wmissing-prototypes -Wvla -fPIC \
             -fvisibility=hidden -pthread $(ISA) $(SAN)
 CPPFLAGS  = -D_GNU_SOURCE -I. -I$(B)/gen $(DEFS)
-LDLIBS    = -ldnnl -lnng -lprotobuf-c -ljansson -llmdb -lcrypto -levent -levent_pthreads -lz -lm
+LDLIBS    = -ldnnl -lnng -lprotobuf-c -ljansson -llmdb -lcrypto -levent -levent_pthreads -levent_openssl -lssl -lz -lm
 # The functions of OpenMP's ABI that device/cpu/team.c defines for oneDNN: programs export them, libhearth.so brings them in a
 # library of their own, because it exports nothing but hearth_*.
 TEAM_ABI := GOMP_parallel GOMP_barrier omp_get_max_threads omp_get_num_threads omp_get_thread_num omp_in_parallel

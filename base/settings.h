@@ -42,13 +42,24 @@ typedef enum hth_setting_change {
 #define HTH_TEXT_SETTINGS(X)                                                                       \
     X(STORE, "store", TEXT, "", "", FIXED, "directory of the models; created if absent")           \
     X(LISTEN, "listen", LIST, "", "", FIXED,                                                       \
-      "where clients connect: ipc://PATH, tcp://HOST:PORT; empty: the machine's local socket")     \
+      "where clients connect: ipc://PATH, tcp:// or tls+tcp://HOST:PORT; empty: a local socket")   \
     X(HTTP, "http", TEXT, "", "", FIXED,                                                           \
-      "where the Open Inference Protocol is served, 127.0.0.1:8000; empty: nowhere")               \
+      "where the Open Inference Protocol is served: 127.0.0.1:8000, https://..; empty: nowhere")   \
     X(METRICS, "metrics", TEXT, "", "", FIXED,                                                     \
       "where /metrics is served to Prometheus, 127.0.0.1:8002; needs http; empty: nowhere")        \
     X(TRACE_FILE, "trace.file", TEXT, "", "", FIXED,                                               \
       "where traces of HTTP requests go when a client asks for them; empty: it cannot")            \
+    X(HTTP_PREFIX, "http.prefix", TEXT, "", "", FIXED,                                             \
+      "path in front of all paths over HTTP: /base/path serves /base/path/v2/..; empty: none")     \
+    X(AUTH_TOKENS_FILE, "auth.tokens_file", TEXT, "", "", FIXED,                                   \
+      "file of tokens (hearth token); read again on SIGHUP; empty: there are none")                \
+    X(AUTH_LOCAL, "auth.local", LIST, "", "", FIXED,                                               \
+      "users and @groups that may do everything through a Unix socket, as root may")               \
+    X(TLS_CERT, "tls.cert", TEXT, "", "", FIXED,                                                   \
+      "PEM file, certificate and chain for https:// and tls+tcp://; read again on SIGHUP")         \
+    X(TLS_KEY, "tls.key", TEXT, "", "", FIXED, "PEM file, private key of tls.cert")                \
+    X(TLS_MIN_VERSION, "tls.min_version", WORD, "1.2", "1.2 1.3", FIXED,                           \
+      "oldest version of TLS that is spoken")                                                      \
     X(ALLOW_CLIENT_SHM, "allow_client_shm", WORD, "false", "false true", FIXED,                    \
       "whether HTTP clients may have tensors in POSIX shared memory that they register")           \
     X(DEVICE, "device", TEXT, "cpu", "", FIXED,                                                    \
@@ -77,6 +88,23 @@ typedef enum hth_setting_change {
       "time in microseconds that an idle engine looks for work before it sleeps")                  \
     X(HTTP_IDLE_SECONDS, "http.idle_seconds", COUNT, 300, 1, 86400, FIXED,                         \
       "how long an HTTP connection may stay without a request, or with half of one")               \
+    X(HTTP_REQUEST_SECONDS, "http.request_seconds", COUNT, 20, 1, 86400, LIVE,                     \
+      "how long a request may take to come, beside what http.request_rate allows")                 \
+    X(HTTP_REQUEST_RATE, "http.request_rate", BYTES, 512, 1, HTH_GIB, LIVE,                        \
+      "bytes of a request that allow it a second more")                                            \
+    X(HTTP_HEADER_BYTES, "http.header_bytes", BYTES, 32 * HTH_KIB, HTH_KIB, HTH_MIB, FIXED,        \
+      "largest request line and headers together")                                                 \
+    X(HTTP_URL_BYTES, "http.url_bytes", BYTES, 8 * HTH_KIB, 64, HTH_MIB, LIVE, "longest URL")      \
+    X(HTTP_CHUNKS, "http.chunks", COUNT, 1048576, 1, 1e12, LIVE,                                   \
+      "most chunks of a request's body")                                                           \
+    X(HTTP_JSON_DEPTH, "http.json_depth", COUNT, 100, 4, 100, LIVE,                                \
+      "most levels of a request's JSON")                                                           \
+    X(HTTP_BUFFERED_BYTES, "http.buffered_bytes", BYTES, 4 * HTH_GIB, HTH_MIB, 64 * HTH_TIB, LIVE, \
+      "most bytes of requests and answers on all HTTP connections together")                       \
+    X(LIMIT_CONNECTIONS, "limits.connections", COUNT, 4096, 1, 1048576, LIVE,                      \
+      "most HTTP connections, and most connections of hearth's own clients")                       \
+    X(LIMIT_ADDRESS, "limits.connections_per_address", COUNT, 1024, 1, 1048576, LIVE,              \
+      "the same from one address of the network")                                                  \
     X(CONVSEL_TOLERANCE, "convsel.tolerance", REAL, 1e-3, 0, 1, FIXED,                             \
       "largest relative error, against the direct algorithm, of a convolution algorithm")          \
     X(VECTOR_BYTES, "kernels.vector_bytes", COUNT, 64, 16, 64, FIXED,                              \

@@ -6,6 +6,7 @@
 #include "base/word.h"
 #include "client/local.h"
 #include "client/table.h"
+#include "client/token.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -15,7 +16,10 @@
 #include <unistd.h>
 
 const hth_option hth_cli_global[] = {
-    {"server", HTH_OPTION_TEXT, "URL", "the server to ask: ipc://PATH or tcp://HOST:PORT"},
+    {"server", HTH_OPTION_TEXT, "URL",
+     "the server to ask: ipc://PATH, tcp:// or tls+tcp://HOST:PORT"},
+    {"token-file", HTH_OPTION_PATH, "FILE", "the token that the server knows you by"},
+    {"ca", HTH_OPTION_PATH, "FILE", "with tls+tcp: who may have signed the server's certificate"},
     {"store", HTH_OPTION_PATH, "DIR", "no server: an engine in this process, on the store in DIR"},
     {"device", HTH_OPTION_TEXT, "SPEC",
      "with --store: the device, such as cpu:mem=2GiB,threads=2 or cuda:0,mem=80%"},
@@ -67,6 +71,7 @@ static int cli_help(const hth_cli *c, const hth_command *command)
             printf("  %-9s %.*s\n", c->commands[i]->name, (int)strcspn(help, "\n"), help);
         }
         printf("\nWithout --server and --store: $HEARTH_SERVER, else the server on this machine.\n"
+               "$HEARTH_TOKEN: the token, where --token-file does not say another.\n"
                "$HEARTH_ISA (avx512, avx2, sse2) limits the vectors that kernels use.\n"
                "$CUDA_HOME: folders in which CUDA's libraries are looked for first.\n"
                "`hearth help COMMAND` says more.\n");
@@ -295,7 +300,9 @@ static void cli_device(const hth_cli *c, char *out, size_t cap)
 // A training job takes as long as it takes.
 static hearth_options cli_options(const hth_cli *c)
 {
-    return (hearth_options){.timeout_ms = strcmp(c->command->name, "train") == 0 ? INT32_MAX : 0};
+    return (hearth_options){.timeout_ms = strcmp(c->command->name, "train") == 0 ? INT32_MAX : 0,
+                            .token = c->token,
+                            .ca_file = hth_cli_text(c, "ca")};
 }
 
 static int cli_open(hth_cli *c, const char *url, const hearth_options *o)
@@ -306,10 +313,16 @@ static int cli_open(hth_cli *c, const char *url, const hearth_options *o)
 int hth_cli_connect(hth_cli *c)
 {
     const char *store = hth_cli_text(c, "store"), *server = hth_cli_text(c, "server");
-    char device[256], path[256], url[300];
+    char device[256], path[256], url[300], token[HTH_TOKEN_TEXT];
     hearth_options o = cli_options(c);
     if (c->h != NULL) {
         return HTH_CLI_OK;
+    }
+    if (hth_cli_text(c, "token-file") != NULL) {
+        if (hth_token_load(hth_cli_text(c, "token-file"), token) != HTH_OK) {
+            return hth_cli_error();
+        }
+        o.token = token;
     }
     if (store != NULL && server != NULL) {
         return hth_cli_usage("--server and --store exclude each other");

@@ -52,6 +52,7 @@ struct hth_cli {
     int n_args;
     json_t *options;         // what was given, global options included, by name
     const char *environment; // $HEARTH_SERVER, or NULL
+    const char *token;       // $HEARTH_TOKEN, or NULL
     const char *runtime_dir; // $XDG_RUNTIME_DIR, or NULL
     hearth *h;               // hth_cli_connect
 };

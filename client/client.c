@@ -20,6 +20,8 @@
 
 #define CLIENT_TIMEOUT_MS   (10u * 60 * 1000)
 #define CLIENT_RECONNECT_MS 50
+// Where Debian's ca-certificates keeps the authorities that the system trusts.
+#define CLIENT_CA_FILE "/etc/ssl/certs/ca-certificates.crt"
 
 _Static_assert((int)HEARTH_ETIMEDOUT == (int)HTH_ETIMEDOUT &&
                    (int)HEARTH_ENOMEM == (int)HTH_ENOMEM &&
@@ -52,7 +54,20 @@ static void client_pipe_changed(nng_pipe p, nng_pipe_ev ev, void *arg)
     }
 }
 
-static hth_err client_dial(hearth *h, const char *url)
+static bool client_is(const char *url, const char *scheme)
+{
+    return strncmp(url, scheme, strlen(scheme)) == 0;
+}
+
+// client_tls has the server's certificate verified: for the url's host, by who signed it.
+static hth_err client_tls(hearth *h, const hearth_options *o)
+{
+    const char *ca = o != NULL && o->ca_file != NULL ? o->ca_file : CLIENT_CA_FILE;
+    int rv = nng_dialer_set_string(h->dialer, NNG_OPT_TLS_CA_FILE, ca);
+    return rv == 0 ? HTH_OK : hth_msg_fail(rv, "cannot verify servers by %s", ca);
+}
+
+static hth_err client_dial(hearth *h, const char *url, const hearth_options *o)
 {
     int rv = nng_req0_open(&h->socket);
     if (rv != 0) {
@@ -67,13 +82,14 @@ static hth_err client_dial(hearth *h, const char *url)
         (rv = nng_pipe_notify(h->socket, NNG_PIPE_EV_REM_POST, client_pipe_changed, h)) != 0) {
         return hth_msg_fail(rv, "cannot set up a socket");
     }
-    rv = nng_dial(h->socket, url, &h->dialer, 0);
+    if ((rv = nng_dialer_create(&h->dialer, h->socket, url)) != 0) {
+        return hth_msg_fail(rv, "cannot connect to %s", url);
+    }
+    if (client_is(url, "tls+tcp://")) {
+        HTH_TRY(client_tls(h, o));
+    }
+    rv = nng_dialer_start(h->dialer, 0);
     return rv == 0 ? HTH_OK : hth_msg_fail(rv, "no server at %s", url);
-}
-
-static bool client_is(const char *url, const char *scheme)
-{
-    return strncmp(url, scheme, strlen(scheme)) == 0;
 }
 
 static hth_err client_start(hearth *h, const char *url, const hearth_options *o)
@@ -91,9 +107,12 @@ static hth_err client_start(hearth *h, const char *url, const hearth_options *o)
         HTH_TRY(hth_embed_open(o->store, o->device, &h->embedded));
         url = hth_embed_url(h->embedded);
     }
+    bool token = o != NULL && o->token != NULL && o->token[0] != 0;
     h->url = hth_strdup(url);
-    return h->url == NULL ? hth_fail(HTH_ENOMEM, "out of memory for a connection")
-                          : client_dial(h, url);
+    h->token = token ? hth_strdup(o->token) : NULL;
+    return h->url == NULL || (token && h->token == NULL)
+               ? hth_fail(HTH_ENOMEM, "out of memory for a connection")
+               : client_dial(h, url, o);
 }
 
 hearth_status hearth_open(const char *url, const hearth_options *options, hearth **out)
@@ -133,6 +152,7 @@ void hearth_close(hearth *h)
     pthread_cond_destroy(&h->idle);
     pthread_mutex_destroy(&h->lock);
     hth_free(h->url);
+    hth_free(h->token);
     hth_free(h);
 }
 

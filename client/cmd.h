@@ -17,7 +17,8 @@ extern const hth_command hth_cmd_plan, hth_cmd_bench, hth_cmd_convsel, hth_cmd_d
 extern const hth_command hth_cmd_train; // cmd_train.c
 extern const hth_command hth_cmd_curve; // cmd_curve.c
 extern const hth_command hth_cmd_jobs, hth_cmd_job, hth_cmd_pause, hth_cmd_resume,
-    hth_cmd_cancel; // cmd_jobs.c
+    hth_cmd_cancel;                     // cmd_jobs.c
+extern const hth_command hth_cmd_token; // cmd_token.c
 
 // The options of what plans a training step.
 // clang-format off

@@ -284,6 +284,7 @@ hth_err hth_exchange(hearth *h, Hearth__Request *q, const hearth_tensor *inputs,
     nng_msg *msg = NULL;
     memset(out, 0, sizeof *out);
     q->call = atomic_fetch_add(&h->next_call, 1) + 1;
+    q->token = h->token != NULL ? h->token : q->token;
     hth_err err = call_get(h, &c);
     if (err == HTH_OK) {
         err = exchange_frame(h, q, inputs, &msg);

@@ -29,6 +29,7 @@ struct hearth {
     bool shared_memory; // worth trying: a local socket, and not switched off
     bool same_machine;  // paths mean the same to both sides
     char *url;
+    char *token; // NULL: none
     hth_embedded *embedded;
     hth_wire_limits limits;
     uint64_t timeout_ms;

@@ -62,6 +62,9 @@ typedef struct hearth_options {
     const char *device;   // inproc: "cpu:mem=2GiB,threads=2"; NULL: "cpu"
     uint64_t timeout_ms;  // per call, 0: 10 minutes
     int no_shared_memory; // 1: never pass tensors through shared memory
+    const char *token;    // what the server knows the caller by; NULL: nothing
+    const char *ca_file; // tls+tcp: PEM file of who may have signed the server's certificate; NULL:
+                         // the system's
 } hearth_options;
 
 typedef struct hearth_tensor {
@@ -73,9 +76,9 @@ typedef struct hearth_tensor {
     size_t bytes;
 } hearth_tensor;
 
-// hearth_open connects to `url`: "ipc:///run/hearth.sock", "tcp://host:port", or "inproc://" (an
-// engine inside this process, on options->store). options may be NULL except for inproc. On error
-// *out is NULL.
+// hearth_open connects to `url`: "ipc:///run/hearth.sock", "tcp://host:port",
+// "tls+tcp://host:port", or "inproc://" (an engine inside this process, on options->store). options
+// may be NULL except for inproc. On error *out is NULL.
 HEARTH_API hearth_status hearth_open(const char *url, const hearth_options *options, hearth **out);
 HEARTH_API void hearth_close(hearth *h); // NULL is allowed; waits for calls in flight
 HEARTH_API const char *

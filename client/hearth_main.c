@@ -14,6 +14,7 @@ int main(int argc, char **argv)
 {
     hth_cli c = {.commands = hth_commands,
                  .environment = getenv("HEARTH_SERVER"),
+                 .token = getenv("HEARTH_TOKEN"),
                  .runtime_dir = getenv("XDG_RUNTIME_DIR")};
     if (hth_isa_limit(getenv("HEARTH_ISA")) != HTH_OK) {
         fprintf(stderr, "hearth: %s\n", hth_err_detail());

@@ -6,6 +6,7 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "base/settings.h"
 
 #include <uthash.h>
 
@@ -15,6 +16,7 @@
 #include <linux/magic.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
@@ -37,19 +39,22 @@ struct hth_conn {
     uint32_t pipe;
     int refs; // 1 of the table, 1 of each holder
     bool same_machine;
-    uint64_t pid; // 0: not known
+    hth_peer peer;
+    uint8_t address[16]; // on the network; zeros: not there
+    uint64_t pid;        // 0: not known
     int n_regions;
     hth_region *regions;
     UT_hash_handle hh;
 };
 
 struct hth_conns {
+    const hth_auth *auth;
     pthread_mutex_t lock;
     hth_conn *by_pipe;
     uint32_t next_region;
 };
 
-hth_err hth_conns_open(hth_conns **out)
+hth_err hth_conns_open(const hth_auth *auth, hth_conns **out)
 {
     hth_conns *c = hth_calloc(1, sizeof *c);
     *out = c;
@@ -57,6 +62,7 @@ hth_err hth_conns_open(hth_conns **out)
         return hth_fail(HTH_ENOMEM, "out of memory for the table of connections");
     }
     pthread_mutex_init(&c->lock, NULL);
+    c->auth = auth;
     c->next_region = (uint32_t)(hth_now_ns() >> 10);
     return HTH_OK;
 }
@@ -78,12 +84,52 @@ int hth_conns_count(hth_conns *c)
     return n;
 }
 
-static bool conn_is_local(nng_pipe p)
+// conn_ask finds out who is at the other end.
+static void conn_ask(hth_conn *c, nng_pipe p)
 {
     nng_sockaddr a;
-    return nng_pipe_get_addr(p, NNG_OPT_REMADDR, &a) == 0 &&
-           (a.s_family == NNG_AF_IPC || a.s_family == NNG_AF_INPROC ||
-            a.s_family == NNG_AF_ABSTRACT);
+    uint64_t uid, gid;
+    c->peer = HTH_PEER_NETWORK;
+    if (nng_pipe_get_addr(p, NNG_OPT_REMADDR, &a) != 0) {
+        return;
+    }
+    if (a.s_family == NNG_AF_INET) {
+        memcpy(c->address + 12, &a.s_in.sa_addr, 4);
+    } else if (a.s_family == NNG_AF_INET6) {
+        memcpy(c->address, a.s_in6.sa_addr, 16);
+    }
+    if (a.s_family == NNG_AF_INPROC) {
+        c->same_machine = true;
+        c->peer = HTH_PEER_TRUSTED;
+    } else if (a.s_family == NNG_AF_IPC || a.s_family == NNG_AF_ABSTRACT) {
+        c->same_machine = true;
+        c->peer = nng_pipe_get_uint64(p, NNG_OPT_IPC_PEER_UID, &uid) == 0 &&
+                          nng_pipe_get_uint64(p, NNG_OPT_IPC_PEER_GID, &gid) == 0
+                      ? hth_auth_local(c->table->auth, uid, gid)
+                      : HTH_PEER_LOCAL;
+        if (nng_pipe_get_uint64(p, NNG_OPT_IPC_PEER_PID, &c->pid) != 0) {
+            c->pid = 0;
+        }
+    }
+}
+
+// conns_full looks at the limits, under the lock.
+static hth_err conns_full(const hth_conns *t, const hth_conn *c)
+{
+    static const uint8_t nowhere[sizeof c->address];
+    int64_t all = HASH_COUNT(t->by_pipe), same = 0;
+    if (all >= hth_setting_int(HTH_SET_LIMIT_CONNECTIONS)) {
+        return hth_fail(HTH_EBUSY, "limits.connections: %d are there", (int)all);
+    }
+    if (memcmp(c->address, nowhere, sizeof nowhere) == 0) {
+        return HTH_OK;
+    }
+    for (const hth_conn *o = t->by_pipe; o != NULL; o = o->hh.next) {
+        same += memcmp(o->address, c->address, sizeof c->address) == 0;
+    }
+    return same < hth_setting_int(HTH_SET_LIMIT_ADDRESS)
+               ? HTH_OK
+               : hth_fail(HTH_EBUSY, "limits.connections_per_address: %d are there", (int)same);
 }
 
 hth_err hth_conns_add(hth_conns *t, nng_pipe p)
@@ -95,14 +141,17 @@ hth_err hth_conns_add(hth_conns *t, nng_pipe p)
     c->table = t;
     c->pipe = (uint32_t)nng_pipe_id(p);
     c->refs = 1;
-    c->same_machine = conn_is_local(p);
-    if (nng_pipe_get_uint64(p, NNG_OPT_IPC_PEER_PID, &c->pid) != 0) {
-        c->pid = 0;
-    }
+    conn_ask(c, p);
     pthread_mutex_lock(&t->lock);
-    HASH_ADD(hh, t->by_pipe, pipe, sizeof c->pipe, c);
+    hth_err err = conns_full(t, c);
+    if (err == HTH_OK) {
+        HASH_ADD(hh, t->by_pipe, pipe, sizeof c->pipe, c);
+    }
     pthread_mutex_unlock(&t->lock);
-    return HTH_OK;
+    if (err != HTH_OK) {
+        hth_free(c);
+    }
+    return err;
 }
 
 static hth_conn *conn_lookup(hth_conns *t, nng_pipe p)
@@ -171,6 +220,11 @@ void hth_conn_rele(hth_conn *c)
 bool hth_conn_same_machine(const hth_conn *c)
 {
     return c->same_machine;
+}
+
+hth_peer hth_conn_peer(const hth_conn *c)
+{
+    return c->peer;
 }
 
 // conn_open_memfd opens the peer's descriptor and proves that it is a memfd of `bytes` which cannot

@@ -12,7 +12,7 @@
 #ifndef HTH_SERVER_CONN_H
 #define HTH_SERVER_CONN_H
 
-#include "base/err.h"
+#include "server/auth.h"
 
 #include <nng/nng.h>
 
@@ -24,14 +24,15 @@ typedef struct hth_conns hth_conns;
 typedef struct hth_conn hth_conn;
 typedef struct hth_region hth_region;
 
-hth_err hth_conns_open(hth_conns **out);
+// hth_conns_open: `auth` must outlive the table.
+hth_err hth_conns_open(const hth_auth *auth, hth_conns **out);
 // hth_conns_close: every connection must be removed and released. NULL is allowed.
 void hth_conns_close(hth_conns *c);
 int hth_conns_count(hth_conns *c);
 
 // hth_conns_add and hth_conns_remove follow a pipe's ADD_PRE and REM_POST. The removed connection
 // stays valid for its holders; hth_conns_remove returns it held (NULL: was not there), so that its
-// calls can be canceled.
+// calls can be canceled. HTH_EBUSY: there are too many, all together or from one address.
 hth_err hth_conns_add(hth_conns *c, nng_pipe p);
 hth_conn *hth_conns_remove(hth_conns *c, nng_pipe p);
 // hth_conn_find returns the pipe's connection held, or NULL when it is gone.
@@ -40,6 +41,7 @@ void hth_conn_rele(hth_conn *c); // NULL is allowed
 
 // hth_conn_same_machine: paths and memory of this machine may be named (ipc, inproc).
 bool hth_conn_same_machine(const hth_conn *c);
+hth_peer hth_conn_peer(const hth_conn *c);
 
 // hth_conn_map maps the peer's file descriptor `fd`, a sealed memfd of `bytes`, and stores the
 // region's number. HTH_EDENIED: not a local peer, or not sealed; HTH_EINVAL: another size;

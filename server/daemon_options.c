@@ -6,7 +6,9 @@
 
 #include "client/hearth.h"
 #include "client/local.h"
+#include "client/token.h"
 #include "device/device.h"
+#include "server/tls.h"
 
 #include <getopt.h>
 #include <stdio.h>
@@ -71,19 +73,56 @@ static bool options_check_url(const hth_daemon_options *o, const char *url)
 {
     char sentence[300];
     const char *port = strrchr(url, ':');
-    bool ipc = strncmp(url, "ipc://", 6) == 0, tcp = strncmp(url, "tcp://", 6) == 0;
+    size_t plain = strncmp(url, "tls+", 4) == 0 ? 4 : 0;
+    bool ipc = strncmp(url, "ipc://", 6) == 0, tcp = strncmp(url + plain, "tcp://", 6) == 0;
     if (ipc && url[6] == '/' && strlen(url + 6) <= URL_PATH_BYTES) {
         return true;
     }
-    if (tcp && port > url + 6 && strspn(port + 1, "0123456789") == strlen(port + 1) &&
+    if (tcp && port > url + plain + 6 && strspn(port + 1, "0123456789") == strlen(port + 1) &&
         atol(port + 1) > 0 && atol(port + 1) < 65535) {
         return true;
     }
     snprintf(sentence, sizeof sentence, "'%.150s' %s", url,
              ipc   ? "has no absolute path of at most 107 bytes"
              : tcp ? "has no port from 1 to 65534 behind the host"
-                   : "is not ipc://PATH or tcp://HOST:PORT");
+                   : "is not ipc://PATH, tcp://HOST:PORT or tls+tcp://HOST:PORT");
     return options_wrong(o, HTH_SET_LISTEN, sentence);
+}
+
+// options_check_prefix: a path is compared as it is sent, so only what is never percent-encoded.
+static bool options_check_prefix(const hth_daemon_options *o)
+{
+    static const char allowed[] = "/abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+                                  "-._~";
+    char prefix[HTH_SETTING_TEXT];
+    size_t n = strlen(hth_setting_text(HTH_SET_HTTP_PREFIX, prefix));
+    return n == 0 || (prefix[0] == '/' && prefix[n - 1] != '/' && strspn(prefix, allowed) == n &&
+                      strstr(prefix, "//") == NULL)
+               ? true
+               : options_wrong(o, HTH_SET_HTTP_PREFIX, "is no path such as /base/path");
+}
+
+// options_check_tls reads the certificate where something needs one, and the tokens.
+static bool options_check_tls(const hth_daemon_options *o)
+{
+    bool needed = strncmp(o->http, "https://", 8) == 0 || strncmp(o->metrics, "https://", 8) == 0;
+    char file[HTH_SETTING_TEXT];
+    hth_tokens tokens;
+    hth_tls *tls;
+    for (int i = 0; i < o->n_listen; i++) {
+        needed = needed || strncmp(o->listen[i], "tls+tcp://", 10) == 0;
+    }
+    if (needed && hth_tls_open(&tls) != HTH_OK) {
+        return options_wrong(o, HTH_SET_TLS_CERT, hth_err_detail());
+    }
+    hth_tls_close(needed ? tls : NULL);
+    if (hth_setting_text(HTH_SET_AUTH_TOKENS_FILE, file)[0] != 0) {
+        if (hth_tokens_read(file, &tokens) != HTH_OK) {
+            return options_wrong(o, HTH_SET_AUTH_TOKENS_FILE, hth_err_detail());
+        }
+        hth_tokens_fini(&tokens);
+    }
+    return true;
 }
 
 static bool options_check(const hth_daemon_options *o)
@@ -96,6 +135,7 @@ static bool options_check(const hth_daemon_options *o)
     for (int i = 0; i < o->n_listen; i++) {
         good = options_check_url(o, o->listen[i]) && good;
     }
+    good = options_check_prefix(o) && options_check_tls(o) && good;
     if (hth_device_open(o->device, &device) != HTH_OK) {
         return options_wrong(o, HTH_SET_DEVICE, hth_err_detail());
     }

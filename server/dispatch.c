@@ -68,8 +68,14 @@ void hth_slot_fail(hth_slot *s, hth_err err, const char *sentence)
 {
     Hearth__Reply r = HEARTH__REPLY__INIT;
     Hearth__Error body = HEARTH__ERROR__INIT;
+    char cleared[1024];
+    sentence = sentence[0] != 0 ? sentence : hth_strerror(err);
+    if (s->conn != NULL && !hth_conn_same_machine(s->conn)) {
+        hth_auth_public(sentence, cleared, sizeof cleared);
+        sentence = cleared;
+    }
     body.code = (uint32_t)err;
-    body.sentence = (char *)(sentence[0] != 0 ? sentence : hth_strerror(err));
+    body.sentence = (char *)sentence;
     r.body_case = HEARTH__REPLY__BODY_ERROR;
     r.error = &body;
     hth_slot_reply(s, &r);
@@ -258,6 +264,9 @@ static void slot_start(hth_slot *s, nng_msg *msg)
         hth_slot_fail(s, err, hth_err_detail());
     } else if (refused) {
         hth_slot_fail(s, HTH_ECANCELED, "the server is stopping: it takes no new requests");
+    } else if ((err = hth_auth_check(d->auth, hth_conn_peer(s->conn), s->q->token,
+                                     hth_auth_need(s->q), NULL)) != HTH_OK) {
+        hth_slot_fail(s, err, hth_err_detail());
     } else {
         slot_route(s);
     }
@@ -308,6 +317,7 @@ hth_err hth_dispatch_open(const hth_dispatch_config *config, hth_dispatch **out)
     d->engine = config->engine;
     d->jobs = config->jobs;
     d->conns = config->conns;
+    d->auth = config->auth;
     d->limits = config->limits;
     pthread_condattr_t monotonic;
     pthread_condattr_init(&monotonic);

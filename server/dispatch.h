@@ -28,6 +28,7 @@ typedef struct hth_dispatch_config {
     hth_engine *engine;
     hth_jobs *jobs;
     hth_conns *conns;
+    hth_auth *auth;
     hth_wire_limits limits;
     int slots; // requests in progress at once; 0: 256
 } hth_dispatch_config;

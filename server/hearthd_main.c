@@ -18,12 +18,18 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
+
+// Descriptors, where the hard limit allows them: connections and tensors' files.
+#define DAEMON_FILES 65536
 
 typedef struct hearthd {
     hth_daemon_options options;
     const char *manager; // $NOTIFY_SOCKET
     struct event_base *base;
+    hth_server *server;
 } hearthd;
 
 static int daemon_fail(int code, const char *sentence)
@@ -43,13 +49,14 @@ static void daemon_reload(hearthd *d)
 {
     const hth_config_report report = {reload_say, NULL};
     char state[80];
-    if (d->options.config.path == NULL) {
-        hth_log(WARN, SERVER, "reload-refused", "there is no configuration file: --config FILE");
-        return;
-    }
     snprintf(state, sizeof state, "RELOADING=1\nMONOTONIC_USEC=%" PRIu64, hth_now_ns() / 1000);
     hth_notify(d->manager, state);
-    if (hth_config_read(&d->options.config, &report) == HTH_OK) {
+    if (hth_server_reload(d->server) != HTH_OK) {
+        reload_say(NULL, hth_err_detail());
+    }
+    if (d->options.config.path == NULL) {
+        hth_log(WARN, SERVER, "reload-refused", "there is no configuration file: --config FILE");
+    } else if (hth_config_read(&d->options.config, &report) == HTH_OK) {
         int changed = hth_config_reload(&d->options.config, &report);
         hth_daemon_log_open();
         hth_log(INFO, SERVER, "reloaded", "changed=%d", changed);
@@ -74,7 +81,7 @@ static void daemon_ready(const hearthd *d)
         printf(" %s", d->options.listen[i]);
     }
     if (d->options.http[0] != 0) {
-        printf(" http://%s", d->options.http);
+        printf(" %s%s", strstr(d->options.http, "://") != NULL ? "" : "http://", d->options.http);
     }
     printf("\n");
     fflush(stdout);
@@ -111,7 +118,6 @@ static int daemon_loop(hearthd *d)
 
 static int daemon_run(hearthd *d)
 {
-    hth_server *server;
     const hth_server_config config = {.store = d->options.store,
                                       .device = d->options.device,
                                       .listen = d->options.listen,
@@ -122,17 +128,27 @@ static int daemon_run(hearthd *d)
                                       .client_shm = d->options.client_shm,
                                       .resume = true};
     hth_daemon_log_open();
-    if (hth_server_open(&config, &server) != HTH_OK) {
+    if (hth_server_open(&config, &d->server) != HTH_OK) {
         return daemon_fail(1, hth_err_detail());
     }
     int rv = daemon_loop(d);
     uint64_t limit_ns = (uint64_t)hth_setting_int(HTH_SET_DRAIN_SECONDS) * 1000000000u;
-    if (hth_server_drain(server, limit_ns) != HTH_OK) {
+    if (hth_server_drain(d->server, limit_ns) != HTH_OK) {
         fprintf(stderr, "hearthd: drain.seconds are over: %s\n", hth_err_detail());
         _exit(1); // a thread still works for them: there is no other end
     }
-    hth_server_close(server);
+    hth_server_close(d->server);
     return rv;
+}
+
+// daemon_files lets the process have as many connections as its hard limit allows.
+static void daemon_files(void)
+{
+    struct rlimit l;
+    if (getrlimit(RLIMIT_NOFILE, &l) == 0 && l.rlim_cur < l.rlim_max) {
+        l.rlim_cur = l.rlim_max < DAEMON_FILES ? l.rlim_max : DAEMON_FILES;
+        setrlimit(RLIMIT_NOFILE, &l);
+    }
 }
 
 int main(int argc, char **argv)
@@ -140,6 +156,7 @@ int main(int argc, char **argv)
     static hearthd d; // its texts are large
     signal(SIGPIPE, SIG_IGN);
     hth_thread_stacks(HTH_THREAD_STACK);
+    daemon_files();
     d.manager = getenv("NOTIFY_SOCKET");
     if (hth_isa_limit(getenv("HEARTH_ISA")) != HTH_OK) {
         return daemon_fail(2, hth_err_detail());

@@ -20,7 +20,7 @@
 
 static void http_requested(struct evhttp_request *req, void *arg)
 {
-    hth_http *h = arg;
+    hth_http *h = ((const hth_http_door *)arg)->h;
     if (atomic_load(&h->stopping)) {
         evhttp_add_header(evhttp_request_get_output_headers(req), "Connection", "close");
         hth_http_fail(h, req, HTTP_SERVUNAVAIL, "Server exiting");
@@ -34,6 +34,8 @@ static void http_requested(struct evhttp_request *req, void *arg)
 // http_address splits "HOST:PORT" or "[HOST]:PORT".
 static hth_err http_address(const char *address, char host[64], int *port)
 {
+    const char *scheme = strstr(address, "://");
+    address = scheme != NULL ? scheme + 3 : address;
     const char *colon = strrchr(address, ':');
     char *end = NULL;
     long p = colon != NULL ? strtol(colon + 1, &end, 10) : -1;
@@ -54,46 +56,48 @@ static hth_err http_address(const char *address, char host[64], int *port)
 
 static void metrics_requested(struct evhttp_request *req, void *arg)
 {
-    if (hth_http_sound(arg, req)) {
-        hth_http_metrics(arg, req);
+    hth_http *h = ((const hth_http_door *)arg)->h;
+    if (hth_http_sound(h, req) && hth_http_may(h, req, HTH_NEED_ANY)) {
+        hth_http_metrics(h, req);
     }
 }
 
-static hth_err http_listen(struct evhttp *http, const char *address,
-                           struct evhttp_bound_socket **out)
+static hth_err http_listen(hth_http_door *door, const char *address)
 {
     char host[64];
     int port = 0, one = 1;
     HTH_TRY(http_address(address, host, &port));
-    *out = evhttp_bind_socket_with_handle(http, host, (ev_uint16_t)port);
-    if (*out == NULL) {
-        return hth_fail_errno(errno, "cannot listen on http://%s", address);
+    const char *scheme = strstr(address, "://") != NULL ? "" : "http://";
+    door->bound = evhttp_bind_socket_with_handle(door->http, host, (ev_uint16_t)port);
+    if (door->bound == NULL) {
+        return hth_fail_errno(errno, "cannot listen on %s%s", scheme, address);
     }
     // Accepted sockets inherit it: a reply's last, short segment must not wait for an answer.
-    setsockopt(evhttp_bound_socket_get_fd(*out), IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-    hth_log(INFO, SERVER, "listening", "url=http://%s", address);
+    setsockopt(evhttp_bound_socket_get_fd(door->bound), IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    hth_log(INFO, SERVER, "listening", "url=%s%s", scheme, address);
     return HTH_OK;
 }
 
-static hth_err http_serve(hth_http *h, const char *address,
-                          void (*requested)(struct evhttp_request *req, void *h),
-                          struct evhttp **http, struct evhttp_bound_socket **bound)
+static hth_err http_serve(hth_http *h, hth_http_door *door, const char *address,
+                          void (*requested)(struct evhttp_request *req, void *door))
 {
-    *http = evhttp_new(h->base);
-    if (*http == NULL) {
+    struct evhttp *http = door->http = evhttp_new(h->base);
+    if (http == NULL) {
         return hth_fail(HTH_ENOMEM, "cannot make an HTTP server");
     }
-    evhttp_set_max_headers_size(*http, HTH_HTTP_HEADER_BYTES);
-    evhttp_set_max_body_size(*http, (ev_ssize_t)h->message_bytes);
-    evhttp_set_timeout(*http, (int)hth_setting_int(HTH_SET_HTTP_IDLE_SECONDS));
-    evhttp_set_default_content_type(*http, NULL);
+    door->h = h;
+    door->tls = strncmp(address, "https://", 8) == 0;
+    evhttp_set_max_headers_size(http, (ev_ssize_t)h->header_bytes);
+    evhttp_set_max_body_size(http, (ev_ssize_t)h->message_bytes);
+    evhttp_set_timeout(http, (int)hth_setting_int(HTH_SET_HTTP_IDLE_SECONDS));
+    evhttp_set_default_content_type(http, NULL);
     // Every verb comes to the router, which answers 405 in JSON.
-    evhttp_set_allowed_methods(*http, EVHTTP_REQ_GET | EVHTTP_REQ_POST | EVHTTP_REQ_HEAD |
-                                          EVHTTP_REQ_PUT | EVHTTP_REQ_DELETE | EVHTTP_REQ_OPTIONS |
-                                          EVHTTP_REQ_TRACE | EVHTTP_REQ_CONNECT | EVHTTP_REQ_PATCH);
-    evhttp_set_bevcb(*http, hth_http_bufferevent, h);
-    evhttp_set_gencb(*http, requested, h);
-    return http_listen(*http, address, bound);
+    evhttp_set_allowed_methods(http, EVHTTP_REQ_GET | EVHTTP_REQ_POST | EVHTTP_REQ_HEAD |
+                                         EVHTTP_REQ_PUT | EVHTTP_REQ_DELETE | EVHTTP_REQ_OPTIONS |
+                                         EVHTTP_REQ_TRACE | EVHTTP_REQ_CONNECT | EVHTTP_REQ_PATCH);
+    evhttp_set_bevcb(http, hth_http_bufferevent, door);
+    evhttp_set_gencb(http, requested, door);
+    return http_listen(door, address);
 }
 
 static void http_main(void *arg)
@@ -113,14 +117,15 @@ static hth_err http_start(hth_http *h, const hth_http_config *config)
     if (h->base != NULL) {
         h->wake = event_new(h->base, h->wake_fd, EV_READ | EV_PERSIST, hth_http_woken, h);
         h->tick = event_new(h->base, -1, EV_PERSIST, hth_http_ticked, h);
+        h->admit = event_new(h->base, -1, 0, hth_http_admit, h);
     }
-    if (h->wake_fd < 0 || h->wake == NULL || h->tick == NULL || event_add(h->wake, NULL) != 0 ||
-        event_add(h->tick, &tick) != 0) {
+    if (h->wake_fd < 0 || h->wake == NULL || h->tick == NULL || h->admit == NULL ||
+        event_add(h->wake, NULL) != 0 || event_add(h->tick, &tick) != 0) {
         return hth_fail(HTH_ENOMEM, "cannot make an HTTP server");
     }
-    HTH_TRY(http_serve(h, config->address, http_requested, &h->http, &h->bound));
+    HTH_TRY(http_serve(h, &h->api, config->address, http_requested));
     if (config->metrics != NULL) {
-        HTH_TRY(http_serve(h, config->metrics, metrics_requested, &h->metrics, &h->metrics_bound));
+        HTH_TRY(http_serve(h, &h->metrics, config->metrics, metrics_requested));
     }
     HTH_TRY(hth_thread_start("hth-http", http_main, h, &h->thread));
     h->running = true;
@@ -136,6 +141,10 @@ hth_err hth_http_open(const hth_http_config *config, hth_http **out)
     }
     h->engine = config->engine;
     h->store = config->store;
+    h->auth = config->auth;
+    h->tls = config->tls;
+    h->header_bytes = (uint64_t)hth_setting_int(HTH_SET_HTTP_HEADER_BYTES);
+    hth_setting_text(HTH_SET_HTTP_PREFIX, h->prefix);
     h->message_bytes = (uint64_t)hth_setting_int(HTH_SET_LIMIT_MESSAGE_BYTES);
     hth_err err = http_start(h, config);
     if (err != HTH_OK) {
@@ -160,12 +169,12 @@ static int bound_port(struct evhttp_bound_socket *bound)
 
 int hth_http_port(const hth_http *h)
 {
-    return bound_port(h->bound);
+    return bound_port(h->api.bound);
 }
 
 int hth_http_metrics_port(const hth_http *h)
 {
-    return bound_port(h->metrics_bound);
+    return bound_port(h->metrics.bound);
 }
 
 void hth_http_refuse(hth_http *h)
@@ -188,14 +197,13 @@ int hth_http_cancel(hth_http *h)
 
 static void http_disconnect(hth_http *h)
 {
-    if (h->http != NULL) {
-        evhttp_free(h->http);
+    hth_http_door *doors[] = {&h->api, &h->metrics};
+    for (int i = 0; i < 2; i++) {
+        if (doors[i]->http != NULL) {
+            evhttp_free(doors[i]->http);
+        }
+        *doors[i] = (hth_http_door){.h = h};
     }
-    if (h->metrics != NULL) {
-        evhttp_free(h->metrics);
-    }
-    h->http = h->metrics = NULL;
-    h->bound = h->metrics_bound = NULL;
 }
 
 void hth_http_stop(hth_http *h)
@@ -221,6 +229,9 @@ void hth_http_close(hth_http *h)
         event_free(h->tick);
     }
     http_disconnect(h);
+    if (h->admit != NULL) {
+        event_free(h->admit);
+    }
     hth_tracer_close(h->tracer);
     hth_shm_close(h->shm);
     if (h->base != NULL) {

@@ -9,15 +9,19 @@
 #ifndef HTH_SERVER_HTTP_H
 #define HTH_SERVER_HTTP_H
 
+#include "server/auth.h"
 #include "server/engine.h"
+#include "server/tls.h"
 
 typedef struct hth_http hth_http;
 
 typedef struct hth_http_config {
-    const char *address; // "127.0.0.1:8000", "[::1]:8000"; port 0: one that is free
+    const char *address; // "127.0.0.1:8000", "https://[::1]:8000"; port 0: one that is free
     const char *metrics; // the same for /metrics; NULL: there is none
     bool client_shm;     // clients may register shared memory
-    hth_engine *engine;  // both must outlive the door
+    hth_engine *engine;  // these must outlive the door
+    hth_auth *auth;
+    hth_tls *tls; // NULL: neither address is https://
     hth_store *store;
 } hth_http_config;
 

@@ -180,9 +180,9 @@ void hth_http_woken(evutil_socket_t fd, short what, void *arg)
     for (c = atomic_exchange(&h->cancel, false) ? h->pending : NULL; c != NULL; c = c->next) {
         c->r.canceled = 1;
     }
-    if (atomic_load(&h->stopping) && h->bound != NULL) {
-        evhttp_del_accept_socket(h->http, h->bound);
-        h->bound = NULL;
+    if (atomic_load(&h->stopping) && h->api.bound != NULL) {
+        evhttp_del_accept_socket(h->api.http, h->api.bound);
+        h->api.bound = NULL;
         h->stop_ns = hth_now_ns() + CALL_LINGER_NS;
     }
     http_maybe_end(h);
@@ -200,6 +200,7 @@ void hth_http_ticked(evutil_socket_t fd, short what, void *arg)
     hth_http *h = arg;
     uint64_t now = hth_now_ns();
     hth_tracer_flush(h->tracer);
+    hth_http_conn_look(h, now);
     for (hth_http_call *c = h->pending; c != NULL; c = c->next) {
         if (c->closed == NULL && !c->r.canceled && now - c->since_ns > HTH_HTTP_TICK_US * 1000u) {
             struct bufferevent *b =

@@ -8,6 +8,7 @@
 #define HTH_SERVER_HTTP_CALL_H
 
 #include "base/hash.h"
+#include "base/settings.h"
 #include "server/http.h"
 #include "server/http_shm.h"
 #include "server/http_trace.h"
@@ -20,12 +21,33 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-// Of the request line and the headers together.
-#define HTH_HTTP_HEADER_BYTES (32 << 10)
-
 #define HTH_HTTP_TICK_US 20000
 
 typedef struct hth_http_call hth_http_call;
+typedef struct hth_http_address hth_http_address; // of the network: how many connections it has
+
+// A listener: what its connections are made from.
+typedef struct hth_http_door {
+    hth_http *h;
+    bool tls;
+    struct evhttp *http;
+    struct evhttp_bound_socket *bound;
+} hth_http_door;
+
+// A connection, from accept to close (http_guard.c).
+typedef struct hth_http_conn {
+    hth_http *h;
+    struct bufferevent *b;
+    struct evhttp_connection *evcon;
+    hth_http_address *address;
+    hth_peer peer;
+    bool tls, told, listed;  // told: it was given its end; listed: in conns
+    uint64_t since_ns;       // when what is coming began to; 0: nothing is
+    uint64_t bytes, sending; // of the present request, and of its answer
+    uint64_t chunks;
+    struct hth_http_conn *next_fresh;
+    UT_hash_handle hh; // by evcon
+} hth_http_conn;
 
 // A model that was unloaded over HTTP: not served until it is loaded again.
 typedef struct hth_http_unloaded {
@@ -33,20 +55,21 @@ typedef struct hth_http_unloaded {
     UT_hash_handle hh;
 } hth_http_unloaded;
 
-// When a connection's request began to arrive.
-typedef struct hth_http_received {
-    const struct bufferevent *connection;
-    uint64_t ns; // 0: it has no request
-} hth_http_received;
-#define HTH_HTTP_RECEIVED 256 // a power of two; more connections than that share
-
 struct hth_http {
     hth_engine *engine;
     hth_store *store;
-    uint64_t message_bytes;
+    hth_auth *auth;
+    hth_tls *tls;
+    char prefix[HTH_SETTING_TEXT]; // of all paths; "": none
+    uint64_t message_bytes, header_bytes;
     struct event_base *base;
-    struct evhttp *http, *metrics; // metrics: NULL when it has no address
-    struct evhttp_bound_socket *bound, *metrics_bound;
+    hth_http_door api, metrics; // metrics: closed when it has no address
+    struct event *admit;
+    hth_http_conn *fresh, *conns; // accepted and not looked at yet; all others
+    hth_http_address *addresses;
+    int64_t n_conns;
+    uint64_t buffered; // bytes that all connections hold
+    uint64_t looked_ns;
     hth_shm *shm;
     struct event *wake, *tick;
     int wake_fd;
@@ -64,8 +87,7 @@ struct hth_http {
     hth_tracer *tracer;
     hth_trace
         *tracing; // of the request that is being handled; taken over by its call or its answer
-    uint64_t received_ns;                          // when it began to arrive; 0: not known
-    hth_http_received received[HTH_HTTP_RECEIVED]; // while requests are traced
+    uint64_t received_ns; // when it began to arrive; 0: not known
 };
 
 // What the path says: names are percent-decoded.
@@ -104,9 +126,27 @@ void hth_http_wake(hth_http *h); // has the loop look for what is completed; any
 void hth_http_woken(evutil_socket_t fd, short what, void *h);  // the eventfd's event
 void hth_http_ticked(evutil_socket_t fd, short what, void *h); // every tick
 
-// ---- http_conn.c: connections and replies
+// ---- http_guard.c: connections
 
-struct bufferevent *hth_http_bufferevent(struct event_base *base, void *h);
+// hth_http_may tells whether the request may do what needs `need`; false: answered.
+bool hth_http_may(hth_http *h, struct evhttp_request *req, hth_need need);
+hth_http_conn *hth_http_conn_new(hth_http *h, bool tls); // NULL: out of memory
+void hth_http_admit(evutil_socket_t fd, short what, void *h);
+hth_http_conn *hth_http_conn_of(hth_http *h, struct evhttp_request *req); // NULL: not known
+// What happens to a connection: bytes came or were taken off, a request is there as a whole, an
+// answer goes, and has gone.
+void hth_http_conn_came(hth_http_conn *c, size_t added, size_t deleted);
+void hth_http_conn_whole(hth_http_conn *c);
+void hth_http_conn_answers(hth_http_conn *c, size_t bytes);
+void hth_http_conn_answered(hth_http_conn *c);
+bool hth_http_conn_full(const hth_http *h);                     // http.buffered_bytes are reached
+void hth_http_conn_look(hth_http *h, uint64_t now);             // ends what is too slow
+bool hth_http_tls_is_up(const struct bufferevent *b);           // the handshake is over
+bool hth_http_is_near(hth_http *h, struct evhttp_request *req); // of this machine
+
+// ---- http_conn.c: bytes and replies
+
+struct bufferevent *hth_http_bufferevent(struct event_base *base, void *door);
 // hth_http_sound checks what evhttp lets through; false: answered.
 bool hth_http_sound(hth_http *h, struct evhttp_request *req);
 // hth_http_send answers; `body` (may be NULL: empty) is emptied, not freed.

@@ -12,9 +12,11 @@
 #include "server/http_json.h"
 
 #include <event2/bufferevent.h>
+#include <event2/bufferevent_ssl.h>
 #include <event2/keyvalq_struct.h>
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 #include <sys/queue.h>
@@ -59,10 +61,13 @@ static const char *status_phrase(int status)
         const char *phrase;
     } phrase[] = {{200, "OK"},
                   {400, "Bad Request"},
+                  {401, "Unauthorized"},
                   {403, "Forbidden"},
                   {404, "Not Found"},
                   {405, "Method Not Allowed"},
+                  {408, "Request Timeout"},
                   {413, "Payload Too Large"},
+                  {414, "URI Too Long"},
                   {417, "Expectation Failed"},
                   {431, "Request Header Fields Too Large"},
                   {500, "Internal Server Error"},
@@ -84,7 +89,7 @@ static _Thread_local size_t conn_input_bytes;
 
 // page_status says what a page of evhttp's should have been called. Its code is 0 where it did not
 // come to one: an unknown verb.
-static int page_status(struct evbuffer *out)
+static int page_status(const hth_http *h, struct evbuffer *out)
 {
     char line[64] = "";
     int status = 0;
@@ -93,7 +98,7 @@ static int page_status(struct evbuffer *out)
     if (sscanf(line, "HTTP/%*d.%*d %d", &status) != 1) {
         return 400;
     }
-    if (status == 400 && conn_input_bytes > HTH_HTTP_HEADER_BYTES) { // no head ends in it
+    if (status == 400 && conn_input_bytes > h->header_bytes) { // no head ends in it
         return HTTP_TOO_LARGE_HEADER;
     }
     return status == 0 || status == 501 ? 405 : status;
@@ -114,9 +119,9 @@ static const char *page_sentence(int status)
 }
 
 // page_replace puts a JSON error in the place of the page whose first line is in `out`.
-static void page_replace(struct evbuffer *out)
+static void page_replace(const hth_http *h, struct evbuffer *out)
 {
-    int status = page_status(out);
+    int status = page_status(h, out);
     if (status == 100) { // "go on", not an answer
         return;
     }
@@ -146,34 +151,17 @@ static void page_cut(struct evbuffer *out, size_t keep)
 
 static void conn_output(struct evbuffer *out, const struct evbuffer_cb_info *info, void *arg)
 {
-    hth_http *h = arg;
+    hth_http *h = ((const hth_http_conn *)arg)->h;
     if (info->n_added == 0 || h->writing) {
         return;
     }
     h->writing = true; // what is added here comes here again
     if (info->orig_size == 0) {
-        page_replace(out);
+        page_replace(h, out);
     } else {
         page_cut(out, info->orig_size);
     }
     h->writing = false;
-}
-
-// The server whose thread this is.
-static _Thread_local hth_http *conn_http;
-
-static hth_http_received *conn_received(hth_http *h, const struct bufferevent *b)
-{
-    return &h->received[(uintptr_t)b / 64 % HTH_HTTP_RECEIVED];
-}
-
-// conn_begins notes when the first bytes of a request came.
-static void conn_begins(hth_http *h, const struct bufferevent *b)
-{
-    hth_http_received *r = conn_received(h, b);
-    if (r->connection != b || r->ns == 0) {
-        *r = (hth_http_received){b, hth_now_ns()};
-    }
 }
 
 void hth_http_trace(hth_http *h, struct evhttp_request *req, const hth_http_args *a)
@@ -186,26 +174,14 @@ void hth_http_trace(hth_http *h, struct evhttp_request *req, const hth_http_args
     }
 }
 
-// conn_arrived takes over when the request that is handled now began to arrive.
-static void conn_arrived(hth_http *h, struct evhttp_request *req)
-{
-    const struct bufferevent *b =
-        evhttp_connection_get_bufferevent(evhttp_request_get_connection(req));
-    hth_http_received *r = conn_received(h, b);
-    h->received_ns = r->connection == b ? r->ns : 0;
-    r->ns = r->connection == b ? 0 : r->ns;
-}
-
 static void conn_input(struct evbuffer *in, const struct evbuffer_cb_info *info, void *arg)
 {
-    struct bufferevent *b = arg;
+    hth_http_conn *c = arg;
     if (info->n_added > 0) {
         conn_input_bytes = evbuffer_get_length(in);
-        if (info->orig_size == 0 && hth_tracer_on(conn_http->tracer)) {
-            conn_begins(conn_http, b);
-        }
     }
-    if (info->n_added != CONN_LIBRARY_READ) {
+    hth_http_conn_came(c, info->n_added, info->n_deleted);
+    if (info->n_added != CONN_LIBRARY_READ || c->tls) { // what TLS has read is all there is
         return;
     }
     for (int i = 0; i < CONN_READS; i++) {
@@ -213,7 +189,7 @@ static void conn_input(struct evbuffer *in, const struct evbuffer_cb_info *info,
         if (evbuffer_reserve_space(in, CONN_READ, &v, 1) != 1) {
             return;
         }
-        ssize_t n = recv(bufferevent_getfd(b), v.iov_base, CONN_READ, MSG_DONTWAIT);
+        ssize_t n = recv(bufferevent_getfd(c->b), v.iov_base, CONN_READ, MSG_DONTWAIT);
         if (n <= 0) {
             return; // evhttp's own next read finds the same
         }
@@ -225,17 +201,56 @@ static void conn_input(struct evbuffer *in, const struct evbuffer_cb_info *info,
     }
 }
 
+bool hth_http_tls_is_up(const struct bufferevent *b)
+{
+    const SSL *ssl = bufferevent_openssl_get_ssl((struct bufferevent *)b);
+    return ssl != NULL && SSL_is_init_finished(ssl);
+}
+
+// conn_tls makes a bufferevent that speaks TLS and closes its socket by itself.
+static struct bufferevent *conn_tls(struct event_base *base, hth_tls *tls)
+{
+    SSL *ssl = hth_tls_session(tls);
+    struct bufferevent *b =
+        ssl != NULL ? bufferevent_openssl_socket_new(base, -1, ssl, BUFFEREVENT_SSL_ACCEPTING,
+                                                     BEV_OPT_CLOSE_ON_FREE)
+                    : NULL;
+    if (b == NULL) {
+        SSL_free(ssl);
+        return NULL;
+    }
+    bufferevent_openssl_set_allow_dirty_shutdown(b, 1);
+    return b;
+}
+
+// conn_dead is a bufferevent that nothing ever comes through: without one evhttp makes its own,
+// which would be neither encrypted nor counted.
+static struct bufferevent *conn_dead(struct event_base *base)
+{
+    struct bufferevent *pair[2] = {NULL, NULL};
+    if (bufferevent_pair_new(base, 0, pair) != 0) {
+        abort(); // there is not even memory for that
+    }
+    bufferevent_free(pair[1]);
+    return pair[0];
+}
+
 struct bufferevent *hth_http_bufferevent(struct event_base *base, void *arg)
 {
-    hth_http *h = arg;
-    struct bufferevent *b = bufferevent_socket_new(base, -1, 0);
-    conn_http = h;
-    if (b != NULL) {
-        *conn_received(h, b) = (hth_http_received){NULL, 0};
-        bufferevent_set_max_single_write(b, CONN_WRITE);
-        evbuffer_add_cb(bufferevent_get_output(b), conn_output, h);
-        evbuffer_add_cb(bufferevent_get_input(b), conn_input, b);
+    const hth_http_door *door = arg;
+    struct bufferevent *b =
+        door->tls ? conn_tls(base, door->h->tls) : bufferevent_socket_new(base, -1, 0);
+    hth_http_conn *c = b != NULL ? hth_http_conn_new(door->h, door->tls) : NULL;
+    if (c == NULL) {
+        if (b != NULL) {
+            bufferevent_free(b);
+        }
+        return conn_dead(base);
     }
+    c->b = b;
+    bufferevent_set_max_single_write(b, CONN_WRITE);
+    evbuffer_add_cb(bufferevent_get_output(b), conn_output, c);
+    evbuffer_add_cb(bufferevent_get_input(b), conn_input, c);
     return b;
 }
 
@@ -262,11 +277,30 @@ static bool sound_lengths(const struct evkeyvalq *headers, bool *chunked)
     return true;
 }
 
+// sound_size looks at what must not be more than it may; false: answered.
+static bool sound_size(hth_http *h, struct evhttp_request *req)
+{
+    const char *uri = evhttp_request_get_uri(req);
+    if (strlen(uri) > (size_t)hth_setting_int(HTH_SET_HTTP_URL_BYTES)) {
+        hth_http_fail(h, req, 414, "the URL exceeds the server's limit of %lld bytes",
+                      (long long)hth_setting_int(HTH_SET_HTTP_URL_BYTES));
+        return false;
+    }
+    if (hth_http_conn_full(h)) {
+        hth_http_fail(h, req, HTTP_SERVUNAVAIL,
+                      "the server holds too much for its clients: try again");
+        return false;
+    }
+    return true;
+}
+
 bool hth_http_sound(hth_http *h, struct evhttp_request *req)
 {
     bool chunked;
-    if (hth_tracer_on(h->tracer)) {
-        conn_arrived(h, req);
+    hth_http_conn *conn = hth_http_conn_of(h, req);
+    h->received_ns = conn != NULL ? conn->since_ns : 0;
+    if (conn != NULL) {
+        hth_http_conn_whole(conn);
     }
     if (evhttp_request_get_command(req) == EVHTTP_REQ_HEAD) {
         // evhttp would send a body after the head: an empty one keeps the connection in step.
@@ -275,7 +309,7 @@ bool hth_http_sound(hth_http *h, struct evhttp_request *req)
     }
     bool lengths = sound_lengths(evhttp_request_get_input_headers(req), &chunked);
     if (lengths && chunked) {
-        return hth_http_inflate(h, req);
+        return sound_size(h, req) && hth_http_inflate(h, req);
     }
     evhttp_add_header(evhttp_request_get_output_headers(req), "Connection", "close");
     hth_http_fail(h, req, lengths ? HTTP_NOTIMPLEMENTED : HTTP_BADREQUEST, "%s",
@@ -306,6 +340,10 @@ bool hth_http_body(hth_http *h, struct evhttp_request *req, json_t **out)
 static void reply_sent(struct evhttp_request *req, void *arg)
 {
     hth_http *h = arg;
+    hth_http_conn *conn = hth_http_conn_of(h, req);
+    if (conn != NULL) {
+        hth_http_conn_answered(conn);
+    }
     h->n_sending--;
 }
 
@@ -355,6 +393,10 @@ void hth_http_send(hth_http *h, struct evhttp_request *req, int status, const ch
     }
     if (type != NULL) {
         evhttp_add_header(evhttp_request_get_output_headers(req), "Content-Type", type);
+    }
+    hth_http_conn *conn = hth_http_conn_of(h, req);
+    if (conn != NULL) {
+        hth_http_conn_answers(conn, body != NULL ? evbuffer_get_length(body) : 0);
     }
     h->n_sending++;
     evhttp_request_set_on_complete_cb(req, reply_sent, h);
@@ -416,6 +458,11 @@ void hth_http_fail(hth_http *h, struct evhttp_request *req, int status, const ch
     va_start(ap, fmt);
     vsnprintf(sentence, sizeof sentence, fmt, ap);
     va_end(ap);
+    if (!hth_http_is_near(h, req)) {
+        char cleared[sizeof sentence];
+        hth_auth_public(sentence, cleared, sizeof cleared);
+        memcpy(sentence, cleared, sizeof sentence);
+    }
     json_t *s = json_string(sentence);
     if (s == NULL) { // it quotes what is not UTF-8
         for (char *p = sentence; *p != 0; p++) {

@@ -7,6 +7,8 @@
 // The pass needs no grammar: what it takes out is read strictly, and what it leaves must parse.
 #include "server/http_json.h"
 
+#include "base/settings.h"
+
 #include <string.h>
 
 // ---- the pass
@@ -18,7 +20,7 @@ typedef struct pass {
     bool flat;           // the document's own members are taken out, not its inputs' data
     int max, input;      // the element of "inputs" that is being looked at
     char open[HTH_JSON_MAX_DEPTH];
-    int depth;
+    int depth, deepest;
     bool key;                // a string here is a key
     bool in_inputs, at_data; // inside the array; behind the key "data" of one of its objects
     bool inputs_next;        // behind the key "inputs" of the document
@@ -31,10 +33,10 @@ static bool is_space(char c)
     return c == ' ' || c == '\t' || c == '\n' || c == '\r';
 }
 
-static hth_err pass_deep(void)
+static hth_err pass_deep(const pass *s)
 {
     return hth_fail(HTH_EINVAL, "JSON nesting depth exceeds maximum allowed limit (%d)",
-                    HTH_JSON_MAX_DEPTH);
+                    s->deepest);
 }
 
 // string_end returns the index behind the string that begins at `i`.
@@ -57,8 +59,8 @@ static hth_err value_end(const pass *s, size_t i, size_t *out)
             continue;
         }
         if (c == '[' || c == '{') {
-            if (++depth + s->depth > HTH_JSON_MAX_DEPTH) {
-                return pass_deep();
+            if (++depth + s->depth > s->deepest) {
+                return pass_deep(s);
             }
         } else if (depth > 0 && (c == ']' || c == '}')) {
             if (--depth == 0) {
@@ -106,8 +108,8 @@ static bool pass_is(const pass *s, size_t from, size_t to, const char *word)
 
 static hth_err pass_open(pass *s, char c)
 {
-    if (s->depth == HTH_JSON_MAX_DEPTH) {
-        return pass_deep();
+    if (s->depth == s->deepest) {
+        return pass_deep(s);
     }
     s->open[s->depth++] = c;
     s->key = c == '{';
@@ -183,7 +185,12 @@ static hth_err json_request(const char *text, size_t n, bool flat, hth_json_span
         text += 3;
         n -= 3;
     }
-    pass s = {.text = text, .n = n, .data = data, .flat = flat, .max = max};
+    pass s = {.text = text,
+              .n = n,
+              .data = data,
+              .flat = flat,
+              .max = max,
+              .deepest = (int)hth_setting_int(HTH_SET_HTTP_JSON_DEPTH)};
     hth_err err = pass_run(&s);
     if (err == HTH_OK && s.copied > 0) {
         hth_text_add(&s.rest, text + s.copied, n - s.copied);

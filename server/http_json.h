@@ -24,6 +24,7 @@ void hth_text_quoted(hth_text *t, const char *s); // a JSON string
 void hth_text_shape(hth_text *t, const hth_shape *s);
 void hth_text_fini(hth_text *t);
 
+// What http.json_depth may be at most.
 #define HTH_JSON_MAX_DEPTH 100
 
 // Where the value of an input's "data" stands in a request; p NULL: there is none.
@@ -34,7 +35,7 @@ typedef struct hth_json_span {
 
 // hth_json_request parses a request's JSON. The values of inputs[i].data are not parsed: data[i]
 // says where they stand in `text` (0 is in the document instead). HTH_EINVAL: not JSON, or nested
-// deeper than HTH_JSON_MAX_DEPTH; HTH_ETOOBIG: more than `max` inputs.
+// deeper than http.json_depth; HTH_ETOOBIG: more than `max` inputs.
 hth_err hth_json_request(const char *text, size_t n, hth_json_span *data, int max, json_t **out);
 // hth_json_flat parses an object whose members may be tensors: a member that is an array, a number
 // or a truth value is not parsed; [i] is in the document instead, and data[i] says where it stands.

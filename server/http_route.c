@@ -14,45 +14,57 @@ typedef struct route {
     const char *path; // '*': a name
     enum evhttp_cmd_type verb;
     bool versioned; // "versions/V" may stand behind the model's name
+    hth_need need;  // who may (auth.h)
     hth_http_handler *handler;
 } route;
 
 static const route route_table[] = {
-    {"v2/models/*/infer", EVHTTP_REQ_POST, true, hth_http_infer},
-    {"v2/models/*/generate", EVHTTP_REQ_POST, true, hth_http_generate},
-    {"v2/models/*/generate_stream", EVHTTP_REQ_POST, true, hth_http_generate_stream},
-    {"v2/health/live", EVHTTP_REQ_GET, false, hth_http_live},
-    {"v2/health/ready", EVHTTP_REQ_GET, false, hth_http_ready},
-    {"v2", EVHTTP_REQ_GET, false, hth_http_server_metadata},
-    {"v2/models/stats", EVHTTP_REQ_GET, false, hth_http_all_stats},
-    {"v2/models/*/stats", EVHTTP_REQ_GET, true, hth_http_model_stats},
-    {"v2/repository/index", EVHTTP_REQ_POST, false, hth_http_repo_index},
-    {"v2/repository/*/index", EVHTTP_REQ_POST, false, hth_http_repo_index},
-    {"v2/repository/models/*/load", EVHTTP_REQ_POST, false, hth_http_repo_load},
-    {"v2/repository/models/*/unload", EVHTTP_REQ_POST, false, hth_http_repo_unload},
-    {"v2/repository/*/models/*/load", EVHTTP_REQ_POST, false, hth_http_repo_named},
-    {"v2/repository/*/models/*/unload", EVHTTP_REQ_POST, false, hth_http_repo_named},
-    {"v2/systemsharedmemory/status", EVHTTP_REQ_GET, false, hth_http_shm_status},
-    {"v2/systemsharedmemory/register", EVHTTP_REQ_POST, false, hth_http_shm_unnamed},
-    {"v2/systemsharedmemory/unregister", EVHTTP_REQ_POST, false, hth_http_shm_unregister},
-    {"v2/systemsharedmemory/region/*/status", EVHTTP_REQ_GET, false, hth_http_shm_status},
-    {"v2/systemsharedmemory/region/*/register", EVHTTP_REQ_POST, false, hth_http_shm_register},
-    {"v2/systemsharedmemory/region/*/unregister", EVHTTP_REQ_POST, false, hth_http_shm_unregister},
-    {"v2/cudasharedmemory/status", EVHTTP_REQ_GET, false, hth_http_cuda_status},
-    {"v2/cudasharedmemory/register", EVHTTP_REQ_POST, false, hth_http_shm_unnamed},
-    {"v2/cudasharedmemory/unregister", EVHTTP_REQ_POST, false, hth_http_cuda_unregister},
-    {"v2/cudasharedmemory/region/*/status", EVHTTP_REQ_GET, false, hth_http_cuda_status},
-    {"v2/cudasharedmemory/region/*/register", EVHTTP_REQ_POST, false, hth_http_cuda_register},
-    {"v2/cudasharedmemory/region/*/unregister", EVHTTP_REQ_POST, false, hth_http_cuda_unregister},
-    {"v2/trace/setting", EVHTTP_REQ_GET, false, hth_http_trace_get},
-    {"v2/trace/setting", EVHTTP_REQ_POST, false, hth_http_trace_set},
-    {"v2/models/*/trace/setting", EVHTTP_REQ_GET, false, hth_http_trace_get},
-    {"v2/models/*/trace/setting", EVHTTP_REQ_POST, false, hth_http_trace_set},
-    {"v2/logging", EVHTTP_REQ_GET, false, hth_http_logging_get},
-    {"v2/logging", EVHTTP_REQ_POST, false, hth_http_logging_set},
-    {"v2/models/*", EVHTTP_REQ_GET, true, hth_http_model_metadata},
-    {"v2/models/*/config", EVHTTP_REQ_GET, true, hth_http_model_config},
-    {"v2/models/*/ready", EVHTTP_REQ_GET, true, hth_http_model_ready},
+    {"v2/models/*/infer", EVHTTP_REQ_POST, true, HTH_NEED_INFER, hth_http_infer},
+    {"v2/models/*/generate", EVHTTP_REQ_POST, true, HTH_NEED_INFER, hth_http_generate},
+    {"v2/models/*/generate_stream", EVHTTP_REQ_POST, true, HTH_NEED_INFER,
+     hth_http_generate_stream},
+    {"v2/health/live", EVHTTP_REQ_GET, false, HTH_NEED_NOTHING, hth_http_live},
+    {"v2/health/ready", EVHTTP_REQ_GET, false, HTH_NEED_NOTHING, hth_http_ready},
+    {"v2", EVHTTP_REQ_GET, false, HTH_NEED_ANY, hth_http_server_metadata},
+    {"v2/models/stats", EVHTTP_REQ_GET, false, HTH_NEED_ANY, hth_http_all_stats},
+    {"v2/models/*/stats", EVHTTP_REQ_GET, true, HTH_NEED_ANY, hth_http_model_stats},
+    {"v2/repository/index", EVHTTP_REQ_POST, false, HTH_NEED_ANY, hth_http_repo_index},
+    {"v2/repository/*/index", EVHTTP_REQ_POST, false, HTH_NEED_ANY, hth_http_repo_index},
+    {"v2/repository/models/*/load", EVHTTP_REQ_POST, false, HTH_NEED_MODEL, hth_http_repo_load},
+    {"v2/repository/models/*/unload", EVHTTP_REQ_POST, false, HTH_NEED_MODEL, hth_http_repo_unload},
+    {"v2/repository/*/models/*/load", EVHTTP_REQ_POST, false, HTH_NEED_MODEL, hth_http_repo_named},
+    {"v2/repository/*/models/*/unload", EVHTTP_REQ_POST, false, HTH_NEED_MODEL,
+     hth_http_repo_named},
+    {"v2/systemsharedmemory/status", EVHTTP_REQ_GET, false, HTH_NEED_ANY, hth_http_shm_status},
+    {"v2/systemsharedmemory/register", EVHTTP_REQ_POST, false, HTH_NEED_INFER,
+     hth_http_shm_unnamed},
+    {"v2/systemsharedmemory/unregister", EVHTTP_REQ_POST, false, HTH_NEED_INFER,
+     hth_http_shm_unregister},
+    {"v2/systemsharedmemory/region/*/status", EVHTTP_REQ_GET, false, HTH_NEED_ANY,
+     hth_http_shm_status},
+    {"v2/systemsharedmemory/region/*/register", EVHTTP_REQ_POST, false, HTH_NEED_INFER,
+     hth_http_shm_register},
+    {"v2/systemsharedmemory/region/*/unregister", EVHTTP_REQ_POST, false, HTH_NEED_INFER,
+     hth_http_shm_unregister},
+    {"v2/cudasharedmemory/status", EVHTTP_REQ_GET, false, HTH_NEED_ANY, hth_http_cuda_status},
+    {"v2/cudasharedmemory/register", EVHTTP_REQ_POST, false, HTH_NEED_INFER, hth_http_shm_unnamed},
+    {"v2/cudasharedmemory/unregister", EVHTTP_REQ_POST, false, HTH_NEED_INFER,
+     hth_http_cuda_unregister},
+    {"v2/cudasharedmemory/region/*/status", EVHTTP_REQ_GET, false, HTH_NEED_ANY,
+     hth_http_cuda_status},
+    {"v2/cudasharedmemory/region/*/register", EVHTTP_REQ_POST, false, HTH_NEED_INFER,
+     hth_http_cuda_register},
+    {"v2/cudasharedmemory/region/*/unregister", EVHTTP_REQ_POST, false, HTH_NEED_INFER,
+     hth_http_cuda_unregister},
+    {"v2/trace/setting", EVHTTP_REQ_GET, false, HTH_NEED_ANY, hth_http_trace_get},
+    {"v2/trace/setting", EVHTTP_REQ_POST, false, HTH_NEED_ADMIN, hth_http_trace_set},
+    {"v2/models/*/trace/setting", EVHTTP_REQ_GET, false, HTH_NEED_ANY, hth_http_trace_get},
+    {"v2/models/*/trace/setting", EVHTTP_REQ_POST, false, HTH_NEED_ADMIN, hth_http_trace_set},
+    {"v2/logging", EVHTTP_REQ_GET, false, HTH_NEED_ANY, hth_http_logging_get},
+    {"v2/logging", EVHTTP_REQ_POST, false, HTH_NEED_ADMIN, hth_http_logging_set},
+    {"v2/models/*", EVHTTP_REQ_GET, true, HTH_NEED_ANY, hth_http_model_metadata},
+    {"v2/models/*/config", EVHTTP_REQ_GET, true, HTH_NEED_ANY, hth_http_model_config},
+    {"v2/models/*/ready", EVHTTP_REQ_GET, true, HTH_NEED_ANY, hth_http_model_ready},
 };
 
 typedef struct segment {
@@ -201,9 +213,16 @@ static bool route_args(hth_http *h, struct evhttp_request *req, const parts *s, 
     return true;
 }
 
+// route_path is the path behind http.prefix, or NULL when it has another one.
+static const char *route_path(const hth_http *h, const char *path)
+{
+    size_t n = strlen(h->prefix);
+    return path != NULL && strncmp(path, h->prefix, n) == 0 ? path + n : NULL;
+}
+
 void hth_http_route(hth_http *h, struct evhttp_request *req)
 {
-    const char *path = evhttp_uri_get_path(evhttp_request_get_evhttp_uri(req));
+    const char *path = route_path(h, evhttp_uri_get_path(evhttp_request_get_evhttp_uri(req)));
     parts s;
     bool known = false;
     if (path_split(path, &s) && path_version(&s)) {
@@ -216,7 +235,7 @@ void hth_http_route(hth_http *h, struct evhttp_request *req)
             }
             known = true;
             if (r->verb == evhttp_request_get_command(req)) {
-                if (route_args(h, req, &s, name, &a)) {
+                if (hth_http_may(h, req, r->need) && route_args(h, req, &s, name, &a)) {
                     r->handler(h, req, &a);
                 }
                 return;

@@ -303,7 +303,6 @@ void hth_http_trace_set(hth_http *h, struct evhttp_request *req, const hth_http_
     if (trace_unknown(h, req, a) || !hth_http_body(h, req, &q)) {
         return;
     }
-    memset(h->received, 0, sizeof h->received); // from when requests were traced before
     hth_err err = q == NULL || json_is_object(q)
                       ? hth_tracer_set(h->tracer, a->name, q)
                       : hth_fail(HTH_EINVAL, "the trace settings are not a JSON object");

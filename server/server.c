@@ -14,6 +14,7 @@
 #include "server/http.h"
 #include "server/publish.h"
 #include "server/sockfile.h"
+#include "server/tls.h"
 
 #include <nng/protocol/reqrep0/rep.h>
 
@@ -36,6 +37,8 @@ struct hth_server {
     hth_jobs *jobs;
     hth_engine *engine;
     hth_publisher *publisher;
+    hth_auth *auth;
+    hth_tls *tls; // NULL: nothing is listened to that needs it
     hth_conns *conns;
     hth_dispatch *dispatch;
     hth_http *http;
@@ -50,6 +53,7 @@ static void server_pipe_changed(nng_pipe p, nng_pipe_ev ev, void *arg)
     hth_server *s = arg;
     if (ev == NNG_PIPE_EV_ADD_PRE) {
         if (hth_conns_add(s->conns, p) != HTH_OK) {
+            hth_log(WARN, SERVER, "refused", "%s", hth_err_detail());
             nng_pipe_close(p);
         }
         return;
@@ -76,6 +80,38 @@ static hth_err server_socket(hth_server *s, const hth_wire_limits *limits)
     return HTH_OK;
 }
 
+static bool url_is_tls(const char *url)
+{
+    return strncmp(url, "tls+tcp://", 10) == 0 || strncmp(url, "https://", 8) == 0;
+}
+
+// server_tls reads the certificate when anything is listened to that needs one.
+static hth_err server_tls(hth_server *s, const hth_server_config *config)
+{
+    bool needed = (config->http != NULL && url_is_tls(config->http)) ||
+                  (config->metrics != NULL && url_is_tls(config->metrics));
+    for (int i = 0; i < config->n_listen; i++) {
+        needed = needed || url_is_tls(config->listen[i]);
+    }
+    return needed ? hth_tls_open(&s->tls) : HTH_OK;
+}
+
+// server_warn_open says so when everybody on a network may ask for inference.
+static void server_warn_open(const hth_server *s, const char *url)
+{
+    const char *host = strstr(url, "://");
+    host = host != NULL ? host + 3 : url;
+    bool local = strncmp(url, "ipc://", 6) == 0 || strncmp(url, "inproc://", 9) == 0 ||
+                 strncmp(host, "127.", 4) == 0 || strncmp(host, "[::1]", 5) == 0 ||
+                 strncmp(host, "localhost:", 10) == 0;
+    if (!local && !hth_auth_has_tokens(s->auth)) {
+        hth_log(WARN, SERVER, "open",
+                "url=%s: everybody who reaches it may run every model; auth.tokens_file (hearth "
+                "token) decides who may",
+                url);
+    }
+}
+
 static hth_err server_listen(hth_server *s, const char *url)
 {
     if (s->n_listeners == SERVER_MAX_LISTEN) {
@@ -88,13 +124,27 @@ static hth_err server_listen(hth_server *s, const char *url)
         return hth_fail(HTH_ENOMEM, "out of memory for a url");
     }
     HTH_TRY(hth_sockfile_claim(url, &l->claim));
-    int rv = nng_listen(s->socket, url, &l->listener, 0);
+    int rv = nng_listener_create(&l->listener, s->socket, url);
     if (rv != 0) {
         return hth_msg_fail(rv, "cannot listen on %s", url);
     }
     l->open = true;
+    if (url_is_tls(url)) {
+        HTH_TRY(hth_tls_listener(s->tls, l->listener));
+    }
+    if ((rv = nng_listener_start(l->listener, 0)) != 0) {
+        return hth_msg_fail(rv, "cannot listen on %s", url);
+    }
+    server_warn_open(s, url);
     hth_log(INFO, SERVER, "listening", "url=%s", url);
     return HTH_OK;
+}
+
+static hth_err server_auth(hth_server *s)
+{
+    char file[HTH_SETTING_TEXT], local[HTH_SETTING_TEXT];
+    return hth_auth_open(hth_setting_text(HTH_SET_AUTH_TOKENS_FILE, file),
+                         hth_setting_text(HTH_SET_AUTH_LOCAL, local), &s->auth);
 }
 
 static hth_err server_start(hth_server *s, const hth_server_config *config)
@@ -104,7 +154,9 @@ static hth_err server_start(hth_server *s, const hth_server_config *config)
     limits.rank = (uint32_t)hth_setting_int(HTH_SET_LIMIT_RANK);
     HTH_TRY(hth_store_open(config->store, true, false, &s->store));
     HTH_TRY(hth_jobs_open(&s->jobs));
-    HTH_TRY(hth_conns_open(&s->conns));
+    HTH_TRY(server_auth(s));
+    HTH_TRY(server_tls(s, config));
+    HTH_TRY(hth_conns_open(s->auth, &s->conns));
     HTH_TRY(hth_publisher_open(&s->publisher));
     hth_engine_config e = {.device = config->device,
                            .event = hth_publisher_job,
@@ -117,6 +169,7 @@ static hth_err server_start(hth_server *s, const hth_server_config *config)
                              .engine = s->engine,
                              .jobs = s->jobs,
                              .conns = s->conns,
+                             .auth = s->auth,
                              .limits = limits,
                              .slots = config->slots};
     HTH_TRY(hth_dispatch_open(&d, &s->dispatch));
@@ -124,15 +177,20 @@ static hth_err server_start(hth_server *s, const hth_server_config *config)
         HTH_TRY(server_listen(s, config->listen[i]));
     }
     for (int i = 0; i < config->n_listen; i++) { // in places that no listener asked for
-        hth_publisher_listen(s->publisher, config->listen[i]);
+        if (!hth_auth_has_tokens(s->auth) || strncmp(config->listen[i], "tcp://", 6) != 0) {
+            hth_publisher_listen(s->publisher, config->listen[i]); // it asks for no token
+        }
     }
     if (config->http != NULL) {
         hth_http_config http = {.address = config->http,
                                 .metrics = config->metrics,
                                 .client_shm = config->client_shm,
+                                .auth = s->auth,
+                                .tls = s->tls,
                                 .engine = s->engine,
                                 .store = s->store};
         HTH_TRY(hth_http_open(&http, &s->http));
+        server_warn_open(s, config->http);
     }
     return HTH_OK;
 }
@@ -170,6 +228,21 @@ static void server_unlisten(hth_server *s)
         hth_sockfile_release(s->listeners[i].url, s->listeners[i].claim);
         hth_free(s->listeners[i].url);
     }
+}
+
+hth_err hth_server_reload(hth_server *s)
+{
+    hth_err err = hth_auth_reload(s->auth);
+    if (err != HTH_OK || s->tls == NULL) {
+        return err;
+    }
+    HTH_TRY(hth_tls_reload(s->tls));
+    for (int i = 0; i < s->n_listeners; i++) {
+        if (url_is_tls(s->listeners[i].url)) {
+            HTH_TRY(hth_tls_listener(s->tls, s->listeners[i].listener));
+        }
+    }
+    return HTH_OK;
 }
 
 int hth_server_http_port(const hth_server *s)
@@ -260,6 +333,8 @@ void hth_server_close(hth_server *s)
     hth_engine_close(s->engine);
     hth_publisher_close(s->publisher);
     hth_conns_close(s->conns);
+    hth_tls_close(s->tls);
+    hth_auth_close(s->auth);
     hth_store_close(s->store);
     hth_free(s);
 }

@@ -17,7 +17,7 @@ typedef struct hth_server_config {
     const char *device;        // "cpu:mem=2GiB,threads=2"; NULL: "cpu"
     const char *const *listen; // urls: ipc://, tcp://, inproc://
     int n_listen;
-    const char *http;    // "127.0.0.1:8000": the Open Inference Protocol; NULL: none
+    const char *http;    // "127.0.0.1:8000", "https://..": the Open Inference Protocol; NULL: none
     const char *metrics; // the same for /metrics; only with http
     bool client_shm;     // HTTP clients may register shared memory
     int slots;           // requests in progress at once; 0: 256
@@ -27,6 +27,9 @@ typedef struct hth_server_config {
 // hth_server_open starts everything and listens last. Limits come from base/settings.h. HTH_EBUSY:
 // another process listens on one of the urls. On error *out is NULL and nothing is held.
 hth_err hth_server_open(const hth_server_config *config, hth_server **out);
+// hth_server_reload reads tokens and certificates again. On error what could not be read stays as
+// it was. One thread at a time.
+hth_err hth_server_reload(hth_server *s);
 // hth_server_drain refuses new requests, has training jobs saved, so that the next server on the
 // store goes on with them, and answers every accepted request: those that run behind five sixths of
 // `limit_ns` are canceled. HTH_ETIMEDOUT: even so not all are answered; nothing but the end of the

@@ -46,6 +46,7 @@ struct hth_dispatch {
     hth_engine *engine;
     hth_jobs *jobs;
     hth_conns *conns;
+    hth_auth *auth;
     hth_wire_limits limits;
     pthread_mutex_t lock;
     pthread_cond_t idle;

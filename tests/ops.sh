@@ -51,7 +51,7 @@ config_bad() {
     run 2 "$build/hearthd" --config "$conf" && said "$conf:2: no setting" || return 1
     config "store = $dir/store" 'device = gpu' 'listen = http://x'
     run 1 "$build/hearthd" --config "$conf" --check-config && said "$conf:2: device: unknown device 'gpu'" &&
-        said "$conf:3: listen: 'http://x' is not ipc://PATH or tcp://HOST:PORT" || return 1
+        said "$conf:3: listen: 'http://x' is not ipc://PATH, tcp://HOST:PORT or tls+tcp://HOST:PORT" || return 1
     run 1 "$build/hearthd" --config "$dir/absent" --check-config && said "cannot read $dir/absent: No such file" || return 1
     run 1 "$build/hearthd" --check-config && said 'store: --store DIR is missing' || return 1
     run 1 "$build/hearthd" --store "$dir/store" --listen tcp://127.0.0.1:99999 --check-config && said 'has no port from 1' || return 1

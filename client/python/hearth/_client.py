@@ -79,22 +79,25 @@ def _arguments(values: Mapping[str, Any]) -> bytes:
 
 
 class Client:
-    """A connection to a server ("ipc://PATH", "tcp://HOST:PORT"), or an engine in this process on the store in a directory.
+    """A connection to a server ("ipc://PATH", "tcp://HOST:PORT", "tls+tcp://.."), or an engine in this process on a directory's store.
 
     Without `where`: $HEARTH_SERVER, else the server of this machine. `device` ("cpu:mem=2GiB,threads=2") is of an engine in this
-    process, `timeout` in seconds of each call but `train`. A client may be used by several threads, not across a fork.
+    process, `timeout` in seconds of each call but `train`. `token` (without: $HEARTH_TOKEN) is what the server knows the caller by,
+    `ca_file` (PEM) has who may have signed its certificate (without: the system's). A client may be used by several threads, not across a fork.
     """
 
     def __init__(self, where: str | os.PathLike[str] | None = None, *, device: str | None = None, timeout: float | None = None,
-                 shared_memory: bool = True):
+                 shared_memory: bool = True, token: str | None = None, ca_file: str | os.PathLike[str] | None = None):
         place = os.fspath(where) if where is not None else os.environ.get('HEARTH_SERVER') or _local_url()
         embedded = '://' not in place
         self.url = 'inproc://' if embedded else place
         # an engine in this process has one connection, which training uses, too
         milliseconds = int(timeout * 1000) if timeout is not None else LONGEST_MS if embedded else 0
+        token = token if token is not None else os.environ.get('HEARTH_TOKEN')
+        self._who = (token.encode() if token else None, os.fsencode(ca_file) if ca_file is not None else None)
         self._handle: _memory.Handle | None = _memory.Handle(self.url, Options(
             os.path.abspath(place).encode() if embedded else None, device.encode() if device is not None else None, milliseconds,
-            0 if shared_memory else 1))
+            0 if shared_memory else 1, *self._who))
         self._patient: _memory.Handle | None = None
 
     def close(self) -> None:
@@ -119,7 +122,7 @@ class Client:
         if self.url == 'inproc://':
             return handle
         if self._patient is None:
-            self._patient = _memory.Handle(self.url, Options(None, None, LONGEST_MS, 1))
+            self._patient = _memory.Handle(self.url, Options(None, None, LONGEST_MS, 1, *self._who))
         return self._patient
 
     # ---- inference

@@ -1,0 +1,367 @@
+// SPDX-License-Identifier: Apache-2.0
+// Connections: who is at the other end and what he may, how many there are, how slow they may be,
+// and what all of them hold.
+//
+// evhttp says nothing when it accepts and asks for a bufferevent before that has a socket.
+// Therefore a connection is looked at just behind, in the same turn of the loop (guard_admit): then
+// its bufferevent has the socket, and evhttp's connection as the argument of its callbacks. One
+// that is over a limit is told so and shut down, which evhttp finds as it finds any other end: it
+// is only freed there, and guard_closed is told.
+//
+// What a connection holds is counted from a request's first byte until its answer has left: what
+// came of it, and the answer. A request that takes longer than http.request_seconds, and one second
+// more for each http.request_rate bytes, is not waited for.
+#include "server/http_call.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/settings.h"
+
+#include <event2/bufferevent.h>
+#include <event2/keyvalq_struct.h>
+
+#include <arpa/inet.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/queue.h>
+#include <sys/socket.h>
+
+#define GUARD_SECOND_NS 1000000000u
+// How often it is looked for what is too slow.
+#define GUARD_LOOK_NS 200000000u
+// The most of one address's text, and of a small request: not worth closing a connection for.
+#define GUARD_SMALL_BYTES (64 << 10)
+
+struct hth_http_address {
+    uint8_t key[16];
+    int n; // connections
+    UT_hash_handle hh;
+};
+
+// ---- ends that the server makes
+
+// conn_tell sends an error as far as that is possible at once, and ends the connection.
+static void conn_tell(hth_http_conn *c, int status, const char *phrase, const char *sentence)
+{
+    char text[400];
+    int fd = bufferevent_getfd(c->b);
+    if (c->told) {
+        return;
+    }
+    c->told = true;
+    hth_log(INFO, SERVER, "http-refused", "status=%d %s", status, sentence);
+    int n = snprintf(text, sizeof text,
+                     "HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n"
+                     "Connection: close\r\n\r\n{\"error\":\"%s\"}",
+                     status, phrase, strlen(sentence) + 12, sentence);
+    if (!c->tls && n > 0 && (size_t)n < sizeof text) {
+        ssize_t sent = send(fd, text, (size_t)n, MSG_DONTWAIT | MSG_NOSIGNAL);
+        (void)sent; // who does not read does not get it
+    }
+    shutdown(fd, SHUT_RDWR);
+}
+
+// ---- coming and going
+
+static void address_of(int fd, uint8_t key[16], bool *loopback)
+{
+    struct sockaddr_storage a = {.ss_family = AF_UNSPEC};
+    socklen_t n = sizeof a;
+    memset(key, 0, 16);
+    *loopback = false;
+    if (getpeername(fd, (struct sockaddr *)&a, &n) != 0) {
+        return;
+    }
+    if (a.ss_family == AF_INET) {
+        key[10] = key[11] = 0xff;
+        memcpy(key + 12, &((struct sockaddr_in *)&a)->sin_addr, 4);
+    } else if (a.ss_family == AF_INET6) {
+        memcpy(key, &((struct sockaddr_in6 *)&a)->sin6_addr, 16);
+    }
+    static const uint8_t mapped[12] = {[10] = 0xff, [11] = 0xff}, six[16] = {[15] = 1};
+    *loopback =
+        (memcmp(key, mapped, 12) == 0 && key[12] == 127) || memcmp(key, six, sizeof six) == 0;
+}
+
+static bool address_add(hth_http *h, hth_http_conn *c, const uint8_t key[16])
+{
+    hth_http_address *a;
+    HASH_FIND(hh, h->addresses, key, sizeof a->key, a);
+    if (a == NULL) {
+        a = hth_calloc(1, sizeof *a);
+        if (a == NULL) {
+            return false;
+        }
+        memcpy(a->key, key, sizeof a->key);
+        HASH_ADD(hh, h->addresses, key, sizeof a->key, a);
+        if (!HTH_HASH_ADDED(a)) {
+            hth_free(a);
+            return false;
+        }
+    }
+    a->n++;
+    c->address = a;
+    return true;
+}
+
+static void conn_free(hth_http_conn *c)
+{
+    hth_http *h = c->h;
+    h->buffered -= c->bytes + c->sending;
+    if (c->address != NULL && --c->address->n == 0) {
+        HASH_DEL(h->addresses, c->address);
+        hth_free(c->address);
+    }
+    h->n_conns--;
+    hth_free(c);
+}
+
+static void guard_closed(struct evhttp_connection *evcon, void *conn)
+{
+    hth_http_conn *c = conn;
+    if (c->listed) {
+        HASH_DEL(c->h->conns, c);
+    }
+    conn_free(c);
+}
+
+static void conn_admit(hth_http *h, hth_http_conn *c)
+{
+    void *evcon = NULL;
+    uint8_t key[16];
+    bool loopback;
+    bufferevent_getcb(c->b, NULL, NULL, NULL, &evcon);
+    c->evcon = evcon;
+    if (evcon == NULL) { // evhttp had no memory for it
+        bufferevent_free(c->b);
+        conn_free(c);
+        return;
+    }
+    evhttp_connection_set_closecb(evcon, guard_closed, c);
+    HASH_ADD_PTR(h->conns, evcon, c);
+    c->listed = HTH_HASH_ADDED(c);
+    address_of(bufferevent_getfd(c->b), key, &loopback);
+    c->peer = loopback ? HTH_PEER_LOOPBACK : HTH_PEER_NETWORK;
+    if (!c->listed || !address_add(h, c, key) ||
+        h->n_conns > hth_setting_int(HTH_SET_LIMIT_CONNECTIONS)) {
+        conn_tell(c, 503, "Service Unavailable", "the server has too many connections: try again");
+    } else if (c->address->n > hth_setting_int(HTH_SET_LIMIT_ADDRESS)) {
+        conn_tell(c, 503, "Service Unavailable", "too many connections from one address");
+    }
+}
+
+void hth_http_admit(evutil_socket_t fd, short what, void *arg)
+{
+    hth_http *h = arg;
+    hth_http_conn *c = h->fresh;
+    h->fresh = NULL;
+    while (c != NULL) {
+        hth_http_conn *next = c->next_fresh;
+        conn_admit(h, c);
+        c = next;
+    }
+}
+
+hth_http_conn *hth_http_conn_new(hth_http *h, bool tls)
+{
+    hth_http_conn *c = hth_calloc(1, sizeof *c);
+    if (c != NULL) {
+        c->h = h;
+        c->tls = tls;
+        c->since_ns = tls ? hth_now_ns() : 0; // the handshake counts
+        c->next_fresh = h->fresh;
+        h->fresh = c;
+        h->n_conns++;
+        event_active(h->admit, EV_TIMEOUT, 0);
+    }
+    return c;
+}
+
+// ---- what comes
+
+void hth_http_conn_came(hth_http_conn *c, size_t added, size_t deleted)
+{
+    hth_http *h = c->h;
+    c->bytes += added;
+    h->buffered += added;
+    if (added > 0 && c->since_ns == 0) {
+        c->since_ns = hth_now_ns();
+    }
+    // Behind each chunk evhttp takes its end of line off; a body without chunks has none.
+    c->chunks += deleted == 1 || deleted == 2;
+    if (c->chunks > (uint64_t)hth_setting_int(HTH_SET_HTTP_CHUNKS)) {
+        conn_tell(c, 413, "Payload Too Large", "the request comes in too many chunks");
+    } else if (added > 0 && c->bytes > GUARD_SMALL_BYTES && hth_http_conn_full(h)) {
+        conn_tell(c, 503, "Service Unavailable", "the server holds too much for its clients");
+    }
+}
+
+bool hth_http_conn_full(const hth_http *h)
+{
+    return h->buffered > (uint64_t)hth_setting_int(HTH_SET_HTTP_BUFFERED_BYTES);
+}
+
+hth_http_conn *hth_http_conn_of(hth_http *h, struct evhttp_request *req)
+{
+    const struct evhttp_connection *evcon = evhttp_request_get_connection(req);
+    hth_http_conn *c;
+    HASH_FIND_PTR(h->conns, &evcon, c);
+    return c;
+}
+
+void hth_http_conn_whole(hth_http_conn *c)
+{
+    c->since_ns = 0;
+    c->chunks = 0;
+}
+
+void hth_http_conn_answers(hth_http_conn *c, size_t bytes)
+{
+    c->sending += bytes;
+    c->h->buffered += bytes;
+}
+
+void hth_http_conn_answered(hth_http_conn *c)
+{
+    size_t rest = evbuffer_get_length(bufferevent_get_input(c->b)); // of the next request
+    c->h->buffered -= c->bytes + c->sending - rest;
+    c->bytes = rest;
+    c->sending = 0;
+}
+
+static bool conn_is_late(hth_http_conn *c, uint64_t now)
+{
+    if (c->since_ns == 0 || c->told) {
+        return false;
+    }
+    if (c->tls && c->bytes == 0 && hth_http_tls_is_up(c->b)) {
+        c->since_ns = 0; // nothing is asked yet: http.idle_seconds count
+        return false;
+    }
+    uint64_t seconds = (uint64_t)hth_setting_int(HTH_SET_HTTP_REQUEST_SECONDS) +
+                       c->bytes / (uint64_t)hth_setting_int(HTH_SET_HTTP_REQUEST_RATE);
+    return now - c->since_ns > seconds * GUARD_SECOND_NS;
+}
+
+void hth_http_conn_look(hth_http *h, uint64_t now)
+{
+    if (now - h->looked_ns < GUARD_LOOK_NS) {
+        return;
+    }
+    h->looked_ns = now;
+    for (hth_http_conn *c = h->conns; c != NULL; c = c->hh.next) {
+        if (conn_is_late(c, now)) {
+            conn_tell(c, 408, "Request Timeout", "the request takes too long to come");
+        }
+    }
+}
+
+// ---- what a request may
+
+typedef struct guard_head {
+    const char *authorization, *origin, *host;
+    bool forwarded;
+} guard_head;
+
+static void head_read(struct evhttp_request *req, guard_head *out)
+{
+    const struct evkeyval *kv;
+    memset(out, 0, sizeof *out);
+    TAILQ_FOREACH(kv, evhttp_request_get_input_headers(req), next)
+    {
+        const char *key = kv->key;
+        switch (key[0] | 32) {
+        case 'a':
+            if (strcasecmp(key, "Authorization") == 0) {
+                out->authorization = kv->value;
+            }
+            break;
+        case 'o':
+            if (strcasecmp(key, "Origin") == 0) {
+                out->origin = kv->value;
+            }
+            break;
+        case 'h':
+            if (strcasecmp(key, "Host") == 0) {
+                out->host = kv->value;
+            }
+            break;
+        case 'f':
+            out->forwarded = out->forwarded || strcasecmp(key, "Forwarded") == 0;
+            break;
+        case 'x':
+            out->forwarded = out->forwarded || strncasecmp(key, "X-Forwarded-", 12) == 0 ||
+                             strcasecmp(key, "X-Real-IP") == 0;
+            break;
+        }
+    }
+}
+
+// head_is_own tells whether a browser's request comes from a page of this server, called by an
+// address or localhost: a page of another origin could otherwise use the rights of a program on
+// this machine, and one whose name was made to point here could be taken for ours.
+static bool head_is_own(const guard_head *q)
+{
+    char host[64];
+    struct in6_addr six;
+    struct in_addr four;
+    if (q->origin == NULL) {
+        return true;
+    }
+    const char *at = strstr(q->origin, "://");
+    if (at == NULL || q->host == NULL || strcasecmp(at + 3, q->host) != 0) {
+        return false;
+    }
+    const char *from = q->host + (q->host[0] == '['), *colon = strrchr(from, ':');
+    size_t n = q->host[0] == '[' ? strcspn(from, "]")
+               : colon != NULL   ? (size_t)(colon - from)
+                                 : strlen(from);
+    snprintf(host, sizeof host, "%.*s", (int)(n < sizeof host ? n : 0), from);
+    return strcasecmp(host, "localhost") == 0 || inet_pton(AF_INET, host, &four) == 1 ||
+           inet_pton(AF_INET6, host, &six) == 1;
+}
+
+bool hth_http_is_near(hth_http *h, struct evhttp_request *req)
+{
+    const hth_http_conn *c = hth_http_conn_of(h, req);
+    guard_head q;
+    head_read(req, &q);
+    return c != NULL && c->peer == HTH_PEER_LOOPBACK && !q.forwarded;
+}
+
+static const char *bearer(const guard_head *q)
+{
+    const char *t = q->authorization;
+    if (t == NULL || strncasecmp(t, "Bearer", 6) != 0 || t[6] != ' ') {
+        return NULL;
+    }
+    return t + 6 + strspn(t + 6, " ");
+}
+
+bool hth_http_may(hth_http *h, struct evhttp_request *req, hth_need need)
+{
+    guard_head q;
+    bool unknown = false;
+    if (need == HTH_NEED_NOTHING) {
+        return true;
+    }
+    const hth_http_conn *c = hth_http_conn_of(h, req);
+    head_read(req, &q);
+    // What a proxy passes on comes from elsewhere.
+    hth_peer peer = c != NULL && !q.forwarded ? c->peer : HTH_PEER_NETWORK;
+    if (!hth_auth_has_tokens(h->auth) && !head_is_own(&q)) {
+        hth_http_fail(h, req, 403,
+                      "pages of other origins may not use this server while it has no tokens");
+        return false;
+    }
+    if (hth_auth_check(h->auth, peer, bearer(&q), need, &unknown) == HTH_OK) {
+        return true;
+    }
+    if (unknown) {
+        evhttp_add_header(evhttp_request_get_output_headers(req), "WWW-Authenticate",
+                          "Bearer realm=\"hearth\"");
+    }
+    hth_http_fail(h, req, unknown ? 401 : 403, "%s", hth_err_detail());
+    return false;
+}

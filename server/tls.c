@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+// Two libraries do TLS here, because libevent brings OpenSSL and Debian's nng brings mbedTLS. Both
+// get the same files and the same oldest version; mbedTLS 2.28 ends at TLS 1.2.
+#include "server/tls.h"
+
+#include "base/alloc.h"
+#include "base/settings.h"
+#include "client/msg.h"
+#include "client/whole.h"
+
+#include <nng/supplemental/tls/tls.h>
+#include <openssl/err.h>
+
+#include <pthread.h>
+#include <string.h>
+
+#define TLS_FILE_BYTES (1 << 20)
+
+struct hth_tls {
+    char cert[HTH_SETTING_TEXT], key[HTH_SETTING_TEXT];
+    bool only_13;
+    pthread_mutex_t lock;
+    SSL_CTX *context; // guarded by lock
+};
+
+static hth_err tls_fail(const char *what, const char *file)
+{
+    char reason[256] = "cannot be read";
+    unsigned long e = ERR_peek_last_error();
+    if (e != 0) {
+        ERR_error_string_n(e, reason, sizeof reason);
+    }
+    ERR_clear_error();
+    return hth_fail(HTH_EINVAL, "%s: %s: %s", what, file, reason);
+}
+
+static hth_err context_fill(const hth_tls *t, SSL_CTX *c)
+{
+    int oldest = t->only_13 ? TLS1_3_VERSION : TLS1_2_VERSION;
+    SSL_CTX_set_options(c, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION |
+                               SSL_OP_CIPHER_SERVER_PREFERENCE);
+    SSL_CTX_set_mode(c, SSL_MODE_RELEASE_BUFFERS);
+    if (SSL_CTX_set_min_proto_version(c, oldest) != 1) {
+        return tls_fail("tls.min_version", "not spoken here");
+    }
+    if (SSL_CTX_use_certificate_chain_file(c, t->cert) != 1) {
+        return tls_fail("tls.cert", t->cert);
+    }
+    if (SSL_CTX_use_PrivateKey_file(c, t->key, SSL_FILETYPE_PEM) != 1) {
+        return tls_fail("tls.key", t->key);
+    }
+    return SSL_CTX_check_private_key(c) == 1 ? HTH_OK : tls_fail("tls.key", t->key);
+}
+
+hth_err hth_tls_reload(hth_tls *t)
+{
+    SSL_CTX *fresh = SSL_CTX_new(TLS_server_method());
+    hth_err err =
+        fresh == NULL ? hth_fail(HTH_ENOMEM, "out of memory for TLS") : context_fill(t, fresh);
+    if (err != HTH_OK) {
+        SSL_CTX_free(fresh);
+        return err;
+    }
+    pthread_mutex_lock(&t->lock);
+    SSL_CTX *old = t->context;
+    t->context = fresh;
+    pthread_mutex_unlock(&t->lock);
+    SSL_CTX_free(old);
+    return HTH_OK;
+}
+
+hth_err hth_tls_open(hth_tls **out)
+{
+    char version[HTH_SETTING_TEXT];
+    *out = NULL;
+    hth_tls *t = hth_calloc(1, sizeof *t);
+    if (t == NULL) {
+        return hth_fail(HTH_ENOMEM, "out of memory for TLS");
+    }
+    pthread_mutex_init(&t->lock, NULL);
+    hth_setting_text(HTH_SET_TLS_CERT, t->cert);
+    hth_setting_text(HTH_SET_TLS_KEY, t->key);
+    t->only_13 = strcmp(hth_setting_text(HTH_SET_TLS_MIN_VERSION, version), "1.3") == 0;
+    hth_err err = t->cert[0] == 0 || t->key[0] == 0
+                      ? hth_fail(HTH_EINVAL, "https:// and tls+tcp:// need tls.cert and tls.key")
+                      : hth_tls_reload(t);
+    if (err != HTH_OK) {
+        hth_tls_close(t);
+        return err;
+    }
+    *out = t;
+    return HTH_OK;
+}
+
+void hth_tls_close(hth_tls *t)
+{
+    if (t != NULL) {
+        SSL_CTX_free(t->context);
+        pthread_mutex_destroy(&t->lock);
+        hth_free(t);
+    }
+}
+
+SSL *hth_tls_session(hth_tls *t)
+{
+    pthread_mutex_lock(&t->lock);
+    SSL *s = SSL_new(t->context); // holds the context
+    pthread_mutex_unlock(&t->lock);
+    return s;
+}
+
+// ---- nng
+
+static hth_err tls_config(const hth_tls *t, const char *cert, const char *key, nng_tls_config **out)
+{
+    nng_tls_version oldest = t->only_13 ? NNG_TLS_1_3 : NNG_TLS_1_2;
+    int rv = nng_tls_config_alloc(out, NNG_TLS_MODE_SERVER);
+    if (rv != 0) {
+        *out = NULL;
+        return hth_msg_fail(rv, "this machine's libnng speaks no TLS");
+    }
+    if ((rv = nng_tls_config_version(*out, oldest, NNG_TLS_1_3)) != 0) {
+        return hth_msg_fail(rv, "tls.min_version: not spoken by tls+tcp://");
+    }
+    rv = nng_tls_config_own_cert(*out, cert, key, NULL);
+    rv = rv == 0 ? nng_tls_config_auth_mode(*out, NNG_TLS_AUTH_MODE_NONE) : rv;
+    return rv == 0 ? HTH_OK : hth_msg_fail(rv, "tls.cert and tls.key cannot be used by tls+tcp://");
+}
+
+hth_err hth_tls_listener(hth_tls *t, nng_listener l)
+{
+    nng_tls_config *config = NULL;
+    void *cert = NULL, *key = NULL;
+    size_t n_cert, n_key = 0;
+    hth_err err = hth_whole_read(t->cert, TLS_FILE_BYTES, &cert, &n_cert);
+    err = err == HTH_OK ? hth_whole_read(t->key, TLS_FILE_BYTES, &key, &n_key) : err;
+    err = err == HTH_OK ? tls_config(t, cert, key, &config) : err;
+    if (err == HTH_OK) {
+        int rv = nng_listener_set_ptr(l, NNG_OPT_TLS_CONFIG, config);
+        err = rv == 0 ? HTH_OK : hth_msg_fail(rv, "tls+tcp:// takes no certificate now");
+    }
+    if (config != NULL) {
+        nng_tls_config_free(config); // the listener holds it
+    }
+    if (key != NULL) {
+        OPENSSL_cleanse(key, n_key);
+    }
+    hth_free(cert);
+    hth_free(key);
+    return err;
+}
