@@ -78,6 +78,16 @@ endif
 # Not instrumented for threads: loops that would take minutes. What orders their threads, device/cpu/team.c, is.
 build-tsan/kernels/%.o: SAN = -w
 
+# The page that hearthd serves: its files as arrays of bytes; the scripts, in this order, are one.
+PAGE_JS  := $(addprefix server/page/,dom.js charts.js memory.js models.js jobs.js main.js)
+bytes     = { echo 'static const unsigned char page_$(1)[] = {' && cat $(2) | od -An -v -tx1 | \
+            sed 's/\([0-9a-f][0-9a-f]\)/0x\1,/g' && echo '};'; }
+$(B)/gen/page.inc: server/page/page.html server/page/page.css $(PAGE_JS)
+	@mkdir -p $(@D)
+	$(Q){ $(call bytes,html,server/page/page.html) && $(call bytes,css,server/page/page.css) && $(call bytes,js,$(PAGE_JS)); } >$@.new && \
+	    mv $@.new $@
+$(B)/server/http_page.o: $(B)/gen/page.inc
+
 $(B)/gen/%.pb-c.c: %.proto
 	@mkdir -p $(@D)
 	$(Q)protoc-c --proto_path=. --c_out=$(B)/gen $< 2>$@.log || { cat $@.log; exit 1; }

@@ -113,6 +113,7 @@ static hth_err http_start(hth_http *h, const hth_http_config *config)
     char file[HTH_SETTING_TEXT];
     HTH_TRY(hth_shm_open(config->client_shm, &h->shm));
     HTH_TRY(hth_tracer_open(hth_setting_text(HTH_SET_TRACE_FILE, file), &h->tracer));
+    HTH_TRY(hth_http_page_open(h));
     h->base = event_base_new();
     if (h->base != NULL) {
         h->wake = event_new(h->base, h->wake_fd, EV_READ | EV_PERSIST, hth_http_woken, h);
@@ -233,6 +234,8 @@ void hth_http_close(hth_http *h)
         event_free(h->admit);
     }
     hth_tracer_close(h->tracer);
+    hth_http_page_close(h);
+    hth_http_views_close(h);
     hth_shm_close(h->shm);
     if (h->base != NULL) {
         event_base_free(h->base);

@@ -111,7 +111,11 @@ void hth_http_call_submit(hth_http_call *c)
     if (err != HTH_OK) {
         call_unlink(c);
         call_answer(c);
-        hth_http_fail_err(h, c->req, err);
+        if (c->late != NULL) {
+            c->late(c, err);
+        } else {
+            hth_http_fail_err(h, c->req, err);
+        }
         hth_http_call_free(c);
     }
 }
@@ -195,6 +199,16 @@ static void call_closed(evutil_socket_t fd, short what, void *arg)
     call_unwatch(c);
 }
 
+// call_late has a call answered before the engine has done so.
+static void call_late(hth_http_call *c)
+{
+    call_unwatch(c);
+    call_answer(c);
+    c->late(c, HTH_ETIMEDOUT);
+    c->late = NULL;
+    c->req = NULL;
+}
+
 void hth_http_ticked(evutil_socket_t fd, short what, void *arg)
 {
     hth_http *h = arg;
@@ -202,7 +216,11 @@ void hth_http_ticked(evutil_socket_t fd, short what, void *arg)
     hth_tracer_flush(h->tracer);
     hth_http_conn_look(h, now);
     for (hth_http_call *c = h->pending; c != NULL; c = c->next) {
-        if (c->closed == NULL && !c->r.canceled && now - c->since_ns > HTH_HTTP_TICK_US * 1000u) {
+        if (c->late != NULL && now - c->since_ns > HTH_HTTP_PATIENCE_NS) {
+            call_late(c);
+        }
+        if (c->req != NULL && c->closed == NULL && !c->r.canceled &&
+            now - c->since_ns > HTH_HTTP_TICK_US * 1000u) {
             struct bufferevent *b =
                 evhttp_connection_get_bufferevent(evhttp_request_get_connection(c->req));
             c->closed = event_new(h->base, bufferevent_getfd(b), EV_CLOSED, call_closed, c);

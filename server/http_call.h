@@ -23,6 +23,9 @@
 
 #define HTH_HTTP_TICK_US 20000
 
+// How long a call whose answer may be an older one waits for the engine.
+#define HTH_HTTP_PATIENCE_NS 150000000u
+
 typedef struct hth_http_call hth_http_call;
 typedef struct hth_http_address hth_http_address; // of the network: how many connections it has
 
@@ -48,6 +51,7 @@ typedef struct hth_http_conn {
     struct hth_http_conn *next_fresh;
     UT_hash_handle hh; // by evcon
 } hth_http_conn;
+typedef struct hth_http_view hth_http_view;
 
 // A model that was unloaded over HTTP: not served until it is loaded again.
 typedef struct hth_http_unloaded {
@@ -88,6 +92,9 @@ struct hth_http {
     hth_trace
         *tracing; // of the request that is being handled; taken over by its call or its answer
     uint64_t received_ns; // when it began to arrive; 0: not known
+    hth_http_view *views;
+    struct evbuffer *page; // hearth's page
+    char page_policy[400]; // .. and its Content-Security-Policy
 };
 
 // What the path says: names are percent-decoded.
@@ -99,12 +106,15 @@ typedef struct hth_http_args {
 
 struct hth_http_call {
     hth_http *h;
-    struct evhttp_request *req;
+    struct evhttp_request *req; // NULL: answered before the engine did
     hth_request r;
     hth_http_args args;
     void (*finish)(hth_http_call *c); // answers
-    void (*drop)(hth_http_call *c);   // frees what a kind of call holds besides; may be NULL
-    hth_http_call *prev, *next;       // of h->pending
+    // where not NULL: it cannot be submitted (`err`), or took HTH_HTTP_PATIENCE_NS (HTH_ETIMEDOUT);
+    // it answers, and `finish` comes without a request then
+    void (*late)(hth_http_call *c, hth_err err);
+    void (*drop)(hth_http_call *c); // frees what a kind of call holds besides; may be NULL
+    hth_http_call *prev, *next;     // of h->pending
     hth_http_call *next_completed;
     hth_trace *trace;     // NULL: it is not traced
     struct event *closed; // the client's hanging up
@@ -186,6 +196,12 @@ json_t *hth_http_answer(hth_http_call *c);
 // protocol can say.
 json_int_t hth_http_max_batch(const json_t *model);
 
+// ---- http_page.c, http_view.c: the page, and what it shows
+
+hth_err hth_http_page_open(hth_http *h);
+void hth_http_page_close(hth_http *h);
+void hth_http_views_close(hth_http *h);
+
 // ---- handlers
 
 void hth_http_route(hth_http *h, struct evhttp_request *req);
@@ -201,6 +217,9 @@ hth_http_handler hth_http_shm_register, hth_http_shm_unregister, hth_http_shm_st
 hth_http_handler hth_http_shm_unnamed, hth_http_cuda_register, hth_http_cuda_unregister;
 hth_http_handler hth_http_cuda_status, hth_http_trace_get, hth_http_trace_set;
 hth_http_handler hth_http_logging_get, hth_http_logging_set;
+hth_http_handler hth_http_page, hth_http_view_devices, hth_http_view_stats, hth_http_view_models;
+hth_http_handler hth_http_view_latency, hth_http_view_jobs, hth_http_view_job;
+hth_http_handler hth_http_view_timeline;
 void hth_http_metrics(hth_http *h, struct evhttp_request *req); // the other port's only page
 // hth_http_is_unloaded answers 404 and returns true when the model may not be used now.
 bool hth_http_is_unloaded(hth_http *h, struct evhttp_request *req, const hth_http_args *a);

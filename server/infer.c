@@ -7,6 +7,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "server/admit.h"
+#include "server/query_latency.h"
 #include "server/share.h"
 #include "server/slice.h"
 
@@ -177,6 +178,7 @@ static void infer_count(hth_model *m, const infer_state *st, hth_err err)
     m->requests++;
     m->busy_ns += now - r->started_ns;
     m->last_wall_ns = infer_wall_ns();
+    hth_latency_count(st->ms, m, now, now - r->submitted_ns, err == HTH_OK);
     if (err != HTH_OK) {
         m->failures++;
         m->failure_ns += now - r->submitted_ns;

@@ -36,6 +36,7 @@ static void model_free(hth_models *ms, hth_model *m)
 {
     hth_source_fini(ms->site, &m->source);
     hth_manifest_fini(&m->manifest);
+    hth_latency_close(m->latency);
     hth_free(m);
 }
 
@@ -61,6 +62,8 @@ static void names_forget(hth_models *ms, const hth_model *m)
             at = &n->next;
         }
     }
+    hth_latency_close(ms->latency);
+    ms->latency = NULL;
 }
 
 void hth_model_drop(hth_models *ms, hth_model *m)

@@ -8,6 +8,7 @@
 #ifndef HTH_SERVER_MODEL_H
 #define HTH_SERVER_MODEL_H
 
+#include "server/latency.h"
 #include "server/program.h"
 
 // Key of a version's meta: hearth trained it, so what was exported for training is served as for
@@ -28,6 +29,7 @@ typedef struct hth_model {
     // of requests: in the queue, until the outputs had a place, until they were there
     uint64_t success_ns, failure_ns, queue_ns, input_ns, infer_ns;
     uint64_t samples;      // that were inferred: elements of the batch
+    hth_latency *latency;  // of the last minute; NULL: no request yet
     uint64_t last_wall_ns; // when the last request was done, since 1970; 0: never
 } hth_model;
 
@@ -49,6 +51,7 @@ typedef struct hth_models {
     hth_store *store;
     hth_site *site;
     hth_model *list;
+    hth_latency *latency; // of all models' requests; NULL: none yet
     hth_name *names;
     const char *tenant;     // who asks now; NULL: the engine itself
     uint64_t seen_change;   // the store's change count when names were last resolved, ..

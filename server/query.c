@@ -7,6 +7,7 @@
 #include "base/settings.h"
 #include "device/plugin.h"
 #include "server/infer.h"
+#include "server/query_latency.h"
 #include "server/slice.h"
 #include "server/train.h"
 
@@ -102,6 +103,12 @@ static hth_err query_stats(query *q, json_t **out)
         HTH_TRY(arg_model(q, &only));
     }
     return hth_query_stats(q->ms, only, out);
+}
+
+static hth_err query_latency(query *q, json_t **out)
+{
+    *out = hth_latency_json(q->ms);
+    return HTH_OK;
 }
 
 static void tensors_free(hth_tensor *t, int n)
@@ -412,7 +419,7 @@ hth_err hth_query_answer(hth_models *ms, hth_request *r)
         hth_err (*answer)(query *q, json_t **out);
     } table[] = {{"model", query_model}, {"devices", query_devices}, {"stats", query_stats},
                  {"bench", query_bench}, {"plan", query_plan},       {"convsel", query_convsel},
-                 {"curve", query_curve}};
+                 {"curve", query_curve}, {"latency", query_latency}};
     query q = {.ms = ms, .r = r};
     json_error_t je;
     q.args = json_loads(r->arguments != NULL && r->arguments[0] ? r->arguments : "{}", 0, &je);

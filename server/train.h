@@ -7,6 +7,7 @@
 #include "graph/train.h"
 #include "memmgr/plan_curve.h"
 #include "server/model.h"
+#include "server/timeline.h"
 
 #include <jansson.h>
 
@@ -76,6 +77,11 @@ double hth_trainer_predicted_us(const hth_trainer *t);
 int hth_trainer_swaps(const hth_trainer *t);
 // hth_trainer_stall_ms is how long kernels of the last step waited for the link.
 double hth_trainer_stall_ms(const hth_trainer *t);
+// hth_trainer_memory_bytes is what the job holds of the device now.
+uint64_t hth_trainer_memory_bytes(const hth_trainer *t);
+// hth_trainer_timeline has one step in a while measured into `timeline`, which outlives the
+// trainer.
+void hth_trainer_timeline(hth_trainer *t, hth_timeline *timeline);
 // hth_trainer_rate sets the learning rate of the steps to come (spec->lr until then).
 void hth_trainer_rate(hth_trainer *t, double lr);
 // The current program and its graph, the model's graph, and for softmax-xent the number of classes
@@ -115,6 +121,7 @@ typedef struct hth_train_job hth_train_job;
 typedef struct hth_train_tell {
     void (*fn)(void *ctx, const char *what, uint64_t done, uint64_t total); // NULL: nobody else
     void *ctx;
+    hth_timeline *timeline; // gets a step now and then; NULL: none
 } hth_train_tell;
 // hth_train_job_open reads the specification in r->arguments and makes everything ready: what can
 // be wrong is told here, before any step runs. `r` must outlive the job.
@@ -126,7 +133,8 @@ hth_err hth_train_job_turn(hth_train_job *j, bool *done);
 // hth_train_job_state says where the job stands, as a checkpoint's meta does. NULL: no memory.
 json_t *hth_train_job_state(const hth_train_job *j);
 // hth_train_job_times is what they take of time: {"predicted_ms", "measured_ms" (median of the last
-// steps, null: none yet), "replans"}. NULL: no memory.
+// steps, null: none yet), "replans", "step_ms" and "stall_ms" of the last step}, and the bytes that
+// it holds of the device, "memory_bytes". NULL: no memory.
 json_t *hth_train_job_times(const hth_train_job *j);
 // hth_train_job_memory is what its steps take ({"peak_bytes", "budget_bytes", ..}); the job's.
 const json_t *hth_train_job_memory(const hth_train_job *j);

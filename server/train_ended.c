@@ -77,12 +77,11 @@ static void ended_rows_free(json_t *rows[HTH_ENDED_JOBS], int n)
     }
 }
 
-// Every n-th loss, and the last one.
-static json_t *ended_thin(const json_t *history, size_t *every)
+json_t *hth_ended_thin(const json_t *history, size_t most, size_t *every)
 {
     size_t n = json_array_size(history);
     json_t *out = json_array();
-    *every = n / HTH_ENDED_POINTS + (n % HTH_ENDED_POINTS > 0);
+    *every = n / most + (n % most > 0);
     *every = *every > 0 ? *every : 1;
     for (size_t i = 0; i < n; i += *every) {
         json_array_append(out, json_array_get(history, i));
@@ -108,7 +107,9 @@ hth_err hth_ended_add(hth_store *store, json_t *row, const json_t *state)
                         json_integer((json_int_t)now.tv_sec * 1000000000 + now.tv_nsec));
     json_t *kept = json_object();
     json_object_set_new(kept, "id", json_integer(id));
-    json_object_set_new(kept, "history", ended_thin(json_object_get(state, "history"), &every));
+    json_object_set_new(
+        kept, "history",
+        hth_ended_thin(json_object_get(state, "history"), HTH_ENDED_POINTS, &every));
     json_object_set_new(kept, "every", json_integer((json_int_t)every));
     json_object_set(kept, "held_out", json_object_get(state, "held_out"));
     hth_err err = ended_write(store, slot, "/history", kept);

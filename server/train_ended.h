@@ -21,4 +21,7 @@ hth_err hth_ended_list(hth_store *store, json_t *out);
 // HTH_ENOENT.
 hth_err hth_ended_find(hth_store *store, const char *job, bool history, json_t **out);
 
+// hth_ended_thin returns every n-th loss, at most `most` (> 0), and the last one; *every: n.
+json_t *hth_ended_thin(const json_t *history, size_t most, size_t *every);
+
 #endif

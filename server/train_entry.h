@@ -15,6 +15,7 @@ struct hth_train_entry {
     hth_request *r;
     char job[HTH_CHECKPOINT_JOB];
     hth_train_job *work;           // NULL: not at work
+    hth_timeline *timeline;        // of its last measured step; NULL: never at work, or no memory
     uint64_t told_ns;              // when its last event was
     bool paused;                   // not taken up until it is resumed
     uint64_t tried;                // 1 + queue->freed when there was too little memory, 0: never

@@ -144,6 +144,7 @@ static hth_err job_open(hth_train_job *j)
     HTH_TRY(hth_train_data_open(&part, m, d));
     s->options.label_dtype = d->target.dtype;
     HTH_TRY(hth_trainer_open(j->ms, s, j->r, &j->trainer));
+    hth_trainer_timeline(j->trainer, j->tell.timeline);
     HTH_TRY(job_plan(j));
     // What was chosen belongs to the job: its losses depend on it.
     json_object_set(j->args, "parts", json_object_get(j->memory, "accumulate"));

@@ -3,6 +3,7 @@
 #include "server/train_queue.h"
 
 #include "base/alloc.h"
+#include "base/clock.h"
 #include "base/log.h"
 #include "server/train_ended.h"
 #include "server/train_entry.h"
@@ -216,6 +217,16 @@ static hth_err job_budget(hth_train_queue *q, const char *job, const char *budge
     return HTH_OK;
 }
 
+// job_thin leaves at most `most` losses in a job's document.
+static void job_thin(json_t *doc, size_t most)
+{
+    size_t every;
+    json_int_t before = json_integer_value(json_object_get(doc, "every"));
+    json_t *thin = hth_ended_thin(json_object_get(doc, "history"), most, &every);
+    json_object_set_new(doc, "history", thin);
+    json_object_set_new(doc, "every", json_integer((before > 0 ? before : 1) * (json_int_t)every));
+}
+
 static hth_err query_job(hth_train_queue *q, const char *job, json_t *args, json_t **out)
 {
     const char *budget = json_string_value(json_object_get(args, "budget"));
@@ -233,6 +244,27 @@ static hth_err query_job(hth_train_queue *q, const char *job, json_t *args, json
         json_object_update(*out, times);
         json_decref(times);
     }
+    json_int_t points = json_integer_value(json_object_get(args, "points"));
+    if (points > 0) {
+        job_thin(*out, (size_t)points);
+    }
+    return HTH_OK;
+}
+
+// The job that had a step measured last. There may be none: then there are no bars.
+static hth_err query_timeline(hth_train_queue *q, const char *none, json_t *args, json_t **out)
+{
+    const hth_timeline *last = q->timeline;
+    const char *job = q->timeline_job;
+    for (const hth_train_entry *e = q->first; e != NULL; e = e->next) {
+        if (e->timeline != NULL &&
+            hth_timeline_ns(e->timeline) > (last != NULL ? hth_timeline_ns(last) : 0)) {
+            last = e->timeline;
+            job = e->job;
+        }
+    }
+    *out = last != NULL ? hth_timeline_json(last, hth_now_ns()) : json_pack("{s:[]}", "bars");
+    json_object_set_new(*out, "job", last != NULL ? json_string(job) : json_null());
     return HTH_OK;
 }
 
@@ -241,11 +273,8 @@ hth_err hth_train_queue_query(hth_train_queue *q, hth_request *r, bool *known)
     static const struct {
         const char *name;
         hth_err (*answer)(hth_train_queue *q, const char *job, json_t *args, json_t **out);
-    } table[] = {{"jobs", query_jobs},
-                 {"job", query_job},
-                 {"cancel", query_cancel},
-                 {"pause", query_pause},
-                 {"resume", query_resume}};
+    } table[] = {{"jobs", query_jobs},     {"job", query_job},     {"timeline", query_timeline},
+                 {"cancel", query_cancel}, {"pause", query_pause}, {"resume", query_resume}};
     size_t i = 0, n = sizeof table / sizeof *table;
     json_t *doc = NULL;
     while (i < n && strcmp(r->query, table[i].name) != 0) {

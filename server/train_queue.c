@@ -56,6 +56,18 @@ static void queue_append(hth_train_queue *q, hth_train_entry *e)
     *last = e;
 }
 
+// queue_keep keeps the timeline of a job that ends in the place of an older one.
+static void queue_keep(hth_train_queue *q, hth_train_entry *e)
+{
+    if (e->timeline == NULL || hth_timeline_ns(e->timeline) == 0) {
+        hth_timeline_close(e->timeline);
+        return;
+    }
+    hth_timeline_close(q->timeline);
+    q->timeline = e->timeline;
+    snprintf(q->timeline_job, sizeof q->timeline_job, "%s", e->job);
+}
+
 void hth_train_queue_end(hth_train_queue *q, hth_train_entry *e, hth_err err, const char *word)
 {
     char detail[HTH_CHECKPOINT_NOTE];
@@ -72,6 +84,7 @@ void hth_train_queue_end(hth_train_queue *q, hth_train_entry *e, hth_err err, co
         hth_train_queue_event(q, e->job, word);
     }
     q->answer(e->r, err != HTH_OK ? hth_fail(err, "%s", detail) : HTH_OK);
+    queue_keep(q, e);
     free(e->arguments);
     hth_free(e);
 }
@@ -265,7 +278,11 @@ static hth_train_entry *queue_next(const hth_train_queue *q)
 // Makes a job ready. Where there is too little memory now, it waits for a job to give some back.
 static hth_err queue_begin(hth_train_queue *q, hth_train_entry *e)
 {
-    hth_err err = hth_train_job_open(q->ms, e->r, (hth_train_tell){queue_tell, q}, &e->work);
+    if (e->timeline == NULL) {
+        (void)hth_timeline_open(&e->timeline); // a job works without
+    }
+    hth_err err =
+        hth_train_job_open(q->ms, e->r, (hth_train_tell){queue_tell, q, e->timeline}, &e->work);
     if (err == HTH_OK) {
         hth_train_queue_event(q, e->job, "running");
         hth_checkpoint_note_set(q->ms->store, e->job, "");
@@ -307,6 +324,8 @@ void hth_train_queue_stop(hth_train_queue *q)
         hth_train_queue_end(q, e, hth_fail(HTH_ECANCELED, "the server stops"),
                             e->paused ? NULL : "stopped");
     }
+    hth_timeline_close(q->timeline);
+    q->timeline = NULL;
 }
 
 // What becomes of a job whose server stops in good order.

@@ -4,6 +4,7 @@
 #ifndef HTH_SERVER_TRAIN_QUEUE_H
 #define HTH_SERVER_TRAIN_QUEUE_H
 
+#include "server/checkpoint.h"
 #include "server/train.h"
 
 typedef struct hth_train_entry hth_train_entry;
@@ -16,6 +17,8 @@ typedef struct hth_train_queue {
     void (*event)(void *ctx, const char *job, const char *what, uint64_t done,
                   uint64_t total); // NULL: nobody listens
     void *event_ctx;
+    hth_timeline *timeline; // of the last job that ended or was paused; NULL: none
+    char timeline_job[HTH_CHECKPOINT_JOB];
 } hth_train_queue;
 
 // hth_train_queue_add takes the request "train"; it is answered when its job ends.
@@ -35,9 +38,10 @@ void hth_train_queue_stop(hth_train_queue *q);
 // hth_train_queue_resume goes on, and says so to who waits for them. Those added later are refused.
 void hth_train_queue_drain(hth_train_queue *q);
 
-// hth_train_queue_query answers "jobs", and "job", "cancel", "pause", "resume" of {"job"} by
-// r->json; *known: it is one of those. "job" and "resume" change the job's {"budget"} when there is
-// one.
+// hth_train_queue_query answers "jobs", "timeline" (of the job that last had a step measured), and
+// "job", "cancel", "pause", "resume" of {"job"} by r->json; *known: it is one of those. "job" and
+// "resume" change the job's {"budget"} when there is one; with {"points"} a "job" tells that many
+// losses at most.
 hth_err hth_train_queue_query(hth_train_queue *q, hth_request *r, bool *known);
 
 #endif

@@ -117,6 +117,25 @@ static void trainer_hyper(hth_trainer *t, int64_t parts)
     t->hyper[HTH_HYPER_CORRECT2] = (float)(1 - pow((float)s->beta2, n));
 }
 
+// Runs what is ready, for the timeline too when it gets this step.
+static hth_err trainer_run(hth_trainer *t, hth_trainer_phase *s)
+{
+    hth_program *p = s->program;
+    if (t->measured) {
+        hth_run_measure(p->run, true);
+    }
+    hth_err err = hth_program_run(t->ms->site, p, s->in, s->out,
+                                  t->progress != NULL ? &t->progress->canceled : NULL);
+    if (t->measured && err == HTH_OK) {
+        hth_timeline_add(t->timeline, &p->problem, p->plan, hth_run_times(p->run),
+                         (double)t->run_ns / 1e3);
+    }
+    if (t->measured) { // the watch may need all steps
+        hth_run_measure(p->run, hth_watch_measures(t, p));
+    }
+    return err;
+}
+
 // Runs part `part` of a batch. Each part draws other random numbers.
 static hth_err trainer_part(hth_trainer *t, hth_trainer_phase *s, int64_t part,
                             const hth_tensor *inputs, const hth_tensor *target, float *loss)
@@ -131,8 +150,7 @@ static hth_err trainer_part(hth_trainer *t, hth_trainer_phase *s, int64_t part,
     *loss = 0;
     s->out[0].data = loss;
     uint64_t from_ns = hth_now_ns();
-    HTH_TRY(hth_program_run(t->ms->site, s->program, s->in, s->out,
-                            t->progress != NULL ? &t->progress->canceled : NULL));
+    HTH_TRY(trainer_run(t, s));
     uint64_t took_ns = hth_now_ns() - from_ns - hth_run_yield_ns(s->program->run);
     bool watched = s == &t->shapes[0].add || t->shapes[0].parts == 1;
     t->part_ns = watched ? took_ns : t->part_ns;
@@ -155,6 +173,7 @@ hth_err hth_trainer_step(hth_trainer *t, const hth_tensor *inputs, const hth_ten
     trainer_hyper(t, s->parts);
     hth_slots_unview(&t->slots);
     t->stall_ns = t->run_ns = 0;
+    t->measured = hth_timeline_begin(t->timeline, hth_now_ns());
     for (int64_t i = 0; i < s->parts && err == HTH_OK; i++) {
         err = trainer_part(t, i + 1 < s->parts ? &s->add : &s->apply, i, inputs, target, loss);
         sum += *loss;
@@ -162,6 +181,9 @@ hth_err hth_trainer_step(hth_trainer *t, const hth_tensor *inputs, const hth_ten
     *loss = s->parts > 1 ? (float)(sum / (double)s->parts) : *loss;
     HTH_TRY(err);
     t->counter++;
+    if (t->measured) {
+        hth_timeline_end(t->timeline, t->counter, hth_now_ns());
+    }
     return s == &t->shapes[0] ? hth_watch_step(t, (double)t->run_ns / 1e3, (double)t->part_ns / 1e3)
                               : HTH_OK;
 }
@@ -169,6 +191,16 @@ hth_err hth_trainer_step(hth_trainer *t, const hth_tensor *inputs, const hth_ten
 double hth_trainer_stall_ms(const hth_trainer *t)
 {
     return (double)t->stall_ns / 1e6;
+}
+
+uint64_t hth_trainer_memory_bytes(const hth_trainer *t)
+{
+    return t->memory_bytes;
+}
+
+void hth_trainer_timeline(hth_trainer *t, hth_timeline *timeline)
+{
+    t->timeline = timeline;
 }
 
 void hth_trainer_rate(hth_trainer *t, double lr)

@@ -5,6 +5,7 @@
 
 #include "memmgr/plan_curve.h"
 #include "server/share.h"
+#include "server/timeline.h"
 #include "server/train.h"
 #include "server/trainer_slots.h"
 #include "server/trainer_watch.h"
@@ -50,6 +51,8 @@ struct hth_trainer {
     hth_share share;          // of the device: that memory
     hth_account account;      // whose it is
     hth_watch watch;          // of the first shape
+    hth_timeline *timeline;   // gets a step now and then; NULL: nobody looks
+    bool measured;            // .. and it gets the present one
     int64_t part;             // samples in a part of a whole batch; 0: not known yet
     int64_t parts;            // .. of which a whole batch has so many; 0: not known yet
     uint64_t budget_bytes;    // of all steps; 0: not known yet

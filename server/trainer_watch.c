@@ -168,6 +168,11 @@ hth_err hth_watch_see(hth_trainer *t, int steps)
     return hth_watch_measure(t, steps);
 }
 
+bool hth_watch_measures(const hth_trainer *t, const hth_program *p)
+{
+    return t->watch.n_samples >= 0 && p == hth_watch_program(t);
+}
+
 hth_err hth_watch_step(hth_trainer *t, double us, double one_us)
 {
     hth_watch *w = &t->watch;

@@ -67,6 +67,8 @@ hth_err hth_watch_see(struct hth_trainer *t, int steps);
 // now on, in this process and, through the store, in others. Nothing changes where nothing was
 // measured, or where in most of the steps other processes ran on the same processors.
 hth_err hth_watch_remember(struct hth_trainer *t);
+// hth_watch_measures says whether every run of `p` is measured now, for the watch.
+bool hth_watch_measures(const struct hth_trainer *t, const hth_program *p);
 // hth_watch_stop ends the search; before the program that is watched goes.
 void hth_watch_stop(struct hth_trainer *t);
 

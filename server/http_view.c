@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the page shows, as JSON below /v2/hearth. The engine is asked as by any client, and its last
+// answer to each question is kept: while that is fresh, however many look, it is answered at once;
+// and while the engine is within something long, or is started again, the last answer is given with
+// its age, after HTH_HTTP_PATIENCE_NS at most. What the store knows is read from it.
+#include "server/http_call.h"
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "server/http_json.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#define VIEW_FRESH_NS 200000000u
+#define VIEW_MAX      32 // answers that are kept; the one that nobody asked for longest goes
+#define VIEW_POINTS   "600"
+
+struct hth_http_view {
+    hth_http_view *next; // asked for before
+    const char *query;   // a literal
+    char job[201];
+    int asking; // calls at the engine
+    char *text; // NULL: no answer yet
+    uint64_t answered_ns;
+};
+
+typedef struct view_call {
+    hth_http_call c;
+    hth_text arguments;
+} view_call;
+
+static void view_free(hth_http_view *v)
+{
+    hth_free(v->text);
+    hth_free(v);
+}
+
+void hth_http_views_close(hth_http *h)
+{
+    while (h->views != NULL) {
+        hth_http_view *v = h->views;
+        h->views = v->next;
+        view_free(v);
+    }
+}
+
+// view_forget removes the one that nobody asked for longest, when there are too many.
+static void view_forget(hth_http *h)
+{
+    hth_http_view **at = &h->views, **last = NULL;
+    int n = 0;
+    for (; *at != NULL; at = &(*at)->next, n++) {
+        last = (*at)->asking == 0 ? at : last;
+    }
+    if (n > VIEW_MAX && last != NULL) {
+        hth_http_view *v = *last;
+        *last = v->next;
+        view_free(v);
+    }
+}
+
+// view_find makes the view the first of the list. NULL: no memory.
+static hth_http_view *view_find(hth_http *h, const char *query, const char *job)
+{
+    hth_http_view **at = &h->views, *v;
+    while (*at != NULL && (strcmp((*at)->query, query) != 0 || strcmp((*at)->job, job) != 0)) {
+        at = &(*at)->next;
+    }
+    if ((v = *at) != NULL) {
+        *at = v->next;
+    } else if ((v = hth_calloc(1, sizeof *v)) != NULL) {
+        v->query = query;
+        strcpy(v->job, job);
+    } else {
+        return NULL;
+    }
+    v->next = h->views;
+    h->views = v;
+    return v;
+}
+
+// ---- answers
+
+static const char *view_state(hth_err err)
+{
+    return err == HTH_OK          ? "ready"
+           : err == HTH_EDEVLOST  ? "restarting"
+           : err == HTH_ECANCELED ? "stopping"
+                                  : "busy";
+}
+
+// view_send answers with what is known; nothing is null.
+static void view_send(hth_http *h, struct evhttp_request *req, const hth_http_view *v, hth_err err)
+{
+    struct evbuffer *body = evbuffer_new();
+    bool sent = body != NULL;
+    if (v->text == NULL) {
+        sent = sent && evbuffer_add_printf(body, "{\"state\":\"%s\",\"age_ms\":null,\"data\":null}",
+                                           view_state(err)) > 0;
+    } else {
+        sent = sent &&
+               evbuffer_add_printf(
+                   body, "{\"state\":\"%s\",\"age_ms\":%" PRIu64 ",\"data\":", view_state(err),
+                   (hth_now_ns() - v->answered_ns) / 1000000u) > 0 &&
+               evbuffer_add(body, v->text, strlen(v->text)) == 0 && evbuffer_add(body, "}", 1) == 0;
+    }
+    evhttp_add_header(evhttp_request_get_output_headers(req), "Cache-Control", "no-store");
+    hth_http_send(h, req, sent ? HTTP_OK : HTTP_SERVUNAVAIL, "application/json", body);
+    if (body != NULL) {
+        evbuffer_free(body);
+    }
+}
+
+static hth_http_view *view_of(hth_http_call *c)
+{
+    return view_find(c->h, c->r.query, c->args.name);
+}
+
+static void view_late(hth_http_call *c, hth_err err)
+{
+    hth_http_view *v = view_of(c);
+    if (err != HTH_ETIMEDOUT) {
+        v->asking--;
+    }
+    view_send(c->h, c->req, v, err);
+}
+
+static void view_finish(hth_http_call *c)
+{
+    hth_http_view *v = view_of(c);
+    v->asking--;
+    if (c->r.err == HTH_OK) {
+        hth_free(v->text);
+        v->text = c->r.json;
+        c->r.json = NULL;
+        v->answered_ns = c->r.finished_ns;
+    } else if (c->r.err == HTH_ENOENT) { // there was one, perhaps
+        hth_free(v->text);
+        v->text = NULL;
+    }
+    if (c->req == NULL) {
+        return;
+    }
+    if (c->r.err == HTH_OK || v->text != NULL) {
+        view_send(c->h, c->req, v, c->r.err);
+    } else if (c->r.err == HTH_ENOENT) {
+        hth_http_fail(c->h, c->req, HTTP_NOTFOUND, "%s", c->r.detail);
+    } else {
+        hth_http_fail_call(c, NULL);
+    }
+}
+
+static void view_drop(hth_http_call *c)
+{
+    hth_text_fini(&((view_call *)c)->arguments);
+}
+
+static void view_ask(hth_http *h, struct evhttp_request *req, const hth_http_args *a,
+                     hth_http_view *v)
+{
+    view_call *c = hth_http_call_new(h, req, a, sizeof *c);
+    if (c == NULL) {
+        return;
+    }
+    hth_text_put(&c->arguments, a->name[0] != 0 ? "{\"points\":" VIEW_POINTS ",\"job\":" : "{");
+    if (a->name[0] != 0) {
+        hth_text_quoted(&c->arguments, a->name);
+    }
+    hth_text_add(&c->arguments, "}", 2);
+    c->c.r.query = v->query;
+    c->c.r.arguments = c->arguments.failed ? "{}" : c->arguments.p;
+    c->c.finish = view_finish;
+    c->c.late = view_late;
+    c->c.drop = view_drop;
+    v->asking++;
+    hth_http_call_submit(&c->c);
+}
+
+static void view_serve(hth_http *h, struct evhttp_request *req, const hth_http_args *a,
+                       const char *query)
+{
+    view_forget(h);
+    hth_http_view *v = view_find(h, query, a->name);
+    if (v == NULL) {
+        hth_http_fail(h, req, HTTP_SERVUNAVAIL, "out of memory for a request");
+    } else if (v->text != NULL && hth_now_ns() - v->answered_ns < VIEW_FRESH_NS) {
+        view_send(h, req, v, HTH_OK);
+    } else if (v->text != NULL && v->asking > 0) { // the engine has the question already
+        view_send(h, req, v, HTH_EBUSY);
+    } else {
+        view_ask(h, req, a, v);
+    }
+}
+
+// ---- handlers
+
+void hth_http_view_devices(hth_http *h, struct evhttp_request *req, const hth_http_args *a)
+{
+    view_serve(h, req, a, "devices");
+}
+
+void hth_http_view_stats(hth_http *h, struct evhttp_request *req, const hth_http_args *a)
+{
+    view_serve(h, req, a, "stats");
+}
+
+void hth_http_view_latency(hth_http *h, struct evhttp_request *req, const hth_http_args *a)
+{
+    view_serve(h, req, a, "latency");
+}
+
+void hth_http_view_jobs(hth_http *h, struct evhttp_request *req, const hth_http_args *a)
+{
+    view_serve(h, req, a, "jobs");
+}
+
+void hth_http_view_job(hth_http *h, struct evhttp_request *req, const hth_http_args *a)
+{
+    view_serve(h, req, a, "job");
+}
+
+void hth_http_view_timeline(hth_http *h, struct evhttp_request *req, const hth_http_args *a)
+{
+    view_serve(h, req, a, "timeline");
+}
+
+void hth_http_view_models(hth_http *h, struct evhttp_request *req, const hth_http_args *a)
+{
+    hth_store_entry *e;
+    int n;
+    hth_err err = hth_store_list(h->store, &e, &n);
+    if (err != HTH_OK) {
+        hth_http_fail_err(h, req, err);
+        return;
+    }
+    json_t *list = json_array();
+    for (int i = 0; i < n; i++) {
+        json_array_append_new(list,
+                              json_pack("{s:s, s:i, s:I, s:b}", "name", e[i].name, "version",
+                                        e[i].version, "bytes", (json_int_t)e[i].bytes, "unloaded",
+                                        hth_http_unloaded_find(h, e[i].name) != NULL));
+    }
+    hth_free(e);
+    evhttp_add_header(evhttp_request_get_output_headers(req), "Cache-Control", "no-store");
+    hth_http_send_json(h, req,
+                       json_pack("{s:s, s:i, s:o}", "state", "ready", "age_ms", 0, "data", list));
+}

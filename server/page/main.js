@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+// Asks the server once a second, and says how old what is shown is.
+
+const PERIOD_MS = 1000, PATIENCE_MS = 8000, LONGEST_WAIT_MS = 10000;
+const known = {}; // the last answers
+const memory = new Memory(), requests = new Requests(), jobs = new Jobs(), timeline = new Timeline();
+let turn = 0, failures = 0, timer = null, asking = false;
+
+class Refused extends Error {}
+
+async function get(what) {
+  const stop = new AbortController(), limit = setTimeout(() => stop.abort(), PATIENCE_MS), token = sessionStorage.getItem('token');
+  try {
+    const answer = await fetch(what, {signal: stop.signal, cache: 'no-store', headers: token ? {Authorization: 'Bearer ' + token} : {}});
+    if (answer.status === 401 || answer.status === 403) {
+      throw new Refused((await answer.json()).error);
+    }
+    if (!answer.ok) {
+      throw Object.assign(new Error((await answer.json()).error), {status: answer.status});
+    }
+    return await answer.json();
+  } finally {
+    clearTimeout(limit);
+  }
+}
+
+const view = name => get('v2/hearth/' + name);
+
+function say(state, text) {
+  fill(byId('status'), {'data-state': state});
+  setText(byId('status'), text);
+  document.body.toggleAttribute('data-stale', state === 'lost');
+}
+
+// What is asked in this turn; the rest is as it was.
+async function ask() {
+  const wanted = ['stats', 'latency', 'jobs'];
+  if (turn % 5 === 0 || !known.models) {
+    wanted.push('models');
+  }
+  if (turn % 20 === 0 || !known.devices) {
+    wanted.push('devices');
+  }
+  if (turn % 5 === 0 || jobs.running().length > 0) {
+    wanted.push('timeline');
+  }
+  const answers = await Promise.all(wanted.map(view));
+  wanted.forEach((name, i) => {
+    if (answers[i].data !== null) {
+      known[name] = answers[i].data;
+    }
+  });
+  return answers;
+}
+
+async function askJobs() {
+  const docs = new Map();
+  await Promise.all(jobs.wanted(known.jobs || []).map(async key => {
+    try {
+      const answer = await view('jobs/' + encodeURIComponent(key));
+      if (answer.data !== null) {
+        docs.set(key, answer.data);
+      }
+    } catch (e) {
+      if (e.status !== 404) { // it may be gone by now
+        throw e;
+      }
+    }
+  }));
+  return docs;
+}
+
+function show(docs) {
+  if (known.devices) {
+    setText(byId('device'), known.devices.devices.map(deviceText).join('; '));
+  }
+  if (known.jobs) {
+    jobs.show(known.jobs, docs);
+  }
+  if (known.stats) {
+    memory.show(known.stats);
+  }
+  if (known.stats && known.latency && known.models) {
+    showModels(known.models, known.stats, known.latency);
+  }
+  if (known.latency) {
+    requests.show(known.latency);
+  }
+  if (known.timeline) {
+    timeline.show(known.timeline);
+  }
+}
+
+function sayAge(answers) {
+  const old = answers.filter(a => a.state !== 'ready');
+  const age = Math.max(0, ...answers.map(a => a.age_ms || 0));
+  const since = age > 0 ? `: figures are ${agoText(age)} old` : '';
+  const state = old.length > 0 ? old[0].state : 'ready';
+  if (state === 'ready' || (state === 'busy' && age < 1500 && old.every(a => a.data !== null))) {
+    say('live', 'live');
+  } else if (state === 'restarting') {
+    say('busy', 'the engine is being started again' + since);
+  } else if (state === 'stopping') {
+    say('busy', 'the server is stopping' + since);
+  } else {
+    say('busy', 'the engine is busy with something long' + since);
+  }
+}
+
+async function refresh() {
+  if (asking || document.hidden) {
+    return;
+  }
+  asking = true;
+  clearTimeout(timer);
+  let wait = PERIOD_MS;
+  try {
+    if (!known.version) {
+      known.version = (await get('v2')).version;
+      setText(byId('version'), known.version);
+    }
+    const answers = await ask();
+    show(await askJobs());
+    failures = 0;
+    turn++;
+    byId('login').hidden = true;
+    sayAge(answers);
+  } catch (e) {
+    wait = Math.min(PERIOD_MS * 2 ** failures++, LONGEST_WAIT_MS);
+    const again = `: trying again in ${Math.round(wait / 1000)} s`;
+    if (e instanceof Refused) {
+      byId('login').hidden = false;
+      say('lost', e.message || 'the server asks for a token');
+    } else {
+      say('lost', (e.status ? 'the server says: ' + e.message : 'the connection is lost') + again);
+    }
+  }
+  asking = false;
+  timer = setTimeout(refresh, wait);
+}
+
+byId('login').addEventListener('submit', e => {
+  e.preventDefault();
+  sessionStorage.setItem('token', byId('token').value);
+  byId('token').value = '';
+  refresh();
+});
+document.addEventListener('visibilitychange', refresh);
+refresh();

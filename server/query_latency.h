@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// server/query_latency.h - the engine's counts of latencies, for all requests and for each model.
+// Engine's thread only.
+#ifndef HTH_SERVER_QUERY_LATENCY_H
+#define HTH_SERVER_QUERY_LATENCY_H
+
+#include "server/model.h"
+
+#include <jansson.h>
+
+// hth_latency_count counts a request for `m` that ended at `now_ns`, `took_ns` after it was
+// submitted.
+void hth_latency_count(hth_models *ms, hth_model *m, uint64_t now_ns, uint64_t took_ns, bool ok);
+// hth_latency_json tells rates and percentiles of the last five minutes, as a whole and slot by
+// slot, and of the last minute for each model.
+json_t *hth_latency_json(const hth_models *ms);
+
+#endif
