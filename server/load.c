@@ -64,9 +64,7 @@ static void load_inputs_free(const hth_model *m, hth_tensor *in)
     hth_free(in);
 }
 
-// The program that is loaded: the one used last, or else one for a batch of one sample. *made: it
-// is new.
-static hth_err load_program(hth_models *ms, hth_model *m, hth_program **out, bool *made)
+hth_err hth_load_program(hth_models *ms, hth_model *m, hth_program **out, bool *made)
 {
     *out = m->source.programs;
     *made = *out == NULL;
@@ -90,7 +88,7 @@ static hth_err load_bring(hth_models *ms, hth_model *m, int pin, hth_request *r)
     hth_residency_stats before, after;
     bool made, was_active = false;
     hth_residency_stats_get(site->residency, &before);
-    hth_err err = load_program(ms, m, &p, &made);
+    hth_err err = hth_load_program(ms, m, &p, &made);
     if (err == HTH_ENOTSUP) { // shapes or values that only a request can bring
         p = NULL;
         err = HTH_OK;
@@ -237,7 +235,7 @@ static bool load_settled(const hth_loads *l, const hth_request *r)
     return n == NULL || n->wanted == 0;
 }
 
-static void loads_retry(hth_loads *l, hth_request **from, bool memory)
+static void loads_retry(hth_loads *l, hth_request **from, bool changed)
 {
     hth_request *list = *from, *next;
     *from = NULL;
@@ -245,7 +243,7 @@ static void loads_retry(hth_loads *l, hth_request **from, bool memory)
         next = r->next;
         if (r->canceled) {
             l->answer(r, hth_fail(HTH_ECANCELED, "canceled while it waited to be loaded"));
-        } else if (memory || load_settled(l, r)) {
+        } else if (from == &l->waiting ? changed : load_settled(l, r)) {
             load_one(l, r, false);
         } else {
             r->next = *from;
@@ -259,9 +257,7 @@ bool hth_loads_turn(hth_loads *l)
     bool more = hth_reload_turn(l->ms);
     uint64_t bytes = hth_share_models(l->ms->site);
     loads_retry(l, &l->behind, false);
-    if (bytes != l->tried_bytes) {
-        loads_retry(l, &l->waiting, true);
-    }
+    loads_retry(l, &l->waiting, bytes != l->tried_bytes);
     l->tried_bytes = bytes;
     return more;
 }

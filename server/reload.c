@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/log.h"
+#include "server/load.h"
 #include "server/share.h"
 
 #include <inttypes.h>
@@ -114,6 +115,18 @@ static hth_err reload_program(hth_models *ms, const hth_name *n, hth_program *p)
     return other ? HTH_OK : err;
 }
 
+// One that takes none of the shapes in use has to show at least that it can be run at all.
+static hth_err reload_prove(hth_models *ms, const hth_name *n)
+{
+    hth_program *p;
+    bool made;
+    if (n->coming->source.programs != NULL || n->serving->source.programs == NULL) {
+        return HTH_OK;
+    }
+    hth_err err = hth_load_program(ms, n->coming, &p, &made);
+    return err == HTH_ENOTSUP ? HTH_OK : err;
+}
+
 static void reload_switch(hth_models *ms, hth_name *n)
 {
     hth_model *old = n->serving;
@@ -152,8 +165,8 @@ static void reload_step(hth_models *ms, hth_name *n)
         ms->tenant = NULL;
     } else {
         hth_program *p = reload_next(n);
-        err = p != NULL ? reload_program(ms, n, p) : HTH_OK;
-        if (p == NULL) {
+        err = p != NULL ? reload_program(ms, n, p) : reload_prove(ms, n);
+        if (p == NULL && err == HTH_OK) {
             reload_switch(ms, n);
         }
     }

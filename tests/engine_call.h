@@ -84,7 +84,7 @@ static inline void call_done(hth_request *r)
     pthread_mutex_unlock(&c->lock);
 }
 
-static inline hth_err call_run(hth_engine *e, call *c)
+static inline void call_start(hth_engine *e, call *c)
 {
     pthread_mutex_init(&c->lock, NULL);
     pthread_cond_init(&c->changed, NULL);
@@ -93,12 +93,30 @@ static inline hth_err call_run(hth_engine *e, call *c)
     c->r.done = call_done;
     c->r.ctx = c;
     assert_ok(hth_engine_submit(e, &c->r));
+}
+
+static inline bool call_finished(call *c)
+{
+    pthread_mutex_lock(&c->lock);
+    bool finished = c->finished;
+    pthread_mutex_unlock(&c->lock);
+    return finished;
+}
+
+static inline hth_err call_wait(call *c)
+{
     pthread_mutex_lock(&c->lock);
     while (!c->finished) {
         pthread_cond_wait(&c->changed, &c->lock);
     }
     pthread_mutex_unlock(&c->lock);
     return c->r.err != HTH_OK ? hth_fail(c->r.err, "%s", c->r.detail) : HTH_OK;
+}
+
+static inline hth_err call_run(hth_engine *e, call *c)
+{
+    call_start(e, c);
+    return call_wait(c);
 }
 
 #endif
