@@ -66,6 +66,44 @@ static void ls_models(json_t *list)
     }
 }
 
+// What the engine has of a version: "pinned", "loaded", "loading", "refused", or nothing.
+static const char *ls_state(const json_t *loaded, const json_t *row)
+{
+    const json_t *m;
+    size_t i;
+    json_array_foreach(json_object_get(loaded, "models"), i, m)
+    {
+        if (json_equal(json_object_get(m, "name"), json_object_get(row, "name")) &&
+            json_equal(json_object_get(m, "version"), json_object_get(row, "version"))) {
+            const char *state = json_string_value(json_object_get(m, "state"));
+            return strcmp(state, "UNAVAILABLE") == 0            ? "refused"
+                   : strcmp(state, "LOADING") == 0              ? "loading"
+                   : json_is_true(json_object_get(m, "pinned")) ? "pinned"
+                   : json_is_true(json_object_get(m, "loaded")) ? "loaded"
+                                                                : "";
+        }
+    }
+    return "";
+}
+
+static int ls_states(const hth_cli *c, json_t *list)
+{
+    char *json;
+    json_t *row;
+    size_t i;
+    if (hearth_query(c->h, "loaded", NULL, NULL, NULL, &json) != HEARTH_OK) {
+        return hth_cli_error();
+    }
+    json_t *loaded = json_loads(json, 0, NULL);
+    hearth_free(json);
+    json_array_foreach(list, i, row)
+    {
+        json_object_set_new(row, "state", json_string(ls_state(loaded, row)));
+    }
+    json_decref(loaded);
+    return HTH_CLI_OK;
+}
+
 static int cmd_ls(hth_cli *c)
 {
     char *json;
@@ -80,6 +118,10 @@ static int cmd_ls(hth_cli *c)
     hearth_free(json);
     if (!json_is_true(json_object_get(c->options, "all"))) {
         ls_models(list);
+    }
+    if ((rv = ls_states(c, list)) != HTH_CLI_OK) {
+        json_decref(doc);
+        return rv;
     }
     if (hth_cli_json(c)) {
         rv = cmd_print(c, json_incref(doc));
@@ -126,6 +168,27 @@ static int cmd_export(hth_cli *c)
                : cmd_done(c, hearth_export(c->h, c->args[0], c->args[1]), "exported", c->args[1]);
 }
 
+static int cmd_load(hth_cli *c)
+{
+    bool pin = json_is_true(json_object_get(c->options, "pin"));
+    bool unpin = json_is_true(json_object_get(c->options, "unpin"));
+    json_t *q = json_pack("{s:s, s:b}", "model", c->args[0], "wait",
+                          !json_is_true(json_object_get(c->options, "no-wait")));
+    if (pin && unpin) {
+        json_decref(q);
+        return hth_cli_usage("--pin or --unpin, not both");
+    }
+    if (pin || unpin) {
+        json_object_set_new(q, "pin", json_boolean(pin));
+    }
+    return hth_cmd_query(c, "load", q);
+}
+
+static int cmd_unload(hth_cli *c)
+{
+    return hth_cmd_query(c, "unload", json_pack("{s:s}", "model", c->args[0]));
+}
+
 static int cmd_gc(hth_cli *c)
 {
     uint64_t files, bytes;
@@ -156,6 +219,33 @@ static const hth_option import_options[] = {
     {NULL, HTH_OPTION_FLAG, NULL, NULL},
 };
 
+static const hth_option load_options[] = {
+    {"pin", HTH_OPTION_FLAG, NULL, "keep its weights there, whoever needs the room"},
+    {"unpin", HTH_OPTION_FLAG, NULL, "keep them no longer than others"},
+    {"no-wait", HTH_OPTION_FLAG, NULL, "fail where jobs or pinned models leave too little now"},
+    {NULL, HTH_OPTION_FLAG, NULL, NULL},
+};
+
+const hth_command hth_cmd_load = {"load",
+                                  "NAME[:VERSION] [--pin|--unpin] [--no-wait]",
+                                  "bring a model to the device\n"
+                                  "Returns when its weights are there; of a name with a newer "
+                                  "version, when that one serves it.\n"
+                                  "Models that are asked for come by themselves, and go, least "
+                                  "recently used first, when others need the room.",
+                                  1,
+                                  1,
+                                  load_options,
+                                  cmd_load};
+const hth_command hth_cmd_unload = {
+    "unload",
+    "NAME[:VERSION]",
+    "take a model off the device\n"
+    "Returns when its bytes are free. The next request brings it back.",
+    1,
+    1,
+    hth_cmd_no_options,
+    cmd_unload};
 const hth_command hth_cmd_import = {"import",
                                     "NAME FILE.onnx [--max-batch N]",
                                     "put a model into the store, as a new version\n"
@@ -166,8 +256,9 @@ const hth_command hth_cmd_import = {"import",
                                     2,
                                     import_options,
                                     cmd_import};
-const hth_command hth_cmd_ls = {"ls",       "[--all]", "list the models and their versions", 0, 0,
-                                ls_options, cmd_ls};
+const hth_command hth_cmd_ls = {
+    "ls",       "[--all]", "list the models and their versions, and which are on the device", 0, 0,
+    ls_options, cmd_ls};
 const hth_command hth_cmd_show = {
     "show",  "NAME[:VERSION]", "describe a model: inputs, outputs, size", 1, 1, hth_cmd_no_options,
     cmd_show};

@@ -12,6 +12,7 @@
 #include <grp.h>
 #include <pthread.h>
 #include <pwd.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -203,6 +204,19 @@ static hth_err check_token(const hth_auth *a, const char *token, hth_need need, 
                ? HTH_OK
                : hth_fail(HTH_EDENIED, "the token of '%s' has not the role '%s'", t->name,
                           need_role[need]);
+}
+
+void hth_auth_tenant(hth_auth *a, const char *token, const char *without, char *out, size_t cap)
+{
+    const hth_token *t = NULL;
+    if (a->file != NULL && token != NULL && token[0] != 0) {
+        pthread_rwlock_rdlock(&a->lock);
+        t = hth_tokens_find(&a->tokens, token);
+        snprintf(out, cap, "%s", t != NULL ? t->name : without);
+        pthread_rwlock_unlock(&a->lock);
+    } else {
+        snprintf(out, cap, "%s", without);
+    }
 }
 
 hth_err hth_auth_check(hth_auth *a, hth_peer peer, const char *token, hth_need need, bool *unknown)

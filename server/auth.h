@@ -22,6 +22,7 @@
 #include "client/token.h"
 
 #include <stdbool.h>
+#include <stddef.h>
 
 typedef struct hth_auth hth_auth;
 
@@ -56,6 +57,9 @@ hth_peer hth_auth_local(const hth_auth *a, uint64_t uid, uint64_t gid);
 // hth_auth_check: HTH_EDENIED with a sentence that says what to do. `token` NULL or "": none.
 // *unknown (may be NULL) tells that a token was missing or is not known, rather than too weak.
 hth_err hth_auth_check(hth_auth *a, hth_peer peer, const char *token, hth_need need, bool *unknown);
+// hth_auth_tenant stores whose the bytes are that a request brings to the device: the token's name,
+// or `without` where there is none that the server knows.
+void hth_auth_tenant(hth_auth *a, const char *token, const char *without, char *out, size_t cap);
 // hth_auth_need is what a request of hearth's own clients needs.
 hth_need hth_auth_need(const Hearth__Request *q);
 

@@ -40,6 +40,7 @@ struct hth_conn {
     int refs; // 1 of the table, 1 of each holder
     bool same_machine;
     hth_peer peer;
+    char tenant[32];
     uint8_t address[16]; // on the network; zeros: not there
     uint64_t pid;        // 0: not known
     int n_regions;
@@ -90,6 +91,7 @@ static void conn_ask(hth_conn *c, nng_pipe p)
     nng_sockaddr a;
     uint64_t uid, gid;
     c->peer = HTH_PEER_NETWORK;
+    strcpy(c->tenant, "network");
     if (nng_pipe_get_addr(p, NNG_OPT_REMADDR, &a) != 0) {
         return;
     }
@@ -101,12 +103,16 @@ static void conn_ask(hth_conn *c, nng_pipe p)
     if (a.s_family == NNG_AF_INPROC) {
         c->same_machine = true;
         c->peer = HTH_PEER_TRUSTED;
+        strcpy(c->tenant, "embedded");
     } else if (a.s_family == NNG_AF_IPC || a.s_family == NNG_AF_ABSTRACT) {
         c->same_machine = true;
         c->peer = nng_pipe_get_uint64(p, NNG_OPT_IPC_PEER_UID, &uid) == 0 &&
                           nng_pipe_get_uint64(p, NNG_OPT_IPC_PEER_GID, &gid) == 0
                       ? hth_auth_local(c->table->auth, uid, gid)
                       : HTH_PEER_LOCAL;
+        if (nng_pipe_get_uint64(p, NNG_OPT_IPC_PEER_UID, &uid) == 0) {
+            snprintf(c->tenant, sizeof c->tenant, "uid:%" PRIu64, uid);
+        }
         if (nng_pipe_get_uint64(p, NNG_OPT_IPC_PEER_PID, &c->pid) != 0) {
             c->pid = 0;
         }
@@ -220,6 +226,11 @@ void hth_conn_rele(hth_conn *c)
 bool hth_conn_same_machine(const hth_conn *c)
 {
     return c->same_machine;
+}
+
+const char *hth_conn_tenant(const hth_conn *c)
+{
+    return c->tenant;
 }
 
 hth_peer hth_conn_peer(const hth_conn *c)

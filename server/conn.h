@@ -39,6 +39,9 @@ hth_conn *hth_conns_remove(hth_conns *c, nng_pipe p);
 hth_conn *hth_conn_find(hth_conns *c, nng_pipe p);
 void hth_conn_rele(hth_conn *c); // NULL is allowed
 
+// hth_conn_tenant is who is at the other end, where no token says so: "uid:1000", "embedded",
+// "network".
+const char *hth_conn_tenant(const hth_conn *c);
 // hth_conn_same_machine: paths and memory of this machine may be named (ipc, inproc).
 bool hth_conn_same_machine(const hth_conn *c);
 hth_peer hth_conn_peer(const hth_conn *c);

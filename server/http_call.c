@@ -28,6 +28,8 @@ void *hth_http_call_new(hth_http *h, struct evhttp_request *req, const hth_http_
     c->h = h;
     c->req = req;
     c->args = *a;
+    hth_http_tenant(h, req, c->tenant, sizeof c->tenant);
+    c->r.tenant = c->tenant;
     c->trace = h->tracing;
     h->tracing = NULL;
     return c;

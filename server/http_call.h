@@ -108,6 +108,7 @@ struct hth_http_call {
     hth_http *h;
     struct evhttp_request *req; // NULL: answered before the engine did
     hth_request r;
+    char tenant[64];
     hth_http_args args;
     void (*finish)(hth_http_call *c); // answers
     // where not NULL: it cannot be submitted (`err`), or took HTH_HTTP_PATIENCE_NS (HTH_ETIMEDOUT);
@@ -139,6 +140,8 @@ void hth_http_ticked(evutil_socket_t fd, short what, void *h); // every tick
 // ---- http_guard.c: connections
 
 // hth_http_may tells whether the request may do what needs `need`; false: answered.
+// hth_http_tenant stores whose request it is: the token's name, or "http".
+void hth_http_tenant(hth_http *h, struct evhttp_request *req, char *out, size_t cap);
 bool hth_http_may(hth_http *h, struct evhttp_request *req, hth_need need);
 hth_http_conn *hth_http_conn_new(hth_http *h, bool tls); // NULL: out of memory
 void hth_http_admit(evutil_socket_t fd, short what, void *h);

@@ -339,6 +339,15 @@ static const char *bearer(const guard_head *q)
     return t + 6 + strspn(t + 6, " ");
 }
 
+void hth_http_tenant(hth_http *h, struct evhttp_request *req, char *out, size_t cap)
+{
+    guard_head q = {.host = NULL};
+    if (hth_auth_has_tokens(h->auth)) {
+        head_read(req, &q);
+    }
+    hth_auth_tenant(h->auth, bearer(&q), "http", out, cap);
+}
+
 bool hth_http_may(hth_http *h, struct evhttp_request *req, hth_need need)
 {
     guard_head q;

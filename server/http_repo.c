@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The repository: every model in the store is ready unless it was unloaded here, because the engine
-// loads on demand. Unload forgets it and gives its bytes back before it answers; over HTTP the name
-// is then unknown until it is loaded again. What can be loaded is what `hearth import` has put into
-// the store: neither a configuration nor files are taken from the network.
+// loads on demand, or it is a newer version that could not take the older one's place. Load answers
+// when the weights are on the device. Unload forgets the model and gives its bytes back before it
+// answers; over HTTP the name is then unknown until it is loaded again. What can be loaded is what
+// `hearth import` has put into the store: neither a configuration nor files are taken from the
+// network.
 #include "server/http_call.h"
 
 #include <stdio.h>
@@ -45,19 +47,76 @@ static bool repo_unload(hth_http *h, const char *name)
 
 // ---- index
 
-static json_t *index_entry(hth_http *h, const hth_store_entry *e)
+// What the engine says about a version; NULL: it is not loaded, and nothing is against loading it.
+static const json_t *index_find(const json_t *loaded, const hth_store_entry *e)
+{
+    const json_t *m;
+    size_t i;
+    json_array_foreach(json_object_get(loaded, "models"), i, m)
+    {
+        if (json_integer_value(json_object_get(m, "version")) == e->version &&
+            strcmp(json_string_value(json_object_get(m, "name")), e->name) == 0) {
+            return m;
+        }
+    }
+    return NULL;
+}
+
+static void index_add(hth_http *h, const json_t *loaded, const hth_store_entry *e, bool only_ready,
+                      json_t *list)
 {
     char version[16];
+    const json_t *m = index_find(loaded, e);
+    const char *state = "READY", *reason = "";
+    if (hth_http_unloaded_find(h, e->name) != NULL) {
+        state = "UNAVAILABLE";
+        reason = "unloaded";
+    } else if (m != NULL) {
+        state = json_string_value(json_object_get(m, "state"));
+        reason = json_string_value(json_object_get(m, "reason"));
+    }
     snprintf(version, sizeof version, "%d", e->version);
-    return hth_http_unloaded_find(h, e->name) != NULL
-               ? json_pack("{s:s, s:s, s:s, s:s}", "name", e->name, "version", version, "state",
-                           "UNAVAILABLE", "reason", "unloaded")
-               : json_pack("{s:s, s:s, s:s, s:s}", "name", e->name, "version", version, "state",
-                           "READY", "reason", "");
+    if (!only_ready || strcmp(state, "READY") == 0) {
+        json_array_append_new(list, json_pack("{s:s, s:s, s:s, s:s}", "name", e->name, "version",
+                                              version, "state", state, "reason", reason));
+    }
+}
+
+static void index_answer(hth_http_call *c, bool only_ready)
+{
+    hth_store_entry *e;
+    int n;
+    json_t *loaded = hth_http_answer(c);
+    if (loaded == NULL) {
+        return;
+    }
+    hth_err err = hth_store_list(c->h->store, &e, &n);
+    if (err != HTH_OK) {
+        hth_http_fail_err(c->h, c->req, err);
+    } else {
+        json_t *list = json_array();
+        for (int i = 0; i < n; i++) {
+            index_add(c->h, loaded, &e[i], only_ready, list);
+        }
+        hth_free(e);
+        hth_http_send_json(c->h, c->req, list);
+    }
+    json_decref(loaded);
+}
+
+static void index_finish_all(hth_http_call *c)
+{
+    index_answer(c, false);
+}
+
+static void index_finish_ready(hth_http_call *c)
+{
+    index_answer(c, true);
 }
 
 void hth_http_repo_index(hth_http *h, struct evhttp_request *req, const hth_http_args *a)
 {
+    static const hth_http_args none = {.version = 0};
     json_t *q;
     if (!hth_http_body(h, req, &q)) {
         return;
@@ -68,23 +127,9 @@ void hth_http_repo_index(hth_http *h, struct evhttp_request *req, const hth_http
     if (wrong) {
         hth_http_fail(h, req, HTTP_BADREQUEST,
                       "Unable to parse 'ready': it is neither true nor false");
-        return;
+    } else {
+        hth_http_ask(h, req, &none, "loaded", only_ready ? index_finish_ready : index_finish_all);
     }
-    hth_store_entry *e;
-    int n;
-    hth_err err = hth_store_list(h->store, &e, &n);
-    if (err != HTH_OK) {
-        hth_http_fail_err(h, req, err);
-        return;
-    }
-    json_t *list = json_array();
-    for (int i = 0; i < n; i++) {
-        if (!only_ready || hth_http_unloaded_find(h, e[i].name) == NULL) {
-            json_array_append_new(list, index_entry(h, &e[i]));
-        }
-    }
-    hth_free(e);
-    hth_http_send_json(h, req, list);
 }
 
 // ---- load
@@ -154,7 +199,7 @@ void hth_http_repo_load(hth_http *h, struct evhttp_request *req, const hth_http_
     if (refused) {
         hth_http_fail(h, req, status, "%s", hth_err_detail());
     } else {
-        hth_http_ask(h, req, a, "model", load_finish);
+        hth_http_ask(h, req, a, "load", load_finish);
     }
 }
 

@@ -162,6 +162,8 @@ static void request_progress(hth_request *req, const char *what, uint64_t done, 
 
 static void request_submit(hth_slot *s)
 {
+    hth_auth_tenant(s->d->auth, s->q->token, hth_conn_tenant(s->conn), s->tenant, sizeof s->tenant);
+    s->r.tenant = s->tenant;
     s->r.done = request_done;
     hth_err err = hth_engine_submit(s->d->engine, &s->r);
     if (err != HTH_OK) {

@@ -29,6 +29,7 @@ typedef struct hth_slot {
     hth_conn *conn;
     Hearth__Request *q;
     hth_request r;
+    char tenant[64];
     hth_progress progress;
     nng_msg *msg; // the request; q's data section lies in it
     const uint8_t *data;

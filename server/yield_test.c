@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// Requests answered between the operators of a training step: the job's parameters, state and
+// losses are the bits that they are without, whatever leaves the device meanwhile; the answers are
+// those of an idle device.
+#include "server/infer.h"
+#include "tests/trainer_rig.h"
+
+#define YIELD_STEPS 3
+#define OUT_BYTES   40
+
+// What is asked in the middle of a step.
+typedef struct asker {
+    rig *r;
+    float image[64];
+    char right[OUT_BYTES], got[OUT_BYTES];
+    int asked, wrong;
+} asker;
+
+static hth_err asker_place(hth_request *q, hth_request_tensor *out, int n)
+{
+    asker *a = q->ctx;
+    assert_int_equal(n, 1);
+    assert_int_equal(out[0].t.bytes, OUT_BYTES);
+    out[0].t.data = a->got;
+    return HTH_OK;
+}
+
+static void asker_ask(asker *a)
+{
+    hth_request_tensor in = {
+        .t = {.dtype = HTH_DT_F32, .shape = {4, {1, 1, 8, 8}}, .data = a->image, .bytes = 256}};
+    hth_request q = {
+        .model = "digits", .inputs = &in, .n_inputs = 1, .place = asker_place, .ctx = a};
+    assert_ok(hth_infer(&a->r->models, &q));
+    hth_free(q.outputs);
+}
+
+static uint64_t asker_yield(void *ctx)
+{
+    asker *a = ctx;
+    if (a->asked++ % 40 == 0) { // the model leaves, too: the room is needed now and then
+        hth_models_unload(&a->r->models, "digits", 0);
+    }
+    asker_ask(a);
+    a->wrong += memcmp(a->got, a->right, OUT_BYTES) != 0;
+    return 1;
+}
+
+static void asker_open(asker *a, rig *r)
+{
+    *a = (asker){.r = r};
+    for (int i = 0; i < 64; i++) {
+        a->image[i] = (float)(i * 37 % 16) / 16;
+    }
+    put(r->store, "digits", "tests/data/digits/digits.onnx");
+    asker_ask(a);
+    memcpy(a->right, a->got, OUT_BYTES);
+    r->site.yield = asker_yield;
+    r->site.yield_ctx = a;
+}
+
+static void compare(const training *t, const char *budget)
+{
+    rig alone, beside;
+    asker a;
+    rig_make(&alone, t, 4, HTH_POLICY_HEARTH);
+    rig_make(&beside, t, 4, HTH_POLICY_HEARTH);
+    alone.spec.budget = beside.spec.budget = budget;
+    rig_prepare(&alone);
+    rig_prepare(&beside);
+    asker_open(&a, &beside);
+    for (int i = 0; i < YIELD_STEPS; i++) {
+        float x = rig_step(&alone), y = rig_step(&beside);
+        assert_memory_equal(&x, &y, sizeof x);
+    }
+    rig_same_state(&alone, &beside);
+    assert_int_equal(a.wrong, 0);
+    assert_true(a.asked > YIELD_STEPS * 5);
+    assert_true(hth_run_yield_ns(beside.t->shapes[0].apply.program->run) > 0);
+    print_message("# %s, budget %s: %d requests in %d steps\n", t->model,
+                  budget != NULL ? budget : "all", a.asked, YIELD_STEPS);
+    rig_close(&alone);
+    rig_close(&beside);
+}
+
+static void test_same_bits(void **state)
+{
+    const training *const models[] = {&unet, &mobile, &encoder};
+    for (size_t i = 0; i < sizeof models / sizeof models[0]; i++) {
+        compare(models[i], NULL);
+        compare(models[i], "70%");
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_same_bits)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
