@@ -84,6 +84,14 @@ typedef enum hth_setting_change {
       "most operators of a model")                                                                 \
     X(QUEUE_LENGTH, "queue.length", COUNT, 1024, 1, 1048576, FIXED,                                \
       "requests that may wait for one engine; more are refused as busy")                           \
+    X(QUEUE_TIMEOUT_US, "queue.timeout_us", COUNT, 0, 0, 3600000000.0, LIVE,                       \
+      "how long an inference that names no timeout may wait, in microseconds; 0: without end")     \
+    X(QUEUE_PRIORITY, "queue.priority", COUNT, 100, 1, 4294967295.0, LIVE,                         \
+      "priority of inferences that name none; 1 is served first")                                  \
+    X(BATCH_MAX, "batch.max", COUNT, 32, 1, 65536, LIVE,                                           \
+      "samples of one run, at most, into which waiting requests are joined; 1: none are")          \
+    X(BATCH_DELAY_US, "batch.delay_us", COUNT, 0, 0, 1000000, LIVE,                                \
+      "how long a request may wait for others to join, in microseconds, where that pays")          \
     X(QUEUE_SPIN_US, "queue.spin_us", COUNT, 100, 0, 10000, FIXED,                                 \
       "time in microseconds that an idle engine looks for work before it sleeps")                  \
     X(HTTP_IDLE_SECONDS, "http.idle_seconds", COUNT, 300, 1, 86400, FIXED,                         \

@@ -182,6 +182,9 @@ hth_err hth_compile_kernels(hth_site *site, hth_program *p, bool tune, hth_reque
         if (progress != NULL && progress->canceled) {
             return hth_fail(HTH_ECANCELED, "canceled while measuring algorithms");
         }
+        if (site->in_compile != NULL) {
+            site->in_compile(site->in_ctx);
+        }
         HTH_TRY(compile_menu(site, p, i, tune, &menus[i]));
         HTH_TRY(compile_kernel(site, p, i, menus[i].list[0].name));
     }

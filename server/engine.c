@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engine's thread: opens the device, takes requests one by one, answers them, and when nobody
-// asks for anything measures convolution candidates for the programs in use and swaps better plans
-// in.
+// The engine's thread: opens the device, takes requests, has them served (serve.c), gives training
+// jobs their turns, and when nobody asks for anything measures convolution candidates for the
+// programs in use and swaps better plans in.
 #include "server/engine.h"
 
 #include "base/alloc.h"
@@ -10,9 +10,9 @@
 #include "base/mailbox.h"
 #include "base/settings.h"
 #include "convsel/link.h"
-#include "server/infer.h"
 #include "server/load.h"
 #include "server/query.h"
+#include "server/serve.h"
 #include "server/train_queue.h"
 
 #include <pthread.h>
@@ -31,6 +31,8 @@
 
 struct hth_engine {
     hth_mailbox *mailbox;
+    int queue; // requests that may wait
+    hth_serve serve;
     pthread_t thread;
     bool running;
     char device[256];
@@ -41,10 +43,7 @@ struct hth_engine {
     hth_train_queue training;
     hth_loads loads;
     bool resume;
-    // requests that were taken in the middle of a training step: those that have to wait for its
-    // end, in order
-    hth_request *later, **later_end;
-    bool yielding;
+    bool yielding;     // serving in the middle of a training step
     uint64_t step_ns;  // since when the device is the step's
     double credit_ns;  // what requests of normal priority may take of steps
     hth_request drain; // hth_engine_drain's message
@@ -108,11 +107,13 @@ static hth_err site_open(hth_engine *e)
     HTH_TRY(hth_residency_open(s->pool, &s->residency));
     s->tolerance = hth_setting_real(HTH_SET_CONVSEL_TOLERANCE);
     e->models = (hth_models){.store = e->store, .site = s};
+    hth_serve_init(&e->serve);
     return HTH_OK;
 }
 
 static void site_close(hth_engine *e)
 {
+    hth_serve_fini(&e->serve);
     hth_models_fini(&e->models);
     if (e->site.pool != NULL) {
         hth_pool_free(e->site.pool, e->site.arena);
@@ -136,20 +137,26 @@ static void engine_answer(hth_request *r, hth_err err)
     hth_free(outputs);
 }
 
-static bool engine_infers(const hth_engine *e, const hth_request *r)
+// ---- what the serving asks for
+
+static hth_request *engine_mail(void *ctx)
 {
-    return r != &e->drain && r->query == NULL;
+    hth_engine *e = ctx;
+    void *message = NULL;
+    if (hth_mailbox_count(e->mailbox) > 0) {
+        (void)hth_mailbox_receive(e->mailbox, 0, &message);
+    }
+    return message;
 }
 
-static void engine_serve(hth_engine *e, hth_request *r)
+static void engine_query(void *ctx, hth_request *r)
 {
+    hth_engine *e = ctx;
     r->started_ns = hth_now_ns();
     if (r == &e->drain) {
         hth_train_queue_drain(&e->training);
     } else if (r->canceled) {
         engine_answer(r, hth_fail(HTH_ECANCELED, "canceled while it was queued"));
-    } else if (r->query == NULL) {
-        engine_answer(r, hth_infer(&e->models, r));
     } else if (strcmp(r->query, "train") == 0) {
         hth_train_queue_add(&e->training, r);
     } else if (!hth_loads_take(&e->loads, r)) {
@@ -165,58 +172,24 @@ static void engine_serve(hth_engine *e, hth_request *r)
 // step's does not change. Everything else waits for the step's end, because it may be about the
 // job. Requests of high priority always come first; others as long as the job keeps its share.
 
-static hth_request *engine_pick(hth_engine *e, bool normal)
-{
-    hth_request **best = NULL;
-    for (hth_request **at = &e->later; *at != NULL; at = &(*at)->next) {
-        bool high = (*at)->priority == 1;
-        if (engine_infers(e, *at) && (high || normal) && (best == NULL || high)) {
-            best = at;
-            if (high) {
-                break;
-            }
-        }
-    }
-    hth_request *r = best != NULL ? *best : NULL;
-    if (r != NULL) {
-        *best = r->next;
-        e->later_end = *best == NULL ? best : e->later_end;
-    }
-    return r;
-}
-
-static void engine_collect(hth_engine *e)
-{
-    void *message;
-    while (hth_mailbox_count(e->mailbox) > 0 &&
-           hth_mailbox_receive(e->mailbox, 0, &message) == HTH_OK) {
-        hth_request *r = message;
-        r->next = NULL;
-        *e->later_end = r;
-        e->later_end = &r->next;
-    }
-}
-
 static uint64_t engine_yield(void *ctx)
 {
     hth_engine *e = ctx;
-    if ((e->later == NULL && hth_mailbox_count(e->mailbox) == 0) || e->yielding) {
+    if ((hth_serve_empty(&e->serve) && hth_mailbox_count(e->mailbox) == 0) || e->yielding) {
         return 0;
     }
     uint64_t from_ns = hth_now_ns(), took_ns = 0;
-    hth_request *r;
+    uint32_t priority;
     e->credit_ns += (double)(from_ns - e->step_ns) * (1 - ENGINE_STEP_SHARE) / ENGINE_STEP_SHARE;
     e->credit_ns = e->credit_ns > ENGINE_STEP_OWED ? ENGINE_STEP_OWED : e->credit_ns;
     e->step_ns = from_ns;
     e->yielding = true;
-    engine_collect(e);
-    while ((r = engine_pick(e, e->credit_ns > 0)) != NULL) {
-        uint64_t start_ns = hth_now_ns();
-        bool normal = r->priority != 1;
-        engine_serve(e, r);
-        e->credit_ns -= normal ? (double)(hth_now_ns() - start_ns) : 0;
-        took_ns = (e->step_ns = hth_now_ns()) - from_ns;
-        engine_collect(e);
+    for (uint64_t start_ns = from_ns;
+         hth_serve_between(&e->serve, e->credit_ns > 0 ? UINT32_MAX : 1, &priority);) {
+        uint64_t now_ns = hth_now_ns();
+        e->credit_ns -= priority > 1 ? (double)(now_ns - start_ns) : 0;
+        e->step_ns = start_ns = now_ns;
+        took_ns = now_ns - from_ns;
     }
     e->yielding = false;
     return took_ns;
@@ -228,17 +201,37 @@ static bool engine_step(hth_engine *e)
     return hth_train_queue_turn(&e->training);
 }
 
-// The next message: first what was taken in the middle of a step.
-static hth_err engine_receive(hth_engine *e, uint64_t timeout_ns, void **message)
+// engine_wait is how long the thread may sleep before something that waits is due.
+static uint64_t engine_wait(uint64_t wake_ns)
 {
-    hth_request *r = e->later;
-    if (r == NULL) {
-        return hth_mailbox_receive(e->mailbox, timeout_ns, message);
+    uint64_t now_ns = wake_ns < UINT64_MAX ? hth_now_ns() : 0;
+    if (wake_ns <= now_ns) {
+        return 0;
     }
-    e->later = r->next;
-    e->later_end = e->later == NULL ? &e->later : e->later_end;
-    *message = r;
-    return HTH_OK;
+    return wake_ns - now_ns < ENGINE_IDLE_NS ? wake_ns - now_ns : ENGINE_IDLE_NS;
+}
+
+// engine_loop goes on until the mailbox is stopped and everything is answered.
+static void engine_loop(hth_engine *e)
+{
+    bool tuning = false, busy = e->training.first != NULL, more = false;
+    uint64_t wake_ns = UINT64_MAX;
+    hth_err got = HTH_OK;
+    while (got != HTH_ECANCELED || !hth_serve_empty(&e->serve)) {
+        void *message;
+        uint64_t wait_ns = tuning || busy || more ? 0 : engine_wait(wake_ns);
+        got = hth_mailbox_receive(e->mailbox, wait_ns, &message);
+        for (hth_request *r = message; r != NULL; r = engine_mail(e)) {
+            hth_serve_take(&e->serve, r);
+        }
+        more = hth_serve_turn(&e->serve, got == HTH_ECANCELED, &wake_ns);
+        bool idle = !more && !busy && got == HTH_ETIMEDOUT && hth_serve_empty(&e->serve) &&
+                    (tuning || wait_ns == ENGINE_IDLE_NS);
+        more = more && !hth_serve_empty(&e->serve);
+        tuning = idle && hth_serve_idle(&e->serve);
+        busy = hth_loads_turn(&e->loads);
+        busy = engine_step(e) || busy;
+    }
 }
 
 static void *engine_main(void *arg)
@@ -254,21 +247,8 @@ static void *engine_main(void *arg)
     if (err == HTH_OK && e->resume) {
         hth_train_queue_resume(&e->training);
     }
-    bool tuning = false, training = e->training.first != NULL, loading = false;
-    while (err == HTH_OK) {
-        void *message;
-        bool busy = tuning || training || loading;
-        hth_err got = engine_receive(e, busy ? 0 : ENGINE_IDLE_NS, &message);
-        if (got == HTH_OK) {
-            engine_serve(e, message);
-            tuning = false;
-        } else if (got == HTH_ETIMEDOUT && !training && !loading) {
-            tuning = hth_infer_tune_idle(&e->models);
-        } else if (got != HTH_ETIMEDOUT) {
-            break;
-        }
-        loading = hth_loads_turn(&e->loads);
-        training = engine_step(e);
+    if (err == HTH_OK) {
+        engine_loop(e);
     }
     hth_loads_stop(&e->loads);
     hth_train_queue_stop(&e->training);
@@ -291,15 +271,18 @@ hth_err hth_engine_open(const hth_engine_config *config, hth_store *store, hth_e
                                     .event = config->event,
                                     .event_ctx = config->event_ctx};
     e->loads = (hth_loads){.ms = &e->models, .answer = engine_answer};
-    e->later_end = &e->later;
     e->site.yield = engine_yield;
     e->site.yield_ctx = e;
     pthread_mutex_init(&e->lock, NULL);
     pthread_cond_init(&e->started, NULL);
-    size_t queue =
-        config->queue > 0 ? (size_t)config->queue : (size_t)hth_setting_int(HTH_SET_QUEUE_LENGTH);
+    e->serve = (hth_serve){.ms = &e->models,
+                           .mail = engine_mail,
+                           .query = engine_query,
+                           .answer = engine_answer,
+                           .ctx = e};
+    e->queue = config->queue > 0 ? config->queue : (int)hth_setting_int(HTH_SET_QUEUE_LENGTH);
     uint64_t spin_ns = (uint64_t)hth_setting_int(HTH_SET_QUEUE_SPIN_US) * 1000u;
-    hth_err err = hth_mailbox_open(queue, spin_ns, &e->mailbox);
+    hth_err err = hth_mailbox_open((size_t)e->queue, spin_ns, &e->mailbox);
     pthread_attr_t stack;
     pthread_attr_init(&stack);
     pthread_attr_setstacksize(&stack, ENGINE_STACK);
@@ -328,6 +311,7 @@ hth_err hth_engine_open(const hth_engine_config *config, hth_store *store, hth_e
 
 void hth_engine_drain(hth_engine *e)
 {
+    e->drain.query = "drain";
     if (hth_engine_submit(e, &e->drain) != HTH_OK) {
         hth_log(WARN, SERVER, "drain", "training jobs are not saved: %s", hth_err_detail());
     }
@@ -357,9 +341,12 @@ void hth_engine_close(hth_engine *e)
 hth_err hth_engine_submit(hth_engine *e, hth_request *r)
 {
     r->submitted_ns = hth_now_ns();
-    hth_err err = hth_mailbox_send(e->mailbox, r);
-    if (err == HTH_EBUSY) {
-        return hth_fail(err, "Exceeds maximum queue size");
+    hth_err err = atomic_fetch_add(&e->serve.waiting, 1) < e->queue
+                      ? hth_mailbox_send(e->mailbox, r)
+                      : HTH_EBUSY;
+    if (err == HTH_OK) {
+        return HTH_OK;
     }
-    return err == HTH_OK ? HTH_OK : hth_fail(err, "Server exiting");
+    atomic_fetch_sub(&e->serve.waiting, 1);
+    return hth_fail(err, err == HTH_EBUSY ? "Exceeds maximum queue size" : "Server exiting");
 }

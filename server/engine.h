@@ -55,7 +55,7 @@ struct hth_request {
     void (*done)(hth_request *r);     // called exactly once; r may be freed in it
     void *ctx;
     const char *tenant;  // who asks ("uid:1000", a token's name, "http"); NULL: the server itself
-    atomic_int canceled; // set by anyone: HTH_ECANCELED at the next operator
+    atomic_int canceled; // set by anyone: HTH_ECANCELED, at the latest at the next operator
     // answer
     hth_err err;
     char detail[512];
@@ -65,7 +65,7 @@ struct hth_request {
     bool batched; // its outputs' first dimension is a batch
     char *json;   // answer of a query, hth_alloc'd: `done` takes it over
     uint64_t submitted_ns, started_ns, finished_ns;
-    hth_request *next; // the mailbox's
+    hth_request *next; // the engine's
 };
 
 // hth_engine_open opens the device and starts the thread; `store` must outlive the engine.

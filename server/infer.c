@@ -7,12 +7,10 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "server/admit.h"
-#include "server/query_latency.h"
 #include "server/share.h"
 #include "server/slice.h"
 
 #include <string.h>
-#include <time.h>
 
 // Programs kept per graph: one per input shape in use. The least recently used goes.
 #define INFER_MAX_PROGRAMS 16
@@ -29,6 +27,31 @@ static bool infer_suits(const hth_program *p, uint64_t budget)
         squeezed = squeezed || p->weights[w].streamed;
     }
     return weights + arena <= budget && (!squeezed || p->budget >= budget);
+}
+
+hth_program *hth_infer_ready(hth_models *ms, hth_source *s, const hth_tensor *inputs)
+{
+    hth_program *p = hth_source_match(s, inputs);
+    return p != NULL && (p->pinned || infer_suits(p, hth_share_models(ms->site))) ? p : NULL;
+}
+
+// Of a new measurement in the average, and how many times the average counts as held up by others.
+#define TIMED_WEIGHT  8
+#define TIMED_OUTLIER 4
+
+hth_err hth_infer_timed(hth_models *ms, hth_program *p, const hth_tensor *inputs,
+                        const hth_tensor *out, const atomic_int *canceled)
+{
+    uint64_t start_ns = hth_now_ns();
+    HTH_TRY(hth_slice_run(ms, p, inputs, out, canceled));
+    uint64_t ns = hth_now_ns() - start_ns, most = p->run_ns * TIMED_OUTLIER;
+    if (p->n_timed++ == 0) {
+        return HTH_OK; // the first run fetches weights and memory
+    }
+    ns = p->run_ns > 0 && ns > most ? most : ns;
+    p->run_ns = p->run_ns == 0 ? ns : p->run_ns - p->run_ns / TIMED_WEIGHT + ns / TIMED_WEIGHT;
+    p->run_ns += p->run_ns == 0;
+    return HTH_OK;
 }
 
 hth_err hth_infer_program(hth_models *ms, hth_source *s, const hth_tensor *inputs, bool tune,
@@ -55,30 +78,14 @@ hth_err hth_infer_program(hth_models *ms, hth_source *s, const hth_tensor *input
 
 typedef struct infer_state {
     hth_models *ms;
+    hth_work *w;
     hth_request *r;
-    const hth_graph *model;
-    hth_request_tensor *out; // the model's outputs, in order
     int depth;
-    uint64_t placed_ns; // when the outputs had a place
+    hth_work_times t;
 } infer_state;
 
 static hth_err infer_stage(infer_state *st, hth_source *s, const hth_tensor *inputs,
                            const int *output_map);
-
-// infer_place describes the final outputs of the last stage and has the submitter say where they
-// go.
-static hth_err infer_place(infer_state *st, const hth_program *p, const int *output_map)
-{
-    for (int i = 0; i < p->n_final; i++) {
-        int at = output_map[p->final_index[i]];
-        st->out[at].t = hth_program_output(p, i);
-    }
-    st->r->outputs = st->out;
-    st->r->n_outputs = st->model->n_outputs;
-    hth_err err = st->r->place(st->r, st->out, st->model->n_outputs);
-    st->placed_ns = hth_now_ns();
-    return err;
-}
 
 static hth_err infer_last_stage(infer_state *st, hth_program *p, const hth_tensor *inputs,
                                 const int *output_map)
@@ -88,12 +95,13 @@ static hth_err infer_last_stage(infer_state *st, hth_program *p, const hth_tenso
     if (out == NULL) {
         return hth_fail(HTH_ENOMEM, "no memory for a request");
     }
-    hth_err err = infer_place(st, p, output_map);
+    hth_err err = hth_work_place(st->w, p, output_map, -1);
+    st->t.input_ns = hth_now_ns();
     for (int i = 0; i < n; i++) {
-        out[i] = st->out[output_map[p->final_index[i]]].t;
+        out[i] = st->r->outputs[output_map[p->final_index[i]]].t;
     }
     if (err == HTH_OK) {
-        err = hth_slice_run(st->ms, p, inputs, out, &st->r->canceled);
+        err = hth_infer_timed(st->ms, p, inputs, out, &st->r->canceled);
     }
     hth_free(out);
     return err;
@@ -126,7 +134,7 @@ static hth_err infer_middle_stage(infer_state *st, hth_program *p, const hth_ten
     memcpy(next, inputs, (size_t)n_passed * sizeof *next);
     memcpy(next + n_passed, out + p->n_final, (size_t)(n - p->n_final) * sizeof *next);
     for (int i = 0; i < p->n_final; i++) {
-        st->out[output_map[p->final_index[i]]].t = out[i];
+        st->r->outputs[output_map[p->final_index[i]]].t = out[i];
     }
     // The rest's outputs are the model's outputs that this stage did not give, in order.
     for (int i = 0, k = 0; i < p->source->graph->n_outputs; i++) {
@@ -140,7 +148,7 @@ static hth_err infer_middle_stage(infer_state *st, hth_program *p, const hth_ten
     }
     HTH_GOTO(infer_stage(st, &p->rest, next, map), out);
     for (int i = 0; i < p->n_final; i++) { // placed by now
-        memcpy(st->out[output_map[p->final_index[i]]].t.data, out[i].data, out[i].bytes);
+        memcpy(st->r->outputs[output_map[p->final_index[i]]].t.data, out[i].data, out[i].bytes);
     }
 out:
     for (int i = 0; out != NULL && i < n; i++) {
@@ -160,69 +168,31 @@ static hth_err infer_stage(infer_state *st, hth_source *s, const hth_tensor *inp
         return hth_fail(HTH_ENOTSUP, "the model needs more than 64 stages");
     }
     HTH_TRY(hth_infer_program(st->ms, s, inputs, false, st->r, &p));
+    st->w->model->alone |= p->rest.graph != NULL || p->value_inputs != 0;
     return p->rest.graph == NULL ? infer_last_stage(st, p, inputs, output_map)
                                  : infer_middle_stage(st, p, inputs, output_map);
 }
 
-static uint64_t infer_wall_ns(void)
+hth_err hth_infer(hth_models *ms, hth_work *w)
 {
-    struct timespec t;
-    clock_gettime(CLOCK_REALTIME, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
-static void infer_count(hth_model *m, const infer_state *st, hth_err err)
-{
-    const hth_request *r = st->r;
-    uint64_t now = hth_now_ns();
-    m->requests++;
-    m->busy_ns += now - r->started_ns;
-    m->last_wall_ns = infer_wall_ns();
-    hth_latency_count(st->ms, m, now, now - r->submitted_ns, err == HTH_OK);
-    if (err != HTH_OK) {
-        m->failures++;
-        m->failure_ns += now - r->submitted_ns;
-        return;
+    hth_model *m = w->model;
+    infer_state st = {.ms = ms, .w = w, .r = w->r, .t = {.start_ns = hth_now_ns()}};
+    int n = m->source.graph->n_outputs;
+    int *map = hth_calloc((size_t)n, sizeof *map);
+    hth_err err =
+        map == NULL ? hth_fail(HTH_ENOMEM, "no memory for a request") : hth_work_outputs(w);
+    if (err == HTH_OK) {
+        for (int i = 0; i < n; i++) {
+            map[i] = i;
+        }
+        err = infer_stage(&st, &m->source, w->inputs, map);
     }
-    const hth_shape *s = &r->inputs[0].t.shape;
-    m->samples += m->source.batched && s->rank > 0 ? (uint64_t)s->dim[0] : 1;
-    m->success_ns += now - r->submitted_ns;
-    m->queue_ns += r->started_ns - r->submitted_ns;
-    m->input_ns += st->placed_ns - r->started_ns;
-    m->infer_ns += now - st->placed_ns;
-}
-
-hth_err hth_infer(hth_models *ms, hth_request *r)
-{
-    hth_model *m;
-    const char *before = ms->tenant;
-    ms->tenant = r->tenant;
-    hth_err found = hth_model_find(ms, r->model, &m);
-    ms->tenant = before;
-    HTH_TRY(found);
-    r->version = m->version;
-    r->batched = m->source.batched;
-    const hth_graph *g = m->source.graph;
-    infer_state st = {.ms = ms, .r = r, .model = g};
-    hth_tensor *inputs = hth_calloc((size_t)g->n_inputs, sizeof *inputs);
-    int *map = hth_calloc((size_t)g->n_outputs, sizeof *map);
-    st.out = hth_calloc((size_t)g->n_outputs, sizeof *st.out);
-    hth_err err = HTH_OK;
-    if (inputs == NULL || map == NULL || st.out == NULL) {
-        err = hth_fail(HTH_ENOMEM, "no memory for a request");
-        goto out;
+    st.t.infer_ns = st.t.output_ns = hth_now_ns();
+    if (err == HTH_OK) {
+        hth_work_ran(m, w->item.samples, &st.t);
     }
-    for (int i = 0; i < g->n_outputs; i++) {
-        map[i] = i;
-        st.out[i].name = g->values[g->outputs[i]].name;
-    }
-    HTH_GOTO(hth_model_bind(m, r->inputs, r->n_inputs, inputs), out);
-    err = infer_stage(&st, &m->source, inputs, map);
-out:
-    infer_count(m, &st, err);
-    hth_free(inputs);
+    hth_work_count(ms, m, w->r, &st.t, err);
     hth_free(map);
-    r->outputs = st.out; // the engine frees it after `done`
     return err;
 }
 

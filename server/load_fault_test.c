@@ -172,7 +172,14 @@ static hth_err rig_infer(rig *r, const char *model, const hth_tensor *x, void *o
 {
     hth_request_tensor in = {.t = *x};
     hth_request q = {.model = model, .inputs = &in, .n_inputs = 1, .place = rig_place, .ctx = out};
-    hth_err err = hth_infer(&r->models, &q);
+    hth_model *m;
+    hth_work *w = NULL;
+    hth_err err = hth_model_find(&r->models, model, &m);
+    err = err == HTH_OK ? hth_work_open(&r->models, m, &q, &w) : err;
+    if (err == HTH_OK) {
+        err = hth_infer(&r->models, w);
+        hth_work_close(&r->models, w);
+    }
     hth_free(q.outputs);
     return err;
 }

@@ -37,7 +37,26 @@ static void model_free(hth_models *ms, hth_model *m)
     hth_source_fini(ms->site, &m->source);
     hth_manifest_fini(&m->manifest);
     hth_latency_close(m->latency);
+    hth_free(m->wish.key);
     hth_free(m);
+    hth_site_trim(ms->site);
+}
+
+void hth_model_hold(hth_model *m)
+{
+    m->refs++;
+}
+
+void hth_model_rele(hth_models *ms, hth_model *m)
+{
+    if (--m->refs == 0 && m->gone) {
+        model_free(ms, m);
+    }
+}
+
+hth_batch_policy hth_model_batch_policy(const hth_model *m)
+{
+    return hth_batching_policy(&m->batching, m->max_batch, m->source.batched && !m->alone);
 }
 
 hth_name *hth_model_name(const hth_models *ms, const char *name)
@@ -75,8 +94,10 @@ void hth_model_drop(hth_models *ms, hth_model *m)
         at = &(*at)->next;
     }
     *at = m->next;
-    model_free(ms, m);
-    hth_site_trim(ms->site);
+    m->gone = true;
+    if (m->refs == 0) {
+        model_free(ms, m);
+    }
 }
 
 void hth_models_fini(hth_models *ms)
@@ -168,6 +189,7 @@ static hth_err model_load(hth_models *ms, hth_manifest *manifest, hth_model **ou
              ms->tenant != NULL ? ms->tenant : HTH_TENANT_OWN);
     m->source.account = &m->account;
     m->max_batch = meta_max_batch(manifest->meta);
+    hth_batching_load(ms->store, m->name, &m->batching);
     m->source.batched = m->max_batch != 0 && model_batched(m->source.graph);
     for (int i = 0; i < manifest->n_tensors; i++) {
         m->weight_bytes += manifest->tensors[i].bytes;
@@ -228,16 +250,43 @@ static hth_err model_serve(hth_models *ms, const char *name, hth_model **out)
     return HTH_OK;
 }
 
+hth_model *hth_model_current(hth_models *ms, const char *spec)
+{
+    char name[208];
+    int version;
+    if (hth_store_change_count(ms->store) != ms->seen_change) {
+        return NULL;
+    }
+    if (ms->recent.model != NULL && strcmp(ms->recent.spec, spec) == 0) {
+        return ms->recent.model;
+    }
+    hth_model *m = hth_catalog_parse(spec, name, &version) == HTH_OK
+                       ? hth_model_loaded(ms, name, version)
+                       : NULL;
+    if (m != NULL) {
+        m->by_version = m->by_version || version > 0;
+    }
+    return m;
+}
+
+static void model_remember(hth_models *ms, const char *spec, hth_model *m)
+{
+    if (strlen(spec) < sizeof ms->recent.spec) {
+        strcpy(ms->recent.spec, spec);
+        ms->recent.model = m;
+    }
+}
+
 hth_err hth_model_find(hth_models *ms, const char *spec, hth_model **out)
 {
     char name[208];
     int version;
-    uint64_t change = hth_store_change_count(ms->store);
-    if (change == ms->seen_change && ms->recent.model != NULL &&
-        strcmp(ms->recent.spec, spec) == 0) {
-        *out = ms->recent.model;
+    *out = hth_model_current(ms, spec);
+    if (*out != NULL) {
+        model_remember(ms, spec, *out);
         return HTH_OK;
     }
+    uint64_t change = hth_store_change_count(ms->store);
     if (change != ms->seen_change) {
         ms->recent.model = NULL;
         models_forget(ms);
@@ -251,10 +300,7 @@ hth_err hth_model_find(hth_models *ms, const char *spec, hth_model **out)
                             : model_serve(ms, name, out));
     }
     (*out)->by_version = (*out)->by_version || version > 0;
-    if (strlen(spec) < sizeof ms->recent.spec) {
-        strcpy(ms->recent.spec, spec);
-        ms->recent.model = *out;
-    }
+    model_remember(ms, spec, *out);
     return HTH_OK;
 }
 

@@ -8,12 +8,28 @@
 #ifndef HTH_SERVER_MODEL_H
 #define HTH_SERVER_MODEL_H
 
+#include "server/batching.h"
 #include "server/latency.h"
 #include "server/program.h"
 
 // Key of a version's meta: hearth trained it, so what was exported for training is served as for
 // inference.
 #define HTH_META_TRAINED "trained"
+
+// Runs of one batch size.
+typedef struct hth_batch_count {
+    int64_t samples;
+    uint64_t runs, input_ns, infer_ns, output_ns;
+} hth_batch_count;
+
+#define HTH_BATCH_SIZES 64 // that are counted
+
+// A program that requests were waiting for, to be joined in.
+typedef struct hth_batch_wish {
+    hth_tensor *key; // one per input, without data; NULL: none
+    int64_t samples;
+    int times; // it was wished for
+} hth_batch_wish;
 
 typedef struct hth_model {
     struct hth_model *next; // most recently used first
@@ -27,10 +43,22 @@ typedef struct hth_model {
     bool by_version; // was asked for by its version, too: a newer one does not end it
     uint64_t requests, failures, busy_ns;
     // of requests: in the queue, until the outputs had a place, until they were there
-    uint64_t success_ns, failure_ns, queue_ns, input_ns, infer_ns;
-    uint64_t samples;      // that were inferred: elements of the batch
+    uint64_t success_ns, failure_ns, queue_ns, input_ns, infer_ns, output_ns;
+    uint64_t samples;    // that were inferred: elements of the batch
+    uint64_t executions; // runs, each for one or several requests
+    int n_sizes;         // by their number of samples
+    hth_batch_count sizes[HTH_BATCH_SIZES];
     hth_latency *latency;  // of the last minute; NULL: no request yet
     uint64_t last_wall_ns; // when the last request was done, since 1970; 0: never
+    // requests that wait for it
+    int refs;              // that were accepted
+    bool gone;             // not in the list any more: ends with the last of them
+    hth_batching batching; // as configured
+    hth_batch_queue queue;
+    bool alone;       // they cannot be joined
+    int64_t too_many; // samples whose program could not be had; 0: not known
+    uint64_t too_many_until_ns;
+    hth_batch_wish wish;
 } hth_model;
 
 // A name that was asked for without a version.
@@ -71,10 +99,19 @@ hth_err hth_model_find(hth_models *ms, const char *spec, hth_model **out);
 hth_err hth_model_version(hth_models *ms, const char *name, int version, hth_model **out);
 // hth_model_loaded is what hth_model_find would return, NULL when it had to be loaded.
 hth_model *hth_model_loaded(const hth_models *ms, const char *name, int version);
+// hth_model_current is the same for "name" or "name:version", without a look into the store; NULL
+// also when something has changed there: ask hth_model_find.
+hth_model *hth_model_current(hth_models *ms, const char *spec);
+// hth_model_hold keeps a model that is dropped until hth_model_rele.
+void hth_model_hold(hth_model *m);
+void hth_model_rele(hth_models *ms, hth_model *m);
+// hth_model_batch_policy is how its requests wait and are joined now.
+hth_batch_policy hth_model_batch_policy(const hth_model *m);
 // hth_model_name finds the name's record, NULL: it was not asked for.
 hth_name *hth_model_name(const hth_models *ms, const char *name);
 // hth_model_drop drops a loaded model: its programs, the device's copies of their weights that
-// nothing else uses, and what of the arena only it needed. The next request loads it again.
+// nothing else uses, and what of the arena only it needed; one that is held, when it is not any
+// more. The next request loads it again.
 void hth_model_drop(hth_models *ms, hth_model *m);
 // hth_models_unload does so with the loaded versions of `name` (version 0: all); returns how many
 // there were.

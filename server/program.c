@@ -373,6 +373,8 @@ hth_err hth_program_run(hth_site *site, hth_program *p, const hth_tensor *inputs
     HTH_TRY(hth_run_bind(p->run, p->arena != NULL ? p->arena : site->arena, p->fixed));
     if (p->arena != NULL) { // a job's: others may have the device in between
         hth_run_yield(p->run, site->yield, site->yield_ctx);
+    } else {
+        hth_run_yield(p->run, site->in_run, site->in_ctx);
     }
     p->running = true;
     hth_err err = hth_run_execute(p->run, canceled);

@@ -62,6 +62,9 @@ typedef struct hth_site {
     hth_run_yield_fn
         yield; // who may have the device between kernels of training jobs; NULL: nobody
     void *yield_ctx;
+    // what is done between kernels of inferences, and between kernels that are prepared; returns 0
+    hth_run_yield_fn in_run, in_compile;
+    void *in_ctx;
 } hth_site;
 
 // The weight of one kernel input in one form.
@@ -108,6 +111,7 @@ struct hth_program {
     int64_t slice; // samples per run of the program that serves this one in slices; 0: itself
     bool sliced;   // whether slices were compared
     uint64_t budget, runs, used_at;
+    uint64_t n_timed, run_ns; // requests that it computed; what one takes, 0: not known yet
     double compile_ms;
     // a training step (hth_program_compile_step); NULL: inference
     const hth_train_graph *train;

@@ -31,7 +31,12 @@ static void asker_ask(asker *a)
         .t = {.dtype = HTH_DT_F32, .shape = {4, {1, 1, 8, 8}}, .data = a->image, .bytes = 256}};
     hth_request q = {
         .model = "digits", .inputs = &in, .n_inputs = 1, .place = asker_place, .ctx = a};
-    assert_ok(hth_infer(&a->r->models, &q));
+    hth_model *m;
+    hth_work *w;
+    assert_ok(hth_model_find(&a->r->models, q.model, &m));
+    assert_ok(hth_work_open(&a->r->models, m, &q, &w));
+    assert_ok(hth_infer(&a->r->models, w));
+    hth_work_close(&a->r->models, w);
     hth_free(q.outputs);
 }
 

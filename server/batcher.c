@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+// The queues: in, out, and what is predicted. Which requests make a run: batcher_choose.c.
+#include "server/batcher_choose.h"
+
+#include <inttypes.h>
+#include <stddef.h>
+
+// The margin of predictions: its least, its most, and how fast it forgets the worst that was seen.
+#define MARGIN_LEAST  1.5
+#define MARGIN_MOST   8.0
+#define MARGIN_FORGET 0.9999
+#define MARGIN_ABOVE  1.2
+// A part of the wait's timeout above which a wait teaches the margin: shorter ones say nothing.
+#define MARGIN_PART 4
+// Of the new measurement in the average of what a sample takes.
+#define SAMPLE_WEIGHT 0.125
+// A run that takes this many times the average is one that the system held up.
+#define SAMPLE_OUTLIER 8.0
+// Until when to look again at what the sweep has to take.
+#define SWEEP_NS 1000000u
+
+void hth_batcher_init(hth_batcher *b, const hth_batch_oracle *oracle)
+{
+    *b = (hth_batcher){.oracle = *oracle, .margin = MARGIN_LEAST};
+}
+
+static void queue_link(hth_batcher *b, hth_batch_queue *q)
+{
+    q->next = b->queues;
+    b->queues = q;
+}
+
+static void queue_unlink(hth_batcher *b, hth_batch_queue *q)
+{
+    hth_batch_queue **at = &b->queues;
+    while (*at != q) {
+        at = &(*at)->next;
+    }
+    *at = q->next;
+    q->next = NULL;
+    q->waited_n = 0;
+}
+
+static void item_unlink(hth_batcher *b, hth_batch_item *i)
+{
+    hth_batch_queue *q = i->queue;
+    *(i->prev != NULL ? &i->prev->next : &q->first) = i->next;
+    *(i->next != NULL ? &i->next->prev : &q->last) = i->prev;
+    i->prev = i->next = NULL;
+    i->queue = NULL;
+    q->n--;
+    b->n--;
+    if (q->n == 0) {
+        queue_unlink(b, q);
+    }
+}
+
+// item_link puts an item behind those of its priority, and marks those that it overtakes.
+static void item_link(hth_batcher *b, hth_batch_queue *q, hth_batch_item *i)
+{
+    hth_batch_item *before = q->last;
+    while (before != NULL && before->priority > i->priority) {
+        before->overtaken = true;
+        before = before->prev;
+    }
+    i->queue = q;
+    i->prev = before;
+    i->next = before != NULL ? before->next : q->first;
+    *(i->prev != NULL ? &i->prev->next : &q->first) = i;
+    *(i->next != NULL ? &i->next->prev : &q->last) = i;
+    if (q->n++ == 0) {
+        queue_link(b, q);
+    }
+    b->n++;
+    for (hth_batch_queue *other = b->queues; other != NULL; other = other->next) {
+        for (hth_batch_item *o = other->last; other != q && o != NULL && o->priority > i->priority;
+             o = o->prev) {
+            o->overtaken = true;
+        }
+    }
+}
+
+static double item_ns(const hth_batch_item *i)
+{
+    return (double)(i->samples > 0 ? i->samples : 1) * i->queue->sample_ns;
+}
+
+uint64_t hth_batcher_wait_ns(const hth_batcher *b, uint32_t priority, uint64_t now_ns)
+{
+    double ns = b->busy_until_ns > now_ns ? (double)(b->busy_until_ns - now_ns) : 0;
+    for (const hth_batch_queue *q = b->queues; q != NULL; q = q->next) {
+        for (const hth_batch_item *i = q->first; i != NULL && i->priority <= priority;
+             i = i->next) {
+            ns += item_ns(i);
+        }
+    }
+    return (uint64_t)ns;
+}
+
+hth_err hth_batcher_add(hth_batcher *b, hth_batch_queue *q, hth_batch_item *i, uint64_t now_ns)
+{
+    const hth_batch_policy *p = &q->policy;
+    i->priority = i->priority != 0 ? i->priority : p->priority;
+    i->timeout_ns = i->timeout_ns != 0 ? i->timeout_ns : p->timeout_ns;
+    i->admitted_ns = now_ns;
+    i->expires_ns = i->timeout_ns != 0 ? i->arrived_ns + i->timeout_ns : 0;
+    if (p->max_queue > 0 && q->n >= (int)p->max_queue) {
+        return hth_fail(HTH_EBUSY, "Exceeds maximum queue size");
+    }
+    if (i->timeout_ns != 0) {
+        i->predicted_ns = hth_batcher_wait_ns(b, i->priority, now_ns);
+        double predicted = (double)i->predicted_ns * b->margin + (double)(now_ns - i->arrived_ns);
+        if (predicted > (double)i->timeout_ns) {
+            return hth_fail(HTH_ETIMEDOUT,
+                            "Request timeout expired: its turn would come in about %" PRIu64
+                            " us, its timeout is %" PRIu64 " us",
+                            (uint64_t)predicted / 1000, i->timeout_ns / 1000);
+        }
+    }
+    item_link(b, q, i);
+    return HTH_OK;
+}
+
+bool hth_batch_item_ended(const hth_batch_item *i, uint64_t now_ns)
+{
+    return (i->canceled != NULL && *i->canceled != 0) ||
+           (i->expires_ns != 0 && now_ns >= i->expires_ns);
+}
+
+// margin_learn compares the wait of an item with its prediction.
+static void margin_learn(hth_batcher *b, const hth_batch_item *i, uint64_t now_ns)
+{
+    uint64_t waited = now_ns - i->admitted_ns;
+    if (i->timeout_ns == 0 || i->overtaken || i->predicted_ns == 0) {
+        return;
+    }
+    b->margin = MARGIN_LEAST + (b->margin - MARGIN_LEAST) * MARGIN_FORGET;
+    double ratio = (double)waited / (double)i->predicted_ns * MARGIN_ABOVE;
+    if (waited > i->timeout_ns / MARGIN_PART && ratio > b->margin) {
+        b->margin = ratio < MARGIN_MOST ? ratio : MARGIN_MOST;
+    }
+}
+
+hth_batch_item *hth_batcher_sweep(hth_batcher *b, uint64_t now_ns)
+{
+    hth_batch_item *out = NULL, **last = &out;
+    hth_batch_queue *next_queue;
+    for (hth_batch_queue *q = b->queues; q != NULL; q = next_queue) {
+        hth_batch_item *next;
+        next_queue = q->next;
+        for (hth_batch_item *i = q->first; i != NULL; i = next) {
+            next = i->next;
+            if (hth_batch_item_ended(i, now_ns)) {
+                margin_learn(b, i, now_ns);
+                item_unlink(b, i);
+                *last = i;
+                last = &i->next;
+            }
+        }
+    }
+    return out;
+}
+
+// queue_before orders queues by their first item that is to be run.
+static bool item_before(const hth_batch_item *a, const hth_batch_item *b)
+{
+    return a->priority < b->priority ||
+           (a->priority == b->priority && a->arrived_ns < b->arrived_ns);
+}
+
+static hth_batch_item *queue_head(const hth_batch_queue *q, uint64_t now_ns)
+{
+    hth_batch_item *i = q->first;
+    while (i != NULL && hth_batch_item_ended(i, now_ns)) {
+        i = i->next;
+    }
+    return i;
+}
+
+// head_next is the first item of those queues that were not looked at in this round.
+static hth_batch_item *head_next(const hth_batcher *b, uint64_t now_ns)
+{
+    hth_batch_item *best = NULL;
+    for (const hth_batch_queue *q = b->queues; q != NULL; q = q->next) {
+        hth_batch_item *head = q->round != b->round ? queue_head(q, now_ns) : NULL;
+        if (head != NULL && (best == NULL || item_before(head, best))) {
+            best = head;
+        }
+    }
+    return best;
+}
+
+static hth_batch_item *batch_take(hth_batcher *b, const hth_batch_choice *c, uint64_t now_ns)
+{
+    for (int k = 0; k < c->n; k++) {
+        margin_learn(b, c->item[k], now_ns);
+        item_unlink(b, c->item[k]);
+    }
+    for (int k = 0; k + 1 < c->n; k++) {
+        c->item[k]->next = c->item[k + 1];
+    }
+    return c->item[0];
+}
+
+hth_batch_item *hth_batcher_next(hth_batcher *b, uint64_t now_ns, hth_batch_ask ask,
+                                 int64_t *bucket, uint64_t *wake_ns)
+{
+    hth_batch_item *head;
+    *wake_ns = b->n > 0 ? now_ns + SWEEP_NS : UINT64_MAX;
+    b->round++;
+    while ((head = head_next(b, now_ns)) != NULL &&
+           (ask.priority == 0 || head->priority <= ask.priority)) {
+        hth_batch_choice choice;
+        head->queue->round = b->round;
+        hth_batch_choose(b, head, now_ns, ask, &choice);
+        if (choice.n > 0) {
+            *bucket = choice.bucket;
+            return batch_take(b, &choice, now_ns);
+        }
+        *wake_ns = choice.wake_ns < *wake_ns ? choice.wake_ns : *wake_ns;
+    }
+    return NULL;
+}
+
+void hth_batcher_begin(hth_batcher *b, const hth_batch_queue *q, int64_t samples, uint64_t now_ns)
+{
+    b->busy_until_ns = now_ns + (uint64_t)((double)(samples > 0 ? samples : 1) * q->sample_ns);
+}
+
+void hth_batcher_end(hth_batcher *b, hth_batch_queue *q, int64_t samples, uint64_t took_ns)
+{
+    double ns = (double)took_ns / (double)(samples > 0 ? samples : 1);
+    b->busy_until_ns = 0;
+    if (q->sample_ns == 0) {
+        q->sample_ns = ns;
+    } else {
+        ns = ns < q->sample_ns * SAMPLE_OUTLIER ? ns : q->sample_ns * SAMPLE_OUTLIER;
+        q->sample_ns += (ns - q->sample_ns) * SAMPLE_WEIGHT;
+    }
+}

@@ -1,0 +1,457 @@
+// SPDX-License-Identifier: Apache-2.0
+// The batcher as a function of data: orders, joins, delays, refusals, and a server under three
+// times the load that it can bear, all on a simulated clock.
+#include "server/batcher.h"
+
+#include "base/test.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MS 1000000u
+#define US 1000u
+
+// A model: what a run of so many samples takes (index: samples), 0: not timed, NONE: no program.
+typedef struct rig {
+    hth_batcher b;
+    hth_batch_queue q, other;
+    uint64_t time_ns[65];
+    int64_t wanted; // last
+    int n_wants;
+} rig;
+
+static uint64_t rig_time(void *ctx, const hth_batch_item *like, int64_t samples)
+{
+    const rig *r = ctx;
+    return samples <= 64 ? r->time_ns[samples] : HTH_BATCH_NONE;
+}
+
+// Items of different parity of their timeouts are of different shapes.
+static bool rig_alike(void *ctx, const hth_batch_item *a, const hth_batch_item *b)
+{
+    return a->timeout_ns % 2 == b->timeout_ns % 2;
+}
+
+static void rig_want(void *ctx, const hth_batch_item *like, int64_t samples)
+{
+    rig *r = ctx;
+    r->wanted = samples;
+    r->n_wants++;
+}
+
+static void rig_init(rig *r)
+{
+    memset(r, 0, sizeof *r);
+    hth_batch_oracle o = {rig_time, rig_alike, rig_want, r};
+    hth_batcher_init(&r->b, &o);
+    r->q.policy = r->other.policy = (hth_batch_policy){.max_samples = 32, .priority = 100};
+    for (int i = 0; i <= 64; i++) {
+        r->time_ns[i] = HTH_BATCH_NONE;
+    }
+    for (int i = 1; i <= 32; i *= 2) { // 1 ms, and 0.5 ms for each further sample
+        r->time_ns[i] = (uint64_t)(i + 1) * MS / 2;
+    }
+}
+
+static hth_batch_item item(int64_t samples, uint64_t arrived_ns)
+{
+    return (hth_batch_item){.samples = samples, .joins = true, .arrived_ns = arrived_ns};
+}
+
+static int count(const hth_batch_item *i)
+{
+    int n = 0;
+    for (; i != NULL; i = i->next) {
+        n++;
+    }
+    return n;
+}
+
+static hth_batch_item *next(rig *r, uint64_t now_ns, int64_t *bucket)
+{
+    uint64_t wake_ns;
+    return hth_batcher_next(&r->b, now_ns, (hth_batch_ask){.hurry = false}, bucket, &wake_ns);
+}
+
+static void test_order(void **state)
+{
+    rig r;
+    rig_init(&r);
+    int64_t bucket;
+    hth_batch_item i[6];
+    static const uint32_t priority[] = {0, 7, 3, 0, 7, 1};
+    static const int want[] = {5, 2, 1, 4, 0, 3};
+    for (int k = 0; k < 6; k++) {
+        i[k] = item(1, (uint64_t)k);
+        i[k].joins = false;
+        i[k].priority = priority[k];
+        assert_ok(hth_batcher_add(&r.b, k % 2 ? &r.other : &r.q, &i[k], (uint64_t)k));
+    }
+    assert_int_equal(r.b.n, 6);
+    for (int k = 0; k < 6; k++) { // over both queues
+        assert_ptr_equal(next(&r, 10, &bucket), &i[want[k]]);
+        assert_int_equal(bucket, 0);
+    }
+    assert_null(next(&r, 10, &bucket));
+    assert_null(r.b.queues);
+}
+
+static void test_buckets(void **state)
+{
+    hth_batch_policy p = {.max_samples = 24, .n_preferred = 2, .preferred = {6, 12}};
+    static const int64_t want[][2] = {{1, 1}, {2, 2},  {3, 4},   {4, 4},   {5, 6},   {6, 6},
+                                      {7, 8}, {9, 12}, {13, 16}, {17, 24}, {24, 24}, {25, 32}};
+    for (size_t i = 0; i < sizeof want / sizeof want[0]; i++) {
+        assert_int_equal(hth_batch_bucket(&p, want[i][0]), want[i][1]);
+    }
+}
+
+// Joined: what is alike and fits, in order; padded where that is still faster per sample.
+static void test_join(void **state)
+{
+    rig r;
+    rig_init(&r);
+    int64_t bucket;
+    hth_batch_item i[10];
+    for (int k = 0; k < 10; k++) {
+        i[k] = item(1, (uint64_t)k);
+        i[k].timeout_ns = k == 3 ? 1000001 : 1000000;
+        i[k].joins = k != 5;
+        assert_ok(hth_batcher_add(&r.b, &r.q, &i[k], 10));
+    }
+    hth_batch_item *got = next(&r, 20, &bucket);
+    assert_int_equal(count(got), 8); // not 3 (another shape) and not 5
+    assert_int_equal(bucket, 8);
+    assert_ptr_equal(got, &i[0]);
+    assert_ptr_equal(next(&r, 20, &bucket), &i[3]);
+    assert_ptr_equal(next(&r, 20, &bucket), &i[5]);
+    assert_int_equal(r.b.n, 0);
+    // Five in a bucket of 8: four in their own are faster per sample, until 8 are cheap enough.
+    for (int round = 0; round < 2; round++) {
+        for (int k = 0; k < 5; k++) {
+            i[k] = item(1, (uint64_t)k);
+            assert_ok(hth_batcher_add(&r.b, &r.q, &i[k], 10));
+        }
+        assert_int_equal(count(next(&r, 20, &bucket)), round == 0 ? 4 : 5);
+        assert_int_equal(bucket, round == 0 ? 4 : 8);
+        assert_int_equal(count(next(&r, 20, &bucket)), round == 0 ? 1 : 0);
+        r.time_ns[8] = 3 * MS;
+    }
+    // Never more than the most.
+    r.q.policy.max_samples = 4;
+    for (int k = 0; k < 3; k++) {
+        i[k] = item(2, (uint64_t)k);
+        assert_ok(hth_batcher_add(&r.b, &r.q, &i[k], 10));
+    }
+    assert_int_equal(count(next(&r, 20, &bucket)), 2);
+    assert_int_equal(bucket, 4);
+    assert_int_equal(count(next(&r, 20, &bucket)), 1);
+}
+
+static void add_ones(rig *r, hth_batch_item *i, int n)
+{
+    for (int k = 0; k < n; k++) {
+        i[k] = item(1, 0);
+        assert_ok(hth_batcher_add(&r->b, &r->q, &i[k], 0));
+    }
+}
+
+static void drain(rig *r)
+{
+    int64_t bucket;
+    while (next(r, 0, &bucket) != NULL) {
+    }
+}
+
+// What was measured not to be faster is not joined, but for one decision in 256; what has no
+// program is wished for; what is not timed is tried.
+static void test_measured(void **state)
+{
+    rig r;
+    rig_init(&r);
+    int64_t bucket;
+    int joined = 0;
+    hth_batch_item i[8];
+    for (int n = 2; n <= 32; n *= 2) {
+        r.time_ns[n] = (uint64_t)n * MS;
+    }
+    for (int k = 0; k < 512; k++) {
+        add_ones(&r, i, 4);
+        joined += count(next(&r, 0, &bucket)) > 1;
+        while (r.b.n > 0) { // the rest decides nothing
+            r.time_ns[1] = 0;
+            assert_non_null(next(&r, 0, &bucket));
+            r.time_ns[1] = MS;
+        }
+    }
+    assert_int_equal(joined, 2);
+    assert_int_equal(r.n_wants, 0);
+    r.time_ns[8] = r.time_ns[4] = HTH_BATCH_NONE;
+    add_ones(&r, i, 8);
+    assert_int_equal(count(next(&r, 0, &bucket)), 1);
+    assert_int_equal(r.wanted, 8);
+    drain(&r);
+    r.time_ns[8] = 0;
+    add_ones(&r, i, 7);
+    assert_int_equal(count(next(&r, 0, &bucket)), 7);
+    assert_int_equal(bucket, 8);
+    r.time_ns[8] = 9 * MS; // slower: a smaller one may be faster
+    add_ones(&r, i, 7);
+    assert_int_equal(count(next(&r, 0, &bucket)), 1);
+    assert_int_equal(r.wanted, 4);
+    drain(&r);
+    r.time_ns[1] = 0; // nothing to compare with yet
+    add_ones(&r, i, 7);
+    assert_int_equal(count(next(&r, 0, &bucket)), 1);
+    drain(&r);
+}
+
+static void test_delay(void **state)
+{
+    rig r;
+    rig_init(&r);
+    int64_t bucket;
+    uint64_t wake_ns;
+    hth_batch_item i[8];
+    hth_batch_ask patient = {.hurry = false}, hurry = {.hurry = true};
+    r.q.policy.delay_ns = 100 * US;
+    r.q.policy.n_preferred = 1;
+    r.q.policy.preferred[0] = 3;
+    r.time_ns[3] = 1900 * US;
+    add_ones(&r, i, 1);
+    assert_null(hth_batcher_next(&r.b, 50 * US, patient, &bucket, &wake_ns));
+    assert_int_equal(wake_ns, 100 * US);
+    i[1] = item(1, 60 * US);
+    assert_ok(hth_batcher_add(&r.b, &r.q, &i[1], 60 * US));
+    assert_null(hth_batcher_next(&r.b, 60 * US, patient, &bucket, &wake_ns));
+    assert_int_equal(count(hth_batcher_next(&r.b, 100 * US, patient, &bucket, &wake_ns)), 2);
+    add_ones(&r, i, 3); // a preferred size goes at once
+    assert_int_equal(count(hth_batcher_next(&r.b, 1, patient, &bucket, &wake_ns)), 3);
+    assert_int_equal(bucket, 3);
+    add_ones(&r, i, 1);
+    assert_non_null(hth_batcher_next(&r.b, 1, hurry, &bucket, &wake_ns));
+    // Another model's request does not wait for this one.
+    add_ones(&r, i, 1);
+    i[1] = item(1, 5);
+    assert_ok(hth_batcher_add(&r.b, &r.other, &i[1], 5));
+    assert_ptr_equal(hth_batcher_next(&r.b, 10, patient, &bucket, &wake_ns), &i[1]);
+    assert_non_null(hth_batcher_next(&r.b, 200 * US, patient, &bucket, &wake_ns));
+    // Larger runs are no faster: no delay.
+    r.time_ns[2] = 2 * MS;
+    add_ones(&r, i, 1);
+    assert_non_null(hth_batcher_next(&r.b, 1, patient, &bucket, &wake_ns));
+    // A client alone stops paying.
+    r.time_ns[2] = MS;
+    int waited = 0;
+    for (int k = 0; k < 160; k++) {
+        add_ones(&r, i, 1);
+        if (hth_batcher_next(&r.b, 1, patient, &bucket, &wake_ns) == NULL) {
+            waited++;
+            assert_non_null(hth_batcher_next(&r.b, 100 * US, patient, &bucket, &wake_ns));
+        }
+    }
+    assert_in_range(waited, 4, 16);
+}
+
+static void test_sweep(void **state)
+{
+    rig r;
+    rig_init(&r);
+    int64_t bucket;
+    uint64_t wake_ns;
+    atomic_int canceled = 0;
+    hth_batch_item i[4];
+    for (int k = 0; k < 4; k++) {
+        i[k] = item(1, 0);
+        i[k].canceled = k == 1 ? &canceled : NULL;
+        i[k].timeout_ns = k == 2 ? 5 * MS : 0;
+        assert_ok(hth_batcher_add(&r.b, &r.q, &i[k], 0));
+    }
+    assert_null(hth_batcher_sweep(&r.b, MS));
+    canceled = 1;
+    hth_batch_item *gone = hth_batcher_sweep(&r.b, 2 * MS);
+    assert_ptr_equal(gone, &i[1]);
+    assert_null(gone->next);
+    // The third has expired: it is not run, and is left to the sweep.
+    assert_int_equal(count(next(&r, 6 * MS, &bucket)), 2);
+    assert_null(hth_batcher_next(&r.b, 6 * MS, (hth_batch_ask){.hurry = true}, &bucket, &wake_ns));
+    assert_int_equal(wake_ns, 7 * MS);
+    assert_ptr_equal(hth_batcher_sweep(&r.b, 6 * MS), &i[2]);
+    assert_int_equal(r.b.n, 0);
+}
+
+static void test_refusals(void **state)
+{
+    rig r;
+    rig_init(&r);
+    hth_batch_item i[12];
+    r.q.policy.max_queue = 11;
+    add_ones(&r, i, 10);
+    assert_int_equal(hth_batcher_wait_ns(&r.b, 100, 0), 0); // nothing is known
+    hth_batcher_begin(&r.b, &r.q, 1, 0);
+    hth_batcher_end(&r.b, &r.q, 1, MS);
+    assert_int_equal(hth_batcher_wait_ns(&r.b, 100, 0), 10 * MS);
+    assert_int_equal(hth_batcher_wait_ns(&r.b, 99, 0), 0);
+    hth_batcher_begin(&r.b, &r.q, 2, 0);
+    assert_int_equal(hth_batcher_wait_ns(&r.b, 99, MS), MS);
+    i[10] = item(1, 0);
+    i[10].timeout_ns = 10 * MS;
+    assert_err(hth_batcher_add(&r.b, &r.q, &i[10], 0), HTH_ETIMEDOUT, "Request timeout expired");
+    assert_null(i[10].queue);
+    i[10].priority = 1; // before all others
+    assert_ok(hth_batcher_add(&r.b, &r.q, &i[10], 0));
+    i[11] = item(1, 0);
+    assert_err(hth_batcher_add(&r.b, &r.q, &i[11], 0), HTH_EBUSY, "Exceeds maximum queue size");
+}
+
+// ---- a server under load
+
+static uint64_t random_next(uint64_t *state)
+{
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    return *state;
+}
+
+static double uniform(uint64_t *state)
+{
+    return ((double)(random_next(state) >> 11) + 0.5) * 0x1p-53;
+}
+
+typedef struct load {
+    double rate;         // arrivals per capacity
+    double spread;       // of the time of runs: 1 +- spread
+    double hiccup;       // share of runs that take ten times as long
+    uint64_t timeout_ns; // of each
+    double joined;       // time of a further sample, of one alone
+    bool delays;
+} load;
+
+typedef struct outcome {
+    uint64_t admitted, refused, late, done;
+    int longest;
+    double busy; // done samples per capacity
+} outcome;
+
+#define LOAD_ARRIVALS 200000
+#define LOAD_ITEMS    4096
+
+// simulate lets requests arrive at random and one server run what the batcher says.
+static outcome simulate(const load *l, uint64_t seed)
+{
+    static hth_batch_item pool[LOAD_ITEMS];
+    static int unused[LOAD_ITEMS];
+    int n_unused = 0;
+    outcome o = {0};
+    rig r;
+    rig_init(&r);
+    for (int i = 1; i <= 32; i++) {
+        r.time_ns[i] = (i & (i - 1)) != 0 ? HTH_BATCH_NONE
+                                          : (uint64_t)(MS * (1 + (double)(i - 1) * l->joined));
+    }
+    r.q.policy.delay_ns = l->delays ? 2 * MS : 0;
+    double capacity = 32 / (double)r.time_ns[32]; // samples per nanosecond
+    if (l->joined >= 1) {
+        capacity = 1 / (double)r.time_ns[1];
+    }
+    for (int i = 0; i < LOAD_ITEMS; i++) {
+        unused[n_unused++] = i;
+    }
+    uint64_t now = 0, free_at = 0, arrives = 0, wake = UINT64_MAX, last = 0;
+    int64_t ran = 0;
+    uint64_t ran_ns = 0;
+    for (int arrivals = 0; arrivals < LOAD_ARRIVALS || r.b.n > 0 || ran > 0;) {
+        uint64_t due = ran > 0 ? free_at : wake;
+        now = arrivals < LOAD_ARRIVALS && arrives < due ? arrives : due;
+        if (arrivals < LOAD_ARRIVALS && arrives <= now) {
+            assert_true(n_unused > 0); // the queue stays short
+            hth_batch_item *i = &pool[unused[--n_unused]];
+            *i = item(1, now);
+            i->timeout_ns = l->timeout_ns;
+            arrivals++;
+            arrives += (uint64_t)(-log(uniform(&seed)) / (capacity * l->rate)) + 1;
+            if (hth_batcher_add(&r.b, &r.q, i, now) != HTH_OK) {
+                unused[n_unused++] = (int)(i - pool);
+                o.refused++;
+            } else {
+                o.admitted++;
+            }
+            o.longest = r.b.n > o.longest ? r.b.n : o.longest;
+        }
+        if (ran > 0 && now >= free_at) {
+            hth_batcher_end(&r.b, &r.q, ran, ran_ns);
+            o.done += (uint64_t)ran;
+            ran = 0;
+            last = now;
+        }
+        if (ran > 0) {
+            continue;
+        }
+        for (hth_batch_item *i = hth_batcher_sweep(&r.b, now); i != NULL; i = i->next) {
+            unused[n_unused++] = (int)(i - pool);
+            o.late++;
+        }
+        int64_t bucket = 0;
+        hth_batch_item *i =
+            hth_batcher_next(&r.b, now, (hth_batch_ask){.hurry = false}, &bucket, &wake);
+        wake = wake <= now ? now + 1 : wake;
+        for (; i != NULL; i = i->next) {
+            unused[n_unused++] = (int)(i - pool);
+            ran++;
+        }
+        if (ran > 0) {
+            double f = 1 + l->spread * (2 * uniform(&seed) - 1);
+            f *= uniform(&seed) < l->hiccup ? 10 : 1;
+            ran_ns = (uint64_t)((double)r.time_ns[bucket > 0 ? bucket : 1] * f);
+            hth_batcher_begin(&r.b, &r.q, ran, now);
+            free_at = now + ran_ns;
+        }
+    }
+    o.busy = (double)o.done / ((double)last * capacity);
+    return o;
+}
+
+// At three times the capacity the admitted requests start in time, the server stays busy, and the
+// queue stays as short as the timeout asks for.
+static void test_overload(void **state)
+{
+    static const load loads[] = {
+        {.rate = 3, .spread = 0, .timeout_ns = 50 * MS, .joined = 1},
+        {.rate = 3, .spread = 0.3, .timeout_ns = 50 * MS, .joined = 1},
+        {.rate = 3, .spread = 0.3, .timeout_ns = 100 * MS, .joined = 0.3},
+        {.rate = 3, .spread = 0.5, .hiccup = 0.001, .timeout_ns = 100 * MS, .joined = 1},
+        {.rate = 3, .spread = 0.3, .timeout_ns = 100 * MS, .joined = 0.3, .delays = true},
+    };
+    for (size_t k = 0; k < sizeof loads / sizeof loads[0]; k++) {
+        outcome o = simulate(&loads[k], 0x9E3779B97F4A7C15u + k);
+        if (o.late * 10000 > o.admitted) {
+            fail_msg("load %zu: %llu of %llu admitted requests were late", k,
+                     (unsigned long long)o.late, (unsigned long long)o.admitted);
+        }
+        assert_int_equal(o.admitted, o.done + o.late);
+        assert_in_range(o.refused, LOAD_ARRIVALS / 2, LOAD_ARRIVALS);
+        assert_true(o.busy > 0.85);
+    }
+}
+
+// Below the capacity hardly anybody is refused.
+static void test_light_load(void **state)
+{
+    load l = {.rate = 0.7, .spread = 0.3, .timeout_ns = 50 * MS, .joined = 1};
+    outcome o = simulate(&l, 7);
+    assert_true(o.refused < LOAD_ARRIVALS / 1000);
+    assert_true(o.late * 10000 <= o.admitted);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_order),     cmocka_unit_test(test_buckets),
+        cmocka_unit_test(test_join),      cmocka_unit_test(test_measured),
+        cmocka_unit_test(test_delay),     cmocka_unit_test(test_sweep),
+        cmocka_unit_test(test_refusals),  cmocka_unit_test(test_overload),
+        cmocka_unit_test(test_light_load)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

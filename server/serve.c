@@ -1,0 +1,417 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/serve.h"
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "server/infer.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+// How often what arrived and what waits is looked at during work.
+#define SERVE_LOOK_NS 1000000u
+// A larger program is made after so many runs that would have used it, or when the engine is idle.
+#define SERVE_WISHES 8
+// For how long a program that could not be had is not asked for again.
+#define SERVE_TOO_MANY_NS 60000000000u
+
+static hth_work *work_of(hth_batch_item *i)
+{
+    return (hth_work *)i; // its first member
+}
+
+// ---- the batcher's questions
+
+static uint64_t serve_time(void *ctx, const hth_batch_item *like, int64_t samples)
+{
+    hth_serve *s = ctx;
+    const hth_work *w = (const hth_work *)like;
+    const hth_program *p = hth_infer_ready(s->ms, &w->model->source, hth_work_key(w, samples));
+    if (p == NULL || (samples != like->samples && !hth_join_fits(p))) {
+        return HTH_BATCH_NONE;
+    }
+    return p->run_ns;
+}
+
+static bool serve_alike(void *ctx, const hth_batch_item *a, const hth_batch_item *b)
+{
+    return hth_work_alike((const hth_work *)a, (const hth_work *)b);
+}
+
+static void serve_want(void *ctx, const hth_batch_item *like, int64_t samples)
+{
+    hth_serve *s = ctx;
+    const hth_work *w = (const hth_work *)like;
+    hth_model *m = w->model;
+    hth_batch_wish *wish = &m->wish;
+    const hth_tensor *key = hth_work_key(w, samples);
+    size_t n = (size_t)m->source.graph->n_inputs;
+    if (m->too_many > 0 && samples >= m->too_many && hth_now_ns() < m->too_many_until_ns) {
+        return;
+    }
+    bool same = wish->key != NULL;
+    for (size_t i = 0; i < n && same; i++) {
+        same = hth_shape_equal(&wish->key[i].shape, &key[i].shape);
+    }
+    if (!same) {
+        hth_free(wish->key);
+        *wish = (hth_batch_wish){.key = hth_memdup(key, n * sizeof *key), .samples = samples};
+    }
+    if (++wish->times >= SERVE_WISHES && s->wished == NULL && wish->key != NULL) {
+        s->wished = m;
+        hth_model_hold(m);
+    }
+}
+
+// serve_room says that p runs without driving others out of the device's memory.
+static bool serve_room(const hth_site *site, const hth_program *p)
+{
+    hth_pool_ledger l;
+    hth_pool_ledger_get(site->pool, &l);
+    return p->plan->arena_bytes <= site->arena_bytes ||
+           p->plan->arena_bytes <= site->arena_bytes + l.free_bytes;
+}
+
+// serve_grant makes the program that m's requests wait for.
+static void serve_grant(hth_serve *s, hth_model *m)
+{
+    hth_batch_wish wish = m->wish;
+    hth_program *p = NULL;
+    m->wish = (hth_batch_wish){.key = NULL};
+    hth_model_hold(m);
+    hth_err err = hth_infer_program(s->ms, &m->source, wish.key, false, NULL, &p);
+    bool serves = err == HTH_OK && hth_join_fits(p) && serve_room(s->ms->site, p);
+    if (!serves) {
+        if (err == HTH_OK) {
+            hth_program_free(s->ms->site, p);
+        }
+        m->too_many = wish.samples;
+        m->too_many_until_ns = hth_now_ns() + SERVE_TOO_MANY_NS;
+    }
+    hth_log(DEBUG, SERVER, "batch", "model=%s samples=%lld program=%s", m->name,
+            (long long)wish.samples, serves ? "made" : "none");
+    hth_free(wish.key);
+    hth_model_rele(s->ms, m);
+}
+
+// ---- ways out
+
+static void serve_refuse(hth_serve *s, hth_request *r, hth_err err)
+{
+    atomic_fetch_sub(&s->waiting, 1);
+    s->answer(r, err);
+}
+
+static hth_err fail_canceled(void)
+{
+    return hth_fail(HTH_ECANCELED, "canceled while it was queued");
+}
+
+// serve_drop answers a request that leaves the queue without a run.
+static void serve_drop(hth_serve *s, hth_work *w)
+{
+    hth_err err =
+        w->r->canceled ? fail_canceled() : hth_fail(HTH_ETIMEDOUT, "Request timeout expired");
+    hth_work_count(s->ms, w->model, w->r, &(hth_work_times){0}, err);
+    serve_refuse(s, w->r, err);
+    hth_work_close(s->ms, w);
+}
+
+static void serve_sweep(hth_serve *s, uint64_t now_ns)
+{
+    hth_batch_item *next, *i = hth_batcher_sweep(&s->batcher, now_ns);
+    for (; i != NULL; i = next) {
+        next = i->next;
+        serve_drop(s, work_of(i));
+    }
+    for (hth_request **at = &s->first; *at != NULL;) {
+        hth_request *r = *at;
+        bool expired = r->query == NULL && r->timeout_us > 0 &&
+                       now_ns - r->submitted_ns >= r->timeout_us * 1000u;
+        if (!expired && !r->canceled) {
+            at = &r->next;
+            continue;
+        }
+        *at = r->next;
+        s->last = *at == NULL ? at : s->last;
+        serve_refuse(s, r,
+                     r->canceled ? fail_canceled()
+                                 : hth_fail(HTH_ETIMEDOUT, "Request timeout expired"));
+    }
+}
+
+// ---- ways in
+
+static void serve_accept(hth_serve *s, hth_request *r, hth_model *m)
+{
+    hth_work *w;
+    hth_err err = hth_work_open(s->ms, m, r, &w);
+    if (err == HTH_OK) {
+        m->queue.policy = hth_model_batch_policy(m);
+        w->item.arrived_ns = r->submitted_ns;
+        err = hth_batcher_add(&s->batcher, &m->queue, &w->item, hth_now_ns());
+        if (err == HTH_OK) {
+            return;
+        }
+        hth_work_count(s->ms, m, r, &(hth_work_times){0}, err);
+        hth_work_close(s->ms, w);
+    }
+    serve_refuse(s, r, err);
+}
+
+void hth_serve_take(hth_serve *s, hth_request *r)
+{
+    hth_model *m = r->query == NULL ? hth_model_current(s->ms, r->model) : NULL;
+    if (m != NULL) {
+        serve_accept(s, r, m);
+        return;
+    }
+    r->next = NULL;
+    *s->last = r;
+    s->last = &r->next;
+}
+
+// serve_look takes what has arrived and drops what waits no longer, now and then.
+static void serve_look(hth_serve *s)
+{
+    uint64_t now_ns = hth_now_ns();
+    hth_request *r;
+    if (now_ns - s->looked_ns < SERVE_LOOK_NS) {
+        return;
+    }
+    s->looked_ns = now_ns;
+    while ((r = s->mail(s->ctx)) != NULL) {
+        hth_serve_take(s, r);
+    }
+    serve_sweep(s, now_ns);
+}
+
+// ---- runs
+
+// serve_finish answers a request whose result stands in it.
+static void serve_finish(hth_serve *s, hth_work *w)
+{
+    hth_request *r = w->r;
+    s->answer(r, r->err == HTH_OK ? HTH_OK : hth_fail(r->err, "%s", r->detail));
+    hth_work_close(s->ms, w);
+}
+
+static void serve_alone(hth_serve *s, hth_work *w)
+{
+    hth_work_result(w, hth_infer(s->ms, w));
+    serve_finish(s, w);
+}
+
+static void serve_joined(hth_serve *s, hth_work **work, int n, int64_t bucket)
+{
+    if (hth_join_run(&s->join, s->ms, work, n, bucket) != HTH_OK) {
+        for (int k = 0; k < n; k++) {
+            serve_alone(s, work[k]);
+        }
+        return;
+    }
+    for (int k = 0; k < n; k++) {
+        if (work[k] != NULL) {
+            serve_finish(s, work[k]);
+        }
+    }
+}
+
+// serve_batch does one run, for a request of *priority; false: there is none before *wake_ns.
+static bool serve_batch(hth_serve *s, hth_batch_ask ask, uint64_t *wake_ns, uint32_t *priority)
+{
+    hth_work *work[HTH_BATCH_ITEMS];
+    int n = 0;
+    int64_t bucket, samples = 0;
+    uint64_t start_ns = hth_now_ns();
+    for (hth_batch_item *i = hth_batcher_next(&s->batcher, start_ns, ask, &bucket, wake_ns);
+         i != NULL; i = i->next) {
+        work[n] = work_of(i);
+        work[n++]->r->started_ns = start_ns;
+        samples += i->samples;
+    }
+    if (n == 0) {
+        return false;
+    }
+    hth_model *m = work[0]->model;
+    *priority = work[0]->item.priority;
+    hth_model_hold(m);
+    atomic_fetch_sub(&s->waiting, n);
+    hth_batcher_begin(&s->batcher, &m->queue, samples, start_ns);
+    if (bucket == 0) {
+        serve_alone(s, work[0]);
+    } else {
+        serve_joined(s, work, n, bucket);
+    }
+    hth_batcher_end(&s->batcher, &m->queue, samples, hth_now_ns() - start_ns);
+    hth_model_rele(s->ms, m);
+    return true;
+}
+
+// ---- turns
+
+// serve_before does the runs that what unloads models has to wait for: as many as there are
+// requests now.
+static void serve_before(hth_serve *s)
+{
+    uint64_t wake_ns;
+    uint32_t priority;
+    for (int n = s->batcher.n; n > 0; n--) {
+        serve_batch(s, (hth_batch_ask){.hurry = true}, &wake_ns, &priority);
+    }
+}
+
+// serve_find accepts a request whose model may have to be loaded.
+static void serve_find(hth_serve *s, hth_request *r)
+{
+    hth_model *m = NULL;
+    const char *before = s->ms->tenant;
+    s->ms->tenant = r->tenant;
+    hth_err err = r->canceled ? fail_canceled() : hth_model_find(s->ms, r->model, &m);
+    s->ms->tenant = before;
+    if (err == HTH_OK) {
+        serve_accept(s, r, m);
+    } else {
+        serve_refuse(s, r, err);
+    }
+}
+
+static void serve_arrived(hth_serve *s, hth_request *r)
+{
+    if (r->query == NULL) {
+        serve_find(s, r);
+        return;
+    }
+    if (strcmp(r->query, "unload") == 0) {
+        serve_before(s);
+    }
+    atomic_fetch_sub(&s->waiting, 1);
+    s->query(s->ctx, r);
+}
+
+bool hth_serve_turn(hth_serve *s, bool hurry, uint64_t *wake_ns)
+{
+    bool worked = s->first != NULL;
+    uint32_t priority;
+    while (s->first != NULL) {
+        hth_request *r = s->first;
+        s->first = r->next;
+        s->last = s->first == NULL ? &s->first : s->last;
+        serve_arrived(s, r);
+    }
+    serve_look(s);
+    worked = serve_batch(s, (hth_batch_ask){.hurry = hurry}, wake_ns, &priority) || worked;
+    if (s->wished != NULL) {
+        hth_model *m = s->wished;
+        s->wished = NULL;
+        if (!m->gone && m->wish.key != NULL) {
+            serve_grant(s, m);
+        }
+        hth_model_rele(s->ms, m);
+    }
+    return worked;
+}
+
+bool hth_serve_between(hth_serve *s, uint32_t most, uint32_t *priority)
+{
+    uint64_t wake_ns;
+    hth_request *r;
+    while ((r = s->mail(s->ctx)) != NULL) {
+        hth_serve_take(s, r);
+    }
+    for (hth_request **at = &s->first; *at != NULL;) {
+        r = *at;
+        if (r->query != NULL) {
+            at = &r->next;
+            continue;
+        }
+        *at = r->next;
+        s->last = *at == NULL ? at : s->last;
+        serve_find(s, r);
+    }
+    serve_look(s);
+    return serve_batch(s, (hth_batch_ask){.hurry = true, .priority = most}, &wake_ns, priority);
+}
+
+bool hth_serve_empty(const hth_serve *s)
+{
+    return s->first == NULL && s->batcher.n == 0;
+}
+
+bool hth_serve_idle(hth_serve *s)
+{
+    hth_join_fini(&s->join);
+    for (hth_model *m = s->ms->list; m != NULL; m = m->next) {
+        if (m->wish.key != NULL) {
+            serve_grant(s, m);
+            return true;
+        }
+    }
+    return hth_infer_tune_idle(s->ms);
+}
+
+// ---- during work
+
+// serve_leave answers those of a joined run that were canceled; with nobody left, the run ends.
+static void serve_leave(hth_serve *s)
+{
+    bool left = false;
+    for (int k = 0; k < s->join.n; k++) {
+        hth_work *w = s->join.work[k];
+        if (w != NULL && !w->done && w->r->canceled) {
+            s->join.work[k] = NULL;
+            hth_err err = hth_fail(HTH_ECANCELED, "canceled");
+            hth_work_count(s->ms, w->model, w->r, &(hth_work_times){0}, err);
+            s->answer(w->r, err);
+            hth_work_close(s->ms, w);
+        } else {
+            left = left || w != NULL;
+        }
+    }
+    s->join.stop = s->join.n > 0 && !left;
+}
+
+static uint64_t serve_in_run(void *ctx)
+{
+    hth_serve *s = ctx;
+    serve_look(s);
+    if (s->join.n > 0) {
+        serve_leave(s);
+    }
+    return 0;
+}
+
+static uint64_t serve_in_compile(void *ctx)
+{
+    hth_serve *s = ctx;
+    uint64_t wake_ns;
+    uint32_t priority;
+    serve_look(s);
+    if (!s->nested && s->join.n == 0 && s->batcher.n > 0) {
+        s->nested = true;
+        serve_batch(s, (hth_batch_ask){.hurry = true, .ready = true}, &wake_ns, &priority);
+        s->nested = false;
+    }
+    return 0;
+}
+
+void hth_serve_init(hth_serve *s)
+{
+    hth_batch_oracle oracle = {
+        .time_ns = serve_time, .alike = serve_alike, .want = serve_want, .ctx = s};
+    hth_batcher_init(&s->batcher, &oracle);
+    s->last = &s->first;
+    s->ms->site->in_run = serve_in_run;
+    s->ms->site->in_compile = serve_in_compile;
+    s->ms->site->in_ctx = s;
+}
+
+void hth_serve_fini(hth_serve *s)
+{
+    hth_join_fini(&s->join);
+    if (s->wished != NULL) {
+        hth_model_rele(s->ms, s->wished);
+        s->wished = NULL;
+    }
+}

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// server/serve.h - requests on the engine's thread, from the mailbox to their answer: accepted,
+// queued, joined, run, counted.
+//
+// Design notes
+// What arrived is looked at between two requests, between two operators of a run, and between two
+// kernels that are prepared; so a request that is canceled or expires while it waits is answered
+// although the thread is at work. While a program is compiled, requests that have theirs are
+// served, one run at a time: making a larger bucket, or loading another model, stalls nobody for
+// longer than one kernel takes to prepare.
+//
+// Inferences wait in the batcher. Queries are answered before those that wait; what unloads a model
+// is answered behind them.
+#ifndef HTH_SERVER_SERVE_H
+#define HTH_SERVER_SERVE_H
+
+#include "server/join.h"
+
+typedef struct hth_serve {
+    // the engine's
+    hth_models *ms;
+    hth_request *(*mail)(void *ctx); // takes what has arrived; NULL: nothing
+    void (*query)(void *ctx, hth_request *r);
+    void (*answer)(hth_request *r, hth_err err);
+    void *ctx;
+    atomic_int waiting; // requests that were submitted and neither begun nor refused; any thread
+    // its own
+    hth_batcher batcher;
+    hth_join join;
+    hth_request *first, **last; // arrived, by `next`: queries, and inferences of models not loaded
+    hth_model *wished;          // held: has waited long enough for a larger program; NULL: none
+    uint64_t looked_ns;
+    bool nested; // serving inside a compilation
+} hth_serve;
+
+// hth_serve_init completes a serve whose upper half is set, and hooks it into the site.
+void hth_serve_init(hth_serve *s);
+void hth_serve_fini(hth_serve *s);
+
+// hth_serve_take queues a request that arrived, or refuses it.
+void hth_serve_take(hth_serve *s, hth_request *r);
+// hth_serve_turn answers queries and one run's requests. hurry: waits for nobody. false: there was
+// nothing to do before *wake_ns.
+bool hth_serve_turn(hth_serve *s, bool hurry, uint64_t *wake_ns);
+// hth_serve_between is a turn in the middle of a training step: one run, for a request of at most
+// this priority (1 is first); *priority: its. Queries wait. false: there was none.
+bool hth_serve_between(hth_serve *s, uint32_t most, uint32_t *priority);
+// hth_serve_empty says that nothing waits.
+bool hth_serve_empty(const hth_serve *s);
+// hth_serve_idle takes a step of what is done when nobody asks for anything. false: nothing left.
+bool hth_serve_idle(hth_serve *s);
+
+#endif
