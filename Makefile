@@ -167,6 +167,7 @@ check: test
 	$(Q)sh tests/spill.sh $(B)
 	$(Q)prove -e sh tests/ops.sh :: $(B)
 	$(Q)prove -e python3 tests/python_test.py :: $(B)
+	$(Q)prove --timer -e python3 tests/security_test.py :: $(B)
 
 # The sanitizers have a build folder each. -w: what they add to the code makes gcc guess wrongly; the plain build has -Werror.
 ASAN := -w -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer

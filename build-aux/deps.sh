@@ -10,7 +10,7 @@ build="gcc libc6-dev make protobuf-c-compiler libprotobuf-c-dev libdnnl-dev libn
  libssl-dev libevent-dev zlib1g-dev uthash-dev"
 case ${1:-build} in
 build) want=$build ;;
-test) want="$build libcmocka-dev perl coinor-cbc pkg-config python3-numpy python3-venv" ;;
+test) want="$build libcmocka-dev perl coinor-cbc pkg-config python3-numpy python3-venv openssl" ;;
 lint) want="$build libcmocka-dev perl coinor-cbc clang libclang-rt-dev clang-format cppcheck mandoc" ;;
 *) echo "usage: deps.sh [--probe] build|test|lint" >&2; exit 2 ;;
 esac

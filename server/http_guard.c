@@ -188,9 +188,9 @@ void hth_http_conn_came(hth_http_conn *c, size_t added, size_t deleted)
     if (added > 0 && c->since_ns == 0) {
         c->since_ns = hth_now_ns();
     }
-    // Behind each chunk evhttp takes its end of line off; a body without chunks has none.
-    c->chunks += deleted == 1 || deleted == 2;
-    if (c->chunks > (uint64_t)hth_setting_int(HTH_SET_HTTP_CHUNKS)) {
+    // evhttp takes the end of a line off by itself: one of each header, and two of each chunk.
+    c->lines += deleted == 1 || deleted == 2;
+    if (c->lines > h->header_bytes / 2 + 2 * (uint64_t)hth_setting_int(HTH_SET_HTTP_CHUNKS)) {
         conn_tell(c, 413, "Payload Too Large", "the request comes in too many chunks");
     } else if (added > 0 && c->bytes > GUARD_SMALL_BYTES && hth_http_conn_full(h)) {
         conn_tell(c, 503, "Service Unavailable", "the server holds too much for its clients");
@@ -213,7 +213,7 @@ hth_http_conn *hth_http_conn_of(hth_http *h, struct evhttp_request *req)
 void hth_http_conn_whole(hth_http_conn *c)
 {
     c->since_ns = 0;
-    c->chunks = 0;
+    c->lines = 0;
 }
 
 void hth_http_conn_answers(hth_http_conn *c, size_t bytes)

@@ -1,0 +1,650 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""hearthd against those who should not get in, or too much. Speaks TAP. usage: tests/security_test.py BUILD_DIR, from the root."""
+import http.client
+import json
+import os
+import pwd
+import re
+import shutil
+import signal
+import socket
+import ssl
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+import warnings
+
+BUILD = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else 'build')
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+HEARTH, HEARTHD = BUILD + '/hearth', BUILD + '/hearthd'
+FOLDER = tempfile.mkdtemp(prefix='hearth-security-')
+os.chmod(FOLDER, 0o755)
+IMAGES = ROOT + '/tests/data/digits/images.npy'
+IDENT = {'inputs': [{'name': 'INPUT0', 'shape': [3], 'datatype': 'FP32', 'data': [1, 2, 3]}]}
+PATIENCE = 120
+for name in ('HEARTH_SERVER', 'HEARTH_TOKEN'):
+    os.environ.pop(name, None)
+
+
+def free_port():
+    """One that is free, with its successor (for events)."""
+    while True:
+        with socket.socket() as a, socket.socket() as b:
+            a.bind(('127.0.0.1', 0))
+            port = a.getsockname()[1]
+            try:
+                b.bind(('127.0.0.1', port + 1))
+                return port
+            except (OSError, OverflowError):
+                continue
+
+
+def run(*command, code=0, user=None, env=None):
+    """What a program prints on both outputs."""
+    out = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE, user=user, cwd=ROOT,
+                         env={**os.environ, **(env or {})}, group=None if user is None else pwd.getpwnam(user).pw_gid,
+                         extra_groups=None if user is None else [])
+    if code is not None and out.returncode != code:
+        raise AssertionError(f'{command}: exit code {out.returncode}: {out.stdout}{out.stderr}')
+    return out.stdout + out.stderr
+
+
+class Store:
+    """Made once; each server has a copy."""
+    made = None
+
+    @classmethod
+    def copy(cls, to):
+        if cls.made is None:
+            cls.made = FOLDER + '/store'
+            for name, file in (('ident', 'http/ident'), ('lm', 'http/ident'), ('digits', 'digits/digits')):
+                run(HEARTH, '--store', cls.made, 'import', name, f'{ROOT}/tests/data/{file}.onnx')
+        shutil.copytree(cls.made, to)
+
+
+class Server:
+    """hearthd on a store of its own, with HTTP, metrics, tcp and a Unix socket."""
+    count = 0
+
+    def __init__(self, *flags, http='127.0.0.1', scheme='', tcp='tcp', host='127.0.0.1'):
+        Server.count += 1
+        self.folder = f'{FOLDER}/{Server.count}'
+        os.mkdir(self.folder)
+        Store.copy(self.folder + '/store')
+        self.log = self.folder + '/log'
+        for _ in range(20):
+            self.port, self.metrics, self.tcp_port = free_port(), free_port(), free_port()
+            self.tcp, self.ipc = f'{tcp}://{host}:{self.tcp_port}', f'ipc://{self.folder}/sock'
+            if self.start(flags, scheme, http):
+                return
+        raise AssertionError('hearthd does not start: ' + self.said())
+
+    def start(self, flags, scheme, http):
+        log = open(self.log, 'w', encoding='utf-8')
+        self.process = subprocess.Popen(
+            [HEARTHD, '--store', self.folder + '/store', '--listen', self.ipc, '--listen', self.tcp, '--http',
+             f'{scheme}{http}:{self.port}', '--metrics', f'{scheme}127.0.0.1:{self.metrics}', '--log-level', 'info', *flags],
+            stdout=subprocess.PIPE, stderr=log, text=True, umask=0)
+        log.close()
+        if 'ready' in self.process.stdout.readline():
+            return True
+        self.process.wait()
+        self.process.stdout.close()
+        if 'in use' not in self.said() and 'Address' not in self.said():
+            raise AssertionError(self.said())
+        return False
+
+    def said(self):
+        with open(self.log, encoding='utf-8') as f:
+            return f.read()
+
+    def wait_said(self, text, times=1):
+        end = time.monotonic() + PATIENCE
+        while self.said().count(text) < times:
+            assert time.monotonic() < end, f'never said: {text}\n{self.said()}'
+            time.sleep(0.02)
+
+    def reload(self, text, times=1):
+        self.process.send_signal(signal.SIGHUP)
+        self.wait_said(text, times)
+
+    def dial(self, port=None):
+        return socket.create_connection(('127.0.0.1', port or self.port), timeout=PATIENCE)
+
+    def ask(self, method, path, body=None, token=None, port=None, context=None, headers=None):
+        """The status, the headers and the JSON of an answer."""
+        kind = http.client.HTTPConnection if context is None else http.client.HTTPSConnection
+        more = {} if context is None else {'context': context}
+        c = kind('localhost' if context else '127.0.0.1', port or self.port, timeout=PATIENCE, **more)
+        sent = {**(headers or {}), **({'Authorization': 'Bearer ' + token} if token else {})}
+        try:
+            c.request(method, path, json.dumps(body) if isinstance(body, dict) else body, sent)
+            r = c.getresponse()
+            data = r.read()
+            if r.status >= 400:
+                assert r.headers['Content-Type'] == 'application/json', r.headers
+                assert list(json.loads(data)) == ['error'], data
+            return r.status, r.headers, data.decode()
+        finally:
+            c.close()
+
+    def status(self, *args, **more):
+        return self.ask(*args, **more)[0]
+
+    def alive(self, **more):
+        return self.ask('GET', '/v2/health/ready', **more)[0] == 200
+
+    def hearth(self, *args, code=0, url=None, **more):
+        return run(HEARTH, '--server', url or self.tcp, *args, code=code, **more)
+
+    def stop(self):
+        if self.process.poll() is None:
+            self.process.terminate()
+        code = self.process.wait(PATIENCE)
+        self.process.stdout.close()
+        assert code == 0, f'exit code {code}: {self.said()}'
+
+
+def make_tokens(path, *rows):
+    return [run(HEARTH, 'token', 'new', name, '--roles', roles, '--file', path).split('\n')[0] for name, roles in rows]
+
+
+class Case(unittest.TestCase):
+    def server(self, *flags, **more):
+        s = Server(*flags, **more)
+        self.addCleanup(s.stop)
+        return s
+
+    def tokens_file(self, *rows):
+        fd, path = tempfile.mkstemp(dir=FOLDER)
+        os.close(fd)
+        return path, make_tokens(path, *rows)
+
+
+# Every kind of route, with what it needs.
+ROUTES = [('GET', '/v2/health/live', None), ('GET', '/v2/health/ready', None), ('GET', '/v2', 'any'), ('GET', '/v2/models/ident', 'any'),
+          ('GET', '/v2/models/ident/config', 'any'), ('GET', '/v2/models/ident/ready', 'any'), ('GET', '/v2/models/stats', 'any'),
+          ('POST', '/v2/repository/index', 'any'), ('GET', '/v2/systemsharedmemory/status', 'any'), ('GET', '/v2/logging', 'any'),
+          ('GET', '/v2/trace/setting', 'any'), ('POST', '/v2/models/ident/infer', 'infer'),
+          ('POST', '/v2/systemsharedmemory/unregister', 'infer'), ('POST', '/v2/repository/models/lm/load', 'model'),
+          ('POST', '/v2/repository/models/lm/unload', 'model'), ('POST', '/v2/logging', 'admin'), ('POST', '/v2/trace/setting', 'admin')]
+# The same for commands.
+COMMANDS = [(['ls'], 'any'), (['show', 'ident'], 'any'), (['stats'], 'any'), (['devices'], 'any'), (['jobs'], 'any'),
+            (['infer', 'digits', '--input', IMAGES], 'infer'), (['rm', 'nothing'], 'model'), (['gc'], 'model'),
+            (['bench', 'digits', '--seconds', '0'], 'job'), (['cancel', 'nothing'], 'job'), (['plan', 'digits'], 'job')]
+
+
+class Tokens(Case):
+    def test_roles(self):
+        """Each route and command is open to the roles that it needs, and to no other."""
+        path, tokens = self.tokens_file(('i', 'infer'), ('m', 'model'), ('j', 'job'), ('a', 'admin'))
+        s = self.server('--auth-tokens-file', path)
+        for method, route, need in ROUTES:
+            body = IDENT if route.endswith('/infer') else {} if method == 'POST' else None
+            if need is not None:
+                status, headers, text = s.ask(method, route, body)
+                self.assertEqual((status, headers['WWW-Authenticate']), (401, 'Bearer realm="hearth"'), route)
+                self.assertEqual(s.status(method, route, body, token='hth_guess'), 401, route)
+                self.assertIn('token', json.loads(text)['error'])
+            else:
+                self.assertEqual(s.status(method, route, body), 200)
+            for role, token in zip(('infer', 'model', 'job', 'admin'), tokens):
+                open_to = need in (None, 'any', role) or role == 'admin'
+                status, _, text = s.ask(method, route, body, token=token)
+                self.assertEqual(status, 200 if open_to else 403, f'{route} as {role}: {text}')
+        self.assertEqual(s.status('GET', '/metrics', port=s.metrics), 401)
+        self.assertEqual(s.status('GET', '/metrics', port=s.metrics, token=tokens[0]), 200)
+        for command, need in COMMANDS:
+            self.assertIn('needs a token', s.hearth(*command, code=1), command)
+            for role, token in zip(('infer', 'model', 'job', 'admin'), tokens):
+                said = s.hearth(*command, code=None, env={'HEARTH_TOKEN': token})
+                refused = f"has not the role '{need}'" in said
+                self.assertEqual(refused, need not in ('any', role) and role != 'admin', f'{command} as {role}: {said}')
+        s.hearth('ls', url=s.ipc)  # the server's own user needs none
+        with open(path + '.a', 'w', encoding='utf-8') as f:
+            f.write(tokens[0] + '\n')
+        s.hearth('ls', '--token-file', path + '.a')
+        self.assertIn('nothing else', s.hearth('ls', '--token-file', path, code=1))
+
+    def test_reload(self):
+        """SIGHUP: a new token is known, a removed one is not, a broken file changes nothing."""
+        path, (first,) = self.tokens_file(('first', 'infer'))
+        s = self.server('--auth-tokens-file', path)
+        (second,) = make_tokens(path, ('second', 'infer'))
+        self.assertEqual(s.status('GET', '/v2', token=second), 401)
+        s.reload('event=tokens')
+        self.assertEqual(s.status('GET', '/v2', token=second), 200)
+        with open(path, encoding='utf-8') as f:
+            lines = f.read().splitlines()
+        with open(path, 'w', encoding='utf-8') as f:
+            f.write(lines[1] + '\nwhat is this\n')
+        s.reload(os.path.basename(path) + ': line 2: ')
+        self.assertEqual(s.status('GET', '/v2', token=first), 200)
+        with open(path, 'w', encoding='utf-8') as f:
+            f.write(lines[1] + '\n')
+        s.reload('event=tokens', 2)
+        self.assertEqual(s.status('GET', '/v2', token=first), 401)
+        self.assertEqual(s.status('GET', '/v2', token=second), 200)
+
+    def test_files(self):
+        """A file that others could read or change is refused before anything starts; so is one that is not there."""
+        path, _ = self.tokens_file(('a', 'admin'))
+        self.assertIn("'a' has a token", run(HEARTH, 'token', 'new', 'a', '--roles', 'job', '--file', path, code=1))
+        self.assertIn("'root' is no role", run(HEARTH, 'token', 'new', 'b', '--roles', 'root', '--file', path, code=1))
+        self.assertIn('--roles and --file', run(HEARTH, 'token', 'new', 'b', code=2))
+        self.assertIn("'old' is not done", run(HEARTH, 'token', 'old', 'b', '--roles', 'job', '--file', path, code=2))
+        check = [HEARTHD, '--store', FOLDER + '/none', '--check-config', '--auth-tokens-file']
+        run(*check, path)
+        os.chmod(path, 0o644)
+        self.assertIn('others may read or change it: chmod 600', run(*check, path, code=1))
+        self.assertIn('cannot open', run(*check, path + '.absent', code=1))
+        os.chmod(path, 0o600)
+        self.assertIn("there is no user 'nobody-of-this-name'", run(
+            HEARTHD, '--store', self.tokens_file()[0] + '.d', '--listen', f'ipc://{FOLDER}/x', '--auth-local', 'nobody-of-this-name',
+            code=1))
+
+
+class Without(Case):
+    def test_network(self):
+        """No tokens: inference is open, control is off over the network and says what to do; loopback HTTP is as Triton's clients need."""
+        s = self.server()
+        self.assertIn('logits', s.hearth('infer', 'digits', '--input', IMAGES))
+        s.hearth('ls')
+        for command in (['rm', 'ident'], ['gc'], ['bench', 'digits', '--seconds', '0'], ['pause', 'x']):
+            self.assertRegex(s.hearth(*command, code=1), r'off over the network until the server has tokens: hearth token new')
+        for method, route, _ in ROUTES:
+            body = IDENT if route.endswith('/infer') else {} if method == 'POST' else None
+            self.assertEqual(s.status(method, route, body), 200, route)
+        proxy = {'X-Forwarded-For': '192.0.2.1'}
+        self.assertEqual(s.status('POST', '/v2/models/ident/infer', IDENT, headers=proxy), 200)
+        self.assertEqual(s.status('POST', '/v2/repository/models/lm/load', {}, headers=proxy), 403)
+        self.assertNotIn('event=open', s.said())
+
+    def test_pages_of_others(self):
+        """A web page of another origin cannot use what a program on this machine may."""
+        s = self.server()
+        for origin, host, status in (('http://evil.example', f'127.0.0.1:{s.port}', 403), ('null', f'127.0.0.1:{s.port}', 403),
+                                     ('http://evil.example:1', 'evil.example:1', 403),
+                                     (f'http://127.0.0.1:{s.port}', f'127.0.0.1:{s.port}', 200),
+                                     ('http://LOCALHOST:80', 'localhost:80', 200), ('http://[::1]:80', '[::1]:80', 200)):
+            headers = {'Origin': origin, 'Host': host}
+            self.assertEqual(s.status('POST', '/v2/models/ident/infer', IDENT, headers=headers), status, origin)
+            self.assertEqual(s.status('POST', '/v2/repository/models/lm/load', {}, headers=headers), status, origin)
+        path, (token,) = self.tokens_file(('i', 'infer'))
+        s = self.server('--auth-tokens-file', path)
+        self.assertEqual(s.status('GET', '/v2', headers={'Origin': 'http://a.example'}, token=token), 200)
+
+    def test_warns(self):
+        """Listening for everybody without tokens is told, with them it is not."""
+        s = self.server(http='0.0.0.0', host='0.0.0.0')
+        self.assertEqual(s.said().count('event=open'), 2)
+        path, _ = self.tokens_file(('a', 'admin'))
+        s = self.server('--auth-tokens-file', path, http='0.0.0.0')
+        self.assertNotIn('event=open', s.said())
+
+    def test_paths(self):
+        """What went wrong is told to a client elsewhere without the paths of this machine."""
+        s = self.server()
+        for folder, _, files in os.walk(s.folder + '/store/tensors'):
+            for name in files:
+                os.remove(os.path.join(folder, name))
+        near = s.hearth('infer', 'digits', '--input', IMAGES, code=None, url=s.ipc)
+        if 'tensors/' not in near:
+            self.skipTest('the tensors of this model are small enough to lie in the index')
+        far = s.hearth('infer', 'digits', '--input', IMAGES, code=1)
+        self.assertIn('(path)', far)
+        self.assertNotIn('tensors/', far)
+
+
+class Local(Case):
+    def setUp(self):
+        if os.getuid() != 0:
+            self.skipTest('only root can be another user')
+        try:
+            pwd.getpwnam('nobody')
+        except KeyError:
+            self.skipTest('there is no user nobody')
+
+    def test_peer(self):
+        """Through a Unix socket the kernel says who asks: another user may run inference, and all that auth.local or a token allows."""
+        s = self.server()
+        self.assertIn('logits', s.hearth('infer', 'digits', '--input', IMAGES, url=s.ipc, user='nobody'))
+        self.assertIn('auth.local names who may do more', s.hearth('rm', 'lm', url=s.ipc, user='nobody', code=1))
+        s = self.server('--auth-local', 'nobody')
+        s.hearth('rm', 'lm', url=s.ipc, user='nobody')
+        path, (token,) = self.tokens_file(('m', 'model'))
+        s = self.server('--auth-tokens-file', path)
+        self.assertIn('needs a token', s.hearth('ls', url=s.ipc, user='nobody', code=1))
+        s.hearth('rm', 'lm', url=s.ipc, user='nobody', env={'HEARTH_TOKEN': token})
+        s.hearth('rm', 'ident', url=s.ipc)
+
+
+def openssl(*args):
+    subprocess.run(['openssl', *args], check=True, capture_output=True, timeout=PATIENCE)
+
+
+class Tls(Case):
+    """With an authority and certificates made here."""
+
+    @classmethod
+    def setUpClass(cls):
+        if shutil.which('openssl') is None:
+            raise unittest.SkipTest('openssl is not installed')
+        cls.folder = FOLDER + '/tls'
+        os.mkdir(cls.folder)
+        for ca in ('ca', 'other'):
+            openssl('req', '-x509', '-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:P-256', '-nodes', '-days', '2', '-subj', '/CN=' + ca,
+                    '-keyout', f'{cls.folder}/{ca}.key', '-out', f'{cls.folder}/{ca}.pem')
+        cls.key = cls.folder + '/server.key'
+        openssl('ecparam', '-genkey', '-name', 'prime256v1', '-noout', '-out', cls.key)
+        with open(cls.folder + '/ext', 'w', encoding='utf-8') as f:
+            f.write('subjectAltName=DNS:localhost,IP:127.0.0.1\n')
+        cls.sign('server.pem', 1)
+
+    @classmethod
+    def sign(cls, name, serial):
+        openssl('req', '-new', '-key', cls.key, '-subj', '/CN=localhost', '-out', cls.folder + '/server.csr')
+        openssl('x509', '-req', '-in', cls.folder + '/server.csr', '-CA', cls.folder + '/ca.pem', '-CAkey', cls.folder + '/ca.key',
+                '-set_serial', str(serial), '-days', '2', '-extfile', cls.folder + '/ext', '-out', f'{cls.folder}/{name}')
+
+    def context(self, ca='ca', **versions):
+        warnings.simplefilter('ignore', DeprecationWarning)  # of old versions, which must be refused
+        c = ssl.create_default_context(cafile=f'{self.folder}/{ca}.pem')
+        for key, v in versions.items():
+            setattr(c, key, v)
+        return c
+
+    def flags(self, *more):
+        return ['--tls-cert', self.folder + '/server.pem', '--tls-key', self.key, *more]
+
+    def serial(self, s):
+        with self.context().wrap_socket(s.dial(), server_hostname='localhost') as t:
+            return int(t.getpeercert()['serialNumber'], 16)
+
+    def test_http(self):
+        """HTTPS: verified, at least TLS 1.2, errors as JSON, large bodies, keep-alive; plain text and garbage get nowhere."""
+        s = self.server(*self.flags(), scheme='https://')
+        tls = self.context()
+        for context in (tls, self.context(maximum_version=ssl.TLSVersion.TLSv1_2), self.context(minimum_version=ssl.TLSVersion.TLSv1_3)):
+            self.assertEqual(s.status('POST', '/v2/models/ident/infer', IDENT, context=context), 200)
+        self.assertEqual(s.status('GET', '/metrics', port=s.metrics, context=tls), 200)
+        self.assertEqual(s.status('GET', '/nothing', context=tls), 404)
+        n = 500000
+        c = http.client.HTTPSConnection('localhost', s.port, timeout=PATIENCE, context=tls)
+        head = json.dumps({'inputs': [{'name': 'INPUT0', 'shape': [n], 'datatype': 'FP32', 'parameters': {'binary_data_size': 4 * n}}],
+                           'parameters': {'binary_data_output': True}}).encode()
+        data = struct.pack(f'<{n}f', *range(n))
+        for _ in range(3):
+            c.request('POST', '/v2/models/ident/infer', head + data, {'Inference-Header-Content-Length': str(len(head))})
+            r = c.getresponse()
+            self.assertEqual((r.status, r.read()[-4 * n:] == data), (200, True))
+        c.request('GET', '/v2/health/live?' + 'x' * 70000)  # evhttp's own page, replaced
+        r = c.getresponse()
+        self.assertEqual((r.status, list(json.loads(r.read()))), (431, ['error']))
+        c.close()
+        with self.assertRaises(ssl.SSLError):
+            s.ask('GET', '/v2', context=self.context('other'))
+        old = self.context(minimum_version=ssl.TLSVersion.TLSv1, maximum_version=ssl.TLSVersion.TLSv1_1)
+        old.set_ciphers('DEFAULT@SECLEVEL=0')
+        with self.assertRaises((ssl.SSLError, OSError)):
+            s.ask('GET', '/v2', context=old)
+        for garbage in (b'GET /v2 HTTP/1.1\r\nHost: x\r\n\r\n', os.urandom(5000), b'\x16\x03\x01\xff\xff'):
+            with s.dial() as k:
+                try:
+                    k.sendall(garbage)
+                    k.shutdown(socket.SHUT_WR)
+                    self.assertNotIn(b'HTTP/1.1 200', k.recv(10000))
+                except OSError:
+                    pass  # the server has ended it
+        self.assertTrue(s.alive(context=tls))
+
+    def test_min_version(self):
+        """tls.min_version 1.3 refuses 1.2."""
+        s = self.server(*self.flags('--tls-min-version', '1.3'), scheme='https://')
+        self.assertTrue(s.alive(context=self.context()))
+        with self.assertRaises((ssl.SSLError, OSError)):
+            s.ask('GET', '/v2', context=self.context(maximum_version=ssl.TLSVersion.TLSv1_2))
+
+    def test_reload(self):
+        """SIGHUP takes a new certificate for HTTP; a broken one leaves the old."""
+        self.sign('server.pem', 1)
+        s = self.server(*self.flags(), scheme='https://')
+        self.assertEqual(self.serial(s), 1)
+        self.sign('server.pem', 2)
+        s.reload('reload-refused')  # of the configuration file that there is not: behind the rest
+        self.assertEqual(self.serial(s), 2)
+        with open(self.folder + '/server.pem', 'w', encoding='utf-8') as f:
+            f.write('no certificate\n')
+        s.reload('tls.cert: ')
+        self.assertEqual(self.serial(s), 2)
+        self.sign('server.pem', 1)
+
+    def test_hearth(self):
+        """tls+tcp: the client verifies who answers; the token goes through it."""
+        path, (token,) = self.tokens_file(('i', 'infer'))
+        s = self.server(*self.flags('--auth-tokens-file', path), tcp='tls+tcp', host='localhost')
+        ca, env = ['--ca', self.folder + '/ca.pem'], {'HEARTH_TOKEN': token}
+        self.assertIn('logits', s.hearth(*ca, 'infer', 'digits', '--input', IMAGES, env=env))
+        self.assertIn('needs a token', s.hearth(*ca, 'ls', code=1))
+        s.hearth('--ca', self.folder + '/other.pem', 'ls', code=1, env=env)
+        s.hearth('ls', code=1, env=env)
+        self.assertIn('cannot verify servers by', s.hearth('--ca', '/nothing', 'ls', code=1))
+        for garbage in (b'\x00SP\x00\x00\x30\x00\x00', os.urandom(3000)):
+            with s.dial(s.tcp_port) as k:
+                k.sendall(garbage)
+        s.hearth(*ca, 'ls', env=env)
+
+    def test_files(self):
+        """What is missing or does not belong together is told before anything starts."""
+        check = [HEARTHD, '--store', FOLDER + '/none', '--check-config', '--http', 'https://127.0.0.1:1']
+        self.assertIn('need tls.cert and tls.key', run(*check, code=1))
+        run(*check, *self.flags())
+        self.assertIn('tls.key', run(*check, '--tls-cert', self.folder + '/server.pem', '--tls-key', self.folder + '/ca.key', code=1))
+        self.assertIn('tls.cert', run(*check, '--tls-cert', '/nothing', '--tls-key', self.key, code=1))
+
+
+def answer_of(k):
+    """The status and the JSON of an answer, or None where the connection just ends."""
+    data = b''
+    try:
+        while True:
+            got = k.recv(65536)
+            if not got:
+                break
+            data += got
+    except ConnectionError:
+        pass
+    if not data:
+        return None, None
+    head, body = data.split(b'\r\n\r\n', 1)
+    return int(head.split()[1]), json.loads(body)['error']
+
+
+class Limits(Case):
+    def refused(self, s, data, status, words, pieces=1):
+        with s.dial() as k:
+            try:
+                for i in range(pieces):
+                    k.sendall(data[i * len(data) // pieces:(i + 1) * len(data) // pieces])
+            except ConnectionError:
+                pass  # it has had enough: its answer says why
+            got, error = answer_of(k)
+        self.assertEqual(got, status, error)
+        self.assertIn(words, error)
+        self.assertTrue(s.alive())
+
+    def test_sizes(self):
+        """URL, head, body, depth of JSON, chunks: each has a limit, and an answer that names it."""
+        s = self.server('--http-url-bytes', '200', '--http-header-bytes', '2KiB', '--limits-message-bytes', '64KiB', '--http-json-depth',
+                        '6', '--http-chunks', '40')
+        end = b' HTTP/1.1\r\nHost: x\r\nConnection: close\r\n'
+        self.refused(s, b'GET /v2/' + b'x' * 300 + end + b'\r\n', 414, 'URL exceeds')
+        self.refused(s, b'GET /v2' + end + b'X: ' + b'x' * 3000 + b'\r\n\r\n', 431, 'headers exceed')
+        self.refused(s, b'GET /v2' + end + b'X: 1\r\n' * 900 + b'\r\n', 431, 'headers exceed')
+        infer = b'POST /v2/models/ident/infer' + end
+        self.refused(s, infer + b'Content-Length: 70000\r\n\r\n' + b' ' * 70000, 413, 'maximum allowed input size')
+        deep = b'[' * 7 + b']' * 7
+        self.refused(s, infer + b'Content-Length: %d\r\n\r\n' % len(deep) + deep, 400, 'JSON nesting depth exceeds')
+        chunks = infer + b'Transfer-Encoding: chunked\r\n\r\n'
+        self.refused(s, chunks + b'3\r\n   \r\n' * 1000 + b'0\r\n\r\n', 413, 'too many chunks')
+        self.refused(s, chunks + b'800\r\n' + b' ' * 2048 + b'\r\n0\r\n\r\n', 400, '')
+        body = json.dumps(IDENT).encode()
+        with s.dial() as k:
+            k.sendall(chunks + b''.join(b'%x\r\n%s\r\n' % (len(body[i:i + 20]), body[i:i + 20]) for i in range(0, len(body), 20)) +
+                      b'0\r\n\r\n')
+            self.assertEqual(k.recv(12), b'HTTP/1.1 200')
+
+    def test_endless_line(self):
+        """A chunk's size, or a head, that never ends is not collected for ever."""
+        s = self.server('--http-buffered-bytes', '1MiB')
+        chunks = b'POST /v2/models/ident/infer HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n'
+        self.refused(s, chunks + b'1;' + b'x' * (4 << 20), 503, 'holds too much', 64)
+
+    def test_buffered(self):
+        """What all connections hold together has a limit; when they are gone it is free again."""
+        s = self.server('--http-buffered-bytes', '2MiB')
+        head = b'POST /v2/models/ident/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n'
+        held = [s.dial() for _ in range(3)]
+        over = 0
+        for k in held:
+            try:
+                k.sendall(head + b' ' * 900000)
+            except ConnectionError:
+                pass
+        end = time.monotonic() + PATIENCE
+        while over == 0 and time.monotonic() < end:
+            for k in held:
+                k.settimeout(0.05)
+                try:
+                    over += b'503' in k.recv(100)
+                except (TimeoutError, ConnectionError):
+                    pass
+        self.assertGreater(over, 0)
+        for k in held:
+            k.close()
+        while s.status('POST', '/v2/models/ident/infer', IDENT) != 200:
+            self.assertLess(time.monotonic(), end)
+            time.sleep(0.02)
+
+    def test_connections(self):
+        """Connections have a limit, all together and from one address, over HTTP and over tcp."""
+        for flag, words in (('--limits-connections', 'too many connections: try'), ('--limits-connections-per-address', 'from one address')):
+            s = self.server(flag, '8')
+            held = [s.dial() for _ in range(8)]
+            for k in held:  # all of them are accepted
+                k.sendall(b'GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n')
+                self.assertEqual(k.recv(12), b'HTTP/1.1 200')
+            with s.dial() as k:
+                status, error = answer_of(k)
+                self.assertEqual(status, 503)
+                self.assertIn(words, error)
+            held.pop().close()
+            end = time.monotonic() + PATIENCE
+            while True:  # until it is seen that one has gone
+                try:
+                    if s.alive():
+                        break
+                except (AssertionError, OSError, http.client.HTTPException):
+                    pass
+                self.assertLess(time.monotonic(), end)
+            for k in held:
+                k.close()
+            tcp = [s.dial(s.tcp_port) for _ in range(12)]
+            for k in tcp:
+                k.sendall(b'\x00SP\x00\x00\x30\x00\x00')
+            s.wait_said('event=refused')
+            for k in tcp:
+                k.close()
+            s.hearth('ls', url=s.ipc)
+
+    def test_slow(self):
+        """Who sends a head or a body byte by byte is not waited for; who sends nothing, or in time, is."""
+        s = self.server('--http-request-seconds', '1', '--http-request-rate', '1GiB')
+        idle = s.dial()
+        for start in (b'GET /v2 HTTP/1.1\r\nX: ', b'POST /v2/models/ident/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n'):
+            with s.dial() as k:
+                end = time.monotonic() + PATIENCE
+                k.sendall(start)
+                k.settimeout(0.1)
+                got = b''
+                while time.monotonic() < end:
+                    try:
+                        k.sendall(b'x')
+                        got += k.recv(1000)
+                        break
+                    except TimeoutError:
+                        continue
+                    except ConnectionError:
+                        break
+                self.assertIn(b'408', got or b'408')  # the answer may be lost with the connection
+                self.assertLess(time.monotonic(), end)
+        s.wait_said('status=408', 2)
+        idle.sendall(b'GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n')
+        self.assertEqual(idle.recv(12), b'HTTP/1.1 200')
+        idle.close()
+
+    def test_idle(self):
+        """A connection without a request ends after http.idle_seconds."""
+        s = self.server('--http-idle-seconds', '1')
+        with s.dial() as k:
+            self.assertEqual(k.recv(10), b'')
+
+
+class Prefix(Case):
+    def test_prefix(self):
+        """With http.prefix all paths have it, and only with it are they found."""
+        s = self.server('--http-prefix', '/base/path')
+        for path, status in (('/base/path/v2', 200), ('/base/path/v2/models/ident', 200), ('/v2', 404), ('/base/pathv2', 404),
+                             ('/base/v2', 404), ('/BASE/path/v2', 404)):
+            self.assertEqual(s.status('GET', path), status, path)
+        self.assertEqual(s.status('POST', '/base/path/v2/models/ident/infer', IDENT), 200)
+        self.assertEqual(s.status('GET', '/metrics', port=s.metrics), 200)
+        for bad in ('base', '/base/', '/', '/a//b', '/a%20'):
+            self.assertIn('is no path such as', run(HEARTHD, '--store', FOLDER + '/none', '--check-config', '--http-prefix', bad, code=1))
+
+
+class Tap(unittest.TestResult):
+    def __init__(self):
+        super().__init__()
+        self.n = 0
+
+    def line(self, good, test, note=''):
+        self.n += 1
+        text = test.shortDescription() if isinstance(test, unittest.TestCase) else str(test)
+        print(f'{"ok" if good else "not ok"} {self.n} - {text}{note}', flush=True)
+
+    def addSuccess(self, test):
+        self.line(True, test)
+
+    def addSkip(self, test, reason):
+        self.line(True, test, ' # SKIP ' + reason)
+
+    def addFailure(self, test, err):
+        super().addFailure(test, err)
+        self.line(False, test)
+        print(re.sub('^', '# ', self.failures[-1][1], flags=re.M), flush=True)
+
+    def addError(self, test, err):
+        super().addError(test, err)
+        self.line(False, test)
+        print(re.sub('^', '# ', self.errors[-1][1], flags=re.M), flush=True)
+
+
+def main():
+    names = sys.argv[2:]
+    loader = unittest.TestLoader()
+    suite = loader.loadTestsFromNames(names, sys.modules['__main__']) if names else loader.loadTestsFromModule(sys.modules['__main__'])
+    result = Tap()
+    try:
+        suite.run(result)
+    finally:
+        shutil.rmtree(FOLDER, ignore_errors=True)
+    print(f'1..{result.n}')
+    return 0 if result.wasSuccessful() else 1
+
+
+sys.exit(main())
