@@ -28,7 +28,7 @@ static const hth_json_span *generate_span(const generating *g, const char *key)
 static hth_err generate_shape(const json_t *dims, int64_t n, hth_request_tensor *in)
 {
     hth_shape *s = &in->t.shape;
-    bool fits = n > 0;
+    bool fits = true;
     s->rank = (int)json_array_size(dims);
     for (int i = s->rank - 1; i >= 0; i--) {
         s->dim[i] = json_integer_value(json_array_get(dims, (size_t)i));

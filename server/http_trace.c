@@ -138,7 +138,9 @@ static hth_err set_level(const hth_tracer *t, const json_t *v, bool *out)
         on = on || name[0] == 'T';
     }
     if (on && t->file == NULL) {
-        return hth_fail(HTH_ENOTSUP, "requests cannot be traced: hearthd has no trace.file");
+        return hth_fail(HTH_EINVAL,
+                        "Attempting to set invalid trace setting: trace file name is not "
+                        "given (hearthd's setting trace.file)");
     }
     *out = on;
     return HTH_OK;
@@ -167,8 +169,9 @@ static hth_err set_one(const hth_tracer *t, const char *key, const json_t *v, tr
         setting = TRACE_FREQUENCY;
         HTH_TRY(clear ? HTH_OK : set_number(v, key, 0, &number));
         s->log_frequency = clear ? trace_defaults.log_frequency : (uint64_t)number;
-    } else if (strcmp(key, "trace_file") == 0 || strcmp(key, "trace_mode") == 0) {
-        return hth_fail(HTH_ENOTSUP, "%s may not be set over the network", key);
+    } else if (strcmp(key, "trace_file") == 0) {
+        return hth_fail(HTH_ENOTSUP,
+                        "trace file location can not be updated through network protocol");
     } else {
         return HTH_OK; // other versions of the protocol have others
     }

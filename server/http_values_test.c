@@ -158,6 +158,7 @@ static void test_generate(void **state)
     generate_says(state, "/v2/models/u64/generate", "{\"INPUT0\":18446744073709551615}", 200,
                   ":18446744073709551615}");
     generate_says(state, "/v2/models/bool/generate", "{\"INPUT0\":true}", 200, ":true}");
+    generate_says(state, one, "{\"INPUT0\":[]}", 200, "\"OUTPUT0\":[]}");
     generate_says(state, batch, "{\"INPUT0\":[1,2,3,4]}", 400, "to tensor with proper shape");
     generate_says(state, two, "{\"INPUT0\":[1]}", 400, "input");
     generate_says(state, one, "{\"INPUT0\":[1],\"p\":[1]}", 400, "invalid type");
@@ -184,7 +185,7 @@ static void test_generate_stream(void **state)
     assert_non_null(strstr(r.body, "\r\ndata: {\"model_name\":\"ident\",\"model_version\":\"1\","
                                    "\"OUTPUT0\":[1.0,2.0]}\n\n\r\n0\r\n\r\n"));
     reply_free(&r);
-    generate_says(state, path, "{\"INPUT0\":[]}", 400, "{\"error\":");
+    generate_says(state, path, "{}", 400, "{\"error\":");
 }
 
 // What comes out of a small body is bounded while it comes out.
