@@ -75,6 +75,8 @@ typedef enum hth_setting_change {
 #define HTH_SETTINGS(X)                                                                            \
     X(LIMIT_MODEL_BYTES, "limits.model_bytes", BYTES, 64 * HTH_GIB, HTH_KIB, 1024 * HTH_TIB, LIVE, \
       "largest model file, external data included, that is imported")                              \
+    X(LIMIT_UPLOAD_BYTES, "limits.upload_bytes", BYTES, 256 * HTH_MIB, 0, HTH_TIB, LIVE,           \
+      "largest model that is taken over HTTP; 0: none is")                                         \
     X(LIMIT_MESSAGE_BYTES, "limits.message_bytes", BYTES, HTH_GIB, 64 * HTH_KIB, HTH_TIB, FIXED,   \
       "largest request or answer, after decompression")                                            \
     X(LIMIT_RANK, "limits.rank", COUNT, 8, 1, 8, FIXED, "most dimensions of a tensor")             \

@@ -7,6 +7,7 @@
 #include "base/settings.h"
 #include "client/safetensors.h"
 #include "server/checkpoint.h"
+#include "server/model.h"
 
 #include <jansson.h>
 
@@ -50,7 +51,8 @@ hth_onnx_limits hth_catalog_limits(void)
 
 // catalog_check loads the graph with constants that borrow the file's bytes: every operator known,
 // every shape sound.
-static hth_err catalog_check(const hth_onnx_file *f, const hth_put_tensor *t, int n)
+static hth_err catalog_check(const hth_onnx_file *f, const hth_put_tensor *t, int n,
+                             const hth_catalog_check *check)
 {
     hth_onnx_limits limits = hth_catalog_limits();
     size_t bytes;
@@ -72,6 +74,9 @@ static hth_err catalog_check(const hth_onnx_file *f, const hth_put_tensor *t, in
     }
     if (err == HTH_OK) {
         err = hth_onnx_load(skeleton, bytes, c, n, &limits, &g);
+        if (err == HTH_OK && check != NULL) {
+            err = check->accept(check->ctx, g);
+        }
         hth_graph_free(g);
     } else {
         err = hth_fail(HTH_ENOMEM, "out of memory for %d tensors", n);
@@ -84,7 +89,8 @@ static hth_err catalog_check(const hth_onnx_file *f, const hth_put_tensor *t, in
 }
 
 static hth_err catalog_put(hth_store *s, const char *name, const hth_onnx_file *f, int max_batch,
-                           hth_progress_fn progress, void *ctx, hth_put_result *out)
+                           const hth_catalog_check *check, hth_progress_fn progress, void *ctx,
+                           hth_put_result *out)
 {
     int n = hth_onnx_n_tensors(f);
     size_t bytes;
@@ -97,7 +103,7 @@ static hth_err catalog_put(hth_store *s, const char *name, const hth_onnx_file *
             const hth_onnx_tensor *o = hth_onnx_tensor_at(f, i);
             t[i] = (hth_put_tensor){o->name, o->dtype, o->shape, o->data, o->bytes};
         }
-        err = catalog_check(f, t, n);
+        err = catalog_check(f, t, n, check);
         if (err == HTH_OK) {
             err = hth_store_put(s, name, skeleton, bytes, meta, t, n, progress, ctx, out);
         }
@@ -114,8 +120,97 @@ hth_err hth_catalog_import(hth_store *s, const char *name, const char *path, int
     hth_onnx_limits limits = hth_catalog_limits();
     memset(out, 0, sizeof *out);
     HTH_TRY(hth_onnx_open(path, &limits, &f));
-    hth_err err = catalog_put(s, name, f, max_batch, progress, ctx, out);
+    hth_err err = catalog_put(s, name, f, max_batch, NULL, progress, ctx, out);
     hth_onnx_close(f);
+    return err;
+}
+
+hth_err hth_catalog_import_bytes(hth_store *s, const char *name, const void *data, size_t bytes,
+                                 int max_batch, const hth_catalog_check *check, hth_put_result *out)
+{
+    hth_onnx_file *f;
+    hth_onnx_limits limits = hth_catalog_limits();
+    memset(out, 0, sizeof *out);
+    HTH_TRY(hth_onnx_open_bytes(data, bytes, &limits, &f));
+    hth_err err = catalog_put(s, name, f, max_batch, check, NULL, NULL, out);
+    hth_onnx_close(f);
+    return err;
+}
+
+// catalog_meta is a version's meta with another batch limit; NULL: it has that already, or `*err`.
+static char *catalog_meta(const hth_manifest *m, int max_batch, hth_err *err)
+{
+    json_t *meta = json_loads(m->meta, 0, NULL), *had = json_object_get(meta, "max_batch");
+    char *text = NULL, *out = NULL;
+    bool same = json_is_integer(had) ? json_integer_value(had) == max_batch : max_batch < 0;
+    meta = meta != NULL ? meta : json_object();
+    *err = HTH_OK;
+    if (!same && max_batch < 0) {
+        json_object_del(meta, "max_batch");
+    } else if (!same) {
+        json_object_set_new(meta, "max_batch", json_integer(max_batch));
+    }
+    if (!same) {
+        text = json_dumps(meta, JSON_COMPACT);
+        out = text != NULL ? hth_strdup(text) : NULL;
+        *err = out != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "out of memory for a version");
+    }
+    free(text);
+    json_decref(meta);
+    return out;
+}
+
+static hth_err catalog_put_again(hth_store *s, const hth_manifest *m, const char *meta,
+                                 hth_put_tensor *t, hth_const **view, hth_put_result *out)
+{
+    for (int i = 0; i < m->n_tensors; i++) {
+        const hth_manifest_tensor *from = &m->tensors[i];
+        HTH_TRY(hth_store_view(s, from, &view[i]));
+        t[i] = (hth_put_tensor){from->name, from->dtype, from->shape, NULL, from->bytes};
+        HTH_TRY(hth_const_map(view[i], &t[i].data));
+    }
+    return hth_store_put(s, m->name, m->skeleton, m->skeleton_bytes, meta, t, m->n_tensors, NULL,
+                         NULL, out);
+}
+
+static hth_err catalog_again(hth_store *s, const hth_manifest *m, const char *meta,
+                             hth_put_result *out)
+{
+    hth_put_tensor *t = hth_calloc((size_t)m->n_tensors, sizeof *t);
+    hth_const **view = hth_calloc((size_t)m->n_tensors, sizeof(hth_const *));
+    hth_err err = t != NULL && view != NULL
+                      ? catalog_put_again(s, m, meta, t, view, out)
+                      : hth_fail(HTH_ENOMEM, "out of memory for %d tensors", m->n_tensors);
+    for (int i = 0; i < m->n_tensors && view != NULL && t != NULL; i++) {
+        if (t[i].data != NULL) {
+            hth_const_unmap(view[i]);
+        }
+        hth_const_rele(view[i]);
+    }
+    hth_free(view);
+    hth_free(t);
+    return err;
+}
+
+hth_err hth_catalog_rebatch(hth_store *s, const char *name, int max_batch,
+                            const hth_catalog_check *check, hth_put_result *out)
+{
+    hth_manifest m;
+    hth_graph *g = NULL;
+    memset(out, 0, sizeof *out);
+    HTH_TRY(hth_store_get(s, name, 0, &m));
+    hth_err err = hth_model_graph(s, &m, &g);
+    err = err == HTH_OK ? check->accept(check->ctx, g) : err;
+    hth_graph_free(g);
+    char *meta = err == HTH_OK ? catalog_meta(&m, max_batch, &err) : NULL;
+    if (meta != NULL) {
+        err = catalog_again(s, &m, meta, out);
+    } else {
+        out->version = m.version;
+        out->unchanged = true;
+    }
+    hth_free(meta);
+    hth_manifest_fini(&m);
     return err;
 }
 

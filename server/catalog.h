@@ -12,6 +12,21 @@
 // batch; negative: not said.
 hth_err hth_catalog_import(hth_store *s, const char *name, const char *path, int max_batch,
                            hth_progress_fn progress, void *ctx, hth_put_result *out);
+// A further check of a graph before it is stored.
+typedef struct hth_catalog_check {
+    hth_err (*accept)(void *ctx, const hth_graph *g);
+    void *ctx;
+} hth_catalog_check;
+
+// hth_catalog_import_bytes is an import of a file that is in memory, without external data. `check`
+// may be NULL.
+hth_err hth_catalog_import_bytes(hth_store *s, const char *name, const void *data, size_t bytes,
+                                 int max_batch, const hth_catalog_check *check,
+                                 hth_put_result *out);
+// hth_catalog_rebatch makes a new version of `name` that differs from the latest in max_batch only;
+// out->unchanged: it has that already.
+hth_err hth_catalog_rebatch(hth_store *s, const char *name, int max_batch,
+                            const hth_catalog_check *check, hth_put_result *out);
 // hth_catalog_export writes a version's tensors ("name" or "name:version") as a safetensors file;
 // `path` appears whole.
 hth_err hth_catalog_export(hth_store *s, const char *model, const char *path);

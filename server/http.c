@@ -142,6 +142,7 @@ hth_err hth_http_open(const hth_http_config *config, hth_http **out)
     }
     h->engine = config->engine;
     h->store = config->store;
+    h->jobs = config->jobs;
     h->auth = config->auth;
     h->tls = config->tls;
     h->header_bytes = (uint64_t)hth_setting_int(HTH_SET_HTTP_HEADER_BYTES);

@@ -11,6 +11,7 @@
 
 #include "server/auth.h"
 #include "server/engine.h"
+#include "server/jobs.h"
 #include "server/tls.h"
 
 typedef struct hth_http hth_http;
@@ -23,6 +24,7 @@ typedef struct hth_http_config {
     hth_auth *auth;
     hth_tls *tls; // NULL: neither address is https://
     hth_store *store;
+    hth_jobs *jobs;
 } hth_http_config;
 
 // hth_http_open listens and starts the thread. Limits come from base/settings.h. HTH_EINVAL: the

@@ -12,6 +12,7 @@
 
 #include <event2/bufferevent.h>
 
+#include <stdio.h>
 #include <unistd.h>
 
 // How long replies may take to leave when everything is answered and the server stops.
@@ -94,7 +95,7 @@ static void call_answer(hth_http_call *c)
     c->trace = NULL;
 }
 
-void hth_http_call_submit(hth_http_call *c)
+static void call_begin(hth_http_call *c)
 {
     hth_http *h = c->h;
     c->r.ctx = c;
@@ -109,17 +110,6 @@ void hth_http_call_submit(hth_http_call *c)
     }
     h->pending = c;
     atomic_fetch_add(&h->n_pending, 1);
-    hth_err err = hth_engine_submit(h->engine, &c->r);
-    if (err != HTH_OK) {
-        call_unlink(c);
-        call_answer(c);
-        if (c->late != NULL) {
-            c->late(c, err);
-        } else {
-            hth_http_fail_err(h, c->req, err);
-        }
-        hth_http_call_free(c);
-    }
 }
 
 void hth_http_call_refuse(hth_http_call *c, hth_err err)
@@ -155,6 +145,30 @@ static void call_finish(hth_http_call *c)
     call_answer(c);
     c->finish(c);
     hth_http_call_free(c);
+}
+
+void hth_http_call_submit(hth_http_call *c)
+{
+    hth_http *h = c->h;
+    call_begin(c);
+    hth_err err = hth_engine_submit(h->engine, &c->r);
+    if (err != HTH_OK && c->late != NULL) {
+        call_unlink(c);
+        call_answer(c);
+        c->late(c, err);
+        hth_http_call_free(c);
+    } else if (err != HTH_OK) {
+        c->r.err = err;
+        snprintf(c->r.detail, sizeof c->r.detail, "%s", hth_err_detail());
+        call_finish(c);
+    }
+}
+
+void hth_http_call_run(hth_http_call *c, hth_job *job, void (*run)(hth_job *j))
+{
+    call_begin(c);
+    job->run = run;
+    hth_jobs_submit(c->h->jobs, job);
 }
 
 static void http_maybe_end(hth_http *h)

@@ -62,6 +62,7 @@ typedef struct hth_http_unloaded {
 struct hth_http {
     hth_engine *engine;
     hth_store *store;
+    hth_jobs *jobs;
     hth_auth *auth;
     hth_tls *tls;
     char prefix[HTH_SETTING_TEXT]; // of all paths; "": none
@@ -126,9 +127,12 @@ struct hth_http_call {
 // answers 503 and returns NULL.
 void *hth_http_call_new(hth_http *h, struct evhttp_request *req, const hth_http_args *a,
                         size_t bytes);
-// hth_http_call_submit hands the call to the engine; it is freed after `finish`. When the engine
-// does not take it, it is answered and freed here.
+// hth_http_call_submit hands the call to the engine; it is freed after `finish`, which is called at
+// once when the engine does not take it.
 void hth_http_call_submit(hth_http_call *c);
+// hth_http_call_run is the same for what the job thread does: `run` leaves c->r.err and c->r.detail
+// and calls c->r.done.
+void hth_http_call_run(hth_http_call *c, hth_job *job, void (*run)(hth_job *j));
 void hth_http_call_free(hth_http_call *c);
 // hth_http_call_refuse answers a call that was not submitted with an error, and frees it.
 void hth_http_call_refuse(hth_http_call *c, hth_err err);
@@ -216,6 +220,7 @@ hth_http_handler hth_http_model_stats, hth_http_all_stats;
 hth_http_handler hth_http_repo_index, hth_http_repo_load, hth_http_repo_unload;
 hth_http_handler hth_http_repo_named; // another repository than the only one: 501
 hth_http_unloaded *hth_http_unloaded_find(hth_http *h, const char *name); // NULL: it is not
+void hth_http_unloaded_forget(hth_http *h, const char *name);             // it was loaded
 hth_http_handler hth_http_shm_register, hth_http_shm_unregister, hth_http_shm_status;
 hth_http_handler hth_http_shm_unnamed, hth_http_cuda_register, hth_http_cuda_unregister;
 hth_http_handler hth_http_cuda_status, hth_http_trace_get, hth_http_trace_set;

@@ -94,6 +94,25 @@ static void test_queueing(void **state)
     expect_status(send_infer(*state, "m", "\"sequence_start\":1"), 400, "'sequence_start'");
 }
 
+// A model that the engine does not load is not kept.
+static void test_load_undone(void **state)
+{
+    const server_rig *f = *state;
+    char *file = file_base64("ident.onnx"), json[4096];
+    snprintf(json, sizeof json, "{\"parameters\":{\"config\":\"{}\",\"file:1/model.onnx\":\"%s\"}}",
+             file);
+    reply r = post(f->port, "/v2/repository/models/fresh/load", json, NULL, 0);
+    assert_int_equal(r.status, 400);
+    assert_non_null(strstr(r.body, "failed to load 'fresh'"));
+    assert_non_null(strstr(r.body, "there is no query 'load'"));
+    reply_free(&r);
+    r = get(f->port, "/v2/models/fresh/trace/setting"); // asks the store
+    assert_int_equal(r.status, 400);
+    assert_non_null(strstr(r.body, "'fresh' is not found"));
+    reply_free(&r);
+    free(file);
+}
+
 static void *release_soon(void *arg)
 {
     for (int i = 0; i < 100; i++) {
@@ -121,6 +140,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_hang_up, setup, teardown),
         cmocka_unit_test_setup_teardown(test_queueing, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_load_undone, setup, teardown),
         cmocka_unit_test_setup_teardown(test_stop_busy, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

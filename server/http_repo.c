@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The repository: every model in the store is ready unless it was unloaded here, because the engine
 // loads on demand, or it is a newer version that could not take the older one's place. Load answers
-// when the weights are on the device. Unload forgets the model and gives its bytes back before it
-// answers; over HTTP the name is then unknown until it is loaded again. What can be loaded is what
-// `hearth import` has put into the store: neither a configuration nor files are taken from the
-// network.
+// when the weights are on the device (http_load.c). Unload forgets the model and gives its bytes
+// back before it answers; over HTTP the name is then unknown until it is loaded again.
 #include "server/http_call.h"
 
 #include <stdio.h>
@@ -25,6 +23,15 @@ bool hth_http_is_unloaded(hth_http *h, struct evhttp_request *req, const hth_htt
     hth_http_fail(h, req, HTTP_NOTFOUND,
                   "Request for unknown model: '%s' is not found: it was unloaded", a->name);
     return true;
+}
+
+void hth_http_unloaded_forget(hth_http *h, const char *name)
+{
+    hth_http_unloaded *u = hth_http_unloaded_find(h, name);
+    if (u != NULL) {
+        HASH_DEL(h->unloaded, u);
+        hth_free(u);
+    }
 }
 
 static bool repo_unload(hth_http *h, const char *name)
@@ -129,77 +136,6 @@ void hth_http_repo_index(hth_http *h, struct evhttp_request *req, const hth_http
                       "Unable to parse 'ready': it is neither true nor false");
     } else {
         hth_http_ask(h, req, &none, "loaded", only_ready ? index_finish_ready : index_finish_all);
-    }
-}
-
-// ---- load
-
-// load_refuses checks the parameters of a load; true: `status` and the detail say why not.
-static bool load_refuses(const json_t *q, int *status)
-{
-    json_t *all = json_object_get(q, "parameters"), *v;
-    const char *key;
-    bool config = json_object_get(all, "config") != NULL;
-    *status = HTTP_BADREQUEST;
-    if (all != NULL && !json_is_object(all)) {
-        hth_fail(HTH_EINVAL, "Unable to parse 'parameters': it is not an object");
-        return true;
-    }
-    json_object_foreach(all, key, v)
-    {
-        json_t *doc = NULL;
-        bool file = strncmp(key, "file:", 5) == 0;
-        if (strcmp(key, "config") != 0 && !file) {
-            hth_fail(HTH_EINVAL, "unrecognized load parameter '%.80s'", key);
-        } else if (!json_is_string(v)) {
-            hth_fail(HTH_EINVAL, "the load parameter '%.80s' is not a string", key);
-        } else if (file && !config) {
-            hth_fail(HTH_EINVAL, "a load with files needs the parameter 'config'");
-        } else if (!file && (doc = json_loads(json_string_value(v), 0, NULL)) == NULL) {
-            hth_fail(HTH_EINVAL, "the load parameter 'config' is not JSON");
-        } else {
-            *status = HTTP_NOTIMPLEMENTED;
-            hth_fail(HTH_ENOTSUP, "models are put into the repository by 'hearth import': "
-                                  "configurations and files are not taken over HTTP");
-        }
-        json_decref(doc);
-        return true;
-    }
-    return false;
-}
-
-static void load_finish(hth_http_call *c)
-{
-    hth_http_unloaded *u = hth_http_unloaded_find(c->h, c->args.name);
-    if (c->r.err == HTH_ENOENT) {
-        hth_http_fail(c->h, c->req, HTTP_INTERNAL,
-                      "failed to load '%s', failed to poll from model repository", c->args.name);
-    } else if (c->r.err != HTH_OK) {
-        hth_http_fail(c->h, c->req, HTTP_INTERNAL,
-                      "failed to load '%s', no version is available: %s", c->args.name,
-                      c->r.detail);
-    } else {
-        if (u != NULL) {
-            HASH_DEL(c->h->unloaded, u);
-            hth_free(u);
-        }
-        hth_http_send(c->h, c->req, HTTP_OK, NULL, NULL);
-    }
-}
-
-void hth_http_repo_load(hth_http *h, struct evhttp_request *req, const hth_http_args *a)
-{
-    json_t *q;
-    int status;
-    if (!hth_http_body(h, req, &q)) {
-        return;
-    }
-    bool refused = load_refuses(q, &status);
-    json_decref(q);
-    if (refused) {
-        hth_http_fail(h, req, status, "%s", hth_err_detail());
-    } else {
-        hth_http_ask(h, req, a, "load", load_finish);
     }
 }
 

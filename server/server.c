@@ -188,7 +188,8 @@ static hth_err server_start(hth_server *s, const hth_server_config *config)
                                 .auth = s->auth,
                                 .tls = s->tls,
                                 .engine = s->engine,
-                                .store = s->store};
+                                .store = s->store,
+                                .jobs = s->jobs};
         HTH_TRY(hth_http_open(&http, &s->http));
         server_warn_open(s, config->http);
     }

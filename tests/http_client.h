@@ -148,4 +148,37 @@ static inline void expect_200(const reply *r)
     }
 }
 
+// base64 is malloc'd text.
+static inline char *base64(const void *data, size_t n)
+{
+    static const char digit[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    const unsigned char *p = data;
+    char *out = malloc(n / 3 * 4 + 5), *to = out;
+    for (size_t i = 0; i < n; i += 3) {
+        unsigned v = (unsigned)p[i] << 16 | (i + 1 < n ? (unsigned)p[i + 1] << 8 : 0) |
+                     (i + 2 < n ? p[i + 2] : 0);
+        *to++ = digit[v >> 18];
+        *to++ = digit[v >> 12 & 63];
+        *to++ = i + 1 < n ? digit[v >> 6 & 63] : '=';
+        *to++ = i + 2 < n ? digit[v & 63] : '=';
+    }
+    *to = 0;
+    return out;
+}
+
+// file_base64 is the content of a file of tests/data/http.
+static inline char *file_base64(const char *name)
+{
+    char path[96], *data = malloc(1 << 16);
+    snprintf(path, sizeof path, "tests/data/http/%s", name);
+    FILE *f = fopen(path, "rb");
+    assert_non_null(f);
+    size_t n = fread(data, 1, 1 << 16, f);
+    fclose(f);
+    assert_true(n > 0 && n < 1 << 16);
+    char *text = base64(data, n);
+    free(data);
+    return text;
+}
+
 #endif

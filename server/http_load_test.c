@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+// Models that come with the request that loads them: served afterwards, or refused with nothing
+// left behind.
+#include "tests/http_rig.h"
+
+#include <jansson.h>
+
+// load posts a configuration and, when `key` is not NULL, a file.
+static reply load(void **state, const char *model, const char *config, const char *key,
+                  const char *content)
+{
+    char path[300];
+    json_t *parameters = json_pack("{s:s}", "config", config);
+    snprintf(path, sizeof path, "/v2/repository/models/%s/load", model);
+    if (key != NULL) {
+        json_object_set_new(parameters, key, json_string(content));
+    }
+    json_t *doc = json_pack("{s:o}", "parameters", parameters);
+    char *text = json_dumps(doc, 0);
+    reply r = post(port_of(state), path, text, NULL, 0);
+    free(text);
+    json_decref(doc);
+    return r;
+}
+
+static void load_says(void **state, const char *model, const char *config, const char *key,
+                      const char *content, int status, const char *words)
+{
+    reply r = load(state, model, config, key, content);
+    if (r.status != status || (status != 200 && strstr(r.body, words) == NULL)) {
+        fail_msg("%s %s: status %d: %.*s", key != NULL ? key : "", config, r.status, (int)r.bytes,
+                 r.body);
+    }
+    reply_free(&r);
+}
+
+// says asks and looks for words in the answer.
+static void says(void **state, const char *path, int status, const char *words)
+{
+    reply r = get(port_of(state), path);
+    if (r.status != status || strstr(r.body, words) == NULL) {
+        fail_msg("%s: status %d: %.*s", path, r.status, (int)r.bytes, r.body);
+    }
+    reply_free(&r);
+}
+
+// census is what the store has: versions, and files below its folder.
+static void census(void **state, int *versions, int *files)
+{
+    const server_rig *f = *state;
+    char command[160];
+    reply r = post(f->port, "/v2/repository/index", "{}", NULL, 0);
+    json_t *doc = json_loadb(r.body, r.bytes, 0, NULL);
+    *versions = (int)json_array_size(doc);
+    json_decref(doc);
+    reply_free(&r);
+    snprintf(command, sizeof command, "find '%s' -type f | wc -l", f->store);
+    FILE *p = popen(command, "r");
+    assert_non_null(p);
+    assert_int_equal(fscanf(p, "%d", files), 1);
+    pclose(p);
+}
+
+static void test_load(void **state)
+{
+    char *ident = file_base64("ident.onnx"), *batch = file_base64("batch.onnx");
+    static const char q[] =
+        "{\"inputs\":[{\"name\":\"INPUT0\",\"shape\":[2],\"datatype\":\"FP32\",\"data\":[5,6]}]}";
+    says(state, "/v2/models/fresh/ready", 404, "unknown model");
+    load_says(state, "fresh",
+              "{\"backend\":\"onnxruntime\",\"input\":[{\"name\":\"INPUT0\",\"data_type\":\"TYPE_"
+              "FP32\",\"dims\":[-1]}]}",
+              "file:1/model.onnx", ident, 200, "");
+    reply r = post(port_of(state), "/v2/models/fresh/infer", q, NULL, 0);
+    expect_200(&r);
+    assert_non_null(strstr(r.body, "\"data\":[5.0,6.0]"));
+    reply_free(&r);
+    load_says(state, "fresh", "{\"name\":\"fresh\"}", "file:7/model.onnx", ident, 200, "");
+    says(state, "/v2/models/fresh", 200, "\"versions\":[\"1\"]"); // the same: no new version
+    load_says(state, "many", "{\"max_batch_size\":4}", "file:1/model.onnx", batch, 200, "");
+    says(state, "/v2/models/many/config", 200, "\"max_batch_size\":4");
+    load_says(state, "many", "{\"max_batch_size\":8}", NULL, NULL, 200, "");
+    says(state, "/v2/models/many/config", 200, "\"max_batch_size\":8");
+    load_says(state, "many", "{\"max_batch_size\":8}", NULL, NULL, 200, "");
+    says(state, "/v2/models/many", 200, "\"versions\":[\"1\",\"2\"]");
+    free(ident);
+    free(batch);
+}
+
+// What cannot be loaded leaves neither a version nor a byte.
+static void test_refused(void **state)
+{
+    static const char file[] = "file:1/model.onnx";
+    static const char *const names[] = {"file:/etc/passwd",
+                                        "file:../model.onnx",
+                                        "file:1/../model.onnx",
+                                        "file:model.onnx",
+                                        "file:1/model.onnx/x",
+                                        "file:0/model.onnx",
+                                        "file:1/sub/model.onnx",
+                                        "file:01x/model.onnx",
+                                        "file:99999999999/model.onnx",
+                                        "file:",
+                                        "file:1/model.py",
+                                        "file:1//model.onnx"};
+    char *ident = file_base64("ident.onnx"), *batch = file_base64("batch.onnx");
+    char *junk = base64("hello, this is no model", 23);
+    int versions, files, after, files_after;
+    census(state, &versions, &files);
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        load_says(state, "bad", "{}", names[i], ident, 400, "N/model.onnx");
+    }
+    load_says(state, "bad", "{}", file, junk, 400, "failed to load 'bad'");
+    load_says(state, "bad", "{}", file, "a!b=", 400, "base64");
+    load_says(state, "bad", "{}", file, "abc", 400, "base64");
+    load_says(state, "bad", "{}", file, "YQ=a", 400, "base64");
+    load_says(state, "bad", "{}", file, "", 400, "failed to load 'bad'");
+    load_says(state, "bad", "{", file, ident, 400, "not a JSON object");
+    load_says(state, "bad", "[]", file, ident, 400, "not a JSON object");
+    load_says(state, "bad", "{\"foo\":1}", file, ident, 400, "no field 'foo'");
+    load_says(state, "bad", "{\"name\":\"other\"}", file, ident, 400, "'other'");
+    load_says(state, "bad", "{\"backend\":\"python\"}", file, ident, 400, "'python'");
+    load_says(state, "bad", "{\"sequence_batching\":{}}", file, ident, 400, "not done here");
+    load_says(state, "bad", "{\"max_batch_size\":-1}", file, ident, 400, "max_batch_size");
+    load_says(state, "bad", "{\"max_batch_size\":\"4\"}", file, ident, 400, "max_batch_size");
+    load_says(state, "bad", "{\"input\":[{\"name\":\"X\",\"data_type\":\"TYPE_FP32\"}]}", file,
+              ident, 400, "no input 'X'");
+    load_says(state, "bad", "{\"output\":[{\"name\":\"OUTPUT0\",\"data_type\":\"TYPE_INT8\"}]}",
+              file, ident, 400, "TYPE_INT8");
+    load_says(state, "bad",
+              "{\"max_batch_size\":4,\"input\":[{\"name\":\"INPUT0\",\"data_type\":\"TYPE_FP32\","
+              "\"dims\":[5]}]}",
+              file, batch, 400, "dims");
+    load_says(state, "..", "{}", file, ident, 400, "failed to load '..'");
+    load_says(state, "nobody", "{}", NULL, NULL, 500, "failed to poll");
+    assert_ok(hth_setting_set("limits.upload_bytes", "64B"));
+    load_says(state, "bad", "{}", file, ident, 413, "limits.upload_bytes");
+    assert_ok(hth_setting_set("limits.upload_bytes", "256MiB"));
+    census(state, &after, &files_after);
+    assert_int_equal(after, versions);
+    assert_int_equal(files_after, files);
+    says(state, "/v2/models/bad/ready", 404, "unknown model");
+    free(ident);
+    free(batch);
+    free(junk);
+}
+
+// Of several files the last one is the second: nothing of the first stays.
+static void test_second_refused(void **state)
+{
+    char *ident = file_base64("ident.onnx"), *text;
+    int versions, files, after, files_after;
+    census(state, &versions, &files);
+    json_t *doc = json_pack("{s:{s:s, s:s, s:s}}", "parameters", "config", "{}",
+                            "file:2/model.onnx", "AAAA", "file:1/model.onnx", ident);
+    text = json_dumps(doc, 0);
+    reply r = post(port_of(state), "/v2/repository/models/pair/load", text, NULL, 0);
+    assert_int_equal(r.status, 400);
+    census(state, &after, &files_after);
+    assert_int_equal(after, versions);
+    assert_int_equal(files_after, files);
+    reply_free(&r);
+    free(text);
+    json_decref(doc);
+    free(ident);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_load),
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_second_refused),
+    };
+    return cmocka_run_group_tests(tests, rig_setup, rig_teardown);
+}
