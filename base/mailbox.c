@@ -24,6 +24,7 @@ struct hth_mailbox {
     atomic_bool stopped;
     bool sleeping;
     uint64_t spin_ns;
+    _Atomic(const hth_mailbox_watch *) watch;
     void **ring;
 };
 
@@ -91,10 +92,20 @@ hth_err hth_mailbox_send(hth_mailbox *m, void *message)
     }
 }
 
+static bool mailbox_empty(const hth_mailbox *m)
+{
+    return atomic_load_explicit(&m->n, memory_order_acquire) == 0 && !m->stopped;
+}
+
+// mailbox_idle looks everywhere.
 static bool mailbox_idle(void *ctx)
 {
     hth_mailbox *m = ctx;
-    return atomic_load_explicit(&m->n, memory_order_acquire) == 0 && !m->stopped;
+    const hth_mailbox_watch *w = m->watch;
+    if (mailbox_empty(m) && w != NULL) {
+        w->look(w->ctx);
+    }
+    return mailbox_empty(m);
 }
 
 // mailbox_sleep waits under the lock until something is there or `until_ns`.
@@ -112,9 +123,13 @@ static void mailbox_sleep(hth_mailbox *m, uint64_t until_ns)
 
 hth_err hth_mailbox_receive(hth_mailbox *m, uint64_t timeout_ns, void **out)
 {
-    if (timeout_ns > 0 && mailbox_idle(m)) {
+    if (mailbox_idle(m) && timeout_ns > 0) {
         uint64_t until = hth_real_after(timeout_ns), looking = hth_real_after(m->spin_ns);
         hth_spin(mailbox_idle, m, looking < until ? looking : until);
+        const hth_mailbox_watch *w = m->watch;
+        if (w != NULL && mailbox_empty(m)) {
+            w->leave(w->ctx);
+        }
         pthread_mutex_lock(&m->lock);
         mailbox_sleep(m, until);
     } else {
@@ -141,7 +156,13 @@ void hth_mailbox_stop(hth_mailbox *m)
     pthread_cond_signal(&m->wake);
 }
 
+void hth_mailbox_set_watch(hth_mailbox *m, const hth_mailbox_watch *w)
+{
+    m->watch = w;
+}
+
 size_t hth_mailbox_count(hth_mailbox *m)
 {
+    (void)mailbox_idle(m);
     return atomic_load_explicit(&m->n, memory_order_relaxed);
 }

@@ -96,6 +96,10 @@ typedef enum hth_setting_change {
       "how long a request may wait for others to join, in microseconds, where that pays")          \
     X(QUEUE_SPIN_US, "queue.spin_us", COUNT, 100, 0, 10000, FIXED,                                 \
       "time in microseconds that an idle engine looks for work before it sleeps")                  \
+    X(RING_CLIENTS, "ring.clients", COUNT, 64, 0, 4096, FIXED,                                     \
+      "local clients that may send requests through shared memory; more use the socket")           \
+    X(RING_BYTES, "ring.bytes", BYTES, 16 * HTH_MIB, 64 * HTH_KIB, HTH_GIB, FIXED,                 \
+      "most shared memory of one of them for requests and answers")                                \
     X(HTTP_IDLE_SECONDS, "http.idle_seconds", COUNT, 300, 1, 86400, FIXED,                         \
       "how long an HTTP connection may stay without a request, or with half of one")               \
     X(HTTP_REQUEST_SECONDS, "http.request_seconds", COUNT, 20, 1, 86400, LIVE,                     \

@@ -8,6 +8,7 @@
 #include "client/buffer.h"
 #include "client/dtype.h"
 #include "client/exchange.h"
+#include "client/lane.h"
 #include "client/msg.h"
 
 #include <jansson.h>
@@ -51,6 +52,7 @@ static void client_pipe_changed(nng_pipe p, nng_pipe_ev ev, void *arg)
         atomic_fetch_add(&h->pipes, 1);
     } else {
         atomic_fetch_sub(&h->pipes, 1);
+        hth_lanes_lost(h);
     }
 }
 
@@ -99,6 +101,7 @@ static hth_err client_start(hearth *h, const char *url, const hearth_options *o)
     h->timeout_ms = h->timeout_ms < INT32_MAX ? h->timeout_ms : INT32_MAX;
     h->same_machine = client_is(url, "ipc://") || client_is(url, "inproc://");
     h->shared_memory = client_is(url, "ipc://") && (o == NULL || !o->no_shared_memory);
+    h->rings = h->shared_memory && (o == NULL || !o->no_ring);
     h->limits = hth_wire_default_limits;
     if (embedded) {
         if (o == NULL || o->store == NULL) {
@@ -143,6 +146,7 @@ void hearth_close(hearth *h)
         pthread_cond_wait(&h->idle, &h->lock);
     }
     pthread_mutex_unlock(&h->lock);
+    hth_lanes_fini(h);
     hth_exchange_fini(h);
     if (h->socket_open) {
         nng_close(h->socket);
@@ -230,7 +234,9 @@ static hth_err client_try(hearth *h, Hearth__Infer *body, Hearth__Tensor *t,
     }
     q.body_case = HEARTH__REQUEST__BODY_INFER;
     q.infer = body;
-    return hth_exchange(h, &q, inputs, NULL, r);
+    bool used = false;
+    hth_err err = h->rings ? hth_lane_exchange(h, &q, inputs, r, &used) : HTH_OK;
+    return used ? err : hth_exchange(h, &q, inputs, NULL, r);
 }
 
 hearth_status hearth_infer_with(hearth *h, const char *model, const hearth_tensor *inputs,

@@ -85,6 +85,16 @@ void hth_exchange_fini(hearth *h)
     }
 }
 
+void hth_exchange_fill(const Hearth__Request *q, const hearth_tensor *inputs, uint8_t *data)
+{
+    Hearth__Tensor *const *t = q->infer->inputs;
+    for (size_t i = 0; i < q->infer->n_inputs; i++) {
+        if (t[i]->region == 0 && t[i]->bytes > 0) {
+            memcpy(data + t[i]->offset, inputs[i].data, t[i]->bytes);
+        }
+    }
+}
+
 // exchange_frame makes the message: header, then the bytes of every tensor that travels in it.
 static hth_err exchange_frame(hearth *h, Hearth__Request *q, const hearth_tensor *inputs,
                               nng_msg **out)
@@ -97,10 +107,8 @@ static hth_err exchange_frame(hearth *h, Hearth__Request *q, const hearth_tensor
         n = q->infer->n_inputs;
     }
     HTH_TRY(hth_msg_frame(&q->base, t, n, 0, &h->limits, out, &data));
-    for (size_t i = 0; i < n; i++) {
-        if (t[i]->region == 0 && t[i]->bytes > 0) {
-            memcpy(data + t[i]->offset, inputs[i].data, t[i]->bytes);
-        }
+    if (n > 0) {
+        hth_exchange_fill(q, inputs, data);
     }
     return HTH_OK;
 }
@@ -122,10 +130,15 @@ static hth_err exchange_send(hearth *h, hth_call *c, nng_msg *msg, uint64_t time
               : hth_fail(HTH_EIO, "no server answers at %s", h->url);
 }
 
+hth_err hth_exchange_lost(hearth *h)
+{
+    return hth_fail(HTH_EIO, "the connection to %s was lost before the answer came", h->url);
+}
+
 static hth_err exchange_received(hearth *h, int rv, nng_aio *aio, nng_msg **out)
 {
     if (rv == NNG_ECONNRESET || rv == NNG_ECLOSED) {
-        return hth_fail(HTH_EIO, "the connection to %s was lost before the answer came", h->url);
+        return hth_exchange_lost(h);
     }
     if (rv != 0) {
         return hth_msg_fail(rv, "no answer from %s", h->url);
@@ -184,6 +197,14 @@ static void exchange_cancel(hearth *h, uint64_t call)
         }
     }
     call_put(h, c);
+}
+
+hth_err hth_exchange_timed_out(hearth *h, uint64_t call)
+{
+    exchange_cancel(h, call);
+    return hth_fail(HTH_ETIMEDOUT,
+                    "no answer from %s within %" PRIu64 " ms; the request was canceled", h->url,
+                    h->timeout_ms);
 }
 
 // exchange_ask_progress tells the watcher how far the call is; non-zero: it wants the call stopped.
@@ -250,11 +271,21 @@ static hth_err exchange_receive(hearth *h, hth_call *c, uint64_t call, const hth
         nng_aio_wait(c->aio);
         err = exchange_received(h, nng_aio_result(c->aio), c->aio, out);
     }
-    if (err == HTH_ETIMEDOUT) {
-        exchange_cancel(h, call);
-        err = hth_fail(HTH_ETIMEDOUT,
-                       "no answer from %s within %" PRIu64 " ms; the request was canceled", h->url,
-                       h->timeout_ms);
+    return err == HTH_ETIMEDOUT ? hth_exchange_timed_out(h, call) : err;
+}
+
+hth_err hth_reply_check(hearth *h, uint64_t call, hth_reply *r)
+{
+    hth_err err = HTH_OK;
+    if (r->head->body_case == HEARTH__REPLY__BODY_ERROR) {
+        uint32_t code = r->head->error->code;
+        err = hth_fail(code > HTH_OK && code < HTH_N_ERR ? (hth_err)code : HTH_EIO, "%s",
+                       r->head->error->sentence);
+    } else if (r->head->call != call) {
+        err = hth_fail(HTH_ECORRUPT, "%s answered another call", h->url);
+    }
+    if (err != HTH_OK) {
+        hth_reply_fini(r);
     }
     return err;
 }
@@ -264,17 +295,11 @@ static hth_err exchange_decode(hearth *h, nng_msg *msg, uint64_t call, hth_reply
     hth_err err = hth_wire_read_reply(nng_msg_body(msg), nng_msg_len(msg), &h->limits, &out->head,
                                       &out->data, &out->data_bytes);
     out->msg = msg;
-    if (err == HTH_OK && out->head->body_case == HEARTH__REPLY__BODY_ERROR) {
-        uint32_t code = out->head->error->code;
-        err = hth_fail(code > HTH_OK && code < HTH_N_ERR ? (hth_err)code : HTH_EIO, "%s",
-                       out->head->error->sentence);
-    } else if (err == HTH_OK && out->head->call != call) {
-        err = hth_fail(HTH_ECORRUPT, "%s answered another call", h->url);
-    }
     if (err != HTH_OK) {
         hth_reply_fini(out);
+        return err;
     }
-    return err;
+    return hth_reply_check(h, call, out);
 }
 
 hth_err hth_exchange(hearth *h, Hearth__Request *q, const hearth_tensor *inputs,
@@ -296,7 +321,9 @@ hth_err hth_exchange(hearth *h, Hearth__Request *q, const hearth_tensor *inputs,
         err = exchange_receive(h, c, q->call, watch, &msg);
     }
     call_put(h, c);
-    return err == HTH_OK ? exchange_decode(h, msg, q->call, out) : err;
+    // what is fetched is the reply to the call that it was made for
+    uint64_t call = q->body_case == HEARTH__REQUEST__BODY_FETCH ? q->fetch->call : q->call;
+    return err == HTH_OK ? exchange_decode(h, msg, call, out) : err;
 }
 
 void hth_reply_fini(hth_reply *r)
@@ -305,5 +332,6 @@ void hth_reply_fini(hth_reply *r)
     if (r->msg != NULL) {
         nng_msg_free(r->msg);
     }
+    hth_free(r->copy);
     memset(r, 0, sizeof *r);
 }

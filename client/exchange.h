@@ -21,12 +21,14 @@
 
 typedef struct hth_call hth_call;     // a context and its aio, reused
 typedef struct hth_buffer hth_buffer; // what hearth_buffer_alloc gave out (buffer.h)
+typedef struct hth_lanes hth_lanes;   // a ring in shared memory (lane.h)
 
 struct hearth {
     nng_socket socket;
     nng_dialer dialer;
     bool socket_open;
     bool shared_memory; // worth trying: a local socket, and not switched off
+    bool rings;         // worth trying beside it
     bool same_machine;  // paths mean the same to both sides
     char *url;
     char *token; // NULL: none
@@ -41,11 +43,15 @@ struct hearth {
     int in_flight;
     hth_call *free_calls;
     hth_buffer *buffers;
+    hth_lanes *lanes;     // of the present connection; NULL: none
+    uint64_t lanes_tried; // the last connection that was asked for some
+    uint64_t inferences;
 };
 
-// A decoded reply. `data` lies in `msg`; hth_reply_fini frees both.
+// A decoded reply. `data` lies in `msg` or `copy`; hth_reply_fini frees all.
 typedef struct hth_reply {
     nng_msg *msg;
+    void *copy;
     Hearth__Reply *head;
     const uint8_t *data;
     uint64_t data_bytes;
@@ -62,6 +68,13 @@ typedef struct hth_watch { // how a long call is followed; fn NULL: it is not
 hth_err hth_exchange(hearth *h, Hearth__Request *q, const hearth_tensor *inputs,
                      const hth_watch *watch, hth_reply *out);
 void hth_reply_fini(hth_reply *r);
+// hth_reply_check makes an error reply, or one to another call, this call's error, and *r empty.
+hth_err hth_reply_check(hearth *h, uint64_t call, hth_reply *r);
+// hth_exchange_fill copies the inputs that travel in the request's frame to its data section.
+void hth_exchange_fill(const Hearth__Request *q, const hearth_tensor *inputs, uint8_t *data);
+// What a call says that was not answered in time, after canceling it, or lost its connection.
+hth_err hth_exchange_timed_out(hearth *h, uint64_t call);
+hth_err hth_exchange_lost(hearth *h);
 void hth_exchange_fini(hearth *h); // closes the free contexts
 
 #endif

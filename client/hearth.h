@@ -61,10 +61,11 @@ typedef struct hearth_options {
     const char *store;    // inproc: directory of the store (created if absent); else ignored
     const char *device;   // inproc: "cpu:mem=2GiB,threads=2"; NULL: "cpu"
     uint64_t timeout_ms;  // per call, 0: 10 minutes
-    int no_shared_memory; // 1: never pass tensors through shared memory
+    int no_shared_memory; // 1: never pass tensors, requests and answers through shared memory
     const char *token;    // what the server knows the caller by; NULL: nothing
     const char *ca_file; // tls+tcp: PEM file of who may have signed the server's certificate; NULL:
                          // the system's
+    int no_ring;         // 1: only tensors, in buffers; requests and answers over the socket
 } hearth_options;
 
 typedef struct hearth_tensor {

@@ -33,12 +33,14 @@ hth_need hth_auth_need(const Hearth__Request *q)
     switch (q->body_case) {
     case HEARTH__REQUEST__BODY_INFER:
     case HEARTH__REQUEST__BODY_MAP:
+    case HEARTH__REQUEST__BODY_ATTACH:
         return HTH_NEED_INFER;
     case HEARTH__REQUEST__BODY_QUERY:
         return query_need(q->query->what);
     case HEARTH__REQUEST__BODY_CANCEL: // of the connection's own requests
     case HEARTH__REQUEST__BODY_PROGRESS:
     case HEARTH__REQUEST__BODY_UNMAP:
+    case HEARTH__REQUEST__BODY_FETCH:
         return HTH_NEED_NOTHING;
     case HEARTH__REQUEST__BODY_IMPORT_MODEL:
     case HEARTH__REQUEST__BODY_EXPORT_MODEL:

@@ -39,6 +39,7 @@ struct hth_conn {
     uint32_t pipe;
     int refs; // 1 of the table, 1 of each holder
     bool same_machine;
+    bool gone; // guarded by the table's lock
     hth_peer peer;
     char tenant[32];
     uint8_t address[16]; // on the network; zeros: not there
@@ -174,6 +175,7 @@ hth_conn *hth_conns_remove(hth_conns *t, nng_pipe p)
     hth_conn *c = conn_lookup(t, p);
     if (c != NULL) {
         HASH_DELETE(hh, t->by_pipe, c);
+        c->gone = true;
     }
     pthread_mutex_unlock(&t->lock);
     return c; // with the table's reference
@@ -188,6 +190,21 @@ hth_conn *hth_conn_find(hth_conns *t, nng_pipe p)
     }
     pthread_mutex_unlock(&t->lock);
     return c;
+}
+
+void hth_conn_hold(hth_conn *c)
+{
+    pthread_mutex_lock(&c->table->lock);
+    c->refs++;
+    pthread_mutex_unlock(&c->table->lock);
+}
+
+bool hth_conn_is_gone(hth_conn *c)
+{
+    pthread_mutex_lock(&c->table->lock);
+    bool gone = c->gone;
+    pthread_mutex_unlock(&c->table->lock);
+    return gone;
 }
 
 void hth_region_rele(hth_region *r)
@@ -241,7 +258,7 @@ hth_peer hth_conn_peer(const hth_conn *c)
 // conn_open_memfd opens the peer's descriptor and proves that it is a memfd of `bytes` which cannot
 // shrink. A descriptor that is no memfd has no seals: F_GET_SEALS fails on it. Huge pages are
 // refused: holes in them fault.
-static hth_err conn_open_memfd(const hth_conn *c, int fd, uint64_t bytes, int *out)
+static hth_err conn_open_memfd(const hth_conn *c, int fd, uint64_t bytes, int how, int *out)
 {
     char path[64];
     struct stat st;
@@ -250,7 +267,7 @@ static hth_err conn_open_memfd(const hth_conn *c, int fd, uint64_t bytes, int *o
         return hth_fail(HTH_EDENIED, "memory can only be shared over a local socket");
     }
     snprintf(path, sizeof path, "/proc/%" PRIu64 "/fd/%d", c->pid, fd);
-    int f = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    int f = open(path, how | O_CLOEXEC | O_NONBLOCK);
     if (f < 0) {
         return hth_fail(HTH_EDENIED, "cannot open the shared memory of process %" PRIu64, c->pid);
     }
@@ -290,16 +307,30 @@ static hth_err conn_add_region(hth_conn *c, hth_region *r, uint32_t *id)
     return err;
 }
 
-hth_err hth_conn_map(hth_conn *c, int fd, uint64_t bytes, uint32_t *region)
+static hth_err conn_map(const hth_conn *c, int fd, uint64_t bytes, bool write, void **out)
 {
     int f = -1;
-    HTH_TRY(conn_open_memfd(c, fd, bytes, &f));
-    void *p = mmap(NULL, bytes, PROT_READ, MAP_SHARED, f, 0);
+    HTH_TRY(conn_open_memfd(c, fd, bytes, write ? O_RDWR : O_RDONLY, &f));
+    void *p = mmap(NULL, bytes, write ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, f, 0);
     int e = errno;
     close(f);
     if (p == MAP_FAILED) {
         return hth_fail_errno(e, "cannot map %" PRIu64 " bytes of shared memory", bytes);
     }
+    *out = p;
+    return HTH_OK;
+}
+
+hth_err hth_conn_map_ring(hth_conn *c, int fd, uint64_t bytes, void **out)
+{
+    *out = NULL;
+    return conn_map(c, fd, bytes, true, out);
+}
+
+hth_err hth_conn_map(hth_conn *c, int fd, uint64_t bytes, uint32_t *region)
+{
+    void *p;
+    HTH_TRY(conn_map(c, fd, bytes, false, &p));
     hth_region *r = hth_calloc(1, sizeof *r);
     hth_err err = HTH_ENOMEM;
     if (r != NULL) {

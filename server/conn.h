@@ -37,7 +37,9 @@ hth_err hth_conns_add(hth_conns *c, nng_pipe p);
 hth_conn *hth_conns_remove(hth_conns *c, nng_pipe p);
 // hth_conn_find returns the pipe's connection held, or NULL when it is gone.
 hth_conn *hth_conn_find(hth_conns *c, nng_pipe p);
-void hth_conn_rele(hth_conn *c); // NULL is allowed
+void hth_conn_hold(hth_conn *c);
+void hth_conn_rele(hth_conn *c);    // NULL is allowed
+bool hth_conn_is_gone(hth_conn *c); // it was removed
 
 // hth_conn_tenant is who is at the other end, where no token says so: "uid:1000", "embedded",
 // "network".
@@ -50,6 +52,9 @@ hth_peer hth_conn_peer(const hth_conn *c);
 // region's number. HTH_EDENIED: not a local peer, or not sealed; HTH_EINVAL: another size;
 // HTH_ETOOBIG: too many regions.
 hth_err hth_conn_map(hth_conn *c, int fd, uint64_t bytes, uint32_t *region);
+// hth_conn_map_ring does the same for reading and writing, and stores where it is; the caller
+// unmaps it.
+hth_err hth_conn_map_ring(hth_conn *c, int fd, uint64_t bytes, void **out);
 hth_err hth_conn_unmap(hth_conn *c, uint32_t region); // requests in flight keep it; HTH_ENOENT
 // hth_conn_range stores the address of [offset, offset + bytes) of a region, and the region held
 // until hth_region_rele. HTH_EIO: not of this connection (the client tries again without it);

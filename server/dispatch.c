@@ -134,6 +134,7 @@ static void slot_cancel(hth_slot *s, uint64_t call)
         other->r.canceled = 1;
     }
     pthread_mutex_unlock(&s->d->lock);
+    hth_rings_cancel(s->d->rings, s->conn, call);
     slot_finished(s, HTH_OK);
 }
 
@@ -193,6 +194,17 @@ static void slot_map(hth_slot *s)
     hth_slot_reply(s, &r);
 }
 
+static void slot_fetch(hth_slot *s)
+{
+    nng_msg *reply;
+    hth_err err = hth_rings_fetch(s->d->rings, s->conn, s->q->fetch->call, &reply);
+    if (err != HTH_OK) {
+        hth_slot_fail(s, err, hth_err_detail());
+        return;
+    }
+    hth_slot_send(s, reply);
+}
+
 static void slot_models(hth_slot *s)
 {
     char *json;
@@ -230,6 +242,12 @@ static void slot_route(hth_slot *s)
     case HEARTH__REQUEST__BODY_UNMAP:
         slot_finished(s, hth_conn_unmap(s->conn, s->q->unmap->region));
         break;
+    case HEARTH__REQUEST__BODY_ATTACH:
+        slot_finished(s, hth_rings_attach(s->d->rings, s->conn, s->q->attach));
+        break;
+    case HEARTH__REQUEST__BODY_FETCH:
+        slot_fetch(s);
+        break;
     default:
         hth_slot_job(s);
         break;
@@ -240,6 +258,7 @@ static bool slot_is_about_others(const hth_slot *s)
 {
     return s->q->body_case == HEARTH__REQUEST__BODY_PROGRESS ||
            s->q->body_case == HEARTH__REQUEST__BODY_CANCEL ||
+           s->q->body_case == HEARTH__REQUEST__BODY_FETCH ||
            s->q->body_case == HEARTH__REQUEST__BODY_UNMAP;
 }
 
@@ -318,6 +337,7 @@ hth_err hth_dispatch_open(const hth_dispatch_config *config, hth_dispatch **out)
     d->jobs = config->jobs;
     d->conns = config->conns;
     d->auth = config->auth;
+    d->rings = config->rings;
     d->limits = config->limits;
     pthread_condattr_t monotonic;
     pthread_condattr_init(&monotonic);

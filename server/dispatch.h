@@ -19,6 +19,7 @@
 #include "server/conn.h"
 #include "server/engine.h"
 #include "server/jobs.h"
+#include "server/rings.h"
 
 typedef struct hth_dispatch hth_dispatch;
 
@@ -29,6 +30,7 @@ typedef struct hth_dispatch_config {
     hth_jobs *jobs;
     hth_conns *conns;
     hth_auth *auth;
+    hth_rings *rings;
     hth_wire_limits limits;
     int slots; // requests in progress at once; 0: 256
 } hth_dispatch_config;

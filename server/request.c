@@ -1,9 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Requests that leave the callback's thread: to the engine (infer, queries) or to the job thread.
-// Inputs are used where they lie, in the message or in the client's shared memory. What lies in
-// shared memory and could steer addresses or shapes (integers, small tensors) is copied first: the
-// client may write there at any time. Outputs are written by the engine into the reply's own
-// message.
 #include "server/slot.h"
 
 #include "base/alloc.h"
@@ -13,8 +9,6 @@
 
 #include <string.h>
 
-#define REQUEST_SMALL_BYTES (64u << 10)
-
 void hth_slot_reset(hth_slot *s, nng_msg *msg)
 {
     s->conn = NULL;
@@ -22,22 +16,13 @@ void hth_slot_reset(hth_slot *s, nng_msg *msg)
     s->r = (hth_request){.ctx = s};
     s->progress = (hth_progress){.what = ""};
     s->msg = msg;
-    s->copy = NULL;
-    s->inputs = NULL;
-    s->held = NULL;
-    s->n_inputs = 0;
+    s->in = (hth_frame_inputs){.n = 0};
     s->reply = NULL;
 }
 
 void hth_slot_clear(hth_slot *s)
 {
-    for (int i = 0; i < s->n_inputs; i++) {
-        hth_region_rele(s->held[i].region);
-        hth_free(s->held[i].copy);
-    }
-    hth_free(s->inputs);
-    hth_free(s->held);
-    hth_free(s->copy);
+    hth_frame_inputs_fini(&s->in);
     hth_wire_free_request(s->q);
     nng_msg_free(s->msg);
     hth_conn_rele(s->conn);
@@ -46,93 +31,17 @@ void hth_slot_clear(hth_slot *s)
 
 // ---- to the engine
 
-static hth_err request_shared(hth_slot *s, const Hearth__Tensor *t, hth_slot_input *held,
-                              const void **data)
+static hth_err request_frame(void *ctx, const ProtobufCMessage *header, Hearth__Tensor *const *list,
+                             size_t n, uint8_t **data)
 {
-    HTH_TRY(hth_conn_range(s->conn, t->region, t->offset, t->bytes, data, &held->region));
-    if (hth_dtype_is_float((hth_dtype)t->dtype) && t->bytes > REQUEST_SMALL_BYTES) {
-        return HTH_OK;
-    }
-    held->copy = hth_alloc_aligned(t->bytes, 64);
-    if (held->copy == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for an input of %llu bytes",
-                        (unsigned long long)t->bytes);
-    }
-    *data = memcpy(held->copy, *data, t->bytes);
-    return HTH_OK;
-}
-
-static hth_err request_input(hth_slot *s, const Hearth__Tensor *t, hth_request_tensor *in,
-                             hth_slot_input *held)
-{
-    const void *data;
-    if (t->region != 0) {
-        HTH_TRY(request_shared(s, t, held, &data));
-    } else {
-        data = s->data + t->offset;
-    }
-    in->name = t->name[0] != 0 ? t->name : NULL;
-    in->t = (hth_tensor){.dtype = (hth_dtype)t->dtype,
-                         .layout = HTH_LAYOUT_PLAIN,
-                         .shape = {.rank = (int)t->n_shape},
-                         .data = (void *)data,
-                         .bytes = t->bytes};
-    memcpy(in->t.shape.dim, t->shape, t->n_shape * sizeof t->shape[0]);
-    return HTH_OK;
-}
-
-static hth_err request_inputs(hth_slot *s, const Hearth__Infer *q)
-{
-    s->data = hth_msg_aligned(s->data, s->data_bytes, &s->copy);
-    s->inputs = hth_calloc(q->n_inputs, sizeof *s->inputs);
-    s->held = hth_calloc(q->n_inputs, sizeof *s->held);
-    if (s->data == NULL || s->inputs == NULL || s->held == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for a request");
-    }
-    s->n_inputs = (int)q->n_inputs;
-    for (size_t i = 0; i < q->n_inputs; i++) {
-        HTH_TRY(request_input(s, q->inputs[i], &s->inputs[i], &s->held[i]));
-    }
-    return HTH_OK;
-}
-
-static hth_err request_frame(hth_slot *s, Hearth__Tensor **list, size_t n, uint8_t **data)
-{
-    Hearth__Reply r = HEARTH__REPLY__INIT;
-    Hearth__Outputs body = HEARTH__OUTPUTS__INIT;
-    body.outputs = list;
-    body.n_outputs = n;
-    r.call = s->q->call;
-    r.body_case = HEARTH__REPLY__BODY_OUTPUTS;
-    r.outputs = &body;
-    return hth_msg_frame(&r.base, list, n, 0, &s->d->limits, &s->reply, data);
+    hth_slot *s = ctx;
+    return hth_msg_frame(header, list, n, 0, &s->d->limits, &s->reply, data);
 }
 
 static hth_err request_place(hth_request *req, hth_request_tensor *out, int n_out)
 {
     hth_slot *s = req->ctx;
-    size_t n = (size_t)n_out;
-    uint8_t *data;
-    Hearth__Tensor *t = hth_alloc(n * (sizeof *t + sizeof(Hearth__Tensor *)));
-    if (t == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for a reply");
-    }
-    Hearth__Tensor **list = (Hearth__Tensor **)(t + n);
-    for (size_t i = 0; i < n; i++) {
-        hearth__tensor__init(&t[i]);
-        t[i].name = out[i].name != NULL ? (char *)out[i].name : t[i].name;
-        t[i].dtype = (uint32_t)out[i].t.dtype;
-        t[i].n_shape = (size_t)out[i].t.shape.rank;
-        t[i].shape = out[i].t.shape.dim;
-        t[i].bytes = out[i].t.bytes;
-        list[i] = &t[i];
-    }
-    hth_err err = request_frame(s, list, n, &data);
-    for (size_t i = 0; i < n && err == HTH_OK; i++) {
-        out[i].t.data = data + t[i].offset;
-    }
-    hth_free(t);
-    return err;
+    return hth_frame_outputs(s->q->call, out, n_out, request_frame, s);
 }
 
 static void request_done(hth_request *req)
@@ -173,16 +82,12 @@ static void request_submit(hth_slot *s)
 
 void hth_slot_infer(hth_slot *s)
 {
-    hth_err err = request_inputs(s, s->q->infer);
+    hth_err err = hth_frame_inputs_init(&s->in, s->conn, s->q->infer, s->data, s->data_bytes);
     if (err != HTH_OK) {
         hth_slot_fail(s, err, hth_err_detail());
         return;
     }
-    s->r.model = s->q->infer->model;
-    s->r.inputs = s->inputs;
-    s->r.n_inputs = s->n_inputs;
-    s->r.priority = s->q->infer->priority;
-    s->r.timeout_us = s->q->infer->timeout_us;
+    hth_frame_request(s->q->infer, &s->in, &s->r);
     s->r.place = request_place;
     request_submit(s);
 }

@@ -40,6 +40,7 @@ struct hth_server {
     hth_auth *auth;
     hth_tls *tls; // NULL: nothing is listened to that needs it
     hth_conns *conns;
+    hth_rings *rings;
     hth_dispatch *dispatch;
     hth_http *http;
     nng_socket socket;
@@ -61,6 +62,7 @@ static void server_pipe_changed(nng_pipe p, nng_pipe_ev ev, void *arg)
     hth_conn *c = hth_conns_remove(s->conns, p);
     if (c != NULL && s->dispatch != NULL) {
         hth_dispatch_gone(s->dispatch, c);
+        hth_rings_gone(s->rings, c);
     }
     hth_conn_rele(c);
 }
@@ -163,6 +165,7 @@ static hth_err server_start(hth_server *s, const hth_server_config *config)
                            .event_ctx = s->publisher,
                            .resume = config->resume};
     HTH_TRY(hth_engine_open(&e, s->store, &s->engine));
+    HTH_TRY(hth_rings_open(s->engine, s->auth, &limits, &s->rings));
     HTH_TRY(server_socket(s, &limits));
     hth_dispatch_config d = {.socket = s->socket,
                              .store = s->store,
@@ -170,6 +173,7 @@ static hth_err server_start(hth_server *s, const hth_server_config *config)
                              .jobs = s->jobs,
                              .conns = s->conns,
                              .auth = s->auth,
+                             .rings = s->rings,
                              .limits = limits,
                              .slots = config->slots};
     HTH_TRY(hth_dispatch_open(&d, &s->dispatch));
@@ -268,6 +272,16 @@ static hth_err server_drain_http(hth_server *s, uint64_t end_ns)
     return HTH_OK;
 }
 
+// server_drain_nng waits until requests over rings and sockets are answered, until `limit_ns`
+// behind `start_ns`. Rings first: what is too large for them is fetched over the socket.
+static hth_err server_drain_nng(hth_server *s, uint64_t start_ns, uint64_t limit_ns)
+{
+    uint64_t gone_ns = hth_now_ns() - start_ns;
+    HTH_TRY(hth_rings_stop(s->rings, gone_ns < limit_ns ? limit_ns - gone_ns : 1));
+    gone_ns = hth_now_ns() - start_ns;
+    return hth_dispatch_stop(s->dispatch, gone_ns < limit_ns ? limit_ns - gone_ns : 1);
+}
+
 hth_err hth_server_drain(hth_server *s, uint64_t limit_ns)
 {
     uint64_t cancel_ns = limit_ns / 6 * 5, start_ns = hth_now_ns();
@@ -276,16 +290,17 @@ hth_err hth_server_drain(hth_server *s, uint64_t limit_ns)
         hth_http_refuse(s->http);
     }
     hth_dispatch_refuse(s->dispatch);
+    hth_rings_refuse(s->rings);
     hth_engine_drain(s->engine);
-    hth_err err = hth_dispatch_stop(s->dispatch, cancel_ns);
+    hth_err err = server_drain_nng(s, start_ns, cancel_ns);
     err = err == HTH_OK ? server_drain_http(s, start_ns + cancel_ns) : err;
     if (err == HTH_ETIMEDOUT) {
-        int n = hth_dispatch_cancel(s->dispatch);
+        int n = hth_dispatch_cancel(s->dispatch) + hth_rings_cancel_all(s->rings);
         if (s->http != NULL) {
             n += hth_http_cancel(s->http);
         }
         hth_log(WARN, SERVER, "canceling", "requests=%d", n);
-        err = hth_dispatch_stop(s->dispatch, limit_ns - cancel_ns);
+        err = server_drain_nng(s, start_ns, limit_ns);
         err = err == HTH_OK ? server_drain_http(s, start_ns + limit_ns) : err;
     }
     return err;
@@ -301,6 +316,8 @@ void hth_server_stop(hth_server *s)
         hth_http_stop(s->http);
     }
     if (s->dispatch != NULL) {
+        hth_dispatch_refuse(s->dispatch);
+        (void)hth_rings_stop(s->rings, 0);
         (void)hth_dispatch_stop(s->dispatch, 0);
         server_linger(s);
     }
@@ -311,8 +328,11 @@ void hth_server_stop(hth_server *s)
     s->jobs = NULL;
     if (s->dispatch != NULL) {
         hth_dispatch_halt(s->dispatch);
-        uint64_t answered, refused;
+        uint64_t answered, refused, ring_answered, ring_refused;
         hth_dispatch_count(s->dispatch, &answered, &refused);
+        hth_rings_count(s->rings, &ring_answered, &ring_refused);
+        answered += ring_answered;
+        refused += ring_refused;
         hth_log(INFO, SERVER, "stopped", "answered=%" PRIu64 " refused=%" PRIu64, answered,
                 refused);
     }
@@ -331,6 +351,7 @@ void hth_server_close(hth_server *s)
         nng_close(s->socket);
     }
     hth_dispatch_close(s->dispatch);
+    hth_rings_close(s->rings);
     hth_engine_close(s->engine);
     hth_publisher_close(s->publisher);
     hth_conns_close(s->conns);

@@ -6,6 +6,7 @@
 
 #include "client/msg.h"
 #include "server/dispatch.h"
+#include "server/frame.h"
 
 #include <pthread.h>
 
@@ -13,12 +14,6 @@ typedef struct hth_progress {
     char what[400];
     uint64_t done, total;
 } hth_progress;
-
-// One input of a request: what has to be given back when it is done.
-typedef struct hth_slot_input {
-    hth_region *region; // held
-    void *copy;
-} hth_slot_input;
 
 typedef struct hth_slot {
     hth_dispatch *d;
@@ -34,10 +29,7 @@ typedef struct hth_slot {
     nng_msg *msg; // the request; q's data section lies in it
     const uint8_t *data;
     uint64_t data_bytes;
-    void *copy; // of the data section, when it was not aligned
-    hth_request_tensor *inputs;
-    hth_slot_input *held;
-    int n_inputs;
+    hth_frame_inputs in;
     nng_msg *reply; // made by place, sent by done
     hth_job job;
 } hth_slot;
@@ -48,6 +40,7 @@ struct hth_dispatch {
     hth_jobs *jobs;
     hth_conns *conns;
     hth_auth *auth;
+    hth_rings *rings;
     hth_wire_limits limits;
     pthread_mutex_t lock;
     pthread_cond_t idle;

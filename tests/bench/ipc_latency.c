@@ -1,18 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a request to a tiny model costs over a local socket: the p50 of hearth_infer on the digits
-// model (256 bytes in, 40 out per image, its computation included), beside the p50 of a bare nng
-// request and reply with frames of the same sizes, each server in its own process, in alternating
-// rounds of one run. Prints one JSON line per batch. usage, from the root: ipc_latency [SECONDS]
+// What a request to a tiny model costs over a local socket, and through a ring in shared memory:
+// the digits model (256 bytes in, 40 out per image) with hearth_infer, beside a bare nng request
+// and reply with frames of the same sizes, each server in its own process, in alternating rounds of
+// one run, by one client thread and by four. `model` is the mean time that the engine counts for
+// the model itself (infer_ns) in these rounds. Prints one JSON line per kind and batch, times in
+// microseconds. Last, what is too large for a ring: 590 KB in plain memory and in a
+// shared buffer. usage, from the root: ipc_latency [SECONDS]
 #include "client/hearth.h"
 #include "server/server.h"
 
 #include "base/alloc.h"
 #include "base/clock.h"
 
+#include <jansson.h>
 #include <nng/nng.h>
 #include <nng/protocol/reqrep0/rep.h>
 #include <nng/protocol/reqrep0/req.h>
 
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,7 +29,9 @@
 #define FRAME_BYTES 124 // of a frame with one input, in front of the tensor's bytes
 #define IN_BYTES    256 // of one image
 #define OUT_BYTES   40  // of its scores
-#define MAX_SAMPLES 2000000
+#define MAX_SAMPLES 1000000
+#define MAX_THREADS 4
+#define ROUNDS      8
 
 static void check(int failed, const char *what)
 {
@@ -38,7 +45,9 @@ static int serve_bare(const char *url)
 {
     nng_socket s;
     nng_msg *m;
-    check(nng_rep0_open(&s) || nng_listen(s, url, NULL, 0), "listen");
+    check(nng_rep0_open(&s) || nng_socket_set_size(s, NNG_OPT_RECVMAXSZ, 0) ||
+              nng_listen(s, url, NULL, 0),
+          "listen");
     while (nng_recvmsg(s, &m, 0) == 0) {
         size_t images = (nng_msg_len(m) - FRAME_BYTES) / IN_BYTES;
         nng_msg_chop(m, images * (IN_BYTES - OUT_BYTES));
@@ -74,67 +83,189 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-typedef struct series {
+// One kind of request, and what its threads measured.
+typedef struct kind {
+    const char *name;
+    hearth *h; // NULL: bare
+    nng_socket bare;
+    hearth_tensor in;
     uint64_t *ns;
     int n;
-} series;
+    double model_ns, requests; // as the engine counted
+} kind;
 
-static void measure_bare(nng_socket s, size_t bytes, uint64_t until, series *out)
+typedef struct thread {
+    pthread_t t;
+    kind *k;
+    uint64_t until, *ns;
+    int n, most;
+} thread;
+
+static void one_bare(kind *k)
 {
-    for (uint64_t t0 = hth_now_ns(), t1; t0 < until && out->n < MAX_SAMPLES; t0 = t1) {
-        nng_msg *m;
-        check(nng_msg_alloc(&m, bytes) || nng_sendmsg(s, m, 0) || nng_recvmsg(s, &m, 0), "ping");
-        nng_msg_free(m);
+    nng_msg *m;
+    check(nng_msg_alloc(&m, k->in.bytes + FRAME_BYTES) || nng_sendmsg(k->bare, m, 0) ||
+              nng_recvmsg(k->bare, &m, 0),
+          "ping");
+    nng_msg_free(m);
+}
+
+static void one_hearth(kind *k)
+{
+    hearth_tensor *y;
+    int n;
+    check(hearth_infer(k->h, "m", &k->in, 1, &y, &n) != HEARTH_OK, "infer");
+    hearth_tensors_free(y, n);
+}
+
+static void *measure(void *arg)
+{
+    thread *t = arg;
+    for (uint64_t t0 = hth_now_ns(), t1; t0 < t->until && t->n < t->most; t0 = t1) {
+        if (t->k->h == NULL) {
+            one_bare(t->k);
+        } else {
+            one_hearth(t->k);
+        }
         t1 = hth_now_ns();
-        out->ns[out->n++] = t1 - t0;
+        t->ns[t->n++] = t1 - t0;
+    }
+    return NULL;
+}
+
+// counted stores what the engine counted for the model until now.
+static void counted(kind *k, double *ns, double *requests)
+{
+    char *text;
+    *ns = *requests = 0;
+    check(hearth_query(k->h, "stats", NULL, NULL, NULL, &text) != HEARTH_OK, "stats");
+    json_t *j = json_loads(text, 0, NULL), *list = json_object_get(j, "models"), *m;
+    size_t i;
+    json_array_foreach(list, i, m)
+    {
+        const json_t *times = json_object_get(m, "times");
+        *ns += json_number_value(json_object_get(times, "infer_ns"));
+        *requests += json_number_value(json_object_get(m, "requests"));
+    }
+    json_decref(j);
+    hearth_free(text);
+}
+
+static void run_round(kind *k, int threads, uint64_t each_ns)
+{
+    thread t[MAX_THREADS];
+    double ns0 = 0, n0 = 0, ns1 = 0, n1 = 0;
+    if (k->h != NULL) {
+        counted(k, &ns0, &n0);
+    }
+    int room = (MAX_SAMPLES - k->n) / threads;
+    for (int i = 0; i < threads; i++) {
+        t[i] = (thread){.k = k,
+                        .until = hth_now_ns() + each_ns,
+                        .ns = hth_alloc((size_t)room * sizeof(uint64_t) + 8),
+                        .most = room};
+        check(t[i].ns == NULL || pthread_create(&t[i].t, NULL, measure, &t[i]), "thread");
+    }
+    for (int i = 0; i < threads; i++) {
+        pthread_join(t[i].t, NULL);
+        memcpy(k->ns + k->n, t[i].ns, (size_t)t[i].n * sizeof(uint64_t));
+        k->n += t[i].n;
+        hth_free(t[i].ns);
+    }
+    if (k->h != NULL) {
+        counted(k, &ns1, &n1);
+        k->model_ns += ns1 - ns0;
+        k->requests += n1 - n0;
     }
 }
 
-static void measure_hearth(hearth *h, const hearth_tensor *in, uint64_t until, series *out)
+static double at_us(const kind *k, double part)
 {
-    for (uint64_t t0 = hth_now_ns(), t1; t0 < until && out->n < MAX_SAMPLES; t0 = t1) {
-        hearth_tensor *y;
-        int n;
-        check(hearth_infer(h, "m", in, 1, &y, &n) != HEARTH_OK, "infer");
-        hearth_tensors_free(y, n);
-        t1 = hth_now_ns();
-        out->ns[out->n++] = t1 - t0;
+    return k->n > 0 ? (double)k->ns[(int)((double)(k->n - 1) * part)] / 1e3 : 0;
+}
+
+static void compare(kind *k, int n_kinds, int threads, int64_t batch, double seconds)
+{
+    for (int i = 0; i < n_kinds; i++) {
+        k[i].ns = hth_alloc(MAX_SAMPLES * sizeof(uint64_t));
+        check(k[i].ns == NULL, "memory");
+    }
+    for (int round = 0; round <= ROUNDS; round++) {
+        for (int i = 0; i < n_kinds; i++) {
+            run_round(&k[i], threads, (uint64_t)(seconds * 1e9 / ROUNDS / n_kinds));
+            if (round == 0) { // warm-up
+                k[i].n = 0;
+                k[i].model_ns = k[i].requests = 0;
+            }
+        }
+    }
+    for (int i = 0; i < n_kinds; i++) {
+        qsort(k[i].ns, (size_t)k[i].n, sizeof k[i].ns[0], by_value);
+        double model = k[i].requests > 0 ? k[i].model_ns / k[i].requests / 1e3 : 0;
+        printf("{\"kind\":\"%s\",\"threads\":%d,\"batch\":%lld,\"bytes\":%zu,\"p50\":%.1f,"
+               "\"p99\":%.1f,\"model\":%.1f,\"p50_over_model\":%.1f}\n",
+               k[i].name, threads, (long long)batch, k[i].in.bytes, at_us(&k[i], 0.5),
+               at_us(&k[i], 0.99), model, at_us(&k[i], 0.5) - model);
+        hth_free(k[i].ns);
+    }
+    fflush(stdout);
+}
+
+static void compare_digits(hearth *ring, hearth *socket, nng_socket bare, double seconds)
+{
+    static const struct {
+        int64_t batch;
+        int threads;
+    } runs[] = {{1, 1}, {1, 4}, {16, 1}, {256, 1}};
+    for (size_t i = 0; i < sizeof runs / sizeof runs[0]; i++) {
+        int64_t batch = runs[i].batch;
+        size_t bytes = (size_t)batch * IN_BYTES;
+        hearth_tensor in = {.name = "image",
+                            .dtype = HEARTH_F32,
+                            .rank = 4,
+                            .shape = {batch, 1, 8, 8},
+                            .data = hth_calloc(1, bytes),
+                            .bytes = bytes};
+        check(in.data == NULL, "memory");
+        kind k[] = {{.name = "bare nng", .bare = bare, .in = in},
+                    {.name = "socket", .h = socket, .in = in},
+                    {.name = "ring", .h = ring, .in = in}};
+        if (runs[i].threads == 1) {
+            compare(k, 3, 1, batch, seconds);
+        } else {
+            compare(k + 1, 2, runs[i].threads, batch, seconds); // one socket has one caller
+        }
+        hth_free(in.data);
     }
 }
 
-static double p50_us(series *s)
+// compare_large sends what is too large for a ring: 2,304 images, 590 KB in, 92 KB out.
+static void compare_large(hearth *ring, hearth *socket, double seconds)
 {
-    qsort(s->ns, (size_t)s->n, sizeof s->ns[0], by_value);
-    return (double)s->ns[s->n / 2] / 1e3;
-}
-
-static void compare(hearth *h, nng_socket bare, int64_t batch, double seconds)
-{
+    const int64_t batch = 2304;
     size_t bytes = (size_t)batch * IN_BYTES;
-    series a = {hth_alloc(MAX_SAMPLES * sizeof(uint64_t)), 0},
-           b = {hth_alloc(MAX_SAMPLES * sizeof(uint64_t)), 0};
+    void *shared[2], *plain = hth_calloc(1, bytes);
+    check(plain == NULL || hearth_buffer_alloc(ring, bytes, &shared[0]) != HEARTH_OK ||
+              hearth_buffer_alloc(socket, bytes, &shared[1]) != HEARTH_OK,
+          "memory");
+    memset(shared[0], 0, bytes);
+    memset(shared[1], 0, bytes);
     hearth_tensor in = {.name = "image",
                         .dtype = HEARTH_F32,
                         .rank = 4,
                         .shape = {batch, 1, 8, 8},
-                        .data = hth_calloc(1, bytes),
+                        .data = plain,
                         .bytes = bytes};
-    check(a.ns == NULL || b.ns == NULL || in.data == NULL, "memory");
-    for (int round = 0; round < 11; round++) {
-        uint64_t each = (uint64_t)(seconds * 1e9 / 22);
-        measure_bare(bare, bytes + FRAME_BYTES, hth_now_ns() + each, &a);
-        measure_hearth(h, &in, hth_now_ns() + each, &b);
-        if (round == 0) {
-            a.n = b.n = 0; // warm-up
-        }
-    }
-    double bare_us = p50_us(&a), hearth_us = p50_us(&b);
-    printf("{\"batch\":%lld,\"bytes\":%zu,\"bare_p50_us\":%.1f,\"hearth_p50_us\":%.1f,\"ratio\":%."
-           "2f}\n",
-           (long long)batch, bytes, bare_us, hearth_us, hearth_us / bare_us);
-    hth_free(in.data);
-    hth_free(a.ns);
-    hth_free(b.ns);
+    kind k[] = {{.name = "socket, plain memory", .h = socket, .in = in},
+                {.name = "ring, plain memory", .h = ring, .in = in},
+                {.name = "socket, shared buffer", .h = socket, .in = in},
+                {.name = "ring, shared buffer", .h = ring, .in = in}};
+    k[2].in.data = shared[1];
+    k[3].in.data = shared[0];
+    compare(k, 4, 1, batch, seconds);
+    hearth_buffer_free(ring, shared[0]);
+    hearth_buffer_free(socket, shared[1]);
+    hth_free(plain);
 }
 
 int main(int argc, char **argv)
@@ -144,7 +275,6 @@ int main(int argc, char **argv)
     }
     char dir[] = "/tmp/hearth-latency-XXXXXX", bare_url[64], url[64], store[64], clean[64];
     double seconds = argc > 1 ? atof(argv[1]) : 4;
-    static const int64_t batches[] = {1, 16, 256};
     hearth_import_result imported;
     check(mkdtemp(dir) == NULL, "mkdtemp");
     snprintf(bare_url, sizeof bare_url, "ipc://%s/bare", dir);
@@ -152,23 +282,24 @@ int main(int argc, char **argv)
     snprintf(store, sizeof store, "%s/store", dir);
     snprintf(clean, sizeof clean, "rm -rf %s", dir);
     pid_t child[2] = {start("bare", bare_url, store), start("hearth", url, store)};
-    hearth *h;
+    hearth *ring = NULL, *socket = NULL;
     nng_socket bare;
     check(nng_req0_open(&bare) || nng_socket_set_size(bare, NNG_OPT_RECVMAXSZ, 0), "socket");
     int up = 0;
     for (int i = 0; i < 500 && up != 3; i++) {
         up |= (up & 1) != 0 || nng_dial(bare, bare_url, NULL, 0) == 0 ? 1 : 0;
-        up |= (up & 2) != 0 || hearth_open(url, NULL, &h) == HEARTH_OK ? 2 : 0;
+        up |= (up & 2) != 0 || hearth_open(url, NULL, &ring) == HEARTH_OK ? 2 : 0;
         nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
     }
-    check(up != 3, "connect");
-    check(hearth_import(h, "m", "tests/data/digits/digits.onnx", -1, NULL, NULL, &imported) !=
+    check(up != 3 || hearth_open(url, &(hearth_options){.no_ring = 1}, &socket) != HEARTH_OK,
+          "connect");
+    check(hearth_import(ring, "m", "tests/data/digits/digits.onnx", -1, NULL, NULL, &imported) !=
               HEARTH_OK,
           "import");
-    for (size_t i = 0; i < sizeof batches / sizeof batches[0]; i++) {
-        compare(h, bare, batches[i], seconds);
-    }
-    hearth_close(h);
+    compare_digits(ring, socket, bare, seconds);
+    compare_large(ring, socket, seconds);
+    hearth_close(ring);
+    hearth_close(socket);
     nng_close(bare);
     for (int i = 0; i < 2; i++) {
         kill(child[i], SIGTERM);

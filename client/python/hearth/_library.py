@@ -22,7 +22,7 @@ class Tensor(C.Structure):
 
 class Options(C.Structure):
     _fields_ = [('store', C.c_char_p), ('device', C.c_char_p), ('timeout_ms', C.c_uint64), ('no_shared_memory', C.c_int),
-                ('token', C.c_char_p), ('ca_file', C.c_char_p)]
+                ('token', C.c_char_p), ('ca_file', C.c_char_p), ('no_ring', C.c_int)]
 
 
 class InferOptions(C.Structure):
