@@ -37,12 +37,19 @@ static hth_err auth_add_user(hth_auth *a, uid_t uid)
     return HTH_OK;
 }
 
-static hth_err auth_user(hth_auth *a, const char *name, bool needed)
+// auth_nobody: a name that is not known lets nobody in, and keeps nobody from starting.
+static hth_err auth_nobody(const char *kind, const char *name)
+{
+    hth_log(WARN, SERVER, "auth", "auth.local: there is no %s '%s'", kind, name);
+    return HTH_OK;
+}
+
+static hth_err auth_user(hth_auth *a, const char *name)
 {
     struct passwd space, *found = NULL;
     char text[AUTH_NAMES];
     if (getpwnam_r(name, &space, text, sizeof text, &found) != 0 || found == NULL) {
-        return needed ? hth_fail(HTH_ENOENT, "auth.local: there is no user '%.80s'", name) : HTH_OK;
+        return auth_nobody("user", name);
     }
     return auth_add_user(a, found->pw_uid);
 }
@@ -53,14 +60,14 @@ static hth_err auth_group(hth_auth *a, const char *name)
     struct group space, *found = NULL;
     char text[AUTH_NAMES];
     if (getgrnam_r(name, &space, text, sizeof text, &found) != 0 || found == NULL) {
-        return hth_fail(HTH_ENOENT, "auth.local: there is no group '%.80s'", name);
+        return auth_nobody("group", name);
     }
     if (a->n_groups == AUTH_MAX_LOCAL) {
         return hth_fail(HTH_ETOOBIG, "auth.local: more than %d groups", AUTH_MAX_LOCAL);
     }
     a->groups[a->n_groups++] = found->gr_gid;
     for (char **member = found->gr_mem; *member != NULL; member++) {
-        HTH_TRY(auth_user(a, *member, false));
+        HTH_TRY(auth_user(a, *member));
     }
     return HTH_OK;
 }
@@ -76,7 +83,7 @@ static hth_err auth_names(hth_auth *a, const char *local)
         memcpy(name, p, n);
         name[n] = 0;
         if (n > 0) {
-            HTH_TRY(name[0] == '@' ? auth_group(a, name + 1) : auth_user(a, name, true));
+            HTH_TRY(name[0] == '@' ? auth_group(a, name + 1) : auth_user(a, name));
         }
         p += n + strspn(p + n, " ");
     }

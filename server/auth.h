@@ -44,8 +44,8 @@ typedef enum hth_need {
 } hth_need;
 
 // hth_auth_open reads the file of tokens ("": there are none); `local` lists users and @groups,
-// separated by blanks, that are trusted as peers of a Unix socket. HTH_EINVAL, HTH_EDENIED: the
-// file is not as it should be; HTH_ENOENT: there is no such file, user or group.
+// separated by blanks, that are trusted as peers of a Unix socket; names that are not known are
+// logged. HTH_EINVAL, HTH_EDENIED: the file is not as it should be; HTH_ENOENT: there is none.
 hth_err hth_auth_open(const char *tokens_file, const char *local, hth_auth **out);
 void hth_auth_close(hth_auth *a); // NULL is allowed
 // hth_auth_reload reads the file again. On error the tokens stay as they are.

@@ -143,10 +143,6 @@ void hth_http_ticked(evutil_socket_t fd, short what, void *h); // every tick
 
 // ---- http_guard.c: connections
 
-// hth_http_may tells whether the request may do what needs `need`; false: answered.
-// hth_http_tenant stores whose request it is: the token's name, or "http".
-void hth_http_tenant(hth_http *h, struct evhttp_request *req, char *out, size_t cap);
-bool hth_http_may(hth_http *h, struct evhttp_request *req, hth_need need);
 hth_http_conn *hth_http_conn_new(hth_http *h, bool tls); // NULL: out of memory
 void hth_http_admit(evutil_socket_t fd, short what, void *h);
 hth_http_conn *hth_http_conn_of(hth_http *h, struct evhttp_request *req); // NULL: not known
@@ -156,10 +152,24 @@ void hth_http_conn_came(hth_http_conn *c, size_t added, size_t deleted);
 void hth_http_conn_whole(hth_http_conn *c);
 void hth_http_conn_answers(hth_http_conn *c, size_t bytes);
 void hth_http_conn_answered(hth_http_conn *c);
-bool hth_http_conn_full(const hth_http *h);                     // http.buffered_bytes are reached
-void hth_http_conn_look(hth_http *h, uint64_t now);             // ends what is too slow
-bool hth_http_tls_is_up(const struct bufferevent *b);           // the handshake is over
-bool hth_http_is_near(hth_http *h, struct evhttp_request *req); // of this machine
+bool hth_http_conn_full(const hth_http *h);         // http.buffered_bytes are reached
+void hth_http_conn_look(hth_http *h, uint64_t now); // ends what is too slow
+
+// ---- http_may.c: rights
+
+// hth_http_may tells whether the request may do what needs `need`; false: answered.
+bool hth_http_may(hth_http *h, struct evhttp_request *req, hth_need need);
+bool hth_http_is_near(hth_http *h, struct evhttp_request *req); // it comes from this machine
+// hth_http_tenant stores whose request it is: the token's name, or "http".
+void hth_http_tenant(hth_http *h, struct evhttp_request *req, char *out, size_t cap);
+
+// ---- http_tls.c
+
+struct bufferevent *hth_http_tls_new(struct event_base *base, hth_tls *tls); // NULL: no memory
+// hth_http_dead_new makes one that nothing ever comes through: without any evhttp makes its own,
+// which would be neither encrypted nor counted.
+struct bufferevent *hth_http_dead_new(struct event_base *base);
+bool hth_http_tls_is_up(const struct bufferevent *b); // the handshake is over
 
 // ---- http_conn.c: bytes and replies
 

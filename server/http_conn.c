@@ -12,11 +12,9 @@
 #include "server/http_json.h"
 
 #include <event2/bufferevent.h>
-#include <event2/bufferevent_ssl.h>
 #include <event2/keyvalq_struct.h>
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 #include <sys/queue.h>
@@ -201,51 +199,17 @@ static void conn_input(struct evbuffer *in, const struct evbuffer_cb_info *info,
     }
 }
 
-bool hth_http_tls_is_up(const struct bufferevent *b)
-{
-    const SSL *ssl = bufferevent_openssl_get_ssl((struct bufferevent *)b);
-    return ssl != NULL && SSL_is_init_finished(ssl);
-}
-
-// conn_tls makes a bufferevent that speaks TLS and closes its socket by itself.
-static struct bufferevent *conn_tls(struct event_base *base, hth_tls *tls)
-{
-    SSL *ssl = hth_tls_session(tls);
-    struct bufferevent *b =
-        ssl != NULL ? bufferevent_openssl_socket_new(base, -1, ssl, BUFFEREVENT_SSL_ACCEPTING,
-                                                     BEV_OPT_CLOSE_ON_FREE)
-                    : NULL;
-    if (b == NULL) {
-        SSL_free(ssl);
-        return NULL;
-    }
-    bufferevent_openssl_set_allow_dirty_shutdown(b, 1);
-    return b;
-}
-
-// conn_dead is a bufferevent that nothing ever comes through: without one evhttp makes its own,
-// which would be neither encrypted nor counted.
-static struct bufferevent *conn_dead(struct event_base *base)
-{
-    struct bufferevent *pair[2] = {NULL, NULL};
-    if (bufferevent_pair_new(base, 0, pair) != 0) {
-        abort(); // there is not even memory for that
-    }
-    bufferevent_free(pair[1]);
-    return pair[0];
-}
-
 struct bufferevent *hth_http_bufferevent(struct event_base *base, void *arg)
 {
     const hth_http_door *door = arg;
     struct bufferevent *b =
-        door->tls ? conn_tls(base, door->h->tls) : bufferevent_socket_new(base, -1, 0);
+        door->tls ? hth_http_tls_new(base, door->h->tls) : bufferevent_socket_new(base, -1, 0);
     hth_http_conn *c = b != NULL ? hth_http_conn_new(door->h, door->tls) : NULL;
     if (c == NULL) {
         if (b != NULL) {
             bufferevent_free(b);
         }
-        return conn_dead(base);
+        return hth_http_dead_new(base);
     }
     c->b = b;
     bufferevent_set_max_single_write(b, CONN_WRITE);

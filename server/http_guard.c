@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Connections: who is at the other end and what he may, how many there are, how slow they may be,
-// and what all of them hold.
+// Connections: who is at the other end, how many there are, how slow they may be, and what all of
+// them hold.
 //
 // evhttp says nothing when it accepts and asks for a bufferevent before that has a socket.
 // Therefore a connection is looked at just behind, in the same turn of the loop (guard_admit): then
@@ -18,13 +18,10 @@
 #include "base/settings.h"
 
 #include <event2/bufferevent.h>
-#include <event2/keyvalq_struct.h>
 
-#include <arpa/inet.h>
+#include <netinet/in.h>
 #include <stdio.h>
 #include <string.h>
-#include <strings.h>
-#include <sys/queue.h>
 #include <sys/socket.h>
 
 #define GUARD_SECOND_NS 1000000000u
@@ -255,122 +252,4 @@ void hth_http_conn_look(hth_http *h, uint64_t now)
             conn_tell(c, 408, "Request Timeout", "the request takes too long to come");
         }
     }
-}
-
-// ---- what a request may
-
-typedef struct guard_head {
-    const char *authorization, *origin, *host;
-    bool forwarded;
-} guard_head;
-
-static void head_read(struct evhttp_request *req, guard_head *out)
-{
-    const struct evkeyval *kv;
-    memset(out, 0, sizeof *out);
-    TAILQ_FOREACH(kv, evhttp_request_get_input_headers(req), next)
-    {
-        const char *key = kv->key;
-        switch (key[0] | 32) {
-        case 'a':
-            if (strcasecmp(key, "Authorization") == 0) {
-                out->authorization = kv->value;
-            }
-            break;
-        case 'o':
-            if (strcasecmp(key, "Origin") == 0) {
-                out->origin = kv->value;
-            }
-            break;
-        case 'h':
-            if (strcasecmp(key, "Host") == 0) {
-                out->host = kv->value;
-            }
-            break;
-        case 'f':
-            out->forwarded = out->forwarded || strcasecmp(key, "Forwarded") == 0;
-            break;
-        case 'x':
-            out->forwarded = out->forwarded || strncasecmp(key, "X-Forwarded-", 12) == 0 ||
-                             strcasecmp(key, "X-Real-IP") == 0;
-            break;
-        }
-    }
-}
-
-// head_is_own tells whether a browser's request comes from a page of this server, called by an
-// address or localhost: a page of another origin could otherwise use the rights of a program on
-// this machine, and one whose name was made to point here could be taken for ours.
-static bool head_is_own(const guard_head *q)
-{
-    char host[64];
-    struct in6_addr six;
-    struct in_addr four;
-    if (q->origin == NULL) {
-        return true;
-    }
-    const char *at = strstr(q->origin, "://");
-    if (at == NULL || q->host == NULL || strcasecmp(at + 3, q->host) != 0) {
-        return false;
-    }
-    const char *from = q->host + (q->host[0] == '['), *colon = strrchr(from, ':');
-    size_t n = q->host[0] == '[' ? strcspn(from, "]")
-               : colon != NULL   ? (size_t)(colon - from)
-                                 : strlen(from);
-    snprintf(host, sizeof host, "%.*s", (int)(n < sizeof host ? n : 0), from);
-    return strcasecmp(host, "localhost") == 0 || inet_pton(AF_INET, host, &four) == 1 ||
-           inet_pton(AF_INET6, host, &six) == 1;
-}
-
-bool hth_http_is_near(hth_http *h, struct evhttp_request *req)
-{
-    const hth_http_conn *c = hth_http_conn_of(h, req);
-    guard_head q;
-    head_read(req, &q);
-    return c != NULL && c->peer == HTH_PEER_LOOPBACK && !q.forwarded;
-}
-
-static const char *bearer(const guard_head *q)
-{
-    const char *t = q->authorization;
-    if (t == NULL || strncasecmp(t, "Bearer", 6) != 0 || t[6] != ' ') {
-        return NULL;
-    }
-    return t + 6 + strspn(t + 6, " ");
-}
-
-void hth_http_tenant(hth_http *h, struct evhttp_request *req, char *out, size_t cap)
-{
-    guard_head q = {.host = NULL};
-    if (hth_auth_has_tokens(h->auth)) {
-        head_read(req, &q);
-    }
-    hth_auth_tenant(h->auth, bearer(&q), "http", out, cap);
-}
-
-bool hth_http_may(hth_http *h, struct evhttp_request *req, hth_need need)
-{
-    guard_head q;
-    bool unknown = false;
-    if (need == HTH_NEED_NOTHING) {
-        return true;
-    }
-    const hth_http_conn *c = hth_http_conn_of(h, req);
-    head_read(req, &q);
-    // What a proxy passes on comes from elsewhere.
-    hth_peer peer = c != NULL && !q.forwarded ? c->peer : HTH_PEER_NETWORK;
-    if (!hth_auth_has_tokens(h->auth) && !head_is_own(&q)) {
-        hth_http_fail(h, req, 403,
-                      "pages of other origins may not use this server while it has no tokens");
-        return false;
-    }
-    if (hth_auth_check(h->auth, peer, bearer(&q), need, &unknown) == HTH_OK) {
-        return true;
-    }
-    if (unknown) {
-        evhttp_add_header(evhttp_request_get_output_headers(req), "WWW-Authenticate",
-                          "Bearer realm=\"hearth\"");
-    }
-    hth_http_fail(h, req, unknown ? 401 : 403, "%s", hth_err_detail());
-    return false;
 }
