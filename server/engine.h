@@ -48,8 +48,8 @@ struct hth_request {
     // results are written there.
     hth_err (*place)(hth_request *r, hth_request_tensor *out, int n_out);
     // query: what to ask ("devices", "stats", "bench", "plan", "convsel", "model", "load",
-    // "loaded", "unload", "train", "curve", "jobs", "job", "cancel", "pause", "resume") with JSON
-    // arguments
+    // "loaded", "unload", "batching", "train", "curve", "jobs", "job", "cancel", "pause", "resume")
+    // with JSON arguments
     const char *query, *arguments;
     void (*progress)(hth_request *r, const char *what, uint64_t done,
                      uint64_t total); // may be NULL; engine's thread

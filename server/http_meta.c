@@ -167,22 +167,36 @@ static json_t *config_tensors(const json_t *tensors, bool batch)
     return list;
 }
 
+// config_batching says in a ModelConfig's terms how requests wait and are joined.
+static json_t *config_batching(const json_t *b)
+{
+    return json_pack("{s:O, s:O, s:b, s:I, s:O, s:{s:s, s:O, s:b, s:O}}", "preferred_batch_size",
+                     json_object_get(b, "preferred"), "max_queue_delay_microseconds",
+                     json_object_get(b, "delay_us"), "preserve_ordering", 0, "priority_levels",
+                     (json_int_t)UINT32_MAX, "default_priority_level",
+                     json_object_get(b, "priority"), "default_queue_policy", "timeout_action",
+                     "REJECT", "default_timeout_microseconds", json_object_get(b, "timeout_us"),
+                     "allow_timeout_override", 1, "max_queue_size", json_object_get(b, "queue"));
+}
+
 static void meta_config(hth_http_call *c)
 {
     json_t *m = hth_http_answer(c);
     if (m != NULL) {
         json_int_t max_batch = hth_http_max_batch(m);
-        hth_http_send_json(
-            c->h, c->req,
-            json_pack("{s:O, s:s, s:s, s:{s:{s:i}}, s:I, s:o, s:o, s:[{s:O, s:s, s:i, s:[]}], "
-                      "s:{}}",
-                      "name", json_object_get(m, "name"), "platform", "onnx_hearth", "backend",
-                      "hearth", "version_policy", "latest", "num_versions", 1, "max_batch_size",
-                      max_batch, "input",
-                      config_tensors(json_object_get(m, "inputs"), max_batch > 0), "output",
-                      config_tensors(json_object_get(m, "outputs"), max_batch > 0),
-                      "instance_group", "name", json_object_get(m, "name"), "kind", "KIND_CPU",
-                      "count", 1, "gpus", "parameters"));
+        const json_t *batching = json_object_get(m, "batching");
+        json_t *config = json_pack(
+            "{s:O, s:s, s:s, s:{s:{s:i}}, s:I, s:o, s:o, s:[{s:O, s:s, s:i, s:[]}], "
+            "s:{}}",
+            "name", json_object_get(m, "name"), "platform", "onnx_hearth", "backend", "hearth",
+            "version_policy", "latest", "num_versions", 1, "max_batch_size", max_batch, "input",
+            config_tensors(json_object_get(m, "inputs"), max_batch > 0), "output",
+            config_tensors(json_object_get(m, "outputs"), max_batch > 0), "instance_group", "name",
+            json_object_get(m, "name"), "kind", "KIND_CPU", "count", 1, "gpus", "parameters");
+        if (max_batch > 0 && json_integer_value(json_object_get(batching, "max")) > 1) {
+            json_object_set_new(config, "dynamic_batching", config_batching(batching));
+        }
+        hth_http_send_json(c->h, c->req, config);
         json_decref(m);
     }
 }

@@ -82,8 +82,7 @@ static void metrics_models(hth_text *out, const json_t *models)
     metric_head(out, "nv_inference_exec_count", "counter", "times that the model was run");
     json_array_foreach(models, i, m)
     {
-        metric_line(out, "nv_inference_exec_count", m, "",
-                    of_model(m, "requests") - of_model(m, "failures"));
+        metric_line(out, "nv_inference_exec_count", m, "", of_model(m, "executions"));
     }
     metric_head(out, "nv_inference_request_failure", "counter", "requests answered with an error");
     json_array_foreach(models, i, m)

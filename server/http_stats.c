@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Statistics of models, as the engine counts them for all its clients. Outputs are written in place
-// by the kernels, so compute_output is counted and takes no time of its own; there is no cache.
+// Statistics of models, as the engine counts them for all its clients. A request that was joined
+// with others counts the time of their run. Outputs are written in place by the kernels, so
+// compute_output takes time only of joined requests; there is no cache.
 #include "server/http_call.h"
 
 #include <stdio.h>
@@ -16,6 +17,23 @@ static json_t *stats_duration(json_int_t count, json_int_t ns)
     return json_pack("{s:I, s:I}", "count", count, "ns", ns);
 }
 
+static json_t *stats_batches(const json_t *m)
+{
+    json_t *list = json_array();
+    const json_t *b;
+    size_t i;
+    json_array_foreach(json_object_get(m, "batches"), i, b)
+    {
+        json_int_t runs = number(b, "runs");
+        json_array_append_new(
+            list, json_pack("{s:I, s:o, s:o, s:o}", "batch_size", number(b, "samples"),
+                            "compute_input", stats_duration(runs, number(b, "input_ns")),
+                            "compute_infer", stats_duration(runs, number(b, "infer_ns")),
+                            "compute_output", stats_duration(runs, number(b, "output_ns"))));
+    }
+    return list;
+}
+
 static json_t *stats_of(const json_t *m)
 {
     const json_t *t = json_object_get(m, "times");
@@ -26,17 +44,18 @@ static json_t *stats_of(const json_t *m)
                                   stats_duration(ok, number(t, "queue_ns")), "compute_input",
                                   stats_duration(ok, number(t, "input_ns")), "compute_infer",
                                   stats_duration(ok, number(t, "infer_ns")), "compute_output",
-                                  stats_duration(ok, 0), "cache_hit", stats_duration(0, 0),
-                                  "cache_miss", stats_duration(0, 0));
+                                  stats_duration(ok, number(t, "output_ns")), "cache_hit",
+                                  stats_duration(0, 0), "cache_miss", stats_duration(0, 0));
     json_int_t bytes = number(m, "resident_private_bytes") + number(m, "resident_shared_bytes") +
                        number(m, "arena_bytes");
     char version[24];
     snprintf(version, sizeof version, "%" JSON_INTEGER_FORMAT, number(m, "version"));
-    return json_pack("{s:O, s:s, s:I, s:I, s:I, s:o, s:{}, s:[], s:[{s:s, s:i, s:I}]}", "name",
+    return json_pack("{s:O, s:s, s:I, s:I, s:I, s:o, s:{}, s:o, s:[{s:s, s:i, s:I}]}", "name",
                      json_object_get(m, "name"), "version", version, "last_inference",
                      number(t, "last_ms"), "inference_count", number(t, "samples"),
-                     "execution_count", ok, "inference_stats", inference, "response_stats",
-                     "batch_stats", "memory_usage", "type", "CPU", "id", 0, "byte_size", bytes);
+                     "execution_count", number(m, "executions"), "inference_stats", inference,
+                     "response_stats", "batch_stats", stats_batches(m), "memory_usage", "type",
+                     "CPU", "id", 0, "byte_size", bytes);
 }
 
 static void stats_finish(hth_http_call *c)

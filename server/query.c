@@ -71,12 +71,32 @@ static hth_err query_model(query *q, json_t **out)
     hth_model *m;
     HTH_TRY(arg_model(q, &m));
     const hth_graph *g = m->source.graph;
-    *out =
-        json_pack("{s:s, s:i, s:o, s:o, s:i, s:i, s:I, s:I, s:b, s:b}", "name", m->name, "version",
-                  m->version, "inputs", values_json(g, g->inputs, g->n_inputs), "outputs",
-                  values_json(g, g->outputs, g->n_outputs), "nodes", g->n_nodes, "tensors",
-                  m->manifest.n_tensors, "bytes", (json_int_t)m->weight_bytes, "max_batch",
-                  (json_int_t)m->max_batch, "training", g->training, "batched", m->source.batched);
+    hth_batch_policy p = hth_model_batch_policy(m);
+    *out = json_pack("{s:s, s:i, s:o, s:o, s:i, s:i, s:I, s:I, s:b, s:b, s:o}", "name", m->name,
+                     "version", m->version, "inputs", values_json(g, g->inputs, g->n_inputs),
+                     "outputs", values_json(g, g->outputs, g->n_outputs), "nodes", g->n_nodes,
+                     "tensors", m->manifest.n_tensors, "bytes", (json_int_t)m->weight_bytes,
+                     "max_batch", (json_int_t)m->max_batch, "training", g->training, "batched",
+                     m->source.batched, "batching", hth_batching_json(&p));
+    return HTH_OK;
+}
+
+// query_batching sets how a model's requests wait and are joined, where something is given, and
+// says how that is now.
+static hth_err query_batching(query *q, json_t **out)
+{
+    hth_model *m;
+    HTH_TRY(arg_model(q, &m));
+    hth_batching b = m->batching;
+    if (json_object_size(q->args) > 1) {
+        HTH_TRY(hth_batching_change(q->ms->store, m->name, q->args, &b));
+    }
+    for (hth_model *each = q->ms->list; each != NULL; each = each->next) {
+        each->batching = strcmp(each->name, m->name) == 0 ? b : each->batching;
+    }
+    hth_batch_policy p = hth_model_batch_policy(m);
+    *out = hth_batching_json(&p);
+    json_object_set_new(*out, "model", json_string(m->name));
     return HTH_OK;
 }
 
@@ -419,7 +439,7 @@ hth_err hth_query_answer(hth_models *ms, hth_request *r)
         hth_err (*answer)(query *q, json_t **out);
     } table[] = {{"model", query_model}, {"devices", query_devices}, {"stats", query_stats},
                  {"bench", query_bench}, {"plan", query_plan},       {"convsel", query_convsel},
-                 {"curve", query_curve}, {"latency", query_latency}};
+                 {"curve", query_curve}, {"latency", query_latency}, {"batching", query_batching}};
     query q = {.ms = ms, .r = r};
     json_error_t je;
     q.args = json_loads(r->arguments != NULL && r->arguments[0] ? r->arguments : "{}", 0, &je);

@@ -10,11 +10,25 @@
 
 static json_t *stats_times(const hth_model *m)
 {
-    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "samples", (json_int_t)m->samples,
-                     "success_ns", (json_int_t)m->success_ns, "failure_ns",
-                     (json_int_t)m->failure_ns, "queue_ns", (json_int_t)m->queue_ns, "input_ns",
-                     (json_int_t)m->input_ns, "infer_ns", (json_int_t)m->infer_ns, "last_ms",
-                     (json_int_t)(m->last_wall_ns / 1000000u));
+    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "output_ns",
+                     (json_int_t)m->output_ns, "samples", (json_int_t)m->samples, "success_ns",
+                     (json_int_t)m->success_ns, "failure_ns", (json_int_t)m->failure_ns, "queue_ns",
+                     (json_int_t)m->queue_ns, "input_ns", (json_int_t)m->input_ns, "infer_ns",
+                     (json_int_t)m->infer_ns, "last_ms", (json_int_t)(m->last_wall_ns / 1000000u));
+}
+
+// Runs by the samples of their requests.
+static json_t *stats_batches(const hth_model *m)
+{
+    json_t *list = json_array();
+    for (int i = 0; i < m->n_sizes; i++) {
+        const hth_batch_count *c = &m->sizes[i];
+        json_array_append_new(
+            list, json_pack("{s:I, s:I, s:I, s:I, s:I}", "samples", (json_int_t)c->samples, "runs",
+                            (json_int_t)c->runs, "input_ns", (json_int_t)c->input_ns, "infer_ns",
+                            (json_int_t)c->infer_ns, "output_ns", (json_int_t)c->output_ns));
+    }
+    return list;
 }
 
 // What an account has, under the names that all rows use.
@@ -34,13 +48,14 @@ static json_t *stats_model(const hth_model *m, const hth_ledger *l)
     static const hth_ledger_row none = {.programs = 0};
     const hth_ledger_row *r = hth_ledger_row_of(l, &m->account);
     json_t *doc = stats_row(&m->account, r != NULL ? r : &none);
-    json_object_update_new(doc,
-                           json_pack("{s:i, s:I, s:I, s:I, s:I, s:I, s:i, s:o}", "version",
-                                     m->version, "weight_bytes", (json_int_t)m->weight_bytes,
-                                     "arena_bytes", (json_int_t)(r != NULL ? r->arena_bytes : 0),
-                                     "requests", (json_int_t)m->requests, "failures",
-                                     (json_int_t)m->failures, "busy_ns", (json_int_t)m->busy_ns,
-                                     "programs", m->source.n_programs, "times", stats_times(m)));
+    json_object_update_new(
+        doc,
+        json_pack("{s:i, s:I, s:I, s:I, s:I, s:I, s:i, s:o, s:I, s:i, s:o}", "version", m->version,
+                  "weight_bytes", (json_int_t)m->weight_bytes, "arena_bytes",
+                  (json_int_t)(r != NULL ? r->arena_bytes : 0), "requests", (json_int_t)m->requests,
+                  "failures", (json_int_t)m->failures, "busy_ns", (json_int_t)m->busy_ns,
+                  "programs", m->source.n_programs, "times", stats_times(m), "executions",
+                  (json_int_t)m->executions, "pending", m->refs, "batches", stats_batches(m)));
     return doc;
 }
 

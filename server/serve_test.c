@@ -1,0 +1,486 @@
+// SPDX-License-Identifier: Apache-2.0
+// Requests that wait for one engine: joined, and answered as if they were alone; by priority; with
+// timeouts; canceled; of a model that is removed meanwhile.
+//
+// The engine's thread is held in the `place` of a first request until all others are submitted, so
+// that what waits together does not depend on time.
+#include "tests/engine_call.h"
+#include "tests/npy_data.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <time.h>
+
+#define CALLERS 16
+
+typedef struct gate {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool inside, open;
+} gate;
+
+static gate the_gate = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false, false};
+static atomic_int turns; // counts answers
+
+typedef struct waiting {
+    call c;
+    hth_request_tensor in;
+    hth_tensor want; // the answer alone
+    int turn;
+    bool refuse_place;
+} waiting;
+
+static hth_err held_place(hth_request *r, hth_request_tensor *out, int n)
+{
+    pthread_mutex_lock(&the_gate.lock);
+    the_gate.inside = true;
+    pthread_cond_broadcast(&the_gate.changed);
+    while (!the_gate.open) {
+        pthread_cond_wait(&the_gate.changed, &the_gate.lock);
+    }
+    pthread_mutex_unlock(&the_gate.lock);
+    return call_place(r, out, n);
+}
+
+static hth_err waiting_place(hth_request *r, hth_request_tensor *out, int n)
+{
+    const waiting *w = r->ctx;
+    return w->refuse_place ? hth_fail(HTH_ENOMEM, "nowhere to put it") : call_place(r, out, n);
+}
+
+static void waiting_done(hth_request *r)
+{
+    waiting *w = r->ctx;
+    w->turn = atomic_fetch_add(&turns, 1);
+    call_done(r);
+}
+
+static void waiting_init(waiting *w, const char *model, const hth_tensor *x)
+{
+    *w = (waiting){.in = {.t = *x}};
+    w->c.r = (hth_request){.model = model,
+                           .inputs = &w->in,
+                           .n_inputs = 1,
+                           .place = waiting_place,
+                           .done = waiting_done,
+                           .ctx = w};
+    pthread_mutex_init(&w->c.lock, NULL);
+    pthread_cond_init(&w->c.changed, NULL);
+}
+
+static void waiting_wait(waiting *w)
+{
+    pthread_mutex_lock(&w->c.lock);
+    while (!w->c.finished) {
+        pthread_cond_wait(&w->c.changed, &w->c.lock);
+    }
+    pthread_mutex_unlock(&w->c.lock);
+}
+
+// hold has the engine's thread stay in `first` until release.
+static void hold(fixture *f, waiting *first)
+{
+    the_gate.inside = the_gate.open = false;
+    first->c.r.place = held_place;
+    assert_ok(hth_engine_submit(f->engine, &first->c.r));
+    pthread_mutex_lock(&the_gate.lock);
+    while (!the_gate.inside) {
+        pthread_cond_wait(&the_gate.changed, &the_gate.lock);
+    }
+    pthread_mutex_unlock(&the_gate.lock);
+}
+
+static void release(void)
+{
+    pthread_mutex_lock(&the_gate.lock);
+    the_gate.open = true;
+    pthread_cond_broadcast(&the_gate.changed);
+    pthread_mutex_unlock(&the_gate.lock);
+}
+
+static json_t *query(fixture *f, const char *what, const char *arguments)
+{
+    call c = {.r = {.query = what, .arguments = arguments}};
+    assert_ok(call_run(f->engine, &c));
+    json_t *j = json_loads(c.r.json, 0, NULL);
+    assert_non_null(j);
+    hth_free(c.r.json);
+    return j;
+}
+
+static json_int_t model_stat(fixture *f, const char *key)
+{
+    json_t *doc = query(f, "stats", "{\"model\":\"digits\"}");
+    json_t *m = json_array_get(json_object_get(doc, "models"), 0);
+    json_t *v = json_object_get(m, key);
+    v = v != NULL ? v : json_object_get(json_object_get(m, "times"), key);
+    json_int_t n = json_integer_value(v);
+    json_decref(doc);
+    return n;
+}
+
+static hth_tensor images;
+
+// part is `n` of the images, from the i-th on.
+static hth_tensor part(int i, int n)
+{
+    hth_tensor t = images;
+    size_t row = images.bytes / (size_t)images.shape.dim[0];
+    t.shape.dim[0] = n;
+    t.bytes = row * (size_t)n;
+    t.data = (char *)images.data + row * (size_t)i;
+    return t;
+}
+
+static void digits_open(fixture *f)
+{
+    fixture_open(f, "cpu:mem=256MiB,threads=2");
+    put(f->store, "digits", "tests/data/digits/digits.onnx");
+    assert_true(npy_data("tests/data/digits/images.npy", &images));
+    assert_true(images.shape.dim[0] >= 64);
+    hth_tensor x = part(0, 1);
+    waiting w;
+    waiting_init(&w, "digits", &x);
+    assert_ok(hth_engine_submit(f->engine, &w.c.r));
+    waiting_wait(&w);
+    free(w.c.out[0].data);
+}
+
+static void digits_close(fixture *f)
+{
+    hth_free(images.data);
+    fixture_close(f);
+}
+
+// alone is the answer to `w` when nothing else waits.
+static void answer_alone(fixture *f, waiting *w, const char *model, const hth_tensor *x)
+{
+    waiting_init(w, model, x);
+    assert_ok(hth_engine_submit(f->engine, &w->c.r));
+    waiting_wait(w);
+    assert_int_equal(w->c.r.err, HTH_OK);
+    hth_tensor want = w->c.out[0];
+    waiting_init(w, model, x);
+    w->want = want;
+}
+
+static void expect_answer(waiting *w)
+{
+    const float *a = w->c.out[0].data, *b = w->want.data;
+    if (w->c.r.err != HTH_OK) {
+        fail_msg("%s", w->c.r.detail);
+    }
+    assert_true(hth_shape_equal(&w->c.out[0].shape, &w->want.shape));
+    for (size_t i = 0; i < w->want.bytes / sizeof *b; i++) {
+        if (!(fabsf(a[i] - b[i]) <= 1e-4f * fmaxf(1, fabsf(b[i])))) {
+            fail_msg("%g instead of %g", (double)a[i], (double)b[i]);
+        }
+    }
+    free(w->c.out[0].data);
+}
+
+// again has a request whose answer is known ready to be submitted once more.
+static void again(waiting *w)
+{
+    hth_tensor want = w->want, x = w->in.t;
+    waiting_init(w, "digits", &x);
+    w->want = want;
+}
+
+// Sixteen callers with one to three samples each, again and again, until runs were shared.
+static void test_joined(void **state)
+{
+    fixture f;
+    waiting w[CALLERS], first;
+    digits_open(&f);
+    for (int i = 0; i < CALLERS; i++) {
+        hth_tensor x = part(i * 3, 1 + i % 3);
+        answer_alone(&f, &w[i], "digits", &x);
+    }
+    hth_tensor x = part(0, 1);
+    json_int_t joined = 0, asked = 0;
+    for (int round = 0; round < 400 && joined < 3; round++) {
+        json_int_t before = model_stat(&f, "executions"), samples = model_stat(&f, "samples");
+        waiting_init(&first, "digits", &x);
+        hold(&f, &first);
+        int n = 1;
+        for (int i = 0; i < CALLERS; i++) {
+            again(&w[i]);
+            assert_ok(hth_engine_submit(f.engine, &w[i].c.r));
+            n += 1 + i % 3;
+        }
+        release();
+        waiting_wait(&first);
+        free(first.c.out[0].data);
+        for (int i = 0; i < CALLERS; i++) {
+            waiting_wait(&w[i]);
+            expect_answer(&w[i]);
+        }
+        assert_int_equal(model_stat(&f, "samples") - samples, n);
+        joined += model_stat(&f, "executions") - before < CALLERS + 1;
+        asked += CALLERS + 1;
+    }
+    assert_true(joined >= 3);
+    assert_int_equal(model_stat(&f, "failures"), 0);
+    assert_true(model_stat(&f, "requests") >= asked);
+    for (int i = 0; i < CALLERS; i++) {
+        free(w[i].want.data);
+    }
+    digits_close(&f);
+}
+
+// What is wrong with one of them is its own: a shape, a place that cannot be had, a cancellation.
+static void test_errors(void **state)
+{
+    fixture f;
+    waiting w[CALLERS], first;
+    digits_open(&f);
+    for (int i = 0; i < CALLERS; i++) {
+        hth_tensor x = part(i, 1);
+        answer_alone(&f, &w[i], "digits", &x);
+    }
+    hth_tensor x = part(0, 1);
+    for (int round = 0; round < 60; round++) {
+        waiting_init(&first, "digits", &x);
+        hold(&f, &first);
+        for (int i = 0; i < CALLERS; i++) {
+            again(&w[i]);
+            w[i].in.t.shape.dim[3] -= i == 3;
+            w[i].refuse_place = i == 5;
+            assert_ok(hth_engine_submit(f.engine, &w[i].c.r));
+        }
+        w[7].c.r.canceled = 1;
+        release();
+        waiting_wait(&first);
+        free(first.c.out[0].data);
+        for (int i = 0; i < CALLERS; i++) {
+            waiting_wait(&w[i]);
+            w[i].in.t.shape.dim[3] += i == 3;
+            hth_err err = i == 3 ? HTH_EINVAL : i == 5 ? HTH_ENOMEM : HTH_ECANCELED;
+            if (i == 3 || i == 5 || i == 7) {
+                assert_int_equal(w[i].c.r.err, err);
+            } else {
+                expect_answer(&w[i]);
+            }
+        }
+    }
+    assert_true(model_stat(&f, "failures") >= 180);
+    assert_int_equal(model_stat(&f, "pending"), 0);
+    for (int i = 0; i < CALLERS; i++) {
+        free(w[i].want.data);
+    }
+    digits_close(&f);
+}
+
+// Callers that come and go at any time: each gets an answer or ECANCELED.
+typedef struct churn {
+    pthread_t thread;
+    fixture *f;
+    int seed, answered, canceled;
+} churn;
+
+static void *churn_main(void *arg)
+{
+    churn *c = arg;
+    unsigned r = (unsigned)c->seed * 2654435761u + 1;
+    for (int i = 0; i < 60; i++) {
+        waiting w;
+        r = r * 1664525u + 1013904223u;
+        hth_tensor x = part((int)(r >> 8) % 40, 1 + (int)(r >> 16) % 4);
+        waiting_init(&w, "digits", &x);
+        w.c.r.priority = r >> 20 & 3;
+        assert_ok(hth_engine_submit(c->f->engine, &w.c.r));
+        if ((r >> 24 & 3) == 0) {
+            w.c.r.canceled = 1;
+        }
+        waiting_wait(&w);
+        c->answered += w.c.r.err == HTH_OK;
+        c->canceled += w.c.r.err == HTH_ECANCELED;
+        free(w.c.out[0].data);
+    }
+    return NULL;
+}
+
+static void test_churn(void **state)
+{
+    fixture f;
+    churn c[CALLERS];
+    int answered = 0, canceled = 0;
+    digits_open(&f);
+    for (int i = 0; i < CALLERS; i++) {
+        c[i] = (churn){.f = &f, .seed = i};
+        assert_int_equal(pthread_create(&c[i].thread, NULL, churn_main, &c[i]), 0);
+    }
+    for (int i = 0; i < CALLERS; i++) {
+        pthread_join(c[i].thread, NULL);
+        answered += c[i].answered;
+        canceled += c[i].canceled;
+    }
+    assert_int_equal(answered + canceled, 60 * CALLERS);
+    assert_true(answered > 60 * CALLERS / 2);
+    assert_int_equal(model_stat(&f, "pending"), 0);
+    digits_close(&f);
+}
+
+static void test_priority(void **state)
+{
+    static const uint32_t priority[] = {0, 500, 1, 20, 0, 1};
+    static const int want[] = {3, 5, 0, 2, 4, 1}; // the turn of each
+    fixture f;
+    waiting w[6], first;
+    digits_open(&f);
+    json_decref(query(&f, "batching", "{\"model\":\"digits\",\"max\":1}"));
+    hth_tensor x = part(0, 1);
+    waiting_init(&first, "digits", &x);
+    hold(&f, &first);
+    for (int i = 0; i < 6; i++) {
+        waiting_init(&w[i], "digits", &x);
+        w[i].c.r.priority = priority[i];
+        assert_ok(hth_engine_submit(f.engine, &w[i].c.r));
+    }
+    atomic_store(&turns, -1); // of the first
+    release();
+    waiting_wait(&first);
+    free(first.c.out[0].data);
+    for (int i = 0; i < 6; i++) {
+        waiting_wait(&w[i]);
+        assert_int_equal(w[i].turn, want[i]);
+        free(w[i].c.out[0].data);
+    }
+    digits_close(&f);
+}
+
+static void test_timeout(void **state)
+{
+    fixture f;
+    waiting w[3], first;
+    digits_open(&f);
+    hth_tensor x = part(0, 1);
+    waiting_init(&first, "digits", &x);
+    hold(&f, &first);
+    for (int i = 0; i < 3; i++) {
+        waiting_init(&w[i], "digits", &x);
+        w[i].c.r.timeout_us = i == 0 ? 1000 : i == 1 ? 3600000000u : 0;
+        assert_ok(hth_engine_submit(f.engine, &w[i].c.r));
+    }
+    nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
+    release();
+    waiting_wait(&first);
+    free(first.c.out[0].data);
+    for (int i = 0; i < 3; i++) {
+        waiting_wait(&w[i]);
+        assert_int_equal(w[i].c.r.err, i == 0 ? HTH_ETIMEDOUT : HTH_OK);
+        free(w[i].c.out[0].data);
+    }
+    assert_non_null(strstr(w[0].c.r.detail, "Request timeout expired"));
+    digits_close(&f);
+}
+
+// The queue's length, and what is set for a model by name.
+static void test_policy(void **state)
+{
+    fixture f;
+    waiting w[4], first;
+    digits_open(&f);
+    call c = {.r = {.query = "batching", .arguments = "{\"model\":\"digits\",\"max\":0}"}};
+    assert_err(call_run(f.engine, &c), HTH_EINVAL, "max is a whole number from 1 to 65536");
+    c = (call){.r = {.query = "batching", .arguments = "{\"model\":\"digits\",\"preferred\":[0]}"}};
+    assert_err(call_run(f.engine, &c), HTH_EINVAL, "preferred batch size");
+    json_t *j = query(&f, "batching",
+                      "{\"model\":\"digits\",\"queue\":2,\"preferred\":[3,6],\"delay_us\":50}");
+    assert_int_equal(json_integer_value(json_object_get(j, "queue")), 2);
+    assert_int_equal(json_integer_value(json_object_get(j, "delay_us")), 50);
+    assert_int_equal(json_array_size(json_object_get(j, "preferred")), 2);
+    json_decref(j);
+    hth_tensor x = part(0, 1);
+    waiting_init(&first, "digits", &x);
+    hold(&f, &first);
+    for (int i = 0; i < 4; i++) {
+        waiting_init(&w[i], "digits", &x);
+        assert_ok(hth_engine_submit(f.engine, &w[i].c.r));
+    }
+    release();
+    waiting_wait(&first);
+    free(first.c.out[0].data);
+    int refused = 0;
+    for (int i = 0; i < 4; i++) {
+        waiting_wait(&w[i]);
+        refused += w[i].c.r.err == HTH_EBUSY;
+        free(w[i].c.out[0].data);
+    }
+    assert_int_equal(refused, 2);
+    // Kept by the store, for an engine to come.
+    hth_engine_config config = {.device = "cpu:mem=64MiB,threads=1"};
+    hth_engine_close(f.engine);
+    assert_ok(hth_engine_open(&config, f.store, &f.engine));
+    j = query(&f, "batching", "{\"model\":\"digits\",\"queue\":null,\"preferred\":null}");
+    assert_int_equal(json_integer_value(json_object_get(j, "queue")), 0);
+    assert_int_equal(json_integer_value(json_object_get(j, "delay_us")), 50);
+    assert_int_equal(json_array_size(json_object_get(j, "preferred")), 0);
+    json_decref(j);
+    digits_close(&f);
+}
+
+// A model that is removed, or unloaded, while requests wait for it.
+static void test_removed(void **state)
+{
+    fixture f;
+    waiting w[CALLERS], first;
+    digits_open(&f);
+    hth_tensor x = part(0, 1);
+    call unload = {.r = {.query = "unload", .arguments = "{\"model\":\"digits\"}"}};
+    for (int round = 0; round < 4; round++) {
+        waiting_init(&first, "digits", &x);
+        hold(&f, &first);
+        for (int i = 0; i < CALLERS; i++) {
+            waiting_init(&w[i], "digits", &x);
+            assert_ok(hth_engine_submit(f.engine, &w[i].c.r));
+        }
+        if (round % 2 == 0) {
+            pthread_mutex_init(&unload.lock, NULL);
+            pthread_cond_init(&unload.changed, NULL);
+            unload.finished = false;
+            unload.r.done = call_done;
+            unload.r.ctx = &unload;
+            assert_ok(hth_engine_submit(f.engine, &unload.r));
+        } else {
+            assert_ok(hth_store_rm(f.store, "digits", 0));
+        }
+        release();
+        waiting_wait(&first);
+        free(first.c.out[0].data);
+        for (int i = 0; i < CALLERS; i++) {
+            waiting_wait(&w[i]);
+            assert_true(w[i].c.r.err == HTH_OK || (round % 2 == 1 && w[i].c.r.err == HTH_ENOENT));
+            free(w[i].c.out[0].data);
+        }
+        if (round % 2 == 0) {
+            pthread_mutex_lock(&unload.lock);
+            while (!unload.finished) {
+                pthread_cond_wait(&unload.changed, &unload.lock);
+            }
+            pthread_mutex_unlock(&unload.lock);
+            hth_free(unload.r.json);
+            unload.r.json = NULL;
+        } else {
+            put(f.store, "digits", "tests/data/digits/digits.onnx");
+        }
+    }
+    json_decref(query(&f, "unload", "{\"model\":\"digits\"}"));
+    json_t *j = query(&f, "stats", "{}");
+    json_t *l = json_object_get(j, "ledger");
+    assert_int_equal(json_integer_value(json_object_get(l, "free_bytes")),
+                     json_integer_value(json_object_get(l, "budget_bytes")));
+    json_decref(j);
+    digits_close(&f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_joined),  cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_churn),   cmocka_unit_test(test_priority),
+        cmocka_unit_test(test_timeout), cmocka_unit_test(test_policy),
+        cmocka_unit_test(test_removed)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
