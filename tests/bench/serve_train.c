@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Inference beside a running training job: a model asked at random moments with high priority,
 // alone and beside a job, and the job's speed alone and beside the requests. Four windows of one
-// run, the server in its own process. Prints one JSON line. usage, from the root: serve_train
-// [--serve FILE.onnx] [--train FILE.onnx] [--batch N]
-//                                   [--seconds S] [--busy SHARE] [--priority P]
-// SHARE is how much of the time requests take (0.2); a window is S seconds (10).
+// run, the server in its own process. Prints one JSON line.
+//
+// usage, from the root: serve_train [OPTION VALUE]..
+//   --serve FILE.onnx --train FILE.onnx --batch N    what is asked, what is trained
+//   --seconds S     of a window (10)
+//   --busy SHARE    of the time that requests would take alone (0.2)
+//   --priority P    of the requests (1)
+//   --job KEYS      more of the job's arguments: '"replan":"off"'
+//   --store DIR     is kept, with what was measured there
 #include "tests/bench/serving.h"
 
 #include "client/safetensors.h"
@@ -13,7 +18,7 @@
 #include <stdatomic.h>
 
 typedef struct options {
-    const char *serve, *train;
+    const char *serve, *train, *job, *store;
     int64_t batch;
     double seconds, busy;
     uint32_t priority;
@@ -133,6 +138,28 @@ static double rate(mark a, mark b)
     return (double)(b.step - a.step) / ((double)(b.ns - a.ns) / 1e9);
 }
 
+// Where the requests' time went, as the server counts it: milliseconds in all.
+typedef struct parts {
+    double requests, queue_ms, run_ms;
+} parts;
+
+static parts parts_now(hearth *h)
+{
+    json_t *doc = serving_ask(h, "stats", "{\"model\":\"serve\"}");
+    json_t *m = json_array_get(json_object_get(doc, "models"), 0), *t = json_object_get(m, "times");
+    parts p = {(double)json_integer_value(json_object_get(m, "requests")),
+               (double)json_integer_value(json_object_get(t, "queue_ns")) / 1e6,
+               (double)json_integer_value(json_object_get(t, "infer_ns")) / 1e6};
+    json_decref(doc);
+    return p;
+}
+
+static parts parts_mean(parts a, parts b)
+{
+    double n = b.requests > a.requests ? b.requests - a.requests : 1;
+    return (parts){n, (b.queue_ms - a.queue_ms) / n, (b.run_ms - a.run_ms) / n};
+}
+
 // ---- all
 
 static void run(hearth *h, hearth *watch, const serving *s, const options *o)
@@ -151,20 +178,24 @@ static void run(hearth *h, hearth *watch, const serving *s, const options *o)
         series_add(&warm, ask_once(h, &in, o->priority));
     }
     double mean_ms = series_part(&warm, 0.25) * (1 / o->busy - 1);
+    parts p0 = parts_now(h);
     ask(h, &in, o, mean_ms, &alone);
+    parts pa = parts_mean(p0, parts_now(h));
     snprintf(
         j.arguments, sizeof j.arguments,
         "{\"model\":\"train\",\"save-as\":\"trained\",\"data\":\"%s\",\"loss\":\"softmax-xent\","
         "\"optimizer\":\"momentum\",\"lr\":0.001,\"batch\":%lld,\"epochs\":1000000,"
-        "\"checkpoint\":\"none\"}",
-        data, (long long)o->batch);
+        "\"checkpoint\":\"none\"%s%s}",
+        data, (long long)o->batch, o->job[0] != 0 ? "," : "", o->job);
     check(pthread_create(&j.thread, NULL, job_run, &j) != 0, "a thread");
     pause_ns(1e9);
     mark first = job_behind(watch, 5);
     pause_ns(o->seconds * 1e9);
     mark solo = job_behind(watch, first.step);
     mark from = job_behind(watch, solo.step);
+    p0 = parts_now(h);
     ask(h, &in, o, mean_ms, &beside);
+    parts pb = parts_mean(p0, parts_now(h));
     mark to = job_behind(watch, from.step);
     json_decref(serving_ask(watch, "cancel", "{\"job\":\"trained\"}"));
     pthread_join(j.thread, NULL);
@@ -174,16 +205,19 @@ static void run(hearth *h, hearth *watch, const serving *s, const options *o)
            "\"requests_alone\":%d,\"requests_beside\":%d,\"p50_alone_ms\":%.3f,"
            "\"p50_beside_ms\":%.3f,\"p99_alone_ms\":%.3f,\"p99_beside_ms\":%.3f,"
            "\"p50_ratio\":%.3f,\"p99_ratio\":%.3f,\"steps_per_second_alone\":%.3f,"
-           "\"steps_per_second_beside\":%.3f,\"training_ratio\":%.3f}\n",
+           "\"steps_per_second_beside\":%.3f,\"training_ratio\":%.3f,\"queue_alone_ms\":%.3f,"
+           "\"queue_beside_ms\":%.3f,\"run_alone_ms\":%.3f,\"run_beside_ms\":%.3f}\n",
            strrchr(o->serve, '/') + 1, strrchr(o->train, '/') + 1, (long long)o->batch, o->busy,
            o->priority, alone.n, beside.n, a50, b50, a99, b99, b50 / a50, b99 / a99,
-           rate(first, solo), rate(from, to), rate(from, to) / rate(first, solo));
+           rate(first, solo), rate(from, to), rate(from, to) / rate(first, solo), pa.queue_ms,
+           pb.queue_ms, pa.run_ms, pb.run_ms);
 }
 
 int main(int argc, char **argv)
 {
     options o = {.serve = "tests/data/digits/digits.onnx",
                  .train = "tests/data/train/mobile_adam.onnx",
+                 .job = "",
                  .batch = 64,
                  .seconds = 10,
                  .busy = 0.2,
@@ -192,6 +226,8 @@ int main(int argc, char **argv)
         const char *v = argv[i + 1];
         o.serve = strcmp(argv[i], "--serve") == 0 ? v : o.serve;
         o.train = strcmp(argv[i], "--train") == 0 ? v : o.train;
+        o.store = strcmp(argv[i], "--store") == 0 ? v : o.store;
+        o.job = strcmp(argv[i], "--job") == 0 ? v : o.job;
         o.batch = strcmp(argv[i], "--batch") == 0 ? atoll(v) : o.batch;
         o.seconds = strcmp(argv[i], "--seconds") == 0 ? atof(v) : o.seconds;
         o.busy = strcmp(argv[i], "--busy") == 0 ? atof(v) : o.busy;
@@ -199,6 +235,7 @@ int main(int argc, char **argv)
     }
     serving s;
     serving_begin(&s);
+    s.store = o.store;
     serving_start(&s, "cpu:mem=3GiB", 0);
     hearth *h = serving_dial(&s), *watch = serving_dial(&s);
     run(h, watch, &s, &o);

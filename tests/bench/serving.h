@@ -37,7 +37,8 @@ static inline void pause_ns(double ns)
 
 typedef struct daemon_ {
     char dir[64], url[96], hearthd[512];
-    int port; // of HTTP, 0: none
+    const char *store; // NULL: in `dir`
+    int port;          // of HTTP, 0: none
     pid_t pid;
 } serving;
 
@@ -60,8 +61,9 @@ static inline void serving_begin(serving *s)
 
 static inline void serving_start(serving *s, const char *device, int port)
 {
-    char store[96], http[64];
-    snprintf(store, sizeof store, "%s/store", s->dir);
+    char store[512], http[64];
+    snprintf(store, sizeof store, "%s%s", s->store != NULL ? s->store : s->dir,
+             s->store != NULL ? "" : "/store");
     snprintf(http, sizeof http, "127.0.0.1:%d", port);
     s->port = port;
     s->pid = fork();
