@@ -245,6 +245,19 @@ static void test_daemon(void **state)
         assert_int_equal(run("hearth ls"), 0);
         said("m ");
     }
+    assert_int_equal(run("hearth --server %s ls", url), 0);
+    said("loaded");
+    assert_int_equal(run("hearth --server %s load m --pin", url), 0);
+    assert_int_equal(run("hearth --server %s ls", url), 0);
+    said("pinned");
+    assert_int_equal(run("hearth --server %s stats", url), 0);
+    said("uid:");
+    assert_int_equal(run("hearth --server %s --json unload m", url), 0);
+    assert_true(number("freed_bytes") > 100000);
+    assert_int_equal(run("hearth --server %s --json load m", url), 0);
+    assert_true(number("moved_bytes") > 100000);
+    assert_int_equal(run("hearth --server %s load m --pin --unpin", url), 2);
+    assert_int_equal(run("hearth --server %s load nobody", url), 1);
     assert_int_equal(run("hearth --server %s devices", url), 0);
     assert_int_equal(run("hearthd --store %s/other --listen %s", dir, url), 1);
     said("another hearthd already listens on ipc://");
