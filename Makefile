@@ -42,7 +42,7 @@ BENCHBIN := $(patsubst %.c,$(B)/%,$(wildcard tests/bench/*.c))
 FUZZERS  := $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/*_fuzz.c))
 OBJ      := $(SRC:%.c=$(B)/%.o) $(GEN_C:%.c=%.o)
 
-.PHONY: all docs all-tests help deps deps-test deps-lint tests test check check-asan check-tsan lint format fuzz bench bench-table bench-policies bench-train bench-winograd conformance demo \
+.PHONY: all docs all-tests help deps deps-test deps-clients deps-lint tests test check check-asan check-tsan lint format fuzz bench bench-table bench-policies bench-train bench-winograd conformance demo \
         install uninstall clean
 all: $(B)/hearth $(B)/hearthd $(B)/libhearth.so $(PLUGIN)
 
@@ -56,6 +56,7 @@ help:
 	@echo 'make bench-policies   training steps under every policy and budget, measured (35 minutes; PyPI exports the networks)'
 	@echo 'make bench-winograd   3x3 convolutions of well-known networks against oneDNN (ten minutes)'
 	@echo 'make conformance   the onnx package'"'"'s backend node tests (PyPI) through the client, as a table'
+	@echo 'make deps-clients   installs tritonclient and perf_analyzer (PyPI) outside of the tree, for the tests with other clients'
 	@echo 'make deps       installs the Debian packages that are missing        make install PREFIX=/usr/local DESTDIR=, uninstall'
 
 # Packages: each goal asks first whether something is missing; nothing is installed twice.
@@ -65,6 +66,10 @@ deps-test:
 	$(Q)sh build-aux/deps.sh test
 deps-lint:
 	$(Q)sh build-aux/deps.sh lint
+# Clients that others wrote, from PyPI: without them tests/clients_test.py is skipped.
+deps-clients:
+	$(Q)sh build-aux/deps.sh clients
+	$(Q)sh build-aux/clients.sh
 $(GEN_C) $(OBJ): | deps
 
 # Kernels are loops for the vectoriser; their files ask for it.
@@ -167,6 +172,7 @@ check: test
 	$(Q)sh tests/spill.sh $(B)
 	$(Q)prove -e sh tests/ops.sh :: $(B)
 	$(Q)prove -e python3 tests/python_test.py :: $(B)
+	$(Q)prove --directives -e python3 tests/clients_test.py :: $(B)
 	$(Q)prove --timer -e python3 tests/security_test.py :: $(B)
 
 # The sanitizers have a build folder each. -w: what they add to the code makes gcc guess wrongly; the plain build has -Werror.

@@ -1,7 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Installs the Debian packages that are missing; says what it does. usage: deps.sh [--probe] build|test|lint
+# Installs the Debian packages that are missing; says what it does. usage: deps.sh [--probe] build|test|clients|lint
 #   build  what compiles and runs hearth      test  + the test runner, CBC      lint  + formatters, checkers, clang
+#   clients  what clients of others need (build-aux/clients.sh)
 # --probe only tells (exit 1) whether something is missing.
 set -eu
 probe=0
@@ -11,8 +12,9 @@ build="gcc libc6-dev make protobuf-c-compiler libprotobuf-c-dev libdnnl-dev libn
 case ${1:-build} in
 build) want=$build ;;
 test) want="$build libcmocka-dev perl coinor-cbc pkg-config python3-numpy python3-venv openssl" ;;
+clients) want="$build python3-venv libb64-0d" ;;
 lint) want="$build libcmocka-dev perl coinor-cbc clang libclang-rt-dev clang-format cppcheck mandoc" ;;
-*) echo "usage: deps.sh [--probe] build|test|lint" >&2; exit 2 ;;
+*) echo "usage: deps.sh [--probe] build|test|clients|lint" >&2; exit 2 ;;
 esac
 command -v dpkg-query >/dev/null || { echo "hearth: not a Debian system: install the equivalents of: $want" >&2; exit $probe; }
 missing=

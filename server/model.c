@@ -304,6 +304,20 @@ hth_err hth_model_find(hth_models *ms, const char *spec, hth_model **out)
     return HTH_OK;
 }
 
+// bind_expects writes a signature's shape as clients know it: what is open is -1.
+static const char *bind_expects(const hth_shape *s, char *out, size_t cap)
+{
+    int n = snprintf(out, cap, "[");
+    for (int d = 0; d < s->rank && n < (int)cap; d++) {
+        n += snprintf(out + n, cap - (size_t)n, d > 0 ? ",%lld" : "%lld",
+                      (long long)(s->dim[d] < 0 ? -1 : s->dim[d]));
+    }
+    if (n < (int)cap) {
+        snprintf(out + n, cap - (size_t)n, "]");
+    }
+    return out;
+}
+
 static hth_err bind_check(const hth_model *m, const hth_value *want, const hth_tensor *t,
                           int64_t *symbols)
 {
@@ -326,7 +340,7 @@ static hth_err bind_check(const hth_model *m, const hth_value *want, const hth_t
     if (!fits) {
         return hth_fail(HTH_EINVAL,
                         "unexpected shape for input '%s' for model '%s'. Expected %s, got %s",
-                        want->name, m->name, hth_shape_str(&want->shape, expected, sizeof expected),
+                        want->name, m->name, bind_expects(&want->shape, expected, sizeof expected),
                         hth_shape_str(&t->shape, got, sizeof got));
     }
     size_t bytes;

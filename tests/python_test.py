@@ -31,8 +31,9 @@ DATA = os.path.join(ROOT, 'tests', 'data', 'digits')
 os.environ['HEARTH_LIBRARY'] = os.path.join(BUILD, 'libhearth.so')
 os.environ.pop('HEARTH_SERVER', None)
 sys.dont_write_bytecode = True
-sys.path.insert(0, PACKAGE)
+sys.path[:0] = [PACKAGE, os.path.join(ROOT, 'tests')]
 import hearth  # noqa: E402
+import tap  # noqa: E402
 
 IMAGES, LABELS = np.load(DATA + '/images.npy'), np.load(DATA + '/labels.npy')
 FOLDER = tempfile.mkdtemp(prefix='hearth-python-')
@@ -320,41 +321,11 @@ class Documents(unittest.TestCase):
         self.assertTrue(os.path.exists(os.path.join(os.path.dirname(run.stdout.split()[0]), 'py.typed')))
 
 
-class Tap(unittest.TestResult):
-    def line(self, word, test, more=''):
-        print(f'{word} {self.testsRun} - {test.id().split(".", 1)[1]}{more}', flush=True)
-
-    def addSuccess(self, test):
-        super().addSuccess(test)
-        self.line('ok', test)
-
-    def addSkip(self, test, reason):
-        super().addSkip(test, reason)
-        self.line('ok', test, f' # SKIP {reason}')
-
-    def bad(self, test, text):
-        if hasattr(test, '_testMethodName'):
-            self.line('not ok', test)
-        print('# ' + text.replace('\n', '\n# '), flush=True)
-
-    def addFailure(self, test, err):
-        super().addFailure(test, err)
-        self.bad(test, self.failures[-1][1])
-
-    def addError(self, test, err):
-        super().addError(test, err)
-        self.bad(test, self.errors[-1][1])
-
-
 def main():
     os.chdir(ROOT)
-    suite = unittest.TestSuite(unittest.defaultTestLoader.loadTestsFromTestCase(c) for c in (Embedded, Daemon, Documents))
-    started = time.monotonic()
-    result = Tap()
-    suite.run(result)
+    code = tap.run((Embedded, Daemon, Documents))
     shutil.rmtree(FOLDER, ignore_errors=True)
-    print(f'1..{result.testsRun}\n# {time.monotonic() - started:.1f} s')
-    return 0 if result.wasSuccessful() else 1
+    return code
 
 
 if __name__ == '__main__':

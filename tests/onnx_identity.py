@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models of Identity nodes as ONNX files, written without the onnx package."""
+
+ELEMENT = {'FP32': 1, 'UINT8': 2, 'INT8': 3, 'UINT16': 4, 'INT16': 5, 'INT32': 6, 'INT64': 7, 'BOOL': 9, 'FP16': 10, 'FP64': 11,
+           'UINT32': 12, 'UINT64': 13, 'BF16': 16}
+
+
+def _varint(n):
+    out = b''
+    while n > 127:
+        out, n = out + bytes([n & 127 | 128]), n >> 7
+    return out + bytes([n])
+
+
+def _bytes(field, data):
+    return _varint(field << 3 | 2) + _varint(len(data)) + data
+
+
+def _int(field, n):
+    return _varint(field << 3) + _varint(n)
+
+
+def _value(name, datatype, dims):
+    shape = b''.join(_bytes(1, _bytes(2, d.encode()) if isinstance(d, str) else _int(1, d)) for d in dims)
+    tensor = _int(1, ELEMENT[datatype]) + _bytes(2, shape)
+    return _bytes(1, name.encode()) + _bytes(2, _bytes(1, tensor))
+
+
+def identity(datatype='FP32', dims=('n',), pairs=1):
+    """OUTPUTi = INPUTi; a dimension is a number or a name."""
+    graph = b''
+    for i in range(pairs):
+        graph += _bytes(1, _bytes(1, b'INPUT%d' % i) + _bytes(2, b'OUTPUT%d' % i) + _bytes(4, b'Identity'))
+    graph += _bytes(2, b'identity')
+    for i in range(pairs):
+        graph += _bytes(11, _value(f'INPUT{i}', datatype, dims))
+    for i in range(pairs):
+        graph += _bytes(12, _value(f'OUTPUT{i}', datatype, dims))
+    return _int(1, 8) + _bytes(7, graph) + _bytes(8, _int(2, 17))

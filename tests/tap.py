@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""unittest's results as TAP, a daemon to test against, and the Python that has the packages a test needs."""
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+
+class Tap(unittest.TestResult):
+    def line(self, word, test, more=''):
+        print(f'{word} {self.testsRun} - {test.id().split(".", 1)[1]}{more}', flush=True)
+
+    def addSuccess(self, test):
+        super().addSuccess(test)
+        self.line('ok', test)
+
+    def addSkip(self, test, reason):
+        super().addSkip(test, reason)
+        self.line('ok', test, f' # SKIP {reason}')
+
+    def bad(self, test, text):
+        if hasattr(test, '_testMethodName'):
+            self.line('not ok', test)
+        print('# ' + text.replace('\n', '\n# '), flush=True)
+
+    def addFailure(self, test, err):
+        super().addFailure(test, err)
+        self.bad(test, self.failures[-1][1])
+
+    def addError(self, test, err):
+        super().addError(test, err)
+        self.bad(test, self.errors[-1][1])
+
+
+def run(classes):
+    """Runs test cases; returns the exit code."""
+    suite = unittest.TestSuite(unittest.defaultTestLoader.loadTestsFromTestCase(c) for c in classes)
+    started = time.monotonic()
+    result = Tap()
+    suite.run(result)
+    print(f'1..{result.testsRun}\n# {time.monotonic() - started:.1f} s')
+    return 0 if result.wasSuccessful() else 1
+
+
+def use_python(module, python):
+    """Goes on with `python` where this one has no `module`; False: neither has."""
+    for path in (sys.executable, python):
+        if subprocess.run([path, '-c', f'import {module}'], check=False, stderr=subprocess.DEVNULL).returncode == 0 \
+                if os.path.exists(path) else False:
+            if path != sys.executable:
+                os.execv(path, [path] + sys.argv)
+            return True
+    return False
+
+
+def clients_folder():
+    """Where build-aux/clients.sh puts the clients of others."""
+    return os.environ.get('HEARTH_CLIENTS') or os.path.join(
+        os.environ.get('XDG_CACHE_HOME') or os.path.expanduser('~/.cache'), 'hearth-clients')
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(('127.0.0.1', 0))
+        return s.getsockname()[1]
+
+
+class Daemon:
+    """hearthd with HTTP and metrics, on a store of its own."""
+
+    def __init__(self, build, *flags):
+        self.folder = tempfile.mkdtemp(prefix='hearth-daemon-')
+        self.http, self.metrics = free_port(), free_port()
+        self.address = f'127.0.0.1:{self.http}'
+        self.process = subprocess.Popen(
+            [build + '/hearthd', '--store', self.folder + '/store', '--listen', f'ipc://{self.folder}/sock', '--http', self.address,
+             '--metrics', f'127.0.0.1:{self.metrics}', '--device', 'cpu:mem=1GiB,threads=2', *flags], stdout=subprocess.PIPE, text=True)
+        assert 'ready' in self.process.stdout.readline()
+
+    def alive(self):
+        return self.process.poll() is None
+
+    def stop(self):
+        self.process.send_signal(signal.SIGTERM)
+        self.process.stdout.close()
+        code = self.process.wait(60)
+        shutil.rmtree(self.folder, ignore_errors=True)
+        return code
