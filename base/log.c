@@ -105,6 +105,16 @@ hth_err hth_log_filter(const char *spec)
     return HTH_OK;
 }
 
+const char *hth_log_filter_text(char *out)
+{
+    size_t n = 0;
+    for (int s = 0; s < HTH_N_SUBSYS; s++) {
+        n += (size_t)snprintf(out + n, HTH_LOG_FILTER_TEXT - n, "%s%s=%s", s > 0 ? "," : "",
+                              subsys_names[s], level_names[atomic_load(&log_level[s])]);
+    }
+    return out;
+}
+
 bool hth_log_enabled(hth_log_level level, hth_subsystem s)
 {
     return atomic_load_explicit(&log_listening, memory_order_relaxed) &&

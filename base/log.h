@@ -46,7 +46,11 @@ void hth_log_sink(void (*sink)(void *ctx, const hth_log_record *r), void *ctx);
 // hth_log_filter sets what passes: "info", or "warn,store=debug,server=trace". HTH_EINVAL names the
 // bad word and nothing changes. The initial filter is "info".
 hth_err hth_log_filter(const char *spec);
-hth_err hth_log_filter_check(const char *spec);      // the same without setting anything
+hth_err hth_log_filter_check(const char *spec); // the same without setting anything
+// hth_log_filter_text writes what passes now as hth_log_filter takes it and returns `out`, of at
+// least HTH_LOG_FILTER_TEXT bytes.
+#define HTH_LOG_FILTER_TEXT 256
+const char *hth_log_filter_text(char *out);
 const char *hth_log_level_name(hth_log_level level); // "error"; "?" when out of range
 const char *hth_subsystem_name(hth_subsystem s);     // "store"; "?" when out of range
 

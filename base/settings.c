@@ -38,6 +38,8 @@ static char setting_chars[HTH_N_SETTINGS][HTH_SETTING_TEXT] = { // guarded by se
 #undef SETTING_DEFAULT
 };
 
+static _Atomic uint64_t setting_changes;
+
 static const char size_units[] = "KMGT"; // 2^10, 2^20, ..
 
 const hth_setting_info *hth_setting_get_info(hth_setting s)
@@ -236,6 +238,7 @@ static hth_err setting_put(const char *name, const char *text, bool store)
     if (err != HTH_OK) {
         return hth_err_prefix(err, "%s", name);
     }
+    atomic_fetch_add(&setting_changes, store);
     if (store && t->text != NULL) {
         setting_store_text(i, text);
     } else if (store) {
@@ -277,6 +280,11 @@ const char *hth_setting_default(hth_setting s, char *out, size_t cap)
     }
     snprintf(out, cap, "%s", t->text);
     return out;
+}
+
+uint64_t hth_setting_changes(void)
+{
+    return atomic_load(&setting_changes);
 }
 
 bool hth_setting_is(hth_setting s, const char *text)

@@ -64,6 +64,8 @@ typedef enum hth_setting_change {
       "whether HTTP clients may have tensors in POSIX shared memory that they register")           \
     X(DEVICE, "device", TEXT, "cpu", "", FIXED,                                                    \
       "what computes, with its memory and threads: cpu:mem=2GiB,threads=2 or cuda:0,mem=80%")      \
+    X(ENGINE_PROCESS, "engine.process", WORD, "thread", "thread child", FIXED,                     \
+      "where a device is worked: a thread of hearthd, or a child process that can be restarted")   \
     X(CUDA_LIBS, "cuda.libs", TEXT, "", "", FIXED,                                                 \
       "folders of CUDA's libraries, with ':' between, looked into first; CUDA_HOME sets it")       \
     X(LOG_LEVEL, "log.level", FILTER, "warn", "", LIVE,                                            \
@@ -100,6 +102,12 @@ typedef enum hth_setting_change {
       "local clients that may send requests through shared memory; more use the socket")           \
     X(RING_BYTES, "ring.bytes", BYTES, 16 * HTH_MIB, 64 * HTH_KIB, HTH_GIB, FIXED,                 \
       "most shared memory of one of them for requests and answers")                                \
+    X(ENGINE_HEARTBEAT_MS, "engine.heartbeat_ms", COUNT, 1000, 10, 600000, FIXED,                  \
+      "how often hearthd looks whether the engine's process still runs, in milliseconds")          \
+    X(ENGINE_HEARTBEATS, "engine.heartbeats", COUNT, 10, 2, 1000, LIVE,                            \
+      "looks without a sign of life behind which the engine's process is killed and restarted")    \
+    X(ENGINE_RESTART_MS, "engine.restart_ms", COUNT, 10000, 0, 3600000, LIVE,                      \
+      "longest pause, in milliseconds, before an engine's process that keeps dying is restarted")  \
     X(HTTP_IDLE_SECONDS, "http.idle_seconds", COUNT, 300, 1, 86400, FIXED,                         \
       "how long an HTTP connection may stay without a request, or with half of one")               \
     X(HTTP_REQUEST_SECONDS, "http.request_seconds", COUNT, 20, 1, 86400, LIVE,                     \
@@ -164,7 +172,8 @@ hth_err hth_setting_get(const char *name, char *out, size_t cap);
 bool hth_setting_is(hth_setting s, const char *text);
 // hth_setting_default writes the default of a row as hth_setting_set reads it.
 const char *hth_setting_default(hth_setting s, char *out, size_t cap);
-void hth_setting_reset(void); // all to their defaults
+void hth_setting_reset(void);       // all to their defaults
+uint64_t hth_setting_changes(void); // how often any was set: whether a copy of them is still good
 // hth_setting_format writes `value` as a number of kind `kind` and returns `out`.
 const char *hth_setting_format(hth_setting_kind kind, double value, char *out, size_t cap);
 
