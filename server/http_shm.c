@@ -1,97 +1,46 @@
 // SPDX-License-Identifier: Apache-2.0
 // A region is mapped, so that large tensors need not be copied. Its owner can shrink the object at
-// any time, and touching what is gone raises SIGBUS. The handler finds the address in the table of
-// mapped ranges and puts a page of zeros there: the request of that client gets nonsense, and
-// nobody else notices. An address that is in no region is somebody's bug, and ends the process as
-// without a handler.
+// any time: shm_guard.h.
 #include "server/http_shm.h"
 
 #include "base/hash.h"
+#include "server/shm_guard.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <pthread.h>
-#include <signal.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define SHM_MAX_REGIONS 1024
-#define SHM_NAME        201
-#define SHM_KEY         256
+#define SHM_NAME 201
+#define SHM_KEY  256
 
 struct hth_shm_region {
+    hth_shm *shm;
     char name[SHM_NAME], key[SHM_KEY];
     uint64_t offset, bytes;
     char *data;
-    int range; // its row of shm_range
-    int refs;  // the table's, and one for each request
+    int guard;
+    int refs; // the table's, and one for each request
     UT_hash_handle hh;
 };
 
 struct hth_shm {
     bool allowed;
+    hth_engine *engine;
     hth_shm_region *regions;
 };
 
-// What is mapped, for the handler. A row is free when `end` is 0; `start` is written before `end`.
-static struct {
-    _Atomic uintptr_t start, end;
-} shm_range[SHM_MAX_REGIONS];
-
-static long shm_page;
-
-static void shm_fault(int number, siginfo_t *info, void *context)
-{
-    uintptr_t at = (uintptr_t)info->si_addr;
-    for (int i = 0; i < SHM_MAX_REGIONS; i++) {
-        if (at < atomic_load(&shm_range[i].end) && at >= atomic_load(&shm_range[i].start)) {
-            void *page = (void *)(at / (uintptr_t)shm_page * (uintptr_t)shm_page);
-            if (mmap(page, (size_t)shm_page, PROT_READ | PROT_WRITE,
-                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != MAP_FAILED) {
-                return;
-            }
-        }
-    }
-    signal(number, SIG_DFL); // the access is tried again, and ends the process
-}
-
-// shm_install is called for each region: what else runs in the process may have taken the signal.
-static void shm_install(void)
-{
-    struct sigaction a = {.sa_sigaction = shm_fault, .sa_flags = SA_SIGINFO};
-    shm_page = sysconf(_SC_PAGESIZE);
-    sigemptyset(&a.sa_mask);
-    sigaction(SIGBUS, &a, NULL);
-}
-
-// range_take enters a mapping into the table; -1: it is full.
-static int range_take(char *data, uint64_t bytes)
-{
-    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; // of all servers in this process
-    int i = 0;
-    pthread_mutex_lock(&lock);
-    while (i < SHM_MAX_REGIONS && atomic_load(&shm_range[i].end) != 0) {
-        i++;
-    }
-    if (i < SHM_MAX_REGIONS) {
-        atomic_store(&shm_range[i].start, (uintptr_t)data);
-        atomic_store(&shm_range[i].end, (uintptr_t)data + bytes);
-    }
-    pthread_mutex_unlock(&lock);
-    return i < SHM_MAX_REGIONS ? i : -1;
-}
-
-hth_err hth_shm_open(bool allowed, hth_shm **out)
+hth_err hth_shm_open(bool allowed, hth_engine *engine, hth_shm **out)
 {
     *out = hth_calloc(1, sizeof **out);
     if (*out == NULL) {
         return hth_fail(HTH_ENOMEM, "out of memory for shared regions");
     }
     (*out)->allowed = allowed;
+    (*out)->engine = engine;
     return HTH_OK;
 }
 
@@ -103,11 +52,17 @@ void hth_shm_close(hth_shm *s)
     }
 }
 
+static void region_unmap(const hth_shm_region *r)
+{
+    hth_engine_unshare(r->shm->engine, r->data);
+    munmap(r->data, r->bytes);
+    hth_shm_unguard(r->guard);
+}
+
 void hth_shm_rele(hth_shm_region *r)
 {
     if (--r->refs == 0) {
-        munmap(r->data, r->bytes);
-        atomic_store(&shm_range[r->range].end, 0);
+        region_unmap(r);
         hth_free(r);
     }
 }
@@ -125,10 +80,10 @@ static hth_err region_map(hth_shm_region *r, int fd)
         return hth_fail(HTH_EINVAL, "failed to register shared memory region '%s': invalid args",
                         r->name);
     }
-    r->range = range_take(r->data, r->bytes);
-    if (r->range < 0) {
+    r->guard = hth_shm_guard(r->data, r->bytes);
+    if (r->guard < 0) {
         munmap(r->data, r->bytes);
-        return hth_fail(HTH_EBUSY, "more than %d shared memory regions", SHM_MAX_REGIONS);
+        return hth_fail(HTH_EBUSY, "too many shared memory regions");
     }
     return HTH_OK;
 }
@@ -139,8 +94,11 @@ static hth_err region_add(hth_shm *s, hth_shm_region *r)
     if (fd < 0) {
         return hth_fail(HTH_EIO, "Unable to open shared memory region: '%s'", r->key);
     }
-    shm_install();
+    r->shm = s;
     hth_err err = region_map(r, fd);
+    if (err == HTH_OK) {
+        hth_engine_share(s->engine, fd, r->offset, r->data, r->bytes);
+    }
     close(fd);
     if (err != HTH_OK) {
         return err;
@@ -148,8 +106,7 @@ static hth_err region_add(hth_shm *s, hth_shm_region *r)
     r->refs = 1;
     HASH_ADD_STR(s->regions, name, r);
     if (!HTH_HASH_ADDED(r)) {
-        munmap(r->data, r->bytes);
-        atomic_store(&shm_range[r->range].end, 0);
+        region_unmap(r);
         return hth_fail(HTH_ENOMEM, "out of memory for a shared region");
     }
     return HTH_OK;

@@ -4,7 +4,7 @@
 #ifndef HTH_SERVER_HTTP_SHM_H
 #define HTH_SERVER_HTTP_SHM_H
 
-#include "base/err.h"
+#include "server/engine.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -15,7 +15,8 @@ typedef struct hth_shm hth_shm;               // the regions of one server
 typedef struct hth_shm_region hth_shm_region; // one of them
 
 // hth_shm_open: `allowed` false: nothing can be registered, and there are no regions.
-hth_err hth_shm_open(bool allowed, hth_shm **out);
+// `engine`, which must outlive it, is told of them.
+hth_err hth_shm_open(bool allowed, hth_engine *engine, hth_shm **out);
 void hth_shm_close(hth_shm *s); // no region may be held; NULL is allowed
 
 // hth_shm_register maps [offset, offset + bytes) of the object `key`. HTH_ENOTSUP: not allowed;
