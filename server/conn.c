@@ -54,6 +54,7 @@ struct hth_conns {
     pthread_mutex_t lock;
     hth_conn *by_pipe;
     uint32_t next_region;
+    hth_engine *engine;
 };
 
 hth_err hth_conns_open(const hth_auth *auth, hth_conns **out)
@@ -76,6 +77,11 @@ void hth_conns_close(hth_conns *c)
     }
     pthread_mutex_destroy(&c->lock);
     hth_free(c);
+}
+
+void hth_conns_share(hth_conns *c, hth_engine *engine)
+{
+    c->engine = engine;
 }
 
 int hth_conns_count(hth_conns *c)
@@ -207,6 +213,14 @@ bool hth_conn_is_gone(hth_conn *c)
     return gone;
 }
 
+static void region_unmap(const hth_conns *t, void *base, size_t bytes)
+{
+    if (t->engine != NULL) {
+        hth_engine_unshare(t->engine, base);
+    }
+    munmap(base, bytes);
+}
+
 void hth_region_rele(hth_region *r)
 {
     if (r == NULL) {
@@ -216,7 +230,7 @@ void hth_region_rele(hth_region *r)
     bool last = --r->refs == 0;
     pthread_mutex_unlock(&r->table->lock);
     if (last) {
-        munmap(r->base, r->bytes);
+        region_unmap(r->table, r->base, r->bytes);
         hth_free(r);
     }
 }
@@ -313,6 +327,9 @@ static hth_err conn_map(const hth_conn *c, int fd, uint64_t bytes, bool write, v
     HTH_TRY(conn_open_memfd(c, fd, bytes, write ? O_RDWR : O_RDONLY, &f));
     void *p = mmap(NULL, bytes, write ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, f, 0);
     int e = errno;
+    if (p != MAP_FAILED && !write && c->table->engine != NULL) {
+        hth_engine_share(c->table->engine, f, 0, p, bytes);
+    }
     close(f);
     if (p == MAP_FAILED) {
         return hth_fail_errno(e, "cannot map %" PRIu64 " bytes of shared memory", bytes);
@@ -338,7 +355,7 @@ hth_err hth_conn_map(hth_conn *c, int fd, uint64_t bytes, uint32_t *region)
         err = conn_add_region(c, r, region);
     }
     if (err != HTH_OK) {
-        munmap(p, bytes);
+        region_unmap(c->table, p, bytes);
         hth_free(r);
         return err == HTH_ENOMEM ? hth_fail(err, "out of memory for a shared buffer") : err;
     }

@@ -13,6 +13,7 @@
 #define HTH_SERVER_CONN_H
 
 #include "server/auth.h"
+#include "server/engine.h"
 
 #include <nng/nng.h>
 
@@ -28,6 +29,9 @@ typedef struct hth_region hth_region;
 hth_err hth_conns_open(const hth_auth *auth, hth_conns **out);
 // hth_conns_close: every connection must be removed and released. NULL is allowed.
 void hth_conns_close(hth_conns *c);
+// hth_conns_share has `engine`, which must outlive the connections, know of their regions; before
+// there are any. NULL: nobody is told.
+void hth_conns_share(hth_conns *c, hth_engine *engine);
 int hth_conns_count(hth_conns *c);
 
 // hth_conns_add and hth_conns_remove follow a pipe's ADD_PRE and REM_POST. The removed connection

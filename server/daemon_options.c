@@ -168,6 +168,7 @@ static hth_err options_take(hth_daemon_options *o, const char *runtime_dir)
     hth_setting_text(HTH_SET_METRICS, o->metrics);
     char word[HTH_SETTING_TEXT];
     o->client_shm = strcmp(hth_setting_text(HTH_SET_ALLOW_CLIENT_SHM, word), "true") == 0;
+    o->child = strcmp(hth_setting_text(HTH_SET_ENGINE_PROCESS, word), "child") == 0;
     if (hth_setting_text(HTH_SET_LISTEN, o->urls)[0] == 0) {
         HTH_TRY(options_default_url(runtime_dir));
         hth_setting_text(HTH_SET_LISTEN, o->urls);

@@ -13,7 +13,7 @@ typedef struct hth_daemon_options {
     hth_config config;
     char store[HTH_SETTING_TEXT], device[HTH_SETTING_TEXT], http[HTH_SETTING_TEXT],
         metrics[HTH_SETTING_TEXT];
-    bool client_shm;
+    bool client_shm, child;
     char urls[HTH_SETTING_TEXT]; // what `listen` points into
     const char *listen[HTH_DAEMON_MAX_LISTEN];
     int n_listen;

@@ -11,6 +11,7 @@
 #include "base/settings.h"
 #include "convsel/link.h"
 #include "server/load.h"
+#include "server/proxy.h"
 #include "server/query.h"
 #include "server/serve.h"
 #include "server/train_queue.h"
@@ -30,6 +31,7 @@
 #define ENGINE_STACK ((size_t)2 << 20)
 
 struct hth_engine {
+    hth_proxy *proxy; // the engine is a child process; NULL: a thread of this one, and what follows
     hth_mailbox *mailbox;
     int queue; // requests that may wait
     hth_serve serve;
@@ -263,6 +265,15 @@ hth_err hth_engine_open(const hth_engine_config *config, hth_store *store, hth_e
     if (e == NULL) {
         return hth_fail(HTH_ENOMEM, "no memory for an engine");
     }
+    if (config->child_store != NULL) {
+        hth_err child_err = hth_proxy_open(config, &e->proxy);
+        if (child_err != HTH_OK) {
+            hth_free(e);
+            return child_err;
+        }
+        *out = e;
+        return HTH_OK;
+    }
     snprintf(e->device, sizeof e->device, "%s", config->device != NULL ? config->device : "cpu");
     e->store = store;
     e->resume = config->resume;
@@ -311,6 +322,9 @@ hth_err hth_engine_open(const hth_engine_config *config, hth_store *store, hth_e
 
 hth_err hth_engine_watch(hth_engine *e, const hth_mailbox_watch *w)
 {
+    if (e->proxy != NULL) {
+        return hth_fail(HTH_ENOTSUP, "the engine is another process");
+    }
     hth_mailbox_set_watch(e->mailbox, w);
     return HTH_OK;
 }
@@ -318,14 +332,18 @@ hth_err hth_engine_watch(hth_engine *e, const hth_mailbox_watch *w)
 void hth_engine_drain(hth_engine *e)
 {
     e->drain.query = "drain";
-    if (hth_engine_submit(e, &e->drain) != HTH_OK) {
+    if (e->proxy != NULL) {
+        hth_proxy_drain(e->proxy);
+    } else if (hth_engine_submit(e, &e->drain) != HTH_OK) {
         hth_log(WARN, SERVER, "drain", "training jobs are not saved: %s", hth_err_detail());
     }
 }
 
 void hth_engine_stop(hth_engine *e)
 {
-    if (e->running) {
+    if (e->proxy != NULL) {
+        hth_proxy_stop(e->proxy);
+    } else if (e->running) {
         hth_mailbox_stop(e->mailbox);
         pthread_join(e->thread, NULL);
         e->running = false;
@@ -338,14 +356,21 @@ void hth_engine_close(hth_engine *e)
         return;
     }
     hth_engine_stop(e);
-    hth_mailbox_close(e->mailbox);
-    pthread_cond_destroy(&e->started);
-    pthread_mutex_destroy(&e->lock);
+    if (e->proxy != NULL) {
+        hth_proxy_close(e->proxy);
+    } else {
+        hth_mailbox_close(e->mailbox);
+        pthread_cond_destroy(&e->started);
+        pthread_mutex_destroy(&e->lock);
+    }
     hth_free(e);
 }
 
 hth_err hth_engine_submit(hth_engine *e, hth_request *r)
 {
+    if (e->proxy != NULL) {
+        return hth_proxy_submit(e->proxy, r);
+    }
     r->submitted_ns = hth_now_ns();
     hth_err err = atomic_fetch_add(&e->serve.waiting, 1) < e->queue
                       ? hth_mailbox_send(e->mailbox, r)
@@ -355,4 +380,23 @@ hth_err hth_engine_submit(hth_engine *e, hth_request *r)
     }
     atomic_fetch_sub(&e->serve.waiting, 1);
     return hth_fail(err, err == HTH_EBUSY ? "Exceeds maximum queue size" : "Server exiting");
+}
+
+bool hth_engine_ready(hth_engine *e)
+{
+    return e->proxy == NULL || hth_proxy_ready(e->proxy);
+}
+
+void hth_engine_share(hth_engine *e, int fd, uint64_t offset, const void *base, size_t bytes)
+{
+    if (e->proxy != NULL) {
+        hth_proxy_share(e->proxy, fd, offset, base, bytes);
+    }
+}
+
+void hth_engine_unshare(hth_engine *e, const void *base)
+{
+    if (e->proxy != NULL) {
+        hth_proxy_unshare(e->proxy, base);
+    }
 }

@@ -26,6 +26,9 @@ typedef struct hth_engine_config {
     void (*event)(void *ctx, const char *job, const char *what, uint64_t done, uint64_t total);
     void *event_ctx;
     bool resume; // go on with training jobs that an earlier engine on this store left behind
+    // directory of the store: the engine is a child process that opens it (proxy.h); NULL: a
+    // thread. The program must be one that begins with hth_child_asked
+    const char *child_store;
 } hth_engine_config;
 
 #define HTH_TENANT_OWN "hearth" // of what nobody asked for
@@ -82,7 +85,15 @@ void hth_engine_stop(hth_engine *e);
 void hth_engine_close(hth_engine *e); // stops if needed; NULL is allowed
 
 // hth_engine_submit hands a request over. HTH_EBUSY: the queue is full, HTH_ECANCELED: stopping;
-// then done is not called.
+// then done is not called. HTH_EDEVLOST: the engine's process keeps dying.
 hth_err hth_engine_submit(hth_engine *e, hth_request *r);
+// hth_engine_ready tells whether requests are worked on now: a child process may be away for a
+// moment, and requests wait. Any thread.
+bool hth_engine_ready(hth_engine *e);
+// hth_engine_share tells that [base, base + bytes) is mapped from `fd` at `offset`, so that a child
+// process can map it, too, and inputs that lie there are not copied; until hth_engine_unshare, when
+// no request uses it any more. `fd` stays the caller's. Any thread.
+void hth_engine_share(hth_engine *e, int fd, uint64_t offset, const void *base, size_t bytes);
+void hth_engine_unshare(hth_engine *e, const void *base);
 
 #endif

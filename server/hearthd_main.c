@@ -2,6 +2,7 @@
 // hearthd: reads its command line and configuration, opens a server, and waits in libevent's loop
 // for signals. SIGTERM and SIGINT stop it gracefully (what was accepted is answered); a second one
 // ends it at once. SIGHUP reads the configuration again and changes what can change while it runs.
+#include "server/child.h"
 #include "server/daemon_log.h"
 #include "server/daemon_options.h"
 #include "server/notify.h"
@@ -126,7 +127,8 @@ static int daemon_run(hearthd *d)
                                       .metrics =
                                           d->options.metrics[0] != 0 ? d->options.metrics : NULL,
                                       .client_shm = d->options.client_shm,
-                                      .resume = true};
+                                      .resume = true,
+                                      .child = d->options.child};
     hth_daemon_log_open();
     if (hth_server_open(&config, &d->server) != HTH_OK) {
         return daemon_fail(1, hth_err_detail());
@@ -151,11 +153,20 @@ static void daemon_files(void)
     }
 }
 
+static void daemon_orphaned(void)
+{
+    _exit(3);
+}
+
 int main(int argc, char **argv)
 {
     static hearthd d; // its texts are large
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGCHLD, SIG_DFL); // were it ignored, nobody could see how the engine's process ended
     hth_thread_stacks(HTH_THREAD_STACK);
+    if (hth_child_asked(argc, argv)) {
+        return hth_child_run(&(hth_child_config){hth_daemon_log_open, daemon_orphaned});
+    }
     daemon_files();
     d.manager = getenv("NOTIFY_SOCKET");
     if (hth_isa_limit(getenv("HEARTH_ISA")) != HTH_OK) {

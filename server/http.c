@@ -111,7 +111,7 @@ static hth_err http_start(hth_http *h, const hth_http_config *config)
     struct timeval tick = {.tv_usec = HTH_HTTP_TICK_US};
     h->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     char file[HTH_SETTING_TEXT];
-    HTH_TRY(hth_shm_open(config->client_shm, &h->shm));
+    HTH_TRY(hth_shm_open(config->client_shm, config->engine, &h->shm));
     HTH_TRY(hth_tracer_open(hth_setting_text(HTH_SET_TRACE_FILE, file), &h->tracer));
     HTH_TRY(hth_http_page_open(h));
     h->base = event_base_new();

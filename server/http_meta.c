@@ -17,6 +17,10 @@ void hth_http_live(hth_http *h, struct evhttp_request *req, const hth_http_args 
 
 void hth_http_ready(hth_http *h, struct evhttp_request *req, const hth_http_args *a)
 {
+    if (!hth_engine_ready(h->engine)) {
+        hth_http_fail(h, req, HTTP_SERVUNAVAIL, "the engine's process is being restarted");
+        return;
+    }
     hth_http_send(h, req, HTTP_OK, NULL, NULL);
 }
 

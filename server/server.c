@@ -163,9 +163,11 @@ static hth_err server_start(hth_server *s, const hth_server_config *config)
     hth_engine_config e = {.device = config->device,
                            .event = hth_publisher_job,
                            .event_ctx = s->publisher,
-                           .resume = config->resume};
+                           .resume = config->resume,
+                           .child_store = config->child ? config->store : NULL};
     HTH_TRY(hth_engine_open(&e, s->store, &s->engine));
     HTH_TRY(hth_rings_open(s->engine, s->auth, &limits, &s->rings));
+    hth_conns_share(s->conns, s->engine);
     HTH_TRY(server_socket(s, &limits));
     hth_dispatch_config d = {.socket = s->socket,
                              .store = s->store,

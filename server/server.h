@@ -22,6 +22,7 @@ typedef struct hth_server_config {
     bool client_shm;     // HTTP clients may register shared memory
     int slots;           // requests in progress at once; 0: 256
     bool resume;         // go on with training jobs that were interrupted
+    bool child;          // the engine is a child process; see hth_engine_config
 } hth_server_config;
 
 // hth_server_open starts everything and listens last. Limits come from base/settings.h. HTH_EBUSY:

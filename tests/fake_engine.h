@@ -156,4 +156,17 @@ hth_err hth_engine_submit(hth_engine *e, hth_request *r)
     return err == HTH_OK ? HTH_OK : hth_fail(err, "the engine takes no more requests");
 }
 
+bool hth_engine_ready(hth_engine *e)
+{
+    return true;
+}
+
+void hth_engine_share(hth_engine *e, int fd, uint64_t offset, const void *base, size_t bytes)
+{
+}
+
+void hth_engine_unshare(hth_engine *e, const void *base)
+{
+}
+
 #endif

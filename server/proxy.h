@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// server/proxy.h - an engine that is a child process: what engine.h promises, for engine.c.
+//
+// Design notes
+// A child that dies takes nothing with it but the requests that it worked on: those are answered
+// with HTH_EDEVLOST and a sentence, all others wait and go to the next child. Their inputs lie in
+// memory of this process. Restarts are at once at first, then behind pauses that double up to
+// engine.restart_ms; once PROXY_LOST deaths have come in quick succession requests are refused
+// until a child is up.
+#ifndef HTH_SERVER_PROXY_H
+#define HTH_SERVER_PROXY_H
+
+#include "server/engine.h"
+
+typedef struct hth_proxy hth_proxy;
+
+// hth_proxy_open starts the process and waits until it has opened config->child_store and the
+// device; its error is this one's.
+hth_err hth_proxy_open(const hth_engine_config *config, hth_proxy **out);
+hth_err hth_proxy_submit(hth_proxy *p, hth_request *r);
+void hth_proxy_drain(hth_proxy *p);
+void hth_proxy_stop(hth_proxy *p);
+void hth_proxy_close(hth_proxy *p); // NULL is allowed
+bool hth_proxy_ready(hth_proxy *p);
+void hth_proxy_share(hth_proxy *p, int fd, uint64_t offset, const void *base, size_t bytes);
+void hth_proxy_unshare(hth_proxy *p, const void *base);
+
+#endif

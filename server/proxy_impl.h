@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+// server/proxy_impl.h - the inside of the engine's proxy: proxy.c (lifetime, the thread that keeps
+// a child), proxy_call.c (requests and answers), proxy_child.c (one child, from its start to its
+// end), proxy_region.c (clients' memory), proxy_models.c (what is loaded again).
+//
+// The keeper is the one thread that starts children (the kernel ends them when it ends), receives
+// from them, and calls `place`, `progress` and `done` of requests.
+#ifndef HTH_SERVER_PROXY_IMPL_H
+#define HTH_SERVER_PROXY_IMPL_H
+
+#include "base/hash.h"
+#include "base/log.h"
+#include "server/child_link.h"
+#include "server/proxy.h"
+
+// Deaths with less than PROXY_LIVED_NS from start to end, one behind the other.
+#define PROXY_LOST     8
+#define PROXY_LIVED_NS 10000000000u
+
+typedef enum proxy_phase { PROXY_DOWN, PROXY_STARTING, PROXY_UP } proxy_phase;
+
+// FREE -> FILLING -> WAITING <-> SENT -> FREE
+typedef enum proxy_state { PROXY_FREE, PROXY_FILLING, PROXY_WAITING, PROXY_SENT } proxy_state;
+
+typedef struct proxy_call {
+    proxy_state state;
+    hth_request *r;
+    hth_child_record *record; // on the heap, or, large, in the slab
+    void *data;               // block of the slab: inputs that were copied; may be NULL
+    uint64_t order;           // of submission
+    int deaths;               // of children that had it and had not begun with it
+    int next;                 // of the free list, -1: none
+} proxy_call;
+
+// A client's memory.
+typedef struct proxy_region {
+    const void *base;
+    uint32_t number;
+    int fd;
+    uint64_t offset, bytes;
+    pid_t known; // the child that has it
+    UT_hash_handle hh;
+} proxy_region;
+
+typedef struct proxy_model {
+    char spec[216];
+    bool pinned;
+    UT_hash_handle hh;
+} proxy_model;
+
+typedef struct proxy_end {
+    const char *word; // "signal", "exit"
+    int number;
+} proxy_end;
+
+struct hth_proxy {
+    char *device, *store;
+    int queue;
+    bool resume;
+    void (*event)(void *ctx, const char *job, const char *what, uint64_t done, uint64_t total);
+    void *event_ctx;
+    hth_slab *in;
+    int in_fd;
+    uint64_t in_bytes;
+    pthread_t thread;
+    bool running;
+    pthread_mutex_t lock; // of all that follows, up to the keeper's
+    pthread_cond_t changed;
+    proxy_phase phase;
+    bool stopping, draining, opened;
+    hth_err open_err;
+    char open_detail[512];
+    pid_t pid;
+    hth_child_link link; // of a child that is starting or up
+    proxy_call *calls;
+    int n_calls, high, first_free, in_flight; // high: calls from there on were never used
+    uint64_t order;
+    proxy_region *regions;
+    uint32_t last_region;
+    int deaths; // quick ones, one behind the other
+    // the keeper's
+    proxy_model *models;
+    int out_fd;
+    uint64_t started_ns, next_start_ns, next_look_ns, next_beat_ns, beat, settings;
+    char filter[HTH_LOG_FILTER_TEXT];
+    int missed;
+    bool lost; // the child is to be ended: it lost its device, or says nonsense
+};
+
+// ---- proxy_call.c
+
+// proxy_send_waiting sends what waits, in order of submission; lock held.
+void proxy_send_waiting(hth_proxy *p);
+// proxy_look does for requests what only time brings: cancellation. Keeper.
+void proxy_look(hth_proxy *p);
+// proxy_message takes a message of the child. Keeper.
+void proxy_message(hth_proxy *p, const hth_child_head *head, const char *body, size_t bytes);
+// proxy_bury answers the requests that a dead child had begun with `sentence`, and has the others
+// wait; all: those, too. Keeper.
+void proxy_bury(hth_proxy *p, const char *sentence, bool all);
+
+// ---- proxy_child.c
+
+hth_err proxy_start(hth_proxy *p); // keeper
+void proxy_greet(hth_proxy *p);    // sends HELLO. Keeper
+void proxy_settings(hth_proxy *p); // sends them when they have changed. Keeper
+// proxy_ended tells whether the child has ended, and how; wait: until it has. Keeper.
+bool proxy_ended(hth_proxy *p, bool wait, proxy_end *how);
+void proxy_forget_child(hth_proxy *p); // what is shared with it. Keeper
+
+// ---- proxy_region.c: lock held
+
+// proxy_region_find is the region in which [data, data + bytes) lies; NULL: none.
+proxy_region *proxy_region_find(hth_proxy *p, const void *data, size_t bytes);
+// proxy_region_send makes sure that the child has what a record needs.
+hth_err proxy_region_send(hth_proxy *p, const hth_child_record *record);
+void proxy_region_close(hth_proxy *p); // all
+
+// ---- proxy_models.c: keeper
+
+void proxy_models_note(hth_proxy *p, const hth_request *r); // one that was answered well
+void proxy_models_again(hth_proxy *p);                      // asks a new child for all
+void proxy_models_close(hth_proxy *p);
+
+#endif

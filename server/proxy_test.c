@@ -1,0 +1,573 @@
+// SPDX-License-Identifier: Apache-2.0
+// The engine as a child process, killed in every state. This program is its own engine's process.
+#include "base/settings.h"
+#include "base/spin.h"
+#include "client/npy.h"
+#include "server/child.h"
+#include "tests/engine_call.h"
+
+#include <jansson.h>
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+
+#define LIMIT_NS 300000000000u // of everything that is waited for
+
+static hearth_tensor images, labels;
+
+static void nap(void)
+{
+    nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
+}
+
+// engine_pid is the only child of this process.
+static pid_t engine_pid(void)
+{
+    char path[64], text[4096] = "";
+    snprintf(path, sizeof path, "/proc/self/task");
+    DIR *d = opendir(path);
+    pid_t found = 0;
+    for (struct dirent *e; (e = readdir(d)) != NULL;) {
+        char file[400];
+        snprintf(file, sizeof file, "/proc/self/task/%s/children", e->d_name);
+        int fd = open(file, O_RDONLY | O_CLOEXEC);
+        ssize_t n = fd >= 0 ? read(fd, text, sizeof text - 1) : 0;
+        if (n > 0) {
+            text[n] = 0;
+            found = (pid_t)atoi(text);
+        }
+        if (fd >= 0) {
+            close(fd);
+        }
+    }
+    closedir(d);
+    return found;
+}
+
+// kill_engine kills the engine's process, the next one where there is none now, and returns its id.
+static pid_t kill_engine(int number)
+{
+    uint64_t until = hth_real_after(LIMIT_NS);
+    pid_t pid;
+    while ((pid = engine_pid()) == 0) {
+        assert_true(hth_real_ns() < until);
+        nap();
+    }
+    kill(pid, number);
+    return pid;
+}
+
+static int count_fds(void)
+{
+    DIR *d = opendir("/proc/self/fd");
+    int n = 0;
+    while (readdir(d) != NULL) {
+        n++;
+    }
+    closedir(d);
+    return n;
+}
+
+static int count_mappings(void)
+{
+    FILE *f = fopen("/proc/self/maps", "r");
+    char line[1000];
+    int n = 0;
+    while (fgets(line, sizeof line, f) != NULL) {
+        n += strstr(line, "memfd:hearth") != NULL;
+    }
+    fclose(f);
+    return n;
+}
+
+static void child_open(fixture *f, bool resume)
+{
+    hth_engine_config config = {
+        .device = "cpu:mem=256MiB,threads=2", .child_store = f->dir, .resume = resume};
+    assert_ok(hth_engine_open(&config, NULL, &f->engine));
+}
+
+static void open_all(fixture *f)
+{
+    strcpy(f->dir, "/tmp/hearth-child-XXXXXX");
+    assert_non_null(mkdtemp(f->dir));
+    assert_ok(hth_store_open(f->dir, true, false, &f->store));
+    put(f->store, "digits", "tests/data/digits/digits.onnx");
+    put(f->store, "new", "tests/data/digits/untrained.onnx");
+    child_open(f, true);
+}
+
+static void wait_ready(hth_engine *e)
+{
+    uint64_t until = hth_real_after(LIMIT_NS);
+    while (!hth_engine_ready(e)) {
+        assert_true(hth_real_ns() < until);
+        nap();
+    }
+}
+
+// A request that is submitted and not waited for.
+static void call_begin(hth_engine *e, call *c, const char *query, const char *arguments)
+{
+    pthread_mutex_init(&c->lock, NULL);
+    pthread_cond_init(&c->changed, NULL);
+    c->r = (hth_request){.query = query, .arguments = arguments, .done = call_done, .ctx = c};
+    assert_ok(hth_engine_submit(e, &c->r));
+}
+
+static hth_err call_wait(call *c)
+{
+    pthread_mutex_lock(&c->lock);
+    while (!c->finished) {
+        pthread_cond_wait(&c->changed, &c->lock);
+    }
+    pthread_mutex_unlock(&c->lock);
+    return c->r.err != HTH_OK ? hth_fail(c->r.err, "%s", c->r.detail) : HTH_OK;
+}
+
+static hth_request_tensor input_of(int64_t n, const void *data)
+{
+    hth_request_tensor in = {.name = "image",
+                             .t = {.dtype = HTH_DT_F32,
+                                   .shape = {.rank = 4, .dim = {n, 1, 8, 8}},
+                                   .data = (void *)data,
+                                   .bytes = (size_t)n * 256}};
+    return in;
+}
+
+// classify asks about all images and counts those that are right.
+static int classify(hth_engine *e, const void *data)
+{
+    int64_t n = images.shape[0];
+    hth_request_tensor in = input_of(n, data);
+    call c = {.r = {.model = "digits", .inputs = &in, .n_inputs = 1}};
+    assert_ok(call_run(e, &c));
+    assert_string_equal(c.name[0], "logits");
+    assert_int_equal(c.out[0].bytes, (size_t)n * 40);
+    assert_int_equal(c.r.version, 1);
+    const float *y = c.out[0].data;
+    const int64_t *right = labels.data;
+    int good = 0;
+    for (int64_t i = 0; i < n; i++) {
+        int best = 0;
+        for (int k = 1; k < 10; k++) {
+            best = y[i * 10 + k] > y[i * 10 + best] ? k : best;
+        }
+        good += best == right[i];
+    }
+    free(c.out[0].data);
+    return good;
+}
+
+// A running request that ends only when it is canceled.
+#define SLOW "{\"model\":\"digits\",\"batch\":4,\"seconds\":600}"
+
+static atomic_int progress;
+
+static void note_progress(hth_request *r, const char *what, uint64_t done, uint64_t total)
+{
+    atomic_fetch_add(&progress, 1);
+}
+
+// slow_begin returns when the request runs.
+static void slow_begin(hth_engine *e, call *c)
+{
+    atomic_store(&progress, 0);
+    pthread_mutex_init(&c->lock, NULL);
+    pthread_cond_init(&c->changed, NULL);
+    c->r = (hth_request){.query = "bench",
+                         .arguments = SLOW,
+                         .progress = note_progress,
+                         .done = call_done,
+                         .ctx = c};
+    assert_ok(hth_engine_submit(e, &c->r));
+    uint64_t until = hth_real_after(LIMIT_NS);
+    while (atomic_load(&progress) == 0) {
+        assert_true(hth_real_ns() < until);
+        nap();
+    }
+}
+
+// ---- what works as in a thread
+
+static void test_answers(void **state)
+{
+    fixture f;
+    open_all(&f);
+    assert_true(hth_engine_ready(f.engine));
+    assert_int_equal(classify(f.engine, images.data), 355);
+    call c = {.r = {.query = "devices"}};
+    assert_ok(call_run(f.engine, &c));
+    json_t *doc = json_loads(c.r.json, 0, NULL);
+    assert_int_equal(json_integer_value(json_object_get(
+                         json_array_get(json_object_get(doc, "devices"), 0), "budget_bytes")),
+                     256 << 20);
+    json_decref(doc);
+    hth_free(c.r.json);
+    hth_request_tensor in = input_of(1, images.data);
+    in.t.shape.dim[3] = 4;
+    in.t.bytes = 128;
+    call bad = {.r = {.model = "digits", .inputs = &in, .n_inputs = 1}};
+    assert_err(call_run(f.engine, &bad), HTH_EINVAL, "image");
+    call none = {.r = {.model = "nothing", .inputs = &in, .n_inputs = 1}};
+    assert_err(call_run(f.engine, &none), HTH_ENOENT, "nothing");
+    fixture_close(&f);
+}
+
+static hth_err refuse_place(hth_request *r, hth_request_tensor *out, int n)
+{
+    return hth_fail(HTH_EDENIED, "no place for %d outputs", n);
+}
+
+// Many at a time, large ones among them, one whose submitter refuses the outputs.
+static void test_many(void **state)
+{
+    enum { N = 40 };
+    static call c[N];
+    fixture f;
+    int64_t many = 5000;
+    float *large = calloc((size_t)many * 64, sizeof *large);
+    hth_request_tensor in[N];
+    open_all(&f);
+    memset(c, 0, sizeof c);
+    for (int i = 0; i < N; i++) {
+        in[i] = i % 8 == 0 ? input_of(many, large) : input_of(1 + i % 3, images.data);
+        pthread_mutex_init(&c[i].lock, NULL);
+        pthread_cond_init(&c[i].changed, NULL);
+        c[i].r = (hth_request){.model = "digits",
+                               .inputs = &in[i],
+                               .n_inputs = 1,
+                               .place = i == 9 ? refuse_place : call_place,
+                               .done = call_done,
+                               .ctx = &c[i]};
+        assert_ok(hth_engine_submit(f.engine, &c[i].r));
+    }
+    for (int i = 0; i < N; i++) {
+        hth_err err = call_wait(&c[i]);
+        if (i == 9) {
+            assert_err(err, HTH_EDENIED, "no place for 1 outputs");
+            continue;
+        }
+        assert_ok(err);
+        assert_int_equal(c[i].out[0].bytes, in[i].t.bytes / 256 * 40);
+        free(c[i].out[0].data);
+    }
+    free(large);
+    fixture_close(&f);
+}
+
+static void test_cancel_and_progress(void **state)
+{
+    fixture f;
+    call c = {.finished = false};
+    open_all(&f);
+    slow_begin(f.engine, &c);
+    c.r.canceled = 1;
+    assert_int_equal(call_wait(&c), HTH_ECANCELED);
+    assert_int_equal(classify(f.engine, images.data), 355);
+    fixture_close(&f);
+}
+
+static void test_cannot_open(void **state)
+{
+    hth_engine *e;
+    char dir[] = "/tmp/hearth-child-XXXXXX";
+    int fds = count_fds();
+    assert_non_null(mkdtemp(dir));
+    assert_err(hth_engine_open(&(hth_engine_config){.device = "cpu:threads=0", .child_store = dir},
+                               NULL, &e),
+               HTH_EINVAL, "threads");
+    assert_null(e);
+    assert_int_equal(count_fds(), fds);
+    assert_int_equal(engine_pid(), 0);
+    char command[100];
+    snprintf(command, sizeof command, "rm -rf %s", dir);
+    assert_int_equal(system(command), 0);
+}
+
+// ---- deaths
+
+static void test_killed_idle(void **state)
+{
+    fixture f;
+    open_all(&f);
+    assert_int_equal(classify(f.engine, images.data), 355);
+    pid_t pid = kill_engine(SIGKILL);
+    assert_int_equal(classify(f.engine, images.data), 355); // waits for the next one
+    wait_ready(f.engine);
+    assert_int_not_equal(engine_pid(), pid);
+    fixture_close(&f);
+}
+
+// What runs fails with a sentence, what waits behind it is answered by the next process.
+static void test_killed_at_work(void **state)
+{
+    enum { N = 20 };
+    static call slow, wait[N];
+    fixture f;
+    hth_request_tensor in = input_of(2, images.data);
+    open_all(&f);
+    memset(&slow, 0, sizeof slow);
+    memset(wait, 0, sizeof wait);
+    slow_begin(f.engine, &slow);
+    for (int i = 0; i < N; i++) {
+        pthread_mutex_init(&wait[i].lock, NULL);
+        pthread_cond_init(&wait[i].changed, NULL);
+        wait[i].r = (hth_request){.model = "digits",
+                                  .inputs = &in,
+                                  .n_inputs = 1,
+                                  .place = call_place,
+                                  .done = call_done,
+                                  .ctx = &wait[i]};
+        assert_ok(hth_engine_submit(f.engine, &wait[i].r));
+    }
+    kill_engine(SIGSEGV);
+    assert_err(call_wait(&slow), HTH_EDEVLOST,
+               "the engine's process died while this request ran (signal 11); it is being "
+               "restarted");
+    for (int i = 0; i < N; i++) {
+        assert_ok(call_wait(&wait[i]));
+        assert_memory_equal(wait[i].out[0].data, wait[0].out[0].data, 80);
+        if (i > 0) {
+            free(wait[i].out[0].data);
+        }
+    }
+    free(wait[0].out[0].data);
+    fixture_close(&f);
+}
+
+static bool is_loaded(hth_engine *e)
+{
+    call c = {.r = {.query = "loaded"}};
+    assert_ok(call_run(e, &c));
+    bool found = strstr(c.r.json, "\"digits\"") != NULL;
+    hth_free(c.r.json);
+    return found;
+}
+
+// Models that were loaded are loaded again, unasked; one that was unloaded is not.
+static void test_models_come_back(void **state)
+{
+    fixture f;
+    open_all(&f);
+    for (int round = 0; round < 2; round++) {
+        assert_int_equal(classify(f.engine, images.data), 355);
+        assert_true(is_loaded(f.engine));
+        if (round == 1) {
+            call c = {.r = {.query = "unload", .arguments = "{\"model\":\"digits\"}"}};
+            assert_ok(call_run(f.engine, &c));
+            hth_free(c.r.json);
+        }
+        pid_t pid = kill_engine(SIGKILL);
+        uint64_t until = hth_real_after(LIMIT_NS);
+        while (engine_pid() == pid || !hth_engine_ready(f.engine) ||
+               (round == 0 && !is_loaded(f.engine))) {
+            assert_true(hth_real_ns() < until);
+            nap();
+        }
+    }
+    assert_false(is_loaded(f.engine));
+    fixture_close(&f);
+}
+
+// A process that is stopped says nothing, and is replaced.
+static void test_hangs(void **state)
+{
+    fixture f;
+    assert_ok(hth_setting_set("engine.heartbeat_ms", "100"));
+    assert_ok(hth_setting_set("engine.heartbeats", "20"));
+    open_all(&f);
+    pid_t pid = kill_engine(SIGSTOP);
+    assert_int_equal(classify(f.engine, images.data), 355);
+    assert_int_not_equal(engine_pid(), pid);
+    fixture_close(&f);
+    hth_setting_reset();
+}
+
+static void test_killed_while_it_trains(void **state)
+{
+    fixture f;
+    char cwd[300], args[900];
+    call c = {.finished = false};
+    open_all(&f);
+    assert_non_null(getcwd(cwd, sizeof cwd));
+    snprintf(args, sizeof args,
+             "{\"model\":\"new\",\"data\":\"%s/tests/data/digits/train.safetensors\",\"loss\":"
+             "\"softmax-xent\",\"lr\":0.01,\"batch\":64,\"epochs\":20,\"save-as\":\"trained\","
+             "\"checkpoint-every\":5}",
+             cwd);
+    call_begin(f.engine, &c, "train", args);
+    hth_manifest m;
+    uint64_t until = hth_real_after(LIMIT_NS);
+    while (hth_store_get(f.store, "trained.checkpoint", 0, &m) != HTH_OK) {
+        assert_true(hth_real_ns() < until);
+        nap();
+    }
+    hth_manifest_fini(&m);
+    kill_engine(SIGKILL);
+    assert_err(call_wait(&c), HTH_EDEVLOST, "died while this request ran");
+    while (hth_store_get(f.store, "trained", 0, &m) != HTH_OK) { // goes on by itself, to its end
+        assert_true(hth_real_ns() < until);
+        nap();
+    }
+    hth_manifest_fini(&m);
+    fixture_close(&f);
+}
+
+// A process that dies again and again is refused to, and tried on.
+static void test_too_many_deaths(void **state)
+{
+    fixture f;
+    open_all(&f);
+    assert_ok(hth_setting_set("engine.restart_ms", "1500"));
+    uint64_t until = hth_real_after(LIMIT_NS);
+    hth_request_tensor in = input_of(1, images.data);
+    call c = {.r = {.model = "digits", .inputs = &in, .n_inputs = 1, .place = call_place}};
+    hth_err err = HTH_OK;
+    pid_t last = 0;
+    while (err != HTH_EDEVLOST) {
+        assert_true(hth_real_ns() < until);
+        pid_t pid = engine_pid();
+        if (pid != 0 && pid != last) {
+            kill(pid, SIGKILL);
+            last = pid;
+        }
+        if (!hth_engine_ready(f.engine)) { // otherwise it would be accepted
+            c.r.done = call_done;
+            c.r.ctx = &c;
+            c.finished = false;
+            pthread_mutex_init(&c.lock, NULL);
+            pthread_cond_init(&c.changed, NULL);
+            err = hth_engine_submit(f.engine, &c.r);
+            if (err == HTH_OK) {
+                c.r.canceled = 1;
+                hth_err ended = call_wait(&c);
+                assert_true(ended == HTH_ECANCELED || ended == HTH_EDEVLOST || ended == HTH_OK);
+                c.r.canceled = 0;
+            }
+        }
+        nap();
+    }
+    assert_non_null(strstr(hth_err_detail(), "times in a row"));
+    wait_ready(f.engine); // tried on
+    assert_int_equal(classify(f.engine, images.data), 355);
+    fixture_close(&f);
+    hth_setting_reset();
+}
+
+static void test_nothing_is_left(void **state)
+{
+    fixture f;
+    open_all(&f);
+    assert_ok(hth_setting_set("engine.restart_ms", "0"));
+    assert_int_equal(classify(f.engine, images.data), 355);
+    int fds = 0, mappings = 0;
+    for (int i = 0; i < 100; i++) {
+        wait_ready(f.engine);
+        if (i == 1) {
+            fds = count_fds();
+            mappings = count_mappings();
+        }
+        pid_t pid = kill_engine(SIGKILL);
+        uint64_t until = hth_real_after(LIMIT_NS);
+        while (engine_pid() == pid) {
+            assert_true(hth_real_ns() < until);
+            nap();
+        }
+    }
+    wait_ready(f.engine);
+    assert_int_equal(classify(f.engine, images.data), 355);
+    assert_int_equal(count_fds(), fds);
+    assert_int_equal(count_mappings(), mappings);
+    int64_t n;
+    hth_store_entry *list;
+    int count;
+    assert_ok(hth_store_list(f.store, &list, &count)); // the index is whole
+    n = count;
+    assert_int_equal(n, 2);
+    hth_free(list);
+    hth_engine_close(f.engine);
+    f.engine = NULL;
+    errno = 0;
+    assert_int_equal(waitpid(-1, NULL, WNOHANG), -1); // no zombie
+    assert_int_equal(errno, ECHILD);
+    assert_int_equal(count_mappings(), 0);
+    fixture_close(&f);
+    hth_setting_reset();
+}
+
+// ---- clients' memory
+
+// An input in memory that was shared is not copied: what changes there is seen.
+static void test_shared_memory(void **state)
+{
+    fixture f;
+    open_all(&f);
+    size_t bytes = (size_t)images.shape[0] * 256, all = (bytes + 8191) / 4096 * 4096;
+    int fd = memfd_create("hearth-client", MFD_CLOEXEC);
+    assert_int_equal(ftruncate(fd, (off_t)all), 0);
+    char *base = mmap(NULL, all, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    memcpy(base + 4096, images.data, bytes);
+    hth_engine_share(f.engine, fd, 0, base, all);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(classify(f.engine, base + 4096), 355);
+        if (i == 0) {
+            kill_engine(SIGKILL); // the next one gets it, too
+        }
+    }
+    // the owner shrinks it: the request gets zeros where there is nothing, and nobody dies
+    pid_t pid = engine_pid();
+    assert_int_equal(ftruncate(fd, 8192), 0);
+    assert_true(classify(f.engine, base + 4096) < 355);
+    assert_int_equal(engine_pid(), pid);
+    hth_engine_unshare(f.engine, base);
+    munmap(base, all);
+    close(fd);
+    assert_int_equal(classify(f.engine, images.data), 355);
+    fixture_close(&f);
+}
+
+static int setup(void **state)
+{
+    return hth_npy_read("tests/data/digits/images.npy", &images) != HTH_OK ||
+           hth_npy_read("tests/data/digits/labels.npy", &labels) != HTH_OK;
+}
+
+static int teardown(void **state)
+{
+    hth_free(images.data);
+    hth_free(labels.data);
+    return 0;
+}
+
+static void orphaned(void)
+{
+    _exit(3);
+}
+
+int main(int argc, char **argv)
+{
+    if (hth_child_asked(argc, argv)) {
+        return hth_child_run(&(hth_child_config){.orphaned = orphaned});
+    }
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_answers),
+        cmocka_unit_test(test_many),
+        cmocka_unit_test(test_cancel_and_progress),
+        cmocka_unit_test(test_cannot_open),
+        cmocka_unit_test(test_killed_idle),
+        cmocka_unit_test(test_killed_at_work),
+        cmocka_unit_test(test_models_come_back),
+        cmocka_unit_test(test_hangs),
+        cmocka_unit_test(test_killed_while_it_trains),
+        cmocka_unit_test(test_too_many_deaths),
+        cmocka_unit_test(test_nothing_is_left),
+        cmocka_unit_test(test_shared_memory),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
