@@ -120,16 +120,6 @@ static void call_begin(hth_engine *e, call *c, const char *query, const char *ar
     assert_ok(hth_engine_submit(e, &c->r));
 }
 
-static hth_err call_wait(call *c)
-{
-    pthread_mutex_lock(&c->lock);
-    while (!c->finished) {
-        pthread_cond_wait(&c->changed, &c->lock);
-    }
-    pthread_mutex_unlock(&c->lock);
-    return c->r.err != HTH_OK ? hth_fail(c->r.err, "%s", c->r.detail) : HTH_OK;
-}
-
 static hth_request_tensor input_of(int64_t n, const void *data)
 {
     hth_request_tensor in = {.name = "image",
