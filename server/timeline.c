@@ -28,8 +28,8 @@ typedef struct timeline_step {
 } timeline_step;
 
 struct hth_timeline {
-    uint64_t begun_ns;
-    double fine_us; // what is shorter may be joined; 0: nothing yet
+    uint64_t begun, begun_ns; // so many measured steps, and when the last one was
+    double fine_us;           // what is shorter may be joined; 0: nothing yet
     timeline_step *draft, *last;
     timeline_step step[2];
 };
@@ -52,9 +52,11 @@ void hth_timeline_close(hth_timeline *t)
 
 bool hth_timeline_begin(hth_timeline *t, uint64_t now_ns)
 {
-    if (t == NULL || (t->begun_ns != 0 && now_ns - t->begun_ns < HTH_TIMELINE_PERIOD_NS)) {
+    if (t == NULL ||
+        (t->begun >= HTH_TIMELINE_FIRST && now_ns - t->begun_ns < HTH_TIMELINE_PERIOD_NS)) {
         return false;
     }
+    t->begun++;
     t->begun_ns = now_ns;
     t->fine_us = 0;
     t->draft->n = 0;
@@ -115,9 +117,10 @@ static const char *instr_name(const hth_problem *p, const hth_instr *in)
 }
 
 void hth_timeline_add(hth_timeline *t, const hth_problem *p, const hth_plan *plan,
-                      const double (*times_us)[2], double offset_us)
+                      const double (*times_us)[2], uint64_t from_ns)
 {
     timeline_step *d = t->draft;
+    double offset_us = (double)(from_ns - t->begun_ns) / 1e3;
     for (int i = 0; i < plan->n_instrs; i++) {
         const hth_instr *in = &plan->instrs[i];
         if (in->kind == HTH_INSTR_ALLOC || in->kind == HTH_INSTR_FREE) {

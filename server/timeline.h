@@ -15,7 +15,8 @@
 #include <jansson.h>
 
 #define HTH_TIMELINE_BARS      1024
-#define HTH_TIMELINE_PERIOD_NS 1000000000u // from one measured step to the next, at least
+#define HTH_TIMELINE_FIRST     3 // steps are measured: of a short job, too, one that is warm
+#define HTH_TIMELINE_PERIOD_NS 1000000000u // from one to the next then, at least
 
 typedef struct hth_timeline hth_timeline;
 
@@ -25,10 +26,10 @@ void hth_timeline_close(hth_timeline *t); // NULL is allowed
 // hth_timeline_begin says whether the step that begins now is to be measured; what was added since
 // the last hth_timeline_end is forgotten. t NULL: no.
 bool hth_timeline_begin(hth_timeline *t, uint64_t now_ns);
-// hth_timeline_add adds a run of `plan`, which began `offset_us` after the step: times_us is what
-// hth_run_times returns. A step may consist of several.
+// hth_timeline_add adds a run of `plan`, which began at `from_ns`: times_us is what hth_run_times
+// returns. A step may consist of several.
 void hth_timeline_add(hth_timeline *t, const hth_problem *p, const hth_plan *plan,
-                      const double (*times_us)[2], double offset_us);
+                      const double (*times_us)[2], uint64_t from_ns);
 // hth_timeline_end makes what was added the last step: number `step`, which ended at `now_ns`.
 void hth_timeline_end(hth_timeline *t, uint64_t step, uint64_t now_ns);
 

@@ -47,8 +47,8 @@ static void test_bars(void **state)
     assert_int_equal(json_array_size(json_object_get(doc, "bars")), 0);
     json_decref(doc);
     assert_true(hth_timeline_begin(t, 5 * SECOND));
-    hth_timeline_add(t, &problem, &plan, times, 0);
-    hth_timeline_add(t, &problem, &plan, times, 10); // the second part of the batch
+    hth_timeline_add(t, &problem, &plan, times, 5 * SECOND);
+    hth_timeline_add(t, &problem, &plan, times, 5 * SECOND + 10000); // the second part of the batch
     hth_timeline_end(t, 7, 6 * SECOND);
     doc = hth_timeline_json(t, 8 * SECOND);
     json_t *bars = json_object_get(doc, "bars");
@@ -66,25 +66,29 @@ static void test_bars(void **state)
     hth_timeline_close(t);
 }
 
-// One step in a while; a step that does not end leaves the last one.
+// The first ones, then one in a while; a step that does not end leaves the last one.
 static void test_when(void **state)
 {
     hth_timeline *t;
+    const uint64_t begun = 10 * SECOND, later = begun + HTH_TIMELINE_PERIOD_NS;
     assert_false(hth_timeline_begin(NULL, SECOND));
     assert_ok(hth_timeline_open(&t));
-    assert_true(hth_timeline_begin(t, 1));
-    hth_timeline_add(t, &problem, &plan, times, 0);
-    hth_timeline_end(t, 1, 2);
-    assert_false(hth_timeline_begin(t, HTH_TIMELINE_PERIOD_NS));
-    assert_true(hth_timeline_begin(t, HTH_TIMELINE_PERIOD_NS + 1));
-    hth_timeline_add(t, &problem, &plan, times, 0); // fails
-    assert_true(hth_timeline_begin(t, 2 * HTH_TIMELINE_PERIOD_NS + 1));
-    hth_timeline_add(t, &problem, &plan, times, 100);
-    json_t *doc = hth_timeline_json(t, 2);
-    assert_int_equal(json_integer_value(json_object_get(doc, "step")), 1);
+    for (uint64_t i = 0; i < HTH_TIMELINE_FIRST; i++) {
+        assert_true(hth_timeline_begin(t, begun));
+        hth_timeline_add(t, &problem, &plan, times, begun);
+        hth_timeline_end(t, i + 1, begun);
+    }
+    assert_false(hth_timeline_begin(t, later - 1));
+    assert_true(hth_timeline_begin(t, later));
+    hth_timeline_add(t, &problem, &plan, times, later); // fails
+    assert_true(hth_timeline_begin(t, 2 * later));
+    hth_timeline_add(t, &problem, &plan, times, 2 * later + 100000);
+    json_t *doc = hth_timeline_json(t, 2 * later);
+    assert_int_equal(json_integer_value(json_object_get(doc, "step")), HTH_TIMELINE_FIRST);
     json_decref(doc);
-    hth_timeline_end(t, 3, 3 * SECOND);
-    doc = hth_timeline_json(t, 3 * SECOND);
+    hth_timeline_end(t, 30, 3 * later);
+    doc = hth_timeline_json(t, 3 * later);
+    assert_int_equal(json_integer_value(json_object_get(doc, "step")), 30);
     assert_int_equal(json_array_size(json_object_get(doc, "bars")), 5);
     assert_int_equal(json_integer_value(json_object_get(doc, "wall_ns")), 109250);
     json_decref(doc);
@@ -111,7 +115,7 @@ static void test_joined(void **state)
     hth_timeline *t;
     assert_ok(hth_timeline_open(&t));
     assert_true(hth_timeline_begin(t, 1));
-    hth_timeline_add(t, &problem, &p, (const double(*)[2])when, 0);
+    hth_timeline_add(t, &problem, &p, (const double(*)[2])when, 1);
     hth_timeline_end(t, 1, 2);
     json_t *doc = hth_timeline_json(t, 2), *bars = json_object_get(doc, "bars"), *b;
     json_int_t count = 0, bytes = 0, ends[3] = {0}, longest = 0;

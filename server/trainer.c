@@ -121,14 +121,14 @@ static void trainer_hyper(hth_trainer *t, int64_t parts)
 static hth_err trainer_run(hth_trainer *t, hth_trainer_phase *s)
 {
     hth_program *p = s->program;
+    uint64_t from_ns = hth_now_ns();
     if (t->measured) {
         hth_run_measure(p->run, true);
     }
     hth_err err = hth_program_run(t->ms->site, p, s->in, s->out,
                                   t->progress != NULL ? &t->progress->canceled : NULL);
     if (t->measured && err == HTH_OK) {
-        hth_timeline_add(t->timeline, &p->problem, p->plan, hth_run_times(p->run),
-                         (double)t->run_ns / 1e3);
+        hth_timeline_add(t->timeline, &p->problem, p->plan, hth_run_times(p->run), from_ns);
     }
     if (t->measured) { // the watch may need all steps
         hth_run_measure(p->run, hth_watch_measures(t, p));

@@ -112,6 +112,7 @@ class Tab:
 
     def go(self, url):
         self.call('Page.navigate', url=url)
+        self.wait(f"location.href === {json.dumps(url)} && document.readyState === 'complete'")
 
     def run(self, script):
         result = self.call('Runtime.evaluate', expression=script, returnByValue=True, awaitPromise=True)
@@ -123,9 +124,16 @@ class Tab:
         """Until the expression is true; returns its value."""
         end = time.monotonic() + seconds
         while True:
-            value = self.run(script)
+            try:
+                value = self.run(script)
+            except RuntimeError as e:  # between two documents, perhaps
+                value, said = None, e
+            else:
+                said = None
             if value:
                 return value
+            if said is not None and time.monotonic() > end:
+                raise said
             if time.monotonic() > end:
                 raise AssertionError(f'still not true: {script}\n{self.run("document.body.innerText")[:3000]}')
             time.sleep(0.1)

@@ -40,7 +40,7 @@ function setRows(table, rows) {
     fill(tr, {'data-key': row.key === undefined ? null : row.key});
     row.cells.forEach((cell, k) => {
       const td = tr.cells[k] || tr.appendChild(el(k === 0 ? 'th' : 'td',
-        k === 0 ? {scope: 'row', class: 'name'} : {class: labels[k].className || null, 'data-label': labels[k].textContent}));
+        k === 0 ? {scope: 'row', class: ('name ' + labels[k].className).trim()} : {class: labels[k].className || null, 'data-label': labels[k].textContent}));
       setCell(td, cell === null || typeof cell === 'string' ? {text: cell || ''} : cell);
     });
   });
@@ -114,7 +114,12 @@ function lossText(v) {
   return v === null || v === undefined ? '' : Math.abs(v) >= 1e-3 || v === 0 ? Number(v.toPrecision(4)).toString() : v.toExponential(2);
 }
 
-function agoText(ms) {
+// Without zeros that say nothing: for the marks of an axis.
+const round = text => text.replace(/(\.\d*?)0+(?=\D|$)/, '$1').replace(/\.(?=\D|$)/, '');
+
+function spanText(ms) {
   const s = Math.round(ms / 1000);
   return s < 100 ? s + ' s' : s < 5400 ? Math.round(s / 60) + ' min' : s < 172800 ? Math.round(s / 3600) + ' h' : Math.round(s / 86400) + ' days';
 }
+
+const agoText = ms => ms < 1500 ? 'just now' : spanText(ms) + ' ago';

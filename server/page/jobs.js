@@ -30,7 +30,7 @@ class JobCard {
       el('div', {}, this.bar, this.list, this.why), el('div', {}));
     host.append(this.node);
     this.chart = new Chart(this.node.lastElementChild, {title: 'Loss', height: 200, empty: 'no step yet',
-      x: {least: 1, text: v => exact(v), say: v => 'step ' + exact(v)}, y: {text: lossText}});
+      x: {least: 1, text: v => exact(v), say: v => 'step ' + exact(v)}, y: {text: v => round(lossText(v))}});
   }
 
   show(row, doc) {
@@ -46,8 +46,8 @@ class JobCard {
       ['model', row.model], ['step', row.steps ? `${exact(row.step)} of ${exact(row.steps)}` : null],
       ['loss', lossText(row.loss)], ['held-out loss', lossText(row.held_out_loss)],
       ['accuracy', row.accuracy === null ? null : (row.accuracy * 100).toFixed(2) + ' %'],
-      ['step time', time(j.measured_ms)], ['.. planned', time(j.predicted_ms)], ['last step', time(j.step_ms)],
-      ['.. stalled', j.step_ms > 0 ? `${time(j.stall_ms)} (${shareText(j.stall_ms / j.step_ms)})` : null],
+      ['step time', time(j.measured_ms)], ['planned step time', time(j.predicted_ms)], ['last step', time(j.step_ms)],
+      ['stalled in it', j.step_ms > 0 ? `${time(j.stall_ms)} (${shareText(j.stall_ms / j.step_ms)})` : null],
       ['memory', size(j.memory_bytes)], ['budget', size(j.budget_bytes)], ['better plans', j.replans > 0 ? exact(j.replans) : null]];
     const shown = facts.filter(f => f[1]), key = JSON.stringify(shown);
     if (this.key !== key) {
@@ -114,7 +114,7 @@ class Jobs {
     setText(byId('jobs-note'), rows.length === 0 ? 'No job has been trained here yet: hearth train MODEL --data FILE begins one.'
       : live === 0 ? 'No job is at work.' : live > 8 ? `${live} jobs have not ended; the first 8 are shown.` : '');
     setRows(this.table, old.map(r => ({key: r.id, cells: [r.job, String(r.id), {text: r.state, word: STATE_LOOK[r.state], title: r.why},
-      r.steps ? exact(r.step) : '', lossText(r.loss), lossText(r.held_out_loss), agoText(Date.now() - r.ended_ns / 1e6) + ' ago',
+      r.steps ? exact(r.step) : '', lossText(r.loss), lossText(r.held_out_loss), agoText(Date.now() - r.ended_ns / 1e6),
       {text: '', title: `${keys.has(jobKey(r)) ? 'Hide' : 'Show'} the losses of job ${r.job}`, button: keys.has(jobKey(r)) ? 'hide' : 'losses', press: () => this.ask(r, rows)}]})));
   }
 
@@ -153,7 +153,7 @@ class Timeline {
     }
     const busy = LANES.map((_, l) => doc.bars.filter(b => b[0] === l).reduce((sum, b) => sum + b[2], 0));
     const bytes = l => doc.bars.filter(b => b[0] === l).reduce((sum, b) => sum + b[5], 0);
-    setText(byId('timeline-note'), `Job ${doc.job}, step ${exact(doc.step)}, ${agoText(doc.age_ms)} ago: ${timeText(doc.wall_ns)}. Compute is busy ` +
+    setText(byId('timeline-note'), `Job ${doc.job}, step ${exact(doc.step)}, ${agoText(doc.age_ms)}: ${timeText(doc.wall_ns)}. Compute is busy ` +
       `${shareText(busy[0] / doc.wall_ns)} of it; ${bytesText(bytes(1))} came from the host, ${bytesText(bytes(2))} went there.`);
     if (this.doc && this.doc.step === doc.step && this.doc.job === doc.job) {
       return;
@@ -176,7 +176,7 @@ class Timeline {
     for (const ns of ticks(0, all, Math.max(2, Math.floor(width / 110)))) {
       const x = this.scale(ns);
       parts.push(svg('path', {class: 'grid', d: `M${x} 0V${3 * LANE}`}),
-        svg('text', {x: Math.min(x, width - 20), y: 3 * LANE + 16, 'text-anchor': ns === 0 ? 'start' : 'middle'}, ns === 0 ? '0' : timeText(ns)));
+        svg('text', {x: Math.min(x, width - 24), y: 3 * LANE + 16, 'text-anchor': ns === 0 ? 'start' : 'middle'}, ns === 0 ? '0' : round(timeText(ns))));
     }
     LANES.forEach((name, l) => left > 4 && parts.push(svg('text', {x: 0, y: l * LANE + 21}, name)));
     for (const b of doc.bars) {

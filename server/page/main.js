@@ -94,7 +94,7 @@ function show(docs) {
 function sayAge(answers) {
   const old = answers.filter(a => a.state !== 'ready');
   const age = Math.max(0, ...answers.map(a => a.age_ms || 0));
-  const since = age > 0 ? `: figures are ${agoText(age)} old` : '';
+  const since = age > 0 ? `: figures are ${spanText(age)} old` : '';
   const state = old.length > 0 ? old[0].state : 'ready';
   if (state === 'ready' || (state === 'busy' && age < 1500 && old.every(a => a.data !== null))) {
     say('live', 'live');

@@ -37,10 +37,10 @@ function showModels(store, stats, latency) {
 
 class Requests {
   constructor() {
-    const x = {least: -300, most: 0, text: v => v === 0 ? 'now' : v + ' s', say: v => agoText(-v * 1000) + ' ago'};
-    const empty = 'no requests in the last five minutes';
+    const x = {least: -300, most: 0, text: v => v === 0 ? 'now' : v + ' s', say: v => agoText(-v * 1000)};
+    const empty = 'none was answered';
     this.rate = new Chart(byId('rate-chart'), {title: 'Requests per second', x, y: {least: 0, text: v => Number(v.toPrecision(3)).toLocaleString('en-US')}, empty});
-    this.times = new Chart(byId('latency-chart'), {title: 'Latency, queue included', x, y: {log: true, text: timeText}, empty});
+    this.times = new Chart(byId('latency-chart'), {title: 'Latency, queue included', x, y: {log: true, text: v => round(timeText(v))}, empty});
   }
 
   show(latency) {
@@ -58,7 +58,8 @@ class Requests {
     'Requests per second over the last five minutes');
     this.times.set(['p50', 'p90', 'p99'].map((p, i) => ({name: p, color: ['c0', 'c2', 'c1'][i], dots: n.length < 8,
       points: n.map(s => [s.x, s[p + '_ns']])})), 'Latency percentiles over the last five minutes');
-    setText(byId('requests-note'), !some ? '' : `Last five minutes: ${exact(latency.requests)} requests, ${exact(latency.failures)} failed` +
+    byId('requests-charts').hidden = !some;
+    setText(byId('requests-note'), !some ? 'No requests in the last five minutes.' : `Last five minutes: ${exact(latency.requests)} requests, ${exact(latency.failures)} failed` +
       (latency.requests > latency.failures ? `; p50 ${timeText(latency.p50_ns)}, p90 ${timeText(latency.p90_ns)}, ` +
         `p99 ${timeText(latency.p99_ns)}, longest ${timeText(latency.longest_ns)}.` : '.'));
     byId('requests-details').hidden = !some;

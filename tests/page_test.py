@@ -1,0 +1,493 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""hearthd's page in a headless Chromium, and its JSON without one. Speaks TAP; keeps screenshots as BUILD_DIR/page-*.png.
+usage: tests/page_test.py BUILD_DIR, from the root."""
+import glob
+import http.client
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+from urllib.parse import quote
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+BUILD = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else 'build')
+DATA = os.path.join(ROOT, 'tests', 'data', 'digits')
+FOLDER = tempfile.mkdtemp(prefix='hearth-page-')
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.join(ROOT, 'tests'))
+import browser  # noqa: E402
+
+CHROMIUM = browser.find()
+SCRIPT = '<script>window.hacked=1<b> & "quoted" ' + 'long ' * 20 + 'name'  # what a model may be called
+IMAGE = '<img src=x onerror=window.hacked=2>'  # .. and a job
+STEPS, EVALUATIONS = 4 * 21, 4  # of the jobs: 1437 - 144 samples in batches of 64, 4 epochs
+STATE = "document.getElementById('status').dataset.state"
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(('127.0.0.1', 0))
+        return s.getsockname()[1]
+
+
+class Server:
+    """hearthd with HTTP, on a store of its own."""
+
+    def __init__(self, name, *more):
+        self.folder = os.path.join(FOLDER, name)
+        os.mkdir(self.folder)
+        self.url, self.port, self.more = f'ipc://{self.folder}/sock', free_port(), more
+        self.start()
+
+    def start(self):
+        self.process = subprocess.Popen(
+            [BUILD + '/hearthd', '--store', self.folder + '/store', '--listen', self.url, '--http', f'127.0.0.1:{self.port}', '--device',
+             'cpu:mem=256MiB,threads=2', *self.more], stdout=subprocess.PIPE, text=True)
+        assert 'ready' in self.process.stdout.readline()
+
+    def stop(self, how=signal.SIGTERM):
+        self.process.send_signal(how)
+        self.process.stdout.close()
+        return self.process.wait(60)
+
+    def hearth(self, *words):
+        return subprocess.run([BUILD + '/hearth', '--server', self.url, *words], check=True, capture_output=True, text=True).stdout
+
+    def background(self, *words):
+        return subprocess.Popen([BUILD + '/hearth', '--server', self.url, *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def train(self, save_as, *more):
+        return ('train', 'new', '--data', DATA + '/train.safetensors', '--loss', 'softmax-xent', '--optimizer', 'adam', '--lr', '0.002',
+                '--batch', '64', '--budget', '50%', '--hold-out', '0.1', '--seed', '1', '--save-as', save_as, *more)
+
+    def request(self, path, method='GET', headers=None):
+        c = http.client.HTTPConnection('127.0.0.1', self.port, timeout=120)
+        c.request(method, path, headers=headers or {})
+        answer = c.getresponse()
+        body = answer.read()
+        c.close()
+        return answer, body
+
+    def get(self, path, **headers):
+        answer, body = self.request(path, headers=headers)
+        assert answer.status == 200, (path, answer.status, body)
+        return json.loads(body)
+
+    def view(self, name):
+        return self.get('/v2/hearth/' + name)['data']
+
+    def quiet(self, name):
+        """A view, asked anew: not what was kept from just before."""
+        begun = time.monotonic()
+        while True:
+            answer = self.get('/v2/hearth/' + name)
+            since = time.monotonic() - begun
+            if answer['state'] == 'ready' and answer['age_ms'] < since * 1000:
+                return answer['data']
+            assert since < 60, answer['state']
+            time.sleep(0.05)
+
+    def cpu_ns(self):
+        total = 0
+        for path in glob.glob(f'/proc/{self.process.pid}/task/*/schedstat'):
+            with open(path, encoding='ascii') as f:
+                total += int(f.read().split()[0])
+        return total
+
+
+def infer(server, model):
+    server.hearth('infer', model, '--input', f'image={DATA}/images.npy')
+
+
+def filled(name, *more):
+    server = Server(name, *more)
+    for model, path in (('digits', 'digits.onnx'), ('parity', 'digits-parity.onnx'), ('new', 'untrained.onnx'), (SCRIPT, 'digits.onnx')):
+        server.hearth('import', model, f'{DATA}/{path}')
+    for model in ('digits', 'digits', 'parity', SCRIPT):
+        infer(server, model)
+    return server
+
+
+class Answers(unittest.TestCase):
+    """Without a browser."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.server = filled('answers')
+        cls.server.hearth(*cls.server.train(IMAGE, '--epochs', '4'))
+
+    @classmethod
+    def tearDownClass(cls):
+        assert cls.server.stop() == 0
+
+    def test_page(self):
+        answer, body = self.server.request('/')
+        self.assertEqual(answer.status, 200)
+        self.assertEqual(answer.getheader('Content-Type'), 'text/html; charset=utf-8')
+        policy = answer.getheader('Content-Security-Policy')
+        self.assertIn("default-src 'none'", policy)
+        self.assertNotIn('unsafe', policy)
+        self.assertEqual(answer.getheader('X-Content-Type-Options'), 'nosniff')
+        self.assertNotIn(b'@STYLE@', body)
+        self.assertNotIn(b'@SCRIPT@', body)
+        packed, small = self.server.request('/', headers={'Accept-Encoding': 'gzip'})
+        self.assertEqual(packed.getheader('Content-Encoding'), 'gzip')
+        self.assertLess(len(small), len(body) / 2)
+
+    def test_other_verbs_and_paths(self):
+        for path in ('/', '/v2/hearth/stats', '/v2/hearth/jobs/x', '/v2/hearth/models'):
+            for verb in ('POST', 'PUT', 'DELETE', 'PATCH'):
+                answer, body = self.server.request(path, verb)
+                self.assertEqual(answer.status, 405, (verb, path))
+                self.assertIn('error', json.loads(body))
+            self.assertEqual(self.server.request(path, 'HEAD')[0].status, 405)
+        for path in ('/index.html', '/favicon.ico', '/v2/hearth', '/v2/hearth/', '/v2/hearth/nothing', '/v2/hearth/jobs/', '/v2/hearth/stats/x',
+                     '/v2/hearth/jobs/nobody', '//'):
+            answer, body = self.server.request(path)
+            self.assertEqual(answer.status, 404, path)
+            self.assertIn('error', json.loads(body))
+        self.assertIn('nobody', json.loads(self.server.request('/v2/hearth/jobs/nobody')[1])['error'])
+        self.assertEqual(self.server.request('/v2/hearth/jobs/%zz')[0].status, 400)
+
+    def test_ledger(self):
+        ledger = self.server.quiet('stats')['ledger']
+        used = sum(ledger[k] for k in ('private_weight_bytes', 'shared_weight_bytes', 'compute_arena_bytes', 'job_bytes',
+                                       'workspace_bytes', 'padding_bytes', 'unclaimed_bytes'))
+        self.assertEqual(used + ledger['free_bytes'], ledger['budget_bytes'])
+        self.assertEqual(ledger['budget_bytes'], self.server.view('devices')['devices'][0]['budget_bytes'])
+
+    def test_models(self):
+        got = {m['name']: m for m in self.server.view('models')}
+        self.assertLessEqual({'digits', 'parity', 'new', SCRIPT, IMAGE}, set(got))
+        self.assertFalse(got['digits']['unloaded'])
+        answer, _ = self.server.request('/v2/repository/models/parity/unload', 'POST')
+        self.assertEqual(answer.status, 200)
+        self.assertTrue({m['name']: m for m in self.server.view('models')}['parity']['unloaded'])
+        self.assertEqual(self.server.request('/v2/repository/models/parity/load', 'POST')[0].status, 200)
+
+    def test_latency(self):
+        before = self.server.quiet('latency')
+        for _ in range(5):
+            infer(self.server, 'digits')
+        with self.assertRaises(subprocess.CalledProcessError):
+            self.server.hearth('infer', 'digits', '--input', f'image={DATA}/labels.npy')
+        after = self.server.quiet('latency')
+        self.assertEqual(after['requests'] - before['requests'], 6)
+        self.assertEqual(after['failures'] - before['failures'], 1)
+        digits = [m for m in after['models'] if m['name'] == 'digits'][0]
+        self.assertTrue(0 < digits['p50_ns'] <= digits['p90_ns'] <= digits['p99_ns'] <= digits['longest_ns'])
+        self.assertEqual(sum(s['requests'] for s in after['series']), after['requests'])
+        self.assertEqual(sum(h[2] for h in after['histogram']), after['requests'] - after['failures'])
+        self.assertAlmostEqual(after['per_second'], after['requests'] / after['seconds'])
+
+    def test_job(self):
+        row = self.server.quiet('jobs')[-1]
+        self.assertEqual((row['job'], row['state'], row['step']), (IMAGE, 'finished', STEPS))
+        by_name = self.server.view('jobs/' + quote(IMAGE))
+        self.assertEqual(len(by_name['history']), STEPS)
+        self.assertEqual(by_name['every'], 1)
+        self.assertEqual(len(by_name['held_out']), EVALUATIONS)
+
+    def test_timeline(self):
+        self.server.hearth(*self.server.train('lined', '--epochs', '1'))
+        line = self.server.quiet('timeline')
+        self.assertEqual(line['job'], 'lined')
+        self.assertTrue(1 <= line['step'] <= 21)
+        self.assertEqual(line['streams'], ['compute', 'host to device', 'device to host'])
+        ends = [0, 0, 0]
+        for lane, start, took, name, count, size, _ in line['bars']:
+            self.assertGreaterEqual(start, ends[lane])  # one after the other
+            ends[lane] = start + took
+            self.assertTrue(name)
+            self.assertGreaterEqual(count, 1)
+            self.assertEqual(size > 0, lane > 0)
+        self.assertEqual(max(ends), line['wall_ns'])
+
+    def test_long_curves_are_thinned(self):
+        self.server.hearth(*self.server.train('longer', '--epochs', '40'))
+        doc = self.server.quiet('jobs/longer')
+        self.assertEqual(doc['every'], 2)  # 40 * 21 steps in 600 points
+        self.assertEqual(len(doc['history']), 40 * 21 // 2 + 1)
+        whole = json.loads(self.server.hearth('--json', 'job', 'longer'))['history']
+        self.assertEqual(doc['history'][:-1], whole[::2])
+        self.assertEqual(doc['history'][-1], whole[-1])
+
+    def test_engine_is_busy(self):
+        known = {name: self.server.quiet(name) for name in ('stats', 'latency', 'jobs', 'devices')}
+        bench = self.server.background('bench', 'digits', '--batch', '16', '--seconds', '4')
+        time.sleep(1)
+        begun = time.monotonic()
+        states, ages = set(), []
+        while bench.poll() is None:
+            for name, before in known.items():
+                asked = time.monotonic()
+                answer = self.server.get('/v2/hearth/' + name)
+                if bench.poll() is None and answer['state'] == 'busy':
+                    self.assertLess(time.monotonic() - asked, 2)
+                    states.add(name)
+                    ages.append(answer['age_ms'])
+                    self.assertEqual(type(answer['data']), type(before))
+            time.sleep(0.1)
+        self.assertEqual(bench.wait(), 0)
+        if time.monotonic() - begun > 2:  # else the machine left the bench no time
+            self.assertEqual(states, set(known))
+            self.assertGreater(max(ages), 1000)
+        end = time.monotonic() + 30
+        while self.server.get('/v2/hearth/stats')['state'] != 'ready':
+            self.assertLess(time.monotonic(), end)
+            time.sleep(0.1)
+
+    def test_polling_is_cheap(self):
+        c = http.client.HTTPConnection('127.0.0.1', self.server.port, timeout=60)
+        polls, pause = 20, 0.22  # not out of what was just answered
+
+        def poll():
+            for name in ('stats', 'latency', 'jobs', 'timeline', 'jobs/1'):
+                c.request('GET', '/v2/hearth/' + name)
+                c.getresponse().read()
+        poll()
+        idle, end = 1e9, time.monotonic() + 60
+        while idle > 20e6 and time.monotonic() < end:  # an idle engine looks for better algorithms for a while
+            before = self.server.cpu_ns()
+            time.sleep(1)
+            idle = self.server.cpu_ns() - before
+        before = self.server.cpu_ns()
+        for _ in range(polls):
+            time.sleep(pause)
+            poll()
+        each = (self.server.cpu_ns() - before) / polls
+        print(f'# a poll costs hearthd {each / 1e6:.2f} ms of processor time')
+        self.assertLess(each, 20e6)  # 1 % of two processors, once a second
+        c.close()
+
+
+@unittest.skipUnless(CHROMIUM, 'no chromium (sh build-aux/deps.sh browser)')
+class Page(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.browser = browser.Browser(CHROMIUM)
+        cls.server = filled('page')
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.browser.close()
+        cls.server.stop()
+
+    def open(self, server=None, state='live', **look):
+        tab = browser.Tab(self.browser, **look)
+        server = server or self.server
+        tab.go(f'http://127.0.0.1:{server.port}/')
+        tab.wait(f"{STATE} === '{state}'")
+        self.addCleanup(tab.close)
+        return tab
+
+    def fine(self, tab, server=None):
+        """No complaint of the browser, nothing executed, nothing asked of anybody else."""
+        self.assertEqual(tab.complaints(), [])
+        self.assertEqual(tab.dialogs(), [])
+        self.assertFalse(tab.run('window.hacked || false'))
+        base = f'http://127.0.0.1:{(server or self.server).port}/'
+        self.assertEqual({u for u in tab.requested() if not u.startswith((base, 'data:', 'about:'))}, set())
+
+    def rows(self, tab, table):
+        return tab.run(f"[...document.querySelectorAll('#{table} tbody tr')].map(r => [...r.cells].map(c => c.textContent))")
+
+    def test_1_memory(self):
+        tab = self.open()
+        tab.wait("document.querySelectorAll('#memory-table tbody tr').length > 3")
+        stats = self.server.quiet('stats')
+        ledger = stats['ledger']
+        parts = tab.wait("(() => { const p = [...document.querySelectorAll('.bar')][0].children; return [...p].map(d => "
+                         "[d.dataset.key, Number(d.dataset.bytes), d.getBoundingClientRect().width]); })()")
+        got = {key: size for key, size, _ in parts}
+        self.assertEqual(sum(got.values()), ledger['budget_bytes'])
+        self.assertEqual(got['free'], ledger['free_bytes'])
+        self.assertEqual(got['shared'], ledger['shared_weight_bytes'])
+        self.assertEqual(got['arena'], ledger['compute_arena_bytes'])
+        for m in stats['models']:
+            self.assertEqual(got.get(f'model {m["name"]}:{m["version"]}', 0), m['resident_private_bytes'])
+        whole = sum(width for _, _, width in parts)
+        for key, size, width in parts:  # to scale
+            self.assertAlmostEqual(width / whole, size / ledger['budget_bytes'], delta=0.003, msg=key)
+        table = {r[0]: r[2] for r in self.rows(tab, 'memory-table')}
+        self.assertEqual(sorted(int(v.replace(',', '')) for v in table.values()), sorted(got.values()))
+        self.fine(tab)
+
+    def test_2_models(self):
+        tab = self.open()
+        tab.wait("document.querySelectorAll('#models-table tbody tr').length >= 4")
+        rows = {r[0]: r for r in self.rows(tab, 'models-table')}
+        self.assertTrue({'digits', 'parity', 'new', SCRIPT} <= set(rows))
+        self.assertEqual(rows['digits'][1:3], ['1', 'loaded'])
+        self.assertEqual((rows['digits'][5], rows['digits'][6]), ('2', '0'))
+        self.assertRegex(rows['digits'][8], r'^[0-9.]+ (µs|ms|s)$')
+        self.assertIn('in the store', {r[2] for r in rows.values()} | {'in the store'})
+        self.fine(tab)
+
+    def test_3_job(self):
+        tab = self.open()
+        job = self.server.background(*self.server.train(IMAGE, '--epochs', '4'))
+        tab.wait("document.querySelector('.job') !== null")
+        self.assertEqual(job.wait(), 0)
+        tab.wait("document.querySelector('.job .word').textContent === 'finished'")
+        tab.wait(f"document.querySelector('.job').dataset.points === '{STEPS}'")
+        self.assertEqual(tab.run("document.querySelector('.job h3').textContent"), IMAGE)
+        self.assertEqual(tab.run("document.querySelectorAll('.job svg path.line').length"), 2)  # trained on, held out
+        points = tab.run("[...document.querySelectorAll('.job svg path.line')].map(p => p.getAttribute('d').split('L').length)")
+        self.assertEqual(points, [STEPS, EVALUATIONS])
+        tab.wait("document.querySelectorAll('#timeline-picture rect').length > 10")
+        line = self.server.quiet('timeline')
+        tab.wait(f"document.querySelectorAll('#timeline-picture rect').length === {len(line['bars'])}")
+        self.assertIn(IMAGE, tab.run("document.getElementById('timeline-note').textContent"))
+        for _ in range(30):
+            infer(self.server, 'digits')
+        tab.wait("document.querySelectorAll('#latency-chart path.line').length === 3 || "
+                 "document.querySelectorAll('#latency-chart circle').length >= 3")
+        self.pictures(tab, 'job')
+        self.fine(tab)
+
+    def test_4_ended_jobs(self):
+        self.server.hearth(*self.server.train('second', '--epochs', '2'))
+        tab = self.open()
+        tab.wait("document.querySelectorAll('#jobs-table tbody tr').length >= 2")
+        self.assertEqual(tab.run("document.querySelector('.job h3').textContent"), 'second')
+        tab.run("[...document.querySelectorAll('#jobs-table tbody tr')].find(r => r.cells[0].textContent !== 'second')"
+                ".querySelector('button').click()")
+        tab.wait("[...document.querySelectorAll('.job h3')].some(h => h.textContent !== 'second') && "
+                 f"[...document.querySelectorAll('.job')].some(j => j.dataset.points === '{STEPS}')")
+        tab.run("document.querySelectorAll('details').forEach(d => { d.open = true; })")
+        self.pictures(tab, 'jobs')
+        self.fine(tab)
+
+    def pictures(self, tab, name):
+        for width, dark in ((1200, False), (1200, True), (390, False), (390, True)):
+            tab.look(width, 900, dark)
+            time.sleep(1.2)
+            tab.picture(f'{BUILD}/page-{name}-{width}{"-dark" if dark else ""}.png')
+
+    def test_5_looks(self):
+        for dark in (False, True):
+            tab = self.open(dark=dark)
+            tab.wait("document.querySelectorAll('#models-table tbody tr').length >= 4")
+            # WCAG 2: contrast of all texts with what is behind them
+            weak = tab.run('''(() => {
+              const parse = c => c.match(/[0-9.]+/g).map(Number);
+              const light = c => { const [r, g, b] = parse(c).map(v => { v /= 255; return v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4; });
+                return 0.2126 * r + 0.7152 * g + 0.0722 * b; };
+              const behind = e => { for (; e; e = e.parentElement) { const c = getComputedStyle(e).backgroundColor;
+                if (parse(c).length < 4 || parse(c)[3] > 0.5) { return c; } } return 'rgb(255,255,255)'; };
+              const out = [];
+              for (const e of document.querySelectorAll('body *')) {
+                if (e.closest('svg') || e.closest('.away') || e.closest('.skip') || !e.checkVisibility() ||
+                    ![...e.childNodes].some(n => n.nodeType === 3 && n.data.trim())) { continue; }
+                const a = light(getComputedStyle(e).color), b = light(behind(e)), ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+                if (ratio < 4.5) { out.push([e.className, e.textContent.slice(0, 30), ratio]); }
+              }
+              return out; })()''')
+            self.assertEqual(weak, [])
+            paper = tab.run('getComputedStyle(document.body).backgroundColor')
+            self.assertEqual(int(paper[4:].split(',')[0]) < 128, dark)
+            self.fine(tab)
+        for width in (320, 390, 768, 1600):
+            tab.look(width)
+            time.sleep(0.5)
+            self.assertLessEqual(tab.run('document.documentElement.scrollWidth'), width)
+
+    def test_6_for_everybody(self):
+        tab = self.open()
+        tab.wait("document.querySelector('#rate-chart svg') !== null")
+        self.assertEqual(tab.run("[...document.querySelectorAll('table')].filter(t => !t.caption).length"), 0)
+        self.assertEqual(tab.run("[...document.querySelectorAll('th')].filter(t => !t.scope).length"), 0)
+        tab.wait("[...document.querySelectorAll('main [role=img]')].filter(p => p.checkVisibility()).every(p => p.getAttribute('aria-label'))")
+        self.assertEqual(tab.run("[...document.querySelectorAll('section')].every(s => "
+                                 "document.getElementById(s.getAttribute('aria-labelledby')))"), True)
+        self.assertEqual(tab.run("document.getElementById('status').getAttribute('role')"), 'status')
+        infer(self.server, 'digits')
+        tab.wait("document.querySelectorAll('#rate-chart svg path, #rate-chart svg circle').length > 4")
+        tab.run("document.querySelector('#rate-chart svg').focus()")
+        for kind in ('keyDown', 'keyUp'):
+            tab.call('Input.dispatchKeyEvent', type=kind, key='End', code='End', windowsVirtualKeyCode=35)
+        tab.wait("/^(just now|[0-9]+ s ago|[0-9]+ min ago): all /.test(document.querySelector('#rate-chart .readout').textContent)")
+        self.fine(tab)
+
+    def test_7_empty_and_lost(self):
+        server = Server('empty')
+        tab = self.open(server)
+        tab.wait("document.getElementById('models-note').textContent.startsWith('There is no model yet')")
+        tab.wait("document.getElementById('jobs-note').textContent.startsWith('No job has been trained')")
+        tab.wait("document.body.innerText.includes('Nothing is on the device yet.')")
+        tab.wait("document.getElementById('timeline-note').textContent.startsWith('No step has been measured')")
+        tab.picture(f'{BUILD}/page-empty.png')
+        self.fine(tab, server)
+        server.hearth('import', 'digits', DATA + '/digits.onnx')
+        tab.wait("document.getElementById('models-note').textContent.startsWith('No model is loaded')")
+        server.stop(signal.SIGKILL)
+        tab.wait(f"{STATE} === 'lost' && document.getElementById('status').textContent.includes('trying again')")
+        tab.picture(f'{BUILD}/page-lost.png')
+        server.start()
+        tab.wait(f"{STATE} === 'live'")
+        self.assertEqual(server.stop(), 0)
+
+    def test_8_busy(self):
+        tab = self.open()
+        bench = self.server.background('bench', 'digits', '--batch', '16', '--seconds', '6')
+        tab.wait(f"{STATE} === 'busy' && /busy.*old/.test(document.getElementById('status').textContent)")
+        tab.wait(f"{STATE} === 'live'")
+        self.assertEqual(bench.wait(), 0)
+        self.fine(tab)
+
+    def test_9_token(self):
+        tokens = os.path.join(FOLDER, 'tokens')
+        token = subprocess.run([BUILD + '/hearth', 'token', 'new', 'reader', '--roles', 'infer', '--file', tokens], check=True,
+                               capture_output=True, text=True).stdout.strip()
+        server = Server('token', '--auth-tokens-file', tokens, '--http-prefix', '/base')
+        tab = browser.Tab(self.browser)
+        self.addCleanup(tab.close)
+        tab.go(f'http://127.0.0.1:{server.port}/base/')
+        tab.wait("!document.getElementById('login').hidden && document.getElementById('login').checkVisibility()")
+        tab.run(f"document.getElementById('token').value = '{token}'; document.querySelector('#login button').click()")
+        tab.wait(f"{STATE} === 'live'")
+        self.assertTrue(tab.run("document.getElementById('login').hidden"))
+        self.assertEqual(server.stop(), 0)
+
+
+class Tap(unittest.TextTestResult):
+    """What prove reads."""
+    count = 0
+
+    def line(self, test, word, note=''):
+        Tap.count += 1
+        print(f'{word} {Tap.count} - {test.id().split(".", 1)[1]}{note}', flush=True)
+
+    def addSuccess(self, test):
+        self.line(test, 'ok')
+
+    def addSkip(self, test, reason):
+        self.line(test, 'ok', ' # SKIP ' + reason)
+
+    def addFailure(self, test, err):
+        super().addFailure(test, err)
+        self.line(test, 'not ok')
+
+    def addError(self, test, err):
+        super().addError(test, err)
+        self.line(test, 'not ok')
+
+
+if __name__ == '__main__':
+    suite = unittest.defaultTestLoader.loadTestsFromModule(sys.modules['__main__'])
+    if len(sys.argv) > 2:  # of those whose names have it
+        suite = unittest.TestSuite(t for group in suite for t in group if sys.argv[2] in t.id())
+    print(f'1..{suite.countTestCases()}')
+    try:
+        ran = unittest.TextTestRunner(stream=sys.stderr, verbosity=0, resultclass=Tap).run(suite)
+    finally:
+        shutil.rmtree(FOLDER, ignore_errors=True)
+    sys.exit(not ran.wasSuccessful())
