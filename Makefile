@@ -48,7 +48,7 @@ all: $(B)/hearth $(B)/hearthd $(B)/libhearth.so $(PLUGIN)
 
 help:
 	@echo 'make            builds hearth, hearthd, libhearth.so in $(B)/ (installs missing Debian packages first)'
-	@echo 'make demo       imports two models, serves them, classifies handwritten digits, shows the memory ledger, trains one'
+	@echo 'make demo       imports two models, serves them, classifies handwritten digits, shows the memory ledger, trains one, leaves a page to look at'
 	@echo 'make check      builds and runs all tests (TAP)         make check-asan, check-tsan   the same under sanitizers'
 	@echo 'make lint       layers, headers, exports, format, pages, cppcheck   make fuzz FUZZ_SECONDS=600   importer, wire decoder, rings, JSON over HTTP'
 	@echo 'make bench      a local socket against a bare one, the planner on well-known networks (VGG19=FILE.onnx: --spill)    make bench-table   against onnxruntime and OpenVINO (PyPI)'
@@ -173,6 +173,7 @@ check: test
 	$(Q)prove -e sh tests/ops.sh :: $(B)
 	$(Q)prove -e python3 tests/python_test.py :: $(B)
 	$(Q)prove --directives -e python3 tests/clients_test.py :: $(B)
+	$(Q)prove --directives -e python3 tests/page_test.py :: $(B)
 	$(Q)prove --timer -e python3 tests/security_test.py :: $(B)
 
 # The sanitizers have a build folder each. -w: what they add to the code makes gcc guess wrongly; the plain build has -Werror.

@@ -1,8 +1,9 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Installs the Debian packages that are missing; says what it does. usage: deps.sh [--probe] build|test|clients|lint
+# Installs the Debian packages that are missing; says what it does. usage: deps.sh [--probe] build|test|clients|lint|demo|browser
 #   build  what compiles and runs hearth      test  + the test runner, CBC      lint  + formatters, checkers, clang
-#   clients  what clients of others need (build-aux/clients.sh)
+#   clients  what clients of others need (build-aux/clients.sh)      demo  what asks over HTTP at its end
+#   browser  what the test of the page needs beside (122 MB to download): without it that test is skipped
 # --probe only tells (exit 1) whether something is missing.
 set -eu
 probe=0
@@ -14,7 +15,9 @@ build) want=$build ;;
 test) want="$build libcmocka-dev perl coinor-cbc pkg-config python3-numpy python3-venv openssl" ;;
 clients) want="$build python3-venv libb64-0d" ;;
 lint) want="$build libcmocka-dev perl coinor-cbc clang libclang-rt-dev clang-format cppcheck mandoc" ;;
-*) echo "usage: deps.sh [--probe] build|test|clients|lint" >&2; exit 2 ;;
+demo) want=curl ;;
+browser) want="chromium fonts-dejavu-core" ;;
+*) echo "usage: deps.sh [--probe] build|test|clients|lint|demo|browser" >&2; exit 2 ;;
 esac
 command -v dpkg-query >/dev/null || { echo "hearth: not a Debian system: install the equivalents of: $want" >&2; exit $probe; }
 missing=

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # The main job on real input: two models into a fresh store (the second shares all but its head with the first), a server on
 # a local socket, 360 handwritten digits classified, the ledger of bytes; then the same network trained from scratch under half of
-# its peak, published, served. usage: tests/demo.sh BUILD_DIR, from the root.
+# its peak, published, served. At the end the server is started again, with HTTP, and left for HEARTH_DEMO_SECONDS (600; 0: not at all).
+# usage: tests/demo.sh BUILD_DIR, from the root.
 set -eu
 build=$1
 data=tests/data/digits
@@ -45,3 +46,33 @@ kill -TERM "$pid"
 wait "$pid"
 pid=
 echo "hearthd stopped cleanly"
+
+# The same models over HTTP. hearthd ends by itself, and takes the folder with it.
+[ "${HEARTH_DEMO_SECONDS:-600}" != 0 ] || exit 0
+command -v curl >/dev/null || sh build-aux/deps.sh demo
+port=8000
+serve() { # on $port; false: it is taken
+    say hearthd --store "$dir/store" --listen "$HEARTH_SERVER" --http "127.0.0.1:$port" '&'
+    timeout "${HEARTH_DEMO_SECONDS:-600}" "$build/hearthd" --store "$dir/store" --listen "$HEARTH_SERVER" --http "127.0.0.1:$port" \
+        </dev/null >"$dir/log" 2>&1 &
+    pid=$!
+    while ! grep ready "$dir/log"; do
+        kill -0 "$pid" 2>/dev/null || { pid=; return 1; }
+        sleep 0.1
+    done
+}
+until serve; do
+    grep 'cannot listen' "$dir/log" && [ $port -lt 8020 ] || { cat "$dir/log" >&2; exit 1; }
+    port=$((port + 1))
+done
+pixels=$(tail -c +129 $data/images.npy | head -c 256 | od -An -v -w4 -tf4 | paste -sd,)
+printf '{"inputs":[{"name":"image","shape":[1,1,8,8],"datatype":"FP32","data":[%s]}],"outputs":[{"name":"logits","parameters":{"classification":3}}]}' \
+    "$pixels" >"$dir/six.json"
+run curl -sf "http://127.0.0.1:$port/v2/models/digits/infer" -d "@$dir/six.json" >"$dir/answer"
+cat "$dir/answer"
+grep -q ':6","' "$dir/answer" || { echo "the digit is not a 6" >&2; exit 1; }
+curl -sf "http://127.0.0.1:$port/" | grep -q '<title>hearth</title>' || { echo "there is no page" >&2; exit 1; }
+printf '\n\nThis server goes on for %s seconds ("kill %s" ends it). Its page, and the inference above once more:\n\n    %s\n    %s\n' \
+    "${HEARTH_DEMO_SECONDS:-600}" "$pid" "http://127.0.0.1:$port/" "curl -s http://127.0.0.1:$port/v2/models/digits/infer -d @$dir/six.json"
+trap - EXIT
+(while kill -0 "$pid" 2>/dev/null; do sleep 1; done; rm -rf "$dir") </dev/null >/dev/null 2>&1 &

@@ -280,12 +280,16 @@ class Documents(unittest.TestCase):
         with open(os.path.join(ROOT, 'README.md'), encoding='utf-8') as f:
             blocks = [b for b in re.findall(r'```python\n(.*?)```', f.read(), re.S) if '>>>' in b]
         self.assertTrue(blocks)
-        session = '\n'.join(blocks).replace('/tmp/hs/', FOLDER + '/readme-')
+        server = Server('readme')
+        with hearth.Client(server.url) as h:
+            h.import_model('digits', DATA + '/digits.onnx')
+        session = '\n'.join(blocks).replace('ipc:///tmp/hs/hearth.sock', server.url).replace('/tmp/hs/', FOLDER + '/readme-')
         test = doctest.DocTestParser().get_doctest(session, {}, 'README', 'README.md', 0)
         said = []
         runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
         runner.run(test, out=said.append)
         self.assertGreater(runner.tries, 5)
+        self.assertEqual(server.stop(), 0)
         self.assertEqual(runner.failures, 0, ''.join(said))
 
     def test_example(self):
