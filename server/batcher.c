@@ -6,7 +6,7 @@
 #include <stddef.h>
 
 // The margin of predictions: its least, its most, and how fast it forgets the worst that was seen.
-#define MARGIN_LEAST  1.5
+#define MARGIN_LEAST  2.0
 #define MARGIN_MOST   8.0
 #define MARGIN_FORGET 0.9999
 #define MARGIN_ABOVE  1.2
