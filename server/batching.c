@@ -136,6 +136,48 @@ hth_err hth_batching_change(hth_store *s, const char *name, const json_t *doc, h
     return err;
 }
 
+// A ModelConfig's words for the numbers, and in which object they are.
+static const struct {
+    const char *name, *word;
+    bool policy;
+} config_table[] = {{"delay_us", "max_queue_delay_microseconds", false},
+                    {"priority", "default_priority_level", false},
+                    {"timeout_us", "default_timeout_microseconds", true},
+                    {"queue", "max_queue_size", true}};
+
+hth_err hth_batching_of_config(const json_t *config, json_t **out)
+{
+    const json_t *d = json_object_get(config, "dynamic_batching");
+    const json_t *policy = json_object_get(d, "default_queue_policy");
+    hth_batching checked;
+    *out = NULL;
+    batching_clear(&checked);
+    if (d == NULL) {
+        return HTH_OK;
+    }
+    if (!json_is_object(d) || (policy != NULL && !json_is_object(policy))) {
+        return hth_fail(HTH_EINVAL, "the model configuration's 'dynamic_batching' is no object");
+    }
+    *out = json_object();
+    for (size_t i = 0; i < sizeof config_table / sizeof config_table[0]; i++) {
+        json_t *v = json_object_get(config_table[i].policy ? policy : d, config_table[i].word);
+        bool none = json_is_integer(v) && json_integer_value(v) == 0; // the server's, as a rule
+        if (v != NULL && !none) {
+            json_object_set(*out, config_table[i].name, v);
+        }
+    }
+    if (json_object_get(d, "preferred_batch_size") != NULL) {
+        json_object_set(*out, "preferred", json_object_get(d, "preferred_batch_size"));
+    }
+    hth_err err = batching_read(*out, &checked);
+    if (err != HTH_OK) {
+        json_decref(*out);
+        *out = NULL;
+        return hth_err_prefix(err, "the model configuration's 'dynamic_batching'");
+    }
+    return HTH_OK;
+}
+
 static int64_t setting_unless(int64_t given, hth_setting s)
 {
     return given >= 0 ? given : hth_setting_int(s);

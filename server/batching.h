@@ -22,6 +22,11 @@ void hth_batching_load(hth_store *s, const char *name, hth_batching *out);
 // looked at. HTH_EINVAL; then nothing changed.
 hth_err hth_batching_change(hth_store *s, const char *name, const json_t *doc, hth_batching *b);
 
+// hth_batching_of_config makes such a document of a ModelConfig's {"dynamic_batching"}, where there
+// is one (else *out is NULL), and checks it. Priorities and timeouts are for all levels alike.
+// HTH_EINVAL.
+hth_err hth_batching_of_config(const json_t *config, json_t **out);
+
 // hth_batching_policy is what holds now for a model whose batches have at most model_max samples
 // (<= 0: no limit), or whose requests are not joined.
 hth_batch_policy hth_batching_policy(const hth_batching *b, int64_t model_max, bool joins);

@@ -11,6 +11,7 @@
 #include "server/http_call.h"
 
 #include "base/alloc.h"
+#include "server/batching.h"
 #include "server/catalog.h"
 #include "server/http_json.h"
 #include "server/model_config.h"
@@ -176,6 +177,11 @@ static hth_err load_put(load_call *l, const json_t *all)
     }
     for (int i = 0; i < n && err == HTH_OK && !l->c.r.canceled; i++) {
         err = load_import(l, &file[i], &config);
+    }
+    if (err == HTH_OK && config.batching != NULL) {
+        hth_batching b;
+        hth_batching_load(l->c.h->store, l->c.args.name, &b);
+        err = hth_batching_change(l->c.h->store, l->c.args.name, config.batching, &b);
     }
     hth_model_config_fini(&config);
     return err == HTH_OK && l->c.r.canceled ? hth_fail(HTH_ECANCELED, "canceled by its client")

@@ -165,10 +165,29 @@ static void test_second_refused(void **state)
     free(ident);
 }
 
+// How its requests wait comes with a model, too, and is checked.
+static void test_batching(void **state)
+{
+    static const char *const config =
+        "{\"dynamic_batching\":{\"preferred_batch_size\":[2,4],\"max_queue_delay_microseconds\":"
+        "70,\"default_queue_policy\":{\"default_timeout_microseconds\":5000,\"max_queue_size\":9}}"
+        "}";
+    load_says(state, "batch", config, NULL, NULL, 200, "");
+    says(state, "/v2/models/batch/config", 200, "\"preferred_batch_size\":[2,4]");
+    says(state, "/v2/models/batch/config", 200, "\"max_queue_delay_microseconds\":70");
+    says(state, "/v2/models/batch/config", 200, "\"default_timeout_microseconds\":5000");
+    says(state, "/v2/models/batch/config", 200, "\"max_queue_size\":9");
+    load_says(state, "batch", "{\"dynamic_batching\":{\"preferred_batch_size\":[0]}}", NULL, NULL,
+              400, "preferred batch size");
+    load_says(state, "batch", "{\"dynamic_batching\":7}", NULL, NULL, 400, "no object");
+    says(state, "/v2/models/batch/config", 200, "\"preferred_batch_size\":[2,4]");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_load),
+        cmocka_unit_test(test_batching),
         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_second_refused),
     };

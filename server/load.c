@@ -120,6 +120,7 @@ static hth_err load_try(hth_loads *l, hth_request *r, const load_args *a, hth_re
     hth_model *m;
     bool fresh = hth_model_loaded(ms, a->name, a->version) == NULL;
     HTH_TRY(hth_model_find(ms, a->spec, &m));
+    hth_batching_load(ms->store, m->name, &m->batching);
     const hth_name *n = a->version == 0 ? hth_model_name(ms, a->name) : NULL;
     if (n != NULL && n->wanted > 0) {
         *list = &l->behind;

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Of a configuration only what changes the result is looked at: the batch limit, and inputs and
-// outputs, which must be the model's own. How many instances there are and how requests are
-// scheduled, hearth decides by itself.
+// Of a configuration only what changes something is looked at: the batch limit, how requests wait
+// and are joined, and inputs and outputs, which must be the model's own. How many instances there
+// are, hearth decides by itself.
 #include "server/model_config.h"
+
+#include "server/batching.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -95,6 +97,7 @@ hth_err hth_model_config_read(const char *text, const char *name, hth_model_conf
     err = err == HTH_OK ? config_word(out->doc, "backend", backends, 2) : err;
     err = err == HTH_OK ? config_word(out->doc, "default_model_filename", files, 1) : err;
     err = err == HTH_OK ? config_batch(out->doc, &out->max_batch) : err;
+    err = err == HTH_OK ? hth_batching_of_config(out->doc, &out->batching) : err;
     if (err == HTH_OK && json_is_true(json_object_get(
                              json_object_get(out->doc, "model_transaction_policy"), "decoupled"))) {
         err = hth_fail(HTH_ENOTSUP, "a model here gives one answer to each request");
@@ -108,7 +111,8 @@ hth_err hth_model_config_read(const char *text, const char *name, hth_model_conf
 void hth_model_config_fini(hth_model_config *c)
 {
     json_decref(c->doc);
-    c->doc = NULL;
+    json_decref(c->batching);
+    c->doc = c->batching = NULL;
 }
 
 // ---- against the graph

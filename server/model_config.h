@@ -10,7 +10,8 @@
 
 typedef struct hth_model_config {
     json_t *doc;
-    int max_batch; // -1: not said
+    int max_batch;    // -1: not said
+    json_t *batching; // as hth_batching_change takes it; NULL: not said
 } hth_model_config;
 
 // hth_model_config_read reads a configuration for model `name`. Fields that have no effect here are
