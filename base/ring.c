@@ -8,6 +8,9 @@
 // Invariants: 0 <= tail - head <= capacity, of the private positions as far as each side knows the
 // other's; a half that found this broken by the peer is `broken` and stays so.
 //
+// A ring that is empty goes on at its start, once it has come as far as RING_RESTART: what is sent
+// and taken one by one stays in a few pages that are in cache, however large the ring is.
+//
 // The obvious other design, mapping the data twice so that no message goes round the end, saves one
 // copy's branch and costs page table entries and a second mapping in each process; messages are
 // copied out anyway.
@@ -23,7 +26,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#define RING_WORD 8u // the length in front of a message, and what messages are padded to
+#define RING_WORD    8u         // the length in front of a message, and what messages are padded to
+#define RING_SKIP    UINT64_MAX // in the place of a length: the next message is at the ring's start
+#define RING_RESTART (64u << 10) // where an empty ring goes back to its start
 
 typedef struct ring_shared {
     _Alignas(64) _Atomic uint64_t tail;    // the producer's position
@@ -40,6 +45,9 @@ struct hth_ring {
     _Atomic uint64_t mine; // this side's position: its owner writes it, whoever waits reads it
     uint64_t theirs;       // the consumer's position as the producer last read it
     uint64_t next;         // bytes of the message that next found; consumer
+    uint64_t base;         // the position that lies at the start of the data
+    uint64_t
+        base_room; // how many bytes behind it are free while the peer has not come to it; producer
     atomic_bool stopped, broken, attended;
 };
 
@@ -144,6 +152,12 @@ static hth_err ring_sleep(hth_ring *r, bool (*idle)(void *ctx), void *ctx, _Atom
     return HTH_OK;
 }
 
+// ring_place is where a position lies in the data.
+static size_t ring_place(const hth_ring *r, uint64_t at)
+{
+    return (at - r->base) & (r->capacity - 1);
+}
+
 static hth_err ring_broken(hth_ring *r)
 {
     atomic_store(&r->broken, true);
@@ -157,6 +171,13 @@ typedef struct ring_room {
     uint64_t need;
 } ring_room;
 
+// ring_has_room knows that the word which sends the peer to `base` must stay until it was read.
+static bool ring_has_room(const hth_ring *r, uint64_t mine, uint64_t theirs, uint64_t need)
+{
+    return mine - theirs + need <= r->capacity &&
+           (theirs >= r->base || mine - r->base + need <= r->base_room);
+}
+
 // ring_is_full says whether there is no room for `need` more bytes. An impossible position is not
 // full: the sender finds out.
 static bool ring_is_full(void *ctx)
@@ -164,14 +185,14 @@ static bool ring_is_full(void *ctx)
     const ring_room *w = ctx;
     hth_ring *r = w->r;
     uint64_t mine = atomic_load_explicit(&r->mine, memory_order_relaxed);
-    uint64_t used = mine - atomic_load(&r->m->head);
-    return used <= r->capacity && used + w->need > r->capacity && !hth_ring_stopped(r);
+    uint64_t theirs = atomic_load(&r->m->head), used = mine - theirs;
+    return used <= r->capacity && !ring_has_room(r, mine, theirs, w->need) && !hth_ring_stopped(r);
 }
 
 // ring_write copies into the ring at position `at`, round its end.
 static void ring_write(hth_ring *r, uint64_t at, const void *from, size_t bytes)
 {
-    size_t start = at & (r->capacity - 1), first = r->capacity - start;
+    size_t start = ring_place(r, at), first = r->capacity - start;
     first = bytes < first ? bytes : first;
     if (bytes > 0) {
         memcpy(r->m->data + start, from, first);
@@ -182,7 +203,7 @@ static void ring_write(hth_ring *r, uint64_t at, const void *from, size_t bytes)
 // ring_make_room returns when `need` bytes are free.
 static hth_err ring_make_room(hth_ring *r, uint64_t mine, uint64_t need, uint64_t timeout_ns)
 {
-    if (mine - r->theirs + need > r->capacity) { // as far as is known: look
+    if (!ring_has_room(r, mine, r->theirs, need)) { // as far as is known: look
         ring_room w = {r, need};
         if (ring_is_full(&w) && (timeout_ns == 0 || ring_sleep(r, ring_is_full, &w, &r->m->blocked,
                                                                timeout_ns) == HTH_ETIMEDOUT)) {
@@ -193,9 +214,24 @@ static hth_err ring_make_room(hth_ring *r, uint64_t mine, uint64_t need, uint64_
             return ring_broken(r);
         }
     }
-    return mine - r->theirs + need <= r->capacity && !hth_ring_stopped(r)
+    return ring_has_room(r, mine, r->theirs, need) && !hth_ring_stopped(r)
                ? HTH_OK
                : hth_fail(HTH_ECANCELED, "the receiver is gone");
+}
+
+// ring_restart has the peer go on at the start of the data, if the ring is empty and has come far
+// enough; returns where the message goes.
+static uint64_t ring_restart(hth_ring *r, uint64_t mine, uint64_t need)
+{
+    uint64_t at = ring_place(r, mine);
+    if (at >= RING_RESTART && need <= at / 4 && atomic_load(&r->m->head) == mine) {
+        ring_write(r, mine, &(uint64_t){RING_SKIP}, RING_WORD);
+        r->theirs = mine;
+        mine += RING_WORD;
+        r->base = mine;
+        r->base_room = at;
+    }
+    return mine;
 }
 
 hth_err hth_ring_send(hth_ring *r, const hth_ring_part *part, int n, uint64_t timeout_ns)
@@ -214,6 +250,7 @@ hth_err hth_ring_send(hth_ring *r, const hth_ring_part *part, int n, uint64_t ti
     uint64_t mine = atomic_load_explicit(&r->mine, memory_order_relaxed);
     uint64_t need = RING_WORD + (bytes + RING_WORD - 1) / RING_WORD * RING_WORD;
     HTH_TRY(ring_make_room(r, mine, need, timeout_ns));
+    mine = ring_restart(r, mine, need);
     ring_write(r, mine, &bytes, sizeof bytes);
     uint64_t at = mine + RING_WORD;
     for (int i = 0; i < n; i++) {
@@ -233,6 +270,12 @@ static bool ring_is_empty(void *ctx)
     const hth_ring *r = ctx;
     return atomic_load(&r->m->tail) == atomic_load_explicit(&r->mine, memory_order_relaxed) &&
            !r->broken && !hth_ring_stopped(r);
+}
+
+// ring_length reads the word in front of a message, once: the peer may write there.
+static uint64_t ring_length(const hth_ring *r, uint64_t at)
+{
+    return *(const volatile uint64_t *)(r->m->data + ring_place(r, at));
 }
 
 hth_err hth_ring_wait(hth_ring *r, uint64_t timeout_ns)
@@ -262,10 +305,14 @@ hth_err hth_ring_next(hth_ring *r, size_t *bytes)
     if (there > r->capacity || there % RING_WORD != 0) {
         return ring_broken(r);
     }
-    uint64_t n;
-    const volatile uint64_t *length =
-        (const volatile uint64_t *)(r->m->data + (mine & (r->capacity - 1)));
-    n = *length; // once: the peer may write there
+    uint64_t n = ring_length(r, mine);
+    if (n == RING_SKIP && there > RING_WORD) {
+        mine += RING_WORD;
+        there -= RING_WORD;
+        r->base = mine;
+        atomic_store_explicit(&r->mine, mine, memory_order_relaxed);
+        n = ring_length(r, mine);
+    }
     if (n > there - RING_WORD) {
         return ring_broken(r);
     }
@@ -276,7 +323,7 @@ hth_err hth_ring_next(hth_ring *r, size_t *bytes)
 void hth_ring_take(hth_ring *r, void *to)
 {
     uint64_t mine = atomic_load_explicit(&r->mine, memory_order_relaxed), at = mine + RING_WORD;
-    size_t bytes = r->next, start = at & (r->capacity - 1), first = r->capacity - start;
+    size_t bytes = r->next, start = ring_place(r, at), first = r->capacity - start;
     first = bytes < first ? bytes : first;
     if (bytes > 0) {
         memcpy(to, r->m->data + start, first);

@@ -72,8 +72,8 @@ void hth_ring_spin(hth_ring *r, uint64_t spin_ns);
 // ---- producer: one thread at a time
 
 // hth_ring_send appends the message that the n parts make, waiting at most `timeout_ns` for room
-// (0: does not wait). HTH_EBUSY: no room; HTH_ETOOBIG: never; HTH_ECANCELED: stopped; HTH_ECORRUPT:
-// the peer's position is impossible.
+// (0: does not wait). HTH_EBUSY: no room, until the peer has taken something; HTH_ETOOBIG: never;
+// HTH_ECANCELED: stopped; HTH_ECORRUPT: the peer's position is impossible.
 hth_err hth_ring_send(hth_ring *r, const hth_ring_part *part, int n, uint64_t timeout_ns);
 
 // ---- consumer: next and take are for one thread at a time, the others for any

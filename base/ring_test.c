@@ -104,6 +104,57 @@ static void test_order_and_bound(void **state)
     pair_close(&p);
 }
 
+// A ring that empties again and again stays in its first pages; what is in it when it is not empty
+// is not lost.
+static void test_restart(void **state)
+{
+    const size_t capacity = 1u << 20, bytes = hth_ring_bytes(capacity);
+    uint8_t *memory, *got = hth_alloc(200000);
+    void *p;
+    int fd;
+    uint64_t x = 7;
+    hth_ring *in, *out;
+    assert_ok(hth_memfd_make("ring-test", bytes, &fd, &p));
+    memory = p;
+    assert_ok(hth_ring_open(memory, capacity, HTH_RING_PRODUCER, 0, &in));
+    assert_ok(hth_ring_open(memory, capacity, HTH_RING_CONSUMER, 0, &out));
+    for (int i = 0; i < 3000; i++) {
+        size_t n = 1000 + step(&x) % 1000, got_bytes;
+        memset(got, i, n);
+        assert_ok(hth_ring_send(in, &(hth_ring_part){got, n}, 1, 0));
+        assert_ok(hth_ring_next(out, &got_bytes));
+        assert_int_equal(got_bytes, n);
+        memset(got, 0, n);
+        hth_ring_take(out, got);
+        assert_int_equal(got[0], (uint8_t)i);
+        assert_int_equal(got[n - 1], (uint8_t)i);
+    }
+    for (size_t i = bytes - capacity + 70000; i < bytes; i++) {
+        assert_int_equal(memory[i], 0); // never written
+    }
+    int sent = 0, taken = 0;
+    size_t n = 1, got_bytes;
+    while (sent < 3000) { // some inside
+        memset(got, sent, n);
+        hth_err err = hth_ring_send(in, &(hth_ring_part){got, n}, 1, 0);
+        assert_true(err == HTH_OK || (err == HTH_EBUSY && sent > taken));
+        sent += err == HTH_OK;
+        n = err == HTH_OK ? 1 + step(&x) % (sent % 10 == 0 ? 150000 : 3000) : n;
+        int leave = err == HTH_OK ? (int)(step(&x) % 4) : sent - taken - 1;
+        while (sent - taken > leave) {
+            assert_ok(hth_ring_next(out, &got_bytes));
+            hth_ring_take(out, got);
+            assert_int_equal(got[0], (uint8_t)taken);
+            assert_int_equal(got[got_bytes - 1], (uint8_t)taken);
+            taken++;
+        }
+    }
+    hth_ring_close(in);
+    hth_ring_close(out);
+    hth_memfd_drop(fd, memory, bytes);
+    hth_free(got);
+}
+
 static void test_stop(void **state)
 {
     pair p;
@@ -360,7 +411,7 @@ static uint64_t hostile_word(uint64_t *x, uint64_t near)
     case 2:
         return near + (v >> 32) % (HTH_RING_LEAST + 16);
     case 3:
-        return UINT64_MAX - (v >> 32) % 16;
+        return UINT64_MAX - (v >> 32) % 4; // the word that skips among them
     default:
         return (v >> 32) % 256 * 8;
     }
@@ -379,6 +430,10 @@ static void hostile_consume(fenced *f, uint64_t *x, int count)
             taken = 0;
         }
         w[TAIL] = hostile_word(x, taken);
+        for (int k = 0; k < 8; k++) { // wherever it looks next
+            w[DATA + step(x) % (HTH_RING_LEAST / 8)] = hostile_word(x, 0);
+        }
+        w[DATA] = hostile_word(x, 0);
         w[DATA + taken % HTH_RING_LEAST / 8] = hostile_word(x, 0);
         hth_err err = hth_ring_next(r, &n);
         if (err == HTH_OK) {
@@ -388,7 +443,7 @@ static void hostile_consume(fenced *f, uint64_t *x, int count)
             if (exact != to) {
                 free(exact);
             }
-            taken += 8 + (n + 7) / 8 * 8;
+            taken = w[HEAD];
         } else if (err == HTH_ECORRUPT) { // for good
             w[TAIL] = taken + 8;
             assert_int_equal(hth_ring_next(r, &n), HTH_ECORRUPT);
@@ -445,6 +500,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_open),
         cmocka_unit_test(test_order_and_bound),
+        cmocka_unit_test(test_restart),
         cmocka_unit_test(test_stop),
         cmocka_unit_test(test_processes),
         cmocka_unit_test(test_threads),

@@ -100,7 +100,7 @@ typedef enum hth_setting_change {
       "time in microseconds that an idle engine looks for work before it sleeps")                  \
     X(RING_CLIENTS, "ring.clients", COUNT, 64, 0, 4096, FIXED,                                     \
       "local clients that may send requests through shared memory; more use the socket")           \
-    X(RING_BYTES, "ring.bytes", BYTES, 16 * HTH_MIB, 64 * HTH_KIB, HTH_GIB, FIXED,                 \
+    X(RING_BYTES, "ring.bytes", BYTES, 64 * HTH_MIB, 64 * HTH_KIB, HTH_GIB, FIXED,                 \
       "most shared memory of one of them for requests and answers")                                \
     X(ENGINE_HEARTBEAT_MS, "engine.heartbeat_ms", COUNT, 1000, 10, 600000, FIXED,                  \
       "how often hearthd looks whether the engine's process still runs, in milliseconds")          \

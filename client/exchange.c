@@ -85,16 +85,6 @@ void hth_exchange_fini(hearth *h)
     }
 }
 
-void hth_exchange_fill(const Hearth__Request *q, const hearth_tensor *inputs, uint8_t *data)
-{
-    Hearth__Tensor *const *t = q->infer->inputs;
-    for (size_t i = 0; i < q->infer->n_inputs; i++) {
-        if (t[i]->region == 0 && t[i]->bytes > 0) {
-            memcpy(data + t[i]->offset, inputs[i].data, t[i]->bytes);
-        }
-    }
-}
-
 // exchange_frame makes the message: header, then the bytes of every tensor that travels in it.
 static hth_err exchange_frame(hearth *h, Hearth__Request *q, const hearth_tensor *inputs,
                               nng_msg **out)
@@ -107,8 +97,10 @@ static hth_err exchange_frame(hearth *h, Hearth__Request *q, const hearth_tensor
         n = q->infer->n_inputs;
     }
     HTH_TRY(hth_msg_frame(&q->base, t, n, 0, &h->limits, out, &data));
-    if (n > 0) {
-        hth_exchange_fill(q, inputs, data);
+    for (size_t i = 0; i < n; i++) {
+        if (t[i]->region == 0 && t[i]->bytes > 0) {
+            memcpy(data + t[i]->offset, inputs[i].data, t[i]->bytes);
+        }
     }
     return HTH_OK;
 }

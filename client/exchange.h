@@ -70,8 +70,6 @@ hth_err hth_exchange(hearth *h, Hearth__Request *q, const hearth_tensor *inputs,
 void hth_reply_fini(hth_reply *r);
 // hth_reply_check makes an error reply, or one to another call, this call's error, and *r empty.
 hth_err hth_reply_check(hearth *h, uint64_t call, hth_reply *r);
-// hth_exchange_fill copies the inputs that travel in the request's frame to its data section.
-void hth_exchange_fill(const Hearth__Request *q, const hearth_tensor *inputs, uint8_t *data);
 // What a call says that was not answered in time, after canceling it, or lost its connection.
 hth_err hth_exchange_timed_out(hearth *h, uint64_t call);
 hth_err hth_exchange_lost(hearth *h);

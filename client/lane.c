@@ -15,18 +15,22 @@
 
 #include <string.h>
 
-#define LANE_COUNT         16           // calls at once; further ones go over the socket
-#define LANE_REQUEST_BYTES (256u << 10) // room for a message of the largest size for a few of them
-#define LANE_BYTES         (64u << 10)
-#define LANE_FRAME_BYTES   (64u << 10) // larger requests: the socket costs little beside their copies
-#define LANE_SPIN_NS       50000u      // what a wake-up costs, at worst
-#define LANE_PROBE         32          // slow answers between two attempts at looking
+#define LANE_COUNT         16         // calls at once; further ones go over the socket
+#define LANE_REQUEST_BYTES (4u << 20) // only what is used of it is ever there
+#define LANE_BYTES         (2u << 20)
+#define LANE_FRAME_BYTES   (2u << 20) // larger requests go over the socket
+#define LANE_SPIN_NS       25000u     // longer, it would take a core from models that use several
+#define LANE_ROOM_NS       1000000u // how long a full ring is waited for, before the socket is taken
+#define LANE_PROBE         32       // slow answers between two attempts at looking
 
 typedef struct lane {
     uint32_t id;
     hth_ring *replies;
-    uint8_t *message; // the request that is being made; LANE_FRAME_BYTES and the lane's number
-    unsigned slow;    // answers in a row that took longer than LANE_SPIN_NS
+    uint8_t *head; // of the request that is being made: the lane's number and the frame's header
+    size_t head_bytes;
+    hth_ring_part *part; // the whole of it
+    size_t parts;
+    unsigned slow; // answers in a row that took longer than LANE_SPIN_NS
     struct lane *next;
 } lane;
 
@@ -53,7 +57,8 @@ static void lanes_free(hth_lanes *a)
 {
     for (int i = 0; i < LANE_COUNT; i++) {
         hth_ring_close(a->lane[i].replies);
-        hth_free(a->lane[i].message);
+        hth_free(a->lane[i].head);
+        hth_free(a->lane[i].part);
     }
     hth_ring_close(a->requests);
     hth_memfd_drop(-1, a->memory, a->bytes);
@@ -191,36 +196,63 @@ static void lane_put(hearth *h, hth_lanes *a, lane *l)
     }
 }
 
-// lane_message makes the request's message; false: it is too large for the ring, or cannot be made,
-// which the socket's way says better.
-static bool lane_message(hearth *h, lane *l, Hearth__Request *q, const hearth_tensor *inputs,
-                         size_t *bytes)
+// lane_room makes *p hold at least `bytes`; what it held is lost.
+static bool lane_room(void *p, size_t *have, size_t bytes)
 {
-    uint64_t data_bytes = 0;
-    if (hth_wire_place(q->infer->inputs, q->infer->n_inputs, &data_bytes) != HTH_OK ||
-        data_bytes > LANE_FRAME_BYTES ||
-        hth_wire_frame_bytes(&q->base, data_bytes, &h->limits, bytes) != HTH_OK ||
-        *bytes > LANE_FRAME_BYTES) {
-        return false;
+    void **at = p;
+    if (*have < bytes) {
+        hth_free(*at);
+        *at = hth_alloc(bytes);
+        *have = *at != NULL ? bytes : 0;
     }
-    if (l->message == NULL) {
-        l->message = hth_alloc(LANE_FRAME_BYTES + HTH_LANE_ID_BYTES);
-    }
-    if (l->message == NULL) {
-        return false;
-    }
-    memcpy(l->message, &l->id, HTH_LANE_ID_BYTES); // little-endian, as everything here
-    uint8_t *data = hth_wire_write(&q->base, l->message + HTH_LANE_ID_BYTES);
-    hth_wire_pad(q->infer->inputs, q->infer->n_inputs, data);
-    hth_exchange_fill(q, inputs, data);
-    *bytes += HTH_LANE_ID_BYTES;
-    return true;
+    return *at != NULL;
 }
 
-static bool lane_send(hth_lanes *a, const lane *l, size_t bytes)
+// lane_gather lists the parts of a message behind its head: the tensors that travel in it, padded.
+static int lane_gather(lane *l, const Hearth__Infer *q, const hearth_tensor *inputs)
+{
+    static const uint8_t zeros[64];
+    int n = 1;
+    for (size_t i = 0; i < q->n_inputs; i++) {
+        if (q->inputs[i]->region == 0) {
+            size_t bytes = q->inputs[i]->bytes;
+            l->part[n++] = (hth_ring_part){inputs[i].data, bytes};
+            l->part[n++] = (hth_ring_part){zeros, (64 - bytes % 64) % 64};
+        }
+    }
+    return n;
+}
+
+// lane_message makes the request's message and returns of how many parts; 0: it is too large for
+// the ring, or cannot be made, which the socket's way says better.
+static int lane_message(hearth *h, lane *l, Hearth__Request *q, const hearth_tensor *inputs)
+{
+    uint64_t data_bytes = 0;
+    size_t bytes = 0, parts = l->parts * sizeof *l->part;
+    if (hth_wire_place(q->infer->inputs, q->infer->n_inputs, &data_bytes) != HTH_OK ||
+        data_bytes > LANE_FRAME_BYTES ||
+        hth_wire_frame_bytes(&q->base, data_bytes, &h->limits, &bytes) != HTH_OK ||
+        bytes > LANE_FRAME_BYTES) {
+        return 0;
+    }
+    size_t head = HTH_LANE_ID_BYTES + bytes - data_bytes;
+    bool room = lane_room(&l->head, &l->head_bytes, head) &&
+                lane_room(&l->part, &parts, (2 * q->infer->n_inputs + 1) * sizeof *l->part);
+    l->parts = parts / sizeof *l->part;
+    if (!room) {
+        return 0;
+    }
+    memcpy(l->head, &l->id, HTH_LANE_ID_BYTES); // little-endian, as everything here
+    hth_wire_write(&q->base, l->head + HTH_LANE_ID_BYTES);
+    l->part[0] = (hth_ring_part){l->head, head};
+    return lane_gather(l, q->infer, inputs);
+}
+
+static bool lane_send(hth_lanes *a, const lane *l, int parts)
 {
     pthread_mutex_lock(&a->sending);
-    hth_err err = hth_ring_send(a->requests, &(hth_ring_part){l->message, bytes}, 1, 0);
+    hth_err err =
+        parts > 0 ? hth_ring_send(a->requests, l->part, parts, LANE_ROOM_NS) : HTH_ETOOBIG;
     pthread_mutex_unlock(&a->sending);
     if (err == HTH_ECORRUPT) {
         lanes_stop(a);
@@ -298,7 +330,6 @@ hth_err hth_lane_exchange(hearth *h, Hearth__Request *q, const hearth_tensor *in
 {
     hth_lanes *a;
     lane *l;
-    size_t bytes;
     hth_err err = HTH_OK;
     memset(out, 0, sizeof *out);
     *used = false;
@@ -308,7 +339,7 @@ hth_err hth_lane_exchange(hearth *h, Hearth__Request *q, const hearth_tensor *in
     }
     q->call = atomic_fetch_add(&h->next_call, 1) + 1;
     q->token = h->token != NULL ? h->token : q->token;
-    if (lane_message(h, l, q, inputs, &bytes) && lane_send(a, l, bytes)) {
+    if (lane_send(a, l, lane_message(h, l, q, inputs))) {
         *used = true;
         err = lane_receive(h, l, q->call, out);
         if (err == HTH_ECORRUPT) {
