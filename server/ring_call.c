@@ -18,6 +18,7 @@ struct hth_ring_call {
     hth_ring_client *c;
     uint32_t lane;
     uint64_t call;
+    char tenant[64];
     Hearth__Request *q;
     hth_frame_inputs in;
     uint8_t *message; // the request
@@ -204,6 +205,9 @@ static hth_err call_submit(hth_ring_call *k, const uint8_t *data, uint64_t data_
                            hth_auth_need(k->q), NULL));
     HTH_TRY(hth_frame_inputs_init(&k->in, k->c->conn, q, data, data_bytes));
     hth_frame_request(q, &k->in, &k->r);
+    hth_auth_tenant(k->c->t->auth, k->q->token, hth_conn_tenant(k->c->conn), k->tenant,
+                    sizeof k->tenant);
+    k->r.tenant = k->tenant;
     k->r.place = call_place;
     k->r.done = call_done;
     k->r.ctx = k;

@@ -2,7 +2,7 @@
 // What a request to a tiny model costs over a local socket, and through a ring in shared memory:
 // the digits model (256 bytes in, 40 out per image) with hearth_infer, beside a bare nng request
 // and reply with frames of the same sizes, each server in its own process, in alternating rounds of
-// one run, by one client thread and by four. Then what is too large for a ring, 600 KB in and out
+// one run, by one client thread and by four. Then 600 KB in and out
 // of a model that returns its input, in plain memory and in a shared buffer. Prints one JSON line
 // per kind and batch, times in microseconds; `model` is what the engine counts for the model itself
 // (infer_ns): the median of the rounds' means. usage, from the root: ipc_latency [SECONDS]
