@@ -208,7 +208,9 @@ static hth_err client_outputs_take(hth_reply *r, hearth_tensor **out, int *n_out
                                   .rank = (int)t->n_shape,
                                   .data = (uint8_t *)data + t->offset,
                                   .bytes = t->bytes};
-        memcpy(o->t[i].shape, t->shape, t->n_shape * sizeof t->shape[0]);
+        if (t->n_shape > 0) { // a scalar's is NULL
+            memcpy(o->t[i].shape, t->shape, t->n_shape * sizeof t->shape[0]);
+        }
     }
     o->reply = *r;
     *out = o->t;

@@ -17,8 +17,10 @@ static hth_err canon_resize_nearest(const canon *c, const char **out)
     }
     HTH_TRY(hth_const_map(scales, &data));
     for (size_t i = 0; i < scales->bytes / sizeof(float); i++) {
-        shrinks |= ((const float *)data)[i] < 1;
-        grows |= ((const float *)data)[i] > 1;
+        float scale; // a model's bytes lie where its file has them, aligned or not
+        memcpy(&scale, (const char *)data + i * sizeof scale, sizeof scale);
+        shrinks |= scale < 1;
+        grows |= scale > 1;
     }
     hth_const_unmap(scales);
     *out = shrinks ? "ceil" : "floor";

@@ -166,6 +166,7 @@ void hth_program_free(hth_site *site, hth_program *p)
         return;
     }
     program_leave(site, p);
+    site->arena_owner = site->arena_owner == p->account ? NULL : site->arena_owner;
     if (p->source != NULL) {
         hth_program **at = &p->source->programs;
         while (*at != p) {

@@ -100,6 +100,7 @@ static hth_err site_open(hth_engine *e)
     e->timings = (hth_timing_cache){timing_get, timing_put, e->store, timing_take, timing_give, s};
     s->timings = &e->timings;
     hth_link link;
+    char word[HTH_SETTING_TEXT];
     HTH_TRY(hth_link_measure(s->device, s->timings, &link));
     s->link_bytes_per_s = link.h2d_bytes_per_s;
     s->link_back_bytes_per_s = link.d2h_bytes_per_s;
@@ -108,6 +109,7 @@ static hth_err site_open(hth_engine *e)
     HTH_TRY(hth_pool_open(s->device, s->device->props.budget_bytes, &s->pool));
     HTH_TRY(hth_residency_open(s->pool, &s->residency));
     s->tolerance = hth_setting_real(HTH_SET_CONVSEL_TOLERANCE);
+    s->arena_cleared = strcmp(hth_setting_text(HTH_SET_CLEAR_ARENA, word), "true") == 0;
     e->models = (hth_models){.store = e->store, .site = s};
     hth_serve_init(&e->serve);
     return HTH_OK;

@@ -48,7 +48,9 @@ static hth_err frame_input(hth_conn *c, const Hearth__Tensor *t, const uint8_t *
                          .shape = {.rank = (int)t->n_shape},
                          .data = (void *)data,
                          .bytes = t->bytes};
-    memcpy(in->t.shape.dim, t->shape, t->n_shape * sizeof t->shape[0]);
+    if (t->n_shape > 0) { // a scalar's is NULL
+        memcpy(in->t.shape.dim, t->shape, t->n_shape * sizeof t->shape[0]);
+    }
     return HTH_OK;
 }
 

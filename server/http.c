@@ -200,6 +200,7 @@ int hth_http_cancel(hth_http *h)
 static void http_disconnect(hth_http *h)
 {
     hth_http_door *doors[] = {&h->api, &h->metrics};
+    hth_http_admit(-1, 0, h); // what was accepted last, so that it is freed as the others are
     for (int i = 0; i < 2; i++) {
         if (doors[i]->http != NULL) {
             evhttp_free(doors[i]->http);

@@ -124,6 +124,8 @@ static void arena_drop(hth_site *site)
 {
     hth_pool_free(site->pool, site->arena);
     site->arena = NULL;
+    site->arena_owner = NULL;
+    site->arena_owned = 0;
     site->arena_bytes = 0;
 }
 
@@ -352,6 +354,29 @@ static hth_err output_copy(const hth_program *p, int i, const hth_tensor *inputs
     return HTH_OK;
 }
 
+// arena_hand_over leaves nothing of other models' runs where this one could read it. No operator
+// lets what was there into a result, so that clearing is a second wall; debug builds fill the arena
+// with NaNs instead, and all tests would show an operator that does.
+static void arena_hand_over(hth_site *site, const hth_program *p)
+{
+    size_t need = p->plan->arena_bytes;
+    if (site->arena == NULL || !site->device->props.host_visible) {
+        return;
+    }
+#ifdef HTH_DEBUG
+    memset(site->arena, 0xff, need);
+#else
+    if (site->arena_cleared && (p->account == NULL || p->account != site->arena_owner)) {
+        site->arena_owner = p->account;
+        site->arena_owned = 0;
+    }
+    if (site->arena_cleared && need > site->arena_owned) {
+        memset((char *)site->arena + site->arena_owned, 0, need - site->arena_owned);
+        site->arena_owned = need;
+    }
+#endif
+}
+
 hth_err hth_program_run(hth_site *site, hth_program *p, const hth_tensor *inputs,
                         const hth_tensor *out, const atomic_int *canceled)
 {
@@ -374,6 +399,7 @@ hth_err hth_program_run(hth_site *site, hth_program *p, const hth_tensor *inputs
     if (p->arena != NULL) { // a job's: others may have the device in between
         hth_run_yield(p->run, site->yield, site->yield_ctx);
     } else {
+        arena_hand_over(site, p);
         hth_run_yield(p->run, site->in_run, site->in_ctx);
     }
     p->running = true;

@@ -54,6 +54,10 @@ typedef struct hth_site {
     double copy_interference; // hth_problem's
     void *arena;
     size_t arena_bytes;
+    // memory.clear_arena: whose the first `arena_owned` bytes are; nobody else's are in them
+    bool arena_cleared;
+    const hth_account *arena_owner; // NULL: nobody's
+    size_t arena_owned;
     hth_program *active;                 // list of active programs, most recently used first
     hth_program *programs;               // all there are, active or not
     uint64_t pinned_bytes, pinned_arena; // weights of pinned programs, and their largest arena
