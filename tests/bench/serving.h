@@ -10,6 +10,7 @@
 
 #include <jansson.h>
 
+#include <arpa/inet.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -17,6 +18,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -57,6 +59,19 @@ static inline void serving_begin(serving *s)
     strcpy(s->dir, "/tmp/hearth-serving-XXXXXX");
     check(mkdtemp(s->dir) == NULL, "mkdtemp");
     snprintf(s->url, sizeof s->url, "ipc://%s/sock", s->dir);
+}
+
+// A port of this machine that nobody listens on now.
+static inline int serving_port(void)
+{
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t n = sizeof a;
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    check(fd < 0 || bind(fd, (struct sockaddr *)&a, n) != 0 ||
+              getsockname(fd, (struct sockaddr *)&a, &n) != 0,
+          "a port");
+    close(fd);
+    return ntohs(a.sin_port);
 }
 
 static inline void serving_start(serving *s, const char *device, int port)
