@@ -51,7 +51,7 @@ help:
 	@echo 'make demo       imports two models, serves them, classifies handwritten digits, shows the memory ledger, trains one, leaves a page to look at'
 	@echo 'make check      builds and runs all tests (TAP)         make check-asan, check-tsan   the same under sanitizers'
 	@echo 'make lint       layers, headers, exports, format, pages, cppcheck   make fuzz FUZZ_SECONDS=600   importer, wire decoder, rings, JSON over HTTP'
-	@echo 'make bench      a local socket against a bare one, the planner on well-known networks (VGG19=FILE.onnx: --spill)    make bench-table   against onnxruntime and OpenVINO (PyPI)'
+	@echo 'make bench      a local socket against a bare one, serving, the planner on well-known networks (VGG19=FILE.onnx: --spill)    make bench-table   against onnxruntime and OpenVINO (PyPI)'
 	@echo 'make bench-train   training steps against PyTorch, without a limit and at the peak it has with checkpoints (PyPI)'
 	@echo 'make bench-policies   training steps under every policy and budget, measured (35 minutes; PyPI exports the networks)'
 	@echo 'make bench-winograd   3x3 convolutions of well-known networks against oneDNN (ten minutes)'

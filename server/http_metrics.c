@@ -32,6 +32,11 @@ static const metric metric_table[] = {
      "resident_private_bytes", 1},
     {"hearth_model_shared_bytes", "gauge", "resident weights that other models use too", "",
      "resident_shared_bytes", 1},
+    {"hearth_model_pinned_bytes", "gauge", "resident weights that stay whoever needs the room", "",
+     "pinned_bytes", 1},
+    {"hearth_model_mapped_bytes", "gauge", "weights used where the store maps them", "",
+     "mapped_bytes", 1},
+    {"hearth_model_host_bytes", "gauge", "copies in host memory", "", "host_bytes", 1},
     {"hearth_model_arena_bytes", "gauge", "largest arena of the model's programs", "",
      "arena_bytes", 1},
 };
@@ -118,6 +123,31 @@ static void metrics_ledger(hth_text *out, const char *group, json_t *ledger)
     }
 }
 
+// One line for each row of a list: whose bytes they are.
+static void metrics_owners(hth_text *out, const char *name, const char *help, const char *label,
+                           const json_t *list)
+{
+    const json_t *row;
+    size_t i;
+    metric_head(out, name, "gauge", help);
+    json_array_foreach(list, i, row)
+    {
+        const char *tenant = json_string_value(json_object_get(row, "tenant"));
+        hth_text_put(out, name);
+        hth_text_put(out, "{");
+        hth_text_put(out, label);
+        hth_text_put(out, "=");
+        hth_text_quoted(out, json_string_value(json_object_get(row, "name")));
+        if (tenant != NULL) {
+            hth_text_put(out, ",tenant=");
+            hth_text_quoted(out, tenant);
+        }
+        hth_text_put(out, "} ");
+        hth_text_int(out, json_integer_value(json_object_get(row, "device_bytes")));
+        hth_text_put(out, "\n");
+    }
+}
+
 static void metrics_finish(hth_http_call *c)
 {
     json_t *doc = hth_http_answer(c);
@@ -129,6 +159,10 @@ static void metrics_finish(hth_http_call *c)
     metrics_models(&out, json_object_get(doc, "models"));
     metrics_ledger(&out, "ledger", json_object_get(doc, "ledger"));
     metrics_ledger(&out, "residency", json_object_get(doc, "residency"));
+    metrics_owners(&out, "hearth_tenant_device_bytes", "what those that asked for them have there",
+                   "tenant", json_object_get(doc, "tenants"));
+    metrics_owners(&out, "hearth_job_device_bytes", "of training jobs", "job",
+                   json_object_get(doc, "jobs"));
     if (out.failed || body == NULL || evbuffer_add(body, out.p, out.n) != 0) {
         hth_http_fail(c->h, c->req, HTTP_SERVUNAVAIL, "out of memory for the metrics");
     } else {

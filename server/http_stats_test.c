@@ -56,6 +56,9 @@ static void test_metrics(void **state)
     assert_non_null(
         strstr(r.body, "\nnv_inference_request_success{model=\"ident\",version=\"1\"} "));
     assert_non_null(strstr(r.body, "\nhearth_ledger_free_bytes "));
+    assert_non_null(strstr(r.body, "\nhearth_ledger_difference_bytes 0\n"));
+    assert_non_null(strstr(r.body, "\nhearth_model_pinned_bytes{model=\"ident\",version=\"1\"} 0"));
+    assert_non_null(strstr(r.body, "\n# TYPE hearth_tenant_device_bytes gauge\n"));
     assert_non_null(strstr(header(&r, "Content-Type"), "text/plain; charset=utf-8"));
     reply_free(&r);
 }

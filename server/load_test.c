@@ -1,18 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Models brought to the device and away from it, through an engine: what the ledger says after each
 // step, newer versions beside requests, what does not fit, many threads at once.
-#include "tests/engine_call.h"
-#include "tests/npy_data.h"
-
-#include <jansson.h>
+#include "tests/train_job.h"
 
 #define DIGITS "tests/data/digits/digits.onnx"
 #define PARITY "tests/data/digits/digits-parity.onnx"
 #define MLP    "tests/data/passes/mlp.onnx"
 
 // ask answers NULL when the engine refuses; c says why.
-static json_t *ask_as(fixture *f, const char *tenant, const char *what, const char *arguments,
-                      call *c)
+static json_t *load_ask(fixture *f, const char *tenant, const char *what, const char *arguments,
+                        call *c)
 {
     *c = (call){.r = {.query = what, .arguments = arguments, .tenant = tenant}};
     json_t *j = call_run(f->engine, c) == HTH_OK ? json_loads(c->r.json, 0, NULL) : NULL;
@@ -20,10 +17,10 @@ static json_t *ask_as(fixture *f, const char *tenant, const char *what, const ch
     return j;
 }
 
-static json_t *ask(fixture *f, const char *what, const char *arguments)
+static json_t *told(fixture *f, const char *what, const char *arguments)
 {
     call c;
-    json_t *j = ask_as(f, NULL, what, arguments, &c);
+    json_t *j = load_ask(f, NULL, what, arguments, &c);
     if (j == NULL) {
         fail_msg("%s %s: %s", what, arguments, c.r.detail);
     }
@@ -44,7 +41,7 @@ typedef struct ledger {
 // The sum of the parts is what the pool has handed out, to the byte.
 static ledger ledger_of(fixture *f)
 {
-    json_t *doc = ask(f, "stats", "{}"), *l = json_object_get(doc, "ledger"), *m;
+    json_t *doc = told(f, "stats", "{}"), *l = json_object_get(doc, "ledger"), *m;
     size_t i;
     json_int_t private = 0;
     ledger out = {number(l, "weight_bytes"), number(l, "compute_arena_bytes"),
@@ -81,7 +78,7 @@ static void same(ledger a, ledger b)
 
 static json_int_t row(fixture *f, const char *name, int version, const char *key)
 {
-    json_t *doc = ask(f, "stats", "{}"), *m;
+    json_t *doc = told(f, "stats", "{}"), *m;
     json_int_t v = -1;
     size_t i;
     json_array_foreach(json_object_get(doc, "models"), i, m)
@@ -118,7 +115,7 @@ static int infer(fixture *f, const char *model)
 
 static bool flag(fixture *f, const char *name, const char *key)
 {
-    json_t *doc = ask(f, "loaded", "{}"), *m;
+    json_t *doc = told(f, "loaded", "{}"), *m;
     bool v = false;
     size_t i;
     json_array_foreach(json_object_get(doc, "models"), i, m)
@@ -137,7 +134,7 @@ static void test_load_and_unload(void **state)
     put(f.store, "digits", DIGITS);
     put(f.store, "parity", PARITY);
     ledger empty = ledger_of(&f);
-    json_t *j = ask(&f, "load", "{\"model\":\"digits\",\"pin\":true}");
+    json_t *j = told(&f, "load", "{\"model\":\"digits\",\"pin\":true}");
     ledger one = ledger_of(&f);
     assert_int_equal(number(j, "moved_bytes"), one.weights);
     assert_true(one.weights > 100000 && one.arena > 0);
@@ -145,27 +142,27 @@ static void test_load_and_unload(void **state)
     assert_true(flag(&f, "digits", "loaded") && flag(&f, "digits", "pinned"));
     assert_int_equal(infer(&f, "digits"), 1);
     same(ledger_of(&f), one); // all was there
-    json_decref(ask(&f, "load", "{\"model\":\"parity\"}"));
+    json_decref(told(&f, "load", "{\"model\":\"parity\"}"));
     ledger two = ledger_of(&f);
     assert_true(two.weights > one.weights && two.weights < one.weights + one.weights / 2);
     assert_true(row(&f, "digits", 1, "resident_shared_bytes") > 0);
     assert_int_equal(row(&f, "digits", 1, "resident_shared_bytes"),
                      row(&f, "parity", 1, "resident_shared_bytes"));
-    j = ask(&f, "unload", "{\"model\":\"parity\"}");
+    j = told(&f, "unload", "{\"model\":\"parity\"}");
     assert_int_equal(number(j, "freed_bytes"), one.free - two.free);
     json_decref(j);
     same(ledger_of(&f), one);
-    json_decref(ask(&f, "load", "{\"model\":\"digits\",\"pin\":false}"));
+    json_decref(told(&f, "load", "{\"model\":\"digits\",\"pin\":false}"));
     assert_true(flag(&f, "digits", "loaded") && !flag(&f, "digits", "pinned"));
-    json_decref(ask(&f, "unload", "{\"model\":\"digits\"}"));
+    json_decref(told(&f, "unload", "{\"model\":\"digits\"}"));
     same(ledger_of(&f), empty);
     assert_false(flag(&f, "digits", "loaded"));
     call c;
-    assert_null(ask_as(&f, NULL, "load", "{\"model\":\"nobody\"}", &c));
+    assert_null(load_ask(&f, NULL, "load", "{\"model\":\"nobody\"}", &c));
     assert_int_equal(c.r.err, HTH_ENOENT);
-    assert_null(ask_as(&f, NULL, "load", "{\"model\":\"digits\",\"pin\":1}", &c));
+    assert_null(load_ask(&f, NULL, "load", "{\"model\":\"digits\",\"pin\":1}", &c));
     assert_int_equal(c.r.err, HTH_EINVAL);
-    assert_null(ask_as(&f, NULL, "unload", "{}", &c));
+    assert_null(load_ask(&f, NULL, "unload", "{}", &c));
     assert_int_equal(c.r.err, HTH_EINVAL);
     same(ledger_of(&f), empty);
     fixture_close(&f);
@@ -173,7 +170,7 @@ static void test_load_and_unload(void **state)
 
 static json_int_t tenant(fixture *f, const char *name)
 {
-    json_t *doc = ask(f, "stats", "{}"), *t;
+    json_t *doc = told(f, "stats", "{}"), *t;
     json_int_t v = 0;
     size_t i;
     json_array_foreach(json_object_get(doc, "tenants"), i, t)
@@ -195,13 +192,50 @@ static void test_tenants(void **state)
     put(f.store, "parity", PARITY);
     assert_ok(infer_as(&f, "uid:1000", "digits", &c));
     free(c.out[0].data);
-    json_decref(ask_as(&f, "uid:1001", "load", "{\"model\":\"parity\"}", &c));
+    json_decref(load_ask(&f, "uid:1001", "load", "{\"model\":\"parity\"}", &c));
     assert_ok(infer_as(&f, "http", "parity", &c)); // asks for what is there
     free(c.out[0].data);
     ledger_of(&f);
     assert_int_equal(tenant(&f, "uid:1000"), row(&f, "digits", 1, "device_bytes"));
     assert_int_equal(tenant(&f, "uid:1001"), row(&f, "parity", 1, "device_bytes"));
     assert_int_equal(tenant(&f, "http"), 0);
+    fixture_close(&f);
+}
+
+// A job's memory is in the ledger as long as it is at work, and is its submitter's.
+static void test_job(void **state)
+{
+    fixture f;
+    char data[200];
+    double want[STEPS];
+    fixture_open(&f, "cpu:mem=256MiB,threads=2");
+    prepare(&f, &unet, data);
+    put(f.store, "digits", DIGITS);
+    infer(&f, "digits");
+    ledger before = ledger_of(&f);
+    json_t *q = arguments_of(&unet, data, "{\"epochs\": 100000, \"plan-ms\": 100}", want);
+    char *text = json_dumps(q, JSON_COMPACT);
+    call job = {.r = {.query = "train", .arguments = text, .tenant = "uid:7"}};
+    call_start(f.engine, &job);
+    ledger busy = ledger_of(&f);
+    for (int i = 0; i < 200 && busy.jobs == 0; i++) {
+        usleep(10000);
+        busy = ledger_of(&f);
+    }
+    assert_true(busy.jobs > 100000);
+    for (int i = 0; i < 20; i++) {
+        infer(&f, "digits");
+        assert_int_equal(ledger_of(&f).jobs, busy.jobs);
+    }
+    assert_true(tenant(&f, "uid:7") >= busy.jobs);
+    job.r.canceled = 1;
+    assert_err(call_wait(&job), HTH_ECANCELED, "cancel");
+    ledger after = ledger_of(&f);
+    assert_int_equal(after.jobs, 0);
+    assert_int_equal(after.weights, before.weights);
+    assert_int_equal(tenant(&f, "uid:7"), 0);
+    free(text);
+    json_decref(q);
     fixture_close(&f);
 }
 
@@ -222,7 +256,7 @@ static void test_reload(void **state)
         assert_true(version == 1 || version == 2);
         ledger_of(&f);
     }
-    json_t *j = ask(&f, "load", "{\"model\":\"m\"}"); // answers when it serves
+    json_t *j = told(&f, "load", "{\"model\":\"m\"}"); // answers when it serves
     assert_int_equal(number(j, "version"), 2);
     assert_int_equal(number(j, "moved_bytes"), 0);
     json_decref(j);
@@ -234,7 +268,7 @@ static void test_reload(void **state)
     assert_int_equal(row(&f, "m", 1, "resident_shared_bytes"),
                      row(&f, "m", 2, "resident_shared_bytes"));
     assert_true(moved > 0 && moved < before.weights / 2);
-    json_decref(ask(&f, "unload", "{\"model\":\"m:1\"}"));
+    json_decref(told(&f, "unload", "{\"model\":\"m:1\"}"));
     assert_int_equal(row(&f, "m", 1, "programs"), -1);
     assert_int_equal(infer(&f, "m"), 2);
     ledger_of(&f);
@@ -247,14 +281,14 @@ static void test_reload_ends_the_older_one(void **state)
     fixture f;
     fixture_open(&f, "cpu:mem=64MiB,threads=2");
     put(f.store, "m", PARITY);
-    json_decref(ask(&f, "load", "{\"model\":\"m\",\"pin\":true}"));
+    json_decref(told(&f, "load", "{\"model\":\"m\",\"pin\":true}"));
     ledger parity = ledger_of(&f);
     put(f.store, "m", DIGITS);
-    json_decref(ask(&f, "load", "{\"model\":\"m\"}"));
+    json_decref(told(&f, "load", "{\"model\":\"m\"}"));
     assert_int_equal(row(&f, "m", 1, "programs"), -1);
     assert_true(row(&f, "m", 2, "pinned_bytes") > 0);
     put(f.store, "m", PARITY);
-    json_decref(ask(&f, "load", "{\"model\":\"m\"}"));
+    json_decref(told(&f, "load", "{\"model\":\"m\"}"));
     same(ledger_of(&f), parity);
     fixture_close(&f);
 }
@@ -266,14 +300,14 @@ static void test_reload_fails(void **state)
     call c;
     fixture_open(&f, "cpu:mem=24KiB,threads=1");
     put(f.store, "m", "tests/data/http/fixed.onnx");
-    json_decref(ask(&f, "load", "{\"model\":\"m\"}"));
+    json_decref(told(&f, "load", "{\"model\":\"m\"}"));
     ledger before = ledger_of(&f);
     put(f.store, "m", MLP);
-    assert_null(ask_as(&f, NULL, "load", "{\"model\":\"m\"}", &c));
+    assert_null(load_ask(&f, NULL, "load", "{\"model\":\"m\"}", &c));
     assert_int_equal(c.r.err, HTH_EBUSY);
     assert_non_null(strstr(c.r.detail, "bytes"));
     same(ledger_of(&f), before);
-    json_t *doc = ask(&f, "loaded", "{}"), *m;
+    json_t *doc = told(&f, "loaded", "{}"), *m;
     int ready = 0, refused = 0;
     size_t i;
     json_array_foreach(json_object_get(doc, "models"), i, m)
@@ -286,7 +320,7 @@ static void test_reload_fails(void **state)
     assert_true(ready == 1 && refused == 1);
     json_decref(doc);
     put(f.store, "m", "tests/data/http/fixed.onnx"); // a still newer one is tried again
-    doc = ask(&f, "load", "{\"model\":\"m\"}");
+    doc = told(&f, "load", "{\"model\":\"m\"}");
     assert_int_equal(number(doc, "version"), 3);
     json_decref(doc);
     fixture_close(&f);
@@ -302,7 +336,7 @@ static void test_not_now(void **state)
     call c;
     fixture_open(&f, "cpu:mem=64MiB,threads=1");
     put(f.store, "digits", DIGITS);
-    json_decref(ask(&f, "load", "{\"model\":\"digits\",\"pin\":true}"));
+    json_decref(told(&f, "load", "{\"model\":\"digits\",\"pin\":true}"));
     ledger one = ledger_of(&f);
     hth_engine_close(f.engine);
     json_int_t room = one.arena > 24 * 1024 ? one.arena : 24 * 1024;
@@ -310,9 +344,9 @@ static void test_not_now(void **state)
              (long long)(one.weights + room + 4096));
     assert_ok(hth_engine_open(&(hth_engine_config){.device = device}, f.store, &f.engine));
     put(f.store, "mlp", MLP);
-    json_decref(ask(&f, "load", "{\"model\":\"digits\",\"pin\":true}"));
+    json_decref(told(&f, "load", "{\"model\":\"digits\",\"pin\":true}"));
     ledger pinned = ledger_of(&f);
-    assert_null(ask_as(&f, NULL, "load", "{\"model\":\"mlp\",\"wait\":false}", &c));
+    assert_null(load_ask(&f, NULL, "load", "{\"model\":\"mlp\",\"wait\":false}", &c));
     assert_int_equal(c.r.err, HTH_ENODEVMEM);
     assert_non_null(strstr(c.r.detail, "not now"));
     assert_non_null(strstr(c.r.detail, "pinned"));
@@ -324,19 +358,20 @@ static void test_not_now(void **state)
     call_start(f.engine, &waits);
     infer(&f, "digits");
     assert_false(call_finished(&waits));
-    json_decref(ask(&f, "unload", "{\"model\":\"digits\"}"));
+    json_decref(told(&f, "unload", "{\"model\":\"digits\"}"));
     assert_ok(call_wait(&waits));
     hth_free(waits.r.json);
     assert_true(flag(&f, "mlp", "loaded"));
     ledger_of(&f);
 
-    json_decref(ask(&f, "unload", "{\"model\":\"mlp\"}")); // canceled, and still waiting at the end
-    json_decref(ask(&f, "load", "{\"model\":\"digits\",\"pin\":true}"));
+    json_decref(
+        told(&f, "unload", "{\"model\":\"mlp\"}")); // canceled, and still waiting at the end
+    json_decref(told(&f, "load", "{\"model\":\"digits\",\"pin\":true}"));
     waits = (call){.r = {.query = "load", .arguments = "{\"model\":\"mlp\"}"}};
     call_start(f.engine, &waits);
     waits.r.canceled = 1;
     infer(&f, "digits");
-    json_decref(ask(&f, "unload", "{\"model\":\"digits\"}"));
+    json_decref(told(&f, "unload", "{\"model\":\"digits\"}"));
     assert_err(call_wait(&waits), HTH_ECANCELED, "cancel");
     fixture_close(&f);
 }
@@ -354,12 +389,12 @@ static void *work(void *arg)
     worker *w = arg;
     for (int i = 0; i < w->rounds; i++) {
         call c;
-        json_t *j = ask_as(w->f, NULL, "load", "{\"model\":\"digits\"}", &c);
+        json_t *j = load_ask(w->f, NULL, "load", "{\"model\":\"digits\"}", &c);
         w->errors += j == NULL;
         json_decref(j);
         w->errors += infer_as(w->f, NULL, "digits", &c) != HTH_OK;
         free(c.out[0].data);
-        j = ask_as(w->f, NULL, "unload", "{\"model\":\"digits\"}", &c);
+        j = load_ask(w->f, NULL, "unload", "{\"model\":\"digits\"}", &c);
         w->errors += j == NULL;
         json_decref(j);
     }
@@ -424,10 +459,14 @@ static void test_clients(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_load_and_unload), cmocka_unit_test(test_tenants),
-        cmocka_unit_test(test_reload),          cmocka_unit_test(test_reload_ends_the_older_one),
-        cmocka_unit_test(test_reload_fails),    cmocka_unit_test(test_not_now),
-        cmocka_unit_test(test_threads),         cmocka_unit_test(test_clients)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_load_and_unload),
+                                       cmocka_unit_test(test_tenants),
+                                       cmocka_unit_test(test_job),
+                                       cmocka_unit_test(test_reload),
+                                       cmocka_unit_test(test_reload_ends_the_older_one),
+                                       cmocka_unit_test(test_reload_fails),
+                                       cmocka_unit_test(test_not_now),
+                                       cmocka_unit_test(test_threads),
+                                       cmocka_unit_test(test_clients)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
