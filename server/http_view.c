@@ -82,12 +82,13 @@ static hth_http_view *view_find(hth_http *h, const char *query, const char *job)
 
 // ---- answers
 
-static const char *view_state(hth_err err)
+// view_state says why an answer is an older one.
+static const char *view_state(hth_http *h, hth_err err)
 {
-    return err == HTH_OK          ? "ready"
-           : err == HTH_EDEVLOST  ? "restarting"
-           : err == HTH_ECANCELED ? "stopping"
-                                  : "busy";
+    return err == HTH_OK                                         ? "ready"
+           : err == HTH_EDEVLOST || !hth_engine_ready(h->engine) ? "restarting"
+           : err == HTH_ECANCELED                                ? "stopping"
+                                                                 : "busy";
 }
 
 // view_send answers with what is known; nothing is null.
@@ -97,11 +98,11 @@ static void view_send(hth_http *h, struct evhttp_request *req, const hth_http_vi
     bool sent = body != NULL;
     if (v->text == NULL) {
         sent = sent && evbuffer_add_printf(body, "{\"state\":\"%s\",\"age_ms\":null,\"data\":null}",
-                                           view_state(err)) > 0;
+                                           view_state(h, err)) > 0;
     } else {
         sent = sent &&
                evbuffer_add_printf(
-                   body, "{\"state\":\"%s\",\"age_ms\":%" PRIu64 ",\"data\":", view_state(err),
+                   body, "{\"state\":\"%s\",\"age_ms\":%" PRIu64 ",\"data\":", view_state(h, err),
                    (hth_now_ns() - v->answered_ns) / 1000000u) > 0 &&
                evbuffer_add(body, v->text, strlen(v->text)) == 0 && evbuffer_add(body, "}", 1) == 0;
     }

@@ -443,6 +443,26 @@ class Page(unittest.TestCase):
         self.assertEqual(bench.wait(), 0)
         self.fine(tab)
 
+    def test_9_engine_dies(self):
+        server = Server('dying', '--engine-process', 'child', '--engine-restart-ms', '3000')
+        server.hearth('import', 'digits', DATA + '/digits.onnx')
+        tab = self.open(server)
+        pid, end = server.process.pid, time.monotonic() + 60
+        while 'started again' not in tab.run("document.getElementById('status').textContent"):
+            for task in glob.glob(f'/proc/{pid}/task/*/children'):
+                with open(task, encoding='ascii') as f:
+                    for child in f.read().split():
+                        os.kill(int(child), signal.SIGKILL)
+            self.assertLess(time.monotonic(), end)
+            time.sleep(0.1)
+        tab.picture(f'{BUILD}/page-restarting.png')
+        self.assertEqual(tab.run(STATE), 'busy')
+        tab.wait(f"{STATE} === 'live'")
+        infer(server, 'digits')
+        tab.wait("[...document.querySelectorAll('#models-table tbody tr')].some(r => r.cells[0].textContent === 'digits' && r.cells[5].textContent === '1')")
+        self.fine(tab, server)
+        self.assertEqual(server.stop(), 0)
+
     def test_9_token(self):
         tokens = os.path.join(FOLDER, 'tokens')
         token = subprocess.run([BUILD + '/hearth', 'token', 'new', 'reader', '--roles', 'infer', '--file', tokens], check=True,
