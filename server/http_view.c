@@ -135,7 +135,7 @@ static void view_finish(hth_http_call *c)
         hth_free(v->text);
         v->text = c->r.json;
         c->r.json = NULL;
-        v->answered_ns = c->r.finished_ns;
+        v->answered_ns = hth_now_ns();
     } else if (c->r.err == HTH_ENOENT) { // there was one, perhaps
         hth_free(v->text);
         v->text = NULL;

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+// Views of an engine that answers, and of one that something holds: what was known is told with its
+// age, soon, and nothing is left behind.
+#include "base/clock.h"
+#include "tests/fake_engine.h"
+#include "tests/http_client.h"
+#include "tests/server_rig.h"
+
+#include <jansson.h>
+
+#define FRESH_NS 200000000u // of http_view.c
+
+static int setup(void **state)
+{
+    server_rig *f = calloc(1, sizeof *f);
+    server_rig_make(f);
+    atomic_store(&fake_released, 0);
+    hth_server_config config = {.store = f->store, .http = "127.0.0.1:0"};
+    assert_int_equal(hth_server_open(&config, &f->server), HTH_OK);
+    f->port = hth_server_http_port(f->server);
+    *state = f;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    atomic_store(&fake_released, 1);
+    server_rig_end(*state);
+    free(*state);
+    return 0;
+}
+
+// hold has the engine inside a request until fake_released; returns the connection.
+static int hold(const server_rig *f)
+{
+    static const char json[] = "{\"inputs\":[{\"name\":\"x\",\"shape\":[1],\"datatype\":\"FP32\","
+                               "\"data\":[7]}]}";
+    char q[300];
+    int fd = dial(f->port);
+    int n = snprintf(q, sizeof q,
+                     "POST /v2/models/hold/infer HTTP/1.1\r\nHost: x\r\nContent-Length: "
+                     "%zu\r\n\r\n%s",
+                     strlen(json), json);
+    push(fd, q, (size_t)n);
+    while (atomic_load(&fake_held) == 0) {
+        fake_nap();
+    }
+    return fd;
+}
+
+static void release(int fd)
+{
+    atomic_store(&fake_released, 1);
+    reply r = pull(fd, true);
+    assert_int_equal(r.status, 200);
+    reply_free(&r);
+    close(fd);
+}
+
+static json_t *view(const server_rig *f, const char *name)
+{
+    char path[100];
+    snprintf(path, sizeof path, "/v2/hearth/%s", name);
+    reply r = get(f->port, path);
+    json_t *doc = json_loadb(r.body, r.bytes, 0, NULL);
+    assert_int_equal(r.status, 200);
+    assert_non_null(doc);
+    reply_free(&r);
+    return doc;
+}
+
+static const char *word(const json_t *doc, const char *key)
+{
+    return json_string_value(json_object_get(doc, key));
+}
+
+static void expect_devices(json_t *doc, const char *state)
+{
+    json_t *want = json_loads(FAKE_DEVICES, 0, NULL);
+    assert_string_equal(word(doc, "state"), state);
+    assert_true(json_equal(json_object_get(doc, "data"), want));
+    json_decref(want);
+}
+
+static void wait_ready(const server_rig *f)
+{
+    json_t *doc = view(f, "devices");
+    while (strcmp(word(doc, "state"), "ready") != 0) {
+        json_decref(doc);
+        fake_nap();
+        doc = view(f, "devices");
+    }
+    expect_devices(doc, "ready");
+    json_decref(doc);
+}
+
+static void test_ready(void **state)
+{
+    json_t *doc = view(*state, "devices");
+    expect_devices(doc, "ready");
+    json_decref(doc);
+    reply r = get(((server_rig *)*state)->port, "/v2/hearth/latency"); // the fake knows no other
+    assert_int_equal(r.status, 501);
+    assert_non_null(strstr(r.body, "there is no query 'latency'"));
+    reply_free(&r);
+}
+
+// Before there is any answer there is nothing to tell, but that is told.
+static void test_nothing_known(void **state)
+{
+    int fd = hold(*state);
+    for (int i = 0; i < 3; i++) {
+        json_t *doc = view(*state, "devices");
+        assert_string_equal(word(doc, "state"), "busy");
+        assert_true(json_is_null(json_object_get(doc, "data")));
+        assert_true(json_is_null(json_object_get(doc, "age_ms")));
+        json_decref(doc);
+    }
+    release(fd);
+    wait_ready(*state);
+}
+
+static void test_known(void **state)
+{
+    wait_ready(*state);
+    uint64_t known_ns = hth_now_ns();
+    int fd = hold(*state);
+    while (hth_now_ns() - known_ns < 2 * FRESH_NS) {
+        fake_nap();
+    }
+    json_int_t before = 0;
+    for (int i = 0; i < 4; i++) { // the first waits for the engine, the others need not
+        json_t *doc = view(*state, "devices");
+        json_int_t age = json_integer_value(json_object_get(doc, "age_ms"));
+        expect_devices(doc, "busy");
+        assert_true(age >= before && age >= (json_int_t)(FRESH_NS / 1000000u));
+        before = age;
+        json_decref(doc);
+    }
+    release(fd);
+    wait_ready(*state);
+}
+
+// Who asked hangs up: before the view is told, and behind it.
+static void test_hang_up(void **state)
+{
+    static const char q[] = "GET /v2/hearth/devices HTTP/1.1\r\nHost: x\r\n\r\n";
+    const server_rig *f = *state;
+    int fd = hold(f);
+    for (int i = 0; i < 8; i++) {
+        int client = dial(f->port);
+        push(client, q, sizeof q - 1);
+        if (i % 2 == 0) {
+            reply r = pull(client, true);
+            assert_int_equal(r.status, 200);
+            reply_free(&r);
+        }
+        close(client);
+    }
+    release(fd);
+    wait_ready(f);
+}
+
+// More jobs than answers are kept of.
+static void test_many(void **state)
+{
+    const server_rig *f = *state;
+    for (int i = 0; i < 100; i++) {
+        char path[60];
+        snprintf(path, sizeof path, "/v2/hearth/jobs/job%d", i);
+        reply r = get(f->port, path);
+        assert_int_equal(r.status, 501);
+        reply_free(&r);
+    }
+    wait_ready(f);
+}
+
+static void *release_soon(void *arg)
+{
+    for (int i = 0; i < 100; i++) {
+        fake_nap();
+    }
+    atomic_store(&fake_released, 1);
+    return NULL;
+}
+
+// The server stops while questions that were told already are still at the engine.
+static void test_stop(void **state)
+{
+    server_rig *f = *state;
+    pthread_t t;
+    int fd = hold(f);
+    json_decref(view(f, "devices"));
+    assert_int_equal(pthread_create(&t, NULL, release_soon, NULL), 0);
+    hth_server_stop(f->server);
+    pthread_join(t, NULL);
+    release(fd);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_ready, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_nothing_known, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_known, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_hang_up, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_many, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_stop, setup, teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
