@@ -40,11 +40,11 @@ hth_program *hth_infer_ready(hth_models *ms, hth_source *s, const hth_tensor *in
 #define TIMED_OUTLIER 4
 
 hth_err hth_infer_timed(hth_models *ms, hth_program *p, const hth_tensor *inputs,
-                        const hth_tensor *out, const atomic_int *canceled)
+                        const hth_tensor *out, const atomic_int *canceled, hth_work_times *t)
 {
-    uint64_t start_ns = hth_now_ns();
     HTH_TRY(hth_slice_run(ms, p, inputs, out, canceled));
-    uint64_t ns = hth_now_ns() - start_ns, most = p->run_ns * TIMED_OUTLIER;
+    t->infer_ns = hth_now_ns();
+    uint64_t ns = t->infer_ns - t->input_ns, most = p->run_ns * TIMED_OUTLIER;
     if (p->n_timed++ == 0) {
         return HTH_OK; // the first run fetches weights and memory
     }
@@ -101,7 +101,7 @@ static hth_err infer_last_stage(infer_state *st, hth_program *p, const hth_tenso
         out[i] = st->r->outputs[output_map[p->final_index[i]]].t;
     }
     if (err == HTH_OK) {
-        err = hth_infer_timed(st->ms, p, inputs, out, &st->r->canceled);
+        err = hth_infer_timed(st->ms, p, inputs, out, &st->r->canceled, &st->t);
     }
     hth_free(out);
     return err;
@@ -176,7 +176,7 @@ static hth_err infer_stage(infer_state *st, hth_source *s, const hth_tensor *inp
 hth_err hth_infer(hth_models *ms, hth_work *w)
 {
     hth_model *m = w->model;
-    infer_state st = {.ms = ms, .w = w, .r = w->r, .t = {.start_ns = hth_now_ns()}};
+    infer_state st = {.ms = ms, .w = w, .r = w->r, .t = {.start_ns = w->r->started_ns}};
     int n = m->source.graph->n_outputs;
     int *map = hth_calloc((size_t)n, sizeof *map);
     hth_err err =
@@ -187,7 +187,7 @@ hth_err hth_infer(hth_models *ms, hth_work *w)
         }
         err = infer_stage(&st, &m->source, w->inputs, map);
     }
-    st.t.infer_ns = st.t.output_ns = hth_now_ns();
+    st.t.output_ns = st.t.infer_ns;
     if (err == HTH_OK) {
         hth_work_ran(m, w->item.samples, &st.t);
     }

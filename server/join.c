@@ -98,8 +98,8 @@ static hth_err join_alone(hth_models *ms, hth_work *w, hth_work_times *t)
     for (int i = 0; i < p->n_final; i++) {
         out[i] = w->r->outputs[p->final_index[i]].t;
     }
-    hth_err err = hth_infer_timed(ms, p, w->inputs, out, &w->r->canceled);
-    t->infer_ns = t->output_ns = hth_now_ns();
+    hth_err err = hth_infer_timed(ms, p, w->inputs, out, &w->r->canceled, t);
+    t->output_ns = t->infer_ns;
     hth_free(out);
     return err;
 }
@@ -137,7 +137,9 @@ static void join_end(hth_models *ms, const hth_join *j, const hth_work_times *t,
         w->done = true; // from here on it answers to its own `canceled`
         if (w->r->err == HTH_OK && ran != HTH_OK) {
             hth_work_result(w, join_alone(ms, w, &own));
-            hth_work_ran(w->model, w->item.samples, &own);
+            if (w->r->err == HTH_OK) {
+                hth_work_ran(w->model, w->item.samples, &own);
+            }
         }
         hth_work_count(ms, w->model, w->r, &own, w->r->err);
     }
@@ -146,13 +148,12 @@ static void join_end(hth_models *ms, const hth_join *j, const hth_work_times *t,
 static void join_compute(hth_join *j, hth_models *ms, hth_model *m, joined *x)
 {
     int n_in = x->p->graph->n_inputs;
-    hth_work_times t = {.start_ns = hth_now_ns()};
+    hth_work_times t = {.start_ns = j->work[0]->r->started_ns};
     hth_err ran = join_place(j->work, j->n, x);
     if (ran == HTH_OK) {
         join_gather(j->work, j->n, x->t, n_in);
         t.input_ns = hth_now_ns();
-        ran = hth_infer_timed(ms, x->p, x->t, x->t + n_in, &j->stop);
-        t.infer_ns = hth_now_ns();
+        ran = hth_infer_timed(ms, x->p, x->t, x->t + n_in, &j->stop, &t);
     }
     if (ran == HTH_OK) {
         join_scatter(j->work, j->n, x->samples, x->p, x->t + n_in);

@@ -9,7 +9,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-// How often what arrived and what waits is looked at during work.
+// How often it is looked at during work who of those that wait is canceled or expired.
 #define SERVE_LOOK_NS 1000000u
 // A larger program is made after so many runs that would have used it, or when the engine is idle.
 #define SERVE_WISHES 8
@@ -150,7 +150,9 @@ static void serve_accept(hth_serve *s, hth_request *r, hth_model *m)
     if (err == HTH_OK) {
         m->queue.policy = hth_model_batch_policy(m);
         w->item.arrived_ns = r->submitted_ns;
-        err = hth_batcher_add(&s->batcher, &m->queue, &w->item, hth_now_ns());
+        bool timed = w->item.timeout_ns > 0 || m->queue.policy.timeout_ns > 0;
+        err = hth_batcher_add(&s->batcher, &m->queue, &w->item,
+                              timed ? hth_now_ns() : r->submitted_ns);
         if (err == HTH_OK) {
             return;
         }
@@ -172,19 +174,19 @@ void hth_serve_take(hth_serve *s, hth_request *r)
     s->last = &r->next;
 }
 
-// serve_look takes what has arrived and drops what waits no longer, now and then.
+// serve_look takes what has arrived and, now and then, drops what waits no longer. Where nothing
+// waits it costs nothing.
 static void serve_look(hth_serve *s)
 {
-    uint64_t now_ns = hth_now_ns();
     hth_request *r;
-    if (now_ns - s->looked_ns < SERVE_LOOK_NS) {
-        return;
-    }
-    s->looked_ns = now_ns;
     while ((r = s->mail(s->ctx)) != NULL) {
         hth_serve_take(s, r);
     }
-    serve_sweep(s, now_ns);
+    uint64_t now_ns = hth_serve_empty(s) ? 0 : hth_now_ns();
+    if (now_ns > s->looked_ns + SERVE_LOOK_NS) {
+        s->looked_ns = now_ns;
+        serve_sweep(s, now_ns);
+    }
 }
 
 // ---- runs
@@ -317,9 +319,7 @@ bool hth_serve_between(hth_serve *s, uint32_t most, uint32_t *priority)
 {
     uint64_t wake_ns;
     hth_request *r;
-    while ((r = s->mail(s->ctx)) != NULL) {
-        hth_serve_take(s, r);
-    }
+    serve_look(s);
     for (hth_request **at = &s->first; *at != NULL;) {
         r = *at;
         if (r->query != NULL) {
@@ -330,7 +330,6 @@ bool hth_serve_between(hth_serve *s, uint32_t most, uint32_t *priority)
         s->last = *at == NULL ? at : s->last;
         serve_find(s, r);
     }
-    serve_look(s);
     return serve_batch(s, (hth_batch_ask){.hurry = true, .priority = most}, &wake_ns, priority);
 }
 

@@ -127,7 +127,7 @@ static uint64_t wall_ns(void)
 void hth_work_count(hth_models *ms, hth_model *m, const hth_request *r, const hth_work_times *t,
                     hth_err err)
 {
-    uint64_t now_ns = hth_now_ns();
+    uint64_t now_ns = err == HTH_OK ? t->output_ns : hth_now_ns();
     m->requests++;
     m->last_wall_ns = wall_ns();
     hth_latency_count(ms, m, now_ns, now_ns - r->submitted_ns, err == HTH_OK);
