@@ -33,8 +33,13 @@ hth_err hth_thread_start(const char *name, void (*fn)(void *ctx), void *ctx, pth
     start->fn = fn;
     start->ctx = ctx;
     snprintf(start->name, sizeof start->name, "%s", name);
+    // What a thread does to itself: blocked, it would end the process whatever handler there is.
+    static const int own[] = {SIGBUS, SIGSEGV, SIGFPE, SIGILL};
     sigset_t all, old; // the new thread inherits the mask of the moment
     sigfillset(&all);
+    for (size_t i = 0; i < sizeof own / sizeof own[0]; i++) {
+        sigdelset(&all, own[i]);
+    }
     pthread_sigmask(SIG_SETMASK, &all, &old);
     int rc = pthread_create(out, NULL, thread_main, start);
     pthread_sigmask(SIG_SETMASK, &old, NULL);

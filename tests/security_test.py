@@ -592,6 +592,47 @@ class Limits(Case):
             self.assertEqual(k.recv(10), b'')
 
 
+class Shrunk(Case):
+    """Objects that their owner makes smaller while the server has them mapped."""
+
+    def check(self, *flags):
+        s = self.server('--allow-client-shm', 'true', *flags)
+        for n in (100000, 5000):  # used in place, and copied
+            self.shrink(s, n)
+        self.assertIsNone(s.process.poll())
+        self.assertNotIn('restart', s.said())
+
+    def shrink(self, s, n):
+        key = f'/hearth_security_{os.getpid()}_{n}'
+        fd = os.open('/dev/shm' + key, os.O_RDWR | os.O_CREAT, 0o600)
+        self.addCleanup(os.unlink, '/dev/shm' + key)
+        self.addCleanup(os.close, fd)
+        tensor = {'datatype': 'FP32', 'shape': [n]}
+        place = {'shared_memory_region': 'r', 'shared_memory_byte_size': 4 * n}
+        body = {'inputs': [{'name': 'INPUT0', 'parameters': place, **tensor}],
+                'outputs': [{'name': 'OUTPUT0', 'parameters': {**place, 'shared_memory_offset': 4 * n}}]}
+        for size in (4096, 4 * n, 4 * n + 4096, 0):
+            os.ftruncate(fd, 0)
+            os.ftruncate(fd, 8 * n)
+            os.pwrite(fd, struct.pack('<2f', 1.5, 2.5), 0)
+            self.assertEqual(s.status('POST', '/v2/systemsharedmemory/region/r/register', {'key': key, 'byte_size': 8 * n}), 200)
+            self.assertEqual(s.status('POST', '/v2/models/ident/infer', body), 200)
+            self.assertEqual(struct.unpack('<2f', os.pread(fd, 8, 4 * n)), (1.5, 2.5))
+            os.ftruncate(fd, size)
+            for _ in range(3):
+                s.status('POST', '/v2/models/ident/infer', body)  # whatever it says
+            self.assertEqual(s.status('POST', '/v2/systemsharedmemory/region/r/unregister', {}), 200)
+            self.assertEqual(s.status('POST', '/v2/models/ident/infer', IDENT), 200)
+
+    def test_thread(self):
+        """A client that shrinks its shared memory harms nobody else."""
+        self.check()
+
+    def test_child(self):
+        """.. nor where the engine is a process of its own."""
+        self.check('--engine-process', 'child')
+
+
 class Prefix(Case):
     def test_prefix(self):
         """With http.prefix all paths have it, and only with it are they found."""
