@@ -172,6 +172,7 @@ check: test
 	$(Q)sh tests/spill.sh $(B)
 	$(Q)prove -e sh tests/ops.sh :: $(B)
 	$(Q)prove -e python3 tests/python_test.py :: $(B)
+	$(Q)prove --directives -e python3 tests/metrics_test.py :: $(B)
 	$(Q)prove --directives -e python3 tests/clients_test.py :: $(B)
 	$(Q)prove --directives -e python3 tests/page_test.py :: $(B)
 	$(Q)prove --timer -e python3 tests/security_test.py :: $(B)

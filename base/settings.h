@@ -47,6 +47,8 @@ typedef enum hth_setting_change {
       "where the Open Inference Protocol is served: 127.0.0.1:8000, https://..; empty: nowhere")   \
     X(METRICS, "metrics", TEXT, "", "", FIXED,                                                     \
       "where /metrics is served to Prometheus, 127.0.0.1:8002; needs http; empty: nowhere")        \
+    X(METRICS_SUMMARIES, "metrics.summaries", WORD, "false", "false true", LIVE,                   \
+      "whether /metrics tells percentiles of the last minute's requests, by model")                \
     X(TRACE_FILE, "trace.file", TEXT, "", "", FIXED,                                               \
       "where traces of HTTP requests go when a client asks for them; empty: it cannot")            \
     X(HTTP_PREFIX, "http.prefix", TEXT, "", "", FIXED,                                             \

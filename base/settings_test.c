@@ -116,9 +116,9 @@ static void test_stats(void **state)
         assert_true(strlen(t->name) > 0 && strlen(t->unit) > 0 && strlen(t->help) > 5);
         assert_int_equal(hth_stat_get((hth_stat)i), 0);
     }
-    hth_stat_add(HTH_STAT_SAMPLES, 5);
-    hth_stat_add(HTH_STAT_SAMPLES, 6);
-    assert_int_equal(hth_stat_get(HTH_STAT_SAMPLES), 11);
+    hth_stat_add(HTH_STAT_REQUESTS_REFUSED, 5);
+    hth_stat_add(HTH_STAT_REQUESTS_REFUSED, 6);
+    assert_int_equal(hth_stat_get(HTH_STAT_REQUESTS_REFUSED), 11);
 }
 
 int main(void)

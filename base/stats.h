@@ -1,25 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// base/stats.h - the process's counters, in one table from which `hearth stats`, /metrics and the
-// documents are made.
+// base/stats.h - the process's counters, in one table, which /metrics shows.
 #ifndef HTH_BASE_STATS_H
 #define HTH_BASE_STATS_H
 
 #include <stdint.h>
 
-// X(identifier, name, unit, help). Counters only grow; the names are those of /metrics without the
-// prefix.
+// X(identifier, name, unit, help). Counters only grow; the names are those of /metrics without
+// "hearth_" and "_total".
 #define HTH_STATS(X)                                                                               \
-    X(REQUESTS_OK, "requests_ok", "requests", "inference requests answered with a result")         \
-    X(REQUESTS_FAILED, "requests_failed", "requests", "inference requests answered with an error") \
     X(REQUESTS_REFUSED, "requests_refused", "requests",                                            \
-      "requests refused because a queue was full")                                                 \
-    X(SAMPLES, "samples", "samples", "samples that went through a model")                          \
-    X(BATCHES, "batches", "runs", "plan runs; samples / batches is the mean batch size")           \
-    X(QUEUE_NS, "queue_time", "ns", "time that requests spent waiting for an engine")              \
-    X(COMPUTE_NS, "compute_time", "ns", "time that engines spent running plans")                   \
-    X(PLANS_BUILT, "plans_built", "plans", "plans made because no cached one fitted")              \
-    X(BYTES_IN, "bytes_in", "bytes", "request bytes received")                                     \
-    X(BYTES_OUT, "bytes_out", "bytes", "answer bytes sent")                                        \
+      "requests refused because the engine's queue was full")                                      \
+    X(HTTP_BYTES_IN, "http_bytes_in", "bytes", "bytes that came over HTTP")                        \
+    X(HTTP_BYTES_OUT, "http_bytes_out", "bytes", "bytes that were sent over HTTP")                 \
     X(STORE_BYTES_WRITTEN, "store_bytes_written", "bytes", "tensor bytes written to the store")    \
     X(STORE_BYTES_SHARED, "store_bytes_shared", "bytes",                                           \
       "tensor bytes found in the store already")                                                   \

@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/mailbox.h"
 #include "base/settings.h"
+#include "base/stats.h"
 #include "convsel/link.h"
 #include "server/load.h"
 #include "server/proxy.h"
@@ -381,6 +382,7 @@ hth_err hth_engine_submit(hth_engine *e, hth_request *r)
         return HTH_OK;
     }
     atomic_fetch_sub(&e->serve.waiting, 1);
+    hth_stat_add(HTH_STAT_REQUESTS_REFUSED, err == HTH_EBUSY);
     return hth_fail(err, err == HTH_EBUSY ? "Exceeds maximum queue size" : "Server exiting");
 }
 

@@ -128,6 +128,7 @@ static hth_err http_start(hth_http *h, const hth_http_config *config)
     if (config->metrics != NULL) {
         HTH_TRY(http_serve(h, &h->metrics, config->metrics, metrics_requested));
     }
+    hth_machine_read(&h->machine); // the first answer is about the time from here on
     HTH_TRY(hth_thread_start("hth-http", http_main, h, &h->thread));
     h->running = true;
     return HTH_OK;

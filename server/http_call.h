@@ -12,6 +12,7 @@
 #include "server/http.h"
 #include "server/http_shm.h"
 #include "server/http_trace.h"
+#include "server/machine.h"
 
 #include <event2/buffer.h>
 #include <event2/event.h>
@@ -89,6 +90,7 @@ struct hth_http {
     uint64_t stop_ns;   // when stopping may end although replies have not left
     bool writing;       // what reaches an output now is ours, not evhttp's
     hth_http_unloaded *unloaded;
+    hth_machine machine; // when /metrics was last asked for
     hth_tracer *tracer;
     hth_trace
         *tracing; // of the request that is being handled; taken over by its call or its answer

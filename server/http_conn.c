@@ -9,6 +9,7 @@
 #include "server/http_call.h"
 
 #include "base/clock.h"
+#include "base/stats.h"
 #include "server/http_json.h"
 
 #include <event2/bufferevent.h>
@@ -150,6 +151,7 @@ static void page_cut(struct evbuffer *out, size_t keep)
 static void conn_output(struct evbuffer *out, const struct evbuffer_cb_info *info, void *arg)
 {
     hth_http *h = ((const hth_http_conn *)arg)->h;
+    hth_stat_add(HTH_STAT_HTTP_BYTES_OUT, h->writing ? 0 : info->n_deleted);
     if (info->n_added == 0 || h->writing) {
         return;
     }

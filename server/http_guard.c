@@ -16,6 +16,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/settings.h"
+#include "base/stats.h"
 
 #include <event2/bufferevent.h>
 
@@ -182,6 +183,7 @@ void hth_http_conn_came(hth_http_conn *c, size_t added, size_t deleted)
     hth_http *h = c->h;
     c->bytes += added;
     h->buffered += added;
+    hth_stat_add(HTH_STAT_HTTP_BYTES_IN, added);
     if (added > 0 && c->since_ns == 0) {
         c->since_ns = hth_now_ns();
     }

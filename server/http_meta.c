@@ -26,13 +26,13 @@ void hth_http_ready(hth_http *h, struct evhttp_request *req, const hth_http_args
 
 void hth_http_server_metadata(hth_http *h, struct evhttp_request *req, const hth_http_args *a)
 {
-    hth_http_send_json(h, req,
-                       json_pack("{s:s, s:s, s:[s, s, s, s, s, s, s, s, s, s, s]}", "name", "hearth",
-                                 "version", HEARTH_VERSION, "extensions", "classification",
-                                 "model_repository", "model_repository(unload_dependents)",
-                                 "schedule_policy", "model_configuration", "system_shared_memory",
-                                 "binary_tensor_data", "parameters", "statistics", "trace",
-                                 "logging"));
+    hth_http_send_json(
+        h, req,
+        json_pack("{s:s, s:s, s:[s, s, s, s, s, s, s, s, s, s, s]}", "name", "hearth", "version",
+                  HEARTH_VERSION, "extensions", "classification", "model_repository",
+                  "model_repository(unload_dependents)", "schedule_policy", "model_configuration",
+                  "system_shared_memory", "binary_tensor_data", "parameters", "statistics", "trace",
+                  "logging"));
 }
 
 // ---- models

@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // /metrics, on a port of its own: the engine's counts per model by the names that Triton's users
-// know (nv_*, where we have the same thing), and the ledger of the device's memory (hearth_*).
+// know (nv_*, where we have the same thing), the ledger of the device's memory, the process's
+// counters (hearth_*), and the machine's processors and memory.
 #include "server/http_call.h"
 #include "server/http_json.h"
+#include "server/model.h"
+
+#include "base/stats.h"
 
 #include <stdio.h>
 #include <string.h>
 
-// A counter of a model: where it is in the engine's answer, and by what it is divided.
+// A number of a model: where it is in the engine's answer, and by what it is divided.
 typedef struct metric {
     const char *name, *type, *help, *group, *key;
     int divisor;
@@ -16,6 +20,8 @@ typedef struct metric {
 static const metric metric_table[] = {
     {"nv_inference_count", "counter", "elements of batches that were inferred", "times", "samples",
      1},
+    {"nv_inference_exec_count", "counter", "runs, each for one or several requests", "",
+     "executions", 1},
     {"nv_inference_request_duration_us", "counter", "time of successful requests", "times",
      "success_ns", 1000},
     {"nv_inference_queue_duration_us", "counter", "time in the queue", "times", "queue_ns", 1000},
@@ -23,6 +29,10 @@ static const metric metric_table[] = {
      "times", "input_ns", 1000},
     {"nv_inference_compute_infer_duration_us", "counter", "time of the model", "times", "infer_ns",
      1000},
+    {"nv_inference_compute_output_duration_us", "counter",
+     "time of taking joined requests' outputs apart", "times", "output_ns", 1000},
+    {"nv_inference_pending_request_count", "gauge", "requests that wait to be run", "", "queued",
+     1},
     {"hearth_model_requests", "counter", "requests, failed ones too", "", "requests", 1},
     {"hearth_model_busy_us", "counter", "time that the engine spent on the model", "", "busy_ns",
      1000},
@@ -54,8 +64,8 @@ static void metric_head(hth_text *out, const char *name, const char *type, const
     hth_text_put(out, "\n");
 }
 
-static void metric_line(hth_text *out, const char *name, const json_t *m, const char *more,
-                        json_int_t v)
+// metric_labels begins a line about a model: all but the value.
+static void metric_labels(hth_text *out, const char *name, const json_t *m, const char *more)
 {
     hth_text_put(out, name);
     hth_text_put(out, "{model=");
@@ -65,13 +75,114 @@ static void metric_line(hth_text *out, const char *name, const json_t *m, const 
     hth_text_put(out, "\"");
     hth_text_put(out, more);
     hth_text_put(out, "} ");
+}
+
+static void metric_int(hth_text *out, json_int_t v)
+{
     hth_text_int(out, v);
     hth_text_put(out, "\n");
+}
+
+// metric_real writes `v` without an exponent, which not every reader takes.
+static void metric_real(hth_text *out, double v)
+{
+    char text[64];
+    snprintf(text, sizeof text, "%.6f\n", v);
+    hth_text_put(out, text);
+}
+
+static void metric_line(hth_text *out, const char *name, const json_t *m, const char *more,
+                        json_int_t v)
+{
+    metric_labels(out, name, m, more);
+    metric_int(out, v);
 }
 
 static json_int_t of_model(const json_t *m, const char *key)
 {
     return json_integer_value(json_object_get(m, key));
+}
+
+static json_int_t at_index(const json_t *m, const char *key, size_t i)
+{
+    return json_integer_value(json_array_get(json_object_get(m, key), i));
+}
+
+// metrics_failures: the reasons are in the order of hth_failure.
+static void metrics_failures(hth_text *out, const json_t *models)
+{
+    static const char *const reason[] = {",reason=\"REJECTED\"", ",reason=\"CANCELED\"",
+                                         ",reason=\"BACKEND\"", ",reason=\"OTHER\""};
+    const json_t *m;
+    size_t i;
+    metric_head(out, "nv_inference_request_failure", "counter", "requests answered with an error");
+    json_array_foreach(models, i, m)
+    {
+        for (size_t k = 0; k < sizeof reason / sizeof reason[0]; k++) {
+            metric_line(out, "nv_inference_request_failure", m, reason[k],
+                        at_index(m, "failed", k));
+        }
+    }
+}
+
+static json_int_t successes(const json_t *m)
+{
+    return of_model(m, "requests") - of_model(m, "failures");
+}
+
+// metrics_answers: a request here has one answer, which is its first.
+static void metrics_answers(hth_text *out, const json_t *models)
+{
+    static const int bound[] = {HTH_ANSWER_BOUNDS};
+    static const char name[] = "nv_inference_first_response_histogram_ms";
+    const json_t *m;
+    char line[80];
+    size_t i;
+    metric_head(out, name, "histogram", "time until the answer of successful requests");
+    json_array_foreach(models, i, m)
+    {
+        snprintf(line, sizeof line, "%s_count", name);
+        metric_line(out, line, m, "", successes(m));
+        snprintf(line, sizeof line, "%s_sum", name);
+        metric_labels(out, line, m, "");
+        metric_real(out, (double)of_model(json_object_get(m, "times"), "success_ns") / 1e6);
+        snprintf(line, sizeof line, "%s_bucket", name);
+        for (size_t k = 0; k < sizeof bound / sizeof bound[0]; k++) {
+            char le[24];
+            snprintf(le, sizeof le, ",le=\"%d\"", bound[k]);
+            metric_line(out, line, m, le, at_index(m, "answered", k));
+        }
+        metric_line(out, line, m, ",le=\"+Inf\"", successes(m));
+    }
+}
+
+// metrics_summaries: percentiles of the last minute; count and sum are of all time, as counters
+// are.
+static void metrics_summaries(hth_text *out, const json_t *models)
+{
+    static const char *const quantile[] = {"0.5", "0.9", "0.95", "0.99", "0.999"};
+    static const char name[] = "nv_inference_request_summary_us";
+    const json_t *m;
+    char line[80];
+    size_t i;
+    metric_head(out, name, "summary", "time of successful requests, percentiles of a minute");
+    json_array_foreach(models, i, m)
+    {
+        bool any = json_array_size(json_object_get(m, "quantiles_ns")) > 0;
+        for (size_t k = 0; k < sizeof quantile / sizeof quantile[0]; k++) {
+            snprintf(line, sizeof line, ",quantile=\"%s\"", quantile[k]);
+            metric_labels(out, name, m, line);
+            if (any) {
+                metric_real(out, (double)at_index(m, "quantiles_ns", k) / 1e3);
+            } else {
+                hth_text_put(out, "NaN\n");
+            }
+        }
+        snprintf(line, sizeof line, "%s_sum", name);
+        metric_line(out, line, m, "", of_model(json_object_get(m, "times"), "success_ns") / 1000);
+        snprintf(line, sizeof line, "%s_count", name);
+        metric_line(out, line, m, "", successes(m));
+    }
 }
 
 static void metrics_models(hth_text *out, const json_t *models)
@@ -81,20 +192,9 @@ static void metrics_models(hth_text *out, const json_t *models)
     metric_head(out, "nv_inference_request_success", "counter", "requests answered with a result");
     json_array_foreach(models, i, m)
     {
-        metric_line(out, "nv_inference_request_success", m, "",
-                    of_model(m, "requests") - of_model(m, "failures"));
+        metric_line(out, "nv_inference_request_success", m, "", successes(m));
     }
-    metric_head(out, "nv_inference_exec_count", "counter", "times that the model was run");
-    json_array_foreach(models, i, m)
-    {
-        metric_line(out, "nv_inference_exec_count", m, "", of_model(m, "executions"));
-    }
-    metric_head(out, "nv_inference_request_failure", "counter", "requests answered with an error");
-    json_array_foreach(models, i, m)
-    {
-        metric_line(out, "nv_inference_request_failure", m, ",reason=\"OTHER\"",
-                    of_model(m, "failures"));
-    }
+    metrics_failures(out, models);
     for (size_t k = 0; k < sizeof metric_table / sizeof metric_table[0]; k++) {
         const metric *t = &metric_table[k];
         metric_head(out, t->name, t->type, t->help);
@@ -104,6 +204,53 @@ static void metrics_models(hth_text *out, const json_t *models)
                         of_model(t->group[0] != 0 ? json_object_get(m, t->group) : m, t->key) /
                             t->divisor);
         }
+    }
+    metric_head(out, "nv_model_load_duration_secs", "gauge", "time that loading the model took");
+    json_array_foreach(models, i, m)
+    {
+        metric_labels(out, "nv_model_load_duration_secs", m, "");
+        metric_real(out, (double)of_model(m, "load_ns") / 1e9);
+    }
+    metrics_answers(out, models);
+    char on[HTH_SETTING_TEXT];
+    if (strcmp(hth_setting_text(HTH_SET_METRICS_SUMMARIES, on), "true") == 0) {
+        metrics_summaries(out, models);
+    }
+}
+
+// ---- the machine and the process
+
+static void metrics_one(hth_text *out, const char *name, const char *type, const char *help,
+                        uint64_t v)
+{
+    metric_head(out, name, type, help);
+    hth_text_put(out, name);
+    hth_text_put(out, " ");
+    metric_int(out, (json_int_t)v);
+}
+
+static void metrics_machine(hth_text *out, hth_machine *m)
+{
+    hth_machine_read(m);
+    metric_head(out, "nv_cpu_utilization", "gauge",
+                "of all processors since the last time this was asked, 0.0 to 1.0");
+    hth_text_put(out, "nv_cpu_utilization ");
+    metric_real(out, m->utilization);
+    metrics_one(out, "nv_cpu_memory_total_bytes", "gauge", "the machine's memory", m->total_bytes);
+    metrics_one(out, "nv_pinned_memory_pool_total_bytes", "gauge",
+                "host memory registered with a GPU: there is none", 0);
+    metrics_one(out, "nv_pinned_memory_pool_used_bytes", "gauge", "what of it is used", 0);
+    metrics_one(out, "nv_cpu_memory_used_bytes", "gauge", "what of it is not available",
+                m->used_bytes);
+}
+
+static void metrics_process(hth_text *out)
+{
+    for (int i = 0; i < HTH_N_STATS; i++) {
+        const hth_stat_info *s = hth_stat_get_info((hth_stat)i);
+        char name[96];
+        snprintf(name, sizeof name, "hearth_%s_total", s->name);
+        metrics_one(out, name, "counter", s->help, hth_stat_get((hth_stat)i));
     }
 }
 
@@ -115,11 +262,7 @@ static void metrics_ledger(hth_text *out, const char *group, json_t *ledger)
     {
         char name[96];
         snprintf(name, sizeof name, "hearth_%s_%s", group, key);
-        metric_head(out, name, "gauge", "of the device's memory");
-        hth_text_put(out, name);
-        hth_text_put(out, " ");
-        hth_text_int(out, json_integer_value(v));
-        hth_text_put(out, "\n");
+        metrics_one(out, name, "gauge", "of the device's memory", (uint64_t)json_integer_value(v));
     }
 }
 
@@ -163,6 +306,8 @@ static void metrics_finish(hth_http_call *c)
                    "tenant", json_object_get(doc, "tenants"));
     metrics_owners(&out, "hearth_job_device_bytes", "of training jobs", "job",
                    json_object_get(doc, "jobs"));
+    metrics_process(&out);
+    metrics_machine(&out, &c->h->machine);
     if (out.failed || body == NULL || evbuffer_add(body, out.p, out.n) != 0) {
         hth_http_fail(c->h, c->req, HTTP_SERVUNAVAIL, "out of memory for the metrics");
     } else {

@@ -2,6 +2,7 @@
 #include "server/load.h"
 
 #include "base/alloc.h"
+#include "base/clock.h"
 #include "server/catalog.h"
 #include "server/infer.h"
 #include "server/ledger.h"
@@ -87,6 +88,7 @@ static hth_err load_bring(hth_models *ms, hth_model *m, int pin, hth_request *r)
     hth_program *p;
     hth_residency_stats before, after;
     bool made, was_active = false;
+    uint64_t start_ns = hth_now_ns();
     hth_residency_stats_get(site->residency, &before);
     hth_err err = hth_load_program(ms, m, &p, &made);
     if (err == HTH_ENOTSUP) { // shapes or values that only a request can bring
@@ -96,6 +98,7 @@ static hth_err load_bring(hth_models *ms, hth_model *m, int pin, hth_request *r)
         was_active = p->active;
         err = hth_program_activate(site, p);
     }
+    m->load_ns += hth_now_ns() - start_ns;
     hth_residency_stats_get(site->residency, &after);
     if (err == HTH_OK) {
         err = load_answer(r, json_pack("{s:s, s:i, s:b, s:I}", "name", m->name, "version",

@@ -2,6 +2,7 @@
 #include "server/model.h"
 
 #include "base/alloc.h"
+#include "base/clock.h"
 #include "server/catalog.h"
 #include "server/reload.h"
 
@@ -171,6 +172,7 @@ static hth_err model_load(hth_models *ms, hth_manifest *manifest, hth_model **ou
     if (m == NULL) {
         return hth_fail(HTH_ENOMEM, "no memory to load model '%s'", manifest->name);
     }
+    uint64_t start_ns = hth_now_ns();
     hth_err err = hth_model_graph(ms->store, manifest, &m->source.graph);
     if (err == HTH_OK && meta_true(manifest->meta, HTH_META_TRAINED)) {
         err = hth_train_off(m->source.graph);
@@ -196,6 +198,7 @@ static hth_err model_load(hth_models *ms, hth_manifest *manifest, hth_model **ou
     }
     m->manifest = *manifest;
     memset(manifest, 0, sizeof *manifest);
+    m->load_ns = hth_now_ns() - start_ns;
     m->next = ms->list;
     ms->list = m;
     *out = m;

@@ -31,6 +31,19 @@ typedef struct hth_batch_wish {
     int times; // it was wished for
 } hth_batch_wish;
 
+// Why requests fail, as /metrics tells it.
+typedef enum hth_failure {
+    HTH_FAILURE_REJECTED, // the queue is full, or the timeout was over or would be
+    HTH_FAILURE_CANCELED,
+    HTH_FAILURE_BACKEND, // it could not be run: memory, the device, the store
+    HTH_FAILURE_OTHER,   // the request is wrong
+    HTH_N_FAILURES
+} hth_failure;
+
+// Bounds of the histogram of answers, in milliseconds.
+#define HTH_ANSWER_BOUNDS   100, 500, 2000, 5000
+#define HTH_N_ANSWER_BOUNDS 4
+
 typedef struct hth_model {
     struct hth_model *next; // most recently used first
     char name[208];
@@ -42,6 +55,9 @@ typedef struct hth_model {
     hth_account account;
     bool by_version; // was asked for by its version, too: a newer one does not end it
     uint64_t requests, failures, busy_ns;
+    uint64_t failed[HTH_N_FAILURES];        // failures by reason
+    uint64_t answered[HTH_N_ANSWER_BOUNDS]; // successes within HTH_ANSWER_BOUNDS milliseconds
+    uint64_t load_ns;                       // what it took to load it
     // of requests: in the queue, until the outputs had a place, until they were there
     uint64_t success_ns, failure_ns, queue_ns, input_ns, infer_ns, output_ns;
     uint64_t samples;    // that were inferred: elements of the batch

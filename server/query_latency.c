@@ -72,6 +72,18 @@ static json_t *model_json(const hth_model *m, uint64_t now)
     return out;
 }
 
+json_t *hth_latency_quantiles(const hth_model *m)
+{
+    static const double q[] = {0.5, 0.9, 0.95, 0.99, 0.999};
+    hth_latency_sum s;
+    json_t *list = json_array();
+    hth_latency_get(m->latency, hth_now_ns(), 0, MODEL_SLOTS + 1, &s);
+    for (size_t i = 0; i < sizeof q / sizeof q[0] && s.requests > 0; i++) {
+        json_array_append_new(list, json_integer((json_int_t)hth_latency_percentile(&s, q[i])));
+    }
+    return list;
+}
+
 json_t *hth_latency_json(const hth_models *ms)
 {
     uint64_t now = hth_now_ns();

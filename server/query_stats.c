@@ -5,6 +5,7 @@
 
 #include "base/alloc.h"
 #include "server/ledger.h"
+#include "server/query_latency.h"
 
 #include <string.h>
 
@@ -27,6 +28,15 @@ static json_t *stats_batches(const hth_model *m)
             list, json_pack("{s:I, s:I, s:I, s:I, s:I}", "samples", (json_int_t)c->samples, "runs",
                             (json_int_t)c->runs, "input_ns", (json_int_t)c->input_ns, "infer_ns",
                             (json_int_t)c->infer_ns, "output_ns", (json_int_t)c->output_ns));
+    }
+    return list;
+}
+
+static json_t *stats_counts(const uint64_t *v, int n)
+{
+    json_t *list = json_array();
+    for (int i = 0; i < n; i++) {
+        json_array_append_new(list, json_integer((json_int_t)v[i]));
     }
     return list;
 }
@@ -56,6 +66,11 @@ static json_t *stats_model(const hth_model *m, const hth_ledger *l)
                   "failures", (json_int_t)m->failures, "busy_ns", (json_int_t)m->busy_ns,
                   "programs", m->source.n_programs, "times", stats_times(m), "executions",
                   (json_int_t)m->executions, "pending", m->refs, "batches", stats_batches(m)));
+    json_object_update_new(doc,
+                           json_pack("{s:i, s:o, s:o, s:o, s:I}", "queued", m->queue.n, "failed",
+                                     stats_counts(m->failed, HTH_N_FAILURES), "answered",
+                                     stats_counts(m->answered, HTH_N_ANSWER_BOUNDS), "quantiles_ns",
+                                     hth_latency_quantiles(m), "load_ns", (json_int_t)m->load_ns));
     return doc;
 }
 

@@ -124,6 +124,33 @@ static uint64_t wall_ns(void)
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
+static hth_failure failure_of(hth_err err)
+{
+    switch (err) {
+    case HTH_EBUSY:
+    case HTH_ETIMEDOUT:
+        return HTH_FAILURE_REJECTED;
+    case HTH_ECANCELED:
+        return HTH_FAILURE_CANCELED;
+    case HTH_ENOMEM:
+    case HTH_ENODEVMEM:
+    case HTH_EDEVLOST:
+    case HTH_EIO:
+    case HTH_ECORRUPT:
+        return HTH_FAILURE_BACKEND;
+    default:
+        return HTH_FAILURE_OTHER;
+    }
+}
+
+static void count_answer(hth_model *m, uint64_t took_ns)
+{
+    static const uint64_t bound_ms[] = {HTH_ANSWER_BOUNDS};
+    for (int i = 0; i < HTH_N_ANSWER_BOUNDS; i++) {
+        m->answered[i] += took_ns <= bound_ms[i] * 1000000u;
+    }
+}
+
 void hth_work_count(hth_models *ms, hth_model *m, const hth_request *r, const hth_work_times *t,
                     hth_err err)
 {
@@ -133,11 +160,13 @@ void hth_work_count(hth_models *ms, hth_model *m, const hth_request *r, const ht
     hth_latency_count(ms, m, now_ns, now_ns - r->submitted_ns, err == HTH_OK);
     if (err != HTH_OK) {
         m->failures++;
+        m->failed[failure_of(err)]++;
         m->failure_ns += now_ns - r->submitted_ns;
         return;
     }
     const hth_shape *s = r->n_inputs > 0 ? &r->inputs[0].t.shape : NULL;
     m->samples += m->source.batched && s != NULL && s->rank > 0 ? (uint64_t)s->dim[0] : 1;
+    count_answer(m, t->output_ns - r->submitted_ns);
     m->success_ns += t->output_ns - r->submitted_ns;
     m->queue_ns += t->start_ns - r->submitted_ns;
     m->input_ns += t->input_ns - t->start_ns;

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/machine.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+// machine_ticks reads the first line of /proc/stat: user nice system idle iowait irq softirq steal.
+static bool machine_ticks(uint64_t *busy, uint64_t *all)
+{
+    uint64_t v[8] = {0};
+    FILE *f = fopen("/proc/stat", "re");
+    int n = f != NULL ? fscanf(f,
+                               "cpu %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64
+                               " %" SCNu64 " %" SCNu64 " %" SCNu64,
+                               &v[0], &v[1], &v[2], &v[3], &v[4], &v[5], &v[6], &v[7])
+                      : 0;
+    if (f != NULL) {
+        fclose(f);
+    }
+    *all = 0;
+    for (int i = 0; i < 8; i++) {
+        *all += v[i];
+    }
+    *busy = *all - v[3] - v[4];
+    return n >= 4;
+}
+
+void hth_machine_read(hth_machine *m)
+{
+    uint64_t busy, all, kib, available = 0;
+    char line[128];
+    if (machine_ticks(&busy, &all) && all > m->all && busy >= m->busy) {
+        double share = (double)(busy - m->busy) / (double)(all - m->all);
+        m->utilization = share < 1 ? share : 1;
+        m->busy = busy;
+        m->all = all;
+    }
+    FILE *f = fopen("/proc/meminfo", "re");
+    while (f != NULL && fgets(line, sizeof line, f) != NULL) {
+        if (sscanf(line, "MemTotal: %" SCNu64, &kib) == 1) {
+            m->total_bytes = kib * 1024;
+        } else if (sscanf(line, "MemAvailable: %" SCNu64, &kib) == 1) {
+            available = kib * 1024;
+        }
+    }
+    if (f != NULL) {
+        fclose(f);
+    }
+    m->used_bytes = m->total_bytes > available ? m->total_bytes - available : 0;
+}

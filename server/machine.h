@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// server/machine.h - what the machine's processors and memory are doing, as the kernel tells it.
+#ifndef HTH_SERVER_MACHINE_H
+#define HTH_SERVER_MACHINE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef struct hth_machine {
+    uint64_t total_bytes, used_bytes; // of memory; used: not available without swapping
+    double utilization;               // of all processors since the last time, 0 .. 1
+    uint64_t busy, all;               // ticks, for the next time
+} hth_machine;
+
+// hth_machine_read brings `m` up to date; all zero before the first time, whose utilization is that
+// since the machine was started. What cannot be read stays 0.
+void hth_machine_read(hth_machine *m);
+
+#endif
