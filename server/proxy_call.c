@@ -127,7 +127,7 @@ static hth_err call_send(hth_proxy *p, proxy_call *c)
         head.far_at = hth_slab_offset(p->in, c->record);
         head.far_bytes = c->record->bytes;
     }
-    s->r.started_ns = 0;
+    s->r.started_ns = s->r.submitted_ns = 0;
     atomic_store(&s->released, false);
     hth_err err = hth_child_link_send(&p->link, &head, c->record,
                                       head.far_bytes > 0 ? 0 : c->record->bytes, 0);
@@ -361,6 +361,13 @@ static bool call_is_open(hth_proxy *p, const proxy_call *c)
     return c->state == PROXY_SENT || c->state == PROXY_WAITING;
 }
 
+// call_has_begun looks at what a dead child left: while a request is queued its start is its
+// submission.
+static bool call_has_begun(const hth_request *r)
+{
+    return r->started_ns != r->submitted_ns && r->started_ns != 0;
+}
+
 void proxy_bury(hth_proxy *p, const char *sentence, bool all)
 {
     int running = 0, waiting = 0;
@@ -368,7 +375,7 @@ void proxy_bury(hth_proxy *p, const char *sentence, bool all)
     pthread_mutex_lock(&p->lock);
     for (int i = 0; i < p->high; i++) {
         c = &p->calls[i];
-        if (c->state == PROXY_SENT && p->link.board->slot[i].r.started_ns == 0) {
+        if (c->state == PROXY_SENT && !call_has_begun(&p->link.board->slot[i].r)) {
             c->state = PROXY_WAITING;
             c->deaths++;
         }

@@ -104,7 +104,7 @@ static inline void serving_end(serving *s)
     char command[96];
     kill(s->pid, SIGTERM);
     waitpid(s->pid, NULL, 0);
-    snprintf(command, sizeof command, "rm -rf %s", s->dir);
+    snprintf(command, sizeof command, "rm -rf %.63s", s->dir);
     check(system(command), "removing the store");
 }
 
