@@ -7,13 +7,16 @@
 // message is spent on that. A request's record is copied, because the ring's memory is reused;
 // inputs are used where they lie.
 //
-// Threads: this one receives; the engine's answers; the beat's counts, so that hearthd knows that
-// the process runs however long a kernel takes, looks for blocks that were released, and ends the
-// process when hearthd is gone. The kernel does that, too (PR_SET_PDEATHSIG), and at once.
+// Threads: the engine's looks into the ring itself while it waits for work, so that a request needs
+// to wake one thread only; this one receives while the engine sleeps. The beat's counts, so that
+// hearthd knows that the process runs however long a kernel takes, looks for blocks that were
+// released, and ends the process when hearthd is gone. The kernel does that, too
+// (PR_SET_PDEATHSIG), and at once.
 #include "server/child.h"
 
 #include "base/hash.h"
 #include "base/log.h"
+#include "base/mailbox.h"
 #include "base/settings.h"
 #include "base/thread.h"
 #include "server/child_link.h"
@@ -61,6 +64,8 @@ struct child {
     hth_engine *engine;
     child_call *calls;
     child_region *regions;
+    hth_mailbox_watch watch;
+    pthread_mutex_t taking; // of messages
     pthread_mutex_t lock;
     atomic_bool ended;
 };
@@ -401,36 +406,74 @@ static void child_beat(void *arg)
     }
 }
 
-// child_serve returns when it is told to stop, or the other side is no more.
-static void child_serve(child *c)
+// child_message takes one message; HTH_ETIMEDOUT: there is none. c->taking is held.
+static hth_err child_message(child *c)
 {
     hth_child_head head;
     const char *body;
     size_t bytes;
-    hth_err err;
-    do {
-        err = hth_child_link_receive(&c->link, HTH_FOREVER, &head, &body, &bytes);
-        switch (err == HTH_OK ? head.kind : HTH_CHILD_STOP) {
-        case HTH_CHILD_CALL:
-            child_take(c, &head, body, bytes);
-            break;
-        case HTH_CHILD_REGION:
-            child_region_take(c, &head);
-            break;
-        case HTH_CHILD_FORGET:
-            child_forget(c, head.slot);
-            break;
-        case HTH_CHILD_DRAIN:
-            hth_engine_drain(c->engine);
-            break;
-        case HTH_CHILD_SETTINGS:
-            child_set(c, body);
-            break;
-        default:
-            err = HTH_ECANCELED;
-            break;
+    HTH_TRY(hth_child_link_receive(&c->link, 0, &head, &body, &bytes));
+    switch (head.kind) {
+    case HTH_CHILD_CALL:
+        child_take(c, &head, body, bytes);
+        return HTH_OK;
+    case HTH_CHILD_REGION:
+        child_region_take(c, &head);
+        return HTH_OK;
+    case HTH_CHILD_FORGET:
+        child_forget(c, head.slot);
+        return HTH_OK;
+    case HTH_CHILD_DRAIN:
+        hth_engine_drain(c->engine);
+        return HTH_OK;
+    case HTH_CHILD_SETTINGS:
+        child_set(c, body);
+        return HTH_OK;
+    default: // to stop
+        hth_ring_stop(c->link.from);
+        return HTH_ECANCELED;
+    }
+}
+
+// child_look is the engine's own look into the ring while it waits for work.
+static void child_look(void *ctx)
+{
+    child *c = ctx;
+    hth_ring_attend(c->link.from);
+    if (hth_ring_wait(c->link.from, 0) == HTH_OK && pthread_mutex_trylock(&c->taking) == 0) {
+        while (child_message(c) == HTH_OK) {
         }
-    } while (err == HTH_OK);
+        pthread_mutex_unlock(&c->taking);
+    }
+}
+
+static void child_leave(void *ctx)
+{
+    child *c = ctx;
+    if (hth_ring_leave(c->link.from)) {
+        pthread_mutex_lock(&c->taking);
+        while (child_message(c) == HTH_OK) {
+        }
+        pthread_mutex_unlock(&c->taking);
+    }
+}
+
+// child_serve returns when it is told to stop, or the other side is no more.
+static void child_serve(child *c)
+{
+    hth_err err = HTH_OK;
+    c->watch = (hth_mailbox_watch){child_look, child_leave, c};
+    (void)hth_engine_watch(c->engine, &c->watch);
+    while (err == HTH_OK || err == HTH_ETIMEDOUT) {
+        err = hth_ring_wait(c->link.from, HTH_FOREVER);
+        if (err == HTH_OK) {
+            pthread_mutex_lock(&c->taking);
+            do {
+                err = child_message(c);
+            } while (err == HTH_OK);
+            pthread_mutex_unlock(&c->taking);
+        }
+    }
 }
 
 static hth_err child_map(child *c)
@@ -508,6 +551,7 @@ int hth_child_run(const hth_child_config *config)
     signal(SIGHUP, SIG_IGN);
     signal(SIGPIPE, SIG_IGN);
     pthread_mutex_init(&c.lock, NULL);
+    pthread_mutex_init(&c.taking, NULL);
     if (child_map(&c) != HTH_OK || getppid() != c.link.board->parent ||
         hth_thread_start("hth-beat", child_beat, &c, &beat) != HTH_OK) {
         return 1;
@@ -520,5 +564,6 @@ int hth_child_run(const hth_child_config *config)
     hth_thread_join(beat);
     child_close(&c);
     pthread_mutex_destroy(&c.lock);
+    pthread_mutex_destroy(&c.taking);
     return err == HTH_OK ? 0 : 1;
 }

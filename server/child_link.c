@@ -24,7 +24,7 @@ hth_err hth_child_link_open(hth_child_link *l, bool parent)
 {
     char *at = (char *)l->board + board_head_bytes(l->board->n_slots);
     char *second = at + hth_ring_bytes(HTH_CHILD_RING_BYTES);
-    uint64_t spin_ns = l->board->spin_ns;
+    uint64_t spin_ns = parent ? l->board->spin_ns : 0; // there the engine looks
     pthread_mutex_init(&l->lock, NULL);
     hth_err err = hth_ring_open(parent ? at : second, HTH_CHILD_RING_BYTES, HTH_RING_PRODUCER,
                                 spin_ns, &l->to);

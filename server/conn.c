@@ -327,7 +327,7 @@ static hth_err conn_map(const hth_conn *c, int fd, uint64_t bytes, bool write, v
     HTH_TRY(conn_open_memfd(c, fd, bytes, write ? O_RDWR : O_RDONLY, &f));
     void *p = mmap(NULL, bytes, write ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, f, 0);
     int e = errno;
-    if (p != MAP_FAILED && !write && c->table->engine != NULL) {
+    if (p != MAP_FAILED && c->table->engine != NULL) {
         hth_engine_share(c->table->engine, f, 0, p, bytes);
     }
     close(f);

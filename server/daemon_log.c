@@ -18,6 +18,7 @@
 #define LOG_LINE 4096
 
 static atomic_bool log_json;
+static const char *log_process; // NULL: lines do not say
 
 // field_next finds the next key=value at *p; false: something else is there.
 static bool field_next(const char **p, int *key, const char **value, int *n)
@@ -81,6 +82,9 @@ static void line_json(const hth_log_record *r, const char *time, char *out, size
     json_t *o =
         json_pack("{s:s, s:s, s:s, s:s}", "time", time, "level", hth_log_level_name(r->level),
                   "subsystem", hth_subsystem_name(r->subsystem), "event", r->event);
+    if (log_process != NULL) {
+        json_object_set_new(o, "process", json_string(log_process));
+    }
     const char *p = r->text, *value;
     int key = 0, n = 0;
     char name[64];
@@ -99,6 +103,11 @@ static void line_json(const hth_log_record *r, const char *time, char *out, size
     json_decref(o);
 }
 
+void hth_daemon_log_process(const char *name)
+{
+    log_process = name;
+}
+
 const char *hth_daemon_log_line(const hth_log_record *r, const struct timespec *now, bool json,
                                 char *out, size_t cap)
 {
@@ -112,8 +121,10 @@ const char *hth_daemon_log_line(const hth_log_record *r, const struct timespec *
     if (!fields) {
         line_quote(r->text, quoted, sizeof quoted);
     }
-    snprintf(out, cap, "time=%s level=%s subsystem=%s event=%s%s%s%s", time,
-             hth_log_level_name(r->level), hth_subsystem_name(r->subsystem), r->event,
+    snprintf(out, cap, "time=%s level=%s subsystem=%s%s%s event=%s%s%s%s", time,
+             hth_log_level_name(r->level), hth_subsystem_name(r->subsystem),
+             log_process != NULL ? " process=" : "", log_process != NULL ? log_process : "",
+             r->event,
              !fields              ? " message=\""
              : r->text[0] != '\0' ? " "
                                   : "",

@@ -13,6 +13,8 @@
 // Text that is all key=value becomes fields, any other one field "message".
 const char *hth_daemon_log_line(const hth_log_record *r, const struct timespec *now, bool json,
                                 char *out, size_t cap);
+// hth_daemon_log_process has every line say which process it comes from: process=NAME, a constant.
+void hth_daemon_log_process(const char *name);
 // hth_daemon_log_open makes stderr the sink, and takes log.level and log.format from the settings;
 // to be called again when they changed.
 void hth_daemon_log_open(void);

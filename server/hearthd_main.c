@@ -165,6 +165,7 @@ int main(int argc, char **argv)
     signal(SIGCHLD, SIG_DFL); // were it ignored, nobody could see how the engine's process ended
     hth_thread_stacks(HTH_THREAD_STACK);
     if (hth_child_asked(argc, argv)) {
+        hth_daemon_log_process("engine");
         return hth_child_run(&(hth_child_config){hth_daemon_log_open, daemon_orphaned});
     }
     daemon_files();

@@ -7,7 +7,7 @@
 //
 // The keeper sleeps on the ring. It wakes by itself to look after requests (cancellation is a flag
 // that nobody announces) and to see whether the process has ended: every 10 ms while there are
-// requests, every 100 ms otherwise. Beats are looked at in units of the keeper's own looks: when
+// requests, every 50 ms otherwise. Beats are looked at in units of the keeper's own looks: when
 // the whole machine stood still, no look was missed.
 #include "server/proxy_impl.h"
 
@@ -23,7 +23,7 @@
 
 #define IN_BYTES     ((uint64_t)64 << 30) // address space, as of the outputs
 #define BUSY_NS      10000000u
-#define IDLE_NS      100000000u
+#define IDLE_NS      50000000u
 #define PAUSE_NS     100000000u   // before the second restart in a row; doubles
 #define PAUSE_DOUBLE 20           // at most that often
 #define BIRTH_NS     60000000000u // until the first beat: a program may take long to load

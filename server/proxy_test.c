@@ -414,7 +414,7 @@ static void test_too_many_deaths(void **state)
 {
     fixture f;
     open_all(&f);
-    assert_ok(hth_setting_set("engine.restart_ms", "1500"));
+    assert_ok(hth_setting_set("engine.restart_ms", "300"));
     uint64_t until = hth_real_after(LIMIT_NS);
     hth_request_tensor in = input_of(1, images.data);
     call c = {.r = {.model = "digits", .inputs = &in, .n_inputs = 1, .place = call_place}};

@@ -33,6 +33,7 @@ void hth_ring_client_rele(hth_ring_client *c)
     hth_free(c->replies);
     hth_ring_close(c->requests);
     if (c->memory != NULL) {
+        hth_engine_unshare(c->t->engine, c->memory);
         munmap(c->memory, c->bytes);
     }
     pthread_mutex_destroy(&c->taking);

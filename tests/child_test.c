@@ -1,0 +1,443 @@
+// SPDX-License-Identifier: Apache-2.0
+// hearthd whose engine is a child process: what clients see when it dies, what is left when hearthd
+// is killed, and what becomes of a killed client's memory.
+#include "base/test.h"
+
+#include "base/spin.h"
+#include "client/hearth.h"
+#include "client/npy.h"
+
+#include <arpa/inet.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define LIMIT_NS 300000000000u // of everything that is waited for; far more than it takes
+
+static char dir[] = "/tmp/hearth-child-XXXXXX", url[100], store[100], log_path[100], config[100];
+static const char *build;
+static int port;
+static pid_t daemon_pid;
+static hearth_tensor images;
+static uint64_t overslept_ns; // by all naps: what other processes took of the machine
+
+static void nap(void)
+{
+    uint64_t from = hth_real_ns();
+    nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
+    uint64_t took = hth_real_ns() - from;
+    overslept_ns += took > 3000000 ? took - 3000000 : 0;
+}
+
+static hearth *dial(int no_shared_memory)
+{
+    hearth *h;
+    const hearth_options o = {.no_shared_memory = no_shared_memory};
+    uint64_t until = hth_real_after(LIMIT_NS);
+    while (hearth_open(url, &o, &h) != HEARTH_OK) {
+        assert_true(hth_real_ns() < until);
+        nap();
+    }
+    return h;
+}
+
+static void start(void)
+{
+    char program[300], http[40];
+    snprintf(program, sizeof program, "%s/hearthd", build);
+    snprintf(http, sizeof http, "127.0.0.1:%d", port);
+    daemon_pid = fork();
+    if (daemon_pid == 0) {
+        int log = open(log_path, O_CREAT | O_APPEND | O_WRONLY, 0600);
+        dup2(log, STDERR_FILENO);
+        dup2(log, STDOUT_FILENO);
+        execl(program, "hearthd", "--store", store, "--listen", url, "--http", http, "--config",
+              config, "--engine-process", "child", "--device", "cpu:mem=512MiB,threads=2",
+              (char *)NULL);
+        _exit(127);
+    }
+    hearth_close(dial(1));
+}
+
+static int end(int number)
+{
+    int status;
+    kill(daemon_pid, number);
+    assert_int_equal(waitpid(daemon_pid, &status, 0), daemon_pid);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
+}
+
+// engine_now is hearthd's child, 0: there is none at this moment.
+static pid_t engine_now(void)
+{
+    char path[400], text[200];
+    pid_t found = 0;
+    snprintf(path, sizeof path, "/proc/%d/task", (int)daemon_pid);
+    DIR *d = opendir(path);
+    for (struct dirent *e; d != NULL && (e = readdir(d)) != NULL;) {
+        snprintf(path, sizeof path, "/proc/%d/task/%s/children", (int)daemon_pid, e->d_name);
+        int fd = open(path, O_RDONLY | O_CLOEXEC);
+        ssize_t n = fd >= 0 ? read(fd, text, sizeof text - 1) : 0;
+        if (n > 0) {
+            text[n] = 0;
+            found = (pid_t)atoi(text);
+        }
+        if (fd >= 0) {
+            close(fd);
+        }
+    }
+    if (d != NULL) {
+        closedir(d);
+    }
+    return found;
+}
+
+static pid_t engine_pid(void)
+{
+    uint64_t until = hth_real_after(LIMIT_NS);
+    pid_t pid;
+    while ((pid = engine_now()) == 0) {
+        assert_true(hth_real_ns() < until);
+        nap();
+    }
+    return pid;
+}
+
+static bool is_alive(pid_t pid)
+{
+    char path[64], text[400] = "";
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    FILE *f = fopen(path, "r");
+    if (f == NULL) {
+        return false;
+    }
+    size_t n = fread(text, 1, sizeof text - 1, f);
+    fclose(f);
+    text[n] = 0;
+    const char *state = strrchr(text, ')');
+    return state != NULL && state[2] != 'Z' && state[2] != 'X';
+}
+
+// http_send returns the status, 0: nobody is there, and the beginning of the answer.
+static int http_send(const char *head, const char *body, size_t bytes, char *answer, size_t cap)
+{
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
+    inet_pton(AF_INET, "127.0.0.1", &a.sin_addr);
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    if (connect(fd, (struct sockaddr *)&a, sizeof a) != 0) { // not yet
+        close(fd);
+        return 0;
+    }
+    size_t got = 0, sent = 0;
+    assert_true(write(fd, head, strlen(head)) == (ssize_t)strlen(head));
+    while (sent < bytes) {
+        ssize_t n = write(fd, body + sent, bytes - sent);
+        assert_true(n > 0);
+        sent += (size_t)n;
+    }
+    for (ssize_t n; got < cap - 1 && (n = read(fd, answer + got, cap - 1 - got)) > 0;) {
+        got += (size_t)n;
+    }
+    answer[got] = 0;
+    close(fd);
+    return got > 12 ? atoi(answer + 9) : 0;
+}
+
+static int http_get(const char *path, char *answer, size_t cap)
+{
+    char head[200];
+    snprintf(head, sizeof head, "GET %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", path);
+    return http_send(head, NULL, 0, answer, cap);
+}
+
+static void wait_ready(void)
+{
+    char answer[2000];
+    uint64_t until = hth_real_after(LIMIT_NS);
+    while (http_get("/v2/health/ready", answer, sizeof answer) != 200) {
+        assert_true(hth_real_ns() < until);
+        nap();
+    }
+}
+
+static void infer(hearth *h)
+{
+    hearth_tensor *y;
+    int n;
+    assert_int_equal(hearth_infer(h, "digits", &images, 1, &y, &n), HEARTH_OK);
+    assert_int_equal(y[0].shape[0], images.shape[0]);
+    hearth_tensors_free(y, n);
+}
+
+// Not ready while there is no engine, alive all the time, ready again.
+static void test_ready_tells_the_truth(void **state)
+{
+    char answer[2000];
+    start();
+    wait_ready();
+    bool seen = false;
+    uint64_t until = hth_real_after(LIMIT_NS);
+    for (pid_t last = 0; !seen;) { // pauses grow, so that it is seen sooner or later
+        assert_true(hth_real_ns() < until);
+        pid_t pid = engine_now();
+        if (pid != 0 && pid != last) {
+            kill(pid, SIGKILL);
+            last = pid;
+        }
+        if (http_get("/v2/health/ready", answer, sizeof answer) != 200) {
+            assert_non_null(strstr(answer, "HTTP/1.1 503"));
+            assert_non_null(strstr(answer, "the engine's process is being restarted"));
+            seen = true;
+        }
+        assert_int_equal(http_get("/v2/health/live", answer, sizeof answer), 200);
+    }
+    wait_ready();
+    hearth *h = dial(0);
+    infer(h);
+    hearth_close(h);
+    assert_int_equal(end(SIGTERM), 0);
+}
+
+typedef struct large_call {
+    int status;
+    char answer[4000];
+} large_call;
+
+// A tenth of a second's work.
+static void *large_main(void *arg)
+{
+    large_call *c = arg;
+    size_t n = 25000, bytes = n * 256;
+    char json[300], head[400], *body = calloc(1, bytes + sizeof json);
+    int m = snprintf(json, sizeof json,
+                     "{\"inputs\":[{\"name\":\"image\",\"datatype\":\"FP32\",\"shape\":[%zu,1,8,8],"
+                     "\"parameters\":{\"binary_data_size\":%zu}}],\"outputs\":[{\"name\":"
+                     "\"logits\",\"parameters\":{\"binary_data\":true}}]}",
+                     n, bytes);
+    memcpy(body, json, (size_t)m);
+    snprintf(head, sizeof head,
+             "POST /v2/models/digits/infer HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+             "Content-Length: %zu\r\nInference-Header-Content-Length: %d\r\n\r\n",
+             bytes + (size_t)m, m);
+    c->status = http_send(head, body, bytes + (size_t)m, c->answer, sizeof c->answer);
+    free(body);
+    return NULL;
+}
+
+// What ran gets 503 and a sentence; who comes later is answered.
+static void test_http_gets_503(void **state)
+{
+    static large_call c;
+    start();
+    uint64_t until = hth_real_after(LIMIT_NS);
+    int round = 10;
+    do { // it may have been killed before it began, or behind its end
+        pthread_t thread;
+        wait_ready();
+        assert_true(hth_real_ns() < until);
+        assert_int_equal(pthread_create(&thread, NULL, large_main, &c), 0);
+        for (int i = 0; i < round % 40; i++) {
+            nap();
+        }
+        round++;
+        kill(engine_pid(), SIGKILL);
+        pthread_join(thread, NULL);
+        if (c.status != 200 && c.status != 503) {
+            fail_msg("%d: %s", c.status, c.answer);
+        }
+    } while (c.status == 200);
+    assert_non_null(strstr(c.answer, "the engine's process died while this request ran (signal 9); "
+                                     "it is being restarted"));
+    hearth *h = dial(1);
+    infer(h);
+    hearth_close(h);
+    assert_int_equal(end(SIGTERM), 0);
+}
+
+// hearthd is killed in the midst of work: its child is gone at once, and the store is whole.
+static void test_no_orphan(void **state)
+{
+    for (int round = 0; round < 3; round++) {
+        start();
+        hearth *h = dial(0);
+        infer(h);
+        pid_t pid = engine_pid();
+        assert_int_equal(end(SIGKILL), 1000 + SIGKILL);
+        uint64_t until = hth_real_after(LIMIT_NS);
+        while (is_alive(pid)) {
+            assert_true(hth_real_ns() < until);
+            nap();
+        }
+        hearth_close(h);
+    }
+    start();
+    hearth *h = dial(0);
+    infer(h);
+    hearth_close(h);
+    assert_int_equal(end(SIGTERM), 0);
+}
+
+// shared_maps counts the mappings of shared memory in a process of the server.
+static int shared_maps(pid_t pid)
+{
+    char path[64], line[1000];
+    snprintf(path, sizeof path, "/proc/%d/maps", (int)pid);
+    FILE *f = fopen(path, "r");
+    assert_non_null(f);
+    int n = 0;
+    while (fgets(line, sizeof line, f) != NULL) {
+        n += strstr(line, "memfd:") != NULL;
+    }
+    fclose(f);
+    return n;
+}
+
+// client_main asks for ever, with an input in memory that it shares with the server.
+static int client_main(const char *server)
+{
+    hearth *h;
+    hearth_tensor *y, in = {.dtype = HEARTH_F32, .rank = 4, .shape = {20000, 1, 8, 8}};
+    int n;
+    in.bytes = (size_t)in.shape[0] * 256;
+    void *data;
+    if (hearth_open(server, NULL, &h) != HEARTH_OK ||
+        hearth_buffer_alloc(h, in.bytes, &data) != HEARTH_OK) {
+        return 1;
+    }
+    in.data = memset(data, 0, in.bytes);
+    while (hearth_infer(h, "digits", &in, 1, &y, &n) == HEARTH_OK) {
+        hearth_tensors_free(y, n);
+        if (write(STDOUT_FILENO, "x", 1) != 1) {
+            break;
+        }
+    }
+    return 1;
+}
+
+// A killed client's memory is gone from both processes in less than a second of a machine that has
+// time for them, and so is what its request held.
+static void test_killed_client(void **state)
+{
+    start();
+    wait_ready();
+    int ours = shared_maps(daemon_pid), engines = shared_maps(engine_pid());
+    int ready[2];
+    assert_int_equal(pipe(ready), 0);
+    pid_t client = fork();
+    if (client == 0) {
+        dup2(ready[1], STDOUT_FILENO);
+        execl("/proc/self/exe", "child_test", url, (char *)NULL);
+        _exit(127);
+    }
+    close(ready[1]);
+    char x[3];
+    assert_int_equal(read(ready[0], x, 1), 1);
+    assert_true(shared_maps(daemon_pid) > ours && shared_maps(engine_pid()) > engines);
+    kill(client, SIGKILL);
+    assert_int_equal(waitpid(client, NULL, 0), client);
+    overslept_ns = 0;
+    uint64_t from = hth_real_ns();
+    while (shared_maps(daemon_pid) > ours || shared_maps(engine_pid()) > engines) {
+        assert_true(hth_real_ns() - from < 1000000000u + overslept_ns);
+        nap();
+    }
+    close(ready[0]);
+    assert_int_equal(end(SIGTERM), 0);
+}
+
+static void write_config(const char *level)
+{
+    FILE *f = fopen(config, "w");
+    fprintf(f, "log.level = %s\n", level);
+    fclose(f);
+}
+
+static bool log_has(const char *a, const char *b)
+{
+    char line[4096];
+    bool found = false;
+    FILE *f = fopen(log_path, "r");
+    while (fgets(line, sizeof line, f) != NULL) {
+        found = found || (strstr(line, a) != NULL && strstr(line, b) != NULL);
+    }
+    fclose(f);
+    return found;
+}
+
+// A reload reaches the child, whose lines are in the same log.
+static void test_reload(void **state)
+{
+    char cwd[300], q[800], *json;
+    write_config("warn");
+    start();
+    write_config("info");
+    kill(daemon_pid, SIGHUP);
+    assert_non_null(getcwd(cwd, sizeof cwd));
+    uint64_t until = hth_real_after(LIMIT_NS);
+    hearth *h = dial(1);
+    while (!log_has("process=engine", "event=put")) {
+        assert_true(hth_real_ns() < until);
+        snprintf(q, sizeof q,
+                 "{\"model\":\"new\",\"data\":\"%s/tests/data/digits/train.safetensors\",\"loss\":"
+                 "\"softmax-xent\",\"lr\":0.01,\"batch\":256,\"epochs\":1,\"save-as\":\"t%d\"}",
+                 cwd, (int)(hth_real_ns() % 1000000));
+        assert_int_equal(hearth_query(h, "train", q, NULL, NULL, &json), HEARTH_OK);
+        hearth_free(json);
+    }
+    hearth_close(h);
+    assert_int_equal(end(SIGTERM), 0);
+}
+
+static int setup(void **state)
+{
+    hearth *h;
+    build = getenv("HEARTH_BUILD") != NULL ? getenv("HEARTH_BUILD") : "build";
+    assert_non_null(mkdtemp(dir));
+    port = 20000 + (int)(getpid() % 20000);
+    snprintf(url, sizeof url, "ipc://%s/sock", dir);
+    snprintf(store, sizeof store, "%s/store", dir);
+    snprintf(log_path, sizeof log_path, "%s/log", dir);
+    snprintf(config, sizeof config, "%s/conf", dir);
+    write_config("info");
+    const hearth_options o = {.store = store};
+    assert_int_equal(hearth_open("inproc://", &o, &h), HEARTH_OK);
+    assert_int_equal(
+        hearth_import(h, "digits", "tests/data/digits/digits.onnx", -1, NULL, NULL, NULL),
+        HEARTH_OK);
+    assert_int_equal(
+        hearth_import(h, "new", "tests/data/digits/untrained.onnx", -1, NULL, NULL, NULL),
+        HEARTH_OK);
+    hearth_close(h);
+    return hth_npy_read("tests/data/digits/images.npy", &images);
+}
+
+static int teardown(void **state)
+{
+    char command[100];
+    hth_free(images.data);
+    snprintf(command, sizeof command, "rm -rf %s", dir);
+    return system(command);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc == 2) {
+        return client_main(argv[1]);
+    }
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_ready_tells_the_truth),
+        cmocka_unit_test(test_http_gets_503),
+        cmocka_unit_test(test_no_orphan),
+        cmocka_unit_test(test_killed_client),
+        cmocka_unit_test(test_reload),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
