@@ -88,7 +88,8 @@ HEARTH_API const char *hearth_strerror(hearth_status s); // constant phrase
 
 // hearth_infer runs one request. `model` is "name" or "name:version". Outputs: *outputs gets an
 // array of *n tensors, freed by hearth_tensors_free. Inputs are borrowed for the call; `name` may
-// be NULL when the model has one input.
+// be NULL when the model has one input. To a server on this machine requests and answers go through
+// shared memory where that is possible, from the second call of a connection on.
 HEARTH_API hearth_status hearth_infer(hearth *h, const char *model, const hearth_tensor *inputs,
                                       int n_inputs, hearth_tensor **outputs, int *n_outputs);
 // hearth_infer_with is hearth_infer with options; NULL: none. A request that waits for the device

@@ -21,7 +21,7 @@
 #define LANE_FRAME_BYTES   (2u << 20) // larger requests go over the socket
 #define LANE_SPIN_NS       25000u     // longer, it would take a core from models that use several
 #define LANE_ROOM_NS       1000000u // how long a full ring is waited for, before the socket is taken
-#define LANE_PROBE         32       // slow answers between two attempts at looking
+#define LANE_PROBE         1024     // slow answers between two attempts at looking
 
 typedef struct lane {
     uint32_t id;

@@ -7,6 +7,7 @@
 // per kind and batch, times in microseconds; `model` is what the engine counts for the model itself
 // (infer_ns): the median of the rounds' means. usage, from the root: ipc_latency [SECONDS]
 #include "client/hearth.h"
+#include "server/child.h"
 #include "server/server.h"
 
 #include "base/alloc.h"
@@ -58,13 +59,17 @@ static int serve_bare(const char *url)
     return 0;
 }
 
-static int serve_hearth(const char *url, const char *store)
+static int serve_hearth(const char *url, const char *store, bool child)
 {
     hth_server *s;
-    check(hth_server_open(&(hth_server_config){.store = store, .listen = &url, .n_listen = 1},
-                          &s) != HTH_OK,
-          "server");
+    hth_server_config config = {.store = store, .listen = &url, .n_listen = 1, .child = child};
+    check(hth_server_open(&config, &s) != HTH_OK, "server");
     return pause();
+}
+
+static void orphaned(void)
+{
+    _exit(1);
 }
 
 static pid_t start(const char *what, const char *url, const char *store)
@@ -216,7 +221,8 @@ static void compare(kind *k, int n_kinds, int threads, int64_t batch, double sec
     fflush(stdout);
 }
 
-static void compare_digits(hearth *ring, hearth *socket, nng_socket bare, double seconds)
+static void compare_digits(hearth *ring, hearth *socket, hearth *child, nng_socket bare,
+                           double seconds)
 {
     static const struct {
         int64_t batch;
@@ -234,11 +240,12 @@ static void compare_digits(hearth *ring, hearth *socket, nng_socket bare, double
         check(in.data == NULL, "memory");
         kind k[] = {{.name = "bare nng", .bare = bare, .in = in},
                     {.name = "socket", .h = socket, .model = "digits", .in = in},
-                    {.name = "ring", .h = ring, .model = "digits", .in = in}};
+                    {.name = "ring", .h = ring, .model = "digits", .in = in},
+                    {.name = "ring, child process", .h = child, .model = "digits", .in = in}};
         if (runs[i].threads == 1) {
-            compare(k, 3, 1, batch, seconds);
+            compare(k, 4, 1, batch, seconds);
         } else {
-            compare(k + 1, 2, runs[i].threads, batch, seconds); // one socket has one caller
+            compare(k + 1, 3, runs[i].threads, batch, seconds); // one socket has one caller
         }
         hth_free(in.data);
     }
@@ -271,44 +278,66 @@ static void compare_large(hearth *ring, hearth *socket, double seconds)
     hth_free(plain);
 }
 
-int main(int argc, char **argv)
+static void import_models(hearth *h)
 {
-    if (argc == 4) {
-        return strcmp(argv[1], "bare") == 0 ? serve_bare(argv[2]) : serve_hearth(argv[2], argv[3]);
-    }
-    char dir[] = "/tmp/hearth-latency-XXXXXX", bare_url[64], url[64], store[64], clean[64];
-    double seconds = argc > 1 ? atof(argv[1]) : 4;
-    hearth_import_result imported;
-    check(mkdtemp(dir) == NULL, "mkdtemp");
-    snprintf(bare_url, sizeof bare_url, "ipc://%s/bare", dir);
-    snprintf(url, sizeof url, "ipc://%s/sock", dir);
-    snprintf(store, sizeof store, "%s/store", dir);
-    snprintf(clean, sizeof clean, "rm -rf %s", dir);
-    pid_t child[2] = {start("bare", bare_url, store), start("hearth", url, store)};
-    hearth *ring = NULL, *socket = NULL;
-    nng_socket bare;
-    check(nng_req0_open(&bare) || nng_socket_set_size(bare, NNG_OPT_RECVMAXSZ, 0), "socket");
-    int up = 0;
-    for (int i = 0; i < 500 && up != 3; i++) {
-        up |= (up & 1) != 0 || nng_dial(bare, bare_url, NULL, 0) == 0 ? 1 : 0;
-        up |= (up & 2) != 0 || hearth_open(url, NULL, &ring) == HEARTH_OK ? 2 : 0;
+    hearth_import_result r;
+    check(hearth_import(h, "digits", "tests/data/digits/digits.onnx", -1, NULL, NULL, &r) !=
+                  HEARTH_OK ||
+              hearth_import(h, "ident", "tests/data/http/ident.onnx", 0, NULL, NULL, &r) !=
+                  HEARTH_OK,
+          "import");
+}
+
+// connect_when_up connects to a server that is starting.
+static hearth *connect_when_up(const char *url, const hearth_options *o)
+{
+    hearth *h = NULL;
+    for (int i = 0; i < 500 && hearth_open(url, o, &h) != HEARTH_OK; i++) {
         nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
     }
-    check(up != 3 || hearth_open(url, &(hearth_options){.no_ring = 1}, &socket) != HEARTH_OK,
-          "connect");
-    check(hearth_import(ring, "digits", "tests/data/digits/digits.onnx", -1, NULL, NULL,
-                        &imported) != HEARTH_OK ||
-              hearth_import(ring, "ident", "tests/data/http/ident.onnx", 0, NULL, NULL,
-                            &imported) != HEARTH_OK,
-          "import");
-    compare_digits(ring, socket, bare, seconds);
+    check(h == NULL, "connect");
+    return h;
+}
+
+int main(int argc, char **argv)
+{
+    if (hth_child_asked(argc, argv)) {
+        return hth_child_run(&(hth_child_config){NULL, orphaned});
+    }
+    if (argc == 4) {
+        return strcmp(argv[1], "bare") == 0
+                   ? serve_bare(argv[2])
+                   : serve_hearth(argv[2], argv[3], strcmp(argv[1], "child") == 0);
+    }
+    static const char *const servers[] = {"bare", "hearth", "child"};
+    char dir[] = "/tmp/hearth-latency-XXXXXX", url[3][64], store[64], clean[64];
+    double seconds = argc > 1 ? atof(argv[1]) : 4;
+    pid_t pid[3];
+    nng_socket bare;
+    check(mkdtemp(dir) == NULL, "mkdtemp");
+    snprintf(clean, sizeof clean, "rm -rf %s", dir);
+    for (int i = 0; i < 3; i++) {
+        snprintf(url[i], sizeof url[i], "ipc://%s/%s", dir, servers[i]);
+        snprintf(store, sizeof store, "%s/store%d", dir, i);
+        pid[i] = start(servers[i], url[i], store);
+    }
+    hearth *ring = connect_when_up(url[1], NULL);
+    hearth *socket = connect_when_up(url[1], &(hearth_options){.no_ring = 1});
+    hearth *child = connect_when_up(url[2], NULL);
+    check(nng_req0_open(&bare) || nng_socket_set_size(bare, NNG_OPT_RECVMAXSZ, 0) ||
+              nng_dial(bare, url[0], NULL, 0),
+          "socket");
+    import_models(ring);
+    import_models(child);
+    compare_digits(ring, socket, child, bare, seconds);
     compare_large(ring, socket, seconds);
     hearth_close(ring);
     hearth_close(socket);
+    hearth_close(child);
     nng_close(bare);
-    for (int i = 0; i < 2; i++) {
-        kill(child[i], SIGTERM);
-        waitpid(child[i], NULL, 0);
+    for (int i = 0; i < 3; i++) {
+        kill(pid[i], SIGTERM);
+        waitpid(pid[i], NULL, 0);
     }
     return system(clean);
 }
