@@ -3,7 +3,12 @@
 // question that is in no row needs all roles: a new one is closed until somebody opens it.
 #include "server/auth.h"
 
+#include "base/alloc.h"
+
+#include <jansson.h>
+
 #include <ctype.h>
+#include <stdlib.h>
 #include <string.h>
 
 static const struct {
@@ -103,4 +108,49 @@ void hth_auth_public(const char *sentence, char *out, size_t cap)
         out[n++] = *p++;
     }
     out[n] = 0;
+}
+
+static bool key_tells(const char *key)
+{
+    static const char *const keys[] = {"why",   "error", "data", "eval", "spill",  "profile",
+                                       "trace", "out",   "path", "file", "problem"};
+    size_t i = 0;
+    while (i < sizeof keys / sizeof keys[0] && strcmp(keys[i], key) != 0) {
+        i++;
+    }
+    return i < sizeof keys / sizeof keys[0];
+}
+
+static void jobs_clear(json_t *v)
+{
+    const char *key;
+    char cleared[1024];
+    size_t i;
+    json_t *part;
+    json_array_foreach(v, i, part)
+    {
+        jobs_clear(part);
+    }
+    json_object_foreach(v, key, part)
+    {
+        const char *value = json_is_string(part) && key_tells(key) ? json_string_value(part) : NULL;
+        if (value != NULL) {
+            hth_auth_public(value, cleared, sizeof cleared);
+            bool path = value[0] == '/' && strcmp(key, "why") != 0 && strcmp(key, "error") != 0;
+            json_string_set(part, path ? "(path)" : cleared);
+        } else {
+            jobs_clear(part);
+        }
+    }
+}
+
+char *hth_auth_public_jobs(const char *json)
+{
+    json_t *doc = json_loads(json, JSON_DECODE_ANY, NULL);
+    jobs_clear(doc);
+    char *text = doc != NULL ? json_dumps(doc, JSON_COMPACT | JSON_ENCODE_ANY) : NULL;
+    char *out = text != NULL ? hth_strdup(text) : NULL;
+    free(text);
+    json_decref(doc);
+    return out;
 }

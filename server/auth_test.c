@@ -277,13 +277,25 @@ static void test_public(void **state)
     assert_true(strlen(out) < sizeof out);
 }
 
+static void test_public_jobs(void **state)
+{
+    char *json = hth_auth_public_jobs(
+        "[{\"job\":\"/a/b\",\"why\":\"cannot open '/srv/x y': no\",\"n\":[1,null,{\"data\":"
+        "\"/srv/\\\"q\\\".st\"}]}]");
+    assert_string_equal(json,
+                        "[{\"job\":\"/a/b\",\"why\":\"cannot open '(path)': no\",\"n\":[1,null,"
+                        "{\"data\":\"(path)\"}]}]");
+    hth_free(json);
+    assert_null(hth_auth_public_jobs("{"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_parse),          cmocka_unit_test(test_new),
         cmocka_unit_test(test_without_tokens), cmocka_unit_test(test_with_tokens),
         cmocka_unit_test(test_local),          cmocka_unit_test(test_needs),
-        cmocka_unit_test(test_public),
+        cmocka_unit_test(test_public),         cmocka_unit_test(test_public_jobs),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -95,8 +95,11 @@ static const char *view_state(hth_http *h, hth_err err)
 static void view_send(hth_http *h, struct evhttp_request *req, const hth_http_view *v, hth_err err)
 {
     struct evbuffer *body = evbuffer_new();
+    bool far = strncmp(v->query, "job", 3) == 0 && !hth_http_is_near(h, req);
+    char *cleared = far && v->text != NULL ? hth_auth_public_jobs(v->text) : NULL;
+    const char *text = far ? cleared : v->text;
     bool sent = body != NULL;
-    if (v->text == NULL) {
+    if (text == NULL) {
         sent = sent && evbuffer_add_printf(body, "{\"state\":\"%s\",\"age_ms\":null,\"data\":null}",
                                            view_state(h, err)) > 0;
     } else {
@@ -104,8 +107,9 @@ static void view_send(hth_http *h, struct evhttp_request *req, const hth_http_vi
                evbuffer_add_printf(
                    body, "{\"state\":\"%s\",\"age_ms\":%" PRIu64 ",\"data\":", view_state(h, err),
                    (hth_now_ns() - v->answered_ns) / 1000000u) > 0 &&
-               evbuffer_add(body, v->text, strlen(v->text)) == 0 && evbuffer_add(body, "}", 1) == 0;
+               evbuffer_add(body, text, strlen(text)) == 0 && evbuffer_add(body, "}", 1) == 0;
     }
+    hth_free(cleared);
     evhttp_add_header(evhttp_request_get_output_headers(req), "Cache-Control", "no-store");
     hth_http_send(h, req, sent ? HTTP_OK : HTTP_SERVUNAVAIL, "application/json", body);
     if (body != NULL) {

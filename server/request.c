@@ -55,6 +55,11 @@ static void request_done(hth_request *req)
             nng_msg_free(reply);
         }
     } else if (req->query != NULL) {
+        if (!hth_conn_same_machine(s->conn) && strncmp(req->query, "job", 3) == 0 && json != NULL) {
+            char *cleared = hth_auth_public_jobs(json);
+            hth_free(json);
+            json = cleared;
+        }
         hth_slot_document(s, json != NULL ? json : "null");
     } else if (reply != NULL) {
         hth_slot_send(s, reply);
