@@ -61,7 +61,7 @@ class Browser:
             self.ended = True
             self.changed.notify_all()
 
-    def call(self, method, session=None, seconds=120, **params):
+    def call(self, method, session=None, seconds=200, **params):
         with self.lock:
             self.number += 1
             number = self.number
@@ -120,7 +120,7 @@ class Tab:
             raise RuntimeError(json.dumps(result['exceptionDetails'])[:600])
         return result['result'].get('value')
 
-    def wait(self, script, seconds=60):
+    def wait(self, script, seconds=200):
         """Until the expression is true; returns its value."""
         end = time.monotonic() + seconds
         while True:

@@ -91,7 +91,7 @@ class Server:
             since = time.monotonic() - begun
             if answer['state'] == 'ready' and answer['age_ms'] < since * 1000:
                 return answer['data']
-            assert since < 60, answer['state']
+            assert since < 200, answer['state']
             time.sleep(0.05)
 
     def cpu_ns(self):
@@ -221,28 +221,20 @@ class Answers(unittest.TestCase):
 
     def test_engine_is_busy(self):
         known = {name: self.server.quiet(name) for name in ('stats', 'latency', 'jobs', 'devices')}
-        bench = self.server.background('bench', 'digits', '--batch', '16', '--seconds', '4')
-        time.sleep(1)
-        begun = time.monotonic()
-        states, ages = set(), []
-        while bench.poll() is None:
+        bench = self.server.background('bench', 'digits', '--batch', '16', '--seconds', '300')
+        busy, end = {}, time.monotonic() + 200
+        while busy.keys() != known.keys():  # all are answered while the bench goes on
             for name, before in known.items():
-                asked = time.monotonic()
                 answer = self.server.get('/v2/hearth/' + name)
-                if bench.poll() is None and answer['state'] == 'busy':
-                    self.assertLess(time.monotonic() - asked, 2)
-                    states.add(name)
-                    ages.append(answer['age_ms'])
-                    self.assertEqual(type(answer['data']), type(before))
-            time.sleep(0.1)
-        self.assertEqual(bench.wait(), 0)
-        if time.monotonic() - begun > 2:  # else the machine left the bench no time
-            self.assertEqual(states, set(known))
-            self.assertGreater(max(ages), 1000)
-        end = time.monotonic() + 30
-        while self.server.get('/v2/hearth/stats')['state'] != 'ready':
+                self.assertEqual(type(answer['data']), type(before))
+                if answer['state'] == 'busy' and answer['age_ms'] > 1000:
+                    busy[name] = answer
+            self.assertIsNone(bench.poll())
             self.assertLess(time.monotonic(), end)
             time.sleep(0.1)
+        bench.terminate()
+        bench.wait()
+        self.assertIn('ledger', self.server.quiet('stats'))
 
     def test_polling_is_cheap(self):
         c = http.client.HTTPConnection('127.0.0.1', self.server.port, timeout=60)
@@ -437,17 +429,18 @@ class Page(unittest.TestCase):
 
     def test_8_busy(self):
         tab = self.open()
-        bench = self.server.background('bench', 'digits', '--batch', '16', '--seconds', '6')
+        bench = self.server.background('bench', 'digits', '--batch', '16', '--seconds', '300')
         tab.wait(f"{STATE} === 'busy' && /busy.*old/.test(document.getElementById('status').textContent)")
+        bench.terminate()
+        bench.wait()
         tab.wait(f"{STATE} === 'live'")
-        self.assertEqual(bench.wait(), 0)
         self.fine(tab)
 
     def test_9_engine_dies(self):
         server = Server('dying', '--engine-process', 'child', '--engine-restart-ms', '3000')
         server.hearth('import', 'digits', DATA + '/digits.onnx')
         tab = self.open(server)
-        pid, end = server.process.pid, time.monotonic() + 60
+        pid, end = server.process.pid, time.monotonic() + 200
         while 'started again' not in tab.run("document.getElementById('status').textContent"):
             for task in glob.glob(f'/proc/{pid}/task/*/children'):
                 with open(task, encoding='ascii') as f:
