@@ -25,18 +25,25 @@ TEAM_ABI := GOMP_parallel GOMP_barrier omp_get_max_threads omp_get_num_threads o
 EXPORT    = $(TEAM_ABI:%=-Wl,--export-dynamic-symbol=%)
 LAYERS   := base graph device modelstore kernels convsel memmgr client server
 
-# The CUDA plug-in needs the headers of CUDA 13 and cuDNN 9, nothing else of them. Without: no plug-in, its tests are skipped.
+# The CUDA plug-in needs the headers of CUDA 13 and cuDNN 9 and nvcc for its kernels, no library. Without the headers its tests
+# are skipped, too; without nvcc they run: they compile the kernels for the host.
 CUDA_HOME ?= /usr/local/cuda
 CUDA_INC := $(if $(wildcard $(CUDA_HOME)/include/cuda.h),$(if $(wildcard $(CUDA_HOME)/include/cudnn.h),$(wildcard $(CUDA_HOME)/include/cublasLt.h)))
-CUDA_OBJ := $(patsubst %.c,$(B)/%.o,$(filter-out %_test.c,$(wildcard device/cuda/*.c)))
-CUDA_FAKE := $(patsubst %.c,$(B)/%.o,$(wildcard device/cuda/fake/*.c))
-PLUGIN   := $(if $(CUDA_INC),$(B)/libhearth_cuda.so)
+NVCC     := $(wildcard $(CUDA_HOME)/bin/nvcc)
+# What GPUs the kernels are made for: Hopper as machine code, others from Ampere on by the driver's compiler.
+CUDA_ARCH ?= -gencode arch=compute_90,code=sm_90 -gencode arch=compute_80,code=compute_80
+CUDA_CU  := $(wildcard kernels/cuda/*.cu)
+CUDA_FATBIN := $(CUDA_CU:%.cu=$(B)/%.fatbin)
+CUDA_OBJ := $(patsubst %.c,$(B)/%.o,$(filter-out %_test.c %/entry.c,$(wildcard device/cuda/*.c kernels/cuda/*.c)))
+CUDA_ENTRY := $(B)/kernels/cuda/entry.o $(B)/kernels/cuda/images.o $(B)/graph/attr.o $(B)/graph/attention.o $(B)/graph/tensor.o $(B)/graph/op.o
+CUDA_FAKE := $(patsubst %.c,$(B)/%.o,$(wildcard device/cuda/fake/*.c kernels/cuda/fake/*.c)) $(CUDA_CU:%.cu=$(B)/%.host.o)
+PLUGIN   := $(if $(CUDA_INC),$(if $(NVCC),$(B)/libhearth_cuda.so))
 
 PROTOS   := $(wildcard graph/*.proto client/*.proto)
 GEN_C    := $(PROTOS:%.proto=$(B)/gen/%.pb-c.c)
-SRC      := $(filter-out %_test.c %_main.c device/cuda/%,$(wildcard $(LAYERS:%=%/*.c) device/*/*.c kernels/*/*.c))
+SRC      := $(filter-out %_test.c %_main.c device/cuda/% kernels/cuda/%,$(wildcard $(LAYERS:%=%/*.c) device/*/*.c kernels/*/*.c))
 TESTS    := $(wildcard $(LAYERS:%=%/*_test.c) device/*/*_test.c kernels/*/*_test.c tests/*_test.c)
-CUDA_TESTBIN := $(patsubst %.c,$(B)/%,$(filter device/cuda/%,$(TESTS)))
+CUDA_TESTBIN := $(patsubst %.c,$(B)/%,$(filter device/cuda/% kernels/cuda/% tests/cuda_%,$(TESTS)))
 TESTBIN  := $(TESTS:%.c=$(B)/%)
 BENCHBIN := $(patsubst %.c,$(B)/%,$(wildcard tests/bench/*.c))
 FUZZERS  := $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/*_fuzz.c))
@@ -139,8 +146,27 @@ $(B)/docs/embed: docs/embed.c $(B)/libhearth.so
 	@mkdir -p $(@D)
 	$(Q)ln -sf libhearth.so $(B)/libhearth.so.0
 	$(Q)$(CC) $(CFLAGS) -Iclient -o $@ $< -L$(B) -lhearth -Wl,-rpath,'$$ORIGIN/..'
-$(B)/device/cuda/%.o: CPPFLAGS += -isystem $(CUDA_HOME)/include
-$(B)/libhearth_cuda.so: $(CUDA_OBJ)
+$(B)/device/cuda/%.o $(B)/kernels/cuda/%.o $(B)/tests/cuda_%.o: CPPFLAGS += -isystem $(CUDA_HOME)/include
+# Kernels are compiled twice: for GPUs, and for the host, where the fake driver of the tests calls them.
+$(B)/kernels/cuda/%.fatbin: kernels/cuda/%.cu
+	@mkdir -p $(@D)
+	$(call say,NVCC,$<)
+	$(Q)$(NVCC) -std=c++17 -I. --fmad=true -O3 -fatbin $(CUDA_ARCH) -MD -MF $(@:.fatbin=.fatbin.d) -MT $@ -o $@ $<
+$(B)/kernels/cuda/%.host.o: kernels/cuda/%.cu
+	@mkdir -p $(@D)
+	$(call say,CC,$<)
+	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -Wno-unused-function -MMD -MP -x c -c -o $@ $<
+$(B)/kernels/cuda/images.S: $(CUDA_FATBIN) Makefile
+	@mkdir -p $(@D)
+	@{ echo '.section .note.GNU-stack,"",%progbits'; echo '.section .rodata'; for f in $(notdir $(CUDA_CU:.cu=)); do \
+	    printf '.balign 64\n.globl hth_image_%s\n.hidden hth_image_%s\nhth_image_%s: .incbin "$(B)/kernels/cuda/%s.fatbin"\n.byte 0\n' $$f $$f $$f $$f; done; \
+	    echo '.section .data.rel.ro,"aw"'; echo '.balign 8'; echo '.globl hth_cuda_images'; echo '.hidden hth_cuda_images'; echo 'hth_cuda_images:'; \
+	    for f in $(notdir $(CUDA_CU:.cu=)); do echo ".quad name_$$f, hth_image_$$f"; done; \
+	    echo '.section .rodata'; for f in $(notdir $(CUDA_CU:.cu=)); do echo "name_$$f: .asciz \"$$f\""; done; \
+	    echo '.balign 4'; echo '.globl hth_cuda_n_images'; echo '.hidden hth_cuda_n_images'; echo 'hth_cuda_n_images: .long $(words $(CUDA_CU))'; } >$@
+$(B)/kernels/cuda/images.o: $(B)/kernels/cuda/images.S
+	$(Q)$(CC) -c -o $@ $<
+$(B)/libhearth_cuda.so: $(CUDA_OBJ) $(CUDA_ENTRY)
 	$(call say,LD,$@)
 	$(Q)$(CC) $(CFLAGS) -shared -Wl,-soname,libhearth_cuda.so -Wl,-z,defs -o $@ $^ -lm
 ifeq ($(CUDA_INC),)
@@ -148,7 +174,7 @@ $(CUDA_TESTBIN): $(B)/%:
 	@mkdir -p $(@D)
 	@printf '#!/bin/sh\necho "1..0 # SKIP no headers of CUDA 13 and cuDNN 9 in $(CUDA_HOME)/include"\n' >$@ && chmod +x $@
 else
-$(CUDA_TESTBIN): $(B)/%: $(B)/%.o $(filter-out $(B)/device/cuda/entry.o,$(CUDA_OBJ)) $(CUDA_FAKE) $(B)/libhth.a
+$(CUDA_TESTBIN): $(B)/%: $(B)/%.o $(CUDA_OBJ) $(CUDA_FAKE) $(B)/libhth.a
 	$(call say,LD,$@)
 	$(Q)$(CC) $(CFLAGS) $(EXPORT) -o $@ $^ $(LDLIBS) -lcmocka
 endif

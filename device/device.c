@@ -143,8 +143,47 @@ hth_err hth_device_open(const char *spec, hth_device **out)
 void hth_device_close(hth_device *d)
 {
     if (d != NULL) {
+        hth_stream_close(d->up);
+        hth_stream_close(d->down);
         d->ops->close(d);
     }
+}
+
+// A copy that is waited for, on a stream of the device's own.
+static hth_err device_copy(hth_device *d, hth_stream_kind kind, void *dst, const void *src,
+                           size_t bytes)
+{
+    hth_stream **s = kind == HTH_STREAM_H2D ? &d->up : &d->down;
+    if (bytes == 0) {
+        return HTH_OK;
+    }
+    if (d->props.host_visible) {
+        memcpy(dst, src, bytes);
+        return HTH_OK;
+    }
+    HTH_TRY(*s == NULL ? hth_stream_open(d, kind, s) : HTH_OK);
+    HTH_TRY(hth_stream_copy(*s, dst, src, bytes));
+    return hth_stream_sync(*s);
+}
+
+hth_err hth_device_put(hth_device *d, void *far, const void *host, size_t bytes)
+{
+    return device_copy(d, HTH_STREAM_H2D, far, host, bytes);
+}
+
+hth_err hth_device_get(hth_device *d, void *host, const void *far, size_t bytes)
+{
+    return device_copy(d, HTH_STREAM_D2H, host, far, bytes);
+}
+
+hth_err hth_device_zero(hth_device *d, void *far, size_t bytes)
+{
+    static char zeros[1 << 20]; // never written
+    for (size_t at = 0; at < bytes; at += sizeof zeros) {
+        size_t n = bytes - at < sizeof zeros ? bytes - at : sizeof zeros;
+        HTH_TRY(hth_device_put(d, (char *)far + at, zeros, n));
+    }
+    return HTH_OK;
 }
 
 hth_err hth_device_reserve(hth_device *d, size_t bytes, void **base)

@@ -23,6 +23,7 @@
 typedef struct hth_device hth_device;
 typedef struct hth_stream hth_stream;
 typedef struct hth_event hth_event;
+struct hth_kernel_ops; // kernels/kernel.h
 
 typedef enum hth_stream_kind { HTH_STREAM_COMPUTE, HTH_STREAM_H2D, HTH_STREAM_D2H } hth_stream_kind;
 
@@ -69,6 +70,8 @@ typedef struct hth_device_ops {
 struct hth_device {
     const hth_device_ops *ops;
     hth_device_props props;
+    const struct hth_kernel_ops *kernels; // of a device that brings its own, NULL: kernels/cpu's
+    hth_stream *up, *down;                // of put and get, opened when they are first needed
 };
 struct hth_stream {
     hth_device *device;
@@ -93,6 +96,12 @@ void hth_device_release(hth_device *d, void *base, size_t bytes); // nothing iss
 // when nothing issued still uses it; NULL is allowed.
 hth_err hth_device_reserve_host(hth_device *d, size_t bytes, void **base);
 void hth_device_release_host(hth_device *d, void *base);
+
+// hth_device_put copies host memory to the device's, get the other way, and zero fills it with
+// zeros. They return when it is done; nothing issued uses that memory meanwhile.
+hth_err hth_device_put(hth_device *d, void *far, const void *host, size_t bytes);
+hth_err hth_device_get(hth_device *d, void *host, const void *far, size_t bytes);
+hth_err hth_device_zero(hth_device *d, void *far, size_t bytes);
 
 hth_err hth_stream_open(hth_device *d, hth_stream_kind kind, hth_stream **out);
 void hth_stream_close(hth_stream *s); // waits for what was issued; NULL is allowed

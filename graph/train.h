@@ -18,6 +18,7 @@
 #define HTH_GRAPH_TRAIN_H
 
 #include "graph/specialize.h"
+#include "graph/train_hyper.h"
 
 typedef enum hth_train_loss {
     HTH_LOSS_SOFTMAX_XENT, // over axis 1; integer labels of the remaining axes, ignore_index -100
@@ -30,22 +31,6 @@ typedef enum hth_train_optimizer {
     HTH_OPTIMIZER_ADAM,
     HTH_OPTIMIZER_ADAMW,
 } hth_train_optimizer;
-
-// The hyper parameters' input: f32[HTH_N_HYPER], filled before each step. Formulas are
-// torch.optim's; gradients are first multiplied by GRAD_SCALE (1 / number of accumulated steps) and
-// by the clipping factor. CORRECT1 and CORRECT2 are Adam's 1 - beta^t (t from 1), of the betas as
-// floats.
-typedef enum hth_hyper {
-    HTH_HYPER_LR,
-    HTH_HYPER_BETA1, // momentum's factor, or Adam's beta1
-    HTH_HYPER_BETA2,
-    HTH_HYPER_EPS,
-    HTH_HYPER_DECAY, // weight decay
-    HTH_HYPER_GRAD_SCALE,
-    HTH_HYPER_CORRECT1,
-    HTH_HYPER_CORRECT2,
-    HTH_N_HYPER,
-} hth_hyper;
 
 // Gradients of several batches may be added up before one update: M - 1 runs of an ACCUMULATE
 // graph, which adds to the state "NAME/gradient" and leaves parameters alone, then one of an APPLY

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which kernels a device has follows from its name. "fake" devices run the CPU's kernels: what
-// differs there is when things happen, not what is computed.
+// differs there is when things happen, not what is computed. A device of a plug-in brings its own.
 #include "kernels/kernel.h"
 
 #include "kernels/cpu/cpu.h"
@@ -12,12 +12,17 @@ static bool kernel_on_cpu(const hth_device *d)
     return strncmp(d->props.name, "cpu", 3) == 0 || strncmp(d->props.name, "fake", 4) == 0;
 }
 
+static const hth_kernel_host kernel_host = {hth_const_map, hth_const_unmap};
+
 hth_err hth_kernel_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
                            const char *algorithm, hth_kernel **out)
 {
     *out = NULL;
     if (kernel_on_cpu(d)) {
         return hth_cpu_prepare(d, g, n, algorithm, out);
+    }
+    if (d->kernels != NULL) {
+        return d->kernels->prepare(&kernel_host, d, g, n, algorithm, out);
     }
     return hth_fail(HTH_ENOTSUP, "device %s has no kernels in this build", d->props.name);
 }
@@ -36,10 +41,15 @@ hth_err hth_kernel_algorithms(hth_device *d, const hth_graph *g, const hth_node 
     if (kernel_on_cpu(d)) {
         return hth_cpu_algorithms(d, g, n, list, cap, count);
     }
+    if (d->kernels != NULL) {
+        return d->kernels->algorithms(&kernel_host, d, g, n, list, cap, count);
+    }
     return hth_fail(HTH_ENOTSUP, "device %s has no kernels in this build", d->props.name);
 }
 
 const hth_fuse_oracle *hth_kernel_oracle(hth_device *d)
 {
-    return kernel_on_cpu(d) ? hth_cpu_oracle(d) : NULL;
+    return kernel_on_cpu(d)     ? hth_cpu_oracle(d)
+           : d->kernels != NULL ? d->kernels->oracle(d)
+                                : NULL;
 }

@@ -61,6 +61,21 @@ hth_err hth_kernel_algorithms(hth_device *d, const hth_graph *g, const hth_node 
 // hth_kernel_oracle tells the graph passes what device `d` can fuse and which layouts it wants.
 const hth_fuse_oracle *hth_kernel_oracle(hth_device *d);
 
+// What a device that comes with a plug-in (device/plugin.h) has in the place of kernels/cpu;
+// hth_device.kernels points to it. The plug-in is linked with nothing of this program: what it
+// calls of graph/ to read constants comes along.
+typedef struct hth_kernel_host {
+    hth_err (*const_map)(hth_const *c, const void **out);
+    void (*const_unmap)(hth_const *c);
+} hth_kernel_host;
+struct hth_kernel_ops {
+    hth_err (*prepare)(const hth_kernel_host *host, hth_device *d, const hth_graph *g,
+                       const hth_node *n, const char *algorithm, hth_kernel **out);
+    hth_err (*algorithms)(const hth_kernel_host *host, hth_device *d, const hth_graph *g,
+                          const hth_node *n, hth_choice *list, int cap, int *count);
+    const hth_fuse_oracle *(*oracle)(hth_device *d);
+};
+
 // hth_ref_eval computes a node on plain host tensors with the reference kernels (kernels/ref):
 // plain C, every operator, every dtype it needs; post ops included. An hth_eval_fn. HTH_ENOTSUP
 // names operator and dtype. NonZero, NonMaxSuppression, Compress: out[0].data == NULL means "only

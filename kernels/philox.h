@@ -10,11 +10,18 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+// nvcc makes functions of the device of them.
+#ifdef __CUDACC__
+#define HTH_PHILOX_FN static __device__ __forceinline__
+#else
+#define HTH_PHILOX_FN static inline
+#endif
+
 typedef struct hth_philox {
     uint32_t word[4];
 } hth_philox;
 
-static inline hth_philox hth_philox_at(const uint32_t counter[4], uint32_t key0, uint32_t key1)
+HTH_PHILOX_FN hth_philox hth_philox_at(const uint32_t counter[4], uint32_t key0, uint32_t key1)
 {
     uint32_t a = counter[0], b = counter[1], c = counter[2], d = counter[3];
     for (int round = 0; round < 10; round++) {
@@ -27,12 +34,13 @@ static inline hth_philox hth_philox_at(const uint32_t counter[4], uint32_t key0,
         key0 += 0x9E3779B9;
         key1 += 0xBB67AE85;
     }
-    return (hth_philox){{a, b, c, d}};
+    hth_philox result = {{a, b, c, d}};
+    return result;
 }
 
 // hth_dropout_words gives the four numbers of elements 4 * block .. 4 * block + 3 (counted
 // row-major, whatever the layout) in step `step` of the node with `salt`.
-static inline hth_philox hth_dropout_words(uint64_t block, uint64_t step, uint64_t salt)
+HTH_PHILOX_FN hth_philox hth_dropout_words(uint64_t block, uint64_t step, uint64_t salt)
 {
     const uint32_t counter[4] = {(uint32_t)block, (uint32_t)(block >> 32), (uint32_t)step,
                                  (uint32_t)(step >> 32)};
@@ -41,12 +49,12 @@ static inline hth_philox hth_dropout_words(uint64_t block, uint64_t step, uint64
 
 // An element stays when its number is at least hth_dropout_threshold (0 <= ratio <= 1, and 1 drops
 // everything).
-static inline uint64_t hth_dropout_threshold(float ratio)
+HTH_PHILOX_FN uint64_t hth_dropout_threshold(float ratio)
 {
     return (uint64_t)((double)ratio * 4294967296.0);
 }
 
-static inline bool hth_dropout_keeps(const hth_philox *words, int i, uint64_t threshold)
+HTH_PHILOX_FN bool hth_dropout_keeps(const hth_philox *words, int i, uint64_t threshold)
 {
     return words->word[i] >= threshold;
 }

@@ -76,6 +76,13 @@ static void cuda_close(hth_device *base)
     hth_cuda *d = (hth_cuda *)base;
     if (d->context != NULL) {
         (void)HTH_CUDA(d, cuCtxSetCurrent, d->context);
+        if (d->kernels_close != NULL) {
+            d->kernels_close(d);
+        }
+        if (d->own_stream != NULL) {
+            (void)HTH_CUDA(d, cuStreamSynchronize, d->own_stream);
+            (void)HTH_CUDA(d, cuStreamDestroy, d->own_stream);
+        }
         hth_cuda_anchor_close(d);
         hth_cuda_host_fini(d);
         hth_cuda_mem_fini(d);
@@ -137,6 +144,8 @@ static hth_err cuda_setup(hth_cuda *d, const hth_device_spec *s)
     HTH_TRY(HTH_CUDA(d, cuDevicePrimaryCtxRetain, &d->context, d->device));
     HTH_TRY(HTH_CUDA(d, cuCtxSetCurrent, d->context));
     HTH_TRY(hth_cuda_mem_init(d));
+    HTH_TRY(HTH_CUDA(d, cuStreamCreate, &d->own_stream, CU_STREAM_NON_BLOCKING));
+    d->current = d->own_stream;
     return hth_cuda_anchor_open(d);
 }
 

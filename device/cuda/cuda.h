@@ -15,6 +15,7 @@
 #include "device/device.h"
 #include "device/spec.h"
 
+struct hth_cuda_site;
 typedef struct hth_cuda {
     hth_device base;
     const hth_cuda_api *api;
@@ -28,6 +29,11 @@ typedef struct hth_cuda {
     CUstream anchor_stream;
     CUevent anchor;
     uint64_t anchor_ns;
+    // What is being issued goes here: the stream of the launch whose fn runs, else one of the
+    // device's own.
+    CUstream current, own_stream;
+    struct hth_cuda_site *kernels; // kernels/cuda's; NULL: none were attached
+    void (*kernels_close)(struct hth_cuda *d);
 } hth_cuda;
 
 // hth_cuda_about initialises the driver and writes versions and the number of devices to `about`.

@@ -63,7 +63,9 @@ hth_err hth_cuda_launch(hth_stream *base, hth_err (*fn)(void *arg), void *arg)
     cuda_stream *s = (cuda_stream *)base;
     if (s->err == HTH_OK) {
         s->err = HTH_CUDA(stream_device(base), cuCtxSetCurrent, stream_device(base)->context);
+        stream_device(base)->current = s->cu;
         s->err = s->err == HTH_OK ? fn(arg) : s->err;
+        stream_device(base)->current = stream_device(base)->own_stream;
         if (s->err != HTH_OK) {
             snprintf(s->detail, sizeof s->detail, "%s", hth_err_detail());
         }

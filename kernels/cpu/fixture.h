@@ -22,6 +22,11 @@
 #include <string.h>
 #include <cmocka.h>
 
+// What a label that is no class comes to: an error, or (HTH_OK) a loss that is no number.
+#ifndef FIXTURE_BAD_LABEL
+#define FIXTURE_BAD_LABEL HTH_EINVAL
+#endif
+
 typedef struct fixture {
     hth_device device;
     hth_graph *graph;

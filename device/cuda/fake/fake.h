@@ -12,6 +12,7 @@
 #define HTH_DEVICE_CUDA_FAKE_FAKE_H
 
 #include "device/cuda/driver.h"
+#include "device/cuda/grid.h"
 #include "device/plugin.h"
 
 #include <stdbool.h>
@@ -32,6 +33,7 @@ typedef struct hth_cuda_fake {
     uint64_t used_bytes, peak_bytes; // of device memory
     int64_t live;                    // whatever a call made and another has to give back
     uint64_t creates;                // cuMemCreate that succeeded
+    uint64_t launches;               // of bodies
 } hth_cuda_fake;
 
 // hth_cuda_fake_open starts a driver with one device of 256 MiB, whose order `seed` decides; its
@@ -39,11 +41,17 @@ typedef struct hth_cuda_fake {
 hth_cuda_fake *hth_cuda_fake_open(uint64_t seed);
 void hth_cuda_fake_close(void);
 const hth_cuda_api *hth_cuda_fake_api(void);
+// hth_cuda_fake_table is the same, for the libraries that this driver does not fake.
+hth_cuda_api *hth_cuda_fake_table(void);
+// hth_cuda_fake_bodies says what cuLibraryGetKernel finds, whatever the library's image.
+void hth_cuda_fake_bodies(const hth_cuda_body *const *list, int n);
+// hth_cuda_fake_issue runs fn on a copy of `job` in the stream's order; its failure is a bad access.
+CUresult hth_cuda_fake_issue(CUstream s, hth_err (*fn)(void *job), const void *job, size_t bytes);
 // hth_cuda_fake_plugin is the plug-in over this driver, for hth_plugin_use.
 const hth_plugin *hth_cuda_fake_plugin(void);
 
-// What a CUfunction of this driver points to. A kernel has one parameter, a pointer; its failure is
-// a bad access: sticky.
+// A CUfunction of this driver points to one of the bodies, or to such a function. That has one
+// parameter, a pointer; its failure is a bad access: sticky.
 typedef hth_err hth_cuda_fake_kernel(void *arg);
 
 #endif

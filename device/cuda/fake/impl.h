@@ -29,4 +29,8 @@ void hth_cuda_fake_streams_close(void);
 bool hth_cuda_fake_drain(void);
 void hth_cuda_fake_fill_streams(hth_cuda_api *api);
 
+// Kernels: images, what is in them, and running a grid.
+void hth_cuda_fake_kernels_open(uint64_t seed);
+void hth_cuda_fake_fill_kernels(hth_cuda_api *api);
+
 #endif

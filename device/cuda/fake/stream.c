@@ -11,17 +11,16 @@
 
 #define FAKE_STREAMS 64
 
-// What a copy from pageable memory has read.
-typedef struct fake_staged {
-    struct fake_staged *next;
-    void *dst;
-    size_t bytes;
-    char data[];
-} fake_staged;
+// What was issued with a copy of its parameters.
+typedef struct fake_job {
+    struct fake_job *next;
+    hth_err (*fn)(void *job);
+    _Alignas(16) char data[];
+} fake_job;
 
 static struct {
     hth_device *device; // of device/fake
-    fake_staged *staged;
+    fake_job *jobs;
     hth_stream *streams[FAKE_STREAMS]; // NULL: free
 } fake;
 
@@ -152,15 +151,49 @@ static CUresult fake_copy(void *dst, const void *src, size_t bytes, CUstream s)
     return as_result(hth_stream_copy((hth_stream *)(void *)s, dst, src, bytes));
 }
 
-static hth_err staged_arrive(void *arg)
+static hth_err job_run(void *arg)
 {
-    fake_staged *t = arg, **link = &fake.staged;
+    fake_job *t = arg, **link = &fake.jobs;
     while (*link != t) {
         link = &(*link)->next;
     }
     *link = t->next;
-    memcpy(t->dst, t->data, t->bytes);
+    hth_err err = t->fn(t->data);
     free(t);
+    return err;
+}
+
+static fake_job *job_new(hth_err (*fn)(void *job), size_t bytes)
+{
+    fake_job *t = malloc(sizeof *t + bytes);
+    if (t != NULL) {
+        t->next = fake.jobs;
+        t->fn = fn;
+        fake.jobs = t;
+    }
+    return t;
+}
+
+CUresult hth_cuda_fake_issue(CUstream s, hth_err (*fn)(void *job), const void *job, size_t bytes)
+{
+    fake_job *t = job_new(fn, bytes);
+    if (t == NULL) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    memcpy(t->data, job, bytes);
+    return as_result(hth_stream_launch((hth_stream *)(void *)s, job_run, t));
+}
+
+// What a copy from pageable memory has read.
+typedef struct fake_staged {
+    void *dst;
+    size_t bytes;
+} fake_staged;
+
+static hth_err staged_arrive(void *job)
+{
+    const fake_staged *t = job;
+    memcpy(t->dst, t + 1, t->bytes);
     return HTH_OK;
 }
 
@@ -170,14 +203,14 @@ static CUresult fake_upload(CUdeviceptr dst, const void *src, size_t bytes, CUst
     if (hth_cuda_fake_pinned(src)) {
         return fake_copy((void *)(uintptr_t)dst, src, bytes, s);
     }
-    fake_staged *t = malloc(sizeof *t + bytes);
+    fake_job *t = job_new(staged_arrive, sizeof(fake_staged) + bytes);
     if (t == NULL) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    *t = (fake_staged){fake.staged, (void *)(uintptr_t)dst, bytes};
-    memcpy(t->data, src, bytes);
-    fake.staged = t;
-    return as_result(hth_stream_launch((hth_stream *)(void *)s, staged_arrive, t));
+    fake_staged *head = (void *)t->data;
+    *head = (fake_staged){(void *)(uintptr_t)dst, bytes};
+    memcpy(head + 1, src, bytes);
+    return as_result(hth_stream_launch((hth_stream *)(void *)s, job_run, t));
 }
 
 static CUresult fake_download(void *dst, CUdeviceptr src, size_t bytes, CUstream s)
@@ -191,16 +224,6 @@ static CUresult fake_move(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstre
 {
     FAKE_ENTER();
     return fake_copy((void *)(uintptr_t)dst, (void *)(uintptr_t)src, bytes, s);
-}
-
-static CUresult fake_launch(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
-                            unsigned by, unsigned bz, unsigned shared, CUstream s, void **params,
-                            void **extra)
-{
-    FAKE_ENTER();
-    hth_cuda_fake_kernel *kernel;
-    memcpy(&kernel, &f, sizeof kernel);
-    return as_result(hth_stream_launch((hth_stream *)(void *)s, kernel, *(void **)params[0]));
 }
 
 static CUresult fake_context_sync(void)
@@ -229,7 +252,6 @@ void hth_cuda_fake_fill_streams(hth_cuda_api *api)
     api->cuEventQuery = fake_event_query;
     api->cuEventSynchronize = fake_event_sync;
     api->cuEventElapsedTime = fake_event_elapsed;
-    api->cuLaunchKernel = fake_launch;
 }
 
 bool hth_cuda_fake_streams_open(uint64_t seed)
@@ -242,9 +264,9 @@ bool hth_cuda_fake_streams_open(uint64_t seed)
 
 void hth_cuda_fake_streams_close(void)
 {
-    while (fake.staged != NULL) {
-        fake_staged *t = fake.staged;
-        fake.staged = t->next;
+    while (fake.jobs != NULL) {
+        fake_job *t = fake.jobs;
+        fake.jobs = t->next;
         free(t);
     }
     hth_device_close(fake.device);

@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: Apache-2.0
+// Conv, ConvTranspose and Conv's gradients through cuDNN. ConvTranspose is the gradient with respect
+// to the input. A bias, a sum with a tensor like the result and a ReLU, in this order, are fused
+// where cuDNN has an engine for that; else, and for other post ops, one kernel of ours follows. The
+// bias's gradient is a reduction of ours.
+#include "kernels/cuda/dnn.h"
+#include "kernels/cuda/site.h"
+#include "kernels/cuda/window.h"
+
+#include "base/alloc.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define CONV_ENGINES 24 // of a graph
+#define CONV_THREADS 256u
+
+typedef struct conv_form {
+    hth_dnn_conv dnn; // without what is fused
+    int bias;         // input, -1: none
+    int x_in, w_in, y_in; // which input each is, -1: the result
+    int n_fused;          // post ops that a fused graph takes, -1: it cannot be fused
+    int sum;              // input of the fused sum, -1: none
+} conv_form;
+
+typedef struct conv_plan {
+    cudnnBackendDescriptor_t plan;
+    int n;
+    int64_t uid[5];
+    hth_dnn_device device;
+} conv_plan;
+
+static hth_err conv_geometry(const hth_node *n, const hth_shape *x, const hth_shape *w,
+                             const hth_shape *y, hth_dnn_conv *c)
+{
+    hth_cuda_window win;
+    HTH_TRY(hth_cuda_window_get(n, x, y, w->dim + 2, &win));
+    c->n_spatial = win.n_spatial == 3 ? 3 : 2; // of one dimension a second one of size 1
+    int first = 3 - c->n_spatial;
+    const hth_shape *from[] = {x, w, y};
+    int64_t *to[] = {c->x, c->w, c->y};
+    const int32_t *sizes[] = {win.in, win.k, win.out};
+    for (int i = 0; i < 3; i++) {
+        to[i][0] = from[i]->dim[0];
+        to[i][1] = from[i]->dim[1];
+        for (int k = 0; k < c->n_spatial; k++) {
+            to[i][2 + k] = sizes[i][first + k];
+        }
+    }
+    for (int k = 0; k < c->n_spatial; k++) {
+        int s = first + k;
+        int64_t span = (int64_t)(win.k[s] - 1) * win.dilation[s] + 1, end = win.pad_end[s];
+        if ((win.in[s] + win.pad[s] + end - span) / win.stride[s] + 1 != win.out[s]) {
+            end = (int64_t)(win.out[s] - 1) * win.stride[s] + span - win.in[s] - win.pad[s];
+        }
+        if (win.pad[s] < 0 || end < 0) {
+            return hth_fail(HTH_ENOTSUP, "negative pads");
+        }
+        c->pre[k] = win.pad[s];
+        c->post[k] = end;
+        c->stride[k] = win.stride[s];
+        c->dilation[k] = win.dilation[s];
+    }
+    return HTH_OK;
+}
+
+// Which post ops a fused graph takes: a sum, then a ReLU, or one of them.
+static void conv_fusion(const hth_graph *g, const hth_node *n, const hth_value *y, conv_form *f)
+{
+    int at = 0;
+    f->sum = -1;
+    if (at < n->n_post && n->post[at].op == HTH_OP_ADD && n->post[at].alpha == 1 &&
+        hth_shape_equal(&g->values[n->inputs[n->post[at].input]].shape, &y->shape)) {
+        f->sum = n->post[at++].input;
+    }
+    at += at < n->n_post && n->post[at].op == HTH_OP_RELU;
+    bool any = f->bias >= 0 || at > 0;
+    f->n_fused = f->dnn.kind == HTH_DNN_FORWARD && any ? at : -1;
+}
+
+static hth_err conv_describe(const hth_graph *g, const hth_node *n, conv_form *f)
+{
+    const hth_value *a = hth_cuda_in(g, n, 0), *b = hth_cuda_in(g, n, 1), *r = hth_cuda_out(g, n, 0);
+    *f = (conv_form){.bias = -1, .x_in = 0, .w_in = 1, .y_in = -1, .sum = -1};
+    HTH_TRY(hth_cuda_need_f32(g, n, 3, 2));
+    if (a->shape.rank < 3 || hth_cuda_count(r) == 0 || hth_cuda_count(a) == 0) {
+        return hth_fail(HTH_ENOTSUP, "%d dimensions, or empty", a->shape.rank);
+    }
+    switch (n->op) {
+    case HTH_OP_CONV:
+        HTH_TRY(conv_geometry(n, &a->shape, &b->shape, &r->shape, &f->dnn));
+        break;
+    case HTH_OP_CONV_GRAD_FILTER: // x, dy -> dw
+        f->dnn.kind = HTH_DNN_FILTER;
+        f->w_in = -1;
+        f->y_in = 1;
+        HTH_TRY(conv_geometry(n, &a->shape, &r->shape, &b->shape, &f->dnn));
+        break;
+    default: // dy, w -> dx
+        f->dnn.kind = HTH_DNN_DATA;
+        f->x_in = -1;
+        f->y_in = 0;
+        HTH_TRY(conv_geometry(n, &r->shape, &b->shape, &a->shape, &f->dnn));
+    }
+    if ((n->op == HTH_OP_CONV || n->op == HTH_OP_CONV_TRANSPOSE) && hth_cuda_in(g, n, 2) != NULL) {
+        f->bias = 2;
+    }
+    conv_fusion(g, n, r, f);
+    return HTH_OK;
+}
+
+static hth_dnn_conv conv_fused(const conv_form *f)
+{
+    hth_dnn_conv c = f->dnn;
+    c.bias = f->bias >= 0;
+    c.sum = f->sum >= 0;
+    c.relu = f->n_fused > (f->sum >= 0 ? 1 : 0);
+    return c;
+}
+
+static hth_err conv_run(const hth_cuda_seq *s, const hth_cuda_step *step, void *const *address)
+{
+    const conv_plan *p = step->state;
+    const hth_cuda_api *api = s->d->api;
+    cudnnStatus_t r = api->cudnnSetStream(p->device.handle, s->d->current);
+    if (r != CUDNN_STATUS_SUCCESS) {
+        return hth_fail(HTH_EIO, "cuDNN: cudnnSetStream answered %d", (int)r);
+    }
+    return hth_dnn_execute(&p->device, p->plan, p->n, p->uid, address, address[p->n]);
+}
+
+static void conv_close(hth_cuda_seq *s, hth_cuda_step *step)
+{
+    conv_plan *p = step->state;
+    (void)p->device.api->cudnnBackendDestroyDescriptor(p->plan);
+    hth_free(p);
+}
+
+static void conv_tensor(hth_cuda_seq *s, conv_plan *p, hth_dnn_uid uid, int input)
+{
+    hth_cuda_bind(s, 0, input >= 0 ? HTH_CUDA_IN : HTH_CUDA_OUT, input >= 0 ? input : 0, 0);
+    p->uid[p->n++] = uid;
+}
+
+// The step that runs `plan`, which it takes over.
+static hth_err conv_add(hth_cuda_seq *s, const conv_form *f, const hth_dnn_conv *c,
+                        const hth_dnn_device *d, cudnnBackendDescriptor_t plan, int64_t workspace)
+{
+    conv_plan *p = hth_calloc(1, sizeof *p);
+    if (p == NULL) {
+        (void)d->api->cudnnBackendDestroyDescriptor(plan);
+        return hth_fail(HTH_ENOMEM, "no memory to prepare a convolution");
+    }
+    p->plan = plan;
+    p->device = *d;
+    hth_cuda_step_add(s, (hth_cuda_step){.run = conv_run, .close = conv_close, .state = p});
+    HTH_TRY(s->err);
+    conv_tensor(s, p, HTH_DNN_X, f->x_in);
+    conv_tensor(s, p, HTH_DNN_W, f->w_in);
+    conv_tensor(s, p, HTH_DNN_Y, f->y_in);
+    if (c->bias) {
+        conv_tensor(s, p, HTH_DNN_BIAS, f->bias);
+    }
+    if (c->sum) {
+        conv_tensor(s, p, HTH_DNN_SUM, f->sum);
+    }
+    size_t at = workspace > 0 ? hth_cuda_workspace(s, (size_t)workspace) : 0;
+    hth_cuda_bind(s, 0, HTH_CUDA_WS, 0, at);
+    return HTH_OK;
+}
+
+// Adds the convolution by the engine called `name`, NULL: the first one whose plan can be made.
+static hth_err conv_try(hth_cuda_seq *s, const conv_form *f, const hth_dnn_conv *c,
+                        const char *name, char chosen[sizeof((hth_choice *)0)->name])
+{
+    hth_dnn_device d = {s->d->api, hth_cuda_site_of(s->d)->dnn, NULL};
+    hth_dnn_graph graph;
+    hth_dnn_engine list[CONV_ENGINES];
+    cudnnBackendDescriptor_t plan = NULL;
+    int64_t workspace = 0;
+    int n = 1;
+    HTH_TRY(hth_dnn_graph_open(&d, c, &graph));
+    hth_err err = HTH_OK;
+    if (name != NULL) {
+        snprintf(list[0].name, sizeof list[0].name, "%s", name);
+    } else {
+        err = hth_dnn_list(&graph, list, CONV_ENGINES, &n);
+    }
+    for (int i = 0; err == HTH_OK && plan == NULL && i < n; i++) {
+        hth_err e = hth_dnn_plan(&graph, list[i].name, &plan, &workspace);
+        err = i + 1 == n || e == HTH_ENOMEM ? e : HTH_OK;
+        snprintf(chosen, sizeof list[0].name, "%s", list[i].name);
+    }
+    hth_dnn_graph_close(&graph);
+    return err == HTH_OK ? conv_add(s, f, c, &d, plan, workspace) : err;
+}
+
+// Bias and post ops that were not fused: one kernel over the result.
+static hth_err conv_tail(hth_cuda_seq *s, const hth_graph *g, const hth_node *n, const conv_form *f)
+{
+    const hth_value *y = hth_cuda_out(g, n, 0);
+    hth_cuda_chain c;
+    s->posts_done = true;
+    if (f->bias < 0 && n->n_post == 0) {
+        return HTH_OK;
+    }
+    hth_cuda_chain_begin(&c, &y->shape);
+    (void)hth_cuda_chain_operand(&c, &y->shape, HTH_CUDA_OUT, 0, 0);
+    if (f->bias >= 0) {
+        hth_shape channels = {.rank = y->shape.rank};
+        for (int d = 0; d < y->shape.rank; d++) {
+            channels.dim[d] = d == 1 ? y->shape.dim[1] : 1;
+        }
+        int k = hth_cuda_chain_operand(&c, &channels, HTH_CUDA_IN, f->bias, 0);
+        hth_cuda_chain_step(&c, HTH_OP_ADD, k, 1, 0);
+    }
+    hth_cuda_chain_posts(&c, g, n);
+    return hth_cuda_chain_end(s, &c, 0);
+}
+
+// Output 1 of ConvGradFilter: dy summed over images and positions.
+static void conv_bias_grad(hth_cuda_seq *s, const hth_value *dy)
+{
+    uint32_t batch = (uint32_t)dy->shape.dim[0], channels = (uint32_t)dy->shape.dim[1];
+    uint32_t size = hth_cuda_count(dy) / batch / channels;
+    hth_reduce_params p = {.n_out = channels, .n_in = batch * size, .op = HTH_OP_REDUCE_SUM};
+    p.outer = (hth_dims){1, {channels}};
+    p.outer_steps.step[0] = size;
+    p.inner = (hth_dims){2, {batch, size}};
+    p.inner_steps.step[0] = (int64_t)channels * size;
+    p.inner_steps.step[1] = 1;
+    hth_cuda_launch_add(s, HTH_CUDA_hth_reduce_block, channels, CONV_THREADS,
+                        (CONV_THREADS + HTH_FOLD) * sizeof(float), &p, sizeof p);
+    hth_cuda_bind(s, offsetof(hth_reduce_params, in), HTH_CUDA_IN, 1, 0);
+    hth_cuda_bind(s, offsetof(hth_reduce_params, out), HTH_CUDA_OUT, 1, 0);
+    s->moved_bytes += hth_cuda_bytes(dy);
+}
+
+hth_err hth_cuda_conv(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
+                      const char *algorithm)
+{
+    char chosen[sizeof((hth_choice *)0)->name] = "";
+    conv_form f;
+    HTH_TRY(conv_describe(g, n, &f));
+    hth_dnn_conv fused = conv_fused(&f);
+    hth_err err = HTH_ENOTSUP;
+    if (f.n_fused == n->n_post && (algorithm == NULL || algorithm[0] == 'f')) {
+        err = conv_try(s, &f, &fused, algorithm, chosen);
+    }
+    if (err == HTH_ENOTSUP && (algorithm == NULL || algorithm[0] == 'e')) {
+        HTH_TRY(conv_try(s, &f, &f.dnn, algorithm, chosen));
+        HTH_TRY(conv_tail(s, g, n, &f));
+        err = HTH_OK;
+    }
+    HTH_TRY(err);
+    s->posts_done = true;
+    snprintf(s->name, sizeof s->name, "cudnn:%s", chosen);
+    if (n->op == HTH_OP_CONV_GRAD_FILTER && hth_cuda_out(g, n, 1) != NULL) {
+        conv_bias_grad(s, hth_cuda_in(g, n, 1));
+    }
+    return HTH_OK;
+}
+
+hth_err hth_cuda_conv_algorithms(hth_cuda *d, const hth_graph *g, const hth_node *n,
+                                 hth_choice *list, int cap, int *count)
+{
+    hth_dnn_device device = {d->api, hth_cuda_site_of(d)->dnn, NULL};
+    hth_dnn_engine engine[CONV_ENGINES];
+    conv_form f;
+    HTH_TRY(conv_describe(g, n, &f));
+    hth_dnn_conv fused = conv_fused(&f);
+    *count = 0;
+    for (int pass = f.n_fused == n->n_post ? 0 : 1; pass < 2; pass++) {
+        hth_dnn_graph graph;
+        int found = 0;
+        if (hth_dnn_graph_open(&device, pass == 0 ? &fused : &f.dnn, &graph) != HTH_OK) {
+            continue;
+        }
+        (void)hth_dnn_list(&graph, engine, CONV_ENGINES, &found);
+        hth_dnn_graph_close(&graph);
+        for (int i = 0; i < found && *count < cap; i++) {
+            hth_choice *c = &list[(*count)++];
+            *c = (hth_choice){.workspace_bytes = (uint64_t)engine[i].workspace_bytes,
+                              .time_us = -1,
+                              .error = -1,
+                              .split = 1,
+                              .deterministic = true};
+            memcpy(c->name, engine[i].name, sizeof c->name);
+        }
+    }
+    return *count > 0 ? HTH_OK : hth_fail(HTH_ENOTSUP, "cuDNN has no engine for it in FP32");
+}

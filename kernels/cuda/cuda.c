@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+// The table of CUDA's kernels: what builds each operator, or why there is nothing. All tensors are
+// plain (NCHW): that is what FP32 engines want. An operator is refused with the reason, never run on
+// the host behind the caller's back.
+#include "kernels/cuda/cuda.h"
+
+#include "kernels/cuda/site.h"
+
+#include "base/alloc.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define CUDA_MAX_ELEMENTS INT32_MAX // of a tensor: kernels count in 32 bits
+
+typedef struct cuda_row {
+    hth_cuda_build *build; // NULL: refused
+    const char *why;
+    bool fuses; // takes post ops
+} cuda_row;
+
+static const char cuda_unwritten[] = "no kernel is written for it";
+static const char cuda_sized[] = "the size of its result depends on values";
+static const char cuda_recurrent[] = "recurrences are not written";
+static const char cuda_folded[] = "it is folded away before a device sees it";
+static const char cuda_bits[] = "operators on bits are not written";
+
+// clang-format off
+#define CUDA_ROW(op, how)   [HTH_OP_##op] = {hth_cuda_##how, NULL, false}
+#define CUDA_FUSE(op, how)  [HTH_OP_##op] = {hth_cuda_##how, NULL, true}
+#define CUDA_NOT(op, why)   [HTH_OP_##op] = {NULL, cuda_##why, false}
+static const cuda_row cuda_table[HTH_N_OPS] = {
+    CUDA_FUSE(ABS, element), CUDA_FUSE(ACOS, element), CUDA_FUSE(ACOSH, element), CUDA_FUSE(ADD, element),
+    CUDA_ROW(AND, typed), CUDA_ROW(ARG_MAX, reduce), CUDA_ROW(ARG_MIN, reduce), CUDA_FUSE(ASIN, element),
+    CUDA_FUSE(ASINH, element), CUDA_FUSE(ATAN, element), CUDA_FUSE(ATANH, element), CUDA_NOT(ATTENTION, unwritten),
+    CUDA_ROW(AVERAGE_POOL, pool), CUDA_FUSE(BATCH_NORMALIZATION, scale_shift), CUDA_NOT(BIT_SHIFT, bits),
+    CUDA_NOT(BITWISE_AND, bits), CUDA_NOT(BITWISE_NOT, bits), CUDA_NOT(BITWISE_OR, bits), CUDA_NOT(BITWISE_XOR, bits),
+    CUDA_ROW(CAST, typed), CUDA_NOT(CAST_LIKE, folded), CUDA_FUSE(CEIL, element), CUDA_FUSE(CELU, element),
+    CUDA_FUSE(CLIP, element), CUDA_NOT(COMPRESS, sized), CUDA_ROW(CONCAT, concat), CUDA_NOT(CONSTANT, folded),
+    CUDA_NOT(CONSTANT_OF_SHAPE, folded), CUDA_FUSE(CONV, conv), CUDA_FUSE(CONV_TRANSPOSE, conv), CUDA_FUSE(COS, element),
+    CUDA_FUSE(COSH, element), CUDA_NOT(CUM_SUM, unwritten), CUDA_ROW(DEPTH_TO_SPACE, blocks_space),
+    CUDA_NOT(DET, unwritten), CUDA_FUSE(DIV, element), CUDA_NOT(DROPOUT, folded), CUDA_NOT(EINSUM, unwritten),
+    CUDA_FUSE(ELU, element), CUDA_ROW(EQUAL, typed), CUDA_FUSE(ERF, element), CUDA_FUSE(EXP, element),
+    CUDA_ROW(EXPAND, expand), CUDA_NOT(EYE_LIKE, folded), CUDA_ROW(FLATTEN, view), CUDA_FUSE(FLOOR, element),
+    CUDA_NOT(GRU, recurrent), CUDA_ROW(GATHER, gather), CUDA_NOT(GATHER_ELEMENTS, unwritten),
+    CUDA_NOT(GATHER_ND, unwritten), CUDA_FUSE(GELU, element), CUDA_FUSE(GEMM, matmul),
+    CUDA_ROW(GLOBAL_AVERAGE_POOL, global_pool), CUDA_NOT(GLOBAL_LP_POOL, unwritten),
+    CUDA_ROW(GLOBAL_MAX_POOL, global_pool), CUDA_ROW(GREATER, typed), CUDA_ROW(GREATER_OR_EQUAL, typed),
+    CUDA_NOT(GRID_SAMPLE, unwritten), CUDA_ROW(GROUP_NORMALIZATION, rows), CUDA_FUSE(HARD_SIGMOID, element),
+    CUDA_FUSE(HARD_SWISH, element), CUDA_NOT(HARDMAX, unwritten), CUDA_ROW(IDENTITY, view),
+    CUDA_ROW(INSTANCE_NORMALIZATION, rows), CUDA_ROW(IS_INF, typed), CUDA_ROW(IS_NA_N, typed), CUDA_ROW(LRN, lrn),
+    CUDA_NOT(LSTM, recurrent), CUDA_ROW(LAYER_NORMALIZATION, rows), CUDA_FUSE(LEAKY_RELU, element), CUDA_ROW(LESS, typed),
+    CUDA_ROW(LESS_OR_EQUAL, typed), CUDA_FUSE(LOG, element), CUDA_ROW(LOG_SOFTMAX, softmax),
+    CUDA_NOT(LP_NORMALIZATION, unwritten), CUDA_ROW(LP_POOL, pool), CUDA_FUSE(MAT_MUL, matmul), CUDA_FUSE(MAX, element),
+    CUDA_ROW(MAX_POOL, pool), CUDA_FUSE(MEAN, element), CUDA_NOT(MEAN_VARIANCE_NORMALIZATION, unwritten),
+    CUDA_FUSE(MIN, element), CUDA_FUSE(MISH, element), CUDA_NOT(MOD, unwritten), CUDA_FUSE(MUL, element),
+    CUDA_FUSE(NEG, element), CUDA_NOT(NON_MAX_SUPPRESSION, sized), CUDA_NOT(NON_ZERO, sized), CUDA_ROW(NOT, typed),
+    CUDA_NOT(ONE_HOT, unwritten), CUDA_ROW(OR, typed), CUDA_FUSE(PRELU, element), CUDA_ROW(PAD, pad),
+    CUDA_FUSE(POW, element), CUDA_ROW(RMSNORMALIZATION, rows), CUDA_NOT(RNN, recurrent), CUDA_NOT(RANGE, sized),
+    CUDA_FUSE(RECIPROCAL, element), CUDA_ROW(REDUCE_L1, reduce), CUDA_ROW(REDUCE_L2, reduce),
+    CUDA_ROW(REDUCE_LOG_SUM, reduce), CUDA_ROW(REDUCE_LOG_SUM_EXP, reduce), CUDA_ROW(REDUCE_MAX, reduce),
+    CUDA_ROW(REDUCE_MEAN, reduce), CUDA_ROW(REDUCE_MIN, reduce), CUDA_ROW(REDUCE_PROD, reduce),
+    CUDA_ROW(REDUCE_SUM, reduce), CUDA_ROW(REDUCE_SUM_SQUARE, reduce), CUDA_FUSE(RELU, element), CUDA_ROW(RESHAPE, view),
+    CUDA_ROW(RESIZE, resize), CUDA_NOT(REVERSE_SEQUENCE, unwritten), CUDA_NOT(ROTARY_EMBEDDING, unwritten),
+    CUDA_FUSE(ROUND, element), CUDA_NOT(SCATTER, unwritten), CUDA_NOT(SCATTER_ELEMENTS, unwritten),
+    CUDA_NOT(SCATTER_ND, unwritten), CUDA_FUSE(SELU, element), CUDA_NOT(SHAPE, folded), CUDA_FUSE(SHRINK, element),
+    CUDA_FUSE(SIGMOID, element), CUDA_FUSE(SIGN, element), CUDA_FUSE(SIN, element), CUDA_FUSE(SINH, element),
+    CUDA_NOT(SIZE, folded), CUDA_ROW(SLICE, slice), CUDA_ROW(SOFTMAX, softmax), CUDA_FUSE(SOFTPLUS, element),
+    CUDA_FUSE(SOFTSIGN, element), CUDA_ROW(SPACE_TO_DEPTH, blocks_space), CUDA_ROW(SPLIT, split),
+    CUDA_FUSE(SQRT, element), CUDA_ROW(SQUEEZE, view), CUDA_FUSE(SUB, element), CUDA_FUSE(SUM, element),
+    CUDA_FUSE(SWISH, element), CUDA_FUSE(TAN, element), CUDA_FUSE(TANH, element), CUDA_FUSE(THRESHOLDED_RELU, element),
+    CUDA_ROW(TILE, expand), CUDA_NOT(TOP_K, unwritten), CUDA_ROW(TRANSPOSE, transpose), CUDA_NOT(TRILU, unwritten),
+    CUDA_ROW(UNSQUEEZE, view), CUDA_NOT(UPSAMPLE, folded), CUDA_ROW(WHERE, typed), CUDA_ROW(XOR, typed),
+    CUDA_ROW(REORDER, view), CUDA_FUSE(SCALE_SHIFT, scale_shift), CUDA_ROW(FUSED_ATTENTION, attention),
+    CUDA_FUSE(CONV_GRAD_DATA, conv), CUDA_ROW(CONV_GRAD_FILTER, conv), CUDA_ROW(MAX_POOL_TRAIN, pool),
+    CUDA_FUSE(MAX_POOL_GRAD, pool_grad), CUDA_FUSE(AVERAGE_POOL_GRAD, pool_grad),
+    CUDA_FUSE(BATCH_NORM_TRAIN, batch_norm_train), CUDA_ROW(BATCH_NORM_GRAD, batch_norm_grad),
+    CUDA_ROW(LAYER_NORM_GRAD, rows_grad), CUDA_ROW(GROUP_NORM_GRAD, rows_grad), CUDA_ROW(LRN_GRAD, lrn),
+    CUDA_ROW(RELU_GRAD, element), CUDA_ROW(ELEMENT_GRAD, element), CUDA_ROW(SOFTMAX_GRAD, softmax_grad),
+    CUDA_ROW(LOG_SOFTMAX_GRAD, softmax_grad), CUDA_ROW(SOFTMAX_XENT, xent), CUDA_ROW(SOFTMAX_XENT_GRAD, xent),
+    CUDA_ROW(MSE, mse), CUDA_ROW(MSE_GRAD, mse), CUDA_ROW(DROPOUT_TRAIN, dropout), CUDA_NOT(RESIZE_GRAD, unwritten),
+    CUDA_ROW(GATHER_GRAD, gather_grad), CUDA_ROW(SLICE_GRAD, slice_grad), CUDA_NOT(GRID_SAMPLE_GRAD, unwritten),
+    CUDA_NOT(DET_GRAD, unwritten), CUDA_NOT(RNN_GRAD, recurrent), CUDA_ROW(CLIP_SCALE, clip_scale),
+    CUDA_ROW(SGD_STEP, step_op), CUDA_ROW(ADAM_STEP, step_op),
+};
+// clang-format on
+
+const char *hth_cuda_refusal(hth_op op)
+{
+    return cuda_table[op].build != NULL ? NULL : cuda_table[op].why;
+}
+
+static hth_err cuda_check_value(const hth_graph *g, int v, bool *empty)
+{
+    if (v < 0) {
+        return HTH_OK;
+    }
+    const hth_value *x = &g->values[v];
+    int64_t n = hth_shape_elements(&x->shape);
+    if (x->layout != HTH_LAYOUT_PLAIN) {
+        return hth_fail(HTH_ENOTSUP, "layout %s", hth_layout_name(x->layout));
+    }
+    if (n < 0 || n > CUDA_MAX_ELEMENTS) {
+        return hth_fail(HTH_ENOTSUP, "a tensor of more than %d elements", CUDA_MAX_ELEMENTS);
+    }
+    *empty = *empty || n == 0;
+    return HTH_OK;
+}
+
+// Post ops that a builder left over: one more kernel over the result.
+static hth_err cuda_posts(hth_cuda_seq *s, const hth_graph *g, const hth_node *n)
+{
+    hth_cuda_chain c;
+    if (n->n_post == 0 || s->posts_done) {
+        return HTH_OK;
+    }
+    const hth_shape *y = &hth_cuda_out(g, n, 0)->shape;
+    hth_cuda_chain_begin(&c, y);
+    (void)hth_cuda_chain_operand(&c, y, HTH_CUDA_OUT, 0, 0);
+    hth_cuda_chain_posts(&c, g, n);
+    return hth_cuda_chain_end(s, &c, 0);
+}
+
+static hth_err cuda_build(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
+                          const char *algorithm)
+{
+    bool nothing = false, empty = false;
+    for (int i = 0; i < n->n_inputs; i++) {
+        HTH_TRY(cuda_check_value(g, n->inputs[i], &empty));
+    }
+    for (int i = 0; i < n->n_outputs; i++) {
+        HTH_TRY(cuda_check_value(g, n->outputs[i], &nothing));
+    }
+    if (nothing) { // an empty result: nothing to do
+        return HTH_OK;
+    }
+    HTH_TRY(cuda_table[n->op].build(s, g, n, algorithm));
+    HTH_TRY(s->err);
+    HTH_TRY(cuda_posts(s, g, n));
+    return s->err;
+}
+
+static hth_err cuda_refuse(const hth_device *d, const hth_node *n, hth_err err)
+{
+    char why[512];
+    snprintf(why, sizeof why, "%s", hth_err_detail());
+    return hth_fail(err, "node '%s' (%s) on %s: %s", n->name, hth_op_name(n->op), d->props.name,
+                    why);
+}
+
+hth_err hth_cuda_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
+                         const char *algorithm, hth_kernel **out)
+{
+    *out = NULL;
+    if (cuda_table[n->op].build == NULL) {
+        (void)hth_fail(HTH_ENOTSUP, "%s", cuda_table[n->op].why);
+        return cuda_refuse(d, n, HTH_ENOTSUP);
+    }
+    bool named = algorithm != NULL && strcmp(algorithm, "default") != 0;
+    bool conv = cuda_table[n->op].build == hth_cuda_conv;
+    if (named && !conv) {
+        return hth_fail(HTH_ENOTSUP, "node '%s' (%s) has no algorithm '%s' on %s", n->name,
+                        hth_op_name(n->op), algorithm, d->props.name);
+    }
+    hth_cuda_seq *s = hth_calloc(1, sizeof *s);
+    if (s == NULL) {
+        return hth_fail(HTH_ENOMEM, "out of memory for node '%s'", n->name);
+    }
+    s->d = (hth_cuda *)d;
+    s->base = (hth_kernel){
+        .run = hth_cuda_seq_run, .close = hth_cuda_seq_close, .inplace_input = -1};
+    snprintf(s->name, sizeof s->name, "cuda");
+    s->base.implementation = s->name;
+    hth_err err = cuda_build(s, g, n, named ? algorithm : NULL);
+    if (err != HTH_OK) {
+        hth_cuda_seq_close(&s->base);
+        return cuda_refuse(d, n, err);
+    }
+    *out = &s->base;
+    return HTH_OK;
+}
+
+hth_err hth_cuda_algorithms(hth_device *d, const hth_graph *g, const hth_node *n, hth_choice *list,
+                            int cap, int *count)
+{
+    hth_kernel *k;
+    *count = 0;
+    if (cuda_table[n->op].build == hth_cuda_conv) {
+        hth_err err = hth_cuda_conv_algorithms((hth_cuda *)d, g, n, list, cap, count);
+        return err == HTH_OK ? HTH_OK : cuda_refuse(d, n, err);
+    }
+    HTH_TRY(hth_cuda_prepare(d, g, n, NULL, &k));
+    if (cap > 0) {
+        list[0] = (hth_choice){.workspace_bytes = k->workspace_bytes,
+                               .time_us = -1,
+                               .error = -1,
+                               .split = 1,
+                               .deterministic = true};
+        snprintf(list[0].name, sizeof list[0].name, "default");
+        *count = 1;
+    }
+    hth_kernel_close(k);
+    return HTH_OK;
+}
+
+static bool cuda_can_fuse(void *ctx, const hth_graph *g, const hth_node *n, const hth_post_op *post,
+                          int operand)
+{
+    const hth_value *y = n->n_outputs > 0 && n->outputs[0] >= 0 ? &g->values[n->outputs[0]] : NULL;
+    hth_post_op p = *post;
+    p.input = operand >= 0 ? 0 : -1;
+    // An operator of several inputs may fill a chain's operands.
+    return y != NULL && cuda_table[n->op].fuses && hth_cuda_chain_takes(&p) &&
+           y->dtype == HTH_DT_F32 && n->n_inputs < HTH_CHAIN_OPERANDS - 2 &&
+           n->n_post + 5 < HTH_CHAIN_STEPS;
+}
+
+static hth_layout cuda_layout(void *ctx, const hth_graph *g, const hth_node *n, bool *any)
+{
+    *any = false;
+    return HTH_LAYOUT_PLAIN;
+}
+
+const hth_fuse_oracle *hth_cuda_oracle(hth_device *d)
+{
+    static const hth_fuse_oracle oracle = {cuda_can_fuse, cuda_layout, NULL, NULL};
+    return &oracle;
+}

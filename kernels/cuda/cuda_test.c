@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0
+// The table of CUDA's operators, ONNX's own cases on its kernels, and convolutions by every engine
+// that is offered: the fake cuDNN refuses plans whose sizes do not fit, and overwrites a workspace.
+#include "kernels/cuda/fixture.h"
+
+#include "device/cuda/fake/impl.h"
+#include "tests/ref_cases.h"
+
+// Every operator is either built or refused with a reason.
+static void table_is_complete(void **state)
+{
+    int built = 0, refused = 0;
+    for (int op = HTH_OP_NONE + 1; op < HTH_N_OPS; op++) {
+        const char *why = hth_cuda_refusal((hth_op)op);
+        fixture f;
+        hth_kernel *k;
+        if (why == NULL) {
+            built++;
+            continue;
+        }
+        refused++;
+        assert_true(strlen(why) > 10);
+        print_message("# %s is refused: %s\n", hth_op_name((hth_op)op), why);
+        fixture_open(&f, 1);
+        int in = fixture_value(&f, SHAPE(2)), out = fixture_value(&f, SHAPE(2));
+        const hth_node *n = fixture_node(&f, (hth_op)op, &in, 1, &out, 1);
+        assert_int_equal(cuda_test_prepare(f.graph, n, NULL, &k), HTH_ENOTSUP);
+        assert_non_null(strstr(hth_err_detail(), why));
+        assert_non_null(strstr(hth_err_detail(), hth_op_name((hth_op)op)));
+        fixture_close(&f);
+    }
+    print_message("# %d operators have kernels, %d are refused\n", built, refused);
+    assert_true(built > 100);
+}
+
+// ONNX's cases: a graph of the node, whose small integer inputs are constants, as in a model.
+static void case_graph(const ref_case *c, fixture *f)
+{
+    int in[REF_CASE_TENSORS], out[REF_CASE_TENSORS];
+    fixture_open(f, 1);
+    for (int i = 0; i < c->node.n_inputs; i++) {
+        const hth_tensor *t = &c->in[i];
+        in[i] = -1;
+        if (c->index[i] < 0) {
+            continue;
+        }
+        bool setting = i > 0 && t->bytes <= 256;
+        if (setting) {
+            in[i] = fixture_const_of(f, t->dtype, t->shape, t->data);
+        } else {
+            assert_int_equal(hth_graph_add_value(f->graph, NULL, t->dtype, &t->shape, &in[i]),
+                             HTH_OK);
+        }
+    }
+    for (int i = 0; i < c->node.n_outputs; i++) {
+        out[i] = -1;
+        if (c->out_index[i] >= 0) {
+            assert_int_equal(hth_graph_add_value(f->graph, NULL, c->want[i].dtype,
+                                                 &c->want[i].shape, &out[i]),
+                             HTH_OK);
+        }
+    }
+    hth_node *n = fixture_node(f, c->node.op, in, c->node.n_inputs, out, c->node.n_outputs);
+    assert_int_equal(hth_node_copy_attrs(n, &c->node), HTH_OK);
+}
+
+static double case_distance(const hth_tensor *want, const void *got)
+{
+    int64_t n = hth_shape_elements(&want->shape);
+    double worst = 0, largest = 1e-30;
+    if (want->dtype != HTH_DT_F32) {
+        return memcmp(want->data, got, want->bytes) == 0 ? 0 : 1;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        double a = ((const float *)want->data)[i], b = ((const float *)got)[i];
+        if (a == b || (isnan(a) && isnan(b))) {
+            continue;
+        }
+        worst = fmax(worst, isnan(a - b) ? INFINITY : fabs(a - b));
+        largest = fmax(largest, isfinite(a) ? fabs(a) : 0);
+    }
+    return worst / largest;
+}
+
+static bool case_run(const ref_case *c)
+{
+    fixture f;
+    hth_kernel *k;
+    void *in[REF_CASE_TENSORS] = {NULL}, *out[REF_CASE_TENSORS] = {NULL};
+    case_graph(c, &f);
+    hth_err err = cuda_test_prepare(f.graph, &f.graph->nodes[f.node], NULL, &k);
+    if (err != HTH_OK) {
+        assert_int_equal(err, HTH_ENOTSUP);
+        fixture_close(&f);
+        return false;
+    }
+    for (int i = 0; i < c->node.n_inputs; i++) {
+        in[i] = c->index[i] < 0 ? NULL : c->in[i].data;
+    }
+    for (int i = 0; i < c->node.n_outputs; i++) {
+        out[i] = c->out_index[i] < 0 ? NULL : fixture_buffer(c->want[i].bytes);
+    }
+    void *workspace = fixture_buffer(k->workspace_bytes);
+    assert_int_equal(k->run(k, &(hth_kernel_args){in, out, workspace}), HTH_OK);
+    for (int i = 0; i < c->node.n_outputs; i++) {
+        double d = out[i] == NULL ? 0 : case_distance(&c->want[i], out[i]);
+        if (d > 1e-4) {
+            fail_msg("%s (%s): output %d differs by %g", c->name, hth_op_name(c->node.op), i, d);
+        }
+        hth_free(out[i]);
+    }
+    hth_free(workspace);
+    hth_kernel_close(k);
+    fixture_close(&f);
+    return true;
+}
+
+static void onnx_cases(void **state)
+{
+    ref_cases file;
+    ref_case c;
+    int ran = 0, refused = 0;
+    assert_true(ref_cases_open(&file, "tests/data/ref_cases.bin"));
+    while (ref_cases_next(&file, &c)) {
+        *(case_run(&c) ? &ran : &refused) += 1;
+        ref_case_clear(&c);
+    }
+    assert_false(file.bad);
+    ref_case_clear(&c);
+    ref_cases_close(&file);
+    print_message("# ONNX's cases: %d ran, %d were refused\n", ran, refused);
+    assert_true(ran > 200);
+}
+
+typedef struct conv_case {
+    hth_op op;
+    int rank;
+    int64_t batch, in, out, groups, size, kernel, stride, dilation, pad;
+    int posts; // 1: sum, 2: ReLU, 4: Sigmoid
+    bool bias;
+} conv_case;
+
+static const conv_case conv_cases[] = {
+    {HTH_OP_CONV, 4, 2, 3, 8, 1, 9, 3, 1, 1, 1, 0, false},
+    {HTH_OP_CONV, 4, 2, 3, 8, 1, 9, 3, 1, 1, 1, 0, true},
+    {HTH_OP_CONV, 4, 1, 6, 4, 2, 11, 3, 2, 1, 1, 3, true},
+    {HTH_OP_CONV, 4, 1, 6, 4, 2, 12, 3, 2, 1, 1, 2, true},
+    {HTH_OP_CONV, 4, 2, 4, 4, 4, 8, 3, 1, 2, 2, 1, false},
+    {HTH_OP_CONV, 4, 2, 4, 6, 1, 7, 1, 1, 1, 0, 6, true},
+    {HTH_OP_CONV, 3, 2, 4, 6, 1, 17, 5, 2, 1, 2, 2, false},
+    {HTH_OP_CONV, 5, 1, 2, 3, 1, 5, 3, 1, 1, 1, 0, true},
+    {HTH_OP_CONV_TRANSPOSE, 4, 2, 4, 6, 1, 5, 2, 2, 1, 0, 0, true},
+    {HTH_OP_CONV_TRANSPOSE, 4, 1, 4, 6, 2, 5, 3, 2, 1, 1, 2, false},
+    {HTH_OP_CONV_GRAD_DATA, 4, 2, 3, 8, 1, 9, 3, 1, 1, 1, 0, false},
+    {HTH_OP_CONV_GRAD_DATA, 4, 2, 4, 8, 2, 10, 3, 2, 1, 1, 0, false},
+    {HTH_OP_CONV_GRAD_FILTER, 4, 2, 3, 8, 1, 9, 3, 1, 1, 1, 0, false},
+    {HTH_OP_CONV_GRAD_FILTER, 4, 3, 4, 8, 2, 10, 3, 2, 1, 1, 0, true},
+};
+
+static hth_node *conv_open(fixture *f, const conv_case *c, uint64_t seed)
+{
+    int64_t span = (c->kernel - 1) * c->dilation + 1, v[3], p[6];
+    bool transposed = c->op == HTH_OP_CONV_TRANSPOSE;
+    int64_t small = transposed ? (c->size - 1) * c->stride + span - 2 * c->pad
+                               : (c->size + 2 * c->pad - span) / c->stride + 1;
+    hth_shape x = SHAPE(c->batch, c->in, c->size, c->size, c->size), y = x, w = x;
+    x.rank = y.rank = w.rank = c->rank;
+    y.dim[1] = c->out;
+    w.dim[0] = transposed ? c->in : c->out;
+    w.dim[1] = (transposed ? c->out : c->in) / c->groups;
+    for (int i = 2; i < c->rank; i++) {
+        y.dim[i] = small;
+        w.dim[i] = c->kernel;
+    }
+    fixture_open(f, seed);
+    bool data = c->op == HTH_OP_CONV_GRAD_DATA, filter = c->op == HTH_OP_CONV_GRAD_FILTER;
+    int in[3] = {fixture_value(f, data ? y : x), fixture_value(f, filter ? y : w), -1};
+    int out[2] = {fixture_value(f, data ? x : filter ? w : y), -1};
+    if (c->bias && filter) {
+        out[1] = fixture_value(f, SHAPE(c->out));
+    } else if (c->bias) {
+        in[2] = fixture_value(f, SHAPE(c->out));
+    }
+    int sum = c->posts & 1 ? fixture_value(f, y) : -1;
+    hth_node *n = fixture_node(f, c->op, in, data || filter ? 2 : 3, out, filter ? 2 : 1);
+    for (int i = 0; i < 6; i++) {
+        p[i] = c->pad;
+        v[i % 3] = c->stride;
+    }
+    hth_node_set_int(n, "group", c->groups);
+    hth_node_set_ints(n, "strides", v, c->rank - 2);
+    hth_node_set_ints(n, "pads", p, 2 * (c->rank - 2));
+    v[0] = v[1] = v[2] = c->dilation;
+    hth_node_set_ints(n, "dilations", v, c->rank - 2);
+    if (sum >= 0) {
+        n->post[n->n_post++] = (hth_post_op){HTH_OP_ADD, n->n_inputs, 1, 0};
+        hth_node_add_input(n, sum);
+    }
+    if (c->posts & 2) {
+        n->post[n->n_post++] = (hth_post_op){HTH_OP_RELU, -1, 0, 0};
+    }
+    if (c->posts & 4) {
+        n->post[n->n_post++] = (hth_post_op){HTH_OP_SIGMOID, -1, 0, 0};
+    }
+    return n;
+}
+
+#undef fixture_check
+static void convolutions(void **state)
+{
+    for (size_t i = 0; i < sizeof conv_cases / sizeof *conv_cases; i++) {
+        fixture f;
+        hth_choice list[16];
+        int count;
+        const hth_node *n = conv_open(&f, &conv_cases[i], i + 1);
+        assert_int_equal(hth_kernel_algorithms(cuda_test_device, f.graph, n, list, 16, &count),
+                         HTH_OK);
+        bool fused = false;
+        for (int k = 0; k < count; k++) {
+            fused = fused || list[k].name[0] == 'f';
+            assert_null(strstr(list[k].name, "e2")); // rounds
+            assert_null(strstr(list[k].name, "e3")); // not deterministic
+            fixture_check(&f, list[k].name, false, 1e-5);
+        }
+        bool fusible = conv_cases[i].op == HTH_OP_CONV && !(conv_cases[i].posts & 4) &&
+                       (conv_cases[i].bias || conv_cases[i].posts != 0);
+        assert_int_equal(fused, fusible);
+        assert_int_equal(count, fused ? 4 : 3);
+        fixture_check(&f, NULL, false, 1e-5);
+        fixture_faults(&f, NULL);
+        fixture_faults(&f, "e0");
+        hth_kernel *k;
+        assert_int_equal(cuda_test_prepare(f.graph, n, "e9", &k), HTH_ENOTSUP);
+        assert_int_equal(cuda_test_prepare(f.graph, n, "jit", &k), HTH_ENOTSUP);
+        fixture_close(&f);
+    }
+}
+
+// The device goes, and everything that it made with it.
+static void nothing_is_left(void **state)
+{
+    hth_device_close(cuda_test_device);
+    assert_int_equal(hth_cuda_fake_state()->live, 0);
+    assert_true(hth_cuda_fake_state()->launches > 100);
+    hth_cuda_fake_close();
+    cuda_test_device = NULL;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(table_is_complete),
+        cmocka_unit_test(onnx_cases),
+        cmocka_unit_test(convolutions),
+        cmocka_unit_test(nothing_is_left),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,348 @@
+// SPDX-License-Identifier: Apache-2.0
+// The engines of a graph: listed by heuristics and by index, filtered by what they do to numbers,
+// named so that they can be made again. Heuristics' mode B is not safe to run twice at once: a lock.
+#include "kernels/cuda/dnn_call.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define ENGINE_RESULTS 64 // of one mode
+#define ENGINE_KNOBS   16
+#define ENGINE_NOTES   16
+
+typedef struct engine_knob {
+    cudnnBackendKnobType_t type;
+    int64_t value;
+} engine_knob;
+
+static pthread_mutex_t engine_lock = PTHREAD_MUTEX_INITIALIZER;
+
+bool hth_dnn_exact(uint64_t notes)
+{
+    const uint64_t bad = UINT64_C(1) << CUDNN_NUMERICAL_NOTE_TENSOR_CORE |
+                         UINT64_C(1) << CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS |
+                         UINT64_C(1) << CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION |
+                         UINT64_C(1) << CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC;
+    return (notes & bad) == 0;
+}
+
+static const hth_cuda_api *engine_api(const hth_dnn_graph *g)
+{
+    return g->device->api;
+}
+
+static void engine_end(const hth_dnn_graph *g, cudnnBackendDescriptor_t d)
+{
+    if (d != NULL) {
+        (void)engine_api(g)->cudnnBackendDestroyDescriptor(d);
+    }
+}
+
+static bool engine_get(const hth_dnn_graph *g, cudnnBackendDescriptor_t d,
+                       cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
+                       int64_t cap, int64_t *count, void *out)
+{
+    *count = 0;
+    return engine_api(g)->cudnnBackendGetAttribute(d, name, type, cap, count, out) ==
+           CUDNN_STATUS_SUCCESS;
+}
+
+static bool engine_set(const hth_dnn_graph *g, cudnnBackendDescriptor_t d,
+                       cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
+                       int64_t count, const void *value)
+{
+    return engine_api(g)->cudnnBackendSetAttribute(d, name, type, count, value) ==
+           CUDNN_STATUS_SUCCESS;
+}
+
+static uint64_t engine_notes(const hth_dnn_graph *g, cudnnBackendDescriptor_t engine)
+{
+    cudnnBackendNumericalNote_t note[ENGINE_NOTES];
+    int64_t n;
+    uint64_t bits = 0;
+    if (!engine_get(g, engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE,
+                    ENGINE_NOTES, &n, note)) {
+        return 0;
+    }
+    for (int64_t i = 0; i < n && i < ENGINE_NOTES; i++) {
+        bits |= UINT64_C(1) << note[i];
+    }
+    return bits;
+}
+
+// Engine number `index` of the graph, finalized; NULL: it cannot run it.
+static cudnnBackendDescriptor_t engine_open(const hth_dnn_graph *g, int64_t index)
+{
+    const hth_dnn_device *d = g->device;
+    cudnnBackendDescriptor_t e;
+    if (d->api->cudnnBackendCreateDescriptor(CUDNN_BACKEND_ENGINE_DESCRIPTOR, &e) !=
+        CUDNN_STATUS_SUCCESS) {
+        return NULL;
+    }
+    bool ok = engine_set(g, e, CUDNN_ATTR_ENGINE_OPERATION_GRAPH, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
+                         &g->graph) &&
+              engine_set(g, e, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, 1, &index);
+    if (d->description != NULL) {
+        ok = ok && engine_set(g, e, CUDNN_ATTR_ENGINE_DEVICEPROP, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
+                              &d->description);
+    }
+    if (ok && d->api->cudnnBackendFinalize(e) == CUDNN_STATUS_SUCCESS) {
+        return e;
+    }
+    engine_end(g, e);
+    return NULL;
+}
+
+static bool engine_set_knobs(const hth_dnn_graph *g, cudnnBackendDescriptor_t config,
+                             const engine_knob *knob, int n, cudnnBackendDescriptor_t *made)
+{
+    bool ok = true;
+    for (int i = 0; ok && i < n; i++) {
+        ok = engine_api(g)->cudnnBackendCreateDescriptor(CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR,
+                                                         &made[i]) == CUDNN_STATUS_SUCCESS &&
+             engine_set(g, made[i], CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, CUDNN_TYPE_KNOB_TYPE, 1,
+                        &knob[i].type) &&
+             engine_set(g, made[i], CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, CUDNN_TYPE_INT64, 1,
+                        &knob[i].value) &&
+             engine_api(g)->cudnnBackendFinalize(made[i]) == CUDNN_STATUS_SUCCESS;
+    }
+    return ok && (n == 0 || engine_set(g, config, CUDNN_ATTR_ENGINECFG_KNOB_CHOICES,
+                                       CUDNN_TYPE_BACKEND_DESCRIPTOR, n, made));
+}
+
+// A configuration, finalized; NULL: the engine refuses these knobs.
+static cudnnBackendDescriptor_t engine_configure(const hth_dnn_graph *g,
+                                                 cudnnBackendDescriptor_t engine,
+                                                 const engine_knob *knob, int n)
+{
+    cudnnBackendDescriptor_t c, made[ENGINE_KNOBS] = {NULL};
+    if (engine_api(g)->cudnnBackendCreateDescriptor(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, &c) !=
+        CUDNN_STATUS_SUCCESS) {
+        return NULL;
+    }
+    bool ok = engine_set(g, c, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
+                         &engine) &&
+              engine_set_knobs(g, c, knob, n, made) &&
+              engine_api(g)->cudnnBackendFinalize(c) == CUDNN_STATUS_SUCCESS;
+    for (int i = 0; i < n; i++) {
+        engine_end(g, made[i]);
+    }
+    if (!ok) {
+        engine_end(g, c);
+    }
+    return ok ? c : NULL;
+}
+
+// Names.
+
+static bool engine_name(bool fused, int64_t index, const engine_knob *knob, int n,
+                        hth_dnn_engine *out)
+{
+    int at = snprintf(out->name, sizeof out->name, "%c%lld", fused ? 'f' : 'e', (long long)index);
+    for (int i = 0; i < n && at < (int)sizeof out->name; i++) {
+        at += snprintf(out->name + at, sizeof out->name - (size_t)at, "%c%d=%lld", i ? ',' : ':',
+                       (int)knob[i].type, (long long)knob[i].value);
+    }
+    return at < (int)sizeof out->name;
+}
+
+static bool engine_parse(const char *name, int64_t *index, engine_knob *knob, int *n)
+{
+    char *end;
+    *n = 0;
+    *index = strtoll(name + 1, &end, 10);
+    while (*end == ':' || *end == ',') {
+        long type = strtol(end + 1, &end, 10);
+        if (*end != '=' || *n == ENGINE_KNOBS) {
+            return false;
+        }
+        knob[*n].type = (cudnnBackendKnobType_t)type;
+        knob[(*n)++].value = strtoll(end + 1, &end, 10);
+    }
+    return (name[0] == 'e' || name[0] == 'f') && end > name + 1 && *end == '\0';
+}
+
+// Lists.
+
+typedef struct engine_list {
+    hth_dnn_engine *list;
+    int n, cap;
+} engine_list;
+
+static void engine_keep(const hth_dnn_graph *g, cudnnBackendDescriptor_t engine,
+                        cudnnBackendDescriptor_t config, int64_t index, const engine_knob *knob,
+                        int n_knobs, engine_list *l)
+{
+    hth_dnn_engine e = {.notes = engine_notes(g, engine)};
+    int64_t count;
+    if (l->n == l->cap || !hth_dnn_exact(e.notes) ||
+        !engine_name(g->fused, index, knob, n_knobs, &e) ||
+        !engine_get(g, config, CUDNN_ATTR_ENGINECFG_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &count,
+                    &e.workspace_bytes)) {
+        return;
+    }
+    for (int i = 0; i < l->n; i++) {
+        if (strcmp(l->list[i].name, e.name) == 0) {
+            return;
+        }
+    }
+    l->list[l->n++] = e;
+}
+
+static int engine_read_knobs(const hth_dnn_graph *g, cudnnBackendDescriptor_t config,
+                             engine_knob *knob)
+{
+    cudnnBackendDescriptor_t made[ENGINE_KNOBS] = {NULL};
+    int64_t n = 0, one;
+    for (int i = 0; i < ENGINE_KNOBS; i++) {
+        (void)engine_api(g)->cudnnBackendCreateDescriptor(CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR,
+                                                          &made[i]);
+    }
+    (void)engine_get(g, config, CUDNN_ATTR_ENGINECFG_KNOB_CHOICES, CUDNN_TYPE_BACKEND_DESCRIPTOR,
+                     ENGINE_KNOBS, &n, made);
+    n = n > ENGINE_KNOBS ? ENGINE_KNOBS : n;
+    for (int64_t i = 0; i < n; i++) {
+        (void)engine_get(g, made[i], CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, CUDNN_TYPE_KNOB_TYPE, 1,
+                         &one, &knob[i].type);
+        (void)engine_get(g, made[i], CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, CUDNN_TYPE_INT64, 1, &one,
+                         &knob[i].value);
+    }
+    for (int i = 0; i < ENGINE_KNOBS; i++) {
+        engine_end(g, made[i]);
+    }
+    return (int)n;
+}
+
+static void engine_of_config(const hth_dnn_graph *g, cudnnBackendDescriptor_t config,
+                             engine_list *l)
+{
+    cudnnBackendDescriptor_t engine = NULL;
+    engine_knob knob[ENGINE_KNOBS];
+    int64_t n, index = -1;
+    if (engine_api(g)->cudnnBackendCreateDescriptor(CUDNN_BACKEND_ENGINE_DESCRIPTOR, &engine) !=
+        CUDNN_STATUS_SUCCESS) {
+        return;
+    }
+    if (engine_get(g, config, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &n,
+                   &engine) &&
+        engine_get(g, engine, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, 1, &n, &index)) {
+        engine_keep(g, engine, config, index, knob, engine_read_knobs(g, config, knob), l);
+    }
+    engine_end(g, engine);
+}
+
+static void engine_by_heuristics(const hth_dnn_graph *g, cudnnBackendHeurMode_t mode,
+                                 engine_list *l)
+{
+    const hth_dnn_device *d = g->device;
+    cudnnBackendDescriptor_t h, made[ENGINE_RESULTS] = {NULL};
+    int64_t n = 0;
+    if (d->api->cudnnBackendCreateDescriptor(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, &h) !=
+        CUDNN_STATUS_SUCCESS) {
+        return;
+    }
+    bool ok = engine_set(g, h, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, CUDNN_TYPE_BACKEND_DESCRIPTOR,
+                         1, &g->graph) &&
+              engine_set(g, h, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
+    if (d->description != NULL) {
+        ok = ok && engine_set(g, h, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, CUDNN_TYPE_BACKEND_DESCRIPTOR,
+                              1, &d->description);
+    }
+    ok = ok && d->api->cudnnBackendFinalize(h) == CUDNN_STATUS_SUCCESS;
+    for (int i = 0; ok && i < ENGINE_RESULTS; i++) {
+        ok = d->api->cudnnBackendCreateDescriptor(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, &made[i]) ==
+             CUDNN_STATUS_SUCCESS;
+    }
+    if (ok && engine_get(g, h, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
+                         ENGINE_RESULTS, &n, made)) {
+        for (int64_t i = 0; i < n && i < ENGINE_RESULTS; i++) {
+            engine_of_config(g, made[i], l);
+        }
+    }
+    for (int i = 0; i < ENGINE_RESULTS; i++) {
+        engine_end(g, made[i]);
+    }
+    engine_end(g, h);
+}
+
+static void engine_by_index(const hth_dnn_graph *g, engine_list *l)
+{
+    int64_t n = 0, one;
+    (void)engine_get(g, g->graph, CUDNN_ATTR_OPERATIONGRAPH_ENGINE_GLOBAL_COUNT, CUDNN_TYPE_INT64, 1,
+                     &one, &n);
+    for (int64_t i = 0; i < n; i++) {
+        cudnnBackendDescriptor_t e = engine_open(g, i);
+        cudnnBackendDescriptor_t c = e == NULL ? NULL : engine_configure(g, e, NULL, 0);
+        if (c != NULL) {
+            engine_keep(g, e, c, i, NULL, 0, l);
+        }
+        engine_end(g, c);
+        engine_end(g, e);
+    }
+}
+
+hth_err hth_dnn_list(const hth_dnn_graph *g, hth_dnn_engine *list, int cap, int *count)
+{
+    engine_list l = {.list = list, .cap = cap};
+    pthread_mutex_lock(&engine_lock);
+    engine_by_heuristics(g, CUDNN_HEUR_MODE_A, &l);
+    engine_by_heuristics(g, CUDNN_HEUR_MODE_B, &l);
+    engine_by_heuristics(g, CUDNN_HEUR_MODE_FALLBACK, &l);
+    engine_by_index(g, &l);
+    pthread_mutex_unlock(&engine_lock);
+    *count = l.n;
+    return l.n > 0 ? HTH_OK
+                   : hth_fail(HTH_ENOTSUP, "cuDNN has no engine for this convolution in FP32");
+}
+
+// Plans.
+
+static hth_err engine_plan(const hth_dnn_graph *g, cudnnBackendDescriptor_t config,
+                           cudnnBackendDescriptor_t *out, int64_t *workspace_bytes)
+{
+    const hth_dnn_device *d = g->device;
+    cudnnBackendDescriptor_t p;
+    int64_t one;
+    HTH_TRY(DNN(d->api, cudnnBackendCreateDescriptor, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, &p));
+    bool ok = engine_set(g, p, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG,
+                         CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &config);
+    if (d->handle != NULL) {
+        ok = ok && engine_set(g, p, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1,
+                              &d->handle);
+    } else if (d->description != NULL) {
+        ok = ok && engine_set(g, p, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP,
+                              CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &d->description);
+    }
+    hth_err err = ok ? DNN(d->api, cudnnBackendFinalize, p)
+                     : hth_fail(HTH_ENOTSUP, "cuDNN takes no such plan");
+    if (err == HTH_OK && !engine_get(g, p, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
+                                     CUDNN_TYPE_INT64, 1, &one, workspace_bytes)) {
+        err = hth_fail(HTH_ENOTSUP, "cuDNN does not say the workspace of a plan");
+    }
+    if (err != HTH_OK) {
+        engine_end(g, p);
+        return err;
+    }
+    *out = p;
+    return HTH_OK;
+}
+
+hth_err hth_dnn_plan(const hth_dnn_graph *g, const char *name, cudnnBackendDescriptor_t *out,
+                     int64_t *workspace_bytes)
+{
+    engine_knob knob[ENGINE_KNOBS];
+    int64_t index;
+    int n;
+    if (!engine_parse(name, &index, knob, &n)) {
+        return hth_fail(HTH_ENOTSUP, "'%s' is no engine's name", name);
+    }
+    cudnnBackendDescriptor_t e = engine_open(g, index);
+    cudnnBackendDescriptor_t c = e == NULL ? NULL : engine_configure(g, e, knob, n);
+    hth_err err = c == NULL ? hth_fail(HTH_ENOTSUP, "cuDNN has no engine '%s' here", name)
+                            : engine_plan(g, c, out, workspace_bytes);
+    engine_end(g, c);
+    engine_end(g, e);
+    return err;
+}

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+// cublasLt for tests: column-major products in double, with the epilogues bias and ReLU. Its one
+// algorithm wants some workspace and writes to all of it, so that too little is found.
+#include "kernels/cuda/fake/fake.h"
+
+#include "device/cuda/fake/impl.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define FAKE_WORKSPACE 4096
+
+typedef struct fake_matrix {
+    uint64_t rows, cols;
+    int64_t ld, stride;
+    int32_t batch;
+} fake_matrix;
+
+typedef struct fake_product {
+    cublasOperation_t op[2]; // of the first and the second factor
+    cublasLtEpilogue_t epilogue;
+    const float *bias;
+    fake_matrix m[3];
+    const float *in[2];
+    float *out, *workspace;
+    float alpha, beta;
+} fake_product;
+
+static cublasStatus_t fake_create(cublasLtHandle_t *out)
+{
+    *out = (cublasLtHandle_t)(void *)hth_cuda_fake_state();
+    hth_cuda_fake_state()->live++;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+static cublasStatus_t fake_destroy(cublasLtHandle_t h)
+{
+    hth_cuda_fake_state()->live--;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+static void *fake_object(size_t bytes)
+{
+    hth_cuda_fake_state()->live++;
+    return calloc(1, bytes);
+}
+
+static cublasStatus_t fake_end(void *p)
+{
+    hth_cuda_fake_state()->live--;
+    free(p);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+static cublasStatus_t fake_desc_create(cublasLtMatmulDesc_t *out, cublasComputeType_t compute,
+                                       cudaDataType_t scale)
+{
+    fake_product *p = fake_object(sizeof *p);
+    *out = (cublasLtMatmulDesc_t)(void *)p;
+    p->epilogue = CUBLASLT_EPILOGUE_DEFAULT;
+    return compute == CUBLAS_COMPUTE_32F && scale == CUDA_R_32F ? CUBLAS_STATUS_SUCCESS
+                                                                : CUBLAS_STATUS_NOT_SUPPORTED;
+}
+
+static cublasStatus_t fake_desc_destroy(cublasLtMatmulDesc_t d)
+{
+    return fake_end(d);
+}
+
+static cublasStatus_t fake_desc_set(cublasLtMatmulDesc_t d, cublasLtMatmulDescAttributes_t name,
+                                    const void *value, size_t bytes)
+{
+    fake_product *p = (fake_product *)(void *)d;
+    void *to = name == CUBLASLT_MATMUL_DESC_TRANSA         ? (void *)&p->op[0]
+               : name == CUBLASLT_MATMUL_DESC_TRANSB       ? (void *)&p->op[1]
+               : name == CUBLASLT_MATMUL_DESC_EPILOGUE     ? (void *)&p->epilogue
+               : name == CUBLASLT_MATMUL_DESC_BIAS_POINTER ? (void *)&p->bias
+                                                           : NULL;
+    if (to == NULL) {
+        return CUBLAS_STATUS_INVALID_VALUE;
+    }
+    memcpy(to, value, bytes);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+static cublasStatus_t fake_layout_create(cublasLtMatrixLayout_t *out, cudaDataType type,
+                                         uint64_t rows, uint64_t cols, int64_t ld)
+{
+    fake_matrix *m = fake_object(sizeof *m);
+    *m = (fake_matrix){rows, cols, ld, 0, 1};
+    *out = (cublasLtMatrixLayout_t)(void *)m;
+    return type == CUDA_R_32F && ld >= (int64_t)rows ? CUBLAS_STATUS_SUCCESS
+                                                     : CUBLAS_STATUS_INVALID_VALUE;
+}
+
+static cublasStatus_t fake_layout_destroy(cublasLtMatrixLayout_t l)
+{
+    return fake_end(l);
+}
+
+static cublasStatus_t fake_layout_set(cublasLtMatrixLayout_t l, cublasLtMatrixLayoutAttribute_t name,
+                                      const void *value, size_t bytes)
+{
+    fake_matrix *m = (fake_matrix *)(void *)l;
+    bool count = name == CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT;
+    if (!count && name != CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET) {
+        return CUBLAS_STATUS_INVALID_VALUE;
+    }
+    memcpy(count ? (void *)&m->batch : (void *)&m->stride, value, bytes);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+static cublasStatus_t fake_wish_create(cublasLtMatmulPreference_t *out)
+{
+    *out = fake_object(64);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+static cublasStatus_t fake_wish_destroy(cublasLtMatmulPreference_t p)
+{
+    return fake_end(p);
+}
+
+static cublasStatus_t fake_wish_set(cublasLtMatmulPreference_t p,
+                                    cublasLtMatmulPreferenceAttributes_t name, const void *value,
+                                    size_t bytes)
+{
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+static cublasStatus_t fake_heuristic(cublasLtHandle_t h, cublasLtMatmulDesc_t d,
+                                     cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                     cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t e,
+                                     cublasLtMatmulPreference_t wish, int cap,
+                                     cublasLtMatmulHeuristicResult_t *out, int *n)
+{
+    memset(out, 0, sizeof *out);
+    out->workspaceSize = FAKE_WORKSPACE;
+    *n = 1;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+static double product_at(const fake_product *p, int f, int64_t batch, uint64_t i, uint64_t k)
+{
+    const fake_matrix *m = &p->m[f];
+    uint64_t row = p->op[f] == CUBLAS_OP_T ? k : i, col = p->op[f] == CUBLAS_OP_T ? i : k;
+    return p->in[f][batch * m->stride + (int64_t)col * m->ld + (int64_t)row];
+}
+
+static hth_err product_run(void *job)
+{
+    const fake_product *p = job;
+    const fake_matrix *c = &p->m[2];
+    uint64_t sum = p->op[0] == CUBLAS_OP_T ? p->m[0].rows : p->m[0].cols;
+    memset(p->workspace, 0xFF, FAKE_WORKSPACE);
+    for (int64_t b = 0; b < c->batch; b++) {
+        for (uint64_t j = 0; j < c->cols; j++) {
+            for (uint64_t i = 0; i < c->rows; i++) {
+                float *to = &p->out[b * c->stride + (int64_t)j * c->ld + (int64_t)i];
+                double v = 0;
+                for (uint64_t k = 0; k < sum; k++) {
+                    v += product_at(p, 0, b, i, k) * product_at(p, 1, b, k, j);
+                }
+                v = p->alpha * v + (p->beta != 0 ? p->beta * (double)*to : 0);
+                v += p->epilogue & CUBLASLT_EPILOGUE_BIAS ? p->bias[i] : 0;
+                *to = (float)(p->epilogue & CUBLASLT_EPILOGUE_RELU && v < 0 ? 0 : v);
+            }
+        }
+    }
+    return HTH_OK;
+}
+
+static cublasStatus_t fake_matmul(cublasLtHandle_t h, cublasLtMatmulDesc_t d, const void *alpha,
+                                  const void *a, cublasLtMatrixLayout_t la, const void *b,
+                                  cublasLtMatrixLayout_t lb, const void *beta, const void *c,
+                                  cublasLtMatrixLayout_t lc, void *out, cublasLtMatrixLayout_t lo,
+                                  const cublasLtMatmulAlgo_t *algo, void *workspace, size_t bytes,
+                                  cudaStream_t stream)
+{
+    fake_product p = *(fake_product *)(void *)d;
+    cublasLtMatrixLayout_t from[] = {la, lb, lc};
+    for (int i = 0; i < 3; i++) {
+        memcpy(&p.m[i], from[i], sizeof p.m[i]);
+    }
+    p.in[0] = a;
+    p.in[1] = b;
+    p.out = out;
+    p.workspace = workspace;
+    memcpy(&p.alpha, alpha, sizeof p.alpha);
+    memcpy(&p.beta, beta, sizeof p.beta);
+    bool fits = (p.op[0] == CUBLAS_OP_T ? p.m[0].cols : p.m[0].rows) == p.m[2].rows &&
+                (p.op[1] == CUBLAS_OP_T ? p.m[1].rows : p.m[1].cols) == p.m[2].cols;
+    if (!fits || c != out || workspace == NULL || bytes < FAKE_WORKSPACE) {
+        return CUBLAS_STATUS_INVALID_VALUE;
+    }
+    return hth_cuda_fake_issue((CUstream)stream, product_run, &p, sizeof p) == CUDA_SUCCESS
+               ? CUBLAS_STATUS_SUCCESS
+               : CUBLAS_STATUS_EXECUTION_FAILED;
+}
+
+void hth_cuda_fake_fill_blas(hth_cuda_api *api)
+{
+    api->cublasLtCreate = fake_create;
+    api->cublasLtDestroy = fake_destroy;
+    api->cublasLtMatmulDescCreate = fake_desc_create;
+    api->cublasLtMatmulDescDestroy = fake_desc_destroy;
+    api->cublasLtMatmulDescSetAttribute = fake_desc_set;
+    api->cublasLtMatrixLayoutCreate = fake_layout_create;
+    api->cublasLtMatrixLayoutDestroy = fake_layout_destroy;
+    api->cublasLtMatrixLayoutSetAttribute = fake_layout_set;
+    api->cublasLtMatmulPreferenceCreate = fake_wish_create;
+    api->cublasLtMatmulPreferenceDestroy = fake_wish_destroy;
+    api->cublasLtMatmulPreferenceSetAttribute = fake_wish_set;
+    api->cublasLtMatmulAlgoGetHeuristic = fake_heuristic;
+    api->cublasLtMatmul = fake_matmul;
+}

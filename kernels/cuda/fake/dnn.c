@@ -1,0 +1,446 @@
+// SPDX-License-Identifier: Apache-2.0
+// cuDNN's graph API for tests. A descriptor is what was set on it; finalizing an operation graph
+// makes of it a convolution and its epilogue, which engines, configurations and plans carry on.
+// Engine 0 takes everything without workspace; 1 wants the input's size of it, twice that by its
+// knob, and no epilogue; 2 rounds its inputs, 3 is not deterministic: both must never be taken.
+// Executing writes to all of the workspace and computes with kernels/ref.
+#include "kernels/cuda/fake/fake.h"
+
+#include "device/cuda/fake/impl.h"
+
+#include "kernels/kernel.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define FAKE_ATTRS   16
+#define FAKE_VALUES  8
+#define FAKE_ENGINES 4
+
+typedef struct fake_problem {
+    hth_op op;
+    int rank;
+    hth_shape x, w, y;
+    int64_t pads[6], stride[3], dilation[3];
+    bool bias, sum, relu;
+    int64_t engine, knob;
+} fake_problem;
+
+typedef struct fake_attr {
+    cudnnBackendAttributeName_t name;
+    int64_t count;
+    int64_t value[FAKE_VALUES];
+} fake_attr;
+
+typedef struct fake_descriptor {
+    cudnnBackendDescriptorType_t type;
+    int n;
+    fake_attr attr[FAKE_ATTRS];
+    fake_problem problem;
+} fake_descriptor;
+
+static size_t attr_size(cudnnBackendAttributeType_t type)
+{
+    return type == CUDNN_TYPE_BOOLEAN || type == CUDNN_TYPE_CHAR                              ? 1
+           : type == CUDNN_TYPE_INT64 || type == CUDNN_TYPE_DOUBLE ||
+                     type == CUDNN_TYPE_VOID_PTR || type == CUDNN_TYPE_HANDLE ||
+                     type == CUDNN_TYPE_BACKEND_DESCRIPTOR
+               ? 8
+               : 4;
+}
+
+static const fake_attr *attr_of(const fake_descriptor *d, cudnnBackendAttributeName_t name)
+{
+    for (int i = 0; d != NULL && i < d->n; i++) {
+        if (d->attr[i].name == name) {
+            return &d->attr[i];
+        }
+    }
+    return NULL;
+}
+
+static int64_t attr_int(const fake_descriptor *d, cudnnBackendAttributeName_t name)
+{
+    const fake_attr *a = attr_of(d, name);
+    return a != NULL ? a->value[0] : 0;
+}
+
+static fake_descriptor *attr_descriptor(const fake_descriptor *d, cudnnBackendAttributeName_t name)
+{
+    return (fake_descriptor *)(intptr_t)attr_int(d, name);
+}
+
+static cudnnStatus_t fake_create(cudnnBackendDescriptorType_t type, cudnnBackendDescriptor_t *out)
+{
+    fake_descriptor *d = calloc(1, sizeof *d);
+    if (d == NULL) {
+        return CUDNN_STATUS_ALLOC_FAILED;
+    }
+    d->type = type;
+    *out = (cudnnBackendDescriptor_t)(void *)d;
+    hth_cuda_fake_state()->live++;
+    return CUDNN_STATUS_SUCCESS;
+}
+
+static cudnnStatus_t fake_destroy(cudnnBackendDescriptor_t d)
+{
+    free(d);
+    hth_cuda_fake_state()->live--;
+    return CUDNN_STATUS_SUCCESS;
+}
+
+static cudnnStatus_t fake_set(cudnnBackendDescriptor_t to, cudnnBackendAttributeName_t name,
+                              cudnnBackendAttributeType_t type, int64_t count, const void *value)
+{
+    fake_descriptor *d = (fake_descriptor *)(void *)to;
+    if (d->n == FAKE_ATTRS || count > FAKE_VALUES) {
+        return CUDNN_STATUS_BAD_PARAM;
+    }
+    fake_attr *a = &d->attr[d->n++];
+    *a = (fake_attr){.name = name, .count = count};
+    for (int64_t i = 0; i < count; i++) {
+        memcpy(&a->value[i], (const char *)value + (size_t)i * attr_size(type), attr_size(type));
+    }
+    return CUDNN_STATUS_SUCCESS;
+}
+
+// From the descriptors of a graph to what it computes.
+
+static void problem_shape(const fake_descriptor *tensor, hth_shape *out)
+{
+    const fake_attr *a = attr_of(tensor, CUDNN_ATTR_TENSOR_DIMENSIONS);
+    out->rank = (int)a->count;
+    memcpy(out->dim, a->value, (size_t)a->count * sizeof a->value[0]);
+}
+
+static void problem_list(const fake_descriptor *d, cudnnBackendAttributeName_t name, int64_t *out)
+{
+    const fake_attr *a = attr_of(d, name);
+    memcpy(out, a->value, (size_t)a->count * sizeof *out);
+}
+
+static bool problem_convolution(const fake_descriptor *op, fake_problem *p)
+{
+    static const struct {
+        cudnnBackendDescriptorType_t type;
+        hth_op op;
+        cudnnBackendAttributeName_t x, w, y, conv;
+    } kinds[] = {
+        {CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR, HTH_OP_CONV,
+         CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W,
+         CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y,
+         CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC},
+        {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR, HTH_OP_CONV_GRAD_DATA,
+         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W,
+         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY,
+         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC},
+        {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR, HTH_OP_CONV_GRAD_FILTER,
+         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X,
+         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW,
+         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY,
+         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC}};
+    for (int i = 0; i < 3; i++) {
+        if (op->type == kinds[i].type) {
+            const fake_descriptor *c = attr_descriptor(op, kinds[i].conv);
+            int64_t n = attr_int(c, CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS);
+            p->op = kinds[i].op;
+            p->rank = (int)n + 2;
+            problem_shape(attr_descriptor(op, kinds[i].x), &p->x);
+            problem_shape(attr_descriptor(op, kinds[i].w), &p->w);
+            problem_shape(attr_descriptor(op, kinds[i].y), &p->y);
+            problem_list(c, CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, p->pads);
+            problem_list(c, CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, p->pads + n);
+            problem_list(c, CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, p->stride);
+            problem_list(c, CUDNN_ATTR_CONVOLUTION_DILATIONS, p->dilation);
+            return true;
+        }
+    }
+    return false;
+}
+
+// The sizes of an output as cuDNN computes them.
+static bool problem_fits(const fake_problem *p)
+{
+    bool ok = p->x.dim[0] == p->y.dim[0] && p->w.dim[0] == p->y.dim[1] && p->w.dim[1] > 0 &&
+              p->x.dim[1] % p->w.dim[1] == 0;
+    for (int i = 0; i < p->rank - 2; i++) {
+        int64_t span = (p->w.dim[2 + i] - 1) * p->dilation[i] + 1;
+        int64_t room = p->x.dim[2 + i] + p->pads[i] + p->pads[p->rank - 2 + i] - span;
+        ok = ok && room >= 0 && room / p->stride[i] + 1 == p->y.dim[2 + i];
+    }
+    return ok;
+}
+
+static bool problem_of_graph(const fake_descriptor *graph, fake_problem *p)
+{
+    const fake_attr *ops = attr_of(graph, CUDNN_ATTR_OPERATIONGRAPH_OPS);
+    *p = (fake_problem){.op = HTH_OP_NONE};
+    for (int64_t i = 0; i < ops->count; i++) {
+        const fake_descriptor *op = (const fake_descriptor *)(intptr_t)ops->value[i];
+        if (op->type != CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR) {
+            if (!problem_convolution(op, p)) {
+                return false;
+            }
+            continue;
+        }
+        const fake_descriptor *how = attr_descriptor(op, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR);
+        const fake_descriptor *b = attr_descriptor(op, CUDNN_ATTR_OPERATION_POINTWISE_BDESC);
+        int64_t mode = attr_int(how, CUDNN_ATTR_POINTWISE_MODE);
+        p->relu = p->relu || mode == CUDNN_POINTWISE_RELU_FWD;
+        p->bias = p->bias || (b != NULL && attr_int(b, CUDNN_ATTR_TENSOR_UNIQUE_ID) == 'b');
+        p->sum = p->sum || (b != NULL && attr_int(b, CUDNN_ATTR_TENSOR_UNIQUE_ID) == 's');
+    }
+    return problem_fits(p);
+}
+
+static bool problem_engine(const fake_descriptor *engine, fake_problem *p)
+{
+    *p = attr_descriptor(engine, CUDNN_ATTR_ENGINE_OPERATION_GRAPH)->problem;
+    p->engine = attr_int(engine, CUDNN_ATTR_ENGINE_GLOBAL_INDEX);
+    bool fused = p->bias || p->sum || p->relu;
+    return p->engine >= 0 && p->engine < FAKE_ENGINES && (p->engine == 0 || !fused);
+}
+
+static bool problem_config(const fake_descriptor *config, fake_problem *p)
+{
+    const fake_descriptor *knob = attr_descriptor(config, CUDNN_ATTR_ENGINECFG_KNOB_CHOICES);
+    *p = attr_descriptor(config, CUDNN_ATTR_ENGINECFG_ENGINE)->problem;
+    p->knob = knob != NULL ? attr_int(knob, CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE) : 0;
+    return knob == NULL || (p->engine == 1 && p->knob >= 0 && p->knob <= 1);
+}
+
+static int64_t problem_workspace(const fake_problem *p)
+{
+    int64_t x = hth_shape_elements(&p->x) * (int64_t)sizeof(float);
+    return p->engine == 1 ? x * (1 + p->knob) : 0;
+}
+
+static cudnnStatus_t fake_finalize(cudnnBackendDescriptor_t which)
+{
+    fake_descriptor *d = (fake_descriptor *)(void *)which;
+    bool ok = true;
+    switch (d->type) {
+    case CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR:
+        ok = problem_of_graph(d, &d->problem);
+        break;
+    case CUDNN_BACKEND_ENGINE_DESCRIPTOR:
+        ok = problem_engine(d, &d->problem);
+        break;
+    case CUDNN_BACKEND_ENGINECFG_DESCRIPTOR:
+        ok = problem_config(d, &d->problem);
+        break;
+    case CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR:
+        d->problem = attr_descriptor(d, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG)->problem;
+        break;
+    case CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR:
+        d->problem = attr_descriptor(d, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH)->problem;
+        break;
+    default:
+        break;
+    }
+    return ok ? CUDNN_STATUS_SUCCESS : CUDNN_STATUS_NOT_SUPPORTED;
+}
+
+// What heuristics answer: mode A the engines that must not be taken and the one with workspace, B
+// that one with its knob, the fall-back the one that takes everything.
+static cudnnStatus_t heuristics(const fake_descriptor *h, int64_t cap, int64_t *n, void *out)
+{
+    static const struct {
+        int64_t mode, engine, knob;
+    } answers[] = {{CUDNN_HEUR_MODE_A, 2, 0},
+                   {CUDNN_HEUR_MODE_A, 3, 0},
+                   {CUDNN_HEUR_MODE_A, 1, 0},
+                   {CUDNN_HEUR_MODE_B, 1, 1},
+                   {CUDNN_HEUR_MODE_FALLBACK, 0, 0}};
+    fake_descriptor **to = out;
+    const fake_problem *p = &h->problem;
+    *n = 0;
+    for (size_t i = 0; i < sizeof answers / sizeof *answers && *n < cap; i++) {
+        bool fused = p->bias || p->sum || p->relu;
+        if (answers[i].mode == attr_int(h, CUDNN_ATTR_ENGINEHEUR_MODE) &&
+            (!fused || answers[i].engine == 0)) {
+            to[*n]->problem = *p;
+            to[*n]->problem.engine = answers[i].engine;
+            to[*n]->problem.knob = answers[i].knob;
+            (*n)++;
+        }
+    }
+    return CUDNN_STATUS_SUCCESS;
+}
+
+static cudnnStatus_t fake_get_text(const fake_problem *p, int64_t cap, int64_t *n, void *out)
+{
+    char text[64];
+    *n = snprintf(text, sizeof text, "{\"engine\":%d,\"knob\":%d}", (int)p->engine, (int)p->knob) + 1;
+    if (cap >= *n) {
+        memcpy(out, text, (size_t)*n);
+    }
+    return CUDNN_STATUS_SUCCESS;
+}
+
+static cudnnStatus_t fake_get(cudnnBackendDescriptor_t const which, cudnnBackendAttributeName_t name,
+                              cudnnBackendAttributeType_t type, int64_t cap, int64_t *n, void *out)
+{
+    const fake_descriptor *d = (const fake_descriptor *)(const void *)which;
+    fake_descriptor **to = out;
+    int64_t *number = out;
+    *n = 1;
+    switch (name) {
+    case CUDNN_ATTR_OPERATIONGRAPH_ENGINE_GLOBAL_COUNT:
+        *number = FAKE_ENGINES;
+        return CUDNN_STATUS_SUCCESS;
+    case CUDNN_ATTR_ENGINEHEUR_RESULTS:
+        return heuristics(d, cap, n, out);
+    case CUDNN_ATTR_ENGINECFG_ENGINE:
+        to[0]->problem = d->problem;
+        return CUDNN_STATUS_SUCCESS;
+    case CUDNN_ATTR_ENGINECFG_KNOB_CHOICES:
+        *n = d->problem.engine == 1 && d->problem.knob != 0;
+        if (*n == 1) {
+            to[0]->problem = d->problem;
+        }
+        return CUDNN_STATUS_SUCCESS;
+    case CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE:
+        memset(out, 0, sizeof(cudnnBackendKnobType_t));
+        return CUDNN_STATUS_SUCCESS;
+    case CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE:
+        *number = d->problem.knob;
+        return CUDNN_STATUS_SUCCESS;
+    case CUDNN_ATTR_ENGINECFG_WORKSPACE_SIZE:
+    case CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE:
+        *number = problem_workspace(&d->problem);
+        return CUDNN_STATUS_SUCCESS;
+    case CUDNN_ATTR_ENGINE_GLOBAL_INDEX:
+        *number = d->problem.engine;
+        return CUDNN_STATUS_SUCCESS;
+    case CUDNN_ATTR_ENGINE_NUMERICAL_NOTE:
+        *n = d->problem.engine >= 2;
+        *(cudnnBackendNumericalNote_t *)out = d->problem.engine == 2
+                                                  ? CUDNN_NUMERICAL_NOTE_TENSOR_CORE
+                                                  : CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC;
+        return CUDNN_STATUS_SUCCESS;
+    case CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION:
+        return fake_get_text(&d->problem, cap, n, out);
+    default:
+        return CUDNN_STATUS_BAD_PARAM;
+    }
+}
+
+// Executing.
+
+typedef struct fake_run {
+    fake_problem p;
+    float *x, *w, *y, *bias, *sum;
+    void *workspace;
+} fake_run;
+
+static hth_err run_convolution(fake_run *r)
+{
+    const fake_problem *p = &r->p;
+    int index[2] = {0, 1}, out = 2, n = p->rank - 2;
+    hth_node node = {.name = (char *)"fake", .op = p->op, .n_inputs = 2, .n_outputs = 1};
+    hth_graph graph = {.training = false};
+    hth_tensor x = {HTH_DT_F32, HTH_LAYOUT_PLAIN, p->x, r->x, 0}, w = x, y = x, in[2], to;
+    w.shape = p->w;
+    w.data = r->w;
+    y.shape = p->y;
+    y.data = r->y;
+    x.bytes = w.bytes = y.bytes = SIZE_MAX;
+    node.inputs = index;
+    node.outputs = &out;
+    in[0] = p->op == HTH_OP_CONV_GRAD_DATA ? y : x;
+    in[1] = p->op == HTH_OP_CONV_GRAD_FILTER ? y : w;
+    to = p->op == HTH_OP_CONV ? y : p->op == HTH_OP_CONV_GRAD_DATA ? x : w;
+    hth_err err = hth_node_set_ints(&node, "pads", p->pads, 2 * n);
+    err = err == HTH_OK ? hth_node_set_ints(&node, "strides", p->stride, n) : err;
+    err = err == HTH_OK ? hth_node_set_ints(&node, "dilations", p->dilation, n) : err;
+    err = err == HTH_OK ? hth_node_set_int(&node, "group", p->x.dim[1] / p->w.dim[1]) : err;
+    err = err == HTH_OK ? hth_ref_eval(NULL, &graph, &node, in, &to) : err;
+    for (int i = 0; i < node.n_attrs; i++) {
+        hth_attr_clear(&node.attrs[i]);
+    }
+    free(node.attrs);
+    return err;
+}
+
+static hth_err run_plan(void *job)
+{
+    fake_run *r = job;
+    int64_t count = hth_shape_elements(&r->p.y), size = count / r->p.y.dim[0] / r->p.y.dim[1];
+    if (problem_workspace(&r->p) > 0) {
+        memset(r->workspace, 0xFF, (size_t)problem_workspace(&r->p));
+    }
+    hth_err err = run_convolution(r);
+    for (int64_t i = 0; err == HTH_OK && i < count; i++) {
+        float v = r->y[i];
+        v += r->p.bias ? r->bias[i / size % r->p.y.dim[1]] : 0;
+        v += r->p.sum ? r->sum[i] : 0;
+        r->y[i] = r->p.relu && v < 0 ? 0 : v;
+    }
+    return err;
+}
+
+static CUstream fake_stream;
+
+static cudnnStatus_t fake_execute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan,
+                                  cudnnBackendDescriptor_t pack)
+{
+    const fake_descriptor *v = (const fake_descriptor *)(void *)pack;
+    const fake_attr *uid = attr_of(v, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS);
+    const fake_attr *at = attr_of(v, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS);
+    fake_run r = {.p = ((const fake_descriptor *)(void *)plan)->problem};
+    for (int64_t i = 0; i < uid->count; i++) {
+        float *p = (float *)(intptr_t)at->value[i];
+        float **to = uid->value[i] == 'x'   ? &r.x
+                     : uid->value[i] == 'w' ? &r.w
+                     : uid->value[i] == 'y' ? &r.y
+                     : uid->value[i] == 'b' ? &r.bias
+                                            : &r.sum;
+        *to = p;
+    }
+    r.workspace = (void *)(intptr_t)attr_int(v, CUDNN_ATTR_VARIANT_PACK_WORKSPACE);
+    bool complete = r.x && r.w && r.y && (!r.p.bias || r.bias) && (!r.p.sum || r.sum) &&
+                    (problem_workspace(&r.p) == 0 || r.workspace != NULL);
+    return complete && hth_cuda_fake_issue(fake_stream, run_plan, &r, sizeof r) == CUDA_SUCCESS
+               ? CUDNN_STATUS_SUCCESS
+               : CUDNN_STATUS_EXECUTION_FAILED;
+}
+
+static cudnnStatus_t fake_handle_create(cudnnHandle_t *out)
+{
+    *out = (cudnnHandle_t)(void *)&fake_stream;
+    hth_cuda_fake_state()->live++;
+    return CUDNN_STATUS_SUCCESS;
+}
+
+static cudnnStatus_t fake_handle_destroy(cudnnHandle_t h)
+{
+    hth_cuda_fake_state()->live--;
+    return CUDNN_STATUS_SUCCESS;
+}
+
+static cudnnStatus_t fake_set_stream(cudnnHandle_t h, cudaStream_t s)
+{
+    fake_stream = (CUstream)s;
+    return CUDNN_STATUS_SUCCESS;
+}
+
+static void fake_error(char *text, size_t cap)
+{
+    snprintf(text, cap, "the fake cuDNN refuses it");
+}
+
+void hth_cuda_fake_fill_dnn(hth_cuda_api *api)
+{
+    api->cudnnCreate = fake_handle_create;
+    api->cudnnDestroy = fake_handle_destroy;
+    api->cudnnSetStream = fake_set_stream;
+    api->cudnnGetLastErrorString = fake_error;
+    api->cudnnBackendCreateDescriptor = fake_create;
+    api->cudnnBackendDestroyDescriptor = fake_destroy;
+    api->cudnnBackendSetAttribute = fake_set;
+    api->cudnnBackendGetAttribute = fake_get;
+    api->cudnnBackendFinalize = fake_finalize;
+    api->cudnnBackendExecute = fake_execute;
+}

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// A plug-in over the fake driver whose devices have kernels: those of the .cu files, compiled for
+// the host, and the libraries' beside it.
+#include "kernels/cuda/fake/fake.h"
+
+#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/ops.h"
+#include "kernels/cuda/params.h"
+
+#define FAKE_BODY(name, file) extern const hth_cuda_body hth_body_##name;
+HTH_CUDA_KERNELS(FAKE_BODY)
+#undef FAKE_BODY
+
+#define FAKE_BODY(name, file) &hth_body_##name,
+static const hth_cuda_body *const fake_bodies[] = {HTH_CUDA_KERNELS(FAKE_BODY)};
+#undef FAKE_BODY
+
+// The fake driver finds a kernel whatever the image.
+const hth_cuda_image hth_cuda_images[] = {
+    {"chain", ""},    {"typed", ""},   {"reduce", ""}, {"softmax", ""}, {"batch_norm", ""},
+    {"row_norm", ""}, {"lrn", ""},     {"pool", ""},   {"move", ""},    {"gather", ""},
+    {"resize", ""},   {"loss", ""},    {"step", ""},   {"dropout", ""}, {"attention", ""}};
+const int hth_cuda_n_images = sizeof hth_cuda_images / sizeof *hth_cuda_images;
+
+static hth_err fake_prepare(const hth_kernel_host *h, hth_device *d, const hth_graph *g,
+                            const hth_node *n, const char *algorithm, hth_kernel **out)
+{
+    return hth_cuda_prepare(d, g, n, algorithm, out);
+}
+
+static hth_err fake_algorithms(const hth_kernel_host *h, hth_device *d, const hth_graph *g,
+                               const hth_node *n, hth_choice *list, int cap, int *count)
+{
+    return hth_cuda_algorithms(d, g, n, list, cap, count);
+}
+
+const struct hth_kernel_ops hth_cuda_kernel_ops = {fake_prepare, fake_algorithms, hth_cuda_oracle};
+
+static hth_err fake_probe(const char *dirs, char *about, size_t cap)
+{
+    return hth_cuda_about(hth_cuda_fake_api(), about, cap);
+}
+
+static hth_err fake_open(const hth_device_spec *s, hth_device **out)
+{
+    hth_device *d;
+    HTH_TRY(hth_cuda_open_device(hth_cuda_fake_api(), s, &d));
+    hth_err err = hth_cuda_kernels_attach((hth_cuda *)d);
+    if (err != HTH_OK) {
+        hth_device_close(d);
+        return err;
+    }
+    *out = d;
+    return HTH_OK;
+}
+
+const hth_plugin *hth_cuda_fake_engine_plugin(void)
+{
+    static const hth_plugin plugin = {HTH_PLUGIN_ABI, fake_probe, fake_open};
+    return &plugin;
+}
+
+hth_cuda_fake *hth_cuda_fake_engine_open(uint64_t seed, uint64_t bytes)
+{
+    hth_cuda_fake *f = hth_cuda_fake_open(seed);
+    if (f != NULL) {
+        f->total_bytes = bytes;
+        hth_cuda_fake_bodies(fake_bodies, sizeof fake_bodies / sizeof *fake_bodies);
+        hth_cuda_fake_fill_dnn(hth_cuda_fake_table());
+        hth_cuda_fake_fill_blas(hth_cuda_fake_table());
+        hth_plugin_use(hth_cuda_fake_engine_plugin());
+    }
+    return f;
+}

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// kernels/cuda/fake/fake.h - cuDNN and cublasLt for tests, beside the fake driver: descriptors keep
+// what is set, engines and algorithms are a few that differ in workspace and notes, and what is
+// executed is computed by kernels/ref, in the stream's order.
+#ifndef HTH_KERNELS_CUDA_FAKE_FAKE_H
+#define HTH_KERNELS_CUDA_FAKE_FAKE_H
+
+#include "device/cuda/fake/fake.h"
+
+// hth_cuda_fake_engine_open is hth_cuda_fake_open with kernels: what follows opens devices that can
+// compute, through hth_plugin_use. `bytes`: the device's memory.
+hth_cuda_fake *hth_cuda_fake_engine_open(uint64_t seed, uint64_t bytes);
+const hth_plugin *hth_cuda_fake_engine_plugin(void);
+
+void hth_cuda_fake_fill_dnn(hth_cuda_api *api);
+void hth_cuda_fake_fill_blas(hth_cuda_api *api);
+
+#endif

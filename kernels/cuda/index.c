@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+// Operators whose positions are data or are computed: Gather and its gradient, Resize, attention.
+#include "graph/attention.h"
+#include "kernels/cuda/seq.h"
+
+#include <string.h>
+
+#define ATTENTION_SCORES 8192 // of a row: what 48 KiB of shared memory hold, and more
+
+static hth_err gather_params(const hth_graph *g, const hth_node *n, const hth_shape *data,
+                             hth_gather_params *p, uint32_t *outer)
+{
+    const hth_value *index = hth_cuda_in(g, n, 1);
+    if (index->dtype != HTH_DT_I64 && index->dtype != HTH_DT_I32) {
+        return hth_fail(HTH_ENOTSUP, "indices are %s", hth_dtype_name(index->dtype));
+    }
+    p->wide = index->dtype == HTH_DT_I64;
+    p->count = hth_cuda_count(index);
+    return hth_cuda_axis(n, data, 0, outer, &p->along, &p->inner);
+}
+
+hth_err hth_cuda_gather(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
+                        const char *algorithm)
+{
+    const hth_value *x = hth_cuda_in(g, n, 0), *y = hth_cuda_out(g, n, 0);
+    hth_gather_params p = {.element = (uint32_t)hth_dtype_bytes(x->dtype)};
+    uint32_t outer;
+    HTH_TRY(gather_params(g, n, &x->shape, &p, &outer));
+    while (p.element < 16 && p.inner % 2 == 0 && p.inner > 0) { // wider rows, fewer elements
+        p.element *= 2;
+        p.inner /= 2;
+    }
+    p.n = outer * p.count * p.inner;
+    hth_cuda_launch_add(s, HTH_CUDA_hth_gather, hth_cuda_blocks(s, p.n, true), 0, 0, &p, sizeof p);
+    hth_cuda_bind(s, offsetof(hth_gather_params, in), HTH_CUDA_IN, 0, 0);
+    hth_cuda_bind(s, offsetof(hth_gather_params, index), HTH_CUDA_IN, 1, 0);
+    hth_cuda_bind(s, offsetof(hth_gather_params, out), HTH_CUDA_OUT, 0, 0);
+    s->moved_bytes += 2 * hth_cuda_bytes(y);
+    return HTH_OK;
+}
+
+hth_err hth_cuda_gather_grad(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
+                             const char *algorithm)
+{
+    const hth_value *dx = hth_cuda_out(g, n, 0);
+    hth_gather_params p = {.element = sizeof(float)};
+    uint32_t outer;
+    HTH_TRY(hth_cuda_need_f32(g, n, 1, 1));
+    HTH_TRY(gather_params(g, n, &dx->shape, &p, &outer));
+    p.n = outer * p.inner;
+    hth_fill_params fill = {.n = hth_cuda_count(dx)};
+    hth_cuda_launch_add(s, HTH_CUDA_hth_fill, hth_cuda_blocks(s, fill.n / 4, true), 0, 0, &fill,
+                        sizeof fill);
+    hth_cuda_bind(s, offsetof(hth_fill_params, out), HTH_CUDA_OUT, 0, 0);
+    hth_cuda_launch_add(s, HTH_CUDA_hth_gather_grad, hth_cuda_blocks(s, p.n, true), 0, 0, &p,
+                        sizeof p);
+    hth_cuda_bind(s, offsetof(hth_gather_params, in), HTH_CUDA_IN, 0, 0);
+    hth_cuda_bind(s, offsetof(hth_gather_params, index), HTH_CUDA_IN, 1, 0);
+    hth_cuda_bind(s, offsetof(hth_gather_params, out), HTH_CUDA_OUT, 0, 0);
+    s->moved_bytes += hth_cuda_bytes(dx) + hth_cuda_bytes(hth_cuda_in(g, n, 0));
+    return HTH_OK;
+}
+
+static int resize_choice(const char *name, const char *const *names, int count)
+{
+    int i = 0;
+    while (i < count && strcmp(name, names[i]) != 0) {
+        i++;
+    }
+    return i < count ? i : -1;
+}
+
+// Scales as given, or the ratio of sizes.
+static hth_err resize_scales(const hth_graph *g, const hth_node *n, hth_resize_params *p)
+{
+    const hth_shape *x = &hth_cuda_in(g, n, 0)->shape, *y = &hth_cuda_out(g, n, 0)->shape;
+    const hth_value *scales = hth_cuda_in(g, n, 2);
+    bool given = scales != NULL && hth_shape_elements(&scales->shape) == x->rank &&
+                 hth_cuda_in(g, n, 3) == NULL;
+    const void *data = NULL;
+    if (given && (scales->constant == NULL || scales->dtype != HTH_DT_F32)) {
+        return hth_fail(HTH_ENOTSUP, "scales are computed");
+    }
+    HTH_TRY(given ? hth_const_map(scales->constant, &data) : HTH_OK);
+    for (int d = 2; d < x->rank; d++) {
+        int k = d - 2 + 5 - x->rank;
+        p->in[k] = (int32_t)x->dim[d];
+        p->out[k] = (int32_t)y->dim[d];
+        p->scale[k] = given ? ((const float *)data)[d] : (float)y->dim[d] / (float)x->dim[d];
+    }
+    if (given) {
+        hth_const_unmap(scales->constant);
+    }
+    return HTH_OK;
+}
+
+hth_err hth_cuda_resize(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
+                        const char *algorithm)
+{
+    static const char *const coordinates[] = {"half_pixel", "pytorch_half_pixel", "align_corners",
+                                              "asymmetric"};
+    static const char *const nearest[] = {"round_prefer_floor", "round_prefer_ceil", "floor",
+                                          "ceil"};
+    static const char *const modes[] = {"nearest", "linear"};
+    const hth_value *x = hth_cuda_in(g, n, 0), *y = hth_cuda_out(g, n, 0);
+    hth_resize_params p = {.n = hth_cuda_count(y), .in = {1, 1, 1}, .out = {1, 1, 1}};
+    int64_t axes[HTH_MAX_RANK];
+    HTH_TRY(hth_cuda_need_f32(g, n, 1, 1));
+    p.scale[0] = p.scale[1] = p.scale[2] = 1;
+    p.linear = resize_choice(hth_node_str(n, "mode", "nearest"), modes, 2);
+    p.coordinates = resize_choice(
+        hth_node_str(n, "coordinate_transformation_mode", "half_pixel"), coordinates, 4);
+    p.nearest =
+        resize_choice(hth_node_str(n, "nearest_mode", "round_prefer_floor"), nearest, 4);
+    if (p.linear < 0 || p.coordinates < 0 || p.nearest < 0 || x->shape.rank < 3 ||
+        x->shape.rank > 5 || x->shape.dim[0] != y->shape.dim[0] ||
+        x->shape.dim[1] != y->shape.dim[1] || hth_node_int(n, "antialias", 0) != 0 ||
+        hth_node_int(n, "exclude_outside", 0) != 0 ||
+        hth_node_ints(n, "axes", axes, HTH_MAX_RANK) >= 0) {
+        return hth_fail(HTH_ENOTSUP, "only nearest and linear, of spatial dimensions, without "
+                                     "antialias, exclude_outside, axes and cropping");
+    }
+    HTH_TRY(resize_scales(g, n, &p));
+    hth_cuda_launch_add(s, HTH_CUDA_hth_resize, hth_cuda_blocks(s, p.n, true), 0, 0, &p, sizeof p);
+    hth_cuda_bind(s, offsetof(hth_resize_params, x), HTH_CUDA_IN, 0, 0);
+    hth_cuda_bind(s, offsetof(hth_resize_params, y), HTH_CUDA_OUT, 0, 0);
+    s->moved_bytes += hth_cuda_bytes(x) + hth_cuda_bytes(y);
+    return HTH_OK;
+}
+
+static void attention_view(int64_t out[5], const hth_attention_view *v)
+{
+    out[0] = v->offset;
+    memcpy(out + 1, v->stride, sizeof v->stride);
+}
+
+hth_err hth_cuda_attention(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
+                           const char *algorithm)
+{
+    hth_attention a;
+    HTH_TRY(hth_cuda_need_f32(g, n, 4, 1));
+    HTH_TRY(hth_attention_get(g, n, &a));
+    if (a.s > ATTENTION_SCORES) {
+        return hth_fail(HTH_ENOTSUP, "rows of more than %d scores", ATTENTION_SCORES);
+    }
+    hth_attention_params p = {.b1 = (uint32_t)a.b1,
+                              .t = (uint32_t)a.t,
+                              .s = (uint32_t)a.s,
+                              .d = (uint32_t)a.d,
+                              .e = (uint32_t)a.e,
+                              .scale = a.scale};
+    attention_view(p.view[0], &a.q);
+    attention_view(p.view[1], &a.k);
+    attention_view(p.view[2], &a.v);
+    attention_view(p.view[3], &a.out);
+    attention_view(p.view[4], &a.mask);
+    unsigned threads = hth_cuda_row_threads((uint64_t)(a.s > a.e ? a.s : a.e));
+    hth_cuda_launch_add(s, HTH_CUDA_hth_attention, (uint64_t)(a.b0 * a.b1 * a.t), threads,
+                        (threads + 2 * HTH_FOLD + p.s) * sizeof(float), &p, sizeof p);
+    hth_cuda_bind(s, offsetof(hth_attention_params, q), HTH_CUDA_IN, 0, 0);
+    hth_cuda_bind(s, offsetof(hth_attention_params, k), HTH_CUDA_IN, 1, 0);
+    hth_cuda_bind(s, offsetof(hth_attention_params, v), HTH_CUDA_IN, 2, 0);
+    if (a.has_mask) {
+        hth_cuda_bind(s, offsetof(hth_attention_params, mask), HTH_CUDA_IN, 3, 0);
+    }
+    hth_cuda_bind(s, offsetof(hth_attention_params, out), HTH_CUDA_OUT, 0, 0);
+    return HTH_OK;
+}

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// kernels/cuda/lrn.cu - local response normalisation over channels, and its gradient: an element per
+// thread. Bytes moved: x once per element of the window, from the cache but for the first.
+#include "kernels/cuda/params.h"
+
+// bias + alpha * (sum of squares around channel c); `first` is position (image, 0, s).
+HTH_FN float lrn_sum(const hth_lrn_params *p, const float *first, int32_t c)
+{
+    float sum = 0;
+    for (int32_t q = c - p->before; q <= c + p->after; q++) {
+        if (q >= 0 && q < (int32_t)p->channels) {
+            float v = first[(uint32_t)q * p->inner];
+            sum += v * v;
+        }
+    }
+    return p->bias + p->alpha * sum;
+}
+
+HTH_KERNEL(hth_lrn, hth_lrn_params, 1)
+{
+    for (uint32_t i = hth_index(t); i < p->n; i += hth_total(t)) {
+        uint32_t c = i / p->inner % p->channels;
+        p->out[i] = p->x[i] / powf(lrn_sum(p, p->x + i - c * p->inner, (int32_t)c), p->beta);
+    }
+}
+
+// The channels whose windows contain c: c - after .. c + before.
+HTH_KERNEL(hth_lrn_grad, hth_lrn_params, 1)
+{
+    for (uint32_t i = hth_index(t); i < p->n; i += hth_total(t)) {
+        int32_t c = (int32_t)(i / p->inner % p->channels);
+        uint32_t first = i - (uint32_t)c * p->inner;
+        const float *x = p->x + first, *dy = p->dy + first;
+        float own = p->dy[i] * powf(lrn_sum(p, x, c), -p->beta), others = 0;
+        for (int32_t q = c - p->after; q <= c + p->before; q++) {
+            if (q >= 0 && q < (int32_t)p->channels) {
+                uint32_t at = (uint32_t)q * p->inner;
+                others += dy[at] * x[at] * powf(lrn_sum(p, x, q), -p->beta - 1);
+            }
+        }
+        p->out[i] = own - 2 * p->alpha * p->beta * p->x[i] * others;
+    }
+}

@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+// MatMul and Gemm through cublasLt, in true FP32. cublasLt's matrices are column-major, so the row-
+// major product C = A B is asked for as C' = B' A', where X' is X read column by column. A bias along
+// the last axis and a ReLU behind it are the product's epilogue; what else follows is one kernel of
+// ours. Where the second matrix is one for all of a batch, the batch's rows are rows of one product.
+#include "kernels/cuda/site.h"
+
+#include "base/alloc.h"
+
+#include <string.h>
+
+#define MATMUL_WORKSPACE ((size_t)32 << 20)
+
+typedef struct matmul_form {
+    int64_t m, n, k, batch;
+    int64_t stride_a, stride_b; // elements from one product of the batch to the next
+    bool trans_a, trans_b, bias, relu;
+    float alpha;
+} matmul_form;
+
+typedef struct matmul_call {
+    cublasLtMatmulDesc_t desc;
+    cublasLtMatrixLayout_t b, a, c; // the first factor is B'
+    cublasLtMatmulAlgo_t algo;
+    size_t workspace_bytes;
+    bool bias;
+    float alpha;
+} matmul_call;
+
+static hth_err matmul_status(cublasStatus_t r, const char *call)
+{
+    return r == CUBLAS_STATUS_SUCCESS
+               ? HTH_OK
+               : hth_fail(r == CUBLAS_STATUS_NOT_SUPPORTED ? HTH_ENOTSUP : HTH_EIO,
+                          "cublasLt: %s answered %d", call, (int)r);
+}
+
+#define BLAS(api, f, ...) matmul_status((api)->f(__VA_ARGS__), #f)
+
+static int64_t matmul_batch(const hth_shape *s)
+{
+    int64_t n = 1;
+    for (int d = 0; d < s->rank - 2; d++) {
+        n *= s->dim[d];
+    }
+    return n;
+}
+
+// MatMul: [.., m, k] x [.., k, n]; of one dimension a row or a column.
+static hth_err matmul_form_of(const hth_graph *g, const hth_node *n, matmul_form *f)
+{
+    const hth_shape *a = &hth_cuda_in(g, n, 0)->shape, *b = &hth_cuda_in(g, n, 1)->shape;
+    bool gemm = n->op == HTH_OP_GEMM;
+    *f = (matmul_form){.alpha = gemm ? hth_node_float(n, "alpha", 1) : 1, .batch = 1};
+    f->trans_a = gemm && hth_node_int(n, "transA", 0) != 0;
+    f->trans_b = gemm && hth_node_int(n, "transB", 0) != 0;
+    int64_t rows_a = a->rank < 2 ? 1 : a->dim[a->rank - 2], cols_a = a->dim[a->rank - 1];
+    int64_t rows_b = b->rank < 2 ? b->dim[0] : b->dim[b->rank - 2];
+    int64_t cols_b = b->rank < 2 ? 1 : b->dim[b->rank - 1];
+    f->m = f->trans_a ? cols_a : rows_a;
+    f->k = f->trans_a ? rows_a : cols_a;
+    f->n = f->trans_b ? rows_b : cols_b;
+    int64_t batch_a = matmul_batch(a), batch_b = matmul_batch(b);
+    if (batch_b == 1) {
+        f->m *= f->trans_a ? 1 : batch_a;
+        return HTH_OK;
+    }
+    f->batch = batch_b;
+    f->stride_b = rows_b * cols_b;
+    f->stride_a = batch_a == 1 ? 0 : rows_a * cols_a;
+    if (batch_a != 1 && batch_a != batch_b) {
+        return hth_fail(HTH_ENOTSUP, "batches of %lld and %lld matrices", (long long)batch_a,
+                        (long long)batch_b);
+    }
+    for (int d = 0; batch_a != 1 && d < a->rank - 2; d++) {
+        if (a->rank != b->rank || a->dim[d] != b->dim[d]) {
+            return hth_fail(HTH_ENOTSUP, "batches that are broadcast against each other");
+        }
+    }
+    return HTH_OK;
+}
+
+static hth_err matmul_layout(const hth_cuda_api *api, int64_t rows, int64_t cols, int64_t batch,
+                             int64_t stride, cublasLtMatrixLayout_t *out)
+{
+    int32_t count = (int32_t)batch;
+    HTH_TRY(BLAS(api, cublasLtMatrixLayoutCreate, out, CUDA_R_32F, (uint64_t)rows, (uint64_t)cols,
+                 rows));
+    if (batch > 1) {
+        HTH_TRY(BLAS(api, cublasLtMatrixLayoutSetAttribute, *out, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT,
+                     &count, sizeof count));
+        HTH_TRY(BLAS(api, cublasLtMatrixLayoutSetAttribute, *out,
+                     CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &stride, sizeof stride));
+    }
+    return HTH_OK;
+}
+
+static hth_err matmul_describe(const hth_cuda_api *api, const matmul_form *f, matmul_call *c)
+{
+    cublasOperation_t op_b = f->trans_b ? CUBLAS_OP_T : CUBLAS_OP_N;
+    cublasOperation_t op_a = f->trans_a ? CUBLAS_OP_T : CUBLAS_OP_N;
+    cublasLtEpilogue_t epilogue = f->bias && f->relu ? CUBLASLT_EPILOGUE_RELU_BIAS
+                                  : f->bias          ? CUBLASLT_EPILOGUE_BIAS
+                                  : f->relu          ? CUBLASLT_EPILOGUE_RELU
+                                                     : CUBLASLT_EPILOGUE_DEFAULT;
+    HTH_TRY(BLAS(api, cublasLtMatmulDescCreate, &c->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F));
+    HTH_TRY(BLAS(api, cublasLtMatmulDescSetAttribute, c->desc, CUBLASLT_MATMUL_DESC_TRANSA, &op_b,
+                 sizeof op_b));
+    HTH_TRY(BLAS(api, cublasLtMatmulDescSetAttribute, c->desc, CUBLASLT_MATMUL_DESC_TRANSB, &op_a,
+                 sizeof op_a));
+    HTH_TRY(BLAS(api, cublasLtMatmulDescSetAttribute, c->desc, CUBLASLT_MATMUL_DESC_EPILOGUE,
+                 &epilogue, sizeof epilogue));
+    HTH_TRY(matmul_layout(api, f->trans_b ? f->k : f->n, f->trans_b ? f->n : f->k, f->batch,
+                          f->stride_b, &c->b));
+    HTH_TRY(matmul_layout(api, f->trans_a ? f->m : f->k, f->trans_a ? f->k : f->m, f->batch,
+                          f->stride_a, &c->a));
+    return matmul_layout(api, f->n, f->m, f->batch, f->m * f->n, &c->c);
+}
+
+// The library's first choice that needs no more than MATMUL_WORKSPACE.
+static hth_err matmul_choose(hth_cuda *d, matmul_call *c)
+{
+    const hth_cuda_api *api = d->api;
+    cublasLtMatmulPreference_t wish;
+    cublasLtMatmulHeuristicResult_t found;
+    const size_t limit = MATMUL_WORKSPACE;
+    int n = 0;
+    HTH_TRY(BLAS(api, cublasLtMatmulPreferenceCreate, &wish));
+    hth_err err = BLAS(api, cublasLtMatmulPreferenceSetAttribute, wish,
+                       CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &limit, sizeof limit);
+    if (err == HTH_OK) {
+        err = BLAS(api, cublasLtMatmulAlgoGetHeuristic, hth_cuda_site_of(d)->blas, c->desc, c->b,
+                   c->a, c->c, c->c, wish, 1, &found, &n);
+    }
+    (void)api->cublasLtMatmulPreferenceDestroy(wish);
+    HTH_TRY(err);
+    if (n == 0) {
+        return hth_fail(HTH_ENOTSUP, "cublasLt has no algorithm for this product");
+    }
+    c->algo = found.algo;
+    c->workspace_bytes = found.workspaceSize;
+    return HTH_OK;
+}
+
+// Addresses: A, B, C, the workspace, the bias.
+static hth_err matmul_run(const hth_cuda_seq *s, const hth_cuda_step *step, void *const *address)
+{
+    const matmul_call *c = step->state;
+    const hth_cuda_api *api = s->d->api;
+    const float zero = 0;
+    if (c->bias) {
+        const void *bias = address[4];
+        HTH_TRY(BLAS(api, cublasLtMatmulDescSetAttribute, c->desc,
+                     CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias));
+    }
+    return BLAS(api, cublasLtMatmul, hth_cuda_site_of(s->d)->blas, c->desc, &c->alpha, address[1],
+                c->b, address[0], c->a, &zero, address[2], c->c, address[2], c->c, &c->algo,
+                address[3], c->workspace_bytes, s->d->current);
+}
+
+static void matmul_close(hth_cuda_seq *s, hth_cuda_step *step)
+{
+    matmul_call *c = step->state;
+    const hth_cuda_api *api = s->d->api;
+    cublasLtMatrixLayout_t layout[] = {c->a, c->b, c->c};
+    for (int i = 0; i < 3; i++) {
+        if (layout[i] != NULL) {
+            (void)api->cublasLtMatrixLayoutDestroy(layout[i]);
+        }
+    }
+    if (c->desc != NULL) {
+        (void)api->cublasLtMatmulDescDestroy(c->desc);
+    }
+    hth_free(c);
+}
+
+// Gemm's C, where it is a row for all rows of the result and not scaled.
+static bool matmul_takes_bias(const hth_graph *g, const hth_node *n, const matmul_form *f)
+{
+    const hth_value *c = n->op == HTH_OP_GEMM ? hth_cuda_in(g, n, 2) : NULL;
+    return c != NULL && hth_node_float(n, "beta", 1) == 1 && c->shape.rank > 0 &&
+           hth_shape_elements(&c->shape) == f->n && c->shape.dim[c->shape.rank - 1] == f->n;
+}
+
+static hth_err matmul_tail(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
+                           const matmul_form *f)
+{
+    const hth_value *y = hth_cuda_out(g, n, 0);
+    const hth_value *c = n->op == HTH_OP_GEMM && !f->bias ? hth_cuda_in(g, n, 2) : NULL;
+    hth_cuda_chain chain;
+    s->posts_done = true;
+    if (c == NULL && (n->n_post == 0 || (f->relu && n->n_post == 1))) {
+        return HTH_OK;
+    }
+    hth_cuda_chain_begin(&chain, &y->shape);
+    (void)hth_cuda_chain_operand(&chain, &y->shape, HTH_CUDA_OUT, 0, 0);
+    if (c != NULL) {
+        int k = hth_cuda_chain_operand(&chain, &c->shape, HTH_CUDA_IN, 2, 0);
+        hth_cuda_chain_step(&chain, HTH_OP_ADD, k, hth_node_float(n, "beta", 1), 0);
+    }
+    hth_cuda_chain_posts(&chain, g, n); // a ReLU twice is a ReLU
+    return hth_cuda_chain_end(s, &chain, 0);
+}
+
+hth_err hth_cuda_matmul(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
+                        const char *algorithm)
+{
+    matmul_form f;
+    HTH_TRY(hth_cuda_need_f32(g, n, 3, 1));
+    HTH_TRY(matmul_form_of(g, n, &f));
+    if (f.m * f.n * f.k == 0) {
+        return hth_fail(HTH_ENOTSUP, "an empty product");
+    }
+    f.bias = matmul_takes_bias(g, n, &f);
+    bool plain = n->op == HTH_OP_MAT_MUL || hth_cuda_in(g, n, 2) == NULL || f.bias;
+    f.relu = plain && n->n_post > 0 && n->post[0].op == HTH_OP_RELU;
+    matmul_call *c = hth_calloc(1, sizeof *c);
+    if (c == NULL) {
+        return hth_fail(HTH_ENOMEM, "no memory to prepare a product");
+    }
+    c->bias = f.bias;
+    c->alpha = f.alpha;
+    hth_err err = matmul_describe(s->d->api, &f, c);
+    err = err == HTH_OK ? matmul_choose(s->d, c) : err;
+    hth_cuda_step_add(s, (hth_cuda_step){.run = matmul_run, .close = matmul_close, .state = c});
+    HTH_TRY(err);
+    HTH_TRY(s->err);
+    hth_cuda_bind(s, 0, HTH_CUDA_IN, 0, 0);
+    hth_cuda_bind(s, 0, HTH_CUDA_IN, 1, 0);
+    hth_cuda_bind(s, 0, HTH_CUDA_OUT, 0, 0);
+    size_t at = c->workspace_bytes > 0 ? hth_cuda_workspace(s, c->workspace_bytes) : 0;
+    hth_cuda_bind(s, 0, HTH_CUDA_WS, 0, at);
+    if (f.bias) {
+        hth_cuda_bind(s, 0, HTH_CUDA_IN, 2, 0);
+    }
+    return matmul_tail(s, g, n, &f);
+}

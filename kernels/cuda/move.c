@@ -1,0 +1,297 @@
+// SPDX-License-Identifier: Apache-2.0
+// Operators that move elements by a rule that strides can say, one strided copy per piece; and Pad.
+#include "kernels/cuda/seq.h"
+
+#include <string.h>
+
+// Doubles the element while every step, base and the innermost run allow it.
+static size_t move_widen(hth_cuda_loop *l, size_t element, int64_t *in_base, int64_t *out_base)
+{
+    int d = l->rank - 1;
+    while (d >= 0 && element < 16 && l->step[0][d] == 1 && l->step[1][d] == 1 &&
+           l->dim[d] % 2 == 0 && *in_base % 2 == 0 && *out_base % 2 == 0) {
+        for (int k = 0; k < d; k++) {
+            if (l->step[0][k] % 2 != 0 || l->step[1][k] % 2 != 0) {
+                return element;
+            }
+        }
+        for (int k = 0; k < d; k++) {
+            l->step[0][k] /= 2;
+            l->step[1][k] /= 2;
+        }
+        l->dim[d] /= 2;
+        *in_base /= 2;
+        *out_base /= 2;
+        element *= 2;
+    }
+    return element;
+}
+
+hth_err hth_cuda_move(hth_cuda_seq *s, hth_cuda_loop *l, size_t element, int in, int64_t in_base,
+                      int out, int64_t out_base)
+{
+    hth_steps steps[2] = {{{0}}, {{0}}};
+    hth_cuda_loop_fold(l);
+    element = move_widen(l, element, &in_base, &out_base);
+    hth_move_params p = {.n = 1, .element = (uint32_t)element};
+    p.in_base = in_base;
+    p.out_base = out_base;
+    HTH_TRY(hth_cuda_loop_store(l, &p.dims, steps));
+    p.in_steps = steps[0];
+    p.out_steps = steps[1];
+    for (int d = 0; d < l->rank; d++) {
+        p.n *= p.dims.dim[d];
+    }
+    if (p.n == 0) {
+        return HTH_OK;
+    }
+    hth_cuda_launch_add(s, HTH_CUDA_hth_move, hth_cuda_blocks(s, p.n, true), 0, 0, &p, sizeof p);
+    hth_cuda_bind(s, offsetof(hth_move_params, in), HTH_CUDA_IN, in, 0);
+    hth_cuda_bind(s, offsetof(hth_move_params, out), HTH_CUDA_OUT, out, 0);
+    s->moved_bytes += 2 * p.n * element;
+    return HTH_OK;
+}
+
+// A loop over `s` whose operand 0 has the steps `in`, operand 1 the steps `out`.
+static void move_loop(hth_cuda_loop *l, const hth_shape *s, const int64_t *in, const int64_t *out)
+{
+    hth_cuda_loop_begin(l, s);
+    l->n = 2;
+    memcpy(l->step[0], in, (size_t)s->rank * sizeof *in);
+    memcpy(l->step[1], out, (size_t)s->rank * sizeof *out);
+}
+
+hth_err hth_cuda_view(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
+                      const char *algorithm)
+{
+    const hth_value *x = hth_cuda_in(g, n, 0);
+    hth_cuda_loop l = {
+        .rank = 1, .n = 2, .dim = {hth_cuda_count(x)}, .step = {{1}, {1}}};
+    s->base.inplace_input = 0;
+    return hth_cuda_move(s, &l, hth_dtype_bytes(x->dtype), 0, 0, 0, 0);
+}
+
+hth_err hth_cuda_transpose(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
+                           const char *algorithm)
+{
+    const hth_value *x = hth_cuda_in(g, n, 0), *y = hth_cuda_out(g, n, 0);
+    int64_t perm[HTH_MAX_RANK], from[HTH_MAX_RANK], in[HTH_MAX_RANK], out[HTH_MAX_RANK];
+    int rank = x->shape.rank, have = hth_node_ints(n, "perm", perm, HTH_MAX_RANK);
+    hth_cuda_loop l;
+    hth_cuda_row_major(&x->shape, from);
+    hth_cuda_row_major(&y->shape, out);
+    for (int d = 0; d < rank; d++) {
+        int64_t axis = have < 0 ? rank - 1 - d : perm[d] < 0 ? perm[d] + rank : perm[d];
+        in[d] = from[axis];
+    }
+    move_loop(&l, &y->shape, in, out);
+    return hth_cuda_move(s, &l, hth_dtype_bytes(x->dtype), 0, 0, 0, 0);
+}
+
+hth_err hth_cuda_expand(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
+                        const char *algorithm)
+{
+    const hth_value *x = hth_cuda_in(g, n, 0), *y = hth_cuda_out(g, n, 0);
+    int64_t out[HTH_MAX_RANK];
+    hth_cuda_loop l;
+    hth_cuda_loop_begin(&l, &y->shape);
+    hth_cuda_loop_add(&l, &x->shape);
+    hth_cuda_row_major(&y->shape, out);
+    memcpy(l.step[l.n++], out, (size_t)y->shape.rank * sizeof *out);
+    if (n->op == HTH_OP_TILE && hth_cuda_count(x) != hth_cuda_count(y)) {
+        for (int d = 0; d < y->shape.rank; d++) { // each axis: repetitions, elements
+            if (x->shape.dim[d] != 1 && x->shape.dim[d] != y->shape.dim[d]) {
+                return hth_fail(HTH_ENOTSUP, "Tile of an axis of several elements");
+            }
+        }
+    }
+    return hth_cuda_move(s, &l, hth_dtype_bytes(x->dtype), 0, 0, 0, 0);
+}
+
+// First position and count of one axis of a slice; the step is clamped to +-dim.
+static int64_t move_slice_axis(int64_t dim, int64_t *start, int64_t end, int64_t *step)
+{
+    bool forward = *step > 0;
+    int64_t low = forward ? 0 : -1, high = forward ? dim : dim - 1;
+    *start += *start < 0 ? dim : 0;
+    end += end < 0 ? dim : 0;
+    *start = *start < 0 ? 0 : *start > high ? high : *start;
+    end = end < low ? low : end > high ? high : end;
+    int64_t distance = forward ? end - *start : *start - end;
+    int64_t stride = forward ? (*step > dim ? dim : *step) : *step < -dim ? dim : -*step;
+    *step = forward ? stride : -stride;
+    return distance <= 0 || stride == 0 ? 0 : (distance - 1) / stride + 1;
+}
+
+hth_err hth_cuda_slice(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
+                       const char *algorithm)
+{
+    const hth_value *x = hth_cuda_in(g, n, 0), *y = hth_cuda_out(g, n, 0);
+    int64_t v[4][HTH_MAX_RANK], in[HTH_MAX_RANK], out[HTH_MAX_RANK], base = 0;
+    int count[4];
+    hth_cuda_loop l;
+    for (int i = 0; i < 4; i++) {
+        HTH_TRY(hth_cuda_ints(g, n, i + 1, v[i], HTH_MAX_RANK, &count[i]));
+    }
+    hth_cuda_row_major(&x->shape, in);
+    hth_cuda_row_major(&y->shape, out);
+    for (int i = 0; i < count[0]; i++) {
+        int64_t axis = count[2] < 0 ? i : v[2][i], step = count[3] < 0 ? 1 : v[3][i];
+        axis += axis < 0 ? x->shape.rank : 0;
+        int64_t start = v[0][i], k = move_slice_axis(x->shape.dim[axis], &start, v[1][i], &step);
+        base += k > 0 ? start * in[axis] : 0;
+        in[axis] *= step;
+    }
+    move_loop(&l, &y->shape, in, out);
+    return hth_cuda_move(s, &l, hth_dtype_bytes(x->dtype), 0, base, 0, 0);
+}
+
+// The pieces of `whole` along the node's axis, into it or out of it.
+static hth_err move_pieces(hth_cuda_seq *s, const hth_graph *g, const hth_node *n, bool into)
+{
+    const hth_value *whole = into ? hth_cuda_out(g, n, 0) : hth_cuda_in(g, n, 0);
+    uint32_t outer, along, inner;
+    int64_t at = 0;
+    HTH_TRY(hth_cuda_axis(n, &whole->shape, 0, &outer, &along, &inner));
+    int count = into ? n->n_inputs : n->n_outputs;
+    for (int i = 0; i < count; i++) {
+        const hth_value *piece = into ? hth_cuda_in(g, n, i) : hth_cuda_out(g, n, i);
+        if (piece == NULL) {
+            return hth_fail(HTH_ENOTSUP, "piece %d is absent", i);
+        }
+        int64_t part = outer * inner == 0 ? 0 : hth_cuda_count(piece) / outer / inner;
+        hth_cuda_loop l = {.rank = 2, .n = 2, .dim = {outer, part * inner}};
+        int64_t wide = (int64_t)along * inner, dense = part * inner;
+        l.step[0][0] = into ? dense : wide;
+        l.step[1][0] = into ? wide : dense;
+        l.step[0][1] = l.step[1][1] = 1;
+        int64_t base = at * inner;
+        HTH_TRY(hth_cuda_move(s, &l, hth_dtype_bytes(whole->dtype), into ? i : 0, into ? 0 : base,
+                              into ? 0 : i, into ? base : 0));
+        at += part;
+    }
+    return HTH_OK;
+}
+
+hth_err hth_cuda_concat(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
+                        const char *algorithm)
+{
+    return move_pieces(s, g, n, true);
+}
+
+hth_err hth_cuda_split(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
+                       const char *algorithm)
+{
+    return move_pieces(s, g, n, false);
+}
+
+// DepthToSpace and SpaceToDepth. The large image is [N, C, H, b, W, b]; the small one has its two
+// b in the channels: [N, b, b, C, H, W], or [N, C, b, b, H, W] (mode CRD).
+hth_err hth_cuda_blocks_space(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
+                              const char *algorithm)
+{
+    bool to_space = n->op == HTH_OP_DEPTH_TO_SPACE;
+    const hth_value *x = hth_cuda_in(g, n, 0), *y = hth_cuda_out(g, n, 0);
+    const hth_shape *small = to_space ? &x->shape : &y->shape;
+    int64_t b = hth_node_int(n, "blocksize", 1), c = small->dim[1] / b / b;
+    bool crd = to_space && strcmp(hth_node_str(n, "mode", "DCR"), "CRD") == 0;
+    const hth_shape large = {6, {small->dim[0], c, small->dim[2], b, small->dim[3], b}};
+    int64_t hw = small->dim[2] * small->dim[3], wide[6], deep[6] = {small->dim[1] * hw};
+    hth_cuda_loop l;
+    if (small->rank != 4) {
+        return hth_fail(HTH_ENOTSUP, "%d dimensions", small->rank);
+    }
+    hth_cuda_row_major(&large, wide);
+    deep[1] = (crd ? b * b : 1) * hw;
+    deep[2] = small->dim[3];
+    deep[3] = (crd ? b : b * c) * hw;
+    deep[4] = 1;
+    deep[5] = (crd ? 1 : c) * hw;
+    move_loop(&l, &large, to_space ? deep : wide, to_space ? wide : deep);
+    return hth_cuda_move(s, &l, hth_dtype_bytes(x->dtype), 0, 0, 0, 0);
+}
+
+static void move_fill(hth_cuda_seq *s, const hth_value *y)
+{
+    hth_fill_params p = {.n = (uint32_t)((hth_cuda_bytes(y) + 3) / 4)};
+    hth_cuda_launch_add(s, HTH_CUDA_hth_fill, hth_cuda_blocks(s, p.n / 4, true), 0, 0, &p,
+                        sizeof p);
+    hth_cuda_bind(s, offsetof(hth_fill_params, out), HTH_CUDA_OUT, 0, 0);
+    s->moved_bytes += hth_cuda_bytes(y);
+}
+
+hth_err hth_cuda_slice_grad(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
+                            const char *algorithm)
+{
+    const hth_value *dy = hth_cuda_in(g, n, 0), *dx = hth_cuda_out(g, n, 0);
+    int64_t starts[HTH_MAX_RANK], steps[HTH_MAX_RANK], in[HTH_MAX_RANK], out[HTH_MAX_RANK];
+    int rank = dx->shape.rank;
+    int64_t base = 0;
+    hth_cuda_loop l;
+    HTH_TRY(hth_cuda_need_f32(g, n, 1, 1));
+    if (hth_node_ints(n, "starts", starts, HTH_MAX_RANK) != rank ||
+        hth_node_ints(n, "steps", steps, HTH_MAX_RANK) != rank) {
+        return hth_fail(HTH_ENOTSUP, "starts and steps do not fit the shape");
+    }
+    hth_cuda_row_major(&dy->shape, in);
+    hth_cuda_row_major(&dx->shape, out);
+    for (int d = 0; d < rank; d++) {
+        base += starts[d] * out[d];
+        out[d] *= steps[d];
+    }
+    move_fill(s, dx);
+    move_loop(&l, &dy->shape, in, out);
+    return hth_cuda_move(s, &l, sizeof(float), 0, 0, 0, base);
+}
+
+static hth_err pad_amounts(const hth_graph *g, const hth_node *n, hth_pad_params *p,
+                           const hth_shape *x, const hth_shape *y)
+{
+    int64_t amount[2 * HTH_MAX_RANK], axes[HTH_MAX_RANK], after[HTH_CUDA_RANK] = {0};
+    int count, n_axes;
+    HTH_TRY(hth_cuda_ints(g, n, 1, amount, 2 * HTH_MAX_RANK, &count));
+    HTH_TRY(hth_cuda_ints(g, n, 3, axes, HTH_MAX_RANK, &n_axes));
+    int pairs = count / 2;
+    for (int i = 0; i < pairs; i++) {
+        int64_t a = n_axes < 0 ? i : axes[i] < 0 ? axes[i] + x->rank : axes[i];
+        p->before[a] = (int32_t)amount[i];
+        after[a] = amount[pairs + i];
+    }
+    for (int d = 0; d < x->rank; d++) {
+        int64_t crop = (p->before[d] < 0 ? -p->before[d] : 0) + (after[d] < 0 ? -after[d] : 0);
+        p->first[d] = p->before[d] < 0 ? -p->before[d] : 0;
+        p->before[d] = p->before[d] > 0 ? p->before[d] : 0;
+        p->kept[d] = (int32_t)(x->dim[d] - crop);
+        p->dims.dim[d] = (uint32_t)y->dim[d];
+        if (p->kept[d] <= 0) {
+            return hth_fail(HTH_ENOTSUP, "nothing is left of axis %d", d);
+        }
+    }
+    return HTH_OK;
+}
+
+hth_err hth_cuda_pad(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
+                     const char *algorithm)
+{
+    static const char *const modes[] = {"constant", "reflect", "edge", "wrap"};
+    const hth_value *x = hth_cuda_in(g, n, 0), *y = hth_cuda_out(g, n, 0);
+    hth_pad_params p = {.n = hth_cuda_count(y), .element = (uint32_t)hth_dtype_bytes(x->dtype)};
+    const char *mode = hth_node_str(n, "mode", "constant");
+    if (x->shape.rank > HTH_CUDA_RANK || x->shape.rank == 0) {
+        return hth_fail(HTH_ENOTSUP, "%d dimensions", x->shape.rank);
+    }
+    while (p.mode < 3 && strcmp(mode, modes[p.mode]) != 0) {
+        p.mode++;
+    }
+    p.dims.rank = x->shape.rank;
+    HTH_TRY(pad_amounts(g, n, &p, &x->shape, &y->shape));
+    hth_cuda_row_major(&x->shape, p.in_steps.step);
+    hth_cuda_launch_add(s, HTH_CUDA_hth_pad, hth_cuda_blocks(s, p.n, true), 0, 0, &p, sizeof p);
+    hth_cuda_bind(s, offsetof(hth_pad_params, in), HTH_CUDA_IN, 0, 0);
+    hth_cuda_bind(s, offsetof(hth_pad_params, out), HTH_CUDA_OUT, 0, 0);
+    if (hth_cuda_in(g, n, 2) != NULL) {
+        hth_cuda_bind(s, offsetof(hth_pad_params, value), HTH_CUDA_IN, 2, 0);
+    }
+    s->moved_bytes += hth_cuda_bytes(x) + hth_cuda_bytes(y);
+    return HTH_OK;
+}

@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+// Normalisation: batch norm of a training step, layer, RMS, group, instance and local response norm,
+// and their gradients.
+#include "kernels/cuda/seq.h"
+
+#include <math.h>
+
+#define NORM_THREADS 256u
+
+static void norm_bind(hth_cuda_seq *s, const hth_graph *g, const hth_node *n, size_t at, bool in,
+                      int index)
+{
+    if ((in ? hth_cuda_in(g, n, index) : hth_cuda_out(g, n, index)) != NULL) {
+        hth_cuda_bind(s, at, in ? HTH_CUDA_IN : HTH_CUDA_OUT, index, 0);
+    }
+}
+
+static hth_err norm_image(const hth_value *x, uint32_t *batch, uint32_t *channels, uint32_t *size)
+{
+    if (x->shape.rank < 2) {
+        return hth_fail(HTH_ENOTSUP, "no channels");
+    }
+    *batch = (uint32_t)x->shape.dim[0];
+    *channels = (uint32_t)x->shape.dim[1];
+    *size = *batch * *channels == 0 ? 0 : hth_cuda_count(x) / *batch / *channels;
+    return HTH_OK;
+}
+
+// An output, or where it is not wanted a place in the workspace.
+static void norm_bind_kept(hth_cuda_seq *s, const hth_graph *g, const hth_node *n, size_t at,
+                           int index, size_t spare)
+{
+    bool wanted = hth_cuda_out(g, n, index) != NULL;
+    hth_cuda_bind(s, at, wanted ? HTH_CUDA_OUT : HTH_CUDA_WS, index, wanted ? 0 : spare);
+}
+
+// Statistics by channel, then a chain: (x - mean) * inv * scale + bias and the post ops.
+hth_err hth_cuda_batch_norm_train(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
+                                  const char *algorithm)
+{
+    const hth_value *x = hth_cuda_in(g, n, 0);
+    hth_channel_params p = {.eps = hth_node_float(n, "epsilon", 1e-5f),
+                            .momentum = hth_node_float(n, "momentum", 0.9f)};
+    hth_cuda_chain c;
+    HTH_TRY(hth_cuda_need_f32(g, n, 5, 5));
+    HTH_TRY(norm_image(x, &p.batch, &p.channels, &p.size));
+    hth_cuda_launch_add(s, HTH_CUDA_hth_channel_stats, p.channels, NORM_THREADS,
+                        (NORM_THREADS + 2 * HTH_FOLD) * sizeof(float), &p, sizeof p);
+    hth_cuda_bind(s, offsetof(hth_channel_params, x), HTH_CUDA_IN, 0, 0);
+    hth_cuda_bind(s, offsetof(hth_channel_params, running_mean), HTH_CUDA_IN, 3, 0);
+    hth_cuda_bind(s, offsetof(hth_channel_params, running_var), HTH_CUDA_IN, 4, 0);
+    hth_cuda_bind(s, offsetof(hth_channel_params, mean), HTH_CUDA_OUT, 1, 0);
+    hth_cuda_bind(s, offsetof(hth_channel_params, inv), HTH_CUDA_OUT, 2, 0);
+    norm_bind(s, g, n, offsetof(hth_channel_params, new_mean), false, 3);
+    norm_bind(s, g, n, offsetof(hth_channel_params, new_var), false, 4);
+    hth_shape channels = {.rank = x->shape.rank};
+    for (int d = 0; d < x->shape.rank; d++) {
+        channels.dim[d] = d == 1 ? x->shape.dim[1] : 1;
+    }
+    hth_cuda_chain_begin(&c, &x->shape);
+    (void)hth_cuda_chain_operand(&c, &x->shape, HTH_CUDA_IN, 0, 0);
+    int mean = hth_cuda_chain_operand(&c, &channels, HTH_CUDA_OUT, 1, 0);
+    int inv = hth_cuda_chain_operand(&c, &channels, HTH_CUDA_OUT, 2, 0);
+    int scale = hth_cuda_chain_operand(&c, &channels, HTH_CUDA_IN, 1, 0);
+    int bias = hth_cuda_chain_operand(&c, &channels, HTH_CUDA_IN, 2, 0);
+    hth_cuda_chain_step(&c, HTH_OP_SUB, mean, 0, 0);
+    hth_cuda_chain_step(&c, HTH_OP_MUL, inv, 0, 0);
+    hth_cuda_chain_step(&c, HTH_OP_MUL, scale, 0, 0);
+    hth_cuda_chain_step(&c, HTH_OP_ADD, bias, 1, 0);
+    hth_cuda_chain_posts(&c, g, n);
+    s->posts_done = true;
+    s->base.inplace_input = 0;
+    s->moved_bytes += 2 * hth_cuda_bytes(x);
+    return hth_cuda_chain_end(s, &c, 0);
+}
+
+static void norm_channel_grad_bind(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
+                                   const size_t spare[2])
+{
+    static const size_t at[] = {
+        offsetof(hth_channel_grad_params, dy),    offsetof(hth_channel_grad_params, x),
+        offsetof(hth_channel_grad_params, scale), offsetof(hth_channel_grad_params, mean),
+        offsetof(hth_channel_grad_params, inv),   offsetof(hth_channel_grad_params, bias)};
+    for (int i = 0; i < 6; i++) {
+        norm_bind(s, g, n, at[i], true, i);
+    }
+    norm_bind_kept(s, g, n, offsetof(hth_channel_grad_params, dscale), 1, spare[0]);
+    norm_bind_kept(s, g, n, offsetof(hth_channel_grad_params, dbias), 2, spare[1]);
+}
+
+hth_err hth_cuda_batch_norm_grad(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
+                                 const char *algorithm)
+{
+    const hth_value *x = hth_cuda_in(g, n, 1);
+    hth_channel_grad_params p = {.low = hth_node_float(n, "low", 0),
+                                 .high = hth_node_float(n, "high", INFINITY)};
+    HTH_TRY(hth_cuda_need_f32(g, n, 6, 3));
+    HTH_TRY(norm_image(x, &p.batch, &p.channels, &p.size));
+    size_t bytes = p.channels * sizeof(float);
+    size_t spare[2] = {hth_cuda_workspace(s, bytes), hth_cuda_workspace(s, bytes)};
+    hth_cuda_launch_add(s, HTH_CUDA_hth_channel_grad, p.channels, NORM_THREADS,
+                        (2 * NORM_THREADS + 2 * HTH_FOLD) * sizeof(float), &p, sizeof p);
+    norm_channel_grad_bind(s, g, n, spare);
+    s->moved_bytes += 2 * hth_cuda_bytes(x);
+    if (hth_cuda_out(g, n, 0) == NULL) {
+        return HTH_OK;
+    }
+    hth_cuda_launch_add(s, HTH_CUDA_hth_channel_grad_apply,
+                        hth_cuda_blocks(s, hth_cuda_count(x), true), 0, 0, &p, sizeof p);
+    norm_channel_grad_bind(s, g, n, spare);
+    hth_cuda_bind(s, offsetof(hth_channel_grad_params, dx), HTH_CUDA_OUT, 0, 0);
+    s->moved_bytes += 3 * hth_cuda_bytes(x);
+    return HTH_OK;
+}
+
+// Which parameter belongs to which element (hth_rows_params).
+static hth_err norm_rows_shape(const hth_graph *g, const hth_node *n, const hth_value *x,
+                               const hth_value *scale, hth_rows_params *p)
+{
+    bool layer = n->op == HTH_OP_LAYER_NORMALIZATION || n->op == HTH_OP_RMSNORMALIZATION ||
+                 n->op == HTH_OP_LAYER_NORM_GRAD;
+    int64_t count = hth_shape_elements(&scale->shape);
+    p->eps = hth_node_float(n, "epsilon", 1e-5f);
+    p->centre = n->op != HTH_OP_RMSNORMALIZATION;
+    if (layer) {
+        uint32_t along, inner;
+        HTH_TRY(hth_cuda_axis(n, &x->shape, -1, &p->rows, &along, &inner));
+        p->size = along * inner;
+        p->groups = p->inner = 1;
+        p->per = p->size;
+        return count == (int64_t)p->size ? HTH_OK
+                                         : hth_fail(HTH_ENOTSUP, "a scale that is broadcast");
+    }
+    uint32_t batch = 0, channels = 0, size = 0;
+    HTH_TRY(norm_image(x, &batch, &channels, &size));
+    bool instance = n->op == HTH_OP_INSTANCE_NORMALIZATION;
+    p->groups = instance ? channels : (uint32_t)hth_node_int(n, "num_groups", 1);
+    if (p->groups == 0 || channels % p->groups != 0 ||
+        (count != (int64_t)channels && count != (int64_t)p->groups)) {
+        return hth_fail(HTH_ENOTSUP, "channels, groups and scale do not agree");
+    }
+    p->rows = batch * p->groups;
+    p->size = channels / p->groups * size;
+    p->per = (uint32_t)(count / p->groups);
+    p->inner = p->size / p->per;
+    return HTH_OK;
+}
+
+hth_err hth_cuda_rows(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
+                      const char *algorithm)
+{
+    const hth_value *x = hth_cuda_in(g, n, 0);
+    hth_rows_params p = {.eps = 0};
+    HTH_TRY(hth_cuda_need_f32(g, n, 3, 3));
+    HTH_TRY(norm_rows_shape(g, n, x, hth_cuda_in(g, n, 1), &p));
+    const hth_value *bias = hth_cuda_in(g, n, 2);
+    if (bias != NULL && hth_cuda_count(bias) != hth_cuda_count(hth_cuda_in(g, n, 1))) {
+        return hth_fail(HTH_ENOTSUP, "a bias that is broadcast");
+    }
+    unsigned threads = hth_cuda_row_threads(p.size);
+    hth_cuda_launch_add(s, HTH_CUDA_hth_rows, p.rows, threads,
+                        (2 * threads + 2 * HTH_FOLD) * sizeof(float), &p, sizeof p);
+    hth_cuda_bind(s, offsetof(hth_rows_params, x), HTH_CUDA_IN, 0, 0);
+    hth_cuda_bind(s, offsetof(hth_rows_params, scale), HTH_CUDA_IN, 1, 0);
+    norm_bind(s, g, n, offsetof(hth_rows_params, bias), true, 2);
+    norm_bind(s, g, n, offsetof(hth_rows_params, out), false, 0);
+    norm_bind(s, g, n, offsetof(hth_rows_params, mean), false, 1);
+    norm_bind(s, g, n, offsetof(hth_rows_params, inv), false, 2);
+    s->moved_bytes += 2 * hth_cuda_bytes(x);
+    return HTH_OK;
+}
+
+static void norm_rows_grad_bind(hth_cuda_seq *s, const hth_node *n, bool given, size_t mean,
+                                size_t inv)
+{
+    hth_cuda_bind(s, offsetof(hth_rows_params, dy), HTH_CUDA_IN, 0, 0);
+    hth_cuda_bind(s, offsetof(hth_rows_params, x), HTH_CUDA_IN, 1, 0);
+    hth_cuda_bind(s, offsetof(hth_rows_params, scale), HTH_CUDA_IN, 2, 0);
+    if (given) {
+        bool layer = n->op == HTH_OP_LAYER_NORM_GRAD;
+        hth_cuda_from from = layer ? HTH_CUDA_IN : HTH_CUDA_WS;
+        hth_cuda_bind(s, offsetof(hth_rows_params, given_mean), from, 3, layer ? 0 : mean);
+        hth_cuda_bind(s, offsetof(hth_rows_params, given_inv), from, 4, layer ? 0 : inv);
+    }
+}
+
+// LayerNormGrad knows its moments, GroupNormGrad computes them and keeps them for the parameters.
+hth_err hth_cuda_rows_grad(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
+                           const char *algorithm)
+{
+    const hth_value *x = hth_cuda_in(g, n, 1);
+    bool layer = n->op == HTH_OP_LAYER_NORM_GRAD;
+    hth_rows_params p = {.eps = 0};
+    HTH_TRY(hth_cuda_need_f32(g, n, 5, 3));
+    HTH_TRY(norm_rows_shape(g, n, x, hth_cuda_in(g, n, 2), &p));
+    unsigned threads = hth_cuda_row_threads(p.size);
+    size_t bytes = p.rows * sizeof(float), mean = 0, inv = 0;
+    if (!layer) {
+        mean = hth_cuda_workspace(s, bytes);
+        inv = hth_cuda_workspace(s, bytes);
+    }
+    hth_cuda_launch_add(s, HTH_CUDA_hth_rows_grad, p.rows, threads,
+                        (2 * threads + 4 * HTH_FOLD) * sizeof(float), &p, sizeof p);
+    norm_rows_grad_bind(s, n, layer, 0, 0);
+    if (!layer) {
+        hth_cuda_bind(s, offsetof(hth_rows_params, mean), HTH_CUDA_WS, 0, mean);
+        hth_cuda_bind(s, offsetof(hth_rows_params, inv), HTH_CUDA_WS, 0, inv);
+    }
+    norm_bind(s, g, n, offsetof(hth_rows_params, out), false, 0);
+    s->moved_bytes += 3 * hth_cuda_bytes(x);
+    if (hth_cuda_out(g, n, 1) == NULL && hth_cuda_out(g, n, 2) == NULL) {
+        return HTH_OK;
+    }
+    hth_cuda_launch_add(s, HTH_CUDA_hth_rows_grad_params, (uint64_t)p.groups * p.per, NORM_THREADS,
+                        (2 * NORM_THREADS + 2 * HTH_FOLD) * sizeof(float), &p, sizeof p);
+    norm_rows_grad_bind(s, n, true, mean, inv);
+    norm_bind(s, g, n, offsetof(hth_rows_params, dscale), false, 1);
+    norm_bind(s, g, n, offsetof(hth_rows_params, dbias), false, 2);
+    s->moved_bytes += 2 * hth_cuda_bytes(x);
+    return HTH_OK;
+}
+
+hth_err hth_cuda_lrn(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
+                     const char *algorithm)
+{
+    bool grad = n->op == HTH_OP_LRN_GRAD;
+    const hth_value *x = hth_cuda_in(g, n, grad ? 1 : 0);
+    int64_t size = hth_node_int(n, "size", 1);
+    uint32_t batch;
+    hth_lrn_params p = {.n = hth_cuda_count(x),
+                        .before = (int32_t)((size - 1) / 2),
+                        .after = (int32_t)(size / 2),
+                        .alpha = hth_node_float(n, "alpha", 1e-4f) / (float)size,
+                        .beta = hth_node_float(n, "beta", 0.75f),
+                        .bias = hth_node_float(n, "bias", 1)};
+    HTH_TRY(hth_cuda_need_f32(g, n, 2, 1));
+    HTH_TRY(norm_image(x, &batch, &p.channels, &p.inner));
+    hth_cuda_launch_add(s, grad ? HTH_CUDA_hth_lrn_grad : HTH_CUDA_hth_lrn,
+                        hth_cuda_blocks(s, p.n, true), 0, 0, &p, sizeof p);
+    hth_cuda_bind(s, offsetof(hth_lrn_params, x), HTH_CUDA_IN, grad ? 1 : 0, 0);
+    if (grad) {
+        hth_cuda_bind(s, offsetof(hth_lrn_params, dy), HTH_CUDA_IN, 0, 0);
+    }
+    hth_cuda_bind(s, offsetof(hth_lrn_params, out), HTH_CUDA_OUT, 0, 0);
+    s->moved_bytes += hth_cuda_bytes(x) * (grad ? 3 : 2);
+    return HTH_OK;
+}

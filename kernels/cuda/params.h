@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+// kernels/cuda/params.h - the kernels of the .cu files by name, and the parameters of each: what the
+// host fills in and the device reads. Counts are of elements and below 2^32.
+#ifndef HTH_KERNELS_CUDA_PARAMS_H
+#define HTH_KERNELS_CUDA_PARAMS_H
+
+#include "device/cuda/grid.h"
+
+// X(name, source file)
+// clang-format off
+#define HTH_CUDA_KERNELS(X) \
+    X(hth_chain, chain) X(hth_typed, typed) \
+    X(hth_reduce_block, reduce) X(hth_reduce_thread, reduce) X(hth_arg, reduce) \
+    X(hth_softmax, softmax) X(hth_softmax_grad, softmax) \
+    X(hth_channel_stats, batch_norm) X(hth_channel_grad, batch_norm) X(hth_channel_grad_apply, batch_norm) \
+    X(hth_rows, row_norm) X(hth_rows_grad, row_norm) X(hth_rows_grad_params, row_norm) \
+    X(hth_lrn, lrn) X(hth_lrn_grad, lrn) \
+    X(hth_pool, pool) X(hth_pool_grad, pool) \
+    X(hth_move, move) X(hth_pad, move) X(hth_fill, move) \
+    X(hth_gather, gather) X(hth_gather_grad, gather) \
+    X(hth_resize, resize) \
+    X(hth_xent_rows, loss) X(hth_xent_sum, loss) X(hth_xent_grad, loss) \
+    X(hth_squares, loss) X(hth_squares_sum, loss) X(hth_mse_grad, loss) \
+    X(hth_sgd, step) X(hth_adam, step) X(hth_dropout, dropout) X(hth_attention, attention)
+// clang-format on
+
+// Element-wise: a value per element, then steps, each with an operand or none. Steps are HTH_OP_*'s.
+#define HTH_CHAIN_OPERANDS 10
+#define HTH_CHAIN_STEPS    12
+typedef enum hth_chain_mode {
+    HTH_CHAIN_SAME, // lies as the result does
+    HTH_CHAIN_ONE,  // one element
+    HTH_CHAIN_STRIDED
+} hth_chain_mode;
+typedef struct hth_chain_operand {
+    const float *data;
+    int32_t mode;
+    hth_steps steps;
+} hth_chain_operand;
+// of: what HTH_OP_ELEMENT_GRAD is the gradient of. HTH_OP_BATCH_NORMALIZATION as a step divides by
+// the root of operand + alpha, HTH_OP_MEAN multiplies by alpha.
+typedef struct hth_chain_step {
+    int32_t op, of, operand;
+    float alpha, beta;
+} hth_chain_step;
+typedef struct hth_chain_params {
+    float *out;
+    uint32_t n;
+    int32_t n_steps;
+    hth_dims dims;
+    hth_chain_operand operand[HTH_CHAIN_OPERANDS];
+    hth_chain_step step[HTH_CHAIN_STEPS];
+} hth_chain_params;
+
+// Element-wise with other types than f32: comparison, logic, Where, Cast, integers. type: hth_dtype.
+typedef struct hth_typed_params {
+    void *out;
+    uint32_t n;
+    int32_t op, n_operands, out_type, type[3];
+    int32_t flags; // IsInf: 1 positive, 2 negative
+    hth_dims dims;
+    const void *in[3];
+    hth_steps steps[3];
+} hth_typed_params;
+
+// Reductions: a loop over the results, in it one over what is reduced. op: HTH_OP_REDUCE_*, or
+// HTH_OP_ARG_MAX, _MIN with i64 results; last: of equal ones the last.
+typedef struct hth_reduce_params {
+    const float *in;
+    void *out;
+    uint32_t n_out, n_in;
+    int32_t op, last;
+    hth_dims outer, inner;
+    hth_steps outer_steps, inner_steps;
+} hth_reduce_params;
+
+// Rows of `along` elements, `inner` apart. y: of the gradient the forward pass's result.
+typedef struct hth_softmax_params {
+    const float *x, *y;
+    float *out;
+    uint32_t along, inner;
+    int32_t logs;
+} hth_softmax_params;
+
+// Batch norm, x [batch, channels, size]. Statistics of one channel per block.
+typedef struct hth_channel_params {
+    const float *x, *running_mean, *running_var;
+    float *mean, *inv, *new_mean, *new_var; // the last two may be NULL
+    uint32_t batch, channels, size;
+    float eps, momentum;
+} hth_channel_params;
+// The gradient: dbias = sum dy, dscale = sum dy * xhat, of dy where low < the result < high if there
+// is a bias.
+typedef struct hth_channel_grad_params {
+    const float *dy, *x, *scale, *mean, *inv, *bias;
+    float *dscale, *dbias, *dx;
+    uint32_t batch, channels, size;
+    float low, high;
+} hth_channel_grad_params;
+
+// Rows normalised by moments of their own: layer, RMS, group, instance norm. Element i of row r has
+// parameter (r % groups) * per + i / inner. moments, for the gradients: where mean and inv of row r
+// are; `given`: they are known.
+typedef struct hth_rows_params {
+    const float *dy, *x, *scale, *bias;
+    float *out, *mean, *inv; // mean, inv may be NULL
+    const float *given_mean, *given_inv;
+    float *dscale, *dbias; // either may be NULL
+    uint32_t rows, size, groups, per, inner;
+    int32_t centre; // 0: RMS norm
+    float eps;
+} hth_rows_params;
+
+typedef struct hth_lrn_params {
+    const float *x, *dy;
+    float *out;
+    uint32_t n, channels, inner;
+    int32_t before, after; // the window
+    float alpha, beta, bias; // alpha: of one element
+} hth_lrn_params;
+
+// Windows of up to three dimensions over images of `n_in` elements.
+typedef enum hth_pool_kind {
+    HTH_POOL_MAX,
+    HTH_POOL_AVERAGE,
+    HTH_POOL_LP
+} hth_pool_kind;
+typedef struct hth_pool_params {
+    const float *x;
+    float *y;
+    uint8_t *tap;   // of the maximum, its number in the window; may be NULL
+    int64_t *where; // or its index in x; may be NULL
+    uint32_t n;     // results: elements of y, of the gradient elements of x
+    int32_t kind, count_pads;
+    float p; // of Lp
+    int32_t in[3], out[3], k[3], stride[3], pad[3], pad_end[3], dilation[3];
+} hth_pool_params;
+
+// A strided copy of elements of 1, 2, 4, 8 or 16 bytes.
+typedef struct hth_move_params {
+    const void *in;
+    void *out;
+    uint32_t n, element;
+    int64_t in_base, out_base; // elements
+    hth_dims dims;
+    hth_steps in_steps, out_steps;
+} hth_move_params;
+// mode: 0 constant, 1 reflect, 2 edge, 3 wrap. `value` (may be NULL: zeros) is an element.
+typedef struct hth_pad_params {
+    const void *in, *value;
+    void *out;
+    uint32_t n, element;
+    int32_t mode;
+    hth_dims dims;      // of the result
+    hth_steps in_steps; // of the input
+    int32_t before[HTH_CUDA_RANK], first[HTH_CUDA_RANK], kept[HTH_CUDA_RANK];
+} hth_pad_params;
+typedef struct hth_fill_params {
+    void *out;
+    uint32_t n; // words of 4 bytes
+    uint32_t value;
+} hth_fill_params;
+
+// out [outer, count, inner] from data [outer, along, inner]. An index out of range reads zeros, and
+// adds nothing in the gradient.
+typedef struct hth_gather_params {
+    const void *in, *index;
+    void *out;
+    uint32_t n, element, count, along, inner;
+    int32_t wide; // indices are i64
+} hth_gather_params;
+
+typedef struct hth_resize_params {
+    const float *x;
+    float *y;
+    uint32_t n;
+    int32_t linear, coordinates, nearest; // as resize.c numbers them
+    int32_t in[3], out[3];
+    float scale[3];
+} hth_resize_params;
+
+// Cross-entropy over `classes` of x [outer, classes, inner].
+typedef struct hth_xent_params {
+    const float *x;
+    const void *labels;
+    float *rows;    // loss per row, NaN where the label is no class
+    float *counted; // rows that count
+    float *out;
+    uint32_t n_rows, classes, inner;
+    int32_t wide;
+    int64_t ignore;
+} hth_xent_params;
+
+// Sums of squares of a, or of a - b: of a block into part[block]; then all parts into out.
+// max_norm > 0: out is the factor that clips gradients, hyper has their scale.
+typedef struct hth_squares_params {
+    const float *a, *b, *hyper;
+    float *part, *out;
+    uint32_t n, n_parts;
+    float factor, max_norm;
+} hth_squares_params;
+
+// One optimizer step, graph/train.h's formulas. clip, m may be NULL.
+typedef struct hth_step_params {
+    const float *p, *g, *m, *v, *hyper, *clip;
+    float *new_p, *new_m, *new_v;
+    uint32_t n;
+    int32_t flag; // nesterov, decoupled
+} hth_step_params;
+
+typedef struct hth_dropout_params {
+    const float *x;
+    float *y;
+    const uint64_t *step;
+    uint32_t n;
+    float scale;
+    uint64_t salt, threshold;
+} hth_dropout_params;
+
+// One block per (b0, b1, t); view: offset, then strides as graph/attention.h has them.
+typedef struct hth_attention_params {
+    const float *q, *k, *v, *mask; // mask may be NULL
+    float *out;
+    uint32_t b1, t, s, d, e;
+    float scale;
+    int64_t view[5][5]; // of q, k, v, out, mask
+} hth_attention_params;
+
+#define HTH_CUDA_ENUM(name, file) HTH_CUDA_##name,
+typedef enum hth_cuda_kernel_id {
+    HTH_CUDA_KERNELS(HTH_CUDA_ENUM) HTH_CUDA_N_KERNELS
+} hth_cuda_kernel_id;
+#undef HTH_CUDA_ENUM
+
+#endif

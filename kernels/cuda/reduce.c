@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reductions, pooling over all positions, Softmax. What is reduced last decides the kernel: a block
+// per result where neighbours are reduced, a thread per result where neighbours are results.
+#include "kernels/cuda/seq.h"
+
+#include <string.h>
+
+#define REDUCE_FEW 512 // results: too few threads to fill a device with one each
+
+static hth_err reduce_axes(const hth_graph *g, const hth_node *n, int rank, bool reduced[])
+{
+    int64_t axes[HTH_MAX_RANK];
+    int count;
+    HTH_TRY(hth_cuda_ints(g, n, 1, axes, HTH_MAX_RANK, &count));
+    if (count < 0) {
+        count = hth_node_ints(n, "axes", axes, HTH_MAX_RANK);
+    }
+    bool all = count <= 0 && hth_node_int(n, "noop_with_empty_axes", 0) == 0;
+    for (int d = 0; d < rank; d++) {
+        reduced[d] = all;
+    }
+    for (int i = 0; i < count; i++) {
+        int64_t a = axes[i] < 0 ? axes[i] + rank : axes[i];
+        if (a < 0 || a >= rank) {
+            return hth_fail(HTH_ENOTSUP, "axis %lld is out of range", (long long)axes[i]);
+        }
+        reduced[a] = true;
+    }
+    return HTH_OK;
+}
+
+// The loops over results and over what each consists of.
+static hth_err reduce_loops(hth_reduce_params *p, const hth_shape *s, const bool *reduced)
+{
+    int64_t step[HTH_MAX_RANK];
+    hth_cuda_row_major(s, step);
+    for (int pass = 0; pass < 2; pass++) {
+        hth_cuda_loop l = {.n = 1};
+        int64_t count = 1;
+        for (int d = 0; d < s->rank; d++) {
+            if (reduced[d] == (pass == 1)) {
+                l.dim[l.rank] = s->dim[d];
+                l.step[0][l.rank++] = step[d];
+                count *= s->dim[d];
+            }
+        }
+        hth_cuda_loop_fold(&l);
+        HTH_TRY(hth_cuda_loop_store(&l, pass ? &p->inner : &p->outer,
+                                    pass ? &p->inner_steps : &p->outer_steps));
+        *(pass ? &p->n_in : &p->n_out) = (uint32_t)count;
+    }
+    return HTH_OK;
+}
+
+static hth_err reduce_add(hth_cuda_seq *s, const hth_graph *g, const hth_node *n, hth_op op,
+                          const bool *reduced)
+{
+    const hth_value *x = hth_cuda_in(g, n, 0);
+    hth_reduce_params p = {.op = op, .last = hth_node_int(n, "select_last_index", 0) != 0};
+    HTH_TRY(reduce_loops(&p, &x->shape, reduced));
+    bool arg = op == HTH_OP_ARG_MAX || op == HTH_OP_ARG_MIN;
+    bool last = x->shape.rank > 0 && reduced[x->shape.rank - 1];
+    bool block = !arg && op != HTH_OP_REDUCE_LOG_SUM_EXP && (last || p.n_out < REDUCE_FEW);
+    unsigned threads = block ? hth_cuda_row_threads(p.n_in) : 0;
+    hth_cuda_launch_add(s,
+                        arg     ? HTH_CUDA_hth_arg
+                        : block ? HTH_CUDA_hth_reduce_block
+                                : HTH_CUDA_hth_reduce_thread,
+                        block ? p.n_out : hth_cuda_blocks(s, p.n_out, false), threads,
+                        block ? (threads + HTH_FOLD) * sizeof(float) : 0, &p, sizeof p);
+    hth_cuda_bind(s, offsetof(hth_reduce_params, in), HTH_CUDA_IN, 0, 0);
+    hth_cuda_bind(s, offsetof(hth_reduce_params, out), HTH_CUDA_OUT, 0, 0);
+    s->moved_bytes += hth_cuda_bytes(x) + hth_cuda_bytes(hth_cuda_out(g, n, 0));
+    return HTH_OK;
+}
+
+hth_err hth_cuda_reduce(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
+                        const char *algorithm)
+{
+    const hth_value *x = hth_cuda_in(g, n, 0);
+    bool reduced[HTH_MAX_RANK] = {false}, arg = n->op == HTH_OP_ARG_MAX || n->op == HTH_OP_ARG_MIN;
+    HTH_TRY(hth_cuda_need_f32(g, n, 1, arg ? 0 : 1));
+    if (arg) {
+        int64_t axis = hth_node_int(n, "axis", 0);
+        reduced[axis < 0 ? axis + x->shape.rank : axis] = true;
+    } else {
+        HTH_TRY(reduce_axes(g, n, x->shape.rank, reduced));
+    }
+    return reduce_add(s, g, n, n->op, reduced);
+}
+
+hth_err hth_cuda_global_pool(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
+                             const char *algorithm)
+{
+    const hth_value *x = hth_cuda_in(g, n, 0);
+    bool reduced[HTH_MAX_RANK];
+    HTH_TRY(hth_cuda_need_f32(g, n, 1, 1));
+    for (int d = 0; d < HTH_MAX_RANK; d++) {
+        reduced[d] = d >= 2 && d < x->shape.rank;
+    }
+    hth_op op = n->op == HTH_OP_GLOBAL_MAX_POOL ? HTH_OP_REDUCE_MAX : HTH_OP_REDUCE_MEAN;
+    return reduce_add(s, g, n, op, reduced);
+}
+
+static hth_err softmax_add(hth_cuda_seq *s, const hth_graph *g, const hth_node *n, bool grad)
+{
+    const hth_value *x = hth_cuda_in(g, n, 0);
+    uint32_t outer;
+    hth_softmax_params p = {.logs = n->op == HTH_OP_LOG_SOFTMAX || n->op == HTH_OP_LOG_SOFTMAX_GRAD};
+    HTH_TRY(hth_cuda_need_f32(g, n, 2, 1));
+    HTH_TRY(hth_cuda_axis(n, &x->shape, -1, &outer, &p.along, &p.inner));
+    unsigned threads = hth_cuda_row_threads(p.along);
+    hth_cuda_launch_add(s, grad ? HTH_CUDA_hth_softmax_grad : HTH_CUDA_hth_softmax,
+                        (uint64_t)outer * p.inner, threads,
+                        (threads + 2 * HTH_FOLD) * sizeof(float), &p, sizeof p);
+    hth_cuda_bind(s, offsetof(hth_softmax_params, x), HTH_CUDA_IN, 0, 0);
+    if (grad) {
+        hth_cuda_bind(s, offsetof(hth_softmax_params, y), HTH_CUDA_IN, 1, 0);
+    }
+    hth_cuda_bind(s, offsetof(hth_softmax_params, out), HTH_CUDA_OUT, 0, 0);
+    s->moved_bytes += hth_cuda_bytes(x) * (grad ? 3 : 2);
+    return HTH_OK;
+}
+
+hth_err hth_cuda_softmax(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
+                         const char *algorithm)
+{
+    return softmax_add(s, g, n, false);
+}
+
+hth_err hth_cuda_softmax_grad(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
+                              const char *algorithm)
+{
+    return softmax_add(s, g, n, true);
+}

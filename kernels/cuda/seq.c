@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sequences of steps: adding, running, closing. Running copies a step's parameters to the stack, puts
+// the addresses in, and launches on the stream that is being issued to.
+#include "kernels/cuda/site.h"
+
+#include "base/alloc.h"
+
+#include <string.h>
+
+#define SEQ_THREADS    256
+#define SEQ_WAVES      16u         // blocks per SM of a kernel whose threads loop
+#define SEQ_MAX_BLOCKS 0x7fffffffu // the grid's limit
+
+static hth_cuda_step *seq_add(hth_cuda_seq *s)
+{
+    if (s->err == HTH_OK && s->n_steps == s->cap) {
+        int cap = s->cap == 0 ? 4 : 2 * s->cap;
+        hth_cuda_step *grown = hth_calloc((size_t)cap, sizeof *grown);
+        if (grown == NULL) {
+            s->err = hth_fail(HTH_ENOMEM, "no memory to prepare an operator");
+            return NULL;
+        }
+        if (s->n_steps > 0) {
+            memcpy(grown, s->steps, (size_t)s->n_steps * sizeof *grown);
+        }
+        hth_free(s->steps);
+        s->steps = grown;
+        s->cap = cap;
+    }
+    return s->err == HTH_OK ? &s->steps[s->n_steps++] : NULL;
+}
+
+static void seq_close_params(hth_cuda_seq *s, hth_cuda_step *step)
+{
+    hth_free(step->state);
+}
+
+void hth_cuda_launch_add(hth_cuda_seq *s, hth_cuda_kernel_id id, uint64_t blocks, unsigned threads,
+                         size_t shared_bytes, const void *params, size_t bytes)
+{
+    if (blocks > SEQ_MAX_BLOCKS && s->err == HTH_OK) {
+        s->err = hth_fail(HTH_ENOTSUP, "a grid of %llu blocks", (unsigned long long)blocks);
+    }
+    hth_cuda_step *step = seq_add(s);
+    if (step == NULL) {
+        return;
+    }
+    void *copy = hth_calloc(1, bytes);
+    if (copy == NULL) {
+        s->err = hth_fail(HTH_ENOMEM, "no memory to prepare an operator");
+    } else {
+        memcpy(copy, params, bytes);
+    }
+    *step = (hth_cuda_step){.close = seq_close_params,
+                            .state = copy,
+                            .bytes = bytes,
+                            .kernel = hth_cuda_site_of(s->d)->kernel[id],
+                            .blocks = (unsigned)blocks,
+                            .threads = threads == 0 ? SEQ_THREADS : threads,
+                            .shared_bytes = (unsigned)shared_bytes};
+}
+
+void hth_cuda_step_add(hth_cuda_seq *s, hth_cuda_step step)
+{
+    hth_cuda_step *to = seq_add(s);
+    if (to != NULL) {
+        *to = step;
+    } else {
+        step.close(s, &step);
+    }
+}
+
+void hth_cuda_bind(hth_cuda_seq *s, size_t at, hth_cuda_from from, int index, size_t offset)
+{
+    if (s->err == HTH_OK) {
+        hth_cuda_step *step = &s->steps[s->n_steps - 1];
+        step->bound[step->n_bound++] = (struct hth_cuda_bound){at, from, index, offset};
+    }
+}
+
+size_t hth_cuda_workspace(hth_cuda_seq *s, size_t bytes)
+{
+    size_t at = s->base.workspace_bytes;
+    s->base.workspace_bytes += (bytes + HTH_DEVICE_ALIGN - 1) / HTH_DEVICE_ALIGN * HTH_DEVICE_ALIGN;
+    return at;
+}
+
+uint64_t hth_cuda_blocks(const hth_cuda_seq *s, uint64_t n, bool loops)
+{
+    uint64_t blocks = (n + SEQ_THREADS - 1) / SEQ_THREADS;
+    uint64_t enough = (uint64_t)(s->d->base.props.n_threads > 0 ? s->d->base.props.n_threads : 1) *
+                      SEQ_WAVES;
+    return blocks == 0 ? 1 : loops && blocks > enough ? enough : blocks;
+}
+
+unsigned hth_cuda_row_threads(uint64_t n)
+{
+    return n >= SEQ_THREADS ? SEQ_THREADS : (unsigned)(n + 31) / 32 * 32 + (n == 0 ? 32 : 0);
+}
+
+static void *seq_address(const struct hth_cuda_bound *b, const hth_kernel_args *a)
+{
+    char *base = b->from == HTH_CUDA_IN    ? (char *)a->in[b->index]
+                 : b->from == HTH_CUDA_OUT ? (char *)a->out[b->index]
+                                           : (char *)a->workspace;
+    return base == NULL ? NULL : base + b->offset;
+}
+
+static hth_err seq_launch(const hth_cuda_seq *s, const hth_cuda_step *step, void *const *address)
+{
+    union {
+        char bytes[HTH_CUDA_PARAM_BYTES];
+        double aligned;
+    } params;
+    void *list[] = {&params};
+    memcpy(params.bytes, step->state, step->bytes);
+    for (int i = 0; i < step->n_bound; i++) {
+        memcpy(params.bytes + step->bound[i].at, &address[i], sizeof address[i]);
+    }
+    return HTH_CUDA(s->d, cuLaunchKernel, step->kernel, step->blocks, 1, 1, step->threads, 1, 1,
+                    step->shared_bytes, s->d->current, list, NULL);
+}
+
+hth_err hth_cuda_seq_run(const hth_kernel *k, const hth_kernel_args *a)
+{
+    const hth_cuda_seq *s = (const hth_cuda_seq *)k;
+    for (int i = 0; i < s->n_steps; i++) {
+        const hth_cuda_step *step = &s->steps[i];
+        void *address[HTH_CHAIN_OPERANDS + 2];
+        for (int b = 0; b < step->n_bound; b++) {
+            address[b] = seq_address(&step->bound[b], a);
+        }
+        HTH_TRY((step->run != NULL ? step->run : seq_launch)(s, step, address));
+    }
+    return HTH_OK;
+}
+
+void hth_cuda_seq_close(hth_kernel *k)
+{
+    hth_cuda_seq *s = (hth_cuda_seq *)k;
+    for (int i = 0; i < s->n_steps; i++) {
+        s->steps[i].close(s, &s->steps[i]);
+    }
+    hth_free(s->steps);
+    hth_free(s);
+}

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+// kernels/cuda/seq.h - a prepared operator on a CUDA device: a sequence of steps, each a kernel of
+// ours or a call of cuDNN or cublasLt.
+//
+// Design notes
+// A step's parameters are filled in when the operator is prepared, all but the addresses: where
+// those stand, and which input, output or place in the workspace each one is, is noted, and running
+// copies them in. A builder adds steps; its errors stick in the sequence (hth_cuda_seq.err), so that
+// it reads like a list.
+#ifndef HTH_KERNELS_CUDA_SEQ_H
+#define HTH_KERNELS_CUDA_SEQ_H
+
+#include "device/cuda/cuda.h"
+#include "kernels/cuda/params.h"
+#include "kernels/kernel.h"
+
+typedef enum hth_cuda_from { HTH_CUDA_IN, HTH_CUDA_OUT, HTH_CUDA_WS } hth_cuda_from;
+
+typedef struct hth_cuda_seq hth_cuda_seq;
+typedef struct hth_cuda_step hth_cuda_step;
+struct hth_cuda_step {
+    // NULL: a launch of `kernel`. Gets the addresses of the step's bindings.
+    hth_err (*run)(const hth_cuda_seq *s, const hth_cuda_step *step, void *const *address);
+    void (*close)(hth_cuda_seq *s, hth_cuda_step *step);
+    void *state; // the parameters, or the library's; owned
+    size_t bytes;
+    CUfunction kernel;
+    unsigned blocks, threads, shared_bytes;
+    int n_bound;
+    struct hth_cuda_bound {
+        size_t at; // in the parameters
+        hth_cuda_from from;
+        int index;
+        size_t offset; // bytes
+    } bound[HTH_CHAIN_OPERANDS + 2];
+};
+
+#define HTH_CUDA_PARAM_BYTES 2048 // of the largest parameter struct
+struct hth_cuda_seq {
+    hth_kernel base;
+    hth_cuda *d;
+    hth_err err;
+    int n_steps, cap;
+    hth_cuda_step *steps;
+    bool posts_done; // the builder took care of the node's post ops
+    size_t moved_bytes; // what the kernels of ours move
+    char name[64];      // base.implementation
+};
+hth_err hth_cuda_seq_run(const hth_kernel *k, const hth_kernel_args *a);
+void hth_cuda_seq_close(hth_kernel *k);
+
+// hth_cuda_launch adds a launch with a copy of `params`. `threads` 0: 256.
+void hth_cuda_launch_add(hth_cuda_seq *s, hth_cuda_kernel_id id, uint64_t blocks, unsigned threads,
+                         size_t shared_bytes, const void *params, size_t bytes);
+// hth_cuda_bind makes the address at byte `at` of the last step's parameters that of an input, an
+// output (index) or the workspace, `offset` bytes behind. An absent one stays NULL.
+void hth_cuda_bind(hth_cuda_seq *s, size_t at, hth_cuda_from from, int index, size_t offset);
+// hth_cuda_step_add adds a step that a library runs; the sequence takes `state` over also on error.
+void hth_cuda_step_add(hth_cuda_seq *s, hth_cuda_step step);
+// hth_cuda_workspace reserves bytes of workspace and returns their offset.
+size_t hth_cuda_workspace(hth_cuda_seq *s, size_t bytes);
+// Blocks of 256 threads for `n` items; `loops`: the kernel's threads take several each.
+uint64_t hth_cuda_blocks(const hth_cuda_seq *s, uint64_t n, bool loops);
+// Threads for a row of n elements: as many as have something to do, in warps.
+unsigned hth_cuda_row_threads(uint64_t n);
+
+// A builder adds the steps of node n. HTH_ENOTSUP: not this dtype, attribute, ..
+typedef hth_err hth_cuda_build(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
+                               const char *algorithm);
+
+// Values. NULL: absent, or the operand of a post op.
+const hth_value *hth_cuda_in(const hth_graph *g, const hth_node *n, int i);
+const hth_value *hth_cuda_out(const hth_graph *g, const hth_node *n, int i);
+uint32_t hth_cuda_count(const hth_value *v);
+size_t hth_cuda_bytes(const hth_value *v); // of a plain tensor
+// hth_cuda_need_f32 refuses unless inputs 0 .. n_in - 1 and outputs 0 .. n_out - 1 are f32, as far
+// as they are there.
+hth_err hth_cuda_need_f32(const hth_graph *g, const hth_node *n, int n_in, int n_out);
+// hth_cuda_ints reads a constant list of integers. HTH_ENOTSUP: it is computed. *count -1: absent.
+hth_err hth_cuda_ints(const hth_graph *g, const hth_node *n, int input, int64_t *out, int cap,
+                      int *count);
+hth_err hth_cuda_float(const hth_graph *g, const hth_node *n, int input, float dflt, float *out);
+// hth_cuda_axis: attribute `axis` of input 0, counted from the front; elements before, along, behind.
+hth_err hth_cuda_axis(const hth_node *n, const hth_shape *s, int64_t dflt, uint32_t *outer,
+                      uint32_t *along, uint32_t *inner);
+
+// Loops over strided operands: dimensions of one element go, neighbours that lie alike are joined.
+#define HTH_CUDA_OPERANDS 12
+typedef struct hth_cuda_loop {
+    int rank, n;
+    int64_t dim[3 * HTH_MAX_RANK], step[HTH_CUDA_OPERANDS][3 * HTH_MAX_RANK];
+} hth_cuda_loop;
+void hth_cuda_loop_begin(hth_cuda_loop *l, const hth_shape *s);
+// hth_cuda_loop_add adds an operand of shape `s`, broadcast to the loop's, and returns its number.
+int hth_cuda_loop_add(hth_cuda_loop *l, const hth_shape *s);
+void hth_cuda_loop_fold(hth_cuda_loop *l);
+// hth_cuda_loop_store writes dims and steps[k] of operand k. HTH_ENOTSUP: too many dimensions.
+hth_err hth_cuda_loop_store(const hth_cuda_loop *l, hth_dims *dims, hth_steps *steps);
+void hth_cuda_row_major(const hth_shape *s, int64_t *step);
+
+// Chains (element.c).
+typedef struct hth_cuda_chain {
+    hth_chain_params p;
+    hth_cuda_loop loop;
+    struct {
+        hth_cuda_from from;
+        int index;
+        size_t offset;
+    } at[HTH_CHAIN_OPERANDS];
+    bool full;
+    size_t moved_bytes;
+} hth_cuda_chain;
+void hth_cuda_chain_begin(hth_cuda_chain *c, const hth_shape *s);
+int hth_cuda_chain_operand(hth_cuda_chain *c, const hth_shape *s, hth_cuda_from from, int index,
+                           size_t offset);
+void hth_cuda_chain_step(hth_cuda_chain *c, hth_op op, int operand, float alpha, float beta);
+void hth_cuda_chain_posts(hth_cuda_chain *c, const hth_graph *g, const hth_node *n);
+hth_err hth_cuda_chain_end(hth_cuda_seq *s, hth_cuda_chain *c, int out);
+// hth_cuda_chain_takes says whether a post op can be a step.
+bool hth_cuda_chain_takes(const hth_post_op *p);
+
+// hth_cuda_move adds a strided copy of elements of `element` bytes, as wide as it can be.
+hth_err hth_cuda_move(hth_cuda_seq *s, hth_cuda_loop *l, size_t element, int in, int64_t in_base,
+                      int out, int64_t out_base);
+
+// Builders, by file.
+hth_cuda_build hth_cuda_element, hth_cuda_typed, hth_cuda_scale_shift; // element.c
+hth_cuda_build hth_cuda_reduce, hth_cuda_global_pool, hth_cuda_softmax, hth_cuda_softmax_grad;
+hth_cuda_build hth_cuda_batch_norm_train, hth_cuda_batch_norm_grad, hth_cuda_rows, hth_cuda_rows_grad,
+    hth_cuda_lrn; // norm.c
+hth_cuda_build hth_cuda_pool, hth_cuda_pool_grad;
+hth_cuda_build hth_cuda_view, hth_cuda_transpose, hth_cuda_slice, hth_cuda_expand, hth_cuda_concat,
+    hth_cuda_split, hth_cuda_blocks_space, hth_cuda_slice_grad, hth_cuda_pad; // move.c
+hth_cuda_build hth_cuda_gather, hth_cuda_gather_grad, hth_cuda_resize, hth_cuda_attention;
+hth_cuda_build hth_cuda_xent, hth_cuda_mse, hth_cuda_step_op, hth_cuda_clip_scale, hth_cuda_dropout;
+hth_cuda_build hth_cuda_conv, hth_cuda_matmul;
+// hth_cuda_conv_algorithms is hth_kernel_algorithms for convolutions.
+hth_err hth_cuda_conv_algorithms(hth_cuda *d, const hth_graph *g, const hth_node *n,
+                                 hth_choice *list, int cap, int *count);
+
+#endif

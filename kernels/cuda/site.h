@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// kernels/cuda/site.h - what the kernels of one device share: the functions of our own kernels, and
+// the libraries' handles.
+#ifndef HTH_KERNELS_CUDA_SITE_H
+#define HTH_KERNELS_CUDA_SITE_H
+
+#include "kernels/cuda/seq.h"
+
+typedef struct hth_cuda_site {
+    CUlibrary *libraries;
+    int n_libraries;
+    CUfunction kernel[HTH_CUDA_N_KERNELS];
+    cudnnHandle_t dnn;
+    cublasLtHandle_t blas;
+} hth_cuda_site;
+
+static inline hth_cuda_site *hth_cuda_site_of(const hth_cuda *d)
+{
+    return d->kernels;
+}
+
+#endif

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+// What builders ask of a node's values, and loops over strided operands.
+#include "kernels/cuda/seq.h"
+
+#include <string.h>
+
+// How many of the node's inputs are the operator's own; operands of post ops stand behind them.
+static int values_own(const hth_node *n)
+{
+    int count = n->n_inputs;
+    for (int i = 0; i < n->n_post; i++) {
+        int operand = n->post[i].input;
+        count = operand >= 0 && operand < count ? operand : count;
+    }
+    return count;
+}
+
+const hth_value *hth_cuda_in(const hth_graph *g, const hth_node *n, int i)
+{
+    return i < values_own(n) && n->inputs[i] >= 0 ? &g->values[n->inputs[i]] : NULL;
+}
+
+const hth_value *hth_cuda_out(const hth_graph *g, const hth_node *n, int i)
+{
+    return i < n->n_outputs && n->outputs[i] >= 0 ? &g->values[n->outputs[i]] : NULL;
+}
+
+uint32_t hth_cuda_count(const hth_value *v)
+{
+    return (uint32_t)hth_shape_elements(&v->shape);
+}
+
+size_t hth_cuda_bytes(const hth_value *v)
+{
+    return (size_t)hth_shape_elements(&v->shape) * hth_dtype_bytes(v->dtype);
+}
+
+hth_err hth_cuda_need_f32(const hth_graph *g, const hth_node *n, int n_in, int n_out)
+{
+    for (int i = 0; i < n_in + n_out; i++) {
+        const hth_value *v = i < n_in ? hth_cuda_in(g, n, i) : hth_cuda_out(g, n, i - n_in);
+        if (v != NULL && v->dtype != HTH_DT_F32) {
+            return hth_fail(HTH_ENOTSUP, "%s %d is %s: only FP32", i < n_in ? "input" : "output",
+                            i < n_in ? i : i - n_in, hth_dtype_name(v->dtype));
+        }
+    }
+    return HTH_OK;
+}
+
+static int64_t values_int(hth_dtype dt, const void *data, int64_t i)
+{
+    return dt == HTH_DT_I32 ? ((const int32_t *)data)[i] : ((const int64_t *)data)[i];
+}
+
+hth_err hth_cuda_ints(const hth_graph *g, const hth_node *n, int input, int64_t *out, int cap,
+                      int *count)
+{
+    const hth_value *v = hth_cuda_in(g, n, input);
+    const void *data;
+    *count = -1;
+    if (v == NULL) {
+        return HTH_OK;
+    }
+    if (v->constant == NULL || (v->dtype != HTH_DT_I64 && v->dtype != HTH_DT_I32) ||
+        hth_shape_elements(&v->shape) > cap) {
+        return hth_fail(HTH_ENOTSUP, "input %d is computed", input);
+    }
+    *count = (int)hth_shape_elements(&v->shape);
+    HTH_TRY(hth_const_map(v->constant, &data));
+    for (int i = 0; i < *count; i++) {
+        out[i] = values_int(v->dtype, data, i);
+    }
+    hth_const_unmap(v->constant);
+    return HTH_OK;
+}
+
+hth_err hth_cuda_float(const hth_graph *g, const hth_node *n, int input, float dflt, float *out)
+{
+    const hth_value *v = hth_cuda_in(g, n, input);
+    const void *data;
+    *out = dflt;
+    if (v == NULL) {
+        return HTH_OK;
+    }
+    if (v->constant == NULL || v->dtype != HTH_DT_F32 || hth_shape_elements(&v->shape) != 1) {
+        return hth_fail(HTH_ENOTSUP, "input %d is computed, or not one FP32", input);
+    }
+    HTH_TRY(hth_const_map(v->constant, &data));
+    *out = *(const float *)data;
+    hth_const_unmap(v->constant);
+    return HTH_OK;
+}
+
+hth_err hth_cuda_axis(const hth_node *n, const hth_shape *s, int64_t dflt, uint32_t *outer,
+                      uint32_t *along, uint32_t *inner)
+{
+    int64_t axis = hth_node_int(n, "axis", dflt), before = 1, behind = 1;
+    axis += axis < 0 ? s->rank : 0;
+    if (axis < 0 || axis >= s->rank) {
+        return hth_fail(HTH_ENOTSUP, "axis is out of range");
+    }
+    for (int d = 0; d < s->rank; d++) {
+        before *= d < axis ? s->dim[d] : 1;
+        behind *= d > axis ? s->dim[d] : 1;
+    }
+    *outer = (uint32_t)before;
+    *along = (uint32_t)s->dim[axis];
+    *inner = (uint32_t)behind;
+    if (hth_node_int(n, "flatten", 0) != 0) {
+        *along *= *inner;
+        *inner = 1;
+    }
+    return HTH_OK;
+}
+
+void hth_cuda_row_major(const hth_shape *s, int64_t *step)
+{
+    int64_t at = 1;
+    for (int d = s->rank - 1; d >= 0; d--) {
+        step[d] = at;
+        at *= s->dim[d];
+    }
+}
+
+void hth_cuda_loop_begin(hth_cuda_loop *l, const hth_shape *s)
+{
+    memset(l, 0, sizeof *l);
+    l->rank = s->rank;
+    memcpy(l->dim, s->dim, (size_t)s->rank * sizeof s->dim[0]);
+}
+
+int hth_cuda_loop_add(hth_cuda_loop *l, const hth_shape *s)
+{
+    int64_t step[HTH_MAX_RANK];
+    hth_cuda_row_major(s, step);
+    for (int d = 0; d < s->rank; d++) {
+        l->step[l->n][l->rank - s->rank + d] = s->dim[d] == 1 ? 0 : step[d];
+    }
+    return l->n++;
+}
+
+static void loop_drop(hth_cuda_loop *l, int d)
+{
+    for (int k = d; k + 1 < l->rank; k++) {
+        l->dim[k] = l->dim[k + 1];
+        for (int o = 0; o < l->n; o++) {
+            l->step[o][k] = l->step[o][k + 1];
+        }
+    }
+    l->rank--;
+}
+
+void hth_cuda_loop_fold(hth_cuda_loop *l)
+{
+    for (int d = l->rank - 1; d >= 0; d--) {
+        if (l->dim[d] == 1) {
+            loop_drop(l, d);
+        }
+    }
+    for (int d = l->rank - 2; d >= 0; d--) {
+        bool alike = true;
+        for (int o = 0; o < l->n; o++) {
+            alike = alike && l->step[o][d] == l->step[o][d + 1] * l->dim[d + 1];
+        }
+        if (alike) {
+            l->dim[d + 1] *= l->dim[d];
+            loop_drop(l, d);
+        }
+    }
+}
+
+hth_err hth_cuda_loop_store(const hth_cuda_loop *l, hth_dims *dims, hth_steps *steps)
+{
+    if (l->rank > HTH_CUDA_RANK) {
+        return hth_fail(HTH_ENOTSUP, "%d dimensions that do not lie alike: at most %d", l->rank,
+                        HTH_CUDA_RANK);
+    }
+    *dims = (hth_dims){.rank = l->rank};
+    for (int d = 0; d < l->rank; d++) {
+        dims->dim[d] = (uint32_t)l->dim[d];
+        for (int o = 0; o < l->n; o++) {
+            steps[o].step[d] = l->step[o][d];
+        }
+    }
+    return HTH_OK;
+}
