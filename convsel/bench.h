@@ -27,6 +27,11 @@ hth_err hth_bench_turn(hth_bench *b, hth_choice *c, hth_samples *s);
 // negative error.
 hth_err hth_bench_error(hth_bench *b, hth_choice *c);
 
+// hth_bench_far times a choice on a device whose memory the host does not see: by the device's own
+// clock, several runs behind a warm-up. Its error is left at "not measured". HTH_ENOMEM: no room.
+hth_err hth_bench_far(hth_device *d, const hth_graph *g, const hth_node *n,
+                      const hth_timing_cache *cache, hth_choice *c);
+
 // hth_sample_conv computes `n_points` points of Conv, ConvTranspose or ConvGradData `n` in double
 // from inputs as they lie in memory. Point i is element index[i] of the row-major output.
 hth_err hth_sample_conv(const hth_graph *g, const hth_node *n, const float *x, const float *w,

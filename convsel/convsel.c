@@ -228,6 +228,24 @@ static hth_err convsel_check(void *ctx, hth_choice *c)
     return hth_bench_error(ctx, c);
 }
 
+static hth_err convsel_run_far(hth_device *d, const hth_graph *g, const hth_node *n,
+                               const hth_timing_cache *cache, hth_choice *list, int *count,
+                               bool *whole)
+{
+    int kept = 0;
+    *whole = true;
+    for (int i = 0; i < *count; i++) {
+        hth_err err = hth_bench_far(d, g, n, cache, &list[i]);
+        *whole = *whole && err != HTH_ENOMEM;
+        HTH_TRY(err == HTH_ENOMEM || err == HTH_ENOTSUP ? HTH_OK : err);
+        if (err == HTH_OK) {
+            list[kept++] = list[i];
+        }
+    }
+    *count = kept;
+    return kept > 0 ? HTH_OK : hth_fail(HTH_ENOMEM, "no room to measure node '%s'", n->name);
+}
+
 // Measures in place; a choice that cannot be run (out of memory, refused after all) is dropped.
 // *whole: none was for want of memory, so that the result holds for other processes, too.
 static hth_err convsel_run(hth_device *d, const hth_graph *g, const hth_node *n,
@@ -235,6 +253,9 @@ static hth_err convsel_run(hth_device *d, const hth_graph *g, const hth_node *n,
                            int *count, bool *whole)
 {
     hth_bench *b;
+    if (!d->props.host_visible && d->kernels != NULL) {
+        return convsel_run_far(d, g, n, cache, list, count, whole);
+    }
     HTH_TRY(hth_bench_open(d, g, n, cache, heat, &b));
     hth_racer r = {.turn = convsel_turn,
                    .check = convsel_check,

@@ -49,7 +49,5 @@ hth_err hth_kernel_algorithms(hth_device *d, const hth_graph *g, const hth_node 
 
 const hth_fuse_oracle *hth_kernel_oracle(hth_device *d)
 {
-    return kernel_on_cpu(d)     ? hth_cpu_oracle(d)
-           : d->kernels != NULL ? d->kernels->oracle(d)
-                                : NULL;
+    return kernel_on_cpu(d) ? hth_cpu_oracle(d) : d->kernels != NULL ? d->kernels->oracle(d) : NULL;
 }

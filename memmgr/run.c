@@ -51,6 +51,21 @@ hth_err hth_run_bind(hth_run *r, void *arena, void *const *fixed)
     return HTH_OK;
 }
 
+static void *run_at(const hth_run *r, uint64_t offset)
+{
+    return offset == RUN_NOWHERE ? NULL : r->arena + offset;
+}
+
+void *hth_run_filled(const hth_run *r, int tensor)
+{
+    return run_at(r, r->first[tensor]);
+}
+
+void *hth_run_left(const hth_run *r, int tensor)
+{
+    return run_at(r, r->last[tensor]);
+}
+
 // Running.
 
 static bool run_canceled(const hth_run *r)

@@ -50,6 +50,11 @@ void hth_run_close(hth_run *r); // NULL is allowed
 // resident weights and external tensors (NULL: in the arena). Cheap when nothing changed since the
 // last call.
 hth_err hth_run_bind(hth_run *r, void *arena, void *const *fixed);
+// hth_run_filled is where the caller puts the content of a tensor that is there before the run and
+// was bound to no memory, hth_run_left where one that stays behind it lies; NULL: not in the arena.
+// After hth_run_bind.
+void *hth_run_filled(const hth_run *r, int tensor);
+void *hth_run_left(const hth_run *r, int tensor);
 // hth_run_execute runs the plan once and returns when the results are there. `canceled` (may be
 // NULL) is looked at between instructions: HTH_ECANCELED. On any error the streams are drained
 // before it returns.

@@ -43,8 +43,9 @@ struct hth_run {
     void **pointers;   // [n_slots], what the slots resolve to
     hth_event **waits; // events, in slices of the steps
     void *host_slab;
-    hth_spill *spill; // in its place
-    void **bound;     // [n_tensors], as bound last
+    hth_spill *spill;       // in its place
+    void **bound;           // [n_tensors], as bound last
+    uint64_t *first, *last; // [n_tensors], where in the arena a tensor is at first, at last
     char *arena;
     bool is_bound, measuring;
     double (*times)[2]; // [n_instrs]

@@ -26,6 +26,12 @@ static void **run_add_slot(hth_run *r, int tensor, uint64_t offset)
     return &r->pointers[r->n_slots++];
 }
 
+static void run_note_place(hth_run *r, int tensor, uint64_t offset)
+{
+    r->first[tensor] = r->first[tensor] == RUN_NOWHERE ? offset : r->first[tensor];
+    r->last[tensor] = offset;
+}
+
 static void run_build_compute(run_builder *b, run_step *s)
 {
     hth_run *r = b->r;
@@ -80,6 +86,7 @@ static hth_err run_build_copy(run_builder *b, run_step *s)
     } else {
         b->place[t] = s->instr->offset;
         b->filled[t] = true;
+        run_note_place(r, t, b->place[t]);
     }
     s->bytes = x->bytes;
     s->device = run_add_slot(r, -1, b->place[t]);
@@ -128,6 +135,7 @@ static hth_err run_build_step(run_builder *b, int i)
     b->step_of[i] = -1;
     if (in->kind == HTH_INSTR_ALLOC || in->kind == HTH_INSTR_FREE) {
         b->place[in->tensor] = in->kind == HTH_INSTR_ALLOC ? in->offset : RUN_NOWHERE;
+        run_note_place(r, in->tensor, b->place[in->tensor]);
         b->filled[in->tensor] = in->kind == HTH_INSTR_FREE;
         if (in->n_waits == 0) {
             return HTH_OK;
@@ -177,12 +185,20 @@ static hth_err run_alloc(hth_run *r)
     r->slots = hth_calloc(slots, sizeof *r->slots);
     r->pointers = hth_calloc(slots, sizeof *r->pointers);
     r->waits = hth_calloc(waits, sizeof *r->waits);
-    r->bound = hth_calloc((size_t)spec->problem->n_tensors, sizeof *r->bound);
+    size_t tensors = (size_t)spec->problem->n_tensors;
+    r->bound = hth_calloc(tensors, sizeof *r->bound);
+    r->first = hth_calloc(tensors, sizeof *r->first);
+    r->last = hth_calloc(tensors, sizeof *r->last);
+    if (r->first != NULL && r->last != NULL) {
+        memset(r->first, 0xFF, tensors * sizeof *r->first);
+        memset(r->last, 0xFF, tensors * sizeof *r->last);
+    }
     if (spec->plan->host_bytes > 0 && spec->spill_dir == NULL) {
         HTH_TRY(hth_device_reserve_host(spec->device, spec->plan->host_bytes, &r->host_slab));
         memset(r->host_slab, 0, spec->plan->host_bytes); // no page is new in the first step
     }
-    bool complete = r->steps && r->slots && r->pointers && r->waits && r->bound;
+    bool complete =
+        r->steps && r->slots && r->pointers && r->waits && r->bound && r->first && r->last;
     return complete ? HTH_OK
                     : hth_fail(HTH_ENOMEM, "no memory to run a plan of %zu instructions", n);
 }
@@ -264,6 +280,8 @@ void hth_run_close(hth_run *r)
     hth_free(r->pointers);
     hth_free(r->waits);
     hth_free(r->bound);
+    hth_free(r->first);
+    hth_free(r->last);
     hth_spill_close(r->spill);
     hth_device_release_host(r->spec.device, r->host_slab);
     hth_free(r->times);

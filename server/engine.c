@@ -75,9 +75,9 @@ static void *timing_take(void *owner, size_t bytes)
 {
     void *p;
     const hth_site *s = owner;
-    return hth_pool_alloc(s->pool, bytes, HTH_POOL_WORKSPACE, &p) == HTH_OK
-               ? p
-               : hth_alloc_aligned(bytes, HTH_DEVICE_ALIGN);
+    return hth_pool_alloc(s->pool, bytes, HTH_POOL_WORKSPACE, &p) == HTH_OK ? p
+           : s->device->props.host_visible ? hth_alloc_aligned(bytes, HTH_DEVICE_ALIGN)
+                                           : NULL;
 }
 
 static void timing_give(void *owner, void *p)
@@ -94,7 +94,7 @@ static hth_err site_open(hth_engine *e)
 {
     hth_site *s = &e->site;
     HTH_TRY(hth_device_open(e->device, &s->device));
-    if (!s->device->props.host_visible) {
+    if (hth_kernel_oracle(s->device) == NULL) {
         return hth_fail(HTH_ENOTSUP, "device %s (%s): this version has no operators for it",
                         s->device->props.name, s->device->props.description);
     }

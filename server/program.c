@@ -55,9 +55,24 @@ static hth_err weight_write(const hth_weight *w, void *dst)
     return err;
 }
 
+typedef struct weight_filling {
+    hth_device *device;
+    const hth_weight *weight;
+} weight_filling;
+
+// Where the host does not see the device's memory the form is made aside.
 static hth_err weight_fill(void *ctx, void *dst, size_t bytes)
 {
-    return weight_write(ctx, dst);
+    const weight_filling *f = ctx;
+    if (f->device->props.host_visible) {
+        return weight_write(f->weight, dst);
+    }
+    void *form = hth_alloc_aligned(bytes, HTH_DEVICE_ALIGN);
+    hth_err err = form == NULL ? hth_fail(HTH_ENOMEM, "no memory for a weight")
+                               : weight_write(f->weight, form);
+    err = err == HTH_OK ? hth_device_put(f->device, dst, form, bytes) : err;
+    hth_free(form);
+    return err;
 }
 
 static void active_unlink(hth_site *site, hth_program *p)
@@ -190,11 +205,12 @@ void hth_site_trim(hth_site *site)
 static hth_err weight_hold(hth_site *site, hth_program *p, hth_weight *w)
 {
     hth_residency_stats before, after;
+    weight_filling filling = {site->device, w};
     hth_err err;
     hth_residency_stats_get(site->residency, &before);
     do {
         err = hth_residency_hold(site->residency, &w->content->id, w->form, w->bytes, weight_fill,
-                                 w, &w->entry);
+                                 &filling, &w->entry);
     } while (err == HTH_ENODEVMEM &&
              (arena_give(site, p->plan->arena_bytes) || room_make(site, p, false)));
     hth_residency_stats_get(site->residency, &after);
@@ -377,6 +393,39 @@ static void arena_hand_over(hth_site *site, const hth_program *p)
 #endif
 }
 
+// Memory that kernels cannot reach: its tensor lives in the arena, and is copied.
+static bool program_far(const hth_site *site, const void *memory)
+{
+    return !site->device->props.host_visible && !hth_pool_holds(site->pool, memory);
+}
+
+static hth_err program_upload(hth_site *site, const hth_program *p, const hth_tensor *inputs)
+{
+    const hth_graph *g = p->graph;
+    for (int i = 0; i < g->n_inputs; i++) {
+        int t = inputs[i].data == NULL ? -1 : p->value_tensor[g->inputs[i]];
+        void *to = t >= 0 && p->fixed[t] == NULL ? hth_run_filled(p->run, t) : NULL;
+        if (to != NULL) {
+            HTH_TRY(hth_device_put(site->device, to, inputs[i].data, p->problem.tensors[t].bytes));
+        }
+    }
+    return HTH_OK;
+}
+
+static hth_err program_download(hth_site *site, const hth_program *p, const hth_tensor *out)
+{
+    const hth_graph *g = p->graph;
+    for (int i = 0; i < g->n_outputs; i++) {
+        int t = out[i].data == NULL ? -1 : p->value_tensor[g->outputs[i]];
+        bool written = t >= 0 && p->fixed[t] == NULL && !g->values[g->outputs[i]].is_input;
+        const void *from = written ? hth_run_left(p->run, t) : NULL;
+        if (from != NULL) {
+            HTH_TRY(hth_device_get(site->device, out[i].data, from, out[i].bytes));
+        }
+    }
+    return HTH_OK;
+}
+
 hth_err hth_program_run(hth_site *site, hth_program *p, const hth_tensor *inputs,
                         const hth_tensor *out, const atomic_int *canceled)
 {
@@ -385,14 +434,14 @@ hth_err hth_program_run(hth_site *site, hth_program *p, const hth_tensor *inputs
     for (int i = 0; i < g->n_inputs; i++) {
         int t = p->value_tensor[g->inputs[i]];
         if (t >= 0) { // not constant: its value was not what made the program
-            p->fixed[t] = inputs[i].data;
+            p->fixed[t] = program_far(site, inputs[i].data) ? NULL : inputs[i].data;
         }
     }
     for (int i = g->n_outputs - 1; i >= 0;
          i--) { // the first of several outputs with one value is the one written
         int t = p->value_tensor[g->outputs[i]];
         if (t >= 0 && !g->values[g->outputs[i]].is_input) {
-            p->fixed[t] = out[i].data;
+            p->fixed[t] = program_far(site, out[i].data) ? NULL : out[i].data;
         }
     }
     HTH_TRY(hth_run_bind(p->run, p->arena != NULL ? p->arena : site->arena, p->fixed));
@@ -402,10 +451,12 @@ hth_err hth_program_run(hth_site *site, hth_program *p, const hth_tensor *inputs
         arena_hand_over(site, p);
         hth_run_yield(p->run, site->in_run, site->in_ctx);
     }
+    HTH_TRY(program_upload(site, p, inputs));
     p->running = true;
     hth_err err = hth_run_execute(p->run, canceled);
     p->running = false;
     HTH_TRY(err);
+    HTH_TRY(program_download(site, p, out));
     p->runs++;
     for (int i = 0; i < g->n_outputs; i++) {
         HTH_TRY(output_copy(p, i, inputs, out));

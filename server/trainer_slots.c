@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Far places of memory are taken when a content first goes there; in the file every slot has its
-// own range from the start, which reads as zeros until it is written. The device is one whose
-// memory the host sees, so that its copies are memcpy.
+// own range from the start, which reads as zeros until it is written.
 #include "server/trainer_slots.h"
 
 #include "base/alloc.h"
@@ -32,16 +31,18 @@ static hth_err slots_file(hth_slots *s, const char *dir)
     return HTH_OK;
 }
 
-hth_err hth_slots_open(hth_slots *s, const hth_train_graph *g, const char *spill)
+hth_err hth_slots_open(hth_slots *s, hth_device *d, const hth_train_graph *g, const char *spill)
 {
     size_t n = (size_t)g->n_slots + 1;
     *s = (hth_slots){.n = g->n_slots,
+                     .device = d,
+                     .copy = hth_calloc(n, sizeof *s->copy),
                      .bytes = hth_calloc(n, sizeof *s->bytes),
                      .initial = hth_calloc(n, sizeof *s->initial),
                      .near = hth_calloc(n, sizeof *s->near),
                      .stored = hth_calloc(n, sizeof *s->stored),
                      .far = hth_calloc(n, sizeof *s->far)};
-    if (!s->bytes || !s->initial || !s->near || !s->stored || !s->far) {
+    if (!s->bytes || !s->initial || !s->near || !s->stored || !s->far || !s->copy) {
         return no_memory();
     }
     for (int i = 0; i < s->n; i++) {
@@ -55,6 +56,7 @@ hth_err hth_slots_open(hth_slots *s, const hth_train_graph *g, const char *spill
 
 void hth_slots_close(hth_slots *s)
 {
+    hth_slots_unview(s);
     for (int i = 0; i < s->n; i++) {
         if (s->far != NULL) {
             hth_free(s->far[i].memory);
@@ -69,11 +71,13 @@ void hth_slots_close(hth_slots *s)
     hth_free(s->near);
     hth_free(s->stored);
     hth_free(s->far);
+    hth_free(s->copy);
     *s = (hth_slots){.n = 0};
 }
 
 // Moving.
 
+// Content that the host sees, or what is near.
 static hth_err slot_store(hth_slots *s, int i, const void *content)
 {
     hth_run_far *f = &s->far[i];
@@ -85,7 +89,11 @@ static hth_err slot_store(hth_slots *s, int i, const void *content)
         if (f->memory == NULL) {
             return no_memory();
         }
-        memcpy(f->memory, content, s->bytes[i]);
+        if (content == s->near[i]) {
+            HTH_TRY(hth_device_get(s->device, f->memory, content, s->bytes[i]));
+        } else {
+            memcpy(f->memory, content, s->bytes[i]);
+        }
     }
     s->stored[i] = true;
     return HTH_OK;
@@ -118,13 +126,14 @@ static hth_err slot_load(hth_slots *s, int i, void *near)
     if (s->stored[i] && s->file != NULL) {
         HTH_TRY(hth_spill_read(s->file, s->far[i].at, near, s->bytes[i]));
     } else if (s->stored[i]) {
-        memcpy(near, s->far[i].memory, s->bytes[i]);
+        HTH_TRY(hth_device_put(s->device, near, s->far[i].memory, s->bytes[i]));
     } else if (s->initial[i] == NULL) {
-        memset(near, 0, s->bytes[i]);
+        HTH_TRY(hth_device_zero(s->device, near, s->bytes[i]));
     } else {
         HTH_TRY(hth_const_map(s->initial[i], &data));
-        memcpy(near, data, s->bytes[i]);
+        hth_err err = hth_device_put(s->device, near, data, s->bytes[i]);
         hth_const_unmap(s->initial[i]);
+        HTH_TRY(err);
     }
     s->near[i] = near;
     return HTH_OK;
@@ -168,13 +177,23 @@ hth_err hth_slots_enter(hth_slots *s, void *base, const uint64_t *place)
 
 // Reading and writing from outside.
 
+// A copy of slot i, which is on a device whose memory the host does not see.
+static hth_err slot_copy(hth_slots *s, int i)
+{
+    s->copy[i] = hth_alloc_aligned(s->bytes[i], HTH_DEVICE_ALIGN);
+    return s->copy[i] == NULL ? no_memory()
+                              : hth_device_get(s->device, s->copy[i], s->near[i], s->bytes[i]);
+}
+
 hth_err hth_slots_view(hth_slots *s, const void **view)
 {
     const void *map = NULL;
     hth_slots_unview(s);
     for (int i = 0; i < s->n; i++) {
         if (s->near[i] != NULL) {
-            view[i] = s->near[i];
+            bool seen = s->device->props.host_visible;
+            HTH_TRY(seen ? HTH_OK : slot_copy(s, i));
+            view[i] = seen ? s->near[i] : s->copy[i];
         } else if (s->file == NULL) {
             view[i] = s->far[i].memory;
         } else {
@@ -187,6 +206,10 @@ hth_err hth_slots_view(hth_slots *s, const void **view)
 
 void hth_slots_unview(hth_slots *s)
 {
+    for (int i = 0; s->copy != NULL && i < s->n; i++) {
+        hth_free(s->copy[i]);
+        s->copy[i] = NULL;
+    }
     if (s->file != NULL) {
         hth_spill_unmap(s->file);
     }
@@ -195,9 +218,8 @@ void hth_slots_unview(hth_slots *s)
 hth_err hth_slots_set(hth_slots *s, int i, const void *content)
 {
     if (s->near[i] != NULL) {
-        memcpy(s->near[i], content, s->bytes[i]);
         s->stored[i] = false;
-        return HTH_OK;
+        return hth_device_put(s->device, s->near[i], content, s->bytes[i]);
     }
     return slot_store(s, i, content);
 }

@@ -22,11 +22,13 @@ typedef struct hth_slots {
     bool *stored;        // the far place holds the content; neither near nor stored: `initial` does
     hth_run_far *far;
     hth_spill *file; // of all slots; NULL: far is memory
+    hth_device *device;
+    void **copy; // what hth_slots_view made of slots that the host does not see
 } hth_slots;
 
 // hth_slots_open takes the slots of `g` over as they begin. spill: directory of the file that far
 // slots go to, NULL: memory. Closed also on error; s->far stays where it is until then.
-hth_err hth_slots_open(hth_slots *s, const hth_train_graph *g, const char *spill);
+hth_err hth_slots_open(hth_slots *s, hth_device *d, const hth_train_graph *g, const char *spill);
 void hth_slots_close(hth_slots *s); // one that was never opened is allowed, zeroed
 
 // hth_slots_enter brings slot i to base + place[i], or far. Places do not overlap; a slot that is

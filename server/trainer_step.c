@@ -142,7 +142,7 @@ static hth_err step_make(hth_trainer *t, hth_trainer_phase *s, hth_train_phase p
     HTH_TRY(hth_train_build(t->model, inputs, &o, hth_ref_eval, NULL, &s->graph));
     HTH_TRY(step_check_target(s, target));
     if (t->slots.n == 0) {
-        HTH_TRY(hth_slots_open(&t->slots, &s->graph, t->spec->spill));
+        HTH_TRY(hth_slots_open(&t->slots, t->ms->site->device, &s->graph, t->spec->spill));
     }
     HTH_TRY(step_compile(t, s, t->kept));
     if (t->problem_only) {

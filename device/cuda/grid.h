@@ -5,8 +5,8 @@
 // Design notes
 // The files are what C11 and CUDA C++ have in common. A kernel is a sequence of *phases*: between
 // two of them all threads of a block wait for each other, and what a thread hands to another, or to
-// its own next phase, stands in shared memory. So a block on the host is a loop over phases around a
-// loop over threads, in any order, and an order that mattered would show: the fake driver changes
+// its own next phase, stands in shared memory. So a block on the host is a loop over phases around
+// a loop over threads, in any order, and an order that mattered would show: the fake driver changes
 // it. All threads are in one dimension. Parameters are one struct, by value.
 #ifndef HTH_DEVICE_CUDA_GRID_H
 #define HTH_DEVICE_CUDA_GRID_H

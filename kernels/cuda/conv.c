@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Conv, ConvTranspose and Conv's gradients through cuDNN. ConvTranspose is the gradient with respect
-// to the input. A bias, a sum with a tensor like the result and a ReLU, in this order, are fused
-// where cuDNN has an engine for that; else, and for other post ops, one kernel of ours follows. The
-// bias's gradient is a reduction of ours.
+// Conv, ConvTranspose and Conv's gradients through cuDNN. ConvTranspose is the gradient with
+// respect to the input. A bias, a sum with a tensor like the result and a ReLU, in this order, are
+// fused where cuDNN has an engine for that; else, and for other post ops, one kernel of ours
+// follows. The bias's gradient is a reduction of ours.
 #include "kernels/cuda/dnn.h"
 #include "kernels/cuda/site.h"
 #include "kernels/cuda/window.h"
@@ -16,8 +16,8 @@
 #define CONV_THREADS 256u
 
 typedef struct conv_form {
-    hth_dnn_conv dnn; // without what is fused
-    int bias;         // input, -1: none
+    hth_dnn_conv dnn;     // without what is fused
+    int bias;             // input, -1: none
     int x_in, w_in, y_in; // which input each is, -1: the result
     int n_fused;          // post ops that a fused graph takes, -1: it cannot be fused
     int sum;              // input of the fused sum, -1: none
@@ -80,7 +80,8 @@ static void conv_fusion(const hth_graph *g, const hth_node *n, const hth_value *
 
 static hth_err conv_describe(const hth_graph *g, const hth_node *n, conv_form *f)
 {
-    const hth_value *a = hth_cuda_in(g, n, 0), *b = hth_cuda_in(g, n, 1), *r = hth_cuda_out(g, n, 0);
+    const hth_value *a = hth_cuda_in(g, n, 0), *b = hth_cuda_in(g, n, 1),
+                    *r = hth_cuda_out(g, n, 0);
     *f = (conv_form){.bias = -1, .x_in = 0, .w_in = 1, .y_in = -1, .sum = -1};
     HTH_TRY(hth_cuda_need_f32(g, n, 3, 2));
     if (a->shape.rank < 3 || hth_cuda_count(r) == 0 || hth_cuda_count(a) == 0) {
@@ -175,7 +176,7 @@ static hth_err conv_try(hth_cuda_seq *s, const conv_form *f, const hth_dnn_conv 
 {
     hth_dnn_device d = {s->d->api, hth_cuda_site_of(s->d)->dnn, NULL};
     hth_dnn_graph graph;
-    hth_dnn_engine list[CONV_ENGINES];
+    hth_dnn_engine list[CONV_ENGINES] = {{.notes = 0}};
     cudnnBackendDescriptor_t plan = NULL;
     int64_t workspace = 0;
     int n = 1;
@@ -236,8 +237,7 @@ static void conv_bias_grad(hth_cuda_seq *s, const hth_value *dy)
     s->moved_bytes += hth_cuda_bytes(dy);
 }
 
-hth_err hth_cuda_conv(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
-                      const char *algorithm)
+hth_err hth_cuda_conv(hth_cuda_seq *s, const hth_graph *g, const hth_node *n, const char *algorithm)
 {
     char chosen[sizeof((hth_choice *)0)->name] = "";
     conv_form f;

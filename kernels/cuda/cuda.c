@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The table of CUDA's kernels: what builds each operator, or why there is nothing. All tensors are
-// plain (NCHW): that is what FP32 engines want. An operator is refused with the reason, never run on
-// the host behind the caller's back.
+// plain (NCHW): that is what FP32 engines want. An operator is refused with the reason, never run
+// on the host behind the caller's back.
 #include "kernels/cuda/cuda.h"
 
 #include "kernels/cuda/site.h"
@@ -78,7 +78,7 @@ static const cuda_row cuda_table[HTH_N_OPS] = {
     CUDA_ROW(LAYER_NORM_GRAD, rows_grad), CUDA_ROW(GROUP_NORM_GRAD, rows_grad), CUDA_ROW(LRN_GRAD, lrn),
     CUDA_ROW(RELU_GRAD, element), CUDA_ROW(ELEMENT_GRAD, element), CUDA_ROW(SOFTMAX_GRAD, softmax_grad),
     CUDA_ROW(LOG_SOFTMAX_GRAD, softmax_grad), CUDA_ROW(SOFTMAX_XENT, xent), CUDA_ROW(SOFTMAX_XENT_GRAD, xent),
-    CUDA_ROW(MSE, mse), CUDA_ROW(MSE_GRAD, mse), CUDA_ROW(DROPOUT_TRAIN, dropout), CUDA_NOT(RESIZE_GRAD, unwritten),
+    CUDA_ROW(MSE, mse), CUDA_ROW(MSE_GRAD, mse), CUDA_ROW(DROPOUT_TRAIN, dropout), CUDA_ROW(RESIZE_GRAD, resize),
     CUDA_ROW(GATHER_GRAD, gather_grad), CUDA_ROW(SLICE_GRAD, slice_grad), CUDA_NOT(GRID_SAMPLE_GRAD, unwritten),
     CUDA_NOT(DET_GRAD, unwritten), CUDA_NOT(RNN_GRAD, recurrent), CUDA_ROW(CLIP_SCALE, clip_scale),
     CUDA_ROW(SGD_STEP, step_op), CUDA_ROW(ADAM_STEP, step_op),
@@ -167,8 +167,8 @@ hth_err hth_cuda_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
         return hth_fail(HTH_ENOMEM, "out of memory for node '%s'", n->name);
     }
     s->d = (hth_cuda *)d;
-    s->base = (hth_kernel){
-        .run = hth_cuda_seq_run, .close = hth_cuda_seq_close, .inplace_input = -1};
+    s->base =
+        (hth_kernel){.run = hth_cuda_seq_run, .close = hth_cuda_seq_close, .inplace_input = -1};
     snprintf(s->name, sizeof s->name, "cuda");
     s->base.implementation = s->name;
     hth_err err = cuda_build(s, g, n, named ? algorithm : NULL);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// kernels/cuda/cuda.h - the kernels of a CUDA device: what the plug-in and tests over the fake driver
-// open.
+// kernels/cuda/cuda.h - the kernels of a CUDA device: what the plug-in and tests over the fake
+// driver open.
 #ifndef HTH_KERNELS_CUDA_CUDA_H
 #define HTH_KERNELS_CUDA_CUDA_H
 

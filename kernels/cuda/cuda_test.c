@@ -55,9 +55,9 @@ static void case_graph(const ref_case *c, fixture *f)
     for (int i = 0; i < c->node.n_outputs; i++) {
         out[i] = -1;
         if (c->out_index[i] >= 0) {
-            assert_int_equal(hth_graph_add_value(f->graph, NULL, c->want[i].dtype,
-                                                 &c->want[i].shape, &out[i]),
-                             HTH_OK);
+            assert_int_equal(
+                hth_graph_add_value(f->graph, NULL, c->want[i].dtype, &c->want[i].shape, &out[i]),
+                HTH_OK);
         }
     }
     hth_node *n = fixture_node(f, c->node.op, in, c->node.n_inputs, out, c->node.n_outputs);

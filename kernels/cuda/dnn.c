@@ -144,8 +144,8 @@ static const dnn_direction dnn_directions[] = {
                         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA},
 };
 
-static cudnnBackendDescriptor_t dnn_operation(hth_dnn_graph *g, hth_err *err,
-                                              const hth_dnn_conv *c, cudnnBackendDescriptor_t y)
+static cudnnBackendDescriptor_t dnn_operation(hth_dnn_graph *g, hth_err *err, const hth_dnn_conv *c,
+                                              cudnnBackendDescriptor_t y)
 {
     const dnn_direction *k = &dnn_directions[c->kind];
     int rank = c->n_spatial + 2;
@@ -164,8 +164,7 @@ static cudnnBackendDescriptor_t dnn_operation(hth_dnn_graph *g, hth_err *err,
 }
 
 static cudnnBackendDescriptor_t dnn_pointwise(hth_dnn_graph *g, hth_err *err,
-                                              cudnnPointwiseMode_t mode,
-                                              cudnnBackendDescriptor_t x,
+                                              cudnnPointwiseMode_t mode, cudnnBackendDescriptor_t x,
                                               cudnnBackendDescriptor_t b,
                                               cudnnBackendDescriptor_t y)
 {
@@ -174,8 +173,7 @@ static cudnnBackendDescriptor_t dnn_pointwise(hth_dnn_graph *g, hth_err *err,
     dnn_set(g, err, how, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode);
     dnn_set(g, err, how, CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1, &type);
     dnn_end(g, err, how);
-    cudnnBackendDescriptor_t op =
-        dnn_make(g, err, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
+    cudnnBackendDescriptor_t op = dnn_make(g, err, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
     cudnnBackendAttributeType_t is = CUDNN_TYPE_BACKEND_DESCRIPTOR;
     dnn_set(g, err, op, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, is, 1, &how);
     dnn_set(g, err, op, CUDNN_ATTR_OPERATION_POINTWISE_XDESC, is, 1, &x);
@@ -207,8 +205,8 @@ static int dnn_operations(hth_dnn_graph *g, hth_err *err, const hth_dnn_conv *c,
                            i == 0 ? channel : c->y, false);
         }
         y = dnn_tensor(g, err, left > 0 ? 2 + i : HTH_DNN_Y, rank, c->y, left > 0);
-        ops[n++] = dnn_pointwise(g, err, i < 2 ? CUDNN_POINTWISE_ADD : CUDNN_POINTWISE_RELU_FWD, x,
-                                 b, y);
+        ops[n++] =
+            dnn_pointwise(g, err, i < 2 ? CUDNN_POINTWISE_ADD : CUDNN_POINTWISE_RELU_FWD, x, b, y);
     }
     return n;
 }
@@ -252,9 +250,9 @@ hth_err hth_dnn_plan_json(const hth_dnn_device *d, cudnnBackendDescriptor_t plan
     if (text == NULL) {
         return hth_fail(HTH_ENOMEM, "no memory for a plan of %lld bytes", (long long)bytes);
     }
-    hth_err err = DNN(d->api, cudnnBackendGetAttribute, plan,
-                      CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, bytes, &bytes,
-                      text);
+    hth_err err =
+        DNN(d->api, cudnnBackendGetAttribute, plan, CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION,
+            CUDNN_TYPE_CHAR, bytes, &bytes, text);
     if (err != HTH_OK) {
         hth_free(text);
         return err;
@@ -271,12 +269,14 @@ hth_err hth_dnn_execute(const hth_dnn_device *d, cudnnBackendDescriptor_t plan, 
     HTH_TRY(DNN(api, cudnnBackendCreateDescriptor, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, &pack));
     hth_err err = DNN(api, cudnnBackendSetAttribute, pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS,
                       CUDNN_TYPE_INT64, n, uid);
-    err = err != HTH_OK ? err
-                        : DNN(api, cudnnBackendSetAttribute, pack,
-                              CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, n, address);
-    err = err != HTH_OK ? err
-                        : DNN(api, cudnnBackendSetAttribute, pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE,
-                              CUDNN_TYPE_VOID_PTR, 1, &workspace);
+    err = err != HTH_OK
+              ? err
+              : DNN(api, cudnnBackendSetAttribute, pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS,
+                    CUDNN_TYPE_VOID_PTR, n, address);
+    err = err != HTH_OK
+              ? err
+              : DNN(api, cudnnBackendSetAttribute, pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE,
+                    CUDNN_TYPE_VOID_PTR, 1, &workspace);
     err = err != HTH_OK ? err : DNN(api, cudnnBackendFinalize, pack);
     err = err != HTH_OK ? err : DNN(api, cudnnBackendExecute, d->handle, plan, pack);
     (void)api->cudnnBackendDestroyDescriptor(pack);

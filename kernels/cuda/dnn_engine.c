@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The engines of a graph: listed by heuristics and by index, filtered by what they do to numbers,
-// named so that they can be made again. Heuristics' mode B is not safe to run twice at once: a lock.
+// named so that they can be made again. Heuristics' mode B is not safe to run twice at once: a
+// lock.
 #include "kernels/cuda/dnn_call.h"
 
 #include <pthread.h>
@@ -122,10 +123,10 @@ static cudnnBackendDescriptor_t engine_configure(const hth_dnn_graph *g,
         CUDNN_STATUS_SUCCESS) {
         return NULL;
     }
-    bool ok = engine_set(g, c, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
-                         &engine) &&
-              engine_set_knobs(g, c, knob, n, made) &&
-              engine_api(g)->cudnnBackendFinalize(c) == CUDNN_STATUS_SUCCESS;
+    bool ok =
+        engine_set(g, c, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &engine) &&
+        engine_set_knobs(g, c, knob, n, made) &&
+        engine_api(g)->cudnnBackendFinalize(c) == CUDNN_STATUS_SUCCESS;
     for (int i = 0; i < n; i++) {
         engine_end(g, made[i]);
     }
@@ -270,8 +271,8 @@ static void engine_by_heuristics(const hth_dnn_graph *g, cudnnBackendHeurMode_t 
 static void engine_by_index(const hth_dnn_graph *g, engine_list *l)
 {
     int64_t n = 0, one;
-    (void)engine_get(g, g->graph, CUDNN_ATTR_OPERATIONGRAPH_ENGINE_GLOBAL_COUNT, CUDNN_TYPE_INT64, 1,
-                     &one, &n);
+    (void)engine_get(g, g->graph, CUDNN_ATTR_OPERATIONGRAPH_ENGINE_GLOBAL_COUNT, CUDNN_TYPE_INT64,
+                     1, &one, &n);
     for (int64_t i = 0; i < n; i++) {
         cudnnBackendDescriptor_t e = engine_open(g, i);
         cudnnBackendDescriptor_t c = e == NULL ? NULL : engine_configure(g, e, NULL, 0);
@@ -309,8 +310,8 @@ static hth_err engine_plan(const hth_dnn_graph *g, cudnnBackendDescriptor_t conf
     bool ok = engine_set(g, p, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG,
                          CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &config);
     if (d->handle != NULL) {
-        ok = ok && engine_set(g, p, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1,
-                              &d->handle);
+        ok = ok &&
+             engine_set(g, p, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &d->handle);
     } else if (d->description != NULL) {
         ok = ok && engine_set(g, p, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP,
                               CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &d->description);

@@ -25,9 +25,9 @@ int hth_cuda_chain_operand(hth_cuda_chain *c, const hth_shape *s, hth_cuda_from 
     }
     int k = hth_cuda_loop_add(&c->loop, s);
     int64_t count = hth_shape_elements(s);
-    c->p.operand[k].mode = count == 1                ? HTH_CHAIN_ONE
+    c->p.operand[k].mode = count == 1                 ? HTH_CHAIN_ONE
                            : count == (int64_t)c->p.n ? HTH_CHAIN_SAME
-                                                     : HTH_CHAIN_STRIDED;
+                                                      : HTH_CHAIN_STRIDED;
     c->at[k].from = from;
     c->at[k].index = index;
     c->at[k].offset = offset;
@@ -208,8 +208,7 @@ hth_err hth_cuda_element(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
     }
     hth_cuda_chain_begin(&c, &y->shape);
     for (int i = 0; i < count; i++) {
-        operand[i] =
-            hth_cuda_chain_operand(&c, &hth_cuda_in(g, n, i)->shape, HTH_CUDA_IN, i, 0);
+        operand[i] = hth_cuda_chain_operand(&c, &hth_cuda_in(g, n, i)->shape, HTH_CUDA_IN, i, 0);
     }
     HTH_TRY(element_own_steps(&c, g, n, operand, count));
     hth_cuda_chain_posts(&c, g, n);
@@ -265,8 +264,8 @@ static hth_err typed_check(const hth_graph *g, const hth_node *n, int count)
         const hth_value *v = i < count ? hth_cuda_in(g, n, i) : hth_cuda_out(g, n, 0);
         if (v == NULL || v->dtype == HTH_DT_F16 || v->dtype == HTH_DT_BF16 ||
             v->dtype == HTH_DT_U64) {
-            return hth_fail(HTH_ENOTSUP, "%s", v == NULL ? "an input is absent"
-                                                         : hth_dtype_name(v->dtype));
+            return hth_fail(HTH_ENOTSUP, "%s",
+                            v == NULL ? "an input is absent" : hth_dtype_name(v->dtype));
         }
     }
     const hth_value *x = hth_cuda_in(g, n, 0), *y = hth_cuda_out(g, n, 0);

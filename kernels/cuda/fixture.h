@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// kernels/cuda/fixture.h - the cases of kernels/cpu's tests on CUDA's kernels, over the fake driver:
-// included before such a test's source. Kernels are prepared on a CUDA device and waited for after
-// each run; a case's buffers are host memory, which the kernels' host form may touch. Cases in other
-// layouts than plain are run plain, with the same tolerance. What is refused is counted and printed.
+// kernels/cuda/fixture.h - the cases of kernels/cpu's tests on CUDA's kernels, over the fake
+// driver: included before such a test's source. Kernels are prepared on a CUDA device and waited
+// for after each run; a case's buffers are host memory, which the kernels' host form may touch.
+// Cases in other layouts than plain are run plain, with the same tolerance. What is refused is
+// counted and printed.
 #ifndef HTH_KERNELS_CUDA_FIXTURE_H
 #define HTH_KERNELS_CUDA_FIXTURE_H
 
@@ -40,14 +41,13 @@ static inline void cuda_wrapped_close(hth_kernel *k)
     free(k);
 }
 
-static inline hth_err cuda_test_prepare(const hth_graph *g, const hth_node *n, const char *algorithm,
-                                        hth_kernel **out)
+static inline hth_err cuda_test_prepare(const hth_graph *g, const hth_node *n,
+                                        const char *algorithm, hth_kernel **out)
 {
     hth_kernel *inner;
     *out = NULL;
-    if (cuda_test_device == NULL &&
-        (hth_cuda_fake_engine_open(7, (uint64_t)64 << 20) == NULL ||
-         hth_device_open("cuda:0", &cuda_test_device) != HTH_OK)) {
+    if (cuda_test_device == NULL && (hth_cuda_fake_engine_open(7, (uint64_t)64 << 20) == NULL ||
+                                     hth_device_open("cuda:0", &cuda_test_device) != HTH_OK)) {
         return HTH_EIO;
     }
     HTH_TRY(hth_kernel_prepare(cuda_test_device, g, n, algorithm, &inner));
@@ -64,7 +64,7 @@ static inline hth_err cuda_test_prepare(const hth_graph *g, const hth_node *n, c
     return HTH_OK;
 }
 
-#define FIXTURE_BAD_LABEL HTH_OK
+#define FIXTURE_BAD_LABEL                           HTH_OK
 #define hth_kernel_prepare(d, g, n, algorithm, out) cuda_test_prepare(g, n, algorithm, out)
 #include "kernels/cpu/fixture.h"
 
@@ -105,6 +105,6 @@ static inline void cuda_test_own(fixture *f, double tolerance)
 }
 
 #define fixture_check(f, algorithm, in_place, tolerance) cuda_test_case(f, in_place, tolerance)
-#define fixture_check_own(f, layout, tolerance) ((void)(layout), cuda_test_own(f, tolerance))
+#define fixture_check_own(f, layout, tolerance)          ((void)(layout), cuda_test_own(f, tolerance))
 
 #endif

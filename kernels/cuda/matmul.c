@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // MatMul and Gemm through cublasLt, in true FP32. cublasLt's matrices are column-major, so the row-
-// major product C = A B is asked for as C' = B' A', where X' is X read column by column. A bias along
-// the last axis and a ReLU behind it are the product's epilogue; what else follows is one kernel of
-// ours. Where the second matrix is one for all of a batch, the batch's rows are rows of one product.
+// major product C = A B is asked for as C' = B' A', where X' is X read column by column. A bias
+// along the last axis and a ReLU behind it are the product's epilogue; what else follows is one
+// kernel of ours. Where the second matrix is one for all of a batch, the batch's rows are rows of
+// one product.
 #include "kernels/cuda/site.h"
 
 #include "base/alloc.h"
@@ -46,14 +47,25 @@ static int64_t matmul_batch(const hth_shape *s)
     return n;
 }
 
-// MatMul: [.., m, k] x [.., k, n]; of one dimension a row or a column.
+// MatMul: [.., m, k] x [.., k, n]; of one dimension a row or a column. Both operators may read a
+// factor transposed; Gemm has no batches: of its factors all dimensions but the last are rows.
+static hth_shape matmul_shape(const hth_graph *g, const hth_node *n, int i)
+{
+    const hth_shape *s = &hth_cuda_in(g, n, i)->shape;
+    if (n->op != HTH_OP_GEMM || s->rank <= 2) {
+        return *s;
+    }
+    int64_t cols = s->dim[s->rank - 1];
+    return (hth_shape){2, {cols > 0 ? hth_shape_elements(s) / cols : 0, cols}};
+}
+
 static hth_err matmul_form_of(const hth_graph *g, const hth_node *n, matmul_form *f)
 {
-    const hth_shape *a = &hth_cuda_in(g, n, 0)->shape, *b = &hth_cuda_in(g, n, 1)->shape;
+    const hth_shape sa = matmul_shape(g, n, 0), sb = matmul_shape(g, n, 1), *a = &sa, *b = &sb;
     bool gemm = n->op == HTH_OP_GEMM;
     *f = (matmul_form){.alpha = gemm ? hth_node_float(n, "alpha", 1) : 1, .batch = 1};
-    f->trans_a = gemm && hth_node_int(n, "transA", 0) != 0;
-    f->trans_b = gemm && hth_node_int(n, "transB", 0) != 0;
+    f->trans_a = a->rank > 1 && hth_node_int(n, "transA", 0) != 0;
+    f->trans_b = b->rank > 1 && hth_node_int(n, "transB", 0) != 0;
     int64_t rows_a = a->rank < 2 ? 1 : a->dim[a->rank - 2], cols_a = a->dim[a->rank - 1];
     int64_t rows_b = b->rank < 2 ? b->dim[0] : b->dim[b->rank - 2];
     int64_t cols_b = b->rank < 2 ? 1 : b->dim[b->rank - 1];
@@ -61,18 +73,18 @@ static hth_err matmul_form_of(const hth_graph *g, const hth_node *n, matmul_form
     f->k = f->trans_a ? rows_a : cols_a;
     f->n = f->trans_b ? rows_b : cols_b;
     int64_t batch_a = matmul_batch(a), batch_b = matmul_batch(b);
-    if (batch_b == 1) {
-        f->m *= f->trans_a ? 1 : batch_a;
+    if (batch_b == 1 && !f->trans_a) {
+        f->m *= batch_a;
         return HTH_OK;
     }
-    f->batch = batch_b;
-    f->stride_b = rows_b * cols_b;
+    f->batch = batch_b > batch_a ? batch_b : batch_a;
+    f->stride_b = batch_b == 1 ? 0 : rows_b * cols_b;
     f->stride_a = batch_a == 1 ? 0 : rows_a * cols_a;
-    if (batch_a != 1 && batch_a != batch_b) {
+    if (batch_a != 1 && batch_b != 1 && batch_a != batch_b) {
         return hth_fail(HTH_ENOTSUP, "batches of %lld and %lld matrices", (long long)batch_a,
                         (long long)batch_b);
     }
-    for (int d = 0; batch_a != 1 && d < a->rank - 2; d++) {
+    for (int d = 0; batch_a != 1 && batch_b != 1 && d < a->rank - 2; d++) {
         if (a->rank != b->rank || a->dim[d] != b->dim[d]) {
             return hth_fail(HTH_ENOTSUP, "batches that are broadcast against each other");
         }
@@ -87,8 +99,8 @@ static hth_err matmul_layout(const hth_cuda_api *api, int64_t rows, int64_t cols
     HTH_TRY(BLAS(api, cublasLtMatrixLayoutCreate, out, CUDA_R_32F, (uint64_t)rows, (uint64_t)cols,
                  rows));
     if (batch > 1) {
-        HTH_TRY(BLAS(api, cublasLtMatrixLayoutSetAttribute, *out, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT,
-                     &count, sizeof count));
+        HTH_TRY(BLAS(api, cublasLtMatrixLayoutSetAttribute, *out,
+                     CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof count));
         HTH_TRY(BLAS(api, cublasLtMatrixLayoutSetAttribute, *out,
                      CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &stride, sizeof stride));
     }

@@ -61,12 +61,10 @@ static void move_loop(hth_cuda_loop *l, const hth_shape *s, const int64_t *in, c
     memcpy(l->step[1], out, (size_t)s->rank * sizeof *out);
 }
 
-hth_err hth_cuda_view(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
-                      const char *algorithm)
+hth_err hth_cuda_view(hth_cuda_seq *s, const hth_graph *g, const hth_node *n, const char *algorithm)
 {
     const hth_value *x = hth_cuda_in(g, n, 0);
-    hth_cuda_loop l = {
-        .rank = 1, .n = 2, .dim = {hth_cuda_count(x)}, .step = {{1}, {1}}};
+    hth_cuda_loop l = {.rank = 1, .n = 2, .dim = {hth_cuda_count(x)}, .step = {{1}, {1}}};
     s->base.inplace_input = 0;
     return hth_cuda_move(s, &l, hth_dtype_bytes(x->dtype), 0, 0, 0, 0);
 }
@@ -75,7 +73,7 @@ hth_err hth_cuda_transpose(hth_cuda_seq *s, const hth_graph *g, const hth_node *
                            const char *algorithm)
 {
     const hth_value *x = hth_cuda_in(g, n, 0), *y = hth_cuda_out(g, n, 0);
-    int64_t perm[HTH_MAX_RANK], from[HTH_MAX_RANK], in[HTH_MAX_RANK], out[HTH_MAX_RANK];
+    int64_t perm[HTH_MAX_RANK], from[HTH_MAX_RANK], in[HTH_MAX_RANK] = {0}, out[HTH_MAX_RANK];
     int rank = x->shape.rank, have = hth_node_ints(n, "perm", perm, HTH_MAX_RANK);
     hth_cuda_loop l;
     hth_cuda_row_major(&x->shape, from);
@@ -194,7 +192,7 @@ hth_err hth_cuda_blocks_space(hth_cuda_seq *s, const hth_graph *g, const hth_nod
     const hth_value *x = hth_cuda_in(g, n, 0), *y = hth_cuda_out(g, n, 0);
     const hth_shape *small = to_space ? &x->shape : &y->shape;
     int64_t b = hth_node_int(n, "blocksize", 1), c = small->dim[1] / b / b;
-    bool crd = to_space && strcmp(hth_node_str(n, "mode", "DCR"), "CRD") == 0;
+    bool crd = strcmp(hth_node_str(n, "mode", "DCR"), "CRD") == 0;
     const hth_shape large = {6, {small->dim[0], c, small->dim[2], b, small->dim[3], b}};
     int64_t hw = small->dim[2] * small->dim[3], wide[6], deep[6] = {small->dim[1] * hw};
     hth_cuda_loop l;
@@ -270,8 +268,7 @@ static hth_err pad_amounts(const hth_graph *g, const hth_node *n, hth_pad_params
     return HTH_OK;
 }
 
-hth_err hth_cuda_pad(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
-                     const char *algorithm)
+hth_err hth_cuda_pad(hth_cuda_seq *s, const hth_graph *g, const hth_node *n, const char *algorithm)
 {
     static const char *const modes[] = {"constant", "reflect", "edge", "wrap"};
     const hth_value *x = hth_cuda_in(g, n, 0), *y = hth_cuda_out(g, n, 0);

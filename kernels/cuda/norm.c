@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Normalisation: batch norm of a training step, layer, RMS, group, instance and local response norm,
-// and their gradients.
+// Normalisation: batch norm of a training step, layer, RMS, group, instance and local response
+// norm, and their gradients.
 #include "kernels/cuda/seq.h"
 
 #include <math.h>
@@ -146,8 +146,7 @@ static hth_err norm_rows_shape(const hth_graph *g, const hth_node *n, const hth_
     return HTH_OK;
 }
 
-hth_err hth_cuda_rows(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
-                      const char *algorithm)
+hth_err hth_cuda_rows(hth_cuda_seq *s, const hth_graph *g, const hth_node *n, const char *algorithm)
 {
     const hth_value *x = hth_cuda_in(g, n, 0);
     hth_rows_params p = {.eps = 0};
@@ -220,8 +219,7 @@ hth_err hth_cuda_rows_grad(hth_cuda_seq *s, const hth_graph *g, const hth_node *
     return HTH_OK;
 }
 
-hth_err hth_cuda_lrn(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
-                     const char *algorithm)
+hth_err hth_cuda_lrn(hth_cuda_seq *s, const hth_graph *g, const hth_node *n, const char *algorithm)
 {
     bool grad = n->op == HTH_OP_LRN_GRAD;
     const hth_value *x = hth_cuda_in(g, n, grad ? 1 : 0);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// kernels/cuda/params.h - the kernels of the .cu files by name, and the parameters of each: what the
-// host fills in and the device reads. Counts are of elements and below 2^32.
+// kernels/cuda/params.h - the kernels of the .cu files by name, and the parameters of each: what
+// the host fills in and the device reads. Counts are of elements and below 2^32.
 #ifndef HTH_KERNELS_CUDA_PARAMS_H
 #define HTH_KERNELS_CUDA_PARAMS_H
 
@@ -18,13 +18,14 @@
     X(hth_pool, pool) X(hth_pool_grad, pool) \
     X(hth_move, move) X(hth_pad, move) X(hth_fill, move) \
     X(hth_gather, gather) X(hth_gather_grad, gather) \
-    X(hth_resize, resize) \
+    X(hth_resize, resize) X(hth_resize_grad, resize) \
     X(hth_xent_rows, loss) X(hth_xent_sum, loss) X(hth_xent_grad, loss) \
     X(hth_squares, loss) X(hth_squares_sum, loss) X(hth_mse_grad, loss) \
     X(hth_sgd, step) X(hth_adam, step) X(hth_dropout, dropout) X(hth_attention, attention)
 // clang-format on
 
-// Element-wise: a value per element, then steps, each with an operand or none. Steps are HTH_OP_*'s.
+// Element-wise: a value per element, then steps, each with an operand or none. Steps are
+// HTH_OP_*'s.
 #define HTH_CHAIN_OPERANDS 10
 #define HTH_CHAIN_STEPS    12
 typedef enum hth_chain_mode {
@@ -52,7 +53,8 @@ typedef struct hth_chain_params {
     hth_chain_step step[HTH_CHAIN_STEPS];
 } hth_chain_params;
 
-// Element-wise with other types than f32: comparison, logic, Where, Cast, integers. type: hth_dtype.
+// Element-wise with other types than f32: comparison, logic, Where, Cast, integers. type:
+// hth_dtype.
 typedef struct hth_typed_params {
     void *out;
     uint32_t n;
@@ -89,8 +91,8 @@ typedef struct hth_channel_params {
     uint32_t batch, channels, size;
     float eps, momentum;
 } hth_channel_params;
-// The gradient: dbias = sum dy, dscale = sum dy * xhat, of dy where low < the result < high if there
-// is a bias.
+// The gradient: dbias = sum dy, dscale = sum dy * xhat, of dy where low < the result < high if
+// there is a bias.
 typedef struct hth_channel_grad_params {
     const float *dy, *x, *scale, *mean, *inv, *bias;
     float *dscale, *dbias, *dx;
@@ -115,16 +117,12 @@ typedef struct hth_lrn_params {
     const float *x, *dy;
     float *out;
     uint32_t n, channels, inner;
-    int32_t before, after; // the window
+    int32_t before, after;   // the window
     float alpha, beta, bias; // alpha: of one element
 } hth_lrn_params;
 
 // Windows of up to three dimensions over images of `n_in` elements.
-typedef enum hth_pool_kind {
-    HTH_POOL_MAX,
-    HTH_POOL_AVERAGE,
-    HTH_POOL_LP
-} hth_pool_kind;
+typedef enum hth_pool_kind { HTH_POOL_MAX, HTH_POOL_AVERAGE, HTH_POOL_LP } hth_pool_kind;
 typedef struct hth_pool_params {
     const float *x;
     float *y;
@@ -176,7 +174,7 @@ typedef struct hth_resize_params {
     uint32_t n;
     int32_t linear, coordinates, nearest; // as resize.c numbers them
     int32_t in[3], out[3];
-    float scale[3];
+    double scale[3];
 } hth_resize_params;
 
 // Cross-entropy over `classes` of x [outer, classes, inner].

@@ -93,8 +93,7 @@ static hth_err pool_params(const hth_node *n, const hth_shape *in, const hth_sha
     return HTH_OK;
 }
 
-hth_err hth_cuda_pool(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
-                      const char *algorithm)
+hth_err hth_cuda_pool(hth_cuda_seq *s, const hth_graph *g, const hth_node *n, const char *algorithm)
 {
     const hth_value *x = hth_cuda_in(g, n, 0), *y = hth_cuda_out(g, n, 0);
     bool train = n->op == HTH_OP_MAX_POOL_TRAIN;

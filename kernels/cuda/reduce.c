@@ -106,7 +106,8 @@ static hth_err softmax_add(hth_cuda_seq *s, const hth_graph *g, const hth_node *
 {
     const hth_value *x = hth_cuda_in(g, n, 0);
     uint32_t outer;
-    hth_softmax_params p = {.logs = n->op == HTH_OP_LOG_SOFTMAX || n->op == HTH_OP_LOG_SOFTMAX_GRAD};
+    hth_softmax_params p = {.logs =
+                                n->op == HTH_OP_LOG_SOFTMAX || n->op == HTH_OP_LOG_SOFTMAX_GRAD};
     HTH_TRY(hth_cuda_need_f32(g, n, 2, 1));
     HTH_TRY(hth_cuda_axis(n, &x->shape, -1, &outer, &p.along, &p.inner));
     unsigned threads = hth_cuda_row_threads(p.along);

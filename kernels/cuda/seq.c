@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sequences of steps: adding, running, closing. Running copies a step's parameters to the stack, puts
-// the addresses in, and launches on the stream that is being issued to.
+// Sequences of steps: adding, running, closing. Running copies a step's parameters to the stack,
+// puts the addresses in, and launches on the stream that is being issued to.
 #include "kernels/cuda/site.h"
 
 #include "base/alloc.h"
@@ -88,8 +88,8 @@ size_t hth_cuda_workspace(hth_cuda_seq *s, size_t bytes)
 uint64_t hth_cuda_blocks(const hth_cuda_seq *s, uint64_t n, bool loops)
 {
     uint64_t blocks = (n + SEQ_THREADS - 1) / SEQ_THREADS;
-    uint64_t enough = (uint64_t)(s->d->base.props.n_threads > 0 ? s->d->base.props.n_threads : 1) *
-                      SEQ_WAVES;
+    uint64_t enough =
+        (uint64_t)(s->d->base.props.n_threads > 0 ? s->d->base.props.n_threads : 1) * SEQ_WAVES;
     return blocks == 0 ? 1 : loops && blocks > enough ? enough : blocks;
 }
 

@@ -5,8 +5,8 @@
 // Design notes
 // A step's parameters are filled in when the operator is prepared, all but the addresses: where
 // those stand, and which input, output or place in the workspace each one is, is noted, and running
-// copies them in. A builder adds steps; its errors stick in the sequence (hth_cuda_seq.err), so that
-// it reads like a list.
+// copies them in. A builder adds steps; its errors stick in the sequence (hth_cuda_seq.err), so
+// that it reads like a list.
 #ifndef HTH_KERNELS_CUDA_SEQ_H
 #define HTH_KERNELS_CUDA_SEQ_H
 
@@ -42,7 +42,7 @@ struct hth_cuda_seq {
     hth_err err;
     int n_steps, cap;
     hth_cuda_step *steps;
-    bool posts_done; // the builder took care of the node's post ops
+    bool posts_done;    // the builder took care of the node's post ops
     size_t moved_bytes; // what the kernels of ours move
     char name[64];      // base.implementation
 };
@@ -80,7 +80,8 @@ hth_err hth_cuda_need_f32(const hth_graph *g, const hth_node *n, int n_in, int n
 hth_err hth_cuda_ints(const hth_graph *g, const hth_node *n, int input, int64_t *out, int cap,
                       int *count);
 hth_err hth_cuda_float(const hth_graph *g, const hth_node *n, int input, float dflt, float *out);
-// hth_cuda_axis: attribute `axis` of input 0, counted from the front; elements before, along, behind.
+// hth_cuda_axis: attribute `axis` of input 0, counted from the front; elements before, along,
+// behind.
 hth_err hth_cuda_axis(const hth_node *n, const hth_shape *s, int64_t dflt, uint32_t *outer,
                       uint32_t *along, uint32_t *inner);
 
@@ -126,7 +127,8 @@ hth_err hth_cuda_move(hth_cuda_seq *s, hth_cuda_loop *l, size_t element, int in,
 // Builders, by file.
 hth_cuda_build hth_cuda_element, hth_cuda_typed, hth_cuda_scale_shift; // element.c
 hth_cuda_build hth_cuda_reduce, hth_cuda_global_pool, hth_cuda_softmax, hth_cuda_softmax_grad;
-hth_cuda_build hth_cuda_batch_norm_train, hth_cuda_batch_norm_grad, hth_cuda_rows, hth_cuda_rows_grad,
+hth_cuda_build hth_cuda_batch_norm_train, hth_cuda_batch_norm_grad, hth_cuda_rows,
+    hth_cuda_rows_grad,
     hth_cuda_lrn; // norm.c
 hth_cuda_build hth_cuda_pool, hth_cuda_pool_grad;
 hth_cuda_build hth_cuda_view, hth_cuda_transpose, hth_cuda_slice, hth_cuda_expand, hth_cuda_concat,

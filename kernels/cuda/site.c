@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Giving a device its kernels: the images that nvcc made are loaded and every kernel is looked up by
-// name, so that one that is missing is found here and not in a run; then cuDNN's and cublasLt's
+// Giving a device its kernels: the images that nvcc made are loaded and every kernel is looked up
+// by name, so that one that is missing is found here and not in a run; then cuDNN's and cublasLt's
 // handles. All of it goes with the device.
 #include "kernels/cuda/site.h"
 
@@ -51,7 +51,8 @@ static hth_err site_load(hth_cuda *d, hth_cuda_site *s)
     for (int k = 0; k < HTH_CUDA_N_KERNELS; k++) {
         int i = 0;
         CUkernel kernel;
-        while (i < hth_cuda_n_images && strcmp(hth_cuda_images[i].file, site_kernels[k].file) != 0) {
+        while (i < hth_cuda_n_images &&
+               strcmp(hth_cuda_images[i].file, site_kernels[k].file) != 0) {
             i++;
         }
         if (i == hth_cuda_n_images) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ends of a training step: losses, the factor that clips gradients, optimizers, dropout. All sums
-// have one order.
+// The ends of a training step: losses, the factor that clips gradients, optimizers, dropout. All
+// sums have one order.
 #include "kernels/cuda/seq.h"
 
 #include "kernels/philox.h"
@@ -36,8 +36,7 @@ static void xent_add(hth_cuda_seq *s, hth_cuda_kernel_id id, const hth_xent_para
     hth_cuda_bind(s, offsetof(hth_xent_params, counted), HTH_CUDA_WS, 0, counted);
 }
 
-hth_err hth_cuda_xent(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
-                      const char *algorithm)
+hth_err hth_cuda_xent(hth_cuda_seq *s, const hth_graph *g, const hth_node *n, const char *algorithm)
 {
     hth_xent_params p = {.n_rows = 0};
     HTH_TRY(xent_params(g, n, &p));
@@ -58,7 +57,8 @@ hth_err hth_cuda_xent(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
     return HTH_OK;
 }
 
-// Sums of squares of input a (minus input b, if >= 0) into parts of the workspace; returns how many.
+// Sums of squares of input a (minus input b, if >= 0) into parts of the workspace; returns how
+// many.
 static uint32_t squares_add(hth_cuda_seq *s, uint32_t n, int a, int b, size_t parts)
 {
     uint32_t blocks = (n + 4 * TRAIN_THREADS - 1) / (4 * TRAIN_THREADS);
@@ -80,8 +80,7 @@ static void squares_end(hth_cuda_seq *s, const hth_squares_params *p, size_t par
     hth_cuda_bind(s, offsetof(hth_squares_params, out), HTH_CUDA_OUT, 0, 0);
 }
 
-hth_err hth_cuda_mse(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
-                     const char *algorithm)
+hth_err hth_cuda_mse(hth_cuda_seq *s, const hth_graph *g, const hth_node *n, const char *algorithm)
 {
     uint32_t count = hth_cuda_count(hth_cuda_in(g, n, 0));
     hth_squares_params p = {.n = count, .factor = count > 0 ? 1 / (float)count : 0};

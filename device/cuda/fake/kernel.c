@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Kernels of the fake driver: functions compiled for the host from the same source (grid.h), run
-// block by block, phase by phase, thread by thread. The order of blocks and of threads is forward or
-// backward, as the seed says, and shared memory begins as NaNs: a kernel that relies on either gives
-// other results. A launch that the real driver refuses is refused.
+// block by block, phase by phase, thread by thread. The order of blocks and of threads is forward
+// or backward, as the seed says, and shared memory begins as NaNs: a kernel that relies on either
+// gives other results. A launch that the real driver refuses is refused.
 #include "device/cuda/fake/impl.h"
 
 #include <stdlib.h>

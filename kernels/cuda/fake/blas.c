@@ -98,8 +98,9 @@ static cublasStatus_t fake_layout_destroy(cublasLtMatrixLayout_t l)
     return fake_end(l);
 }
 
-static cublasStatus_t fake_layout_set(cublasLtMatrixLayout_t l, cublasLtMatrixLayoutAttribute_t name,
-                                      const void *value, size_t bytes)
+static cublasStatus_t fake_layout_set(cublasLtMatrixLayout_t l,
+                                      cublasLtMatrixLayoutAttribute_t name, const void *value,
+                                      size_t bytes)
 {
     fake_matrix *m = (fake_matrix *)(void *)l;
     bool count = name == CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT;

@@ -42,10 +42,9 @@ typedef struct fake_descriptor {
 
 static size_t attr_size(cudnnBackendAttributeType_t type)
 {
-    return type == CUDNN_TYPE_BOOLEAN || type == CUDNN_TYPE_CHAR                              ? 1
-           : type == CUDNN_TYPE_INT64 || type == CUDNN_TYPE_DOUBLE ||
-                     type == CUDNN_TYPE_VOID_PTR || type == CUDNN_TYPE_HANDLE ||
-                     type == CUDNN_TYPE_BACKEND_DESCRIPTOR
+    return type == CUDNN_TYPE_BOOLEAN || type == CUDNN_TYPE_CHAR ? 1
+           : type == CUDNN_TYPE_INT64 || type == CUDNN_TYPE_DOUBLE || type == CUDNN_TYPE_VOID_PTR ||
+                   type == CUDNN_TYPE_HANDLE || type == CUDNN_TYPE_BACKEND_DESCRIPTOR
                ? 8
                : 4;
 }
@@ -184,7 +183,8 @@ static bool problem_of_graph(const fake_descriptor *graph, fake_problem *p)
             }
             continue;
         }
-        const fake_descriptor *how = attr_descriptor(op, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR);
+        const fake_descriptor *how =
+            attr_descriptor(op, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR);
         const fake_descriptor *b = attr_descriptor(op, CUDNN_ATTR_OPERATION_POINTWISE_BDESC);
         int64_t mode = attr_int(how, CUDNN_ATTR_POINTWISE_MODE);
         p->relu = p->relu || mode == CUDNN_POINTWISE_RELU_FWD;
@@ -272,15 +272,17 @@ static cudnnStatus_t heuristics(const fake_descriptor *h, int64_t cap, int64_t *
 static cudnnStatus_t fake_get_text(const fake_problem *p, int64_t cap, int64_t *n, void *out)
 {
     char text[64];
-    *n = snprintf(text, sizeof text, "{\"engine\":%d,\"knob\":%d}", (int)p->engine, (int)p->knob) + 1;
+    *n = snprintf(text, sizeof text, "{\"engine\":%d,\"knob\":%d}", (int)p->engine, (int)p->knob) +
+         1;
     if (cap >= *n) {
         memcpy(out, text, (size_t)*n);
     }
     return CUDNN_STATUS_SUCCESS;
 }
 
-static cudnnStatus_t fake_get(cudnnBackendDescriptor_t const which, cudnnBackendAttributeName_t name,
-                              cudnnBackendAttributeType_t type, int64_t cap, int64_t *n, void *out)
+static cudnnStatus_t fake_get(cudnnBackendDescriptor_t const which,
+                              cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
+                              int64_t cap, int64_t *n, void *out)
 {
     const fake_descriptor *d = (const fake_descriptor *)(const void *)which;
     fake_descriptor **to = out;
