@@ -179,7 +179,7 @@ int main(int argc, char **argv)
     const char *model = argc > 2 ? argv[1] : "tests/data/digits/digits.onnx";
     const char *path = argc > 2 ? argv[2] : mkdtemp(dir);
     int clients = argc > 3 ? atoi(argv[3]) : 8;
-    double seconds = argc > 4 ? atof(argv[4]) : 3;
+    double seconds = argc > 4 ? atof(argv[4]) : 1;
     hth_store *store;
     hth_engine *e;
     hth_put_result put;
