@@ -215,6 +215,10 @@ hth_err hth_program_compile(hth_site *site, hth_source *source, const hth_tensor
     }
     p->budget = budget;
     p->tuned = tune;
+    p->like = source->programs;
+    while (p->like != NULL && !p->like->tuned) {
+        p->like = p->like->next;
+    }
     HTH_GOTO(hth_specialize(source->graph, inputs, hth_ref_eval, NULL, &stage), out);
     p->graph = stage.graph;
     p->rest.graph = stage.rest;
@@ -229,6 +233,7 @@ hth_err hth_program_compile(hth_site *site, hth_source *source, const hth_tensor
     p->rest.account = source->account;
     p->site_next = site->programs;
     site->programs = p;
+    p->like = NULL;
     p->source = source;
     p->next = source->programs;
     source->programs = p;

@@ -91,8 +91,9 @@ struct hth_program {
     hth_program *site_next;   // .. of all
     hth_source *source;
     const hth_account *account; // NULL: nobody's
-    const void *followed;       // the newer version that was made ready for these inputs, too
-    hth_tensor *key;            // the inputs it was made for; data: copies of those in value_inputs
+    const hth_program *like; // while it is compiled: whose forms of weights it shares; NULL: none
+    const void *followed;    // the newer version that was made ready for these inputs, too
+    hth_tensor *key;         // the inputs it was made for; data: copies of those in value_inputs
     uint64_t value_inputs;
     hth_graph *graph; // concrete
     hth_source rest;  // graph NULL: none
