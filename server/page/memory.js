@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The device's memory, to scale, and the same as a table.
 
-const COLORS = 8;
+const COLORS = 8, NAMED = 20; // so many models have a part of their own
 const colors = new Map(); // of models and jobs, by what they are called: the same as long as the page is open
 
 function colorOf(key) {
@@ -17,11 +17,15 @@ const specOf = m => `${m.name}:${m.version}`;
 function memoryParts(stats) {
   const l = stats.ledger, parts = [];
   const add = (key, label, bytes, look) => bytes > 0 && parts.push({key, label, bytes, look});
-  for (const m of stats.models) {
+  const largest = [...stats.models].sort((a, b) => b.resident_private_bytes - a.resident_private_bytes);
+  const named = largest.slice(0, NAMED).sort((a, b) => specOf(a) < specOf(b) ? -1 : 1), others = largest.slice(NAMED);
+  for (const m of named) {
     add('model ' + specOf(m), `${specOf(m)}: weights of its own`, m.resident_private_bytes, 'k-' + colorOf('model ' + specOf(m)));
   }
-  const sharers = stats.models.filter(m => m.resident_shared_bytes > 0);
-  add('shared', 'Weights that models share: ' + sharers.map(specOf).join(', '), l.shared_weight_bytes, 'k-shared');
+  add('others', `${others.length} more models: weights of their own`, others.reduce((sum, m) => sum + m.resident_private_bytes, 0), 'k-arena');
+  const sharers = stats.models.filter(m => m.resident_shared_bytes > 0).map(specOf).sort();
+  add('shared', 'Weights that models share: ' + sharers.slice(0, 4).join(', ') + (sharers.length > 4 ? ` and ${sharers.length - 4} more` : ''),
+    l.shared_weight_bytes, 'k-shared');
   add('kept', 'Weights that are kept and not in use', l.unclaimed_bytes, 'k-kept');
   for (const j of stats.jobs) {
     add('job ' + j.name, `Training job ${j.name}`, j.job_bytes + j.resident_private_bytes, 'k-job k-' + colorOf('job ' + j.name));
@@ -29,8 +33,7 @@ function memoryParts(stats) {
   add('arena', 'Arena of the models', l.compute_arena_bytes, 'k-arena');
   add('workspace', 'Workspaces', l.workspace_bytes, 'k-workspace');
   add('padding', 'Alignment', l.padding_bytes, 'k-padding');
-  const named = parts.reduce((sum, p) => sum + p.bytes, 0);
-  add('rest', 'In use otherwise', l.budget_bytes - l.free_bytes - named, 'k-padding');
+  add('rest', 'In use otherwise', l.budget_bytes - l.free_bytes - parts.reduce((sum, p) => sum + p.bytes, 0), 'k-padding');
   const used = l.budget_bytes - l.free_bytes;
   parts.push({key: 'free', label: 'Free', bytes: l.free_bytes, look: 'k-free'});
   return {parts, used, all: l.budget_bytes};
