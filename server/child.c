@@ -43,9 +43,9 @@ typedef struct child child;
 typedef struct child_call {
     child *c;
     hth_child_record *record;
-    hth_request_tensor *inputs;
-    void *data, *far; // blocks of the slab: outputs, a large answer; guarded by c->lock
-    bool answered;    // guarded by c->lock
+    hth_request_tensor *inputs; // and behind them the places of outputs that are known
+    void *data, *far;           // blocks of the slab: outputs, a large answer; guarded by c->lock
+    bool answered;              // guarded by c->lock
     uint64_t told_ns;
 } child_call;
 
@@ -53,6 +53,7 @@ typedef struct child_region {
     uint32_t number;
     char *data;
     uint64_t bytes;
+    bool writable;
     int guard; // -1: cannot shrink
     UT_hash_handle hh;
 } child_region;
@@ -90,12 +91,31 @@ static void call_release(child_call *call)
     call->answered = false;
 }
 
+// call_known is the place that a client wants an output at, NULL: none that it fits.
+static const hth_child_tensor *call_known(const child_call *call, const hth_request_tensor *out,
+                                          void **data)
+{
+    const hth_child_record *q = call->record;
+    for (uint32_t i = q->n_tensors - q->n_known; i < q->n_tensors; i++) {
+        const hth_request_tensor *k = &call->inputs[i];
+        if (k->name != NULL && k->t.data != NULL && strcmp(k->name, out->name) == 0 &&
+            k->t.bytes >= out->t.bytes) {
+            *data = k->t.data;
+            return &q->tensor[i];
+        }
+    }
+    return NULL;
+}
+
 static hth_err call_place(hth_request *r, hth_request_tensor *out, int n)
 {
     child_call *call = r->ctx;
     size_t bytes = 0;
     for (int i = 0; i < n; i++) {
-        bytes += (out[i].t.bytes + HTH_SLAB_ALIGN - 1) / HTH_SLAB_ALIGN * HTH_SLAB_ALIGN;
+        if (call_known(call, &out[i], &out[i].t.data) == NULL) {
+            out[i].t.data = NULL;
+            bytes += (out[i].t.bytes + HTH_SLAB_ALIGN - 1) / HTH_SLAB_ALIGN * HTH_SLAB_ALIGN;
+        }
     }
     char *at = hth_slab_alloc(call->c->link.out, bytes);
     if (at == NULL) {
@@ -105,8 +125,10 @@ static hth_err call_place(hth_request *r, hth_request_tensor *out, int n)
     call->data = at;
     pthread_mutex_unlock(&call->c->lock);
     for (int i = 0; i < n; i++) {
-        out[i].t.data = at;
-        at += (out[i].t.bytes + HTH_SLAB_ALIGN - 1) / HTH_SLAB_ALIGN * HTH_SLAB_ALIGN;
+        if (out[i].t.data == NULL) {
+            out[i].t.data = at;
+            at += (out[i].t.bytes + HTH_SLAB_ALIGN - 1) / HTH_SLAB_ALIGN * HTH_SLAB_ALIGN;
+        }
     }
     return HTH_OK;
 }
@@ -153,7 +175,15 @@ static hth_err answer_record(const hth_request *r, answer_memory *m, hth_child_r
     a->batched = r->batched;
     a->started_ns = r->started_ns;
     for (int i = 0; i < n; i++) {
-        a->tensor[i].at = hth_slab_offset(m->c->link.out, r->outputs[i].t.data);
+        const hth_request_tensor *t = &r->outputs[i];
+        void *at;
+        if (hth_slab_holds(m->c->link.out, t->t.data, t->t.bytes)) {
+            a->tensor[i].at = hth_slab_offset(m->c->link.out, t->t.data);
+        } else {
+            const hth_child_tensor *k = call_known(r->ctx, t, &at);
+            a->tensor[i].region = k->region;
+            a->tensor[i].at = k->at;
+        }
     }
     return HTH_OK;
 }
@@ -207,19 +237,27 @@ static void child_event(void *ctx, const char *job, const char *what, uint64_t d
 
 // ---- requests
 
+// child_region_at is the address of what a tensor says of a region; NULL: it is not there.
+static void *child_region_at(child *c, const hth_child_tensor *w, bool write)
+{
+    child_region *r = NULL;
+    HASH_FIND(hh, c->regions, &w->region, sizeof w->region, r);
+    bool inside = r != NULL && w->at <= r->bytes && w->bytes <= r->bytes - w->at;
+    return inside && (r->writable || !write) ? r->data + w->at : NULL;
+}
+
 static hth_err call_input(child *c, const hth_child_tensor *w, hth_request_tensor *t)
 {
-    const child_region *region = NULL;
-    if (w->region == 0) {
-        t->t.data = hth_slab_at(c->link.in, w->at, w->bytes);
-    } else {
-        HASH_FIND(hh, c->regions, &w->region, sizeof w->region, region);
-        bool inside = region != NULL && w->at <= region->bytes && w->bytes <= region->bytes - w->at;
-        t->t.data = inside ? region->data + w->at : NULL;
-    }
+    t->t.data =
+        w->region == 0 ? hth_slab_at(c->link.in, w->at, w->bytes) : child_region_at(c, w, false);
     return t->t.data != NULL
                ? HTH_OK
                : hth_fail(HTH_EIO, "an input's shared memory is not there in the engine's process");
+}
+
+static void call_output(child *c, const hth_child_tensor *w, hth_request_tensor *t)
+{
+    t->t.data = w->region != 0 ? child_region_at(c, w, true) : NULL; // NULL: in the slab
 }
 
 static hth_err call_open(child *c, child_call *call, const hth_child_record *q, hth_request *r)
@@ -237,12 +275,17 @@ static hth_err call_open(child *c, child_call *call, const hth_child_record *q, 
     if (call->inputs == NULL) {
         return hth_fail(HTH_ENOMEM, "out of memory for a request");
     }
+    uint32_t n = q->n_tensors - q->n_known;
     for (uint32_t i = 0; i < q->n_tensors; i++) {
         call->inputs[i] = hth_child_record_tensor(q, (int)i);
-        HTH_TRY(call_input(c, &q->tensor[i], &call->inputs[i]));
+        if (i < n) {
+            HTH_TRY(call_input(c, &q->tensor[i], &call->inputs[i]));
+        } else {
+            call_output(c, &q->tensor[i], &call->inputs[i]);
+        }
     }
     r->inputs = call->inputs;
-    r->n_inputs = (int)q->n_tensors;
+    r->n_inputs = (int)n;
     return hth_engine_submit(c->engine, r);
 }
 
@@ -305,13 +348,19 @@ static void child_region_take(child *c, const hth_child_head *head)
         hth_log(WARN, SERVER, "engine-memory", "%s", hth_err_detail());
         return;
     }
-    void *p = mmap(NULL, head->done, PROT_READ, MAP_SHARED, fd, (off_t)head->total);
+    bool writable = (fcntl(fd, F_GETFL) & O_ACCMODE) == O_RDWR;
+    void *p = mmap(NULL, head->done, PROT_READ | (writable ? PROT_WRITE : 0), MAP_SHARED, fd,
+                   (off_t)head->total);
     int seals = fcntl(fd, F_GET_SEALS);
     bool shrinks = seals < 0 || (seals & F_SEAL_SHRINK) == 0;
     close(fd);
     child_region *r = p != MAP_FAILED ? hth_calloc(1, sizeof *r) : NULL;
     if (r != NULL) {
-        *r = (child_region){.number = head->slot, .data = p, .bytes = head->done, .guard = -1};
+        *r = (child_region){.number = head->slot,
+                            .data = p,
+                            .bytes = head->done,
+                            .writable = writable,
+                            .guard = -1};
         r->guard = shrinks ? hth_shm_guard(p, head->done) : -1;
         if (!shrinks || r->guard >= 0) {
             HASH_ADD(hh, c->regions, number, sizeof r->number, r);

@@ -68,7 +68,7 @@ static hth_err wire_wrong(const char *what)
 hth_err hth_child_record_check(const hth_child_record *r, uint64_t bytes)
 {
     if (bytes < sizeof *r + 1 || r->bytes != bytes || r->n_tensors > WIRE_MAX_TENSORS ||
-        (bytes - sizeof *r) / sizeof r->tensor[0] < r->n_tensors) {
+        (bytes - sizeof *r) / sizeof r->tensor[0] < r->n_tensors || r->n_known > r->n_tensors) {
         return wire_wrong("its size is not what it says");
     }
     uint64_t first = sizeof *r + r->n_tensors * sizeof r->tensor[0];

@@ -54,7 +54,8 @@ typedef struct hth_child_record {
     uint64_t bytes;                 // all of it
     uint64_t text[HTH_CHILD_TEXTS]; // offsets, 0: none
     uint64_t timeout_us, started_ns;
-    uint32_t n_tensors, priority;
+    uint32_t n_tensors, n_known; // of a request: behind the inputs come the places of outputs
+    uint32_t priority;
     int32_t err, version, batched;
     hth_child_tensor tensor[];
 } hth_child_record;

@@ -50,6 +50,10 @@ struct hth_request {
     // are known, and sets every out[i].t.data (64-byte alignment is welcome, not needed); the
     // results are written there.
     hth_err (*place)(hth_request *r, hth_request_tensor *out, int n_out);
+    // outputs whose place is known before, in memory that was shared (hth_engine_share): name,
+    // data, and bytes that there is room for; place has to say the same. Only a hint, may be NULL
+    const hth_request_tensor *known;
+    int n_known;
     // query: what to ask ("devices", "stats", "bench", "plan", "convsel", "model", "load",
     // "loaded", "unload", "batching", "train", "curve", "jobs", "job", "cancel", "pause", "resume")
     // with JSON arguments

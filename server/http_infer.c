@@ -26,6 +26,7 @@ static void infer_drop(hth_http_call *call)
     hth_free(c->in);
     hth_free(c->data);
     hth_free(c->wanted);
+    hth_free(c->known);
     for (int i = 0; i < c->n_held; i++) {
         hth_shm_rele(c->held[i]);
     }
@@ -318,6 +319,20 @@ static void infer_finish(hth_http_call *call)
     }
 }
 
+// infer_known tells the engine of the outputs that go to shared memory. It may do without.
+static void infer_known(hth_infer_call *c)
+{
+    c->known = hth_calloc((size_t)c->n_wanted + 1, sizeof *c->known);
+    for (int i = 0; c->known != NULL && i < c->n_wanted; i++) {
+        const hth_infer_wanted *w = &c->wanted[i];
+        if (w->at != NULL) {
+            c->known[c->c.r.n_known++] =
+                (hth_request_tensor){w->name, {.data = w->at, .bytes = w->room}};
+        }
+    }
+    c->c.r.known = c->known;
+}
+
 void hth_infer_start(hth_infer_call *c, hth_err err)
 {
     if (err != HTH_OK) {
@@ -328,6 +343,7 @@ void hth_infer_start(hth_infer_call *c, hth_err err)
     c->c.r.inputs = c->in;
     c->c.r.n_inputs = c->n_in;
     c->c.r.place = infer_place;
+    infer_known(c);
     hth_http_call_submit(&c->c);
 }
 

@@ -36,8 +36,9 @@ typedef struct hth_infer_call {
     hth_shm_region **held;
     int n_held, cap_held;
     hth_infer_wanted *wanted;
-    int n_wanted;    // 0: every output
-    bool all_binary; // for outputs that are not named
+    int n_wanted;              // 0: every output
+    hth_request_tensor *known; // of them, those that go to shared memory
+    bool all_binary;           // for outputs that are not named
     hth_infer_result *result;
 } hth_infer_call;
 

@@ -61,6 +61,18 @@ static bool call_locate(hth_proxy *p, const hth_tensor *t, hth_child_tensor *w)
     return r != NULL;
 }
 
+// call_known says where the child may put outputs itself: those of the record behind the inputs.
+static void call_known(hth_proxy *p, hth_child_record *record, const hth_request *r)
+{
+    for (int i = 0; i < r->n_known; i++) {
+        hth_child_tensor *w = &record->tensor[r->n_inputs + i];
+        if (!call_locate(p, &r->known[i].t, w)) {
+            w->name = 0; // none has that
+        }
+    }
+    record->n_known = (uint32_t)r->n_known;
+}
+
 static hth_err call_copy(hth_proxy *p, proxy_call *c, const hth_request *r)
 {
     size_t bytes = 0;
@@ -99,7 +111,21 @@ static hth_err call_pack(hth_proxy *p, proxy_call *c)
                                          [HTH_CHILD_QUERY] = r->query,
                                          [HTH_CHILD_ARGUMENTS] = r->arguments,
                                          [HTH_CHILD_TENANT] = r->tenant};
-    HTH_TRY(hth_child_record_new(text, r->inputs, r->n_inputs, record_take, p, &c->record));
+    int n = r->n_inputs + r->n_known;
+    hth_request_tensor *all = NULL;
+    if (r->n_known > 0) {
+        all = hth_calloc((size_t)n, sizeof *all);
+        if (all == NULL) {
+            return hth_fail(HTH_ENOMEM, "out of memory for a request");
+        }
+        memcpy(all, r->inputs, (size_t)r->n_inputs * sizeof *all);
+        memcpy(all + r->n_inputs, r->known, (size_t)r->n_known * sizeof *all);
+    }
+    hth_err err =
+        hth_child_record_new(text, all != NULL ? all : r->inputs, n, record_take, p, &c->record);
+    hth_free(all);
+    HTH_TRY(err);
+    call_known(p, c->record, r);
     c->record->priority = r->priority;
     c->record->timeout_us = r->timeout_us;
     return call_copy(p, c, r);
@@ -220,7 +246,22 @@ static void call_end(hth_proxy *p, proxy_call *c, hth_err err)
     hth_free(outputs);
 }
 
-// answer_outputs has the outputs placed, and copies them there.
+// answer_at is where an output lies: in the child's slab, or where its client wants it. NULL: in
+// neither.
+static void *answer_at(hth_proxy *p, const hth_child_tensor *w)
+{
+    if (w->region == 0) {
+        return hth_slab_at(p->link.out, w->at, w->bytes);
+    }
+    pthread_mutex_lock(&p->lock);
+    const proxy_region *r = proxy_region_number(p, w->region);
+    bool inside = r != NULL && w->at <= r->bytes && w->bytes <= r->bytes - w->at;
+    void *at = inside ? (char *)r->base + w->at : NULL;
+    pthread_mutex_unlock(&p->lock);
+    return at;
+}
+
+// answer_outputs has the outputs placed, and copies them there, unless that is where they are.
 static hth_err answer_outputs(hth_proxy *p, hth_request *r, const hth_child_record *a)
 {
     int n = (int)a->n_tensors;
@@ -233,7 +274,7 @@ static hth_err answer_outputs(hth_proxy *p, hth_request *r, const hth_child_reco
         hth_request_tensor *t = &r->outputs[i];
         *t = hth_child_record_tensor(a, i);
         if (hth_tensor_bytes(t->t.dtype, &t->t.shape, t->t.layout, &bytes) != HTH_OK ||
-            bytes != t->t.bytes || hth_slab_at(p->link.out, a->tensor[i].at, bytes) == NULL) {
+            bytes != t->t.bytes || answer_at(p, &a->tensor[i]) == NULL) {
             p->lost = true;
             return hth_fail(HTH_ECORRUPT, "the engine's process gave an output that cannot be");
         }
@@ -242,8 +283,9 @@ static hth_err answer_outputs(hth_proxy *p, hth_request *r, const hth_child_reco
     HTH_TRY(r->place(r, r->outputs, n));
     for (int i = 0; i < n; i++) {
         const hth_tensor *t = &r->outputs[i].t;
-        if (t->bytes > 0) {
-            memcpy(t->data, hth_slab_at(p->link.out, a->tensor[i].at, t->bytes), t->bytes);
+        const void *from = answer_at(p, &a->tensor[i]);
+        if (t->bytes > 0 && t->data != from) {
+            memmove(t->data, from, t->bytes); // a client's memory may be both
         }
     }
     return HTH_OK;

@@ -112,6 +112,7 @@ void proxy_forget_child(hth_proxy *p); // what is shared with it. Keeper
 
 // proxy_region_find is the region in which [data, data + bytes) lies; NULL: none.
 proxy_region *proxy_region_find(hth_proxy *p, const void *data, size_t bytes);
+proxy_region *proxy_region_number(hth_proxy *p, uint32_t number); // NULL: it is gone
 // proxy_region_send makes sure that the child has what a record needs.
 hth_err proxy_region_send(hth_proxy *p, const hth_child_record *record);
 void proxy_region_close(hth_proxy *p); // all

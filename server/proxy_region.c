@@ -69,6 +69,15 @@ proxy_region *proxy_region_find(hth_proxy *p, const void *data, size_t bytes)
     return r;
 }
 
+proxy_region *proxy_region_number(hth_proxy *p, uint32_t number)
+{
+    proxy_region *r = p->regions;
+    while (r != NULL && r->number != number) {
+        r = r->hh.next;
+    }
+    return r;
+}
+
 static hth_err region_send(hth_proxy *p, proxy_region *r)
 {
     hth_child_head head = {
@@ -83,10 +92,7 @@ hth_err proxy_region_send(hth_proxy *p, const hth_child_record *record)
 {
     for (uint32_t i = 0; i < record->n_tensors; i++) {
         uint32_t number = record->tensor[i].region;
-        proxy_region *r = number != 0 ? p->regions : NULL;
-        while (r != NULL && r->number != number) {
-            r = r->hh.next;
-        }
+        proxy_region *r = number != 0 ? proxy_region_number(p, number) : NULL;
         if (r != NULL && r->known != p->pid) {
             HTH_TRY(region_send(p, r));
         }
