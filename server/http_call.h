@@ -72,6 +72,7 @@ struct hth_http {
     hth_http_door api, metrics; // metrics: closed when it has no address
     struct event *admit;
     hth_http_conn *fresh, *conns; // accepted and not looked at yet; all others
+    hth_http_conn *last_conn;     // that was asked for; NULL: it has gone
     hth_http_address *addresses;
     int64_t n_conns;
     uint64_t buffered; // bytes that all connections hold

@@ -112,6 +112,7 @@ static void conn_free(hth_http_conn *c)
         hth_free(c->address);
     }
     h->n_conns--;
+    h->last_conn = h->last_conn == c ? NULL : h->last_conn;
     hth_free(c);
 }
 
@@ -204,8 +205,11 @@ bool hth_http_conn_full(const hth_http *h)
 hth_http_conn *hth_http_conn_of(hth_http *h, struct evhttp_request *req)
 {
     const struct evhttp_connection *evcon = evhttp_request_get_connection(req);
-    hth_http_conn *c;
-    HASH_FIND_PTR(h->conns, &evcon, c);
+    hth_http_conn *c = h->last_conn; // a request asks several times
+    if (c == NULL || c->evcon != evcon) {
+        HASH_FIND_PTR(h->conns, &evcon, c);
+        h->last_conn = c;
+    }
     return c;
 }
 
