@@ -24,7 +24,7 @@ struct hth_mailbox {
     atomic_bool stopped;
     bool sleeping;
     uint64_t spin_ns;
-    _Atomic(const hth_mailbox_watch *) watch;
+    _Atomic(const hth_poll_hook *) watch;
     void **ring;
 };
 
@@ -101,7 +101,7 @@ static bool mailbox_empty(const hth_mailbox *m)
 static bool mailbox_idle(void *ctx)
 {
     hth_mailbox *m = ctx;
-    const hth_mailbox_watch *w = m->watch;
+    const hth_poll_hook *w = m->watch;
     if (mailbox_empty(m) && w != NULL) {
         w->look(w->ctx);
     }
@@ -126,7 +126,7 @@ hth_err hth_mailbox_receive(hth_mailbox *m, uint64_t timeout_ns, void **out)
     if (mailbox_idle(m) && timeout_ns > 0) {
         uint64_t until = hth_real_after(timeout_ns), looking = hth_real_after(m->spin_ns);
         hth_spin(mailbox_idle, m, looking < until ? looking : until);
-        const hth_mailbox_watch *w = m->watch;
+        const hth_poll_hook *w = m->watch;
         if (w != NULL && mailbox_empty(m)) {
             w->leave(w->ctx);
         }
@@ -156,7 +156,7 @@ void hth_mailbox_stop(hth_mailbox *m)
     pthread_cond_signal(&m->wake);
 }
 
-void hth_mailbox_set_watch(hth_mailbox *m, const hth_mailbox_watch *w)
+void hth_mailbox_set_watch(hth_mailbox *m, const hth_poll_hook *w)
 {
     m->watch = w;
 }

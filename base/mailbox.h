@@ -13,14 +13,6 @@
 
 typedef struct hth_mailbox hth_mailbox;
 
-// Another place that messages come from: the receiver looks there while it looks for messages.
-typedef struct hth_mailbox_watch {
-    void (*look)(void *ctx);  // sends what has come to the mailbox; must be cheap
-    void (*leave)(void *ctx); // the same, once, before the receiver sleeps: somebody else has to
-                              // look from then on, until look is called again
-    void *ctx;
-} hth_mailbox_watch;
-
 // hth_mailbox_open makes a queue of at most `capacity` messages (>= 1).
 hth_err hth_mailbox_open(size_t capacity, uint64_t spin_ns, hth_mailbox **out);
 // hth_mailbox_close frees the queue (NULL is allowed); no thread may be using it. Messages still
@@ -37,7 +29,7 @@ hth_err hth_mailbox_receive(hth_mailbox *m, uint64_t timeout_ns, void **out);
 void hth_mailbox_stop(hth_mailbox *m);
 // hth_mailbox_set_watch has the receiver look into `w` as well, which must stay as it is until the
 // receiver has ended. Any thread, once.
-void hth_mailbox_set_watch(hth_mailbox *m, const hth_mailbox_watch *w);
+void hth_mailbox_set_watch(hth_mailbox *m, const hth_poll_hook *w);
 // hth_mailbox_count returns how many messages wait, a moment's truth, and looks into what is
 // watched first. The receiver.
 size_t hth_mailbox_count(hth_mailbox *m);

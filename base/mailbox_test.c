@@ -112,13 +112,62 @@ static void test_many_senders(void **state)
     hth_mailbox_close(m);
 }
 
+// ---- another place that is looked into
+
+typedef struct place {
+    hth_mailbox *m;
+    int looks, leaves, send_at; // on which look; 0: only when it is left
+    int message;
+} place;
+
+static void place_look(void *ctx)
+{
+    place *p = ctx;
+    if (++p->looks == p->send_at) {
+        assert_ok(hth_mailbox_send(p->m, &p->message));
+    }
+}
+
+static void place_leave(void *ctx)
+{
+    place *p = ctx;
+    p->leaves++;
+    if (p->send_at == 0) {
+        assert_ok(hth_mailbox_send(p->m, &p->message));
+    }
+}
+
+static void test_watch(void **state)
+{
+    place p = {.send_at = 3};
+    hth_poll_hook w = {place_look, place_leave, &p};
+    void *out;
+    assert_ok(hth_mailbox_open(4, 10000000000u, &p.m)); // found long before that
+    hth_mailbox_set_watch(p.m, &w);
+    assert_int_equal(hth_mailbox_receive(p.m, 0, &out), HTH_ETIMEDOUT);
+    assert_int_equal(p.looks, 1);
+    assert_ok(hth_mailbox_receive(p.m, HTH_FOREVER, &out));
+    assert_ptr_equal(out, &p.message);
+    assert_int_equal(p.looks, 3);
+    assert_int_equal(p.leaves, 0);
+    p.send_at = 4;
+    assert_int_equal(hth_mailbox_count(p.m), 1); // it looks, too
+    assert_ok(hth_mailbox_receive(p.m, 0, &out));
+    hth_mailbox_close(p.m);
+    p = (place){.send_at = 0};
+    assert_ok(hth_mailbox_open(4, 0, &p.m));
+    hth_mailbox_set_watch(p.m, &w);
+    assert_ok(hth_mailbox_receive(p.m, HTH_FOREVER, &out)); // sent in the last moment: no sleep
+    assert_int_equal(p.leaves, 1);
+    hth_mailbox_close(p.m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_order_and_bound),
-        cmocka_unit_test(test_stop),
-        cmocka_unit_test(test_stop_wakes),
-        cmocka_unit_test(test_many_senders),
+        cmocka_unit_test(test_order_and_bound), cmocka_unit_test(test_stop),
+        cmocka_unit_test(test_stop_wakes),      cmocka_unit_test(test_many_senders),
+        cmocka_unit_test(test_watch),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

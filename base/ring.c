@@ -48,6 +48,7 @@ struct hth_ring {
     uint64_t base;         // the position that lies at the start of the data
     uint64_t
         base_room; // how many bytes behind it are free while the peer has not come to it; producer
+    const hth_poll_hook *watch;
     atomic_bool stopped, broken, attended;
 };
 
@@ -92,6 +93,11 @@ void hth_ring_spin(hth_ring *r, uint64_t spin_ns)
     r->spin_ns = spin_ns;
 }
 
+void hth_ring_set_watch(hth_ring *r, const hth_poll_hook *w)
+{
+    r->watch = w;
+}
+
 // ---- sleeping and waking
 
 static void ring_futex_wait(_Atomic uint32_t *word, uint32_t value, uint64_t ns)
@@ -124,15 +130,13 @@ bool hth_ring_stopped(const hth_ring *r)
     return atomic_load(&r->stopped) || atomic_load(&r->m->closed) != 0;
 }
 
-// ring_sleep waits until `idle` says false: looking, then sleeping on `word`, which is set before
-// the last look. While another thread attends to the ring the word stays 0, and the sleeper is
-// there for when that leaves.
+// ring_sleep waits until `idle` says false, or `until`, sleeping on `word`, which is set before the
+// last look. While another thread attends to the ring the word stays 0, and the sleeper is there
+// for when that leaves.
 static hth_err ring_sleep(hth_ring *r, bool (*idle)(void *ctx), void *ctx, _Atomic uint32_t *word,
-                          uint64_t timeout_ns)
+                          uint64_t until)
 {
-    uint64_t until = hth_real_after(timeout_ns), now;
-    uint64_t looking = hth_real_after(r->spin_ns);
-    hth_spin(idle, ctx, looking < until ? looking : until);
+    uint64_t now;
     while (idle(ctx)) {
         if ((now = hth_real_ns()) >= until) {
             return HTH_ETIMEDOUT;
@@ -205,8 +209,9 @@ static hth_err ring_make_room(hth_ring *r, uint64_t mine, uint64_t need, uint64_
 {
     if (!ring_has_room(r, mine, r->theirs, need)) { // as far as is known: look
         ring_room w = {r, need};
-        if (ring_is_full(&w) && (timeout_ns == 0 || ring_sleep(r, ring_is_full, &w, &r->m->blocked,
-                                                               timeout_ns) == HTH_ETIMEDOUT)) {
+        uint64_t until = hth_real_after(timeout_ns), looking = hth_real_after(r->spin_ns);
+        hth_spin(ring_is_full, &w, looking < until ? looking : until);
+        if (ring_sleep(r, ring_is_full, &w, &r->m->blocked, until) != HTH_OK) {
             return hth_fail(HTH_EBUSY, "the queue is full");
         }
         r->theirs = atomic_load(&r->m->head);
@@ -278,11 +283,29 @@ static uint64_t ring_length(const hth_ring *r, uint64_t at)
     return *(const volatile uint64_t *)(r->m->data + ring_place(r, at));
 }
 
+// ring_is_idle looks everywhere.
+static bool ring_is_idle(void *ctx)
+{
+    hth_ring *r = ctx;
+    if (r->watch != NULL && ring_is_empty(r)) {
+        r->watch->look(r->watch->ctx);
+    }
+    return ring_is_empty(r);
+}
+
 hth_err hth_ring_wait(hth_ring *r, uint64_t timeout_ns)
 {
-    if (ring_is_empty(r) && (timeout_ns == 0 || ring_sleep(r, ring_is_empty, r, &r->m->hungry,
-                                                           timeout_ns) == HTH_ETIMEDOUT)) {
+    bool idle = ring_is_idle(r);
+    if (idle && timeout_ns == 0) {
         return HTH_ETIMEDOUT;
+    }
+    if (idle) {
+        uint64_t until = hth_real_after(timeout_ns), looking = hth_real_after(r->spin_ns);
+        hth_spin(ring_is_idle, r, looking < until ? looking : until);
+        if (r->watch != NULL && ring_is_empty(r)) {
+            r->watch->leave(r->watch->ctx);
+        }
+        HTH_TRY(ring_sleep(r, ring_is_empty, r, &r->m->hungry, until));
     }
     return r->stopped ? HTH_ECANCELED : HTH_OK;
 }

@@ -345,6 +345,47 @@ static void test_attend(void **state)
     pair_close(&p);
 }
 
+// ---- another place that is looked into
+
+typedef struct place {
+    hth_ring *in;
+    int looks, leaves, send_at; // on which look; 0: when it is left
+} place;
+
+static void place_look(void *ctx)
+{
+    place *p = ctx;
+    if (++p->looks == p->send_at) {
+        assert_ok(send_text(p->in, "found", ""));
+    }
+}
+
+static void place_leave(void *ctx)
+{
+    place *p = ctx;
+    p->leaves++;
+    assert_ok(send_text(p->in, "last", ""));
+}
+
+static void test_watch(void **state)
+{
+    pair p;
+    pair_open(&p, 10000000000u); // found long before that
+    place at = {p.in, 0, 0, 5};
+    hth_poll_hook w = {place_look, place_leave, &at};
+    hth_ring_set_watch(p.out, &w);
+    assert_ok(hth_ring_wait(p.out, HTH_FOREVER));
+    assert_int_equal(at.looks, 5);
+    assert_int_equal(at.leaves, 0);
+    size_t n;
+    assert_ok(hth_ring_next(p.out, &n));
+    hth_ring_take(p.out, &(char[8]){0});
+    hth_ring_spin(p.out, 0);
+    assert_ok(hth_ring_wait(p.out, HTH_FOREVER)); // sent in the last moment
+    assert_int_equal(at.leaves, 1);
+    pair_close(&p);
+}
+
 // ---- hostile peers
 
 // The words of the shared part, by their places: a hostile peer knows them.
@@ -507,6 +548,7 @@ int main(void)
         cmocka_unit_test(test_killed_producer),
         cmocka_unit_test(test_killed_consumer),
         cmocka_unit_test(test_attend),
+        cmocka_unit_test(test_watch),
         cmocka_unit_test(test_hostile_sleep),
         cmocka_unit_test(test_hostile_words),
     };

@@ -11,6 +11,14 @@
 
 #define HTH_FOREVER UINT64_MAX // of a timeout
 
+// Another place that messages come from: who waits for messages of his own looks there, too.
+typedef struct hth_poll_hook {
+    void (*look)(void *ctx);  // handles what has come; must be cheap
+    void (*leave)(void *ctx); // the same, once, before the waiting thread sleeps: somebody else has
+                              // to look from then on, until look is called again
+    void *ctx;
+} hth_poll_hook;
+
 // hth_real_ns is CLOCK_MONOTONIC even where tests replace the clock (clock.h): it bounds waiting
 // that is real. hth_real_after adds to it; HTH_FOREVER stays what it is.
 uint64_t hth_real_ns(void);

@@ -4,8 +4,8 @@
 // lane is taken, so that few callers use few pages.
 //
 // Looking for the answer before sleeping (LANE_SPIN_NS) saves the wake-up, and costs processor time
-// that the model may need: a lane whose answers take longer sleeps at once, and tries again now and
-// then.
+// that the model may need: a lane whose answers take longer sleeps at once, and tries again ever
+// more rarely.
 #include "client/lane.h"
 
 #include "base/alloc.h"
@@ -21,7 +21,7 @@
 #define LANE_FRAME_BYTES   (2u << 20) // larger requests go over the socket
 #define LANE_SPIN_NS       25000u     // longer, it would take a core from models that use several
 #define LANE_ROOM_NS       1000000u // how long a full ring is waited for, before the socket is taken
-#define LANE_PROBE         1024     // slow answers between two attempts at looking
+#define LANE_REST          1024     // slow answers between two attempts at looking, at most
 
 typedef struct lane {
     uint32_t id;
@@ -30,7 +30,9 @@ typedef struct lane {
     size_t head_bytes;
     hth_ring_part *part; // the whole of it
     size_t parts;
-    unsigned slow; // answers in a row that took longer than LANE_SPIN_NS
+    // answers since it last looked for one, and how many it sleeps for between two looks: none
+    // while looking is enough, twice as many whenever it was not
+    unsigned slept, rest;
     struct lane *next;
 } lane;
 
@@ -265,13 +267,19 @@ static hth_err lane_wait(lane *l, uint64_t until_ns, size_t *bytes)
 {
     hth_err err;
     uint64_t start = hth_real_ns(), now = start;
-    hth_ring_spin(l->replies, l->slow < 2 || l->slow % LANE_PROBE == 0 ? LANE_SPIN_NS : 0);
+    bool look = l->slept >= l->rest;
+    hth_ring_spin(l->replies, look ? LANE_SPIN_NS : 0);
     do {
         err = hth_ring_wait(l->replies, until_ns > now ? until_ns - now : 0);
         err = err == HTH_OK ? hth_ring_next(l->replies, bytes) : err;
         now = hth_real_ns();
     } while (err == HTH_ETIMEDOUT && now < until_ns);
-    l->slow = now - start > LANE_SPIN_NS ? l->slow + 1 : 0;
+    if (now - start <= LANE_SPIN_NS) {
+        l->rest = 0;
+    } else if (look) {
+        l->rest = l->rest == 0 ? 1 : l->rest < LANE_REST ? l->rest * 2 : LANE_REST;
+    }
+    l->slept = look ? 0 : l->slept + 1;
     return err;
 }
 

@@ -65,7 +65,7 @@ struct child {
     hth_engine *engine;
     child_call *calls;
     child_region *regions;
-    hth_mailbox_watch watch;
+    hth_poll_hook watch;
     pthread_mutex_t taking; // of messages
     pthread_mutex_t lock;
     atomic_bool ended;
@@ -511,8 +511,8 @@ static void child_leave(void *ctx)
 static void child_serve(child *c)
 {
     hth_err err = HTH_OK;
-    c->watch = (hth_mailbox_watch){child_look, child_leave, c};
-    (void)hth_engine_watch(c->engine, &c->watch);
+    c->watch = (hth_poll_hook){child_look, child_leave, c};
+    hth_engine_watch(c->engine, &c->watch);
     while (err == HTH_OK || err == HTH_ETIMEDOUT) {
         err = hth_ring_wait(c->link.from, HTH_FOREVER);
         if (err == HTH_OK) {

@@ -323,13 +323,13 @@ hth_err hth_engine_open(const hth_engine_config *config, hth_store *store, hth_e
     return HTH_OK;
 }
 
-hth_err hth_engine_watch(hth_engine *e, const hth_mailbox_watch *w)
+void hth_engine_watch(hth_engine *e, const hth_poll_hook *w)
 {
     if (e->proxy != NULL) {
-        return hth_fail(HTH_ENOTSUP, "the engine is another process");
+        hth_proxy_watch(e->proxy, w);
+    } else {
+        hth_mailbox_set_watch(e->mailbox, w);
     }
-    hth_mailbox_set_watch(e->mailbox, w);
-    return HTH_OK;
 }
 
 void hth_engine_drain(hth_engine *e)

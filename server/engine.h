@@ -78,9 +78,9 @@ struct hth_request {
 
 // hth_engine_open opens the device and starts the thread; `store` must outlive the engine.
 hth_err hth_engine_open(const hth_engine_config *config, hth_store *store, hth_engine **out);
-// hth_engine_watch has the engine's thread look into `w` while it waits for requests (mailbox.h).
-// HTH_ENOTSUP: this engine does not; then somebody else has to look.
-hth_err hth_engine_watch(hth_engine *e, const hth_mailbox_watch *w);
+// hth_engine_watch has the engine's thread look into `w` while it waits for requests (spin.h);
+// where the engine is a child process, the thread that waits for that. `w` must outlive it. Once.
+void hth_engine_watch(hth_engine *e, const hth_poll_hook *w);
 // hth_engine_drain has all training jobs end with a checkpoint, behind what was submitted before;
 // it does not wait. Once, by the owner.
 void hth_engine_drain(hth_engine *e);

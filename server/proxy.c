@@ -141,6 +141,10 @@ static uint64_t keeper_pause(int deaths)
 // keeper_died is for a child that has ended, however that came.
 static void keeper_died(hth_proxy *p, proxy_end how)
 {
+    const hth_poll_hook *watch = p->watch;
+    if (watch != NULL) {
+        watch->leave(watch->ctx);
+    }
     char sentence[300];
     hth_child_head head;
     const char *body;
@@ -187,6 +191,7 @@ static void keeper_serve(hth_proxy *p)
     while (open) {
         uint64_t now = hth_real_ns();
         uint64_t left = p->next_look_ns > now ? p->next_look_ns - now : 0;
+        hth_ring_set_watch(p->link.from, p->watch);
         open = keeper_receive(p, left);
         if (p->lost) {
             kill(p->pid, SIGKILL);
@@ -306,6 +311,11 @@ hth_err hth_proxy_open(const hth_engine_config *config, hth_proxy **out)
     }
     *out = p;
     return HTH_OK;
+}
+
+void hth_proxy_watch(hth_proxy *p, const hth_poll_hook *w)
+{
+    p->watch = w;
 }
 
 bool hth_proxy_ready(hth_proxy *p)

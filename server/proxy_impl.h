@@ -64,7 +64,8 @@ struct hth_proxy {
     uint64_t in_bytes;
     pthread_t thread;
     bool running;
-    pthread_mutex_t lock; // of all that follows, up to the keeper's
+    _Atomic(const hth_poll_hook *) watch; // NULL: none
+    pthread_mutex_t lock;                 // of all that follows, up to the keeper's
     pthread_cond_t changed;
     proxy_phase phase;
     bool stopping, draining, opened;

@@ -153,11 +153,8 @@ static hth_err rings_layout(const Hearth__Attach *q, hth_ring_layout *l)
 
 static hth_err rings_map(hth_ring_client *c, const Hearth__Attach *q)
 {
-    // where the engine's thread does not look, this ring's has to be quick itself
-    uint64_t spin_ns = c->t->watched ? 0 : (uint64_t)hth_setting_int(HTH_SET_QUEUE_SPIN_US) * 1000u;
     HTH_TRY(hth_conn_map_ring(c->conn, q->fd, c->bytes, &c->memory));
-    HTH_TRY(hth_ring_open(c->memory, c->layout.request_bytes, HTH_RING_CONSUMER, spin_ns,
-                          &c->requests));
+    HTH_TRY(hth_ring_open(c->memory, c->layout.request_bytes, HTH_RING_CONSUMER, 0, &c->requests));
     c->replies = hth_calloc(c->layout.lanes, sizeof *c->replies);
     if (c->replies == NULL) {
         return hth_fail(HTH_ENOMEM, "out of memory for a ring");
@@ -290,8 +287,8 @@ hth_err hth_rings_open(hth_engine *engine, hth_auth *auth, const hth_wire_limits
     t->auth = auth;
     t->limits = *limits;
     pthread_mutex_init(&t->lock, NULL);
-    t->watch = (hth_mailbox_watch){rings_look, rings_leave, t};
-    t->watched = hth_engine_watch(engine, &t->watch) == HTH_OK;
+    t->watch = (hth_poll_hook){rings_look, rings_leave, t};
+    hth_engine_watch(engine, &t->watch);
     return HTH_OK;
 }
 

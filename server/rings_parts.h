@@ -19,8 +19,7 @@ struct hth_rings {
     hth_engine *engine;
     hth_auth *auth;
     hth_wire_limits limits;
-    hth_mailbox_watch watch;
-    bool watched;             // the engine's thread looks into the rings
+    hth_poll_hook watch;
     pthread_mutex_t lock;     // guards `clients`
     hth_ring_client *clients; // not ended
     _Atomic int n_listed;     // of them

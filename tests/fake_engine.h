@@ -122,10 +122,9 @@ hth_err hth_engine_open(const hth_engine_config *config, hth_store *store, hth_e
     return HTH_OK;
 }
 
-hth_err hth_engine_watch(hth_engine *e, const hth_mailbox_watch *w)
+void hth_engine_watch(hth_engine *e, const hth_poll_hook *w)
 {
     hth_mailbox_set_watch(e->mailbox, w);
-    return HTH_OK;
 }
 
 void hth_engine_drain(hth_engine *e)
