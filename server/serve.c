@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/serve.h"
+#include "server/serve_wish.h"
 
 #include "base/alloc.h"
 #include "base/clock.h"
@@ -11,88 +11,9 @@
 
 // How often it is looked at during work who of those that wait is canceled or expired.
 #define SERVE_LOOK_NS 1000000u
-// A larger program is made after so many runs that would have used it, or when the engine is idle.
-#define SERVE_WISHES 8
-// For how long a program that could not be had is not asked for again.
-#define SERVE_TOO_MANY_NS 60000000000u
-
 static hth_work *work_of(hth_batch_item *i)
 {
     return (hth_work *)i; // its first member
-}
-
-// ---- the batcher's questions
-
-static uint64_t serve_time(void *ctx, const hth_batch_item *like, int64_t samples)
-{
-    hth_serve *s = ctx;
-    const hth_work *w = (const hth_work *)like;
-    const hth_program *p = hth_infer_ready(s->ms, &w->model->source, hth_work_key(w, samples));
-    if (p == NULL || (samples != like->samples && !hth_join_fits(p))) {
-        return HTH_BATCH_NONE;
-    }
-    return p->run_ns;
-}
-
-static bool serve_alike(void *ctx, const hth_batch_item *a, const hth_batch_item *b)
-{
-    return hth_work_alike((const hth_work *)a, (const hth_work *)b);
-}
-
-static void serve_want(void *ctx, const hth_batch_item *like, int64_t samples)
-{
-    hth_serve *s = ctx;
-    const hth_work *w = (const hth_work *)like;
-    hth_model *m = w->model;
-    hth_batch_wish *wish = &m->wish;
-    const hth_tensor *key = hth_work_key(w, samples);
-    size_t n = (size_t)m->source.graph->n_inputs;
-    if (m->too_many > 0 && samples >= m->too_many && hth_now_ns() < m->too_many_until_ns) {
-        return;
-    }
-    bool same = wish->key != NULL;
-    for (size_t i = 0; i < n && same; i++) {
-        same = hth_shape_equal(&wish->key[i].shape, &key[i].shape);
-    }
-    if (!same) {
-        hth_free(wish->key);
-        *wish = (hth_batch_wish){.key = hth_memdup(key, n * sizeof *key), .samples = samples};
-    }
-    if (++wish->times >= SERVE_WISHES && s->wished == NULL && wish->key != NULL) {
-        s->wished = m;
-        hth_model_hold(m);
-    }
-}
-
-// serve_room says that p runs without driving others out of the device's memory.
-static bool serve_room(const hth_site *site, const hth_program *p)
-{
-    hth_pool_ledger l;
-    hth_pool_ledger_get(site->pool, &l);
-    return p->plan->arena_bytes <= site->arena_bytes ||
-           p->plan->arena_bytes <= site->arena_bytes + l.free_bytes;
-}
-
-// serve_grant makes the program that m's requests wait for.
-static void serve_grant(hth_serve *s, hth_model *m)
-{
-    hth_batch_wish wish = m->wish;
-    hth_program *p = NULL;
-    m->wish = (hth_batch_wish){.key = NULL};
-    hth_model_hold(m);
-    hth_err err = hth_infer_program(s->ms, &m->source, wish.key, false, NULL, &p);
-    bool serves = err == HTH_OK && hth_join_fits(p) && serve_room(s->ms->site, p);
-    if (!serves) {
-        if (err == HTH_OK) {
-            hth_program_free(s->ms->site, p);
-        }
-        m->too_many = wish.samples;
-        m->too_many_until_ns = hth_now_ns() + SERVE_TOO_MANY_NS;
-    }
-    hth_log(DEBUG, SERVER, "batch", "model=%s samples=%lld program=%s", m->name,
-            (long long)wish.samples, serves ? "made" : "none");
-    hth_free(wish.key);
-    hth_model_rele(s->ms, m);
 }
 
 // ---- ways out
@@ -308,7 +229,7 @@ bool hth_serve_turn(hth_serve *s, bool hurry, uint64_t *wake_ns)
         hth_model *m = s->wished;
         s->wished = NULL;
         if (!m->gone && m->wish.key != NULL) {
-            serve_grant(s, m);
+            hth_serve_grant(s, m);
         }
         hth_model_rele(s->ms, m);
     }
@@ -343,7 +264,7 @@ bool hth_serve_idle(hth_serve *s)
     hth_join_fini(&s->join);
     for (hth_model *m = s->ms->list; m != NULL; m = m->next) {
         if (m->wish.key != NULL) {
-            serve_grant(s, m);
+            hth_serve_grant(s, m);
             return true;
         }
     }
@@ -397,9 +318,7 @@ static uint64_t serve_in_compile(void *ctx)
 
 void hth_serve_init(hth_serve *s)
 {
-    hth_batch_oracle oracle = {
-        .time_ns = serve_time, .alike = serve_alike, .want = serve_want, .ctx = s};
-    hth_batcher_init(&s->batcher, &oracle);
+    hth_serve_oracle(s);
     s->last = &s->first;
     s->ms->site->in_run = serve_in_run;
     s->ms->site->in_compile = serve_in_compile;
