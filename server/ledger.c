@@ -17,6 +17,18 @@ typedef struct ledger_item {
     uint64_t bytes;
 } ledger_item;
 
+static int ledger_tenant(hth_ledger *l, const hth_account *a)
+{
+    int i = 0;
+    while (a != NULL && i < l->n_tenants && strcmp(l->tenants[i].name, a->tenant) != 0) {
+        i++;
+    }
+    if (a != NULL && i == l->n_tenants) {
+        strcpy(l->tenants[l->n_tenants++].name, a->tenant);
+    }
+    return a != NULL ? i : -1;
+}
+
 static int ledger_row(hth_ledger *l, const hth_account *a)
 {
     for (int i = 0; i < l->n; i++) {
@@ -24,7 +36,7 @@ static int ledger_row(hth_ledger *l, const hth_account *a)
             return i;
         }
     }
-    l->rows[l->n] = (hth_ledger_row){.account = a};
+    l->rows[l->n] = (hth_ledger_row){.account = a, .tenant = ledger_tenant(l, a)};
     return l->n++;
 }
 
@@ -89,6 +101,31 @@ static void ledger_copy(hth_ledger *l, const ledger_item *x, int n)
     *(!x->resident ? &l->mapped_bytes : shared ? &l->shared_bytes : &l->private_bytes) += x->bytes;
 }
 
+// Whether an item before x[i] is of the same tenant.
+static bool ledger_seen(const hth_ledger *l, const ledger_item *x, int i)
+{
+    bool seen = false;
+    for (int k = 0; k < i && !seen; k++) {
+        seen = l->rows[x[k].row].tenant == l->rows[x[i].row].tenant;
+    }
+    return seen;
+}
+
+// .. and the tenants that use it.
+static void ledger_copy_tenants(hth_ledger *l, const ledger_item *x, int n)
+{
+    int users = 0;
+    for (int i = 0; i < n; i++) {
+        users += !ledger_seen(l, x, i);
+    }
+    for (int i = 0; i < n; i++) {
+        int t = l->rows[x[i].row].tenant;
+        if (t >= 0 && !ledger_seen(l, x, i)) {
+            *(users > 1 ? &l->tenants[t].shared_bytes : &l->tenants[t].private_bytes) += x->bytes;
+        }
+    }
+}
+
 static void ledger_sum(const hth_site *site, hth_ledger *l)
 {
     hth_residency_stats weights;
@@ -119,9 +156,10 @@ hth_err hth_ledger_read(const hth_site *site, hth_ledger *out)
     for (const hth_share *s = site->shares; s != NULL; s = s->next) {
         n_rows++;
     }
-    *out = (hth_ledger){.rows = hth_calloc(n_rows, sizeof *out->rows)};
+    *out = (hth_ledger){.rows = hth_calloc(n_rows, sizeof *out->rows),
+                        .tenants = hth_calloc(n_rows, sizeof *out->tenants)};
     ledger_item *x = hth_calloc(n_items, sizeof *x);
-    if (x == NULL || out->rows == NULL) {
+    if (x == NULL || out->rows == NULL || out->tenants == NULL) {
         hth_free(x);
         hth_ledger_fini(out);
         return hth_fail(HTH_ENOMEM, "no memory for the ledger");
@@ -130,13 +168,20 @@ hth_err hth_ledger_read(const hth_site *site, hth_ledger *out)
         n += ledger_program(site, p, out, ledger_row(out, p->account), x + n);
     }
     for (const hth_share *s = site->shares; s != NULL; s = s->next) {
-        out->rows[ledger_row(out, s->account)].job_bytes += s->point.device_bytes;
+        hth_ledger_row *r = &out->rows[ledger_row(out, s->account)];
+        r->job_bytes += s->point.device_bytes;
+        if (r->tenant >= 0) {
+            out->tenants[r->tenant].job_bytes += s->point.device_bytes;
+        }
     }
     qsort(x, (size_t)n, sizeof *x, by_copy);
     for (int i = 0, next; i < n; i = next) {
         for (next = i; next < n && x[next].copy == x[i].copy; next++) {
         }
         ledger_copy(out, x + i, next - i);
+        if (x[i].resident) {
+            ledger_copy_tenants(out, x + i, next - i);
+        }
     }
     hth_free(x);
     ledger_sum(site, out);
@@ -146,6 +191,7 @@ hth_err hth_ledger_read(const hth_site *site, hth_ledger *out)
 void hth_ledger_fini(hth_ledger *l)
 {
     hth_free(l->rows);
+    hth_free(l->tenants);
     *l = (hth_ledger){.n = 0};
 }
 
@@ -157,16 +203,4 @@ const hth_ledger_row *hth_ledger_row_of(const hth_ledger *l, const hth_account *
         }
     }
     return NULL;
-}
-
-uint64_t hth_ledger_tenant(const hth_ledger *l, const char *tenant)
-{
-    uint64_t bytes = 0;
-    for (int i = 0; i < l->n; i++) {
-        const hth_ledger_row *r = &l->rows[i];
-        if (r->account != NULL && strcmp(r->account->tenant, tenant) == 0) {
-            bytes += r->private_bytes + r->shared_bytes + r->job_bytes;
-        }
-    }
-    return bytes;
 }

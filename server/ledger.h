@@ -25,11 +25,22 @@ typedef struct hth_ledger_row {
     uint64_t streamed_bytes;    // weights that come to the device for each use
     uint64_t host_bytes;        // copies in host memory: of those, and of what leaves the device
     int programs;
+    int tenant; // among the ledger's tenants; -1: nobody's
 } hth_ledger_row;
+
+// What a tenant's accounts have, each copy once.
+typedef struct hth_ledger_tenant {
+    char name[HTH_TENANT];
+    uint64_t private_bytes; // resident weights that no other tenant uses
+    uint64_t shared_bytes;  // .. that others use, too
+    uint64_t job_bytes;
+} hth_ledger_tenant;
 
 typedef struct hth_ledger {
     hth_ledger_row *rows; // accounts with programs or memory
     int n;
+    hth_ledger_tenant *tenants;
+    int n_tenants;
     uint64_t private_bytes, shared_bytes, mapped_bytes; // of all rows, each copy once
     uint64_t unclaimed_bytes; // resident weights that no program there is wants: 0
     uint64_t arena_bytes, job_bytes, host_bytes;
@@ -42,9 +53,5 @@ hth_err hth_ledger_read(const hth_site *site, hth_ledger *out);
 void hth_ledger_fini(hth_ledger *l);
 // hth_ledger_row_of finds an account's row; NULL: it has nothing.
 const hth_ledger_row *hth_ledger_row_of(const hth_ledger *l, const hth_account *a);
-
-// hth_tenant_bytes is what accounts of a tenant have on the device: private weights, what they
-// share with others, jobs' memory.
-uint64_t hth_ledger_tenant(const hth_ledger *l, const char *tenant);
 
 #endif

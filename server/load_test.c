@@ -199,6 +199,9 @@ static void test_tenants(void **state)
     assert_int_equal(tenant(&f, "uid:1000"), row(&f, "digits", 1, "device_bytes"));
     assert_int_equal(tenant(&f, "uid:1001"), row(&f, "parity", 1, "device_bytes"));
     assert_int_equal(tenant(&f, "http"), 0);
+    json_decref(told(&f, "unload", "{\"model\":\"parity\"}"));
+    json_decref(load_ask(&f, "uid:1000", "load", "{\"model\":\"parity\"}", &c));
+    assert_int_equal(tenant(&f, "uid:1000"), ledger_of(&f).weights); // each copy once
     fixture_close(&f);
 }
 

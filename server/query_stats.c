@@ -90,20 +90,16 @@ static json_t *stats_jobs(const hth_ledger *l)
 
 static json_t *stats_tenants(const hth_ledger *l)
 {
-    json_t *all = json_object(), *list = json_array(), *v;
-    const char *name;
-    for (int i = 0; i < l->n; i++) {
-        const hth_account *a = l->rows[i].account;
-        if (a != NULL && json_object_get(all, a->tenant) == NULL) {
-            json_object_set_new(all, a->tenant,
-                                json_integer((json_int_t)hth_ledger_tenant(l, a->tenant)));
-        }
+    json_t *list = json_array();
+    for (int i = 0; i < l->n_tenants; i++) {
+        const hth_ledger_tenant *t = &l->tenants[i];
+        json_array_append_new(
+            list,
+            json_pack("{s:s, s:I, s:I, s:I, s:I}", "name", t->name, "private_bytes",
+                      (json_int_t)t->private_bytes, "shared_bytes", (json_int_t)t->shared_bytes,
+                      "job_bytes", (json_int_t)t->job_bytes, "device_bytes",
+                      (json_int_t)(t->private_bytes + t->shared_bytes + t->job_bytes)));
     }
-    json_object_foreach(all, name, v)
-    {
-        json_array_append_new(list, json_pack("{s:s, s:O}", "name", name, "device_bytes", v));
-    }
-    json_decref(all);
     return list;
 }
 
