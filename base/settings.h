@@ -66,7 +66,7 @@ typedef enum hth_setting_change {
       "whether HTTP clients may have tensors in POSIX shared memory that they register")           \
     X(DEVICE, "device", TEXT, "cpu", "", FIXED,                                                    \
       "what computes, with its memory and threads: cpu:mem=2GiB,threads=2 or cuda:0,mem=80%")      \
-    X(ENGINE_PROCESS, "engine.process", WORD, "child", "thread child", FIXED,                     \
+    X(ENGINE_PROCESS, "engine.process", WORD, "child", "thread child", FIXED,                      \
       "where a device is worked: a thread of hearthd, or a child process that can be restarted")   \
     X(CUDA_LIBS, "cuda.libs", TEXT, "", "", FIXED,                                                 \
       "folders of CUDA's libraries, with ':' between, looked into first; CUDA_HOME sets it")       \

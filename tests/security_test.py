@@ -626,7 +626,7 @@ class Shrunk(Case):
 
     def test_thread(self):
         """A client that shrinks its shared memory harms nobody else."""
-        self.check()
+        self.check('--engine-process', 'thread')
 
     def test_child(self):
         """.. nor where the engine is a process of its own."""
