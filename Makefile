@@ -49,7 +49,7 @@ BENCHBIN := $(patsubst %.c,$(B)/%,$(wildcard tests/bench/*.c))
 FUZZERS  := $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/*_fuzz.c))
 OBJ      := $(SRC:%.c=$(B)/%.o) $(GEN_C:%.c=%.o)
 
-.PHONY: all docs all-tests help deps deps-test deps-clients deps-lint tests test check check-asan check-tsan lint format fuzz bench bench-table bench-policies bench-train bench-winograd conformance demo \
+.PHONY: all docs all-tests help deps deps-test deps-clients deps-lint tests test check check-asan check-tsan lint format fuzz bench bench-table bench-policies bench-train bench-winograd conformance demo gpu-check bundle \
         install uninstall clean
 all: $(B)/hearth $(B)/hearthd $(B)/libhearth.so $(PLUGIN)
 
@@ -64,6 +64,7 @@ help:
 	@echo 'make bench-winograd   3x3 convolutions of well-known networks against oneDNN (ten minutes)'
 	@echo 'make conformance   the onnx package'"'"'s backend node tests (PyPI) through the client, as a table'
 	@echo 'make deps-clients   installs tritonclient and perf_analyzer (PyPI) outside of the tree, for the tests with other clients'
+	@echo 'make gpu-check  on a machine with an NVIDIA GPU: operators, models and training on it, as a table    make bundle   what such a machine needs for it'
 	@echo 'make deps       installs the Debian packages that are missing        make install PREFIX=/usr/local DESTDIR=, uninstall'
 
 # Packages: each goal asks first whether something is missing; nothing is installed twice.
@@ -244,6 +245,30 @@ bench-winograd: all
 	$(Q)sh tests/bench/winograd.sh $(B)
 conformance: all
 	$(Q)sh tests/conformance.sh $(B)
+# On a machine with a GPU. GPU_MODELS='A.onnx B.onnx': what to measure.
+CUDA_CHECKS := $(addprefix kernels/cuda/,$(addsuffix _test,elementwise norm gemm train_ops train_rare))
+gpu-check: all
+	$(Q)$(MAKE) --no-print-directory $(CUDA_CHECKS:%=$(B)/%)
+	$(Q)sh tests/gpu_check.sh $(B) $(B)/gpu-check '$(CUDA_HOME)'
+# What such a machine needs to be checked without Debian's packages: programs with their libraries inside or beside them.
+BUNDLE   := $(B)/bundle
+STATIC_LIBS = -Wl,-Bstatic -lnng -lmbedtls -lmbedx509 -lmbedcrypto -lprotobuf-c -ljansson -llmdb -levent_openssl -levent -levent_pthreads -lssl -lcrypto -lz \
+              -Wl,-Bdynamic -ldnnl -lm -Wl,--disable-new-dtags
+bundle: all
+	$(if $(PLUGIN),,$(error bundle: there is no plug-in: no headers of CUDA 13 and cuDNN 9, or no nvcc, in $(CUDA_HOME)))
+	$(Q)$(MAKE) --no-print-directory $(CUDA_CHECKS:%=$(B)/%)
+	$(Q)rm -rf $(BUNDLE) && mkdir -p $(BUNDLE)/build/kernels/cuda $(BUNDLE)/build/lib $(BUNDLE)/tests/data
+	$(Q)for p in hearth:client/hearth_main.o hearthd:server/hearthd_main.o; do \
+	    $(CC) $(CFLAGS) $(EXPORT) -o $(BUNDLE)/build/$${p%%:*} $(B)/$${p##*:} $(B)/libhth.a $(STATIC_LIBS) -Wl,-rpath,'$$ORIGIN/lib' || exit 1; done
+	$(Q)for t in $(CUDA_CHECKS); do $(CC) $(CFLAGS) $(EXPORT) -o $(BUNDLE)/build/$$t $(B)/$$t.o $(CUDA_OBJ) $(CUDA_FAKE) $(B)/libhth.a \
+	    $(STATIC_LIBS) -lcmocka -Wl,-rpath,'$$ORIGIN/../../lib' || exit 1; done
+	$(Q)cp $(PLUGIN) $(BUNDLE)/build/
+	$(Q)ldd $(BUNDLE)/build/hearth $(BUNDLE)/build/kernels/cuda/norm_test | awk '$$3 ~ "^/" {print $$3}' | sort -u | \
+	    grep -vE '/(libc|libm|libpthread|libdl|librt|ld-linux[^/]*)\.so' | xargs -I{} cp -L {} $(BUNDLE)/build/lib/
+	$(Q)cp -r tests/data/digits tests/data/devices $(BUNDLE)/tests/data/
+	$(Q)cp tests/gpu_check.sh $(BUNDLE)/tests/
+	$(Q)printf '#!/bin/sh\ncd "$$(dirname "$$0")" && exec sh tests/gpu_check.sh build gpu-check "$$@"\n' >$(BUNDLE)/check && chmod +x $(BUNDLE)/check
+	$(Q)du -sh $(BUNDLE)
 demo: all
 	$(Q)sh tests/demo.sh $(B)
 

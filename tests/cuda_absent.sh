@@ -31,6 +31,16 @@ skip() { n=$((n + 1)); echo "ok $n - $1 # SKIP $2"; }
 finish() { echo "1..$n"; exit 0; }
 installed() { ldconfig -p 2>/dev/null | grep -q "$1"; }
 
+if installed 'libcuda\.so\.1'; then
+    skip 'gpu-check' "this machine has NVIDIA's driver"
+else
+    n=$((n + 1))
+    out=$(sh tests/gpu_check.sh "$build" "$dir/check" 2>&1)
+    case $?,$out in
+    2,"gpu-check: nothing was run on a GPU: "*"no CUDA device: "*) echo "ok $n - gpu-check says that nothing was run" ;;
+    *) echo "not ok $n - gpu-check: $out" ;;
+    esac
+fi
 mkdir "$dir/bin" "$dir/libs"
 cp "$build/hearth" "$dir/bin/"
 if installed 'libhearth_cuda\.so'; then

@@ -239,6 +239,8 @@ static void convolutions(void **state)
 // The device goes, and everything that it made with it.
 static void nothing_is_left(void **state)
 {
+    hth_stream_close(cuda_test_stream);
+    hth_device_release(cuda_test_device, cuda_test_arena, CUDA_TEST_ARENA);
     hth_device_close(cuda_test_device);
     assert_int_equal(hth_cuda_fake_state()->live, 0);
     assert_true(hth_cuda_fake_state()->launches > 100);

@@ -11,14 +11,28 @@
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/fake/fake.h"
 
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
+
+#include <cmocka.h>
+
+#define CUDA_TEST_ARENA ((size_t)96 << 20)
 
 typedef struct cuda_wrapped {
     hth_kernel base;
     hth_kernel *inner;
+    const hth_graph *graph;
+    const hth_node *node;
+    hth_kernel_args args; // on the device, of the run at work
 } cuda_wrapped;
 
 static hth_device *cuda_test_device;
+static hth_stream *cuda_test_stream;
+static void *cuda_test_arena;
 static int cuda_test_ran, cuda_test_refused;
 
 __attribute__((destructor)) static void cuda_test_end(void)
@@ -27,12 +41,57 @@ __attribute__((destructor)) static void cuda_test_end(void)
            cuda_test_refused);
 }
 
+static inline hth_err cuda_wrapped_launched(void *arg)
+{
+    const cuda_wrapped *w = arg;
+    return w->inner->run(w->inner, &w->args);
+}
+
+static inline size_t cuda_wrapped_bytes(const cuda_wrapped *w, int value)
+{
+    const hth_value *v = &w->graph->values[value];
+    return (size_t)hth_shape_elements(&v->shape) * hth_dtype_bytes(v->dtype);
+}
+
+static inline void *cuda_wrapped_take(size_t *at, size_t bytes)
+{
+    void *p = (char *)cuda_test_arena + *at;
+    *at += (bytes + 255) / 256 * 256 + 256;
+    return *at <= CUDA_TEST_ARENA ? p : NULL;
+}
+
+// Copies the operands to the device, outputs' old content too, launches, copies the outputs back.
 static inline hth_err cuda_wrapped_run(const hth_kernel *k, const hth_kernel_args *a)
 {
-    const cuda_wrapped *w = (const cuda_wrapped *)k;
-    hth_cuda *d = (hth_cuda *)cuda_test_device;
-    HTH_TRY(w->inner->run(w->inner, a));
-    return HTH_CUDA(d, cuStreamSynchronize, d->current);
+    cuda_wrapped *w = (cuda_wrapped *)k;
+    const hth_node *n = w->node;
+    void *far[96] = {NULL};
+    size_t at = 0;
+    for (int i = 0; i < n->n_inputs + n->n_outputs; i++) {
+        bool in = i < n->n_inputs;
+        int value = in ? n->inputs[i] : n->outputs[i - n->n_inputs];
+        const void *host = in ? a->in[i] : a->out[i - n->n_inputs];
+        for (int b = 0; b < n->n_inputs && value >= 0 && !in; b++) { // in place
+            far[i] = a->in[b] == host && far[i] == NULL ? far[b] : far[i];
+        }
+        if (value >= 0 && far[i] == NULL) {
+            far[i] = cuda_wrapped_take(&at, cuda_wrapped_bytes(w, value));
+            HTH_TRY(far[i] == NULL ? HTH_ENOMEM : HTH_OK);
+            HTH_TRY(hth_device_put(cuda_test_device, far[i], host, cuda_wrapped_bytes(w, value)));
+        }
+    }
+    void *workspace = k->workspace_bytes > 0 ? cuda_wrapped_take(&at, k->workspace_bytes) : NULL;
+    HTH_TRY(k->workspace_bytes > 0 && workspace == NULL ? HTH_ENOMEM : HTH_OK);
+    w->args = (hth_kernel_args){far, far + n->n_inputs, workspace};
+    HTH_TRY(hth_stream_launch(cuda_test_stream, cuda_wrapped_launched, w));
+    HTH_TRY(hth_stream_sync(cuda_test_stream));
+    for (int i = 0; i < n->n_outputs; i++) {
+        if (n->outputs[i] >= 0) {
+            HTH_TRY(hth_device_get(cuda_test_device, a->out[i], far[n->n_inputs + i],
+                                   cuda_wrapped_bytes(w, n->outputs[i])));
+        }
+    }
+    return HTH_OK;
 }
 
 static inline void cuda_wrapped_close(hth_kernel *k)
@@ -41,14 +100,25 @@ static inline void cuda_wrapped_close(hth_kernel *k)
     free(k);
 }
 
+// The fake driver's device, or with HEARTH_GPU=1 in the environment the machine's own.
+static inline hth_err cuda_test_open(void)
+{
+    if (getenv("HEARTH_GPU") == NULL && hth_cuda_fake_engine_open(7, (uint64_t)256 << 20) == NULL) {
+        return HTH_EIO;
+    }
+    HTH_TRY(hth_device_open("cuda:0", &cuda_test_device));
+    HTH_TRY(hth_device_reserve(cuda_test_device, CUDA_TEST_ARENA, &cuda_test_arena));
+    return hth_stream_open(cuda_test_device, HTH_STREAM_COMPUTE, &cuda_test_stream);
+}
+
 static inline hth_err cuda_test_prepare(const hth_graph *g, const hth_node *n,
                                         const char *algorithm, hth_kernel **out)
 {
     hth_kernel *inner;
     *out = NULL;
-    if (cuda_test_device == NULL && (hth_cuda_fake_engine_open(7, (uint64_t)64 << 20) == NULL ||
-                                     hth_device_open("cuda:0", &cuda_test_device) != HTH_OK)) {
-        return HTH_EIO;
+    if (cuda_test_device == NULL && cuda_test_open() != HTH_OK) {
+        print_message("# no device: %s\n", hth_err_detail());
+        exit(1);
     }
     HTH_TRY(hth_kernel_prepare(cuda_test_device, g, n, algorithm, &inner));
     cuda_wrapped *w = calloc(1, sizeof *w);
@@ -60,6 +130,8 @@ static inline hth_err cuda_test_prepare(const hth_graph *g, const hth_node *n,
     w->base.run = cuda_wrapped_run;
     w->base.close = cuda_wrapped_close;
     w->inner = inner;
+    w->graph = g;
+    w->node = n;
     *out = &w->base;
     return HTH_OK;
 }
