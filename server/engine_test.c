@@ -188,6 +188,43 @@ static void test_weights_do_not_fit(void **state)
     fixture_close(&poor);
 }
 
+// Every request is counted once, for all and for its model.
+static void test_latency(void **state)
+{
+    fixture f;
+    hth_tensor x;
+    call c;
+    fixture_open(&f, "cpu:mem=64MiB,threads=2");
+    put(f.store, "digits", "tests/data/digits/digits.onnx");
+    put(f.store, "parity", "tests/data/digits/digits-parity.onnx");
+    assert_true(npy_data("tests/data/digits/images.npy", &x));
+    json_t *j = query(&f, "latency", "{}");
+    assert_int_equal(json_integer_value(json_object_get(j, "requests")), 0);
+    json_decref(j);
+    for (int i = 0; i < 4; i++) {
+        assert_ok(infer(&f, i < 3 ? "digits" : "parity", &x, &c));
+        free(c.out[0].data);
+    }
+    x.dtype = HTH_DT_I32;
+    assert_int_equal(infer(&f, "digits", &x, &c), HTH_EINVAL);
+    j = query(&f, "latency", "{}");
+    assert_int_equal(json_integer_value(json_object_get(j, "requests")), 5);
+    assert_int_equal(json_integer_value(json_object_get(j, "failures")), 1);
+    assert_true(json_integer_value(json_object_get(j, "p50_ns")) > 0);
+    json_t *models = json_object_get(j, "models"), *m;
+    size_t i;
+    assert_int_equal(json_array_size(models), 2);
+    json_array_foreach(models, i, m)
+    {
+        bool digits = strcmp(json_string_value(json_object_get(m, "name")), "digits") == 0;
+        assert_int_equal(json_integer_value(json_object_get(m, "requests")), digits ? 4 : 1);
+        assert_int_equal(json_integer_value(json_object_get(m, "failures")), digits ? 1 : 0);
+    }
+    json_decref(j);
+    hth_free(x.data);
+    fixture_close(&f);
+}
+
 static void test_bad_requests(void **state)
 {
     fixture f;
@@ -337,6 +374,7 @@ int main(void)
                                        cmocka_unit_test(test_empty_batch),
                                        cmocka_unit_test(test_sharing),
                                        cmocka_unit_test(test_weights_do_not_fit),
+                                       cmocka_unit_test(test_latency),
                                        cmocka_unit_test(test_bad_requests),
                                        cmocka_unit_test(test_too_small),
                                        cmocka_unit_test(test_smallest_forms),

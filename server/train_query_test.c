@@ -185,6 +185,36 @@ static void budgets_change_between_steps(void **state)
     }
 }
 
+// What the page draws: no more losses than it has room for, and the streams of a step.
+static void losses_are_thinned_and_steps_measured(void **state)
+{
+    job_test t;
+    hth_err err;
+    begin(&t, &mlp, "");
+    json_t *whole = wait_for_summary(&t.w), *a = json_object_get(whole, "history");
+    json_t *doc = ask(&t.f, "job", "{\"job\": \"result\", \"points\": 4}", &err);
+    assert_ok(err);
+    json_t *b = json_object_get(doc, "history");
+    size_t n = json_array_size(a), every = (n + 3) / 4;
+    assert_int_equal(json_integer_value(json_object_get(doc, "every")), every);
+    assert_true(json_array_size(b) <= 5);
+    for (size_t i = 0; i < json_array_size(b); i++) {
+        size_t step = i * every < n ? i * every : n - 1;
+        assert_true(fabs(json_number_value(json_array_get(json_array_get(b, i), 0)) -
+                         json_number_value(json_array_get(json_array_get(a, step), 0))) < 1e-6);
+    }
+    json_decref(doc);
+    json_decref(whole);
+    doc = ask(&t.f, "timeline", "{}", &err);
+    assert_ok(err);
+    assert_string_equal(json_string_value(json_object_get(doc, "job")), "result");
+    json_int_t step = json_integer_value(json_object_get(doc, "step"));
+    assert_true(step >= 3 && step <= (json_int_t)n);
+    assert_true(json_array_size(json_object_get(doc, "bars")) > 5);
+    json_decref(doc);
+    end(&t);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -192,6 +222,7 @@ int main(void)
         cmocka_unit_test(paused_jobs_stay_paused),
         cmocka_unit_test(paused_jobs_outlive_their_client),
         cmocka_unit_test(budgets_change_between_steps),
+        cmocka_unit_test(losses_are_thinned_and_steps_measured),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
