@@ -146,7 +146,7 @@ static bool serve_batch(hth_serve *s, hth_batch_ask ask, uint64_t *wake_ns, uint
 {
     hth_work *work[HTH_BATCH_ITEMS];
     int n = 0;
-    int64_t bucket, samples = 0;
+    int64_t bucket = 0, samples = 0;
     uint64_t start_ns = hth_now_ns();
     for (hth_batch_item *i = hth_batcher_next(&s->batcher, start_ns, ask, &bucket, wake_ns);
          i != NULL; i = i->next) {

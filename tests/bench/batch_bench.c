@@ -180,8 +180,8 @@ int main(int argc, char **argv)
     const char *path = argc > 2 ? argv[2] : mkdtemp(dir);
     int clients = argc > 3 ? atoi(argv[3]) : 8;
     double seconds = argc > 4 ? atof(argv[4]) : 1;
-    hth_store *store;
-    hth_engine *e;
+    hth_store *store = NULL;
+    hth_engine *e = NULL;
     hth_put_result put;
     hth_engine_config config = {.device = "cpu:threads=2"};
     if (clients < 1 || clients > MAX_CLIENTS) {

@@ -270,8 +270,8 @@ int main(int argc, char **argv)
     int rows = argc > 6 ? atoi(argv[6]) : own ? 64 : 1;
     const char *shape = own ? "1,8,8" : "3,224,224";
     size_t bytes = (size_t)rows * (own ? ROW_BYTES : 3 * 224 * 224 * 4);
-    hth_store *store;
-    hth_server *server;
+    hth_store *store = NULL;
+    hth_server *server = NULL;
     hth_put_result put;
     if (path == NULL || hth_store_open(path, true, false, &store) != HTH_OK ||
         hth_catalog_import(store, "m", model, -1, NULL, NULL, &put) != HTH_OK) {
