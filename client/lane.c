@@ -3,9 +3,9 @@
 // h->lock, so that a lost connection lets go of them while calls still wait in them. The first free
 // lane is taken, so that few callers use few pages.
 //
-// Looking for the answer before sleeping (LANE_SPIN_NS) saves the wake-up, and costs processor time
-// that the model may need: a lane whose answers take longer sleeps at once, and tries again ever
-// more rarely.
+// Looking for the answer before sleeping (LANE_LOOK_NS) saves the wake-up, and costs a processor
+// that the engine may need: with fewer than LANE_CORES calls sleep at once, and elsewhere a lane
+// whose answers take longer does, trying again ever more rarely.
 #include "client/lane.h"
 
 #include "base/alloc.h"
@@ -14,12 +14,14 @@
 #include "client/layout.h"
 
 #include <string.h>
+#include <unistd.h>
 
 #define LANE_COUNT         16         // calls at once; further ones go over the socket
 #define LANE_REQUEST_BYTES (4u << 20) // only what is used of it is ever there
 #define LANE_BYTES         (2u << 20)
 #define LANE_FRAME_BYTES   (2u << 20) // larger requests go over the socket
-#define LANE_SPIN_NS       25000u     // longer, it would take a core from models that use several
+#define LANE_LOOK_NS       25000u
+#define LANE_CORES         4
 #define LANE_ROOM_NS       1000000u // how long a full ring is waited for, before the socket is taken
 #define LANE_REST          1024     // slow answers between two attempts at looking, at most
 
@@ -33,6 +35,7 @@ typedef struct lane {
     // answers since it last looked for one, and how many it sleeps for between two looks: none
     // while looking is enough, twice as many whenever it was not
     unsigned slept, rest;
+    uint64_t look_ns; // 0: it never looks
     struct lane *next;
 } lane;
 
@@ -78,7 +81,8 @@ static hth_err lanes_open(hth_lanes *a, const hth_ring_layout *l)
         one->next = a->free;
         a->free = one;
         HTH_TRY(hth_ring_open(base + hth_ring_layout_lane(l, i), l->lane_bytes, HTH_RING_CONSUMER,
-                              LANE_SPIN_NS, &one->replies));
+                              0, &one->replies));
+        one->look_ns = sysconf(_SC_NPROCESSORS_ONLN) >= LANE_CORES ? LANE_LOOK_NS : 0;
     }
     return HTH_OK;
 }
@@ -268,13 +272,13 @@ static hth_err lane_wait(lane *l, uint64_t until_ns, size_t *bytes)
     hth_err err;
     uint64_t start = hth_real_ns(), now = start;
     bool look = l->slept >= l->rest;
-    hth_ring_spin(l->replies, look ? LANE_SPIN_NS : 0);
+    hth_ring_spin(l->replies, look ? l->look_ns : 0);
     do {
         err = hth_ring_wait(l->replies, until_ns > now ? until_ns - now : 0);
         err = err == HTH_OK ? hth_ring_next(l->replies, bytes) : err;
         now = hth_real_ns();
     } while (err == HTH_ETIMEDOUT && now < until_ns);
-    if (now - start <= LANE_SPIN_NS) {
+    if (now - start <= LANE_LOOK_NS) {
         l->rest = 0;
     } else if (look) {
         l->rest = l->rest == 0 ? 1 : l->rest < LANE_REST ? l->rest * 2 : LANE_REST;
