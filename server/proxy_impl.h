@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // server/proxy_impl.h - the inside of the engine's proxy: proxy.c (lifetime, the thread that keeps
-// a child), proxy_call.c (requests and answers), proxy_child.c (one child, from its start to its
-// end), proxy_region.c (clients' memory), proxy_models.c (what is loaded again).
+// a child), proxy_call.c (requests), proxy_answer.c (answers), proxy_child.c (one child, from its
+// start to its end), proxy_region.c (clients' memory), proxy_models.c (what is loaded again).
 //
 // The keeper is the one thread that starts children (the kernel ends them when it ends), receives
 // from them, and calls `place`, `progress` and `done` of requests.
@@ -90,8 +90,12 @@ struct hth_proxy {
 
 // ---- proxy_call.c
 
+void proxy_call_free(hth_proxy *p, proxy_call *c); // gives the slot back; lock held
 // proxy_send_waiting sends what waits, in order of submission; lock held.
 void proxy_send_waiting(hth_proxy *p);
+
+// ---- proxy_answer.c
+
 // proxy_look does for requests what only time brings: cancellation. Keeper.
 void proxy_look(hth_proxy *p);
 // proxy_message takes a message of the child. Keeper.
