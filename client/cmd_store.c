@@ -172,16 +172,8 @@ static int cmd_load(hth_cli *c)
 {
     bool pin = json_is_true(json_object_get(c->options, "pin"));
     bool unpin = json_is_true(json_object_get(c->options, "unpin"));
-    json_t *q = json_pack("{s:s, s:b}", "model", c->args[0], "wait",
-                          !json_is_true(json_object_get(c->options, "no-wait")));
-    if (pin && unpin) {
-        json_decref(q);
-        return hth_cli_usage("--pin or --unpin, not both");
-    }
-    if (pin || unpin) {
-        json_object_set_new(q, "pin", json_boolean(pin));
-    }
-    return hth_cmd_query(c, "load", q);
+    return pin && unpin ? hth_cli_usage("--pin or --unpin, not both")
+                        : hth_cmd_query(c, "load", hth_cmd_arguments(c));
 }
 
 static int cmd_unload(hth_cli *c)

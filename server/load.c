@@ -42,6 +42,8 @@ static hth_err load_read(const hth_request *r, load_args *a)
     }
     err = err == HTH_OK ? load_flag(doc, "pin", &a->pin) : err;
     err = err == HTH_OK ? load_flag(doc, "wait", &a->wait) : err;
+    a->pin = json_is_true(json_object_get(doc, "unpin")) ? 0 : a->pin;
+    a->wait = json_is_true(json_object_get(doc, "no-wait")) ? 0 : a->wait;
     json_decref(doc);
     return err;
 }

@@ -25,10 +25,10 @@ typedef struct hth_loads {
 // that only a request can bring.
 hth_err hth_load_program(hth_models *ms, hth_model *m, hth_program **out, bool *made);
 
-// hth_loads_take takes the requests "load" ({"model", "pin", "wait"}), "unload" ({"model"}) and
-// "loaded"; they are answered now or later. false: `r` is something else. pin true: its weights
-// stay on the device until it is unloaded, or loaded with false; wait false: HTH_ENODEVMEM where
-// there is no room now.
+// hth_loads_take takes the requests "load" ({"model", "pin", "wait"}, or true in "unpin" and
+// "no-wait"), "unload" ({"model"}) and "loaded"; they are answered now or later. false: `r` is
+// something else. pin true: its weights stay on the device until it is unloaded, or loaded with
+// false; wait false: HTH_ENODEVMEM where there is no room now.
 bool hth_loads_take(hth_loads *l, hth_request *r);
 // hth_loads_turn does a piece of work for newer versions and for the requests that wait; false:
 // there is none left now.

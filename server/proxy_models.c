@@ -65,8 +65,9 @@ void proxy_models_note(hth_proxy *p, const hth_request *r)
     const char *spec = json_string_value(json_object_get(args, "model"));
     const json_t *pin = json_object_get(args, "pin");
     proxy_model *m = spec != NULL && load ? models_add(p, spec) : NULL;
-    if (m != NULL && pin != NULL) {
-        m->pinned = json_is_true(pin);
+    bool unpin = json_is_true(json_object_get(args, "unpin"));
+    if (m != NULL && (pin != NULL || unpin)) {
+        m->pinned = json_is_true(pin) && !unpin;
     } else if (spec != NULL && !load) {
         models_drop(p, spec);
     }

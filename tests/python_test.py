@@ -90,6 +90,11 @@ class Embedded(unittest.TestCase):
         self.assertTrue(again.unchanged)
         self.assertEqual(again.bytes_new, 0)
         self.assertEqual(sorted({m['name'] for m in self.h.models()} & {'digits', 'new'}), ['digits', 'new'])
+        self.assertTrue(self.h.load('new', pin=True)['pinned'])
+        self.assertEqual(self.h.load('new', wait=False)['moved_bytes'], 0)
+        self.assertFalse(self.h.load('new', pin=False)['pinned'])
+        self.assertEqual(self.h.unload('new')['unloaded'], 1)
+        self.assertEqual(self.h.stats()['ledger']['difference_bytes'], 0)
 
     def test_infer(self):
         named = self.h.infer('digits', {'image': IMAGES})

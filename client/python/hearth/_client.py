@@ -168,6 +168,15 @@ class Client:
         """A model's inputs, outputs and size."""
         return self.query('model', model=name)
 
+    def load(self, model: str, *, pin: bool | None = None, wait: bool = True) -> dict[str, Any]:
+        """Brings a model to the device; returns when its weights are there. pin: whether they stay, whoever needs the room (None: as
+        before); wait: for memory that jobs or pinned models have now."""
+        return self.query('load', model=model, pin=pin is True, unpin=pin is False, no_wait=not wait)
+
+    def unload(self, model: str) -> dict[str, Any]:
+        """Takes a model off the device; returns when its bytes are free. The next request brings it back."""
+        return self.query('unload', model=model)
+
     def remove(self, model: str) -> None:
         """Removes a version ("name:3") or all of them ("name")."""
         handle = self._open()
