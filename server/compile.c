@@ -95,7 +95,14 @@ static hth_err compile_lighter(hth_site *site, hth_program *p, hth_menu *menus, 
 // with the smallest.
 static hth_err compile_plan(hth_site *site, hth_program *p, hth_menu *menus)
 {
+    char key[HTH_COMPILE_KEY] = "";
+    if (p->train != NULL && !p->plan_only) {
+        HTH_TRY(hth_compile_repeat(site, p, menus, key));
+    }
     hth_err err = compile_rounds(site, p, menus);
+    if (err == HTH_OK) {
+        hth_compile_record(site, p, menus, key);
+    }
     if (p->train != NULL && err == HTH_ETOOBIG) {
         bool changed;
         HTH_TRY(hth_compile_lighter(site, p, menus, PRICE_LAST, &changed));

@@ -115,6 +115,13 @@ static hth_err compile_kernel(hth_site *site, hth_program *p, int i, const char 
                          : hth_err_prefix(err, "node '%s' (%s)", n->name, hth_op_name(n->op));
 }
 
+hth_err hth_compile_fix(hth_site *site, hth_program *p, int i, hth_menu *m, int k)
+{
+    m->list[0] = m->list[k];
+    m->n = 1;
+    return k > 0 ? compile_kernel(site, p, i, m->list[0].name) : HTH_OK;
+}
+
 hth_err hth_compile_choose(hth_site *site, hth_program *p, hth_menu *menus, bool *changed)
 {
     *changed = false;

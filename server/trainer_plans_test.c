@@ -177,12 +177,70 @@ static void others(void **state)
     check_model(&mobile, false);
 }
 
+// known_algorithms finds the list that was kept last.
+static char *known_algorithms(void)
+{
+    for (int i = n_known - 1; i >= 0; i--) {
+        if (strncmp(known[i].key, "algorithms", 10) == 0) {
+            return known[i].value;
+        }
+    }
+    return NULL;
+}
+
+// Replaces the number of node i.
+static void write_choice(char *text, int i, int choice)
+{
+    char rest[sizeof known[0].value];
+    char *at = text;
+    while (i-- > 0) {
+        at = strchr(at, ' ') + 1;
+    }
+    snprintf(rest, sizeof rest, "%s", strchr(at, ' '));
+    snprintf(at, sizeof rest - (size_t)(at - text), "%d%s", choice, rest);
+}
+
+// What a step is planned with, the same step gets again, whatever a search would find.
+static void planned_again(void **state)
+{
+    rig a, b;
+    char other[sizeof((hth_choice){0}).name];
+    int node = 0;
+    rig_make(&a, &image_net, SAMPLES, HTH_POLICY_HEARTH);
+    n_known = 0;
+    rig_prepare(&a);
+    const hth_problem *p = &program_of(&a)->problem;
+    while (node < p->n_nodes && p->nodes[node].n_alternatives < 2) {
+        node++;
+    }
+    assert_true(node < p->n_nodes);
+    char *text = known_algorithms();
+    assert_non_null(text);
+    bool first = strcmp(program_of(&a)->kernels[node]->implementation,
+                        p->nodes[node].alternatives[0].name) == 0;
+    snprintf(other, sizeof other, "%s", p->nodes[node].alternatives[first ? 1 : 0].name);
+    write_choice(text, node, first ? 1 : 0);
+    rig_make(&b, &image_net, SAMPLES, HTH_POLICY_HEARTH);
+    rig_prepare(&b);
+    p = &program_of(&b)->problem;
+    assert_string_equal(p->nodes[node].alternatives[0].name, other);
+    for (int i = 0; i < p->n_nodes; i++) {
+        assert_int_equal(p->nodes[i].n_alternatives, 1);
+    }
+    rig_close(&b);
+    write_choice(text, node, 99); // is no candidate: all is chosen anew
+    rig_make(&b, &image_net, SAMPLES, HTH_POLICY_HEARTH);
+    rig_prepare(&b);
+    same_algorithms(&a, &b);
+    rig_close(&b);
+    rig_close(&a);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(residual_network),
-        cmocka_unit_test(transformer),
-        cmocka_unit_test(others),
+        cmocka_unit_test(residual_network), cmocka_unit_test(transformer), cmocka_unit_test(others),
+        cmocka_unit_test(planned_again), // last: it forgets measurements
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
