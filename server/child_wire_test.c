@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/test.h"
+#include "server/child_wire.h"
+
+static void *take(void *ctx, size_t bytes)
+{
+    return hth_alloc(bytes);
+}
+
+static hth_child_record *make(void)
+{
+    const char *text[HTH_CHILD_TEXTS] = {
+        [HTH_CHILD_MODEL] = "model:3", [HTH_CHILD_ARGUMENTS] = "{\"a\":1}"};
+    const hth_request_tensor t[] = {
+        {"x", {.dtype = HTH_DT_F32, .shape = {.rank = 2, .dim = {3, 5}}, .bytes = 60}},
+        {NULL, {.dtype = HTH_DT_I64, .shape = {.rank = 0}, .bytes = 8}}};
+    hth_child_record *r;
+    assert_ok(hth_child_record_new(text, t, 2, take, NULL, &r));
+    return r;
+}
+
+static void test_round_trip(void **state)
+{
+    hth_child_record *r = make();
+    assert_ok(hth_child_record_check(r, r->bytes));
+    assert_string_equal(hth_child_record_text(r, HTH_CHILD_MODEL), "model:3");
+    assert_null(hth_child_record_text(r, HTH_CHILD_QUERY));
+    assert_string_equal(hth_child_record_text(r, HTH_CHILD_ARGUMENTS), "{\"a\":1}");
+    hth_request_tensor x = hth_child_record_tensor(r, 0), y = hth_child_record_tensor(r, 1);
+    assert_string_equal(x.name, "x");
+    assert_int_equal(x.t.dtype, HTH_DT_F32);
+    assert_int_equal(x.t.shape.rank, 2);
+    assert_int_equal(x.t.shape.dim[1], 5);
+    assert_int_equal(x.t.bytes, 60);
+    assert_null(y.name);
+    assert_int_equal(y.t.shape.rank, 0);
+    hth_free(r);
+}
+
+static void test_refused(void **state)
+{
+    hth_child_record *r = make(), good;
+    uint64_t n = r->bytes;
+    memcpy(&good, r, sizeof good);
+    assert_err(hth_child_record_check(r, n - 1), HTH_ECORRUPT, "size");
+    assert_err(hth_child_record_check(r, 4), HTH_ECORRUPT, "size");
+    r->n_tensors = 60000;
+    assert_err(hth_child_record_check(r, n), HTH_ECORRUPT, "size");
+    r->n_tensors = 2;
+    r->n_known = 3;
+    assert_err(hth_child_record_check(r, n), HTH_ECORRUPT, "size");
+    r->n_known = 0;
+    r->text[HTH_CHILD_QUERY] = n;
+    assert_err(hth_child_record_check(r, n), HTH_ECORRUPT, "outside");
+    r->text[HTH_CHILD_QUERY] = 8; // in the numbers
+    assert_err(hth_child_record_check(r, n), HTH_ECORRUPT, "outside");
+    r->text[HTH_CHILD_QUERY] = 0;
+    r->tensor[1].name = UINT64_MAX;
+    assert_err(hth_child_record_check(r, n), HTH_ECORRUPT, "outside");
+    r->tensor[1].name = 0;
+    r->tensor[0].rank = HTH_MAX_RANK + 1;
+    assert_err(hth_child_record_check(r, n), HTH_ECORRUPT, "dimensions");
+    r->tensor[0].rank = 2;
+    r->err = HTH_N_ERR;
+    assert_err(hth_child_record_check(r, n), HTH_ECORRUPT, "error");
+    r->err = 0;
+    ((char *)r)[n - 1] = 'x';
+    assert_err(hth_child_record_check(r, n), HTH_ECORRUPT, "no end");
+    ((char *)r)[n - 1] = 0;
+    assert_ok(hth_child_record_check(r, n));
+    assert_memory_equal(&good, r, sizeof good);
+    hth_free(r);
+}
+
+// Whatever bytes are changed: what passes the check can be read.
+static void test_garbage(void **state)
+{
+    uint32_t seed = 7;
+    for (int i = 0; i < 20000; i++) {
+        hth_child_record *r = make();
+        uint64_t n = r->bytes;
+        for (int k = 0; k < 3; k++) {
+            seed = seed * 1664525u + 1013904223u;
+            ((uint8_t *)r)[(seed >> 8) % n] = (uint8_t)(seed >> 24);
+        }
+        if (hth_child_record_check(r, n) == HTH_OK) {
+            size_t seen = 0;
+            for (int k = 0; k < HTH_CHILD_TEXTS; k++) {
+                const char *text = hth_child_record_text(r, k);
+                seen += text != NULL ? strlen(text) : 0;
+            }
+            for (uint32_t k = 0; k < r->n_tensors; k++) {
+                hth_request_tensor t = hth_child_record_tensor(r, (int)k);
+                seen += t.name != NULL ? strlen(t.name) : 0;
+                assert_true(t.t.shape.rank <= HTH_MAX_RANK);
+            }
+            assert_true(seen < n * (HTH_CHILD_TEXTS + r->n_tensors));
+        }
+        hth_free(r);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_round_trip),
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_garbage),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
