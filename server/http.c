@@ -106,6 +106,21 @@ static void http_main(void *arg)
     event_base_loop(h->base, EVLOOP_NO_EXIT_ON_EMPTY);
 }
 
+// http_loop makes a loop that gathers what is to be watched until it waits: evhttp changes its mind
+// about a connection several times for each request, which would be a system call each.
+static struct event_base *http_loop(void)
+{
+    struct event_config *c = event_config_new();
+    struct event_base *base = NULL;
+    if (c != NULL && event_config_set_flag(c, EVENT_BASE_FLAG_EPOLL_USE_CHANGELIST) == 0) {
+        base = event_base_new_with_config(c);
+    }
+    if (c != NULL) {
+        event_config_free(c);
+    }
+    return base;
+}
+
 static hth_err http_start(hth_http *h, const hth_http_config *config)
 {
     struct timeval tick = {.tv_usec = HTH_HTTP_TICK_US};
@@ -114,7 +129,7 @@ static hth_err http_start(hth_http *h, const hth_http_config *config)
     HTH_TRY(hth_shm_open(config->client_shm, config->engine, &h->shm));
     HTH_TRY(hth_tracer_open(hth_setting_text(HTH_SET_TRACE_FILE, file), &h->tracer));
     HTH_TRY(hth_http_page_open(h));
-    h->base = event_base_new();
+    h->base = http_loop();
     if (h->base != NULL) {
         h->wake = event_new(h->base, h->wake_fd, EV_READ | EV_PERSIST, hth_http_woken, h);
         h->tick = event_new(h->base, -1, EV_PERSIST, hth_http_ticked, h);

@@ -69,8 +69,9 @@ def main():
     p.add_argument('--also')
     p.add_argument('--rounds', type=int, default=3)
     p.add_argument('--only', type=int)
+    p.add_argument('--set', action='append', default=[])
     a = p.parse_args()
-    daemon = tap.Daemon(os.path.abspath(a.build), '--allow-client-shm', 'true')
+    daemon = tap.Daemon(os.path.abspath(a.build), '--allow-client-shm', 'true', *[w for s in a.set for w in ('--set', s)])
     body = {'parameters': {'config': '{"max_batch_size":0}', 'file:1/model.onnx': base64.b64encode(identity()).decode()}}
     urllib.request.urlopen(f'http://{daemon.address}/v2/repository/models/ident/load', json.dumps(body).encode()).read()
     print(f'idle: {resident(daemon.process.pid):.1f} MB resident')
