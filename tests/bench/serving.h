@@ -11,6 +11,7 @@
 #include <jansson.h>
 
 #include <arpa/inet.h>
+#include <dirent.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -174,16 +175,44 @@ static inline double series_part(series *s, double part)
     return s->ms[(int)((double)(s->n - 1) * part)];
 }
 
-// Kilobytes of `key` ("VmRSS:", "RssAnon:", ..) in a process.
+static inline long process_kib(pid_t pid, const char *key);
+
+// .. of the children that a thread has made.
+static inline long children_kib(pid_t pid, const char *thread, const char *key)
+{
+    char path[64];
+    long kib = 0;
+    int child;
+    snprintf(path, sizeof path, "/proc/%d/task/%.16s/children", (int)pid, thread);
+    FILE *f = fopen(path, "r");
+    while (f != NULL && fscanf(f, "%d", &child) == 1) {
+        kib += process_kib(child, key);
+    }
+    if (f != NULL) {
+        fclose(f);
+    }
+    return kib;
+}
+
+// Kilobytes of `key` ("VmRSS:", "RssAnon:", ..) in a process and its children: the engine may be
+// one. What they share counts for each.
 static inline long process_kib(pid_t pid, const char *key)
 {
     char path[64], line[256];
     long kib = 0;
+    snprintf(path, sizeof path, "/proc/%d/task", (int)pid);
+    DIR *tasks = opendir(path);
+    for (struct dirent *d; tasks != NULL && (d = readdir(tasks)) != NULL;) {
+        kib += d->d_name[0] != '.' ? children_kib(pid, d->d_name, key) : 0;
+    }
+    if (tasks != NULL) {
+        closedir(tasks);
+    }
     snprintf(path, sizeof path, "/proc/%d/status", (int)pid);
     FILE *f = fopen(path, "r");
     while (f != NULL && fgets(line, sizeof line, f) != NULL) {
         if (strncmp(line, key, strlen(key)) == 0) {
-            kib = strtol(line + strlen(key), NULL, 10);
+            kib += strtol(line + strlen(key), NULL, 10);
         }
     }
     if (f != NULL) {
