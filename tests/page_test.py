@@ -346,13 +346,14 @@ class Page(unittest.TestCase):
         self.fine(tab)
 
     def test_4_ended_jobs(self):
+        self.server.hearth(*self.server.train('first', '--epochs', '4'))
         self.server.hearth(*self.server.train('second', '--epochs', '2'))
         tab = self.open()
         tab.wait("document.querySelectorAll('#jobs-table tbody tr').length >= 2")
         self.assertEqual(tab.run("document.querySelector('.job h3').textContent"), 'second')
-        tab.run("[...document.querySelectorAll('#jobs-table tbody tr')].find(r => r.cells[0].textContent !== 'second')"
+        tab.run("[...document.querySelectorAll('#jobs-table tbody tr')].find(r => r.cells[0].textContent === 'first')"
                 ".querySelector('button').click()")
-        tab.wait("[...document.querySelectorAll('.job h3')].some(h => h.textContent !== 'second') && "
+        tab.wait("[...document.querySelectorAll('.job h3')].some(h => h.textContent === 'first') && "
                  f"[...document.querySelectorAll('.job')].some(j => j.dataset.points === '{STEPS}')")
         tab.run("document.querySelectorAll('details').forEach(d => { d.open = true; })")
         self.pictures(tab, 'jobs')
@@ -387,6 +388,7 @@ class Page(unittest.TestCase):
             paper = tab.run('getComputedStyle(document.body).backgroundColor')
             self.assertEqual(int(paper[4:].split(',')[0]) < 128, dark)
             self.fine(tab)
+        tab.run("document.querySelectorAll('details').forEach(d => { d.open = true; })")
         for width in (320, 390, 768, 1600):
             tab.look(width)
             time.sleep(0.5)

@@ -161,7 +161,7 @@ class Timeline {
     this.doc = doc;
     this.draw();
     const longest = [...doc.bars].sort((a, b) => b[2] - a[2]).slice(0, 20);
-    setRows(byId('timeline-table'), longest.map(b => ({cells: [LANES[b[0]], barName(b), timeText(b[1]), timeText(b[2]),
+    setRows(byId('timeline-table'), longest.map(b => ({cells: [barName(b), LANES[b[0]], timeText(b[1]), timeText(b[2]),
       b[5] > 0 ? exact(b[5]) : '']})));
   }
 

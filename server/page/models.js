@@ -64,6 +64,6 @@ class Requests {
         `p99 ${timeText(latency.p99_ns)}, longest ${timeText(latency.longest_ns)}.` : '.'));
     byId('requests-details').hidden = !some;
     setRows(byId('requests-table'), slots.filter(s => s.requests > 0).reverse().map(s => ({cells: [
-      (-s.x).toFixed(0), exact(s.requests), exact(s.failures), ...latencyCells(s)]})));
+      agoText(-s.x * 1000), exact(s.requests), exact(s.failures), ...latencyCells(s)]})));
   }
 }
