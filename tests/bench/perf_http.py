@@ -59,8 +59,13 @@ def health(address, connections):
 
 
 def resident(pid):
+    """Of the process and its children, each with all that it shares."""
     with open(f'/proc/{pid}/status', encoding='utf-8') as f:
-        return int(re.search(r'VmRSS:\s+(\d+)', f.read()).group(1)) / 1024
+        total = int(re.search(r'VmRSS:\s+(\d+)', f.read()).group(1)) / 1024
+    for task in os.listdir(f'/proc/{pid}/task'):
+        with open(f'/proc/{pid}/task/{task}/children', encoding='utf-8') as f:
+            total += sum(resident(int(child)) for child in f.read().split())
+    return total
 
 
 def main():
