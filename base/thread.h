@@ -12,8 +12,8 @@
 #define HTH_THREAD_STACK ((size_t)512 << 10) // what the programs give their threads
 
 // hth_thread_start runs fn(ctx) on a new thread named `name` (cut at 15 bytes) with all signals
-// blocked, but for its own faults: signals belong to the program's own threads. The caller joins it by hth_thread_join.
-// HTH_ENOMEM, HTH_EIO: no thread runs.
+// blocked, but for its own faults: signals belong to the program's own threads. The caller joins it
+// by hth_thread_join. HTH_ENOMEM, HTH_EIO: no thread runs.
 hth_err hth_thread_start(const char *name, void (*fn)(void *ctx), void *ctx, pthread_t *out);
 // hth_thread_stacks sets the stack size of threads that ask for none, libraries' threads among
 // them, from now on: the default of 8 MiB each counts where a process's memory is limited, touched
