@@ -146,10 +146,11 @@ static hth_err put_integer(reader *r)
         v = v * 10 + digit;
     }
     if (end == NULL || !whole || !fits || v > (negative ? below : most)) {
-        int n = (int)(r->end - r->p > 24 ? 24 : r->end - r->p);
-        return hth_fail(HTH_EINVAL, "'%.*s' is not an %s",
-                        (int)strcspn(r->p, ",]") < n ? (int)strcspn(r->p, ",]") : n, r->p,
-                        hth_dtype_name(r->dtype));
+        int n = 0;
+        while (n < 24 && n < r->end - r->p && strchr(",]", r->p[n]) == NULL) {
+            n++;
+        }
+        return hth_fail(HTH_EINVAL, "'%.*s' is not an %s", n, r->p, hth_dtype_name(r->dtype));
     }
     v = negative ? 0 - v : v;
     memcpy(r->out, &v, r->size); // little-endian
