@@ -398,6 +398,19 @@ void hth_engine_share(hth_engine *e, int fd, uint64_t offset, const void *base, 
     }
 }
 
+void *hth_engine_alloc(hth_engine *e, size_t bytes)
+{
+    void *p = e->proxy != NULL ? hth_proxy_alloc(e->proxy, bytes) : NULL;
+    return p != NULL ? p : hth_alloc_aligned(bytes, 64);
+}
+
+void hth_engine_free(hth_engine *e, void *p)
+{
+    if (e->proxy == NULL || !hth_proxy_free(e->proxy, p)) {
+        hth_free(p);
+    }
+}
+
 void hth_engine_unshare(hth_engine *e, const void *base)
 {
     if (e->proxy != NULL) {

@@ -99,5 +99,9 @@ bool hth_engine_ready(hth_engine *e);
 // no request uses it any more. `fd` stays the caller's. Any thread.
 void hth_engine_share(hth_engine *e, int fd, uint64_t offset, const void *base, size_t bytes);
 void hth_engine_unshare(hth_engine *e, const void *base);
+// hth_engine_alloc gives memory for a request's tensors, aligned to 64 bytes, where a child process
+// sees it, too, so that inputs there are not copied. NULL: there is none. Any thread.
+void *hth_engine_alloc(hth_engine *e, size_t bytes);
+void hth_engine_free(hth_engine *e, void *p); // before the engine is closed; NULL is allowed
 
 #endif

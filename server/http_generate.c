@@ -77,7 +77,7 @@ static hth_err generate_data(const generating *g)
     for (int i = 0; i < c->n_in; i++) {
         bytes += hth_infer_aligned(c->in[i].t.bytes);
     }
-    c->data = hth_alloc_aligned(bytes + HTH_INFER_ALIGN, HTH_INFER_ALIGN);
+    c->data = hth_engine_alloc(c->c.h->engine, bytes + HTH_INFER_ALIGN);
     if (c->data == NULL) {
         return hth_fail(HTH_ENOMEM, "out of memory for inputs of %zu bytes", bytes);
     }

@@ -15,7 +15,7 @@
 static void result_rele(hth_infer_result *r)
 {
     if (r != NULL && --r->refs == 0) {
-        hth_free(r);
+        hth_engine_free(r->engine, r);
     }
 }
 
@@ -24,7 +24,7 @@ static void infer_drop(hth_http_call *call)
     hth_infer_call *c = (hth_infer_call *)call;
     json_decref(c->head);
     hth_free(c->in);
-    hth_free(c->data);
+    hth_engine_free(call->h->engine, c->data);
     hth_free(c->wanted);
     hth_free(c->known);
     for (int i = 0; i < c->n_held; i++) {
@@ -100,11 +100,12 @@ static hth_err infer_place(hth_request *r, hth_request_tensor *out, int n)
         data += infer_shared(c, out[i].name) != NULL ? 0 : hth_infer_aligned(out[i].t.bytes);
     }
     hth_infer_result *result =
-        hth_alloc_aligned(hth_infer_aligned(head + names) + data, HTH_INFER_ALIGN);
+        hth_engine_alloc(c->c.h->engine, hth_infer_aligned(head + names) + data);
     if (result == NULL) {
         return hth_fail(HTH_ENOMEM, "out of memory for outputs of %zu bytes", data);
     }
     char *name = (char *)result + head, *at = (char *)result + hth_infer_aligned(head + names);
+    result->engine = c->c.h->engine;
     result->refs = 1;
     result->n = n;
     for (int i = 0; i < n; i++) {

@@ -21,7 +21,8 @@ typedef struct hth_infer_wanted {
 
 // The outputs' names, shapes and bytes: one block, in which everything that they point to lies.
 typedef struct hth_infer_result {
-    int refs; // the call's, and one for each output that is being sent from here
+    hth_engine *engine; // its memory is from there
+    int refs;           // the call's, and one for each output that is being sent from here
     int n;
     hth_request_tensor t[];
 } hth_infer_result;

@@ -55,7 +55,7 @@ hth_err hth_infer_read_raw(hth_infer_call *c, const json_t *model)
                         json_array_size(list), c->c.args.name);
     }
     c->in = hth_calloc(1, sizeof *c->in);
-    c->data = hth_alloc_aligned(bytes + HTH_INFER_ALIGN, HTH_INFER_ALIGN);
+    c->data = hth_engine_alloc(c->c.h->engine, bytes + HTH_INFER_ALIGN);
     if (c->in == NULL || c->data == NULL) {
         return hth_fail(HTH_ENOMEM, "out of memory for an input of %zu bytes", bytes);
     }

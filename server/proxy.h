@@ -26,5 +26,7 @@ void hth_proxy_close(hth_proxy *p); // NULL is allowed
 bool hth_proxy_ready(hth_proxy *p);
 void hth_proxy_share(hth_proxy *p, int fd, uint64_t offset, const void *base, size_t bytes);
 void hth_proxy_unshare(hth_proxy *p, const void *base);
+void *hth_proxy_alloc(hth_proxy *p, size_t bytes); // NULL: there is no more
+bool hth_proxy_free(hth_proxy *p, void *block);    // false: is not from hth_proxy_alloc
 
 #endif

@@ -25,11 +25,23 @@ static void *record_take(void *ctx, size_t bytes)
     return bytes > HTH_CHILD_NEAR_BYTES ? hth_slab_alloc(p->in, bytes) : hth_alloc(bytes);
 }
 
+void *hth_proxy_alloc(hth_proxy *p, size_t bytes)
+{
+    return hth_slab_alloc(p->in, bytes);
+}
+
+bool hth_proxy_free(hth_proxy *p, void *block)
+{
+    bool ours = block != NULL && hth_slab_holds(p->in, block, 1);
+    if (ours) {
+        hth_slab_free(p->in, block);
+    }
+    return ours;
+}
+
 static void call_unpack(hth_proxy *p, proxy_call *c)
 {
-    if (c->record != NULL && hth_slab_holds(p->in, c->record, 1)) {
-        hth_slab_free(p->in, c->record);
-    } else {
+    if (!hth_proxy_free(p, c->record)) {
         hth_free(c->record);
     }
     hth_slab_free(p->in, c->data);

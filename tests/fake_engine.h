@@ -168,4 +168,14 @@ void hth_engine_unshare(hth_engine *e, const void *base)
 {
 }
 
+void *hth_engine_alloc(hth_engine *e, size_t bytes)
+{
+    return hth_alloc_aligned(bytes, 64);
+}
+
+void hth_engine_free(hth_engine *e, void *p)
+{
+    hth_free(p);
+}
+
 #endif
