@@ -8,7 +8,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -23,6 +22,7 @@ FOLDER = tempfile.mkdtemp(prefix='hearth-page-')
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(ROOT, 'tests'))
 import browser  # noqa: E402
+import tap  # noqa: E402
 
 CHROMIUM = browser.find()
 SCRIPT = '<script>window.hacked=1<b> & "quoted" ' + 'long ' * 20 + 'name'  # what a model may be called
@@ -31,19 +31,13 @@ STEPS, EVALUATIONS = 4 * 21, 4  # of the jobs: 1437 - 144 samples in batches of 
 STATE = "document.getElementById('status').dataset.state"
 
 
-def free_port():
-    with socket.socket() as s:
-        s.bind(('127.0.0.1', 0))
-        return s.getsockname()[1]
-
-
 class Server:
     """hearthd with HTTP, on a store of its own."""
 
     def __init__(self, name, *more):
         self.folder = os.path.join(FOLDER, name)
         os.mkdir(self.folder)
-        self.url, self.port, self.more = f'ipc://{self.folder}/sock', free_port(), more
+        self.url, self.port, self.more = f'ipc://{self.folder}/sock', tap.free_port(), more
         self.start()
 
     def start(self):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """unittest's results as TAP, a daemon to test against, and the Python that has the packages a test needs."""
 import os
+import random
 import shutil
 import signal
 import socket
@@ -65,9 +66,15 @@ def clients_folder():
 
 
 def free_port():
-    with socket.socket() as s:
-        s.bind(('127.0.0.1', 0))
-        return s.getsockname()[1]
+    """Below those that the kernel gives to clients, one of which could take it before it is bound."""
+    while True:
+        port = random.randrange(20000, 32000)
+        with socket.socket() as s:
+            try:
+                s.bind(('127.0.0.1', port))
+                return port
+            except OSError:
+                pass
 
 
 class Daemon:
