@@ -226,6 +226,9 @@ hth_err hth_program_compile(hth_site *site, hth_source *source, const hth_tensor
     while (p->like != NULL && !p->like->tuned) {
         p->like = p->like->next;
     }
+    if (p->like != NULL) {
+        p->like->held++;
+    }
     HTH_GOTO(hth_specialize(source->graph, inputs, hth_ref_eval, NULL, &stage), out);
     p->graph = stage.graph;
     p->rest.graph = stage.rest;
@@ -240,13 +243,16 @@ hth_err hth_program_compile(hth_site *site, hth_source *source, const hth_tensor
     p->rest.account = source->account;
     p->site_next = site->programs;
     site->programs = p;
-    p->like = NULL;
     p->source = source;
     p->next = source->programs;
     source->programs = p;
     source->n_programs++;
     *out = p;
 out:
+    if (p->like != NULL) {
+        p->like->held--;
+        p->like = NULL;
+    }
     hth_stage_fini(&stage);
     if (err != HTH_OK) {
         hth_program_free(site, p);

@@ -64,11 +64,16 @@ hth_err hth_infer_program(hth_models *ms, hth_source *s, const hth_tensor *input
         *out = p;
         return HTH_OK;
     }
-    hth_program_free(site, p);
+    if (p == NULL || p->held == 0) {
+        hth_program_free(site, p);
+    }
     while (s->n_programs >= INFER_MAX_PROGRAMS) {
-        hth_program *last = s->programs;
-        while (last->next != NULL) {
-            last = last->next;
+        hth_program *last = NULL;
+        for (p = s->programs; p != NULL; p = p->next) {
+            last = p->held == 0 ? p : last;
+        }
+        if (last == NULL) {
+            break;
         }
         hth_program_free(site, last);
     }
@@ -169,8 +174,11 @@ static hth_err infer_stage(infer_state *st, hth_source *s, const hth_tensor *inp
     }
     HTH_TRY(hth_infer_program(st->ms, s, inputs, false, st->r, &p));
     st->w->model->alone |= p->rest.graph != NULL || p->value_inputs != 0;
-    return p->rest.graph == NULL ? infer_last_stage(st, p, inputs, output_map)
-                                 : infer_middle_stage(st, p, inputs, output_map);
+    p->held++;
+    hth_err err = p->rest.graph == NULL ? infer_last_stage(st, p, inputs, output_map)
+                                        : infer_middle_stage(st, p, inputs, output_map);
+    p->held--;
+    return err;
 }
 
 hth_err hth_infer(hth_models *ms, hth_work *w)

@@ -192,10 +192,15 @@ void hth_site_trim(hth_site *site)
     size_t need = 0;
     for (const hth_program *p = site->programs; p != NULL; p = p->site_next) {
         bool mine = p->train == NULL && p->arena == NULL && p->run != NULL;
+        if (mine && p->running) { // in the arena: between two of its operators, a model was let go
+            site->trim = true;
+            return;
+        }
         if (mine && p->plan->arena_bytes > need) {
             need = p->plan->arena_bytes;
         }
     }
+    site->trim = false;
     if (arena_give(site, need) && need > 0 &&
         hth_pool_alloc(site->pool, need, HTH_POOL_ARENA, &site->arena) == HTH_OK) {
         site->arena_bytes = need;
@@ -426,8 +431,8 @@ static hth_err program_download(hth_site *site, const hth_program *p, const hth_
     return HTH_OK;
 }
 
-hth_err hth_program_run(hth_site *site, hth_program *p, const hth_tensor *inputs,
-                        const hth_tensor *out, const atomic_int *canceled)
+static hth_err program_run(hth_site *site, hth_program *p, const hth_tensor *inputs,
+                           const hth_tensor *out, const atomic_int *canceled)
 {
     const hth_graph *g = p->graph;
     HTH_TRY(hth_program_activate(site, p));
@@ -462,6 +467,16 @@ hth_err hth_program_run(hth_site *site, hth_program *p, const hth_tensor *inputs
         HTH_TRY(output_copy(p, i, inputs, out));
     }
     return HTH_OK;
+}
+
+hth_err hth_program_run(hth_site *site, hth_program *p, const hth_tensor *inputs,
+                        const hth_tensor *out, const atomic_int *canceled)
+{
+    hth_err err = program_run(site, p, inputs, out, canceled);
+    if (site->trim) {
+        hth_site_trim(site);
+    }
+    return err;
 }
 
 void hth_program_ledger(const hth_program *p, uint64_t *weight_bytes, uint64_t *arena_bytes)

@@ -54,6 +54,7 @@ typedef struct hth_site {
     double copy_interference; // hth_problem's
     void *arena;
     size_t arena_bytes;
+    bool trim; // the arena could be smaller, but was in use when that was seen
     // memory.clear_arena: whose the first `arena_owned` bytes are; nobody else's are in them
     bool arena_cleared;
     const hth_account *arena_owner; // NULL: nobody's
@@ -91,9 +92,10 @@ struct hth_program {
     hth_program *site_next;   // .. of all
     hth_source *source;
     const hth_account *account; // NULL: nobody's
-    const hth_program *like; // while it is compiled: whose forms of weights it shares; NULL: none
-    const void *followed;    // the newer version that was made ready for these inputs, too
-    hth_tensor *key;         // the inputs it was made for; data: copies of those in value_inputs
+    hth_program *like; // while it is compiled: whose forms of weights it shares; NULL: none
+    int held; // calls in progress that go on with it: requests served in between leave it there
+    const void *followed; // the newer version that was made ready for these inputs, too
+    hth_tensor *key;      // the inputs it was made for; data: copies of those in value_inputs
     uint64_t value_inputs;
     hth_graph *graph; // concrete
     hth_source rest;  // graph NULL: none
@@ -199,7 +201,8 @@ void hth_program_deactivate(hth_site *site, hth_program *p);
 void hth_program_evict(hth_site *site, hth_program *p);
 // hth_program_pin keeps an active program active, whoever needs the room; false: no longer.
 void hth_program_pin(hth_site *site, hth_program *p, bool on);
-// hth_site_trim gives back what of the arena no program needs any more.
+// hth_site_trim gives back what of the arena no program needs any more, behind the run that uses
+// it.
 void hth_site_trim(hth_site *site);
 
 // hth_program_run runs once. inputs: as compiled; out[i].data: where output i of p->graph goes.
