@@ -117,17 +117,33 @@ static const char *page_sentence(int status)
     }
 }
 
-// page_replace puts a JSON error in the place of the page whose first line is in `out`.
-static void page_replace(const hth_http *h, struct evbuffer *out)
+// page_drop empties what is to go out; its first `keep` bytes go to `kept`, unless that is NULL. A
+// socket's output is frozen but while it is written; TLS's never is, and would never empty if it
+// were.
+static void page_drop(const hth_http_conn *c, struct evbuffer *out, size_t keep,
+                      struct evbuffer *kept)
 {
-    int status = page_status(h, out);
+    if (!c->tls) {
+        evbuffer_unfreeze(out, 1);
+    }
+    if (kept != NULL) {
+        evbuffer_remove_buffer(out, kept, keep);
+    }
+    evbuffer_drain(out, evbuffer_get_length(out));
+    if (!c->tls) {
+        evbuffer_freeze(out, 1);
+    }
+}
+
+// page_replace puts a JSON error in the place of the page whose first line is in `out`.
+static void page_replace(const hth_http_conn *c, struct evbuffer *out)
+{
+    int status = page_status(c->h, out);
     if (status == 100) { // "go on", not an answer
         return;
     }
     const char *sentence = page_sentence(status);
-    evbuffer_unfreeze(out, 1);
-    evbuffer_drain(out, evbuffer_get_length(out));
-    evbuffer_freeze(out, 1);
+    page_drop(c, out, 0, NULL);
     evbuffer_add_printf(out,
                         "HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nContent-Length: "
                         "%zu\r\nConnection: close\r\n\r\n{\"error\":\"%s\"}",
@@ -135,14 +151,11 @@ static void page_replace(const hth_http *h, struct evbuffer *out)
 }
 
 // page_cut drops what evhttp adds to a page that was replaced.
-static void page_cut(struct evbuffer *out, size_t keep)
+static void page_cut(const hth_http_conn *c, struct evbuffer *out, size_t keep)
 {
     struct evbuffer *ours = evbuffer_new();
     if (ours != NULL) {
-        evbuffer_unfreeze(out, 1);
-        evbuffer_remove_buffer(out, ours, keep);
-        evbuffer_drain(out, evbuffer_get_length(out));
-        evbuffer_freeze(out, 1);
+        page_drop(c, out, keep, ours);
         evbuffer_add_buffer(out, ours);
         evbuffer_free(ours);
     }
@@ -150,16 +163,17 @@ static void page_cut(struct evbuffer *out, size_t keep)
 
 static void conn_output(struct evbuffer *out, const struct evbuffer_cb_info *info, void *arg)
 {
-    hth_http *h = ((const hth_http_conn *)arg)->h;
+    const hth_http_conn *c = arg;
+    hth_http *h = c->h;
     hth_stat_add(HTH_STAT_HTTP_BYTES_OUT, h->writing ? 0 : info->n_deleted);
     if (info->n_added == 0 || h->writing) {
         return;
     }
     h->writing = true; // what is added here comes here again
     if (info->orig_size == 0) {
-        page_replace(h, out);
+        page_replace(c, out);
     } else {
-        page_cut(out, info->orig_size);
+        page_cut(c, out, info->orig_size);
     }
     h->writing = false;
 }
@@ -260,6 +274,26 @@ static bool sound_size(hth_http *h, struct evhttp_request *req)
     return true;
 }
 
+// sound_verb says whether evhttp has read the body that the head announces: it does not behind
+// these two verbs, and would take it for the next request.
+static bool sound_verb(struct evhttp_request *req)
+{
+    const struct evkeyval *kv;
+    enum evhttp_cmd_type verb = evhttp_request_get_command(req);
+    if (verb != EVHTTP_REQ_HEAD && verb != EVHTTP_REQ_TRACE) {
+        return true;
+    }
+    TAILQ_FOREACH(kv, evhttp_request_get_input_headers(req), next)
+    {
+        if (strcasecmp(kv->key, "Transfer-Encoding") == 0 ||
+            (strcasecmp(kv->key, "Content-Length") == 0 &&
+             kv->value[strspn(kv->value, "0")] != 0)) {
+            return false;
+        }
+    }
+    return true;
+}
+
 bool hth_http_sound(hth_http *h, struct evhttp_request *req)
 {
     bool chunked;
@@ -268,9 +302,17 @@ bool hth_http_sound(hth_http *h, struct evhttp_request *req)
     if (conn != NULL) {
         hth_http_conn_whole(conn);
     }
+    bool verb = sound_verb(req);
+    if (!verb) {
+        evhttp_add_header(evhttp_request_get_output_headers(req), "Connection", "close");
+    }
     if (evhttp_request_get_command(req) == EVHTTP_REQ_HEAD) {
         // evhttp would send a body after the head: an empty one keeps the connection in step.
-        hth_http_send(h, req, HTTP_BADMETHOD, NULL, NULL);
+        hth_http_send(h, req, verb ? HTTP_BADMETHOD : HTTP_BADREQUEST, NULL, NULL);
+        return false;
+    }
+    if (!verb) {
+        hth_http_fail(h, req, HTTP_BADREQUEST, "HEAD and TRACE have no body");
         return false;
     }
     bool lengths = sound_lengths(evhttp_request_get_input_headers(req), &chunked);
