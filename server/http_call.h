@@ -153,6 +153,7 @@ hth_http_conn *hth_http_conn_of(hth_http *h, struct evhttp_request *req); // NUL
 // answer goes, and has gone.
 void hth_http_conn_came(hth_http_conn *c, size_t added, size_t deleted);
 void hth_http_conn_whole(hth_http_conn *c);
+void hth_http_conn_grew(hth_http_conn *c, size_t bytes); // .. while it was decompressed
 void hth_http_conn_answers(hth_http_conn *c, size_t bytes);
 void hth_http_conn_answered(hth_http_conn *c);
 bool hth_http_conn_full(const hth_http *h);         // http.buffered_bytes are reached

@@ -317,7 +317,7 @@ bool hth_http_sound(hth_http *h, struct evhttp_request *req)
     }
     bool lengths = sound_lengths(evhttp_request_get_input_headers(req), &chunked);
     if (lengths && chunked) {
-        return sound_size(h, req) && hth_http_inflate(h, req);
+        return sound_size(h, req);
     }
     evhttp_add_header(evhttp_request_get_output_headers(req), "Connection", "close");
     hth_http_fail(h, req, lengths ? HTTP_NOTIMPLEMENTED : HTTP_BADREQUEST, "%s",
@@ -486,7 +486,8 @@ void hth_http_fail(hth_http *h, struct evhttp_request *req, int status, const ch
 void hth_http_fail_err(hth_http *h, struct evhttp_request *req, hth_err err)
 {
     const char *detail = hth_err_detail();
-    hth_http_fail(h, req, status_of(err), "%s", detail[0] != 0 ? detail : hth_strerror(err));
+    int status = err == HTH_ETOOBIG ? 413 : status_of(err); // the request, not a tensor in it
+    hth_http_fail(h, req, status, "%s", detail[0] != 0 ? detail : hth_strerror(err));
 }
 
 void hth_http_fail_call(hth_http_call *c, const char *id)

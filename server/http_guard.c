@@ -219,6 +219,12 @@ void hth_http_conn_whole(hth_http_conn *c)
     c->lines = 0;
 }
 
+void hth_http_conn_grew(hth_http_conn *c, size_t bytes)
+{
+    c->bytes += bytes;
+    c->h->buffered += bytes;
+}
+
 void hth_http_conn_answers(hth_http_conn *c, size_t bytes)
 {
     c->sending += bytes;

@@ -2,7 +2,7 @@
 // Requests' JSON. A tensor's elements would cost a tree of values of some 40 bytes each; therefore
 // one pass over the text finds the values of inputs[i].data, the rest is parsed by jansson with a 0
 // in their place, and the elements are read straight into the tensor (http_elements.c). The pass
-// also bounds the depth.
+// also bounds the depth, and how many values are left to jansson.
 //
 // The pass needs no grammar: what it takes out is read strictly, and what it leaves must parse.
 #include "server/http_json.h"
@@ -10,6 +10,9 @@
 #include "base/settings.h"
 
 #include <string.h>
+
+// The most values that jansson is given: some 100 bytes each.
+#define JSON_MOST_VALUES (1 << 20)
 
 // ---- the pass
 
@@ -21,6 +24,7 @@ typedef struct pass {
     int max, input;      // the element of "inputs" that is being looked at
     char open[HTH_JSON_MAX_DEPTH];
     int depth, deepest;
+    int values;              // about so many are left
     bool key;                // a string here is a key
     bool in_inputs, at_data; // inside the array; behind the key "data" of one of its objects
     bool inputs_next;        // behind the key "inputs" of the document
@@ -138,6 +142,15 @@ static bool pass_flat_value(const pass *s, size_t i)
            s->text[i] != 0;
 }
 
+// pass_count counts values by what stands before them.
+static hth_err pass_count(pass *s)
+{
+    return ++s->values <= JSON_MOST_VALUES
+               ? HTH_OK
+               : hth_fail(HTH_ETOOBIG, "the JSON has more than %d values beside its tensors' data",
+                          JSON_MOST_VALUES);
+}
+
 static hth_err pass_run(pass *s)
 {
     for (size_t i = 0; i < s->n;) {
@@ -149,11 +162,13 @@ static hth_err pass_run(pass *s)
             continue;
         }
         if (c == '{' || c == '[') {
+            HTH_TRY(pass_count(s));
             HTH_TRY(pass_open(s, c));
         } else if (c == '}' || c == ']') {
             s->depth -= s->depth > 0;
             s->in_inputs = s->in_inputs && s->depth >= 2;
         } else if (c == ',') {
+            HTH_TRY(pass_count(s));
             s->key = s->depth > 0 && s->open[s->depth - 1] == '{';
             s->input += s->depth == 2 && s->in_inputs;
         } else if (c == ':' &&

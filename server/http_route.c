@@ -243,7 +243,8 @@ void hth_http_route(hth_http *h, struct evhttp_request *req)
             }
             known = true;
             if (r->verb == evhttp_request_get_command(req)) {
-                if (hth_http_may(h, req, r->need) && route_args(h, req, &s, name, &a)) {
+                if (hth_http_may(h, req, r->need) && hth_http_inflate(h, req) &&
+                    route_args(h, req, &s, name, &a)) {
                     r->handler(h, req, &a);
                 }
                 return;

@@ -88,10 +88,19 @@ bool hth_http_inflate(hth_http *h, struct evhttp_request *req)
         hth_http_fail(h, req, HTTP_NOTIMPLEMENTED, "Unsupported Content-Encoding: '%.40s'", coding);
         return false;
     }
-    hth_err err = zip_inflate(evhttp_request_get_input_buffer(req), h->message_bytes);
-    if (err == HTH_ETOOBIG) {
-        hth_http_fail(h, req, 413, "%s", hth_err_detail());
-    } else if (err != HTH_OK) {
+    struct evbuffer *body = evhttp_request_get_input_buffer(req);
+    size_t packed = evbuffer_get_length(body);
+    hth_err err = zip_inflate(body, h->message_bytes);
+    hth_http_conn *conn = hth_http_conn_of(h, req);
+    if (err == HTH_OK && conn != NULL && evbuffer_get_length(body) > packed) {
+        hth_http_conn_grew(conn, evbuffer_get_length(body) - packed);
+        if (hth_http_conn_full(h)) {
+            hth_http_fail(h, req, HTTP_SERVUNAVAIL,
+                          "the server holds too much for its clients: try again");
+            return false;
+        }
+    }
+    if (err != HTH_OK) {
         hth_http_fail_err(h, req, err);
     }
     return err == HTH_OK;

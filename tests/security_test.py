@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """hearthd against those who should not get in, or too much. Speaks TAP. usage: tests/security_test.py BUILD_DIR, from the root."""
+import gzip
 import http.client
 import json
 import os
@@ -558,6 +559,20 @@ class Limits(Case):
         while s.status('POST', '/v2/models/ident/infer', IDENT) != 200:
             self.assertLess(time.monotonic(), end)
             time.sleep(0.02)
+
+    def test_compressed(self):
+        """A compressed body counts by its real size, and is not looked at for who may not."""
+        path, (token,) = self.tokens_file(('i', 'infer'))
+        s = self.server('--http-buffered-bytes', '2MiB', '--auth-tokens-file', path)
+        headers = {'Content-Encoding': 'gzip'}
+        for data, who, status in ((gzip.compress(b' ' * (8 << 20)), token, 503), (gzip.compress(b' ' * (8 << 20)), None, 401), (b'no gzip', None, 401),
+                                  (b'no gzip', token, 400), (gzip.compress(json.dumps(IDENT).encode()), token, 200)):
+            self.assertEqual(s.status('POST', '/v2/models/ident/infer', data, headers=headers, token=who), status)
+        big = b'{"id":[%s0]}' % (b'0,' * (1 << 20))
+        s = self.server()
+        self.assertEqual(s.status('POST', '/v2/models/ident/infer', big), 413)
+        self.assertEqual(s.status('POST', '/v2/repository/index', big), 413)
+        self.assertEqual(s.status('POST', '/v2/models/ident/infer', {'inputs': [{**IDENT['inputs'][0], 'shape': [1 << 20], 'data': [1] * (1 << 20)}]}), 200)
 
     def test_connections(self):
         """Connections have a limit, all together and from one address, over HTTP and over tcp."""
