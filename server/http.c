@@ -251,13 +251,13 @@ void hth_http_close(hth_http *h)
     if (h->admit != NULL) {
         event_free(h->admit);
     }
-    hth_tracer_close(h->tracer);
     hth_http_page_close(h);
     hth_http_views_close(h);
     hth_shm_close(h->shm);
     if (h->base != NULL) {
         event_base_free(h->base);
     }
+    hth_tracer_close(h->tracer); // what the base ends last may be traced
     if (h->wake_fd >= 0) {
         close(h->wake_fd);
     }

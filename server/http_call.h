@@ -48,6 +48,7 @@ typedef struct hth_http_conn {
     bool tls, told, listed;  // told: it was given its end; listed: in conns
     uint64_t since_ns;       // when what is coming began to; 0: nothing is
     uint64_t bytes, sending; // of the present request, and of its answer
+    uint64_t answer_ns;      // when that began to go; 0: none goes
     uint64_t lines;          // of the present request: headers and chunks
     struct hth_http_conn *next_fresh;
     UT_hash_handle hh; // by evcon

@@ -425,6 +425,10 @@ void hth_http_send_event(hth_http *h, struct evhttp_request *req, const char *js
         if (h->tracing != NULL) {
             reply_trace(h, event);
         }
+        hth_http_conn *conn = hth_http_conn_of(h, req);
+        if (conn != NULL) {
+            hth_http_conn_answers(conn, evbuffer_get_length(event));
+        }
         h->n_sending++;
         evhttp_request_set_on_complete_cb(req, reply_sent, h);
         h->writing = true;

@@ -10,7 +10,8 @@
 //
 // What a connection holds is counted from a request's first byte until its answer has left: what
 // came of it, and the answer. A request that takes longer than http.request_seconds, and one second
-// more for each http.request_rate bytes, is not waited for.
+// more for each http.request_rate bytes, is not waited for; nor is who takes its answer more
+// slowly.
 #include "server/http_call.h"
 
 #include "base/clock.h"
@@ -53,7 +54,8 @@ static void conn_tell(hth_http_conn *c, int status, const char *phrase, const ch
                      "HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n"
                      "Connection: close\r\n\r\n{\"error\":\"%s\"}",
                      status, phrase, strlen(sentence) + 12, sentence);
-    if (!c->tls && n > 0 && (size_t)n < sizeof text) {
+    bool between = evbuffer_get_length(bufferevent_get_output(c->b)) == 0; // in no answer's midst
+    if (!c->tls && between && n > 0 && (size_t)n < sizeof text) {
         ssize_t sent = send(fd, text, (size_t)n, MSG_DONTWAIT | MSG_NOSIGNAL);
         (void)sent; // who does not read does not get it
     }
@@ -227,6 +229,7 @@ void hth_http_conn_grew(hth_http_conn *c, size_t bytes)
 
 void hth_http_conn_answers(hth_http_conn *c, size_t bytes)
 {
+    c->answer_ns = hth_now_ns();
     c->sending += bytes;
     c->h->buffered += bytes;
 }
@@ -237,6 +240,15 @@ void hth_http_conn_answered(hth_http_conn *c)
     c->h->buffered -= c->bytes + c->sending - rest;
     c->bytes = rest;
     c->sending = 0;
+    c->answer_ns = 0;
+}
+
+// conn_is_over tells whether `bytes` since `since_ns` are too few.
+static bool conn_is_over(uint64_t since_ns, uint64_t bytes, uint64_t now)
+{
+    uint64_t seconds = (uint64_t)hth_setting_int(HTH_SET_HTTP_REQUEST_SECONDS) +
+                       bytes / (uint64_t)hth_setting_int(HTH_SET_HTTP_REQUEST_RATE);
+    return now > since_ns && now - since_ns > seconds * GUARD_SECOND_NS;
 }
 
 static bool conn_is_late(hth_http_conn *c, uint64_t now)
@@ -248,9 +260,17 @@ static bool conn_is_late(hth_http_conn *c, uint64_t now)
         c->since_ns = 0; // nothing is asked yet: http.idle_seconds count
         return false;
     }
-    uint64_t seconds = (uint64_t)hth_setting_int(HTH_SET_HTTP_REQUEST_SECONDS) +
-                       c->bytes / (uint64_t)hth_setting_int(HTH_SET_HTTP_REQUEST_RATE);
-    return now - c->since_ns > seconds * GUARD_SECOND_NS;
+    return conn_is_over(c->since_ns, c->bytes, now);
+}
+
+// conn_is_slow tells whether an answer goes too slowly because nobody takes it.
+static bool conn_is_slow(const hth_http_conn *c, uint64_t now)
+{
+    if (c->answer_ns == 0 || c->told) {
+        return false;
+    }
+    size_t rest = evbuffer_get_length(bufferevent_get_output(c->b));
+    return conn_is_over(c->answer_ns, c->sending > rest ? c->sending - rest : 0, now);
 }
 
 void hth_http_conn_look(hth_http *h, uint64_t now)
@@ -262,6 +282,8 @@ void hth_http_conn_look(hth_http *h, uint64_t now)
     for (hth_http_conn *c = h->conns; c != NULL; c = c->hh.next) {
         if (conn_is_late(c, now)) {
             conn_tell(c, 408, "Request Timeout", "the request takes too long to come");
+        } else if (conn_is_slow(c, now)) {
+            conn_tell(c, 408, "Request Timeout", "the answer takes too long to go");
         }
     }
 }

@@ -631,6 +631,34 @@ class Limits(Case):
         self.assertEqual(idle.recv(12), b'HTTP/1.1 200')
         idle.close()
 
+    def test_unread(self):
+        """Who does not take an answer is not waited for either; who has taken one may stay."""
+        s = self.server('--http-request-seconds', '1', '--http-request-rate', '1GiB')
+        n = 8 << 20
+        head = json.dumps({'inputs': [{'name': 'INPUT0', 'shape': [n], 'datatype': 'FP32', 'parameters': {'binary_data_size': 4 * n}}],
+                           'parameters': {'binary_data_output': True}}).encode()
+        body = gzip.compress(head + bytes(4 * n))
+        good, k = s.dial(), s.dial()
+        k.sendall(b'POST /v2/models/ident/infer HTTP/1.1\r\nHost: localhost\r\nContent-Encoding: gzip\r\n'
+                  b'Inference-Header-Content-Length: %d\r\nContent-Length: %d\r\n\r\n' % (len(head), len(body)) + body)
+        good.sendall(b'GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n')
+        self.assertIn(b'HTTP/1.1 200', good.recv(4096))
+        s.wait_said('the answer takes too long to go')
+        got = b''
+        try:
+            while more := k.recv(1 << 20):
+                got += more
+        except ConnectionError:
+            pass
+        self.assertLess(len(got), 4 * n)
+        self.assertEqual(got[:12], b'HTTP/1.1 200')
+        self.assertNotIn(b'408', got[1000:])
+        good.sendall(b'GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n')
+        self.assertIn(b'HTTP/1.1 200', good.recv(4096))
+        good.close()
+        k.close()
+        self.assertTrue(s.alive())
+
     def test_idle(self):
         """A connection without a request ends after http.idle_seconds."""
         s = self.server('--http-idle-seconds', '1')
