@@ -30,11 +30,16 @@
 #define RING_SKIP    UINT64_MAX // in the place of a length: the next message is at the ring's start
 #define RING_RESTART (64u << 10) // where an empty ring goes back to its start
 
+// What a side does, in the word that it sleeps on: only who sleeps is woken. That another thread
+// attends to the ring has a value of its own, because RING_AWAKE is also what a wake-up leaves: who
+// slept on that would sleep through it.
+enum { RING_AWAKE, RING_SLEEPS, RING_ATTENDED };
+
 typedef struct ring_shared {
     _Alignas(64) _Atomic uint64_t tail;    // the producer's position
     _Alignas(64) _Atomic uint64_t head;    // the consumer's position
-    _Alignas(64) _Atomic uint32_t hungry;  // the consumer sleeps on it while it is 1
-    _Alignas(64) _Atomic uint32_t blocked; // the producer sleeps on it while it is 1
+    _Alignas(64) _Atomic uint32_t hungry;  // RING_AWAKE, ..: what the consumer does
+    _Alignas(64) _Atomic uint32_t blocked; // and the producer
     _Alignas(64) _Atomic uint32_t closed;
     _Alignas(64) uint8_t data[];
 } ring_shared;
@@ -109,7 +114,9 @@ static void ring_futex_wait(_Atomic uint32_t *word, uint32_t value, uint64_t ns)
 // ring_wake wakes who said that it sleeps on `word`.
 static void ring_wake(_Atomic uint32_t *word)
 {
-    if (atomic_load(word) != 0 && atomic_exchange(word, 0) != 0) {
+    uint32_t sleeps = RING_SLEEPS;
+    if (atomic_load(word) == RING_SLEEPS &&
+        atomic_compare_exchange_strong(word, &sleeps, RING_AWAKE)) {
         syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
     }
 }
@@ -120,7 +127,7 @@ void hth_ring_stop(hth_ring *r)
     atomic_store(&r->m->closed, 1);
     _Atomic uint32_t *word[] = {&r->m->hungry, &r->m->blocked};
     for (int i = 0; i < 2; i++) { // whatever the words say
-        atomic_store(word[i], 0);
+        atomic_store(word[i], RING_AWAKE);
         syscall(SYS_futex, word[i], FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
     }
 }
@@ -131,7 +138,7 @@ bool hth_ring_stopped(const hth_ring *r)
 }
 
 // ring_sleep waits until `idle` says false, or `until`, sleeping on `word`, which is set before the
-// last look. While another thread attends to the ring the word stays 0, and the sleeper is there
+// last look. While another thread attends to the ring the word says so, and the sleeper is there
 // for when that leaves.
 static hth_err ring_sleep(hth_ring *r, bool (*idle)(void *ctx), void *ctx, _Atomic uint32_t *word,
                           uint64_t until)
@@ -141,18 +148,19 @@ static hth_err ring_sleep(hth_ring *r, bool (*idle)(void *ctx), void *ctx, _Atom
         if ((now = hth_real_ns()) >= until) {
             return HTH_ETIMEDOUT;
         }
-        uint32_t value = 1;
-        if (atomic_load(&r->attended)) {
-            value = atomic_load(word); // 1: that has just ended
-        } else {
-            atomic_store(word, 1);
+        uint32_t value = RING_AWAKE;
+        if (!atomic_load(&r->attended)) {
+            atomic_store(word, value = RING_SLEEPS);
+        } else if (atomic_compare_exchange_strong(word, &value, RING_ATTENDED)) {
+            value = RING_ATTENDED; // else what it is: RING_SLEEPS where that has just ended
         }
-        if (idle(ctx)) {
+        if (idle(ctx) && (value != RING_ATTENDED || atomic_load(&r->attended))) {
             uint64_t left = until - now;
             ring_futex_wait(word, value, left < HTH_RING_SLICE_NS ? left : HTH_RING_SLICE_NS);
         }
     }
-    atomic_store(word, 0);
+    uint32_t sleeps = RING_SLEEPS;
+    (void)atomic_compare_exchange_strong(word, &sleeps, RING_AWAKE);
     return HTH_OK;
 }
 
@@ -361,15 +369,16 @@ void hth_ring_take(hth_ring *r, void *to)
 
 void hth_ring_attend(hth_ring *r)
 {
-    if (!atomic_load(&r->attended) || atomic_load(&r->m->hungry) != 0) {
+    bool said = atomic_load(&r->attended) && atomic_load(&r->m->hungry) == RING_ATTENDED;
+    if (!said && !hth_ring_stopped(r)) { // a stop's last word stays
         atomic_store(&r->attended, true);
-        atomic_store(&r->m->hungry, 0);
+        atomic_store(&r->m->hungry, RING_ATTENDED);
     }
 }
 
 bool hth_ring_leave(hth_ring *r)
 {
     atomic_store(&r->attended, false);
-    atomic_store(&r->m->hungry, 1);
+    atomic_store(&r->m->hungry, RING_SLEEPS);
     return !ring_is_empty(r);
 }

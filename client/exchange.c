@@ -312,10 +312,13 @@ hth_err hth_exchange(hearth *h, Hearth__Request *q, const hearth_tensor *inputs,
     if (err == HTH_OK) {
         err = exchange_receive(h, c, q->call, watch, &msg);
     }
-    call_put(h, c);
-    // what is fetched is the reply to the call that it was made for
-    uint64_t call = q->body_case == HEARTH__REQUEST__BODY_FETCH ? q->fetch->call : q->call;
-    return err == HTH_OK ? exchange_decode(h, msg, call, out) : err;
+    if (err == HTH_OK) {
+        // what is fetched is the reply to the call that it was made for
+        uint64_t call = q->body_case == HEARTH__REQUEST__BODY_FETCH ? q->fetch->call : q->call;
+        err = exchange_decode(h, msg, call, out);
+    }
+    call_put(h, c); // hearth_close waits until here
+    return err;
 }
 
 void hth_reply_fini(hth_reply *r)

@@ -358,10 +358,10 @@ hth_err hth_lane_exchange(hearth *h, Hearth__Request *q, const hearth_tensor *in
             lanes_stop(a);
         }
     }
-    lane_put(h, a, l);
     if (*used && err == HTH_OK && out->head->body_case == HEARTH__REPLY__BODY_KEPT) {
         err = lane_fetch(h, q->call, out);
     }
+    lane_put(h, a, l); // hearth_close waits until here
     return err;
 }
 
@@ -376,9 +376,12 @@ void hth_lanes_lost(hearth *h)
 
 void hth_lanes_fini(hearth *h)
 {
-    if (h->lanes != NULL) {
-        lanes_stop(h->lanes);
-        lanes_free(h->lanes);
-        h->lanes = NULL;
+    pthread_mutex_lock(&h->lock); // the connection may be lost at this moment
+    hth_lanes *a = h->lanes;
+    h->lanes = NULL;
+    pthread_mutex_unlock(&h->lock);
+    if (a != NULL) {
+        lanes_stop(a);
+        lanes_free(a);
     }
 }
