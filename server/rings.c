@@ -45,17 +45,33 @@ void hth_ring_client_rele(hth_ring_client *c)
 
 // ---- looking
 
-// rings_take serves a ring unless another thread does. One that is to end is stopped, for its
-// thread.
+// rings_served gives the consumer's side back. A ring that is to end is stopped, for its thread.
+static void rings_served(hth_ring_client *c, hth_err err)
+{
+    pthread_mutex_unlock(&c->taking);
+    if (err != HTH_OK && err != HTH_ETIMEDOUT && err != HTH_ECANCELED) {
+        hth_ring_stop(c->requests);
+    }
+}
+
+// rings_take serves a ring unless another thread does.
 static void rings_take(hth_ring_client *c)
 {
     if (pthread_mutex_trylock(&c->taking) == 0) {
-        hth_err err = hth_ring_serve(c);
-        pthread_mutex_unlock(&c->taking);
-        if (err != HTH_OK && err != HTH_ETIMEDOUT && err != HTH_ECANCELED) {
-            hth_ring_stop(c->requests);
-        }
+        rings_served(c, hth_ring_serve(c));
     }
+}
+
+// rings_take_all serves a ring until nothing is in it, once nobody else does: what was sent before
+// is a call from then on. A client that goes on sending is left at some time.
+static void rings_take_all(hth_ring_client *c)
+{
+    hth_err err = HTH_OK;
+    pthread_mutex_lock(&c->taking);
+    for (uint32_t i = 0; err == HTH_OK && i < c->layout.lanes; i++) {
+        err = hth_ring_serve(c);
+    }
+    rings_served(c, err);
 }
 
 // rings_look is the engine's thread's look into all rings.
@@ -256,7 +272,7 @@ void hth_rings_cancel(hth_rings *t, const hth_conn *conn, uint64_t call)
 {
     hth_ring_client *c = call != 0 ? rings_find(t, conn) : NULL;
     if (c != NULL) {
-        rings_take(c); // it may still be in the ring
+        rings_take_all(c); // it may still be in the ring
         (void)hth_ring_calls_cancel(c, call);
         hth_ring_client_rele(c);
     }
