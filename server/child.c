@@ -238,7 +238,6 @@ static hth_err child_open(child *c)
 
 static void child_close(child *c)
 {
-    hth_engine_close(c->engine); // answers what was accepted
     hth_store_close(c->store);
     for (uint64_t i = 0; c->calls != NULL && i < c->link.board->n_slots; i++) {
         child_release(&c->calls[i]);
@@ -272,6 +271,8 @@ int hth_child_run(const hth_child_config *config)
     if (err == HTH_OK) {
         child_serve(&c);
     }
+    hth_engine_close(c.engine); // answers what was accepted; the beat goes on for as long
+    c.engine = NULL;
     atomic_store(&c.ended, true);
     hth_thread_join(beat);
     child_close(&c);

@@ -296,7 +296,7 @@ hth_err hth_engine_open(const hth_engine_config *config, hth_store *store, hth_e
                            .ctx = e};
     e->queue = config->queue > 0 ? config->queue : (int)hth_setting_int(HTH_SET_QUEUE_LENGTH);
     uint64_t spin_ns = (uint64_t)hth_setting_int(HTH_SET_QUEUE_SPIN_US) * 1000u;
-    hth_err err = hth_mailbox_open((size_t)e->queue, spin_ns, &e->mailbox);
+    hth_err err = hth_mailbox_open((size_t)e->queue + 1, spin_ns, &e->mailbox); // one: e->drain
     pthread_attr_t stack;
     pthread_attr_init(&stack);
     pthread_attr_setstacksize(&stack, ENGINE_STACK);
@@ -375,7 +375,7 @@ hth_err hth_engine_submit(hth_engine *e, hth_request *r)
         return hth_proxy_submit(e->proxy, r);
     }
     r->submitted_ns = hth_now_ns();
-    hth_err err = atomic_fetch_add(&e->serve.waiting, 1) < e->queue
+    hth_err err = atomic_fetch_add(&e->serve.waiting, 1) < e->queue || r == &e->drain
                       ? hth_mailbox_send(e->mailbox, r)
                       : HTH_EBUSY;
     if (err == HTH_OK) {

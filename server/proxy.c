@@ -55,20 +55,33 @@ static void keeper_opened(hth_proxy *p, hth_err err, const char *detail)
 
 // ---- the child
 
+// proxy_tell_end has the child drain and stop, in that order, where that is wished and it was not
+// told: behind all that was accepted before. The ring may be full: the next look tries again. Lock
+// held.
+static void proxy_tell_end(hth_proxy *p)
+{
+    hth_child_head drain = {.kind = HTH_CHILD_DRAIN}, stop = {.kind = HTH_CHILD_STOP};
+    if (p->phase != PROXY_UP || (!p->draining && !p->stopping) ||
+        proxy_send_waiting(p) == HTH_EBUSY) {
+        return;
+    }
+    if (p->draining && !p->drain_sent) {
+        p->drain_sent = hth_child_link_send(&p->link, &drain, NULL, 0, 0) == HTH_OK;
+    }
+    if (p->stopping && !p->stop_sent && p->drain_sent == p->draining) {
+        p->stop_sent = hth_child_link_send(&p->link, &stop, NULL, 0, 0) == HTH_OK;
+    }
+}
+
 static void keeper_started(hth_proxy *p)
 {
     pthread_mutex_lock(&p->lock);
     p->phase = PROXY_UP;
-    proxy_send_waiting(p);
-    if (p->draining) {
-        hth_child_head head = {.kind = HTH_CHILD_DRAIN};
-        (void)hth_child_link_send(&p->link, &head, NULL, 0, 0);
-    }
+    p->drain_sent = p->stop_sent = false;
+    proxy_region_forget(p, true);
+    (void)proxy_send_waiting(p);
+    proxy_tell_end(p);
     bool stopping = p->stopping;
-    if (stopping) {
-        hth_child_head head = {.kind = HTH_CHILD_STOP};
-        (void)hth_child_link_send(&p->link, &head, NULL, 0, 0);
-    }
     pthread_mutex_unlock(&p->lock);
     hth_log(INFO, SERVER, "engine-started", "pid=%d ms=%" PRIu64, (int)p->pid,
             (hth_real_ns() - p->started_ns) / 1000000u);
@@ -202,6 +215,7 @@ static void keeper_serve(hth_proxy *p)
             proxy_look(p);
             keeper_check_beat(p, now);
             pthread_mutex_lock(&p->lock);
+            proxy_tell_end(p);
             p->next_look_ns = now + (p->in_flight > 0 || p->stopping ? BUSY_NS : IDLE_NS);
             pthread_mutex_unlock(&p->lock);
             if (proxy_ended(p, false, &how)) {
@@ -330,12 +344,7 @@ void hth_proxy_drain(hth_proxy *p)
 {
     pthread_mutex_lock(&p->lock);
     p->draining = true;
-    if (p->phase == PROXY_UP) {
-        hth_child_head head = {.kind = HTH_CHILD_DRAIN};
-        if (hth_child_link_send(&p->link, &head, NULL, 0, 0) != HTH_OK) {
-            hth_log(WARN, SERVER, "drain", "training jobs are not saved: %s", hth_err_detail());
-        }
-    }
+    proxy_tell_end(p);
     pthread_mutex_unlock(&p->lock);
 }
 
@@ -346,10 +355,7 @@ void hth_proxy_stop(hth_proxy *p)
     }
     pthread_mutex_lock(&p->lock);
     p->stopping = true;
-    if (p->phase == PROXY_UP) {
-        hth_child_head head = {.kind = HTH_CHILD_STOP};
-        (void)hth_child_link_send(&p->link, &head, NULL, 0, 0);
-    }
+    proxy_tell_end(p);
     pthread_mutex_unlock(&p->lock);
     hth_thread_join(p->thread);
     p->running = false;

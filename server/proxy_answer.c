@@ -168,7 +168,8 @@ void proxy_look(hth_proxy *p)
         }
     }
     if (p->phase == PROXY_UP) {
-        proxy_send_waiting(p);
+        proxy_region_forget(p, false);
+        (void)proxy_send_waiting(p);
     }
     pthread_mutex_unlock(&p->lock);
     while ((c = call_find(p, call_is_canceled)) != NULL) {

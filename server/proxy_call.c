@@ -216,7 +216,7 @@ hth_err hth_proxy_submit(hth_proxy *p, hth_request *r)
     return err;
 }
 
-void proxy_send_waiting(hth_proxy *p)
+hth_err proxy_send_waiting(hth_proxy *p)
 {
     hth_err err = HTH_OK;
     while (err == HTH_OK) {
@@ -228,8 +228,9 @@ void proxy_send_waiting(hth_proxy *p)
             }
         }
         if (first == NULL) {
-            return;
+            break;
         }
         err = call_send(p, first); // no room: the next look tries again
     }
+    return err;
 }

@@ -39,6 +39,7 @@ typedef struct proxy_region {
     int fd;
     uint64_t offset, bytes;
     pid_t known; // the child that has it
+    struct proxy_region *next;
     UT_hash_handle hh;
 } proxy_region;
 
@@ -69,6 +70,7 @@ struct hth_proxy {
     pthread_cond_t changed;
     proxy_phase phase;
     bool stopping, draining, opened;
+    bool stop_sent, drain_sent; // to the child that is up
     hth_err open_err;
     char open_detail[512];
     pid_t pid;
@@ -78,7 +80,8 @@ struct hth_proxy {
     uint64_t order;
     proxy_region *regions;
     uint32_t last_region;
-    int deaths; // quick ones, one behind the other
+    proxy_region *forgotten; // by `next`: gone here, and the child is not told yet
+    int deaths;              // quick ones, one behind the other
     // the keeper's
     proxy_model *models;
     int out_fd;
@@ -91,8 +94,9 @@ struct hth_proxy {
 // ---- proxy_call.c
 
 void proxy_call_free(hth_proxy *p, proxy_call *c); // gives the slot back; lock held
-// proxy_send_waiting sends what waits, in order of submission; lock held.
-void proxy_send_waiting(hth_proxy *p);
+// proxy_send_waiting sends what waits, in order of submission; HTH_EBUSY: there is no room for all
+// of it. Lock held.
+hth_err proxy_send_waiting(hth_proxy *p);
 
 // ---- proxy_answer.c
 
@@ -120,6 +124,9 @@ proxy_region *proxy_region_find(hth_proxy *p, const void *data, size_t bytes);
 proxy_region *proxy_region_number(hth_proxy *p, uint32_t number); // NULL: it is gone
 // proxy_region_send makes sure that the child has what a record needs.
 hth_err proxy_region_send(hth_proxy *p, const hth_child_record *record);
+// proxy_region_forget tells the child of what is gone, as far as there is room; known: there is
+// nothing to tell, the child is new.
+void proxy_region_forget(hth_proxy *p, bool known);
 void proxy_region_close(hth_proxy *p); // all
 
 // ---- proxy_models.c: keeper

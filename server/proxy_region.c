@@ -40,17 +40,35 @@ static void region_free(hth_proxy *p, proxy_region *r)
     hth_free(r);
 }
 
+void proxy_region_forget(hth_proxy *p, bool known)
+{
+    while (p->forgotten != NULL) {
+        proxy_region *r = p->forgotten;
+        hth_child_head head = {.kind = HTH_CHILD_FORGET, .slot = r->number};
+        if (!known && hth_child_link_send(&p->link, &head, NULL, 0, 0) != HTH_OK) {
+            return;
+        }
+        p->forgotten = r->next;
+        hth_free(r);
+    }
+}
+
 void hth_proxy_unshare(hth_proxy *p, const void *base)
 {
     proxy_region *r;
     pthread_mutex_lock(&p->lock);
     HASH_FIND_PTR(p->regions, &base, r);
     if (r != NULL) {
-        if (p->phase == PROXY_UP && r->known == p->pid) {
-            hth_child_head head = {.kind = HTH_CHILD_FORGET, .slot = r->number};
-            (void)hth_child_link_send(&p->link, &head, NULL, 0, 0);
+        bool tell = p->phase == PROXY_UP && r->known == p->pid;
+        HASH_DEL(p->regions, r);
+        close(r->fd);
+        if (tell) {
+            r->next = p->forgotten;
+            p->forgotten = r;
+            proxy_region_forget(p, false);
+        } else {
+            hth_free(r);
         }
-        region_free(p, r);
     }
     pthread_mutex_unlock(&p->lock);
 }
@@ -102,6 +120,7 @@ hth_err proxy_region_send(hth_proxy *p, const hth_child_record *record)
 
 void proxy_region_close(hth_proxy *p)
 {
+    proxy_region_forget(p, true);
     while (p->regions != NULL) {
         region_free(p, p->regions);
     }
