@@ -136,29 +136,35 @@ hth_err hth_child_fd_send(int socket, uint32_t number, int fd)
                : hth_fail_errno(errno, "cannot pass shared memory on");
 }
 
-hth_err hth_child_fd_receive(int socket, uint32_t number, int *fd)
+// fd_next takes the next descriptor and its number; it never waits.
+static hth_err fd_next(int socket, uint32_t *number, int *fd)
 {
-    uint32_t got = 0;
     fd_space space = {.bytes = {0}};
-    struct iovec part = {&got, sizeof got};
+    struct iovec part = {number, sizeof *number};
     struct msghdr m = {.msg_iov = &part,
                        .msg_iovlen = 1,
                        .msg_control = space.bytes,
                        .msg_controllen = sizeof space.bytes};
     ssize_t n;
     do {
-        n = recvmsg(socket, &m, MSG_CMSG_CLOEXEC);
+        n = recvmsg(socket, &m, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
     } while (n < 0 && errno == EINTR);
-    const struct cmsghdr *c = n >= 0 ? CMSG_FIRSTHDR(&m) : NULL;
+    const struct cmsghdr *c = n > 0 ? CMSG_FIRSTHDR(&m) : NULL;
     *fd = -1;
     if (c == NULL || c->cmsg_type != SCM_RIGHTS || c->cmsg_len != CMSG_LEN(sizeof *fd)) {
         return hth_fail(HTH_EIO, "shared memory did not arrive");
     }
     memcpy(fd, CMSG_DATA(c), sizeof *fd);
-    if (got != number) {
+    return HTH_OK;
+}
+
+hth_err hth_child_fd_receive(int socket, uint32_t number, int *fd)
+{
+    uint32_t got = 0;
+    HTH_TRY(fd_next(socket, &got, fd));
+    while (got != number) {
         close(*fd);
-        *fd = -1;
-        return hth_fail(HTH_ECORRUPT, "other shared memory arrived");
+        HTH_TRY(fd_next(socket, &got, fd));
     }
     return HTH_OK;
 }

@@ -20,7 +20,7 @@
 
 // A record up to here is part of its message.
 #define HTH_CHILD_NEAR_BYTES (32u << 10)
-// Of one direction's messages together: what does not fit is refused as busy, or waits.
+// Of one direction's messages together: what does not fit waits.
 #define HTH_CHILD_RING_BYTES ((size_t)4 << 20)
 
 // Descriptors of the child, from its beginning.
@@ -73,7 +73,7 @@ hth_err hth_child_link_record(const hth_child_head *head, const char *body, size
                               const hth_child_record **out);
 
 // hth_child_fd_send passes a descriptor with a number; it never waits. hth_child_fd_receive takes
-// one whose number must be `number`.
+// the one of `number`, which was sent before; those in front of it are dropped.
 hth_err hth_child_fd_send(int socket, uint32_t number, int fd);
 hth_err hth_child_fd_receive(int socket, uint32_t number, int *fd);
 

@@ -78,6 +78,7 @@ static void keeper_started(hth_proxy *p)
     pthread_mutex_lock(&p->lock);
     p->phase = PROXY_UP;
     p->drain_sent = p->stop_sent = false;
+    p->passed = 0;
     proxy_region_forget(p, true);
     (void)proxy_send_waiting(p);
     proxy_tell_end(p);
@@ -151,13 +152,19 @@ static uint64_t keeper_pause(int deaths)
     return pause < most ? pause : most;
 }
 
-// keeper_died is for a child that has ended, however that came.
-static void keeper_died(hth_proxy *p, proxy_end how)
+// keeper_leave has others look where the keeper looked while it waited for a child.
+static void keeper_leave(hth_proxy *p)
 {
     const hth_poll_hook *watch = p->watch;
+    hth_ring_set_watch(p->link.from, NULL);
     if (watch != NULL) {
         watch->leave(watch->ctx);
     }
+}
+
+// keeper_died is for a child that has ended, however that came.
+static void keeper_died(hth_proxy *p, proxy_end how)
+{
     char sentence[300];
     hth_child_head head;
     const char *body;
@@ -219,11 +226,13 @@ static void keeper_serve(hth_proxy *p)
             p->next_look_ns = now + (p->in_flight > 0 || p->stopping ? BUSY_NS : IDLE_NS);
             pthread_mutex_unlock(&p->lock);
             if (proxy_ended(p, false, &how)) {
+                keeper_leave(p);
                 keeper_died(p, how);
                 return;
             }
         }
     }
+    keeper_leave(p);
     (void)proxy_ended(p, true, &how); // it said that it ends
     keeper_died(p, how);
 }

@@ -205,7 +205,10 @@ hth_err hth_proxy_submit(hth_proxy *p, hth_request *r)
         err = hth_fail(HTH_ECANCELED, "Server exiting");
     } else if (err == HTH_OK && p->phase == PROXY_UP) {
         err = call_send(p, c);
-        err = err == HTH_EBUSY ? hth_fail(err, "Exceeds maximum queue size") : err;
+        if (err == HTH_EBUSY || err == HTH_ECANCELED) { // no room, or the child is about to end
+            c->state = PROXY_WAITING;
+            err = HTH_OK;
+        }
     } else if (err == HTH_OK) {
         c->state = PROXY_WAITING;
     }

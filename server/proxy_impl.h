@@ -80,6 +80,7 @@ struct hth_proxy {
     uint64_t order;
     proxy_region *regions;
     uint32_t last_region;
+    uint32_t passed; // region whose descriptor is in the socket, and its message is not sent
     proxy_region *forgotten; // by `next`: gone here, and the child is not told yet
     int deaths;              // quick ones, one behind the other
     // the keeper's

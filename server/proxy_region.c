@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Memory of clients that is mapped here is mapped in the child as well, when an input lies in it
 // for the first time: its descriptor goes over the socket, its number over the ring, in front of
-// the request. Where that fails the request is refused; nothing else is lost.
+// the request, which waits where the ring has no room. Where that fails the request is refused;
+// nothing else is lost.
 #include "server/proxy_impl.h"
 
 #include <fcntl.h>
@@ -96,13 +97,30 @@ proxy_region *proxy_region_number(hth_proxy *p, uint32_t number)
     return r;
 }
 
-static hth_err region_send(hth_proxy *p, proxy_region *r)
+// region_tell says what the descriptor is that was passed.
+static hth_err region_tell(hth_proxy *p, proxy_region *r)
 {
     hth_child_head head = {
         .kind = HTH_CHILD_REGION, .slot = r->number, .done = r->bytes, .total = r->offset};
-    HTH_TRY(hth_child_fd_send(p->link.socket, r->number, r->fd));
-    HTH_TRY(hth_child_link_send(&p->link, &head, NULL, 0, 1000000000u)); // it will be asked for
+    HTH_TRY(hth_child_link_send(&p->link, &head, NULL, 0, 0));
+    p->passed = 0;
     r->known = p->pid;
+    return HTH_OK;
+}
+
+// region_send passes a region on. What was passed before comes first, so that descriptors and
+// messages stay in step; where that is gone the child drops its descriptor.
+static hth_err region_send(hth_proxy *p, proxy_region *r)
+{
+    proxy_region *before = proxy_region_number(p, p->passed);
+    if (before != NULL) {
+        HTH_TRY(region_tell(p, before));
+    }
+    if (before != r) {
+        HTH_TRY(hth_child_fd_send(p->link.socket, r->number, r->fd));
+        p->passed = r->number;
+        HTH_TRY(region_tell(p, r));
+    }
     return HTH_OK;
 }
 
