@@ -112,8 +112,8 @@ void hth_auth_public(const char *sentence, char *out, size_t cap)
 
 static bool key_tells(const char *key)
 {
-    static const char *const keys[] = {"why",   "error", "data", "eval", "spill",  "profile",
-                                       "trace", "out",   "path", "file", "problem"};
+    static const char *const keys[] = {"why",     "error", "reason", "data", "eval", "spill",
+                                       "profile", "trace", "out",    "path", "file", "problem"};
     size_t i = 0;
     while (i < sizeof keys / sizeof keys[0] && strcmp(keys[i], key) != 0) {
         i++;
@@ -136,7 +136,8 @@ static void jobs_clear(json_t *v)
         const char *value = json_is_string(part) && key_tells(key) ? json_string_value(part) : NULL;
         if (value != NULL) {
             hth_auth_public(value, cleared, sizeof cleared);
-            bool path = value[0] == '/' && strcmp(key, "why") != 0 && strcmp(key, "error") != 0;
+            bool path = value[0] == '/' && strcmp(key, "why") != 0 && strcmp(key, "error") != 0 &&
+                        strcmp(key, "reason") != 0;
             json_string_set(part, path ? "(path)" : cleared);
         } else {
             jobs_clear(part);

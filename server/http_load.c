@@ -37,6 +37,8 @@ typedef struct load_call {
     struct evbuffer *body;            // job thread only while it has it
     hth_text text;                    // the engine's arguments
     int made[LOAD_MAX_FILES], n_made; // versions that are new
+    bool rebatched;                   // the model's batching was changed
+    hth_batching batching;            // .. from this
     hth_err why;                      // the removal's reason
     char sentence[512];
 } load_call;
@@ -179,9 +181,10 @@ static hth_err load_put(load_call *l, const json_t *all)
         err = load_import(l, &file[i], &config);
     }
     if (err == HTH_OK && config.batching != NULL) {
-        hth_batching b;
-        hth_batching_load(l->c.h->store, l->c.args.name, &b);
+        hth_batching_load(l->c.h->store, l->c.args.name, &l->batching);
+        hth_batching b = l->batching;
         err = hth_batching_change(l->c.h->store, l->c.args.name, config.batching, &b);
+        l->rebatched = err == HTH_OK;
     }
     hth_model_config_fini(&config);
     return err == HTH_OK && l->c.r.canceled ? hth_fail(HTH_ECANCELED, "canceled by its client")
@@ -229,11 +232,14 @@ static hth_err load_read(load_call *l)
     return err;
 }
 
-// load_undo removes what was made, with its bytes.
+// load_undo removes what was made, with its bytes, and puts back what was set.
 static void load_undo(load_call *l)
 {
     uint64_t files, bytes;
     bool made = l->n_made > 0;
+    if (l->rebatched) {
+        (void)hth_batching_change(l->c.h->store, l->c.args.name, NULL, &l->batching);
+    }
     while (l->n_made > 0) {
         (void)hth_store_rm(l->c.h->store, l->c.args.name, l->made[--l->n_made]);
     }
@@ -302,6 +308,15 @@ static void load_refuse(hth_http_call *c)
     }
 }
 
+// load_keep has `next` know what would have to be undone.
+static void load_keep(load_call *next, const load_call *l)
+{
+    memcpy(next->made, l->made, sizeof next->made);
+    next->n_made = l->n_made;
+    next->rebatched = l->rebatched;
+    next->batching = l->batching;
+}
+
 static void load_loaded(hth_http_call *c)
 {
     const load_call *l = (const load_call *)c;
@@ -310,12 +325,12 @@ static void load_loaded(hth_http_call *c)
         hth_http_send(c->h, c->req, HTTP_OK, NULL, NULL);
         return;
     }
-    load_call *undo = l->n_made > 0 ? load_new(c->h, c->req, &c->args, load_refuse) : NULL;
-    if (l->n_made == 0) {
+    bool changed = l->n_made > 0 || l->rebatched;
+    load_call *undo = changed ? load_new(c->h, c->req, &c->args, load_refuse) : NULL;
+    if (!changed) {
         load_refuse(c);
     } else if (undo != NULL) { // else it is answered
-        memcpy(undo->made, l->made, sizeof undo->made);
-        undo->n_made = l->n_made;
+        load_keep(undo, l);
         undo->why = c->r.err;
         snprintf(undo->sentence, sizeof undo->sentence, "%s", c->r.detail);
         hth_http_call_run(&undo->c, &undo->job, load_run_undo);
@@ -340,8 +355,7 @@ static void load_stored(hth_http_call *c)
     if (c->r.err != HTH_OK) {
         load_refuse(c);
     } else if (next != NULL) {
-        memcpy(next->made, l->made, sizeof next->made);
-        next->n_made = l->n_made;
+        load_keep(next, l);
         load_submit(next);
     }
 }

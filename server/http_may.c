@@ -51,21 +51,12 @@ static void head_read(struct evhttp_request *req, may_head *out)
     }
 }
 
-// head_is_own tells whether a browser's request comes from a page of this server, called by an
-// address or localhost: a page of another origin could otherwise use the rights of a program on
-// this machine, and one whose name was made to point here could be taken for ours.
-static bool head_is_own(const may_head *q)
+// head_host_is_own tells whether the server was called by an address or localhost.
+static bool head_host_is_own(const may_head *q)
 {
     char host[64];
     struct in6_addr six;
     struct in_addr four;
-    if (q->origin == NULL) {
-        return true;
-    }
-    const char *at = strstr(q->origin, "://");
-    if (at == NULL || q->host == NULL || strcasecmp(at + 3, q->host) != 0) {
-        return false;
-    }
     const char *from = q->host + (q->host[0] == '['), *colon = strrchr(from, ':');
     size_t n = q->host[0] == '[' ? strcspn(from, "]")
                : colon != NULL   ? (size_t)(colon - from)
@@ -73,6 +64,21 @@ static bool head_is_own(const may_head *q)
     snprintf(host, sizeof host, "%.*s", (int)(n < sizeof host ? n : 0), from);
     return strcasecmp(host, "localhost") == 0 || inet_pton(AF_INET, host, &four) == 1 ||
            inet_pton(AF_INET6, host, &six) == 1;
+}
+
+// head_is_own tells whether a request that a browser may have sent comes from a page of this
+// server: a page of another origin could otherwise use the rights of a program on this machine, and
+// one whose name was made to point here could be taken for ours. That one reads (GET) without an
+// Origin; therefore the name is looked at also then, over loopback. One without a dot is of this
+// machine or its network: nobody else can make it point here.
+static bool head_is_own(const may_head *q, bool loopback)
+{
+    if (q->origin == NULL) {
+        return !loopback || q->forwarded || q->host == NULL || strchr(q->host, '.') == NULL ||
+               head_host_is_own(q);
+    }
+    const char *at = strstr(q->origin, "://");
+    return at != NULL && q->host != NULL && strcasecmp(at + 3, q->host) == 0 && head_host_is_own(q);
 }
 
 bool hth_http_is_near(hth_http *h, struct evhttp_request *req)
@@ -112,9 +118,13 @@ bool hth_http_may(hth_http *h, struct evhttp_request *req, hth_need need)
     head_read(req, &q);
     // What a proxy passes on comes from elsewhere.
     hth_peer peer = c != NULL && !q.forwarded ? c->peer : HTH_PEER_NETWORK;
-    if (!hth_auth_has_tokens(h->auth) && !head_is_own(&q)) {
-        hth_http_fail(h, req, 403,
-                      "pages of other origins may not use this server while it has no tokens");
+    if (!hth_auth_has_tokens(h->auth) &&
+        !head_is_own(&q, c != NULL && c->peer == HTH_PEER_LOOPBACK)) {
+        hth_http_fail(h, req, 403, "%s",
+                      q.origin != NULL
+                          ? "pages of other origins may not use this server while it has no tokens"
+                          : "while it has no tokens, this server is called by localhost or an "
+                            "address on its own machine: the Host header names another");
         return false;
     }
     if (hth_auth_check(h->auth, peer, bearer(&q), need, &unknown) == HTH_OK) {

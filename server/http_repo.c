@@ -69,10 +69,22 @@ static const json_t *index_find(const json_t *loaded, const hth_store_entry *e)
     return NULL;
 }
 
-static void index_add(hth_http *h, const json_t *loaded, const hth_store_entry *e, bool only_ready,
-                      json_t *list)
+// index_reason is why a version is not loaded, as the one who asks may know it.
+static const char *index_reason(const json_t *m, bool near, char out[512])
 {
-    char version[16];
+    const char *reason = json_string_value(json_object_get(m, "reason"));
+    if (near || reason == NULL) {
+        return reason;
+    }
+    hth_auth_public(reason, out, 512);
+    return out;
+}
+
+static void index_add(const hth_http_call *c, const json_t *loaded, const hth_store_entry *e,
+                      bool only_ready, json_t *list)
+{
+    hth_http *h = c->h;
+    char version[16], cleared[512];
     const json_t *m = index_find(loaded, e);
     const char *state = "READY", *reason = "";
     if (hth_http_unloaded_find(h, e->name) != NULL) {
@@ -80,7 +92,7 @@ static void index_add(hth_http *h, const json_t *loaded, const hth_store_entry *
         reason = "unloaded";
     } else if (m != NULL) {
         state = json_string_value(json_object_get(m, "state"));
-        reason = json_string_value(json_object_get(m, "reason"));
+        reason = index_reason(m, hth_http_is_near(h, c->req), cleared);
     }
     snprintf(version, sizeof version, "%d", e->version);
     if (!only_ready || strcmp(state, "READY") == 0) {
@@ -103,7 +115,7 @@ static void index_answer(hth_http_call *c, bool only_ready)
     } else {
         json_t *list = json_array();
         for (int i = 0; i < n; i++) {
-            index_add(c->h, loaded, &e[i], only_ready, list);
+            index_add(c, loaded, &e[i], only_ready, list);
         }
         hth_free(e);
         hth_http_send_json(c->h, c->req, list);

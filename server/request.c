@@ -55,7 +55,8 @@ static void request_done(hth_request *req)
             nng_msg_free(reply);
         }
     } else if (req->query != NULL) {
-        if (!hth_conn_same_machine(s->conn) && strncmp(req->query, "job", 3) == 0 && json != NULL) {
+        bool tells = strncmp(req->query, "job", 3) == 0 || strcmp(req->query, "loaded") == 0;
+        if (!hth_conn_same_machine(s->conn) && tells && json != NULL) {
             char *cleared = hth_auth_public_jobs(json);
             hth_free(json);
             json = cleared;

@@ -272,9 +272,13 @@ class Without(Case):
             headers = {'Origin': origin, 'Host': host}
             self.assertEqual(s.status('POST', '/v2/models/ident/infer', IDENT, headers=headers), status, origin)
             self.assertEqual(s.status('POST', '/v2/repository/models/lm/load', {}, headers=headers), status, origin)
+        for host, status in (('evil.example', 403), (f'evil.example:{s.port}', 403), ('127.0.0.1', 200), (f'[::1]:{s.port}', 200),
+                             ('LocalHost', 200), (f'localhost:{s.port}', 200), ('machine', 200)):  # a page reads without an Origin
+            self.assertEqual(s.status('GET', '/v2/hearth/models', headers={'Host': host}), status, host)
         path, (token,) = self.tokens_file(('i', 'infer'))
         s = self.server('--auth-tokens-file', path)
         self.assertEqual(s.status('GET', '/v2', headers={'Origin': 'http://a.example'}, token=token), 200)
+        self.assertEqual(s.status('GET', '/v2', headers={'Host': 'a.example'}, token=token), 200)
 
     def test_warns(self):
         """Listening for everybody without tokens is told, with them it is not."""
@@ -521,8 +525,8 @@ class Limits(Case):
                         pass  # what was sent in vain may end it so
                 self.assertEqual((data[:12], data.count(b'HTTP/1.1')), (b'HTTP/1.1 400', 1), data)
         with s.dial() as k:
-            k.sendall((b'GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n' % len(inner) + inner) * 2)
-            k.shutdown(socket.SHUT_WR)
+            get = b'GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n' % len(inner)
+            k.sendall(get + b'\r\n' + inner + get + b'Connection: close\r\n\r\n' + inner)
             data = b''
             while got := k.recv(65536):
                 data += got
