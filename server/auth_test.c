@@ -279,12 +279,12 @@ static void test_public(void **state)
 
 static void test_public_jobs(void **state)
 {
-    char *json = hth_auth_public_jobs(
-        "[{\"job\":\"/a/b\",\"why\":\"cannot open '/srv/x y': no\",\"n\":[1,null,{\"data\":"
-        "\"/srv/\\\"q\\\".st\"}]}]");
+    char *json = hth_auth_public_jobs("[{\"job\":\"/a/b\",\"why\":\"cannot open '/srv/x y': "
+                                      "no\",\"n\":[1,null,{\"reason\":\"/m/t: no\",\"data\":"
+                                      "\"/srv/\\\"q\\\".st\"}]}]");
     assert_string_equal(json,
                         "[{\"job\":\"/a/b\",\"why\":\"cannot open '(path)': no\",\"n\":[1,null,"
-                        "{\"data\":\"(path)\"}]}]");
+                        "{\"reason\":\"(path) no\",\"data\":\"(path)\"}]}]");
     hth_free(json);
     assert_null(hth_auth_public_jobs("{"));
 }

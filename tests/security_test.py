@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """hearthd against those who should not get in, or too much. Speaks TAP. usage: tests/security_test.py BUILD_DIR, from the root."""
+import base64
 import gzip
 import http.client
 import json
@@ -287,6 +288,33 @@ class Without(Case):
         path, _ = self.tokens_file(('a', 'admin'))
         s = self.server('--auth-tokens-file', path, http='0.0.0.0')
         self.assertNotIn('event=open', s.said())
+
+    def test_undone(self):
+        """A load that fails leaves neither a version nor the settings that came with it."""
+        s = self.server('--device', 'cpu:mem=24KiB,threads=1')
+        with open(ROOT + '/tests/data/http/batch.onnx', 'rb') as f:
+            small = base64.b64encode(f.read()).decode()
+        with open(ROOT + '/tests/data/digits/digits.onnx', 'rb') as f:
+            large = base64.b64encode(f.read()).decode()
+
+        def load(delay, **files):
+            config = {'max_batch_size': 4, 'dynamic_batching': {'max_queue_delay_microseconds': delay}}
+            return s.ask('POST', '/v2/repository/models/fresh/load', {'parameters': {'config': json.dumps(config), **files}})
+
+        def delay():
+            return json.loads(s.ask('GET', '/v2/models/fresh/config')[2])['dynamic_batching']['max_queue_delay_microseconds']
+
+        self.assertEqual(load(70, **{'file:1/model.onnx': small})[0], 200)
+        self.assertEqual(delay(), 70)
+        status, _, text = load(90, **{'file:1/model.onnx': large})
+        self.assertEqual((status, 'no version is available' in text), (500, True), text)
+        self.assertEqual(load(90, **{'file:2/model.onnx': 'AAAA'})[0], 400)
+        s.stop()
+        s.process = subprocess.Popen([HEARTHD, '--store', s.folder + '/store', '--http', f'127.0.0.1:{s.port}'], stdout=subprocess.PIPE,
+                                     stderr=subprocess.DEVNULL, text=True)
+        self.assertIn('ready', s.process.stdout.readline())
+        self.assertEqual(delay(), 70)
+        self.assertEqual(json.loads(s.ask('GET', '/v2/models/fresh')[2])['versions'], ['1'])
 
     def test_paths(self):
         """What went wrong is told to a client elsewhere without the paths of this machine."""
