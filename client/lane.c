@@ -23,7 +23,8 @@
 #define LANE_LOOK_NS       25000u
 #define LANE_CORES         4
 #define LANE_ROOM_NS       1000000u // how long a full ring is waited for, before the socket is taken
-#define LANE_REST          1024     // slow answers between two attempts at looking, at most
+#define LANE_ASK_NS        10000000u // until an answer that may have had no room is asked for
+#define LANE_REST          1024      // slow answers between two attempts at looking, at most
 
 typedef struct lane {
     uint32_t id;
@@ -304,28 +305,6 @@ static hth_err lane_take(hearth *h, lane *l, uint64_t until_ns, hth_reply *out)
                                      &h->limits, &out->head, &out->data, &out->data_bytes);
 }
 
-// lane_receive takes the reply to `call`. What answers an earlier call, one that was given up, is
-// dropped; an answer to no call at all is about the ring.
-static hth_err lane_receive(hearth *h, lane *l, uint64_t call, hth_reply *out)
-{
-    uint64_t until_ns = hth_real_after(h->timeout_ms * 1000000u);
-    hth_err err;
-    for (;;) {
-        err = lane_take(h, l, until_ns, out);
-        if (err != HTH_OK || out->head->call == call || out->head->call == 0) {
-            break;
-        }
-        hth_reply_fini(out);
-    }
-    if (err == HTH_OK) {
-        return hth_reply_check(h, call, out);
-    }
-    hth_reply_fini(out);
-    return err == HTH_ETIMEDOUT   ? hth_exchange_timed_out(h, call)
-           : err == HTH_ECANCELED ? hth_exchange_lost(h)
-                                  : err;
-}
-
 static hth_err lane_fetch(hearth *h, uint64_t call, hth_reply *out)
 {
     Hearth__Request q = HEARTH__REQUEST__INIT;
@@ -335,6 +314,39 @@ static hth_err lane_fetch(hearth *h, uint64_t call, hth_reply *out)
     q.body_case = HEARTH__REQUEST__BODY_FETCH;
     q.fetch = &body;
     return hth_exchange(h, &q, NULL, NULL, out);
+}
+
+// lane_receive takes the reply to `call`. What answers an earlier call, one that was given up, is
+// dropped; it may have taken the room of this call's answer, which the server then keeps: it is
+// asked now and then. An answer to no call at all is about the ring.
+static hth_err lane_receive(hearth *h, lane *l, uint64_t call, hth_reply *out)
+{
+    uint64_t until_ns = hth_real_after(h->timeout_ms * 1000000u), ask_ns = 0;
+    hth_err err;
+    for (;;) {
+        uint64_t next_ns = ask_ns > 0 ? hth_real_after(ask_ns) : until_ns;
+        err = lane_take(h, l, next_ns < until_ns ? next_ns : until_ns, out);
+        if (err == HTH_ETIMEDOUT && next_ns < until_ns) {
+            err = lane_fetch(h, call, out);
+            if (err != HTH_ENOENT) {
+                return err;
+            }
+            ask_ns *= 2;
+            continue;
+        }
+        if (err != HTH_OK || out->head->call == call || out->head->call == 0) {
+            break;
+        }
+        hth_reply_fini(out);
+        ask_ns = LANE_ASK_NS;
+    }
+    if (err == HTH_OK) {
+        return hth_reply_check(h, call, out);
+    }
+    hth_reply_fini(out);
+    return err == HTH_ETIMEDOUT   ? hth_exchange_timed_out(h, call)
+           : err == HTH_ECANCELED ? hth_exchange_lost(h)
+                                  : err;
 }
 
 hth_err hth_lane_exchange(hearth *h, Hearth__Request *q, const hearth_tensor *inputs,

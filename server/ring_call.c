@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // One request of a ring: the message is copied into the call, decoded there, submitted; the engine
 // writes the outputs into the reply's message, which `done` copies into the lane. A reply that is
-// larger than its lane becomes a message of the socket's, kept until it is fetched or the
-// connection goes.
+// larger than its lane, or for which the lane has no room because replies to calls that were given
+// up lie there, becomes a message of the socket's, kept until it is fetched, its call is canceled,
+// or the connection goes.
 #include "server/rings_parts.h"
 
 #include "base/alloc.h"
@@ -25,6 +26,7 @@ struct hth_ring_call {
     uint8_t *reply;   // a lane's message, or
     size_t reply_bytes;
     nng_msg *large; // the socket's
+    bool given_up;  // nobody waits for the reply; under the ring's lock
     hth_ring_call *next;
 };
 
@@ -138,6 +140,37 @@ static void call_kept(hth_ring_call *k)
     call_header(k, &r);
 }
 
+// call_in_lane puts the reply into its lane; false: the lane has no room.
+static bool call_in_lane(hth_ring_call *k)
+{
+    hth_ring_part part = {k->reply, k->reply_bytes};
+    hth_err err = HTH_OK;
+    if (k->reply != NULL && k->reply_bytes > 0) {
+        err = hth_ring_send(k->c->replies[k->lane], &part, 1, 0);
+        k->c->t->n_answered += err == HTH_OK;
+    }
+    return err != HTH_EBUSY;
+}
+
+// call_enlarge makes the lane's message one of the socket's. False: no memory, or too many wait.
+static bool call_enlarge(hth_ring_call *k)
+{
+    size_t bytes = k->reply_bytes - HTH_LANE_ID_BYTES;
+    if (k->c->n_calls > (int)(k->c->layout.lanes * CALL_PER_LANE)) {
+        return false;
+    }
+    if (k->large != NULL) { // of an inference that failed
+        nng_msg_free(k->large);
+        k->large = NULL;
+    }
+    if (nng_msg_alloc(&k->large, bytes + HTH_WIRE_ID_BYTES) != 0) {
+        return false;
+    }
+    nng_msg_trim(k->large, HTH_WIRE_ID_BYTES);
+    memcpy(nng_msg_body(k->large), k->reply + HTH_LANE_ID_BYTES, bytes);
+    return true;
+}
+
 // call_send ends the call: its reply goes into the lane, and the call into the list of those that
 // are fetched, or nowhere.
 static void call_send(hth_ring_call *k, bool keep, bool refused)
@@ -146,17 +179,16 @@ static void call_send(hth_ring_call *k, bool keep, bool refused)
     hth_rings *t = c->t;
     pthread_mutex_lock(&c->lock);
     call_unlink(&c->calls, k);
-    if (keep && !c->ended) {
+    bool in_lane = call_in_lane(k);
+    if (!c->ended && !k->given_up && (keep || (!in_lane && call_enlarge(k)))) {
+        keep = true;
+        t->n_answered += !in_lane;
         k->next = c->kept;
         c->kept = k;
         atomic_fetch_add(&t->n_kept, 1);
     } else {
         keep = false;
         c->n_calls--;
-    }
-    if (k->reply != NULL && k->reply_bytes > 0) {
-        hth_ring_part part = {k->reply, k->reply_bytes};
-        t->n_answered += hth_ring_send(c->replies[k->lane], &part, 1, 0) == HTH_OK;
     }
     pthread_mutex_unlock(&c->lock);
     t->n_refused += refused;
@@ -294,6 +326,7 @@ int hth_ring_calls_cancel(hth_ring_client *c, uint64_t call)
     for (hth_ring_call *k = c->calls; k != NULL; k = k->next) {
         if (call == 0 || k->call == call) {
             k->r.canceled = 1;
+            k->given_up |= call != 0;
             n++;
         }
     }

@@ -274,6 +274,10 @@ void hth_rings_cancel(hth_rings *t, const hth_conn *conn, uint64_t call)
     if (c != NULL) {
         rings_take_all(c); // it may still be in the ring
         (void)hth_ring_calls_cancel(c, call);
+        nng_msg *kept = hth_ring_calls_fetch(c, call);
+        if (kept != NULL) { // nobody will fetch it
+            nng_msg_free(kept);
+        }
         hth_ring_client_rele(c);
     }
 }

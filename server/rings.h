@@ -9,7 +9,7 @@
 // (hth_engine_watch) it looks into all rings itself, and clients wake nobody. Whoever finds a
 // message decodes it and submits it to the engine; `done` writes the answer into the lane and wakes
 // the client where it sleeps. Nobody waits for a client: an answer for which its lane has no room
-// is dropped.
+// is kept, as one that is larger than the lane, unless its call was given up.
 //
 // Messages are copied out of the ring before they are looked at. One that is malformed gets an
 // error in its lane and ends the ring, not the connection.
@@ -42,7 +42,7 @@ hth_err hth_rings_attach(hth_rings *t, hth_conn *c, const Hearth__Attach *q);
 void hth_rings_gone(hth_rings *t, const hth_conn *c);
 // hth_rings_cancel cancels one call of a connection, if it came by its ring.
 void hth_rings_cancel(hth_rings *t, const hth_conn *c, uint64_t call);
-// hth_rings_fetch hands over the reply to `call` that was too large for its lane. HTH_ENOENT: there
+// hth_rings_fetch hands over the reply to `call` that did not go into its lane. HTH_ENOENT: there
 // is none.
 hth_err hth_rings_fetch(hth_rings *t, const hth_conn *c, uint64_t call, nng_msg **out);
 // hth_rings_refuse, stop, cancel_all and count: as in dispatch.h.
