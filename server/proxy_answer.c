@@ -158,6 +158,13 @@ static bool call_is_canceled(hth_proxy *p, const proxy_call *c)
     return c->state == PROXY_WAITING && c->r->canceled;
 }
 
+static bool call_is_expired(hth_proxy *p, const proxy_call *c)
+{
+    const hth_request *r = c->r;
+    return c->state == PROXY_WAITING && r->query == NULL && r->timeout_us > 0 &&
+           (hth_now_ns() - r->submitted_ns) / 1000u >= r->timeout_us;
+}
+
 void proxy_look(hth_proxy *p)
 {
     proxy_call *c;
@@ -174,6 +181,9 @@ void proxy_look(hth_proxy *p)
     pthread_mutex_unlock(&p->lock);
     while ((c = call_find(p, call_is_canceled)) != NULL) {
         call_end(p, c, hth_fail(HTH_ECANCELED, "canceled while it was queued"));
+    }
+    while ((c = call_find(p, call_is_expired)) != NULL) {
+        call_end(p, c, hth_fail(HTH_ETIMEDOUT, "Request timeout expired"));
     }
 }
 

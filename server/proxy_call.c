@@ -147,6 +147,15 @@ void proxy_call_free(hth_proxy *p, proxy_call *c)
     p->in_flight--;
 }
 
+// call_time_left is what a request that waited here may still wait in the child; 0: the model's
+// default.
+static uint64_t call_time_left(const hth_request *r)
+{
+    uint64_t waited_us = (hth_now_ns() - r->submitted_ns) / 1000u;
+    uint64_t left_us = waited_us < r->timeout_us ? r->timeout_us - waited_us : 1;
+    return r->timeout_us > 0 ? left_us : 0;
+}
+
 // call_send hands a request to the child; lock held.
 static hth_err call_send(hth_proxy *p, proxy_call *c)
 {
@@ -157,6 +166,9 @@ static hth_err call_send(hth_proxy *p, proxy_call *c)
     if (hth_slab_holds(p->in, c->record, 1)) {
         head.far_at = hth_slab_offset(p->in, c->record);
         head.far_bytes = c->record->bytes;
+    }
+    if (c->state == PROXY_WAITING) {
+        c->record->timeout_us = call_time_left(c->r);
     }
     s->r.started_ns = s->r.submitted_ns = 0;
     atomic_store(&s->released, false);

@@ -101,7 +101,7 @@ hth_err proxy_send_waiting(hth_proxy *p);
 
 // ---- proxy_answer.c
 
-// proxy_look does for requests what only time brings: cancellation. Keeper.
+// proxy_look does for requests what only time brings: cancellation, timeouts. Keeper.
 void proxy_look(hth_proxy *p);
 // proxy_message takes a message of the child. Keeper.
 void proxy_message(hth_proxy *p, const hth_child_head *head, const char *body, size_t bytes);

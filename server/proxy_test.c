@@ -331,6 +331,43 @@ static void test_killed_at_work(void **state)
     fixture_close(&f);
 }
 
+// What waits for the next process expires on time, and one that would wait for ever does not.
+static void test_timeouts_while_it_is_away(void **state)
+{
+    fixture f;
+    hth_request_tensor in = input_of(1, images.data);
+    static call c[2];
+    memset(c, 0, sizeof c);
+    open_all(&f);
+    pid_t last = 0, pid;
+    uint64_t until = hth_real_after(LIMIT_NS);
+    for (int deaths = 0; deaths < 4; deaths++) { // the next start is 400 ms away then
+        while ((pid = engine_pid()) == 0 || pid == last) {
+            assert_true(hth_real_ns() < until);
+            nap();
+        }
+        last = pid;
+        kill(pid, deaths < 3 ? SIGKILL : SIGSTOP);
+    }
+    for (int i = 0; i < 2; i++) {
+        pthread_mutex_init(&c[i].lock, NULL);
+        pthread_cond_init(&c[i].changed, NULL);
+        c[i].r = (hth_request){.model = "digits",
+                               .inputs = &in,
+                               .n_inputs = 1,
+                               .timeout_us = i == 0 ? 50000 : UINT64_MAX,
+                               .place = call_place,
+                               .done = call_done,
+                               .ctx = &c[i]};
+        assert_ok(hth_engine_submit(f.engine, &c[i].r));
+    }
+    kill(last, SIGKILL);
+    assert_err(call_wait(&c[0]), HTH_ETIMEDOUT, "Request timeout expired");
+    assert_ok(call_wait(&c[1]));
+    free(c[1].out[0].data);
+    fixture_close(&f);
+}
+
 static bool is_loaded(hth_engine *e)
 {
     call c = {.r = {.query = "loaded"}};
@@ -552,6 +589,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_cannot_open),
         cmocka_unit_test(test_killed_idle),
         cmocka_unit_test(test_killed_at_work),
+        cmocka_unit_test(test_timeouts_while_it_is_away),
         cmocka_unit_test(test_models_come_back),
         cmocka_unit_test(test_hangs),
         cmocka_unit_test(test_killed_while_it_trains),

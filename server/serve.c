@@ -49,7 +49,7 @@ static void serve_sweep(hth_serve *s, uint64_t now_ns)
     for (hth_request **at = &s->first; *at != NULL;) {
         hth_request *r = *at;
         bool expired = r->query == NULL && r->timeout_us > 0 &&
-                       now_ns - r->submitted_ns >= r->timeout_us * 1000u;
+                       (now_ns - r->submitted_ns) / 1000u >= r->timeout_us;
         if (!expired && !r->canceled) {
             at = &r->next;
             continue;

@@ -9,6 +9,8 @@
 #include <string.h>
 #include <time.h>
 
+#define WORK_LONGEST_NS (UINT64_MAX / 2) // of timeouts: the time at which one ends is a number, too
+
 static int64_t work_samples(const hth_model *m, const hth_tensor *inputs)
 {
     return m->source.batched && inputs[0].shape.rank > 0 ? inputs[0].shape.dim[0] : 1;
@@ -35,7 +37,8 @@ hth_err hth_work_open(hth_models *ms, hth_model *m, hth_request *r, hth_work **o
     w->item.samples = n > 0 ? work_samples(m, w->inputs) : 1;
     w->item.joins = m->source.batched && !m->alone && w->item.samples > 0;
     w->item.priority = r->priority;
-    w->item.timeout_ns = r->timeout_us * 1000u;
+    w->item.timeout_ns =
+        r->timeout_us < WORK_LONGEST_NS / 1000u ? r->timeout_us * 1000u : WORK_LONGEST_NS;
     w->item.canceled = &r->canceled;
     hth_model_hold(m);
     *out = w;
