@@ -413,12 +413,13 @@ class Tls(Case):
             c.request('POST', '/v2/models/ident/infer', head + data, {'Inference-Header-Content-Length': str(len(head))})
             r = c.getresponse()
             self.assertEqual((r.status, r.read()[-4 * n:] == data), (200, True))
-        c.request('GET', '/v2/health/live?' + 'x' * 70000)  # evhttp's own page, replaced
+        over = 33000  # bytes of a request line: too many only when the last ones come, so that all is read and the answer is not lost
+        c.request('GET', '/v2/health/live?' + 'x' * over)  # evhttp's own page, replaced
         r = c.getresponse()
         self.assertEqual((r.status, list(json.loads(r.read()))), (431, ['error']))
         c.close()
         with tls.wrap_socket(s.dial(), server_hostname='localhost') as k:  # .. once, and then the connection ends
-            k.sendall(b'GET /v2/health/live?' + b'x' * 70000 + b' HTTP/1.1\r\nHost: localhost\r\n\r\n')
+            k.sendall(b'GET /v2/health/live?' + b'x' * over + b' HTTP/1.1\r\nHost: localhost\r\n\r\n')
             data = b''
             while got := k.recv(65536):
                 data += got
