@@ -242,6 +242,7 @@ static bool sound_lengths(const struct evkeyvalq *headers, bool *chunked)
 {
     const struct evkeyval *kv;
     const char *length = NULL;
+    bool coded = false;
     *chunked = true;
     TAILQ_FOREACH(kv, headers, next)
     {
@@ -252,9 +253,10 @@ static bool sound_lengths(const struct evkeyvalq *headers, bool *chunked)
             length = kv->value;
         } else if (strcasecmp(kv->key, "Transfer-Encoding") == 0) {
             *chunked = *chunked && strcasecmp(kv->value, "chunked") == 0;
+            coded = true;
         }
     }
-    return true;
+    return length == NULL || !coded; // not all versions of libevent see to that
 }
 
 // sound_size looks at what must not be more than it may; false: answered.
@@ -320,9 +322,10 @@ bool hth_http_sound(hth_http *h, struct evhttp_request *req)
         return sound_size(h, req);
     }
     evhttp_add_header(evhttp_request_get_output_headers(req), "Connection", "close");
-    hth_http_fail(h, req, lengths ? HTTP_NOTIMPLEMENTED : HTTP_BADREQUEST, "%s",
-                  lengths ? "the only transfer coding here is chunked"
-                          : "the Content-Length headers differ");
+    hth_http_fail(
+        h, req, lengths ? HTTP_NOTIMPLEMENTED : HTTP_BADREQUEST, "%s",
+        lengths ? "the only transfer coding here is chunked"
+                : "the Content-Length headers differ, or there is a Transfer-Encoding beside");
     return false;
 }
 
