@@ -49,6 +49,18 @@ static hearth *dial(int no_shared_memory)
     return h;
 }
 
+static bool log_has(const char *a, const char *b)
+{
+    char line[4096];
+    bool found = false;
+    FILE *f = fopen(log_path, "r");
+    while (fgets(line, sizeof line, f) != NULL) {
+        found = found || (strstr(line, a) != NULL && strstr(line, b) != NULL);
+    }
+    fclose(f);
+    return found;
+}
+
 static void start(void)
 {
     char program[300], http[40];
@@ -56,7 +68,7 @@ static void start(void)
     snprintf(http, sizeof http, "127.0.0.1:%d", port);
     daemon_pid = fork();
     if (daemon_pid == 0) {
-        int log = open(log_path, O_CREAT | O_APPEND | O_WRONLY, 0600);
+        int log = open(log_path, O_CREAT | O_TRUNC | O_APPEND | O_WRONLY, 0600);
         dup2(log, STDERR_FILENO);
         dup2(log, STDOUT_FILENO);
         execl(program, "hearthd", "--store", store, "--listen", url, "--http", http, "--config",
@@ -65,6 +77,9 @@ static void start(void)
         _exit(127);
     }
     hearth_close(dial(1));
+    while (!log_has("hearthd", "ready:")) { // and only then takes signals
+        nap();
+    }
 }
 
 static int end(int number)
@@ -360,18 +375,6 @@ static void write_config(const char *level)
     fclose(f);
 }
 
-static bool log_has(const char *a, const char *b)
-{
-    char line[4096];
-    bool found = false;
-    FILE *f = fopen(log_path, "r");
-    while (fgets(line, sizeof line, f) != NULL) {
-        found = found || (strstr(line, a) != NULL && strstr(line, b) != NULL);
-    }
-    fclose(f);
-    return found;
-}
-
 // A reload reaches the child, whose lines are in the same log.
 static void test_reload(void **state)
 {
@@ -401,7 +404,7 @@ static int setup(void **state)
     hearth *h;
     build = getenv("HEARTH_BUILD") != NULL ? getenv("HEARTH_BUILD") : "build";
     assert_non_null(mkdtemp(dir));
-    port = 20000 + (int)(getpid() % 20000);
+    port = 20000 + (int)(getpid() % 12000);
     snprintf(url, sizeof url, "ipc://%s/sock", dir);
     snprintf(store, sizeof store, "%s/store", dir);
     snprintf(log_path, sizeof log_path, "%s/log", dir);
