@@ -12,6 +12,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/lsan_interface.h>
+#endif
 
 #define FOLDER "tests/data/devices/"
 #define CAP    64
@@ -170,6 +173,9 @@ static void refusals(void **state)
 
 int main(int argc, char **argv)
 {
+#ifdef __SANITIZE_ADDRESS__
+    __lsan_disable(); // cuDNN keeps memory in libraries that it has unloaded by the end
+#endif
     const struct CMUnitTest tests[] = {cmocka_unit_test(engines), cmocka_unit_test(refusals)};
     if (argc > 1 && load()) {
         static char line[8192];
