@@ -113,15 +113,6 @@ static void test_load_undone(void **state)
     free(file);
 }
 
-static void *release_soon(void *arg)
-{
-    for (int i = 0; i < 100; i++) {
-        fake_nap();
-    }
-    atomic_store(&fake_released, 1);
-    return NULL;
-}
-
 // What was accepted is answered before the server has stopped.
 static void test_stop_busy(void **state)
 {
@@ -129,7 +120,7 @@ static void test_stop_busy(void **state)
     pthread_t t;
     int fd = ask_held(f);
     wait_for(&fake_held, 1);
-    assert_int_equal(pthread_create(&t, NULL, release_soon, NULL), 0);
+    assert_int_equal(pthread_create(&t, NULL, fake_release_soon, NULL), 0);
     hth_server_stop(f->server);
     pthread_join(t, NULL);
     expect_status(fd, 200, "\"data\":[7.0]");

@@ -172,17 +172,7 @@ static hth_err generate_read(generating *g)
 
 static void generate_write(const hth_infer_call *c, hth_text *out)
 {
-    hth_text_put(out, "{");
-    if (c->id[0] != 0) {
-        hth_text_put(out, "\"id\":");
-        hth_text_quoted(out, c->id);
-        hth_text_put(out, ",");
-    }
-    hth_text_put(out, "\"model_name\":");
-    hth_text_quoted(out, c->c.args.name);
-    hth_text_put(out, ",\"model_version\":\"");
-    hth_text_int(out, c->c.r.version);
-    hth_text_put(out, "\"");
+    hth_infer_who(c, out);
     for (int i = 0; i < c->result->n; i++) {
         hth_text_put(out, ",");
         hth_text_quoted(out, c->result->t[i].name);

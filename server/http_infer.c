@@ -201,10 +201,8 @@ static const hth_request_tensor *result_find(const hth_infer_result *r, const ch
     return t;
 }
 
-static void answer_head(answer *a)
+void hth_infer_who(const hth_infer_call *c, hth_text *out)
 {
-    const hth_infer_call *c = a->c;
-    hth_text *out = &a->head;
     hth_text_put(out, "{");
     if (c->id[0] != 0) {
         hth_text_put(out, "\"id\":");
@@ -215,7 +213,15 @@ static void answer_head(answer *a)
     hth_text_quoted(out, c->c.args.name);
     hth_text_put(out, ",\"model_version\":\"");
     hth_text_int(out, c->c.r.version);
-    hth_text_put(out, "\",\"outputs\":[");
+    hth_text_put(out, "\"");
+}
+
+static void answer_head(answer *a)
+{
+    const hth_infer_call *c = a->c;
+    hth_text *out = &a->head;
+    hth_infer_who(c, out);
+    hth_text_put(out, ",\"outputs\":[");
     int n = c->n_wanted > 0 ? c->n_wanted : c->result->n;
     for (int i = 0; i < n; i++) {
         hth_text_put(out, i > 0 ? "," : "");

@@ -82,6 +82,9 @@ void hth_infer_name_trace(const hth_infer_call *c); // says whose the trace is; 
 // hth_infer_start submits `c`; with an error it answers with that, and frees it.
 void hth_infer_start(hth_infer_call *c, hth_err err);
 
+// hth_infer_who begins an answer: id, model, version; members may follow.
+void hth_infer_who(const hth_infer_call *c, hth_text *out);
+
 // hth_infer_read reads the request's body into `c`: id, inputs with their data, wanted outputs.
 // On error the sentence says what is wrong, and the caller frees the call.
 hth_err hth_infer_read(hth_infer_call *c);

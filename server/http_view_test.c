@@ -175,15 +175,6 @@ static void test_many(void **state)
     wait_ready(f);
 }
 
-static void *release_soon(void *arg)
-{
-    for (int i = 0; i < 100; i++) {
-        fake_nap();
-    }
-    atomic_store(&fake_released, 1);
-    return NULL;
-}
-
 // The server stops while questions that were told already are still at the engine.
 static void test_stop(void **state)
 {
@@ -191,7 +182,7 @@ static void test_stop(void **state)
     pthread_t t;
     int fd = hold(f);
     json_decref(view(f, "devices"));
-    assert_int_equal(pthread_create(&t, NULL, release_soon, NULL), 0);
+    assert_int_equal(pthread_create(&t, NULL, fake_release_soon, NULL), 0);
     hth_server_stop(f->server);
     pthread_join(t, NULL);
     release(fd);

@@ -178,4 +178,14 @@ void hth_engine_free(hth_engine *e, void *p)
     hth_free(p);
 }
 
+// A thread's: the request that the fake holds is let go in a while.
+static inline void *fake_release_soon(void *arg)
+{
+    for (int i = 0; i < 100; i++) {
+        fake_nap();
+    }
+    atomic_store(&fake_released, 1);
+    return NULL;
+}
+
 #endif
