@@ -176,11 +176,17 @@ struct bufferevent *hth_http_tls_new(struct event_base *base, hth_tls *tls); // 
 struct bufferevent *hth_http_dead_new(struct event_base *base);
 bool hth_http_tls_is_up(const struct bufferevent *b); // the handshake is over
 
-// ---- http_conn.c: bytes and replies
+// ---- http_conn.c: bytes; http_sound.c: what must not come
 
 struct bufferevent *hth_http_bufferevent(struct event_base *base, void *door);
 // hth_http_sound checks what evhttp lets through; false: answered.
 bool hth_http_sound(hth_http *h, struct evhttp_request *req);
+// hth_http_body reads an optional JSON body: an empty one is NULL. false: answered.
+bool hth_http_body(hth_http *h, struct evhttp_request *req, json_t **out);
+
+// ---- http_reply.c: answers
+
+const char *hth_http_phrase(int status);
 // hth_http_send answers; `body` (may be NULL: empty) is emptied, not freed.
 void hth_http_send(hth_http *h, struct evhttp_request *req, int status, const char *type,
                    struct evbuffer *body);
@@ -193,9 +199,6 @@ void hth_http_fail_err(hth_http *h, struct evhttp_request *req, hth_err err);
 void hth_http_fail_call(hth_http_call *c, const char *id);
 // hth_http_send_event answers 200 with one server-sent event, whose data is `json`, in chunks.
 void hth_http_send_event(hth_http *h, struct evhttp_request *req, const char *json, size_t n);
-// hth_http_body reads an optional JSON body: an empty one is NULL. false: answered.
-bool hth_http_body(hth_http *h, struct evhttp_request *req, json_t **out);
-
 // hth_http_trace begins a trace of `req` when it is one that is to be traced.
 void hth_http_trace(hth_http *h, struct evhttp_request *req, const hth_http_args *a);
 
