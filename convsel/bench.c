@@ -216,20 +216,12 @@ void hth_bench_unload(hth_bench *b, const hth_kernel *k)
     }
 }
 
-hth_err hth_bench_load(hth_bench *b, const hth_kernel *k)
+hth_err hth_bench_forms(hth_bench *b, const hth_kernel *k)
 {
+    hth_err err = HTH_OK;
     for (int i = 0; i < b->node->n_inputs; i++) {
         b->args_in[i] = b->in[i].placed;
     }
-    if (b->workspace == NULL || b->workspace_bytes < k->workspace_bytes) {
-        bench_give(b, b->workspace);
-        b->workspace = bench_take(b, k->workspace_bytes);
-        b->workspace_bytes = b->workspace == NULL ? 0 : k->workspace_bytes;
-        if (b->workspace != NULL) {
-            memset(b->workspace, 0, b->workspace_bytes); // its pages are there before the first run
-        }
-    }
-    hth_err err = b->workspace == NULL ? HTH_ENOMEM : HTH_OK;
     for (int i = 0; i < k->n_packings && err == HTH_OK; i++) {
         const hth_packing *p = &k->packings[i];
         if (p->pack == NULL) {
@@ -246,6 +238,19 @@ hth_err hth_bench_load(hth_bench *b, const hth_kernel *k)
     }
     hth_bench_unload(b, k);
     return err == HTH_ENOMEM ? bench_no_memory(b) : err;
+}
+
+hth_err hth_bench_load(hth_bench *b, const hth_kernel *k)
+{
+    if (b->workspace == NULL || b->workspace_bytes < k->workspace_bytes) {
+        bench_give(b, b->workspace);
+        b->workspace = bench_take(b, k->workspace_bytes);
+        b->workspace_bytes = b->workspace == NULL ? 0 : k->workspace_bytes;
+        if (b->workspace != NULL) {
+            memset(b->workspace, 0, b->workspace_bytes); // its pages are there before the first run
+        }
+    }
+    return b->workspace == NULL ? bench_no_memory(b) : hth_bench_forms(b, k);
 }
 
 // How often a thread of this process had to make room for another process so far.

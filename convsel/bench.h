@@ -27,10 +27,15 @@ hth_err hth_bench_turn(hth_bench *b, hth_choice *c, hth_samples *s);
 // negative error.
 hth_err hth_bench_error(hth_bench *b, hth_choice *c);
 
-// hth_bench_far times a choice on a device whose memory the host does not see: by the device's own
-// clock, several runs behind a warm-up. Its error is left at "not measured". HTH_ENOMEM: no room.
-hth_err hth_bench_far(hth_device *d, const hth_graph *g, const hth_node *n,
-                      const hth_timing_cache *cache, hth_choice *c);
+// The same on a device whose memory the host does not see: times are the device's own events'.
+// Memory there is taken from `cache`. HTH_ENOMEM: no room.
+typedef struct hth_far hth_far;
+hth_err hth_far_open(hth_device *d, const hth_graph *g, const hth_node *n,
+                     const hth_timing_cache *cache, hth_far **out);
+void hth_far_close(hth_far *f); // NULL is allowed
+uint64_t hth_far_bytes(const hth_far *f);
+hth_err hth_far_turn(hth_far *f, hth_choice *c, hth_samples *s);
+hth_err hth_far_error(hth_far *f, hth_choice *c);
 
 // hth_sample_conv computes `n_points` points of Conv, ConvTranspose or ConvGradData `n` in double
 // from inputs as they lie in memory. Point i is element index[i] of the row-major output.

@@ -72,24 +72,30 @@ hth_err hth_bench_samples(hth_bench *b, const hth_node *bare)
                           : (int64_t)(hth_bench_next(&seed) << 16 ^ hth_bench_next(&seed)) % total;
     }
     sample_job j = {b, bare, HTH_OK};
-    hth_team_set(b->device->props.n_threads);
+    if (b->device->props.host_visible) { // else those are not the host's threads
+        hth_team_set(b->device->props.n_threads);
+    }
     hth_team_run(sample_part, &j);
     return atomic_load(&j.err);
 }
 
-void hth_bench_compare(const hth_bench *b, bool relu, hth_choice *c)
+size_t hth_bench_point(const hth_bench *b, int i)
 {
     const hth_value *y = &b->graph->values[b->node->outputs[0]];
-    size_t channels = (size_t)y->shape.dim[1], area = 1;
-    double worst = 0, squares = 0, largest = 1e-30;
-    for (int i = 2; i < y->shape.rank; i++) {
-        area *= (size_t)y->shape.dim[i];
+    size_t channels = (size_t)y->shape.dim[1], area = 1, step;
+    for (int d = 2; d < y->shape.rank; d++) {
+        area *= (size_t)y->shape.dim[d];
     }
+    size_t at = (size_t)b->index[i], row = at / area;
+    size_t base = hth_layout_at(y->layout, channels, area, row / channels, row % channels, &step);
+    return base + at % area * step;
+}
+
+void hth_bench_compare(const hth_bench *b, bool relu, hth_choice *c)
+{
+    double worst = 0, squares = 0, largest = 1e-30;
     for (int i = 0; i < b->n_points; i++) {
-        size_t at = (size_t)b->index[i], row = at / area, step;
-        size_t base =
-            hth_layout_at(y->layout, channels, area, row / channels, row % channels, &step);
-        double got = ((const float *)b->out[0])[base + at % area * step];
+        double got = ((const float *)b->out[0])[hth_bench_point(b, i)];
         double want = relu ? fmax(b->want[i], 0) : b->want[i];
         double diff = fabs(got - want);
         worst = diff <= worst ? worst : diff; // a NaN stays

@@ -1,135 +1,247 @@
 // SPDX-License-Identifier: Apache-2.0
-// Timing a node on a device whose memory the host does not see. Operands lie in memory of the
-// cache's owner, one buffer each; a run is launched on a stream, and events around several runs
-// give their time. Caches are as the runs leave them.
-#include "convsel/bench.h"
+// Measuring a node on a device whose memory the host does not see. The operands are made in the
+// host's memory as for any other device (bench.c) and copied once, to one block of the device that
+// lies as they do; all choices of the node share it. A run is launched on a stream, and the
+// device's own events give the time of several: caches are as the runs leave them. For the error
+// the sampled points of the result come back.
+#include "convsel/bench_parts.h"
 
 #include "base/alloc.h"
 
-#include <string.h>
+#define FAR_RUNS  5
+#define FAR_US    20000.0           // of a turn, about; longer runs are timed one by one
+#define FAR_WHOLE ((size_t)4 << 20) // results up to here come back in one copy
 
-#define FAR_RUNS 5
-
-typedef struct far_bench {
-    hth_device *device;
+struct hth_far {
+    hth_bench *host; // contents, and what is compared
     const hth_timing_cache *cache;
-    hth_kernel *kernel;
-    int n_in, n_out;
-    void **buffer; // inputs, outputs, workspace
+    char *operands; // on the device, as host->operands lie
+    void *workspace;
+    size_t workspace_bytes;
+    void **in, **out, **packed; // addresses on the device
     hth_stream *stream;
     hth_event *from, *to;
+    const hth_kernel *kernel; // at work
     hth_kernel_args args;
-} far_bench;
+};
 
-static uint32_t far_next(uint64_t *seed)
+static hth_err far_no_room(const hth_far *f)
 {
-    *seed = *seed * 6364136223846793005ULL + 1442695040888963407ULL;
-    return (uint32_t)(*seed >> 33);
+    return hth_fail(HTH_ENOMEM, "no room on %s to measure node '%s'", f->host->device->props.name,
+                    f->host->node->name);
 }
 
-// A constant's content; random numbers in [0.5, 1.5) of f32, which optimizers can divide by; zeros.
-static hth_err far_fill(far_bench *b, const hth_value *v, void *to, size_t bytes, uint64_t seed)
+static void *far_take(const hth_far *f, size_t bytes)
 {
-    const void *data;
-    if (v->constant != NULL) {
-        HTH_TRY(hth_const_map(v->constant, &data));
-        hth_err err = hth_device_put(b->device, to, data, bytes);
-        hth_const_unmap(v->constant);
+    return f->cache->take(f->cache->owner, bytes > 0 ? bytes : 1);
+}
+
+static void far_give(const hth_far *f, void *p)
+{
+    if (p != NULL) {
+        f->cache->give(f->cache->owner, p);
+    }
+}
+
+// Where an operand of the host's block is on the device.
+static void *far_of(const hth_far *f, const void *host)
+{
+    return host == NULL ? NULL : f->operands + ((const char *)host - (char *)f->host->operands);
+}
+
+static hth_err far_make(hth_far *f, hth_device *d)
+{
+    const hth_node *n = f->host->node;
+    f->in = hth_calloc((size_t)n->n_inputs + 1, sizeof *f->in);
+    f->packed = hth_calloc((size_t)n->n_inputs + 1, sizeof *f->packed);
+    f->out = hth_calloc((size_t)n->n_outputs + 1, sizeof *f->out);
+    if (f->in == NULL || f->packed == NULL || f->out == NULL) {
+        return hth_fail(HTH_ENOMEM, "no memory to measure node '%s'", n->name);
+    }
+    f->operands = far_take(f, f->host->operand_bytes);
+    HTH_TRY(f->operands == NULL ? far_no_room(f) : HTH_OK);
+    HTH_TRY(hth_device_put(d, f->operands, f->host->operands, f->host->operand_bytes));
+    for (int i = 0; i < n->n_outputs; i++) {
+        f->out[i] = far_of(f, f->host->out[i]);
+    }
+    HTH_TRY(hth_stream_open(d, HTH_STREAM_COMPUTE, &f->stream));
+    HTH_TRY(hth_event_open(d, &f->from));
+    return hth_event_open(d, &f->to);
+}
+
+hth_err hth_far_open(hth_device *d, const hth_graph *g, const hth_node *n,
+                     const hth_timing_cache *cache, hth_far **out)
+{
+    *out = NULL;
+    if (cache == NULL || cache->take == NULL) {
+        return hth_fail(HTH_ENOMEM, "no memory of the device to measure node '%s' with", n->name);
+    }
+    hth_far *f = hth_calloc(1, sizeof *f);
+    if (f == NULL) {
+        return hth_fail(HTH_ENOMEM, "no memory to measure node '%s'", n->name);
+    }
+    f->cache = cache;
+    hth_err err = hth_bench_open(d, g, n, NULL, NULL, &f->host);
+    err = err == HTH_OK ? far_make(f, d) : err;
+    if (err != HTH_OK) {
+        hth_far_close(f);
         return err;
     }
-    if (v->dtype != HTH_DT_F32) {
-        return hth_device_zero(b->device, to, bytes);
+    *out = f;
+    return HTH_OK;
+}
+
+void hth_far_close(hth_far *f)
+{
+    if (f == NULL) {
+        return;
     }
-    float *random = hth_alloc(bytes);
-    if (random == NULL) {
-        return hth_fail(HTH_ENOMEM, "no memory to measure a node");
+    hth_stream_close(f->stream);
+    hth_event_close(f->from);
+    hth_event_close(f->to);
+    far_give(f, f->operands);
+    far_give(f, f->workspace);
+    hth_free(f->in);
+    hth_free(f->packed);
+    hth_free(f->out);
+    hth_bench_close(f->host);
+    hth_free(f);
+}
+
+uint64_t hth_far_bytes(const hth_far *f)
+{
+    return hth_bench_bytes(f->host);
+}
+
+static hth_err far_workspace(hth_far *f, size_t bytes)
+{
+    if (f->workspace == NULL || f->workspace_bytes < bytes) {
+        far_give(f, f->workspace);
+        f->workspace = far_take(f, bytes);
+        f->workspace_bytes = f->workspace == NULL ? 0 : bytes;
     }
-    for (size_t i = 0; i < bytes / sizeof *random; i++) {
-        random[i] = 0.5F + (float)far_next(&seed) * 0x1p-31F;
+    return f->workspace == NULL ? far_no_room(f) : HTH_OK;
+}
+
+// The inputs as `k` wants them: its own forms of constants are copied, too.
+static hth_err far_load(hth_far *f, const hth_kernel *k)
+{
+    hth_err err = far_workspace(f, k->workspace_bytes);
+    HTH_TRY(err == HTH_OK ? hth_bench_forms(f->host, k) : err);
+    for (int i = 0; i < f->host->node->n_inputs; i++) {
+        f->in[i] = far_of(f, f->host->in[i].placed);
     }
-    hth_err err = hth_device_put(b->device, to, random, bytes);
-    hth_free(random);
+    for (int i = 0; i < k->n_packings && err == HTH_OK; i++) {
+        const hth_packing *p = &k->packings[i];
+        if (p->pack != NULL) {
+            void *to = f->packed[p->input] = far_take(f, p->bytes);
+            err = to == NULL
+                      ? far_no_room(f)
+                      : hth_device_put(f->host->device, to, f->host->args_in[p->input], p->bytes);
+            f->in[p->input] = to;
+        }
+    }
+    f->kernel = k;
+    f->args = (hth_kernel_args){f->in, f->out, f->workspace};
     return err;
 }
 
-static hth_err far_take(far_bench *b, int k, size_t bytes)
+static void far_unload(hth_far *f, const hth_kernel *k)
 {
-    b->buffer[k] = b->cache->take(b->cache->owner, bytes > 0 ? bytes : 1);
-    return b->buffer[k] != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "no room to measure a node");
-}
-
-static hth_err far_operands(far_bench *b, const hth_graph *g, const hth_node *n)
-{
-    for (int k = 0; k < b->n_in + b->n_out; k++) {
-        int id = k < b->n_in ? n->inputs[k] : n->outputs[k - b->n_in];
-        size_t bytes;
-        if (id < 0) {
-            continue;
-        }
-        const hth_value *v = &g->values[id];
-        HTH_TRY(hth_tensor_bytes(v->dtype, &v->shape, v->layout, &bytes));
-        HTH_TRY(far_take(b, k, bytes));
-        HTH_TRY(k < b->n_in ? far_fill(b, v, b->buffer[k], bytes, (uint64_t)k + 1) : HTH_OK);
+    for (int i = 0; i < k->n_packings; i++) {
+        far_give(f, f->packed[k->packings[i].input]);
+        f->packed[k->packings[i].input] = NULL;
     }
-    return HTH_OK;
+    hth_bench_unload(f->host, k);
 }
 
 static hth_err far_launched(void *arg)
 {
-    const far_bench *b = arg;
-    return b->kernel->run(b->kernel, &b->args);
+    const hth_far *f = arg;
+    return f->kernel->run(f->kernel, &f->args);
 }
 
-static hth_err far_time(far_bench *b, double *us)
+// The time of one of `runs` runs behind each other.
+static hth_err far_time(hth_far *f, int runs, double *us)
 {
-    HTH_TRY(hth_stream_launch(b->stream, far_launched, b)); // warm-up
-    HTH_TRY(hth_stream_record(b->stream, b->from));
-    for (int i = 0; i < FAR_RUNS; i++) {
-        HTH_TRY(hth_stream_launch(b->stream, far_launched, b));
+    HTH_TRY(hth_stream_record(f->stream, f->from));
+    for (int i = 0; i < runs; i++) {
+        HTH_TRY(hth_stream_launch(f->stream, far_launched, f));
     }
-    HTH_TRY(hth_stream_record(b->stream, b->to));
-    HTH_TRY(hth_stream_sync(b->stream));
-    uint64_t from = hth_event_time_ns(b->from), to = hth_event_time_ns(b->to);
-    *us = to > from ? (double)(to - from) / 1e3 / FAR_RUNS : 0;
+    HTH_TRY(hth_stream_record(f->stream, f->to));
+    HTH_TRY(hth_stream_sync(f->stream));
+    uint64_t from = hth_event_time_ns(f->from), to = hth_event_time_ns(f->to);
+    *us = to > from ? (double)(to - from) / 1e3 / runs : 0;
     return HTH_OK;
 }
 
-static hth_err far_open(far_bench *b, const hth_graph *g, const hth_node *n, const char *name)
+static hth_err far_runs(hth_far *f, hth_samples *s)
 {
-    b->buffer = hth_calloc((size_t)(b->n_in + b->n_out) + 1, sizeof *b->buffer);
-    if (b->buffer == NULL) {
-        return hth_fail(HTH_ENOMEM, "no memory to measure a node");
-    }
-    HTH_TRY(hth_kernel_prepare(b->device, g, n, name, &b->kernel));
-    HTH_TRY(far_operands(b, g, n));
-    HTH_TRY(far_take(b, b->n_in + b->n_out, b->kernel->workspace_bytes));
-    b->args = (hth_kernel_args){b->buffer, b->buffer + b->n_in, b->buffer[b->n_in + b->n_out]};
-    HTH_TRY(hth_stream_open(b->device, HTH_STREAM_COMPUTE, &b->stream));
-    HTH_TRY(hth_event_open(b->device, &b->from));
-    return hth_event_open(b->device, &b->to);
+    double us;
+    HTH_TRY(far_time(f, 1, &us)); // the warm-up says how many there may be
+    int runs = us * FAR_RUNS > FAR_US ? 1 : FAR_RUNS;
+    HTH_TRY(far_time(f, runs, &us));
+    hth_samples_add(s, us, true);
+    return HTH_OK;
 }
 
-hth_err hth_bench_far(hth_device *d, const hth_graph *g, const hth_node *n,
-                      const hth_timing_cache *cache, hth_choice *c)
+// Runs choice `c` of node n; *k is the kernel to close.
+static hth_err far_prepare(hth_far *f, const hth_node *n, const hth_choice *c, hth_kernel **k)
 {
-    far_bench b = {.device = d, .cache = cache, .n_in = n->n_inputs, .n_out = n->n_outputs};
-    if (cache == NULL || cache->take == NULL) {
-        return hth_fail(HTH_ENOMEM, "no memory of the device to measure a node with");
+    HTH_TRY(hth_kernel_prepare(f->host->device, f->host->graph, n, c->name, k));
+    hth_err err = far_load(f, *k);
+    if (err != HTH_OK) {
+        far_unload(f, *k);
+        hth_kernel_close(*k);
     }
-    hth_err err = far_open(&b, g, n, c->name);
-    err = err == HTH_OK ? far_time(&b, &c->time_us) : err;
+    return err;
+}
+
+hth_err hth_far_turn(hth_far *f, hth_choice *c, hth_samples *s)
+{
+    hth_kernel *k;
+    HTH_TRY(far_prepare(f, f->host->node, c, &k));
+    hth_err err = far_runs(f, s);
+    c->workspace_bytes = k->workspace_bytes;
+    far_unload(f, k);
+    hth_kernel_close(k);
+    return err;
+}
+
+// The result, or of a large one its sampled points, to where it is compared.
+static hth_err far_fetch(hth_far *f)
+{
+    hth_bench *b = f->host;
+    const hth_value *y = &b->graph->values[b->node->outputs[0]];
+    size_t bytes;
+    HTH_TRY(hth_tensor_bytes(y->dtype, &y->shape, y->layout, &bytes));
+    if (bytes <= FAR_WHOLE) {
+        return hth_device_get(b->device, b->out[0], f->out[0], bytes);
+    }
+    for (int i = 0; i < b->n_points; i++) {
+        size_t at = hth_bench_point(b, i) * sizeof(float);
+        HTH_TRY(hth_device_get(b->device, (char *)b->out[0] + at, (char *)f->out[0] + at,
+                               sizeof(float)));
+    }
+    return HTH_OK;
+}
+
+hth_err hth_far_error(hth_far *f, hth_choice *c)
+{
+    hth_kernel *k;
+    double us;
+    if (!hth_bench_has_error(f->host)) {
+        return HTH_OK;
+    }
+    hth_node bare = hth_bench_bare(f->host);
+    HTH_TRY(far_prepare(f, &bare, c, &k));
+    hth_err err = hth_bench_samples(f->host, &bare);
+    err = err == HTH_OK ? far_time(f, 1, &us) : err;
+    err = err == HTH_OK ? far_fetch(f) : err;
     if (err == HTH_OK) {
-        c->workspace_bytes = b.kernel->workspace_bytes;
+        hth_bench_compare(f->host, false, c);
     }
-    hth_stream_close(b.stream);
-    hth_event_close(b.from);
-    hth_event_close(b.to);
-    for (int k = 0; b.buffer != NULL && k <= b.n_in + b.n_out; k++) {
-        if (b.buffer[k] != NULL) {
-            cache->give(cache->owner, b.buffer[k]);
-        }
-    }
-    hth_free(b.buffer);
-    hth_kernel_close(b.kernel);
+    far_unload(f, k);
+    hth_kernel_close(k);
     return err;
 }

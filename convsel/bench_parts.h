@@ -36,12 +36,16 @@ uint64_t hth_bench_next(uint64_t *seed);
 // hth_bench_load points the arguments at the inputs in the forms that `k` wants, and gives it a
 // workspace; hth_bench_unload frees the forms.
 hth_err hth_bench_load(hth_bench *b, const hth_kernel *k);
+// hth_bench_forms is the part of it that concerns inputs.
+hth_err hth_bench_forms(hth_bench *b, const hth_kernel *k);
 void hth_bench_unload(hth_bench *b, const hth_kernel *k);
 
 // hth_bench_samples makes the points and their values, of `bare`: the node without post ops.
 // hth_bench_compare then fills c->error from the output as it lies in b->out[0], `relu`: behind
 // one.
 hth_err hth_bench_samples(hth_bench *b, const hth_node *bare);
+// hth_bench_point is where point i lies, in elements.
+size_t hth_bench_point(const hth_bench *b, int i);
 void hth_bench_compare(const hth_bench *b, bool relu, hth_choice *c);
 // hth_bench_bare is the node without its post ops, and without their operands.
 hth_node hth_bench_bare(const hth_bench *b);

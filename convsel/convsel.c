@@ -228,22 +228,14 @@ static hth_err convsel_check(void *ctx, hth_choice *c)
     return hth_bench_error(ctx, c);
 }
 
-static hth_err convsel_run_far(hth_device *d, const hth_graph *g, const hth_node *n,
-                               const hth_timing_cache *cache, hth_choice *list, int *count,
-                               bool *whole)
+static hth_err convsel_far_turn(void *ctx, hth_choice *c, hth_samples *s)
 {
-    int kept = 0;
-    *whole = true;
-    for (int i = 0; i < *count; i++) {
-        hth_err err = hth_bench_far(d, g, n, cache, &list[i]);
-        *whole = *whole && err != HTH_ENOMEM;
-        HTH_TRY(err == HTH_ENOMEM || err == HTH_ENOTSUP ? HTH_OK : err);
-        if (err == HTH_OK) {
-            list[kept++] = list[i];
-        }
-    }
-    *count = kept;
-    return kept > 0 ? HTH_OK : hth_fail(HTH_ENOMEM, "no room to measure node '%s'", n->name);
+    return hth_far_turn(ctx, c, s);
+}
+
+static hth_err convsel_far_check(void *ctx, hth_choice *c)
+{
+    return hth_far_error(ctx, c);
 }
 
 // Measures in place; a choice that cannot be run (out of memory, refused after all) is dropped.
@@ -252,18 +244,18 @@ static hth_err convsel_run(hth_device *d, const hth_graph *g, const hth_node *n,
                            const hth_timing_cache *cache, const hth_heat *heat, hth_choice *list,
                            int *count, bool *whole)
 {
-    hth_bench *b;
-    if (!d->props.host_visible && d->kernels != NULL) {
-        return convsel_run_far(d, g, n, cache, list, count, whole);
-    }
-    HTH_TRY(hth_bench_open(d, g, n, cache, heat, &b));
-    hth_racer r = {.turn = convsel_turn,
-                   .check = convsel_check,
-                   .ctx = b,
+    hth_bench *b = NULL;
+    hth_far *f = NULL;
+    bool far = !d->props.host_visible && d->kernels != NULL;
+    HTH_TRY(far ? hth_far_open(d, g, n, cache, &f) : hth_bench_open(d, g, n, cache, heat, &b));
+    hth_racer r = {.turn = far ? convsel_far_turn : convsel_turn,
+                   .check = far ? convsel_far_check : convsel_check,
+                   .ctx = far ? (void *)f : (void *)b,
                    .tolerance = HTH_CONVSEL_TOLERANCE,
-                   .slack_bytes = hth_bench_bytes(b) / SLACK,
+                   .slack_bytes = (far ? hth_far_bytes(f) : hth_bench_bytes(b)) / SLACK,
                    .step = hth_heat_text(heat, g, n) != NULL};
     hth_err err = hth_race(&r, list, count, whole);
+    hth_far_close(f);
     hth_bench_close(b);
     return err;
 }
