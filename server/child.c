@@ -261,6 +261,9 @@ int hth_child_run(const hth_child_config *config)
     signal(SIGINT, SIG_IGN);
     signal(SIGHUP, SIG_IGN);
     signal(SIGPIPE, SIG_IGN);
+    sigset_t none; // they were blocked until here
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
     pthread_mutex_init(&c.lock, NULL);
     pthread_mutex_init(&c.taking, NULL);
     if (child_map(&c) != HTH_OK || getppid() != c.link.board->parent ||

@@ -182,6 +182,7 @@ static hth_err call_open(child *c, child_call *call, const hth_child_record *q, 
     r->tenant = hth_child_record_text(q, HTH_CHILD_TENANT);
     r->priority = q->priority;
     r->timeout_us = q->timeout_us;
+    r->waited_ns = q->waited_ns;
     if (r->model == NULL && r->query == NULL) {
         return hth_fail(HTH_EINVAL, "a request asks for nothing");
     }

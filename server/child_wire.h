@@ -53,7 +53,7 @@ enum { HTH_CHILD_DETAIL, HTH_CHILD_JSON };
 typedef struct hth_child_record {
     uint64_t bytes;                 // all of it
     uint64_t text[HTH_CHILD_TEXTS]; // offsets, 0: none
-    uint64_t timeout_us, started_ns;
+    uint64_t timeout_us, waited_ns, started_ns;
     uint32_t n_tensors, n_known; // of a request: behind the inputs come the places of outputs
     uint32_t priority;
     int32_t err, version, batched;

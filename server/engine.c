@@ -374,7 +374,7 @@ hth_err hth_engine_submit(hth_engine *e, hth_request *r)
     if (e->proxy != NULL) {
         return hth_proxy_submit(e->proxy, r);
     }
-    r->submitted_ns = hth_now_ns();
+    r->submitted_ns = hth_now_ns() - r->waited_ns;
     hth_err err = atomic_fetch_add(&e->serve.waiting, 1) < e->queue || r == &e->drain
                       ? hth_mailbox_send(e->mailbox, r)
                       : HTH_EBUSY;

@@ -46,6 +46,7 @@ struct hth_request {
     int n_inputs;
     uint32_t priority;   // in the queue: 1 comes first; 0: the model's default
     uint64_t timeout_us; // to wait in the queue before HTH_ETIMEDOUT; 0: the model's default
+    uint64_t waited_ns;  // before it was submitted: counts as waiting in the queue
     // place is called once on the engine's thread when the outputs' names, dtypes, shapes and bytes
     // are known, and sets every out[i].t.data (64-byte alignment is welcome, not needed); the
     // results are written there.

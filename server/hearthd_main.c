@@ -2,6 +2,8 @@
 // hearthd: reads its command line and configuration, opens a server, and waits in libevent's loop
 // for signals. SIGTERM and SIGINT stop it gracefully (what was accepted is answered); a second one
 // ends it at once. SIGHUP reads the configuration again and changes what can change while it runs.
+// One that comes while the server is being opened is done when that is over: libevent takes signals
+// only for a loop that is there, so a handler of our own notes them, and an eventfd wakes the loop.
 #include "server/child.h"
 #include "server/daemon_log.h"
 #include "server/daemon_options.h"
@@ -15,11 +17,14 @@
 
 #include <event2/event.h>
 
+#include <errno.h>
 #include <inttypes.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -32,6 +37,12 @@ typedef struct hearthd {
     struct event_base *base;
     hth_server *server;
 } hearthd;
+
+// What signals have come, and the eventfd that says so.
+static struct {
+    int fd;
+    atomic_bool stop, reload;
+} signals = {.fd = -1};
 
 static int daemon_fail(int code, const char *sentence)
 {
@@ -65,13 +76,47 @@ static void daemon_reload(hearthd *d)
     hth_notify(d->manager, "READY=1");
 }
 
-static void daemon_signal(evutil_socket_t number, short what, void *arg)
+// signal_came runs on whatever thread the kernel chose. The second SIGTERM or SIGINT has its
+// default action: it ends the process.
+static void signal_came(int number)
+{
+    int saved = errno;
+    uint64_t one = 1;
+    atomic_store(number == SIGHUP ? &signals.reload : &signals.stop, true);
+    if (number != SIGHUP) {
+        signal(SIGTERM, SIG_DFL);
+        signal(SIGINT, SIG_DFL);
+    }
+    ssize_t n = write(signals.fd, &one, sizeof one);
+    (void)n; // fails only when the count is at its end, and then the loop is awake
+    errno = saved;
+}
+
+// signals_open is called before anybody can know that the server is there: what comes from then on
+// is kept until the loop runs.
+static bool signals_open(void)
+{
+    static const int numbers[] = {SIGTERM, SIGINT, SIGHUP};
+    struct sigaction action = {.sa_handler = signal_came, .sa_flags = SA_RESTART};
+    signals.fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    bool open = signals.fd >= 0;
+    sigemptyset(&action.sa_mask);
+    for (int i = 0; i < 3 && open; i++) {
+        open = sigaction(numbers[i], &action, NULL) == 0;
+    }
+    return open;
+}
+
+static void daemon_signaled(evutil_socket_t fd, short what, void *arg)
 {
     hearthd *d = arg;
-    if (number == SIGHUP) {
-        daemon_reload(d);
-    } else {
+    uint64_t count;
+    ssize_t n = read(fd, &count, sizeof count);
+    (void)n;
+    if (atomic_load(&signals.stop)) {
         event_base_loopbreak(d->base);
+    } else if (atomic_exchange(&signals.reload, false)) {
+        daemon_reload(d);
     }
 }
 
@@ -91,23 +136,19 @@ static void daemon_ready(const hearthd *d)
 
 static int daemon_loop(hearthd *d)
 {
-    static const int numbers[] = {SIGTERM, SIGINT, SIGHUP};
-    struct event *event[3] = {NULL};
+    struct event *event = NULL;
     d->base = event_base_new();
-    bool ready = d->base != NULL;
-    for (int i = 0; i < 3 && ready; i++) {
-        event[i] = evsignal_new(d->base, numbers[i], daemon_signal, d);
-        ready = event[i] != NULL && event_add(event[i], NULL) == 0;
+    if (d->base != NULL) {
+        event = event_new(d->base, signals.fd, EV_READ | EV_PERSIST, daemon_signaled, d);
     }
+    bool ready = event != NULL && event_add(event, NULL) == 0;
     if (ready) {
         daemon_ready(d);
         event_base_dispatch(d->base);
         hth_notify(d->manager, "STOPPING=1");
     }
-    for (int i = 0; i < 3; i++) {
-        if (event[i] != NULL) {
-            event_free(event[i]); // gives the signal its default action back
-        }
+    if (event != NULL) {
+        event_free(event);
     }
     if (d->base != NULL) {
         event_base_free(d->base);
@@ -130,6 +171,9 @@ static int daemon_run(hearthd *d)
                                       .resume = true,
                                       .child = d->options.child};
     hth_daemon_log_open();
+    if (!signals_open()) {
+        return daemon_fail(1, "cannot wait for signals");
+    }
     if (hth_server_open(&config, &d->server) != HTH_OK) {
         return daemon_fail(1, hth_err_detail());
     }

@@ -5,8 +5,11 @@
 
 #include "base/clock.h"
 
+#include <event2/bufferevent.h>
+
 #include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
 
 // ---- errors: the one table
 
@@ -117,6 +120,9 @@ static void reply_sent(struct evhttp_request *req, void *arg)
     hth_http_conn *conn = hth_http_conn_of(h, req);
     if (conn != NULL) {
         hth_http_conn_answered(conn);
+        if (evhttp_request_get_command(req) == EVHTTP_REQ_CONNECT) { // evhttp would keep it
+            shutdown(bufferevent_getfd(conn->b), SHUT_RDWR);
+        }
     }
     h->n_sending--;
 }

@@ -147,15 +147,6 @@ void proxy_call_free(hth_proxy *p, proxy_call *c)
     p->in_flight--;
 }
 
-// call_time_left is what a request that waited here may still wait in the child; 0: the model's
-// default.
-static uint64_t call_time_left(const hth_request *r)
-{
-    uint64_t waited_us = (hth_now_ns() - r->submitted_ns) / 1000u;
-    uint64_t left_us = waited_us < r->timeout_us ? r->timeout_us - waited_us : 1;
-    return r->timeout_us > 0 ? left_us : 0;
-}
-
 // call_send hands a request to the child; lock held.
 static hth_err call_send(hth_proxy *p, proxy_call *c)
 {
@@ -167,8 +158,8 @@ static hth_err call_send(hth_proxy *p, proxy_call *c)
         head.far_at = hth_slab_offset(p->in, c->record);
         head.far_bytes = c->record->bytes;
     }
-    if (c->state == PROXY_WAITING) {
-        c->record->timeout_us = call_time_left(c->r);
+    if (c->state == PROXY_WAITING) { // .. here, or in a process that died
+        c->record->waited_ns = hth_now_ns() - c->r->submitted_ns;
     }
     s->r.started_ns = s->r.submitted_ns = 0;
     atomic_store(&s->released, false);
@@ -208,7 +199,7 @@ static hth_err call_take(hth_proxy *p, proxy_call **out)
 hth_err hth_proxy_submit(hth_proxy *p, hth_request *r)
 {
     proxy_call *c = NULL;
-    r->submitted_ns = hth_now_ns();
+    r->submitted_ns = hth_now_ns() - r->waited_ns;
     HTH_TRY(call_take(p, &c));
     c->r = r;
     hth_err err = call_pack(p, c);

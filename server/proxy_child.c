@@ -98,11 +98,14 @@ static hth_err child_spawn(hth_proxy *p, int socket)
     char *argv[] = {name, flag, NULL};
     posix_spawn_file_actions_t actions;
     posix_spawnattr_t attr;
-    sigset_t none;
-    sigemptyset(&none);
+    sigset_t ours; // a terminal sends them to both: the child ignores them, once it can
+    sigemptyset(&ours);
+    sigaddset(&ours, SIGTERM);
+    sigaddset(&ours, SIGINT);
+    sigaddset(&ours, SIGHUP);
     posix_spawn_file_actions_init(&actions);
     posix_spawnattr_init(&attr);
-    posix_spawnattr_setsigmask(&attr, &none);
+    posix_spawnattr_setsigmask(&attr, &ours);
     posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSIGMASK);
     hth_err err = child_actions(p, socket, &actions);
     if (err == HTH_OK) {

@@ -368,6 +368,37 @@ static void test_timeouts_while_it_is_away(void **state)
     fixture_close(&f);
 }
 
+// A timeout that is the model's counts from the submission, too, not from the next process's start.
+static void test_default_timeout_goes_on(void **state)
+{
+    fixture f;
+    hth_request_tensor in = input_of(1, images.data);
+    static call c;
+    call set = {
+        .r = {.query = "batching", .arguments = "{\"model\":\"digits\",\"timeout_us\":1500000}"}};
+    memset(&c, 0, sizeof c);
+    open_all(&f);
+    assert_ok(call_run(f.engine, &set));
+    hth_free(set.r.json);
+    kill_engine(SIGSTOP); // it waits in there
+    pthread_mutex_init(&c.lock, NULL);
+    pthread_cond_init(&c.changed, NULL);
+    c.r = (hth_request){.model = "digits",
+                        .inputs = &in,
+                        .n_inputs = 1,
+                        .place = call_place,
+                        .done = call_done,
+                        .ctx = &c};
+    assert_ok(hth_engine_submit(f.engine, &c.r));
+    uint64_t until = hth_real_after(1600000000u);
+    while (hth_real_ns() < until) {
+        nap();
+    }
+    kill_engine(SIGKILL);
+    assert_err(call_wait(&c), HTH_ETIMEDOUT, "Request timeout expired");
+    fixture_close(&f);
+}
+
 static bool is_loaded(hth_engine *e)
 {
     call c = {.r = {.query = "loaded"}};
@@ -590,6 +621,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_killed_idle),
         cmocka_unit_test(test_killed_at_work),
         cmocka_unit_test(test_timeouts_while_it_is_away),
+        cmocka_unit_test(test_default_timeout_goes_on),
         cmocka_unit_test(test_models_come_back),
         cmocka_unit_test(test_hangs),
         cmocka_unit_test(test_killed_while_it_trains),

@@ -246,7 +246,7 @@ hth_err hth_server_reload(hth_server *s)
     HTH_TRY(hth_tls_reload(s->tls));
     for (int i = 0; i < s->n_listeners; i++) {
         if (url_is_tls(s->listeners[i].url)) {
-            HTH_TRY(hth_tls_listener(s->tls, s->listeners[i].listener));
+            HTH_TRY(hth_tls_listener_again(s->tls, s->listeners[i].listener));
         }
     }
     return HTH_OK;

@@ -11,8 +11,12 @@
 #include <nng/supplemental/tls/tls.h>
 #include <openssl/err.h>
 
+#include <errno.h>
+#include <netinet/in.h>
 #include <pthread.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #define TLS_FILE_BYTES (1 << 20)
 
@@ -148,4 +152,39 @@ hth_err hth_tls_listener(hth_tls *t, nng_listener l)
     hth_free(cert);
     hth_free(key);
     return err;
+}
+
+// nng has the next connection's session made, with the certificate of then, before that comes: it
+// is used up by a connection of our own, behind which all others come.
+hth_err hth_tls_listener_again(hth_tls *t, nng_listener l)
+{
+    nng_sockaddr at;
+    struct sockaddr_storage a = {.ss_family = AF_UNSPEC};
+    HTH_TRY(hth_tls_listener(t, l));
+    int rv = nng_listener_get_addr(l, NNG_OPT_LOCADDR, &at);
+    if (rv != 0) {
+        return hth_msg_fail(rv, "the address of tls+tcp:// is not known");
+    }
+    if (at.s_family == NNG_AF_INET6) {
+        struct sockaddr_in6 *six = (struct sockaddr_in6 *)&a;
+        six->sin6_family = AF_INET6;
+        six->sin6_port = at.s_in6.sa_port;
+        six->sin6_scope_id = at.s_in6.sa_scope;
+        memcpy(&six->sin6_addr, at.s_in6.sa_addr, sizeof six->sin6_addr);
+    } else {
+        struct sockaddr_in *four = (struct sockaddr_in *)&a;
+        four->sin_family = AF_INET;
+        four->sin_port = at.s_in.sa_port;
+        four->sin_addr.s_addr = at.s_in.sa_addr;
+    }
+    int fd = socket(a.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0 || connect(fd, (struct sockaddr *)&a, sizeof a) != 0) {
+        hth_err err = hth_fail_errno(errno, "cannot connect to the own tls+tcp://");
+        if (fd >= 0) {
+            close(fd);
+        }
+        return err;
+    }
+    close(fd);
+    return HTH_OK;
 }

@@ -22,8 +22,9 @@ hth_err hth_tls_reload(hth_tls *t);
 
 // hth_tls_session makes the server's side of a connection, for SSL_free; NULL: out of memory.
 SSL *hth_tls_session(hth_tls *t);
-// hth_tls_listener gives a listener of nng, made and not started, the certificate as it is now; for
-// one that is started it is an error, HTH_EBUSY, that leaves it as it is.
+// hth_tls_listener gives a listener of nng, made and not started, the certificate as it is now;
+// hth_tls_listener_again does that for one that is started, for all connections that come later.
 hth_err hth_tls_listener(hth_tls *t, nng_listener l);
+hth_err hth_tls_listener_again(hth_tls *t, nng_listener l);
 
 #endif

@@ -105,6 +105,24 @@ reload() {
 check 'SIGHUP changes what can change, refuses the rest with a sentence; the manager is told' reload
 unset HEARTH_SERVER
 
+# Signals that come as soon as its store is there: SIGHUP, where that is asked for, and SIGTERM in the end.
+early() { # HUP|TERM STORE
+    perl -e 'my ($signal, $store) = splice @ARGV, 0, 2; pipe(my $r, my $w) or die; my $pid = fork // die;
+        if (!$pid) { open STDERR, ">&", $w; exec @ARGV; }
+        close $w; my $end = time + 60;
+        select undef, undef, undef, 0.0005 until -d $store || time > $end;
+        kill $signal, $pid;
+        while (<$r>) { print; kill "TERM", $pid if /event=reload-refused/ && $signal eq "HUP"; }
+        waitpid $pid, 0; exit($? & 127 ? 128 + ($? & 127) : $? >> 8)' "$@"
+}
+early_signals() {
+    for signal in HUP TERM; do
+        run 0 early $signal "$dir/early-$signal" "$build/hearthd" --store "$dir/early-$signal" --listen "ipc://$dir/early.sock" --http 127.0.0.1:0 \
+            --log-level info && said 'event=stopped' && said 'ready:' || return 1
+    done
+}
+check 'a signal that comes before hearthd is ready is done when it is' early_signals
+
 # ---- installation
 root=$dir/root
 files() { (cd "$root" && find . ! -type d | sort); }

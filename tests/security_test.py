@@ -463,6 +463,37 @@ class Tls(Case):
         self.assertEqual(self.serial(s), 2)
         self.sign('server.pem', 1)
 
+    def test_reload_nng(self):
+        """.. and for tls+tcp: new connections are answered with it, one that is there goes on, a broken file leaves the old."""
+        self.sign('server.pem', 1)
+        s = self.server(*self.flags(), tcp='tls+tcp', host='localhost')
+        old = ssl.create_default_context(cafile=self.folder + '/ca.pem')
+        old.maximum_version = ssl.TLSVersion.TLSv1_2
+
+        def dial():
+            return old.wrap_socket(socket.create_connection(('localhost', s.tcp_port), timeout=PATIENCE), server_hostname='localhost')
+
+        def serial():
+            with dial() as t:
+                return int(t.getpeercert()['serialNumber'], 16)
+
+        self.assertEqual(serial(), 1)
+        with dial() as there:
+            there.sendall(b'\x00SP\x00\x00\x30\x00\x00')
+            self.assertEqual(there.recv(8), b'\x00SP\x00\x00\x31\x00\x00')
+            self.sign('server.pem', 2)
+            s.reload('there is no configuration file')
+            self.assertEqual(s.said().count('event=reload-refused'), 1, s.said())
+            self.assertEqual(serial(), 2)
+            s.hearth('--ca', self.folder + '/ca.pem', 'ls')
+            there.sendall(struct.pack('>QI', 5, 0x80000001) + b'x')  # nonsense: an answer, or the end, but no silence
+            there.recv(1)
+        with open(self.folder + '/server.pem', 'w', encoding='utf-8') as f:
+            f.write('no certificate\n')
+        s.reload('tls.cert: ')
+        self.assertEqual(serial(), 2)
+        self.sign('server.pem', 1)
+
     def test_hearth(self):
         """tls+tcp: the client verifies who answers; the token goes through it."""
         path, (token,) = self.tokens_file(('i', 'infer'))
@@ -560,6 +591,25 @@ class Limits(Case):
             while got := k.recv(65536):
                 data += got
             self.assertEqual(data.count(b'HTTP/1.1 200'), 2, data)
+
+    def test_connect(self):
+        """This is no proxy: CONNECT is an error, and the end of the connection, with what is sent behind it."""
+        s = self.server()
+        for target in (b'localhost:80', b'/v2', b'localhost:80/v2'):
+            with s.dial() as k:
+                k.sendall(b'CONNECT ' + target + b' HTTP/1.1\r\nHost: localhost\r\n\r\n')
+                status, _ = answer_of(k)  # to its end
+                self.assertIn(status, (400, 404, 405))
+            with s.dial() as k:
+                k.sendall(b'CONNECT ' + target + b' HTTP/1.1\r\nHost: localhost\r\n\r\nGET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n')
+                data = b''
+                try:
+                    while got := k.recv(65536):
+                        data += got
+                except ConnectionError:
+                    pass
+                self.assertEqual(data.count(b'HTTP/1.1'), 1, data)
+        self.assertTrue(s.alive())
 
     def test_endless_line(self):
         """A chunk's size, or a head, that never ends is not collected for ever."""
