@@ -94,6 +94,8 @@ typedef enum hth_setting_change {
       "requests that may wait for one engine; more are refused as busy")                           \
     X(QUEUE_TIMEOUT_US, "queue.timeout_us", COUNT, 0, 0, 3600000000.0, LIVE,                       \
       "how long an inference that names no timeout may wait, in microseconds; 0: without end")     \
+    X(QUEUE_MEMORY_WAIT, "queue.memory_wait_ms", COUNT, 30000, 0, 3600000.0, LIVE,                 \
+      "how long an inference may wait for memory that others hold, in milliseconds; 0: not")       \
     X(QUEUE_PRIORITY, "queue.priority", COUNT, 100, 1, 4294967295.0, LIVE,                         \
       "priority of inferences that name none; 1 is served first")                                  \
     X(BATCH_MAX, "batch.max", COUNT, 32, 1, 65536, LIVE,                                           \

@@ -14,8 +14,11 @@ hth_err hth_admit_refuse(hth_site *site, hth_source *s, const hth_tensor *inputs
         hth_program *p;
         hth_err err = hth_program_compile(site, s, inputs, whole, false, NULL, &p);
         if (err == HTH_OK) {
-            uint64_t jobs = whole - left - site->pinned_bytes;
+            uint64_t jobs = whole - left - site->pinned_bytes, weights, arena;
+            hth_program_ledger(p, &weights, &arena);
             hth_program_free(site, p);
+            site->refused_over = left;
+            site->refused_bytes = weights + arena;
             return hth_fail(HTH_ENODEVMEM,
                             "%s: not now, training jobs hold %llu bytes and pinned models %llu of "
                             "the device's %llu; it fits when jobs end, or models are unloaded",

@@ -11,7 +11,8 @@
 #include "server/program.h"
 
 // hth_admit_refuse is asked when no plan for these inputs fits what is left (the sentence that
-// hth_fail keeps says by how much). HTH_ENODEVMEM: it would fit without jobs and pins, so not now;
+// hth_fail keeps says by how much). HTH_ENODEVMEM: it would fit without jobs and pins, so not now,
+// and site->refused_over and refused_bytes are set;
 // HTH_ETOOBIG: never, on this device. The sentence says who has the memory and what would help.
 hth_err hth_admit_refuse(hth_site *site, hth_source *s, const hth_tensor *inputs);
 

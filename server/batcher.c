@@ -55,11 +55,18 @@ static void item_unlink(hth_batcher *b, hth_batch_item *i)
     }
 }
 
-// item_link puts an item behind those of its priority, and marks those that it overtakes.
+static bool item_before(const hth_batch_item *a, const hth_batch_item *b)
+{
+    return a->priority < b->priority ||
+           (a->priority == b->priority && a->arrived_ns < b->arrived_ns);
+}
+
+// item_link puts an item behind those of its priority that arrived before it, and marks those that
+// it overtakes.
 static void item_link(hth_batcher *b, hth_batch_queue *q, hth_batch_item *i)
 {
     hth_batch_item *before = q->last;
-    while (before != NULL && before->priority > i->priority) {
+    while (before != NULL && item_before(i, before)) {
         before->overtaken = true;
         before = before->prev;
     }
@@ -104,7 +111,7 @@ hth_err hth_batcher_add(hth_batcher *b, hth_batch_queue *q, hth_batch_item *i, u
     i->timeout_ns = i->timeout_ns != 0 ? i->timeout_ns : p->timeout_ns;
     i->admitted_ns = now_ns;
     i->expires_ns = i->timeout_ns != 0 ? i->arrived_ns + i->timeout_ns : 0;
-    if (p->max_queue > 0 && q->n >= (int)p->max_queue) {
+    if (p->max_queue > 0 && q->n + q->away >= (int)p->max_queue) {
         return hth_fail(HTH_EBUSY, "Exceeds maximum queue size");
     }
     if (i->timeout_ns != 0) {
@@ -119,6 +126,12 @@ hth_err hth_batcher_add(hth_batcher *b, hth_batch_queue *q, hth_batch_item *i, u
     }
     item_link(b, q, i);
     return HTH_OK;
+}
+
+void hth_batcher_again(hth_batcher *b, hth_batch_queue *q, hth_batch_item *i)
+{
+    i->overtaken = true; // it waited for something else: no measure of predictions
+    item_link(b, q, i);
 }
 
 bool hth_batch_item_ended(const hth_batch_item *i, uint64_t now_ns)
@@ -159,13 +172,6 @@ hth_batch_item *hth_batcher_sweep(hth_batcher *b, uint64_t now_ns)
         }
     }
     return out;
-}
-
-// queue_before orders queues by their first item that is to be run.
-static bool item_before(const hth_batch_item *a, const hth_batch_item *b)
-{
-    return a->priority < b->priority ||
-           (a->priority == b->priority && a->arrived_ns < b->arrived_ns);
 }
 
 static hth_batch_item *queue_head(const hth_batch_queue *q, uint64_t now_ns)

@@ -55,6 +55,7 @@ typedef struct hth_batch_queue { // all zero but for the policy at first
     struct hth_batch_queue *next; // of those with something in them
     hth_batch_item *first, *last;
     int n;
+    int away;         // the caller's: items that are no longer here and count for max_queue
     double sample_ns; // what a sample takes, lately; 0: not known
     uint32_t decisions, waits, vain;
     int waited_n; // that were there when the head began to wait; 0: it does not
@@ -104,6 +105,9 @@ void hth_batcher_init(hth_batcher *b, const hth_batch_oracle *oracle);
 // expire before it is its turn; then it is not queued.
 hth_err hth_batcher_add(hth_batcher *b, hth_batch_queue *q, hth_batch_item *item, uint64_t now_ns);
 
+// hth_batcher_again puts an item that was taken back to its place; it is not refused.
+void hth_batcher_again(hth_batcher *b, hth_batch_queue *q, hth_batch_item *item);
+
 // hth_batcher_wait_ns predicts when an item of this priority that arrives now would start.
 uint64_t hth_batcher_wait_ns(const hth_batcher *b, uint32_t priority, uint64_t now_ns);
 
@@ -125,6 +129,9 @@ hth_batch_item *hth_batcher_next(hth_batcher *b, uint64_t now_ns, hth_batch_ask 
 // hth_batcher_begin and _end frame a run of `samples` of q.
 void hth_batcher_begin(hth_batcher *b, const hth_batch_queue *q, int64_t samples, uint64_t now_ns);
 void hth_batcher_end(hth_batcher *b, hth_batch_queue *q, int64_t samples, uint64_t took_ns);
+
+// hth_batch_item_ended: canceled or expired.
+bool hth_batch_item_ended(const hth_batch_item *i, uint64_t now_ns);
 
 // hth_batch_bucket is the least bucket of at least `samples`.
 int64_t hth_batch_bucket(const hth_batch_policy *p, int64_t samples);

@@ -17,7 +17,4 @@ typedef struct hth_batch_choice {
 void hth_batch_choose(hth_batcher *b, hth_batch_item *head, uint64_t now_ns, hth_batch_ask ask,
                       hth_batch_choice *out);
 
-// hth_batch_item_ended: canceled or expired.
-bool hth_batch_item_ended(const hth_batch_item *i, uint64_t now_ns);
-
 #endif

@@ -180,7 +180,9 @@ static void engine_query(void *ctx, hth_request *r)
 static uint64_t engine_yield(void *ctx)
 {
     hth_engine *e = ctx;
-    if ((hth_serve_empty(&e->serve) && hth_mailbox_count(e->mailbox) == 0) || e->yielding) {
+    if ((hth_serve_empty(&e->serve) && hth_mailbox_count(e->mailbox) == 0 &&
+         !hth_await_due(&e->serve.await)) ||
+        e->yielding) {
         return 0;
     }
     uint64_t from_ns = hth_now_ns(), took_ns = 0;
@@ -255,6 +257,7 @@ static void *engine_main(void *arg)
     if (err == HTH_OK) {
         engine_loop(e);
     }
+    hth_serve_stop(&e->serve);
     hth_loads_stop(&e->loads);
     hth_train_queue_stop(&e->training);
     site_close(e);
@@ -295,6 +298,7 @@ hth_err hth_engine_open(const hth_engine_config *config, hth_store *store, hth_e
                            .answer = engine_answer,
                            .ctx = e};
     e->queue = config->queue > 0 ? config->queue : (int)hth_setting_int(HTH_SET_QUEUE_LENGTH);
+    e->serve.queue = e->queue;
     uint64_t spin_ns = (uint64_t)hth_setting_int(HTH_SET_QUEUE_SPIN_US) * 1000u;
     hth_err err = hth_mailbox_open((size_t)e->queue + 1, spin_ns, &e->mailbox); // one: e->drain
     pthread_attr_t stack;

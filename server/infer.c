@@ -199,7 +199,9 @@ hth_err hth_infer(hth_models *ms, hth_work *w)
     if (err == HTH_OK) {
         hth_work_ran(m, w->item.samples, &st.t);
     }
-    hth_work_count(ms, m, w->r, &st.t, err);
+    if (err != HTH_ENODEVMEM) {
+        hth_work_count(ms, m, w->r, &st.t, err);
+    }
     hth_free(map);
     return err;
 }

@@ -141,7 +141,9 @@ static void join_end(hth_models *ms, const hth_join *j, const hth_work_times *t,
                 hth_work_ran(w->model, w->item.samples, &own);
             }
         }
-        hth_work_count(ms, w->model, w->r, &own, w->r->err);
+        if (w->r->err != HTH_ENODEVMEM) {
+            hth_work_count(ms, w->model, w->r, &own, w->r->err);
+        }
     }
 }
 

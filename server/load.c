@@ -84,6 +84,19 @@ hth_err hth_load_program(hth_models *ms, hth_model *m, hth_program **out, bool *
     return err;
 }
 
+// load_leaves: a pin takes nothing that a request waits for.
+static hth_err load_leaves(const hth_site *site, const hth_program *p)
+{
+    uint64_t weights, arena, left = hth_share_models(site);
+    hth_program_ledger(p, &weights, &arena);
+    if (p->pinned || site->awaited_bytes == 0 || site->awaited_bytes + weights <= left) {
+        return HTH_OK;
+    }
+    return hth_fail(HTH_ENODEVMEM,
+                    "not pinned now: %d requests wait for memory, the oldest for %llu bytes",
+                    site->awaiting, (unsigned long long)site->awaited_bytes);
+}
+
 static hth_err load_bring(hth_models *ms, hth_model *m, int pin, hth_request *r)
 {
     hth_site *site = ms->site;
@@ -102,6 +115,9 @@ static hth_err load_bring(hth_models *ms, hth_model *m, int pin, hth_request *r)
     }
     m->load_ns += hth_now_ns() - start_ns;
     hth_residency_stats_get(site->residency, &after);
+    if (err == HTH_OK && p != NULL && pin > 0) {
+        err = load_leaves(site, p);
+    }
     if (err == HTH_OK) {
         err = load_answer(r, json_pack("{s:s, s:i, s:b, s:I}", "name", m->name, "version",
                                        m->version, "pinned",
@@ -261,7 +277,7 @@ static void loads_retry(hth_loads *l, hth_request **from, bool changed)
 bool hth_loads_turn(hth_loads *l)
 {
     bool more = hth_reload_turn(l->ms);
-    uint64_t bytes = hth_share_models(l->ms->site);
+    uint64_t bytes = hth_share_models(l->ms->site) - l->ms->site->awaited_bytes;
     loads_retry(l, &l->behind, false);
     loads_retry(l, &l->waiting, bytes != l->tried_bytes);
     l->tried_bytes = bytes;

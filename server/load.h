@@ -17,7 +17,8 @@ typedef struct hth_loads {
     void (*answer)(hth_request *r, hth_err err); // gives a request back with its result
     hth_request *behind;  // for newer versions that are being made ready; by their `next`
     hth_request *waiting; // for memory
-    uint64_t tried_bytes; // what the device had for models when those were last tried
+    uint64_t tried_bytes; // what the device had for models, and requests did not wait for, when
+                          // those were last tried
 } hth_loads;
 
 // hth_load_program finds the program that a model is loaded with: the one used last, or else one

@@ -41,6 +41,7 @@ static void model_free(hth_models *ms, hth_model *m)
     hth_free(m->wish.key);
     hth_free(m);
     hth_site_trim(ms->site);
+    ms->site->freed++;
 }
 
 void hth_model_hold(hth_model *m)

@@ -333,6 +333,7 @@ void hth_program_pin(hth_site *site, hth_program *p, bool on)
 {
     if (p->pinned != on) {
         p->pinned = on;
+        site->freed += !on;
         pinned_count(site);
     }
 }
@@ -460,6 +461,7 @@ static hth_err program_run(hth_site *site, hth_program *p, const hth_tensor *inp
     p->running = true;
     hth_err err = hth_run_execute(p->run, canceled);
     p->running = false;
+    site->freed++;
     HTH_TRY(err);
     HTH_TRY(program_download(site, p, out));
     p->runs++;

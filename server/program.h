@@ -63,7 +63,11 @@ typedef struct hth_site {
     hth_program *programs;               // all there are, active or not
     uint64_t pinned_bytes, pinned_arena; // weights of pinned programs, and their largest arena
     uint64_t clock;                      // counts runs: recency
-    hth_share *shares;                   // of training jobs
+    // requests that wait for memory (await.h): how often some was given back; what a plan was last
+    // refused for (0: none was) and what it would take; what the oldest of them needs; how many
+    uint64_t freed, refused_over, refused_bytes, awaited_bytes;
+    int awaiting;
+    hth_share *shares; // of training jobs
     hth_run_yield_fn
         yield; // who may have the device between kernels of training jobs; NULL: nobody
     void *yield_ctx;

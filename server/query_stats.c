@@ -67,8 +67,9 @@ static json_t *stats_model(const hth_model *m, const hth_ledger *l)
                   "programs", m->source.n_programs, "times", stats_times(m), "executions",
                   (json_int_t)m->executions, "pending", m->refs, "batches", stats_batches(m)));
     json_object_update_new(doc,
-                           json_pack("{s:i, s:o, s:o, s:o, s:I}", "queued", m->queue.n, "failed",
-                                     stats_counts(m->failed, HTH_N_FAILURES), "answered",
+                           json_pack("{s:i, s:i, s:o, s:o, s:o, s:I}", "queued",
+                                     m->queue.n + m->queue.away, "awaiting_memory", m->queue.away,
+                                     "failed", stats_counts(m->failed, HTH_N_FAILURES), "answered",
                                      stats_counts(m->answered, HTH_N_ANSWER_BOUNDS), "quantiles_ns",
                                      hth_latency_quantiles(m), "load_ns", (json_int_t)m->load_ns));
     return doc;
@@ -131,13 +132,14 @@ hth_err hth_query_stats(hth_models *ms, const hth_model *only, json_t **out)
             json_array_append_new(models, stats_model(m, &l));
         }
     }
-    *out = json_pack("{s:o, s:{s:I, s:I, s:I, s:I, s:I, s:I, s:I}, s:o, s:o, s:o}", "ledger",
-                     stats_ledger(&l), "residency", "entries", (json_int_t)rs.entries,
+    *out = json_pack("{s:o, s:{s:I, s:I, s:I, s:I, s:I, s:I, s:I}, s:o, s:o, s:o, s:{s:i, s:I}}",
+                     "ledger", stats_ledger(&l), "residency", "entries", (json_int_t)rs.entries,
                      "resident_bytes", (json_int_t)rs.resident_bytes, "held_bytes",
                      (json_int_t)rs.held_bytes, "fills", (json_int_t)rs.fills, "filled_bytes",
                      (json_int_t)rs.filled_bytes, "evictions", (json_int_t)rs.evictions,
                      "evicted_bytes", (json_int_t)rs.evicted_bytes, "models", models, "jobs",
-                     stats_jobs(&l), "tenants", stats_tenants(&l));
+                     stats_jobs(&l), "tenants", stats_tenants(&l), "memory_waits", "requests",
+                     ms->site->awaiting, "bytes", (json_int_t)ms->site->awaited_bytes);
     hth_ledger_fini(&l);
     return *out != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "no memory for an answer");
 }

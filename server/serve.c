@@ -39,12 +39,31 @@ static void serve_drop(hth_serve *s, hth_work *w)
     hth_work_close(s->ms, w);
 }
 
+// serve_finish answers a request whose result stands in it.
+static void serve_finish(hth_serve *s, hth_work *w)
+{
+    hth_request *r = w->r;
+    s->answer(r, r->err == HTH_OK ? HTH_OK : hth_fail(r->err, "%s", r->detail));
+    hth_work_close(s->ms, w);
+}
+
+// serve_give_up answers one that waited for memory, and waits no longer.
+static void serve_give_up(hth_serve *s, hth_work *w)
+{
+    hth_work_count(s->ms, w->model, w->r, &(hth_work_times){0}, w->r->err);
+    atomic_fetch_sub(&s->waiting, 1);
+    serve_finish(s, w);
+}
+
 static void serve_sweep(hth_serve *s, uint64_t now_ns)
 {
     hth_batch_item *next, *i = hth_batcher_sweep(&s->batcher, now_ns);
     for (; i != NULL; i = next) {
         next = i->next;
         serve_drop(s, work_of(i));
+    }
+    for (hth_work *w; (w = hth_await_ended(&s->await, now_ns)) != NULL;) {
+        serve_give_up(s, w);
     }
     for (hth_request **at = &s->first; *at != NULL;) {
         hth_request *r = *at;
@@ -103,7 +122,7 @@ static void serve_look(hth_serve *s)
     while ((r = s->mail(s->ctx)) != NULL) {
         hth_serve_take(s, r);
     }
-    uint64_t now_ns = hth_serve_empty(s) ? 0 : hth_now_ns();
+    uint64_t now_ns = hth_serve_empty(s) && s->await.n == 0 ? 0 : hth_now_ns();
     if (now_ns > s->looked_ns + SERVE_LOOK_NS) {
         s->looked_ns = now_ns;
         serve_sweep(s, now_ns);
@@ -112,18 +131,26 @@ static void serve_look(hth_serve *s)
 
 // ---- runs
 
-// serve_finish answers a request whose result stands in it.
-static void serve_finish(hth_serve *s, hth_work *w)
+// serve_ran answers a request that was run, or has it wait for memory.
+static void serve_ran(hth_serve *s, hth_work *w)
 {
-    hth_request *r = w->r;
-    s->answer(r, r->err == HTH_OK ? HTH_OK : hth_fail(r->err, "%s", r->detail));
-    hth_work_close(s->ms, w);
+    if (w->r->err != HTH_ENODEVMEM) {
+        serve_finish(s, w);
+        return;
+    }
+    atomic_fetch_add(&s->waiting, 1);
+    if (!hth_await_add(&s->await, w, s->queue / 2)) {
+        serve_give_up(s, w);
+    }
 }
 
 static void serve_alone(hth_serve *s, hth_work *w)
 {
-    hth_work_result(w, hth_infer(s->ms, w));
-    serve_finish(s, w);
+    s->ms->site->refused_over = 0;
+    if (!hth_await_joins(&s->await, w)) {
+        hth_work_result(w, hth_infer(s->ms, w));
+    }
+    serve_ran(s, w);
 }
 
 static void serve_joined(hth_serve *s, hth_work **work, int n, int64_t bucket)
@@ -136,7 +163,7 @@ static void serve_joined(hth_serve *s, hth_work **work, int n, int64_t bucket)
     }
     for (int k = 0; k < n; k++) {
         if (work[k] != NULL) {
-            serve_finish(s, work[k]);
+            serve_ran(s, work[k]);
         }
     }
 }
@@ -174,8 +201,8 @@ static bool serve_batch(hth_serve *s, hth_batch_ask ask, uint64_t *wake_ns, uint
 
 // ---- turns
 
-// serve_before does the runs that what unloads models has to wait for: as many as there are
-// requests now.
+// serve_before does the runs that something else has to wait for: as many as there are requests
+// now.
 static void serve_before(hth_serve *s)
 {
     uint64_t wake_ns;
@@ -183,6 +210,16 @@ static void serve_before(hth_serve *s)
     for (int n = s->batcher.n; n > 0; n--) {
         serve_batch(s, (hth_batch_ask){.hurry = true}, &wake_ns, &priority);
     }
+}
+
+// serve_again queues what waited for memory, where there may be some now; true: something was.
+static bool serve_again(hth_serve *s)
+{
+    bool any = false;
+    for (hth_work *w; (w = hth_await_ready(&s->await)) != NULL; any = true) {
+        hth_batcher_again(&s->batcher, &w->model->queue, &w->item);
+    }
+    return any;
 }
 
 // serve_find accepts a request whose model may have to be loaded.
@@ -224,7 +261,13 @@ bool hth_serve_turn(hth_serve *s, bool hurry, uint64_t *wake_ns)
         serve_arrived(s, r);
     }
     serve_look(s);
+    if (serve_again(s)) { // before a job is given that memory
+        serve_before(s);
+        worked = true;
+    }
     worked = serve_batch(s, (hth_batch_ask){.hurry = hurry}, wake_ns, &priority) || worked;
+    uint64_t over_ns = hth_await_wake_ns(&s->await);
+    *wake_ns = over_ns < *wake_ns ? over_ns : *wake_ns;
     if (s->wished != NULL) {
         hth_model *m = s->wished;
         s->wished = NULL;
@@ -251,6 +294,7 @@ bool hth_serve_between(hth_serve *s, uint32_t most, uint32_t *priority)
         s->last = *at == NULL ? at : s->last;
         serve_find(s, r);
     }
+    (void)serve_again(s);
     return serve_batch(s, (hth_batch_ask){.hurry = true, .priority = most}, &wake_ns, priority);
 }
 
@@ -316,8 +360,17 @@ static uint64_t serve_in_compile(void *ctx)
     return 0;
 }
 
+void hth_serve_stop(hth_serve *s)
+{
+    for (hth_work *w; (w = hth_await_last(&s->await)) != NULL;) {
+        hth_work_result(w, hth_fail(HTH_ECANCELED, "the server stops"));
+        serve_give_up(s, w);
+    }
+}
+
 void hth_serve_init(hth_serve *s)
 {
+    s->await.ms = s->ms;
     hth_serve_oracle(s);
     s->last = &s->first;
     s->ms->site->in_run = serve_in_run;

@@ -14,6 +14,7 @@
 #ifndef HTH_SERVER_SERVE_H
 #define HTH_SERVER_SERVE_H
 
+#include "server/await.h"
 #include "server/join.h"
 
 typedef struct hth_serve {
@@ -23,15 +24,20 @@ typedef struct hth_serve {
     void (*query)(void *ctx, hth_request *r);
     void (*answer)(hth_request *r, hth_err err);
     void *ctx;
+    int queue;          // requests that may wait; half of them for memory
     atomic_int waiting; // requests that were submitted and neither begun nor refused; any thread
     // its own
     hth_batcher batcher;
     hth_join join;
+    hth_await await;
     hth_request *first, **last; // arrived, by `next`: queries, and inferences of models not loaded
     hth_model *wished;          // held: has waited long enough for a larger program; NULL: none
     uint64_t looked_ns;
     bool nested; // serving inside a compilation
 } hth_serve;
+
+// hth_serve_stop answers what waits for memory.
+void hth_serve_stop(hth_serve *s);
 
 // hth_serve_init completes a serve whose upper half is set, and hooks it into the site.
 void hth_serve_init(hth_serve *s);
@@ -45,7 +51,7 @@ bool hth_serve_turn(hth_serve *s, bool hurry, uint64_t *wake_ns);
 // hth_serve_between is a turn in the middle of a training step: one run, for a request of at most
 // this priority (1 is first); *priority: its. Queries wait. false: there was none.
 bool hth_serve_between(hth_serve *s, uint32_t most, uint32_t *priority);
-// hth_serve_empty says that nothing waits.
+// hth_serve_empty says that nothing waits that could be run.
 bool hth_serve_empty(const hth_serve *s);
 // hth_serve_idle takes a step of what is done when nobody asks for anything. false: nothing left.
 bool hth_serve_idle(hth_serve *s);

@@ -18,6 +18,7 @@ void hth_share_set(hth_site *site, hth_share *s, const hth_curve_point *point)
         *at = s;
     }
     s->point = *point;
+    site->freed++;
 }
 
 static uint64_t share_beside(const hth_site *site, const hth_share *mine)
@@ -34,6 +35,12 @@ static uint64_t share_less(uint64_t a, uint64_t b)
     return a > b ? a - b : 0;
 }
 
+// What requests wait for is kept from new jobs; only beside others, whose end they can wait for.
+static bool share_others(const hth_site *site, const hth_share *mine)
+{
+    return site->shares != NULL && (site->shares != mine || mine->next != NULL);
+}
+
 uint64_t hth_share_models(const hth_site *site)
 {
     return share_less(share_beside(site, NULL), site->pinned_bytes);
@@ -41,7 +48,8 @@ uint64_t hth_share_models(const hth_site *site)
 
 uint64_t hth_share_rest(const hth_site *site, const hth_share *mine)
 {
-    return share_less(share_beside(site, mine), site->pinned_bytes + site->pinned_arena);
+    uint64_t awaited = share_others(site, mine) ? site->awaited_bytes : 0;
+    return share_less(share_beside(site, mine), site->pinned_bytes + site->pinned_arena + awaited);
 }
 
 bool hth_share_alone(const hth_site *site, const hth_share *mine)
@@ -83,7 +91,8 @@ hth_err hth_share_admit(const hth_site *site, const hth_curve *curve, hth_curve_
         weight[n] = 1;
         // Jobs take turns: the copies of one do not run beside another's.
         double link = n + 1;
-        uint64_t all = site->device->props.budget_bytes;
+        uint64_t all = share_less(site->device->props.budget_bytes,
+                                  site->shares != NULL ? site->awaited_bytes : 0);
         err = hth_curve_admit(curves, weight, n + 1, all - all / SHARE_MODELS, link, chosen);
         err = err == HTH_ETOOBIG ? hth_curve_admit(curves, weight, n + 1, all, link, chosen) : err;
     }

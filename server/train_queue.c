@@ -302,6 +302,8 @@ bool hth_train_queue_turn(hth_train_queue *q)
 {
     bool done = false;
     queue_drop_left(q);
+    q->freed += q->ms->site->awaited_bytes < q->awaited_bytes; // a job may have that, too
+    q->awaited_bytes = q->ms->site->awaited_bytes;
     hth_train_entry *e = queue_next(q);
     if (e == NULL) {
         return false;

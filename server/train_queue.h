@@ -14,6 +14,7 @@ typedef struct hth_train_queue {
     hth_train_entry *first, *active;             // active: whose turn it is or was, NULL: none
     bool draining;                               // no job begins any more
     uint64_t freed;                              // counts the times that memory was given back
+    uint64_t awaited_bytes;                      // by requests, when that was last looked at
     void (*event)(void *ctx, const char *job, const char *what, uint64_t done,
                   uint64_t total); // NULL: nobody listens
     void *event_ctx;

@@ -82,6 +82,9 @@ bool hth_work_alike(const hth_work *a, const hth_work *b)
 hth_err hth_work_outputs(hth_work *w)
 {
     const hth_graph *g = w->model->source.graph;
+    if (w->r->outputs != NULL) {
+        return HTH_OK;
+    }
     w->r->outputs = hth_calloc((size_t)g->n_outputs, sizeof *w->r->outputs); // freed by the engine
     if (w->r->outputs == NULL) {
         return hth_fail(HTH_ENOMEM, "no memory for a request");
@@ -95,6 +98,9 @@ hth_err hth_work_outputs(hth_work *w)
 hth_err hth_work_place(hth_work *w, const hth_program *p, const int *map, int64_t samples)
 {
     hth_request *r = w->r;
+    if (w->placed) {
+        return HTH_OK;
+    }
     for (int i = 0; i < p->n_final; i++) {
         int at = p->final_index[i];
         hth_tensor *t = &r->outputs[map != NULL ? map[at] : at].t;

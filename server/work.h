@@ -10,9 +10,12 @@
 typedef struct hth_work {
     hth_batch_item item; // first
     hth_request *r;
-    hth_model *model;    // held
-    bool placed;         // its outputs have a place
-    bool done;           // its result stands
+    hth_model *model; // held
+    bool placed;      // its outputs have a place
+    bool done;        // its result stands
+    // of one that waits for memory (await.h): since and until when, the bytes for models that it
+    // was refused for (0: it was no matter of its plan), what it needs
+    uint64_t awaits_since_ns, awaits_until_ns, awaits_over, awaits_bytes;
     hth_tensor *probe;   // room for the inputs of a program of another batch
     hth_tensor inputs[]; // in the model's order
 } hth_work;
@@ -27,10 +30,10 @@ const hth_tensor *hth_work_key(const hth_work *w, int64_t samples);
 // hth_work_alike says that the samples of two requests for one model have the same shapes.
 bool hth_work_alike(const hth_work *a, const hth_work *b);
 
-// hth_work_outputs makes the list of the request's outputs, by name.
+// hth_work_outputs makes the list of the request's outputs, by name; once.
 hth_err hth_work_outputs(hth_work *w);
 // hth_work_place asks the submitter for a place of p's outputs, which are the outputs map[i] of the
-// model (NULL: i), of `samples` samples; -1: of as many as p has.
+// model (NULL: i), of `samples` samples; -1: of as many as p has. Once: a place stays.
 hth_err hth_work_place(hth_work *w, const hth_program *p, const int *map, int64_t samples);
 // hth_work_result puts a result into the request, with the present detail if it is an error.
 void hth_work_result(hth_work *w, hth_err err);
