@@ -103,7 +103,7 @@ static bool mailbox_idle(void *ctx)
     hth_mailbox *m = ctx;
     const hth_poll_hook *w = m->watch;
     if (mailbox_empty(m) && w != NULL) {
-        w->look(w->ctx);
+        (void)w->look(w->ctx);
     }
     return mailbox_empty(m);
 }

@@ -120,12 +120,13 @@ typedef struct place {
     int message;
 } place;
 
-static void place_look(void *ctx)
+static bool place_look(void *ctx)
 {
     place *p = ctx;
     if (++p->looks == p->send_at) {
         assert_ok(hth_mailbox_send(p->m, &p->message));
     }
+    return false;
 }
 
 static void place_leave(void *ctx)

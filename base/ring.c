@@ -54,6 +54,7 @@ struct hth_ring {
     uint64_t
         base_room; // how many bytes behind it are free while the peer has not come to it; producer
     const hth_poll_hook *watch;
+    bool came; // since the spinning began, where it looks besides; consumer
     atomic_bool stopped, broken, attended;
 };
 
@@ -296,7 +297,7 @@ static bool ring_is_idle(void *ctx)
 {
     hth_ring *r = ctx;
     if (r->watch != NULL && ring_is_empty(r)) {
-        r->watch->look(r->watch->ctx);
+        r->came = r->watch->look(r->watch->ctx) || r->came;
     }
     return ring_is_empty(r);
 }
@@ -308,8 +309,12 @@ hth_err hth_ring_wait(hth_ring *r, uint64_t timeout_ns)
         return HTH_ETIMEDOUT;
     }
     if (idle) {
-        uint64_t until = hth_real_after(timeout_ns), looking = hth_real_after(r->spin_ns);
-        hth_spin(ring_is_idle, r, looking < until ? looking : until);
+        uint64_t until = hth_real_after(timeout_ns);
+        do { // again, when something has come elsewhere: its answer may be the next message
+            uint64_t looking = hth_real_after(r->spin_ns);
+            r->came = false;
+            hth_spin(ring_is_idle, r, looking < until ? looking : until);
+        } while (r->came && ring_is_empty(r) && hth_real_ns() < until);
         if (r->watch != NULL && ring_is_empty(r)) {
             r->watch->leave(r->watch->ctx);
         }

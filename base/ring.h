@@ -68,7 +68,8 @@ bool hth_ring_stopped(const hth_ring *r);
 
 // hth_ring_spin changes how long the side looks before it sleeps; the thread that waits.
 void hth_ring_spin(hth_ring *r, uint64_t spin_ns);
-// hth_ring_set_watch has hth_ring_wait look into `w` while it looks for messages. The same thread.
+// hth_ring_set_watch has hth_ring_wait look into `w` while it looks for messages, anew for as long
+// as things come there. The same thread.
 void hth_ring_set_watch(hth_ring *r, const hth_poll_hook *w);
 
 // ---- producer: one thread at a time

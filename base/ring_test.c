@@ -350,14 +350,16 @@ static void test_attend(void **state)
 typedef struct place {
     hth_ring *in;
     int looks, leaves, send_at; // on which look; 0: when it is left
+    bool comes;                 // what a look says
 } place;
 
-static void place_look(void *ctx)
+static bool place_look(void *ctx)
 {
     place *p = ctx;
     if (++p->looks == p->send_at) {
         assert_ok(send_text(p->in, "found", ""));
     }
+    return p->comes;
 }
 
 static void place_leave(void *ctx)
@@ -371,7 +373,7 @@ static void test_watch(void **state)
 {
     pair p;
     pair_open(&p, 10000000000u); // found long before that
-    place at = {p.in, 0, 0, 5};
+    place at = {.in = p.in, .send_at = 5};
     hth_poll_hook w = {place_look, place_leave, &at};
     hth_ring_set_watch(p.out, &w);
     assert_ok(hth_ring_wait(p.out, HTH_FOREVER));
@@ -383,6 +385,12 @@ static void test_watch(void **state)
     hth_ring_spin(p.out, 0);
     assert_ok(hth_ring_wait(p.out, HTH_FOREVER)); // sent in the last moment
     assert_int_equal(at.leaves, 1);
+    assert_ok(hth_ring_next(p.out, &n));
+    hth_ring_take(p.out, &(char[8]){0});
+    at = (place){.in = p.in, .send_at = 9, .comes = true};
+    assert_ok(hth_ring_wait(p.out, HTH_FOREVER)); // looks on without time, because things came
+    assert_int_equal(at.looks, 9);
+    assert_int_equal(at.leaves, 0);
     pair_close(&p);
 }
 

@@ -4,8 +4,6 @@
 #include <sched.h>
 #include <time.h>
 
-#define SPIN_LOOKS 32 // between two looks at the clock: one or two microseconds
-
 uint64_t hth_real_ns(void)
 {
     struct timespec t;
@@ -22,11 +20,6 @@ uint64_t hth_real_after(uint64_t timeout_ns)
 void hth_spin(bool (*idle)(void *ctx), void *ctx, uint64_t until_ns)
 {
     while (idle(ctx) && hth_real_ns() < until_ns) {
-        for (int i = 0; i < SPIN_LOOKS && idle(ctx); i++) {
-#if defined(__x86_64__)
-            __builtin_ia32_pause();
-#endif
-        }
         sched_yield();
     }
 }

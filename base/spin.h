@@ -13,7 +13,7 @@
 
 // Another place that messages come from: who waits for messages of his own looks there, too.
 typedef struct hth_poll_hook {
-    void (*look)(void *ctx);  // handles what has come; must be cheap
+    bool (*look)(void *ctx);  // handles what has come, and says whether anything had; cheap
     void (*leave)(void *ctx); // the same, once, before the waiting thread sleeps: somebody else has
                               // to look from then on, until look is called again
     void *ctx;
@@ -23,8 +23,9 @@ typedef struct hth_poll_hook {
 // that is real. hth_real_after adds to it; HTH_FOREVER stays what it is.
 uint64_t hth_real_ns(void);
 uint64_t hth_real_after(uint64_t timeout_ns);
-// hth_spin looks until `idle` says false or it is `until_ns` by hth_real_ns. It yields between
-// looks: on a full machine the other side may need this very core.
+// hth_spin looks until `idle` says false or it is `until_ns` by hth_real_ns. It yields between any
+// two looks: on a full machine the other side may need this very core, and where nobody does a
+// yield takes no longer than a look.
 void hth_spin(bool (*idle)(void *ctx), void *ctx, uint64_t until_ns);
 
 #endif

@@ -4,8 +4,8 @@
 // lane is taken, so that few callers use few pages.
 //
 // Looking for the answer before sleeping (LANE_LOOK_NS) saves the wake-up, and costs a processor
-// that the engine may need: with fewer than LANE_CORES calls sleep at once, and elsewhere a lane
-// whose answers take longer does, trying again ever more rarely.
+// that the engine may need: on a single one calls sleep at once, and elsewhere a lane whose answers
+// take longer does, trying again ever more rarely.
 #include "client/lane.h"
 
 #include "base/alloc.h"
@@ -21,7 +21,7 @@
 #define LANE_BYTES         (2u << 20)
 #define LANE_FRAME_BYTES   (2u << 20) // larger requests go over the socket
 #define LANE_LOOK_NS       25000u
-#define LANE_CORES         4
+#define LANE_CORES         2
 #define LANE_ROOM_NS       1000000u // how long a full ring is waited for, before the socket is taken
 #define LANE_ASK_NS        10000000u // until an answer that may have had no room is asked for
 #define LANE_REST          1024      // slow answers between two attempts at looking, at most

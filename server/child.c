@@ -150,15 +150,18 @@ static hth_err child_message(child *c)
 }
 
 // child_look is the engine's own look into the ring while it waits for work.
-static void child_look(void *ctx)
+static bool child_look(void *ctx)
 {
     child *c = ctx;
+    bool came = false;
     hth_ring_attend(c->link.from);
     if (hth_ring_wait(c->link.from, 0) == HTH_OK && pthread_mutex_trylock(&c->taking) == 0) {
         while (child_message(c) == HTH_OK) {
+            came = true;
         }
         pthread_mutex_unlock(&c->taking);
     }
+    return came;
 }
 
 static void child_leave(void *ctx)

@@ -75,19 +75,22 @@ static void rings_take_all(hth_ring_client *c)
 }
 
 // rings_look is the engine's thread's look into all rings.
-static void rings_look(void *ctx)
+static bool rings_look(void *ctx)
 {
     hth_rings *t = ctx;
+    bool came = false;
     if (t->n_listed == 0 || pthread_mutex_trylock(&t->lock) != 0) {
-        return;
+        return false;
     }
     for (hth_ring_client *c = t->clients; c != NULL; c = c->next) {
         hth_ring_attend(c->requests);
         if (hth_ring_wait(c->requests, 0) == HTH_OK) {
+            came = true;
             rings_take(c);
         }
     }
     pthread_mutex_unlock(&t->lock);
+    return came;
 }
 
 static void rings_leave(void *ctx)

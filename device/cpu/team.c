@@ -14,9 +14,10 @@
 //   put beside the one that woke it whenever the other processors are not idle, and both shares
 //   take turns. The owner is not bound; when it has moved to a worker's processor, that worker
 //   moves to the one the owner left.
-// Waiting (for work, for the end, in a barrier) spins for some microseconds and then sleeps on a
-// futex. Workers start with the first region that needs them and end with the owner thread. The
-// file needs nothing but the C library: beside libhearth.so it is a library of its own.
+// Waiting (for work, for the end, in a barrier) spins for some microseconds, giving the processor
+// away to whoever wants it, and then sleeps on a futex. Workers start with the first region that
+// needs them and end with the owner thread. The file needs nothing but the C library: beside
+// libhearth.so it is a library of its own.
 #include "device/cpu/team.h"
 
 #include <dlfcn.h>
@@ -114,6 +115,7 @@ static bool spin_until_not(_Atomic uint32_t *at, uint32_t value, uint64_t ns)
         }
         team_pause();
         if (i % 64 == 0) {
+            sched_yield(); // who the region, or its owner's answer, waits for may be on this core
             uint64_t now = team_now_ns();
             end = end == 0 ? now + ns : end;
             if (now >= end) {
