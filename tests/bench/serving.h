@@ -194,8 +194,8 @@ static inline long children_kib(pid_t pid, const char *thread, const char *key)
     return kib;
 }
 
-// Kilobytes of `key` ("VmRSS:", "RssAnon:", ..) in a process and its children: the engine may be
-// one. What they share counts for each.
+// Kilobytes of `key` in a process and its children: the engine may be one. "VmRSS:", "RssAnon:",
+// ..: what they share counts for each; "Pss:": for each its part.
 static inline long process_kib(pid_t pid, const char *key)
 {
     char path[64], line[256];
@@ -208,7 +208,8 @@ static inline long process_kib(pid_t pid, const char *key)
     if (tasks != NULL) {
         closedir(tasks);
     }
-    snprintf(path, sizeof path, "/proc/%d/status", (int)pid);
+    snprintf(path, sizeof path, "/proc/%d/%s", (int)pid,
+             strcmp(key, "Pss:") == 0 ? "smaps_rollup" : "status");
     FILE *f = fopen(path, "r");
     while (f != NULL && fgets(line, sizeof line, f) != NULL) {
         if (strncmp(line, key, strlen(key)) == 0) {
