@@ -222,13 +222,7 @@ hth_err hth_program_compile(hth_site *site, hth_source *source, const hth_tensor
     }
     p->budget = budget;
     p->tuned = tune;
-    p->like = source->programs;
-    while (p->like != NULL && !p->like->tuned) {
-        p->like = p->like->next;
-    }
-    if (p->like != NULL) {
-        p->like->held++;
-    }
+    hth_compile_hold(p, source);
     HTH_GOTO(hth_specialize(source->graph, inputs, hth_ref_eval, NULL, &stage), out);
     p->graph = stage.graph;
     p->rest.graph = stage.rest;
@@ -249,10 +243,7 @@ hth_err hth_program_compile(hth_site *site, hth_source *source, const hth_tensor
     source->n_programs++;
     *out = p;
 out:
-    if (p->like != NULL) {
-        p->like->held--;
-        p->like = NULL;
-    }
+    hth_compile_rele(p);
     hth_stage_fini(&stage);
     if (err != HTH_OK) {
         hth_program_free(site, p);

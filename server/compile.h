@@ -13,6 +13,13 @@ typedef struct hth_menu { // the candidates of one node; the first one's kernel 
     hth_choice *every;
 } hth_menu;
 
+// hth_compile_hold names the measured programs whose copies of weights p can share, and holds them
+// until hth_compile_rele. hth_compile_like has p take the algorithms that read those copies, as
+// long as that costs it little time. compile_like.c.
+void hth_compile_hold(hth_program *p, hth_source *source);
+void hth_compile_rele(hth_program *p);
+hth_err hth_compile_like(const hth_program *p, hth_menu *menus);
+
 // hth_compile_kernels asks for every node's candidates (menus: one per node, zeroed; the caller
 // frees the lists) and prepares the first of each.
 hth_err hth_compile_kernels(hth_site *site, hth_program *p, bool tune, hth_request *progress,

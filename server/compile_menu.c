@@ -77,27 +77,6 @@ static hth_err compile_menu(hth_site *site, const hth_program *p, int i, bool tu
     return m->list == NULL || m->every == NULL ? no_memory() : HTH_OK;
 }
 
-// A program for another batch takes the algorithms of the one that there is, as long as that costs
-// it no more than this: forms of weights belong to algorithms, and so they share their copies.
-#define MENU_LIKE 1.1
-
-static void menu_like(const hth_program *p, int i, hth_menu *m)
-{
-    const hth_program *like = p->like;
-    if (like == NULL || like->graph->n_nodes != p->graph->n_nodes ||
-        like->graph->nodes[i].op != p->graph->nodes[i].op) {
-        return;
-    }
-    const char *name = like->problem.nodes[i].alternatives[0].name;
-    for (int k = 0; k < m->n; k++) {
-        bool dear = m->list[k].time_us > 0 && m->list[k].time_us > m->list[0].time_us * MENU_LIKE;
-        if (strcmp(m->list[k].name, name) == 0 && !dear) {
-            m->list[0] = m->list[k];
-            m->n = 1;
-        }
-    }
-}
-
 static hth_err compile_kernel(hth_site *site, hth_program *p, int i, const char *algorithm)
 {
     if (p->plan_only) { // the algorithms may be another device's; any kernel tells the forms
@@ -215,7 +194,12 @@ hth_err hth_compile_kernels(hth_site *site, hth_program *p, bool tune, hth_reque
             site->in_compile(site->in_ctx);
         }
         HTH_TRY(compile_menu(site, p, i, tune, &menus[i]));
-        menu_like(p, i, &menus[i]);
+    }
+    HTH_TRY(hth_compile_like(p, menus));
+    for (int i = 0; i < p->graph->n_nodes; i++) {
+        if (site->in_compile != NULL) {
+            site->in_compile(site->in_ctx);
+        }
         HTH_TRY(compile_kernel(site, p, i, menus[i].list[0].name));
     }
     return HTH_OK;

@@ -12,8 +12,6 @@
 
 #include <string.h>
 
-// Programs kept per graph: one per input shape in use. The least recently used goes.
-#define INFER_MAX_PROGRAMS 16
 // Runs after which a program is worth measuring for.
 #define INFER_TUNE_RUNS 3
 
@@ -67,7 +65,7 @@ hth_err hth_infer_program(hth_models *ms, hth_source *s, const hth_tensor *input
     if (p == NULL || p->held == 0) {
         hth_program_free(site, p);
     }
-    while (s->n_programs >= INFER_MAX_PROGRAMS) {
+    while (s->n_programs >= HTH_PROGRAMS) {
         hth_program *last = NULL;
         for (p = s->programs; p != NULL; p = p->next) {
             last = p->held == 0 ? p : last;

@@ -21,6 +21,8 @@
 #include "memmgr/spill.h"
 #include "server/engine.h"
 
+#define HTH_PROGRAMS 16 // of one graph
+
 typedef struct hth_program hth_program;
 typedef struct hth_share hth_share; // share.h
 
@@ -96,7 +98,8 @@ struct hth_program {
     hth_program *site_next;   // .. of all
     hth_source *source;
     const hth_account *account; // NULL: nobody's
-    hth_program *like; // while it is compiled: whose forms of weights it shares; NULL: none
+    int n_like; // while it is compiled: of programs whose copies of weights it can share
+    hth_program *like[HTH_PROGRAMS];
     int held; // calls in progress that go on with it: requests served in between leave it there
     const void *followed; // the newer version that was made ready for these inputs, too
     hth_tensor *key;      // the inputs it was made for; data: copies of those in value_inputs
