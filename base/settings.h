@@ -66,6 +66,8 @@ typedef enum hth_setting_change {
       "whether HTTP clients may have tensors in POSIX shared memory that they register")           \
     X(DEVICE, "device", TEXT, "cpu", "", FIXED,                                                    \
       "what computes, with its memory and threads: cpu:mem=2GiB,threads=2 or cuda:0,mem=80%")      \
+    X(PRECISION, "precision", WORD, "fp32", "fp32 tf32 bf16", FIXED,                               \
+      "in what convolutions and products compute where a model has none of its own; not on a CPU") \
     X(ENGINE_PROCESS, "engine.process", WORD, "child", "thread child", FIXED,                      \
       "where a device is worked: a thread of hearthd, or a child process that can be restarted")   \
     X(CUDA_LIBS, "cuda.libs", TEXT, "", "", FIXED,                                                 \

@@ -13,10 +13,11 @@ extern const hth_command hth_cmd_import, hth_cmd_ls, hth_cmd_show, hth_cmd_rm, h
     hth_cmd_export, hth_cmd_load, hth_cmd_unload; // cmd_store.c
 extern const hth_command hth_cmd_infer;           // cmd_infer.c
 extern const hth_command hth_cmd_plan, hth_cmd_bench, hth_cmd_convsel, hth_cmd_devices,
-    hth_cmd_stats;                         // cmd_query.c
-extern const hth_command hth_cmd_batching; // cmd_batching.c
-extern const hth_command hth_cmd_train;    // cmd_train.c
-extern const hth_command hth_cmd_curve;    // cmd_curve.c
+    hth_cmd_stats;                          // cmd_query.c
+extern const hth_command hth_cmd_batching;  // cmd_batching.c
+extern const hth_command hth_cmd_precision; // cmd_precision.c
+extern const hth_command hth_cmd_train;     // cmd_train.c
+extern const hth_command hth_cmd_curve;     // cmd_curve.c
 extern const hth_command hth_cmd_jobs, hth_cmd_job, hth_cmd_pause, hth_cmd_resume,
     hth_cmd_cancel;                     // cmd_jobs.c
 extern const hth_command hth_cmd_token; // cmd_token.c

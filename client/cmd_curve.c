@@ -125,6 +125,7 @@ static int cmd_curve(hth_cli *c)
 static const hth_option curve_options[] = {
     {"batch", HTH_OPTION_INT, "N", "samples in a batch"},
     {"train", HTH_OPTION_FLAG, NULL, "of a training step (the default, and the only one)"},
+    {"precision", HTH_OPTION_TEXT, "P", "fp32, tf32 or bf16, the last two on CUDA (the model's)"},
     OPTIONS_STEP,
     {"accumulate", HTH_OPTION_TEXT, "M",
      "take the batch in M equal parts, one update for all; auto: in what is fastest"},

@@ -85,6 +85,11 @@ static int cmd_plan(hth_cli *c)
         "budget", HTH_OPTION_TEXT, "BYTES",                                                        \
             "memory that may be used: 512MiB, or 60% of what is needed"                            \
     }
+#define OPTION_PRECISION                                                                           \
+    {                                                                                              \
+        "precision", HTH_OPTION_TEXT, "P",                                                         \
+            "fp32, tf32 or bf16, the last two on CUDA (the model's)"                               \
+    }
 #define OPTION_END                                                                                 \
     {                                                                                              \
         NULL, HTH_OPTION_FLAG, NULL, NULL                                                          \
@@ -93,6 +98,7 @@ static int cmd_plan(hth_cli *c)
 static const hth_option plan_options[] = {
     OPTION_BATCH,
     OPTION_BUDGET,
+    OPTION_PRECISION,
     {"train", HTH_OPTION_FLAG, NULL, "plan a training step (softmax-xent, SGD with momentum)"},
     OPTIONS_STEP,
     {"problem", HTH_OPTION_PATH, "FILE", "a planning problem instead of a model"},
@@ -106,6 +112,7 @@ static const hth_option plan_options[] = {
 static const hth_option bench_options[] = {
     OPTION_BATCH,
     OPTION_BUDGET,
+    OPTION_PRECISION,
     {"train", HTH_OPTION_FLAG, NULL,
      "measure training steps (softmax-xent, SGD with momentum), the plan corrected by "
      "the first ones"},
@@ -122,6 +129,7 @@ static const hth_option bench_options[] = {
 };
 static const hth_option convsel_options[] = {
     OPTION_BATCH,
+    OPTION_PRECISION,
     {"train", HTH_OPTION_FLAG, NULL, "of a training step, all three directions"},
     OPTION_END,
 };

@@ -114,6 +114,8 @@ static const hth_option train_options[] = {
     {"eval", HTH_OPTION_PATH, "FILE", "samples that are evaluated behind every epoch"},
     {"seed", HTH_OPTION_INT, "S", "of the order of samples, what is held out, and dropout (0)"},
     {"no-shuffle", HTH_OPTION_FLAG, NULL, "take the samples in the file's order"},
+    {"precision", HTH_OPTION_TEXT, "P",
+     "fp32, tf32 or bf16 for convolutions and products, the last two on CUDA (the model's)"},
     {"budget", HTH_OPTION_TEXT, "BYTES", "device memory: 512MiB, or 60% of what the step takes"},
     {"spill", HTH_OPTION_PATH, "DIR",
      "what leaves the device goes to a file in DIR, not to memory"},

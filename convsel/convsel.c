@@ -91,6 +91,9 @@ static void key_fit(const text *t, char *out, size_t cap)
 static void key_node(text *t, const hth_graph *g, const hth_node *n)
 {
     text_add(t, "%s", hth_op_name(n->op));
+    if (g->precision != HTH_PRECISION_FP32) {
+        text_add(t, "@%s", hth_precision_name(g->precision));
+    }
     key_values(t, g, n->inputs, n->n_inputs);
     text_add(t, " ->");
     key_values(t, g, n->outputs, n->n_outputs);

@@ -133,6 +133,7 @@ hth_err hth_graph_clone(const hth_graph *g, hth_graph **out)
     *out = NULL;
     HTH_TRY(hth_graph_new(&c));
     c->training = g->training;
+    c->precision = g->precision;
     for (int i = 0; i < g->n_values; i++) {
         const hth_value *v = &g->values[i];
         int index;

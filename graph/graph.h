@@ -127,8 +127,9 @@ typedef struct hth_graph {
     int n_inputs, n_outputs;
     int *inputs, *outputs; // value indices, in the model's order; initializers are not inputs
     int n_symbols;
-    char **symbols; // names of symbolic dimensions
-    bool training;  // exported in training mode: batch norm uses batch statistics, dropout drops
+    char **symbols;          // names of symbolic dimensions
+    hth_precision precision; // of its convolutions and products
+    bool training; // exported in training mode: batch norm uses batch statistics, dropout drops
 } hth_graph;
 
 hth_err hth_graph_new(hth_graph **out);

@@ -39,6 +39,25 @@ const char *hth_dtype_name(hth_dtype dt)
     return "?";
 }
 
+static const char *const precision_names[HTH_N_PRECISIONS] = {"fp32", "tf32", "bf16"};
+
+const char *hth_precision_name(hth_precision p)
+{
+    return precision_names[p];
+}
+
+hth_err hth_precision_find(const char *name, hth_precision *out)
+{
+    for (int i = 0; i < HTH_N_PRECISIONS; i++) {
+        if (name != NULL && strcmp(name, precision_names[i]) == 0) {
+            *out = (hth_precision)i;
+            return HTH_OK;
+        }
+    }
+    return hth_fail(HTH_EINVAL, "precision '%.40s' is none of fp32, tf32, bf16",
+                    name != NULL ? name : "");
+}
+
 bool hth_dtype_is_float(hth_dtype dt)
 {
     return dt == HTH_DT_F32 || dt == HTH_DT_F64 || dt == HTH_DT_F16 || dt == HTH_DT_BF16;

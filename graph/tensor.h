@@ -36,6 +36,19 @@ size_t hth_dtype_bytes(hth_dtype dt);
 const char *hth_dtype_name(hth_dtype dt);
 bool hth_dtype_is_float(hth_dtype dt); // F16, BF16, F32, F64
 
+// In what convolutions and matrix products compute. TF32: f32 tensors, whose factors are rounded to
+// 10 bits of mantissa. BF16: factors of 16 bits, 7 of mantissa. Both add up in f32.
+typedef enum hth_precision {
+    HTH_PRECISION_FP32,
+    HTH_PRECISION_TF32,
+    HTH_PRECISION_BF16
+} hth_precision;
+#define HTH_N_PRECISIONS 3
+
+const char *hth_precision_name(hth_precision p); // "fp32", "tf32", "bf16"
+// hth_precision_find: HTH_EINVAL names those that there are.
+hth_err hth_precision_find(const char *name, hth_precision *out);
+
 #define HTH_MAX_RANK 8
 
 // A dimension >= 0 is known. HTH_DIM_UNKNOWN is not known at all; HTH_DIM_SYMBOL(s) is the graph's

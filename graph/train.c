@@ -167,6 +167,7 @@ hth_err hth_train_build(const hth_graph *model, const hth_tensor *inputs,
     train_build t = {.o = o};
     memset(out, 0, sizeof *out);
     HTH_TRY(hth_graph_clone(model, &t.g));
+    t.g->precision = o->precision;
     hth_err err = build(&t, inputs, eval, ctx, out);
     out->graph = t.g;
     out->slots = hth_calloc((size_t)t.n_slots + 1, sizeof *out->slots);

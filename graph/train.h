@@ -53,6 +53,7 @@ typedef struct hth_train_options {
     const char *const *freeze; // patterns (fnmatch) of parameters that stay as they are
     int n_freeze;
     bool keep_outputs; // the model's outputs are outputs of the step, too
+    hth_precision precision;
 } hth_train_options;
 
 typedef enum hth_slot_kind {

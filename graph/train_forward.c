@@ -50,6 +50,7 @@ hth_err hth_train_forward(const hth_graph *model, const hth_train_graph *step, h
     *out = NULL;
     hth_graph *g;
     HTH_TRY(hth_graph_clone(model, &g));
+    g->precision = step->graph->precision;
     hth_err err = forward(g, step);
     if (err != HTH_OK) {
         hth_graph_free(g);

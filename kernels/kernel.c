@@ -51,3 +51,14 @@ const hth_fuse_oracle *hth_kernel_oracle(hth_device *d)
 {
     return kernel_on_cpu(d) ? hth_cpu_oracle(d) : d->kernels != NULL ? d->kernels->oracle(d) : NULL;
 }
+
+hth_err hth_kernel_computes(hth_device *d, hth_precision p)
+{
+    if (p == HTH_PRECISION_FP32) {
+        return HTH_OK;
+    }
+    return d->kernels != NULL && !kernel_on_cpu(d)
+               ? d->kernels->computes(d, p)
+               : hth_fail(HTH_ENOTSUP, "%s computes in fp32 only: precision %s needs a CUDA device",
+                          d->props.name, hth_precision_name(p));
+}

@@ -61,6 +61,9 @@ hth_err hth_kernel_algorithms(hth_device *d, const hth_graph *g, const hth_node 
 // hth_kernel_oracle tells the graph passes what device `d` can fuse and which layouts it wants.
 const hth_fuse_oracle *hth_kernel_oracle(hth_device *d);
 
+// hth_kernel_computes says whether device `d` computes in precision `p`. HTH_ENOTSUP: a sentence.
+hth_err hth_kernel_computes(hth_device *d, hth_precision p);
+
 // What a device that comes with a plug-in (device/plugin.h) has in the place of kernels/cpu;
 // hth_device.kernels points to it. The plug-in is linked with nothing of this program: what it
 // calls of graph/ to read constants comes along.
@@ -74,6 +77,7 @@ struct hth_kernel_ops {
     hth_err (*algorithms)(const hth_kernel_host *host, hth_device *d, const hth_graph *g,
                           const hth_node *n, hth_choice *list, int cap, int *count);
     const hth_fuse_oracle *(*oracle)(hth_device *d);
+    hth_err (*computes)(hth_device *d, hth_precision p);
 };
 
 // hth_ref_eval computes a node on plain host tensors with the reference kernels (kernels/ref):

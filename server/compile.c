@@ -189,6 +189,7 @@ static hth_err compile_step_budget(hth_site *site, hth_program *p, const hth_ste
 static hth_err compile_graph(hth_site *site, hth_program *p, const hth_step_spec *step, bool tune,
                              hth_request *progress)
 {
+    HTH_TRY(hth_kernel_computes(site->device, p->graph->precision));
     HTH_TRY(compile_passes(site->device, p->graph, step != NULL));
     HTH_TRY(compile_arrays(p));
     int n = p->graph->n_nodes;

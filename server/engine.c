@@ -98,10 +98,13 @@ static hth_err site_open(hth_engine *e)
         return hth_fail(HTH_ENOTSUP, "device %s (%s): this version has no operators for it",
                         s->device->props.name, s->device->props.description);
     }
+    char word[HTH_SETTING_TEXT];
+    hth_precision precision;
+    HTH_TRY(hth_precision_find(hth_setting_text(HTH_SET_PRECISION, word), &precision));
+    HTH_TRY(hth_kernel_computes(s->device, precision));
     e->timings = (hth_timing_cache){timing_get, timing_put, e->store, timing_take, timing_give, s};
     s->timings = &e->timings;
     hth_link link;
-    char word[HTH_SETTING_TEXT];
     HTH_TRY(hth_link_measure(s->device, s->timings, &link));
     s->link_bytes_per_s = link.h2d_bytes_per_s;
     s->link_back_bytes_per_s = link.d2h_bytes_per_s;

@@ -56,8 +56,8 @@ struct hth_request {
     const hth_request_tensor *known;
     int n_known;
     // query: what to ask ("devices", "stats", "bench", "plan", "convsel", "model", "load",
-    // "loaded", "unload", "batching", "train", "curve", "jobs", "job", "cancel", "pause", "resume")
-    // with JSON arguments
+    // "loaded", "unload", "batching", "precision", "train", "curve", "jobs", "job", "cancel",
+    // "pause", "resume") with JSON arguments
     const char *query, *arguments;
     void (*progress)(hth_request *r, const char *what, uint64_t done,
                      uint64_t total); // may be NULL; engine's thread

@@ -12,6 +12,7 @@
 
 #include "base/alloc.h"
 #include "server/batching.h"
+#include "server/precision.h"
 #include "server/catalog.h"
 #include "server/http_json.h"
 #include "server/model_config.h"
@@ -39,7 +40,9 @@ typedef struct load_call {
     int made[LOAD_MAX_FILES], n_made; // versions that are new
     bool rebatched;                   // the model's batching was changed
     hth_batching batching;            // .. from this
-    hth_err why;                      // the removal's reason
+    bool respelled;                   // its precision was, from this
+    char precision[HTH_PRECISION_TEXT];
+    hth_err why; // the removal's reason
     char sentence[512];
 } load_call;
 
@@ -186,6 +189,11 @@ static hth_err load_put(load_call *l, const json_t *all)
         err = hth_batching_change(l->c.h->store, l->c.args.name, config.batching, &b);
         l->rebatched = err == HTH_OK;
     }
+    if (err == HTH_OK && config.precision != NULL) {
+        hth_precision_get(l->c.h->store, l->c.args.name, l->precision);
+        err = hth_precision_set(l->c.h->store, l->c.args.name, config.precision);
+        l->respelled = err == HTH_OK;
+    }
     hth_model_config_fini(&config);
     return err == HTH_OK && l->c.r.canceled ? hth_fail(HTH_ECANCELED, "canceled by its client")
                                             : err;
@@ -239,6 +247,9 @@ static void load_undo(load_call *l)
     bool made = l->n_made > 0;
     if (l->rebatched) {
         (void)hth_batching_change(l->c.h->store, l->c.args.name, NULL, &l->batching);
+    }
+    if (l->respelled) {
+        (void)hth_precision_set(l->c.h->store, l->c.args.name, l->precision);
     }
     while (l->n_made > 0) {
         (void)hth_store_rm(l->c.h->store, l->c.args.name, l->made[--l->n_made]);
@@ -315,6 +326,8 @@ static void load_keep(load_call *next, const load_call *l)
     next->n_made = l->n_made;
     next->rebatched = l->rebatched;
     next->batching = l->batching;
+    next->respelled = l->respelled;
+    memcpy(next->precision, l->precision, sizeof next->precision);
 }
 
 static void load_loaded(hth_http_call *c)
@@ -325,7 +338,7 @@ static void load_loaded(hth_http_call *c)
         hth_http_send(c->h, c->req, HTTP_OK, NULL, NULL);
         return;
     }
-    bool changed = l->n_made > 0 || l->rebatched;
+    bool changed = l->n_made > 0 || l->rebatched || l->respelled;
     load_call *undo = changed ? load_new(c->h, c->req, &c->args, load_refuse) : NULL;
     if (!changed) {
         load_refuse(c);

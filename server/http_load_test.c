@@ -183,12 +183,26 @@ static void test_batching(void **state)
     says(state, "/v2/models/batch/config", 200, "\"preferred_batch_size\":[2,4]");
 }
 
+// In what a model computes comes with it, too; what the device cannot do is refused and undone.
+static void test_precision(void **state)
+{
+    static const char *const fp32 = "{\"parameters\":{\"precision\":{\"string_value\":\"fp32\"}}}";
+    static const char *const tf32 = "{\"parameters\":{\"precision\":{\"string_value\":\"tf32\"}}}";
+    static const char *const fp8 = "{\"parameters\":{\"precision\":{\"string_value\":\"fp8\"}}}";
+    load_says(state, "batch", fp32, NULL, NULL, 200, "");
+    says(state, "/v2/models/batch/config", 200, "\"precision\":{\"string_value\":\"fp32\"}");
+    load_says(state, "batch", tf32, NULL, NULL, 400, "fp32 only");
+    says(state, "/v2/models/batch/config", 200, "\"precision\":{\"string_value\":\"fp32\"}");
+    load_says(state, "batch", fp8, NULL, NULL, 400, "none of fp32, tf32, bf16");
+    load_says(state, "batch", "{\"parameters\":{\"precision\":{}}}", NULL, NULL, 400,
+              "no 'string_value'");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_load),
-        cmocka_unit_test(test_batching),
-        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_load),           cmocka_unit_test(test_batching),
+        cmocka_unit_test(test_precision),      cmocka_unit_test(test_refused),
         cmocka_unit_test(test_second_refused),
     };
     return cmocka_run_group_tests(tests, rig_setup, rig_teardown);

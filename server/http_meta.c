@@ -199,6 +199,11 @@ static void meta_config(hth_http_call *c)
             config_tensors(json_object_get(m, "inputs"), max_batch > 0), "output",
             config_tensors(json_object_get(m, "outputs"), max_batch > 0), "instance_group", "name",
             json_object_get(m, "name"), "kind", "KIND_CPU", "count", 1, "gpus", "parameters");
+        json_t *precision = json_object_get(m, "precision");
+        if (precision != NULL) {
+            json_object_set_new(json_object_get(config, "parameters"), "precision",
+                                json_pack("{s:O}", "string_value", precision));
+        }
         if (max_batch > 0 && json_integer_value(json_object_get(batching, "max")) > 1) {
             json_object_set_new(config, "dynamic_batching", config_batching(batching));
         }

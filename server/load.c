@@ -139,6 +139,7 @@ static hth_err load_try(hth_loads *l, hth_request *r, const load_args *a, hth_re
 {
     hth_models *ms = l->ms;
     hth_model *m;
+    hth_models_renew(ms, a->name);
     bool fresh = hth_model_loaded(ms, a->name, a->version) == NULL;
     HTH_TRY(hth_model_find(ms, a->spec, &m));
     hth_batching_load(ms->store, m->name, &m->batching);

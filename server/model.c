@@ -4,6 +4,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "server/catalog.h"
+#include "server/precision.h"
 #include "server/reload.h"
 
 #include <jansson.h>
@@ -122,6 +123,17 @@ int hth_models_unload(hth_models *ms, const char *name, int version)
     return n;
 }
 
+void hth_models_renew(hth_models *ms, const char *name)
+{
+    for (hth_model *m = ms->list, *next; m != NULL; m = next) {
+        next = m->next;
+        if (strcmp(m->name, name) == 0 &&
+            m->source.graph->precision != hth_precision_of(ms->store, name)) {
+            hth_model_drop(ms, m);
+        }
+    }
+}
+
 // models_forget drops loaded models that the store no longer has.
 static void models_forget(hth_models *ms)
 {
@@ -177,6 +189,10 @@ static hth_err model_load(hth_models *ms, hth_manifest *manifest, hth_model **ou
     hth_err err = hth_model_graph(ms->store, manifest, &m->source.graph);
     if (err == HTH_OK && meta_true(manifest->meta, HTH_META_TRAINED)) {
         err = hth_train_off(m->source.graph);
+    }
+    if (err == HTH_OK) {
+        m->source.graph->precision = hth_precision_of(ms->store, manifest->name);
+        err = hth_kernel_computes(ms->site->device, m->source.graph->precision);
     }
     err = err == HTH_OK ? hth_fold_model(m->source.graph, hth_ref_eval, NULL) : err;
     if (err != HTH_OK) {

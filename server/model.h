@@ -132,6 +132,8 @@ void hth_model_drop(hth_models *ms, hth_model *m);
 // hth_models_unload does so with the loaded versions of `name` (version 0: all); returns how many
 // there were.
 int hth_models_unload(hth_models *ms, const char *name, int version);
+// hth_models_renew drops those that compute in another precision than is set for them now.
+void hth_models_renew(hth_models *ms, const char *name);
 void hth_models_fini(hth_models *ms);
 
 // hth_model_bind matches named tensors to the model's inputs and checks them against its signature:

@@ -5,6 +5,7 @@
 #include "server/model_config.h"
 
 #include "server/batching.h"
+#include "server/precision.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -98,6 +99,7 @@ hth_err hth_model_config_read(const char *text, const char *name, hth_model_conf
     err = err == HTH_OK ? config_word(out->doc, "default_model_filename", files, 1) : err;
     err = err == HTH_OK ? config_batch(out->doc, &out->max_batch) : err;
     err = err == HTH_OK ? hth_batching_of_config(out->doc, &out->batching) : err;
+    err = err == HTH_OK ? hth_precision_of_config(out->doc, &out->precision) : err;
     if (err == HTH_OK && json_is_true(json_object_get(
                              json_object_get(out->doc, "model_transaction_policy"), "decoupled"))) {
         err = hth_fail(HTH_ENOTSUP, "a model here gives one answer to each request");

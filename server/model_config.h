@@ -10,8 +10,9 @@
 
 typedef struct hth_model_config {
     json_t *doc;
-    int max_batch;    // -1: not said
-    json_t *batching; // as hth_batching_change takes it; NULL: not said
+    int max_batch;         // -1: not said
+    const char *precision; // "": as the server's setting says; NULL: not said. Part of doc
+    json_t *batching;      // as hth_batching_change takes it; NULL: not said
 } hth_model_config;
 
 // hth_model_config_read reads a configuration for model `name`. Fields that have no effect here are

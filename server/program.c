@@ -31,7 +31,8 @@ hth_program *hth_source_match(hth_source *s, const hth_tensor *inputs)
 {
     for (hth_program **at = &s->programs; *at != NULL; at = &(*at)->next) {
         hth_program *p = *at;
-        if (key_equal(p, inputs, s->graph->n_inputs)) {
+        if (p->graph->precision == s->graph->precision &&
+            key_equal(p, inputs, s->graph->n_inputs)) {
             *at = p->next; // to the front
             p->next = s->programs;
             s->programs = p;

@@ -7,6 +7,7 @@
 #include "base/settings.h"
 #include "device/plugin.h"
 #include "server/infer.h"
+#include "server/precision.h"
 #include "server/query_latency.h"
 #include "server/slice.h"
 #include "server/train.h"
@@ -25,6 +26,7 @@ typedef struct query {
     hth_models *ms;
     hth_request *r;
     json_t *args;
+    hth_source other; // of the model in another precision, for this question; graph NULL: none
 } query;
 
 static const char *arg_str(const query *q, const char *name)
@@ -72,12 +74,13 @@ static hth_err query_model(query *q, json_t **out)
     HTH_TRY(arg_model(q, &m));
     const hth_graph *g = m->source.graph;
     hth_batch_policy p = hth_model_batch_policy(m);
-    *out = json_pack("{s:s, s:i, s:o, s:o, s:i, s:i, s:I, s:I, s:b, s:b, s:o}", "name", m->name,
-                     "version", m->version, "inputs", values_json(g, g->inputs, g->n_inputs),
-                     "outputs", values_json(g, g->outputs, g->n_outputs), "nodes", g->n_nodes,
-                     "tensors", m->manifest.n_tensors, "bytes", (json_int_t)m->weight_bytes,
-                     "max_batch", (json_int_t)m->max_batch, "training", g->training, "batched",
-                     m->source.batched, "batching", hth_batching_json(&p));
+    *out = json_pack(
+        "{s:s, s:i, s:o, s:o, s:i, s:i, s:I, s:I, s:s, s:b, s:b, s:o}", "name", m->name, "version",
+        m->version, "inputs", values_json(g, g->inputs, g->n_inputs), "outputs",
+        values_json(g, g->outputs, g->n_outputs), "nodes", g->n_nodes, "tensors",
+        m->manifest.n_tensors, "bytes", (json_int_t)m->weight_bytes, "max_batch",
+        (json_int_t)m->max_batch, "precision", hth_precision_name(g->precision), "training",
+        g->training, "batched", m->source.batched, "batching", hth_batching_json(&p));
     return HTH_OK;
 }
 
@@ -98,6 +101,38 @@ static hth_err query_batching(query *q, json_t **out)
     *out = hth_batching_json(&p);
     json_object_set_new(*out, "model", json_string(m->name));
     return HTH_OK;
+}
+
+// query_precision sets in what a model computes, where something is given, and says what holds. The
+// model itself is not needed for that: it may not be for this device as it is.
+static hth_err query_precision(query *q, json_t **out)
+{
+    hth_manifest found;
+    char set[HTH_PRECISION_TEXT];
+    const char *name = arg_str(q, "model"), *wanted = arg_str(q, "precision");
+    if (name == NULL || strchr(name, ':') != NULL) {
+        return hth_fail(HTH_EINVAL, "which model? a name without a version");
+    }
+    HTH_TRY(hth_store_get(q->ms->store, name, 0, &found));
+    hth_manifest_fini(&found);
+    if (wanted != NULL && wanted[0]) {
+        hth_precision p;
+        HTH_TRY(hth_precision_find(wanted, &p));
+        HTH_TRY(hth_kernel_computes(q->ms->site->device, p));
+    }
+    HTH_TRY(wanted != NULL ? hth_precision_set(q->ms->store, name, wanted) : HTH_OK);
+    hth_models_renew(q->ms, name);
+    hth_precision_get(q->ms->store, name, set);
+    *out = json_pack("{s:s, s:s, s:b}", "model", name, "precision",
+                     hth_precision_name(hth_precision_of(q->ms->store, name)), "set", set[0] != 0);
+    return HTH_OK;
+}
+
+// query_spec reads the step that a question is about.
+static hth_err query_spec(query *q, hth_train_spec *out)
+{
+    hth_precision_fill(q->ms->store, q->args);
+    return hth_train_spec_read(q->args, true, out);
 }
 
 static hth_err query_devices(query *q, json_t **out)
@@ -139,6 +174,23 @@ static void tensors_free(hth_tensor *t, int n)
     hth_free(t);
 }
 
+// query_source is the model's source, or one of its own for the precision that was asked for.
+static hth_err query_source(query *q, hth_model *m, hth_source **out)
+{
+    const char *name = arg_str(q, "precision");
+    hth_precision p = m->source.graph->precision;
+    HTH_TRY(name != NULL ? hth_precision_find(name, &p) : HTH_OK);
+    *out = &m->source;
+    if (p == m->source.graph->precision) {
+        return HTH_OK;
+    }
+    q->other = (hth_source){.batched = m->source.batched, .account = m->source.account};
+    HTH_TRY(hth_graph_clone(m->source.graph, &q->other.graph));
+    q->other.graph->precision = p;
+    *out = &q->other;
+    return HTH_OK;
+}
+
 // query_program makes the program that a question is about: arguments model, batch, budget; budget
 // of its own: not kept.
 static hth_err query_program(query *q, bool tune, hth_model **model, hth_tensor **inputs,
@@ -156,13 +208,15 @@ static hth_err query_program(query *q, bool tune, hth_model **model, hth_tensor 
     if (!(batch >= 1 && batch <= INT32_MAX)) {
         return hth_fail(HTH_EINVAL, "a batch is at least 1 and at most %d", INT32_MAX);
     }
+    hth_source *source;
     HTH_TRY(hth_model_synthetic(m, (int64_t)batch, *inputs));
+    HTH_TRY(query_source(q, m, &source));
     uint64_t budget = site->device->props.budget_bytes, whole = budget;
     const char *text = arg_str(q, "budget");
     if (text != NULL &&
         strchr(text, '%') != NULL) { // of what the model takes when nothing is short
         uint64_t weights, arena;
-        HTH_TRY(hth_infer_program(q->ms, &m->source, *inputs, tune, q->r, out));
+        HTH_TRY(hth_infer_program(q->ms, source, *inputs, tune, q->r, out));
         hth_program_ledger(*out, &weights, &arena);
         HTH_TRY(hth_parse_size(text, weights + arena, &budget));
         *out = NULL;
@@ -174,9 +228,9 @@ static hth_err query_program(query *q, bool tune, hth_model **model, hth_tensor 
                         (unsigned long long)budget, (unsigned long long)whole);
     }
     if (budget == whole) {
-        return hth_infer_program(q->ms, &m->source, *inputs, tune, q->r, out);
+        return hth_infer_program(q->ms, source, *inputs, tune, q->r, out);
     }
-    return hth_program_compile(site, &m->source, *inputs, budget, tune, q->r, out);
+    return hth_program_compile(site, source, *inputs, budget, tune, q->r, out);
 }
 
 // query_program_done drops a program made for one question under a budget of its own.
@@ -184,6 +238,9 @@ static void query_program_done(query *q, hth_program *p)
 {
     if (p != NULL && p->budget != q->ms->site->device->props.budget_bytes) {
         hth_program_free(q->ms->site, p);
+    }
+    if (q->other.graph != NULL) {
+        hth_source_fini(q->ms->site, &q->other);
     }
 }
 
@@ -211,7 +268,7 @@ static hth_err query_bench(query *q, json_t **out)
 {
     if (json_is_true(json_object_get(q->args, "train"))) {
         hth_train_spec spec;
-        HTH_TRY(hth_train_spec_read(q->args, true, &spec));
+        HTH_TRY(query_spec(q, &spec));
         double steps = arg_num(q, "steps", 0);
         if (!(steps >= 0 && steps <= HTH_TRAIN_STEPS)) {
             return hth_fail(HTH_EINVAL, "steps is a number from 1 to %d", HTH_TRAIN_STEPS);
@@ -263,14 +320,14 @@ static hth_err query_bench(query *q, json_t **out)
     qsort(ms, (size_t)n, sizeof *ms, hth_compare_double);
     double p50 = ms[n / 2], p99 = ms[(int)((double)(n - 1) * 0.99)];
     *out = json_pack(
-        "{s:s, s:i, s:f, s:f, s:f, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:i, s:i, s:s, s:i}", "model",
-        m->name, "batch", (int)batch, "p50_ms", p50, "p99_ms", p99, "samples_per_second",
-        batch * 1e3 / p50, "peak_bytes", (json_int_t)(weights + arena), "weight_bytes",
-        (json_int_t)weights, "arena_bytes", (json_int_t)arena, "live_peak_bytes",
-        (json_int_t)works->plan->live_peak_bytes, "budget_bytes", (json_int_t)p->budget, "plan_ms",
-        works->plan->plan_ms, "predicted_ms", works->plan->predicted_us / 1e3, "runs", n, "threads",
-        q->ms->site->device->props.n_threads, "device", q->ms->site->device->props.name, "slice",
-        (int)p->slice);
+        "{s:s, s:s, s:i, s:f, s:f, s:f, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:i, s:i, s:s, s:i}",
+        "model", m->name, "precision", hth_precision_name(p->graph->precision), "batch", (int)batch,
+        "p50_ms", p50, "p99_ms", p99, "samples_per_second", batch * 1e3 / p50, "peak_bytes",
+        (json_int_t)(weights + arena), "weight_bytes", (json_int_t)weights, "arena_bytes",
+        (json_int_t)arena, "live_peak_bytes", (json_int_t)works->plan->live_peak_bytes,
+        "budget_bytes", (json_int_t)p->budget, "plan_ms", works->plan->plan_ms, "predicted_ms",
+        works->plan->predicted_us / 1e3, "runs", n, "threads", q->ms->site->device->props.n_threads,
+        "device", q->ms->site->device->props.name, "slice", (int)p->slice);
 out:
     query_program_done(q, p);
     tensors_free(outputs, n_outputs);
@@ -344,7 +401,7 @@ static hth_err plan_answer_report(void *ctx, const hth_problem *p, const hth_pla
 static hth_err query_curve(query *q, json_t **out)
 {
     hth_train_spec spec;
-    HTH_TRY(hth_train_spec_read(q->args, true, &spec));
+    HTH_TRY(query_spec(q, &spec));
     return hth_train_curve(q->ms, &spec, q->r, out);
 }
 
@@ -352,7 +409,7 @@ static hth_err query_plan(query *q, json_t **out)
 {
     if (json_is_true(json_object_get(q->args, "train"))) {
         hth_train_spec spec;
-        HTH_TRY(hth_train_spec_read(q->args, true, &spec));
+        HTH_TRY(query_spec(q, &spec));
         return hth_train_plan(q->ms, &spec, q->r, plan_answer_report, &(plan_answer){q, out});
     }
     hth_model *m = NULL;
@@ -413,7 +470,7 @@ static hth_err query_convsel(query *q, json_t **out)
     hth_err err;
     if (json_is_true(json_object_get(q->args, "train"))) {
         hth_train_spec spec;
-        err = hth_train_spec_read(q->args, true, &spec);
+        err = query_spec(q, &spec);
         err = err == HTH_OK ? hth_train_visit(q->ms, &spec, q->r, convsel_rows, &a) : err;
     } else {
         hth_model *m = NULL;
@@ -437,9 +494,11 @@ hth_err hth_query_answer(hth_models *ms, hth_request *r)
     static const struct {
         const char *name;
         hth_err (*answer)(query *q, json_t **out);
-    } table[] = {{"model", query_model}, {"devices", query_devices}, {"stats", query_stats},
-                 {"bench", query_bench}, {"plan", query_plan},       {"convsel", query_convsel},
-                 {"curve", query_curve}, {"latency", query_latency}, {"batching", query_batching}};
+    } table[] = {{"model", query_model},       {"devices", query_devices},
+                 {"stats", query_stats},       {"bench", query_bench},
+                 {"plan", query_plan},         {"convsel", query_convsel},
+                 {"curve", query_curve},       {"latency", query_latency},
+                 {"batching", query_batching}, {"precision", query_precision}};
     query q = {.ms = ms, .r = r};
     json_error_t je;
     q.args = json_loads(r->arguments != NULL && r->arguments[0] ? r->arguments : "{}", 0, &je);

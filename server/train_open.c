@@ -4,6 +4,7 @@
 
 #include "base/alloc.h"
 #include "server/catalog.h"
+#include "server/precision.h"
 #include "server/reload.h"
 
 #include <stdio.h>
@@ -116,16 +117,23 @@ static hth_err job_resume(hth_train_job *j)
     return HTH_OK;
 }
 
-// A job that goes on takes its batches in as many parts as before, whatever would be chosen now.
-static void job_parts(hth_train_job *j)
+// A job that goes on takes its batches in as many parts as before, whatever would be chosen now,
+// and computes in the same precision, whatever is set for the model now.
+static void job_settle(hth_train_job *j)
 {
+    bool precise = json_object_get(j->args, "precision") != NULL;
     char name[HTH_CHECKPOINT_JOB];
     json_t *doc;
     if (json_is_true(json_object_get(j->args, "resume")) &&
         hth_checkpoint_job(j->args, name) == HTH_OK &&
         hth_checkpoint_find(j->ms->store, name, &doc) == HTH_OK) {
         json_t *parts = json_object_get(json_object_get(doc, "job"), "parts");
+        json_t *precision = json_object_get(json_object_get(doc, "job"), "precision");
         json_object_set(j->args, "parts", parts); // nothing, where there is none
+        if (!precise) {
+            json_object_set_new(j->args, "precision",
+                                precision != NULL ? json_incref(precision) : json_string("fp32"));
+        }
         json_decref(doc);
     }
 }
@@ -137,7 +145,8 @@ static hth_err job_open(hth_train_job *j)
     hth_model *m;
     hth_train_data *d = &j->data;
     hth_train_spec *s = &j->spec;
-    job_parts(j);
+    job_settle(j);
+    hth_precision_fill(j->ms->store, j->args);
     HTH_TRY(hth_train_spec_read(j->args, false, s));
     HTH_TRY(job_pin(j, &m));
     hth_train_part part = {s->data, s->batch, s->hold_out, s->seed, false};

@@ -164,6 +164,7 @@ static hth_err spec_accumulate(const json_t *args, hth_train_spec *s)
 hth_err hth_train_spec_read(const json_t *args, bool bench, hth_train_spec *s)
 {
     static const char *const losses[] = {"softmax-xent", "mse"}, *const switches[] = {"off", "on"};
+    const char *text = spec_text(args, "precision");
     double batch, epochs, seed, limit, checkpoint;
     int loss, replan;
     *s = (hth_train_spec){.model = spec_text(args, "model"),
@@ -184,6 +185,8 @@ hth_err hth_train_spec_read(const json_t *args, bool bench, hth_train_spec *s)
     }
     HTH_TRY(spec_choice(args, "loss", bench ? "softmax-xent" : NULL, losses, 2, &loss));
     s->options.loss = (hth_train_loss)loss;
+    HTH_TRY(hth_precision_find(text != NULL ? text : hth_precision_name(HTH_PRECISION_FP32),
+                               &s->options.precision));
     HTH_TRY(spec_optimizer(args, s));
     HTH_TRY(spec_schedule(args, s));
     HTH_TRY(spec_freeze(args, s));

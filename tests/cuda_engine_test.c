@@ -37,7 +37,8 @@ static hth_err infer(fixture *f, const char *name, const hth_tensor *x, call *c)
     return call_run(f->engine, c);
 }
 
-static void expect_close(const char *name, const hth_tensor *got, const hth_tensor *want)
+static void expect_within(const char *name, const hth_tensor *got, const hth_tensor *want,
+                          float bound)
 {
     const float *a = got->data, *b = want->data;
     float largest = 0, error = 0;
@@ -46,9 +47,14 @@ static void expect_close(const char *name, const hth_tensor *got, const hth_tens
         largest = fmaxf(largest, fabsf(b[i]));
         error = isnan(a[i]) ? INFINITY : fmaxf(error, fabsf(a[i] - b[i]));
     }
-    if (error > 1e-4f * largest) {
+    if (error > bound * largest) {
         fail_msg("%s differs by %g of %g", name, (double)error, (double)largest);
     }
+}
+
+static void expect_close(const char *name, const hth_tensor *got, const hth_tensor *want)
+{
+    expect_within(name, got, want, 1e-4f);
 }
 
 // The models of tests/data/passes with onnxruntime's answers; asked until the engine has tuned
@@ -136,6 +142,107 @@ static void trains(const training *t, uint64_t seed, const char *budget)
     engine_close(&f);
 }
 
+// In TF32 a factor is rounded by 2^-11 of it at most. Losses are within a bound that leaves room
+// for what a few steps make of that. Which convolutions round is a matter of which engines are
+// fast; products always do.
+#define TF32_BOUND 0x1p-7
+
+// Returns how far the losses are from PyTorch's.
+static double trains_in(const training *t, uint64_t seed, const char *precision, double bound)
+{
+    fixture f;
+    char data[200], way[64];
+    double want[STEPS], loss[STEPS], worst = 0;
+    hth_err err;
+    engine_open(&f, seed);
+    prepare(&f, t, data);
+    snprintf(way, sizeof way, "{\"precision\": \"%s\"}", precision);
+    json_t *doc = train(&f, arguments_of(t, data, way, want), &err);
+    if (doc == NULL) {
+        fail_msg("%s in %s: %s", t->model, precision, hth_err_detail());
+    }
+    losses_of(doc, loss);
+    for (int i = 0; i < STEPS; i++) {
+        double off = fabs(loss[i] - want[i]) / fabs(want[i]);
+        worst = isnan(off) ? INFINITY : fmax(worst, off);
+    }
+    print_message("# %s in %s: losses within %.2g of PyTorch's in FP32\n", t->model, precision,
+                  worst);
+    assert_true(worst <= bound);
+    json_decref(doc);
+    engine_close(&f);
+    return worst;
+}
+
+static void train_tf32(void **state)
+{
+    trains_in(&image_net, 1, "tf32", TF32_BOUND);
+    assert_true(trains_in(&encoder, 2, "tf32", TF32_BOUND) > 1e-6);
+    trains_in(&unet, 3, "tf32", TF32_BOUND);
+    trains_in(&mobile, 4, "tf32", TF32_BOUND);
+}
+
+// What is set for a model holds for its next request; another precision is another program, and a
+// question may be about one that is not the model's.
+static void precisions(void **state)
+{
+    fixture f;
+    hth_tensor x;
+    call c[3];
+    hth_err err;
+    static const char *const set[] = {"fp32", "tf32", ""};
+    assert_true(npy_data("tests/data/digits/images.npy", &x));
+    engine_open(&f, 3);
+    put(f.store, "digits", "tests/data/digits/digits.onnx");
+    for (int i = 0; i < 3; i++) {
+        char question[80];
+        snprintf(question, sizeof question, "{\"model\":\"digits\",\"precision\":\"%s\"}", set[i]);
+        json_t *j = ask(&f, "precision", question, &err);
+        assert_ok(err);
+        assert_string_equal(json_string_value(json_object_get(j, "precision")),
+                            i == 1 ? "tf32" : "fp32");
+        json_decref(j);
+        assert_ok(infer(&f, "digits", &x, &c[i]));
+    }
+    size_t bytes = c[0].out[0].bytes;
+    assert_memory_equal(c[0].out[0].data, c[2].out[0].data, bytes);
+    assert_true(memcmp(c[0].out[0].data, c[1].out[0].data, bytes) != 0);
+    expect_within("digits in tf32", &c[1].out[0], &c[0].out[0], 0x1p-7);
+    json_t *j =
+        ask(&f, "bench", "{\"model\":\"digits\",\"precision\":\"tf32\",\"seconds\":0}", &err);
+    assert_ok(err);
+    assert_string_equal(json_string_value(json_object_get(j, "precision")), "tf32");
+    json_decref(j);
+    assert_null(ask(&f, "precision", "{\"model\":\"digits\",\"precision\":\"fp8\"}", &err));
+    assert_int_equal(err, HTH_EINVAL);
+    assert_null(ask(&f, "precision", "{\"model\":\"none\"}", &err));
+    assert_int_equal(err, HTH_ENOENT);
+    for (int i = 0; i < 3; i++) {
+        free(c[i].out[0].data);
+    }
+    hth_free(x.data);
+    engine_close(&f);
+    // what a CPU cannot do is refused, also where it was set on another machine
+    fixture_open(&f, "cpu:mem=64MiB,threads=1");
+    put(f.store, "digits", "tests/data/digits/digits.onnx");
+    assert_null(ask(&f, "precision", "{\"model\":\"digits\",\"precision\":\"tf32\"}", &err));
+    assert_int_equal(err, HTH_ENOTSUP);
+    assert_null(ask(&f, "bench", "{\"model\":\"digits\",\"precision\":\"tf32\"}", &err));
+    assert_int_equal(err, HTH_ENOTSUP);
+    assert_non_null(strstr(hth_err_detail(), "fp32 only"));
+    assert_ok(hth_store_text_put(f.store, "precision/digits", "tf32"));
+    json_decref(ask(&f, "unload", "{\"model\":\"digits\"}", &err));
+    assert_ok(err);
+    assert_true(npy_data("tests/data/digits/images.npy", &x));
+    assert_int_equal(infer(&f, "digits", &x, &c[0]), HTH_ENOTSUP);
+    json_decref(ask(&f, "precision", "{\"model\":\"digits\",\"precision\":\"\"}", &err));
+    assert_ok(err);
+    assert_ok(infer(&f, "digits", &x, &c[0]));
+    free(c[0].out[0].data);
+    hth_free(x.data);
+    fixture_close(&f);
+}
+
 static void train_image_net(void **state)
 {
     trains(&image_net, 1, LESS);
@@ -160,7 +267,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(answers),         cmocka_unit_test(digits),
         cmocka_unit_test(train_image_net), cmocka_unit_test(train_encoder),
-        cmocka_unit_test(train_others),
+        cmocka_unit_test(train_others),    cmocka_unit_test(precisions),
+        cmocka_unit_test(train_tf32),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -83,6 +83,7 @@ static hth_err conv_describe(const hth_graph *g, const hth_node *n, conv_form *f
     const hth_value *a = hth_cuda_in(g, n, 0), *b = hth_cuda_in(g, n, 1),
                     *r = hth_cuda_out(g, n, 0);
     *f = (conv_form){.bias = -1, .x_in = 0, .w_in = 1, .y_in = -1, .sum = -1};
+    f->dnn.precision = g->precision;
     HTH_TRY(hth_cuda_need_f32(g, n, 3, 2));
     if (a->shape.rank < 3 || hth_cuda_count(r) == 0 || hth_cuda_count(a) == 0) {
         return hth_fail(HTH_ENOTSUP, "%d dimensions, or empty", a->shape.rank);
@@ -288,5 +289,7 @@ hth_err hth_cuda_conv_algorithms(hth_cuda *d, const hth_graph *g, const hth_node
             memcpy(c->name, engine[i].name, sizeof c->name);
         }
     }
-    return *count > 0 ? HTH_OK : hth_fail(HTH_ENOTSUP, "cuDNN has no engine for it in FP32");
+    return *count > 0 ? HTH_OK
+                      : hth_fail(HTH_ENOTSUP, "cuDNN has no engine for it in %s",
+                                 hth_precision_name(f.dnn.precision));
 }

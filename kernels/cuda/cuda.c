@@ -226,3 +226,10 @@ const hth_fuse_oracle *hth_cuda_oracle(hth_device *d)
     static const hth_fuse_oracle oracle = {cuda_can_fuse, cuda_layout, NULL, NULL};
     return &oracle;
 }
+
+hth_err hth_cuda_computes(hth_device *d, hth_precision p)
+{
+    return p != HTH_PRECISION_BF16
+               ? HTH_OK
+               : hth_fail(HTH_ENOTSUP, "%s: operators in bf16 are not written", d->props.name);
+}

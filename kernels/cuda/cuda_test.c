@@ -236,6 +236,59 @@ static void convolutions(void **state)
     }
 }
 
+// TF32 keeps 10 bits: rounding changes a factor by 2^-11 of it at most, a product by 2^-10, and a
+// sum of n products, whose errors have random signs, by much less than n times that. So 2^-9 of the
+// largest result is twice what a single product could be off, and what a sum's largest result has
+// room for; all but the rounded factors is f32, hence an engine of FP32 stays within 1e-5.
+#define TF32_TOLERANCE 0x1p-9
+
+static void convolutions_tf32(void **state)
+{
+    for (size_t i = 0; i < sizeof conv_cases / sizeof *conv_cases; i++) {
+        fixture f;
+        hth_choice list[16];
+        int count, rounded = 0;
+        const hth_node *n = conv_open(&f, &conv_cases[i], i + 1);
+        f.graph->precision = HTH_PRECISION_TF32;
+        assert_int_equal(hth_kernel_algorithms(cuda_test_device, f.graph, n, list, 16, &count),
+                         HTH_OK);
+        for (int k = 0; k < count; k++) {
+            bool rounds = list[k].name[1] == '2';
+            assert_null(strpbrk(list[k].name + 1, "34"));
+            fixture_check(&f, list[k].name, false, rounds ? TF32_TOLERANCE : 1e-5);
+            // it did round; of a filter's gradient with that of the bias, the latter was compared
+            // last
+            bool last = !(n->op == HTH_OP_CONV_GRAD_FILTER && n->outputs[1] >= 0);
+            assert_true(!rounds || !last || f.error > 1e-6);
+            rounded += rounds;
+        }
+        assert_true(rounded > 0);
+        assert_int_equal(list[0].name[1], '2'); // the heuristics' first
+        fixture_check(&f, NULL, false, TF32_TOLERANCE);
+        fixture_faults(&f, NULL);
+        fixture_close(&f);
+    }
+}
+
+static void products_tf32(void **state)
+{
+    for (int form = 0; form < 4; form++) {
+        fixture f;
+        fixture_open(&f, 5 + (uint64_t)form);
+        bool gemm = form >= 2;
+        f.graph->precision = form % 2 == 0 ? HTH_PRECISION_TF32 : HTH_PRECISION_FP32;
+        int in[3] = {fixture_value(&f, SHAPE(37, 65)), fixture_value(&f, SHAPE(65, 23)),
+                     gemm ? fixture_value(&f, SHAPE(23)) : -1};
+        int out = fixture_value(&f, SHAPE(37, 23));
+        hth_node *n =
+            fixture_node(&f, gemm ? HTH_OP_GEMM : HTH_OP_MAT_MUL, in, gemm ? 3 : 2, &out, 1);
+        n->post[n->n_post++] = (hth_post_op){HTH_OP_RELU, -1, 0, 0};
+        fixture_check(&f, NULL, false, form % 2 == 0 ? TF32_TOLERANCE : 1e-5);
+        assert_int_equal(f.error > 1e-6, form % 2 == 0);
+        fixture_close(&f);
+    }
+}
+
 // The device goes, and everything that it made with it.
 static void nothing_is_left(void **state)
 {
@@ -251,10 +304,9 @@ static void nothing_is_left(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(table_is_complete),
-        cmocka_unit_test(onnx_cases),
-        cmocka_unit_test(convolutions),
-        cmocka_unit_test(nothing_is_left),
+        cmocka_unit_test(table_is_complete), cmocka_unit_test(onnx_cases),
+        cmocka_unit_test(convolutions),      cmocka_unit_test(convolutions_tf32),
+        cmocka_unit_test(products_tf32),     cmocka_unit_test(nothing_is_left),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -74,16 +74,32 @@ static void dnn_end(hth_dnn_graph *g, hth_err *err, cudnnBackendDescriptor_t d)
     }
 }
 
-static cudnnBackendDescriptor_t dnn_tensor(hth_dnn_graph *g, hth_err *err, int64_t uid, int rank,
-                                           const int64_t *dims, bool is_virtual)
+// Steps of a dense tensor: row-major, or with axis 1 last.
+static void dnn_strides(bool nhwc, int rank, const int64_t *dims, int64_t *strides)
+{
+    int64_t at = 1;
+    if (nhwc) {
+        strides[1] = at;
+        at *= dims[1];
+    }
+    for (int i = rank - 1; i >= 0; i--) {
+        if (i != 1 || !nhwc) {
+            strides[i] = at;
+            at *= dims[i];
+        }
+    }
+}
+
+// What is only between operations stays in f32.
+static cudnnBackendDescriptor_t dnn_tensor(hth_dnn_graph *g, hth_err *err, const hth_dnn_conv *c,
+                                           int64_t uid, const int64_t *dims, bool is_virtual)
 {
     cudnnBackendDescriptor_t d = dnn_make(g, err, CUDNN_BACKEND_TENSOR_DESCRIPTOR);
-    cudnnDataType_t type = CUDNN_DATA_FLOAT;
+    cudnnDataType_t type =
+        c->precision == HTH_PRECISION_BF16 && !is_virtual ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_FLOAT;
+    int rank = c->n_spatial + 2;
     int64_t align = 16, strides[5];
-    strides[rank - 1] = 1;
-    for (int i = rank - 1; i > 0; i--) {
-        strides[i - 1] = strides[i] * dims[i];
-    }
+    dnn_strides(c->nhwc, rank, dims, strides);
     dnn_set(g, err, d, CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &type);
     dnn_set(g, err, d, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, rank, dims);
     dnn_set(g, err, d, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, rank, strides);
@@ -148,10 +164,9 @@ static cudnnBackendDescriptor_t dnn_operation(hth_dnn_graph *g, hth_err *err, co
                                               cudnnBackendDescriptor_t y)
 {
     const dnn_direction *k = &dnn_directions[c->kind];
-    int rank = c->n_spatial + 2;
     const float one = 1, zero = 0;
-    cudnnBackendDescriptor_t x = dnn_tensor(g, err, HTH_DNN_X, rank, c->x, false);
-    cudnnBackendDescriptor_t w = dnn_tensor(g, err, HTH_DNN_W, rank, c->w, false);
+    cudnnBackendDescriptor_t x = dnn_tensor(g, err, c, HTH_DNN_X, c->x, false);
+    cudnnBackendDescriptor_t w = dnn_tensor(g, err, c, HTH_DNN_W, c->w, false);
     cudnnBackendDescriptor_t conv = dnn_convolution(g, err, c), op = dnn_make(g, err, k->type);
     dnn_set(g, err, op, k->x, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &x);
     dnn_set(g, err, op, k->w, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &w);
@@ -189,10 +204,10 @@ static cudnnBackendDescriptor_t dnn_pointwise(hth_dnn_graph *g, hth_err *err,
 static int dnn_operations(hth_dnn_graph *g, hth_err *err, const hth_dnn_conv *c,
                           cudnnBackendDescriptor_t *ops)
 {
-    int rank = c->n_spatial + 2, n = 0, left = c->bias + c->sum + c->relu;
+    int n = 0, left = c->bias + c->sum + c->relu;
     const int64_t channel[5] = {1, c->y[1], 1, 1, 1};
     const bool wanted[] = {c->bias, c->sum, c->relu};
-    cudnnBackendDescriptor_t y = dnn_tensor(g, err, left > 0 ? 1 : HTH_DNN_Y, rank, c->y, left > 0);
+    cudnnBackendDescriptor_t y = dnn_tensor(g, err, c, left > 0 ? 1 : HTH_DNN_Y, c->y, left > 0);
     ops[n++] = dnn_operation(g, err, c, y);
     for (int i = 0; i < 3; i++) {
         if (!wanted[i]) {
@@ -201,10 +216,10 @@ static int dnn_operations(hth_dnn_graph *g, hth_err *err, const hth_dnn_conv *c,
         left--;
         cudnnBackendDescriptor_t b = NULL, x = y;
         if (i < 2) {
-            b = dnn_tensor(g, err, i == 0 ? HTH_DNN_BIAS : HTH_DNN_SUM, rank,
-                           i == 0 ? channel : c->y, false);
+            b = dnn_tensor(g, err, c, i == 0 ? HTH_DNN_BIAS : HTH_DNN_SUM, i == 0 ? channel : c->y,
+                           false);
         }
-        y = dnn_tensor(g, err, left > 0 ? 2 + i : HTH_DNN_Y, rank, c->y, left > 0);
+        y = dnn_tensor(g, err, c, left > 0 ? 2 + i : HTH_DNN_Y, c->y, left > 0);
         ops[n++] =
             dnn_pointwise(g, err, i < 2 ? CUDNN_POINTWISE_ADD : CUDNN_POINTWISE_RELU_FWD, x, b, y);
     }
@@ -215,7 +230,8 @@ hth_err hth_dnn_graph_open(const hth_dnn_device *d, const hth_dnn_conv *c, hth_d
 {
     hth_err err = HTH_OK;
     cudnnBackendDescriptor_t ops[4];
-    *out = (hth_dnn_graph){.device = d, .fused = c->bias || c->sum || c->relu};
+    *out = (hth_dnn_graph){
+        .device = d, .fused = c->bias || c->sum || c->relu, .precision = c->precision};
     int n = dnn_operations(out, &err, c, ops);
     out->graph = dnn_make(out, &err, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
     dnn_set(out, &err, out->graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, n,

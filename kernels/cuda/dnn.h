@@ -16,12 +16,16 @@
 
 typedef enum hth_dnn_kind { HTH_DNN_FORWARD, HTH_DNN_DATA, HTH_DNN_FILTER } hth_dnn_kind;
 
-// x [N, C, ..], w [K, C / groups, ..], y [N, K, ..], n_spatial 2 or 3, all dense and row-major.
+// x [N, C, ..], w [K, C / groups, ..], y [N, K, ..], n_spatial 2 or 3, all dense: row-major, or
+// with channels (axis 1) last. In bf16 all but the bias are bf16, and so is the bias; in fp32 and
+// tf32 f32.
 typedef struct hth_dnn_conv {
     hth_dnn_kind kind;
     int n_spatial;
     int64_t x[5], w[5], y[5];
     int64_t pre[3], post[3], stride[3], dilation[3];
+    hth_precision precision;
+    bool nhwc;
     bool bias, sum, relu; // forward, in this order; any: the graph is fused
 } hth_dnn_conv;
 
@@ -51,6 +55,7 @@ typedef struct hth_dnn_graph {
     int n;
     cudnnBackendDescriptor_t list[HTH_DNN_DESCRIPTORS], graph; // graph: in the list, too
     bool fused;
+    hth_precision precision;
 } hth_dnn_graph;
 
 // hth_dnn_graph_open makes the graph; hth_dnn_graph_close ends it, also half made.
@@ -64,11 +69,11 @@ typedef struct hth_dnn_engine {
     uint64_t notes; // bit i: cudnnBackendNumericalNote_t i
 } hth_dnn_engine;
 
-// hth_dnn_list stores at most `cap` engines that compute in f32 and give the same bits every time,
-// heuristics' first choice first, each name once.
+// hth_dnn_list stores at most `cap` engines that compute in the graph's precision, or in a better
+// one, and give the same bits every time, heuristics' first choice first, each name once.
 hth_err hth_dnn_list(const hth_dnn_graph *g, hth_dnn_engine *list, int cap, int *count);
-// hth_dnn_exact says whether an engine with these notes does.
-bool hth_dnn_exact(uint64_t notes);
+// hth_dnn_precise says whether an engine with these notes does.
+bool hth_dnn_precise(hth_precision p, uint64_t notes);
 
 // hth_dnn_plan makes the plan of engine `name`. HTH_ENOTSUP: it is not one of this graph.
 hth_err hth_dnn_plan(const hth_dnn_graph *g, const char *name, cudnnBackendDescriptor_t *out,

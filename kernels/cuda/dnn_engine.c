@@ -20,12 +20,14 @@ typedef struct engine_knob {
 
 static pthread_mutex_t engine_lock = PTHREAD_MUTEX_INITIALIZER;
 
-bool hth_dnn_exact(uint64_t notes)
+// An engine of f32 tensors that uses tensor cores rounds its inputs to TF32; where it also notes
+// that it converts them, to 16 bits.
+bool hth_dnn_precise(hth_precision p, uint64_t notes)
 {
-    const uint64_t bad = UINT64_C(1) << CUDNN_NUMERICAL_NOTE_TENSOR_CORE |
-                         UINT64_C(1) << CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS |
-                         UINT64_C(1) << CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION |
-                         UINT64_C(1) << CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC;
+    uint64_t bad = UINT64_C(1) << CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS |
+                   UINT64_C(1) << CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION |
+                   UINT64_C(1) << CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC;
+    bad |= p == HTH_PRECISION_FP32 ? UINT64_C(1) << CUDNN_NUMERICAL_NOTE_TENSOR_CORE : 0;
     return (notes & bad) == 0;
 }
 
@@ -178,7 +180,7 @@ static void engine_keep(const hth_dnn_graph *g, cudnnBackendDescriptor_t engine,
 {
     hth_dnn_engine e = {.notes = engine_notes(g, engine)};
     int64_t count;
-    if (l->n == l->cap || !hth_dnn_exact(e.notes) ||
+    if (l->n == l->cap || !hth_dnn_precise(g->precision, e.notes) ||
         !engine_name(g->fused, index, knob, n_knobs, &e) ||
         !engine_get(g, config, CUDNN_ATTR_ENGINECFG_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &count,
                     &e.workspace_bytes)) {
@@ -295,7 +297,8 @@ hth_err hth_dnn_list(const hth_dnn_graph *g, hth_dnn_engine *list, int cap, int 
     pthread_mutex_unlock(&engine_lock);
     *count = l.n;
     return l.n > 0 ? HTH_OK
-                   : hth_fail(HTH_ENOTSUP, "cuDNN has no engine for this convolution in FP32");
+                   : hth_fail(HTH_ENOTSUP, "cuDNN has no engine for this convolution in %s",
+                              hth_precision_name(g->precision));
 }
 
 // Plans.

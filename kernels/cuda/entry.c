@@ -117,8 +117,8 @@ static hth_err entry_algorithms(const hth_kernel_host *h, hth_device *d, const h
     return hth_cuda_algorithms(d, g, n, list, cap, count);
 }
 
-const struct hth_kernel_ops hth_cuda_kernel_ops = {entry_prepare, entry_algorithms,
-                                                   hth_cuda_oracle};
+const struct hth_kernel_ops hth_cuda_kernel_ops = {entry_prepare, entry_algorithms, hth_cuda_oracle,
+                                                   hth_cuda_computes};
 
 static hth_err entry_probe(const char *dirs, char *about, size_t cap)
 {

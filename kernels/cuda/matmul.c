@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// MatMul and Gemm through cublasLt, in true FP32. cublasLt's matrices are column-major, so the row-
-// major product C = A B is asked for as C' = B' A', where X' is X read column by column. A bias
-// along the last axis and a ReLU behind it are the product's epilogue; what else follows is one
-// kernel of ours. Where the second matrix is one for all of a batch, the batch's rows are rows of
-// one product.
+// MatMul and Gemm through cublasLt, in the graph's precision. cublasLt's matrices are column-major,
+// so the row- major product C = A B is asked for as C' = B' A', where X' is X read column by
+// column. A bias along the last axis and a ReLU behind it are the product's epilogue; what else
+// follows is one kernel of ours. Where the second matrix is one for all of a batch, the batch's
+// rows are rows of one product.
 #include "kernels/cuda/site.h"
 
 #include "base/alloc.h"
@@ -17,6 +17,7 @@ typedef struct matmul_form {
     int64_t stride_a, stride_b; // elements from one product of the batch to the next
     bool trans_a, trans_b, bias, relu;
     float alpha;
+    hth_precision precision;
 } matmul_form;
 
 typedef struct matmul_call {
@@ -63,7 +64,8 @@ static hth_err matmul_form_of(const hth_graph *g, const hth_node *n, matmul_form
 {
     const hth_shape sa = matmul_shape(g, n, 0), sb = matmul_shape(g, n, 1), *a = &sa, *b = &sb;
     bool gemm = n->op == HTH_OP_GEMM;
-    *f = (matmul_form){.alpha = gemm ? hth_node_float(n, "alpha", 1) : 1, .batch = 1};
+    *f = (matmul_form){
+        .alpha = gemm ? hth_node_float(n, "alpha", 1) : 1, .batch = 1, .precision = g->precision};
     f->trans_a = a->rank > 1 && hth_node_int(n, "transA", 0) != 0;
     f->trans_b = b->rank > 1 && hth_node_int(n, "transB", 0) != 0;
     int64_t rows_a = a->rank < 2 ? 1 : a->dim[a->rank - 2], cols_a = a->dim[a->rank - 1];
@@ -115,7 +117,9 @@ static hth_err matmul_describe(const hth_cuda_api *api, const matmul_form *f, ma
                                   : f->bias          ? CUBLASLT_EPILOGUE_BIAS
                                   : f->relu          ? CUBLASLT_EPILOGUE_RELU
                                                      : CUBLASLT_EPILOGUE_DEFAULT;
-    HTH_TRY(BLAS(api, cublasLtMatmulDescCreate, &c->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F));
+    cublasComputeType_t compute =
+        f->precision == HTH_PRECISION_TF32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+    HTH_TRY(BLAS(api, cublasLtMatmulDescCreate, &c->desc, compute, CUDA_R_32F));
     HTH_TRY(BLAS(api, cublasLtMatmulDescSetAttribute, c->desc, CUBLASLT_MATMUL_DESC_TRANSA, &op_b,
                  sizeof op_b));
     HTH_TRY(BLAS(api, cublasLtMatmulDescSetAttribute, c->desc, CUBLASLT_MATMUL_DESC_TRANSB, &op_a,

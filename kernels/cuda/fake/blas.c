@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// cublasLt for tests: column-major products in double, with the epilogues bias and ReLU. Its one
+// cublasLt for tests: column-major products in double, with the epilogues bias and ReLU; in TF32 of
+// factors that are rounded to it. Its one
 // algorithm wants some workspace and writes to all of it, so that too little is found.
 #include "kernels/cuda/fake/fake.h"
 
@@ -19,6 +20,7 @@ typedef struct fake_matrix {
 typedef struct fake_product {
     cublasOperation_t op[2]; // of the first and the second factor
     cublasLtEpilogue_t epilogue;
+    cublasComputeType_t compute;
     const float *bias;
     fake_matrix m[3];
     const float *in[2];
@@ -58,8 +60,9 @@ static cublasStatus_t fake_desc_create(cublasLtMatmulDesc_t *out, cublasComputeT
     fake_product *p = fake_object(sizeof *p);
     *out = (cublasLtMatmulDesc_t)(void *)p;
     p->epilogue = CUBLASLT_EPILOGUE_DEFAULT;
-    return compute == CUBLAS_COMPUTE_32F && scale == CUDA_R_32F ? CUBLAS_STATUS_SUCCESS
-                                                                : CUBLAS_STATUS_NOT_SUPPORTED;
+    p->compute = compute;
+    bool known = compute == CUBLAS_COMPUTE_32F || compute == CUBLAS_COMPUTE_32F_FAST_TF32;
+    return known && scale == CUDA_R_32F ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
 }
 
 static cublasStatus_t fake_desc_destroy(cublasLtMatmulDesc_t d)
@@ -145,7 +148,8 @@ static double product_at(const fake_product *p, int f, int64_t batch, uint64_t i
 {
     const fake_matrix *m = &p->m[f];
     uint64_t row = p->op[f] == CUBLAS_OP_T ? k : i, col = p->op[f] == CUBLAS_OP_T ? i : k;
-    return p->in[f][batch * m->stride + (int64_t)col * m->ld + (int64_t)row];
+    float v = p->in[f][batch * m->stride + (int64_t)col * m->ld + (int64_t)row];
+    return p->compute == CUBLAS_COMPUTE_32F_FAST_TF32 ? hth_cuda_fake_tf32(v) : v;
 }
 
 static hth_err product_run(void *job)

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // cuDNN's graph API for tests. A descriptor is what was set on it; finalizing an operation graph
 // makes of it a convolution and its epilogue, which engines, configurations and plans carry on.
-// Engine 0 takes everything without workspace; 1 wants the input's size of it, twice that by its
-// knob, and no epilogue; 2 rounds its inputs, 3 is not deterministic: both must never be taken.
-// Executing writes to all of the workspace and computes with kernels/ref.
-#include "kernels/cuda/fake/fake.h"
+// Engine 0 takes all f32 without workspace; 1 wants the input's size of it, twice that by its
+// knob, and no epilogue; 2 rounds f32 inputs to TF32 and is the one that takes bf16; 3 is not
+// deterministic, 4 rounds f32 to bf16: both must never be taken. Tensors are dense, row-major or
+// with channels last, all of one type and alike.
+#include "kernels/cuda/fake/dnn.h"
 
 #include "device/cuda/fake/impl.h"
-
-#include "kernels/kernel.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,16 +15,7 @@
 
 #define FAKE_ATTRS   16
 #define FAKE_VALUES  8
-#define FAKE_ENGINES 4
-
-typedef struct fake_problem {
-    hth_op op;
-    int rank;
-    hth_shape x, w, y;
-    int64_t pads[6], stride[3], dilation[3];
-    bool bias, sum, relu;
-    int64_t engine, knob;
-} fake_problem;
+#define FAKE_ENGINES 5
 
 typedef struct fake_attr {
     cudnnBackendAttributeName_t name;
@@ -113,6 +103,43 @@ static void problem_shape(const fake_descriptor *tensor, hth_shape *out)
     memcpy(out->dim, a->value, (size_t)a->count * sizeof a->value[0]);
 }
 
+// Whether a tensor is dense, in the one way or the other. Where both are the same it is in both.
+static bool problem_dense(const fake_descriptor *tensor, bool nhwc)
+{
+    const fake_attr *dim = attr_of(tensor, CUDNN_ATTR_TENSOR_DIMENSIONS);
+    const fake_attr *step = attr_of(tensor, CUDNN_ATTR_TENSOR_STRIDES);
+    int64_t at = 1, rank = dim->count;
+    bool dense = step->count == rank;
+    for (int64_t k = rank - 1; dense && k >= 0; k--) {
+        int64_t d = !nhwc || k == 0 ? k : k == rank - 1 ? 1 : k + 1;
+        dense = dim->value[d] == 1 || step->value[d] == at;
+        at *= dim->value[d];
+    }
+    return dense;
+}
+
+// All tensors in memory have one type and lie alike; what is only between operations is f32.
+static bool problem_tensors(const fake_descriptor *const *tensor, int n, fake_problem *p)
+{
+    bool plain = true, last = true, alike = true;
+    p->half = attr_int(tensor[0], CUDNN_ATTR_TENSOR_DATA_TYPE) == CUDNN_DATA_BFLOAT16;
+    for (int i = 0; i < n; i++) {
+        bool between = attr_int(tensor[i], CUDNN_ATTR_TENSOR_IS_VIRTUAL) != 0;
+        int64_t type = attr_int(tensor[i], CUDNN_ATTR_TENSOR_DATA_TYPE);
+        alike = alike && attr_int(tensor[i], CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT) == 16 &&
+                type == (p->half && !between ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_FLOAT);
+        plain = plain && problem_dense(tensor[i], false);
+        last = last && problem_dense(tensor[i], true);
+    }
+    p->nhwc = !plain;
+    return alike && (plain || last);
+}
+
+static bool problem_half(const fake_descriptor *tensor)
+{
+    return attr_int(tensor, CUDNN_ATTR_TENSOR_DATA_TYPE) == CUDNN_DATA_BFLOAT16;
+}
+
 static void problem_list(const fake_descriptor *d, cudnnBackendAttributeName_t name, int64_t *out)
 {
     const fake_attr *a = attr_of(d, name);
@@ -144,6 +171,13 @@ static bool problem_convolution(const fake_descriptor *op, fake_problem *p)
             const fake_descriptor *c = attr_descriptor(op, kinds[i].conv);
             int64_t n = attr_int(c, CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS);
             p->op = kinds[i].op;
+            const fake_descriptor *const tensor[] = {attr_descriptor(op, kinds[i].x),
+                                                     attr_descriptor(op, kinds[i].w),
+                                                     attr_descriptor(op, kinds[i].y)};
+            if (attr_int(c, CUDNN_ATTR_CONVOLUTION_COMP_TYPE) != CUDNN_DATA_FLOAT ||
+                !problem_tensors(tensor, 3, p)) {
+                return false;
+            }
             p->rank = (int)n + 2;
             problem_shape(attr_descriptor(op, kinds[i].x), &p->x);
             problem_shape(attr_descriptor(op, kinds[i].w), &p->w);
@@ -187,6 +221,12 @@ static bool problem_of_graph(const fake_descriptor *graph, fake_problem *p)
             attr_descriptor(op, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR);
         const fake_descriptor *b = attr_descriptor(op, CUDNN_ATTR_OPERATION_POINTWISE_BDESC);
         int64_t mode = attr_int(how, CUDNN_ATTR_POINTWISE_MODE);
+        const fake_descriptor *y = attr_descriptor(op, CUDNN_ATTR_OPERATION_POINTWISE_YDESC);
+        if (attr_int(how, CUDNN_ATTR_POINTWISE_MATH_PREC) != CUDNN_DATA_FLOAT ||
+            (b != NULL && (!problem_dense(b, p->nhwc) || problem_half(b) != p->half)) ||
+            !problem_dense(y, p->nhwc)) {
+            return false;
+        }
         p->relu = p->relu || mode == CUDNN_POINTWISE_RELU_FWD;
         p->bias = p->bias || (b != NULL && attr_int(b, CUDNN_ATTR_TENSOR_UNIQUE_ID) == 'b');
         p->sum = p->sum || (b != NULL && attr_int(b, CUDNN_ATTR_TENSOR_UNIQUE_ID) == 's');
@@ -194,12 +234,17 @@ static bool problem_of_graph(const fake_descriptor *graph, fake_problem *p)
     return problem_fits(p);
 }
 
+static bool problem_takes(const fake_problem *p, int64_t engine, bool fused)
+{
+    return engine == 2 || (!p->half && (engine == 0 || !fused));
+}
+
 static bool problem_engine(const fake_descriptor *engine, fake_problem *p)
 {
     *p = attr_descriptor(engine, CUDNN_ATTR_ENGINE_OPERATION_GRAPH)->problem;
     p->engine = attr_int(engine, CUDNN_ATTR_ENGINE_GLOBAL_INDEX);
     bool fused = p->bias || p->sum || p->relu;
-    return p->engine >= 0 && p->engine < FAKE_ENGINES && (p->engine == 0 || !fused);
+    return p->engine >= 0 && p->engine < FAKE_ENGINES && problem_takes(p, p->engine, fused);
 }
 
 static bool problem_config(const fake_descriptor *config, fake_problem *p)
@@ -208,12 +253,6 @@ static bool problem_config(const fake_descriptor *config, fake_problem *p)
     *p = attr_descriptor(config, CUDNN_ATTR_ENGINECFG_ENGINE)->problem;
     p->knob = knob != NULL ? attr_int(knob, CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE) : 0;
     return knob == NULL || (p->engine == 1 && p->knob >= 0 && p->knob <= 1);
-}
-
-static int64_t problem_workspace(const fake_problem *p)
-{
-    int64_t x = hth_shape_elements(&p->x) * (int64_t)sizeof(float);
-    return p->engine == 1 ? x * (1 + p->knob) : 0;
 }
 
 static cudnnStatus_t fake_finalize(cudnnBackendDescriptor_t which)
@@ -248,18 +287,16 @@ static cudnnStatus_t heuristics(const fake_descriptor *h, int64_t cap, int64_t *
 {
     static const struct {
         int64_t mode, engine, knob;
-    } answers[] = {{CUDNN_HEUR_MODE_A, 2, 0},
-                   {CUDNN_HEUR_MODE_A, 3, 0},
-                   {CUDNN_HEUR_MODE_A, 1, 0},
-                   {CUDNN_HEUR_MODE_B, 1, 1},
-                   {CUDNN_HEUR_MODE_FALLBACK, 0, 0}};
+    } answers[] = {{CUDNN_HEUR_MODE_A, 2, 0}, {CUDNN_HEUR_MODE_A, 3, 0},
+                   {CUDNN_HEUR_MODE_A, 4, 0}, {CUDNN_HEUR_MODE_A, 1, 0},
+                   {CUDNN_HEUR_MODE_B, 1, 1}, {CUDNN_HEUR_MODE_FALLBACK, 0, 0}};
     fake_descriptor **to = out;
     const fake_problem *p = &h->problem;
     *n = 0;
     for (size_t i = 0; i < sizeof answers / sizeof *answers && *n < cap; i++) {
         bool fused = p->bias || p->sum || p->relu;
         if (answers[i].mode == attr_int(h, CUDNN_ATTR_ENGINEHEUR_MODE) &&
-            (!fused || answers[i].engine == 0)) {
+            problem_takes(p, answers[i].engine, fused)) {
             to[*n]->problem = *p;
             to[*n]->problem.engine = answers[i].engine;
             to[*n]->problem.knob = answers[i].knob;
@@ -276,6 +313,19 @@ static cudnnStatus_t fake_get_text(const fake_problem *p, int64_t cap, int64_t *
          1;
     if (cap >= *n) {
         memcpy(out, text, (size_t)*n);
+    }
+    return CUDNN_STATUS_SUCCESS;
+}
+
+static cudnnStatus_t fake_get_notes(int64_t engine, int64_t *n, cudnnBackendNumericalNote_t *out)
+{
+    *n = engine < 2 ? 0 : engine == 4 ? 2 : 1;
+    if (engine >= 2) {
+        out[0] =
+            engine == 3 ? CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC : CUDNN_NUMERICAL_NOTE_TENSOR_CORE;
+    }
+    if (engine == 4) {
+        out[1] = CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS;
     }
     return CUDNN_STATUS_SUCCESS;
 }
@@ -311,76 +361,18 @@ static cudnnStatus_t fake_get(cudnnBackendDescriptor_t const which,
         return CUDNN_STATUS_SUCCESS;
     case CUDNN_ATTR_ENGINECFG_WORKSPACE_SIZE:
     case CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE:
-        *number = problem_workspace(&d->problem);
+        *number = hth_cuda_fake_workspace(&d->problem);
         return CUDNN_STATUS_SUCCESS;
     case CUDNN_ATTR_ENGINE_GLOBAL_INDEX:
         *number = d->problem.engine;
         return CUDNN_STATUS_SUCCESS;
     case CUDNN_ATTR_ENGINE_NUMERICAL_NOTE:
-        *n = d->problem.engine >= 2;
-        *(cudnnBackendNumericalNote_t *)out = d->problem.engine == 2
-                                                  ? CUDNN_NUMERICAL_NOTE_TENSOR_CORE
-                                                  : CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC;
-        return CUDNN_STATUS_SUCCESS;
+        return fake_get_notes(d->problem.engine, n, out);
     case CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION:
         return fake_get_text(&d->problem, cap, n, out);
     default:
         return CUDNN_STATUS_BAD_PARAM;
     }
-}
-
-// Executing.
-
-typedef struct fake_run {
-    fake_problem p;
-    float *x, *w, *y, *bias, *sum;
-    void *workspace;
-} fake_run;
-
-static hth_err run_convolution(fake_run *r)
-{
-    const fake_problem *p = &r->p;
-    int index[2] = {0, 1}, out = 2, n = p->rank - 2;
-    hth_node node = {.name = (char *)"fake", .op = p->op, .n_inputs = 2, .n_outputs = 1};
-    hth_graph graph = {.training = false};
-    hth_tensor x = {HTH_DT_F32, HTH_LAYOUT_PLAIN, p->x, r->x, 0}, w = x, y = x, in[2], to;
-    w.shape = p->w;
-    w.data = r->w;
-    y.shape = p->y;
-    y.data = r->y;
-    x.bytes = w.bytes = y.bytes = SIZE_MAX;
-    node.inputs = index;
-    node.outputs = &out;
-    in[0] = p->op == HTH_OP_CONV_GRAD_DATA ? y : x;
-    in[1] = p->op == HTH_OP_CONV_GRAD_FILTER ? y : w;
-    to = p->op == HTH_OP_CONV ? y : p->op == HTH_OP_CONV_GRAD_DATA ? x : w;
-    hth_err err = hth_node_set_ints(&node, "pads", p->pads, 2 * n);
-    err = err == HTH_OK ? hth_node_set_ints(&node, "strides", p->stride, n) : err;
-    err = err == HTH_OK ? hth_node_set_ints(&node, "dilations", p->dilation, n) : err;
-    err = err == HTH_OK ? hth_node_set_int(&node, "group", p->x.dim[1] / p->w.dim[1]) : err;
-    err = err == HTH_OK ? hth_ref_eval(NULL, &graph, &node, in, &to) : err;
-    for (int i = 0; i < node.n_attrs; i++) {
-        hth_attr_clear(&node.attrs[i]);
-    }
-    free(node.attrs);
-    return err;
-}
-
-static hth_err run_plan(void *job)
-{
-    fake_run *r = job;
-    int64_t count = hth_shape_elements(&r->p.y), size = count / r->p.y.dim[0] / r->p.y.dim[1];
-    if (problem_workspace(&r->p) > 0) {
-        memset(r->workspace, 0xFF, (size_t)problem_workspace(&r->p));
-    }
-    hth_err err = run_convolution(r);
-    for (int64_t i = 0; err == HTH_OK && i < count; i++) {
-        float v = r->y[i];
-        v += r->p.bias ? r->bias[i / size % r->p.y.dim[1]] : 0;
-        v += r->p.sum ? r->sum[i] : 0;
-        r->y[i] = r->p.relu && v < 0 ? 0 : v;
-    }
-    return err;
 }
 
 static CUstream fake_stream;
@@ -393,18 +385,19 @@ static cudnnStatus_t fake_execute(cudnnHandle_t handle, cudnnBackendDescriptor_t
     const fake_attr *at = attr_of(v, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS);
     fake_run r = {.p = ((const fake_descriptor *)(void *)plan)->problem};
     for (int64_t i = 0; i < uid->count; i++) {
-        float *p = (float *)(intptr_t)at->value[i];
-        float **to = uid->value[i] == 'x'   ? &r.x
-                     : uid->value[i] == 'w' ? &r.w
-                     : uid->value[i] == 'y' ? &r.y
-                     : uid->value[i] == 'b' ? &r.bias
-                                            : &r.sum;
-        *to = p;
+        static const char order[] = {'x', 'w', 'y', 'b', 's'};
+        const char *which = memchr(order, (int)uid->value[i], sizeof order);
+        if (which == NULL) {
+            return CUDNN_STATUS_BAD_PARAM;
+        }
+        r.at[which - order] = (void *)(intptr_t)at->value[i];
     }
     r.workspace = (void *)(intptr_t)attr_int(v, CUDNN_ATTR_VARIANT_PACK_WORKSPACE);
-    bool complete = r.x && r.w && r.y && (!r.p.bias || r.bias) && (!r.p.sum || r.sum) &&
-                    (problem_workspace(&r.p) == 0 || r.workspace != NULL);
-    return complete && hth_cuda_fake_issue(fake_stream, run_plan, &r, sizeof r) == CUDA_SUCCESS
+    bool complete = r.at[RUN_X] && r.at[RUN_W] && r.at[RUN_Y] && (!r.p.bias || r.at[RUN_BIAS]) &&
+                    (!r.p.sum || r.at[RUN_SUM]) &&
+                    (hth_cuda_fake_workspace(&r.p) == 0 || r.workspace != NULL);
+    return complete && hth_cuda_fake_issue(fake_stream, hth_cuda_fake_convolve, &r, sizeof r) ==
+                           CUDA_SUCCESS
                ? CUDNN_STATUS_SUCCESS
                : CUDNN_STATUS_EXECUTION_FAILED;
 }

@@ -34,7 +34,8 @@ static hth_err fake_algorithms(const hth_kernel_host *h, hth_device *d, const ht
     return hth_cuda_algorithms(d, g, n, list, cap, count);
 }
 
-const struct hth_kernel_ops hth_cuda_kernel_ops = {fake_prepare, fake_algorithms, hth_cuda_oracle};
+const struct hth_kernel_ops hth_cuda_kernel_ops = {fake_prepare, fake_algorithms, hth_cuda_oracle,
+                                                   hth_cuda_computes};
 
 static hth_err fake_probe(const char *dirs, char *about, size_t cap)
 {

@@ -7,6 +7,8 @@
 
 #include "device/cuda/fake/fake.h"
 
+#include <string.h>
+
 // hth_cuda_fake_engine_open is hth_cuda_fake_open with kernels: what follows opens devices that can
 // compute, through hth_plugin_use. `bytes`: the device's memory.
 hth_cuda_fake *hth_cuda_fake_engine_open(uint64_t seed, uint64_t bytes);
@@ -14,5 +16,15 @@ const hth_plugin *hth_cuda_fake_engine_plugin(void);
 
 void hth_cuda_fake_fill_dnn(hth_cuda_api *api);
 void hth_cuda_fake_fill_blas(hth_cuda_api *api);
+
+// hth_cuda_fake_tf32 rounds to TF32, ties away from zero, as the hardware does.
+static inline float hth_cuda_fake_tf32(float v)
+{
+    uint32_t bits;
+    memcpy(&bits, &v, sizeof bits);
+    bits = (bits & 0x7f800000u) == 0x7f800000u ? bits : (bits + 0x1000u) & ~0x1fffu;
+    memcpy(&v, &bits, sizeof v);
+    return v;
+}
 
 #endif

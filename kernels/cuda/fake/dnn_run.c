@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+// Executing a plan of the fake cuDNN: writes to all of the workspace, takes the tensors as they
+// lie, rounds as the engine says, and computes with kernels/ref.
+#include "kernels/cuda/fake/dnn.h"
+
+#include "kernels/kernel.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+int64_t hth_cuda_fake_workspace(const fake_problem *p)
+{
+    int64_t x = hth_shape_elements(&p->x) * (int64_t)sizeof(float);
+    return p->engine == 1 ? x * (1 + p->knob) : 0;
+}
+
+// The position of element i of a row-major tensor in memory.
+static int64_t run_place(const fake_problem *p, const hth_shape *s, int64_t i)
+{
+    int64_t size = 1;
+    for (int d = 2; d < s->rank; d++) {
+        size *= s->dim[d];
+    }
+    int64_t position = i % size, channel = i / size % s->dim[1], image = i / size / s->dim[1];
+    return p->nhwc ? (image * size + position) * s->dim[1] + channel : i;
+}
+
+static float run_load(const fake_problem *p, const void *at, int64_t i, bool factor)
+{
+    float v = p->half ? hth_bf16_to_f32(((const uint16_t *)at)[i]) : ((const float *)at)[i];
+    return factor && p->engine == 2 ? hth_cuda_fake_tf32(v) : v; // of a bf16 the same
+}
+
+// A tensor in memory as a row-major one in f32.
+static float *run_open(const fake_problem *p, const hth_shape *s, const void *at, bool factor)
+{
+    int64_t n = hth_shape_elements(s);
+    float *out = calloc((size_t)n + 1, sizeof *out);
+    for (int64_t i = 0; out != NULL && i < n; i++) {
+        out[i] = run_load(p, at, run_place(p, s, i), factor);
+    }
+    return out;
+}
+
+static void run_store(const fake_problem *p, const hth_shape *s, const float *from, void *at)
+{
+    for (int64_t i = 0; i < hth_shape_elements(s); i++) {
+        int64_t to = run_place(p, s, i);
+        if (p->half) {
+            ((uint16_t *)at)[to] = hth_f32_to_bf16(from[i]);
+        } else {
+            ((float *)at)[to] = from[i];
+        }
+    }
+}
+
+static hth_err run_convolution(const fake_problem *p, float *const t[3])
+{
+    int index[2] = {0, 1}, out = 2, n = p->rank - 2;
+    hth_node node = {.name = (char *)"fake", .op = p->op, .n_inputs = 2, .n_outputs = 1};
+    hth_graph graph = {.training = false};
+    hth_tensor x = {HTH_DT_F32, HTH_LAYOUT_PLAIN, p->x, t[RUN_X], SIZE_MAX}, w = x, y = x, in[2];
+    w.shape = p->w;
+    w.data = t[RUN_W];
+    y.shape = p->y;
+    y.data = t[RUN_Y];
+    node.inputs = index;
+    node.outputs = &out;
+    in[0] = p->op == HTH_OP_CONV_GRAD_DATA ? y : x;
+    in[1] = p->op == HTH_OP_CONV_GRAD_FILTER ? y : w;
+    hth_tensor to = p->op == HTH_OP_CONV ? y : p->op == HTH_OP_CONV_GRAD_DATA ? x : w;
+    hth_err err = hth_node_set_ints(&node, "pads", p->pads, 2 * n);
+    err = err == HTH_OK ? hth_node_set_ints(&node, "strides", p->stride, n) : err;
+    err = err == HTH_OK ? hth_node_set_ints(&node, "dilations", p->dilation, n) : err;
+    err = err == HTH_OK ? hth_node_set_int(&node, "group", p->x.dim[1] / p->w.dim[1]) : err;
+    err = err == HTH_OK ? hth_ref_eval(NULL, &graph, &node, in, &to) : err;
+    for (int i = 0; i < node.n_attrs; i++) {
+        hth_attr_clear(&node.attrs[i]);
+    }
+    free(node.attrs);
+    return err;
+}
+
+static void run_epilogue(const fake_run *r, float *y)
+{
+    const fake_problem *p = &r->p;
+    int64_t count = hth_shape_elements(&p->y), size = count / p->y.dim[0] / p->y.dim[1];
+    for (int64_t i = 0; i < count; i++) {
+        float v = y[i];
+        v += p->bias ? run_load(p, r->at[RUN_BIAS], i / size % p->y.dim[1], false) : 0;
+        v += p->sum ? run_load(p, r->at[RUN_SUM], run_place(p, &p->y, i), false) : 0;
+        y[i] = p->relu && v < 0 ? 0 : v;
+    }
+}
+
+hth_err hth_cuda_fake_convolve(void *job)
+{
+    const fake_run *r = job;
+    const fake_problem *p = &r->p;
+    const hth_shape *shape[] = {&p->x, &p->w, &p->y};
+    int result = p->op == HTH_OP_CONV ? RUN_Y : p->op == HTH_OP_CONV_GRAD_DATA ? RUN_X : RUN_W;
+    float *t[3];
+    if (hth_cuda_fake_workspace(p) > 0) {
+        memset(r->workspace, 0xFF, (size_t)hth_cuda_fake_workspace(p));
+    }
+    hth_err err = HTH_OK;
+    for (int i = 0; i < 3; i++) {
+        t[i] = run_open(p, shape[i], r->at[i], true);
+        err = t[i] == NULL ? HTH_ENOMEM : err;
+    }
+    err = err == HTH_OK ? run_convolution(p, t) : err;
+    if (err == HTH_OK) {
+        run_epilogue(r, t[RUN_Y]);
+        run_store(p, shape[result], t[result], r->at[result]);
+    }
+    for (int i = 0; i < 3; i++) {
+        free(t[i]);
+    }
+    return err;
+}
