@@ -307,3 +307,30 @@ uint64_t hth_event_time_ns(hth_event *e)
 {
     return e->device->ops->event_time_ns(e);
 }
+
+bool hth_device_captures(const hth_device *d)
+{
+    return d->ops->capture_begin != NULL;
+}
+
+hth_err hth_capture_begin(hth_stream *s)
+{
+    return s->device->ops->capture_begin(s);
+}
+
+hth_err hth_capture_end(hth_stream *s, hth_capture **io)
+{
+    return s->device->ops->capture_end(s, io);
+}
+
+hth_err hth_capture_launch(hth_capture *c, hth_stream *s)
+{
+    return c->device->ops->capture_launch(c, s);
+}
+
+void hth_capture_close(hth_capture *c)
+{
+    if (c != NULL) {
+        c->device->ops->capture_close(c);
+    }
+}

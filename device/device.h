@@ -23,6 +23,7 @@
 typedef struct hth_device hth_device;
 typedef struct hth_stream hth_stream;
 typedef struct hth_event hth_event;
+typedef struct hth_capture hth_capture;
 struct hth_kernel_ops; // kernels/kernel.h
 
 typedef enum hth_stream_kind { HTH_STREAM_COMPUTE, HTH_STREAM_H2D, HTH_STREAM_D2H } hth_stream_kind;
@@ -65,6 +66,11 @@ typedef struct hth_device_ops {
     void (*event_close)(hth_event *e);
     hth_err (*event_sync)(hth_event *e);
     uint64_t (*event_time_ns)(hth_event *e);
+    // (optional) all or none
+    hth_err (*capture_begin)(hth_stream *s);
+    hth_err (*capture_end)(hth_stream *s, hth_capture **io);
+    hth_err (*capture_launch)(hth_capture *c, hth_stream *s);
+    void (*capture_close)(hth_capture *c);
 } hth_device_ops;
 
 struct hth_device {
@@ -78,6 +84,9 @@ struct hth_stream {
     hth_stream_kind kind;
 };
 struct hth_event {
+    hth_device *device;
+};
+struct hth_capture {
     hth_device *device;
 };
 
@@ -123,5 +132,22 @@ void hth_event_close(hth_event *e);
 hth_err hth_event_sync(hth_event *e);
 // when the last record was reached (hth_now_ns's clock); 0: not yet
 uint64_t hth_event_time_ns(hth_event *e);
+
+// Captures: work that is issued once, recorded with its order, and launched as a whole as often as
+// wanted, with the addresses that it was recorded with. Only where hth_device_captures says so.
+bool hth_device_captures(const hth_device *d);
+// hth_capture_begin has everything that is issued to `s` from now on recorded and not run, and so
+// for streams that wait for an event recorded there meanwhile; these must be waited for in turn
+// before the end. Until then nothing may be synchronized, reserved or released on the device. One
+// at a time.
+hth_err hth_capture_begin(hth_stream *s);
+// hth_capture_end ends it. *io NULL: becomes a new capture, which the caller closes; else what it
+// holds is replaced. `io` NULL: what was recorded is dropped. HTH_ENOTSUP: something was issued
+// that cannot be recorded, a copy from memory that is not pinned say; any failure: *io is NULL, its
+// old capture closed.
+hth_err hth_capture_end(hth_stream *s, hth_capture **io);
+// hth_capture_launch runs what was recorded, in the stream's order.
+hth_err hth_capture_launch(hth_capture *c, hth_stream *s);
+void hth_capture_close(hth_capture *c); // after its launches were drained; NULL is allowed
 
 #endif

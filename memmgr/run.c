@@ -3,7 +3,8 @@
 // kernels called directly; if the plan moves nothing either, a run is a loop over kernel calls,
 // without streams or events. A device whose copies do (inline_copies), too, makes each where the
 // plan issues it: that order keeps all waits. Where offloads go to a file, the copies' streams
-// launch its reads and writes instead.
+// launch its reads and writes instead. Where a device captures work, a run that repeats is captured
+// (run_capture.c).
 #include "memmgr/run_impl.h"
 
 #include "base/alloc.h"
@@ -41,6 +42,7 @@ hth_err hth_run_bind(hth_run *r, void *arena, void *const *fixed)
         return HTH_OK;
     }
     r->is_bound = false;
+    run_capture_moved(r);
     r->arena = arena;
     memcpy(r->bound, fixed, bytes);
     HTH_TRY(run_resolve(r, fixed));
@@ -68,7 +70,7 @@ void *hth_run_left(const hth_run *r, int tensor)
 
 // Running.
 
-static bool run_canceled(const hth_run *r)
+bool run_canceled(const hth_run *r)
 {
     return r->canceled != NULL && *r->canceled != 0;
 }
@@ -164,9 +166,17 @@ static hth_err run_issue(hth_run *r, run_step *s, uint64_t origin_ns)
     return s->done != NULL ? hth_stream_record(stream, s->done) : HTH_OK;
 }
 
-// Waits for all streams; the first failure, `err` before any, is what is returned, with its
-// sentence.
-static hth_err run_drain(hth_run *r, hth_err err)
+hth_err run_issue_all(hth_run *r, uint64_t origin_ns)
+{
+    hth_err err = HTH_OK;
+    for (int i = 0; err == HTH_OK && i < r->n_steps; i++) {
+        err = run_canceled(r) ? hth_fail(HTH_ECANCELED, "canceled")
+                              : run_issue(r, &r->steps[i], origin_ns);
+    }
+    return err;
+}
+
+hth_err run_drain(hth_run *r, hth_err err)
 {
     char detail[512];
     snprintf(detail, sizeof detail, "%s", hth_err_detail());
@@ -227,12 +237,11 @@ hth_err hth_run_execute(hth_run *r, const atomic_int *canceled)
             err = run_kernel(&r->steps[i]);
         }
         return err;
+    } else if (run_capture_possible(r) && run_capture_execute(r, &err)) {
+        return err;
     }
     uint64_t origin_ns = hth_now_ns();
-    for (int i = 0; err == HTH_OK && i < r->n_steps; i++) {
-        err = run_canceled(r) ? hth_fail(HTH_ECANCELED, "canceled")
-                              : run_issue(r, &r->steps[i], origin_ns);
-    }
+    err = run_issue_all(r, origin_ns);
     uint64_t last_ns = hth_now_ns();
     err = run_drain(r, err);
     r->stall_ns += r->inline_compute ? hth_now_ns() - last_ns : 0;

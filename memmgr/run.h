@@ -39,6 +39,7 @@ typedef struct hth_run_spec {
     // directory of a file (spill.h) that takes the place of the host slab; NULL: memory. Files need
     // a device whose memory the host sees
     const char *spill_dir;
+    bool plain; // is issued piece by piece each time, also where the device captures work
 } hth_run_spec;
 
 // hth_run_open also takes the host's side, once for all executions: page-aligned memory, all of it
@@ -62,6 +63,8 @@ hth_err hth_run_execute(hth_run *r, const atomic_int *canceled);
 // hth_run_stall_ns is how long the last execution's kernels waited for copies, the end included; 0
 // on devices whose kernels do not run on the caller.
 uint64_t hth_run_stall_ns(const hth_run *r);
+// hth_run_replays is how many executions were launches of captured work.
+uint64_t hth_run_replays(const hth_run *r);
 // hth_run_yield has yield(ctx) called on this thread in front of every kernel, on devices whose
 // kernels run there, between copies that go on. It may run other plans, in other memory, and
 // returns how many nanoseconds it took of what is this run's time; NULL: nobody is asked.

@@ -33,6 +33,17 @@ typedef struct run_step {
     hth_event *from, *to; // measuring, when it does not run on the caller
 } run_step;
 
+// The captured run (run_capture.c).
+typedef struct run_capture {
+    hth_capture *captured;
+    hth_event *edge[HTH_N_LANES]; // compute's: where all lanes begin; the others': where they end
+    void **far;                   // [n_steps], far memory as captured
+    bool valid;                   // `captured` has the addresses that are bound
+    bool off;                     // something in it cannot be captured
+    unsigned repeats, after;      // executions with these addresses; how many before a capture
+    uint64_t launches;
+} run_capture;
+
 struct hth_run {
     hth_run_spec spec;
     bool inline_compute, inline_copies;
@@ -53,6 +64,20 @@ struct hth_run {
     uint64_t stall_ns, yield_ns; // of the last execution
     hth_run_yield_fn yield;
     void *yield_ctx;
+    run_capture capture;
 };
+
+// From run.c. run_issue_all issues every step; run_drain waits for all streams and returns the
+// first failure, `err` before any, with its sentence.
+hth_err run_issue_all(hth_run *r, uint64_t origin_ns);
+hth_err run_drain(hth_run *r, hth_err err);
+bool run_canceled(const hth_run *r);
+
+// From run_capture.c. run_capture_execute returns true if it ran the plan, or failed for good, with
+// *err; else the plan is to be issued. run_capture_moved: addresses have changed.
+bool run_capture_possible(const hth_run *r);
+bool run_capture_execute(hth_run *r, hth_err *err);
+void run_capture_moved(hth_run *r);
+void run_capture_close(hth_run *r);
 
 #endif

@@ -246,6 +246,7 @@ hth_err hth_run_open(const hth_run_spec *spec, hth_run **out)
     r->spec = *spec;
     r->inline_compute = spec->device->props.inline_compute;
     r->inline_copies = spec->device->props.inline_copies && spec->spill_dir == NULL;
+    r->capture.after = 1;
     hth_err err;
     if (spec->spill_dir != NULL && !spec->device->props.host_visible) {
         err = hth_fail(HTH_ENOTSUP, "device %s: its memory cannot be spilled to a file",
@@ -270,6 +271,7 @@ void hth_run_close(hth_run *r)
     for (int l = 0; l < HTH_N_LANES; l++) {
         hth_stream_close(r->stream[l]);
     }
+    run_capture_close(r);
     for (int i = 0; i < r->n_steps; i++) {
         hth_event_close(r->steps[i].done);
         hth_event_close(r->steps[i].from);

@@ -4,6 +4,7 @@
 #include "server/compile.h"
 
 #include "base/alloc.h"
+#include "base/settings.h"
 
 #include <string.h>
 
@@ -13,7 +14,7 @@ static hth_err no_memory(void)
 }
 
 // Where streamed weights come from: memory, or a file.
-static hth_err compile_weights_far(hth_program *p)
+static hth_err compile_weights_far(hth_site *site, hth_program *p)
 {
     uint64_t end = 0;
     hth_err err = HTH_OK;
@@ -32,8 +33,7 @@ static hth_err compile_weights_far(hth_program *p)
             end += (weight->bytes + HTH_SPILL_ALIGN - 1) / HTH_SPILL_ALIGN * HTH_SPILL_ALIGN;
             continue;
         }
-        weight->far.memory = hth_alloc_large(weight->bytes);
-        err = weight->far.memory == NULL ? no_memory() : HTH_OK;
+        err = hth_device_reserve_host(site->device, weight->bytes, &weight->far.memory);
     }
     if (err == HTH_OK && end > 0) {
         err = hth_spill_open(p->spill, end, &p->spill_weights);
@@ -55,18 +55,21 @@ hth_err hth_compile_run(hth_site *site, hth_program *p)
             p->far_of[t] = &p->far[i];
         }
     }
-    err = err == HTH_OK ? compile_weights_far(p) : err;
+    err = err == HTH_OK ? compile_weights_far(site, p) : err;
     if (err == HTH_OK) {
-        hth_run_spec spec = {.device = site->device,
-                             .problem = &p->problem,
-                             .plan = p->plan,
-                             .kernels = p->kernels,
-                             .node_in = (const int *const *)p->node_in,
-                             .n_in = p->n_in,
-                             .node_out = (const int *const *)p->node_out,
-                             .n_out = p->n_out,
-                             .far = p->far_of,
-                             .spill_dir = p->spill};
+        char graphs[HTH_SETTING_TEXT];
+        hth_run_spec spec = {
+            .device = site->device,
+            .problem = &p->problem,
+            .plan = p->plan,
+            .kernels = p->kernels,
+            .node_in = (const int *const *)p->node_in,
+            .n_in = p->n_in,
+            .node_out = (const int *const *)p->node_out,
+            .n_out = p->n_out,
+            .far = p->far_of,
+            .spill_dir = p->spill,
+            .plain = strcmp(hth_setting_text(HTH_SET_CUDA_GRAPHS, graphs), "false") == 0};
         err = hth_run_open(&spec, &p->run);
     }
     return err;
@@ -184,7 +187,7 @@ void hth_program_free(hth_site *site, hth_program *p)
         hth_free(p->key[i].data);
     }
     for (int w = 0; w < p->n_weights; w++) {
-        hth_free(p->weights[w].far.memory);
+        hth_device_release_host(site->device, p->weights[w].far.memory);
     }
     hth_spill_close(p->spill_weights);
     hth_free(p->far_of);

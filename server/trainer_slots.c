@@ -59,7 +59,7 @@ void hth_slots_close(hth_slots *s)
     hth_slots_unview(s);
     for (int i = 0; i < s->n; i++) {
         if (s->far != NULL) {
-            hth_free(s->far[i].memory);
+            hth_device_release_host(s->device, s->far[i].memory);
         }
         if (s->initial != NULL) {
             hth_const_rele(s->initial[i]);
@@ -84,10 +84,8 @@ static hth_err slot_store(hth_slots *s, int i, const void *content)
     if (s->file != NULL) {
         HTH_TRY(hth_spill_write(s->file, f->at, content, s->bytes[i]));
     } else {
-        f->memory =
-            f->memory != NULL ? f->memory : hth_alloc_aligned(s->bytes[i], HTH_DEVICE_ALIGN);
         if (f->memory == NULL) {
-            return no_memory();
+            HTH_TRY(hth_device_reserve_host(s->device, s->bytes[i], &f->memory));
         }
         if (content == s->near[i]) {
             HTH_TRY(hth_device_get(s->device, f->memory, content, s->bytes[i]));
@@ -110,10 +108,7 @@ static hth_err slot_begin_far(hth_slots *s, int i)
         return err;
     }
     if (s->file == NULL && s->far[i].memory == NULL) {
-        s->far[i].memory = hth_alloc_large(s->bytes[i]);
-        if (s->far[i].memory == NULL) {
-            return no_memory();
-        }
+        HTH_TRY(hth_device_reserve_host(s->device, s->bytes[i], &s->far[i].memory));
         memset(s->far[i].memory, 0, s->bytes[i]);
     }
     s->stored[i] = true;

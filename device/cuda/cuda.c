@@ -129,6 +129,10 @@ static const hth_device_ops cuda_ops = {
     .event_close = hth_cuda_event_close,
     .event_sync = hth_cuda_event_sync,
     .event_time_ns = hth_cuda_event_time_ns,
+    .capture_begin = hth_cuda_capture_begin,
+    .capture_end = hth_cuda_capture_end,
+    .capture_launch = hth_cuda_capture_launch,
+    .capture_close = hth_cuda_capture_close,
 };
 
 static hth_err cuda_setup(hth_cuda *d, const hth_device_spec *s)

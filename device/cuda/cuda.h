@@ -15,6 +15,12 @@
 #include "device/device.h"
 #include "device/spec.h"
 
+// The first failure of launches that were left out since then, with its sentence.
+typedef struct hth_cuda_kept {
+    hth_err err;
+    char detail[256];
+} hth_cuda_kept;
+
 struct hth_cuda_site;
 typedef struct hth_cuda {
     hth_device base;
@@ -32,6 +38,8 @@ typedef struct hth_cuda {
     // What is being issued goes here: the stream of the launch whose fn runs, else one of the
     // device's own.
     CUstream current, own_stream;
+    bool capturing;                // one of the streams is (capture.c)
+    hth_cuda_kept recorded;        // what failed in a launch meanwhile
     struct hth_cuda_site *kernels; // kernels/cuda's; NULL: none were attached
     void (*kernels_close)(struct hth_cuda *d);
 } hth_cuda;
@@ -64,6 +72,12 @@ void hth_cuda_stream_close(hth_stream *s);
 hth_err hth_cuda_launch(hth_stream *s, hth_err (*fn)(void *arg), void *arg);
 hth_err hth_cuda_copy(hth_stream *s, void *dst, const void *src, size_t bytes);
 hth_err hth_cuda_sync(hth_stream *s);
+
+// From capture.c.
+hth_err hth_cuda_capture_begin(hth_stream *s);
+hth_err hth_cuda_capture_end(hth_stream *s, hth_capture **io);
+hth_err hth_cuda_capture_launch(hth_capture *c, hth_stream *s);
+void hth_cuda_capture_close(hth_capture *c);
 
 // From event.c.
 hth_err hth_cuda_record(hth_stream *s, hth_event *e);

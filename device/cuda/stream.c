@@ -18,8 +18,7 @@
 typedef struct cuda_stream {
     hth_stream base;
     CUstream cu;
-    hth_err err; // of the first fn that failed since the last sync
-    char detail[256];
+    hth_cuda_kept kept; // of the first fn that failed since the last sync
 } cuda_stream;
 
 static hth_cuda *stream_device(hth_stream *s)
@@ -61,13 +60,15 @@ void hth_cuda_stream_close(hth_stream *s)
 hth_err hth_cuda_launch(hth_stream *base, hth_err (*fn)(void *arg), void *arg)
 {
     cuda_stream *s = (cuda_stream *)base;
-    if (s->err == HTH_OK) {
-        s->err = HTH_CUDA(stream_device(base), cuCtxSetCurrent, stream_device(base)->context);
-        stream_device(base)->current = s->cu;
-        s->err = s->err == HTH_OK ? fn(arg) : s->err;
-        stream_device(base)->current = stream_device(base)->own_stream;
-        if (s->err != HTH_OK) {
-            snprintf(s->detail, sizeof s->detail, "%s", hth_err_detail());
+    hth_cuda *d = stream_device(base);
+    hth_cuda_kept *kept = d->capturing ? &d->recorded : &s->kept;
+    if (kept->err == HTH_OK) {
+        kept->err = HTH_CUDA(d, cuCtxSetCurrent, d->context);
+        d->current = s->cu;
+        kept->err = kept->err == HTH_OK ? fn(arg) : kept->err;
+        d->current = d->own_stream;
+        if (kept->err != HTH_OK) {
+            snprintf(kept->detail, sizeof kept->detail, "%s", hth_err_detail());
         }
     }
     return HTH_OK;
@@ -79,11 +80,16 @@ hth_err hth_cuda_copy(hth_stream *base, void *dst, const void *src, size_t bytes
     hth_cuda *d = stream_device(base);
     bool to = hth_cuda_mem_holds(&d->mem, dst), from = hth_cuda_mem_holds(&d->mem, src);
     CUdeviceptr to_at = (CUdeviceptr)(uintptr_t)dst, from_at = (CUdeviceptr)(uintptr_t)src;
-    if (s->err != HTH_OK) {
+    if (s->kept.err != HTH_OK) {
         return HTH_OK;
     }
     if (to && from) {
         return HTH_CUDA(d, cuMemcpyDtoDAsync, to_at, from_at, bytes, s->cu);
+    }
+    if (d->capturing && (to || from) && !hth_cuda_host_pinned(&d->host, from ? dst : src, bytes)) {
+        return hth_fail(HTH_ENOTSUP,
+                        "device %s: a copy of %zu bytes whose host memory is not pinned",
+                        d->base.props.name, bytes);
     }
     if (from) {
         return HTH_CUDA(d, cuMemcpyDtoHAsync, dst, from_at, bytes, s->cu);
@@ -102,8 +108,8 @@ hth_err hth_cuda_sync(hth_stream *base)
 {
     cuda_stream *s = (cuda_stream *)base;
     hth_cuda *d = stream_device(base);
-    hth_err kept = s->err;
-    s->err = HTH_OK;
+    hth_err kept = s->kept.err;
+    s->kept.err = HTH_OK;
     HTH_TRY(HTH_CUDA(d, cuStreamSynchronize, s->cu));
-    return kept == HTH_OK ? HTH_OK : hth_fail(kept, "%s", s->detail);
+    return kept == HTH_OK ? HTH_OK : hth_fail(kept, "%s", s->kept.detail);
 }

@@ -138,6 +138,7 @@ static void fake_fill(hth_cuda_api *api)
     hth_cuda_fake_fill_mem(api);
     hth_cuda_fake_fill_streams(api);
     hth_cuda_fake_fill_kernels(api);
+    hth_cuda_fake_fill_graphs(api);
     api->cuInit = fake_init;
     api->cuDriverGetVersion = fake_driver_version;
     api->cuGetErrorName = api->cuGetErrorString = fake_error_name;
@@ -160,6 +161,7 @@ hth_cuda_fake *hth_cuda_fake_open(uint64_t seed)
         return NULL;
     }
     hth_cuda_fake_kernels_open(seed);
+    hth_cuda_fake_captures_open(seed);
     fake_fill(&fake.api);
     fake.control = (hth_cuda_fake){
         .n_devices = 1, .total_bytes = (uint64_t)256 << 20, .fail_with = CUDA_ERROR_OUT_OF_MEMORY};

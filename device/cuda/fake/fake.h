@@ -6,8 +6,10 @@
 // mapped twice is the same memory, what is not mapped or has no access cannot be touched, and there
 // is only so much. Streams are those of the fake device (device/fake): everything is deferred, and
 // a synchronization runs it in a random order that events allow. As in the driver, a copy from
-// pageable memory has read it when the call returns, and one to pageable memory is done then. One
-// driver per process; one thread.
+// pageable memory has read it when the call returns, and one to pageable memory is done then.
+// Capturing a stream makes a graph of what is issued, whose launch runs its nodes in a random order
+// that edges allow; what may not be called meanwhile spoils the capture, as in the driver, and more
+// strictly. One driver per process; one thread.
 #ifndef HTH_DEVICE_CUDA_FAKE_FAKE_H
 #define HTH_DEVICE_CUDA_FAKE_FAKE_H
 
@@ -34,6 +36,7 @@ typedef struct hth_cuda_fake {
     int64_t live;                    // whatever a call made and another has to give back
     uint64_t creates;                // cuMemCreate that succeeded
     uint64_t launches;               // of bodies
+    uint64_t graph_launches, graph_updates;
 } hth_cuda_fake;
 
 // hth_cuda_fake_open starts a driver with one device of 256 MiB, whose order `seed` decides; its

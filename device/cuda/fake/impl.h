@@ -14,6 +14,14 @@
         }                                                                                          \
     } while (0)
 
+// FAKE_UNSAFE begins a call that may not be made while a stream is captured.
+#define FAKE_UNSAFE()                                                                              \
+    do {                                                                                           \
+        if (hth_cuda_fake_capture_spoil()) {                                                       \
+            return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;                                          \
+        }                                                                                          \
+    } while (0)
+
 // hth_cuda_fake_enter counts a call; what it returns, unless CUDA_SUCCESS, is the call's answer.
 CUresult hth_cuda_fake_enter(void);
 hth_cuda_fake *hth_cuda_fake_state(void);
@@ -32,5 +40,27 @@ void hth_cuda_fake_fill_streams(hth_cuda_api *api);
 // Kernels: images, what is in them, and running a grid.
 void hth_cuda_fake_kernels_open(uint64_t seed);
 void hth_cuda_fake_fill_kernels(hth_cuda_api *api);
+
+// Events and what streams are known by.
+#define FAKE_STREAMS 64
+typedef struct fake_event {
+    hth_event *event;
+    unsigned capture; // in which it was recorded last; 0: in none
+    int node;
+} fake_event;
+int hth_cuda_fake_slot(CUstream s); // -1: no such stream
+CUresult hth_cuda_fake_run(CUstream s, hth_err (*fn)(void *job), const void *job, size_t bytes);
+
+// Captures (graph.c). spoil: a call came that ends the capture under way; whether there is one.
+// add makes a node behind what `s` has captured; wait and record are the events' share of it, and
+// are called for any stream: *taken says whether the capture took it.
+void hth_cuda_fake_captures_open(uint64_t seed);
+bool hth_cuda_fake_capture_spoil(void);
+bool hth_cuda_fake_capturing(CUstream s);
+CUresult hth_cuda_fake_capture_add(CUstream s, hth_err (*fn)(void *job), const void *job,
+                                   size_t bytes);
+CUresult hth_cuda_fake_capture_wait(CUstream s, const fake_event *e, bool *taken);
+CUresult hth_cuda_fake_capture_record(CUstream s, fake_event *e, bool *taken);
+void hth_cuda_fake_fill_graphs(hth_cuda_api *api);
 
 #endif

@@ -34,6 +34,7 @@ static CUresult fake_library_load(CUlibrary *out, const void *code, CUjit_option
                                   CUlibraryOption *library_options, void **library_values,
                                   unsigned n_library_options)
 {
+    FAKE_UNSAFE();
     FAKE_ENTER();
     *out = (CUlibrary)(void *)&bodies;
     hth_cuda_fake_state()->live++;
@@ -98,6 +99,18 @@ static CUresult grid_launch(const hth_cuda_body *body, unsigned blocks, unsigned
     return hth_cuda_fake_issue(s, grid_run, &g, sizeof g);
 }
 
+// A function of a test's, with its pointer.
+typedef struct fake_call {
+    hth_cuda_fake_kernel *kernel;
+    void *arg;
+} fake_call;
+
+static hth_err call_run(void *job)
+{
+    const fake_call *c = job;
+    return c->kernel(c->arg);
+}
+
 static CUresult fake_launch(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
                             unsigned by, unsigned bz, unsigned shared, CUstream s, void **params,
                             void **extra)
@@ -109,11 +122,9 @@ static CUresult fake_launch(CUfunction f, unsigned gx, unsigned gy, unsigned gz,
                                           : CUDA_ERROR_INVALID_VALUE;
         }
     }
-    hth_cuda_fake_kernel *kernel;
-    memcpy(&kernel, &f, sizeof kernel);
-    return hth_stream_launch((hth_stream *)(void *)s, kernel, *(void **)params[0]) == HTH_OK
-               ? CUDA_SUCCESS
-               : CUDA_ERROR_OUT_OF_MEMORY;
+    fake_call call = {.arg = *(void **)params[0]};
+    memcpy(&call.kernel, &f, sizeof call.kernel);
+    return hth_cuda_fake_issue(s, call_run, &call, sizeof call);
 }
 
 void hth_cuda_fake_fill_kernels(hth_cuda_api *api)

@@ -87,6 +87,7 @@ static CUresult fake_granularity(size_t *out, const CUmemAllocationProp *prop,
 static CUresult fake_address_reserve(CUdeviceptr *out, size_t bytes, size_t align, CUdeviceptr at,
                                      unsigned long long flags)
 {
+    FAKE_UNSAFE();
     FAKE_ENTER();
     if (bytes == 0 || bytes % FAKE_GRANULARITY != 0 || at != 0 || flags != 0) {
         return CUDA_ERROR_INVALID_VALUE;
@@ -101,6 +102,7 @@ static CUresult fake_address_reserve(CUdeviceptr *out, size_t bytes, size_t alig
 
 static CUresult fake_address_free(CUdeviceptr at, size_t bytes)
 {
+    FAKE_UNSAFE();
     CUresult r = hth_cuda_fake_enter();
     fake_item *a = item_at(FAKE_ADDRESSES, at);
     for (int i = 1; a != NULL && i < FAKE_MAX; i++) {
@@ -119,6 +121,7 @@ static CUresult fake_address_free(CUdeviceptr at, size_t bytes)
 static CUresult fake_create(CUmemGenericAllocationHandle *out, size_t bytes,
                             const CUmemAllocationProp *prop, unsigned long long flags)
 {
+    FAKE_UNSAFE();
     FAKE_ENTER();
     if (bytes == 0 || bytes % FAKE_GRANULARITY != 0 || flags != 0 ||
         prop->type != CU_MEM_ALLOCATION_TYPE_PINNED ||
@@ -155,6 +158,7 @@ static void handle_settle(fake_item *h)
 
 static CUresult fake_release(CUmemGenericAllocationHandle handle)
 {
+    FAKE_UNSAFE();
     CUresult r = hth_cuda_fake_enter();
     fake_item *h = item_handle(handle);
     if (h == NULL || h->released) {
@@ -168,6 +172,7 @@ static CUresult fake_release(CUmemGenericAllocationHandle handle)
 static CUresult fake_map(CUdeviceptr at, size_t bytes, size_t offset,
                          CUmemGenericAllocationHandle handle, unsigned long long flags)
 {
+    FAKE_UNSAFE();
     FAKE_ENTER();
     fake_item *h = item_handle(handle), *a = item_at(FAKE_ADDRESSES, at);
     if (h == NULL || h->released || a == NULL || bytes > a->bytes - (at - a->at) ||
@@ -219,6 +224,7 @@ static void mapping_end(fake_item *m, int unused)
 
 static CUresult fake_unmap(CUdeviceptr at, size_t bytes)
 {
+    FAKE_UNSAFE();
     CUresult r = hth_cuda_fake_enter();
     return each_mapping(at, bytes, mapping_end, 0) ? r : CUDA_ERROR_INVALID_VALUE;
 }
@@ -230,6 +236,7 @@ static void mapping_protect(fake_item *m, int access)
 
 static CUresult fake_set_access(CUdeviceptr at, size_t bytes, const CUmemAccessDesc *desc, size_t n)
 {
+    FAKE_UNSAFE();
     FAKE_ENTER();
     int access = desc->flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE ? PROT_READ | PROT_WRITE
                  : desc->flags == CU_MEM_ACCESS_FLAGS_PROT_READ    ? PROT_READ
@@ -240,6 +247,7 @@ static CUresult fake_set_access(CUdeviceptr at, size_t bytes, const CUmemAccessD
 
 static CUresult fake_alloc(CUdeviceptr *out, size_t bytes)
 {
+    FAKE_UNSAFE();
     FAKE_ENTER();
     if (!hth_cuda_fake_take((int64_t)bytes)) {
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -257,6 +265,7 @@ static CUresult fake_alloc(CUdeviceptr *out, size_t bytes)
 
 static CUresult fake_free(CUdeviceptr at)
 {
+    FAKE_UNSAFE();
     CUresult r = hth_cuda_fake_enter();
     fake_item *i = item_at(FAKE_PLAIN, at);
     if (i == NULL || i->at != at) {
@@ -270,6 +279,7 @@ static CUresult fake_free(CUdeviceptr at)
 
 static CUresult fake_host_alloc(void **out, size_t bytes, unsigned flags)
 {
+    FAKE_UNSAFE();
     FAKE_ENTER();
     *out = map_anonymous(bytes, PROT_READ | PROT_WRITE);
     if (*out == NULL) {
@@ -281,6 +291,7 @@ static CUresult fake_host_alloc(void **out, size_t bytes, unsigned flags)
 
 static CUresult fake_free_host(void *p)
 {
+    FAKE_UNSAFE();
     CUresult r = hth_cuda_fake_enter();
     fake_item *i = item_at(FAKE_HOST, (uintptr_t)p);
     if (i == NULL || i->at != (uintptr_t)p) {

@@ -9,8 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define FAKE_STREAMS 64
-
 // What was issued with a copy of its parameters.
 typedef struct fake_job {
     struct fake_job *next;
@@ -60,6 +58,11 @@ static int stream_slot(const hth_stream *s)
     return i < FAKE_STREAMS ? i : -1;
 }
 
+int hth_cuda_fake_slot(CUstream s)
+{
+    return s != NULL ? stream_slot((hth_stream *)(void *)s) : -1;
+}
+
 static CUresult fake_stream_create(CUstream *out, unsigned flags)
 {
     FAKE_ENTER();
@@ -83,15 +86,22 @@ static CUresult fake_stream_destroy(CUstream s)
 
 static CUresult fake_stream_sync(CUstream s)
 {
+    FAKE_UNSAFE();
     FAKE_ENTER();
     return fake_stream_drain(s);
+}
+
+static fake_event *event_of(CUevent e)
+{
+    return (fake_event *)(void *)e;
 }
 
 static CUresult fake_event_create(CUevent *out, unsigned flags)
 {
     FAKE_ENTER();
-    hth_event *e;
-    if (hth_event_open(fake.device, &e) != HTH_OK) {
+    fake_event *e = calloc(1, sizeof *e);
+    if (e == NULL || hth_event_open(fake.device, &e->event) != HTH_OK) {
+        free(e);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     *out = (CUevent)(void *)e;
@@ -101,7 +111,8 @@ static CUresult fake_event_create(CUevent *out, unsigned flags)
 
 static CUresult fake_event_destroy(CUevent e)
 {
-    hth_event_close((hth_event *)(void *)e);
+    hth_event_close(event_of(e)->event);
+    free(e);
     hth_cuda_fake_state()->live--;
     return hth_cuda_fake_enter();
 }
@@ -113,43 +124,53 @@ static CUresult as_result(hth_err err)
 
 static CUresult fake_stream_wait(CUstream s, CUevent e, unsigned flags)
 {
+    bool taken;
     FAKE_ENTER();
-    return as_result(hth_stream_wait((hth_stream *)(void *)s, (hth_event *)(void *)e));
+    CUresult r = hth_cuda_fake_capture_wait(s, event_of(e), &taken);
+    return taken ? r : as_result(hth_stream_wait((hth_stream *)(void *)s, event_of(e)->event));
 }
 
 static CUresult fake_event_record(CUevent e, CUstream s)
 {
+    bool taken;
     FAKE_ENTER();
-    return as_result(hth_stream_record((hth_stream *)(void *)s, (hth_event *)(void *)e));
+    CUresult r = hth_cuda_fake_capture_record(s, event_of(e), &taken);
+    return taken ? r : as_result(hth_stream_record((hth_stream *)(void *)s, event_of(e)->event));
 }
 
 static CUresult fake_event_query(CUevent e)
 {
+    FAKE_UNSAFE();
     FAKE_ENTER();
-    return hth_event_time_ns((hth_event *)(void *)e) > 0 ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+    if (event_of(e)->capture != 0) {
+        return CUDA_ERROR_CAPTURED_EVENT;
+    }
+    return hth_event_time_ns(event_of(e)->event) > 0 ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
 static CUresult fake_event_sync(CUevent e)
 {
+    FAKE_UNSAFE();
     FAKE_ENTER();
-    return as_result(hth_event_sync((hth_event *)(void *)e));
+    if (event_of(e)->capture != 0) {
+        return CUDA_ERROR_CAPTURED_EVENT;
+    }
+    return as_result(hth_event_sync(event_of(e)->event));
 }
 
 static CUresult fake_event_elapsed(float *ms, CUevent a, CUevent b)
 {
     FAKE_ENTER();
-    uint64_t from = hth_event_time_ns((hth_event *)(void *)a),
-             to = hth_event_time_ns((hth_event *)(void *)b);
+    if (event_of(a)->capture != 0 || event_of(b)->capture != 0) {
+        return CUDA_ERROR_CAPTURED_EVENT;
+    }
+    uint64_t from = hth_event_time_ns(event_of(a)->event),
+             to = hth_event_time_ns(event_of(b)->event);
     *ms = (float)((double)(int64_t)(to - from) / 1e6);
     return CUDA_SUCCESS;
 }
 
 // Copies and launches.
-
-static CUresult fake_copy(void *dst, const void *src, size_t bytes, CUstream s)
-{
-    return as_result(hth_stream_copy((hth_stream *)(void *)s, dst, src, bytes));
-}
 
 static hth_err job_run(void *arg)
 {
@@ -174,7 +195,7 @@ static fake_job *job_new(hth_err (*fn)(void *job), size_t bytes)
     return t;
 }
 
-CUresult hth_cuda_fake_issue(CUstream s, hth_err (*fn)(void *job), const void *job, size_t bytes)
+CUresult hth_cuda_fake_run(CUstream s, hth_err (*fn)(void *job), const void *job, size_t bytes)
 {
     fake_job *t = job_new(fn, bytes);
     if (t == NULL) {
@@ -182,6 +203,36 @@ CUresult hth_cuda_fake_issue(CUstream s, hth_err (*fn)(void *job), const void *j
     }
     memcpy(t->data, job, bytes);
     return as_result(hth_stream_launch((hth_stream *)(void *)s, job_run, t));
+}
+
+CUresult hth_cuda_fake_issue(CUstream s, hth_err (*fn)(void *job), const void *job, size_t bytes)
+{
+    if (hth_cuda_fake_slot(s) < 0) { // the default stream, which all others would wait for
+        return hth_cuda_fake_capture_spoil() ? CUDA_ERROR_STREAM_CAPTURE_IMPLICIT
+                                             : CUDA_ERROR_INVALID_HANDLE;
+    }
+    return hth_cuda_fake_capturing(s) ? hth_cuda_fake_capture_add(s, fn, job, bytes)
+                                      : hth_cuda_fake_run(s, fn, job, bytes);
+}
+
+// A copy that reads when it runs.
+typedef struct fake_transfer {
+    void *dst;
+    const void *src;
+    size_t bytes;
+} fake_transfer;
+
+static hth_err transfer_run(void *job)
+{
+    const fake_transfer *t = job;
+    memcpy(t->dst, t->src, t->bytes);
+    return HTH_OK;
+}
+
+static CUresult fake_copy(void *dst, const void *src, size_t bytes, CUstream s)
+{
+    fake_transfer t = {dst, src, bytes};
+    return hth_cuda_fake_issue(s, transfer_run, &t, sizeof t);
 }
 
 // What a copy from pageable memory has read.
@@ -203,6 +254,10 @@ static CUresult fake_upload(CUdeviceptr dst, const void *src, size_t bytes, CUst
     if (hth_cuda_fake_pinned(src)) {
         return fake_copy((void *)(uintptr_t)dst, src, bytes, s);
     }
+    if (hth_cuda_fake_capturing(s)) {
+        (void)hth_cuda_fake_capture_spoil();
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    }
     fake_job *t = job_new(staged_arrive, sizeof(fake_staged) + bytes);
     if (t == NULL) {
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -216,6 +271,10 @@ static CUresult fake_upload(CUdeviceptr dst, const void *src, size_t bytes, CUst
 static CUresult fake_download(void *dst, CUdeviceptr src, size_t bytes, CUstream s)
 {
     FAKE_ENTER();
+    if (hth_cuda_fake_capturing(s) && !hth_cuda_fake_pinned(dst)) {
+        (void)hth_cuda_fake_capture_spoil();
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    }
     CUresult r = fake_copy(dst, (void *)(uintptr_t)src, bytes, s);
     return r == CUDA_SUCCESS && !hth_cuda_fake_pinned(dst) ? fake_stream_drain(s) : r;
 }
@@ -228,6 +287,7 @@ static CUresult fake_move(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstre
 
 static CUresult fake_context_sync(void)
 {
+    FAKE_UNSAFE();
     FAKE_ENTER();
     if (hth_cuda_fake_drain()) {
         kernel_fault();

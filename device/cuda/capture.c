@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+// Captures are CUDA graphs: a stream is captured, and with it what joins it by events; the graph is
+// made executable, or an executable one is brought up to date, which is cheaper and keeps its
+// memory. A failure of what was captured, or of a call that the driver refuses meanwhile, shows at
+// the end and costs the capture only: nothing of it ran.
+//
+// The mode is the thread's: other threads, with other devices, may do what they like.
+#include "device/cuda/cuda.h"
+
+#include "base/alloc.h"
+
+typedef struct cuda_capture {
+    hth_capture base;
+    CUgraphExec exec;
+} cuda_capture;
+
+static hth_cuda *capture_device(hth_device *d)
+{
+    return (hth_cuda *)d;
+}
+
+hth_err hth_cuda_capture_begin(hth_stream *s)
+{
+    hth_cuda *d = capture_device(s->device);
+    if (d->capturing) {
+        return hth_fail(HTH_EBUSY, "device %s: work is being captured already", d->base.props.name);
+    }
+    HTH_TRY(HTH_CUDA(d, cuCtxSetCurrent, d->context));
+    HTH_TRY(HTH_CUDA(d, cuStreamBeginCapture, hth_cuda_stream_of(s),
+                     CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+    d->capturing = true;
+    d->recorded.err = HTH_OK;
+    return HTH_OK;
+}
+
+// Brings *io up to date; where the graph has become another one, *io is closed and NULL.
+static hth_err capture_update(hth_cuda *d, CUgraph graph, hth_capture **io)
+{
+    CUgraphExecUpdateResultInfo info;
+    CUresult r = d->api->cuGraphExecUpdate(((cuda_capture *)*io)->exec, graph, &info);
+    if (r == CUDA_SUCCESS) {
+        return HTH_OK;
+    }
+    hth_cuda_capture_close(*io);
+    *io = NULL;
+    return r == CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE ? HTH_OK
+                                                     : hth_cuda_status(d, r, "cuGraphExecUpdate");
+}
+
+static hth_err capture_open(hth_cuda *d, CUgraph graph, hth_capture **out)
+{
+    cuda_capture *c = hth_calloc(1, sizeof *c);
+    if (c == NULL) {
+        return hth_fail(HTH_ENOMEM, "device %s: no memory for a capture", d->base.props.name);
+    }
+    hth_err err = HTH_CUDA(d, cuGraphInstantiate, &c->exec, graph, 0);
+    if (err != HTH_OK) {
+        hth_free(c);
+        return err;
+    }
+    c->base.device = &d->base;
+    *out = &c->base;
+    return HTH_OK;
+}
+
+hth_err hth_cuda_capture_end(hth_stream *s, hth_capture **io)
+{
+    hth_cuda *d = capture_device(s->device);
+    CUgraph graph = NULL;
+    d->capturing = false;
+    hth_err err = HTH_CUDA(d, cuStreamEndCapture, hth_cuda_stream_of(s), &graph);
+    if (d->recorded.err != HTH_OK && err != HTH_EDEVLOST) { // the cause, whatever the driver says
+        err = hth_fail(d->recorded.err, "%s", d->recorded.detail);
+    }
+    if (err == HTH_OK && io != NULL && *io != NULL) {
+        err = capture_update(d, graph, io);
+    }
+    if (err == HTH_OK && io != NULL && *io == NULL) {
+        err = capture_open(d, graph, io);
+    }
+    if (graph != NULL) {
+        (void)d->api->cuGraphDestroy(graph);
+    }
+    if (err != HTH_OK && io != NULL && *io != NULL) {
+        hth_cuda_capture_close(*io);
+        *io = NULL;
+    }
+    return err;
+}
+
+hth_err hth_cuda_capture_launch(hth_capture *c, hth_stream *s)
+{
+    hth_cuda *d = capture_device(s->device);
+    HTH_TRY(HTH_CUDA(d, cuCtxSetCurrent, d->context));
+    return HTH_CUDA(d, cuGraphLaunch, ((cuda_capture *)c)->exec, hth_cuda_stream_of(s));
+}
+
+void hth_cuda_capture_close(hth_capture *c)
+{
+    const hth_cuda *d = capture_device(c->device);
+    (void)d->api->cuGraphExecDestroy(((cuda_capture *)c)->exec);
+    hth_free(c);
+}
