@@ -13,6 +13,7 @@
 #define FAR_WHOLE ((size_t)4 << 20) // results up to here come back in one copy
 
 struct hth_far {
+    hth_device *device;
     hth_bench *host; // contents, and what is compared
     const hth_timing_cache *cache;
     char *operands; // on the device, as host->operands lie
@@ -21,7 +22,8 @@ struct hth_far {
     void **in, **out, **packed; // addresses on the device
     hth_stream *stream;
     hth_event *from, *to;
-    const hth_kernel *kernel; // at work
+    const hth_device_kept *kept; // the device's: plans of choices that are only tried are not kept
+    const hth_kernel *kernel;    // at work
     hth_kernel_args args;
 };
 
@@ -81,6 +83,9 @@ hth_err hth_far_open(hth_device *d, const hth_graph *g, const hth_node *n,
         return hth_fail(HTH_ENOMEM, "no memory to measure node '%s'", n->name);
     }
     f->cache = cache;
+    f->device = d;
+    f->kept = d->kept;
+    d->kept = NULL;
     hth_err err = hth_bench_open(d, g, n, NULL, NULL, &f->host);
     err = err == HTH_OK ? far_make(f, d) : err;
     if (err != HTH_OK) {
@@ -96,6 +101,7 @@ void hth_far_close(hth_far *f)
     if (f == NULL) {
         return;
     }
+    f->device->kept = f->kept;
     hth_stream_close(f->stream);
     hth_event_close(f->from);
     hth_event_close(f->to);

@@ -73,10 +73,18 @@ typedef struct hth_device_ops {
     void (*capture_close)(hth_capture *c);
 } hth_device_ops;
 
+// Texts that outlive the process, of what a device's kernels had their libraries make.
+typedef struct hth_device_kept {
+    hth_err (*get)(void *ctx, const char *key, char *value, size_t cap); // HTH_ENOENT: not there
+    hth_err (*put)(void *ctx, const char *key, const char *value);
+    void *ctx;
+} hth_device_kept;
+
 struct hth_device {
     const hth_device_ops *ops;
     hth_device_props props;
     const struct hth_kernel_ops *kernels; // of a device that brings its own, NULL: kernels/cpu's
+    const hth_device_kept *kept;          // set by who opened it; NULL: nothing is kept
     hth_stream *up, *down;                // of put and get, opened when they are first needed
 };
 struct hth_stream {

@@ -34,17 +34,29 @@ void hth_kernel_close(hth_kernel *k)
     }
 }
 
-hth_err hth_kernel_algorithms(hth_device *d, const hth_graph *g, const hth_node *n,
-                              hth_choice *list, int cap, int *count)
+static hth_err kernel_list(hth_device *d, const hth_graph *g, const hth_node *n, bool first,
+                           hth_choice *list, int cap, int *count)
 {
     *count = 0;
     if (kernel_on_cpu(d)) {
         return hth_cpu_algorithms(d, g, n, list, cap, count);
     }
     if (d->kernels != NULL) {
-        return d->kernels->algorithms(&kernel_host, d, g, n, list, cap, count);
+        return d->kernels->algorithms(&kernel_host, d, g, n, first, list, cap, count);
     }
     return hth_fail(HTH_ENOTSUP, "device %s has no kernels in this build", d->props.name);
+}
+
+hth_err hth_kernel_algorithms(hth_device *d, const hth_graph *g, const hth_node *n,
+                              hth_choice *list, int cap, int *count)
+{
+    return kernel_list(d, g, n, false, list, cap, count);
+}
+
+hth_err hth_kernel_first(hth_device *d, const hth_graph *g, const hth_node *n, hth_choice *list,
+                         int cap, int *count)
+{
+    return kernel_list(d, g, n, true, list, cap, count);
 }
 
 const hth_fuse_oracle *hth_kernel_oracle(hth_device *d)

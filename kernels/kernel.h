@@ -58,6 +58,11 @@ void hth_kernel_close(hth_kernel *k); // NULL is allowed
 hth_err hth_kernel_algorithms(hth_device *d, const hth_graph *g, const hth_node *n,
                               hth_choice *list, int cap, int *count);
 
+// hth_kernel_first is the part of that list that a device can tell without searching, its default
+// first: what a first program is made from. One of them needs little workspace.
+hth_err hth_kernel_first(hth_device *d, const hth_graph *g, const hth_node *n, hth_choice *list,
+                         int cap, int *count);
+
 // hth_kernel_oracle tells the graph passes what device `d` can fuse and which layouts it wants.
 const hth_fuse_oracle *hth_kernel_oracle(hth_device *d);
 
@@ -75,7 +80,7 @@ struct hth_kernel_ops {
     hth_err (*prepare)(const hth_kernel_host *host, hth_device *d, const hth_graph *g,
                        const hth_node *n, const char *algorithm, hth_kernel **out);
     hth_err (*algorithms)(const hth_kernel_host *host, hth_device *d, const hth_graph *g,
-                          const hth_node *n, hth_choice *list, int cap, int *count);
+                          const hth_node *n, bool first, hth_choice *list, int cap, int *count);
     const hth_fuse_oracle *(*oracle)(hth_device *d);
     hth_err (*computes)(hth_device *d, hth_precision p);
 };

@@ -59,7 +59,7 @@ static hth_err compile_menu(hth_site *site, const hth_program *p, int i, bool tu
         kept = menu_front(list, n);
     }
     if (kept == 0 && has_menu) { // not measured, or none within the tolerance: the device's order
-        HTH_TRY(hth_kernel_algorithms(site->device, g, &g->nodes[i], list, HTH_MAX_CHOICES, &kept));
+        HTH_TRY(hth_kernel_first(site->device, g, &g->nodes[i], list, HTH_MAX_CHOICES, &kept));
     }
     if (kept == 0) {
         list[kept++] = (hth_choice){
@@ -178,6 +178,19 @@ static hth_err compile_heat(const hth_site *site, hth_program *p)
     return err;
 }
 
+// The first candidate's kernel; one that cannot be made after all leaves the menu.
+static hth_err compile_first(hth_site *site, hth_program *p, int i, hth_menu *m)
+{
+    hth_err err = compile_kernel(site, p, i, m->list[0].name);
+    while (err == HTH_ENOTSUP && m->n > 1 && p->profile == NULL) {
+        memmove(m->list, m->list + 1, (size_t)--m->n * sizeof *m->list);
+        memcpy(m->every, m->list, (size_t)m->n * sizeof *m->list);
+        m->n_every = m->n;
+        err = compile_kernel(site, p, i, m->list[0].name);
+    }
+    return err;
+}
+
 hth_err hth_compile_kernels(hth_site *site, hth_program *p, bool tune, hth_request *progress,
                             hth_menu *menus)
 {
@@ -200,7 +213,7 @@ hth_err hth_compile_kernels(hth_site *site, hth_program *p, bool tune, hth_reque
         if (site->in_compile != NULL) {
             site->in_compile(site->in_ctx);
         }
-        HTH_TRY(compile_kernel(site, p, i, menus[i].list[0].name));
+        HTH_TRY(compile_first(site, p, i, &menus[i]));
     }
     return HTH_OK;
 }

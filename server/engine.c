@@ -43,6 +43,7 @@ struct hth_engine {
     hth_site site;
     hth_models models;
     hth_timing_cache timings;
+    hth_device_kept kept;
     hth_train_queue training;
     hth_loads loads;
     bool resume;
@@ -104,6 +105,8 @@ static hth_err site_open(hth_engine *e)
     HTH_TRY(hth_kernel_computes(s->device, precision));
     e->timings = (hth_timing_cache){timing_get, timing_put, e->store, timing_take, timing_give, s};
     s->timings = &e->timings;
+    e->kept = (hth_device_kept){timing_get, timing_put, e->store};
+    s->device->kept = &e->kept;
     hth_link link;
     HTH_TRY(hth_link_measure(s->device, s->timings, &link));
     s->link_bytes_per_s = link.h2d_bytes_per_s;

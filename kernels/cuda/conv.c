@@ -171,30 +171,46 @@ static hth_err conv_add(hth_cuda_seq *s, const conv_form *f, const hth_dnn_conv 
     return HTH_OK;
 }
 
-// Adds the convolution by the engine called `name`, NULL: the first one whose plan can be made.
+// The first of the graph's engines whose plan can be made: of what heuristics say at once, then of
+// all.
+static hth_err conv_first(const hth_dnn_device *d, const hth_dnn_conv *c,
+                          const hth_device_kept *kept, const char *fingerprint,
+                          cudnnBackendDescriptor_t *plan, int64_t *workspace,
+                          char chosen[sizeof((hth_choice *)0)->name])
+{
+    hth_dnn_engine list[CONV_ENGINES];
+    hth_err err = HTH_ENOTSUP;
+    for (int all = 0; all < 2 && err == HTH_ENOTSUP; all++) {
+        hth_dnn_graph graph;
+        int n = 0;
+        HTH_TRY(hth_dnn_graph_open(d, c, &graph));
+        err = (all ? hth_dnn_list : hth_dnn_first)(&graph, list, CONV_ENGINES, &n);
+        hth_dnn_graph_close(&graph);
+        HTH_TRY(err);
+        for (int i = 0; i < n && (i == 0 || (err != HTH_OK && err != HTH_ENOMEM)); i++) {
+            err = hth_dnn_plan_kept(d, c, list[i].name, kept, fingerprint, plan, workspace);
+            snprintf(chosen, sizeof list[i].name, "%s", list[i].name);
+        }
+    }
+    return err;
+}
+
+// Adds the convolution by the engine called `name`, NULL: the first one.
 static hth_err conv_try(hth_cuda_seq *s, const conv_form *f, const hth_dnn_conv *c,
                         const char *name, char chosen[sizeof((hth_choice *)0)->name])
 {
+    const hth_device *base = &s->d->base;
     hth_dnn_device d = {s->d->api, hth_cuda_site_of(s->d)->dnn, NULL};
-    hth_dnn_graph graph;
-    hth_dnn_engine list[CONV_ENGINES] = {{.notes = 0}};
     cudnnBackendDescriptor_t plan = NULL;
     int64_t workspace = 0;
-    int n = 1;
-    HTH_TRY(hth_dnn_graph_open(&d, c, &graph));
-    hth_err err = HTH_OK;
-    if (name != NULL) {
-        snprintf(list[0].name, sizeof list[0].name, "%s", name);
+    const char *fingerprint = base->props.fingerprint;
+    if (name == NULL) {
+        HTH_TRY(conv_first(&d, c, base->kept, fingerprint, &plan, &workspace, chosen));
     } else {
-        err = hth_dnn_list(&graph, list, CONV_ENGINES, &n);
+        HTH_TRY(hth_dnn_plan_kept(&d, c, name, base->kept, fingerprint, &plan, &workspace));
+        snprintf(chosen, sizeof((hth_choice *)0)->name, "%s", name);
     }
-    for (int i = 0; err == HTH_OK && plan == NULL && i < n; i++) {
-        hth_err e = hth_dnn_plan(&graph, list[i].name, &plan, &workspace);
-        err = i + 1 == n || e == HTH_ENOMEM ? e : HTH_OK;
-        snprintf(chosen, sizeof list[0].name, "%s", list[i].name);
-    }
-    hth_dnn_graph_close(&graph);
-    return err == HTH_OK ? conv_add(s, f, c, &d, plan, workspace) : err;
+    return conv_add(s, f, c, &d, plan, workspace);
 }
 
 // Bias and post ops that were not fused: one kernel over the result.
@@ -262,7 +278,7 @@ hth_err hth_cuda_conv(hth_cuda_seq *s, const hth_graph *g, const hth_node *n, co
     return HTH_OK;
 }
 
-hth_err hth_cuda_conv_algorithms(hth_cuda *d, const hth_graph *g, const hth_node *n,
+hth_err hth_cuda_conv_algorithms(hth_cuda *d, const hth_graph *g, const hth_node *n, bool first,
                                  hth_choice *list, int cap, int *count)
 {
     hth_dnn_device device = {d->api, hth_cuda_site_of(d)->dnn, NULL};
@@ -277,7 +293,7 @@ hth_err hth_cuda_conv_algorithms(hth_cuda *d, const hth_graph *g, const hth_node
         if (hth_dnn_graph_open(&device, pass == 0 ? &fused : &f.dnn, &graph) != HTH_OK) {
             continue;
         }
-        (void)hth_dnn_list(&graph, engine, CONV_ENGINES, &found);
+        (void)(first ? hth_dnn_first : hth_dnn_list)(&graph, engine, CONV_ENGINES, &found);
         hth_dnn_graph_close(&graph);
         for (int i = 0; i < found && *count < cap; i++) {
             hth_choice *c = &list[(*count)++];

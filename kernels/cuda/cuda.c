@@ -180,13 +180,13 @@ hth_err hth_cuda_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
     return HTH_OK;
 }
 
-hth_err hth_cuda_algorithms(hth_device *d, const hth_graph *g, const hth_node *n, hth_choice *list,
-                            int cap, int *count)
+hth_err hth_cuda_algorithms(hth_device *d, const hth_graph *g, const hth_node *n, bool first,
+                            hth_choice *list, int cap, int *count)
 {
     hth_kernel *k;
     *count = 0;
     if (cuda_table[n->op].build == hth_cuda_conv) {
-        hth_err err = hth_cuda_conv_algorithms((hth_cuda *)d, g, n, list, cap, count);
+        hth_err err = hth_cuda_conv_algorithms((hth_cuda *)d, g, n, first, list, cap, count);
         return err == HTH_OK ? HTH_OK : cuda_refuse(d, n, err);
     }
     HTH_TRY(hth_cuda_prepare(d, g, n, NULL, &k));

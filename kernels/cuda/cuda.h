@@ -13,8 +13,8 @@ hth_err hth_cuda_kernels_attach(hth_cuda *d);
 
 hth_err hth_cuda_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
                          const char *algorithm, hth_kernel **out);
-hth_err hth_cuda_algorithms(hth_device *d, const hth_graph *g, const hth_node *n, hth_choice *list,
-                            int cap, int *count);
+hth_err hth_cuda_algorithms(hth_device *d, const hth_graph *g, const hth_node *n, bool first,
+                            hth_choice *list, int cap, int *count);
 const hth_fuse_oracle *hth_cuda_oracle(hth_device *d);
 hth_err hth_cuda_computes(hth_device *d, hth_precision p); // hth_kernel_computes
 

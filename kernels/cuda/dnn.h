@@ -72,12 +72,27 @@ typedef struct hth_dnn_engine {
 // hth_dnn_list stores at most `cap` engines that compute in the graph's precision, or in a better
 // one, and give the same bits every time, heuristics' first choice first, each name once.
 hth_err hth_dnn_list(const hth_dnn_graph *g, hth_dnn_engine *list, int cap, int *count);
+// hth_dnn_first is the part of it that takes a millisecond: heuristics' mode A; where that has
+// nothing, or only what wants much workspace, the rest follows, step by step.
+hth_err hth_dnn_first(const hth_dnn_graph *g, hth_dnn_engine *list, int cap, int *count);
 // hth_dnn_precise says whether an engine with these notes does.
 bool hth_dnn_precise(hth_precision p, uint64_t notes);
 
 // hth_dnn_plan makes the plan of engine `name`. HTH_ENOTSUP: it is not one of this graph.
 hth_err hth_dnn_plan(const hth_dnn_graph *g, const char *name, cudnnBackendDescriptor_t *out,
                      int64_t *workspace_bytes);
+// hth_dnn_plan_kept is the same for a convolution without a graph, from `kept` (NULL: none) where
+// it was put by an earlier call, also of another process; `fingerprint`: the device's.
+hth_err hth_dnn_plan_kept(const hth_dnn_device *d, const hth_dnn_conv *c, const char *name,
+                          const hth_device_kept *kept, const char *fingerprint,
+                          cudnnBackendDescriptor_t *out, int64_t *workspace_bytes);
+// hth_dnn_key writes what it is kept under; false: longer than `cap`.
+#define HTH_DNN_KEY 480
+bool hth_dnn_key(const char *fingerprint, const hth_dnn_conv *c, const char *name, char *out,
+                 size_t cap);
+// hth_dnn_plan_load makes a plan of its text. HTH_ENOTSUP and others: cuDNN refuses it.
+hth_err hth_dnn_plan_load(const hth_dnn_device *d, const char *json, cudnnBackendDescriptor_t *out,
+                          int64_t *workspace_bytes);
 // hth_dnn_plan_json copies a plan's text, from which cuDNN makes it again; free it with hth_free.
 hth_err hth_dnn_plan_json(const hth_dnn_device *d, cudnnBackendDescriptor_t plan, char **out);
 // hth_dnn_execute issues a plan to the handle's stream.

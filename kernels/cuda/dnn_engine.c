@@ -12,6 +12,7 @@
 #define ENGINE_RESULTS 64 // of one mode
 #define ENGINE_KNOBS   16
 #define ENGINE_NOTES   16
+#define ENGINE_MODEST  ((int64_t)16 << 20) // of workspace
 
 typedef struct engine_knob {
     cudnnBackendKnobType_t type;
@@ -286,19 +287,51 @@ static void engine_by_index(const hth_dnn_graph *g, engine_list *l)
     }
 }
 
+static bool engine_modest(const engine_list *l)
+{
+    for (int i = 0; i < l->n; i++) {
+        if (l->list[i].workspace_bytes <= ENGINE_MODEST) {
+            return true;
+        }
+    }
+    return false;
+}
+
+// Heuristics, then the sweep. `first`: no further than to an engine that nearly always fits.
+static void engine_search(const hth_dnn_graph *g, engine_list *l, bool first)
+{
+    static const cudnnBackendHeurMode_t modes[] = {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_B,
+                                                   CUDNN_HEUR_MODE_FALLBACK};
+    pthread_mutex_lock(&engine_lock);
+    for (int i = 0; i < 3 && !(first && engine_modest(l)); i++) {
+        engine_by_heuristics(g, modes[i], l);
+    }
+    if (!(first && engine_modest(l))) {
+        engine_by_index(g, l);
+    }
+    pthread_mutex_unlock(&engine_lock);
+}
+
+static hth_err engine_found(const hth_dnn_graph *g, const engine_list *l, int *count)
+{
+    *count = l->n;
+    return l->n > 0 ? HTH_OK
+                    : hth_fail(HTH_ENOTSUP, "cuDNN has no engine for this convolution in %s",
+                               hth_precision_name(g->precision));
+}
+
+hth_err hth_dnn_first(const hth_dnn_graph *g, hth_dnn_engine *list, int cap, int *count)
+{
+    engine_list l = {.list = list, .cap = cap};
+    engine_search(g, &l, true);
+    return engine_found(g, &l, count);
+}
+
 hth_err hth_dnn_list(const hth_dnn_graph *g, hth_dnn_engine *list, int cap, int *count)
 {
     engine_list l = {.list = list, .cap = cap};
-    pthread_mutex_lock(&engine_lock);
-    engine_by_heuristics(g, CUDNN_HEUR_MODE_A, &l);
-    engine_by_heuristics(g, CUDNN_HEUR_MODE_B, &l);
-    engine_by_heuristics(g, CUDNN_HEUR_MODE_FALLBACK, &l);
-    engine_by_index(g, &l);
-    pthread_mutex_unlock(&engine_lock);
-    *count = l.n;
-    return l.n > 0 ? HTH_OK
-                   : hth_fail(HTH_ENOTSUP, "cuDNN has no engine for this convolution in %s",
-                              hth_precision_name(g->precision));
+    engine_search(g, &l, false);
+    return engine_found(g, &l, count);
 }
 
 // Plans.

@@ -111,10 +111,11 @@ static hth_err entry_prepare(const hth_kernel_host *h, hth_device *d, const hth_
 }
 
 static hth_err entry_algorithms(const hth_kernel_host *h, hth_device *d, const hth_graph *g,
-                                const hth_node *n, hth_choice *list, int cap, int *count)
+                                const hth_node *n, bool first, hth_choice *list, int cap,
+                                int *count)
 {
     graph_host = h;
-    return hth_cuda_algorithms(d, g, n, list, cap, count);
+    return hth_cuda_algorithms(d, g, n, first, list, cap, count);
 }
 
 const struct hth_kernel_ops hth_cuda_kernel_ops = {entry_prepare, entry_algorithms, hth_cuda_oracle,

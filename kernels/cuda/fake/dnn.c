@@ -16,6 +16,7 @@
 #define FAKE_ATTRS   16
 #define FAKE_VALUES  8
 #define FAKE_ENGINES 5
+#define FAKE_TEXT    4096
 
 typedef struct fake_attr {
     cudnnBackendAttributeName_t name;
@@ -28,7 +29,16 @@ typedef struct fake_descriptor {
     int n;
     fake_attr attr[FAKE_ATTRS];
     fake_problem problem;
+    bool loaded; // from a text
 } fake_descriptor;
+
+// A call that was to fail does so.
+#define FAKE_CALL()                                                                                \
+    do {                                                                                           \
+        if (hth_cuda_fake_enter() != CUDA_SUCCESS) {                                               \
+            return CUDNN_STATUS_EXECUTION_FAILED;                                                  \
+        }                                                                                          \
+    } while (0)
 
 static size_t attr_size(cudnnBackendAttributeType_t type)
 {
@@ -62,6 +72,7 @@ static fake_descriptor *attr_descriptor(const fake_descriptor *d, cudnnBackendAt
 
 static cudnnStatus_t fake_create(cudnnBackendDescriptorType_t type, cudnnBackendDescriptor_t *out)
 {
+    FAKE_CALL();
     fake_descriptor *d = calloc(1, sizeof *d);
     if (d == NULL) {
         return CUDNN_STATUS_ALLOC_FAILED;
@@ -79,10 +90,52 @@ static cudnnStatus_t fake_destroy(cudnnBackendDescriptor_t d)
     return CUDNN_STATUS_SUCCESS;
 }
 
+// A plan's text: the version and all of the problem. Another version's is refused, as is what is
+// not of this form.
+static cudnnStatus_t text_write(const fake_problem *p, int64_t cap, int64_t *n, void *out)
+{
+    char text[FAKE_TEXT];
+    int at = snprintf(text, sizeof text, "{\"cudnnVersion\":%zu,\"problem\":\"",
+                      hth_cuda_fake_api()->cudnnGetVersion());
+    for (size_t i = 0; i < sizeof *p; i++) {
+        at += snprintf(text + at, sizeof text - (size_t)at, "%02x", ((const uint8_t *)p)[i]);
+    }
+    *n = at + snprintf(text + at, sizeof text - (size_t)at, "\"}") + 1;
+    if (cap >= *n) {
+        memcpy(out, text, (size_t)*n);
+    }
+    return CUDNN_STATUS_SUCCESS;
+}
+
+static cudnnStatus_t text_read(const char *text, int64_t bytes, fake_problem *p)
+{
+    size_t version = 0;
+    int at = 0;
+    if (bytes >= FAKE_TEXT ||
+        sscanf(text, "{\"cudnnVersion\":%zu,\"problem\":\"%n", &version, &at) != 1 || at == 0 ||
+        version != hth_cuda_fake_api()->cudnnGetVersion() ||
+        bytes != at + 2 * (int64_t)sizeof *p + 2) {
+        return CUDNN_STATUS_BAD_PARAM;
+    }
+    for (size_t i = 0; i < sizeof *p; i++) {
+        unsigned byte;
+        if (sscanf(text + at + 2 * i, "%2x", &byte) != 1) {
+            return CUDNN_STATUS_BAD_PARAM;
+        }
+        ((uint8_t *)p)[i] = (uint8_t)byte;
+    }
+    return CUDNN_STATUS_SUCCESS;
+}
+
 static cudnnStatus_t fake_set(cudnnBackendDescriptor_t to, cudnnBackendAttributeName_t name,
                               cudnnBackendAttributeType_t type, int64_t count, const void *value)
 {
     fake_descriptor *d = (fake_descriptor *)(void *)to;
+    FAKE_CALL();
+    if (name == CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION) {
+        d->loaded = true;
+        return text_read(value, count, &d->problem);
+    }
     if (d->n == FAKE_ATTRS || count > FAKE_VALUES) {
         return CUDNN_STATUS_BAD_PARAM;
     }
@@ -259,6 +312,7 @@ static cudnnStatus_t fake_finalize(cudnnBackendDescriptor_t which)
 {
     fake_descriptor *d = (fake_descriptor *)(void *)which;
     bool ok = true;
+    FAKE_CALL();
     switch (d->type) {
     case CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR:
         ok = problem_of_graph(d, &d->problem);
@@ -270,7 +324,9 @@ static cudnnStatus_t fake_finalize(cudnnBackendDescriptor_t which)
         ok = problem_config(d, &d->problem);
         break;
     case CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR:
-        d->problem = attr_descriptor(d, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG)->problem;
+        if (!d->loaded) {
+            d->problem = attr_descriptor(d, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG)->problem;
+        }
         break;
     case CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR:
         d->problem = attr_descriptor(d, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH)->problem;
@@ -306,17 +362,6 @@ static cudnnStatus_t heuristics(const fake_descriptor *h, int64_t cap, int64_t *
     return CUDNN_STATUS_SUCCESS;
 }
 
-static cudnnStatus_t fake_get_text(const fake_problem *p, int64_t cap, int64_t *n, void *out)
-{
-    char text[64];
-    *n = snprintf(text, sizeof text, "{\"engine\":%d,\"knob\":%d}", (int)p->engine, (int)p->knob) +
-         1;
-    if (cap >= *n) {
-        memcpy(out, text, (size_t)*n);
-    }
-    return CUDNN_STATUS_SUCCESS;
-}
-
 static cudnnStatus_t fake_get_notes(int64_t engine, int64_t *n, cudnnBackendNumericalNote_t *out)
 {
     *n = engine < 2 ? 0 : engine == 4 ? 2 : 1;
@@ -337,6 +382,7 @@ static cudnnStatus_t fake_get(cudnnBackendDescriptor_t const which,
     const fake_descriptor *d = (const fake_descriptor *)(const void *)which;
     fake_descriptor **to = out;
     int64_t *number = out;
+    FAKE_CALL();
     *n = 1;
     switch (name) {
     case CUDNN_ATTR_OPERATIONGRAPH_ENGINE_GLOBAL_COUNT:
@@ -369,7 +415,7 @@ static cudnnStatus_t fake_get(cudnnBackendDescriptor_t const which,
     case CUDNN_ATTR_ENGINE_NUMERICAL_NOTE:
         return fake_get_notes(d->problem.engine, n, out);
     case CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION:
-        return fake_get_text(&d->problem, cap, n, out);
+        return text_write(&d->problem, cap, n, out);
     default:
         return CUDNN_STATUS_BAD_PARAM;
     }

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+// Plans of convolutions that are kept as texts: made once, read the next time, made anew when the
+// text is damaged or another cuDNN's; every call that fails in turn. What heuristics say at once
+// against the whole list.
+#include "kernels/cuda/fixture.h"
+
+#include "device/cuda/fake/impl.h"
+
+#undef fixture_check
+
+typedef struct kept_texts {
+    char key[512], value[8192];
+    int gets, puts;
+} kept_texts;
+
+static hth_err texts_get(void *ctx, const char *key, char *value, size_t cap)
+{
+    kept_texts *t = ctx;
+    t->gets++;
+    if (strcmp(key, t->key) != 0) {
+        return HTH_ENOENT;
+    }
+    snprintf(value, cap, "%s", t->value);
+    return HTH_OK;
+}
+
+static hth_err texts_put(void *ctx, const char *key, const char *value)
+{
+    kept_texts *t = ctx;
+    t->puts++;
+    assert_true(strlen(key) < sizeof t->key && strlen(value) < sizeof t->value);
+    snprintf(t->key, sizeof t->key, "%s", key);
+    snprintf(t->value, sizeof t->value, "%s", value);
+    return HTH_OK;
+}
+
+static hth_node *conv_open(fixture *f, uint64_t seed, bool relu)
+{
+    fixture_open(f, seed);
+    int in[3] = {fixture_value(f, SHAPE(2, 4, 9, 9)), fixture_value(f, SHAPE(6, 4, 3, 3)),
+                 fixture_value(f, SHAPE(6))};
+    int out = fixture_value(f, SHAPE(2, 6, 9, 9));
+    hth_node *n = fixture_node(f, HTH_OP_CONV, in, 3, &out, 1);
+    hth_node_set_ints(n, "pads", (int64_t[]){1, 1, 1, 1}, 4);
+    hth_node_set_ints(n, "strides", (int64_t[]){1, 1}, 2);
+    if (relu) {
+        n->post[n->n_post++] = (hth_post_op){HTH_OP_RELU, -1, 0, 0};
+    }
+    return n;
+}
+
+static uint64_t prepare_calls(const fixture *f, const char *name)
+{
+    hth_kernel *k;
+    uint64_t before = hth_cuda_fake_state()->calls;
+    assert_int_equal(cuda_test_prepare(f->graph, &f->graph->nodes[f->node], name, &k), HTH_OK);
+    hth_kernel_close(k);
+    return hth_cuda_fake_state()->calls - before;
+}
+
+static void kept_once(void **state)
+{
+    kept_texts t = {.gets = 0};
+    hth_device_kept kept = {texts_get, texts_put, &t};
+    fixture f;
+    (void)conv_open(&f, 1, false);
+    uint64_t made = prepare_calls(&f, "e1:0=1");
+    cuda_test_device->kept = &kept;
+    assert_true(prepare_calls(&f, "e1:0=1") > made); // .. and its text
+    assert_int_equal(t.puts, 1);
+    assert_non_null(strstr(t.key, "e1:0=1"));
+    assert_non_null(strstr(t.key, cuda_test_device->props.fingerprint));
+    assert_true(prepare_calls(&f, "e1:0=1") < made / 2);
+    assert_int_equal(t.puts, 1);
+    fixture_check(&f, "e1:0=1", false, 1e-5);
+    fixture_check(&f, NULL, false, 1e-5); // another engine: another key
+    fixture_close(&f);
+    cuda_test_device->kept = NULL;
+}
+
+// Puts `to` where `from` stands in the kept text; `sum`: with a fitting checksum.
+static void texts_change(kept_texts *t, const char *from, char to, bool sum)
+{
+    char *at = strstr(t->value, from);
+    assert_non_null(at);
+    at[strlen(from) - 1] = to;
+    uint64_t h = 1469598103934665603u;
+    for (const char *s = t->value + 17; sum && *s != '\0'; s++) {
+        h = (h ^ (unsigned char)*s) * 1099511628211u;
+    }
+    if (sum) {
+        char digits[17];
+        snprintf(digits, sizeof digits, "%016llx", (unsigned long long)h);
+        memcpy(t->value, digits, 16);
+    }
+}
+
+static void kept_badly(void **state)
+{
+    kept_texts t = {.gets = 0};
+    hth_device_kept kept = {texts_get, texts_put, &t};
+    fixture f;
+    (void)conv_open(&f, 2, true);
+    cuda_test_device->kept = &kept;
+    (void)prepare_calls(&f, "f0");
+    assert_int_equal(t.puts, 1);
+    kept_texts good = t;
+    texts_change(&t, "Version\":9", '8', true); // another cuDNN's
+    fixture_check(&f, "f0", false, 1e-5);
+    assert_true(t.puts == 2 && strcmp(t.value, good.value) == 0);
+    texts_change(&t, "problem\":\"", 'x', false); // damaged
+    fixture_check(&f, "f0", false, 1e-5);
+    assert_true(t.puts == 3 && strcmp(t.value, good.value) == 0);
+    t.value[40] = '\0'; // cut off
+    fixture_check(&f, "f0", false, 1e-5);
+    assert_true(t.puts == 4 && strcmp(t.value, good.value) == 0);
+    t.value[0] = '\0';
+    fixture_check(&f, "f0", false, 1e-5);
+    assert_true(t.puts == 5 && strcmp(t.value, good.value) == 0);
+    fixture_close(&f);
+    cuda_test_device->kept = NULL;
+}
+
+// Each call of cuDNN fails once, with the text there and without it: an answer or an error, and
+// nothing is left.
+static void calls_that_fail(void **state)
+{
+    hth_cuda_fake *driver = hth_cuda_fake_state();
+    for (int there = 0; there < 3; there++) {
+        kept_texts t = {.gets = 0};
+        hth_device_kept kept = {texts_get, texts_put, &t};
+        const char *name = there == 2 ? NULL : "e1:0=1";
+        fixture f;
+        int failed = 0;
+        hth_err err = HTH_EIO;
+        (void)conv_open(&f, 3, false);
+        cuda_test_device->kept = &kept;
+        for (uint64_t nth = 1; nth < 400; nth++) {
+            hth_kernel *k = NULL;
+            memset(&t, 0, sizeof t);
+            if (there == 1) {
+                (void)prepare_calls(&f, name);
+            }
+            int64_t live = driver->live;
+            driver->fail_nth = nth;
+            driver->fail_with = CUDA_ERROR_UNKNOWN;
+            err = cuda_test_prepare(f.graph, &f.graph->nodes[f.node], name, &k);
+            bool reached = driver->fail_nth == 0;
+            driver->fail_nth = 0;
+            failed += err != HTH_OK;
+            hth_kernel_close(k);
+            assert_int_equal(driver->live, live);
+            if (!reached) {
+                break;
+            }
+        }
+        assert_int_equal(err, HTH_OK);
+        assert_true(there == 0 ? failed > 10 : failed < 10); // a text that fails is made anew
+        fixture_close(&f);
+        cuda_test_device->kept = NULL;
+    }
+}
+
+static bool listed(const hth_choice *list, int n, const char *name)
+{
+    for (int i = 0; i < n; i++) {
+        if (strcmp(list[i].name, name) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+// What is known at once is part of what a search finds, costs fewer calls, and runs.
+static void first_choices(void **state)
+{
+    for (int relu = 0; relu < 2; relu++) {
+        hth_choice first[16], all[16];
+        int n_first, n_all;
+        fixture f;
+        const hth_node *n = conv_open(&f, 4, relu != 0);
+        uint64_t start = hth_cuda_fake_state()->calls;
+        assert_int_equal(hth_kernel_first(cuda_test_device, f.graph, n, first, 16, &n_first),
+                         HTH_OK);
+        uint64_t middle = hth_cuda_fake_state()->calls;
+        assert_int_equal(hth_kernel_algorithms(cuda_test_device, f.graph, n, all, 16, &n_all),
+                         HTH_OK);
+        assert_true(middle - start < hth_cuda_fake_state()->calls - middle);
+        assert_true(n_first > 0 && n_first < n_all);
+        for (int i = 0; i < n_first; i++) {
+            assert_true(listed(all, n_all, first[i].name));
+            fixture_check(&f, first[i].name, false, 1e-5);
+        }
+        fixture_close(&f);
+    }
+}
+
+static int close_device(void **state)
+{
+    hth_stream_close(cuda_test_stream);
+    hth_device_release(cuda_test_device, cuda_test_arena, CUDA_TEST_ARENA);
+    hth_device_close(cuda_test_device);
+    assert_int_equal(hth_cuda_fake_state()->live, 0);
+    hth_cuda_fake_close();
+    return 0;
+}
+
+static int open_device(void **state)
+{
+    return cuda_test_open() == HTH_OK ? 0 : -1;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(kept_once),
+        cmocka_unit_test(kept_badly),
+        cmocka_unit_test(calls_that_fail),
+        cmocka_unit_test(first_choices),
+    };
+    return cmocka_run_group_tests(tests, open_device, close_device);
+}
