@@ -21,7 +21,7 @@ struct hth_mailbox {
     pthread_cond_t wake;
     size_t capacity, head;
     _Atomic size_t n;
-    atomic_bool stopped;
+    atomic_bool stopped, woken;
     bool sleeping;
     uint64_t spin_ns;
     _Atomic(const hth_poll_hook *) watch;
@@ -94,7 +94,7 @@ hth_err hth_mailbox_send(hth_mailbox *m, void *message)
 
 static bool mailbox_empty(const hth_mailbox *m)
 {
-    return atomic_load_explicit(&m->n, memory_order_acquire) == 0 && !m->stopped;
+    return atomic_load_explicit(&m->n, memory_order_acquire) == 0 && !m->stopped && !m->woken;
 }
 
 // mailbox_idle looks everywhere.
@@ -114,7 +114,7 @@ static void mailbox_sleep(hth_mailbox *m, uint64_t until_ns)
     struct timespec t = {(time_t)(until_ns / 1000000000u), (long)(until_ns % 1000000000u)};
     int rc = 0;
     m->sleeping = true;
-    while (m->n == 0 && !m->stopped && rc != ETIMEDOUT) {
+    while (mailbox_empty(m) && rc != ETIMEDOUT) {
         rc = until_ns == HTH_FOREVER ? pthread_cond_wait(&m->wake, &m->lock)
                                      : pthread_cond_timedwait(&m->wake, &m->lock, &t);
     }
@@ -136,6 +136,7 @@ hth_err hth_mailbox_receive(hth_mailbox *m, uint64_t timeout_ns, void **out)
         pthread_mutex_lock(&m->lock);
     }
     hth_err err = HTH_OK;
+    m->woken = false;
     if (m->n > 0) {
         *out = m->ring[m->head];
         m->head = (m->head + 1) % m->capacity;
@@ -146,6 +147,14 @@ hth_err hth_mailbox_receive(hth_mailbox *m, uint64_t timeout_ns, void **out)
     }
     pthread_mutex_unlock(&m->lock);
     return err;
+}
+
+void hth_mailbox_wake(hth_mailbox *m)
+{
+    pthread_mutex_lock(&m->lock);
+    m->woken = true;
+    pthread_mutex_unlock(&m->lock);
+    pthread_cond_signal(&m->wake);
 }
 
 void hth_mailbox_stop(hth_mailbox *m)

@@ -24,6 +24,9 @@ hth_err hth_mailbox_send(hth_mailbox *m, void *message);
 // hth_mailbox_receive takes the oldest message, waiting at most `timeout_ns` of real time (0: does
 // not wait; HTH_FOREVER). One thread. HTH_ETIMEDOUT: none came; HTH_ECANCELED: stopped and empty.
 hth_err hth_mailbox_receive(hth_mailbox *m, uint64_t timeout_ns, void **out);
+// hth_mailbox_wake ends the receiver's present wait, or else its next one, with HTH_ETIMEDOUT. Any
+// thread.
+void hth_mailbox_wake(hth_mailbox *m);
 // hth_mailbox_stop refuses new messages and wakes the receiver, who still gets those accepted. Any
 // thread, idempotent.
 void hth_mailbox_stop(hth_mailbox *m);

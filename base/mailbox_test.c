@@ -112,6 +112,31 @@ static void test_many_senders(void **state)
     hth_mailbox_close(m);
 }
 
+static void wake_later(void *m)
+{
+    hth_mailbox_wake(m);
+}
+
+static void test_wake(void **state)
+{
+    hth_mailbox *m;
+    pthread_t t;
+    void *out;
+    int one;
+    assert_ok(hth_mailbox_open(4, 0, &m));
+    hth_mailbox_wake(m); // before: the next wait ends
+    assert_int_equal(hth_mailbox_receive(m, HTH_FOREVER, &out), HTH_ETIMEDOUT);
+    assert_null(out);
+    assert_ok(hth_thread_start("wake", wake_later, m, &t));
+    assert_int_equal(hth_mailbox_receive(m, HTH_FOREVER, &out), HTH_ETIMEDOUT);
+    hth_thread_join(t);
+    hth_mailbox_wake(m); // a message comes first
+    assert_ok(hth_mailbox_send(m, &one));
+    assert_ok(hth_mailbox_receive(m, HTH_FOREVER, &out));
+    assert_int_equal(hth_mailbox_receive(m, 0, &out), HTH_ETIMEDOUT);
+    hth_mailbox_close(m);
+}
+
 // ---- another place that is looked into
 
 typedef struct place {
@@ -168,7 +193,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_order_and_bound), cmocka_unit_test(test_stop),
         cmocka_unit_test(test_stop_wakes),      cmocka_unit_test(test_many_senders),
-        cmocka_unit_test(test_watch),
+        cmocka_unit_test(test_watch),           cmocka_unit_test(test_wake),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

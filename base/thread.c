@@ -6,8 +6,11 @@
 #include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 typedef struct thread_start {
     void (*fn)(void *ctx);
@@ -67,6 +70,14 @@ void hth_thread_stacks(size_t bytes)
 void hth_thread_join(pthread_t t)
 {
     pthread_join(t, NULL);
+}
+
+// A thread that wakes takes the processor from one of SCHED_IDLE at once; from a nice one, only
+// when the scheduler's accounts say so, which can be milliseconds later.
+void hth_thread_low(void)
+{
+    (void)setpriority(PRIO_PROCESS, (id_t)gettid(), 19); // where there is no SCHED_IDLE
+    (void)sched_setscheduler(0, SCHED_IDLE, &(struct sched_param){0});
 }
 
 uint64_t hth_thread_delay_ns(void)

@@ -21,6 +21,10 @@ hth_err hth_thread_start(const char *name, void (*fn)(void *ctx), void *ctx, pth
 void hth_thread_stacks(size_t bytes);
 // hth_thread_join waits until the thread's fn has returned.
 void hth_thread_join(pthread_t t);
+// hth_thread_low has the calling thread, and those that it starts from now on, run only while no
+// other wants the processor. There is no way back without privileges. Where the system does not
+// allow even that, nothing changes.
+void hth_thread_low(void);
 // hth_thread_delay_ns is how long the threads of this process, all that there are now together,
 // have been ready to run while others did. 0: the system does not say.
 uint64_t hth_thread_delay_ns(void);

@@ -83,11 +83,10 @@ static hth_err run_kernel(const run_step *s)
     return s->kernel ? s->kernel->run(s->kernel, &s->args) : HTH_OK;
 }
 
-// Others may have the device between two kernels.
 static void run_pause(hth_run *r)
 {
-    if (r->yield != NULL) {
-        r->yield_ns += r->yield(r->yield_ctx);
+    if (r->between != NULL) {
+        r->between(r->between_ctx);
     }
 }
 
@@ -228,7 +227,7 @@ hth_err hth_run_execute(hth_run *r, const atomic_int *canceled)
         return hth_fail(HTH_EINVAL, "a plan is run before its tensors were bound");
     }
     r->canceled = canceled;
-    r->stall_ns = r->yield_ns = 0;
+    r->stall_ns = 0;
     if (r->measuring) {
         HTH_TRY(run_prepare_times(r));
     } else if (r->stream[HTH_LANE_COMPUTE] == NULL) { // nothing moves, kernels run here
@@ -256,15 +255,10 @@ uint64_t hth_run_stall_ns(const hth_run *r)
     return r->stall_ns;
 }
 
-void hth_run_yield(hth_run *r, hth_run_yield_fn yield, void *ctx)
+void hth_run_between(hth_run *r, hth_run_between_fn fn, void *ctx)
 {
-    r->yield = yield;
-    r->yield_ctx = ctx;
-}
-
-uint64_t hth_run_yield_ns(const hth_run *r)
-{
-    return r->yield_ns;
+    r->between = fn;
+    r->between_ctx = ctx;
 }
 
 void hth_run_measure(hth_run *r, bool on)

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// memmgr/run.h - walks a plan on a device's streams. Called only by the device's owner thread.
+// memmgr/run.h - walks a plan on a device's streams. Called only by the device's owner thread, but
+// for hth_run_execute: on a device with inline_compute any thread that has a compute team may do
+// that, one at a time for each run.
 //
 // Design notes
 // Binding resolves every pointer once: arena base + offset, resident weights, buffers of the
@@ -65,13 +67,10 @@ hth_err hth_run_execute(hth_run *r, const atomic_int *canceled);
 uint64_t hth_run_stall_ns(const hth_run *r);
 // hth_run_replays is how many executions were launches of captured work.
 uint64_t hth_run_replays(const hth_run *r);
-// hth_run_yield has yield(ctx) called on this thread in front of every kernel, on devices whose
-// kernels run there, between copies that go on. It may run other plans, in other memory, and
-// returns how many nanoseconds it took of what is this run's time; NULL: nobody is asked.
-// hth_run_yield_ns is how long it took in the last execution.
-typedef uint64_t (*hth_run_yield_fn)(void *ctx);
-void hth_run_yield(hth_run *r, hth_run_yield_fn yield, void *ctx);
-uint64_t hth_run_yield_ns(const hth_run *r);
+// hth_run_between has fn(ctx) called by the executing thread in front of every kernel, on devices
+// whose kernels run there; NULL: nothing.
+typedef void (*hth_run_between_fn)(void *ctx);
+void hth_run_between(hth_run *r, hth_run_between_fn fn, void *ctx);
 // hth_run_measure makes later executions record start and end of every instruction; hth_run_times
 // returns them
 // ([n_instrs][2], microseconds from the start), valid until the next execution.

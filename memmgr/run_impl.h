@@ -61,9 +61,9 @@ struct hth_run {
     bool is_bound, measuring;
     double (*times)[2]; // [n_instrs]
     const atomic_int *canceled;
-    uint64_t stall_ns, yield_ns; // of the last execution
-    hth_run_yield_fn yield;
-    void *yield_ctx;
+    uint64_t stall_ns; // of the last execution
+    hth_run_between_fn between;
+    void *between_ctx;
     run_capture capture;
 };
 

@@ -11,6 +11,7 @@
 #include "base/settings.h"
 #include "base/stats.h"
 #include "convsel/link.h"
+#include "server/beside.h"
 #include "server/load.h"
 #include "server/proxy.h"
 #include "server/query.h"
@@ -24,10 +25,6 @@
 // How long the engine is idle before it measures: longer than the gap between two requests of a
 // busy client.
 #define ENGINE_IDLE_NS 200000000u
-// Of the time of training steps and of requests that are answered in the middle of them, what the
-// steps keep while requests of normal priority wait; what they may be owed.
-#define ENGINE_STEP_SHARE 0.7
-#define ENGINE_STEP_OWED  100000000.0 // ns
 // Kernels are made and models are planned on the engine's thread, whatever a program gives others.
 #define ENGINE_STACK ((size_t)2 << 20)
 
@@ -47,9 +44,7 @@ struct hth_engine {
     hth_train_queue training;
     hth_loads loads;
     bool resume;
-    bool yielding;     // serving in the middle of a training step
-    uint64_t step_ns;  // since when the device is the step's
-    double credit_ns;  // what requests of normal priority may take of steps
+    hth_beside beside;
     hth_request drain; // hth_engine_drain's message
     // start-up: the thread opens the device, because the thread team belongs to the thread that
     // first computes
@@ -119,11 +114,13 @@ static hth_err site_open(hth_engine *e)
     s->arena_cleared = strcmp(hth_setting_text(HTH_SET_CLEAR_ARENA, word), "true") == 0;
     e->models = (hth_models){.store = e->store, .site = s};
     hth_serve_init(&e->serve);
+    hth_beside_init(&e->beside);
     return HTH_OK;
 }
 
 static void site_close(hth_engine *e)
 {
+    hth_beside_fini(&e->beside);
     hth_serve_fini(&e->serve);
     hth_models_fini(&e->models);
     if (e->site.pool != NULL) {
@@ -177,43 +174,6 @@ static void engine_query(void *ctx, hth_request *r)
     }
 }
 
-// ---- in the middle of a training step
-//
-// A request for inference is answered between two operators of a step, in memory of its own; the
-// step's does not change. Everything else waits for the step's end, because it may be about the
-// job. Requests of high priority always come first; others as long as the job keeps its share.
-
-static uint64_t engine_yield(void *ctx)
-{
-    hth_engine *e = ctx;
-    if ((hth_serve_empty(&e->serve) && hth_mailbox_count(e->mailbox) == 0 &&
-         !hth_await_due(&e->serve.await)) ||
-        e->yielding) {
-        return 0;
-    }
-    uint64_t from_ns = hth_now_ns(), took_ns = 0;
-    uint32_t priority;
-    e->credit_ns += (double)(from_ns - e->step_ns) * (1 - ENGINE_STEP_SHARE) / ENGINE_STEP_SHARE;
-    e->credit_ns = e->credit_ns > ENGINE_STEP_OWED ? ENGINE_STEP_OWED : e->credit_ns;
-    e->step_ns = from_ns;
-    e->yielding = true;
-    for (uint64_t start_ns = from_ns;
-         hth_serve_between(&e->serve, e->credit_ns > 0 ? UINT32_MAX : 1, &priority);) {
-        uint64_t now_ns = hth_now_ns();
-        e->credit_ns -= priority > 1 ? (double)(now_ns - start_ns) : 0;
-        e->step_ns = start_ns = now_ns;
-        took_ns = now_ns - from_ns;
-    }
-    e->yielding = false;
-    return took_ns;
-}
-
-static bool engine_step(hth_engine *e)
-{
-    e->step_ns = hth_now_ns();
-    return hth_train_queue_turn(&e->training);
-}
-
 // engine_wait is how long the thread may sleep before something that waits is due.
 static uint64_t engine_wait(uint64_t wake_ns)
 {
@@ -243,7 +203,7 @@ static void engine_loop(hth_engine *e)
         more = more && !hth_serve_empty(&e->serve);
         tuning = idle && hth_serve_idle(&e->serve);
         busy = hth_loads_turn(&e->loads);
-        busy = engine_step(e) || busy;
+        busy = hth_train_queue_turn(&e->training) || busy;
     }
 }
 
@@ -294,8 +254,6 @@ hth_err hth_engine_open(const hth_engine_config *config, hth_store *store, hth_e
                                     .event = config->event,
                                     .event_ctx = config->event_ctx};
     e->loads = (hth_loads){.ms = &e->models, .answer = engine_answer};
-    e->site.yield = engine_yield;
-    e->site.yield_ctx = e;
     pthread_mutex_init(&e->lock, NULL);
     pthread_cond_init(&e->started, NULL);
     e->serve = (hth_serve){.ms = &e->models,
@@ -307,6 +265,7 @@ hth_err hth_engine_open(const hth_engine_config *config, hth_store *store, hth_e
     e->serve.queue = e->queue;
     uint64_t spin_ns = (uint64_t)hth_setting_int(HTH_SET_QUEUE_SPIN_US) * 1000u;
     hth_err err = hth_mailbox_open((size_t)e->queue + 1, spin_ns, &e->mailbox); // one: e->drain
+    e->beside = (hth_beside){.serve = &e->serve, .mailbox = e->mailbox};
     pthread_attr_t stack;
     pthread_attr_init(&stack);
     pthread_attr_setstacksize(&stack, ENGINE_STACK);

@@ -433,6 +433,22 @@ static hth_err program_download(hth_site *site, const hth_program *p, const hth_
     return HTH_OK;
 }
 
+hth_err hth_site_beside(hth_site *site, hth_err (*work)(void *arg), void *arg)
+{
+    return site->beside != NULL ? site->beside(site->beside_ctx, work, arg) : work(arg);
+}
+
+typedef struct execution {
+    hth_run *run;
+    const atomic_int *canceled;
+} execution;
+
+static hth_err execute(void *arg)
+{
+    const execution *x = arg;
+    return hth_run_execute(x->run, x->canceled);
+}
+
 static hth_err program_run(hth_site *site, hth_program *p, const hth_tensor *inputs,
                            const hth_tensor *out, const atomic_int *canceled)
 {
@@ -452,15 +468,14 @@ static hth_err program_run(hth_site *site, hth_program *p, const hth_tensor *inp
         }
     }
     HTH_TRY(hth_run_bind(p->run, p->arena != NULL ? p->arena : site->arena, p->fixed));
-    if (p->arena != NULL) { // a job's: others may have the device in between
-        hth_run_yield(p->run, site->yield, site->yield_ctx);
-    } else {
+    if (p->arena == NULL) {
         arena_hand_over(site, p);
-        hth_run_yield(p->run, site->in_run, site->in_ctx);
+        hth_run_between(p->run, site->in_run, site->in_ctx);
     }
     HTH_TRY(program_upload(site, p, inputs));
+    execution x = {p->run, canceled};
     p->running = true;
-    hth_err err = hth_run_execute(p->run, canceled);
+    hth_err err = p->arena != NULL ? hth_site_beside(site, execute, &x) : execute(&x);
     p->running = false;
     site->freed++;
     HTH_TRY(err);

@@ -70,11 +70,13 @@ typedef struct hth_site {
     uint64_t freed, refused_over, refused_bytes, awaited_bytes;
     int awaiting;
     hth_share *shares; // of training jobs
-    hth_run_yield_fn
-        yield; // who may have the device between kernels of training jobs; NULL: nobody
-    void *yield_ctx;
-    // what is done between kernels of inferences, and between kernels that are prepared; returns 0
-    hth_run_yield_fn in_run, in_compile;
+    // does work(arg) of a training job in a space of its own (space.h), and serves others beside
+    // it, for beside_ns nanoseconds; NULL: nobody is served
+    hth_err (*beside)(void *ctx, hth_err (*work)(void *arg), void *arg);
+    void *beside_ctx;
+    uint64_t beside_ns;
+    // what is done between kernels of inferences, and between kernels that are prepared
+    hth_run_between_fn in_run, in_compile;
     void *in_ctx;
 } hth_site;
 
@@ -208,6 +210,9 @@ void hth_program_deactivate(hth_site *site, hth_program *p);
 void hth_program_evict(hth_site *site, hth_program *p);
 // hth_program_pin keeps an active program active, whoever needs the room; false: no longer.
 void hth_program_pin(hth_site *site, hth_program *p, bool on);
+// hth_site_beside does work(arg), which belongs to a training job and touches nothing of the
+// site's, while others may be served.
+hth_err hth_site_beside(hth_site *site, hth_err (*work)(void *arg), void *arg);
 // hth_site_trim gives back what of the arena no program needs any more, behind the run that uses
 // it.
 void hth_site_trim(hth_site *site);

@@ -336,17 +336,16 @@ static void serve_leave(hth_serve *s)
     s->join.stop = s->join.n > 0 && !left;
 }
 
-static uint64_t serve_in_run(void *ctx)
+static void serve_in_run(void *ctx)
 {
     hth_serve *s = ctx;
     serve_look(s);
     if (s->join.n > 0) {
         serve_leave(s);
     }
-    return 0;
 }
 
-static uint64_t serve_in_compile(void *ctx)
+static void serve_in_compile(void *ctx)
 {
     hth_serve *s = ctx;
     uint64_t wake_ns;
@@ -357,7 +356,6 @@ static uint64_t serve_in_compile(void *ctx)
         serve_batch(s, (hth_batch_ask){.hurry = true, .ready = true}, &wake_ns, &priority);
         s->nested = false;
     }
-    return 0;
 }
 
 void hth_serve_stop(hth_serve *s)

@@ -48,7 +48,7 @@ void hth_serve_take(hth_serve *s, hth_request *r);
 // hth_serve_turn answers queries and one run's requests. hurry: waits for nobody. false: there was
 // nothing to do before *wake_ns.
 bool hth_serve_turn(hth_serve *s, bool hurry, uint64_t *wake_ns);
-// hth_serve_between is a turn in the middle of a training step: one run, for a request of at most
+// hth_serve_between is a turn beside a training step: one run, for a request of at most
 // this priority (1 is first); *priority: its. Queries wait. false: there was none.
 bool hth_serve_between(hth_serve *s, uint32_t most, uint32_t *priority);
 // hth_serve_empty says that nothing waits that could be run.

@@ -212,13 +212,25 @@ void hth_train_data_shape(hth_train_data *d, int64_t n)
     d->target.shape.dim[0] = n;
 }
 
-// Fills the batch that begins at `first` in the order of the epoch; the last one may be shorter.
-void hth_train_data_batch(hth_train_data *d, int64_t first, int64_t batch)
+typedef struct data_rows {
+    hth_train_data *d;
+    int64_t first, n;
+} data_rows;
+
+static hth_err data_gather(void *arg)
 {
-    int64_t n = d->n_samples - first < batch ? d->n_samples - first : batch;
+    const data_rows *r = arg;
+    hth_train_data *d = r->d;
     for (int i = 0; i < d->n_inputs; i++) {
-        hth_dataset_gather(&d->set, d->source[i], d->rows + first, n, d->input[i].data);
+        hth_dataset_gather(&d->set, d->source[i], d->rows + r->first, r->n, d->input[i].data);
     }
-    data_gather_target(d, d->rows + first, n);
-    hth_train_data_shape(d, n);
+    data_gather_target(d, d->rows + r->first, r->n);
+    return HTH_OK;
+}
+
+void hth_train_data_batch(hth_train_data *d, hth_site *site, int64_t first, int64_t batch)
+{
+    data_rows r = {d, first, d->n_samples - first < batch ? d->n_samples - first : batch};
+    (void)hth_site_beside(site, data_gather, &r); // it cannot fail
+    hth_train_data_shape(d, r.n);
 }

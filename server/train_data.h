@@ -44,7 +44,7 @@ hth_err hth_train_data_check_labels(const hth_train_data *d, int64_t classes);
 // hth_train_data_shape makes inputs and target those of a batch of `n` samples, contents undefined.
 void hth_train_data_shape(hth_train_data *d, int64_t n);
 // hth_train_data_batch fills the batch that begins at `first` in the order of the epoch; the last
-// one may be shorter.
-void hth_train_data_batch(hth_train_data *d, int64_t first, int64_t batch);
+// one may be shorter. Requests are served meanwhile (hth_site_beside).
+void hth_train_data_batch(hth_train_data *d, hth_site *site, int64_t first, int64_t batch);
 
 #endif

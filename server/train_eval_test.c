@@ -122,6 +122,7 @@ static void count_to(const char *path, int64_t n)
 static int count_part(const hth_model *m, const hth_train_part *part, int *seen)
 {
     int sum = 0;
+    hth_site site = {.device = NULL}; // nobody is served
     hth_train_data d = {.n_inputs = 0};
     hth_err err = hth_train_data_open(part, m, &d);
     if (err != HTH_OK) {
@@ -130,7 +131,7 @@ static int count_part(const hth_model *m, const hth_train_part *part, int *seen)
     assert_int_equal(d.n_samples, part->held ? 7 : 30);
     hth_train_data_order(&d, true, 9, 1);
     for (int64_t at = 0; at < d.n_samples; at += 8) {
-        hth_train_data_batch(&d, at, 8);
+        hth_train_data_batch(&d, &site, at, 8);
         for (int64_t i = 0; i < d.input[0].shape.dim[0]; i++) {
             int x = (int)((float *)d.input[0].data)[i];
             assert_int_equal(x, (int)((float *)d.target.data)[i]);

@@ -243,7 +243,7 @@ static hth_err job_step(hth_train_job *j, bool *done)
     }
     hth_trainer_rate(j->trainer,
                      hth_train_rate(&j->spec, j->step, j->steps, j->steps / j->spec.epochs));
-    hth_train_data_batch(d, j->at, j->spec.batch);
+    hth_train_data_batch(d, j->ms->site, j->at, j->spec.batch);
     HTH_TRY(hth_trainer_prepare(j->trainer, d->input, &d->target));
     uint64_t start_ns = hth_now_ns();
     hth_err err = hth_trainer_step(j->trainer, d->input, &d->target, &loss);

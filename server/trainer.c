@@ -151,7 +151,7 @@ static hth_err trainer_part(hth_trainer *t, hth_trainer_phase *s, int64_t part,
     s->out[0].data = loss;
     uint64_t from_ns = hth_now_ns();
     HTH_TRY(trainer_run(t, s));
-    uint64_t took_ns = hth_now_ns() - from_ns - hth_run_yield_ns(s->program->run);
+    uint64_t took_ns = hth_now_ns() - from_ns - t->ms->site->beside_ns;
     bool watched = s == &t->shapes[0].add || t->shapes[0].parts == 1;
     t->part_ns = watched ? took_ns : t->part_ns;
     t->run_ns += took_ns;

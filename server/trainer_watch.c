@@ -12,8 +12,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
-#include <unistd.h>
 
 #define WATCH_OFF         0.05 // of the predicted time: further away it was wrong
 #define WATCH_GAIN        0.01 // of the time, to change the plan
@@ -53,7 +51,7 @@ int hth_trainer_swaps(const hth_trainer *t)
 static void watch_search(void *ctx)
 {
     hth_watch *w = ctx;
-    setpriority(PRIO_PROCESS, (id_t)gettid(), 19); // of this thread alone
+    hth_thread_low();
     for (int round = 0; round < (w->once ? 1 : WATCH_ROUNDS) && !w->stop; round++) {
         hth_plan *plan;
         w->options.seed++;

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/beside.h"
+
+#include "base/clock.h"
+
+// Of the time of training steps and of requests that are answered beside them, what the steps keep
+// while requests of normal priority wait; what they may be owed.
+#define BESIDE_SHARE 0.7
+#define BESIDE_OWED  100000000.0 // ns
+// How long ago requests came that are expected again.
+#define BESIDE_ASKED_NS 2000000000u
+// How long the thread sleeps while nothing waits; while something does, which may expire.
+#define BESIDE_IDLE_NS 200000000u
+#define BESIDE_LOOK_NS 2000000u
+
+// beside_credit adds what the step's time alone, until now, gives requests.
+static void beside_credit(hth_beside *b, uint64_t now_ns)
+{
+    b->credit_ns += (double)(now_ns - b->alone_ns) * (1 - BESIDE_SHARE) / BESIDE_SHARE;
+    b->credit_ns = b->credit_ns > BESIDE_OWED ? BESIDE_OWED : b->credit_ns;
+    b->alone_ns = now_ns;
+}
+
+// beside_serve does one run, if there is one that may be.
+static bool beside_serve(hth_beside *b, uint64_t *took_ns)
+{
+    uint64_t from_ns = hth_now_ns();
+    uint32_t priority;
+    beside_credit(b, from_ns);
+    if (!hth_serve_between(b->serve, b->credit_ns > 0 ? UINT32_MAX : 1, &priority)) {
+        return false;
+    }
+    uint64_t now_ns = hth_now_ns();
+    b->credit_ns -= priority > 1 ? (double)(now_ns - from_ns) : 0;
+    b->alone_ns = b->asked_ns = now_ns;
+    *took_ns += now_ns - from_ns;
+    return true;
+}
+
+static void beside_done(void *ctx)
+{
+    hth_mailbox_wake(ctx);
+}
+
+static hth_space *beside_space(hth_beside *b)
+{
+    bool low = hth_now_ns() - b->asked_ns < BESIDE_ASKED_NS || b->serve->batcher.n > 0;
+    if (b->space[low] == NULL) {
+        const hth_space_config c = {.name = low ? "step-low" : "step",
+                                    .threads = b->serve->ms->site->device->props.n_threads,
+                                    .low = low,
+                                    .done = beside_done,
+                                    .ctx = b->mailbox};
+        (void)hth_space_open(&c, &b->space[low]);
+    }
+    return b->space[low];
+}
+
+static hth_err beside_work(void *ctx, hth_err (*work)(void *arg), void *arg)
+{
+    hth_beside *b = ctx;
+    hth_err got = HTH_OK;
+    uint64_t *took_ns = &b->serve->ms->site->beside_ns;
+    hth_space *s = beside_space(b);
+    *took_ns = 0;
+    if (s == NULL) { // no memory for a thread: nobody is served meanwhile
+        return work(arg);
+    }
+    b->alone_ns = hth_now_ns();
+    hth_space_start(s, work, arg);
+    while (hth_space_busy(s) && got != HTH_ECANCELED) {
+        void *message;
+        if (beside_serve(b, took_ns)) {
+            continue;
+        }
+        bool none = hth_serve_empty(b->serve) && b->serve->await.n == 0;
+        got = hth_mailbox_receive(b->mailbox, none ? BESIDE_IDLE_NS : BESIDE_LOOK_NS, &message);
+        if (message != NULL) {
+            hth_serve_take(b->serve, message);
+        }
+    }
+    return hth_space_wait(s);
+}
+
+void hth_beside_init(hth_beside *b)
+{
+    hth_site *site = b->serve->ms->site;
+    if (site->device->props.inline_compute) {
+        site->beside = beside_work;
+        site->beside_ctx = b;
+    }
+}
+
+void hth_beside_fini(hth_beside *b)
+{
+    hth_space_close(b->space[0]);
+    hth_space_close(b->space[1]);
+    b->space[0] = b->space[1] = NULL;
+}
