@@ -64,8 +64,9 @@ typedef enum hth_setting_change {
       "oldest version of TLS that is spoken")                                                      \
     X(ALLOW_CLIENT_SHM, "allow_client_shm", WORD, "false", "false true", FIXED,                    \
       "whether HTTP clients may have tensors in POSIX shared memory that they register")           \
-    X(DEVICE, "device", TEXT, "cpu", "", FIXED,                                                    \
-      "what computes, with its memory and threads: cpu:mem=2GiB,threads=2 or cuda:0,mem=80%")      \
+    X(DEVICE, "device", LIST, "cpu", "", FIXED,                                                    \
+      "what computes, with its memory and threads: cpu:mem=2GiB,threads=2 or cuda:0,mem=80%; "     \
+      "several devices serve together")                                                            \
     X(PRECISION, "precision", WORD, "fp32", "fp32 tf32 bf16", FIXED,                               \
       "in what convolutions and products compute where a model has none of its own; not on a CPU") \
     X(ENGINE_PROCESS, "engine.process", WORD, "child", "thread child", FIXED,                      \
@@ -108,6 +109,9 @@ typedef enum hth_setting_change {
       "how long a request may wait for others to join, in microseconds, where that pays")          \
     X(QUEUE_SPIN_US, "queue.spin_us", COUNT, 100, 0, 10000, FIXED,                                 \
       "time in microseconds that an idle engine looks for work before it sleeps")                  \
+    X(DEVICES_COPY_QUEUE, "devices.copy_queue", COUNT, 8, 0, 1048576, LIVE,                        \
+      "unanswered requests for a model on each device that has it, at which another gets a copy; " \
+      "0: never")                                                                                  \
     X(RING_CLIENTS, "ring.clients", COUNT, 64, 0, 4096, FIXED,                                     \
       "local clients that may send requests through shared memory; more use the socket")           \
     X(RING_BYTES, "ring.bytes", BYTES, 64 * HTH_MIB, 64 * HTH_KIB, HTH_GIB, FIXED,                 \

@@ -21,8 +21,9 @@ const hth_option hth_cli_global[] = {
     {"token-file", HTH_OPTION_PATH, "FILE", "the token that the server knows you by"},
     {"ca", HTH_OPTION_PATH, "FILE", "with tls+tcp: who may have signed the server's certificate"},
     {"store", HTH_OPTION_PATH, "DIR", "no server: an engine in this process, on the store in DIR"},
-    {"device", HTH_OPTION_TEXT, "SPEC",
-     "with --store: the device, such as cpu:mem=2GiB,threads=2 or cuda:0,mem=80%"},
+    {"device", HTH_OPTION_LIST, "SPEC",
+     "with --store: the device, such as cpu:mem=2GiB,threads=2 or cuda:0,mem=80%; several serve "
+     "together"},
     {"json", HTH_OPTION_FLAG, NULL, "answer in JSON"},
     {"help", HTH_OPTION_FLAG, NULL, "help for hearth, or for the command"},
     {"version", HTH_OPTION_FLAG, NULL, "print the version"},
@@ -278,12 +279,19 @@ int64_t hth_cli_int(const hth_cli *c, const char *name, int64_t dflt)
     return v != NULL ? (int64_t)json_integer_value(v) : dflt;
 }
 
-// cli_device adds the command's threads and budget to the device's specification.
-static void cli_device(const hth_cli *c, char *out, size_t cap)
+// cli_device joins the devices' specifications and adds the command's threads and budget to the
+// only one. false: there is not room for them, or no telling which is meant.
+static bool cli_device(const hth_cli *c, char *out, size_t cap)
 {
-    const char *device = hth_cli_text(c, "device"), *budget = hth_cli_text(c, "budget");
+    const char *budget = hth_cli_text(c, "budget");
+    const json_t *list = json_object_get(c->options, "device");
     int64_t threads = hth_cli_int(c, "threads", 0);
-    size_t n = (size_t)snprintf(out, cap, "%s", device != NULL ? device : "cpu");
+    size_t n = 0, count = json_array_size(list);
+    for (size_t i = 0; i < count && n < cap; i++) {
+        n += (size_t)snprintf(out + n, cap - n, "%s%s", i > 0 ? " " : "",
+                              json_string_value(json_array_get(list, i)));
+    }
+    n += count == 0 ? (size_t)snprintf(out, cap, "cpu") : 0;
     if (threads > 0 && n < cap) {
         n += (size_t)snprintf(out + n, cap - n, "%cthreads=%lld",
                               strchr(out, ':') != NULL ? ',' : ':', (long long)threads);
@@ -293,8 +301,10 @@ static void cli_device(const hth_cli *c, char *out, size_t cap)
                   strcmp(c->command->name, "resume") == 0 ||
                   strcmp(c->command->name, "curve") == 0; // a budget is the job's, not the device's
     if (budget != NULL && !trains && n < cap) {
-        snprintf(out + n, cap - n, "%cmem=%s", strchr(out, ':') != NULL ? ',' : ':', budget);
+        n += (size_t)snprintf(out + n, cap - n, "%cmem=%s", strchr(out, ':') != NULL ? ',' : ':',
+                              budget);
     }
+    return n < cap && (count < 2 || (threads == 0 && (budget == NULL || trains)));
 }
 
 // A training job takes as long as it takes.
@@ -313,7 +323,7 @@ static int cli_open(hth_cli *c, const char *url, const hearth_options *o)
 int hth_cli_connect(hth_cli *c)
 {
     const char *store = hth_cli_text(c, "store"), *server = hth_cli_text(c, "server");
-    char device[256], path[256], url[300], token[HTH_TOKEN_TEXT];
+    char device[1024], path[256], url[300], token[HTH_TOKEN_TEXT];
     hearth_options o = cli_options(c);
     if (c->h != NULL) {
         return HTH_CLI_OK;
@@ -328,7 +338,10 @@ int hth_cli_connect(hth_cli *c)
         return hth_cli_usage("--server and --store exclude each other");
     }
     if (store != NULL) {
-        cli_device(c, device, sizeof device);
+        if (!cli_device(c, device, sizeof device)) {
+            return hth_cli_usage("--threads and --budget belong into the specifications of several "
+                                 "devices: --device cpu:mem=1GiB,threads=1");
+        }
         o.store = store;
         o.device = device;
         return cli_open(c, "inproc://", &o);

@@ -59,7 +59,7 @@ typedef struct hearth hearth; // a connection
 
 typedef struct hearth_options {
     const char *store;    // inproc: directory of the store (created if absent); else ignored
-    const char *device;   // inproc: "cpu:mem=2GiB,threads=2"; NULL: "cpu"
+    const char *device;   // inproc: "cpu:mem=2GiB,threads=2"; NULL: "cpu"; several: blanks between
     uint64_t timeout_ms;  // per call, 0: 10 minutes
     int no_shared_memory; // 1: never pass tensors, requests and answers through shared memory
     const char *token;    // what the server knows the caller by; NULL: nothing

@@ -128,6 +128,14 @@ hth_err hth_device_spec_budget(const hth_device_spec *s, uint64_t total, const c
     return HTH_OK;
 }
 
+hth_err hth_device_name(const char *spec, char *out, size_t cap)
+{
+    hth_device_spec s;
+    HTH_TRY(device_spec_parse(spec, &s));
+    snprintf(out, cap, "%s:%d", s.kind, s.index);
+    return HTH_OK;
+}
+
 hth_err hth_device_open(const char *spec, hth_device **out)
 {
     if (out == NULL || spec == NULL) {

@@ -100,8 +100,11 @@ struct hth_capture {
 
 // hth_device_open opens a device by its specification: "cpu", "cpu:mem=2GiB,threads=2",
 // "cpu:mem=60%", "fake:mem=1MiB, seed=7", "cuda:0,mem=80%". On error *out is NULL. HTH_EINVAL:
-// unknown kind or option, says which are known; HTH_ENOTSUP: no such device here.
+// unknown kind or option, says which are known; HTH_ENOTSUP: no such device here. There are as many
+// cpu devices as are opened ("cpu:1,mem=1GiB,threads=1"): each has memory and threads of its own.
 hth_err hth_device_open(const char *spec, hth_device **out);
+// hth_device_name writes the name of the device that a specification is about: "cuda:0".
+hth_err hth_device_name(const char *spec, char *out, size_t cap);
 void hth_device_close(hth_device *d); // NULL is allowed; everything opened on it must be closed
 
 // hth_device_reserve takes `bytes` of device memory, HTH_DEVICE_ALIGN-aligned. HTH_ETOOBIG: more

@@ -8,6 +8,7 @@
 #include "client/local.h"
 #include "client/token.h"
 #include "device/device.h"
+#include "server/router.h"
 #include "server/tls.h"
 
 #include <getopt.h>
@@ -125,9 +126,23 @@ static bool options_check_tls(const hth_daemon_options *o)
     return true;
 }
 
+// options_check_devices opens each device, one after the other.
+static bool options_check_devices(const hth_daemon_options *o)
+{
+    char list[HTH_SETTING_TEXT], *save;
+    hth_device *device;
+    bool good = hth_router_check(o->device) == HTH_OK;
+    snprintf(list, sizeof list, "%s", o->device);
+    for (char *spec = strtok_r(list, " ", &save); spec != NULL && good;
+         spec = strtok_r(NULL, " ", &save)) {
+        good = hth_device_open(spec, &device) == HTH_OK;
+        hth_device_close(good ? device : NULL);
+    }
+    return good ? true : options_wrong(o, HTH_SET_DEVICE, hth_err_detail());
+}
+
 static bool options_check(const hth_daemon_options *o)
 {
-    hth_device *device;
     bool good = true;
     if (o->store[0] == 0) {
         good = options_wrong(o, HTH_SET_STORE, "--store DIR is missing");
@@ -136,11 +151,7 @@ static bool options_check(const hth_daemon_options *o)
         good = options_check_url(o, o->listen[i]) && good;
     }
     good = options_check_prefix(o) && options_check_tls(o) && good;
-    if (hth_device_open(o->device, &device) != HTH_OK) {
-        return options_wrong(o, HTH_SET_DEVICE, hth_err_detail());
-    }
-    hth_device_close(device);
-    return good;
+    return options_check_devices(o) && good;
 }
 
 // options_default_url takes the first place that clients look in and whose folder can be written.

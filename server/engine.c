@@ -13,6 +13,7 @@
 #include "convsel/link.h"
 #include "server/beside.h"
 #include "server/load.h"
+#include "server/router.h"
 #include "server/proxy.h"
 #include "server/query.h"
 #include "server/serve.h"
@@ -29,6 +30,7 @@
 #define ENGINE_STACK ((size_t)2 << 20)
 
 struct hth_engine {
+    hth_router *router; // it is several engines; NULL: what follows
     hth_proxy *proxy; // the engine is a child process; NULL: a thread of this one, and what follows
     hth_mailbox *mailbox;
     int queue; // requests that may wait
@@ -237,11 +239,13 @@ hth_err hth_engine_open(const hth_engine_config *config, hth_store *store, hth_e
     if (e == NULL) {
         return hth_fail(HTH_ENOMEM, "no memory for an engine");
     }
-    if (config->child_store != NULL) {
-        hth_err child_err = hth_proxy_open(config, &e->proxy);
-        if (child_err != HTH_OK) {
+    bool several = hth_router_several(config->device);
+    if (several || config->child_store != NULL) {
+        hth_err there_err = several ? hth_router_open(config, store, &e->router)
+                                    : hth_proxy_open(config, &e->proxy);
+        if (there_err != HTH_OK) {
             hth_free(e);
-            return child_err;
+            return there_err;
         }
         *out = e;
         return HTH_OK;
@@ -294,7 +298,9 @@ hth_err hth_engine_open(const hth_engine_config *config, hth_store *store, hth_e
 
 void hth_engine_watch(hth_engine *e, const hth_poll_hook *w)
 {
-    if (e->proxy != NULL) {
+    if (e->router != NULL) {
+        hth_router_watch(e->router, w);
+    } else if (e->proxy != NULL) {
         hth_proxy_watch(e->proxy, w);
     } else {
         hth_mailbox_set_watch(e->mailbox, w);
@@ -304,7 +310,9 @@ void hth_engine_watch(hth_engine *e, const hth_poll_hook *w)
 void hth_engine_drain(hth_engine *e)
 {
     e->drain.query = "drain";
-    if (e->proxy != NULL) {
+    if (e->router != NULL) {
+        hth_router_drain(e->router);
+    } else if (e->proxy != NULL) {
         hth_proxy_drain(e->proxy);
     } else if (hth_engine_submit(e, &e->drain) != HTH_OK) {
         hth_log(WARN, SERVER, "drain", "training jobs are not saved: %s", hth_err_detail());
@@ -313,7 +321,9 @@ void hth_engine_drain(hth_engine *e)
 
 void hth_engine_stop(hth_engine *e)
 {
-    if (e->proxy != NULL) {
+    if (e->router != NULL) {
+        hth_router_stop(e->router);
+    } else if (e->proxy != NULL) {
         hth_proxy_stop(e->proxy);
     } else if (e->running) {
         hth_mailbox_stop(e->mailbox);
@@ -328,7 +338,9 @@ void hth_engine_close(hth_engine *e)
         return;
     }
     hth_engine_stop(e);
-    if (e->proxy != NULL) {
+    if (e->router != NULL) {
+        hth_router_close(e->router);
+    } else if (e->proxy != NULL) {
         hth_proxy_close(e->proxy);
     } else {
         hth_mailbox_close(e->mailbox);
@@ -342,6 +354,9 @@ hth_err hth_engine_submit(hth_engine *e, hth_request *r)
 {
     if (e->proxy != NULL) {
         return hth_proxy_submit(e->proxy, r);
+    }
+    if (e->router != NULL) {
+        return hth_router_submit(e->router, r);
     }
     r->submitted_ns = hth_now_ns() - r->waited_ns;
     hth_err err = atomic_fetch_add(&e->serve.waiting, 1) < e->queue || r == &e->drain
@@ -357,32 +372,41 @@ hth_err hth_engine_submit(hth_engine *e, hth_request *r)
 
 bool hth_engine_ready(hth_engine *e)
 {
-    return e->proxy == NULL || hth_proxy_ready(e->proxy);
+    return e->router != NULL ? hth_router_ready(e->router)
+                             : e->proxy == NULL || hth_proxy_ready(e->proxy);
 }
 
 void hth_engine_share(hth_engine *e, int fd, uint64_t offset, const void *base, size_t bytes)
 {
-    if (e->proxy != NULL) {
+    if (e->router != NULL) {
+        hth_router_share(e->router, fd, offset, base, bytes);
+    } else if (e->proxy != NULL) {
         hth_proxy_share(e->proxy, fd, offset, base, bytes);
     }
 }
 
 void *hth_engine_alloc(hth_engine *e, size_t bytes)
 {
-    void *p = e->proxy != NULL ? hth_proxy_alloc(e->proxy, bytes) : NULL;
+    void *p = e->router != NULL  ? hth_router_alloc(e->router, bytes)
+              : e->proxy != NULL ? hth_proxy_alloc(e->proxy, bytes)
+                                 : NULL;
     return p != NULL ? p : hth_alloc_aligned(bytes, 64);
 }
 
 void hth_engine_free(hth_engine *e, void *p)
 {
-    if (e->proxy == NULL || !hth_proxy_free(e->proxy, p)) {
+    if (e->router != NULL) {
+        hth_router_free(e->router, p);
+    } else if (e->proxy == NULL || !hth_proxy_free(e->proxy, p)) {
         hth_free(p);
     }
 }
 
 void hth_engine_unshare(hth_engine *e, const void *base)
 {
-    if (e->proxy != NULL) {
+    if (e->router != NULL) {
+        hth_router_unshare(e->router, base);
+    } else if (e->proxy != NULL) {
         hth_proxy_unshare(e->proxy, base);
     }
 }

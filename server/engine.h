@@ -19,7 +19,8 @@
 typedef struct hth_engine hth_engine;
 
 typedef struct hth_engine_config {
-    const char *device; // "cpu:mem=2GiB,threads=2"
+    const char *device; // "cpu:mem=2GiB,threads=2"; several, with blanks between: an engine for
+                        // each, and requests go to one of them (router.h)
     int queue;          // requests that may wait; 0: 1024
     // what is told about training jobs (train.h), and {"state"} when it is another one; NULL:
     // nobody listens. Engine's thread; must not block
@@ -39,6 +40,15 @@ typedef struct hth_request_tensor {
 } hth_request_tensor;
 
 typedef struct hth_request hth_request;
+
+// Where a request is, for the router between several engines (router.h).
+typedef struct hth_route {
+    void *router, *model;
+    void (*done)(hth_request *r); // the submitter's
+    int device;
+    uint32_t tried; // devices, by bits
+} hth_route;
+
 struct hth_request {
     // what, filled by the submitter; everything borrowed until done
     const char *model; // "name" or "name:version"; NULL for a query
@@ -75,6 +85,7 @@ struct hth_request {
     char *json;   // answer of a query, hth_alloc'd: `done` takes it over
     uint64_t submitted_ns, started_ns, finished_ns;
     hth_request *next; // the engine's
+    hth_route route;   // the router's
 };
 
 // hth_engine_open opens the device and starts the thread; `store` must outlive the engine.

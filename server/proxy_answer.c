@@ -214,6 +214,9 @@ void proxy_bury(hth_proxy *p, const char *sentence, bool all)
         if (c->state == PROXY_SENT && !call_has_begun(&p->link.board->slot[i].r)) {
             c->state = PROXY_WAITING;
             c->deaths++;
+            c->r->started_ns = 0; // nothing was computed for it
+        } else if (c->state == PROXY_SENT) {
+            c->r->started_ns = p->link.board->slot[i].r.started_ns;
         }
         running += c->state == PROXY_SENT;
         waiting += c->state == PROXY_WAITING;

@@ -37,7 +37,7 @@ static json_t *sum_json(const hth_latency_sum *s)
                      (json_int_t)s->longest_ns);
 }
 
-static json_t *histogram_json(const hth_latency_sum *s)
+json_t *hth_latency_histogram(const hth_latency_sum *s)
 {
     json_t *out = json_array();
     for (int i = 0; i < HTH_LATENCY_BUCKETS; i++) {
@@ -96,7 +96,7 @@ json_t *hth_latency_json(const hth_models *ms)
     json_t *out = sum_json(&s);
     json_object_update_new(out, json_pack("{s:i, s:o, s:o, s:o}", "slot_seconds",
                                           (int)(SERIES_SLOT_NS / 1000000000u), "series",
-                                          series_json(ms, now), "histogram", histogram_json(&s),
-                                          "models", models));
+                                          series_json(ms, now), "histogram",
+                                          hth_latency_histogram(&s), "models", models));
     return out;
 }

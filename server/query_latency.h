@@ -17,5 +17,7 @@ json_t *hth_latency_quantiles(const hth_model *m);
 // hth_latency_json tells rates and percentiles of the last five minutes, as a whole and slot by
 // slot, and of the last minute for each model.
 json_t *hth_latency_json(const hth_models *ms);
+// hth_latency_histogram: [[from_ns, to_ns, requests]], of buckets that are not empty.
+json_t *hth_latency_histogram(const hth_latency_sum *s);
 
 #endif

@@ -47,6 +47,12 @@ static void queue_tell(void *ctx, const char *what, uint64_t done, uint64_t tota
     }
 }
 
+// entry_own tells that no client waits for a job: the server itself does.
+static bool entry_own(const hth_train_entry *e)
+{
+    return e->r == &e->own || (e->r->tenant != NULL && strcmp(e->r->tenant, HTH_TENANT_OWN) == 0);
+}
+
 static void queue_append(hth_train_queue *q, hth_train_entry *e)
 {
     hth_train_entry **last = &q->first;
@@ -151,7 +157,7 @@ static hth_err entry_open(hth_train_queue *q, hth_train_entry *e, hth_request *r
         e->job[0] = 0;
     }
     const hth_train_entry *same = hth_train_queue_find(q, e->job);
-    if (err == HTH_OK && e->job[0] != 0 && same != NULL && same->r != &same->own) {
+    if (err == HTH_OK && e->job[0] != 0 && same != NULL && !entry_own(same)) {
         err = hth_fail(HTH_EBUSY,
                        "job '%s' is %s already; --save-as makes this one another model, and job",
                        e->job,
@@ -179,7 +185,7 @@ void hth_train_queue_add(hth_train_queue *q, hth_request *r)
         return;
     }
     same = hth_train_queue_find(q, e->job);
-    if (same != NULL && same->r == &same->own) { // who asks takes it over, from its checkpoint
+    if (same != NULL && entry_own(same)) { // who asks takes it over, from its checkpoint
         hth_train_queue_end(q, same, hth_fail(HTH_ECANCELED, "'%s' was asked for", e->job), NULL);
     }
     queue_append(q, e);

@@ -374,9 +374,6 @@ static hth_err cpu_props(const hth_device_spec *s, hth_device_props *p)
 hth_err hth_cpu_open(const hth_device_spec *s, hth_device **out)
 {
     hth_device_props props = {0};
-    if (s->index != 0) {
-        return hth_fail(HTH_ENOTSUP, "device cpu:%d: there is one cpu device, number 0", s->index);
-    }
     HTH_TRY(cpu_props(s, &props));
     cpu_device *d = hth_calloc(1, sizeof *d);
     if (d == NULL) {

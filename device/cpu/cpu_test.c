@@ -46,7 +46,7 @@ static void test_specification(void **state)
     assert_refused("cpu:mem=4000TiB", HTH_EINVAL, "machine");
     assert_refused("cpu:threads=0", HTH_EINVAL, "thread");
     assert_refused("cpu:threads=two", HTH_EINVAL, "number");
-    assert_refused("cpu:1", HTH_ENOTSUP, "number 0");
+    assert_refused("cpu:1024", HTH_EINVAL, "at most 1023");
     assert_refused("", HTH_EINVAL, "unknown device");
 }
 
