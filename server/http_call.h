@@ -23,6 +23,7 @@
 #include <stdatomic.h>
 
 #define HTH_HTTP_TICK_US 20000
+#define HTH_HTTP_WRITE   (1 << 20) // bytes that are written at once
 
 // How long a call whose answer may be an older one waits for the engine.
 #define HTH_HTTP_PATIENCE_NS 150000000u

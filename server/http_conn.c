@@ -20,7 +20,6 @@
 #define CONN_LIBRARY_READ 4096
 #define CONN_READ         (256 << 10)
 #define CONN_READS        4
-#define CONN_WRITE        (1 << 20)
 
 #define HTTP_TOO_LARGE_HEADER 431
 
@@ -162,7 +161,7 @@ struct bufferevent *hth_http_bufferevent(struct event_base *base, void *arg)
         return hth_http_dead_new(base);
     }
     c->b = b;
-    bufferevent_set_max_single_write(b, CONN_WRITE);
+    bufferevent_set_max_single_write(b, HTH_HTTP_WRITE);
     evbuffer_add_cb(bufferevent_get_output(b), conn_output, c);
     evbuffer_add_cb(bufferevent_get_input(b), conn_input, c);
     return b;
