@@ -53,6 +53,8 @@ typedef enum hth_setting_change {
       "where traces of HTTP requests go when a client asks for them; empty: it cannot")            \
     X(HTTP_PREFIX, "http.prefix", TEXT, "", "", FIXED,                                             \
       "path in front of all paths over HTTP: /base/path serves /base/path/v2/..; empty: none")     \
+    X(HTTP_HOSTS, "http.hosts", LIST, "", "", LIVE,                                                \
+      "names, beside localhost and addresses, by which a proxy on this machine calls over HTTP")   \
     X(AUTH_TOKENS_FILE, "auth.tokens_file", TEXT, "", "", FIXED,                                   \
       "file of tokens (hearth token); read again on SIGHUP; empty: there are none")                \
     X(AUTH_LOCAL, "auth.local", LIST, "", "", FIXED,                                               \

@@ -46,7 +46,12 @@ typedef struct hth_http_conn {
     struct evhttp_connection *evcon;
     hth_http_address *address;
     hth_peer peer;
+    const hth_http_door *door;
     bool tls, told, listed;  // told: it was given its end; listed: in conns
+    bool headed, moving;     // the present head was looked at; its bytes go where we put them
+    struct evbuffer *held;   // of a head that is not whole; may be NULL
+    uint64_t refused_ns;     // when the present one was refused for its head; 0: it was not
+    uint64_t dropped;        // of its body since then
     uint64_t since_ns;       // when what is coming began to; 0: nothing is
     uint64_t bytes, sending; // of the present request, and of its answer
     uint64_t answer_ns;      // when that began to go; 0: none goes
@@ -148,7 +153,7 @@ void hth_http_ticked(evutil_socket_t fd, short what, void *h); // every tick
 
 // ---- http_guard.c: connections
 
-hth_http_conn *hth_http_conn_new(hth_http *h, bool tls); // NULL: out of memory
+hth_http_conn *hth_http_conn_new(const hth_http_door *door); // NULL: out of memory
 void hth_http_admit(evutil_socket_t fd, short what, void *h);
 hth_http_conn *hth_http_conn_of(hth_http *h, struct evhttp_request *req); // NULL: not known
 // What happens to a connection: bytes came or were taken off, a request is there as a whole, an
@@ -163,11 +168,34 @@ void hth_http_conn_look(hth_http *h, uint64_t now); // ends what is too slow
 
 // ---- http_may.c: rights
 
-// hth_http_may tells whether the request may do what needs `need`; false: answered.
+#define HTH_HTTP_CHALLENGE "Bearer realm=\"hearth\""
+
+// Why a request is refused.
+typedef struct hth_http_refusal {
+    int status;
+    bool challenge; // a token would help
+    char sentence[700];
+} hth_http_refusal;
+
+// hth_http_judge tells whether a request with these headers may do what needs `need`; false: why
+// not is in *no.
+bool hth_http_judge(hth_http *h, const hth_http_conn *c, const struct evkeyvalq *headers,
+                    hth_need need, hth_http_refusal *no);
+// hth_http_may is the same for a request that is there; false: answered.
 bool hth_http_may(hth_http *h, struct evhttp_request *req, hth_need need);
 bool hth_http_is_near(hth_http *h, struct evhttp_request *req); // it comes from this machine
 // hth_http_tenant stores whose request it is: the token's name, or "http".
 void hth_http_tenant(hth_http *h, struct evhttp_request *req, char *out, size_t cap);
+
+// ---- http_head.c: heads before their bodies
+
+// hth_http_head_came looks at what has come of a request: bytes came, or an answer has gone with
+// something behind its request.
+void hth_http_head_came(hth_http_conn *c);
+// Behind a head that was refused: hth_http_head_drop drops what has come; hth_http_head_end ends
+// the connection by a reset, without which who still sends could wait for a minute.
+void hth_http_head_drop(hth_http_conn *c);
+void hth_http_head_end(hth_http_conn *c);
 
 // ---- http_tls.c
 
@@ -175,6 +203,8 @@ struct bufferevent *hth_http_tls_new(struct event_base *base, hth_tls *tls); // 
 // hth_http_dead_new makes one that nothing ever comes through: without any evhttp makes its own,
 // which would be neither encrypted nor counted.
 struct bufferevent *hth_http_dead_new(struct event_base *base);
+// hth_http_tls_tell sends an answer, and says that nothing follows, as far as that goes at once.
+void hth_http_tls_tell(struct bufferevent *b, const char *text, size_t n);
 bool hth_http_tls_is_up(const struct bufferevent *b); // the handshake is over
 
 // ---- http_conn.c: bytes; http_sound.c: what must not come
@@ -231,6 +261,9 @@ void hth_http_views_close(hth_http *h);
 // ---- handlers
 
 void hth_http_route(hth_http *h, struct evhttp_request *req);
+// hth_http_route_find is 200, and what is needed for it, or 404, or 405.
+int hth_http_route_find(const hth_http *h, const char *path, enum evhttp_cmd_type verb,
+                        hth_need *need);
 typedef void hth_http_handler(hth_http *h, struct evhttp_request *req, const hth_http_args *a);
 hth_http_handler hth_http_live, hth_http_ready, hth_http_server_metadata;
 hth_http_handler hth_http_model_metadata, hth_http_model_config, hth_http_model_ready;

@@ -127,7 +127,17 @@ static void conn_input(struct evbuffer *in, const struct evbuffer_cb_info *info,
     if (info->n_added > 0) {
         conn_input_bytes = evbuffer_get_length(in);
     }
+    if (c->moving) {
+        return;
+    }
     hth_http_conn_came(c, info->n_added, info->n_deleted);
+    if (c->refused_ns != 0) {
+        hth_http_head_drop(c);
+        return;
+    }
+    if (info->n_added > 0) {
+        hth_http_head_came(c);
+    }
     if (info->n_added != CONN_LIBRARY_READ || c->tls) { // what TLS has read is all there is
         return;
     }
@@ -153,7 +163,7 @@ struct bufferevent *hth_http_bufferevent(struct event_base *base, void *arg)
     const hth_http_door *door = arg;
     struct bufferevent *b =
         door->tls ? hth_http_tls_new(base, door->h->tls) : bufferevent_socket_new(base, -1, 0);
-    hth_http_conn *c = b != NULL ? hth_http_conn_new(door->h, door->tls) : NULL;
+    hth_http_conn *c = b != NULL ? hth_http_conn_new(door) : NULL;
     if (c == NULL) {
         if (b != NULL) {
             bufferevent_free(b);

@@ -113,6 +113,9 @@ static void conn_free(hth_http_conn *c)
         HASH_DEL(h->addresses, c->address);
         hth_free(c->address);
     }
+    if (c->held != NULL) {
+        evbuffer_free(c->held);
+    }
     h->n_conns--;
     h->last_conn = h->last_conn == c ? NULL : h->last_conn;
     hth_free(c);
@@ -164,13 +167,15 @@ void hth_http_admit(evutil_socket_t fd, short what, void *arg)
     }
 }
 
-hth_http_conn *hth_http_conn_new(hth_http *h, bool tls)
+hth_http_conn *hth_http_conn_new(const hth_http_door *door)
 {
+    hth_http *h = door->h;
     hth_http_conn *c = hth_calloc(1, sizeof *c);
     if (c != NULL) {
         c->h = h;
-        c->tls = tls;
-        c->since_ns = tls ? hth_now_ns() : 0; // the handshake counts
+        c->door = door;
+        c->tls = door->tls;
+        c->since_ns = c->tls ? hth_now_ns() : 0; // the handshake counts
         c->next_fresh = h->fresh;
         h->fresh = c;
         h->n_conns++;
@@ -241,6 +246,8 @@ void hth_http_conn_answered(hth_http_conn *c)
     c->bytes = rest;
     c->sending = 0;
     c->answer_ns = 0;
+    c->headed = false;
+    hth_http_head_came(c);
 }
 
 // conn_is_over tells whether `bytes` since `since_ns` are too few.
@@ -282,6 +289,8 @@ void hth_http_conn_look(hth_http *h, uint64_t now)
     for (hth_http_conn *c = h->conns; c != NULL; c = c->hh.next) {
         if (conn_is_late(c, now)) {
             conn_tell(c, 408, "Request Timeout", "the request takes too long to come");
+        } else if (c->refused_ns != 0 && conn_is_over(c->refused_ns, 0, now)) {
+            hth_http_head_end(c); // it was told, and goes on
         } else if (conn_is_slow(c, now)) {
             conn_tell(c, 408, "Request Timeout", "the answer takes too long to go");
         }

@@ -12,16 +12,18 @@
 #include <strings.h>
 #include <sys/queue.h>
 
+#define HOST_BYTES 256
+
 typedef struct may_head {
     const char *authorization, *origin, *host;
     bool forwarded;
 } may_head;
 
-static void head_read(struct evhttp_request *req, may_head *out)
+static void head_read(const struct evkeyvalq *headers, may_head *out)
 {
     const struct evkeyval *kv;
     memset(out, 0, sizeof *out);
-    TAILQ_FOREACH(kv, evhttp_request_get_input_headers(req), next)
+    TAILQ_FOREACH(kv, headers, next)
     {
         const char *key = kv->key;
         switch (key[0] | 32) {
@@ -51,42 +53,72 @@ static void head_read(struct evhttp_request *req, may_head *out)
     }
 }
 
-// head_host_is_own tells whether the server was called by an address or localhost.
-static bool head_host_is_own(const may_head *q)
+// head_host copies the name that the server was called by, without its port; "": none, or a long
+// one.
+static void head_host(const may_head *q, char out[HOST_BYTES])
 {
-    char host[64];
+    out[0] = 0;
+    if (q->host != NULL) {
+        const char *from = q->host + (q->host[0] == '['), *colon = strrchr(from, ':');
+        size_t n = q->host[0] == '[' ? strcspn(from, "]")
+                   : colon != NULL   ? (size_t)(colon - from)
+                                     : strlen(from);
+        snprintf(out, HOST_BYTES, "%.*s", (int)(n < HOST_BYTES ? n : 0), from);
+    }
+}
+
+// host_is_own tells whether that is an address or localhost.
+static bool host_is_own(const char *host)
+{
     struct in6_addr six;
     struct in_addr four;
-    const char *from = q->host + (q->host[0] == '['), *colon = strrchr(from, ':');
-    size_t n = q->host[0] == '[' ? strcspn(from, "]")
-               : colon != NULL   ? (size_t)(colon - from)
-                                 : strlen(from);
-    snprintf(host, sizeof host, "%.*s", (int)(n < sizeof host ? n : 0), from);
     return strcasecmp(host, "localhost") == 0 || inet_pton(AF_INET, host, &four) == 1 ||
            inet_pton(AF_INET6, host, &six) == 1;
+}
+
+// host_is_listed tells whether http.hosts has it: requests by that name come through a proxy.
+static bool host_is_listed(const char *host)
+{
+    char list[HTH_SETTING_TEXT], *save = NULL;
+    hth_setting_text(HTH_SET_HTTP_HOSTS, list);
+    const char *name = strtok_r(list, " ", &save);
+    while (name != NULL && strcasecmp(name, host) != 0) {
+        name = strtok_r(NULL, " ", &save);
+    }
+    return name != NULL;
 }
 
 // head_is_own tells whether a request that a browser may have sent comes from a page of this
 // server: a page of another origin could otherwise use the rights of a program on this machine, and
 // one whose name was made to point here could be taken for ours. That one reads (GET) without an
-// Origin; therefore the name is looked at also then, over loopback. One without a dot is of this
-// machine or its network: nobody else can make it point here.
-static bool head_is_own(const may_head *q, bool loopback)
+// Origin, and with any other header that it likes; therefore the name is looked at also then, over
+// loopback. One without a dot is of this machine or its network: nobody else can make it point
+// here.
+static bool head_is_own(const hth_http_conn *c, const may_head *q, const char *host)
 {
+    bool own = host_is_own(host) || host_is_listed(host);
     if (q->origin == NULL) {
-        return !loopback || q->forwarded || q->host == NULL || strchr(q->host, '.') == NULL ||
-               head_host_is_own(q);
+        return c == NULL || c->peer != HTH_PEER_LOOPBACK || own || strchr(host, '.') == NULL;
     }
     const char *at = strstr(q->origin, "://");
-    return at != NULL && q->host != NULL && strcasecmp(at + 3, q->host) == 0 && head_host_is_own(q);
+    return own && at != NULL && q->host != NULL && strcasecmp(at + 3, q->host) == 0;
+}
+
+// head_peer is who asks: what a proxy passes on comes from elsewhere.
+static hth_peer head_peer(const hth_http_conn *c, const may_head *q, const char *host)
+{
+    bool loopback = c != NULL && c->peer == HTH_PEER_LOOPBACK;
+    bool passed = q->forwarded || (!host_is_own(host) && host_is_listed(host));
+    return loopback && !passed ? HTH_PEER_LOOPBACK : HTH_PEER_NETWORK;
 }
 
 bool hth_http_is_near(hth_http *h, struct evhttp_request *req)
 {
-    const hth_http_conn *c = hth_http_conn_of(h, req);
+    char host[HOST_BYTES];
     may_head q;
-    head_read(req, &q);
-    return c != NULL && c->peer == HTH_PEER_LOOPBACK && !q.forwarded;
+    head_read(evhttp_request_get_input_headers(req), &q);
+    head_host(&q, host);
+    return head_peer(hth_http_conn_of(h, req), &q, host) == HTH_PEER_LOOPBACK;
 }
 
 static const char *bearer(const may_head *q)
@@ -102,38 +134,51 @@ void hth_http_tenant(hth_http *h, struct evhttp_request *req, char *out, size_t 
 {
     may_head q = {.host = NULL};
     if (hth_auth_has_tokens(h->auth)) {
-        head_read(req, &q);
+        head_read(evhttp_request_get_input_headers(req), &q);
     }
     hth_auth_tenant(h->auth, bearer(&q), "http", out, cap);
 }
 
-bool hth_http_may(hth_http *h, struct evhttp_request *req, hth_need need)
+bool hth_http_judge(hth_http *h, const hth_http_conn *c, const struct evkeyvalq *headers,
+                    hth_need need, hth_http_refusal *no)
 {
     may_head q;
-    bool unknown = false;
+    char host[HOST_BYTES];
+    *no = (hth_http_refusal){.status = 403};
     if (need == HTH_NEED_NOTHING) {
         return true;
     }
-    const hth_http_conn *c = hth_http_conn_of(h, req);
-    head_read(req, &q);
-    // What a proxy passes on comes from elsewhere.
-    hth_peer peer = c != NULL && !q.forwarded ? c->peer : HTH_PEER_NETWORK;
-    if (!hth_auth_has_tokens(h->auth) &&
-        !head_is_own(&q, c != NULL && c->peer == HTH_PEER_LOOPBACK)) {
-        hth_http_fail(h, req, 403, "%s",
-                      q.origin != NULL
-                          ? "pages of other origins may not use this server while it has no tokens"
-                          : "while it has no tokens, this server is called by localhost or an "
-                            "address on its own machine: the Host header names another");
+    head_read(headers, &q);
+    head_host(&q, host);
+    if (!hth_auth_has_tokens(h->auth) && !head_is_own(c, &q, host)) {
+        snprintf(no->sentence, sizeof no->sentence, "%s",
+                 q.origin != NULL
+                     ? "pages of other origins may not use this server while it has no tokens"
+                     : "while it has no tokens, this server is called by localhost or an "
+                       "address on its own machine: the Host header names another. Where a proxy "
+                       "passes that name on, hearthd needs --http-hosts NAME");
         return false;
     }
-    if (hth_auth_check(h->auth, peer, bearer(&q), need, &unknown) == HTH_OK) {
+    if (hth_auth_check(h->auth, head_peer(c, &q, host), bearer(&q), need, &no->challenge) ==
+        HTH_OK) {
         return true;
     }
-    if (unknown) {
-        evhttp_add_header(evhttp_request_get_output_headers(req), "WWW-Authenticate",
-                          "Bearer realm=\"hearth\"");
+    no->status = no->challenge ? 401 : 403;
+    snprintf(no->sentence, sizeof no->sentence, "%s", hth_err_detail());
+    return false;
+}
+
+bool hth_http_may(hth_http *h, struct evhttp_request *req, hth_need need)
+{
+    hth_http_refusal no;
+    if (hth_http_judge(h, hth_http_conn_of(h, req), evhttp_request_get_input_headers(req), need,
+                       &no)) {
+        return true;
     }
-    hth_http_fail(h, req, unknown ? 401 : 403, "%s", hth_err_detail());
+    if (no.challenge) {
+        evhttp_add_header(evhttp_request_get_output_headers(req), "WWW-Authenticate",
+                          HTH_HTTP_CHALLENGE);
+    }
+    hth_http_fail(h, req, no.status, "%s", no.sentence);
     return false;
 }

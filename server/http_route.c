@@ -228,29 +228,50 @@ static const char *route_path(const hth_http *h, const char *path)
     return path != NULL && strncmp(path, h->prefix, n) == 0 ? path + n : NULL;
 }
 
-void hth_http_route(hth_http *h, struct evhttp_request *req)
+// route_find looks for what is served there; NULL: *status says why nothing is.
+static const route *route_find(const hth_http *h, const char *path, enum evhttp_cmd_type verb,
+                               parts *s, const segment **name, int *status)
 {
-    const char *path = route_path(h, evhttp_uri_get_path(evhttp_request_get_evhttp_uri(req)));
-    parts s;
-    bool known = false;
-    if (path_split(path, &s) && path_version(&s)) {
-        for (size_t i = 0; i < sizeof route_table / sizeof route_table[0]; i++) {
-            const route *r = &route_table[i];
-            const segment *name;
-            hth_http_args a;
-            if (!route_matches(r, &s, &name)) {
-                continue;
-            }
-            known = true;
-            if (r->verb == evhttp_request_get_command(req)) {
-                if (hth_http_may(h, req, r->need) && hth_http_inflate(h, req) &&
-                    route_args(h, req, &s, name, &a)) {
-                    r->handler(h, req, &a);
-                }
-                return;
+    path = route_path(h, path);
+    *status = HTTP_NOTFOUND;
+    if (!path_split(path, s) || !path_version(s)) {
+        return NULL;
+    }
+    for (size_t i = 0; i < sizeof route_table / sizeof route_table[0]; i++) {
+        const route *r = &route_table[i];
+        if (route_matches(r, s, name)) {
+            *status = HTTP_BADMETHOD;
+            if (r->verb == verb) {
+                return r;
             }
         }
     }
-    hth_http_fail(h, req, known ? HTTP_BADMETHOD : HTTP_NOTFOUND, "%s",
-                  known ? "Method Not Allowed" : "Not Found");
+    return NULL;
+}
+
+int hth_http_route_find(const hth_http *h, const char *path, enum evhttp_cmd_type verb,
+                        hth_need *need)
+{
+    parts s;
+    const segment *name;
+    int status;
+    const route *r = route_find(h, path, verb, &s, &name, &status);
+    *need = r != NULL ? r->need : HTH_NEED_ADMIN;
+    return r != NULL ? HTTP_OK : status;
+}
+
+void hth_http_route(hth_http *h, struct evhttp_request *req)
+{
+    parts s;
+    const segment *name;
+    hth_http_args a;
+    int status;
+    const route *r = route_find(h, evhttp_uri_get_path(evhttp_request_get_evhttp_uri(req)),
+                                evhttp_request_get_command(req), &s, &name, &status);
+    if (r == NULL) {
+        hth_http_fail(h, req, status, "%s", hth_http_phrase(status));
+    } else if (hth_http_may(h, req, r->need) && hth_http_inflate(h, req) &&
+               route_args(h, req, &s, name, &a)) {
+        r->handler(h, req, &a);
+    }
 }

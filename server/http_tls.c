@@ -5,6 +5,7 @@
 
 #include <event2/bufferevent.h>
 #include <event2/bufferevent_ssl.h>
+#include <openssl/err.h>
 
 #include <stdlib.h>
 
@@ -12,6 +13,18 @@ bool hth_http_tls_is_up(const struct bufferevent *b)
 {
     const SSL *ssl = bufferevent_openssl_get_ssl((struct bufferevent *)b);
     return ssl != NULL && SSL_is_init_finished(ssl);
+}
+
+void hth_http_tls_tell(struct bufferevent *b, const char *text, size_t n)
+{
+    SSL *ssl = bufferevent_openssl_get_ssl(b);
+    if (ssl != NULL && SSL_is_init_finished(ssl) &&
+        evbuffer_get_length(bufferevent_get_output(b)) == 0) { // nothing is half written
+        if (SSL_write(ssl, text, (int)n) == (int)n) {
+            SSL_shutdown(ssl);
+        }
+        ERR_clear_error();
+    }
 }
 
 struct bufferevent *hth_http_tls_new(struct event_base *base, hth_tls *tls)

@@ -276,10 +276,31 @@ class Without(Case):
         for host, status in (('evil.example', 403), (f'evil.example:{s.port}', 403), ('127.0.0.1', 200), (f'[::1]:{s.port}', 200),
                              ('LocalHost', 200), (f'localhost:{s.port}', 200), ('machine', 200)):  # a page reads without an Origin
             self.assertEqual(s.status('GET', '/v2/hearth/models', headers={'Host': host}), status, host)
+        # .. and with whatever header it likes, but for those
+        self.assertEqual(s.status('GET', '/v2/hearth/models', headers={'Host': 'evil.example', 'X-Forwarded-For': '192.0.2.1'}), 403)
         path, (token,) = self.tokens_file(('i', 'infer'))
         s = self.server('--auth-tokens-file', path)
         self.assertEqual(s.status('GET', '/v2', headers={'Origin': 'http://a.example'}, token=token), 200)
         self.assertEqual(s.status('GET', '/v2', headers={'Host': 'a.example'}, token=token), 200)
+
+    def test_proxies(self):
+        """A proxy on this machine that keeps the name it was called by: that is told to hearthd, and is somebody elsewhere."""
+        s = self.server()
+        status, _, text = s.ask('GET', '/v2', headers={'Host': 'models.example.org'})
+        self.assertEqual((status, '--http-hosts NAME' in text), (403, True), text)
+        s.stop()
+        s = self.server('--http-hosts', 'models.example.org', '--http-hosts', 'm2')
+        for more in ({}, {'X-Forwarded-For': '192.0.2.1'}):
+            for host in ('models.example.org', 'Models.Example.ORG:8443', 'm2'):
+                headers = {'Host': host, **more}
+                self.assertEqual(s.status('POST', '/v2/models/ident/infer', IDENT, headers=headers), 200, headers)
+                self.assertEqual(s.status('GET', '/v2/hearth/models', headers=headers), 200, headers)
+                self.assertEqual(s.status('POST', '/v2/repository/models/lm/load', {}, headers=headers), 403, headers)  # nobody knows whose it is
+            self.assertEqual(s.status('GET', '/v2', headers={'Host': 'example.org', **more}), 403)
+        origin = {'Origin': 'https://models.example.org', 'Host': 'models.example.org'}
+        self.assertEqual(s.status('POST', '/v2/models/ident/infer', IDENT, headers=origin), 200)
+        self.assertEqual(s.status('POST', '/v2/models/ident/infer', IDENT, headers={**origin, 'Origin': 'https://evil.example'}), 403)
+        self.assertEqual(s.status('POST', '/v2/repository/models/lm/load', {}), 200)
 
     def test_warns(self):
         """Listening for everybody without tokens is told, with them it is not."""
@@ -366,6 +387,8 @@ class Tls(Case):
         if shutil.which('openssl') is None:
             raise unittest.SkipTest('openssl is not installed')
         cls.folder = FOLDER + '/tls'
+        if os.path.exists(cls.folder):
+            return
         os.mkdir(cls.folder)
         for ca in ('ca', 'other'):
             openssl('req', '-x509', '-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:P-256', '-nodes', '-days', '2', '-subj', '/CN=' + ca,
@@ -535,6 +558,12 @@ def answer_of(k):
     return int(head.split()[1]), json.loads(body)['error']
 
 
+def memory(s, row):
+    """KiB of hearthd's memory."""
+    with open(f'/proc/{s.process.pid}/status', encoding='ascii') as f:
+        return int(re.search(row + r':\s+(\d+)', f.read()).group(1))
+
+
 class Limits(Case):
     def refused(self, s, data, status, words, pieces=1):
         with s.dial() as k:
@@ -546,7 +575,9 @@ class Limits(Case):
             got, error = answer_of(k)
         self.assertEqual(got, status, error)
         self.assertIn(words, error)
-        self.assertTrue(s.alive())
+        end = time.monotonic() + PATIENCE
+        while not s.alive():  # what the connection held is free when its end was seen
+            self.assertLess(time.monotonic(), end)
 
     def test_sizes(self):
         """URL, head, body, depth of JSON, chunks: each has a limit, and an answer that names it."""
@@ -747,6 +778,108 @@ class Limits(Case):
         s = self.server('--http-idle-seconds', '1')
         with s.dial() as k:
             self.assertEqual(k.recv(10), b'')
+
+
+class Heads(Case):
+    """Who may not send a body is told so before it is there."""
+
+    def early(self, s, head, status, words, context=None):
+        """The answer to a head alone, and to what sends all of its large body before it reads."""
+        for body in (0, 20 << 20):
+            with s.dial() as plain:
+                k = context.wrap_socket(plain, server_hostname='localhost') if context else plain
+                k.sendall(head + b'\r\n')
+                try:
+                    for _ in range(body >> 20):
+                        k.sendall(bytes(1 << 20))
+                except ConnectionError:
+                    self.assertGreater(body, s.message_bytes, head)
+                got, error = answer_of(k)
+                if got is None and body > s.message_bytes:
+                    continue  # nobody listens to that much
+            self.assertEqual(got, status, (head, error))
+            self.assertIn(words, error)
+        self.assertTrue(s.alive(context=context))
+
+    def test_early(self):
+        """Token, path, verb and size, of bodies that are large, chunked or expected; in memory there is nothing of them."""
+        path, (token, weak) = self.tokens_file(('i', 'infer'), ('j', 'job'))
+        s = self.server('--auth-tokens-file', path, '--http-buffered-bytes', '64MiB')
+        s.message_bytes = 1 << 30
+        end = b' HTTP/1.1\r\nHost: localhost\r\n'
+        infer, good = b'POST /v2/models/ident/infer' + end, b'Authorization: Bearer %s\r\n' % token.encode()
+        large = b'Content-Length: 30000000\r\n'
+        with open(f'/proc/{s.process.pid}/clear_refs', 'w', encoding='ascii') as f:
+            f.write('5')  # the most memory that it had, from now on
+        before = memory(s, 'VmHWM')
+        for size in (large, b'Transfer-Encoding: chunked\r\n', b'Content-Length: 10\r\nExpect: 100-continue\r\n'):
+            self.early(s, infer + size, 401, 'needs a token')
+            self.early(s, infer + size + b'Authorization: Bearer x\r\n', 401, 'token')
+            self.early(s, infer + b'authorization: bearer %s\r\n' % weak.encode() + size, 403, "the role 'infer'")
+            self.early(s, b'POST /v2/models/ident/inf' + end + good + size, 404, 'Not Found')
+            self.early(s, b'PUT /v2/models/ident/infer' + end + good + size, 405, 'Method Not Allowed')
+        self.early(s, infer + good + b'Content-Length: 90000000\r\n', 503, 'holds too much')
+        self.assertLess(memory(s, 'VmHWM') - before, 12 << 10)
+        for port, status in ((s.port, b'401'), (s.metrics, b'401')):
+            with s.dial(port) as k:
+                k.sendall(b'GET /metrics' + end + large + b'\r\n') if port == s.metrics else k.sendall(infer + large + b'\r\n')
+                self.assertIn(status, k.recv(15))
+        # who may is heard: at once, after "100 Continue", byte by byte, and behind another request
+        body = json.dumps({'inputs': [{**IDENT['inputs'][0], 'shape': [40000], 'data': [1] * 40000}]}).encode()
+        whole = infer + good + b'Content-Length: %d\r\n\r\n' % len(body)
+        with s.dial() as k:
+            k.sendall(whole[:-2] + b'Expect: 100-continue\r\n\r\n')
+            self.assertEqual(k.recv(1000), b'HTTP/1.1 100 Continue\r\n\r\n')
+            k.sendall(body)
+            self.assertEqual(k.recv(12, socket.MSG_WAITALL), b'HTTP/1.1 200')
+        with s.dial() as k:
+            for i in range(len(whole)):
+                k.sendall(whole[i:i + 1])
+            k.sendall(body)
+            self.assertEqual(k.recv(12, socket.MSG_WAITALL), b'HTTP/1.1 200')
+        live = b'GET /v2/health/live' + end + b'\r\n'
+        for cut in (3, len(live), len(live) + 5, len(live) + len(whole), len(live) + len(whole) + 20000):
+            with s.dial() as k:
+                stream = live + whole + body + live + live[:-2] + b'Connection: close\r\n\r\n'
+                k.sendall(stream[:cut])
+                time.sleep(0.02)
+                k.sendall(stream[cut:])
+                data = b''
+                while got := k.recv(1 << 20):
+                    data += got
+                self.assertEqual(data.count(b'HTTP/1.1 200'), 4, cut)
+        with s.dial() as k:  # refused behind one that is answered
+            k.sendall(live + infer + large + b'\r\n' + bytes(100000))
+            data = b''
+            while got := k.recv(1 << 20):
+                data += got
+            self.assertEqual([x[:3] for x in data.split(b'HTTP/1.1 ')[1:]], [b'200', b'401'])
+
+    def test_limit(self):
+        """What is sent in vain is read for a while, and up to the limit of a message."""
+        path, _ = self.tokens_file(('i', 'infer'))
+        s = self.server('--auth-tokens-file', path, '--http-request-seconds', '1', '--limits-message-bytes', '2MiB')
+        s.message_bytes = 2 << 20
+        infer = b'POST /v2/models/ident/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n'
+        self.early(s, infer, 401, 'needs a token')
+        with s.dial() as k:
+            k.sendall(infer + b'\r\n')
+            self.assertEqual(answer_of(k)[0], 401)
+            end = time.monotonic() + PATIENCE
+            with self.assertRaises(ConnectionError):  # it is not listened to for ever
+                while time.monotonic() < end:
+                    k.sendall(b'x')
+                    time.sleep(0.05)
+
+    def test_tls(self):
+        """.. over TLS, too."""
+        Tls.setUpClass()
+        path, _ = self.tokens_file(('i', 'infer'))
+        s = self.server('--tls-cert', Tls.folder + '/server.pem', '--tls-key', Tls.key, '--auth-tokens-file', path, scheme='https://')
+        s.message_bytes = 1 << 30
+        context = ssl.create_default_context(cafile=Tls.folder + '/ca.pem')
+        for size in (b'Content-Length: 30000000\r\n', b'Content-Length: 10\r\nExpect: 100-continue\r\n'):
+            self.early(s, b'POST /v2/models/ident/infer HTTP/1.1\r\nHost: localhost\r\n' + size, 401, 'needs a token', context)
 
 
 class Shrunk(Case):

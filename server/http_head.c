@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: Apache-2.0
+// A request's head, before its body: who may not send one is told so before it costs memory.
+//
+// evhttp asks nobody until the body is there. Therefore a head is kept from it until it is whole,
+// and looked at: path, verb, rights and size of a request whose body is large, comes in chunks, or
+// waits for "100 Continue". All others are looked at when evhttp has them, which is the same check;
+// for those this file costs a search for the head's end. What is refused is answered at once; what
+// still comes of it is read and dropped, because a connection that is closed over unread bytes
+// takes its last answer with it.
+#include "server/http_call.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+
+#include <event2/bufferevent.h>
+#include <event2/keyvalq_struct.h>
+
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/queue.h>
+#include <sys/socket.h>
+
+// A body up to this size may come before its head is looked at.
+#define HEAD_BODY_BYTES (64 << 10)
+
+typedef struct head {
+    char *text;
+    size_t bytes; // up to the body
+    uint64_t length;
+    bool coded, expects;
+} head;
+
+// ---- reading
+
+static bool line_is(const char *line, const char *name)
+{
+    size_t n = strlen(name);
+    return strncasecmp(line, name, n) == 0 && line[n] == ':';
+}
+
+// head_line takes what counts out of a line, which ends in '\n'.
+static void head_line(head *d, const char *line)
+{
+    switch (line[0] | 32) {
+    case 'c':
+        if (line_is(line, "Content-Length")) {
+            d->length = strtoull(line + 15, NULL, 10);
+        }
+        break;
+    case 't':
+        d->coded = d->coded || line_is(line, "Transfer-Encoding");
+        break;
+    case 'e':
+        d->expects = d->expects || line_is(line, "Expect");
+        break;
+    }
+}
+
+// head_read looks for the head's end in the first `n` bytes of `text`. false: it is not there yet.
+// A request line that is none is whole: evhttp says what is wrong with it.
+static bool head_read(char *text, size_t n, head *d)
+{
+    *d = (head){.text = text};
+    for (const char *line = text, *end = text + n, *next; line < end; line = next) {
+        const char *feed = memchr(line, '\n', (size_t)(end - line));
+        if (feed == NULL) {
+            return false;
+        }
+        next = feed + 1;
+        size_t length = (size_t)(feed - line);
+        if (line == text && (length < 14 || memchr(line, ' ', length) == NULL)) {
+            return true;
+        }
+        if (length == 0 || (length == 1 && line[0] == '\r')) {
+            d->bytes = (size_t)(next - text);
+            return true;
+        }
+        head_line(d, line);
+    }
+    return false;
+}
+
+// ---- judging
+
+static enum evhttp_cmd_type verb_of(const char *word)
+{
+    return strcmp(word, "POST") == 0    ? EVHTTP_REQ_POST
+           : strcmp(word, "GET") == 0   ? EVHTTP_REQ_GET
+           : strcmp(word, "HEAD") == 0  ? EVHTTP_REQ_HEAD
+           : strcmp(word, "TRACE") == 0 ? EVHTTP_REQ_TRACE
+                                        : EVHTTP_REQ_PUT; // any that nothing is served for
+}
+
+// head_fields parses the lines of `text`, which is changed, into `out`.
+static void head_fields(char *text, struct evkeyvalq *out)
+{
+    char *save = NULL;
+    for (char *line = strtok_r(text, "\r\n", &save); line != NULL;
+         line = strtok_r(NULL, "\r\n", &save)) {
+        char *colon = strchr(line, ':');
+        if (colon != NULL) {
+            *colon = 0;
+            evhttp_add_header(out, line, colon + 1 + strspn(colon + 1, " \t"));
+        }
+    }
+}
+
+// judge_size looks at what the body would cost. false: refused.
+static bool judge_size(const hth_http *h, const head *d, hth_http_refusal *no)
+{
+    uint64_t most = (uint64_t)hth_setting_int(HTH_SET_HTTP_BUFFERED_BYTES);
+    if (d->length <= h->message_bytes && // else evhttp refuses it
+        (h->buffered > most || d->length > most - h->buffered)) {
+        *no = (hth_http_refusal){.status = 503};
+        snprintf(no->sentence, sizeof no->sentence,
+                 "the server holds too much for its clients: try again");
+        return false;
+    }
+    return true;
+}
+
+// judge_path looks at what is asked for. false: refused.
+static bool judge_path(const hth_http_conn *c, const char *target, enum evhttp_cmd_type verb,
+                       hth_need *need, hth_http_refusal *no)
+{
+    if (c->door == &c->h->metrics) {
+        *need = HTH_NEED_ANY;
+        return true;
+    }
+    struct evhttp_uri *uri = evhttp_uri_parse_with_flags(target, EVHTTP_URI_NONCONFORMANT);
+    *no = (hth_http_refusal){.status = 404};
+    if (uri != NULL) {
+        no->status = hth_http_route_find(c->h, evhttp_uri_get_path(uri), verb, need);
+        evhttp_uri_free(uri);
+    }
+    snprintf(no->sentence, sizeof no->sentence, "%s", hth_http_phrase(no->status));
+    return no->status == 200;
+}
+
+// head_judge tells whether the request may go on; false: refused.
+static bool head_judge(hth_http_conn *c, const head *d, char *text, hth_http_refusal *no)
+{
+    struct evkeyvalq fields;
+    hth_need need = HTH_NEED_ANY;
+    char *rest = text + strcspn(text, "\n"), *word[3] = {NULL}, *save = NULL;
+    rest += *rest == '\n';
+    if (rest != text) {
+        rest[-1] = 0;
+    }
+    for (int i = 0; i < 3; i++) {
+        word[i] = strtok_r(i == 0 ? text : NULL, " \r", &save);
+    }
+    enum evhttp_cmd_type verb = word[2] != NULL ? verb_of(word[0]) : EVHTTP_REQ_HEAD;
+    if (verb == EVHTTP_REQ_HEAD || verb == EVHTTP_REQ_TRACE) {
+        return true; // evhttp reads no body behind these
+    }
+    TAILQ_INIT(&fields);
+    head_fields(rest, &fields);
+    bool may = judge_path(c, word[1], verb, &need, no) &&
+               hth_http_judge(c->h, c, &fields, need, no) && judge_size(c->h, d, no);
+    evhttp_clear_headers(&fields);
+    return may;
+}
+
+// ---- refusing
+
+static void refuse_send(hth_http_conn *c, const hth_http_refusal *no, const char *json)
+{
+    char text[1600];
+    int fd = bufferevent_getfd(c->b);
+    int n = snprintf(text, sizeof text,
+                     "HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n"
+                     "%sConnection: close\r\n\r\n%s",
+                     no->status, hth_http_phrase(no->status), strlen(json),
+                     no->challenge ? "WWW-Authenticate: " HTH_HTTP_CHALLENGE "\r\n" : "", json);
+    if (n <= 0 || (size_t)n >= sizeof text) {
+        return;
+    }
+    if (c->tls) {
+        hth_http_tls_tell(c->b, text, (size_t)n);
+    } else {
+        ssize_t sent = send(fd, text, (size_t)n, MSG_DONTWAIT | MSG_NOSIGNAL);
+        (void)sent; // who does not read does not get it
+    }
+    shutdown(fd, SHUT_WR);
+}
+
+static void head_refuse(hth_http_conn *c, const hth_http_refusal *no)
+{
+    char sentence[sizeof no->sentence];
+    hth_auth_public(no->sentence, sentence, sizeof sentence);
+    json_t *doc = json_pack("{s:s}", "error", sentence);
+    char *json = doc != NULL ? json_dumps(doc, JSON_COMPACT) : NULL;
+    hth_log(INFO, SERVER, "http-refused", "status=%d %s", no->status, no->sentence);
+    c->told = true;
+    c->refused_ns = hth_now_ns();
+    refuse_send(c, no, json != NULL ? json : "{}");
+    free(json);
+    json_decref(doc);
+    hth_http_head_drop(c);
+}
+
+void hth_http_head_end(hth_http_conn *c)
+{
+    const struct linger now = {.l_onoff = 1, .l_linger = 0};
+    int fd = bufferevent_getfd(c->b);
+    setsockopt(fd, SOL_SOCKET, SO_LINGER, &now, sizeof now);
+    shutdown(fd, SHUT_RDWR);
+}
+
+void hth_http_head_drop(hth_http_conn *c)
+{
+    struct evbuffer *in = bufferevent_get_input(c->b);
+    size_t n = evbuffer_get_length(in);
+    c->moving = true;
+    evbuffer_drain(in, n);
+    c->moving = false;
+    c->h->buffered -= c->bytes;
+    c->bytes = 0;
+    c->dropped += n;
+    if (c->dropped > c->h->message_bytes) {
+        hth_http_head_end(c);
+    }
+}
+
+// ---- coming
+
+// head_give gives evhttp what was kept from it.
+static void head_give(hth_http_conn *c, struct evbuffer *in)
+{
+    c->headed = true;
+    if (c->held != NULL) {
+        c->moving = true;
+        evbuffer_prepend_buffer(in, c->held);
+        c->moving = false;
+    }
+}
+
+// head_hold keeps all that there is from evhttp; false: there is no memory for that.
+static bool head_hold(hth_http_conn *c, struct evbuffer *in)
+{
+    if (c->held == NULL && (c->held = evbuffer_new()) == NULL) {
+        return false;
+    }
+    c->moving = true;
+    evbuffer_add_buffer(c->held, in);
+    c->moving = false;
+    return true;
+}
+
+// head_text is the first piece of what has come where the head is in it, else all of it as one.
+static char *head_text(struct evbuffer *b, head *d, bool *whole)
+{
+    struct evbuffer_iovec v = {NULL, 0};
+    evbuffer_peek(b, -1, NULL, &v, 1);
+    *whole = v.iov_len > 0 && head_read(v.iov_base, v.iov_len, d);
+    size_t n = evbuffer_get_length(b);
+    if (!*whole && n > v.iov_len) {
+        char *text = (char *)evbuffer_pullup(b, (ev_ssize_t)n);
+        *whole = text != NULL && head_read(text, n, d);
+        return text;
+    }
+    return v.iov_base;
+}
+
+static void head_look(hth_http_conn *c, const head *d)
+{
+    hth_http_refusal no;
+    if (d->bytes == 0 || (!d->coded && !d->expects && d->length <= HEAD_BODY_BYTES) ||
+        d->bytes > c->h->header_bytes || atomic_load(&c->h->stopping)) {
+        return;
+    }
+    char *text = hth_alloc(d->bytes + 1);
+    if (text == NULL) {
+        return; // it is looked at behind its body
+    }
+    memcpy(text, d->text, d->bytes);
+    text[d->bytes] = 0;
+    if (!head_judge(c, d, text, &no)) {
+        head_refuse(c, &no);
+    }
+    hth_free(text);
+}
+
+void hth_http_head_came(hth_http_conn *c)
+{
+    struct evbuffer *in = bufferevent_get_input(c->b);
+    head d = {.bytes = 0};
+    bool whole = false, held = c->held != NULL && evbuffer_get_length(c->held) > 0;
+    if (c->headed || evbuffer_get_length(in) == 0) {
+        return;
+    }
+    if (held) {
+        held = head_hold(c, in);
+    }
+    struct evbuffer *all = held ? c->held : in;
+    char *text = head_text(all, &d, &whole);
+    if (!whole && text != NULL && evbuffer_get_length(all) <= c->h->header_bytes &&
+        (held || head_hold(c, in))) {
+        return;
+    }
+    head_give(c, in);
+    if (whole) {
+        head_look(c, &d);
+    }
+}
