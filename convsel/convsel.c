@@ -139,6 +139,12 @@ bool hth_convsel_has_menu(hth_op op)
            op == HTH_OP_CONV_GRAD_FILTER;
 }
 
+bool hth_convsel_lists(const hth_device *d, hth_op op)
+{
+    return hth_convsel_has_menu(op) ||
+           (d->kernels != NULL && (op == HTH_OP_MAT_MUL || op == HTH_OP_GEMM));
+}
+
 const char *hth_convsel_direction(hth_op op)
 {
     return op == HTH_OP_CONV_GRAD_DATA     ? "bwd_data"

@@ -43,6 +43,8 @@ int hth_convsel_alone(const hth_timing_cache *cache, const char *key, hth_choice
 // hth_convsel_has_menu says whether an operator has alternatives: convolutions and their gradients.
 // hth_convsel_direction names what such a node computes: "fwd", "bwd_data", "bwd_filter".
 bool hth_convsel_has_menu(hth_op op);
+// hth_convsel_lists says whether it has on this device: with kernels of its own, products, too.
+bool hth_convsel_lists(const hth_device *d, hth_op op);
 const char *hth_convsel_direction(hth_op op);
 // hth_convsel_known says whether `cache` has node n's measurement.
 bool hth_convsel_known(hth_device *d, const hth_graph *g, const hth_node *n, const hth_heat *heat,

@@ -16,7 +16,7 @@ static hth_err no_memory(void)
 bool hth_program_measured(hth_site *site, const hth_graph *g, int i)
 {
     const hth_node *n = &g->nodes[i];
-    return !hth_convsel_has_menu(n->op) ||
+    return !hth_convsel_lists(site->device, n->op) ||
            hth_convsel_known(site->device, g, n, NULL, site->timings);
 }
 
@@ -41,7 +41,7 @@ static hth_err compile_menu(hth_site *site, const hth_program *p, int i, bool tu
     hth_choice list[HTH_MAX_CHOICES];
     int n = 0, kept = 0;
     const hth_node *node = &g->nodes[i];
-    bool has_menu = hth_convsel_has_menu(node->op);
+    bool has_menu = hth_convsel_lists(site->device, node->op);
     hth_err known = p->profile != NULL
                         ? hth_profile_find(p->profile, g, node, list, HTH_MAX_CHOICES, &n)
                         : HTH_ENOENT;

@@ -445,7 +445,7 @@ static hth_err convsel_rows(void *ctx, const hth_program *p)
         const hth_node *n = &p->graph->nodes[i];
         hth_choice list[HTH_MAX_CHOICES];
         int count = 0;
-        if (!hth_convsel_has_menu(n->op)) {
+        if (!hth_convsel_lists(a->site->device, n->op)) {
             continue;
         }
         err = hth_convsel_measure(a->site->device, p->graph, n, &p->heat, a->site->timings, list,

@@ -111,6 +111,45 @@ static void digits(void **state)
     engine_close(&f);
 }
 
+// The rows of `hearth convsel`: every choice of the model's convolutions and products.
+static void menus(void **state)
+{
+    static const char *const asked[] = {
+        "{\"model\":\"digits\",\"batch\":4}",
+        "{\"model\":\"digits\",\"batch\":4,\"train\":true,\"loss\":\"softmax-xent\","
+        "\"optimizer\":\"sgd\",\"lr\":0.1,\"epochs\":1}"};
+    fixture f;
+    engine_open(&f, 5);
+    put(f.store, "digits", "tests/data/digits/digits.onnx");
+    for (int train = 0; train < 2; train++) {
+        json_t *row;
+        size_t at;
+        int engines = 0, products = 0, backward = 0, fronts = 0;
+        hth_err err;
+        json_t *rows = ask(&f, "convsel", asked[train], &err);
+        if (rows == NULL) {
+            fail_msg("%s", hth_err_detail());
+        }
+        json_array_foreach(rows, at, row)
+        {
+            const char *name = json_string_value(json_object_get(row, "algorithm"));
+            double error = json_number_value(json_object_get(row, "error"));
+            bool product = name[0] == 'm';
+            engines += !product;
+            products += product;
+            fronts += json_is_true(json_object_get(row, "front"));
+            backward +=
+                strncmp(json_string_value(json_object_get(row, "direction")), "bwd", 3) == 0;
+            assert_true(json_number_value(json_object_get(row, "time_us")) >= 0);
+            assert_true(product || (error >= 0 && error < 1e-5));
+        }
+        assert_true(engines > 2 && products > 0 && fronts > 1);
+        assert_int_equal(backward > 0, train);
+        json_decref(rows);
+    }
+    engine_close(&f);
+}
+
 static void trains(const training *t, uint64_t seed, const char *budget)
 {
     const char *const ways[] = {"{}", budget};
@@ -265,10 +304,10 @@ static void train_others(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(answers),         cmocka_unit_test(digits),
-        cmocka_unit_test(train_image_net), cmocka_unit_test(train_encoder),
-        cmocka_unit_test(train_others),    cmocka_unit_test(precisions),
-        cmocka_unit_test(train_tf32),
+        cmocka_unit_test(answers),       cmocka_unit_test(digits),
+        cmocka_unit_test(menus),         cmocka_unit_test(train_image_net),
+        cmocka_unit_test(train_encoder), cmocka_unit_test(train_others),
+        cmocka_unit_test(precisions),    cmocka_unit_test(train_tf32),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

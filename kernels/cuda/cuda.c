@@ -148,6 +148,15 @@ static hth_err cuda_refuse(const hth_device *d, const hth_node *n, hth_err err)
                     why);
 }
 
+// What lists an operator's alternatives, NULL: it has none.
+static hth_cuda_lists *cuda_lists(hth_op op)
+{
+    hth_cuda_build *build = cuda_table[op].build;
+    return build == hth_cuda_conv     ? hth_cuda_conv_algorithms
+           : build == hth_cuda_matmul ? hth_cuda_matmul_algorithms
+                                      : NULL;
+}
+
 hth_err hth_cuda_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
                          const char *algorithm, hth_kernel **out)
 {
@@ -157,8 +166,7 @@ hth_err hth_cuda_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
         return cuda_refuse(d, n, HTH_ENOTSUP);
     }
     bool named = algorithm != NULL && strcmp(algorithm, "default") != 0;
-    bool conv = cuda_table[n->op].build == hth_cuda_conv;
-    if (named && !conv) {
+    if (named && cuda_lists(n->op) == NULL) {
         return hth_fail(HTH_ENOTSUP, "node '%s' (%s) has no algorithm '%s' on %s", n->name,
                         hth_op_name(n->op), algorithm, d->props.name);
     }
@@ -185,8 +193,9 @@ hth_err hth_cuda_algorithms(hth_device *d, const hth_graph *g, const hth_node *n
 {
     hth_kernel *k;
     *count = 0;
-    if (cuda_table[n->op].build == hth_cuda_conv) {
-        hth_err err = hth_cuda_conv_algorithms((hth_cuda *)d, g, n, first, list, cap, count);
+    hth_cuda_lists *lists = cuda_lists(n->op);
+    if (lists != NULL) {
+        hth_err err = lists((hth_cuda *)d, g, n, first, list, cap, count);
         return err == HTH_OK ? HTH_OK : cuda_refuse(d, n, err);
     }
     HTH_TRY(hth_cuda_prepare(d, g, n, NULL, &k));

@@ -195,6 +195,52 @@ static void first_choices(void **state)
     }
 }
 
+// Products by every algorithm of the list: the same values, each from its name alone, and never one
+// whose sums have no order.
+static void products(void **state)
+{
+    for (int gemm = 0; gemm < 2; gemm++) {
+        hth_choice list[8];
+        int count, bare = 0;
+        fixture f;
+        fixture_open(&f, 9);
+        int in[3] = {fixture_value(&f, SHAPE(37, 65)), fixture_value(&f, SHAPE(65, 23)),
+                     gemm ? fixture_value(&f, SHAPE(23)) : -1};
+        int out = fixture_value(&f, SHAPE(37, 23));
+        hth_node *n = fixture_node(&f, gemm ? HTH_OP_GEMM : HTH_OP_MAT_MUL, in, 2 + gemm, &out, 1);
+        n->post[n->n_post++] = (hth_post_op){HTH_OP_RELU, -1, 0, 0};
+        assert_int_equal(hth_kernel_algorithms(cuda_test_device, f.graph, n, list, 8, &count),
+                         HTH_OK);
+        assert_int_equal(count, 3);
+        for (int i = 0; i < count; i++) {
+            hth_kernel *k;
+            assert_int_not_equal(list[i].name[1], '4');
+            assert_int_equal(cuda_test_prepare(f.graph, n, list[i].name, &k), HTH_OK);
+            assert_int_equal(k->workspace_bytes, list[i].workspace_bytes);
+            hth_kernel_close(k);
+            fixture_check(&f, list[i].name, false, 1e-5);
+            bare += list[i].workspace_bytes == 0;
+        }
+        assert_int_equal(bare, 1);
+        fixture_check(&f, NULL, false, 1e-5);
+        fixture_faults(&f, list[1].name);
+        assert_int_equal(hth_kernel_first(cuda_test_device, f.graph, n, list, 8, &count), HTH_OK);
+        assert_true(count >= 1 && count < 3);
+        static const char *const wrong[] = {"m9:1,1,0,0,0,0,0,0",
+                                            "m1:15,1,0,0,0,0,0",
+                                            "m1:15,1,0,0,0,0,0,0,0",
+                                            "m1:16,1,0,0,0,0,0,0",
+                                            "e0",
+                                            "m",
+                                            "m1"};
+        for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+            hth_kernel *k;
+            assert_int_equal(cuda_test_prepare(f.graph, n, wrong[i], &k), HTH_ENOTSUP);
+        }
+        fixture_close(&f);
+    }
+}
+
 static int close_device(void **state)
 {
     hth_stream_close(cuda_test_stream);
@@ -213,10 +259,9 @@ static int open_device(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(kept_once),
-        cmocka_unit_test(kept_badly),
-        cmocka_unit_test(calls_that_fail),
-        cmocka_unit_test(first_choices),
+        cmocka_unit_test(kept_once),       cmocka_unit_test(kept_badly),
+        cmocka_unit_test(calls_that_fail), cmocka_unit_test(first_choices),
+        cmocka_unit_test(products),
     };
     return cmocka_run_group_tests(tests, open_device, close_device);
 }

@@ -4,13 +4,11 @@
 // column. A bias along the last axis and a ReLU behind it are the product's epilogue; what else
 // follows is one kernel of ours. Where the second matrix is one for all of a batch, the batch's
 // rows are rows of one product.
-#include "kernels/cuda/site.h"
+#include "kernels/cuda/blas.h"
 
 #include "base/alloc.h"
 
 #include <string.h>
-
-#define MATMUL_WORKSPACE ((size_t)32 << 20)
 
 typedef struct matmul_form {
     int64_t m, n, k, batch;
@@ -21,23 +19,11 @@ typedef struct matmul_form {
 } matmul_form;
 
 typedef struct matmul_call {
-    cublasLtMatmulDesc_t desc;
-    cublasLtMatrixLayout_t b, a, c; // the first factor is B'
-    cublasLtMatmulAlgo_t algo;
-    size_t workspace_bytes;
+    hth_blas_product product;
+    hth_blas_algo choice;
     bool bias;
     float alpha;
 } matmul_call;
-
-static hth_err matmul_status(cublasStatus_t r, const char *call)
-{
-    return r == CUBLAS_STATUS_SUCCESS
-               ? HTH_OK
-               : hth_fail(r == CUBLAS_STATUS_NOT_SUPPORTED ? HTH_ENOTSUP : HTH_EIO,
-                          "cublasLt: %s answered %d", call, (int)r);
-}
-
-#define BLAS(api, f, ...) matmul_status((api)->f(__VA_ARGS__), #f)
 
 static int64_t matmul_batch(const hth_shape *s)
 {
@@ -109,7 +95,7 @@ static hth_err matmul_layout(const hth_cuda_api *api, int64_t rows, int64_t cols
     return HTH_OK;
 }
 
-static hth_err matmul_describe(const hth_cuda_api *api, const matmul_form *f, matmul_call *c)
+static hth_err matmul_describe(const hth_cuda_api *api, const matmul_form *f, hth_blas_product *c)
 {
     cublasOperation_t op_b = f->trans_b ? CUBLAS_OP_T : CUBLAS_OP_N;
     cublasOperation_t op_a = f->trans_a ? CUBLAS_OP_T : CUBLAS_OP_N;
@@ -117,9 +103,9 @@ static hth_err matmul_describe(const hth_cuda_api *api, const matmul_form *f, ma
                                   : f->bias          ? CUBLASLT_EPILOGUE_BIAS
                                   : f->relu          ? CUBLASLT_EPILOGUE_RELU
                                                      : CUBLASLT_EPILOGUE_DEFAULT;
-    cublasComputeType_t compute =
+    c->compute =
         f->precision == HTH_PRECISION_TF32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
-    HTH_TRY(BLAS(api, cublasLtMatmulDescCreate, &c->desc, compute, CUDA_R_32F));
+    HTH_TRY(BLAS(api, cublasLtMatmulDescCreate, &c->desc, c->compute, CUDA_R_32F));
     HTH_TRY(BLAS(api, cublasLtMatmulDescSetAttribute, c->desc, CUBLASLT_MATMUL_DESC_TRANSA, &op_b,
                  sizeof op_b));
     HTH_TRY(BLAS(api, cublasLtMatmulDescSetAttribute, c->desc, CUBLASLT_MATMUL_DESC_TRANSB, &op_a,
@@ -133,60 +119,40 @@ static hth_err matmul_describe(const hth_cuda_api *api, const matmul_form *f, ma
     return matmul_layout(api, f->n, f->m, f->batch, f->m * f->n, &c->c);
 }
 
-// The library's first choice that needs no more than MATMUL_WORKSPACE.
-static hth_err matmul_choose(hth_cuda *d, matmul_call *c)
-{
-    const hth_cuda_api *api = d->api;
-    cublasLtMatmulPreference_t wish;
-    cublasLtMatmulHeuristicResult_t found;
-    const size_t limit = MATMUL_WORKSPACE;
-    int n = 0;
-    HTH_TRY(BLAS(api, cublasLtMatmulPreferenceCreate, &wish));
-    hth_err err = BLAS(api, cublasLtMatmulPreferenceSetAttribute, wish,
-                       CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &limit, sizeof limit);
-    if (err == HTH_OK) {
-        err = BLAS(api, cublasLtMatmulAlgoGetHeuristic, hth_cuda_site_of(d)->blas, c->desc, c->b,
-                   c->a, c->c, c->c, wish, 1, &found, &n);
-    }
-    (void)api->cublasLtMatmulPreferenceDestroy(wish);
-    HTH_TRY(err);
-    if (n == 0) {
-        return hth_fail(HTH_ENOTSUP, "cublasLt has no algorithm for this product");
-    }
-    c->algo = found.algo;
-    c->workspace_bytes = found.workspaceSize;
-    return HTH_OK;
-}
-
 // Addresses: A, B, C, the workspace, the bias.
 static hth_err matmul_run(const hth_cuda_seq *s, const hth_cuda_step *step, void *const *address)
 {
     const matmul_call *c = step->state;
+    const hth_blas_product *p = &c->product;
     const hth_cuda_api *api = s->d->api;
     const float zero = 0;
     if (c->bias) {
         const void *bias = address[4];
-        HTH_TRY(BLAS(api, cublasLtMatmulDescSetAttribute, c->desc,
+        HTH_TRY(BLAS(api, cublasLtMatmulDescSetAttribute, p->desc,
                      CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias));
     }
-    return BLAS(api, cublasLtMatmul, hth_cuda_site_of(s->d)->blas, c->desc, &c->alpha, address[1],
-                c->b, address[0], c->a, &zero, address[2], c->c, address[2], c->c, &c->algo,
-                address[3], c->workspace_bytes, s->d->current);
+    return BLAS(api, cublasLtMatmul, hth_cuda_site_of(s->d)->blas, p->desc, &c->alpha, address[1],
+                p->b, address[0], p->a, &zero, address[2], p->c, address[2], p->c, &c->choice.algo,
+                address[3], c->choice.workspace_bytes, s->d->current);
 }
 
-static void matmul_close(hth_cuda_seq *s, hth_cuda_step *step)
+static void matmul_end(const hth_cuda_api *api, hth_blas_product *p)
 {
-    matmul_call *c = step->state;
-    const hth_cuda_api *api = s->d->api;
-    cublasLtMatrixLayout_t layout[] = {c->a, c->b, c->c};
+    cublasLtMatrixLayout_t layout[] = {p->a, p->b, p->c};
     for (int i = 0; i < 3; i++) {
         if (layout[i] != NULL) {
             (void)api->cublasLtMatrixLayoutDestroy(layout[i]);
         }
     }
-    if (c->desc != NULL) {
-        (void)api->cublasLtMatmulDescDestroy(c->desc);
+    if (p->desc != NULL) {
+        (void)api->cublasLtMatmulDescDestroy(p->desc);
     }
+}
+
+static void matmul_close(hth_cuda_seq *s, hth_cuda_step *step)
+{
+    matmul_call *c = step->state;
+    matmul_end(s->d->api, &c->product);
     hth_free(c);
 }
 
@@ -218,36 +184,56 @@ static hth_err matmul_tail(hth_cuda_seq *s, const hth_graph *g, const hth_node *
     return hth_cuda_chain_end(s, &chain, 0);
 }
 
+// What a node asks of cublasLt; *p is to be ended also on error.
+static hth_err matmul_ask(const hth_cuda_api *api, const hth_graph *g, const hth_node *n,
+                          matmul_form *f, hth_blas_product *p)
+{
+    HTH_TRY(hth_cuda_need_f32(g, n, 3, 1));
+    HTH_TRY(matmul_form_of(g, n, f));
+    if (f->m * f->n * f->k == 0) {
+        return hth_fail(HTH_ENOTSUP, "an empty product");
+    }
+    f->bias = matmul_takes_bias(g, n, f);
+    bool plain = n->op == HTH_OP_MAT_MUL || hth_cuda_in(g, n, 2) == NULL || f->bias;
+    f->relu = plain && n->n_post > 0 && n->post[0].op == HTH_OP_RELU;
+    return matmul_describe(api, f, p);
+}
+
 hth_err hth_cuda_matmul(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
                         const char *algorithm)
 {
     matmul_form f;
-    HTH_TRY(hth_cuda_need_f32(g, n, 3, 1));
-    HTH_TRY(matmul_form_of(g, n, &f));
-    if (f.m * f.n * f.k == 0) {
-        return hth_fail(HTH_ENOTSUP, "an empty product");
-    }
-    f.bias = matmul_takes_bias(g, n, &f);
-    bool plain = n->op == HTH_OP_MAT_MUL || hth_cuda_in(g, n, 2) == NULL || f.bias;
-    f.relu = plain && n->n_post > 0 && n->post[0].op == HTH_OP_RELU;
     matmul_call *c = hth_calloc(1, sizeof *c);
     if (c == NULL) {
         return hth_fail(HTH_ENOMEM, "no memory to prepare a product");
     }
-    c->bias = f.bias;
-    c->alpha = f.alpha;
-    hth_err err = matmul_describe(s->d->api, &f, c);
-    err = err == HTH_OK ? matmul_choose(s->d, c) : err;
+    hth_err err = matmul_ask(s->d->api, g, n, &f, &c->product);
+    err = err == HTH_OK ? hth_blas_choose(s->d, &c->product, algorithm, &c->choice) : err;
     hth_cuda_step_add(s, (hth_cuda_step){.run = matmul_run, .close = matmul_close, .state = c});
     HTH_TRY(err);
     HTH_TRY(s->err);
+    c->bias = f.bias;
+    c->alpha = f.alpha;
     hth_cuda_bind(s, 0, HTH_CUDA_IN, 0, 0);
     hth_cuda_bind(s, 0, HTH_CUDA_IN, 1, 0);
     hth_cuda_bind(s, 0, HTH_CUDA_OUT, 0, 0);
-    size_t at = c->workspace_bytes > 0 ? hth_cuda_workspace(s, c->workspace_bytes) : 0;
+    size_t workspace = c->choice.workspace_bytes;
+    size_t at = workspace > 0 ? hth_cuda_workspace(s, workspace) : 0;
     hth_cuda_bind(s, 0, HTH_CUDA_WS, 0, at);
     if (f.bias) {
         hth_cuda_bind(s, 0, HTH_CUDA_IN, 2, 0);
     }
     return matmul_tail(s, g, n, &f);
+}
+
+hth_err hth_cuda_matmul_algorithms(hth_cuda *d, const hth_graph *g, const hth_node *n, bool first,
+                                   hth_choice *list, int cap, int *count)
+{
+    hth_blas_product p = {.desc = NULL};
+    matmul_form f;
+    *count = 0;
+    hth_err err = matmul_ask(d->api, g, n, &f, &p);
+    err = err == HTH_OK ? hth_blas_list(d, &p, first, list, cap, count) : err;
+    matmul_end(d->api, &p);
+    return err;
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // cublasLt for tests: column-major products in double, with the epilogues bias and ReLU; in TF32 of
-// factors that are rounded to it. Its one
-// algorithm wants some workspace and writes to all of it, so that too little is found.
+// factors that are rounded to it. Its algorithms are three that differ in workspace, which they
+// overwrite so that too little is found, and one whose sums have no order, which must never be
+// taken. An algorithm is its settings, one after the other.
 #include "kernels/cuda/fake/fake.h"
 
 #include "device/cuda/fake/impl.h"
@@ -9,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define FAKE_WORKSPACE 4096
+#define FAKE_WORKSPACE 4096 // of algorithm 1; 2: four times that, 3: none
 
 typedef struct fake_matrix {
     uint64_t rows, cols;
@@ -25,6 +26,7 @@ typedef struct fake_product {
     fake_matrix m[3];
     const float *in[2];
     float *out, *workspace;
+    size_t workspace_bytes;
     float alpha, beta;
 } fake_product;
 
@@ -114,9 +116,17 @@ static cublasStatus_t fake_layout_set(cublasLtMatrixLayout_t l,
     return CUBLAS_STATUS_SUCCESS;
 }
 
+// What is asked of the heuristics.
+typedef struct fake_wish {
+    size_t limit;
+    uint32_t reductions;
+} fake_wish;
+
 static cublasStatus_t fake_wish_create(cublasLtMatmulPreference_t *out)
 {
-    *out = fake_object(64);
+    fake_wish *w = fake_object(sizeof *w);
+    w->reductions = CUBLASLT_REDUCTION_SCHEME_MASK;
+    *out = (cublasLtMatmulPreference_t)(void *)w;
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -129,7 +139,25 @@ static cublasStatus_t fake_wish_set(cublasLtMatmulPreference_t p,
                                     cublasLtMatmulPreferenceAttributes_t name, const void *value,
                                     size_t bytes)
 {
+    fake_wish *w = (fake_wish *)(void *)p;
+    bool limit = name == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES;
+    memcpy(limit ? (void *)&w->limit : (void *)&w->reductions, value, bytes);
     return CUBLAS_STATUS_SUCCESS;
+}
+
+typedef struct fake_algo {
+    uint16_t setting[CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID + 1];
+} fake_algo;
+
+static const fake_algo fake_algos[] = {{{4, 1, 8, CUBLASLT_REDUCTION_SCHEME_INPLACE}},
+                                       {{1, 15, 1}},
+                                       {{2, 20, 4, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE}},
+                                       {{3, 18, 1, 0, 0, 0, 7}}};
+#define FAKE_ALGOS ((int)(sizeof fake_algos / sizeof *fake_algos))
+
+static size_t algo_workspace(const fake_algo *a)
+{
+    return a->setting[0] == 2 ? 4 * FAKE_WORKSPACE : a->setting[0] == 3 ? 0 : FAKE_WORKSPACE;
 }
 
 static cublasStatus_t fake_heuristic(cublasLtHandle_t h, cublasLtMatmulDesc_t d,
@@ -138,10 +166,67 @@ static cublasStatus_t fake_heuristic(cublasLtHandle_t h, cublasLtMatmulDesc_t d,
                                      cublasLtMatmulPreference_t wish, int cap,
                                      cublasLtMatmulHeuristicResult_t *out, int *n)
 {
-    memset(out, 0, sizeof *out);
-    out->workspaceSize = FAKE_WORKSPACE;
-    *n = 1;
+    const fake_wish *w = (const fake_wish *)(void *)wish;
+    *n = 0;
+    for (int i = 0; i < FAKE_ALGOS && *n < cap; i++) {
+        uint16_t scheme = fake_algos[i].setting[CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME];
+        if ((scheme & ~w->reductions) == 0 && algo_workspace(&fake_algos[i]) <= w->limit) {
+            memset(&out[*n], 0, sizeof *out);
+            memcpy(&out[*n].algo, &fake_algos[i], sizeof fake_algos[i]);
+            out[(*n)++].workspaceSize = algo_workspace(&fake_algos[i]);
+        }
+    }
     return CUBLAS_STATUS_SUCCESS;
+}
+
+static cublasStatus_t fake_algo_init(cublasLtHandle_t h, cublasComputeType_t compute,
+                                     cudaDataType_t scale, cudaDataType_t a, cudaDataType_t b,
+                                     cudaDataType_t c, cudaDataType_t d, int id,
+                                     cublasLtMatmulAlgo_t *out)
+{
+    memset(out, 0, sizeof *out);
+    ((fake_algo *)(void *)out)->setting[0] = (uint16_t)id;
+    return id >= 1 && id <= FAKE_ALGOS ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
+}
+
+static cublasStatus_t fake_algo_set(cublasLtMatmulAlgo_t *algo,
+                                    cublasLtMatmulAlgoConfigAttributes_t name, const void *value,
+                                    size_t bytes)
+{
+    memcpy(&((fake_algo *)(void *)algo)->setting[name], value, sizeof(uint16_t));
+    return bytes == 2 || bytes == 4 ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;
+}
+
+static cublasStatus_t fake_algo_get(const cublasLtMatmulAlgo_t *algo,
+                                    cublasLtMatmulAlgoConfigAttributes_t name, void *value,
+                                    size_t bytes, size_t *written)
+{
+    bool half = name >= CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID;
+    memset(value, 0, bytes);
+    memcpy(value, &((const fake_algo *)(const void *)algo)->setting[name], sizeof(uint16_t));
+    *written = bytes;
+    return bytes == (half ? 2u : 4u) ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;
+}
+
+static const fake_algo *algo_known(const cublasLtMatmulAlgo_t *algo)
+{
+    for (int i = 0; i < FAKE_ALGOS; i++) {
+        if (memcmp(algo, &fake_algos[i], sizeof fake_algos[i]) == 0) {
+            return &fake_algos[i];
+        }
+    }
+    return NULL;
+}
+
+static cublasStatus_t fake_algo_check(cublasLtHandle_t h, cublasLtMatmulDesc_t d,
+                                      cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                      cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t e,
+                                      const cublasLtMatmulAlgo_t *algo,
+                                      cublasLtMatmulHeuristicResult_t *out)
+{
+    const fake_algo *known = algo_known(algo);
+    out->workspaceSize = known != NULL ? algo_workspace(known) : 0;
+    return known != NULL ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
 }
 
 static double product_at(const fake_product *p, int f, int64_t batch, uint64_t i, uint64_t k)
@@ -157,7 +242,9 @@ static hth_err product_run(void *job)
     const fake_product *p = job;
     const fake_matrix *c = &p->m[2];
     uint64_t sum = p->op[0] == CUBLAS_OP_T ? p->m[0].rows : p->m[0].cols;
-    memset(p->workspace, 0xFF, FAKE_WORKSPACE);
+    if (p->workspace_bytes > 0) {
+        memset(p->workspace, 0xFF, p->workspace_bytes);
+    }
     for (int64_t b = 0; b < c->batch; b++) {
         for (uint64_t j = 0; j < c->cols; j++) {
             for (uint64_t i = 0; i < c->rows; i++) {
@@ -190,12 +277,15 @@ static cublasStatus_t fake_matmul(cublasLtHandle_t h, cublasLtMatmulDesc_t d, co
     p.in[0] = a;
     p.in[1] = b;
     p.out = out;
+    const fake_algo *known = algo_known(algo);
     p.workspace = workspace;
+    p.workspace_bytes = known != NULL ? algo_workspace(known) : SIZE_MAX;
     memcpy(&p.alpha, alpha, sizeof p.alpha);
     memcpy(&p.beta, beta, sizeof p.beta);
     bool fits = (p.op[0] == CUBLAS_OP_T ? p.m[0].cols : p.m[0].rows) == p.m[2].rows &&
                 (p.op[1] == CUBLAS_OP_T ? p.m[1].rows : p.m[1].cols) == p.m[2].cols;
-    if (!fits || c != out || workspace == NULL || bytes < FAKE_WORKSPACE) {
+    if (!fits || c != out || p.workspace_bytes > bytes ||
+        (p.workspace_bytes > 0 && workspace == NULL)) {
         return CUBLAS_STATUS_INVALID_VALUE;
     }
     return hth_cuda_fake_issue((CUstream)stream, product_run, &p, sizeof p) == CUDA_SUCCESS
@@ -217,5 +307,9 @@ void hth_cuda_fake_fill_blas(hth_cuda_api *api)
     api->cublasLtMatmulPreferenceDestroy = fake_wish_destroy;
     api->cublasLtMatmulPreferenceSetAttribute = fake_wish_set;
     api->cublasLtMatmulAlgoGetHeuristic = fake_heuristic;
+    api->cublasLtMatmulAlgoInit = fake_algo_init;
+    api->cublasLtMatmulAlgoCheck = fake_algo_check;
+    api->cublasLtMatmulAlgoConfigSetAttribute = fake_algo_set;
+    api->cublasLtMatmulAlgoConfigGetAttribute = fake_algo_get;
     api->cublasLtMatmul = fake_matmul;
 }
