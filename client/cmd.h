@@ -22,8 +22,10 @@ extern const hth_command hth_cmd_jobs, hth_cmd_job, hth_cmd_pause, hth_cmd_resum
     hth_cmd_cancel;                     // cmd_jobs.c
 extern const hth_command hth_cmd_token; // cmd_token.c
 
-// The options of what plans a training step.
 // clang-format off
+#define OPTION_ON                                                                                  \
+    {"on", HTH_OPTION_TEXT, "DEVICE", "of a server with several devices: on this one (cuda:1)"}
+// The options of what plans a training step.
 #define OPTIONS_STEP                                                                               \
     {"loss", HTH_OPTION_TEXT, "L", "of a training step: softmax-xent or mse"},                     \
     {"optimizer", HTH_OPTION_TEXT, "O", "of a training step: sgd, momentum, adam or adamw"},       \

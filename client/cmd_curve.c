@@ -127,6 +127,7 @@ static const hth_option curve_options[] = {
     {"train", HTH_OPTION_FLAG, NULL, "of a training step (the default, and the only one)"},
     {"precision", HTH_OPTION_TEXT, "P", "fp32, tf32 or bf16, the last two on CUDA (the model's)"},
     OPTIONS_STEP,
+    OPTION_ON,
     {"accumulate", HTH_OPTION_TEXT, "M",
      "take the batch in M equal parts, one update for all; auto: in what is fastest"},
     {"profile", HTH_OPTION_PATH, "FILE", "for the device of this profile (hearth plan)"},

@@ -97,6 +97,7 @@ static int cmd_plan(hth_cli *c)
 
 static const hth_option plan_options[] = {
     OPTION_BATCH,
+    OPTION_ON,
     OPTION_BUDGET,
     OPTION_PRECISION,
     {"train", HTH_OPTION_FLAG, NULL, "plan a training step (softmax-xent, SGD with momentum)"},
@@ -111,6 +112,7 @@ static const hth_option plan_options[] = {
 };
 static const hth_option bench_options[] = {
     OPTION_BATCH,
+    OPTION_ON,
     OPTION_BUDGET,
     OPTION_PRECISION,
     {"train", HTH_OPTION_FLAG, NULL,
@@ -128,9 +130,8 @@ static const hth_option bench_options[] = {
     OPTION_END,
 };
 static const hth_option convsel_options[] = {
-    OPTION_BATCH,
-    OPTION_PRECISION,
-    {"train", HTH_OPTION_FLAG, NULL, "of a training step, all three directions"},
+    OPTION_BATCH,     OPTION_ON,
+    OPTION_PRECISION, {"train", HTH_OPTION_FLAG, NULL, "of a training step, all three directions"},
     OPTION_END,
 };
 

@@ -212,6 +212,7 @@ static const hth_option import_options[] = {
 };
 
 static const hth_option load_options[] = {
+    OPTION_ON,
     {"pin", HTH_OPTION_FLAG, NULL, "keep its weights there, whoever needs the room"},
     {"unpin", HTH_OPTION_FLAG, NULL, "keep them no longer than others"},
     {"no-wait", HTH_OPTION_FLAG, NULL, "fail where jobs or pinned models leave too little now"},

@@ -90,6 +90,7 @@ static int cmd_train(hth_cli *c)
 }
 
 static const hth_option train_options[] = {
+    OPTION_ON,
     {"data", HTH_OPTION_PATH, "FILE.safetensors", "samples: the model's inputs (or x), and y"},
     {"loss", HTH_OPTION_TEXT, "L", "softmax-xent (labels in y) or mse"},
     {"optimizer", HTH_OPTION_TEXT, "O", "sgd, momentum, adam or adamw"},

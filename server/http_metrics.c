@@ -291,6 +291,28 @@ static void metrics_owners(hth_text *out, const char *name, const char *help, co
     }
 }
 
+// metrics_devices tells of each device's memory, where there are several.
+static void metrics_devices(hth_text *out, const json_t *devices)
+{
+    static const char *const keys[] = {"budget_bytes", "weight_bytes", "arena_bytes", "job_bytes",
+                                       "free_bytes"};
+    const json_t *row;
+    size_t i;
+    for (size_t k = 0; k < sizeof keys / sizeof keys[0] && json_array_size(devices) > 0; k++) {
+        char name[96];
+        snprintf(name, sizeof name, "hearth_device_%s", keys[k]);
+        metric_head(out, name, "gauge", "of one device's memory");
+        json_array_foreach(devices, i, row)
+        {
+            hth_text_put(out, name);
+            hth_text_put(out, "{device=");
+            hth_text_quoted(out, json_string_value(json_object_get(row, "name")));
+            hth_text_put(out, "} ");
+            metric_int(out, of_model(row, keys[k]));
+        }
+    }
+}
+
 static void metrics_finish(hth_http_call *c)
 {
     json_t *doc = hth_http_answer(c);
@@ -302,6 +324,7 @@ static void metrics_finish(hth_http_call *c)
     metrics_models(&out, json_object_get(doc, "models"));
     metrics_ledger(&out, "ledger", json_object_get(doc, "ledger"));
     metrics_ledger(&out, "residency", json_object_get(doc, "residency"));
+    metrics_devices(&out, json_object_get(doc, "devices"));
     metrics_owners(&out, "hearth_tenant_device_bytes", "what those that asked for them have there",
                    "tenant", json_object_get(doc, "tenants"));
     metrics_owners(&out, "hearth_job_device_bytes", "of training jobs", "job",

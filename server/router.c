@@ -283,7 +283,9 @@ static void infer_done(hth_request *r)
     if (lost) {
         router_lost(n, device);
     }
-    if (!infer_again(r, lost) || infer_send(n, r) != HTH_OK) {
+    bool again = infer_again(r, lost);
+    r->waited_ns = again ? hth_now_ns() - r->submitted_ns : r->waited_ns;
+    if (!again || infer_send(n, r) != HTH_OK) {
         router_finish(r);
     }
     if (first) { // its bytes are there now

@@ -61,7 +61,7 @@ static bool log_has(const char *a, const char *b)
     return found;
 }
 
-static void start(void)
+static void start_with(const char *first, const char *second)
 {
     char program[300], http[40];
     snprintf(program, sizeof program, "%s/hearthd", build);
@@ -72,14 +72,19 @@ static void start(void)
         dup2(log, STDERR_FILENO);
         dup2(log, STDOUT_FILENO);
         execl(program, "hearthd", "--store", store, "--listen", url, "--http", http, "--config",
-              config, "--engine-process", "child", "--device", "cpu:mem=512MiB,threads=2",
-              (char *)NULL);
+              config, "--engine-process", "child", "--device", first,
+              second != NULL ? "--device" : (char *)NULL, second, (char *)NULL);
         _exit(127);
     }
     hearth_close(dial(1));
     while (!log_has("hearthd", "ready:")) { // and only then takes signals
         nap();
     }
+}
+
+static void start(void)
+{
+    start_with("cpu:mem=512MiB,threads=2", NULL);
 }
 
 static int end(int number)
@@ -399,6 +404,41 @@ static void test_reload(void **state)
     assert_int_equal(end(SIGTERM), 0);
 }
 
+// Two devices: all doors serve while one's process is away, and say what is known of both.
+static void test_two_devices(void **state)
+{
+    char answer[20000], *json;
+    start_with("cpu:0,mem=256MiB,threads=1", "cpu:1,mem=512MiB,threads=1");
+    wait_ready();
+    hearth *ring = dial(0), *socket = dial(1);
+    static large_call c;
+    for (int round = 0; round < 20; round++) {
+        infer(ring);
+        infer(socket);
+        large_main(&c);
+        assert_true(c.status == 200 || c.status == 503);
+        assert_int_equal(http_get("/v2/health/live", answer, sizeof answer), 200);
+        if (round % 4 == 3) {
+            kill(engine_pid(), SIGKILL); // one of them
+        }
+        assert_int_equal(http_get("/v2/models/digits/ready", answer, sizeof answer), 200);
+    }
+    assert_int_equal(
+        hearth_query(socket, "load", "{\"model\":\"new\",\"on\":\"cpu:0\"}", NULL, NULL, &json),
+        HEARTH_OK);
+    assert_non_null(strstr(json, "\"device\":\"cpu:0\""));
+    hearth_free(json);
+    assert_int_equal(hearth_query(socket, "devices", NULL, NULL, NULL, &json), HEARTH_OK);
+    assert_non_null(strstr(json, "cpu:0"));
+    assert_non_null(strstr(json, "cpu:1"));
+    hearth_free(json);
+    assert_int_equal(http_get("/v2/models/digits/stats", answer, sizeof answer), 200);
+    assert_int_equal(http_get("/hearth/stats", answer, sizeof answer) / 100 == 5, 0);
+    hearth_close(ring);
+    hearth_close(socket);
+    assert_int_equal(end(SIGTERM), 0);
+}
+
 static int setup(void **state)
 {
     hearth *h;
@@ -441,6 +481,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_no_orphan),
         cmocka_unit_test(test_killed_client),
         cmocka_unit_test(test_reload),
+        cmocka_unit_test(test_two_devices),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -43,7 +43,7 @@ class JobCard {
     const time = v => v === null || v === undefined ? null : timeText(v * 1e6);
     const size = v => v === undefined ? null : bytesText(v);
     const facts = [
-      ['model', row.model], ['step', row.steps ? `${exact(row.step)} of ${exact(row.steps)}` : null],
+      ['model', row.model], ['device', row.device], ['step', row.steps ? `${exact(row.step)} of ${exact(row.steps)}` : null],
       ['loss', lossText(row.loss)], ['held-out loss', lossText(row.held_out_loss)],
       ['accuracy', row.accuracy === null ? null : (row.accuracy * 100).toFixed(2) + ' %'],
       ['step time', time(j.measured_ms)], ['planned step time', time(j.predicted_ms)], ['last step', time(j.step_ms)],

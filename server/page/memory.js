@@ -100,5 +100,6 @@ class Memory {
 
 function deviceText(d) {
   const about = d.description ? `${d.name} (${d.description})` : d.name;
-  return `${about}: ${bytesText(d.budget_bytes)} of ${bytesText(d.total_bytes)}, ${d.threads} compute thread${d.threads === 1 ? '' : 's'}`;
+  return `${about}: ${bytesText(d.budget_bytes)} of ${bytesText(d.total_bytes)}, ${d.threads} compute thread${d.threads === 1 ? '' : 's'}` +
+    (d.state && d.state !== 'up' ? ` (${d.state})` : '');
 }

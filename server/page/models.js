@@ -13,7 +13,7 @@ function modelRows(store, stats, latency) {
   return all.map(m => {
     const on = loaded.get(specOf(m)), t = times.get(specOf(m));
     const held = on ? on.resident_private_bytes + on.resident_shared_bytes : 0;
-    const word = m.unloaded ? ['unloaded', 'warn'] : on ? ['loaded', 'good'] : ['in the store', 'idle'];
+    const word = m.unloaded ? ['unloaded', 'warn'] : on ? [on.devices ? 'on ' + on.devices.join(', ') : 'loaded', 'good'] : ['in the store', 'idle'];
     return {key: specOf(m), cells: [
       {text: m.name, swatch: on && on.resident_private_bytes > 0 ? 'k-' + colorOf('model ' + specOf(m)) : null},
       String(m.version), {text: word[0], word: word[1]}, {text: bytesText(m.bytes), title: exact(m.bytes) + ' bytes'},
