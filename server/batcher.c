@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The queues: in, out, and what is predicted. Which requests make a run: batcher_choose.c.
+// The queues: in, out, and what is predicted. Which requests make a run:
+// batcher_choose.c; whose turn it is: batcher_flow.c.
 #include "server/batcher_choose.h"
 
 #include <inttypes.h>
@@ -21,7 +22,7 @@
 
 void hth_batcher_init(hth_batcher *b, const hth_batch_oracle *oracle)
 {
-    *b = (hth_batcher){.oracle = *oracle, .margin = MARGIN_LEAST};
+    *b = (hth_batcher){.oracle = *oracle, .margin = MARGIN_LEAST, .nobodys = {.weight = 1}};
 }
 
 static void queue_link(hth_batcher *b, hth_batch_queue *q)
@@ -50,6 +51,9 @@ static void item_unlink(hth_batcher *b, hth_batch_item *i)
     i->queue = NULL;
     q->n--;
     b->n--;
+    if (--i->flow->n == 0) {
+        hth_batch_flow_unlink(b, i->flow);
+    }
     if (q->n == 0) {
         queue_unlink(b, q);
     }
@@ -78,6 +82,9 @@ static void item_link(hth_batcher *b, hth_batch_queue *q, hth_batch_item *i)
     if (q->n++ == 0) {
         queue_link(b, q);
     }
+    if (i->flow->n++ == 0) {
+        hth_batch_flow_link(b, i->flow);
+    }
     b->n++;
     for (hth_batch_queue *other = b->queues; other != NULL; other = other->next) {
         for (hth_batch_item *o = other->last; other != q && o != NULL && o->priority > i->priority;
@@ -87,26 +94,10 @@ static void item_link(hth_batcher *b, hth_batch_queue *q, hth_batch_item *i)
     }
 }
 
-static double item_ns(const hth_batch_item *i)
-{
-    return (double)(i->samples > 0 ? i->samples : 1) * i->queue->sample_ns;
-}
-
-uint64_t hth_batcher_wait_ns(const hth_batcher *b, uint32_t priority, uint64_t now_ns)
-{
-    double ns = b->busy_until_ns > now_ns ? (double)(b->busy_until_ns - now_ns) : 0;
-    for (const hth_batch_queue *q = b->queues; q != NULL; q = q->next) {
-        for (const hth_batch_item *i = q->first; i != NULL && i->priority <= priority;
-             i = i->next) {
-            ns += item_ns(i);
-        }
-    }
-    return (uint64_t)ns;
-}
-
 hth_err hth_batcher_add(hth_batcher *b, hth_batch_queue *q, hth_batch_item *i, uint64_t now_ns)
 {
     const hth_batch_policy *p = &q->policy;
+    i->flow = i->flow != NULL ? i->flow : &b->nobodys;
     i->priority = i->priority != 0 ? i->priority : p->priority;
     i->timeout_ns = i->timeout_ns != 0 ? i->timeout_ns : p->timeout_ns;
     i->admitted_ns = now_ns;
@@ -115,7 +106,7 @@ hth_err hth_batcher_add(hth_batcher *b, hth_batch_queue *q, hth_batch_item *i, u
         return hth_fail(HTH_EBUSY, "Exceeds maximum queue size");
     }
     if (i->timeout_ns != 0) {
-        i->predicted_ns = hth_batcher_wait_ns(b, i->priority, now_ns);
+        i->predicted_ns = hth_batcher_wait_ns(b, i->flow, i->priority, now_ns);
         double predicted = (double)i->predicted_ns * b->margin + (double)(now_ns - i->arrived_ns);
         if (predicted > (double)i->timeout_ns) {
             return hth_fail(HTH_ETIMEDOUT,
@@ -140,11 +131,12 @@ bool hth_batch_item_ended(const hth_batch_item *i, uint64_t now_ns)
            (i->expires_ns != 0 && now_ns >= i->expires_ns);
 }
 
-// margin_learn compares the wait of an item with its prediction.
+// margin_learn compares the wait of an item with its prediction; where tenants share, those that
+// came later may have gone before it, and it says nothing.
 static void margin_learn(hth_batcher *b, const hth_batch_item *i, uint64_t now_ns)
 {
     uint64_t waited = now_ns - i->admitted_ns;
-    if (i->timeout_ns == 0 || i->overtaken || i->predicted_ns == 0) {
+    if (i->timeout_ns == 0 || i->overtaken || i->predicted_ns == 0 || b->flows->next != NULL) {
         return;
     }
     b->margin = MARGIN_LEAST + (b->margin - MARGIN_LEAST) * MARGIN_FORGET;
@@ -174,13 +166,30 @@ hth_batch_item *hth_batcher_sweep(hth_batcher *b, uint64_t now_ns)
     return out;
 }
 
-static hth_batch_item *queue_head(const hth_batch_queue *q, uint64_t now_ns)
+// item_next orders what is to be run next: by priority, then by what its tenant has had, then by
+// arrival.
+static bool item_next(const hth_batch_item *a, const hth_batch_item *b)
 {
-    hth_batch_item *i = q->first;
+    return a->priority == b->priority && a->flow != b->flow && a->flow->at != b->flow->at
+               ? a->flow->at < b->flow->at
+               : item_before(a, b);
+}
+
+// queue_head is the first item, or with several flows that of the one whose turn it is.
+static hth_batch_item *queue_head(const hth_batcher *b, const hth_batch_queue *q, uint64_t now_ns)
+{
+    hth_batch_item *i = q->first, *best;
     while (i != NULL && hth_batch_item_ended(i, now_ns)) {
         i = i->next;
     }
-    return i;
+    best = i;
+    if (i == NULL || b->flows->next == NULL) {
+        return i;
+    }
+    while ((i = i->next) != NULL && i->priority == best->priority) {
+        best = item_next(i, best) && !hth_batch_item_ended(i, now_ns) ? i : best;
+    }
+    return best;
 }
 
 // head_next is the first item of those queues that were not looked at in this round.
@@ -188,8 +197,8 @@ static hth_batch_item *head_next(const hth_batcher *b, uint64_t now_ns)
 {
     hth_batch_item *best = NULL;
     for (const hth_batch_queue *q = b->queues; q != NULL; q = q->next) {
-        hth_batch_item *head = q->round != b->round ? queue_head(q, now_ns) : NULL;
-        if (head != NULL && (best == NULL || item_before(head, best))) {
+        hth_batch_item *head = q->round != b->round ? queue_head(b, q, now_ns) : NULL;
+        if (head != NULL && (best == NULL || item_next(head, best))) {
             best = head;
         }
     }
@@ -198,9 +207,13 @@ static hth_batch_item *head_next(const hth_batcher *b, uint64_t now_ns)
 
 static hth_batch_item *batch_take(hth_batcher *b, const hth_batch_choice *c, uint64_t now_ns)
 {
+    b->at = c->item[0]->flow->at;
     for (int k = 0; k < c->n; k++) {
-        margin_learn(b, c->item[k], now_ns);
-        item_unlink(b, c->item[k]);
+        hth_batch_item *i = c->item[k];
+        margin_learn(b, i, now_ns);
+        i->charged = hth_batch_item_ns(i);
+        i->flow->at += i->charged / i->flow->weight;
+        item_unlink(b, i);
     }
     for (int k = 0; k + 1 < c->n; k++) {
         c->item[k]->next = c->item[k + 1];

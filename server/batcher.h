@@ -23,6 +23,12 @@
 // ratio of wait to prediction that was seen lately. What later overtakes it (a higher priority) is
 // not foreseen.
 //
+// Several tenants' requests of one priority share the device fairly: each tenant is a *flow* with a
+// weight and a virtual time, which is what its runs took divided by its weight; the flow with the
+// least comes first (start-time fair queueing, Goyal, Vin and Cheng 1996). A flow that had nothing
+// to run begins at the virtual time of the one served last, so that nobody saves up. A joined run
+// is everybody's whose items are in it, by samples. Within a flow the order is that of arrival.
+//
 // One thread.
 #ifndef HTH_SERVER_BATCHER_H
 #define HTH_SERVER_BATCHER_H
@@ -35,6 +41,17 @@
 
 #define HTH_BATCH_PREFERRED 8
 #define HTH_BATCH_ITEMS     256 // requests that are joined at most
+
+typedef struct hth_batch_flow { // all zero but for the weight at first
+    double weight;              // > 0; may change at any time
+    int away;                   // the caller's: items that wait elsewhere
+    // the batcher's
+    struct hth_batch_flow *next;   // of those with items
+    int n;                         // its items
+    double at;                     // virtual time, in nanoseconds
+    uint64_t run_ns;               // what its runs took, in all
+    double waiting_ns, longest_ns; // of its items, while waits are predicted
+} hth_batch_flow;
 
 typedef struct hth_batch_policy {
     int64_t max_samples; // of a joined run; 1: nothing is joined
@@ -69,12 +86,14 @@ struct hth_batch_item {
     uint32_t priority;          // 1 is first; 0: the policy's
     uint64_t timeout_ns;        // 0: the policy's
     const atomic_int *canceled; // NULL: never
+    hth_batch_flow *flow;       // NULL: the one of all such; outlives it, and its run's bill
     uint64_t arrived_ns;
     // the batcher's
     hth_batch_item *prev, *next;
     hth_batch_queue *queue; // NULL: in none
     uint64_t admitted_ns, expires_ns, predicted_ns;
     bool overtaken;
+    double charged; // to its flow, before it was measured
 };
 
 #define HTH_BATCH_NONE UINT64_MAX
@@ -97,7 +116,21 @@ typedef struct hth_batcher {
     uint64_t busy_until_ns;  // when what runs is expected to end
     double margin;           // of predictions
     uint64_t round;
+    hth_batch_flow *flows;  // with items
+    hth_batch_flow nobodys; // of items that name none
+    double at;              // virtual time of the flow that was served last
 } hth_batcher;
+
+// What the flows of a run owe.
+typedef struct hth_batch_bill {
+    int n;
+    int64_t samples; // in all
+    struct {
+        hth_batch_flow *flow;
+        int64_t samples;
+        double charged;
+    } part[HTH_BATCH_ITEMS];
+} hth_batch_bill;
 
 void hth_batcher_init(hth_batcher *b, const hth_batch_oracle *oracle);
 
@@ -108,8 +141,10 @@ hth_err hth_batcher_add(hth_batcher *b, hth_batch_queue *q, hth_batch_item *item
 // hth_batcher_again puts an item that was taken back to its place; it is not refused.
 void hth_batcher_again(hth_batcher *b, hth_batch_queue *q, hth_batch_item *item);
 
-// hth_batcher_wait_ns predicts when an item of this priority that arrives now would start.
-uint64_t hth_batcher_wait_ns(const hth_batcher *b, uint32_t priority, uint64_t now_ns);
+// hth_batcher_wait_ns predicts when an item of this priority and flow (NULL: nobody's) that arrives
+// now would start.
+uint64_t hth_batcher_wait_ns(const hth_batcher *b, const hth_batch_flow *flow, uint32_t priority,
+                             uint64_t now_ns);
 
 // hth_batcher_sweep unlinks what was canceled or has expired and returns it, by `next`.
 hth_batch_item *hth_batcher_sweep(hth_batcher *b, uint64_t now_ns);
@@ -129,6 +164,11 @@ hth_batch_item *hth_batcher_next(hth_batcher *b, uint64_t now_ns, hth_batch_ask 
 // hth_batcher_begin and _end frame a run of `samples` of q.
 void hth_batcher_begin(hth_batcher *b, const hth_batch_queue *q, int64_t samples, uint64_t now_ns);
 void hth_batcher_end(hth_batcher *b, hth_batch_queue *q, int64_t samples, uint64_t took_ns);
+
+// hth_batch_bill_open says who owes for the run of `items`, by `next`; hth_batch_bill_settle
+// charges them what it took. Both: where it failed, too.
+void hth_batch_bill_open(hth_batch_bill *bill, const hth_batch_item *items);
+void hth_batch_bill_settle(const hth_batch_bill *bill, uint64_t took_ns);
 
 // hth_batch_item_ended: canceled or expired.
 bool hth_batch_item_ended(const hth_batch_item *i, uint64_t now_ns);

@@ -55,21 +55,34 @@ typedef struct chooser {
     int64_t best_bucket;
 } chooser;
 
-// collect finds the head's company: what fits beside it, in the queue's order.
-static void collect(chooser *c, hth_batch_item *head, uint64_t now_ns, hth_batch_choice *out)
+// collect_from adds items that fit beside the head, in the queue's order: of its flow, or of
+// others.
+static void collect_from(chooser *c, const hth_batch_item *head, bool own, uint64_t now_ns,
+                         hth_batch_choice *out)
 {
     const hth_batch_oracle *o = &c->b->oracle;
-    out->item[0] = head;
-    c->total[0] = head->samples;
-    c->n = 1;
-    for (hth_batch_item *i = head->next; i != NULL && head->joins && c->n < HTH_BATCH_ITEMS;
-         i = i->next) {
+    for (hth_batch_item *i = head->queue->first; i != NULL && c->n < HTH_BATCH_ITEMS; i = i->next) {
         int64_t total = c->total[c->n - 1] + i->samples;
-        if (i->joins && total <= c->policy->max_samples && !hth_batch_item_ended(i, now_ns) &&
+        if (i != head && (i->flow == head->flow) == own && i->joins &&
+            total <= c->policy->max_samples && !hth_batch_item_ended(i, now_ns) &&
             o->alike(o->ctx, head, i)) {
             out->item[c->n] = i;
             c->total[c->n++] = total;
         }
+    }
+}
+
+// collect finds the head's company: its own tenant's first, whose turn it is.
+static void collect(chooser *c, hth_batch_item *head, uint64_t now_ns, hth_batch_choice *out)
+{
+    out->item[0] = head;
+    c->total[0] = head->samples;
+    c->n = 1;
+    if (head->joins) {
+        collect_from(c, head, true, now_ns, out);
+    }
+    if (head->joins && c->b->flows->next != NULL) {
+        collect_from(c, head, false, now_ns, out);
     }
 }
 

@@ -17,4 +17,10 @@ typedef struct hth_batch_choice {
 void hth_batch_choose(hth_batcher *b, hth_batch_item *head, uint64_t now_ns, hth_batch_ask ask,
                       hth_batch_choice *out);
 
+// hth_batch_flow_link and _unlink: a flow has items from now on, or none.
+void hth_batch_flow_link(hth_batcher *b, hth_batch_flow *f);
+void hth_batch_flow_unlink(hth_batcher *b, hth_batch_flow *f);
+// hth_batch_item_ns is what the samples of an item that waits took lately.
+double hth_batch_item_ns(const hth_batch_item *i);
+
 #endif

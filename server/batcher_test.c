@@ -288,13 +288,13 @@ static void test_refusals(void **state)
     hth_batch_item i[12];
     r.q.policy.max_queue = 11;
     add_ones(&r, i, 10);
-    assert_int_equal(hth_batcher_wait_ns(&r.b, 100, 0), 0); // nothing is known
+    assert_int_equal(hth_batcher_wait_ns(&r.b, NULL, 100, 0), 0); // nothing is known
     hth_batcher_begin(&r.b, &r.q, 1, 0);
     hth_batcher_end(&r.b, &r.q, 1, MS);
-    assert_int_equal(hth_batcher_wait_ns(&r.b, 100, 0), 10 * MS);
-    assert_int_equal(hth_batcher_wait_ns(&r.b, 99, 0), 0);
+    assert_int_equal(hth_batcher_wait_ns(&r.b, NULL, 100, 0), 10 * MS);
+    assert_int_equal(hth_batcher_wait_ns(&r.b, NULL, 99, 0), 0);
     hth_batcher_begin(&r.b, &r.q, 2, 0);
-    assert_int_equal(hth_batcher_wait_ns(&r.b, 99, MS), MS);
+    assert_int_equal(hth_batcher_wait_ns(&r.b, NULL, 99, MS), MS);
     i[10] = item(1, 0);
     i[10].timeout_ns = 10 * MS;
     assert_err(hth_batcher_add(&r.b, &r.q, &i[10], 0), HTH_ETIMEDOUT, "Request timeout expired");
@@ -445,13 +445,180 @@ static void test_light_load(void **state)
     assert_true(o.late * 10000 <= o.admitted);
 }
 
+// ---- tenants
+
+// Closed loops of clients: each flow keeps `depth` items of `q` waiting.
+typedef struct client {
+    hth_batch_flow flow;
+    hth_batch_queue *q;
+    int depth;
+    uint64_t longest_ns; // wait
+} client;
+
+typedef struct shop {
+    rig r;
+    client c[3];
+    uint64_t now;
+} shop;
+
+static hth_batch_item shop_items[3][64];
+
+static void shop_add(shop *s, int k, hth_batch_item *i)
+{
+    *i = item(1, s->now);
+    i->flow = &s->c[k].flow;
+    i->joins = s->r.q.policy.max_samples > 1;
+    assert_ok(hth_batcher_add(&s->r.b, s->c[k].q, i, s->now));
+}
+
+// One run, whose items come again at its end.
+static void shop_run(shop *s, const int *depth)
+{
+    static hth_batch_bill bill;
+    int64_t bucket = 0, samples = 0;
+    hth_batch_item *list = next(&s->r, s->now, &bucket), *done[HTH_BATCH_ITEMS];
+    assert_non_null(list);
+    hth_batch_bill_open(&bill, list);
+    hth_batch_queue *q = NULL;
+    for (hth_batch_item *i = list; i != NULL; i = i->next) {
+        client *c = (client *)i->flow;
+        q = c->q;
+        uint64_t waited = s->now - i->arrived_ns;
+        c->longest_ns = waited > c->longest_ns ? waited : c->longest_ns;
+        done[samples++] = i;
+    }
+    uint64_t took = s->r.time_ns[bucket > 0 ? bucket : 1] * (q == &s->r.other ? 10 : 1);
+    hth_batcher_begin(&s->r.b, q, samples, s->now);
+    s->now += took;
+    hth_batcher_end(&s->r.b, q, samples, took);
+    hth_batch_bill_settle(&bill, took);
+    for (int64_t k = 0; k < samples; k++) {
+        int c = (int)((client *)done[k]->flow - s->c);
+        if (s->c[c].flow.n < depth[c]) {
+            shop_add(s, c, done[k]);
+        }
+    }
+}
+
+static void shop_open(shop *s, const double *weight, const int *depth, bool joins)
+{
+    memset(s, 0, sizeof *s);
+    rig_init(&s->r);
+    s->r.q.policy.max_samples = s->r.other.policy.max_samples = joins ? 8 : 1;
+    for (int k = 0; k < 3; k++) {
+        s->c[k].flow.weight = weight[k];
+        s->c[k].q = k == 2 ? &s->r.other : &s->r.q; // whose runs take ten times as long
+        for (int i = 0; i < depth[k]; i++) {
+            shop_add(s, k, &shop_items[k][i]);
+        }
+    }
+}
+
+static double part(const shop *s, int k)
+{
+    uint64_t all = 0;
+    for (int i = 0; i < 3; i++) {
+        all += s->c[i].flow.run_ns;
+    }
+    return (double)s->c[k].flow.run_ns / (double)all;
+}
+
+// Time is shared by weight, whatever each asks for at once and however long its runs are.
+static void test_fair_shares(void **state)
+{
+    static const struct {
+        double weight[3];
+        int depth[3];
+        double want[3];
+    } row[] = {{{1, 1, 1}, {64, 2, 2}, {1. / 3, 1. / 3, 1. / 3}},
+               {{1, 3, 2}, {64, 2, 3}, {1. / 6, 3. / 6, 2. / 6}},
+               {{1, 1, 1}, {64, 0, 64}, {.5, 0, .5}},
+               {{5, 1, 1}, {3, 64, 0}, {5. / 6, 1. / 6, 0}}};
+    for (size_t k = 0; k < sizeof row / sizeof row[0]; k++) {
+        shop s;
+        shop_open(&s, row[k].weight, row[k].depth, false);
+        for (int i = 0; i < 5000; i++) {
+            shop_run(&s, row[k].depth);
+        }
+        for (int i = 0; i < 3; i++) {
+            if (fabs(part(&s, i) - row[k].want[i]) > 0.01) {
+                fail_msg("row %zu: flow %d had %.3f", k, i, part(&s, i));
+            }
+        }
+    }
+}
+
+// One that sends a request at a time waits for a run, not for the queue of another; who comes back
+// has saved nothing; joined runs are everybody's who is in them.
+static void test_flood(void **state)
+{
+    static const double weight[] = {1, 1, 1};
+    int depth[] = {60, 1, 0};
+    shop s;
+    shop_open(&s, weight, depth, false);
+    for (int i = 0; i < 1000; i++) {
+        shop_run(&s, depth);
+    }
+    assert_true(s.c[1].longest_ns <= 2 * MS && s.c[0].longest_ns > 50 * MS);
+    depth[1] = 0;
+    for (int i = 0; i < 1000; i++) {
+        shop_run(&s, depth);
+    }
+    uint64_t before[2] = {s.c[0].flow.run_ns, s.c[1].flow.run_ns};
+    depth[1] = 1;
+    shop_add(&s, 1, &shop_items[1][0]);
+    for (int i = 0; i < 100; i++) {
+        shop_run(&s, depth);
+    }
+    double own = (double)(s.c[1].flow.run_ns - before[1]),
+           other = (double)(s.c[0].flow.run_ns - before[0]);
+    assert_true(fabs(own / other - 1) < 0.05);
+
+    // Eight in a run, two of them the second tenant's: it has a quarter of it.
+    static const int deep[] = {60, 2, 0};
+    shop_open(&s, weight, deep, true);
+    for (int i = 0; i < 1000; i++) {
+        shop_run(&s, deep);
+    }
+    assert_true(part(&s, 1) > 0.2 && part(&s, 1) < 0.3);
+    assert_int_equal(s.r.b.n, 62);
+}
+
+// The wait that is predicted is what is in front of one's own turn, not the others' queues.
+static void test_flow_waits(void **state)
+{
+    static const double weight[] = {1, 1, 1};
+    static const int depth[] = {60, 1, 0};
+    shop s;
+    shop_open(&s, weight, depth, false);
+    hth_batch_flow late = {.weight = 1};
+    for (int i = 0; i < 100; i++) {
+        shop_run(&s, depth);
+    }
+    uint64_t flood = hth_batcher_wait_ns(&s.r.b, &s.c[0].flow, 100, s.now),
+             light = hth_batcher_wait_ns(&s.r.b, &s.c[1].flow, 100, s.now),
+             fresh = hth_batcher_wait_ns(&s.r.b, &late, 100, s.now);
+    assert_in_range(flood, 60 * MS, 62 * MS); // the other has one item
+    assert_in_range(light, 2 * MS, 5 * MS);
+    assert_in_range(fresh, MS, 3 * MS);
+    hth_batch_item i = item(1, s.now);
+    i.flow = &late;
+    i.timeout_ns = 20 * MS;
+    assert_ok(hth_batcher_add(&s.r.b, &s.r.q, &i, s.now));
+    hth_batch_item j = item(1, s.now);
+    j.flow = &s.c[0].flow;
+    j.timeout_ns = 20 * MS;
+    assert_err(hth_batcher_add(&s.r.b, &s.r.q, &j, s.now), HTH_ETIMEDOUT, "timeout");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_order),     cmocka_unit_test(test_buckets),
-        cmocka_unit_test(test_join),      cmocka_unit_test(test_measured),
-        cmocka_unit_test(test_delay),     cmocka_unit_test(test_sweep),
-        cmocka_unit_test(test_refusals),  cmocka_unit_test(test_overload),
-        cmocka_unit_test(test_light_load)};
+        cmocka_unit_test(test_order),      cmocka_unit_test(test_buckets),
+        cmocka_unit_test(test_join),       cmocka_unit_test(test_measured),
+        cmocka_unit_test(test_delay),      cmocka_unit_test(test_sweep),
+        cmocka_unit_test(test_refusals),   cmocka_unit_test(test_overload),
+        cmocka_unit_test(test_light_load), cmocka_unit_test(test_fair_shares),
+        cmocka_unit_test(test_flood),      cmocka_unit_test(test_flow_waits)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -175,8 +175,10 @@ static bool serve_batch(hth_serve *s, hth_batch_ask ask, uint64_t *wake_ns, uint
     int n = 0;
     int64_t bucket = 0, samples = 0;
     uint64_t start_ns = hth_now_ns();
-    for (hth_batch_item *i = hth_batcher_next(&s->batcher, start_ns, ask, &bucket, wake_ns);
-         i != NULL; i = i->next) {
+    hth_batch_bill bill;
+    hth_batch_item *items = hth_batcher_next(&s->batcher, start_ns, ask, &bucket, wake_ns);
+    hth_batch_bill_open(&bill, items);
+    for (hth_batch_item *i = items; i != NULL; i = i->next) {
         work[n] = work_of(i);
         work[n++]->r->started_ns = start_ns;
         samples += i->samples;
@@ -194,7 +196,9 @@ static bool serve_batch(hth_serve *s, hth_batch_ask ask, uint64_t *wake_ns, uint
     } else {
         serve_joined(s, work, n, bucket);
     }
-    hth_batcher_end(&s->batcher, &m->queue, samples, hth_now_ns() - start_ns);
+    uint64_t took_ns = hth_now_ns() - start_ns;
+    hth_batcher_end(&s->batcher, &m->queue, samples, took_ns);
+    hth_batch_bill_settle(&bill, took_ns);
     hth_model_rele(s->ms, m);
     return true;
 }
