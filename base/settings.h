@@ -59,6 +59,8 @@ typedef enum hth_setting_change {
       "file of tokens (hearth token); read again on SIGHUP; empty: there are none")                \
     X(AUTH_LOCAL, "auth.local", LIST, "", "", FIXED,                                               \
       "users and @groups that may do everything through a Unix socket, as root may")               \
+    X(TENANT_FILE, "tenant.file", TEXT, "", "", FIXED,                                             \
+      "file of what tenants may have (docs/tenants.md); read again on SIGHUP; empty: no limits")   \
     X(TLS_CERT, "tls.cert", TEXT, "", "", FIXED,                                                   \
       "PEM file, certificate and chain for https:// and tls+tcp://; read again on SIGHUP")         \
     X(TLS_KEY, "tls.key", TEXT, "", "", FIXED, "PEM file, private key of tls.cert")                \

@@ -6,7 +6,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/settings.h"
-#include "server/share.h"
+#include "server/quota.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -35,6 +35,7 @@ static hth_work *await_take(hth_await *a, hth_batch_item **at)
     i->next = NULL;
     a->n--;
     w->model->queue.away--;
+    w->item.flow->away--;
     await_reserve(a);
     return w;
 }
@@ -63,6 +64,7 @@ bool hth_await_add(hth_await *a, hth_work *w, int most)
     *at = &w->item;
     a->n++;
     w->model->queue.away++;
+    w->item.flow->away++;
     await_reserve(a);
     hth_log(DEBUG, SERVER, "await", "model=%s n=%d: %s", w->model->name, a->n, w->r->detail);
     return true;
@@ -74,7 +76,7 @@ bool hth_await_joins(const hth_await *a, hth_work *w)
     for (hth_batch_item *i = a->first; i != NULL; i = i->next) {
         const hth_work *x = await_work(i);
         if (x->model == w->model && w->item.samples >= i->samples && hth_work_alike(x, w) &&
-            x->awaits_over >= hth_share_models(site)) {
+            x->awaits_over >= hth_quota_models(site, &x->model->account)) {
             site->refused_over = x->awaits_over;
             site->refused_bytes = x->awaits_bytes;
             w->r->err = x->r->err;
@@ -93,7 +95,7 @@ hth_work *hth_await_ready(hth_await *a)
     }
     for (hth_batch_item **at = &a->first; *at != NULL; at = &(*at)->next) {
         const hth_work *w = await_work(*at);
-        if (w->awaits_over == 0 || hth_share_models(site) > w->awaits_over) {
+        if (w->awaits_over == 0 || hth_quota_models(site, &w->model->account) > w->awaits_over) {
             return await_take(a, at);
         }
     }

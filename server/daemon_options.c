@@ -9,6 +9,7 @@
 #include "client/token.h"
 #include "device/device.h"
 #include "server/router.h"
+#include "server/tenant_rules.h"
 #include "server/tls.h"
 
 #include <getopt.h>
@@ -141,6 +142,17 @@ static bool options_check_devices(const hth_daemon_options *o)
     return good ? true : options_wrong(o, HTH_SET_DEVICE, hth_err_detail());
 }
 
+static bool options_check_tenants(const hth_daemon_options *o)
+{
+    char file[HTH_SETTING_TEXT];
+    hth_tenant_rules rules;
+    if (hth_tenant_rules_read(hth_setting_text(HTH_SET_TENANT_FILE, file), &rules) != HTH_OK) {
+        return options_wrong(o, HTH_SET_TENANT_FILE, hth_err_detail());
+    }
+    hth_tenant_rules_fini(&rules);
+    return true;
+}
+
 static bool options_check(const hth_daemon_options *o)
 {
     bool good = true;
@@ -150,7 +162,7 @@ static bool options_check(const hth_daemon_options *o)
     for (int i = 0; i < o->n_listen; i++) {
         good = options_check_url(o, o->listen[i]) && good;
     }
-    good = options_check_prefix(o) && options_check_tls(o) && good;
+    good = options_check_prefix(o) && options_check_tls(o) && options_check_tenants(o) && good;
     return options_check_devices(o) && good;
 }
 

@@ -17,6 +17,7 @@
 #include "server/proxy.h"
 #include "server/query.h"
 #include "server/serve.h"
+#include "server/tenant.h"
 #include "server/train_queue.h"
 
 #include <pthread.h>
@@ -45,6 +46,7 @@ struct hth_engine {
     hth_device_kept kept;
     hth_train_queue training;
     hth_loads loads;
+    hth_tenants tenants;
     bool resume;
     hth_beside beside;
     hth_request drain; // hth_engine_drain's message
@@ -115,6 +117,8 @@ static hth_err site_open(hth_engine *e)
     s->tolerance = hth_setting_real(HTH_SET_CONVSEL_TOLERANCE);
     s->arena_cleared = strcmp(hth_setting_text(HTH_SET_CLEAR_ARENA, word), "true") == 0;
     e->models = (hth_models){.store = e->store, .site = s};
+    s->tenants = &e->tenants;
+    HTH_TRY(hth_tenants_read(&e->tenants));
     hth_serve_init(&e->serve);
     hth_beside_init(&e->beside);
     return HTH_OK;
@@ -133,6 +137,7 @@ static void site_close(hth_engine *e)
     }
     hth_pool_close(e->site.pool);
     hth_device_close(e->site.device);
+    hth_tenants_fini(&e->tenants);
 }
 
 static void engine_answer(hth_request *r, hth_err err)

@@ -267,15 +267,18 @@ static void metrics_ledger(hth_text *out, const char *group, json_t *ledger)
 }
 
 // One line for each row of a list: whose bytes they are.
-static void metrics_owners(hth_text *out, const char *name, const char *help, const char *label,
-                           const json_t *list)
+static void metrics_owners(hth_text *out, const char *name, const char *kind, const char *help,
+                           const char *label, const char *key, const json_t *list)
 {
     const json_t *row;
     size_t i;
-    metric_head(out, name, "gauge", help);
+    metric_head(out, name, kind, help);
     json_array_foreach(list, i, row)
     {
         const char *tenant = json_string_value(json_object_get(row, "tenant"));
+        if (!json_is_integer(json_object_get(row, key))) { // no limit
+            continue;
+        }
         hth_text_put(out, name);
         hth_text_put(out, "{");
         hth_text_put(out, label);
@@ -286,7 +289,7 @@ static void metrics_owners(hth_text *out, const char *name, const char *help, co
             hth_text_quoted(out, tenant);
         }
         hth_text_put(out, "} ");
-        hth_text_int(out, json_integer_value(json_object_get(row, "device_bytes")));
+        hth_text_int(out, json_integer_value(json_object_get(row, key)));
         hth_text_put(out, "\n");
     }
 }
@@ -313,6 +316,26 @@ static void metrics_devices(hth_text *out, const json_t *devices)
     }
 }
 
+static void metrics_tenants(hth_text *out, const json_t *list)
+{
+    static const struct {
+        const char *name, *kind, *key, *help;
+    } row[] = {
+        {"hearth_tenant_device_bytes", "gauge", "device_bytes",
+         "what those that asked for them have there"},
+        {"hearth_tenant_memory_bytes", "gauge", "memory_bytes", "what counts for their limit"},
+        {"hearth_tenant_memory_limit_bytes", "gauge", "memory_limit", "of those that have one"},
+        {"hearth_tenant_waiting", "gauge", "waiting", "requests"},
+        {"hearth_tenant_waiting_limit", "gauge", "waiting_limit", "of those that have one"},
+        {"hearth_tenant_jobs", "gauge", "jobs", "at work, waiting or paused"},
+        {"hearth_tenant_jobs_limit", "gauge", "jobs_limit", "of those that have one"},
+        {"hearth_tenant_run_ns_total", "counter", "run_ns", "what their requests' runs took"},
+        {"hearth_tenant_refused_total", "counter", "refused", "for a limit"}};
+    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
+        metrics_owners(out, row[i].name, row[i].kind, row[i].help, "tenant", row[i].key, list);
+    }
+}
+
 static void metrics_finish(hth_http_call *c)
 {
     json_t *doc = hth_http_answer(c);
@@ -325,10 +348,9 @@ static void metrics_finish(hth_http_call *c)
     metrics_ledger(&out, "ledger", json_object_get(doc, "ledger"));
     metrics_ledger(&out, "residency", json_object_get(doc, "residency"));
     metrics_devices(&out, json_object_get(doc, "devices"));
-    metrics_owners(&out, "hearth_tenant_device_bytes", "what those that asked for them have there",
-                   "tenant", json_object_get(doc, "tenants"));
-    metrics_owners(&out, "hearth_job_device_bytes", "of training jobs", "job",
-                   json_object_get(doc, "jobs"));
+    metrics_tenants(&out, json_object_get(doc, "tenants"));
+    metrics_owners(&out, "hearth_job_device_bytes", "gauge", "of training jobs", "job",
+                   "device_bytes", json_object_get(doc, "jobs"));
     metrics_process(&out);
     metrics_machine(&out, &c->h->machine);
     if (out.failed || body == NULL || evbuffer_add(body, out.p, out.n) != 0) {

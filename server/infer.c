@@ -7,7 +7,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "server/admit.h"
-#include "server/share.h"
+#include "server/quota.h"
 #include "server/slice.h"
 
 #include <string.h>
@@ -30,7 +30,9 @@ static bool infer_suits(const hth_program *p, uint64_t budget)
 hth_program *hth_infer_ready(hth_models *ms, hth_source *s, const hth_tensor *inputs)
 {
     hth_program *p = hth_source_match(s, inputs);
-    return p != NULL && (p->pinned || infer_suits(p, hth_share_models(ms->site))) ? p : NULL;
+    return p != NULL && (p->pinned || infer_suits(p, hth_quota_models(ms->site, s->account)))
+               ? p
+               : NULL;
 }
 
 // Of a new measurement in the average, and how many times the average counts as held up by others.
@@ -57,7 +59,7 @@ hth_err hth_infer_program(hth_models *ms, hth_source *s, const hth_tensor *input
 {
     hth_site *site = ms->site;
     hth_program *p = hth_source_match(s, inputs);
-    uint64_t budget = hth_share_models(site);
+    uint64_t budget = hth_quota_models(site, s->account);
     if (p != NULL && (p->tuned || !tune) && (p->pinned || infer_suits(p, budget))) {
         *out = p;
         return HTH_OK;

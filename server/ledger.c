@@ -61,6 +61,10 @@ static int ledger_program(const hth_site *site, const hth_program *p, hth_ledger
         p->plan->arena_bytes > r->arena_bytes) {
         r->arena_bytes = p->plan->arena_bytes;
     }
+    if (p->train == NULL && p->arena == NULL && p->active && r->tenant >= 0 &&
+        p->plan->arena_bytes > l->tenants[r->tenant].arena_bytes) {
+        l->tenants[r->tenant].arena_bytes = p->plan->arena_bytes;
+    }
     for (int i = 0; i < p->n_weights; i++) {
         const hth_weight *w = &p->weights[i];
         if (w->in_place) {

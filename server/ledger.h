@@ -34,6 +34,7 @@ typedef struct hth_ledger_tenant {
     uint64_t private_bytes; // resident weights that no other tenant uses
     uint64_t shared_bytes;  // .. that others use, too
     uint64_t job_bytes;
+    uint64_t arena_bytes; // largest arena of its active programs that run in the device's
 } hth_ledger_tenant;
 
 typedef struct hth_ledger {

@@ -6,6 +6,7 @@
 #include "server/catalog.h"
 #include "server/infer.h"
 #include "server/ledger.h"
+#include "server/quota.h"
 #include "server/reload.h"
 #include "server/share.h"
 
@@ -105,6 +106,9 @@ static hth_err load_bring(hth_models *ms, hth_model *m, int pin, hth_request *r)
     bool made, was_active = false;
     uint64_t start_ns = hth_now_ns();
     hth_residency_stats_get(site->residency, &before);
+    if (m->source.programs == NULL || !m->source.programs->active) {
+        hth_quota_owner(site, &m->account, r->tenant);
+    }
     hth_err err = hth_load_program(ms, m, &p, &made);
     if (err == HTH_ENOTSUP) { // shapes or values that only a request can bring
         p = NULL;

@@ -9,6 +9,7 @@
 #include "server/program.h"
 
 #include "base/alloc.h"
+#include "server/quota.h"
 
 #include <string.h>
 
@@ -294,6 +295,7 @@ hth_err hth_program_activate(hth_site *site, hth_program *p)
     if (p->active) {
         return arena_ensure(site, p);
     }
+    hth_quota_room(site, p);
     hth_err err = weights_hold(site, p);
     err = err == HTH_OK ? streams_fill(p) : err;
     err = err == HTH_OK ? arena_ensure(site, p) : err;
@@ -306,7 +308,11 @@ hth_err hth_program_activate(hth_site *site, hth_program *p)
         return err;
     }
     active_link(site, p);
-    return HTH_OK;
+    err = p->train == NULL ? hth_quota_holds(site, p->account, p) : HTH_OK;
+    if (err != HTH_OK) {
+        hth_program_evict(site, p);
+    }
+    return err;
 }
 
 // What pinned programs keep: each copy once.

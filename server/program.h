@@ -20,14 +20,15 @@
 #include "memmgr/run.h"
 #include "memmgr/spill.h"
 #include "server/engine.h"
+#include "server/tenant_rules.h"
 
 #define HTH_PROGRAMS 16 // of one graph
 
 typedef struct hth_program hth_program;
-typedef struct hth_share hth_share; // share.h
+typedef struct hth_share hth_share;     // share.h
+typedef struct hth_tenants hth_tenants; // tenant.h
 
 // Whom bytes belong to: a version of a model, or a training job. ledger.h counts them.
-#define HTH_TENANT 64
 typedef struct hth_account {
     char name[208];
     int version;
@@ -69,7 +70,8 @@ typedef struct hth_site {
     // refused for (0: none was) and what it would take; what the oldest of them needs; how many
     uint64_t freed, refused_over, refused_bytes, awaited_bytes;
     int awaiting;
-    hth_share *shares; // of training jobs
+    hth_share *shares;    // of training jobs
+    hth_tenants *tenants; // NULL: nobody has limits
     // does work(arg) of a training job in a space of its own (space.h), and serves others beside
     // it, for beside_ns nanoseconds; NULL: nobody is served
     hth_err (*beside)(void *ctx, hth_err (*work)(void *arg), void *arg);

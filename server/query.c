@@ -9,6 +9,7 @@
 #include "server/infer.h"
 #include "server/precision.h"
 #include "server/query_latency.h"
+#include "server/tenant.h"
 #include "server/slice.h"
 #include "server/train.h"
 
@@ -489,16 +490,31 @@ static hth_err query_convsel(query *q, json_t **out)
     return HTH_OK;
 }
 
+// What tenants may have and have; {"read"}: the file that says so is read again.
+static hth_err query_tenants(query *q, json_t **out)
+{
+    json_t *stats;
+    hth_tenants *all = q->ms->site->tenants;
+    if (json_is_true(json_object_get(q->args, "read")) && all != NULL) {
+        HTH_TRY(hth_tenants_read(all));
+        q->ms->site->freed++; // a limit may be higher now
+    }
+    HTH_TRY(hth_query_stats(q->ms, NULL, &stats));
+    *out = json_pack("{s:O}", "tenants", json_object_get(stats, "tenants"));
+    json_decref(stats);
+    return *out != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "no memory for an answer");
+}
+
 hth_err hth_query_answer(hth_models *ms, hth_request *r)
 {
     static const struct {
         const char *name;
         hth_err (*answer)(query *q, json_t **out);
-    } table[] = {{"model", query_model},       {"devices", query_devices},
-                 {"stats", query_stats},       {"bench", query_bench},
-                 {"plan", query_plan},         {"convsel", query_convsel},
-                 {"curve", query_curve},       {"latency", query_latency},
-                 {"batching", query_batching}, {"precision", query_precision}};
+    } table[] = {
+        {"model", query_model},         {"devices", query_devices}, {"stats", query_stats},
+        {"bench", query_bench},         {"plan", query_plan},       {"convsel", query_convsel},
+        {"curve", query_curve},         {"latency", query_latency}, {"batching", query_batching},
+        {"precision", query_precision}, {"tenants", query_tenants}};
     query q = {.ms = ms, .r = r};
     json_error_t je;
     q.args = json_loads(r->arguments != NULL && r->arguments[0] ? r->arguments : "{}", 0, &je);

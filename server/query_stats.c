@@ -6,6 +6,7 @@
 #include "base/alloc.h"
 #include "server/ledger.h"
 #include "server/query_latency.h"
+#include "server/tenant.h"
 
 #include <string.h>
 
@@ -89,17 +90,47 @@ static json_t *stats_jobs(const hth_ledger *l)
     return list;
 }
 
-static json_t *stats_tenants(const hth_ledger *l)
+// A limit; null: there is none.
+static json_t *stats_limit(int64_t limit)
+{
+    return limit == HTH_TENANT_NEVER ? json_null() : json_integer((json_int_t)limit);
+}
+
+static json_t *stats_tenant(const hth_ledger *l, const char *name, const hth_tenant *t)
+{
+    hth_ledger_tenant none = {.private_bytes = 0};
+    const hth_ledger_tenant *has = &none;
+    for (int i = 0; i < l->n_tenants; i++) {
+        has = strcmp(l->tenants[i].name, name) == 0 ? &l->tenants[i] : has;
+    }
+    json_t *doc = json_pack(
+        "{s:s, s:I, s:I, s:I, s:I, s:I, s:I}", "name", name, "private_bytes",
+        (json_int_t)has->private_bytes, "shared_bytes", (json_int_t)has->shared_bytes, "job_bytes",
+        (json_int_t)has->job_bytes, "arena_bytes", (json_int_t)has->arena_bytes, "device_bytes",
+        (json_int_t)(has->private_bytes + has->shared_bytes + has->job_bytes), "memory_bytes",
+        (json_int_t)(has->private_bytes + has->job_bytes + has->arena_bytes));
+    if (t != NULL) {
+        json_object_update_new(
+            doc,
+            json_pack("{s:o, s:i, s:o, s:i, s:o, s:f, s:I, s:I}", "memory_limit",
+                      stats_limit(t->limits.memory_bytes), "waiting", t->flow.n + t->flow.away,
+                      "waiting_limit", stats_limit(t->limits.waiting), "jobs", t->jobs,
+                      "jobs_limit", stats_limit(t->limits.jobs), "weight", t->limits.weight,
+                      "run_ns", (json_int_t)t->flow.run_ns, "refused", (json_int_t)t->refused));
+    }
+    return doc;
+}
+
+static json_t *stats_tenants(const hth_ledger *l, hth_tenants *all)
 {
     json_t *list = json_array();
-    for (int i = 0; i < l->n_tenants; i++) {
-        const hth_ledger_tenant *t = &l->tenants[i];
-        json_array_append_new(
-            list,
-            json_pack("{s:s, s:I, s:I, s:I, s:I}", "name", t->name, "private_bytes",
-                      (json_int_t)t->private_bytes, "shared_bytes", (json_int_t)t->shared_bytes,
-                      "job_bytes", (json_int_t)t->job_bytes, "device_bytes",
-                      (json_int_t)(t->private_bytes + t->shared_bytes + t->job_bytes)));
+    for (int i = 0; i < l->n_tenants; i++) { // each has limits, and is in `all`
+        if (hth_tenant_of(all, l->tenants[i].name) == NULL) {
+            json_array_append_new(list, stats_tenant(l, l->tenants[i].name, NULL));
+        }
+    }
+    for (const hth_tenant *t = all != NULL ? all->list : NULL; t != NULL; t = t->next) {
+        json_array_append_new(list, stats_tenant(l, t->name, t));
     }
     return list;
 }
@@ -132,14 +163,14 @@ hth_err hth_query_stats(hth_models *ms, const hth_model *only, json_t **out)
             json_array_append_new(models, stats_model(m, &l));
         }
     }
-    *out = json_pack("{s:o, s:{s:I, s:I, s:I, s:I, s:I, s:I, s:I}, s:o, s:o, s:o, s:{s:i, s:I}}",
-                     "ledger", stats_ledger(&l), "residency", "entries", (json_int_t)rs.entries,
-                     "resident_bytes", (json_int_t)rs.resident_bytes, "held_bytes",
-                     (json_int_t)rs.held_bytes, "fills", (json_int_t)rs.fills, "filled_bytes",
-                     (json_int_t)rs.filled_bytes, "evictions", (json_int_t)rs.evictions,
-                     "evicted_bytes", (json_int_t)rs.evicted_bytes, "models", models, "jobs",
-                     stats_jobs(&l), "tenants", stats_tenants(&l), "memory_waits", "requests",
-                     ms->site->awaiting, "bytes", (json_int_t)ms->site->awaited_bytes);
+    *out = json_pack(
+        "{s:o, s:{s:I, s:I, s:I, s:I, s:I, s:I, s:I}, s:o, s:o, s:o, s:{s:i, s:I}}", "ledger",
+        stats_ledger(&l), "residency", "entries", (json_int_t)rs.entries, "resident_bytes",
+        (json_int_t)rs.resident_bytes, "held_bytes", (json_int_t)rs.held_bytes, "fills",
+        (json_int_t)rs.fills, "filled_bytes", (json_int_t)rs.filled_bytes, "evictions",
+        (json_int_t)rs.evictions, "evicted_bytes", (json_int_t)rs.evicted_bytes, "models", models,
+        "jobs", stats_jobs(&l), "tenants", stats_tenants(&l, ms->site->tenants), "memory_waits",
+        "requests", ms->site->awaiting, "bytes", (json_int_t)ms->site->awaited_bytes);
     hth_ledger_fini(&l);
     return *out != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "no memory for an answer");
 }

@@ -4,6 +4,7 @@
 #include "base/alloc.h"
 #include "base/log.h"
 #include "server/load.h"
+#include "server/quota.h"
 #include "server/share.h"
 
 #include <inttypes.h>
@@ -99,9 +100,10 @@ static hth_err reload_program(hth_models *ms, const hth_name *n, hth_program *p)
     bool other = err == HTH_EINVAL;
     if (err == HTH_OK) {
         made = hth_source_match(s, inputs);
-        err = made != NULL ? HTH_OK
-                           : hth_program_compile(site, s, inputs, hth_share_models(site), false,
-                                                 NULL, &made);
+        err = made != NULL
+                  ? HTH_OK
+                  : hth_program_compile(site, s, inputs, hth_quota_models(site, s->account), false,
+                                        NULL, &made);
         other = err == HTH_ENOTSUP && p->value_inputs == 0;
     }
     hth_free(inputs);

@@ -199,13 +199,27 @@ static void stats_models(json_t *to, const json_t *from, const char *name)
     rows_merge(to, from, name, versions, &rule);
 }
 
+// A limit holds on each device: theirs are added, as what is used is.
+static const char *const tenant_keep[] = {"name", "devices", "weight", NULL};
+static const merge_rule tenant_rule = {tenant_keep, NULL};
+
+static json_t *merge_tenants(docs_t *docs, const char *const *name, int n)
+{
+    json_t *rows = json_array();
+    for (int i = 0; i < n; i++) {
+        if (docs[i] != NULL) {
+            rows_merge(rows, json_object_get(docs[i], "tenants"), name[i], names, &tenant_rule);
+        }
+    }
+    return json_pack("{s:o}", "tenants", rows);
+}
+
 static json_t *merge_stats(docs_t *docs, const char *const *name, int n)
 {
     static const merge_rule sum = {NULL, NULL};
-    static const char *const keep[] = {"name", "devices", NULL};
-    static const merge_rule rule = {keep, NULL};
     json_t *ledger = json_object(), *residency = json_object(), *models = json_array();
-    json_t *jobs = json_array(), *tenants = json_array(), *devices = json_array();
+    json_t *waits = json_object(), *jobs = json_array(), *tenants = json_array(),
+           *devices = json_array();
     for (int i = 0; i < n; i++) {
         if (docs[i] == NULL) {
             continue;
@@ -215,12 +229,14 @@ static json_t *merge_stats(docs_t *docs, const char *const *name, int n)
         merge_into(residency, json_object_get(docs[i], "residency"), &sum);
         stats_models(models, json_object_get(docs[i], "models"), name[i]);
         rows_append(jobs, json_object_get(docs[i], "jobs"), name[i]);
-        rows_merge(tenants, json_object_get(docs[i], "tenants"), name[i], names, &rule);
+        rows_merge(tenants, json_object_get(docs[i], "tenants"), name[i], names, &tenant_rule);
+        merge_into(waits, json_object_get(docs[i], "memory_waits"), &sum);
         json_object_set_new(row, "name", json_string(name[i]));
         json_array_append_new(devices, row);
     }
-    return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o}", "ledger", ledger, "residency", residency,
-                     "models", models, "jobs", jobs, "tenants", tenants, "devices", devices);
+    return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "memory_waits", waits, "ledger", ledger,
+                     "residency", residency, "models", models, "jobs", jobs, "tenants", tenants,
+                     "devices", devices);
 }
 
 static const char *const latency_keep[] = {"name",      "version", "slot_seconds", "series",
@@ -380,9 +396,10 @@ json_t *hth_router_merge(const char *query, json_t *const *docs, const char *con
     static const struct {
         const char *query;
         json_t *(*merge)(docs_t *docs, const char *const *name, int n);
-    } table[] = {{"devices", merge_devices}, {"stats", merge_stats}, {"latency", merge_latency},
-                 {"loaded", merge_loaded},   {"jobs", merge_jobs},   {"timeline", merge_timeline},
-                 {"unload", merge_unload}};
+    } table[] = {{"devices", merge_devices}, {"stats", merge_stats},
+                 {"latency", merge_latency}, {"loaded", merge_loaded},
+                 {"jobs", merge_jobs},       {"timeline", merge_timeline},
+                 {"unload", merge_unload},   {"tenants", merge_tenants}};
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
         if (strcmp(table[i].query, query) == 0) {
             return table[i].merge(docs, name, n);

@@ -23,11 +23,12 @@ static const struct {
     const char *query;
     router_kind kind;
 } kinds[] = {
-    {"devices", ROUTER_ALL},  {"latency", ROUTER_ALL},     {"loaded", ROUTER_ALL},
-    {"jobs", ROUTER_ALL},     {"timeline", ROUTER_ALL},    {"unload", ROUTER_ALL},
-    {"stats", ROUTER_HAVING}, {"batching", ROUTER_HAVING}, {"precision", ROUTER_HAVING},
-    {"load", ROUTER_LOAD},    {"train", ROUTER_TRAIN},     {"job", ROUTER_JOB},
-    {"cancel", ROUTER_JOB},   {"pause", ROUTER_JOB},       {"resume", ROUTER_JOB},
+    {"devices", ROUTER_ALL},      {"latency", ROUTER_ALL},  {"loaded", ROUTER_ALL},
+    {"jobs", ROUTER_ALL},         {"tenants", ROUTER_ALL},  {"timeline", ROUTER_ALL},
+    {"unload", ROUTER_ALL},       {"stats", ROUTER_HAVING}, {"batching", ROUTER_HAVING},
+    {"precision", ROUTER_HAVING}, {"load", ROUTER_LOAD},    {"train", ROUTER_TRAIN},
+    {"job", ROUTER_JOB},          {"cancel", ROUTER_JOB},   {"pause", ROUTER_JOB},
+    {"resume", ROUTER_JOB},
 };
 
 // A question to several devices.

@@ -5,6 +5,8 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "server/infer.h"
+#include "server/quota.h"
+#include "server/tenant.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -90,9 +92,13 @@ static void serve_accept(hth_serve *s, hth_request *r, hth_model *m)
     if (err == HTH_OK) {
         m->queue.policy = hth_model_batch_policy(m);
         w->item.arrived_ns = r->submitted_ns;
+        hth_tenant *tenant = hth_tenant_of(s->ms->site->tenants, r->tenant);
+        w->item.flow = tenant != NULL ? &tenant->flow : NULL;
         bool timed = w->item.timeout_ns > 0 || m->queue.policy.timeout_ns > 0;
-        err = hth_batcher_add(&s->batcher, &m->queue, &w->item,
-                              timed ? hth_now_ns() : r->submitted_ns);
+        err = hth_tenant_waits(tenant);
+        err = err != HTH_OK ? err
+                            : hth_batcher_add(&s->batcher, &m->queue, &w->item,
+                                              timed ? hth_now_ns() : r->submitted_ns);
         if (err == HTH_OK) {
             return;
         }
@@ -146,6 +152,10 @@ static void serve_ran(hth_serve *s, hth_work *w)
 
 static void serve_alone(hth_serve *s, hth_work *w)
 {
+    const hth_program *p = hth_source_match(&w->model->source, w->inputs);
+    if (p == NULL || !p->active) {
+        hth_quota_owner(s->ms->site, &w->model->account, w->r->tenant);
+    }
     s->ms->site->refused_over = 0;
     if (!hth_await_joins(&s->await, w)) {
         hth_work_result(w, hth_infer(s->ms, w));

@@ -14,11 +14,13 @@
 #include "server/http.h"
 #include "server/publish.h"
 #include "server/sockfile.h"
+#include "server/tenant_rules.h"
 #include "server/tls.h"
 
 #include <nng/protocol/reqrep0/rep.h>
 
 #include <inttypes.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <time.h>
 
@@ -45,6 +47,8 @@ struct hth_server {
     hth_http *http;
     nng_socket socket;
     bool socket_open, stopped;
+    hth_request tenants;      // has the engine read its file of tenants again
+    atomic_bool tenants_told; // .. and is with it
     int n_listeners;
     server_listener listeners[SERVER_MAX_LISTEN];
 };
@@ -237,9 +241,39 @@ static void server_unlisten(hth_server *s)
     }
 }
 
+static void server_tenants_done(hth_request *r)
+{
+    hth_server *s = r->ctx;
+    if (r->err != HTH_OK) {
+        hth_log(ERROR, SERVER, "tenants", "%s", r->detail);
+    }
+    hth_free(r->json);
+    atomic_store(&s->tenants_told, false);
+}
+
+// The engine reads the file when it comes to it; one with a mistake is refused before.
+static hth_err server_tenants(hth_server *s)
+{
+    char file[HTH_SETTING_TEXT];
+    hth_tenant_rules rules;
+    HTH_TRY(hth_tenant_rules_read(hth_setting_text(HTH_SET_TENANT_FILE, file), &rules));
+    hth_tenant_rules_fini(&rules);
+    if (file[0] == 0 || atomic_exchange(&s->tenants_told, true)) {
+        return HTH_OK;
+    }
+    s->tenants = (hth_request){
+        .query = "tenants", .arguments = "{\"read\":true}", .done = server_tenants_done, .ctx = s};
+    hth_err err = hth_engine_submit(s->engine, &s->tenants);
+    if (err != HTH_OK) {
+        atomic_store(&s->tenants_told, false);
+    }
+    return err;
+}
+
 hth_err hth_server_reload(hth_server *s)
 {
     hth_err err = hth_auth_reload(s->auth);
+    err = err == HTH_OK ? server_tenants(s) : err;
     if (err != HTH_OK || s->tls == NULL) {
         return err;
     }

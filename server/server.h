@@ -28,8 +28,8 @@ typedef struct hth_server_config {
 // hth_server_open starts everything and listens last. Limits come from base/settings.h. HTH_EBUSY:
 // another process listens on one of the urls. On error *out is NULL and nothing is held.
 hth_err hth_server_open(const hth_server_config *config, hth_server **out);
-// hth_server_reload reads tokens and certificates again. On error what could not be read stays as
-// it was. One thread at a time.
+// hth_server_reload reads tokens, limits of tenants, and certificates again. On error what could
+// not be read stays as it was. One thread at a time.
 hth_err hth_server_reload(hth_server *s);
 // hth_server_drain refuses new requests, has training jobs saved, so that the next server on the
 // store goes on with them, and answers every accepted request: those that run behind five sixths of

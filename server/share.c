@@ -2,6 +2,7 @@
 #include "server/share.h"
 
 #include "base/alloc.h"
+#include "server/quota.h"
 
 #define SHARE_MODELS 10 // the part of the device that jobs without a budget of their own leave
 
@@ -49,7 +50,10 @@ uint64_t hth_share_models(const hth_site *site)
 uint64_t hth_share_rest(const hth_site *site, const hth_share *mine)
 {
     uint64_t awaited = share_others(site, mine) ? site->awaited_bytes : 0;
-    return share_less(share_beside(site, mine), site->pinned_bytes + site->pinned_arena + awaited);
+    uint64_t rest = share_less(share_beside(site, mine),
+                               site->pinned_bytes + site->pinned_arena + awaited),
+             quota = hth_quota_rest(site, mine);
+    return rest < quota ? rest : quota;
 }
 
 bool hth_share_alone(const hth_site *site, const hth_share *mine)

@@ -28,7 +28,7 @@ uint64_t hth_share_models(const hth_site *site);
 bool hth_share_alone(const hth_site *site, const hth_share *mine);
 // hth_share_rest is what the device has beside all shares but `mine` (may be NULL), beside what
 // pinned programs need to run, and, where other jobs have shares, beside what the oldest request
-// that waits for memory needs.
+// that waits for memory needs; and no more than the tenant of `mine` may have.
 uint64_t hth_share_rest(const hth_site *site, const hth_share *mine);
 // hth_share_spare is what is left of that beside the models that are resident now, and a share of
 // the device for those that are not yet.

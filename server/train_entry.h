@@ -5,6 +5,7 @@
 #define HTH_SERVER_TRAIN_ENTRY_H
 
 #include "server/checkpoint.h"
+#include "server/tenant.h"
 #include "server/train_queue.h"
 
 #define HTH_TRAIN_PAUSED "paused" // the note of a checkpoint whose job waits for `resume`
@@ -12,6 +13,7 @@
 
 struct hth_train_entry {
     hth_train_entry *next;
+    hth_tenant *tenant; // who submitted it; NULL: nobody with limits
     hth_request *r;
     char job[HTH_CHECKPOINT_JOB];
     hth_train_job *work;           // NULL: not at work

@@ -60,6 +60,10 @@ static void queue_append(hth_train_queue *q, hth_train_entry *e)
         last = &(*last)->next;
     }
     *last = e;
+    e->tenant = e->tenant != NULL ? e->tenant : hth_tenant_of(q->ms->site->tenants, NULL);
+    if (e->tenant != NULL) {
+        e->tenant->jobs++;
+    }
 }
 
 // queue_keep keeps the timeline of a job that ends in the place of an older one.
@@ -86,6 +90,9 @@ void hth_train_queue_end(hth_train_queue *q, hth_train_entry *e, hth_err err, co
         at = &(*at)->next;
     }
     *at = e->next;
+    if (e->tenant != NULL) {
+        e->tenant->jobs--;
+    }
     if (word != NULL) {
         hth_train_queue_event(q, e->job, word);
     }
@@ -173,6 +180,8 @@ void hth_train_queue_add(hth_train_queue *q, hth_request *r)
 {
     hth_train_entry *e = hth_calloc(1, sizeof *e), *same;
     hth_err err = e != NULL ? entry_open(q, e, r) : hth_fail(HTH_ENOMEM, "no memory for a job");
+    hth_tenant *tenant = hth_tenant_of(q->ms->site->tenants, r->tenant);
+    err = err == HTH_OK ? hth_tenant_trains(tenant) : err;
     if (err == HTH_OK && q->draining) {
         err = hth_fail(HTH_ECANCELED, "the server stops before job '%s' began: ask again", e->job);
     }
@@ -188,6 +197,7 @@ void hth_train_queue_add(hth_train_queue *q, hth_request *r)
     if (same != NULL && entry_own(same)) { // who asks takes it over, from its checkpoint
         hth_train_queue_end(q, same, hth_fail(HTH_ECANCELED, "'%s' was asked for", e->job), NULL);
     }
+    e->tenant = tenant;
     queue_append(q, e);
 }
 

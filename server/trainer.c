@@ -6,6 +6,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "server/catalog.h"
+#include "server/quota.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -31,7 +32,8 @@ static hth_err trainer_first(hth_trainer *t, const hth_tensor *inputs, const hth
     if (err == HTH_ETOOBIG && hth_trainer_admit_more(t)) {
         err = trainer_make(t, inputs, target, s);
     }
-    return err == HTH_ETOOBIG ? hth_trainer_never(t, inputs) : err;
+    err = err == HTH_ETOOBIG ? hth_trainer_never(t, inputs) : err;
+    return hth_quota_job(t->ms->site, &t->share, err);
 }
 
 // The device has the bytes that the first shape was planned for, but not in one piece: once more,

@@ -4,6 +4,8 @@
 // occupy; beside other jobs the point of its curve that the rest of the device can give.
 #include "server/trainer.h"
 
+#include "server/quota.h"
+
 #define ADMIT_PLAN_MS 50 // for each point of the curve; the job's own plan gets its time
 
 // Beside other jobs. HTH_ENODEVMEM: not now.
@@ -71,4 +73,6 @@ void hth_trainer_share(hth_trainer *t)
     }
     point.time_us = point.time_us > 0 ? point.time_us : 1;
     hth_share_set(t->ms->site, &t->share, &point);
+    // what was admitted is within the limit beside what stays: idle programs go for it
+    (void)hth_quota_holds(t->ms->site, &t->account, NULL);
 }

@@ -52,6 +52,11 @@ config_bad() {
     config "store = $dir/store" 'device = gpu' 'listen = http://x'
     run 1 "$build/hearthd" --config "$conf" --check-config && said "$conf:2: device: unknown device 'gpu'" &&
         said "$conf:3: listen: 'http://x' is not ipc://PATH, tcp://HOST:PORT or tls+tcp://HOST:PORT" || return 1
+    printf 'alice weight=2\nbob memory=much\n' >"$dir/tenants"
+    config "store = $dir/store" "tenant.file = $dir/tenants"
+    run 1 "$build/hearthd" --config "$conf" --check-config && said "$conf:2: tenant.file: $dir/tenants: line 2" || return 1
+    printf 'alice weight=2\nbob memory=1GiB\n' >"$dir/tenants"
+    run 0 "$build/hearthd" --config "$conf" --check-config && said "tenant.file = $dir/tenants" || return 1
     run 1 "$build/hearthd" --config "$dir/absent" --check-config && said "cannot read $dir/absent: No such file" || return 1
     run 1 "$build/hearthd" --check-config && said 'store: --store DIR is missing' || return 1
     run 1 "$build/hearthd" --store "$dir/store" --listen tcp://127.0.0.1:99999 --check-config && said 'has no port from 1' || return 1
