@@ -269,7 +269,8 @@ static hth_err typed_check(const hth_graph *g, const hth_node *n, int count)
         }
     }
     const hth_value *x = hth_cuda_in(g, n, 0), *y = hth_cuda_out(g, n, 0);
-    bool converts = n->op == HTH_OP_CAST || n->op == HTH_OP_CAST_LIKE || n->op == HTH_OP_WHERE;
+    bool converts = n->op == HTH_OP_CAST || n->op == HTH_OP_CAST_LIKE || n->op == HTH_OP_WHERE ||
+                    (n->op == HTH_OP_MOD && hth_node_int(n, "fmod", 0) != 0);
     if (!converts && hth_dtype_is_float(x->dtype) && y->dtype != HTH_DT_BOOL) {
         return hth_fail(HTH_ENOTSUP, "%s", hth_dtype_name(x->dtype));
     }
@@ -284,6 +285,7 @@ static int typed_operands(hth_op op)
     case HTH_OP_CAST:
     case HTH_OP_CAST_LIKE:
     case HTH_OP_NOT:
+    case HTH_OP_BITWISE_NOT:
     case HTH_OP_IS_NA_N:
     case HTH_OP_IS_INF:
     case HTH_OP_NEG:
@@ -297,6 +299,11 @@ static int typed_operands(hth_op op)
     case HTH_OP_DIV:
     case HTH_OP_MIN:
     case HTH_OP_MAX:
+    case HTH_OP_MOD:
+    case HTH_OP_BIT_SHIFT:
+    case HTH_OP_BITWISE_AND:
+    case HTH_OP_BITWISE_OR:
+    case HTH_OP_BITWISE_XOR:
     case HTH_OP_AND:
     case HTH_OP_OR:
     case HTH_OP_XOR:
@@ -325,8 +332,11 @@ hth_err hth_cuda_typed(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
                           .op = n->op,
                           .n_operands = count,
                           .out_type = y->dtype,
-                          .flags = (hth_node_int(n, "detect_positive", 1) != 0 ? 1 : 0) |
-                                   (hth_node_int(n, "detect_negative", 1) != 0 ? 2 : 0)};
+                          .flags =
+                              (hth_node_int(n, "detect_positive", 1) != 0 ? 1 : 0) |
+                              (hth_node_int(n, "detect_negative", 1) != 0 ? 2 : 0) |
+                              (hth_node_int(n, "fmod", 0) != 0 ? 4 : 0) |
+                              (strcmp(hth_node_str(n, "direction", "LEFT"), "RIGHT") != 0 ? 8 : 0)};
     hth_cuda_loop_begin(&l, &y->shape);
     for (int i = 0; i < count; i++) {
         hth_cuda_loop_add(&l, &hth_cuda_in(g, n, i)->shape);

@@ -18,6 +18,8 @@
     X(hth_pool, pool) X(hth_pool_grad, pool) \
     X(hth_move, move) X(hth_pad, move) X(hth_fill, move) \
     X(hth_gather, gather) X(hth_gather_grad, gather) \
+    X(hth_pick, scatter) X(hth_put, scatter) X(hth_pick_tuples, scatter) X(hth_put_tuples, scatter) \
+    X(hth_topk, topk) X(hth_scan, scan) X(hth_one_hot, select) X(hth_trilu, select) X(hth_reverse, select) \
     X(hth_resize, resize) X(hth_resize_grad, resize) \
     X(hth_xent_rows, loss) X(hth_xent_sum, loss) X(hth_xent_grad, loss) \
     X(hth_squares, loss) X(hth_squares_sum, loss) X(hth_mse_grad, loss) \
@@ -59,7 +61,7 @@ typedef struct hth_typed_params {
     void *out;
     uint32_t n;
     int32_t op, n_operands, out_type, type[3];
-    int32_t flags; // IsInf: 1 positive, 2 negative
+    int32_t flags; // IsInf: 1 positive, 2 negative; Mod: 4 C's; BitShift: 8 left
     hth_dims dims;
     const void *in[3];
     hth_steps steps[3];
@@ -167,6 +169,60 @@ typedef struct hth_gather_params {
     uint32_t n, element, count, along, inner;
     int32_t wide; // indices are i64
 } hth_gather_params;
+
+// GatherElements: of each index the data's place but for the axis, whose step is along_step.
+typedef struct hth_pick_params {
+    const void *in, *index;
+    void *out;
+    uint32_t n, element, along;
+    int32_t wide;
+    int64_t along_step;
+    hth_dims dims;
+    hth_steps steps;
+} hth_pick_params;
+// ScatterElements: n lines of `count` indices each, index_step apart. op: HTH_OP_NONE writes,
+// others combine f32.
+typedef struct hth_put_params {
+    const void *updates, *index;
+    void *out;
+    uint32_t n, element, count, along;
+    int32_t wide, op;
+    int64_t along_step, index_step;
+    hth_dims dims;
+    hth_steps index_steps, steps;
+} hth_put_params;
+// GatherND, ScatterND: tuples of `depth` indices into dim, each naming a slice of `slice` elements;
+// `tuples` of them for each batch of `inside` slices.
+typedef struct hth_tuple_params {
+    const void *in, *index; // of a scatter the updates
+    void *out;
+    uint32_t n, element, tuples, slice, depth;
+    int32_t wide, op;
+    int64_t inside;
+    uint32_t dim[HTH_CUDA_RANK];
+} hth_tuple_params;
+
+// Rows of `along` elements, `inner` apart; out and index may be NULL. type: hth_dtype.
+typedef struct hth_topk_params {
+    const void *in;
+    void *out;
+    int64_t *index;
+    uint32_t n, along, inner, k;
+    int32_t type, largest;
+} hth_topk_params;
+typedef struct hth_scan_params {
+    const void *in;
+    void *out;
+    uint32_t n, along, inner; // n: lines
+    int32_t type, exclusive, reverse;
+} hth_scan_params;
+typedef struct hth_select_params {
+    const void *in, *index;
+    void *out;
+    uint32_t n, element, rows, along, inner;
+    int32_t wide, upper;
+    int64_t k;
+} hth_select_params;
 
 typedef struct hth_resize_params {
     const float *x;

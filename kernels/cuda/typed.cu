@@ -69,9 +69,28 @@ HTH_FN int64_t typed_divide(int64_t a, int64_t b)
     return b == 0 ? 0 : b == -1 ? (int64_t)(0 - (uint64_t)a) : a / b;
 }
 
-HTH_FN int64_t typed_arithmetic(int op, int64_t a, int64_t b)
+// The remainder with the divisor's sign, or with the dividend's.
+HTH_FN int64_t typed_modulo(int64_t a, int64_t b, int as_c)
+{
+    int64_t r = b == 0 || b == -1 ? 0 : a % b;
+    return r != 0 && !as_c && (r < 0) != (b < 0) ? r + b : r;
+}
+
+HTH_FN int64_t typed_shift(int64_t a, int64_t b, int left)
+{
+    int far = b < 0 || b > 63;
+    return !left ? a >> (far ? 63 : b) : far ? 0 : (int64_t)((uint64_t)a << b);
+}
+
+HTH_FN int64_t typed_arithmetic(int op, int64_t a, int64_t b, int flags)
 {
     switch (op) {
+    case HTH_OP_MOD: return typed_modulo(a, b, flags & 4);
+    case HTH_OP_BIT_SHIFT: return typed_shift(a, b, flags & 8);
+    case HTH_OP_BITWISE_AND: return a & b;
+    case HTH_OP_BITWISE_OR: return a | b;
+    case HTH_OP_BITWISE_XOR: return a ^ b;
+    case HTH_OP_BITWISE_NOT: return ~a;
     case HTH_OP_ADD: return (int64_t)((uint64_t)a + (uint64_t)b);
     case HTH_OP_SUB: return (int64_t)((uint64_t)a - (uint64_t)b);
     case HTH_OP_MUL: return (int64_t)((uint64_t)a * (uint64_t)b);
@@ -139,7 +158,8 @@ HTH_KERNEL(hth_typed, hth_typed_params, 1)
         } else if (p->op == HTH_OP_IS_INF) {
             r.i = isinf(v[0].f) && (p->flags & (v[0].f > 0 ? 1 : 2)) != 0;
         } else {
-            r.i = typed_arithmetic(p->op, v[0].i, v[1].i);
+            r.i = typed_arithmetic(p->op, v[0].i, v[1].i, p->flags);
+            r.f = p->op == HTH_OP_MOD ? fmod(v[0].f, v[1].f) : 0;
         }
         typed_store(p->out_type, p->out, i, r);
     }

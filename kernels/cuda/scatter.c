@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+// GatherElements, GatherND, ScatterElements and ScatterND.
+#include "kernels/cuda/seq.h"
+
+#include <string.h>
+
+static hth_err scatter_wide(const hth_value *index, int32_t *wide)
+{
+    *wide = index->dtype == HTH_DT_I64;
+    return *wide || index->dtype == HTH_DT_I32
+               ? HTH_OK
+               : hth_fail(HTH_ENOTSUP, "indices are %s", hth_dtype_name(index->dtype));
+}
+
+static hth_err scatter_op(const hth_node *n, hth_dtype dt, int32_t *op)
+{
+    static const struct {
+        const char *name;
+        hth_op op;
+    } table[] = {{"none", HTH_OP_NONE},
+                 {"add", HTH_OP_ADD},
+                 {"mul", HTH_OP_MUL},
+                 {"max", HTH_OP_MAX},
+                 {"min", HTH_OP_MIN}};
+    const char *name = hth_node_str(n, "reduction", "none");
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        if (strcmp(table[i].name, name) == 0) {
+            *op = (int32_t)table[i].op;
+            return i == 0 || dt == HTH_DT_F32
+                       ? HTH_OK
+                       : hth_fail(HTH_ENOTSUP, "reduction of %s", hth_dtype_name(dt));
+        }
+    }
+    return hth_fail(HTH_ENOTSUP, "there is no reduction '%s'", name);
+}
+
+// The axis, and steps of the data and of the indices over the indices' dimensions; along the axis
+// 0 and, with `lines`, one element.
+static hth_err scatter_dims(const hth_node *n, const hth_shape *data, const hth_shape *index,
+                            bool lines, int *axis, hth_dims *dims, hth_steps *at_data,
+                            hth_steps *at_index)
+{
+    int64_t own[HTH_MAX_RANK], dense[HTH_MAX_RANK], a = hth_node_int(n, "axis", 0);
+    a += a < 0 ? data->rank : 0;
+    if (a < 0 || a >= data->rank || index->rank != data->rank || data->rank > HTH_CUDA_RANK) {
+        return hth_fail(HTH_ENOTSUP, "axis is out of range, or more than %d dimensions",
+                        HTH_CUDA_RANK);
+    }
+    *axis = (int)a;
+    hth_cuda_row_major(data, own);
+    hth_cuda_row_major(index, dense);
+    dims->rank = data->rank;
+    for (int d = 0; d < data->rank; d++) {
+        dims->dim[d] = lines && d == *axis ? 1 : (uint32_t)index->dim[d];
+        at_data->step[d] = d == *axis ? 0 : own[d];
+        at_index->step[d] = dense[d];
+    }
+    return HTH_OK;
+}
+
+hth_err hth_cuda_gather_elements(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
+                                 const char *algorithm)
+{
+    const hth_value *x = hth_cuda_in(g, n, 0), *index = hth_cuda_in(g, n, 1);
+    hth_pick_params p = {.n = hth_cuda_count(index),
+                         .element = (uint32_t)hth_dtype_bytes(x->dtype)};
+    int64_t own[HTH_MAX_RANK];
+    hth_steps unused;
+    int axis;
+    HTH_TRY(scatter_wide(index, &p.wide));
+    HTH_TRY(scatter_dims(n, &x->shape, &index->shape, false, &axis, &p.dims, &p.steps, &unused));
+    hth_cuda_row_major(&x->shape, own);
+    p.along = (uint32_t)x->shape.dim[axis];
+    p.along_step = own[axis];
+    hth_cuda_launch_add(s, HTH_CUDA_hth_pick, hth_cuda_blocks(s, p.n, true), 0, 0, &p, sizeof p);
+    hth_cuda_bind(s, offsetof(hth_pick_params, in), HTH_CUDA_IN, 0, 0);
+    hth_cuda_bind(s, offsetof(hth_pick_params, index), HTH_CUDA_IN, 1, 0);
+    hth_cuda_bind(s, offsetof(hth_pick_params, out), HTH_CUDA_OUT, 0, 0);
+    s->moved_bytes += 2 * hth_cuda_bytes(hth_cuda_out(g, n, 0)) + hth_cuda_bytes(index);
+    return HTH_OK;
+}
+
+// Input 0 to the result, which then may be the same memory.
+static hth_err scatter_begin(hth_cuda_seq *s, const hth_graph *g, const hth_node *n)
+{
+    const hth_value *updates = hth_cuda_in(g, n, 2);
+    HTH_TRY(hth_cuda_view(s, g, n, NULL));
+    s->base.inplace_input = -1;
+    s->moved_bytes += 2 * hth_cuda_bytes(updates) + hth_cuda_bytes(hth_cuda_in(g, n, 1));
+    return HTH_OK;
+}
+
+hth_err hth_cuda_scatter_elements(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
+                                  const char *algorithm)
+{
+    const hth_value *x = hth_cuda_in(g, n, 0), *index = hth_cuda_in(g, n, 1);
+    hth_put_params p = {.element = (uint32_t)hth_dtype_bytes(x->dtype)};
+    int64_t own[HTH_MAX_RANK], dense[HTH_MAX_RANK];
+    int axis;
+    HTH_TRY(scatter_wide(index, &p.wide));
+    HTH_TRY(scatter_op(n, x->dtype, &p.op));
+    HTH_TRY(
+        scatter_dims(n, &x->shape, &index->shape, true, &axis, &p.dims, &p.steps, &p.index_steps));
+    HTH_TRY(scatter_begin(s, g, n));
+    if (hth_cuda_count(index) == 0) {
+        return HTH_OK;
+    }
+    hth_cuda_row_major(&x->shape, own);
+    hth_cuda_row_major(&index->shape, dense);
+    p.count = (uint32_t)index->shape.dim[axis];
+    p.n = hth_cuda_count(index) / p.count;
+    p.along = (uint32_t)x->shape.dim[axis];
+    p.along_step = own[axis];
+    p.index_step = dense[axis];
+    hth_cuda_launch_add(s, HTH_CUDA_hth_put, hth_cuda_blocks(s, p.n, true), 0, 0, &p, sizeof p);
+    hth_cuda_bind(s, offsetof(hth_put_params, index), HTH_CUDA_IN, 1, 0);
+    hth_cuda_bind(s, offsetof(hth_put_params, updates), HTH_CUDA_IN, 2, 0);
+    hth_cuda_bind(s, offsetof(hth_put_params, out), HTH_CUDA_OUT, 0, 0);
+    return HTH_OK;
+}
+
+// Tuples of the last dimension of `index`, into data behind its first `batch` dimensions.
+static hth_err tuple_params(const hth_value *x, const hth_value *index, int batch,
+                            hth_tuple_params *p, uint32_t *batches)
+{
+    const hth_shape *s = &x->shape, *r = &index->shape;
+    int64_t depth = r->rank > 0 ? r->dim[r->rank - 1] : -1;
+    if (depth < 0 || batch < 0 || batch >= r->rank || depth > s->rank - batch ||
+        depth > HTH_CUDA_RANK) {
+        return hth_fail(HTH_ENOTSUP, "tuples of %lld indices", (long long)depth);
+    }
+    HTH_TRY(scatter_wide(index, &p->wide));
+    p->element = (uint32_t)hth_dtype_bytes(x->dtype);
+    p->depth = (uint32_t)depth;
+    p->tuples = p->slice = 1;
+    p->inside = 1;
+    *batches = 1;
+    for (int d = 0; d < r->rank - 1; d++) {
+        *(d < batch ? batches : &p->tuples) *= (uint32_t)r->dim[d];
+    }
+    for (int d = batch; d < s->rank; d++) {
+        if (d < batch + depth) {
+            p->dim[d - batch] = (uint32_t)s->dim[d];
+            p->inside *= s->dim[d];
+        } else {
+            p->slice *= (uint32_t)s->dim[d];
+        }
+    }
+    return HTH_OK;
+}
+
+static void tuple_widen(hth_tuple_params *p)
+{
+    while (p->element < 16 && p->slice % 2 == 0 && p->slice > 0) {
+        p->element *= 2;
+        p->slice /= 2;
+    }
+}
+
+hth_err hth_cuda_gather_nd(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
+                           const char *algorithm)
+{
+    const hth_value *x = hth_cuda_in(g, n, 0), *index = hth_cuda_in(g, n, 1);
+    hth_tuple_params p = {.n = 0};
+    uint32_t batches;
+    HTH_TRY(tuple_params(x, index, (int)hth_node_int(n, "batch_dims", 0), &p, &batches));
+    tuple_widen(&p);
+    p.n = batches * p.tuples * p.slice;
+    hth_cuda_launch_add(s, HTH_CUDA_hth_pick_tuples, hth_cuda_blocks(s, p.n, true), 0, 0, &p,
+                        sizeof p);
+    hth_cuda_bind(s, offsetof(hth_tuple_params, in), HTH_CUDA_IN, 0, 0);
+    hth_cuda_bind(s, offsetof(hth_tuple_params, index), HTH_CUDA_IN, 1, 0);
+    hth_cuda_bind(s, offsetof(hth_tuple_params, out), HTH_CUDA_OUT, 0, 0);
+    s->moved_bytes += 2 * hth_cuda_bytes(hth_cuda_out(g, n, 0)) + hth_cuda_bytes(index);
+    return HTH_OK;
+}
+
+hth_err hth_cuda_scatter_nd(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
+                            const char *algorithm)
+{
+    const hth_value *x = hth_cuda_in(g, n, 0), *index = hth_cuda_in(g, n, 1);
+    hth_tuple_params p = {.n = 0};
+    uint32_t batches;
+    HTH_TRY(tuple_params(x, index, 0, &p, &batches));
+    HTH_TRY(scatter_op(n, x->dtype, &p.op));
+    HTH_TRY(scatter_begin(s, g, n));
+    if (p.op == HTH_OP_NONE) {
+        tuple_widen(&p);
+    }
+    p.n = p.op == HTH_OP_NONE ? p.tuples * p.slice : p.slice;
+    if (p.n == 0 || p.tuples == 0) {
+        return HTH_OK;
+    }
+    hth_cuda_launch_add(s, HTH_CUDA_hth_put_tuples, hth_cuda_blocks(s, p.n, true), 0, 0, &p,
+                        sizeof p);
+    hth_cuda_bind(s, offsetof(hth_tuple_params, index), HTH_CUDA_IN, 1, 0);
+    hth_cuda_bind(s, offsetof(hth_tuple_params, in), HTH_CUDA_IN, 2, 0);
+    hth_cuda_bind(s, offsetof(hth_tuple_params, out), HTH_CUDA_OUT, 0, 0);
+    return HTH_OK;
+}
