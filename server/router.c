@@ -1,22 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lifetime, and the way of an inference:
-//
-//     submitted --(pick)--> with a device --(answered)--> given back
-//                  ^              |
-//                  +--------------+ the device cannot have the model, or is lost and had not begun
-//
-// Each device is tried once for a request.
+// Lists of devices, lifetime, and what concerns all devices alike.
 #include "server/router_impl.h"
 
-#include "base/clock.h"
-#include "base/settings.h"
 #include "device/device.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-
-#define SMOOTH 0.2 // of the newest request's time in the mean
 
 // ---- lists of devices
 
@@ -60,370 +49,6 @@ hth_err hth_router_check(const char *devices)
     int n;
     HTH_TRY(router_names(devices, name, &n));
     return n > 0 ? HTH_OK : hth_fail(HTH_EINVAL, "no device is named");
-}
-
-// ---- what is known
-
-bool router_up(hth_router *n, int device)
-{
-    router_device *d = &n->device[device];
-    if (d->dead) {
-        return false;
-    }
-    if (hth_engine_ready(d->engine)) {
-        d->away_ns = 0;
-        return true;
-    }
-    d->away_ns = d->away_ns != 0 ? d->away_ns : hth_now_ns();
-    return false;
-}
-
-void router_places(hth_router *n, const router_model *m, uint32_t tried, hth_place *out)
-{
-    for (int i = 0; i < n->n; i++) {
-        const router_device *d = &n->device[i];
-        uint64_t since = d->placed_bytes - d->asked_bytes;
-        out[i] = (hth_place){
-            .up = (tried >> i & 1) == 0 && router_up(n, i),
-            .host = d->host,
-            .budget_bytes = d->budget_bytes,
-            .room_bytes = d->free_bytes > since ? d->free_bytes - since : 0,
-            .requests = d->requests,
-            .jobs = d->jobs,
-        };
-        if (m != NULL) {
-            const router_there *t = &m->on[i];
-            out[i].refused = t->refused;
-            out[i].has = t->has;
-            out[i].coming = t->coming;
-            out[i].mine = t->requests;
-            out[i].service_ns = t->service_ns;
-        }
-    }
-}
-
-static void places_lacks(const hth_router *n, const router_model *m, hth_place *d)
-{
-    for (int i = 0; m != NULL && i < n->n; i++) {
-        d[i].lacks_bytes = router_model_lacks(m, i);
-    }
-}
-
-// pick_waiting is a device that has the model and is about to be there again; -1: none.
-static int pick_waiting(const hth_router *n, const hth_place *d, uint32_t tried)
-{
-    uint64_t now = hth_now_ns();
-    for (int i = 0; i < n->n; i++) {
-        const router_device *x = &n->device[i];
-        if (d[i].has && !x->dead && (tried >> i & 1) == 0 && now - x->away_ns < ROUTER_AWAY_NS) {
-            return i;
-        }
-    }
-    return -1;
-}
-
-int router_pick(hth_router *n, router_model *m, uint32_t tried, bool place, int *another)
-{
-    hth_place d[HTH_PLACE_DEVICES];
-    int queue = (int)hth_setting_int(HTH_SET_DEVICES_COPY_QUEUE);
-    router_places(n, m, tried, d);
-    *another = -1;
-    int to = m != NULL ? hth_place_request(d, n->n) : -1;
-    if (to >= 0) {
-        if (place && queue > 0 && m->on[to].requests >= queue) {
-            places_lacks(n, m, d);
-            *another = hth_place_another(d, n->n, queue);
-        }
-        return to;
-    }
-    to = m != NULL ? pick_waiting(n, d, tried) : -1;
-    if (to >= 0) {
-        return to;
-    }
-    places_lacks(n, m, d);
-    to = hth_place_model(d, n->n);
-    for (int i = 0; i < n->n && to < 0 && tried == 0; i++) { // somebody has to say why not
-        to = d[i].up ? i : -1;
-    }
-    to = to < 0 && tried == 0 ? 0 : to;
-    if (to >= 0 && m != NULL && place) {
-        router_model_place(n, m, to);
-    }
-    return to;
-}
-
-// ---- a request's way
-
-void router_finish(hth_request *r)
-{
-    r->done = r->route.done;
-    r->done(r);
-}
-
-hth_err router_send(hth_router *n, hth_request *r, int device)
-{
-    router_model *m = r->route.model;
-    pthread_mutex_lock(&n->lock);
-    r->route.device = device;
-    r->route.tried |= 1u << device;
-    n->device[device].requests++;
-    if (m != NULL) {
-        m->on[device].requests++;
-    }
-    pthread_mutex_unlock(&n->lock);
-    r->started_ns = 0;
-    r->outputs = NULL;
-    r->n_outputs = 0;
-    hth_err err = hth_engine_submit(n->device[device].engine, r);
-    if (err != HTH_OK) {
-        router_sent(n, r);
-    }
-    return err;
-}
-
-void router_sent(hth_router *n, hth_request *r)
-{
-    router_model *m = r->route.model;
-    pthread_mutex_lock(&n->lock);
-    n->device[r->route.device].requests--;
-    if (m != NULL) {
-        m->on[r->route.device].requests--;
-    }
-    pthread_mutex_unlock(&n->lock);
-}
-
-bool router_is_lost(hth_router *n, const hth_request *r, hth_err err)
-{
-    const router_device *d = &n->device[r->route.device];
-    return err == HTH_EDEVLOST &&
-           (!n->child || (r->started_ns == 0 && !hth_engine_ready(d->engine)));
-}
-
-// lost_from takes a model from a device; true: it was there and is nowhere now. Lock held.
-static bool lost_from(const hth_router *n, router_model *m, int device)
-{
-    bool had = m->on[device].has, elsewhere = false;
-    router_model_leave(m, device);
-    for (int i = 0; i < n->n; i++) {
-        elsewhere = elsewhere || m->on[i].has || m->on[i].coming;
-    }
-    return had && !elsewhere;
-}
-
-void router_lost(hth_router *n, int device)
-{
-    router_device *d = &n->device[device];
-    router_model **moved = NULL;
-    int *to = NULL, n_moved = 0;
-    pthread_mutex_lock(&n->lock);
-    bool known = d->dead;
-    d->dead = !n->child;
-    moved = hth_calloc(HASH_COUNT(n->models) + 1u, sizeof *moved);
-    to = hth_calloc(HASH_COUNT(n->models) + 1u, sizeof *to);
-    for (router_model *m = n->models; m != NULL && !n->stopping; m = m->hh.next) {
-        if (lost_from(n, m, device) && moved != NULL && to != NULL) {
-            int ignored, next = router_pick(n, m, 1u << device, false, &ignored);
-            if (next >= 0) {
-                m->on[next].coming = true;
-                moved[n_moved] = m;
-                to[n_moved++] = next;
-            }
-        }
-    }
-    pthread_mutex_unlock(&n->lock);
-    if (n_moved > 0 || (d->dead && !known)) {
-        hth_log(ERROR, SERVER, "device-lost", "device=%s models_moved=%d", d->name, n_moved);
-    }
-    for (int i = 0; i < n_moved; i++) {
-        router_model_fetch(n, moved[i], to[i]);
-    }
-    hth_free(moved);
-    hth_free(to);
-}
-
-// infer_learn takes what an answer says about its device. Lock held.
-static void infer_learn(hth_router *n, const hth_request *r)
-{
-    router_model *m = r->route.model;
-    router_there *t = &m->on[r->route.device];
-    bool refused = r->err == HTH_ENOTSUP || r->err == HTH_ETOOBIG;
-    if (r->err == HTH_OK && r->finished_ns > r->started_ns) {
-        double ns = (double)(r->finished_ns - r->started_ns);
-        t->service_ns += t->service_ns > 0 ? SMOOTH * (ns - t->service_ns) : ns;
-        t->good = true;
-    } else if (refused && !t->good) {
-        t->refused = true;
-        router_model_leave(m, r->route.device);
-    }
-}
-
-// infer_again tells whether another device may be asked: nothing was computed here.
-static bool infer_again(const hth_request *r, bool lost)
-{
-    return r->n_outputs == 0 && !r->canceled &&
-           (r->err == HTH_ENOTSUP || r->err == HTH_ETOOBIG || (lost && r->started_ns == 0));
-}
-
-static hth_err infer_send(hth_router *n, hth_request *r);
-
-static void infer_done(hth_request *r)
-{
-    hth_router *n = r->route.router;
-    int device = r->route.device;
-    bool lost = router_is_lost(n, r, r->err), first = false;
-    router_sent(n, r);
-    if (r->route.model != NULL) {
-        router_model *m = r->route.model;
-        pthread_mutex_lock(&n->lock);
-        first = !m->on[device].good;
-        infer_learn(n, r);
-        first = first && m->on[device].good;
-        pthread_mutex_unlock(&n->lock);
-    }
-    if (lost) {
-        router_lost(n, device);
-    }
-    bool again = infer_again(r, lost);
-    r->waited_ns = again ? hth_now_ns() - r->submitted_ns : r->waited_ns;
-    if (!again || infer_send(n, r) != HTH_OK) {
-        router_finish(r);
-    }
-    if (first) { // its bytes are there now
-        router_refresh(n, device);
-    }
-}
-
-// infer_send finds a device that takes the request.
-static hth_err infer_send(hth_router *n, hth_request *r)
-{
-    router_model *m = r->route.model;
-    int to = 0, another;
-    hth_err err = HTH_EDEVLOST;
-    while (err == HTH_EDEVLOST) {
-        pthread_mutex_lock(&n->lock);
-        to = n->stopping ? -1 : router_pick(n, m, r->route.tried, true, &another);
-        if (to >= 0 && another >= 0) {
-            m->on[another].coming = true;
-        }
-        pthread_mutex_unlock(&n->lock);
-        if (to < 0) {
-            return hth_fail(n->stopping ? HTH_ECANCELED : HTH_EDEVLOST,
-                            n->stopping ? "Server exiting" : "no device is left that could");
-        }
-        err = router_send(n, r, to); // r may be gone now, if it was taken
-        if (err == HTH_EDEVLOST && router_is_lost(n, r, err)) {
-            router_lost(n, to);
-        }
-        if (another >= 0) {
-            router_model_fetch(n, m, another);
-        }
-    }
-    return err;
-}
-
-hth_err hth_router_submit(hth_router *n, hth_request *r)
-{
-    r->route = (hth_route){.router = n, .done = r->done};
-    if (n->stopping) {
-        return hth_fail(HTH_ECANCELED, "Server exiting");
-    }
-    hth_err err;
-    if (r->query != NULL) {
-        err = router_query(n, r);
-    } else {
-        r->route.model = router_model_find(n, r->model);
-        r->done = infer_done;
-        err = infer_send(n, r);
-    }
-    if (err != HTH_OK) {
-        r->done = r->route.done;
-    }
-    return err;
-}
-
-// ---- requests of the router's own
-
-void router_own_free(router_own *o)
-{
-    hth_free(o->r.json);
-    free(o->arguments);
-    hth_free(o);
-}
-
-static void own_done(hth_request *r)
-{
-    router_own *o = r->ctx;
-    o->then(o);
-    router_own_free(o);
-}
-
-hth_err router_own_make(hth_router *n, int device, const char *query, json_t *args,
-                        const char *name, void (*then)(router_own *o), router_own **out)
-{
-    router_own *o = hth_calloc(1, sizeof *o);
-    char *text = json_dumps(args, JSON_COMPACT);
-    json_decref(args);
-    if (o == NULL || text == NULL) {
-        hth_free(o);
-        free(text);
-        return hth_fail(HTH_ENOMEM, "no memory for a question to a device");
-    }
-    *o = (router_own){.router = n, .device = device, .then = then, .arguments = text};
-    o->r = (hth_request){
-        .query = query, .arguments = text, .tenant = HTH_TENANT_OWN, .done = own_done, .ctx = o};
-    snprintf(o->name, sizeof o->name, "%s", name);
-    *out = o;
-    return HTH_OK;
-}
-
-hth_err router_own_submit(router_own *o)
-{
-    return hth_engine_submit(o->router->device[o->device].engine, &o->r);
-}
-
-hth_err router_own_ask(hth_router *n, int device, const char *query, json_t *args, const char *name,
-                       void (*then)(router_own *o))
-{
-    router_own *o;
-    HTH_TRY(router_own_make(n, device, query, args, name, then, &o));
-    hth_err err = router_own_submit(o);
-    if (err != HTH_OK) {
-        router_own_free(o);
-    }
-    return err;
-}
-
-static void refresh_done(router_own *o)
-{
-    hth_router *n = o->router;
-    router_device *d = &n->device[o->device];
-    json_t *doc = o->r.err == HTH_OK ? json_loads(o->r.json, 0, NULL) : NULL;
-    const json_t *ledger = json_object_get(doc, "ledger");
-    pthread_mutex_lock(&n->lock);
-    if (ledger != NULL) {
-        d->budget_bytes = (uint64_t)json_integer_value(json_object_get(ledger, "budget_bytes"));
-        d->free_bytes = (uint64_t)json_integer_value(json_object_get(ledger, "free_bytes"));
-    }
-    d->asking = false;
-    pthread_cond_broadcast(&n->changed);
-    pthread_mutex_unlock(&n->lock);
-    json_decref(doc);
-}
-
-void router_refresh(hth_router *n, int device)
-{
-    router_device *d = &n->device[device];
-    pthread_mutex_lock(&n->lock);
-    bool ask = !d->asking && !n->stopping && router_up(n, device);
-    d->asking = d->asking || ask;
-    d->asked_bytes = ask ? d->placed_bytes : d->asked_bytes;
-    pthread_mutex_unlock(&n->lock);
-    if (ask && router_own_ask(n, device, "stats", json_object(), "", refresh_done) != HTH_OK) {
-        pthread_mutex_lock(&n->lock);
-        d->asking = false;
-        pthread_cond_broadcast(&n->changed);
-        pthread_mutex_unlock(&n->lock);
-    }
 }
 
 // ---- lifetime
@@ -538,6 +163,24 @@ bool hth_router_ready(hth_router *n)
     }
     pthread_mutex_unlock(&n->lock);
     return ready;
+}
+
+hth_err hth_router_submit(hth_router *n, hth_request *r)
+{
+    r->route = (hth_route){.router = n, .done = r->done};
+    if (n->stopping) {
+        return hth_fail(HTH_ECANCELED, "Server exiting");
+    }
+    hth_err err;
+    if (r->query != NULL) {
+        err = router_query(n, r);
+    } else {
+        err = router_infer(n, r);
+    }
+    if (err != HTH_OK) {
+        r->done = r->route.done;
+    }
+    return err;
 }
 
 // ---- memory: every process sees what clients share; what is asked for here, the first device's

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// server/router_impl.h - the inside of a machine's engines: router.c (lifetime, inference),
-// router_model.c (what is where), router_query.c (questions), router_job.c (training).
+// server/router_impl.h - the inside of a machine's engines: router.c (lifetime), router_infer.c
+// (inference), router_own.c (requests of its own), router_model.c (what is where), router_query.c
+// (questions), router_job.c (training).
 //
 // One lock guards everything that changes; it is never held across a call into an engine that
 // submits, nor while a request's `done` is called.
@@ -91,7 +92,9 @@ typedef struct router_own {
     char name[216];
 } router_own;
 
-// ---- router.c
+// ---- router_infer.c
+
+hth_err router_infer(hth_router *n, hth_request *r);
 
 // router_up tells whether a device takes work. Lock held.
 bool router_up(hth_router *n, int device);
@@ -110,6 +113,8 @@ void router_finish(hth_request *r);
 void router_lost(hth_router *n, int device);
 // router_is_lost tells by an answer, or a refusal, whether the device that gave it is lost.
 bool router_is_lost(hth_router *n, const hth_request *r, hth_err err);
+
+// ---- router_own.c
 
 // router_own_make makes a request of the router's own, about `name`; takes `args`. When it is
 // answered `then` may look at it, and it is freed.

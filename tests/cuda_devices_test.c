@@ -2,6 +2,7 @@
 // Two CUDA devices and a CPU behind one engine, each in a process of its own that has a fake driver
 // of its own: answers against onnxruntime's wherever a model is, what CUDA has no operator for, and
 // processes that are killed until their device is given up. The program is its engines' process.
+#include "device/cuda/fake/impl.h"
 #include "kernels/cuda/fake/fake.h"
 #include "server/child.h"
 #include "tests/npy_data.h"
@@ -232,9 +233,46 @@ static void jobs(void **state)
     fixture_close(&f);
 }
 
+// Engines as threads: a device whose context has ended is gone until the process ends. What ran
+// there fails with the driver's sentence; everything after it is answered by the CPU.
+static void lost(void **state)
+{
+    fixture f;
+    hth_cuda_fake *driver = hth_cuda_fake_state();
+    strcpy(f.dir, "/tmp/hearth-cuda-XXXXXX");
+    assert_non_null(mkdtemp(f.dir));
+    assert_ok(hth_store_open(f.dir, true, false, &f.store));
+    hth_engine_config config = {.device = "cuda:0,mem=100MiB cpu:mem=300MiB,threads=1"};
+    assert_ok(hth_engine_open(&config, f.store, &f.engine));
+    put(f.store, "residual", "tests/data/passes/residual.onnx");
+    assert_true(infer(&f));
+    expect_where(&f, "residual", "cuda:0");
+    driver->fail_with = CUDA_ERROR_ECC_UNCORRECTABLE;
+    driver->sticky = true;
+    driver->fail_nth = 1;
+    uint64_t until = hth_real_after(LIMIT_NS);
+    while (infer(&f)) { // it may take what it knows to be there before it asks the driver
+        assert_true(hth_real_ns() < until);
+    }
+    for (int i = 0; i < 5; i++) {
+        assert_true(infer(&f));
+    }
+    json_t *doc = told(&f, "devices", "{}"), *row;
+    size_t i;
+    json_array_foreach(json_object_get(doc, "devices"), i, row)
+    {
+        bool cpu = strcmp(text(row, "name"), "cpu:0") == 0;
+        assert_string_equal(text(row, "state"), cpu ? "up" : "lost");
+    }
+    json_decref(doc);
+    assert_true(hth_engine_ready(f.engine));
+    fixture_close(&f);
+}
+
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(devices), cmocka_unit_test(jobs)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(devices), cmocka_unit_test(jobs),
+                                       cmocka_unit_test(lost)};
     hth_cuda_fake *driver = hth_cuda_fake_engine_open(7, 512 * MIB);
     if (driver == NULL) {
         return 1;
