@@ -195,6 +195,8 @@ test: tests
 check: test
 	$(Q)prove --directives -e sh build-aux/cuda_symbols.sh :: "$(CC)" "$(CUDA_HOME)"
 	$(Q)prove --directives -e sh tests/cuda_absent.sh :: $(B) "$(CC)" "$(CUDA_HOME)"
+	$(Q)$(if $(CUDA_INC),$(MAKE) --no-print-directory $(B)/fake/libhearth_cuda.so)
+	$(Q)prove --directives -e sh tests/gpu_check_test.sh :: $(B)
 	$(Q)sh tests/resume.sh $(B)
 	$(Q)sh tests/spill.sh $(B)
 	$(Q)prove -e sh tests/ops.sh :: $(B)
@@ -245,30 +247,38 @@ bench-winograd: all
 	$(Q)sh tests/bench/winograd.sh $(B)
 conformance: all
 	$(Q)sh tests/conformance.sh $(B)
-# On a machine with a GPU. GPU_MODELS='A.onnx B.onnx': what to measure.
-CUDA_CHECKS := $(addprefix kernels/cuda/,$(addsuffix _test,elementwise norm gemm train_ops train_rare))
+# On a machine with a GPU; the head of tests/gpu_check.sh names what can be set.
+CUDA_CHECKS := $(addprefix kernels/cuda/,$(addsuffix _test,elementwise norm gemm train_ops train_rare)) tests/cuda_probe_test tests/cuda_speed_test
 gpu-check: all
 	$(Q)$(MAKE) --no-print-directory $(CUDA_CHECKS:%=$(B)/%)
 	$(Q)sh tests/gpu_check.sh $(B) $(B)/gpu-check '$(CUDA_HOME)'
-# What such a machine needs to be checked without Debian's packages: programs with their libraries inside or beside them.
+# The fake driver as a plug-in file: what gpu-check runs is itself run by tests/gpu_check_test.sh.
+$(B)/fake/libhearth_cuda.so: $(CUDA_OBJ) $(CUDA_FAKE) $(B)/libhth.a
+	@mkdir -p $(@D)
+	$(call say,LD,$@)
+	$(Q)$(CC) $(CFLAGS) -shared -Wl,-Bsymbolic -o $@ $^ $(LDLIBS)
+# What such a machine needs to be checked without Debian's packages: programs with their libraries inside or beside them, without
+# what only debuggers read. The archive is what is carried there.
 BUNDLE   := $(B)/bundle
 STATIC_LIBS = -Wl,-Bstatic -lnng -lmbedtls -lmbedx509 -lmbedcrypto -lprotobuf-c -ljansson -llmdb -levent_openssl -levent -levent_pthreads -lssl -lcrypto -lz \
-              -Wl,-Bdynamic -ldnnl -lm -Wl,--disable-new-dtags
+              -Wl,-Bdynamic -ldnnl -lm -Wl,--disable-new-dtags -s
+BUNDLE_PY = tests/gpu_compare.py tests/gpu_torch.py tests/gpu_pagein.py tests/bench/train_policies.py tests/tools/record_problems.py tests/tools/make_models.py
 bundle: all
 	$(if $(PLUGIN),,$(error bundle: there is no plug-in: no headers of CUDA 13 and cuDNN 9, or no nvcc, in $(CUDA_HOME)))
 	$(Q)$(MAKE) --no-print-directory $(CUDA_CHECKS:%=$(B)/%)
-	$(Q)rm -rf $(BUNDLE) && mkdir -p $(BUNDLE)/build/kernels/cuda $(BUNDLE)/build/lib $(BUNDLE)/tests/data
+	$(Q)rm -rf $(BUNDLE) && mkdir -p $(BUNDLE)/build/kernels/cuda $(BUNDLE)/build/tests $(BUNDLE)/build/lib $(BUNDLE)/tests/data $(BUNDLE)/tests/bench $(BUNDLE)/tests/tools
 	$(Q)for p in hearth:client/hearth_main.o hearthd:server/hearthd_main.o; do \
 	    $(CC) $(CFLAGS) $(EXPORT) -o $(BUNDLE)/build/$${p%%:*} $(B)/$${p##*:} $(B)/libhth.a $(STATIC_LIBS) -Wl,-rpath,'$$ORIGIN/lib' || exit 1; done
 	$(Q)for t in $(CUDA_CHECKS); do $(CC) $(CFLAGS) $(EXPORT) -o $(BUNDLE)/build/$$t $(B)/$$t.o $(CUDA_OBJ) $(CUDA_FAKE) $(B)/libhth.a \
-	    $(STATIC_LIBS) -lcmocka -Wl,-rpath,'$$ORIGIN/../../lib' || exit 1; done
+	    $(STATIC_LIBS) -lcmocka -Wl,-rpath,'$$ORIGIN/../lib:$$ORIGIN/../../lib' || exit 1; done
 	$(Q)cp $(PLUGIN) $(BUNDLE)/build/
 	$(Q)ldd $(BUNDLE)/build/hearth $(BUNDLE)/build/kernels/cuda/norm_test | awk '$$3 ~ "^/" {print $$3}' | sort -u | \
 	    grep -vE '/(libc|libm|libpthread|libdl|librt|ld-linux[^/]*)\.so' | xargs -I{} cp -L {} $(BUNDLE)/build/lib/
 	$(Q)cp -r tests/data/digits tests/data/devices $(BUNDLE)/tests/data/
-	$(Q)cp tests/gpu_check.sh $(BUNDLE)/tests/
+	$(Q)for f in tests/gpu_check.sh $(BUNDLE_PY); do cp $$f $(BUNDLE)/$$f || exit 1; done
 	$(Q)printf '#!/bin/sh\ncd "$$(dirname "$$0")" && exec sh tests/gpu_check.sh build gpu-check "$$@"\n' >$(BUNDLE)/check && chmod +x $(BUNDLE)/check
-	$(Q)du -sh $(BUNDLE)
+	$(Q)tar czf $(BUNDLE).tar.gz -C $(B) bundle
+	$(Q)du -sh $(BUNDLE) $(BUNDLE).tar.gz
 demo: all
 	$(Q)sh tests/demo.sh $(B)
 

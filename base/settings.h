@@ -77,8 +77,6 @@ typedef enum hth_setting_change {
       "where a device is worked: a thread of hearthd, or a child process that can be restarted")   \
     X(CUDA_LIBS, "cuda.libs", TEXT, "", "", FIXED,                                                 \
       "folders of CUDA's libraries, with ':' between, looked into first; CUDA_HOME sets it")       \
-    X(CUDA_GRAPHS, "cuda.graphs", WORD, "true", "false true", FIXED,                               \
-      "whether a run that repeats on a CUDA device becomes one launch of a CUDA graph")            \
     X(CLEAR_ARENA, "memory.clear_arena", WORD, "true", "false true", FIXED,                        \
       "whether the CPU's memory for results in between is cleared before another model runs")      \
     X(LOG_LEVEL, "log.level", FILTER, "warn", "", LIVE,                                            \

@@ -18,7 +18,7 @@ static const struct {
 } device_kinds[] = {
     {"cpu", "mem,threads", hth_cpu_open},
     {"fake", "mem,seed", hth_fake_open},
-    {"cuda", "mem", hth_cuda_open},
+    {"cuda", "mem,graphs", hth_cuda_open},
 };
 #define N_KINDS (sizeof device_kinds / sizeof *device_kinds)
 
@@ -80,6 +80,11 @@ static hth_err device_item(int kind, char *item, hth_device_spec *s)
             return hth_fail(HTH_EINVAL, "device option threads=0: at least one thread computes");
         }
         s->threads = (int)v;
+    } else if (strcmp(item, "graphs") == 0) {
+        s->plain = strcmp(value, "off") == 0;
+        if (!s->plain && strcmp(value, "on") != 0) {
+            return hth_fail(HTH_EINVAL, "device option graphs=%s: expected on or off", value);
+        }
     } else {
         HTH_TRY(device_number(item, value, UINT64_MAX, &s->seed));
     }
@@ -145,7 +150,9 @@ hth_err hth_device_open(const char *spec, hth_device **out)
     *out = NULL;
     hth_device_spec s;
     HTH_TRY(device_spec_parse(spec, &s));
-    return device_kinds[device_kind_find(s.kind)].open(&s, out);
+    HTH_TRY(device_kinds[device_kind_find(s.kind)].open(&s, out));
+    (*out)->plain = s.plain;
+    return HTH_OK;
 }
 
 void hth_device_close(hth_device *d)
@@ -318,7 +325,7 @@ uint64_t hth_event_time_ns(hth_event *e)
 
 bool hth_device_captures(const hth_device *d)
 {
-    return d->ops->capture_begin != NULL;
+    return d->ops->capture_begin != NULL && !d->plain;
 }
 
 hth_err hth_capture_begin(hth_stream *s)

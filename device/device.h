@@ -85,6 +85,7 @@ struct hth_device {
     hth_device_props props;
     const struct hth_kernel_ops *kernels; // of a device that brings its own, NULL: kernels/cpu's
     const hth_device_kept *kept;          // set by who opened it; NULL: nothing is kept
+    bool plain;                           // captures are not wanted
     hth_stream *up, *down;                // of put and get, opened when they are first needed
 };
 struct hth_stream {
@@ -99,9 +100,10 @@ struct hth_capture {
 };
 
 // hth_device_open opens a device by its specification: "cpu", "cpu:mem=2GiB,threads=2",
-// "cpu:mem=60%", "fake:mem=1MiB, seed=7", "cuda:0,mem=80%". On error *out is NULL. HTH_EINVAL:
-// unknown kind or option, says which are known; HTH_ENOTSUP: no such device here. There are as many
-// cpu devices as are opened ("cpu:1,mem=1GiB,threads=1"): each has memory and threads of its own.
+// "cpu:mem=60%", "fake:mem=1MiB, seed=7", "cuda:0,mem=80%", "cuda:0,graphs=off". On error *out is
+// NULL. HTH_EINVAL: unknown kind or option, says which are known; HTH_ENOTSUP: no such device here.
+// There are as many cpu devices as are opened ("cpu:1,mem=1GiB,threads=1"): each has memory and
+// threads of its own.
 hth_err hth_device_open(const char *spec, hth_device **out);
 // hth_device_name writes the name of the device that a specification is about: "cuda:0".
 hth_err hth_device_name(const char *spec, char *out, size_t cap);

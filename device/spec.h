@@ -12,6 +12,7 @@ typedef struct hth_device_spec {
     char mem[32];  // as written ("2GiB", "60%"); "": the implementation's default
     int threads;   // 0: default
     uint64_t seed; // fake: order of execution
+    bool plain;    // cuda: graphs=off
 } hth_device_spec;
 
 // The budget that spec->mem names on a machine with `total` bytes.

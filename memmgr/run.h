@@ -41,7 +41,6 @@ typedef struct hth_run_spec {
     // directory of a file (spill.h) that takes the place of the host slab; NULL: memory. Files need
     // a device whose memory the host sees
     const char *spill_dir;
-    bool plain; // is issued piece by piece each time, also where the device captures work
 } hth_run_spec;
 
 // hth_run_open also takes the host's side, once for all executions: page-aligned memory, all of it

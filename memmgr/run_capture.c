@@ -23,7 +23,7 @@
 
 bool run_capture_possible(const hth_run *r)
 {
-    return !r->spec.plain && !r->inline_compute && hth_device_captures(r->spec.device);
+    return !r->inline_compute && hth_device_captures(r->spec.device);
 }
 
 // The order's events: all lanes begin after `fork`, and the compute lane ends after every `join`.

@@ -135,8 +135,8 @@ static void test_device_faults(void **state)
 
 static hth_err open_and_run(rig *r)
 {
-    hth_run_spec spec = {r->device, &r->p,    r->plan, r->kernels,   r->ins, r->n_in,
-                         r->outs,   r->n_out, r->far,  r->spill_dir, false};
+    hth_run_spec spec = {r->device, &r->p,   r->plan,  r->kernels, r->ins,
+                         r->n_in,   r->outs, r->n_out, r->far,     r->spill_dir};
     hth_run *run;
     HTH_TRY(hth_run_open(&spec, &run));
     hth_run_measure(run, true);

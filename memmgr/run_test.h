@@ -210,8 +210,8 @@ static inline void rig_open(rig *r, const char *device)
     }
     assert_ok(hth_device_open(device, &r->device));
     assert_ok(hth_device_reserve(r->device, r->plan->arena_bytes + 64, &r->arena));
-    hth_run_spec spec = {r->device, &r->p,    r->plan, r->kernels,   r->ins, r->n_in,
-                         r->outs,   r->n_out, r->far,  r->spill_dir, false};
+    hth_run_spec spec = {r->device, &r->p,   r->plan,  r->kernels, r->ins,
+                         r->n_in,   r->outs, r->n_out, r->far,     r->spill_dir};
     assert_ok(hth_run_open(&spec, &r->run));
     assert_ok(hth_run_bind(r->run, r->arena, r->fixed));
     assert_ok(hth_run_bind(r->run, r->arena, r->fixed));

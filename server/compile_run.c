@@ -4,7 +4,6 @@
 #include "server/compile.h"
 
 #include "base/alloc.h"
-#include "base/settings.h"
 
 #include <string.h>
 
@@ -57,19 +56,16 @@ hth_err hth_compile_run(hth_site *site, hth_program *p)
     }
     err = err == HTH_OK ? compile_weights_far(site, p) : err;
     if (err == HTH_OK) {
-        char graphs[HTH_SETTING_TEXT];
-        hth_run_spec spec = {
-            .device = site->device,
-            .problem = &p->problem,
-            .plan = p->plan,
-            .kernels = p->kernels,
-            .node_in = (const int *const *)p->node_in,
-            .n_in = p->n_in,
-            .node_out = (const int *const *)p->node_out,
-            .n_out = p->n_out,
-            .far = p->far_of,
-            .spill_dir = p->spill,
-            .plain = strcmp(hth_setting_text(HTH_SET_CUDA_GRAPHS, graphs), "false") == 0};
+        hth_run_spec spec = {.device = site->device,
+                             .problem = &p->problem,
+                             .plan = p->plan,
+                             .kernels = p->kernels,
+                             .node_in = (const int *const *)p->node_in,
+                             .n_in = p->n_in,
+                             .node_out = (const int *const *)p->node_out,
+                             .n_out = p->n_out,
+                             .far = p->far_of,
+                             .spill_dir = p->spill};
         err = hth_run_open(&spec, &p->run);
     }
     return err;

@@ -3,7 +3,6 @@
 // capture; random plans with offloads and recomputes give the same words captured and plain, in
 // random orders of what is not ordered, when memory moves, and whichever call of the driver fails;
 // models and training give the same bits with and without.
-#include "base/settings.h"
 #include "device/cuda/cuda.h"
 #include "device/cuda/fake/impl.h"
 #include "kernels/cuda/fake/fake.h"
@@ -453,23 +452,16 @@ static void test_faults(void **state)
 
 // Whole models.
 
-static void use_graphs(bool on)
-{
-    assert_ok(hth_setting_set("cuda.graphs", on ? "true" : "false"));
-}
-
 static void engine_open(fixture *f, uint64_t seed, bool graphs)
 {
-    use_graphs(graphs);
     driver = hth_cuda_fake_engine_open(seed, 512 * (uint64_t)MIB);
     assert_non_null(driver);
-    fixture_open(f, "cuda:0,mem=300MiB");
+    fixture_open(f, graphs ? "cuda:0,mem=300MiB" : "cuda:0,mem=300MiB,graphs=off");
 }
 
 static void engine_close(fixture *f)
 {
     fixture_close(f);
-    use_graphs(true);
     driver_close();
 }
 

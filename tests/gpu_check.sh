@@ -1,95 +1,246 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# What is to be known of a machine with an NVIDIA GPU, in the order in which it fails most cheaply: versions, devices and the link,
-# then the answers of models and the losses of training on the GPU against the CPU's, then the benches. Writes a table to stdout
-# and full outputs to OUT_DIR. Exit 1: something is wrong; 2: there is no GPU here, which is said in a sentence.
+# What is to be known of a machine with an NVIDIA GPU, in parts, those that tell most first: versions and the device's description,
+# the device's suite and the rates of its links, operators against the reference, answers and training bits, single operators'
+# speed, then networks: costs of all candidates as profiles, benches against PyTorch, training in less memory, page-in. Writes a
+# table to stdout, at the end all of it, and files to OUT_DIR; what is done there already is not done again.
+# Exit 1: something is wrong; 2: there is no GPU here, which is said in a sentence.
 # usage: tests/gpu_check.sh BUILD_DIR OUT_DIR [CUDA_HOME]
+#   GPU_PARTS='machine probes ..'   these only, in this order
+#   GPU_SECONDS=560                 nothing is begun after that, and no part gets more than what is left
+#   GPU_NETWORKS='vgg19:144 ..'     networks and their batches; NAME.onnx and NAME-infer.onnx in GPU_MODELS (made there by PyTorch)
+#   GPU_PRECISIONS='fp32 tf32'      GPU_MEM=80%   memory of the device
+#   GPU_RATIOS, GPU_POLICIES        of the part `policies`
 set -u
 build=$1 out=$2
 CUDA_HOME=${3:-${CUDA_HOME:-/usr/local/cuda}}
+# Where PyTorch is, its own cuDNN and cublasLt are: a toolkit alone has no cuDNN.
+site=$(python3 -c 'import os, nvidia; print(os.path.dirname(list(nvidia.__path__)[0]))' 2>/dev/null)
+CUDA_HOME=$CUDA_HOME${site:+:$site}
 export CUDA_HOME
+all='machine probes ops answers training speed models profiles bench policies pagein'
+parts=${GPU_PARTS:-$all}
+seconds=${GPU_SECONDS:-560}
+networks=${GPU_NETWORKS:-resnet50:184 vgg19:144 unet:120}
+precisions=${GPU_PRECISIONS:-fp32 tf32}
+device=cuda:0,mem=${GPU_MEM:-80%}
+began=$(date +%s)
 bad=0
-store=$(mktemp -d "${TMPDIR:-/tmp}/hearth-gpu.XXXXXX")
-trap 'rm -rf "$store"' EXIT INT TERM
-mkdir -p "$out" || exit 1
 prog=$build/hearth
-row() { printf '%-34s %-8s %s\n' "$1" "$2" "$3"; }
-on() { # DEVICE ARGUMENTS..
-    device=$1
-    shift
-    "$prog" --store "$store" --device "$device" "$@"
-}
-reason=$("$prog" --store "$store" --device cuda:0,mem=80% ls 2>&1 >/dev/null) || {
+store=$(mktemp -d "${TMPDIR:-/tmp}/hearth-gpu.XXXXXX") || exit 1
+trap 'rm -rf "$store"' EXIT INT TERM
+models=${GPU_MODELS:-$store/models}
+for p in $parts; do
+    case " $all " in *" $p "*) ;; *) echo "gpu-check: no part '$p'; there are: $all" >&2; exit 1 ;; esac
+done
+reason=$("$prog" --store "$store/s" --device "$device" ls 2>&1 >/dev/null) || {
     echo "gpu-check: nothing was run on a GPU: $reason"
     exit 2
 }
-{ uname -a; ldd --version 2>&1 | head -1; nvidia-smi 2>&1; "$prog" --store "$store" devices; } >"$out/machine.txt" 2>&1
-row 'machine' ok "$out/machine.txt"
+mkdir -p "$out" "$models" || exit 1
+# Over the fake driver everything is run, and nothing is kept as a result.
+fake=
+"$prog" --store "$store/s" --device "$device" --json devices 2>/dev/null | grep -q 'fake CUDA device' && fake=yes
+[ -n "$fake" ] || { GPU_RESULTS=$out/results.jsonl GPU_DEVICE_JSON=$out/device.json HEARTH_GPU=1; export GPU_RESULTS GPU_DEVICE_JSON HEARTH_GPU; }
+[ -n "$fake" ] && unset HEARTH_GPU
 
-# Every operator against the reference, cases and tolerances of the CPU's tests.
-for t in elementwise norm gemm train_ops train_rare; do
-    HEARTH_GPU=1 LD_LIBRARY_PATH=$build "$build/kernels/cuda/${t}_test" >"$out/$t.log" 2>&1 && result=ok || { result=FAILED; bad=1; }
-    row "operators: $t" $result "$(grep '^# on CUDA' "$out/$t.log" | cut -c3-)"
-done
+row() { printf '%-42s %-8s %s\n' "$1" "$2" "$3" | tee -a "$out/table.txt"; }
+result() { # WHAT VALUE UNIT
+    [ -n "$fake" ] || printf '{"what": "%s", "value": %s, "unit": "%s"}\n' "$1" "$2" "$3" >>"$out/results.jsonl"
+}
+left() { echo $((seconds - $(date +%s) + began)); }
+limited() { # SECONDS COMMAND..: at most that, and at most what is left
+    limit=$1
+    shift
+    [ "$limit" -lt "$(left)" ] || limit=$(left)
+    [ "$limit" -gt 0 ] || return 124
+    timeout -k 5 "$limit" "$@"
+}
+on() { # SECONDS DEVICE ARGUMENTS..
+    limit_on=$1 dev=$2
+    shift 2
+    limited "$limit_on" "$prog" --store "$store/s" --device "$dev" "$@"
+}
+figure() { # KEY of a line of JSON on stdin, "-" where it is not there
+    python3 -c 'import json, sys
+v = json.loads([l for l in sys.stdin if l.startswith("{")][-1]).get(sys.argv[1])
+print("-" if v is None else "%.6g" % v)' "$1" 2>/dev/null || echo -
+}
+judge() { # NAME CODE NOTE
+    case $2 in
+    0) row "$1" ok "$3" ;;
+    124 | 137) row "$1" 'no time' "$3" ;;
+    *) row "$1" FAILED "$3"; bad=1 ;;
+    esac
+}
+import() { # NAME FILE: once
+    [ -e "$store/imported-$1" ] && return 0
+    on 120 "$device" import "$1" "$2" >"$out/$1.import" 2>&1 && : >"$store/imported-$1"
+}
 
-# The same question to both devices; outputs may differ by 1e-3 of the largest.
-answers() { # NAME FILE INPUT DATA
-    on cpu import "$1" "$2" >"$out/$1.import" 2>&1
-    for d in cpu cuda:0,mem=80%; do
-        mkdir -p "$out/$1.${d%%[:,]*}"
-        on "$d" infer "$1" --input "$3=$4" --output-dir "$out/$1.${d%%[:,]*}" >"$out/$1.${d%%[:,]*}.log" 2>&1 || {
-            row "infer $1" FAILED "$(tail -1 "$out/$1.${d%%[:,]*}.log")"
-            bad=1
+part_machine() {
+    { uname -a; ldd --version 2>&1 | head -1; nvidia-smi 2>&1; "$prog" --store "$store/s" --device "$device" devices; lscpu; free -m
+      python3 -c 'import torch; print("torch", torch.__version__, torch.version.cuda, torch.backends.cudnn.version())'; } >"$out/machine.txt" 2>&1
+    row machine ok "$("$prog" --store "$store/s" --device "$device" devices 2>/dev/null | grep -m1 cuda:0 | tr -s ' ' | cut -c1-100)"
+}
+# The suite of tests/device_conformance.h, captures, rates of copies, what the driver can do.
+part_probes() {
+    LD_LIBRARY_PATH=$build limited 150 "$build/tests/cuda_probe_test" >"$out/probes.log" 2>&1
+    judge 'device suite, captures, probes' $? "$(grep -c ' OK ' "$out/probes.log") passed, $out/probes.log"
+    sed -n 's/^# \(.*: .*\)$/    \1/p' "$out/probes.log" | grep -v 'JSON' | tee -a "$out/table.txt"
+    [ -z "$fake" ] && [ -s "$out/device.json" ] && row 'description of the device' ok "$out/device.json"
+}
+# Every operator against the reference, cases and tolerances of the CPU's tests, outputs poisoned; all at once.
+part_ops() {
+    for t in elementwise norm gemm train_ops train_rare bf16; do
+        [ -x "$build/kernels/cuda/${t}_test" ] || continue
+        (LD_LIBRARY_PATH=$build limited 240 "$build/kernels/cuda/${t}_test" >"$out/ops-$t.log" 2>&1; echo $? >"$store/ops-$t") &
+    done
+    wait
+    for f in "$store"/ops-*; do
+        t=${f##*/ops-}
+        judge "operators: $t" "$(cat "$f")" "$(grep '^# on CUDA' "$out/ops-$t.log" | cut -c3-)"
+    done
+}
+# The same question to both devices; outputs may differ by 1e-3 of the largest. Then a second time, and many times by a graph.
+part_answers() {
+    import digits tests/data/digits/digits.onnx
+    for d in cpu "$device"; do
+        mkdir -p "$out/answers-${d%%[:,]*}"
+        on 60 "$d" infer digits --input image=tests/data/digits/images.npy --output-dir "$out/answers-${d%%[:,]*}" >"$out/answers-${d%%[:,]*}.log" 2>&1 || {
+            judge "answers of digits on ${d%%[:,]*}" $? "$(tail -1 "$out/answers-${d%%[:,]*}.log")"
             return
         }
     done
-    if worst=$(python3 - "$out/$1.cpu" "$out/$1.cuda" 2>&1 <<'EOF'
-import array, glob, os, struct, sys
-def load(path):
-    b = open(path, 'rb').read()
-    n = struct.unpack('<H', b[8:10])[0] + 10 if b[6] == 1 else struct.unpack('<I', b[8:12])[0] + 12
-    return array.array('f', b[n:len(b) - (len(b) - n) % 4])
-worst = 0
-for path in glob.glob(sys.argv[1] + '/*.npy'):
-    a, b = load(path), load(os.path.join(sys.argv[2], os.path.basename(path)))
-    largest = max(map(abs, a)) or 1
-    worst = max([worst] + [abs(x - y) / largest if x == x and y == y else 9 for x, y in zip(a, b)])
-print('%.2e' % worst)
-sys.exit(worst > 1e-3)
-EOF
-    ); then row "infer $1" ok "differs by $worst"; else row "infer $1" FAILED "$worst"; bad=1; fi
+    said=$(python3 tests/gpu_compare.py answers "$out/answers-cpu" "$out/answers-cuda" 2>&1)
+    judge 'answers of digits, against the CPU' $? "$said"
 }
-answers digits tests/data/digits/digits.onnx "${DIGITS_INPUT:-image}" tests/data/digits/images.npy
-
-# Training with and without a budget: the same loss bits where the budget left the algorithms as they were, else nearly the same.
-losses() { # BUDGET LOG
-    on cuda:0,mem=80% --json train untrained --data tests/data/digits/train.safetensors --loss softmax-xent --optimizer momentum \
-        --lr 0.05 --batch 50 --epochs 1 --no-shuffle --save-as trained ${1:+--budget "$1"} >"$2" 2>&1
-}
-on cpu import untrained tests/data/digits/untrained.onnx >"$out/untrained.import" 2>&1
-if losses '' "$out/train.json" && losses 75% "$out/train-75.json" && said=$(python3 - "$out/train.json" "$out/train-75.json" 2>&1 <<'EOF'
-import json, sys
-def load(path):
-    return [d['loss'] for d in map(json.loads, filter(lambda l: l.startswith('{'), open(path))) if 'loss' in d]
-a, b = map(load, sys.argv[1:])
-worst = max(abs(x - y) / (abs(x) + 0.1) for x, y in zip(a, b)) if a and len(a) == len(b) else 9
-print('%d losses, %s' % (len(a), 'the same bits' if a == b else 'they differ by %.1e: other algorithms' % worst))
-sys.exit(not worst < 1e-3)
-EOF
-); then
-    row 'training, 75 % of the memory' ok "$said"
-else
-    row 'training, 75 % of the memory' FAILED "${said:-} see $out/train*.json"
-    bad=1
-fi
-
-for m in ${GPU_MODELS:-}; do # FILE.onnx files to measure
-    name=$(basename "$m" .onnx)
-    on cuda:0,mem=80% import "$name" "$m" >"$out/$name.import" 2>&1
-    for b in 1 32; do
-        on cuda:0,mem=80% --json bench "$name" --batch "$b" >"$out/$name-$b.json" 2>&1 && result=ok || { result=FAILED; bad=1; }
-        row "bench $name --batch $b" $result "$(tail -1 "$out/$name-$b.json" | cut -c1-90)"
-        on cuda:0,mem=80% --json convsel "$name" --batch "$b" >"$out/$name-$b.convsel.json" 2>&1 || true
+# Losses: whole and in 75 % of the memory, with CUDA graphs and without: the same bits where the algorithms are the same.
+part_training() {
+    import untrained tests/data/digits/untrained.onnx
+    for way in whole graphless less; do
+        more= dev=$device
+        case $way in graphless) dev=$device,graphs=off ;; less) more='--budget 75%' ;; esac
+        # shellcheck disable=SC2086
+        on 90 "$dev" --json train untrained --data tests/data/digits/train.safetensors --loss softmax-xent --optimizer momentum --lr 0.05 --batch 50 \
+            --epochs 1 --no-shuffle --save-as trained $more >"$out/train-$way.json" 2>&1 || {
+            judge "training, $way" $? "$(tail -1 "$out/train-$way.json")"
+            return
+        }
     done
+    for way in graphless less; do
+        said=$(python3 tests/gpu_compare.py losses "$out/train-whole.json" "$out/train-$way.json" 2>&1)
+        judge "training: whole against $way" $? "$said"
+    done
+}
+# What single operators reach: of the copy bandwidth, and in arithmetic; all algorithms of a product and a convolution.
+part_speed() {
+    LD_LIBRARY_PATH=$build limited 180 "$build/tests/cuda_speed_test" >"$out/speed.log" 2>&1
+    judge 'speed of operators' $? "$out/speed.log"
+    sed -n 's/^# \(.*: .*\)$/    \1/p' "$out/speed.log" | tee -a "$out/table.txt"
+}
+# The networks, exported by the machine's own PyTorch.
+part_models() {
+    for n in $networks; do
+        [ -e "$models/${n%:*}.onnx" ] && { row "model ${n%:*}" ok 'is there'; continue; }
+        limited 120 python3 tests/gpu_torch.py export "$models" "${n%:*}" >"$out/export-${n%:*}.log" 2>&1
+        judge "model ${n%:*}, exported" $? "$(tail -1 "$out/export-${n%:*}.log" | cut -c1-80)"
+    done
+}
+has_model() { [ -e "$models/$1.onnx" ] && import "$1" "$models/$1.onnx"; }
+# What every node of a training step takes with every candidate: profiles for planning elsewhere.
+part_profiles() {
+    for n in $networks; do
+        has_model "${n%:*}" || { row "profile ${n%:*}" skipped 'no model'; continue; }
+        for p in $precisions; do
+            file=h200-${n%:*}-${n#*:}-$p.json
+            on 150 "$device" plan "${n%:*}" --train --batch "${n#*:}" --precision "$p" --write-profile "$store/$file" >"$out/profile-${n%:*}-$p.log" 2>&1
+            code=$?
+            [ -n "$fake" ] || { [ -s "$store/$file" ] && cp "$store/$file" "$out/$file"; }
+            judge "profile ${n%:*}, batch ${n#*:}, $p" $code "$([ -s "$store/$file" ] && wc -c <"$store/$file") bytes"
+        done
+    done
+}
+measure() { # WHAT OPTION NAME ARGUMENTS..: a row with samples per second; sets $rate and $ms
+    what=$1 dev=$device${2:+,$2}
+    shift 2
+    on 60 "$dev" --json bench "$@" >"$store/bench.json" 2>"$store/bench.err"
+    code=$?
+    rate=$(figure samples_per_second <"$store/bench.json") ms=$(figure p50_ms <"$store/bench.json")
+    [ -n "$fake" ] || { grep '^{' "$store/bench.json" | sed "s|^{|{\"what\": \"$what\", |" >>"$out/bench.jsonl"; }
+    [ -z "$fake" ] || rate=- ms=-
+    judge "$what" $code "$ms ms, $rate samples/s $([ $code = 0 ] || tail -1 "$store/bench.err" | cut -c1-90)"
+}
+against() { # MODE NAME BATCH PRECISION: PyTorch's figure and hearth's over it
+    [ -n "${GPU_NO_TORCH:-}" ] && return
+    limited 90 python3 tests/gpu_torch.py "$1" "$2" "$3" "$4" >"$store/torch.json" 2>"$out/torch-$1-$2-$3-$4.log"
+    code=$?
+    [ $code = 0 ] || { row "  PyTorch, the same" skipped "$(tail -1 "$out/torch-$1-$2-$3-$4.log" | cut -c1-90)"; return; }
+    theirs=$(figure samples_per_second <"$store/torch.json")
+    cat "$store/torch.json" >>"$out/bench.jsonl"
+    row '  PyTorch, the same' ok "$theirs samples/s; hearth / PyTorch $(awk "BEGIN { printf \"%.3f\", ${rate#-} / $theirs }" 2>/dev/null)"
+}
+part_bench() {
+    for n in $networks; do
+        has_model "${n%:*}" || { row "bench ${n%:*}" skipped 'no model'; continue; }
+        for p in $precisions; do
+            measure "train ${n%:*}, batch ${n#*:}, $p" '' "${n%:*}" --train --batch "${n#*:}" --precision "$p" --seconds 5
+            against train "${n%:*}" "${n#*:}" "$p"
+        done
+        measure "train ${n%:*}, batch ${n#*:}, $p, no graphs" graphs=off "${n%:*}" --train --batch "${n#*:}" --precision "$p" --seconds 5
+        name=${n%:*}-infer
+        has_model "$name" || name=${n%:*}
+        for p in $precisions; do
+            for b in 1 32; do
+                measure "infer ${n%:*}, batch $b, $p" '' "$name" --batch "$b" --precision "$p" --seconds 3
+                against infer "${n%:*}" "$b" "$p"
+            done
+        done
+        measure "infer ${n%:*}, batch 1, $p, no graphs" graphs=off "$name" --batch 1 --precision "$p" --seconds 3
+    done
+}
+# Training steps in less memory, by policy; cells are kept, and a run goes on from them.
+part_policies() {
+    for n in $networks; do
+        case ${n%:*} in resnet50) continue ;; esac
+        [ -e "$models/${n%:*}.onnx" ] || { row "policies ${n%:*}" skipped 'no model'; continue; }
+        cells=$out/policies.jsonl
+        [ -z "$fake" ] || cells=$store/policies.jsonl
+        limited 600 python3 tests/bench/train_policies.py "$prog" --device "$device" --models "$models" --names "${n%:*}" --batch "${n#*:}" \
+            --ratios "${GPU_RATIOS:-0.8,0.6,0.4,0.7,0.5}" --policies "${GPU_POLICIES:-hearth,checkmate-auto,str-auto,mo-sos}" \
+            --minutes "$(awk "BEGIN { print ($(left) - 30) / 60 }")" --store "$store/policies" --json "$cells" --table "$store/policies.md" >"$out/policies-${n%:*}.log" 2>&1
+        judge "policies on ${n%:*}" $? "$out/policies-${n%:*}.log"
+        [ -n "$fake" ] || { [ -s "$store/policies.md" ] && cp "$store/policies.md" "$out/policies-${n%:*}.md"; }
+    done
+}
+# From unloaded to the first answer, over HTTP.
+part_pagein() {
+    name=${GPU_PAGEIN:-vgg19-infer}
+    has_model "$name" || { row "page-in of $name" skipped 'no model'; return; }
+    said=$(limited 120 python3 tests/gpu_pagein.py "$build/hearthd" "$store/s" "$device" "$name" 2>"$out/pagein.log")
+    code=$?
+    [ -n "$fake" ] && [ $code = 0 ] && said='not measured'
+    [ -n "$fake" ] || [ $code != 0 ] || result 'page-in' "$(printf %s "$said" | cut -d' ' -f1)" ms
+    judge "page-in of $name" $code "$said"
+}
+keep() { # what comes back from where files are few: one archive beside the table
+    cp "$out/table.txt" "$1/" 2>/dev/null
+    tar czf "$1/gpu-check.tar.gz" -C "$out" . 2>/dev/null
+}
+
+for p in $parts; do
+    [ -e "$out/$p.done" ] && continue
+    if [ "$(left)" -le 5 ]; then
+        row "$p" 'no time' "GPU_PARTS='$p ..' goes on from here"
+        continue
+    fi
+    began_part=$(date +%s)
+    part_"$p"
+    [ "$(left)" -le 0 ] || : >"$out/$p.done"
+    echo "    ($p: $(($(date +%s) - began_part)) s)"
+    [ -z "${OUT:-}" ] || [ -n "$fake" ] || keep "$OUT"
 done
+echo
+[ -z "$fake" ] || echo 'gpu-check: over the fake driver: nothing here is a measurement'
+cat "$out/table.txt"
 exit $bad

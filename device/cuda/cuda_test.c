@@ -91,6 +91,7 @@ static void test_refusals(void **state)
     assert_refused("cuda:1", HTH_ENOTSUP, "device cuda:1: there is 1 CUDA device, number 0");
     assert_refused("cuda:0,mem=1GiB", HTH_EINVAL, "machine's 268435456 bytes");
     assert_refused("cuda:0,threads=2", HTH_EINVAL, "no option 'threads'");
+    assert_refused("cuda:0,graphs=no", HTH_EINVAL, "expected on or off");
     fresh(1);
     driver->n_devices = 0;
     assert_refused("cuda:0", HTH_ENOTSUP,

@@ -3,7 +3,7 @@
 """Training steps under every policy and budget, measured: step time / unconstrained step time, and beside it what the plan predicted before any of
 its steps ran, relative to the same unconstrained step.
 
-usage: train_policies.py HEARTH [--models DIR] [--names NAME,..] [--ratios 0.9,0.8,..] [--policies P,..] [--minutes M] [--threads T]
+usage: train_policies.py HEARTH [--models DIR] [--names NAME,..] [--ratios 0.9,0.8,..] [--policies P,..] [--minutes M] [--threads T] [--device SPEC]
                          [--store DIR] [--json FILE] [--table FILE]
 DIR holds NAME.onnx exported for training; what is missing is exported (needs torch, torchvision, onnx). A cell is one process: `hearth bench
 --train --steps N`, one step to warm up and N (2 to 5) that count, the median of them. All cells of a network share a store, so algorithms are measured
@@ -52,7 +52,8 @@ class Cells:
 
     def measure(self, store, batch, policy, budget, steps):
         r = subprocess.run([self.args.hearth, '--store', store, '--json', 'bench', 'm', '--train', '--batch', str(batch), '--policy', policy,
-                            '--threads', str(self.args.threads), '--steps', str(steps), *(['--budget', str(budget)] if budget else [])],
+                            '--steps', str(steps), *(['--budget', str(budget)] if budget else []),
+                            *(['--device', self.args.device] if self.args.device else ['--threads', str(self.args.threads)])],
                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         if r.returncode == 0:
             return json.loads(r.stdout)
@@ -99,7 +100,7 @@ def network(args, cells, name, store, out):
     batch = args.batch or BATCH.get(name, 8)
     policies, ratios = args.policies.split(','), [float(r) for r in args.ratios.split(',')]
     if not os.path.isdir(store):
-        subprocess.run([args.hearth, '--store', store, 'import', 'm', path], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run([args.hearth, '--store', store, *(['--device', args.device] if args.device else []), 'import', 'm', path], check=True, stdout=subprocess.DEVNULL)
     whole = cells.get(store, name, batch, 1, 'keep', 'first', None, 2)  # measures all algorithms
     peak, steps = whole['peak_bytes'], steps_for(whole['p50_ms'])
     for ratio in sorted({1.0, ratios[len(ratios) // 2], ratios[-1]}, reverse=True):
@@ -162,6 +163,7 @@ def main():
     p.add_argument('--batch', type=int, default=0)
     p.add_argument('--minutes', type=float, default=60)
     p.add_argument('--threads', type=int, default=2)
+    p.add_argument('--device', help='the device, such as cuda:0,mem=80%%; without it a CPU with --threads')
     p.add_argument('--store', help='directory of the stores, kept; without it a temporary one')
     p.add_argument('--json', help='a line for each cell; a run goes on from what is there')
     p.add_argument('--table', help='the tables in Markdown, written behind every network')
@@ -177,7 +179,7 @@ def main():
             left = name if cells.late() else network(args, cells, name, os.path.join(stores, name), rows)
             missing += [left] if left else []
             print(f'{name}: {time.time() - begun:.0f} s', flush=True)
-            end = [f'\n{args.threads} threads, {platform.platform()}, {time.strftime("%Y-%m-%d")}.',
+            end = [f'\n{args.device or f"{args.threads} threads"}, {platform.platform()}, {time.strftime("%Y-%m-%d")}.',
                    *(['\nNot measured, the time was up: ' + ', '.join(missing)] if missing else [])]
             if args.table:
                 with open(args.table, 'w') as f:
