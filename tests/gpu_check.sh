@@ -11,6 +11,7 @@
 #   GPU_NETWORKS='vgg19:144 ..'     networks and their batches; NAME.onnx and NAME-infer.onnx in GPU_MODELS (made there by PyTorch)
 #   GPU_PRECISIONS='fp32 tf32'      GPU_MEM=80%   memory of the device
 #   GPU_RATIOS, GPU_POLICIES        of the part `policies`
+#   GPU_STORE=DIR                   is kept: models and what was timed serve the next run on that machine
 set -u
 build=$1 out=$2
 CUDA_HOME=${3:-${CUDA_HOME:-/usr/local/cuda}}
@@ -27,8 +28,13 @@ device=cuda:0,mem=${GPU_MEM:-80%}
 began=$(date +%s)
 bad=0
 prog=$build/hearth
-store=$(mktemp -d "${TMPDIR:-/tmp}/hearth-gpu.XXXXXX") || exit 1
-trap 'rm -rf "$store"' EXIT INT TERM
+if [ -n "${GPU_STORE:-}" ]; then
+    store=$GPU_STORE
+    mkdir -p "$store" || exit 1
+else
+    store=$(mktemp -d "${TMPDIR:-/tmp}/hearth-gpu.XXXXXX") || exit 1
+    trap 'rm -rf "$store"' EXIT INT TERM
+fi
 models=${GPU_MODELS:-$store/models}
 for p in $parts; do
     case " $all " in *" $p "*) ;; *) echo "gpu-check: no part '$p'; there are: $all" >&2; exit 1 ;; esac
@@ -92,6 +98,7 @@ part_probes() {
 }
 # Every operator against the reference, cases and tolerances of the CPU's tests, outputs poisoned; all at once.
 part_ops() {
+    rm -f "$store"/ops-*
     for t in elementwise norm gemm train_ops train_rare bf16; do
         [ -x "$build/kernels/cuda/${t}_test" ] || continue
         (LD_LIBRARY_PATH=$build limited 240 "$build/kernels/cuda/${t}_test" >"$out/ops-$t.log" 2>&1; echo $? >"$store/ops-$t") &
@@ -154,6 +161,7 @@ part_profiles() {
         has_model "${n%:*}" || { row "profile ${n%:*}" skipped 'no model'; continue; }
         for p in $precisions; do
             file=h200-${n%:*}-${n#*:}-$p.json
+            [ ! -s "$out/$file" ] || continue
             on 150 "$device" plan "${n%:*}" --train --batch "${n#*:}" --precision "$p" --write-profile "$store/$file" >"$out/profile-${n%:*}-$p.log" 2>&1
             code=$?
             [ -n "$fake" ] || { [ -s "$store/$file" ] && cp "$store/$file" "$out/$file"; }
@@ -161,15 +169,17 @@ part_profiles() {
         done
     done
 }
-measure() { # WHAT OPTION NAME ARGUMENTS..: a row with samples per second; sets $rate and $ms
+measure() { # WHAT OPTION NAME ARGUMENTS..: a row with samples per second; sets $rate and $ms; 1: it was there already, or failed
     what=$1 dev=$device${2:+,$2}
     shift 2
+    ! grep -qF "\"what\": \"$what\"" "$out/bench.jsonl" 2>/dev/null || return 1
     on 60 "$dev" --json bench "$@" >"$store/bench.json" 2>"$store/bench.err"
     code=$?
     rate=$(figure samples_per_second <"$store/bench.json") ms=$(figure p50_ms <"$store/bench.json")
     [ -n "$fake" ] || { grep '^{' "$store/bench.json" | sed "s|^{|{\"what\": \"$what\", |" >>"$out/bench.jsonl"; }
     [ -z "$fake" ] || rate=- ms=-
     judge "$what" $code "$ms ms, $rate samples/s $([ $code = 0 ] || tail -1 "$store/bench.err" | cut -c1-90)"
+    [ $code = 0 ]
 }
 against() { # MODE NAME BATCH PRECISION: PyTorch's figure and hearth's over it
     [ -n "${GPU_NO_TORCH:-}" ] && return
@@ -184,16 +194,16 @@ part_bench() {
     for n in $networks; do
         has_model "${n%:*}" || { row "bench ${n%:*}" skipped 'no model'; continue; }
         for p in $precisions; do
-            measure "train ${n%:*}, batch ${n#*:}, $p" '' "${n%:*}" --train --batch "${n#*:}" --precision "$p" --seconds 5
-            against train "${n%:*}" "${n#*:}" "$p"
+            measure "train ${n%:*}, batch ${n#*:}, $p" '' "${n%:*}" --train --batch "${n#*:}" --precision "$p" --seconds 5 &&
+                against train "${n%:*}" "${n#*:}" "$p"
         done
         measure "train ${n%:*}, batch ${n#*:}, $p, no graphs" graphs=off "${n%:*}" --train --batch "${n#*:}" --precision "$p" --seconds 5
         name=${n%:*}-infer
         has_model "$name" || name=${n%:*}
         for p in $precisions; do
             for b in 1 32; do
-                measure "infer ${n%:*}, batch $b, $p" '' "$name" --batch "$b" --precision "$p" --seconds 3
-                against infer "${n%:*}" "$b" "$p"
+                measure "infer ${n%:*}, batch $b, $p" '' "$name" --batch "$b" --precision "$p" --seconds 3 &&
+                    against infer "${n%:*}" "$b" "$p"
             done
         done
         measure "infer ${n%:*}, batch 1, $p, no graphs" graphs=off "$name" --batch 1 --precision "$p" --seconds 3

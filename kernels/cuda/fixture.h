@@ -8,6 +8,7 @@
 #define HTH_KERNELS_CUDA_FIXTURE_H
 
 #include "base/alloc.h"
+#include "base/settings.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/fake/fake.h"
 
@@ -103,6 +104,10 @@ static inline void cuda_wrapped_close(hth_kernel *k)
 // The fake driver's device, or with HEARTH_GPU=1 in the environment the machine's own.
 static inline hth_err cuda_test_open(void)
 {
+    const char *libs = getenv("CUDA_HOME");
+    if (getenv("HEARTH_GPU") != NULL && libs != NULL) {
+        HTH_TRY(hth_setting_set("cuda.libs", libs));
+    }
     if (getenv("HEARTH_GPU") == NULL && hth_cuda_fake_engine_open(7, (uint64_t)256 << 20) == NULL) {
         return HTH_EIO;
     }
