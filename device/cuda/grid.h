@@ -67,6 +67,83 @@ typedef struct HTH_ALIGN16 hth_u4 {
     uint32_t v[4];
 } hth_u4;
 
+typedef struct __attribute__((aligned(8))) hth_h4 {
+    uint16_t v[4];
+} hth_h4;
+
+// bf16: the upper half of an f32; rounded to nearest, ties to even, NaN stays NaN.
+HTH_FN float hth_bf16_get(uint16_t h)
+{
+    union {
+        uint32_t u;
+        float f;
+    } v;
+    v.u = (uint32_t)h << 16;
+    return v.f;
+}
+
+HTH_FN uint16_t hth_bf16_put(float f)
+{
+    union {
+        float f;
+        uint32_t u;
+    } v;
+    v.f = f;
+    return (uint16_t)(f != f ? v.u >> 16 | 0x40u : (v.u + 0x7fffu + (v.u >> 16 & 1u)) >> 16);
+}
+
+// Element i of a tensor of f32 or (half) bf16.
+HTH_FN float hth_get(const void *p, int64_t i, int half)
+{
+    return half ? hth_bf16_get(((const uint16_t *)p)[i]) : ((const float *)p)[i];
+}
+
+HTH_FN void hth_set(void *p, int64_t i, float v, int half)
+{
+    if (half) {
+        ((uint16_t *)p)[i] = hth_bf16_put(v);
+    } else {
+        ((float *)p)[i] = v;
+    }
+}
+
+// Elements i .. i + 3 in one access, where i is a multiple of 4; `n` < 4: as many one by one.
+HTH_FN hth_f4 hth_get4(const void *p, int64_t i, uint32_t n, int half)
+{
+    hth_f4 r = {{0, 0, 0, 0}};
+    if (n >= 4 && !half) {
+        return *(const hth_f4 *)(const void *)((const float *)p + i);
+    }
+    if (n >= 4) {
+        hth_h4 h = *(const hth_h4 *)(const void *)((const uint16_t *)p + i);
+        for (int k = 0; k < 4; k++) {
+            r.v[k] = hth_bf16_get(h.v[k]);
+        }
+        return r;
+    }
+    for (uint32_t k = 0; k < n; k++) {
+        r.v[k] = hth_get(p, i + k, half);
+    }
+    return r;
+}
+
+HTH_FN void hth_set4(void *p, int64_t i, uint32_t n, hth_f4 v, int half)
+{
+    if (n >= 4 && !half) {
+        *(hth_f4 *)(void *)((float *)p + i) = v;
+    } else if (n >= 4) {
+        hth_h4 h;
+        for (int k = 0; k < 4; k++) {
+            h.v[k] = hth_bf16_put(v.v[k]);
+        }
+        *(hth_h4 *)(void *)((uint16_t *)p + i) = h;
+    } else {
+        for (uint32_t k = 0; k < n; k++) {
+            hth_set(p, i + k, v.v[k], half);
+        }
+    }
+}
+
 // The number of this thread among all, and of all.
 HTH_FN uint32_t hth_index(const hth_grid *t)
 {

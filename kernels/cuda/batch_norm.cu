@@ -30,7 +30,7 @@ HTH_KERNEL(hth_channel_stats, hth_channel_params, 5)
     float *fold = shared + t->n_threads, *folded = fold + HTH_FOLD, part = 0;
     if (phase == 0) {
         for (uint32_t i = t->thread; i < n; i += t->n_threads) {
-            part += p->x[channel_at(p->channels, p->size, c, i)];
+            part += hth_get(p->x, channel_at(p->channels, p->size, c, i), p->half);
         }
         shared[t->thread] = part;
     } else if (phase == 1 && t->thread < HTH_FOLD) {
@@ -38,7 +38,7 @@ HTH_KERNEL(hth_channel_stats, hth_channel_params, 5)
     } else if (phase == 2) {
         float mean = hth_fold_sum(fold) / (float)n;
         for (uint32_t i = t->thread; i < n; i += t->n_threads) {
-            float d = p->x[channel_at(p->channels, p->size, c, i)] - mean;
+            float d = hth_get(p->x, channel_at(p->channels, p->size, c, i), p->half) - mean;
             part += d * d;
         }
         shared[t->thread] = part;
@@ -52,11 +52,11 @@ HTH_KERNEL(hth_channel_stats, hth_channel_params, 5)
 // dy of element `at`, where the forward pass's fused Relu or Clip was open.
 HTH_FN float channel_dy(const hth_channel_grad_params *p, uint32_t c, uint32_t at)
 {
-    float dy = p->dy[at];
+    float dy = hth_get(p->dy, at, p->half_dy);
     if (p->bias == NULL) {
         return dy;
     }
-    float y = (p->x[at] - p->mean[c]) * (p->scale[c] * p->inv[c]) + p->bias[c];
+    float y = (hth_get(p->x, at, p->half_x) - p->mean[c]) * (p->scale[c] * p->inv[c]) + p->bias[c];
     return y > p->low && y < p->high ? dy : 0;
 }
 
@@ -69,7 +69,7 @@ HTH_KERNEL(hth_channel_grad, hth_channel_grad_params, 3)
             uint32_t at = channel_at(p->channels, p->size, c, i);
             float dy = channel_dy(p, c, at);
             sum += dy;
-            dot += dy * ((p->x[at] - p->mean[c]) * p->inv[c]);
+            dot += dy * ((hth_get(p->x, at, p->half_x) - p->mean[c]) * p->inv[c]);
         }
         shared[t->thread] = sum;
         dots[t->thread] = dot;
@@ -87,9 +87,9 @@ HTH_KERNEL(hth_channel_grad_apply, hth_channel_grad_params, 1)
     float n = (float)p->batch * (float)p->size;
     uint32_t total = p->batch * p->channels * p->size;
     for (uint32_t i = hth_index(t); i < total; i += hth_total(t)) {
-        uint32_t c = i / p->size % p->channels;
-        float xhat = (p->x[i] - p->mean[c]) * p->inv[c];
+        uint32_t c = i / p->inner % p->channels;
+        float xhat = (hth_get(p->x, i, p->half_x) - p->mean[c]) * p->inv[c];
         float mean = (p->dbias[c] + xhat * p->dscale[c]) / n;
-        p->dx[i] = p->scale[c] * p->inv[c] * (channel_dy(p, c, i) - mean);
+        hth_set(p->dx, i, p->scale[c] * p->inv[c] * (channel_dy(p, c, i) - mean), p->half_dx);
     }
 }

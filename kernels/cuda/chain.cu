@@ -168,13 +168,12 @@ HTH_FN float chain_apply(const hth_chain_step *s, float x, float y)
 HTH_FN hth_f4 chain_load(const hth_chain_params *p, const hth_chain_operand *o, uint32_t i, uint32_t n)
 {
     hth_f4 r = {{0, 0, 0, 0}};
-    if (o->mode == HTH_CHAIN_SAME && n == 4) {
-        return *(const hth_f4 *)(const void *)(o->data + i);
+    if (o->mode == HTH_CHAIN_SAME) {
+        return hth_get4(o->data, i, n, o->half);
     }
     for (uint32_t k = 0; k < n; k++) {
-        r.v[k] = o->mode == HTH_CHAIN_SAME  ? o->data[i + k]
-                 : o->mode == HTH_CHAIN_ONE ? o->data[0]
-                                            : o->data[hth_offset(i + k, &p->dims, &o->steps)];
+        int64_t at = o->mode == HTH_CHAIN_ONE ? 0 : hth_offset(i + k, &p->dims, &o->steps);
+        r.v[k] = hth_get(o->data, at, o->half);
     }
     return r;
 }
@@ -195,11 +194,5 @@ HTH_KERNEL(hth_chain, hth_chain_params, 1)
             x.v[k] = chain_apply(step, x.v[k], y.v[k]);
         }
     }
-    if (n == 4) {
-        *(hth_f4 *)(void *)(p->out + i) = x;
-        return;
-    }
-    for (uint32_t k = 0; k < n; k++) {
-        p->out[i + k] = x.v[k];
-    }
+    hth_set4(p->out, i, n, x, p->half);
 }

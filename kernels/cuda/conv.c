@@ -2,7 +2,9 @@
 // Conv, ConvTranspose and Conv's gradients through cuDNN. ConvTranspose is the gradient with
 // respect to the input. A bias, a sum with a tensor like the result and a ReLU, in this order, are
 // fused where cuDNN has an engine for that; else, and for other post ops, one kernel of ours
-// follows. The bias's gradient is a reduction of ours.
+// follows. The bias's gradient is a reduction of ours. Where images have their channels last, so
+// has the filter, which is plain outside: a constant one is packed, others are converted on their
+// way.
 #include "kernels/cuda/dnn.h"
 #include "kernels/cuda/site.h"
 #include "kernels/cuda/window.h"
@@ -64,13 +66,18 @@ static hth_err conv_geometry(const hth_node *n, const hth_shape *x, const hth_sh
     return HTH_OK;
 }
 
+static bool conv_alike(const hth_value *a, const hth_value *b)
+{
+    return hth_shape_equal(&a->shape, &b->shape) && a->layout == b->layout;
+}
+
 // Which post ops a fused graph takes: a sum, then a ReLU, or one of them.
 static void conv_fusion(const hth_graph *g, const hth_node *n, const hth_value *y, conv_form *f)
 {
     int at = 0;
     f->sum = -1;
     if (at < n->n_post && n->post[at].op == HTH_OP_ADD && n->post[at].alpha == 1 &&
-        hth_shape_equal(&g->values[n->inputs[n->post[at].input]].shape, &y->shape)) {
+        conv_alike(&g->values[n->inputs[n->post[at].input]], y)) {
         f->sum = n->post[at++].input;
     }
     at += at < n->n_post && n->post[at].op == HTH_OP_RELU;
@@ -83,8 +90,11 @@ static hth_err conv_describe(const hth_graph *g, const hth_node *n, conv_form *f
     const hth_value *a = hth_cuda_in(g, n, 0), *b = hth_cuda_in(g, n, 1),
                     *r = hth_cuda_out(g, n, 0);
     *f = (conv_form){.bias = -1, .x_in = 0, .w_in = 1, .y_in = -1, .sum = -1};
-    f->dnn.precision = g->precision;
-    HTH_TRY(hth_cuda_need_f32(g, n, 3, 2));
+    // cuda_layout has a convolution's images plain where the precision has no engine else
+    f->dnn.nhwc = a->layout == HTH_LAYOUT_NHWC;
+    f->dnn.precision =
+        f->dnn.nhwc || g->precision == HTH_PRECISION_FP32 ? g->precision : HTH_PRECISION_TF32;
+    HTH_TRY(hth_cuda_need_float(g, n, 3, 2));
     if (a->shape.rank < 3 || hth_cuda_count(r) == 0 || hth_cuda_count(a) == 0) {
         return hth_fail(HTH_ENOTSUP, "%d dimensions, or empty", a->shape.rank);
     }
@@ -138,16 +148,49 @@ static void conv_close(hth_cuda_seq *s, hth_cuda_step *step)
     hth_free(p);
 }
 
-static void conv_tensor(hth_cuda_seq *s, conv_plan *p, hth_dnn_uid uid, int input)
+static void conv_tensor(hth_cuda_seq *s, conv_plan *p, hth_dnn_uid uid, const hth_cuda_place *at)
 {
-    hth_cuda_bind(s, 0, input >= 0 ? HTH_CUDA_IN : HTH_CUDA_OUT, input >= 0 ? input : 0, 0);
+    hth_cuda_bind(s, 0, at->from, at->index, at->offset);
     p->uid[p->n++] = uid;
 }
 
-// The step that runs `plan`, which it takes over.
-static hth_err conv_add(hth_cuda_seq *s, const conv_form *f, const hth_dnn_conv *c,
-                        const hth_dnn_device *d, cudnnBackendDescriptor_t plan, int64_t workspace)
+enum { CONV_X, CONV_W, CONV_Y, CONV_BIAS, CONV_SUM, CONV_TENSORS };
+
+// Where the plan's tensors are. What lies otherwise than it wants, or is of another type, is
+// converted before; *result, where it is not the node's output, behind.
+static void conv_places(hth_cuda_seq *s, const hth_graph *g, const hth_node *n, const conv_form *f,
+                        const hth_dnn_conv *c, hth_cuda_place at[CONV_TENSORS], int *result)
 {
+    const int input[] = {f->x_in, f->w_in, f->y_in, c->bias ? f->bias : -1, c->sum ? f->sum : -1};
+    const hth_value *y = hth_cuda_out(g, n, 0);
+    hth_layout lies = c->nhwc ? HTH_LAYOUT_NHWC : HTH_LAYOUT_PLAIN;
+    bool half = c->precision == HTH_PRECISION_BF16;
+    for (int i = 0; i < CONV_TENSORS; i++) {
+        if (input[i] >= 0) {
+            at[i] =
+                hth_cuda_operand(s, g, n, input[i], i == CONV_BIAS ? HTH_LAYOUT_PLAIN : lies, half);
+        } else if (i <= CONV_Y) {
+            bool turns = i == CONV_W && c->nhwc && y->shape.dim[1] > 1 &&
+                         hth_shape_elements(&y->shape) > y->shape.dim[0] * y->shape.dim[1];
+            *result = i;
+            at[i] = (hth_cuda_place){HTH_CUDA_OUT, 0, 0, y->layout, hth_cuda_half(y)};
+            if (turns || at[i].half != half) {
+                size_t bytes = hth_cuda_count(y) * (half ? sizeof(uint16_t) : sizeof(float));
+                at[i] = (hth_cuda_place){HTH_CUDA_WS, 0, hth_cuda_workspace(s, bytes), lies, half};
+            }
+        }
+    }
+}
+
+// The step that runs `plan`, which it takes over.
+static hth_err conv_add(hth_cuda_seq *s, const hth_graph *g, const hth_node *n, const conv_form *f,
+                        const hth_dnn_conv *c, const hth_dnn_device *d,
+                        cudnnBackendDescriptor_t plan, int64_t workspace)
+{
+    static const hth_dnn_uid uid[] = {HTH_DNN_X, HTH_DNN_W, HTH_DNN_Y, HTH_DNN_BIAS, HTH_DNN_SUM};
+    hth_cuda_place at[CONV_TENSORS];
+    const hth_value *y = hth_cuda_out(g, n, 0);
+    int result = CONV_Y;
     conv_plan *p = hth_calloc(1, sizeof *p);
     if (p == NULL) {
         (void)d->api->cudnnBackendDestroyDescriptor(plan);
@@ -155,20 +198,21 @@ static hth_err conv_add(hth_cuda_seq *s, const conv_form *f, const hth_dnn_conv 
     }
     p->plan = plan;
     p->device = *d;
+    conv_places(s, g, n, f, c, at, &result);
     hth_cuda_step_add(s, (hth_cuda_step){.run = conv_run, .close = conv_close, .state = p});
     HTH_TRY(s->err);
-    conv_tensor(s, p, HTH_DNN_X, f->x_in);
-    conv_tensor(s, p, HTH_DNN_W, f->w_in);
-    conv_tensor(s, p, HTH_DNN_Y, f->y_in);
-    if (c->bias) {
-        conv_tensor(s, p, HTH_DNN_BIAS, f->bias);
+    for (int i = 0; i < CONV_TENSORS; i++) {
+        if (i <= CONV_Y || (i == CONV_BIAS && c->bias) || (i == CONV_SUM && c->sum)) {
+            conv_tensor(s, p, uid[i], &at[i]);
+        }
     }
-    if (c->sum) {
-        conv_tensor(s, p, HTH_DNN_SUM, f->sum);
+    size_t scratch = workspace > 0 ? hth_cuda_workspace(s, (size_t)workspace) : 0;
+    hth_cuda_bind(s, 0, HTH_CUDA_WS, 0, scratch);
+    if (at[result].from == HTH_CUDA_WS) {
+        hth_cuda_place out = {HTH_CUDA_OUT, 0, 0, y->layout, hth_cuda_half(y)};
+        hth_cuda_convert(s, &y->shape, &at[result], &out);
     }
-    size_t at = workspace > 0 ? hth_cuda_workspace(s, (size_t)workspace) : 0;
-    hth_cuda_bind(s, 0, HTH_CUDA_WS, 0, at);
-    return HTH_OK;
+    return s->err;
 }
 
 // The first of the graph's engines whose plan can be made: of what heuristics say at once, then of
@@ -196,8 +240,9 @@ static hth_err conv_first(const hth_dnn_device *d, const hth_dnn_conv *c,
 }
 
 // Adds the convolution by the engine called `name`, NULL: the first one.
-static hth_err conv_try(hth_cuda_seq *s, const conv_form *f, const hth_dnn_conv *c,
-                        const char *name, char chosen[sizeof((hth_choice *)0)->name])
+static hth_err conv_try(hth_cuda_seq *s, const hth_graph *g, const hth_node *n, const conv_form *f,
+                        const hth_dnn_conv *c, const char *name,
+                        char chosen[sizeof((hth_choice *)0)->name])
 {
     const hth_device *base = &s->d->base;
     hth_dnn_device d = {s->d->api, hth_cuda_site_of(s->d)->dnn, NULL};
@@ -210,7 +255,7 @@ static hth_err conv_try(hth_cuda_seq *s, const conv_form *f, const hth_dnn_conv 
         HTH_TRY(hth_dnn_plan_kept(&d, c, name, base->kept, fingerprint, &plan, &workspace));
         snprintf(chosen, sizeof((hth_choice *)0)->name, "%s", name);
     }
-    return conv_add(s, f, c, &d, plan, workspace);
+    return conv_add(s, g, n, f, c, &d, plan, workspace);
 }
 
 // Bias and post ops that were not fused: one kernel over the result.
@@ -222,8 +267,8 @@ static hth_err conv_tail(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
     if (f->bias < 0 && n->n_post == 0) {
         return HTH_OK;
     }
-    hth_cuda_chain_begin(&c, &y->shape);
-    (void)hth_cuda_chain_operand(&c, &y->shape, HTH_CUDA_OUT, 0, 0);
+    hth_cuda_chain_begin(&c, y);
+    (void)hth_cuda_chain_value(&c, y, HTH_CUDA_OUT, 0);
     if (f->bias >= 0) {
         hth_shape channels = {.rank = y->shape.rank};
         for (int d = 0; d < y->shape.rank; d++) {
@@ -236,12 +281,28 @@ static hth_err conv_tail(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
     return hth_cuda_chain_end(s, &c, 0);
 }
 
+static void conv_bind_sums(hth_cuda_seq *s, const hth_graph *g, const hth_node *n)
+{
+    hth_cuda_bind(s, offsetof(hth_last_params, grad.dy), HTH_CUDA_IN, 1, 0);
+    hth_cuda_bind(s, offsetof(hth_last_params, grad.dbias), HTH_CUDA_OUT, 1, 0);
+}
+
 // Output 1 of ConvGradFilter: dy summed over images and positions.
-static void conv_bias_grad(hth_cuda_seq *s, const hth_value *dy)
+static void conv_bias_grad(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
+                           const hth_value *dy)
 {
     uint32_t batch = (uint32_t)dy->shape.dim[0], channels = (uint32_t)dy->shape.dim[1];
     uint32_t size = hth_cuda_count(dy) / batch / channels;
-    hth_reduce_params p = {.n_out = channels, .n_in = batch * size, .op = HTH_OP_REDUCE_SUM};
+    s->moved_bytes += hth_cuda_bytes(dy);
+    if (dy->layout == HTH_LAYOUT_NHWC) {
+        hth_last_params last = {.grad = {.half_dy = hth_cuda_half(dy)}};
+        hth_cuda_last(s, g, n, dy, false, &last, conv_bind_sums);
+        return;
+    }
+    hth_reduce_params p = {.n_out = channels,
+                           .n_in = batch * size,
+                           .op = HTH_OP_REDUCE_SUM,
+                           .half_in = hth_cuda_half(dy)};
     p.outer = (hth_dims){1, {channels}};
     p.outer_steps.step[0] = size;
     p.inner = (hth_dims){2, {batch, size}};
@@ -251,7 +312,6 @@ static void conv_bias_grad(hth_cuda_seq *s, const hth_value *dy)
                         (CONV_THREADS + HTH_FOLD) * sizeof(float), &p, sizeof p);
     hth_cuda_bind(s, offsetof(hth_reduce_params, in), HTH_CUDA_IN, 1, 0);
     hth_cuda_bind(s, offsetof(hth_reduce_params, out), HTH_CUDA_OUT, 1, 0);
-    s->moved_bytes += hth_cuda_bytes(dy);
 }
 
 hth_err hth_cuda_conv(hth_cuda_seq *s, const hth_graph *g, const hth_node *n, const char *algorithm)
@@ -262,10 +322,10 @@ hth_err hth_cuda_conv(hth_cuda_seq *s, const hth_graph *g, const hth_node *n, co
     hth_dnn_conv fused = conv_fused(&f);
     hth_err err = HTH_ENOTSUP;
     if (f.n_fused == n->n_post && (algorithm == NULL || algorithm[0] == 'f')) {
-        err = conv_try(s, &f, &fused, algorithm, chosen);
+        err = conv_try(s, g, n, &f, &fused, algorithm, chosen);
     }
     if (err == HTH_ENOTSUP && (algorithm == NULL || algorithm[0] == 'e')) {
-        HTH_TRY(conv_try(s, &f, &f.dnn, algorithm, chosen));
+        HTH_TRY(conv_try(s, g, n, &f, &f.dnn, algorithm, chosen));
         HTH_TRY(conv_tail(s, g, n, &f));
         err = HTH_OK;
     }
@@ -273,7 +333,7 @@ hth_err hth_cuda_conv(hth_cuda_seq *s, const hth_graph *g, const hth_node *n, co
     s->posts_done = true;
     snprintf(s->name, sizeof s->name, "cudnn:%s", chosen);
     if (n->op == HTH_OP_CONV_GRAD_FILTER && hth_cuda_out(g, n, 1) != NULL) {
-        conv_bias_grad(s, hth_cuda_in(g, n, 1));
+        conv_bias_grad(s, g, n, hth_cuda_in(g, n, 1));
     }
     return HTH_OK;
 }
@@ -308,4 +368,24 @@ hth_err hth_cuda_conv_algorithms(hth_cuda *d, const hth_graph *g, const hth_node
     return *count > 0 ? HTH_OK
                       : hth_fail(HTH_ENOTSUP, "cuDNN has no engine for it in %s",
                                  hth_precision_name(f.dnn.precision));
+}
+
+bool hth_cuda_conv_last(hth_cuda *d, const hth_graph *g, const hth_node *n)
+{
+    hth_dnn_device device = {d->api, hth_cuda_site_of(d)->dnn, NULL};
+    hth_dnn_engine engine;
+    hth_dnn_graph graph;
+    conv_form f;
+    int count = 0;
+    if (conv_describe(g, n, &f) != HTH_OK) {
+        return false;
+    }
+    f.dnn.nhwc = true;
+    f.dnn.precision = g->precision;
+    if (hth_dnn_graph_open(&device, &f.dnn, &graph) != HTH_OK) {
+        return false;
+    }
+    (void)hth_dnn_list(&graph, &engine, 1, &count);
+    hth_dnn_graph_close(&graph);
+    return count > 0;
 }

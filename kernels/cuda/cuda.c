@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The table of CUDA's kernels: what builds each operator, or why there is nothing. All tensors are
-// plain (NCHW): that is what FP32 engines want. An operator is refused with the reason, never run
-// on the host behind the caller's back.
+// The table of CUDA's kernels: what builds each operator, or why there is nothing. In FP32 all
+// tensors are plain (NCHW), which is what its engines want; else images have their channels last.
+// An operator is refused with the reason, never run on the host behind the caller's back.
 #include "kernels/cuda/cuda.h"
 
 #include "kernels/cuda/site.h"
@@ -34,7 +34,7 @@ static const cuda_row cuda_table[HTH_N_OPS] = {
     CUDA_FUSE(ASINH, element), CUDA_FUSE(ATAN, element), CUDA_FUSE(ATANH, element), CUDA_NOT(ATTENTION, unwritten),
     CUDA_ROW(AVERAGE_POOL, pool), CUDA_FUSE(BATCH_NORMALIZATION, scale_shift), CUDA_ROW(BIT_SHIFT, typed),
     CUDA_ROW(BITWISE_AND, typed), CUDA_ROW(BITWISE_NOT, typed), CUDA_ROW(BITWISE_OR, typed), CUDA_ROW(BITWISE_XOR, typed),
-    CUDA_ROW(CAST, typed), CUDA_NOT(CAST_LIKE, folded), CUDA_FUSE(CEIL, element), CUDA_FUSE(CELU, element),
+    CUDA_ROW(CAST, cast), CUDA_NOT(CAST_LIKE, folded), CUDA_FUSE(CEIL, element), CUDA_FUSE(CELU, element),
     CUDA_FUSE(CLIP, element), CUDA_NOT(COMPRESS, sized), CUDA_ROW(CONCAT, concat), CUDA_NOT(CONSTANT, folded),
     CUDA_NOT(CONSTANT_OF_SHAPE, folded), CUDA_FUSE(CONV, conv), CUDA_FUSE(CONV_TRANSPOSE, conv), CUDA_FUSE(COS, element),
     CUDA_FUSE(COSH, element), CUDA_ROW(CUM_SUM, cum_sum), CUDA_ROW(DEPTH_TO_SPACE, blocks_space),
@@ -70,7 +70,7 @@ static const cuda_row cuda_table[HTH_N_OPS] = {
     CUDA_FUSE(SWISH, element), CUDA_FUSE(TAN, element), CUDA_FUSE(TANH, element), CUDA_FUSE(THRESHOLDED_RELU, element),
     CUDA_ROW(TILE, expand), CUDA_ROW(TOP_K, top_k), CUDA_ROW(TRANSPOSE, transpose), CUDA_ROW(TRILU, trilu),
     CUDA_ROW(UNSQUEEZE, view), CUDA_NOT(UPSAMPLE, folded), CUDA_ROW(WHERE, typed), CUDA_ROW(XOR, typed),
-    CUDA_ROW(REORDER, view), CUDA_FUSE(SCALE_SHIFT, scale_shift), CUDA_ROW(FUSED_ATTENTION, attention),
+    CUDA_ROW(REORDER, reorder), CUDA_FUSE(SCALE_SHIFT, scale_shift), CUDA_ROW(FUSED_ATTENTION, attention),
     CUDA_FUSE(CONV_GRAD_DATA, conv), CUDA_ROW(CONV_GRAD_FILTER, conv), CUDA_ROW(MAX_POOL_TRAIN, pool),
     CUDA_FUSE(MAX_POOL_GRAD, pool_grad), CUDA_FUSE(AVERAGE_POOL_GRAD, pool_grad),
     CUDA_FUSE(BATCH_NORM_TRAIN, batch_norm_train), CUDA_ROW(BATCH_NORM_GRAD, batch_norm_grad),
@@ -89,14 +89,36 @@ const char *hth_cuda_refusal(hth_op op)
     return cuda_table[op].build != NULL ? NULL : cuda_table[op].why;
 }
 
-static hth_err cuda_check_value(const hth_graph *g, int v, bool *empty)
+// Which operators work on images with their channels last as well as on plain ones.
+static bool cuda_any_layout(const hth_graph *g, const hth_node *n)
+{
+    hth_cuda_build *b = cuda_table[n->op].build;
+    const hth_value *y = n->outputs[0] >= 0 ? &g->values[n->outputs[0]] : NULL;
+    bool real = y == NULL || y->dtype == HTH_DT_F32 || y->dtype == HTH_DT_BF16;
+    if (b == hth_cuda_pool) {
+        return n->op == HTH_OP_MAX_POOL_TRAIN || hth_cuda_out(g, n, 1) == NULL;
+    }
+    return (b == hth_cuda_element && real) || b == hth_cuda_scale_shift ||
+           b == hth_cuda_batch_norm_train || b == hth_cuda_batch_norm_grad ||
+           b == hth_cuda_pool_grad || b == hth_cuda_global_pool || b == hth_cuda_concat ||
+           b == hth_cuda_split || b == hth_cuda_resize;
+}
+
+static bool cuda_takes_last(const hth_graph *g, const hth_node *n)
+{
+    hth_cuda_build *b = cuda_table[n->op].build;
+    return b == hth_cuda_conv || b == hth_cuda_reorder || b == hth_cuda_cast ||
+           cuda_any_layout(g, n);
+}
+
+static hth_err cuda_check_value(const hth_graph *g, int v, bool last, bool *empty)
 {
     if (v < 0) {
         return HTH_OK;
     }
     const hth_value *x = &g->values[v];
     int64_t n = hth_shape_elements(&x->shape);
-    if (x->layout != HTH_LAYOUT_PLAIN) {
+    if (x->layout != HTH_LAYOUT_PLAIN && !(last && x->layout == HTH_LAYOUT_NHWC)) {
         return hth_fail(HTH_ENOTSUP, "layout %s", hth_layout_name(x->layout));
     }
     if (n < 0 || n > CUDA_MAX_ELEMENTS) {
@@ -113,9 +135,9 @@ static hth_err cuda_posts(hth_cuda_seq *s, const hth_graph *g, const hth_node *n
     if (n->n_post == 0 || s->posts_done) {
         return HTH_OK;
     }
-    const hth_shape *y = &hth_cuda_out(g, n, 0)->shape;
+    const hth_value *y = hth_cuda_out(g, n, 0);
     hth_cuda_chain_begin(&c, y);
-    (void)hth_cuda_chain_operand(&c, y, HTH_CUDA_OUT, 0, 0);
+    (void)hth_cuda_chain_value(&c, y, HTH_CUDA_OUT, 0);
     hth_cuda_chain_posts(&c, g, n);
     return hth_cuda_chain_end(s, &c, 0);
 }
@@ -123,12 +145,12 @@ static hth_err cuda_posts(hth_cuda_seq *s, const hth_graph *g, const hth_node *n
 static hth_err cuda_build(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
                           const char *algorithm)
 {
-    bool nothing = false, empty = false;
+    bool nothing = false, empty = false, last = cuda_takes_last(g, n);
     for (int i = 0; i < n->n_inputs; i++) {
-        HTH_TRY(cuda_check_value(g, n->inputs[i], &empty));
+        HTH_TRY(cuda_check_value(g, n->inputs[i], last, &empty));
     }
     for (int i = 0; i < n->n_outputs; i++) {
-        HTH_TRY(cuda_check_value(g, n->outputs[i], &nothing));
+        HTH_TRY(cuda_check_value(g, n->outputs[i], last, &nothing));
     }
     if (nothing) { // an empty result: nothing to do
         return HTH_OK;
@@ -223,21 +245,32 @@ static bool cuda_can_fuse(void *ctx, const hth_graph *g, const hth_node *n, cons
            n->n_post + 5 < HTH_CHAIN_STEPS;
 }
 
+// FP32 is fastest as it comes, TF32 and BF16 with channels last: what lies between convolutions
+// follows them.
 static hth_layout cuda_layout(void *ctx, const hth_graph *g, const hth_node *n, bool *any)
 {
     *any = false;
+    if (g->precision == HTH_PRECISION_FP32) {
+        return HTH_LAYOUT_PLAIN;
+    }
+    if (cuda_table[n->op].build == hth_cuda_conv) {
+        return hth_cuda_conv_last(ctx, g, n) ? HTH_LAYOUT_NHWC : HTH_LAYOUT_PLAIN;
+    }
+    *any = cuda_any_layout(g, n);
     return HTH_LAYOUT_PLAIN;
 }
 
 const hth_fuse_oracle *hth_cuda_oracle(hth_device *d)
 {
-    static const hth_fuse_oracle oracle = {cuda_can_fuse, cuda_layout, NULL, NULL};
+    // One per thread: an oracle is used by the thread that asked for it, before it asks for another
+    // device's.
+    static _Thread_local hth_fuse_oracle oracle;
+    oracle = (hth_fuse_oracle){cuda_can_fuse, cuda_layout, NULL, d};
     return &oracle;
 }
 
+// Tensor cores round to TF32 and take bf16 from Ampere on, which is what kernels are made for, too.
 hth_err hth_cuda_computes(hth_device *d, hth_precision p)
 {
-    return p != HTH_PRECISION_BF16
-               ? HTH_OK
-               : hth_fail(HTH_ENOTSUP, "%s: operators in bf16 are not written", d->props.name);
+    return HTH_OK;
 }

@@ -242,49 +242,77 @@ static void convolutions(void **state)
 // room for; all but the rounded factors is f32, hence an engine of FP32 stays within 1e-5.
 #define TF32_TOLERANCE 0x1p-9
 
-static void convolutions_tf32(void **state)
+// bf16 keeps 7 bits: a factor is off by 2^-8 of it at most, a product by 2^-7, and a result that
+// is bf16 by 2^-8 more; the same reasons as above.
+#define BF16_TOLERANCE 0x1p-6
+
+// Images with their channels last, or plain; the filter is as it was. TF32 of plain images is what
+// bf16 falls back to.
+static void convolution_in(const conv_case *c, uint64_t seed, hth_precision precision, bool last,
+                           bool constant)
+{
+    fixture f;
+    hth_choice list[16];
+    int count, rounded = 0;
+    const hth_node *n = conv_open(&f, c, seed);
+    bool half = precision == HTH_PRECISION_BF16 && last;
+    double tolerance = half ? BF16_TOLERANCE : TF32_TOLERANCE;
+    int w = c->op == HTH_OP_CONV_GRAD_FILTER ? n->outputs[0] : n->inputs[1];
+    f.graph->precision = precision;
+    for (int v = 0; v < f.graph->n_values && last; v++) {
+        hth_value *value = &f.graph->values[v];
+        value->layout = v != w && value->shape.rank >= 3 ? HTH_LAYOUT_NHWC : HTH_LAYOUT_PLAIN;
+    }
+    if (constant && c->op != HTH_OP_CONV_GRAD_FILTER) {
+        n->inputs[1] = fixture_const(&f, f.graph->values[w].shape);
+    }
+    assert_int_equal(hth_kernel_algorithms(cuda_test_device, f.graph, n, list, 16, &count), HTH_OK);
+    for (int k = 0; k < count; k++) {
+        bool rounds = list[k].name[1] == '2';
+        assert_null(strpbrk(list[k].name + 1, "34"));
+        assert_true(rounds || !half);
+        fixture_check(&f, list[k].name, false, rounds ? tolerance : 1e-5);
+        // it did round; of a filter's gradient with that of the bias, the latter was compared last
+        bool first = !(n->op == HTH_OP_CONV_GRAD_FILTER && n->outputs[1] >= 0);
+        assert_true(!rounds || !first || f.error > 1e-6);
+        rounded += rounds;
+    }
+    assert_true(rounded > 0);
+    assert_int_equal(list[0].name[1], '2'); // the heuristics' first
+    fixture_check(&f, NULL, false, tolerance);
+    fixture_faults(&f, NULL);
+    fixture_close(&f);
+}
+
+static void convolutions_rounded(void **state)
 {
     for (size_t i = 0; i < sizeof conv_cases / sizeof *conv_cases; i++) {
-        fixture f;
-        hth_choice list[16];
-        int count, rounded = 0;
-        const hth_node *n = conv_open(&f, &conv_cases[i], i + 1);
-        f.graph->precision = HTH_PRECISION_TF32;
-        assert_int_equal(hth_kernel_algorithms(cuda_test_device, f.graph, n, list, 16, &count),
-                         HTH_OK);
-        for (int k = 0; k < count; k++) {
-            bool rounds = list[k].name[1] == '2';
-            assert_null(strpbrk(list[k].name + 1, "34"));
-            fixture_check(&f, list[k].name, false, rounds ? TF32_TOLERANCE : 1e-5);
-            // it did round; of a filter's gradient with that of the bias, the latter was compared
-            // last
-            bool last = !(n->op == HTH_OP_CONV_GRAD_FILTER && n->outputs[1] >= 0);
-            assert_true(!rounds || !last || f.error > 1e-6);
-            rounded += rounds;
+        for (int how = 0; how < 6; how++) {
+            convolution_in(&conv_cases[i], i + 1, how < 3 ? HTH_PRECISION_TF32 : HTH_PRECISION_BF16,
+                           how % 3 > 0, how % 3 == 2);
         }
-        assert_true(rounded > 0);
-        assert_int_equal(list[0].name[1], '2'); // the heuristics' first
-        fixture_check(&f, NULL, false, TF32_TOLERANCE);
-        fixture_faults(&f, NULL);
-        fixture_close(&f);
     }
 }
 
-static void products_tf32(void **state)
+static void products_rounded(void **state)
 {
-    for (int form = 0; form < 4; form++) {
+    static const double tolerance[] = {1e-5, TF32_TOLERANCE, BF16_TOLERANCE};
+    for (int form = 0; form < 12; form++) {
         fixture f;
+        hth_precision precision = (hth_precision)(form % 3);
+        bool gemm = form / 3 % 2 == 1, constant = form >= 6;
         fixture_open(&f, 5 + (uint64_t)form);
-        bool gemm = form >= 2;
-        f.graph->precision = form % 2 == 0 ? HTH_PRECISION_TF32 : HTH_PRECISION_FP32;
-        int in[3] = {fixture_value(&f, SHAPE(37, 65)), fixture_value(&f, SHAPE(65, 23)),
-                     gemm ? fixture_value(&f, SHAPE(23)) : -1};
+        f.graph->precision = precision;
+        int in[3] = {fixture_value(&f, SHAPE(37, 65)),
+                     (constant ? fixture_const : fixture_value)(&f, SHAPE(65, 23)),
+                     !gemm ? -1 : (constant ? fixture_const : fixture_value)(&f, SHAPE(23))};
         int out = fixture_value(&f, SHAPE(37, 23));
         hth_node *n =
             fixture_node(&f, gemm ? HTH_OP_GEMM : HTH_OP_MAT_MUL, in, gemm ? 3 : 2, &out, 1);
         n->post[n->n_post++] = (hth_post_op){HTH_OP_RELU, -1, 0, 0};
-        fixture_check(&f, NULL, false, form % 2 == 0 ? TF32_TOLERANCE : 1e-5);
-        assert_int_equal(f.error > 1e-6, form % 2 == 0);
+        fixture_check(&f, NULL, false, tolerance[precision]);
+        assert_int_equal(f.error > 1e-6, precision != HTH_PRECISION_FP32);
+        fixture_faults(&f, NULL);
         fixture_close(&f);
     }
 }
@@ -305,8 +333,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(table_is_complete), cmocka_unit_test(onnx_cases),
-        cmocka_unit_test(convolutions),      cmocka_unit_test(convolutions_tf32),
-        cmocka_unit_test(products_tf32),     cmocka_unit_test(nothing_is_left),
+        cmocka_unit_test(convolutions),      cmocka_unit_test(convolutions_rounded),
+        cmocka_unit_test(products_rounded),  cmocka_unit_test(nothing_is_left),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

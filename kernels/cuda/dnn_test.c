@@ -21,15 +21,31 @@
 
 typedef struct layer {
     const char *name;
-    int64_t n, c, size, k, filter, stride, pad;
+    int64_t n, c, size, k, filter, stride, pad, groups;
 } layer;
 
 static const layer layers[] = {
-    {"vgg19 conv1_2", 144, 64, 227, 64, 3, 1, 1}, {"vgg19 conv3_2", 144, 256, 56, 256, 3, 1, 1},
-    {"resnet50 conv1", 32, 3, 224, 64, 7, 2, 3},  {"resnet50 3x3", 32, 128, 28, 128, 3, 1, 1},
-    {"resnet50 1x1", 32, 256, 56, 64, 1, 1, 0},   {"resnet50 1x1/2", 32, 512, 28, 1024, 1, 2, 0},
-    {"unet down1", 120, 64, 256, 64, 3, 1, 1},    {"unet bottom", 120, 512, 16, 1024, 3, 1, 1},
+    {"vgg19 conv1_2", 144, 64, 227, 64, 3, 1, 1, 1},
+    {"vgg19 conv3_2", 144, 256, 56, 256, 3, 1, 1, 1},
+    {"resnet50 conv1", 32, 3, 224, 64, 7, 2, 3, 1},
+    {"resnet50 3x3", 32, 128, 28, 128, 3, 1, 1, 1},
+    {"resnet50 1x1", 32, 256, 56, 64, 1, 1, 0, 1},
+    {"resnet50 1x1/2", 32, 512, 28, 1024, 1, 2, 0, 1},
+    {"unet down1", 120, 64, 256, 64, 3, 1, 1, 1},
+    {"unet bottom", 120, 512, 16, 1024, 3, 1, 1, 1},
+    {"resnext 3x3", 32, 128, 56, 128, 3, 1, 1, 32},
+    {"mobilenet 3x3", 32, 96, 112, 96, 3, 1, 1, 96},
 };
+// As convolutions are made: plain in FP32, with channels last in less.
+static const struct {
+    const char *name;
+    hth_precision precision;
+    bool nhwc;
+} variants[] = {{"", HTH_PRECISION_FP32, false},
+                {" tf32 nhwc", HTH_PRECISION_TF32, true},
+                {" bf16 nhwc", HTH_PRECISION_BF16, true}};
+#define VARIANTS 3
+
 static const char *const kinds[] = {"fwd", "bwd_data", "bwd_filter"};
 
 static hth_cuda_api api;
@@ -61,14 +77,16 @@ static void open_device(hth_dnn_device *d)
     assert_ok(hth_dnn_describe(d, json));
 }
 
-static hth_dnn_conv conv_of(const layer *l, int kind, bool fused)
+static hth_dnn_conv conv_of(const layer *l, int variant, int kind, bool fused)
 {
     int64_t out = (l->size + 2 * l->pad - l->filter) / l->stride + 1;
     hth_dnn_conv c = {.kind = (hth_dnn_kind)kind,
                       .n_spatial = 2,
                       .x = {l->n, l->c, l->size, l->size},
-                      .w = {l->k, l->c, l->filter, l->filter},
+                      .w = {l->k, l->c / l->groups, l->filter, l->filter},
                       .y = {l->n, l->k, out, out},
+                      .precision = variants[variant].precision,
+                      .nhwc = variants[variant].nhwc,
                       .bias = fused,
                       .relu = fused};
     for (int i = 0; i < 2; i++) {
@@ -108,16 +126,16 @@ static void first_again(const hth_dnn_graph *g, const hth_dnn_engine *list, int 
     }
 }
 
-// "LAYER KIND: ENGINE WORKSPACE, .."
-static int list_line(const hth_dnn_device *d, const layer *l, int kind, bool fused, char *line,
-                     size_t cap)
+// "LAYER KIND [PRECISION LAYOUT]: ENGINE WORKSPACE .."
+static int list_line(const hth_dnn_device *d, const layer *l, int variant, int kind, bool fused,
+                     char *line, size_t cap)
 {
     hth_dnn_graph g;
     hth_dnn_engine list[CAP];
     int count = 0;
-    hth_dnn_conv c = conv_of(l, kind, fused);
-    size_t at =
-        (size_t)snprintf(line, cap, "%s %s%s:", l->name, kinds[kind], fused ? "+bias+relu" : "");
+    hth_dnn_conv c = conv_of(l, variant, kind, fused);
+    size_t at = (size_t)snprintf(line, cap, "%s %s%s%s:", l->name, kinds[kind],
+                                 fused ? "+bias+relu" : "", variants[variant].name);
     assert_ok(hth_dnn_graph_open(d, &c, &g));
     (void)hth_dnn_list(&g, list, CAP, &count);
     first_again(&g, list, count);
@@ -158,9 +176,10 @@ static void engines(void **state)
     assert_int_equal(fscanf(table, "cudnn %zu\n", &version), 1);
     bool same = version == api.cudnnGetVersion();
     print_message("# cuDNN %zu, the table was made by %zu\n", api.cudnnGetVersion(), version);
-    for (size_t i = 0; i < sizeof layers / sizeof *layers; i++) {
+    for (size_t i = 0; i < VARIANTS * sizeof layers / sizeof *layers; i++) {
         for (int kind = 0; kind < 4; kind++) {
-            int n = list_line(&d, &layers[i], kind % 3, kind == 3, line, sizeof line);
+            int n = list_line(&d, &layers[i / VARIANTS], (int)(i % VARIANTS), kind % 3, kind == 3,
+                              line, sizeof line);
             assert_true(n > 0 || kind == 3); // fused engines there may be none
             assert_non_null(fgets(want, sizeof want, table));
             want[strcspn(want, "\n")] = '\0';
@@ -185,7 +204,7 @@ static void refusals(void **state)
     assert_int_equal(hth_dnn_describe(&d, "{}"), HTH_ENOTSUP);
     assert_null(d.description);
     open_device(&d);
-    hth_dnn_conv c = conv_of(&layers[1], HTH_DNN_FORWARD, false);
+    hth_dnn_conv c = conv_of(&layers[1], 0, HTH_DNN_FORWARD, false);
     assert_ok(hth_dnn_graph_open(&d, &c, &g));
     assert_int_equal(hth_dnn_plan(&g, "e99999", &plan, &workspace), HTH_ENOTSUP);
     assert_int_equal(hth_dnn_plan(&g, "jit", &plan, &workspace), HTH_ENOTSUP);
@@ -211,9 +230,10 @@ int main(int argc, char **argv)
         hth_dnn_device d;
         open_device(&d);
         printf("cudnn %zu\n", api.cudnnGetVersion());
-        for (size_t i = 0; i < sizeof layers / sizeof *layers; i++) {
+        for (size_t i = 0; i < VARIANTS * sizeof layers / sizeof *layers; i++) {
             for (int kind = 0; kind < 4; kind++) {
-                (void)list_line(&d, &layers[i], kind % 3, kind == 3, line, sizeof line);
+                (void)list_line(&d, &layers[i / VARIANTS], (int)(i % VARIANTS), kind % 3, kind == 3,
+                                line, sizeof line);
                 puts(line);
             }
         }

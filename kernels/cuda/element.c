@@ -9,30 +9,44 @@
 
 // Chains.
 
-void hth_cuda_chain_begin(hth_cuda_chain *c, const hth_shape *s)
+void hth_cuda_chain_begin(hth_cuda_chain *c, const hth_value *y)
 {
     memset(c, 0, sizeof *c);
-    c->p.n = (uint32_t)hth_shape_elements(s);
-    hth_cuda_loop_begin(&c->loop, s);
+    c->p.n = hth_cuda_count(y);
+    c->p.half = hth_cuda_half(y);
+    c->lies = y->layout;
+    hth_cuda_loop_begin(&c->loop, &y->shape, y->layout);
 }
 
-int hth_cuda_chain_operand(hth_cuda_chain *c, const hth_shape *s, hth_cuda_from from, int index,
-                           size_t offset)
+static int chain_add(hth_cuda_chain *c, const hth_shape *s, hth_layout lies, bool half,
+                     hth_cuda_from from, int index, size_t offset)
 {
     if (c->loop.n == HTH_CHAIN_OPERANDS) {
         c->full = true;
         return 0;
     }
-    int k = hth_cuda_loop_add(&c->loop, s);
+    int k = hth_cuda_loop_add(&c->loop, s, lies);
     int64_t count = hth_shape_elements(s);
-    c->p.operand[k].mode = count == 1                 ? HTH_CHAIN_ONE
-                           : count == (int64_t)c->p.n ? HTH_CHAIN_SAME
-                                                      : HTH_CHAIN_STRIDED;
+    c->p.operand[k].mode = count == 1                                    ? HTH_CHAIN_ONE
+                           : count == (int64_t)c->p.n && lies == c->lies ? HTH_CHAIN_SAME
+                                                                         : HTH_CHAIN_STRIDED;
+    c->p.operand[k].half = half;
     c->at[k].from = from;
     c->at[k].index = index;
     c->at[k].offset = offset;
-    c->moved_bytes += (size_t)count * sizeof(float);
+    c->moved_bytes += (size_t)count * (half ? sizeof(uint16_t) : sizeof(float));
     return k;
+}
+
+int hth_cuda_chain_value(hth_cuda_chain *c, const hth_value *v, hth_cuda_from from, int index)
+{
+    return chain_add(c, &v->shape, v->layout, hth_cuda_half(v), from, index, 0);
+}
+
+int hth_cuda_chain_operand(hth_cuda_chain *c, const hth_shape *s, hth_cuda_from from, int index,
+                           size_t offset)
+{
+    return chain_add(c, s, HTH_LAYOUT_PLAIN, false, from, index, offset);
 }
 
 void hth_cuda_chain_step(hth_cuda_chain *c, hth_op op, int operand, float alpha, float beta)
@@ -51,7 +65,7 @@ void hth_cuda_chain_posts(hth_cuda_chain *c, const hth_graph *g, const hth_node 
         int operand = -1;
         if (p->input >= 0) {
             const hth_value *v = &g->values[n->inputs[p->input]];
-            operand = hth_cuda_chain_operand(c, &v->shape, HTH_CUDA_IN, p->input, 0);
+            operand = hth_cuda_chain_value(c, v, HTH_CUDA_IN, p->input);
         }
         hth_cuda_chain_step(c, p->op, operand, p->alpha, p->beta);
     }
@@ -76,7 +90,7 @@ hth_err hth_cuda_chain_end(hth_cuda_seq *s, hth_cuda_chain *c, int out)
         hth_cuda_bind(s, offsetof(hth_chain_params, operand) + (size_t)k * sizeof c->p.operand[0],
                       c->at[k].from, c->at[k].index, c->at[k].offset);
     }
-    s->moved_bytes += c->moved_bytes + c->p.n * sizeof(float);
+    s->moved_bytes += c->moved_bytes + c->p.n * (c->p.half ? sizeof(uint16_t) : sizeof(float));
     return HTH_OK;
 }
 
@@ -199,21 +213,22 @@ hth_err hth_cuda_element(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
     const hth_value *y = hth_cuda_out(g, n, 0);
     int operand[HTH_CHAIN_OPERANDS], count = element_operands(g, n);
     hth_cuda_chain c;
-    if (y->dtype != HTH_DT_F32) {
+    if (y->dtype != HTH_DT_F32 && y->dtype != HTH_DT_BF16) {
         return hth_cuda_typed(s, g, n, algorithm);
     }
-    HTH_TRY(hth_cuda_need_f32(g, n, count, 1));
+    HTH_TRY(hth_cuda_need_float(g, n, count, 1));
     if (count > HTH_CHAIN_OPERANDS) {
         return hth_fail(HTH_ENOTSUP, "%d inputs: at most %d", count, HTH_CHAIN_OPERANDS);
     }
-    hth_cuda_chain_begin(&c, &y->shape);
+    hth_cuda_chain_begin(&c, y);
     for (int i = 0; i < count; i++) {
-        operand[i] = hth_cuda_chain_operand(&c, &hth_cuda_in(g, n, i)->shape, HTH_CUDA_IN, i, 0);
+        operand[i] = hth_cuda_chain_value(&c, hth_cuda_in(g, n, i), HTH_CUDA_IN, i);
     }
     HTH_TRY(element_own_steps(&c, g, n, operand, count));
     hth_cuda_chain_posts(&c, g, n);
     s->posts_done = true;
-    s->base.inplace_input = c.p.operand[0].mode == HTH_CHAIN_SAME ? 0 : -1;
+    bool like = c.p.operand[0].mode == HTH_CHAIN_SAME && c.p.operand[0].half == c.p.half;
+    s->base.inplace_input = like ? 0 : -1;
     return hth_cuda_chain_end(s, &c, 0);
 }
 
@@ -235,14 +250,21 @@ hth_err hth_cuda_scale_shift(hth_cuda_seq *s, const hth_graph *g, const hth_node
     bool norm = n->op == HTH_OP_BATCH_NORMALIZATION;
     int count = norm ? 5 : 3, k[5];
     hth_cuda_chain c;
-    HTH_TRY(hth_cuda_need_f32(g, n, count, 1));
+    const hth_value *y = hth_cuda_out(g, n, 0);
+    HTH_TRY(hth_cuda_need_float(g, n, 1, 1));
+    for (int i = 1; i < count; i++) {
+        HTH_TRY(hth_cuda_in(g, n, i)->dtype == HTH_DT_F32
+                    ? HTH_OK
+                    : hth_fail(HTH_ENOTSUP, "parameters that are not FP32"));
+    }
     if (x->shape.rank < 2 || hth_node_int(n, "training_mode", 0) != 0) {
         return hth_fail(HTH_ENOTSUP, "no channels, or training_mode");
     }
     hth_shape channels = element_channels(&x->shape);
-    hth_cuda_chain_begin(&c, &x->shape);
-    for (int i = 0; i < count; i++) {
-        k[i] = hth_cuda_chain_operand(&c, i == 0 ? &x->shape : &channels, HTH_CUDA_IN, i, 0);
+    hth_cuda_chain_begin(&c, y);
+    k[0] = hth_cuda_chain_value(&c, x, HTH_CUDA_IN, 0);
+    for (int i = 1; i < count; i++) {
+        k[i] = hth_cuda_chain_operand(&c, &channels, HTH_CUDA_IN, i, 0);
     }
     if (norm) {
         hth_cuda_chain_step(&c, HTH_OP_SUB, k[3], 0, 0);
@@ -252,7 +274,7 @@ hth_err hth_cuda_scale_shift(hth_cuda_seq *s, const hth_graph *g, const hth_node
     hth_cuda_chain_step(&c, HTH_OP_ADD, k[2], 1, 0);
     hth_cuda_chain_posts(&c, g, n);
     s->posts_done = true;
-    s->base.inplace_input = 0;
+    s->base.inplace_input = x->dtype == y->dtype ? 0 : -1;
     return hth_cuda_chain_end(s, &c, 0);
 }
 
@@ -337,9 +359,9 @@ hth_err hth_cuda_typed(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
                               (hth_node_int(n, "detect_negative", 1) != 0 ? 2 : 0) |
                               (hth_node_int(n, "fmod", 0) != 0 ? 4 : 0) |
                               (strcmp(hth_node_str(n, "direction", "LEFT"), "RIGHT") != 0 ? 8 : 0)};
-    hth_cuda_loop_begin(&l, &y->shape);
+    hth_cuda_loop_begin(&l, &y->shape, HTH_LAYOUT_PLAIN);
     for (int i = 0; i < count; i++) {
-        hth_cuda_loop_add(&l, &hth_cuda_in(g, n, i)->shape);
+        hth_cuda_loop_add(&l, &hth_cuda_in(g, n, i)->shape, HTH_LAYOUT_PLAIN);
         p.type[i] = hth_cuda_in(g, n, i)->dtype;
         s->moved_bytes += hth_cuda_bytes(hth_cuda_in(g, n, i));
     }

@@ -11,6 +11,7 @@
 #include "base/settings.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/fake/fake.h"
+#include "kernels/cuda/seq.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -29,17 +30,19 @@ typedef struct cuda_wrapped {
     const hth_graph *graph;
     const hth_node *node;
     hth_kernel_args args; // on the device, of the run at work
+    hth_packing packing[HTH_CUDA_PACKINGS];
 } cuda_wrapped;
 
 static hth_device *cuda_test_device;
 static hth_stream *cuda_test_stream;
 static void *cuda_test_arena;
-static int cuda_test_ran, cuda_test_refused;
+static int cuda_test_ran, cuda_test_refused, cuda_test_n_last;
 
 __attribute__((destructor)) static void cuda_test_end(void)
 {
-    printf("# on CUDA's kernels: %d cases ran, %d were refused\n", cuda_test_ran,
-           cuda_test_refused);
+    printf(
+        "# on CUDA's kernels: %d cases ran, %d of them with channels last, too; %d were refused\n",
+        cuda_test_ran, cuda_test_n_last, cuda_test_refused);
 }
 
 static inline hth_err cuda_wrapped_launched(void *arg)
@@ -48,9 +51,23 @@ static inline hth_err cuda_wrapped_launched(void *arg)
     return w->inner->run(w->inner, &w->args);
 }
 
-static inline size_t cuda_wrapped_bytes(const cuda_wrapped *w, int value)
+static inline hth_err cuda_wrapped_pack(const hth_kernel *k, const hth_packing *p,
+                                        const void *plain, void *dst)
+{
+    const cuda_wrapped *w = (const cuda_wrapped *)k;
+    const hth_packing *inner = &w->inner->packings[p - w->packing];
+    return inner->pack(w->inner, inner, plain, dst);
+}
+
+// input -1: of a value that is not packed
+static inline size_t cuda_wrapped_bytes(const cuda_wrapped *w, int input, int value)
 {
     const hth_value *v = &w->graph->values[value];
+    for (int i = 0; i < w->inner->n_packings; i++) {
+        if (w->packing[i].input == input) {
+            return w->packing[i].bytes;
+        }
+    }
     return (size_t)hth_shape_elements(&v->shape) * hth_dtype_bytes(v->dtype);
 }
 
@@ -76,9 +93,10 @@ static inline hth_err cuda_wrapped_run(const hth_kernel *k, const hth_kernel_arg
             far[i] = a->in[b] == host && far[i] == NULL ? far[b] : far[i];
         }
         if (value >= 0 && far[i] == NULL) {
-            far[i] = cuda_wrapped_take(&at, cuda_wrapped_bytes(w, value));
+            size_t bytes = cuda_wrapped_bytes(w, in ? i : -1, value);
+            far[i] = cuda_wrapped_take(&at, bytes);
             HTH_TRY(far[i] == NULL ? HTH_ENOMEM : HTH_OK);
-            HTH_TRY(hth_device_put(cuda_test_device, far[i], host, cuda_wrapped_bytes(w, value)));
+            HTH_TRY(hth_device_put(cuda_test_device, far[i], host, bytes));
         }
     }
     void *workspace = k->workspace_bytes > 0 ? cuda_wrapped_take(&at, k->workspace_bytes) : NULL;
@@ -89,7 +107,7 @@ static inline hth_err cuda_wrapped_run(const hth_kernel *k, const hth_kernel_arg
     for (int i = 0; i < n->n_outputs; i++) {
         if (n->outputs[i] >= 0) {
             HTH_TRY(hth_device_get(cuda_test_device, a->out[i], far[n->n_inputs + i],
-                                   cuda_wrapped_bytes(w, n->outputs[i])));
+                                   cuda_wrapped_bytes(w, -1, n->outputs[i])));
         }
     }
     return HTH_OK;
@@ -137,6 +155,11 @@ static inline hth_err cuda_test_prepare(const hth_graph *g, const hth_node *n,
     w->inner = inner;
     w->graph = g;
     w->node = n;
+    for (int i = 0; i < inner->n_packings; i++) {
+        w->packing[i] = inner->packings[i];
+        w->packing[i].pack = cuda_wrapped_pack;
+    }
+    w->base.packings = w->packing;
     *out = &w->base;
     return HTH_OK;
 }
@@ -164,10 +187,34 @@ static inline bool cuda_test_takes(fixture *f)
     return true;
 }
 
+// The same with the channels of images last, where a graph in TF32 may have them so; false: it does
+// not. Convolutions have tests of their own.
+static inline bool cuda_test_last(fixture *f)
+{
+    hth_graph *g = f->graph;
+    const hth_node *n = &g->nodes[f->node];
+    const hth_fuse_oracle *o = hth_kernel_oracle(cuda_test_device);
+    bool any = false, image = false;
+    g->precision = HTH_PRECISION_TF32;
+    hth_layout wish = o->layout(o->ctx, g, n, &any);
+    g->precision = HTH_PRECISION_FP32;
+    for (int v = 0; v < g->n_values && wish == HTH_LAYOUT_PLAIN && any; v++) {
+        if (g->values[v].shape.rank >= 3 && g->values[v].constant == NULL) {
+            g->values[v].layout = HTH_LAYOUT_NHWC;
+            image = true;
+        }
+    }
+    cuda_test_n_last += image;
+    return image;
+}
+
 static inline void cuda_test_case(fixture *f, bool in_place, double tolerance)
 {
     if (cuda_test_takes(f)) {
         fixture_check(f, NULL, in_place, tolerance);
+        if (cuda_test_last(f)) {
+            fixture_check(f, NULL, in_place, tolerance);
+        }
     }
 }
 
@@ -177,6 +224,10 @@ static inline void cuda_test_own(fixture *f, double tolerance)
         fixture_check(f, NULL, false, tolerance);
         fixture_check(f, NULL, true, tolerance);
         fixture_faults(f, NULL);
+        if (cuda_test_last(f)) {
+            fixture_check(f, NULL, false, tolerance);
+            fixture_check(f, NULL, true, tolerance);
+        }
     }
     fixture_close(f);
 }

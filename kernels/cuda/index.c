@@ -105,9 +105,16 @@ hth_err hth_cuda_resize(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
     bool grad = n->op == HTH_OP_RESIZE_GRAD;
     const hth_value *in = hth_cuda_in(g, n, 0), *out = hth_cuda_out(g, n, 0);
     const hth_value *x = grad ? out : in, *y = grad ? in : out;
-    hth_resize_params p = {.n = hth_cuda_count(out), .in = {1, 1, 1}, .out = {1, 1, 1}};
+    hth_resize_params p = {.n = hth_cuda_count(out),
+                           .inner = hth_cuda_inner(x),
+                           .half = hth_cuda_half(x),
+                           .in = {1, 1, 1},
+                           .out = {1, 1, 1}};
     int64_t axes[HTH_MAX_RANK];
-    HTH_TRY(hth_cuda_need_f32(g, n, 1, 1));
+    HTH_TRY(hth_cuda_need_float(g, n, 1, 1));
+    if (x->layout != y->layout || x->dtype != y->dtype) {
+        return hth_fail(HTH_ENOTSUP, "input and result lie differently");
+    }
     p.scale[0] = p.scale[1] = p.scale[2] = 1;
     p.linear = resize_choice(hth_node_str(n, "mode", "nearest"), modes, 2);
     p.coordinates = resize_choice(hth_node_str(n, "coordinate_transformation_mode", "half_pixel"),

@@ -16,6 +16,7 @@ typedef struct matmul_form {
     bool trans_a, trans_b, bias, relu;
     float alpha;
     hth_precision precision;
+    bool half; // the result is bf16
 } matmul_form;
 
 typedef struct matmul_call {
@@ -80,12 +81,12 @@ static hth_err matmul_form_of(const hth_graph *g, const hth_node *n, matmul_form
     return HTH_OK;
 }
 
-static hth_err matmul_layout(const hth_cuda_api *api, int64_t rows, int64_t cols, int64_t batch,
-                             int64_t stride, cublasLtMatrixLayout_t *out)
+static hth_err matmul_layout(const hth_cuda_api *api, bool half, int64_t rows, int64_t cols,
+                             int64_t batch, int64_t stride, cublasLtMatrixLayout_t *out)
 {
+    cudaDataType_t type = half ? CUDA_R_16BF : CUDA_R_32F;
     int32_t count = (int32_t)batch;
-    HTH_TRY(BLAS(api, cublasLtMatrixLayoutCreate, out, CUDA_R_32F, (uint64_t)rows, (uint64_t)cols,
-                 rows));
+    HTH_TRY(BLAS(api, cublasLtMatrixLayoutCreate, out, type, (uint64_t)rows, (uint64_t)cols, rows));
     if (batch > 1) {
         HTH_TRY(BLAS(api, cublasLtMatrixLayoutSetAttribute, *out,
                      CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof count));
@@ -97,6 +98,7 @@ static hth_err matmul_layout(const hth_cuda_api *api, int64_t rows, int64_t cols
 
 static hth_err matmul_describe(const hth_cuda_api *api, const matmul_form *f, hth_blas_product *c)
 {
+    bool factor = f->precision == HTH_PRECISION_BF16;
     cublasOperation_t op_b = f->trans_b ? CUBLAS_OP_T : CUBLAS_OP_N;
     cublasOperation_t op_a = f->trans_a ? CUBLAS_OP_T : CUBLAS_OP_N;
     cublasLtEpilogue_t epilogue = f->bias && f->relu ? CUBLASLT_EPILOGUE_RELU_BIAS
@@ -112,11 +114,11 @@ static hth_err matmul_describe(const hth_cuda_api *api, const matmul_form *f, ht
                  sizeof op_a));
     HTH_TRY(BLAS(api, cublasLtMatmulDescSetAttribute, c->desc, CUBLASLT_MATMUL_DESC_EPILOGUE,
                  &epilogue, sizeof epilogue));
-    HTH_TRY(matmul_layout(api, f->trans_b ? f->k : f->n, f->trans_b ? f->n : f->k, f->batch,
+    HTH_TRY(matmul_layout(api, factor, f->trans_b ? f->k : f->n, f->trans_b ? f->n : f->k, f->batch,
                           f->stride_b, &c->b));
-    HTH_TRY(matmul_layout(api, f->trans_a ? f->m : f->k, f->trans_a ? f->k : f->m, f->batch,
+    HTH_TRY(matmul_layout(api, factor, f->trans_a ? f->m : f->k, f->trans_a ? f->k : f->m, f->batch,
                           f->stride_a, &c->a));
-    return matmul_layout(api, f->n, f->m, f->batch, f->m * f->n, &c->c);
+    return matmul_layout(api, f->half, f->n, f->m, f->batch, f->m * f->n, &c->c);
 }
 
 // Addresses: A, B, C, the workspace, the bias.
@@ -174,10 +176,10 @@ static hth_err matmul_tail(hth_cuda_seq *s, const hth_graph *g, const hth_node *
     if (c == NULL && (n->n_post == 0 || (f->relu && n->n_post == 1))) {
         return HTH_OK;
     }
-    hth_cuda_chain_begin(&chain, &y->shape);
-    (void)hth_cuda_chain_operand(&chain, &y->shape, HTH_CUDA_OUT, 0, 0);
+    hth_cuda_chain_begin(&chain, y);
+    (void)hth_cuda_chain_value(&chain, y, HTH_CUDA_OUT, 0);
     if (c != NULL) {
-        int k = hth_cuda_chain_operand(&chain, &c->shape, HTH_CUDA_IN, 2, 0);
+        int k = hth_cuda_chain_value(&chain, c, HTH_CUDA_IN, 2);
         hth_cuda_chain_step(&chain, HTH_OP_ADD, k, hth_node_float(n, "beta", 1), 0);
     }
     hth_cuda_chain_posts(&chain, g, n); // a ReLU twice is a ReLU
@@ -188,8 +190,9 @@ static hth_err matmul_tail(hth_cuda_seq *s, const hth_graph *g, const hth_node *
 static hth_err matmul_ask(const hth_cuda_api *api, const hth_graph *g, const hth_node *n,
                           matmul_form *f, hth_blas_product *p)
 {
-    HTH_TRY(hth_cuda_need_f32(g, n, 3, 1));
+    HTH_TRY(hth_cuda_need_float(g, n, 3, 1));
     HTH_TRY(matmul_form_of(g, n, f));
+    f->half = hth_cuda_half(hth_cuda_out(g, n, 0));
     if (f->m * f->n * f->k == 0) {
         return hth_fail(HTH_ENOTSUP, "an empty product");
     }
@@ -209,19 +212,26 @@ hth_err hth_cuda_matmul(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
     }
     hth_err err = matmul_ask(s->d->api, g, n, &f, &c->product);
     err = err == HTH_OK ? hth_blas_choose(s->d, &c->product, algorithm, &c->choice) : err;
+    bool half = f.precision == HTH_PRECISION_BF16;
+    hth_cuda_place a = {HTH_CUDA_IN, 0, 0, HTH_LAYOUT_PLAIN, false}, b = a, bias = a;
+    if (err == HTH_OK) {
+        a = hth_cuda_operand(s, g, n, 0, HTH_LAYOUT_PLAIN, half);
+        b = hth_cuda_operand(s, g, n, 1, HTH_LAYOUT_PLAIN, half);
+        bias = f.bias ? hth_cuda_operand(s, g, n, 2, HTH_LAYOUT_PLAIN, f.half) : a;
+    }
     hth_cuda_step_add(s, (hth_cuda_step){.run = matmul_run, .close = matmul_close, .state = c});
     HTH_TRY(err);
     HTH_TRY(s->err);
     c->bias = f.bias;
     c->alpha = f.alpha;
-    hth_cuda_bind(s, 0, HTH_CUDA_IN, 0, 0);
-    hth_cuda_bind(s, 0, HTH_CUDA_IN, 1, 0);
+    hth_cuda_bind(s, 0, a.from, a.index, a.offset);
+    hth_cuda_bind(s, 0, b.from, b.index, b.offset);
     hth_cuda_bind(s, 0, HTH_CUDA_OUT, 0, 0);
     size_t workspace = c->choice.workspace_bytes;
     size_t at = workspace > 0 ? hth_cuda_workspace(s, workspace) : 0;
     hth_cuda_bind(s, 0, HTH_CUDA_WS, 0, at);
     if (f.bias) {
-        hth_cuda_bind(s, 0, HTH_CUDA_IN, 2, 0);
+        hth_cuda_bind(s, 0, bias.from, bias.index, bias.offset);
     }
     return matmul_tail(s, g, n, &f);
 }

@@ -55,7 +55,7 @@ hth_err hth_cuda_move(hth_cuda_seq *s, hth_cuda_loop *l, size_t element, int in,
 // A loop over `s` whose operand 0 has the steps `in`, operand 1 the steps `out`.
 static void move_loop(hth_cuda_loop *l, const hth_shape *s, const int64_t *in, const int64_t *out)
 {
-    hth_cuda_loop_begin(l, s);
+    hth_cuda_loop_begin(l, s, HTH_LAYOUT_PLAIN);
     l->n = 2;
     memcpy(l->step[0], in, (size_t)s->rank * sizeof *in);
     memcpy(l->step[1], out, (size_t)s->rank * sizeof *out);
@@ -92,8 +92,8 @@ hth_err hth_cuda_expand(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
     const hth_value *x = hth_cuda_in(g, n, 0), *y = hth_cuda_out(g, n, 0);
     int64_t out[HTH_MAX_RANK];
     hth_cuda_loop l;
-    hth_cuda_loop_begin(&l, &y->shape);
-    hth_cuda_loop_add(&l, &x->shape);
+    hth_cuda_loop_begin(&l, &y->shape, HTH_LAYOUT_PLAIN);
+    hth_cuda_loop_add(&l, &x->shape, HTH_LAYOUT_PLAIN);
     hth_cuda_row_major(&y->shape, out);
     memcpy(l.step[l.n++], out, (size_t)y->shape.rank * sizeof *out);
     if (n->op == HTH_OP_TILE && hth_cuda_count(x) != hth_cuda_count(y)) {
@@ -148,25 +148,34 @@ hth_err hth_cuda_slice(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
 static hth_err move_pieces(hth_cuda_seq *s, const hth_graph *g, const hth_node *n, bool into)
 {
     const hth_value *whole = into ? hth_cuda_out(g, n, 0) : hth_cuda_in(g, n, 0);
-    uint32_t outer, along, inner;
-    int64_t at = 0;
-    HTH_TRY(hth_cuda_axis(n, &whole->shape, 0, &outer, &along, &inner));
+    int64_t wide[HTH_MAX_RANK], axis = hth_node_int(n, "axis", 0), at = 0;
+    axis += axis < 0 ? whole->shape.rank : 0;
+    if (axis < 0 || axis >= whole->shape.rank) {
+        return hth_fail(HTH_ENOTSUP, "axis is out of range");
+    }
+    hth_cuda_steps(&whole->shape, whole->layout, wide);
     int count = into ? n->n_inputs : n->n_outputs;
     for (int i = 0; i < count; i++) {
         const hth_value *piece = into ? hth_cuda_in(g, n, i) : hth_cuda_out(g, n, i);
-        if (piece == NULL) {
-            return hth_fail(HTH_ENOTSUP, "piece %d is absent", i);
+        if (piece == NULL || piece->dtype != whole->dtype) {
+            return hth_fail(HTH_ENOTSUP, "piece %d is absent, or of another type", i);
         }
-        int64_t part = outer * inner == 0 ? 0 : hth_cuda_count(piece) / outer / inner;
-        hth_cuda_loop l = {.rank = 2, .n = 2, .dim = {outer, part * inner}};
-        int64_t wide = (int64_t)along * inner, dense = part * inner;
-        l.step[0][0] = into ? dense : wide;
-        l.step[1][0] = into ? wide : dense;
-        l.step[0][1] = l.step[1][1] = 1;
-        int64_t base = at * inner;
+        hth_cuda_loop l;
+        hth_shape whole_of = whole->shape; // the piece's place in it: the same steps
+        hth_cuda_loop_begin(&l, &piece->shape, whole->layout);
+        int dense = hth_cuda_loop_add(&l, &piece->shape, piece->layout);
+        int in_whole = hth_cuda_loop_add(&l, &whole_of, whole->layout);
+        if (!into) {
+            for (int d = 0; d < l.rank; d++) {
+                int64_t step = l.step[dense][d];
+                l.step[dense][d] = l.step[in_whole][d];
+                l.step[in_whole][d] = step;
+            }
+        }
+        int64_t base = at * wide[axis];
         HTH_TRY(hth_cuda_move(s, &l, hth_dtype_bytes(whole->dtype), into ? i : 0, into ? 0 : base,
                               into ? 0 : i, into ? base : 0));
-        at += part;
+        at += piece->shape.dim[axis];
     }
     return HTH_OK;
 }

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Normalisation: batch norm of a training step, layer, RMS, group, instance and local response
-// norm, and their gradients.
+// Normalisation by rows: layer, RMS, group, instance and local response norm, and their gradients.
 #include "kernels/cuda/seq.h"
 
 #include <math.h>
@@ -23,93 +22,6 @@ static hth_err norm_image(const hth_value *x, uint32_t *batch, uint32_t *channel
     *batch = (uint32_t)x->shape.dim[0];
     *channels = (uint32_t)x->shape.dim[1];
     *size = *batch * *channels == 0 ? 0 : hth_cuda_count(x) / *batch / *channels;
-    return HTH_OK;
-}
-
-// An output, or where it is not wanted a place in the workspace.
-static void norm_bind_kept(hth_cuda_seq *s, const hth_graph *g, const hth_node *n, size_t at,
-                           int index, size_t spare)
-{
-    bool wanted = hth_cuda_out(g, n, index) != NULL;
-    hth_cuda_bind(s, at, wanted ? HTH_CUDA_OUT : HTH_CUDA_WS, index, wanted ? 0 : spare);
-}
-
-// Statistics by channel, then a chain: (x - mean) * inv * scale + bias and the post ops.
-hth_err hth_cuda_batch_norm_train(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
-                                  const char *algorithm)
-{
-    const hth_value *x = hth_cuda_in(g, n, 0);
-    hth_channel_params p = {.eps = hth_node_float(n, "epsilon", 1e-5f),
-                            .momentum = hth_node_float(n, "momentum", 0.9f)};
-    hth_cuda_chain c;
-    HTH_TRY(hth_cuda_need_f32(g, n, 5, 5));
-    HTH_TRY(norm_image(x, &p.batch, &p.channels, &p.size));
-    hth_cuda_launch_add(s, HTH_CUDA_hth_channel_stats, p.channels, NORM_THREADS,
-                        (NORM_THREADS + 2 * HTH_FOLD) * sizeof(float), &p, sizeof p);
-    hth_cuda_bind(s, offsetof(hth_channel_params, x), HTH_CUDA_IN, 0, 0);
-    hth_cuda_bind(s, offsetof(hth_channel_params, running_mean), HTH_CUDA_IN, 3, 0);
-    hth_cuda_bind(s, offsetof(hth_channel_params, running_var), HTH_CUDA_IN, 4, 0);
-    hth_cuda_bind(s, offsetof(hth_channel_params, mean), HTH_CUDA_OUT, 1, 0);
-    hth_cuda_bind(s, offsetof(hth_channel_params, inv), HTH_CUDA_OUT, 2, 0);
-    norm_bind(s, g, n, offsetof(hth_channel_params, new_mean), false, 3);
-    norm_bind(s, g, n, offsetof(hth_channel_params, new_var), false, 4);
-    hth_shape channels = {.rank = x->shape.rank};
-    for (int d = 0; d < x->shape.rank; d++) {
-        channels.dim[d] = d == 1 ? x->shape.dim[1] : 1;
-    }
-    hth_cuda_chain_begin(&c, &x->shape);
-    (void)hth_cuda_chain_operand(&c, &x->shape, HTH_CUDA_IN, 0, 0);
-    int mean = hth_cuda_chain_operand(&c, &channels, HTH_CUDA_OUT, 1, 0);
-    int inv = hth_cuda_chain_operand(&c, &channels, HTH_CUDA_OUT, 2, 0);
-    int scale = hth_cuda_chain_operand(&c, &channels, HTH_CUDA_IN, 1, 0);
-    int bias = hth_cuda_chain_operand(&c, &channels, HTH_CUDA_IN, 2, 0);
-    hth_cuda_chain_step(&c, HTH_OP_SUB, mean, 0, 0);
-    hth_cuda_chain_step(&c, HTH_OP_MUL, inv, 0, 0);
-    hth_cuda_chain_step(&c, HTH_OP_MUL, scale, 0, 0);
-    hth_cuda_chain_step(&c, HTH_OP_ADD, bias, 1, 0);
-    hth_cuda_chain_posts(&c, g, n);
-    s->posts_done = true;
-    s->base.inplace_input = 0;
-    s->moved_bytes += 2 * hth_cuda_bytes(x);
-    return hth_cuda_chain_end(s, &c, 0);
-}
-
-static void norm_channel_grad_bind(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
-                                   const size_t spare[2])
-{
-    static const size_t at[] = {
-        offsetof(hth_channel_grad_params, dy),    offsetof(hth_channel_grad_params, x),
-        offsetof(hth_channel_grad_params, scale), offsetof(hth_channel_grad_params, mean),
-        offsetof(hth_channel_grad_params, inv),   offsetof(hth_channel_grad_params, bias)};
-    for (int i = 0; i < 6; i++) {
-        norm_bind(s, g, n, at[i], true, i);
-    }
-    norm_bind_kept(s, g, n, offsetof(hth_channel_grad_params, dscale), 1, spare[0]);
-    norm_bind_kept(s, g, n, offsetof(hth_channel_grad_params, dbias), 2, spare[1]);
-}
-
-hth_err hth_cuda_batch_norm_grad(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
-                                 const char *algorithm)
-{
-    const hth_value *x = hth_cuda_in(g, n, 1);
-    hth_channel_grad_params p = {.low = hth_node_float(n, "low", 0),
-                                 .high = hth_node_float(n, "high", INFINITY)};
-    HTH_TRY(hth_cuda_need_f32(g, n, 6, 3));
-    HTH_TRY(norm_image(x, &p.batch, &p.channels, &p.size));
-    size_t bytes = p.channels * sizeof(float);
-    size_t spare[2] = {hth_cuda_workspace(s, bytes), hth_cuda_workspace(s, bytes)};
-    hth_cuda_launch_add(s, HTH_CUDA_hth_channel_grad, p.channels, NORM_THREADS,
-                        (2 * NORM_THREADS + 2 * HTH_FOLD) * sizeof(float), &p, sizeof p);
-    norm_channel_grad_bind(s, g, n, spare);
-    s->moved_bytes += 2 * hth_cuda_bytes(x);
-    if (hth_cuda_out(g, n, 0) == NULL) {
-        return HTH_OK;
-    }
-    hth_cuda_launch_add(s, HTH_CUDA_hth_channel_grad_apply,
-                        hth_cuda_blocks(s, hth_cuda_count(x), true), 0, 0, &p, sizeof p);
-    norm_channel_grad_bind(s, g, n, spare);
-    hth_cuda_bind(s, offsetof(hth_channel_grad_params, dx), HTH_CUDA_OUT, 0, 0);
-    s->moved_bytes += 3 * hth_cuda_bytes(x);
     return HTH_OK;
 }
 

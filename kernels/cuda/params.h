@@ -23,6 +23,9 @@
     X(hth_resize, resize) X(hth_resize_grad, resize) \
     X(hth_xent_rows, loss) X(hth_xent_sum, loss) X(hth_xent_grad, loss) \
     X(hth_squares, loss) X(hth_squares_sum, loss) X(hth_mse_grad, loss) \
+    X(hth_convert, convert) X(hth_transpose, convert) \
+    X(hth_last_stats, channels_last) X(hth_last_stats_join, channels_last) \
+    X(hth_last_sums, channels_last) X(hth_last_sums_join, channels_last) \
     X(hth_sgd, step) X(hth_adam, step) X(hth_dropout, dropout) X(hth_attention, attention)
 // clang-format on
 
@@ -36,8 +39,8 @@ typedef enum hth_chain_mode {
     HTH_CHAIN_STRIDED
 } hth_chain_mode;
 typedef struct hth_chain_operand {
-    const float *data;
-    int32_t mode;
+    const void *data;
+    int32_t mode, half; // half: bf16
     hth_steps steps;
 } hth_chain_operand;
 // of: what HTH_OP_ELEMENT_GRAD is the gradient of. HTH_OP_BATCH_NORMALIZATION as a step divides by
@@ -47,9 +50,9 @@ typedef struct hth_chain_step {
     float alpha, beta;
 } hth_chain_step;
 typedef struct hth_chain_params {
-    float *out;
+    void *out;
     uint32_t n;
-    int32_t n_steps;
+    int32_t n_steps, half;
     hth_dims dims;
     hth_chain_operand operand[HTH_CHAIN_OPERANDS];
     hth_chain_step step[HTH_CHAIN_STEPS];
@@ -70,10 +73,10 @@ typedef struct hth_typed_params {
 // Reductions: a loop over the results, in it one over what is reduced. op: HTH_OP_REDUCE_*, or
 // HTH_OP_ARG_MAX, _MIN with i64 results; last: of equal ones the last.
 typedef struct hth_reduce_params {
-    const float *in;
+    const void *in;
     void *out;
     uint32_t n_out, n_in;
-    int32_t op, last;
+    int32_t op, last, half_in, half_out; // half: bf16
     hth_dims outer, inner;
     hth_steps outer_steps, inner_steps;
 } hth_reduce_params;
@@ -88,19 +91,35 @@ typedef struct hth_softmax_params {
 
 // Batch norm, x [batch, channels, size]. Statistics of one channel per block.
 typedef struct hth_channel_params {
-    const float *x, *running_mean, *running_var;
+    const void *x;
+    const float *running_mean, *running_var;
     float *mean, *inv, *new_mean, *new_var; // the last two may be NULL
     uint32_t batch, channels, size;
+    int32_t half;
     float eps, momentum;
 } hth_channel_params;
 // The gradient: dbias = sum dy, dscale = sum dy * xhat, of dy where low < the result < high if
 // there is a bias.
+// inner: elements from one channel to the next, `size`, or 1 where channels are last.
 typedef struct hth_channel_grad_params {
-    const float *dy, *x, *scale, *mean, *inv, *bias;
-    float *dscale, *dbias, *dx;
-    uint32_t batch, channels, size;
+    const void *dy, *x;
+    const float *scale, *mean, *inv, *bias;
+    float *dscale, *dbias;
+    void *dx;
+    uint32_t batch, channels, size, inner;
+    int32_t half_dy, half_x, half_dx;
     float low, high;
 } hth_channel_grad_params;
+
+// The same of x [rows, channels]: `parts` ranges of rows, each summed up by itself into
+// part[0], part[1] [parts, channels] (mean and squared distances; dy and dy * xhat), which a second
+// kernel joins in order. x may be NULL in `grad`: dscale is not wanted.
+typedef struct hth_last_params {
+    hth_channel_params stats;
+    hth_channel_grad_params grad;
+    float *part[2];
+    uint32_t rows, channels, parts;
+} hth_last_params;
 
 // Rows normalised by moments of their own: layer, RMS, group, instance norm. Element i of row r has
 // parameter (r % groups) * per + i / inner. moments, for the gradients: where mean and inv of row r
@@ -125,13 +144,15 @@ typedef struct hth_lrn_params {
 
 // Windows of up to three dimensions over images of `n_in` elements.
 typedef enum hth_pool_kind { HTH_POOL_MAX, HTH_POOL_AVERAGE, HTH_POOL_LP } hth_pool_kind;
+// inner: 1, or the channels, which are last.
 typedef struct hth_pool_params {
-    const float *x;
-    float *y;
+    const void *x;
+    void *y;
     uint8_t *tap;   // of the maximum, its number in the window; may be NULL
     int64_t *where; // or its index in x; may be NULL
     uint32_t n;     // results: elements of y, of the gradient elements of x
-    int32_t kind, count_pads;
+    uint32_t inner;
+    int32_t kind, count_pads, half;
     float p; // of Lp
     int32_t in[3], out[3], k[3], stride[3], pad[3], pad_end[3], dilation[3];
 } hth_pool_params;
@@ -224,11 +245,27 @@ typedef struct hth_select_params {
     int64_t k;
 } hth_select_params;
 
-typedef struct hth_resize_params {
-    const float *x;
-    float *y;
+// A copy that changes f32 to bf16 or back, and one that turns [batch, rows, cols] into
+// [batch, cols, rows].
+typedef struct hth_convert_params {
+    const void *in;
+    void *out;
     uint32_t n;
-    int32_t linear, coordinates, nearest; // as resize.c numbers them
+    int32_t half_in, half_out;
+} hth_convert_params;
+#define HTH_TILE 32u // of a transposition; a block of HTH_TILE * HTH_TILE / 4 threads
+typedef struct hth_transpose_params {
+    const void *in;
+    void *out;
+    uint32_t rows, cols;
+    int32_t half_in, half_out;
+} hth_transpose_params;
+
+typedef struct hth_resize_params {
+    const void *x;
+    void *y;
+    uint32_t n, inner;                          // inner: as pools have it
+    int32_t half, linear, coordinates, nearest; // as resize.c numbers them
     int32_t in[3], out[3];
     double scale[3];
 } hth_resize_params;

@@ -93,6 +93,15 @@ static hth_err pool_params(const hth_node *n, const hth_shape *in, const hth_sha
     return HTH_OK;
 }
 
+static hth_err pool_lies(const hth_value *x, const hth_value *y, hth_pool_params *p)
+{
+    p->inner = hth_cuda_inner(x);
+    p->half = hth_cuda_half(x);
+    return x->layout == y->layout && x->dtype == y->dtype
+               ? HTH_OK
+               : hth_fail(HTH_ENOTSUP, "input and result lie differently");
+}
+
 hth_err hth_cuda_pool(hth_cuda_seq *s, const hth_graph *g, const hth_node *n, const char *algorithm)
 {
     const hth_value *x = hth_cuda_in(g, n, 0), *y = hth_cuda_out(g, n, 0);
@@ -101,8 +110,9 @@ hth_err hth_cuda_pool(hth_cuda_seq *s, const hth_graph *g, const hth_node *n, co
                          .kind = n->op == HTH_OP_AVERAGE_POOL ? HTH_POOL_AVERAGE
                                  : n->op == HTH_OP_LP_POOL    ? HTH_POOL_LP
                                                               : HTH_POOL_MAX};
-    HTH_TRY(hth_cuda_need_f32(g, n, 1, 1));
+    HTH_TRY(hth_cuda_need_float(g, n, 1, 1));
     HTH_TRY(pool_params(n, &x->shape, &y->shape, &p));
+    HTH_TRY(pool_lies(x, y, &p));
     bool where = !train && hth_cuda_out(g, n, 1) != NULL;
     if (where && hth_node_int(n, "storage_order", 0) != 0) {
         return hth_fail(HTH_ENOTSUP, "positions in column-major order");
@@ -124,8 +134,9 @@ hth_err hth_cuda_pool_grad(hth_cuda_seq *s, const hth_graph *g, const hth_node *
     const hth_value *dy = hth_cuda_in(g, n, 0), *dx = hth_cuda_out(g, n, 0);
     bool max = n->op == HTH_OP_MAX_POOL_GRAD;
     hth_pool_params p = {.n = hth_cuda_count(dx), .kind = max ? HTH_POOL_MAX : HTH_POOL_AVERAGE};
-    HTH_TRY(hth_cuda_need_f32(g, n, 1, 1));
+    HTH_TRY(hth_cuda_need_float(g, n, 1, 1));
     HTH_TRY(pool_params(n, &dx->shape, &dy->shape, &p));
+    HTH_TRY(pool_lies(dy, dx, &p));
     hth_cuda_launch_add(s, HTH_CUDA_hth_pool_grad, hth_cuda_blocks(s, p.n, true), 0, 0, &p,
                         sizeof p);
     hth_cuda_bind(s, offsetof(hth_pool_params, x), HTH_CUDA_IN, 0, 0);

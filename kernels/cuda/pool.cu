@@ -52,7 +52,7 @@ typedef struct pool_result {
     int32_t tap, where;
 } pool_result;
 
-HTH_FN pool_result pool_window(const hth_pool_params *p, const float *x, const int32_t at[3])
+HTH_FN pool_result pool_window(const hth_pool_params *p, int64_t base, const int32_t at[3])
 {
     pool_result r = {p->kind == HTH_POOL_MAX ? -INFINITY : 0, 0, -1};
     int32_t n_taps = p->k[0] * p->k[1] * p->k[2], tap[3];
@@ -62,7 +62,7 @@ HTH_FN pool_result pool_window(const hth_pool_params *p, const float *x, const i
         if (i < 0) {
             continue;
         }
-        float v = x[i];
+        float v = hth_get(p->x, base + (int64_t)i * p->inner, p->half);
         if (p->kind != HTH_POOL_MAX) {
             r.value += p->kind == HTH_POOL_LP ? powf(fabsf(v), p->p) : v;
         } else if (r.where < 0 || v > r.value || (v != v && r.value == r.value)) {
@@ -78,17 +78,18 @@ HTH_KERNEL(hth_pool, hth_pool_params, 1)
 {
     uint32_t size_in = pool_elements(p->in), size_out = pool_elements(p->out);
     for (uint32_t i = hth_index(t); i < p->n; i += hth_total(t)) {
-        uint32_t image = i / size_out;
+        uint32_t row = i / p->inner, image = row / size_out;
         int32_t at[3];
-        pool_position(p->out, i % size_out, at);
-        pool_result r = pool_window(p, p->x + image * size_in, at);
+        pool_position(p->out, row % size_out, at);
+        pool_result r =
+            pool_window(p, (int64_t)image * size_in * p->inner + i % p->inner, at);
         if (p->kind == HTH_POOL_AVERAGE) {
             float n = pool_divisor(p, at);
             r.value = n > 0 ? r.value / n : 0;
         } else if (p->kind == HTH_POOL_LP) {
             r.value = powf(r.value, 1 / p->p);
         }
-        p->y[i] = r.value;
+        hth_set(p->y, i, r.value, p->half);
         if (p->tap != NULL) {
             p->tap[i] = (uint8_t)r.tap;
         }
@@ -120,20 +121,22 @@ HTH_KERNEL(hth_pool_grad, hth_pool_params, 1)
     for (uint32_t i = hth_index(t); i < p->n; i += hth_total(t)) {
         int32_t at[3], tap[3], out[3];
         float sum = 0;
-        pool_position(p->in, i % size_in, at);
+        uint32_t row = i / p->inner;
+        pool_position(p->in, row % size_in, at);
         for (int32_t k = n_taps - 1; k >= 0; k--) { // windows in their order
             pool_position(p->k, (uint32_t)k, tap);
             if (!pool_window_of(p, at, tap, out)) {
                 continue;
             }
-            uint32_t o = i / size_in * size_out +
+            uint32_t o = row / size_in * size_out +
                          (uint32_t)((out[0] * p->out[1] + out[1]) * p->out[2] + out[2]);
+            o = o * p->inner + i % p->inner;
             if (p->kind == HTH_POOL_AVERAGE) {
-                sum += p->x[o] / pool_divisor(p, out);
+                sum += hth_get(p->x, o, p->half) / pool_divisor(p, out);
             } else if (p->tap[o] == k) {
-                sum += p->x[o];
+                sum += hth_get(p->x, o, p->half);
             }
         }
-        p->y[i] = sum;
+        hth_set(p->y, i, sum, p->half);
     }
 }

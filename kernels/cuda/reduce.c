@@ -30,10 +30,11 @@ static hth_err reduce_axes(const hth_graph *g, const hth_node *n, int rank, bool
 }
 
 // The loops over results and over what each consists of.
-static hth_err reduce_loops(hth_reduce_params *p, const hth_shape *s, const bool *reduced)
+static hth_err reduce_loops(hth_reduce_params *p, const hth_value *x, const bool *reduced)
 {
+    const hth_shape *s = &x->shape;
     int64_t step[HTH_MAX_RANK];
-    hth_cuda_row_major(s, step);
+    hth_cuda_steps(s, x->layout, step);
     for (int pass = 0; pass < 2; pass++) {
         hth_cuda_loop l = {.n = 1};
         int64_t count = 1;
@@ -57,9 +58,11 @@ static hth_err reduce_add(hth_cuda_seq *s, const hth_graph *g, const hth_node *n
 {
     const hth_value *x = hth_cuda_in(g, n, 0);
     hth_reduce_params p = {.op = op, .last = hth_node_int(n, "select_last_index", 0) != 0};
-    HTH_TRY(reduce_loops(&p, &x->shape, reduced));
+    HTH_TRY(reduce_loops(&p, x, reduced));
+    p.half_in = hth_cuda_half(x);
+    p.half_out = hth_cuda_half(hth_cuda_out(g, n, 0));
     bool arg = op == HTH_OP_ARG_MAX || op == HTH_OP_ARG_MIN;
-    bool last = x->shape.rank > 0 && reduced[x->shape.rank - 1];
+    bool last = p.inner.rank > 0 && p.inner_steps.step[p.inner.rank - 1] == 1;
     bool block = !arg && op != HTH_OP_REDUCE_LOG_SUM_EXP && (last || p.n_out < REDUCE_FEW);
     unsigned threads = block ? hth_cuda_row_threads(p.n_in) : 0;
     hth_cuda_launch_add(s,
@@ -94,7 +97,7 @@ hth_err hth_cuda_global_pool(hth_cuda_seq *s, const hth_graph *g, const hth_node
 {
     const hth_value *x = hth_cuda_in(g, n, 0);
     bool reduced[HTH_MAX_RANK];
-    HTH_TRY(hth_cuda_need_f32(g, n, 1, 1));
+    HTH_TRY(hth_cuda_need_float(g, n, 1, 1));
     for (int d = 0; d < HTH_MAX_RANK; d++) {
         reduced[d] = d >= 2 && d < x->shape.rank;
     }

@@ -41,13 +41,19 @@ HTH_FN float reduce_end(int op, float x, uint32_t n)
     }
 }
 
+// Element i of what begins at `base`.
+HTH_FN float reduce_get(const hth_reduce_params *p, int64_t base, uint32_t i)
+{
+    return hth_get(p->in, base + hth_offset(i, &p->inner, &p->inner_steps), p->half_in);
+}
+
 HTH_KERNEL(hth_reduce_block, hth_reduce_params, 3)
 {
     float *fold = shared + t->n_threads, acc = reduce_begin(p->op);
     if (phase == 0) {
-        const float *in = p->in + hth_offset(t->block, &p->outer, &p->outer_steps);
+        int64_t base = hth_offset(t->block, &p->outer, &p->outer_steps);
         for (uint32_t i = t->thread; i < p->n_in; i += t->n_threads) {
-            float x = in[hth_offset(i, &p->inner, &p->inner_steps)];
+            float x = reduce_get(p, base, i);
             acc = reduce_join(p->op, acc, reduce_map(p->op, x));
         }
         shared[t->thread] = acc;
@@ -60,21 +66,21 @@ HTH_KERNEL(hth_reduce_block, hth_reduce_params, 3)
         for (int i = 0; i < HTH_FOLD; i++) {
             acc = reduce_join(p->op, acc, fold[i]);
         }
-        ((float *)p->out)[t->block] = reduce_end(p->op, acc, p->n_in);
+        hth_set(p->out, t->block, reduce_end(p->op, acc, p->n_in), p->half_out);
     }
 }
 
-HTH_FN float reduce_log_sum_exp(const hth_reduce_params *p, const float *in)
+HTH_FN float reduce_log_sum_exp(const hth_reduce_params *p, int64_t base)
 {
     float max = -INFINITY, sum = 0;
     for (uint32_t i = 0; i < p->n_in; i++) {
-        max = reduce_join(HTH_OP_REDUCE_MAX, max, in[hth_offset(i, &p->inner, &p->inner_steps)]);
+        max = reduce_join(HTH_OP_REDUCE_MAX, max, reduce_get(p, base, i));
     }
-    float base = isinf(max) ? 0 : max;
+    float zero = isinf(max) ? 0 : max;
     for (uint32_t i = 0; i < p->n_in; i++) {
-        sum += expf(in[hth_offset(i, &p->inner, &p->inner_steps)] - base);
+        sum += expf(reduce_get(p, base, i) - zero);
     }
-    return logf(sum) + base;
+    return logf(sum) + zero;
 }
 
 HTH_KERNEL(hth_reduce_thread, hth_reduce_params, 1)
@@ -83,17 +89,17 @@ HTH_KERNEL(hth_reduce_thread, hth_reduce_params, 1)
     if (o >= p->n_out) {
         return;
     }
-    const float *in = p->in + hth_offset(o, &p->outer, &p->outer_steps);
+    int64_t base = hth_offset(o, &p->outer, &p->outer_steps);
     float acc = reduce_begin(p->op);
     if (p->op == HTH_OP_REDUCE_LOG_SUM_EXP) {
-        ((float *)p->out)[o] = reduce_log_sum_exp(p, in);
+        hth_set(p->out, o, reduce_log_sum_exp(p, base), p->half_out);
         return;
     }
     for (uint32_t i = 0; i < p->n_in; i++) {
-        float x = in[hth_offset(i, &p->inner, &p->inner_steps)];
+        float x = reduce_get(p, base, i);
         acc = reduce_join(p->op, acc, reduce_map(p->op, x));
     }
-    ((float *)p->out)[o] = reduce_end(p->op, acc, p->n_in);
+    hth_set(p->out, o, reduce_end(p->op, acc, p->n_in), p->half_out);
 }
 
 HTH_KERNEL(hth_arg, hth_reduce_params, 1)
@@ -102,10 +108,10 @@ HTH_KERNEL(hth_arg, hth_reduce_params, 1)
     if (o >= p->n_out) {
         return;
     }
-    const float *in = p->in + hth_offset(o, &p->outer, &p->outer_steps);
+    int64_t base = hth_offset(o, &p->outer, &p->outer_steps);
     float sign = p->op == HTH_OP_ARG_MAX ? 1 : -1, max = -INFINITY;
     for (uint32_t i = 0; i < p->n_in; i++) {
-        float x = sign * in[hth_offset(i, &p->inner, &p->inner_steps)];
+        float x = sign * reduce_get(p, base, i);
         if (i == 0 || x > max || (p->last && x == max)) {
             max = x;
             best = i;

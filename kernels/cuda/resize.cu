@@ -51,22 +51,23 @@ HTH_KERNEL(hth_resize, hth_resize_params, 1)
 {
     uint32_t size_in = (uint32_t)(p->in[0] * p->in[1] * p->in[2]);
     for (uint32_t i = hth_index(t); i < p->n; i += hth_total(t)) {
-        uint32_t rest = i;
+        uint32_t rest = i / p->inner;
         int32_t at[3][2];
         float w[3], sum = 0;
         for (int d = 2; d >= 0; d--) {
             w[d] = resize_pair(p, d, (int32_t)(rest % (uint32_t)p->out[d]), at[d]);
             rest /= (uint32_t)p->out[d];
         }
-        const float *x = p->x + rest * size_in;
+        int64_t base = (int64_t)rest * size_in * p->inner + i % p->inner;
         for (int k = 0; k < 8; k++) {
             int a = k >> 2, b = k >> 1 & 1, c = k & 1;
             float weight = (a ? w[0] : 1 - w[0]) * (b ? w[1] : 1 - w[1]) * (c ? w[2] : 1 - w[2]);
             if (weight != 0) {
-                sum += weight * x[(at[0][a] * p->in[1] + at[1][b]) * p->in[2] + at[2][c]];
+                int64_t from = (at[0][a] * p->in[1] + at[1][b]) * p->in[2] + at[2][c];
+                sum += weight * hth_get(p->x, base + from * p->inner, p->half);
             }
         }
-        p->y[i] = sum;
+        hth_set(p->y, i, sum, p->half);
     }
 }
 
@@ -95,24 +96,25 @@ HTH_KERNEL(hth_resize_grad, hth_resize_params, 1)
     uint32_t size_out = (uint32_t)(p->out[0] * p->out[1] * p->out[2]);
     for (uint32_t i = hth_index(t); i < p->n; i += hth_total(t)) {
         int32_t at[3], low[3], high[3];
-        uint32_t rest = i;
+        uint32_t rest = i / p->inner;
         float sum = 0;
         for (int d = 2; d >= 0; d--) {
             at[d] = (int32_t)(rest % (uint32_t)p->in[d]);
             rest /= (uint32_t)p->in[d];
             resize_range(p, d, at[d], &low[d], &high[d]);
         }
-        const float *dy = p->x + rest * size_out;
+        int64_t base = (int64_t)rest * size_out * p->inner + i % p->inner;
         for (int32_t a = low[0]; a <= high[0]; a++) {
             float wa = resize_weight(p, 0, a, at[0]);
             for (int32_t b = low[1]; wa != 0 && b <= high[1]; b++) {
                 float wb = wa * resize_weight(p, 1, b, at[1]);
                 for (int32_t c = low[2]; wb != 0 && c <= high[2]; c++) {
                     float w = wb * resize_weight(p, 2, c, at[2]);
-                    sum += w != 0 ? w * dy[(a * p->out[1] + b) * p->out[2] + c] : 0;
+                    int64_t from = (a * p->out[1] + b) * p->out[2] + c;
+                    sum += w != 0 ? w * hth_get(p->x, base + from * p->inner, p->half) : 0;
                 }
             }
         }
-        p->y[i] = sum;
+        hth_set(p->y, i, sum, p->half);
     }
 }

@@ -35,6 +35,7 @@ struct hth_cuda_step {
     } bound[HTH_CHAIN_OPERANDS + 2];
 };
 
+#define HTH_CUDA_PACKINGS    4
 #define HTH_CUDA_PARAM_BYTES 2048 // of the largest parameter struct
 struct hth_cuda_seq {
     hth_kernel base;
@@ -42,9 +43,11 @@ struct hth_cuda_seq {
     hth_err err;
     int n_steps, cap;
     hth_cuda_step *steps;
-    bool posts_done;    // the builder took care of the node's post ops
-    size_t moved_bytes; // what the kernels of ours move
-    char name[64];      // base.implementation
+    bool posts_done;                        // the builder took care of the node's post ops
+    size_t moved_bytes;                     // what the kernels of ours move
+    char name[64];                          // base.implementation
+    hth_packing packing[HTH_CUDA_PACKINGS]; // base.packings, ..
+    hth_shape packed[HTH_CUDA_PACKINGS];    // .. and what is packed
 };
 hth_err hth_cuda_seq_run(const hth_kernel *k, const hth_kernel_args *a);
 void hth_cuda_seq_close(hth_kernel *k);
@@ -76,6 +79,10 @@ size_t hth_cuda_bytes(const hth_value *v); // of a plain tensor
 // hth_cuda_need_f32 refuses unless inputs 0 .. n_in - 1 and outputs 0 .. n_out - 1 are f32, as far
 // as they are there.
 hth_err hth_cuda_need_f32(const hth_graph *g, const hth_node *n, int n_in, int n_out);
+hth_err hth_cuda_need_float(const hth_graph *g, const hth_node *n, int n_in, int n_out); // or BF16
+bool hth_cuda_half(const hth_value *v); // BF16; NULL: not
+// hth_cuda_inner is how far apart positions of an image lie: 1, or its channels.
+uint32_t hth_cuda_inner(const hth_value *v);
 // hth_cuda_ints reads a constant list of integers. HTH_ENOTSUP: it is computed. *count -1: absent.
 hth_err hth_cuda_ints(const hth_graph *g, const hth_node *n, int input, int64_t *out, int cap,
                       int *count);
@@ -89,15 +96,19 @@ hth_err hth_cuda_axis(const hth_node *n, const hth_shape *s, int64_t dflt, uint3
 #define HTH_CUDA_OPERANDS 12
 typedef struct hth_cuda_loop {
     int rank, n;
+    bool last; // axis 1 is the loop's last
     int64_t dim[3 * HTH_MAX_RANK], step[HTH_CUDA_OPERANDS][3 * HTH_MAX_RANK];
 } hth_cuda_loop;
-void hth_cuda_loop_begin(hth_cuda_loop *l, const hth_shape *s);
+// hth_cuda_loop_begin: over the elements of a tensor in the order in which they lie.
+void hth_cuda_loop_begin(hth_cuda_loop *l, const hth_shape *s, hth_layout lies);
 // hth_cuda_loop_add adds an operand of shape `s`, broadcast to the loop's, and returns its number.
-int hth_cuda_loop_add(hth_cuda_loop *l, const hth_shape *s);
+int hth_cuda_loop_add(hth_cuda_loop *l, const hth_shape *s, hth_layout lies);
 void hth_cuda_loop_fold(hth_cuda_loop *l);
 // hth_cuda_loop_store writes dims and steps[k] of operand k. HTH_ENOTSUP: too many dimensions.
 hth_err hth_cuda_loop_store(const hth_cuda_loop *l, hth_dims *dims, hth_steps *steps);
 void hth_cuda_row_major(const hth_shape *s, int64_t *step);
+// hth_cuda_steps is the same of a tensor that is plain or has its channels last: of each axis.
+void hth_cuda_steps(const hth_shape *s, hth_layout lies, int64_t *step);
 
 // Chains (element.c).
 typedef struct hth_cuda_chain {
@@ -108,10 +119,14 @@ typedef struct hth_cuda_chain {
         int index;
         size_t offset;
     } at[HTH_CHAIN_OPERANDS];
+    hth_layout lies; // the result
     bool full;
     size_t moved_bytes;
 } hth_cuda_chain;
-void hth_cuda_chain_begin(hth_cuda_chain *c, const hth_shape *s);
+// hth_cuda_chain_begin: a chain whose result is like `y`.
+void hth_cuda_chain_begin(hth_cuda_chain *c, const hth_value *y);
+int hth_cuda_chain_value(hth_cuda_chain *c, const hth_value *v, hth_cuda_from from, int index);
+// .. an operand that is plain and f32
 int hth_cuda_chain_operand(hth_cuda_chain *c, const hth_shape *s, hth_cuda_from from, int index,
                            size_t offset);
 void hth_cuda_chain_step(hth_cuda_chain *c, hth_op op, int operand, float alpha, float beta);
@@ -123,6 +138,29 @@ bool hth_cuda_chain_takes(const hth_post_op *p);
 // hth_cuda_move adds a strided copy of elements of `element` bytes, as wide as it can be.
 hth_err hth_cuda_move(hth_cuda_seq *s, hth_cuda_loop *l, size_t element, int in, int64_t in_base,
                       int out, int64_t out_base);
+
+// A tensor somewhere, for copies that change how it lies or its type.
+typedef struct hth_cuda_place {
+    hth_cuda_from from;
+    int index;
+    size_t offset;
+    hth_layout lies;
+    bool half;
+} hth_cuda_place;
+// hth_cuda_convert adds a copy of a tensor of f32 or bf16. A filter [K, C, ..] with its channels
+// last is [K, .., C].
+void hth_cuda_convert(hth_cuda_seq *s, const hth_shape *shape, const hth_cuda_place *from,
+                      const hth_cuda_place *to);
+// hth_cuda_operand is where a library that wants its input `input` in `lies` and `half` finds it:
+// there, or converted in the workspace; a constant is packed so.
+hth_cuda_place hth_cuda_operand(hth_cuda_seq *s, const hth_graph *g, const hth_node *n, int input,
+                                hth_layout lies, bool half);
+
+// Sums by channel of an image with its channels last (channels.c): `p` filled in but for rows,
+// channels and parts; then the addresses are bound by `bind`, of both kernels.
+typedef void hth_cuda_last_bind(hth_cuda_seq *s, const hth_graph *g, const hth_node *n);
+void hth_cuda_last(hth_cuda_seq *s, const hth_graph *g, const hth_node *n, const hth_value *x,
+                   bool stats, hth_last_params *p, hth_cuda_last_bind *bind);
 
 // Builders, by file.
 hth_cuda_build hth_cuda_element, hth_cuda_typed, hth_cuda_scale_shift; // element.c
@@ -144,5 +182,9 @@ hth_cuda_build hth_cuda_conv, hth_cuda_matmul;
 typedef hth_err hth_cuda_lists(hth_cuda *d, const hth_graph *g, const hth_node *n, bool first,
                                hth_choice *list, int cap, int *count);
 hth_cuda_lists hth_cuda_conv_algorithms, hth_cuda_matmul_algorithms;
+hth_cuda_build hth_cuda_reorder, hth_cuda_cast; // convert.c
+// hth_cuda_conv_last says whether cuDNN has an engine for a convolution whose images have their
+// channels last, in the graph's precision.
+bool hth_cuda_conv_last(hth_cuda *d, const hth_graph *g, const hth_node *n);
 
 #endif

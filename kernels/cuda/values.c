@@ -47,6 +47,29 @@ hth_err hth_cuda_need_f32(const hth_graph *g, const hth_node *n, int n_in, int n
     return HTH_OK;
 }
 
+bool hth_cuda_half(const hth_value *v)
+{
+    return v != NULL && v->dtype == HTH_DT_BF16;
+}
+
+hth_err hth_cuda_need_float(const hth_graph *g, const hth_node *n, int n_in, int n_out)
+{
+    for (int i = 0; i < n_in + n_out; i++) {
+        const hth_value *v = i < n_in ? hth_cuda_in(g, n, i) : hth_cuda_out(g, n, i - n_in);
+        if (v != NULL && v->dtype != HTH_DT_F32 && v->dtype != HTH_DT_BF16) {
+            return hth_fail(HTH_ENOTSUP, "%s %d is %s: only FP32 and BF16",
+                            i < n_in ? "input" : "output", i < n_in ? i : i - n_in,
+                            hth_dtype_name(v->dtype));
+        }
+    }
+    return HTH_OK;
+}
+
+uint32_t hth_cuda_inner(const hth_value *v)
+{
+    return v->layout == HTH_LAYOUT_NHWC ? (uint32_t)v->shape.dim[1] : 1;
+}
+
 static int64_t values_int(hth_dtype dt, const void *data, int64_t i)
 {
     return dt == HTH_DT_I32 ? ((const int32_t *)data)[i] : ((const int64_t *)data)[i];
@@ -122,19 +145,38 @@ void hth_cuda_row_major(const hth_shape *s, int64_t *step)
     }
 }
 
-void hth_cuda_loop_begin(hth_cuda_loop *l, const hth_shape *s)
+void hth_cuda_steps(const hth_shape *s, hth_layout lies, int64_t *step)
+{
+    int64_t at = lies == HTH_LAYOUT_NHWC ? s->dim[1] : 1;
+    for (int d = s->rank - 1; d >= 0; d--) {
+        bool last = d == 1 && lies == HTH_LAYOUT_NHWC;
+        step[d] = last ? 1 : at;
+        at *= last ? 1 : s->dim[d];
+    }
+}
+
+// Where axis d of the result is in the loop.
+static int loop_axis(const hth_cuda_loop *l, int d)
+{
+    return !l->last || d == 0 ? d : d == 1 ? l->rank - 1 : d - 1;
+}
+
+void hth_cuda_loop_begin(hth_cuda_loop *l, const hth_shape *s, hth_layout lies)
 {
     memset(l, 0, sizeof *l);
     l->rank = s->rank;
-    memcpy(l->dim, s->dim, (size_t)s->rank * sizeof s->dim[0]);
+    l->last = lies == HTH_LAYOUT_NHWC;
+    for (int d = 0; d < s->rank; d++) {
+        l->dim[loop_axis(l, d)] = s->dim[d];
+    }
 }
 
-int hth_cuda_loop_add(hth_cuda_loop *l, const hth_shape *s)
+int hth_cuda_loop_add(hth_cuda_loop *l, const hth_shape *s, hth_layout lies)
 {
     int64_t step[HTH_MAX_RANK];
-    hth_cuda_row_major(s, step);
+    hth_cuda_steps(s, lies, step);
     for (int d = 0; d < s->rank; d++) {
-        l->step[l->n][l->rank - s->rank + d] = s->dim[d] == 1 ? 0 : step[d];
+        l->step[l->n][loop_axis(l, l->rank - s->rank + d)] = s->dim[d] == 1 ? 0 : step[d];
     }
     return l->n++;
 }

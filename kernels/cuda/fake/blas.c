@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // cublasLt for tests: column-major products in double, with the epilogues bias and ReLU; in TF32 of
-// factors that are rounded to it. Its algorithms are three that differ in workspace, which they
-// overwrite so that too little is found, and one whose sums have no order, which must never be
-// taken. An algorithm is its settings, one after the other.
+// factors that are rounded to it. Factors are f32 or bf16, the result is of their type or f32, a
+// bias of the result's. Its algorithms are three that differ in workspace, which they overwrite so
+// that too little is found, and one whose sums have no order, which must never be taken. An
+// algorithm is its settings, one after the other.
 #include "kernels/cuda/fake/fake.h"
 
 #include "device/cuda/fake/impl.h"
+#include "device/cuda/grid.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -16,16 +18,18 @@ typedef struct fake_matrix {
     uint64_t rows, cols;
     int64_t ld, stride;
     int32_t batch;
+    bool half; // bf16
 } fake_matrix;
 
 typedef struct fake_product {
     cublasOperation_t op[2]; // of the first and the second factor
     cublasLtEpilogue_t epilogue;
     cublasComputeType_t compute;
-    const float *bias;
+    const void *bias;
     fake_matrix m[3];
-    const float *in[2];
-    float *out, *workspace;
+    const void *in[2];
+    void *out;
+    float *workspace;
     size_t workspace_bytes;
     float alpha, beta;
 } fake_product;
@@ -92,10 +96,10 @@ static cublasStatus_t fake_layout_create(cublasLtMatrixLayout_t *out, cudaDataTy
                                          uint64_t rows, uint64_t cols, int64_t ld)
 {
     fake_matrix *m = fake_object(sizeof *m);
-    *m = (fake_matrix){rows, cols, ld, 0, 1};
+    *m = (fake_matrix){rows, cols, ld, 0, 1, type == CUDA_R_16BF};
     *out = (cublasLtMatrixLayout_t)(void *)m;
-    return type == CUDA_R_32F && ld >= (int64_t)rows ? CUBLAS_STATUS_SUCCESS
-                                                     : CUBLAS_STATUS_INVALID_VALUE;
+    bool known = type == CUDA_R_32F || type == CUDA_R_16BF;
+    return known && ld >= (int64_t)rows ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;
 }
 
 static cublasStatus_t fake_layout_destroy(cublasLtMatrixLayout_t l)
@@ -233,7 +237,7 @@ static double product_at(const fake_product *p, int f, int64_t batch, uint64_t i
 {
     const fake_matrix *m = &p->m[f];
     uint64_t row = p->op[f] == CUBLAS_OP_T ? k : i, col = p->op[f] == CUBLAS_OP_T ? i : k;
-    float v = p->in[f][batch * m->stride + (int64_t)col * m->ld + (int64_t)row];
+    float v = hth_get(p->in[f], batch * m->stride + (int64_t)col * m->ld + (int64_t)row, m->half);
     return p->compute == CUBLAS_COMPUTE_32F_FAST_TF32 ? hth_cuda_fake_tf32(v) : v;
 }
 
@@ -248,14 +252,17 @@ static hth_err product_run(void *job)
     for (int64_t b = 0; b < c->batch; b++) {
         for (uint64_t j = 0; j < c->cols; j++) {
             for (uint64_t i = 0; i < c->rows; i++) {
-                float *to = &p->out[b * c->stride + (int64_t)j * c->ld + (int64_t)i];
+                int64_t to = b * c->stride + (int64_t)j * c->ld + (int64_t)i;
                 double v = 0;
                 for (uint64_t k = 0; k < sum; k++) {
                     v += product_at(p, 0, b, i, k) * product_at(p, 1, b, k, j);
                 }
-                v = p->alpha * v + (p->beta != 0 ? p->beta * (double)*to : 0);
-                v += p->epilogue & CUBLASLT_EPILOGUE_BIAS ? p->bias[i] : 0;
-                *to = (float)(p->epilogue & CUBLASLT_EPILOGUE_RELU && v < 0 ? 0 : v);
+                v = p->alpha * v +
+                    (p->beta != 0 ? p->beta * (double)hth_get(p->out, to, c->half) : 0);
+                v += p->epilogue & CUBLASLT_EPILOGUE_BIAS ? hth_get(p->bias, (int64_t)i, c->half)
+                                                          : 0;
+                v = p->epilogue & CUBLASLT_EPILOGUE_RELU && v < 0 ? 0 : v;
+                hth_set(p->out, to, (float)v, c->half);
             }
         }
     }
@@ -282,9 +289,11 @@ static cublasStatus_t fake_matmul(cublasLtHandle_t h, cublasLtMatmulDesc_t d, co
     p.workspace_bytes = known != NULL ? algo_workspace(known) : SIZE_MAX;
     memcpy(&p.alpha, alpha, sizeof p.alpha);
     memcpy(&p.beta, beta, sizeof p.beta);
+    bool types = p.m[0].half == p.m[1].half && (p.m[0].half || !p.m[2].half) &&
+                 (!p.m[0].half || p.compute == CUBLAS_COMPUTE_32F);
     bool fits = (p.op[0] == CUBLAS_OP_T ? p.m[0].cols : p.m[0].rows) == p.m[2].rows &&
                 (p.op[1] == CUBLAS_OP_T ? p.m[1].rows : p.m[1].cols) == p.m[2].cols;
-    if (!fits || c != out || p.workspace_bytes > bytes ||
+    if (!fits || !types || c != out || p.workspace_bytes > bytes ||
         (p.workspace_bytes > 0 && workspace == NULL)) {
         return CUBLAS_STATUS_INVALID_VALUE;
     }

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+// Between layouts and between f32 and bf16: Reorder, Cast, and what a library wants otherwise than
+// it is. A constant is packed once, on the host, and kept in that form; anything else is converted
+// in the workspace each time.
+#include "kernels/cuda/seq.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define CONVERT_THREADS (HTH_TILE * HTH_TILE / 4)
+
+// [N, C, ..] as N matrices of C rows: how many rows and columns.
+static void convert_matrix(const hth_shape *s, uint32_t *rows, uint32_t *cols)
+{
+    *rows = s->rank > 1 ? (uint32_t)s->dim[1] : 1;
+    *cols = 1;
+    for (int d = 2; d < s->rank; d++) {
+        *cols *= (uint32_t)s->dim[d];
+    }
+}
+
+// Whether a tensor lies differently in the two layouts.
+static bool convert_turns(const hth_shape *s, hth_layout a, hth_layout b)
+{
+    uint32_t rows, cols;
+    convert_matrix(s, &rows, &cols);
+    return a != b && rows > 1 && cols > 1;
+}
+
+static size_t convert_bytes(const hth_shape *s, bool half)
+{
+    return (size_t)hth_shape_elements(s) * (half ? sizeof(uint16_t) : sizeof(float));
+}
+
+void hth_cuda_convert(hth_cuda_seq *s, const hth_shape *shape, const hth_cuda_place *from,
+                      const hth_cuda_place *to)
+{
+    uint32_t n = (uint32_t)hth_shape_elements(shape), rows, cols;
+    size_t at[2];
+    if (convert_turns(shape, from->lies, to->lies)) {
+        convert_matrix(shape, &rows, &cols);
+        hth_transpose_params p = {.rows = to->lies == HTH_LAYOUT_NHWC ? rows : cols,
+                                  .cols = to->lies == HTH_LAYOUT_NHWC ? cols : rows,
+                                  .half_in = from->half,
+                                  .half_out = to->half};
+        uint64_t tiles =
+            (uint64_t)((rows + HTH_TILE - 1) / HTH_TILE) * ((cols + HTH_TILE - 1) / HTH_TILE);
+        hth_cuda_launch_add(s, HTH_CUDA_hth_transpose, n / rows / cols * tiles, CONVERT_THREADS,
+                            HTH_TILE * (HTH_TILE + 1) * sizeof(float), &p, sizeof p);
+        at[0] = offsetof(hth_transpose_params, in);
+        at[1] = offsetof(hth_transpose_params, out);
+    } else {
+        hth_convert_params p = {.n = n, .half_in = from->half, .half_out = to->half};
+        hth_cuda_launch_add(s, HTH_CUDA_hth_convert, hth_cuda_blocks(s, (n + 3u) / 4u, true), 0, 0,
+                            &p, sizeof p);
+        at[0] = offsetof(hth_convert_params, in);
+        at[1] = offsetof(hth_convert_params, out);
+    }
+    hth_cuda_bind(s, at[0], from->from, from->index, from->offset);
+    hth_cuda_bind(s, at[1], to->from, to->index, to->offset);
+    s->moved_bytes += convert_bytes(shape, from->half) + convert_bytes(shape, to->half);
+}
+
+static hth_cuda_place convert_value(const hth_value *v, hth_cuda_from from)
+{
+    return (hth_cuda_place){from, 0, 0, v->layout, hth_cuda_half(v)};
+}
+
+hth_err hth_cuda_reorder(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
+                         const char *algorithm)
+{
+    const hth_value *x = hth_cuda_in(g, n, 0), *y = hth_cuda_out(g, n, 0);
+    if (x->dtype == y->dtype && !convert_turns(&x->shape, x->layout, y->layout)) {
+        return hth_cuda_view(s, g, n, algorithm);
+    }
+    if (hth_cuda_need_float(g, n, 1, 1) == HTH_OK) {
+        hth_cuda_place from = convert_value(x, HTH_CUDA_IN), to = convert_value(y, HTH_CUDA_OUT);
+        hth_cuda_convert(s, &x->shape, &from, &to);
+        return HTH_OK;
+    }
+    if (x->dtype != y->dtype) {
+        return hth_fail(HTH_ENOTSUP, "%s to %s", hth_dtype_name(x->dtype),
+                        hth_dtype_name(y->dtype));
+    }
+    hth_cuda_loop l;
+    hth_cuda_loop_begin(&l, &x->shape, y->layout);
+    (void)hth_cuda_loop_add(&l, &x->shape, x->layout);
+    (void)hth_cuda_loop_add(&l, &x->shape, y->layout);
+    return hth_cuda_move(s, &l, hth_dtype_bytes(x->dtype), 0, 0, 0, 0);
+}
+
+hth_err hth_cuda_cast(hth_cuda_seq *s, const hth_graph *g, const hth_node *n, const char *algorithm)
+{
+    bool half = hth_cuda_half(hth_cuda_in(g, n, 0)) || hth_cuda_half(hth_cuda_out(g, n, 0));
+    return half ? hth_cuda_reorder(s, g, n, algorithm) : hth_cuda_typed(s, g, n, algorithm);
+}
+
+// Packing of f32 content, on the host.
+static hth_err convert_pack(const hth_kernel *k, const hth_packing *p, const void *plain, void *dst)
+{
+    const hth_cuda_seq *s = (const hth_cuda_seq *)k;
+    const hth_shape *shape = &s->packed[p - s->packing];
+    bool last = strncmp(p->form, "last", 4) == 0, half = strstr(p->form, "bf16") != NULL;
+    uint32_t rows, cols;
+    convert_matrix(shape, &rows, &cols);
+    for (int64_t i = 0; i < hth_shape_elements(shape); i++) {
+        int64_t c = i / cols % rows, at = i % cols, image = i / cols / rows;
+        int64_t to = last ? (image * cols + at) * rows + c : i;
+        hth_set(dst, to, ((const float *)plain)[i], half);
+    }
+    return HTH_OK;
+}
+
+// Whether constant input `input` is packed; it is then where the kernel finds it.
+static bool convert_packs(hth_cuda_seq *s, const hth_value *v, int input, bool turns, bool half)
+{
+    if (v->constant == NULL || v->dtype != HTH_DT_F32 || s->base.n_packings == HTH_CUDA_PACKINGS) {
+        return false;
+    }
+    int k = s->base.n_packings++;
+    s->packed[k] = v->shape;
+    s->packing[k] = (hth_packing){
+        .input = input, .bytes = convert_bytes(&v->shape, half), .pack = convert_pack};
+    snprintf(s->packing[k].form, sizeof s->packing[k].form, "%s%s", turns ? "last" : "plain",
+             half ? ",bf16" : "");
+    s->base.packings = s->packing;
+    return true;
+}
+
+hth_cuda_place hth_cuda_operand(hth_cuda_seq *s, const hth_graph *g, const hth_node *n, int input,
+                                hth_layout lies, bool half)
+{
+    const hth_value *v = &g->values[n->inputs[input]];
+    hth_cuda_place from = {HTH_CUDA_IN, input, 0, v->layout, hth_cuda_half(v)}, to = from;
+    bool turns = convert_turns(&v->shape, v->layout, lies);
+    if ((!turns && from.half == half) || convert_packs(s, v, input, turns, half)) {
+        return from;
+    }
+    to = (hth_cuda_place){HTH_CUDA_WS, 0, hth_cuda_workspace(s, convert_bytes(&v->shape, half)),
+                          lies, half};
+    hth_cuda_convert(s, &v->shape, &from, &to);
+    return to;
+}
