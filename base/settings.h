@@ -78,7 +78,7 @@ typedef enum hth_setting_change {
     X(CUDA_LIBS, "cuda.libs", TEXT, "", "", FIXED,                                                 \
       "folders of CUDA's libraries, with ':' between, looked into first; CUDA_HOME sets it")       \
     X(CLEAR_ARENA, "memory.clear_arena", WORD, "true", "false true", FIXED,                        \
-      "whether the CPU's memory for results in between is cleared before another model runs")      \
+      "whether memory of results in between is cleared before another model or job has it")        \
     X(LOG_LEVEL, "log.level", FILTER, "warn", "", LIVE,                                            \
       "what is logged: none, error, warn, info, debug, or by subsystem: warn,store=debug")         \
     X(LOG_FORMAT, "log.format", WORD, "logfmt", "logfmt json", LIVE,                               \

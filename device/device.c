@@ -194,6 +194,15 @@ hth_err hth_device_get(hth_device *d, void *host, const void *far, size_t bytes)
 hth_err hth_device_zero(hth_device *d, void *far, size_t bytes)
 {
     static char zeros[1 << 20]; // never written
+    if (d->props.host_visible) {
+        memset(far, 0, bytes);
+        return HTH_OK;
+    }
+    if (d->ops->zero != NULL && bytes > 0) {
+        HTH_TRY(d->up == NULL ? hth_stream_open(d, HTH_STREAM_H2D, &d->up) : HTH_OK);
+        HTH_TRY(d->ops->zero(d->up, far, bytes));
+        return hth_stream_sync(d->up);
+    }
     for (size_t at = 0; at < bytes; at += sizeof zeros) {
         size_t n = bytes - at < sizeof zeros ? bytes - at : sizeof zeros;
         HTH_TRY(hth_device_put(d, (char *)far + at, zeros, n));

@@ -59,6 +59,8 @@ typedef struct hth_device_ops {
     void (*stream_close)(hth_stream *s);
     hth_err (*launch)(hth_stream *s, hth_err (*fn)(void *arg), void *arg);
     hth_err (*copy)(hth_stream *s, void *dst, const void *src, size_t bytes);
+    // (optional) fills device memory with zeros; without: by copies
+    hth_err (*zero)(hth_stream *s, void *dst, size_t bytes);
     hth_err (*record)(hth_stream *s, hth_event *e);
     hth_err (*wait)(hth_stream *s, hth_event *e);
     hth_err (*sync)(hth_stream *s);

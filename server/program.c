@@ -162,6 +162,13 @@ hth_err hth_site_alloc(hth_site *site, size_t bytes, hth_pool_use use, void **ou
     do {
         err = hth_residency_alloc(site->residency, bytes, use, out);
     } while (err == HTH_ENODEVMEM && (arena_give(site, 0) || room_make(site, NULL, false)));
+    if (err == HTH_OK && site->arena_cleared) { // it may have been another tenant's
+        err = hth_device_zero(site->device, *out, bytes);
+        if (err != HTH_OK) {
+            hth_pool_free(site->pool, *out);
+            *out = NULL;
+        }
+    }
     return err;
 }
 
@@ -384,26 +391,30 @@ static hth_err output_copy(const hth_program *p, int i, const hth_tensor *inputs
 }
 
 // arena_hand_over leaves nothing of other models' runs where this one could read it. No operator
-// lets what was there into a result, so that clearing is a second wall; debug builds fill the arena
-// with NaNs instead, and all tests would show an operator that does.
-static void arena_hand_over(hth_site *site, const hth_program *p)
+// lets what was there into a result, so that clearing is a second wall; debug builds fill the
+// host's arena with NaNs instead, and all tests would show an operator that does.
+static hth_err arena_hand_over(hth_site *site, const hth_program *p)
 {
     size_t need = p->plan->arena_bytes;
-    if (site->arena == NULL || !site->device->props.host_visible) {
-        return;
+    if (site->arena == NULL) {
+        return HTH_OK;
     }
 #ifdef HTH_DEBUG
-    memset(site->arena, 0xff, need);
-#else
+    if (site->device->props.host_visible) {
+        memset(site->arena, 0xff, need);
+        return HTH_OK;
+    }
+#endif
     if (site->arena_cleared && (p->account == NULL || p->account != site->arena_owner)) {
         site->arena_owner = p->account;
         site->arena_owned = 0;
     }
     if (site->arena_cleared && need > site->arena_owned) {
-        memset((char *)site->arena + site->arena_owned, 0, need - site->arena_owned);
+        HTH_TRY(hth_device_zero(site->device, (char *)site->arena + site->arena_owned,
+                                need - site->arena_owned));
         site->arena_owned = need;
     }
-#endif
+    return HTH_OK;
 }
 
 // Memory that kernels cannot reach: its tensor lives in the arena, and is copied.
@@ -475,7 +486,7 @@ static hth_err program_run(hth_site *site, hth_program *p, const hth_tensor *inp
     }
     HTH_TRY(hth_run_bind(p->run, p->arena != NULL ? p->arena : site->arena, p->fixed));
     if (p->arena == NULL) {
-        arena_hand_over(site, p);
+        HTH_TRY(arena_hand_over(site, p));
         hth_run_between(p->run, site->in_run, site->in_ctx);
     }
     HTH_TRY(program_upload(site, p, inputs));

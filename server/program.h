@@ -200,7 +200,7 @@ bool hth_program_measured(hth_site *site, const hth_graph *g, int i);
 // weights that no active program uses.
 void hth_program_free(hth_site *site, hth_program *p);
 
-// hth_site_alloc takes device memory for what is no program's, as idle programs leave it;
+// hth_site_alloc takes device memory for what is no program's, as idle programs leave it, cleared;
 // hth_pool_free gives it back.
 hth_err hth_site_alloc(hth_site *site, size_t bytes, hth_pool_use use, void **out);
 

@@ -84,7 +84,7 @@ static inline void call_done(hth_request *r)
     pthread_mutex_unlock(&c->lock);
 }
 
-static inline void call_start(hth_engine *e, call *c)
+static inline void call_init(call *c)
 {
     pthread_mutex_init(&c->lock, NULL);
     pthread_cond_init(&c->changed, NULL);
@@ -92,6 +92,11 @@ static inline void call_start(hth_engine *e, call *c)
     c->r.place = call_place;
     c->r.done = call_done;
     c->r.ctx = c;
+}
+
+static inline void call_start(hth_engine *e, call *c)
+{
+    call_init(c);
     assert_ok(hth_engine_submit(e, &c->r));
 }
 

@@ -122,6 +122,7 @@ static const hth_device_ops cuda_ops = {
     .stream_close = hth_cuda_stream_close,
     .launch = hth_cuda_launch,
     .copy = hth_cuda_copy,
+    .zero = hth_cuda_zero,
     .record = hth_cuda_record,
     .wait = hth_cuda_wait,
     .sync = hth_cuda_sync,

@@ -71,6 +71,7 @@ hth_err hth_cuda_stream_open(hth_device *d, hth_stream_kind kind, hth_stream **o
 void hth_cuda_stream_close(hth_stream *s);
 hth_err hth_cuda_launch(hth_stream *s, hth_err (*fn)(void *arg), void *arg);
 hth_err hth_cuda_copy(hth_stream *s, void *dst, const void *src, size_t bytes);
+hth_err hth_cuda_zero(hth_stream *s, void *dst, size_t bytes);
 hth_err hth_cuda_sync(hth_stream *s);
 
 // From capture.c.

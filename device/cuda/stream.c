@@ -104,6 +104,15 @@ hth_err hth_cuda_copy(hth_stream *base, void *dst, const void *src, size_t bytes
     return HTH_CUDA(d, cuMemcpyHtoDAsync, to_at, src, bytes, s->cu);
 }
 
+hth_err hth_cuda_zero(hth_stream *base, void *dst, size_t bytes)
+{
+    const cuda_stream *s = (cuda_stream *)base;
+    hth_cuda *d = stream_device(base);
+    return s->kept.err != HTH_OK
+               ? HTH_OK
+               : HTH_CUDA(d, cuMemsetD8Async, (CUdeviceptr)(uintptr_t)dst, 0, bytes, s->cu);
+}
+
 hth_err hth_cuda_sync(hth_stream *base)
 {
     cuda_stream *s = (cuda_stream *)base;

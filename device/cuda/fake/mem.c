@@ -70,6 +70,19 @@ bool hth_cuda_fake_pinned(const void *p)
     return item_at(FAKE_HOST, (uintptr_t)p) != NULL;
 }
 
+uint64_t hth_cuda_fake_count(bool (*is)(float value))
+{
+    uint64_t n = 0;
+    for (int i = 1; i < FAKE_MAX; i++) {
+        bool memory = items[i].kind == FAKE_MAPPING || items[i].kind == FAKE_PLAIN;
+        const float *p = (const float *)items[i].at;
+        for (size_t k = 0; memory && k < items[i].bytes / sizeof *p; k++) {
+            n += is(p[k]);
+        }
+    }
+    return n;
+}
+
 static void *map_anonymous(size_t bytes, int access)
 {
     void *p = mmap(NULL, bytes, access, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

@@ -235,6 +235,26 @@ static CUresult fake_copy(void *dst, const void *src, size_t bytes, CUstream s)
     return hth_cuda_fake_issue(s, transfer_run, &t, sizeof t);
 }
 
+typedef struct fake_fill {
+    void *dst;
+    size_t bytes;
+    unsigned char value;
+} fake_fill;
+
+static hth_err fill_run(void *job)
+{
+    const fake_fill *t = job;
+    memset(t->dst, t->value, t->bytes);
+    return HTH_OK;
+}
+
+static CUresult fake_memset(CUdeviceptr dst, unsigned char value, size_t bytes, CUstream s)
+{
+    FAKE_ENTER();
+    fake_fill t = {(void *)(uintptr_t)dst, bytes, value};
+    return hth_cuda_fake_issue(s, fill_run, &t, sizeof t);
+}
+
 // What a copy from pageable memory has read.
 typedef struct fake_staged {
     void *dst;
@@ -302,6 +322,7 @@ void hth_cuda_fake_fill_streams(hth_cuda_api *api)
     api->cuMemcpyHtoDAsync = fake_upload;
     api->cuMemcpyDtoHAsync = fake_download;
     api->cuMemcpyDtoDAsync = fake_move;
+    api->cuMemsetD8Async = fake_memset;
     api->cuStreamCreate = fake_stream_create;
     api->cuStreamDestroy = fake_stream_destroy;
     api->cuStreamSynchronize = fake_stream_sync;
