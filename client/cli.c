@@ -63,7 +63,8 @@ static void cli_print_options(const char *title, const hth_option *o)
 static int cli_help(const hth_cli *c, const hth_command *command)
 {
     if (command != NULL) {
-        printf("usage: hearth %s %s\n\n%s\n", command->name, command->usage, command->help);
+        printf("usage: hearth %s%s%s\n\n%s\n", command->name, command->usage[0] != 0 ? " " : "",
+               command->usage, command->help);
         cli_print_options("\nOptions:\n", command->options);
     } else {
         printf("usage: hearth [--server URL | --store DIR] [--json] COMMAND\n\nCommands:\n");
@@ -214,8 +215,9 @@ static int cli_parse(hth_cli *c, int argc, char **argv)
             c->command = cli_command(c, argv[i]);
             rv = c->command == NULL ? cli_no_command(c, argv[i]) : HTH_CLI_OK;
         } else if (c->n_args == c->command->most) {
-            rv = hth_cli_usage("'%s' is one argument too many\nusage: hearth %s %s", argv[i],
-                               c->command->name, c->command->usage);
+            rv = hth_cli_usage("'%s' is one argument too many\nusage: hearth %s%s%s", argv[i],
+                               c->command->name, c->command->usage[0] != 0 ? " " : "",
+                               c->command->usage);
         } else {
             c->args[c->n_args++] = argv[i];
         }
@@ -320,6 +322,13 @@ static int cli_open(hth_cli *c, const char *url, const hearth_options *o)
     return hearth_open(url, o, &c->h) == HEARTH_OK ? HTH_CLI_OK : hth_cli_error();
 }
 
+// cli_makes_store: these need no store that is there.
+static bool cli_makes_store(const hth_cli *c)
+{
+    return strcmp(c->command->name, "import") == 0 || strcmp(c->command->name, "devices") == 0 ||
+           hth_cli_text(c, "problem") != NULL;
+}
+
 int hth_cli_connect(hth_cli *c)
 {
     const char *store = hth_cli_text(c, "store"), *server = hth_cli_text(c, "server");
@@ -338,6 +347,10 @@ int hth_cli_connect(hth_cli *c)
         return hth_cli_usage("--server and --store exclude each other");
     }
     if (store != NULL) {
+        if (access(store, F_OK) != 0 && errno == ENOENT && !cli_makes_store(c)) {
+            fprintf(stderr, "hearth: there is no store %s; `import` makes one\n", store);
+            return HTH_CLI_ERROR;
+        }
         if (!cli_device(c, device, sizeof device)) {
             return hth_cli_usage("--threads and --budget belong into the specifications of several "
                                  "devices: --device cpu:mem=1GiB,threads=1");
@@ -366,6 +379,8 @@ int hth_cli_print(const hth_cli *c, const char *json)
     json_t *doc = hth_cli_json(c) ? NULL : json_loads(json, JSON_DECODE_ANY, NULL);
     if (doc == NULL) {
         printf("%s\n", json);
+    } else if (json_is_array(doc) && json_array_size(doc) == 0) {
+        printf("there are none\n");
     } else {
         hth_table_print(stdout, doc);
     }

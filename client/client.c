@@ -69,6 +69,21 @@ static hth_err client_tls(hearth *h, const hearth_options *o)
     return rv == 0 ? HTH_OK : hth_msg_fail(rv, "cannot verify servers by %s", ca);
 }
 
+static hth_err client_bad_url(int rv, const char *url)
+{
+    if (client_is(url, "http://") || client_is(url, "https://")) {
+        return hth_fail(HTH_EINVAL,
+                        "%s is for clients of the Open Inference Protocol; this one takes "
+                        "ipc://PATH, tcp://HOST:PORT or tls+tcp://HOST:PORT",
+                        url);
+    }
+    if (rv == NNG_EINVAL || rv == NNG_ENOTSUP || rv == NNG_EADDRINVAL) {
+        return hth_fail(HTH_EINVAL,
+                        "'%s' is not ipc://PATH, tcp://HOST:PORT or tls+tcp://HOST:PORT", url);
+    }
+    return hth_msg_fail(rv, "cannot connect to %s", url);
+}
+
 static hth_err client_dial(hearth *h, const char *url, const hearth_options *o)
 {
     int rv = nng_req0_open(&h->socket);
@@ -85,12 +100,16 @@ static hth_err client_dial(hearth *h, const char *url, const hearth_options *o)
         return hth_msg_fail(rv, "cannot set up a socket");
     }
     if ((rv = nng_dialer_create(&h->dialer, h->socket, url)) != 0) {
-        return hth_msg_fail(rv, "cannot connect to %s", url);
+        return client_bad_url(rv, url);
     }
     if (client_is(url, "tls+tcp://")) {
         HTH_TRY(client_tls(h, o));
     }
     rv = nng_dialer_start(h->dialer, 0);
+    if (rv == NNG_EADDRINVAL) {
+        return hth_fail(HTH_EINVAL, "no server at %s: the host is not known, or no port is given",
+                        url);
+    }
     return rv == 0 ? HTH_OK : hth_msg_fail(rv, "no server at %s", url);
 }
 

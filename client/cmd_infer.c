@@ -214,7 +214,8 @@ static int cmd_infer(hth_cli *c)
     const char *dir = hth_cli_text(c, "output-dir");
     infer_inputs in = {.n = 0};
     if (dir != NULL && mkdir(dir, 0777) != 0 && errno != EEXIST) {
-        return hth_cli_usage("cannot make the folder %s: %s", dir, strerror(errno));
+        fprintf(stderr, "hearth: cannot make the folder %s: %s\n", dir, strerror(errno));
+        return HTH_CLI_ERROR;
     }
     int rv = infer_read(c, &in);
     if (rv == HTH_CLI_OK) {

@@ -4,11 +4,13 @@
 // same.
 #include "server/daemon_options.h"
 
+#include "base/word.h"
 #include "client/hearth.h"
 #include "client/local.h"
 #include "client/token.h"
 #include "device/device.h"
 #include "server/router.h"
+#include "server/http.h"
 #include "server/tenant_rules.h"
 #include "server/tls.h"
 
@@ -66,8 +68,9 @@ static bool options_wrong(const hth_daemon_options *o, hth_setting s, const char
     char origin[300];
     hth_config_origin(&o->config, s, origin, sizeof origin);
     bool said = hth_config_text(&o->config, s) != NULL;
-    fprintf(stderr, "hearthd: %s%s%s: %s\n", said ? origin : "", said ? ": " : "",
-            hth_setting_get_info(s)->name, sentence);
+    bool flag = said && origin[0] == '-'; // which is the name already
+    fprintf(stderr, "hearthd: %s%s%s: %s\n", said ? origin : "", said && !flag ? ": " : "",
+            flag ? "" : hth_setting_get_info(s)->name, sentence);
     return false;
 }
 
@@ -102,6 +105,20 @@ static bool options_check_prefix(const hth_daemon_options *o)
                       strstr(prefix, "//") == NULL)
                ? true
                : options_wrong(o, HTH_SET_HTTP_PREFIX, "is no path such as /base/path");
+}
+
+// options_check_http looks at the addresses of HTTP.
+static bool options_check_http(const hth_daemon_options *o)
+{
+    if (o->http[0] != 0 && hth_http_check(o->http) != HTH_OK) {
+        return options_wrong(o, HTH_SET_HTTP, hth_err_detail());
+    }
+    if (o->metrics[0] != 0 && o->http[0] == 0) {
+        return options_wrong(o, HTH_SET_METRICS, "it needs --http, too");
+    }
+    return o->metrics[0] == 0 || hth_http_check(o->metrics) == HTH_OK
+               ? true
+               : options_wrong(o, HTH_SET_METRICS, hth_err_detail());
 }
 
 // options_check_tls reads the certificate where something needs one, and the tokens.
@@ -162,6 +179,7 @@ static bool options_check(const hth_daemon_options *o)
     for (int i = 0; i < o->n_listen; i++) {
         good = options_check_url(o, o->listen[i]) && good;
     }
+    good = options_check_http(o) && good;
     good = options_check_prefix(o) && options_check_tls(o) && options_check_tenants(o) && good;
     return options_check_devices(o) && good;
 }
@@ -250,10 +268,33 @@ static hth_err flag_set(hth_config *c, const char *text)
     return hth_config_flag(c, name, equals + 1);
 }
 
+// flags_fail says what is wrong with an option that getopt did not take.
+static hth_err flags_fail(const daemon_flags *f, const char *arg, bool no_value)
+{
+    const char *name = arg + strspn(arg, "-"), *best = NULL;
+    int distance = 4, n = (int)strcspn(name, "="), starts = 0;
+    char word[OPTION_NAME];
+    if (no_value) {
+        return hth_fail(HTH_EINVAL, "%s needs a value", arg);
+    }
+    snprintf(word, sizeof word, "%.*s", n < OPTION_NAME ? n : 0, name);
+    for (const struct option *o = f->options; o->name != NULL; o++) {
+        starts += n > 0 && strncmp(o->name, name, (size_t)n) == 0;
+        hth_word_closer(word, o->name, &distance, &best);
+    }
+    if (starts > 1) {
+        return hth_fail(HTH_EINVAL, "--%s begins %d options; hearthd --help lists them", word,
+                        starts);
+    }
+    return hth_fail(HTH_EINVAL, "there is no option %.80s%s%s; hearthd --help lists them", arg,
+                    best != NULL ? ", did you mean --" : "", best != NULL ? best : "");
+}
+
 static hth_err flags_read(daemon_flags *f, hth_config *c, int argc, char **argv, int *code)
 {
     hth_err err = HTH_OK;
-    for (int v; err == HTH_OK && (v = getopt_long(argc, argv, "h", f->options, NULL)) != -1;) {
+    opterr = 0;
+    for (int v; err == HTH_OK && (v = getopt_long(argc, argv, ":h", f->options, NULL)) != -1;) {
         if (v >= OPTION_SETTING && v < OPTION_CONFIG) {
             err = hth_config_flag(c, hth_setting_get_info((hth_setting)(v - OPTION_SETTING))->name,
                                   optarg);
@@ -271,8 +312,7 @@ static hth_err flags_read(daemon_flags *f, hth_config *c, int argc, char **argv,
             *code = 0;
             return HTH_OK;
         } else {
-            *code = 2; // getopt has said what is wrong
-            return HTH_OK;
+            err = flags_fail(f, argv[optind - 1], v == ':');
         }
     }
     if (err == HTH_OK && optind < argc) {

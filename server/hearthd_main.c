@@ -197,6 +197,11 @@ static void daemon_files(void)
     }
 }
 
+static void daemon_libevent(int severity, const char *sentence)
+{
+    hth_log(WARN, SERVER, "libevent", "%s", sentence);
+}
+
 static void daemon_orphaned(void)
 {
     _exit(3);
@@ -213,6 +218,7 @@ int main(int argc, char **argv)
         return hth_child_run(&(hth_child_config){hth_daemon_log_open, daemon_orphaned});
     }
     daemon_files();
+    event_set_log_callback(daemon_libevent); // else it writes to stderr by itself
     d.manager = getenv("NOTIFY_SOCKET");
     if (hth_isa_limit(getenv("HEARTH_ISA")) != HTH_OK) {
         return daemon_fail(2, hth_err_detail());

@@ -10,6 +10,7 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <string.h>
@@ -54,6 +55,26 @@ static hth_err http_address(const char *address, char host[64], int *port)
     return HTH_OK;
 }
 
+hth_err hth_http_check(const char *address)
+{
+    char host[64];
+    int port;
+    return http_address(address, host, &port);
+}
+
+// http_resolves looks for the host's addresses: libevent does not say that it found none.
+static hth_err http_resolves(const char *host)
+{
+    struct addrinfo *found = NULL;
+    int rv = getaddrinfo(host, NULL, &(struct addrinfo){.ai_socktype = SOCK_STREAM}, &found);
+    if (rv != 0) {
+        return hth_fail(HTH_EINVAL, "'%s' is no host's name or address: %s", host,
+                        gai_strerror(rv));
+    }
+    freeaddrinfo(found);
+    return HTH_OK;
+}
+
 static void metrics_requested(struct evhttp_request *req, void *arg)
 {
     hth_http *h = ((const hth_http_door *)arg)->h;
@@ -67,6 +88,7 @@ static hth_err http_listen(hth_http_door *door, const char *address)
     char host[64];
     int port = 0, one = 1;
     HTH_TRY(http_address(address, host, &port));
+    HTH_TRY(http_resolves(host));
     const char *scheme = strstr(address, "://") != NULL ? "" : "http://";
     door->bound = evhttp_bind_socket_with_handle(door->http, host, (ev_uint16_t)port);
     if (door->bound == NULL) {

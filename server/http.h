@@ -27,6 +27,8 @@ typedef struct hth_http_config {
     hth_jobs *jobs;
 } hth_http_config;
 
+// hth_http_check: HTH_EINVAL says why `address` is none to listen at.
+hth_err hth_http_check(const char *address);
 // hth_http_open listens and starts the thread. Limits come from base/settings.h. HTH_EINVAL: the
 // address is none; HTH_EBUSY, HTH_EIO: it cannot be listened on.
 hth_err hth_http_open(const hth_http_config *config, hth_http **out);

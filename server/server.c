@@ -23,6 +23,7 @@
 #include <stdatomic.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #define SERVER_LINGER_NS  1000000000u
 #define SERVER_MAX_LISTEN 16
@@ -49,6 +50,7 @@ struct hth_server {
     bool socket_open, stopped;
     hth_request tenants;      // has the engine read its file of tenants again
     atomic_bool tenants_told; // .. and is with it
+    int store_claim;          // -1: none
     int n_listeners;
     server_listener listeners[SERVER_MAX_LISTEN];
 };
@@ -146,6 +148,18 @@ static hth_err server_listen(hth_server *s, const char *url)
     return HTH_OK;
 }
 
+// server_claim keeps a second server that goes on with training jobs off the store: both would.
+static hth_err server_claim(hth_server *s, const char *store)
+{
+    char *path = hth_asprintf("%s/hearthd.lock", store);
+    char *taken = hth_asprintf("another hearthd works on the store %s: a store has one", store);
+    hth_err err = path != NULL && taken != NULL ? hth_sockfile_lock(path, taken, &s->store_claim)
+                                                : hth_fail(HTH_ENOMEM, "out of memory for a path");
+    hth_free(path);
+    hth_free(taken);
+    return err;
+}
+
 static hth_err server_auth(hth_server *s)
 {
     char file[HTH_SETTING_TEXT], local[HTH_SETTING_TEXT];
@@ -159,6 +173,9 @@ static hth_err server_start(hth_server *s, const hth_server_config *config)
     limits.message_bytes = (uint64_t)hth_setting_int(HTH_SET_LIMIT_MESSAGE_BYTES);
     limits.rank = (uint32_t)hth_setting_int(HTH_SET_LIMIT_RANK);
     HTH_TRY(hth_store_open(config->store, true, false, &s->store));
+    if (config->resume) {
+        HTH_TRY(server_claim(s, config->store));
+    }
     HTH_TRY(hth_jobs_open(&s->jobs));
     HTH_TRY(server_auth(s));
     HTH_TRY(server_tls(s, config));
@@ -213,6 +230,7 @@ hth_err hth_server_open(const hth_server_config *config, hth_server **out)
     if (s == NULL) {
         return hth_fail(HTH_ENOMEM, "out of memory for a server");
     }
+    s->store_claim = -1;
     hth_err err = server_start(s, config);
     if (err != HTH_OK) {
         hth_server_close(s);
@@ -394,5 +412,8 @@ void hth_server_close(hth_server *s)
     hth_tls_close(s->tls);
     hth_auth_close(s->auth);
     hth_store_close(s->store);
+    if (s->store_claim >= 0) {
+        close(s->store_claim);
+    }
     hth_free(s);
 }

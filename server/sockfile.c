@@ -49,6 +49,21 @@ static hth_err sockfile_clear(const char *path)
                              : hth_fail_errno(errno, "cannot remove the stale socket %s", path);
 }
 
+hth_err hth_sockfile_lock(const char *path, const char *taken, int *fd)
+{
+    hth_err err = HTH_OK;
+    *fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (*fd < 0) {
+        return hth_fail_errno(errno, "cannot open %s", path);
+    }
+    if (flock(*fd, LOCK_EX | LOCK_NB) != 0) {
+        err = hth_fail(HTH_EBUSY, "%s", taken);
+        close(*fd);
+        *fd = -1;
+    }
+    return err;
+}
+
 hth_err hth_sockfile_claim(const char *url, int *fd)
 {
     const char *path = sockfile_path(url);
@@ -60,23 +75,18 @@ hth_err hth_sockfile_claim(const char *url, int *fd)
         return hth_fail(HTH_EINVAL, "the socket's path is too long: %s", path);
     }
     char *lock = hth_asprintf("%s.lock", path);
-    if (lock == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for a path");
-    }
-    int f = open(lock, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    hth_err err = f < 0 ? hth_fail_errno(errno, "cannot open %s", lock) : HTH_OK;
+    char *taken = hth_asprintf("another hearthd already listens on %s", url);
+    hth_err err = lock != NULL && taken != NULL ? hth_sockfile_lock(lock, taken, fd)
+                                                : hth_fail(HTH_ENOMEM, "out of memory for a path");
     hth_free(lock);
-    if (err == HTH_OK && flock(f, LOCK_EX | LOCK_NB) != 0) {
-        err = hth_fail(HTH_EBUSY, "another hearthd already listens on %s", url);
-    }
+    hth_free(taken);
     if (err == HTH_OK) {
         err = sockfile_clear(path);
     }
-    if (err != HTH_OK && f >= 0) {
-        close(f);
-        f = -1;
+    if (err != HTH_OK && *fd >= 0) {
+        close(*fd);
+        *fd = -1;
     }
-    *fd = f;
     return err;
 }
 

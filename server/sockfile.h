@@ -9,6 +9,9 @@
 
 #include "base/err.h"
 
+// hth_sockfile_lock makes the file `path` and locks it until *fd is closed, by whatever end of the
+// process. HTH_EBUSY with the sentence `taken`: another process has it.
+hth_err hth_sockfile_lock(const char *path, const char *taken, int *fd);
 // hth_sockfile_claim locks the path of an "ipc://" url and removes a stale socket; *fd holds the
 // claim. Other urls: HTH_OK and -1. HTH_EBUSY: another process has it, or something that is no
 // stale socket is in the way.

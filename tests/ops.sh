@@ -64,6 +64,52 @@ config_bad() {
 }
 check 'what is wrong is told with file, line and a sentence; nothing starts' config_bad
 
+# What a new user gets wrong: exit code 2 where the command line says what cannot be, 1 where the machine does; one sentence each.
+one() { [ "$(wc -l <"$dir/out")" = 1 ] || { echo 'that is not one line' >>"$dir/out"; return 1; }; }
+d=$build/hearthd
+h=$build/hearth
+daemon_wrong() {
+    run 2 "$d" && said 'hearthd: store: --store DIR is missing' && one && run 2 "$d" --nonsense && said 'hearthd: there is no option --nonsense; ' && one &&
+        run 2 "$d" --httpx=1 && said 'did you mean --http;' && run 2 "$d" --store && said 'hearthd: --store needs a value' && one &&
+        run 2 "$d" --limits 1 && said 'hearthd: --limits begins' && one && run 2 "$d" serve && said "'serve' is no option" && one || return 1
+    s="$d --store $dir/wrong --listen ipc://$dir/wrong.sock"
+    run 2 $s --http 8000 && said "hearthd: --http: '8000' is no address such as 127.0.0.1:8000" && one &&
+        run 1 $s --http 8000 --check-config && run 2 $s --metrics 127.0.0.1:8002 && said 'hearthd: --metrics: it needs --http, too' && one &&
+        run 1 $s --http no.host.invalid:80 && said "'no.host.invalid' is no host's name or address" && one &&
+        run 1 "$d" --store /dev/null && said "hearthd: store '/dev/null'" && one && run 2 $s --config "$dir" && said "cannot read $dir: Is a directory" && one
+}
+check 'hearthd says in a sentence what is wrong with its command line' daemon_wrong
+
+daemon_twice() { # the second one finds port, socket and store in use
+    "$d" --store "$dir/twice" --listen "ipc://$dir/twice.sock" --listen tcp://127.0.0.1:17391 --http 127.0.0.1:17395 >"$dir/ready" 2>&1 &
+    pid=$!
+    wait_for "$dir/ready" ready || return 1
+    run 1 "$d" --store "$dir/twice" --listen "ipc://$dir/free.sock" && said "hearthd: another hearthd works on the store $dir/twice: a store has one" && one &&
+        run 1 "$d" --store "$dir/free" --listen "ipc://$dir/twice.sock" && said "another hearthd already listens on ipc://$dir/twice.sock" && one &&
+        run 1 "$d" --store "$dir/free" --listen tcp://127.0.0.1:17391 && said 'cannot listen on tcp://127.0.0.1:17391: Address in use' && one &&
+        run 1 "$d" --store "$dir/free" --listen "ipc://$dir/free.sock" --http 127.0.0.1:17395 &&
+        said 'cannot listen on http://127.0.0.1:17395: Address already in use' && one && run 0 "$h" --store "$dir/twice" ls || return 1
+    kill -9 "$pid" # however it ends, the store is free
+    wait "$pid" 2>/dev/null
+    "$d" --store "$dir/twice" --listen "ipc://$dir/twice.sock" >"$dir/ready" 2>&1 &
+    pid=$!
+    wait_for "$dir/ready" ready && kill -TERM "$pid" && wait "$pid" || return 1
+    pid=
+}
+
+client_wrong() {
+    run 1 "$h" --server "ipc://$dir/none" ls && said "hearth: no server at ipc://$dir/none" && one && run 1 "$h" --server here ls &&
+        said "hearth: 'here' is not ipc://PATH, tcp://HOST:PORT or tls+tcp://HOST:PORT" && one && run 1 "$h" --server http://127.0.0.1:8000 ls &&
+        said 'is for clients of the Open Inference Protocol' && one && run 1 "$h" --server tcp://no.host.invalid:7300 ls &&
+        said 'the host is not known' && one && run 1 "$h" --store "$dir/absent" ls && said "hearth: there is no store $dir/absent; " && one &&
+        [ ! -e "$dir/absent" ] && run 2 "$h" stats --store "$dir/absent" extra && said 'usage: hearth stats' || return 1
+    run 0 "$h" --store "$dir/present" import digits tests/data/digits/digits.onnx && run 0 "$h" --store "$dir/present" jobs && said 'there are none' &&
+        run 1 "$h" --store "$dir/present" show digit && said "no model 'digit'" && one && run 1 "$h" --store "$dir/present" train digits &&
+        said '--data FILE.safetensors' && one && run 1 "$h" --store "$dir/present" infer digits --input tests/data/digits/images.npy --output-dir /proc/x &&
+        said 'cannot make the folder /proc/x' && one
+}
+check 'hearth says in a sentence what is wrong: no server, no store, no such name' client_wrong
+
 # ---- signals
 # What a service manager is told: perl listens on the socket that it names.
 listener() {
@@ -78,6 +124,7 @@ wait_for() { # FILE TEXT
         sleep 0.05
     done
 }
+check 'a port, a socket and a store have one hearthd, and none behind its end' daemon_twice
 reload() {
     listener
     wait_listener=$!
