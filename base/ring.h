@@ -90,7 +90,8 @@ hth_err hth_ring_next(hth_ring *r, size_t *bytes);
 // hth_ring_take copies that message to `to` and removes it. Once after each successful next.
 void hth_ring_take(hth_ring *r, void *to);
 // hth_ring_attend says that the consumer looks by itself: until hth_ring_leave the producer wakes
-// nobody, though a thread sleeps in wait. Leave returns true when a message came meanwhile.
+// nobody, though a thread sleeps in wait, which does not look before it sleeps. Leave returns true
+// when a message came meanwhile.
 void hth_ring_attend(hth_ring *r);
 bool hth_ring_leave(hth_ring *r);
 

@@ -64,7 +64,9 @@ hth_err hth_child_link_receive(hth_child_link *l, uint64_t timeout_ns, hth_child
                                const char **body, size_t *bytes)
 {
     size_t n;
-    HTH_TRY(hth_ring_wait(l->from, timeout_ns));
+    if (timeout_ns > 0) {
+        HTH_TRY(hth_ring_wait(l->from, timeout_ns));
+    }
     HTH_TRY(hth_ring_next(l->from, &n));
     if (n + 1 > l->cap) {
         char *more = hth_realloc(l->message, n + 1, 1);

@@ -61,9 +61,9 @@ hth_err hth_child_link_send(hth_child_link *l, const hth_child_head *head, const
 // hth_child_link_text is the same for a text, with its zero.
 hth_err hth_child_link_text(hth_child_link *l, const hth_child_head *head, const char *text,
                             uint64_t timeout_ns);
-// hth_child_link_receive waits for a message. *body, of *bytes and a zero behind, is valid until
-// the next call. One thread. HTH_ETIMEDOUT; HTH_ECANCELED: the other side has stopped;
-// HTH_ECORRUPT.
+// hth_child_link_receive waits for a message (0: does not, nor looks anywhere else). *body, of
+// *bytes and a zero behind, is valid until the next call. One thread. HTH_ETIMEDOUT; HTH_ECANCELED:
+// the other side has stopped; HTH_ECORRUPT.
 hth_err hth_child_link_receive(hth_child_link *l, uint64_t timeout_ns, hth_child_head *head,
                                const char **body, size_t *bytes);
 // hth_child_link_record is the record of a CALL or DONE, checked, in private memory: `body`, or

@@ -312,6 +312,11 @@ void hth_engine_watch(hth_engine *e, const hth_poll_hook *w)
     }
 }
 
+bool hth_engine_look(hth_engine *e, bool on)
+{
+    return e->proxy != NULL && hth_proxy_look(e->proxy, on);
+}
+
 void hth_engine_drain(hth_engine *e)
 {
     e->drain.query = "drain";

@@ -93,6 +93,12 @@ hth_err hth_engine_open(const hth_engine_config *config, hth_store *store, hth_e
 // hth_engine_watch has the engine's thread look into `w` while it waits for requests (spin.h);
 // where the engine is a child process, the thread that waits for that. `w` must outlive it. Once.
 void hth_engine_watch(hth_engine *e, const hth_poll_hook *w);
+// hth_engine_look has the calling thread take what an engine that is a child process has answered,
+// so that `done` and the other callbacks of requests, its own above all, come here and now. `on`:
+// it looks again soon, and as long as all requests are its own nobody else is woken for answers;
+// false before it sleeps or works on something else for long. One thread, at most one at a time.
+// Returns whether anything came.
+bool hth_engine_look(hth_engine *e, bool on);
 // hth_engine_drain has all training jobs end with a checkpoint, behind what was submitted before;
 // it does not wait. Once, by the owner.
 void hth_engine_drain(hth_engine *e);

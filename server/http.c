@@ -4,6 +4,7 @@
 
 #include "base/log.h"
 #include "base/settings.h"
+#include "base/spin.h"
 #include "base/thread.h"
 
 #include <event2/listener.h>
@@ -13,6 +14,7 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sched.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -122,10 +124,35 @@ static hth_err http_serve(hth_http *h, hth_http_door *door, const char *address,
     return http_listen(door, address);
 }
 
+// http_look takes what the engine has answered to the loop's requests, on the loop's thread where
+// the engine is another process; `on`: it looks again before the loop sleeps.
+static bool http_look(hth_http *h, bool on)
+{
+    atomic_store(&h->looking, on); // before the look: what is completed behind it wakes the loop
+    bool came = hth_engine_look(h->engine, on);
+    return hth_http_complete(h) || came;
+}
+
+// http_main has the loop look for spin_ns before it sleeps: for requests, and for answers, which
+// then come to it without another thread's being woken on their way.
 static void http_main(void *arg)
 {
     hth_http *h = arg;
-    event_base_loop(h->base, EVLOOP_NO_EXIT_ON_EMPTY);
+    uint64_t until_ns = 0;
+    while (!h->ended) {
+        uint64_t events = h->events, now_ns = hth_real_ns();
+        bool on = now_ns < until_ns, came = http_look(h, on);
+        if (!h->ended) {
+            event_base_loop(h->base,
+                            EVLOOP_ONCE | (on || came ? EVLOOP_NONBLOCK : EVLOOP_NO_EXIT_ON_EMPTY));
+        }
+        if (came || h->events != events) {
+            until_ns = hth_real_after(h->spin_ns);
+        } else if (on) {
+            sched_yield();
+        }
+    }
+    (void)http_look(h, false);
 }
 
 // http_loop makes a loop that gathers what is to be watched until it waits: evhttp changes its mind
@@ -184,6 +211,7 @@ hth_err hth_http_open(const hth_http_config *config, hth_http **out)
     h->auth = config->auth;
     h->tls = config->tls;
     h->header_bytes = (uint64_t)hth_setting_int(HTH_SET_HTTP_HEADER_BYTES);
+    h->spin_ns = (uint64_t)hth_setting_int(HTH_SET_QUEUE_SPIN_US) * 1000u;
     hth_setting_text(HTH_SET_HTTP_PREFIX, h->prefix);
     h->message_bytes = (uint64_t)hth_setting_int(HTH_SET_LIMIT_MESSAGE_BYTES);
     hth_err err = http_start(h, config);

@@ -2,10 +2,10 @@
 // Calls to the engine: made, submitted, completed, freed; and the loop's two regular events.
 //
 // A call is in h->pending from submission until it is answered. `done`, on the engine's thread,
-// pushes it on h->completed and writes to the eventfd when the list was empty; the loop takes the
-// whole list at once. While a reply is pending evhttp does not read, and does not see a client that
-// hangs up. Calls that take longer than a tick are therefore watched for EV_CLOSED; quick ones are
-// not, because watching costs two system calls.
+// pushes it on h->completed and writes to the eventfd when the list was empty and the loop does not
+// look for it; the loop takes the whole list at once. While a reply is pending evhttp does not
+// read, and does not see a client that hangs up. Calls that take longer than a tick are therefore
+// watched for EV_CLOSED; quick ones are not, because watching costs two system calls.
 #include "server/http_call.h"
 
 #include "base/clock.h"
@@ -70,7 +70,7 @@ static void call_done(hth_request *r)
     do {
         c->next_completed = first;
     } while (!atomic_compare_exchange_weak(&h->completed, &first, c));
-    if (first == NULL) {
+    if (first == NULL && !atomic_load(&h->looking)) {
         hth_http_wake(h);
     }
 }
@@ -175,16 +175,16 @@ static void http_maybe_end(hth_http *h)
 {
     if (atomic_load(&h->stopping) && h->pending == NULL &&
         (h->n_sending == 0 || hth_now_ns() >= h->stop_ns)) {
+        h->ended = true;
         event_base_loopbreak(h->base);
     }
 }
 
-void hth_http_woken(evutil_socket_t fd, short what, void *arg)
+bool hth_http_complete(hth_http *h)
 {
-    hth_http *h = arg;
-    uint64_t count;
-    ssize_t n = read(fd, &count, sizeof count);
-    (void)n;
+    if (atomic_load(&h->completed) == NULL) {
+        return false;
+    }
     hth_http_call *c = atomic_exchange(&h->completed, NULL), *first = NULL;
     while (c != NULL) { // the oldest first
         hth_http_call *next = c->next_completed;
@@ -197,7 +197,19 @@ void hth_http_woken(evutil_socket_t fd, short what, void *arg)
         call_finish(first);
         first = next;
     }
-    for (c = atomic_exchange(&h->cancel, false) ? h->pending : NULL; c != NULL; c = c->next) {
+    return true;
+}
+
+void hth_http_woken(evutil_socket_t fd, short what, void *arg)
+{
+    hth_http *h = arg;
+    uint64_t count;
+    ssize_t n = read(fd, &count, sizeof count);
+    (void)n;
+    h->events++;
+    (void)hth_http_complete(h);
+    for (hth_http_call *c = atomic_exchange(&h->cancel, false) ? h->pending : NULL; c != NULL;
+         c = c->next) {
         c->r.canceled = 1;
     }
     if (atomic_load(&h->stopping) && h->api.bound != NULL) {

@@ -91,7 +91,10 @@ struct hth_http {
     bool running;
     atomic_bool stopping;
     _Atomic(hth_http_call *) completed; // pushed by the engine's thread
-    hth_http_call *pending;             // submitted and not yet answered
+    uint64_t events, spin_ns; // what came so far; how long the loop looks for more before it sleeps
+    atomic_bool looking;      // it looks, and need not be woken for what is completed
+    bool ended;
+    hth_http_call *pending; // submitted and not yet answered
     atomic_int n_pending;
     atomic_bool cancel; // all that is pending
     int n_sending;      // replies that have not left yet
@@ -147,7 +150,8 @@ void hth_http_call_free(hth_http_call *c);
 // hth_http_call_refuse answers a call that was not submitted with an error, and frees it.
 void hth_http_call_refuse(hth_http_call *c, hth_err err);
 
-void hth_http_wake(hth_http *h); // has the loop look for what is completed; any thread
+bool hth_http_complete(hth_http *h); // answers what is completed; returns whether anything was
+void hth_http_wake(hth_http *h);     // has the loop look for what is completed; any thread
 void hth_http_woken(evutil_socket_t fd, short what, void *h);  // the eventfd's event
 void hth_http_ticked(evutil_socket_t fd, short what, void *h); // every tick
 

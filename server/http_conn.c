@@ -126,6 +126,7 @@ static void conn_input(struct evbuffer *in, const struct evbuffer_cb_info *info,
     hth_http_conn *c = arg;
     if (info->n_added > 0) {
         conn_input_bytes = evbuffer_get_length(in);
+        c->h->events++;
     }
     if (c->moving) {
         return;

@@ -86,6 +86,7 @@ static void keeper_started(hth_proxy *p)
     pthread_mutex_unlock(&p->lock);
     hth_log(INFO, SERVER, "engine-started", "pid=%d ms=%" PRIu64, (int)p->pid,
             (hth_real_ns() - p->started_ns) / 1000000u);
+    p->up = true;
     keeper_opened(p, HTH_OK, "");
     if (!stopping) {
         proxy_models_again(p);
@@ -105,23 +106,73 @@ static void keeper_message(hth_proxy *p, const hth_child_head *head, const char 
     }
 }
 
-// keeper_receive takes what the child has sent, waiting for it at most `timeout_ns`. false: it
-// sends no more.
-static bool keeper_receive(hth_proxy *p, uint64_t timeout_ns)
+// proxy_take takes what the child has sent, until `until_ns`. p->taking is held.
+static hth_err proxy_take(hth_proxy *p, uint64_t until_ns, bool *came)
 {
     hth_child_head head;
     const char *body;
     size_t bytes;
-    hth_err err = hth_child_link_receive(&p->link, timeout_ns, &head, &body, &bytes);
+    hth_err err = hth_child_link_receive(&p->link, 0, &head, &body, &bytes);
     while (err == HTH_OK) {
+        *came = true;
         keeper_message(p, &head, body, bytes);
-        if (hth_real_ns() >= p->next_look_ns) {
-            return true;
-        }
-        err = hth_child_link_receive(&p->link, 0, &head, &body, &bytes);
+        err = hth_real_ns() < until_ns ? hth_child_link_receive(&p->link, 0, &head, &body, &bytes)
+                                       : HTH_ETIMEDOUT;
     }
-    p->lost = p->lost || err == HTH_ECORRUPT;
+    if (err == HTH_ECORRUPT) {
+        p->lost = true;
+    }
+    return err;
+}
+
+// keeper_receive takes what the child has sent, waiting for it at most `timeout_ns`. false: it
+// sends no more.
+static bool keeper_receive(hth_proxy *p, uint64_t timeout_ns)
+{
+    bool came = false;
+    hth_err err = hth_ring_wait(p->link.from, timeout_ns);
+    if (err == HTH_OK) {
+        pthread_mutex_lock(&p->taking);
+        err = proxy_take(p, p->next_look_ns, &came);
+        pthread_mutex_unlock(&p->taking);
+    }
     return err != HTH_ECANCELED;
+}
+
+// ---- another thread that looks
+
+void proxy_unattend(hth_proxy *p)
+{
+    if (p->attended) { // what came meanwhile is taken by that thread's next look
+        p->attended = false;
+        (void)hth_ring_leave(p->link.from);
+    }
+}
+
+bool hth_proxy_look(hth_proxy *p, bool on)
+{
+    bool came = false;
+    if (pthread_mutex_trylock(&p->taking) != 0) {
+        if (on) {
+            return false; // somebody is at it
+        }
+        pthread_mutex_lock(&p->taking);
+    }
+    pthread_mutex_lock(&p->lock);
+    p->looked = p->looked || on;
+    p->looker = pthread_self();
+    if (!on || !p->up || p->others > 0) {
+        proxy_unattend(p);
+    } else if (!p->attended) {
+        p->attended = true;
+        hth_ring_attend(p->link.from);
+    }
+    pthread_mutex_unlock(&p->lock);
+    if (p->up) {
+        (void)proxy_take(p, HTH_FOREVER, &came);
+    }
+    pthread_mutex_unlock(&p->taking);
+    return came;
 }
 
 static void keeper_check_beat(hth_proxy *p, uint64_t now)
@@ -166,17 +217,15 @@ static void keeper_leave(hth_proxy *p)
 static void keeper_died(hth_proxy *p, proxy_end how)
 {
     char sentence[300];
-    hth_child_head head;
-    const char *body;
-    size_t bytes;
-    // what it had answered is an answer
-    while (hth_child_link_receive(&p->link, 0, &head, &body, &bytes) == HTH_OK) {
-        keeper_message(p, &head, body, bytes);
-    }
+    bool came;
+    pthread_mutex_lock(&p->taking);
+    p->up = false;
+    (void)proxy_take(p, HTH_FOREVER, &came); // what it had answered is an answer
     uint64_t now = hth_real_ns();
     pthread_mutex_lock(&p->lock);
     bool stopping = p->stopping;
     p->phase = PROXY_DOWN;
+    p->attended = false; // the ring goes
     p->deaths = now - p->started_ns < PROXY_LIVED_NS ? p->deaths + 1 : 1;
     int deaths = p->deaths;
     pthread_mutex_unlock(&p->lock);
@@ -201,6 +250,7 @@ static void keeper_died(hth_proxy *p, proxy_end how)
     keeper_opened(p, HTH_EDEVLOST, sentence);
     proxy_forget_child(p);
     p->pid = 0;
+    pthread_mutex_unlock(&p->taking);
 }
 
 // keeper_serve works with a child until it has ended.
@@ -213,9 +263,8 @@ static void keeper_serve(hth_proxy *p)
         uint64_t left = p->next_look_ns > now ? p->next_look_ns - now : 0;
         hth_ring_set_watch(p->link.from, p->watch);
         open = keeper_receive(p, left);
-        if (p->lost) {
+        if (atomic_exchange(&p->lost, false)) {
             kill(p->pid, SIGKILL);
-            p->lost = false;
         }
         now = hth_real_ns();
         if (now >= p->next_look_ns) {
@@ -315,6 +364,7 @@ hth_err hth_proxy_open(const hth_engine_config *config, hth_proxy **out)
         return hth_fail(HTH_ENOMEM, "out of memory for an engine");
     }
     p->in_fd = p->out_fd = p->link.socket = p->link.board_fd = -1;
+    pthread_mutex_init(&p->taking, NULL);
     pthread_mutex_init(&p->lock, NULL);
     pthread_cond_init(&p->changed, NULL);
     hth_err err = proxy_init(p, config);
@@ -384,6 +434,7 @@ void hth_proxy_close(hth_proxy *p)
     }
     pthread_cond_destroy(&p->changed);
     pthread_mutex_destroy(&p->lock);
+    pthread_mutex_destroy(&p->taking);
     hth_free(p->calls);
     hth_free(p->device);
     hth_free(p->store);

@@ -20,6 +20,7 @@ hth_err hth_proxy_open(const hth_engine_config *config, hth_proxy **out);
 hth_err hth_proxy_submit(hth_proxy *p, hth_request *r);
 // hth_proxy_watch has the keeper look into `w` while it waits for the child (engine.h).
 void hth_proxy_watch(hth_proxy *p, const hth_poll_hook *w);
+bool hth_proxy_look(hth_proxy *p, bool on); // as hth_engine_look
 void hth_proxy_drain(hth_proxy *p);
 void hth_proxy_stop(hth_proxy *p);
 void hth_proxy_close(hth_proxy *p); // NULL is allowed

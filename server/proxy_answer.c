@@ -82,7 +82,7 @@ static hth_err answer_read(hth_proxy *p, hth_request *r, const hth_child_record 
     r->batched = a->batched != 0;
     r->started_ns = a->started_ns;
     if (a->err != HTH_OK) {
-        p->lost = p->lost || a->err == HTH_EDEVLOST;
+        p->lost |= a->err == HTH_EDEVLOST;
         return hth_fail((hth_err)a->err, "%s", detail != NULL ? detail : "");
     }
     if (r->query == NULL) {
@@ -103,7 +103,7 @@ static void answer_take(hth_proxy *p, const hth_child_head *head, proxy_call *c,
     if (err == HTH_OK) {
         err = answer_read(p, r, a);
     } else {
-        p->lost = p->lost || err == HTH_ECORRUPT;
+        p->lost |= err == HTH_ECORRUPT;
     }
     atomic_store(&p->link.board->slot[head->slot].released, true);
     if (err == HTH_OK) {

@@ -145,6 +145,7 @@ void proxy_call_free(hth_proxy *p, proxy_call *c)
     c->next = p->first_free;
     p->first_free = (int)(c - p->calls);
     p->in_flight--;
+    p->others -= !c->own;
 }
 
 // call_send hands a request to the child; lock held.
@@ -189,7 +190,12 @@ static hth_err call_take(hth_proxy *p, proxy_call **out)
         proxy_call *c = &p->calls[slot];
         p->first_free = slot == p->first_free ? c->next : p->first_free;
         *c = (proxy_call){.state = PROXY_FILLING, .order = p->order++, .next = -1};
+        c->own = p->looked && pthread_equal(p->looker, pthread_self());
         p->in_flight++;
+        p->others += !c->own;
+        if (!c->own) {
+            proxy_unattend(p);
+        }
         *out = c;
     }
     pthread_mutex_unlock(&p->lock);

@@ -3,8 +3,10 @@
 // a child), proxy_call.c (requests), proxy_answer.c (answers), proxy_child.c (one child, from its
 // start to its end), proxy_region.c (clients' memory), proxy_models.c (what is loaded again).
 //
-// The keeper is the one thread that starts children (the kernel ends them when it ends), receives
-// from them, and calls `place`, `progress` and `done` of requests.
+// The keeper is the one thread that starts children (the kernel ends them when it ends). It
+// receives from them and calls `place`, `progress` and `done` of requests, unless another thread
+// that has requests of its own looks for their answers (hth_proxy_look): whoever does holds
+// `taking`.
 #ifndef HTH_SERVER_PROXY_IMPL_H
 #define HTH_SERVER_PROXY_IMPL_H
 
@@ -29,6 +31,7 @@ typedef struct proxy_call {
     void *data;               // block of the slab: inputs that were copied; may be NULL
     uint64_t order;           // of submission
     int deaths;               // of children that had it and had not begun with it
+    bool own;                 // of the thread that looks
     int next;                 // of the free list, -1: none
 } proxy_call;
 
@@ -66,7 +69,9 @@ struct hth_proxy {
     pthread_t thread;
     bool running;
     _Atomic(const hth_poll_hook *) watch; // NULL: none
-    pthread_mutex_t lock;                 // of all that follows, up to the keeper's
+    pthread_mutex_t taking; // of messages, and of all that follows from one; before `lock`
+    bool up;                // guarded by it: there is a child to receive from
+    pthread_mutex_t lock;   // of all that follows, up to the keeper's
     pthread_cond_t changed;
     proxy_phase phase;
     bool stopping, draining, opened;
@@ -77,6 +82,9 @@ struct hth_proxy {
     hth_child_link link; // of a child that is starting or up
     proxy_call *calls;
     int n_calls, high, first_free, in_flight; // high: calls from there on were never used
+    int others;                               // of those in flight: not of the thread that looks
+    pthread_t looker;                         // that thread, where there is one
+    bool looked, attended; // there is one; it has said to the ring that nobody need be woken
     uint64_t order;
     proxy_region *regions;
     uint32_t last_region;
@@ -89,7 +97,7 @@ struct hth_proxy {
     uint64_t started_ns, next_start_ns, next_look_ns, next_beat_ns, beat, settings;
     char filter[HTH_LOG_FILTER_TEXT];
     int missed;
-    bool lost; // the child is to be ended: it lost its device, or says nonsense
+    atomic_bool lost; // the child is to be ended: it lost its device, or says nonsense
 };
 
 // ---- proxy_call.c
@@ -103,7 +111,9 @@ hth_err proxy_send_waiting(hth_proxy *p);
 
 // proxy_look does for requests what only time brings: cancellation, timeouts. Keeper.
 void proxy_look(hth_proxy *p);
-// proxy_message takes a message of the child. Keeper.
+// proxy_unattend has the keeper woken for answers; `lock` is held, and a child is up.
+void proxy_unattend(hth_proxy *p);
+// proxy_message takes a message of the child. p->taking is held, here and below.
 void proxy_message(hth_proxy *p, const hth_child_head *head, const char *body, size_t bytes);
 // proxy_bury answers the requests that a dead child had begun with `sentence`, and has the others
 // wait; all: those, too. Keeper.

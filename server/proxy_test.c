@@ -251,6 +251,67 @@ static void test_many(void **state)
     fixture_close(&f);
 }
 
+// ---- a thread that looks for its own answers
+
+typedef struct looked {
+    atomic_bool ended;
+    pthread_t by;
+} looked;
+
+static void looked_done(hth_request *r)
+{
+    looked *l = r->ctx;
+    l->by = pthread_self();
+    atomic_store(&l->ended, true);
+}
+
+// look_until_answered returns whether the answer came on this thread.
+static bool look_until_answered(hth_engine *e)
+{
+    looked l = {.ended = false};
+    hth_request r = {.query = "devices", .arguments = "{}", .done = looked_done, .ctx = &l};
+    uint64_t until = hth_real_after(LIMIT_NS);
+    assert_ok(hth_engine_submit(e, &r));
+    while (!atomic_load(&l.ended)) {
+        (void)hth_engine_look(e, true);
+        assert_true(hth_real_ns() < until);
+    }
+    assert_ok(r.err);
+    hth_free(r.json);
+    return pthread_equal(l.by, pthread_self());
+}
+
+static void *classify_elsewhere(void *arg)
+{
+    fixture *f = arg;
+    assert_int_equal(classify(f->engine, images.data), 355);
+    return NULL;
+}
+
+static void test_look(void **state)
+{
+    fixture f;
+    pthread_t other;
+    int here = 0;
+    open_all(&f);
+    (void)hth_engine_look(f.engine, true);
+    for (int i = 0; i < 200; i++) {
+        here += look_until_answered(f.engine);
+    }
+    assert_true(here > 0);
+    for (int i = 0; i < 2; i++) { // who said that it looks, and does not, keeps nobody from answers
+        (void)hth_engine_look(f.engine, true);
+        assert_int_equal(pthread_create(&other, NULL, classify_elsewhere, &f), 0);
+        pthread_join(other, NULL);
+        (void)hth_engine_look(f.engine, true);
+        (void)kill_engine(SIGKILL); // and goes on with the next child
+        (void)look_until_answered(f.engine);
+    }
+    (void)hth_engine_look(f.engine, false);
+    assert_int_equal(classify(f.engine, images.data), 355);
+    fixture_close(&f);
+}
+
 static void test_cancel_and_progress(void **state)
 {
     fixture f;
@@ -533,7 +594,7 @@ static void test_nothing_is_left(void **state)
         }
         pid_t pid = kill_engine(SIGKILL);
         uint64_t until = hth_real_after(LIMIT_NS);
-        while (engine_pid() == pid) {
+        while (engine_pid() == pid || engine_pid() == 0) { // it is ready until that is noticed
             assert_true(hth_real_ns() < until);
             nap();
         }
@@ -616,6 +677,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_answers),
         cmocka_unit_test(test_many),
+        cmocka_unit_test(test_look),
         cmocka_unit_test(test_cancel_and_progress),
         cmocka_unit_test(test_cannot_open),
         cmocka_unit_test(test_killed_idle),

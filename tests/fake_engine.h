@@ -127,6 +127,11 @@ void hth_engine_watch(hth_engine *e, const hth_poll_hook *w)
     hth_mailbox_set_watch(e->mailbox, w);
 }
 
+bool hth_engine_look(hth_engine *e, bool on)
+{
+    return false;
+}
+
 void hth_engine_drain(hth_engine *e)
 {
 }
