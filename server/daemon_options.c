@@ -147,16 +147,22 @@ static bool options_check_tls(const hth_daemon_options *o)
 // options_check_devices opens each device, one after the other.
 static bool options_check_devices(const hth_daemon_options *o)
 {
-    char list[HTH_SETTING_TEXT], *save;
+    char list[HTH_SETTING_TEXT], why[1200], *save;
     hth_device *device;
-    bool good = hth_router_check(o->device) == HTH_OK;
-    snprintf(list, sizeof list, "%s", o->device);
-    for (char *spec = strtok_r(list, " ", &save); spec != NULL && good;
-         spec = strtok_r(NULL, " ", &save)) {
-        good = hth_device_open(spec, &device) == HTH_OK;
-        hth_device_close(good ? device : NULL);
+    if (hth_router_check(o->device) != HTH_OK) {
+        return options_wrong(o, HTH_SET_DEVICE, hth_err_detail());
     }
-    return good ? true : options_wrong(o, HTH_SET_DEVICE, hth_err_detail());
+    bool several = hth_router_several(o->device);
+    snprintf(list, sizeof list, "%s", o->device);
+    for (char *spec = strtok_r(list, " ", &save); spec != NULL; spec = strtok_r(NULL, " ", &save)) {
+        if (hth_device_open(spec, &device) != HTH_OK) {
+            snprintf(why, sizeof why, "%.100s%s%s", several ? spec : "", several ? ": " : "",
+                     hth_err_detail());
+            return options_wrong(o, HTH_SET_DEVICE, why);
+        }
+        hth_device_close(device);
+    }
+    return true;
 }
 
 static bool options_check_tenants(const hth_daemon_options *o)

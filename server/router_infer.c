@@ -212,7 +212,8 @@ static void infer_learn(hth_router *n, const hth_request *r)
 static bool infer_again(const hth_request *r, bool lost)
 {
     return r->n_outputs == 0 && !r->canceled &&
-           (r->err == HTH_ENOTSUP || r->err == HTH_ETOOBIG || (lost && r->started_ns == 0));
+           (r->err == HTH_ENOTSUP || r->err == HTH_ETOOBIG || r->err == HTH_ENODEVMEM ||
+            (lost && r->started_ns == 0));
 }
 
 static hth_err infer_send(hth_router *n, hth_request *r);

@@ -305,6 +305,49 @@ static void trained(void **state)
     fixture_close(&f);
 }
 
+// Jobs that the end of a server interrupted go on with the next one, unasked. Who asks for one that
+// works so takes it over.
+static void resumed(void **state)
+{
+    fixture f;
+    char cwd[300], args[900];
+    hth_manifest m;
+    assert_non_null(getcwd(cwd, sizeof cwd));
+    snprintf(args, sizeof args,
+             "{\"model\":\"new\",\"data\":\"%s/tests/data/digits/train.safetensors\",\"loss\":"
+             "\"softmax-xent\",\"lr\":0.01,\"batch\":64,\"epochs\":60,\"save-as\":\"made\","
+             "\"checkpoint-every\":5,\"resume\":true}",
+             cwd);
+    both_open(&f, TWO, false);
+    put(f.store, "new", "tests/data/digits/untrained.onnx");
+    call c = {.r = {.query = "train", .arguments = args}};
+    call_start(f.engine, &c);
+    uint64_t until = hth_real_after(LIMIT_NS);
+    while (hth_store_get(f.store, "made.checkpoint", 0, &m) != HTH_OK) {
+        assert_true(hth_real_ns() < until);
+        nap();
+    }
+    hth_manifest_fini(&m);
+    hth_engine_close(f.engine);
+    assert_int_equal(call_wait(&c), HTH_ECANCELED);
+
+    hth_engine_config config = {.device = TWO, .resume = true};
+    assert_ok(hth_engine_open(&config, f.store, &f.engine));
+    json_t *jobs = told(&f, "jobs", "{}");
+    const json_t *row = row_of(jobs, "job", "made");
+    assert_non_null(row);
+    assert_int_not_equal(text(row, "device")[0], 0);
+    json_decref(jobs);
+    call again = {.r = {.query = "train", .arguments = args}};
+    assert_ok(call_run(f.engine, &again));
+    json_t *doc = json_loads(again.r.json, 0, NULL);
+    assert_string_equal(text(doc, "saved_as"), "made");
+    assert_int_equal(number(doc, "version"), 1);
+    json_decref(doc);
+    hth_free(again.r.json);
+    fixture_close(&f);
+}
+
 // ---- processes
 
 // children lists this process's children; returns how many there are.
@@ -435,9 +478,13 @@ static void killed_while_it_trains(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(lists),  cmocka_unit_test(placed),
-        cmocka_unit_test(copied), cmocka_unit_test(trained),
-        cmocka_unit_test(killed), cmocka_unit_test(killed_while_it_trains),
+        cmocka_unit_test(lists),
+        cmocka_unit_test(placed),
+        cmocka_unit_test(copied),
+        cmocka_unit_test(trained),
+        cmocka_unit_test(resumed),
+        cmocka_unit_test(killed),
+        cmocka_unit_test(killed_while_it_trains),
     };
     if (hth_child_asked(argc, argv)) {
         return hth_child_run(&(hth_child_config){NULL, NULL});

@@ -52,6 +52,12 @@ config_bad() {
     config "store = $dir/store" 'device = gpu' 'listen = http://x'
     run 1 "$build/hearthd" --config "$conf" --check-config && said "$conf:2: device: unknown device 'gpu'" &&
         said "$conf:3: listen: 'http://x' is not ipc://PATH, tcp://HOST:PORT or tls+tcp://HOST:PORT" || return 1
+    config "store = $dir/store" 'device = cpu:mem=64MiB' 'device = cpu:1,mem=64MiB' 'device = cpu:0,threads=1'
+    run 1 "$build/hearthd" --config "$conf" --check-config && said "device: device cpu:0 is named twice" || return 1
+    config "store = $dir/store" 'device = cpu:mem=64MiB' 'device = cpu:1,mem=4000TiB'
+    run 1 "$build/hearthd" --config "$conf" --check-config && said "device: cpu:1,mem=4000TiB: device memory" || return 1
+    config "store = $dir/store" "listen = ipc://$dir/sock" 'device = cpu:mem=64MiB' 'device = cpu:1,mem=64MiB'
+    run 0 "$build/hearthd" --config "$conf" --check-config && said 'device = cpu:1,mem=64MiB' || return 1
     printf 'alice weight=2\nbob memory=much\n' >"$dir/tenants"
     config "store = $dir/store" "tenant.file = $dir/tenants"
     run 1 "$build/hearthd" --config "$conf" --check-config && said "$conf:2: tenant.file: $dir/tenants: line 2" || return 1
