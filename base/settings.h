@@ -109,6 +109,8 @@ typedef enum hth_setting_change {
       "samples of one run, at most, into which waiting requests are joined; 1: none are")          \
     X(BATCH_DELAY_US, "batch.delay_us", COUNT, 0, 0, 1000000, LIVE,                                \
       "how long a request may wait for others to join, in microseconds, where that pays")          \
+    X(COMPUTE_SPACES, "compute.spaces", COUNT, 4, 1, 4, LIVE,                                      \
+      "runs of one model at a time, at most, where that is measured to be faster on a CPU")        \
     X(QUEUE_SPIN_US, "queue.spin_us", COUNT, 100, 0, 10000, FIXED,                                 \
       "time in microseconds that an idle engine looks for work before it sleeps")                  \
     X(DEVICES_COPY_QUEUE, "devices.copy_queue", COUNT, 8, 0, 1048576, LIVE,                        \

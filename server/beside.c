@@ -37,11 +37,6 @@ static bool beside_serve(hth_beside *b, uint64_t *took_ns)
     return true;
 }
 
-static void beside_done(void *ctx)
-{
-    hth_mailbox_wake(ctx);
-}
-
 static hth_space *beside_space(hth_beside *b)
 {
     bool low = hth_now_ns() - b->asked_ns < BESIDE_ASKED_NS || b->serve->batcher.n > 0;
@@ -49,8 +44,8 @@ static hth_space *beside_space(hth_beside *b)
         const hth_space_config c = {.name = low ? "step-low" : "step",
                                     .threads = b->serve->ms->site->device->props.n_threads,
                                     .low = low,
-                                    .done = beside_done,
-                                    .ctx = b->mailbox};
+                                    .done = b->serve->wake,
+                                    .ctx = b->serve->ctx};
         (void)hth_space_open(&c, &b->space[low]);
     }
     return b->space[low];
@@ -59,7 +54,7 @@ static hth_space *beside_space(hth_beside *b)
 static hth_err beside_work(void *ctx, hth_err (*work)(void *arg), void *arg)
 {
     hth_beside *b = ctx;
-    hth_err got = HTH_OK;
+    bool more = true;
     uint64_t *took_ns = &b->serve->ms->site->beside_ns;
     hth_space *s = beside_space(b);
     *took_ns = 0;
@@ -68,15 +63,10 @@ static hth_err beside_work(void *ctx, hth_err (*work)(void *arg), void *arg)
     }
     b->alone_ns = hth_now_ns();
     hth_space_start(s, work, arg);
-    while (hth_space_busy(s) && got != HTH_ECANCELED) {
-        void *message;
-        if (beside_serve(b, took_ns)) {
-            continue;
-        }
-        bool none = hth_serve_empty(b->serve) && b->serve->await.n == 0;
-        got = hth_mailbox_receive(b->mailbox, none ? BESIDE_IDLE_NS : BESIDE_LOOK_NS, &message);
-        if (message != NULL) {
-            hth_serve_take(b->serve, message);
+    while (hth_space_busy(s) && more) {
+        if (!beside_serve(b, took_ns)) {
+            bool none = hth_serve_empty(b->serve) && b->serve->await.n == 0;
+            more = b->serve->wait(b->serve->ctx, none ? BESIDE_IDLE_NS : BESIDE_LOOK_NS);
         }
     }
     return hth_space_wait(s);

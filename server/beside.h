@@ -16,7 +16,6 @@
 
 typedef struct hth_beside {
     hth_serve *serve;
-    hth_mailbox *mailbox;
     // its own
     hth_space *space[2]; // of normal and of low priority, opened when they are first needed
     uint64_t asked_ns;   // when a request was served last

@@ -252,6 +252,75 @@ out:
     return err;
 }
 
+// The forms of weights that `p` wants are ones that `whole` has.
+static bool compile_same_forms(const hth_program *whole, const hth_program *p)
+{
+    bool same = true;
+    for (int i = 0; i < p->n_weights && same; i++) {
+        const hth_weight *w = &p->weights[i];
+        same = w->in_place;
+        for (int k = 0; k < whole->n_weights && !same && !w->streamed; k++) {
+            const hth_weight *v = &whole->weights[k];
+            same = hth_id_equal(&v->content->id, &w->content->id) && strcmp(v->form, w->form) == 0;
+        }
+    }
+    return same;
+}
+
+static hth_err compile_beside(hth_site *site, hth_program *whole, hth_program *p)
+{
+    hth_stage stage = {0};
+    const hth_graph *model = whole->source->graph;
+    p->like[p->n_like++] = whole; // held by who calls
+    hth_err err = hth_specialize(model, whole->key, hth_ref_eval, NULL, &stage);
+    if (err == HTH_OK) {
+        p->graph = stage.graph;
+        p->n_final = stage.n_final;
+        p->final_index = stage.final_index;
+        stage.graph = NULL;
+        stage.final_index = NULL;
+    }
+    hth_stage_fini(&stage);
+    err = err == HTH_OK ? compile_key(p, model, whole->key) : err;
+    err = err == HTH_OK ? compile_graph(site, p, NULL, false, NULL) : err;
+    p->n_like = 0;
+    HTH_TRY(err);
+    return compile_same_forms(whole, p)
+               ? HTH_OK
+               : hth_fail(HTH_ENOTSUP, "other forms of weights for %d threads", p->threads);
+}
+
+hth_err hth_program_compile_beside(hth_site *site, hth_program *whole, int threads)
+{
+    bool streamed = false;
+    for (int w = 0; w < whole->n_weights; w++) {
+        streamed = streamed || whole->weights[w].streamed;
+    }
+    if (whole->source == NULL || whole->rest.graph != NULL || whole->value_inputs != 0 ||
+        streamed || whole->n_beside == HTH_SPACES) {
+        return hth_fail(HTH_ENOTSUP, "the model has stages, or streams weights");
+    }
+    hth_program *p = hth_calloc(1, sizeof *p);
+    if (p == NULL) {
+        return no_memory();
+    }
+    p->budget = whole->budget;
+    p->tuned = whole->tuned;
+    p->threads = threads;
+    whole->held++;
+    hth_err err = compile_beside(site, whole, p);
+    whole->held--;
+    if (err != HTH_OK) {
+        hth_program_free(site, p);
+        return err;
+    }
+    p->account = whole->account;
+    p->site_next = site->programs;
+    site->programs = p;
+    whole->beside[whole->n_beside++] = p;
+    return HTH_OK;
+}
+
 hth_err hth_program_compile_step(hth_site *site, const hth_step_spec *spec, bool tune,
                                  hth_request *progress, hth_program **out)
 {

@@ -4,6 +4,7 @@
 #include "server/compile.h"
 
 #include "base/alloc.h"
+#include "device/cpu/team.h"
 #include "convsel/link.h"
 
 #include <string.h>
@@ -77,6 +78,21 @@ static hth_err compile_menu(hth_site *site, const hth_program *p, int i, bool tu
     return m->list == NULL || m->every == NULL ? no_memory() : HTH_OK;
 }
 
+// A kernel is made for the team that its device has, and that the calling thread has.
+static hth_err kernel_prepare(hth_site *site, hth_program *p, const hth_node *n,
+                              const char *algorithm, hth_kernel **out)
+{
+    if (p->threads == 0) {
+        return hth_kernel_prepare(site->device, p->graph, n, algorithm, out);
+    }
+    hth_device narrow = *site->device;
+    narrow.props.n_threads = p->threads;
+    hth_team_set(p->threads);
+    hth_err err = hth_kernel_prepare(&narrow, p->graph, n, algorithm, out);
+    hth_team_set(site->device->props.n_threads);
+    return err;
+}
+
 static hth_err compile_kernel(hth_site *site, hth_program *p, int i, const char *algorithm)
 {
     if (p->plan_only) { // the algorithms may be another device's; any kernel tells the forms
@@ -89,7 +105,7 @@ static hth_err compile_kernel(hth_site *site, hth_program *p, int i, const char 
     p->kernels[i] = NULL;
     const hth_node *n = &p->graph->nodes[i];
     const char *name = strcmp(algorithm, "default") == 0 ? NULL : algorithm;
-    hth_err err = hth_kernel_prepare(site->device, p->graph, n, name, &p->kernels[i]);
+    hth_err err = kernel_prepare(site, p, n, name, &p->kernels[i]);
     return err == HTH_OK ? HTH_OK
                          : hth_err_prefix(err, "node '%s' (%s)", n->name, hth_op_name(n->op));
 }

@@ -164,6 +164,9 @@ void hth_program_free(hth_site *site, hth_program *p)
     if (p == NULL) {
         return;
     }
+    while (p->n_beside > 0) {
+        hth_program_free(site, p->beside[--p->n_beside]);
+    }
     program_leave(site, p);
     site->arena_owner = site->arena_owner == p->account ? NULL : site->arena_owner;
     if (p->source != NULL) {

@@ -181,6 +181,22 @@ static void engine_query(void *ctx, hth_request *r)
     }
 }
 
+static bool engine_await(void *ctx, uint64_t ns)
+{
+    hth_engine *e = ctx;
+    void *message;
+    hth_err got = hth_mailbox_receive(e->mailbox, ns, &message);
+    if (message != NULL) {
+        hth_serve_take(&e->serve, message);
+    }
+    return got != HTH_ECANCELED;
+}
+
+static void engine_wake(void *ctx)
+{
+    hth_mailbox_wake(((hth_engine *)ctx)->mailbox);
+}
+
 // engine_wait is how long the thread may sleep before something that waits is due.
 static uint64_t engine_wait(uint64_t wake_ns)
 {
@@ -269,12 +285,14 @@ hth_err hth_engine_open(const hth_engine_config *config, hth_store *store, hth_e
                            .mail = engine_mail,
                            .query = engine_query,
                            .answer = engine_answer,
+                           .wait = engine_await,
+                           .wake = engine_wake,
                            .ctx = e};
     e->queue = config->queue > 0 ? config->queue : (int)hth_setting_int(HTH_SET_QUEUE_LENGTH);
     e->serve.queue = e->queue;
     uint64_t spin_ns = (uint64_t)hth_setting_int(HTH_SET_QUEUE_SPIN_US) * 1000u;
     hth_err err = hth_mailbox_open((size_t)e->queue + 1, spin_ns, &e->mailbox); // one: e->drain
-    e->beside = (hth_beside){.serve = &e->serve, .mailbox = e->mailbox};
+    e->beside = (hth_beside){.serve = &e->serve};
     pthread_attr_t stack;
     pthread_attr_init(&stack);
     pthread_attr_setstacksize(&stack, ENGINE_STACK);

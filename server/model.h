@@ -71,7 +71,12 @@ typedef struct hth_model {
     bool gone;             // not in the list any more: ends with the last of them
     hth_batching batching; // as configured
     hth_batch_queue queue;
-    bool alone;       // they cannot be joined
+    bool alone; // they cannot be joined
+    // runs beside each other (spaces.h): when its last run ended; requests in a row that had
+    // arrived before that; such runs
+    uint64_t ended_ns;
+    int overlapped;
+    uint64_t beside;
     int64_t too_many; // samples whose program could not be had; 0: not known
     uint64_t too_many_until_ns;
     hth_batch_wish wish;

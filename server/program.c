@@ -466,8 +466,8 @@ static hth_err execute(void *arg)
     return hth_run_execute(x->run, x->canceled);
 }
 
-static hth_err program_run(hth_site *site, hth_program *p, const hth_tensor *inputs,
-                           const hth_tensor *out, const atomic_int *canceled)
+hth_err hth_program_begin(hth_site *site, hth_program *p, const hth_tensor *inputs,
+                          const hth_tensor *out)
 {
     const hth_graph *g = p->graph;
     HTH_TRY(hth_program_activate(site, p));
@@ -487,21 +487,35 @@ static hth_err program_run(hth_site *site, hth_program *p, const hth_tensor *inp
     HTH_TRY(hth_run_bind(p->run, p->arena != NULL ? p->arena : site->arena, p->fixed));
     if (p->arena == NULL) {
         HTH_TRY(arena_hand_over(site, p));
+    }
+    if (p->arena == NULL && p->threads == 0) {
         hth_run_between(p->run, site->in_run, site->in_ctx);
     }
-    HTH_TRY(program_upload(site, p, inputs));
+    return program_upload(site, p, inputs);
+}
+
+hth_err hth_program_end(hth_site *site, hth_program *p, const hth_tensor *inputs,
+                        const hth_tensor *out)
+{
+    HTH_TRY(program_download(site, p, out));
+    p->runs++;
+    for (int i = 0; i < p->graph->n_outputs; i++) {
+        HTH_TRY(output_copy(p, i, inputs, out));
+    }
+    return HTH_OK;
+}
+
+static hth_err program_run(hth_site *site, hth_program *p, const hth_tensor *inputs,
+                           const hth_tensor *out, const atomic_int *canceled)
+{
     execution x = {p->run, canceled};
+    HTH_TRY(hth_program_begin(site, p, inputs, out));
     p->running = true;
     hth_err err = p->arena != NULL ? hth_site_beside(site, execute, &x) : execute(&x);
     p->running = false;
     site->freed++;
     HTH_TRY(err);
-    HTH_TRY(program_download(site, p, out));
-    p->runs++;
-    for (int i = 0; i < g->n_outputs; i++) {
-        HTH_TRY(output_copy(p, i, inputs, out));
-    }
-    return HTH_OK;
+    return hth_program_end(site, p, inputs, out);
 }
 
 hth_err hth_program_run(hth_site *site, hth_program *p, const hth_tensor *inputs,

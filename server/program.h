@@ -82,6 +82,8 @@ typedef struct hth_site {
     void *in_ctx;
 } hth_site;
 
+#define HTH_SPACES 4 // runs of one program at a time, at most
+
 // The weight of one kernel input in one form.
 typedef struct hth_weight {
     hth_const *content;       // borrowed from the graph
@@ -143,6 +145,13 @@ struct hth_program {
     bool plan_only;             // there is no run, and nothing but the first kernels is prepared
     hth_spill *spill_weights;   // streamed weights
     void *arena;                // the caller's, for the plan's arena; NULL: the site's
+    // the same for teams of fewer threads, which run beside each other in spaces (spaces.h): owned,
+    // their weights are this one's. none_beside: there cannot be any
+    hth_program *beside[HTH_SPACES];
+    int n_beside;
+    bool none_beside;
+    uint32_t chances; // to run them
+    int threads;      // of such a one; 0: all of the device
 };
 
 // hth_source_match finds a program for these inputs (model's order), or NULL.
@@ -154,6 +163,9 @@ void hth_source_fini(hth_site *site, hth_source *s);
 // convolution candidates that the cache lacks. progress may be NULL.
 hth_err hth_program_compile(hth_site *site, hth_source *source, const hth_tensor *inputs,
                             uint64_t budget, bool tune, hth_request *progress, hth_program **out);
+// hth_program_compile_beside makes another p->beside[], for a team of so many threads. HTH_ENOTSUP:
+// p has stages or streams weights, or other forms of weights would be wanted.
+hth_err hth_program_compile_beside(hth_site *site, hth_program *p, int threads);
 // What a training step is compiled for.
 typedef struct hth_step_spec {
     const hth_train_graph *train; // must outlive the program
@@ -222,6 +234,12 @@ void hth_site_trim(hth_site *site);
 // hth_program_run runs once. inputs: as compiled; out[i].data: where output i of p->graph goes.
 hth_err hth_program_run(hth_site *site, hth_program *p, const hth_tensor *inputs,
                         const hth_tensor *out, const atomic_int *canceled);
+// hth_program_begin is what hth_program_run does before p->run is executed, hth_program_end what it
+// does behind; who executes it sees to it that p stays active meanwhile (`running`).
+hth_err hth_program_begin(hth_site *site, hth_program *p, const hth_tensor *inputs,
+                          const hth_tensor *out);
+hth_err hth_program_end(hth_site *site, hth_program *p, const hth_tensor *inputs,
+                        const hth_tensor *out);
 // hth_program_output describes output i of p->graph (data NULL).
 hth_tensor hth_program_output(const hth_program *p, int i);
 

@@ -54,6 +54,17 @@ static json_t *stats_row(const hth_account *a, const hth_ledger_row *r)
         (json_int_t)(r->private_bytes + r->shared_bytes + r->job_bytes));
 }
 
+// What a further run beside others takes of the device; 0: none was made ready.
+static uint64_t stats_beside(const hth_model *m)
+{
+    uint64_t most = 0;
+    for (const hth_program *p = m->source.programs; p != NULL; p = p->next) {
+        uint64_t bytes = p->n_beside > 0 ? p->beside[0]->plan->arena_bytes : 0;
+        most = bytes > most ? bytes : most;
+    }
+    return most;
+}
+
 static json_t *stats_model(const hth_model *m, const hth_ledger *l)
 {
     static const hth_ledger_row none = {.programs = 0};
@@ -67,12 +78,13 @@ static json_t *stats_model(const hth_model *m, const hth_ledger *l)
                   "failures", (json_int_t)m->failures, "busy_ns", (json_int_t)m->busy_ns,
                   "programs", m->source.n_programs, "times", stats_times(m), "executions",
                   (json_int_t)m->executions, "pending", m->refs, "batches", stats_batches(m)));
-    json_object_update_new(doc,
-                           json_pack("{s:i, s:i, s:o, s:o, s:o, s:I}", "queued",
-                                     m->queue.n + m->queue.away, "awaiting_memory", m->queue.away,
-                                     "failed", stats_counts(m->failed, HTH_N_FAILURES), "answered",
-                                     stats_counts(m->answered, HTH_N_ANSWER_BOUNDS), "quantiles_ns",
-                                     hth_latency_quantiles(m), "load_ns", (json_int_t)m->load_ns));
+    json_object_update_new(
+        doc, json_pack("{s:i, s:i, s:o, s:o, s:o, s:I, s:I, s:I}", "queued",
+                       m->queue.n + m->queue.away, "awaiting_memory", m->queue.away, "failed",
+                       stats_counts(m->failed, HTH_N_FAILURES), "answered",
+                       stats_counts(m->answered, HTH_N_ANSWER_BOUNDS), "quantiles_ns",
+                       hth_latency_quantiles(m), "load_ns", (json_int_t)m->load_ns, "beside",
+                       (json_int_t)m->beside, "beside_arena_bytes", (json_int_t)stats_beside(m)));
     return doc;
 }
 

@@ -122,7 +122,7 @@ void hth_serve_take(hth_serve *s, hth_request *r)
 
 // serve_look takes what has arrived and, now and then, drops what waits no longer. Where nothing
 // waits it costs nothing.
-static void serve_look(hth_serve *s)
+void hth_serve_look(hth_serve *s)
 {
     hth_request *r;
     while ((r = s->mail(s->ctx)) != NULL) {
@@ -138,9 +138,10 @@ static void serve_look(hth_serve *s)
 // ---- runs
 
 // serve_ran answers a request that was run, or has it wait for memory.
-static void serve_ran(hth_serve *s, hth_work *w)
+void hth_serve_ran(hth_serve *s, hth_work *w)
 {
     if (w->r->err != HTH_ENODEVMEM) {
+        w->model->ended_ns = hth_now_ns(); // who asks again on this answer comes later
         serve_finish(s, w);
         return;
     }
@@ -160,7 +161,7 @@ static void serve_alone(hth_serve *s, hth_work *w)
     if (!hth_await_joins(&s->await, w)) {
         hth_work_result(w, hth_infer(s->ms, w));
     }
-    serve_ran(s, w);
+    hth_serve_ran(s, w);
 }
 
 static void serve_joined(hth_serve *s, hth_work **work, int n, int64_t bucket)
@@ -173,43 +174,59 @@ static void serve_joined(hth_serve *s, hth_work **work, int n, int64_t bucket)
     }
     for (int k = 0; k < n; k++) {
         if (work[k] != NULL) {
-            serve_ran(s, work[k]);
+            hth_serve_ran(s, work[k]);
         }
     }
+}
+
+bool hth_serve_pick(hth_serve *s, hth_batch_ask ask, hth_pick *out, uint64_t *wake_ns)
+{
+    out->n = 0;
+    out->bucket = out->samples = 0;
+    out->start_ns = hth_now_ns();
+    hth_batch_item *items =
+        hth_batcher_next(&s->batcher, out->start_ns, ask, &out->bucket, wake_ns);
+    hth_batch_bill_open(&out->bill, items);
+    for (hth_batch_item *i = items; i != NULL; i = i->next) {
+        out->work[out->n] = work_of(i);
+        out->work[out->n++]->r->started_ns = out->start_ns;
+        out->samples += i->samples;
+    }
+    atomic_fetch_sub(&s->waiting, out->n);
+    return out->n > 0;
+}
+
+static void serve_run(hth_serve *s, hth_pick *x)
+{
+    hth_model *m = x->work[0]->model;
+    hth_model_hold(m);
+    x->start_ns = hth_now_ns();
+    hth_batcher_begin(&s->batcher, &m->queue, x->samples, x->start_ns);
+    if (x->bucket == 0) {
+        serve_alone(s, x->work[0]);
+    } else {
+        serve_joined(s, x->work, x->n, x->bucket);
+    }
+    uint64_t took_ns = hth_now_ns() - x->start_ns;
+    hth_batcher_end(&s->batcher, &m->queue, x->samples, took_ns);
+    hth_batch_bill_settle(&x->bill, took_ns);
+    hth_model_rele(s->ms, m);
 }
 
 // serve_batch does one run, for a request of *priority; false: there is none before *wake_ns.
 static bool serve_batch(hth_serve *s, hth_batch_ask ask, uint64_t *wake_ns, uint32_t *priority)
 {
-    hth_work *work[HTH_BATCH_ITEMS];
-    int n = 0;
-    int64_t bucket = 0, samples = 0;
-    uint64_t start_ns = hth_now_ns();
-    hth_batch_bill bill;
-    hth_batch_item *items = hth_batcher_next(&s->batcher, start_ns, ask, &bucket, wake_ns);
-    hth_batch_bill_open(&bill, items);
-    for (hth_batch_item *i = items; i != NULL; i = i->next) {
-        work[n] = work_of(i);
-        work[n++]->r->started_ns = start_ns;
-        samples += i->samples;
-    }
-    if (n == 0) {
+    hth_pick x;
+    if (!hth_serve_pick(s, ask, &x, wake_ns)) {
         return false;
     }
-    hth_model *m = work[0]->model;
-    *priority = work[0]->item.priority;
-    hth_model_hold(m);
-    atomic_fetch_sub(&s->waiting, n);
-    hth_batcher_begin(&s->batcher, &m->queue, samples, start_ns);
-    if (bucket == 0) {
-        serve_alone(s, work[0]);
-    } else {
-        serve_joined(s, work, n, bucket);
+    *priority = x.work[0]->item.priority;
+    if (!ask.ready && ask.priority == 0 && x.bucket == 0) { // nothing else is at work
+        hth_spaces_run(s, &x);
     }
-    uint64_t took_ns = hth_now_ns() - start_ns;
-    hth_batcher_end(&s->batcher, &m->queue, samples, took_ns);
-    hth_batch_bill_settle(&bill, took_ns);
-    hth_model_rele(s->ms, m);
+    if (x.n > 0) {
+        serve_run(s, &x);
+    }
     return true;
 }
 
@@ -274,7 +291,7 @@ bool hth_serve_turn(hth_serve *s, bool hurry, uint64_t *wake_ns)
         s->last = s->first == NULL ? &s->first : s->last;
         serve_arrived(s, r);
     }
-    serve_look(s);
+    hth_serve_look(s);
     if (serve_again(s)) { // before a job is given that memory
         serve_before(s);
         worked = true;
@@ -290,14 +307,14 @@ bool hth_serve_turn(hth_serve *s, bool hurry, uint64_t *wake_ns)
         }
         hth_model_rele(s->ms, m);
     }
-    return worked;
+    return hth_spaces_make(s) || worked;
 }
 
 bool hth_serve_between(hth_serve *s, uint32_t most, uint32_t *priority)
 {
     uint64_t wake_ns;
     hth_request *r;
-    serve_look(s);
+    hth_serve_look(s);
     for (hth_request **at = &s->first; *at != NULL;) {
         r = *at;
         if (r->query != NULL) {
@@ -353,7 +370,7 @@ static void serve_leave(hth_serve *s)
 static void serve_in_run(void *ctx)
 {
     hth_serve *s = ctx;
-    serve_look(s);
+    hth_serve_look(s);
     if (s->join.n > 0) {
         serve_leave(s);
     }
@@ -364,7 +381,7 @@ static void serve_in_compile(void *ctx)
     hth_serve *s = ctx;
     uint64_t wake_ns;
     uint32_t priority;
-    serve_look(s);
+    hth_serve_look(s);
     if (!s->nested && s->join.n == 0 && s->batcher.n > 0) {
         s->nested = true;
         serve_batch(s, (hth_batch_ask){.hurry = true, .ready = true}, &wake_ns, &priority);
@@ -392,6 +409,11 @@ void hth_serve_init(hth_serve *s)
 
 void hth_serve_fini(hth_serve *s)
 {
+    hth_spaces_fini(&s->spaces);
+    if (s->spaces.wished != NULL) {
+        hth_model_rele(s->ms, s->spaces.wished);
+        s->spaces.wished = NULL;
+    }
     hth_join_fini(&s->join);
     if (s->wished != NULL) {
         hth_model_rele(s->ms, s->wished);

@@ -16,6 +16,7 @@
 
 #include "server/await.h"
 #include "server/join.h"
+#include "server/spaces.h"
 
 typedef struct hth_serve {
     // the engine's
@@ -23,6 +24,9 @@ typedef struct hth_serve {
     hth_request *(*mail)(void *ctx); // takes what has arrived; NULL: nothing
     void (*query)(void *ctx, hth_request *r);
     void (*answer)(hth_request *r, hth_err err);
+    // waits for what arrives, at most so long or until wake, and takes it; false: nothing will
+    bool (*wait)(void *ctx, uint64_t ns);
+    void (*wake)(void *ctx); // any thread
     void *ctx;
     int queue;          // requests that may wait; half of them for memory
     atomic_int waiting; // requests that were submitted and neither begun nor refused; any thread
@@ -30,6 +34,7 @@ typedef struct hth_serve {
     hth_batcher batcher;
     hth_join join;
     hth_await await;
+    hth_spaces spaces;
     hth_request *first, **last; // arrived, by `next`: queries, and inferences of models not loaded
     hth_model *wished;          // held: has waited long enough for a larger program; NULL: none
     uint64_t looked_ns;
@@ -43,6 +48,20 @@ void hth_serve_stop(hth_serve *s);
 void hth_serve_init(hth_serve *s);
 void hth_serve_fini(hth_serve *s);
 
+// What the batcher chose to be run at once.
+typedef struct hth_pick {
+    hth_work *work[HTH_BATCH_ITEMS];
+    int n;
+    int64_t bucket, samples; // bucket 0: the one request, as it is
+    uint64_t start_ns;
+    hth_batch_bill bill;
+} hth_pick;
+// hth_serve_pick takes the next from the queues; false: there is none before *wake_ns.
+bool hth_serve_pick(hth_serve *s, hth_batch_ask ask, hth_pick *out, uint64_t *wake_ns);
+// hth_serve_ran answers a request whose result stands in it, or has it wait for memory.
+void hth_serve_ran(hth_serve *s, hth_work *w);
+// hth_serve_look takes what has arrived and drops what waits no longer.
+void hth_serve_look(hth_serve *s);
 // hth_serve_take queues a request that arrived, or refuses it.
 void hth_serve_take(hth_serve *s, hth_request *r);
 // hth_serve_turn answers queries and one run's requests. hurry: waits for nobody. false: there was

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Requests of one sample from several clients of one engine, one by one and joined, and the latency
-// of a single client. usage: batch_bench [MODEL.onnx STORE [CLIENTS [SECONDS]]]; the store keeps
-// what was measured of the model's algorithms. Without a model: the digits of the tests.
+// Requests of one sample from several clients of one engine, one by one, in spaces beside each
+// other and joined, and the latency of a single client. usage: batch_bench [MODEL.onnx STORE
+// [CLIENTS [SECONDS]]]; the store keeps what was measured of the model's algorithms. Without a
+// model: the digits of the tests.
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/compare.h"
@@ -100,23 +101,32 @@ static json_t *ask(hth_engine *e, const char *what, const char *arguments)
     return doc;
 }
 
-static json_int_t executions(hth_engine *e)
+typedef struct counts {
+    json_int_t executions, beside, weights, arena; // arena: of a further run beside others
+} counts;
+
+static counts count(hth_engine *e)
 {
     json_t *doc = ask(e, "stats", "{\"model\":\"m\"}");
-    json_int_t n = json_integer_value(
-        json_object_get(json_array_get(json_object_get(doc, "models"), 0), "executions"));
+    const json_t *m = json_array_get(json_object_get(doc, "models"), 0);
+    counts c = {json_integer_value(json_object_get(m, "executions")),
+                json_integer_value(json_object_get(m, "beside")),
+                json_integer_value(json_object_get(m, "resident_private_bytes")) +
+                    json_integer_value(json_object_get(m, "mapped_bytes")),
+                json_integer_value(json_object_get(m, "beside_arena_bytes"))};
     json_decref(doc);
-    return n;
+    return c;
 }
 
 static void phase(hth_engine *e, const hth_tensor *input, int clients, double seconds,
-                  const char *max)
+                  const char *max, const char *spaces)
 {
     static client c[MAX_CLIENTS];
-    if (hth_setting_set("batch.max", max) != HTH_OK) {
-        fail("batch.max");
+    if (hth_setting_set("batch.max", max) != HTH_OK ||
+        hth_setting_set("compute.spaces", spaces) != HTH_OK) {
+        fail("settings");
     }
-    json_int_t before = executions(e);
+    counts before = count(e);
     uint64_t start_ns = hth_now_ns();
     for (int i = 0; i < clients; i++) {
         c[i] = (client){.engine = e,
@@ -142,10 +152,15 @@ static void phase(hth_engine *e, const hth_tensor *input, int clients, double se
     }
     double took = (double)(hth_now_ns() - start_ns) / 1e9;
     qsort(all, (size_t)n, sizeof *all, hth_compare_double);
-    printf("%2d clients, batch.max %2s: %9.1f samples/s, p50 %8.3f ms, p99 %8.3f ms, %.2f samples "
-           "a run, %d failed\n",
-           clients, max, n / took, all[n / 2], all[(int)((n - 1) * 0.99)],
-           n / (double)(executions(e) - before), failed);
+    counts after = count(e);
+    double runs = (double)(after.executions - before.executions);
+    printf(
+        "%2d clients, batch.max %2s, compute.spaces %s: %9.1f samples/s, p50 %8.3f ms, p99 %8.3f "
+        "ms, %.2f samples a run, %.2f of the runs beside others, weights %lld bytes, a further "
+        "run %lld, %d failed\n",
+        clients, max, spaces, n / took, all[n / 2], all[(int)((n - 1) * 0.99)], n / runs,
+        (double)(after.beside - before.beside) / runs, (long long)after.weights,
+        (long long)after.arena, failed);
     fflush(stdout);
     free(all);
 }
@@ -205,10 +220,12 @@ int main(int argc, char **argv)
     }
     hth_tensor input = sample(e);
     for (int round = 0; round < 2; round++) {
-        phase(e, &input, 1, seconds, "1");
-        phase(e, &input, 1, seconds, "32");
-        phase(e, &input, clients, seconds, "1");
-        phase(e, &input, clients, seconds, "32");
+        phase(e, &input, 1, seconds, "1", "1");
+        phase(e, &input, 1, seconds, "32", "4");
+        phase(e, &input, clients, seconds, "1", "1");
+        phase(e, &input, clients, seconds, "1", "4");
+        phase(e, &input, clients, seconds, "32", "1");
+        phase(e, &input, clients, seconds, "32", "4");
     }
     hth_free(input.data);
     hth_engine_close(e);
