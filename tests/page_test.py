@@ -353,6 +353,47 @@ class Page(unittest.TestCase):
         self.pictures(tab, 'jobs')
         self.fine(tab)
 
+    def test_3_latencies(self):
+        """The distribution is drawn as the server counted it, with its percentiles at their places."""
+        for _ in range(20):
+            infer(self.server, 'digits')
+        tab = self.open()
+        for width, dark in ((1200, False), (390, True)):
+            tab.look(width, 900, dark)
+            time.sleep(0.3)
+            latency = self.server.quiet('latency')
+            good = latency['requests'] - latency['failures']
+            bars = tab.wait("(() => { const b = [...document.querySelectorAll('#histogram-chart rect')].map(r => [r.dataset.n, r.getAttribute('x'), "
+                            f"r.getAttribute('width'), r.getAttribute('height')].map(Number)); return b.reduce((s, r) => s + r[0], 0) === {good} ? b : null; }})()")
+            most = max(bars, key=lambda b: b[0])
+            for n, _, _, height in bars:  # to scale
+                self.assertAlmostEqual(height / most[3], n / most[0], delta=0.02)
+            for (_, x, w, _), (_, after, _, _) in zip(bars, bars[1:]):
+                self.assertLessEqual(x + w, after + 0.2)
+            at = tab.run("[...document.querySelectorAll('#histogram-chart path.line')].map(p => Number(p.getAttribute('d').match(/M([0-9.]+)/)[1]))")
+            self.assertEqual(len(at), 3)
+            self.assertEqual(at, sorted(at))
+            for share, x in zip((0.5, 0.95, 0.99), at):  # the count on its left is that share, but for a bar
+                left = [b[0] for b in bars if b[1] + b[2] < x - 1]
+                upto = [b[0] for b in bars if b[1] <= x + 1]
+                self.assertLessEqual(sum(left), share * good + 1, (share, bars, at))
+                self.assertGreaterEqual(sum(upto), share * good - 1, (share, bars, at))
+            said = tab.run("document.querySelector('#histogram-chart svg').getAttribute('aria-label')")
+            self.assertRegex(said, r'p50 [0-9.]+ (ns|µs|ms|s), p95 [0-9.]+ (ns|µs|ms|s), p99 [0-9.]+ (ns|µs|ms|s)$')
+            marks = tab.run("[...document.querySelectorAll('#histogram-chart .mark')].map(t => { const r = t.getBBox(); return [r.x, r.y, r.x + r.width, r.y + r.height]; })")
+            inside = tab.run("document.querySelector('#histogram-chart svg').clientWidth")
+            for i, (x, y, right, bottom) in enumerate(marks):
+                self.assertTrue(0 <= x and right <= inside, marks)
+                self.assertTrue(all(not (x < r and a < right and y < b - 1 and c < bottom - 1) for a, c, r, b in marks[:i]), marks)
+        tab.run("document.querySelector('#histogram-chart svg').focus()")
+        for kind in ('keyDown', 'keyUp'):
+            tab.call('Input.dispatchKeyEvent', type=kind, key='End', code='End', windowsVirtualKeyCode=35)
+        tab.wait("/ to .*: [0-9]+ requests, .*; 0 took longer/.test(document.querySelector('#histogram-chart .readout').textContent)")
+        tab.look(1200, 900, False)
+        tab.run("document.getElementById('h-requests').scrollIntoView()")
+        self.pictures(tab, 'latencies')
+        self.fine(tab)
+
     def pictures(self, tab, name):
         for width, dark in ((1200, False), (1200, True), (390, False), (390, True)):
             tab.look(width, 900, dark)

@@ -41,6 +41,7 @@ class Requests {
     const empty = 'none was answered';
     this.rate = new Chart(byId('rate-chart'), {title: 'Requests per second', x, y: {least: 0, text: v => Number(v.toPrecision(3)).toLocaleString('en-US')}, empty});
     this.times = new Chart(byId('latency-chart'), {title: 'Latency, queue included', x, y: {log: true, text: v => round(timeText(v))}, empty});
+    this.histogram = new Histogram(byId('histogram-chart'));
   }
 
   show(latency) {
@@ -59,6 +60,9 @@ class Requests {
     this.times.set(['p50', 'p90', 'p99'].map((p, i) => ({name: p, color: ['c0', 'c2', 'c1'][i], dots: n.length < 8,
       points: n.map(s => [s.x, s[p + '_ns']])})), 'Latency percentiles over the last five minutes');
     byId('requests-charts').hidden = !some;
+    byId('histogram-chart').hidden = latency.histogram.length === 0;
+    this.histogram.set(latency.histogram, latency.histogram.length === 0 ? [] : [{name: 'p50', color: 'c0', at: latency.p50_ns},
+      {name: 'p95', color: 'c2', at: timeBelow(latency.histogram, 0.95)}, {name: 'p99', color: 'c1', at: latency.p99_ns}]);
     setText(byId('requests-note'), !some ? 'No requests in the last five minutes.' : `Last five minutes: ${exact(latency.requests)} requests, ${exact(latency.failures)} failed` +
       (latency.requests > latency.failures ? `; p50 ${timeText(latency.p50_ns)}, p90 ${timeText(latency.p90_ns)}, ` +
         `p99 ${timeText(latency.p99_ns)}, longest ${timeText(latency.longest_ns)}.` : '.'));
