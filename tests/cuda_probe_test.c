@@ -315,25 +315,44 @@ static void said(const char *what, CUresult r)
     rig_result(what, r == CUDA_SUCCESS, "yes/no");
 }
 
+// By the device's number, else by a handle.
+static cudnnBackendDescriptor_t describe(const hth_cuda_api *api, cudnnHandle_t *handle)
+{
+    cudnnBackendDescriptor_t desc = NULL;
+    int32_t id = 0;
+    for (int way = 0; way < 2; way++) {
+        assert_int_equal(
+            api->cudnnBackendCreateDescriptor(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, &desc), 0);
+        cudnnStatus_t r = way == 0
+                              ? api->cudnnBackendSetAttribute(desc, CUDNN_ATTR_DEVICEPROP_DEVICE_ID,
+                                                              CUDNN_TYPE_INT32, 1, &id)
+                              : api->cudnnBackendSetAttribute(desc, CUDNN_ATTR_DEVICEPROP_HANDLE,
+                                                              CUDNN_TYPE_HANDLE, 1, handle);
+        r = r == CUDNN_STATUS_SUCCESS ? api->cudnnBackendFinalize(desc) : r;
+        if (r == CUDNN_STATUS_SUCCESS) {
+            return desc;
+        }
+        print_message("# device JSON, way %d: cuDNN answered %d\n", way, (int)r);
+        (void)api->cudnnBackendDestroyDescriptor(desc);
+    }
+    fail_msg("cuDNN describes no device");
+    return NULL;
+}
+
 static void test_device_json(void **state)
 {
     const char *path = getenv("GPU_DEVICE_JSON");
     hth_device *base = rig_device("cuda:0,mem=64MiB");
     const hth_cuda_api *api = device_of(base)->api;
-    cudnnBackendDescriptor_t desc = NULL;
+    cudnnHandle_t handle;
     int64_t bytes = 0;
-    int32_t id = 0;
     if (!rig_real()) {
         print_message("# device JSON: not asked for\n");
         hth_device_close(base);
         return;
     }
-    assert_int_equal(api->cudnnBackendCreateDescriptor(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, &desc),
-                     0);
-    assert_int_equal(api->cudnnBackendSetAttribute(desc, CUDNN_ATTR_DEVICEPROP_DEVICE_ID,
-                                                   CUDNN_TYPE_INT32, 1, &id),
-                     0);
-    assert_int_equal(api->cudnnBackendFinalize(desc), 0);
+    assert_int_equal(api->cudnnCreate(&handle), 0);
+    cudnnBackendDescriptor_t desc = describe(api, &handle);
     assert_int_equal(api->cudnnBackendGetAttribute(desc, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION,
                                                    CUDNN_TYPE_CHAR, 0, &bytes, NULL),
                      0);
@@ -349,6 +368,7 @@ static void test_device_json(void **state)
     }
     print_message("# device JSON: %s\n", text);
     (void)api->cudnnBackendDestroyDescriptor(desc);
+    (void)api->cudnnDestroy(handle);
     hth_free(text);
     hth_device_close(base);
 }

@@ -71,14 +71,14 @@ static int graph_add(fake_graph *g, int a, int b, hth_err (*fn)(void *job), cons
         g->nodes = nodes;
         g->cap = cap;
     }
-    void *copy = malloc(bytes + 1);
-    if (copy == NULL) {
+    fake_node *x = &g->nodes[g->n];
+    *x = (fake_node){{a, b}, fn, bytes, malloc(bytes + 1)};
+    if (x->job == NULL) {
         return -1;
     }
     if (bytes > 0) {
-        memcpy(copy, job, bytes);
+        memcpy(x->job, job, bytes);
     }
-    g->nodes[g->n] = (fake_node){{a, b}, fn, bytes, copy};
     return g->n++;
 }
 
