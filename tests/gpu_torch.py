@@ -5,9 +5,8 @@
 usage: gpu_torch.py export DIR NAME..                   NAME.onnx for training and NAME-infer.onnx
        gpu_torch.py train|infer NAME BATCH PRECISION    a line of JSON; precision fp32, tf32 or bf16
 Measured as PyTorch is fastest: channels_last (in strict fp32 the better of both layouts), cudnn.benchmark, TF32 allowed or not as said, bf16 by
-autocast, the whole step (softmax
-cross-entropy, SGD with momentum) or forward pass as a CUDA graph where that can be captured, else without; the median of blocks of replays between
-events.
+autocast, the whole step (softmax cross-entropy, SGD with momentum) or forward pass as a CUDA graph where that can be captured, else without;
+the median of blocks of replays between events.
 """
 import json
 import os
