@@ -37,6 +37,16 @@ static void bench_fill(float *p, size_t n, uint64_t seed, float low, float scale
     }
 }
 
+static void bench_fill_half(uint16_t *p, size_t n, uint64_t seed)
+{
+    for (size_t i = 0; i < n && i < FILL_BLOCK; i++) {
+        p[i] = hth_f32_to_bf16((float)(int32_t)hth_bench_next(&seed) * 0x1p-30F - 1);
+    }
+    for (size_t at = FILL_BLOCK; at < n; at += FILL_BLOCK) {
+        memcpy(p + at, p, (n - at < FILL_BLOCK ? n - at : FILL_BLOCK) * sizeof *p);
+    }
+}
+
 // An optimizer step divides by roots of its operands, and fails where the parameter is lost.
 static bool bench_positive(const hth_node *n)
 {
@@ -56,6 +66,8 @@ static hth_err bench_content(hth_bench *b, const hth_value *v, void *plain, size
         bool positive = bench_positive(b->node);
         bench_fill(plain, bytes / sizeof(float), (uint64_t)i + 1, positive ? 0.5F : -1,
                    positive ? 0.25F : 1);
+    } else if (v->dtype == HTH_DT_BF16) {
+        bench_fill_half(plain, bytes / sizeof(uint16_t), (uint64_t)i + 1);
     } else {
         memset(plain, 0, bytes);
     }

@@ -74,3 +74,10 @@ hth_err hth_kernel_computes(hth_device *d, hth_precision p)
                : hth_fail(HTH_ENOTSUP, "%s computes in fp32 only: precision %s needs a CUDA device",
                           d->props.name, hth_precision_name(p));
 }
+
+hth_err hth_kernel_half(hth_device *d, hth_graph *g)
+{
+    return g->precision == HTH_PRECISION_BF16 && d->kernels != NULL && !kernel_on_cpu(d)
+               ? hth_pass_half(g, d->kernels->half, d)
+               : HTH_OK;
+}

@@ -69,6 +69,9 @@ const hth_fuse_oracle *hth_kernel_oracle(hth_device *d);
 // hth_kernel_computes says whether device `d` computes in precision `p`. HTH_ENOTSUP: a sentence.
 hth_err hth_kernel_computes(hth_device *d, hth_precision p);
 
+// hth_kernel_half keeps values of a graph whose precision is bf16 in bf16 as far as `d` can.
+hth_err hth_kernel_half(hth_device *d, hth_graph *g);
+
 // What a device that comes with a plug-in (device/plugin.h) has in the place of kernels/cpu;
 // hth_device.kernels points to it. The plug-in is linked with nothing of this program: what it
 // calls of graph/ to read constants comes along.
@@ -83,6 +86,7 @@ struct hth_kernel_ops {
                           const hth_node *n, bool first, hth_choice *list, int cap, int *count);
     const hth_fuse_oracle *(*oracle)(hth_device *d);
     hth_err (*computes)(hth_device *d, hth_precision p);
+    hth_half_fn half; // which tensors kernels read and write in bf16; ctx: the device
 };
 
 // hth_ref_eval computes a node on plain host tensors with the reference kernels (kernels/ref):

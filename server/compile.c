@@ -35,6 +35,7 @@ static hth_err compile_passes(hth_device *d, hth_graph *g, bool training)
     HTH_TRY(hth_pass_fuse(g, oracle));
     HTH_TRY(hth_pass_layout(g, oracle));
     HTH_TRY(hth_graph_compact(g));
+    HTH_TRY(hth_kernel_half(d, g));
     return hth_graph_check(g);
 }
 

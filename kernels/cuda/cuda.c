@@ -274,3 +274,52 @@ hth_err hth_cuda_computes(hth_device *d, hth_precision p)
 {
     return HTH_OK;
 }
+
+// Kernels that only move elements, or whose result is of the input's type.
+static bool cuda_half_alike(const hth_node *n)
+{
+    hth_cuda_build *b = cuda_table[n->op].build;
+    return b == hth_cuda_pool || b == hth_cuda_pool_grad || b == hth_cuda_resize ||
+           b == hth_cuda_concat || b == hth_cuda_split || b == hth_cuda_view ||
+           b == hth_cuda_transpose || b == hth_cuda_slice || b == hth_cuda_expand ||
+           b == hth_cuda_blocks_space;
+}
+
+// Of operators that have parameters, which input is one: those are FP32.
+static bool cuda_half_parameter(const hth_node *n, int k)
+{
+    hth_cuda_build *b = cuda_table[n->op].build;
+    if (b == hth_cuda_conv) {
+        return (k == 1 && n->op != HTH_OP_CONV_GRAD_FILTER) ||
+               (k == 2 && (n->op == HTH_OP_CONV || n->op == HTH_OP_CONV_TRANSPOSE));
+    }
+    return (b == hth_cuda_scale_shift && k >= 1 && k <= (n->op == HTH_OP_SCALE_SHIFT ? 2 : 4)) ||
+           (b == hth_cuda_batch_norm_train && k >= 1 && k <= 4) ||
+           (b == hth_cuda_batch_norm_grad && k >= 2);
+}
+
+// The gradient of a filter is what an optimizer reads: FP32, though it was computed of bf16.
+bool hth_cuda_takes_half(void *ctx, const hth_graph *g, const hth_node *n, bool in, int k,
+                         bool *alike)
+{
+    hth_cuda_build *b = cuda_table[n->op].build;
+    if (in) { // operands of post ops are read by a chain, whatever the operator
+        for (int i = 0; i < n->n_post; i++) {
+            if (n->post[i].input == k) {
+                return true;
+            }
+        }
+    }
+    if (cuda_half_alike(n)) {
+        bool where =
+            b == hth_cuda_pool && n->op != HTH_OP_MAX_POOL_TRAIN && hth_cuda_out(g, n, 1) != NULL;
+        *alike = k == 0 || b == hth_cuda_concat || b == hth_cuda_split;
+        return *alike && !where;
+    }
+    bool first = in ? !cuda_half_parameter(n, k) : k == 0 && n->op != HTH_OP_CONV_GRAD_FILTER;
+    bool real = n->outputs[0] < 0 || hth_dtype_is_float(g->values[n->outputs[0]].dtype);
+    return first &&
+           (b == hth_cuda_conv || b == hth_cuda_matmul || b == hth_cuda_scale_shift ||
+            b == hth_cuda_batch_norm_train || b == hth_cuda_batch_norm_grad ||
+            b == hth_cuda_global_pool || b == hth_cuda_reorder || (b == hth_cuda_element && real));
+}

@@ -17,6 +17,9 @@ hth_err hth_cuda_algorithms(hth_device *d, const hth_graph *g, const hth_node *n
                             hth_choice *list, int cap, int *count);
 const hth_fuse_oracle *hth_cuda_oracle(hth_device *d);
 hth_err hth_cuda_computes(hth_device *d, hth_precision p); // hth_kernel_computes
+// hth_cuda_takes_half is an hth_half_fn.
+bool hth_cuda_takes_half(void *ctx, const hth_graph *g, const hth_node *n, bool in, int k,
+                         bool *alike);
 
 // hth_cuda_refusal says why an operator has no kernel here, NULL: it has one.
 const char *hth_cuda_refusal(hth_op op);

@@ -317,6 +317,106 @@ static void products_rounded(void **state)
     }
 }
 
+typedef struct half_case {
+    hth_op op;
+    int n_images, kernel; // inputs that are images; of pools
+    int parameters;       // vectors behind them, as long as there are channels
+    int64_t channels_out, size_out;
+} half_case;
+
+static const half_case half_cases[] = {
+    {HTH_OP_RELU, 1, 0, 0, 12, 9},
+    {HTH_OP_ADD, 2, 0, 0, 12, 9},
+    {HTH_OP_MAX_POOL, 1, 3, 0, 12, 7},
+    {HTH_OP_AVERAGE_POOL, 1, 2, 0, 12, 8},
+    {HTH_OP_CONCAT, 3, 0, 0, 36, 9},
+    {HTH_OP_GLOBAL_AVERAGE_POOL, 1, 0, 0, 12, 1},
+    {HTH_OP_SCALE_SHIFT, 1, 0, 2, 12, 9},
+    {HTH_OP_RELU_GRAD, 2, 0, 0, 12, 9},
+    {HTH_OP_BATCH_NORM_TRAIN, 1, 0, 4, 12, 9},
+};
+
+static hth_node *half_open(fixture *f, const half_case *c, hth_layout lies)
+{
+    int in[8], out[5] = {0}, n_in = 0, n_out = 1;
+    hth_shape x = SHAPE(2, 12, 9, 9), y = SHAPE(2, c->channels_out, c->size_out, c->size_out);
+    fixture_open(f, 11);
+    for (int i = 0; i < c->n_images; i++) {
+        in[n_in++] = fixture_value(f, x);
+    }
+    for (int i = 0; i < c->parameters; i++) {
+        in[n_in++] = fixture_value(f, SHAPE(12));
+    }
+    out[0] = fixture_value(f, y);
+    for (; c->op == HTH_OP_BATCH_NORM_TRAIN && n_out < 3; n_out++) {
+        out[n_out] = fixture_value(f, SHAPE(12));
+    }
+    hth_node *n = fixture_node(f, c->op, in, n_in, out, n_out);
+    const int64_t kernel[2] = {c->kernel, c->kernel};
+    if (c->kernel > 0) {
+        assert_int_equal(hth_node_set_ints(n, "kernel_shape", kernel, 2), HTH_OK);
+    }
+    if (c->op == HTH_OP_CONCAT) {
+        assert_int_equal(hth_node_set_int(n, "axis", 1), HTH_OK);
+    }
+    for (int v = 0; v < f->graph->n_values; v++) {
+        hth_value *value = &f->graph->values[v];
+        value->layout = value->shape.rank == 4 ? lies : HTH_LAYOUT_PLAIN;
+    }
+    return n;
+}
+
+// Runs the node on numbers that bf16 has, the images in bf16 or in f32; returns output 0.
+static void *half_run(fixture *f, hth_node *n, bool half)
+{
+    void *in[8] = {NULL}, *out[5] = {NULL};
+    hth_kernel *k;
+    f->seed = 77;
+    for (int i = 0; i < n->n_inputs + n->n_outputs; i++) {
+        bool input = i < n->n_inputs;
+        hth_value *v = &f->graph->values[input ? n->inputs[i] : n->outputs[i - n->n_inputs]];
+        int64_t count = hth_shape_elements(&v->shape);
+        v->dtype = half && v->shape.rank == 4 ? HTH_DT_BF16 : HTH_DT_F32;
+        void *p = fixture_buffer((size_t)count * sizeof(float));
+        for (int64_t e = 0; e < count && input; e++) {
+            float x = hth_bf16_to_f32(hth_f32_to_bf16(fixture_random(f)));
+            hth_set(p, e, x, v->dtype == HTH_DT_BF16);
+        }
+        *(input ? &in[i] : &out[i - n->n_inputs]) = p;
+    }
+    assert_int_equal(cuda_test_prepare(f->graph, n, NULL, &k), HTH_OK);
+    void *workspace = fixture_buffer(k->workspace_bytes);
+    assert_int_equal(k->run(k, &(hth_kernel_args){in, out, workspace}), HTH_OK);
+    hth_kernel_close(k);
+    hth_free(workspace);
+    for (int i = 0; i < 8; i++) {
+        hth_free(in[i]);
+        hth_free(i > 0 && i < 5 ? out[i] : NULL);
+    }
+    return out[0];
+}
+
+// Kernels compute in f32 and round once: from numbers that bf16 has, the result in bf16 is that in
+// f32, rounded, to the bit.
+static void halves(void **state)
+{
+    for (size_t i = 0; i < 2 * sizeof half_cases / sizeof *half_cases; i++) {
+        const half_case *c = &half_cases[i / 2];
+        fixture f;
+        hth_node *n = half_open(&f, c, i % 2 == 0 ? HTH_LAYOUT_PLAIN : HTH_LAYOUT_NHWC);
+        float *want = half_run(&f, n, false);
+        uint16_t *got = half_run(&f, n, true);
+        for (int64_t e = 0; e < hth_shape_elements(&f.graph->values[n->outputs[0]].shape); e++) {
+            if (got[e] != hth_f32_to_bf16(want[e])) {
+                fail_msg("%s: element %d", hth_op_name(c->op), (int)e);
+            }
+        }
+        hth_free(want);
+        hth_free(got);
+        fixture_close(&f);
+    }
+}
+
 // The device goes, and everything that it made with it.
 static void nothing_is_left(void **state)
 {
@@ -334,7 +434,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(table_is_complete), cmocka_unit_test(onnx_cases),
         cmocka_unit_test(convolutions),      cmocka_unit_test(convolutions_rounded),
-        cmocka_unit_test(products_rounded),  cmocka_unit_test(nothing_is_left),
+        cmocka_unit_test(products_rounded),  cmocka_unit_test(halves),
+        cmocka_unit_test(nothing_is_left),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -119,7 +119,7 @@ static hth_err entry_algorithms(const hth_kernel_host *h, hth_device *d, const h
 }
 
 const struct hth_kernel_ops hth_cuda_kernel_ops = {entry_prepare, entry_algorithms, hth_cuda_oracle,
-                                                   hth_cuda_computes};
+                                                   hth_cuda_computes, hth_cuda_takes_half};
 
 static hth_err entry_probe(const char *dirs, char *about, size_t cap)
 {

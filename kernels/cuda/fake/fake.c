@@ -37,7 +37,7 @@ static hth_err fake_algorithms(const hth_kernel_host *h, hth_device *d, const ht
 }
 
 const struct hth_kernel_ops hth_cuda_kernel_ops = {fake_prepare, fake_algorithms, hth_cuda_oracle,
-                                                   hth_cuda_computes};
+                                                   hth_cuda_computes, hth_cuda_takes_half};
 
 static hth_err fake_probe(const char *dirs, char *about, size_t cap)
 {
