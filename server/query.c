@@ -143,12 +143,13 @@ static hth_err query_devices(query *q, json_t **out)
     char cuda[256];
     hth_pool_ledger_get(q->ms->site->pool, &l);
     bool found = hth_plugin_cuda_probe(cuda, sizeof cuda) == HTH_OK;
-    *out = json_pack("{s:s, s:[{s:s, s:s, s:I, s:I, s:I, s:i, s:i, s:s}]}", "cuda",
-                     found ? cuda : hth_err_detail(), "devices", "name", p->name, "description",
-                     p->description, "total_bytes", (json_int_t)p->total_bytes, "budget_bytes",
-                     (json_int_t)p->budget_bytes, "used_bytes",
-                     (json_int_t)(l.reserved_bytes - l.free_bytes), "threads", p->n_threads,
-                     "vector_bytes", p->vector_bytes, "fingerprint", p->fingerprint);
+    *out = json_pack(
+        "{s:s, s:[{s:s, s:s, s:I, s:I, s:I, s:i, s:i, s:s, s:f, s:f}]}", "cuda",
+        found ? cuda : hth_err_detail(), "devices", "name", p->name, "description", p->description,
+        "total_bytes", (json_int_t)p->total_bytes, "budget_bytes", (json_int_t)p->budget_bytes,
+        "used_bytes", (json_int_t)(l.reserved_bytes - l.free_bytes), "threads", p->n_threads,
+        "vector_bytes", p->vector_bytes, "fingerprint", p->fingerprint, "h2d_bytes_per_s",
+        q->ms->site->link_bytes_per_s, "d2h_bytes_per_s", q->ms->site->link_back_bytes_per_s);
     return HTH_OK;
 }
 

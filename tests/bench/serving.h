@@ -41,6 +41,7 @@ static inline void pause_ns(double ns)
 typedef struct daemon_ {
     char dir[64], url[96], hearthd[512];
     const char *store; // NULL: in `dir`
+    const char *flag;  // one more, "--batch-max=1"; NULL: none
     int port;          // of HTTP, 0: none
     pid_t pid;
 } serving;
@@ -84,8 +85,17 @@ static inline void serving_start(serving *s, const char *device, int port)
     s->port = port;
     s->pid = fork();
     if (s->pid == 0) {
-        execl(s->hearthd, "hearthd", "--store", store, "--listen", s->url, "--device", device,
-              port > 0 ? "--http" : NULL, http, (char *)NULL);
+        char *argv[12] = {"hearthd", "--store",  store,         "--listen",
+                          s->url,    "--device", (char *)device};
+        int n = 7;
+        if (s->flag != NULL) {
+            argv[n++] = (char *)s->flag;
+        }
+        if (port > 0) {
+            argv[n++] = "--http";
+            argv[n++] = http;
+        }
+        execv(s->hearthd, argv);
         _exit(127);
     }
 }
@@ -135,12 +145,14 @@ static inline hearth_tensor serving_input(hearth *h, const char *model, int64_t 
         n *= (size_t)t.shape[t.rank++];
     }
     const char *type = json_string_value(json_object_get(in, "datatype"));
-    check(strcmp(type, "FP32") != 0, "an input of floats");
+    bool floats = strcmp(type, "FP32") == 0;
+    check(!floats && strcmp(type, "INT64") != 0, "an input of floats or indices");
+    t.dtype = floats ? HEARTH_F32 : HEARTH_I64;
     t.name = strdup(json_string_value(json_object_get(in, "name")));
-    t.bytes = n * sizeof(float);
-    t.data = malloc(t.bytes);
+    t.bytes = n * (floats ? sizeof(float) : sizeof(int64_t));
+    t.data = calloc(1, t.bytes + 1);
     check(t.data == NULL, "memory");
-    for (size_t k = 0; k < n; k++) {
+    for (size_t k = 0; k < n && floats; k++) {
         ((float *)t.data)[k] = (float)((k * 2654435761u >> 8) % 2048) / 1024 - 1;
     }
     json_decref(doc);
