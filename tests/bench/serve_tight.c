@@ -15,7 +15,7 @@
 typedef struct asker {
     const char *url;
     const hearth_tensor *input;
-    uint64_t from_ns, until_ns; // counted between them
+    uint64_t from_ns, until_ns; // answers between them are counted
     series s;
     pthread_t thread;
 } asker;
@@ -31,7 +31,7 @@ static void *asks(void *arg)
         check(hearth_infer(h, "m", a->input, 1, &out, &n) != HEARTH_OK, "infer");
         hearth_tensors_free(out, n);
         uint64_t end = hth_now_ns();
-        if (now >= a->from_ns && end <= a->until_ns) {
+        if (end >= a->from_ns && end <= a->until_ns) {
             series_add(&a->s, (double)(end - now) / 1e6);
         }
         now = end;
