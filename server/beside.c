@@ -7,8 +7,9 @@
 // while requests of normal priority wait; what they may be owed.
 #define BESIDE_SHARE 0.7
 #define BESIDE_OWED  100000000.0 // ns
-// How long ago requests came that are expected again.
-#define BESIDE_ASKED_NS 2000000000u
+// How long ago requests came that are expected again: the first ones after a longer silence meet a
+// step of normal priority, until its end.
+#define BESIDE_ASKED_NS 60000000000u
 // How long the thread sleeps while nothing waits; while something does, which may expire.
 #define BESIDE_IDLE_NS 200000000u
 #define BESIDE_LOOK_NS 2000000u
