@@ -35,7 +35,7 @@ static void expect(json_t *got, const char *want)
 static void stats(void **state)
 {
     const char *a = "{\"ledger\":{\"budget_bytes\":100,\"free_bytes\":60},"
-                    "\"residency\":{\"entries\":2},"
+                    "\"residency\":{\"entries\":2},\"memory_waits\":{\"requests\":1,\"bytes\":5},"
                     "\"models\":[{\"name\":\"m\",\"version\":1,\"tenant\":\"t\",\"weight_bytes\":9,"
                     "\"requests\":3,\"arena_bytes\":5,\"times\":{\"samples\":4,\"last_ms\":70},"
                     "\"failed\":[0,1],\"quantiles_ns\":[5,9],"
@@ -43,7 +43,7 @@ static void stats(void **state)
                     "\"jobs\":[{\"name\":\"j\",\"job_bytes\":8}],"
                     "\"tenants\":[{\"name\":\"t\",\"device_bytes\":7}]}";
     const char *b = "{\"ledger\":{\"budget_bytes\":10,\"free_bytes\":1},"
-                    "\"residency\":{\"entries\":1},"
+                    "\"residency\":{\"entries\":1},\"memory_waits\":{\"requests\":2,\"bytes\":6},"
                     "\"models\":[{\"name\":\"m\",\"version\":2,\"requests\":1,\"batches\":[]},"
                     "{\"name\":\"m\",\"version\":1,\"tenant\":\"t\",\"weight_bytes\":9,"
                     "\"requests\":30,\"arena_bytes\":4,\"times\":{\"samples\":40,\"last_ms\":60},"
@@ -53,6 +53,7 @@ static void stats(void **state)
                     "{\"name\":\"t\",\"device_bytes\":2}]}";
     expect(merged("stats", a, b),
            "{\"ledger\":{\"budget_bytes\":110,\"free_bytes\":61},\"residency\":{\"entries\":3},"
+           "\"memory_waits\":{\"requests\":3,\"bytes\":11},"
            "\"models\":[{\"name\":\"m\",\"version\":1,\"tenant\":\"t\",\"weight_bytes\":9,"
            "\"requests\":33,\"arena_bytes\":5,\"times\":{\"samples\":44,\"last_ms\":70},"
            "\"failed\":[2,1],\"quantiles_ns\":[7,9],\"batches\":[{\"samples\":1,\"runs\":7},"
