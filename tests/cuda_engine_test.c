@@ -152,6 +152,37 @@ static void digits(void **state)
     engine_close(&f);
 }
 
+// RNN, GRU and LSTM as PyTorch writes them, on sequences of random numbers: the CPU's answers.
+static void recurrences(void **state)
+{
+    static const char *const models[] = {"rnn_sgd", "gru_sgd", "lstm_adam"};
+    float data[5 * 7 * 6];
+    const hth_tensor x = {.dtype = HTH_DT_F32,
+                          .shape = {.rank = 3, .dim = {5, 7, 6}},
+                          .data = data,
+                          .bytes = sizeof data};
+    for (size_t i = 0; i < sizeof data / sizeof *data; i++) {
+        data[i] = (float)((i * 2654435761u) % 2000u) / 1000.0F - 1;
+    }
+    for (int m = 0; m < 3; m++) {
+        fixture f;
+        call on_cpu, on_cuda;
+        char path[128];
+        snprintf(path, sizeof path, "tests/data/train/%s.onnx", models[m]);
+        fixture_open(&f, "cpu:mem=256MiB,threads=1");
+        put(f.store, models[m], path);
+        assert_ok(infer(&f, models[m], &x, &on_cpu));
+        fixture_close(&f);
+        engine_open(&f, (uint64_t)m + 1);
+        put(f.store, models[m], path);
+        assert_ok(infer(&f, models[m], &x, &on_cuda));
+        expect_close(models[m], &on_cuda.out[0], &on_cpu.out[0]);
+        free(on_cpu.out[0].data);
+        free(on_cuda.out[0].data);
+        engine_close(&f);
+    }
+}
+
 // The rows of `hearth convsel`: every choice of the model's convolutions and products.
 static void menus(void **state)
 {
@@ -390,12 +421,12 @@ static void train_others(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(answers),         cmocka_unit_test(answers_rounded),
-        cmocka_unit_test(digits),          cmocka_unit_test(menus),
-        cmocka_unit_test(train_image_net), cmocka_unit_test(train_encoder),
-        cmocka_unit_test(train_others),    cmocka_unit_test(precisions),
-        cmocka_unit_test(train_tf32),      cmocka_unit_test(train_bf16),
-        cmocka_unit_test(plans_in_bf16),
+        cmocka_unit_test(answers),       cmocka_unit_test(answers_rounded),
+        cmocka_unit_test(digits),        cmocka_unit_test(menus),
+        cmocka_unit_test(recurrences),   cmocka_unit_test(train_image_net),
+        cmocka_unit_test(train_encoder), cmocka_unit_test(train_others),
+        cmocka_unit_test(precisions),    cmocka_unit_test(train_tf32),
+        cmocka_unit_test(train_bf16),    cmocka_unit_test(plans_in_bf16),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

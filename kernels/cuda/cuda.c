@@ -21,7 +21,7 @@ typedef struct cuda_row {
 
 static const char cuda_unwritten[] = "no kernel is written for it";
 static const char cuda_sized[] = "the size of its result depends on values";
-static const char cuda_recurrent[] = "recurrences are not written";
+static const char cuda_recurrent[] = "gradients of recurrences are not written";
 static const char cuda_folded[] = "it is folded away before a device sees it";
 
 // clang-format off
@@ -41,21 +41,21 @@ static const cuda_row cuda_table[HTH_N_OPS] = {
     CUDA_NOT(DET, unwritten), CUDA_FUSE(DIV, element), CUDA_NOT(DROPOUT, folded), CUDA_NOT(EINSUM, unwritten),
     CUDA_FUSE(ELU, element), CUDA_ROW(EQUAL, typed), CUDA_FUSE(ERF, element), CUDA_FUSE(EXP, element),
     CUDA_ROW(EXPAND, expand), CUDA_NOT(EYE_LIKE, folded), CUDA_ROW(FLATTEN, view), CUDA_FUSE(FLOOR, element),
-    CUDA_NOT(GRU, recurrent), CUDA_ROW(GATHER, gather), CUDA_ROW(GATHER_ELEMENTS, gather_elements),
+    CUDA_ROW(GRU, rnn), CUDA_ROW(GATHER, gather), CUDA_ROW(GATHER_ELEMENTS, gather_elements),
     CUDA_ROW(GATHER_ND, gather_nd), CUDA_FUSE(GELU, element), CUDA_FUSE(GEMM, matmul),
     CUDA_ROW(GLOBAL_AVERAGE_POOL, global_pool), CUDA_NOT(GLOBAL_LP_POOL, unwritten),
     CUDA_ROW(GLOBAL_MAX_POOL, global_pool), CUDA_ROW(GREATER, typed), CUDA_ROW(GREATER_OR_EQUAL, typed),
     CUDA_NOT(GRID_SAMPLE, unwritten), CUDA_ROW(GROUP_NORMALIZATION, rows), CUDA_FUSE(HARD_SIGMOID, element),
     CUDA_FUSE(HARD_SWISH, element), CUDA_NOT(HARDMAX, unwritten), CUDA_ROW(IDENTITY, view),
     CUDA_ROW(INSTANCE_NORMALIZATION, rows), CUDA_ROW(IS_INF, typed), CUDA_ROW(IS_NA_N, typed), CUDA_ROW(LRN, lrn),
-    CUDA_NOT(LSTM, recurrent), CUDA_ROW(LAYER_NORMALIZATION, rows), CUDA_FUSE(LEAKY_RELU, element), CUDA_ROW(LESS, typed),
+    CUDA_ROW(LSTM, rnn), CUDA_ROW(LAYER_NORMALIZATION, rows), CUDA_FUSE(LEAKY_RELU, element), CUDA_ROW(LESS, typed),
     CUDA_ROW(LESS_OR_EQUAL, typed), CUDA_FUSE(LOG, element), CUDA_ROW(LOG_SOFTMAX, softmax),
     CUDA_NOT(LP_NORMALIZATION, unwritten), CUDA_ROW(LP_POOL, pool), CUDA_FUSE(MAT_MUL, matmul), CUDA_FUSE(MAX, element),
     CUDA_ROW(MAX_POOL, pool), CUDA_FUSE(MEAN, element), CUDA_NOT(MEAN_VARIANCE_NORMALIZATION, unwritten),
     CUDA_FUSE(MIN, element), CUDA_FUSE(MISH, element), CUDA_ROW(MOD, typed), CUDA_FUSE(MUL, element),
     CUDA_FUSE(NEG, element), CUDA_NOT(NON_MAX_SUPPRESSION, sized), CUDA_NOT(NON_ZERO, sized), CUDA_ROW(NOT, typed),
     CUDA_ROW(ONE_HOT, one_hot), CUDA_ROW(OR, typed), CUDA_FUSE(PRELU, element), CUDA_ROW(PAD, pad),
-    CUDA_FUSE(POW, element), CUDA_ROW(RMSNORMALIZATION, rows), CUDA_NOT(RNN, recurrent), CUDA_NOT(RANGE, sized),
+    CUDA_FUSE(POW, element), CUDA_ROW(RMSNORMALIZATION, rows), CUDA_ROW(RNN, rnn), CUDA_NOT(RANGE, sized),
     CUDA_FUSE(RECIPROCAL, element), CUDA_ROW(REDUCE_L1, reduce), CUDA_ROW(REDUCE_L2, reduce),
     CUDA_ROW(REDUCE_LOG_SUM, reduce), CUDA_ROW(REDUCE_LOG_SUM_EXP, reduce), CUDA_ROW(REDUCE_MAX, reduce),
     CUDA_ROW(REDUCE_MEAN, reduce), CUDA_ROW(REDUCE_MIN, reduce), CUDA_ROW(REDUCE_PROD, reduce),

@@ -5,6 +5,7 @@
 // follows is one kernel of ours. Where the second matrix is one for all of a batch, the batch's
 // rows are rows of one product.
 #include "kernels/cuda/blas.h"
+#include "kernels/cuda/product.h"
 
 #include "base/alloc.h"
 
@@ -19,12 +20,12 @@ typedef struct matmul_form {
     bool half; // the result is bf16
 } matmul_form;
 
-typedef struct matmul_call {
+struct hth_cuda_product {
     hth_blas_product product;
     hth_blas_algo choice;
     bool bias;
     float alpha;
-} matmul_call;
+};
 
 static int64_t matmul_batch(const hth_shape *s)
 {
@@ -121,21 +122,26 @@ static hth_err matmul_describe(const hth_cuda_api *api, const matmul_form *f, ht
     return matmul_layout(api, f->half, f->n, f->m, f->batch, f->m * f->n, &c->c);
 }
 
+hth_err hth_cuda_product_run(const hth_cuda_seq *s, const hth_cuda_product *p, const float *a,
+                             const float *b, float *c, void *workspace)
+{
+    const hth_blas_product *q = &p->product;
+    const float zero = 0;
+    return BLAS(s->d->api, cublasLtMatmul, hth_cuda_site_of(s->d)->blas, q->desc, &p->alpha, b,
+                q->b, a, q->a, &zero, c, q->c, c, q->c, &p->choice.algo, workspace,
+                p->choice.workspace_bytes, s->d->current);
+}
+
 // Addresses: A, B, C, the workspace, the bias.
 static hth_err matmul_run(const hth_cuda_seq *s, const hth_cuda_step *step, void *const *address)
 {
-    const matmul_call *c = step->state;
-    const hth_blas_product *p = &c->product;
-    const hth_cuda_api *api = s->d->api;
-    const float zero = 0;
+    const hth_cuda_product *c = step->state;
     if (c->bias) {
         const void *bias = address[4];
-        HTH_TRY(BLAS(api, cublasLtMatmulDescSetAttribute, p->desc,
+        HTH_TRY(BLAS(s->d->api, cublasLtMatmulDescSetAttribute, c->product.desc,
                      CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias));
     }
-    return BLAS(api, cublasLtMatmul, hth_cuda_site_of(s->d)->blas, p->desc, &c->alpha, address[1],
-                p->b, address[0], p->a, &zero, address[2], p->c, address[2], p->c, &c->choice.algo,
-                address[3], c->choice.workspace_bytes, s->d->current);
+    return hth_cuda_product_run(s, c, address[0], address[1], address[2], address[3]);
 }
 
 static void matmul_end(const hth_cuda_api *api, hth_blas_product *p)
@@ -151,11 +157,49 @@ static void matmul_end(const hth_cuda_api *api, hth_blas_product *p)
     }
 }
 
+void hth_cuda_product_close(const hth_cuda *d, hth_cuda_product *p)
+{
+    if (p != NULL) {
+        matmul_end(d->api, &p->product);
+        hth_free(p);
+    }
+}
+
 static void matmul_close(hth_cuda_seq *s, hth_cuda_step *step)
 {
-    matmul_call *c = step->state;
-    matmul_end(s->d->api, &c->product);
-    hth_free(c);
+    hth_cuda_product_close(s->d, step->state);
+}
+
+hth_err hth_cuda_product_open(const hth_cuda *d, int64_t m, int64_t n, int64_t k,
+                              hth_precision precision, hth_cuda_product **out)
+{
+    const matmul_form f = {
+        // factors are f32: of bf16 there is nothing to read
+        .m = m,
+        .n = n,
+        .k = k,
+        .batch = 1,
+        .trans_b = true,
+        .precision = precision == HTH_PRECISION_BF16 ? HTH_PRECISION_FP32 : precision};
+    hth_cuda_product *p = hth_calloc(1, sizeof *p);
+    *out = NULL;
+    if (p == NULL) {
+        return hth_fail(HTH_ENOMEM, "no memory to prepare a product");
+    }
+    p->alpha = 1;
+    hth_err err = matmul_describe(d->api, &f, &p->product);
+    err = err == HTH_OK ? hth_blas_choose(d, &p->product, NULL, &p->choice) : err;
+    if (err != HTH_OK) {
+        hth_cuda_product_close(d, p);
+        return err;
+    }
+    *out = p;
+    return HTH_OK;
+}
+
+size_t hth_cuda_product_workspace(const hth_cuda_product *p)
+{
+    return p->choice.workspace_bytes;
 }
 
 // Gemm's C, where it is a row for all rows of the result and not scaled.
@@ -206,7 +250,7 @@ hth_err hth_cuda_matmul(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
                         const char *algorithm)
 {
     matmul_form f;
-    matmul_call *c = hth_calloc(1, sizeof *c);
+    hth_cuda_product *c = hth_calloc(1, sizeof *c);
     if (c == NULL) {
         return hth_fail(HTH_ENOMEM, "no memory to prepare a product");
     }

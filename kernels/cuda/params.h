@@ -20,6 +20,7 @@
     X(hth_gather, gather) X(hth_gather_grad, gather) \
     X(hth_pick, scatter) X(hth_put, scatter) X(hth_pick_tuples, scatter) X(hth_put_tuples, scatter) \
     X(hth_topk, topk) X(hth_scan, scan) X(hth_one_hot, select) X(hth_trilu, select) X(hth_reverse, select) \
+    X(hth_rnn_cell, rnn) X(hth_rnn_reset, rnn) X(hth_rnn_state, rnn) \
     X(hth_resize, resize) X(hth_resize_grad, resize) \
     X(hth_xent_rows, loss) X(hth_xent_sum, loss) X(hth_xent_grad, loss) \
     X(hth_squares, loss) X(hth_squares_sum, loss) X(hth_mse_grad, loss) \
@@ -307,6 +308,37 @@ typedef struct hth_dropout_params {
     float scale;
     uint64_t salt, threshold;
 } hth_dropout_params;
+
+// One step of a recurrence. xw: the inputs' product, a row of gates * hid per step and sample; hr:
+// the state's; candidate: GRU's third gate of it. coupled: LSTM's forget is 1 - input; GRU resets
+// behind the product.
+typedef enum hth_rnn_act {
+    HTH_RNN_TANH,
+    HTH_RNN_SIGMOID,
+    HTH_RNN_RELU,
+    HTH_RNN_AFFINE,
+    HTH_RNN_LEAKY_RELU,
+    HTH_RNN_THRESHOLDED_RELU,
+    HTH_RNN_SCALED_TANH,
+    HTH_RNN_HARD_SIGMOID,
+    HTH_RNN_ELU,
+    HTH_RNN_SOFTSIGN,
+    HTH_RNN_SOFTPLUS
+} hth_rnn_act;
+typedef struct hth_rnn_params {
+    const float *xw, *hr, *candidate, *bias, *peep; // bias, peep may be NULL
+    const int32_t *lengths;                         // may be NULL
+    float *h, *c, *rh, *y;                          // y may be NULL
+    uint32_t batch, hid, steps, gates, dirs, dir, step, hr_step, candidate_step;
+    int32_t reverse, batch_first, coupled, act[3];
+    float alpha[3], beta[3], clip;
+} hth_rnn_params;
+typedef struct hth_rnn_state_params {
+    const float *in; // may be NULL
+    float *out;
+    uint32_t n, hid;
+    int64_t in_step, out_step;
+} hth_rnn_state_params;
 
 // One block per (b0, b1, t); view: offset, then strides as graph/attention.h has them.
 typedef struct hth_attention_params {

@@ -1,0 +1,304 @@
+// SPDX-License-Identifier: Apache-2.0
+// RNN, GRU and LSTM: the inputs of all time steps are one product of cublasLt, each step one of the
+// state and a kernel of ours that applies the gates (GRU with the reset gate before the product:
+// two of each). A direction is one step of the sequence, which issues all of its time steps; the
+// directions take turns, in one workspace.
+#include "kernels/cuda/blas.h"
+#include "kernels/cuda/product.h"
+
+#include "base/alloc.h"
+
+#include <string.h>
+#include <strings.h>
+
+enum { X, W, R, B, LENGTHS, H0, C0, P, Y, YH, YC, WS, RNN_OPERANDS };
+
+typedef struct rnn_dir {
+    hth_cuda_product *input, *state, *candidate; // the last: NULL, but of a GRU that resets first
+    hth_rnn_params p;                            // but for addresses and the step
+    int slot[RNN_OPERANDS];                      // of the addresses, -1: absent
+    size_t at_xw, at_hr, at_candidate, at_rh, at_h, at_c, at_products; // in the workspace
+    int64_t state_row; // of the states in and out: from one sample to the next
+    CUfunction cell, reset, copy;
+} rnn_dir;
+
+// Activations by name, with the defaults of alpha and beta; `n` of them are attributes.
+static const struct {
+    const char *name;
+    int n;
+    float alpha, beta;
+} rnn_acts[] = {
+    [HTH_RNN_TANH] = {"Tanh", 0, 0, 0},
+    [HTH_RNN_SIGMOID] = {"Sigmoid", 0, 0, 0},
+    [HTH_RNN_RELU] = {"Relu", 0, 0, 0},
+    [HTH_RNN_AFFINE] = {"Affine", 2, 1, 0},
+    [HTH_RNN_LEAKY_RELU] = {"LeakyRelu", 1, 0.01F, 0},
+    [HTH_RNN_THRESHOLDED_RELU] = {"ThresholdedRelu", 1, 1, 0},
+    [HTH_RNN_SCALED_TANH] = {"ScaledTanh", 2, 1, 1},
+    [HTH_RNN_HARD_SIGMOID] = {"HardSigmoid", 2, 0.2F, 0.5F},
+    [HTH_RNN_ELU] = {"Elu", 1, 1, 0},
+    [HTH_RNN_SOFTSIGN] = {"Softsign", 0, 0, 0},
+    [HTH_RNN_SOFTPLUS] = {"Softplus", 0, 0, 0},
+};
+#define RNN_N_ACTS ((int)(sizeof rnn_acts / sizeof *rnn_acts))
+
+// Those of direction `dir` of `dirs`; attributes are listed for all, one behind the other.
+static hth_err rnn_activations(const hth_node *n, int per, int dirs, int dir, hth_rnn_params *p)
+{
+    static const char *const usual[] = {"Sigmoid", "Tanh", "Tanh"};
+    const hth_attr *names = hth_node_attr(n, "activations");
+    const hth_attr *alpha = hth_node_attr(n, "activation_alpha");
+    const hth_attr *beta = hth_node_attr(n, "activation_beta");
+    int a = 0, b = 0;
+    if (names != NULL && (names->type != HTH_ATTR_STRINGS || names->n != per * dirs)) {
+        return hth_fail(HTH_EINVAL, "%d activations are needed", per * dirs);
+    }
+    for (int i = 0; i < per * (dir + 1); i++) {
+        const char *name = names != NULL ? names->u.strings[i] : per == 1 ? "Tanh" : usual[i % per];
+        int k = 0, to = i % per;
+        while (k < RNN_N_ACTS && strcasecmp(rnn_acts[k].name, name) != 0) {
+            k++;
+        }
+        if (k == RNN_N_ACTS) {
+            return hth_fail(HTH_ENOTSUP, "activation %s is not supported", name);
+        }
+        p->act[to] = k;
+        p->alpha[to] = rnn_acts[k].alpha;
+        p->beta[to] = rnn_acts[k].beta;
+        if (rnn_acts[k].n > 0 && alpha != NULL && alpha->type == HTH_ATTR_FLOATS && a < alpha->n) {
+            p->alpha[to] = alpha->u.floats[a++];
+        }
+        if (rnn_acts[k].n > 1 && beta != NULL && beta->type == HTH_ATTR_FLOATS && b < beta->n) {
+            p->beta[to] = beta->u.floats[b++];
+        }
+    }
+    return HTH_OK;
+}
+
+static hth_err rnn_check(const hth_graph *g, const hth_node *n, uint32_t gates)
+{
+    const hth_value *x = hth_cuda_in(g, n, X), *w = hth_cuda_in(g, n, W), *r = hth_cuda_in(g, n, R);
+    const hth_value *lengths = hth_cuda_in(g, n, LENGTHS);
+    for (int i = 0; i < 8 + n->n_outputs; i++) {
+        const hth_value *v = i < 8 ? hth_cuda_in(g, n, i) : hth_cuda_out(g, n, i - 8);
+        if (v != NULL && i != LENGTHS && v->dtype != HTH_DT_F32) {
+            return hth_fail(HTH_ENOTSUP, "%s: only FP32", hth_dtype_name(v->dtype));
+        }
+    }
+    if (x->shape.rank != 3 || w->shape.rank != 3 || r->shape.rank != 3 || w->shape.dim[0] > 2 ||
+        w->shape.dim[1] != r->shape.dim[2] * gates || w->shape.dim[2] != x->shape.dim[2] ||
+        (lengths != NULL && lengths->dtype != HTH_DT_I32) || hth_cuda_count(x) == 0) {
+        return hth_fail(HTH_ENOTSUP, "the shapes of X, W and R do not agree, or X is empty");
+    }
+    return HTH_OK;
+}
+
+static hth_err rnn_launch(const hth_cuda_seq *s, CUfunction f, uint32_t n, const void *params)
+{
+    union {
+        const void *given;
+        void *any;
+    } at = {params};
+    return HTH_CUDA(s->d, cuLaunchKernel, f, (unsigned)hth_cuda_blocks(s, n, true), 1, 1, 256, 1, 1,
+                    0, s->d->current, (void *[]){at.any}, NULL);
+}
+
+static void *rnn_address(const rnn_dir *d, int operand, void *const *address)
+{
+    return d->slot[operand] >= 0 ? address[d->slot[operand]] : NULL;
+}
+
+// The rows of a state: from the input (NULL: zeros) to the workspace, or back to an output.
+static hth_err rnn_state(const hth_cuda_seq *s, const rnn_dir *d, const float *in, int64_t in_step,
+                         float *out, int64_t out_step)
+{
+    const hth_rnn_state_params p = {in, out, d->p.batch * d->p.hid, d->p.hid, in_step, out_step};
+    return out == NULL ? HTH_OK : rnn_launch(s, d->copy, p.n, &p);
+}
+
+static float *rnn_at(void *workspace, size_t at)
+{
+    void *p = (char *)workspace + at;
+    return p;
+}
+
+static hth_err rnn_steps(const hth_cuda_seq *s, const rnn_dir *d, hth_rnn_params *p, const float *r,
+                         char *ws)
+{
+    const uint32_t n = p->batch * p->hid;
+    float *hr = rnn_at(ws, d->at_hr), *candidate = rnn_at(ws, d->at_candidate);
+    for (p->step = 0; p->step < p->steps; p->step++) {
+        HTH_TRY(hth_cuda_product_run(s, d->state, p->h, r, hr, ws + d->at_products));
+        if (d->candidate != NULL) {
+            HTH_TRY(rnn_launch(s, d->reset, n, p));
+            HTH_TRY(hth_cuda_product_run(s, d->candidate, p->rh, r + (size_t)2 * p->hid * p->hid,
+                                         candidate, ws + d->at_products));
+        }
+        HTH_TRY(rnn_launch(s, d->cell, n, p));
+    }
+    return HTH_OK;
+}
+
+static hth_err rnn_run(const hth_cuda_seq *s, const hth_cuda_step *step, void *const *address)
+{
+    const rnn_dir *d = step->state;
+    char *ws = address[d->slot[WS]];
+    hth_rnn_params p = d->p;
+    p.xw = rnn_at(ws, d->at_xw);
+    p.hr = rnn_at(ws, d->at_hr);
+    p.candidate = d->candidate != NULL ? rnn_at(ws, d->at_candidate) : p.hr + 2 * p.hid;
+    p.rh = rnn_at(ws, d->at_rh);
+    p.h = rnn_at(ws, d->at_h);
+    p.c = rnn_at(ws, d->at_c);
+    p.bias = rnn_address(d, B, address);
+    p.peep = rnn_address(d, P, address);
+    p.lengths = rnn_address(d, LENGTHS, address);
+    p.y = rnn_address(d, Y, address);
+    HTH_TRY(rnn_state(s, d, rnn_address(d, H0, address), d->state_row, p.h, p.hid));
+    HTH_TRY(rnn_state(s, d, rnn_address(d, C0, address), d->state_row, p.c, p.hid));
+    HTH_TRY(hth_cuda_product_run(s, d->input, address[d->slot[X]], address[d->slot[W]],
+                                 rnn_at(ws, d->at_xw), ws + d->at_products));
+    HTH_TRY(rnn_steps(s, d, &p, address[d->slot[R]], ws));
+    HTH_TRY(rnn_state(s, d, p.h, p.hid, rnn_address(d, YH, address), d->state_row));
+    return rnn_state(s, d, p.c, p.hid, rnn_address(d, YC, address), d->state_row);
+}
+
+static void rnn_close(hth_cuda_seq *s, hth_cuda_step *step)
+{
+    rnn_dir *d = step->state;
+    hth_cuda_product_close(s->d, d->input);
+    hth_cuda_product_close(s->d, d->state);
+    hth_cuda_product_close(s->d, d->candidate);
+    hth_free(d);
+}
+
+// The products and, in the sequence's workspace, what they and the cells hand on.
+static hth_err rnn_products(const hth_cuda_seq *s, const hth_graph *g, rnn_dir *d, int64_t in)
+{
+    const hth_rnn_params *p = &d->p;
+    bool resets = p->gates == 3 && !p->coupled;
+    int64_t rows = (int64_t)p->steps * p->batch, gates = resets ? 2 : p->gates;
+    HTH_TRY(
+        hth_cuda_product_open(s->d, rows, (int64_t)p->gates * p->hid, in, g->precision, &d->input));
+    HTH_TRY(hth_cuda_product_open(s->d, p->batch, gates * p->hid, p->hid, g->precision, &d->state));
+    return resets
+               ? hth_cuda_product_open(s->d, p->batch, p->hid, p->hid, g->precision, &d->candidate)
+               : HTH_OK;
+}
+
+static size_t rnn_place(size_t *at, size_t bytes)
+{
+    size_t here = *at;
+    *at += (bytes + HTH_DEVICE_ALIGN - 1) / HTH_DEVICE_ALIGN * HTH_DEVICE_ALIGN;
+    return here;
+}
+
+static size_t rnn_layout(rnn_dir *d)
+{
+    const hth_rnn_params *p = &d->p;
+    size_t at = 0, state = (size_t)p->batch * p->hid * sizeof(float), most = 0;
+    const hth_cuda_product *products[] = {d->input, d->state, d->candidate};
+    for (int i = 0; i < 3; i++) {
+        size_t bytes = products[i] != NULL ? hth_cuda_product_workspace(products[i]) : 0;
+        most = bytes > most ? bytes : most;
+    }
+    d->at_xw = rnn_place(&at, state * p->gates * p->steps);
+    d->at_hr = rnn_place(&at, state * p->gates);
+    d->at_candidate = rnn_place(&at, state);
+    d->at_rh = rnn_place(&at, state);
+    d->at_h = rnn_place(&at, state);
+    d->at_c = rnn_place(&at, state);
+    d->at_products = rnn_place(&at, most);
+    return at;
+}
+
+// Binds operand `i` of the direction, if it is there, `floats` behind its beginning.
+static void rnn_bind(hth_cuda_seq *s, rnn_dir *d, int i, bool there, size_t floats)
+{
+    d->slot[i] = there && s->err == HTH_OK ? s->steps[s->n_steps - 1].n_bound : -1;
+    if (there) {
+        hth_cuda_bind(s, 0, i < Y ? HTH_CUDA_IN : HTH_CUDA_OUT, i < Y ? i : i - Y,
+                      floats * sizeof(float));
+    }
+}
+
+static void rnn_bind_all(hth_cuda_seq *s, const hth_graph *g, const hth_node *n, rnn_dir *d,
+                         size_t in)
+{
+    const hth_rnn_params *p = &d->p;
+    size_t dir = p->dir, gh = (size_t)p->gates * p->hid;
+    size_t state = dir * p->hid * (p->batch_first ? 1 : p->batch);
+    const size_t from[RNN_OPERANDS] = {
+        [W] = dir * gh * in, [R] = dir * gh * p->hid, [B] = dir * 2 * gh, [H0] = state,
+        [C0] = state,        [P] = dir * 3 * p->hid,  [YH] = state,       [YC] = state};
+    for (int i = 0; i < WS; i++) {
+        bool there = i < Y ? hth_cuda_in(g, n, i) != NULL : hth_cuda_out(g, n, i - Y) != NULL;
+        rnn_bind(s, d, i, there, from[i]);
+    }
+    d->slot[WS] = s->err == HTH_OK ? s->steps[s->n_steps - 1].n_bound : -1;
+    hth_cuda_bind(s, 0, HTH_CUDA_WS, 0, 0);
+}
+
+static hth_rnn_params rnn_params(const hth_graph *g, const hth_node *n, uint32_t gates,
+                                 uint32_t dir)
+{
+    const hth_shape *x = &hth_cuda_in(g, n, X)->shape, *r = &hth_cuda_in(g, n, R)->shape;
+    bool first = hth_node_int(n, "layout", 0) != 0;
+    const char *coupled = gates == 4 ? "input_forget" : "linear_before_reset";
+    hth_rnn_params p = {.batch = (uint32_t)x->dim[!first],
+                        .hid = (uint32_t)r->dim[2],
+                        .steps = (uint32_t)x->dim[first],
+                        .gates = gates,
+                        .dirs = (uint32_t)r->dim[0],
+                        .dir = dir,
+                        .batch_first = first,
+                        .coupled = hth_node_int(n, coupled, 0) != 0,
+                        .clip = hth_node_float(n, "clip", 0)};
+    p.reverse = dir == 1 || strcmp(hth_node_str(n, "direction", "forward"), "reverse") == 0;
+    p.hr_step = (gates == 3 && !p.coupled ? 2 : gates) * p.hid;
+    p.candidate_step = gates == 3 && !p.coupled ? p.hid : p.hr_step;
+    return p;
+}
+
+static hth_err rnn_direction(hth_cuda_seq *s, const hth_graph *g, const hth_node *n, uint32_t gates,
+                             uint32_t dir)
+{
+    const hth_cuda_site *site = hth_cuda_site_of(s->d);
+    int64_t in = hth_cuda_in(g, n, X)->shape.dim[2];
+    rnn_dir *d = hth_calloc(1, sizeof *d);
+    if (d == NULL) {
+        return hth_fail(HTH_ENOMEM, "no memory to prepare a recurrence");
+    }
+    d->p = rnn_params(g, n, gates, dir);
+    d->state_row = (int64_t)d->p.hid * (d->p.batch_first ? d->p.dirs : 1);
+    d->cell = site->kernel[HTH_CUDA_hth_rnn_cell];
+    d->reset = site->kernel[HTH_CUDA_hth_rnn_reset];
+    d->copy = site->kernel[HTH_CUDA_hth_rnn_state];
+    int per = gates == 4 ? 3 : gates == 3 ? 2 : 1;
+    hth_err err = rnn_activations(n, per, (int)d->p.dirs, (int)dir, &d->p);
+    err = err == HTH_OK ? rnn_products(s, g, d, in) : err;
+    size_t bytes = err == HTH_OK ? rnn_layout(d) : 0;
+    hth_cuda_step_add(s, (hth_cuda_step){.run = rnn_run, .close = rnn_close, .state = d});
+    HTH_TRY(err);
+    HTH_TRY(s->err);
+    s->base.workspace_bytes = bytes > s->base.workspace_bytes ? bytes : s->base.workspace_bytes;
+    rnn_bind_all(s, g, n, d, (size_t)in);
+    return s->err;
+}
+
+hth_err hth_cuda_rnn(hth_cuda_seq *s, const hth_graph *g, const hth_node *n, const char *algorithm)
+{
+    uint32_t gates = n->op == HTH_OP_LSTM ? 4 : n->op == HTH_OP_GRU ? 3 : 1;
+    const hth_value *y = hth_cuda_out(g, n, 0);
+    HTH_TRY(rnn_check(g, n, gates));
+    if (y != NULL && hth_cuda_in(g, n, LENGTHS) != NULL) { // what is behind an end is zero
+        const hth_fill_params fill = {.n = hth_cuda_count(y)};
+        hth_cuda_launch_add(s, HTH_CUDA_hth_fill, hth_cuda_blocks(s, fill.n / 4, true), 0, 0, &fill,
+                            sizeof fill);
+        hth_cuda_bind(s, offsetof(hth_fill_params, out), HTH_CUDA_OUT, 0, 0);
+    }
+    for (uint32_t d = 0; d < (uint32_t)hth_cuda_in(g, n, W)->shape.dim[0]; d++) {
+        HTH_TRY(rnn_direction(s, g, n, gates, d));
+    }
+    return HTH_OK;
+}
