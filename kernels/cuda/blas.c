@@ -91,8 +91,8 @@ static hth_err blas_make(const hth_cuda *d, const hth_blas_product *p, const cha
     if (!blas_parse(name, &id, v)) {
         return hth_fail(HTH_ENOTSUP, "'%s' is no algorithm's name", name);
     }
-    HTH_TRY(BLAS(api, cublasLtMatmulAlgoInit, handle, p->compute, CUDA_R_32F, CUDA_R_32F,
-                 CUDA_R_32F, CUDA_R_32F, CUDA_R_32F, id, &out->algo));
+    HTH_TRY(BLAS(api, cublasLtMatmulAlgoInit, handle, p->compute, CUDA_R_32F, p->factors,
+                 p->factors, p->result, p->result, id, &out->algo));
     for (int i = 0; i < BLAS_CONFIG; i++) {
         uint16_t half = (uint16_t)v[i];
         bool whole = blas_config[i].bytes == 4;

@@ -17,6 +17,7 @@ typedef struct hth_blas_product {
     cublasLtMatmulDesc_t desc;
     cublasLtMatrixLayout_t b, a, c;
     cublasComputeType_t compute;
+    cudaDataType_t factors, result;
 } hth_blas_product;
 
 typedef struct hth_blas_algo {

@@ -108,6 +108,8 @@ static hth_err matmul_describe(const hth_cuda_api *api, const matmul_form *f, ht
                                                      : CUBLASLT_EPILOGUE_DEFAULT;
     c->compute =
         f->precision == HTH_PRECISION_TF32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+    c->factors = factor ? CUDA_R_16BF : CUDA_R_32F;
+    c->result = f->half ? CUDA_R_16BF : CUDA_R_32F;
     HTH_TRY(BLAS(api, cublasLtMatmulDescCreate, &c->desc, c->compute, CUDA_R_32F));
     HTH_TRY(BLAS(api, cublasLtMatmulDescSetAttribute, c->desc, CUBLASLT_MATMUL_DESC_TRANSA, &op_b,
                  sizeof op_b));
