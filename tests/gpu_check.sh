@@ -39,6 +39,7 @@ models=${GPU_MODELS:-$store/models}
 for p in $parts; do
     case " $all " in *" $p "*) ;; *) echo "gpu-check: no part '$p'; there are: $all" >&2; exit 1 ;; esac
 done
+mkdir -p "$store/s" || exit 1
 reason=$("$prog" --store "$store/s" --device "$device" ls 2>&1 >/dev/null) || {
     echo "gpu-check: nothing was run on a GPU: $reason"
     exit 2
