@@ -309,10 +309,14 @@ static bool cli_device(const hth_cli *c, char *out, size_t cap)
     return n < cap && (count < 2 || (threads == 0 && (budget == NULL || trains)));
 }
 
-// A training job takes as long as it takes.
+// A training job takes as long as it takes; who watches wants the terminal, whatever the server
+// does.
 static hearth_options cli_options(const hth_cli *c)
 {
-    return (hearth_options){.timeout_ms = strcmp(c->command->name, "train") == 0 ? INT32_MAX : 0,
+    const char *name = c->command->name;
+    return (hearth_options){.timeout_ms = strcmp(name, "train") == 0 ? INT32_MAX
+                                          : strcmp(name, "top") == 0 ? 5000
+                                                                     : 0,
                             .token = c->token,
                             .ca_file = hth_cli_text(c, "ca")};
 }

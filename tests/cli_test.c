@@ -112,6 +112,9 @@ static void test_command_line(void **state)
     assert_int_equal(run("hearth --server ipc:///nowhere --store /tmp/x ls"), 2);
     assert_int_equal(run("hearth --server ipc:///nowhere ls"), 1);
     said("no server at ipc:///nowhere");
+    assert_int_equal(run("hearth top --interval 0"), 2);
+    said("from 0.1 to 3600");
+    assert_int_equal(run("hearth top --count 0"), 2);
     assert_int_equal(run("hearthd"), 2);
     said("--store DIR is missing");
     assert_int_equal(run("hearthd --store /tmp/x --set limits.rank=99"), 2);
@@ -252,6 +255,13 @@ static void test_daemon(void **state)
     said("pinned");
     assert_int_equal(run("hearth --server %s stats", url), 0);
     said("uid:");
+    assert_int_equal(run("hearth --server %s top --count 2 --interval 0.1", url), 0);
+    said("P private");
+    said("per_second");
+    said("uid:");
+    assert_null(strchr(output, 27)); // no escape codes
+    assert_int_equal(run("hearth --server %s --json top --count 1", url), 0);
+    assert_true(number("monotonic_ns") > 0);
     assert_int_equal(run("hearth --server %s --json unload m", url), 0);
     assert_true(number("freed_bytes") > 100000);
     assert_int_equal(run("hearth --server %s --json load m", url), 0);

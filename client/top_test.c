@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+// Two looks made from documents that are written here, and how they are written and cut.
+#include "client/top.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static const char devices[] = "{\"devices\":[{\"name\":\"cpu:0\",\"description\":\"a CPU\"}]}";
+static const char latency[] =
+    "{\"models\":[{\"name\":\"a\",\"version\":1,\"requests\":12,\"failures\":2,\"per_second\":0.5,"
+    "\"p50_ns\":1500000,\"p99_ns\":9000000},{\"name\":\"b\",\"version\":1,\"requests\":0,"
+    "\"failures\":0,\"per_second\":0.0,\"p50_ns\":0,\"p99_ns\":0}]}";
+static const char jobs[] =
+    "[{\"job\":\"t\",\"model\":\"u\",\"state\":\"running\",\"step\":25,\"steps\":100,"
+    "\"loss\":0.5,\"ended_ns\":null},{\"job\":\"w\",\"model\":\"u\",\"state\":\"waiting\","
+    "\"step\":null,\"steps\":null,\"loss\":null,\"ended_ns\":null},{\"job\":\"s\",\"model\":\"u\","
+    "\"state\":\"stopped\",\"step\":1,\"steps\":2,\"loss\":1.0,\"ended_ns\":null},{\"job\":\"e\","
+    "\"model\":\"u\",\"state\":\"finished\",\"step\":2,\"steps\":2,\"loss\":1.0,\"ended_ns\":5}]";
+static const char job[] = "{\"t\":{\"budget_bytes\":4096,\"peak_bytes\":2048,\"step_ms\":2.5}}";
+
+// The ledger of a device of 1,000 bytes, 40 of them unnamed, and counters of two models.
+static json_t *stats(int requests_b, int samples_b, int runs_b)
+{
+    return json_pack(
+        "{s:{s:i, s:i, s:i, s:i, s:i, s:i, s:i}, s:[{s:s, s:i, s:i, s:i, s:{s:i}, s:i, s:i, s:i},"
+        "{s:s, s:i, s:i, s:i, s:{s:i}, s:i, s:i, s:i}], s:[{s:s, s:i, s:i}]}",
+        "ledger", "budget_bytes", 1000, "private_weight_bytes", 300, "shared_weight_bytes", 100,
+        "unclaimed_bytes", 50, "compute_arena_bytes", 200, "job_bytes", 1, "free_bytes", 309,
+        "models", "name", "a", "version", 1, "requests", 12, "failures", 2, "times", "samples", 10,
+        "executions", 10, "resident_private_bytes", 200, "resident_shared_bytes", 100, "name", "b",
+        "version", 1, "requests", requests_b, "failures", 0, "times", "samples", samples_b,
+        "executions", runs_b, "resident_private_bytes", 100, "resident_shared_bytes", 0, "tenants",
+        "name", "uid:7", "memory_bytes", 300, "jobs", 1);
+}
+
+static json_t *look(json_t *s, const json_t *last, uint64_t now_ns)
+{
+    json_t *d = json_loads(devices, 0, NULL), *l = json_loads(latency, 0, NULL),
+           *j = json_loads(jobs, 0, NULL), *docs = json_loads(job, 0, NULL);
+    assert_true(d != NULL && l != NULL && j != NULL && docs != NULL && s != NULL);
+    json_t *out = hth_top_look(&(hth_top_answers){d, s, l, j, docs}, last, now_ns);
+    assert_non_null(out);
+    json_decref(d);
+    json_decref(s);
+    json_decref(l);
+    json_decref(j);
+    json_decref(docs);
+    return out;
+}
+
+static const json_t *row(const json_t *look, const char *list, size_t i)
+{
+    return json_array_get(json_object_get(look, list), i);
+}
+
+static double number(const json_t *row, const char *key)
+{
+    assert_true(json_is_number(json_object_get(row, key)));
+    return json_number_value(json_object_get(row, key));
+}
+
+static void is(const json_t *row, const char *key, const char *text)
+{
+    assert_string_equal(json_string_value(json_object_get(row, key)), text);
+}
+
+static void test_first_look(void **state)
+{
+    json_t *o = look(stats(0, 0, 0), NULL, 1000);
+    const json_t *d = row(o, "devices", 0), *a = row(o, "models", 0), *b = row(o, "models", 1);
+    is(d, "state", "up");
+    assert_int_equal(number(d, "private_bytes") + number(d, "shared_bytes") +
+                         number(d, "kept_bytes") + number(d, "arenas_bytes") +
+                         number(d, "jobs_bytes") + number(d, "other_bytes") +
+                         number(d, "free_bytes"),
+                     1000);
+    assert_int_equal(number(d, "other_bytes"), 40);
+    is(a, "name", "a");
+    assert_float_equal(number(a, "per_second"), 0.5, 1e-9); // of the last minute
+    assert_float_equal(number(a, "p50_ms"), 1.5, 1e-9);
+    assert_float_equal(number(a, "p99_ms"), 9, 1e-9);
+    assert_float_equal(number(a, "batch"), 1, 1e-9);
+    assert_true(json_is_null(json_object_get(b, "p50_ms")));
+    assert_true(json_is_null(json_object_get(b, "batch")));
+    assert_int_equal(json_array_size(json_object_get(o, "jobs")), 2); // that have not ended
+    assert_float_equal(number(row(o, "jobs", 0), "percent"), 25, 1e-9);
+    assert_float_equal(number(row(o, "jobs", 0), "step_ms"), 2.5, 1e-9);
+    assert_int_equal(number(row(o, "jobs", 0), "budget_bytes"), 4096);
+    assert_true(json_is_null(json_object_get(row(o, "jobs", 1), "percent")));
+    is(row(o, "tenants", 0), "name", "uid:7");
+    json_decref(o);
+}
+
+// Two seconds later: 30 requests in 5 runs of 8 samples for b, which is first then; none for a.
+static void test_second_look(void **state)
+{
+    json_t *first = look(stats(10, 10, 10), NULL, 1000);
+    json_t *o = look(stats(40, 50, 15), first, 2000001000);
+    assert_float_equal(number(o, "seconds"), 2, 1e-9);
+    is(row(o, "models", 0), "name", "b");
+    assert_float_equal(number(row(o, "models", 0), "per_second"), 15, 1e-9);
+    assert_float_equal(number(row(o, "models", 0), "batch"), 8, 1e-9);
+    assert_float_equal(number(row(o, "models", 1), "per_second"), 0, 1e-9);
+    assert_float_equal(number(row(o, "models", 1), "batch"), 1, 1e-9);
+    json_t *again = look(stats(3, 3, 3), o, 3000001000); // b was loaded again: its counters began
+    assert_float_equal(number(row(again, "models", 0), "per_second"), 0, 1e-9);
+    json_decref(first);
+    json_decref(o);
+    json_decref(again);
+}
+
+// A device that is away has no ledger.
+static void test_several_devices(void **state)
+{
+    json_t *d = json_pack("{s:[{s:s, s:s}, {s:s, s:s}]}", "devices", "name", "x", "state", "up",
+                          "name", "y", "state", "restarting");
+    json_t *s = json_pack("{s:{}, s:[{s:s, s:i, s:i}]}", "ledger", "devices", "name", "x",
+                          "budget_bytes", 70, "free_bytes", 70);
+    json_t *o = hth_top_look(&(hth_top_answers){.devices = d, .stats = s}, NULL, 1);
+    assert_int_equal(number(row(o, "devices", 0), "free_bytes"), 70);
+    assert_null(json_object_get(row(o, "devices", 1), "free_bytes"));
+    char *text = hth_top_text(o, 22);
+    assert_non_null(strstr(text, "[....................]\n"));
+    assert_non_null(strstr(text, "y    restarting\n"));
+    assert_non_null(strstr(text, "no model is loaded"));
+    free(text);
+    json_decref(o);
+    json_decref(d);
+    json_decref(s);
+}
+
+static void test_text(void **state)
+{
+    json_t *o = look(stats(0, 0, 0), NULL, 1000);
+    char *text = hth_top_text(o, 102);
+    char bar[103] = "[";
+    for (int i = 0; i < 100; i++) { // 30 P, 10 S, 5 K, 20 A, a J that is less than one, 4 o
+        bar[1 + i] = i < 30   ? 'P'
+                     : i < 40 ? 'S'
+                     : i < 45 ? 'K'
+                     : i < 65 ? 'A'
+                     : i < 66 ? 'J'
+                     : i < 70 ? 'o'
+                              : '.';
+    }
+    bar[101] = ']';
+    assert_non_null(strstr(text, bar));
+    assert_non_null(strstr(text, "per_second"));
+    assert_non_null(strstr(text, "uid:7"));
+    assert_null(strstr(text, "samples"));
+    free(text);
+    json_decref(o);
+}
+
+static void test_cut(void **state)
+{
+    char text[] = "12345\nx\xc3\xa4yz\nno\n", odd[] = "a\033[2Jb\tc\n", same[] = "ab\ncd";
+    hth_top_cut(text, 2, 3);
+    assert_string_equal(text, "123\nx\xc3\xa4y\n");
+    hth_top_cut(odd, 9, 80);
+    assert_string_equal(odd, "a?[2Jb?c\n");
+    hth_top_cut(same, 9, 80);
+    assert_string_equal(same, "ab\ncd");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_first_look),
+        cmocka_unit_test(test_second_look),
+        cmocka_unit_test(test_several_devices),
+        cmocka_unit_test(test_text),
+        cmocka_unit_test(test_cut),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

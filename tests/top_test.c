@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+// `hearth top` on a terminal (a pseudo-terminal that this test holds), over an engine of its own:
+// nothing is wider than the terminal, a new size is taken, and the terminal is given back as it was
+// by q, by Ctrl-C and by SIGTERM.
+#include <poll.h>
+#include <pty.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/wait.h>
+#include <termios.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define PATIENCE_MS 60000
+
+static char dir[] = "/tmp/hearth-top-XXXXXX", program[300];
+static char seen[1 << 20]; // of the terminal
+static size_t n_seen;
+
+typedef struct terminal {
+    int master, slave;
+    struct termios before;
+    pid_t pid;
+} terminal;
+
+static void terminal_open(terminal *t, unsigned short lines, unsigned short columns)
+{
+    struct winsize w = {.ws_row = lines, .ws_col = columns};
+    char store[100];
+    snprintf(store, sizeof store, "%s/s", dir);
+    assert_int_equal(openpty(&t->master, &t->slave, NULL, NULL, &w), 0);
+    assert_int_equal(tcgetattr(t->slave, &t->before), 0);
+    n_seen = 0;
+    t->pid = fork();
+    assert_true(t->pid >= 0);
+    if (t->pid == 0) {
+        setsid();
+        ioctl(t->slave, TIOCSCTTY, 0);
+        for (int fd = 0; fd < 3; fd++) {
+            dup2(t->slave, fd);
+        }
+        close(t->master);
+        execl(program, "hearth", "--store", store, "--device", "cpu:mem=64MiB,threads=1", "top",
+              "--interval", "0.2", (char *)NULL);
+        _exit(127);
+    }
+}
+
+// Reads what was written until there is `text` behind `from`, and gives where.
+static size_t wait_for(const terminal *t, size_t from, const char *text)
+{
+    for (;;) {
+        seen[n_seen] = 0;
+        const char *at = from <= n_seen ? strstr(seen + from, text) : NULL;
+        if (at != NULL) {
+            return (size_t)(at - seen);
+        }
+        struct pollfd p = {t->master, POLLIN, 0};
+        assert_true(n_seen + 1 < sizeof seen);
+        if (poll(&p, 1, PATIENCE_MS) != 1) {
+            fail_msg("'%s' does not come: %s", text, seen + from);
+        }
+        ssize_t n = read(t->master, seen + n_seen, sizeof seen - 1 - n_seen);
+        assert_true(n > 0);
+        n_seen += (size_t)n;
+    }
+}
+
+// The longest line of a whole screen, without its escape sequences.
+static int widest(size_t from)
+{
+    int most = 0, now = 0;
+    const char *end = strstr(seen + from, "\033[J");
+    assert_non_null(end);
+    for (const char *p = seen + from; p < end; p++) {
+        if (*p == 27) {
+            p += 2; // all are ESC [ and a letter, here
+        } else if (*p == '\n' || *p == '\r') {
+            now = 0;
+        } else {
+            now++;
+            most = now > most ? now : most;
+        }
+    }
+    return most;
+}
+
+// It ended by itself, and the terminal is as it was.
+static void terminal_close(terminal *t)
+{
+    struct termios now;
+    int status;
+    wait_for(t, 0, "\033[?25h\033[?1049l");
+    assert_int_equal(waitpid(t->pid, &status, 0), t->pid);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 0);
+    assert_int_equal(tcgetattr(t->slave, &now), 0);
+    assert_int_equal(now.c_lflag, t->before.c_lflag);
+    assert_memory_equal(now.c_cc, t->before.c_cc, sizeof now.c_cc);
+    close(t->master);
+    close(t->slave);
+}
+
+static void type(const terminal *t, char key)
+{
+    assert_int_equal(write(t->master, &key, 1), 1);
+}
+
+static void test_resize_and_quit(void **state)
+{
+    terminal t;
+    struct winsize wide = {.ws_row = 30, .ws_col = 120};
+    terminal_open(&t, 4, 30);
+    size_t at = wait_for(&t, 0, "\033[Hhearth top");
+    wait_for(&t, at, "\033[J");
+    assert_int_equal(widest(at), 30);      // the bar
+    assert_null(strstr(seen, "no model")); // is below the fourth line
+    assert_int_equal(ioctl(t.master, TIOCSWINSZ, &wide), 0);
+    at = wait_for(&t, n_seen, "no model is loaded");
+    at = wait_for(&t, at, "\033[Hhearth top");
+    wait_for(&t, at, "\033[J");
+    assert_int_equal(widest(at), 120);
+    type(&t, 'x');
+    type(&t, 'q');
+    terminal_close(&t);
+}
+
+static void test_signals(void **state)
+{
+    terminal t;
+    for (int i = 0; i < 2; i++) {
+        terminal_open(&t, 24, 80);
+        wait_for(&t, 0, "\033[J");
+        if (i == 0) {
+            type(&t, 3); // Ctrl-C
+        } else {
+            kill(t.pid, SIGTERM);
+        }
+        terminal_close(&t);
+    }
+}
+
+static int setup(void **state)
+{
+    char command[500];
+    const char *b = getenv("HEARTH_BUILD");
+    snprintf(program, sizeof program, "%s/hearth", b != NULL ? b : "build");
+    if (mkdtemp(dir) == NULL) {
+        return -1;
+    }
+    snprintf(command, sizeof command,
+             "%s --store %s/s import m tests/data/digits/digits.onnx >/dev/null", program, dir);
+    return system(command);
+}
+
+static int teardown(void **state)
+{
+    char command[100];
+    snprintf(command, sizeof command, "rm -rf '%s'", dir);
+    return system(command);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_resize_and_quit),
+        cmocka_unit_test(test_signals),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
