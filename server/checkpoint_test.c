@@ -187,7 +187,7 @@ static void engines_go_on_with_jobs(void **state)
     assert_int_equal(w.c.r.err, HTH_ECANCELED);
     expect_jobs(&f, 0);
     train_three_steps(&f, &w, text);
-    hth_engine_close(f.engine);
+    close_while_held(&f);
     assert_true(w.c.finished);
     assert_int_equal(w.c.r.err, HTH_ECANCELED);
     put(f.store, "net_momentum", "tests/data/train/net_clip.onnx"); // not what the job trains
@@ -196,7 +196,7 @@ static void engines_go_on_with_jobs(void **state)
     hth_engine_config config = {.device = "cpu:mem=256MiB,threads=2", .resume = true};
     assert_ok(hth_engine_open(&config, f.store, &f.engine));
     bool ended = false;
-    for (int i = 0; i < 500 && !ended; i++) {
+    for (int i = 0; i < 12000 && !ended; i++) {
         json_t *job = ask(&f, "job", "{\"job\": \"result\"}", &err);
         ended = strcmp(json_string_value(json_object_get(job, "state")), "finished") == 0;
         json_decref(job);

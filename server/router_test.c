@@ -255,7 +255,7 @@ static void copied(void **state)
 static char *job_text(const char *data, const char *name, double *want)
 {
     char more[80];
-    snprintf(more, sizeof more, "{\"save-as\":\"%s\",\"epochs\":400}", name);
+    snprintf(more, sizeof more, "{\"save-as\":\"%s\",\"epochs\":1000000}", name);
     json_t *args = arguments_of(&image_net, data, more, want);
     char *out = json_dumps(args, JSON_COMPACT);
     json_decref(args);
@@ -275,6 +275,7 @@ static void trained(void **state)
     char *first = job_text(data, "one", want), *second = job_text(data, "two", want);
     train_three_steps(&f, &one, first);
     train_three_steps(&f, &two, second);
+    witness_let_go();
     json_t *jobs = told(&f, "jobs", "{}");
     const char *a = text(row_of(jobs, "job", "one"), "device");
     const char *b = text(row_of(jobs, "job", "two"), "device");

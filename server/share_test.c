@@ -68,7 +68,7 @@ static void expect_state(shared *s, const char *job, const char *state, char *wh
 {
     char q[60], seen[40] = "";
     snprintf(q, sizeof q, "{\"job\": \"%s\"}", job);
-    for (int i = 0; i < 1000; i++) {
+    for (int i = 0; i < 12000; i++) {
         hth_err err;
         json_t *row = ask(&s->f, "job", q, &err);
         const char *text = json_string_value(json_object_get(row, "why"));
@@ -138,6 +138,7 @@ static void jobs_share_a_device(void **state)
     json_int_t first = job_bytes(&s, "a", "peak_bytes");
     assert_true((double)first <= 1.3 * need && (double)first > 0.9 * need);
     train_three_steps(&s.f, &b, text_b); // beside it, with what is left
+    witness_let_go();
     expect_state(&s, "a", "running", why);
     expect_state(&s, "b", "running", why);
     json_int_t left = (json_int_t)device - first;
@@ -188,6 +189,7 @@ static void waiting_jobs_can_be_left(void **state)
     char *text_a = job_text(&s, "a", 100000000, ""), *text_b = job_text(&s, "b", 1, "");
     char *text_c = job_text(&s, "c", 1, "");
     train_three_steps(&s.f, &a, text_a);
+    witness_let_go();
     submit(&s, &b, text_b);
     submit(&s, &c, text_c);
     expect_state(&s, "b", "queued", why);

@@ -283,7 +283,7 @@ class PerfAnalyzer(unittest.TestCase):
     def measure(self, *arguments):
         path = os.path.join(DAEMON.folder, 'perf.csv')
         command = [self.program, '-m', 'fp32', '-u', DAEMON.address, '-f', path, '-r', '3', '-s', '1000', *arguments]
-        r = subprocess.run(command, env=self.env, check=False, capture_output=True, text=True, timeout=120)
+        r = subprocess.run(command, env=self.env, check=False, capture_output=True, text=True, timeout=600)
         self.assertEqual(r.returncode, 0, r.stdout + r.stderr)
         with open(path, encoding='utf-8') as f:
             row = next(csv.DictReader(f))

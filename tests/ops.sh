@@ -126,7 +126,7 @@ wait_for() { # FILE TEXT
     i=0
     until grep -qF -e "$2" "$1" 2>/dev/null; do
         i=$((i + 1))
-        [ $i -lt 200 ] || { cat "$1" >"$dir/out"; echo "never came: $2" >>"$dir/out"; return 1; }
+        [ $i -lt 1200 ] || { cat "$1" >"$dir/out"; echo "never came: $2" >>"$dir/out"; return 1; }
         sleep 0.05
     done
 }
@@ -135,7 +135,7 @@ reload() {
     listener
     wait_listener=$!
     i=0
-    until [ -S "$dir/notify" ] || [ $i = 100 ]; do i=$((i + 1)); sleep 0.05; done
+    until [ -S "$dir/notify" ] || [ $i = 1200 ]; do i=$((i + 1)); sleep 0.05; done
     config "store = $dir/store" "listen = ipc://$dir/sock" 'log.level = info' 'limits.nodes = 3'
     NOTIFY_SOCKET=$dir/notify "$build/hearthd" --config "$conf" --drain-seconds 20 >"$dir/ready" 2>"$dir/log" &
     pid=$!
