@@ -106,21 +106,41 @@ static hth_err blas_make(const hth_cuda *d, const hth_blas_product *p, const cha
     return HTH_OK;
 }
 
+// What the heuristics are told: at most `limit` bytes of workspace, sums in an order, alignments.
+static hth_err blas_wish(const hth_cuda *d, const hth_blas_product *p, size_t limit,
+                         cublasLtMatmulPreference_t wish)
+{
+    const uint32_t ordered =
+        CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE | CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE;
+    const uint32_t others = HTH_DEVICE_ALIGN;
+    const struct {
+        cublasLtMatmulPreferenceAttributes_t name;
+        const void *value;
+        size_t bytes;
+    } set[] = {
+        {CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &limit, sizeof limit},
+        {CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &ordered, sizeof ordered},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &p->align_b, sizeof p->align_b},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &others, sizeof others},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &others, sizeof others},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &others, sizeof others},
+    };
+    for (size_t i = 0; i < sizeof set / sizeof *set; i++) {
+        HTH_TRY(BLAS(d->api, cublasLtMatmulPreferenceSetAttribute, wish, set[i].name, set[i].value,
+                     set[i].bytes));
+    }
+    return HTH_OK;
+}
+
 // The library's choices with at most `limit` bytes of workspace.
 static hth_err blas_ask(const hth_cuda *d, const hth_blas_product *p, size_t limit, int cap,
                         cublasLtMatmulHeuristicResult_t *found, int *n)
 {
     const hth_cuda_api *api = d->api;
-    const uint32_t ordered =
-        CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE | CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE;
     cublasLtMatmulPreference_t wish;
     *n = 0;
     HTH_TRY(BLAS(api, cublasLtMatmulPreferenceCreate, &wish));
-    hth_err err = BLAS(api, cublasLtMatmulPreferenceSetAttribute, wish,
-                       CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &limit, sizeof limit);
-    err = err == HTH_OK ? BLAS(api, cublasLtMatmulPreferenceSetAttribute, wish,
-                               CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &ordered, sizeof ordered)
-                        : err;
+    hth_err err = blas_wish(d, p, limit, wish);
     if (err == HTH_OK) {
         err = BLAS(api, cublasLtMatmulAlgoGetHeuristic, hth_cuda_site_of(d)->blas, p->desc, p->b,
                    p->a, p->c, p->c, wish, cap, found, n);
@@ -148,7 +168,7 @@ hth_err hth_blas_choose(const hth_cuda *d, const hth_blas_product *p, const char
 static void blas_keep(const hth_cuda *d, const cublasLtMatmulHeuristicResult_t *found,
                       hth_choice *list, int cap, int *count)
 {
-    hth_choice c = {.workspace_bytes = found->workspaceSize,
+    hth_choice c = {.workspace_bytes = hth_blas_reserved(found->workspaceSize),
                     .time_us = -1,
                     .error = -1,
                     .split = 1,

@@ -6,7 +6,9 @@
 // An algorithm is named by its number and its settings ("m21:15,4,2,0,0,9,0,0"), in the order of
 // cublasLt's attributes, which is all that is needed to make it again without a search. Algorithms
 // whose parts of a split sum are added up in the order in which they end are never taken: the same
-// bits every time.
+// bits every time. cublasLt wants its workspace at a multiple of 256 bytes, hearth's memory is at
+// multiples of HTH_DEVICE_ALIGN: so more is reserved, and the address is rounded up. Its heuristics
+// are told how operands are aligned; unasked they assume 256 bytes, too.
 #ifndef HTH_KERNELS_CUDA_BLAS_H
 #define HTH_KERNELS_CUDA_BLAS_H
 
@@ -18,7 +20,15 @@ typedef struct hth_blas_product {
     cublasLtMatrixLayout_t b, a, c;
     cublasComputeType_t compute;
     cudaDataType_t factors, result;
+    uint32_t align_b; // bytes that the address of B' divides by; other operands: HTH_DEVICE_ALIGN
 } hth_blas_product;
+
+#define HTH_BLAS_ALIGN 256u // of a workspace
+// hth_blas_reserved is what to reserve for a workspace of `bytes`.
+static inline size_t hth_blas_reserved(size_t bytes)
+{
+    return bytes > 0 ? bytes + HTH_BLAS_ALIGN - HTH_DEVICE_ALIGN : 0;
+}
 
 typedef struct hth_blas_algo {
     cublasLtMatmulAlgo_t algo;

@@ -71,9 +71,10 @@ static inline size_t cuda_wrapped_bytes(const cuda_wrapped *w, int input, int va
     return (size_t)hth_shape_elements(&v->shape) * hth_dtype_bytes(v->dtype);
 }
 
+// Aligned to HTH_DEVICE_ALIGN and no more, as in an arena.
 static inline void *cuda_wrapped_take(size_t *at, size_t bytes)
 {
-    void *p = (char *)cuda_test_arena + *at;
+    void *p = (char *)cuda_test_arena + *at + HTH_DEVICE_ALIGN;
     *at += (bytes + 255) / 256 * 256 + 256;
     return *at <= CUDA_TEST_ARENA ? p : NULL;
 }

@@ -17,7 +17,8 @@ typedef struct matmul_form {
     bool trans_a, trans_b, bias, relu;
     float alpha;
     hth_precision precision;
-    bool half; // the result is bf16
+    bool half;        // the result is bf16
+    uint32_t align_b; // of B's address
 } matmul_form;
 
 struct hth_cuda_product {
@@ -52,8 +53,10 @@ static hth_err matmul_form_of(const hth_graph *g, const hth_node *n, matmul_form
 {
     const hth_shape sa = matmul_shape(g, n, 0), sb = matmul_shape(g, n, 1), *a = &sa, *b = &sb;
     bool gemm = n->op == HTH_OP_GEMM;
-    *f = (matmul_form){
-        .alpha = gemm ? hth_node_float(n, "alpha", 1) : 1, .batch = 1, .precision = g->precision};
+    *f = (matmul_form){.alpha = gemm ? hth_node_float(n, "alpha", 1) : 1,
+                       .batch = 1,
+                       .precision = g->precision,
+                       .align_b = HTH_DEVICE_ALIGN};
     f->trans_a = a->rank > 1 && hth_node_int(n, "transA", 0) != 0;
     f->trans_b = b->rank > 1 && hth_node_int(n, "transB", 0) != 0;
     int64_t rows_a = a->rank < 2 ? 1 : a->dim[a->rank - 2], cols_a = a->dim[a->rank - 1];
@@ -110,6 +113,7 @@ static hth_err matmul_describe(const hth_cuda_api *api, const matmul_form *f, ht
         f->precision == HTH_PRECISION_TF32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
     c->factors = factor ? CUDA_R_16BF : CUDA_R_32F;
     c->result = f->half ? CUDA_R_16BF : CUDA_R_32F;
+    c->align_b = f->align_b;
     HTH_TRY(BLAS(api, cublasLtMatmulDescCreate, &c->desc, c->compute, CUDA_R_32F));
     HTH_TRY(BLAS(api, cublasLtMatmulDescSetAttribute, c->desc, CUBLASLT_MATMUL_DESC_TRANSA, &op_b,
                  sizeof op_b));
@@ -124,13 +128,22 @@ static hth_err matmul_describe(const hth_cuda_api *api, const matmul_form *f, ht
     return matmul_layout(api, f->half, f->n, f->m, f->batch, f->m * f->n, &c->c);
 }
 
+// Where in what was reserved cublasLt's workspace begins.
+static void *product_room(void *workspace)
+{
+    return workspace == NULL
+               ? NULL
+               : (char *)workspace +
+                     (HTH_BLAS_ALIGN - (uintptr_t)workspace % HTH_BLAS_ALIGN) % HTH_BLAS_ALIGN;
+}
+
 hth_err hth_cuda_product_run(const hth_cuda_seq *s, const hth_cuda_product *p, const float *a,
                              const float *b, float *c, void *workspace)
 {
     const hth_blas_product *q = &p->product;
     const float zero = 0;
     return BLAS(s->d->api, cublasLtMatmul, hth_cuda_site_of(s->d)->blas, q->desc, &p->alpha, b,
-                q->b, a, q->a, &zero, c, q->c, c, q->c, &p->choice.algo, workspace,
+                q->b, a, q->a, &zero, c, q->c, c, q->c, &p->choice.algo, product_room(workspace),
                 p->choice.workspace_bytes, s->d->current);
 }
 
@@ -172,17 +185,18 @@ static void matmul_close(hth_cuda_seq *s, hth_cuda_step *step)
     hth_cuda_product_close(s->d, step->state);
 }
 
-hth_err hth_cuda_product_open(const hth_cuda *d, int64_t m, int64_t n, int64_t k,
+hth_err hth_cuda_product_open(const hth_cuda *d, int64_t m, int64_t n, int64_t k, uint32_t align_b,
                               hth_precision precision, hth_cuda_product **out)
 {
-    const matmul_form f = {
-        // factors are f32: of bf16 there is nothing to read
-        .m = m,
-        .n = n,
-        .k = k,
-        .batch = 1,
-        .trans_b = true,
-        .precision = precision == HTH_PRECISION_BF16 ? HTH_PRECISION_FP32 : precision};
+    const matmul_form f = {// factors are f32: of bf16 there is nothing to read
+                           .m = m,
+                           .n = n,
+                           .k = k,
+                           .batch = 1,
+                           .trans_b = true,
+                           .align_b = align_b,
+                           .precision =
+                               precision == HTH_PRECISION_BF16 ? HTH_PRECISION_FP32 : precision};
     hth_cuda_product *p = hth_calloc(1, sizeof *p);
     *out = NULL;
     if (p == NULL) {
@@ -201,7 +215,7 @@ hth_err hth_cuda_product_open(const hth_cuda *d, int64_t m, int64_t n, int64_t k
 
 size_t hth_cuda_product_workspace(const hth_cuda_product *p)
 {
-    return p->choice.workspace_bytes;
+    return hth_blas_reserved(p->choice.workspace_bytes);
 }
 
 // Gemm's C, where it is a row for all rows of the result and not scaled.
@@ -273,7 +287,7 @@ hth_err hth_cuda_matmul(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
     hth_cuda_bind(s, 0, a.from, a.index, a.offset);
     hth_cuda_bind(s, 0, b.from, b.index, b.offset);
     hth_cuda_bind(s, 0, HTH_CUDA_OUT, 0, 0);
-    size_t workspace = c->choice.workspace_bytes;
+    size_t workspace = hth_cuda_product_workspace(c);
     size_t at = workspace > 0 ? hth_cuda_workspace(s, workspace) : 0;
     hth_cuda_bind(s, 0, HTH_CUDA_WS, 0, at);
     if (f.bias) {

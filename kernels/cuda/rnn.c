@@ -172,18 +172,29 @@ static void rnn_close(hth_cuda_seq *s, hth_cuda_step *step)
     hth_free(d);
 }
 
+// What the address of an operand divides by, `floats` behind its beginning.
+static uint32_t rnn_align(size_t floats)
+{
+    size_t bits = floats * sizeof(float) | HTH_DEVICE_ALIGN;
+    return (uint32_t)(bits & (~bits + 1));
+}
+
 // The products and, in the sequence's workspace, what they and the cells hand on.
 static hth_err rnn_products(const hth_cuda_seq *s, const hth_graph *g, rnn_dir *d, int64_t in)
 {
     const hth_rnn_params *p = &d->p;
     bool resets = p->gates == 3 && !p->coupled;
     int64_t rows = (int64_t)p->steps * p->batch, gates = resets ? 2 : p->gates;
-    HTH_TRY(
-        hth_cuda_product_open(s->d, rows, (int64_t)p->gates * p->hid, in, g->precision, &d->input));
-    HTH_TRY(hth_cuda_product_open(s->d, p->batch, gates * p->hid, p->hid, g->precision, &d->state));
-    return resets
-               ? hth_cuda_product_open(s->d, p->batch, p->hid, p->hid, g->precision, &d->candidate)
-               : HTH_OK;
+    size_t w = (size_t)p->dir * p->gates * p->hid * (size_t)in;
+    size_t r = (size_t)p->dir * p->gates * p->hid * p->hid;
+    HTH_TRY(hth_cuda_product_open(s->d, rows, (int64_t)p->gates * p->hid, in, rnn_align(w),
+                                  g->precision, &d->input));
+    HTH_TRY(hth_cuda_product_open(s->d, p->batch, gates * p->hid, p->hid, rnn_align(r),
+                                  g->precision, &d->state));
+    return resets ? hth_cuda_product_open(s->d, p->batch, p->hid, p->hid,
+                                          rnn_align(r + (size_t)2 * p->hid * p->hid), g->precision,
+                                          &d->candidate)
+                  : HTH_OK;
 }
 
 static size_t rnn_place(size_t *at, size_t bytes)

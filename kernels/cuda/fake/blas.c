@@ -2,8 +2,10 @@
 // cublasLt for tests: column-major products in double, with the epilogues bias and ReLU; in TF32 of
 // factors that are rounded to it. Factors are f32 or bf16, the result is of their type or f32, a
 // bias of the result's. Its algorithms are three that differ in workspace, which they overwrite so
-// that too little is found, and one whose sums have no order, which must never be taken. An
-// algorithm is its settings, one after the other.
+// that too little is found, one whose sums have no order, which must never be taken, and one that
+// wants operands where nothing promises them to be. An algorithm is its settings, one after the
+// other; how it wants operands aligned is part of it, and addresses that are not are refused, as is
+// a workspace that is not at a multiple of 256 bytes.
 #include "kernels/cuda/fake/fake.h"
 
 #include "device/cuda/fake/impl.h"
@@ -123,13 +125,16 @@ static cublasStatus_t fake_layout_set(cublasLtMatrixLayout_t l,
 // What is asked of the heuristics.
 typedef struct fake_wish {
     size_t limit;
-    uint32_t reductions;
+    uint32_t reductions, align[4]; // of A, B, C, D
 } fake_wish;
 
 static cublasStatus_t fake_wish_create(cublasLtMatmulPreference_t *out)
 {
     fake_wish *w = fake_object(sizeof *w);
     w->reductions = CUBLASLT_REDUCTION_SCHEME_MASK;
+    for (int i = 0; i < 4; i++) {
+        w->align[i] = 256;
+    }
     *out = (cublasLtMatmulPreference_t)(void *)w;
     return CUBLAS_STATUS_SUCCESS;
 }
@@ -144,8 +149,15 @@ static cublasStatus_t fake_wish_set(cublasLtMatmulPreference_t p,
                                     size_t bytes)
 {
     fake_wish *w = (fake_wish *)(void *)p;
-    bool limit = name == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES;
-    memcpy(limit ? (void *)&w->limit : (void *)&w->reductions, value, bytes);
+    int align = (int)name - (int)CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES;
+    void *to = name == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES     ? (void *)&w->limit
+               : name == CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK ? (void *)&w->reductions
+               : align >= 0 && align < 4                            ? (void *)&w->align[align]
+                                                                    : NULL;
+    if (to == NULL || bytes != (to == &w->limit ? sizeof w->limit : sizeof w->reductions)) {
+        return CUBLAS_STATUS_INVALID_VALUE;
+    }
+    memcpy(to, value, bytes);
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -154,6 +166,7 @@ typedef struct fake_algo {
 } fake_algo;
 
 static const fake_algo fake_algos[] = {{{4, 1, 8, CUBLASLT_REDUCTION_SCHEME_INPLACE}},
+                                       {{5, 15, 1}},
                                        {{1, 15, 1}},
                                        {{2, 20, 4, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE}},
                                        {{3, 18, 1, 0, 0, 0, 7}}};
@@ -162,6 +175,23 @@ static const fake_algo fake_algos[] = {{{4, 1, 8, CUBLASLT_REDUCTION_SCHEME_INPL
 static size_t algo_workspace(const fake_algo *a)
 {
     return a->setting[0] == 2 ? 4 * FAKE_WORKSPACE : a->setting[0] == 3 ? 0 : FAKE_WORKSPACE;
+}
+
+// How it wants operands aligned.
+static uint32_t algo_align(const fake_algo *a)
+{
+    static const uint32_t align[] = {4, 64, 16, 4, 4, 256};
+    return align[a->setting[0]];
+}
+
+static bool algo_fits(const fake_algo *a, const fake_wish *w)
+{
+    uint16_t scheme = a->setting[CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME];
+    bool fits = (scheme & ~w->reductions) == 0 && algo_workspace(a) <= w->limit;
+    for (int i = 0; i < 4; i++) {
+        fits = fits && algo_align(a) <= w->align[i];
+    }
+    return fits;
 }
 
 static cublasStatus_t fake_heuristic(cublasLtHandle_t h, cublasLtMatmulDesc_t d,
@@ -173,8 +203,7 @@ static cublasStatus_t fake_heuristic(cublasLtHandle_t h, cublasLtMatmulDesc_t d,
     const fake_wish *w = (const fake_wish *)(void *)wish;
     *n = 0;
     for (int i = 0; i < FAKE_ALGOS && *n < cap; i++) {
-        uint16_t scheme = fake_algos[i].setting[CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME];
-        if ((scheme & ~w->reductions) == 0 && algo_workspace(&fake_algos[i]) <= w->limit) {
+        if (algo_fits(&fake_algos[i], w)) {
             memset(&out[*n], 0, sizeof *out);
             memcpy(&out[*n].algo, &fake_algos[i], sizeof fake_algos[i]);
             out[(*n)++].workspaceSize = algo_workspace(&fake_algos[i]);
@@ -293,7 +322,9 @@ static cublasStatus_t fake_matmul(cublasLtHandle_t h, cublasLtMatmulDesc_t d, co
                  (!p.m[0].half || p.compute == CUBLAS_COMPUTE_32F);
     bool fits = (p.op[0] == CUBLAS_OP_T ? p.m[0].cols : p.m[0].rows) == p.m[2].rows &&
                 (p.op[1] == CUBLAS_OP_T ? p.m[1].rows : p.m[1].cols) == p.m[2].cols;
-    if (!fits || !types || c != out || p.workspace_bytes > bytes ||
+    bool aligned = known != NULL && ((uintptr_t)workspace & 255) == 0 &&
+                   ((uintptr_t)a | (uintptr_t)b | (uintptr_t)out) % algo_align(known) == 0;
+    if (!fits || !types || !aligned || c != out || p.workspace_bytes > bytes ||
         (p.workspace_bytes > 0 && workspace == NULL)) {
         return CUBLAS_STATUS_INVALID_VALUE;
     }
