@@ -188,11 +188,26 @@ static void load_one(hth_loads *l, hth_request *r, bool first)
 
 // ---- unload, loaded
 
+// What the store does not have is not there to be unloaded, unless it is loaded still.
+static hth_err load_known(const hth_models *ms, const load_args *a)
+{
+    hth_manifest m;
+    for (const hth_model *at = ms->list; at != NULL; at = at->next) {
+        if (strcmp(at->name, a->name) == 0 && (a->version == 0 || at->version == a->version)) {
+            return HTH_OK;
+        }
+    }
+    HTH_TRY(hth_store_get(ms->store, a->name, a->version, &m));
+    hth_manifest_fini(&m);
+    return HTH_OK;
+}
+
 static hth_err load_unload(const hth_loads *l, hth_request *r)
 {
     load_args a;
     hth_pool_ledger before, after;
     HTH_TRY(load_read(r, &a));
+    HTH_TRY(load_known(l->ms, &a));
     hth_pool_ledger_get(l->ms->site->pool, &before);
     int n = hth_models_unload(l->ms, a.name, a.version);
     hth_pool_ledger_get(l->ms->site->pool, &after);

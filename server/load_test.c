@@ -162,6 +162,14 @@ static void test_load_and_unload(void **state)
     assert_int_equal(c.r.err, HTH_ENOENT);
     assert_null(load_ask(&f, NULL, "load", "{\"model\":\"digits\",\"pin\":1}", &c));
     assert_int_equal(c.r.err, HTH_EINVAL);
+    assert_null(load_ask(&f, NULL, "unload", "{\"model\":\"nobody\"}", &c));
+    assert_int_equal(c.r.err, HTH_ENOENT);
+    assert_non_null(strstr(c.r.detail, "nobody"));
+    assert_null(load_ask(&f, NULL, "unload", "{\"model\":\"digits:9\"}", &c));
+    assert_int_equal(c.r.err, HTH_ENOENT);
+    j = told(&f, "unload", "{\"model\":\"digits\"}"); // there, and not loaded
+    assert_int_equal(number(j, "unloaded"), 0);
+    json_decref(j);
     assert_null(load_ask(&f, NULL, "unload", "{}", &c));
     assert_int_equal(c.r.err, HTH_EINVAL);
     same(ledger_of(&f), empty);

@@ -209,6 +209,9 @@ static void placed(void **state)
     doc = told(&f, "unload", "{\"model\":\"digits\"}");
     assert_int_equal(number(doc, "unloaded"), 2);
     json_decref(doc);
+    hth_err err;
+    assert_null(ask(&f, "unload", "{\"model\":\"nobody\"}", &err));
+    assert_int_equal(err, HTH_ENOENT);
     expect_where(&f, "digits", "");
     infer(&f, "digits"); // its contents are where its twin is
     expect_where(&f, "digits", "cpu:1");

@@ -268,6 +268,8 @@ static void test_daemon(void **state)
     assert_true(number("moved_bytes") > 100000);
     assert_int_equal(run("hearth --server %s load m --pin --unpin", url), 2);
     assert_int_equal(run("hearth --server %s load nobody", url), 1);
+    assert_int_equal(run("hearth --server %s unload nobody", url), 1);
+    said("no model 'nobody'");
     assert_int_equal(run("hearth --server %s devices", url), 0);
     assert_int_equal(run("hearthd --store %s/other --listen %s", dir, url), 1);
     said("another hearthd already listens on ipc://");
