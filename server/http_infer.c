@@ -288,6 +288,15 @@ void hth_infer_name_trace(const hth_infer_call *c)
         trace->version = c->c.r.version;
         snprintf(trace->request, sizeof trace->request, "%s", c->id);
     }
+    if (trace != NULL && (trace->level & HTH_TRACE_TENSORS) != 0) {
+        for (int i = 0; i < c->n_in; i++) {
+            hth_trace_tensor(trace, "TENSOR_QUEUE_INPUT", c->in[i].name, &c->in[i].t);
+        }
+        for (int i = 0; c->c.r.err == HTH_OK && c->result != NULL && i < c->result->n; i++) {
+            const hth_request_tensor *out = &c->result->t[i];
+            hth_trace_tensor(trace, "TENSOR_BACKEND_OUTPUT", out->name, &out->t);
+        }
+    }
 }
 
 static void infer_finish(hth_http_call *call)

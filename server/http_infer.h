@@ -78,7 +78,9 @@ hth_err hth_infer_read_raw(hth_infer_call *c, const json_t *model);
 
 // hth_infer_new makes a call that answers as infer does, or answers 503 and returns NULL.
 hth_infer_call *hth_infer_new(hth_http *h, struct evhttp_request *req, const hth_http_args *a);
-void hth_infer_name_trace(const hth_infer_call *c); // says whose the trace is; in `finish`
+// hth_infer_name_trace says whose the trace is, and what the tensors hold if that is traced; in
+// `finish`.
+void hth_infer_name_trace(const hth_infer_call *c);
 // hth_infer_start submits `c`; with an error it answers with that, and frees it.
 void hth_infer_start(hth_infer_call *c, hth_err err);
 

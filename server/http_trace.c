@@ -25,7 +25,7 @@ enum { TRACE_LEVEL = 1, TRACE_RATE = 2, TRACE_COUNT = 4, TRACE_FREQUENCY = 8 };
 typedef struct trace_settings {
     char model[201]; // ""
     unsigned given;
-    bool on;
+    unsigned level;
     uint64_t rate, log_frequency;
     int64_t count; // traces that may still be made; -1: any number
     uint64_t seen; // requests, for the rate
@@ -66,7 +66,8 @@ bool hth_tracer_on(const hth_tracer *t)
 hth_trace *hth_trace_begin(hth_tracer *t, const char *model)
 {
     trace_settings *own = t->on ? trace_of(t, model) : NULL;
-    if (!t->on || !trace_owner(t, own, TRACE_LEVEL)->on) {
+    unsigned level = t->on ? trace_owner(t, own, TRACE_LEVEL)->level : 0;
+    if (level == 0) {
         return NULL;
     }
     trace_settings *rate = trace_owner(t, own, TRACE_RATE);
@@ -81,6 +82,7 @@ hth_trace *hth_trace_begin(hth_tracer *t, const char *model)
     count->count -= count->count > 0;
     trace->tracer = t;
     trace->id = ++t->last_id;
+    trace->level = level;
     trace->log_frequency = trace_owner(t, own, TRACE_FREQUENCY)->log_frequency;
     snprintf(trace->model, sizeof trace->model, "%s", model);
     return trace;
@@ -91,6 +93,7 @@ void hth_trace_end(hth_trace *trace)
     if (trace->tracer->file != NULL) {
         hth_trace_file_add(trace->tracer->file, trace);
     }
+    hth_text_fini(&trace->tensors);
     hth_free(trace);
 }
 
@@ -118,26 +121,30 @@ static hth_err set_number(const json_t *v, const char *key, int64_t least, int64
                           key, least);
 }
 
-static hth_err set_level(const hth_tracer *t, const json_t *v, bool *out)
+static const char *const trace_level[] = {"TIMESTAMPS", "TENSORS"}; // by their bits
+
+static hth_err set_level(const hth_tracer *t, const json_t *v, unsigned *out)
 {
     const json_t *level;
     size_t i;
-    bool on = false;
+    unsigned on = 0;
     if (!json_is_array(v)) {
         return hth_fail(HTH_EINVAL, "Unable to parse 'trace_level': it is not an array");
     }
     json_array_foreach(v, i, level)
     {
         const char *name = json_string_value(level);
-        if (name != NULL && strcmp(name, "TENSORS") == 0) {
-            return hth_fail(HTH_ENOTSUP, "the contents of tensors are not traced here");
+        int bit = 0;
+        while (name != NULL && bit < 2 && strcmp(name, trace_level[bit]) != 0) {
+            bit++;
         }
-        if (name == NULL || (strcmp(name, "TIMESTAMPS") != 0 && strcmp(name, "OFF") != 0)) {
-            return hth_fail(HTH_EINVAL, "Unable to parse 'trace_level': TIMESTAMPS or OFF");
+        if (name == NULL || (bit == 2 && strcmp(name, "OFF") != 0)) {
+            return hth_fail(HTH_EINVAL,
+                            "Unable to parse 'trace_level': TIMESTAMPS, TENSORS or OFF");
         }
-        on = on || name[0] == 'T';
+        on |= bit < 2 ? 1u << bit : 0;
     }
-    if (on && t->file == NULL) {
+    if (on != 0 && t->file == NULL) {
         return hth_fail(HTH_EINVAL,
                         "Attempting to set invalid trace setting: trace file name is not "
                         "given (hearthd's setting trace.file)");
@@ -154,8 +161,8 @@ static hth_err set_one(const hth_tracer *t, const char *key, const json_t *v, tr
     unsigned setting;
     if (strcmp(key, "trace_level") == 0) {
         setting = TRACE_LEVEL;
-        s->on = trace_defaults.on;
-        HTH_TRY(clear ? HTH_OK : set_level(t, v, &s->on));
+        s->level = trace_defaults.level;
+        HTH_TRY(clear ? HTH_OK : set_level(t, v, &s->level));
     } else if (strcmp(key, "trace_rate") == 0) {
         setting = TRACE_RATE;
         HTH_TRY(clear ? HTH_OK : set_number(v, key, 1, &number));
@@ -220,9 +227,9 @@ hth_err hth_tracer_set(hth_tracer *t, const char *model, const json_t *settings)
     } else {
         HTH_TRY(trace_keep(t, &s));
     }
-    t->on = t->all.on;
+    t->on = t->all.level != 0;
     for (const trace_settings *m = t->models; m != NULL; m = m->hh.next) {
-        t->on = t->on || m->on;
+        t->on = t->on || m->level != 0;
     }
     return HTH_OK;
 }
@@ -236,9 +243,18 @@ json_t *hth_tracer_get(const hth_tracer *t, const char *model)
     snprintf(count, sizeof count, "%" PRId64, trace_owner(all, own, TRACE_COUNT)->count);
     snprintf(frequency, sizeof frequency, "%" PRIu64,
              trace_owner(all, own, TRACE_FREQUENCY)->log_frequency);
-    return json_pack("{s:[s], s:s, s:s, s:s, s:s, s:s}", "trace_level",
-                     trace_owner(all, own, TRACE_LEVEL)->on ? "TIMESTAMPS" : "OFF", "trace_rate",
-                     rate, "trace_count", count, "log_frequency", frequency, "trace_file", t->path,
+    unsigned level = trace_owner(all, own, TRACE_LEVEL)->level;
+    json_t *levels = json_array();
+    for (int bit = 0; bit < 2; bit++) {
+        if ((level >> bit & 1) != 0) {
+            json_array_append_new(levels, json_string(trace_level[bit]));
+        }
+    }
+    if (level == 0) {
+        json_array_append_new(levels, json_string("OFF"));
+    }
+    return json_pack("{s:o, s:s, s:s, s:s, s:s, s:s}", "trace_level", levels, "trace_rate", rate,
+                     "trace_count", count, "log_frequency", frequency, "trace_file", t->path,
                      "trace_mode", "triton");
 }
 

@@ -12,6 +12,7 @@
 #define HTH_SERVER_HTTP_TRACE_H
 
 #include "base/err.h"
+#include "server/http_json.h"
 
 #include <jansson.h>
 
@@ -42,13 +43,19 @@ typedef enum hth_trace_event {
 
 typedef struct hth_tracer hth_tracer; // of one server
 
+// The levels, by bits.
+#define HTH_TRACE_TIMESTAMPS 1u
+#define HTH_TRACE_TENSORS    2u
+
 typedef struct hth_trace {
     hth_tracer *tracer;
     uint64_t id;
+    unsigned level;
     char model[201], request[201];
     int version;
     uint64_t log_frequency;          // as it was when the trace began
     uint64_t ns[HTH_N_TRACE_EVENTS]; // CLOCK_MONOTONIC; 0: it did not come to that
+    hth_text tensors;                // as the file has them
     char last;                       // of the answer: http_conn.c's, while it is being sent
 } hth_trace;
 
@@ -61,6 +68,10 @@ bool hth_tracer_on(const hth_tracer *t);
 // freed by hth_trace_end, which also writes it.
 hth_trace *hth_trace_begin(hth_tracer *t, const char *model);
 void hth_trace_end(hth_trace *trace);
+// hth_trace_tensor adds a tensor's contents to a trace of that level: `activity` is
+// TENSOR_QUEUE_INPUT or TENSOR_BACKEND_OUTPUT. Of large ones the first 65,536 elements, and "..".
+void hth_trace_tensor(hth_trace *trace, const char *activity, const char *name,
+                      const hth_tensor *tensor);
 void hth_tracer_flush(hth_tracer *t); // writes what is complete; each tick
 
 // hth_tracer_set changes settings, of one model or (`model` "") of all that have none of their own:

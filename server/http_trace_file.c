@@ -16,6 +16,9 @@
 // Text that is written at once, without waiting for a flush.
 #define TRACE_MOST_BYTES (256 << 10)
 
+// Elements of a tensor that are written.
+#define TRACE_ELEMENTS 65536
+
 typedef struct trace_array {
     int fd;    // -1: none yet
     off_t end; // where the closing bracket stands; 1: nothing is in it
@@ -101,27 +104,27 @@ static void file_place(hth_trace_file *f, uint64_t log_frequency)
     f->in_part += log_frequency > 0;
 }
 
-void hth_trace_file_add(hth_trace_file *f, const hth_trace *trace)
+// text_inner adds what is between a list's brackets.
+static void text_inner(hth_text *out, const hth_text *list)
+{
+    if (list->failed || list->n < 2) {
+        out->failed = true;
+    } else {
+        hth_text_add(out, list->p + 1, list->n - 2);
+    }
+}
+
+static void file_times(hth_text *out, const hth_trace *trace)
 {
     static const char *const name[] = {
 #define TRACE_NAME(id) #id,
         HTH_TRACE_EVENTS(TRACE_NAME)
 #undef TRACE_NAME
     };
-    hth_text *out = &f->text;
-    file_place(f, trace->log_frequency);
+    bool first = true;
     hth_text_put(out, ",{\"id\":");
     hth_text_int(out, (int64_t)trace->id);
-    hth_text_put(out, ",\"model_name\":");
-    hth_text_quoted(out, trace->model);
-    hth_text_put(out, ",\"model_version\":");
-    hth_text_int(out, trace->version);
-    hth_text_put(out, ",\"request_id\":");
-    hth_text_quoted(out, trace->request);
-    hth_text_put(out, "},\n{\"id\":");
-    hth_text_int(out, (int64_t)trace->id);
     hth_text_put(out, ",\"timestamps\":[");
-    bool first = true;
     for (int i = 0; i < HTH_N_TRACE_EVENTS; i++) {
         if (trace->ns[i] != 0) {
             hth_text_put(out, first ? "{\"name\":\"" : ",{\"name\":\"");
@@ -133,6 +136,58 @@ void hth_trace_file_add(hth_trace_file *f, const hth_trace *trace)
         }
     }
     hth_text_put(out, "]}\n");
+}
+
+void hth_trace_tensor(hth_trace *trace, const char *activity, const char *name,
+                      const hth_tensor *tensor)
+{
+    hth_text *out = &trace->tensors, values = {.p = NULL}, shape = {.p = NULL};
+    int64_t n = hth_shape_elements(&tensor->shape);
+    hth_tensor part = *tensor;
+    if (n > TRACE_ELEMENTS) {
+        part.bytes = tensor->bytes / (size_t)n * TRACE_ELEMENTS;
+        part.shape = (hth_shape){.rank = 1, .dim = {TRACE_ELEMENTS}};
+    }
+    hth_json_write(&values, &part); // "[1,2]", of which the brackets are left out
+    hth_text_shape(&shape, &tensor->shape);
+    hth_text_put(out, ",{\"id\":");
+    hth_text_int(out, (int64_t)trace->id);
+    hth_text_put(out, ",\"activity\":\"");
+    hth_text_put(out, activity);
+    hth_text_put(out, "\",\"tensor\":{\"name\":");
+    hth_text_quoted(out, name != NULL ? name : "");
+    hth_text_put(out, ",\"data\":\"");
+    text_inner(out, &values);
+    hth_text_put(out, n > TRACE_ELEMENTS ? ",..\",\"shape\":\"" : "\",\"shape\":\"");
+    text_inner(out, &shape);
+    hth_text_put(out, "\",\"dtype\":");
+    hth_text_quoted(out, hth_dtype_name(tensor->dtype));
+    hth_text_put(out, "}}\n");
+    hth_text_fini(&values);
+    hth_text_fini(&shape);
+}
+
+void hth_trace_file_add(hth_trace_file *f, const hth_trace *trace)
+{
+    hth_text *out = &f->text;
+    file_place(f, trace->log_frequency);
+    hth_text_put(out, ",{\"id\":");
+    hth_text_int(out, (int64_t)trace->id);
+    hth_text_put(out, ",\"model_name\":");
+    hth_text_quoted(out, trace->model);
+    hth_text_put(out, ",\"model_version\":");
+    hth_text_int(out, trace->version);
+    hth_text_put(out, ",\"request_id\":");
+    hth_text_quoted(out, trace->request);
+    hth_text_put(out, "}\n");
+    if ((trace->level & HTH_TRACE_TIMESTAMPS) != 0) {
+        file_times(out, trace);
+    }
+    if (trace->tensors.failed) {
+        out->failed = true;
+    } else if (trace->tensors.n > 0) {
+        hth_text_add(out, trace->tensors.p, trace->tensors.n);
+    }
     if (out->n > TRACE_MOST_BYTES) {
         hth_trace_file_flush(f);
     }

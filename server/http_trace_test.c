@@ -62,17 +62,22 @@ static json_t *load(int index)
     return doc;
 }
 
-// traces waits until a file has `n` traces: they are written after the answers have left.
-static json_t *traces(int index, size_t n)
+// traces_of waits until a file has `n` entries: they are written after the answers have left.
+static json_t *traces_of(int index, size_t n)
 {
     json_t *doc = load(index);
-    for (int i = 0; i < 1000 && json_array_size(doc) < 2 * n; i++) {
+    for (int i = 0; i < 1000 && json_array_size(doc) < n; i++) {
         json_decref(doc);
         nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
         doc = load(index);
     }
-    assert_int_equal(json_array_size(doc), 2 * n);
+    assert_int_equal(json_array_size(doc), n);
     return doc;
+}
+
+static json_t *traces(int index, size_t n)
+{
+    return traces_of(index, 2 * n);
 }
 
 // expect_events checks that a trace has these events in this order, at times that do not go back.
@@ -136,7 +141,6 @@ static void test_trace_settings(void **state)
     set(state, all, "{\"trace_file\":\"/tmp/x\"}", 501, "error", "network");
     set(state, all, "{\"trace_rate\":\"0\"}", 400, "error", "trace_rate");
     set(state, all, "{\"trace_count\":\"x\"}", 400, "error", "trace_count");
-    set(state, all, "{\"trace_level\":[\"TENSORS\"]}", 501, "error", "tensors");
     set(state, all, "{\"trace_level\":[\"ALL\"]}", 400, "error", "trace_level");
     set(state, all, "[]", 400, "error", "object");
     set(state, "/v2/models/none/trace/setting", "{}", 400, "error", "none");
@@ -168,6 +172,82 @@ static void test_trace_rate(void **state)
     json_decref(traces(1, 2));
 }
 
+static void expect_tensor(const json_t *o, const char *activity, const char *name, const char *data,
+                          const char *shape, const char *dtype)
+{
+    json_t *want =
+        json_pack("{s:O, s:s, s:{s:s, s:s, s:s, s:s}}", "id", json_object_get(o, "id"), "activity",
+                  activity, "tensor", "name", name, "data", data, "shape", shape, "dtype", dtype);
+    if (!json_equal(o, want)) {
+        char *text = json_dumps(o, 0);
+        fail_msg("%s", text);
+    }
+    json_decref(want);
+}
+
+// What a request's tensors hold, with and without times, in the order of Triton's files.
+static void test_trace_tensors(void **state)
+{
+    static const char own[] = "/v2/models/ident/trace/setting";
+    size_t before;
+    json_t *doc = load(-1);
+    before = json_array_size(doc);
+    json_decref(doc);
+    set(state, own, "{\"trace_level\":[\"TENSORS\"],\"trace_rate\":\"1\"}", 200, "trace_level",
+        "TENSORS");
+    infer(state, "ident",
+          "{\"inputs\":[{\"name\":\"INPUT0\",\"shape\":[3],\"datatype\":\"FP32\",\"data\":"
+          "[1,2.5,-3]}]}",
+          200);
+    set(state, own, "{\"trace_level\":[\"TIMESTAMPS\",\"TENSORS\"]}", 200, "trace_level",
+        "TIMESTAMPS");
+    infer(state, "ident", INFER, 200);
+    set(state, own, "{\"trace_level\":null,\"trace_rate\":null}", 200, "trace_level", "OFF");
+    doc = traces_of(-1, before + 7);
+    const json_t *head = json_array_get(doc, before), *in = json_array_get(doc, before + 1);
+    assert_string_equal(json_string_value(json_object_get(head, "model_name")), "ident");
+    assert_true(json_equal(json_object_get(head, "id"), json_object_get(in, "id")));
+    expect_tensor(in, "TENSOR_QUEUE_INPUT", "INPUT0", "1.0,2.5,-3.0", "3", "FP32");
+    expect_tensor(json_array_get(doc, before + 2), "TENSOR_BACKEND_OUTPUT", "OUTPUT0",
+                  "1.0,2.5,-3.0", "3", "FP32");
+    assert_non_null(json_object_get(json_array_get(doc, before + 4), "timestamps"));
+    expect_tensor(json_array_get(doc, before + 5), "TENSOR_QUEUE_INPUT", "INPUT0", "1.0", "1",
+                  "FP32");
+    expect_tensor(json_array_get(doc, before + 6), "TENSOR_BACKEND_OUTPUT", "OUTPUT0", "1.0", "1",
+                  "FP32");
+    json_decref(doc);
+}
+
+// Of a large tensor the beginning is written.
+static void test_trace_large(void **state)
+{
+    enum { N = 70000 };
+    static const char own[] = "/v2/models/ident/trace/setting";
+    static char q[2 * N + 200];
+    json_t *doc = load(-1);
+    size_t before = json_array_size(doc);
+    json_decref(doc);
+    int n = snprintf(q, sizeof q,
+                     "{\"inputs\":[{\"name\":\"INPUT0\",\"shape\":[%d],\"datatype\":\"FP32\","
+                     "\"data\":[1",
+                     N);
+    for (int i = 1; i < N; i++) {
+        n += snprintf(q + n, sizeof q - (size_t)n, ",1");
+    }
+    snprintf(q + n, sizeof q - (size_t)n, "]}]}");
+    set(state, own, "{\"trace_level\":[\"TENSORS\"],\"trace_rate\":\"1\"}", 200, "trace_level",
+        "TENSORS");
+    infer(state, "ident", q, 200);
+    set(state, own, "{\"trace_level\":null,\"trace_rate\":null}", 200, "trace_level", "OFF");
+    doc = traces_of(-1, before + 3);
+    const json_t *t = json_object_get(json_array_get(doc, before + 1), "tensor");
+    const char *data = json_string_value(json_object_get(t, "data"));
+    assert_int_equal(strlen(data), 4 * 65536 - 1 + 3);
+    assert_string_equal(data + 4 * 65536 - 1, ",..");
+    assert_string_equal(json_string_value(json_object_get(t, "shape")), "70000");
+    json_decref(doc);
+}
+
 static void unheard(void *ctx, const hth_log_record *r)
 {
 }
@@ -196,10 +276,9 @@ static void test_logging(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_trace),
-        cmocka_unit_test(test_trace_settings),
-        cmocka_unit_test(test_trace_rate),
-        cmocka_unit_test(test_logging),
+        cmocka_unit_test(test_trace),       cmocka_unit_test(test_trace_settings),
+        cmocka_unit_test(test_trace_rate),  cmocka_unit_test(test_trace_tensors),
+        cmocka_unit_test(test_trace_large), cmocka_unit_test(test_logging),
     };
     return cmocka_run_group_tests(tests, trace_setup, trace_teardown);
 }
