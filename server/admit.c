@@ -58,8 +58,8 @@ hth_err hth_admit_refuse(hth_site *site, hth_source *s, const hth_tensor *inputs
             uint64_t weights, arena;
             hth_program_ledger(p, &weights, &arena);
             hth_program_free(site, p);
-            site->refused_over = x.left;
-            site->refused_bytes = weights + arena;
+            site->refused_over = x.left > 0 ? x.left : 1;
+            site->refused_bytes = x.left < hth_share_models(site) ? 0 : weights + arena;
             return refuse_now(&x, why);
         }
         if (err != HTH_ETOOBIG) {

@@ -11,20 +11,27 @@
 #include <stdio.h>
 #include <string.h>
 
-// How often it is looked at who was canceled, in the middle of a training step.
-#define AWAIT_LOOK_NS 20000000u
-
 static hth_work *await_work(hth_batch_item *i)
 {
     return (hth_work *)i; // its first member
 }
 
-// What the oldest needs is kept from new jobs and pins.
+// What the oldest needs is kept from new jobs and pins; not for who waits for its own tenant.
 static void await_reserve(hth_await *a)
 {
     hth_site *site = a->ms->site;
-    site->awaited_bytes = a->first != NULL ? await_work(a->first)->awaits_bytes : 0;
+    hth_batch_item *i = a->first;
+    while (i != NULL && await_work(i)->awaits_bytes == 0) {
+        i = i->next;
+    }
+    site->awaited_bytes = i != NULL ? await_work(i)->awaits_bytes : 0;
     site->awaiting = a->n;
+}
+
+// When its time is over: its own, where it has one.
+static uint64_t await_until(hth_batch_item *i)
+{
+    return i->expires_ns != 0 ? i->expires_ns : await_work(i)->awaits_until_ns;
 }
 
 static hth_work *await_take(hth_await *a, hth_batch_item **at)
@@ -49,8 +56,7 @@ bool hth_await_add(hth_await *a, hth_work *w, int most)
         w->awaits_since_ns = now_ns;
         w->awaits_until_ns = now_ns + wait_ns;
     }
-    if (wait_ns == 0 || now_ns >= w->awaits_until_ns || a->n >= most || w->r->canceled ||
-        (w->item.expires_ns != 0 && now_ns >= w->item.expires_ns)) {
+    if (wait_ns == 0 || now_ns >= await_until(&w->item) || a->n >= most || w->r->canceled) {
         return false;
     }
     w->awaits_over = site->refused_over;
@@ -120,10 +126,9 @@ static void await_over(hth_work *w, uint64_t now_ns)
 
 hth_work *hth_await_ended(hth_await *a, uint64_t now_ns)
 {
-    a->look_ns = now_ns + AWAIT_LOOK_NS;
     for (hth_batch_item **at = &a->first; *at != NULL; at = &(*at)->next) {
         hth_work *w = await_work(*at);
-        if (hth_batch_item_ended(*at, now_ns) || now_ns >= w->awaits_until_ns) {
+        if (w->r->canceled || now_ns >= await_until(*at)) {
             await_over(w, now_ns);
             return await_take(a, at);
         }
@@ -135,16 +140,10 @@ uint64_t hth_await_wake_ns(const hth_await *a)
 {
     uint64_t wake_ns = UINT64_MAX;
     for (hth_batch_item *i = a->first; i != NULL; i = i->next) {
-        uint64_t until_ns = await_work(i)->awaits_until_ns;
-        until_ns = i->expires_ns != 0 && i->expires_ns < until_ns ? i->expires_ns : until_ns;
+        uint64_t until_ns = await_until(i);
         wake_ns = until_ns < wake_ns ? until_ns : wake_ns;
     }
     return wake_ns;
-}
-
-bool hth_await_due(const hth_await *a)
-{
-    return a->n > 0 && hth_now_ns() >= a->look_ns;
 }
 
 hth_work *hth_await_last(hth_await *a)

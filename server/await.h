@@ -9,9 +9,9 @@
 // is tried otherwise. Others for the same model join it without being tried.
 //
 // It does not starve: what comes free is offered to those that wait, oldest first, before loads and
-// jobs are looked at, and what the oldest needs (site->awaited_bytes) is left out of what a new job
-// or pin may have. It does not wait for ever either: its own timeout ends it, or
-// queue.memory_wait_ms.
+// jobs are looked at, and what the oldest needs of others (site->awaited_bytes) is left out of what
+// a new job or pin may have. It does not wait for ever either: its own timeout ends it, and
+// queue.memory_wait_ms one that has none.
 #ifndef HTH_SERVER_AWAIT_H
 #define HTH_SERVER_AWAIT_H
 
@@ -21,8 +21,7 @@ typedef struct hth_await { // all zero but for the models at first
     hth_models *ms;
     hth_batch_item *first; // of works, by `next`, oldest first
     int n;
-    uint64_t freed;   // of the site, when they were last looked at
-    uint64_t look_ns; // when it is next to be looked at who of them has ended
+    uint64_t freed; // of the site, when they were last looked at
 } hth_await;
 
 // hth_await_add has `w` wait, whose result in its request is HTH_ENODEVMEM; `most`: how many may.
@@ -38,8 +37,6 @@ hth_work *hth_await_ready(hth_await *a);
 hth_work *hth_await_ended(hth_await *a, uint64_t now_ns);
 // hth_await_wake_ns is when the next one's time is over; UINT64_MAX: never.
 uint64_t hth_await_wake_ns(const hth_await *a);
-// hth_await_due says that it is time to look who has ended.
-bool hth_await_due(const hth_await *a);
 // hth_await_last takes any one out; NULL: none waits.
 hth_work *hth_await_last(hth_await *a);
 

@@ -65,7 +65,8 @@ static hth_err beside_work(void *ctx, hth_err (*work)(void *arg), void *arg)
     b->alone_ns = hth_now_ns();
     hth_space_start(s, work, arg);
     while (hth_space_busy(s) && more) {
-        if (!beside_serve(b, took_ns)) {
+        // what looked for messages may have taken the wake-up of the step's end
+        if (!beside_serve(b, took_ns) && hth_space_busy(s)) {
             bool none = hth_serve_empty(b->serve) && b->serve->await.n == 0;
             more = b->serve->wait(b->serve->ctx, none ? BESIDE_IDLE_NS : BESIDE_LOOK_NS);
         }

@@ -302,7 +302,7 @@ hth_err hth_program_activate(hth_site *site, hth_program *p)
     if (p->active) {
         return arena_ensure(site, p);
     }
-    hth_quota_room(site, p);
+    HTH_TRY(hth_quota_room(site, p)); // before anything of anybody's moves
     hth_err err = weights_hold(site, p);
     err = err == HTH_OK ? streams_fill(p) : err;
     err = err == HTH_OK ? arena_ensure(site, p) : err;

@@ -66,8 +66,10 @@ typedef struct hth_site {
     hth_program *programs;               // all there are, active or not
     uint64_t pinned_bytes, pinned_arena; // weights of pinned programs, and their largest arena
     uint64_t clock;                      // counts runs: recency
-    // requests that wait for memory (await.h): how often some was given back; what a plan was last
-    // refused for (0: none was) and what it would take; what the oldest of them needs; how many
+    // requests that wait for memory (await.h): how often some was given back; the bytes for models
+    // that the last was refused for (0: they were not what it lacked) and what it would take of
+    // what others hold (0: only its own tenant is in its way); what the oldest of those that would
+    // needs; how many wait
     uint64_t freed, refused_over, refused_bytes, awaited_bytes;
     int awaiting;
     hth_share *shares;    // of training jobs

@@ -53,7 +53,7 @@ static uint64_t quota_fixed(const hth_site *site, const hth_account *a, const ht
             arena = own > arena ? own : arena;
         }
     }
-    return mine != NULL ? bytes + arena : bytes;
+    return bytes + arena;
 }
 
 uint64_t hth_quota_models(const hth_site *site, const hth_account *a)
@@ -137,25 +137,73 @@ static bool quota_evict(hth_site *site, const hth_account *a, const hth_program 
     return victim != NULL;
 }
 
-// What p would add: weights that are not there, and of its arena what is more than others'.
+// The first n weights of p have the copy that w is of.
+static bool quota_has(const hth_program *p, int n, const hth_weight *w)
+{
+    bool has = false;
+    for (int i = 0; i < n && !has; i++) {
+        const hth_weight *x = &p->weights[i];
+        has = !x->in_place && !x->streamed && strcmp(x->form, w->form) == 0 &&
+              hth_id_equal(&x->content->id, &w->content->id);
+    }
+    return has;
+}
+
+// Weight i of p is no bytes of its tenant's: it stays away or is there, or is counted already, or
+// its copy is another tenant's, too.
+static bool quota_free(const hth_site *site, const hth_program *p, int i)
+{
+    const hth_weight *w = &p->weights[i];
+    bool free = w->in_place || w->streamed || quota_has(p, i, w) ||
+                hth_residency_find(site->residency, &w->content->id, w->form) != NULL;
+    for (const hth_program *q = site->programs; q != NULL && !free; q = q->site_next) {
+        free = q->account != NULL && !quota_same(q->account, p->account) &&
+               quota_has(q, q->n_weights, w);
+    }
+    return free;
+}
+
+// What p would add: its weights, and of its arena what is more than others'.
 static uint64_t quota_missing(const hth_site *site, const hth_program *p, uint64_t arena)
 {
     uint64_t bytes = less(p->plan->arena_bytes, arena);
     for (int i = 0; i < p->n_weights; i++) {
-        const hth_weight *w = &p->weights[i];
-        bool there = w->in_place || w->streamed ||
-                     hth_residency_find(site->residency, &w->content->id, w->form) != NULL;
-        bytes += there ? 0 : hth_plan_round(w->bytes);
+        bytes += quota_free(site, p, i) ? 0 : hth_plan_round(p->weights[i].bytes);
     }
     return bytes;
 }
 
-void hth_quota_room(hth_site *site, const hth_program *p)
+// What the tenant has now is in the way. It is worth another try when more is left for its models;
+// or when a run has ended, if one of its programs runs.
+static hth_err quota_refuse(hth_site *site, const hth_account *a, uint64_t bytes)
 {
-    uint64_t limit = p->train == NULL ? hth_quota_limit(site, p->account) : UINT64_MAX, used, arena;
-    while (limit != UINT64_MAX && quota_used(site, p->account, &used, &arena) == HTH_OK &&
-           used + quota_missing(site, p, arena) > limit && quota_evict(site, p->account, p)) {
+    uint64_t left = hth_quota_models(site, a);
+    site->refused_over = left > 0 ? left : 1;
+    site->refused_bytes = 0;
+    for (const hth_program *p = site->programs; p != NULL; p = p->site_next) {
+        if (p->running && !p->pinned && p->train == NULL && quota_same(p->account, a)) {
+            site->refused_over = 0;
+        }
     }
+    return hth_fail(HTH_ENODEVMEM,
+                    "not now: tenant '%s' would hold %llu bytes of device memory, its limit is "
+                    "%llu; it fits when its jobs end, or its models are unpinned",
+                    a->tenant, (unsigned long long)bytes,
+                    (unsigned long long)hth_quota_limit(site, a));
+}
+
+hth_err hth_quota_room(hth_site *site, const hth_program *p)
+{
+    uint64_t limit = p->train == NULL ? hth_quota_limit(site, p->account) : UINT64_MAX;
+    uint64_t used, arena, bytes;
+    if (limit == UINT64_MAX) {
+        return HTH_OK;
+    }
+    do {
+        HTH_TRY(quota_used(site, p->account, &used, &arena));
+        bytes = used + quota_missing(site, p, arena);
+    } while (bytes > limit && quota_evict(site, p->account, p));
+    return bytes <= limit ? HTH_OK : quota_refuse(site, p->account, bytes);
 }
 
 hth_err hth_quota_holds(hth_site *site, const hth_account *a, const hth_program *keep)
@@ -168,10 +216,5 @@ hth_err hth_quota_holds(hth_site *site, const hth_account *a, const hth_program 
     while (used > limit && quota_evict(site, a, keep)) {
         HTH_TRY(quota_used(site, a, &used, &arena));
     }
-    return used <= limit
-               ? HTH_OK
-               : hth_fail(HTH_ENODEVMEM,
-                          "not now: tenant '%s' would hold %llu bytes of device memory, its limit "
-                          "is %llu; it fits when its jobs end, or its models are unpinned",
-                          a->tenant, (unsigned long long)used, (unsigned long long)limit);
+    return used <= limit ? HTH_OK : quota_refuse(site, a, used);
 }

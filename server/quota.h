@@ -26,9 +26,11 @@ hth_err hth_quota_job(const hth_site *site, const hth_share *mine, hth_err err);
 // the device, its owner, where it may hold more than the one who is.
 void hth_quota_owner(const hth_site *site, hth_account *a, const char *tenant);
 // hth_quota_room lets go of the tenant's programs until p can be made active within the limit.
-void hth_quota_room(hth_site *site, const hth_program *p);
+// HTH_ENODEVMEM: that cannot be now, and site->refused_over is set.
+hth_err hth_quota_room(hth_site *site, const hth_program *p);
 // hth_quota_holds: HTH_ENODEVMEM: with what is active and resident now the tenant of `a` has more
-// than it may, and nothing of it can go. keep: a program that stays; may be NULL.
+// than it may, and nothing of it can go; site->refused_over is set. keep: a program that stays; may
+// be NULL.
 hth_err hth_quota_holds(hth_site *site, const hth_account *a, const hth_program *keep);
 
 #endif

@@ -157,7 +157,7 @@ static void serve_alone(hth_serve *s, hth_work *w)
     if (p == NULL || !p->active) {
         hth_quota_owner(s->ms->site, &w->model->account, w->r->tenant);
     }
-    s->ms->site->refused_over = 0;
+    s->ms->site->refused_over = s->ms->site->refused_bytes = 0;
     if (!hth_await_joins(&s->await, w)) {
         hth_work_result(w, hth_infer(s->ms, w));
     }

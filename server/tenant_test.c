@@ -125,14 +125,18 @@ static json_int_t has(fixture *f, const char *tenant, const char *key)
     return v;
 }
 
-static float pixels[96];
+#define MANY 64 // samples of a model whose arena is larger than another's weights
+
+static float pixels[MANY * 64];
 
 static call call_of(const char *tenant, const char *model, hth_request_tensor *in)
 {
     bool mlp = strcmp(model, "mlp") == 0;
-    *in =
-        (hth_request_tensor){.t = {.dtype = HTH_DT_F32, .data = pixels, .bytes = mlp ? 384 : 256}};
-    in->t.shape = mlp ? (hth_shape){2, {1, 96}} : (hth_shape){4, {1, 1, 8, 8}};
+    int64_t n = strcmp(model, "digits64") == 0 ? MANY : 1;
+    *in = (hth_request_tensor){
+        .t = {.dtype = HTH_DT_F32, .data = pixels, .bytes = mlp ? 384 : 256 * (size_t)n}};
+    in->t.shape = mlp ? (hth_shape){2, {1, 96}} : (hth_shape){4, {n, 1, 8, 8}};
+    model = n == MANY ? "digits" : model;
     return (call){.r = {.model = model, .inputs = in, .n_inputs = 1, .tenant = tenant}};
 }
 
@@ -240,6 +244,57 @@ static void test_memory(void **state)
     rig_close(&f);
 }
 
+static json_int_t figure(fixture *f, const char *group, const char *key)
+{
+    json_t *doc = told(f, "stats");
+    json_int_t v = json_integer_value(json_object_get(json_object_get(doc, group), key));
+    json_decref(doc);
+    return v;
+}
+
+// A model for which a tenant's own pin leaves too little waits for that, and for nothing else:
+// no weights are moved meanwhile, nobody else's leave, and no memory is kept for it.
+static void test_behind_own_pin(void **state)
+{
+    fixture f;
+    char limits[100];
+    hth_request_tensor in;
+    rig(&f, "cpu:mem=64MiB,threads=1", "");
+    put(f.store, "new", "tests/data/digits/untrained.onnx");
+    assert_ok(infer(&f, "alice", "digits64"));
+    json_int_t arena = figure(&f, "ledger", "compute_arena_bytes");
+    assert_true(arena > 40000); // "mlp" would do with less
+    json_int_t limit = has(&f, "alice", "memory_bytes") + 4000;
+    snprintf(limits, sizeof limits, "alice memory=%lld\n", (long long)limit);
+    limits_write(&f, limits);
+    engine_again(&f, "cpu:mem=64MiB,threads=1");
+    assert_ok(infer(&f, "alice", "mlp"));
+    assert_ok(infer(&f, "alice", "digits64"));
+    assert_ok(request(&f, "alice", "load", "{\"model\":\"digits\",\"pin\":true}"));
+    assert_ok(infer(&f, "bob", "new"));
+    call c = call_of("alice", "mlp", &in);
+    call_start(f.engine, &c);
+    while (has(&f, "alice", "waiting") != 1) {
+        usleep(1000);
+    }
+    json_int_t fills = figure(&f, "residency", "fills"),
+               evictions = figure(&f, "residency", "evictions");
+    for (int i = 0; i < 20; i++) {
+        assert_ok(infer(&f, "bob", "new"));
+    }
+    assert_false(call_finished(&c));
+    assert_int_equal(figure(&f, "residency", "fills"), fills);
+    assert_int_equal(figure(&f, "residency", "evictions"), evictions);
+    assert_int_equal(figure(&f, "memory_waits", "requests"), 1);
+    assert_int_equal(figure(&f, "memory_waits", "bytes"), 0);
+    assert_in_range(has(&f, "alice", "memory_bytes"), 1, limit);
+    assert_ok(request(&f, "alice", "load", "{\"model\":\"digits\",\"unpin\":true}"));
+    assert_ok(call_wait(&c));
+    free(c.out[0].data);
+    assert_in_range(has(&f, "alice", "memory_bytes"), 1, limit);
+    rig_close(&f);
+}
+
 // Jobs by number, and by their memory.
 static void test_jobs(void **state)
 {
@@ -287,7 +342,8 @@ static void test_jobs(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rules), cmocka_unit_test(test_mistakes),
-        cmocka_unit_test(test_waiting), cmocka_unit_test(test_memory), cmocka_unit_test(test_jobs)};
+        cmocka_unit_test(test_rules),          cmocka_unit_test(test_mistakes),
+        cmocka_unit_test(test_waiting),        cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_behind_own_pin), cmocka_unit_test(test_jobs)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

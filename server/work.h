@@ -14,7 +14,7 @@ typedef struct hth_work {
     bool placed;      // its outputs have a place
     bool done;        // its result stands
     // of one that waits for memory (await.h): since and until when, the bytes for models that it
-    // was refused for (0: it was no matter of its plan), what it needs
+    // was refused for (0: they were not what it lacked), what it needs of what others hold
     uint64_t awaits_since_ns, awaits_until_ns, awaits_over, awaits_bytes;
     hth_tensor *probe;   // room for the inputs of a program of another batch
     hth_tensor inputs[]; // in the model's order
