@@ -50,7 +50,7 @@ static int ask_held(const server_rig *f)
 
 static void wait_for(atomic_int *v, int want)
 {
-    for (int i = 0; i < 10000 && atomic_load(v) != want; i++) {
+    for (int i = 0; i < 120000 && atomic_load(v) != want; i++) {
         fake_nap();
     }
     assert_int_equal(atomic_load(v), want);

@@ -66,7 +66,7 @@ static json_t *load(int index)
 static json_t *traces_of(int index, size_t n)
 {
     json_t *doc = load(index);
-    for (int i = 0; i < 1000 && json_array_size(doc) < n; i++) {
+    for (int i = 0; i < 12000 && json_array_size(doc) < n; i++) {
         json_decref(doc);
         nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
         doc = load(index);

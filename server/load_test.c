@@ -229,7 +229,7 @@ static void test_job(void **state)
     call job = {.r = {.query = "train", .arguments = text, .tenant = "uid:7"}};
     call_start(f.engine, &job);
     ledger busy = ledger_of(&f);
-    for (int i = 0; i < 200 && busy.jobs == 0; i++) {
+    for (int i = 0; i < 12000 && busy.jobs == 0; i++) {
         usleep(10000);
         busy = ledger_of(&f);
     }

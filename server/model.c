@@ -84,8 +84,6 @@ static void names_forget(hth_models *ms, const hth_model *m)
             at = &n->next;
         }
     }
-    hth_latency_close(ms->latency);
-    ms->latency = NULL;
 }
 
 void hth_model_drop(hth_models *ms, hth_model *m)
@@ -108,6 +106,8 @@ void hth_models_fini(hth_models *ms)
     while (ms->list != NULL) {
         hth_model_drop(ms, ms->list);
     }
+    hth_latency_close(ms->latency);
+    ms->latency = NULL;
 }
 
 int hth_models_unload(hth_models *ms, const char *name, int version)

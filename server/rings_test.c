@@ -67,7 +67,7 @@ static int mapped(void)
 
 static void wait_mapped(int want)
 {
-    for (int i = 0; i < 10000 && mapped() != want; i++) {
+    for (int i = 0; i < 120000 && mapped() != want; i++) {
         fake_nap();
     }
     assert_int_equal(mapped(), want);
@@ -75,7 +75,7 @@ static void wait_mapped(int want)
 
 static void wait_count(atomic_int *v, int want)
 {
-    for (int i = 0; i < 10000 && atomic_load(v) < want; i++) {
+    for (int i = 0; i < 120000 && atomic_load(v) < want; i++) {
         fake_nap();
     }
     assert_true(atomic_load(v) >= want);

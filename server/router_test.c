@@ -212,6 +212,9 @@ static void placed(void **state)
     hth_err err;
     assert_null(ask(&f, "unload", "{\"model\":\"nobody\"}", &err));
     assert_int_equal(err, HTH_ENOENT);
+    doc = told(&f, "latency", "{}"); // what was measured stays
+    assert_int_equal(number(doc, "requests"), 2);
+    json_decref(doc);
     expect_where(&f, "digits", "");
     infer(&f, "digits"); // its contents are where its twin is
     expect_where(&f, "digits", "cpu:1");

@@ -65,7 +65,7 @@ static hearth *open_or_fail(const char *url, uint64_t timeout_ms)
 
 static void wait_for(atomic_int *v, int want)
 {
-    for (int i = 0; i < 5000 && atomic_load(v) != want; i++) {
+    for (int i = 0; i < 120000 && atomic_load(v) != want; i++) {
         fake_nap();
     }
     assert_int_equal(atomic_load(v), want);
@@ -314,7 +314,7 @@ static void test_killed_client(void **state)
     kill(child, SIGKILL);
     assert_int_equal(waitpid(child, NULL, 0), child);
     wait_for(&fake_canceled, before + 1);
-    for (int i = 0; i < 1000 && maps() != mapped; i++) {
+    for (int i = 0; i < 120000 && maps() != mapped; i++) {
         fake_nap();
     }
     assert_int_equal(maps(), mapped);
@@ -423,7 +423,7 @@ static void test_out_of_memory(void **state)
         }
     }
     assert_true(failures > 5);
-    for (int i = 0; i < 1000 && hth_alloc_live() != live; i++) {
+    for (int i = 0; i < 120000 && hth_alloc_live() != live; i++) {
         fake_nap(); // the server's side of the last call
     }
     assert_int_equal(hth_alloc_live(), live);
@@ -481,7 +481,7 @@ static void test_stop_while_busy(void **state)
     int n;
     char *json;
     hearth_status s = HEARTH_OK;
-    for (int i = 0; i < 200 && s != HEARTH_ECANCELED; i++) {
+    for (int i = 0; i < 60000 && s != HEARTH_ECANCELED; i++) {
         s = hearth_query(h, "models", NULL, NULL, NULL, &json); // answered until the stop begins
         hearth_free(json);
         fake_nap();

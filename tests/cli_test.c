@@ -290,7 +290,7 @@ static void wait_for_job(const char *url, const char *state)
 {
     char text[40];
     snprintf(text, sizeof text, "\"state\":\"%s\"", state);
-    for (int i = 0; i < 1000; i++) {
+    for (int i = 0; i < 12000; i++) {
         run("hearth --server %s --json job t", url);
         if (strstr(output, text) != NULL) {
             return;
