@@ -52,7 +52,7 @@ static const char *page_sentence(int status)
     case 400:
         return "the request is not well-formed HTTP/1.1";
     case HTTP_TOO_LARGE_HEADER:
-        return "the request line and the headers exceed the server's limit";
+        return HTH_HTTP_LONG;
     case 413:
         return "the request exceeds the maximum allowed input size of the server";
     default:

@@ -26,8 +26,9 @@
 
 typedef struct head {
     char *text;
-    size_t bytes; // up to the body
-    uint64_t length;
+    size_t bytes;        // up to the body
+    uint64_t length;     // the largest that is said
+    bool sized, differs; // it is said; .. not the same each time
     bool coded, expects;
 } head;
 
@@ -39,13 +40,21 @@ static bool line_is(const char *line, const char *name)
     return strncasecmp(line, name, n) == 0 && line[n] == ':';
 }
 
+static void head_length(head *d, const char *digits)
+{
+    uint64_t n = strtoull(digits, NULL, 10);
+    d->differs = d->differs || (d->sized && n != d->length);
+    d->length = n > d->length ? n : d->length;
+    d->sized = true;
+}
+
 // head_line takes what counts out of a line, which ends in '\n'.
 static void head_line(head *d, const char *line)
 {
     switch (line[0] | 32) {
     case 'c':
         if (line_is(line, "Content-Length")) {
-            d->length = strtoull(line + 15, NULL, 10);
+            head_length(d, line + 15);
         }
         break;
     case 't':
@@ -106,16 +115,25 @@ static void head_fields(char *text, struct evkeyvalq *out)
     }
 }
 
-// judge_size looks at what the body would cost. false: refused.
-static bool judge_size(const hth_http *h, const head *d, hth_http_refusal *no)
+static bool refusal(hth_http_refusal *no, int status, const char *sentence)
+{
+    *no = (hth_http_refusal){.status = status};
+    snprintf(no->sentence, sizeof no->sentence, "%s", sentence);
+    return false;
+}
+
+// judge_size looks at what the body would cost. false: refused. Nothing that is got reads a body:
+// a small one does no harm.
+static bool judge_size(const hth_http *h, const head *d, enum evhttp_cmd_type verb,
+                       hth_http_refusal *no)
 {
     uint64_t most = (uint64_t)hth_setting_int(HTH_SET_HTTP_BUFFERED_BYTES);
+    if (verb == EVHTTP_REQ_GET && (d->coded || d->length > HEAD_BODY_BYTES)) {
+        return refusal(no, 413, "a GET has no body of this size, and none in chunks");
+    }
     if (d->length <= h->message_bytes && // else evhttp refuses it
         (h->buffered > most || d->length > most - h->buffered)) {
-        *no = (hth_http_refusal){.status = 503};
-        snprintf(no->sentence, sizeof no->sentence,
-                 "the server holds too much for its clients: try again");
-        return false;
+        return refusal(no, 503, "the server holds too much for its clients: try again");
     }
     return true;
 }
@@ -129,13 +147,12 @@ static bool judge_path(const hth_http_conn *c, const char *target, enum evhttp_c
         return true;
     }
     struct evhttp_uri *uri = evhttp_uri_parse_with_flags(target, EVHTTP_URI_NONCONFORMANT);
-    *no = (hth_http_refusal){.status = 404};
+    int status = 404;
     if (uri != NULL) {
-        no->status = hth_http_route_find(c->h, evhttp_uri_get_path(uri), verb, need);
+        status = hth_http_route_find(c->h, evhttp_uri_get_path(uri), verb, need);
         evhttp_uri_free(uri);
     }
-    snprintf(no->sentence, sizeof no->sentence, "%s", hth_http_phrase(no->status));
-    return no->status == 200;
+    return status == 200 || refusal(no, status, hth_http_phrase(status));
 }
 
 // head_judge tells whether the request may go on; false: refused.
@@ -143,22 +160,28 @@ static bool head_judge(hth_http_conn *c, const head *d, char *text, hth_http_ref
 {
     struct evkeyvalq fields;
     hth_need need = HTH_NEED_ANY;
-    char *rest = text + strcspn(text, "\n"), *word[3] = {NULL}, *save = NULL;
+    char *rest = text + strcspn(text, "\n");
     rest += *rest == '\n';
     if (rest != text) {
         rest[-1] = 0;
     }
-    for (int i = 0; i < 3; i++) {
-        word[i] = strtok_r(i == 0 ? text : NULL, " \r", &save);
+    // the target is what evhttp takes for it: all between the first space and the last, or nothing
+    char *target = strchr(text, ' '), *last = strrchr(text, ' ');
+    if (target == last) {
+        return true; // evhttp refuses it
     }
-    enum evhttp_cmd_type verb = word[2] != NULL ? verb_of(word[0]) : EVHTTP_REQ_HEAD;
+    *target++ = *last = 0;
+    enum evhttp_cmd_type verb = verb_of(text);
     if (verb == EVHTTP_REQ_HEAD || verb == EVHTTP_REQ_TRACE) {
         return true; // evhttp reads no body behind these
     }
+    if (d->differs || (d->sized && d->coded)) {
+        return refusal(no, 400, HTH_HTTP_DIFFER);
+    }
     TAILQ_INIT(&fields);
     head_fields(rest, &fields);
-    bool may = judge_path(c, word[1], verb, &need, no) &&
-               hth_http_judge(c->h, c, &fields, need, no) && judge_size(c->h, d, no);
+    bool may = judge_path(c, target, verb, &need, no) &&
+               hth_http_judge(c->h, c, &fields, need, no) && judge_size(c->h, d, verb, no);
     evhttp_clear_headers(&fields);
     return may;
 }
@@ -268,7 +291,7 @@ static void head_look(hth_http_conn *c, const head *d)
 {
     hth_http_refusal no;
     if (d->bytes == 0 || (!d->coded && !d->expects && d->length <= HEAD_BODY_BYTES) ||
-        d->bytes > c->h->header_bytes || atomic_load(&c->h->stopping)) {
+        atomic_load(&c->h->stopping)) {
         return;
     }
     char *text = hth_alloc(d->bytes + 1);
@@ -300,8 +323,14 @@ void hth_http_head_came(hth_http_conn *c)
         (held || head_hold(c, in))) {
         return;
     }
+    bool over = (whole ? d.bytes : evbuffer_get_length(all)) > c->h->header_bytes;
     head_give(c, in);
-    if (whole) {
+    if (over) {
+        // evhttp counts without the ends of lines, and would read on
+        hth_http_refusal no;
+        refusal(&no, 431, HTH_HTTP_LONG);
+        head_refuse(c, &no);
+    } else if (whole) {
         head_look(c, &d);
     }
 }

@@ -97,10 +97,8 @@ bool hth_http_sound(hth_http *h, struct evhttp_request *req)
         return sound_size(h, req);
     }
     evhttp_add_header(evhttp_request_get_output_headers(req), "Connection", "close");
-    hth_http_fail(
-        h, req, lengths ? HTTP_NOTIMPLEMENTED : HTTP_BADREQUEST, "%s",
-        lengths ? "the only transfer coding here is chunked"
-                : "the Content-Length headers differ, or there is a Transfer-Encoding beside");
+    hth_http_fail(h, req, lengths ? HTTP_NOTIMPLEMENTED : HTTP_BADREQUEST, "%s",
+                  lengths ? "the only transfer coding here is chunked" : HTH_HTTP_DIFFER);
     return false;
 }
 

@@ -819,6 +819,12 @@ class Heads(Case):
             self.early(s, b'POST /v2/models/ident/inf' + end + good + size, 404, 'Not Found')
             self.early(s, b'PUT /v2/models/ident/infer' + end + good + size, 405, 'Method Not Allowed')
         self.early(s, infer + good + b'Content-Length: 90000000\r\n', 503, 'holds too much')
+        for sizes in (large + b'Content-Length: 0\r\n', b'Content-Length: 0\r\n' + large, large + b'Transfer-Encoding: chunked\r\n'):
+            self.early(s, infer + good + sizes, 400, 'Content-Length headers differ')
+        for path in (b'', b'v2/health/live', b'v2/health/ready'):  # where no token is asked for
+            for size in (large, b'Transfer-Encoding: chunked\r\n'):
+                self.early(s, b'GET /' + path + end + size, 413, 'a GET has no body')
+        self.early(s, infer + large + b'X:1\r\n' * 7000, 431, 'headers exceed')  # with the ends of lines
         self.assertLess(memory(s, 'VmHWM') - before, 12 << 10)
         for port, status in ((s.port, b'401'), (s.metrics, b'401')):
             with s.dial(port) as k:
