@@ -29,17 +29,23 @@
 #define SPACES_LOOK_NS 1000000u
 #define SPACES_WEIGHT  8 // of a new measurement in the average
 
-// spaces_threads is how many threads a run has, of as many runs as memory allows; 0: only one does.
-static int spaces_threads(const hth_site *site, const hth_program *p)
+hth_spaces_split hth_spaces_split_of(int threads, int most, uint64_t arena_bytes,
+                                     uint64_t free_bytes)
 {
-    int all = site->device->props.n_threads, n = (int)hth_setting_int(HTH_SET_COMPUTE_SPACES);
+    int n = most > threads ? threads : most;
+    while (n > 1 && (uint64_t)(n - 1) * arena_bytes > free_bytes) {
+        n -= n / 2;
+    }
+    return n > 1 ? (hth_spaces_split){n, threads / n} : (hth_spaces_split){0, 0};
+}
+
+static hth_spaces_split spaces_split(const hth_site *site, const hth_program *p)
+{
+    int most = (int)hth_setting_int(HTH_SET_COMPUTE_SPACES);
     hth_pool_ledger l;
     hth_pool_ledger_get(site->pool, &l);
-    n = n > all ? all : n;
-    while (n > 1 && (uint64_t)(n - 1) * p->plan->arena_bytes > l.free_bytes) {
-        n /= 2;
-    }
-    return n > 1 ? all / n : 0;
+    return hth_spaces_split_of(site->device->props.n_threads, most < HTH_SPACES ? most : HTH_SPACES,
+                               p->plan->arena_bytes, l.free_bytes);
 }
 
 // spaces_ns is what a run takes, per run, when all are at work; 0: not known.
@@ -85,11 +91,11 @@ static hth_program *spaces_program(hth_serve *s, hth_pick *pick)
         p->run_ns < SPACES_LEAST_NS) {
         return NULL;
     }
-    int threads = spaces_threads(site, p);
-    if (threads == 0) {
+    hth_spaces_split split = spaces_split(site, p);
+    if (split.runs == 0) {
         return NULL;
     }
-    if (p->n_beside < site->device->props.n_threads / threads || p->beside[0]->threads != threads) {
+    if (p->n_beside != split.runs || p->beside[0]->threads != split.threads) {
         spaces_wish(&s->spaces, w);
         return NULL;
     }
@@ -108,12 +114,13 @@ bool hth_spaces_make(hth_serve *s)
         return false;
     }
     hth_program *p = m->gone ? NULL : hth_infer_ready(s->ms, &m->source, x->key);
-    int threads = p != NULL ? spaces_threads(site, p) : 0;
-    while (threads > 0 && p->n_beside > 0 && p->beside[0]->threads != threads) {
+    hth_spaces_split split = p != NULL ? spaces_split(site, p) : (hth_spaces_split){0, 0};
+    while (split.runs > 0 && p->n_beside > 0 &&
+           (p->n_beside > split.runs || p->beside[0]->threads != split.threads)) {
         hth_program_free(site, p->beside[--p->n_beside]);
     }
-    if (threads > 0 && p->n_beside < site->device->props.n_threads / threads &&
-        hth_program_compile_beside(site, p, threads) != HTH_OK) {
+    if (p != NULL && p->n_beside < split.runs &&
+        hth_program_compile_beside(site, p, split.threads) != HTH_OK) {
         hth_log(DEBUG, SERVER, "spaces", "model=%s %s", m->name, hth_err_detail());
         p->none_beside = true;
     }
@@ -274,6 +281,11 @@ static bool spaces_open(hth_serve *s, const hth_program *p)
         hth_space_run *x = &s->spaces.run[i];
         const hth_space_config c = {
             .name = "space", .threads = p->beside[i]->threads, .done = s->wake, .ctx = s->ctx};
+        if (x->threads != c.threads) {
+            hth_space_close(x->space);
+            x->space = NULL;
+            x->threads = c.threads;
+        }
         if (x->space == NULL && hth_space_open(&c, &x->space) != HTH_OK) {
             return false;
         }

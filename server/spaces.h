@@ -24,7 +24,8 @@ struct hth_pick;
 
 // A space and what it runs.
 typedef struct hth_space_run {
-    hth_space *space; // opened when it is first needed
+    hth_space *space; // opened when it is first needed, and anew for another number of threads
+    int threads;      // .. of it
     hth_program *p;
     hth_work *work; // NULL: it is idle
     hth_tensor *out;
@@ -39,6 +40,15 @@ typedef struct hth_spaces {
     uint64_t turn_ns;  // how long runs are handed out at once
 } hth_spaces;
 
+// How many runs there are at a time, and the threads of each; runs 0: one at a time with all.
+typedef struct hth_spaces_split {
+    int runs, threads;
+} hth_spaces_split;
+
+// hth_spaces_split_of splits `threads` among `most` runs, or as many as memory allows: each but the
+// first needs arena_bytes of free_bytes.
+hth_spaces_split hth_spaces_split_of(int threads, int most, uint64_t arena_bytes,
+                                     uint64_t free_bytes);
 // hth_spaces_run runs the one request in *x, and what waits behind it, beside each other. On return
 // x->n is 0, or *x is what is to be run next by all threads: what it was, where it did not pay.
 void hth_spaces_run(struct hth_serve *s, struct hth_pick *x);

@@ -4,6 +4,7 @@
 //
 // Whether runs beside each other pay depends on the machine; that they are tried when several
 // requests wait does not.
+#include "server/serve.h"
 #include "tests/engine_call.h"
 #include "tests/npy_data.h"
 
@@ -258,10 +259,55 @@ static void test_lone(void **state)
     rig_close(&r);
 }
 
+static void expect_split(int threads, int most, uint64_t free_bytes, int runs, int each)
+{
+    hth_spaces_split x = hth_spaces_split_of(threads, most, 100, free_bytes);
+    assert_int_equal(x.runs, runs);
+    assert_int_equal(x.threads, each);
+}
+
+// There are never more runs than are allowed, and than memory was found for, whether or not threads
+// can be shared evenly.
+static void test_split(void **state)
+{
+    for (int threads = 1; threads <= 64; threads++) {
+        for (int most = 1; most <= HTH_SPACES; most++) {
+            for (uint64_t room = 0; room <= 400; room += 50) {
+                hth_spaces_split x = hth_spaces_split_of(threads, most, 100, room);
+                assert_int_not_equal(x.runs, 1);
+                assert_true(x.runs <= most);
+                assert_true(x.runs * x.threads <= threads);
+                assert_true(x.runs == 0 || x.threads > 0);
+                assert_true(x.runs == 0 || (uint64_t)(x.runs - 1) * 100 <= room);
+                assert_int_equal(x.runs > 0, threads > 1 && most > 1 && room >= 100);
+            }
+        }
+    }
+    expect_split(8, 4, 300, 4, 2);
+    expect_split(8, 3, 300, 3, 2);
+    expect_split(8, 4, 299, 2, 4);
+    expect_split(6, 4, 300, 4, 1);
+    expect_split(15, 4, 300, 4, 3);
+    expect_split(3, 4, 300, 3, 1);
+    expect_split(2, 4, 99, 0, 0);
+    expect_split(2, 1, 300, 0, 0);
+}
+
+// Threads that four cannot share evenly.
+static void test_uneven(void **state)
+{
+    rig r;
+    rig_open(&r, "cpu:mem=256MiB,threads=6");
+    facts alone = rig_facts(&r), beside = rig_until(&r, 4);
+    assert_true(beside.beside >= alone.beside + 4);
+    rig_close(&r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_own_answers), cmocka_unit_test(test_failures),
+        cmocka_unit_test(test_split),         cmocka_unit_test(test_uneven),
+        cmocka_unit_test(test_own_answers),   cmocka_unit_test(test_failures),
         cmocka_unit_test(test_little_memory), cmocka_unit_test(test_lone)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
