@@ -332,6 +332,14 @@ uint64_t hth_event_time_ns(hth_event *e)
     return e->device->ops->event_time_ns(e);
 }
 
+hth_err hth_device_memory(hth_device *d, uint64_t *total, uint64_t *free)
+{
+    *total = *free = 0;
+    return d->ops->memory != NULL
+               ? d->ops->memory(d, total, free)
+               : hth_fail(HTH_ENOTSUP, "%s has no memory of its own", d->props.name);
+}
+
 bool hth_device_captures(const hth_device *d)
 {
     return d->ops->capture_begin != NULL && !d->plain;

@@ -32,6 +32,7 @@ typedef struct hth_device_props {
     char name[32];         // "cpu:0", "fake:0", "cuda:0"
     char description[128]; // "AMD EPYC, AVX-512, 2 threads"
     char fingerprint[160]; // changes when timings would: processor, ISA, threads, library versions
+    char uuid[48];         // of a GPU, "GPU-" and 32 digits with dashes; "": it has none
     uint64_t total_bytes;  // what the machine has
     uint64_t budget_bytes; // what hearth may take
     int n_threads;         // compute threads (cpu), SMs (cuda)
@@ -52,6 +53,8 @@ typedef struct hth_device_ops {
     void (*close)(hth_device *d);
     hth_err (*reserve)(hth_device *d, size_t bytes, void **base);
     void (*release)(hth_device *d, void *base, size_t bytes);
+    // (optional) the device's memory, whoever uses it
+    hth_err (*memory)(hth_device *d, uint64_t *total, uint64_t *free);
     // (optional) both or neither; without: ordinary memory
     hth_err (*reserve_host)(hth_device *d, size_t bytes, void **base);
     void (*release_host)(hth_device *d, void *base);
@@ -110,6 +113,10 @@ hth_err hth_device_open(const char *spec, hth_device **out);
 // hth_device_name writes the name of the device that a specification is about: "cuda:0".
 hth_err hth_device_name(const char *spec, char *out, size_t cap);
 void hth_device_close(hth_device *d); // NULL is allowed; everything opened on it must be closed
+
+// hth_device_memory stores how much memory a device has by itself, and what of it nobody uses,
+// other processes included. HTH_ENOTSUP: it has none that is its own, or does not say.
+hth_err hth_device_memory(hth_device *d, uint64_t *total, uint64_t *free);
 
 // hth_device_reserve takes `bytes` of device memory, HTH_DEVICE_ALIGN-aligned. HTH_ETOOBIG: more
 // than the budget; HTH_ENODEVMEM: not now. The caller releases it.

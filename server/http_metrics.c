@@ -316,6 +316,44 @@ static void metrics_devices(hth_text *out, const json_t *devices)
     }
 }
 
+static void metrics_gpu_line(hth_text *out, const char *name, const json_t *gpu, const char *key)
+{
+    hth_text_put(out, name);
+    hth_text_put(out, "{gpu_uuid=");
+    hth_text_quoted(out, json_string_value(json_object_get(gpu, "uuid")));
+    hth_text_put(out, "} ");
+    metric_int(out, of_model(gpu, key));
+}
+
+// GPUs are the only device, or among several.
+static void metrics_gpus(hth_text *out, const json_t *doc)
+{
+    static const struct {
+        const char *name, *key, *help;
+    } table[] = {{"nv_gpu_memory_total_bytes", "total_bytes", "the GPU's memory"},
+                 {"nv_gpu_memory_used_bytes", "used_bytes", "what of it any process uses"}};
+    const json_t *rows = json_object_get(doc, "devices"), *only = json_object_get(doc, "gpu"), *row;
+    size_t i;
+    for (size_t k = 0; k < sizeof table / sizeof table[0]; k++) {
+        bool headed = false;
+        if (only != NULL) {
+            metric_head(out, table[k].name, "gauge", table[k].help);
+            metrics_gpu_line(out, table[k].name, only, table[k].key);
+        }
+        json_array_foreach(rows, i, row)
+        {
+            const json_t *gpu = json_object_get(row, "gpu");
+            if (gpu != NULL && !headed) {
+                metric_head(out, table[k].name, "gauge", table[k].help);
+                headed = true;
+            }
+            if (gpu != NULL) {
+                metrics_gpu_line(out, table[k].name, gpu, table[k].key);
+            }
+        }
+    }
+}
+
 static void metrics_tenants(hth_text *out, const json_t *list)
 {
     static const struct {
@@ -348,6 +386,7 @@ static void metrics_finish(hth_http_call *c)
     metrics_ledger(&out, "ledger", json_object_get(doc, "ledger"));
     metrics_ledger(&out, "residency", json_object_get(doc, "residency"));
     metrics_devices(&out, json_object_get(doc, "devices"));
+    metrics_gpus(&out, doc);
     metrics_tenants(&out, json_object_get(doc, "tenants"));
     metrics_owners(&out, "hearth_job_device_bytes", "gauge", "of training jobs", "job",
                    "device_bytes", json_object_get(doc, "jobs"));

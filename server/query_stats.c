@@ -163,6 +163,17 @@ static json_t *stats_ledger(const hth_ledger *l)
         (json_int_t)l->host_bytes);
 }
 
+// What the driver of a GPU says about it; NULL: the device is none, or is lost.
+static json_t *stats_gpu(hth_device *d)
+{
+    uint64_t total, free;
+    if (hth_device_memory(d, &total, &free) != HTH_OK) {
+        return NULL;
+    }
+    return json_pack("{s:s, s:I, s:I}", "uuid", d->props.uuid, "total_bytes", (json_int_t)total,
+                     "used_bytes", (json_int_t)(total - free));
+}
+
 hth_err hth_query_stats(hth_models *ms, const hth_model *only, json_t **out)
 {
     hth_ledger l;
@@ -184,5 +195,9 @@ hth_err hth_query_stats(hth_models *ms, const hth_model *only, json_t **out)
         "jobs", stats_jobs(&l), "tenants", stats_tenants(&l, ms->site->tenants), "memory_waits",
         "requests", ms->site->awaiting, "bytes", (json_int_t)ms->site->awaited_bytes);
     hth_ledger_fini(&l);
+    json_t *gpu = stats_gpu(ms->site->device);
+    if (gpu != NULL) {
+        json_object_set_new(*out, "gpu", gpu);
+    }
     return *out != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "no memory for an answer");
 }

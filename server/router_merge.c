@@ -232,6 +232,9 @@ static json_t *merge_stats(docs_t *docs, const char *const *name, int n)
         rows_merge(tenants, json_object_get(docs[i], "tenants"), name[i], names, &tenant_rule);
         merge_into(waits, json_object_get(docs[i], "memory_waits"), &sum);
         json_object_set_new(row, "name", json_string(name[i]));
+        if (json_object_get(docs[i], "gpu") != NULL) {
+            json_object_set(row, "gpu", json_object_get(docs[i], "gpu"));
+        }
         json_array_append_new(devices, row);
     }
     return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "memory_waits", waits, "ledger", ledger,

@@ -185,6 +185,15 @@ static void devices(void **state)
     doc = told(&f, "devices", "{}");
     assert_int_equal(json_array_size(json_object_get(doc, "devices")), 3);
     json_decref(doc);
+    doc = told(&f, "stats", "{}");
+    const json_t *rows = json_object_get(doc, "devices");
+    const json_t *one = json_object_get(json_array_get(rows, 0), "gpu"),
+                 *two = json_object_get(json_array_get(rows, 1), "gpu");
+    assert_true(strncmp(text(one, "uuid"), "GPU-00f1", 8) == 0);
+    assert_true(strncmp(text(two, "uuid"), "GPU-01f1", 8) == 0);
+    assert_int_equal(json_integer_value(json_object_get(two, "total_bytes")), 512 * MIB);
+    assert_null(json_object_get(json_array_get(rows, 2), "gpu"));
+    json_decref(doc);
 
     kill_until(&f, (pid_t[]){pid[0], pid[2]}, 2, "cuda:0");
     expect_where(&f, "mlp", "cuda:0");

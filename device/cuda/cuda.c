@@ -50,6 +50,19 @@ static int cuda_attribute(hth_cuda *d, CUdevice_attribute which)
     return d->api->cuDeviceGetAttribute(&v, which, d->device) == CUDA_SUCCESS && v > 0 ? v : 0;
 }
 
+static hth_err cuda_uuid(hth_cuda *d)
+{
+    CUuuid id = {{0}};
+    char *out = d->base.props.uuid;
+    HTH_TRY(HTH_CUDA(d, cuDeviceGetUuid, &id, d->device));
+    out += sprintf(out, "GPU");
+    for (int i = 0; i < 16; i++) {
+        bool dash = i == 0 || i == 4 || i == 6 || i == 8 || i == 10;
+        out += sprintf(out, "%s%02x", dash ? "-" : "", (unsigned)(unsigned char)id.bytes[i]);
+    }
+    return HTH_OK;
+}
+
 static hth_err cuda_props(hth_cuda *d, const hth_device_spec *s, int driver)
 {
     hth_device_props *p = &d->base.props;
@@ -57,6 +70,7 @@ static hth_err cuda_props(hth_cuda *d, const hth_device_spec *s, int driver)
     size_t total = 0;
     HTH_TRY(HTH_CUDA(d, cuDeviceGetName, name, (int)sizeof name - 1, d->device));
     HTH_TRY(HTH_CUDA(d, cuDeviceTotalMem, &total, d->device));
+    HTH_TRY(cuda_uuid(d));
     cuda_versions(d->api, driver, versions, sizeof versions);
     p->total_bytes = total;
     p->n_threads = cuda_attribute(d, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
@@ -92,6 +106,16 @@ static void cuda_close(hth_device *base)
     hth_free(d);
 }
 
+static hth_err cuda_memory(hth_device *base, uint64_t *total, uint64_t *free)
+{
+    hth_cuda *d = (hth_cuda *)base;
+    size_t all = 0, rest = 0;
+    HTH_TRY(HTH_CUDA(d, cuMemGetInfo, &rest, &all));
+    *total = all;
+    *free = rest;
+    return HTH_OK;
+}
+
 static hth_err cuda_reserve(hth_device *d, size_t bytes, void **base)
 {
     return hth_cuda_mem_reserve((hth_cuda *)d, bytes, base);
@@ -114,6 +138,7 @@ static void cuda_release_host(hth_device *d, void *base)
 
 static const hth_device_ops cuda_ops = {
     .close = cuda_close,
+    .memory = cuda_memory,
     .reserve = cuda_reserve,
     .release = cuda_release,
     .reserve_host = cuda_reserve_host,

@@ -70,6 +70,15 @@ static void test_properties(void **state)
     assert_string_equal(d->props.description, "fake CUDA device, 2 SMs, compute capability 1.1");
     assert_non_null(strstr(d->props.fingerprint, "cuDNN 9."));
     assert_int_equal(d->props.total_bytes, 256 * MIB);
+    assert_string_equal(d->props.uuid, "GPU-00f1f2f3-f4f5-f6f7-f8f9-fafbfcfdfeff");
+    uint64_t total, rest;
+    void *some;
+    assert_int_equal(hth_device_reserve(d, 64 * MIB, &some), HTH_OK);
+    assert_int_equal(hth_device_memory(d, &total, &rest), HTH_OK);
+    assert_int_equal(total, 256 * MIB);
+    assert_int_equal(total - rest, driver->used_bytes);
+    assert_true(driver->used_bytes >= 64 * MIB);
+    hth_device_release(d, some, 64 * MIB);
     assert_int_equal(d->props.budget_bytes, 192 * MIB);
     assert_false(d->props.host_visible || d->props.inline_compute || d->props.inline_copies);
     hth_device_close(d);

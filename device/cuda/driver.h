@@ -29,6 +29,8 @@
     X(cuDeviceGetName)                                                                             \
     X(cuDeviceGetAttribute)                                                                        \
     X(cuDeviceTotalMem)                                                                            \
+    X(cuDeviceGetUuid)                                                                             \
+    X(cuMemGetInfo)                                                                                \
     X(cuDevicePrimaryCtxRetain)                                                                    \
     X(cuDevicePrimaryCtxRelease)                                                                   \
     X(cuCtxSetCurrent)                                                                             \

@@ -104,6 +104,23 @@ static CUresult fake_device_total(size_t *out, CUdevice d)
     return CUDA_SUCCESS;
 }
 
+static CUresult fake_device_uuid(CUuuid *out, CUdevice d)
+{
+    FAKE_ENTER();
+    for (int i = 0; i < 16; i++) {
+        out->bytes[i] = (char)(i == 0 ? d : 0xf0 | i);
+    }
+    return CUDA_SUCCESS;
+}
+
+static CUresult fake_memory_info(size_t *free, size_t *total)
+{
+    FAKE_ENTER();
+    *total = fake.control.total_bytes;
+    *free = fake.control.total_bytes - fake.control.used_bytes;
+    return CUDA_SUCCESS;
+}
+
 static CUresult fake_context_retain(CUcontext *out, CUdevice d)
 {
     FAKE_ENTER();
@@ -147,6 +164,8 @@ static void fake_fill(hth_cuda_api *api)
     api->cuDeviceGetName = fake_device_name;
     api->cuDeviceGetAttribute = fake_device_attribute;
     api->cuDeviceTotalMem = fake_device_total;
+    api->cuDeviceGetUuid = fake_device_uuid;
+    api->cuMemGetInfo = fake_memory_info;
     api->cuDevicePrimaryCtxRetain = fake_context_retain;
     api->cuDevicePrimaryCtxRelease = fake_context_release;
     api->cuCtxSetCurrent = fake_context_current;
