@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bandwidth is that of the middle one of a few large copies; where the compute team makes them,
-// from memory to memory behind caches full of modified lines, as in a step. Latency is the mean of
-// many small ones. Interference: the same convolutions run alone and beside copies; what they lose,
-// in the time that those copies take alone. A GPU's copy engines take nothing from its compute, so
-// there it is 0 without a measurement; where copies take turns with compute (inline_copies), all of
-// it.
+// Bandwidth is that of the middle one of a few large copies, between the device and such host
+// memory as programs' slabs are (pinned on CUDA: what is pageable goes slower, through a ring);
+// where the compute team makes them, from memory to memory behind caches full of modified lines, as
+// in a step. Latency is the mean of many small ones. Interference: the same convolutions run alone
+// and beside copies; what they lose, in the time that those copies take alone. A GPU's copy engines
+// take nothing from its compute, so there it is 0 without a measurement; where copies take turns
+// with compute (inline_copies), all of it.
 #include "convsel/link.h"
 
 #include "base/alloc.h"
@@ -27,7 +28,8 @@
 #define LINK_MOST    2.0 // more is something else on the machine
 #define LINK_CHANNEL 64
 #define LINK_SIZE    56
-#define LINK_INSITU  "link-in-situ1"
+#define LINK_ALONE   "link5"
+#define LINK_INSITU  "link-in-situ2"
 #define LINK_SEEN    100 // steps that are counted
 
 typedef struct link_bench {
@@ -171,7 +173,7 @@ static void link_close(link_bench *b)
     hth_free(b->in[1]);
     hth_free(b->out[0]);
     hth_free(b->workspace);
-    hth_free(b->host);
+    hth_device_release_host(b->device, b->host);
     hth_free((void *)b->scratch);
 }
 
@@ -181,10 +183,7 @@ static hth_err link_run(hth_device *d, hth_link *out)
     link_bench b = {.device = d, .bytes = budget < LINK_BYTES ? (size_t)budget : LINK_BYTES};
     hth_err err;
     *out = (hth_link){0};
-    b.host = hth_alloc_large(b.bytes + LINK_SMALL);
-    if (b.host == NULL) {
-        return hth_fail(HTH_ENOMEM, "no memory to measure the link");
-    }
+    HTH_TRY(hth_device_reserve_host(d, b.bytes, &b.host));
     memset(b.host, 1, b.bytes);
     b.scratch_bytes = d->props.inline_copies ? (size_t)d->props.cache_bytes : 0;
     b.scratch = b.scratch_bytes > 0 ? hth_alloc_large(b.scratch_bytes) : NULL;
@@ -244,7 +243,7 @@ hth_err hth_link_measure(hth_device *d, const hth_timing_cache *cache, hth_link 
 {
     char key[HTH_CONVSEL_KEY], value[128];
     link_seen seen;
-    link_key(d, "link4", key);
+    link_key(d, LINK_ALONE, key);
     if (cache == NULL || cache->get(cache->ctx, key, value, sizeof value) != HTH_OK ||
         !link_read(value, out)) {
         HTH_TRY(link_run(d, out));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The link of the CPU device and of the fake one: plausible numbers, remembered; damaged ones are
-// measured again; a failed allocation leaves nothing.
+// measured again; copied is from and to the device's host memory; a failed allocation leaves
+// nothing.
 #include "convsel/link.h"
 
 #include "base/alloc.h"
@@ -65,6 +66,63 @@ static void links_are_measured_and_remembered(void **state)
     check_device("fake:mem=1MiB,seed=7");
 }
 
+// A device like the fake one with host memory of its own, as pinned memory is.
+static struct {
+    const hth_device_ops *ops; // the fake one's
+    char *host;
+    size_t bytes;
+    int copies, elsewhere, live;
+} own;
+
+static hth_err own_reserve(hth_device *d, size_t bytes, void **base)
+{
+    (void)d;
+    own.host = *base = hth_alloc_large(bytes);
+    own.bytes = bytes;
+    own.live++;
+    return *base != NULL ? HTH_OK : HTH_ENOMEM;
+}
+
+static void own_release(hth_device *d, void *base)
+{
+    (void)d;
+    assert_ptr_equal(base, own.host);
+    own.live--;
+    hth_free(base);
+}
+
+static bool own_holds(const char *p, size_t bytes)
+{
+    return p >= own.host && p + bytes <= own.host + own.bytes;
+}
+
+static hth_err own_copy(hth_stream *s, void *dst, const void *src, size_t bytes)
+{
+    own.copies++;
+    own.elsewhere += !own_holds(dst, bytes) && !own_holds(src, bytes);
+    return own.ops->copy(s, dst, src, bytes);
+}
+
+static void copied_is_what_the_device_gave(void **state)
+{
+    (void)state;
+    hth_device *d;
+    hth_link l;
+    assert_int_equal(hth_device_open("fake:mem=1MiB,seed=7", &d), HTH_OK);
+    own.ops = d->ops;
+    hth_device_ops ops = *d->ops;
+    ops.reserve_host = own_reserve;
+    ops.release_host = own_release;
+    ops.copy = own_copy;
+    d->ops = &ops;
+    assert_int_equal(hth_link_measure(d, NULL, &l), HTH_OK);
+    assert_true(own.copies > 0);
+    assert_int_equal(own.elsewhere, 0);
+    assert_int_equal(own.live, 0);
+    d->ops = own.ops;
+    hth_device_close(d);
+}
+
 static void failed_allocations_leave_nothing(void **state)
 {
     (void)state;
@@ -115,6 +173,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(links_are_measured_and_remembered),
+        cmocka_unit_test(copied_is_what_the_device_gave),
         cmocka_unit_test(steps_correct_the_link),
         cmocka_unit_test(failed_allocations_leave_nothing),
     };

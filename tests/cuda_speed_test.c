@@ -2,9 +2,10 @@
 // How fast single operators are on a CUDA device: those that only move bytes against the copy
 // bandwidth measured beside them, by the bytes that each says it moves; products and convolutions
 // in floating-point operations per second, in each precision, with every algorithm that is offered,
-// so that what is picked can be compared with the best there is. Operands are random, outputs are
-// poisoned before each first run and checked for being written. Over the fake driver the same in
-// small, without figures.
+// so that what is picked can be compared with the best there is. There images lie, and values are
+// typed, as programs of that precision have them. Operands are random, outputs are poisoned before
+// each first run and checked for being written. Over the fake driver the same in small, without
+// figures.
 #include "tests/cuda_rig.h"
 
 #include <math.h>
@@ -72,16 +73,22 @@ static size_t bytes_of(const hth_shape *s)
     return (size_t)hth_shape_elements(s) * sizeof(float);
 }
 
-// Random numbers in the device's memory, once for all.
+static uint32_t random_bf16(uint64_t *seed)
+{
+    *seed = *seed * 6364136223846793005u + 1442695040888963407u;
+    return hth_f32_to_bf16((float)(int32_t)(*seed >> 33) / (float)(1 << 30) - 1.0F);
+}
+
+// Random numbers in the device's memory, once for all: read as floats and as pairs of bf16.
 static void bench_fill(bench *b)
 {
     size_t piece = 4 * MIB;
-    float *host = hth_alloc(piece);
+    uint32_t *host = hth_alloc(piece);
     uint64_t seed = 1;
     assert_non_null(host);
     for (size_t i = 0; i < piece / sizeof *host; i++) {
-        seed = seed * 6364136223846793005u + 1442695040888963407u;
-        host[i] = (float)(int32_t)(seed >> 33) / (float)(1 << 30) - 1.0F;
+        host[i] = random_bf16(&seed) << 16;
+        host[i] |= random_bf16(&seed);
     }
     for (size_t at = 0; at + piece <= b->bytes; at += piece) {
         assert_int_equal(hth_device_put(b->device, b->memory + at, host, piece), HTH_OK);
@@ -131,10 +138,12 @@ static bool job_place(const bench *b, const subject *x, const hth_kernel *k, job
 }
 
 // The last word and one in the middle must have been written.
-static void job_check(const bench *b, const subject *x, job *j)
+static void job_check(const bench *b, const subject *x, const hth_graph *g, job *j)
 {
     static const uint32_t poison = 0x7fc0dead;
-    size_t last = bytes_of(&x->out) / 4 - 1, places[2] = {last / 2, last};
+    const hth_value *out = &g->values[g->nodes[0].outputs[0]];
+    size_t words = (size_t)hth_shape_elements(&out->shape) * hth_dtype_bytes(out->dtype) / 4;
+    size_t last = words - 1, places[2] = {last / 2, last};
     for (int i = 0; i < 2; i++) {
         assert_int_equal(hth_device_put(b->device, (uint32_t *)j->out[0] + places[i], &poison, 4),
                          HTH_OK);
@@ -163,7 +172,7 @@ static double time_of(const bench *b, const subject *x, const hth_graph *g, cons
     }
     double us = -1;
     if (job_place(b, x, k, &j)) {
-        job_check(b, x, &j);
+        job_check(b, x, g, &j);
         us = rig_time_us(b->stream, job_issue, &j, rig_real() ? 15 : 1);
         *moved = ((const hth_cuda_seq *)k)->moved_bytes;
     }
@@ -233,6 +242,21 @@ static void set_conv(hth_node *n)
     assert_int_equal(hth_node_set_ints(n, "kernel_shape", (int64_t[]){3, 3}, 2), HTH_OK);
 }
 
+// What lies between the nodes of a program in this precision, as the layout pass and hth_pass_half
+// leave it: images with their channels last, activations in bf16. A filter or a matrix of weights
+// is a parameter: plain, FP32.
+static void as_in_programs(hth_graph *g, hth_precision precision)
+{
+    const hth_node *n = &g->nodes[0];
+    const int between[] = {n->inputs[0], n->outputs[0]};
+    g->precision = precision;
+    for (int i = 0; i < 2 && precision != HTH_PRECISION_FP32; i++) {
+        hth_value *v = &g->values[between[i]];
+        v->layout = v->shape.rank > 2 ? HTH_LAYOUT_NHWC : v->layout;
+        v->dtype = precision == HTH_PRECISION_BF16 ? HTH_DT_BF16 : v->dtype;
+    }
+}
+
 #define MOST 64
 
 // All algorithms: the one that is run without a choice, the best, and how many there are.
@@ -242,7 +266,7 @@ static void arithmetic(const bench *b, const subject *x, hth_precision precision
     int count = 0;
     size_t moved;
     hth_graph *g = graph_of(x);
-    g->precision = precision;
+    as_in_programs(g, precision);
     double first = time_of(b, x, g, NULL, &moved), best = first;
     if (first > 0 &&
         hth_kernel_algorithms(b->device, g, &g->nodes[0], list, MOST, &count) == HTH_OK) {
@@ -288,6 +312,7 @@ static void test_arithmetic(void **state)
     for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
         arithmetic(&b, &list[i], HTH_PRECISION_FP32, "fp32");
         arithmetic(&b, &list[i], HTH_PRECISION_TF32, "tf32");
+        arithmetic(&b, &list[i], HTH_PRECISION_BF16, "bf16");
     }
     bench_close(&b);
 }

@@ -3,13 +3,14 @@
 # What is to be known of a machine with an NVIDIA GPU, in parts, those that tell most first: versions and the device's description,
 # the device's suite and the rates of its links, operators against the reference, answers and training bits, single operators'
 # speed, then networks: costs of all candidates as profiles, benches against PyTorch, training in less memory, page-in. Writes a
-# table to stdout, at the end all of it, and files to OUT_DIR; what is done there already is not done again.
-# Exit 1: something is wrong; 2: there is no GPU here, which is said in a sentence.
+# table to stdout, at the end all of it, and files to OUT_DIR. A part all of whose rows are ok is done and not run again; the rows of
+# one that is run again take the place of those it had. Exit 1: a row of the table, of whichever run, says FAILED; 2: there is no GPU
+# here, which is said in a sentence.
 # usage: tests/gpu_check.sh BUILD_DIR OUT_DIR [CUDA_HOME]
 #   GPU_PARTS='machine probes ..'   these only, in this order
 #   GPU_SECONDS=560                 nothing is begun after that, and no part gets more than what is left
 #   GPU_NETWORKS='vgg19:144 ..'     networks and their batches; NAME.onnx and NAME-infer.onnx in GPU_MODELS (made there by PyTorch)
-#   GPU_PRECISIONS='fp32 tf32'      GPU_MEM=80%   memory of the device
+#   GPU_PRECISIONS='fp32 tf32 bf16' GPU_MEM=80%   memory of the device
 #   GPU_RATIOS, GPU_POLICIES        of the part `policies`
 #   GPU_STORE=DIR                   is kept: models and what was timed serve the next run on that machine
 set -u
@@ -23,35 +24,49 @@ all='machine probes ops answers training speed models profiles bench policies pa
 parts=${GPU_PARTS:-$all}
 seconds=${GPU_SECONDS:-560}
 networks=${GPU_NETWORKS:-resnet50:184 vgg19:144 unet:120}
-precisions=${GPU_PRECISIONS:-fp32 tf32}
+precisions=${GPU_PRECISIONS:-fp32 tf32 bf16}
 device=cuda:0,mem=${GPU_MEM:-80%}
 began=$(date +%s)
-bad=0
+part_bad=0
 prog=$build/hearth
+# Behind the plug-in's folder, what the machine had: a container's driver may be found by nothing else.
+lib_path=$build${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 if [ -n "${GPU_STORE:-}" ]; then
     store=$GPU_STORE
     mkdir -p "$store" || exit 1
 else
     store=$(mktemp -d "${TMPDIR:-/tmp}/hearth-gpu.XXXXXX") || exit 1
-    trap 'rm -rf "$store"' EXIT INT TERM
+    trap 'rm -rf "$store"' EXIT
+    trap 'exit 143' INT TERM
 fi
 models=${GPU_MODELS:-$store/models}
-for p in $parts; do
-    case " $all " in *" $p "*) ;; *) echo "gpu-check: no part '$p'; there are: $all" >&2; exit 1 ;; esac
+for part in $parts; do
+    case " $all " in *" $part "*) ;; *) echo "gpu-check: no part '$part'; there are: $all" >&2; exit 1 ;; esac
 done
 mkdir -p "$store/s" || exit 1
 reason=$("$prog" --store "$store/s" --device "$device" ls 2>&1 >/dev/null) || {
     echo "gpu-check: nothing was run on a GPU: $reason"
     exit 2
 }
-mkdir -p "$out" "$models" || exit 1
+mkdir -p "$out/rows" "$models" || exit 1
 # Over the fake driver everything is run, and nothing is kept as a result.
 fake=
 "$prog" --store "$store/s" --device "$device" --json devices 2>/dev/null | grep -q 'fake CUDA device' && fake=yes
 [ -n "$fake" ] || { GPU_RESULTS=$out/results.jsonl GPU_DEVICE_JSON=$out/device.json HEARTH_GPU=1; export GPU_RESULTS GPU_DEVICE_JSON HEARTH_GPU; }
 [ -n "$fake" ] && unset HEARTH_GPU
 
-row() { printf '%-42s %-8s %s\n' "$1" "$2" "$3" | tee -a "$out/table.txt"; }
+row() { # NAME STATUS NOTE: of the part that runs, which is not done if that is not `ok`
+    [ "$2" = ok ] || part_bad=1
+    printf '%-42s %-8s %s\n' "$1" "$2" "$3" | tee -a "$out/rows/$part"
+}
+figures() { # LOG: the figures that it names, below the part's rows
+    sed -n 's/^# \(.*: .*\)$/    \1/p' "$1" | grep -v 'JSON' | tee -a "$out/rows/$part"
+}
+table() { # the rows of all parts
+    for q in $all; do
+        [ ! -e "$out/rows/$q" ] || cat "$out/rows/$q"
+    done >"$out/table.txt"
+}
 result() { # WHAT VALUE UNIT
     [ -n "$fake" ] || printf '{"what": "%s", "value": %s, "unit": "%s"}\n' "$1" "$2" "$3" >>"$out/results.jsonl"
 }
@@ -77,7 +92,7 @@ judge() { # NAME CODE NOTE
     case $2 in
     0) row "$1" ok "$3" ;;
     124 | 137) row "$1" 'no time' "$3" ;;
-    *) row "$1" FAILED "$3"; bad=1 ;;
+    *) row "$1" FAILED "$3" ;;
     esac
 }
 import() { # NAME FILE: once
@@ -92,9 +107,9 @@ part_machine() {
 }
 # The suite of tests/device_conformance.h, captures, rates of copies, what the driver can do.
 part_probes() {
-    LD_LIBRARY_PATH=$build limited 150 "$build/tests/cuda_probe_test" >"$out/probes.log" 2>&1
+    limited 150 env LD_LIBRARY_PATH="$lib_path" "$build/tests/cuda_probe_test" >"$out/probes.log" 2>&1
     judge 'device suite, captures, probes' $? "$(grep -c ' OK ' "$out/probes.log") passed, $out/probes.log"
-    sed -n 's/^# \(.*: .*\)$/    \1/p' "$out/probes.log" | grep -v 'JSON' | tee -a "$out/table.txt"
+    figures "$out/probes.log"
     [ -z "$fake" ] && [ -s "$out/device.json" ] && row 'description of the device' ok "$out/device.json"
 }
 # Every operator against the reference, cases and tolerances of the CPU's tests, outputs poisoned; all at once.
@@ -102,7 +117,7 @@ part_ops() {
     rm -f "$store"/ops-*
     for t in elementwise norm gemm train_ops train_rare bf16; do
         [ -x "$build/kernels/cuda/${t}_test" ] || continue
-        (LD_LIBRARY_PATH=$build limited 240 "$build/kernels/cuda/${t}_test" >"$out/ops-$t.log" 2>&1; echo $? >"$store/ops-$t") &
+        (limited 240 env LD_LIBRARY_PATH="$lib_path" "$build/kernels/cuda/${t}_test" >"$out/ops-$t.log" 2>&1; echo $? >"$store/ops-$t") &
     done
     wait
     for f in "$store"/ops-*; do
@@ -127,7 +142,7 @@ part_answers() {
 part_training() {
     import untrained tests/data/digits/untrained.onnx
     for way in whole graphless less; do
-        more= dev=$device
+        more='' dev=$device
         case $way in graphless) dev=$device,graphs=off ;; less) more='--budget 75%' ;; esac
         # shellcheck disable=SC2086
         on 90 "$dev" --json train untrained --data tests/data/digits/train.safetensors --loss softmax-xent --optimizer momentum --lr 0.05 --batch 50 \
@@ -143,9 +158,9 @@ part_training() {
 }
 # What single operators reach: of the copy bandwidth, and in arithmetic; all algorithms of a product and a convolution.
 part_speed() {
-    LD_LIBRARY_PATH=$build limited 180 "$build/tests/cuda_speed_test" >"$out/speed.log" 2>&1
+    limited 180 env LD_LIBRARY_PATH="$lib_path" "$build/tests/cuda_speed_test" >"$out/speed.log" 2>&1
     judge 'speed of operators' $? "$out/speed.log"
-    sed -n 's/^# \(.*: .*\)$/    \1/p' "$out/speed.log" | tee -a "$out/table.txt"
+    figures "$out/speed.log"
 }
 # The networks, exported by the machine's own PyTorch.
 part_models() {
@@ -160,54 +175,65 @@ has_model() { [ -e "$models/$1.onnx" ] && import "$1" "$models/$1.onnx"; }
 part_profiles() {
     for n in $networks; do
         has_model "${n%:*}" || { row "profile ${n%:*}" skipped 'no model'; continue; }
-        for p in $precisions; do
-            file=h200-${n%:*}-${n#*:}-$p.json
-            [ ! -s "$out/$file" ] || continue
-            on 150 "$device" plan "${n%:*}" --train --batch "${n#*:}" --precision "$p" --write-profile "$store/$file" >"$out/profile-${n%:*}-$p.log" 2>&1
+        for precision in $precisions; do
+            file=h200-${n%:*}-${n#*:}-$precision.json
+            [ ! -s "$out/$file" ] || { row "profile ${n%:*}, batch ${n#*:}, $precision" ok 'is there'; continue; }
+            on 150 "$device" plan "${n%:*}" --train --batch "${n#*:}" --precision "$precision" --write-profile "$store/$file" \
+                >"$out/profile-${n%:*}-$precision.log" 2>&1
             code=$?
-            [ -n "$fake" ] || { [ -s "$store/$file" ] && cp "$store/$file" "$out/$file"; }
-            judge "profile ${n%:*}, batch ${n#*:}, $p" $code "$([ -s "$store/$file" ] && wc -c <"$store/$file") bytes"
+            [ -n "$fake" ] || [ $code != 0 ] || cp "$store/$file" "$out/$file" || code=$?
+            judge "profile ${n%:*}, batch ${n#*:}, $precision" $code "$([ -s "$store/$file" ] && wc -c <"$store/$file") bytes"
         done
     done
 }
-measure() { # WHAT OPTION NAME ARGUMENTS..: a row with samples per second; sets $rate and $ms; 1: it was there already, or failed
+known() { # WORDS END: the last line of bench.jsonl whose `what` has these words and this end
+    grep -F "\"what\": \"$1" "$out/bench.jsonl" 2>/dev/null | grep -F "$2\"," | tail -1
+}
+measure() { # WHAT OPTION NAME ARGUMENTS..: a row with samples per second, which it sets $rate to; 1: failed
     what=$1 dev=$device${2:+,$2}
     shift 2
-    ! grep -qF "\"what\": \"$what\"" "$out/bench.jsonl" 2>/dev/null || return 1
-    on 60 "$dev" --json bench "$@" >"$store/bench.json" 2>"$store/bench.err"
-    code=$?
+    code=0
+    known "$what\"" '' >"$store/bench.json"
+    if [ ! -s "$store/bench.json" ]; then
+        on 60 "$dev" --json bench "$@" >"$store/bench.json" 2>"$store/bench.err"
+        code=$?
+        [ -n "$fake" ] || [ $code != 0 ] || grep '^{' "$store/bench.json" | sed "s|^{|{\"what\": \"$what\", |" >>"$out/bench.jsonl"
+    fi
     rate=$(figure samples_per_second <"$store/bench.json") ms=$(figure p50_ms <"$store/bench.json")
-    [ -n "$fake" ] || { grep '^{' "$store/bench.json" | sed "s|^{|{\"what\": \"$what\", |" >>"$out/bench.jsonl"; }
     [ -z "$fake" ] || rate=- ms=-
     judge "$what" $code "$ms ms, $rate samples/s $([ $code = 0 ] || tail -1 "$store/bench.err" | cut -c1-90)"
     [ $code = 0 ]
 }
 against() { # MODE NAME BATCH PRECISION: PyTorch's figure and hearth's over it
     [ -n "${GPU_NO_TORCH:-}" ] && return
-    limited 90 python3 tests/gpu_torch.py "$1" "$2" "$3" "$4" >"$store/torch.json" 2>"$out/torch-$1-$2-$3-$4.log"
-    code=$?
-    [ $code = 0 ] || { row "  PyTorch, the same" skipped "$(tail -1 "$out/torch-$1-$2-$3-$4.log" | cut -c1-90)"; return; }
+    known 'PyTorch ' " $1 $2, batch $3, $4" >"$store/torch.json"
+    if [ ! -s "$store/torch.json" ]; then
+        limited 90 python3 tests/gpu_torch.py "$1" "$2" "$3" "$4" >"$store/torch.json" 2>"$out/torch-$1-$2-$3-$4.log" || {
+            row '  PyTorch, the same' skipped "$(tail -1 "$out/torch-$1-$2-$3-$4.log" | cut -c1-90)"
+            return
+        }
+        grep '^{' "$store/torch.json" >>"$out/bench.jsonl"
+    fi
     theirs=$(figure samples_per_second <"$store/torch.json")
-    cat "$store/torch.json" >>"$out/bench.jsonl"
     row '  PyTorch, the same' ok "$theirs samples/s; hearth / PyTorch $(awk "BEGIN { printf \"%.3f\", ${rate#-} / $theirs }" 2>/dev/null)"
 }
 part_bench() {
     for n in $networks; do
         has_model "${n%:*}" || { row "bench ${n%:*}" skipped 'no model'; continue; }
-        for p in $precisions; do
-            measure "train ${n%:*}, batch ${n#*:}, $p" '' "${n%:*}" --train --batch "${n#*:}" --precision "$p" --seconds 5 &&
-                against train "${n%:*}" "${n#*:}" "$p"
+        for precision in $precisions; do
+            measure "train ${n%:*}, batch ${n#*:}, $precision" '' "${n%:*}" --train --batch "${n#*:}" --precision "$precision" --seconds 5 &&
+                against train "${n%:*}" "${n#*:}" "$precision"
         done
-        measure "train ${n%:*}, batch ${n#*:}, $p, no graphs" graphs=off "${n%:*}" --train --batch "${n#*:}" --precision "$p" --seconds 5
+        measure "train ${n%:*}, batch ${n#*:}, $precision, no graphs" graphs=off "${n%:*}" --train --batch "${n#*:}" --precision "$precision" --seconds 5
         name=${n%:*}-infer
         has_model "$name" || name=${n%:*}
-        for p in $precisions; do
+        for precision in $precisions; do
             for b in 1 32; do
-                measure "infer ${n%:*}, batch $b, $p" '' "$name" --batch "$b" --precision "$p" --seconds 3 &&
-                    against infer "${n%:*}" "$b" "$p"
+                measure "infer ${n%:*}, batch $b, $precision" '' "$name" --batch "$b" --precision "$precision" --seconds 3 &&
+                    against infer "${n%:*}" "$b" "$precision"
             done
         done
-        measure "infer ${n%:*}, batch 1, $p, no graphs" graphs=off "$name" --batch 1 --precision "$p" --seconds 3
+        measure "infer ${n%:*}, batch 1, $precision, no graphs" graphs=off "$name" --batch 1 --precision "$precision" --seconds 3
     done
 }
 # Training steps in less memory, by policy; cells are kept, and a run goes on from them.
@@ -239,19 +265,22 @@ keep() { # what comes back from where files are few: one archive beside the tabl
     tar czf "$1/gpu-check.tar.gz" -C "$out" . 2>/dev/null
 }
 
-for p in $parts; do
-    [ -e "$out/$p.done" ] && continue
+for part in $parts; do
+    [ -e "$out/$part.done" ] && continue
     if [ "$(left)" -le 5 ]; then
-        row "$p" 'no time' "GPU_PARTS='$p ..' goes on from here"
+        row "$part" 'no time' "GPU_PARTS='$part ..' goes on from here"
         continue
     fi
-    began_part=$(date +%s)
-    part_"$p"
-    [ "$(left)" -le 0 ] || : >"$out/$p.done"
-    echo "    ($p: $(($(date +%s) - began_part)) s)"
+    began_part=$(date +%s) part_bad=0
+    : >"$out/rows/$part"
+    part_"$part"
+    [ $part_bad != 0 ] || : >"$out/$part.done"
+    echo "    ($part: $(($(date +%s) - began_part)) s)"
+    table
     [ -z "${OUT:-}" ] || [ -n "$fake" ] || keep "$OUT"
 done
+table
 echo
 [ -z "$fake" ] || echo 'gpu-check: over the fake driver: nothing here is a measurement'
 cat "$out/table.txt"
-exit $bad
+! grep -qE '^.{42,} FAILED   ' "$out/table.txt"

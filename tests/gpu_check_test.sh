@@ -1,7 +1,9 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # gpu-check itself, over the fake driver as a plug-in: every part runs, finds nothing wrong, and keeps no figure; a part that is
-# done is not done again; a part that is not known and a time that is up are said. Speaks TAP. usage: tests/gpu_check_test.sh BUILD_DIR
+# done is not done again; a part that is not known and a time that is up are said. Then over programs of two lines instead of hearth, as
+# on a machine with a GPU: what fails or has no time is not done, and fails the run; figures that are there are not taken again, those that
+# are missing are; a signal ends it. Speaks TAP. usage: tests/gpu_check_test.sh BUILD_DIR
 set -u
 build=$1 n=0
 if [ ! -e "$build/fake/libhearth_cuda.so" ]; then
@@ -53,4 +55,85 @@ run 'machine' 0
 check 0 'no time'
 run 'machines' 600
 check 1 "no part 'machines'"
+
+# Instead of hearth: bench takes no time and fails as $dir/fails says, everything else works. PyTorch: as $dir/torch says.
+mkdir -p "$dir/stub/tests" "$dir/bin" "$dir/models2"
+: >"$dir/models2/net.onnx"
+cat >"$dir/stub/hearth" <<EOF
+#!/bin/sh
+case "\$*" in
+*' bench '*) echo "\$*" >>"$dir/benches"; echo '{"samples_per_second": 50, "p50_ms": 20}'; exit "\$(cat "$dir/fails")" ;;
+esac
+EOF
+cat >"$dir/stub/tests/cuda_probe_test" <<EOF
+#!/bin/sh
+echo "# libraries at: \$LD_LIBRARY_PATH"
+: >"$dir/probing"
+sleep "\$(cat "$dir/sleeps")"
+exit "\$(cat "$dir/fails")"
+EOF
+cat >"$dir/bin/python3" <<EOF
+#!/bin/sh
+[ "\$1" = tests/gpu_torch.py ] || exec $(command -v python3) "\$@"
+[ -e "$dir/torch" ] || { echo 'no PyTorch' >&2; exit 1; }
+echo "\$*" >>"$dir/benches"
+echo "{\"what\": \"PyTorch 2 \$2 \$3, batch \$4, \$5\", \"samples_per_second\": 40}"
+EOF
+chmod +x "$dir/stub/hearth" "$dir/stub/tests/cuda_probe_test" "$dir/bin/python3"
+stub() { # PARTS SECONDS
+    : >"$dir/benches"
+    said=$(PATH=$dir/bin:$PATH LD_LIBRARY_PATH=/a/driver GPU_PARTS=$1 GPU_SECONDS=$2 GPU_NETWORKS=net:8 GPU_MODELS=$dir/models2 \
+        sh tests/gpu_check.sh "$dir/stub" "$dir/out2" 2>&1)
+    code=$?
+}
+is() { # NAME COMMAND..
+    n=$((n + 1)) name=$1
+    shift
+    if "$@"; then echo "ok $n - $name"; else echo "not ok $n - $name"; fi
+}
+echo 0 >"$dir/sleeps"
+echo 1 >"$dir/fails"
+stub probes 60
+check 1 'FAILED' "libraries at: $dir/stub:/a/driver"
+is 'a part that failed is not done' [ ! -e "$dir/out2/probes.done" ]
+stub machine 60
+check 1 'FAILED'
+is 'what failed in another run fails this one, which is done itself' [ -e "$dir/out2/machine.done" ]
+echo 0 >"$dir/fails"
+stub probes 60
+check 0 'device suite, captures, probes             ok'
+is 'a part that is run again has no earlier rows' [ "$(grep -c 'device suite' "$dir/out2/table.txt")" = 1 ]
+is 'and is done' [ -e "$dir/out2/probes.done" ]
+rm -f "$dir/out2/probes.done"
+echo 30 >"$dir/sleeps"
+stub probes 7
+check 0 'no time'
+is 'a part at its limit is not done' [ ! -e "$dir/out2/probes.done" ]
+
+stub bench 60
+check 0 'train net, batch 8, bf16' 'infer net, batch 32, tf32' 'batch 1, bf16, no graphs' '50 samples/s' 'no PyTorch'
+is 'every bench was taken' [ "$(grep -c ' bench ' "$dir/benches")" = 11 ]
+is 'without those of PyTorch it is not done' [ ! -e "$dir/out2/bench.done" ]
+: >"$dir/torch"
+stub bench 60
+check 0 'train net, batch 8, fp32' '20 ms, 50 samples/s' '40 samples/s; hearth / PyTorch 1.250'
+is 'what is missing is taken, and only that' [ "$(grep -c ' bench ' "$dir/benches") $(grep -c gpu_torch "$dir/benches")" = '0 9' ]
+is 'a part is done under its own name' [ -e "$dir/out2/bench.done" ]
+rm -f "$dir/out2/bench.done"
+stub bench 60
+check 0 'train net, batch 8, tf32' 'hearth / PyTorch 1.250'
+is 'nothing is taken twice' [ ! -s "$dir/benches" ]
+
+rm -f "$dir/probing"
+echo 2 >"$dir/sleeps"
+mkdir "$dir/tmp"
+TMPDIR=$dir/tmp GPU_PARTS='probes machine' GPU_NETWORKS=net:8 sh tests/gpu_check.sh "$dir/stub" "$dir/out3" >"$dir/killed" 2>&1 &
+pid=$!
+i=0
+while [ ! -e "$dir/probing" ] && [ $i -lt 300 ]; do sleep 0.1; i=$((i + 1)); done
+kill -TERM $pid
+wait $pid
+is 'a signal ends it' [ $? = 143 ]
+is 'with nothing begun behind it' [ ! -e "$dir/out3/rows/machine" ]
+is 'and its store removed' [ -z "$(ls "$dir/tmp")" ]
 echo "1..$n"
