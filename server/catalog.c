@@ -27,8 +27,9 @@ hth_err hth_catalog_parse(const char *model, char name[201], int *version)
     name[n] = 0;
     if (colon != NULL) {
         char *end;
+        bool digit = colon[1] >= '1' && colon[1] <= '9'; // each has one way to be written
         long v = strtol(colon + 1, &end, 10);
-        if (end == colon + 1 || *end != 0 || v < 1 || v > INT32_MAX) {
+        if (!digit || *end != 0 || v > INT32_MAX) {
             return hth_fail(HTH_EINVAL,
                             "'%.32s' is not a version of model '%s': versions are 1, 2, ..",
                             colon + 1, name);

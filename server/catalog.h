@@ -35,7 +35,8 @@ hth_err hth_catalog_remove(hth_store *s, const char *model);
 // {"models":[{"name","version","bytes","own_bytes","tensors","checkpoint","created_ns"}]}, freed by
 // hth_free.
 hth_err hth_catalog_list(hth_store *s, char **json);
-// hth_catalog_parse splits "name:version"; version 0 when none is given. HTH_EINVAL.
+// hth_catalog_parse splits "name:version"; version 0 when none is given. A version is digits that
+// do not begin with 0. HTH_EINVAL.
 hth_err hth_catalog_parse(const char *model, char name[201], int *version);
 
 // hth_catalog_limits returns what may be imported and loaded, from the settings.
