@@ -56,7 +56,8 @@ bool hth_await_add(hth_await *a, hth_work *w, int most)
         w->awaits_since_ns = now_ns;
         w->awaits_until_ns = now_ns + wait_ns;
     }
-    if (wait_ns == 0 || now_ns >= await_until(&w->item) || a->n >= most || w->r->canceled) {
+    if (wait_ns == 0 || w->r->at_once || now_ns >= await_until(&w->item) || a->n >= most ||
+        w->r->canceled) {
         return false;
     }
     w->awaits_over = site->refused_over;

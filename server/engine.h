@@ -47,6 +47,7 @@ typedef struct hth_route {
     void (*done)(hth_request *r); // the submitter's
     int device;
     uint32_t tried; // devices, by bits
+    uint32_t later; // of these, that had no memory now, and did not have it wait
 } hth_route;
 
 struct hth_request {
@@ -57,6 +58,7 @@ struct hth_request {
     uint32_t priority;   // in the queue: 1 comes first; 0: the model's default
     uint64_t timeout_us; // to wait in the queue before HTH_ETIMEDOUT; 0: the model's default
     uint64_t waited_ns;  // before it was submitted: counts as waiting in the queue
+    bool at_once;        // too little memory now is an answer, and not waited for
     // place is called once on the engine's thread when the outputs' names, dtypes, shapes and bytes
     // are known, and sets every out[i].t.data (64-byte alignment is welcome, not needed); the
     // results are written there.

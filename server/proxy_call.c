@@ -133,6 +133,7 @@ static hth_err call_pack(hth_proxy *p, proxy_call *c)
     call_known(p, c->record, r);
     c->record->priority = r->priority;
     c->record->timeout_us = r->timeout_us;
+    c->record->at_once = r->at_once;
     return call_copy(p, c, r);
 }
 
@@ -159,9 +160,8 @@ static hth_err call_send(hth_proxy *p, proxy_call *c)
         head.far_at = hth_slab_offset(p->in, c->record);
         head.far_bytes = c->record->bytes;
     }
-    if (c->state == PROXY_WAITING) { // .. here, or in a process that died
-        c->record->waited_ns = hth_now_ns() - c->r->submitted_ns;
-    }
+    // before it was submitted, here, or in a process that died
+    c->record->waited_ns = hth_now_ns() - c->r->submitted_ns;
     s->r.started_ns = s->r.submitted_ns = 0;
     atomic_store(&s->released, false);
     hth_err err = hth_child_link_send(&p->link, &head, c->record,

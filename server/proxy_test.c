@@ -499,6 +499,24 @@ static void test_default_timeout_goes_on(void **state)
     fixture_close(&f);
 }
 
+// What a request has waited elsewhere before counts in the process, too.
+static void test_waited_before(void **state)
+{
+    fixture f;
+    hth_request_tensor in = input_of(1, images.data);
+    open_all(&f);
+    call c = {.r = {.model = "digits",
+                    .inputs = &in,
+                    .n_inputs = 1,
+                    .timeout_us = 3600000000u,
+                    .waited_ns = 3601000000000u}};
+    assert_err(call_run(f.engine, &c), HTH_ETIMEDOUT, "Request timeout expired");
+    c.r.timeout_us = 0;
+    assert_ok(call_run(f.engine, &c));
+    free(c.out[0].data);
+    fixture_close(&f);
+}
+
 static bool is_loaded(hth_engine *e)
 {
     call c = {.r = {.query = "loaded"}};
@@ -728,6 +746,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_killed_at_work),
         cmocka_unit_test(test_timeouts_while_it_is_away),
         cmocka_unit_test(test_default_timeout_goes_on),
+        cmocka_unit_test(test_waited_before),
         cmocka_unit_test(test_models_come_back),
         cmocka_unit_test(test_hangs),
         cmocka_unit_test(test_killed_while_it_trains),

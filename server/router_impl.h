@@ -31,7 +31,8 @@ typedef struct router_content {
 // A model on a device.
 typedef struct router_there {
     bool has, coming, refused;
-    bool good; // it has answered a request
+    bool loaded; // it has said that it has it
+    bool good;   // it has answered a request
     int requests;
     double service_ns; // of a request, smoothed; 0: not known
 } router_there;
@@ -40,6 +41,7 @@ typedef struct router_there {
 typedef struct router_model {
     char spec[216];
     bool pinned;
+    uint64_t bytes; // of all its contents
     int n_content;
     router_content **content;
     router_there on[HTH_PLACE_DEVICES];
@@ -58,12 +60,16 @@ typedef struct router_device {
     bool asking;
 } router_device;
 
-// A training job that a client or the router itself waits for.
+// A training job that a client or the router itself waits for. A client's request for one that the
+// router waits for stands in `r` from when it is sent; until the router's own is answered nobody
+// knows which of them the device keeps.
 typedef struct router_job {
     char name[208];
     int device;
-    hth_request *r; // NULL: it is being handed over
-    bool own;
+    hth_request *r;   // NULL: nobody, and the row is for `lost`
+    bool own;         // r is the router's
+    hth_request *was; // the router's that r came after, and is not answered; NULL: none
+    int was_device;
     int lost; // times that its device went
     UT_hash_handle hh;
 } router_job;

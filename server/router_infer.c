@@ -5,7 +5,9 @@
 //                  ^              |
 //                  +--------------+ the device cannot have the model, or is lost and had not begun
 //
-// Each device is tried once for a request.
+// Each device is tried once for a request, and told not to have it wait for memory as long as
+// another one is left that could take it. Where it waits is the last of them; or, when that one can
+// never have it, a device that could not have it now.
 #include "server/router_impl.h"
 
 #include "base/clock.h"
@@ -51,6 +53,18 @@ void router_places(hth_router *n, const router_model *m, uint32_t tried, hth_pla
             out[i].service_ns = t->service_ns;
         }
     }
+}
+
+// more_left tells whether another device than `to` could be asked. Lock held.
+static bool more_left(hth_router *n, const router_model *m, uint32_t tried, int to)
+{
+    bool left = false;
+    for (int i = 0; m != NULL && i < n->n && !left; i++) {
+        left = i != to && (tried >> i & 1) == 0 && !m->on[i].refused && router_up(n, i) &&
+               (m->on[i].has || m->bytes <= n->device[i].budget_bytes ||
+                router_model_lacks(m, i) <= n->device[i].budget_bytes);
+    }
+    return left;
 }
 
 static void places_lacks(const hth_router *n, const router_model *m, hth_place *d)
@@ -197,14 +211,15 @@ static void infer_learn(hth_router *n, const hth_request *r)
 {
     router_model *m = r->route.model;
     router_there *t = &m->on[r->route.device];
-    bool refused = r->err == HTH_ENOTSUP || r->err == HTH_ETOOBIG;
     if (r->err == HTH_OK && r->finished_ns > r->started_ns) {
         double ns = (double)(r->finished_ns - r->started_ns);
         t->service_ns += t->service_ns > 0 ? SMOOTH * (ns - t->service_ns) : ns;
         t->good = true;
-    } else if (refused && !t->good) {
+    } else if (r->err == HTH_ENOTSUP && !t->good) {
         t->refused = true;
         router_model_leave(m, r->route.device);
+    } else if (r->err == HTH_ETOOBIG && !t->good && !t->loaded) {
+        router_model_leave(m, r->route.device); // for this tenant or batch, not for the next
     }
 }
 
@@ -236,6 +251,9 @@ static void infer_done(hth_request *r)
         router_lost(n, device);
     }
     bool again = infer_again(r, lost);
+    if (r->err == HTH_ENODEVMEM) { // .. now, or for as long as it may wait
+        r->route.later = r->at_once ? r->route.later | 1u << device : 0;
+    }
     r->waited_ns = again ? hth_now_ns() - r->submitted_ns : r->waited_ns;
     if (!again || infer_send(n, r) != HTH_OK) {
         router_finish(r);
@@ -243,6 +261,19 @@ static void infer_done(hth_request *r)
     if (first) { // its bytes are there now
         router_refresh(n, device);
     }
+}
+
+// infer_pick chooses where a request goes, -1: nowhere. Lock held.
+static int infer_pick(hth_router *n, hth_request *r, int *another)
+{
+    hth_route *route = &r->route;
+    int to = router_pick(n, route->model, route->tried, true, another);
+    r->at_once = to >= 0 && more_left(n, route->model, route->tried, to);
+    for (int i = 0; i < n->n && to < 0; i++) {
+        to = (route->later >> i & 1) != 0 && router_up(n, i) ? i : -1;
+    }
+    route->later &= to >= 0 ? ~(1u << to) : 0;
+    return to;
 }
 
 // infer_send finds a device that takes the request.
@@ -253,7 +284,8 @@ static hth_err infer_send(hth_router *n, hth_request *r)
     hth_err err = HTH_EDEVLOST;
     while (err == HTH_EDEVLOST) {
         pthread_mutex_lock(&n->lock);
-        to = n->stopping ? -1 : router_pick(n, m, r->route.tried, true, &another);
+        another = -1;
+        to = n->stopping ? -1 : infer_pick(n, r, &another);
         if (to >= 0 && another >= 0) {
             m->on[another].coming = true;
         }

@@ -26,7 +26,7 @@ static router_job *job_find(hth_router *n, const char *name)
     return j;
 }
 
-// job_put notes where a job is, and for whom.
+// job_put notes where a job is, and for whom. Who waits for it so far is the router, or nobody.
 static void job_put(hth_router *n, const char *name, int device, hth_request *r, bool own)
 {
     router_job *j = job_find(n, name);
@@ -39,7 +39,11 @@ static void job_put(hth_router *n, const char *name, int device, hth_request *r,
         }
     }
     if (j != NULL) {
-        n->device[j->device].jobs -= j->r != NULL;
+        if (j->r != NULL) {
+            n->device[j->device].jobs--;
+            j->was = j->r;
+            j->was_device = j->device;
+        }
         n->device[device].jobs++;
         j->device = device;
         j->r = r;
@@ -47,14 +51,35 @@ static void job_put(hth_router *n, const char *name, int device, hth_request *r,
     }
 }
 
-// job_drop forgets that a job is at work, if it is still r's.
+// job_leave takes r from a job that is its; the router's own request that r came after is who waits
+// again, if the device did not give the job to r.
+static void job_leave(hth_router *n, router_job *j)
+{
+    n->device[j->device].jobs--;
+    if (j->was != NULL) {
+        j->r = j->was;
+        j->device = j->was_device;
+        j->own = true;
+        j->was = NULL;
+        n->device[j->device].jobs++;
+    } else {
+        j->lost = j->r->err == HTH_EDEVLOST ? j->lost + 1 : 0;
+        j->r = NULL;
+    }
+}
+
+// job_drop notes that `r` is answered. A job for which nobody waits is forgotten.
 static void job_drop(hth_router *n, const char *name, const hth_request *r)
 {
     router_job *j = job_find(n, name);
-    if (j != NULL && j->r == r) {
-        n->device[j->device].jobs--;
-        j->r = NULL;
-        j->lost = r->err == HTH_EDEVLOST ? j->lost + 1 : 0;
+    if (j != NULL && j->was == r) {
+        j->was = NULL;
+    } else if (j != NULL && j->r == r) {
+        job_leave(n, j);
+    }
+    if (j != NULL && j->r == NULL && j->lost == 0) {
+        HASH_DEL(n->jobs, j);
+        hth_free(j);
     }
 }
 
@@ -158,19 +183,23 @@ void router_job_resume(hth_router *n, const char *job, const json_t *args, int d
         device = job_named(n, json_object_get(doc, "job"));
     }
     json_decref(doc);
-    pthread_mutex_lock(&n->lock);
-    int to = job_pick(n, device, 0);
-    to = to >= 0 ? to : 0;
-    pthread_mutex_unlock(&n->lock);
     router_own *o = NULL;
-    if (router_own_make(n, to, "train", given, job, resume_done, &o) != HTH_OK) {
+    if (router_own_make(n, 0, "train", given, job, resume_done, &o) != HTH_OK) {
         hth_log(WARN, SERVER, "train", "job '%s' does not go on: %s", job, hth_err_detail());
         return;
     }
     pthread_mutex_lock(&n->lock);
-    job_put(n, job, to, &o->r, true);
+    const router_job *j = job_find(n, job);
+    bool waited_for = j != NULL && j->r != NULL; // somebody has asked for it meanwhile
+    int to = job_pick(n, device, 0);
+    o->device = to >= 0 ? to : 0;
+    if (!waited_for) {
+        job_put(n, job, o->device, &o->r, true);
+    }
     pthread_mutex_unlock(&n->lock);
-    if (router_own_submit(o) != HTH_OK) {
+    if (waited_for) {
+        router_own_free(o);
+    } else if (router_own_submit(o) != HTH_OK) {
         pthread_mutex_lock(&n->lock);
         job_drop(n, job, &o->r);
         pthread_mutex_unlock(&n->lock);
@@ -247,10 +276,10 @@ static hth_err train_send(hth_router *n, hth_request *r)
     job_name(args, name);
     pthread_mutex_lock(&n->lock);
     const router_job *j = job_find(n, name);
-    int to = j != NULL && j->r != NULL && r->route.tried == 0 ? j->device // who is there says so
-             : stay >= 0 && r->route.tried != 0               ? -1
-                                                              : job_pick(n, stay, r->route.tried);
-    bool other = j != NULL && j->r != NULL && !j->own;
+    bool there = j != NULL && j->r != NULL, other = there && !j->own, again = r->route.tried != 0;
+    int to = there && !again                 ? j->device // who is there says so
+             : again && (there || stay >= 0) ? -1
+                                             : job_pick(n, stay, r->route.tried);
     if (to >= 0 && name[0] != 0 && !other) {
         job_put(n, name, to, r, false);
     }

@@ -2,7 +2,9 @@
 // Which models are on which devices, and what a model would have to bring to one: contents are
 // known by their ids, so that one which another model has there already is no byte to move.
 //
-// Rows are made when a model is first asked for, from the manifest of that moment, and stay.
+// Rows are made when a model is first asked for, from the manifest of that moment, and stay. There
+// is one for each name and each version that was in the store: hth_catalog_parse has one way only
+// to write a version.
 #include "server/router_impl.h"
 
 #include "server/catalog.h"
@@ -44,6 +46,7 @@ static router_model *model_new(hth_router *n, const char *spec, const hth_manife
         router_content *c = model_content(n, &list->tensors[i]);
         if (c != NULL) {
             m->content[m->n_content++] = c;
+            m->bytes += c->bytes;
         }
     }
     HASH_ADD_STR(n->models, spec, m);
@@ -121,7 +124,7 @@ void router_model_leave(router_model *m, int device)
     for (int i = 0; t->has && i < m->n_content; i++) {
         m->content[i]->refs[device]--;
     }
-    t->has = t->good = false;
+    t->has = t->loaded = t->good = false;
     t->service_ns = 0;
 }
 
@@ -154,6 +157,7 @@ static void fetch_done(router_own *o)
     }
     if (wanted && o->r.err == HTH_OK) {
         router_model_place(n, m, o->device);
+        m->on[o->device].loaded = true;
     }
     pthread_mutex_unlock(&n->lock);
     if (o->r.err == HTH_OK) {

@@ -233,11 +233,12 @@ static void load_learn(hth_router *n, hth_request *r)
     pthread_mutex_lock(&n->lock);
     if (r->err == HTH_OK) {
         router_model_place(n, m, r->route.device);
+        t->loaded = true;
         t->refused = false;
         m->pinned = pin != NULL || unpin ? json_is_true(pin) && !unpin : m->pinned;
-    } else if (!t->good) {
+    } else if (!t->good && !t->loaded) {
         router_model_leave(m, r->route.device);
-        t->refused = t->refused || r->err == HTH_ENOTSUP || r->err == HTH_ETOOBIG;
+        t->refused = t->refused || r->err == HTH_ENOTSUP;
     }
     pthread_mutex_unlock(&n->lock);
     json_decref(args);
@@ -284,6 +285,13 @@ static hth_err load_send(hth_router *n, hth_request *r)
         pthread_mutex_unlock(&n->lock);
     }
     return to >= 0 ? router_send(n, r, to) : hth_fail(HTH_EDEVLOST, "no device is left that could");
+}
+
+// query_sets tells whether a question about a model changes something. A device that has the model
+// by another name (of a version), or not in memory now, has to know that, too.
+static bool query_sets(const hth_request *r, const json_t *args)
+{
+    return strcmp(r->query, "stats") != 0 && json_object_size(args) > 1;
 }
 
 // query_having is the mask of the devices with the model that the question is about; 0: it is about
@@ -367,7 +375,8 @@ hth_err router_query(hth_router *n, hth_request *r)
         r->done = r->route.model != NULL ? load_done : one_done;
         err = load_send(n, r);
     } else if (kind == ROUTER_HAVING && spec != NULL) {
-        uint32_t mask = query_having(n, router_model_find(n, spec));
+        uint32_t mask =
+            query_sets(r, args) ? query_up(n) : query_having(n, router_model_find(n, spec));
         err = mask != 0 ? all_ask(n, r, mask) : query_model(n, r, args);
     } else if (kind == ROUTER_ALL || kind == ROUTER_HAVING) {
         err = all_ask(n, r, query_up(n));

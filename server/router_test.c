@@ -177,6 +177,12 @@ static void placed(void **state)
     refused(&f, "load", "{\"model\":\"digits\",\"on\":\"cpu:7\"}",
             "no device 'cpu:7' (there are: cpu:0, cpu:1)");
     told_fails(&f, "load", "{\"model\":\"none\"}", HTH_ENOENT, "none");
+    static const char *const no_version[] = {"01", "+1", " 1", "-1", "0", "1 ", "", "9999999999"};
+    for (size_t i = 0; i < sizeof no_version / sizeof *no_version; i++) {
+        char args[60];
+        snprintf(args, sizeof args, "{\"model\":\"digits:%s\"}", no_version[i]);
+        told_fails(&f, "load", args, HTH_EINVAL, "is not a version of model 'digits'");
+    }
     told_fails(&f, "dance", "{}", HTH_ENOENT, "no question 'dance'");
 
     doc = told(&f, "devices", "{}");
@@ -312,34 +318,48 @@ static void trained(void **state)
     fixture_close(&f);
 }
 
+static bool has_checkpoint(const fixture *f)
+{
+    hth_manifest m;
+    bool there = hth_store_get(f->store, "made.checkpoint", 0, &m) == HTH_OK;
+    if (there) {
+        hth_manifest_fini(&m);
+    }
+    return there;
+}
+
+// A job that the end of a server interrupted, and the next server.
+static void interrupted(fixture *f, char args[900], int epochs)
+{
+    char cwd[300];
+    assert_non_null(getcwd(cwd, sizeof cwd));
+    snprintf(args, 900,
+             "{\"model\":\"new\",\"data\":\"%s/tests/data/digits/train.safetensors\",\"loss\":"
+             "\"softmax-xent\",\"lr\":0.01,\"batch\":64,\"epochs\":%d,\"save-as\":\"made\","
+             "\"checkpoint-every\":5,\"resume\":true,\"on\":\"cpu:0\"}",
+             cwd, epochs);
+    both_open(f, TWO, false);
+    put(f->store, "new", "tests/data/digits/untrained.onnx");
+    call c = {.r = {.query = "train", .arguments = args}};
+    call_start(f->engine, &c);
+    uint64_t until = hth_real_after(LIMIT_NS);
+    while (!has_checkpoint(f)) {
+        assert_true(hth_real_ns() < until);
+        nap();
+    }
+    hth_engine_close(f->engine);
+    assert_int_equal(call_wait(&c), HTH_ECANCELED);
+    hth_engine_config config = {.device = TWO, .resume = true};
+    assert_ok(hth_engine_open(&config, f->store, &f->engine));
+}
+
 // Jobs that the end of a server interrupted go on with the next one, unasked. Who asks for one that
 // works so takes it over.
 static void resumed(void **state)
 {
     fixture f;
-    char cwd[300], args[900];
-    hth_manifest m;
-    assert_non_null(getcwd(cwd, sizeof cwd));
-    snprintf(args, sizeof args,
-             "{\"model\":\"new\",\"data\":\"%s/tests/data/digits/train.safetensors\",\"loss\":"
-             "\"softmax-xent\",\"lr\":0.01,\"batch\":64,\"epochs\":60,\"save-as\":\"made\","
-             "\"checkpoint-every\":5,\"resume\":true}",
-             cwd);
-    both_open(&f, TWO, false);
-    put(f.store, "new", "tests/data/digits/untrained.onnx");
-    call c = {.r = {.query = "train", .arguments = args}};
-    call_start(f.engine, &c);
-    uint64_t until = hth_real_after(LIMIT_NS);
-    while (hth_store_get(f.store, "made.checkpoint", 0, &m) != HTH_OK) {
-        assert_true(hth_real_ns() < until);
-        nap();
-    }
-    hth_manifest_fini(&m);
-    hth_engine_close(f.engine);
-    assert_int_equal(call_wait(&c), HTH_ECANCELED);
-
-    hth_engine_config config = {.device = TWO, .resume = true};
-    assert_ok(hth_engine_open(&config, f.store, &f.engine));
+    char args[900];
+    interrupted(&f, args, 60);
     json_t *jobs = told(&f, "jobs", "{}");
     const json_t *row = row_of(jobs, "job", "made");
     assert_non_null(row);
@@ -352,6 +372,128 @@ static void resumed(void **state)
     assert_int_equal(number(doc, "version"), 1);
     json_decref(doc);
     hth_free(again.r.json);
+    fixture_close(&f);
+}
+
+// limits has tenants limited: "bob" may have no job, and "alice" next to no memory.
+static void limits(const fixture *f)
+{
+    char path[100];
+    snprintf(path, sizeof path, "%s/tenants", f->dir);
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    fputs("bob jobs=0\nalice memory=2KiB\n", file);
+    fclose(file);
+    assert_ok(hth_setting_set("tenant.file", path));
+    json_decref(told(f, "tenants", "{\"read\":true}"));
+}
+
+// A request for a job at work that its device refuses changes nothing: who asks about the job, or
+// cancels it, still gets where it is.
+static void refused_beside(void **state)
+{
+    fixture f;
+    char args[900];
+    interrupted(&f, args, 1000000);
+    limits(&f);
+    for (int i = 0; i < 2; i++) {
+        call c = {.r = {.query = "train", .arguments = args, .tenant = "bob"}};
+        assert_err(call_run(f.engine, &c), HTH_EBUSY, "its limit is 0");
+        json_t *doc = told(&f, "job", "{\"job\":\"made\"}");
+        assert_string_equal(text(doc, "device"), "cpu:0");
+        json_decref(doc);
+        doc = told(&f, "devices", "{}");
+        json_t *rows = json_object_get(doc, "devices");
+        assert_int_equal(number(row_of(rows, "name", "cpu:0"), "jobs"), 1);
+        assert_int_equal(number(row_of(rows, "name", "cpu:1"), "jobs"), 0);
+        json_decref(doc);
+    }
+    json_decref(told(&f, "cancel", "{\"job\":\"made\"}"));
+    uint64_t until = hth_real_after(LIMIT_NS);
+    for (json_int_t left = 1; left > 0;) {
+        assert_true(hth_real_ns() < until);
+        json_t *doc = told(&f, "devices", "{}");
+        left = number(row_of(json_object_get(doc, "devices"), "name", "cpu:0"), "jobs");
+        json_decref(doc);
+        nap();
+    }
+    assert_false(has_checkpoint(&f));
+    hth_setting_reset();
+    fixture_close(&f);
+}
+
+// What is too big for one tenant is not for the next.
+static void refused_for_one(void **state)
+{
+    fixture f;
+    hth_request_tensor in = {.name = NULL, .t = digits};
+    both_open(&f, TWO, false);
+    limits(&f);
+    put(f.store, "digits", "tests/data/digits/digits.onnx");
+    call c = {.r = {.model = "digits", .inputs = &in, .n_inputs = 1, .tenant = "alice"}};
+    assert_err(call_run(f.engine, &c), HTH_ETOOBIG, "tenant 'alice' may hold 2048 bytes");
+    call l = {.r = {.query = "load", .arguments = "{\"model\":\"digits\"}", .tenant = "alice"}};
+    assert_err(call_run(f.engine, &l), HTH_ETOOBIG, "tenant 'alice' may hold 2048 bytes");
+    json_t *doc = told(&f, "load", "{\"model\":\"digits\"}");
+    assert_string_equal(text(doc, "device"), "cpu:1"); // the most room, as if nobody had asked
+    json_decref(doc);
+    infer(&f, "digits");
+    hth_setting_reset();
+    fixture_close(&f);
+}
+
+// What is set for a model holds on each device, whatever name it was asked for by there.
+static void set_everywhere(void **state)
+{
+    static const char *const asked[] = {"{\"model\":\"digits:1\",\"on\":\"cpu:0\"}",
+                                        "{\"model\":\"digits\",\"on\":\"cpu:1\"}"};
+    fixture f;
+    both_open(&f, TWO, false);
+    put(f.store, "digits", "tests/data/digits/digits.onnx");
+    json_decref(told(&f, "load", asked[0]));
+    json_decref(told(&f, "load", asked[1]));
+    json_decref(told(&f, "batching", "{\"model\":\"digits\",\"max\":3}"));
+    for (int i = 0; i < 2; i++) {
+        json_t *doc = told(&f, "model", asked[i]);
+        assert_int_equal(number(json_object_get(doc, "batching"), "max"), 3);
+        json_decref(doc);
+    }
+    fixture_close(&f);
+}
+
+// A device without room for a model's request beside what is pinned there: it does not wait for
+// memory as long as another one has it.
+static void room_elsewhere(void **state)
+{
+    fixture f;
+    char devices[120];
+    static float pixels[96];
+    hth_request_tensor in = {
+        .t = {.dtype = HTH_DT_F32, .shape = {2, {1, 96}}, .data = pixels, .bytes = sizeof pixels}};
+    assert_ok(hth_setting_set("queue.memory_wait_ms", "3600000"));
+    both_open(&f, TWO, false);
+    put(f.store, "digits", "tests/data/digits/digits.onnx");
+    put(f.store, "mlp", "tests/data/passes/mlp.onnx");
+    json_decref(told(&f, "load", "{\"model\":\"digits\",\"pin\":true}"));
+    json_t *doc = told(&f, "stats", "{}"), *ledger = json_object_get(doc, "ledger");
+    json_int_t arena = number(ledger, "compute_arena_bytes"),
+               bytes = number(ledger, "weight_bytes") + (arena > 24576 ? arena : 24576) + 4096;
+    json_decref(doc);
+    hth_engine_close(f.engine);
+    snprintf(devices, sizeof devices, "cpu:0,mem=64MiB,threads=1 cpu:1,mem=%lld,threads=1",
+             (long long)bytes);
+    hth_engine_config config = {.device = devices};
+    assert_ok(hth_engine_open(&config, f.store, &f.engine));
+    json_decref(told(&f, "load", "{\"model\":\"mlp\",\"on\":\"cpu:1\"}"));
+    json_decref(told(&f, "load", "{\"model\":\"digits\",\"on\":\"cpu:1\",\"pin\":true}"));
+    call c = {.r = {.model = "mlp", .inputs = &in, .n_inputs = 1, .timeout_us = 300000000}};
+    assert_ok(call_run(f.engine, &c));
+    free(c.out[0].data);
+    doc = told(&f, "stats", "{\"model\":\"mlp\"}");
+    const json_t *row = row_of(json_object_get(doc, "models"), "name", "mlp");
+    assert_int_equal(number(row, "failures"), 1); // cpu:1 was asked first
+    json_decref(doc);
+    hth_setting_reset();
     fixture_close(&f);
 }
 
@@ -490,6 +632,10 @@ int main(int argc, char **argv)
         cmocka_unit_test(copied),
         cmocka_unit_test(trained),
         cmocka_unit_test(resumed),
+        cmocka_unit_test(refused_beside),
+        cmocka_unit_test(refused_for_one),
+        cmocka_unit_test(set_everywhere),
+        cmocka_unit_test(room_elsewhere),
         cmocka_unit_test(killed),
         cmocka_unit_test(killed_while_it_trains),
     };
