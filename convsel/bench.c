@@ -333,7 +333,7 @@ static void bench_in_place(hth_bench *b, int inplace_input, void **out)
 static hth_err bench_error_of_run(hth_bench *b, void *const *out, hth_choice *c)
 {
     const hth_node *n = b->node;
-    bool relu = n->n_post == 1 && n->post[0].op == HTH_OP_RELU;
+    bool relu = hth_bench_relu(b);
     if (c->error >= 0 || (n->n_post > 0 && !relu) || out[0] != b->out[0] ||
         !hth_bench_has_error(b)) {
         return HTH_OK;

@@ -24,7 +24,7 @@ uint64_t hth_bench_bytes(const hth_bench *b);
 hth_err hth_bench_turn(hth_bench *b, hth_choice *c, hth_samples *s);
 // hth_bench_error fills c->error of a convolution: the node without its post ops, at sampled output
 // points, against the sum in double precision. Other operators are left at "not measured", with a
-// negative error.
+// negative error; so is, on a device that runs it only so, what is fused with more than a ReLU.
 hth_err hth_bench_error(hth_bench *b, hth_choice *c);
 
 // The same on a device whose memory the host does not see: times are the device's own events'.
@@ -38,11 +38,12 @@ hth_err hth_far_turn(hth_far *f, hth_choice *c, hth_samples *s);
 hth_err hth_far_error(hth_far *f, hth_choice *c);
 
 // hth_sample_conv computes `n_points` points of Conv, ConvTranspose or ConvGradData `n` in double
-// from inputs as they lie in memory. Point i is element index[i] of the row-major output.
-hth_err hth_sample_conv(const hth_graph *g, const hth_node *n, const float *x, const float *w,
-                        const float *bias, const int64_t *index, int n_points, double *out);
+// from inputs of f32 or bf16 as they lie in memory. Point i is element index[i] of the row-major
+// output.
+hth_err hth_sample_conv(const hth_graph *g, const hth_node *n, const void *x, const void *w,
+                        const void *bias, const int64_t *index, int n_points, double *out);
 // hth_sample_filter_grad is the same for ConvGradFilter: point i is element index[i] of dw.
-hth_err hth_sample_filter_grad(const hth_graph *g, const hth_node *n, const float *x,
-                               const float *dy, const int64_t *index, int n_points, double *out);
+hth_err hth_sample_filter_grad(const hth_graph *g, const hth_node *n, const void *x, const void *dy,
+                               const int64_t *index, int n_points, double *out);
 
 #endif

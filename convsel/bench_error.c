@@ -93,9 +93,10 @@ size_t hth_bench_point(const hth_bench *b, int i)
 
 void hth_bench_compare(const hth_bench *b, bool relu, hth_choice *c)
 {
+    hth_dtype type = b->graph->values[b->node->outputs[0]].dtype;
     double worst = 0, squares = 0, largest = 1e-30;
     for (int i = 0; i < b->n_points; i++) {
-        double got = ((const float *)b->out[0])[hth_bench_point(b, i)];
+        double got = hth_sample_get(b->out[0], hth_bench_point(b, i), type);
         double want = relu ? fmax(b->want[i], 0) : b->want[i];
         double diff = fabs(got - want);
         worst = diff <= worst ? worst : diff; // a NaN stays
@@ -117,10 +118,25 @@ hth_node hth_bench_bare(const hth_bench *b)
     return bare;
 }
 
+bool hth_bench_relu(const hth_bench *b)
+{
+    return b->node->n_post == 1 && b->node->post[0].op == HTH_OP_RELU;
+}
+
+static bool bench_float(const hth_bench *b, int value)
+{
+    hth_dtype type = value >= 0 ? b->graph->values[value].dtype : HTH_DT_F32;
+    return type == HTH_DT_F32 || type == HTH_DT_BF16;
+}
+
 bool hth_bench_has_error(const hth_bench *b)
 {
-    return hth_convsel_has_menu(b->node->op) &&
-           b->graph->values[b->node->outputs[0]].dtype == HTH_DT_F32;
+    const hth_node *n = b->node;
+    bool all = hth_convsel_has_menu(n->op) && bench_float(b, n->outputs[0]);
+    for (int i = 0; i < n->n_inputs && i < 3 && all; i++) {
+        all = bench_float(b, n->inputs[i]);
+    }
+    return all;
 }
 
 hth_err hth_bench_error(hth_bench *b, hth_choice *c)

@@ -51,6 +51,10 @@ void hth_bench_compare(const hth_bench *b, bool relu, hth_choice *c);
 hth_node hth_bench_bare(const hth_bench *b);
 // hth_bench_has_error says whether errors are measured of the node.
 bool hth_bench_has_error(const hth_bench *b);
+// hth_bench_relu says whether all that follows the node's operator is a ReLU.
+bool hth_bench_relu(const hth_bench *b);
+// hth_sample_get is element i of a tensor of f32 or bf16.
+float hth_sample_get(const void *p, size_t i, hth_dtype type);
 
 // hth_bench_outputs fills `out` with where a kernel that runs in place (`inplace_input`) writes.
 void hth_bench_outputs(const hth_bench *b, int inplace_input, void **out);

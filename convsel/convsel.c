@@ -152,6 +152,19 @@ const char *hth_convsel_direction(hth_op op)
                                            : "fwd";
 }
 
+// Errors are of the largest result, against sums in double over factors that are not rounded. TF32
+// keeps 10 bits of a factor: kernels that read f32 cut the rest off, 2^-10 of it at most, or round,
+// half of that. So a product is off by 2^-9. bf16 keeps 7, rounded: 2^-8 of a factor, 2^-7 of a
+// product, 2^-8 more of a result that is bf16, together less than 2^-6. Twice that is left for
+// sums, whose terms may be larger than what they add up to. A wrong result is off by about 1.
+double hth_convsel_tolerance(const hth_graph *g, double setting)
+{
+    double least = g->precision == HTH_PRECISION_TF32   ? 0x1p-8
+                   : g->precision == HTH_PRECISION_BF16 ? 0x1p-5
+                                                        : 0;
+    return setting > least ? setting : least;
+}
+
 void hth_convsel_front(hth_choice *list, int n, double tolerance)
 {
     for (int i = 0; i < n; i++) {
@@ -260,7 +273,7 @@ static hth_err convsel_run(hth_device *d, const hth_graph *g, const hth_node *n,
     hth_racer r = {.turn = far ? convsel_far_turn : convsel_turn,
                    .check = far ? convsel_far_check : convsel_check,
                    .ctx = far ? (void *)f : (void *)b,
-                   .tolerance = HTH_CONVSEL_TOLERANCE,
+                   .tolerance = hth_convsel_tolerance(g, HTH_CONVSEL_TOLERANCE),
                    .slack_bytes = (far ? hth_far_bytes(f) : hth_bench_bytes(b)) / SLACK,
                    .step = hth_heat_text(heat, g, n) != NULL};
     hth_err err = hth_race(&r, list, count, whole);
@@ -290,6 +303,6 @@ hth_err hth_convsel_measure(hth_device *d, const hth_graph *g, const hth_node *n
         hth_insitu_apply(cache, key, list, *count);
         qsort(list, (size_t)*count, sizeof *list, choice_order);
     }
-    hth_convsel_front(list, *count, HTH_CONVSEL_TOLERANCE);
+    hth_convsel_front(list, *count, hth_convsel_tolerance(g, HTH_CONVSEL_TOLERANCE));
     return HTH_OK;
 }

@@ -11,8 +11,8 @@
 
 #define HTH_MAX_CHOICES 32
 #define HTH_CONVSEL_KEY 480 // bytes that every key fits: less than LMDB allows
-// Largest error of a choice on the front: what f32 training and inference tolerate of Winograd, not
-// of a wrong result.
+// Largest error of a choice on the front, unless it is set otherwise: what f32 training and
+// inference tolerate of Winograd, not of a wrong result.
 #define HTH_CONVSEL_TOLERANCE 1e-3
 
 // Where measurements are kept between processes (the model store implements it). Keys and values
@@ -55,6 +55,9 @@ void hth_convsel_key(hth_device *d, const hth_graph *g, const hth_node *n, const
                      char *out, size_t cap);
 // hth_convsel_describe writes the descriptor alone, the same on every device.
 void hth_convsel_describe(const hth_graph *g, const hth_node *n, char *out, size_t cap);
+// hth_convsel_tolerance is the largest error that a choice of this graph may have: `setting`, or
+// what a graph's precision makes of a right result, where that is more.
+double hth_convsel_tolerance(const hth_graph *g, double setting);
 // hth_convsel_front marks, in a list sorted by time, the choices that no other beats in time,
 // workspace and (an eighth of them at least) resident bytes among those with error <= tolerance.
 void hth_convsel_front(hth_choice *list, int n, double tolerance);

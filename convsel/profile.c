@@ -168,7 +168,7 @@ hth_err hth_profile_find(const hth_profile *p, const hth_graph *g, const hth_nod
         *count = e->n < cap ? e->n : cap;
         memcpy(list, e->list, (size_t)*count * sizeof *list);
     }
-    hth_convsel_front(list, *count, HTH_CONVSEL_TOLERANCE);
+    hth_convsel_front(list, *count, hth_convsel_tolerance(g, HTH_CONVSEL_TOLERANCE));
     return HTH_OK;
 }
 

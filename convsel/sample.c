@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Convolution at a few output points, in double: cheap whatever the size of the layer, and
 // independent of every kernel that is measured. Filters are plain, the input is read in its own
-// layout.
-#include "convsel/bench.h"
+// layout; both in their own type.
+#include "convsel/bench_parts.h"
 
 #include "kernels/cpu/cpu.h"
 #include "kernels/ref/ref_window.h"
@@ -26,16 +26,22 @@ static int64_t sample_source(const ref_window *w, bool transposed, int dim, int6
     return x >= 0 && x < w->in[dim] ? x : -1;
 }
 
+float hth_sample_get(const void *p, size_t i, hth_dtype type)
+{
+    return type == HTH_DT_BF16 ? hth_bf16_to_f32(((const uint16_t *)p)[i]) : ((const float *)p)[i];
+}
+
 typedef struct sample_conv {
     ref_window win;
     bool transposed;
     hth_layout layout;
+    hth_dtype type_x, type_w;
     size_t channels, positions; // of the input
     int64_t in[3], out[3];      // spatial sizes of input and output
     int64_t n_out, group_in, group_out, groups;
 } sample_conv;
 
-static double sample_point(const sample_conv *c, const float *x, const float *w, int64_t index)
+static double sample_point(const sample_conv *c, const void *x, const void *w, int64_t index)
 {
     int64_t p = index, at[3], tap[3];
     for (int i = 2; i >= 0; i--) {
@@ -60,20 +66,24 @@ static double sample_point(const sample_conv *c, const float *x, const float *w,
                 hth_layout_at(c->layout, c->channels, c->positions, (size_t)image, channel, &step);
             int64_t filter = c->transposed ? (int64_t)channel * c->group_out + o % c->group_out
                                            : o * c->group_in + k;
-            sum += (double)x[row + (size_t)s * step] * w[filter * c->win.n_taps + t];
+            sum += (double)hth_sample_get(x, row + (size_t)s * step, c->type_x) *
+                   hth_sample_get(w, (size_t)(filter * c->win.n_taps + t), c->type_w);
         }
     }
     return sum;
 }
 
-hth_err hth_sample_conv(const hth_graph *g, const hth_node *n, const float *x, const float *w,
-                        const float *bias, const int64_t *index, int n_points, double *out)
+hth_err hth_sample_conv(const hth_graph *g, const hth_node *n, const void *x, const void *w,
+                        const void *bias, const int64_t *index, int n_points, double *out)
 {
     const hth_value *vx = &g->values[n->inputs[0]], *vw = &g->values[n->inputs[1]],
                     *vy = &g->values[n->outputs[0]];
     // A data gradient is a transposed convolution of dy by the same filter.
     sample_conv c = {.transposed = n->op == HTH_OP_CONV_TRANSPOSE || n->op == HTH_OP_CONV_GRAD_DATA,
-                     .layout = vx->layout};
+                     .layout = vx->layout,
+                     .type_x = vx->dtype,
+                     .type_w = vw->dtype};
+    hth_dtype type_bias = bias != NULL ? g->values[n->inputs[2]].dtype : HTH_DT_F32;
     const hth_shape *big = c.transposed ? &vy->shape : &vx->shape,
                     *small = c.transposed ? &vx->shape : &vy->shape;
     HTH_TRY(ref_window_init(&c.win, n, big, small, vw->shape.dim + 2, vw->shape.rank - 2));
@@ -90,14 +100,15 @@ hth_err hth_sample_conv(const hth_graph *g, const hth_node *n, const float *x, c
     }
     int64_t area = c.out[0] * c.out[1] * c.out[2];
     for (int i = 0; i < n_points; i++) {
+        size_t channel = (size_t)(index[i] / area % c.n_out);
         out[i] = sample_point(&c, x, w, index[i]) +
-                 (bias != NULL ? (double)bias[index[i] / area % c.n_out] : 0);
+                 (bias != NULL ? (double)hth_sample_get(bias, channel, type_bias) : 0);
     }
     return HTH_OK;
 }
 
-hth_err hth_sample_filter_grad(const hth_graph *g, const hth_node *n, const float *x,
-                               const float *dy, const int64_t *index, int n_points, double *out)
+hth_err hth_sample_filter_grad(const hth_graph *g, const hth_node *n, const void *x, const void *dy,
+                               const int64_t *index, int n_points, double *out)
 {
     const hth_value *vx = &g->values[n->inputs[0]], *vy = &g->values[n->inputs[1]],
                     *vw = &g->values[n->outputs[0]];
@@ -111,15 +122,17 @@ hth_err hth_sample_filter_grad(const hth_graph *g, const hth_node *n, const floa
         out[i] = 0;
         for (int64_t b = 0; b < w.batch; b++) {
             size_t xs, ys;
-            const float *from = x + hth_layout_at(vx->layout, (size_t)w.channels, (size_t)w.n_in,
-                                                  (size_t)b, (size_t)c, &xs);
-            const float *d = dy + hth_layout_at(vy->layout, (size_t)outs, (size_t)w.n_out,
-                                                (size_t)b, (size_t)o, &ys);
+            size_t from = hth_layout_at(vx->layout, (size_t)w.channels, (size_t)w.n_in, (size_t)b,
+                                        (size_t)c, &xs);
+            size_t d =
+                hth_layout_at(vy->layout, (size_t)outs, (size_t)w.n_out, (size_t)b, (size_t)o, &ys);
             for (int64_t p = 0; p < w.n_out; p++) {
                 int64_t at[3];
                 ref_window_position(w.out, p, at);
                 int64_t t = ref_window_touch(&w, w.in, at, tap);
-                out[i] += t < 0 ? 0 : (double)from[(size_t)t * xs] * d[(size_t)p * ys];
+                out[i] += t < 0 ? 0
+                                : (double)hth_sample_get(x, from + (size_t)t * xs, vx->dtype) *
+                                      hth_sample_get(dy, d + (size_t)p * ys, vy->dtype);
             }
         }
     }

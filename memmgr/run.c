@@ -212,6 +212,11 @@ static hth_err run_prepare_times(hth_run *r)
 
 static void run_collect_times(hth_run *r, uint64_t origin_ns)
 {
+    for (int i = 0; i < r->n_steps; i++) { // a device may set its clock by what is read (event.c)
+        if (r->steps[i].from != NULL) {
+            (void)hth_event_time_ns(r->steps[i].to);
+        }
+    }
     for (int i = 0; i < r->n_steps; i++) {
         const run_step *s = &r->steps[i];
         if (s->from != NULL) {

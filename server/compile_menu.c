@@ -56,7 +56,7 @@ static hth_err compile_menu(hth_site *site, const hth_program *p, int i, bool tu
         hth_err err = hth_convsel_measure(site->device, g, node, &p->heat, site->timings, list,
                                           HTH_MAX_CHOICES, &n);
         HTH_TRY(err == HTH_ENOMEM ? HTH_OK : err); // no room to measure: it counts as not measured
-        hth_convsel_front(list, n, site->tolerance);
+        hth_convsel_front(list, n, hth_convsel_tolerance(g, site->tolerance));
         kept = menu_front(list, n);
     }
     if (kept == 0 && has_menu) { // not measured, or none within the tolerance: the device's order

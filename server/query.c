@@ -452,7 +452,7 @@ static hth_err convsel_rows(void *ctx, const hth_program *p)
         }
         err = hth_convsel_measure(a->site->device, p->graph, n, &p->heat, a->site->timings, list,
                                   HTH_MAX_CHOICES, &count);
-        hth_convsel_front(list, count, a->site->tolerance);
+        hth_convsel_front(list, count, hth_convsel_tolerance(p->graph, a->site->tolerance));
         for (int k = 0; err == HTH_OK && k < count; k++) {
             json_array_append_new(
                 a->rows,

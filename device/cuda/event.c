@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Events and their times on the host's clock. CUDA tells the distance of two events as a float of
 // milliseconds, exact to about half a microsecond as long as it is a few seconds. So the anchor, an
-// event whose time on the host is known, is set anew once an event is further away.
+// event whose time on the host is known, is set anew once an event is that much later. Of events
+// that are to be compared the last one is read first: then all have the same anchor.
 #include "device/cuda/cuda.h"
 
 #include "base/alloc.h"
 #include "base/clock.h"
-
-#include <math.h>
 
 #define ANCHOR_FAR_MS 4000.0f // a float's last bit is then a quarter of a microsecond
 
@@ -102,7 +101,7 @@ uint64_t hth_cuda_event_time_ns(hth_event *base)
         return 0;
     }
     uint64_t t = d->anchor_ns + (uint64_t)(int64_t)(ms * 1e6);
-    if (fabsf(ms) > ANCHOR_FAR_MS) {
+    if (ms > ANCHOR_FAR_MS) { // an earlier event would be further from a new one
         (void)anchor_set(d);
     }
     return t;
