@@ -14,7 +14,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#define CONV_ENGINES 24 // of a graph
 #define CONV_THREADS 256u
 
 typedef struct conv_form {
@@ -222,13 +221,13 @@ static hth_err conv_first(const hth_dnn_device *d, const hth_dnn_conv *c,
                           cudnnBackendDescriptor_t *plan, int64_t *workspace,
                           char chosen[sizeof((hth_choice *)0)->name])
 {
-    hth_dnn_engine list[CONV_ENGINES];
+    hth_dnn_engine list[HTH_DNN_ENGINES];
     hth_err err = HTH_ENOTSUP;
     for (int all = 0; all < 2 && err == HTH_ENOTSUP; all++) {
         hth_dnn_graph graph;
         int n = 0;
         HTH_TRY(hth_dnn_graph_open(d, c, &graph));
-        err = (all ? hth_dnn_list : hth_dnn_first)(&graph, list, CONV_ENGINES, &n);
+        err = (all ? hth_dnn_list : hth_dnn_first)(&graph, list, HTH_DNN_ENGINES, &n);
         hth_dnn_graph_close(&graph);
         HTH_TRY(err);
         for (int i = 0; i < n && (i == 0 || (err != HTH_OK && err != HTH_ENOMEM)); i++) {
@@ -342,7 +341,7 @@ hth_err hth_cuda_conv_algorithms(hth_cuda *d, const hth_graph *g, const hth_node
                                  hth_choice *list, int cap, int *count)
 {
     hth_dnn_device device = {d->api, hth_cuda_site_of(d)->dnn, NULL};
-    hth_dnn_engine engine[CONV_ENGINES];
+    hth_dnn_engine engine[HTH_DNN_ENGINES];
     conv_form f;
     HTH_TRY(conv_describe(g, n, &f));
     hth_dnn_conv fused = conv_fused(&f);
@@ -353,7 +352,7 @@ hth_err hth_cuda_conv_algorithms(hth_cuda *d, const hth_graph *g, const hth_node
         if (hth_dnn_graph_open(&device, pass == 0 ? &fused : &f.dnn, &graph) != HTH_OK) {
             continue;
         }
-        (void)(first ? hth_dnn_first : hth_dnn_list)(&graph, engine, CONV_ENGINES, &found);
+        (void)(first ? hth_dnn_first : hth_dnn_list)(&graph, engine, HTH_DNN_ENGINES, &found);
         hth_dnn_graph_close(&graph);
         for (int i = 0; i < found && *count < cap; i++) {
             hth_choice *c = &list[(*count)++];
@@ -373,19 +372,11 @@ hth_err hth_cuda_conv_algorithms(hth_cuda *d, const hth_graph *g, const hth_node
 bool hth_cuda_conv_last(hth_cuda *d, const hth_graph *g, const hth_node *n)
 {
     hth_dnn_device device = {d->api, hth_cuda_site_of(d)->dnn, NULL};
-    hth_dnn_engine engine;
-    hth_dnn_graph graph;
     conv_form f;
-    int count = 0;
     if (conv_describe(g, n, &f) != HTH_OK) {
         return false;
     }
     f.dnn.nhwc = true;
     f.dnn.precision = g->precision;
-    if (hth_dnn_graph_open(&device, &f.dnn, &graph) != HTH_OK) {
-        return false;
-    }
-    (void)hth_dnn_list(&graph, &engine, 1, &count);
-    hth_dnn_graph_close(&graph);
-    return count > 0;
+    return hth_dnn_has_kept(&device, &f.dnn, d->base.kept, d->base.props.fingerprint);
 }

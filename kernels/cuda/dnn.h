@@ -63,6 +63,7 @@ typedef struct hth_dnn_graph {
 hth_err hth_dnn_graph_open(const hth_dnn_device *d, const hth_dnn_conv *c, hth_dnn_graph *out);
 void hth_dnn_graph_close(hth_dnn_graph *g);
 
+#define HTH_DNN_ENGINES 24 // of a graph, about
 typedef struct hth_dnn_engine {
     char name[sizeof((hth_choice *)0)->name];
     int64_t workspace_bytes;
@@ -86,6 +87,9 @@ hth_err hth_dnn_plan(const hth_dnn_graph *g, const char *name, cudnnBackendDescr
 hth_err hth_dnn_plan_kept(const hth_dnn_device *d, const hth_dnn_conv *c, const char *name,
                           const hth_device_kept *kept, const char *fingerprint,
                           cudnnBackendDescriptor_t *out, int64_t *workspace_bytes);
+// hth_dnn_has_kept says whether there is an engine for a convolution; that there is one is kept.
+bool hth_dnn_has_kept(const hth_dnn_device *d, const hth_dnn_conv *c, const hth_device_kept *kept,
+                      const char *fingerprint);
 // hth_dnn_key writes what it is kept under; false: longer than `cap`.
 #define HTH_DNN_KEY 480
 bool hth_dnn_key(const char *fingerprint, const hth_dnn_conv *c, const char *name, char *out,

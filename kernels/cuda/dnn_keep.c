@@ -144,3 +144,27 @@ hth_err hth_dnn_plan_kept(const hth_dnn_device *d, const hth_dnn_conv *c, const 
     }
     return err;
 }
+
+// That there is none may be a failure of the moment, and is asked again.
+bool hth_dnn_has_kept(const hth_dnn_device *d, const hth_dnn_conv *c, const hth_device_kept *kept,
+                      const char *fingerprint)
+{
+    char key[HTH_DNN_KEY], answer[8];
+    hth_dnn_engine engine[HTH_DNN_ENGINES];
+    hth_dnn_graph graph;
+    int count = 0;
+    bool keeps = kept != NULL && hth_dnn_key(fingerprint, c, "any", key, sizeof key);
+    if (keeps && kept->get(kept->ctx, key, answer, sizeof answer) == HTH_OK &&
+        strcmp(answer, "yes") == 0) {
+        return true;
+    }
+    if (hth_dnn_graph_open(d, c, &graph) != HTH_OK) {
+        return false;
+    }
+    hth_err err = hth_dnn_first(&graph, engine, HTH_DNN_ENGINES, &count);
+    hth_dnn_graph_close(&graph);
+    if (err == HTH_OK && keeps) {
+        (void)kept->put(kept->ctx, key, "yes");
+    }
+    return err == HTH_OK;
+}
