@@ -10,7 +10,8 @@ cleanup() {
     [ -z "$pid" ] || kill -9 "$pid" 2>/dev/null
     rm -rf "$dir"
 }
-trap cleanup EXIT INT TERM
+trap cleanup EXIT
+trap 'exit 130' INT TERM # nothing of what is left would be true
 unset HEARTH_SERVER
 n=0
 ok() { n=$((n + 1)); echo "ok $n - $*"; }
@@ -86,15 +87,22 @@ daemon_wrong() {
 }
 check 'hearthd says in a sentence what is wrong with its command line' daemon_wrong
 
+free_port() { # one that is free, with its successor (for events)
+    perl -MIO::Socket::INET -e 'my %on = (Listen => 1, LocalAddr => "127.0.0.1");
+        for (;;) { my $s = IO::Socket::INET->new(%on) or die; my $p = $s->sockport;
+            if ($p < 65535 && IO::Socket::INET->new(%on, LocalPort => $p + 1)) { print $p; last } }'
+}
 daemon_twice() { # the second one finds port, socket and store in use
-    "$d" --store "$dir/twice" --listen "ipc://$dir/twice.sock" --listen tcp://127.0.0.1:17391 --http 127.0.0.1:17395 >"$dir/ready" 2>&1 &
+    tcp=$(free_port)
+    http=$(free_port)
+    "$d" --store "$dir/twice" --listen "ipc://$dir/twice.sock" --listen "tcp://127.0.0.1:$tcp" --http "127.0.0.1:$http" >"$dir/ready" 2>&1 &
     pid=$!
     wait_for "$dir/ready" ready || return 1
     run 1 "$d" --store "$dir/twice" --listen "ipc://$dir/free.sock" && said "hearthd: another hearthd works on the store $dir/twice: a store has one" && one &&
         run 1 "$d" --store "$dir/free" --listen "ipc://$dir/twice.sock" && said "another hearthd already listens on ipc://$dir/twice.sock" && one &&
-        run 1 "$d" --store "$dir/free" --listen tcp://127.0.0.1:17391 && said 'cannot listen on tcp://127.0.0.1:17391: Address in use' && one &&
-        run 1 "$d" --store "$dir/free" --listen "ipc://$dir/free.sock" --http 127.0.0.1:17395 &&
-        said 'cannot listen on http://127.0.0.1:17395: Address already in use' && one && run 0 "$h" --store "$dir/twice" ls || return 1
+        run 1 "$d" --store "$dir/free" --listen "tcp://127.0.0.1:$tcp" && said "cannot listen on tcp://127.0.0.1:$tcp: Address in use" && one &&
+        run 1 "$d" --store "$dir/free" --listen "ipc://$dir/free.sock" --http "127.0.0.1:$http" &&
+        said "cannot listen on http://127.0.0.1:$http: Address already in use" && one && run 0 "$h" --store "$dir/twice" ls || return 1
     kill -9 "$pid" # however it ends, the store is free
     wait "$pid" 2>/dev/null
     "$d" --store "$dir/twice" --listen "ipc://$dir/twice.sock" >"$dir/ready" 2>&1 &
