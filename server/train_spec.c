@@ -181,7 +181,8 @@ hth_err hth_train_spec_read(const json_t *args, bool bench, hth_train_spec *s)
         return hth_fail(HTH_EINVAL, "which model? the argument 'model' is missing");
     }
     if (s->data == NULL && !bench) {
-        return hth_fail(HTH_EINVAL, "which data? --data FILE.safetensors (the argument 'data') is missing");
+        return hth_fail(HTH_EINVAL,
+                        "which data? --data FILE.safetensors (the argument 'data') is missing");
     }
     HTH_TRY(spec_choice(args, "loss", bench ? "softmax-xent" : NULL, losses, 2, &loss));
     s->options.loss = (hth_train_loss)loss;
