@@ -61,19 +61,16 @@ static hth_node *conv_open(fixture *f, hth_op op, bool sum, bool relu)
     hth_shape x = SHAPE(2, CHANNELS_IN, SIZE, SIZE), y = SHAPE(2, CHANNELS_OUT, SIZE, SIZE);
     hth_shape w = SHAPE(CHANNELS_OUT, CHANNELS_IN, 3, 3);
     fixture_open(f, 3);
-    int in[3] = {fixture_value(f, op == HTH_OP_CONV_GRAD_DATA ? y : x),
-                 fixture_value(f, op == HTH_OP_CONV_GRAD_FILTER ? y : w), -1};
+    int in[4] = {fixture_value(f, op == HTH_OP_CONV_GRAD_DATA ? y : x),
+                 fixture_value(f, op == HTH_OP_CONV_GRAD_FILTER ? y : w), -1, -1};
     int out = fixture_value(f, op == HTH_OP_CONV_GRAD_FILTER ? w
                                : op == HTH_OP_CONV_GRAD_DATA ? x
                                                              : y);
-    in[2] = sum ? fixture_value(f, y) : -1;
-    hth_node *n = fixture_node(f, op, in, sum ? 3 : 2, &out, 1);
+    in[3] = sum ? fixture_value(f, y) : -1; // behind the bias that is not there
+    hth_node *n = fixture_node(f, op, in, sum ? 4 : 2, &out, 1);
     hth_node_set_ints(n, "pads", (int64_t[]){1, 1, 1, 1}, 4);
     hth_node_set_ints(n, "strides", (int64_t[]){1, 1}, 2);
     if (sum) {
-        n->inputs[3] = n->inputs[2];
-        n->inputs[2] = -1;
-        n->n_inputs = 4;
         n->post[n->n_post++] = (hth_post_op){HTH_OP_ADD, 3, 1, 0};
     }
     if (relu) {
