@@ -79,9 +79,9 @@ hth_err hth_checkpoint_back(hth_store *store, const char *name, int64_t *step)
 // The losses of a job do not depend on these.
 static bool key_is_free(const char *key)
 {
-    static const char *const names[] = {"budget",  "policy", "plan-ms", "checkpoint-every",
-                                        "threads", "resume", "trace",   "replan",
-                                        "parts",   "profile"};
+    static const char *const names[] = {"budget",  "policy",  "plan-ms", "checkpoint-every",
+                                        "threads", "resume",  "trace",   "replan",
+                                        "parts",   "profile", "tenant"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         if (strcmp(key, names[i]) == 0) {
             return true;
@@ -164,6 +164,12 @@ hth_err hth_checkpoint_job(const json_t *args, char out[HTH_CHECKPOINT_JOB])
     const char *name = json_string_value(json_object_get(args, "save-as"));
     name = name != NULL ? name : json_string_value(json_object_get(args, "model"));
     return hth_catalog_parse(name != NULL ? name : "", out, &version);
+}
+
+void hth_checkpoint_tenant(const json_t *args, char out[HTH_TENANT])
+{
+    const char *tenant = json_string_value(json_object_get(args, "tenant"));
+    snprintf(out, HTH_TENANT, "%s", tenant != NULL ? tenant : HTH_TENANT_OWN);
 }
 
 hth_err hth_checkpoint_find(hth_store *store, const char *job, json_t **doc)

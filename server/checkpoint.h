@@ -6,6 +6,7 @@
 #ifndef HTH_SERVER_CHECKPOINT_H
 #define HTH_SERVER_CHECKPOINT_H
 
+#include "server/tenant_rules.h"
 #include "server/train.h"
 
 // What a checkpoint says beside the tensors.
@@ -41,6 +42,8 @@ hth_err hth_checkpoint_drop(hth_store *store, const hth_train_spec *spec);
 #define HTH_CHECKPOINT_JOB 208
 // hth_checkpoint_job is the name of the job with these arguments.
 hth_err hth_checkpoint_job(const json_t *args, char out[HTH_CHECKPOINT_JOB]);
+// hth_checkpoint_tenant is whose job it is by its checkpoint's arguments (NULL: there are none).
+void hth_checkpoint_tenant(const json_t *args, char out[HTH_TENANT]);
 // hth_checkpoint_is tells a training job's checkpoint from a model of such a name. Any thread.
 bool hth_checkpoint_is(hth_store *store, const char *model);
 // hth_checkpoint_find reads the meta of a job's checkpoint. HTH_ENOENT.

@@ -56,7 +56,7 @@ typedef struct hth_child_record {
     uint64_t timeout_us, waited_ns, started_ns;
     uint32_t n_tensors, n_known; // of a request: behind the inputs come the places of outputs
     uint32_t priority, at_once;
-    int32_t err, version, batched;
+    int32_t err, version, batched, own;
     hth_child_tensor tensor[];
 } hth_child_record;
 

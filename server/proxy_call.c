@@ -131,6 +131,7 @@ static hth_err call_pack(hth_proxy *p, proxy_call *c)
     hth_free(all);
     HTH_TRY(err);
     call_known(p, c->record, r);
+    c->record->own = r->own;
     c->record->priority = r->priority;
     c->record->timeout_us = r->timeout_us;
     c->record->at_once = r->at_once;

@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "server/router.h"
 #include "server/place.h"
+#include "server/tenant_rules.h"
 
 #include <jansson.h>
 #include <pthread.h>
@@ -40,6 +41,7 @@ typedef struct router_there {
 // "name" or "name:version" that was asked for and is in the store. Never freed before the router.
 typedef struct router_model {
     char spec[216];
+    char tenant[HTH_TENANT]; // who asked for it first, or had it loaded; "": nobody yet
     bool pinned;
     uint64_t bytes; // of all its contents
     int n_content;
@@ -95,7 +97,7 @@ typedef struct router_own {
     int device;
     void (*then)(struct router_own *o);
     char *arguments; // malloc'd
-    char name[216];
+    char name[216], tenant[HTH_TENANT];
 } router_own;
 
 // ---- router_infer.c
@@ -122,15 +124,16 @@ bool router_is_lost(hth_router *n, const hth_request *r, hth_err err);
 
 // ---- router_own.c
 
-// router_own_make makes a request of the router's own, about `name`; takes `args`. When it is
-// answered `then` may look at it, and it is freed.
-hth_err router_own_make(hth_router *n, int device, const char *query, json_t *args,
-                        const char *name, void (*then)(router_own *o), router_own **out);
+// router_own_make makes a request of the router's own, about `name` and in a tenant's name; takes
+// `args`. When it is answered `then` may look at it, and it is freed.
+hth_err router_own_make(hth_router *n, int device, const char *tenant, const char *query,
+                        json_t *args, const char *name, void (*then)(router_own *o),
+                        router_own **out);
 // router_own_submit hands it over; on error it stays the caller's, to be given to router_own_free.
 hth_err router_own_submit(router_own *o);
 void router_own_free(router_own *o);
-hth_err router_own_ask(hth_router *n, int device, const char *query, json_t *args, const char *name,
-                       void (*then)(router_own *o)); // both
+hth_err router_own_ask(hth_router *n, int device, const char *tenant, const char *query,
+                       json_t *args, const char *name, void (*then)(router_own *o)); // both
 // router_refresh asks a device for its ledger, unless it is asked already.
 void router_refresh(hth_router *n, int device);
 
@@ -141,6 +144,8 @@ void router_refresh(hth_router *n, int device);
 router_model *router_model_find(hth_router *n, const char *spec);
 uint64_t router_model_lacks(const router_model *m, int device);
 void router_model_place(hth_router *n, router_model *m, int device);
+// router_model_for notes whose a model is, if it is nobody's; again: also if it is somebody's.
+void router_model_for(router_model *m, const char *tenant, bool again);
 void router_model_leave(router_model *m, int device);
 // router_model_unload has all devices without `spec`, and its versions if it names none.
 void router_model_unload(hth_router *n, const char *spec);
@@ -158,7 +163,7 @@ hth_err router_query(hth_router *n, hth_request *r);
 hth_err router_job_train(hth_router *n, hth_request *r);
 // router_job_device is where a job is, -1: nowhere. Lock not held.
 int router_job_device(hth_router *n, const char *job);
-// router_job_resume has a job go on, from its checkpoint, in the router's own name; `args`
+// router_job_resume has a job go on, from its checkpoint, in the name of who submitted it; `args`
 // (borrowed) are those of the question "resume", NULL: none. device -1: wherever there is room.
 void router_job_resume(hth_router *n, const char *job, const json_t *args, int device);
 // router_jobs_resume does so with all jobs that were interrupted by the end of an earlier server.

@@ -289,6 +289,9 @@ static hth_err infer_send(hth_router *n, hth_request *r)
         if (to >= 0 && another >= 0) {
             m->on[another].coming = true;
         }
+        if (m != NULL) {
+            router_model_for(m, r->tenant, false);
+        }
         pthread_mutex_unlock(&n->lock);
         if (to < 0) {
             return hth_fail(n->stopping ? HTH_ECANCELED : HTH_EDEVLOST,

@@ -2,7 +2,7 @@
 // Training jobs: each is on one device, from its request "train" to that request's answer. A job
 // that a client left behind, or that a restart or a death interrupted, is asked for by the router
 // itself ({"job"}), so that there is a request for each job that works, and its end is seen. Such a
-// request is the tenant HTH_TENANT_OWN's: a client that asks for the job takes it over.
+// request is in the name of who submitted the job; a client that asks for the job takes it over.
 //
 // Where a device cannot have a job (an operator, memory) the next one is asked. A job whose device
 // is lost goes on elsewhere from its checkpoint; one with which three devices went is left for
@@ -178,13 +178,15 @@ static void resume_done(router_own *o)
 void router_job_resume(hth_router *n, const char *job, const json_t *args, int device)
 {
     json_t *given = args != NULL ? json_copy((json_t *)args) : json_object(), *doc = NULL;
+    char tenant[HTH_TENANT];
     json_object_set_new(given, "job", json_string(job));
     if (hth_checkpoint_find(n->store, job, &doc) == HTH_OK && device < 0) {
         device = job_named(n, json_object_get(doc, "job"));
     }
+    hth_checkpoint_tenant(json_object_get(doc, "job"), tenant);
     json_decref(doc);
     router_own *o = NULL;
-    if (router_own_make(n, 0, "train", given, job, resume_done, &o) != HTH_OK) {
+    if (router_own_make(n, 0, tenant, "train", given, job, resume_done, &o) != HTH_OK) {
         hth_log(WARN, SERVER, "train", "job '%s' does not go on: %s", job, hth_err_detail());
         return;
     }

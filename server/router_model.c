@@ -9,6 +9,7 @@
 
 #include "server/catalog.h"
 
+#include <stdio.h>
 #include <string.h>
 
 // ---- rows
@@ -106,6 +107,13 @@ uint64_t router_model_lacks(const router_model *m, int device)
     return bytes;
 }
 
+void router_model_for(router_model *m, const char *tenant, bool again)
+{
+    if (tenant != NULL && (again || m->tenant[0] == 0)) {
+        snprintf(m->tenant, sizeof m->tenant, "%s", tenant);
+    }
+}
+
 void router_model_place(hth_router *n, router_model *m, int device)
 {
     if (m->on[device].has) {
@@ -134,6 +142,7 @@ void router_model_unload(hth_router *n, const char *spec)
     for (router_model *m = n->models; m != NULL; m = m->hh.next) {
         if (strncmp(m->spec, spec, len) == 0 && (m->spec[len] == 0 || m->spec[len] == ':')) {
             m->pinned = false;
+            m->tenant[0] = 0;
             for (int i = 0; i < n->n; i++) {
                 router_model_leave(m, i);
                 m->on[i].coming = false;
@@ -176,7 +185,11 @@ void router_model_fetch(hth_router *n, router_model *m, int device)
     if (m->pinned) {
         json_object_set_new(args, "pin", json_true());
     }
-    if (router_own_ask(n, device, "load", args, m->spec, fetch_done) != HTH_OK) {
+    pthread_mutex_lock(&n->lock);
+    char tenant[HTH_TENANT];
+    memcpy(tenant, m->tenant, sizeof tenant);
+    pthread_mutex_unlock(&n->lock);
+    if (router_own_ask(n, device, tenant, "load", args, m->spec, fetch_done) != HTH_OK) {
         pthread_mutex_lock(&n->lock);
         m->on[device].coming = false;
         pthread_mutex_unlock(&n->lock);

@@ -20,8 +20,9 @@ static void own_done(hth_request *r)
     router_own_free(o);
 }
 
-hth_err router_own_make(hth_router *n, int device, const char *query, json_t *args,
-                        const char *name, void (*then)(router_own *o), router_own **out)
+hth_err router_own_make(hth_router *n, int device, const char *tenant, const char *query,
+                        json_t *args, const char *name, void (*then)(router_own *o),
+                        router_own **out)
 {
     router_own *o = hth_calloc(1, sizeof *o);
     char *text = json_dumps(args, JSON_COMPACT);
@@ -32,9 +33,14 @@ hth_err router_own_make(hth_router *n, int device, const char *query, json_t *ar
         return hth_fail(HTH_ENOMEM, "no memory for a question to a device");
     }
     *o = (router_own){.router = n, .device = device, .then = then, .arguments = text};
-    o->r = (hth_request){
-        .query = query, .arguments = text, .tenant = HTH_TENANT_OWN, .done = own_done, .ctx = o};
+    o->r = (hth_request){.query = query,
+                         .arguments = text,
+                         .tenant = o->tenant,
+                         .own = true,
+                         .done = own_done,
+                         .ctx = o};
     snprintf(o->name, sizeof o->name, "%s", name);
+    snprintf(o->tenant, sizeof o->tenant, "%s", tenant[0] != 0 ? tenant : HTH_TENANT_OWN);
     *out = o;
     return HTH_OK;
 }
@@ -44,11 +50,11 @@ hth_err router_own_submit(router_own *o)
     return hth_engine_submit(o->router->device[o->device].engine, &o->r);
 }
 
-hth_err router_own_ask(hth_router *n, int device, const char *query, json_t *args, const char *name,
-                       void (*then)(router_own *o))
+hth_err router_own_ask(hth_router *n, int device, const char *tenant, const char *query,
+                       json_t *args, const char *name, void (*then)(router_own *o))
 {
     router_own *o;
-    HTH_TRY(router_own_make(n, device, query, args, name, then, &o));
+    HTH_TRY(router_own_make(n, device, tenant, query, args, name, then, &o));
     hth_err err = router_own_submit(o);
     if (err != HTH_OK) {
         router_own_free(o);
@@ -81,7 +87,7 @@ void router_refresh(hth_router *n, int device)
     d->asking = d->asking || ask;
     d->asked_bytes = ask ? d->placed_bytes : d->asked_bytes;
     pthread_mutex_unlock(&n->lock);
-    if (ask && router_own_ask(n, device, "stats", json_object(), "", refresh_done) != HTH_OK) {
+    if (ask && router_own_ask(n, device, "", "stats", json_object(), "", refresh_done) != HTH_OK) {
         pthread_mutex_lock(&n->lock);
         d->asking = false;
         pthread_cond_broadcast(&n->changed);

@@ -234,6 +234,7 @@ static void load_learn(hth_router *n, hth_request *r)
     if (r->err == HTH_OK) {
         router_model_place(n, m, r->route.device);
         t->loaded = true;
+        router_model_for(m, r->tenant, true);
         t->refused = false;
         m->pinned = pin != NULL || unpin ? json_is_true(pin) && !unpin : m->pinned;
     } else if (!t->good && !t->loaded) {

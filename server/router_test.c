@@ -328,8 +328,20 @@ static bool has_checkpoint(const fixture *f)
     return there;
 }
 
-// A job that the end of a server interrupted, and the next server.
-static void interrupted(fixture *f, char args[900], int epochs)
+static void limits_write(const fixture *f, const char *text)
+{
+    char path[100];
+    snprintf(path, sizeof path, "%s/tenants", f->dir);
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    fputs(text, file);
+    fclose(file);
+    assert_ok(hth_setting_set("tenant.file", path));
+}
+
+// A tenant's job that the end of a server interrupted, and the next server, with limits of tenants.
+static void interrupted(fixture *f, char args[900], int epochs, const char *tenant,
+                        const char *limits)
 {
     char cwd[300];
     assert_non_null(getcwd(cwd, sizeof cwd));
@@ -340,7 +352,7 @@ static void interrupted(fixture *f, char args[900], int epochs)
              cwd, epochs);
     both_open(f, TWO, false);
     put(f->store, "new", "tests/data/digits/untrained.onnx");
-    call c = {.r = {.query = "train", .arguments = args}};
+    call c = {.r = {.query = "train", .arguments = args, .tenant = tenant}};
     call_start(f->engine, &c);
     uint64_t until = hth_real_after(LIMIT_NS);
     while (!has_checkpoint(f)) {
@@ -349,24 +361,31 @@ static void interrupted(fixture *f, char args[900], int epochs)
     }
     hth_engine_close(f->engine);
     assert_int_equal(call_wait(&c), HTH_ECANCELED);
+    limits_write(f, limits);
     hth_engine_config config = {.device = TWO, .resume = true};
     assert_ok(hth_engine_open(&config, f->store, &f->engine));
 }
 
-// Jobs that the end of a server interrupted go on with the next one, unasked. Who asks for one that
-// works so takes it over.
+// Jobs that the end of a server interrupted go on with the next one, unasked, as jobs of who
+// submitted them. Who asks for one that works so takes it over.
 static void resumed(void **state)
 {
     fixture f;
     char args[900];
-    interrupted(&f, args, 60);
+    interrupted(&f, args, 60, "alice", "alice jobs=1\n* jobs=0\n");
+    json_t *tenants = told(&f, "tenants", "{}");
+    const json_t *own = row_of(json_object_get(tenants, "tenants"), "name", "hearth");
+    assert_true(own == NULL || (number(own, "jobs") == 0 && number(own, "refused") == 0));
+    assert_non_null(row_of(json_object_get(tenants, "tenants"), "name", "alice"));
+    json_decref(tenants);
     json_t *jobs = told(&f, "jobs", "{}");
     const json_t *row = row_of(jobs, "job", "made");
     assert_non_null(row);
     assert_int_not_equal(text(row, "device")[0], 0);
     json_decref(jobs);
-    call again = {.r = {.query = "train", .arguments = args}};
+    call again = {.r = {.query = "train", .arguments = args, .tenant = "alice"}};
     assert_ok(call_run(f.engine, &again));
+    hth_setting_reset();
     json_t *doc = json_loads(again.r.json, 0, NULL);
     assert_string_equal(text(doc, "saved_as"), "made");
     assert_int_equal(number(doc, "version"), 1);
@@ -378,13 +397,7 @@ static void resumed(void **state)
 // limits has tenants limited: "bob" may have no job, and "alice" next to no memory.
 static void limits(const fixture *f)
 {
-    char path[100];
-    snprintf(path, sizeof path, "%s/tenants", f->dir);
-    FILE *file = fopen(path, "w");
-    assert_non_null(file);
-    fputs("bob jobs=0\nalice memory=2KiB\n", file);
-    fclose(file);
-    assert_ok(hth_setting_set("tenant.file", path));
+    limits_write(f, "bob jobs=0\nalice memory=2KiB\n");
     json_decref(told(f, "tenants", "{\"read\":true}"));
 }
 
@@ -394,7 +407,7 @@ static void refused_beside(void **state)
 {
     fixture f;
     char args[900];
-    interrupted(&f, args, 1000000);
+    interrupted(&f, args, 1000000, NULL, "");
     limits(&f);
     for (int i = 0; i < 2; i++) {
         call c = {.r = {.query = "train", .arguments = args, .tenant = "bob"}};

@@ -339,11 +339,75 @@ static void test_jobs(void **state)
     rig_close(&f);
 }
 
+static void until_has(fixture *f, const char *tenant, const char *key)
+{
+    while (has(f, tenant, key) <= 0) {
+        usleep(1000);
+    }
+}
+
+// A job that goes on without its client stays its submitter's: what has it go on is refused what
+// the submitter may not have, and charges nobody else; the end of a server takes nothing away.
+static void test_jobs_that_go_on(void **state)
+{
+    fixture f;
+    char data[200];
+    double want[STEPS];
+    const char *limits = "alice jobs=1\n* jobs=0\n";
+    fixture_open(&f, "cpu:mem=64MiB,threads=1");
+    prepare(&f, &mlp, data);
+    limits_write(&f, limits);
+    engine_again(&f, "cpu:mem=64MiB,threads=1");
+    json_t *q = arguments_of(&mlp, data, "{\"epochs\": 100000000, \"plan-ms\": 50}", want);
+    char *text = json_dumps(q, JSON_COMPACT);
+    json_object_set_new(q, "save-as", json_string("other"));
+    char *other = json_dumps(q, JSON_COMPACT);
+    json_decref(q);
+    call job = {.r = {.query = "train", .arguments = text, .tenant = "alice"}};
+    call_start(f.engine, &job);
+    until_has(&f, "alice", "memory_bytes");
+    assert_ok(request(&f, "alice", "pause", "{\"job\":\"result\"}"));
+    job.r.canceled = 1;
+    assert_err(call_wait(&job), HTH_ECANCELED, "stays paused");
+    assert_int_equal(has(&f, "alice", "jobs"), 0);
+
+    call second = {.r = {.query = "train", .arguments = other, .tenant = "alice"}};
+    call_start(f.engine, &second);
+    until_has(&f, "alice", "jobs");
+    assert_err(request(&f, "alice", "resume", "{\"job\":\"result\"}"), HTH_EBUSY,
+               "'alice' has 1 jobs, its limit is 1");
+    assert_err(request(&f, "bob", "resume", "{\"job\":\"result\",\"tenant\":\"bob\"}"), HTH_EBUSY,
+               "'alice' has 1 jobs, its limit is 1");
+    second.r.canceled = 1;
+    assert_err(call_wait(&second), HTH_ECANCELED, "");
+    assert_ok(request(&f, "bob", "resume", "{\"job\":\"result\",\"tenant\":\"bob\"}"));
+    assert_int_equal(has(&f, "alice", "jobs"), 1);
+    until_has(&f, "alice", "memory_bytes");
+
+    hth_engine_close(f.engine);
+    hth_engine_config config = {.device = "cpu:mem=64MiB,threads=1", .resume = true};
+    assert_ok(hth_engine_open(&config, f.store, &f.engine));
+    assert_int_equal(has(&f, "alice", "jobs"), 1);
+    until_has(&f, "alice", "memory_bytes");
+    assert_true(has(&f, "hearth", "jobs") <= 0 && has(&f, "hearth", "memory_bytes") <= 0);
+    call again = {.r = {.query = "train", .arguments = "{\"job\":\"result\"}", .tenant = "alice"}};
+    call_start(f.engine, &again); // takes it over: no second job
+    until_has(&f, "alice", "jobs");
+    assert_false(call_finished(&again));
+    assert_ok(request(&f, "alice", "cancel", "{\"job\":\"result\"}"));
+    assert_err(call_wait(&again), HTH_ECANCELED, "was canceled");
+    assert_int_equal(has(&f, "alice", "jobs"), 0);
+    free(text);
+    free(other);
+    rig_close(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rules),          cmocka_unit_test(test_mistakes),
         cmocka_unit_test(test_waiting),        cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_behind_own_pin), cmocka_unit_test(test_jobs)};
+        cmocka_unit_test(test_behind_own_pin), cmocka_unit_test(test_jobs),
+        cmocka_unit_test(test_jobs_that_go_on)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

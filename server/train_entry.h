@@ -23,6 +23,7 @@ struct hth_train_entry {
     uint64_t tried;                // 1 + queue->freed when there was too little memory, 0: never
     char why[HTH_CHECKPOINT_NOTE]; // .. and how much too little
     char *arguments;               // in place of the request's, from json_dumps
+    char owner[HTH_TENANT];        // who submitted it, as its checkpoint says
     hth_request own;               // of one that nobody waits for
 };
 
@@ -38,9 +39,10 @@ hth_train_entry *hth_train_queue_find(const hth_train_queue *q, const char *job)
 void hth_train_queue_end(hth_train_queue *q, hth_train_entry *e, hth_err err, const char *word);
 // hth_train_queue_event tells who listens that a job's state is another one.
 void hth_train_queue_event(const hth_train_queue *q, const char *job, const char *word);
-// hth_train_queue_own adds a job that the server itself goes on with, from its checkpoint; what is
-// in `given` replaces its arguments.
-hth_err hth_train_queue_own(hth_train_queue *q, const char *job, json_t *given);
+// hth_train_queue_own adds a job that the server itself goes on with, from its checkpoint and in
+// the name of who submitted it; what is in `given` replaces its arguments. asked: somebody has it
+// go on. HTH_EBUSY: then it is one job too many of its tenant's; one that was interrupted was not.
+hth_err hth_train_queue_own(hth_train_queue *q, const char *job, json_t *given, bool asked);
 // hth_train_entry_again has a job that is in the queue go on from its checkpoint like this.
 hth_err hth_train_entry_again(hth_train_queue *q, hth_train_entry *e, json_t *given);
 

@@ -138,6 +138,14 @@ static void job_settle(hth_train_job *j)
     }
 }
 
+// Whose job it is goes with it: who may have how much of the device is asked by that name, also
+// when it goes on without who submitted it.
+static void job_own(hth_train_job *j)
+{
+    const char *tenant = j->r->tenant != NULL ? j->r->tenant : HTH_TENANT_OWN;
+    json_object_set_new(j->args, "tenant", json_string(tenant));
+}
+
 // Everything that can be known before a step runs: data, labels, gradients, the plans of both batch
 // shapes.
 static hth_err job_open(hth_train_job *j)
@@ -146,6 +154,7 @@ static hth_err job_open(hth_train_job *j)
     hth_train_data *d = &j->data;
     hth_train_spec *s = &j->spec;
     job_settle(j);
+    job_own(j);
     hth_precision_fill(j->ms->store, j->args);
     HTH_TRY(hth_train_spec_read(j->args, false, s));
     HTH_TRY(job_pin(j, &m));

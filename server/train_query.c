@@ -177,7 +177,8 @@ static hth_err query_resume(hth_train_queue *q, const char *job, json_t *args, j
     hth_err err = hth_checkpoint_find(q->ms->store, job, &meta);
     if (err == HTH_OK) {
         json_decref(meta);
-        HTH_TRY(e != NULL ? hth_train_entry_again(q, e, args) : hth_train_queue_own(q, job, args));
+        HTH_TRY(e != NULL ? hth_train_entry_again(q, e, args)
+                          : hth_train_queue_own(q, job, args, true));
         hth_checkpoint_note_set(q->ms->store, job, "");
     } else if (e == NULL) {
         HTH_TRY(job_live(q, job, out)); // ended, or never was

@@ -50,7 +50,7 @@ static void queue_tell(void *ctx, const char *what, uint64_t done, uint64_t tota
 // entry_own tells that no client waits for a job: the server itself does.
 static bool entry_own(const hth_train_entry *e)
 {
-    return e->r == &e->own || (e->r->tenant != NULL && strcmp(e->r->tenant, HTH_TENANT_OWN) == 0);
+    return e->r->own;
 }
 
 static void queue_append(hth_train_queue *q, hth_train_entry *e)
@@ -60,7 +60,7 @@ static void queue_append(hth_train_queue *q, hth_train_entry *e)
         last = &(*last)->next;
     }
     *last = e;
-    e->tenant = e->tenant != NULL ? e->tenant : hth_tenant_of(q->ms->site->tenants, NULL);
+    e->tenant = e->tenant != NULL ? e->tenant : hth_tenant_of(q->ms->site->tenants, e->r->tenant);
     if (e->tenant != NULL) {
         e->tenant->jobs++;
     }
@@ -139,6 +139,7 @@ hth_err hth_train_entry_again(hth_train_queue *q, hth_train_entry *e, json_t *gi
     json_t *doc;
     HTH_TRY(hth_checkpoint_find(q->ms->store, e->job, &doc));
     json_t *args = json_object_get(doc, "job");
+    hth_checkpoint_tenant(args, e->owner);
     json_object_del(given, "job");
     json_object_update(args, given);
     json_object_set_new(args, "resume", json_true());
@@ -181,7 +182,9 @@ void hth_train_queue_add(hth_train_queue *q, hth_request *r)
     hth_train_entry *e = hth_calloc(1, sizeof *e), *same;
     hth_err err = e != NULL ? entry_open(q, e, r) : hth_fail(HTH_ENOMEM, "no memory for a job");
     hth_tenant *tenant = hth_tenant_of(q->ms->site->tenants, r->tenant);
-    err = err == HTH_OK ? hth_tenant_trains(tenant) : err;
+    same = e != NULL ? hth_train_queue_find(q, e->job) : NULL;
+    bool counted = r->own || (same != NULL && entry_own(same) && same->tenant == tenant);
+    err = err == HTH_OK && !counted ? hth_tenant_trains(tenant) : err;
     if (err == HTH_OK && q->draining) {
         err = hth_fail(HTH_ECANCELED, "the server stops before job '%s' began: ask again", e->job);
     }
@@ -193,7 +196,6 @@ void hth_train_queue_add(hth_train_queue *q, hth_request *r)
         q->answer(r, err);
         return;
     }
-    same = hth_train_queue_find(q, e->job);
     if (same != NULL && entry_own(same)) { // who asks takes it over, from its checkpoint
         hth_train_queue_end(q, same, hth_fail(HTH_ECANCELED, "'%s' was asked for", e->job), NULL);
     }
@@ -201,17 +203,20 @@ void hth_train_queue_add(hth_train_queue *q, hth_request *r)
     queue_append(q, e);
 }
 
-hth_err hth_train_queue_own(hth_train_queue *q, const char *job, json_t *given)
+hth_err hth_train_queue_own(hth_train_queue *q, const char *job, json_t *given, bool asked)
 {
     hth_train_entry *e = hth_calloc(1, sizeof *e);
     if (e == NULL) {
         return hth_fail(HTH_ENOMEM, "no memory for a job");
     }
     snprintf(e->job, sizeof e->job, "%s", job);
-    e->own = (hth_request){.query = "train", .done = own_done};
+    e->own = (hth_request){.query = "train", .tenant = e->owner, .own = true, .done = own_done};
     e->r = &e->own;
     hth_err err = hth_train_entry_again(q, e, given);
+    e->tenant = hth_tenant_of(q->ms->site->tenants, e->owner);
+    err = err == HTH_OK && asked ? hth_tenant_trains(e->tenant) : err;
     if (err != HTH_OK) {
+        free(e->arguments);
         hth_free(e);
         return err;
     }
@@ -232,7 +237,7 @@ void hth_train_queue_resume(hth_train_queue *q)
     {
         hth_checkpoint_note_get(q->ms->store, json_string_value(name), note);
         if (note[0] == 0) {
-            err = hth_train_queue_own(q, json_string_value(name), none);
+            err = hth_train_queue_own(q, json_string_value(name), none, false);
         }
     }
     if (err != HTH_OK) {
