@@ -73,6 +73,7 @@ static bool infer(const fixture *f)
     call c = {.r = {.model = "residual", .inputs = &in, .n_inputs = 1}};
     hth_err err = call_run(f->engine, &c);
     if (err == HTH_EDEVLOST) {
+        free(c.out[0].data);
         return false;
     }
     assert_ok(err);
