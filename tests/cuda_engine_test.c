@@ -418,15 +418,32 @@ static void train_others(void **state)
     trains(&unet, 7, LESS);
 }
 
+// Backpropagation through time, against PyTorch's losses, twice with the same bits.
+static void train_recurrences(void **state)
+{
+    static const char *const models[] = {"lstm_adam", "gru_sgd", "rnn_sgd"};
+    for (uint64_t m = 0; m < 3; m++) {
+        const training t = {models[m], {7, 6}, 3, 0, {0}, 1, 3, 0};
+        trains(&t, 11 + m, "{}");
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(answers),       cmocka_unit_test(answers_rounded),
-        cmocka_unit_test(digits),        cmocka_unit_test(menus),
-        cmocka_unit_test(recurrences),   cmocka_unit_test(train_image_net),
-        cmocka_unit_test(train_encoder), cmocka_unit_test(train_others),
-        cmocka_unit_test(precisions),    cmocka_unit_test(train_tf32),
-        cmocka_unit_test(train_bf16),    cmocka_unit_test(plans_in_bf16),
+        cmocka_unit_test(answers),
+        cmocka_unit_test(answers_rounded),
+        cmocka_unit_test(digits),
+        cmocka_unit_test(menus),
+        cmocka_unit_test(recurrences),
+        cmocka_unit_test(train_image_net),
+        cmocka_unit_test(train_encoder),
+        cmocka_unit_test(train_others),
+        cmocka_unit_test(precisions),
+        cmocka_unit_test(train_tf32),
+        cmocka_unit_test(train_bf16),
+        cmocka_unit_test(plans_in_bf16),
+        cmocka_unit_test(train_recurrences),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -101,6 +101,38 @@ static void rnn_grad(void **state)
     }
 }
 
+// GRU whose reset gate is before the product, of sizes at which rows of a direction begin anywhere.
+static void rnn_grad_resets_first(void **state)
+{
+    (void)state;
+    static const char *const directions[] = {"forward", "reverse", "bidirectional"};
+    for (size_t i = 0; i < 6; i++) {
+        fixture f;
+        fixture_open(&f, 11 + i);
+        int64_t dirs = i % 3 == 2 ? 2 : 1, batch = i < 3 ? 5 : 1, hid = i < 3 ? 7 : 32;
+        hth_shape x = SHAPE(4, batch, 3), w = SHAPE(dirs, 3 * hid, 3),
+                  r = SHAPE(dirs, 3 * hid, hid), b = SHAPE(dirs, 6 * hid),
+                  h = SHAPE(dirs, batch, hid);
+        int in[9] = {fixture_value(&f, x),
+                     fixture_value(&f, w),
+                     fixture_value(&f, r),
+                     fixture_value(&f, b),
+                     fixture_value(&f, h),
+                     -1,
+                     fixture_value(&f, SHAPE(4, dirs, batch, hid)),
+                     fixture_value(&f, h),
+                     -1},
+            out[6] = {fixture_value(&f, x), fixture_value(&f, w), fixture_value(&f, r),
+                      fixture_value(&f, b), fixture_value(&f, h), -1};
+        hth_node *n = fixture_node(&f, HTH_OP_RNN_GRAD, in, 9, out, 6);
+        hth_node_set_str(n, "of", "GRU");
+        hth_node_set_str(n, "direction", directions[i % 3]);
+        fixture_check(&f, NULL, false, 2e-5);
+        fixture_faults(&f, NULL);
+        fixture_close(&f);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -108,6 +140,7 @@ int main(void)
         cmocka_unit_test(group_norm_grad),
         cmocka_unit_test(lrn_grad),
         cmocka_unit_test(rnn_grad),
+        cmocka_unit_test(rnn_grad_resets_first),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

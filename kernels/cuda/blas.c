@@ -112,7 +112,9 @@ static hth_err blas_wish(const hth_cuda *d, const hth_blas_product *p, size_t li
 {
     const uint32_t ordered =
         CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE | CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE;
-    const uint32_t others = HTH_DEVICE_ALIGN;
+    const uint32_t b = p->align_b > 0 ? p->align_b : HTH_DEVICE_ALIGN;
+    const uint32_t a = p->align_a > 0 ? p->align_a : HTH_DEVICE_ALIGN;
+    const uint32_t c = p->align_c > 0 ? p->align_c : HTH_DEVICE_ALIGN;
     const struct {
         cublasLtMatmulPreferenceAttributes_t name;
         const void *value;
@@ -120,10 +122,10 @@ static hth_err blas_wish(const hth_cuda *d, const hth_blas_product *p, size_t li
     } set[] = {
         {CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &limit, sizeof limit},
         {CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &ordered, sizeof ordered},
-        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &p->align_b, sizeof p->align_b},
-        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &others, sizeof others},
-        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &others, sizeof others},
-        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &others, sizeof others},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &b, sizeof b},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &a, sizeof a},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &c, sizeof c},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &c, sizeof c},
     };
     for (size_t i = 0; i < sizeof set / sizeof *set; i++) {
         HTH_TRY(BLAS(d->api, cublasLtMatmulPreferenceSetAttribute, wish, set[i].name, set[i].value,

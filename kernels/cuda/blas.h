@@ -20,7 +20,7 @@ typedef struct hth_blas_product {
     cublasLtMatrixLayout_t b, a, c;
     cublasComputeType_t compute;
     cudaDataType_t factors, result;
-    uint32_t align_b; // bytes that the address of B' divides by; other operands: HTH_DEVICE_ALIGN
+    uint32_t align_b, align_a, align_c; // bytes that addresses divide by, 0: HTH_DEVICE_ALIGN
 } hth_blas_product;
 
 #define HTH_BLAS_ALIGN 256u // of a workspace

@@ -21,7 +21,6 @@ typedef struct cuda_row {
 
 static const char cuda_unwritten[] = "no kernel is written for it";
 static const char cuda_sized[] = "the size of its result depends on values";
-static const char cuda_recurrent[] = "gradients of recurrences are not written";
 static const char cuda_folded[] = "it is folded away before a device sees it";
 
 // clang-format off
@@ -45,7 +44,7 @@ static const cuda_row cuda_table[HTH_N_OPS] = {
     CUDA_ROW(GATHER_ND, gather_nd), CUDA_FUSE(GELU, element), CUDA_FUSE(GEMM, matmul),
     CUDA_ROW(GLOBAL_AVERAGE_POOL, global_pool), CUDA_NOT(GLOBAL_LP_POOL, unwritten),
     CUDA_ROW(GLOBAL_MAX_POOL, global_pool), CUDA_ROW(GREATER, typed), CUDA_ROW(GREATER_OR_EQUAL, typed),
-    CUDA_NOT(GRID_SAMPLE, unwritten), CUDA_ROW(GROUP_NORMALIZATION, rows), CUDA_FUSE(HARD_SIGMOID, element),
+    CUDA_ROW(GRID_SAMPLE, sample), CUDA_ROW(GROUP_NORMALIZATION, rows), CUDA_FUSE(HARD_SIGMOID, element),
     CUDA_FUSE(HARD_SWISH, element), CUDA_NOT(HARDMAX, unwritten), CUDA_ROW(IDENTITY, view),
     CUDA_ROW(INSTANCE_NORMALIZATION, rows), CUDA_ROW(IS_INF, typed), CUDA_ROW(IS_NA_N, typed), CUDA_ROW(LRN, lrn),
     CUDA_ROW(LSTM, rnn), CUDA_ROW(LAYER_NORMALIZATION, rows), CUDA_FUSE(LEAKY_RELU, element), CUDA_ROW(LESS, typed),
@@ -78,8 +77,8 @@ static const cuda_row cuda_table[HTH_N_OPS] = {
     CUDA_ROW(RELU_GRAD, element), CUDA_ROW(ELEMENT_GRAD, element), CUDA_ROW(SOFTMAX_GRAD, softmax_grad),
     CUDA_ROW(LOG_SOFTMAX_GRAD, softmax_grad), CUDA_ROW(SOFTMAX_XENT, xent), CUDA_ROW(SOFTMAX_XENT_GRAD, xent),
     CUDA_ROW(MSE, mse), CUDA_ROW(MSE_GRAD, mse), CUDA_ROW(DROPOUT_TRAIN, dropout), CUDA_ROW(RESIZE_GRAD, resize),
-    CUDA_ROW(GATHER_GRAD, gather_grad), CUDA_ROW(SLICE_GRAD, slice_grad), CUDA_NOT(GRID_SAMPLE_GRAD, unwritten),
-    CUDA_NOT(DET_GRAD, unwritten), CUDA_NOT(RNN_GRAD, recurrent), CUDA_ROW(CLIP_SCALE, clip_scale),
+    CUDA_ROW(GATHER_GRAD, gather_grad), CUDA_ROW(SLICE_GRAD, slice_grad), CUDA_ROW(GRID_SAMPLE_GRAD, sample_grad),
+    CUDA_NOT(DET_GRAD, unwritten), CUDA_ROW(RNN_GRAD, rnn_grad), CUDA_ROW(CLIP_SCALE, clip_scale),
     CUDA_ROW(SGD_STEP, step_op), CUDA_ROW(ADAM_STEP, step_op),
 };
 // clang-format on

@@ -48,16 +48,13 @@ hth_err hth_cuda_gather_grad(hth_cuda_seq *s, const hth_graph *g, const hth_node
     HTH_TRY(hth_cuda_need_f32(g, n, 1, 1));
     HTH_TRY(gather_params(g, n, &dx->shape, &p, &outer));
     p.n = outer * p.inner;
-    hth_fill_params fill = {.n = hth_cuda_count(dx)};
-    hth_cuda_launch_add(s, HTH_CUDA_hth_fill, hth_cuda_blocks(s, fill.n / 4, true), 0, 0, &fill,
-                        sizeof fill);
-    hth_cuda_bind(s, offsetof(hth_fill_params, out), HTH_CUDA_OUT, 0, 0);
+    hth_cuda_fill(s, 0, hth_cuda_count(dx), 0);
     hth_cuda_launch_add(s, HTH_CUDA_hth_gather_grad, hth_cuda_blocks(s, p.n, true), 0, 0, &p,
                         sizeof p);
     hth_cuda_bind(s, offsetof(hth_gather_params, in), HTH_CUDA_IN, 0, 0);
     hth_cuda_bind(s, offsetof(hth_gather_params, index), HTH_CUDA_IN, 1, 0);
     hth_cuda_bind(s, offsetof(hth_gather_params, out), HTH_CUDA_OUT, 0, 0);
-    s->moved_bytes += hth_cuda_bytes(dx) + hth_cuda_bytes(hth_cuda_in(g, n, 0));
+    s->moved_bytes += hth_cuda_bytes(hth_cuda_in(g, n, 0));
     return HTH_OK;
 }
 

@@ -13,19 +13,20 @@
 
 typedef struct matmul_form {
     int64_t m, n, k, batch;
-    int64_t stride_a, stride_b; // elements from one product of the batch to the next
+    int64_t stride_a, stride_b;  // elements from one product of the batch to the next
+    int64_t row_a, row_b, row_c; // .. and from one row to the next, 0: dense
     bool trans_a, trans_b, bias, relu;
     float alpha;
     hth_precision precision;
-    bool half;        // the result is bf16
-    uint32_t align_b; // of B's address
+    bool half;                          // the result is bf16
+    uint32_t align_a, align_b, align_c; // of addresses, 0: HTH_DEVICE_ALIGN
 } matmul_form;
 
 struct hth_cuda_product {
     hth_blas_product product;
     hth_blas_algo choice;
     bool bias;
-    float alpha;
+    float alpha, beta;
 };
 
 static int64_t matmul_batch(const hth_shape *s)
@@ -53,10 +54,8 @@ static hth_err matmul_form_of(const hth_graph *g, const hth_node *n, matmul_form
 {
     const hth_shape sa = matmul_shape(g, n, 0), sb = matmul_shape(g, n, 1), *a = &sa, *b = &sb;
     bool gemm = n->op == HTH_OP_GEMM;
-    *f = (matmul_form){.alpha = gemm ? hth_node_float(n, "alpha", 1) : 1,
-                       .batch = 1,
-                       .precision = g->precision,
-                       .align_b = HTH_DEVICE_ALIGN};
+    *f = (matmul_form){
+        .alpha = gemm ? hth_node_float(n, "alpha", 1) : 1, .batch = 1, .precision = g->precision};
     f->trans_a = a->rank > 1 && hth_node_int(n, "transA", 0) != 0;
     f->trans_b = b->rank > 1 && hth_node_int(n, "transB", 0) != 0;
     int64_t rows_a = a->rank < 2 ? 1 : a->dim[a->rank - 2], cols_a = a->dim[a->rank - 1];
@@ -86,11 +85,12 @@ static hth_err matmul_form_of(const hth_graph *g, const hth_node *n, matmul_form
 }
 
 static hth_err matmul_layout(const hth_cuda_api *api, bool half, int64_t rows, int64_t cols,
-                             int64_t batch, int64_t stride, cublasLtMatrixLayout_t *out)
+                             int64_t ld, int64_t batch, int64_t stride, cublasLtMatrixLayout_t *out)
 {
     cudaDataType_t type = half ? CUDA_R_16BF : CUDA_R_32F;
     int32_t count = (int32_t)batch;
-    HTH_TRY(BLAS(api, cublasLtMatrixLayoutCreate, out, type, (uint64_t)rows, (uint64_t)cols, rows));
+    HTH_TRY(BLAS(api, cublasLtMatrixLayoutCreate, out, type, (uint64_t)rows, (uint64_t)cols,
+                 ld > 0 ? ld : rows));
     if (batch > 1) {
         HTH_TRY(BLAS(api, cublasLtMatrixLayoutSetAttribute, *out,
                      CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof count));
@@ -113,7 +113,9 @@ static hth_err matmul_describe(const hth_cuda_api *api, const matmul_form *f, ht
         f->precision == HTH_PRECISION_TF32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
     c->factors = factor ? CUDA_R_16BF : CUDA_R_32F;
     c->result = f->half ? CUDA_R_16BF : CUDA_R_32F;
+    c->align_a = f->align_a;
     c->align_b = f->align_b;
+    c->align_c = f->align_c;
     HTH_TRY(BLAS(api, cublasLtMatmulDescCreate, &c->desc, c->compute, CUDA_R_32F));
     HTH_TRY(BLAS(api, cublasLtMatmulDescSetAttribute, c->desc, CUBLASLT_MATMUL_DESC_TRANSA, &op_b,
                  sizeof op_b));
@@ -121,11 +123,11 @@ static hth_err matmul_describe(const hth_cuda_api *api, const matmul_form *f, ht
                  sizeof op_a));
     HTH_TRY(BLAS(api, cublasLtMatmulDescSetAttribute, c->desc, CUBLASLT_MATMUL_DESC_EPILOGUE,
                  &epilogue, sizeof epilogue));
-    HTH_TRY(matmul_layout(api, factor, f->trans_b ? f->k : f->n, f->trans_b ? f->n : f->k, f->batch,
-                          f->stride_b, &c->b));
-    HTH_TRY(matmul_layout(api, factor, f->trans_a ? f->m : f->k, f->trans_a ? f->k : f->m, f->batch,
-                          f->stride_a, &c->a));
-    return matmul_layout(api, f->half, f->n, f->m, f->batch, f->m * f->n, &c->c);
+    HTH_TRY(matmul_layout(api, factor, f->trans_b ? f->k : f->n, f->trans_b ? f->n : f->k, f->row_b,
+                          f->batch, f->stride_b, &c->b));
+    HTH_TRY(matmul_layout(api, factor, f->trans_a ? f->m : f->k, f->trans_a ? f->k : f->m, f->row_a,
+                          f->batch, f->stride_a, &c->a));
+    return matmul_layout(api, f->half, f->n, f->m, f->row_c, f->batch, f->m * f->n, &c->c);
 }
 
 // Where in what was reserved cublasLt's workspace begins.
@@ -141,9 +143,8 @@ hth_err hth_cuda_product_run(const hth_cuda_seq *s, const hth_cuda_product *p, c
                              const float *b, float *c, void *workspace)
 {
     const hth_blas_product *q = &p->product;
-    const float zero = 0;
     return BLAS(s->d->api, cublasLtMatmul, hth_cuda_site_of(s->d)->blas, q->desc, &p->alpha, b,
-                q->b, a, q->a, &zero, c, q->c, c, q->c, &p->choice.algo, product_room(workspace),
+                q->b, a, q->a, &p->beta, c, q->c, c, q->c, &p->choice.algo, product_room(workspace),
                 p->choice.workspace_bytes, s->d->current);
 }
 
@@ -185,16 +186,22 @@ static void matmul_close(hth_cuda_seq *s, hth_cuda_step *step)
     hth_cuda_product_close(s->d, step->state);
 }
 
-hth_err hth_cuda_product_open(const hth_cuda *d, int64_t m, int64_t n, int64_t k, uint32_t align_b,
+hth_err hth_cuda_product_open(const hth_cuda *d, const hth_cuda_product_form *form,
                               hth_precision precision, hth_cuda_product **out)
 {
     const matmul_form f = {// factors are f32: of bf16 there is nothing to read
-                           .m = m,
-                           .n = n,
-                           .k = k,
+                           .m = form->m,
+                           .n = form->n,
+                           .k = form->k,
                            .batch = 1,
-                           .trans_b = true,
-                           .align_b = align_b,
+                           .row_a = form->row_a,
+                           .row_b = form->row_b,
+                           .row_c = form->row_c,
+                           .trans_a = form->trans_a,
+                           .trans_b = form->trans_b,
+                           .align_a = form->align_a,
+                           .align_b = form->align_b,
+                           .align_c = form->align_c,
                            .precision =
                                precision == HTH_PRECISION_BF16 ? HTH_PRECISION_FP32 : precision};
     hth_cuda_product *p = hth_calloc(1, sizeof *p);
@@ -203,6 +210,7 @@ hth_err hth_cuda_product_open(const hth_cuda *d, int64_t m, int64_t n, int64_t k
         return hth_fail(HTH_ENOMEM, "no memory to prepare a product");
     }
     p->alpha = 1;
+    p->beta = form->adds ? 1 : 0;
     hth_err err = matmul_describe(d->api, &f, &p->product);
     err = err == HTH_OK ? hth_blas_choose(d, &p->product, NULL, &p->choice) : err;
     if (err != HTH_OK) {

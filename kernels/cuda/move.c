@@ -218,13 +218,18 @@ hth_err hth_cuda_blocks_space(hth_cuda_seq *s, const hth_graph *g, const hth_nod
     return hth_cuda_move(s, &l, hth_dtype_bytes(x->dtype), 0, 0, 0, 0);
 }
 
-static void move_fill(hth_cuda_seq *s, const hth_value *y)
+void hth_cuda_fill(hth_cuda_seq *s, int out, uint32_t words, uint32_t value)
 {
-    hth_fill_params p = {.n = (uint32_t)((hth_cuda_bytes(y) + 3) / 4)};
+    const hth_fill_params p = {.n = words, .value = value};
     hth_cuda_launch_add(s, HTH_CUDA_hth_fill, hth_cuda_blocks(s, p.n / 4, true), 0, 0, &p,
                         sizeof p);
-    hth_cuda_bind(s, offsetof(hth_fill_params, out), HTH_CUDA_OUT, 0, 0);
-    s->moved_bytes += hth_cuda_bytes(y);
+    hth_cuda_bind(s, offsetof(hth_fill_params, out), HTH_CUDA_OUT, out, 0);
+    s->moved_bytes += (size_t)words * 4;
+}
+
+static void move_fill(hth_cuda_seq *s, const hth_value *y)
+{
+    hth_cuda_fill(s, 0, (uint32_t)((hth_cuda_bytes(y) + 3) / 4), 0);
 }
 
 hth_err hth_cuda_slice_grad(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,

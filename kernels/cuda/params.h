@@ -21,6 +21,10 @@
     X(hth_pick, scatter) X(hth_put, scatter) X(hth_pick_tuples, scatter) X(hth_put_tuples, scatter) \
     X(hth_topk, topk) X(hth_scan, scan) X(hth_one_hot, select) X(hth_trilu, select) X(hth_reverse, select) \
     X(hth_rnn_cell, rnn) X(hth_rnn_reset, rnn) X(hth_rnn_state, rnn) \
+    X(hth_rnn_keep, rnn_grad) X(hth_rnn_keep_reset, rnn_grad) X(hth_rnn_back, rnn_grad) \
+    X(hth_rnn_back_reset, rnn_grad) X(hth_rnn_bias, rnn_grad) \
+    X(hth_sample, sample) X(hth_sample_taps, sample) X(hth_sample_grad, sample) \
+    X(hth_sample_grad_grid, sample) \
     X(hth_resize, resize) X(hth_resize_grad, resize) \
     X(hth_xent_rows, loss) X(hth_xent_sum, loss) X(hth_xent_grad, loss) \
     X(hth_squares, loss) X(hth_squares_sum, loss) X(hth_mse_grad, loss) \
@@ -271,6 +275,27 @@ typedef struct hth_resize_params {
     double scale[3];
 } hth_resize_params;
 
+// GridSample: images of three dimensions (the first ones 1), `places` results of each channel.
+// width: taps per dimension: 1 nearest, 2 linear, 4 cubic. tap: of every place, dimension, and
+// number.
+#define HTH_SAMPLE_CHANNELS 16u // that a thread samples one behind the other
+typedef enum hth_sample_padding {
+    HTH_SAMPLE_ZEROS,
+    HTH_SAMPLE_BORDER,
+    HTH_SAMPLE_REFLECT
+} hth_sample_padding;
+typedef struct hth_sample_tap {
+    int32_t at; // -1: outside
+    float weight;
+} hth_sample_tap;
+typedef struct hth_sample_params {
+    const float *x, *grid, *dy;
+    hth_sample_tap *tap;
+    float *out;
+    uint32_t n, batch, channels, places, size, bands;
+    int32_t rank, width, padding, corners, dim[3];
+} hth_sample_params;
+
 // Cross-entropy over `classes` of x [outer, classes, inner].
 typedef struct hth_xent_params {
     const float *x;
@@ -334,11 +359,29 @@ typedef struct hth_rnn_params {
     float alpha[3], beta[3], clip;
 } hth_rnn_params;
 typedef struct hth_rnn_state_params {
-    const float *in; // may be NULL
+    const float *in, *more; // either may be NULL; their sum is copied
     float *out;
     uint32_t n, hid;
     int64_t in_step, out_step;
 } hth_rnn_state_params;
+// The same walked back, one step. Rows of gates are `row` floats apart, of states `state_row`.
+// gate: the inputs' share, then the gates' values, then the gradients before the activations;
+// dgate: those on the state's side, of GRU (coupled) only; hr: the state's product; more: another
+// product, going back the state's gradient through the step behind.
+typedef struct hth_rnn_grad_params {
+    float *gate, *dgate;                          // dgate may be NULL
+    const float *hr, *bias, *more, *h0, *c0, *dy; // bias, dy and, going back, more may be NULL
+    float *h, *c, *cand, *dh, *dc;
+    uint32_t batch, hid, gates, row, state_row;
+    int32_t relu, coupled;
+} hth_rnn_grad_params;
+// Sums of the columns of a matrix whose rows are `row` floats apart; a block has HTH_RNN_COLUMNS.
+#define HTH_RNN_COLUMNS 32u
+typedef struct hth_rnn_bias_params {
+    const float *in;
+    float *out;
+    uint32_t rows, cols, row;
+} hth_rnn_bias_params;
 
 // One block per (b0, b1, t); view: offset, then strides as graph/attention.h has them.
 typedef struct hth_attention_params {

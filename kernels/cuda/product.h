@@ -5,10 +5,16 @@
 
 #include "kernels/cuda/seq.h"
 
-// c [m, n] = a [m, k] b', b [n, k], all f32 and dense; b's address divides by align_b, those of
-// others and of the workspace by HTH_DEVICE_ALIGN.
+// c [m, n] = a b, a [m, k] ([k, m] if trans_a), b [k, n] ([n, k] if trans_b), all f32. row_*:
+// elements from one row to the next, 0: dense. align_*: what an address divides by, 0:
+// HTH_DEVICE_ALIGN, which the workspace's does. adds: to what c holds.
+typedef struct hth_cuda_product_form {
+    int64_t m, n, k, row_a, row_b, row_c;
+    bool trans_a, trans_b, adds;
+    uint32_t align_a, align_b, align_c;
+} hth_cuda_product_form;
 typedef struct hth_cuda_product hth_cuda_product;
-hth_err hth_cuda_product_open(const hth_cuda *d, int64_t m, int64_t n, int64_t k, uint32_t align_b,
+hth_err hth_cuda_product_open(const hth_cuda *d, const hth_cuda_product_form *form,
                               hth_precision precision, hth_cuda_product **out);
 void hth_cuda_product_close(const hth_cuda *d, hth_cuda_product *p); // NULL is allowed
 size_t hth_cuda_product_workspace(const hth_cuda_product *p);

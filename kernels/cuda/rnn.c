@@ -3,8 +3,9 @@
 // state and a kernel of ours that applies the gates (GRU with the reset gate before the product:
 // two of each). A direction is one step of the sequence, which issues all of its time steps; the
 // directions take turns, in one workspace.
-#include "kernels/cuda/blas.h"
-#include "kernels/cuda/product.h"
+#include "kernels/cuda/rnn.h"
+
+#include "kernels/cuda/site.h"
 
 #include "base/alloc.h"
 
@@ -19,7 +20,6 @@ typedef struct rnn_dir {
     int slot[RNN_OPERANDS];                      // of the addresses, -1: absent
     size_t at_xw, at_hr, at_candidate, at_rh, at_h, at_c, at_products; // in the workspace
     int64_t state_row; // of the states in and out: from one sample to the next
-    CUfunction cell, reset, copy;
 } rnn_dir;
 
 // Activations by name, with the defaults of alpha and beta; `n` of them are attributes.
@@ -93,14 +93,22 @@ static hth_err rnn_check(const hth_graph *g, const hth_node *n, uint32_t gates)
     return HTH_OK;
 }
 
-static hth_err rnn_launch(const hth_cuda_seq *s, CUfunction f, uint32_t n, const void *params)
+hth_err hth_cuda_rnn_launch(const hth_cuda_seq *s, hth_cuda_kernel_id id, uint64_t blocks,
+                            size_t shared_bytes, const void *params)
 {
+    CUfunction f = hth_cuda_site_of(s->d)->kernel[id];
     union {
         const void *given;
         void *any;
     } at = {params};
-    return HTH_CUDA(s->d, cuLaunchKernel, f, (unsigned)hth_cuda_blocks(s, n, true), 1, 1, 256, 1, 1,
-                    0, s->d->current, (void *[]){at.any}, NULL);
+    return HTH_CUDA(s->d, cuLaunchKernel, f, (unsigned)blocks, 1, 1, 256, 1, 1,
+                    (unsigned)shared_bytes, s->d->current, (void *[]){at.any}, NULL);
+}
+
+hth_err hth_cuda_rnn_copy(const hth_cuda_seq *s, const hth_rnn_state_params *p)
+{
+    uint64_t blocks = hth_cuda_blocks(s, p->n, true);
+    return p->out == NULL ? HTH_OK : hth_cuda_rnn_launch(s, HTH_CUDA_hth_rnn_state, blocks, 0, p);
 }
 
 static void *rnn_address(const rnn_dir *d, int operand, void *const *address)
@@ -112,11 +120,16 @@ static void *rnn_address(const rnn_dir *d, int operand, void *const *address)
 static hth_err rnn_state(const hth_cuda_seq *s, const rnn_dir *d, const float *in, int64_t in_step,
                          float *out, int64_t out_step)
 {
-    const hth_rnn_state_params p = {in, out, d->p.batch * d->p.hid, d->p.hid, in_step, out_step};
-    return out == NULL ? HTH_OK : rnn_launch(s, d->copy, p.n, &p);
+    const hth_rnn_state_params p = {.in = in,
+                                    .out = out,
+                                    .n = d->p.batch * d->p.hid,
+                                    .hid = d->p.hid,
+                                    .in_step = in_step,
+                                    .out_step = out_step};
+    return hth_cuda_rnn_copy(s, &p);
 }
 
-static float *rnn_at(void *workspace, size_t at)
+float *hth_cuda_rnn_at(void *workspace, size_t at)
 {
     void *p = (char *)workspace + at;
     return p;
@@ -125,16 +138,16 @@ static float *rnn_at(void *workspace, size_t at)
 static hth_err rnn_steps(const hth_cuda_seq *s, const rnn_dir *d, hth_rnn_params *p, const float *r,
                          char *ws)
 {
-    const uint32_t n = p->batch * p->hid;
-    float *hr = rnn_at(ws, d->at_hr), *candidate = rnn_at(ws, d->at_candidate);
+    const uint64_t blocks = hth_cuda_blocks(s, (uint64_t)p->batch * p->hid, true);
+    float *hr = hth_cuda_rnn_at(ws, d->at_hr), *candidate = hth_cuda_rnn_at(ws, d->at_candidate);
     for (p->step = 0; p->step < p->steps; p->step++) {
         HTH_TRY(hth_cuda_product_run(s, d->state, p->h, r, hr, ws + d->at_products));
         if (d->candidate != NULL) {
-            HTH_TRY(rnn_launch(s, d->reset, n, p));
+            HTH_TRY(hth_cuda_rnn_launch(s, HTH_CUDA_hth_rnn_reset, blocks, 0, p));
             HTH_TRY(hth_cuda_product_run(s, d->candidate, p->rh, r + (size_t)2 * p->hid * p->hid,
                                          candidate, ws + d->at_products));
         }
-        HTH_TRY(rnn_launch(s, d->cell, n, p));
+        HTH_TRY(hth_cuda_rnn_launch(s, HTH_CUDA_hth_rnn_cell, blocks, 0, p));
     }
     return HTH_OK;
 }
@@ -144,12 +157,12 @@ static hth_err rnn_run(const hth_cuda_seq *s, const hth_cuda_step *step, void *c
     const rnn_dir *d = step->state;
     char *ws = address[d->slot[WS]];
     hth_rnn_params p = d->p;
-    p.xw = rnn_at(ws, d->at_xw);
-    p.hr = rnn_at(ws, d->at_hr);
-    p.candidate = d->candidate != NULL ? rnn_at(ws, d->at_candidate) : p.hr + 2 * p.hid;
-    p.rh = rnn_at(ws, d->at_rh);
-    p.h = rnn_at(ws, d->at_h);
-    p.c = rnn_at(ws, d->at_c);
+    p.xw = hth_cuda_rnn_at(ws, d->at_xw);
+    p.hr = hth_cuda_rnn_at(ws, d->at_hr);
+    p.candidate = d->candidate != NULL ? hth_cuda_rnn_at(ws, d->at_candidate) : p.hr + 2 * p.hid;
+    p.rh = hth_cuda_rnn_at(ws, d->at_rh);
+    p.h = hth_cuda_rnn_at(ws, d->at_h);
+    p.c = hth_cuda_rnn_at(ws, d->at_c);
     p.bias = rnn_address(d, B, address);
     p.peep = rnn_address(d, P, address);
     p.lengths = rnn_address(d, LENGTHS, address);
@@ -157,7 +170,7 @@ static hth_err rnn_run(const hth_cuda_seq *s, const hth_cuda_step *step, void *c
     HTH_TRY(rnn_state(s, d, rnn_address(d, H0, address), d->state_row, p.h, p.hid));
     HTH_TRY(rnn_state(s, d, rnn_address(d, C0, address), d->state_row, p.c, p.hid));
     HTH_TRY(hth_cuda_product_run(s, d->input, address[d->slot[X]], address[d->slot[W]],
-                                 rnn_at(ws, d->at_xw), ws + d->at_products));
+                                 hth_cuda_rnn_at(ws, d->at_xw), ws + d->at_products));
     HTH_TRY(rnn_steps(s, d, &p, address[d->slot[R]], ws));
     HTH_TRY(rnn_state(s, d, p.h, p.hid, rnn_address(d, YH, address), d->state_row));
     return rnn_state(s, d, p.c, p.hid, rnn_address(d, YC, address), d->state_row);
@@ -172,8 +185,7 @@ static void rnn_close(hth_cuda_seq *s, hth_cuda_step *step)
     hth_free(d);
 }
 
-// What the address of an operand divides by, `floats` behind its beginning.
-static uint32_t rnn_align(size_t floats)
+uint32_t hth_cuda_rnn_align(size_t floats)
 {
     size_t bits = floats * sizeof(float) | HTH_DEVICE_ALIGN;
     return (uint32_t)(bits & (~bits + 1));
@@ -187,17 +199,24 @@ static hth_err rnn_products(const hth_cuda_seq *s, const hth_graph *g, rnn_dir *
     int64_t rows = (int64_t)p->steps * p->batch, gates = resets ? 2 : p->gates;
     size_t w = (size_t)p->dir * p->gates * p->hid * (size_t)in;
     size_t r = (size_t)p->dir * p->gates * p->hid * p->hid;
-    HTH_TRY(hth_cuda_product_open(s->d, rows, (int64_t)p->gates * p->hid, in, rnn_align(w),
-                                  g->precision, &d->input));
-    HTH_TRY(hth_cuda_product_open(s->d, p->batch, gates * p->hid, p->hid, rnn_align(r),
-                                  g->precision, &d->state));
-    return resets ? hth_cuda_product_open(s->d, p->batch, p->hid, p->hid,
-                                          rnn_align(r + (size_t)2 * p->hid * p->hid), g->precision,
-                                          &d->candidate)
-                  : HTH_OK;
+    const hth_cuda_product_form input = {.m = rows,
+                                         .n = (int64_t)p->gates * p->hid,
+                                         .k = in,
+                                         .trans_b = true,
+                                         .align_b = hth_cuda_rnn_align(w)};
+    hth_cuda_product_form state = {.m = p->batch,
+                                   .n = gates * p->hid,
+                                   .k = p->hid,
+                                   .trans_b = true,
+                                   .align_b = hth_cuda_rnn_align(r)};
+    HTH_TRY(hth_cuda_product_open(s->d, &input, g->precision, &d->input));
+    HTH_TRY(hth_cuda_product_open(s->d, &state, g->precision, &d->state));
+    state.n = p->hid;
+    state.align_b = hth_cuda_rnn_align(r + (size_t)2 * p->hid * p->hid);
+    return resets ? hth_cuda_product_open(s->d, &state, g->precision, &d->candidate) : HTH_OK;
 }
 
-static size_t rnn_place(size_t *at, size_t bytes)
+size_t hth_cuda_rnn_place(size_t *at, size_t bytes)
 {
     size_t here = *at;
     *at += (bytes + HTH_DEVICE_ALIGN - 1) / HTH_DEVICE_ALIGN * HTH_DEVICE_ALIGN;
@@ -213,13 +232,13 @@ static size_t rnn_layout(rnn_dir *d)
         size_t bytes = products[i] != NULL ? hth_cuda_product_workspace(products[i]) : 0;
         most = bytes > most ? bytes : most;
     }
-    d->at_xw = rnn_place(&at, state * p->gates * p->steps);
-    d->at_hr = rnn_place(&at, state * p->gates);
-    d->at_candidate = rnn_place(&at, state);
-    d->at_rh = rnn_place(&at, state);
-    d->at_h = rnn_place(&at, state);
-    d->at_c = rnn_place(&at, state);
-    d->at_products = rnn_place(&at, most);
+    d->at_xw = hth_cuda_rnn_place(&at, state * p->gates * p->steps);
+    d->at_hr = hth_cuda_rnn_place(&at, state * p->gates);
+    d->at_candidate = hth_cuda_rnn_place(&at, state);
+    d->at_rh = hth_cuda_rnn_place(&at, state);
+    d->at_h = hth_cuda_rnn_place(&at, state);
+    d->at_c = hth_cuda_rnn_place(&at, state);
+    d->at_products = hth_cuda_rnn_place(&at, most);
     return at;
 }
 
@@ -274,7 +293,6 @@ static hth_rnn_params rnn_params(const hth_graph *g, const hth_node *n, uint32_t
 static hth_err rnn_direction(hth_cuda_seq *s, const hth_graph *g, const hth_node *n, uint32_t gates,
                              uint32_t dir)
 {
-    const hth_cuda_site *site = hth_cuda_site_of(s->d);
     int64_t in = hth_cuda_in(g, n, X)->shape.dim[2];
     rnn_dir *d = hth_calloc(1, sizeof *d);
     if (d == NULL) {
@@ -282,9 +300,6 @@ static hth_err rnn_direction(hth_cuda_seq *s, const hth_graph *g, const hth_node
     }
     d->p = rnn_params(g, n, gates, dir);
     d->state_row = (int64_t)d->p.hid * (d->p.batch_first ? d->p.dirs : 1);
-    d->cell = site->kernel[HTH_CUDA_hth_rnn_cell];
-    d->reset = site->kernel[HTH_CUDA_hth_rnn_reset];
-    d->copy = site->kernel[HTH_CUDA_hth_rnn_state];
     int per = gates == 4 ? 3 : gates == 3 ? 2 : 1;
     hth_err err = rnn_activations(n, per, (int)d->p.dirs, (int)dir, &d->p);
     err = err == HTH_OK ? rnn_products(s, g, d, in) : err;
@@ -303,10 +318,7 @@ hth_err hth_cuda_rnn(hth_cuda_seq *s, const hth_graph *g, const hth_node *n, con
     const hth_value *y = hth_cuda_out(g, n, 0);
     HTH_TRY(rnn_check(g, n, gates));
     if (y != NULL && hth_cuda_in(g, n, LENGTHS) != NULL) { // what is behind an end is zero
-        const hth_fill_params fill = {.n = hth_cuda_count(y)};
-        hth_cuda_launch_add(s, HTH_CUDA_hth_fill, hth_cuda_blocks(s, fill.n / 4, true), 0, 0, &fill,
-                            sizeof fill);
-        hth_cuda_bind(s, offsetof(hth_fill_params, out), HTH_CUDA_OUT, 0, 0);
+        hth_cuda_fill(s, 0, hth_cuda_count(y), 0);
     }
     for (uint32_t d = 0; d < (uint32_t)hth_cuda_in(g, n, W)->shape.dim[0]; d++) {
         HTH_TRY(rnn_direction(s, g, n, gates, d));

@@ -121,6 +121,7 @@ HTH_KERNEL(hth_rnn_state, hth_rnn_state_params, 1)
 {
     for (uint32_t k = hth_index(t); k < p->n; k += hth_total(t)) {
         uint32_t b = k / p->hid, i = k % p->hid;
-        p->out[b * p->out_step + i] = p->in != NULL ? p->in[b * p->in_step + i] : 0;
+        float more = p->more != NULL ? p->more[b * p->in_step + i] : 0;
+        p->out[b * p->out_step + i] = (p->in != NULL ? p->in[b * p->in_step + i] : 0) + more;
     }
 }

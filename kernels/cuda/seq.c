@@ -126,7 +126,7 @@ hth_err hth_cuda_seq_run(const hth_kernel *k, const hth_kernel_args *a)
     const hth_cuda_seq *s = (const hth_cuda_seq *)k;
     for (int i = 0; i < s->n_steps; i++) {
         const hth_cuda_step *step = &s->steps[i];
-        void *address[HTH_CHAIN_OPERANDS + 2];
+        void *address[HTH_CUDA_BOUND];
         for (int b = 0; b < step->n_bound; b++) {
             address[b] = seq_address(&step->bound[b], a);
         }

@@ -14,6 +14,7 @@
 #include "kernels/cuda/params.h"
 #include "kernels/kernel.h"
 
+#define HTH_CUDA_BOUND 16 // addresses of one step
 typedef enum hth_cuda_from { HTH_CUDA_IN, HTH_CUDA_OUT, HTH_CUDA_WS } hth_cuda_from;
 
 typedef struct hth_cuda_seq hth_cuda_seq;
@@ -32,7 +33,7 @@ struct hth_cuda_step {
         hth_cuda_from from;
         int index;
         size_t offset; // bytes
-    } bound[HTH_CHAIN_OPERANDS + 2];
+    } bound[HTH_CUDA_BOUND];
 };
 
 #define HTH_CUDA_PACKINGS    4
@@ -139,6 +140,9 @@ bool hth_cuda_chain_takes(const hth_post_op *p);
 hth_err hth_cuda_move(hth_cuda_seq *s, hth_cuda_loop *l, size_t element, int in, int64_t in_base,
                       int out, int64_t out_base);
 
+// hth_cuda_fill adds a fill of output `out` with words of 4 bytes.
+void hth_cuda_fill(hth_cuda_seq *s, int out, uint32_t words, uint32_t value);
+
 // A tensor somewhere, for copies that change how it lies or its type.
 typedef struct hth_cuda_place {
     hth_cuda_from from;
@@ -177,7 +181,8 @@ hth_cuda_build hth_cuda_top_k, hth_cuda_cum_sum, hth_cuda_one_hot, hth_cuda_tril
     hth_cuda_reverse_sequence; // select.c
 hth_cuda_build hth_cuda_gather, hth_cuda_gather_grad, hth_cuda_resize, hth_cuda_attention;
 hth_cuda_build hth_cuda_xent, hth_cuda_mse, hth_cuda_step_op, hth_cuda_clip_scale, hth_cuda_dropout;
-hth_cuda_build hth_cuda_conv, hth_cuda_matmul, hth_cuda_rnn;
+hth_cuda_build hth_cuda_sample, hth_cuda_sample_grad;
+hth_cuda_build hth_cuda_conv, hth_cuda_matmul, hth_cuda_rnn, hth_cuda_rnn_grad;
 // hth_kernel_algorithms for convolutions and products; `first`: hth_kernel_first.
 typedef hth_err hth_cuda_lists(hth_cuda *d, const hth_graph *g, const hth_node *n, bool first,
                                hth_choice *list, int cap, int *count);
