@@ -21,7 +21,7 @@ typedef struct hth_attention_view {
 typedef struct hth_attention {
     int64_t b0, b1, t, s, d,
         e; // Q (b0, b1, t, d), K (b0, b1, s, d), V (b0, b1, s, e), out (b0, b1, t, e)
-    hth_attention_view q, k, v, out; // of inputs 0, 1, 2 and output 0; elements are f32
+    hth_attention_view q, k, v, out; // of inputs 0, 1, 2 and output 0
     hth_attention_view mask; // of input 3 over (b0, b1, t, s); broadcast dimensions have stride 0
     bool has_mask;
     float scale;

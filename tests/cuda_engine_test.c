@@ -297,12 +297,12 @@ static void train_tf32(void **state)
 // In bf16 by 2^-8, eight times as much. Seen were 2^-12 to 2^-6.
 #define BF16_BOUND 0x1p-4
 
-static double live_peak(fixture *f, const char *precision)
+static double live_peak(fixture *f, const char *model, int batch, const char *precision)
 {
-    char question[128];
+    char question[160];
     hth_err err;
     snprintf(question, sizeof question,
-             "{\"model\":\"unet_adam\",\"train\":true,\"batch\":8,\"precision\":\"%s\"}",
+             "{\"model\":\"%s\",\"train\":true,\"batch\":%d,\"precision\":\"%s\"}", model, batch,
              precision);
     json_t *j = ask(f, "plan", question, &err);
     if (j == NULL) {
@@ -321,9 +321,15 @@ static void plans_in_bf16(void **state)
     char data[200];
     engine_open(&f, 9);
     prepare(&f, &unet, data);
-    double f32 = live_peak(&f, "tf32"), half = live_peak(&f, "bf16");
+    double f32 = live_peak(&f, "unet_adam", 8, "tf32");
+    double half = live_peak(&f, "unet_adam", 8, "bf16");
     print_message("# a UNet's step: %.0f bytes at once in tf32, %.0f in bf16\n", f32, half);
     assert_true(half < 0.75 * f32);
+    prepare(&f, &encoder, data); // layer norm, softmax, attention
+    f32 = live_peak(&f, "encoder_adamw", 64, "tf32");
+    half = live_peak(&f, "encoder_adamw", 64, "bf16");
+    print_message("# an encoder's step: %.0f bytes at once in tf32, %.0f in bf16\n", f32, half);
+    assert_true(half < 0.65 * f32);
     engine_close(&f);
 }
 

@@ -144,6 +144,36 @@ HTH_FN void hth_set4(void *p, int64_t i, uint32_t n, hth_f4 v, int half)
     }
 }
 
+// Elements i .. i + 3 of a row of n elements that begins at `first`, a multiple of n: in one access
+// where n is a multiple of 4. What is behind the row's end reads zeros and is not written.
+HTH_FN uint32_t hth_row_count(uint32_t i, uint32_t n)
+{
+    return n - i < 4 ? n - i : 4;
+}
+
+HTH_FN hth_f4 hth_row_get(const void *p, int64_t first, uint32_t i, uint32_t n, int half)
+{
+    hth_f4 r = {{0, 0, 0, 0}};
+    if (n % 4 == 0) {
+        return hth_get4(p, first + i, 4, half);
+    }
+    for (uint32_t k = 0; k < hth_row_count(i, n); k++) {
+        r.v[k] = hth_get(p, first + i + k, half);
+    }
+    return r;
+}
+
+HTH_FN void hth_row_set(void *p, int64_t first, uint32_t i, uint32_t n, hth_f4 v, int half)
+{
+    if (n % 4 == 0) {
+        hth_set4(p, first + i, 4, v, half);
+        return;
+    }
+    for (uint32_t k = 0; k < hth_row_count(i, n); k++) {
+        hth_set(p, first + i + k, v.v[k], half);
+    }
+}
+
 // The number of this thread among all, and of all.
 HTH_FN uint32_t hth_index(const hth_grid *t)
 {

@@ -15,14 +15,17 @@ HTH_FN int64_t attention_at(const int64_t *view, uint32_t b0, uint32_t b1, uint3
 HTH_FN float attention_score(const hth_attention_params *p, uint32_t b0, uint32_t b1, uint32_t row,
                              uint32_t s)
 {
-    const float *q = p->q + attention_at(p->view[VIEW_Q], b0, b1, row, 0);
-    const float *k = p->k + attention_at(p->view[VIEW_K], b0, b1, s, 0);
+    int64_t q = attention_at(p->view[VIEW_Q], b0, b1, row, 0);
+    int64_t k = attention_at(p->view[VIEW_K], b0, b1, s, 0);
     float sum = 0;
     for (uint32_t i = 0; i < p->d; i++) {
-        sum += q[(int64_t)i * p->view[VIEW_Q][4]] * k[(int64_t)i * p->view[VIEW_K][4]];
+        sum += hth_get(p->q, q + (int64_t)i * p->view[VIEW_Q][4], p->half[VIEW_Q]) *
+               hth_get(p->k, k + (int64_t)i * p->view[VIEW_K][4], p->half[VIEW_K]);
     }
     sum *= p->scale;
-    return p->mask != NULL ? sum + p->mask[attention_at(p->view[VIEW_MASK], b0, b1, row, s)] : sum;
+    return p->mask == NULL ? sum
+                           : sum + hth_get(p->mask, attention_at(p->view[VIEW_MASK], b0, b1, row, s),
+                                           p->half[VIEW_MASK]);
 }
 
 // Shared: a part per thread, two folds, then the scores.
@@ -51,12 +54,14 @@ HTH_KERNEL(hth_attention, hth_attention_params, 5)
     } else if (phase == 4) {
         float sum = hth_fold_sum(folded);
         for (uint32_t e = t->thread; e < p->e; e += t->n_threads) {
-            const float *v = p->v + attention_at(p->view[VIEW_V], b0, b1, 0, e);
+            int64_t v = attention_at(p->view[VIEW_V], b0, b1, 0, e);
             float acc = 0;
             for (uint32_t s = 0; s < p->s; s++) {
-                acc += score[s] * v[(int64_t)s * p->view[VIEW_V][3]];
+                acc += score[s] *
+                       hth_get(p->v, v + (int64_t)s * p->view[VIEW_V][3], p->half[VIEW_V]);
             }
-            p->out[attention_at(p->view[VIEW_OUT], b0, b1, row, e)] = acc / sum;
+            hth_set(p->out, attention_at(p->view[VIEW_OUT], b0, b1, row, e), acc / sum,
+                    p->half[VIEW_OUT]);
         }
     }
 }

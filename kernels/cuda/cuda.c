@@ -281,7 +281,8 @@ static bool cuda_half_alike(const hth_node *n)
     return b == hth_cuda_pool || b == hth_cuda_pool_grad || b == hth_cuda_resize ||
            b == hth_cuda_concat || b == hth_cuda_split || b == hth_cuda_view ||
            b == hth_cuda_transpose || b == hth_cuda_slice || b == hth_cuda_expand ||
-           b == hth_cuda_blocks_space;
+           b == hth_cuda_blocks_space || b == hth_cuda_slice_grad || b == hth_cuda_gather ||
+           b == hth_cuda_gather_elements || b == hth_cuda_gather_nd;
 }
 
 // Of operators that have parameters, which input is one: those are FP32.
@@ -294,7 +295,35 @@ static bool cuda_half_parameter(const hth_node *n, int k)
     }
     return (b == hth_cuda_scale_shift && k >= 1 && k <= (n->op == HTH_OP_SCALE_SHIFT ? 2 : 4)) ||
            (b == hth_cuda_batch_norm_train && k >= 1 && k <= 4) ||
-           (b == hth_cuda_batch_norm_grad && k >= 2);
+           (b == hth_cuda_batch_norm_grad && k >= 2) || (b == hth_cuda_rows && k >= 1) ||
+           (b == hth_cuda_rows_grad && k >= 2);
+}
+
+// An angle of some thousands has no fraction left in bf16.
+static bool cuda_half_periodic(hth_op op)
+{
+    return op == HTH_OP_SIN || op == HTH_OP_COS || op == HTH_OP_TAN;
+}
+
+// Kernels that read each operand and write output 0 in a type of its own.
+static bool cuda_half_each(const hth_graph *g, const hth_node *n, bool in)
+{
+    hth_cuda_build *b = cuda_table[n->op].build;
+    bool real = n->outputs[0] < 0 || hth_dtype_is_float(g->values[n->outputs[0]].dtype);
+    if (b == hth_cuda_element || b == hth_cuda_reduce) { // .. ArgMax compares in f32
+        return real && !(in && cuda_half_periodic(n->op));
+    }
+    if (b == hth_cuda_gather_grad) { // sums are added up in the result
+        return in;
+    }
+    if (n->op == HTH_OP_SOFTMAX_XENT_GRAD || n->op == HTH_OP_MSE_GRAD) { // of losses in f32
+        return !in;
+    }
+    return b == hth_cuda_conv || b == hth_cuda_matmul || b == hth_cuda_scale_shift ||
+           b == hth_cuda_batch_norm_train || b == hth_cuda_batch_norm_grad ||
+           b == hth_cuda_global_pool || b == hth_cuda_reorder || b == hth_cuda_rows ||
+           b == hth_cuda_rows_grad || b == hth_cuda_lrn || b == hth_cuda_softmax ||
+           b == hth_cuda_softmax_grad || b == hth_cuda_attention || b == hth_cuda_dropout;
 }
 
 // The gradient of a filter is what an optimizer reads: FP32, though it was computed of bf16.
@@ -316,9 +345,5 @@ bool hth_cuda_takes_half(void *ctx, const hth_graph *g, const hth_node *n, bool 
         return *alike && !where;
     }
     bool first = in ? !cuda_half_parameter(n, k) : k == 0 && n->op != HTH_OP_CONV_GRAD_FILTER;
-    bool real = n->outputs[0] < 0 || hth_dtype_is_float(g->values[n->outputs[0]].dtype);
-    return first &&
-           (b == hth_cuda_conv || b == hth_cuda_matmul || b == hth_cuda_scale_shift ||
-            b == hth_cuda_batch_norm_train || b == hth_cuda_batch_norm_grad ||
-            b == hth_cuda_global_pool || b == hth_cuda_reorder || (b == hth_cuda_element && real));
+    return first && cuda_half_each(g, n, in);
 }

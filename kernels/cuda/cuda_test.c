@@ -4,6 +4,7 @@
 #include "kernels/cuda/fixture.h"
 
 #include "device/cuda/fake/impl.h"
+#include "graph/attention.h"
 #include "tests/ref_cases.h"
 
 // Every operator is either built or refused with a reason.
@@ -366,21 +367,36 @@ static hth_node *half_open(fixture *f, const half_case *c, hth_layout lies)
     return n;
 }
 
-// Runs the node on numbers that bf16 has, the images in bf16 or in f32; returns output 0.
-static void *half_run(fixture *f, hth_node *n, bool half)
+// Numbers that bf16 has; of integers 0, 1, 0, ..
+static void half_fill(fixture *f, const hth_value *v, void *p)
 {
-    void *in[8] = {NULL}, *out[5] = {NULL};
+    for (int64_t e = 0; e < hth_shape_elements(&v->shape); e++) {
+        if (v->dtype == HTH_DT_I64 || v->dtype == HTH_DT_U64) {
+            ((int64_t *)p)[e] = e % 2;
+        } else {
+            float x = hth_bf16_to_f32(hth_f32_to_bf16(fixture_random(f)));
+            hth_set(p, e, x, v->dtype == HTH_DT_BF16);
+        }
+    }
+}
+
+// Runs the node with the images (`rank` dimensions), of inputs only if `reads`, in bf16 or in f32.
+static void half_run(fixture *f, hth_node *n, int rank, bool half, bool reads, void *out[5])
+{
+    void *in[8] = {NULL};
     hth_kernel *k;
     f->seed = 77;
     for (int i = 0; i < n->n_inputs + n->n_outputs; i++) {
         bool input = i < n->n_inputs;
         hth_value *v = &f->graph->values[input ? n->inputs[i] : n->outputs[i - n->n_inputs]];
         int64_t count = hth_shape_elements(&v->shape);
-        v->dtype = half && v->shape.rank == 4 ? HTH_DT_BF16 : HTH_DT_F32;
-        void *p = fixture_buffer((size_t)count * sizeof(float));
-        for (int64_t e = 0; e < count && input; e++) {
-            float x = hth_bf16_to_f32(hth_f32_to_bf16(fixture_random(f)));
-            hth_set(p, e, x, v->dtype == HTH_DT_BF16);
+        bool image = v->shape.rank == rank && (reads || !input);
+        if (hth_dtype_is_float(v->dtype)) {
+            v->dtype = half && image ? HTH_DT_BF16 : HTH_DT_F32;
+        }
+        void *p = fixture_buffer((size_t)count * sizeof(int64_t));
+        if (input) {
+            half_fill(f, v, p);
         }
         *(input ? &in[i] : &out[i - n->n_inputs]) = p;
     }
@@ -391,30 +407,143 @@ static void *half_run(fixture *f, hth_node *n, bool half)
     hth_free(workspace);
     for (int i = 0; i < 8; i++) {
         hth_free(in[i]);
-        hth_free(i > 0 && i < 5 ? out[i] : NULL);
     }
-    return out[0];
 }
 
-// Kernels compute in f32 and round once: from numbers that bf16 has, the result in bf16 is that in
-// f32, rounded, to the bit.
+// Kernels compute in f32 and round once: from numbers that bf16 has, a result in bf16 is that in
+// f32, rounded, to the bit; one that stays f32 is the same.
+static void half_compare(fixture *f, hth_node *n, int rank, bool reads)
+{
+    void *want[5] = {NULL}, *got[5] = {NULL};
+    half_run(f, n, rank, false, reads, want);
+    half_run(f, n, rank, true, reads, got);
+    for (int o = 0; o < n->n_outputs; o++) {
+        const hth_value *v = &f->graph->values[n->outputs[o]];
+        for (int64_t e = 0; e < hth_shape_elements(&v->shape); e++) {
+            float x = ((const float *)want[o])[e];
+            bool same = v->dtype == HTH_DT_BF16
+                            ? ((const uint16_t *)got[o])[e] == hth_f32_to_bf16(x)
+                            : ((const float *)got[o])[e] == x;
+            if (!same) {
+                fail_msg("%s: element %d of output %d", hth_op_name(n->op), (int)e, o);
+            }
+        }
+        hth_free(want[o]);
+        hth_free(got[o]);
+    }
+    fixture_close(f);
+}
+
 static void halves(void **state)
 {
     for (size_t i = 0; i < 2 * sizeof half_cases / sizeof *half_cases; i++) {
         const half_case *c = &half_cases[i / 2];
         fixture f;
         hth_node *n = half_open(&f, c, i % 2 == 0 ? HTH_LAYOUT_PLAIN : HTH_LAYOUT_NHWC);
-        float *want = half_run(&f, n, false);
-        uint16_t *got = half_run(&f, n, true);
-        for (int64_t e = 0; e < hth_shape_elements(&f.graph->values[n->outputs[0]].shape); e++) {
-            if (got[e] != hth_f32_to_bf16(want[e])) {
-                fail_msg("%s: element %d", hth_op_name(c->op), (int)e);
-            }
-        }
-        hth_free(want);
-        hth_free(got);
-        fixture_close(&f);
+        half_compare(&f, n, 4, true);
     }
+}
+
+// Operators over rows, and others that take plain tensors only. What a tensor's name says: x the
+// image, y one like it, r its first dimension is 1, c a vector of its channels, w of its last
+// dimension, s of the moments of its rows, i four indices or labels, u a random number's seed.
+typedef struct row_case {
+    hth_op op;
+    const char *in, *out;
+    const char *attribute[2];
+    int64_t value[2];
+    bool writes; // only the result may be bf16
+} row_case;
+
+static const row_case row_cases[] = {
+    {HTH_OP_SOFTMAX, "x", "x", {"axis"}, {-1}, false},
+    {HTH_OP_SOFTMAX, "x", "x", {"axis"}, {1}, false},
+    {HTH_OP_LOG_SOFTMAX, "x", "x", {"axis"}, {-1}, false},
+    {HTH_OP_SOFTMAX_GRAD, "xy", "x", {"axis"}, {-1}, false},
+    {HTH_OP_LOG_SOFTMAX_GRAD, "xy", "x", {"axis"}, {1}, false},
+    {HTH_OP_LAYER_NORMALIZATION, "xww", "xss", {"axis"}, {-1}, false},
+    {HTH_OP_RMSNORMALIZATION, "xw", "x", {"axis"}, {-1}, false},
+    {HTH_OP_LAYER_NORM_GRAD, "xywss", "xww", {"axis"}, {-1}, false},
+    {HTH_OP_GROUP_NORMALIZATION, "xcc", "x", {"num_groups"}, {4}, false},
+    {HTH_OP_INSTANCE_NORMALIZATION, "xcc", "x", {NULL}, {0}, false},
+    {HTH_OP_GROUP_NORM_GRAD, "xyc", "xcc", {"num_groups"}, {2}, false},
+    {HTH_OP_LRN, "x", "x", {"size"}, {3}, false},
+    {HTH_OP_LRN_GRAD, "xy", "x", {"size"}, {3}, false},
+    {HTH_OP_REDUCE_SUM, "x", "r", {"keepdims"}, {1}, false},
+    {HTH_OP_DROPOUT_TRAIN, "xu", "x", {NULL}, {0}, false},
+    {HTH_OP_GATHER, "xi", "x", {"axis"}, {0}, false},
+    {HTH_OP_MSE_GRAD, "xy", "x", {NULL}, {0}, true},
+    {HTH_OP_SOFTMAX_XENT_GRAD, "xl", "x", {NULL}, {0}, true},
+};
+
+static hth_shape row_shape(char name, int64_t width)
+{
+    switch (name) {
+    case 'r':
+        return SHAPE(1, 8, 3, width);
+    case 'c':
+        return SHAPE(8);
+    case 'w':
+        return SHAPE(width);
+    case 's':
+        return SHAPE(4, 8, 3);
+    case 'i':
+        return SHAPE(4);
+    case 'l':
+        return SHAPE(4, 3, width);
+    case 'u':
+        return SHAPE(1);
+    default:
+        return SHAPE(4, 8, 3, width);
+    }
+}
+
+static void rows_in_halves(void **state)
+{
+    for (size_t i = 0; i < 2 * sizeof row_cases / sizeof *row_cases; i++) {
+        const row_case *c = &row_cases[i / 2];
+        int64_t width = i % 2 == 0 ? 12 : 7;
+        int in[8], out[5], n_in = (int)strlen(c->in), n_out = (int)strlen(c->out);
+        const int64_t axes[1] = {0};
+        fixture f;
+        fixture_open(&f, i + 1);
+        for (int k = 0; k < n_in; k++) {
+            in[k] = fixture_value(&f, row_shape(c->in[k], width));
+            f.graph->values[in[k]].dtype = strchr("il", c->in[k]) != NULL ? HTH_DT_I64
+                                           : c->in[k] == 'u'              ? HTH_DT_U64
+                                                                          : HTH_DT_F32;
+        }
+        for (int k = 0; k < n_out; k++) {
+            out[k] = fixture_value(&f, row_shape(c->out[k], width));
+        }
+        hth_node *n = fixture_node(&f, c->op, in, n_in, out, n_out);
+        for (int k = 0; k < 2 && c->attribute[k] != NULL; k++) {
+            assert_int_equal(hth_node_set_int(n, c->attribute[k], c->value[k]), HTH_OK);
+        }
+        if (c->op == HTH_OP_REDUCE_SUM) {
+            assert_int_equal(hth_node_set_ints(n, "axes", axes, 1), HTH_OK);
+        }
+        half_compare(&f, n, 4, !c->writes);
+    }
+}
+
+static void attention_in_halves(void **state)
+{
+    fixture f;
+    hth_attention a = {.b0 = 2, .b1 = 3, .t = 5, .s = 6, .d = 4, .e = 7, .has_mask = true};
+    a.scale = 0.5f;
+    a.q = (hth_attention_view){0, {60, 20, 4, 1}};
+    a.k = (hth_attention_view){0, {72, 24, 4, 1}};
+    a.v = (hth_attention_view){0, {126, 42, 7, 1}};
+    a.out = (hth_attention_view){0, {105, 7, 21, 1}};
+    a.mask = (hth_attention_view){0, {30, 0, 6, 1}};
+    fixture_open(&f, 3);
+    int in[4] = {fixture_value(&f, SHAPE(2, 3, 5, 4)), fixture_value(&f, SHAPE(2, 3, 6, 4)),
+                 fixture_value(&f, SHAPE(2, 3, 6, 7)), fixture_value(&f, SHAPE(2, 1, 5, 6))};
+    int out = fixture_value(&f, SHAPE(2, 5, 3, 7));
+    hth_node *n = fixture_node(&f, HTH_OP_FUSED_ATTENTION, in, 4, &out, 1);
+    assert_int_equal(hth_attention_set(n, &a), HTH_OK);
+    half_compare(&f, n, 4, true);
 }
 
 // The device goes, and everything that it made with it.
@@ -435,6 +564,7 @@ int main(void)
         cmocka_unit_test(table_is_complete), cmocka_unit_test(onnx_cases),
         cmocka_unit_test(convolutions),      cmocka_unit_test(convolutions_rounded),
         cmocka_unit_test(products_rounded),  cmocka_unit_test(halves),
+        cmocka_unit_test(rows_in_halves),    cmocka_unit_test(attention_in_halves),
         cmocka_unit_test(nothing_is_left),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -8,8 +8,10 @@ HTH_KERNEL(hth_dropout, hth_dropout_params, 1)
 {
     for (uint32_t i = hth_index(t) * 4; i < p->n; i += hth_total(t) * 4) {
         hth_philox w = hth_dropout_words(i / 4, p->step[0], p->salt);
-        for (uint32_t k = 0; k < 4 && i + k < p->n; k++) {
-            p->y[i + k] = hth_dropout_keeps(&w, (int)k, p->threshold) ? p->x[i + k] * p->scale : 0;
+        hth_f4 v = hth_get4(p->x, i, p->n - i, p->half_x);
+        for (int k = 0; k < 4; k++) {
+            v.v[k] = hth_dropout_keeps(&w, k, p->threshold) ? v.v[k] * p->scale : 0;
         }
+        hth_set4(p->y, i, p->n - i, v, p->half_y);
     }
 }

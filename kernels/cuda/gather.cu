@@ -21,12 +21,12 @@ HTH_KERNEL(hth_gather_grad, hth_gather_params, 1)
 {
     for (uint32_t i = hth_index(t); i < p->n; i += hth_total(t)) {
         uint32_t outer = i / p->inner, column = i % p->inner;
-        const float *dy = (const float *)p->in + (int64_t)outer * p->count * p->inner + column;
+        int64_t dy = (int64_t)outer * p->count * p->inner + column;
         float *dx = (float *)p->out + (int64_t)outer * p->along * p->inner + column;
         for (uint32_t k = 0; k < p->count; k++) {
             int64_t at = hth_index_at(p->index, p->wide, k, p->along);
             if (at >= 0) {
-                dx[at * p->inner] += dy[(int64_t)k * p->inner];
+                dx[at * p->inner] += hth_get(p->in, dy + (int64_t)k * p->inner, p->half);
             }
         }
     }

@@ -45,7 +45,11 @@ hth_err hth_cuda_gather_grad(hth_cuda_seq *s, const hth_graph *g, const hth_node
     const hth_value *dx = hth_cuda_out(g, n, 0);
     hth_gather_params p = {.element = sizeof(float)};
     uint32_t outer;
-    HTH_TRY(hth_cuda_need_f32(g, n, 1, 1));
+    HTH_TRY(hth_cuda_need_float(g, n, 1, 0));
+    if (dx->dtype != HTH_DT_F32) { // it is what sums are added up in
+        return hth_fail(HTH_ENOTSUP, "a result that is %s", hth_dtype_name(dx->dtype));
+    }
+    p.half = hth_cuda_half(hth_cuda_in(g, n, 0));
     HTH_TRY(gather_params(g, n, &dx->shape, &p, &outer));
     p.n = outer * p.inner;
     hth_cuda_fill(s, 0, hth_cuda_count(dx), 0);
@@ -144,7 +148,7 @@ hth_err hth_cuda_attention(hth_cuda_seq *s, const hth_graph *g, const hth_node *
                            const char *algorithm)
 {
     hth_attention a;
-    HTH_TRY(hth_cuda_need_f32(g, n, 4, 1));
+    HTH_TRY(hth_cuda_need_float(g, n, 4, 1));
     HTH_TRY(hth_attention_get(g, n, &a));
     if (a.s > ATTENTION_SCORES) {
         return hth_fail(HTH_ENOTSUP, "rows of more than %d scores", ATTENTION_SCORES);
@@ -160,6 +164,10 @@ hth_err hth_cuda_attention(hth_cuda_seq *s, const hth_graph *g, const hth_node *
     attention_view(p.view[2], &a.v);
     attention_view(p.view[3], &a.out);
     attention_view(p.view[4], &a.mask);
+    for (int i = 0; i < 5; i++) {
+        int input = i == 4 ? 3 : i;
+        p.half[i] = hth_cuda_half(i == 3 ? hth_cuda_out(g, n, 0) : hth_cuda_in(g, n, input));
+    }
     unsigned threads = hth_cuda_row_threads((uint64_t)(a.s > a.e ? a.s : a.e));
     hth_cuda_launch_add(s, HTH_CUDA_hth_attention, (uint64_t)(a.b0 * a.b1 * a.t), threads,
                         (threads + 2 * HTH_FOLD + p.s) * sizeof(float), &p, sizeof p);

@@ -74,7 +74,7 @@ HTH_KERNEL(hth_xent_sum, hth_xent_params, 3)
         float counted = hth_fold_sum(fold + HTH_FOLD);
         p->counted[0] = counted;
         if (p->out != NULL) {
-            p->out[0] = hth_fold_sum(fold) / counted;
+            ((float *)p->out)[0] = hth_fold_sum(fold) / counted;
         }
     }
 }
@@ -91,10 +91,10 @@ HTH_KERNEL(hth_xent_grad, hth_xent_params, 5)
     float max = hth_fold_max(fold), sum = hth_fold_sum(fold + HTH_FOLD), n = p->counted[0];
     float bad = label >= 0 && label < (int64_t)p->classes ? 0 : NAN;
     const float *x = xent_row(p, p->x, t->block);
-    float *dx = p->out + (x - p->x);
+    int64_t dx = x - p->x;
     for (uint32_t i = t->thread; i < p->classes; i += t->n_threads) {
         float g = (expf(x[i * p->inner] - max) / sum - (i == label ? 1.0f : 0.0f)) / n;
-        dx[i * p->inner] = counts ? g + bad : 0;
+        hth_set(p->out, dx + (int64_t)i * p->inner, counts ? g + bad : 0, p->half);
     }
 }
 
@@ -130,9 +130,9 @@ HTH_KERNEL(hth_squares_sum, hth_squares_params, 3)
         float sum = hth_fold_sum(fold);
         if (p->max_norm > 0) {
             float norm = sqrtf(sum) * p->hyper[HTH_HYPER_GRAD_SCALE];
-            p->out[0] = fminf(1, p->max_norm / (norm + 1e-6f));
+            ((float *)p->out)[0] = fminf(1, p->max_norm / (norm + 1e-6f));
         } else {
-            p->out[0] = sum * p->factor;
+            ((float *)p->out)[0] = sum * p->factor;
         }
     }
 }
@@ -140,6 +140,6 @@ HTH_KERNEL(hth_squares_sum, hth_squares_params, 3)
 HTH_KERNEL(hth_mse_grad, hth_squares_params, 1)
 {
     for (uint32_t i = hth_index(t); i < p->n; i += hth_total(t)) {
-        p->out[i] = 2 * (p->a[i] - p->b[i]) * p->factor;
+        hth_set(p->out, i, 2 * (p->a[i] - p->b[i]) * p->factor, p->half);
     }
 }

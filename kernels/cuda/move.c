@@ -66,6 +66,7 @@ hth_err hth_cuda_view(hth_cuda_seq *s, const hth_graph *g, const hth_node *n, co
     const hth_value *x = hth_cuda_in(g, n, 0);
     hth_cuda_loop l = {.rank = 1, .n = 2, .dim = {hth_cuda_count(x)}, .step = {{1}, {1}}};
     s->base.inplace_input = 0;
+    s->view = true;
     return hth_cuda_move(s, &l, hth_dtype_bytes(x->dtype), 0, 0, 0, 0);
 }
 
@@ -240,7 +241,8 @@ hth_err hth_cuda_slice_grad(hth_cuda_seq *s, const hth_graph *g, const hth_node 
     int rank = dx->shape.rank;
     int64_t base = 0;
     hth_cuda_loop l;
-    HTH_TRY(hth_cuda_need_f32(g, n, 1, 1));
+    HTH_TRY(dy->dtype == dx->dtype ? hth_cuda_need_float(g, n, 1, 1)
+                                   : hth_fail(HTH_ENOTSUP, "gradients of several types"));
     if (hth_node_ints(n, "starts", starts, HTH_MAX_RANK) != rank ||
         hth_node_ints(n, "steps", steps, HTH_MAX_RANK) != rank) {
         return hth_fail(HTH_ENOTSUP, "starts and steps do not fit the shape");
@@ -253,7 +255,7 @@ hth_err hth_cuda_slice_grad(hth_cuda_seq *s, const hth_graph *g, const hth_node 
     }
     move_fill(s, dx);
     move_loop(&l, &dy->shape, in, out);
-    return hth_cuda_move(s, &l, sizeof(float), 0, 0, 0, base);
+    return hth_cuda_move(s, &l, hth_dtype_bytes(dx->dtype), 0, 0, 0, base);
 }
 
 static hth_err pad_amounts(const hth_graph *g, const hth_node *n, hth_pad_params *p,

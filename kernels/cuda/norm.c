@@ -58,17 +58,32 @@ static hth_err norm_rows_shape(const hth_graph *g, const hth_node *n, const hth_
     return HTH_OK;
 }
 
+// The first `images` inputs and output 0 may be bf16, parameters and moments are f32.
+static hth_err norm_types(const hth_graph *g, const hth_node *n, int images, int n_in, int n_out)
+{
+    HTH_TRY(hth_cuda_need_float(g, n, images, 1));
+    for (int i = images; i < n_in + n_out; i++) {
+        const hth_value *v = i < n_in ? hth_cuda_in(g, n, i) : hth_cuda_out(g, n, i - n_in);
+        if (i != n_in && v != NULL && v->dtype != HTH_DT_F32) {
+            return hth_fail(HTH_ENOTSUP, "parameters or moments that are not FP32");
+        }
+    }
+    return HTH_OK;
+}
+
 hth_err hth_cuda_rows(hth_cuda_seq *s, const hth_graph *g, const hth_node *n, const char *algorithm)
 {
     const hth_value *x = hth_cuda_in(g, n, 0);
     hth_rows_params p = {.eps = 0};
-    HTH_TRY(hth_cuda_need_f32(g, n, 3, 3));
+    HTH_TRY(norm_types(g, n, 1, 3, 3));
     HTH_TRY(norm_rows_shape(g, n, x, hth_cuda_in(g, n, 1), &p));
+    p.half_x = hth_cuda_half(x);
+    p.half_out = hth_cuda_half(hth_cuda_out(g, n, 0));
     const hth_value *bias = hth_cuda_in(g, n, 2);
     if (bias != NULL && hth_cuda_count(bias) != hth_cuda_count(hth_cuda_in(g, n, 1))) {
         return hth_fail(HTH_ENOTSUP, "a bias that is broadcast");
     }
-    unsigned threads = hth_cuda_row_threads(p.size);
+    unsigned threads = hth_cuda_row_threads((p.size + 3) / 4);
     hth_cuda_launch_add(s, HTH_CUDA_hth_rows, p.rows, threads,
                         (2 * threads + 2 * HTH_FOLD) * sizeof(float), &p, sizeof p);
     hth_cuda_bind(s, offsetof(hth_rows_params, x), HTH_CUDA_IN, 0, 0);
@@ -77,7 +92,7 @@ hth_err hth_cuda_rows(hth_cuda_seq *s, const hth_graph *g, const hth_node *n, co
     norm_bind(s, g, n, offsetof(hth_rows_params, out), false, 0);
     norm_bind(s, g, n, offsetof(hth_rows_params, mean), false, 1);
     norm_bind(s, g, n, offsetof(hth_rows_params, inv), false, 2);
-    s->moved_bytes += 2 * hth_cuda_bytes(x);
+    s->moved_bytes += hth_cuda_bytes(x) + hth_cuda_bytes(hth_cuda_out(g, n, 0));
     return HTH_OK;
 }
 
@@ -102,9 +117,12 @@ hth_err hth_cuda_rows_grad(hth_cuda_seq *s, const hth_graph *g, const hth_node *
     const hth_value *x = hth_cuda_in(g, n, 1);
     bool layer = n->op == HTH_OP_LAYER_NORM_GRAD;
     hth_rows_params p = {.eps = 0};
-    HTH_TRY(hth_cuda_need_f32(g, n, 5, 3));
+    HTH_TRY(norm_types(g, n, 2, 5, 3));
     HTH_TRY(norm_rows_shape(g, n, x, hth_cuda_in(g, n, 2), &p));
-    unsigned threads = hth_cuda_row_threads(p.size);
+    p.half_dy = hth_cuda_half(hth_cuda_in(g, n, 0));
+    p.half_x = hth_cuda_half(x);
+    p.half_out = hth_cuda_half(hth_cuda_out(g, n, 0));
+    unsigned threads = hth_cuda_row_threads((p.size + 3) / 4);
     size_t bytes = p.rows * sizeof(float), mean = 0, inv = 0;
     if (!layer) {
         mean = hth_cuda_workspace(s, bytes);
@@ -142,8 +160,11 @@ hth_err hth_cuda_lrn(hth_cuda_seq *s, const hth_graph *g, const hth_node *n, con
                         .after = (int32_t)(size / 2),
                         .alpha = hth_node_float(n, "alpha", 1e-4f) / (float)size,
                         .beta = hth_node_float(n, "beta", 0.75f),
-                        .bias = hth_node_float(n, "bias", 1)};
-    HTH_TRY(hth_cuda_need_f32(g, n, 2, 1));
+                        .bias = hth_node_float(n, "bias", 1),
+                        .half_x = hth_cuda_half(x),
+                        .half_dy = hth_cuda_half(hth_cuda_in(g, n, 0)),
+                        .half_out = hth_cuda_half(hth_cuda_out(g, n, 0))};
+    HTH_TRY(hth_cuda_need_float(g, n, 2, 1));
     HTH_TRY(norm_image(x, &batch, &p.channels, &p.inner));
     hth_cuda_launch_add(s, grad ? HTH_CUDA_hth_lrn_grad : HTH_CUDA_hth_lrn,
                         hth_cuda_blocks(s, p.n, true), 0, 0, &p, sizeof p);

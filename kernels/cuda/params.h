@@ -88,10 +88,10 @@ typedef struct hth_reduce_params {
 
 // Rows of `along` elements, `inner` apart. y: of the gradient the forward pass's result.
 typedef struct hth_softmax_params {
-    const float *x, *y;
-    float *out;
+    const void *x, *y;
+    void *out;
     uint32_t along, inner;
-    int32_t logs;
+    int32_t logs, half_x, half_y, half_out; // half: bf16
 } hth_softmax_params;
 
 // Batch norm, x [batch, channels, size]. Statistics of one channel per block.
@@ -130,18 +130,22 @@ typedef struct hth_last_params {
 // parameter (r % groups) * per + i / inner. moments, for the gradients: where mean and inv of row r
 // are; `given`: they are known.
 typedef struct hth_rows_params {
-    const float *dy, *x, *scale, *bias;
-    float *out, *mean, *inv; // mean, inv may be NULL
+    const void *dy, *x;
+    const float *scale, *bias;
+    void *out;
+    float *mean, *inv; // may be NULL
     const float *given_mean, *given_inv;
     float *dscale, *dbias; // either may be NULL
     uint32_t rows, size, groups, per, inner;
     int32_t centre; // 0: RMS norm
+    int32_t half_dy, half_x, half_out;
     float eps;
 } hth_rows_params;
 
 typedef struct hth_lrn_params {
-    const float *x, *dy;
-    float *out;
+    const void *x, *dy;
+    void *out;
+    int32_t half_x, half_dy, half_out;
     uint32_t n, channels, inner;
     int32_t before, after;   // the window
     float alpha, beta, bias; // alpha: of one element
@@ -194,6 +198,7 @@ typedef struct hth_gather_params {
     void *out;
     uint32_t n, element, count, along, inner;
     int32_t wide; // indices are i64
+    int32_t half; // of the gradient `in` is bf16
 } hth_gather_params;
 
 // GatherElements: of each index the data's place but for the axis, whose step is along_step.
@@ -302,9 +307,9 @@ typedef struct hth_xent_params {
     const void *labels;
     float *rows;    // loss per row, NaN where the label is no class
     float *counted; // rows that count
-    float *out;
+    void *out;      // the loss, f32, or the gradient
     uint32_t n_rows, classes, inner;
-    int32_t wide;
+    int32_t wide, half; // half: the gradient is bf16
     int64_t ignore;
 } hth_xent_params;
 
@@ -312,8 +317,10 @@ typedef struct hth_xent_params {
 // max_norm > 0: out is the factor that clips gradients, hyper has their scale.
 typedef struct hth_squares_params {
     const float *a, *b, *hyper;
-    float *part, *out;
+    float *part;
+    void *out; // f32, of a gradient with `half` bf16
     uint32_t n, n_parts;
+    int32_t half;
     float factor, max_norm;
 } hth_squares_params;
 
@@ -326,10 +333,11 @@ typedef struct hth_step_params {
 } hth_step_params;
 
 typedef struct hth_dropout_params {
-    const float *x;
-    float *y;
+    const void *x;
+    void *y;
     const uint64_t *step;
     uint32_t n;
+    int32_t half_x, half_y;
     float scale;
     uint64_t salt, threshold;
 } hth_dropout_params;
@@ -385,8 +393,9 @@ typedef struct hth_rnn_bias_params {
 
 // One block per (b0, b1, t); view: offset, then strides as graph/attention.h has them.
 typedef struct hth_attention_params {
-    const float *q, *k, *v, *mask; // mask may be NULL
-    float *out;
+    const void *q, *k, *v, *mask; // mask may be NULL
+    void *out;
+    int32_t half[5]; // which of q, k, v, out, mask are bf16
     uint32_t b1, t, s, d, e;
     float scale;
     int64_t view[5][5]; // of q, k, v, out, mask

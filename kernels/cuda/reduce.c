@@ -82,7 +82,7 @@ hth_err hth_cuda_reduce(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
 {
     const hth_value *x = hth_cuda_in(g, n, 0);
     bool reduced[HTH_MAX_RANK] = {false}, arg = n->op == HTH_OP_ARG_MAX || n->op == HTH_OP_ARG_MIN;
-    HTH_TRY(hth_cuda_need_f32(g, n, 1, arg ? 0 : 1));
+    HTH_TRY(hth_cuda_need_float(g, n, 1, arg ? 0 : 1));
     if (arg) {
         int64_t axis = hth_node_int(n, "axis", 0);
         reduced[axis < 0 ? axis + x->shape.rank : axis] = true;
@@ -111,9 +111,13 @@ static hth_err softmax_add(hth_cuda_seq *s, const hth_graph *g, const hth_node *
     uint32_t outer;
     hth_softmax_params p = {.logs =
                                 n->op == HTH_OP_LOG_SOFTMAX || n->op == HTH_OP_LOG_SOFTMAX_GRAD};
-    HTH_TRY(hth_cuda_need_f32(g, n, 2, 1));
+    const hth_value *result = hth_cuda_in(g, n, 1), *y = hth_cuda_out(g, n, 0);
+    HTH_TRY(hth_cuda_need_float(g, n, 2, 1));
     HTH_TRY(hth_cuda_axis(n, &x->shape, -1, &outer, &p.along, &p.inner));
-    unsigned threads = hth_cuda_row_threads(p.along);
+    p.half_x = hth_cuda_half(x);
+    p.half_y = grad && hth_cuda_half(result);
+    p.half_out = hth_cuda_half(y);
+    unsigned threads = hth_cuda_row_threads((p.along + 3) / 4);
     hth_cuda_launch_add(s, grad ? HTH_CUDA_hth_softmax_grad : HTH_CUDA_hth_softmax,
                         (uint64_t)outer * p.inner, threads,
                         (threads + 2 * HTH_FOLD) * sizeof(float), &p, sizeof p);
@@ -122,7 +126,7 @@ static hth_err softmax_add(hth_cuda_seq *s, const hth_graph *g, const hth_node *
         hth_cuda_bind(s, offsetof(hth_softmax_params, y), HTH_CUDA_IN, 1, 0);
     }
     hth_cuda_bind(s, offsetof(hth_softmax_params, out), HTH_CUDA_OUT, 0, 0);
-    s->moved_bytes += hth_cuda_bytes(x) * (grad ? 3 : 2);
+    s->moved_bytes += hth_cuda_bytes(x) + hth_cuda_bytes(y) + (grad ? hth_cuda_bytes(result) : 0);
     return HTH_OK;
 }
 

@@ -124,7 +124,7 @@ static hth_err seq_launch(const hth_cuda_seq *s, const hth_cuda_step *step, void
 hth_err hth_cuda_seq_run(const hth_kernel *k, const hth_kernel_args *a)
 {
     const hth_cuda_seq *s = (const hth_cuda_seq *)k;
-    for (int i = 0; i < s->n_steps; i++) {
+    for (int i = 0; i < s->n_steps && !(s->view && a->in[0] == a->out[0]); i++) {
         const hth_cuda_step *step = &s->steps[i];
         void *address[HTH_CUDA_BOUND];
         for (int b = 0; b < step->n_bound; b++) {

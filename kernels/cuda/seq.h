@@ -45,6 +45,7 @@ struct hth_cuda_seq {
     int n_steps, cap;
     hth_cuda_step *steps;
     bool posts_done;                        // the builder took care of the node's post ops
+    bool view;                              // in place there is nothing to do
     size_t moved_bytes;                     // what the kernels of ours move
     char name[64];                          // base.implementation
     hth_packing packing[HTH_CUDA_PACKINGS]; // base.packings, ..

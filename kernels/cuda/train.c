@@ -12,7 +12,10 @@
 static hth_err xent_params(const hth_graph *g, const hth_node *n, hth_xent_params *p)
 {
     const hth_value *x = hth_cuda_in(g, n, 0), *labels = hth_cuda_in(g, n, 1);
-    HTH_TRY(hth_cuda_need_f32(g, n, 1, 1));
+    bool grad = n->op == HTH_OP_SOFTMAX_XENT_GRAD;
+    HTH_TRY(hth_cuda_need_f32(g, n, 1, grad ? 0 : 1));
+    HTH_TRY(hth_cuda_need_float(g, n, 1, 1));
+    p->half = grad && hth_cuda_half(hth_cuda_out(g, n, 0));
     if ((labels->dtype != HTH_DT_I64 && labels->dtype != HTH_DT_I32) || x->shape.rank < 2 ||
         x->shape.dim[0] * x->shape.dim[1] == 0) {
         return hth_fail(HTH_ENOTSUP, "labels are %s", hth_dtype_name(labels->dtype));
@@ -84,9 +87,13 @@ hth_err hth_cuda_mse(hth_cuda_seq *s, const hth_graph *g, const hth_node *n, con
 {
     uint32_t count = hth_cuda_count(hth_cuda_in(g, n, 0));
     hth_squares_params p = {.n = count, .factor = count > 0 ? 1 / (float)count : 0};
-    HTH_TRY(hth_cuda_need_f32(g, n, 2, 1));
+    bool grad = n->op == HTH_OP_MSE_GRAD;
+    HTH_TRY(hth_cuda_need_f32(g, n, 2, grad ? 0 : 1));
+    HTH_TRY(hth_cuda_need_float(g, n, 2, 1));
     s->moved_bytes += 2 * (size_t)count * sizeof(float);
-    if (n->op == HTH_OP_MSE_GRAD) {
+    if (grad) {
+        p.half = hth_cuda_half(hth_cuda_out(g, n, 0));
+        s->moved_bytes += hth_cuda_bytes(hth_cuda_out(g, n, 0));
         hth_cuda_launch_add(s, HTH_CUDA_hth_mse_grad, hth_cuda_blocks(s, count, true), 0, 0, &p,
                             sizeof p);
         hth_cuda_bind(s, offsetof(hth_squares_params, a), HTH_CUDA_IN, 0, 0);
@@ -153,18 +160,21 @@ hth_err hth_cuda_dropout(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
                          const char *algorithm)
 {
     float ratio = hth_node_float(n, "ratio", 0.5f);
-    uint32_t count = hth_cuda_count(hth_cuda_in(g, n, 0));
+    const hth_value *x = hth_cuda_in(g, n, 0), *y = hth_cuda_out(g, n, 0);
+    uint32_t count = hth_cuda_count(x);
     hth_dropout_params p = {.n = count,
+                            .half_x = hth_cuda_half(x),
+                            .half_y = hth_cuda_half(y),
                             .scale = ratio < 1 ? (float)(1 / (1 - (double)ratio)) : 0,
                             .salt = (uint64_t)hth_node_int(n, "salt", 0),
                             .threshold = hth_dropout_threshold(ratio)};
-    HTH_TRY(hth_cuda_need_f32(g, n, 1, 1));
+    HTH_TRY(hth_cuda_need_float(g, n, 1, 1));
     hth_cuda_launch_add(s, HTH_CUDA_hth_dropout, hth_cuda_blocks(s, (count + 3) / 4, true), 0, 0,
                         &p, sizeof p);
     hth_cuda_bind(s, offsetof(hth_dropout_params, x), HTH_CUDA_IN, 0, 0);
     hth_cuda_bind(s, offsetof(hth_dropout_params, y), HTH_CUDA_OUT, 0, 0);
     hth_cuda_bind(s, offsetof(hth_dropout_params, step), HTH_CUDA_IN, 1, 0);
-    s->base.inplace_input = 0;
-    s->moved_bytes += 2 * (size_t)count * sizeof(float);
+    s->base.inplace_input = x->dtype == y->dtype ? 0 : -1;
+    s->moved_bytes += hth_cuda_bytes(x) + hth_cuda_bytes(y);
     return HTH_OK;
 }
