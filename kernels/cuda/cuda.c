@@ -20,8 +20,10 @@ typedef struct cuda_row {
 } cuda_row;
 
 static const char cuda_unwritten[] = "no kernel is written for it";
-static const char cuda_sized[] = "the size of its result depends on values";
-static const char cuda_folded[] = "it is folded away before a device sees it";
+static const char cuda_sized[] = "the size of its result depends on values: it is computed on the "
+                                 "host, between the parts of a model before and behind it";
+static const char cuda_folded[] = "it becomes a constant before a device sees the model";
+static const char cuda_resized[] = "it becomes a Resize when a model is read";
 
 // clang-format off
 #define CUDA_ROW(op, how)   [HTH_OP_##op] = {hth_cuda_##how, NULL, false}
@@ -33,33 +35,33 @@ static const cuda_row cuda_table[HTH_N_OPS] = {
     CUDA_FUSE(ASINH, element), CUDA_FUSE(ATAN, element), CUDA_FUSE(ATANH, element), CUDA_NOT(ATTENTION, unwritten),
     CUDA_ROW(AVERAGE_POOL, pool), CUDA_FUSE(BATCH_NORMALIZATION, scale_shift), CUDA_ROW(BIT_SHIFT, typed),
     CUDA_ROW(BITWISE_AND, typed), CUDA_ROW(BITWISE_NOT, typed), CUDA_ROW(BITWISE_OR, typed), CUDA_ROW(BITWISE_XOR, typed),
-    CUDA_ROW(CAST, cast), CUDA_NOT(CAST_LIKE, folded), CUDA_FUSE(CEIL, element), CUDA_FUSE(CELU, element),
-    CUDA_FUSE(CLIP, element), CUDA_NOT(COMPRESS, sized), CUDA_ROW(CONCAT, concat), CUDA_NOT(CONSTANT, folded),
-    CUDA_NOT(CONSTANT_OF_SHAPE, folded), CUDA_FUSE(CONV, conv), CUDA_FUSE(CONV_TRANSPOSE, conv), CUDA_FUSE(COS, element),
+    CUDA_ROW(CAST, cast), CUDA_ROW(CAST_LIKE, cast), CUDA_FUSE(CEIL, element), CUDA_FUSE(CELU, element),
+    CUDA_FUSE(CLIP, element), CUDA_ROW(COMPRESS, compress), CUDA_ROW(CONCAT, concat), CUDA_NOT(CONSTANT, folded),
+    CUDA_ROW(CONSTANT_OF_SHAPE, constant_of_shape), CUDA_FUSE(CONV, conv), CUDA_FUSE(CONV_TRANSPOSE, conv), CUDA_FUSE(COS, element),
     CUDA_FUSE(COSH, element), CUDA_ROW(CUM_SUM, cum_sum), CUDA_ROW(DEPTH_TO_SPACE, blocks_space),
-    CUDA_NOT(DET, unwritten), CUDA_FUSE(DIV, element), CUDA_NOT(DROPOUT, folded), CUDA_NOT(EINSUM, unwritten),
+    CUDA_ROW(DET, det), CUDA_FUSE(DIV, element), CUDA_ROW(DROPOUT, dropout_none), CUDA_ROW(EINSUM, einsum),
     CUDA_FUSE(ELU, element), CUDA_ROW(EQUAL, typed), CUDA_FUSE(ERF, element), CUDA_FUSE(EXP, element),
-    CUDA_ROW(EXPAND, expand), CUDA_NOT(EYE_LIKE, folded), CUDA_ROW(FLATTEN, view), CUDA_FUSE(FLOOR, element),
+    CUDA_ROW(EXPAND, expand), CUDA_ROW(EYE_LIKE, eye_like), CUDA_ROW(FLATTEN, view), CUDA_FUSE(FLOOR, element),
     CUDA_ROW(GRU, rnn), CUDA_ROW(GATHER, gather), CUDA_ROW(GATHER_ELEMENTS, gather_elements),
     CUDA_ROW(GATHER_ND, gather_nd), CUDA_FUSE(GELU, element), CUDA_FUSE(GEMM, matmul),
-    CUDA_ROW(GLOBAL_AVERAGE_POOL, global_pool), CUDA_NOT(GLOBAL_LP_POOL, unwritten),
+    CUDA_ROW(GLOBAL_AVERAGE_POOL, global_pool), CUDA_ROW(GLOBAL_LP_POOL, global_pool),
     CUDA_ROW(GLOBAL_MAX_POOL, global_pool), CUDA_ROW(GREATER, typed), CUDA_ROW(GREATER_OR_EQUAL, typed),
     CUDA_ROW(GRID_SAMPLE, sample), CUDA_ROW(GROUP_NORMALIZATION, rows), CUDA_FUSE(HARD_SIGMOID, element),
-    CUDA_FUSE(HARD_SWISH, element), CUDA_NOT(HARDMAX, unwritten), CUDA_ROW(IDENTITY, view),
+    CUDA_FUSE(HARD_SWISH, element), CUDA_ROW(HARDMAX, hardmax), CUDA_ROW(IDENTITY, view),
     CUDA_ROW(INSTANCE_NORMALIZATION, rows), CUDA_ROW(IS_INF, typed), CUDA_ROW(IS_NA_N, typed), CUDA_ROW(LRN, lrn),
     CUDA_ROW(LSTM, rnn), CUDA_ROW(LAYER_NORMALIZATION, rows), CUDA_FUSE(LEAKY_RELU, element), CUDA_ROW(LESS, typed),
     CUDA_ROW(LESS_OR_EQUAL, typed), CUDA_FUSE(LOG, element), CUDA_ROW(LOG_SOFTMAX, softmax),
-    CUDA_NOT(LP_NORMALIZATION, unwritten), CUDA_ROW(LP_POOL, pool), CUDA_FUSE(MAT_MUL, matmul), CUDA_FUSE(MAX, element),
-    CUDA_ROW(MAX_POOL, pool), CUDA_FUSE(MEAN, element), CUDA_NOT(MEAN_VARIANCE_NORMALIZATION, unwritten),
+    CUDA_ROW(LP_NORMALIZATION, line_norm), CUDA_ROW(LP_POOL, pool), CUDA_FUSE(MAT_MUL, matmul), CUDA_FUSE(MAX, element),
+    CUDA_ROW(MAX_POOL, pool), CUDA_FUSE(MEAN, element), CUDA_ROW(MEAN_VARIANCE_NORMALIZATION, line_norm),
     CUDA_FUSE(MIN, element), CUDA_FUSE(MISH, element), CUDA_ROW(MOD, typed), CUDA_FUSE(MUL, element),
     CUDA_FUSE(NEG, element), CUDA_NOT(NON_MAX_SUPPRESSION, sized), CUDA_NOT(NON_ZERO, sized), CUDA_ROW(NOT, typed),
     CUDA_ROW(ONE_HOT, one_hot), CUDA_ROW(OR, typed), CUDA_FUSE(PRELU, element), CUDA_ROW(PAD, pad),
-    CUDA_FUSE(POW, element), CUDA_ROW(RMSNORMALIZATION, rows), CUDA_ROW(RNN, rnn), CUDA_NOT(RANGE, sized),
+    CUDA_FUSE(POW, element), CUDA_ROW(RMSNORMALIZATION, rows), CUDA_ROW(RNN, rnn), CUDA_ROW(RANGE, arange),
     CUDA_FUSE(RECIPROCAL, element), CUDA_ROW(REDUCE_L1, reduce), CUDA_ROW(REDUCE_L2, reduce),
     CUDA_ROW(REDUCE_LOG_SUM, reduce), CUDA_ROW(REDUCE_LOG_SUM_EXP, reduce), CUDA_ROW(REDUCE_MAX, reduce),
     CUDA_ROW(REDUCE_MEAN, reduce), CUDA_ROW(REDUCE_MIN, reduce), CUDA_ROW(REDUCE_PROD, reduce),
     CUDA_ROW(REDUCE_SUM, reduce), CUDA_ROW(REDUCE_SUM_SQUARE, reduce), CUDA_FUSE(RELU, element), CUDA_ROW(RESHAPE, view),
-    CUDA_ROW(RESIZE, resize), CUDA_ROW(REVERSE_SEQUENCE, reverse_sequence), CUDA_NOT(ROTARY_EMBEDDING, unwritten),
+    CUDA_ROW(RESIZE, resize), CUDA_ROW(REVERSE_SEQUENCE, reverse_sequence), CUDA_ROW(ROTARY_EMBEDDING, rotary),
     CUDA_FUSE(ROUND, element), CUDA_ROW(SCATTER, scatter_elements), CUDA_ROW(SCATTER_ELEMENTS, scatter_elements),
     CUDA_ROW(SCATTER_ND, scatter_nd), CUDA_FUSE(SELU, element), CUDA_NOT(SHAPE, folded), CUDA_FUSE(SHRINK, element),
     CUDA_FUSE(SIGMOID, element), CUDA_FUSE(SIGN, element), CUDA_FUSE(SIN, element), CUDA_FUSE(SINH, element),
@@ -68,7 +70,7 @@ static const cuda_row cuda_table[HTH_N_OPS] = {
     CUDA_FUSE(SQRT, element), CUDA_ROW(SQUEEZE, view), CUDA_FUSE(SUB, element), CUDA_FUSE(SUM, element),
     CUDA_FUSE(SWISH, element), CUDA_FUSE(TAN, element), CUDA_FUSE(TANH, element), CUDA_FUSE(THRESHOLDED_RELU, element),
     CUDA_ROW(TILE, expand), CUDA_ROW(TOP_K, top_k), CUDA_ROW(TRANSPOSE, transpose), CUDA_ROW(TRILU, trilu),
-    CUDA_ROW(UNSQUEEZE, view), CUDA_NOT(UPSAMPLE, folded), CUDA_ROW(WHERE, typed), CUDA_ROW(XOR, typed),
+    CUDA_ROW(UNSQUEEZE, view), CUDA_NOT(UPSAMPLE, resized), CUDA_ROW(WHERE, typed), CUDA_ROW(XOR, typed),
     CUDA_ROW(REORDER, reorder), CUDA_FUSE(SCALE_SHIFT, scale_shift), CUDA_ROW(FUSED_ATTENTION, attention),
     CUDA_FUSE(CONV_GRAD_DATA, conv), CUDA_ROW(CONV_GRAD_FILTER, conv), CUDA_ROW(MAX_POOL_TRAIN, pool),
     CUDA_FUSE(MAX_POOL_GRAD, pool_grad), CUDA_FUSE(AVERAGE_POOL_GRAD, pool_grad),
@@ -78,7 +80,7 @@ static const cuda_row cuda_table[HTH_N_OPS] = {
     CUDA_ROW(LOG_SOFTMAX_GRAD, softmax_grad), CUDA_ROW(SOFTMAX_XENT, xent), CUDA_ROW(SOFTMAX_XENT_GRAD, xent),
     CUDA_ROW(MSE, mse), CUDA_ROW(MSE_GRAD, mse), CUDA_ROW(DROPOUT_TRAIN, dropout), CUDA_ROW(RESIZE_GRAD, resize),
     CUDA_ROW(GATHER_GRAD, gather_grad), CUDA_ROW(SLICE_GRAD, slice_grad), CUDA_ROW(GRID_SAMPLE_GRAD, sample_grad),
-    CUDA_NOT(DET_GRAD, unwritten), CUDA_ROW(RNN_GRAD, rnn_grad), CUDA_ROW(CLIP_SCALE, clip_scale),
+    CUDA_ROW(DET_GRAD, det), CUDA_ROW(RNN_GRAD, rnn_grad), CUDA_ROW(CLIP_SCALE, clip_scale),
     CUDA_ROW(SGD_STEP, step_op), CUDA_ROW(ADAM_STEP, step_op),
 };
 // clang-format on

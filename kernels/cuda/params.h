@@ -23,6 +23,10 @@
     X(hth_rnn_cell, rnn) X(hth_rnn_reset, rnn) X(hth_rnn_state, rnn) \
     X(hth_rnn_keep, rnn_grad) X(hth_rnn_keep_reset, rnn_grad) X(hth_rnn_back, rnn_grad) \
     X(hth_rnn_back_reset, rnn_grad) X(hth_rnn_bias, rnn_grad) \
+    X(hth_einsum_thread, einsum) X(hth_einsum_block, einsum) \
+    X(hth_line_norm, line_norm) X(hth_hardmax, line_norm) \
+    X(hth_rotary, rotary) X(hth_det, det) X(hth_det_grad, det) \
+    X(hth_make, make) X(hth_range, make) X(hth_compress, make) \
     X(hth_sample, sample) X(hth_sample_taps, sample) X(hth_sample_grad, sample) \
     X(hth_sample_grad_grid, sample) \
     X(hth_resize, resize) X(hth_resize_grad, resize) \
@@ -82,6 +86,7 @@ typedef struct hth_reduce_params {
     void *out;
     uint32_t n_out, n_in;
     int32_t op, last, half_in, half_out; // half: bf16
+    float p;                             // of Lp norms
     hth_dims outer, inner;
     hth_steps outer_steps, inner_steps;
 } hth_reduce_params;
@@ -93,6 +98,11 @@ typedef struct hth_softmax_params {
     uint32_t along, inner;
     int32_t logs, half_x, half_y, half_out; // half: bf16
 } hth_softmax_params;
+typedef struct hth_hardmax_params {
+    const float *x;
+    float *out;
+    uint32_t rows, along, inner;
+} hth_hardmax_params;
 
 // Batch norm, x [batch, channels, size]. Statistics of one channel per block.
 typedef struct hth_channel_params {
@@ -279,6 +289,46 @@ typedef struct hth_resize_params {
     int32_t in[3], out[3];
     double scale[3];
 } hth_resize_params;
+
+// A sum of products for each of n results: of operands at outer + inner.
+#define HTH_EINSUM_TERMS 6
+typedef struct hth_einsum_params {
+    const float *in[HTH_EINSUM_TERMS];
+    float *out;
+    uint32_t n, n_sum;
+    int32_t n_in;
+    hth_dims outer, inner;
+    hth_steps outer_steps[HTH_EINSUM_TERMS], inner_steps[HTH_EINSUM_TERMS];
+} hth_einsum_params;
+
+// Results made of few numbers. type: hth_dtype.
+typedef struct hth_make_params {
+    void *out;
+    const void *start, *delta;
+    uint64_t value;
+    uint32_t n, element, cols;
+    int32_t type;
+    int64_t k;
+} hth_make_params;
+
+// Heads of `size` elements, of which the first `turned` turn. cos, sin: [rows, turned / 2].
+// positions may be NULL: a row per place.
+typedef struct hth_rotary_params {
+    const float *x, *cos, *sin;
+    const void *positions;
+    float *out;
+    uint32_t n, heads, len, size, turned;
+    int32_t flat, interleaved, wide; // flat: [batch, len, heads, size], else heads before len
+    int64_t rows;
+} hth_rotary_params;
+
+// n matrices, of the gradient n elements, of [size, size].
+typedef struct hth_det_params {
+    const float *x, *dy;
+    double *room;
+    float *out;
+    uint32_t n, size;
+} hth_det_params;
 
 // GridSample: images of three dimensions (the first ones 1), `places` results of each channel.
 // width: taps per dimension: 1 nearest, 2 linear, 4 cubic. tap: of every place, dimension, and

@@ -78,6 +78,244 @@ static void grid_sample_grad(void **state)
     }
 }
 
+// Runs the node, then prepares it while each allocation fails; closes the fixture.
+static void rare_case(fixture *f, double tolerance)
+{
+    fixture_check(f, NULL, false, tolerance);
+    fixture_faults(f, NULL);
+    fixture_close(f);
+}
+
+typedef struct einsum_case {
+    const char *equation;
+    int n;
+    hth_shape in[3], out;
+} einsum_case;
+
+// What is no product of two matrices: diagonals, ellipses, outer products, broadcasting, sums of
+// one operand, three operands, many results and few, long sums and empty ones.
+static const einsum_case einsum_cases[] = {
+    {"ii->i", 1, {{2, {7, 7}}}, {1, {7}}},
+    {"ii", 1, {{2, {37, 37}}}, {0, {0}}},
+    {"ij->", 1, {{2, {50, 70}}}, {0, {0}}},
+    {"ij->ji", 1, {{2, {5, 9}}}, {2, {9, 5}}},
+    {"...ij,...jk->...ik", 2, {{4, {2, 3, 4, 5}}, {4, {2, 1, 5, 6}}}, {4, {2, 3, 4, 6}}},
+    {"i,j", 2, {{1, {130}}, {1, {90}}}, {2, {130, 90}}},
+    {"i,i", 2, {{1, {2000}}, {1, {2000}}}, {0, {0}}},
+    {"bij,bj->i", 2, {{3, {5, 6, 40}}, {2, {1, 40}}}, {1, {6}}},
+    {"bi,ij,bj->b", 3, {{2, {4, 6}}, {2, {6, 7}}, {2, {4, 7}}}, {1, {4}}},
+    {"iij,jk -> ki", 2, {{3, {4, 4, 6}}, {2, {6, 3}}}, {2, {3, 4}}},
+    {"b...,b...->b", 2, {{3, {6, 9, 11}}, {3, {6, 9, 11}}}, {1, {6}}},
+    {"abcdefg,fedcba->g", 2, {{7, {2, 3, 2, 3, 2, 3, 2}}, {6, {3, 2, 3, 2, 3, 2}}}, {1, {2}}},
+    {"ij,jk->ik", 2, {{2, {80, 60}}, {2, {60, 70}}}, {2, {80, 70}}},
+    {"ij,jk->ik", 2, {{2, {3, 0}}, {2, {0, 4}}}, {2, {3, 4}}},
+};
+
+static void einsum(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof einsum_cases / sizeof *einsum_cases; i++) {
+        const einsum_case *c = &einsum_cases[i];
+        fixture f;
+        int in[3], out;
+        fixture_open(&f, 50 + i);
+        for (int k = 0; k < c->n; k++) {
+            in[k] = fixture_value(&f, c->in[k]);
+        }
+        out = fixture_value(&f, c->out);
+        hth_node *n = fixture_node(&f, HTH_OP_EINSUM, in, c->n, &out, 1);
+        hth_node_set_str(n, "equation", c->equation);
+        rare_case(&f, 3e-6);
+    }
+}
+
+static int typed_value(fixture *f, hth_dtype dt, hth_shape s)
+{
+    int v;
+    assert_int_equal(hth_graph_add_value(f->graph, NULL, dt, &s, &v), HTH_OK);
+    return v;
+}
+
+static void makes(void **state)
+{
+    (void)state;
+    static const hth_dtype types[] = {HTH_DT_F32, HTH_DT_F64, HTH_DT_I16,
+                                      HTH_DT_I32, HTH_DT_I64, HTH_DT_BOOL};
+    static const int64_t diagonals[] = {0, 3, -2, 100, -100, INT64_MAX};
+    for (size_t i = 0; i < 6; i++) {
+        fixture f;
+        hth_dtype dt = types[i];
+        fixture_open(&f, i);
+        int in = fixture_value(&f, SHAPE(9, 301)), out = typed_value(&f, dt, SHAPE(9, 301));
+        hth_node_set_int(fixture_node(&f, HTH_OP_EYE_LIKE, &in, 1, &out, 1), "k", diagonals[i]);
+        rare_case(&f, 0);
+
+        const double d = 2.5; // the value's bytes are those of any type
+        hth_const *value;
+        fixture_open(&f, i);
+        in = fixture_const_of(&f, HTH_DT_I64, SHAPE(2), (int64_t[]){33, 5});
+        out = typed_value(&f, dt, SHAPE(33, 5));
+        hth_node *n = fixture_node(&f, HTH_OP_CONSTANT_OF_SHAPE, &in, 1, &out, 1);
+        assert_int_equal(hth_const_new(dt, &(hth_shape){1, {1}},
+                                       dt == HTH_DT_BOOL ? (void *)"\1" : (void *)&d, &value),
+                         HTH_OK);
+        if (i % 2 == 0) {
+            hth_attr a = {.name = hth_strdup("value"), .type = HTH_ATTR_TENSOR};
+            a.u.tensor = hth_const_hold(value);
+            assert_int_equal(hth_node_put_attr(n, a), HTH_OK);
+        }
+        hth_const_rele(value);
+        rare_case(&f, 0);
+
+        if (dt == HTH_DT_BOOL) {
+            continue;
+        }
+        const float ff[2] = {0.1F, -0.3F};
+        const double fd[2] = {0.1, -0.3};
+        const int64_t whole[2] = {-70, 3};
+        const void *from = dt == HTH_DT_F32   ? (const void *)ff
+                           : dt == HTH_DT_F64 ? (const void *)fd
+                                              : whole;
+        size_t step = dt == HTH_DT_F32 || dt == HTH_DT_F64 ? hth_dtype_bytes(dt) : sizeof *whole;
+        fixture_open(&f, i);
+        int three[3] = {
+            fixture_const_of(&f, dt, (hth_shape){.rank = 0}, from), 0,
+            fixture_const_of(&f, dt, (hth_shape){.rank = 0}, (const char *)from + step)};
+        three[1] = three[2]; // the limit, which the result's shape has said
+        out = typed_value(&f, dt, SHAPE(1500));
+        fixture_node(&f, HTH_OP_RANGE, three, 3, &out, 1);
+        rare_case(&f, 0);
+    }
+}
+
+// A condition as long as the axis and shorter, at the front, in the middle, flat.
+static void compress(void **state)
+{
+    (void)state;
+    static const int64_t axes[] = {0, 1, -1, 9};
+    for (size_t i = 0; i < 8; i++) {
+        fixture f;
+        bool keep[700] = {false};
+        int64_t axis = axes[i % 4], taken = 0,
+                n = axis == 0   ? 5
+                    : axis == 1 ? 8
+                    : axis < 0  ? 30
+                                : 600;
+        hth_shape x = SHAPE(5, 9, 31), y = x;
+        for (int64_t k = 0; k < n; k++) {
+            keep[k] = (k * 7 + (int64_t)i) % 3 != 0;
+            taken += keep[k];
+        }
+        fixture_open(&f, i);
+        hth_dtype dt = i < 4 ? HTH_DT_F32 : HTH_DT_BOOL;
+        y = axis == 9 ? SHAPE(taken) : y;
+        y.dim[axis == 9 ? 0 : axis < 0 ? 2 : axis] = taken;
+        int in[2] = {typed_value(&f, dt, x), fixture_const_of(&f, HTH_DT_BOOL, SHAPE(n), keep)};
+        int out = typed_value(&f, dt, y);
+        f.limit = 2;
+        hth_node *node = fixture_node(&f, HTH_OP_COMPRESS, in, 2, &out, 1);
+        if (axis != 9) {
+            hth_node_set_int(node, "axis", axis);
+        }
+        rare_case(&f, 0);
+    }
+}
+
+static void dropout_of_inference(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        fixture f;
+        hth_kernel *k;
+        fixture_open(&f, 3);
+        int in[3] = {
+            fixture_value(&f, SHAPE(3, 67)), fixture_const(&f, (hth_shape){.rank = 0}),
+            i == 0 ? -1
+                   : fixture_const_of(&f, HTH_DT_BOOL, (hth_shape){.rank = 0}, i == 1 ? "" : "\1")};
+        int out[2] = {fixture_value(&f, SHAPE(3, 67)), typed_value(&f, HTH_DT_BOOL, SHAPE(3, 67))};
+        const hth_node *n = fixture_node(&f, HTH_OP_DROPOUT, in, 3, out, 2);
+        if (i < 2) {
+            rare_case(&f, 0);
+            continue;
+        }
+        assert_int_equal(cuda_test_prepare(f.graph, n, NULL, &k), HTH_ENOTSUP);
+        assert_non_null(strstr(hth_err_detail(), "training_mode"));
+        fixture_close(&f);
+    }
+}
+
+static void norms(void **state)
+{
+    (void)state;
+    static const hth_op ops[] = {HTH_OP_LP_NORMALIZATION, HTH_OP_MEAN_VARIANCE_NORMALIZATION,
+                                 HTH_OP_GLOBAL_LP_POOL, HTH_OP_HARDMAX};
+    for (size_t i = 0; i < 4 * 6; i++) {
+        fixture f;
+        hth_op op = ops[i / 6];
+        hth_shape x = i % 2 ? SHAPE(3, 5, 9, 70) : SHAPE(2, 4, 30, 3), y = x;
+        fixture_open(&f, 70 + i);
+        y.dim[2] = y.dim[3] = op == HTH_OP_GLOBAL_LP_POOL ? 1 : y.dim[2];
+        y.dim[3] = op == HTH_OP_GLOBAL_LP_POOL ? 1 : x.dim[3];
+        int in = fixture_value(&f, x), out = fixture_value(&f, y);
+        hth_node *n = fixture_node(&f, op, &in, 1, &out, 1);
+        hth_node_set_int(n, "p", 1 + (int64_t)(i % 3));
+        if (op == HTH_OP_LP_NORMALIZATION) {
+            hth_node_set_int(n, "p", 1 + (int64_t)(i % 2));
+        }
+        if (op == HTH_OP_MEAN_VARIANCE_NORMALIZATION && i % 3 > 0) {
+            hth_node_set_ints(n, "axes", (int64_t[]){i % 3 == 1 ? -1 : 1, 2}, (int)(i % 3));
+        }
+        if (op != HTH_OP_MEAN_VARIANCE_NORMALIZATION) {
+            hth_node_set_int(n, "axis", (int64_t)(i % 4) - 2);
+        }
+        f.grid = op == HTH_OP_HARDMAX ? 0.25F : 0; // equal ones
+        rare_case(&f, 2e-6);
+    }
+}
+
+// Three and four dimensions, interleaved or not, all of a head or a part, positions given or not.
+static void rotary(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < 32; i++) {
+        fixture f;
+        bool flat = i % 2, given = i / 4 % 2;
+        int64_t batch = 2, heads = 3, len = 5, size = i / 16 ? 10 : 7, turned = i / 8 % 2 ? 4 : 0;
+        size += turned == 0 ? size % 2 : 0;
+        int64_t half = (turned > 0 ? turned : size) / 2, rows = 11;
+        hth_shape x = flat ? SHAPE(batch, len, heads * size) : SHAPE(batch, heads, len, size);
+        hth_shape table = given ? SHAPE(rows, half) : SHAPE(batch, len, half);
+        fixture_open(&f, 90 + i);
+        f.limit = rows;
+        int in[4] = {fixture_value(&f, x), fixture_value(&f, table), fixture_value(&f, table),
+                     given ? typed_value(&f, HTH_DT_I64, SHAPE(batch, len)) : -1};
+        int out = fixture_value(&f, x);
+        hth_node *n = fixture_node(&f, HTH_OP_ROTARY_EMBEDDING, in, 4, &out, 1);
+        hth_node_set_int(n, "interleaved", i / 2 % 2);
+        hth_node_set_int(n, "num_heads", heads);
+        hth_node_set_int(n, "rotary_embedding_dim", turned);
+        rare_case(&f, 1e-6);
+    }
+}
+
+static void determinants(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < 10; i++) {
+        fixture f;
+        int64_t size = (int64_t)(i / 2) + (i / 2 == 4 ? 8 : 1);
+        hth_shape x = i % 4 < 2 ? SHAPE(3, 2, size, size) : SHAPE(size, size), y = x;
+        y.rank -= 2;
+        bool grad = i % 2;
+        fixture_open(&f, 110 + i);
+        f.grid = i % 3 == 0 ? 0.5F : 0; // some are singular
+        int in[2] = {fixture_value(&f, grad ? y : x), grad ? fixture_value(&f, x) : -1};
+        int out = fixture_value(&f, grad ? x : y);
+        fixture_node(&f, grad ? HTH_OP_DET_GRAD : HTH_OP_DET, in, grad ? 2 : 1, &out, 1);
+        rare_case(&f, 1e-6);
+    }
+}
+
 static void refused_none(void **state)
 {
     (void)state;
@@ -87,9 +325,11 @@ static void refused_none(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(grid_sample),
-        cmocka_unit_test(grid_sample_grad),
-        cmocka_unit_test(refused_none),
+        cmocka_unit_test(grid_sample),  cmocka_unit_test(grid_sample_grad),
+        cmocka_unit_test(einsum),       cmocka_unit_test(makes),
+        cmocka_unit_test(compress),     cmocka_unit_test(dropout_of_inference),
+        cmocka_unit_test(norms),        cmocka_unit_test(rotary),
+        cmocka_unit_test(determinants), cmocka_unit_test(refused_none),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -57,7 +57,9 @@ static hth_err reduce_add(hth_cuda_seq *s, const hth_graph *g, const hth_node *n
                           const bool *reduced)
 {
     const hth_value *x = hth_cuda_in(g, n, 0);
-    hth_reduce_params p = {.op = op, .last = hth_node_int(n, "select_last_index", 0) != 0};
+    hth_reduce_params p = {.op = op,
+                           .last = hth_node_int(n, "select_last_index", 0) != 0,
+                           .p = (float)hth_node_int(n, "p", 2)};
     HTH_TRY(reduce_loops(&p, x, reduced));
     p.half_in = hth_cuda_half(x);
     p.half_out = hth_cuda_half(hth_cuda_out(g, n, 0));
@@ -101,8 +103,38 @@ hth_err hth_cuda_global_pool(hth_cuda_seq *s, const hth_graph *g, const hth_node
     for (int d = 0; d < HTH_MAX_RANK; d++) {
         reduced[d] = d >= 2 && d < x->shape.rank;
     }
-    hth_op op = n->op == HTH_OP_GLOBAL_MAX_POOL ? HTH_OP_REDUCE_MAX : HTH_OP_REDUCE_MEAN;
+    hth_op op = n->op == HTH_OP_GLOBAL_MAX_POOL  ? HTH_OP_REDUCE_MAX
+                : n->op == HTH_OP_GLOBAL_LP_POOL ? n->op
+                                                 : HTH_OP_REDUCE_MEAN;
     return reduce_add(s, g, n, op, reduced);
+}
+
+// LpNormalization along an axis, MeanVarianceNormalization over several.
+hth_err hth_cuda_line_norm(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
+                           const char *algorithm)
+{
+    const hth_value *x = hth_cuda_in(g, n, 0);
+    hth_reduce_params p = {.op = n->op, .p = (float)hth_node_int(n, "p", 2)};
+    bool reduced[HTH_MAX_RANK] = {false}, moments = n->op == HTH_OP_MEAN_VARIANCE_NORMALIZATION;
+    int64_t axes[HTH_MAX_RANK] = {0, 2, 3};
+    int count = moments ? hth_node_ints(n, "axes", axes, HTH_MAX_RANK) : 1;
+    HTH_TRY(hth_cuda_need_f32(g, n, 1, 1));
+    axes[0] = moments ? axes[0] : hth_node_int(n, "axis", -1);
+    for (int i = 0; i < (count < 0 ? 3 : count); i++) {
+        int64_t a = axes[i] < 0 ? axes[i] + x->shape.rank : axes[i];
+        if (a < 0 || a >= x->shape.rank) {
+            return hth_fail(HTH_ENOTSUP, "axis %lld is out of range", (long long)axes[i]);
+        }
+        reduced[a] = true;
+    }
+    HTH_TRY(reduce_loops(&p, x, reduced));
+    unsigned threads = hth_cuda_row_threads(p.n_in);
+    hth_cuda_launch_add(s, HTH_CUDA_hth_line_norm, p.n_out, threads,
+                        (threads + 2 * HTH_FOLD) * sizeof(float), &p, sizeof p);
+    hth_cuda_bind(s, offsetof(hth_reduce_params, in), HTH_CUDA_IN, 0, 0);
+    hth_cuda_bind(s, offsetof(hth_reduce_params, out), HTH_CUDA_OUT, 0, 0);
+    s->moved_bytes += (moments ? 4 : 3) * hth_cuda_bytes(x);
+    return HTH_OK;
 }
 
 static hth_err softmax_add(hth_cuda_seq *s, const hth_graph *g, const hth_node *n, bool grad)

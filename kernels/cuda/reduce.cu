@@ -14,9 +14,10 @@ HTH_FN float reduce_begin(int op)
                                       : 0;
 }
 
-HTH_FN float reduce_map(int op, float x)
+HTH_FN float reduce_map(int op, float x, float power)
 {
-    return op == HTH_OP_REDUCE_L1                                     ? fabsf(x)
+    return op == HTH_OP_GLOBAL_LP_POOL ? powf(fabsf(x), power)
+           : op == HTH_OP_REDUCE_L1                                     ? fabsf(x)
            : op == HTH_OP_REDUCE_L2 || op == HTH_OP_REDUCE_SUM_SQUARE ? x * x
                                                                       : x;
 }
@@ -31,9 +32,10 @@ HTH_FN float reduce_join(int op, float a, float b)
     }
 }
 
-HTH_FN float reduce_end(int op, float x, uint32_t n)
+HTH_FN float reduce_end(int op, float x, uint32_t n, float power)
 {
     switch (op) {
+    case HTH_OP_GLOBAL_LP_POOL: return powf(x, 1 / power);
     case HTH_OP_REDUCE_MEAN: return x / (float)n;
     case HTH_OP_REDUCE_L2: return sqrtf(x);
     case HTH_OP_REDUCE_LOG_SUM: return logf(x);
@@ -54,7 +56,7 @@ HTH_KERNEL(hth_reduce_block, hth_reduce_params, 3)
         int64_t base = hth_offset(t->block, &p->outer, &p->outer_steps);
         for (uint32_t i = t->thread; i < p->n_in; i += t->n_threads) {
             float x = reduce_get(p, base, i);
-            acc = reduce_join(p->op, acc, reduce_map(p->op, x));
+            acc = reduce_join(p->op, acc, reduce_map(p->op, x, p->p));
         }
         shared[t->thread] = acc;
     } else if (phase == 1 && t->thread < HTH_FOLD) {
@@ -66,7 +68,7 @@ HTH_KERNEL(hth_reduce_block, hth_reduce_params, 3)
         for (int i = 0; i < HTH_FOLD; i++) {
             acc = reduce_join(p->op, acc, fold[i]);
         }
-        hth_set(p->out, t->block, reduce_end(p->op, acc, p->n_in), p->half_out);
+        hth_set(p->out, t->block, reduce_end(p->op, acc, p->n_in, p->p), p->half_out);
     }
 }
 
@@ -97,9 +99,9 @@ HTH_KERNEL(hth_reduce_thread, hth_reduce_params, 1)
     }
     for (uint32_t i = 0; i < p->n_in; i++) {
         float x = reduce_get(p, base, i);
-        acc = reduce_join(p->op, acc, reduce_map(p->op, x));
+        acc = reduce_join(p->op, acc, reduce_map(p->op, x, p->p));
     }
-    hth_set(p->out, o, reduce_end(p->op, acc, p->n_in), p->half_out);
+    hth_set(p->out, o, reduce_end(p->op, acc, p->n_in, p->p), p->half_out);
 }
 
 HTH_KERNEL(hth_arg, hth_reduce_params, 1)

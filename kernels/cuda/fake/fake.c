@@ -17,11 +17,12 @@ static const hth_cuda_body *const fake_bodies[] = {HTH_CUDA_KERNELS(FAKE_BODY)};
 
 // The fake driver finds a kernel whatever the image.
 const hth_cuda_image hth_cuda_images[] = {
-    {"chain", ""},         {"typed", ""}, {"reduce", ""},   {"softmax", ""}, {"batch_norm", ""},
-    {"row_norm", ""},      {"lrn", ""},   {"pool", ""},     {"move", ""},    {"gather", ""},
-    {"resize", ""},        {"loss", ""},  {"step", ""},     {"dropout", ""}, {"attention", ""},
-    {"scatter", ""},       {"topk", ""},  {"scan", ""},     {"select", ""},  {"convert", ""},
-    {"channels_last", ""}, {"rnn", ""},   {"rnn_grad", ""}, {"sample", ""}};
+    {"chain", ""},         {"typed", ""},     {"reduce", ""},   {"softmax", ""}, {"batch_norm", ""},
+    {"row_norm", ""},      {"lrn", ""},       {"pool", ""},     {"move", ""},    {"gather", ""},
+    {"resize", ""},        {"loss", ""},      {"step", ""},     {"dropout", ""}, {"attention", ""},
+    {"scatter", ""},       {"topk", ""},      {"scan", ""},     {"select", ""},  {"convert", ""},
+    {"channels_last", ""}, {"rnn", ""},       {"rnn_grad", ""}, {"sample", ""},  {"einsum", ""},
+    {"make", ""},          {"line_norm", ""}, {"rotary", ""},   {"det", ""}};
 const int hth_cuda_n_images = sizeof hth_cuda_images / sizeof *hth_cuda_images;
 
 static hth_err fake_prepare(const hth_kernel_host *h, hth_device *d, const hth_graph *g,
