@@ -4,6 +4,7 @@
 #include "base/spin.h"
 #include "client/npy.h"
 #include "server/child.h"
+#include "tests/children.h"
 #include "tests/engine_call.h"
 
 #include <jansson.h>
@@ -28,25 +29,7 @@ static void nap(void)
 // engine_pid is the only child of this process.
 static pid_t engine_pid(void)
 {
-    char path[64], text[4096] = "";
-    snprintf(path, sizeof path, "/proc/self/task");
-    DIR *d = opendir(path);
-    pid_t found = 0;
-    for (struct dirent *e; (e = readdir(d)) != NULL;) {
-        char file[400];
-        snprintf(file, sizeof file, "/proc/self/task/%s/children", e->d_name);
-        int fd = open(file, O_RDONLY | O_CLOEXEC);
-        ssize_t n = fd >= 0 ? read(fd, text, sizeof text - 1) : 0;
-        if (n > 0) {
-            text[n] = 0;
-            found = (pid_t)atoi(text);
-        }
-        if (fd >= 0) {
-            close(fd);
-        }
-    }
-    closedir(d);
-    return found;
+    return child_of(getpid());
 }
 
 // kill_engine kills the engine's process, the next one where there is none now, and returns its id.

@@ -3,6 +3,7 @@
 // and what becomes of a device's work when it ends. Engines are threads and, where a device is to
 // end, processes; the program is its own engine's process.
 #include "server/child.h"
+#include "tests/children.h"
 #include "tests/npy_data.h"
 #include "tests/train_job.h"
 
@@ -10,7 +11,6 @@
 #include "base/spin.h"
 #include "server/router.h"
 
-#include <dirent.h>
 #include <signal.h>
 #include <time.h>
 
@@ -512,36 +512,10 @@ static void room_elsewhere(void **state)
 
 // ---- processes
 
-// children lists this process's children; returns how many there are.
-static int children(pid_t out[8])
-{
-    char path[400], all[4096];
-    DIR *d = opendir("/proc/self/task");
-    int n = 0;
-    for (struct dirent *e; (e = readdir(d)) != NULL;) {
-        snprintf(path, sizeof path, "/proc/self/task/%s/children", e->d_name);
-        FILE *f = fopen(path, "r");
-        size_t got = f != NULL ? fread(all, 1, sizeof all - 1, f) : 0;
-        all[got] = 0;
-        for (char *at = all, *end; n < 8; at = end) {
-            long pid = strtol(at, &end, 10);
-            if (end == at) {
-                break;
-            }
-            out[n++] = (pid_t)pid;
-        }
-        if (f != NULL) {
-            fclose(f);
-        }
-    }
-    closedir(d);
-    return n;
-}
-
 static void kill_others(pid_t spared)
 {
     pid_t pid[8];
-    for (int n = children(pid), i = 0; i < n; i++) {
+    for (int n = children_of(getpid(), pid, 8), i = 0; i < n; i++) {
         if (pid[i] != spared) {
             kill(pid[i], SIGKILL);
         }
@@ -562,7 +536,7 @@ static void killed(void **state)
     infer(&f, "digits");
     expect_where(&f, "digits", "cpu:1");
     json_decref(told(&f, "load", "{\"model\":\"mlp\",\"on\":\"cpu:0\",\"pin\":true}"));
-    assert_int_equal(children(pid), 2);
+    assert_int_equal(children_of(getpid(), pid, 8), 2);
     pid_t stays = pid[0] < pid[1] ? pid[0] : pid[1]; // the first device's was the first
     kill_others(stays);
     infer(&f, "digits");
@@ -621,7 +595,7 @@ static void killed_while_it_trains(void **state)
     json_t *doc = told(&f, "job", "{\"job\":\"broken\"}");
     bool first = strcmp(text(doc, "device"), "cpu:0") == 0;
     json_decref(doc);
-    assert_int_equal(children(pid), 2);
+    assert_int_equal(children_of(getpid(), pid, 8), 2);
     pid_t low = pid[0] < pid[1] ? pid[0] : pid[1], high = pid[0] < pid[1] ? pid[1] : pid[0];
     kill(first ? low : high, SIGKILL);
     assert_err(call_wait(&c), HTH_EDEVLOST, "died while this request ran");

@@ -6,9 +6,9 @@
 #include "base/spin.h"
 #include "client/hearth.h"
 #include "client/npy.h"
+#include "tests/children.h"
 
 #include <arpa/inet.h>
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -95,36 +95,12 @@ static int end(int number)
     return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
 }
 
-// engine_now is hearthd's child, 0: there is none at this moment.
-static pid_t engine_now(void)
-{
-    char path[400], text[200];
-    pid_t found = 0;
-    snprintf(path, sizeof path, "/proc/%d/task", (int)daemon_pid);
-    DIR *d = opendir(path);
-    for (struct dirent *e; d != NULL && (e = readdir(d)) != NULL;) {
-        snprintf(path, sizeof path, "/proc/%d/task/%s/children", (int)daemon_pid, e->d_name);
-        int fd = open(path, O_RDONLY | O_CLOEXEC);
-        ssize_t n = fd >= 0 ? read(fd, text, sizeof text - 1) : 0;
-        if (n > 0) {
-            text[n] = 0;
-            found = (pid_t)atoi(text);
-        }
-        if (fd >= 0) {
-            close(fd);
-        }
-    }
-    if (d != NULL) {
-        closedir(d);
-    }
-    return found;
-}
-
+// engine_pid is hearthd's child.
 static pid_t engine_pid(void)
 {
     uint64_t until = hth_real_after(LIMIT_NS);
     pid_t pid;
-    while ((pid = engine_now()) == 0) {
+    while ((pid = child_of(daemon_pid)) == 0) {
         assert_true(hth_real_ns() < until);
         nap();
     }
@@ -207,7 +183,7 @@ static void test_ready_tells_the_truth(void **state)
     uint64_t until = hth_real_after(LIMIT_NS);
     for (pid_t last = 0; !seen;) { // pauses grow, so that it is seen sooner or later
         assert_true(hth_real_ns() < until);
-        pid_t pid = engine_now();
+        pid_t pid = child_of(daemon_pid);
         if (pid != 0 && pid != last) {
             kill(pid, SIGKILL);
             last = pid;

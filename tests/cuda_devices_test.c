@@ -5,13 +5,13 @@
 #include "device/cuda/fake/impl.h"
 #include "kernels/cuda/fake/fake.h"
 #include "server/child.h"
+#include "tests/children.h"
 #include "tests/npy_data.h"
 #include "tests/train_job.h"
 
 #include "base/settings.h"
 #include "base/spin.h"
 
-#include <dirent.h>
 #include <math.h>
 #include <signal.h>
 #include <time.h>
@@ -103,32 +103,6 @@ static void infer_refused(const fixture *f)
     free(c.out[0].data);
 }
 
-// children lists this process's children; returns how many there are.
-static int children(pid_t out[8])
-{
-    char path[400], all[4096];
-    DIR *d = opendir("/proc/self/task");
-    int n = 0;
-    for (struct dirent *e; (e = readdir(d)) != NULL;) {
-        snprintf(path, sizeof path, "/proc/self/task/%s/children", e->d_name);
-        FILE *f = fopen(path, "r");
-        size_t got = f != NULL ? fread(all, 1, sizeof all - 1, f) : 0;
-        all[got] = 0;
-        for (char *at = all, *end; n < 8; at = end) {
-            long pid = strtol(at, &end, 10);
-            if (end == at) {
-                break;
-            }
-            out[n++] = (pid_t)pid;
-        }
-        if (f != NULL) {
-            fclose(f);
-        }
-    }
-    closedir(d);
-    return n;
-}
-
 // Kills all processes but the spared ones, again and again, until a model is on a device.
 static void kill_until(const fixture *f, const pid_t *spared, int n_spared, const char *device)
 {
@@ -137,7 +111,7 @@ static void kill_until(const fixture *f, const pid_t *spared, int n_spared, cons
     while (strcmp(got, device) != 0) {
         pid_t pid[8];
         assert_true(hth_real_ns() < until);
-        for (int n = children(pid), i = 0; i < n; i++) {
+        for (int n = children_of(getpid(), pid, 8), i = 0; i < n; i++) {
             bool spare = false;
             for (int k = 0; k < n_spared; k++) {
                 spare = spare || pid[i] == spared[k];
@@ -171,7 +145,7 @@ static void devices(void **state)
     assert_err(hth_engine_open(&config, f.store, &f.engine), HTH_ENOTSUP, "cuda:2");
     config.device = DEVICES;
     assert_ok(hth_engine_open(&config, f.store, &f.engine));
-    assert_int_equal(children(pid), 3);
+    assert_int_equal(children_of(getpid(), pid, 8), 3);
     qsort(pid, 3, sizeof *pid, by_pid); // in the order of the devices
 
     put(f.store, "residual", "tests/data/passes/residual.onnx");
