@@ -35,17 +35,6 @@ static hth_err infer(fixture *f, const char *model, uint64_t timeout_us)
     return err;
 }
 
-static json_t *told(fixture *f, const char *what, const char *arguments)
-{
-    call c = {.r = {.query = what, .arguments = arguments}};
-    if (call_run(f->engine, &c) != HTH_OK) {
-        fail_msg("%s %s: %s", what, arguments, c.r.detail);
-    }
-    json_t *j = json_loads(c.r.json, 0, NULL);
-    hth_free(c.r.json);
-    return j;
-}
-
 static json_int_t number_at(fixture *f, const char *group, const char *key)
 {
     json_t *doc = told(f, "stats", "{}");

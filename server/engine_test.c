@@ -4,7 +4,6 @@
 #include "tests/engine_call.h"
 #include "tests/npy_data.h"
 
-#include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 
@@ -120,16 +119,6 @@ static void test_empty_batch(void **state)
     fixture_close(&f);
 }
 
-static json_t *query(fixture *f, const char *what, const char *arguments)
-{
-    call c = {.r = {.query = what, .arguments = arguments}};
-    assert_ok(call_run(f->engine, &c));
-    json_t *j = json_loads(c.r.json, 0, NULL);
-    assert_non_null(j);
-    hth_free(c.r.json);
-    return j;
-}
-
 static json_int_t at(json_t *j, const char *object, const char *key)
 {
     return json_integer_value(json_object_get(json_object_get(j, object), key));
@@ -147,10 +136,10 @@ static void test_sharing(void **state)
     assert_true(npy_data("tests/data/digits/images.npy", &x));
     assert_ok(infer(&f, "digits", &x, &c));
     free(c.out[0].data);
-    json_t *one = query(&f, "stats", "{}");
+    json_t *one = told(&f, "stats", "{}");
     assert_ok(infer(&f, "parity:1", &x, &c));
     free(c.out[0].data);
-    json_t *two = query(&f, "stats", "{}");
+    json_t *two = told(&f, "stats", "{}");
     json_int_t first = at(one, "residency", "resident_bytes"),
                both = at(two, "residency", "resident_bytes");
     assert_true(first > 100000);
@@ -179,7 +168,7 @@ static void test_weights_do_not_fit(void **state)
         assert_memory_equal(a.out[0].data, b.out[0].data, a.out[0].bytes);
         free(b.out[0].data);
     }
-    json_t *j = query(&poor, "plan", "{\"model\":\"mlp\",\"batch\":4}");
+    json_t *j = told(&poor, "plan", "{\"model\":\"mlp\",\"batch\":4}");
     assert_true(json_integer_value(json_object_get(j, "streamed_bytes")) > 112 * 1024);
     json_decref(j);
     free(a.out[0].data);
@@ -198,7 +187,7 @@ static void test_latency(void **state)
     put(f.store, "digits", "tests/data/digits/digits.onnx");
     put(f.store, "parity", "tests/data/digits/digits-parity.onnx");
     assert_true(npy_data("tests/data/digits/images.npy", &x));
-    json_t *j = query(&f, "latency", "{}");
+    json_t *j = told(&f, "latency", "{}");
     assert_int_equal(json_integer_value(json_object_get(j, "requests")), 0);
     json_decref(j);
     for (int i = 0; i < 4; i++) {
@@ -207,7 +196,7 @@ static void test_latency(void **state)
     }
     x.dtype = HTH_DT_I32;
     assert_int_equal(infer(&f, "digits", &x, &c), HTH_EINVAL);
-    j = query(&f, "latency", "{}");
+    j = told(&f, "latency", "{}");
     assert_int_equal(json_integer_value(json_object_get(j, "requests")), 5);
     assert_int_equal(json_integer_value(json_object_get(j, "failures")), 1);
     assert_true(json_integer_value(json_object_get(j, "p50_ns")) > 0);
@@ -289,13 +278,13 @@ static void test_smallest_forms(void **state)
     char arguments[128];
     fixture_open(&f, "cpu:mem=64MiB,threads=2");
     put(f.store, "digits", "tests/data/digits/digits.onnx");
-    json_decref(query(&f, "convsel", "{\"model\":\"digits\",\"batch\":16}"));
-    json_t *small = query(&f, "plan", "{\"model\":\"digits\",\"batch\":16,\"budget\":\"420KiB\"}");
+    json_decref(told(&f, "convsel", "{\"model\":\"digits\",\"batch\":16}"));
+    json_t *small = told(&f, "plan", "{\"model\":\"digits\",\"batch\":16,\"budget\":\"420KiB\"}");
     json_int_t floor_bytes = json_integer_value(json_object_get(small, "floor_bytes"));
     assert_in_range(floor_bytes, 100 << 10, 400 << 10);
     snprintf(arguments, sizeof arguments, "{\"model\":\"digits\",\"batch\":16,\"budget\":\"%lld\"}",
              (long long)floor_bytes);
-    json_t *least = query(&f, "plan", arguments);
+    json_t *least = told(&f, "plan", arguments);
     assert_true(json_integer_value(json_object_get(least, "resident_bytes")) +
                     json_integer_value(json_object_get(least, "arena_bytes")) <=
                 floor_bytes);
@@ -309,17 +298,17 @@ static void test_queries(void **state)
     fixture f;
     fixture_open(&f, "cpu:mem=64MiB,threads=2");
     put(f.store, "digits", "tests/data/digits/digits.onnx");
-    json_t *j = query(&f, "bench", "{\"model\":\"digits\",\"batch\":2,\"seconds\":0.05}");
+    json_t *j = told(&f, "bench", "{\"model\":\"digits\",\"batch\":2,\"seconds\":0.05}");
     assert_true(json_number_value(json_object_get(j, "p50_ms")) > 0);
     json_int_t arena = json_integer_value(json_object_get(j, "arena_bytes"));
     assert_true(arena > 0 &&
                 arena <=
                     1.05 * (double)json_integer_value(json_object_get(j, "live_peak_bytes")) + 64);
     json_decref(j);
-    j = query(&f, "convsel", "{\"model\":\"digits\",\"batch\":2}");
+    j = told(&f, "convsel", "{\"model\":\"digits\",\"batch\":2}");
     assert_true(json_array_size(j) >= 3);
     json_decref(j);
-    j = query(&f, "model", "{\"model\":\"digits\"}");
+    j = told(&f, "model", "{\"model\":\"digits\"}");
     assert_string_equal(
         json_string_value(json_object_get(json_array_get(json_object_get(j, "inputs"), 0), "name")),
         "image");
@@ -328,7 +317,7 @@ static void test_queries(void **state)
     snprintf(path, sizeof path, "%s/plan.json", f.dir);
     snprintf(arguments, sizeof arguments, "{\"model\":\"digits\",\"batch\":2,\"out\":\"%s\"}",
              path);
-    json_decref(query(&f, "plan", arguments));
+    json_decref(told(&f, "plan", arguments));
     json_t *plan = json_load_file(path, 0, NULL);
     assert_string_equal(json_string_value(json_object_get(plan, "format")), "hearth-plan-1");
     json_decref(plan);
@@ -344,7 +333,7 @@ static void test_slices(void **state)
     fixture_open(&f, "cpu:mem=64MiB,threads=2");
     put(f.store, "digits", "tests/data/digits/digits.onnx");
     assert_true(npy_data("tests/data/digits/images.npy", &x));
-    json_t *j = query(&f, "bench", "{\"model\":\"digits\",\"batch\":24,\"seconds\":0.05}");
+    json_t *j = told(&f, "bench", "{\"model\":\"digits\",\"batch\":24,\"seconds\":0.05}");
     assert_true(json_is_integer(json_object_get(j, "slice")));
     json_decref(j);
     hth_tensor batch = x;

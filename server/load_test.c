@@ -17,16 +17,6 @@ static json_t *load_ask(fixture *f, const char *tenant, const char *what, const 
     return j;
 }
 
-static json_t *told(fixture *f, const char *what, const char *arguments)
-{
-    call c;
-    json_t *j = load_ask(f, NULL, what, arguments, &c);
-    if (j == NULL) {
-        fail_msg("%s %s: %s", what, arguments, c.r.detail);
-    }
-    return j;
-}
-
 static json_int_t number(const json_t *j, const char *key)
 {
     const json_t *v = json_object_get(j, key);

@@ -132,10 +132,8 @@ static void wait_ready(hth_engine *e)
 // A request that is submitted and not waited for.
 static void call_begin(hth_engine *e, call *c, const char *query, const char *arguments)
 {
-    pthread_mutex_init(&c->lock, NULL);
-    pthread_cond_init(&c->changed, NULL);
-    c->r = (hth_request){.query = query, .arguments = arguments, .done = call_done, .ctx = c};
-    assert_ok(hth_engine_submit(e, &c->r));
+    c->r = (hth_request){.query = query, .arguments = arguments};
+    call_start(e, c);
 }
 
 static hth_request_tensor input_of(int64_t n, const void *data)
@@ -186,14 +184,8 @@ static void note_progress(hth_request *r, const char *what, uint64_t done, uint6
 static void slow_begin(hth_engine *e, call *c)
 {
     atomic_store(&progress, 0);
-    pthread_mutex_init(&c->lock, NULL);
-    pthread_cond_init(&c->changed, NULL);
-    c->r = (hth_request){.query = "bench",
-                         .arguments = SLOW,
-                         .progress = note_progress,
-                         .done = call_done,
-                         .ctx = c};
-    assert_ok(hth_engine_submit(e, &c->r));
+    c->r = (hth_request){.query = "bench", .arguments = SLOW, .progress = note_progress};
+    call_start(e, c);
     uint64_t until = hth_real_after(LIMIT_NS);
     while (atomic_load(&progress) == 0) {
         assert_true(hth_real_ns() < until);
@@ -245,15 +237,11 @@ static void test_many(void **state)
     memset(c, 0, sizeof c);
     for (int i = 0; i < N; i++) {
         in[i] = i % 8 == 0 ? input_of(many, large) : input_of(1 + i % 3, images.data);
-        pthread_mutex_init(&c[i].lock, NULL);
-        pthread_cond_init(&c[i].changed, NULL);
         c[i].r = (hth_request){.model = "digits",
                                .inputs = &in[i],
                                .n_inputs = 1,
-                               .place = i == 9 ? refuse_place : call_place,
-                               .done = call_done,
-                               .ctx = &c[i]};
-        assert_ok(hth_engine_submit(f.engine, &c[i].r));
+                               .place = i == 9 ? refuse_place : NULL};
+        call_start(f.engine, &c[i]);
     }
     for (int i = 0; i < N; i++) {
         hth_err err = call_wait(&c[i]);
@@ -385,15 +373,8 @@ static void test_killed_at_work(void **state)
     memset(wait, 0, sizeof wait);
     slow_begin(f.engine, &slow);
     for (int i = 0; i < N; i++) {
-        pthread_mutex_init(&wait[i].lock, NULL);
-        pthread_cond_init(&wait[i].changed, NULL);
-        wait[i].r = (hth_request){.model = "digits",
-                                  .inputs = &in,
-                                  .n_inputs = 1,
-                                  .place = call_place,
-                                  .done = call_done,
-                                  .ctx = &wait[i]};
-        assert_ok(hth_engine_submit(f.engine, &wait[i].r));
+        wait[i].r = (hth_request){.model = "digits", .inputs = &in, .n_inputs = 1};
+        call_start(f.engine, &wait[i]);
     }
     kill_engine(SIGABRT);
     assert_err(call_wait(&slow), HTH_EDEVLOST,
@@ -433,16 +414,11 @@ static void test_timeouts_while_it_is_away(void **state)
         nap();
     }
     for (int i = 0; i < 2; i++) {
-        pthread_mutex_init(&c[i].lock, NULL);
-        pthread_cond_init(&c[i].changed, NULL);
         c[i].r = (hth_request){.model = "digits",
                                .inputs = &in,
                                .n_inputs = 1,
-                               .timeout_us = i == 0 ? 50000 : UINT64_MAX,
-                               .place = call_place,
-                               .done = call_done,
-                               .ctx = &c[i]};
-        assert_ok(hth_engine_submit(f.engine, &c[i].r));
+                               .timeout_us = i == 0 ? 50000 : UINT64_MAX};
+        call_start(f.engine, &c[i]);
     }
     kill(last, SIGKILL);
     assert_err(call_wait(&c[0]), HTH_ETIMEDOUT, "Request timeout expired");
@@ -464,15 +440,8 @@ static void test_default_timeout_goes_on(void **state)
     assert_ok(call_run(f.engine, &set));
     hth_free(set.r.json);
     (void)stop_engine(); // it waits in there
-    pthread_mutex_init(&c.lock, NULL);
-    pthread_cond_init(&c.changed, NULL);
-    c.r = (hth_request){.model = "digits",
-                        .inputs = &in,
-                        .n_inputs = 1,
-                        .place = call_place,
-                        .done = call_done,
-                        .ctx = &c};
-    assert_ok(hth_engine_submit(f.engine, &c.r));
+    c.r = (hth_request){.model = "digits", .inputs = &in, .n_inputs = 1};
+    call_start(f.engine, &c);
     uint64_t until = hth_real_after(1600000000u);
     while (hth_real_ns() < until) {
         nap();
@@ -602,11 +571,7 @@ static void test_too_many_deaths(void **state)
             last = pid;
         }
         if (!hth_engine_ready(f.engine)) { // otherwise it would be accepted
-            c.r.done = call_done;
-            c.r.ctx = &c;
-            c.finished = false;
-            pthread_mutex_init(&c.lock, NULL);
-            pthread_cond_init(&c.changed, NULL);
+            call_init(&c);
             err = hth_engine_submit(f.engine, &c.r);
             if (err == HTH_OK) {
                 c.r.canceled = 1;

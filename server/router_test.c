@@ -56,16 +56,6 @@ static void infer(const fixture *f, const char *name)
     digits_end(&c);
 }
 
-static json_t *told(const fixture *f, const char *query, const char *arguments)
-{
-    hth_err err;
-    json_t *doc = ask((fixture *)f, query, arguments, &err);
-    if (doc == NULL) {
-        fail_msg("%s %s: %s", query, arguments, hth_err_detail());
-    }
-    return doc;
-}
-
 static void told_fails(const fixture *f, const char *query, const char *arguments, hth_err want,
                        const char *sentence)
 {

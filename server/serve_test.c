@@ -7,7 +7,6 @@
 #include "tests/engine_call.h"
 #include "tests/npy_data.h"
 
-#include <jansson.h>
 #include <math.h>
 #include <time.h>
 
@@ -62,19 +61,8 @@ static void waiting_init(waiting *w, const char *model, const hth_tensor *x)
                            .inputs = &w->in,
                            .n_inputs = 1,
                            .place = waiting_place,
-                           .done = waiting_done,
-                           .ctx = w};
-    pthread_mutex_init(&w->c.lock, NULL);
-    pthread_cond_init(&w->c.changed, NULL);
-}
-
-static void waiting_wait(waiting *w)
-{
-    pthread_mutex_lock(&w->c.lock);
-    while (!w->c.finished) {
-        pthread_cond_wait(&w->c.changed, &w->c.lock);
-    }
-    pthread_mutex_unlock(&w->c.lock);
+                           .done = waiting_done};
+    call_init(&w->c);
 }
 
 // hold has the engine's thread stay in `first` until release.
@@ -98,19 +86,9 @@ static void release(void)
     pthread_mutex_unlock(&the_gate.lock);
 }
 
-static json_t *query(fixture *f, const char *what, const char *arguments)
-{
-    call c = {.r = {.query = what, .arguments = arguments}};
-    assert_ok(call_run(f->engine, &c));
-    json_t *j = json_loads(c.r.json, 0, NULL);
-    assert_non_null(j);
-    hth_free(c.r.json);
-    return j;
-}
-
 static json_int_t model_stat(fixture *f, const char *key)
 {
-    json_t *doc = query(f, "stats", "{\"model\":\"digits\"}");
+    json_t *doc = told(f, "stats", "{\"model\":\"digits\"}");
     json_t *m = json_array_get(json_object_get(doc, "models"), 0);
     json_t *v = json_object_get(m, key);
     v = v != NULL ? v : json_object_get(json_object_get(m, "times"), key);
@@ -142,7 +120,7 @@ static void digits_open(fixture *f)
     waiting w;
     waiting_init(&w, "digits", &x);
     assert_ok(hth_engine_submit(f->engine, &w.c.r));
-    waiting_wait(&w);
+    call_wait(&w.c);
     free(w.c.out[0].data);
 }
 
@@ -157,7 +135,7 @@ static void answer_alone(fixture *f, waiting *w, const char *model, const hth_te
 {
     waiting_init(w, model, x);
     assert_ok(hth_engine_submit(f->engine, &w->c.r));
-    waiting_wait(w);
+    call_wait(&w->c);
     assert_int_equal(w->c.r.err, HTH_OK);
     hth_tensor want = w->c.out[0];
     waiting_init(w, model, x);
@@ -223,10 +201,10 @@ static void together(fixture *f, waiting *w, void (*change)(waiting *w))
         assert_ok(hth_engine_submit(f->engine, &w[i].c.r));
     }
     release();
-    waiting_wait(&first);
+    call_wait(&first.c);
     free(first.c.out[0].data);
     for (int i = 0; i < CALLERS; i++) {
-        waiting_wait(&w[i]);
+        call_wait(&w[i].c);
     }
 }
 
@@ -350,7 +328,7 @@ static void *churn_main(void *arg)
         if ((r >> 24 & 3) == 0) {
             w.c.r.canceled = 1;
         }
-        waiting_wait(&w);
+        call_wait(&w.c);
         c->answered += w.c.r.err == HTH_OK;
         c->canceled += w.c.r.err == HTH_ECANCELED;
         free(w.c.out[0].data);
@@ -386,7 +364,7 @@ static void test_priority(void **state)
     fixture f;
     waiting w[6], first;
     digits_open(&f);
-    json_decref(query(&f, "batching", "{\"model\":\"digits\",\"max\":1}"));
+    json_decref(told(&f, "batching", "{\"model\":\"digits\",\"max\":1}"));
     hth_tensor x = part(0, 1);
     waiting_init(&first, "digits", &x);
     hold(&f, &first);
@@ -397,10 +375,10 @@ static void test_priority(void **state)
     }
     atomic_store(&turns, -1); // of the first
     release();
-    waiting_wait(&first);
+    call_wait(&first.c);
     free(first.c.out[0].data);
     for (int i = 0; i < 6; i++) {
-        waiting_wait(&w[i]);
+        call_wait(&w[i].c);
         assert_int_equal(w[i].turn, want[i]);
         free(w[i].c.out[0].data);
     }
@@ -422,10 +400,10 @@ static void test_timeout(void **state)
     }
     nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
     release();
-    waiting_wait(&first);
+    call_wait(&first.c);
     free(first.c.out[0].data);
     for (int i = 0; i < 3; i++) {
-        waiting_wait(&w[i]);
+        call_wait(&w[i].c);
         assert_int_equal(w[i].c.r.err, i == 0 ? HTH_ETIMEDOUT : HTH_OK);
         free(w[i].c.out[0].data);
     }
@@ -443,8 +421,8 @@ static void test_policy(void **state)
     assert_err(call_run(f.engine, &c), HTH_EINVAL, "max is a whole number from 1 to 65536");
     c = (call){.r = {.query = "batching", .arguments = "{\"model\":\"digits\",\"preferred\":[0]}"}};
     assert_err(call_run(f.engine, &c), HTH_EINVAL, "preferred batch size");
-    json_t *j = query(&f, "batching",
-                      "{\"model\":\"digits\",\"queue\":2,\"preferred\":[3,6],\"delay_us\":50}");
+    json_t *j = told(&f, "batching",
+                     "{\"model\":\"digits\",\"queue\":2,\"preferred\":[3,6],\"delay_us\":50}");
     assert_int_equal(json_integer_value(json_object_get(j, "queue")), 2);
     assert_int_equal(json_integer_value(json_object_get(j, "delay_us")), 50);
     assert_int_equal(json_array_size(json_object_get(j, "preferred")), 2);
@@ -457,11 +435,11 @@ static void test_policy(void **state)
         assert_ok(hth_engine_submit(f.engine, &w[i].c.r));
     }
     release();
-    waiting_wait(&first);
+    call_wait(&first.c);
     free(first.c.out[0].data);
     int refused = 0;
     for (int i = 0; i < 4; i++) {
-        waiting_wait(&w[i]);
+        call_wait(&w[i].c);
         refused += w[i].c.r.err == HTH_EBUSY;
         free(w[i].c.out[0].data);
     }
@@ -470,7 +448,7 @@ static void test_policy(void **state)
     hth_engine_config config = {.device = "cpu:mem=64MiB,threads=1"};
     hth_engine_close(f.engine);
     assert_ok(hth_engine_open(&config, f.store, &f.engine));
-    j = query(&f, "batching", "{\"model\":\"digits\",\"queue\":null,\"preferred\":null}");
+    j = told(&f, "batching", "{\"model\":\"digits\",\"queue\":null,\"preferred\":null}");
     assert_int_equal(json_integer_value(json_object_get(j, "queue")), 0);
     assert_int_equal(json_integer_value(json_object_get(j, "delay_us")), 50);
     assert_int_equal(json_array_size(json_object_get(j, "preferred")), 0);
@@ -494,37 +472,28 @@ static void test_removed(void **state)
             assert_ok(hth_engine_submit(f.engine, &w[i].c.r));
         }
         if (round % 2 == 0) {
-            pthread_mutex_init(&unload.lock, NULL);
-            pthread_cond_init(&unload.changed, NULL);
-            unload.finished = false;
-            unload.r.done = call_done;
-            unload.r.ctx = &unload;
-            assert_ok(hth_engine_submit(f.engine, &unload.r));
+            call_start(f.engine, &unload);
         } else {
             assert_ok(hth_store_rm(f.store, "digits", 0));
         }
         release();
-        waiting_wait(&first);
+        call_wait(&first.c);
         free(first.c.out[0].data);
         for (int i = 0; i < CALLERS; i++) {
-            waiting_wait(&w[i]);
+            call_wait(&w[i].c);
             assert_true(w[i].c.r.err == HTH_OK || (round % 2 == 1 && w[i].c.r.err == HTH_ENOENT));
             free(w[i].c.out[0].data);
         }
         if (round % 2 == 0) {
-            pthread_mutex_lock(&unload.lock);
-            while (!unload.finished) {
-                pthread_cond_wait(&unload.changed, &unload.lock);
-            }
-            pthread_mutex_unlock(&unload.lock);
+            call_wait(&unload);
             hth_free(unload.r.json);
             unload.r.json = NULL;
         } else {
             put(f.store, "digits", "tests/data/digits/digits.onnx");
         }
     }
-    json_decref(query(&f, "unload", "{\"model\":\"digits\"}"));
-    json_t *j = query(&f, "stats", "{}");
+    json_decref(told(&f, "unload", "{\"model\":\"digits\"}"));
+    json_t *j = told(&f, "stats", "{}");
     json_t *l = json_object_get(j, "ledger");
     assert_int_equal(json_integer_value(json_object_get(l, "free_bytes")),
                      json_integer_value(json_object_get(l, "budget_bytes")));

@@ -99,10 +99,8 @@ static void cancel(shared *s, const char *job, witness *w, char *text)
 
 static void submit(shared *s, witness *w, char *text)
 {
-    *w = (witness){.c = {.r = {.query = "train", .arguments = text, .done = call_done, .ctx = w}}};
-    pthread_mutex_init(&w->c.lock, NULL);
-    pthread_cond_init(&w->c.changed, NULL);
-    assert_ok(hth_engine_submit(s->f.engine, &w->c.r));
+    *w = (witness){.c = {.r = {.query = "train", .arguments = text}}};
+    call_start(s->f.engine, &w->c);
 }
 
 // The bytes that the job needs at least.
@@ -160,12 +158,7 @@ static void jobs_share_a_device(void **state)
     json_decref(doc);
     cancel(&s, "a", &a, text_a);
     expect_state(&s, "c", "finished", why);
-    pthread_mutex_lock(&c.c.lock);
-    while (!c.c.finished) {
-        pthread_cond_wait(&c.c.changed, &c.c.lock);
-    }
-    pthread_mutex_unlock(&c.c.lock);
-    assert_int_equal(c.c.r.err, HTH_OK);
+    assert_ok(call_wait(&c.c));
     doc = json_loads(c.c.r.json, 0, NULL);
     for (size_t i = 0; i < 3; i++) {
         json_t *one = json_array_get(json_object_get(doc, "history"), i);

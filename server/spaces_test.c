@@ -8,7 +8,6 @@
 #include "tests/engine_call.h"
 #include "tests/npy_data.h"
 
-#include <jansson.h>
 #include <math.h>
 
 #define CALLERS 12
@@ -42,33 +41,8 @@ static hth_err caller_place(hth_request *r, hth_request_tensor *out, int n)
 
 static void caller_init(caller *w)
 {
-    w->c = (call){.r = {.model = "digits",
-                        .inputs = &w->in,
-                        .n_inputs = 1,
-                        .place = caller_place,
-                        .done = call_done,
-                        .ctx = w}};
-    pthread_mutex_init(&w->c.lock, NULL);
-    pthread_cond_init(&w->c.changed, NULL);
-}
-
-static void caller_wait(caller *w)
-{
-    pthread_mutex_lock(&w->c.lock);
-    while (!w->c.finished) {
-        pthread_cond_wait(&w->c.changed, &w->c.lock);
-    }
-    pthread_mutex_unlock(&w->c.lock);
-}
-
-static json_t *query(fixture *f, const char *what, const char *arguments)
-{
-    call c = {.r = {.query = what, .arguments = arguments}};
-    assert_ok(call_run(f->engine, &c));
-    json_t *j = json_loads(c.r.json, 0, NULL);
-    assert_non_null(j);
-    hth_free(c.r.json);
-    return j;
+    w->c = (call){.r = {.model = "digits", .inputs = &w->in, .n_inputs = 1, .place = caller_place}};
+    call_init(&w->c);
 }
 
 typedef struct facts {
@@ -78,7 +52,7 @@ typedef struct facts {
 // rig_facts also asserts that every byte of the device is accounted for.
 static facts rig_facts(rig *r)
 {
-    json_t *doc = query(&r->f, "stats", "{\"model\":\"digits\"}");
+    json_t *doc = told(&r->f, "stats", "{\"model\":\"digits\"}");
     json_t *m = json_array_get(json_object_get(doc, "models"), 0);
     json_t *ledger = json_object_get(doc, "ledger");
     assert_non_null(ledger);
@@ -113,7 +87,7 @@ static void rig_open(rig *r, const char *device)
         w->in.t.data = r->data[i];
         caller_init(w);
         assert_ok(hth_engine_submit(r->f.engine, &w->c.r));
-        caller_wait(w);
+        call_wait(&w->c);
         assert_int_equal(w->c.r.err, HTH_OK);
         w->want = w->c.out[0];
     }
@@ -150,7 +124,7 @@ static void rig_round(rig *r)
         assert_ok(hth_engine_submit(r->f.engine, &r->w[i].c.r));
     }
     for (int i = 0; i < CALLERS; i++) {
-        caller_wait(&r->w[i]);
+        call_wait(&r->w[i].c);
     }
 }
 
@@ -180,7 +154,7 @@ static void test_own_answers(void **state)
     assert_int_equal(beside.private_bytes, alone.private_bytes); // weights 1.00x
     print_message("# %lld runs beside others, of %lld requests\n", (long long)beside.beside,
                   (long long)beside.requests);
-    json_decref(query(&r.f, "unload", "{\"model\":\"digits\"}"));
+    json_decref(told(&r.f, "unload", "{\"model\":\"digits\"}"));
     facts gone = rig_facts(&r);
     assert_int_equal(gone.private_bytes, 0);
     assert_int_equal(gone.arena_bytes, 0);
@@ -251,7 +225,7 @@ static void test_lone(void **state)
         caller *w = &r.w[i];
         caller_init(w);
         assert_ok(hth_engine_submit(r.f.engine, &w->c.r));
-        caller_wait(w);
+        call_wait(&w->c);
         expect_answer(w);
         free(w->c.out[0].data);
     }

@@ -100,19 +100,10 @@ static hth_err request(fixture *f, const char *tenant, const char *what, const c
     return err;
 }
 
-static json_t *told(fixture *f, const char *what)
-{
-    call c = {.r = {.query = what}};
-    assert_ok(call_run(f->engine, &c));
-    json_t *j = json_loads(c.r.json, 0, NULL);
-    hth_free(c.r.json);
-    return j;
-}
-
 // A figure of a tenant; -1: null or none.
 static json_int_t has(fixture *f, const char *tenant, const char *key)
 {
-    json_t *doc = told(f, "tenants"), *t;
+    json_t *doc = told(f, "tenants", NULL), *t;
     json_int_t v = -1;
     size_t i;
     json_array_foreach(json_object_get(doc, "tenants"), i, t)
@@ -161,7 +152,7 @@ static void test_waiting(void **state)
     assert_err(infer(&f, "bob", "digits"), HTH_EBUSY,
                "tenant 'bob' has 0 requests waiting, its limit is 0");
     json_int_t weights, arena;
-    json_t *doc = told(&f, "stats"), *l = json_object_get(doc, "ledger");
+    json_t *doc = told(&f, "stats", NULL), *l = json_object_get(doc, "ledger");
     weights = json_integer_value(json_object_get(l, "weight_bytes"));
     arena = json_integer_value(json_object_get(l, "compute_arena_bytes"));
     json_decref(doc);
@@ -237,7 +228,7 @@ static void test_memory(void **state)
     assert_err(infer(&f, "alice", "digits"), HTH_ETOOBIG, "tenant 'alice' may hold 2048 bytes");
     assert_ok(infer(&f, "bob", "digits"));
     assert_ok(infer(&f, "alice", "digits")); // bob's
-    json_t *doc = told(&f, "stats");
+    json_t *doc = told(&f, "stats", NULL);
     assert_int_equal(
         json_integer_value(json_object_get(json_object_get(doc, "ledger"), "difference_bytes")), 0);
     json_decref(doc);
@@ -246,7 +237,7 @@ static void test_memory(void **state)
 
 static json_int_t figure(fixture *f, const char *group, const char *key)
 {
-    json_t *doc = told(f, "stats");
+    json_t *doc = told(f, "stats", NULL);
     json_int_t v = json_integer_value(json_object_get(json_object_get(doc, group), key));
     json_decref(doc);
     return v;

@@ -63,14 +63,7 @@ static void expect_refusal(fixture *f, const char *query, const char *arguments,
 static json_t *wait_for_summary(witness *w)
 {
     witness_let_go();
-    pthread_mutex_lock(&w->c.lock);
-    while (!w->c.finished) {
-        pthread_cond_wait(&w->c.changed, &w->c.lock);
-    }
-    pthread_mutex_unlock(&w->c.lock);
-    if (w->c.r.err != HTH_OK) {
-        fail_msg("%s", w->c.r.detail);
-    }
+    assert_ok(call_wait(&w->c));
     return json_loads(w->c.r.json, 0, NULL);
 }
 
@@ -139,11 +132,7 @@ static void paused_jobs_outlive_their_client(void **state)
     begin(&t, &mlp, "");
     expect_state(&t.f, "pause", "{\"job\": \"result\"}", "paused");
     t.w.c.r.canceled = 1;
-    pthread_mutex_lock(&t.w.c.lock);
-    while (!t.w.c.finished) {
-        pthread_cond_wait(&t.w.c.changed, &t.w.c.lock);
-    }
-    pthread_mutex_unlock(&t.w.c.lock);
+    call_wait(&t.w.c);
     assert_non_null(strstr(t.w.c.r.detail, "stays paused"));
     expect_state(&t.f, "job", "{\"job\": \"result\"}", "paused");
     expect_state(&t.f, "cancel", "{\"job\": \"result\"}", "canceled");

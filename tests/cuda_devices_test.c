@@ -27,16 +27,6 @@ static void nap(void)
     nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
 }
 
-static json_t *told(const fixture *f, const char *query, const char *arguments)
-{
-    hth_err err;
-    json_t *doc = ask((fixture *)f, query, arguments, &err);
-    if (doc == NULL) {
-        fail_msg("%s %s: %s", query, arguments, hth_err_detail());
-    }
-    return doc;
-}
-
 static const char *text(const json_t *doc, const char *key)
 {
     const char *s = json_string_value(json_object_get(doc, key));

@@ -7,6 +7,7 @@
 #include "graph/onnx.h"
 #include "server/engine.h"
 
+#include <jansson.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <unistd.h>
@@ -84,13 +85,14 @@ static inline void call_done(hth_request *r)
     pthread_mutex_unlock(&c->lock);
 }
 
+// A request may have a `place` and a `done` of its own; what its context is begins with the call.
 static inline void call_init(call *c)
 {
     pthread_mutex_init(&c->lock, NULL);
     pthread_cond_init(&c->changed, NULL);
     c->finished = false;
-    c->r.place = call_place;
-    c->r.done = call_done;
+    c->r.place = c->r.place != NULL ? c->r.place : call_place;
+    c->r.done = c->r.done != NULL ? c->r.done : call_done;
     c->r.ctx = c;
 }
 
@@ -122,6 +124,19 @@ static inline hth_err call_run(hth_engine *e, call *c)
 {
     call_start(e, c);
     return call_wait(c);
+}
+
+// told asks what is to be answered, and returns the answer, the caller's. arguments NULL: none.
+static inline json_t *told(const fixture *f, const char *query, const char *arguments)
+{
+    call c = {.r = {.query = query, .arguments = arguments}};
+    if (call_run(f->engine, &c) != HTH_OK) {
+        fail_msg("%s %s: %s", query, arguments != NULL ? arguments : "", c.r.detail);
+    }
+    json_t *doc = json_loads(c.r.json, 0, NULL);
+    assert_non_null(doc);
+    hth_free(c.r.json);
+    return doc;
 }
 
 #endif

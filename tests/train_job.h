@@ -285,14 +285,8 @@ static inline void train_three_steps(fixture *f, witness *w, const char *text)
     witness_let_go();
     *w = (witness){.stop_at = 3,
                    .wait = true,
-                   .c = {.r = {.query = "train",
-                               .arguments = text,
-                               .progress = witness_progress,
-                               .done = call_done,
-                               .ctx = w}}};
-    pthread_mutex_init(&w->c.lock, NULL);
-    pthread_cond_init(&w->c.changed, NULL);
-    assert_ok(hth_engine_submit(f->engine, &w->c.r));
+                   .c = {.r = {.query = "train", .arguments = text, .progress = witness_progress}}};
+    call_start(f->engine, &w->c);
     struct timespec end;
     clock_gettime(CLOCK_REALTIME, &end);
     end.tv_sec += 120;
