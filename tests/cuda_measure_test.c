@@ -7,7 +7,7 @@
 
 #include "base/clock.h"
 #include "convsel/bench.h"
-#include "device/cuda/fake/impl.h"
+#include "kernels/cuda/kept_texts.h"
 
 #undef fixture_check
 #undef hth_kernel_prepare
@@ -24,28 +24,6 @@ static void *take(void *owner, size_t bytes)
 
 static void give(void *owner, void *p)
 {
-}
-
-typedef struct kept_texts {
-    char key[512], value[4096];
-} kept_texts;
-
-static hth_err texts_get(void *ctx, const char *key, char *value, size_t cap)
-{
-    kept_texts *t = ctx;
-    if (strcmp(key, t->key) != 0) {
-        return HTH_ENOENT;
-    }
-    snprintf(value, cap, "%s", t->value);
-    return HTH_OK;
-}
-
-static hth_err texts_put(void *ctx, const char *key, const char *value)
-{
-    kept_texts *t = ctx;
-    snprintf(t->key, sizeof t->key, "%s", key);
-    snprintf(t->value, sizeof t->value, "%s", value);
-    return HTH_OK;
 }
 
 static kept_texts times;
@@ -238,21 +216,6 @@ static void channels_last_is_asked_once(void **state)
     fixture_close(&f);
 }
 
-static int close_device(void **state)
-{
-    hth_stream_close(cuda_test_stream);
-    hth_device_release(cuda_test_device, cuda_test_arena, CUDA_TEST_ARENA);
-    hth_device_close(cuda_test_device);
-    assert_int_equal(hth_cuda_fake_state()->live, 0);
-    hth_cuda_fake_close();
-    return 0;
-}
-
-static int open_device(void **state)
-{
-    return cuda_test_open() == HTH_OK ? 0 : -1;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -262,5 +225,5 @@ int main(void)
         cmocka_unit_test(times_at_a_new_anchor),
         cmocka_unit_test(channels_last_is_asked_once),
     };
-    return cmocka_run_group_tests(tests, open_device, close_device);
+    return cmocka_run_group_tests(tests, cuda_test_setup, cuda_test_teardown);
 }

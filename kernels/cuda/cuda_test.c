@@ -3,7 +3,6 @@
 // that is offered: the fake cuDNN refuses plans whose sizes do not fit, and overwrites a workspace.
 #include "kernels/cuda/fixture.h"
 
-#include "device/cuda/fake/impl.h"
 #include "graph/attention.h"
 #include "tests/ref_cases.h"
 
@@ -549,13 +548,8 @@ static void attention_in_halves(void **state)
 // The device goes, and everything that it made with it.
 static void nothing_is_left(void **state)
 {
-    hth_stream_close(cuda_test_stream);
-    hth_device_release(cuda_test_device, cuda_test_arena, CUDA_TEST_ARENA);
-    hth_device_close(cuda_test_device);
-    assert_int_equal(hth_cuda_fake_state()->live, 0);
     assert_true(hth_cuda_fake_state()->launches > 100);
-    hth_cuda_fake_close();
-    cuda_test_device = NULL;
+    assert_int_equal(cuda_test_teardown(state), 0);
 }
 
 int main(void)

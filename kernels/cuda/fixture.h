@@ -9,6 +9,7 @@
 
 #include "base/alloc.h"
 #include "base/settings.h"
+#include "device/cuda/fake/impl.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/fake/fake.h"
 #include "kernels/cuda/seq.h"
@@ -133,6 +134,23 @@ static inline hth_err cuda_test_open(void)
     HTH_TRY(hth_device_open("cuda:0", &cuda_test_device));
     HTH_TRY(hth_device_reserve(cuda_test_device, CUDA_TEST_ARENA, &cuda_test_arena));
     return hth_stream_open(cuda_test_device, HTH_STREAM_COMPUTE, &cuda_test_stream);
+}
+
+// A group's setup and teardown, for tests of what the device keeps: the fake driver is left empty.
+static inline int cuda_test_setup(void **state)
+{
+    return cuda_test_open() == HTH_OK ? 0 : -1;
+}
+
+static inline int cuda_test_teardown(void **state)
+{
+    hth_stream_close(cuda_test_stream);
+    hth_device_release(cuda_test_device, cuda_test_arena, CUDA_TEST_ARENA);
+    hth_device_close(cuda_test_device);
+    cuda_test_device = NULL;
+    assert_int_equal(hth_cuda_fake_state()->live, 0);
+    hth_cuda_fake_close();
+    return 0;
 }
 
 static inline hth_err cuda_test_prepare(const hth_graph *g, const hth_node *n,

@@ -3,36 +3,9 @@
 // text is damaged or another cuDNN's; every call that fails in turn. What heuristics say at once
 // against the whole list.
 #include "kernels/cuda/fixture.h"
-
-#include "device/cuda/fake/impl.h"
+#include "kernels/cuda/kept_texts.h"
 
 #undef fixture_check
-
-typedef struct kept_texts {
-    char key[512], value[8192];
-    int gets, puts;
-} kept_texts;
-
-static hth_err texts_get(void *ctx, const char *key, char *value, size_t cap)
-{
-    kept_texts *t = ctx;
-    t->gets++;
-    if (strcmp(key, t->key) != 0) {
-        return HTH_ENOENT;
-    }
-    snprintf(value, cap, "%s", t->value);
-    return HTH_OK;
-}
-
-static hth_err texts_put(void *ctx, const char *key, const char *value)
-{
-    kept_texts *t = ctx;
-    t->puts++;
-    assert_true(strlen(key) < sizeof t->key && strlen(value) < sizeof t->value);
-    snprintf(t->key, sizeof t->key, "%s", key);
-    snprintf(t->value, sizeof t->value, "%s", value);
-    return HTH_OK;
-}
 
 static hth_node *conv_open(fixture *f, uint64_t seed, bool relu)
 {
@@ -60,7 +33,7 @@ static uint64_t prepare_calls(const fixture *f, const char *name)
 
 static void kept_once(void **state)
 {
-    kept_texts t = {.gets = 0};
+    kept_texts t = {.key = ""};
     hth_device_kept kept = {texts_get, texts_put, &t};
     fixture f;
     (void)conv_open(&f, 1, false);
@@ -97,7 +70,7 @@ static void texts_change(kept_texts *t, const char *from, char to, bool sum)
 
 static void kept_badly(void **state)
 {
-    kept_texts t = {.gets = 0};
+    kept_texts t = {.key = ""};
     hth_device_kept kept = {texts_get, texts_put, &t};
     fixture f;
     (void)conv_open(&f, 2, true);
@@ -127,7 +100,7 @@ static void calls_that_fail(void **state)
 {
     hth_cuda_fake *driver = hth_cuda_fake_state();
     for (int there = 0; there < 3; there++) {
-        kept_texts t = {.gets = 0};
+        kept_texts t = {.key = ""};
         hth_device_kept kept = {texts_get, texts_put, &t};
         const char *name = there == 2 ? NULL : "e1:0=1";
         fixture f;
@@ -241,21 +214,6 @@ static void products(void **state)
     }
 }
 
-static int close_device(void **state)
-{
-    hth_stream_close(cuda_test_stream);
-    hth_device_release(cuda_test_device, cuda_test_arena, CUDA_TEST_ARENA);
-    hth_device_close(cuda_test_device);
-    assert_int_equal(hth_cuda_fake_state()->live, 0);
-    hth_cuda_fake_close();
-    return 0;
-}
-
-static int open_device(void **state)
-{
-    return cuda_test_open() == HTH_OK ? 0 : -1;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -263,5 +221,5 @@ int main(void)
         cmocka_unit_test(calls_that_fail), cmocka_unit_test(first_choices),
         cmocka_unit_test(products),
     };
-    return cmocka_run_group_tests(tests, open_device, close_device);
+    return cmocka_run_group_tests(tests, cuda_test_setup, cuda_test_teardown);
 }
