@@ -11,10 +11,7 @@ static hth_err gather_params(const hth_graph *g, const hth_node *n, const hth_sh
                              hth_gather_params *p, uint32_t *outer)
 {
     const hth_value *index = hth_cuda_in(g, n, 1);
-    if (index->dtype != HTH_DT_I64 && index->dtype != HTH_DT_I32) {
-        return hth_fail(HTH_ENOTSUP, "indices are %s", hth_dtype_name(index->dtype));
-    }
-    p->wide = index->dtype == HTH_DT_I64;
+    HTH_TRY(hth_cuda_wide(index, &p->wide));
     p->count = hth_cuda_count(index);
     return hth_cuda_axis(n, data, 0, outer, &p->along, &p->inner);
 }

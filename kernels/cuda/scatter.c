@@ -4,14 +4,6 @@
 
 #include <string.h>
 
-static hth_err scatter_wide(const hth_value *index, int32_t *wide)
-{
-    *wide = index->dtype == HTH_DT_I64;
-    return *wide || index->dtype == HTH_DT_I32
-               ? HTH_OK
-               : hth_fail(HTH_ENOTSUP, "indices are %s", hth_dtype_name(index->dtype));
-}
-
 static hth_err scatter_op(const hth_node *n, hth_dtype dt, int32_t *op)
 {
     static const struct {
@@ -67,7 +59,7 @@ hth_err hth_cuda_gather_elements(hth_cuda_seq *s, const hth_graph *g, const hth_
     int64_t own[HTH_MAX_RANK];
     hth_steps unused;
     int axis;
-    HTH_TRY(scatter_wide(index, &p.wide));
+    HTH_TRY(hth_cuda_wide(index, &p.wide));
     HTH_TRY(scatter_dims(n, &x->shape, &index->shape, false, &axis, &p.dims, &p.steps, &unused));
     hth_cuda_row_major(&x->shape, own);
     p.along = (uint32_t)x->shape.dim[axis];
@@ -97,7 +89,7 @@ hth_err hth_cuda_scatter_elements(hth_cuda_seq *s, const hth_graph *g, const hth
     hth_put_params p = {.element = (uint32_t)hth_dtype_bytes(x->dtype)};
     int64_t own[HTH_MAX_RANK], dense[HTH_MAX_RANK];
     int axis;
-    HTH_TRY(scatter_wide(index, &p.wide));
+    HTH_TRY(hth_cuda_wide(index, &p.wide));
     HTH_TRY(scatter_op(n, x->dtype, &p.op));
     HTH_TRY(
         scatter_dims(n, &x->shape, &index->shape, true, &axis, &p.dims, &p.steps, &p.index_steps));
@@ -129,7 +121,7 @@ static hth_err tuple_params(const hth_value *x, const hth_value *index, int batc
         depth > HTH_CUDA_RANK) {
         return hth_fail(HTH_ENOTSUP, "tuples of %lld indices", (long long)depth);
     }
-    HTH_TRY(scatter_wide(index, &p->wide));
+    HTH_TRY(hth_cuda_wide(index, &p->wide));
     p->element = (uint32_t)hth_dtype_bytes(x->dtype);
     p->depth = (uint32_t)depth;
     p->tuples = p->slice = 1;

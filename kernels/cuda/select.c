@@ -2,14 +2,6 @@
 // TopK, CumSum, OneHot, Trilu, ReverseSequence.
 #include "kernels/cuda/seq.h"
 
-static hth_err select_wide(const hth_value *index, int32_t *wide)
-{
-    *wide = index->dtype == HTH_DT_I64;
-    return *wide || index->dtype == HTH_DT_I32
-               ? HTH_OK
-               : hth_fail(HTH_ENOTSUP, "indices are %s", hth_dtype_name(index->dtype));
-}
-
 hth_err hth_cuda_top_k(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
                        const char *algorithm)
 {
@@ -87,7 +79,7 @@ hth_err hth_cuda_one_hot(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
     const hth_value *y = hth_cuda_out(g, n, 0);
     hth_select_params p = {.n = hth_cuda_count(y), .element = (uint32_t)hth_dtype_bytes(y->dtype)};
     uint32_t outer;
-    HTH_TRY(select_wide(index, &p.wide));
+    HTH_TRY(hth_cuda_wide(index, &p.wide));
     HTH_TRY(hth_cuda_axis(n, &y->shape, -1, &outer, &p.along, &p.inner));
     if (values->dtype != y->dtype || hth_cuda_count(values) != 2) {
         return hth_fail(HTH_ENOTSUP, "values are not two of the result's type");
@@ -126,7 +118,7 @@ hth_err hth_cuda_reverse_sequence(hth_cuda_seq *s, const hth_graph *g, const hth
                            .element = (uint32_t)hth_dtype_bytes(x->dtype),
                            .inner = 1,
                            .upper = time == 0};
-    HTH_TRY(select_wide(hth_cuda_in(g, n, 1), &p.wide));
+    HTH_TRY(hth_cuda_wide(hth_cuda_in(g, n, 1), &p.wide));
     if (x->shape.rank < 2 || time + batch != 1 || time * batch != 0) {
         return hth_fail(HTH_ENOTSUP, "axes are not the first two");
     }

@@ -85,6 +85,8 @@ hth_err hth_cuda_need_float(const hth_graph *g, const hth_node *n, int n_in, int
 bool hth_cuda_half(const hth_value *v); // BF16; NULL: not
 // hth_cuda_inner is how far apart positions of an image lie: 1, or its channels.
 uint32_t hth_cuda_inner(const hth_value *v);
+// hth_cuda_wide stores whether indices are i64 (else i32). HTH_ENOTSUP: neither.
+hth_err hth_cuda_wide(const hth_value *index, int32_t *wide);
 // hth_cuda_ints reads a constant list of integers. HTH_ENOTSUP: it is computed. *count -1: absent.
 hth_err hth_cuda_ints(const hth_graph *g, const hth_node *n, int input, int64_t *out, int cap,
                       int *count);

@@ -65,6 +65,14 @@ hth_err hth_cuda_need_float(const hth_graph *g, const hth_node *n, int n_in, int
     return HTH_OK;
 }
 
+hth_err hth_cuda_wide(const hth_value *index, int32_t *wide)
+{
+    *wide = index->dtype == HTH_DT_I64;
+    return *wide || index->dtype == HTH_DT_I32
+               ? HTH_OK
+               : hth_fail(HTH_ENOTSUP, "indices are %s", hth_dtype_name(index->dtype));
+}
+
 uint32_t hth_cuda_inner(const hth_value *v)
 {
     return v->layout == HTH_LAYOUT_NHWC ? (uint32_t)v->shape.dim[1] : 1;
