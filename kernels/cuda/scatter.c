@@ -1,29 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // GatherElements, GatherND, ScatterElements and ScatterND.
+#include "graph/scatter.h"
 #include "kernels/cuda/seq.h"
-
-#include <string.h>
 
 static hth_err scatter_op(const hth_node *n, hth_dtype dt, int32_t *op)
 {
-    static const struct {
-        const char *name;
-        hth_op op;
-    } table[] = {{"none", HTH_OP_NONE},
-                 {"add", HTH_OP_ADD},
-                 {"mul", HTH_OP_MUL},
-                 {"max", HTH_OP_MAX},
-                 {"min", HTH_OP_MIN}};
-    const char *name = hth_node_str(n, "reduction", "none");
-    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
-        if (strcmp(table[i].name, name) == 0) {
-            *op = (int32_t)table[i].op;
-            return i == 0 || dt == HTH_DT_F32
-                       ? HTH_OK
-                       : hth_fail(HTH_ENOTSUP, "reduction of %s", hth_dtype_name(dt));
-        }
+    hth_op by;
+    if (!hth_scatter_reduction(n, &by)) {
+        return hth_fail(HTH_ENOTSUP, "there is no reduction '%s'",
+                        hth_node_str(n, "reduction", "none"));
     }
-    return hth_fail(HTH_ENOTSUP, "there is no reduction '%s'", name);
+    *op = (int32_t)by;
+    return by == HTH_OP_NONE || dt == HTH_DT_F32
+               ? HTH_OK
+               : hth_fail(HTH_ENOTSUP, "reduction of %s", hth_dtype_name(dt));
 }
 
 // The axis, and steps of the data and of the indices over the indices' dimensions; along the axis

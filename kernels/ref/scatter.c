@@ -4,28 +4,18 @@
 //
 // Where an index occurs twice, updates are applied in the order in which they stand: a run gives
 // the same bits always.
+#include "graph/scatter.h"
 #include "kernels/ref/ref.h"
 
 // scatter_reduction stores the operator that combines, HTH_OP_NONE for plain writing.
 static hth_err scatter_reduction(const hth_node *n, hth_dtype dt, hth_op *op)
 {
-    static const struct {
-        const char *name;
-        hth_op op;
-    } table[] = {{"none", HTH_OP_NONE},
-                 {"add", HTH_OP_ADD},
-                 {"mul", HTH_OP_MUL},
-                 {"max", HTH_OP_MAX},
-                 {"min", HTH_OP_MIN}};
-    const char *name = hth_node_str(n, "reduction", "none");
-    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
-        if (strcmp(table[i].name, name) == 0) {
-            *op = table[i].op;
-            bool known = *op == HTH_OP_NONE || ref_binary_run(*op, dt, NULL, NULL, 1, NULL, 1, 0);
-            return known ? HTH_OK : ref_no_dtype(dt);
-        }
+    if (!hth_scatter_reduction(n, op)) {
+        return hth_fail(HTH_EINVAL, "there is no reduction '%s'",
+                        hth_node_str(n, "reduction", "none"));
     }
-    return hth_fail(HTH_EINVAL, "there is no reduction '%s'", name);
+    bool known = *op == HTH_OP_NONE || ref_binary_run(*op, dt, NULL, NULL, 1, NULL, 1, 0);
+    return known ? HTH_OK : ref_no_dtype(dt);
 }
 
 static void scatter_run(hth_op op, hth_dtype dt, void *to, const void *from, int64_t count,
