@@ -38,6 +38,7 @@ CUDA_OBJ := $(patsubst %.c,$(B)/%.o,$(filter-out %_test.c %/entry.c,$(wildcard d
 CUDA_ENTRY := $(B)/kernels/cuda/entry.o $(B)/kernels/cuda/images.o $(B)/graph/attr.o $(B)/graph/attention.o $(B)/graph/tensor.o $(B)/graph/op.o
 CUDA_FAKE := $(patsubst %.c,$(B)/%.o,$(wildcard device/cuda/fake/*.c kernels/cuda/fake/*.c)) $(CUDA_CU:%.cu=$(B)/%.host.o)
 PLUGIN   := $(if $(CUDA_INC),$(if $(NVCC),$(B)/libhearth_cuda.so))
+FAKE_PLUGIN := $(if $(CUDA_INC),$(B)/fake/libhearth_cuda.so)
 
 PROTOS   := $(wildcard graph/*.proto client/*.proto)
 GEN_C    := $(PROTOS:%.proto=$(B)/gen/%.pb-c.c)
@@ -188,14 +189,13 @@ $(BENCHBIN): $(B)/%: $(B)/%.o $(B)/libhth.a
 
 tests: deps-test
 	$(Q)$(MAKE) --no-print-directory all-tests
-all-tests: all $(TESTBIN) $(B)/docs/embed
+all-tests: all $(TESTBIN) $(B)/docs/embed $(FAKE_PLUGIN)
 	@:
 test: tests
 	$(Q)HEARTH_BUILD=$(B) CMOCKA_MESSAGE_OUTPUT=TAP prove $(if $(V),-v) --timer -e 'sh build-aux/tap.sh' $(TESTBIN)
 check: test
 	$(Q)prove --directives -e sh build-aux/cuda_symbols.sh :: "$(CC)" "$(CUDA_HOME)"
 	$(Q)prove --directives -e sh tests/cuda_absent.sh :: $(B) "$(CC)" "$(CUDA_HOME)"
-	$(Q)$(if $(CUDA_INC),$(MAKE) --no-print-directory $(B)/fake/libhearth_cuda.so)
 	$(Q)prove --directives -e sh tests/gpu_check_test.sh :: $(B)
 	$(Q)sh tests/resume.sh $(B)
 	$(Q)sh tests/spill.sh $(B)
