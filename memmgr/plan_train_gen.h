@@ -345,6 +345,21 @@ static inline hth_problem pg_random(uint64_t seed, int layers)
     return p;
 }
 
+// The same with tensors small enough for many runs.
+static inline hth_problem pg_random_small(uint64_t seed)
+{
+    hth_problem p = pg_random(seed, 4 + (int)(seed % 12));
+    for (int t = 0; t < p.n_tensors; t++) {
+        p.tensors[t].bytes = (p.tensors[t].bytes / 64 + 8) / 4 * 4;
+    }
+    for (int i = 0; i < p.n_nodes; i++) {
+        for (int a = 0; a < p.nodes[i].n_alternatives; a++) {
+            p.nodes[i].alternatives[a].workspace_bytes /= 64;
+        }
+    }
+    return p;
+}
+
 // Plans p with random modes; `moves`: 0 keeps everything.
 static inline hth_plan *pg_random_schedule(hth_problem *p, uint64_t seed, bool moves)
 {

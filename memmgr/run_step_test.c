@@ -9,21 +9,6 @@ typedef struct tally {
     int recomputes, offloads, prefetches, steps;
 } tally;
 
-// A random network's step with tensors small enough for many runs.
-static hth_problem small_step(uint64_t seed)
-{
-    hth_problem p = pg_random(seed, 4 + (int)(seed % 12));
-    for (int t = 0; t < p.n_tensors; t++) {
-        p.tensors[t].bytes = (p.tensors[t].bytes / 64 + 8) / 4 * 4;
-    }
-    for (int i = 0; i < p.n_nodes; i++) {
-        for (int a = 0; a < p.nodes[i].n_alternatives; a++) {
-            p.nodes[i].alternatives[a].workspace_bytes /= 64;
-        }
-    }
-    return p;
-}
-
 static void count(const hth_plan *plan, tally *n)
 {
     for (int i = 0; i < plan->n_instrs; i++) {
@@ -58,7 +43,7 @@ static void check_steps(uint64_t seeds, const char *device_format, const char *s
     tally n = {0};
     for (uint64_t seed = 1; seed <= seeds; seed++) {
         char device[48];
-        rig r = {.p = small_step(seed), .spill_dir = spill_dir};
+        rig r = {.p = pg_random_small(seed), .spill_dir = spill_dir};
         r.plan = pg_random_schedule(&r.p, seed, seed % 8 > 0);
         count(r.plan, &n);
         snprintf(device, sizeof device, device_format, (int)seed);
@@ -94,7 +79,7 @@ static void test_missing_edges_are_found(void **state)
 {
     int removed = 0, shown = 0;
     for (uint64_t seed = 1; seed <= 20; seed++) {
-        rig r = {.p = small_step(seed)};
+        rig r = {.p = pg_random_small(seed)};
         r.plan = pg_random_schedule(&r.p, seed, true);
         bool found = false;
         for (int k = 0; k < 200 && !found; k++) {
@@ -143,7 +128,7 @@ static hth_err open_and_run(rig *r)
 static void test_allocation_faults(void **state)
 {
     for (int spill = 0; spill < 2; spill++) {
-        rig r = {.p = small_step(5), .spill_dir = spill ? "." : NULL};
+        rig r = {.p = pg_random_small(5), .spill_dir = spill ? "." : NULL};
         r.plan = pg_random_schedule(&r.p, 5, true);
         rig_open(&r, "cpu:mem=1GiB,threads=1");
         FAULT_LOOP(open_and_run(&r));
@@ -154,7 +139,7 @@ static void test_allocation_faults(void **state)
 // No such directory: nothing is opened.
 static void test_spill_nowhere(void **state)
 {
-    rig r = {.p = small_step(6)};
+    rig r = {.p = pg_random_small(6)};
     r.plan = pg_random_schedule(&r.p, 6, true);
     rig_open(&r, "fake");
     r.spill_dir = "/nowhere/at/all";

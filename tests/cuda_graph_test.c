@@ -263,21 +263,6 @@ static void cuda_rig_close(rig *r, bool pinned)
     rig_close_run(r);
 }
 
-// A random network's step with tensors small enough for many runs.
-static hth_problem small_step(uint64_t seed)
-{
-    hth_problem p = pg_random(seed, 4 + (int)(seed % 12));
-    for (int t = 0; t < p.n_tensors; t++) {
-        p.tensors[t].bytes = (p.tensors[t].bytes / 64 + 8) / 4 * 4;
-    }
-    for (int i = 0; i < p.n_nodes; i++) {
-        for (int a = 0; a < p.nodes[i].n_alternatives; a++) {
-            p.nodes[i].alternatives[a].workspace_bytes /= 64;
-        }
-    }
-    return p;
-}
-
 // `steps` executions; the number of the first wrong one, -1: all right.
 static int first_wrong(rig *r, int steps)
 {
@@ -294,7 +279,7 @@ static int first_wrong(rig *r, int steps)
 static void test_random_schedules(void **state)
 {
     for (uint64_t seed = 1; seed <= 40; seed++) {
-        rig r = {.p = small_step(seed)};
+        rig r = {.p = pg_random_small(seed)};
         r.plan = pg_random_schedule(&r.p, seed, true);
         driver_open(seed);
         cuda_rig_open(&r, true);
@@ -314,7 +299,7 @@ static void test_random_schedules(void **state)
 // Another arena, then the first again, then other far places: plain, and captured anew.
 static void test_moves(void **state)
 {
-    rig r = {.p = small_step(3)};
+    rig r = {.p = pg_random_small(3)};
     r.plan = pg_random_schedule(&r.p, 3, true);
     driver_open(4);
     cuda_rig_open(&r, true);
@@ -353,7 +338,7 @@ static void test_moves(void **state)
 // whole.
 static void test_falls_back(void **state)
 {
-    rig r = {.p = small_step(5)};
+    rig r = {.p = pg_random_small(5)};
     r.plan = pg_random_schedule(&r.p, 5, true);
     int streamed = 0;
     for (int t = 0; t < r.p.n_tensors; t++) {
@@ -382,7 +367,7 @@ static void test_missing_edges_are_found(void **state)
 {
     int removed = 0, shown = 0;
     for (uint64_t seed = 1; seed <= 20; seed++) {
-        rig r = {.p = small_step(seed)};
+        rig r = {.p = pg_random_small(seed)};
         r.plan = pg_random_schedule(&r.p, seed, true);
         bool found = false, wrong = false;
         for (int k = 0; k < 200 && !found; k++) {
@@ -413,7 +398,7 @@ static void test_missing_edges_are_found(void **state)
 // stays.
 static void fault_loop(CUresult with, bool sticky)
 {
-    rig r = {.p = small_step(7)};
+    rig r = {.p = pg_random_small(7)};
     r.plan = pg_random_schedule(&r.p, 7, true);
     for (uint64_t nth = 1;; nth += sticky ? 7 : 1) {
         driver_open(nth);

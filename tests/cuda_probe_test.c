@@ -517,18 +517,6 @@ static void test_registration(void **state)
     hth_device_close(base);
 }
 
-static int group_begin(void **state)
-{
-    rig_driver();
-    return 0;
-}
-
-static int group_end(void **state)
-{
-    rig_driver_close();
-    return 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -540,5 +528,5 @@ int main(void)
         cmocka_unit_test(test_registration),
         cmocka_unit_test(test_chunks),
     };
-    return cmocka_run_group_tests(tests, group_begin, group_end);
+    return cmocka_run_group_tests(tests, rig_setup, rig_teardown);
 }

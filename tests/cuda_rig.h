@@ -25,8 +25,8 @@ static inline bool rig_real(void)
     return getenv("HEARTH_GPU") != NULL;
 }
 
-// Opens the driver; rig_device then opens devices on it.
-static inline void rig_driver(void)
+// A group's setup and teardown: rig_device opens devices on the driver.
+static inline int rig_setup(void **state)
 {
     const char *libs = getenv("CUDA_HOME");
     if (!rig_real()) {
@@ -34,14 +34,16 @@ static inline void rig_driver(void)
     } else if (libs != NULL) {
         assert_int_equal(hth_setting_set("cuda.libs", libs), HTH_OK);
     }
+    return 0;
 }
 
-static inline void rig_driver_close(void)
+static inline int rig_teardown(void **state)
 {
     if (!rig_real()) {
         hth_plugin_use(NULL);
         hth_cuda_fake_close();
     }
+    return 0;
 }
 
 static inline hth_device *rig_device(const char *spec)

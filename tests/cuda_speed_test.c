@@ -317,23 +317,11 @@ static void test_arithmetic(void **state)
     bench_close(&b);
 }
 
-static int group_begin(void **state)
-{
-    rig_driver();
-    return 0;
-}
-
-static int group_end(void **state)
-{
-    rig_driver_close();
-    return 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bandwidth),
         cmocka_unit_test(test_arithmetic),
     };
-    return cmocka_run_group_tests(tests, group_begin, group_end);
+    return cmocka_run_group_tests(tests, rig_setup, rig_teardown);
 }
