@@ -10,6 +10,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,6 +24,14 @@
             fail_msg("%s: %s: %s", #x, hth_strerror(assert_err_), hth_err_detail());               \
         }                                                                                          \
     } while (0)
+
+// test_remove removes a folder that the test made; 0: it is gone.
+static inline int test_remove(const char *dir)
+{
+    char command[300];
+    snprintf(command, sizeof command, "rm -rf '%s'", dir);
+    return system(command);
+}
 
 // assert_err fails the test unless `x` is the error `want` with a sentence that contains `words`.
 #define assert_err(x, want, words)                                                                 \

@@ -19,17 +19,6 @@ typedef struct test_dir {
     char path[64];
 } test_dir;
 
-static inline int test_remove_entry(const char *path, const struct stat *st, int flag,
-                                    struct FTW *ftw)
-{
-    return remove(path);
-}
-
-static inline void test_remove(const char *path)
-{
-    nftw(path, test_remove_entry, 16, FTW_DEPTH | FTW_PHYS);
-}
-
 // test_setup gives each test a directory in memory where there is one: the logic is tested, not the
 // disk.
 static inline int test_setup(void **state)
@@ -45,8 +34,7 @@ static inline int test_setup(void **state)
 
 static inline int test_teardown(void **state)
 {
-    test_remove(((test_dir *)*state)->path);
-    return 0;
+    return test_remove(((test_dir *)*state)->path);
 }
 
 static inline hth_store *test_open(void **state)

@@ -25,9 +25,7 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-    char command[64];
-    snprintf(command, sizeof command, "rm -rf %s", dir);
-    return system(command);
+    return test_remove(dir);
 }
 
 static void write_file(const char *text, mode_t mode)

@@ -56,7 +56,6 @@ static void rig_open(rig *r, const char *device)
 
 static void rig_close(rig *r)
 {
-    char command[100];
     hth_models_fini(&r->models);
     assert_null(r->site.arena);
     assert_null(r->site.programs);
@@ -64,8 +63,7 @@ static void rig_close(rig *r)
     hth_pool_close(r->site.pool);
     hth_device_close(r->site.device);
     hth_store_close(r->store);
-    snprintf(command, sizeof command, "rm -rf %s", r->dir);
-    assert_int_equal(system(command), 0);
+    assert_int_equal(test_remove(r->dir), 0);
 }
 
 static hth_err rig_ask(rig *r, const char *what, const char *arguments)

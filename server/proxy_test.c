@@ -342,9 +342,7 @@ static void test_cannot_open(void **state)
     assert_null(e);
     assert_int_equal(count_fds(), fds);
     assert_int_equal(engine_pid(), 0);
-    char command[100];
-    snprintf(command, sizeof command, "rm -rf %s", dir);
-    assert_int_equal(system(command), 0);
+    assert_int_equal(test_remove(dir), 0);
 }
 
 // ---- deaths

@@ -440,10 +440,8 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-    char command[100];
     hth_free(images.data);
-    snprintf(command, sizeof command, "rm -rf %s", dir);
-    return system(command);
+    return test_remove(dir);
 }
 
 int main(int argc, char **argv)

@@ -1,24 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // The programs as people use them: `hearth` on a store of its own and against hearthd, with the
 // digits model of tests/data, whose answers are checked against the labels.
-#include "base/alloc.h"
+#include "base/test.h"
 #include "client/hearth.h"
 #include "client/npy.h"
 
 #include <jansson.h>
 
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__ // shadow memory is resident, too
 #define HTH_SANITIZED 1
@@ -386,9 +379,7 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-    char command[100];
-    snprintf(command, sizeof command, "rm -rf '%s'", dir);
-    return system(command);
+    return test_remove(dir);
 }
 
 int main(void)

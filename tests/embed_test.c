@@ -1,14 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The example of the README, docs/embed.c, built against hearth.h and libhearth.so alone.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+#include "base/test.h"
+
 #include <unistd.h>
-#include <cmocka.h>
 
 static void run(const char *store, const char *model, int code, const char *says)
 {
@@ -27,13 +21,12 @@ static void run(const char *store, const char *model, int code, const char *says
 static void test_example(void **state)
 {
     (void)state;
-    char store[] = "/tmp/hearth-embed-XXXXXX", command[64];
+    char store[] = "/tmp/hearth-embed-XXXXXX";
     assert_non_null(mkdtemp(store));
     run(store, "tests/data/digits/digits.onnx", 0, "this is a 2\n");
     run(store, "tests/data/digits/absent.onnx", 1, "absent.onnx");
     run("/dev/null/store", "tests/data/digits/digits.onnx", 1, "/dev/null/store");
-    snprintf(command, sizeof command, "rm -rf %s", store);
-    assert_int_equal(system(command), 0);
+    assert_int_equal(test_remove(store), 0);
 }
 
 int main(void)

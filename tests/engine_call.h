@@ -47,11 +47,9 @@ static inline void fixture_open(fixture *f, const char *device)
 
 static inline void fixture_close(fixture *f)
 {
-    char command[128];
     hth_engine_close(f->engine);
     hth_store_close(f->store);
-    snprintf(command, sizeof command, "rm -rf %s", f->dir);
-    assert_int_equal(system(command), 0);
+    assert_int_equal(test_remove(f->dir), 0);
 }
 
 // A request that is waited for.

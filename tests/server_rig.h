@@ -25,10 +25,8 @@ static inline void server_rig_make(server_rig *r)
 // server_rig_end closes the server and removes the folder.
 static inline void server_rig_end(server_rig *r)
 {
-    char command[128];
     hth_server_close(r->server);
-    snprintf(command, sizeof command, "rm -rf '%s'", r->dir);
-    assert_int_equal(system(command), 0);
+    assert_int_equal(test_remove(r->dir), 0);
 }
 
 #endif

@@ -224,9 +224,7 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-    char command[64];
-    snprintf(command, sizeof command, "rm -rf %s", dir);
-    return system(command);
+    return test_remove(dir);
 }
 
 int main(void)

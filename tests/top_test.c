@@ -2,20 +2,15 @@
 // `hearth top` on a terminal (a pseudo-terminal that this test holds), over an engine of its own:
 // nothing is wider than the terminal, a new size is taken, and the terminal is given back as it was
 // by q, by Ctrl-C and by SIGTERM.
+#include "base/test.h"
+
 #include <poll.h>
 #include <pty.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/ioctl.h>
 #include <sys/wait.h>
 #include <termios.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #define PATIENCE_MS 60000
 
@@ -161,9 +156,7 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-    char command[100];
-    snprintf(command, sizeof command, "rm -rf '%s'", dir);
-    return system(command);
+    return test_remove(dir);
 }
 
 int main(void)

@@ -111,7 +111,6 @@ static inline void rig_prepare(rig *r)
 
 static inline void rig_close(rig *r)
 {
-    char command[100];
     hth_trainer_close(r->t);
     hth_models_fini(&r->models);
     assert_null(r->site.shares);
@@ -122,8 +121,7 @@ static inline void rig_close(rig *r)
     hth_store_close(r->store);
     free(r->input.data);
     free(r->target.data);
-    snprintf(command, sizeof command, "rm -rf %s", r->dir);
-    assert_int_equal(system(command), 0);
+    assert_int_equal(test_remove(r->dir), 0);
 }
 
 static inline float rig_step(rig *r)
