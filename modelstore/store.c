@@ -329,7 +329,7 @@ uint64_t hth_store_change_count(hth_store *s)
 }
 
 typedef struct store_text {
-    const char *key, *value;
+    const char *key, *value, *old;
     char *out;
     size_t cap;
 } store_text;
@@ -368,6 +368,22 @@ static hth_err store_text_get(hth_txn *t, void *ctx)
     return HTH_OK;
 }
 
+static hth_err store_text_swap(hth_txn *t, void *ctx)
+{
+    const store_text *x = ctx;
+    MDB_val v;
+    hth_err err = store_text_find(t, x->key, &v);
+    if (err != HTH_OK && err != HTH_ENOENT) {
+        return err;
+    }
+    bool same = err == HTH_OK && x->old != NULL && v.mv_size == strlen(x->old) &&
+                memcmp(v.mv_data, x->old, v.mv_size) == 0;
+    if (!same && (err == HTH_OK || x->old != NULL)) {
+        return hth_fail(HTH_EEXIST, "the text '%.100s' has changed", x->key);
+    }
+    return store_text_put(t, ctx);
+}
+
 static hth_err store_text_load(hth_txn *t, void *ctx)
 {
     store_text *x = ctx;
@@ -381,6 +397,13 @@ hth_err hth_store_text_put(hth_store *s, const char *key, const char *value)
 {
     HTH_TRY(store_text_check(key));
     return hth_index_write(&s->index, store_text_put, &(store_text){.key = key, .value = value});
+}
+
+hth_err hth_store_text_swap(hth_store *s, const char *key, const char *old, const char *value)
+{
+    HTH_TRY(store_text_check(key));
+    return hth_index_write(&s->index, store_text_swap,
+                           &(store_text){.key = key, .value = value, .old = old});
 }
 
 hth_err hth_store_text_get(hth_store *s, const char *key, char *value, size_t cap)

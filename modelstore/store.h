@@ -94,6 +94,10 @@ hth_err hth_store_text_put(hth_store *s, const char *key, const char *value);
 hth_err hth_store_text_get(hth_store *s, const char *key, char *value, size_t cap); // HTH_ENOENT
 // hth_store_text_load is the same for texts of any length: *value is freed by hth_free.
 hth_err hth_store_text_load(hth_store *s, const char *key, char **value);
+// hth_store_text_swap puts `value` if the text is `old` (NULL: if there is none). HTH_EEXIST: it is
+// another, and stays; of several that swap the same text at once, in whatever process, one
+// succeeds.
+hth_err hth_store_text_swap(hth_store *s, const char *key, const char *old, const char *value);
 
 // hth_store_change_count grows with every put and rm, by any process: a cheap way to notice new
 // versions.

@@ -177,6 +177,15 @@ static void test_texts(void **state)
     assert_ok(hth_store_text_get(s, "timing/cpu", v, sizeof v));
     assert_string_equal(v, "two");
     assert_err(hth_store_text_get(s, "timing/cpu", v, 3), HTH_ETOOBIG, "3 bytes");
+    assert_err(hth_store_text_swap(s, "timing/cpu", NULL, "x"), HTH_EEXIST, "has changed");
+    assert_err(hth_store_text_swap(s, "timing/cpu", "tw", "x"), HTH_EEXIST, "has changed");
+    assert_ok(hth_store_text_swap(s, "timing/cpu", "two", "three"));
+    assert_err(hth_store_text_swap(s, "timing/gpu", "two", "x"), HTH_EEXIST, "has changed");
+    assert_ok(hth_store_text_swap(s, "timing/gpu", NULL, "one"));
+    assert_ok(hth_store_text_get(s, "timing/cpu", v, sizeof v));
+    assert_string_equal(v, "three");
+    assert_ok(hth_store_text_get(s, "timing/gpu", v, sizeof v));
+    assert_string_equal(v, "one");
     memset(key, 'k', sizeof key - 1);
     key[sizeof key - 1] = '\0';
     assert_err(hth_store_text_put(s, key, "x"), HTH_EINVAL, "511");

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Job number N has the texts train/ended/S (its row) and train/ended/S/history, S = N modulo
-// HTH_ENDED_JOBS: the oldest is overwritten, nothing is ever removed. The history is written
-// first and says whose it is, so that a process that dies in between leaves no row with the losses
-// of another job.
+// HTH_ENDED_JOBS: the oldest is overwritten, nothing is ever removed. The number is taken first, by
+// what was swapped into train/ended/last: jobs of several devices, each in a process of its own,
+// may end at once. The history is written next and says whose it is, so that a process that dies in
+// between leaves no row with the losses of another job.
 #include "server/train_ended.h"
 
 #include "base/alloc.h"
@@ -12,7 +13,8 @@
 #include <string.h>
 #include <time.h>
 
-#define ENDED_KEY 40
+#define ENDED_KEY  40
+#define ENDED_LAST "train/ended/last"
 
 static hth_err no_memory(void)
 {
@@ -92,15 +94,38 @@ json_t *hth_ended_thin(const json_t *history, size_t most, size_t *every)
     return out;
 }
 
+// ended_take takes the next number: behind the last one given out, and behind all rows, those of
+// a store that knows no last one too.
+static hth_err ended_take(hth_store *store, json_int_t *id)
+{
+    hth_err err;
+    do {
+        int n;
+        char *last = NULL, text[24];
+        json_t *rows[HTH_ENDED_JOBS];
+        HTH_TRY(ended_rows(store, rows, &n));
+        *id = n > 0 ? ended_id(rows[0]) : 0;
+        ended_rows_free(rows, n);
+        err = hth_store_text_load(store, ENDED_LAST, &last);
+        if (err != HTH_OK && err != HTH_ENOENT) {
+            return err;
+        }
+        long long given = last != NULL ? strtoll(last, NULL, 10) : 0;
+        *id = (*id > given ? *id : given) + 1;
+        snprintf(text, sizeof text, "%lld", (long long)*id);
+        err = hth_store_text_swap(store, ENDED_LAST, last, text);
+        hth_free(last);
+    } while (err == HTH_EEXIST);
+    return err;
+}
+
 hth_err hth_ended_add(hth_store *store, json_t *row, const json_t *state)
 {
     struct timespec now;
     size_t every;
-    int n;
-    json_t *rows[HTH_ENDED_JOBS];
-    HTH_TRY(ended_rows(store, rows, &n));
-    json_int_t id = n > 0 ? ended_id(rows[0]) + 1 : 1, slot = id % HTH_ENDED_JOBS;
-    ended_rows_free(rows, n);
+    json_int_t id;
+    HTH_TRY(ended_take(store, &id));
+    json_int_t slot = id % HTH_ENDED_JOBS;
     clock_gettime(CLOCK_REALTIME, &now);
     json_object_set_new(row, "id", json_integer(id));
     json_object_set_new(row, "ended_ns",
