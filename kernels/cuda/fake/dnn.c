@@ -13,10 +13,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define FAKE_ATTRS   16
-#define FAKE_VALUES  8
-#define FAKE_ENGINES 5
-#define FAKE_TEXT    4096
+#define FAKE_ATTRS  16
+#define FAKE_VALUES 8
+#define FAKE_TEXT   4096
 
 typedef struct fake_attr {
     cudnnBackendAttributeName_t name;
@@ -297,7 +296,8 @@ static bool problem_engine(const fake_descriptor *engine, fake_problem *p)
     *p = attr_descriptor(engine, CUDNN_ATTR_ENGINE_OPERATION_GRAPH)->problem;
     p->engine = attr_int(engine, CUDNN_ATTR_ENGINE_GLOBAL_INDEX);
     bool fused = p->bias || p->sum || p->relu;
-    return p->engine >= 0 && p->engine < FAKE_ENGINES && problem_takes(p, p->engine, fused);
+    return p->engine >= 0 && p->engine < HTH_CUDA_FAKE_ENGINES &&
+           problem_takes(p, p->engine, fused);
 }
 
 static bool problem_config(const fake_descriptor *config, fake_problem *p)
@@ -386,7 +386,7 @@ static cudnnStatus_t fake_get(cudnnBackendDescriptor_t const which,
     *n = 1;
     switch (name) {
     case CUDNN_ATTR_OPERATIONGRAPH_ENGINE_GLOBAL_COUNT:
-        *number = FAKE_ENGINES;
+        *number = HTH_CUDA_FAKE_ENGINES;
         return CUDNN_STATUS_SUCCESS;
     case CUDNN_ATTR_ENGINEHEUR_RESULTS:
         return heuristics(d, cap, n, out);

@@ -7,6 +7,9 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
+
+hth_cuda_fake_engine hth_cuda_fake_engines[HTH_CUDA_FAKE_ENGINES];
 
 int64_t hth_cuda_fake_workspace(const fake_problem *p)
 {
@@ -99,6 +102,11 @@ hth_err hth_cuda_fake_convolve(void *job)
     const fake_problem *p = &r->p;
     const hth_shape *shape[] = {&p->x, &p->w, &p->y};
     int result = p->op == HTH_OP_CONV ? RUN_Y : p->op == HTH_OP_CONV_GRAD_DATA ? RUN_X : RUN_W;
+    hth_cuda_fake_engine *engine = &hth_cuda_fake_engines[p->engine];
+    atomic_fetch_add(&engine->runs, 1);
+    if (engine->slow_ns > 0) {
+        nanosleep(&(struct timespec){.tv_nsec = (long)engine->slow_ns}, NULL);
+    }
     float *t[3];
     if (hth_cuda_fake_workspace(p) > 0) {
         memset(r->workspace, 0xFF, (size_t)hth_cuda_fake_workspace(p));

@@ -69,6 +69,7 @@ hth_cuda_fake *hth_cuda_fake_engine_open(uint64_t seed, uint64_t bytes)
     hth_cuda_fake *f = hth_cuda_fake_open(seed);
     if (f != NULL) {
         f->total_bytes = bytes;
+        memset(hth_cuda_fake_engines, 0, sizeof hth_cuda_fake_engines);
         hth_cuda_fake_bodies(fake_bodies, sizeof fake_bodies / sizeof *fake_bodies);
         hth_cuda_fake_fill_dnn(hth_cuda_fake_table());
         hth_cuda_fake_fill_blas(hth_cuda_fake_table());

@@ -7,12 +7,22 @@
 
 #include "device/cuda/fake/fake.h"
 
+#include <stdatomic.h>
 #include <string.h>
 
 // hth_cuda_fake_engine_open is hth_cuda_fake_open with kernels: what follows opens devices that can
 // compute, through hth_plugin_use. `bytes`: the device's memory.
 hth_cuda_fake *hth_cuda_fake_engine_open(uint64_t seed, uint64_t bytes);
 const hth_plugin *hth_cuda_fake_engine_plugin(void);
+
+// What the fake cuDNN's engines do, by index. `slow_ns` is a test's to set, while nothing runs:
+// what a run takes beside its computing. hth_cuda_fake_engine_open sets all to 0.
+#define HTH_CUDA_FAKE_ENGINES 5
+typedef struct hth_cuda_fake_engine {
+    atomic_uint runs;
+    uint64_t slow_ns;
+} hth_cuda_fake_engine;
+extern hth_cuda_fake_engine hth_cuda_fake_engines[HTH_CUDA_FAKE_ENGINES];
 
 void hth_cuda_fake_fill_dnn(hth_cuda_api *api);
 void hth_cuda_fake_fill_blas(hth_cuda_api *api);
