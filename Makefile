@@ -93,7 +93,7 @@ endif
 build-tsan/kernels/%.o: SAN = -w
 
 # The page that hearthd serves: its files as arrays of bytes; the scripts, in this order, are one.
-PAGE_JS  := $(addprefix server/page/,dom.js charts.js histogram.js memory.js models.js jobs.js main.js)
+PAGE_JS  := $(addprefix server/page/,dom.js charts.js histogram.js memory.js models.js tenants.js jobs.js main.js)
 bytes     = { echo 'static const unsigned char page_$(1)[] = {' && cat $(2) | od -An -v -tx1 | \
             sed 's/\([0-9a-f][0-9a-f]\)/0x\1,/g' && echo '};'; }
 $(B)/gen/page.inc: server/page/page.html server/page/page.css $(PAGE_JS)

@@ -317,6 +317,35 @@ class Page(unittest.TestCase):
         self.assertIn('in the store', {r[2] for r in rows.values()} | {'in the store'})
         self.fine(tab)
 
+    def test_2_tenants(self):
+        rules = os.path.join(FOLDER, 'tenant-rules')
+        with open(rules, 'w', encoding='ascii') as f:
+            f.write(f'uid:{os.getuid()} weight=3 memory=128MiB waiting=64 jobs=2\n')
+        server = Server('tenants', '--tenant-file', rules)
+        server.hearth('import', 'digits', DATA + '/digits.onnx')
+        server.hearth('import', 'new', DATA + '/untrained.onnx')
+        tab = self.open(server)
+        tab.wait("document.querySelectorAll('#tenants-table tbody tr').length >= 1 || "
+                 "document.getElementById('tenants-note').textContent.startsWith('Nobody has asked')")
+        me = f'uid:{os.getuid()}'
+        row = f"[...document.querySelectorAll('#tenants-table tbody tr')].find(r => r.dataset.key === '{me}')"
+        infer(server, 'digits')
+        tab.wait(f"{row} && {row}.cells[6].textContent !== '0 ns'")
+        infer(server, 'digits')
+        tab.wait(f"{row}.cells[7].textContent === '100.0 %'")
+        rows = {r[0]: r for r in self.rows(tab, 'tenants-table')}
+        stats = {t['name']: t for t in server.quiet('stats')['tenants']}
+        self.assertRegex(rows[me][1], r'^[0-9.]+ (B|KiB|MiB) of 128 MiB$')
+        self.assertEqual(tab.run(f"{row}.cells[1].title"), f"{stats[me]['memory_bytes']:,} of {128 << 20:,}")
+        self.assertEqual(rows[me][2:6], ['0 of 64', '0 of 2', '0', '3'])
+        job = server.background(*server.train('longer', '--epochs', '4000'))
+        tab.wait(f"{row}.cells[3].textContent === '1 of 2'")
+        server.hearth('cancel', 'longer')
+        job.wait()
+        self.pictures(tab, 'tenants')
+        self.fine(tab, server)
+        self.assertEqual(server.stop(), 0)
+
     def test_3_job(self):
         tab = self.open()
         job = self.server.background(*self.server.train(IMAGE, '--epochs', '4'))

@@ -3,7 +3,7 @@
 
 const PERIOD_MS = 1000, PATIENCE_MS = 8000, LONGEST_WAIT_MS = 10000;
 const known = {}; // the last answers
-const memory = new Memory(), requests = new Requests(), jobs = new Jobs(), timeline = new Timeline();
+const memory = new Memory(), tenants = new Tenants(), requests = new Requests(), jobs = new Jobs(), timeline = new Timeline();
 let turn = 0, failures = 0, timer = null, asking = false;
 
 class Refused extends Error {}
@@ -79,6 +79,7 @@ function show(docs) {
   }
   if (known.stats) {
     memory.show(known.stats);
+    tenants.show(known.stats);
   }
   if (known.stats && known.latency && known.models) {
     showModels(known.models, known.stats, known.latency);
