@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+// The questions "plan", "curve" and "convsel": what is planned for a model, a training step or a
+// problem that is a file, and what there was to choose from.
+#include "server/query_parts.h"
+
+#include "base/settings.h"
+
+#include <string.h>
+
+// plan_report writes the files that were asked for and describes the plan.
+static hth_err plan_report(const query *q, const hth_problem *p, const hth_plan *plan, json_t **out)
+{
+    uint64_t floor = 0, streamed = 0;
+    HTH_TRY(strcmp(plan->policy, "inference") == 0 ? hth_plan_floor(p, &floor)
+                                                   : hth_plan_train_floor(p, &floor));
+    if (query_text(q, "out") != NULL) {
+        HTH_TRY(hth_plan_write(query_text(q, "out"), p, plan));
+    }
+    if (query_text(q, "trace") != NULL) {
+        HTH_TRY(hth_plan_write_trace(query_text(q, "trace"), p, plan, NULL));
+    }
+    for (int t = 0; plan->streamed != NULL && t < p->n_tensors; t++) {
+        streamed += plan->streamed[t] ? p->tensors[t].bytes : 0;
+    }
+    *out = json_pack(
+        "{s:s, s:I, s:f, s:f, s:I, s:I, s:I, s:I, s:f, s:i, s:i, s:i, s:I, s:I}", "policy",
+        plan->policy, "budget_bytes", (json_int_t)p->budget, "predicted_us", plan->predicted_us,
+        "lower_bound_us", plan->lower_bound_us, "arena_bytes", (json_int_t)plan->arena_bytes,
+        "live_peak_bytes", (json_int_t)plan->live_peak_bytes, "resident_bytes",
+        (json_int_t)plan->resident_bytes, "host_bytes", (json_int_t)plan->host_bytes, "plan_ms",
+        plan->plan_ms, "instructions", plan->n_instrs, "nodes", p->n_nodes, "tensors", p->n_tensors,
+        "streamed_bytes", (json_int_t)streamed, "floor_bytes", (json_int_t)floor);
+    return HTH_OK;
+}
+
+// plan_problem plans a problem that is a file, for its own budget or the one given.
+static hth_err plan_problem(const query *q, json_t **out)
+{
+    hth_problem problem = {0};
+    hth_plan *plan = NULL;
+    HTH_TRY(hth_problem_read(query_text(q, "problem"), &problem));
+    hth_err err = query_text(q, "budget") != NULL
+                      ? hth_parse_size(query_text(q, "budget"), problem.budget, &problem.budget)
+                      : HTH_OK;
+    hth_plan_options o = {.limit_ms = query_number(q, "plan-ms", 0),
+                          .seed = (uint64_t)query_number(q, "seed", 0)};
+    bool inference =
+        query_text(q, "policy") == NULL || strcmp(query_text(q, "policy"), "inference") == 0;
+    if (err == HTH_OK && !inference) {
+        err = hth_policy_find(query_text(q, "policy"), &o.policy);
+    }
+    if (err == HTH_OK) {
+        err = inference ? hth_plan_inference(&problem, &plan) : hth_plan_train(&problem, &o, &plan);
+    }
+    err = err == HTH_OK ? hth_plan_verify(&problem, plan) : err;
+    err = err == HTH_OK ? plan_report(q, &problem, plan, out) : err;
+    hth_plan_free(plan);
+    hth_problem_fini(&problem);
+    return err;
+}
+
+typedef struct plan_answer {
+    query *q;
+    json_t **out;
+} plan_answer;
+
+static hth_err plan_answer_report(void *ctx, const hth_problem *p, const hth_plan *plan)
+{
+    const plan_answer *a = ctx;
+    return plan_report(a->q, p, plan, a->out);
+}
+
+hth_err query_curve(query *q, json_t **out)
+{
+    hth_train_spec spec;
+    HTH_TRY(query_spec(q, &spec));
+    return hth_train_curve(q->ms, &spec, q->r, out);
+}
+
+hth_err query_plan(query *q, json_t **out)
+{
+    if (json_is_true(json_object_get(q->args, "train"))) {
+        hth_train_spec spec;
+        HTH_TRY(query_spec(q, &spec));
+        return hth_train_plan(q->ms, &spec, q->r, plan_answer_report, &(plan_answer){q, out});
+    }
+    if (query_text(q, "problem") != NULL) {
+        return plan_problem(q, out);
+    }
+    if (query_text(q, "profile") != NULL || query_text(q, "write-profile") != NULL) {
+        return hth_fail(HTH_EINVAL, "profiles are for training steps: add --train");
+    }
+    query_subject s = {.model = NULL};
+    hth_err err = query_program(q, &s);
+    err = err == HTH_OK ? plan_report(q, &s.program->problem, s.program->plan, out) : err;
+    if (err == HTH_OK) {
+        json_object_set_new(*out, "model", json_string(s.model->name));
+    }
+    query_program_done(q, &s);
+    return err;
+}
+
+typedef struct convsel_answer {
+    hth_site *site;
+    json_t *rows;
+} convsel_answer;
+
+// One row per choice of each convolution, in whatever direction it computes.
+static hth_err convsel_rows(void *ctx, const hth_program *p)
+{
+    const convsel_answer *a = ctx;
+    hth_err err = HTH_OK;
+    for (int i = 0; err == HTH_OK && i < p->graph->n_nodes; i++) {
+        const hth_node *n = &p->graph->nodes[i];
+        hth_choice list[HTH_MAX_CHOICES];
+        int count = 0;
+        if (!hth_convsel_lists(a->site->device, n->op)) {
+            continue;
+        }
+        err = hth_convsel_measure(a->site->device, p->graph, n, &p->heat, a->site->timings, list,
+                                  HTH_MAX_CHOICES, &count);
+        hth_convsel_front(list, count, hth_convsel_tolerance(p->graph, a->site->tolerance));
+        for (int k = 0; err == HTH_OK && k < count; k++) {
+            json_array_append_new(
+                a->rows,
+                json_pack("{s:s, s:s, s:s, s:I, s:I, s:f, s:f, s:f, s:b}", "node", n->name,
+                          "direction", hth_convsel_direction(n->op), "algorithm", list[k].name,
+                          "workspace_bytes", (json_int_t)list[k].workspace_bytes, "resident_bytes",
+                          (json_int_t)list[k].resident_bytes, "time_us", list[k].time_us, "error",
+                          list[k].error, "rms_error", list[k].rms, "front", list[k].front));
+        }
+    }
+    return err;
+}
+
+hth_err query_convsel(query *q, json_t **out)
+{
+    convsel_answer a = {q->ms->site, json_array()};
+    hth_err err;
+    if (json_is_true(json_object_get(q->args, "train"))) {
+        hth_train_spec spec;
+        err = query_spec(q, &spec);
+        err = err == HTH_OK ? hth_train_visit(q->ms, &spec, q->r, convsel_rows, &a) : err;
+    } else {
+        query_subject s = {.model = NULL};
+        err = query_program(q, &s);
+        err = err == HTH_OK ? convsel_rows(&a, s.program) : err;
+        query_program_done(q, &s);
+    }
+    if (err != HTH_OK) {
+        json_decref(a.rows);
+        return err;
+    }
+    *out = a.rows;
+    return HTH_OK;
+}
