@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+// Inputs of a model: those of a request checked against its signature, and made-up ones for
+// questions about it.
+#include "server/model.h"
+
+#include "base/alloc.h"
+
+#include <stdio.h>
+#include <string.h>
+
+// bind_expects writes a signature's shape as clients know it: what is open is -1.
+static const char *bind_expects(const hth_shape *s, char *out, size_t cap)
+{
+    int n = snprintf(out, cap, "[");
+    for (int d = 0; d < s->rank && n < (int)cap; d++) {
+        n += snprintf(out + n, cap - (size_t)n, d > 0 ? ",%lld" : "%lld",
+                      (long long)(s->dim[d] < 0 ? -1 : s->dim[d]));
+    }
+    if (n < (int)cap) {
+        snprintf(out + n, cap - (size_t)n, "]");
+    }
+    return out;
+}
+
+static hth_err bind_check(const hth_model *m, const hth_value *want, const hth_tensor *t,
+                          int64_t *symbols)
+{
+    char expected[128], got[128];
+    if (t->dtype != want->dtype) {
+        return hth_fail(HTH_EINVAL,
+                        "inference input '%s' data-type is '%s', but model '%s' expects '%s'",
+                        want->name, hth_dtype_name(t->dtype), m->name, hth_dtype_name(want->dtype));
+    }
+    bool fits = want->shape.rank < 0 || want->shape.rank == t->shape.rank;
+    for (int d = 0; fits && d < want->shape.rank; d++) {
+        int64_t w = want->shape.dim[d];
+        if (w <= -2) { // one symbol, one size
+            int64_t *s = &symbols[HTH_DIM_TO_SYMBOL(w)];
+            *s = *s < 0 ? t->shape.dim[d] : *s;
+            w = *s;
+        }
+        fits = w == HTH_DIM_UNKNOWN || w == t->shape.dim[d];
+    }
+    if (!fits) {
+        return hth_fail(HTH_EINVAL,
+                        "unexpected shape for input '%s' for model '%s'. Expected %s, got %s",
+                        want->name, m->name, bind_expects(&want->shape, expected, sizeof expected),
+                        hth_shape_str(&t->shape, got, sizeof got));
+    }
+    size_t bytes;
+    HTH_TRY(hth_tensor_bytes(t->dtype, &t->shape, HTH_LAYOUT_PLAIN, &bytes));
+    if (bytes != t->bytes) {
+        return hth_fail(
+            HTH_EINVAL,
+            "input byte size mismatch for input '%s' for model '%s'. Expected %zu, got %zu",
+            want->name, m->name, bytes, t->bytes);
+    }
+    if (m->max_batch > 0 && want->shape.rank > 0 && want->shape.dim[0] < 0 &&
+        t->shape.dim[0] > m->max_batch) {
+        return hth_fail(HTH_EINVAL, "inference request batch-size must be <= %lld for '%s'",
+                        (long long)m->max_batch, m->name);
+    }
+    return HTH_OK;
+}
+
+hth_err hth_model_bind(const hth_model *m, const hth_request_tensor *in, int n, hth_tensor *out)
+{
+    const hth_graph *g = m->source.graph;
+    if (n != g->n_inputs) {
+        return hth_fail(HTH_EINVAL, "expected %d inputs but got %d inputs for model '%s'",
+                        g->n_inputs, n, m->name);
+    }
+    int64_t *symbols = hth_alloc(((size_t)g->n_symbols + 1) * sizeof *symbols);
+    if (symbols == NULL) {
+        return hth_fail(HTH_ENOMEM, "no memory for a request");
+    }
+    memset(symbols, -1, ((size_t)g->n_symbols + 1) * sizeof *symbols);
+    hth_err err = HTH_OK;
+    for (int i = 0; i < g->n_inputs && err == HTH_OK; i++) {
+        const hth_value *want = &g->values[g->inputs[i]];
+        int at = -1;
+        for (int k = 0; k < n; k++) {
+            if (in[k].name == NULL ? n == 1 : strcmp(in[k].name, want->name) == 0) {
+                at = at == -1 ? k : -2;
+            }
+        }
+        if (at == -2) {
+            err = hth_fail(HTH_EINVAL, "input '%s' already exists in request", want->name);
+        } else if (at == -1) {
+            err = hth_fail(HTH_EINVAL, "input '%s' of model '%s' is missing (got '%s')", want->name,
+                           m->name, in[0].name != NULL ? in[0].name : "");
+        } else {
+            out[i] = in[at].t;
+            err = bind_check(m, want, &in[at].t, symbols);
+        }
+    }
+    hth_free(symbols);
+    return err;
+}
+
+// index_limit says below which value the elements of integer input `v` must stay: it may index a
+// table.
+static int64_t index_limit(const hth_graph *g, int v)
+{
+    int64_t limit = 2;
+    for (int i = 0; i < g->n_nodes; i++) {
+        const hth_node *n = &g->nodes[i];
+        if (n->op == HTH_OP_GATHER && n->inputs[1] == v) {
+            const hth_shape *s = &g->values[n->inputs[0]].shape;
+            int64_t axis = hth_node_int(n, "axis", 0);
+            axis = axis < 0 ? axis + s->rank : axis;
+            if (s->rank > axis && s->dim[axis] > 0) {
+                return s->dim[axis];
+            }
+        } else if ((n->op == HTH_OP_CAST || n->op == HTH_OP_IDENTITY) && n->inputs[0] == v) {
+            int64_t through = index_limit(g, n->outputs[0]);
+            limit = through > limit ? through : limit;
+        }
+    }
+    return limit;
+}
+
+static uint64_t synthetic_next(uint64_t *state) // splitmix64
+{
+    uint64_t z = *state += 0x9E3779B97F4A7C15u;
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9u;
+    z = (z ^ z >> 27) * 0x94D049BB133111EBu;
+    return z ^ z >> 31;
+}
+
+static void synthetic_fill(hth_tensor *t, int64_t limit, uint64_t *state)
+{
+    int64_t n = hth_shape_elements(&t->shape);
+    size_t size = hth_dtype_bytes(t->dtype);
+    for (int64_t i = 0; i < n; i++) {
+        uint64_t r = synthetic_next(state);
+        // A sum of four uniforms is near enough to normal: what matters is that no value is
+        // special.
+        float f = ((float)(r & 0xFFFF) + (float)(r >> 16 & 0xFFFF) + (float)(r >> 32 & 0xFFFF) +
+                   (float)(r >> 48)) /
+                      37837.0f -
+                  3.4641f;
+        void *at = (char *)t->data + (size_t)i * size;
+        double d = f;
+        int64_t k = (int64_t)(r % (uint64_t)limit);
+        uint16_t half = t->dtype == HTH_DT_F16 ? hth_f32_to_f16(f) : hth_f32_to_bf16(f);
+        const void *from = t->dtype == HTH_DT_F32         ? (const void *)&f
+                           : t->dtype == HTH_DT_F64       ? (const void *)&d
+                           : hth_dtype_is_float(t->dtype) ? (const void *)&half
+                                                          : (const void *)&k;
+        memcpy(at, from, size);
+    }
+}
+
+hth_err hth_model_synthetic(const hth_model *m, int64_t batch, hth_tensor *inputs)
+{
+    const hth_graph *g = m->source.graph;
+    uint64_t state = 1;
+    for (int i = 0; i < g->n_inputs; i++) {
+        const hth_value *v = &g->values[g->inputs[i]];
+        hth_tensor *t = &inputs[i];
+        *t = (hth_tensor){.dtype = v->dtype, .shape = v->shape};
+        if (t->shape.rank < 0) {
+            return hth_fail(HTH_ENOTSUP, "input '%s' of model '%s' has no rank: give it data",
+                            v->name, m->name);
+        }
+        for (int d = 0; d < t->shape.rank; d++) {
+            if (t->shape.dim[d] < 0) { // batch, image side, or sequence length
+                t->shape.dim[d] = d == 0 ? batch : t->shape.rank >= 4 ? 224 : 128;
+            } else if (d == 0 && batch != t->shape.dim[0] && m->max_batch != 0 && batch > 1 &&
+                       t->shape.rank > 1) {
+                return hth_fail(HTH_EINVAL, "the batch of model '%s' is fixed at %lld", m->name,
+                                (long long)t->shape.dim[0]);
+            }
+        }
+        HTH_TRY(hth_tensor_bytes(t->dtype, &t->shape, HTH_LAYOUT_PLAIN, &t->bytes));
+        t->data = hth_alloc_aligned(t->bytes, HTH_DEVICE_ALIGN);
+        if (t->data == NULL) {
+            return hth_fail(HTH_ENOMEM, "no memory for a synthetic input of %zu bytes", t->bytes);
+        }
+        synthetic_fill(t, index_limit(g, g->inputs[i]), &state);
+    }
+    return HTH_OK;
+}
