@@ -2,7 +2,10 @@
 #include "base/spin.h"
 
 #include <sched.h>
+#include <stdatomic.h>
 #include <time.h>
+
+static _Atomic uint64_t spin_rests_ns;
 
 uint64_t hth_real_ns(void)
 {
@@ -19,7 +22,19 @@ uint64_t hth_real_after(uint64_t timeout_ns)
 
 void hth_spin(bool (*idle)(void *ctx), void *ctx, uint64_t until_ns)
 {
-    while (idle(ctx) && hth_real_ns() < until_ns) {
+    for (uint64_t now; idle(ctx) && (now = hth_real_ns()) < until_ns && now >= spin_rests_ns;) {
         sched_yield();
     }
+}
+
+void hth_spin_rest(uint64_t until_ns)
+{
+    uint64_t old = spin_rests_ns;
+    while (old < until_ns && !atomic_compare_exchange_weak(&spin_rests_ns, &old, until_ns)) {
+    }
+}
+
+uint64_t hth_spin_rests(void)
+{
+    return spin_rests_ns;
 }

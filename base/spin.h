@@ -27,5 +27,12 @@ uint64_t hth_real_after(uint64_t timeout_ns);
 // two looks: on a full machine the other side may need this very core, and where nobody does a
 // yield takes no longer than a look.
 void hth_spin(bool (*idle)(void *ctx), void *ctx, uint64_t until_ns);
+// hth_spin_rest has all threads of the process sleep at once where they would look, until then or
+// what was said before, if that is later. It is for when threads of the lowest priority compute:
+// one of them that is given a processor keeps it to the end of the scheduler's tick, for
+// milliseconds, while from who sleeps to who is woken it takes microseconds.
+void hth_spin_rest(uint64_t until_ns);
+// hth_spin_rests is until when; a time that is over, or 0: they look.
+uint64_t hth_spin_rests(void);
 
 #endif

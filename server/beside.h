@@ -5,9 +5,10 @@
 // Design notes
 // Only requests for inference are served then; everything else waits for the step's end, because it
 // may be about the job. Requests of priority 1 always come first; others as long as the job keeps
-// its share. While requests come, steps run in the space of low priority, so that an operator that
-// takes long delays nobody; while none do, in one of normal priority: on a machine that has other
-// work, a job that nobody waits beside gets what every other process does.
+// its share. A step that a request meets is lowered at once, and so are those behind it while
+// requests come: an operator that takes long delays nobody. While none do, steps have normal
+// priority: on a machine that has other work, a job that nobody waits beside gets what every other
+// process does. Threads cannot be raised again: the space is made anew then.
 #ifndef HTH_SERVER_BESIDE_H
 #define HTH_SERVER_BESIDE_H
 
@@ -17,10 +18,11 @@
 typedef struct hth_beside {
     hth_serve *serve;
     // its own
-    hth_space *space[2]; // of normal and of low priority, opened when they are first needed
-    uint64_t asked_ns;   // when a request was served last
-    uint64_t alone_ns;   // since when the device is the step's
-    double credit_ns;    // what requests of normal priority may take of steps
+    hth_space *space;  // opened when it is first needed
+    bool low;          // its priority
+    uint64_t asked_ns; // when a request was served last
+    uint64_t alone_ns; // since when the device is the step's
+    double credit_ns;  // what requests of normal priority may take of steps
 } hth_beside;
 
 // hth_beside_init completes `b`, whose upper half is set, and hooks it into the site, if its device

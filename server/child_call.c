@@ -154,6 +154,7 @@ static void call_answer(hth_request *r)
     call->answered = true; // from here on the blocks may go as soon as hearthd says so
     pthread_mutex_unlock(&c->lock);
     size_t bytes = memory.far != NULL ? 0 : a->bytes;
+    c->link.board->rest_ns = hth_spin_rests();
     (void)hth_child_link_send(&c->link, &head, a, bytes, HTH_FOREVER); // fails: nobody is there
     hth_free(memory.near);
 }

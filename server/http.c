@@ -141,7 +141,7 @@ static void http_main(void *arg)
     uint64_t until_ns = 0;
     while (!h->ended) {
         uint64_t events = h->events, now_ns = hth_real_ns();
-        bool on = now_ns < until_ns, came = http_look(h, on);
+        bool on = now_ns < until_ns && now_ns >= hth_spin_rests(), came = http_look(h, on);
         if (!h->ended) {
             event_base_loop(h->base,
                             EVLOOP_ONCE | (on || came ? EVLOOP_NONBLOCK : EVLOOP_NO_EXIT_ON_EMPTY));

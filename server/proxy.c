@@ -130,6 +130,7 @@ static hth_err proxy_take(hth_proxy *p, uint64_t until_ns, bool *came)
 static bool keeper_receive(hth_proxy *p, uint64_t timeout_ns)
 {
     bool came = false;
+    hth_spin_rest(p->link.board->rest_ns);
     hth_err err = hth_ring_wait(p->link.from, timeout_ns);
     if (err == HTH_OK) {
         pthread_mutex_lock(&p->taking);

@@ -20,6 +20,8 @@ struct hth_space {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     atomic_bool busy, stopping;
+    hth_team *team; // of several threads; under the lock, as `ready` and `low`
+    bool ready, low;
     hth_err (*work)(void *arg);
     void *arg;
     hth_err err; // of the last work, and its sentence
@@ -48,10 +50,12 @@ static bool space_next(hth_space *s)
 static void space_main(void *ctx)
 {
     hth_space *s = ctx;
-    if (s->config.low) {
-        hth_thread_low(); // and so are its team's, which it starts
-    }
     hth_team_set(s->config.threads);
+    pthread_mutex_lock(&s->lock);
+    s->team = hth_team_open();
+    s->ready = true;
+    pthread_cond_broadcast(&s->changed);
+    pthread_mutex_unlock(&s->lock);
     while (space_next(s)) {
         s->err = s->work(s->arg);
         if (s->err != HTH_OK) {
@@ -108,6 +112,22 @@ void hth_space_start(hth_space *s, hth_err (*work)(void *arg), void *arg)
     s->arg = arg;
     s->busy = true;
     pthread_cond_broadcast(&s->changed);
+    pthread_mutex_unlock(&s->lock);
+}
+
+void hth_space_lower(hth_space *s)
+{
+    pthread_mutex_lock(&s->lock);
+    while (!s->ready) {
+        pthread_cond_wait(&s->changed, &s->lock);
+    }
+    if (s->team != NULL && !s->low) {
+        hth_team_low(s->team);
+    }
+    if (!s->low) {
+        (void)pthread_setschedparam(s->thread, SCHED_IDLE, &(struct sched_param){0});
+    }
+    s->low = true;
     pthread_mutex_unlock(&s->lock);
 }
 

@@ -18,9 +18,8 @@
 typedef struct hth_space hth_space;
 
 typedef struct hth_space_config {
-    const char *name; // of its thread
-    int threads;      // of its team
-    bool low;
+    const char *name;        // of its thread
+    int threads;             // of its team
     void (*done)(void *ctx); // work is done; on the space's thread
     void *ctx;
 } hth_space_config;
@@ -32,6 +31,8 @@ void hth_space_close(hth_space *s); // waits for its work; NULL is allowed
 // hth_space_wait has returned.
 void hth_space_start(hth_space *s, hth_err (*work)(void *arg), void *arg);
 bool hth_space_busy(const hth_space *s);
+// hth_space_lower makes it one of low priority, from now on, also what it is at work on.
+void hth_space_lower(hth_space *s);
 // hth_space_wait waits for the end of what was started last and returns its result, with its
 // sentence.
 hth_err hth_space_wait(hth_space *s);

@@ -3,8 +3,13 @@
 // step: the job's parameters, state and losses are the bits that they are without, whatever leaves
 // the device meanwhile; the answers are those of an idle device.
 #include "server/space.h"
+#include "device/cpu/team.h"
 #include "server/infer.h"
 #include "tests/trainer_rig.h"
+
+#include <sched.h>
+#include <time.h>
+#include <unistd.h>
 
 #define SPACE_STEPS 3
 #define OUT_BYTES   40
@@ -75,10 +80,10 @@ static void asker_open(asker *a, rig *r)
     memcpy(a->right, a->got, OUT_BYTES);
     for (int i = 0; i < 2; i++) {
         assert_ok(hth_space_open(
-            &(hth_space_config){
-                .name = "step", .threads = 2, .low = i, .done = asker_woken, .ctx = a},
+            &(hth_space_config){.name = "step", .threads = 2, .done = asker_woken, .ctx = a},
             &a->space[i]));
     }
+    hth_space_lower(a->space[1]);
     r->site.beside = asker_beside;
     r->site.beside_ctx = a;
 }
@@ -149,9 +154,65 @@ static void test_failure(void **state)
     hth_space_close(NULL);
 }
 
+// What the threads of a team say of themselves.
+typedef struct crew {
+    atomic_int begun, high; // shares that were not of the lowest priority
+    int tid[2];
+    cpu_set_t cpus[2];
+} crew;
+
+static void crew_share(void *arg, int i, int n)
+{
+    crew *c = arg;
+    c->high += n != 2;
+    c->tid[i] = gettid();
+    c->high += sched_getscheduler(0) != SCHED_IDLE;
+    c->high += sched_getaffinity(0, sizeof c->cpus[i], &c->cpus[i]) != 0;
+    nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL); // the other's is the other thread's
+}
+
+static hth_err crew_work(void *arg)
+{
+    crew *c = arg;
+    c->begun = 1;
+    while (sched_getscheduler(0) != SCHED_IDLE) { // in the middle of the work
+        sched_yield();
+    }
+    do {
+        hth_team_run(crew_share, c);
+    } while (c->tid[0] == c->tid[1]);
+    return HTH_OK;
+}
+
+// A space that is lowered while it works is so with all its threads, on processors of their own.
+static void test_lowered(void **state)
+{
+    asker a = {.ended = 0};
+    crew c = {.begun = 0};
+    hth_space *s;
+    cpu_set_t both;
+    assert_int_equal(sched_getaffinity(0, sizeof both, &both), 0);
+    int n_cpus = CPU_COUNT(&both);
+    assert_ok(hth_space_open(
+        &(hth_space_config){.name = "step", .threads = 2, .done = asker_woken, .ctx = &a}, &s));
+    hth_space_start(s, crew_work, &c);
+    while (c.begun == 0) {
+        sched_yield();
+    }
+    hth_space_lower(s);
+    hth_space_lower(s); // is so already
+    assert_ok(hth_space_wait(s));
+    assert_int_equal(c.high, 0);
+    CPU_AND(&both, &c.cpus[0], &c.cpus[1]);
+    assert_true(n_cpus < 2 || CPU_COUNT(&both) == 0);
+    hth_space_close(s);
+    assert_int_equal(sched_getscheduler(0), SCHED_OTHER);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_same_bits),
-                                       cmocka_unit_test(test_failure)};
+                                       cmocka_unit_test(test_failure),
+                                       cmocka_unit_test(test_lowered)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

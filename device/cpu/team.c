@@ -12,8 +12,8 @@
 //   be done with share 0 it must itself have passed every barrier, and so must all others.
 // - Each worker is bound to a processor of its own, never the owner's: a woken thread is otherwise
 //   put beside the one that woke it whenever the other processors are not idle, and both shares
-//   take turns. The owner is not bound; when it has moved to a worker's processor, that worker
-//   moves to the one the owner left.
+//   take turns. The owner is not bound, unless it asks for it; when it has moved to a worker's
+//   processor, that worker moves to the one the owner left.
 // Waiting (for work, for the end, in a barrier) spins for some microseconds, giving the processor
 // away to whoever wants it, and then sleeps on a futex. Workers start with the first region that
 // needs them and end with the owner thread. The file needs nothing but the C library: beside
@@ -41,6 +41,8 @@
 #define TEAM_SPIN_WORK_NS 60000
 #define TEAM_SPIN_DONE_NS 30000
 
+#define TEAM_SLICE_NS 100000000u // the longest turn that Linux knows
+
 // The ABI that team.c answers for, exported so that oneDNN finds it before libgomp's.
 #define TEAM_ABI __attribute__((visibility("default")))
 TEAM_ABI void GOMP_parallel(void (*fn)(void *), void *data, unsigned n_threads, unsigned flags);
@@ -50,7 +52,7 @@ TEAM_ABI int omp_get_num_threads(void);
 TEAM_ABI int omp_get_thread_num(void);
 TEAM_ABI int omp_in_parallel(void);
 
-typedef struct team {
+struct hth_team {
     _Atomic uint64_t ticket; // region << 32 | n << 16 | next share
     _Atomic uint32_t region; // workers sleep on it
     _Atomic uint32_t sleeping;
@@ -62,16 +64,21 @@ typedef struct team {
     _Atomic uint32_t generation;           // of the barrier; late ones sleep on it
     _Atomic uint32_t barrier_sleeps;
     _Atomic bool quit;
+    _Atomic bool keeps; // processors while it spins
     int n_workers;
     pthread_t worker[TEAM_MAX];
     int cpu[TEAM_MAX]; // of each worker; -1: not bound
     int owner_cpu;     // where it was seen last
-} team;
+    _Atomic bool low;  // the owner is to be bound
+    bool bound;        // and is
+};
+typedef struct hth_team team;
 
 // Who the calling thread is.
 static _Thread_local struct {
     team *team;   // owned, or served; NULL: none yet
     int size;     // threads to use; 0: hth_team_set was never called here
+    bool keeps;   // as hth_team_keep: the owner's team from its next region on
     int share, n; // in a region: which of how many
     bool inside;
 } me = {.n = 1};
@@ -106,7 +113,7 @@ static inline void team_pause(void)
 }
 
 // spin_until_not waits until *at differs from `value`, at most `ns`; false when the time is over.
-static bool spin_until_not(_Atomic uint32_t *at, uint32_t value, uint64_t ns)
+static bool spin_until_not(const team *t, _Atomic uint32_t *at, uint32_t value, uint64_t ns)
 {
     uint64_t end = 0;
     for (unsigned i = 1;; i++) {
@@ -115,7 +122,9 @@ static bool spin_until_not(_Atomic uint32_t *at, uint32_t value, uint64_t ns)
         }
         team_pause();
         if (i % 64 == 0) {
-            sched_yield(); // who the region, or its owner's answer, waits for may be on this core
+            if (!atomic_load_explicit(&t->keeps, memory_order_relaxed)) {
+                sched_yield(); // who the region, or its owner's answer, waits for may be here
+            }
             uint64_t now = team_now_ns();
             end = end == 0 ? now + ns : end;
             if (now >= end) {
@@ -125,10 +134,10 @@ static bool spin_until_not(_Atomic uint32_t *at, uint32_t value, uint64_t ns)
     }
 }
 
-static void wait_until_not(_Atomic uint32_t *at, uint32_t value, uint64_t ns,
+static void wait_until_not(const team *t, _Atomic uint32_t *at, uint32_t value, uint64_t ns,
                            _Atomic uint32_t *sleepers)
 {
-    if (spin_until_not(at, value, ns)) {
+    if (spin_until_not(t, at, value, ns)) {
         return;
     }
     atomic_fetch_add(sleepers, 1);
@@ -161,6 +170,36 @@ static bool claim(team *t, int *share, int *n)
     return false;
 }
 
+// What sched_setattr takes; C libraries older than it do not have it.
+typedef struct slice_attr {
+    uint32_t size, policy;
+    uint64_t flags;
+    int32_t nice;
+    uint32_t priority;
+    uint64_t runtime_ns, deadline_ns, period_ns;
+} slice_attr;
+
+// slice_set gives the calling thread the longest turns that there are, or what others have. Older
+// systems, and policies without turns, know of none: nothing changes.
+static void slice_set(bool longest)
+{
+    slice_attr a = {.size = 0};
+    if (syscall(SYS_sched_getattr, 0, &a, sizeof a, 0) == 0 &&
+        (a.policy == SCHED_OTHER || a.policy == SCHED_BATCH)) {
+        a.size = sizeof a;
+        a.runtime_ns = longest ? TEAM_SLICE_NS : 0;
+        (void)syscall(SYS_sched_setattr, 0, &a, 0);
+    }
+}
+
+static void keep(bool on)
+{
+    if (me.keeps != on) {
+        me.keeps = on;
+        slice_set(on);
+    }
+}
+
 static void run_share(team *t, int share, int n)
 {
     me.share = share;
@@ -183,6 +222,7 @@ static void *worker_main(void *arg)
     while (!atomic_load(&t->quit)) {
         int share, n;
         while (claim(t, &share, &n)) {
+            keep(atomic_load_explicit(&t->keeps, memory_order_relaxed));
             run_share(t, share, n);
         }
         uint32_t now = atomic_load(&t->region);
@@ -190,7 +230,7 @@ static void *worker_main(void *arg)
             seen = now;
             continue;
         }
-        wait_until_not(&t->region, seen, TEAM_SPIN_WORK_NS, &t->sleeping);
+        wait_until_not(t, &t->region, seen, TEAM_SPIN_WORK_NS, &t->sleeping);
     }
     return NULL;
 }
@@ -236,9 +276,27 @@ static void worker_place(team *t, int i)
     }
 }
 
+// team_bind keeps the owner away from the workers' processors.
+static void team_bind(team *t)
+{
+    cpu_set_t rest;
+    if (sched_getaffinity(0, sizeof rest, &rest) != 0) {
+        return;
+    }
+    for (int i = 0; i < t->n_workers; i++) {
+        if (t->cpu[i] >= 0) {
+            CPU_CLR(t->cpu[i], &rest);
+        }
+    }
+    t->bound = CPU_COUNT(&rest) > 0 && sched_setaffinity(0, sizeof rest, &rest) == 0;
+}
+
 // team_spread keeps the workers away from the owner's processor.
 static void team_spread(team *t)
 {
+    if (!t->bound && atomic_load_explicit(&t->low, memory_order_relaxed)) {
+        team_bind(t);
+    }
     int now = sched_getcpu();
     for (int i = 0; now >= 0 && now != t->owner_cpu && i < t->n_workers; i++) {
         if (t->cpu[i] == now) {
@@ -301,6 +359,7 @@ static void run_region(void (*fn)(void *), void *data, int n)
     team *t = me.team;
     int share;
     team_spread(t);
+    atomic_store_explicit(&t->keeps, me.keeps, memory_order_relaxed);
     t->fn = fn;
     t->data = data;
     atomic_store_explicit(&t->done, 0, memory_order_relaxed);
@@ -315,7 +374,7 @@ static void run_region(void (*fn)(void *), void *data, int n)
     }
     for (uint32_t done;
          (done = atomic_load_explicit(&t->done, memory_order_acquire)) != (uint32_t)n;) {
-        wait_until_not(&t->done, done, TEAM_SPIN_DONE_NS, &t->owner_sleeps);
+        wait_until_not(t, &t->done, done, TEAM_SPIN_DONE_NS, &t->owner_sleeps);
     }
 }
 
@@ -357,7 +416,7 @@ void GOMP_barrier(void)
         atomic_store(&t->arrived, 0);
         publish(&t->generation, &t->barrier_sleeps);
     } else {
-        wait_until_not(&t->generation, generation, TEAM_SPIN_DONE_NS, &t->barrier_sleeps);
+        wait_until_not(t, &t->generation, generation, TEAM_SPIN_DONE_NS, &t->barrier_sleeps);
     }
 }
 
@@ -391,6 +450,24 @@ int omp_in_parallel(void)
 TEAM_ABI void hth_team_set(int n_threads)
 {
     me.size = n_threads < 1 ? 1 : n_threads > TEAM_MAX ? TEAM_MAX : n_threads;
+}
+
+TEAM_ABI void hth_team_keep(bool on)
+{
+    keep(on);
+}
+
+TEAM_ABI hth_team *hth_team_open(void)
+{
+    return me.inside || team_ensure(me.size) <= 1 ? NULL : me.team;
+}
+
+TEAM_ABI void hth_team_low(hth_team *t)
+{
+    for (int i = 0; i < t->n_workers; i++) {
+        (void)pthread_setschedparam(t->worker[i], SCHED_IDLE, &(struct sched_param){0});
+    }
+    atomic_store(&t->low, true);
 }
 
 TEAM_ABI int hth_team_size(void)

@@ -14,12 +14,29 @@
 #ifndef HTH_DEVICE_CPU_TEAM_H
 #define HTH_DEVICE_CPU_TEAM_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 // hth_team_set makes later calls from this thread (and oneDNN's) use n threads. The team belongs to
 // the calling thread and ends with it.
 void hth_team_set(int n_threads);
 int hth_team_size(void);
+// hth_team_keep has the calling thread's team keep their processors where threads of the lowest
+// priority want them, too: they do not yield while they wait for each other (at most some tens of
+// microseconds, then they sleep), and have the longest turns that the scheduler knows. It gives who
+// is yielded to, or has a turn, a whole tick, milliseconds, however low its priority. Cheap where
+// nothing changes.
+void hth_team_keep(bool on);
+
+typedef struct hth_team hth_team;
+// hth_team_open starts the calling thread's team, at the size that was set, which stays the
+// largest; NULL: the thread is alone. The team ends with the thread.
+hth_team *hth_team_open(void);
+// hth_team_low has the workers run only while no other thread wants the processor, and its owner
+// keep off their processors from its next region on: the system moves threads of the lowest
+// priority late, and a team with two of them on one processor takes twice as long. There is no way
+// back without privileges. Any thread.
+void hth_team_low(hth_team *t);
 // hth_team_run calls fn(arg, i, n) once for every i of 0..n-1, on n threads or fewer, and returns
 // when all have. Called inside fn it runs on the calling thread alone.
 void hth_team_run(void (*fn)(void *arg, int i, int n), void *arg);

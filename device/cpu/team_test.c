@@ -2,12 +2,16 @@
 // The team: every index runs exactly once, ranges cover everything, the size is what was set.
 #include "device/cpu/team.h"
 
+#include <limits.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
 #include <cmocka.h>
 
 static atomic_int seen[64];
@@ -144,10 +148,75 @@ static void team_inside_a_share_is_one_thread(void **state)
     assert_int_equal(atomic_load(&count), 3);
 }
 
+// Counts instead of yielding: team.c calls this one.
+static atomic_int yields;
+
+int sched_yield(void)
+{
+    atomic_fetch_add(&yields, 1);
+    return 0;
+}
+
+// The system's: {size, policy, flags, nice, priority, runtime, deadline, period}.
+typedef struct turns {
+    uint32_t size, policy;
+    uint64_t flags;
+    int32_t nice;
+    uint32_t priority;
+    uint64_t runtime_ns, deadline_ns, period_ns;
+} turns;
+
+static uint64_t turn_ns(void)
+{
+    turns t = {.size = 0};
+    return syscall(SYS_sched_getattr, 0, &t, sizeof t, 0) == 0 ? t.runtime_ns : 0;
+}
+
+static uint64_t turn_of[2];
+
+// The first share waits for the second, which takes longer than waiting threads look.
+static void wait_long(void *data)
+{
+    int i = omp_get_thread_num();
+    (void)data;
+    if (i == 1) {
+        nanosleep(&(struct timespec){.tv_nsec = 3000000}, NULL);
+    }
+    turn_of[i] = turn_ns();
+    GOMP_barrier();
+}
+
+static int yields_of_a_region(void)
+{
+    atomic_store(&yields, 0);
+    GOMP_parallel(wait_long, NULL, 2, 0);
+    return atomic_load(&yields);
+}
+
+static void team_keeps_processors(void **state)
+{
+    (void)state;
+    hth_team_set(2);
+    uint64_t usual = turn_ns();
+    assert_in_range(yields_of_a_region(), 1, INT_MAX);
+    hth_team_keep(true);
+    (void)yields_of_a_region(); // the worker may still have been waiting as before
+    assert_int_equal(yields_of_a_region(), 0);
+    if (usual > 0 && turn_ns() != usual) { // a system that has such turns
+        assert_true(turn_of[0] > usual && turn_of[1] > usual);
+    } else {
+        print_message("# this system has no turns to choose\n");
+    }
+    hth_team_keep(false);
+    assert_in_range(yields_of_a_region(), 1, INT_MAX);
+    assert_true(turn_of[0] == usual && turn_of[1] == usual);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(team_covers_every_index_once),
+        cmocka_unit_test(team_keeps_processors),
         cmocka_unit_test(team_never_has_less_than_one),
         cmocka_unit_test(team_serves_openmp),
         cmocka_unit_test(team_per_owner),

@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // Inference beside a running training job: a model asked at random moments with high priority,
-// alone and beside a job, and the job's speed alone and beside the requests. Four windows of one
-// run, the server in its own process. Prints one JSON line.
+// alone and beside a job, and the job's speed alone and beside the requests. Windows in turns in
+// one run, the server in its own process: requests alone, the job alone, both; so many rounds. One
+// JSON line: percentiles of all rounds' requests, and of each round's.
 //
 // usage, from the root: serve_train [OPTION VALUE]..
 //   --serve FILE.onnx --train FILE.onnx --batch N    what is asked, what is trained
-//   --seconds S     of a window (10)
+//   --rounds N      (3)
+//   --seconds S     of a window with requests (12); the job's window alone is two thirds of it
 //   --busy SHARE    of the time that requests would take alone (0.2)
 //   --priority P    of the requests (1)
 //   --job KEYS      more of the job's arguments: '"replan":"off"'
 //   --store DIR     is kept, with what was measured there
+//   --log FILE      a line for each request: alone or beside, begin (ns, CLOCK_MONOTONIC), ms
 #include "tests/bench/serving.h"
 
 #include "client/safetensors.h"
@@ -19,7 +22,9 @@
 
 typedef struct options {
     const char *serve, *train, *job, *store;
+    FILE *log;
     int64_t batch;
+    int rounds;
     double seconds, busy;
     uint32_t priority;
 } options;
@@ -49,11 +54,17 @@ static double ask_once(hearth *h, const hearth_tensor *in, uint32_t priority)
 }
 
 // Requests for `seconds`, a pause of a random length behind each: `mean_ms` on average.
-static void ask(hearth *h, const hearth_tensor *in, const options *o, double mean_ms, series *out)
+static void ask(hearth *h, const hearth_tensor *in, const options *o, double mean_ms,
+                const char *word, series *out)
 {
-    uint64_t until = hth_now_ns() + (uint64_t)(o->seconds * 1e9);
-    while (hth_now_ns() < until) {
-        series_add(out, ask_once(h, in, o->priority));
+    uint64_t from, until = hth_now_ns() + (uint64_t)(o->seconds * 1e9);
+    while ((from = hth_now_ns()) < until) {
+        double ms = ask_once(h, in, o->priority);
+        series_add(out, ms);
+        if (o->log != NULL) {
+            fprintf(o->log, "%s %llu %.3f\n", word, (unsigned long long)from, ms);
+            fflush(o->log);
+        }
         pause_ns(mean_ms * 2 * random_unit() * 1e6);
     }
 }
@@ -123,11 +134,12 @@ static mark job_mark(hearth *h)
     return m;
 }
 
-static mark job_behind(hearth *h, json_int_t step)
+static mark job_behind(hearth *h, const job *j, json_int_t step)
 {
     mark m = job_mark(h);
     while (m.step <= step) {
         pause_ns(2e5);
+        check(j->ended, "the job");
         m = job_mark(h);
     }
     return m;
@@ -162,55 +174,126 @@ static parts parts_mean(parts a, parts b)
 
 // ---- all
 
-static void run(hearth *h, hearth *watch, const serving *s, const options *o)
-{
+typedef struct window {
+    double p50, p99;
+    parts parts; // the mean request's
+} window;
+
+typedef struct round_ {
+    window alone, beside;
+    double steps_alone, steps_beside; // a second
+} round_;
+
+#define ROUNDS 64
+
+typedef struct bench {
+    hearth *h, *watch;
+    const serving *s;
+    const options *o;
+    hearth_tensor in;
+    double mean_ms; // of a pause
     char data[96];
-    job j = {.s = s};
-    series alone = {.n = 0}, beside = {.n = 0}, warm = {.n = 0};
-    hearth_import_result r;
-    check(hearth_import(h, "serve", o->serve, -1, NULL, NULL, &r) != HEARTH_OK, "import");
-    check(hearth_import(h, "train", o->train, -1, NULL, NULL, &r) != HEARTH_OK, "import");
-    snprintf(data, sizeof data, "%s/data.safetensors", s->dir);
-    write_data(h, data, o->batch);
-    hearth_tensor in = serving_input(h, "serve", 1);
-    json_decref(serving_ask(h, "bench", "{\"model\":\"serve\",\"batch\":1,\"seconds\":1}"));
-    for (int i = 0; i < 10; i++) { // algorithms are measured by now
-        series_add(&warm, ask_once(h, &in, o->priority));
+    series alone, beside; // all rounds
+    round_ round[ROUNDS];
+} bench;
+
+static window ask_window(bench *b, const char *word, series *all)
+{
+    series one = {.n = 0};
+    parts from = parts_now(b->h);
+    ask(b->h, &b->in, b->o, b->mean_ms, word, &one);
+    window w = {series_part(&one, 0.5), series_part(&one, 0.99), parts_mean(from, parts_now(b->h))};
+    for (int i = 0; i < one.n; i++) {
+        series_add(all, one.ms[i]);
     }
-    double mean_ms = series_part(&warm, 0.25) * (1 / o->busy - 1);
-    parts p0 = parts_now(h);
-    ask(h, &in, o, mean_ms, &alone);
-    parts pa = parts_mean(p0, parts_now(h));
+    free(one.ms);
+    return w;
+}
+
+static void run_round(bench *b, round_ *r)
+{
+    const options *o = b->o;
+    job j = {.s = b->s};
+    r->alone = ask_window(b, "alone", &b->alone);
     snprintf(
         j.arguments, sizeof j.arguments,
         "{\"model\":\"train\",\"save-as\":\"trained\",\"data\":\"%s\",\"loss\":\"softmax-xent\","
-        "\"optimizer\":\"momentum\",\"lr\":0.001,\"batch\":%lld,\"epochs\":1000000,"
+        "\"optimizer\":\"momentum\",\"lr\":1e-9,\"batch\":%lld,\"epochs\":1000000,"
         "\"checkpoint\":\"none\"%s%s}",
-        data, (long long)o->batch, o->job[0] != 0 ? "," : "", o->job);
+        b->data, (long long)o->batch, o->job[0] != 0 ? "," : "", o->job);
     check(pthread_create(&j.thread, NULL, job_run, &j) != 0, "a thread");
     pause_ns(1e9);
-    mark first = job_behind(watch, 5);
-    pause_ns(o->seconds * 1e9);
-    mark solo = job_behind(watch, first.step);
-    mark from = job_behind(watch, solo.step);
-    p0 = parts_now(h);
-    ask(h, &in, o, mean_ms, &beside);
-    parts pb = parts_mean(p0, parts_now(h));
-    mark to = job_behind(watch, from.step);
-    json_decref(serving_ask(watch, "cancel", "{\"job\":\"trained\"}"));
+    mark first = job_behind(b->watch, &j, 3);
+    pause_ns(o->seconds * 2 / 3 * 1e9);
+    mark solo = job_behind(b->watch, &j, first.step);
+    r->beside = ask_window(b, "beside", &b->beside);
+    mark to = job_behind(b->watch, &j, solo.step);
+    r->steps_alone = rate(first, solo);
+    r->steps_beside = rate(solo, to);
+    json_decref(serving_ask(b->watch, "cancel", "{\"job\":\"trained\"}"));
     pthread_join(j.thread, NULL);
-    double a50 = series_part(&alone, 0.5), a99 = series_part(&alone, 0.99);
-    double b50 = series_part(&beside, 0.5), b99 = series_part(&beside, 0.99);
-    printf("{\"serve\":\"%s\",\"train\":\"%s\",\"batch\":%lld,\"busy\":%.2f,\"priority\":%u,"
-           "\"requests_alone\":%d,\"requests_beside\":%d,\"p50_alone_ms\":%.3f,"
-           "\"p50_beside_ms\":%.3f,\"p99_alone_ms\":%.3f,\"p99_beside_ms\":%.3f,"
-           "\"p50_ratio\":%.3f,\"p99_ratio\":%.3f,\"steps_per_second_alone\":%.3f,"
-           "\"steps_per_second_beside\":%.3f,\"training_ratio\":%.3f,\"queue_alone_ms\":%.3f,"
-           "\"queue_beside_ms\":%.3f,\"run_alone_ms\":%.3f,\"run_beside_ms\":%.3f}\n",
-           strrchr(o->serve, '/') + 1, strrchr(o->train, '/') + 1, (long long)o->batch, o->busy,
-           o->priority, alone.n, beside.n, a50, b50, a99, b99, b50 / a50, b99 / a99,
-           rate(first, solo), rate(from, to), rate(from, to) / rate(first, solo), pa.queue_ms,
-           pb.queue_ms, pa.run_ms, pb.run_ms);
+}
+
+static json_t *window_json(const window *w)
+{
+    return json_pack("{s:f, s:f, s:f, s:f, s:i}", "p50_ms", w->p50, "p99_ms", w->p99, "queue_ms",
+                     w->parts.queue_ms, "run_ms", w->parts.run_ms, "requests",
+                     (int)w->parts.requests);
+}
+
+static void report(bench *b)
+{
+    const options *o = b->o;
+    double a50 = series_part(&b->alone, 0.5), a99 = series_part(&b->alone, 0.99);
+    double b50 = series_part(&b->beside, 0.5), b99 = series_part(&b->beside, 0.99);
+    double alone = 0, beside = 0;
+    json_t *rounds = json_array();
+    for (int i = 0; i < o->rounds; i++) {
+        const round_ *r = &b->round[i];
+        alone += r->steps_alone / o->rounds;
+        beside += r->steps_beside / o->rounds;
+        json_array_append_new(
+            rounds,
+            json_pack("{s:o, s:o, s:f, s:f, s:f, s:f}", "alone", window_json(&r->alone), "beside",
+                      window_json(&r->beside), "p99_ratio", r->beside.p99 / r->alone.p99,
+                      "steps_per_second_alone", r->steps_alone, "steps_per_second_beside",
+                      r->steps_beside, "training_ratio", r->steps_beside / r->steps_alone));
+    }
+    json_t *doc = json_pack(
+        "{s:s, s:s, s:I, s:f, s:i, s:i, s:i, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:o}",
+        "serve", strrchr(o->serve, '/') + 1, "train", strrchr(o->train, '/') + 1, "batch",
+        (json_int_t)o->batch, "busy", o->busy, "priority", (int)o->priority, "requests_alone",
+        b->alone.n, "requests_beside", b->beside.n, "p50_alone_ms", a50, "p50_beside_ms", b50,
+        "p99_alone_ms", a99, "p99_beside_ms", b99, "p50_ratio", b50 / a50, "p99_ratio", b99 / a99,
+        "steps_per_second_alone", alone, "steps_per_second_beside", beside, "training_ratio",
+        beside / alone, "rounds", rounds);
+    check(json_dumpf(doc, stdout, JSON_COMPACT | JSON_REAL_PRECISION(4)) != 0, "printing");
+    printf("\n");
+    json_decref(doc);
+}
+
+static void run(bench *b)
+{
+    const options *o = b->o;
+    series warm = {.n = 0};
+    hearth_import_result r;
+    check(hearth_import(b->h, "serve", o->serve, -1, NULL, NULL, &r) != HEARTH_OK, "import");
+    check(hearth_import(b->h, "train", o->train, -1, NULL, NULL, &r) != HEARTH_OK, "import");
+    snprintf(b->data, sizeof b->data, "%s/data.safetensors", b->s->dir);
+    write_data(b->h, b->data, o->batch);
+    b->in = serving_input(b->h, "serve", 1);
+    json_decref(serving_ask(b->h, "bench", "{\"model\":\"serve\",\"batch\":1,\"seconds\":1}"));
+    for (int i = 0; i < 10; i++) { // algorithms are measured by now
+        series_add(&warm, ask_once(b->h, &b->in, o->priority));
+    }
+    b->mean_ms = series_part(&warm, 0.25) * (1 / o->busy - 1);
+    for (int i = 0; i < o->rounds; i++) {
+        run_round(b, &b->round[i]);
+    }
+    report(b);
+    free(warm.ms);
+    free(b->alone.ms);
+    free(b->beside.ms);
 }
 
 int main(int argc, char **argv)
@@ -219,7 +302,8 @@ int main(int argc, char **argv)
                  .train = "tests/data/train/mobile_adam.onnx",
                  .job = "",
                  .batch = 64,
-                 .seconds = 10,
+                 .rounds = 3,
+                 .seconds = 12,
                  .busy = 0.2,
                  .priority = 1};
     for (int i = 1; i + 1 < argc; i += 2) {
@@ -229,18 +313,24 @@ int main(int argc, char **argv)
         o.store = strcmp(argv[i], "--store") == 0 ? v : o.store;
         o.job = strcmp(argv[i], "--job") == 0 ? v : o.job;
         o.batch = strcmp(argv[i], "--batch") == 0 ? atoll(v) : o.batch;
+        o.rounds = strcmp(argv[i], "--rounds") == 0 ? atoi(v) : o.rounds;
+        o.log = strcmp(argv[i], "--log") == 0 ? fopen(v, "w") : o.log;
         o.seconds = strcmp(argv[i], "--seconds") == 0 ? atof(v) : o.seconds;
         o.busy = strcmp(argv[i], "--busy") == 0 ? atof(v) : o.busy;
         o.priority = strcmp(argv[i], "--priority") == 0 ? (uint32_t)atoi(v) : o.priority;
     }
+    check(o.rounds < 1 || o.rounds > ROUNDS, "the number of rounds");
     serving s;
     serving_begin(&s);
     s.store = o.store;
     serving_start(&s, "cpu:mem=3GiB", 0);
-    hearth *h = serving_dial(&s), *watch = serving_dial(&s);
-    run(h, watch, &s, &o);
-    hearth_close(h);
-    hearth_close(watch);
+    bench b = {.h = serving_dial(&s), .watch = serving_dial(&s), .s = &s, .o = &o};
+    run(&b);
+    hearth_close(b.h);
+    hearth_close(b.watch);
     serving_end(&s);
+    if (o.log != NULL) {
+        fclose(o.log);
+    }
     return 0;
 }

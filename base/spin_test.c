@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// Looking before sleeping: for as long as is asked, unless the process rests.
+#include "base/spin.h"
+#include "base/test.h"
+
+static bool looks(void *ctx)
+{
+    ++*(int *)ctx;
+    return true;
+}
+
+static bool found(void *ctx)
+{
+    return ++*(int *)ctx < 3;
+}
+
+static void spins_until(void **state)
+{
+    (void)state;
+    int n = 0;
+    uint64_t until_ns = hth_real_after(2000000);
+    hth_spin(looks, &n, until_ns);
+    assert_true(hth_real_ns() >= until_ns);
+    assert_true(n > 1);
+    n = 0;
+    hth_spin(found, &n, HTH_FOREVER);
+    assert_int_equal(n, 3);
+}
+
+static void rests(void **state)
+{
+    (void)state;
+    int n = 0;
+    uint64_t until_ns = hth_real_after(50000000);
+    hth_spin_rest(until_ns);
+    hth_spin_rest(until_ns - 40000000); // earlier: nothing new
+    hth_spin_rest(0);
+    assert_true(hth_spin_rests() == until_ns);
+    hth_spin(looks, &n, HTH_FOREVER);
+    assert_int_equal(n, 1); // what is there is found all the same
+    while (hth_real_ns() < until_ns) {
+    }
+    n = 0;
+    hth_spin(found, &n, HTH_FOREVER);
+    assert_int_equal(n, 3);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(spins_until), cmocka_unit_test(rests)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
