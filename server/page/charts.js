@@ -24,7 +24,7 @@ function logTicks(least, most) {
 }
 
 class Chart {
-  // options: title, x and y: {text: value -> string, log, least, most}, x.from and x.to texts
+  // options: title, x and y: {text: value -> string, log, least, most, whole: numbers only}
   constructor(host, options) {
     this.options = options;
     this.series = [];
@@ -103,7 +103,8 @@ class Chart {
       svg('text', {x: this.left - 6, y: this.py(v) + 4, 'text-anchor': 'end'}, words[i])));
     const bottom = this.height - 22;
     parts.push(svg('path', {class: 'axis', d: `M${this.left} ${bottom}H${this.width - 8}`}));
-    for (const v of ticks(this.x[0], this.x[1], Math.max(2, Math.floor(this.width / 90)))) {
+    const places = ticks(this.x[0], this.x[1], Math.max(2, Math.floor(this.width / 90)));
+    for (const v of places.filter(x => !o.x.whole || Number.isInteger(x))) {
       const x = this.px(v);
       parts.push(svg('text', {x: Math.min(x, this.width - 14), y: bottom + 15, 'text-anchor': 'middle'}, o.x.text(v)));
     }

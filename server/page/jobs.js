@@ -30,7 +30,7 @@ class JobCard {
       el('div', {}, this.bar, this.list, this.why), el('div', {}));
     host.append(this.node);
     this.chart = new Chart(this.node.lastElementChild, {title: 'Loss', height: 200, empty: 'no step yet',
-      x: {least: 1, text: v => exact(v), say: v => 'step ' + exact(v)}, y: {text: v => round(lossText(v))}});
+      x: {least: 1, whole: true, text: v => exact(v), say: v => 'step ' + exact(v)}, y: {text: v => round(lossText(v))}});
   }
 
   show(row, doc) {

@@ -62,7 +62,7 @@ class Requests {
     byId('requests-charts').hidden = !some;
     byId('histogram-chart').hidden = latency.histogram.length === 0;
     this.histogram.set(latency.histogram, latency.histogram.length === 0 ? [] : [{name: 'p50', color: 'c0', at: latency.p50_ns},
-      {name: 'p95', color: 'c2', at: timeBelow(latency.histogram, 0.95)}, {name: 'p99', color: 'c1', at: latency.p99_ns}]);
+      {name: 'p95', color: 'c2', at: Math.min(timeBelow(latency.histogram, 0.95), latency.p99_ns)}, {name: 'p99', color: 'c1', at: latency.p99_ns}]);
     setText(byId('requests-note'), !some ? 'No requests in the last five minutes.' : `Last five minutes: ${exact(latency.requests)} requests, ${exact(latency.failures)} failed` +
       (latency.requests > latency.failures ? `; p50 ${timeText(latency.p50_ns)}, p90 ${timeText(latency.p90_ns)}, ` +
         `p99 ${timeText(latency.p99_ns)}, longest ${timeText(latency.longest_ns)}.` : '.'));
