@@ -360,5 +360,8 @@ hth_err hth_bench_turn(hth_bench *b, hth_choice *c, hth_samples *s)
     }
     hth_free(out);
     hth_kernel_close(k);
+    if (b->cache != NULL && b->cache->between != NULL) {
+        b->cache->between(b->cache->owner);
+    }
     return err;
 }

@@ -90,6 +90,14 @@ static void timing_give(void *owner, void *p)
     }
 }
 
+static void timing_between(void *owner)
+{
+    const hth_site *s = owner;
+    if (s->in_measure != NULL) {
+        s->in_measure(s->in_ctx);
+    }
+}
+
 static hth_err site_open(hth_engine *e)
 {
     hth_site *s = &e->site;
@@ -102,7 +110,8 @@ static hth_err site_open(hth_engine *e)
     hth_precision precision;
     HTH_TRY(hth_precision_find(hth_setting_text(HTH_SET_PRECISION, word), &precision));
     HTH_TRY(hth_kernel_computes(s->device, precision));
-    e->timings = (hth_timing_cache){timing_get, timing_put, e->store, timing_take, timing_give, s};
+    e->timings = (hth_timing_cache){timing_get,  timing_put, e->store,      timing_take,
+                                    timing_give, s,          timing_between};
     s->timings = &e->timings;
     e->kept = (hth_device_kept){timing_get, timing_put, e->store};
     s->device->kept = &e->kept;
@@ -225,6 +234,9 @@ static void engine_loop(hth_engine *e)
                     (tuning || wait_ns == ENGINE_IDLE_NS);
         more = more && !hth_serve_empty(&e->serve);
         tuning = idle && hth_serve_idle(&e->serve);
+        if (!idle && !busy && got != HTH_ECANCELED) {
+            hth_serve_tune(&e->serve);
+        }
         busy = hth_loads_turn(&e->loads);
         busy = hth_train_queue_turn(&e->training) || busy;
     }

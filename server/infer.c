@@ -221,32 +221,44 @@ static hth_program *tune_candidate(const hth_models *ms)
     return best;
 }
 
-bool hth_infer_tune_idle(hth_models *ms)
+// tune_step measures one node of p, or, where all are measured, makes the program that uses that.
+// Other requests may be served meanwhile.
+static bool tune_step(hth_models *ms, hth_program *p, hth_program **tuned)
 {
     hth_site *site = ms->site;
-    hth_program *best = tune_candidate(ms), *tuned;
-    if (best == NULL) {
-        return false;
-    }
-    if (best->tuned) {
-        (void)hth_slice_choose(ms, best, NULL);
+    if (p->tuned) {
+        (void)hth_slice_choose(ms, p, NULL);
         return true;
     }
-    for (int i = 0; i < best->graph->n_nodes; i++) {
-        if (!hth_program_measured(site, best->graph, i)) {
+    for (int i = 0; i < p->graph->n_nodes; i++) {
+        if (!hth_program_measured(site, p->graph, i)) {
             hth_choice list[HTH_MAX_CHOICES];
             int n;
-            hth_err err = hth_convsel_measure(site->device, best->graph, &best->graph->nodes[i],
-                                              NULL, site->timings, list, HTH_MAX_CHOICES, &n);
-            best->tuned = err != HTH_OK; // not tried again
+            hth_err err = hth_convsel_measure(site->device, p->graph, &p->graph->nodes[i], NULL,
+                                              site->timings, list, HTH_MAX_CHOICES, &n);
+            p->tuned = err != HTH_OK; // not tried again
             return err == HTH_OK;
         }
     }
-    best->tuned = true;
-    if (hth_program_compile(site, best->source, best->key, best->budget, true, NULL, &tuned) ==
-        HTH_OK) {
-        tuned->runs = best->runs;
-        hth_program_free(site, best);
+    p->tuned = true;
+    if (hth_program_compile(site, p->source, p->key, p->budget, true, NULL, tuned) != HTH_OK) {
+        *tuned = NULL;
     }
     return true;
+}
+
+bool hth_infer_tune_idle(hth_models *ms)
+{
+    hth_program *best = tune_candidate(ms), *tuned = NULL;
+    if (best == NULL) {
+        return false;
+    }
+    best->held++;
+    bool some = tune_step(ms, best, &tuned);
+    best->held--;
+    if (tuned != NULL) {
+        tuned->runs = best->runs;
+        hth_program_free(ms->site, best);
+    }
+    return some;
 }

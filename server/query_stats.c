@@ -65,6 +65,16 @@ static uint64_t stats_beside(const hth_model *m)
     return most;
 }
 
+// Programs whose algorithms were measured.
+static int stats_measured(const hth_model *m)
+{
+    int n = 0;
+    for (const hth_program *p = m->source.programs; p != NULL; p = p->next) {
+        n += p->tuned;
+    }
+    return n;
+}
+
 static json_t *stats_model(const hth_model *m, const hth_ledger *l)
 {
     static const hth_ledger_row none = {.programs = 0};
@@ -79,9 +89,9 @@ static json_t *stats_model(const hth_model *m, const hth_ledger *l)
                   "programs", m->source.n_programs, "times", stats_times(m), "executions",
                   (json_int_t)m->executions, "pending", m->refs, "batches", stats_batches(m)));
     json_object_update_new(
-        doc, json_pack("{s:i, s:i, s:o, s:o, s:o, s:I, s:I, s:I}", "queued",
-                       m->queue.n + m->queue.away, "awaiting_memory", m->queue.away, "failed",
-                       stats_counts(m->failed, HTH_N_FAILURES), "answered",
+        doc, json_pack("{s:i, s:i, s:i, s:o, s:o, s:o, s:I, s:I, s:I}", "measured",
+                       stats_measured(m), "queued", m->queue.n + m->queue.away, "awaiting_memory",
+                       m->queue.away, "failed", stats_counts(m->failed, HTH_N_FAILURES), "answered",
                        stats_counts(m->answered, HTH_N_ANSWER_BOUNDS), "quantiles_ns",
                        hth_latency_quantiles(m), "load_ns", (json_int_t)m->load_ns, "beside",
                        (json_int_t)m->beside, "beside_arena_bytes", (json_int_t)stats_beside(m)));

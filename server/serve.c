@@ -389,6 +389,56 @@ static void serve_in_compile(void *ctx)
     }
 }
 
+// Measuring's part of the time while requests come, as what others have for each of its own; and
+// how often it is looked for something to measure where there was nothing.
+#define TUNE_OTHERS  19
+#define TUNE_LOOK_NS 1000000000u
+#define TUNE_WAIT_NS 5000000u
+
+// tune_hurries says that something waits that a measurement holds up: then it is brought to its
+// end.
+static bool tune_hurries(const hth_serve *s)
+{
+    return s->first != NULL || s->wished != NULL || s->await.n > 0;
+}
+
+// serve_in_measure has requests served behind a slice for as long as makes up for it.
+static void serve_in_measure(void *ctx)
+{
+    hth_serve *s = ctx;
+    if (!s->tuning || s->nested) {
+        return;
+    }
+    uint64_t now_ns = hth_now_ns(), until_ns = now_ns + (now_ns - s->slice_ns) * TUNE_OTHERS;
+    uint64_t wake_ns;
+    uint32_t priority;
+    bool more = true;
+    s->nested = true;
+    while (more && hth_now_ns() < until_ns) {
+        hth_serve_look(s);
+        more = s->batcher.n > 0 ? serve_batch(s, (hth_batch_ask){.hurry = true, .ready = true},
+                                              &wake_ns, &priority)
+                                : tune_hurries(s) || s->wait(s->ctx, TUNE_WAIT_NS);
+        more = more && !tune_hurries(s);
+    }
+    s->nested = false;
+    s->slice_ns = hth_now_ns();
+}
+
+void hth_serve_tune(hth_serve *s)
+{
+    uint64_t now_ns = hth_now_ns();
+    if (now_ns < s->tune_ns || tune_hurries(s)) {
+        return;
+    }
+    s->tuning = true;
+    s->slice_ns = now_ns;
+    bool some = hth_infer_tune_idle(s->ms);
+    s->tuning = false;
+    now_ns = hth_now_ns();
+    s->tune_ns = now_ns + (some ? (now_ns - s->slice_ns) * TUNE_OTHERS : TUNE_LOOK_NS);
+}
+
 void hth_serve_stop(hth_serve *s)
 {
     for (hth_work *w; (w = hth_await_last(&s->await)) != NULL;) {
@@ -404,6 +454,7 @@ void hth_serve_init(hth_serve *s)
     s->last = &s->first;
     s->ms->site->in_run = serve_in_run;
     s->ms->site->in_compile = serve_in_compile;
+    s->ms->site->in_measure = serve_in_measure;
     s->ms->site->in_ctx = s;
 }
 

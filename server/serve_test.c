@@ -501,12 +501,69 @@ static void test_removed(void **state)
     digits_close(&f);
 }
 
+typedef struct asker {
+    fixture *f;
+    waiting w;
+    long answers;
+    pthread_t thread;
+} asker;
+
+static atomic_bool asked_enough;
+
+static void *asks_on(void *arg)
+{
+    asker *a = arg;
+    while (!asked_enough) {
+        again(&a->w);
+        assert_ok(hth_engine_submit(a->f->engine, &a->w.c.r));
+        call_wait(&a->w.c);
+        expect_answer(&a->w);
+        a->answers++;
+    }
+    return NULL;
+}
+
+// A model that is never idle gets its measured algorithms while it answers.
+static void test_measured_under_load(void **state)
+{
+    (void)state;
+    fixture f;
+    asker a[2];
+    digits_open(&f);
+    asked_enough = false;
+    for (int i = 0; i < 2; i++) {
+        hth_tensor x = part(i, 1);
+        a[i] = (asker){.f = &f};
+        answer_alone(&f, &a[i].w, "digits", &x);
+    }
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(pthread_create(&a[i].thread, NULL, asks_on, &a[i]), 0);
+    }
+    json_int_t measured = 0;
+    for (int i = 0; i < 300 && measured == 0; i++) {
+        nanosleep(&(struct timespec){.tv_sec = 1}, NULL);
+        measured = model_stat(&f, "measured");
+    }
+    asked_enough = true;
+    for (int i = 0; i < 2; i++) {
+        pthread_join(a[i].thread, NULL);
+        free(a[i].w.want.data);
+        assert_true(a[i].answers > 0);
+    }
+    assert_true(measured > 0);
+    digits_close(&f);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_joined),   cmocka_unit_test(test_leave),
-        cmocka_unit_test(test_errors),   cmocka_unit_test(test_churn),
-        cmocka_unit_test(test_priority), cmocka_unit_test(test_timeout),
-        cmocka_unit_test(test_policy),   cmocka_unit_test(test_removed)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_joined),
+                                       cmocka_unit_test(test_leave),
+                                       cmocka_unit_test(test_errors),
+                                       cmocka_unit_test(test_churn),
+                                       cmocka_unit_test(test_priority),
+                                       cmocka_unit_test(test_timeout),
+                                       cmocka_unit_test(test_policy),
+                                       cmocka_unit_test(test_removed),
+                                       cmocka_unit_test(test_measured_under_load)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
