@@ -38,8 +38,8 @@ typedef struct hth_serve {
     hth_request *first, **last; // arrived, by `next`: queries, and inferences of models not loaded
     hth_model *wished;          // held: has waited long enough for a larger program; NULL: none
     uint64_t looked_ns;
-    bool nested; // serving inside a compilation or a measurement
-    bool tuning; // inside hth_serve_tune
+    bool nested;                // serving inside a compilation or a measurement
+    bool tuning;                // inside hth_serve_tune
     uint64_t slice_ns, tune_ns; // when its last slice began; when the next one may
 } hth_serve;
 
@@ -76,8 +76,8 @@ bool hth_serve_between(hth_serve *s, uint32_t most, uint32_t *priority);
 bool hth_serve_empty(const hth_serve *s);
 // hth_serve_idle takes a step of what is done when nobody asks for anything. false: nothing left.
 bool hth_serve_idle(hth_serve *s);
-// hth_serve_tune takes a step towards measured algorithms while requests keep coming, in a twentieth
-// of the time: a slice, one choice's few runs, and then requests until it is made up for.
+// hth_serve_tune takes a step towards measured algorithms while requests keep coming, in a
+// twentieth of the time: a slice, one choice's few runs, and then requests until it is made up for.
 void hth_serve_tune(hth_serve *s);
 
 #endif
