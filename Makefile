@@ -137,13 +137,14 @@ $(PAGES:%=$(B)/man/%): $(B)/hearth-docs
 $(SHELLS:%=$(B)/completions/%): $(B)/hearth-docs
 	@mkdir -p $(@D)
 	$(Q)$(B)/hearth-docs $(patsubst %/,%,$(dir $(@:$(B)/completions/%=%)))$(if $(filter %hearthd,$@),-daemon) >$@
-$(B)/libhearth-team.so.0: $(B)/device/cpu/team.o
+TEAM_OBJ = $(B)/device/cpu/team.o $(B)/device/cpu/turn.o
+$(B)/libhearth-team.so.0: $(TEAM_OBJ)
 	$(call say,LD,$@)
 	$(Q)$(CC) $(CFLAGS) -shared -Wl,-soname,libhearth-team.so.0 -o $@ $^
 $(B)/libhearth.so: client/libhearth.map $(OBJ) $(B)/libhearth-team.so.0
 	$(call say,LD,$@)
 	$(Q)$(CC) $(CFLAGS) -shared -Wl,-soname,libhearth.so.0 -Wl,--version-script=client/libhearth.map -Wl,-z,defs \
-	    -Wl,-rpath,'$$ORIGIN' -o $@ $(filter-out $(B)/device/cpu/team.o,$(OBJ)) $(B)/libhearth-team.so.0 $(LDLIBS)
+	    -Wl,-rpath,'$$ORIGIN' -o $@ $(filter-out $(TEAM_OBJ),$(OBJ)) $(B)/libhearth-team.so.0 $(LDLIBS)
 $(B)/docs/embed: docs/embed.c $(B)/libhearth.so
 	@mkdir -p $(@D)
 	$(Q)ln -sf libhearth.so $(B)/libhearth.so.0

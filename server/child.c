@@ -11,6 +11,7 @@
 
 #include "base/settings.h"
 #include "base/thread.h"
+#include "device/cpu/turn.h"
 
 #include <jansson.h>
 
@@ -260,6 +261,7 @@ int hth_child_run(const hth_child_config *config)
     pthread_t beat;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     prctl(PR_SET_NAME, "hearthd-engine");
+    hth_turn_rise(true);      // this process is there to answer, and nobody else's program
     signal(SIGTERM, SIG_IGN); // hearthd says when to stop; these come to both of them
     signal(SIGINT, SIG_IGN);
     signal(SIGHUP, SIG_IGN);

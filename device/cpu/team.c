@@ -16,9 +16,11 @@
 //   processor, that worker moves to the one the owner left.
 // Waiting (for work, for the end, in a barrier) spins for some microseconds, giving the processor
 // away to whoever wants it, and then sleeps on a futex. Workers start with the first region that
-// needs them and end with the owner thread. The file needs nothing but the C library: beside
-// libhearth.so it is a library of its own.
+// needs them and end with the owner thread. The file needs nothing but turn.c and the C library:
+// beside libhearth.so they are a library of their own.
 #include "device/cpu/team.h"
+
+#include "device/cpu/turn.h"
 
 #include <dlfcn.h>
 #include <limits.h>
@@ -40,8 +42,6 @@
 // who waits longer waits for a thread that is not running, and should make room for it.
 #define TEAM_SPIN_WORK_NS 60000
 #define TEAM_SPIN_DONE_NS 30000
-
-#define TEAM_SLICE_NS 100000000u // the longest turn that Linux knows
 
 // The ABI that team.c answers for, exported so that oneDNN finds it before libgomp's.
 #define TEAM_ABI __attribute__((visibility("default")))
@@ -170,33 +170,11 @@ static bool claim(team *t, int *share, int *n)
     return false;
 }
 
-// What sched_setattr takes; C libraries older than it do not have it.
-typedef struct slice_attr {
-    uint32_t size, policy;
-    uint64_t flags;
-    int32_t nice;
-    uint32_t priority;
-    uint64_t runtime_ns, deadline_ns, period_ns;
-} slice_attr;
-
-// slice_set gives the calling thread the longest turns that there are, or what others have. Older
-// systems, and policies without turns, know of none: nothing changes.
-static void slice_set(bool longest)
-{
-    slice_attr a = {.size = 0};
-    if (syscall(SYS_sched_getattr, 0, &a, sizeof a, 0) == 0 &&
-        (a.policy == SCHED_OTHER || a.policy == SCHED_BATCH)) {
-        a.size = sizeof a;
-        a.runtime_ns = longest ? TEAM_SLICE_NS : 0;
-        (void)syscall(SYS_sched_setattr, 0, &a, 0);
-    }
-}
-
 static void keep(bool on)
 {
     if (me.keeps != on) {
         me.keeps = on;
-        slice_set(on);
+        hth_turn_keep(on);
     }
 }
 
