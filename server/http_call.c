@@ -10,8 +10,6 @@
 
 #include "base/clock.h"
 
-#include <event2/bufferevent.h>
-
 #include <stdio.h>
 #include <unistd.h>
 
@@ -249,9 +247,10 @@ void hth_http_ticked(evutil_socket_t fd, short what, void *arg)
         }
         if (c->req != NULL && c->closed == NULL && !c->r.canceled &&
             now - c->since_ns > HTH_HTTP_TICK_US * 1000u) {
-            struct bufferevent *b =
-                evhttp_connection_get_bufferevent(evhttp_request_get_connection(c->req));
-            c->closed = event_new(h->base, bufferevent_getfd(b), EV_CLOSED, call_closed, c);
+            const hth_http_conn *conn = hth_http_conn_of(h, c->req);
+            c->closed = conn != NULL
+                            ? event_new(h->base, conn->fd, EV_CLOSED, call_closed, c)
+                            : NULL;
             if (c->closed != NULL) {
                 event_add(c->closed, NULL);
             }

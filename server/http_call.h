@@ -23,7 +23,8 @@
 #include <stdatomic.h>
 
 #define HTH_HTTP_TICK_US 20000
-#define HTH_HTTP_WRITE   (1 << 20) // bytes that are written at once
+#define HTH_HTTP_WRITE   (1 << 20)  // bytes that are written at once
+#define HTH_HTTP_SCRATCH (16 << 10) // that are read at once, unless there are more
 
 // How long a call whose answer may be an older one waits for the engine.
 #define HTH_HTTP_PATIENCE_NS 150000000u
@@ -43,6 +44,9 @@ typedef struct hth_http_door {
 typedef struct hth_http_conn {
     hth_http *h;
     struct bufferevent *b;
+    int fd;
+    struct event *readable, *writable; // of the socket; NULL: the bufferevent has it (TLS)
+    bool paused;                       // the first is not watched: evhttp takes nothing
     struct evhttp_connection *evcon;
     hth_http_address *address;
     hth_peer peer;
@@ -107,6 +111,7 @@ struct hth_http {
         *tracing; // of the request that is being handled; taken over by its call or its answer
     uint64_t received_ns; // when it began to arrive; 0: not known
     hth_http_view *views;
+    char scratch[HTH_HTTP_SCRATCH];
     struct evbuffer *page; // hearth's page
     char page_policy[400]; // .. and its Content-Security-Policy
 };
@@ -213,6 +218,18 @@ struct bufferevent *hth_http_dead_new(struct event_base *base);
 // hth_http_tls_tell sends an answer, and says that nothing follows, as far as that goes at once.
 void hth_http_tls_tell(struct bufferevent *b, const char *text, size_t n);
 bool hth_http_tls_is_up(const struct bufferevent *b); // the handshake is over
+
+// ---- http_io.c: sockets
+
+// hth_http_io_open has the connection's socket read and written; false: out of memory.
+bool hth_http_io_open(hth_http_conn *c);
+void hth_http_io_close(hth_http_conn *c);
+void hth_http_io_resume(hth_http_conn *c); // reads on, behind an answer
+// hth_http_io_write writes what is to go out, as far as that goes at once, where evhttp would have
+// the loop watch for room, wait, and watch no more; the rest follows. evhttp is told behind its own
+// work. hth_http_io_later leaves all of it to the loop.
+void hth_http_io_write(const hth_http_conn *c);
+void hth_http_io_later(const hth_http_conn *c);
 
 // ---- http_conn.c: bytes; http_sound.c: what must not come
 

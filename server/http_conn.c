@@ -4,8 +4,6 @@
 // evhttp answers some requests itself (bad request line, headers or body over their limits, unknown
 // verb) with a page of HTML. Every error must be JSON, so its output is watched: what is written
 // while `writing` is false is evhttp's own, and is replaced by the same status with a JSON body.
-// And it reads 4 KiB at a time, a turn of the loop each; the hook on the input takes what else has
-// come.
 #include "server/http_call.h"
 
 #include "base/stats.h"
@@ -14,12 +12,6 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <sys/socket.h>
-
-// What libevent 2.1 reads at most at once, and what is taken instead.
-#define CONN_LIBRARY_READ 4096
-#define CONN_READ         (256 << 10)
-#define CONN_READS        4
 
 #define HTTP_TOO_LARGE_HEADER 431
 
@@ -60,22 +52,13 @@ static const char *page_sentence(int status)
     }
 }
 
-// page_drop empties what is to go out; its first `keep` bytes go to `kept`, unless that is NULL. A
-// socket's output is frozen but while it is written; TLS's never is, and would never empty if it
-// were.
-static void page_drop(const hth_http_conn *c, struct evbuffer *out, size_t keep,
-                      struct evbuffer *kept)
+// page_drop empties what is to go out; its first `keep` bytes go to `kept`, unless that is NULL.
+static void page_drop(struct evbuffer *out, size_t keep, struct evbuffer *kept)
 {
-    if (!c->tls) {
-        evbuffer_unfreeze(out, 1);
-    }
     if (kept != NULL) {
         evbuffer_remove_buffer(out, kept, keep);
     }
     evbuffer_drain(out, evbuffer_get_length(out));
-    if (!c->tls) {
-        evbuffer_freeze(out, 1);
-    }
 }
 
 // page_replace puts a JSON error in the place of the page whose first line is in `out`.
@@ -86,7 +69,7 @@ static void page_replace(const hth_http_conn *c, struct evbuffer *out)
         return;
     }
     const char *sentence = page_sentence(status);
-    page_drop(c, out, 0, NULL);
+    page_drop(out, 0, NULL);
     evbuffer_add_printf(out,
                         "HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nContent-Length: "
                         "%zu\r\nConnection: close\r\n\r\n{\"error\":\"%s\"}",
@@ -94,11 +77,11 @@ static void page_replace(const hth_http_conn *c, struct evbuffer *out)
 }
 
 // page_cut drops what evhttp adds to a page that was replaced.
-static void page_cut(const hth_http_conn *c, struct evbuffer *out, size_t keep)
+static void page_cut(struct evbuffer *out, size_t keep)
 {
     struct evbuffer *ours = evbuffer_new();
     if (ours != NULL) {
-        page_drop(c, out, keep, ours);
+        page_drop(out, keep, ours);
         evbuffer_add_buffer(out, ours);
         evbuffer_free(ours);
     }
@@ -116,9 +99,10 @@ static void conn_output(struct evbuffer *out, const struct evbuffer_cb_info *inf
     if (info->orig_size == 0) {
         page_replace(c, out);
     } else {
-        page_cut(c, out, info->orig_size);
+        page_cut(out, info->orig_size);
     }
     h->writing = false;
+    hth_http_io_later(c);
 }
 
 static void conn_input(struct evbuffer *in, const struct evbuffer_cb_info *info, void *arg)
@@ -139,24 +123,6 @@ static void conn_input(struct evbuffer *in, const struct evbuffer_cb_info *info,
     if (info->n_added > 0) {
         hth_http_head_came(c);
     }
-    if (info->n_added != CONN_LIBRARY_READ || c->tls) { // what TLS has read is all there is
-        return;
-    }
-    for (int i = 0; i < CONN_READS; i++) {
-        struct evbuffer_iovec v;
-        if (evbuffer_reserve_space(in, CONN_READ, &v, 1) != 1) {
-            return;
-        }
-        ssize_t n = recv(bufferevent_getfd(c->b), v.iov_base, CONN_READ, MSG_DONTWAIT);
-        if (n <= 0) {
-            return; // evhttp's own next read finds the same
-        }
-        v.iov_len = (size_t)n;
-        evbuffer_commit_space(in, &v, 1); // comes here again, and counts
-        if (n < CONN_READ) {
-            return;
-        }
-    }
 }
 
 struct bufferevent *hth_http_bufferevent(struct event_base *base, void *arg)
@@ -172,7 +138,9 @@ struct bufferevent *hth_http_bufferevent(struct event_base *base, void *arg)
         return hth_http_dead_new(base);
     }
     c->b = b;
-    bufferevent_set_max_single_write(b, HTH_HTTP_WRITE);
+    if (c->tls) {
+        bufferevent_set_max_single_write(b, HTH_HTTP_WRITE);
+    }
     evbuffer_add_cb(bufferevent_get_output(b), conn_output, c);
     evbuffer_add_cb(bufferevent_get_input(b), conn_input, c);
     return b;

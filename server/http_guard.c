@@ -44,7 +44,7 @@ struct hth_http_address {
 static void conn_tell(hth_http_conn *c, int status, const char *phrase, const char *sentence)
 {
     char text[400];
-    int fd = bufferevent_getfd(c->b);
+    int fd = c->fd;
     if (c->told) {
         return;
     }
@@ -116,6 +116,7 @@ static void conn_free(hth_http_conn *c)
     if (c->held != NULL) {
         evbuffer_free(c->held);
     }
+    hth_http_io_close(c);
     h->n_conns--;
     h->last_conn = h->last_conn == c ? NULL : h->last_conn;
     hth_free(c);
@@ -142,12 +143,13 @@ static void conn_admit(hth_http *h, hth_http_conn *c)
         conn_free(c);
         return;
     }
+    bool open = hth_http_io_open(c);
     evhttp_connection_set_closecb(evcon, guard_closed, c);
     HASH_ADD_PTR(h->conns, evcon, c);
     c->listed = HTH_HASH_ADDED(c);
-    address_of(bufferevent_getfd(c->b), key, &loopback);
+    address_of(c->fd, key, &loopback);
     c->peer = loopback ? HTH_PEER_LOOPBACK : HTH_PEER_NETWORK;
-    if (!c->listed || !address_add(h, c, key) ||
+    if (!open || !c->listed || !address_add(h, c, key) ||
         h->n_conns > hth_setting_int(HTH_SET_LIMIT_CONNECTIONS)) {
         conn_tell(c, 503, "Service Unavailable", "the server has too many connections: try again");
     } else if (c->address->n > hth_setting_int(HTH_SET_LIMIT_ADDRESS)) {
@@ -247,6 +249,7 @@ void hth_http_conn_answered(hth_http_conn *c)
     c->sending = 0;
     c->answer_ns = 0;
     c->headed = false;
+    hth_http_io_resume(c);
     hth_http_head_came(c);
 }
 

@@ -191,7 +191,7 @@ static bool head_judge(hth_http_conn *c, const head *d, char *text, hth_http_ref
 static void refuse_send(hth_http_conn *c, const hth_http_refusal *no, const char *json)
 {
     char text[1600];
-    int fd = bufferevent_getfd(c->b);
+    int fd = c->fd;
     int n = snprintf(text, sizeof text,
                      "HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n"
                      "%sConnection: close\r\n\r\n%s",
@@ -227,7 +227,7 @@ static void head_refuse(hth_http_conn *c, const hth_http_refusal *no)
 void hth_http_head_end(hth_http_conn *c)
 {
     const struct linger now = {.l_onoff = 1, .l_linger = 0};
-    int fd = bufferevent_getfd(c->b);
+    int fd = c->fd;
     setsockopt(fd, SOL_SOCKET, SO_LINGER, &now, sizeof now);
     shutdown(fd, SHUT_RDWR);
 }

@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Answers: JSON, server-sent events, errors (the one table of their statuses), and the traces that
-// end when an answer has left. An answer goes out where it is made (reply_write).
+// end when an answer has left. An answer goes out where it is made.
 #include "server/http_call.h"
 
 #include "base/clock.h"
-
-#include <event2/bufferevent.h>
 
 #include <stdio.h>
 #include <string.h>
@@ -121,27 +119,10 @@ static void reply_sent(struct evhttp_request *req, void *arg)
     if (conn != NULL) {
         hth_http_conn_answered(conn);
         if (evhttp_request_get_command(req) == EVHTTP_REQ_CONNECT) { // evhttp would keep it
-            shutdown(bufferevent_getfd(conn->b), SHUT_RDWR);
+            shutdown(conn->fd, SHUT_RDWR);
         }
     }
     h->n_sending--;
-}
-
-// reply_write writes what is to go out at once, where evhttp would first have the loop watch for
-// room, wait, and watch no more: three system calls for each answer. What does not fit, or fails,
-// is left to that. evhttp is told behind its own work, as when the loop had written.
-static void reply_write(const hth_http_conn *conn)
-{
-    struct evbuffer *out = bufferevent_get_output(conn->b);
-    if (conn->tls) {
-        return;
-    }
-    evbuffer_unfreeze(out, 1);
-    (void)evbuffer_write_atmost(out, bufferevent_getfd(conn->b), HTH_HTTP_WRITE);
-    evbuffer_freeze(out, 1);
-    if (evbuffer_get_length(out) == 0) {
-        bufferevent_trigger(conn->b, EV_WRITE, BEV_TRIG_DEFER_CALLBACKS);
-    }
 }
 
 void hth_http_send(hth_http *h, struct evhttp_request *req, int status, const char *type,
@@ -163,7 +144,7 @@ void hth_http_send(hth_http *h, struct evhttp_request *req, int status, const ch
     evhttp_send_reply(req, status, hth_http_phrase(status), body);
     h->writing = false;
     if (conn != NULL) {
-        reply_write(conn);
+        hth_http_io_write(conn);
     }
 }
 
@@ -190,6 +171,9 @@ void hth_http_send_event(hth_http *h, struct evhttp_request *req, const char *js
         evhttp_send_reply_chunk(req, event);
         evhttp_send_reply_end(req);
         h->writing = false;
+        if (conn != NULL) {
+            hth_http_io_write(conn);
+        }
     }
     if (event != NULL) {
         evbuffer_free(event);
