@@ -112,6 +112,8 @@ struct hth_http {
     uint64_t received_ns; // when it began to arrive; 0: not known
     hth_http_view *views;
     char scratch[HTH_HTTP_SCRATCH];
+    time_t date_s; // what `date` says
+    char date[50];
     struct evbuffer *page; // hearth's page
     char page_policy[400]; // .. and its Content-Security-Policy
 };

@@ -5,9 +5,17 @@
 
 #include "base/clock.h"
 
+#include <event2/bufferevent.h>
+#include <event2/http_struct.h>
+#include <event2/keyvalq_struct.h>
+#include <event2/util.h>
+
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
+#include <sys/queue.h>
 #include <sys/socket.h>
+#include <time.h>
 
 // ---- errors: the one table
 
@@ -125,14 +133,78 @@ static void reply_sent(struct evhttp_request *req, void *arg)
     h->n_sending--;
 }
 
+// reply_date is the present moment as a header says it.
+static const char *reply_date(hth_http *h)
+{
+    time_t now = time(NULL);
+    if (now != h->date_s) {
+        h->date_s = now;
+        evutil_date_rfc1123(h->date, sizeof h->date, NULL);
+    }
+    return h->date;
+}
+
+// reply_is_plain tells whether an answer needs no more than reply_plain knows: most do not.
+static bool reply_is_plain(const hth_http_conn *conn, const struct evhttp_request *req)
+{
+    return conn != NULL && conn->writable != NULL && req->major == 1 && req->minor == 1 &&
+           req->type != EVHTTP_REQ_HEAD && req->type != EVHTTP_REQ_CONNECT && !req->chunked &&
+           (req->flags & EVHTTP_PROXY_REQUEST) == 0;
+}
+
+// reply_field puts "key: value" at `at`, and returns where it ends.
+static char *reply_field(char *at, const char *key, const char *value)
+{
+    return stpcpy(stpcpy(stpcpy(stpcpy(at, key), ": "), value), "\r\n");
+}
+
+// reply_plain is evhttp_send_reply without its formatting, and without copies of what the headers
+// say. false: out of memory, nothing has happened.
+static bool reply_plain(hth_http *h, const hth_http_conn *conn, struct evhttp_request *req,
+                        int status, const char *type, struct evbuffer *body)
+{
+    struct evbuffer *out = bufferevent_get_output(conn->b);
+    const char *phrase = hth_http_phrase(status), *date = reply_date(h);
+    const char *asked = evhttp_find_header(req->input_headers, "Connection");
+    bool close = asked != NULL && strcasecmp(asked, "close") == 0;
+    const struct evkeyval *kv;
+    struct evbuffer_iovec v;
+    char code[16], length[24];
+    size_t bytes = 160 + strlen(phrase) + strlen(date) + (type != NULL ? strlen(type) : 0);
+    TAILQ_FOREACH(kv, req->output_headers, next)
+    {
+        bytes += strlen(kv->key) + strlen(kv->value) + 4;
+    }
+    if (evbuffer_reserve_space(out, (ev_ssize_t)bytes, &v, 1) != 1) {
+        return false;
+    }
+    snprintf(code, sizeof code, "%d ", status);
+    snprintf(length, sizeof length, "%zu", body != NULL ? evbuffer_get_length(body) : 0);
+    char *at = stpcpy(stpcpy(stpcpy(stpcpy(v.iov_base, "HTTP/1.1 "), code), phrase), "\r\n");
+    at = type != NULL ? reply_field(at, "Content-Type", type) : at;
+    TAILQ_FOREACH(kv, req->output_headers, next)
+    {
+        if (!close || strcasecmp(kv->key, "Connection") != 0) {
+            at = reply_field(at, kv->key, kv->value);
+        }
+    }
+    at = close ? reply_field(at, "Connection", "close") : at;
+    at = reply_field(at, "Date", date);
+    at = stpcpy(reply_field(at, "Content-Length", length), "\r\n");
+    v.iov_len = (size_t)(at - (char *)v.iov_base);
+    evbuffer_commit_space(out, &v, 1);
+    if (body != NULL) {
+        evbuffer_add_buffer(out, body);
+    }
+    evhttp_send_reply_end(req); // behind what is to go out
+    return true;
+}
+
 void hth_http_send(hth_http *h, struct evhttp_request *req, int status, const char *type,
                    struct evbuffer *body)
 {
     if (h->tracing != NULL) {
         reply_trace(h, body);
-    }
-    if (type != NULL) {
-        evhttp_add_header(evhttp_request_get_output_headers(req), "Content-Type", type);
     }
     hth_http_conn *conn = hth_http_conn_of(h, req);
     if (conn != NULL) {
@@ -141,7 +213,12 @@ void hth_http_send(hth_http *h, struct evhttp_request *req, int status, const ch
     h->n_sending++;
     evhttp_request_set_on_complete_cb(req, reply_sent, h);
     h->writing = true;
-    evhttp_send_reply(req, status, hth_http_phrase(status), body);
+    if (!reply_is_plain(conn, req) || !reply_plain(h, conn, req, status, type, body)) {
+        if (type != NULL) {
+            evhttp_add_header(req->output_headers, "Content-Type", type);
+        }
+        evhttp_send_reply(req, status, hth_http_phrase(status), body);
+    }
     h->writing = false;
     if (conn != NULL) {
         hth_http_io_write(conn);
