@@ -442,6 +442,13 @@ void hth_engine_free(hth_engine *e, void *p)
     }
 }
 
+void hth_engine_release(hth_kept *kept)
+{
+    if (kept != NULL) {
+        hth_proxy_release(kept);
+    }
+}
+
 void hth_engine_unshare(hth_engine *e, const void *base)
 {
     if (e->router != NULL) {

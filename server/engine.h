@@ -40,6 +40,7 @@ typedef struct hth_request_tensor {
 } hth_request_tensor;
 
 typedef struct hth_request hth_request;
+typedef struct hth_kept hth_kept; // outputs that stay where the engine's process put them
 
 // Where a request is, for the router between several engines (router.h).
 typedef struct hth_route {
@@ -63,6 +64,9 @@ struct hth_request {
     // are known, and sets every out[i].t.data (64-byte alignment is welcome, not needed); the
     // results are written there.
     hth_err (*place)(hth_request *r, hth_request_tensor *out, int n_out);
+    // The submitter can use outputs where another process has put them: where place finds data set,
+    // the result is there, to be read only, and place may leave it.
+    bool keeps;
     // outputs whose place is known before, in memory that was shared (hth_engine_share): name,
     // data, and bytes that there is room for; place has to say the same. Only a hint, may be NULL
     const hth_request_tensor *known;
@@ -83,7 +87,8 @@ struct hth_request {
     char detail[512];
     hth_request_tensor *outputs; // what place filled; valid until done returns
     int n_outputs;
-    int version;  // of the model that answered
+    hth_kept *kept; // not NULL: place left outputs; `done` takes it over (hth_engine_release)
+    int version;    // of the model that answered
     bool batched; // its outputs' first dimension is a batch
     char *json;   // answer of a query, hth_alloc'd: `done` takes it over
     uint64_t submitted_ns, started_ns, finished_ns;
@@ -124,5 +129,8 @@ void hth_engine_unshare(hth_engine *e, const void *base);
 // sees it, too, so that inputs there are not copied. NULL: there is none. Any thread.
 void *hth_engine_alloc(hth_engine *e, size_t bytes);
 void hth_engine_free(hth_engine *e, void *p); // before the engine is closed; NULL is allowed
+// hth_engine_release gives up outputs that a request has left. Any thread, before the engine is
+// closed; NULL is allowed.
+void hth_engine_release(hth_kept *kept);
 
 #endif

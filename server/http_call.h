@@ -40,6 +40,14 @@ typedef struct hth_http_door {
     struct evhttp_bound_socket *bound;
 } hth_http_door;
 
+// A request's body in one piece of the engine's memory.
+typedef struct hth_http_block {
+    struct hth_http *h;
+    int refs;               // the connection's, the evbuffer's, the call's
+    uint64_t bytes, come;   // of the body
+    char *body, *memory;    // body: where it begins in the memory
+} hth_http_block;
+
 // A connection, from accept to close (http_guard.c).
 typedef struct hth_http_conn {
     hth_http *h;
@@ -54,6 +62,10 @@ typedef struct hth_http_conn {
     bool tls, told, listed;  // told: it was given its end; listed: in conns
     bool headed, moving;     // the present head was looked at; its bytes go where we put them
     struct evbuffer *held;   // of a head that is not whole; may be NULL
+    hth_http_block *block;   // where a large body comes to, or lies; NULL: it does not
+    // of a head that was just looked at: its own bytes, its body's, and those in front of the
+    // body's tensors; due 0: the body need not lie in one piece
+    uint64_t text_due, due, head_due;
     uint64_t refused_ns;     // when the present one was refused for its head; 0: it was not
     uint64_t dropped;        // of its body since then
     uint64_t since_ns;       // when what is coming began to; 0: nothing is
@@ -87,6 +99,7 @@ struct hth_http {
     hth_http_address *addresses;
     int64_t n_conns;
     uint64_t buffered; // bytes that all connections hold
+    uint64_t reserved; // bytes of all blocks
     uint64_t looked_ns;
     hth_shm *shm;
     struct event *wake, *tick;
@@ -232,6 +245,18 @@ void hth_http_io_resume(hth_http_conn *c); // reads on, behind an answer
 // work. hth_http_io_later leaves all of it to the loop.
 void hth_http_io_write(const hth_http_conn *c);
 void hth_http_io_later(const hth_http_conn *c);
+
+// ---- http_block.c: large bodies
+
+// hth_http_block_begin has the body whose head was just looked at come to a block, if there is
+// memory for it and it has not come already.
+void hth_http_block_begin(hth_http_conn *c);
+// hth_http_block_read reads on into the block. It returns what recv does.
+ssize_t hth_http_block_read(hth_http_conn *c);
+// hth_http_block_of is the block in which all of `body` lies, a request's on `c`, in one piece;
+// NULL: there is none. The caller takes a reference if it needs it for longer than `body`.
+hth_http_block *hth_http_block_of(const hth_http_conn *c, struct evbuffer *body);
+void hth_http_block_rele(hth_http_block *b); // NULL is allowed
 
 // ---- http_conn.c: bytes; http_sound.c: what must not come
 

@@ -116,6 +116,7 @@ static void conn_free(hth_http_conn *c)
     if (c->held != NULL) {
         evbuffer_free(c->held);
     }
+    hth_http_block_rele(c->block);
     hth_http_io_close(c);
     h->n_conns--;
     h->last_conn = h->last_conn == c ? NULL : h->last_conn;
@@ -249,6 +250,8 @@ void hth_http_conn_answered(hth_http_conn *c)
     c->sending = 0;
     c->answer_ns = 0;
     c->headed = false;
+    hth_http_block_rele(c->block);
+    c->block = NULL;
     hth_http_io_resume(c);
     hth_http_head_came(c);
 }

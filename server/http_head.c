@@ -28,6 +28,7 @@ typedef struct head {
     char *text;
     size_t bytes;        // up to the body
     uint64_t length;     // the largest that is said
+    uint64_t json;       // of the body, in front of tensors: Inference-Header-Content-Length
     bool sized, differs; // it is said; .. not the same each time
     bool coded, expects;
 } head;
@@ -59,6 +60,11 @@ static void head_line(head *d, const char *line)
         break;
     case 't':
         d->coded = d->coded || line_is(line, "Transfer-Encoding");
+        break;
+    case 'i':
+        if (line_is(line, "Inference-Header-Content-Length")) {
+            d->json = strtoull(line + 32, NULL, 10);
+        }
         break;
     case 'e':
         d->expects = d->expects || line_is(line, "Expect");
@@ -302,6 +308,11 @@ static void head_look(hth_http_conn *c, const head *d)
     text[d->bytes] = 0;
     if (!head_judge(c, d, text, &no)) {
         head_refuse(c, &no);
+    } else if (!c->tls && !d->coded && d->length > HEAD_BODY_BYTES &&
+               d->length <= c->h->message_bytes && strcmp(text, "POST") == 0) {
+        c->text_due = d->bytes;
+        c->due = d->length;
+        c->head_due = d->json;
     }
     hth_free(text);
 }

@@ -11,10 +11,13 @@
 
 // Below, a copy is cheaper than a reference.
 #define INFER_SMALL_BYTES 4096
+// From here on, outputs that are sent as they are stay where the engine's process put them.
+#define INFER_KEEP_BYTES (64 << 10)
 
 static void result_rele(hth_infer_result *r)
 {
     if (r != NULL && --r->refs == 0) {
+        hth_engine_release(r->kept);
         hth_engine_free(r->engine, r);
     }
 }
@@ -25,6 +28,7 @@ static void infer_drop(hth_http_call *call)
     json_decref(c->head);
     hth_free(c->in);
     hth_engine_free(call->h->engine, c->data);
+    hth_http_block_rele(c->block);
     hth_free(c->wanted);
     hth_free(c->known);
     for (int i = 0; i < c->n_held; i++) {
@@ -90,6 +94,14 @@ static char *infer_shared(const hth_infer_call *c, const char *name)
     return w != NULL ? w->at : NULL;
 }
 
+// infer_stays says that an output is sent from where it lies already.
+static bool infer_stays(const hth_infer_call *c, const hth_request_tensor *out)
+{
+    const hth_infer_wanted *w = infer_wanted(c, out->name);
+    bool sent = w != NULL ? w->binary && w->classes == 0 : c->n_wanted == 0 && c->all_binary;
+    return out->t.data != NULL && out->t.bytes >= INFER_KEEP_BYTES && sent;
+}
+
 static hth_err infer_place(hth_request *r, hth_request_tensor *out, int n)
 {
     hth_infer_call *c = (hth_infer_call *)r->ctx;
@@ -97,7 +109,8 @@ static hth_err infer_place(hth_request *r, hth_request_tensor *out, int n)
     size_t names = 0, data = 0, head = sizeof *c->result + (size_t)n * sizeof *out;
     for (int i = 0; i < n; i++) {
         names += strlen(out[i].name) + 1;
-        data += infer_shared(c, out[i].name) != NULL ? 0 : hth_infer_aligned(out[i].t.bytes);
+        out[i].t.data = infer_stays(c, &out[i]) ? out[i].t.data : infer_shared(c, out[i].name);
+        data += out[i].t.data != NULL ? 0 : hth_infer_aligned(out[i].t.bytes);
     }
     hth_infer_result *result =
         hth_engine_alloc(c->c.h->engine, hth_infer_aligned(head + names) + data);
@@ -106,10 +119,10 @@ static hth_err infer_place(hth_request *r, hth_request_tensor *out, int n)
     }
     char *name = (char *)result + head, *at = (char *)result + hth_infer_aligned(head + names);
     result->engine = c->c.h->engine;
+    result->kept = NULL;
     result->refs = 1;
     result->n = n;
     for (int i = 0; i < n; i++) {
-        out[i].t.data = infer_shared(c, out[i].name);
         if (out[i].t.data == NULL) {
             out[i].t.data = at;
             at += hth_infer_aligned(out[i].t.bytes);
@@ -302,6 +315,9 @@ void hth_infer_name_trace(const hth_infer_call *c)
 static void infer_finish(hth_http_call *call)
 {
     hth_infer_call *c = (hth_infer_call *)call;
+    if (c->result != NULL) {
+        c->result->kept = call->r.kept;
+    }
     hth_infer_name_trace(c);
     if (call->r.err != HTH_OK) {
         hth_http_fail_call(call, c->id);
@@ -359,6 +375,7 @@ void hth_infer_start(hth_infer_call *c, hth_err err)
     c->c.r.inputs = c->in;
     c->c.r.n_inputs = c->n_in;
     c->c.r.place = infer_place;
+    c->c.r.keeps = c->c.finish == infer_finish;
     infer_known(c);
     hth_http_call_submit(&c->c);
 }

@@ -22,6 +22,7 @@ typedef struct hth_infer_wanted {
 // The outputs' names, shapes and bytes: one block, in which everything that they point to lies.
 typedef struct hth_infer_result {
     hth_engine *engine; // its memory is from there
+    hth_kept *kept;     // .. and the outputs' that the engine's process has kept; may be NULL
     int refs;           // the call's, and one for each output that is being sent from here
     int n;
     hth_request_tensor t[];
@@ -33,7 +34,8 @@ typedef struct hth_infer_call {
     const char *id; // ""
     hth_request_tensor *in;
     int n_in;
-    char *data; // of all inputs that are not used where a client put them
+    char *data;            // of all inputs that are not used where they came to
+    hth_http_block *block; // where others came to; NULL: none did
     hth_shm_region **held;
     int n_held, cap_held;
     hth_infer_wanted *wanted;

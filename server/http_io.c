@@ -41,25 +41,48 @@ static void io_more(const hth_http_conn *c, struct evbuffer *in)
     }
 }
 
+// io_read takes what has come; it returns what recv does.
+static ssize_t io_read(hth_http_conn *c, struct evbuffer *in)
+{
+    char *scratch = c->h->scratch;
+    if (c->block != NULL && c->block->come < c->block->bytes) {
+        return hth_http_block_read(c);
+    }
+    ssize_t n = recv(c->fd, scratch, HTH_HTTP_SCRATCH, MSG_DONTWAIT);
+    if (n <= 0) {
+        return n;
+    }
+    c->due = 0; // of what was looked at before
+    if (evbuffer_add(in, scratch, (size_t)n) != 0) {
+        errno = ENOMEM;
+        return -1;
+    }
+    if (c->due > 0) {
+        hth_http_block_begin(c);
+    }
+    if (n == HTH_HTTP_SCRATCH && c->block != NULL) {
+        (void)hth_http_block_read(c); // what goes wrong is found by the next read
+    } else if (n == HTH_HTTP_SCRATCH) {
+        io_more(c, in);
+    }
+    return n;
+}
+
 static void io_readable(evutil_socket_t fd, short what, void *conn)
 {
     hth_http_conn *c = conn;
     struct bufferevent *b = c->b;
     struct evbuffer *in = bufferevent_get_input(b);
-    char *scratch = c->h->scratch;
     if ((bufferevent_get_enabled(b) & EV_READ) == 0) { // evhttp answers, and takes nothing
         event_del(c->readable);
         c->paused = true;
         return;
     }
-    ssize_t n = recv(fd, scratch, HTH_HTTP_SCRATCH, MSG_DONTWAIT);
-    if (n > 0 && evbuffer_add(in, scratch, (size_t)n) == 0) {
-        if (n == HTH_HTTP_SCRATCH) {
-            io_more(c, in);
-        }
+    ssize_t n = io_read(c, in);
+    if (n > 0) {
         bufferevent_enable(b, EV_READ); // http.idle_seconds begin anew
         bufferevent_trigger(b, EV_READ, 0);
-    } else if (n >= 0 || !io_again()) {
+    } else if (n == 0 || !io_again()) {
         bufferevent_disable(b, EV_READ);
         bufferevent_trigger_event(
             b, (short)(BEV_EVENT_READING | (n == 0 ? BEV_EVENT_EOF : BEV_EVENT_ERROR)), 0);

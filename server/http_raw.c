@@ -55,8 +55,14 @@ hth_err hth_infer_read_raw(hth_infer_call *c, const json_t *model)
                         json_array_size(list), c->c.args.name);
     }
     c->in = hth_calloc(1, sizeof *c->in);
-    c->data = hth_engine_alloc(c->c.h->engine, bytes + HTH_INFER_ALIGN);
-    if (c->in == NULL || c->data == NULL) {
+    c->block = hth_http_block_of(hth_http_conn_of(c->c.h, c->c.req), body);
+    if (c->block != NULL) {
+        c->block->refs++;
+    } else {
+        c->data = hth_engine_alloc(c->c.h->engine, bytes + HTH_INFER_ALIGN);
+    }
+    void *at = c->block != NULL ? c->block->body : c->data;
+    if (c->in == NULL || at == NULL) {
         return hth_fail(HTH_ENOMEM, "out of memory for an input of %zu bytes", bytes);
     }
     c->id = "";
@@ -64,14 +70,16 @@ hth_err hth_infer_read_raw(hth_infer_call *c, const json_t *model)
     c->n_in = 1;
     c->in->name = NULL; // the model's only one
     c->in->t =
-        (hth_tensor){.dtype = hth_infer_dtype_named(type != NULL ? type : ""), .data = c->data};
+        (hth_tensor){.dtype = hth_infer_dtype_named(type != NULL ? type : ""), .data = at};
     c->in->t.bytes = bytes;
     hth_request_tensor named = *c->in;
     named.name = json_string_value(json_object_get(input, "name"));
     HTH_TRY(
         raw_shape(json_object_get(input, "shape"), hth_http_max_batch(model) > 0, bytes, &named));
     c->in->t.shape = named.t.shape;
-    evbuffer_remove(body, c->data, bytes);
+    if (c->data != NULL) {
+        evbuffer_remove(body, c->data, bytes);
+    }
     hth_infer_clean_bools(&c->in->t);
     return HTH_OK;
 }

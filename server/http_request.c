@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reads an inference request: a JSON head and, behind it, the bytes of those inputs that say so
-// (binary tensor data). Only the head is made contiguous; tensors are copied from the pieces in
-// which they arrived straight to where the engine reads them. Sizes are checked against what has
-// arrived before memory is taken.
+// (binary tensor data). Only the head is made contiguous; tensors are used where they came to, if
+// that is the engine's memory (http_block.c), or copied there from the pieces in which they
+// arrived. Sizes are checked against what has arrived before memory is taken.
 #include "server/http_infer.h"
 
 #include "server/http_field.h"
@@ -19,6 +19,7 @@ typedef struct reading {
     size_t head_bytes, binary_bytes; // of the body, and of the inputs so far
     hth_json_span data[HTH_INFER_MAX_TENSORS];
     bool binary[HTH_INFER_MAX_TENSORS]; // of an input: it is behind the head
+    bool here[HTH_INFER_MAX_TENSORS];   // .. and used there
 } reading;
 
 // ---- inputs
@@ -176,6 +177,30 @@ static bool in_place(const hth_tensor *t)
            (uintptr_t)t->data % HTH_INFER_ALIGN == 0;
 }
 
+// read_behind finds the inputs behind the head. Where the body has come to the engine's memory,
+// those that are aligned stay there: nobody else writes to it.
+static void read_behind(reading *s)
+{
+    hth_infer_call *c = s->c;
+    hth_http_block *b = hth_http_block_of(hth_http_conn_of(c->c.h, c->c.req), s->body);
+    uint64_t from = s->head_bytes;
+    for (int i = 0; i < c->n_in; i++) {
+        hth_tensor *t = &c->in[i].t;
+        if (t->data != NULL || s->data[i].p != NULL) {
+            continue;
+        }
+        s->binary[i] = true;
+        s->here[i] = b != NULL && (uintptr_t)(b->body + from) % HTH_INFER_ALIGN == 0;
+        if (s->here[i]) {
+            t->data = b->body + from;
+            hth_infer_clean_bools(t);
+            b->refs += c->block == NULL;
+            c->block = b;
+        }
+        from += t->bytes;
+    }
+}
+
 // read_elsewhere fills the inputs that are not behind the head, into a block from `at` on. Those
 // that are get their place in it.
 static hth_err read_elsewhere(reading *s, char *at)
@@ -183,7 +208,7 @@ static hth_err read_elsewhere(reading *s, char *at)
     hth_infer_call *c = s->c;
     for (int i = 0; i < c->n_in; i++) {
         hth_tensor *t = &c->in[i].t;
-        if (in_place(t)) {
+        if (s->here[i] || in_place(t)) {
             continue;
         }
         const void *shared = t->data;
@@ -197,8 +222,6 @@ static hth_err read_elsewhere(reading *s, char *at)
             if (err != HTH_OK) {
                 return hth_err_prefix(err, "Unable to parse 'data' of input '%s'", c->in[i].name);
             }
-        } else {
-            s->binary[i] = true;
         }
     }
     return HTH_OK;
@@ -209,8 +232,10 @@ static hth_err read_data(reading *s)
 {
     hth_infer_call *c = s->c;
     size_t bytes = 0;
+    read_behind(s);
     for (int i = 0; i < c->n_in; i++) {
-        bytes += in_place(&c->in[i].t) ? 0 : hth_infer_aligned(c->in[i].t.bytes);
+        bool there = s->here[i] || in_place(&c->in[i].t);
+        bytes += there ? 0 : hth_infer_aligned(c->in[i].t.bytes);
     }
     c->data = hth_engine_alloc(c->c.h->engine, bytes + HTH_INFER_ALIGN);
     if (c->data == NULL) {
@@ -219,7 +244,9 @@ static hth_err read_data(reading *s)
     HTH_TRY(read_elsewhere(s, c->data));
     evbuffer_drain(s->body, s->head_bytes);
     for (int i = 0; i < c->n_in; i++) {
-        if (s->binary[i]) {
+        if (s->here[i]) {
+            evbuffer_drain(s->body, c->in[i].t.bytes);
+        } else if (s->binary[i]) {
             evbuffer_remove(s->body, c->in[i].t.data, c->in[i].t.bytes);
             hth_infer_clean_bools(&c->in[i].t);
         }
@@ -348,6 +375,7 @@ hth_err hth_infer_read(hth_infer_call *c)
     json_t *id;
     memset(s.data, 0, sizeof s.data);
     memset(s.binary, 0, sizeof s.binary);
+    memset(s.here, 0, sizeof s.here);
     HTH_TRY(read_head_bytes(&s, evhttp_request_get_input_headers(c->c.req)));
     if (s.head_bytes == 0) {
         return hth_fail(HTH_EINVAL, "the request has no body");

@@ -364,7 +364,7 @@ hth_err hth_proxy_open(const hth_engine_config *config, hth_proxy **out)
     if (p == NULL) {
         return hth_fail(HTH_ENOMEM, "out of memory for an engine");
     }
-    p->in_fd = p->out_fd = p->link.socket = p->link.board_fd = -1;
+    p->in_fd = p->link.socket = p->link.board_fd = -1;
     pthread_mutex_init(&p->taking, NULL);
     pthread_mutex_init(&p->lock, NULL);
     pthread_cond_init(&p->changed, NULL);

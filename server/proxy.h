@@ -29,5 +29,6 @@ void hth_proxy_share(hth_proxy *p, int fd, uint64_t offset, const void *base, si
 void hth_proxy_unshare(hth_proxy *p, const void *base);
 void *hth_proxy_alloc(hth_proxy *p, size_t bytes); // NULL: there is no more
 bool hth_proxy_free(hth_proxy *p, void *block);    // false: is not from hth_proxy_alloc
+void hth_proxy_release(hth_kept *kept);            // as hth_engine_release
 
 #endif

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Answers, and what becomes of requests to which there is none. An answer is copied once, from
-// where the child put it to where `place` says.
+// where the child put it to where `place` says, unless the request keeps it where it is.
 //
 // What a child says is believed as far as it has been checked: an answer to what was not asked, or
 // one with offsets that lead astray, ends it.
@@ -44,10 +44,28 @@ static void *answer_at(hth_proxy *p, const hth_child_tensor *w)
     return at;
 }
 
-// answer_outputs has the outputs placed, and copies them there, unless that is where they are.
-static hth_err answer_outputs(hth_proxy *p, hth_request *r, const hth_child_record *a)
+// answer_keep has outputs stay where the child put them until they are given up.
+static hth_err answer_keep(hth_proxy *p, hth_request *r, proxy_call *c)
 {
+    hth_kept *k = hth_alloc(sizeof *k);
+    if (k == NULL) {
+        return hth_fail(HTH_ENOMEM, "out of memory for an answer");
+    }
+    pthread_mutex_lock(&p->lock);
+    *k = (hth_kept){p, p->out, (int)(c - p->calls)};
+    p->out->refs++;
+    c->state = PROXY_KEPT;
+    pthread_mutex_unlock(&p->lock);
+    r->kept = k;
+    return HTH_OK;
+}
+
+// answer_outputs has the outputs placed, and copies them there, unless that is where they are.
+static hth_err answer_outputs(hth_proxy *p, proxy_call *c, const hth_child_record *a)
+{
+    hth_request *r = c->r;
     int n = (int)a->n_tensors;
+    bool keep = false;
     r->outputs = hth_calloc((size_t)n + 1, sizeof *r->outputs);
     if (r->outputs == NULL) {
         return hth_fail(HTH_ENOMEM, "out of memory for %d outputs", n);
@@ -56,26 +74,31 @@ static hth_err answer_outputs(hth_proxy *p, hth_request *r, const hth_child_reco
         size_t bytes = 0;
         hth_request_tensor *t = &r->outputs[i];
         *t = hth_child_record_tensor(a, i);
+        void *at = answer_at(p, &a->tensor[i]);
         if (hth_tensor_bytes(t->t.dtype, &t->t.shape, t->t.layout, &bytes) != HTH_OK ||
-            bytes != t->t.bytes || answer_at(p, &a->tensor[i]) == NULL) {
+            bytes != t->t.bytes || at == NULL) {
             p->lost = true;
             return hth_fail(HTH_ECORRUPT, "the engine's process gave an output that cannot be");
         }
+        t->t.data = r->keeps && a->tensor[i].region == 0 ? at : NULL;
     }
     r->n_outputs = n;
     HTH_TRY(r->place(r, r->outputs, n));
     for (int i = 0; i < n; i++) {
         const hth_tensor *t = &r->outputs[i].t;
         const void *from = answer_at(p, &a->tensor[i]);
-        if (t->bytes > 0 && t->data != from) {
+        if (t->data == from) {
+            keep = keep || a->tensor[i].region == 0;
+        } else if (t->bytes > 0) {
             memmove(t->data, from, t->bytes); // a client's memory may be both
         }
     }
-    return HTH_OK;
+    return keep ? answer_keep(p, r, c) : HTH_OK;
 }
 
-static hth_err answer_read(hth_proxy *p, hth_request *r, const hth_child_record *a)
+static hth_err answer_read(hth_proxy *p, proxy_call *c, const hth_child_record *a)
 {
+    hth_request *r = c->r;
     const char *detail = hth_child_record_text(a, HTH_CHILD_DETAIL);
     const char *json = hth_child_record_text(a, HTH_CHILD_JSON);
     r->version = a->version;
@@ -86,7 +109,7 @@ static hth_err answer_read(hth_proxy *p, hth_request *r, const hth_child_record 
         return hth_fail((hth_err)a->err, "%s", detail != NULL ? detail : "");
     }
     if (r->query == NULL) {
-        return answer_outputs(p, r, a);
+        return answer_outputs(p, c, a);
     }
     r->json = json != NULL ? hth_strdup(json) : NULL;
     return json != NULL && r->json == NULL ? hth_fail(HTH_ENOMEM, "no memory for an answer")
@@ -101,11 +124,11 @@ static void answer_take(hth_proxy *p, const hth_child_head *head, proxy_call *c,
     hth_request *r = c->r;
     hth_err err = hth_child_link_record(head, body, bytes, p->link.out, &copy, &a);
     if (err == HTH_OK) {
-        err = answer_read(p, r, a);
+        err = answer_read(p, c, a);
     } else {
         p->lost |= err == HTH_ECORRUPT;
     }
-    atomic_store(&p->link.board->slot[head->slot].released, true);
+    atomic_store(&p->link.board->slot[head->slot].released, r->kept == NULL);
     if (err == HTH_OK) {
         proxy_models_note(p, r);
     }

@@ -138,16 +138,35 @@ static hth_err call_pack(hth_proxy *p, proxy_call *c)
     return call_copy(p, c, r);
 }
 
-// proxy_call_free gives the slot back; lock held.
+static void call_give_back(hth_proxy *p, proxy_call *c)
+{
+    c->state = PROXY_FREE;
+    c->next = p->first_free;
+    p->first_free = (int)(c - p->calls);
+}
+
 void proxy_call_free(hth_proxy *p, proxy_call *c)
 {
     call_unpack(p, c);
-    c->state = PROXY_FREE;
     c->r = NULL;
-    c->next = p->first_free;
-    p->first_free = (int)(c - p->calls);
     p->in_flight--;
     p->others -= !c->own;
+    if (c->state != PROXY_KEPT) {
+        call_give_back(p, c);
+    }
+}
+
+void hth_proxy_release(hth_kept *kept)
+{
+    hth_proxy *p = kept->p;
+    pthread_mutex_lock(&p->lock);
+    if (kept->out == p->out) { // else there is no child any more that would use it again
+        atomic_store(&p->link.board->slot[kept->slot].released, true);
+    }
+    call_give_back(p, &p->calls[kept->slot]);
+    proxy_out_rele(kept->out);
+    pthread_mutex_unlock(&p->lock);
+    hth_free(kept);
 }
 
 // call_send hands a request to the child; lock held.

@@ -33,7 +33,12 @@ static hth_err child_share(hth_proxy *p, int theirs[2])
     uint64_t out_bytes;
     void *board;
     *l = (hth_child_link){.socket = -1, .board_fd = -1};
-    theirs[0] = theirs[1] = p->out_fd = -1;
+    theirs[0] = theirs[1] = -1;
+    p->out = hth_calloc(1, sizeof *p->out);
+    if (p->out == NULL) {
+        return hth_fail(HTH_ENOMEM, "out of memory for the engine's process");
+    }
+    *p->out = (proxy_out){.fd = -1, .refs = 1};
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, theirs) != 0) {
         return hth_fail_errno(errno, "cannot make a socket for the engine's process");
     }
@@ -41,8 +46,9 @@ static hth_err child_share(hth_proxy *p, int theirs[2])
     l->board_bytes = hth_child_board_bytes((uint64_t)p->n_calls);
     HTH_TRY(hth_memfd_make("hearth-board", l->board_bytes, &l->board_fd, &board));
     l->board = board;
-    HTH_TRY(hth_slab_make("hearth-out", OUT_BYTES, &p->out_fd, &out_bytes));
-    HTH_TRY(hth_slab_open(p->out_fd, out_bytes, false, &l->out));
+    HTH_TRY(hth_slab_make("hearth-out", OUT_BYTES, &p->out->fd, &out_bytes));
+    HTH_TRY(hth_slab_open(p->out->fd, out_bytes, false, &p->out->slab));
+    l->out = p->out->slab;
     l->board->n_slots = (uint64_t)p->n_calls;
     l->board->in_bytes = p->in_bytes;
     l->board->out_bytes = out_bytes;
@@ -53,31 +59,43 @@ static hth_err child_share(hth_proxy *p, int theirs[2])
     return hth_child_link_open(l, true);
 }
 
+void proxy_out_rele(proxy_out *out)
+{
+    if (--out->refs == 0) {
+        hth_slab_close(out->slab);
+        if (out->fd >= 0) {
+            close(out->fd);
+        }
+        hth_free(out);
+    }
+}
+
 void proxy_forget_child(hth_proxy *p)
 {
     hth_child_link *l = &p->link;
     if (l->to != NULL) {
         hth_child_link_close(l);
     }
-    hth_slab_close(l->out);
     if (l->board != NULL) {
         hth_memfd_drop(l->board_fd, l->board, l->board_bytes);
-    }
-    if (p->out_fd >= 0) {
-        close(p->out_fd);
     }
     if (l->socket >= 0) {
         close(l->socket);
     }
     *l = (hth_child_link){.socket = -1, .board_fd = -1};
-    p->out_fd = -1;
+    pthread_mutex_lock(&p->lock);
+    if (p->out != NULL) {
+        proxy_out_rele(p->out);
+    }
+    p->out = NULL;
+    pthread_mutex_unlock(&p->lock);
 }
 
 // ---- start
 
 static hth_err child_actions(const hth_proxy *p, int socket, posix_spawn_file_actions_t *a)
 {
-    const int from[] = {socket, p->link.board_fd, p->in_fd, p->out_fd};
+    const int from[] = {socket, p->link.board_fd, p->in_fd, p->out->fd};
     int rc = 0, spare = HTH_CHILD_FD_OUT;
     for (int i = 0; i < 4; i++) {
         spare = from[i] > spare ? from[i] : spare;

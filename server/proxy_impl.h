@@ -21,8 +21,27 @@
 
 typedef enum proxy_phase { PROXY_DOWN, PROXY_STARTING, PROXY_UP } proxy_phase;
 
-// FREE -> FILLING -> WAITING <-> SENT -> FREE
-typedef enum proxy_state { PROXY_FREE, PROXY_FILLING, PROXY_WAITING, PROXY_SENT } proxy_state;
+// FREE -> FILLING -> WAITING <-> SENT -> (KEPT ->) FREE
+typedef enum proxy_state {
+    PROXY_FREE,
+    PROXY_FILLING,
+    PROXY_WAITING,
+    PROXY_SENT,
+    PROXY_KEPT // answered; its outputs are read where the child put them
+} proxy_state;
+
+// The slab of one child's outputs: mapped until the last of them is given up, which may be behind
+// the child's end. Guarded by the proxy's lock.
+typedef struct proxy_out {
+    hth_slab *slab;
+    int fd, refs;
+} proxy_out;
+
+struct hth_kept {
+    hth_proxy *p;
+    proxy_out *out;
+    int slot;
+};
 
 typedef struct proxy_call {
     proxy_state state;
@@ -93,7 +112,7 @@ struct hth_proxy {
     int deaths;              // quick ones, one behind the other
     // the keeper's
     proxy_model *models;
-    int out_fd;
+    proxy_out *out; // of the child that is starting or up
     uint64_t started_ns, next_start_ns, next_look_ns, next_beat_ns, beat, settings;
     char filter[HTH_LOG_FILTER_TEXT];
     int missed;
@@ -102,7 +121,9 @@ struct hth_proxy {
 
 // ---- proxy_call.c
 
-void proxy_call_free(hth_proxy *p, proxy_call *c); // gives the slot back; lock held
+// proxy_call_free gives the slot back, or keeps nothing but that where the state is KEPT; lock
+// held.
+void proxy_call_free(hth_proxy *p, proxy_call *c);
 // proxy_send_waiting sends what waits, in order of submission; HTH_EBUSY: there is no room for all
 // of it. Lock held.
 hth_err proxy_send_waiting(hth_proxy *p);
@@ -127,6 +148,8 @@ void proxy_settings(hth_proxy *p); // sends them when they have changed. Keeper
 // proxy_ended tells whether the child has ended, and how; wait: until it has. Keeper.
 bool proxy_ended(hth_proxy *p, bool wait, proxy_end *how);
 void proxy_forget_child(hth_proxy *p); // what is shared with it. Keeper
+// proxy_out_rele gives up one use of outputs; lock held.
+void proxy_out_rele(proxy_out *out);
 
 // ---- proxy_region.c: lock held
 

@@ -105,6 +105,7 @@ hth_err hth_work_place(hth_work *w, const hth_program *p, const int *map, int64_
         int at = p->final_index[i];
         hth_tensor *t = &r->outputs[map != NULL ? map[at] : at].t;
         *t = hth_program_output(p, i);
+        t->data = NULL; // nobody else reads it there
         if (samples >= 0) {
             t->bytes = t->bytes / (size_t)t->shape.dim[0] * (size_t)samples;
             t->shape.dim[0] = samples;
