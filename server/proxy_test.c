@@ -628,6 +628,83 @@ static void test_nothing_is_left(void **state)
     hth_setting_reset();
 }
 
+// ---- outputs that stay where the child put them
+
+static hth_err keeping_place(hth_request *r, hth_request_tensor *out, int n)
+{
+    call *c = r->ctx;
+    assert_int_equal(n, 1);
+    assert_non_null(out[0].t.data);
+    c->out[0] = out[0].t;
+    return HTH_OK;
+}
+
+static void keep(hth_engine *e, call *c, const hth_request_tensor *in)
+{
+    *c = (call){.r = {.model = "digits", .inputs = in, .n_inputs = 1, .keeps = true}};
+    call_init(c);
+    c->r.place = keeping_place;
+    assert_ok(hth_engine_submit(e, &c->r));
+    assert_ok(call_wait(c));
+    assert_non_null(c->r.kept);
+}
+
+// restart kills the engine's process and waits for the next one.
+static void restart(hth_engine *e)
+{
+    pid_t pid = kill_engine(SIGKILL);
+    uint64_t until = hth_real_after(LIMIT_NS);
+    while (engine_pid() == pid || engine_pid() == 0 || !hth_engine_ready(e)) {
+        assert_true(hth_real_ns() < until);
+        nap();
+    }
+}
+
+// Neither other requests nor the child's death change what is kept; when it is given up, its memory
+// is gone with the child that it was of, and its slot serves again.
+static void test_kept(void **state)
+{
+    fixture f;
+    call c[3];
+    open_all(&f);
+    wait_ready(f.engine);
+    hth_request_tensor in = input_of(images.shape[0], images.data);
+    call copied = {.r = {.model = "digits", .inputs = &in, .n_inputs = 1}};
+    assert_ok(call_run(f.engine, &copied));
+    assert_null(copied.r.kept);
+    size_t bytes = copied.out[0].bytes;
+    int mappings = count_mappings(), fds = count_fds();
+    float *zeros = calloc((size_t)images.shape[0], 256);
+    for (int i = 0; i < 3; i++) {
+        keep(f.engine, &c[i], &in);
+        assert_int_equal(c[i].out[0].bytes, bytes);
+        for (int k = 0; k < 20; k++) {
+            (void)classify(f.engine, zeros);
+        }
+        if (i < 2) {
+            restart(f.engine);
+        }
+    }
+    assert_int_equal(count_mappings(), mappings + 2); // of those that are dead
+    for (int i = 2; i >= 0; i--) {
+        for (int k = 0; k <= i; k++) {
+            assert_memory_equal(c[k].out[0].data, copied.out[0].data, bytes);
+        }
+        hth_engine_release(c[i].r.kept);
+    }
+    assert_int_equal(count_mappings(), mappings);
+    assert_int_equal(count_fds(), fds);
+    for (int i = 0; i < 3000; i++) { // more than there are slots
+        call again;
+        keep(f.engine, &again, &in);
+        assert_memory_equal(again.out[0].data, copied.out[0].data, bytes);
+        hth_engine_release(again.r.kept);
+    }
+    free(zeros);
+    free(copied.out[0].data);
+    fixture_close(&f);
+}
+
 // ---- clients' memory
 
 // An input in memory that was shared is not copied: what changes there is seen.
@@ -698,6 +775,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_killed_while_it_trains),
         cmocka_unit_test(test_too_many_deaths),
         cmocka_unit_test(test_nothing_is_left),
+        cmocka_unit_test(test_kept),
         cmocka_unit_test(test_shared_memory),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
