@@ -248,9 +248,8 @@ void hth_http_ticked(evutil_socket_t fd, short what, void *arg)
         if (c->req != NULL && c->closed == NULL && !c->r.canceled &&
             now - c->since_ns > HTH_HTTP_TICK_US * 1000u) {
             const hth_http_conn *conn = hth_http_conn_of(h, c->req);
-            c->closed = conn != NULL
-                            ? event_new(h->base, conn->fd, EV_CLOSED, call_closed, c)
-                            : NULL;
+            c->closed =
+                conn != NULL ? event_new(h->base, conn->fd, EV_CLOSED, call_closed, c) : NULL;
             if (c->closed != NULL) {
                 event_add(c->closed, NULL);
             }

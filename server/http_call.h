@@ -43,9 +43,9 @@ typedef struct hth_http_door {
 // A request's body in one piece of the engine's memory.
 typedef struct hth_http_block {
     struct hth_http *h;
-    int refs;               // the connection's, the evbuffer's, the call's
-    uint64_t bytes, come;   // of the body
-    char *body, *memory;    // body: where it begins in the memory
+    int refs;             // the connection's, the evbuffer's, the call's
+    uint64_t bytes, come; // of the body
+    char *body, *memory;  // body: where it begins in the memory
 } hth_http_block;
 
 // A connection, from accept to close (http_guard.c).
@@ -59,10 +59,10 @@ typedef struct hth_http_conn {
     hth_http_address *address;
     hth_peer peer;
     const hth_http_door *door;
-    bool tls, told, listed;  // told: it was given its end; listed: in conns
-    bool headed, moving;     // the present head was looked at; its bytes go where we put them
-    struct evbuffer *held;   // of a head that is not whole; may be NULL
-    hth_http_block *block;   // where a large body comes to, or lies; NULL: it does not
+    bool tls, told, listed; // told: it was given its end; listed: in conns
+    bool headed, moving;    // the present head was looked at; its bytes go where we put them
+    struct evbuffer *held;  // of a head that is not whole; may be NULL
+    hth_http_block *block;  // where a large body comes to, or lies; NULL: it does not
     // of a head that was just looked at: its own bytes, its body's, and those in front of the
     // body's tensors; due 0: the body need not lie in one piece
     uint64_t text_due, due, head_due;

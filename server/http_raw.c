@@ -69,8 +69,7 @@ hth_err hth_infer_read_raw(hth_infer_call *c, const json_t *model)
     c->all_binary = true;
     c->n_in = 1;
     c->in->name = NULL; // the model's only one
-    c->in->t =
-        (hth_tensor){.dtype = hth_infer_dtype_named(type != NULL ? type : ""), .data = at};
+    c->in->t = (hth_tensor){.dtype = hth_infer_dtype_named(type != NULL ? type : ""), .data = at};
     c->in->t.bytes = bytes;
     hth_request_tensor named = *c->in;
     named.name = json_string_value(json_object_get(input, "name"));

@@ -158,38 +158,50 @@ static char *reply_field(char *at, const char *key, const char *value)
     return stpcpy(stpcpy(stpcpy(stpcpy(at, key), ": "), value), "\r\n");
 }
 
-// reply_plain is evhttp_send_reply without its formatting, and without copies of what the headers
-// say. false: out of memory, nothing has happened.
-static bool reply_plain(hth_http *h, const hth_http_conn *conn, struct evhttp_request *req,
-                        int status, const char *type, struct evbuffer *body)
+// reply_fields puts the headers that were set for the answer at `at`, and returns where they end.
+static char *reply_fields(char *at, const struct evhttp_request *req)
 {
-    struct evbuffer *out = bufferevent_get_output(conn->b);
-    const char *phrase = hth_http_phrase(status), *date = reply_date(h);
     const char *asked = evhttp_find_header(req->input_headers, "Connection");
     bool close = asked != NULL && strcasecmp(asked, "close") == 0;
     const struct evkeyval *kv;
-    struct evbuffer_iovec v;
-    char code[16], length[24];
-    size_t bytes = 160 + strlen(phrase) + strlen(date) + (type != NULL ? strlen(type) : 0);
-    TAILQ_FOREACH(kv, req->output_headers, next)
-    {
-        bytes += strlen(kv->key) + strlen(kv->value) + 4;
-    }
-    if (evbuffer_reserve_space(out, (ev_ssize_t)bytes, &v, 1) != 1) {
-        return false;
-    }
-    snprintf(code, sizeof code, "%d ", status);
-    snprintf(length, sizeof length, "%zu", body != NULL ? evbuffer_get_length(body) : 0);
-    char *at = stpcpy(stpcpy(stpcpy(stpcpy(v.iov_base, "HTTP/1.1 "), code), phrase), "\r\n");
-    at = type != NULL ? reply_field(at, "Content-Type", type) : at;
     TAILQ_FOREACH(kv, req->output_headers, next)
     {
         if (!close || strcasecmp(kv->key, "Connection") != 0) {
             at = reply_field(at, kv->key, kv->value);
         }
     }
-    at = close ? reply_field(at, "Connection", "close") : at;
-    at = reply_field(at, "Date", date);
+    return close ? reply_field(at, "Connection", "close") : at;
+}
+
+// reply_most is what the head takes at most, `extra` bytes for what is in no header that was set.
+static size_t reply_most(const struct evhttp_request *req, size_t extra)
+{
+    const struct evkeyval *kv;
+    TAILQ_FOREACH(kv, req->output_headers, next)
+    {
+        extra += strlen(kv->key) + strlen(kv->value) + 4;
+    }
+    return extra;
+}
+
+// reply_plain is evhttp_send_reply without its formatting, and without copies of what the headers
+// say. false: out of memory, nothing has happened.
+static bool reply_plain(hth_http *h, const hth_http_conn *conn, struct evhttp_request *req,
+                        int status, const char *type, struct evbuffer *body)
+{
+    struct evbuffer *out = bufferevent_get_output(conn->b);
+    const char *date = reply_date(h);
+    struct evbuffer_iovec v;
+    char first[80], length[24];
+    int n = snprintf(first, sizeof first, "HTTP/1.1 %d %s\r\n", status, hth_http_phrase(status));
+    size_t most = reply_most(req, 160 + (type != NULL ? strlen(type) : 0));
+    if (evbuffer_reserve_space(out, (ev_ssize_t)(most + (size_t)n), &v, 1) != 1) {
+        return false;
+    }
+    snprintf(length, sizeof length, "%zu", body != NULL ? evbuffer_get_length(body) : 0);
+    char *at = stpcpy(v.iov_base, first);
+    at = type != NULL ? reply_field(at, "Content-Type", type) : at;
+    at = reply_field(reply_fields(at, req), "Date", date);
     at = stpcpy(reply_field(at, "Content-Length", length), "\r\n");
     v.iov_len = (size_t)(at - (char *)v.iov_base);
     evbuffer_commit_space(out, &v, 1);

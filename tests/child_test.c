@@ -173,6 +173,13 @@ static void infer(hearth *h)
     hearth_tensors_free(y, n);
 }
 
+static void infer_once(void)
+{
+    hearth *h = dial(0);
+    infer(h);
+    hearth_close(h);
+}
+
 // Not ready while there is no engine, alive all the time, ready again.
 static void test_ready_tells_the_truth(void **state)
 {
@@ -196,9 +203,7 @@ static void test_ready_tells_the_truth(void **state)
         assert_int_equal(http_get("/v2/health/live", answer, sizeof answer), 200);
     }
     wait_ready();
-    hearth *h = dial(0);
-    infer(h);
-    hearth_close(h);
+    infer_once();
     assert_int_equal(end(SIGTERM), 0);
 }
 
@@ -258,6 +263,56 @@ static void test_http_gets_503(void **state)
     assert_int_equal(end(SIGTERM), 0);
 }
 
+// An answer that is on its way when the engine's process dies comes whole: it is more than the
+// socket takes, and its client reads on behind the death.
+static void test_answer_outlives(void **state)
+{
+    enum { N = 2000000 };
+    char head[400], json[300];
+    float *sent = malloc(N * 4), *got = malloc(N * 4 + 4000);
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
+    int few = 4096, fd = socket(AF_INET, SOCK_STREAM, 0);
+    for (int i = 0; i < N; i++) {
+        sent[i] = (float)i;
+    }
+    int m = snprintf(json, sizeof json,
+                     "{\"inputs\":[{\"name\":\"INPUT0\",\"datatype\":\"FP32\",\"shape\":[%d],"
+                     "\"parameters\":{\"binary_data_size\":%d}}],\"parameters\":"
+                     "{\"binary_data_output\":true}}",
+                     N, N * 4);
+    int n = snprintf(head, sizeof head,
+                     "POST /v2/models/ident/infer HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+                     "Content-Length: %d\r\nInference-Header-Content-Length: %d\r\n\r\n",
+                     N * 4 + m, m);
+    start();
+    wait_ready();
+    inet_pton(AF_INET, "127.0.0.1", &a.sin_addr);
+    setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &few, sizeof few);
+    assert_int_equal(connect(fd, (struct sockaddr *)&a, sizeof a), 0);
+    assert_int_equal(send(fd, head, (size_t)n, 0), n);
+    assert_int_equal(send(fd, json, (size_t)m, 0), m);
+    assert_int_equal(send(fd, sent, N * 4, 0), N * 4); // blocks until all is taken
+    size_t come = (size_t)read(fd, got, 1);
+    assert_int_equal(come, 1);
+    pid_t pid = engine_pid();
+    kill(pid, SIGKILL);
+    while (engine_now() == pid || engine_now() == 0) {
+        nap();
+    }
+    wait_ready();
+    infer_once();
+    for (ssize_t k; (k = read(fd, (char *)got + come, N * 4 + 4000 - come)) > 0;) {
+        come += (size_t)k;
+    }
+    assert_true(come > N * 4);
+    assert_int_equal(atoi((char *)got + 9), 200);
+    assert_memory_equal((char *)got + come - N * 4, sent, N * 4);
+    close(fd);
+    free(sent);
+    free(got);
+    assert_int_equal(end(SIGTERM), 0);
+}
+
 // hearthd is killed in the midst of work: its child is gone at once, and the store is whole.
 static void test_no_orphan(void **state)
 {
@@ -275,9 +330,7 @@ static void test_no_orphan(void **state)
         hearth_close(h);
     }
     start();
-    hearth *h = dial(0);
-    infer(h);
-    hearth_close(h);
+    infer_once();
     assert_int_equal(end(SIGTERM), 0);
 }
 
@@ -434,6 +487,8 @@ static int setup(void **state)
     assert_int_equal(
         hearth_import(h, "new", "tests/data/digits/untrained.onnx", -1, NULL, NULL, NULL),
         HEARTH_OK);
+    assert_int_equal(hearth_import(h, "ident", "tests/data/http/ident.onnx", -1, NULL, NULL, NULL),
+                     HEARTH_OK);
     hearth_close(h);
     return hth_npy_read("tests/data/digits/images.npy", &images);
 }
@@ -450,11 +505,9 @@ int main(int argc, char **argv)
         return client_main(argv[1]);
     }
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ready_tells_the_truth),
-        cmocka_unit_test(test_http_gets_503),
-        cmocka_unit_test(test_no_orphan),
-        cmocka_unit_test(test_killed_client),
-        cmocka_unit_test(test_reload),
+        cmocka_unit_test(test_ready_tells_the_truth), cmocka_unit_test(test_http_gets_503),
+        cmocka_unit_test(test_answer_outlives),       cmocka_unit_test(test_no_orphan),
+        cmocka_unit_test(test_killed_client),         cmocka_unit_test(test_reload),
         cmocka_unit_test(test_two_devices),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
