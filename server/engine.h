@@ -89,8 +89,8 @@ struct hth_request {
     int n_outputs;
     hth_kept *kept; // not NULL: place left outputs; `done` takes it over (hth_engine_release)
     int version;    // of the model that answered
-    bool batched; // its outputs' first dimension is a batch
-    char *json;   // answer of a query, hth_alloc'd: `done` takes it over
+    bool batched;   // its outputs' first dimension is a batch
+    char *json;     // answer of a query, hth_alloc'd: `done` takes it over
     uint64_t submitted_ns, started_ns, finished_ns;
     hth_request *next; // the engine's
     hth_route route;   // the router's
