@@ -40,7 +40,7 @@ static inline int children_of(pid_t pid, pid_t *out, int cap)
 // child_of is one child of `pid`; 0: it has none at this moment.
 static inline pid_t child_of(pid_t pid)
 {
-    pid_t child;
+    pid_t child = 0;
     return children_of(pid, &child, 1) > 0 ? child : 0;
 }
 
