@@ -649,6 +649,13 @@ static void keep(hth_engine *e, call *c, const hth_request_tensor *in)
     assert_non_null(c->r.kept);
 }
 
+static void assert_near(const float *a, const float *b, size_t bytes)
+{
+    for (size_t i = 0; i < bytes / sizeof *a; i++) {
+        assert_float_equal(a[i], b[i], 1e-4);
+    }
+}
+
 // restart kills the engine's process and waits for the next one.
 static void restart(hth_engine *e)
 {
@@ -675,9 +682,12 @@ static void test_kept(void **state)
     size_t bytes = copied.out[0].bytes;
     int mappings = count_mappings(), fds = count_fds();
     float *zeros = calloc((size_t)images.shape[0], 256);
+    void *was[3]; // algorithms measured meanwhile may change an answer's last bits
     for (int i = 0; i < 3; i++) {
         keep(f.engine, &c[i], &in);
         assert_int_equal(c[i].out[0].bytes, bytes);
+        assert_near(c[i].out[0].data, copied.out[0].data, bytes);
+        was[i] = memcpy(malloc(bytes), c[i].out[0].data, bytes);
         for (int k = 0; k < 20; k++) {
             (void)classify(f.engine, zeros);
         }
@@ -688,16 +698,17 @@ static void test_kept(void **state)
     assert_int_equal(count_mappings(), mappings + 2); // of those that are dead
     for (int i = 2; i >= 0; i--) {
         for (int k = 0; k <= i; k++) {
-            assert_memory_equal(c[k].out[0].data, copied.out[0].data, bytes);
+            assert_memory_equal(c[k].out[0].data, was[k], bytes);
         }
         hth_engine_release(c[i].r.kept);
+        free(was[i]);
     }
     assert_int_equal(count_mappings(), mappings);
     assert_int_equal(count_fds(), fds);
     for (int i = 0; i < 3000; i++) { // more than there are slots
         call again;
         keep(f.engine, &again, &in);
-        assert_memory_equal(again.out[0].data, copied.out[0].data, bytes);
+        assert_near(again.out[0].data, copied.out[0].data, bytes);
         hth_engine_release(again.r.kept);
     }
     free(zeros);
