@@ -43,7 +43,7 @@ typedef struct hth_http_door {
 // A request's body in one piece of the engine's memory.
 typedef struct hth_http_block {
     struct hth_http *h;
-    int refs;             // the connection's, the evbuffer's, the call's
+    _Atomic int refs;     // the connection's, the evbuffer's, the call's
     uint64_t bytes, come; // of the body
     char *body, *memory;  // body: where it begins in the memory
 } hth_http_block;
@@ -98,8 +98,8 @@ struct hth_http {
     hth_http_conn *last_conn;     // that was asked for; NULL: it has gone
     hth_http_address *addresses;
     int64_t n_conns;
-    uint64_t buffered; // bytes that all connections hold
-    uint64_t reserved; // bytes of all blocks
+    uint64_t buffered;         // bytes that all connections hold
+    _Atomic uint64_t reserved; // bytes of all blocks
     uint64_t looked_ns;
     hth_shm *shm;
     struct event *wake, *tick;

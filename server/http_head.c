@@ -41,9 +41,16 @@ static bool line_is(const char *line, const char *name)
     return strncasecmp(line, name, n) == 0 && line[n] == ':';
 }
 
+// head_number stays within the line: what strtoull takes for a blank may be its end.
+static uint64_t head_number(const char *text)
+{
+    text += strspn(text, " \t");
+    return *text != '\r' && *text != '\n' ? strtoull(text, NULL, 10) : 0;
+}
+
 static void head_length(head *d, const char *digits)
 {
-    uint64_t n = strtoull(digits, NULL, 10);
+    uint64_t n = head_number(digits);
     d->differs = d->differs || (d->sized && n != d->length);
     d->length = n > d->length ? n : d->length;
     d->sized = true;
@@ -63,7 +70,7 @@ static void head_line(head *d, const char *line)
         break;
     case 'i':
         if (line_is(line, "Inference-Header-Content-Length")) {
-            d->json = strtoull(line + 32, NULL, 10);
+            d->json = head_number(line + 32);
         }
         break;
     case 'e':

@@ -104,6 +104,10 @@ static void io_writable(evutil_socket_t fd, short what, void *conn)
     hth_http_conn *c = conn;
     struct bufferevent *b = c->b;
     struct evbuffer *out = bufferevent_get_output(b);
+    if (evbuffer_get_length(out) == 0) { // sent meanwhile, and evhttp was told
+        event_del(c->writable);
+        return;
+    }
     int n = evbuffer_write_atmost(out, fd, HTH_HTTP_WRITE);
     if (n < 0 && !io_again()) {
         event_del(c->writable);
@@ -131,9 +135,11 @@ void hth_http_io_write(const hth_http_conn *c)
     }
     (void)evbuffer_write_atmost(out, c->fd, HTH_HTTP_WRITE); // what is wrong is found again
     if (evbuffer_get_length(out) == 0) {
+        event_del(c->writable);
         bufferevent_trigger(c->b, EV_WRITE, BEV_TRIG_DEFER_CALLBACKS);
     } else {
         event_add(c->writable, NULL);
+        bufferevent_enable(c->b, EV_WRITE); // http.idle_seconds begin
     }
 }
 

@@ -56,9 +56,10 @@ hth_err hth_infer_read_raw(hth_infer_call *c, const json_t *model)
     }
     c->in = hth_calloc(1, sizeof *c->in);
     c->block = hth_http_block_of(hth_http_conn_of(c->c.h, c->c.req), body);
-    if (c->block != NULL) {
+    if (c->block != NULL && (uintptr_t)c->block->body % HTH_INFER_ALIGN == 0) {
         c->block->refs++;
     } else {
+        c->block = NULL;
         c->data = hth_engine_alloc(c->c.h->engine, bytes + HTH_INFER_ALIGN);
     }
     void *at = c->block != NULL ? c->block->body : c->data;

@@ -55,9 +55,20 @@ static hth_err answer_keep(hth_proxy *p, hth_request *r, proxy_call *c)
     *k = (hth_kept){p, p->out, (int)(c - p->calls)};
     p->out->refs++;
     c->state = PROXY_KEPT;
+    p->n_kept++;
     pthread_mutex_unlock(&p->lock);
     r->kept = k;
     return HTH_OK;
+}
+
+// answer_may_stay tells whether outputs may stay in the child's slab: slow readers of answers leave
+// enough slots to all others.
+static bool answer_may_stay(hth_proxy *p)
+{
+    pthread_mutex_lock(&p->lock);
+    bool may = p->n_kept < p->n_calls / 4;
+    pthread_mutex_unlock(&p->lock);
+    return may;
 }
 
 // answer_outputs has the outputs placed, and copies them there, unless that is where they are.
@@ -65,7 +76,7 @@ static hth_err answer_outputs(hth_proxy *p, proxy_call *c, const hth_child_recor
 {
     hth_request *r = c->r;
     int n = (int)a->n_tensors;
-    bool keep = false;
+    bool keep = false, may = r->keeps && answer_may_stay(p);
     r->outputs = hth_calloc((size_t)n + 1, sizeof *r->outputs);
     if (r->outputs == NULL) {
         return hth_fail(HTH_ENOMEM, "out of memory for %d outputs", n);
@@ -80,7 +91,7 @@ static hth_err answer_outputs(hth_proxy *p, proxy_call *c, const hth_child_recor
             p->lost = true;
             return hth_fail(HTH_ECORRUPT, "the engine's process gave an output that cannot be");
         }
-        t->t.data = r->keeps && a->tensor[i].region == 0 ? at : NULL;
+        t->t.data = may && a->tensor[i].region == 0 ? at : NULL;
     }
     r->n_outputs = n;
     HTH_TRY(r->place(r, r->outputs, n));

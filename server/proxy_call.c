@@ -164,8 +164,9 @@ void hth_proxy_release(hth_kept *kept)
         atomic_store(&p->link.board->slot[kept->slot].released, true);
     }
     call_give_back(p, &p->calls[kept->slot]);
-    proxy_out_rele(kept->out);
+    p->n_kept--;
     pthread_mutex_unlock(&p->lock);
+    proxy_out_rele(p, kept->out);
     hth_free(kept);
 }
 

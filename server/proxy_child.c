@@ -34,11 +34,14 @@ static hth_err child_share(hth_proxy *p, int theirs[2])
     void *board;
     *l = (hth_child_link){.socket = -1, .board_fd = -1};
     theirs[0] = theirs[1] = -1;
-    p->out = hth_calloc(1, sizeof *p->out);
-    if (p->out == NULL) {
+    proxy_out *out = hth_calloc(1, sizeof *out);
+    if (out == NULL) {
         return hth_fail(HTH_ENOMEM, "out of memory for the engine's process");
     }
-    *p->out = (proxy_out){.fd = -1, .refs = 1};
+    *out = (proxy_out){.fd = -1, .refs = 1};
+    pthread_mutex_lock(&p->lock);
+    p->out = out;
+    pthread_mutex_unlock(&p->lock);
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, theirs) != 0) {
         return hth_fail_errno(errno, "cannot make a socket for the engine's process");
     }
@@ -46,9 +49,9 @@ static hth_err child_share(hth_proxy *p, int theirs[2])
     l->board_bytes = hth_child_board_bytes((uint64_t)p->n_calls);
     HTH_TRY(hth_memfd_make("hearth-board", l->board_bytes, &l->board_fd, &board));
     l->board = board;
-    HTH_TRY(hth_slab_make("hearth-out", OUT_BYTES, &p->out->fd, &out_bytes));
-    HTH_TRY(hth_slab_open(p->out->fd, out_bytes, false, &p->out->slab));
-    l->out = p->out->slab;
+    HTH_TRY(hth_slab_make("hearth-out", OUT_BYTES, &out->fd, &out_bytes));
+    HTH_TRY(hth_slab_open(out->fd, out_bytes, false, &out->slab));
+    l->out = out->slab;
     l->board->n_slots = (uint64_t)p->n_calls;
     l->board->in_bytes = p->in_bytes;
     l->board->out_bytes = out_bytes;
@@ -59,9 +62,12 @@ static hth_err child_share(hth_proxy *p, int theirs[2])
     return hth_child_link_open(l, true);
 }
 
-void proxy_out_rele(proxy_out *out)
+void proxy_out_rele(hth_proxy *p, proxy_out *out)
 {
-    if (--out->refs == 0) {
+    pthread_mutex_lock(&p->lock);
+    bool last = --out->refs == 0;
+    pthread_mutex_unlock(&p->lock);
+    if (last) {
         hth_slab_close(out->slab);
         if (out->fd >= 0) {
             close(out->fd);
@@ -73,6 +79,10 @@ void proxy_out_rele(proxy_out *out)
 void proxy_forget_child(hth_proxy *p)
 {
     hth_child_link *l = &p->link;
+    pthread_mutex_lock(&p->lock);
+    proxy_out *out = p->out;
+    p->out = NULL; // from here on nobody writes to the board for an answer that was kept
+    pthread_mutex_unlock(&p->lock);
     if (l->to != NULL) {
         hth_child_link_close(l);
     }
@@ -83,12 +93,9 @@ void proxy_forget_child(hth_proxy *p)
         close(l->socket);
     }
     *l = (hth_child_link){.socket = -1, .board_fd = -1};
-    pthread_mutex_lock(&p->lock);
-    if (p->out != NULL) {
-        proxy_out_rele(p->out);
+    if (out != NULL) {
+        proxy_out_rele(p, out);
     }
-    p->out = NULL;
-    pthread_mutex_unlock(&p->lock);
 }
 
 // ---- start

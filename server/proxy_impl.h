@@ -101,6 +101,7 @@ struct hth_proxy {
     hth_child_link link; // of a child that is starting or up
     proxy_call *calls;
     int n_calls, high, first_free, in_flight; // high: calls from there on were never used
+    int n_kept;                               // calls whose state is KEPT
     int others;                               // of those in flight: not of the thread that looks
     pthread_t looker;                         // that thread, where there is one
     bool looked, attended; // there is one; it has said to the ring that nobody need be woken
@@ -148,8 +149,8 @@ void proxy_settings(hth_proxy *p); // sends them when they have changed. Keeper
 // proxy_ended tells whether the child has ended, and how; wait: until it has. Keeper.
 bool proxy_ended(hth_proxy *p, bool wait, proxy_end *how);
 void proxy_forget_child(hth_proxy *p); // what is shared with it. Keeper
-// proxy_out_rele gives up one use of outputs; lock held.
-void proxy_out_rele(proxy_out *out);
+// proxy_out_rele gives up one use of outputs; lock not held.
+void proxy_out_rele(hth_proxy *p, proxy_out *out);
 
 // ---- proxy_region.c: lock held
 
