@@ -146,14 +146,16 @@ hth_err hth_infer_clip_scale(hth_infer *c)
     return hth_infer_out(c, 0, HTH_DT_F32, &(hth_shape){1, {1}});
 }
 
-// param, grad, state.. -> param', state'..
+// param, grad, state.., hyper, clip, copy -> param', state'.., param' in bf16
 hth_err hth_infer_step(hth_infer *c)
 {
     if (!hth_shape_equal(hth_infer_shape(c, 0), hth_infer_shape(c, 1))) {
         return hth_infer_disagree(c, "parameter", 0, "gradient", 1);
     }
+    int copy = c->n->op == HTH_OP_ADAM_STEP ? 3 : 2;
     for (int i = 0; i < c->n->n_outputs; i++) {
-        HTH_TRY(hth_infer_out(c, i, hth_infer_dtype(c, 0), hth_infer_shape(c, 0)));
+        hth_dtype dt = i == copy ? HTH_DT_BF16 : hth_infer_dtype(c, 0);
+        HTH_TRY(hth_infer_out(c, i, dt, hth_infer_shape(c, 0)));
     }
     return HTH_OK;
 }

@@ -195,8 +195,8 @@
     X(DET_GRAD, "DetGrad", 2, 2, 1, 1) \
     X(RNN_GRAD, "RnnGrad", 3, 9, 1, 6) \
     X(CLIP_SCALE, "ClipScale", 2, 32768, 1, 1) \
-    X(SGD_STEP, "SgdStep", 2, 5, 1, 2) \
-    X(ADAM_STEP, "AdamStep", 5, 6, 3, 3)
+    X(SGD_STEP, "SgdStep", 2, 6, 1, 3) \
+    X(ADAM_STEP, "AdamStep", 5, 7, 3, 4)
 #define HTH_OWN_OPS(X) \
     X(REORDER, "Reorder", 1, 1, 1, 1) \
     X(SCALE_SHIFT, "ScaleShift", 3, 3, 1, 1) \

@@ -60,15 +60,24 @@ typedef enum hth_slot_kind {
     HTH_SLOT_PARAM,
     HTH_SLOT_STATE, // of the optimizer; starts as zeros
     HTH_SLOT_STAT,  // running statistics of batch norm
+    HTH_SLOT_COPY,  // of a parameter, in bf16: what products and convolutions read; written by the
+                    // optimizer, and starts as the parameter does, rounded
 } hth_slot_kind;
+
+// hth_slot_of_model: the slot is a part of the model, not of its training.
+static inline bool hth_slot_of_model(hth_slot_kind kind)
+{
+    return kind == HTH_SLOT_PARAM || kind == HTH_SLOT_STAT;
+}
 
 typedef struct hth_train_slot {
     int input, output; // positions in graph->inputs and graph->outputs; output -1: not changed
     hth_slot_kind kind;
-    char *name;      // the initializer's name; of state "NAME/momentum", "NAME/exp_avg", ..
+    char *name;      // the initializer's name; else "NAME/momentum", "NAME/exp_avg", "NAME/bf16"
     int initializer; // which initializer of the file (hth_value.initializer - 1) it starts from, or
                      // belongs to
-    hth_const *content; // what PARAM and STAT start with (one reference); NULL for STATE
+    hth_const *content; // what it starts with (one reference), of a COPY the parameter's; NULL:
+                        // STATE
 } hth_train_slot;
 
 typedef struct hth_train_graph {

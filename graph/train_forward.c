@@ -38,7 +38,7 @@ static hth_err forward(hth_graph *g, const hth_train_graph *step)
     g->n_outputs = g->n_outputs < 1 ? g->n_outputs : 1;
     HTH_TRY(hth_graph_compact(g));
     for (int s = 0; s < step->n_slots; s++) {
-        if (step->slots[s].kind != HTH_SLOT_STATE) {
+        if (hth_slot_of_model(step->slots[s].kind)) {
             HTH_TRY(add_slot(g, step, &step->slots[s]));
         }
     }

@@ -79,31 +79,33 @@ hth_err train_loss(train_build *t, int output, int *grad)
                          output, grad);
 }
 
-// State `what` of parameter slot s: an input like the parameter, in a slot of its own.
-static hth_err add_state(train_build *t, int s, const char *what, int *value)
+// State `what` of parameter slot s, or its copy: an input like the parameter, in a slot of its own.
+static hth_err add_state(train_build *t, int s, hth_slot_kind kind, const char *what, int *value)
 {
     const hth_train_slot *p = &t->slots[s].slot;
+    bool copy = kind == HTH_SLOT_COPY;
     const hth_shape shape = t->g->values[t->slots[s].value].shape;
     char *name = hth_asprintf("%s/%s", p->name, what);
     if (name == NULL) {
         return no_memory();
     }
-    hth_err err = hth_graph_add_value(t->g, name, HTH_DT_F32, &shape, value);
+    hth_err err = hth_graph_add_value(t->g, name, copy ? HTH_DT_BF16 : HTH_DT_F32, &shape, value);
     err = err == HTH_OK ? hth_graph_add_input(t->g, *value) : err;
     if (err != HTH_OK) {
         hth_free(name);
         return err;
     }
-    return train_add_slot(t, HTH_SLOT_STATE, name, *value, p->initializer, NULL);
+    return train_add_slot(t, kind, name, *value, p->initializer, copy ? p->content : NULL);
 }
 
 static hth_err new_value(train_build *t, int slot, int *out)
 {
     const hth_train_slot *s = &t->slots[slot].slot;
-    const hth_shape shape = t->g->values[t->slots[slot].value].shape;
+    const hth_value *v = &t->g->values[t->slots[slot].value];
+    const hth_shape shape = v->shape;
+    hth_dtype dt = v->dtype;
     char *name = hth_asprintf("%s/new", s->name);
-    hth_err err =
-        name == NULL ? no_memory() : hth_graph_add_value(t->g, name, HTH_DT_F32, &shape, out);
+    hth_err err = name == NULL ? no_memory() : hth_graph_add_value(t->g, name, dt, &shape, out);
     hth_free(name);
     t->slots[slot].next = *out;
     return err;
@@ -119,7 +121,7 @@ static hth_err add_binary(train_build *t, hth_op op, const char *name, int a, in
 hth_err train_accumulate(train_build *t, int s, int *gradient)
 {
     int sum, next, before = *gradient, slot = t->n_slots;
-    HTH_TRY(add_state(t, s, "gradient", &sum));
+    HTH_TRY(add_state(t, s, HTH_SLOT_STATE, "gradient", &sum));
     HTH_TRY(new_value(t, slot, &next));
     const char *name = t->slots[slot].slot.name;
     if (t->o->phase == HTH_TRAIN_ACCUMULATE) {
@@ -132,16 +134,53 @@ hth_err train_accumulate(train_build *t, int s, int *gradient)
     return add_binary(t, HTH_OP_SUB, name, sum, sum, next); // 0, in the place of the sum
 }
 
+// Whether node n computes in the graph's precision with its input k.
+static bool reads_rounded(const hth_node *n, int k)
+{
+    switch (n->op) {
+    case HTH_OP_MAT_MUL:
+    case HTH_OP_GEMM:
+        return k < 2;
+    case HTH_OP_CONV:
+    case HTH_OP_CONV_TRANSPOSE:
+    case HTH_OP_CONV_GRAD_DATA:
+        return k == 1;
+    default:
+        return false;
+    }
+}
+
+// In bf16 what reads parameter slot s rounded reads its copy, which gets a slot behind the
+// optimizer's state; *copy -1: nothing does. All reads are there before the update is.
+static hth_err add_copy(train_build *t, int s, int *copy)
+{
+    *copy = -1;
+    int v = t->slots[s].value;
+    for (int i = 0; i < t->g->n_nodes && t->o->precision == HTH_PRECISION_BF16; i++) {
+        for (int k = 0; k < t->g->nodes[i].n_inputs; k++) {
+            if (t->g->nodes[i].inputs[k] != v || !reads_rounded(&t->g->nodes[i], k)) {
+                continue;
+            }
+            if (*copy < 0) {
+                HTH_TRY(add_state(t, s, HTH_SLOT_COPY, "bf16", copy));
+            }
+            t->g->nodes[i].inputs[k] = *copy;
+        }
+    }
+    return HTH_OK;
+}
+
 hth_err train_update(train_build *t, int s, int gradient, int clip)
 {
     static const char *const adam[] = {"exp_avg", "exp_avg_sq"}, *const momentum[] = {"momentum"};
     bool is_adam = t->o->optimizer == HTH_OPTIMIZER_ADAM || t->o->optimizer == HTH_OPTIMIZER_ADAMW;
     int n_state = is_adam ? 2 : t->o->optimizer == HTH_OPTIMIZER_MOMENTUM;
-    int in[6] = {t->slots[s].value, gradient, -1, -1}, out[3] = {-1, -1, -1}, node;
-    int first = t->n_slots;
+    int in[7] = {t->slots[s].value, gradient, -1, -1}, out[4] = {-1, -1, -1, -1}, node;
+    int first = t->n_slots, copy, n_out = 1 + n_state;
     for (int i = 0; i < n_state; i++) {
-        HTH_TRY(add_state(t, s, is_adam ? adam[i] : momentum[i], &in[2 + i]));
+        HTH_TRY(add_state(t, s, HTH_SLOT_STATE, is_adam ? adam[i] : momentum[i], &in[2 + i]));
     }
+    HTH_TRY(add_copy(t, s, &copy));
     if (t->o->phase == HTH_TRAIN_ACCUMULATE) {
         return HTH_OK; // the same slots, for both graphs to share
     }
@@ -149,14 +188,20 @@ hth_err train_update(train_build *t, int s, int gradient, int clip)
     for (int i = 0; i < n_state; i++) {
         HTH_TRY(new_value(t, first + i, &out[1 + i]));
     }
+    if (copy >= 0) {
+        n_out = is_adam ? 4 : 3; // in the copy's place, which is why the node reads it
+        HTH_TRY(new_value(t, first + n_state, &out[n_out - 1]));
+    }
     int hyper = is_adam ? 4 : 3;
     in[hyper] = t->hyper;
     in[hyper + 1] = clip;
+    in[hyper + 2] = copy;
+    int n_in = copy >= 0 ? hyper + 3 : hyper + 1 + (clip >= 0);
     char *name = hth_asprintf("%s/step", t->slots[s].slot.name);
     hth_err err = name == NULL
                       ? no_memory()
                       : hth_graph_add_node(t->g, is_adam ? HTH_OP_ADAM_STEP : HTH_OP_SGD_STEP, name,
-                                           in, hyper + 1 + (clip >= 0), out, 1 + n_state, &node);
+                                           in, n_in, out, n_out, &node);
     hth_free(name);
     HTH_TRY(err);
     if (t->o->optimizer == HTH_OPTIMIZER_ADAMW) {

@@ -103,9 +103,9 @@ hth_err hth_trainer_finite(hth_trainer *t);
 // hth_trainer_publish stores the parameters as a new version of spec->save_as.
 hth_err hth_trainer_publish(hth_trainer *t, int *version);
 
-// hth_trainer_state tells all slots (n; the table is to be freed by hth_free) as they are now;
-// valid until the next call. hth_trainer_restore sets them, and the number of steps that made them
-// so.
+// hth_trainer_state tells all slots but copies of parameters (n; the table is to be freed by
+// hth_free) as they are now; valid until the next call. hth_trainer_restore sets them, and the
+// number of steps that made them so.
 hth_err hth_trainer_state(hth_trainer *t, hth_put_tensor **out, int *n);
 hth_err hth_trainer_restore(hth_trainer *t, hth_store *store, const hth_manifest *m,
                             uint64_t steps);

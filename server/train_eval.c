@@ -32,18 +32,19 @@ static hth_err no_memory(void)
 static hth_err eval_bind(hth_evaluator *e)
 {
     const hth_train_graph *g = hth_trainer_graph(e->trainer);
-    int n, at = e->data.n_inputs;
+    int n, at = e->data.n_inputs, k = 0;
     HTH_TRY(hth_trainer_arena(e->trainer, &e->arena, &e->budget));
     hth_free(e->slots);
     e->slots = NULL;
     HTH_TRY(hth_trainer_state(e->trainer, &e->slots, &n));
-    for (int s = 0; s < n; s++) {
-        if (g->slots[s].kind != HTH_SLOT_STATE) {
-            e->in[at++] = (hth_tensor){.dtype = e->slots[s].dtype,
-                                       .shape = e->slots[s].shape,
-                                       .data = (void *)e->slots[s].data,
-                                       .bytes = e->slots[s].bytes};
+    for (int s = 0; s < g->n_slots; s++) {
+        if (hth_slot_of_model(g->slots[s].kind)) {
+            e->in[at++] = (hth_tensor){.dtype = e->slots[k].dtype,
+                                       .shape = e->slots[k].shape,
+                                       .data = (void *)e->slots[k].data,
+                                       .bytes = e->slots[k].bytes};
         }
+        k += g->slots[s].kind != HTH_SLOT_COPY;
     }
     return HTH_OK;
 }

@@ -39,10 +39,11 @@ hth_err hth_slots_open(hth_slots *s, hth_device *d, const hth_train_graph *g, co
                      .copy = hth_calloc(n, sizeof *s->copy),
                      .bytes = hth_calloc(n, sizeof *s->bytes),
                      .initial = hth_calloc(n, sizeof *s->initial),
+                     .rounded = hth_calloc(n, sizeof *s->rounded),
                      .near = hth_calloc(n, sizeof *s->near),
                      .stored = hth_calloc(n, sizeof *s->stored),
                      .far = hth_calloc(n, sizeof *s->far)};
-    if (!s->bytes || !s->initial || !s->near || !s->stored || !s->far || !s->copy) {
+    if (!s->bytes || !s->initial || !s->rounded || !s->near || !s->stored || !s->far || !s->copy) {
         return no_memory();
     }
     for (int i = 0; i < s->n; i++) {
@@ -50,6 +51,7 @@ hth_err hth_slots_open(hth_slots *s, hth_device *d, const hth_train_graph *g, co
         hth_const *c = g->slots[i].content;
         HTH_TRY(hth_tensor_bytes(v->dtype, &v->shape, HTH_LAYOUT_PLAIN, &s->bytes[i]));
         s->initial[i] = c != NULL ? hth_const_hold(c) : NULL;
+        s->rounded[i] = g->slots[i].kind == HTH_SLOT_COPY;
     }
     return spill != NULL ? slots_file(s, spill) : HTH_OK;
 }
@@ -68,6 +70,7 @@ void hth_slots_close(hth_slots *s)
     hth_spill_close(s->file);
     hth_free(s->bytes);
     hth_free(s->initial);
+    hth_free(s->rounded);
     hth_free(s->near);
     hth_free(s->stored);
     hth_free(s->far);
@@ -97,15 +100,40 @@ static hth_err slot_store(hth_slots *s, int i, const void *content)
     return HTH_OK;
 }
 
-// The content that slot i begins with, to where it is far.
-static hth_err slot_begin_far(hth_slots *s, int i)
+// Content for slot i from outside, which goes to `near`, or far if that is NULL.
+static hth_err slot_fill(hth_slots *s, int i, const void *content, void *near)
+{
+    uint16_t *rounded = NULL;
+    if (s->rounded[i]) {
+        rounded = hth_alloc(s->bytes[i]);
+        if (rounded == NULL) {
+            return no_memory();
+        }
+        for (size_t k = 0; k < s->bytes[i] / sizeof *rounded; k++) {
+            rounded[k] = hth_f32_to_bf16(((const float *)content)[k]);
+        }
+        content = rounded;
+    }
+    hth_err err = near != NULL ? hth_device_put(s->device, near, content, s->bytes[i])
+                               : slot_store(s, i, content);
+    hth_free(rounded);
+    return err;
+}
+
+// The content that slot i begins with.
+static hth_err slot_begin(hth_slots *s, int i, void *near)
 {
     const void *data;
+    HTH_TRY(hth_const_map(s->initial[i], &data));
+    hth_err err = slot_fill(s, i, data, near);
+    hth_const_unmap(s->initial[i]);
+    return err;
+}
+
+static hth_err slot_begin_far(hth_slots *s, int i)
+{
     if (s->initial[i] != NULL) {
-        HTH_TRY(hth_const_map(s->initial[i], &data));
-        hth_err err = slot_store(s, i, data);
-        hth_const_unmap(s->initial[i]);
-        return err;
+        return slot_begin(s, i, NULL);
     }
     if (s->file == NULL && s->far[i].memory == NULL) {
         HTH_TRY(hth_device_reserve_host(s->device, s->bytes[i], &s->far[i].memory));
@@ -117,7 +145,6 @@ static hth_err slot_begin_far(hth_slots *s, int i)
 
 static hth_err slot_load(hth_slots *s, int i, void *near)
 {
-    const void *data;
     if (s->stored[i] && s->file != NULL) {
         HTH_TRY(hth_spill_read(s->file, s->far[i].at, near, s->bytes[i]));
     } else if (s->stored[i]) {
@@ -125,10 +152,7 @@ static hth_err slot_load(hth_slots *s, int i, void *near)
     } else if (s->initial[i] == NULL) {
         HTH_TRY(hth_device_zero(s->device, near, s->bytes[i]));
     } else {
-        HTH_TRY(hth_const_map(s->initial[i], &data));
-        hth_err err = hth_device_put(s->device, near, data, s->bytes[i]);
-        hth_const_unmap(s->initial[i]);
-        HTH_TRY(err);
+        HTH_TRY(slot_begin(s, i, near));
     }
     s->near[i] = near;
     return HTH_OK;
@@ -214,7 +238,7 @@ hth_err hth_slots_set(hth_slots *s, int i, const void *content)
 {
     if (s->near[i] != NULL) {
         s->stored[i] = false;
-        return hth_device_put(s->device, s->near[i], content, s->bytes[i]);
+        return slot_fill(s, i, content, s->near[i]);
     }
-    return slot_store(s, i, content);
+    return slot_fill(s, i, content, NULL);
 }

@@ -18,6 +18,7 @@ typedef struct hth_slots {
     int n;
     size_t *bytes;
     hth_const **initial; // held; NULL: zeros
+    bool *rounded;       // bf16 where `initial`, and what it is set to, is f32
     void **near;         // on the device; NULL: not there
     bool *stored;        // the far place holds the content; neither near nor stored: `initial` does
     hth_run_far *far;
@@ -45,7 +46,8 @@ static inline void hth_slots_changed(hth_slots *s, int i)
 // hth_slots_view gives all contents to read from, until hth_slots_unview or a step.
 hth_err hth_slots_view(hth_slots *s, const void **view);
 void hth_slots_unview(hth_slots *s);
-// hth_slots_set overwrites slot i, wherever it is.
+// hth_slots_set overwrites slot i, wherever it is; of a copy of a parameter `content` is the
+// parameter's.
 hth_err hth_slots_set(hth_slots *s, int i, const void *content);
 
 #endif

@@ -19,13 +19,15 @@ hth_err hth_trainer_state(hth_trainer *t, hth_put_tensor **out, int *n)
 {
     const hth_train_graph *g = &hth_trainer_current(t)->apply.graph;
     const void **view = hth_calloc((size_t)t->slots.n + 1, sizeof *view);
-    *n = t->slots.n;
+    *n = 0;
     *out = hth_calloc((size_t)t->slots.n + 1, sizeof **out);
     hth_err err = *out != NULL && view != NULL ? hth_slots_view(&t->slots, view) : no_memory();
     for (int i = 0; err == HTH_OK && i < t->slots.n; i++) {
         const hth_value *v = &g->graph->values[g->graph->inputs[g->slots[i].input]];
-        (*out)[i] = (hth_put_tensor){g->slots[i].name, v->dtype, v->shape, (void *)view[i],
-                                     t->slots.bytes[i]};
+        if (g->slots[i].kind != HTH_SLOT_COPY) {
+            (*out)[(*n)++] = (hth_put_tensor){g->slots[i].name, v->dtype, v->shape, (void *)view[i],
+                                              t->slots.bytes[i]};
+        }
     }
     hth_free(view);
     if (err != HTH_OK) {
@@ -35,16 +37,31 @@ hth_err hth_trainer_state(hth_trainer *t, hth_put_tensor **out, int *n)
     return err;
 }
 
+// Whether tensor x is what slot i is set from; that of a copy is the parameter's.
+static bool slot_is(const hth_trainer *t, const hth_train_graph *g, int i,
+                    const hth_manifest_tensor *x)
+{
+    bool copy = g->slots[i].kind == HTH_SLOT_COPY;
+    const char *name = g->slots[i].name;
+    for (int s = 0; s < g->n_slots && copy; s++) {
+        bool of = g->slots[s].kind == HTH_SLOT_PARAM &&
+                  g->slots[s].initializer == g->slots[i].initializer;
+        name = of ? g->slots[s].name : name;
+    }
+    return strcmp(x->name, name) == 0 &&
+           x->bytes == t->slots.bytes[i] * (copy ? sizeof(float) / sizeof(uint16_t) : 1);
+}
+
 hth_err hth_trainer_restore(hth_trainer *t, hth_store *store, const hth_manifest *m, uint64_t steps)
 {
     const hth_train_graph *g = &hth_trainer_current(t)->apply.graph;
     for (int i = 0; i < t->slots.n; i++) {
         int k = 0;
         hth_const *view;
-        while (k < m->n_tensors && strcmp(m->tensors[k].name, g->slots[i].name) != 0) {
+        while (k < m->n_tensors && !slot_is(t, g, i, &m->tensors[k])) {
             k++;
         }
-        if (k == m->n_tensors || m->tensors[k].bytes != t->slots.bytes[i]) {
+        if (k == m->n_tensors) {
             return hth_fail(HTH_EINVAL, "'%s' has no '%s' as this job needs it", m->name,
                             g->slots[i].name);
         }
@@ -120,7 +137,7 @@ static hth_err trainer_tensors(hth_trainer *t, hth_put_tensor *put, hth_const **
         const hth_manifest_tensor *x = &m->tensors[i];
         put[i] = (hth_put_tensor){x->name, x->dtype, x->shape, NULL, x->bytes};
         for (int s = 0; s < t->slots.n; s++) {
-            if (g->slots[s].kind != HTH_SLOT_STATE && g->slots[s].initializer == i) {
+            if (hth_slot_of_model(g->slots[s].kind) && g->slots[s].initializer == i) {
                 put[i].data = (void *)content[s];
             }
         }

@@ -342,6 +342,30 @@ static void train_bf16(void **state)
     trains_in(&clipped, 5, "bf16", BF16_BOUND);
 }
 
+// Copies of parameters are in no checkpoint: rounded from the parameters, they are what they were.
+static void train_bf16_goes_on(void **state)
+{
+    static const char more[] = "{\"batch\": 5, \"epochs\": 3, \"checkpoint-every\": 3, "
+                               "\"resume\": true, \"precision\": \"bf16\"}";
+    fixture f;
+    char data[200];
+    double want[STEPS];
+    hth_err err;
+    engine_open(&f, 8);
+    prepare(&f, &encoder, data);
+    json_t *whole = train(&f, arguments_of(&encoder, data, more, want), &err);
+    assert_non_null(whole);
+    train_and_leave(&f, arguments_of(&encoder, data, more, want), 7);
+    json_t *rest = train(&f, arguments_of(&encoder, data, more, want), &err);
+    if (rest == NULL) {
+        fail_msg("%s", hth_err_detail());
+    }
+    same_losses(whole, rest, 15);
+    json_decref(whole);
+    json_decref(rest);
+    engine_close(&f);
+}
+
 // What is set for a model holds for its next request; another precision is another program, and a
 // question may be about one that is not the model's.
 static void precisions(void **state)
@@ -437,19 +461,13 @@ static void train_recurrences(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(answers),
-        cmocka_unit_test(answers_rounded),
-        cmocka_unit_test(digits),
-        cmocka_unit_test(menus),
-        cmocka_unit_test(recurrences),
-        cmocka_unit_test(train_image_net),
-        cmocka_unit_test(train_encoder),
-        cmocka_unit_test(train_others),
-        cmocka_unit_test(precisions),
-        cmocka_unit_test(train_tf32),
-        cmocka_unit_test(train_bf16),
-        cmocka_unit_test(plans_in_bf16),
-        cmocka_unit_test(train_recurrences),
+        cmocka_unit_test(answers),       cmocka_unit_test(answers_rounded),
+        cmocka_unit_test(digits),        cmocka_unit_test(menus),
+        cmocka_unit_test(recurrences),   cmocka_unit_test(train_image_net),
+        cmocka_unit_test(train_encoder), cmocka_unit_test(train_others),
+        cmocka_unit_test(precisions),    cmocka_unit_test(train_tf32),
+        cmocka_unit_test(train_bf16),    cmocka_unit_test(train_bf16_goes_on),
+        cmocka_unit_test(plans_in_bf16), cmocka_unit_test(train_recurrences),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

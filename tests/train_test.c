@@ -263,6 +263,65 @@ static void test_shape_of_the_graph(void **state)
     hth_graph_free(g);
 }
 
+// In bf16 products and convolutions read a parameter's copy, which its optimizer writes in the same
+// node; everybody else, the optimizer too, reads the parameter.
+static void test_copies(void **state)
+{
+    static const hth_train_phase phases[] = {HTH_TRAIN_WHOLE, HTH_TRAIN_ACCUMULATE,
+                                             HTH_TRAIN_APPLY};
+    for (int i = 0; i < 6; i++) {
+        hth_graph *g = load(i < 3 ? "net_momentum" : "net_clip");
+        hth_train_options o = {.optimizer = i < 3 ? HTH_OPTIMIZER_MOMENTUM : HTH_OPTIMIZER_ADAM,
+                               .clip_norm = i < 3 ? 0 : 1,
+                               .phase = phases[i % 3],
+                               .precision = HTH_PRECISION_BF16};
+        hth_train_graph t;
+        int copies = 0;
+        assert_int_equal(build(g, &o, &t), HTH_OK);
+        const hth_graph *s = t.graph;
+        for (int k = 0; k < t.n_slots; k++) {
+            const hth_train_slot *c = &t.slots[k];
+            int param = -1, reads = 0, value = s->inputs[c->input];
+            for (int q = 0; q < t.n_slots && c->kind == HTH_SLOT_COPY; q++) {
+                bool of =
+                    t.slots[q].kind == HTH_SLOT_PARAM && t.slots[q].initializer == c->initializer;
+                param = of ? q : param;
+            }
+            if (param < 0) {
+                assert_int_not_equal(c->kind, HTH_SLOT_COPY);
+                continue;
+            }
+            copies++;
+            assert_int_equal(s->values[value].dtype, HTH_DT_BF16);
+            assert_ptr_equal(c->content, t.slots[param].content);
+            int from = s->inputs[t.slots[param].input], step = s->n_nodes;
+            if (phases[i % 3] != HTH_TRAIN_ACCUMULATE) {
+                int next = s->outputs[c->output];
+                step = s->values[next].producer;
+                assert_int_equal(s->values[next].dtype, HTH_DT_BF16);
+                assert_int_equal(s->values[s->outputs[t.slots[param].output]].producer, step);
+            } else {
+                assert_int_equal(c->output, -1);
+            }
+            for (int n = 0; n < s->n_nodes; n++) {
+                hth_op op = s->nodes[n].op;
+                for (int q = 0; q < s->nodes[n].n_inputs; q++) {
+                    bool copy = s->nodes[n].inputs[q] == value;
+                    assert_true(!copy || n <= step);
+                    assert_true(s->nodes[n].inputs[q] != from ||
+                                (op != HTH_OP_CONV && op != HTH_OP_CONV_GRAD_DATA &&
+                                 op != HTH_OP_MAT_MUL && (op != HTH_OP_GEMM || q == 2)));
+                    reads += copy;
+                }
+            }
+            assert_true(reads >= (step < s->n_nodes ? 2 : 1));
+        }
+        assert_true(copies >= 7);
+        hth_train_graph_fini(&t);
+        hth_graph_free(g);
+    }
+}
+
 static void test_freeze(void **state)
 {
     hth_graph *g = load("net_sgd");
@@ -455,9 +514,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_convolutional), cmocka_unit_test(test_long_runs),
         cmocka_unit_test(test_others),        cmocka_unit_test(test_shape_of_the_graph),
-        cmocka_unit_test(test_freeze),        cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_out_of_memory), cmocka_unit_test(test_dropout),
-        cmocka_unit_test(test_accumulation),  cmocka_unit_test(test_off),
+        cmocka_unit_test(test_copies),        cmocka_unit_test(test_freeze),
+        cmocka_unit_test(test_refusals),      cmocka_unit_test(test_out_of_memory),
+        cmocka_unit_test(test_dropout),       cmocka_unit_test(test_accumulation),
+        cmocka_unit_test(test_off),
     };
     return cmocka_run_group_tests_name("train", tests, NULL, NULL);
 }

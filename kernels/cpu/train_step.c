@@ -282,7 +282,10 @@ hth_err cpu_relu_grad_prepare(hth_device *d, const hth_graph *g, const hth_node 
 hth_err cpu_step_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
                          const char *algorithm, hth_kernel **out)
 {
-    int h = n->op == HTH_OP_ADAM_STEP ? 4 : 3;
+    int h = n->op == HTH_OP_ADAM_STEP ? 4 : 3, copy = n->op == HTH_OP_ADAM_STEP ? 3 : 2;
+    if (n->n_outputs > copy && n->outputs[copy] >= 0) {
+        return hth_fail(HTH_ENOTSUP, "node '%s': a copy of the parameter in bf16", n->name);
+    }
     step_kernel k = {.nesterov = hth_node_int(n, "nesterov", 0) != 0,
                      .decoupled = hth_node_int(n, "decoupled", 0) != 0,
                      .clip = n->n_inputs > h + 1 && n->inputs[h + 1] >= 0};

@@ -526,6 +526,69 @@ static void rows_in_halves(void **state)
     }
 }
 
+// The last output that an optimizer's step may have: the new parameter in bf16.
+static void steps_round(void **state)
+{
+    for (int how = 0; how < 4; how++) {
+        bool adam = how % 2 == 1;
+        int64_t count = how < 2 ? 4096 : 53;
+        int copy = adam ? 3 : 2, h = adam ? 4 : 3, in[5], out[4] = {-1, -1, -1, -1};
+        void *from[5] = {NULL}, *to[4] = {NULL};
+        hth_kernel *k;
+        fixture f;
+        fixture_open(&f, (uint64_t)how + 1);
+        for (int i = 0; i <= h; i++) {
+            in[i] = fixture_value(&f, SHAPE(i < h ? count : 8));
+            from[i] = fixture_buffer((size_t)(i < h ? count : 8) * sizeof(float));
+            for (int64_t e = 0; e < (i < h ? count : 8); e++) {
+                ((float *)from[i])[e] = 0.1F + fabsf(fixture_random(&f));
+            }
+        }
+        for (int i = 0; i <= copy; i++) {
+            out[i] = i < copy && i > h - 2 ? -1 : fixture_value(&f, SHAPE(count));
+            to[i] = out[i] < 0 ? NULL : fixture_buffer((size_t)count * sizeof(float));
+        }
+        f.graph->values[out[copy]].dtype = HTH_DT_BF16;
+        hth_node *n =
+            fixture_node(&f, adam ? HTH_OP_ADAM_STEP : HTH_OP_SGD_STEP, in, h + 1, out, copy + 1);
+        assert_int_equal(cuda_test_prepare(f.graph, n, NULL, &k), HTH_OK);
+        assert_int_equal(k->run(k, &(hth_kernel_args){from, to, NULL}), HTH_OK);
+        for (int64_t e = 0; e < count; e++) {
+            assert_true(((float *)to[0])[e] != ((float *)from[0])[e]);
+            assert_int_equal(((uint16_t *)to[copy])[e], hth_f32_to_bf16(((float *)to[0])[e]));
+        }
+        hth_kernel_close(k);
+        for (int i = 0; i < 5; i++) {
+            hth_free(from[i]);
+            hth_free(i < 4 ? to[i] : NULL);
+        }
+        fixture_close(&f);
+    }
+}
+
+// A view whose result is where its input is launches nothing.
+static void views_in_place(void **state)
+{
+    fixture f;
+    hth_kernel *k;
+    fixture_open(&f, 1);
+    int in = fixture_value(&f, SHAPE(6, 4)), out = fixture_value(&f, SHAPE(24));
+    hth_node *n = fixture_node(&f, HTH_OP_FLATTEN, &in, 1, &out, 1);
+    float x[24], y[24], *from = x, *to = y;
+    for (int i = 0; i < 24; i++) {
+        x[i] = (float)i;
+    }
+    assert_int_equal(cuda_test_prepare(f.graph, n, NULL, &k), HTH_OK);
+    int before = hth_cuda_fake_state()->launches;
+    assert_int_equal(k->run(k, &(hth_kernel_args){(void **)&from, (void **)&from, NULL}), HTH_OK);
+    assert_int_equal(hth_cuda_fake_state()->launches, before);
+    assert_int_equal(k->run(k, &(hth_kernel_args){(void **)&from, (void **)&to, NULL}), HTH_OK);
+    assert_int_equal(hth_cuda_fake_state()->launches, before + 1);
+    assert_memory_equal(x, y, sizeof x);
+    hth_kernel_close(k);
+    fixture_close(&f);
+}
+
 static void attention_in_halves(void **state)
 {
     fixture f;
@@ -559,6 +622,7 @@ int main(void)
         cmocka_unit_test(convolutions),      cmocka_unit_test(convolutions_rounded),
         cmocka_unit_test(products_rounded),  cmocka_unit_test(halves),
         cmocka_unit_test(rows_in_halves),    cmocka_unit_test(attention_in_halves),
+        cmocka_unit_test(steps_round),       cmocka_unit_test(views_in_place),
         cmocka_unit_test(nothing_is_left),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

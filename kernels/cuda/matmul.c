@@ -123,6 +123,11 @@ static hth_err matmul_describe(const hth_cuda_api *api, const matmul_form *f, ht
                  sizeof op_a));
     HTH_TRY(BLAS(api, cublasLtMatmulDescSetAttribute, c->desc, CUBLASLT_MATMUL_DESC_EPILOGUE,
                  &epilogue, sizeof epilogue));
+    if (f->bias) { // its heuristics may look at how it is aligned; each run sets the real one
+        const void *bias = (const void *)(uintptr_t)HTH_DEVICE_ALIGN;
+        HTH_TRY(BLAS(api, cublasLtMatmulDescSetAttribute, c->desc,
+                     CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias));
+    }
     HTH_TRY(matmul_layout(api, factor, f->trans_b ? f->k : f->n, f->trans_b ? f->n : f->k, f->row_b,
                           f->batch, f->stride_b, &c->b));
     HTH_TRY(matmul_layout(api, factor, f->trans_a ? f->m : f->k, f->trans_a ? f->k : f->m, f->row_a,

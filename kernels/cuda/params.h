@@ -378,6 +378,7 @@ typedef struct hth_squares_params {
 typedef struct hth_step_params {
     const float *p, *g, *m, *v, *hyper, *clip;
     float *new_p, *new_m, *new_v;
+    void *copy; // of new_p in bf16, may be NULL
     uint32_t n;
     int32_t flag; // nesterov, decoupled
 } hth_step_params;

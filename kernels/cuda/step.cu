@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // kernels/cuda/step.cu - the optimizers' steps (graph/train.h), four elements per thread in accesses
-// of 16 bytes. Bytes moved: parameter and state twice, the gradient once.
+// of 16 bytes. Bytes moved: parameter and state twice, the gradient once, and the parameter in bf16
+// where products read it so.
 #include "graph/train_hyper.h"
 #include "kernels/cuda/params.h"
 
@@ -9,26 +10,12 @@ HTH_FN float step_scale(const hth_step_params *p)
     return p->hyper[HTH_HYPER_GRAD_SCALE] * (p->clip != NULL ? p->clip[0] : 1);
 }
 
-HTH_FN hth_f4 step_load(const float *x, uint32_t i, uint32_t n)
+// A new parameter, and its copy.
+HTH_FN void step_parameter(const hth_step_params *p, uint32_t i, uint32_t n, hth_f4 w)
 {
-    hth_f4 r = {{0, 0, 0, 0}};
-    if (n == 4) {
-        return *(const hth_f4 *)(const void *)(x + i);
-    }
-    for (uint32_t k = 0; k < n; k++) {
-        r.v[k] = x[i + k];
-    }
-    return r;
-}
-
-HTH_FN void step_store(float *x, uint32_t i, uint32_t n, hth_f4 v)
-{
-    if (n == 4) {
-        *(hth_f4 *)(void *)(x + i) = v;
-        return;
-    }
-    for (uint32_t k = 0; k < n; k++) {
-        x[i + k] = v.v[k];
+    hth_set4(p->new_p, i, n, w, 0);
+    if (p->copy != NULL) {
+        hth_set4(p->copy, i, n, w, 1);
     }
 }
 
@@ -43,9 +30,9 @@ HTH_KERNEL(hth_sgd, hth_step_params, 1)
     float decay = p->hyper[HTH_HYPER_DECAY], scale = step_scale(p);
     for (uint32_t i = hth_index(t) * 4; i < p->n; i += hth_total(t) * 4) {
         uint32_t n = step_count(p, i);
-        hth_f4 w = step_load(p->p, i, n), g = step_load(p->g, i, n), m = g;
+        hth_f4 w = hth_get4(p->p, i, n, 0), g = hth_get4(p->g, i, n, 0), m = g;
         if (p->m != NULL) {
-            m = step_load(p->m, i, n);
+            m = hth_get4(p->m, i, n, 0);
         }
         for (int k = 0; k < 4; k++) {
             float d = g.v[k] * scale + decay * w.v[k];
@@ -55,9 +42,9 @@ HTH_KERNEL(hth_sgd, hth_step_params, 1)
             }
             w.v[k] -= lr * d;
         }
-        step_store(p->new_p, i, n, w);
+        step_parameter(p, i, n, w);
         if (p->m != NULL && p->new_m != NULL) {
-            step_store(p->new_m, i, n, m);
+            hth_set4(p->new_m, i, n, m, 0);
         }
     }
 }
@@ -70,8 +57,8 @@ HTH_KERNEL(hth_adam, hth_step_params, 1)
     float size = lr / p->hyper[HTH_HYPER_CORRECT1], correct2 = p->hyper[HTH_HYPER_CORRECT2];
     for (uint32_t i = hth_index(t) * 4; i < p->n; i += hth_total(t) * 4) {
         uint32_t n = step_count(p, i);
-        hth_f4 w = step_load(p->p, i, n), g = step_load(p->g, i, n);
-        hth_f4 m = step_load(p->m, i, n), v = step_load(p->v, i, n);
+        hth_f4 w = hth_get4(p->p, i, n, 0), g = hth_get4(p->g, i, n, 0);
+        hth_f4 m = hth_get4(p->m, i, n, 0), v = hth_get4(p->v, i, n, 0);
         for (int k = 0; k < 4; k++) {
             float d = g.v[k] * scale + (p->flag ? 0 : decay * w.v[k]);
             w.v[k] *= p->flag ? 1 - lr * decay : 1;
@@ -79,8 +66,8 @@ HTH_KERNEL(hth_adam, hth_step_params, 1)
             v.v[k] = beta2 * v.v[k] + (1 - beta2) * d * d;
             w.v[k] -= size * m.v[k] / (sqrtf(v.v[k] / correct2) + eps);
         }
-        step_store(p->new_p, i, n, w);
-        step_store(p->new_m, i, n, m);
-        step_store(p->new_v, i, n, v);
+        step_parameter(p, i, n, w);
+        hth_set4(p->new_m, i, n, m, 0);
+        hth_set4(p->new_v, i, n, v, 0);
     }
 }

@@ -131,16 +131,21 @@ static void step_bind(hth_cuda_seq *s, const hth_graph *g, const hth_node *n, si
     }
 }
 
-// SgdStep: p, g, momentum?, hyper, clip?. AdamStep: p, g, m, v, hyper, clip?.
+// SgdStep: p, g, momentum?, hyper, clip?, copy?. AdamStep: p, g, m, v, hyper, clip?, copy?. The
+// last output that each may have is the new parameter in bf16, which takes the place of `copy`.
 hth_err hth_cuda_step_op(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
                          const char *algorithm)
 {
     bool adam = n->op == HTH_OP_ADAM_STEP;
-    int hyper = adam ? 4 : 3;
+    int hyper = adam ? 4 : 3, copy = adam ? 3 : 2;
+    const hth_value *rounded = hth_cuda_out(g, n, copy);
     uint32_t count = hth_cuda_count(hth_cuda_in(g, n, 0));
     hth_step_params p = {.n = count,
                          .flag = hth_node_int(n, adam ? "decoupled" : "nesterov", 0) != 0};
-    HTH_TRY(hth_cuda_need_f32(g, n, n->n_inputs, n->n_outputs));
+    HTH_TRY(hth_cuda_need_f32(g, n, hyper + 2, copy));
+    if (rounded != NULL && rounded->dtype != HTH_DT_BF16) {
+        return hth_fail(HTH_ENOTSUP, "a copy that is %s", hth_dtype_name(rounded->dtype));
+    }
     hth_cuda_launch_add(s, adam ? HTH_CUDA_hth_adam : HTH_CUDA_hth_sgd,
                         hth_cuda_blocks(s, (count + 3) / 4, true), 0, 0, &p, sizeof p);
     step_bind(s, g, n, offsetof(hth_step_params, p), true, 0);
@@ -152,6 +157,8 @@ hth_err hth_cuda_step_op(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
     step_bind(s, g, n, offsetof(hth_step_params, new_p), false, 0);
     step_bind(s, g, n, offsetof(hth_step_params, new_m), false, 1);
     step_bind(s, g, n, offsetof(hth_step_params, new_v), false, adam ? 2 : -1);
+    step_bind(s, g, n, offsetof(hth_step_params, copy), false, copy);
+    s->moved_bytes += rounded != NULL ? hth_cuda_bytes(rounded) : 0;
     s->moved_bytes += (size_t)count * sizeof(float) * (adam ? 7 : 5);
     return HTH_OK;
 }

@@ -118,6 +118,15 @@ static hth_err step_open(ref_mem *m, const hth_node *n, const hth_tensor *in, in
     return HTH_OK;
 }
 
+// The new parameter, and its copy in bf16 (output `copy`), rounded from what the parameter holds.
+static void step_parameter(const hth_node *n, const step *s, hth_tensor *out, int copy)
+{
+    ref_round(s->p, &out[0]);
+    if (ref_out(n, out, copy) != NULL) {
+        ref_convert(HTH_DT_BF16, out[copy].data, out[0].dtype, out[0].data, s->n);
+    }
+}
+
 static hth_err sgd_step_body(ref_mem *m, const hth_node *n, const hth_tensor *in, hth_tensor *out)
 {
     bool nesterov = hth_node_int(n, "nesterov", 0) != 0;
@@ -131,7 +140,7 @@ static hth_err sgd_step_body(ref_mem *m, const hth_node *n, const hth_tensor *in
         }
         s.p[i] -= s.lr * g;
     }
-    ref_round(s.p, &out[0]);
+    step_parameter(n, &s, out, 2);
     if (s.m != NULL && ref_out(n, out, 1) != NULL) {
         ref_round(s.m, &out[1]);
     }
@@ -150,7 +159,7 @@ static hth_err adam_step_body(ref_mem *m, const hth_node *n, const hth_tensor *i
         s.v[i] = s.beta2 * s.v[i] + (1 - s.beta2) * g * g;
         s.p[i] -= s.lr / s.correct1 * s.m[i] / (sqrt(s.v[i] / s.correct2) + s.eps);
     }
-    ref_round(s.p, &out[0]);
+    step_parameter(n, &s, out, 3);
     ref_round(s.m, &out[1]);
     ref_round(s.v, &out[2]);
     return HTH_OK;
