@@ -87,6 +87,7 @@ $(B)/kernels/%.o: OPT = -O3 -fno-math-errno -fno-trapping-math -ffp-contract=fas
 # Compiled once per instruction set; what runs is asked of the processor.
 ifeq ($(shell uname -m),x86_64)
 $(B)/kernels/cpu/%_avx512.o: ISA = -mavx512f -mavx512vl -mavx512bw -mavx512dq -mavx2 -mfma
+$(B)/kernels/cpu/%_amx.o: ISA = -mavx512f -mavx512vl -mavx512bw -mavx512dq -mavx512bf16 -mamx-tile -mamx-bf16 -mavx2 -mfma
 $(B)/kernels/cpu/%_avx2.o: ISA = -mavx2 -mfma -mprefer-vector-width=256
 endif
 # Not instrumented for threads: loops that would take minutes. What orders their threads, device/cpu/team.c, is.

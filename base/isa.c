@@ -4,7 +4,13 @@
 
 #include "base/settings.h"
 
+#include <stdatomic.h>
 #include <string.h>
+#if defined(__x86_64__) && defined(__linux__)
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 static int isa_processor(void)
 {
@@ -24,6 +30,35 @@ int hth_isa_bytes(void)
     int limit = (int)hth_setting_int(HTH_SET_VECTOR_BYTES), has = isa_processor();
     limit = limit >= 64 ? 64 : limit >= 32 ? 32 : 16;
     return has < limit ? has : limit;
+}
+
+#if defined(__x86_64__) && defined(__linux__)
+#define ISA_REQUEST 0x1023 // ARCH_REQ_XCOMP_PERM
+#define ISA_TILES   18     // XFEATURE_XTILEDATA
+
+static bool isa_tiles(void)
+{
+    unsigned a, b, c, d;
+    bool tiles = __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d >> 22 & 1) && (d >> 24 & 1);
+    bool rounds = tiles && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 5 & 1);
+    return rounds && syscall(SYS_arch_prctl, ISA_REQUEST, ISA_TILES) == 0;
+}
+#else
+static bool isa_tiles(void)
+{
+    return false;
+}
+#endif
+
+bool hth_isa_amx(void)
+{
+    static atomic_int known; // 0: not asked; asking twice does no harm
+    int v = atomic_load(&known);
+    if (v == 0) {
+        v = isa_tiles() ? 1 : 2;
+        atomic_store(&known, v);
+    }
+    return v == 1 && hth_isa_bytes() >= 64;
 }
 
 hth_err hth_isa_limit(const char *name)

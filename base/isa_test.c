@@ -12,6 +12,7 @@ static void test_limit(void **state)
     assert_int_equal(hth_isa_bytes(), 16);
     assert_ok(hth_isa_limit("avx2"));
     assert_int_equal(hth_isa_bytes(), all < 32 ? all : 32);
+    assert_false(hth_isa_amx());
     assert_err(hth_isa_limit("avx3"), HTH_EINVAL, "avx512, avx2 or sse2");
     assert_int_equal(hth_isa_bytes(), all < 32 ? all : 32); // as it was
     assert_ok(hth_isa_limit(NULL));
@@ -19,6 +20,7 @@ static void test_limit(void **state)
     assert_ok(hth_setting_set("kernels.vector_bytes", "40")); // no such vectors: the next below
     assert_int_equal(hth_isa_bytes(), all < 32 ? all : 32);
     assert_ok(hth_isa_limit(""));
+    assert_true(!hth_isa_amx() || all == 64);
 }
 
 int main(void)

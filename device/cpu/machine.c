@@ -112,7 +112,8 @@ int hth_machine_isa(char *out, size_t cap)
 #if defined(__x86_64__)
     int bytes = hth_isa_bytes();
     if (bytes == 64) {
-        snprintf(out, cap, "AVX-512%s", __builtin_cpu_supports("avx512vnni") ? " VNNI" : "");
+        snprintf(out, cap, "AVX-512%s%s", __builtin_cpu_supports("avx512vnni") ? " VNNI" : "",
+                 hth_isa_amx() ? " AMX" : "");
     } else {
         snprintf(out, cap, "%s", bytes == 32 ? "AVX2" : "SSE2");
     }

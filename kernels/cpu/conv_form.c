@@ -5,6 +5,7 @@
 // "ref" implementations are never taken: the project's own reference is as good.
 #include "kernels/cpu/conv_form.h"
 
+#include "kernels/cpu/lowered.h"
 #include "kernels/cpu/winograd.h"
 #include "kernels/ref/ref_window.h"
 
@@ -344,6 +345,10 @@ hth_err hth_conv_offer_all(hth_device *d, const hth_graph *g, const hth_node *n,
     *count = 0;
     for (int i = 0; i < n_found; i++) {
         conv_offer_chunks(d, g, n, prepare, found[i].name, list, cap, count);
+    }
+    char lowered[HTH_LOWERED_NAMES][HTH_LOWERED_NAME];
+    for (int i = cpu_lowered_names(g, n, lowered) - 1; i >= 0; i--) {
+        conv_offer(d, g, n, cpu_lowered_prepare, lowered[i], 1, list, cap, count);
     }
     conv_offer_winograd(d, g, n, winograd, list, cap, count);
     return *count > 0 ? HTH_OK : hth_fail(HTH_ENOTSUP, "node '%s': no oneDNN convolution", n->name);

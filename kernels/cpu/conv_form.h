@@ -46,7 +46,8 @@ hth_err hth_conv_find(const hth_conv_form *f, const hth_node *n, const char *alg
 int hth_conv_parse(const char *algorithm, char name[HTH_DN_NAME]);
 // hth_conv_chunk returns the bytes of one chunk of value `v`, which has a batch dimension.
 size_t hth_conv_chunk(const hth_value *v, int split);
-// hth_conv_offer_all offers all implementations, whole and in chunks, then Winograd of our own.
+// hth_conv_offer_all offers all implementations, whole and in chunks, then our own:
+// lowered, Winograd.
 hth_err hth_conv_offer_all(hth_device *d, const hth_graph *g, const hth_node *n,
                            hth_cpu_prepare_fn prepare, hth_cpu_prepare_fn winograd,
                            hth_choice *list, int cap, int *count);

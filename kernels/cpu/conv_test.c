@@ -5,6 +5,8 @@
 #include "kernels/cpu/fixture.h"
 #include "kernels/cpu/winograd.h"
 
+#include "base/isa.h"
+
 typedef struct conv_case {
     int rank;
     int64_t batch, in, out, groups, size, kernel, stride, dilation, pad;
@@ -116,10 +118,20 @@ static void conv_matches_the_reference(void **state)
         {4, 3, 17, 16, 1, 5, 3, 1, 1, 2, false, false, false},
         {4, 1, 16, 32, 1, 12, 3, 1, 1, 1, false, true, true},
         {4, 1, 5, 7, 1, 12, 3, 1, 1, 1, false, false, true},
+        // lowered: several chunks, panels shared by threads, odd blocks, pads, taps apart
+        {4, 1, 256, 32, 1, 30, 3, 2, 1, 1, false, true, false},
+        {4, 1, 64, 256, 1, 7, 1, 1, 1, 0, false, true, false},
+        {4, 3, 272, 48, 1, 9, 1, 1, 1, 0, false, true, false},
+        {4, 2, 48, 80, 1, 8, 1, 2, 1, 1, false, true, false},
+        {4, 2, 19, 70, 1, 13, 5, 2, 2, 3, false, false, false},
+        {4, 5, 1600, 16, 1, 14, 1, 1, 1, 0, false, true, false},
     };
-    for (size_t i = 0; i < sizeof list / sizeof list[0]; i++) {
+    for (size_t k = 0; k < 2 * (sizeof list / sizeof list[0]); k++) {
+        size_t i = k / 2;
         fixture f;
+        assert_int_equal(hth_isa_limit(k % 2 == 0 ? NULL : "avx2"), HTH_OK);
         case_open(&f, &list[i], 100 + i);
+        f.device.props.n_threads = 1 + (int)i % 3;
         case_place(&f);
         case_every_algorithm(&f, false);
         const hth_node *n = &f.graph->nodes[f.node];
@@ -128,6 +140,7 @@ static void conv_matches_the_reference(void **state)
         case_every_algorithm(&f, false);
         fixture_close(&f);
     }
+    assert_int_equal(hth_isa_limit(NULL), HTH_OK);
 }
 
 // relu6(conv(x) * scale[c] + residual), and chains that Winograd cannot fuse.
@@ -194,6 +207,44 @@ static void winograd_is_offered(void **state)
     fixture_close(&f);
 }
 
+// Wherever blocks of channels are wide enough for it, for filters that are constant and of one
+// group.
+static void lowered_is_offered(void **state)
+{
+    (void)state;
+    static const struct {
+        conv_case c;
+        bool offered;
+    } list[] = {{{4, 1, 64, 64, 1, 14, 1, 1, 1, 0, false, true, false}, true},
+                {{4, 1, 64, 64, 1, 14, 3, 2, 1, 1, false, true, false}, true},
+                {{4, 1, 64, 64, 2, 14, 1, 1, 1, 0, false, true, false}, false},
+                {{4, 1, 64, 64, 1, 14, 1, 1, 1, 0, false, true, true}, false}};
+    for (size_t k = 0; k < sizeof list / sizeof list[0]; k++) {
+        fixture f;
+        case_open(&f, &list[k].c, 1);
+        case_place(&f);
+        hth_choice found[32];
+        int count, plain = 0, amx = 0;
+        assert_int_equal(
+            hth_kernel_algorithms(&f.device, f.graph, &f.graph->nodes[f.node], found, 32, &count),
+            HTH_OK);
+        for (int i = 0; i < count; i++) {
+            bool lowered = strncmp(found[i].name, "lowered:", 8) == 0;
+            bool tiles = strcmp(found[i].name, "lowered:amx") == 0;
+            plain += lowered && !tiles;
+            amx += tiles;
+            // the plain filter's bytes and the bias's, and nothing else where inputs are read in
+            // place
+            assert_true(!lowered || found[i].resident_bytes ==
+                                        (64 * 64 * (k == 1 ? 9 : 1) + 64) * sizeof(float));
+            assert_true(!lowered || tiles || k > 0 || found[i].workspace_bytes == 0);
+        }
+        assert_int_equal(plain, list[k].offered && hth_isa_bytes() >= 32);
+        assert_int_equal(amx, list[k].offered && hth_isa_amx());
+        fixture_close(&f);
+    }
+}
+
 // What must not fall out of the blocked layout: images of three channels, and groups narrower than
 // a block.
 static void narrow_channels_stay_blocked(void **state)
@@ -239,15 +290,17 @@ static void equal_filters_have_equal_forms(void **state)
 static void failed_allocations_leave_nothing(void **state)
 {
     (void)state;
-    static const char *const algorithm[] = {NULL, "winograd_4x4:avx512", "ref"};
+    static const char *const algorithm[] = {NULL, "winograd_4x4:avx512", "lowered:avx512",
+                                            "lowered:amx", "ref"};
     conv_case c = {4, 1, 32, 32, 1, 12, 3, 1, 1, 1, false, true, false};
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 5; i++) {
         fixture f;
         hth_node *n = case_open(&f, &c, 1);
         n->post[n->n_post++] = (hth_post_op){HTH_OP_SWISH, -1, 1, 0};
-        if (case_place(&f) != HTH_LAYOUT_C16 && i == 1) {
+        bool wide = case_place(&f) == HTH_LAYOUT_C16;
+        if ((!wide && i > 0 && i < 4) || (i == 3 && !hth_isa_amx())) {
             fixture_close(&f);
-            continue; // no AVX-512 here
+            continue; // no AVX-512 or AMX here
         }
         fixture_faults(&f, algorithm[i]);
         fixture_close(&f);
@@ -275,6 +328,7 @@ int main(void)
         cmocka_unit_test(conv_matches_the_reference),
         cmocka_unit_test(conv_post_ops),
         cmocka_unit_test(winograd_is_offered),
+        cmocka_unit_test(lowered_is_offered),
         cmocka_unit_test(equal_filters_have_equal_forms),
         cmocka_unit_test(narrow_channels_stay_blocked),
         cmocka_unit_test(failed_allocations_leave_nothing),

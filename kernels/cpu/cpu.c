@@ -8,6 +8,7 @@
 #include "device/cpu/team.h"
 #include "kernels/cpu/blocked.h"
 #include "kernels/cpu/conv.h"
+#include "kernels/cpu/lowered.h"
 #include "kernels/cpu/plain.h"
 #include "kernels/cpu/primitive.h"
 #include "kernels/cpu/train.h"
@@ -33,6 +34,7 @@ typedef struct cpu_row {
 static const cpu_row cpu_table[] = {
     {HTH_OP_CONV, cpu_conv_prepare, cpu_conv_algorithms, cpu_conv_can_fuse, cpu_conv_layout, cpu_conv_reads_plain},
     {HTH_OP_CONV, cpu_winograd_prepare, NULL, NULL, NULL, NULL},
+    {HTH_OP_CONV, cpu_lowered_prepare, NULL, NULL, NULL, NULL},
     {HTH_OP_CONV_TRANSPOSE, cpu_conv_prepare, cpu_conv_algorithms, cpu_conv_can_fuse, cpu_conv_layout, NULL},
 #define CPU_CONV_GRAD(op) \
     {HTH_OP_CONV_GRAD_##op, cpu_conv_grad_prepare, cpu_conv_grad_algorithms, cpu_conv_grad_can_fuse, cpu_conv_grad_layout, cpu_conv_grad_reads_plain}, \

@@ -25,10 +25,8 @@
 
 #include "base/alloc.h"
 #include "device/cpu/team.h"
-#include "kernels/cpu/post.h"
 #include "kernels/cpu/winograd_point.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -177,13 +175,13 @@ static hth_err wino_run_kernel(const hth_kernel *base, const hth_kernel_args *a)
                   .j = {.grid = &k->p.grid,
                         .filter = &k->p.filter,
                         .x = a->in[0],
-                        .bias = k->bias < 0 ? NULL : a->in[k->bias],
-                        .add = k->add < 0 ? NULL : a->in[k->add],
+                        .bias = k->last.bias < 0 ? NULL : a->in[k->last.bias],
+                        .add = k->last.add < 0 ? NULL : a->in[k->last.add],
                         .mask = k->mask < 0 ? NULL : a->in[k->mask],
                         .y = a->out[0],
-                        .add_scale = k->add_scale,
-                        .low = k->low,
-                        .high = k->high,
+                        .add_scale = k->last.add_scale,
+                        .low = k->last.low,
+                        .high = k->last.high,
                         .mask_low = k->mask_low,
                         .mask_high = k->mask_high},
                   .w = a->in[1],
@@ -197,7 +195,7 @@ static hth_err wino_run_kernel(const hth_kernel *base, const hth_kernel_args *a)
         r.whole = k->packed ? r.w + group * k->u_floats : r.u;
         run_group(&r);
     }
-    return k->tail == NULL ? HTH_OK : k->tail->run(k->tail, a);
+    return hth_conv_last_run(&k->last, a);
 }
 
 // ---- preparing
@@ -205,7 +203,7 @@ static hth_err wino_run_kernel(const hth_kernel *base, const hth_kernel_args *a)
 static void wino_close(hth_kernel *base)
 {
     hth_wino_kernel *k = (hth_wino_kernel *)base;
-    hth_kernel_close(k->tail);
+    hth_conv_last_close(&k->last);
     hth_free(k);
 }
 
@@ -234,61 +232,20 @@ static hth_err wino_mask(const hth_graph *g, const hth_node *n, hth_wino_kernel 
     return HTH_OK;
 }
 
-// Takes the post ops that the last transform can do: one sum, then one clamp that keeps zero. The
-// rest becomes the tail.
-static hth_err wino_posts(hth_device *d, const hth_graph *g, const hth_node *n, hth_wino_kernel *k)
-{
-    const hth_value *y = &g->values[n->outputs[0]];
-    hth_cpu_post list[HTH_DN_MAX_POST];
-    int count, sum, done = 0;
-    if (n->op == HTH_OP_CONV_GRAD_DATA) {
-        return wino_mask(g, n, k);
-    }
-    HTH_TRY(hth_cpu_posts(g, n, y->layout, true, list, &count, &sum));
-    if (done < count && list[done].dn.kind == dnnl_sum) {
-        k->add = list[done].input;
-        k->add_scale = list[done].dn.alpha;
-        k->base.inplace_input = k->add; // read and written by the same tile only
-        done++;
-    }
-    if (done < count && list[done].dn.kind == dnnl_eltwise) {
-        const hth_dn_post *p = &list[done].dn;
-        bool relu = p->alg == dnnl_eltwise_relu && p->alpha == 0;
-        if (relu || (p->alg == dnnl_eltwise_clip && p->alpha <= 0 && p->beta >= 0)) {
-            k->low = relu ? 0 : p->alpha;
-            k->high = relu ? INFINITY : p->beta;
-            done++;
-        }
-    }
-    if (done == count) {
-        return HTH_OK;
-    }
-    hth_seq *s;
-    hth_dn_md md = hth_dn_md_of(HTH_DT_F32, &y->shape, y->layout);
-    HTH_TRY(hth_seq_open(d, &s));
-    hth_err err = hth_cpu_tail(s, list, done, count, &md);
-    if (err != HTH_OK) {
-        hth_seq_abort(s);
-        return err;
-    }
-    return hth_seq_finish(s, NULL, &k->tail);
-}
-
 static hth_err wino_finish(hth_device *d, const hth_graph *g, const hth_node *n, hth_wino_kernel *k)
 {
     static const char *const points[] = HTH_WINO_POINTS_TEXT;
     const hth_wino_plan *p = &k->p;
     size_t panel = HTH_WINO_PANEL * p->isa->lanes;
     bool constant = g->values[n->inputs[1]].constant != NULL && n->op == HTH_OP_CONV;
-    HTH_TRY(wino_posts(d, g, n, k));
+    HTH_TRY(n->op == HTH_OP_CONV_GRAD_DATA ? wino_mask(g, n, k) : HTH_OK);
+    HTH_TRY(hth_conv_last_open(d, g, n, &k->last));
     k->u_floats = hth_wino_filter_floats(p->isa, p->pairs, &p->filter);
     k->panel_floats = hth_wino_panel_floats(p->isa, p->pairs, &p->filter);
     k->panels = (p->grid.ob * p->isa->block + panel - 1) / panel;
     k->packed = constant && !p->run;
     hth_wino_reserve(k);
-    if (k->tail != NULL && k->tail->workspace_bytes > k->base.workspace_bytes) {
-        k->base.workspace_bytes = k->tail->workspace_bytes;
-    }
+    hth_conv_last_finish(&k->last, &k->base);
     if (k->packed) {
         k->base.n_packings = 1;
         k->packing = (hth_packing){
@@ -311,22 +268,12 @@ hth_err cpu_winograd_prepare(hth_device *d, const hth_graph *g, const hth_node *
     if (k == NULL) {
         return hth_fail(HTH_ENOMEM, "out of memory for node '%s'", n->name);
     }
-    *k = (hth_wino_kernel){.p = p,
-                           .n_threads = d->props.n_threads,
-                           .bias = -1,
-                           .add = -1,
-                           .mask = -1,
-                           .low = -INFINITY,
-                           .high = INFINITY};
+    *k = (hth_wino_kernel){.p = p, .n_threads = d->props.n_threads, .mask = -1};
     k->base = (hth_kernel){.run = wino_run_kernel,
                            .close = wino_close,
                            .implementation = k->p.name,
                            .packings = &k->packing,
                            .inplace_input = -1};
-    k->bias = n->op == HTH_OP_CONV && n->n_inputs > 2 && n->inputs[2] >= 0 ? 2 : -1;
-    for (int i = 0; i < n->n_post; i++) {
-        k->bias = n->post[i].input == 2 ? -1 : k->bias;
-    }
     hth_err err = wino_finish(d, g, n, k);
     if (err != HTH_OK) {
         wino_close(&k->base);

@@ -15,11 +15,6 @@
 #include "kernels/cpu/winograd_point.h"
 #include "kernels/cpu/winograd_tile.h"
 
-#include <string.h>
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
-
 #ifndef WINO_LANES
 #define WINO_LANES 4
 #define WINO_BLOCK 8
@@ -27,49 +22,11 @@
 #define WINO_HALF  4
 #define WINO_VECS  2
 #endif
+#include "kernels/cpu/winograd_vector.h"
 
-#define WINO_INLINE static inline __attribute__((always_inline))
-#if defined(__clang__)
-#define WINO_UNROLL _Pragma("unroll")
-#else
-#define WINO_UNROLL _Pragma("GCC unroll 8")
-#endif
+#include <string.h>
+
 #define WINO_SIDE(pairs) (2 * (pairs) + 2) // of a patch
-
-typedef float wino_vec __attribute__((vector_size(WINO_LANES * 4)));
-typedef float wino_mem __attribute__((vector_size(WINO_LANES * 4), aligned(4), may_alias));
-
-WINO_INLINE wino_vec wino_load(const float *p)
-{
-    return *(const wino_mem *)(const void *)p;
-}
-
-WINO_INLINE void wino_store(float *p, wino_vec v)
-{
-    *(wino_mem *)(void *)p = v;
-}
-
-WINO_INLINE wino_vec wino_all(float x)
-{
-    return x - (wino_vec){0};
-}
-
-// Operands in this order let a NaN through.
-WINO_INLINE wino_vec wino_clamp(wino_vec y, float low, float high)
-{
-#if WINO_LANES == 16
-    return _mm512_min_ps(_mm512_set1_ps(high), _mm512_max_ps(_mm512_set1_ps(low), y));
-#elif WINO_LANES == 8
-    return _mm256_min_ps(_mm256_set1_ps(high), _mm256_max_ps(_mm256_set1_ps(low), y));
-#elif defined(__x86_64__)
-    return _mm_min_ps(_mm_set1_ps(high), _mm_max_ps(_mm_set1_ps(low), y));
-#else
-    for (int i = 0; i < WINO_LANES; i++) {
-        y[i] = y[i] < low ? low : y[i] > high ? high : y[i];
-    }
-    return y;
-#endif
-}
 
 // y where low < z < high, else 0.
 WINO_INLINE wino_vec wino_open(wino_vec y, wino_vec z, float low, float high)

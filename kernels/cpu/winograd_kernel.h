@@ -4,16 +4,17 @@
 #ifndef HTH_KERNELS_CPU_WINOGRAD_KERNEL_H
 #define HTH_KERNELS_CPU_WINOGRAD_KERNEL_H
 
+#include "kernels/cpu/conv_last.h"
 #include "kernels/cpu/winograd.h"
 
 typedef struct hth_wino_kernel {
     hth_kernel base;
     hth_packing packing;
     hth_wino_plan p;
-    hth_kernel *tail; // post ops that the last transform does not do; NULL: none
+    hth_conv_last last; // what the last transform does to results
     int n_threads;
-    int bias, add, mask; // inputs; -1: none
-    float add_scale, low, high, mask_low, mask_high;
+    int mask; // input; -1: none
+    float mask_low, mask_high;
     bool packed, apart;            // the filter comes transformed; threads take chunks of their own
     bool rolling;                  // the filter is transformed block by block of inputs
     size_t chunk, part, panels;    // tiles of a chunk, of M; panels of a group

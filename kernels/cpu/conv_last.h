@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// kernels/cpu/conv_last.h - what the convolutions of our own do to their sums: bias, one sum, one
+// clamp; other post ops run behind them.
+#ifndef HTH_KERNELS_CPU_CONV_LAST_H
+#define HTH_KERNELS_CPU_CONV_LAST_H
+
+#include "kernels/cpu/cpu.h"
+
+typedef struct hth_conv_last {
+    int bias, add; // inputs; -1: none
+    float add_scale, low, high;
+    hth_kernel *tail; // the other post ops, in place; NULL: none
+} hth_conv_last;
+
+// hth_conv_last_open reads bias and post ops of a Conv (of a gradient: none). On error nothing is
+// held; hth_conv_last_close frees the tail.
+hth_err hth_conv_last_open(hth_device *d, const hth_graph *g, const hth_node *n,
+                           hth_conv_last *out);
+void hth_conv_last_close(hth_conv_last *l);
+// hth_conv_last_finish sets what of kernel `k` follows from it: the input that may share the
+// output's buffer, and at least the tail's workspace.
+void hth_conv_last_finish(const hth_conv_last *l, hth_kernel *k);
+// hth_conv_last_run runs the tail behind a kernel that ran.
+static inline hth_err hth_conv_last_run(const hth_conv_last *l, const hth_kernel_args *a)
+{
+    return l->tail == NULL ? HTH_OK : l->tail->run(l->tail, a);
+}
+
+#endif

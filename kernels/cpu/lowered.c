@@ -1,0 +1,334 @@
+// SPDX-License-Identifier: Apache-2.0
+// Convolutions as matrix products. Positions go in tiles of at most as many as a product takes,
+// never of two images, and tiles in chunks whose inputs (or patches) a core's cache holds while all
+// panels of the filter go by. Threads share the tiles; where there are fewer positions than
+// channels of results, and the filter is more to read than the inputs, they share the panels.
+//
+// Results are written once, in the tensor's own blocks, with bias, sum and clamp. Padding channels
+// are zero in the filter's form and in the bias, so they are in the result.
+#include "kernels/cpu/lowered.h"
+
+#include "base/alloc.h"
+#include "base/isa.h"
+#include "device/cpu/team.h"
+#include "kernels/cpu/conv_last.h"
+#include "kernels/ref/ref_window.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define LOWERED_CACHED ((size_t)768 << 10) // bytes of a thread's chunk
+#define LOWERED_LINE   16                  // floats of a cache line
+
+typedef struct lowered_kernel {
+    hth_kernel base;
+    hth_packing packing;
+    char name[HTH_LOWERED_NAME];
+    const hth_lowered_isa *isa;
+    hth_lowered_grid grid;
+    hth_conv_last last;
+    size_t images, ins, outs, ob; // channels; blocks of results
+    size_t blocks, panels;        // blocks of inputs times taps; panels of the filter
+    size_t tiles, chunk;          // of an image; of a chunk
+    size_t patch;                 // floats of a tile's patches, 0: inputs are read where they are
+    int n_threads;
+    bool by_panel; // threads share the panels
+} lowered_kernel;
+
+typedef struct lowered_run {
+    const lowered_kernel *k;
+    const float *x, *u, *bias, *add;
+    float *y, *patches; // of all threads
+} lowered_run;
+
+// A tile's positions first..first + rows of image `image`.
+typedef struct lowered_place {
+    size_t image, first, rows;
+} lowered_place;
+
+static lowered_place lowered_where(const lowered_kernel *k, size_t tile)
+{
+    size_t all = k->grid.oh * k->grid.ow, in = tile % k->tiles;
+    size_t begin = all * in / k->tiles, end = all * (in + 1) / k->tiles;
+    return (lowered_place){tile / k->tiles, begin, end - begin};
+}
+
+static size_t lowered_vecs(const lowered_kernel *k, size_t panel)
+{
+    size_t left = k->ob - panel * HTH_LOWERED_PANEL;
+    return left < HTH_LOWERED_PANEL ? left : HTH_LOWERED_PANEL;
+}
+
+static size_t lowered_panel_floats(const lowered_kernel *k, size_t panel)
+{
+    return k->blocks * k->isa->block * lowered_vecs(k, panel) * k->isa->block;
+}
+
+static const float *lowered_panel(const lowered_kernel *k, const float *u, size_t panel)
+{
+    return u + panel * lowered_panel_floats(k, 0);
+}
+
+// Where the inputs of a tile are that are read in place.
+static const float *lowered_inputs(const lowered_run *r, lowered_place at)
+{
+    const hth_lowered_grid *g = &r->k->grid;
+    return r->x + (at.image * g->ib * g->h * g->w + at.first) * r->k->isa->block;
+}
+
+// A chunk's tiles from..to times a panel; `first` and `next`, the panels before which inputs and
+// behind which nothing was read yet.
+static void lowered_tiles(const lowered_run *r, const float *patches, size_t from, size_t to,
+                          size_t panel, bool first, size_t next)
+{
+    const lowered_kernel *k = r->k;
+    const hth_lowered_grid *g = &k->grid;
+    size_t block = k->isa->block, vecs = lowered_vecs(k, panel), channel = panel * block * 2;
+    hth_lowered_tile t = {.u = lowered_panel(k, r->u, panel),
+                          .blocks = k->blocks,
+                          .next = k->patch > 0 ? k->isa->rows * block : g->h * g->w * block,
+                          .bias = r->bias == NULL ? NULL : r->bias + channel,
+                          .outs = k->outs - channel,
+                          .plane = g->oh * g->ow * block,
+                          .add_scale = k->last.add_scale,
+                          .low = k->last.low,
+                          .high = k->last.high};
+    const float *ahead = lowered_panel(k, r->u, next);
+    size_t step = k->blocks * block * LOWERED_LINE; // what one product asks for
+    for (size_t tile = from; tile < to; tile++) {
+        lowered_place at = lowered_where(k, tile);
+        size_t y =
+            ((at.image * k->ob + panel * HTH_LOWERED_PANEL) * g->oh * g->ow + at.first) * block;
+        size_t asked = (tile - from) * step;
+        t.u_ahead = asked < lowered_panel_floats(k, next) ? ahead + asked : t.u;
+        t.v = k->patch > 0 ? patches + (tile - from) * k->patch : lowered_inputs(r, at);
+        t.v_ahead = first && k->patch == 0 && tile + 1 < to
+                        ? lowered_inputs(r, lowered_where(k, tile + 1))
+                        : t.v;
+        t.y = r->y + y;
+        t.add = r->add == NULL ? NULL : r->add + y;
+        k->isa->product(&t, at.rows, vecs);
+    }
+}
+
+static void lowered_work(void *arg, int i, int n)
+{
+    const lowered_run *r = arg;
+    const lowered_kernel *k = r->k;
+    const hth_lowered_grid *g = &k->grid;
+    size_t begin = 0, end = k->images * k->tiles, panel = 0, panels = k->panels;
+    size_t image = g->ib * g->h * g->w * k->isa->block;
+    float *patches = k->patch > 0 ? r->patches + (size_t)i * k->chunk * k->patch : NULL;
+    if (k->by_panel) {
+        hth_team_range(k->panels, i, n, &panel, &panels);
+    } else {
+        hth_team_range(end, i, n, &begin, &end);
+    }
+    if (k->isa->begin != NULL) {
+        k->isa->begin();
+    }
+    for (size_t from = begin, to; from < end; from = to) {
+        to = from + k->chunk < end ? from + k->chunk : end;
+        for (size_t tile = from; k->patch > 0 && tile < to; tile++) {
+            lowered_place at = lowered_where(k, tile);
+            k->isa->patches(g, r->x + at.image * image, at.first, at.rows,
+                            patches + (tile - from) * k->patch);
+        }
+        for (size_t p = panel; p < panels; p++) {
+            lowered_tiles(r, patches, from, to, p, p == panel, p + 1 < panels ? p + 1 : panel);
+        }
+    }
+    if (k->isa->end != NULL) {
+        k->isa->end();
+    }
+}
+
+static hth_err lowered_run_kernel(const hth_kernel *base, const hth_kernel_args *a)
+{
+    const lowered_kernel *k = (const lowered_kernel *)base;
+    lowered_run r = {.k = k,
+                     .x = a->in[0],
+                     .u = a->in[1],
+                     .bias = k->last.bias < 0 ? NULL : a->in[k->last.bias],
+                     .add = k->last.add < 0 ? NULL : a->in[k->last.add],
+                     .y = a->out[0],
+                     .patches = a->workspace};
+    hth_team_set(k->n_threads);
+    hth_team_run(lowered_work, &r);
+    return hth_conv_last_run(&k->last, a);
+}
+
+// ---- preparing
+
+static void lowered_close(hth_kernel *base)
+{
+    lowered_kernel *k = (lowered_kernel *)base;
+    hth_conv_last_close(&k->last);
+    hth_free(k);
+}
+
+// A panel of the plain filter, [out][in][taps].
+static void lowered_pack_panel(const lowered_kernel *k, const float *w, size_t panel, float *u)
+{
+    size_t block = k->isa->block, taps = k->grid.kh * k->grid.kw;
+    size_t width = lowered_vecs(k, panel) * block, out = panel * HTH_LOWERED_PANEL * block;
+    for (size_t row = 0; row < k->blocks * block; row++, u += width) {
+        size_t tap = row / block % taps, in = row / block / taps * block + row % block;
+        for (size_t o = 0; o < width; o++) {
+            bool there = in < k->ins && out + o < k->outs;
+            u[o] = there ? w[((out + o) * k->ins + in) * taps + tap] : 0;
+        }
+    }
+}
+
+static hth_err lowered_pack(const hth_kernel *base, const hth_packing *packing, const void *plain,
+                            void *dst)
+{
+    const lowered_kernel *k = (const lowered_kernel *)base;
+    float *u = dst, *panel = NULL;
+    if (k->isa->pack != NULL) {
+        panel = hth_alloc_aligned(lowered_panel_floats(k, 0) * sizeof(float), 64);
+        if (panel == NULL) {
+            return hth_fail(HTH_ENOMEM, "out of memory for a filter");
+        }
+    }
+    for (size_t p = 0; p < k->panels; p++, u += lowered_panel_floats(k, 0)) {
+        lowered_pack_panel(k, plain, p, panel != NULL ? panel : u);
+        if (panel != NULL) {
+            k->isa->pack(panel, k->blocks, lowered_vecs(k, p), u);
+        }
+    }
+    hth_free(panel);
+    return HTH_OK;
+}
+
+// The instruction sets for tensors of layout `l`, the plainest first.
+static int lowered_isas(hth_layout l, const hth_lowered_isa *list[HTH_LOWERED_NAMES])
+{
+    int n = 0;
+    if (l == HTH_LAYOUT_C16 && hth_isa_bytes() >= 64) {
+        list[n++] = &hth_lowered_avx512;
+        if (hth_lowered_amx.product != NULL && hth_isa_amx()) {
+            list[n++] = &hth_lowered_amx;
+        }
+    } else if (l == HTH_LAYOUT_C8 && hth_isa_bytes() >= 32) {
+        list[n++] = &hth_lowered_avx2;
+    }
+    return n;
+}
+
+static bool lowered_takes(const hth_graph *g, const hth_node *n)
+{
+    const hth_value *x = &g->values[n->inputs[0]], *w = &g->values[n->inputs[1]];
+    const hth_value *y = &g->values[n->outputs[0]];
+    return n->op == HTH_OP_CONV && y->layout == x->layout && x->dtype == HTH_DT_F32 &&
+           w->dtype == HTH_DT_F32 && w->constant != NULL && x->shape.rank == 4 &&
+           hth_node_int(n, "group", 1) == 1 && hth_shape_elements(&x->shape) > 0 &&
+           hth_shape_elements(&y->shape) > 0;
+}
+
+int cpu_lowered_names(const hth_graph *g, const hth_node *n,
+                      char names[HTH_LOWERED_NAMES][HTH_LOWERED_NAME])
+{
+    const hth_lowered_isa *list[HTH_LOWERED_NAMES];
+    int count = lowered_takes(g, n) ? lowered_isas(g->values[n->inputs[0]].layout, list) : 0;
+    for (int i = 0; i < count; i++) {
+        snprintf(names[i], HTH_LOWERED_NAME, "lowered:%s", list[i]->name);
+    }
+    return count;
+}
+
+static const hth_lowered_isa *lowered_find(const hth_graph *g, const hth_node *n,
+                                           const char *algorithm)
+{
+    const hth_lowered_isa *list[HTH_LOWERED_NAMES];
+    char names[HTH_LOWERED_NAMES][HTH_LOWERED_NAME];
+    int i = algorithm == NULL ? -1 : cpu_lowered_names(g, n, names) - 1;
+    while (i >= 0 && strcmp(algorithm, names[i]) != 0) {
+        i--;
+    }
+    return i < 0 || lowered_isas(g->values[n->inputs[0]].layout, list) <= i ? NULL : list[i];
+}
+
+static hth_err lowered_geometry(const hth_graph *g, const hth_node *n, lowered_kernel *k)
+{
+    const hth_shape *x = &g->values[n->inputs[0]].shape, *w = &g->values[n->inputs[1]].shape;
+    const hth_shape *y = &g->values[n->outputs[0]].shape;
+    ref_window win;
+    HTH_TRY(ref_window_init(&win, n, x, y, w->dim + 2, 2));
+    size_t block = k->isa->block;
+    k->images = (size_t)x->dim[0];
+    k->ins = (size_t)x->dim[1];
+    k->outs = (size_t)y->dim[1];
+    k->ob = (k->outs + block - 1) / block;
+    k->panels = (k->ob + HTH_LOWERED_PANEL - 1) / HTH_LOWERED_PANEL;
+    k->grid = (hth_lowered_grid){.ib = (k->ins + block - 1) / block,
+                                 .h = (size_t)x->dim[2],
+                                 .w = (size_t)x->dim[3],
+                                 .oh = (size_t)y->dim[2],
+                                 .ow = (size_t)y->dim[3],
+                                 .kh = (size_t)win.k[1],
+                                 .kw = (size_t)win.k[2],
+                                 .stride_h = (size_t)win.stride[1],
+                                 .stride_w = (size_t)win.stride[2],
+                                 .dilation_h = (size_t)win.dilation[1],
+                                 .dilation_w = (size_t)win.dilation[2],
+                                 .pad_h = (size_t)win.pad[1],
+                                 .pad_w = (size_t)win.pad[2]};
+    return HTH_OK;
+}
+
+static void lowered_reserve(lowered_kernel *k)
+{
+    const hth_lowered_grid *g = &k->grid;
+    size_t positions = g->oh * g->ow, rows = k->isa->rows, threads = (size_t)k->n_threads;
+    bool in_place = !k->isa->copies && g->kh * g->kw == 1 && g->stride_h == 1 && g->stride_w == 1 &&
+                    g->pad_h == 0 && g->pad_w == 0 && g->oh == g->h && g->ow == g->w;
+    k->blocks = (g->ib * g->kh * g->kw + k->isa->even - 1) / k->isa->even * k->isa->even;
+    k->tiles = (positions + rows - 1) / rows;
+    size_t patch = rows * k->blocks * k->isa->block, all = k->images * k->tiles;
+    k->by_panel = k->outs > k->images * positions && k->panels >= threads;
+    size_t share = k->by_panel ? all : (all + threads - 1) / threads;
+    size_t most = LOWERED_CACHED / sizeof(float) / patch;
+    size_t pieces = most > 0 ? (share + most - 1) / most : share;
+    k->chunk = (share + pieces - 1) / pieces;
+    k->patch = in_place ? 0 : patch;
+    k->base.workspace_bytes = threads * k->chunk * k->patch * sizeof(float);
+}
+
+hth_err cpu_lowered_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
+                            const char *algorithm, hth_kernel **out)
+{
+    const hth_lowered_isa *isa = lowered_find(g, n, algorithm);
+    if (isa == NULL) {
+        return hth_fail(HTH_ENOTSUP, "node '%s': no such lowered convolution", n->name);
+    }
+    lowered_kernel *k = hth_calloc(1, sizeof *k);
+    if (k == NULL) {
+        return hth_fail(HTH_ENOMEM, "out of memory for node '%s'", n->name);
+    }
+    k->isa = isa;
+    strcpy(k->name, algorithm);
+    k->n_threads = d->props.n_threads;
+    k->base = (hth_kernel){.run = lowered_run_kernel,
+                           .close = lowered_close,
+                           .implementation = k->name,
+                           .packings = &k->packing,
+                           .n_packings = 1};
+    hth_err err = lowered_geometry(g, n, k);
+    err = err == HTH_OK ? hth_conv_last_open(d, g, n, &k->last) : err;
+    if (err != HTH_OK) {
+        hth_free(k);
+        return err;
+    }
+    lowered_reserve(k);
+    hth_conv_last_finish(&k->last, &k->base);
+    size_t block = k->isa->block;
+    k->packing = (hth_packing){.input = 1,
+                               .bytes = k->blocks * block * k->ob * block * sizeof(float),
+                               .pack = lowered_pack};
+    snprintf(k->packing.form, sizeof k->packing.form, "lowered:%s:%zux%d",
+             k->isa->pack != NULL ? k->isa->name : "f32", block, HTH_LOWERED_PANEL);
+    *out = &k->base;
+    return HTH_OK;
+}
