@@ -9,6 +9,7 @@
 #if defined(__AMX_BF16__) && defined(__AVX512BF16__)
 
 #include <immintrin.h>
+#include <math.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -41,10 +42,16 @@ static void amx_end(void)
     _tile_release();
 }
 
-// x as a sum of two bf16 vectors.
+// x as a sum of two bf16 vectors. An infinity is the low part alone, which is multiplied once: in
+// both it would meet the other factor's low part, of either sign, and give NaN. Above bf16's range
+// the high part is its largest number.
 static inline void amx_parts(__m512 x, __m256i *high, __m256i *low)
 {
-    *high = (__m256i)_mm512_cvtneps_pbh(x);
+    const __m512 most = _mm512_set1_ps(0x1.FEp127F), least = _mm512_set1_ps(-0x1.FEp127F);
+    __mmask16 finite = _mm512_cmp_ps_mask(_mm512_abs_ps(x), _mm512_set1_ps(INFINITY), _CMP_NEQ_UQ);
+    // operands in this order let a NaN through
+    __m512 held = _mm512_maskz_min_ps(finite, most, _mm512_max_ps(least, x));
+    *high = (__m256i)_mm512_cvtneps_pbh(held);
     __m512 rounded = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(*high), 16));
     *low = (__m256i)_mm512_cvtneps_pbh(_mm512_sub_ps(x, rounded));
 }
