@@ -30,14 +30,15 @@ void hth_compile_rele(hth_program *p)
     }
 }
 
-// Algorithms of one family whose weights have the same size have them in the same form: they differ
-// in how much workspace they take.
+// Algorithms of one family and instruction set ("lowered:amx") whose weights have the same size
+// have them in the same form: they differ in how much workspace they take.
 static bool like_form(const hth_choice *a, const hth_choice *b)
 {
-    size_t n = strcspn(a->name, ":");
+    size_t n = strcspn(a->name, ":"), isa = a->name[n] == ':' ? n + 1 : n;
+    n = isa + strcspn(a->name + isa, ":/");
     return strcmp(a->name, b->name) == 0 ||
            (a->resident_bytes == b->resident_bytes && a->resident_bytes > 0 &&
-            strncmp(a->name, b->name, n + 1) == 0);
+            strncmp(a->name, b->name, n) == 0 && strcspn(b->name + isa, ":/") == n - isa);
 }
 
 // The fastest choice of node i that reads a copy that there is; -1: none.
