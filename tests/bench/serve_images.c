@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Images over HTTP: clients that each send one image after the other, as a binary tensor of a
 // batch of one (600 KB for ResNet-50), to a hearthd of its own, and in turns to other servers of
-// the Open Inference Protocol. Prints a JSON line for each: images per second, latencies, memory
-// (Pss of its processes), how far its answer is from hearth's, relative to the largest output; for
-// hearth also weights and arenas by its ledger. Exits with 1 on an error or another answer.
+// the Open Inference Protocol. Prints a JSON line for each: images per second (of all windows and
+// of each), latencies, memory (Pss of its processes), how far its answer is from hearth's, relative
+// to the largest output; for hearth also weights and arenas by its ledger. Exits with 1 on an error
+// or another answer.
 //
 // usage, from the root: serve_images [OPTION VALUE]..
 //   --model FILE.onnx  --clients N (8)  --seconds S (10, a round)  --rounds N (1)
@@ -21,7 +22,7 @@ typedef struct target {
     pid_t pid;
     int images, errors;
     double seconds, off; // off: its answer from hearth's
-    series ms;
+    series ms, windows;  // windows: images per second of each
 } target;
 
 typedef struct worker {
@@ -54,6 +55,7 @@ static void run(target *t, const hearth_tensor *in, int clients, double seconds)
 {
     worker *w = calloc((size_t)clients, sizeof *w);
     uint64_t from = hth_now_ns(), until = from + (uint64_t)(seconds * 1e9);
+    int before = t->images;
     check(w == NULL, "memory");
     for (int i = 0; i < clients; i++) {
         w[i] = (worker){.to = t, .in = in, .until_ns = until};
@@ -68,7 +70,9 @@ static void run(target *t, const hearth_tensor *in, int clients, double seconds)
         }
         free(w[i].ms.ms);
     }
-    t->seconds += (double)(hth_now_ns() - from) / 1e9;
+    double took = (double)(hth_now_ns() - from) / 1e9;
+    t->seconds += took;
+    series_add(&t->windows, (t->images - before) / took);
     free(w);
 }
 
@@ -77,6 +81,7 @@ static void warm_up(const target *t, const hearth_tensor *in, int clients, doubl
     target warm = *t;
     run(&warm, in, clients, seconds);
     free(warm.ms.ms);
+    free(warm.windows.ms);
 }
 
 static double *answer(const target *t, const hearth_tensor *in, int *n)
@@ -125,11 +130,16 @@ static double weights_mb(hearth *h)
 
 static json_t *report(target *t, int clients, size_t image_bytes)
 {
-    return json_pack("{s:s, s:i, s:i, s:I, s:i, s:f, s:f, s:f, s:f, s:f}", "model", t->model,
+    json_t *windows = json_array();
+    for (int i = 0; i < t->windows.n; i++) {
+        json_array_append_new(windows, json_real(t->windows.ms[i]));
+    }
+    return json_pack("{s:s, s:i, s:i, s:I, s:i, s:f, s:o, s:f, s:f, s:f, s:f}", "model", t->model,
                      "port", t->port, "clients", clients, "image_bytes", (json_int_t)image_bytes,
-                     "errors", t->errors, "images_per_second", t->images / t->seconds, "p50_ms",
-                     series_part(&t->ms, 0.5), "p99_ms", series_part(&t->ms, 0.99), "pss_mb",
-                     (double)process_kib(t->pid, "Pss:") / 1e3, "off", t->off);
+                     "errors", t->errors, "images_per_second", t->images / t->seconds, "windows",
+                     windows, "p50_ms", series_part(&t->ms, 0.5), "p99_ms",
+                     series_part(&t->ms, 0.99), "pss_mb", (double)process_kib(t->pid, "Pss:") / 1e3,
+                     "off", t->off);
 }
 
 static void report_ledger(json_t *line, hearth *h, double one_mb)
