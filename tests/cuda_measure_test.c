@@ -27,7 +27,7 @@ static void give(void *owner, void *p)
 }
 
 static kept_texts times;
-static const hth_timing_cache cache = {texts_get, texts_put, &times, take, give, NULL};
+static const hth_timing_cache cache = {texts_get, texts_put, &times, take, give, NULL, NULL};
 
 #define CHANNELS_IN  8
 #define CHANNELS_OUT 16

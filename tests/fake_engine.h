@@ -160,6 +160,10 @@ hth_err hth_engine_submit(hth_engine *e, hth_request *r)
     return err == HTH_OK ? HTH_OK : hth_fail(err, "the engine takes no more requests");
 }
 
+void hth_engine_release(hth_kept *kept) // this engine leaves no outputs
+{
+}
+
 bool hth_engine_ready(hth_engine *e)
 {
     return true;
