@@ -16,11 +16,13 @@
 //   processor, that worker moves to the one the owner left.
 // Waiting (for work, for the end, in a barrier) spins for some microseconds, giving the processor
 // away to whoever wants it, and then sleeps on a futex. Workers start with the first region that
-// needs them and end with the owner thread.
+// needs them and end with the owner thread. The file needs nothing but turn.c and the C library:
+// beside libhearth.so they are a library of their own.
 #include "device/cpu/team.h"
 
 #include "device/cpu/turn.h"
 
+#include <dlfcn.h>
 #include <limits.h>
 #include <linux/futex.h>
 #include <pthread.h>
@@ -40,6 +42,15 @@
 // who waits longer waits for a thread that is not running, and should make room for it.
 #define TEAM_SPIN_WORK_NS 60000
 #define TEAM_SPIN_DONE_NS 30000
+
+// The ABI that team.c answers for, exported so that oneDNN finds it before libgomp's.
+#define TEAM_ABI __attribute__((visibility("default")))
+TEAM_ABI void GOMP_parallel(void (*fn)(void *), void *data, unsigned n_threads, unsigned flags);
+TEAM_ABI void GOMP_barrier(void);
+TEAM_ABI int omp_get_max_threads(void);
+TEAM_ABI int omp_get_num_threads(void);
+TEAM_ABI int omp_get_thread_num(void);
+TEAM_ABI int omp_in_parallel(void);
 
 struct hth_team {
     _Atomic uint64_t ticket; // region << 32 | n << 16 | next share
@@ -345,18 +356,35 @@ static void run_region(void (*fn)(void *), void *data, int n)
     }
 }
 
-static bool omp_here(void)
+// real finds libgomp's own function, for threads that have no team of ours.
+static void *real(const char *name)
 {
-    return me.size != 0;
+    return dlsym(RTLD_NEXT, name);
 }
 
-static void omp_parallel(void (*fn)(void *), void *data, unsigned n_threads)
+void GOMP_parallel(void (*fn)(void *), void *data, unsigned n_threads, unsigned flags)
 {
+    if (me.size == 0) {
+        void (*next)(void (*)(void *), void *, unsigned, unsigned);
+        *(void **)&next = real("GOMP_parallel");
+        if (next != NULL) {
+            next(fn, data, n_threads, flags);
+            return;
+        }
+    }
     run_region(fn, data, n_threads > 0 ? (int)n_threads : me.size);
 }
 
-static void omp_barrier(void)
+void GOMP_barrier(void)
 {
+    if (me.size == 0) {
+        void (*next)(void);
+        *(void **)&next = real("GOMP_barrier");
+        if (next != NULL) {
+            next();
+        }
+        return;
+    }
     if (me.n <= 1) {
         return;
     }
@@ -370,37 +398,49 @@ static void omp_barrier(void)
     }
 }
 
-static int omp_n(void)
+static int real_number(const char *name, int none)
 {
-    return me.n;
+    int (*next)(void);
+    *(void **)&next = real(name);
+    return next != NULL ? next() : none;
 }
 
-static int omp_share(void)
+int omp_get_max_threads(void)
 {
-    return me.share;
+    return me.size == 0 ? real_number("omp_get_max_threads", 1) : me.size;
 }
 
-static int omp_inside(void)
+int omp_get_num_threads(void)
 {
-    return me.inside;
+    return me.size == 0 ? real_number("omp_get_num_threads", 1) : me.n;
 }
 
-void hth_team_set(int n_threads)
+int omp_get_thread_num(void)
+{
+    return me.size == 0 ? real_number("omp_get_thread_num", 0) : me.share;
+}
+
+int omp_in_parallel(void)
+{
+    return me.size == 0 ? real_number("omp_in_parallel", 0) : me.inside;
+}
+
+TEAM_ABI void hth_team_set(int n_threads)
 {
     me.size = n_threads < 1 ? 1 : n_threads > TEAM_MAX ? TEAM_MAX : n_threads;
 }
 
-void hth_team_keep(bool on)
+TEAM_ABI void hth_team_keep(bool on)
 {
     keep(on);
 }
 
-hth_team *hth_team_open(void)
+TEAM_ABI hth_team *hth_team_open(void)
 {
     return me.inside || team_ensure(me.size) <= 1 ? NULL : me.team;
 }
 
-void hth_team_low(hth_team *t)
+TEAM_ABI void hth_team_low(hth_team *t)
 {
     for (int i = 0; i < t->n_workers; i++) {
         (void)pthread_setschedparam(t->worker[i], SCHED_IDLE, &(struct sched_param){0});
@@ -408,7 +448,7 @@ void hth_team_low(hth_team *t)
     atomic_store(&t->low, true);
 }
 
-int hth_team_size(void)
+TEAM_ABI int hth_team_size(void)
 {
     return me.size == 0 ? 1 : me.size;
 }
@@ -424,11 +464,8 @@ static void team_enter(void *data)
     c->fn(c->arg, me.share, me.n);
 }
 
-void hth_team_run(void (*fn)(void *arg, int i, int n), void *arg)
+TEAM_ABI void hth_team_run(void (*fn)(void *arg, int i, int n), void *arg)
 {
     team_call c = {fn, arg};
     run_region(team_enter, &c, hth_team_size());
 }
-
-const hth_team_omp hth_team_openmp = {omp_here, omp_parallel, omp_barrier, hth_team_size,
-                                      omp_n,    omp_share,    omp_inside};
