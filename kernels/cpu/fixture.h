@@ -98,7 +98,9 @@ static inline void *fixture_content(fixture *f, const hth_value *v)
 {
     if (v->dtype == HTH_DT_F32) {
         float *x = fixture_fill(f, &v->shape);
-        x[0] = f->spike != 0 ? f->spike : x[0];
+        if (f->spike != 0) {
+            x[0] = f->spike;
+        }
         return x;
     }
     size_t n = (size_t)hth_shape_elements(&v->shape), elem = hth_dtype_bytes(v->dtype);
