@@ -2,21 +2,19 @@
 // Large bodies: read from the socket straight to where the engine's process sees them.
 //
 // When the head of a large request has been looked at, memory for its body is taken from the
-// engine, so that the first tensor behind the JSON head begins at a multiple of HTH_BLOCK_ALIGN.
+// engine, so that the first tensor behind the JSON head begins at a multiple of HTH_INFER_ALIGN.
 // What has come of the body with the head is moved there, the rest is received there; evhttp is
 // given all of it as one reference when it is whole. Bodies in chunks, over TLS, and those that
 // have come whole with their heads do without, and so does everybody when blocks together would
 // take more than http.buffered_bytes: memory is only taken by what comes, but room in the slab is
 // taken at once.
-#include "server/http_call.h"
+#include "server/http_infer.h"
 
 #include <event2/bufferevent.h>
 
 #include <errno.h>
 #include <string.h>
 #include <sys/socket.h>
-
-#define HTH_BLOCK_ALIGN 64u
 
 void hth_http_block_rele(hth_http_block *b)
 {
@@ -30,7 +28,7 @@ void hth_http_block_rele(hth_http_block *b)
 static hth_http_block *block_new(hth_http *h, uint64_t bytes, uint64_t head_bytes)
 {
     uint64_t most = (uint64_t)hth_setting_int(HTH_SET_HTTP_BUFFERED_BYTES);
-    uint64_t front = (HTH_BLOCK_ALIGN - head_bytes % HTH_BLOCK_ALIGN) % HTH_BLOCK_ALIGN;
+    uint64_t front = (HTH_INFER_ALIGN - head_bytes % HTH_INFER_ALIGN) % HTH_INFER_ALIGN;
     if (h->reserved > most || bytes > most - h->reserved) {
         return NULL;
     }

@@ -94,7 +94,7 @@ static bool may(void)
 static void turns_rise_where_allowed(void **state)
 {
     (void)state;
-    assert_true(is(seen_by_a_thread(SCHED_OTHER, 0, false), 0, 0));
+    assert_true(is(seen_by_a_thread(SCHED_OTHER, 0, false), nice_now(), nice_now()));
     if (nice_now() != 0 || !may()) {
         print_message("# no nice value of -20 here\n");
         skip();
