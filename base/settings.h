@@ -147,7 +147,7 @@ typedef enum hth_setting_change {
       "the same from one address of the network")                                                  \
     X(CONVSEL_TOLERANCE, "convsel.tolerance", REAL, 1e-3, 0, 1, FIXED,                             \
       "largest relative error, against the direct algorithm, of a convolution algorithm; in TF32 " \
-      "at least 2^-8, in bf16 2^-5")                                                               \
+      "at least 2^-8, in bf16 2^-5; 1e-6 leaves out AMX for fp32 and large Winograd tiles")        \
     X(VECTOR_BYTES, "kernels.vector_bytes", COUNT, 64, 16, 64, FIXED,                              \
       "widest vectors that are used, in bytes: 64 AVX-512, 32 AVX2, 16 SSE2; HEARTH_ISA sets it")  \
     X(STORE_INDEX_BYTES, "store.index_bytes", BYTES, HTH_GIB, 64 * HTH_KIB, 64 * HTH_TIB, FIXED,   \

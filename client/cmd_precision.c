@@ -26,7 +26,12 @@ const hth_command hth_cmd_precision = {
     "NAME [fp32|tf32|bf16] [--reset]",
     "say, and set, in what precision a model computes\nIt holds for convolutions and matrix "
     "products of all versions, and is kept in the store: fp32 on\n"
-    "every device, tf32 and bf16 on CUDA. The model is loaded anew by the next request.",
+    "every device, tf32 and bf16 on CUDA. The model is loaded anew by the next request.\n"
+    "On processors with AMX, fp32 convolutions may be computed as three products of bf16 numbers\n"
+    "each: 16 bits of every factor, sums in fp32. The error is measured for each layer and "
+    "bounded\n"
+    "by the setting `convsel.tolerance`, as Winograd's is: 1e-6 leaves both out where they exceed "
+    "it.",
     1,
     2,
     precision_options,

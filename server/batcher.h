@@ -104,8 +104,8 @@ typedef struct hth_batch_oracle {
     uint64_t (*time_ns)(void *ctx, const hth_batch_item *like, int64_t samples);
     // alike says that b, of the same queue, can be joined with a.
     bool (*alike)(void *ctx, const hth_batch_item *a, const hth_batch_item *b);
-    // want asks for a program for `samples` like `like`.
-    void (*want)(void *ctx, const hth_batch_item *like, int64_t samples);
+    // want asks for a program for `samples` like `like`. false: there can be none for now.
+    bool (*want)(void *ctx, const hth_batch_item *like, int64_t samples);
     void *ctx;
 } hth_batch_oracle;
 

@@ -111,8 +111,7 @@ static bool weigh(chooser *c)
         double rate = (double)ns / (double)c->total[n - 1];
         if (ns == HTH_BATCH_NONE) {
             if (!asked && !(c->best_n > 0 && c->best_rate < c->rate * CHOOSE_GAIN)) {
-                o->want(o->ctx, c->head, bucket);
-                asked = true;
+                asked = o->want(o->ctx, c->head, bucket);
             }
         } else if (ns == 0 || c->best_n == 0 || rate < c->best_rate) {
             c->best_rate = rate;

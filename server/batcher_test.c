@@ -18,6 +18,7 @@ typedef struct rig {
     hth_batch_queue q, other;
     uint64_t time_ns[65];
     int64_t wanted; // last
+    int64_t most;   // no program of more samples can be had; 0: all can
     int n_wants;
 } rig;
 
@@ -33,11 +34,15 @@ static bool rig_alike(void *ctx, const hth_batch_item *a, const hth_batch_item *
     return a->timeout_ns % 2 == b->timeout_ns % 2;
 }
 
-static void rig_want(void *ctx, const hth_batch_item *like, int64_t samples)
+static bool rig_want(void *ctx, const hth_batch_item *like, int64_t samples)
 {
     rig *r = ctx;
+    if (r->most > 0 && samples > r->most) {
+        return false;
+    }
     r->wanted = samples;
     r->n_wants++;
+    return true;
 }
 
 static void rig_init(rig *r)
@@ -192,6 +197,12 @@ static void test_measured(void **state)
     assert_int_equal(count(next(&r, 0, &bucket)), 1);
     assert_int_equal(r.wanted, 8);
     drain(&r);
+    r.most = 4; // a smaller one may fit
+    add_ones(&r, i, 8);
+    assert_int_equal(count(next(&r, 0, &bucket)), 1);
+    assert_int_equal(r.wanted, 4);
+    drain(&r);
+    r.most = 0;
     r.time_ns[8] = 0;
     add_ones(&r, i, 7);
     assert_int_equal(count(next(&r, 0, &bucket)), 7);

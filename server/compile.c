@@ -224,7 +224,6 @@ hth_err hth_program_compile(hth_site *site, hth_source *source, const hth_tensor
     }
     p->budget = budget;
     p->tuned = tune;
-    hth_compile_hold(p, source);
     HTH_GOTO(hth_specialize(source->graph, inputs, hth_ref_eval, NULL, &stage), out);
     p->graph = stage.graph;
     p->rest.graph = stage.rest;
@@ -233,6 +232,7 @@ hth_err hth_program_compile(hth_site *site, hth_source *source, const hth_tensor
     p->value_inputs = stage.value_inputs;
     stage = (hth_stage){0};
     HTH_GOTO(compile_key(p, source->graph, inputs), out);
+    hth_compile_hold(p, source);
     HTH_GOTO(compile_graph(site, p, NULL, tune, progress), out);
     p->compile_ms = (double)(hth_now_ns() - t0) / 1e6;
     p->account = source->account;
@@ -247,7 +247,9 @@ hth_err hth_program_compile(hth_site *site, hth_source *source, const hth_tensor
 out:
     hth_compile_rele(p);
     hth_stage_fini(&stage);
-    if (err != HTH_OK) {
+    if (err == HTH_OK) {
+        hth_compile_lead(site, p);
+    } else {
         hth_program_free(site, p);
     }
     return err;
@@ -259,11 +261,8 @@ static bool compile_same_forms(const hth_program *whole, const hth_program *p)
     bool same = true;
     for (int i = 0; i < p->n_weights && same; i++) {
         const hth_weight *w = &p->weights[i];
-        same = w->in_place;
-        for (int k = 0; k < whole->n_weights && !same && !w->streamed; k++) {
-            const hth_weight *v = &whole->weights[k];
-            same = hth_id_equal(&v->content->id, &w->content->id) && strcmp(v->form, w->form) == 0;
-        }
+        same = w->in_place ||
+               (!w->streamed && hth_compile_has(whole, &w->content->id, w->form) == HTH_LIKE_SAME);
     }
     return same;
 }

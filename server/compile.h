@@ -11,19 +11,33 @@ typedef struct hth_menu { // the candidates of one node; the first one's kernel 
     hth_choice *list;
     int n_every; // what it was at first
     hth_choice *every;
+    bool prepared; // by hth_compile_like
 } hth_menu;
 
-// hth_compile_hold names the measured programs whose copies of weights p can share, and holds them
-// until hth_compile_rele. hth_compile_like has p take the algorithms that read those copies, as
-// long as that costs it little time. compile_like.c.
+// compile_like.c. hth_compile_hold names the programs of `source` whose forms of weights p, which
+// has its key, is to share, and holds them until hth_compile_rele; without any, p leads when it is
+// measured. hth_compile_like prepares, and leaves in the menus alone, the algorithms that read those
+// forms, or others where p is to lead: hth_compile_lead has the others of its source follow then.
 void hth_compile_hold(hth_program *p, hth_source *source);
 void hth_compile_rele(hth_program *p);
-hth_err hth_compile_like(const hth_program *p, hth_menu *menus);
+hth_err hth_compile_like(hth_site *site, hth_program *p, hth_menu *menus);
+void hth_compile_lead(hth_site *site, const hth_program *p);
+
+// Whether q has this content in device memory, or would have it, in this form.
+typedef enum hth_like { HTH_LIKE_UNKNOWN, HTH_LIKE_OTHER, HTH_LIKE_SAME } hth_like;
+hth_like hth_compile_has(const hth_program *q, const hth_id *content, const char *form);
+
+// hth_compile_form is the form of constant input `input` that k wants; hth_compile_in_place says
+// that the store's mapping of a constant has that form.
+const char *hth_compile_form(const hth_kernel *k, int input);
+bool hth_compile_in_place(const hth_site *site, const hth_const *c, const char *form);
 
 // hth_compile_kernels asks for every node's candidates (menus: one per node, zeroed; the caller
 // frees the lists) and prepares the first of each.
 hth_err hth_compile_kernels(hth_site *site, hth_program *p, bool tune, hth_request *progress,
                             hth_menu *menus);
+// hth_compile_kernel prepares node i with this algorithm, in the place of the prepared one.
+hth_err hth_compile_kernel(hth_site *site, hth_program *p, int i, const char *algorithm);
 // hth_compile_choose reads the plan's choices into the menus and prepares them; *changed: some node
 // was given another one than the prepared one.
 hth_err hth_compile_choose(hth_site *site, hth_program *p, hth_menu *menus, bool *changed);

@@ -93,7 +93,7 @@ static hth_err kernel_prepare(hth_site *site, hth_program *p, const hth_node *n,
     return err;
 }
 
-static hth_err compile_kernel(hth_site *site, hth_program *p, int i, const char *algorithm)
+hth_err hth_compile_kernel(hth_site *site, hth_program *p, int i, const char *algorithm)
 {
     if (p->plan_only) { // the algorithms may be another device's; any kernel tells the forms
         algorithm = "default";
@@ -114,7 +114,7 @@ hth_err hth_compile_fix(hth_site *site, hth_program *p, int i, hth_menu *m, int 
 {
     m->list[0] = m->list[k];
     m->n = 1;
-    return k > 0 ? compile_kernel(site, p, i, m->list[0].name) : HTH_OK;
+    return k > 0 ? hth_compile_kernel(site, p, i, m->list[0].name) : HTH_OK;
 }
 
 hth_err hth_compile_choose(hth_site *site, hth_program *p, hth_menu *menus, bool *changed)
@@ -129,7 +129,7 @@ hth_err hth_compile_choose(hth_site *site, hth_program *p, hth_menu *menus, bool
         if (in->alt != 0) {
             *changed = true;
             m->list[0] = m->list[in->alt];
-            HTH_TRY(compile_kernel(site, p, in->node, m->list[0].name));
+            HTH_TRY(hth_compile_kernel(site, p, in->node, m->list[0].name));
         }
         m->n = 1;
     }
@@ -160,7 +160,7 @@ static hth_err menu_lighten(hth_site *site, hth_program *p, int i, hth_menu *m, 
     bool other = strcmp(before, m->list[0].name) != 0;
     *changed = *changed || other || m->n != n;
     m->n = n;
-    return other ? compile_kernel(site, p, i, m->list[0].name) : HTH_OK;
+    return other ? hth_compile_kernel(site, p, i, m->list[0].name) : HTH_OK;
 }
 
 hth_err hth_compile_lighter(hth_site *site, hth_program *p, hth_menu *menus, double us_per_byte,
@@ -197,12 +197,12 @@ static hth_err compile_heat(const hth_site *site, hth_program *p)
 // The first candidate's kernel; one that cannot be made after all leaves the menu.
 static hth_err compile_first(hth_site *site, hth_program *p, int i, hth_menu *m)
 {
-    hth_err err = compile_kernel(site, p, i, m->list[0].name);
+    hth_err err = hth_compile_kernel(site, p, i, m->list[0].name);
     while (err == HTH_ENOTSUP && m->n > 1 && p->profile == NULL) {
         memmove(m->list, m->list + 1, (size_t)--m->n * sizeof *m->list);
         memcpy(m->every, m->list, (size_t)m->n * sizeof *m->list);
         m->n_every = m->n;
-        err = compile_kernel(site, p, i, m->list[0].name);
+        err = hth_compile_kernel(site, p, i, m->list[0].name);
     }
     return err;
 }
@@ -224,12 +224,12 @@ hth_err hth_compile_kernels(hth_site *site, hth_program *p, bool tune, hth_reque
         }
         HTH_TRY(compile_menu(site, p, i, tune, &menus[i]));
     }
-    HTH_TRY(hth_compile_like(p, menus));
+    HTH_TRY(hth_compile_like(site, p, menus));
     for (int i = 0; i < p->graph->n_nodes; i++) {
         if (site->in_compile != NULL) {
             site->in_compile(site->in_ctx);
         }
-        HTH_TRY(compile_first(site, p, i, &menus[i]));
+        HTH_TRY(menus[i].prepared ? HTH_OK : compile_first(site, p, i, &menus[i]));
     }
     return HTH_OK;
 }

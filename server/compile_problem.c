@@ -18,11 +18,37 @@ static hth_err no_memory(void)
     return hth_fail(HTH_ENOMEM, "no memory for a program");
 }
 
+static const hth_packing *packing_of(const hth_kernel *k, int input)
+{
+    for (int i = 0; i < k->n_packings; i++) {
+        if (k->packings[i].input == input) {
+            return &k->packings[i];
+        }
+    }
+    return NULL;
+}
+
+static const char *packing_form(const hth_packing *pack)
+{
+    return pack != NULL && pack->pack != NULL ? pack->form : "plain";
+}
+
+const char *hth_compile_form(const hth_kernel *k, int input)
+{
+    return packing_form(packing_of(k, input));
+}
+
+bool hth_compile_in_place(const hth_site *site, const hth_const *c, const char *form)
+{
+    return strcmp(form, "plain") == 0 && site->device->props.host_visible &&
+           c->materialize == NULL && c->data != NULL && (uintptr_t)c->data % 16 == 0;
+}
+
 // weight_find returns the program's weight for this content in this form, adding it when new.
 static hth_err weight_find(hth_site *site, hth_program *p, int *cap, hth_const *c,
                            const hth_kernel *k, const hth_packing *pack, int *out)
 {
-    const char *form = pack != NULL && pack->pack != NULL ? pack->form : "plain";
+    const char *form = packing_form(pack);
     for (int i = 0; i < p->n_weights; i++) {
         if (hth_id_equal(&p->weights[i].content->id, &c->id) &&
             strcmp(p->weights[i].form, form) == 0) {
@@ -40,22 +66,10 @@ static hth_err weight_find(hth_site *site, hth_program *p, int *cap, hth_const *
         w->kernel = k;
         w->packing = pack;
         w->bytes = pack->bytes;
-    } else {
-        w->in_place = site->device->props.host_visible && c->materialize == NULL &&
-                      c->data != NULL && (uintptr_t)c->data % 16 == 0;
     }
+    w->in_place = hth_compile_in_place(site, c, form);
     *out = p->n_weights++;
     return HTH_OK;
-}
-
-static const hth_packing *packing_of(const hth_kernel *k, int input)
-{
-    for (int i = 0; i < k->n_packings; i++) {
-        if (k->packings[i].input == input) {
-            return &k->packings[i];
-        }
-    }
-    return NULL;
 }
 
 static hth_err problem_add_tensor(hth_problem *pr, int *cap, const char *name, uint64_t bytes,

@@ -15,11 +15,15 @@
 // Runs after which a program is worth measuring for.
 #define INFER_TUNE_RUNS 3
 
-// Whether a program suits what jobs leave of the device: it fits, and was not squeezed into less.
+// Whether a program suits what jobs leave of the device, and its model's others: it fits, was not
+// squeezed into less, and has the forms of weights that they have.
 static bool infer_suits(const hth_program *p, uint64_t budget)
 {
     bool squeezed = false;
     uint64_t weights, arena;
+    if (p->pinned || p->stale) {
+        return p->pinned;
+    }
     hth_program_ledger(p, &weights, &arena);
     for (int w = 0; w < p->n_weights; w++) {
         squeezed = squeezed || p->weights[w].streamed;
@@ -30,9 +34,7 @@ static bool infer_suits(const hth_program *p, uint64_t budget)
 hth_program *hth_infer_ready(hth_models *ms, hth_source *s, const hth_tensor *inputs)
 {
     hth_program *p = hth_source_match(s, inputs);
-    return p != NULL && (p->pinned || infer_suits(p, hth_quota_models(ms->site, s->account)))
-               ? p
-               : NULL;
+    return p != NULL && infer_suits(p, hth_quota_models(ms->site, s->account)) ? p : NULL;
 }
 
 // Of a new measurement in the average, and how many times the average counts as held up by others.
@@ -60,10 +62,12 @@ hth_err hth_infer_program(hth_models *ms, hth_source *s, const hth_tensor *input
     hth_site *site = ms->site;
     hth_program *p = hth_source_match(s, inputs);
     uint64_t budget = hth_quota_models(site, s->account);
-    if (p != NULL && (p->tuned || !tune) && (p->pinned || infer_suits(p, budget))) {
+    if (p != NULL && (p->tuned || !tune) && infer_suits(p, budget)) {
         *out = p;
         return HTH_OK;
     }
+    bool again = p != NULL && p->stale, tuned = again && p->tuned;
+    uint64_t runs = again ? p->runs : 0;
     if (p == NULL || p->held == 0) {
         hth_program_free(site, p);
     }
@@ -78,6 +82,10 @@ hth_err hth_infer_program(hth_models *ms, hth_source *s, const hth_tensor *input
         hth_program_free(site, last);
     }
     hth_err err = hth_program_compile(site, s, inputs, budget, tune, progress, out);
+    if (err == HTH_OK) {
+        (*out)->tuned |= tuned;
+        (*out)->runs = runs;
+    }
     return err == HTH_ETOOBIG ? hth_admit_refuse(site, s, inputs) : err;
 }
 
@@ -211,8 +219,8 @@ static hth_program *tune_candidate(const hth_models *ms)
     hth_program *best = NULL;
     for (hth_model *m = ms->list; m != NULL; m = m->next) {
         for (hth_program *p = m->source.programs; p != NULL; p = p->next) {
-            bool wants = !(p->tuned && p->sliced) && p->rest.graph == NULL &&
-                         p->value_inputs == 0 && p->runs >= INFER_TUNE_RUNS;
+            bool wants = p->stale || (!(p->tuned && p->sliced) && p->rest.graph == NULL &&
+                                      p->value_inputs == 0 && p->runs >= INFER_TUNE_RUNS);
             if (wants && (best == NULL || p->runs > best->runs)) {
                 best = p;
             }
@@ -221,11 +229,23 @@ static hth_program *tune_candidate(const hth_models *ms)
     return best;
 }
 
+// tune_swap makes what takes p's place.
+static void tune_swap(hth_models *ms, hth_program *p, bool tune, hth_program **tuned)
+{
+    if (hth_program_compile(ms->site, p->source, p->key, p->budget, tune, NULL, tuned) != HTH_OK) {
+        *tuned = NULL;
+    }
+}
+
 // tune_step measures one node of p, or, where all are measured, makes the program that uses that.
 // Other requests may be served meanwhile.
 static bool tune_step(hth_models *ms, hth_program *p, hth_program **tuned)
 {
     hth_site *site = ms->site;
+    if (p->stale) {
+        tune_swap(ms, p, false, tuned);
+        return true;
+    }
     if (p->tuned) {
         (void)hth_slice_choose(ms, p, NULL);
         return true;
@@ -241,10 +261,23 @@ static bool tune_step(hth_models *ms, hth_program *p, hth_program **tuned)
         }
     }
     p->tuned = true;
-    if (hth_program_compile(site, p->source, p->key, p->budget, true, NULL, tuned) != HTH_OK) {
-        *tuned = NULL;
-    }
+    tune_swap(ms, p, true, tuned);
     return true;
+}
+
+// tune_replace has `tuned` take p's place, on the device, too; NULL: p, which is stale, goes, and is
+// made again by the next request for it.
+static void tune_replace(hth_models *ms, hth_program *p, hth_program *tuned)
+{
+    bool active = p->active, pinned = p->pinned;
+    if (tuned != NULL) {
+        tuned->runs = p->runs;
+        tuned->tuned |= p->tuned;
+    }
+    hth_program_free(ms->site, p);
+    if (active && tuned != NULL && hth_program_activate(ms->site, tuned) == HTH_OK) {
+        hth_program_pin(ms->site, tuned, pinned);
+    }
 }
 
 bool hth_infer_tune_idle(hth_models *ms)
@@ -256,9 +289,8 @@ bool hth_infer_tune_idle(hth_models *ms)
     best->held++;
     bool some = tune_step(ms, best, &tuned);
     best->held--;
-    if (tuned != NULL) {
-        tuned->runs = best->runs;
-        hth_program_free(ms->site, best);
+    if (tuned != NULL || best->stale) {
+        tune_replace(ms, best, tuned);
     }
     return some;
 }

@@ -70,7 +70,9 @@ static void load_inputs_free(const hth_model *m, hth_tensor *in)
 
 hth_err hth_load_program(hth_models *ms, hth_model *m, hth_program **out, bool *made)
 {
-    *out = m->source.programs;
+    for (*out = m->source.programs; *out != NULL && (*out)->stale;) {
+        *out = (*out)->next;
+    }
     *made = *out == NULL;
     if (!*made) {
         return HTH_OK;

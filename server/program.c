@@ -13,7 +13,7 @@
 
 #include <string.h>
 
-static bool key_equal(const hth_program *p, const hth_tensor *inputs, int n)
+bool hth_program_takes(const hth_program *p, const hth_tensor *inputs, int n)
 {
     for (int i = 0; i < n; i++) {
         const hth_tensor *k = &p->key[i];
@@ -33,7 +33,7 @@ hth_program *hth_source_match(hth_source *s, const hth_tensor *inputs)
     for (hth_program **at = &s->programs; *at != NULL; at = &(*at)->next) {
         hth_program *p = *at;
         if (p->graph->precision == s->graph->precision &&
-            key_equal(p, inputs, s->graph->n_inputs)) {
+            hth_program_takes(p, inputs, s->graph->n_inputs)) {
             *at = p->next; // to the front
             p->next = s->programs;
             s->programs = p;

@@ -106,7 +106,7 @@ struct hth_program {
     hth_program *site_next;   // .. of all
     hth_source *source;
     const hth_account *account; // NULL: nobody's
-    int n_like; // while it is compiled: of programs whose copies of weights it can share
+    int n_like; // while it is compiled: of programs whose forms of weights it is to share
     hth_program *like[HTH_PROGRAMS];
     int held; // calls in progress that go on with it: requests served in between leave it there
     const void *followed; // the newer version that was made ready for these inputs, too
@@ -128,6 +128,8 @@ struct hth_program {
     int *n_in, *n_out;
     void **fixed;               // per plan tensor
     const hth_run_far **far_of; // per plan tensor: where it is when it is away
+    bool leads; // it chose forms of weights anew, for all programs of its source
+    bool stale; // .. and this one, which has others, is to be made again
     bool active, tuned, filled; // filled: far copies of streamed weights are made
     bool running, pinned;       // it stays active: while it runs, until it is unpinned
     int64_t slice; // samples per run of the program that serves this one in slices; 0: itself
@@ -210,6 +212,11 @@ int hth_program_slot(const hth_program *p, int i);
 // hth_program_measured says that nothing is left to measure for node i: it has no alternatives, or
 // their timings are known.
 bool hth_program_measured(hth_site *site, const hth_graph *g, int i);
+// hth_program_takes says that p was made for these n inputs, values where they count included.
+bool hth_program_takes(const hth_program *p, const hth_tensor *inputs, int n);
+// hth_program_extra is how many bytes p's weights take in forms that the other programs of its
+// source do not have, while they have the same weights in others.
+uint64_t hth_program_extra(const hth_program *p);
 // hth_program_free also removes it from its source and the site, and from the device those of its
 // weights that no active program uses.
 void hth_program_free(hth_site *site, hth_program *p);

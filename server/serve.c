@@ -213,8 +213,7 @@ static void serve_run(hth_serve *s, hth_pick *x)
     hth_model_rele(s->ms, m);
 }
 
-// serve_batch does one run, for a request of *priority; false: there is none before *wake_ns.
-static bool serve_batch(hth_serve *s, hth_batch_ask ask, uint64_t *wake_ns, uint32_t *priority)
+bool hth_serve_batch(hth_serve *s, hth_batch_ask ask, uint64_t *wake_ns, uint32_t *priority)
 {
     hth_pick x;
     if (!hth_serve_pick(s, ask, &x, wake_ns)) {
@@ -239,7 +238,7 @@ static void serve_before(hth_serve *s)
     uint64_t wake_ns;
     uint32_t priority;
     for (int n = s->batcher.n; n > 0; n--) {
-        serve_batch(s, (hth_batch_ask){.hurry = true}, &wake_ns, &priority);
+        hth_serve_batch(s, (hth_batch_ask){.hurry = true}, &wake_ns, &priority);
     }
 }
 
@@ -296,7 +295,7 @@ bool hth_serve_turn(hth_serve *s, bool hurry, uint64_t *wake_ns)
         serve_before(s);
         worked = true;
     }
-    worked = serve_batch(s, (hth_batch_ask){.hurry = hurry}, wake_ns, &priority) || worked;
+    worked = hth_serve_batch(s, (hth_batch_ask){.hurry = hurry}, wake_ns, &priority) || worked;
     uint64_t over_ns = hth_await_wake_ns(&s->await);
     *wake_ns = over_ns < *wake_ns ? over_ns : *wake_ns;
     if (s->wished != NULL) {
@@ -326,7 +325,7 @@ bool hth_serve_between(hth_serve *s, uint32_t most, uint32_t *priority)
         serve_find(s, r);
     }
     (void)serve_again(s);
-    return serve_batch(s, (hth_batch_ask){.hurry = true, .priority = most}, &wake_ns, priority);
+    return hth_serve_batch(s, (hth_batch_ask){.hurry = true, .priority = most}, &wake_ns, priority);
 }
 
 bool hth_serve_empty(const hth_serve *s)
@@ -384,59 +383,9 @@ static void serve_in_compile(void *ctx)
     hth_serve_look(s);
     if (!s->nested && s->join.n == 0 && s->batcher.n > 0) {
         s->nested = true;
-        serve_batch(s, (hth_batch_ask){.hurry = true, .ready = true}, &wake_ns, &priority);
+        hth_serve_batch(s, (hth_batch_ask){.hurry = true, .ready = true}, &wake_ns, &priority);
         s->nested = false;
     }
-}
-
-// Measuring's part of the time while requests come, as what others have for each of its own; and
-// how often it is looked for something to measure where there was nothing.
-#define TUNE_OTHERS  19
-#define TUNE_LOOK_NS 1000000000u
-#define TUNE_WAIT_NS 5000000u
-
-// tune_hurries says that something waits that a measurement holds up: then it is brought to its
-// end.
-static bool tune_hurries(const hth_serve *s)
-{
-    return s->first != NULL || s->wished != NULL || s->await.n > 0;
-}
-
-// serve_in_measure has requests served behind a slice for as long as makes up for it.
-static void serve_in_measure(void *ctx)
-{
-    hth_serve *s = ctx;
-    if (!s->tuning || s->nested) {
-        return;
-    }
-    uint64_t now_ns = hth_now_ns(), until_ns = now_ns + (now_ns - s->slice_ns) * TUNE_OTHERS;
-    uint64_t wake_ns;
-    uint32_t priority;
-    bool more = true;
-    s->nested = true;
-    while (more && hth_now_ns() < until_ns) {
-        hth_serve_look(s);
-        more = s->batcher.n > 0 ? serve_batch(s, (hth_batch_ask){.hurry = true, .ready = true},
-                                              &wake_ns, &priority)
-                                : tune_hurries(s) || s->wait(s->ctx, TUNE_WAIT_NS);
-        more = more && !tune_hurries(s);
-    }
-    s->nested = false;
-    s->slice_ns = hth_now_ns();
-}
-
-void hth_serve_tune(hth_serve *s)
-{
-    uint64_t now_ns = hth_now_ns();
-    if (now_ns < s->tune_ns || tune_hurries(s)) {
-        return;
-    }
-    s->tuning = true;
-    s->slice_ns = now_ns;
-    bool some = hth_infer_tune_idle(s->ms);
-    s->tuning = false;
-    now_ns = hth_now_ns();
-    s->tune_ns = now_ns + (some ? (now_ns - s->slice_ns) * TUNE_OTHERS : TUNE_LOOK_NS);
 }
 
 void hth_serve_stop(hth_serve *s)
@@ -454,7 +403,7 @@ void hth_serve_init(hth_serve *s)
     s->last = &s->first;
     s->ms->site->in_run = serve_in_run;
     s->ms->site->in_compile = serve_in_compile;
-    s->ms->site->in_measure = serve_in_measure;
+    s->ms->site->in_measure = hth_serve_in_measure;
     s->ms->site->in_ctx = s;
 }
 

@@ -29,7 +29,7 @@ static bool wish_alike(void *ctx, const hth_batch_item *a, const hth_batch_item 
     return hth_work_alike((const hth_work *)a, (const hth_work *)b);
 }
 
-static void wish_want(void *ctx, const hth_batch_item *like, int64_t samples)
+static bool wish_want(void *ctx, const hth_batch_item *like, int64_t samples)
 {
     hth_serve *s = ctx;
     const hth_work *w = (const hth_work *)like;
@@ -38,7 +38,7 @@ static void wish_want(void *ctx, const hth_batch_item *like, int64_t samples)
     const hth_tensor *key = hth_work_key(w, samples);
     size_t n = (size_t)m->source.graph->n_inputs;
     if (m->too_many > 0 && samples >= m->too_many && hth_now_ns() < m->too_many_until_ns) {
-        return;
+        return false;
     }
     bool same = wish->key != NULL;
     for (size_t i = 0; i < n && same; i++) {
@@ -53,6 +53,7 @@ static void wish_want(void *ctx, const hth_batch_item *like, int64_t samples)
         s->wished = m;
         hth_model_hold(m);
     }
+    return true;
 }
 
 // wish_room says that p runs without driving others out of the device's memory.
@@ -60,8 +61,9 @@ static bool wish_room(const hth_site *site, const hth_program *p)
 {
     hth_pool_ledger l;
     hth_pool_ledger_get(site->pool, &l);
-    return p->plan->arena_bytes <= site->arena_bytes ||
-           p->plan->arena_bytes <= site->arena_bytes + l.free_bytes;
+    uint64_t arena = p->plan->arena_bytes,
+             more = arena > site->arena_bytes ? arena - site->arena_bytes : 0;
+    return more + hth_program_extra(p) <= l.free_bytes;
 }
 
 void hth_serve_grant(hth_serve *s, hth_model *m)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// server/serve_wish.h - what the batcher asks about programs, and the programs that it wishes for.
-// Shared by serve*.c only.
+// server/serve_wish.h - the inside of serving: what the batcher asks about programs, the programs
+// that it wishes for, and measuring. Shared by serve*.c only.
 #ifndef HTH_SERVER_SERVE_WISH_H
 #define HTH_SERVER_SERVE_WISH_H
 
@@ -11,5 +11,12 @@ void hth_serve_oracle(hth_serve *s);
 // hth_serve_grant makes the program that m's requests wish for; one that cannot be had, or that
 // would drive others out of the device's memory, is not asked for again for a while.
 void hth_serve_grant(hth_serve *s, hth_model *m);
+
+// hth_serve_batch does one run, for a request of *priority; false: there is none before *wake_ns.
+bool hth_serve_batch(hth_serve *s, hth_batch_ask ask, uint64_t *wake_ns, uint32_t *priority);
+
+// hth_serve_in_measure is the site's in_measure, for a serve: it has requests served behind a slice
+// for as long as makes up for it.
+void hth_serve_in_measure(void *ctx);
 
 #endif
