@@ -2,7 +2,8 @@
 // Layouts: each node is asked, in order, which layout it wants; what it reads is converted where it
 // lies otherwise, and one conversion serves all readers. Nodes that take any layout follow their
 // first input that is not plain, so blocked data flows from convolution to convolution; reorders
-// are left only at the borders. Graph inputs and outputs are plain.
+// are left only at the borders. Graph inputs and outputs are plain, but for those that come in a
+// layout of their own (a filter's copy in a training step): who reads or writes them takes that.
 #include "graph/pass.h"
 
 #include "base/alloc.h"
@@ -112,12 +113,14 @@ static hth_err plain_output(layout_state *st, hth_node *n, int k, int y)
 }
 
 // moves says that input `k` lies in the node's layout: its data and the operands of post ops, but
-// not the filter and bias of a convolution, whose axes mean something else.
+// not the filter and bias of a convolution, whose axes mean something else, nor the copy of a
+// filter that an optimizer's step replaces.
 static bool moves(const hth_graph *g, const hth_node *n, int k)
 {
     bool filter =
         ((n->op == HTH_OP_CONV || n->op == HTH_OP_CONV_TRANSPOSE) && (k == 1 || k == 2)) ||
-        (n->op == HTH_OP_CONV_GRAD_DATA && k == 1);
+        (n->op == HTH_OP_CONV_GRAD_DATA && k == 1) || (n->op == HTH_OP_SGD_STEP && k == 5) ||
+        (n->op == HTH_OP_ADAM_STEP && k == 6);
     for (int i = 0; i < n->n_post; i++) {
         filter &= n->post[i].input != k;
     }
@@ -160,7 +163,8 @@ static hth_err layout_node(layout_state *st, const hth_fuse_oracle *o, hth_node 
     HTH_TRY(emit(st, *n)); // the emitted copy shares n's arrays
     for (int k = 0; k < n->n_outputs; k++) {
         int y = n->outputs[k];
-        if (y >= 0 && g->values[y].is_output && g->values[y].layout != HTH_LAYOUT_PLAIN) {
+        if (y >= 0 && g->values[y].is_output && writes_layout(g, n, k) &&
+            g->values[y].layout != HTH_LAYOUT_PLAIN) {
             HTH_TRY(plain_output(st, n, k, y));
         }
     }

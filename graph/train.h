@@ -61,7 +61,8 @@ typedef enum hth_slot_kind {
     HTH_SLOT_STATE, // of the optimizer; starts as zeros
     HTH_SLOT_STAT,  // running statistics of batch norm
     HTH_SLOT_COPY,  // of a parameter, in bf16: what products and convolutions read; written by the
-                    // optimizer, and starts as the parameter does, rounded
+                    // optimizer, and starts as the parameter does, rounded, in the layout of its
+                    // input: a filter's has its channels last
 } hth_slot_kind;
 
 // hth_slot_of_model: the slot is a part of the model, not of its training.

@@ -103,12 +103,15 @@ static hth_err new_value(train_build *t, int slot, int *out)
     const hth_train_slot *s = &t->slots[slot].slot;
     const hth_value *v = &t->g->values[t->slots[slot].value];
     const hth_shape shape = v->shape;
+    const hth_layout layout = v->layout;
     hth_dtype dt = v->dtype;
     char *name = hth_asprintf("%s/new", s->name);
     hth_err err = name == NULL ? no_memory() : hth_graph_add_value(t->g, name, dt, &shape, out);
     hth_free(name);
+    HTH_TRY(err);
+    t->g->values[*out].layout = layout;
     t->slots[slot].next = *out;
-    return err;
+    return HTH_OK;
 }
 
 static hth_err add_binary(train_build *t, hth_op op, const char *name, int a, int b, int out)
@@ -151,11 +154,13 @@ static bool reads_rounded(const hth_node *n, int k)
 }
 
 // In bf16 what reads parameter slot s rounded reads its copy, which gets a slot behind the
-// optimizer's state; *copy -1: nothing does. All reads are there before the update is.
+// optimizer's state; *copy -1: nothing does. All reads are there before the update is. A filter's
+// copy has its channels last, as engines of convolutions in bf16 want it.
 static hth_err add_copy(train_build *t, int s, int *copy)
 {
     *copy = -1;
     int v = t->slots[s].value;
+    bool filter = t->g->values[v].shape.rank > 2;
     for (int i = 0; i < t->g->n_nodes && t->o->precision == HTH_PRECISION_BF16; i++) {
         for (int k = 0; k < t->g->nodes[i].n_inputs; k++) {
             if (t->g->nodes[i].inputs[k] != v || !reads_rounded(&t->g->nodes[i], k)) {
@@ -165,7 +170,12 @@ static hth_err add_copy(train_build *t, int s, int *copy)
                 HTH_TRY(add_state(t, s, HTH_SLOT_COPY, "bf16", copy));
             }
             t->g->nodes[i].inputs[k] = *copy;
+            hth_op op = t->g->nodes[i].op;
+            filter = filter && op != HTH_OP_MAT_MUL && op != HTH_OP_GEMM;
         }
+    }
+    if (*copy >= 0 && filter) {
+        t->g->values[*copy].layout = HTH_LAYOUT_NHWC;
     }
     return HTH_OK;
 }

@@ -40,10 +40,12 @@ hth_err hth_slots_open(hth_slots *s, hth_device *d, const hth_train_graph *g, co
                      .bytes = hth_calloc(n, sizeof *s->bytes),
                      .initial = hth_calloc(n, sizeof *s->initial),
                      .rounded = hth_calloc(n, sizeof *s->rounded),
+                     .last = hth_calloc(n, sizeof *s->last),
                      .near = hth_calloc(n, sizeof *s->near),
                      .stored = hth_calloc(n, sizeof *s->stored),
                      .far = hth_calloc(n, sizeof *s->far)};
-    if (!s->bytes || !s->initial || !s->rounded || !s->near || !s->stored || !s->far || !s->copy) {
+    if (!s->bytes || !s->initial || !s->rounded || !s->last || !s->near || !s->stored || !s->far ||
+        !s->copy) {
         return no_memory();
     }
     for (int i = 0; i < s->n; i++) {
@@ -52,6 +54,9 @@ hth_err hth_slots_open(hth_slots *s, hth_device *d, const hth_train_graph *g, co
         HTH_TRY(hth_tensor_bytes(v->dtype, &v->shape, HTH_LAYOUT_PLAIN, &s->bytes[i]));
         s->initial[i] = c != NULL ? hth_const_hold(c) : NULL;
         s->rounded[i] = g->slots[i].kind == HTH_SLOT_COPY;
+        if (v->layout == HTH_LAYOUT_NHWC) {
+            s->last[i] = v->shape;
+        }
     }
     return spill != NULL ? slots_file(s, spill) : HTH_OK;
 }
@@ -71,6 +76,7 @@ void hth_slots_close(hth_slots *s)
     hth_free(s->bytes);
     hth_free(s->initial);
     hth_free(s->rounded);
+    hth_free(s->last);
     hth_free(s->near);
     hth_free(s->stored);
     hth_free(s->far);
@@ -100,6 +106,14 @@ static hth_err slot_store(hth_slots *s, int i, const void *content)
     return HTH_OK;
 }
 
+// Where element k of a plain tensor is in one that has its channels last.
+static size_t slot_last(const hth_shape *s, size_t k)
+{
+    size_t channels = (size_t)s->dim[1];
+    size_t size = (size_t)(hth_shape_elements(s) / s->dim[0] / s->dim[1]);
+    return (k / size / channels * size + k % size) * channels + k / size % channels;
+}
+
 // Content for slot i from outside, which goes to `near`, or far if that is NULL.
 static hth_err slot_fill(hth_slots *s, int i, const void *content, void *near)
 {
@@ -110,7 +124,8 @@ static hth_err slot_fill(hth_slots *s, int i, const void *content, void *near)
             return no_memory();
         }
         for (size_t k = 0; k < s->bytes[i] / sizeof *rounded; k++) {
-            rounded[k] = hth_f32_to_bf16(((const float *)content)[k]);
+            size_t to = s->last[i].rank > 0 ? slot_last(&s->last[i], k) : k;
+            rounded[to] = hth_f32_to_bf16(((const float *)content)[k]);
         }
         content = rounded;
     }

@@ -19,6 +19,7 @@ typedef struct hth_slots {
     size_t *bytes;
     hth_const **initial; // held; NULL: zeros
     bool *rounded;       // bf16 where `initial`, and what it is set to, is f32
+    hth_shape *last;     // .. and has its channels last where that is plain; else of rank 0
     void **near;         // on the device; NULL: not there
     bool *stored;        // the far place holds the content; neither near nor stored: `initial` does
     hth_run_far *far;

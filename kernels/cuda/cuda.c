@@ -109,7 +109,7 @@ static bool cuda_takes_last(const hth_graph *g, const hth_node *n)
 {
     hth_cuda_build *b = cuda_table[n->op].build;
     return b == hth_cuda_conv || b == hth_cuda_reorder || b == hth_cuda_cast ||
-           cuda_any_layout(g, n);
+           b == hth_cuda_step_op || cuda_any_layout(g, n);
 }
 
 static hth_err cuda_check_value(const hth_graph *g, int v, bool last, bool *empty)

@@ -236,6 +236,59 @@ static void convolutions(void **state)
     }
 }
 
+// Chunks of the batch are offered where a workspace is large: each with the workspace of a chunk,
+// and the result of the whole.
+static const conv_case split_cases[] = {
+    {HTH_OP_CONV, 4, 4, 8, 2, 1, 128, 1, 1, 1, 0, 0, false},
+    {HTH_OP_CONV, 4, 4, 8, 2, 1, 128, 1, 1, 1, 0, 3, true},
+    {HTH_OP_CONV_GRAD_DATA, 4, 4, 8, 2, 1, 128, 1, 1, 1, 0, 0, false},
+    {HTH_OP_CONV_GRAD_FILTER, 4, 4, 8, 2, 1, 128, 1, 1, 1, 0, 0, false},
+    {HTH_OP_CONV, 4, 3, 11, 1, 1, 128, 1, 1, 1, 0, 0, false},
+};
+
+static void convolutions_split(void **state)
+{
+    for (int i = 0; i < 5; i++) {
+        const conv_case *c = &split_cases[i];
+        fixture f;
+        hth_choice list[32];
+        hth_kernel *k;
+        int count, chunks = 0;
+        const hth_node *n = conv_open(&f, c, (uint64_t)i + 1);
+        assert_int_equal(hth_kernel_algorithms(cuda_test_device, f.graph, n, list, 32, &count),
+                         HTH_OK);
+        for (int a = 0; a < count; a++) {
+            const char *slash = strchr(list[a].name, '/');
+            assert_int_equal(list[a].split, slash == NULL ? 1 : atoi(slash + 1));
+            if (slash != NULL) {
+                uint64_t whole = 0;
+                for (int b = 0; b < count; b++) {
+                    bool same =
+                        strncmp(list[a].name, list[b].name, (size_t)(slash - list[a].name)) == 0 &&
+                        list[b].name[slash - list[a].name] == '\0';
+                    whole = same ? list[b].workspace_bytes : whole;
+                }
+                chunks++;
+                assert_int_equal(list[a].workspace_bytes * (uint64_t)list[a].split, whole);
+                fixture_check(&f, list[a].name, false, 1e-5);
+            }
+        }
+        // of a filter's gradient, and of three images, there are none
+        assert_int_equal(chunks > 0, c->op != HTH_OP_CONV_GRAD_FILTER && c->batch % 2 == 0);
+        if (chunks > 0) {
+            fixture_faults(&f, "e0/2");
+        }
+        assert_int_equal(cuda_test_prepare(f.graph, n, "e0/3", &k) == HTH_OK,
+                         c->batch == 3 && c->op != HTH_OP_CONV_GRAD_FILTER);
+        if (k != NULL) {
+            hth_kernel_close(k);
+        }
+        assert_int_equal(cuda_test_prepare(f.graph, n, "e0/0", &k), HTH_ENOTSUP);
+        assert_int_equal(cuda_test_prepare(f.graph, n, "e0/64", &k), HTH_ENOTSUP);
+        fixture_close(&f);
+    }
+}
+
 // TF32 keeps 10 bits: rounding changes a factor by 2^-11 of it at most, a product by 2^-10, and a
 // sum of n products, whose errors have random signs, by much less than n times that. So 2^-9 of the
 // largest result is twice what a single product could be off, and what a sum's largest result has
@@ -526,36 +579,43 @@ static void rows_in_halves(void **state)
     }
 }
 
-// The last output that an optimizer's step may have: the new parameter in bf16.
+// The last output that an optimizer's step may have: the new parameter in bf16, of a filter with
+// its channels last.
 static void steps_round(void **state)
 {
-    for (int how = 0; how < 4; how++) {
+    const hth_shape shapes[] = {SHAPE(4096), SHAPE(53), SHAPE(6, 5, 3, 3), SHAPE(3, 16, 4)};
+    for (int how = 0; how < 8; how++) {
         bool adam = how % 2 == 1;
-        int64_t count = how < 2 ? 4096 : 53;
+        const hth_shape shape = shapes[how / 2];
+        int64_t count = hth_shape_elements(&shape);
+        int64_t rows = shape.rank > 2 ? shape.dim[1] : 1;
+        int64_t cols = shape.rank > 2 ? count / shape.dim[0] / rows : 1;
         int copy = adam ? 3 : 2, h = adam ? 4 : 3, in[5], out[4] = {-1, -1, -1, -1};
         void *from[5] = {NULL}, *to[4] = {NULL};
         hth_kernel *k;
         fixture f;
         fixture_open(&f, (uint64_t)how + 1);
         for (int i = 0; i <= h; i++) {
-            in[i] = fixture_value(&f, SHAPE(i < h ? count : 8));
+            in[i] = fixture_value(&f, i < h ? shape : SHAPE(8));
             from[i] = fixture_buffer((size_t)(i < h ? count : 8) * sizeof(float));
             for (int64_t e = 0; e < (i < h ? count : 8); e++) {
                 ((float *)from[i])[e] = 0.1F + fabsf(fixture_random(&f));
             }
         }
         for (int i = 0; i <= copy; i++) {
-            out[i] = i < copy && i > h - 2 ? -1 : fixture_value(&f, SHAPE(count));
+            out[i] = i < copy && i > h - 2 ? -1 : fixture_value(&f, shape);
             to[i] = out[i] < 0 ? NULL : fixture_buffer((size_t)count * sizeof(float));
         }
         f.graph->values[out[copy]].dtype = HTH_DT_BF16;
+        f.graph->values[out[copy]].layout = shape.rank > 2 ? HTH_LAYOUT_NHWC : HTH_LAYOUT_PLAIN;
         hth_node *n =
             fixture_node(&f, adam ? HTH_OP_ADAM_STEP : HTH_OP_SGD_STEP, in, h + 1, out, copy + 1);
         assert_int_equal(cuda_test_prepare(f.graph, n, NULL, &k), HTH_OK);
         assert_int_equal(k->run(k, &(hth_kernel_args){from, to, NULL}), HTH_OK);
         for (int64_t e = 0; e < count; e++) {
             assert_true(((float *)to[0])[e] != ((float *)from[0])[e]);
-            assert_int_equal(((uint16_t *)to[copy])[e], hth_f32_to_bf16(((float *)to[0])[e]));
+            int64_t at = (e / cols / rows * cols + e % cols) * rows + e / cols % rows;
+            assert_int_equal(((uint16_t *)to[copy])[at], hth_f32_to_bf16(((float *)to[0])[e]));
         }
         hth_kernel_close(k);
         for (int i = 0; i < 5; i++) {
@@ -618,11 +678,17 @@ static void nothing_is_left(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(table_is_complete), cmocka_unit_test(onnx_cases),
-        cmocka_unit_test(convolutions),      cmocka_unit_test(convolutions_rounded),
-        cmocka_unit_test(products_rounded),  cmocka_unit_test(halves),
-        cmocka_unit_test(rows_in_halves),    cmocka_unit_test(attention_in_halves),
-        cmocka_unit_test(steps_round),       cmocka_unit_test(views_in_place),
+        cmocka_unit_test(table_is_complete),
+        cmocka_unit_test(onnx_cases),
+        cmocka_unit_test(convolutions),
+        cmocka_unit_test(convolutions_rounded),
+        cmocka_unit_test(convolutions_split),
+        cmocka_unit_test(products_rounded),
+        cmocka_unit_test(halves),
+        cmocka_unit_test(rows_in_halves),
+        cmocka_unit_test(attention_in_halves),
+        cmocka_unit_test(steps_round),
+        cmocka_unit_test(views_in_place),
         cmocka_unit_test(nothing_is_left),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -380,7 +380,8 @@ typedef struct hth_step_params {
     float *new_p, *new_m, *new_v;
     void *copy; // of new_p in bf16, may be NULL
     uint32_t n;
-    int32_t flag; // nesterov, decoupled
+    int32_t flag;        // nesterov, decoupled
+    uint32_t rows, cols; // of a copy that has its channels last: the filter's matrices; rows 0: not
 } hth_step_params;
 
 typedef struct hth_dropout_params {

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // kernels/cuda/step.cu - the optimizers' steps (graph/train.h), four elements per thread in accesses
 // of 16 bytes. Bytes moved: parameter and state twice, the gradient once, and the parameter in bf16
-// where products read it so.
+// where products and convolutions read it so. A filter's copy has its channels last: neighbours of a
+// thread are written `rows` apart, but a warp's elements are those of a few whole stretches of
+// channels, which the second cache puts together.
 #include "graph/train_hyper.h"
 #include "kernels/cuda/params.h"
 
@@ -14,8 +16,12 @@ HTH_FN float step_scale(const hth_step_params *p)
 HTH_FN void step_parameter(const hth_step_params *p, uint32_t i, uint32_t n, hth_f4 w)
 {
     hth_set4(p->new_p, i, n, w, 0);
-    if (p->copy != NULL) {
+    if (p->copy != NULL && p->rows == 0) {
         hth_set4(p->copy, i, n, w, 1);
+    }
+    for (uint32_t k = 0; p->copy != NULL && p->rows > 0 && k < n; k++) {
+        uint32_t line = (i + k) / p->cols, at = (i + k) % p->cols, row = line % p->rows;
+        hth_set(p->copy, ((int64_t)(line / p->rows) * p->cols + at) * p->rows + row, w.v[k], 1);
     }
 }
 

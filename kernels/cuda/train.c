@@ -146,6 +146,10 @@ hth_err hth_cuda_step_op(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
     if (rounded != NULL && rounded->dtype != HTH_DT_BF16) {
         return hth_fail(HTH_ENOTSUP, "a copy that is %s", hth_dtype_name(rounded->dtype));
     }
+    if (rounded != NULL && rounded->layout == HTH_LAYOUT_NHWC) {
+        p.rows = (uint32_t)rounded->shape.dim[1];
+        p.cols = count / p.rows / (uint32_t)rounded->shape.dim[0];
+    }
     hth_cuda_launch_add(s, adam ? HTH_CUDA_hth_adam : HTH_CUDA_hth_sgd,
                         hth_cuda_blocks(s, (count + 3) / 4, true), 0, 0, &p, sizeof p);
     step_bind(s, g, n, offsetof(hth_step_params, p), true, 0);

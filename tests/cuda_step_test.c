@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a training step in bf16 runs on a CUDA device (over the fake driver): the copies of filters
+// that optimizers write lie as convolutions read them, so that no kernel of the step turns or
+// rounds one. With plain copies, of which the same is asked, kernels do.
+#include "graph/onnx.h"
+#include "graph/pass.h"
+#include "graph/train.h"
+#include "kernels/cuda/fixture.h"
+#include "kernels/cuda/site.h"
+
+#undef hth_kernel_prepare
+
+static hth_graph *load(const char *name)
+{
+    char path[128];
+    hth_graph *g;
+    snprintf(path, sizeof path, "tests/data/train/%s.onnx", name);
+    assert_int_equal(hth_onnx_load_file(path, &g), HTH_OK);
+    return g;
+}
+
+static void build(hth_graph *model, hth_train_graph *t)
+{
+    const hth_value *v = &model->values[model->inputs[0]];
+    hth_tensor x = {.dtype = v->dtype, .shape = v->shape};
+    hth_train_options o = {.optimizer = HTH_OPTIMIZER_ADAM, .precision = HTH_PRECISION_BF16};
+    x.shape.dim[0] = 4;
+    assert_int_equal(hth_train_build(model, &x, &o, hth_ref_eval, NULL, t), HTH_OK);
+}
+
+// As a program is compiled for the device.
+static void passes(hth_graph *g)
+{
+    const hth_fuse_oracle *o = hth_kernel_oracle(cuda_test_device);
+    assert_int_equal(hth_pass_simplify(g), HTH_OK);
+    assert_int_equal(hth_pass_fuse(g, o), HTH_OK);
+    assert_int_equal(hth_pass_layout(g, o), HTH_OK);
+    assert_int_equal(hth_graph_compact(g), HTH_OK);
+    assert_int_equal(hth_kernel_half(cuda_test_device, g), HTH_OK);
+    assert_int_equal(hth_graph_check(g), HTH_OK);
+}
+
+// A parameter's copy with more positions than one.
+static bool filter_copy(const hth_value *v)
+{
+    return v->is_input && v->dtype == HTH_DT_BF16 && v->shape.rank > 2 &&
+           hth_shape_elements(&v->shape) > v->shape.dim[0] * v->shape.dim[1];
+}
+
+// Steps of node n's kernel that copy a filter's copy into the workspace.
+static int node_turns(const hth_graph *g, const hth_node *n)
+{
+    hth_kernel *k;
+    int turns = 0;
+    if (hth_kernel_prepare(cuda_test_device, g, n, NULL, &k) != HTH_OK) {
+        fail_msg("%s", hth_err_detail());
+    }
+    const hth_cuda_seq *s = (const hth_cuda_seq *)k;
+    const hth_cuda_site *site = hth_cuda_site_of(s->d);
+    for (int i = 0; i < s->n_steps; i++) {
+        const hth_cuda_step *step = &s->steps[i];
+        bool copies = step->run == NULL && (step->kernel == site->kernel[HTH_CUDA_hth_transpose] ||
+                                            step->kernel == site->kernel[HTH_CUDA_hth_convert]);
+        for (int b = 0; b < step->n_bound && copies; b++) {
+            turns += step->bound[b].from == HTH_CUDA_IN &&
+                     filter_copy(&g->values[n->inputs[step->bound[b].index]]);
+        }
+    }
+    hth_kernel_close(k);
+    return turns;
+}
+
+static int step_turns(const hth_graph *g, int *copies)
+{
+    int turns = 0;
+    *copies = 0;
+    for (int i = 0; i < g->n_inputs; i++) {
+        *copies += filter_copy(&g->values[g->inputs[i]]);
+    }
+    for (int i = 0; i < g->n_nodes; i++) {
+        const hth_node *n = &g->nodes[i];
+        turns += n->op == HTH_OP_REORDER && filter_copy(&g->values[n->inputs[0]]);
+        turns += node_turns(g, n);
+    }
+    return turns;
+}
+
+static void filters_lie_as_read(void **state)
+{
+    static const char *const models[] = {"net_momentum", "unet_adam", "mobile_adam"};
+    for (int i = 0; i < 6; i++) {
+        bool plain = i >= 3;
+        hth_graph *model = load(models[i % 3]);
+        hth_train_graph t;
+        int copies, whole = 0;
+        build(model, &t);
+        for (int s = 0; s < t.n_slots; s++) {
+            hth_value *in = &t.graph->values[t.graph->inputs[t.slots[s].input]];
+            hth_value *out = &t.graph->values[t.graph->outputs[t.slots[s].output]];
+            bool filter = t.slots[s].kind == HTH_SLOT_COPY && in->shape.rank > 2;
+            assert_int_equal(in->layout, filter ? HTH_LAYOUT_NHWC : HTH_LAYOUT_PLAIN);
+            assert_int_equal(out->layout, in->layout);
+            in->layout = out->layout = plain ? HTH_LAYOUT_PLAIN : in->layout;
+            whole += filter;
+        }
+        passes(t.graph);
+        int turns = step_turns(t.graph, &copies);
+        assert_true(copies > 1 && copies <= whole);
+        if (plain ? turns < copies : turns != 0) {
+            fail_msg("%s: %d turns of %d filters", models[i % 3], turns, copies);
+        }
+        hth_train_graph_fini(&t);
+        hth_graph_free(model);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(filters_lie_as_read)};
+    return cmocka_run_group_tests_name("cuda_step", tests, cuda_test_setup, cuda_test_teardown);
+}
