@@ -25,7 +25,7 @@ hth_err hth_cuda_capture_begin(hth_stream *s)
     if (d->capturing) {
         return hth_fail(HTH_EBUSY, "device %s: work is being captured already", d->base.props.name);
     }
-    HTH_TRY(HTH_CUDA(d, cuCtxSetCurrent, d->context));
+    HTH_TRY(hth_cuda_enter(d));
     HTH_TRY(HTH_CUDA(d, cuStreamBeginCapture, hth_cuda_stream_of(s),
                      CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
     d->capturing = true;
@@ -68,6 +68,7 @@ hth_err hth_cuda_capture_end(hth_stream *s, hth_capture **io)
     hth_cuda *d = capture_device(s->device);
     CUgraph graph = NULL;
     d->capturing = false;
+    (void)hth_cuda_enter(d);
     hth_err err = HTH_CUDA(d, cuStreamEndCapture, hth_cuda_stream_of(s), &graph);
     if (d->recorded.err != HTH_OK && err != HTH_EDEVLOST) { // the cause, whatever the driver says
         err = hth_fail(d->recorded.err, "%s", d->recorded.detail);
@@ -91,13 +92,14 @@ hth_err hth_cuda_capture_end(hth_stream *s, hth_capture **io)
 hth_err hth_cuda_capture_launch(hth_capture *c, hth_stream *s)
 {
     hth_cuda *d = capture_device(s->device);
-    HTH_TRY(HTH_CUDA(d, cuCtxSetCurrent, d->context));
+    HTH_TRY(hth_cuda_enter(d));
     return HTH_CUDA(d, cuGraphLaunch, ((cuda_capture *)c)->exec, hth_cuda_stream_of(s));
 }
 
 void hth_cuda_capture_close(hth_capture *c)
 {
-    const hth_cuda *d = capture_device(c->device);
+    hth_cuda *d = capture_device(c->device);
+    (void)hth_cuda_enter(d);
     (void)d->api->cuGraphExecDestroy(((cuda_capture *)c)->exec);
     hth_free(c);
 }

@@ -89,7 +89,7 @@ static void cuda_close(hth_device *base)
 {
     hth_cuda *d = (hth_cuda *)base;
     if (d->context != NULL) {
-        (void)HTH_CUDA(d, cuCtxSetCurrent, d->context);
+        (void)hth_cuda_enter(d);
         if (d->kernels_close != NULL) {
             d->kernels_close(d);
         }
@@ -110,6 +110,7 @@ static hth_err cuda_memory(hth_device *base, uint64_t *total, uint64_t *free)
 {
     hth_cuda *d = (hth_cuda *)base;
     size_t all = 0, rest = 0;
+    HTH_TRY(hth_cuda_enter(d)); // whose device's memory it is
     HTH_TRY(HTH_CUDA(d, cuMemGetInfo, &rest, &all));
     *total = all;
     *free = rest;
@@ -172,7 +173,7 @@ static hth_err cuda_setup(hth_cuda *d, const hth_device_spec *s)
     HTH_TRY(HTH_CUDA(d, cuDeviceGet, &d->device, s->index));
     HTH_TRY(cuda_props(d, s, driver));
     HTH_TRY(HTH_CUDA(d, cuDevicePrimaryCtxRetain, &d->context, d->device));
-    HTH_TRY(HTH_CUDA(d, cuCtxSetCurrent, d->context));
+    HTH_TRY(hth_cuda_enter(d));
     HTH_TRY(hth_cuda_mem_init(d));
     HTH_TRY(HTH_CUDA(d, cuStreamCreate, &d->own_stream, CU_STREAM_NON_BLOCKING));
     d->current = d->own_stream;

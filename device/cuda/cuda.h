@@ -64,6 +64,13 @@ hth_err hth_cuda_status(hth_cuda *d, CUresult r, const char *call);
 // hth_cuda_fail makes the error and the sentence of `r`, which is not CUDA_SUCCESS.
 hth_err hth_cuda_fail(const hth_cuda_api *api, const char *who, CUresult r, const char *call);
 
+// hth_cuda_enter makes the device's context this thread's. Everything that calls the driver for a
+// device begins so: a thread may have several devices, and closing one leaves none current.
+static inline hth_err hth_cuda_enter(hth_cuda *d)
+{
+    return HTH_CUDA(d, cuCtxSetCurrent, d->context);
+}
+
 // From stream.c.
 hth_err hth_cuda_anchor_open(hth_cuda *d);
 void hth_cuda_anchor_close(hth_cuda *d);

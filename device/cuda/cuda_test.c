@@ -332,6 +332,102 @@ static void test_faults(void **state)
     fault_loop(false, CUDA_ERROR_ILLEGAL_ADDRESS, true);
 }
 
+typedef struct other_device {
+    hth_device *d;
+    hth_stream *s;
+    hth_event *e;
+    void *arena, *pinned;
+} other_device;
+
+static void other_open(other_device *o, const char *spec)
+{
+    assert_int_equal(hth_device_open(spec, &o->d), HTH_OK);
+    assert_int_equal(hth_stream_open(o->d, HTH_STREAM_COMPUTE, &o->s), HTH_OK);
+    assert_int_equal(hth_event_open(o->d, &o->e), HTH_OK);
+    assert_int_equal(hth_device_reserve(o->d, MIB, &o->arena), HTH_OK);
+    assert_int_equal(hth_device_reserve_host(o->d, MIB, &o->pinned), HTH_OK);
+}
+
+static void other_close(other_device *o)
+{
+    hth_event_close(o->e);
+    hth_stream_close(o->s);
+    hth_device_release(o->d, o->arena, MIB);
+    hth_device_release_host(o->d, o->pinned);
+    hth_device_close(o->d);
+}
+
+static hth_err other_work(hth_stream *s, other_device *o)
+{
+    HTH_TRY(hth_stream_copy(s, o->arena, o->pinned, 64));
+    return s->device->ops->zero(s, o->arena, 64);
+}
+
+// Everything that is issued to a device, one call of it, after what made another device's context
+// this thread's or took it away.
+static hth_err other_call(other_device *o, int call)
+{
+    uint64_t total, rest;
+    hth_capture *c = NULL;
+    switch (call) {
+    case 0:
+        return hth_stream_copy(o->s, o->arena, o->pinned, 64);
+    case 1:
+        return hth_stream_copy(o->s, o->pinned, o->arena, 64);
+    case 2:
+        return o->d->ops->zero(o->s, o->arena, 64);
+    case 3:
+        return hth_stream_record(o->s, o->e);
+    case 4:
+        return hth_stream_wait(o->s, o->e);
+    case 5:
+        return hth_event_sync(o->e);
+    case 6:
+        return hth_event_time_ns(o->e) > 0 ? HTH_OK : HTH_EIO;
+    case 7:
+        return hth_stream_sync(o->s);
+    case 8:
+        return hth_device_memory(o->d, &total, &rest);
+    default:
+        HTH_TRY(hth_capture_begin(o->s));
+        HTH_TRY(other_work(o->s, o));
+        HTH_TRY(hth_capture_end(o->s, &c));
+        HTH_TRY(hth_capture_launch(c, o->s));
+        hth_capture_close(c);
+        return hth_stream_sync(o->s);
+    }
+}
+
+// A thread may have several devices, and closing one leaves no context current.
+static void test_contexts(void **state)
+{
+    for (int how = 0; how < 2; how++) {
+        other_device a, b;
+        fresh(1);
+        driver->n_devices = 2;
+        other_open(&a, "cuda:0,mem=4MiB");
+        assert_int_equal(hth_stream_record(a.s, a.e), HTH_OK);
+        for (int call = 0; call < 10; call++) {
+            other_open(&b, "cuda:1,mem=4MiB");
+            if (how == 1) {
+                other_close(&b);
+            }
+            if (other_call(&a, call) != HTH_OK) {
+                fail_msg("call %d: %s", call, hth_err_detail());
+            }
+            if (how == 0) {
+                assert_int_equal(other_call(&b, 0), HTH_OK);
+                assert_int_equal(other_call(&a, 8), HTH_OK); // a's context again
+                other_close(&b);
+            }
+        }
+        assert_int_equal(hth_device_open("cuda:1,mem=4MiB", &b.d), HTH_OK);
+        hth_device_close(b.d);
+        other_close(&a);
+    }
+    fresh(1);
+}
+
 static int group_end(void **state)
 {
     hth_plugin_use(NULL);
@@ -355,6 +451,7 @@ int main(void)
         cmocka_unit_test(test_lost),
         cmocka_unit_test(test_times),
         cmocka_unit_test(test_faults),
+        cmocka_unit_test(test_contexts),
     };
     return cmocka_run_group_tests(tests, NULL, group_end);
 }

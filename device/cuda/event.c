@@ -24,7 +24,7 @@ static hth_cuda *event_device(hth_event *e)
 hth_err hth_cuda_event_open(hth_device *base, hth_event **out)
 {
     hth_cuda *d = (hth_cuda *)base;
-    HTH_TRY(HTH_CUDA(d, cuCtxSetCurrent, d->context));
+    HTH_TRY(hth_cuda_enter(d));
     cuda_event *e = hth_calloc(1, sizeof *e);
     if (e == NULL) {
         return hth_fail(HTH_ENOMEM, "device %s: no memory for an event", base->props.name);
@@ -42,6 +42,7 @@ hth_err hth_cuda_event_open(hth_device *base, hth_event **out)
 void hth_cuda_event_close(hth_event *e)
 {
     hth_cuda *d = event_device(e);
+    (void)hth_cuda_enter(d);
     (void)HTH_CUDA(d, cuEventDestroy, ((cuda_event *)e)->cu);
     hth_free(e);
 }
@@ -49,20 +50,26 @@ void hth_cuda_event_close(hth_event *e)
 hth_err hth_cuda_record(hth_stream *s, hth_event *base)
 {
     cuda_event *e = (cuda_event *)base;
-    HTH_TRY(HTH_CUDA(event_device(base), cuEventRecord, e->cu, hth_cuda_stream_of(s)));
+    hth_cuda *d = event_device(base);
+    HTH_TRY(hth_cuda_enter(d));
+    HTH_TRY(HTH_CUDA(d, cuEventRecord, e->cu, hth_cuda_stream_of(s)));
     e->recorded = true;
     return HTH_OK;
 }
 
 hth_err hth_cuda_wait(hth_stream *s, hth_event *e)
 {
-    return HTH_CUDA(event_device(e), cuStreamWaitEvent, hth_cuda_stream_of(s),
-                    ((cuda_event *)e)->cu, CU_EVENT_WAIT_DEFAULT);
+    hth_cuda *d = event_device(e);
+    HTH_TRY(hth_cuda_enter(d));
+    return HTH_CUDA(d, cuStreamWaitEvent, hth_cuda_stream_of(s), ((cuda_event *)e)->cu,
+                    CU_EVENT_WAIT_DEFAULT);
 }
 
 hth_err hth_cuda_event_sync(hth_event *e)
 {
-    return HTH_CUDA(event_device(e), cuEventSynchronize, ((cuda_event *)e)->cu);
+    hth_cuda *d = event_device(e);
+    HTH_TRY(hth_cuda_enter(d));
+    return HTH_CUDA(d, cuEventSynchronize, ((cuda_event *)e)->cu);
 }
 
 static hth_err anchor_set(hth_cuda *d)
@@ -96,7 +103,8 @@ uint64_t hth_cuda_event_time_ns(hth_event *base)
     const cuda_event *e = (cuda_event *)base;
     hth_cuda *d = event_device(base);
     float ms = 0;
-    if (!e->recorded || d->api->cuEventQuery(e->cu) != CUDA_SUCCESS ||
+    if (!e->recorded || hth_cuda_enter(d) != HTH_OK ||
+        d->api->cuEventQuery(e->cu) != CUDA_SUCCESS ||
         HTH_CUDA(d, cuEventElapsedTime, &ms, d->anchor, e->cu) != HTH_OK) {
         return 0;
     }

@@ -20,7 +20,7 @@ struct hth_cuda_slab {
 hth_err hth_cuda_host_reserve(hth_cuda *d, size_t bytes, void **base)
 {
     void *p;
-    HTH_TRY(HTH_CUDA(d, cuCtxSetCurrent, d->context));
+    HTH_TRY(hth_cuda_enter(d));
     hth_cuda_slab *s = hth_calloc(1, sizeof *s);
     if (s == NULL) {
         return hth_fail(HTH_ENOMEM, "device %s: no memory for a host slab", d->base.props.name);
@@ -44,7 +44,7 @@ void hth_cuda_host_release(hth_cuda *d, void *base)
     }
     hth_cuda_slab *s = *link;
     *link = s->next;
-    (void)HTH_CUDA(d, cuCtxSetCurrent, d->context);
+    (void)hth_cuda_enter(d);
     (void)HTH_CUDA(d, cuCtxSynchronize); // a copy may be left over where a step was given up
     (void)HTH_CUDA(d, cuMemFreeHost, s->base);
     hth_free(s);
@@ -76,7 +76,7 @@ static hth_err host_slot_open(hth_cuda *d, unsigned i)
 hth_err hth_cuda_host_upload(hth_cuda *d, CUstream s, CUdeviceptr dst, const void *src,
                              size_t bytes)
 {
-    HTH_TRY(HTH_CUDA(d, cuCtxSetCurrent, d->context));
+    HTH_TRY(hth_cuda_enter(d));
     for (size_t at = 0; at < bytes;) {
         unsigned i = d->host.turn++ % HTH_CUDA_SLOTS;
         size_t n = bytes - at < HTH_CUDA_SLOT_BYTES ? bytes - at : HTH_CUDA_SLOT_BYTES;
@@ -84,7 +84,11 @@ hth_err hth_cuda_host_upload(hth_cuda *d, CUstream s, CUdeviceptr dst, const voi
         HTH_TRY(HTH_CUDA(d, cuEventSynchronize, d->host.slot[i].read));
         memcpy(d->host.slot[i].memory, (const char *)src + at, n);
         HTH_TRY(HTH_CUDA(d, cuMemcpyHtoDAsync, dst + at, d->host.slot[i].memory, n, s));
-        HTH_TRY(HTH_CUDA(d, cuEventRecord, d->host.slot[i].read, s));
+        hth_err err = HTH_CUDA(d, cuEventRecord, d->host.slot[i].read, s);
+        if (err != HTH_OK) { // nothing tells when the slot may be filled again
+            (void)d->api->cuStreamSynchronize(s);
+            return err;
+        }
         at += n;
     }
     return HTH_OK;

@@ -166,7 +166,7 @@ hth_err hth_cuda_mem_reserve(hth_cuda *d, size_t bytes, void **out)
                         d->base.props.name, bytes, (unsigned long long)(budget - m->asked_bytes),
                         (unsigned long long)budget);
     }
-    HTH_TRY(HTH_CUDA(d, cuCtxSetCurrent, d->context));
+    HTH_TRY(hth_cuda_enter(d));
     hth_cuda_range *r = hth_calloc(1, sizeof *r);
     if (r == NULL) {
         return hth_fail(HTH_ENOMEM, "device %s: no memory for a reservation", d->base.props.name);
@@ -193,7 +193,7 @@ void hth_cuda_mem_release(hth_cuda *d, void *base)
     hth_cuda_range *r = *link;
     *link = r->next;
     d->mem.asked_bytes -= r->asked_bytes;
-    (void)HTH_CUDA(d, cuCtxSetCurrent, d->context);
+    (void)hth_cuda_enter(d);
     (void)HTH_CUDA(d, cuCtxSynchronize);
     if (d->mem.mapped) {
         mem_unmap(d, r);

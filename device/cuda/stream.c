@@ -34,7 +34,7 @@ CUstream hth_cuda_stream_of(hth_stream *s)
 hth_err hth_cuda_stream_open(hth_device *base, hth_stream_kind kind, hth_stream **out)
 {
     hth_cuda *d = (hth_cuda *)base;
-    HTH_TRY(HTH_CUDA(d, cuCtxSetCurrent, d->context));
+    HTH_TRY(hth_cuda_enter(d));
     cuda_stream *s = hth_calloc(1, sizeof *s);
     if (s == NULL) {
         return hth_fail(HTH_ENOMEM, "device %s: no memory for a stream", base->props.name);
@@ -52,6 +52,7 @@ hth_err hth_cuda_stream_open(hth_device *base, hth_stream_kind kind, hth_stream 
 void hth_cuda_stream_close(hth_stream *s)
 {
     hth_cuda *d = stream_device(s);
+    (void)hth_cuda_enter(d);
     (void)HTH_CUDA(d, cuStreamSynchronize, hth_cuda_stream_of(s));
     (void)HTH_CUDA(d, cuStreamDestroy, hth_cuda_stream_of(s));
     hth_free(s);
@@ -63,7 +64,7 @@ hth_err hth_cuda_launch(hth_stream *base, hth_err (*fn)(void *arg), void *arg)
     hth_cuda *d = stream_device(base);
     hth_cuda_kept *kept = d->capturing ? &d->recorded : &s->kept;
     if (kept->err == HTH_OK) {
-        kept->err = HTH_CUDA(d, cuCtxSetCurrent, d->context);
+        kept->err = hth_cuda_enter(d);
         d->current = s->cu;
         kept->err = kept->err == HTH_OK ? fn(arg) : kept->err;
         d->current = d->own_stream;
@@ -83,6 +84,7 @@ hth_err hth_cuda_copy(hth_stream *base, void *dst, const void *src, size_t bytes
     if (s->kept.err != HTH_OK) {
         return HTH_OK;
     }
+    HTH_TRY(hth_cuda_enter(d));
     if (to && from) {
         return HTH_CUDA(d, cuMemcpyDtoDAsync, to_at, from_at, bytes, s->cu);
     }
@@ -108,9 +110,11 @@ hth_err hth_cuda_zero(hth_stream *base, void *dst, size_t bytes)
 {
     const cuda_stream *s = (cuda_stream *)base;
     hth_cuda *d = stream_device(base);
-    return s->kept.err != HTH_OK
-               ? HTH_OK
-               : HTH_CUDA(d, cuMemsetD8Async, (CUdeviceptr)(uintptr_t)dst, 0, bytes, s->cu);
+    if (s->kept.err != HTH_OK) {
+        return HTH_OK;
+    }
+    HTH_TRY(hth_cuda_enter(d));
+    return HTH_CUDA(d, cuMemsetD8Async, (CUdeviceptr)(uintptr_t)dst, 0, bytes, s->cu);
 }
 
 hth_err hth_cuda_sync(hth_stream *base)
@@ -119,6 +123,7 @@ hth_err hth_cuda_sync(hth_stream *base)
     hth_cuda *d = stream_device(base);
     hth_err kept = s->kept.err;
     s->kept.err = HTH_OK;
+    HTH_TRY(hth_cuda_enter(d));
     HTH_TRY(HTH_CUDA(d, cuStreamSynchronize, s->cu));
     return kept == HTH_OK ? HTH_OK : hth_fail(kept, "%s", s->kept.detail);
 }

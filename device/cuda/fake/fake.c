@@ -8,10 +8,14 @@
 #include <stdio.h>
 #include <string.h>
 
+#define FAKE_DEVICES 16
+
 static struct {
     hth_cuda_fake control;
     hth_cuda_api api;
+    char context[FAKE_DEVICES]; // the primary ones, by device
 } fake;
+static _Thread_local CUcontext fake_current;
 
 hth_cuda_fake *hth_cuda_fake_state(void)
 {
@@ -30,6 +34,11 @@ CUresult hth_cuda_fake_enter(void)
         return c->fail_with;
     }
     return CUDA_SUCCESS;
+}
+
+CUcontext hth_cuda_fake_current(void)
+{
+    return fake_current;
 }
 
 bool hth_cuda_fake_take(int64_t bytes)
@@ -78,7 +87,8 @@ static CUresult fake_device_get(CUdevice *out, int index)
 {
     FAKE_ENTER();
     *out = index;
-    return index < fake.control.n_devices ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+    return index < fake.control.n_devices && index < FAKE_DEVICES ? CUDA_SUCCESS
+                                                                  : CUDA_ERROR_INVALID_DEVICE;
 }
 
 static CUresult fake_device_name(char *out, int cap, CUdevice d)
@@ -115,6 +125,7 @@ static CUresult fake_device_uuid(CUuuid *out, CUdevice d)
 
 static CUresult fake_memory_info(size_t *free, size_t *total)
 {
+    FAKE_CURRENT();
     FAKE_ENTER();
     *total = fake.control.total_bytes;
     *free = fake.control.total_bytes - fake.control.used_bytes;
@@ -125,7 +136,7 @@ static CUresult fake_context_retain(CUcontext *out, CUdevice d)
 {
     FAKE_ENTER();
     fake.control.live++;
-    *out = (CUcontext)(void *)&fake;
+    *out = (CUcontext)(void *)&fake.context[d];
     return CUDA_SUCCESS;
 }
 
@@ -137,6 +148,7 @@ static CUresult fake_context_release(CUdevice d)
 
 static CUresult fake_context_current(CUcontext c)
 {
+    fake_current = c;
     return hth_cuda_fake_enter();
 }
 
@@ -176,6 +188,7 @@ static void fake_fill(hth_cuda_api *api)
 hth_cuda_fake *hth_cuda_fake_open(uint64_t seed)
 {
     memset(&fake, 0, sizeof fake);
+    fake_current = NULL;
     if (!hth_cuda_fake_streams_open(seed)) {
         return NULL;
     }

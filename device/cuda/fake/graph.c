@@ -157,6 +157,7 @@ CUresult hth_cuda_fake_capture_record(CUstream s, fake_event *e, bool *taken)
 
 static CUresult fake_begin(CUstream s, CUstreamCaptureMode mode)
 {
+    FAKE_HERE(s);
     FAKE_ENTER();
     if (capture.on || hth_cuda_fake_slot(s) < 0) {
         return CUDA_ERROR_ILLEGAL_STATE;
@@ -237,6 +238,7 @@ static CUresult fake_graph_destroy(CUgraph g)
 
 static CUresult fake_instantiate(CUgraphExec *out, CUgraph graph, unsigned long long flags)
 {
+    FAKE_CURRENT();
     FAKE_UNSAFE();
     FAKE_ENTER();
     fake_graph *copy = flags == 0 ? graph_copy((fake_graph *)(void *)graph) : NULL;
@@ -326,6 +328,7 @@ static hth_err graph_run(void *job)
 
 static CUresult fake_graph_launch(CUgraphExec exec, CUstream s)
 {
+    FAKE_HERE(s);
     FAKE_ENTER();
     if (hth_cuda_fake_capturing(s)) {
         (void)hth_cuda_fake_capture_spoil();

@@ -22,6 +22,26 @@
         }                                                                                          \
     } while (0)
 
+// FAKE_CURRENT begins a call that wants a context to be current.
+#define FAKE_CURRENT()                                                                             \
+    do {                                                                                           \
+        if (hth_cuda_fake_current() == NULL) {                                                     \
+            return CUDA_ERROR_INVALID_CONTEXT;                                                     \
+        }                                                                                          \
+    } while (0)
+// FAKE_HERE begins a call that wants the stream's context to be current.
+#define FAKE_HERE(s)                                                                               \
+    do {                                                                                           \
+        if (!hth_cuda_fake_here(s)) {                                                              \
+            return CUDA_ERROR_INVALID_CONTEXT;                                                     \
+        }                                                                                          \
+    } while (0)
+
+// hth_cuda_fake_current is this thread's current context. hth_cuda_fake_here: it is that of a
+// stream (of the default stream's: any).
+CUcontext hth_cuda_fake_current(void);
+bool hth_cuda_fake_here(CUstream s);
+
 // hth_cuda_fake_enter counts a call; what it returns, unless CUDA_SUCCESS, is the call's answer.
 CUresult hth_cuda_fake_enter(void);
 hth_cuda_fake *hth_cuda_fake_state(void);

@@ -260,6 +260,7 @@ static CUresult fake_set_access(CUdeviceptr at, size_t bytes, const CUmemAccessD
 
 static CUresult fake_alloc(CUdeviceptr *out, size_t bytes)
 {
+    FAKE_CURRENT();
     FAKE_UNSAFE();
     FAKE_ENTER();
     if (!hth_cuda_fake_take((int64_t)bytes)) {
@@ -278,6 +279,7 @@ static CUresult fake_alloc(CUdeviceptr *out, size_t bytes)
 
 static CUresult fake_free(CUdeviceptr at)
 {
+    FAKE_CURRENT();
     FAKE_UNSAFE();
     CUresult r = hth_cuda_fake_enter();
     fake_item *i = item_at(FAKE_PLAIN, at);
@@ -292,6 +294,7 @@ static CUresult fake_free(CUdeviceptr at)
 
 static CUresult fake_host_alloc(void **out, size_t bytes, unsigned flags)
 {
+    FAKE_CURRENT();
     FAKE_UNSAFE();
     FAKE_ENTER();
     *out = map_anonymous(bytes, PROT_READ | PROT_WRITE);
@@ -304,6 +307,7 @@ static CUresult fake_host_alloc(void **out, size_t bytes, unsigned flags)
 
 static CUresult fake_free_host(void *p)
 {
+    FAKE_CURRENT();
     FAKE_UNSAFE();
     CUresult r = hth_cuda_fake_enter();
     fake_item *i = item_at(FAKE_HOST, (uintptr_t)p);

@@ -20,6 +20,7 @@ static struct {
     hth_device *device; // of device/fake
     fake_job *jobs;
     hth_stream *streams[FAKE_STREAMS]; // NULL: free
+    CUcontext context[FAKE_STREAMS];
 } fake;
 
 bool hth_cuda_fake_drain(void)
@@ -63,14 +64,23 @@ int hth_cuda_fake_slot(CUstream s)
     return s != NULL ? stream_slot((hth_stream *)(void *)s) : -1;
 }
 
+bool hth_cuda_fake_here(CUstream s)
+{
+    int i = hth_cuda_fake_slot(s);
+    CUcontext current = hth_cuda_fake_current();
+    return current != NULL && (i < 0 || fake.context[i] == current);
+}
+
 static CUresult fake_stream_create(CUstream *out, unsigned flags)
 {
+    FAKE_CURRENT();
     FAKE_ENTER();
     int i = stream_slot(NULL);
     if (flags != CU_STREAM_NON_BLOCKING || i < 0 ||
         hth_stream_open(fake.device, HTH_STREAM_COMPUTE, &fake.streams[i]) != HTH_OK) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
+    fake.context[i] = hth_cuda_fake_current();
     *out = (CUstream)(void *)fake.streams[i];
     hth_cuda_fake_state()->live++;
     return CUDA_SUCCESS;
@@ -78,6 +88,7 @@ static CUresult fake_stream_create(CUstream *out, unsigned flags)
 
 static CUresult fake_stream_destroy(CUstream s)
 {
+    FAKE_HERE(s);
     fake.streams[stream_slot((hth_stream *)(void *)s)] = NULL;
     hth_stream_close((hth_stream *)(void *)s);
     hth_cuda_fake_state()->live--;
@@ -86,6 +97,7 @@ static CUresult fake_stream_destroy(CUstream s)
 
 static CUresult fake_stream_sync(CUstream s)
 {
+    FAKE_HERE(s);
     FAKE_UNSAFE();
     FAKE_ENTER();
     return fake_stream_drain(s);
@@ -98,6 +110,7 @@ static fake_event *event_of(CUevent e)
 
 static CUresult fake_event_create(CUevent *out, unsigned flags)
 {
+    FAKE_CURRENT();
     FAKE_ENTER();
     fake_event *e = calloc(1, sizeof *e);
     if (e == NULL || hth_event_open(fake.device, &e->event) != HTH_OK) {
@@ -111,6 +124,7 @@ static CUresult fake_event_create(CUevent *out, unsigned flags)
 
 static CUresult fake_event_destroy(CUevent e)
 {
+    FAKE_CURRENT();
     hth_event_close(event_of(e)->event);
     free(e);
     hth_cuda_fake_state()->live--;
@@ -125,6 +139,7 @@ static CUresult as_result(hth_err err)
 static CUresult fake_stream_wait(CUstream s, CUevent e, unsigned flags)
 {
     bool taken;
+    FAKE_HERE(s);
     FAKE_ENTER();
     CUresult r = hth_cuda_fake_capture_wait(s, event_of(e), &taken);
     return taken ? r : as_result(hth_stream_wait((hth_stream *)(void *)s, event_of(e)->event));
@@ -133,6 +148,7 @@ static CUresult fake_stream_wait(CUstream s, CUevent e, unsigned flags)
 static CUresult fake_event_record(CUevent e, CUstream s)
 {
     bool taken;
+    FAKE_HERE(s);
     FAKE_ENTER();
     CUresult r = hth_cuda_fake_capture_record(s, event_of(e), &taken);
     return taken ? r : as_result(hth_stream_record((hth_stream *)(void *)s, event_of(e)->event));
@@ -140,6 +156,7 @@ static CUresult fake_event_record(CUevent e, CUstream s)
 
 static CUresult fake_event_query(CUevent e)
 {
+    FAKE_CURRENT();
     FAKE_UNSAFE();
     FAKE_ENTER();
     if (event_of(e)->capture != 0) {
@@ -150,6 +167,7 @@ static CUresult fake_event_query(CUevent e)
 
 static CUresult fake_event_sync(CUevent e)
 {
+    FAKE_CURRENT();
     FAKE_UNSAFE();
     FAKE_ENTER();
     if (event_of(e)->capture != 0) {
@@ -160,6 +178,7 @@ static CUresult fake_event_sync(CUevent e)
 
 static CUresult fake_event_elapsed(float *ms, CUevent a, CUevent b)
 {
+    FAKE_CURRENT();
     FAKE_ENTER();
     if (event_of(a)->capture != 0 || event_of(b)->capture != 0) {
         return CUDA_ERROR_CAPTURED_EVENT;
@@ -207,6 +226,7 @@ CUresult hth_cuda_fake_run(CUstream s, hth_err (*fn)(void *job), const void *job
 
 CUresult hth_cuda_fake_issue(CUstream s, hth_err (*fn)(void *job), const void *job, size_t bytes)
 {
+    FAKE_HERE(s);
     if (hth_cuda_fake_slot(s) < 0) { // the default stream, which all others would wait for
         return hth_cuda_fake_capture_spoil() ? CUDA_ERROR_STREAM_CAPTURE_IMPLICIT
                                              : CUDA_ERROR_INVALID_HANDLE;
@@ -270,6 +290,7 @@ static hth_err staged_arrive(void *job)
 
 static CUresult fake_upload(CUdeviceptr dst, const void *src, size_t bytes, CUstream s)
 {
+    FAKE_HERE(s);
     FAKE_ENTER();
     if (hth_cuda_fake_pinned(src)) {
         return fake_copy((void *)(uintptr_t)dst, src, bytes, s);
@@ -290,6 +311,7 @@ static CUresult fake_upload(CUdeviceptr dst, const void *src, size_t bytes, CUst
 
 static CUresult fake_download(void *dst, CUdeviceptr src, size_t bytes, CUstream s)
 {
+    FAKE_HERE(s);
     FAKE_ENTER();
     if (hth_cuda_fake_capturing(s) && !hth_cuda_fake_pinned(dst)) {
         (void)hth_cuda_fake_capture_spoil();
@@ -307,6 +329,7 @@ static CUresult fake_move(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstre
 
 static CUresult fake_context_sync(void)
 {
+    FAKE_CURRENT();
     FAKE_UNSAFE();
     FAKE_ENTER();
     if (hth_cuda_fake_drain()) {
