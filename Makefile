@@ -207,6 +207,7 @@ check: test
 	$(Q)prove --directives -e python3 tests/clients_test.py :: $(B)
 	$(Q)prove --directives -e python3 tests/page_test.py :: $(B)
 	$(Q)prove --timer -e python3 tests/security_test.py :: $(B)
+	$(Q)prove --timer -e python3 tests/bodies_test.py :: $(B)
 
 # The sanitizers have a build folder each. -w: what they add to the code makes gcc guess wrongly; the plain build has -Werror.
 ASAN := -w -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer

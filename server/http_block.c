@@ -99,6 +99,15 @@ ssize_t hth_http_block_read(hth_http_conn *c)
     return n;
 }
 
+void hth_http_block_done(hth_http_conn *c, struct evbuffer *body)
+{
+    if (c != NULL && c->block != NULL) {
+        evbuffer_drain(body, evbuffer_get_length(body));
+        hth_http_block_rele(c->block);
+        c->block = NULL;
+    }
+}
+
 hth_http_block *hth_http_block_of(const hth_http_conn *c, struct evbuffer *body)
 {
     struct evbuffer_iovec v;

@@ -55,6 +55,7 @@ typedef struct hth_http_conn {
     int fd;
     struct event *readable, *writable; // of the socket; NULL: the bufferevent has it (TLS)
     bool paused;                       // the first is not watched: evhttp takes nothing
+    uint64_t tick;                     // when http.idle_seconds began last, in ticks
     struct evhttp_connection *evcon;
     hth_http_address *address;
     hth_peer peer;
@@ -257,6 +258,9 @@ ssize_t hth_http_block_read(hth_http_conn *c);
 // NULL: there is none. The caller takes a reference if it needs it for longer than `body`.
 hth_http_block *hth_http_block_of(const hth_http_conn *c, struct evbuffer *body);
 void hth_http_block_rele(hth_http_block *b); // NULL is allowed
+// hth_http_block_done is for a body that has been read, before its request is answered: what is
+// left of it is dropped, and its block, if it has one, is free as soon as no call needs it.
+void hth_http_block_done(hth_http_conn *c, struct evbuffer *body);
 
 // ---- http_conn.c: bytes; http_sound.c: what must not come
 

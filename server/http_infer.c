@@ -22,13 +22,21 @@ static void result_rele(hth_infer_result *r)
     }
 }
 
+// infer_free_inputs frees the inputs' bytes, which nobody reads behind the run.
+static void infer_free_inputs(hth_infer_call *c)
+{
+    hth_engine_free(c->c.h->engine, c->data);
+    hth_http_block_rele(c->block);
+    c->data = NULL;
+    c->block = NULL;
+}
+
 static void infer_drop(hth_http_call *call)
 {
     hth_infer_call *c = (hth_infer_call *)call;
     json_decref(c->head);
     hth_free(c->in);
-    hth_engine_free(call->h->engine, c->data);
-    hth_http_block_rele(c->block);
+    infer_free_inputs(c);
     hth_free(c->wanted);
     hth_free(c->known);
     for (int i = 0; i < c->n_held; i++) {
@@ -319,6 +327,7 @@ static void infer_finish(hth_http_call *call)
         c->result->kept = call->r.kept;
     }
     hth_infer_name_trace(c);
+    infer_free_inputs(c);
     if (call->r.err != HTH_OK) {
         hth_http_fail_call(call, c->id);
         return;
@@ -367,6 +376,8 @@ static void infer_known(hth_infer_call *c)
 
 void hth_infer_start(hth_infer_call *c, hth_err err)
 {
+    struct evhttp_request *req = c->c.req;
+    hth_http_block_done(hth_http_conn_of(c->c.h, req), evhttp_request_get_input_buffer(req));
     if (err != HTH_OK) {
         hth_http_call_refuse(&c->c, err);
         return;

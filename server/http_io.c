@@ -68,6 +68,18 @@ static ssize_t io_read(hth_http_conn *c, struct evbuffer *in)
     return n;
 }
 
+// io_restart has http.idle_seconds begin anew, unless they began in this tick.
+static void io_restart(hth_http_conn *c)
+{
+    struct timeval now;
+    event_base_gettimeofday_cached(c->h->base, &now);
+    uint64_t tick = ((uint64_t)now.tv_sec * 1000000u + (uint64_t)now.tv_usec) / HTH_HTTP_TICK_US;
+    if (c->tick != tick) {
+        c->tick = tick;
+        bufferevent_enable(c->b, EV_READ);
+    }
+}
+
 static void io_readable(evutil_socket_t fd, short what, void *conn)
 {
     hth_http_conn *c = conn;
@@ -80,7 +92,7 @@ static void io_readable(evutil_socket_t fd, short what, void *conn)
     }
     ssize_t n = io_read(c, in);
     if (n > 0) {
-        bufferevent_enable(b, EV_READ); // http.idle_seconds begin anew
+        io_restart(c);
         bufferevent_trigger(b, EV_READ, 0);
     } else if (n == 0 || !io_again()) {
         bufferevent_disable(b, EV_READ);

@@ -28,8 +28,7 @@
 // A model's file: N of N/model.onnx, and where its content stands as base64.
 typedef struct load_file {
     long version;
-    const char *base64;
-    size_t chars;
+    json_t *base64;
 } load_file;
 
 typedef struct load_call {
@@ -129,8 +128,7 @@ static hth_err load_files(const json_t *all, load_file *file, int *n)
             return hth_fail(HTH_ETOOBIG, "more than %d files", LOAD_MAX_FILES);
         }
         HTH_TRY(load_file_name(key, &file[*n].version));
-        file[*n].base64 = json_string_value(v);
-        file[(*n)++].chars = json_string_length(v);
+        file[(*n)++].base64 = v;
     }
     qsort(file, (size_t)*n, sizeof *file, load_file_order);
     return HTH_OK;
@@ -141,21 +139,22 @@ static hth_err load_import(load_call *l, const load_file *f, hth_model_config *c
     const hth_catalog_check check = {hth_model_config_accept, config};
     uint64_t most = (uint64_t)hth_setting_int(HTH_SET_LIMIT_UPLOAD_BYTES);
     hth_put_result r;
-    size_t bytes;
-    if (f->chars / 4 > most / 3) {
+    size_t bytes, chars = json_string_length(f->base64);
+    if (chars / 4 > most / 3) {
         return hth_fail(HTH_ETOOBIG,
                         "the model exceeds the maximum allowed input size of %llu bytes "
                         "(limits.upload_bytes)",
                         (unsigned long long)most);
     }
-    char *data = hth_alloc_aligned(f->chars / 4 * 3 + 3, 64);
+    char *data = hth_alloc_aligned(chars / 4 * 3 + 3, 64);
     if (data == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for a model of %zu bytes", f->chars / 4 * 3);
+        return hth_fail(HTH_ENOMEM, "out of memory for a model of %zu bytes", chars / 4 * 3);
     }
-    hth_err err = base64_decode(f->base64, f->chars, data, &bytes)
-                      ? hth_catalog_import_bytes(l->c.h->store, l->c.args.name, data, bytes,
-                                                 config->max_batch, &check, &r)
-                      : hth_fail(HTH_EINVAL, "file %ld/model.onnx is not base64", f->version);
+    bool decoded = base64_decode(json_string_value(f->base64), chars, data, &bytes);
+    json_string_set(f->base64, ""); // its memory is not held while the model is read
+    hth_err err = decoded ? hth_catalog_import_bytes(l->c.h->store, l->c.args.name, data, bytes,
+                                                     config->max_batch, &check, &r)
+                          : hth_fail(HTH_EINVAL, "file %ld/model.onnx is not base64", f->version);
     hth_free(data);
     if (err == HTH_OK && !r.unchanged) {
         l->made[l->n_made++] = r.version;
@@ -397,5 +396,6 @@ void hth_http_repo_load(hth_http *h, struct evhttp_request *req, const hth_http_
         hth_http_call_refuse(&l->c, hth_fail(HTH_ENOMEM, "out of memory for a request"));
         return;
     }
+    hth_http_block_done(hth_http_conn_of(h, req), body);
     hth_http_call_run(&l->c, &l->job, load_run);
 }

@@ -184,25 +184,37 @@ static size_t reply_most(const struct evhttp_request *req, size_t extra)
     return extra;
 }
 
+// reply_number puts `n` in decimal at `at`, and returns where it ends.
+static char *reply_number(char *at, uint64_t n)
+{
+    char digits[20]; // the largest has 20
+    char *end = digits + sizeof digits, *p = end;
+    do {
+        *--p = (char)('0' + n % 10);
+        n /= 10;
+    } while (n != 0);
+    return mempcpy(at, p, (size_t)(end - p));
+}
+
 // reply_plain is evhttp_send_reply without its formatting, and without copies of what the headers
 // say. false: out of memory, nothing has happened.
 static bool reply_plain(hth_http *h, const hth_http_conn *conn, struct evhttp_request *req,
                         int status, const char *type, struct evbuffer *body)
 {
     struct evbuffer *out = bufferevent_get_output(conn->b);
-    const char *date = reply_date(h);
+    const char *date = reply_date(h), *phrase = hth_http_phrase(status);
     struct evbuffer_iovec v;
-    char first[80], length[24];
-    int n = snprintf(first, sizeof first, "HTTP/1.1 %d %s\r\n", status, hth_http_phrase(status));
-    size_t most = reply_most(req, 160 + (type != NULL ? strlen(type) : 0));
-    if (evbuffer_reserve_space(out, (ev_ssize_t)(most + (size_t)n), &v, 1) != 1) {
+    size_t most = reply_most(req, 200 + strlen(phrase) + (type != NULL ? strlen(type) : 0));
+    if (evbuffer_reserve_space(out, (ev_ssize_t)most, &v, 1) != 1) {
         return false;
     }
-    snprintf(length, sizeof length, "%zu", body != NULL ? evbuffer_get_length(body) : 0);
-    char *at = stpcpy(v.iov_base, first);
+    char *at = reply_number(stpcpy(v.iov_base, "HTTP/1.1 "), (uint64_t)status);
+    at = stpcpy(stpcpy(stpcpy(at, " "), phrase), "\r\n");
     at = type != NULL ? reply_field(at, "Content-Type", type) : at;
     at = reply_field(reply_fields(at, req), "Date", date);
-    at = stpcpy(reply_field(at, "Content-Length", length), "\r\n");
+    at = stpcpy(at, "Content-Length: ");
+    at = reply_number(at, body != NULL ? evbuffer_get_length(body) : 0);
+    at = stpcpy(at, "\r\n\r\n");
     v.iov_len = (size_t)(at - (char *)v.iov_base);
     evbuffer_commit_space(out, &v, 1);
     if (body != NULL) {

@@ -716,6 +716,47 @@ static void test_kept(void **state)
     fixture_close(&f);
 }
 
+// greedy_place leaves what may be left.
+static hth_err greedy_place(hth_request *r, hth_request_tensor *out, int n)
+{
+    call *c = r->ctx;
+    out[0].t.data = out[0].t.data != NULL ? out[0].t.data : malloc(out[0].t.bytes);
+    c->out[0] = out[0].t;
+    return n == 1 ? HTH_OK : HTH_EINVAL;
+}
+
+// Who does not read what it was given leaves three quarters of the slots to all others, whose
+// outputs are copied meanwhile.
+static void test_kept_share(void **state)
+{
+    enum { QUEUE = 8, SLOTS = QUEUE + 1024, SHARE = SLOTS / 4 };
+    static call c[SLOTS];
+    fixture f;
+    open_all(&f);
+    hth_engine_close(f.engine);
+    hth_engine_config config = {
+        .device = "cpu:mem=256MiB,threads=2", .child_store = f.dir, .queue = QUEUE};
+    assert_ok(hth_engine_open(&config, NULL, &f.engine));
+    wait_ready(f.engine);
+    hth_request_tensor in = input_of(1, images.data);
+    for (int round = 0; round < 2; round++) { // the second time: what was given up can be had again
+        for (int i = 0; i < SHARE; i++) {
+            keep(f.engine, &c[i], &in);
+        }
+        for (int i = 0; i < SLOTS; i++) {
+            call other = {.r = {.model = "digits", .inputs = &in, .n_inputs = 1, .keeps = true}};
+            other.r.place = greedy_place;
+            assert_ok(call_run(f.engine, &other));
+            assert_null(other.r.kept);
+            free(other.out[0].data);
+        }
+        for (int i = 0; i < SHARE; i++) {
+            hth_engine_release(c[i].r.kept);
+        }
+    }
+    fixture_close(&f);
+}
+
 // ---- clients' memory
 
 // An input in memory that was shared is not copied: what changes there is seen.
@@ -787,6 +828,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_too_many_deaths),
         cmocka_unit_test(test_nothing_is_left),
         cmocka_unit_test(test_kept),
+        cmocka_unit_test(test_kept_share),
         cmocka_unit_test(test_shared_memory),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
