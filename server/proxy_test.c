@@ -730,7 +730,7 @@ static hth_err greedy_place(hth_request *r, hth_request_tensor *out, int n)
 static void test_kept_share(void **state)
 {
     enum { QUEUE = 8, SLOTS = QUEUE + 1024, SHARE = SLOTS / 4 };
-    static call c[SLOTS];
+    static call c[SHARE];
     fixture f;
     open_all(&f);
     hth_engine_close(f.engine);
@@ -743,7 +743,7 @@ static void test_kept_share(void **state)
         for (int i = 0; i < SHARE; i++) {
             keep(f.engine, &c[i], &in);
         }
-        for (int i = 0; i < SLOTS; i++) {
+        for (int i = 0; i < 20; i++) {
             call other = {.r = {.model = "digits", .inputs = &in, .n_inputs = 1, .keeps = true}};
             other.r.place = greedy_place;
             assert_ok(call_run(f.engine, &other));
