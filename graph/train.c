@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // graph/train.c - hth_train_build: the order of its stages, and the graph's inputs and outputs.
 //
-//   clone ─► drop unread outputs ─► train_prepare ─► hth_specialize ─► train_attention, simplify,
+//   clone ─► drop unread outputs ─► train_prepare ─► hth_specialize ─► attention in parts, simplify,
 //         patterns, shorten ─► loss, backward, optimizer ─► order of inputs and outputs
 //
 // Parameters are inputs before shapes are inferred, so nothing is folded through them, and batch
@@ -91,7 +91,7 @@ static void find_values(train_build *t)
 
 static hth_err passes(train_build *t)
 {
-    HTH_TRY(train_attention(t->g));
+    HTH_TRY(hth_pass_attention_parts(t->g));
     HTH_TRY(hth_pass_simplify(t->g));
     HTH_TRY(hth_pass_elementary(t->g));
     HTH_TRY(train_shorten(t->g));

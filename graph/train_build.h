@@ -28,10 +28,6 @@ typedef struct train_build {
 // are in training. Inputs are then: the model's, step, hyper, slots.
 hth_err train_prepare(train_build *t);
 
-// train_attention.c
-// train_attention says every Attention in operators that have gradients.
-hth_err train_attention(hth_graph *g);
-
 // train_shorten.c
 // train_shorten says products with transposed matrices by attributes, concatenations of dense
 // blocks by the one before, gathers of all parts by a Split; puts MaxPool before Relu, and fuses

@@ -27,6 +27,7 @@ static hth_err no_memory(void)
 static hth_err compile_passes(hth_device *d, hth_graph *g, bool training)
 {
     const hth_fuse_oracle *oracle = hth_kernel_oracle(d);
+    HTH_TRY(hth_pass_attention_parts(g));
     HTH_TRY(hth_pass_simplify(g));
     if (!training) {
         HTH_TRY(hth_pass_pattern(g));

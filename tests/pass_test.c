@@ -135,6 +135,7 @@ static hth_graph *run_passes(const char *name)
 {
     hth_tensor x, y;
     hth_graph *g = prepare(name, &x, &y);
+    run_pass(g, hth_pass_attention_parts, &x, &y, "with attention in parts");
     run_pass(g, hth_pass_simplify, &x, &y, "after simplify");
     run_pass(g, hth_pass_pattern, &x, &y, "after pattern");
     run_pass(g, hth_pass_fold_norm, &x, &y, "after fold_norm");
@@ -183,6 +184,17 @@ static void test_attention(void **state)
     expect_attention("attention_biased");
 }
 
+// The operator itself, of heads that share keys, causal, behind rotations, which stay.
+static void test_attention_operator(void **state)
+{
+    hth_graph *g = run_passes("operators");
+    assert_int_equal(count(g, HTH_OP_ATTENTION), 0);
+    assert_int_equal(count(g, HTH_OP_ROTARY_EMBEDDING), 2);
+    print_message("# of the operator: %d fused, %d softmax, %d nodes\n",
+                  count(g, HTH_OP_FUSED_ATTENTION), count(g, HTH_OP_SOFTMAX), g->n_nodes);
+    hth_graph_free(g);
+}
+
 static void test_written_norm(void **state)
 {
     hth_graph *g = run_passes("written_norm");
@@ -226,6 +238,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_residual), cmocka_unit_test(test_attention),
-        cmocka_unit_test(test_written_norm), cmocka_unit_test(test_no_memory)};
+        cmocka_unit_test(test_attention_operator), cmocka_unit_test(test_written_norm),
+        cmocka_unit_test(test_no_memory)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -89,6 +89,7 @@ static hth_err check_graph(const hth_graph *g, const hth_tensor *inputs, hth_ten
 
 static hth_err check_passes(hth_graph *g)
 {
+    HTH_TRY(hth_pass_attention_parts(g));
     HTH_TRY(hth_pass_simplify(g));
     HTH_TRY(hth_pass_pattern(g));
     HTH_TRY(hth_pass_fold_norm(g));

@@ -109,6 +109,31 @@ def save(name, model, x, opset=17):
     np.save(path + '.y.npy', s.run(None, {'x': x.numpy()})[0])
 
 
+def save_operators(name, n=2, t=10, d=24, heads=4, shared=2, size=6):
+    """Attention and RotaryEmbedding as operators: heads that share keys, causal."""
+    from onnx import TensorProto, checker, helper, numpy_helper
+    import onnx
+    r = np.random.default_rng(3)
+    x = r.standard_normal((n, t, d)).astype(np.float32)
+    def const(key, v): return numpy_helper.from_array(v, key)
+    angle = np.arange(2 * t)[:, None] * 10000.0 ** (-np.arange(size // 2) / (size // 2))
+    consts = [const('w' + k, (r.standard_normal((d, h * size)) * .4).astype(np.float32)) for k, h in (('q', heads), ('k', shared), ('v', shared))]
+    consts += [const('cos', np.cos(angle).astype(np.float32)), const('sin', np.sin(angle).astype(np.float32)),
+               const('at', (np.arange(t) + np.arange(n)[:, None]).astype(np.int64))]
+    nodes = [helper.make_node('MatMul', ['x', 'w' + k], [k]) for k in 'qkv']
+    nodes += [helper.make_node('RotaryEmbedding', [k, 'cos', 'sin', 'at'], [k + 'r'], num_heads=h) for k, h in (('q', heads), ('k', shared))]
+    nodes += [helper.make_node('Attention', ['qr', 'kr', 'v'], ['y'], q_num_heads=heads, kv_num_heads=shared, is_causal=1)]
+    graph = helper.make_graph(nodes, name, [helper.make_tensor_value_info('x', TensorProto.FLOAT, x.shape)],
+                              [helper.make_tensor_value_info('y', TensorProto.FLOAT, (n, t, heads * size))], consts)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid('', 23)], ir_version=10)
+    checker.check_model(model, full_check=True)
+    path = os.path.join(OUT, name)
+    onnx.save(model, path + '.onnx')
+    s = ort.InferenceSession(path + '.onnx', providers=['CPUExecutionProvider'])
+    np.save(path + '.x.npy', x)
+    np.save(path + '.y.npy', s.run(None, {'x': x})[0])
+
+
 torch.manual_seed(0)
 os.makedirs(OUT, exist_ok=True)
 with torch.no_grad():
@@ -119,3 +144,4 @@ with torch.no_grad():
     save('written_norm', WrittenNorm(), torch.randn(2, 5, 24), 13)
     save('staged', Staged(), torch.randn(12, 6))
     save('mlp', nn.Sequential(*[m for _ in range(6) for m in (nn.Linear(96, 96), nn.ReLU())]), torch.randn(4, 96))
+    save_operators('operators')

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// graph/train_attention.c - Attention said in products and a Softmax, which have gradients.
+// graph/pass_attention_parts.c - Attention said in products and a Softmax, which have gradients.
 //
 // All scores are made at once: what a fused kernel would compute again in the backward pass, the
 // planner may, if it pays. Queries of the heads that share keys are rows of one product, so keys
 // and values are not repeated. What hides keys is a bias: of causal order and windows a constant,
 // of masks and lengths, which come with the batch, computed. A row that may see no key gives zeros
 // and gets none: its bias is 0, its result is multiplied by 0.
-#include "graph/train_build.h"
+#include "graph/pass.h"
 
 #include "graph/grad.h"
 #include "graph/pass_util.h"
@@ -99,7 +99,7 @@ static void *room(attention *a, int64_t n, size_t size)
 {
     void *p = a->c->err == HTH_OK ? hth_calloc((size_t)n, size) : NULL;
     if (p == NULL && a->c->err == HTH_OK) {
-        a->c->err = hth_fail(HTH_ENOMEM, "no memory for a training step");
+        a->c->err = hth_fail(HTH_ENOMEM, "no memory for an attention");
     }
     return p;
 }
@@ -282,7 +282,7 @@ static void read_sizes(attention *a)
     a->bias = a->bias_given = a->seen = -1;
 }
 
-hth_err train_attention(hth_graph *g)
+hth_err hth_pass_attention_parts(hth_graph *g)
 {
     int n_nodes = g->n_nodes;
     for (int i = 0; i < n_nodes; i++) {
