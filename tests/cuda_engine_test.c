@@ -62,7 +62,8 @@ static void expect_close(const char *name, const hth_tensor *got, const hth_tens
 static void answers(void **state)
 {
     static const char *const models[] = {"residual",         "attention",    "attention_masked",
-                                         "attention_biased", "written_norm", "mlp"};
+                                         "attention_biased", "written_norm", "mlp",
+                                         "operators"};
     for (uint64_t seed = 1; seed <= 2; seed++) {
         fixture f;
         engine_open(&f, seed);

@@ -19,7 +19,9 @@ typedef struct cuda_row {
     bool fuses; // takes post ops
 } cuda_row;
 
-static const char cuda_unwritten[] = "no kernel is written for it";
+static const char cuda_parts[] =
+    "of FP32 it becomes products and a Softmax before a device sees it; "
+    "other types have no kernel";
 static const char cuda_sized[] = "the size of its result depends on values: it is computed on the "
                                  "host, between the parts of a model before and behind it";
 static const char cuda_folded[] = "it becomes a constant before a device sees the model";
@@ -32,7 +34,7 @@ static const char cuda_resized[] = "it becomes a Resize when a model is read";
 static const cuda_row cuda_table[HTH_N_OPS] = {
     CUDA_FUSE(ABS, element), CUDA_FUSE(ACOS, element), CUDA_FUSE(ACOSH, element), CUDA_FUSE(ADD, element),
     CUDA_ROW(AND, typed), CUDA_ROW(ARG_MAX, reduce), CUDA_ROW(ARG_MIN, reduce), CUDA_FUSE(ASIN, element),
-    CUDA_FUSE(ASINH, element), CUDA_FUSE(ATAN, element), CUDA_FUSE(ATANH, element), CUDA_NOT(ATTENTION, unwritten),
+    CUDA_FUSE(ASINH, element), CUDA_FUSE(ATAN, element), CUDA_FUSE(ATANH, element), CUDA_NOT(ATTENTION, parts),
     CUDA_ROW(AVERAGE_POOL, pool), CUDA_FUSE(BATCH_NORMALIZATION, scale_shift), CUDA_ROW(BIT_SHIFT, typed),
     CUDA_ROW(BITWISE_AND, typed), CUDA_ROW(BITWISE_NOT, typed), CUDA_ROW(BITWISE_OR, typed), CUDA_ROW(BITWISE_XOR, typed),
     CUDA_ROW(CAST, cast), CUDA_ROW(CAST_LIKE, cast), CUDA_FUSE(CEIL, element), CUDA_FUSE(CELU, element),
