@@ -297,5 +297,6 @@ hth_err hth_pass_attention_parts(hth_graph *g)
         HTH_TRY(c.err);
         g->nodes[i].deleted = true;
     }
-    return g->n_nodes > n_nodes ? hth_graph_sort(g) : HTH_OK;
+    HTH_TRY(g->n_nodes > n_nodes ? hth_graph_sort(g) : HTH_OK);
+    return hth_graph_compact(g);
 }
