@@ -251,7 +251,7 @@ bench-winograd: all
 conformance: all
 	$(Q)sh tests/conformance.sh $(B)
 # On a machine with a GPU; the head of tests/gpu_check.sh names what can be set.
-CUDA_CHECKS := $(addprefix kernels/cuda/,$(addsuffix _test,elementwise norm gemm train_ops train_rare rare)) tests/cuda_probe_test tests/cuda_speed_test
+CUDA_CHECKS := $(addprefix kernels/cuda/,$(addsuffix _test,attention attention_parts elementwise norm gemm train_ops train_rare rare)) tests/cuda_probe_test tests/cuda_speed_test
 gpu-check: all
 	$(Q)$(MAKE) --no-print-directory $(CUDA_CHECKS:%=$(B)/%)
 	$(Q)sh tests/gpu_check.sh $(B) $(B)/gpu-check '$(CUDA_HOME)'

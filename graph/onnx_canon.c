@@ -116,6 +116,13 @@ static hth_err canon_scalar_input(const canon *c, const char *name, float x, int
     }
 }
 
+hth_err onnx_canon_emit(const canon *c, hth_op op, const int *inputs, int n_inputs, int *node,
+                        int *to)
+{
+    HTH_TRY(onnx_add_value(c->ld, onnx_canon_node(c)->name, hth_op_name(op), NULL, to));
+    return hth_graph_add_node(c->ld->g, op, NULL, inputs, n_inputs, to, 1, node);
+}
+
 hth_const *onnx_canon_constant(const canon *c, int at)
 {
     const hth_node *n = onnx_canon_node(c);
@@ -275,8 +282,10 @@ static const struct {
     {HTH_OP_DROPOUT, CANON_ALWAYS, canon_dropout_training},
     {HTH_OP_GRID_SAMPLE, 20, canon_grid_sample},
     {HTH_OP_GROUP_NORMALIZATION, 21, onnx_canon_group_norm},
+    {HTH_OP_GRU, CANON_ALWAYS, onnx_canon_rnn},
     {HTH_OP_HARDMAX, 13, canon_softmax},
     {HTH_OP_LOG_SOFTMAX, 13, canon_softmax},
+    {HTH_OP_LSTM, CANON_ALWAYS, onnx_canon_rnn},
     {HTH_OP_PAD, 11, canon_pad},
     {HTH_OP_REDUCE_L1, 18, canon_axes},
     {HTH_OP_REDUCE_L2, 18, canon_axes},
@@ -291,6 +300,7 @@ static const struct {
     {HTH_OP_RESIZE, 11, onnx_canon_resize_old},
     {HTH_OP_RESIZE, 13, onnx_canon_resize_tf},
     {HTH_OP_RESIZE, CANON_ALWAYS, onnx_canon_resize_empty},
+    {HTH_OP_RNN, CANON_ALWAYS, onnx_canon_rnn},
     {HTH_OP_SCATTER, CANON_ALWAYS, canon_scatter},
     {HTH_OP_SLICE, 10, canon_slice},
     {HTH_OP_SOFTMAX, 13, canon_softmax},

@@ -20,13 +20,17 @@ hth_err onnx_canon_const(const canon *c, const char *name, hth_dtype dt, int ran
 // onnx_canon_const_input makes such a constant input `at`.
 hth_err onnx_canon_const_input(const canon *c, const char *name, hth_dtype dt, int rank, int64_t n,
                                const void *data, int at);
+// onnx_canon_emit adds a helper node with one output; `to` gets the output's index.
+hth_err onnx_canon_emit(const canon *c, hth_op op, const int *inputs, int n_inputs, int *node,
+                        int *to);
 // onnx_canon_constant returns the content of input `at`, NULL when it is absent or computed.
 hth_const *onnx_canon_constant(const canon *c, int at);
 
-// Rules of onnx_canon_resize.c and onnx_canon_group.c.
+// Rules of onnx_canon_resize.c, onnx_canon_group.c and onnx_canon_rnn.c.
 hth_err onnx_canon_resize_old(const canon *c);
 hth_err onnx_canon_resize_tf(const canon *c);
 hth_err onnx_canon_resize_empty(const canon *c);
 hth_err onnx_canon_group_norm(const canon *c);
+hth_err onnx_canon_rnn(const canon *c);
 
 #endif

@@ -2,14 +2,6 @@
 // GroupNormalization with one scale and bias per group, said with those per channel.
 #include "graph/onnx_canon.h"
 
-// canon_emit adds a helper node with one output; `to` gets the output's index.
-static hth_err canon_emit(const canon *c, hth_op op, const int *inputs, int n_inputs, int *node,
-                          int *to)
-{
-    HTH_TRY(onnx_add_value(c->ld, onnx_canon_node(c)->name, hth_op_name(op), NULL, to));
-    return hth_graph_add_node(c->ld->g, op, NULL, inputs, n_inputs, to, 1, node);
-}
-
 // Version 18 of GroupNormalization has one scale and bias per group: repeat each for the group's
 // channels, by Reshape(Expand(Unsqueeze(p, 1), [G, C / G]), [-1]) with C = Shape(X)[1].
 hth_err onnx_canon_group_norm(const canon *c)
@@ -28,18 +20,18 @@ hth_err onnx_canon_group_norm(const canon *c)
     HTH_TRY(onnx_canon_const(c, "groups", HTH_DT_I64, 1, 1, &groups, &n_groups));
     HTH_TRY(onnx_canon_const(c, "axis", HTH_DT_I64, 1, 1, &one, &axis));
     HTH_TRY(onnx_canon_const(c, "flat", HTH_DT_I64, 1, 1, &minus_one, &flat));
-    HTH_TRY(canon_emit(c, HTH_OP_SHAPE, &(int){n->inputs[0]}, 1, &node, &channels));
+    HTH_TRY(onnx_canon_emit(c, HTH_OP_SHAPE, &(int){n->inputs[0]}, 1, &node, &channels));
     HTH_TRY(hth_node_set_int(&c->ld->g->nodes[node], "start", 1));
     HTH_TRY(hth_node_set_int(&c->ld->g->nodes[node], "end", 2));
-    HTH_TRY(canon_emit(c, HTH_OP_DIV, (int[]){channels, n_groups}, 2, &node, &per_group));
-    HTH_TRY(canon_emit(c, HTH_OP_CONCAT, (int[]){n_groups, per_group}, 2, &node, &target));
+    HTH_TRY(onnx_canon_emit(c, HTH_OP_DIV, (int[]){channels, n_groups}, 2, &node, &per_group));
+    HTH_TRY(onnx_canon_emit(c, HTH_OP_CONCAT, (int[]){n_groups, per_group}, 2, &node, &target));
     HTH_TRY(hth_node_set_int(&c->ld->g->nodes[node], "axis", 0));
     for (int i = 1; i <= 2; i++) {
         int column, wide, full;
-        HTH_TRY(canon_emit(c, HTH_OP_UNSQUEEZE, (int[]){onnx_canon_node(c)->inputs[i], axis}, 2,
+        HTH_TRY(onnx_canon_emit(c, HTH_OP_UNSQUEEZE, (int[]){onnx_canon_node(c)->inputs[i], axis}, 2,
                            &node, &column));
-        HTH_TRY(canon_emit(c, HTH_OP_EXPAND, (int[]){column, target}, 2, &node, &wide));
-        HTH_TRY(canon_emit(c, HTH_OP_RESHAPE, (int[]){wide, flat}, 2, &node, &full));
+        HTH_TRY(onnx_canon_emit(c, HTH_OP_EXPAND, (int[]){column, target}, 2, &node, &wide));
+        HTH_TRY(onnx_canon_emit(c, HTH_OP_RESHAPE, (int[]){wide, flat}, 2, &node, &full));
         onnx_canon_node(c)->inputs[i] = full;
     }
     return HTH_OK;

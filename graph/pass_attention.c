@@ -336,6 +336,11 @@ static bool where_mask(const hth_graph *g, const hth_node *n, int *scores)
     return false;
 }
 
+static bool as_they_are(const hth_node *n)
+{
+    return hth_node_int(n, "transA", 0) == 0 && hth_node_int(n, "transB", 0) == 0;
+}
+
 // scores_walk goes back from the Softmax's input over scaling and masking to the first MatMul.
 static bool scores_walk(const hth_graph *g, const hth_uses *u, found *f)
 {
@@ -349,7 +354,7 @@ static bool scores_walk(const hth_graph *g, const hth_uses *u, found *f)
         const hth_node *n = &g->nodes[p];
         if (n->op == HTH_OP_MAT_MUL) {
             f->scores = p;
-            return true;
+            return as_they_are(n);
         }
         bool scaled = n->op == HTH_OP_MUL || n->op == HTH_OP_DIV;
         if (scaled && hth_pass_scalar(g, n->inputs[1], &c)) {
@@ -390,7 +395,7 @@ static bool attention_find(const hth_graph *g, const hth_uses *u, int i, found *
     return s->n_post == 0 && x->dtype == HTH_DT_F32 && (axis == -1 || axis == x->shape.rank - 1) &&
            f->result >= 0 && g->nodes[f->result].op == HTH_OP_MAT_MUL &&
            g->nodes[f->result].inputs[0] == s->outputs[0] && g->nodes[f->result].n_post == 0 &&
-           scores_walk(g, u, f);
+           as_they_are(&g->nodes[f->result]) && scores_walk(g, u, f);
 }
 
 // mask_from_where adds the constant 0 / -inf mask of a Where with a constant condition.

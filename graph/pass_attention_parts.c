@@ -20,10 +20,12 @@ typedef struct attention {
     const hth_node *n;
     int64_t batch, heads, shared, queries, keys, past, size, v_size; // shared: heads of keys
     int64_t left, right;                                             // window, -1: open
+    int64_t together; // heads whose rows stay one behind the other through the Softmax
     bool flat, causal;
-    int bias,
-        bias_given; // [.., queries, keys] or -1; given: rows that see nothing are as they were
-    int seen;       // [.., queries, 1]: 0 for rows that see nothing, else 1; -1: there are none
+    // [.., together * queries, keys] or -1; given: rows that see nothing are as they were
+    int bias, bias_given;
+    int seen; // [.., together * queries, 1]: 0 for rows that see nothing, else 1; -1: there are
+              // none
 } attention;
 
 static int given(const attention *a, int k)
@@ -60,12 +62,10 @@ static int operand(attention *a, int k, int64_t heads, int cache)
     return v;
 }
 
-static int product(attention *a, int x, int y, bool transposed)
+static int transposed(attention *a, int v)
 {
-    hth_grad_begin(a->c, HTH_OP_MAT_MUL, (int[]){x, y}, 2, 1);
-    if (transposed) {
-        hth_grad_int(a->c, "transB", 1);
-    }
+    hth_grad_begin(a->c, HTH_OP_TRANSPOSE, &v, 1, 1);
+    hth_grad_ints(a->c, "perm", (int64_t[]){0, 1, 3, 2}, 4);
     return hth_grad_end(a->c);
 }
 
@@ -107,23 +107,24 @@ static void *room(attention *a, int64_t n, size_t size)
 // What order and windows hide where every key is valid: a constant, and which rows see nothing.
 static void bias_of_order(attention *a)
 {
-    float *bias = room(a, a->queries * a->keys, sizeof *bias),
-          *seen = bias == NULL ? NULL : room(a, a->queries, sizeof *seen);
+    const int64_t rows = a->together * a->queries;
+    float *bias = room(a, rows * a->keys, sizeof *bias),
+          *seen = bias == NULL ? NULL : room(a, rows, sizeof *seen);
     bool any = false, blind = false;
-    for (int64_t i = 0; seen != NULL && i < a->queries * a->keys; i++) {
-        int64_t j = i % a->keys, at = i / a->keys + a->past;
+    for (int64_t i = 0; seen != NULL && i < rows * a->keys; i++) {
+        int64_t j = i % a->keys, at = i / a->keys % a->queries + a->past;
         bool hidden = (a->causal && j > at) || (a->left >= 0 && at - j > a->left) ||
                       (a->right >= 0 && j - at > a->right);
         bias[i] = hidden ? -INFINITY : 0;
         any |= hidden;
         seen[i / a->keys] = hidden ? seen[i / a->keys] : 1;
     }
-    for (int64_t i = 0; seen != NULL && i < a->queries; i++) {
+    for (int64_t i = 0; seen != NULL && i < rows; i++) {
         blind |= seen[i] == 0;
     }
     if (any && seen != NULL) {
-        a->bias = a->bias_given = constant(a, HTH_DT_F32, a->queries, a->keys, bias);
-        a->seen = blind ? constant(a, HTH_DT_F32, a->queries, 1, seen) : -1;
+        a->bias = a->bias_given = constant(a, HTH_DT_F32, rows, a->keys, bias);
+        a->seen = blind ? constant(a, HTH_DT_F32, rows, 1, seen) : -1;
     }
     hth_free(bias);
     hth_free(seen);
@@ -238,7 +239,8 @@ static void rewrite(attention *a)
     result(a, 1, k);
     result(a, 2, v);
     int rows = joined(a, scaled(a, q, scale), a->size);
-    int s = apart(a, product(a, rows, k, true), a->keys);
+    int s = hth_grad_2(c, HTH_OP_MAT_MUL, rows, transposed(a, k));
+    s = a->together > 1 ? s : apart(a, s, a->keys);
     int wanted = s; // the fourth output
     if (cap > 0) {
         s = scaled(a, hth_grad_1(c, HTH_OP_TANH, scaled(a, s, 1 / cap)), cap);
@@ -253,8 +255,8 @@ static void rewrite(attention *a)
     hth_grad_int(c, "axis", -1);
     int p = hth_grad_end(c);
     result(a, 3, mode == 3 ? visible(a, p) : wanted);
-    int y = apart(a, product(a, joined(a, p, a->keys), v, false), a->v_size);
-    y = visible(a, y);
+    int y = hth_grad_2(c, HTH_OP_MAT_MUL, a->together > 1 ? p : joined(a, p, a->keys), v);
+    y = a->together > 1 ? apart(a, visible(a, y), a->v_size) : visible(a, apart(a, y, a->v_size));
     if (a->flat) {
         hth_shape whole = {3, {a->batch, a->queries, a->heads * a->v_size}};
         y = hth_grad_reshape(c, swapped_heads(a, y), &whole);
@@ -280,6 +282,25 @@ static void read_sizes(attention *a)
     a->left = hth_node_int(a->n, "left_window_size", -1);
     a->right = hth_node_int(a->n, "right_window_size", -1);
     a->bias = a->bias_given = a->seen = -1;
+    // masks, lengths and scores that are wanted are of single heads
+    bool single =
+        given(a, 3) >= 0 || given(a, 6) >= 0 || (a->n->n_outputs > 3 && a->n->outputs[3] >= 0);
+    a->together = single ? 1 : a->heads / a->shared;
+}
+
+// All of f32, but for masks of booleans and lengths; nothing is empty but a cache.
+static bool has_parts(const hth_graph *g, const hth_node *n)
+{
+    for (int k = 0; k < n->n_inputs; k++) {
+        const hth_value *v = n->inputs[k] >= 0 ? &g->values[n->inputs[k]] : NULL;
+        bool cache = k == 4 || k == 5;
+        bool fits = v == NULL || v->dtype == (k == 6 ? HTH_DT_I64 : HTH_DT_F32) ||
+                    (k == 3 && v->dtype == HTH_DT_BOOL);
+        if (!fits || (v != NULL && !cache && hth_shape_elements(&v->shape) == 0)) {
+            return false;
+        }
+    }
+    return true;
 }
 
 hth_err hth_pass_attention_parts(hth_graph *g)
@@ -287,7 +308,7 @@ hth_err hth_pass_attention_parts(hth_graph *g)
     int n_nodes = g->n_nodes;
     for (int i = 0; i < n_nodes; i++) {
         const hth_node n = g->nodes[i]; // nodes move while others are added
-        if (n.op != HTH_OP_ATTENTION || g->values[n.inputs[0]].dtype != HTH_DT_F32) {
+        if (n.op != HTH_OP_ATTENTION || !has_parts(g, &n)) {
             continue;
         }
         hth_grad c = {.g = g, .forward = i, .kind = "part"};

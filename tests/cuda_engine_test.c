@@ -63,7 +63,7 @@ static void answers(void **state)
 {
     static const char *const models[] = {"residual",         "attention",    "attention_masked",
                                          "attention_biased", "written_norm", "mlp",
-                                         "operators"};
+                                         "operators",        "batch_first"};
     for (uint64_t seed = 1; seed <= 2; seed++) {
         fixture f;
         engine_open(&f, seed);

@@ -115,7 +115,7 @@ part_probes() {
 # Every operator against the reference, cases and tolerances of the CPU's tests, outputs poisoned; all at once.
 part_ops() {
     rm -f "$store"/ops-*
-    for t in elementwise norm gemm train_ops train_rare rare; do
+    for t in attention attention_parts elementwise norm gemm train_ops train_rare rare; do
         [ -x "$build/kernels/cuda/${t}_test" ] || continue
         (limited 240 env LD_LIBRARY_PATH="$lib_path" "$build/kernels/cuda/${t}_test" >"$out/ops-$t.log" 2>&1; echo $? >"$store/ops-$t") &
     done

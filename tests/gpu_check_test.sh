@@ -17,7 +17,7 @@ mkdir -p "$dir/build/kernels/cuda" "$dir/build/tests" "$dir/models"
 root=$(pwd)
 case $build in /*) ;; *) build=$root/$build ;; esac
 cp "$build/hearth" "$build/hearthd" "$build/fake/libhearth_cuda.so" "$dir/build/"
-for t in elementwise norm gemm train_ops train_rare rare; do ln -s "$build/kernels/cuda/${t}_test" "$dir/build/kernels/cuda/"; done
+for t in attention attention_parts elementwise norm gemm train_ops train_rare rare; do ln -s "$build/kernels/cuda/${t}_test" "$dir/build/kernels/cuda/"; done
 for t in probe speed; do ln -s "$build/tests/cuda_${t}_test" "$dir/build/tests/"; done
 ln -s "$root/tests/data/digits/untrained.onnx" "$dir/models/untrained.onnx"
 ln -s "$root/tests/data/digits/digits.onnx" "$dir/models/untrained-infer.onnx"

@@ -195,6 +195,18 @@ static void test_attention_operator(void **state)
     hth_graph_free(g);
 }
 
+// Recurrences whose batch comes first are the usual ones between transposes.
+static void test_batch_first(void **state)
+{
+    hth_graph *g = run_passes("batch_first");
+    assert_int_equal(count(g, HTH_OP_LSTM) + count(g, HTH_OP_GRU), 2);
+    assert_true(count(g, HTH_OP_TRANSPOSE) >= 3);
+    for (int i = 0; i < g->n_nodes; i++) {
+        assert_null(hth_node_attr(&g->nodes[i], "layout"));
+    }
+    hth_graph_free(g);
+}
+
 static void test_written_norm(void **state)
 {
     hth_graph *g = run_passes("written_norm");
@@ -238,7 +250,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_residual), cmocka_unit_test(test_attention),
-        cmocka_unit_test(test_attention_operator), cmocka_unit_test(test_written_norm),
-        cmocka_unit_test(test_no_memory)};
+        cmocka_unit_test(test_attention_operator), cmocka_unit_test(test_batch_first),
+        cmocka_unit_test(test_written_norm), cmocka_unit_test(test_no_memory)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // kernels/cuda/attention.cu - softmax(scale * Q K^T + mask) V over views (graph/attention.h): one
 // row of Q per block, its scores in shared memory. Bytes moved: Q, the result, and K and V once per
-// row, from the cache where they fit.
+// row, from the cache where they fit. A row that may see no key gives zeros.
 #include "kernels/cuda/params.h"
 
 enum { VIEW_Q, VIEW_K, VIEW_V, VIEW_OUT, VIEW_MASK };
@@ -43,9 +43,9 @@ HTH_KERNEL(hth_attention, hth_attention_params, 5)
     } else if (phase == 1 && t->thread < HTH_FOLD) {
         fold[t->thread] = hth_fold_share_max(t, shared);
     } else if (phase == 2) {
-        float max = hth_fold_max(fold);
+        float max = hth_fold_max(fold), zero = isinf(max) && max < 0 ? 0 : max;
         for (uint32_t s = t->thread; s < p->s; s += t->n_threads) {
-            score[s] = expf(score[s] - max);
+            score[s] = expf(score[s] - zero);
             part += score[s];
         }
         shared[t->thread] = part;
@@ -60,8 +60,7 @@ HTH_KERNEL(hth_attention, hth_attention_params, 5)
                 acc += score[s] *
                        hth_get(p->v, v + (int64_t)s * p->view[VIEW_V][3], p->half[VIEW_V]);
             }
-            hth_set(p->out, attention_at(p->view[VIEW_OUT], b0, b1, row, e), acc / sum,
-                    p->half[VIEW_OUT]);
+            hth_set(p->out, attention_at(p->view[VIEW_OUT], b0, b1, row, e), sum == 0 ? 0 : acc / sum, p->half[VIEW_OUT]);
         }
     }
 }

@@ -71,7 +71,7 @@ static const cuda_row cuda_table[HTH_N_OPS] = {
     CUDA_FUSE(SOFTSIGN, element), CUDA_ROW(SPACE_TO_DEPTH, blocks_space), CUDA_ROW(SPLIT, split),
     CUDA_FUSE(SQRT, element), CUDA_ROW(SQUEEZE, view), CUDA_FUSE(SUB, element), CUDA_FUSE(SUM, element),
     CUDA_FUSE(SWISH, element), CUDA_FUSE(TAN, element), CUDA_FUSE(TANH, element), CUDA_FUSE(THRESHOLDED_RELU, element),
-    CUDA_ROW(TILE, expand), CUDA_ROW(TOP_K, top_k), CUDA_ROW(TRANSPOSE, transpose), CUDA_ROW(TRILU, trilu),
+    CUDA_ROW(TILE, tile), CUDA_ROW(TOP_K, top_k), CUDA_ROW(TRANSPOSE, transpose), CUDA_ROW(TRILU, trilu),
     CUDA_ROW(UNSQUEEZE, view), CUDA_NOT(UPSAMPLE, resized), CUDA_ROW(WHERE, typed), CUDA_ROW(XOR, typed),
     CUDA_ROW(REORDER, reorder), CUDA_FUSE(SCALE_SHIFT, scale_shift), CUDA_ROW(FUSED_ATTENTION, attention),
     CUDA_FUSE(CONV_GRAD_DATA, conv), CUDA_ROW(CONV_GRAD_FILTER, conv), CUDA_ROW(MAX_POOL_TRAIN, pool),
@@ -92,6 +92,12 @@ const char *hth_cuda_refusal(hth_op op)
     return cuda_table[op].build != NULL ? NULL : cuda_table[op].why;
 }
 
+static bool cuda_keeps_channels(const hth_graph *g, const hth_node *n)
+{
+    const hth_shape *x = &hth_cuda_in(g, n, 0)->shape, *y = &hth_cuda_out(g, n, 0)->shape;
+    return x->rank >= 3 && x->rank <= 5 && x->dim[0] == y->dim[0] && x->dim[1] == y->dim[1];
+}
+
 // Which operators work on images with their channels last as well as on plain ones.
 static bool cuda_any_layout(const hth_graph *g, const hth_node *n)
 {
@@ -104,7 +110,7 @@ static bool cuda_any_layout(const hth_graph *g, const hth_node *n)
     return (b == hth_cuda_element && real) || b == hth_cuda_scale_shift ||
            b == hth_cuda_batch_norm_train || b == hth_cuda_batch_norm_grad ||
            b == hth_cuda_pool_grad || b == hth_cuda_global_pool || b == hth_cuda_concat ||
-           b == hth_cuda_split || b == hth_cuda_resize;
+           b == hth_cuda_split || (b == hth_cuda_resize && cuda_keeps_channels(g, n));
 }
 
 static bool cuda_takes_last(const hth_graph *g, const hth_node *n)
@@ -114,7 +120,7 @@ static bool cuda_takes_last(const hth_graph *g, const hth_node *n)
            b == hth_cuda_step_op || cuda_any_layout(g, n);
 }
 
-static hth_err cuda_check_value(const hth_graph *g, int v, bool last, bool *empty)
+static hth_err cuda_check_value(const hth_graph *g, int v, bool last)
 {
     if (v < 0) {
         return HTH_OK;
@@ -127,7 +133,6 @@ static hth_err cuda_check_value(const hth_graph *g, int v, bool last, bool *empt
     if (n < 0 || n > CUDA_MAX_ELEMENTS) {
         return hth_fail(HTH_ENOTSUP, "a tensor of more than %d elements", CUDA_MAX_ELEMENTS);
     }
-    *empty = *empty || n == 0;
     return HTH_OK;
 }
 
@@ -148,14 +153,15 @@ static hth_err cuda_posts(hth_cuda_seq *s, const hth_graph *g, const hth_node *n
 static hth_err cuda_build(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
                           const char *algorithm)
 {
-    bool nothing = false, empty = false, last = cuda_takes_last(g, n);
+    bool made = false, last = cuda_takes_last(g, n);
     for (int i = 0; i < n->n_inputs; i++) {
-        HTH_TRY(cuda_check_value(g, n->inputs[i], last, &empty));
+        HTH_TRY(cuda_check_value(g, n->inputs[i], last));
     }
     for (int i = 0; i < n->n_outputs; i++) {
-        HTH_TRY(cuda_check_value(g, n->outputs[i], last, &nothing));
+        HTH_TRY(cuda_check_value(g, n->outputs[i], last));
+        made = made || (n->outputs[i] >= 0 && hth_cuda_count(hth_cuda_out(g, n, i)) > 0);
     }
-    if (nothing) { // an empty result: nothing to do
+    if (!made) { // empty results: nothing to do
         return HTH_OK;
     }
     HTH_TRY(cuda_table[n->op].build(s, g, n, algorithm));
@@ -285,8 +291,8 @@ static bool cuda_half_alike(const hth_node *n)
     return b == hth_cuda_pool || b == hth_cuda_pool_grad || b == hth_cuda_resize ||
            b == hth_cuda_concat || b == hth_cuda_split || b == hth_cuda_view ||
            b == hth_cuda_transpose || b == hth_cuda_slice || b == hth_cuda_expand ||
-           b == hth_cuda_blocks_space || b == hth_cuda_slice_grad || b == hth_cuda_gather ||
-           b == hth_cuda_gather_elements || b == hth_cuda_gather_nd;
+           b == hth_cuda_tile || b == hth_cuda_blocks_space || b == hth_cuda_slice_grad ||
+           b == hth_cuda_gather || b == hth_cuda_gather_elements || b == hth_cuda_gather_nd;
 }
 
 // Of operators that have parameters, which input is one: those are FP32.

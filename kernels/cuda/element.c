@@ -213,7 +213,9 @@ hth_err hth_cuda_element(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
     const hth_value *y = hth_cuda_out(g, n, 0);
     int operand[HTH_CHAIN_OPERANDS], count = element_operands(g, n);
     hth_cuda_chain c;
-    if (y->dtype != HTH_DT_F32 && y->dtype != HTH_DT_BF16) {
+    const hth_value *exponent = n->op == HTH_OP_POW ? hth_cuda_in(g, n, 1) : NULL;
+    if ((y->dtype != HTH_DT_F32 && y->dtype != HTH_DT_BF16) ||
+        (exponent != NULL && !hth_dtype_is_float(exponent->dtype))) {
         return hth_cuda_typed(s, g, n, algorithm);
     }
     HTH_TRY(hth_cuda_need_float(g, n, count, 1));
@@ -280,20 +282,40 @@ hth_err hth_cuda_scale_shift(hth_cuda_seq *s, const hth_graph *g, const hth_node
 
 // Other types.
 
+// Whether hth_typed has operator `op` of floats.
+static bool typed_of_floats(hth_op op)
+{
+    switch (op) {
+    case HTH_OP_CAST:
+    case HTH_OP_CAST_LIKE:
+    case HTH_OP_WHERE:
+    case HTH_OP_MOD:
+    case HTH_OP_POW:
+    case HTH_OP_CLIP:
+    case HTH_OP_ADD:
+    case HTH_OP_SUB:
+    case HTH_OP_MUL:
+    case HTH_OP_DIV:
+    case HTH_OP_MIN:
+    case HTH_OP_MAX:
+    case HTH_OP_NEG:
+    case HTH_OP_ABS:
+    case HTH_OP_RELU:
+        return true;
+    default:
+        return false;
+    }
+}
+
 static hth_err typed_check(const hth_graph *g, const hth_node *n, int count)
 {
-    for (int i = 0; i <= count; i++) {
-        const hth_value *v = i < count ? hth_cuda_in(g, n, i) : hth_cuda_out(g, n, 0);
-        if (v == NULL || v->dtype == HTH_DT_F16 || v->dtype == HTH_DT_BF16 ||
-            v->dtype == HTH_DT_U64) {
-            return hth_fail(HTH_ENOTSUP, "%s",
-                            v == NULL ? "an input is absent" : hth_dtype_name(v->dtype));
+    for (int i = 0; i < count; i++) {
+        if (hth_cuda_in(g, n, i) == NULL && n->op != HTH_OP_CLIP) {
+            return hth_fail(HTH_ENOTSUP, "an input is absent");
         }
     }
     const hth_value *x = hth_cuda_in(g, n, 0), *y = hth_cuda_out(g, n, 0);
-    bool converts = n->op == HTH_OP_CAST || n->op == HTH_OP_CAST_LIKE || n->op == HTH_OP_WHERE ||
-                    (n->op == HTH_OP_MOD && hth_node_int(n, "fmod", 0) != 0);
-    if (!converts && hth_dtype_is_float(x->dtype) && y->dtype != HTH_DT_BOOL) {
+    if (!typed_of_floats(n->op) && hth_dtype_is_float(x->dtype) && y->dtype != HTH_DT_BOOL) {
         return hth_fail(HTH_ENOTSUP, "%s", hth_dtype_name(x->dtype));
     }
     return HTH_OK;
@@ -303,6 +325,7 @@ static int typed_operands(hth_op op)
 {
     switch (op) {
     case HTH_OP_WHERE:
+    case HTH_OP_CLIP:
         return 3;
     case HTH_OP_CAST:
     case HTH_OP_CAST_LIKE:
@@ -322,6 +345,7 @@ static int typed_operands(hth_op op)
     case HTH_OP_MIN:
     case HTH_OP_MAX:
     case HTH_OP_MOD:
+    case HTH_OP_POW:
     case HTH_OP_BIT_SHIFT:
     case HTH_OP_BITWISE_AND:
     case HTH_OP_BITWISE_OR:
@@ -344,6 +368,7 @@ hth_err hth_cuda_typed(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
                        const char *algorithm)
 {
     const hth_value *y = hth_cuda_out(g, n, 0);
+    const hth_shape scalar = {.rank = 0};
     int count = typed_operands(n->op);
     hth_cuda_loop l;
     if (count == 0 || (count == 2 && hth_cuda_in(g, n, 2) != NULL)) {
@@ -361,9 +386,10 @@ hth_err hth_cuda_typed(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
                               (strcmp(hth_node_str(n, "direction", "LEFT"), "RIGHT") != 0 ? 8 : 0)};
     hth_cuda_loop_begin(&l, &y->shape, HTH_LAYOUT_PLAIN);
     for (int i = 0; i < count; i++) {
-        hth_cuda_loop_add(&l, &hth_cuda_in(g, n, i)->shape, HTH_LAYOUT_PLAIN);
-        p.type[i] = hth_cuda_in(g, n, i)->dtype;
-        s->moved_bytes += hth_cuda_bytes(hth_cuda_in(g, n, i));
+        const hth_value *v = hth_cuda_in(g, n, i); // NULL: a bound that is absent
+        hth_cuda_loop_add(&l, v != NULL ? &v->shape : &scalar, HTH_LAYOUT_PLAIN);
+        p.type[i] = v != NULL ? v->dtype : y->dtype;
+        s->moved_bytes += v != NULL ? hth_cuda_bytes(v) : 0;
     }
     hth_cuda_loop_fold(&l);
     HTH_TRY(hth_cuda_loop_store(&l, &p.dims, p.steps));
@@ -371,7 +397,9 @@ hth_err hth_cuda_typed(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
     hth_cuda_bind(s, offsetof(hth_typed_params, out), HTH_CUDA_OUT, 0, 0);
     for (int i = 0; i < count; i++) {
         size_t at = offsetof(hth_typed_params, in) + (size_t)i * sizeof p.in[0];
-        hth_cuda_bind(s, at, HTH_CUDA_IN, i, 0);
+        if (hth_cuda_in(g, n, i) != NULL) {
+            hth_cuda_bind(s, at, HTH_CUDA_IN, i, 0);
+        }
     }
     s->moved_bytes += hth_cuda_bytes(y);
     return HTH_OK;

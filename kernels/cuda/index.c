@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Operators whose positions are data or are computed: Gather and its gradient, Resize, attention.
+// Operators whose positions are data or are computed: Gather and its gradient, attention.
 #include "graph/attention.h"
 #include "kernels/cuda/seq.h"
 
@@ -56,82 +56,6 @@ hth_err hth_cuda_gather_grad(hth_cuda_seq *s, const hth_graph *g, const hth_node
     hth_cuda_bind(s, offsetof(hth_gather_params, index), HTH_CUDA_IN, 1, 0);
     hth_cuda_bind(s, offsetof(hth_gather_params, out), HTH_CUDA_OUT, 0, 0);
     s->moved_bytes += hth_cuda_bytes(hth_cuda_in(g, n, 0));
-    return HTH_OK;
-}
-
-static int resize_choice(const char *name, const char *const *names, int count)
-{
-    int i = 0;
-    while (i < count && strcmp(name, names[i]) != 0) {
-        i++;
-    }
-    return i < count ? i : -1;
-}
-
-// Scales as given, or the ratio of sizes.
-static hth_err resize_scales(const hth_graph *g, const hth_node *n, const hth_shape *x,
-                             const hth_shape *y, hth_resize_params *p)
-{
-    const hth_value *scales = hth_cuda_in(g, n, 2);
-    bool given = scales != NULL && hth_shape_elements(&scales->shape) == x->rank &&
-                 hth_cuda_in(g, n, 3) == NULL;
-    const void *data = NULL;
-    if (given && (scales->constant == NULL || scales->dtype != HTH_DT_F32)) {
-        return hth_fail(HTH_ENOTSUP, "scales are computed");
-    }
-    HTH_TRY(given ? hth_const_map(scales->constant, &data) : HTH_OK);
-    for (int d = 2; d < x->rank; d++) {
-        int k = d - 2 + 5 - x->rank;
-        p->in[k] = (int32_t)x->dim[d];
-        p->out[k] = (int32_t)y->dim[d];
-        p->scale[k] = given ? ((const float *)data)[d] : (double)y->dim[d] / (double)x->dim[d];
-    }
-    if (given) {
-        hth_const_unmap(scales->constant);
-    }
-    return HTH_OK;
-}
-
-hth_err hth_cuda_resize(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
-                        const char *algorithm)
-{
-    static const char *const coordinates[] = {"half_pixel", "pytorch_half_pixel", "align_corners",
-                                              "asymmetric"};
-    static const char *const nearest[] = {"round_prefer_floor", "round_prefer_ceil", "floor",
-                                          "ceil"};
-    static const char *const modes[] = {"nearest", "linear"};
-    bool grad = n->op == HTH_OP_RESIZE_GRAD;
-    const hth_value *in = hth_cuda_in(g, n, 0), *out = hth_cuda_out(g, n, 0);
-    const hth_value *x = grad ? out : in, *y = grad ? in : out;
-    hth_resize_params p = {.n = hth_cuda_count(out),
-                           .inner = hth_cuda_inner(x),
-                           .half = hth_cuda_half(x),
-                           .in = {1, 1, 1},
-                           .out = {1, 1, 1}};
-    int64_t axes[HTH_MAX_RANK];
-    HTH_TRY(hth_cuda_need_float(g, n, 1, 1));
-    if (x->layout != y->layout || x->dtype != y->dtype) {
-        return hth_fail(HTH_ENOTSUP, "input and result lie differently");
-    }
-    p.scale[0] = p.scale[1] = p.scale[2] = 1;
-    p.linear = resize_choice(hth_node_str(n, "mode", "nearest"), modes, 2);
-    p.coordinates = resize_choice(hth_node_str(n, "coordinate_transformation_mode", "half_pixel"),
-                                  coordinates, 4);
-    p.nearest = resize_choice(hth_node_str(n, "nearest_mode", "round_prefer_floor"), nearest, 4);
-    if (p.linear < 0 || p.coordinates < 0 || p.nearest < 0 || x->shape.rank < 3 ||
-        x->shape.rank > 5 || x->shape.dim[0] != y->shape.dim[0] ||
-        x->shape.dim[1] != y->shape.dim[1] || hth_node_int(n, "antialias", 0) != 0 ||
-        hth_node_int(n, "exclude_outside", 0) != 0 ||
-        hth_node_ints(n, "axes", axes, HTH_MAX_RANK) >= 0) {
-        return hth_fail(HTH_ENOTSUP, "only nearest and linear, of spatial dimensions, without "
-                                     "antialias, exclude_outside, axes and cropping");
-    }
-    HTH_TRY(resize_scales(g, n, &x->shape, &y->shape, &p));
-    hth_cuda_launch_add(s, grad ? HTH_CUDA_hth_resize_grad : HTH_CUDA_hth_resize,
-                        hth_cuda_blocks(s, p.n, true), 0, 0, &p, sizeof p);
-    hth_cuda_bind(s, offsetof(hth_resize_params, x), HTH_CUDA_IN, 0, 0);
-    hth_cuda_bind(s, offsetof(hth_resize_params, y), HTH_CUDA_OUT, 0, 0);
-    s->moved_bytes += hth_cuda_bytes(x) + hth_cuda_bytes(y);
     return HTH_OK;
 }
 

@@ -97,14 +97,25 @@ hth_err hth_cuda_expand(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
     hth_cuda_loop_add(&l, &x->shape, HTH_LAYOUT_PLAIN);
     hth_cuda_row_major(&y->shape, out);
     memcpy(l.step[l.n++], out, (size_t)y->shape.rank * sizeof *out);
-    if (n->op == HTH_OP_TILE && hth_cuda_count(x) != hth_cuda_count(y)) {
-        for (int d = 0; d < y->shape.rank; d++) { // each axis: repetitions, elements
-            if (x->shape.dim[d] != 1 && x->shape.dim[d] != y->shape.dim[d]) {
-                return hth_fail(HTH_ENOTSUP, "Tile of an axis of several elements");
-            }
-        }
-    }
     return hth_cuda_move(s, &l, hth_dtype_bytes(x->dtype), 0, 0, 0, 0);
+}
+
+// Each axis is one of repetitions and one of elements.
+hth_err hth_cuda_tile(hth_cuda_seq *s, const hth_graph *g, const hth_node *n, const char *algorithm)
+{
+    const hth_shape *x = &hth_cuda_in(g, n, 0)->shape, *y = &hth_cuda_out(g, n, 0)->shape;
+    int64_t in[HTH_MAX_RANK], out[HTH_MAX_RANK];
+    hth_cuda_loop l = {.n = 2};
+    hth_cuda_row_major(x, in);
+    hth_cuda_row_major(y, out);
+    for (int d = 0; d < x->rank; d++) {
+        l.dim[l.rank] = y->dim[d] / x->dim[d];
+        l.step[1][l.rank++] = x->dim[d] * out[d];
+        l.dim[l.rank] = x->dim[d];
+        l.step[0][l.rank] = in[d];
+        l.step[1][l.rank++] = out[d];
+    }
+    return hth_cuda_move(s, &l, hth_dtype_bytes(hth_cuda_in(g, n, 0)->dtype), 0, 0, 0, 0);
 }
 
 // First position and count of one axis of a slice; the step is clamped to +-dim.

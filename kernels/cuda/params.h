@@ -80,13 +80,14 @@ typedef struct hth_typed_params {
 } hth_typed_params;
 
 // Reductions: a loop over the results, in it one over what is reduced. op: HTH_OP_REDUCE_*, or
-// HTH_OP_ARG_MAX, _MIN with i64 results; last: of equal ones the last.
+// HTH_OP_ARG_MAX, _MIN with i64 results; last: of equal ones the last. type: hth_dtype of integers
+// and of f64, else 0.
 typedef struct hth_reduce_params {
     const void *in;
     void *out;
     uint32_t n_out, n_in;
-    int32_t op, last, half_in, half_out; // half: bf16
-    float p;                             // of Lp norms
+    int32_t op, last, half_in, half_out, type; // half: bf16
+    float p;                                   // of Lp norms
     hth_dims outer, inner;
     hth_steps outer_steps, inner_steps;
 } hth_reduce_params;
@@ -281,13 +282,18 @@ typedef struct hth_transpose_params {
     int32_t half_in, half_out;
 } hth_transpose_params;
 
+// Three neighbouring dimensions, of which those of one tap are copied or (nearest) chosen from;
+// inner: elements of those behind. coordinates, nearest: as resize.c numbers them. stretch: of
+// distances, below 1 where antialiasing widens the kernel. from, size: the region of interest.
 typedef struct hth_resize_params {
     const void *x;
     void *y;
-    uint32_t n, inner;                          // inner: as pools have it
-    int32_t half, linear, coordinates, nearest; // as resize.c numbers them
-    int32_t in[3], out[3];
-    double scale[3];
+    uint32_t n, inner;
+    int32_t half, cubic, coordinates, nearest, divides; // divides: weights by their sum
+    int32_t exclude;                                    // what is outside weighs nothing
+    int32_t in[3], out[3], taps[3], moves[3];           // moves: is resized
+    float cubic_a, outside;
+    double scale[3], stretch[3], from[3], size[3];
 } hth_resize_params;
 
 // A sum of products for each of n results: of operands at outer + inner.

@@ -316,6 +316,151 @@ static void determinants(void **state)
     }
 }
 
+static int rare_ints(fixture *f, const int64_t *v, int n)
+{
+    return fixture_const_of(f, HTH_DT_I64, SHAPE(n), v);
+}
+
+// One of a Split's results is empty; the others are not.
+static void empty_pieces(void **state)
+{
+    (void)state;
+    static const int64_t sizes[3] = {0, 4, 2};
+    fixture f;
+    fixture_open(&f, 130);
+    int in[2] = {fixture_value(&f, SHAPE(3, 6, 2)), rare_ints(&f, sizes, 3)};
+    int out[3];
+    for (int i = 0; i < 3; i++) {
+        out[i] = fixture_value(&f, SHAPE(3, sizes[i], 2));
+    }
+    hth_node_set_int(fixture_node(&f, HTH_OP_SPLIT, in, 2, out, 3), "axis", 1);
+    rare_case(&f, 0);
+}
+
+// Numbers of every type, from bytes: floats with NaN and infinities among them.
+static int typed_numbers(fixture *f, hth_dtype dt, hth_shape s)
+{
+    static const float marks[] = {0, -2, 3, 3, NAN, 1, -INFINITY, 2.5F, 60000, -0.125F};
+    int64_t n = hth_shape_elements(&s);
+    char *p = hth_calloc((size_t)n, 8);
+    for (int64_t i = 0; i < n; i++) {
+        float x = i % 5 == 4 && i % 3 != 0 ? marks[i % 10] : marks[(i * 7 + i / 4) % 4];
+        int64_t k = i * 2654435761 % 251 - (hth_dtype_is_float(dt) ? 0 : 100);
+        k = dt == HTH_DT_U64 && i % 4 == 1 ? INT64_MIN + k : dt == HTH_DT_BOOL ? k & 1 : k;
+        double wide = (double)x * 1.0000000001;
+        uint16_t half = dt == HTH_DT_F16 ? hth_f32_to_f16(x) : hth_f32_to_bf16(x);
+        size_t bytes = hth_dtype_bytes(dt);
+        const void *from = dt == HTH_DT_F32                       ? (const void *)&x
+                           : dt == HTH_DT_F64                     ? (const void *)&wide
+                           : bytes == 2 && hth_dtype_is_float(dt) ? (const void *)&half
+                                                                  : (const void *)&k;
+        memcpy(p + (size_t)i * bytes, from, bytes);
+    }
+    int v = fixture_const_of(f, dt, s, p);
+    hth_free(p);
+    return v;
+}
+
+static const hth_dtype typed_types[] = {HTH_DT_F32, HTH_DT_F64, HTH_DT_F16, HTH_DT_BF16,
+                                        HTH_DT_I64, HTH_DT_I32, HTH_DT_U64, HTH_DT_U8,
+                                        HTH_DT_I8,  HTH_DT_I16, HTH_DT_U32, HTH_DT_U16};
+
+// The bits of the reference's results, NaN where that has one.
+static void typed_check(fixture *f)
+{
+    hth_graph *g = f->graph;
+    const hth_node *n = &g->nodes[f->node];
+    hth_tensor in[3] = {{0}}, out = {0};
+    void *from[3] = {NULL}, *to;
+    hth_kernel *k;
+    for (int i = 0; i < n->n_inputs; i++) {
+        const hth_value *v = n->inputs[i] < 0 ? NULL : &g->values[n->inputs[i]];
+        const void *data = NULL;
+        if (v != NULL) {
+            assert_int_equal(hth_const_map(v->constant, &data), HTH_OK);
+            in[i] = (hth_tensor){.dtype = v->dtype, .shape = v->shape, .bytes = v->constant->bytes};
+            in[i].data = from[i] = (void *)(uintptr_t)data;
+        }
+    }
+    const hth_value *y = &g->values[n->outputs[0]];
+    out = (hth_tensor){.dtype = y->dtype, .shape = y->shape};
+    out.bytes = (size_t)hth_shape_elements(&y->shape) * hth_dtype_bytes(y->dtype);
+    out.data = fixture_buffer(out.bytes);
+    to = fixture_buffer(out.bytes);
+    assert_int_equal(hth_ref_eval(NULL, g, n, in, &out), HTH_OK);
+    if (cuda_test_prepare(g, n, NULL, &k) != HTH_OK) {
+        fail_msg("%s", hth_err_detail());
+    }
+    assert_int_equal(k->run(k, &(hth_kernel_args){from, &to, NULL}), HTH_OK);
+    hth_kernel_close(k);
+    if (memcmp(out.data, to, out.bytes) != 0) {
+        fail_msg("%s of %s differs", hth_op_name(n->op), hth_dtype_name(in[0].dtype));
+    }
+    hth_free(out.data);
+    hth_free(to);
+    for (int i = 0; i < n->n_inputs; i++) {
+        if (n->inputs[i] >= 0) {
+            hth_const_unmap(g->values[n->inputs[i]].constant);
+        }
+    }
+    fixture_close(f);
+}
+
+// ArgMax, ArgMin and reductions that are exact in any order.
+static void typed_reductions(void **state)
+{
+    (void)state;
+    static const hth_op ops[] = {HTH_OP_ARG_MAX,    HTH_OP_ARG_MIN,    HTH_OP_REDUCE_MAX,
+                                 HTH_OP_REDUCE_MIN, HTH_OP_REDUCE_SUM, HTH_OP_REDUCE_L1,
+                                 HTH_OP_REDUCE_PROD};
+    for (size_t i = 0; i < 7 * sizeof typed_types / sizeof *typed_types; i++) {
+        hth_dtype dt = typed_types[i / 7];
+        hth_op op = ops[i % 7];
+        bool arg = i % 7 < 2;
+        if (!arg && i % 7 > 3 && hth_dtype_is_float(dt)) {
+            continue;
+        }
+        fixture f;
+        int out, axis = 1;
+        fixture_open(&f, 140 + i);
+        int in[2] = {typed_numbers(&f, dt, SHAPE(6, 5, 4)), -1};
+        in[1] = arg ? -1 : rare_ints(&f, (int64_t[]){axis}, 1);
+        hth_shape y = SHAPE(6, 1, 4);
+        assert_int_equal(hth_graph_add_value(f.graph, NULL, arg ? HTH_DT_I64 : dt, &y, &out),
+                         HTH_OK);
+        hth_node *n = fixture_node(&f, op, in, arg ? 1 : 2, &out, 1);
+        hth_node_set_int(n, "axis", axis);
+        hth_node_set_int(n, "select_last_index", (int64_t)(i / 7 % 2));
+        typed_check(&f);
+    }
+}
+
+// Casts from each type to each other that holds the numbers, and Tile of them.
+static void typed_moves(void **state)
+{
+    (void)state;
+    const size_t types = sizeof typed_types / sizeof *typed_types;
+    for (size_t i = 0; i < types * types; i++) {
+        hth_dtype from = typed_types[i / types], to = typed_types[i % types];
+        bool narrow = hth_dtype_is_float(from) && !hth_dtype_is_float(to); // no such number
+        fixture f;
+        int out;
+        hth_shape x = SHAPE(3, 4, 5), y = from == to ? SHAPE(6, 4, 15) : x;
+        fixture_open(&f, 300 + i);
+        int in[2] = {typed_numbers(&f, from, x), -1};
+        in[1] = from == to ? rare_ints(&f, (int64_t[]){2, 1, 3}, 3) : -1;
+        assert_int_equal(hth_graph_add_value(f.graph, NULL, to, &y, &out), HTH_OK);
+        hth_node *n = fixture_node(&f, from == to ? HTH_OP_TILE : HTH_OP_CAST, in,
+                                   from == to ? 2 : 1, &out, 1);
+        hth_node_set_int(n, "to", to);
+        if (narrow) {
+            fixture_close(&f);
+        } else {
+            typed_check(&f);
+        }
+    }
+}
+
 static void refused_none(void **state)
 {
     (void)state;
@@ -325,11 +470,19 @@ static void refused_none(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(grid_sample),  cmocka_unit_test(grid_sample_grad),
-        cmocka_unit_test(einsum),       cmocka_unit_test(makes),
-        cmocka_unit_test(compress),     cmocka_unit_test(dropout_of_inference),
-        cmocka_unit_test(norms),        cmocka_unit_test(rotary),
-        cmocka_unit_test(determinants), cmocka_unit_test(refused_none),
+        cmocka_unit_test(grid_sample),
+        cmocka_unit_test(grid_sample_grad),
+        cmocka_unit_test(einsum),
+        cmocka_unit_test(makes),
+        cmocka_unit_test(compress),
+        cmocka_unit_test(dropout_of_inference),
+        cmocka_unit_test(norms),
+        cmocka_unit_test(rotary),
+        cmocka_unit_test(determinants),
+        cmocka_unit_test(empty_pieces),
+        cmocka_unit_test(typed_reductions),
+        cmocka_unit_test(typed_moves),
+        cmocka_unit_test(refused_none),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

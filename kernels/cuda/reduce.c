@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reductions, pooling over all positions, Softmax. What is reduced last decides the kernel: a block
-// per result where neighbours are reduced, a thread per result where neighbours are results.
+// per result where neighbours are reduced, a thread per result where neighbours are results, or
+// where numbers are other than FP32 and bf16.
 #include "kernels/cuda/seq.h"
 
 #include <string.h>
@@ -64,8 +65,13 @@ static hth_err reduce_add(hth_cuda_seq *s, const hth_graph *g, const hth_node *n
     p.half_in = hth_cuda_half(x);
     p.half_out = hth_cuda_half(hth_cuda_out(g, n, 0));
     bool arg = op == HTH_OP_ARG_MAX || op == HTH_OP_ARG_MIN;
+    if (arg && p.n_in == 0) {
+        return hth_fail(HTH_ENOTSUP, "the axis is empty");
+    }
     bool last = p.inner.rank > 0 && p.inner_steps.step[p.inner.rank - 1] == 1;
-    bool block = !arg && op != HTH_OP_REDUCE_LOG_SUM_EXP && (last || p.n_out < REDUCE_FEW);
+    bool real = x->dtype == HTH_DT_F32 || x->dtype == HTH_DT_BF16;
+    bool block = !arg && real && op != HTH_OP_REDUCE_LOG_SUM_EXP && (last || p.n_out < REDUCE_FEW);
+    p.type = arg || !real ? (int32_t)x->dtype : 0;
     unsigned threads = block ? hth_cuda_row_threads(p.n_in) : 0;
     hth_cuda_launch_add(s,
                         arg     ? HTH_CUDA_hth_arg
@@ -79,12 +85,25 @@ static hth_err reduce_add(hth_cuda_seq *s, const hth_graph *g, const hth_node *n
     return HTH_OK;
 }
 
+// Of FP32 and bf16 either may become the other; else the result is of the input's type.
+static hth_err reduce_types(const hth_graph *g, const hth_node *n, bool arg)
+{
+    hth_dtype dt = hth_cuda_in(g, n, 0)->dtype;
+    bool root = n->op == HTH_OP_REDUCE_L2 || n->op == HTH_OP_REDUCE_LOG_SUM ||
+                n->op == HTH_OP_REDUCE_LOG_SUM_EXP;
+    if (arg || (dt != HTH_DT_F32 && dt != HTH_DT_BF16)) {
+        return hth_dtype_is_float(dt) || !root ? HTH_OK
+                                               : hth_fail(HTH_ENOTSUP, "%s", hth_dtype_name(dt));
+    }
+    return hth_cuda_need_float(g, n, 1, 1);
+}
+
 hth_err hth_cuda_reduce(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
                         const char *algorithm)
 {
     const hth_value *x = hth_cuda_in(g, n, 0);
     bool reduced[HTH_MAX_RANK] = {false}, arg = n->op == HTH_OP_ARG_MAX || n->op == HTH_OP_ARG_MIN;
-    HTH_TRY(hth_cuda_need_float(g, n, 1, arg ? 0 : 1));
+    HTH_TRY(reduce_types(g, n, arg));
     if (arg) {
         int64_t axis = hth_node_int(n, "axis", 0);
         reduced[axis < 0 ? axis + x->shape.rank : axis] = true;

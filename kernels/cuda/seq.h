@@ -176,13 +176,14 @@ hth_cuda_build hth_cuda_batch_norm_train, hth_cuda_batch_norm_grad, hth_cuda_row
     hth_cuda_rows_grad,
     hth_cuda_lrn; // norm.c
 hth_cuda_build hth_cuda_pool, hth_cuda_pool_grad;
-hth_cuda_build hth_cuda_view, hth_cuda_transpose, hth_cuda_slice, hth_cuda_expand, hth_cuda_concat,
+hth_cuda_build hth_cuda_view, hth_cuda_transpose, hth_cuda_slice, hth_cuda_expand, hth_cuda_tile, hth_cuda_concat,
     hth_cuda_split, hth_cuda_blocks_space, hth_cuda_slice_grad, hth_cuda_pad; // move.c
 hth_cuda_build hth_cuda_gather_elements, hth_cuda_gather_nd, hth_cuda_scatter_elements,
     hth_cuda_scatter_nd;
 hth_cuda_build hth_cuda_top_k, hth_cuda_cum_sum, hth_cuda_one_hot, hth_cuda_trilu,
     hth_cuda_reverse_sequence; // select.c
-hth_cuda_build hth_cuda_gather, hth_cuda_gather_grad, hth_cuda_resize, hth_cuda_attention;
+hth_cuda_build hth_cuda_gather, hth_cuda_gather_grad, hth_cuda_attention;
+hth_cuda_build hth_cuda_resize; // resize.c
 hth_cuda_build hth_cuda_xent, hth_cuda_mse, hth_cuda_step_op, hth_cuda_clip_scale, hth_cuda_dropout;
 hth_cuda_build hth_cuda_sample, hth_cuda_sample_grad, hth_cuda_einsum, hth_cuda_line_norm;
 hth_cuda_build hth_cuda_rotary, hth_cuda_det, hth_cuda_hardmax; // rare.c

@@ -1,62 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // kernels/cuda/typed.cu - element-wise operators with types beside f32: comparisons, logic, Where,
-// Cast, integer arithmetic. Small tensors, mostly, so a value travels as i64 or double and no access
-// is wide. Bytes moved: each operand and the result.
+// Cast, arithmetic. Small tensors, mostly, so a value travels as i64 or double and no access is
+// wide. Bytes moved: each operand and the result.
 #include "graph/op.h"
-#include "graph/tensor.h"
+#include "kernels/cuda/number.h"
 #include "kernels/cuda/params.h"
-
-typedef struct typed_value {
-    int64_t i;
-    double f;
-} typed_value;
-
-HTH_FN int typed_is_float(int type)
-{
-    return type == HTH_DT_F32 || type == HTH_DT_F64;
-}
-
-HTH_FN int64_t typed_load_int(int type, const void *p, int64_t i)
-{
-    switch (type) {
-    case HTH_DT_BOOL:
-    case HTH_DT_U8: return ((const uint8_t *)p)[i];
-    case HTH_DT_I8: return ((const int8_t *)p)[i];
-    case HTH_DT_U16: return ((const uint16_t *)p)[i];
-    case HTH_DT_I16: return ((const int16_t *)p)[i];
-    case HTH_DT_I32: return ((const int32_t *)p)[i];
-    case HTH_DT_U32: return ((const uint32_t *)p)[i];
-    default: return ((const int64_t *)p)[i];
-    }
-}
-
-HTH_FN typed_value typed_load(int type, const void *p, int64_t i)
-{
-    typed_value v = {0, 0};
-    if (typed_is_float(type)) {
-        v.f = type == HTH_DT_F32 ? ((const float *)p)[i] : ((const double *)p)[i];
-    } else {
-        v.i = typed_load_int(type, p, i);
-        v.f = (double)v.i;
-    }
-    return v;
-}
-
-HTH_FN void typed_store(int type, void *p, uint32_t i, typed_value v)
-{
-    switch (type) {
-    case HTH_DT_F32: ((float *)p)[i] = (float)v.f; break;
-    case HTH_DT_F64: ((double *)p)[i] = v.f; break;
-    case HTH_DT_BOOL: ((uint8_t *)p)[i] = v.i != 0; break;
-    case HTH_DT_U8:
-    case HTH_DT_I8: ((uint8_t *)p)[i] = (uint8_t)v.i; break;
-    case HTH_DT_U16:
-    case HTH_DT_I16: ((uint16_t *)p)[i] = (uint16_t)v.i; break;
-    case HTH_DT_I32:
-    case HTH_DT_U32: ((uint32_t *)p)[i] = (uint32_t)v.i; break;
-    default: ((int64_t *)p)[i] = v.i; break;
-    }
-}
 
 // Truncates; what no integer holds becomes the least one, as on x86.
 HTH_FN int64_t typed_truncate(double f)
@@ -82,9 +30,62 @@ HTH_FN int64_t typed_shift(int64_t a, int64_t b, int left)
     return !left ? a >> (far ? 63 : b) : far ? 0 : (int64_t)((uint64_t)a << b);
 }
 
+HTH_FN int64_t typed_power(int64_t x, int64_t y)
+{
+    if (y < 0) {
+        return x == 1 ? 1 : x == -1 ? ((y & 1) != 0 ? -1 : 1) : 0;
+    }
+    uint64_t r = 1, base = (uint64_t)x;
+    for (; y > 0; y >>= 1) {
+        r = (y & 1) != 0 ? r * base : r;
+        base *= base;
+    }
+    return (int64_t)r;
+}
+
+// Where the sign matters, of u64.
+HTH_FN int64_t typed_unsigned(int op, uint64_t a, uint64_t b, int flags, int64_t otherwise)
+{
+    switch (op) {
+    case HTH_OP_MOD: return (int64_t)(b == 0 ? 0 : a % b);
+    case HTH_OP_DIV: return (int64_t)(b == 0 ? 0 : a / b);
+    case HTH_OP_MIN: return (int64_t)(a < b ? a : b);
+    case HTH_OP_MAX: return (int64_t)(a > b ? a : b);
+    case HTH_OP_SIGN: return a != 0;
+    case HTH_OP_ABS:
+    case HTH_OP_RELU: return (int64_t)a;
+    case HTH_OP_BIT_SHIFT:
+        return (int64_t)(b > 63 ? 0 : (flags & 8) != 0 ? a << b : a >> b);
+    default: return otherwise;
+    }
+}
+
+// Of F16 and F64, and of all floats what a chain has not.
+HTH_FN double typed_real(int op, double a, double b, int flags)
+{
+    double r;
+    switch (op) {
+    case HTH_OP_ADD: return a + b;
+    case HTH_OP_SUB: return a - b;
+    case HTH_OP_MUL: return a * b;
+    case HTH_OP_DIV: return a / b;
+    case HTH_OP_MIN: return a < b || a != a ? a : b;
+    case HTH_OP_MAX: return a > b || a != a ? a : b;
+    case HTH_OP_NEG: return -a;
+    case HTH_OP_ABS: return fabs(a);
+    case HTH_OP_RELU: return a < 0 ? 0 : a;
+    case HTH_OP_POW: return b == 2 ? a * a : pow(a, b);
+    case HTH_OP_MOD:
+        r = fmod(a, b);
+        return (flags & 4) != 0 ? r : r == 0 ? copysign(0.0, b) : (r < 0) != (b < 0) ? r + b : r;
+    default: return 0;
+    }
+}
+
 HTH_FN int64_t typed_arithmetic(int op, int64_t a, int64_t b, int flags)
 {
     switch (op) {
+    case HTH_OP_POW: return typed_power(a, b);
     case HTH_OP_MOD: return typed_modulo(a, b, flags & 4);
     case HTH_OP_BIT_SHIFT: return typed_shift(a, b, flags & 8);
     case HTH_OP_BITWISE_AND: return a & b;
@@ -109,10 +110,12 @@ HTH_FN int64_t typed_arithmetic(int op, int64_t a, int64_t b, int flags)
     }
 }
 
-HTH_FN int64_t typed_compare(int op, int floats, typed_value a, typed_value b)
+HTH_FN int64_t typed_compare(int op, int type, hth_number a, hth_number b)
 {
-    int less = floats ? a.f < b.f : a.i < b.i, equal = floats ? a.f == b.f : a.i == b.i;
-    int more = floats ? a.f > b.f : a.i > b.i;
+    int floats = hth_number_is_float(type), bare = type == HTH_DT_U64;
+    int equal = floats ? a.f == b.f : a.i == b.i;
+    int less = floats ? a.f < b.f : bare ? (uint64_t)a.i < (uint64_t)b.i : a.i < b.i;
+    int more = floats ? a.f > b.f : bare ? (uint64_t)a.i > (uint64_t)b.i : a.i > b.i;
     switch (op) {
     case HTH_OP_EQUAL: return equal;
     case HTH_OP_LESS: return less;
@@ -128,9 +131,9 @@ HTH_FN int typed_is_comparison(int op)
            op == HTH_OP_GREATER || op == HTH_OP_GREATER_OR_EQUAL;
 }
 
-HTH_FN typed_value typed_cast(const hth_typed_params *p, typed_value a)
+HTH_FN hth_number typed_cast(const hth_typed_params *p, hth_number a)
 {
-    if (typed_is_float(p->type[0]) && !typed_is_float(p->out_type)) {
+    if (hth_number_is_float(p->type[0]) && !hth_number_is_float(p->out_type)) {
         a.i = p->out_type == HTH_DT_BOOL ? a.f != 0 : typed_truncate(a.f);
         if (p->out_type == HTH_DT_I32 && !(a.f > -2147483649.0 && a.f < 2147483648.0)) {
             a.i = INT32_MIN;
@@ -139,28 +142,59 @@ HTH_FN typed_value typed_cast(const hth_typed_params *p, typed_value a)
     return a;
 }
 
+// The smaller of x and the upper bound, at least the lower one; either may be absent.
+HTH_FN hth_number typed_clip(const hth_typed_params *p, const hth_number *v)
+{
+    hth_number r = v[0];
+    if (p->in[1] != NULL && typed_compare(HTH_OP_LESS, p->type[0], r, v[1])) {
+        r = v[1];
+    }
+    return p->in[2] != NULL && typed_compare(HTH_OP_GREATER, p->type[0], r, v[2]) ? v[2] : r;
+}
+
+HTH_FN hth_number typed_combine(const hth_typed_params *p, hth_number a, hth_number b)
+{
+    hth_number r = {0, 0};
+    int real = hth_number_is_float(p->type[0]) ||
+               (p->n_operands > 1 && hth_number_is_float(p->type[1]));
+    if (real) {
+        r.f = typed_real(p->op, a.f, b.f, p->flags);
+        r.i = typed_truncate(r.f);
+    } else {
+        r.i = typed_arithmetic(p->op, a.i, b.i, p->flags);
+        r.i = p->type[0] != HTH_DT_U64
+                  ? r.i
+                  : typed_unsigned(p->op, (uint64_t)a.i, (uint64_t)b.i, p->flags, r.i);
+        r.f = (double)r.i;
+    }
+    return r;
+}
+
 HTH_KERNEL(hth_typed, hth_typed_params, 1)
 {
     for (uint32_t i = hth_index(t); i < p->n; i += hth_total(t)) {
-        typed_value v[3] = {{0, 0}, {0, 0}, {0, 0}}, r;
+        hth_number v[3] = {{0, 0}, {0, 0}, {0, 0}}, r;
         for (int k = 0; k < p->n_operands; k++) {
-            v[k] = typed_load(p->type[k], p->in[k], hth_offset(i, &p->dims, &p->steps[k]));
+            if (p->in[k] != NULL) {
+                v[k] = hth_number_get(p->type[k], p->in[k], hth_offset(i, &p->dims, &p->steps[k]));
+            }
         }
         r = v[0];
         if (p->op == HTH_OP_WHERE) {
             r = v[0].i != 0 ? v[1] : v[2];
+        } else if (p->op == HTH_OP_CLIP) {
+            r = typed_clip(p, v);
         } else if (p->op == HTH_OP_CAST || p->op == HTH_OP_CAST_LIKE) {
             r = typed_cast(p, v[0]);
         } else if (typed_is_comparison(p->op)) {
-            r.i = typed_compare(p->op, typed_is_float(p->type[0]), v[0], v[1]);
+            r.i = typed_compare(p->op, p->type[0], v[0], v[1]);
         } else if (p->op == HTH_OP_IS_NA_N) {
             r.i = v[0].f != v[0].f;
         } else if (p->op == HTH_OP_IS_INF) {
             r.i = isinf(v[0].f) && (p->flags & (v[0].f > 0 ? 1 : 2)) != 0;
         } else {
-            r.i = typed_arithmetic(p->op, v[0].i, v[1].i, p->flags);
-            r.f = p->op == HTH_OP_MOD ? fmod(v[0].f, v[1].f) : 0;
+            r = typed_combine(p, v[0], v[1]);
         }
-        typed_store(p->out_type, p->out, i, r);
+        hth_number_set(p->out_type, p->out, i, r);
     }
 }

@@ -134,6 +134,39 @@ def save_operators(name, n=2, t=10, d=24, heads=4, shared=2, size=6):
     np.save(path + '.y.npy', s.run(None, {'x': x})[0])
 
 
+def save_batch_first(name, n=3, t=5, d=6, hid=4):
+    """LSTM and GRU with layout=1, which onnxruntime does not have: its values are those with transposes written around layout=0."""
+    from onnx import TensorProto, checker, helper, numpy_helper
+    import onnx
+    r = np.random.default_rng(4)
+    x = r.standard_normal((n, t, d)).astype(np.float32)
+    shapes = {'w': (2, 4 * hid, d), 'r': (2, 4 * hid, hid), 'b': (2, 8 * hid), 'h': (n, 2, hid), 'c': (n, 2, hid),
+              'v': (1, 3 * hid, 2 * hid), 's': (1, 3 * hid, hid)}
+    values = {k: (r.standard_normal(s) * .5).astype(np.float32) for k, s in shapes.items()}
+    path = os.path.join(OUT, name)
+    for layout in (1, 0):
+        consts = [numpy_helper.from_array(v if layout or k not in 'hc' else v.swapaxes(0, 1).copy(), k) for k, v in values.items()]
+        consts.append(numpy_helper.from_array(np.array([0, 0, -1]), 'flat'))
+        a = {'layout': layout, 'hidden_size': hid}
+        def swap(i, o, *perm): return [] if layout else [helper.make_node('Transpose', [i], [o], perm=perm)]
+        nodes = swap('x', 'x0', 1, 0, 2) + [helper.make_node('LSTM', ['x' if layout else 'x0', 'w', 'r', 'b', '', 'h', 'c'], ['y' + str(layout)],
+                                                             direction='bidirectional', **a)]
+        nodes += swap('y0', 'y1', 2, 0, 1, 3) + [helper.make_node('Reshape', ['y1', 'flat'], ['f1'])] + swap('f1', 'f0', 1, 0, 2)
+        nodes += [helper.make_node('GRU', ['f' + str(layout), 'v', 's'], ['g' + str(layout), 'l' + str(layout)], linear_before_reset=1, **a)]
+        nodes += swap('l0', 'l1', 1, 0, 2) + swap('g0', 'g1', 2, 0, 1, 3)
+        nodes += [helper.make_node('Unsqueeze', ['l1', 'one'], ['u']), helper.make_node('Add', ['g1', 'u'], ['y'])]
+        consts.append(numpy_helper.from_array(np.array([1]), 'one'))
+        graph = helper.make_graph(nodes, name, [helper.make_tensor_value_info('x', TensorProto.FLOAT, x.shape)],
+                                  [helper.make_tensor_value_info('y', TensorProto.FLOAT, (n, t, 1, hid))], consts)
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid('', 17)], ir_version=8)
+        checker.check_model(model, full_check=True)
+        if layout:
+            onnx.save(model, path + '.onnx')
+    s = ort.InferenceSession(model.SerializeToString(), providers=['CPUExecutionProvider'])
+    np.save(path + '.x.npy', x)
+    np.save(path + '.y.npy', s.run(None, {'x': x})[0])
+
+
 torch.manual_seed(0)
 os.makedirs(OUT, exist_ok=True)
 with torch.no_grad():
@@ -145,3 +178,4 @@ with torch.no_grad():
     save('staged', Staged(), torch.randn(12, 6))
     save('mlp', nn.Sequential(*[m for _ in range(6) for m in (nn.Linear(96, 96), nn.ReLU())]), torch.randn(4, 96))
     save_operators('operators')
+    save_batch_first('batch_first')
