@@ -28,8 +28,8 @@ hth_err onnx_canon_group_norm(const canon *c)
     HTH_TRY(hth_node_set_int(&c->ld->g->nodes[node], "axis", 0));
     for (int i = 1; i <= 2; i++) {
         int column, wide, full;
-        HTH_TRY(onnx_canon_emit(c, HTH_OP_UNSQUEEZE, (int[]){onnx_canon_node(c)->inputs[i], axis}, 2,
-                           &node, &column));
+        HTH_TRY(onnx_canon_emit(c, HTH_OP_UNSQUEEZE, (int[]){onnx_canon_node(c)->inputs[i], axis},
+                                2, &node, &column));
         HTH_TRY(onnx_canon_emit(c, HTH_OP_EXPAND, (int[]){column, target}, 2, &node, &wide));
         HTH_TRY(onnx_canon_emit(c, HTH_OP_RESHAPE, (int[]){wide, flat}, 2, &node, &full));
         onnx_canon_node(c)->inputs[i] = full;

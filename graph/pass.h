@@ -6,8 +6,8 @@
 
 #include "graph/graph.h"
 
-// hth_pass_attention_parts says every Attention of f32 in operators that have gradients and kernels:
-// products, a Softmax, and a bias for what hides keys.
+// hth_pass_attention_parts says every Attention of f32 in operators that have gradients and
+// kernels: products, a Softmax, and a bias for what hides keys.
 hth_err hth_pass_attention_parts(hth_graph *g);
 // hth_pass_simplify removes what does nothing: Identity, inference Dropout, no-op
 // Cast/Reshape/Transpose/Pad/Slice/ Concat of one, pairs of transposes; common subexpressions; dead

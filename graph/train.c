@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // graph/train.c - hth_train_build: the order of its stages, and the graph's inputs and outputs.
 //
-//   clone ─► drop unread outputs ─► train_prepare ─► hth_specialize ─► attention in parts, simplify,
+//   clone ─► drop unread outputs ─► train_prepare ─► hth_specialize ─► attention in parts,
+//   simplify,
 //         patterns, shorten ─► loss, backward, optimizer ─► order of inputs and outputs
 //
 // Parameters are inputs before shapes are inferred, so nothing is folded through them, and batch

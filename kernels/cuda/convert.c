@@ -91,8 +91,10 @@ hth_err hth_cuda_reorder(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
 
 hth_err hth_cuda_cast(hth_cuda_seq *s, const hth_graph *g, const hth_node *n, const char *algorithm)
 {
-    bool half = hth_cuda_half(hth_cuda_in(g, n, 0)) || hth_cuda_half(hth_cuda_out(g, n, 0));
-    return half ? hth_cuda_reorder(s, g, n, algorithm) : hth_cuda_typed(s, g, n, algorithm);
+    bool plain = hth_cuda_in(g, n, 0)->layout == HTH_LAYOUT_PLAIN;
+    return !plain || hth_cuda_need_float(g, n, 1, 1) == HTH_OK
+               ? hth_cuda_reorder(s, g, n, algorithm)
+               : hth_cuda_typed(s, g, n, algorithm);
 }
 
 // Packing of f32 content, on the host.

@@ -176,8 +176,9 @@ hth_cuda_build hth_cuda_batch_norm_train, hth_cuda_batch_norm_grad, hth_cuda_row
     hth_cuda_rows_grad,
     hth_cuda_lrn; // norm.c
 hth_cuda_build hth_cuda_pool, hth_cuda_pool_grad;
-hth_cuda_build hth_cuda_view, hth_cuda_transpose, hth_cuda_slice, hth_cuda_expand, hth_cuda_tile, hth_cuda_concat,
-    hth_cuda_split, hth_cuda_blocks_space, hth_cuda_slice_grad, hth_cuda_pad; // move.c
+hth_cuda_build hth_cuda_view, hth_cuda_transpose, hth_cuda_slice, hth_cuda_expand, hth_cuda_tile,
+    hth_cuda_concat, hth_cuda_split, hth_cuda_blocks_space, hth_cuda_slice_grad,
+    hth_cuda_pad; // move.c
 hth_cuda_build hth_cuda_gather_elements, hth_cuda_gather_nd, hth_cuda_scatter_elements,
     hth_cuda_scatter_nd;
 hth_cuda_build hth_cuda_top_k, hth_cuda_cum_sum, hth_cuda_one_hot, hth_cuda_trilu,
