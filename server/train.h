@@ -71,10 +71,11 @@ hth_err hth_trainer_step(hth_trainer *t, const hth_tensor *inputs, const hth_ten
 hth_err hth_trainer_replan(hth_trainer *t);
 // hth_trainer_measured_us is the median of the last updates on whole batches, 0: not known;
 // hth_trainer_predicted_us what they are planned to take; hth_trainer_swaps how often a better plan
-// was taken over.
+// was taken over; hth_trainer_plans says that one is looked for, or will be soon.
 double hth_trainer_measured_us(const hth_trainer *t);
 double hth_trainer_predicted_us(const hth_trainer *t);
 int hth_trainer_swaps(const hth_trainer *t);
+bool hth_trainer_plans(const hth_trainer *t);
 // hth_trainer_stall_ms is how long kernels of the last step waited for the link.
 double hth_trainer_stall_ms(const hth_trainer *t);
 // hth_trainer_memory_bytes is what the job holds of the device now.

@@ -74,12 +74,12 @@ json_t *hth_train_job_state(const hth_train_job *j)
 json_t *hth_train_job_times(const hth_train_job *j)
 {
     double measured = hth_trainer_measured_us(j->trainer);
-    return json_pack("{s:f, s:o, s:i, s:f, s:f, s:I}", "predicted_ms",
+    return json_pack("{s:f, s:o, s:i, s:b, s:f, s:f, s:I}", "predicted_ms",
                      hth_trainer_predicted_us(j->trainer) / 1e3, "measured_ms",
                      measured > 0 ? json_real(measured / 1e3) : json_null(), "replans",
-                     hth_trainer_swaps(j->trainer), "step_ms", j->step_ms, "stall_ms",
-                     hth_trainer_stall_ms(j->trainer), "memory_bytes",
-                     (json_int_t)hth_trainer_memory_bytes(j->trainer));
+                     hth_trainer_swaps(j->trainer), "planning", hth_trainer_plans(j->trainer),
+                     "step_ms", j->step_ms, "stall_ms", hth_trainer_stall_ms(j->trainer),
+                     "memory_bytes", (json_int_t)hth_trainer_memory_bytes(j->trainer));
 }
 
 const json_t *hth_train_job_memory(const hth_train_job *j)

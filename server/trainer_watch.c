@@ -46,6 +46,12 @@ int hth_trainer_swaps(const hth_trainer *t)
     return t->watch.swaps;
 }
 
+bool hth_trainer_plans(const hth_trainer *t)
+{
+    const hth_watch *w = &t->watch;
+    return w->searching || w->n_samples >= 0 || (w->on && !w->refined);
+}
+
 // Searching.
 
 static void watch_search(void *ctx)

@@ -51,6 +51,7 @@ static void correction_can_be_asked_for(void **state)
     }
     p->plan->predicted_us /= 1000;
     assert_ok(hth_watch_correct(r.t));
+    assert_true(hth_trainer_plans(r.t));
     for (int i = 0; i < HTH_WATCH_SAMPLES; i++) {
         assert_int_equal(r.t->watch.n_samples, i);
         rig_step(&r);
@@ -62,7 +63,7 @@ static void correction_can_be_asked_for(void **state)
         fail_msg("predicted %g us, measured %g us", predicted, sampled);
     }
     rig_step(&r);
-    assert_true(r.t->watch.n_samples < 0);
+    assert_true(r.t->watch.n_samples < 0 && !hth_trainer_plans(r.t));
     rig_close(&r);
 }
 
@@ -75,6 +76,7 @@ static void check_taken_over(int64_t parts)
     hth_trainer_shape *s = &a.t->shapes[0];
     const hth_program *p = parts > 1 ? s->add.program : s->apply.program;
     p->plan->predicted_us *= 2;
+    assert_true(hth_trainer_plans(a.t) && !hth_trainer_plans(b.t));
     int steps = 0, after = 0;
     for (; after < 5; steps++) {
         float x = rig_step(&a), y = rig_step(&b);

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Inference beside a running training job: a model asked at random moments with high priority,
 // alone and beside a job, and the job's speed alone and beside the requests. Windows in turns in
-// one run, the server in its own process: requests alone, the job alone, both; so many rounds. One
-// JSON line: percentiles of all rounds' requests, and of each round's.
+// one run, the server in its own process: requests alone, the job alone, both; so many rounds. The
+// job's windows begin when the search for a better plan, which each job begins with, has ended.
+// One JSON line: percentiles of all rounds' requests, and of each round's.
 //
 // usage, from the root: serve_train [OPTION VALUE]..
 //   --serve FILE.onnx --train FILE.onnx --batch N    what is asked, what is trained
 //   --rounds N      (3)
-//   --seconds S     of a window with requests (12); the job's window alone is two thirds of it
+//   --seconds S     of a window with requests (12), at least; the job's alone is two thirds of it
+//   --requests N    of a window, at least (200)
+//   --settle S      for how long the end of the search is waited for, at most (60)
 //   --busy SHARE    of the time that requests would take alone (0.2)
 //   --priority P    of the requests (1)
 //   --job KEYS      more of the job's arguments: '"replan":"off"'
@@ -24,8 +27,8 @@ typedef struct options {
     const char *serve, *train, *job, *store;
     FILE *log;
     int64_t batch;
-    int rounds;
-    double seconds, busy;
+    int rounds, requests;
+    double seconds, settle, busy;
     uint32_t priority;
 } options;
 
@@ -53,12 +56,13 @@ static double ask_once(hearth *h, const hearth_tensor *in, uint32_t priority)
     return (double)(hth_now_ns() - from) / 1e6;
 }
 
-// Requests for `seconds`, a pause of a random length behind each: `mean_ms` on average.
+// Requests for `seconds`, at least so many, a pause of a random length behind each: `mean_ms` on
+// average.
 static void ask(hearth *h, const hearth_tensor *in, const options *o, double mean_ms,
                 const char *word, series *out)
 {
     uint64_t from, until = hth_now_ns() + (uint64_t)(o->seconds * 1e9);
-    while ((from = hth_now_ns()) < until) {
+    while ((from = hth_now_ns()) < until || out->n < o->requests) {
         double ms = ask_once(h, in, o->priority);
         series_add(out, ms);
         if (o->log != NULL) {
@@ -120,6 +124,8 @@ static void *job_run(void *arg)
     return NULL;
 }
 
+#define SETTLED 20 // more steps than a job takes to see that they are not what was planned
+
 // The question is answered between two steps: {when, how many there were}.
 typedef struct mark {
     uint64_t ns;
@@ -143,6 +149,20 @@ static mark job_behind(hearth *h, const job *j, json_int_t step)
         m = job_mark(h);
     }
     return m;
+}
+
+// job_settles waits until the job has not looked for a better plan for SETTLED steps.
+static void job_settles(hearth *h, const options *o)
+{
+    uint64_t until = hth_now_ns() + (uint64_t)(o->settle * 1e9);
+    json_int_t from = 0, step = 0;
+    while (step < from + SETTLED && hth_now_ns() < until) {
+        json_t *doc = serving_ask(h, "job", "{\"job\":\"trained\"}");
+        step = json_integer_value(json_object_get(doc, "step"));
+        from = from == 0 || json_is_true(json_object_get(doc, "planning")) ? step : from;
+        json_decref(doc);
+        pause_ns(5e7);
+    }
 }
 
 static double rate(mark a, mark b)
@@ -223,6 +243,7 @@ static void run_round(bench *b, round_ *r)
         b->data, (long long)o->batch, o->job[0] != 0 ? "," : "", o->job);
     check(pthread_create(&j.thread, NULL, job_run, &j) != 0, "a thread");
     pause_ns(1e9);
+    job_settles(b->watch, o);
     mark first = job_behind(b->watch, &j, 3);
     pause_ns(o->seconds * 2 / 3 * 1e9);
     mark solo = job_behind(b->watch, &j, first.step);
@@ -303,6 +324,8 @@ int main(int argc, char **argv)
                  .job = "",
                  .batch = 64,
                  .rounds = 3,
+                 .requests = 200,
+                 .settle = 60,
                  .seconds = 12,
                  .busy = 0.2,
                  .priority = 1};
@@ -316,6 +339,8 @@ int main(int argc, char **argv)
         o.rounds = strcmp(argv[i], "--rounds") == 0 ? atoi(v) : o.rounds;
         o.log = strcmp(argv[i], "--log") == 0 ? fopen(v, "w") : o.log;
         o.seconds = strcmp(argv[i], "--seconds") == 0 ? atof(v) : o.seconds;
+        o.requests = strcmp(argv[i], "--requests") == 0 ? atoi(v) : o.requests;
+        o.settle = strcmp(argv[i], "--settle") == 0 ? atof(v) : o.settle;
         o.busy = strcmp(argv[i], "--busy") == 0 ? atof(v) : o.busy;
         o.priority = strcmp(argv[i], "--priority") == 0 ? (uint32_t)atoi(v) : o.priority;
     }
