@@ -16,8 +16,9 @@ typedef struct hth_menu { // the candidates of one node; the first one's kernel 
 
 // compile_like.c. hth_compile_hold names the programs of `source` whose forms of weights p, which
 // has its key, is to share, and holds them until hth_compile_rele; without any, p leads when it is
-// measured. hth_compile_like prepares, and leaves in the menus alone, the algorithms that read those
-// forms, or others where p is to lead: hth_compile_lead has the others of its source follow then.
+// measured. hth_compile_like prepares, and leaves in the menus alone, the algorithms that read
+// those forms, or others where p is to lead: hth_compile_lead has the others of its source follow
+// then.
 void hth_compile_hold(hth_program *p, hth_source *source);
 void hth_compile_rele(hth_program *p);
 hth_err hth_compile_like(hth_site *site, hth_program *p, hth_menu *menus);

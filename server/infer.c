@@ -265,8 +265,8 @@ static bool tune_step(hth_models *ms, hth_program *p, hth_program **tuned)
     return true;
 }
 
-// tune_replace has `tuned` take p's place, on the device, too; NULL: p, which is stale, goes, and is
-// made again by the next request for it.
+// tune_replace has `tuned` take p's place, on the device, too; NULL: p, which is stale, goes, and
+// is made again by the next request for it.
 static void tune_replace(hth_models *ms, hth_program *p, hth_program *tuned)
 {
     bool active = p->active, pinned = p->pinned;

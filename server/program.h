@@ -128,8 +128,8 @@ struct hth_program {
     int *n_in, *n_out;
     void **fixed;               // per plan tensor
     const hth_run_far **far_of; // per plan tensor: where it is when it is away
-    bool leads; // it chose forms of weights anew, for all programs of its source
-    bool stale; // .. and this one, which has others, is to be made again
+    bool leads;                 // it chose forms of weights anew, for all programs of its source
+    bool stale;                 // .. and this one, which has others, is to be made again
     bool active, tuned, filled; // filled: far copies of streamed weights are made
     bool running, pinned;       // it stays active: while it runs, until it is unpinned
     int64_t slice; // samples per run of the program that serves this one in slices; 0: itself
