@@ -355,16 +355,18 @@ static void convolutions_rounded(void **state)
 static void products_rounded(void **state)
 {
     static const double tolerance[] = {1e-5, TF32_TOLERANCE, BF16_TOLERANCE};
-    for (int form = 0; form < 12; form++) {
+    for (int form = 0; form < 18; form++) {
         fixture f;
         hth_precision precision = (hth_precision)(form % 3);
-        bool gemm = form / 3 % 2 == 1, constant = form >= 6;
+        bool spread = form >= 12; // batches that are broadcast against each other
+        bool gemm = form / 3 % 2 == 1 && !spread, constant = form >= 6 && form < 15;
         fixture_open(&f, 5 + (uint64_t)form);
         f.graph->precision = precision;
-        int in[3] = {fixture_value(&f, SHAPE(37, 65)),
-                     (constant ? fixture_const : fixture_value)(&f, SHAPE(65, 23)),
+        hth_shape b = spread ? SHAPE(1, 3, 65, 23) : SHAPE(65, 23);
+        int in[3] = {fixture_value(&f, spread ? SHAPE(2, 1, 37, 65) : SHAPE(37, 65)),
+                     (constant ? fixture_const : fixture_value)(&f, b),
                      !gemm ? -1 : (constant ? fixture_const : fixture_value)(&f, SHAPE(23))};
-        int out = fixture_value(&f, SHAPE(37, 23));
+        int out = fixture_value(&f, spread ? SHAPE(2, 3, 37, 23) : SHAPE(37, 23));
         hth_node *n =
             fixture_node(&f, gemm ? HTH_OP_GEMM : HTH_OP_MAT_MUL, in, gemm ? 3 : 2, &out, 1);
         n->post[n->n_post++] = (hth_post_op){HTH_OP_RELU, -1, 0, 0};

@@ -80,8 +80,8 @@ hth_err hth_cuda_arange(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
     const hth_value *y = hth_cuda_out(g, n, 0);
     const hth_make_params p = {
         .n = hth_cuda_count(y), .element = (uint32_t)hth_dtype_bytes(y->dtype), .type = y->dtype};
-    bool known = y->dtype == HTH_DT_F32 || y->dtype == HTH_DT_F64 || y->dtype == HTH_DT_I16 ||
-                 y->dtype == HTH_DT_I32 || y->dtype == HTH_DT_I64;
+    bool known = hth_dtype_is_float(y->dtype) || y->dtype == HTH_DT_I16 || y->dtype == HTH_DT_I32 ||
+                 y->dtype == HTH_DT_I64;
     if (!known) {
         return hth_fail(HTH_ENOTSUP, "a range of %s", hth_dtype_name(y->dtype));
     }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // kernels/cuda/make.cu - results that are made of few numbers: EyeLike, ConstantOfShape, Range; and
 // the list of positions that Compress takes. Bytes moved: the result.
-#include "graph/tensor.h"
 #include "kernels/cuda/index.h"
+#include "kernels/cuda/number.h"
 #include "kernels/cuda/params.h"
 
 // `value` where `cols` is 0, else on diagonal k of a matrix; zeros elsewhere.
@@ -19,7 +19,14 @@ HTH_KERNEL(hth_make, hth_make_params, 1)
 HTH_KERNEL(hth_range, hth_make_params, 1)
 {
     for (uint32_t i = hth_index(t); i < p->n; i += hth_total(t)) {
+        hth_number v = {0, 0};
         switch (p->type) {
+        case HTH_DT_F16:
+        case HTH_DT_BF16:
+            v.f = hth_number_get(p->type, p->start, 0).f +
+                  (double)i * hth_number_get(p->type, p->delta, 0).f;
+            hth_number_set(p->type, p->out, i, v);
+            break;
         case HTH_DT_F32:
             ((float *)p->out)[i] = (float)((double)*(const float *)p->start +
                                            (double)i * (double)*(const float *)p->delta);

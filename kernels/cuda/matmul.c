@@ -3,7 +3,8 @@
 // so the row- major product C = A B is asked for as C' = B' A', where X' is X read column by
 // column. A bias along the last axis and a ReLU behind it are the product's epilogue; what else
 // follows is one kernel of ours. Where the second matrix is one for all of a batch, the batch's
-// rows are rows of one product.
+// rows are rows of one product. Batches that are broadcast against each other are copied out in the
+// workspace first.
 #include "kernels/cuda/blas.h"
 #include "kernels/cuda/product.h"
 
@@ -13,6 +14,7 @@
 
 typedef struct matmul_form {
     int64_t m, n, k, batch;
+    hth_shape lead;              // the dimensions that make the batch, where both have several
     int64_t stride_a, stride_b;  // elements from one product of the batch to the next
     int64_t row_a, row_b, row_c; // .. and from one row to the next, 0: dense
     bool trans_a, trans_b, bias, relu;
@@ -72,15 +74,45 @@ static hth_err matmul_form_of(const hth_graph *g, const hth_node *n, matmul_form
     f->batch = batch_b > batch_a ? batch_b : batch_a;
     f->stride_b = batch_b == 1 ? 0 : rows_b * cols_b;
     f->stride_a = batch_a == 1 ? 0 : rows_a * cols_a;
-    if (batch_a != 1 && batch_b != 1 && batch_a != batch_b) {
-        return hth_fail(HTH_ENOTSUP, "batches of %lld and %lld matrices", (long long)batch_a,
-                        (long long)batch_b);
-    }
-    for (int d = 0; batch_a != 1 && batch_b != 1 && d < a->rank - 2; d++) {
-        if (a->rank != b->rank || a->dim[d] != b->dim[d]) {
-            return hth_fail(HTH_ENOTSUP, "batches that are broadcast against each other");
+    if (batch_a != 1 && batch_b != 1) {
+        f->lead.rank = (a->rank > b->rank ? a->rank : b->rank) - 2;
+        f->batch = 1;
+        for (int d = f->lead.rank - 1; d >= 0; d--) {
+            int back = f->lead.rank - d + 2; // from the end
+            int64_t da = back <= a->rank ? a->dim[a->rank - back] : 1;
+            int64_t db = back <= b->rank ? b->dim[b->rank - back] : 1;
+            f->lead.dim[d] = da == 1 ? db : da;
+            f->batch *= f->lead.dim[d];
         }
     }
+    return HTH_OK;
+}
+
+// A factor of fewer matrices than the batch has, copied out to them; `half`: it is bf16 where it
+// lies.
+static hth_err matmul_spread(hth_cuda_seq *s, const hth_shape *x, const matmul_form *f, bool half,
+                             hth_cuda_place *place)
+{
+    hth_shape y = f->lead;
+    int64_t out[HTH_MAX_RANK];
+    hth_cuda_loop l;
+    if (f->lead.rank == 0 || matmul_batch(x) == f->batch) {
+        return HTH_OK;
+    }
+    y.dim[y.rank++] = x->dim[x->rank - 2];
+    y.dim[y.rank++] = x->dim[x->rank - 1];
+    size_t element = half ? sizeof(uint16_t) : sizeof(float);
+    size_t at = hth_cuda_workspace(s, (size_t)hth_shape_elements(&y) * element);
+    hth_cuda_loop_begin(&l, &y, HTH_LAYOUT_PLAIN);
+    hth_cuda_loop_add(&l, x, HTH_LAYOUT_PLAIN);
+    hth_cuda_row_major(&y, out);
+    memcpy(l.step[l.n++], out, (size_t)y.rank * sizeof *out);
+    HTH_TRY(hth_cuda_move(s, &l, element, 0, 0, 0, 0));
+    HTH_TRY(s->err);
+    struct hth_cuda_bound *bound = s->steps[s->n_steps - 1].bound; // the copy's ends
+    bound[0] = (struct hth_cuda_bound){bound[0].at, place->from, place->index, place->offset};
+    bound[1] = (struct hth_cuda_bound){bound[1].at, HTH_CUDA_WS, 0, at};
+    *place = (hth_cuda_place){HTH_CUDA_WS, 0, at, HTH_LAYOUT_PLAIN, half};
     return HTH_OK;
 }
 
@@ -291,6 +323,8 @@ hth_err hth_cuda_matmul(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
         a = hth_cuda_operand(s, g, n, 0, HTH_LAYOUT_PLAIN, half);
         b = hth_cuda_operand(s, g, n, 1, HTH_LAYOUT_PLAIN, half);
         bias = f.bias ? hth_cuda_operand(s, g, n, 2, HTH_LAYOUT_PLAIN, f.half) : a;
+        err = matmul_spread(s, &hth_cuda_in(g, n, 0)->shape, &f, half, &a);
+        err = err == HTH_OK ? matmul_spread(s, &hth_cuda_in(g, n, 1)->shape, &f, half, &b) : err;
     }
     hth_cuda_step_add(s, (hth_cuda_step){.run = matmul_run, .close = matmul_close, .state = c});
     HTH_TRY(err);

@@ -18,6 +18,27 @@ HTH_FN int hth_number_is_float(int type)
     return type == HTH_DT_F32 || type == HTH_DT_F64 || type == HTH_DT_F16 || type == HTH_DT_BF16;
 }
 
+HTH_FN uint32_t hth_number_bytes(int type)
+{
+    switch (type) {
+    case HTH_DT_BOOL:
+    case HTH_DT_U8:
+    case HTH_DT_I8:
+        return 1;
+    case HTH_DT_F16:
+    case HTH_DT_BF16:
+    case HTH_DT_U16:
+    case HTH_DT_I16:
+        return 2;
+    case HTH_DT_F64:
+    case HTH_DT_I64:
+    case HTH_DT_U64:
+        return 8;
+    default:
+        return 4;
+    }
+}
+
 HTH_FN float hth_f16_get(uint16_t h)
 {
     union {

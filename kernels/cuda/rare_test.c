@@ -435,6 +435,25 @@ static void typed_reductions(void **state)
     }
 }
 
+// TopK of every type, which keeps the order of equal ones; NaN is above everything.
+static void typed_top(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < 2 * sizeof typed_types / sizeof *typed_types; i++) {
+        fixture f;
+        int out[2];
+        hth_dtype dt = typed_types[i / 2];
+        fixture_open(&f, 500 + i);
+        int in[2] = {typed_numbers(&f, dt, SHAPE(3, 20, 2)), rare_ints(&f, (int64_t[]){5}, 1)};
+        hth_shape y = SHAPE(3, 5, 2);
+        assert_int_equal(hth_graph_add_value(f.graph, NULL, dt, &y, &out[0]), HTH_OK);
+        hth_node *n = fixture_node(&f, HTH_OP_TOP_K, in, 2, out, 1);
+        hth_node_set_int(n, "axis", 1);
+        hth_node_set_int(n, "largest", (int64_t)(i % 2));
+        typed_check(&f);
+    }
+}
+
 // Casts from each type to each other that holds the numbers, and Tile of them.
 static void typed_moves(void **state)
 {
@@ -461,6 +480,66 @@ static void typed_moves(void **state)
     }
 }
 
+typedef struct resize_case {
+    hth_shape x;
+    float scale[5];
+} resize_case;
+
+static const resize_case resize_cases[] = {
+    {{4, {2, 3, 7, 9}}, {1, 1, 1.5F, 0.6F}},       {{3, {1, 2, 8}}, {1, 1, 2.3F}},
+    {{5, {1, 2, 3, 4, 5}}, {1, 1, 2, 0.5F, 1.4F}}, {{4, {2, 5, 6, 3}}, {1, 1.7F, 0.5F, 1}},
+    {{4, {3, 4, 2, 3}}, {2, 0.75F, 1, 1}},
+};
+
+// Case i of the modes, coordinates and ways to round; false: ONNX has no such thing.
+static bool resize_attributes(hth_node *n, size_t i)
+{
+    static const char *const modes[] = {"nearest", "linear", "cubic"};
+    static const char *const coordinates[] = {"half_pixel",         "pytorch_half_pixel",
+                                              "align_corners",      "asymmetric",
+                                              "tf_crop_and_resize", "half_pixel_symmetric"};
+    static const char *const nearest[] = {"round_prefer_floor", "round_prefer_ceil", "floor",
+                                          "ceil"};
+    size_t mode = i % 3, how = i / 18;
+    hth_node_set_str(n, "mode", modes[mode]);
+    hth_node_set_str(n, "coordinate_transformation_mode", coordinates[i / 3 % 6]);
+    hth_node_set_str(n, "nearest_mode", nearest[how % 4]);
+    hth_node_set_int(n, "antialias", mode > 0 && how % 2 == 1);
+    hth_node_set_int(n, "exclude_outside", mode == 2 && how / 2 == 1);
+    hth_node_set_float(n, "extrapolation_value", 3.5F);
+    hth_node_set_float(n, "cubic_coeff_a", how == 3 ? -0.5F : -0.75F);
+    return mode == 0 || how < (mode == 1 ? 2 : 4);
+}
+
+// All modes with all coordinates, of several dimensions, and their gradients.
+static void resizes(void **state)
+{
+    (void)state;
+    const size_t shapes = sizeof resize_cases / sizeof *resize_cases;
+    for (size_t i = 0; i < 72 * shapes * 2; i++) {
+        const resize_case *c = &resize_cases[i / 72 % shapes];
+        bool grad = i / 72 / shapes == 1;
+        fixture f;
+        hth_shape y = c->x;
+        float roi[10];
+        fixture_open(&f, 200 + i);
+        for (int d = 0; d < y.rank; d++) {
+            y.dim[d] = (int64_t)floorf((float)y.dim[d] * c->scale[d]);
+            roi[d] = c->scale[d] == 1 ? 0 : -0.1F;
+            roi[y.rank + d] = c->scale[d] == 1 ? 1 : 0.8F;
+        }
+        int in[3] = {fixture_value(&f, grad ? y : c->x),
+                     fixture_const_of(&f, HTH_DT_F32, SHAPE(2 * y.rank), roi),
+                     fixture_const_of(&f, HTH_DT_F32, SHAPE(y.rank), c->scale)};
+        int out = fixture_value(&f, grad ? c->x : y);
+        hth_node *n = fixture_node(&f, grad ? HTH_OP_RESIZE_GRAD : HTH_OP_RESIZE, in, 3, &out, 1);
+        if (resize_attributes(n, i % 72)) {
+            fixture_check(&f, NULL, false, 2e-6);
+        }
+        fixture_close(&f);
+    }
+}
+
 static void refused_none(void **state)
 {
     (void)state;
@@ -482,6 +561,8 @@ int main(void)
         cmocka_unit_test(empty_pieces),
         cmocka_unit_test(typed_reductions),
         cmocka_unit_test(typed_moves),
+        cmocka_unit_test(typed_top),
+        cmocka_unit_test(resizes),
         cmocka_unit_test(refused_none),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -10,9 +10,6 @@ hth_err hth_cuda_top_k(hth_cuda_seq *s, const hth_graph *g, const hth_node *n,
     int64_t axis = hth_node_int(n, "axis", -1);
     hth_topk_params p = {.type = (int32_t)x->dtype, .largest = hth_node_int(n, "largest", 1) != 0};
     uint32_t outer;
-    if (x->dtype != HTH_DT_F32 && x->dtype != HTH_DT_I64 && x->dtype != HTH_DT_I32) {
-        return hth_fail(HTH_ENOTSUP, "%s", hth_dtype_name(x->dtype));
-    }
     HTH_TRY(hth_cuda_axis(n, &x->shape, -1, &outer, &p.along, &p.inner));
     p.k = (uint32_t)any->shape.dim[axis < 0 ? axis + x->shape.rank : axis];
     p.n = hth_cuda_count(x);

@@ -3,21 +3,23 @@
 // which is its place; those of the first k write themselves there. That reads a row once per
 // element, from caches, but needs neither memory nor an order between threads, and equal elements
 // have the order of their places. NaN is above everything. Bytes moved: the input and the results.
-#include "graph/tensor.h"
+#include "kernels/cuda/index.h"
+#include "kernels/cuda/number.h"
 #include "kernels/cuda/params.h"
 
 // An integer with the element's order.
 HTH_FN int64_t topk_key(const hth_topk_params *p, int64_t i)
 {
-    if (p->type == HTH_DT_I64) {
-        return ((const int64_t *)p->in)[i];
+    union {
+        double f;
+        int64_t bits;
+    } v;
+    if (!hth_number_is_float(p->type)) {
+        int64_t k = hth_number_int(p->type, p->in, i);
+        return p->type == HTH_DT_U64 ? (int64_t)((uint64_t)k ^ (uint64_t)1 << 63) : k;
     }
-    if (p->type == HTH_DT_I32) {
-        return ((const int32_t *)p->in)[i];
-    }
-    float v = ((const float *)p->in)[i];
-    int32_t bits = ((const int32_t *)p->in)[i];
-    return v != v ? INT64_MAX : v == 0 ? 0 : bits < 0 ? (int64_t)INT32_MIN - bits : bits;
+    v.f = hth_number_get(p->type, p->in, i).f;
+    return v.f != v.f ? INT64_MAX : v.f == 0 ? 0 : v.bits < 0 ? INT64_MIN - v.bits : v.bits;
 }
 
 HTH_KERNEL(hth_topk, hth_topk_params, 1)
@@ -35,10 +37,8 @@ HTH_KERNEL(hth_topk, hth_topk_params, 1)
         }
         int64_t to = ((int64_t)(line / p->inner) * p->k + place) * p->inner + line % p->inner;
         int64_t from = row + (int64_t)me * p->inner;
-        if (p->out != NULL && p->type == HTH_DT_I64) {
-            ((int64_t *)p->out)[to] = ((const int64_t *)p->in)[from];
-        } else if (p->out != NULL) {
-            ((uint32_t *)p->out)[to] = ((const uint32_t *)p->in)[from];
+        if (p->out != NULL) {
+            hth_element_copy(p->out, to, p->in, from, hth_number_bytes(p->type));
         }
         if (p->index != NULL) {
             p->index[to] = me;
