@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a training step in bf16 runs on a CUDA device (over the fake driver): the copies of filters
+// What a training step runs on a CUDA device (over the fake driver). In bf16 the copies of filters
 // that optimizers write lie as convolutions read them, so that no kernel of the step turns or
-// rounds one. With plain copies, of which the same is asked, kernels do.
+// rounds one; with plain copies, of which the same is asked, kernels do. In each precision every
+// convolution and every product, gradients and recurrences included, is computed in that, by what
+// the libraries were asked for.
+#include "convsel/convsel.h"
 #include "graph/onnx.h"
 #include "graph/pass.h"
 #include "graph/train.h"
@@ -19,11 +22,11 @@ static hth_graph *load(const char *name)
     return g;
 }
 
-static void build(hth_graph *model, hth_train_graph *t)
+static void build(hth_graph *model, hth_precision precision, hth_train_graph *t)
 {
     const hth_value *v = &model->values[model->inputs[0]];
     hth_tensor x = {.dtype = v->dtype, .shape = v->shape};
-    hth_train_options o = {.optimizer = HTH_OPTIMIZER_ADAM, .precision = HTH_PRECISION_BF16};
+    hth_train_options o = {.optimizer = HTH_OPTIMIZER_ADAM, .precision = precision};
     x.shape.dim[0] = 4;
     assert_int_equal(hth_train_build(model, &x, &o, hth_ref_eval, NULL, t), HTH_OK);
 }
@@ -93,7 +96,7 @@ static void filters_lie_as_read(void **state)
         hth_graph *model = load(models[i % 3]);
         hth_train_graph t;
         int copies, whole = 0;
-        build(model, &t);
+        build(model, HTH_PRECISION_BF16, &t);
         for (int s = 0; s < t.n_slots; s++) {
             hth_value *in = &t.graph->values[t.graph->inputs[t.slots[s].input]];
             hth_value *out = &t.graph->values[t.graph->outputs[t.slots[s].output]];
@@ -114,8 +117,92 @@ static void filters_lie_as_read(void **state)
     }
 }
 
+// What node n is: a convolution, a product, a recurrence, or none of them.
+typedef enum family { CONVOLUTION, PRODUCT, RECURRENCE, NEITHER } family;
+
+static family family_of(hth_op op)
+{
+    switch (op) {
+    case HTH_OP_CONV:
+    case HTH_OP_CONV_TRANSPOSE:
+    case HTH_OP_CONV_GRAD_DATA:
+    case HTH_OP_CONV_GRAD_FILTER:
+        return CONVOLUTION;
+    case HTH_OP_MAT_MUL:
+    case HTH_OP_GEMM:
+        return PRODUCT;
+    case HTH_OP_RNN:
+    case HTH_OP_GRU:
+    case HTH_OP_LSTM:
+    case HTH_OP_RNN_GRAD:
+        return RECURRENCE;
+    default:
+        return NEITHER;
+    }
+}
+
+// Prepares node n by its default and by every algorithm of its list.
+static void node_honours(const hth_graph *g, const hth_node *n)
+{
+    family is = family_of(n->op);
+    bool strict = g->precision == HTH_PRECISION_FP32;
+    hth_choice list[HTH_MAX_CHOICES];
+    int count = 0;
+    unsigned before[3];
+    memcpy(before, hth_cuda_fake_products, sizeof before);
+    assert_int_equal(hth_kernel_algorithms(cuda_test_device, g, n, list, HTH_MAX_CHOICES, &count),
+                     HTH_OK);
+    for (int i = -1; i < count; i++) {
+        hth_kernel *k;
+        if (hth_kernel_prepare(cuda_test_device, g, n, i < 0 ? NULL : list[i].name, &k) != HTH_OK) {
+            fail_msg("%s: %s", n->name, hth_err_detail());
+        }
+        // engine 2 of the fake cuDNN rounds, 0 and 1 do not; 3 and 4 must never be
+        int engine = is == CONVOLUTION ? k->implementation[strlen("cudnn:e")] - '0' : 0;
+        assert_true(engine >= 0 && engine <= (strict ? 1 : 2));
+        assert_true(strict || is != CONVOLUTION || engine == 2 || i > 0);
+        hth_kernel_close(k);
+    }
+    hth_precision in = is == RECURRENCE && !strict ? HTH_PRECISION_TF32 : g->precision;
+    for (int p = 0; p < 3; p++) { // in the order of hth_precision
+        bool asked = hth_cuda_fake_products[p] > before[p];
+        if (asked != (is != CONVOLUTION && p == (int)in)) {
+            fail_msg("%s: products in %s: %d", n->name, hth_precision_name((hth_precision)p),
+                     asked);
+        }
+    }
+}
+
+static void precision_is_honoured(void **state)
+{
+    static const char *const models[] = {"net_momentum",  "unet_adam", "mobile_adam",
+                                         "encoder_adamw", "rnn_sgd",   "gru_sgd",
+                                         "lstm_adam"};
+    int seen[HTH_N_OPS] = {0};
+    for (size_t i = 0; i < 3 * sizeof models / sizeof *models; i++) {
+        hth_graph *model = load(models[i / 3]);
+        hth_train_graph t;
+        build(model, (hth_precision)(i % 3), &t);
+        passes(t.graph);
+        for (int n = 0; n < t.graph->n_nodes; n++) {
+            if (family_of(t.graph->nodes[n].op) != NEITHER) {
+                node_honours(t.graph, &t.graph->nodes[n]);
+                seen[t.graph->nodes[n].op]++;
+            }
+        }
+        hth_train_graph_fini(&t);
+        hth_graph_free(model);
+    }
+    for (int op = 0; op < HTH_N_OPS; op++) {
+        if (family_of((hth_op)op) != NEITHER && seen[op] == 0) {
+            fail_msg("no step has %s", hth_op_name((hth_op)op));
+        }
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(filters_lie_as_read)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(filters_lie_as_read),
+                                       cmocka_unit_test(precision_is_honoured)};
     return cmocka_run_group_tests_name("cuda_step", tests, cuda_test_setup, cuda_test_teardown);
 }

@@ -226,8 +226,7 @@ static void matmul_close(hth_cuda_seq *s, hth_cuda_step *step)
 hth_err hth_cuda_product_open(const hth_cuda *d, const hth_cuda_product_form *form,
                               hth_precision precision, hth_cuda_product **out)
 {
-    const matmul_form f = {// factors are f32: of bf16 there is nothing to read
-                           .m = form->m,
+    const matmul_form f = {.m = form->m,
                            .n = form->n,
                            .k = form->k,
                            .batch = 1,
@@ -239,8 +238,9 @@ hth_err hth_cuda_product_open(const hth_cuda *d, const hth_cuda_product_form *fo
                            .align_a = form->align_a,
                            .align_b = form->align_b,
                            .align_c = form->align_c,
+                           // factors are f32: of bf16 there is nothing to read
                            .precision =
-                               precision == HTH_PRECISION_BF16 ? HTH_PRECISION_FP32 : precision};
+                               precision == HTH_PRECISION_BF16 ? HTH_PRECISION_TF32 : precision};
     hth_cuda_product *p = hth_calloc(1, sizeof *p);
     *out = NULL;
     if (p == NULL) {

@@ -194,6 +194,8 @@ static bool algo_fits(const fake_algo *a, const fake_wish *w)
     return fits;
 }
 
+unsigned hth_cuda_fake_products[3];
+
 static cublasStatus_t fake_heuristic(cublasLtHandle_t h, cublasLtMatmulDesc_t d,
                                      cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
                                      cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t e,
@@ -201,7 +203,13 @@ static cublasStatus_t fake_heuristic(cublasLtHandle_t h, cublasLtMatmulDesc_t d,
                                      cublasLtMatmulHeuristicResult_t *out, int *n)
 {
     const fake_wish *w = (const fake_wish *)(void *)wish;
+    const fake_matrix *factor[] = {(const fake_matrix *)(void *)a, (const fake_matrix *)(void *)b};
+    bool rounds = ((const fake_product *)(void *)d)->compute == CUBLAS_COMPUTE_32F_FAST_TF32;
     *n = 0;
+    if (factor[0]->half != factor[1]->half || (rounds && factor[0]->half)) {
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    }
+    hth_cuda_fake_products[factor[0]->half ? 2 : rounds]++;
     for (int i = 0; i < FAKE_ALGOS && *n < cap; i++) {
         if (algo_fits(&fake_algos[i], w)) {
             memset(&out[*n], 0, sizeof *out);

@@ -24,6 +24,9 @@ typedef struct hth_cuda_fake_engine {
 } hth_cuda_fake_engine;
 extern hth_cuda_fake_engine hth_cuda_fake_engines[HTH_CUDA_FAKE_ENGINES];
 
+// How often the fake cublasLt's heuristics were asked for a product in FP32, in TF32, of bf16.
+extern unsigned hth_cuda_fake_products[3];
+
 void hth_cuda_fake_fill_dnn(hth_cuda_api *api);
 void hth_cuda_fake_fill_blas(hth_cuda_api *api);
 
