@@ -195,6 +195,7 @@ static void engine_keep(const hth_dnn_graph *g, cudnnBackendDescriptor_t engine,
     l->list[l->n++] = e;
 }
 
+// Returns their number, -1: they are too many, or cannot be read.
 static int engine_read_knobs(const hth_dnn_graph *g, cudnnBackendDescriptor_t config,
                              engine_knob *knob)
 {
@@ -206,12 +207,13 @@ static int engine_read_knobs(const hth_dnn_graph *g, cudnnBackendDescriptor_t co
     }
     (void)engine_get(g, config, CUDNN_ATTR_ENGINECFG_KNOB_CHOICES, CUDNN_TYPE_BACKEND_DESCRIPTOR,
                      ENGINE_KNOBS, &n, made);
-    n = n > ENGINE_KNOBS ? ENGINE_KNOBS : n;
+    n = n > ENGINE_KNOBS ? -1 : n;
     for (int64_t i = 0; i < n; i++) {
-        (void)engine_get(g, made[i], CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, CUDNN_TYPE_KNOB_TYPE, 1,
-                         &one, &knob[i].type);
-        (void)engine_get(g, made[i], CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, CUDNN_TYPE_INT64, 1, &one,
-                         &knob[i].value);
+        bool read = engine_get(g, made[i], CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, CUDNN_TYPE_KNOB_TYPE,
+                               1, &one, &knob[i].type) &&
+                    engine_get(g, made[i], CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, CUDNN_TYPE_INT64, 1,
+                               &one, &knob[i].value);
+        n = read ? n : -1;
     }
     for (int i = 0; i < ENGINE_KNOBS; i++) {
         engine_end(g, made[i]);
@@ -232,7 +234,10 @@ static void engine_of_config(const hth_dnn_graph *g, cudnnBackendDescriptor_t co
     if (engine_get(g, config, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &n,
                    &engine) &&
         engine_get(g, engine, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, 1, &n, &index)) {
-        engine_keep(g, engine, config, index, knob, engine_read_knobs(g, config, knob), l);
+        int knobs = engine_read_knobs(g, config, knob);
+        if (knobs >= 0) { // else its name would be another's
+            engine_keep(g, engine, config, index, knob, knobs, l);
+        }
     }
     engine_end(g, engine);
 }
