@@ -18,12 +18,14 @@ say       = @$(if $(V),true,printf '  %-7s %s\n' $(1) $(2))
 CFLAGS    = -std=c11 $(OPT) -g -Wall -Wextra -Werror -Wno-unused-parameter -Wmissing-prototypes -Wvla -fPIC \
             -fvisibility=hidden -pthread $(ISA) $(SAN)
 CPPFLAGS  = -D_GNU_SOURCE -I. -I$(B)/gen $(DEFS)
-LDLIBS    = -ldnnl -lnng -lprotobuf-c -ljansson -llmdb -lcrypto -levent -levent_pthreads -levent_openssl -lssl -lz -lm
-# The functions of OpenMP's ABI that device/cpu/team.c defines for oneDNN: programs export them, libhearth.so brings them in a
-# library of their own, because it exports nothing but hearth_*.
-TEAM_ABI := GOMP_parallel GOMP_barrier omp_get_max_threads omp_get_num_threads omp_get_thread_num omp_in_parallel
-EXPORT    = $(TEAM_ABI:%=-Wl,--export-dynamic-symbol=%)
+LDLIBS    = -lnng -lprotobuf-c -ljansson -llmdb -lcrypto -levent -levent_pthreads -levent_openssl -lssl -lz -lm
 LAYERS   := base graph device modelstore kernels convsel memmgr client server
+
+# What calls oneDNN is a plug-in: it alone is linked with libdnnl. Test programs and benches look for it in the build folder; under
+# the address sanitizer, whose dlopen does not see a program's path, by LD_LIBRARY_PATH (test).
+DNNL_OBJ := $(patsubst %.c,$(B)/%.o,$(filter-out %_test.c,$(wildcard kernels/dnnl/*.c)))
+DNNL     := $(B)/libhearth_dnnl.so
+FIND     := -Wl,-rpath,'$$ORIGIN/..:$$ORIGIN/../..'
 
 # The CUDA plug-in needs the headers of CUDA 13 and cuDNN 9 and nvcc for its kernels, no library. Without the headers its tests
 # are skipped, too; without nvcc they run: they compile the kernels for the host.
@@ -42,7 +44,7 @@ FAKE_PLUGIN := $(if $(CUDA_INC),$(B)/fake/libhearth_cuda.so)
 
 PROTOS   := $(wildcard graph/*.proto client/*.proto)
 GEN_C    := $(PROTOS:%.proto=$(B)/gen/%.pb-c.c)
-SRC      := $(filter-out %_test.c %_main.c device/cuda/% kernels/cuda/%,$(wildcard $(LAYERS:%=%/*.c) device/*/*.c kernels/*/*.c))
+SRC      := $(filter-out %_test.c %_main.c device/cuda/% kernels/cuda/% kernels/dnnl/%,$(wildcard $(LAYERS:%=%/*.c) device/*/*.c kernels/*/*.c))
 TESTS    := $(wildcard $(LAYERS:%=%/*_test.c) device/*/*_test.c kernels/*/*_test.c tests/*_test.c)
 CUDA_TESTBIN := $(patsubst %.c,$(B)/%,$(filter device/cuda/% kernels/cuda/% tests/cuda_%,$(TESTS)))
 TESTBIN  := $(TESTS:%.c=$(B)/%)
@@ -52,7 +54,7 @@ OBJ      := $(SRC:%.c=$(B)/%.o) $(GEN_C:%.c=%.o)
 
 .PHONY: all docs all-tests help deps deps-test deps-clients deps-lint tests test check check-asan check-tsan lint format fuzz bench bench-table bench-policies bench-train bench-winograd conformance demo gpu-check bundle \
         install uninstall clean
-all: $(B)/hearth $(B)/hearthd $(B)/libhearth.so $(PLUGIN)
+all: $(B)/hearth $(B)/hearthd $(B)/libhearth.so $(DNNL) $(PLUGIN)
 
 help:
 	@echo 'make            builds hearth, hearthd, libhearth.so in $(B)/ (installs missing Debian packages first)'
@@ -117,13 +119,13 @@ $(B)/libhth.a: $(OBJ)
 	$(Q)rm -f $@ && ar rcs $@ $(OBJ)
 $(B)/hearth: $(B)/client/hearth_main.o $(B)/libhth.a
 	$(call say,LD,$@)
-	$(Q)$(CC) $(CFLAGS) $(EXPORT) -o $@ $^ $(LDLIBS)
+	$(Q)$(CC) $(CFLAGS) -o $@ $^ $(LDLIBS)
 $(B)/hearthd: $(B)/server/hearthd_main.o $(B)/libhth.a
 	$(call say,LD,$@)
-	$(Q)$(CC) $(CFLAGS) $(EXPORT) -o $@ $^ $(LDLIBS)
+	$(Q)$(CC) $(CFLAGS) -o $@ $^ $(LDLIBS)
 # Manual pages and completions: what the tables of commands and settings decide is printed by hearth-docs.
 $(B)/hearth-docs: $(B)/client/docs_main.o $(B)/libhth.a
-	$(Q)$(CC) $(CFLAGS) $(EXPORT) -o $@ $^ $(LDLIBS)
+	$(Q)$(CC) $(CFLAGS) -o $@ $^ $(LDLIBS)
 PAGES    := hearth.1 hearthd.8 hearth.h.3
 SHELLS   := bash/hearth bash/hearthd zsh/_hearth zsh/_hearthd
 docs: $(PAGES:%=$(B)/man/%) $(SHELLS:%=$(B)/completions/%)
@@ -138,14 +140,13 @@ $(PAGES:%=$(B)/man/%): $(B)/hearth-docs
 $(SHELLS:%=$(B)/completions/%): $(B)/hearth-docs
 	@mkdir -p $(@D)
 	$(Q)$(B)/hearth-docs $(patsubst %/,%,$(dir $(@:$(B)/completions/%=%)))$(if $(filter %hearthd,$@),-daemon) >$@
-TEAM_OBJ = $(B)/device/cpu/team.o $(B)/device/cpu/turn.o
-$(B)/libhearth-team.so.0: $(TEAM_OBJ)
+$(DNNL): $(DNNL_OBJ)
 	$(call say,LD,$@)
-	$(Q)$(CC) $(CFLAGS) -shared -Wl,-soname,libhearth-team.so.0 -o $@ $^
-$(B)/libhearth.so: client/libhearth.map $(OBJ) $(B)/libhearth-team.so.0
+	$(Q)$(CC) $(CFLAGS) -shared -Wl,-soname,libhearth_dnnl.so -Wl,-z,defs -o $@ $^ -ldnnl
+$(B)/libhearth.so: client/libhearth.map $(OBJ)
 	$(call say,LD,$@)
 	$(Q)$(CC) $(CFLAGS) -shared -Wl,-soname,libhearth.so.0 -Wl,--version-script=client/libhearth.map -Wl,-z,defs \
-	    -Wl,-rpath,'$$ORIGIN' -o $@ $(filter-out $(TEAM_OBJ),$(OBJ)) $(B)/libhearth-team.so.0 $(LDLIBS)
+	    -o $@ $(OBJ) $(LDLIBS)
 $(B)/docs/embed: docs/embed.c $(B)/libhearth.so
 	@mkdir -p $(@D)
 	$(Q)ln -sf libhearth.so $(B)/libhearth.so.0
@@ -178,25 +179,26 @@ $(CUDA_TESTBIN): $(B)/%:
 	@mkdir -p $(@D)
 	@printf '#!/bin/sh\necho "1..0 # SKIP no headers of CUDA 13 and cuDNN 9 in $(CUDA_HOME)/include"\n' >$@ && chmod +x $@
 else
-$(CUDA_TESTBIN): $(B)/%: $(B)/%.o $(CUDA_OBJ) $(CUDA_FAKE) $(B)/libhth.a
+$(CUDA_TESTBIN): $(B)/%: $(B)/%.o $(CUDA_OBJ) $(CUDA_FAKE) $(B)/libhth.a | $(DNNL)
 	$(call say,LD,$@)
-	$(Q)$(CC) $(CFLAGS) $(EXPORT) -o $@ $^ $(LDLIBS) -lcmocka
+	$(Q)$(CC) $(CFLAGS) $(FIND) -o $@ $^ $(LDLIBS) -lcmocka
 endif
-$(filter-out $(CUDA_TESTBIN),$(TESTBIN)): $(B)/%: $(B)/%.o $(B)/libhth.a
+$(filter-out $(CUDA_TESTBIN),$(TESTBIN)): $(B)/%: $(B)/%.o $(B)/libhth.a | $(DNNL)
 	$(call say,LD,$@)
-	$(Q)$(CC) $(CFLAGS) $(EXPORT) -o $@ $^ $(LDLIBS) -lcmocka
-$(BENCHBIN): $(B)/%: $(B)/%.o $(B)/libhth.a
+	$(Q)$(CC) $(CFLAGS) $(FIND) -o $@ $^ $(LDLIBS) -lcmocka
+$(BENCHBIN): $(B)/%: $(B)/%.o $(B)/libhth.a | $(DNNL)
 	$(call say,LD,$@)
-	$(Q)$(CC) $(CFLAGS) $(EXPORT) -o $@ $^ $(LDLIBS)
+	$(Q)$(CC) $(CFLAGS) $(FIND) -o $@ $^ $(LDLIBS)
 
 tests: deps-test
 	$(Q)$(MAKE) --no-print-directory all-tests
 all-tests: all $(TESTBIN) $(B)/docs/embed $(FAKE_PLUGIN)
 	@:
 test: tests
-	$(Q)HEARTH_BUILD=$(B) CMOCKA_MESSAGE_OUTPUT=TAP prove $(if $(V),-v) --timer -e 'sh build-aux/tap.sh' $(TESTBIN)
+	$(Q)HEARTH_BUILD=$(B) LD_LIBRARY_PATH=$(abspath $(B))$${LD_LIBRARY_PATH:+:$$LD_LIBRARY_PATH} CMOCKA_MESSAGE_OUTPUT=TAP prove $(if $(V),-v) --timer -e 'sh build-aux/tap.sh' $(TESTBIN)
 check: test
 	$(Q)prove --directives -e sh build-aux/cuda_symbols.sh :: "$(CC)" "$(CUDA_HOME)"
+	$(Q)prove --directives --timer -e sh tests/onednn.sh :: $(B) "$(CC)"
 	$(Q)prove --directives -e sh tests/cuda_absent.sh :: $(B) "$(CC)" "$(CUDA_HOME)"
 	$(Q)prove --directives -e sh tests/gpu_check_test.sh :: $(B)
 	$(Q)sh tests/resume.sh $(B)
@@ -211,8 +213,9 @@ check: test
 
 # The sanitizers have a build folder each. -w: what they add to the code makes gcc guess wrongly; the plain build has -Werror.
 ASAN := -w -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
+# Its search for leaks crashes on what threads keep in libraries that were opened at run time: it is not to look there.
 check-asan:
-	$(Q)ASAN_OPTIONS=detect_leaks=1 LSAN_OPTIONS=suppressions=build-aux/lsan.supp \
+	$(Q)ASAN_OPTIONS=detect_leaks=1:intercept_tls_get_addr=0 LSAN_OPTIONS=suppressions=build-aux/lsan.supp \
 	    $(MAKE) --no-print-directory test B=build-asan OPT=-O1 SAN='$(ASAN)' DEFS=-DHTH_DEBUG
 check-tsan:
 	$(Q)TSAN_OPTIONS=suppressions=build-aux/tsan.supp \
@@ -264,18 +267,20 @@ $(B)/fake/libhearth_cuda.so: $(CUDA_OBJ) $(CUDA_FAKE) $(B)/libhth.a
 # what only debuggers read. The archive is what is carried there.
 BUNDLE   := $(B)/bundle
 STATIC_LIBS = -Wl,-Bstatic -lnng -lmbedtls -lmbedx509 -lmbedcrypto -lprotobuf-c -ljansson -llmdb -levent_openssl -levent -levent_pthreads -lssl -lcrypto -lz \
-              -Wl,-Bdynamic -ldnnl -lm -Wl,--disable-new-dtags -s
+              -Wl,-Bdynamic -lm -Wl,--disable-new-dtags -s
 BUNDLE_PY = tests/gpu_compare.py tests/gpu_torch.py tests/gpu_pagein.py tests/bench/train_policies.py tests/tools/record_problems.py tests/tools/make_models.py
 bundle: all
 	$(if $(PLUGIN),,$(error bundle: there is no plug-in: no headers of CUDA 13 and cuDNN 9, or no nvcc, in $(CUDA_HOME)))
 	$(Q)$(MAKE) --no-print-directory $(CUDA_CHECKS:%=$(B)/%)
 	$(Q)rm -rf $(BUNDLE) && mkdir -p $(BUNDLE)/build/kernels/cuda $(BUNDLE)/build/tests $(BUNDLE)/build/lib $(BUNDLE)/tests/data $(BUNDLE)/tests/bench $(BUNDLE)/tests/tools
 	$(Q)for p in hearth:client/hearth_main.o hearthd:server/hearthd_main.o; do \
-	    $(CC) $(CFLAGS) $(EXPORT) -o $(BUNDLE)/build/$${p%%:*} $(B)/$${p##*:} $(B)/libhth.a $(STATIC_LIBS) -Wl,-rpath,'$$ORIGIN/lib' || exit 1; done
-	$(Q)for t in $(CUDA_CHECKS); do $(CC) $(CFLAGS) $(EXPORT) -o $(BUNDLE)/build/$$t $(B)/$$t.o $(CUDA_OBJ) $(CUDA_FAKE) $(B)/libhth.a \
-	    $(STATIC_LIBS) -lcmocka -Wl,-rpath,'$$ORIGIN/../lib:$$ORIGIN/../../lib' || exit 1; done
+	    $(CC) $(CFLAGS) -o $(BUNDLE)/build/$${p%%:*} $(B)/$${p##*:} $(B)/libhth.a $(STATIC_LIBS) -Wl,-rpath,'$$ORIGIN/lib' || exit 1; done
+	$(Q)for t in $(CUDA_CHECKS); do $(CC) $(CFLAGS) -o $(BUNDLE)/build/$$t $(B)/$$t.o $(CUDA_OBJ) $(CUDA_FAKE) $(B)/libhth.a \
+	    $(STATIC_LIBS) -lcmocka -Wl,-rpath,'$$ORIGIN/../lib:$$ORIGIN/../../lib' $(FIND) || exit 1; done
 	$(Q)cp $(PLUGIN) $(BUNDLE)/build/
-	$(Q)ldd $(BUNDLE)/build/hearth $(BUNDLE)/build/kernels/cuda/norm_test | awk '$$3 ~ "^/" {print $$3}' | sort -u | \
+	$(Q)[ -z "$(BUNDLE_CPU)" ] || $(CC) $(CFLAGS) -shared -Wl,-soname,libhearth_dnnl.so -s -o $(BUNDLE)/build/libhearth_dnnl.so $(DNNL_OBJ) \
+	    -ldnnl -Wl,--disable-new-dtags -Wl,-rpath,'$$ORIGIN/lib'
+	$(Q)ldd $(BUNDLE)/build/hearth $(BUNDLE)/build/kernels/cuda/norm_test $(if $(BUNDLE_CPU),$(BUNDLE)/build/libhearth_dnnl.so) | awk '$$3 ~ "^/" {print $$3}' | sort -u | \
 	    grep -vE '/(libc|libm|libpthread|libdl|librt|ld-linux[^/]*)\.so' | xargs -I{} cp -L {} $(BUNDLE)/build/lib/
 	$(Q)cp -r tests/data/digits tests/data/devices $(BUNDLE)/tests/data/
 	$(Q)for f in tests/gpu_check.sh $(BUNDLE_PY); do cp $$f $(BUNDLE)/$$f || exit 1; done
@@ -293,7 +298,7 @@ MANDIR   ?= $(PREFIX)/share/man
 BASHDIR  ?= $(PREFIX)/share/bash-completion/completions
 ZSHDIR   ?= $(PREFIX)/share/zsh/site-functions
 CONFDIR  ?= $(if $(filter /usr,$(PREFIX)),,$(PREFIX))/etc/hearth
-INSTALLED = $(PREFIX)/bin/hearth $(PREFIX)/sbin/hearthd $(LIBDIR)/libhearth.so.0 $(LIBDIR)/libhearth-team.so.0 $(LIBDIR)/libhearth_cuda.so \
+INSTALLED = $(PREFIX)/bin/hearth $(PREFIX)/sbin/hearthd $(LIBDIR)/libhearth.so.0 $(LIBDIR)/libhearth_dnnl.so $(LIBDIR)/libhearth_cuda.so \
             $(LIBDIR)/libhearth.so $(LIBDIR)/pkgconfig/hearth.pc $(PREFIX)/include/hearth.h $(UNITDIR)/hearthd.service \
             $(PREFIX)/lib/sysusers.d/hearth.conf $(MANDIR)/man1/hearth.1 $(MANDIR)/man8/hearthd.8 $(MANDIR)/man3/hearth.h.3 \
             $(patsubst zsh/%,$(ZSHDIR)/%,$(SHELLS:bash/%=$(BASHDIR)/%))
@@ -303,7 +308,7 @@ install: all docs
 	install -D -m 755 $(B)/hearth $(DESTDIR)$(PREFIX)/bin/hearth
 	install -D -m 755 $(B)/hearthd $(DESTDIR)$(PREFIX)/sbin/hearthd
 	install -D -m 755 $(B)/libhearth.so $(DESTDIR)$(LIBDIR)/libhearth.so.0
-	install -D -m 755 $(B)/libhearth-team.so.0 $(DESTDIR)$(LIBDIR)/libhearth-team.so.0
+	install -D -m 755 $(DNNL) $(DESTDIR)$(LIBDIR)/libhearth_dnnl.so
 	ln -sf libhearth.so.0 $(DESTDIR)$(LIBDIR)/libhearth.so
 	$(if $(PLUGIN),install -D -m 755 $(PLUGIN) $(DESTDIR)$(LIBDIR)/libhearth_cuda.so)
 	install -D -m 644 client/hearth.h $(DESTDIR)$(PREFIX)/include/hearth.h

@@ -257,6 +257,11 @@ hth_err hth_setting_check(const char *name, const char *text)
     return setting_put(name, text, false);
 }
 
+hth_err hth_setting_given(const char *name, const char *text)
+{
+    return text == NULL ? HTH_OK : hth_setting_set(name, text);
+}
+
 hth_err hth_setting_get(const char *name, char *out, size_t cap)
 {
     int i = hth_setting_find(name);

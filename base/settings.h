@@ -77,6 +77,8 @@ typedef enum hth_setting_change {
       "where a device is worked: a thread of hearthd, or a child process that can be restarted")   \
     X(CUDA_LIBS, "cuda.libs", TEXT, "", "", FIXED,                                                 \
       "folders of CUDA's libraries, with ':' between, looked into first; CUDA_HOME sets it")       \
+    X(ONEDNN, "kernels.onednn", WORD, "true", "false true", FIXED,                                 \
+      "whether a CPU computes with oneDNN where libhearth_dnnl.so and its libraries are there")    \
     X(CLEAR_ARENA, "memory.clear_arena", WORD, "true", "false true", FIXED,                        \
       "whether memory of results in between is cleared before another model or job has it")        \
     X(LOG_LEVEL, "log.level", FILTER, "warn", "", LIVE,                                            \
@@ -185,6 +187,9 @@ const char *hth_setting_text(hth_setting s, char *out);
 // sentence gives the range; the value stays as it was. hth_setting_check only looks.
 hth_err hth_setting_set(const char *name, const char *value);
 hth_err hth_setting_check(const char *name, const char *value);
+// hth_setting_given sets what a variable of the environment says; NULL: there is none, nothing is
+// set.
+hth_err hth_setting_given(const char *name, const char *value);
 // hth_setting_get writes the current value as hth_setting_set reads it ("1GiB").
 hth_err hth_setting_get(const char *name, char *out, size_t cap);
 // hth_setting_is tells whether `text` means the present value.

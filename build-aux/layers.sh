@@ -26,7 +26,7 @@ for d in kernels kernels/*/; do allow "${d%/}" base graph device kernels convsel
 allow convsel base graph device kernels convsel
 allow memmgr base graph device kernels convsel memmgr
 allow client base client
-only 'oneapi/|dnnl' 'device/cpu/|kernels/cpu/'
+only 'oneapi/|dnnl' 'kernels/cpu/|kernels/dnnl/'
 only 'cuda|cudnn|cublas' 'device/cuda/|kernels/cuda/'
 only 'lmdb\.h' 'modelstore/'
 only 'nng/' 'client/|server/|tests/bench/'

@@ -20,9 +20,9 @@ int main(int argc, char **argv)
         fprintf(stderr, "hearth: %s\n", hth_err_detail());
         return HTH_CLI_USAGE;
     }
-    if (getenv("CUDA_HOME") != NULL &&
-        hth_setting_set("cuda.libs", getenv("CUDA_HOME")) != HTH_OK) {
-        fprintf(stderr, "hearth: $CUDA_HOME: %s\n", hth_err_detail());
+    if (hth_setting_given("cuda.libs", getenv("CUDA_HOME")) != HTH_OK ||
+        hth_setting_given("kernels.onednn", getenv("HEARTH_ONEDNN")) != HTH_OK) {
+        fprintf(stderr, "hearth: %s\n", hth_err_detail());
         return HTH_CLI_USAGE;
     }
     signal(SIGPIPE, SIG_IGN);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Opens libhearth_cuda.so: beside the program or library that holds this code, in ../lib of there,
-// and where the loader looks. It is looked for when somebody asks for CUDA, once, and is never
+// Opens plug-ins: beside the program or library that holds this code, in ../lib of there, and where
+// the loader looks. libhearth_cuda.so is looked for when somebody asks for CUDA, once, and is never
 // closed: a driver does not survive that. The lock guards what was found.
 #include "device/plugin.h"
 
@@ -56,20 +56,31 @@ static bool plugin_folder(int k, char out[PATH_MAX])
     return slash != NULL;
 }
 
-static void *plugin_open_file(void)
+static void *plugin_open_file(const char *file)
 {
-    static const char *const form[] = {"%s/" HTH_PLUGIN_FILE, "%s/../lib/" HTH_PLUGIN_FILE};
+    static const char *const form[] = {"%s/%s", "%s/../lib/%s"};
     char dir[PATH_MAX], path[PATH_MAX + 64];
     for (int k = 0; k < 4; k++) {
         if (!plugin_folder(k / 2, dir)) {
             continue;
         }
-        snprintf(path, sizeof path, k % 2 ? form[1] : form[0], dir);
+        snprintf(path, sizeof path, k % 2 ? form[1] : form[0], dir, file);
         if (access(path, R_OK) == 0) {
             return dlopen(path, RTLD_NOW | RTLD_LOCAL);
         }
     }
-    return dlopen(HTH_PLUGIN_FILE, RTLD_NOW | RTLD_LOCAL);
+    return dlopen(file, RTLD_NOW | RTLD_LOCAL);
+}
+
+hth_err hth_plugin_open(const char *file, const char *entry, void **out)
+{
+    void *handle = plugin_open_file(file);
+    if (handle == NULL) {
+        return hth_fail(HTH_ENOTSUP, "the plug-in was not opened: %s", dlerror());
+    }
+    *out = dlsym(handle, entry);
+    return *out != NULL ? HTH_OK
+                        : hth_fail(HTH_ENOTSUP, "%s belongs to another version of hearth", file);
 }
 
 static hth_err plugin_load(const hth_plugin **out)
@@ -78,13 +89,9 @@ static hth_err plugin_load(const hth_plugin **out)
         *out = cuda.given;
         return HTH_OK;
     }
-    void *file = plugin_open_file();
-    if (file == NULL) {
-        return hth_fail(HTH_ENOTSUP, "the plug-in was not opened: %s", dlerror());
-    }
     hth_plugin_entry *entry;
-    *(void **)&entry = dlsym(file, HTH_PLUGIN_ENTRY);
-    *out = entry != NULL ? entry(HTH_PLUGIN_ABI, &plugin_host) : NULL;
+    HTH_TRY(hth_plugin_open(HTH_PLUGIN_FILE, HTH_PLUGIN_ENTRY, (void **)&entry));
+    *out = entry(HTH_PLUGIN_ABI, &plugin_host);
     if (*out == NULL || (*out)->abi != HTH_PLUGIN_ABI) {
         return hth_fail(HTH_ENOTSUP, "%s belongs to another version of hearth", HTH_PLUGIN_FILE);
     }

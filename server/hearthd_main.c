@@ -223,8 +223,8 @@ int main(int argc, char **argv)
     if (hth_isa_limit(getenv("HEARTH_ISA")) != HTH_OK) {
         return daemon_fail(2, hth_err_detail());
     }
-    const char *cuda = getenv("CUDA_HOME");
-    if (cuda != NULL && hth_setting_set("cuda.libs", cuda) != HTH_OK) {
+    if (hth_setting_given("cuda.libs", getenv("CUDA_HOME")) != HTH_OK ||
+        hth_setting_given("kernels.onednn", getenv("HEARTH_ONEDNN")) != HTH_OK) {
         return daemon_fail(2, hth_err_detail());
     }
     int rv = hth_daemon_options_read(&d.options, argc, argv, getenv("XDG_RUNTIME_DIR"));

@@ -195,7 +195,7 @@ files() { (cd "$root" && find . ! -type d | sort); }
 installed() {
     run 0 make -s B="$build" install DESTDIR="$root" PREFIX=/opt/hearth || return 1
     files >"$dir/out"
-    for f in bin/hearth sbin/hearthd lib/libhearth.so lib/libhearth.so.0 lib/libhearth-team.so.0 lib/pkgconfig/hearth.pc \
+    for f in bin/hearth sbin/hearthd lib/libhearth.so lib/libhearth.so.0 lib/libhearth_dnnl.so lib/pkgconfig/hearth.pc \
         share/man/man1/hearth.1 share/man/man8/hearthd.8 share/man/man3/hearth.h.3 share/bash-completion/completions/hearth \
         share/bash-completion/completions/hearthd share/zsh/site-functions/_hearth share/zsh/site-functions/_hearthd \
         include/hearth.h lib/systemd/system/hearthd.service lib/sysusers.d/hearth.conf etc/hearth/hearthd.conf; do

@@ -12,10 +12,9 @@
 #include "base/clock.h"
 #include "device/cpu/copy.h"
 #include "device/cpu/machine.h"
+#include "device/cpu/onednn.h"
 #include "device/cpu/team.h"
 #include "device/spec.h"
-
-#include <oneapi/dnnl/dnnl.h>
 
 #include <errno.h>
 #include <pthread.h>
@@ -352,8 +351,8 @@ static const hth_device_ops cpu_ops = {
 
 static hth_err cpu_props(const hth_device_spec *s, hth_device_props *p)
 {
-    char name[64], isa[32];
-    const dnnl_version_t *v = dnnl_version();
+    char name[64], isa[16], onednn[16];
+    const hth_onednn *o = hth_onednn_get();
     hth_machine_name(name, sizeof name);
     snprintf(p->name, sizeof p->name, "cpu:%d", s->index);
     p->n_threads = s->threads ? s->threads : hth_machine_threads();
@@ -363,10 +362,12 @@ static hth_err cpu_props(const hth_device_spec *s, hth_device_props *p)
     p->host_visible = true;
     p->inline_compute = true;
     p->inline_copies = p->n_threads >= hth_machine_threads();
-    snprintf(p->description, sizeof p->description, "%s, %s, %d thread%s", name, isa, p->n_threads,
-             p->n_threads == 1 ? "" : "s");
-    snprintf(p->fingerprint, sizeof p->fingerprint, "%s; %s; %d threads; oneDNN %d.%d.%d", name,
-             isa, p->n_threads, v->major, v->minor, v->patch);
+    snprintf(onednn, sizeof onednn, "%s%s", o != NULL ? "oneDNN " : "no oneDNN",
+             o != NULL ? o->version : "");
+    snprintf(p->description, sizeof p->description, "%s, %s, %d thread%s, %s", name, isa,
+             p->n_threads, p->n_threads == 1 ? "" : "s", onednn);
+    snprintf(p->fingerprint, sizeof p->fingerprint, "%s; %s; %d threads; %s", name, isa,
+             p->n_threads, onednn);
     p->total_bytes = hth_machine_memory();
     return hth_device_spec_budget(s, p->total_bytes, "60%", &p->budget_bytes);
 }

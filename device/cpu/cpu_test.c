@@ -4,6 +4,7 @@
 
 #include "device/cpu/copy.h"
 #include "device/cpu/machine.h"
+#include "device/cpu/onednn.h"
 #include "device/cpu/team.h"
 
 static void test_machine(void **state)
@@ -15,7 +16,11 @@ static void test_machine(void **state)
     assert_true(d->props.budget_bytes < d->props.total_bytes / 10 * 7);
     assert_int_equal(d->props.n_threads, hth_machine_threads());
     assert_int_equal(hth_team_size(), d->props.n_threads);
-    assert_non_null(strstr(d->props.fingerprint, "oneDNN"));
+    const hth_onednn *o = hth_onednn_get();
+    assert_non_null(o);
+    assert_true(o->our_threads);
+    assert_non_null(strstr(d->props.fingerprint, o->version));
+    assert_non_null(strstr(d->props.description, o->version));
     hth_device_close(d);
 }
 

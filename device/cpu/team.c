@@ -16,13 +16,11 @@
 //   processor, that worker moves to the one the owner left.
 // Waiting (for work, for the end, in a barrier) spins for some microseconds, giving the processor
 // away to whoever wants it, and then sleeps on a futex. Workers start with the first region that
-// needs them and end with the owner thread. The file needs nothing but turn.c and the C library:
-// beside libhearth.so they are a library of their own.
+// needs them and end with the owner thread.
 #include "device/cpu/team.h"
 
 #include "device/cpu/turn.h"
 
-#include <dlfcn.h>
 #include <limits.h>
 #include <linux/futex.h>
 #include <pthread.h>
@@ -42,15 +40,6 @@
 // who waits longer waits for a thread that is not running, and should make room for it.
 #define TEAM_SPIN_WORK_NS 60000
 #define TEAM_SPIN_DONE_NS 30000
-
-// The ABI that team.c answers for, exported so that oneDNN finds it before libgomp's.
-#define TEAM_ABI __attribute__((visibility("default")))
-TEAM_ABI void GOMP_parallel(void (*fn)(void *), void *data, unsigned n_threads, unsigned flags);
-TEAM_ABI void GOMP_barrier(void);
-TEAM_ABI int omp_get_max_threads(void);
-TEAM_ABI int omp_get_num_threads(void);
-TEAM_ABI int omp_get_thread_num(void);
-TEAM_ABI int omp_in_parallel(void);
 
 struct hth_team {
     _Atomic uint64_t ticket; // region << 32 | n << 16 | next share
@@ -356,35 +345,18 @@ static void run_region(void (*fn)(void *), void *data, int n)
     }
 }
 
-// real finds libgomp's own function, for threads that have no team of ours.
-static void *real(const char *name)
+static bool omp_here(void)
 {
-    return dlsym(RTLD_NEXT, name);
+    return me.size != 0;
 }
 
-void GOMP_parallel(void (*fn)(void *), void *data, unsigned n_threads, unsigned flags)
+static void omp_parallel(void (*fn)(void *), void *data, unsigned n_threads)
 {
-    if (me.size == 0) {
-        void (*next)(void (*)(void *), void *, unsigned, unsigned);
-        *(void **)&next = real("GOMP_parallel");
-        if (next != NULL) {
-            next(fn, data, n_threads, flags);
-            return;
-        }
-    }
     run_region(fn, data, n_threads > 0 ? (int)n_threads : me.size);
 }
 
-void GOMP_barrier(void)
+static void omp_barrier(void)
 {
-    if (me.size == 0) {
-        void (*next)(void);
-        *(void **)&next = real("GOMP_barrier");
-        if (next != NULL) {
-            next();
-        }
-        return;
-    }
     if (me.n <= 1) {
         return;
     }
@@ -398,49 +370,37 @@ void GOMP_barrier(void)
     }
 }
 
-static int real_number(const char *name, int none)
+static int omp_n(void)
 {
-    int (*next)(void);
-    *(void **)&next = real(name);
-    return next != NULL ? next() : none;
+    return me.n;
 }
 
-int omp_get_max_threads(void)
+static int omp_share(void)
 {
-    return me.size == 0 ? real_number("omp_get_max_threads", 1) : me.size;
+    return me.share;
 }
 
-int omp_get_num_threads(void)
+static int omp_inside(void)
 {
-    return me.size == 0 ? real_number("omp_get_num_threads", 1) : me.n;
+    return me.inside;
 }
 
-int omp_get_thread_num(void)
-{
-    return me.size == 0 ? real_number("omp_get_thread_num", 0) : me.share;
-}
-
-int omp_in_parallel(void)
-{
-    return me.size == 0 ? real_number("omp_in_parallel", 0) : me.inside;
-}
-
-TEAM_ABI void hth_team_set(int n_threads)
+void hth_team_set(int n_threads)
 {
     me.size = n_threads < 1 ? 1 : n_threads > TEAM_MAX ? TEAM_MAX : n_threads;
 }
 
-TEAM_ABI void hth_team_keep(bool on)
+void hth_team_keep(bool on)
 {
     keep(on);
 }
 
-TEAM_ABI hth_team *hth_team_open(void)
+hth_team *hth_team_open(void)
 {
     return me.inside || team_ensure(me.size) <= 1 ? NULL : me.team;
 }
 
-TEAM_ABI void hth_team_low(hth_team *t)
+void hth_team_low(hth_team *t)
 {
     for (int i = 0; i < t->n_workers; i++) {
         (void)pthread_setschedparam(t->worker[i], SCHED_IDLE, &(struct sched_param){0});
@@ -448,7 +408,7 @@ TEAM_ABI void hth_team_low(hth_team *t)
     atomic_store(&t->low, true);
 }
 
-TEAM_ABI int hth_team_size(void)
+int hth_team_size(void)
 {
     return me.size == 0 ? 1 : me.size;
 }
@@ -464,8 +424,11 @@ static void team_enter(void *data)
     c->fn(c->arg, me.share, me.n);
 }
 
-TEAM_ABI void hth_team_run(void (*fn)(void *arg, int i, int n), void *arg)
+void hth_team_run(void (*fn)(void *arg, int i, int n), void *arg)
 {
     team_call c = {fn, arg};
     run_region(team_enter, &c, hth_team_size());
 }
+
+const hth_team_omp hth_team_openmp = {omp_here, omp_parallel, omp_barrier, hth_team_size,
+                                      omp_n,    omp_share,    omp_inside};

@@ -3,14 +3,10 @@
 // oneDNN's.
 //
 // Design notes
-// Debian's oneDNN computes by OpenMP: it calls six functions of libgomp's stable ABI
-// (GOMP_parallel, GOMP_barrier, four omp_get_*). team.c defines these six, so that oneDNN's
-// parallel regions run on this team and no second pool spins for the same cores. On a thread that
-// never called hth_team_set they hand over to the real libgomp: other users of OpenMP in the
-// process see no difference. What is better than libgomp's here: threads spin briefly and then
-// sleep (libgomp spins for milliseconds, which, when another process wants the core, keeps the very
-// thread from running that is waited for), and a thread that finished its share takes over one that
-// nobody has begun.
+// What is better than libgomp's threads here: they spin briefly and then sleep (libgomp's spin for
+// milliseconds, which, when another process wants the core, keeps the very thread from running that
+// is waited for), and a thread that finished its share takes over one that nobody has begun.
+// oneDNN, which computes by OpenMP, gets this team instead of libgomp's (device/cpu/onednn.h).
 #ifndef HTH_DEVICE_CPU_TEAM_H
 #define HTH_DEVICE_CPU_TEAM_H
 
@@ -46,5 +42,15 @@ static inline void hth_team_range(size_t count, int i, int n, size_t *begin, siz
     *begin = count * (size_t)i / (size_t)n;
     *end = count * ((size_t)i + 1) / (size_t)n;
 }
+
+// What OpenMP's functions mean to the calling thread, for the plug-in that has oneDNN.
+typedef struct hth_team_omp {
+    bool (*here)(void); // whether hth_team_set was ever called on this thread, or it is a worker
+    void (*parallel)(void (*fn)(void *data), void *data, unsigned n_threads); // 0: the team's size
+    void (*barrier)(void);
+    int (*size)(void);
+    int (*n)(void), (*share)(void), (*inside)(void); // of the region that runs; 1, 0, 0: none
+} hth_team_omp;
+extern const hth_team_omp hth_team_openmp;
 
 #endif

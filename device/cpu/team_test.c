@@ -54,25 +54,20 @@ static void team_never_has_less_than_one(void **state)
 
 // A region with barriers, entered as oneDNN enters one: every share runs on a thread of its own and
 // all meet twice.
-void GOMP_parallel(void (*fn)(void *), void *data, unsigned n_threads, unsigned flags);
-void GOMP_barrier(void);
-int omp_get_thread_num(void);
-int omp_get_num_threads(void);
-int omp_in_parallel(void);
-
+static const hth_team_omp *const omp = &hth_team_openmp;
 static atomic_int before, between;
 
 static void meet(void *data)
 {
-    int n = omp_get_num_threads();
+    int n = omp->n();
     atomic_fetch_add(&before, 1);
-    GOMP_barrier();
+    omp->barrier();
     if (atomic_load(&before) % n != 0) {
         atomic_fetch_add((atomic_int *)data, 1);
     }
-    GOMP_barrier();
-    atomic_fetch_add(&between, omp_get_thread_num() + omp_in_parallel());
-    GOMP_barrier();
+    omp->barrier();
+    atomic_fetch_add(&between, omp->share() + omp->inside());
+    omp->barrier();
 }
 
 static void team_serves_openmp(void **state)
@@ -84,17 +79,17 @@ static void team_serves_openmp(void **state)
         hth_team_set(n);
         atomic_store(&before, 0);
         atomic_store(&between, 0);
-        GOMP_parallel(meet, &wrong, (unsigned)n, 0);
+        omp->parallel(meet, &wrong, (unsigned)n);
         assert_int_equal(atomic_load(&before), n);
         assert_int_equal(atomic_load(&between), n * (n - 1) / 2 + n);
     }
     assert_int_equal(atomic_load(&wrong), 0);
-    assert_int_equal(omp_in_parallel(), 0);
+    assert_int_equal(omp->inside(), 0);
 }
 
 static void meet_alone(void *data)
 {
-    GOMP_barrier();
+    omp->barrier();
     atomic_fetch_add((atomic_int *)data, 1);
 }
 
@@ -105,7 +100,7 @@ static void *owner(void *arg)
     for (int round = 0; round < 300; round++) {
         hth_team_set(2);
         atomic_int wrong = 0;
-        GOMP_parallel(meet_alone, &wrong, 2, 0);
+        omp->parallel(meet_alone, &wrong, 2);
         if (atomic_load(&wrong) != 2) {
             return (void *)1;
         }
@@ -177,19 +172,19 @@ static uint64_t turn_of[2];
 // The first share waits for the second, which takes longer than waiting threads look.
 static void wait_long(void *data)
 {
-    int i = omp_get_thread_num();
+    int i = omp->share();
     (void)data;
     if (i == 1) {
         nanosleep(&(struct timespec){.tv_nsec = 3000000}, NULL);
     }
     turn_of[i] = turn_ns();
-    GOMP_barrier();
+    omp->barrier();
 }
 
 static int yields_of_a_region(void)
 {
     atomic_store(&yields, 0);
-    GOMP_parallel(wait_long, NULL, 2, 0);
+    omp->parallel(wait_long, NULL, 2);
     return atomic_load(&yields);
 }
 

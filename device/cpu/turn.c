@@ -21,13 +21,10 @@ typedef struct turn_attr {
     uint64_t runtime_ns, deadline_ns, period_ns;
 } turn_attr;
 
-// Beside libhearth.so, which exports nothing else, this is in a library of its own.
-#define TURN_ABI __attribute__((visibility("default")))
-
 static atomic_bool turn_rises;
 static _Thread_local bool risen; // by hth_turn_keep, from 0
 
-TURN_ABI void hth_turn_rise(bool allowed)
+void hth_turn_rise(bool allowed)
 {
     turn_rises = allowed;
 }

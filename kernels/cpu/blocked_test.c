@@ -75,6 +75,7 @@ static void pool_counted(hth_node *n)
 static void pooling(void **state)
 {
     (void)state;
+    fixture_needs_onednn();
     hth_shape x = SHAPE(2, 19, 12, 12), y = SHAPE(2, 19, 6, 6), one = SHAPE(2, 19, 1, 1);
     check_unary(HTH_OP_MAX_POOL, x, y, pool_3x3_s2, true, 0);
     check_unary(HTH_OP_MAX_POOL, x, y, pool_ceil, true, 0);
@@ -88,6 +89,7 @@ static void pooling(void **state)
 static void reduce_mean_is_a_pool(void **state)
 {
     (void)state;
+    fixture_needs_onednn();
     for (int l = 0; l < 3; l++) {
         fixture f;
         bool keep = l < 2; // without, the result is a matrix
@@ -106,6 +108,7 @@ static void reduce_mean_is_a_pool(void **state)
 static void activations(void **state)
 {
     (void)state;
+    fixture_needs_onednn();
     static const hth_op op[] = {
         HTH_OP_RELU,         HTH_OP_LEAKY_RELU, HTH_OP_SIGMOID, HTH_OP_SWISH, HTH_OP_HARD_SWISH,
         HTH_OP_HARD_SIGMOID, HTH_OP_GELU,       HTH_OP_TANH,    HTH_OP_ELU,   HTH_OP_ABS,
@@ -315,6 +318,7 @@ static void softmax_axis_1(hth_node *n)
 static void normalizing(void **state)
 {
     (void)state;
+    fixture_needs_onednn();
     hth_shape s = SHAPE(2, 19, 5, 4);
     check_unary(HTH_OP_LRN, s, s, lrn_5, true, 1e-5);
     check_unary(HTH_OP_SOFTMAX, s, s, NULL, false, 1e-5);

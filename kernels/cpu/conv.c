@@ -128,6 +128,7 @@ hth_layout cpu_conv_layout(hth_device *d, const hth_graph *g, const hth_node *n,
     hth_cpu_block(d, &blocked);
     *any = false;
     bool takes = conv_takes(g, n, blocked, blocked) || conv_takes(g, n, HTH_LAYOUT_PLAIN, blocked);
+    takes = takes || (!hth_dn_here() && cpu_winograd_fits(g, n, blocked));
     return takes ? blocked : HTH_LAYOUT_PLAIN;
 }
 

@@ -351,5 +351,8 @@ hth_err hth_conv_offer_all(hth_device *d, const hth_graph *g, const hth_node *n,
         conv_offer(d, g, n, cpu_lowered_prepare, lowered[i], 1, list, cap, count);
     }
     conv_offer_winograd(d, g, n, winograd, list, cap, count);
+    if (n_found == 0 && *count > 0) { // without oneDNN: what needs little workspace
+        conv_offer(d, g, n, cpu_fallback_prepare, "ref", 1, list, cap, count);
+    }
     return *count > 0 ? HTH_OK : hth_fail(HTH_ENOTSUP, "node '%s': no oneDNN convolution", n->name);
 }

@@ -150,8 +150,10 @@ hth_layout cpu_conv_grad_layout(hth_device *d, const hth_graph *g, const hth_nod
     hth_layout blocked;
     hth_cpu_block(d, &blocked);
     *any = false;
-    bool takes = grad_takes(g, n, blocked, blocked) ||
-                 (n->op == HTH_OP_CONV_GRAD_FILTER && grad_takes(g, n, HTH_LAYOUT_PLAIN, blocked));
+    bool takes =
+        grad_takes(g, n, blocked, blocked) ||
+        (n->op == HTH_OP_CONV_GRAD_FILTER && grad_takes(g, n, HTH_LAYOUT_PLAIN, blocked)) ||
+        (!hth_dn_here() && cpu_winograd_fits(g, n, blocked));
     return takes ? blocked : HTH_LAYOUT_PLAIN;
 }
 

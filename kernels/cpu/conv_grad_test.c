@@ -149,6 +149,7 @@ static void filter_gradients(void **state)
 static void chunks_of_the_batch(void **state)
 {
     (void)state;
+    fixture_needs_onednn();
     static const hth_op ops[] = {HTH_OP_CONV, HTH_OP_CONV_GRAD_DATA, HTH_OP_CONV_GRAD_FILTER};
     for (int k = 0; k < 3; k++) {
         fixture f;

@@ -147,6 +147,7 @@ static void conv_matches_the_reference(void **state)
 static void conv_post_ops(void **state)
 {
     (void)state;
+    fixture_needs_onednn();
     static const hth_post_op unary[] = {
         {HTH_OP_RELU, -1, 0, 0},          {HTH_OP_CLIP, -1, 0, 6},
         {HTH_OP_SIGMOID, -1, 0, 0},       {HTH_OP_SWISH, -1, 1, 0},
@@ -250,6 +251,7 @@ static void lowered_is_offered(void **state)
 static void narrow_channels_stay_blocked(void **state)
 {
     (void)state;
+    fixture_needs_onednn();
     static const conv_case list[] = {{4, 1, 3, 64, 1, 30, 7, 2, 1, 3, false, true, false},
                                      {4, 2, 64, 64, 16, 9, 3, 1, 1, 1, false, true, false},
                                      {4, 1, 64, 128, 8, 9, 3, 2, 1, 1, false, true, false},
@@ -267,6 +269,7 @@ static void narrow_channels_stay_blocked(void **state)
 static void equal_filters_have_equal_forms(void **state)
 {
     (void)state;
+    fixture_needs_onednn();
     conv_case c[3] = {{4, 1, 32, 32, 1, 14, 3, 1, 1, 1, false, true, false},
                       {4, 4, 32, 32, 1, 28, 3, 1, 1, 1, false, true, false},
                       {4, 1, 48, 32, 1, 14, 3, 1, 1, 1, false, true, false}};
@@ -290,6 +293,7 @@ static void equal_filters_have_equal_forms(void **state)
 static void failed_allocations_leave_nothing(void **state)
 {
     (void)state;
+    fixture_needs_onednn();
     static const char *const algorithm[] = {NULL, "winograd_4x4:avx512", "lowered:avx512",
                                             "lowered:amx", "ref"};
     conv_case c = {4, 1, 32, 32, 1, 12, 3, 1, 1, 1, false, true, false};

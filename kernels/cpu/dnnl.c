@@ -1,68 +1,112 @@
 // SPDX-License-Identifier: Apache-2.0
-// What oneDNN 2 and 3 have in common: engine, attributes, primitives with their arguments,
-// reorders. A primitive asks its descriptor for the memory of every argument that exists
-// (dnnl_query_exec_arg_md), so that no table of "which operation has which arguments" is kept here.
-// Memory objects are made once and re-pointed only when an address changes.
+// Descriptions, and the way to the plug-in that has oneDNN.
 #include "kernels/cpu/dnnl.h"
 
 #include "base/alloc.h"
 #include "base/id.h"
-#include "base/isa.h"
-#include "base/settings.h"
+#include "device/cpu/onednn.h"
 
-#include <pthread.h>
 #include <stdio.h>
-#include <string.h>
 
-// Primitives that oneDNN keeps when nobody uses them any more. Its own 1,024 are all the candidates
-// that were ever measured, with their code; equal layers share one anyhow while it is in use.
-#define DN_CACHE 64
-
-struct hth_dn_prim {
-    dnnl_primitive_desc_t pd;
-    dnnl_primitive_t primitive;
-    dnnl_stream_t stream;
-    int n_args;
-    dnnl_exec_arg_t *args;
-    const void **data; // what each argument points to now
-    size_t scratchpad;
-};
-
-static dnnl_engine_t
-    dn_engine; // one per process, never destroyed: oneDNN's caches outlive main too
-static dnnl_status_t dn_engine_status;
-static pthread_once_t dn_once = PTHREAD_ONCE_INIT;
-
-static void dn_engine_init(void)
+static const hth_dn_calls *calls(void)
 {
-    if (hth_setting_int(HTH_SET_VECTOR_BYTES) < 64) { // heard before anything else is made only
-        dnnl_set_max_cpu_isa(hth_isa_bytes() == 32 ? dnnl_cpu_isa_avx2 : dnnl_cpu_isa_sse41);
-    }
-    dn_engine_status = dnnl_engine_create(&dn_engine, dnnl_cpu, 0);
-    dnnl_set_primitive_cache_capacity(DN_CACHE); // where it cannot be set it stays as it is
+    const hth_onednn *o = hth_onednn_get();
+    return o == NULL ? NULL : o->calls;
 }
 
-static dnnl_status_t dn_engine_get(void)
+bool hth_dn_here(void)
 {
-    pthread_once(&dn_once, dn_engine_init);
-    return dn_engine_status;
+    return calls() != NULL;
 }
 
-hth_err hth_dn_fail(dnnl_status_t st, const char *what)
+hth_err hth_dn_prim_open(const hth_dn_op *op, int nth, hth_dn_prim **out)
 {
-    switch (st) {
-    case dnnl_success:
-        return HTH_OK;
-    case dnnl_out_of_memory:
-        return hth_fail(HTH_ENOMEM, "%s: oneDNN is out of memory", what);
-    case dnnl_unimplemented:
-    case dnnl_invalid_arguments:
-        return hth_fail(HTH_ENOTSUP, "%s: oneDNN has no implementation", what);
-    case HTH_DN_ENDS:
-        return hth_fail(HTH_ENOENT, "%s: oneDNN has no further implementation", what);
-    default:
-        return hth_fail(HTH_EIO, "%s: oneDNN failed with status %d", what, (int)st);
+    *out = NULL;
+    return hth_dn_here() ? calls()->open(op, nth, out)
+                         : hth_fail(HTH_ENOTSUP, "there is no oneDNN");
+}
+
+hth_err hth_dn_probe(const hth_dn_op *op, int nth, char name[HTH_DN_NAME], size_t *scratchpad)
+{
+    return hth_dn_here() ? calls()->probe(op, nth, name, scratchpad)
+                         : hth_fail(HTH_ENOTSUP, "there is no oneDNN");
+}
+
+// A primitive exists only where there is a plug-in.
+
+void hth_dn_prim_close(hth_dn_prim *p)
+{
+    if (p != NULL) {
+        calls()->close(p);
     }
+}
+
+const char *hth_dn_prim_impl(const hth_dn_prim *p)
+{
+    return calls()->impl(p);
+}
+
+size_t hth_dn_prim_scratchpad(const hth_dn_prim *p)
+{
+    return calls()->scratchpad(p);
+}
+
+size_t hth_dn_prim_bytes(const hth_dn_prim *p, int arg)
+{
+    return calls()->bytes(p, arg);
+}
+
+hth_err hth_dn_prim_reorder(const hth_dn_prim *p, int arg, const hth_dn_md *md, hth_dn_prim **out)
+{
+    return calls()->reorder(p, arg, md, false, out);
+}
+
+hth_err hth_dn_prim_unreorder(const hth_dn_prim *p, int arg, const hth_dn_md *md, hth_dn_prim **out)
+{
+    return calls()->reorder(p, arg, md, true, out);
+}
+
+hth_err hth_dn_prim_set(hth_dn_prim *p, int arg, const void *data)
+{
+    return calls()->set(p, arg, data);
+}
+
+hth_err hth_dn_prim_run(hth_dn_prim *p)
+{
+    return calls()->run(p);
+}
+
+void hth_dn_prim_form(const hth_dn_prim *p, int arg, char out[HTH_DN_FORM])
+{
+    uint8_t image[4096];
+    hth_piece piece = {image, calls()->image(p, arg, image, sizeof image)};
+    hth_id id = hth_id_of(&piece, 1);
+    char hex[HTH_ID_HEX];
+    snprintf(out, HTH_DN_FORM, "dnnl:%.32s", hth_id_hex(&id, hex));
+}
+
+hth_err hth_dn_prim_pack(const hth_dn_prim *p, int arg, const hth_dn_md *md, const void *src,
+                         void *dst)
+{
+    hth_dn_prim *r;
+    HTH_TRY(hth_dn_prim_reorder(p, arg, md, &r));
+    hth_err err = HTH_OK;
+    void *scratch = NULL;
+    if (hth_dn_prim_scratchpad(r) > 0) {
+        scratch = hth_alloc_aligned(hth_dn_prim_scratchpad(r), 64);
+        if (scratch == NULL) {
+            err = hth_fail(HTH_ENOMEM, "out of memory to reorder a constant");
+            goto done;
+        }
+        HTH_GOTO(hth_dn_prim_set(r, DNNL_ARG_SCRATCHPAD, scratch), done);
+    }
+    HTH_GOTO(hth_dn_prim_set(r, DNNL_ARG_FROM, src), done);
+    HTH_GOTO(hth_dn_prim_set(r, DNNL_ARG_TO, dst), done);
+    err = hth_dn_prim_run(r);
+done:
+    hth_dn_prim_close(r);
+    hth_free(scratch);
+    return err;
 }
 
 hth_dn_md hth_dn_md_plain(hth_dtype dt, int ndims, const int64_t *dims)
@@ -91,282 +135,4 @@ hth_dn_md hth_dn_md_of(hth_dtype dt, const hth_shape *s, hth_layout l)
         md.strides[0] = stride;
     }
     return md;
-}
-
-dnnl_data_type_t hth_dn_dtype(hth_dtype dt)
-{
-    switch (dt) {
-    case HTH_DT_F32:
-        return dnnl_f32;
-    case HTH_DT_BF16:
-        return dnnl_bf16;
-    case HTH_DT_F16:
-        return dnnl_f16;
-    case HTH_DT_I32:
-        return dnnl_s32;
-    case HTH_DT_I8:
-        return dnnl_s8;
-    case HTH_DT_U8:
-        return dnnl_u8;
-    default:
-        return dnnl_data_type_undef;
-    }
-}
-
-dnnl_format_tag_t hth_dn_block_tag(const hth_dn_md *m)
-{
-    static const dnnl_format_tag_t tag[2][3] = {{dnnl_aBc8b, dnnl_aBcd8b, dnnl_aBcde8b},
-                                                {dnnl_aBc16b, dnnl_aBcd16b, dnnl_aBcde16b}};
-    if (m->ndims < 3 || m->ndims > 5) {
-        return dnnl_format_tag_undef; // refused by oneDNN as an invalid argument
-    }
-    return tag[m->block == 16][m->ndims - 3];
-}
-
-static dnnl_status_t dn_attr_open(const hth_dn_op *op, dnnl_primitive_attr_t *out)
-{
-    dnnl_post_ops_t ops = NULL;
-    dnnl_status_t st = dnnl_primitive_attr_create(out);
-    if (st != dnnl_success) {
-        return st;
-    }
-    st = dnnl_primitive_attr_set_scratchpad_mode(*out, dnnl_scratchpad_mode_user);
-    if (st == dnnl_success && op != NULL && op->n_post > 0) {
-        st = dnnl_post_ops_create(&ops);
-        for (int i = 0; i < op->n_post && st == dnnl_success; i++) {
-            st = hth_dn_native_post(ops, &op->post[i]);
-        }
-        if (st == dnnl_success) {
-            st = dnnl_primitive_attr_set_post_ops(*out, ops);
-        }
-        if (ops != NULL) {
-            dnnl_post_ops_destroy(ops);
-        }
-    }
-    if (st != dnnl_success) {
-        dnnl_primitive_attr_destroy(*out);
-    }
-    return st;
-}
-
-static hth_dn_native_md dn_arg_md(const hth_dn_prim *p, int arg)
-{
-    return dnnl_primitive_desc_query_md(p->pd, dnnl_query_exec_arg_md, arg);
-}
-
-size_t hth_dn_prim_bytes(const hth_dn_prim *p, int arg)
-{
-    hth_dn_native_md md = dn_arg_md(p, arg);
-    return md == NULL ? 0 : dnnl_memory_desc_get_size(md);
-}
-
-static hth_err dn_arg_add(hth_dn_prim *p, int arg)
-{
-    if (hth_dn_prim_bytes(p, arg) == 0) {
-        return HTH_OK;
-    }
-    for (int i = 0; i < p->n_args; i++) {
-        if (p->args[i].arg == arg) {
-            return HTH_OK; // DNNL_ARG_SRC and DNNL_ARG_FROM are one number
-        }
-    }
-    dnnl_memory_t m;
-    HTH_TRY(hth_dn_fail(dnnl_memory_create(&m, dn_arg_md(p, arg), dn_engine, DNNL_MEMORY_NONE),
-                        "memory object"));
-    p->args[p->n_args++] = (dnnl_exec_arg_t){.arg = arg, .memory = m};
-    return HTH_OK;
-}
-
-static hth_err dn_args_open(hth_dn_prim *p, int n_srcs, const hth_dn_post *post, int n_post)
-{
-    static const int fixed[] = {
-        DNNL_ARG_SRC,       DNNL_ARG_SRC_1,     DNNL_ARG_WEIGHTS,  DNNL_ARG_BIAS,
-        DNNL_ARG_DST,       DNNL_ARG_DIFF_SRC,  DNNL_ARG_DIFF_DST, DNNL_ARG_DIFF_WEIGHTS,
-        DNNL_ARG_DIFF_BIAS, DNNL_ARG_WORKSPACE,
-    };
-    int n_fixed = (int)(sizeof fixed / sizeof fixed[0]), cap = n_fixed + n_srcs + n_post + 1;
-    p->args = hth_calloc((size_t)cap, sizeof *p->args);
-    p->data = hth_calloc((size_t)cap, sizeof *p->data);
-    if (p->args == NULL || p->data == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for a oneDNN primitive");
-    }
-    for (int i = 0; i < n_fixed; i++) {
-        HTH_TRY(dn_arg_add(p, fixed[i]));
-    }
-    for (int i = 0; i < n_srcs; i++) {
-        HTH_TRY(dn_arg_add(p, DNNL_ARG_MULTIPLE_SRC + i));
-    }
-    for (int i = 0; i < n_post; i++) {
-        // Only of a binary post op: of any other, oneDNN 2.6 returns bytes that are no descriptor.
-        if (post[i].kind == dnnl_binary) {
-            HTH_TRY(dn_arg_add(p, DNNL_ARG_ATTR_MULTIPLE_POST_OP(i) | DNNL_ARG_SRC_1));
-        }
-    }
-    p->scratchpad = hth_dn_prim_bytes(p, DNNL_ARG_SCRATCHPAD);
-    return dn_arg_add(p, DNNL_ARG_SCRATCHPAD);
-}
-
-// Makes the primitive of a descriptor, which it takes over also on error.
-static hth_err dn_prim_from(dnnl_primitive_desc_t pd, int n_srcs, const hth_dn_post *post,
-                            int n_post, hth_dn_prim **out)
-{
-    hth_err err;
-    hth_dn_prim *p = hth_calloc(1, sizeof *p);
-    if (p == NULL) {
-        dnnl_primitive_desc_destroy(pd);
-        return hth_fail(HTH_ENOMEM, "out of memory for a oneDNN primitive");
-    }
-    p->pd = pd;
-    HTH_GOTO(hth_dn_fail(dnnl_primitive_create(&p->primitive, pd), "primitive"), fail);
-    HTH_GOTO(
-        hth_dn_fail(dnnl_stream_create(&p->stream, dn_engine, dnnl_stream_default_flags), "stream"),
-        fail);
-    HTH_GOTO(dn_args_open(p, n_srcs, post, n_post), fail);
-    *out = p;
-    return HTH_OK;
-fail:
-    hth_dn_prim_close(p);
-    return err;
-}
-
-static hth_err dn_pd_open(const hth_dn_op *op, int nth, dnnl_primitive_desc_t *out)
-{
-    dnnl_primitive_attr_t attr;
-    *out = NULL;
-    HTH_TRY(hth_dn_fail(dn_engine_get(), "engine"));
-    HTH_TRY(hth_dn_fail(dn_attr_open(op, &attr), "attributes"));
-    dnnl_status_t st = hth_dn_native_pd(dn_engine, op, attr, nth, out);
-    dnnl_primitive_attr_destroy(attr);
-    return hth_dn_fail(st, "primitive descriptor");
-}
-
-static const char *dn_pd_impl(dnnl_primitive_desc_t pd)
-{
-    const char *name = NULL;
-    dnnl_primitive_desc_query(pd, dnnl_query_impl_info_str, 0, &name);
-    return name == NULL ? "?" : name;
-}
-
-hth_err hth_dn_prim_open(const hth_dn_op *op, int nth, hth_dn_prim **out)
-{
-    dnnl_primitive_desc_t pd;
-    *out = NULL;
-    HTH_TRY(dn_pd_open(op, nth, &pd));
-    return dn_prim_from(pd, op->n_srcs, op->post, op->n_post, out);
-}
-
-hth_err hth_dn_probe(const hth_dn_op *op, int nth, char name[HTH_DN_NAME], size_t *scratchpad)
-{
-    dnnl_primitive_desc_t pd;
-    HTH_TRY(dn_pd_open(op, nth, &pd));
-    snprintf(name, HTH_DN_NAME, "%s", dn_pd_impl(pd));
-    hth_dn_native_md md = dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0);
-    *scratchpad = md == NULL ? 0 : dnnl_memory_desc_get_size(md);
-    dnnl_primitive_desc_destroy(pd);
-    return HTH_OK;
-}
-
-void hth_dn_prim_close(hth_dn_prim *p)
-{
-    if (p == NULL) {
-        return;
-    }
-    for (int i = 0; i < p->n_args; i++) {
-        dnnl_memory_destroy(p->args[i].memory);
-    }
-    if (p->stream != NULL) {
-        dnnl_stream_destroy(p->stream);
-    }
-    if (p->primitive != NULL) {
-        dnnl_primitive_destroy(p->primitive);
-    }
-    dnnl_primitive_desc_destroy(p->pd);
-    hth_free(p->args);
-    hth_free(p->data);
-    hth_free(p);
-}
-
-const char *hth_dn_prim_impl(const hth_dn_prim *p)
-{
-    return dn_pd_impl(p->pd);
-}
-
-size_t hth_dn_prim_scratchpad(const hth_dn_prim *p)
-{
-    return p->scratchpad;
-}
-
-void hth_dn_prim_form(const hth_dn_prim *p, int arg, char out[HTH_DN_FORM])
-{
-    uint8_t image[4096];
-    hth_piece piece = {image, hth_dn_native_image(dn_arg_md(p, arg), image, sizeof image)};
-    hth_id id = hth_id_of(&piece, 1);
-    char hex[HTH_ID_HEX];
-    snprintf(out, HTH_DN_FORM, "dnnl:%.32s", hth_id_hex(&id, hex));
-}
-
-static hth_err dn_reorder(const hth_dn_prim *p, int arg, const hth_dn_md *md, bool back,
-                          hth_dn_prim **out)
-{
-    *out = NULL;
-    dnnl_primitive_attr_t attr;
-    dnnl_primitive_desc_t pd = NULL;
-    HTH_TRY(hth_dn_fail(dn_attr_open(NULL, &attr), "attributes"));
-    dnnl_status_t st = hth_dn_native_reorder(dn_engine, md, dn_arg_md(p, arg), back, attr, &pd);
-    dnnl_primitive_attr_destroy(attr);
-    HTH_TRY(hth_dn_fail(st, "reorder"));
-    return dn_prim_from(pd, 0, NULL, 0, out);
-}
-
-hth_err hth_dn_prim_reorder(const hth_dn_prim *p, int arg, const hth_dn_md *md, hth_dn_prim **out)
-{
-    return dn_reorder(p, arg, md, false, out);
-}
-
-hth_err hth_dn_prim_unreorder(const hth_dn_prim *p, int arg, const hth_dn_md *md, hth_dn_prim **out)
-{
-    return dn_reorder(p, arg, md, true, out);
-}
-
-hth_err hth_dn_prim_pack(const hth_dn_prim *p, int arg, const hth_dn_md *md, const void *src,
-                         void *dst)
-{
-    hth_dn_prim *r;
-    HTH_TRY(hth_dn_prim_reorder(p, arg, md, &r));
-    hth_err err = HTH_OK;
-    void *scratch = NULL;
-    if (r->scratchpad > 0) {
-        scratch = hth_alloc_aligned(r->scratchpad, 64);
-        if (scratch == NULL) {
-            err = hth_fail(HTH_ENOMEM, "out of memory to reorder a constant");
-            goto done;
-        }
-        HTH_GOTO(hth_dn_prim_set(r, DNNL_ARG_SCRATCHPAD, scratch), done);
-    }
-    HTH_GOTO(hth_dn_prim_set(r, DNNL_ARG_FROM, src), done);
-    HTH_GOTO(hth_dn_prim_set(r, DNNL_ARG_TO, dst), done);
-    err = hth_dn_prim_run(r);
-done:
-    hth_dn_prim_close(r);
-    hth_free(scratch);
-    return err;
-}
-
-hth_err hth_dn_prim_set(hth_dn_prim *p, int arg, const void *data)
-{
-    for (int i = 0; i < p->n_args; i++) {
-        if (p->args[i].arg == arg && p->data[i] != data) {
-            p->data[i] = data;
-            return hth_dn_fail(
-                dnnl_memory_set_data_handle(p->args[i].memory, (void *)(uintptr_t)data),
-                "memory object");
-        }
-    }
-    return HTH_OK;
-}
-
-hth_err hth_dn_prim_run(hth_dn_prim *p)
-{
-    return hth_dn_fail(dnnl_primitive_execute(p->primitive, p->stream, p->n_args, p->args),
-                       "execution");
 }

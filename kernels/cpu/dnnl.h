@@ -3,10 +3,9 @@
 // an object.
 //
 // Design notes
-// oneDNN 2 and 3 differ in how descriptors are made (by-value structs and iterators; opaque
-// handles), not in what can be asked of a primitive once it exists. So an operation is described
-// here by plain data (hth_dn_op), dnnl_v2.c and dnnl_v3.c turn it into a primitive descriptor, and
-// everything else (dnnl.c) is common. No other file calls oneDNN. Scratchpads are always the
+// An operation is plain data here (hth_dn_op), in oneDNN's own enumerations. What calls oneDNN is
+// in a plug-in (kernels/dnnl/, device/cpu/onednn.h), behind a table (hth_dn_calls): where it is
+// absent, nothing can be opened, and the CPU has the kernels of our own. Scratchpads are always the
 // caller's. A primitive belongs to the thread that runs it; its team must have the size that it had
 // when the primitive was opened.
 #ifndef HTH_KERNELS_CPU_DNNL_H
@@ -77,8 +76,10 @@ typedef struct hth_dn_op {
 
 typedef struct hth_dn_prim hth_dn_prim;
 
+// hth_dn_here says whether there is oneDNN in this process.
+bool hth_dn_here(void);
 // hth_dn_prim_open makes the `nth` implementation (0: oneDNN's first choice) of `op`. HTH_ENOENT:
-// there are fewer; HTH_ENOTSUP: oneDNN cannot do this at all.
+// there are fewer; HTH_ENOTSUP: oneDNN cannot do this at all, or is not here.
 hth_err hth_dn_prim_open(const hth_dn_op *op, int nth, hth_dn_prim **out);
 // hth_dn_probe asks for the name and the scratchpad of the same implementation without generating
 // its code.
@@ -106,30 +107,21 @@ hth_err hth_dn_prim_unreorder(const hth_dn_prim *p, int arg, const hth_dn_md *md
 hth_err hth_dn_prim_set(hth_dn_prim *p, int arg, const void *data);
 hth_err hth_dn_prim_run(hth_dn_prim *p);
 
-// hth_dn_fail maps a oneDNN status to a code and sets the sentence; HTH_OK stays HTH_OK.
-hth_err hth_dn_fail(dnnl_status_t st, const char *what);
-
-// What dnnl_v2.c and dnnl_v3.c provide to dnnl.c.
-#if DNNL_VERSION_MAJOR >= 3
-typedef const_dnnl_memory_desc_t hth_dn_native_md;
-#define HTH_DN_ENDS dnnl_last_impl_reached
-#else
-typedef const dnnl_memory_desc_t *hth_dn_native_md;
-#define HTH_DN_ENDS dnnl_iterator_ends
-#endif
-// Maps of our terms to oneDNN's.
-dnnl_data_type_t hth_dn_dtype(hth_dtype dt);
-dnnl_format_tag_t hth_dn_block_tag(const hth_dn_md *m);
-// hth_dn_native_pd makes the descriptor of the nth implementation; `attr` carries scratchpad mode
-// and post ops. HTH_DN_ENDS: there are fewer.
-dnnl_status_t hth_dn_native_pd(dnnl_engine_t e, const hth_dn_op *op, dnnl_primitive_attr_t attr,
-                               int nth, dnnl_primitive_desc_t *out);
-// hth_dn_native_reorder describes a reorder from `md` to `native`, or `back`.
-dnnl_status_t hth_dn_native_reorder(dnnl_engine_t e, const hth_dn_md *md, hth_dn_native_md native,
-                                    bool back, dnnl_primitive_attr_t attr,
-                                    dnnl_primitive_desc_t *out);
-dnnl_status_t hth_dn_native_post(dnnl_post_ops_t ops, const hth_dn_post *p);
-// hth_dn_native_image returns a digestible image of a descriptor: at most `cap` bytes.
-size_t hth_dn_native_image(hth_dn_native_md md, uint8_t *out, size_t cap);
+// What the plug-in provides to dnnl.c. `image` writes a digestible image of an argument's memory
+// format, at most `cap` bytes, and returns how many; `reorder` is one from `md` to the format of
+// `arg`, or `back`.
+typedef struct hth_dn_calls {
+    hth_err (*open)(const hth_dn_op *op, int nth, hth_dn_prim **out);
+    hth_err (*probe)(const hth_dn_op *op, int nth, char name[HTH_DN_NAME], size_t *scratchpad);
+    void (*close)(hth_dn_prim *p);
+    const char *(*impl)(const hth_dn_prim *p);
+    size_t (*scratchpad)(const hth_dn_prim *p);
+    size_t (*bytes)(const hth_dn_prim *p, int arg);
+    size_t (*image)(const hth_dn_prim *p, int arg, uint8_t *out, size_t cap);
+    hth_err (*reorder)(const hth_dn_prim *p, int arg, const hth_dn_md *md, bool back,
+                       hth_dn_prim **out);
+    hth_err (*set)(hth_dn_prim *p, int arg, const void *data);
+    hth_err (*run)(hth_dn_prim *p);
+} hth_dn_calls;
 
 #endif

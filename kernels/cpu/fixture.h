@@ -10,7 +10,9 @@
 
 #include "base/alloc.h"
 #include "base/isa.h"
+#include "base/settings.h"
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/dnnl.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -43,8 +45,18 @@ static inline hth_device fixture_device(void)
 {
     hth_device d = {.props = {.name = "cpu:0", .n_threads = 2}};
     assert_int_equal(hth_isa_limit(getenv("HEARTH_ISA")), HTH_OK);
+    assert_int_equal(hth_setting_given("kernels.onednn", getenv("HEARTH_ONEDNN")), HTH_OK);
     d.props.vector_bytes = hth_isa_bytes();
     return d;
+}
+
+// For what is asserted of oneDNN's kernels: the rest of a test runs without it, too.
+static inline void fixture_needs_onednn(void)
+{
+    fixture_device();
+    if (!hth_dn_here()) {
+        skip();
+    }
 }
 
 static inline float fixture_random(fixture *f)

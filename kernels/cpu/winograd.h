@@ -35,6 +35,9 @@ hth_err cpu_winograd_prepare(hth_device *d, const hth_graph *g, const hth_node *
 // at most `cap`.
 int cpu_winograd_names(hth_device *d, const hth_graph *g, const hth_node *n,
                        char (*names)[HTH_WINO_NAME], int cap);
+// cpu_winograd_fits says whether there is an algorithm for the node (a Conv, ConvTranspose or
+// gradient) once its image and its result are in layout `l`.
+bool cpu_winograd_fits(const hth_graph *g, const hth_node *n, hth_layout l);
 
 // Between winograd*.c.
 hth_err hth_wino_describe(hth_device *d, const hth_graph *g, const hth_node *n,

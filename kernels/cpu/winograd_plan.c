@@ -102,24 +102,50 @@ static hth_err plan_geometry(const hth_node *n, const hth_shape *x, const hth_sh
     return HTH_OK;
 }
 
-hth_err hth_wino_describe(hth_device *d, const hth_graph *g, const hth_node *n,
-                          const char *algorithm, hth_wino_plan *p)
+// Image, result and filter of the convolution that the node computes or derives.
+typedef struct plan_values {
+    const hth_value *x, *y, *w;
+} plan_values;
+
+static plan_values plan_values_of(const hth_graph *g, const hth_node *n)
 {
     bool filter = n->op == HTH_OP_CONV_GRAD_FILTER;
-    const hth_value *x = &g->values[n->inputs[0]];
-    const hth_value *y = &g->values[filter ? n->inputs[1] : n->outputs[0]];
-    const hth_value *w = &g->values[filter ? n->outputs[0] : n->inputs[1]];
-    *p = (hth_wino_plan){.isa = plan_isa(x->layout)};
-    if ((n->op != HTH_OP_CONV && n->op != HTH_OP_CONV_GRAD_DATA && !filter) || p->isa == NULL ||
-        plan_parse(algorithm, p) != HTH_OK) {
-        return hth_fail(HTH_ENOTSUP, "node '%s': no such Winograd", n->name);
-    }
-    if (x->dtype != HTH_DT_F32 || w->dtype != HTH_DT_F32 || y->layout != x->layout ||
-        x->shape.rank != 4 || w->shape.dim[2] != 3 || w->shape.dim[3] != 3 ||
-        hth_shape_elements(&x->shape) <= 0 || hth_shape_elements(&y->shape) <= 0) {
+    return (plan_values){&g->values[n->inputs[0]],
+                         &g->values[filter ? n->inputs[1] : n->outputs[0]],
+                         &g->values[filter ? n->outputs[0] : n->inputs[1]]};
+}
+
+// What does not depend on layouts; p has an instruction set and a tile.
+static hth_err plan_node(const hth_node *n, const plan_values *v, hth_wino_plan *p)
+{
+    const hth_value *x = v->x, *y = v->y, *w = v->w;
+    if (x->dtype != HTH_DT_F32 || w->dtype != HTH_DT_F32 || x->shape.rank != 4 ||
+        w->shape.dim[2] != 3 || w->shape.dim[3] != 3 || hth_shape_elements(&x->shape) <= 0 ||
+        hth_shape_elements(&y->shape) <= 0) {
         return hth_fail(HTH_ENOTSUP, "node '%s': Winograd is for 3x3 in blocks of f32", n->name);
     }
     return plan_geometry(n, &x->shape, &y->shape, &w->shape, p);
+}
+
+hth_err hth_wino_describe(hth_device *d, const hth_graph *g, const hth_node *n,
+                          const char *algorithm, hth_wino_plan *p)
+{
+    plan_values v = plan_values_of(g, n);
+    *p = (hth_wino_plan){.isa = plan_isa(v.x->layout)};
+    if ((n->op != HTH_OP_CONV && n->op != HTH_OP_CONV_GRAD_DATA &&
+         n->op != HTH_OP_CONV_GRAD_FILTER) ||
+        p->isa == NULL || v.y->layout != v.x->layout || plan_parse(algorithm, p) != HTH_OK) {
+        return hth_fail(HTH_ENOTSUP, "node '%s': no such Winograd", n->name);
+    }
+    return plan_node(n, &v, p);
+}
+
+bool cpu_winograd_fits(const hth_graph *g, const hth_node *n, hth_layout l)
+{
+    plan_values v = plan_values_of(g, n);
+    hth_wino_plan p = {.isa = plan_isa(l), .pairs = 1};
+    return p.isa != NULL && n->op != HTH_OP_CONV_TRANSPOSE && plan_node(n, &v, &p) == HTH_OK &&
+           p.filter.merge <= PLAN_MERGE;
 }
 
 static int plan_name(char (*names)[HTH_WINO_NAME], int n, int cap, int size, const char *isa,

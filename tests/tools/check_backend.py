@@ -37,8 +37,8 @@ def build(folder, out):
                           text=True, check=True).stdout.split()
     root = os.path.dirname(os.path.dirname(HERE))
     subprocess.run(['cc', '-std=c11', '-D_GNU_SOURCE', '-O1', '-g', '-fPIC', '-shared', '-fvisibility=hidden', '-I', root,
-                    '-o', out, os.path.join(HERE, 'check_backend.c'), os.path.join(folder, 'libhth.a'), '-ldnnl', '-lnng',
-                    '-lgomp', '-lm', '-pthread'] + libs, check=True)
+                    '-o', out, os.path.join(HERE, 'check_backend.c'), os.path.join(folder, 'libhth.a'), '-lnng',
+                    '-lm', '-pthread'] + libs, check=True)
     lib = C.CDLL(out)
     lib.check_error.restype = lib.check_input_name.restype = C.c_char_p
     lib.check_result.restype = C.POINTER(Tensor)

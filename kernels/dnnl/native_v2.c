@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Descriptors the way of oneDNN 2: by-value memory descriptors, operation descriptors, an iterator
 // over implementations.
-#include "kernels/cpu/dnnl.h"
+#include "kernels/dnnl/native.h"
 
 #if DNNL_VERSION_MAJOR == 2
 

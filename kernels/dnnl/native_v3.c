@@ -2,7 +2,7 @@
 // Descriptors the way of oneDNN 3: opaque memory descriptors that are created and destroyed,
 // primitive descriptors made by one call per operation and stepped to the next implementation in
 // place.
-#include "kernels/cpu/dnnl.h"
+#include "kernels/dnnl/native.h"
 
 #if DNNL_VERSION_MAJOR >= 3
 
