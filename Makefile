@@ -21,11 +21,11 @@ CPPFLAGS  = -D_GNU_SOURCE -I. -I$(B)/gen $(DEFS)
 LDLIBS    = -lnng -lprotobuf-c -ljansson -llmdb -lcrypto -levent -levent_pthreads -levent_openssl -lssl -lz -lm
 LAYERS   := base graph device modelstore kernels convsel memmgr client server
 
-# What calls oneDNN is a plug-in: it alone is linked with libdnnl. Test programs and benches look for it in the build folder; under
-# the address sanitizer, whose dlopen does not see a program's path, by LD_LIBRARY_PATH (test).
+# What calls oneDNN is a plug-in: it alone is linked with libdnnl. Test programs and benches look for it in the build folder, by RPATH:
+# under the address sanitizer dlopen is called from the sanitizer's library, for which a program's RUNPATH does not count.
 DNNL_OBJ := $(patsubst %.c,$(B)/%.o,$(filter-out %_test.c,$(wildcard kernels/dnnl/*.c)))
 DNNL     := $(B)/libhearth_dnnl.so
-FIND     := -Wl,-rpath,'$$ORIGIN/..:$$ORIGIN/../..'
+FIND     := -Wl,--disable-new-dtags,-rpath,'$$ORIGIN/..:$$ORIGIN/../..'
 
 # The CUDA plug-in needs the headers of CUDA 13 and cuDNN 9 and nvcc for its kernels, no library. Without the headers its tests
 # are skipped, too; without nvcc they run: they compile the kernels for the host.
@@ -195,7 +195,7 @@ tests: deps-test
 all-tests: all $(TESTBIN) $(B)/docs/embed $(FAKE_PLUGIN)
 	@:
 test: tests
-	$(Q)HEARTH_BUILD=$(B) LD_LIBRARY_PATH=$(abspath $(B))$${LD_LIBRARY_PATH:+:$$LD_LIBRARY_PATH} CMOCKA_MESSAGE_OUTPUT=TAP prove $(if $(V),-v) --timer -e 'sh build-aux/tap.sh' $(TESTBIN)
+	$(Q)HEARTH_BUILD=$(B) CMOCKA_MESSAGE_OUTPUT=TAP prove $(if $(V),-v) --timer -e 'sh build-aux/tap.sh' $(TESTBIN)
 check: test
 	$(Q)prove --directives -e sh build-aux/cuda_symbols.sh :: "$(CC)" "$(CUDA_HOME)"
 	$(Q)prove --directives --timer -e sh tests/onednn.sh :: $(B) "$(CC)"
