@@ -5,6 +5,7 @@
 #include "kernels/cpu/conv.h"
 
 #include "kernels/cpu/conv_form.h"
+#include "kernels/cpu/lowered.h"
 #include "kernels/cpu/winograd.h"
 
 #include <string.h>
@@ -128,7 +129,8 @@ hth_layout cpu_conv_layout(hth_device *d, const hth_graph *g, const hth_node *n,
     hth_cpu_block(d, &blocked);
     *any = false;
     bool takes = conv_takes(g, n, blocked, blocked) || conv_takes(g, n, HTH_LAYOUT_PLAIN, blocked);
-    takes = takes || (!hth_dn_here() && cpu_winograd_fits(g, n, blocked));
+    takes = takes || (!hth_dn_here() &&
+                      (cpu_winograd_fits(g, n, blocked) || cpu_lowered_fits(g, n, blocked)));
     return takes ? blocked : HTH_LAYOUT_PLAIN;
 }
 

@@ -217,21 +217,23 @@ static int lowered_isas(hth_layout l, const hth_lowered_isa *list[HTH_LOWERED_NA
     return n;
 }
 
-static bool lowered_takes(const hth_graph *g, const hth_node *n)
+bool cpu_lowered_fits(const hth_graph *g, const hth_node *n, hth_layout l)
 {
+    const hth_lowered_isa *list[HTH_LOWERED_NAMES];
     const hth_value *x = &g->values[n->inputs[0]], *w = &g->values[n->inputs[1]];
-    const hth_value *y = &g->values[n->outputs[0]];
-    return n->op == HTH_OP_CONV && y->layout == x->layout && x->dtype == HTH_DT_F32 &&
-           w->dtype == HTH_DT_F32 && w->constant != NULL && x->shape.rank == 4 &&
-           hth_node_int(n, "group", 1) == 1 && hth_shape_elements(&x->shape) > 0 &&
-           hth_shape_elements(&y->shape) > 0;
+    return n->op == HTH_OP_CONV && x->dtype == HTH_DT_F32 && w->dtype == HTH_DT_F32 &&
+           w->constant != NULL && x->shape.rank == 4 && hth_node_int(n, "group", 1) == 1 &&
+           hth_shape_elements(&x->shape) > 0 &&
+           hth_shape_elements(&g->values[n->outputs[0]].shape) > 0 && lowered_isas(l, list) > 0;
 }
 
 int cpu_lowered_names(const hth_graph *g, const hth_node *n,
                       char names[HTH_LOWERED_NAMES][HTH_LOWERED_NAME])
 {
     const hth_lowered_isa *list[HTH_LOWERED_NAMES];
-    int count = lowered_takes(g, n) ? lowered_isas(g->values[n->inputs[0]].layout, list) : 0;
+    hth_layout l = g->values[n->inputs[0]].layout;
+    bool takes = g->values[n->outputs[0]].layout == l && cpu_lowered_fits(g, n, l);
+    int count = takes ? lowered_isas(l, list) : 0;
     for (int i = 0; i < count; i++) {
         snprintf(names[i], HTH_LOWERED_NAME, "lowered:%s", list[i]->name);
     }

@@ -69,5 +69,7 @@ hth_err cpu_lowered_prepare(hth_device *d, const hth_graph *g, const hth_node *n
 // cpu_lowered_names writes the algorithms for the node and returns their number.
 int cpu_lowered_names(const hth_graph *g, const hth_node *n,
                       char names[HTH_LOWERED_NAMES][HTH_LOWERED_NAME]);
+// cpu_lowered_fits says whether there is one once its image and its result are in layout `l`.
+bool cpu_lowered_fits(const hth_graph *g, const hth_node *n, hth_layout l);
 
 #endif
