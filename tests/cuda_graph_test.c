@@ -45,6 +45,9 @@ typedef struct scene {
 static void scene_open(scene *s)
 {
     const hth_cuda_api *api = hth_cuda_fake_api();
+    CUcontext context;
+    assert_int_equal(api->cuDevicePrimaryCtxRetain(&context, 0), 0);
+    assert_int_equal(api->cuCtxSetCurrent(context), 0);
     assert_int_equal(api->cuStreamCreate(&s->a, CU_STREAM_NON_BLOCKING), 0);
     assert_int_equal(api->cuStreamCreate(&s->b, CU_STREAM_NON_BLOCKING), 0);
     assert_int_equal(api->cuEventCreate(&s->e, 0), 0);
@@ -65,6 +68,7 @@ static void scene_close(scene *s)
     assert_int_equal(api->cuEventDestroy(s->outside), 0);
     assert_int_equal(api->cuMemFree(s->memory), 0);
     assert_int_equal(api->cuMemFreeHost(s->pinned), 0);
+    assert_int_equal(api->cuDevicePrimaryCtxRelease(0), 0);
 }
 
 static CUresult draw_in(scene *s)
