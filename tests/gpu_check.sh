@@ -189,7 +189,7 @@ part_profiles() {
 known() { # WORDS END: the last line of bench.jsonl whose `what` has these words and this end
     grep -F "\"what\": \"$1" "$out/bench.jsonl" 2>/dev/null | grep -F "$2\"," | tail -1
 }
-measure() { # WHAT OPTION NAME ARGUMENTS..: a row with samples per second, which it sets $rate to; 1: failed
+measure() { # WHAT OPTION NAME ARGUMENTS..: a row with samples per second, which it sets $rate to, and what a step's plans said; 1: failed
     what=$1 dev=$device${2:+,$2}
     shift 2
     code=0
@@ -200,8 +200,10 @@ measure() { # WHAT OPTION NAME ARGUMENTS..: a row with samples per second, which
         [ -n "$fake" ] || [ $code != 0 ] || grep '^{' "$store/bench.json" | sed "s|^{|{\"what\": \"$what\", |" >>"$out/bench.jsonl"
     fi
     rate=$(figure samples_per_second <"$store/bench.json") ms=$(figure p50_ms <"$store/bench.json")
-    [ -z "$fake" ] || rate=- ms=-
-    judge "$what" $code "$ms ms, $rate samples/s $([ $code = 0 ] || tail -1 "$store/bench.err" | cut -c1-90)"
+    said=$(figure planned_ms <"$store/bench.json")
+    [ "$said" = - ] && said='' || said=" (planned $said, then $(figure predicted_ms <"$store/bench.json"))"
+    [ -z "$fake" ] || rate=- ms=- said=''
+    judge "$what" $code "$ms ms$said, $rate samples/s $([ $code = 0 ] || tail -1 "$store/bench.err" | cut -c1-90)"
     [ $code = 0 ]
 }
 against() { # MODE NAME BATCH PRECISION: PyTorch's figure and hearth's over it

@@ -62,7 +62,9 @@ mkdir -p "$dir/stub/tests" "$dir/bin" "$dir/models2"
 cat >"$dir/stub/hearth" <<EOF
 #!/bin/sh
 case "\$*" in
-*' bench '*) echo "\$*" >>"$dir/benches"; echo '{"samples_per_second": 50, "p50_ms": 20}'; exit "\$(cat "$dir/fails")" ;;
+*' bench '*) echo "\$*" >>"$dir/benches"
+    case "\$*" in *' --train '*) plans=', "planned_ms": 18, "predicted_ms": 19' ;; esac
+    echo "{\"samples_per_second\": 50, \"p50_ms\": 20\$plans}"; exit "\$(cat "$dir/fails")" ;;
 esac
 EOF
 cat >"$dir/stub/tests/cuda_probe_test" <<EOF
@@ -116,7 +118,7 @@ is 'every bench was taken' [ "$(grep -c ' bench ' "$dir/benches")" = 11 ]
 is 'without those of PyTorch it is not done' [ ! -e "$dir/out2/bench.done" ]
 : >"$dir/torch"
 stub bench 60
-check 0 'train net, batch 8, fp32' '20 ms, 50 samples/s' '40 samples/s; hearth / PyTorch 1.250'
+check 0 'train net, batch 8, fp32' '20 ms (planned 18, then 19), 50 samples/s' '20 ms, 50 samples/s' '40 samples/s; hearth / PyTorch 1.250'
 is 'what is missing is taken, and only that' [ "$(grep -c ' bench ' "$dir/benches") $(grep -c gpu_torch "$dir/benches")" = '0 9' ]
 is 'a part is done under its own name' [ -e "$dir/out2/bench.done" ]
 rm -f "$dir/out2/bench.done"
