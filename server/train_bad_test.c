@@ -120,6 +120,25 @@ static void what_is_lost_is_not_published(void **state)
     fixture_close(&f);
 }
 
+// What would drive weights to infinity is measured all the same: a bench learns nothing.
+static void measured_without_learning(void **state)
+{
+    fixture f;
+    hth_err err;
+    fixture_open(&f, "cpu:mem=256MiB,threads=2");
+    put(f.store, "net", "tests/data/train/net_momentum.onnx");
+    json_t *doc = ask(&f, "bench",
+                      "{\"model\": \"net\", \"batch\": 4, \"train\": true, \"seconds\": 0.1, "
+                      "\"optimizer\": \"momentum\", \"momentum\": 0.9, \"lr\": 1e6}",
+                      &err);
+    if (err != HTH_OK) {
+        fail_msg("%s", hth_err_detail());
+    }
+    assert_true(json_integer_value(json_object_get(doc, "runs")) >= 3);
+    json_decref(doc);
+    fixture_close(&f);
+}
+
 // Relu's maximum swallows a NaN: every loss is finite, but the weights in front of it are not. The
 // checkpoint behind the first step stays what a job can go on from.
 static void lost_weights_are_told(void **state)
@@ -202,6 +221,7 @@ int main(void)
         cmocka_unit_test(bad_input_is_told),
         cmocka_unit_test(refused_before_any_step),
         cmocka_unit_test(what_is_lost_is_not_published),
+        cmocka_unit_test(measured_without_learning),
         cmocka_unit_test(lost_weights_are_told),
         cmocka_unit_test(narrow_labels),
     };

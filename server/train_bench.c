@@ -95,6 +95,7 @@ static hth_err bench_open(hth_models *ms, const hth_train_spec *spec, hth_reques
     b->used_bytes = bench_used(ms);
     b->anon_bytes = bench_anonymous();
     HTH_TRY(hth_trainer_open(ms, spec, r, &b->trainer));
+    b->trainer->lr = 0; // as long a step, and what is synthetic drives no weight to infinity
     return bench_target(b);
 }
 
