@@ -304,7 +304,10 @@ static void test_rates(void **state)
 
 static void *driver_symbol(const char *name)
 {
-    void *lib = rig_real() ? dlopen("libcuda.so.1", RTLD_NOW) : NULL;
+    if (!rig_real()) {
+        return hth_cuda_fake_symbol(name);
+    }
+    void *lib = dlopen("libcuda.so.1", RTLD_NOW);
     return lib != NULL ? dlsym(lib, name) : NULL;
 }
 
@@ -403,7 +406,7 @@ static void test_chunks(void **state)
     CUdeviceptr at;
     uint32_t *pinned;
     assert_int_equal(hth_device_reserve_host(base, MIB, (void **)&pinned), HTH_OK);
-    CUmemAllocationProp prop = chunk_prop(d, rig_real());
+    CUmemAllocationProp prop = chunk_prop(d, true);
     assert_int_equal(api->cuMemAddressReserve(&at, 4 * CHUNK, 0, 0, 0), 0);
     CUresult r = api->cuMemCreate(&h, CHUNK, &prop, 0);
     said("device memory that can be exported", r);
@@ -434,11 +437,20 @@ static void test_chunks(void **state)
                 : r;
         said("a handle from a file descriptor", r);
         if (r == CUDA_SUCCESS) {
-            said("mapping that one, too",
-                 chunk_map(d, at + 2 * CHUNK, imported, CU_MEM_ACCESS_FLAGS_PROT_READWRITE));
+            CUresult too =
+                chunk_map(d, at + 2 * CHUNK, imported, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+            said("mapping that one, too", too);
+            if (too == CUDA_SUCCESS) {
+                pinned[1] = 0;
+                assert_int_equal(
+                    api->cuMemcpyDtoHAsync(pinned + 1, at + 2 * CHUNK, 4, d->own_stream), 0);
+                assert_int_equal(api->cuStreamSynchronize(d->own_stream), 0);
+                assert_int_equal(pinned[1], 12345);
+            }
             (void)api->cuMemUnmap(at + 2 * CHUNK, CHUNK);
             (void)api->cuMemRelease(imported);
         }
+        assert_true(rig_real() || r == CUDA_SUCCESS);
         (void)(fd >= 0 && close(fd));
     }
     CUresult reading = chunk_map(d, at + 3 * CHUNK, h, CU_MEM_ACCESS_FLAGS_PROT_READ);

@@ -46,6 +46,9 @@ void hth_cuda_fake_close(void);
 const hth_cuda_api *hth_cuda_fake_api(void);
 // hth_cuda_fake_table is the same, for the libraries that this driver does not fake.
 hth_cuda_api *hth_cuda_fake_table(void);
+// hth_cuda_fake_symbol is what is not in the table, for hearth does without it: export and import
+// of handles as file descriptors. NULL: there is no such function.
+void *hth_cuda_fake_symbol(const char *name);
 // hth_cuda_fake_bodies says what cuLibraryGetKernel finds, whatever the library's image.
 void hth_cuda_fake_bodies(const hth_cuda_body *const *list, int n);
 // hth_cuda_fake_issue runs fn on a copy of `job` in the stream's order; its failure is a bad

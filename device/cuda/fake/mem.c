@@ -4,8 +4,10 @@
 // driver refuses is refused: an offset, a handle over another, an unmap of part of a mapping.
 #include "device/cuda/fake/impl.h"
 
+#include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define FAKE_MAX         1024
@@ -14,7 +16,7 @@
 
 typedef enum fake_kind {
     FAKE_NONE,
-    FAKE_HANDLE, // at: memfd
+    FAKE_HANDLE, // at: memfd; of: the handle whose memory was imported, 0: its own
     FAKE_ADDRESSES,
     FAKE_MAPPING, // of: index of the handle
     FAKE_PLAIN,
@@ -25,8 +27,9 @@ typedef struct fake_item {
     fake_kind kind;
     uintptr_t at;
     size_t bytes;
-    int of, n_mappings;
-    bool released; // a handle that only its mappings keep
+    int of, n_mappings; // of a handle: imports of it, too
+    bool released;      // a handle that only its mappings keep
+    bool shared;        // a handle that can be exported
 } fake_item;
 
 static fake_item items[FAKE_MAX];
@@ -155,18 +158,88 @@ static CUresult fake_create(CUmemGenericAllocationHandle *out, size_t bytes,
     }
     memset(p, FAKE_POISON, FAKE_GRANULARITY); // the rest of a large one is zero: time
     munmap(p, bytes);
-    *out = (CUmemGenericAllocationHandle)(item_new(FAKE_HANDLE, (uintptr_t)fd, bytes) - items);
+    fake_item *h = item_new(FAKE_HANDLE, (uintptr_t)fd, bytes);
+    h->shared = (prop->requestedHandleTypes & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) != 0;
+    *out = (CUmemGenericAllocationHandle)(h - items);
     hth_cuda_fake_state()->creates++;
     return CUDA_SUCCESS;
 }
 
 static void handle_settle(fake_item *h)
 {
-    if (h->released && h->n_mappings == 0) {
-        close((int)h->at);
-        hth_cuda_fake_take(-(int64_t)h->bytes);
-        item_end(h);
+    fake_item *origin = &items[h->of];
+    if (!h->released || h->n_mappings > 0) {
+        return;
     }
+    close((int)h->at);
+    item_end(h);
+    if (origin == items) {
+        hth_cuda_fake_take(-(int64_t)h->bytes);
+    } else if (--origin->n_mappings == 0) {
+        handle_settle(origin);
+    }
+}
+
+static CUresult fake_export(void *out, CUmemGenericAllocationHandle handle,
+                            CUmemAllocationHandleType type, unsigned long long flags)
+{
+    FAKE_UNSAFE();
+    FAKE_ENTER();
+    fake_item *h = item_handle(handle);
+    if (h == NULL || h->released || !h->shared || flags != 0 ||
+        type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    int fd = fcntl((int)h->at, F_DUPFD_CLOEXEC, 0);
+    *(int *)out = fd;
+    return fd >= 0 ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+// The handle, no import itself, whose memory that file is.
+static fake_item *item_file(int fd)
+{
+    struct stat is, that;
+    for (int i = 1; i < FAKE_MAX && fstat(fd, &is) == 0; i++) {
+        if (items[i].kind == FAKE_HANDLE && items[i].of == 0 &&
+            fstat((int)items[i].at, &that) == 0 && that.st_dev == is.st_dev &&
+            that.st_ino == is.st_ino) {
+            return &items[i];
+        }
+    }
+    return NULL;
+}
+
+static CUresult fake_import(CUmemGenericAllocationHandle *out, void *file,
+                            CUmemAllocationHandleType type)
+{
+    FAKE_UNSAFE();
+    FAKE_ENTER();
+    int fd = (int)(intptr_t)file;
+    fake_item *origin = item_file(fd), *h;
+    if (origin == NULL || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    h = fd >= 0 ? item_new(FAKE_HANDLE, (uintptr_t)fd, origin->bytes) : NULL;
+    if (h == NULL) {
+        (void)(fd >= 0 && close(fd));
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    h->of = (int)(origin - items);
+    origin->n_mappings++;
+    *out = (CUmemGenericAllocationHandle)(h - items);
+    return CUDA_SUCCESS;
+}
+
+void *hth_cuda_fake_symbol(const char *name)
+{
+    void *p = NULL;
+    if (strcmp(name, "cuMemExportToShareableHandle") == 0) {
+        *(__typeof__(&fake_export) *)&p = fake_export;
+    } else if (strcmp(name, "cuMemImportFromShareableHandle") == 0) {
+        *(__typeof__(&fake_import) *)&p = fake_import;
+    }
+    return p;
 }
 
 static CUresult fake_release(CUmemGenericAllocationHandle handle)
