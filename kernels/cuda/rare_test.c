@@ -346,7 +346,9 @@ static int typed_numbers(fixture *f, hth_dtype dt, hth_shape s)
     for (int64_t i = 0; i < n; i++) {
         float x = i % 5 == 4 && i % 3 != 0 ? marks[i % 10] : marks[(i * 7 + i / 4) % 4];
         int64_t k = i * 2654435761 % 251 - (hth_dtype_is_float(dt) ? 0 : 100);
-        k = dt == HTH_DT_U64 && i % 4 == 1 ? INT64_MIN + k : dt == HTH_DT_BOOL ? k & 1 : k;
+        k = dt == HTH_DT_U64 && i % 4 == 1 ? (k & INT64_MAX) - INT64_MAX - 1
+            : dt == HTH_DT_BOOL            ? k & 1
+                                           : k;
         double wide = (double)x * 1.0000000001;
         uint16_t half = dt == HTH_DT_F16 ? hth_f32_to_f16(x) : hth_f32_to_bf16(x);
         size_t bytes = hth_dtype_bytes(dt);
