@@ -24,8 +24,7 @@ typedef struct attention {
     bool flat, causal;
     // [.., together * queries, keys] or -1; given: rows that see nothing are as they were
     int bias, bias_given;
-    int seen; // [.., together * queries, 1]: 0 for rows that see nothing, else 1; -1: there are
-              // none
+    int seen; // [.., together * queries, 1]: 0 for rows that see nothing, else 1; -1: none do
 } attention;
 
 static int given(const attention *a, int k)

@@ -187,6 +187,14 @@ static void rig_measure(rig *r)
     rig_forget(r);
 }
 
+// The larger batch gains much in other forms than the smaller's, which loses little in those.
+static void rig_gains(rig *r)
+{
+    rig_measure(r);
+    rig_say(r, SMALL, "winograd_4x4", 10, "winograd_2x2", 10.5);
+    rig_say(r, LARGE, "winograd_4x4", 100, "winograd_2x2", 20);
+}
+
 // What the weights take with a program for so many samples alone.
 static uint64_t rig_alone(rig *r, int64_t samples, const char *family)
 {
@@ -217,9 +225,7 @@ static void test_shares(void **state)
 static void test_leads(void **state)
 {
     rig r;
-    rig_measure(&r);
-    rig_say(&r, SMALL, "winograd_4x4", 10, "winograd_2x2", 10.5);
-    rig_say(&r, LARGE, "winograd_4x4", 100, "winograd_2x2", 20);
+    rig_gains(&r);
     uint64_t set = rig_alone(&r, LARGE, "winograd_2x2");
     hth_program *small = rig_program(&r, SMALL, true);
     assert_true(uses(small, "winograd_4x4"));
@@ -237,9 +243,7 @@ static void test_leads(void **state)
 static void test_follows(void **state)
 {
     rig r;
-    rig_measure(&r);
-    rig_say(&r, SMALL, "winograd_4x4", 10, "winograd_2x2", 10.5);
-    rig_say(&r, LARGE, "winograd_4x4", 100, "winograd_2x2", 20);
+    rig_gains(&r);
     uint64_t set = rig_alone(&r, LARGE, "winograd_2x2");
     rig_program(&r, SMALL, true);
     rig_program(&r, LARGE, true);
@@ -263,9 +267,7 @@ static void test_follows(void **state)
 static void test_pinned(void **state)
 {
     rig r;
-    rig_measure(&r);
-    rig_say(&r, SMALL, "winograd_4x4", 10, "winograd_2x2", 10.5);
-    rig_say(&r, LARGE, "winograd_4x4", 100, "winograd_2x2", 20);
+    rig_gains(&r);
     uint64_t set = rig_alone(&r, SMALL, "winograd_4x4");
     hth_program *small = rig_program(&r, SMALL, true);
     hth_program_pin(&r.site, small, true);

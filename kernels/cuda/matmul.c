@@ -103,17 +103,14 @@ static hth_err matmul_spread(hth_cuda_seq *s, const hth_shape *x, const matmul_f
     y.dim[y.rank++] = x->dim[x->rank - 1];
     size_t element = half ? sizeof(uint16_t) : sizeof(float);
     size_t at = hth_cuda_workspace(s, (size_t)hth_shape_elements(&y) * element);
+    const hth_cuda_place copy = {HTH_CUDA_WS, 0, at, HTH_LAYOUT_PLAIN, half};
     hth_cuda_loop_begin(&l, &y, HTH_LAYOUT_PLAIN);
     hth_cuda_loop_add(&l, x, HTH_LAYOUT_PLAIN);
     hth_cuda_row_major(&y, out);
     memcpy(l.step[l.n++], out, (size_t)y.rank * sizeof *out);
-    HTH_TRY(hth_cuda_move(s, &l, element, 0, 0, 0, 0));
-    HTH_TRY(s->err);
-    struct hth_cuda_bound *bound = s->steps[s->n_steps - 1].bound; // the copy's ends
-    bound[0] = (struct hth_cuda_bound){bound[0].at, place->from, place->index, place->offset};
-    bound[1] = (struct hth_cuda_bound){bound[1].at, HTH_CUDA_WS, 0, at};
-    *place = (hth_cuda_place){HTH_CUDA_WS, 0, at, HTH_LAYOUT_PLAIN, half};
-    return HTH_OK;
+    HTH_TRY(hth_cuda_move_between(s, &l, element, place, 0, &copy, 0));
+    *place = copy;
+    return s->err;
 }
 
 static hth_err matmul_layout(const hth_cuda_api *api, bool half, int64_t rows, int64_t cols,

@@ -27,8 +27,9 @@ static size_t move_widen(hth_cuda_loop *l, size_t element, int64_t *in_base, int
     return element;
 }
 
-hth_err hth_cuda_move(hth_cuda_seq *s, hth_cuda_loop *l, size_t element, int in, int64_t in_base,
-                      int out, int64_t out_base)
+hth_err hth_cuda_move_between(hth_cuda_seq *s, hth_cuda_loop *l, size_t element,
+                              const hth_cuda_place *from, int64_t in_base, const hth_cuda_place *to,
+                              int64_t out_base)
 {
     hth_steps steps[2] = {{{0}}, {{0}}};
     hth_cuda_loop_fold(l);
@@ -46,10 +47,18 @@ hth_err hth_cuda_move(hth_cuda_seq *s, hth_cuda_loop *l, size_t element, int in,
         return HTH_OK;
     }
     hth_cuda_launch_add(s, HTH_CUDA_hth_move, hth_cuda_blocks(s, p.n, true), 0, 0, &p, sizeof p);
-    hth_cuda_bind(s, offsetof(hth_move_params, in), HTH_CUDA_IN, in, 0);
-    hth_cuda_bind(s, offsetof(hth_move_params, out), HTH_CUDA_OUT, out, 0);
+    hth_cuda_bind(s, offsetof(hth_move_params, in), from->from, from->index, from->offset);
+    hth_cuda_bind(s, offsetof(hth_move_params, out), to->from, to->index, to->offset);
     s->moved_bytes += 2 * p.n * element;
     return HTH_OK;
+}
+
+hth_err hth_cuda_move(hth_cuda_seq *s, hth_cuda_loop *l, size_t element, int in, int64_t in_base,
+                      int out, int64_t out_base)
+{
+    const hth_cuda_place from = {.from = HTH_CUDA_IN, .index = in},
+                         to = {.from = HTH_CUDA_OUT, .index = out};
+    return hth_cuda_move_between(s, l, element, &from, in_base, &to, out_base);
 }
 
 // A loop over `s` whose operand 0 has the steps `in`, operand 1 the steps `out`.

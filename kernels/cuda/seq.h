@@ -139,10 +139,6 @@ hth_err hth_cuda_chain_end(hth_cuda_seq *s, hth_cuda_chain *c, int out);
 // hth_cuda_chain_takes says whether a post op can be a step.
 bool hth_cuda_chain_takes(const hth_post_op *p);
 
-// hth_cuda_move adds a strided copy of elements of `element` bytes, as wide as it can be.
-hth_err hth_cuda_move(hth_cuda_seq *s, hth_cuda_loop *l, size_t element, int in, int64_t in_base,
-                      int out, int64_t out_base);
-
 // hth_cuda_fill adds a fill of output `out` with words of 4 bytes.
 void hth_cuda_fill(hth_cuda_seq *s, int out, uint32_t words, uint32_t value);
 
@@ -154,6 +150,14 @@ typedef struct hth_cuda_place {
     hth_layout lies;
     bool half;
 } hth_cuda_place;
+// hth_cuda_move adds a strided copy of elements of `element` bytes, as wide as it can be, from an
+// input to an output of the node; the bases are in elements. hth_cuda_move_between: from anywhere
+// to anywhere; how a place lies is the loop's matter.
+hth_err hth_cuda_move(hth_cuda_seq *s, hth_cuda_loop *l, size_t element, int in, int64_t in_base,
+                      int out, int64_t out_base);
+hth_err hth_cuda_move_between(hth_cuda_seq *s, hth_cuda_loop *l, size_t element,
+                              const hth_cuda_place *from, int64_t in_base, const hth_cuda_place *to,
+                              int64_t out_base);
 // hth_cuda_convert adds a copy of a tensor of f32 or bf16. A filter [K, C, ..] with its channels
 // last is [K, .., C].
 void hth_cuda_convert(hth_cuda_seq *s, const hth_shape *shape, const hth_cuda_place *from,

@@ -17,6 +17,7 @@ typedef const_dnnl_memory_desc_t hth_dn_native_md;
 typedef const dnnl_memory_desc_t *hth_dn_native_md;
 #define HTH_DN_ENDS dnnl_iterator_ends
 #endif
+
 // Maps of our terms to oneDNN's.
 dnnl_data_type_t hth_dn_dtype(hth_dtype dt);
 dnnl_format_tag_t hth_dn_block_tag(const hth_dn_md *m);
