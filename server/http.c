@@ -303,6 +303,7 @@ void hth_http_close(hth_http *h)
     }
     hth_http_page_close(h);
     hth_http_views_close(h);
+    hth_seen_fini(&h->seen);
     hth_shm_close(h->shm);
     if (h->base != NULL) {
         event_base_free(h->base);

@@ -10,6 +10,7 @@
 #include "base/hash.h"
 #include "base/settings.h"
 #include "server/http.h"
+#include "server/http_seen.h"
 #include "server/http_shm.h"
 #include "server/http_trace.h"
 #include "server/machine.h"
@@ -125,6 +126,7 @@ struct hth_http {
         *tracing; // of the request that is being handled; taken over by its call or its answer
     uint64_t received_ns; // when it began to arrive; 0: not known
     hth_http_view *views;
+    hth_seen seen;
     char scratch[HTH_HTTP_SCRATCH];
     time_t date_s; // what `date` says
     char date[50];

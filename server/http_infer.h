@@ -30,7 +30,7 @@ typedef struct hth_infer_result {
 
 typedef struct hth_infer_call {
     hth_http_call c;
-    json_t *head;   // the request's JSON; names are borrowed from it
+    json_t *head;   // the request's JSON, never changed; names are borrowed from it
     const char *id; // ""
     hth_request_tensor *in;
     int n_in;

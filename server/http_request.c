@@ -384,7 +384,8 @@ hth_err hth_infer_read(hth_infer_call *c)
     if (text == NULL) {
         return hth_fail(HTH_ENOMEM, "out of memory for a request");
     }
-    HTH_TRY(hth_json_request(text, s.head_bytes, s.data, HTH_INFER_MAX_TENSORS, &c->head));
+    HTH_TRY(hth_seen_request(&c->c.h->seen, text, s.head_bytes, s.data, HTH_INFER_MAX_TENSORS,
+                             &c->head));
     if (!json_is_object(c->head)) {
         return hth_fail(HTH_EINVAL, "the request is not a JSON object");
     }
