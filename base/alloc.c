@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The allocator is the C library's; what is added is a count, so that a test can fail the N-th
-// allocation for N = 1, 2, .. until the tested call succeeds, and see that nothing stays behind.
+// The allocator is the C library's, or what a thread keeps of it (keep.h); what is added is a
+// count, so that a test can fail the N-th allocation for N = 1, 2, .. until the tested call
+// succeeds, and see that nothing stays behind.
 #include "base/alloc.h"
+
+#include "base/keep.h"
 
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -36,7 +39,7 @@ void *hth_alloc(size_t bytes)
     if (alloc_refused()) {
         return NULL;
     }
-    void *p = alloc_counted(malloc(bytes ? bytes : 1));
+    void *p = alloc_counted(hth_keep_malloc(bytes ? bytes : 1));
 #ifdef HTH_DEBUG
     if (p != NULL) {
         memset(p, 0xA5, bytes < 4096 ? bytes : 4096);
@@ -51,7 +54,12 @@ void *hth_calloc(size_t n, size_t size)
     if (alloc_refused() || hth_mul_bytes(n, size, &bytes) != 0) {
         return NULL;
     }
-    return alloc_counted(calloc(n ? n : 1, size ? size : 1));
+    bytes += bytes == 0;
+    if (bytes > HTH_KEEP_LARGE) {
+        return alloc_counted(calloc(1, bytes)); // fresh pages are zero already
+    }
+    void *p = hth_keep_malloc(bytes);
+    return alloc_counted(p != NULL ? memset(p, 0, bytes) : NULL);
 }
 
 void *hth_realloc(void *p, size_t n, size_t size)
@@ -127,7 +135,7 @@ void hth_free(void *p)
 {
     if (p != NULL) {
         atomic_fetch_sub_explicit(&alloc_live, 1, memory_order_relaxed);
-        free(p);
+        hth_keep_free(p);
     }
 }
 

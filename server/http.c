@@ -2,6 +2,7 @@
 // The listeners and the loop's thread: opened, asked to stop, closed.
 #include "server/http_call.h"
 
+#include "base/keep.h"
 #include "base/log.h"
 #include "base/settings.h"
 #include "base/spin.h"
@@ -139,6 +140,7 @@ static void http_main(void *arg)
 {
     hth_http *h = arg;
     uint64_t until_ns = 0;
+    hth_keep_begin();
     while (!h->ended) {
         uint64_t events = h->events, now_ns = hth_real_ns();
         bool on = now_ns < until_ns && now_ns >= hth_spin_rests(), came = http_look(h, on);
@@ -153,6 +155,7 @@ static void http_main(void *arg)
         }
     }
     (void)http_look(h, false);
+    hth_keep_end();
 }
 
 // http_loop makes a loop that gathers what is to be watched until it waits: evhttp changes its mind

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/keep.h"
+
+#include <malloc.h>
+#include <stdlib.h>
+
+// Class c holds blocks of at least 16c + 8 bytes and less than 16 more: the sizes in which the GNU
+// C library gives them. None is below 24.
+#define KEEP_CLASSES (HTH_KEEP_LARGE / 16 + 1)
+
+// What is kept begins with where the next one is.
+typedef struct kept {
+    struct kept *next;
+} kept;
+
+typedef struct keep {
+    size_t bytes;
+    kept *first[KEEP_CLASSES];
+} keep;
+
+static _Thread_local keep *keep_mine;
+
+static size_t class_bytes(size_t c)
+{
+    return 16 * c + 8;
+}
+
+// class_for is the first class whose blocks hold so many bytes.
+static size_t class_for(size_t bytes)
+{
+    return bytes <= class_bytes(1) ? 1 : (bytes - 8 + 15) / 16;
+}
+
+// class_of is the class that a block is in; 0: none.
+static size_t class_of(void *p)
+{
+    size_t bytes = malloc_usable_size(p), c = bytes < class_bytes(1) ? 0 : (bytes - 8) / 16;
+    return c < KEEP_CLASSES ? c : 0;
+}
+
+void hth_keep_begin(void)
+{
+#if !defined(HTH_DEBUG) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+    keep_mine = keep_mine != NULL ? keep_mine : calloc(1, sizeof *keep_mine);
+#endif
+}
+
+void hth_keep_end(void)
+{
+    keep *k = keep_mine;
+    keep_mine = NULL;
+    for (size_t c = 0; k != NULL && c < KEEP_CLASSES; c++) {
+        for (kept *p = k->first[c], *next; p != NULL; p = next) {
+            next = p->next;
+            free(p);
+        }
+    }
+    free(k);
+}
+
+size_t hth_keep_kept(void)
+{
+    return keep_mine != NULL ? keep_mine->bytes : 0;
+}
+
+void *hth_keep_malloc(size_t bytes)
+{
+    keep *k = keep_mine;
+    size_t c = k != NULL && bytes <= HTH_KEEP_LARGE ? class_for(bytes) : 0;
+    kept *p = c > 0 ? k->first[c] : NULL;
+    if (p == NULL) {
+        return malloc(bytes);
+    }
+    k->first[c] = p->next;
+    k->bytes -= class_bytes(c);
+    return p;
+}
+
+void *hth_keep_realloc(void *p, size_t bytes)
+{
+    return realloc(p, bytes);
+}
+
+void hth_keep_free(void *p)
+{
+    keep *k = keep_mine;
+    size_t c = k != NULL && p != NULL ? class_of(p) : 0;
+    if (c == 0 || k->bytes + class_bytes(c) > HTH_KEEP_BYTES) {
+        free(p);
+        return;
+    }
+    kept *b = p;
+    b->next = k->first[c];
+    k->first[c] = b;
+    k->bytes += class_bytes(c);
+}

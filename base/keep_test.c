@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/keep.h"
+
+#include "base/alloc.h"
+#include "base/test.h"
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool keeps(void)
+{
+    void *p = hth_keep_malloc(100);
+    hth_keep_free(p);
+    return hth_keep_kept() > 0;
+}
+
+// A freed block of a size is the next one of that size, for libraries and for hth_alloc alike.
+static void gives_again(void **state)
+{
+    (void)state;
+    hth_keep_begin();
+    if (!keeps()) { // a build that is to see each block that is freed
+        hth_keep_end();
+        skip();
+    }
+    for (size_t n = 0; n <= HTH_KEEP_LARGE - 16; n++) {
+        void *p = hth_keep_malloc(n);
+        memset(p, 1, n);
+        uintptr_t at = (uintptr_t)p;
+        hth_keep_free(p);
+        p = hth_alloc(n);
+        assert_true((uintptr_t)p == at);
+        hth_free(p);
+        uint8_t *zero = hth_calloc(1, n);
+        assert_true((uintptr_t)zero == at);
+        for (size_t i = 0; i < n; i++) {
+            assert_int_equal(zero[i], 0);
+            zero[i] = 0xff;
+        }
+        hth_free(zero);
+    }
+    hth_keep_end();
+    assert_int_equal(hth_keep_kept(), 0);
+    assert_false(keeps());
+}
+
+// What is kept is bounded, and of small blocks only. Blocks are different ones while they are used.
+static void bounded(void **state)
+{
+    (void)state;
+    enum { N = 1000 };
+    static char *p[N];
+    hth_keep_begin();
+    for (int round = 0; round < 3; round++) {
+        for (int i = 0; i < N; i++) {
+            size_t n = (size_t)(i * 37) % 8000 + 1;
+            p[i] = hth_keep_malloc(n);
+            memset(p[i], i, n);
+            p[i] = hth_keep_realloc(p[i], n + 9);
+        }
+        for (int i = 0; i < N; i++) {
+            size_t n = (size_t)(i * 37) % 8000 + 1;
+            assert_int_equal((uint8_t)p[i][0], (uint8_t)i);
+            assert_int_equal((uint8_t)p[i][n - 1], (uint8_t)i);
+            hth_keep_free(p[i]);
+            assert_true(hth_keep_kept() <= HTH_KEEP_BYTES);
+        }
+    }
+    size_t kept = hth_keep_kept();
+    void *large = hth_keep_malloc(HTH_KEEP_LARGE + 100);
+    hth_keep_free(large);
+    hth_keep_free(NULL);
+    assert_int_equal(hth_keep_kept(), kept);
+    hth_keep_end();
+}
+
+static void *elsewhere(void *p)
+{
+    hth_keep_free(p); // keeps nothing: it did not say so
+    return hth_keep_kept() == 0 ? hth_keep_malloc(64) : NULL;
+}
+
+// Blocks go to other threads and come from them, and free takes them.
+static void threads(void **state)
+{
+    (void)state;
+    pthread_t other;
+    void *came;
+    hth_keep_begin();
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(pthread_create(&other, NULL, elsewhere, hth_keep_malloc(64)), 0);
+        pthread_join(other, &came);
+        assert_non_null(came);
+        hth_keep_free(came);
+    }
+    free(hth_keep_malloc(64));
+    hth_keep_end();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(gives_again), cmocka_unit_test(bounded),
+                                       cmocka_unit_test(threads)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
