@@ -167,39 +167,14 @@ static void lowered_close(hth_kernel *base)
     hth_free(k);
 }
 
-// A panel of the plain filter, [out][in][taps].
-static void lowered_pack_panel(const lowered_kernel *k, const float *w, size_t panel, float *u)
-{
-    size_t block = k->isa->block, taps = k->grid.kh * k->grid.kw;
-    size_t width = lowered_vecs(k, panel) * block, out = panel * HTH_LOWERED_PANEL * block;
-    for (size_t row = 0; row < k->blocks * block; row++, u += width) {
-        size_t tap = row / block % taps, in = row / block / taps * block + row % block;
-        for (size_t o = 0; o < width; o++) {
-            bool there = in < k->ins && out + o < k->outs;
-            u[o] = there ? w[((out + o) * k->ins + in) * taps + tap] : 0;
-        }
-    }
-}
-
 static hth_err lowered_pack(const hth_kernel *base, const hth_packing *packing, const void *plain,
                             void *dst)
 {
     const lowered_kernel *k = (const lowered_kernel *)base;
-    float *u = dst, *panel = NULL;
-    if (k->isa->pack != NULL) {
-        panel = hth_alloc_aligned(lowered_panel_floats(k, 0) * sizeof(float), 64);
-        if (panel == NULL) {
-            return hth_fail(HTH_ENOMEM, "out of memory for a filter");
-        }
-    }
-    for (size_t p = 0; p < k->panels; p++, u += lowered_panel_floats(k, 0)) {
-        lowered_pack_panel(k, plain, p, panel != NULL ? panel : u);
-        if (panel != NULL) {
-            k->isa->pack(panel, k->blocks, lowered_vecs(k, p), u);
-        }
-    }
-    hth_free(panel);
-    return HTH_OK;
+    const hth_lowered_filter f = {
+        .outs = k->outs, .ins = k->ins, .taps = k->grid.kh * k->grid.kw, .blocks = k->blocks};
+    hth_team_set(k->n_threads);
+    return hth_lowered_pack(k->isa, &f, plain, dst);
 }
 
 // The instruction sets for tensors of layout `l`, the plainest first.

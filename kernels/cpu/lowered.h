@@ -59,6 +59,16 @@ typedef struct hth_lowered_isa {
 
 extern const hth_lowered_isa hth_lowered_avx512, hth_lowered_avx2, hth_lowered_amx;
 
+typedef struct hth_lowered_filter {
+    size_t outs, ins, taps;
+    size_t blocks; // of inputs times taps, filled up to a multiple of hth_lowered_isa.even
+} hth_lowered_filter;
+
+// hth_lowered_pack makes the form of a plain filter, [out][in][taps], at u, on the calling thread's
+// team.
+hth_err hth_lowered_pack(const hth_lowered_isa *isa, const hth_lowered_filter *f, const float *w,
+                         float *u);
+
 #define HTH_LOWERED_NAMES 2 // most algorithms of a node
 
 // cpu_lowered_prepare makes the kernel of a Conv. HTH_ENOTSUP: another algorithm's name than

@@ -83,21 +83,26 @@ static void amx_patches(const hth_lowered_grid *g, const float *x, size_t first,
     }
 }
 
+// Pairs of inputs' filters, word by word.
+static inline void amx_store_pair(uint16_t *to, __m256i even, __m256i odd)
+{
+    __m512i pair = _mm512_or_si512(_mm512_cvtepu16_epi32(even),
+                                   _mm512_slli_epi32(_mm512_cvtepu16_epi32(odd), 16));
+    _mm512_storeu_si512(to, pair);
+}
+
 static void amx_pack(const float *panel, size_t blocks, size_t vecs, float *u)
 {
     size_t width = vecs * AMX_LANES;
-    for (size_t k = 0; k < blocks * AMX_LANES; k++) {
+    for (size_t k = 0; k < blocks * AMX_LANES; k += 2, panel += 2 * width) {
+        float *row = u + k / 32 * 2 * vecs * AMX_TILE + k % 32 / 2 * AMX_LANES;
         for (size_t o = 0; o < vecs; o++) {
-            __m256i parts[2];
-            amx_parts(_mm512_loadu_ps(panel + k * width + o * AMX_LANES), &parts[0], &parts[1]);
+            __m256i even[2], odd[2];
+            amx_parts(_mm512_loadu_ps(panel + o * AMX_LANES), &even[0], &even[1]);
+            amx_parts(_mm512_loadu_ps(panel + width + o * AMX_LANES), &odd[0], &odd[1]);
             for (size_t p = 0; p < 2; p++) {
-                uint16_t from[AMX_LANES];
-                memcpy(from, &parts[p], sizeof from);
-                uint16_t *tile = (uint16_t *)(void *)(u + k / 32 * 2 * vecs * AMX_TILE +
-                                                      (p * vecs + o) * AMX_TILE);
-                for (size_t i = 0; i < AMX_LANES; i++) {
-                    tile[k % 32 / 2 * 32 + 2 * i + k % 2] = from[i];
-                }
+                amx_store_pair((uint16_t *)(void *)(row + (p * vecs + o) * AMX_TILE), even[p],
+                               odd[p]);
             }
         }
     }

@@ -210,7 +210,9 @@ static void wino_close(hth_kernel *base)
 static hth_err wino_pack(const hth_kernel *base, const hth_packing *packing, const void *plain,
                          void *dst)
 {
-    const hth_wino_plan *p = &((const hth_wino_kernel *)base)->p;
+    const hth_wino_kernel *k = (const hth_wino_kernel *)base;
+    const hth_wino_plan *p = &k->p;
+    hth_team_set(k->n_threads);
     hth_wino_filter_pack(p->isa, p->pairs, &p->filter, plain, dst);
     return HTH_OK;
 }

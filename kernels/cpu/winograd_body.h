@@ -109,7 +109,7 @@ WINO_INLINE void wino_row_out(int pairs, const wino_vec *m, int in, wino_vec *o,
 }
 
 // What a pair's rows of G are divided by.
-WINO_INLINE float wino_norm(int pairs, int q)
+WINO_INLINE double wino_norm(int pairs, int q)
 {
     const hth_wino_points *p = &hth_wino_points_of[pairs - 1];
     double z = p->at[q] * p->at[q], at = 0;
@@ -117,7 +117,7 @@ WINO_INLINE float wino_norm(int pairs, int q)
     for (int k = pairs - 1; k >= 0; k--) {
         at = at * z + p->but[q][k];
     }
-    return (float)(1 / (2 * z * at));
+    return 1 / (2 * z * at);
 }
 
 WINO_INLINE void wino_patch(int pairs, const hth_wino_grid *g, const float *x, hth_wino_tile at,

@@ -1,26 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
-// kernels/cpu/winograd_body_filter.h - what transforms computed filters: WINO_LANES outputs side by
-// side. Their taps are nine vectors, whose elements lie a filter (data gradient) or all filters of
-// an output (forward) apart in memory.
+// kernels/cpu/winograd_body_filter.h - what transforms filters: WINO_LANES outputs side by side,
+// computed ones in float, constant ones in double. Their taps are nine vectors, whose elements lie
+// a filter (data gradient) or all filters of an output (forward) apart in memory.
 #ifndef HTH_KERNELS_CPU_WINOGRAD_BODY_FILTER_H
 #define HTH_KERNELS_CPU_WINOGRAD_BODY_FILTER_H
 
 #include "kernels/cpu/winograd_body.h"
 
+// Half as many doubles.
+typedef double wino_wide __attribute__((vector_size(WINO_LANES * 4)));
+typedef float wino_half __attribute__((vector_size(WINO_LANES * 2)));
+typedef float wino_half_mem __attribute__((vector_size(WINO_LANES * 2), aligned(4), may_alias));
+
 // One row of G g.
-WINO_INLINE void wino_row_filter(int pairs, const wino_vec *g, int in, wino_vec *o, int out)
-{
-    const hth_wino_points *p = &hth_wino_points_of[pairs - 1];
-    o[0] = g[0] * (float)(1 / p->all[0]);
-    o[(2 * pairs + 1) * out] = g[2 * in];
-    WINO_UNROLL
-    for (int q = 0; q < pairs; q++) {
-        float at = (float)p->at[q], norm = wino_norm(pairs, q);
-        wino_vec even = norm * g[0] + (norm * at * at) * g[2 * in], odd = (norm * at) * g[in];
-        o[(2 * q + 1) * out] = even + odd;
-        o[(2 * q + 2) * out] = even - odd;
+#define WINO_ROW_FILTER(name, vec, real)                                                           \
+    WINO_INLINE void name(int pairs, const vec *g, int in, vec *o, int out)                        \
+    {                                                                                              \
+        const hth_wino_points *p = &hth_wino_points_of[pairs - 1];                                 \
+        o[0] = g[0] * (real)(1 / p->all[0]);                                                       \
+        o[(2 * pairs + 1) * out] = g[2 * in];                                                      \
+        WINO_UNROLL                                                                                \
+        for (int q = 0; q < pairs; q++) {                                                          \
+            real at = (real)p->at[q], norm = (real)wino_norm(pairs, q);                            \
+            vec even = norm * g[0] + (norm * at * at) * g[2 * in], odd = (norm * at) * g[in];      \
+            o[(2 * q + 1) * out] = even + odd;                                                     \
+            o[(2 * q + 2) * out] = even - odd;                                                     \
+        }                                                                                          \
     }
-}
+WINO_ROW_FILTER(wino_row_filter, wino_vec, float)
+WINO_ROW_FILTER(wino_row_wide, wino_wide, double)
 
 #if defined(__x86_64__)
 // Four floats of WINO_LANES / 4 rows that are 4 * `step` apart, side by side.
@@ -139,11 +147,60 @@ WINO_INLINE void wino_filter(int pairs, const hth_wino_filter *f, const float *w
     }
 }
 
+// Half a vector of outputs: taps, as vectors of floats have them, to all points.
+WINO_INLINE void wino_constant_half(int pairs, const float *taps, float *to, size_t step)
+{
+    enum { MOST = 2 * HTH_WINO_PAIRS + 2 };
+    int side = WINO_SIDE(pairs);
+    wino_wide tap[9], half[3 * MOST], row[MOST];
+    for (int t = 0; t < 9; t++) {
+        wino_half plain = *(const wino_half_mem *)(const void *)(taps + t * WINO_LANES);
+        tap[t] = __builtin_convertvector(plain, wino_wide);
+    }
+    for (int i = 0; i < 3; i++) {
+        wino_row_wide(pairs, tap + i, 3, half + i, 3);
+    }
+    for (int r = 0; r < side; r++) {
+        wino_row_wide(pairs, half + r * 3, 1, row, 1);
+        WINO_UNROLL
+        for (int i = 0; i < side; i++) {
+            float *at = to + (size_t)(r * side + i) * step;
+            *(wino_half_mem *)(void *)at = __builtin_convertvector(row[i], wino_half);
+        }
+    }
+}
+
+WINO_INLINE void wino_constant(int pairs, const hth_wino_filter *f, const float *w, float *u,
+                               size_t group, size_t panel, size_t begin, size_t end)
+{
+    size_t ins = (f->in + WINO_BLOCK - 1) / WINO_BLOCK * WINO_BLOCK;
+    size_t all = (f->out + WINO_BLOCK - 1) / WINO_BLOCK * (WINO_BLOCK / WINO_LANES);
+    size_t first = panel * HTH_WINO_PANEL;
+    size_t vecs = all - first < HTH_WINO_PANEL ? all - first : HTH_WINO_PANEL;
+    size_t step = hth_wino_point(ins, vecs * WINO_LANES);
+    for (size_t k = 0; k < (end - begin) * vecs; k++) {
+        size_t c = begin + k / vecs, vec = k % vecs;
+        float *to = u + (c * vecs + vec) * WINO_LANES, taps[9 * WINO_LANES];
+        wino_vec tap[9];
+        wino_taps(f, w, group, (first + vec) * WINO_LANES, c, tap);
+        for (int t = 0; t < 9; t++) {
+            wino_store(taps + t * WINO_LANES, tap[t]);
+        }
+        wino_constant_half(pairs, taps, to, step);
+        wino_constant_half(pairs, taps + WINO_LANES / 2, to + WINO_LANES / 2, step);
+    }
+}
+
 #define WINO_FORWARD(n)                                                                            \
     static void wino_filter_##n(const hth_wino_filter *f, const float *w, float *u, size_t group,  \
                                 size_t panel, size_t begin, size_t end)                            \
     {                                                                                              \
         wino_filter(n, f, w, u, group, panel, begin, end);                                         \
+    }                                                                                              \
+    static void wino_constant_##n(const hth_wino_filter *f, const float *w, float *u,              \
+                                  size_t group, size_t panel, size_t begin, size_t end)            \
+    {                                                                                              \
+        wino_constant(n, f, w, u, group, panel, begin, end);                                       \
     }                                                                                              \
     static void wino_patches_##n(const hth_wino_grid *g, const float *x, const hth_wino_chunk *c,  \
                                  size_t begin, size_t end)                                         \

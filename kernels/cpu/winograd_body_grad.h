@@ -35,7 +35,7 @@ WINO_INLINE void wino_row_taps(int pairs, const wino_vec *m, int in, wino_vec *o
     wino_vec a = m[0] * (float)(1 / p->all[0]), b = {0}, c = m[(2 * pairs + 1) * in];
     WINO_UNROLL
     for (int q = 0; q < pairs; q++) {
-        float at = (float)p->at[q], norm = wino_norm(pairs, q);
+        float at = (float)p->at[q], norm = (float)wino_norm(pairs, q);
         wino_vec sum = norm * (m[(2 * q + 1) * in] + m[(2 * q + 2) * in]);
         a += sum;
         b += (norm * at) * (m[(2 * q + 1) * in] - m[(2 * q + 2) * in]);
@@ -227,6 +227,7 @@ WINO_BACKWARD(3)
         .name = (text), .block = WINO_BLOCK, .lanes = WINO_LANES, .rows = WINO_ROWS,               \
         .half = WINO_HALF, .vecs = WINO_VECS,                                                      \
         .filter = {wino_filter_1, wino_filter_2, wino_filter_3},                                   \
+        .constant = {wino_constant_1, wino_constant_2, wino_constant_3},                           \
         .patches = {wino_patches_1, wino_patches_2, wino_patches_3}, .products = wino_products,    \
         .results = {wino_results_1, wino_results_2, wino_results_3},                               \
         .tiles = {wino_tiles_1, wino_tiles_2, wino_tiles_3}, .sum = wino_sum,                      \

@@ -4,7 +4,9 @@
 // to ample, filters constant and computed, groups, paddings and post ops. One shape in a hundred
 // has enough tiles for several chunks.
 #include "kernels/cpu/fixture.h"
+#include "device/cpu/team.h"
 #include "kernels/cpu/winograd.h"
+#include "kernels/cpu/winograd_filter.h"
 
 #define SHAPES 2000
 
@@ -226,12 +228,46 @@ static void refuses_what_it_cannot(void **state)
     assert_int_equal(hth_isa_limit(NULL), HTH_OK);
 }
 
+// Threads share a panel's inputs and the groups' panels; every byte is written, padding included.
+static void threads_make_the_same_filters(void **state)
+{
+    (void)state;
+    const hth_wino_isa *isa = &hth_wino_sse2;
+    for (int i = 0; i < 3 * HTH_WINO_PAIRS; i++) {
+        const hth_wino_filter f = {.out = (size_t)(5 + 14 * (i / 3)),
+                                   .in = (size_t)(3 + 10 * i),
+                                   .groups = (size_t)(1 + i % 2),
+                                   .merge = 1,
+                                   .back = i % 4 == 3};
+        int pairs = i % HTH_WINO_PAIRS + 1;
+        size_t n = f.groups * f.out * f.in * 9;
+        size_t bytes = f.groups * hth_wino_filter_floats(isa, pairs, &f) * sizeof(float);
+        float *w = fixture_buffer(n * sizeof *w), *u[3];
+        for (size_t k = 0; k < n; k++) {
+            w[k] = (float)(k * 37 % 101) / 101 - 0.5F;
+        }
+        for (int t = 0; t < 3; t++) {
+            u[t] = fixture_buffer(bytes);
+            memset(u[t], t, bytes);
+            hth_team_set(t + 1);
+            hth_wino_filter_pack(isa, pairs, &f, w, u[t]);
+            assert_memory_equal(u[t], u[0], bytes);
+        }
+        hth_free(w);
+        for (int t = 0; t < 3; t++) {
+            hth_free(u[t]);
+        }
+    }
+    hth_team_set(1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(random_shapes),
         cmocka_unit_test(workspace_is_a_dial),
         cmocka_unit_test(refuses_what_it_cannot),
+        cmocka_unit_test(threads_make_the_same_filters),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -82,6 +82,9 @@ typedef struct hth_wino_isa {
     // Input channels begin..end of a panel of group `group`, to u.
     void (*filter[HTH_WINO_PAIRS])(const hth_wino_filter *f, const float *w, float *u, size_t group,
                                    size_t panel, size_t begin, size_t end);
+    // The same of a constant filter, in double; u: of all the panel's inputs.
+    void (*constant[HTH_WINO_PAIRS])(const hth_wino_filter *f, const float *w, float *u,
+                                     size_t group, size_t panel, size_t begin, size_t end);
     // (tile, block) begin..end of a chunk.
     void (*patches[HTH_WINO_PAIRS])(const hth_wino_grid *g, const float *x, const hth_wino_chunk *c,
                                     size_t begin, size_t end);
