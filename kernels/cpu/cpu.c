@@ -113,11 +113,13 @@ int hth_cpu_block(const hth_device *d, hth_layout *layout)
 
 // What one core does in a nanosecond, roughly: multiply-adds of a product with long sums, of one
 // with short sums, bytes moved. And the time under which waking a second thread costs more than it
-// saves.
-#define CPU_MACS_LONG     100
-#define CPU_MACS_SHORT    15
-#define CPU_BYTES         10
-#define CPU_ONE_THREAD_NS 8000
+// saves: of a node, and of a graph of several, between whose requests that thread would sleep, or
+// look for work on a processor that the request's sender wants.
+#define CPU_MACS_LONG        100
+#define CPU_MACS_SHORT       15
+#define CPU_BYTES            10
+#define CPU_ONE_THREAD_NS    8000
+#define CPU_ONE_THREAD_GRAPH 32000
 
 // cpu_node_ns estimates how long one core works on a node.
 static double cpu_node_ns(const hth_graph *g, const hth_node *n)
@@ -156,12 +158,23 @@ static double cpu_node_ns(const hth_graph *g, const hth_node *n)
     return macs / (sum >= 64 ? CPU_MACS_LONG : CPU_MACS_SHORT) + bytes / CPU_BYTES;
 }
 
+// cpu_graph_is_small says that one core is to do all of a graph.
+static bool cpu_graph_is_small(const hth_graph *g)
+{
+    double ns = 0;
+    for (int i = 0; i < g->n_nodes && ns < CPU_ONE_THREAD_GRAPH; i++) {
+        ns += cpu_node_ns(g, &g->nodes[i]);
+    }
+    return g->n_nodes > 1 && ns < CPU_ONE_THREAD_GRAPH;
+}
+
 // cpu_share returns the device with as many threads as the node is worth: `*one` is made its
 // single-threaded twin. Kernels read the properties while they are prepared and keep no pointer to
 // the device.
 static hth_device *cpu_share(hth_device *d, const hth_graph *g, const hth_node *n, hth_device *one)
 {
-    if (d->props.n_threads > 1 && cpu_node_ns(g, n) < CPU_ONE_THREAD_NS) {
+    if (d->props.n_threads > 1 &&
+        (cpu_node_ns(g, n) < CPU_ONE_THREAD_NS || cpu_graph_is_small(g))) {
         *one = *d;
         one->props.n_threads = 1;
         d = one;
