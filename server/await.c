@@ -47,6 +47,21 @@ static hth_work *await_take(hth_await *a, hth_batch_item **at)
     return w;
 }
 
+// Why it waited stands in its request.
+static void await_over(hth_work *w, uint64_t now_ns)
+{
+    char why[sizeof w->r->detail];
+    double s = (double)(now_ns - w->awaits_since_ns) / 1e9;
+    snprintf(why, sizeof why, "%.*s", (int)sizeof why - 80, w->r->detail);
+    if (w->r->canceled) {
+        hth_work_result(w, hth_fail(HTH_ECANCELED, "canceled while it waited for memory"));
+    } else if (w->item.expires_ns != 0 && now_ns >= w->item.expires_ns) {
+        hth_work_result(w, hth_fail(HTH_ETIMEDOUT, "Request timeout expired: %s", why));
+    } else {
+        hth_work_result(w, hth_fail(HTH_ENODEVMEM, "%s; it waited for %.1f s", why, s));
+    }
+}
+
 bool hth_await_add(hth_await *a, hth_work *w, int most)
 {
     const hth_site *site = a->ms->site;
@@ -56,8 +71,11 @@ bool hth_await_add(hth_await *a, hth_work *w, int most)
         w->awaits_since_ns = now_ns;
         w->awaits_until_ns = now_ns + wait_ns;
     }
-    if (wait_ns == 0 || w->r->at_once || now_ns >= await_until(&w->item) || a->n >= most ||
-        w->r->canceled) {
+    if (wait_ns == 0 || w->r->at_once || a->n >= most) {
+        return false;
+    }
+    if (w->r->canceled || now_ns >= await_until(&w->item)) { // its time went while it was tried
+        await_over(w, now_ns);
         return false;
     }
     w->awaits_over = site->refused_over;
@@ -108,21 +126,6 @@ hth_work *hth_await_ready(hth_await *a)
     }
     a->freed = site->freed;
     return NULL;
-}
-
-// Why it waited stands in its request.
-static void await_over(hth_work *w, uint64_t now_ns)
-{
-    char why[sizeof w->r->detail];
-    double s = (double)(now_ns - w->awaits_since_ns) / 1e9;
-    snprintf(why, sizeof why, "%.*s", (int)sizeof why - 80, w->r->detail);
-    if (w->r->canceled) {
-        hth_work_result(w, hth_fail(HTH_ECANCELED, "canceled while it waited for memory"));
-    } else if (w->item.expires_ns != 0 && now_ns >= w->item.expires_ns) {
-        hth_work_result(w, hth_fail(HTH_ETIMEDOUT, "Request timeout expired: %s", why));
-    } else {
-        hth_work_result(w, hth_fail(HTH_ENODEVMEM, "%s; it waited for %.1f s", why, s));
-    }
 }
 
 hth_work *hth_await_ended(hth_await *a, uint64_t now_ns)

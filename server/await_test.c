@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Requests whose model does not fit beside what others hold: they wait, nobody stands behind them,
 // and they end with the memory, with their time, with their sender or with the server.
+#include "base/clock.h"
 #include "base/settings.h"
 #include "tests/train_job.h"
 
@@ -129,6 +130,27 @@ static void test_time(void **state)
                               &f.engine));
     assert_err(infer(&f, "mlp", 0), HTH_ETOOBIG, "never");
     fixture_close(&f);
+}
+
+// A clock that goes on by a millisecond whenever it is looked at.
+static uint64_t counted_ns(void *ctx)
+{
+    return atomic_fetch_add((_Atomic uint64_t *)ctx, 1000000u);
+}
+
+// Wherever the engine is when a request's own time is over, in its queue, trying or waiting: that
+// is what the answer says.
+static void test_own_time(void **state)
+{
+    fixture f;
+    _Atomic uint64_t now_ns = 1000000000000u;
+    rig(&f);
+    hth_clock_inject(counted_ns, &now_ns);
+    for (uint64_t ms = 1; ms <= 40; ms++) {
+        assert_err(infer(&f, "mlp", ms * 1000), HTH_ETIMEDOUT, "Request timeout expired");
+    }
+    fixture_close(&f);
+    hth_clock_inject(NULL, NULL);
 }
 
 // Half of the queue may wait for memory, so that others find room there.
@@ -270,6 +292,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_until_there_is_room),
                                        cmocka_unit_test(test_time),
+                                       cmocka_unit_test(test_own_time),
                                        cmocka_unit_test(test_queue),
                                        cmocka_unit_test(test_unloaded_meanwhile),
                                        cmocka_unit_test(test_pin_behind),
