@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/clock.h"
 
+#include <stdatomic.h>
 #include <stddef.h>
 #include <time.h>
 
-static uint64_t (*clock_fn)(void *ctx);
-static void *clock_ctx;
+static _Atomic(uint64_t (*)(void *ctx)) clock_fn;
+static _Atomic(void *) clock_ctx; // stored before it, while nothing is injected
 
 uint64_t hth_now_ns(void)
 {
-    if (clock_fn != NULL) {
-        return clock_fn(clock_ctx);
+    uint64_t (*fn)(void *ctx) = atomic_load_explicit(&clock_fn, memory_order_acquire);
+    if (fn != NULL) {
+        return fn(atomic_load_explicit(&clock_ctx, memory_order_relaxed));
     }
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
@@ -19,6 +21,6 @@ uint64_t hth_now_ns(void)
 
 void hth_clock_inject(uint64_t (*fn)(void *ctx), void *ctx)
 {
-    clock_fn = fn;
-    clock_ctx = ctx;
+    atomic_store(&clock_ctx, ctx);
+    atomic_store(&clock_fn, fn);
 }

@@ -238,12 +238,13 @@ static hth_err setting_put(const char *name, const char *text, bool store)
     if (err != HTH_OK) {
         return hth_err_prefix(err, "%s", name);
     }
-    atomic_fetch_add(&setting_changes, store);
     if (store && t->text != NULL) {
         setting_store_text(i, text);
     } else if (store) {
         atomic_store(&setting_number[i], v);
     }
+    // behind the value: who reads the count and then the values may read them twice, never miss one
+    atomic_fetch_add(&setting_changes, store);
     return HTH_OK;
 }
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Signals set flags. Around a pause they are blocked but in ppoll, so that none is lost between a
 // look at the flags and the wait; one that another thread got wakes the main thread by SIGWINCH.
-// What handlers do beside that, write, tcsetattr and pthread_kill, POSIX allows them.
+// What handlers do beside that, write, tcsetattr and pthread_kill, POSIX allows them. The flags are
+// atomic because a handler may run on any thread.
 #include "client/screen.h"
 
 #include "base/clock.h"
@@ -10,6 +11,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -26,7 +28,7 @@ static struct {
     bool terminal;
     struct termios before;
     pthread_t main;
-    volatile sig_atomic_t taken, quit, resized;
+    atomic_bool taken, quit, resized;
 } screen;
 
 static void screen_put(const char *text, size_t n)
@@ -43,8 +45,7 @@ static void screen_put(const char *text, size_t n)
 
 static void screen_leave(void)
 {
-    if (screen.taken) {
-        screen.taken = 0;
+    if (atomic_exchange(&screen.taken, false)) {
         screen_put(SCREEN_LEAVE, sizeof SCREEN_LEAVE - 1);
         tcsetattr(STDIN_FILENO, TCSANOW, &screen.before);
     }
@@ -57,9 +58,13 @@ static void screen_take(void)
     raw.c_cc[VSUSP] = _POSIX_VDISABLE; // a stopped process would leave the terminal so
     raw.c_cc[VMIN] = 0;
     raw.c_cc[VTIME] = 0;
-    screen.taken = 1;
+    screen.taken = true;
     tcsetattr(STDIN_FILENO, TCSANOW, &raw);
     screen_put(SCREEN_ENTER, sizeof SCREEN_ENTER - 1);
+    if (screen.quit) { // a handler may have left it while it was being taken
+        screen.taken = true;
+        screen_leave();
+    }
 }
 
 static void screen_wake(void)
@@ -71,14 +76,14 @@ static void screen_wake(void)
 
 static void screen_on_end(int number)
 {
-    screen.quit = 1;
+    screen.quit = true;
     screen_leave();
     screen_wake();
 }
 
 static void screen_on_size(int number)
 {
-    screen.resized = 1;
+    screen.resized = true;
     screen_wake();
 }
 
@@ -186,7 +191,7 @@ hth_screen_event hth_screen_pause(uint64_t ns)
     if (screen.quit) {
         event = HTH_SCREEN_QUIT;
     } else if (screen.resized && event == HTH_SCREEN_TIME) {
-        screen.resized = 0;
+        screen.resized = false;
         event = HTH_SCREEN_RESIZED;
         if (screen.terminal) {
             screen_take(); // the shell may have changed it while the process was stopped

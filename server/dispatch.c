@@ -42,9 +42,11 @@ void hth_slot_send(hth_slot *s, nng_msg *msg)
 static void slot_retire(hth_slot *s)
 {
     hth_dispatch *d = s->d;
+    pthread_mutex_lock(&d->lock);
+    s->active = false; // before it is cleared: requests about others look into those that are
+    pthread_mutex_unlock(&d->lock);
     hth_slot_clear(s);
     pthread_mutex_lock(&d->lock);
-    s->active = false;
     if (--d->n_working == 0) {
         pthread_cond_broadcast(&d->idle);
     }

@@ -181,7 +181,7 @@ void router_lost(hth_router *n, int device)
     router_model **moved = NULL;
     int *to = NULL, n_moved = 0;
     pthread_mutex_lock(&n->lock);
-    bool known = d->dead;
+    bool newly_dead = !n->child && !d->dead;
     d->dead = !n->child;
     moved = hth_calloc(HASH_COUNT(n->models) + 1u, sizeof *moved);
     to = hth_calloc(HASH_COUNT(n->models) + 1u, sizeof *to);
@@ -196,7 +196,7 @@ void router_lost(hth_router *n, int device)
         }
     }
     pthread_mutex_unlock(&n->lock);
-    if (n_moved > 0 || (d->dead && !known)) {
+    if (n_moved > 0 || newly_dead) {
         hth_log(ERROR, SERVER, "device-lost", "device=%s models_moved=%d", d->name, n_moved);
     }
     for (int i = 0; i < n_moved; i++) {

@@ -182,13 +182,14 @@ static void fetch_done(router_own *o)
 void router_model_fetch(hth_router *n, router_model *m, int device)
 {
     json_t *args = json_pack("{s:s, s:b}", "model", m->spec, "wait", 0);
-    if (m->pinned) {
-        json_object_set_new(args, "pin", json_true());
-    }
     pthread_mutex_lock(&n->lock);
     char tenant[HTH_TENANT];
     memcpy(tenant, m->tenant, sizeof tenant);
+    bool pinned = m->pinned;
     pthread_mutex_unlock(&n->lock);
+    if (pinned) {
+        json_object_set_new(args, "pin", json_true());
+    }
     if (router_own_ask(n, device, tenant, "load", args, m->spec, fetch_done) != HTH_OK) {
         pthread_mutex_lock(&n->lock);
         m->on[device].coming = false;

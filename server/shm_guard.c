@@ -48,8 +48,8 @@ int hth_shm_guard(const void *data, uint64_t bytes)
 {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     int i = 0;
-    shm_install();
     pthread_mutex_lock(&lock);
+    shm_install();
     while (i < GUARD_ROWS && atomic_load(&shm_range[i].end) != 0) {
         i++;
     }
