@@ -226,7 +226,7 @@ static void test_overhead(void **state)
         best = ns < best ? ns : best;
     }
     print_message("# 30 nodes: %.0f ns a run beside the kernels\n", best);
-    assert_true(best < 2000);
+    assert_true(HTH_SANITIZED || best < 2000);
     rig_close(&r);
 }
 

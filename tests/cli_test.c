@@ -13,11 +13,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__ // shadow memory is resident, too
-#define HTH_SANITIZED 1
-#else
-#define HTH_SANITIZED 0
-#endif
 #define DIGITS_DIR "tests/data/digits/"
 #define DIGITS     "tests/data/digits/digits.onnx"
 #define IMAGES     "tests/data/digits/images.npy"
