@@ -194,22 +194,15 @@ tests: deps-test
 	$(Q)$(MAKE) --no-print-directory all-tests
 all-tests: all $(TESTBIN) $(B)/docs/embed $(FAKE_PLUGIN)
 	@:
+# Two at a time, more if TEST_JOBS says so: many of them are servers that compute by all cores. Scripts first, they take longest.
+TEST_JOBS ?= 2
+SCRIPTS  := $(wildcard tests/*_test.sh tests/*_test.py)
+RUN_TESTS = HEARTH_BUILD=$(B) CC='$(CC)' CUDA_HOME='$(CUDA_HOME)' CMOCKA_MESSAGE_OUTPUT=TAP prove $(if $(V),-v) --timer --directives -j $(TEST_JOBS) \
+            -e 'sh build-aux/tap.sh'
 test: tests
-	$(Q)HEARTH_BUILD=$(B) CMOCKA_MESSAGE_OUTPUT=TAP prove $(if $(V),-v) --timer -e 'sh build-aux/tap.sh' $(TESTBIN)
-check: test
-	$(Q)prove --directives -e sh build-aux/cuda_symbols.sh :: "$(CC)" "$(CUDA_HOME)"
-	$(Q)prove --directives --timer -e sh tests/onednn.sh :: $(B) "$(CC)"
-	$(Q)prove --directives -e sh tests/cuda_absent.sh :: $(B) "$(CC)" "$(CUDA_HOME)"
-	$(Q)prove --directives -e sh tests/gpu_check_test.sh :: $(B)
-	$(Q)sh tests/resume.sh $(B)
-	$(Q)sh tests/spill.sh $(B)
-	$(Q)prove -e sh tests/ops.sh :: $(B)
-	$(Q)prove -e python3 tests/python_test.py :: $(B)
-	$(Q)prove --directives -e python3 tests/metrics_test.py :: $(B)
-	$(Q)prove --directives -e python3 tests/clients_test.py :: $(B)
-	$(Q)prove --directives -e python3 tests/page_test.py :: $(B)
-	$(Q)prove --timer -e python3 tests/security_test.py :: $(B)
-	$(Q)prove --timer -e python3 tests/bodies_test.py :: $(B)
+	$(Q)$(RUN_TESTS) $(TESTBIN)
+check: tests
+	$(Q)$(RUN_TESTS) $(SCRIPTS) $(TESTBIN)
 
 # The sanitizers have a build folder each. -w: what they add to the code makes gcc guess wrongly; the plain build has -Werror.
 ASAN := -w -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
@@ -226,22 +219,24 @@ lint: deps-lint
 format: deps-lint
 	git ls-files '*.c' '*.h' | xargs clang-format -i
 
-# libFuzzer targets; each runs FUZZ_SECONDS from the committed seeds in tests/data/fuzz.
+# libFuzzer targets, as many at a time as make has jobs; each runs FUZZ_SECONDS from the committed seeds in tests/data/fuzz.
 fuzz: deps-lint
 	$(Q)$(MAKE) --no-print-directory build-fuzz/libhth.a B=build-fuzz CC=clang OPT=-O1 \
 	    SAN='-fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined'
-	$(Q)for f in $(FUZZERS); do \
-	    clang -std=c11 -O1 -g -D_GNU_SOURCE -I. -Ibuild-fuzz/gen -fsanitize=fuzzer,address,undefined -pthread \
-	        -o build-fuzz/$$f tests/fuzz/$$f.c build-fuzz/libhth.a $(LDLIBS) || exit 1; \
-	    mkdir -p build-fuzz/corpus-$$f; echo "  FUZZ    $$f ($(FUZZ_SECONDS) s)"; \
-	    build-fuzz/$$f -max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=4096 -timeout=20 -print_final_stats=1 build-fuzz/corpus-$$f \
-	        $$(ls -d tests/data/fuzz/$$f tests/data/onnx 2>/dev/null) >build-fuzz/$$f.log 2>&1 || { tail -40 build-fuzz/$$f.log; exit 1; }; \
-	    grep -E 'number_of_executed_units|peak_rss' build-fuzz/$$f.log; done
+	$(Q)$(MAKE) --no-print-directory $(FUZZERS:%=run-%)
+run-%_fuzz:
+	$(Q)clang -std=c11 -O1 -g -D_GNU_SOURCE -I. -Ibuild-fuzz/gen -fsanitize=fuzzer,address,undefined -pthread \
+	    -o build-fuzz/$*_fuzz tests/fuzz/$*_fuzz.c build-fuzz/libhth.a $(LDLIBS)
+	@mkdir -p build-fuzz/corpus-$*_fuzz
+	$(call say,FUZZ,'$*_fuzz ($(FUZZ_SECONDS) s)')
+	$(Q)build-fuzz/$*_fuzz -max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=4096 -timeout=20 -print_final_stats=1 build-fuzz/corpus-$*_fuzz \
+	    $(wildcard tests/data/fuzz/$*_fuzz tests/data/onnx) >build-fuzz/$*_fuzz.log 2>&1 || { tail -40 build-fuzz/$*_fuzz.log; exit 1; }
+	$(Q)sed -n -E 's/^stat::(number_of_executed_units|peak_rss_mb): */$*_fuzz: \1 /p' build-fuzz/$*_fuzz.log
 
 bench: all
 	$(Q)$(MAKE) --no-print-directory $(BENCHBIN)
 	$(Q)for b in $(BENCHBIN); do echo "== $$b"; $$b || exit 1; done
-	$(Q)[ -z "$(VGG19)" ] || sh tests/spill.sh $(B) "$(VGG19)" x 3,224,224 32 50 $(B)/bench-store
+	$(Q)[ -z "$(VGG19)" ] || sh tests/spill_test.sh $(B) "$(VGG19)" x 3,224,224 32 50 $(B)/bench-store
 bench-table: all
 	$(Q)python3 tests/bench/table.py $(B)/hearth
 bench-train: all

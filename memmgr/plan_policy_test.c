@@ -21,7 +21,7 @@ static void check_step(hth_problem *p, const char *name, const double *shares, i
 {
     uint64_t peak;
     assert_ok(hth_plan_train_peak(p, &peak));
-    for (int i = 0; i < n_shares; i++) {
+    for (int i = 0; i < n_shares; i += TEST_STRIDE) {
         double hearth = 0;
         p->budget = (uint64_t)((double)peak * shares[i]);
         for (int k = 0; k < HTH_POLICY_OPTIMAL; k++) {
@@ -57,7 +57,7 @@ static void no_policy_is_faster_on_recorded_steps(void **state)
     static const double shares[] = {0.5};
     glob_t g;
     assert_int_equal(glob("tests/data/plan/*.json.gz", 0, NULL, &g), 0);
-    for (size_t i = 0; i < g.gl_pathc; i++) {
+    for (size_t i = 0; i < g.gl_pathc; i += TEST_STRIDE) {
         char plain[] = "/tmp/plan-policy-XXXXXX";
         hth_problem p;
         close(mkstemp(plain));

@@ -4,13 +4,13 @@
 # it is touched or not: heap, stacks, the device's memory; files that are mapped to be read are not in it, the system can
 # drop their pages). Everything that leaves the device goes to the file, the losses are those of a job that has all memory, and without
 # --spill the same process has too little.
-# usage: tests/spill.sh BUILD_DIR [MODEL.onnx INPUT SHAPE BATCH SHARE STORE], from the root. Without a model: the digits CNN on all digits
+# usage: tests/spill_test.sh BUILD_DIR [MODEL.onnx INPUT SHAPE BATCH SHARE STORE], from the root. Without a model: the digits CNN on all digits
 # six times over, in seconds. With one, such as VGG19 (x 3,224,224 32 50): on images made of digits; STORE keeps its nodes' times.
 set -eu
 build=$1
 dir=$(mktemp -d "${TMPDIR:-/var/tmp}/hearth-spill.XXXXXX")
 trap 'rm -rf "$dir"' EXIT INT TERM
-fail() { echo "tests/spill.sh: $*" >&2; exit 1; }
+fail() { echo "tests/spill_test.sh: $*" >&2; exit 1; }
 
 model=${2:-tests/data/digits/untrained.onnx} input=${3:-image} shape=${4:-1,8,8} batch=${5:-8622} share=${6:-75} store=${7:-$dir/store}
 policy=$([ $# -gt 1 ] && echo hearth || echo vdnn) # the small one has to offload: much of it is cheaper to recompute
@@ -50,3 +50,4 @@ paste "$dir/a" "$dir/b" | awk '
 [ "$(field host_bytes "$dir/spilled")" -gt 0 ] || fail "nothing was offloaded"
 "$build/hearth" --store "$store" rm spilled-result >/dev/null
 echo "ok - $(($(field host_bytes "$dir/spilled") >> 20)) MiB offloaded: $share % of memory ($((budget >> 20)) MiB) and 64 MiB are enough with --spill, with the same losses"
+echo 1..1

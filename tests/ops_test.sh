@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # hearthd as administrators meet it: configuration, installation. Speaks TAP.
-# usage: tests/ops.sh BUILD_DIR, from the root.
+# usage: tests/ops_test.sh BUILD_DIR, from the root.
 set -u
 build=$(cd "$1" && pwd)
 dir=$(mktemp -d "${TMPDIR:-/tmp}/hearth-ops.XXXXXX")

@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # kill -9 of hearthd while it trains: after a restart the same command goes on from the last checkpoint, and all losses are
-# those of a job that ran through. Asked for by nobody, the restarted hearthd goes on with it, too. usage: tests/resume.sh BUILD_DIR, from the root.
+# those of a job that ran through. Asked for by nobody, the restarted hearthd goes on with it, too. usage: tests/resume_test.sh BUILD_DIR, from the root.
 set -eu
 build=$1
 dir=$(mktemp -d "${TMPDIR:-/tmp}/hearth-resume.XXXXXX")
@@ -11,7 +11,7 @@ cleanup() {
     rm -rf "$dir"
 }
 trap cleanup EXIT INT TERM
-fail() { echo "tests/resume.sh: $*" >&2; exit 1; }
+fail() { echo "tests/resume_test.sh: $*" >&2; exit 1; }
 
 HEARTH_SERVER=ipc://$dir/sock
 export HEARTH_SERVER
@@ -70,3 +70,4 @@ for name in whole alone; do
 done
 cmp "$dir/whole.safetensors" "$dir/alone.safetensors" || fail "the results differ"
 echo "ok - a killed daemon's job goes on from its checkpoint with the same losses"
+echo 1..1

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # oneDNN as a plug-in. With it: whose OpenMP it computes by, in hearth, in hearthd's engine, in a library that Python opens, and
 # where another OpenMP stands before. Without it, because it is not wanted, or the plug-in or what is below it is not there: `hearth
-# devices` says so, hearthd's log does once, answers and a training's losses are the same. Speaks TAP. usage: tests/onednn.sh BUILD_DIR CC
+# devices` says so, hearthd's log does once, answers and a training's losses are the same. Speaks TAP. usage: tests/onednn_test.sh BUILD_DIR
 set -u
-build=$(cd "$1" && pwd) cc=$2
+build=$(cd "$1" && pwd) cc=${CC:-cc}
 dir=$(mktemp -d "${TMPDIR:-/tmp}/hearth-onednn.XXXXXX")
 pid=
 trap '[ -z "$pid" ] || kill "$pid" 2>/dev/null; rm -rf "$dir"' EXIT

@@ -3,9 +3,9 @@
 # What hearth says of CUDA where pieces of it are absent: the plug-in itself, or one of another version; then, with libraries made
 # here that have every name and do nothing, the driver, cuDNN and cublasLt, a cuDNN of another version, one that lacks a function,
 # a driver without a device; last, the toolkit's own libraries. `hearth devices` succeeds and says it; who asks for cuda:0 is
-# refused with the same words. Speaks TAP. usage: tests/cuda_absent.sh BUILD_DIR CC CUDA_HOME
+# refused with the same words. Speaks TAP. usage: tests/cuda_absent_test.sh BUILD_DIR
 set -u
-build=$1 cc=$2 home=$3
+build=$1 cc=${CC:-cc} home=${CUDA_HOME:-/usr/local/cuda}
 dir=$(mktemp -d "${TMPDIR:-/tmp}/hearth-cuda.XXXXXX")
 trap 'rm -rf "$dir"' EXIT INT TERM
 unset CUDA_HOME HEARTH_SERVER
