@@ -74,11 +74,7 @@ void *hth_realloc(void *p, size_t n, size_t size)
 
 void *hth_alloc_aligned(size_t bytes, size_t align)
 {
-    void *p = NULL;
-    if (alloc_refused() || posix_memalign(&p, align, bytes ? bytes : 1) != 0) {
-        return NULL;
-    }
-    return alloc_counted(p);
+    return alloc_refused() ? NULL : alloc_counted(hth_keep_aligned(bytes ? bytes : 1, align));
 }
 
 void *hth_alloc_large(size_t bytes)

@@ -2,6 +2,7 @@
 #include "base/keep.h"
 
 #include <malloc.h>
+#include <stdint.h>
 #include <stdlib.h>
 
 // Class c holds blocks of at least 16c + 8 bytes and less than 16 more: the sizes in which the GNU
@@ -63,17 +64,35 @@ size_t hth_keep_kept(void)
     return keep_mine != NULL ? keep_mine->bytes : 0;
 }
 
+// keep_take takes what was kept last of a class.
+static void *keep_take(keep *k, size_t c)
+{
+    kept *p = k->first[c];
+    k->first[c] = p->next;
+    k->bytes -= class_bytes(c);
+    return p;
+}
+
 void *hth_keep_malloc(size_t bytes)
 {
     keep *k = keep_mine;
     size_t c = k != NULL && bytes <= HTH_KEEP_LARGE ? class_for(bytes) : 0;
-    kept *p = c > 0 ? k->first[c] : NULL;
-    if (p == NULL) {
-        return malloc(bytes);
+    return c > 0 && k->first[c] != NULL ? keep_take(k, c) : malloc(bytes);
+}
+
+// Where the block that was kept last is aligned, it was often made by this very call. The C library
+// makes some a little larger than they were asked for.
+void *hth_keep_aligned(size_t bytes, size_t align)
+{
+    keep *k = keep_mine;
+    void *p;
+    size_t c = k != NULL && bytes <= HTH_KEEP_LARGE ? class_for(bytes) : KEEP_CLASSES;
+    for (size_t end = c + 3; c < end && c < KEEP_CLASSES; c++) {
+        if (k->first[c] != NULL && (uintptr_t)k->first[c] % align == 0) {
+            return keep_take(k, c);
+        }
     }
-    k->first[c] = p->next;
-    k->bytes -= class_bytes(c);
-    return p;
+    return posix_memalign(&p, align, bytes) == 0 ? p : NULL;
 }
 
 void *hth_keep_realloc(void *p, size_t bytes)

@@ -23,6 +23,8 @@ size_t hth_keep_kept(void); // bytes that the calling thread keeps
 
 // malloc, realloc and free; also as functions for libraries.
 void *hth_keep_malloc(size_t bytes);
+// hth_keep_aligned is posix_memalign's block, NULL: no memory. `align` is a power of two.
+void *hth_keep_aligned(size_t bytes, size_t align);
 void *hth_keep_realloc(void *p, size_t bytes);
 void hth_keep_free(void *p);
 

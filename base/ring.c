@@ -311,9 +311,12 @@ hth_err hth_ring_wait(hth_ring *r, uint64_t timeout_ns)
     if (idle) {
         uint64_t until = hth_real_after(timeout_ns);
         do { // again, when something has come elsewhere: its answer may be the next message
-            uint64_t looking = hth_real_after(atomic_load(&r->attended) ? 0 : r->spin_ns);
+            uint64_t spin_ns = atomic_load(&r->attended) ? 0 : r->spin_ns;
             r->came = false;
-            hth_spin(ring_is_idle, r, looking < until ? looking : until);
+            if (spin_ns > 0 || r->watch != NULL) {
+                uint64_t looking = hth_real_after(spin_ns);
+                hth_spin(ring_is_idle, r, looking < until ? looking : until);
+            }
         } while (r->came && ring_is_empty(r) && hth_real_ns() < until);
         if (r->watch != NULL && ring_is_empty(r)) {
             r->watch->leave(r->watch->ctx);

@@ -6,6 +6,7 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "base/keep.h"
 #include "base/log.h"
 #include "base/mailbox.h"
 #include "base/settings.h"
@@ -245,6 +246,7 @@ static void engine_loop(hth_engine *e)
 static void *engine_main(void *arg)
 {
     hth_engine *e = arg;
+    hth_keep_begin();
     hth_err err = site_open(e);
     pthread_mutex_lock(&e->lock);
     e->ready = true;
@@ -262,6 +264,7 @@ static void *engine_main(void *arg)
     hth_loads_stop(&e->loads);
     hth_train_queue_stop(&e->training);
     site_close(e);
+    hth_keep_end();
     return NULL;
 }
 

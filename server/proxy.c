@@ -11,6 +11,7 @@
 // the whole machine stood still, no look was missed.
 #include "server/proxy_impl.h"
 
+#include "base/keep.h"
 #include "base/memfd.h"
 #include "base/settings.h"
 #include "base/thread.h"
@@ -328,10 +329,12 @@ static void keeper_start(hth_proxy *p)
 static void keeper_main(void *arg)
 {
     hth_proxy *p = arg;
+    hth_keep_begin();
     while (keeper_rest(p)) {
         keeper_start(p);
     }
     proxy_bury(p, "the server is stopping, and the engine's process is not there", true);
+    hth_keep_end();
 }
 
 // ---- lifetime

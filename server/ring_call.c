@@ -47,12 +47,11 @@ hth_err hth_ring_message(const hth_ring_layout *l, const uint8_t *message, size_
 
 // ---- replies
 
-// call_frame makes a lane's message with a frame of `header`.
-static hth_err call_frame(hth_ring_call *k, const ProtobufCMessage *header, uint64_t data_bytes,
+// call_frame makes a lane's message with a frame of `header`, which has so many bytes with its
+// data.
+static hth_err call_frame(hth_ring_call *k, const ProtobufCMessage *header, size_t bytes,
                           uint8_t **data)
 {
-    size_t bytes;
-    HTH_TRY(hth_wire_frame_bytes(header, data_bytes, &k->c->t->limits, &bytes));
     k->reply_bytes = HTH_LANE_ID_BYTES + bytes;
     k->reply = hth_alloc_aligned(k->reply_bytes, 64);
     if (k->reply == NULL) {
@@ -74,7 +73,7 @@ static hth_err call_make(void *ctx, const ProtobufCMessage *header, Hearth__Tens
     if (bytes + HTH_LANE_ID_BYTES > hth_ring_most(k->c->layout.lane_bytes)) {
         return hth_msg_frame(header, list, n, 0, &k->c->t->limits, &k->large, data);
     }
-    HTH_TRY(call_frame(k, header, data_bytes, data));
+    HTH_TRY(call_frame(k, header, bytes, data));
     hth_wire_pad(list, n, *data);
     return HTH_OK;
 }
@@ -112,10 +111,12 @@ static void call_unlink(hth_ring_call **at, const hth_ring_call *k)
 static void call_header(hth_ring_call *k, Hearth__Reply *r)
 {
     uint8_t *data;
+    size_t bytes;
     hth_free(k->reply);
     k->reply = NULL;
     r->call = k->call;
-    if (call_frame(k, &r->base, 0, &data) != HTH_OK) {
+    if (hth_wire_frame_bytes(&r->base, 0, &k->c->t->limits, &bytes) != HTH_OK ||
+        call_frame(k, &r->base, bytes, &data) != HTH_OK) {
         k->reply_bytes = 0; // no memory: the client gives up some time
     }
 }
