@@ -802,15 +802,10 @@ static int teardown(void **state)
     return 0;
 }
 
-static void orphaned(void)
-{
-    _exit(3);
-}
-
 int main(int argc, char **argv)
 {
     if (hth_child_asked(argc, argv)) {
-        return hth_child_run(&(hth_child_config){.orphaned = orphaned});
+        return hth_child_run(&(hth_child_config){.orphaned = child_orphaned});
     }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_answers),

@@ -617,7 +617,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(killed_while_it_trains),
     };
     if (hth_child_asked(argc, argv)) {
-        return hth_child_run(&(hth_child_config){NULL, NULL});
+        return hth_child_run(&(hth_child_config){.orphaned = child_orphaned});
     }
     if (!npy_data("tests/data/digits/images.npy", &digits)) {
         return 1;

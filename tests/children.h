@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// tests/children.h - the processes that a process has started, as the kernel lists them.
+// tests/children.h - the processes that a process has started, as the kernel lists them, and what
+// an engine's process does whose parent is gone.
 #ifndef HTH_TESTS_CHILDREN_H
 #define HTH_TESTS_CHILDREN_H
 
@@ -7,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/types.h>
+#include <unistd.h>
 
 // children_of stores up to `cap` children of `pid`, those of all its threads; returns how many.
 static inline int children_of(pid_t pid, pid_t *out, int cap)
@@ -42,6 +44,12 @@ static inline pid_t child_of(pid_t pid)
 {
     pid_t child = 0;
     return children_of(pid, &child, 1) > 0 ? child : 0;
+}
+
+// child_orphaned is for hth_child_config where the program is its own engine's process.
+static inline void child_orphaned(void)
+{
+    _exit(3);
 }
 
 #endif

@@ -253,7 +253,7 @@ int main(int argc, char **argv)
     }
     driver->n_devices = 2;
     if (hth_child_asked(argc, argv)) {
-        return hth_child_run(&(hth_child_config){NULL, NULL});
+        return hth_child_run(&(hth_child_config){.orphaned = child_orphaned});
     }
     if (!npy_data("tests/data/passes/residual.x.npy", &input) ||
         !npy_data("tests/data/passes/residual.y.npy", &want)) {
