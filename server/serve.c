@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/serve_wish.h"
+#include "server/serve_parts.h"
 
 #include "base/alloc.h"
 #include "base/clock.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Measured algorithms while requests keep coming: in slices, one choice's few runs each, and
 // requests behind each of them for as long as makes up for it.
-#include "server/serve_wish.h"
+#include "server/serve_parts.h"
 
 #include "base/clock.h"
 #include "server/infer.h"

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// server/serve_wish.h - the inside of serving: what the batcher asks about programs, the programs
-// that it wishes for, and measuring. Shared by serve*.c only.
-#ifndef HTH_SERVER_SERVE_WISH_H
-#define HTH_SERVER_SERVE_WISH_H
+// server/serve_parts.h - what the parts of serving (serve*.c) have of each other: runs, the programs
+// that the batcher asks about and wishes for, and measuring.
+#ifndef HTH_SERVER_SERVE_PARTS_H
+#define HTH_SERVER_SERVE_PARTS_H
 
 #include "server/serve.h"
 
