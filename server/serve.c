@@ -13,6 +13,9 @@
 
 // How often it is looked at during work who of those that wait is canceled or expired.
 #define SERVE_LOOK_NS 1000000u
+// A compilation has the thread for the 4th part of what the run took that it was interrupted for.
+#define SERVE_COMPILE_PART 4
+
 static hth_work *work_of(hth_batch_item *i)
 {
     return (hth_work *)i; // its first member
@@ -381,10 +384,13 @@ static void serve_in_compile(void *ctx)
     uint64_t wake_ns;
     uint32_t priority;
     hth_serve_look(s);
-    if (!s->nested && s->join.n == 0 && s->batcher.n > 0) {
+    uint64_t now_ns = hth_now_ns();
+    if (!s->nested && s->join.n == 0 && s->batcher.n > 0 && now_ns >= s->compile_ns) {
         s->nested = true;
         hth_serve_batch(s, (hth_batch_ask){.hurry = true, .ready = true}, &wake_ns, &priority);
         s->nested = false;
+        uint64_t end_ns = hth_now_ns();
+        s->compile_ns = end_ns + (end_ns - now_ns) / SERVE_COMPILE_PART;
     }
 }
 

@@ -41,6 +41,7 @@ typedef struct hth_serve {
     bool nested;                // serving inside a compilation or a measurement
     bool tuning;                // inside hth_serve_tune
     uint64_t slice_ns, tune_ns; // when its last slice began; when the next one may
+    uint64_t compile_ns;        // when a compilation may be interrupted for a run next
 } hth_serve;
 
 // hth_serve_stop answers what waits for memory.

@@ -554,6 +554,47 @@ static void test_measured_under_load(void **state)
     digits_close(&f);
 }
 
+// What is compiled while long runs wait is not held up by one of them for each of its kernels.
+static void test_compiled_under_load(void **state)
+{
+    (void)state;
+    enum { LONG = 12, IMAGES = 2048 };
+    fixture f;
+    waiting first, other, w[LONG];
+    digits_open(&f);
+    put(f.store, "other", "tests/data/digits/digits.onnx");
+    hth_tensor one = part(0, 1), many = one;
+    many.shape.dim[0] = IMAGES;
+    many.bytes = one.bytes * IMAGES;
+    many.data = calloc(IMAGES, one.bytes);
+    assert_non_null(many.data);
+    answer_alone(&f, &first, "digits", &many); // its program is there
+    free(first.want.data);
+    waiting_init(&first, "digits", &one);
+    hold(&f, &first);
+    waiting_init(&other, "other", &one);
+    assert_ok(hth_engine_submit(f.engine, &other.c.r));
+    for (int i = 0; i < LONG; i++) {
+        waiting_init(&w[i], "digits", &many);
+        assert_ok(hth_engine_submit(f.engine, &w[i].c.r));
+    }
+    turns = 0;
+    release();
+    for (int i = 0; i < LONG; i++) {
+        call_wait(&w[i].c);
+        assert_int_equal(w[i].c.r.err, HTH_OK);
+        free(w[i].c.out[0].data);
+    }
+    call_wait(&other.c);
+    call_wait(&first.c);
+    assert_int_equal(other.c.r.err, HTH_OK);
+    assert_true(other.turn < LONG / 2);
+    free(other.c.out[0].data);
+    free(first.c.out[0].data);
+    free(many.data);
+    digits_close(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_joined),
@@ -564,6 +605,7 @@ int main(void)
                                        cmocka_unit_test(test_timeout),
                                        cmocka_unit_test(test_policy),
                                        cmocka_unit_test(test_removed),
+                                       cmocka_unit_test(test_compiled_under_load),
                                        cmocka_unit_test(test_measured_under_load)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
