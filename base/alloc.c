@@ -68,7 +68,7 @@ void *hth_realloc(void *p, size_t n, size_t size)
     if (alloc_refused() || hth_mul_bytes(n, size, &bytes) != 0) {
         return NULL;
     }
-    void *q = realloc(p, bytes ? bytes : 1);
+    void *q = hth_keep_realloc(p, bytes ? bytes : 1);
     return p == NULL ? alloc_counted(q) : q;
 }
 

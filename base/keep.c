@@ -46,17 +46,26 @@ void hth_keep_begin(void)
 #endif
 }
 
-void hth_keep_end(void)
+static void keep_empty(keep *k)
 {
-    keep *k = keep_mine;
-    keep_mine = NULL;
-    for (size_t c = 0; k != NULL && c < KEEP_CLASSES; c++) {
+    for (size_t c = 0; c < KEEP_CLASSES; c++) {
         for (kept *p = k->first[c], *next; p != NULL; p = next) {
             next = p->next;
             free(p);
         }
+        k->first[c] = NULL;
     }
-    free(k);
+    k->bytes = 0;
+}
+
+void hth_keep_end(void)
+{
+    keep *k = keep_mine;
+    keep_mine = NULL;
+    if (k != NULL) {
+        keep_empty(k);
+        free(k);
+    }
 }
 
 size_t hth_keep_kept(void)
@@ -97,16 +106,19 @@ void *hth_keep_aligned(size_t bytes, size_t align)
 
 void *hth_keep_realloc(void *p, size_t bytes)
 {
-    return realloc(p, bytes);
+    return p != NULL ? realloc(p, bytes) : hth_keep_malloc(bytes);
 }
 
 void hth_keep_free(void *p)
 {
     keep *k = keep_mine;
     size_t c = k != NULL && p != NULL ? class_of(p) : 0;
-    if (c == 0 || k->bytes + class_bytes(c) > HTH_KEEP_BYTES) {
+    if (c == 0) {
         free(p);
         return;
+    }
+    if (k->bytes + class_bytes(c) > HTH_KEEP_BYTES) {
+        keep_empty(k);
     }
     kept *b = p;
     b->next = k->first[c];

@@ -11,8 +11,10 @@
 
 #include <stddef.h>
 
-#define HTH_KEEP_BYTES ((size_t)1 << 20) // of all that a thread keeps
-#define HTH_KEEP_LARGE 4096              // a larger block is never kept
+// Of all that a thread keeps. Where that is reached, all is given back: sizes that are freed here
+// and allocated elsewhere, or grew, would take the place of those that are asked for.
+#define HTH_KEEP_BYTES ((size_t)1 << 20)
+#define HTH_KEEP_LARGE 4096 // a larger block is never kept
 
 // hth_keep_begin has the calling thread keep what it frees, until hth_keep_end, which frees all of
 // it. Without memory for that it does not. Under sanitizers, and in debug builds, no thread does:

@@ -107,6 +107,28 @@ static void bounded(void **state)
     hth_keep_end();
 }
 
+// Blocks that come from elsewhere and are never asked for do not keep others out.
+static void makes_room(void **state)
+{
+    (void)state;
+    hth_keep_begin();
+    if (!keeps()) {
+        hth_keep_end();
+        skip();
+    }
+    for (size_t i = 0; i < 2 * HTH_KEEP_BYTES / 1000; i++) {
+        hth_keep_free(malloc(1000));
+    }
+    assert_true(hth_keep_kept() <= HTH_KEEP_BYTES);
+    void *p = hth_keep_realloc(NULL, 100);
+    uintptr_t at = (uintptr_t)p;
+    hth_keep_free(p);
+    p = hth_keep_malloc(100);
+    assert_true((uintptr_t)p == at);
+    hth_keep_free(p);
+    hth_keep_end();
+}
+
 static void *elsewhere(void *p)
 {
     hth_keep_free(p); // keeps nothing: it did not say so
@@ -134,6 +156,6 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(gives_again),
                                        cmocka_unit_test(gives_aligned), cmocka_unit_test(bounded),
-                                       cmocka_unit_test(threads)};
+                                       cmocka_unit_test(makes_room), cmocka_unit_test(threads)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -249,6 +249,12 @@ void hth_http_io_resume(hth_http_conn *c); // reads on, behind an answer
 void hth_http_io_write(const hth_http_conn *c);
 void hth_http_io_later(const hth_http_conn *c);
 
+// ---- http_quick.c: health checks
+
+// hth_http_quick answers what has come, `n` bytes, if that is a health check that passes, as a
+// whole and between two requests. false: nothing has happened.
+bool hth_http_quick(hth_http_conn *c, const char *text, size_t n);
+
 // ---- http_block.c: large bodies
 
 // hth_http_block_begin has the body whose head was just looked at come to a block, if there is
@@ -275,6 +281,9 @@ bool hth_http_body(hth_http *h, struct evhttp_request *req, json_t **out);
 // ---- http_reply.c: answers
 
 const char *hth_http_phrase(int status);
+#define HTH_HTTP_EMPTY_BYTES 160
+// hth_http_empty writes an answer that is 200 and empty, and returns how long it is.
+size_t hth_http_empty(hth_http *h, char out[HTH_HTTP_EMPTY_BYTES]);
 // hth_http_send answers; `body` (may be NULL: empty) is emptied, not freed.
 void hth_http_send(hth_http *h, struct evhttp_request *req, int status, const char *type,
                    struct evbuffer *body);

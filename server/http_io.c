@@ -52,6 +52,9 @@ static ssize_t io_read(hth_http_conn *c, struct evbuffer *in)
     if (n <= 0) {
         return n;
     }
+    if (hth_http_quick(c, scratch, (size_t)n)) {
+        return n;
+    }
     c->due = 0; // of what was looked at before
     if (evbuffer_add(in, scratch, (size_t)n) != 0) {
         errno = ENOMEM;
@@ -93,7 +96,9 @@ static void io_readable(evutil_socket_t fd, short what, void *conn)
     ssize_t n = io_read(c, in);
     if (n > 0) {
         io_restart(c);
-        bufferevent_trigger(b, EV_READ, 0);
+        if (evbuffer_get_length(in) > 0) {
+            bufferevent_trigger(b, EV_READ, 0);
+        }
     } else if (n == 0 || !io_again()) {
         bufferevent_disable(b, EV_READ);
         bufferevent_trigger_event(

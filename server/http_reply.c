@@ -196,6 +196,12 @@ static char *reply_number(char *at, uint64_t n)
     return mempcpy(at, p, (size_t)(end - p));
 }
 
+size_t hth_http_empty(hth_http *h, char out[HTH_HTTP_EMPTY_BYTES])
+{
+    char *at = reply_field(stpcpy(out, "HTTP/1.1 200 OK\r\n"), "Date", reply_date(h));
+    return (size_t)(stpcpy(at, "Content-Length: 0\r\n\r\n") - out);
+}
+
 // reply_plain is evhttp_send_reply without its formatting, and without copies of what the headers
 // say. false: out of memory, nothing has happened.
 static bool reply_plain(hth_http *h, const hth_http_conn *conn, struct evhttp_request *req,
