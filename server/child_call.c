@@ -7,10 +7,15 @@
 // record is copied, because the ring's memory is reused; inputs are used where they lie.
 #include "server/child_impl.h"
 
+#include "base/spin.h"
+
 #include <stdio.h>
 #include <string.h>
 
 #define CALL_PROGRESS_NS 10000000u // from one message about a request's progress to the next
+// A request with a tensor of so many bytes has others sleep where they would look, for so long.
+#define CALL_LARGE_BYTES (64u << 10)
+#define CALL_REST_NS     10000000u
 
 static hth_child_slot *call_slot(child_call *call)
 {
@@ -207,6 +212,18 @@ static hth_err call_open(child *c, child_call *call, const hth_child_record *q, 
     return hth_engine_submit(c->engine, r);
 }
 
+// call_rest has nobody look for what comes while large tensors come through sockets: all processors
+// copy then. Who yields one gets it back when the others have had their slices, milliseconds later;
+// who sleeps is woken. hearthd is told with the next answer.
+static void call_rest(const hth_child_record *q, const hth_request *r)
+{
+    for (int i = 0; i < r->n_inputs; i++) {
+        if (q->tensor[i].region == 0 && q->tensor[i].bytes >= CALL_LARGE_BYTES) {
+            hth_spin_rest(hth_real_after(CALL_REST_NS));
+        }
+    }
+}
+
 void child_take(child *c, const hth_child_head *head, const char *body, size_t bytes)
 {
     const hth_child_record *q;
@@ -229,6 +246,7 @@ void child_take(child *c, const hth_child_head *head, const char *body, size_t b
     }
     if (err == HTH_OK) {
         err = call_open(c, call, q, r);
+        call_rest(q, r);
     }
     if (err != HTH_OK) {
         r->err = err;

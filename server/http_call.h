@@ -273,6 +273,8 @@ void hth_http_block_done(hth_http_conn *c, struct evbuffer *body);
 // ---- http_conn.c: bytes; http_sound.c: what must not come
 
 struct bufferevent *hth_http_bufferevent(struct event_base *base, void *door);
+// hth_http_header is a header of the request, the first of that name; NULL: it has none.
+const char *hth_http_header(const struct evhttp_request *req, const char *name);
 // hth_http_sound checks what evhttp lets through; false: answered.
 bool hth_http_sound(hth_http *h, struct evhttp_request *req);
 // hth_http_body reads an optional JSON body: an empty one is NULL. false: answered.

@@ -91,7 +91,9 @@ static void conn_output(struct evbuffer *out, const struct evbuffer_cb_info *inf
 {
     const hth_http_conn *c = arg;
     hth_http *h = c->h;
-    hth_stat_add(HTH_STAT_HTTP_BYTES_OUT, h->writing ? 0 : info->n_deleted);
+    if (info->n_deleted > 0 && !h->writing) {
+        hth_stat_add(HTH_STAT_HTTP_BYTES_OUT, info->n_deleted);
+    }
     if (info->n_added == 0 || h->writing) {
         return;
     }

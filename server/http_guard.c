@@ -192,11 +192,11 @@ hth_http_conn *hth_http_conn_new(const hth_http_door *door)
 void hth_http_conn_came(hth_http_conn *c, size_t added, size_t deleted)
 {
     hth_http *h = c->h;
-    c->bytes += added;
-    h->buffered += added;
-    hth_stat_add(HTH_STAT_HTTP_BYTES_IN, added);
-    if (added > 0 && c->since_ns == 0) {
-        c->since_ns = hth_now_ns();
+    if (added > 0) {
+        c->bytes += added;
+        h->buffered += added;
+        hth_stat_add(HTH_STAT_HTTP_BYTES_IN, added);
+        c->since_ns = c->since_ns == 0 ? hth_now_ns() : c->since_ns;
     }
     // evhttp takes the end of a line off by itself: one of each header, and two of each chunk.
     c->lines += deleted == 1 || deleted == 2;

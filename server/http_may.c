@@ -63,7 +63,9 @@ static void head_host(const may_head *q, char out[HOST_BYTES])
         size_t n = q->host[0] == '[' ? strcspn(from, "]")
                    : colon != NULL   ? (size_t)(colon - from)
                                      : strlen(from);
-        snprintf(out, HOST_BYTES, "%.*s", (int)(n < HOST_BYTES ? n : 0), from);
+        n = n < HOST_BYTES ? n : 0;
+        memcpy(out, from, n);
+        out[n] = 0;
     }
 }
 

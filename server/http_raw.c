@@ -6,8 +6,7 @@
 
 bool hth_infer_is_raw(struct evhttp_request *req)
 {
-    const char *text = evhttp_find_header(evhttp_request_get_input_headers(req),
-                                          "Inference-Header-Content-Length");
+    const char *text = hth_http_header(req, "Inference-Header-Content-Length");
     return text != NULL && strcmp(text, "0") == 0;
 }
 

@@ -161,7 +161,7 @@ static char *reply_field(char *at, const char *key, const char *value)
 // reply_fields puts the headers that were set for the answer at `at`, and returns where they end.
 static char *reply_fields(char *at, const struct evhttp_request *req)
 {
-    const char *asked = evhttp_find_header(req->input_headers, "Connection");
+    const char *asked = hth_http_header(req, "Connection");
     bool close = asked != NULL && strcasecmp(asked, "close") == 0;
     const struct evkeyval *kv;
     TAILQ_FOREACH(kv, req->output_headers, next)

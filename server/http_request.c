@@ -346,9 +346,9 @@ static hth_err read_outputs(hth_infer_call *c)
 
 // read_head_bytes stores how long the JSON head is: the header Inference-Header-Content-Length, or
 // all.
-static hth_err read_head_bytes(reading *s, const struct evkeyvalq *headers)
+static hth_err read_head_bytes(reading *s, const struct evhttp_request *req)
 {
-    const char *text = evhttp_find_header(headers, "Inference-Header-Content-Length");
+    const char *text = hth_http_header(req, "Inference-Header-Content-Length");
     size_t whole = evbuffer_get_length(s->body);
     s->head_bytes = whole;
     if (text == NULL) {
@@ -376,7 +376,7 @@ hth_err hth_infer_read(hth_infer_call *c)
     memset(s.data, 0, sizeof s.data);
     memset(s.binary, 0, sizeof s.binary);
     memset(s.here, 0, sizeof s.here);
-    HTH_TRY(read_head_bytes(&s, evhttp_request_get_input_headers(c->c.req)));
+    HTH_TRY(read_head_bytes(&s, c->c.req));
     if (s.head_bytes == 0) {
         return hth_fail(HTH_EINVAL, "the request has no body");
     }

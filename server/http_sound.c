@@ -5,11 +5,24 @@
 
 #include "server/http_json.h"
 
+#include <event2/http_struct.h>
 #include <event2/keyvalq_struct.h>
 
 #include <string.h>
 #include <strings.h>
 #include <sys/queue.h>
+
+const char *hth_http_header(const struct evhttp_request *req, const char *name)
+{
+    const struct evkeyval *kv;
+    TAILQ_FOREACH(kv, req->input_headers, next)
+    {
+        if ((kv->key[0] | 32) == (name[0] | 32) && strcasecmp(kv->key, name) == 0) {
+            return kv->value;
+        }
+    }
+    return NULL;
+}
 
 // sound_lengths says whether all Content-Length headers agree: evhttp takes the first, a proxy in
 // front may take the last.

@@ -77,8 +77,7 @@ static hth_err zip_inflate(struct evbuffer *in, uint64_t limit)
 
 bool hth_http_inflate(hth_http *h, struct evhttp_request *req)
 {
-    const char *coding =
-        evhttp_find_header(evhttp_request_get_input_headers(req), "Content-Encoding");
+    const char *coding = hth_http_header(req, "Content-Encoding");
     if (coding == NULL || coding[0] == 0 || strcasecmp(coding, "identity") == 0) {
         return true;
     }
@@ -126,8 +125,7 @@ static double accepted(const char *header, const char *coding)
 
 void hth_http_deflate(struct evhttp_request *req, struct evbuffer *body)
 {
-    const char *header =
-        evhttp_find_header(evhttp_request_get_input_headers(req), "Accept-Encoding");
+    const char *header = hth_http_header(req, "Accept-Encoding");
     double gzip = header != NULL ? accepted(header, "gzip") : 0;
     double zlib = header != NULL ? accepted(header, "deflate") : 0;
     z_stream z = {.next_in = NULL};

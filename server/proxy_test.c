@@ -318,6 +318,29 @@ static void test_look(void **state)
     fixture_close(&f);
 }
 
+// While large tensors come nobody looks in either process; small ones change nothing.
+static void test_rests(void **state)
+{
+    (void)state;
+    fixture f;
+    open_all(&f);
+    hth_request_tensor one = input_of(1, images.data);
+    call c = {.r = {.model = "digits", .inputs = &one, .n_inputs = 1}};
+    assert_ok(call_run(f.engine, &c));
+    free(c.out[0].data);
+    usleep(60000); // the keeper has looked what the child says
+    uint64_t before = hth_spin_rests(), until = hth_real_after(LIMIT_NS);
+    assert_int_equal(before, 0);
+    assert_true(images.shape[0] * 256 >= 64 << 10);
+    classify(f.engine, images.data);
+    while (hth_spin_rests() == before) {
+        assert_true(hth_real_ns() < until);
+        nap();
+    }
+    assert_true(hth_spin_rests() < hth_real_after(1000000000u));
+    fixture_close(&f);
+}
+
 static void test_cancel_and_progress(void **state)
 {
     fixture f;
@@ -808,6 +831,7 @@ int main(int argc, char **argv)
         return hth_child_run(&(hth_child_config){.orphaned = child_orphaned});
     }
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_rests), // before any other sends large tensors
         cmocka_unit_test(test_answers),
         cmocka_unit_test(test_many),
         cmocka_unit_test(test_look),
