@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// server/serve_parts.h - what the parts of serving (serve*.c) have of each other: runs, the programs
-// that the batcher asks about and wishes for, and measuring.
+// server/serve_parts.h - what the parts of serving (serve*.c) have of each other: runs, the
+// programs that the batcher asks about and wishes for, and measuring.
 #ifndef HTH_SERVER_SERVE_PARTS_H
 #define HTH_SERVER_SERVE_PARTS_H
 
