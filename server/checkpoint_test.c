@@ -3,6 +3,10 @@
 #include "server/train_ended.h"
 #include "tests/train_job.h"
 
+#include <signal.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
 static void stop_at_seven(hth_request *r, const char *what, uint64_t done, uint64_t total)
 {
     if (what[0] == '{' && done == 7) {
@@ -164,6 +168,43 @@ static void failed_jobs_keep_their_checkpoint(void **state)
     fixture_close(&f);
 }
 
+// From step 3 on no file takes anything, and each step gives a checkpoint the time to fail.
+static void full_from_three(hth_request *r, const char *what, uint64_t done, uint64_t total)
+{
+    if (what[0] == '{' && done >= 3) {
+        struct rlimit limit;
+        getrlimit(RLIMIT_FSIZE, &limit);
+        limit.rlim_cur = 1;
+        setrlimit(RLIMIT_FSIZE, &limit);
+        usleep(100000);
+    }
+}
+
+// Where a checkpoint cannot be written the job says why, not that there is none.
+static void checkpoints_that_fail_say_why(void **state)
+{
+    fixture f;
+    char data[200];
+    double want[STEPS];
+    struct rlimit was;
+    fixture_open(&f, "cpu:mem=256MiB,threads=2");
+    prepare(&f, &mlp, data);
+    json_t *q = arguments_of(&mlp, data, "{\"batch\": 1, \"checkpoint-every\": 4}", want);
+    char *text = json_dumps(q, JSON_COMPACT);
+    call c = {.r = {.query = "train", .arguments = text, .progress = full_from_three}};
+    getrlimit(RLIMIT_FSIZE, &was);
+    void (*before)(int) = signal(SIGXFSZ, SIG_IGN);
+    hth_err err = call_run(f.engine, &c);
+    setrlimit(RLIMIT_FSIZE, &was);
+    signal(SIGXFSZ, before);
+    assert_int_not_equal(err, HTH_OK);
+    assert_non_null(strstr(hth_err_detail(), "File too large"));
+    hth_free(c.r.json);
+    free(text);
+    json_decref(q);
+    fixture_close(&f);
+}
+
 // An engine that ends takes its jobs along; the next one goes on with them, unasked. One that is
 // canceled at work is gone.
 static void engines_go_on_with_jobs(void **state)
@@ -280,6 +321,7 @@ int main(void)
         cmocka_unit_test(a_checkpoint_repeats_the_losses),
         cmocka_unit_test(jobs_go_on_by_name),
         cmocka_unit_test(failed_jobs_keep_their_checkpoint),
+        cmocka_unit_test(checkpoints_that_fail_say_why),
         cmocka_unit_test(engines_go_on_with_jobs),
         cmocka_unit_test(ended_jobs_are_kept),
     };

@@ -58,6 +58,7 @@ static void write_run(hth_job *job)
         if (err != HTH_OK) {
             w->err = err;
             snprintf(w->detail, sizeof w->detail, "%s", hth_err_detail());
+            w->unproven = w->unproven && !put; // there is nothing to prove
         } else if (put) {
             w->saved = w->step;
         }

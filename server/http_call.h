@@ -216,8 +216,10 @@ void hth_http_tenant(hth_http *h, struct evhttp_request *req, char *out, size_t 
 
 // ---- http_head.c: heads before their bodies
 
-#define HTH_HTTP_DIFFER "the Content-Length headers differ, or there is a Transfer-Encoding beside"
-#define HTH_HTTP_LONG   "the request line and the headers exceed the server's limit"
+#define HTH_HTTP_DIFFER                                                                            \
+    "the Content-Length headers are no numbers or differ, or there is a Transfer-Encoding beside"
+#define HTH_HTTP_ZERO "a zero byte stands in the head"
+#define HTH_HTTP_LONG "the request line and the headers exceed the server's limit"
 
 // hth_http_head_came looks at what has come of a request: bytes came, or an answer has gone with
 // something behind its request.

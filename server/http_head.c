@@ -31,6 +31,7 @@ typedef struct head {
     uint64_t json;       // of the body, in front of tensors: Inference-Header-Content-Length
     bool sized, differs; // it is said; .. not the same each time
     bool coded, expects;
+    bool zero; // a byte that is zero stands in it: for evhttp the end of a line
 } head;
 
 // ---- reading
@@ -96,6 +97,7 @@ static bool head_read(char *text, size_t n, head *d)
         }
         if (length == 0 || (length == 1 && line[0] == '\r')) {
             d->bytes = (size_t)(next - text);
+            d->zero = memchr(text, 0, d->bytes) != NULL;
             return true;
         }
         head_line(d, line);
@@ -347,6 +349,10 @@ void hth_http_head_came(hth_http_conn *c)
         // evhttp counts without the ends of lines, and would read on
         hth_http_refusal no;
         refusal(&no, 431, HTH_HTTP_LONG);
+        head_refuse(c, &no);
+    } else if (d.zero) {
+        hth_http_refusal no;
+        refusal(&no, 400, HTH_HTTP_ZERO);
         head_refuse(c, &no);
     } else if (whole) {
         head_look(c, &d);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a request's head must not say although evhttp lets it through: lengths that differ, a
-// transfer coding that is not chunked, a body behind a verb that has none, a URL over its limit.
+// What a request's head must not say although evhttp lets it through: names and values that others
+// read differently, lengths that differ, a transfer coding that is not chunked, a body behind a
+// verb that has none, a URL over its limit.
 #include "server/http_call.h"
 
 #include "server/http_json.h"
@@ -24,8 +25,23 @@ const char *hth_http_header(const struct evhttp_request *req, const char *name)
     return NULL;
 }
 
-// sound_lengths says whether all Content-Length headers agree: evhttp takes the first, a proxy in
-// front may take the last.
+// sound_fields says whether a proxy in front reads the headers' names and values as evhttp does:
+// it takes "Content-Length :" for another name, and a single CR for a part of the value.
+static bool sound_fields(const struct evkeyvalq *headers)
+{
+    const struct evkeyval *kv;
+    TAILQ_FOREACH(kv, headers, next)
+    {
+        if (kv->key[0] == 0 || strpbrk(kv->key, " \t\r") != NULL ||
+            strchr(kv->value, '\r') != NULL) {
+            return false;
+        }
+    }
+    return true;
+}
+
+// sound_lengths says whether all Content-Length headers are numbers and agree: evhttp takes the
+// first, a proxy in front may take the last.
 static bool sound_lengths(const struct evkeyvalq *headers, bool *chunked)
 {
     const struct evkeyval *kv;
@@ -35,7 +51,10 @@ static bool sound_lengths(const struct evkeyvalq *headers, bool *chunked)
     TAILQ_FOREACH(kv, headers, next)
     {
         if (strcasecmp(kv->key, "Content-Length") == 0) {
-            if (length != NULL && strcmp(length, kv->value) != 0) {
+            const char *text = kv->value + strspn(kv->value, " \t");
+            size_t digits = strspn(text, "0123456789");
+            if (digits == 0 || text[digits] != 0 ||
+                (length != NULL && strcmp(length, kv->value) != 0)) {
                 return false;
             }
             length = kv->value;
@@ -91,6 +110,11 @@ bool hth_http_sound(hth_http *h, struct evhttp_request *req)
     h->received_ns = conn != NULL ? conn->since_ns : 0;
     if (conn != NULL) {
         hth_http_conn_whole(conn);
+    }
+    if (!sound_fields(evhttp_request_get_input_headers(req))) {
+        evhttp_add_header(evhttp_request_get_output_headers(req), "Connection", "close");
+        hth_http_fail(h, req, HTTP_BADREQUEST, "a header's name or value is not well-formed");
+        return false;
     }
     bool verb = sound_verb(req);
     if (!verb) {

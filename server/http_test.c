@@ -114,6 +114,19 @@ static void test_metadata(void **state)
     reply_free(&r);
 }
 
+// Batches of two inputs that differ are told as such: each by itself fits.
+static void test_batches(void **state)
+{
+    static const char json[] =
+        "{\"inputs\":[{\"name\":\"INPUT0\",\"shape\":[1,3],\"datatype\":\"FP32\",\"data\":[1,2,3]},"
+        "{\"name\":\"INPUT1\",\"shape\":[2,3],\"datatype\":\"FP32\",\"data\":[1,2,3,4,5,6]}]}";
+    reply r = post(port_of(state), "/v2/models/batch2/infer", json, NULL, 0);
+    assert_int_equal(r.status, 400);
+    assert_non_null(
+        strstr(r.body, "input 'INPUT1' batch size does not match other inputs for 'batch2'"));
+    reply_free(&r);
+}
+
 static void test_stop(void **state)
 {
     server_rig *f = *state;
@@ -129,7 +142,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_metadata), cmocka_unit_test(test_pipelined),
         cmocka_unit_test(test_health),   cmocka_unit_test(test_health_else),
-        cmocka_unit_test(test_stop),
+        cmocka_unit_test(test_batches),  cmocka_unit_test(test_stop),
     };
     return cmocka_run_group_tests(tests, rig_setup, rig_teardown);
 }

@@ -22,6 +22,32 @@ static const char *bind_expects(const hth_shape *s, char *out, size_t cap)
     return out;
 }
 
+// bind_symbols has one symbol be one size, in all inputs.
+static hth_err bind_symbols(const hth_model *m, const hth_value *want, const hth_shape *got,
+                            int64_t *symbols)
+{
+    for (int d = 0; d < want->shape.rank; d++) {
+        int64_t w = want->shape.dim[d];
+        int64_t *s = w <= -2 ? &symbols[HTH_DIM_TO_SYMBOL(w)] : NULL;
+        if (s == NULL || *s < 0) {
+            if (s != NULL) {
+                *s = got->dim[d];
+            }
+        } else if (*s != got->dim[d] && d == 0) {
+            return hth_fail(HTH_EINVAL,
+                            "input '%s' batch size does not match other inputs for '%s'",
+                            want->name, m->name);
+        } else if (*s != got->dim[d]) {
+            return hth_fail(
+                HTH_EINVAL,
+                "dimension %d of input '%s' for model '%s' is %lld, and %lld elsewhere, "
+                "where it must be the same",
+                d, want->name, m->name, (long long)got->dim[d], (long long)*s);
+        }
+    }
+    return HTH_OK;
+}
+
 static hth_err bind_check(const hth_model *m, const hth_value *want, const hth_tensor *t,
                           int64_t *symbols)
 {
@@ -33,13 +59,7 @@ static hth_err bind_check(const hth_model *m, const hth_value *want, const hth_t
     }
     bool fits = want->shape.rank < 0 || want->shape.rank == t->shape.rank;
     for (int d = 0; fits && d < want->shape.rank; d++) {
-        int64_t w = want->shape.dim[d];
-        if (w <= -2) { // one symbol, one size
-            int64_t *s = &symbols[HTH_DIM_TO_SYMBOL(w)];
-            *s = *s < 0 ? t->shape.dim[d] : *s;
-            w = *s;
-        }
-        fits = w == HTH_DIM_UNKNOWN || w == t->shape.dim[d];
+        fits = want->shape.dim[d] < 0 || want->shape.dim[d] == t->shape.dim[d];
     }
     if (!fits) {
         return hth_fail(HTH_EINVAL,
@@ -47,6 +67,7 @@ static hth_err bind_check(const hth_model *m, const hth_value *want, const hth_t
                         want->name, m->name, bind_expects(&want->shape, expected, sizeof expected),
                         hth_shape_str(&t->shape, got, sizeof got));
     }
+    HTH_TRY(bind_symbols(m, want, &t->shape, symbols));
     size_t bytes;
     HTH_TRY(hth_tensor_bytes(t->dtype, &t->shape, HTH_LAYOUT_PLAIN, &bytes));
     if (bytes != t->bytes) {
