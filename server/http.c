@@ -294,6 +294,7 @@ void hth_http_close(hth_http *h)
         return;
     }
     hth_http_stop(h);
+    hth_jobs_close(h->zips); // its thread may still be inside the call that woke the loop last
     if (h->wake != NULL) {
         event_free(h->wake);
     }

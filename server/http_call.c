@@ -162,11 +162,11 @@ void hth_http_call_submit(hth_http_call *c)
     }
 }
 
-void hth_http_call_run(hth_http_call *c, hth_job *job, void (*run)(hth_job *j))
+void hth_http_call_run(hth_http_call *c, hth_jobs *jobs, hth_job *job, void (*run)(hth_job *j))
 {
     call_begin(c);
     job->run = run;
-    hth_jobs_submit(c->h->jobs, job);
+    hth_jobs_submit(jobs, job);
 }
 
 static void http_maybe_end(hth_http *h)

@@ -89,6 +89,7 @@ struct hth_http {
     hth_engine *engine;
     hth_store *store;
     hth_jobs *jobs;
+    hth_jobs *zips; // the thread that inflates bodies; NULL: none had to be
     hth_auth *auth;
     hth_tls *tls;
     char prefix[HTH_SETTING_TEXT]; // of all paths; "": none
@@ -166,9 +167,9 @@ void *hth_http_call_new(hth_http *h, struct evhttp_request *req, const hth_http_
 // hth_http_call_submit hands the call to the engine; it is freed after `finish`, which is called at
 // once when the engine does not take it.
 void hth_http_call_submit(hth_http_call *c);
-// hth_http_call_run is the same for what the job thread does: `run` leaves c->r.err and c->r.detail
-// and calls c->r.done.
-void hth_http_call_run(hth_http_call *c, hth_job *job, void (*run)(hth_job *j));
+// hth_http_call_run is the same for what the thread of `jobs` does: `run` leaves c->r.err and
+// c->r.detail and calls c->r.done.
+void hth_http_call_run(hth_http_call *c, hth_jobs *jobs, hth_job *job, void (*run)(hth_job *j));
 void hth_http_call_free(hth_http_call *c);
 // hth_http_call_refuse answers a call that was not submitted with an error, and frees it.
 void hth_http_call_refuse(hth_http_call *c, hth_err err);
@@ -305,7 +306,8 @@ void hth_http_trace(hth_http *h, struct evhttp_request *req, const hth_http_args
 
 // ---- http_zip.c: content codings
 
-// hth_http_inflate puts the decompressed body in the place of a compressed one. false: answered.
+// hth_http_inflate puts the decompressed body in the place of a compressed one. false: answered, or
+// it takes a while: hth_http_route_on is called then.
 bool hth_http_inflate(hth_http *h, struct evhttp_request *req);
 // hth_http_deflate compresses an answer when the request accepts that.
 void hth_http_deflate(struct evhttp_request *req, struct evbuffer *body);
@@ -331,6 +333,7 @@ void hth_http_views_close(hth_http *h);
 // ---- handlers
 
 void hth_http_route(hth_http *h, struct evhttp_request *req);
+void hth_http_route_on(hth_http *h, struct evhttp_request *req); // .. behind its inflation
 // hth_http_route_find is 200, and what is needed for it, or 404, or 405.
 int hth_http_route_find(const hth_http *h, const char *path, enum evhttp_cmd_type verb,
                         hth_need *need);

@@ -345,7 +345,7 @@ static void load_loaded(hth_http_call *c)
         load_keep(undo, l);
         undo->why = c->r.err;
         snprintf(undo->sentence, sizeof undo->sentence, "%s", c->r.detail);
-        hth_http_call_run(&undo->c, &undo->job, load_run_undo);
+        hth_http_call_run(&undo->c, c->h->jobs, &undo->job, load_run_undo);
     }
 }
 
@@ -397,5 +397,5 @@ void hth_http_repo_load(hth_http *h, struct evhttp_request *req, const hth_http_
         return;
     }
     hth_http_block_done(hth_http_conn_of(h, req), body);
-    hth_http_call_run(&l->c, &l->job, load_run);
+    hth_http_call_run(&l->c, l->c.h->jobs, &l->job, load_run);
 }

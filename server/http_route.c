@@ -260,14 +260,32 @@ int hth_http_route_find(const hth_http *h, const char *path, enum evhttp_cmd_typ
     return r != NULL ? HTTP_OK : status;
 }
 
+static const route *route_of(const hth_http *h, struct evhttp_request *req, parts *s,
+                             const segment **name, int *status)
+{
+    return route_find(h, evhttp_uri_get_path(evhttp_request_get_evhttp_uri(req)),
+                      evhttp_request_get_command(req), s, name, status);
+}
+
+void hth_http_route_on(hth_http *h, struct evhttp_request *req)
+{
+    parts s;
+    const segment *name;
+    hth_http_args a;
+    int status;
+    const route *r = route_of(h, req, &s, &name, &status); // it was found before
+    if (r != NULL && route_args(h, req, &s, name, &a)) {
+        r->handler(h, req, &a);
+    }
+}
+
 void hth_http_route(hth_http *h, struct evhttp_request *req)
 {
     parts s;
     const segment *name;
     hth_http_args a;
     int status;
-    const route *r = route_find(h, evhttp_uri_get_path(evhttp_request_get_evhttp_uri(req)),
-                                evhttp_request_get_command(req), &s, &name, &status);
+    const route *r = route_of(h, req, &s, &name, &status);
     if (r == NULL) {
         hth_http_fail(h, req, status, "%s", hth_http_phrase(status));
     } else if (hth_http_may(h, req, r->need) && hth_http_inflate(h, req) &&

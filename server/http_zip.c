@@ -1,14 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 // Content codings: gzip and deflate (zlib's format), in requests and, where Accept-Encoding asks
-// for it, in answers. What comes out of a request is bounded while it is inflated.
+// for it, in answers. What comes out of a request is bounded while it is inflated, and nobody waits
+// for it but those whose requests are inflated: what is sent is up to a thousand times as much when
+// it comes out, and therefore only a small body is inflated on the loop, all others on a thread of
+// their own, one after the other.
 #include "server/http_call.h"
 
+#include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 #include <zlib.h>
 
 #define ZIP_PIECE (64 << 10)
+// The largest body that is inflated on the loop.
+#define ZIP_AT_ONCE (1 << 10)
 // zlib's largest window; 32 more: gzip or zlib, whichever the data say; 16 more: gzip.
 #define ZIP_EITHER (15 | 32)
 #define ZIP_GZIP   (15 | 16)
@@ -16,13 +23,25 @@
 // Answers are compressed on the loop: the fastest level.
 #define ZIP_LEVEL 1
 
-// zip_run moves all of `in` through `turn` (inflate or deflate) to `out`. *end: the stream's end
-// was reached.
+// A request whose body is inflated on the thread.
+typedef struct zip_call {
+    hth_http_call c;
+    hth_job job;
+    struct evbuffer *body; // the thread's until it is done: what was sent, then what came out
+    size_t packed, head;   // bytes that were sent; .. of what comes out that are read as text
+    uint64_t received_ns;
+} zip_call;
+
+// zip_run moves all of `in` through `turn` (inflate or deflate) to `out`, until `canceled` (may be
+// NULL). *end: the stream's end was reached.
 static hth_err zip_run(z_stream *z, int (*turn)(z_stream *z, int flush), struct evbuffer *in,
-                       struct evbuffer *out, uint64_t limit, bool *end)
+                       struct evbuffer *out, uint64_t limit, const atomic_int *canceled, bool *end)
 {
     *end = false;
     while (!*end) {
+        if (canceled != NULL && atomic_load(canceled)) {
+            return hth_fail(HTH_ECANCELED, "the request was canceled");
+        }
         struct evbuffer_iovec from = {NULL, 0}, to;
         bool more = evbuffer_peek(in, -1, NULL, &from, 1) > 0;
         if (evbuffer_reserve_space(out, ZIP_PIECE, &to, 1) != 1) {
@@ -52,7 +71,7 @@ static hth_err zip_run(z_stream *z, int (*turn)(z_stream *z, int flush), struct 
     return HTH_OK;
 }
 
-static hth_err zip_inflate(struct evbuffer *in, uint64_t limit)
+static hth_err zip_inflate(struct evbuffer *in, uint64_t limit, const atomic_int *canceled)
 {
     z_stream z = {.next_in = NULL};
     struct evbuffer *out = evbuffer_new();
@@ -63,7 +82,7 @@ static hth_err zip_inflate(struct evbuffer *in, uint64_t limit)
         }
         return hth_fail(HTH_ENOMEM, "out of memory for a body");
     }
-    hth_err err = zip_run(&z, inflate, in, out, limit, &end);
+    hth_err err = zip_run(&z, inflate, in, out, limit, canceled, &end);
     inflateEnd(&z);
     if (err == HTH_OK && evbuffer_get_length(in) > 0) {
         err = hth_fail(HTH_EINVAL, "something follows the compressed body");
@@ -73,6 +92,89 @@ static hth_err zip_inflate(struct evbuffer *in, uint64_t limit)
     }
     evbuffer_free(out);
     return err;
+}
+
+// zip_inflated counts what came out of a body of `packed` bytes. false: answered.
+static bool zip_inflated(hth_http *h, struct evhttp_request *req, hth_err err, size_t packed)
+{
+    size_t n = evbuffer_get_length(evhttp_request_get_input_buffer(req));
+    hth_http_conn *conn = hth_http_conn_of(h, req);
+    if (err != HTH_OK) {
+        hth_http_fail_err(h, req, err);
+        return false;
+    }
+    if (conn != NULL && n > packed) {
+        hth_http_conn_grew(conn, n - packed);
+        if (hth_http_conn_full(h)) {
+            hth_http_fail(h, req, HTTP_SERVUNAVAIL,
+                          "the server holds too much for its clients: try again");
+            return false;
+        }
+    }
+    return true;
+}
+
+// ---- on the thread
+
+// zip_work also makes one piece of the text: that takes as long as inflating it.
+static void zip_work(hth_job *job)
+{
+    zip_call *z = (zip_call *)((char *)job - offsetof(zip_call, job));
+    hth_request *r = &z->c.r;
+    r->err = zip_inflate(z->body, z->c.h->message_bytes, &r->canceled);
+    size_t n = evbuffer_get_length(z->body), head = z->head < n ? z->head : n;
+    if (r->err == HTH_OK && head > 0 && evbuffer_pullup(z->body, (ev_ssize_t)head) == NULL) {
+        r->err = hth_fail(HTH_ENOMEM, "out of memory for a body");
+    }
+    if (r->err != HTH_OK) {
+        snprintf(r->detail, sizeof r->detail, "%s", hth_err_detail());
+    }
+    r->done(r);
+}
+
+static void zip_finish(hth_http_call *c)
+{
+    zip_call *z = (zip_call *)c;
+    hth_err err = c->r.err == HTH_OK ? HTH_OK : hth_fail(c->r.err, "%s", c->r.detail);
+    evbuffer_add_buffer(evhttp_request_get_input_buffer(c->req), z->body);
+    c->h->received_ns = z->received_ns;
+    if (zip_inflated(c->h, c->req, err, z->packed)) {
+        hth_http_route_on(c->h, c->req);
+    }
+}
+
+static void zip_drop(hth_http_call *c)
+{
+    const zip_call *z = (const zip_call *)c;
+    if (z->body != NULL) {
+        evbuffer_free(z->body);
+    }
+}
+
+static void zip_later(hth_http *h, struct evhttp_request *req, struct evbuffer *body)
+{
+    const hth_http_args none = {.version = 0};
+    const char *head = evhttp_find_header(evhttp_request_get_input_headers(req),
+                                          "Inference-Header-Content-Length");
+    zip_call *z = hth_http_call_new(h, req, &none, sizeof *z);
+    if (z == NULL) {
+        return; // answered
+    }
+    z->c.finish = zip_finish;
+    z->c.drop = zip_drop;
+    z->packed = evbuffer_get_length(body);
+    z->head = head != NULL ? strtoull(head, NULL, 10) : SIZE_MAX;
+    z->received_ns = h->received_ns;
+    z->body = evbuffer_new();
+    hth_err err = z->body == NULL   ? hth_fail(HTH_ENOMEM, "out of memory for a body")
+                  : h->zips == NULL ? hth_jobs_open(&h->zips)
+                                    : HTH_OK;
+    if (err != HTH_OK) {
+        hth_http_call_refuse(&z->c, err);
+        return;
+    }
+    evbuffer_add_buffer(z->body, body);
+    hth_http_call_run(&z->c, h->zips, &z->job, zip_work);
 }
 
 bool hth_http_inflate(hth_http *h, struct evhttp_request *req)
@@ -89,20 +191,11 @@ bool hth_http_inflate(hth_http *h, struct evhttp_request *req)
     }
     struct evbuffer *body = evhttp_request_get_input_buffer(req);
     size_t packed = evbuffer_get_length(body);
-    hth_err err = zip_inflate(body, h->message_bytes);
-    hth_http_conn *conn = hth_http_conn_of(h, req);
-    if (err == HTH_OK && conn != NULL && evbuffer_get_length(body) > packed) {
-        hth_http_conn_grew(conn, evbuffer_get_length(body) - packed);
-        if (hth_http_conn_full(h)) {
-            hth_http_fail(h, req, HTTP_SERVUNAVAIL,
-                          "the server holds too much for its clients: try again");
-            return false;
-        }
+    if (packed > ZIP_AT_ONCE) {
+        zip_later(h, req, body);
+        return false;
     }
-    if (err != HTH_OK) {
-        hth_http_fail_err(h, req, err);
-    }
-    return err == HTH_OK;
+    return zip_inflated(h, req, zip_inflate(body, h->message_bytes, NULL), packed);
 }
 
 // ---- answers
@@ -136,7 +229,7 @@ void hth_http_deflate(struct evhttp_request *req, struct evbuffer *body)
     }
     if (deflateInit2(&z, ZIP_LEVEL, Z_DEFLATED, gzip >= zlib ? ZIP_GZIP : ZIP_ZLIB, 8,
                      Z_DEFAULT_STRATEGY) == Z_OK) {
-        if (zip_run(&z, deflate, body, out, UINT64_MAX, &end) == HTH_OK) {
+        if (zip_run(&z, deflate, body, out, UINT64_MAX, NULL, &end) == HTH_OK) {
             evbuffer_add_buffer(body, out);
             evhttp_add_header(evhttp_request_get_output_headers(req), "Content-Encoding",
                               gzip >= zlib ? "gzip" : "deflate");

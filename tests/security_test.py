@@ -8,6 +8,7 @@ import json
 import os
 import pwd
 import re
+import select
 import shutil
 import signal
 import socket
@@ -19,6 +20,7 @@ import tempfile
 import time
 import unittest
 import warnings
+import zlib
 
 BUILD = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else 'build')
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -709,6 +711,31 @@ class Limits(Case):
         self.assertEqual(s.status('POST', '/v2/models/ident/infer', big), 413)
         self.assertEqual(s.status('POST', '/v2/repository/index', big), 413)
         self.assertEqual(s.status('POST', '/v2/models/ident/infer', {'inputs': [{**IDENT['inputs'][0], 'shape': [1 << 20], 'data': [1] * (1 << 20)}]}), 200)
+
+    def test_bomb(self):
+        """Nobody waits for a body that is a thousand times as large as what was sent; who hangs up ends it."""
+        s = self.server('--limits-message-bytes', '512MiB')
+        pack = zlib.compressobj(9, zlib.DEFLATED, 31)
+        bomb = b''.join(pack.compress(bytes(1 << 24)) for _ in range(40)) + pack.flush()
+        head = b'POST /v2/models/ident/infer HTTP/1.1\r\nHost: localhost\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n' % len(bomb)
+        with s.dial() as k, s.dial() as other:
+            k.sendall(head + bomb)
+            answered = 0
+            while not select.select([k], [], [], 0)[0]:
+                other.sendall(b'GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n')
+                self.assertEqual(other.recv(1000)[:12], b'HTTP/1.1 200')
+                answered += 1
+            self.assertEqual(k.recv(12), b'HTTP/1.1 413')
+            self.assertGreater(answered, 20)
+        body = gzip.compress(json.dumps({'inputs': [{**IDENT['inputs'][0], 'shape': [1 << 14], 'data': list(range(1 << 14))}]}).encode())
+        self.assertGreater(len(body), 1 << 14)
+        status, _, text = s.ask('POST', '/v2/models/ident/infer', body, headers={'Content-Encoding': 'gzip'})
+        self.assertEqual((status, json.loads(text)['outputs'][0]['data']), (200, [float(x) for x in range(1 << 14)]))
+        held = [s.dial() for _ in range(20)]  # one after the other they would take ten times as long as one
+        for k in held:
+            k.sendall(head + bomb)
+            k.close()
+        self.assertTrue(s.alive())
 
     def test_connections(self):
         """Connections have a limit, all together and from one address, over HTTP and over tcp."""
