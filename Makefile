@@ -85,7 +85,8 @@ $(GEN_C) $(OBJ): | deps
 
 # Kernels are loops for the vectoriser; their files ask for it.
 VECTOR_WIDTH := $(if $(filter x86_64,$(shell uname -m)),-mprefer-vector-width=512)
-$(B)/kernels/%.o: OPT = -O3 -fno-math-errno -fno-trapping-math -ffp-contract=fast -Wno-psabi $(VECTOR_WIDTH)
+KERNEL_OPT ?= -O3
+$(B)/kernels/%.o: override OPT = $(KERNEL_OPT) -fno-math-errno -fno-trapping-math -ffp-contract=fast -Wno-psabi $(VECTOR_WIDTH)
 # Compiled once per instruction set; what runs is asked of the processor.
 ifeq ($(shell uname -m),x86_64)
 $(B)/kernels/cpu/%_avx512.o: ISA = -mavx512f -mavx512vl -mavx512bw -mavx512dq -mavx2 -mfma
@@ -209,7 +210,7 @@ ASAN := -w -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omi
 # Its search for leaks crashes on what threads keep in libraries that were opened at run time: it is not to look there.
 check-asan:
 	$(Q)ASAN_OPTIONS=detect_leaks=1:intercept_tls_get_addr=0 LSAN_OPTIONS=suppressions=build-aux/lsan.supp \
-	    $(MAKE) --no-print-directory test B=build-asan OPT=-O1 SAN='$(ASAN)' DEFS=-DHTH_DEBUG
+	    $(MAKE) --no-print-directory test B=build-asan OPT=-O1 KERNEL_OPT=-O2 SAN='$(ASAN)' DEFS=-DHTH_DEBUG
 # Under the thread sanitizer: what has threads. Planner, graph and kernels compute on the thread that calls them, and the kernels are
 # not instrumented; openmp_test and the tests of the server run them with several threads. Reports are read behind the tests: a process
 # that a test starts has its own, and is often killed.
@@ -217,7 +218,7 @@ TSAN_TESTS := $(filter-out graph/% memmgr/plan_% kernels/% tests/cuda_% tests/%_
 check-tsan:
 	$(Q)rm -f build-tsan/report.*
 	$(Q)rc=0; HEARTH_TEST_SECONDS=1800 TSAN_OPTIONS='suppressions=$(CURDIR)/build-aux/tsan.supp log_path=$(CURDIR)/build-tsan/report' \
-	    $(MAKE) --no-print-directory test B=build-tsan OPT=-O1 SAN='-w -fsanitize=thread' DEFS=-DHTH_DEBUG NVCC= TESTS='$(TSAN_TESTS)' || rc=1; \
+	    $(MAKE) --no-print-directory test B=build-tsan OPT=-O1 KERNEL_OPT=-O1 SAN='-w -fsanitize=thread' DEFS=-DHTH_DEBUG NVCC= TESTS='$(TSAN_TESTS)' || rc=1; \
 	for f in build-tsan/report.*; do [ ! -e "$$f" ] || { cat "$$f"; rc=1; }; done; exit $$rc
 lint: deps-lint
 	$(Q)$(MAKE) --no-print-directory all docs
@@ -227,7 +228,7 @@ format: deps-lint
 
 # libFuzzer targets, as many at a time as make has jobs; each runs FUZZ_SECONDS from the committed seeds in tests/data/fuzz.
 fuzz: deps-lint
-	$(Q)$(MAKE) --no-print-directory build-fuzz/libhth.a B=build-fuzz CC=clang OPT=-O1 \
+	$(Q)$(MAKE) --no-print-directory build-fuzz/libhth.a B=build-fuzz CC=clang OPT=-O1 KERNEL_OPT=-O1 \
 	    SAN='-fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined'
 	$(Q)$(MAKE) --no-print-directory $(FUZZERS:%=run-%)
 run-%_fuzz:

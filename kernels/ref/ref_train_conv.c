@@ -75,9 +75,7 @@ static hth_err conv_grad_filter_body(ref_mem *m, const hth_node *n, const hth_te
                 for (int64_t i = 0; at >= 0 && i < c.outs; i++) {
                     const double *from = xt + at * c.channels + i / c.mg * c.cg;
                     double *to = dw + (i * w->n_taps + t) * c.cg;
-                    for (int64_t k = 0; k < c.cg; k++) {
-                        to[k] += g[i] * from[k];
-                    }
+                    ref_axpy_f64(c.cg, g[i], from, to);
                 }
             }
         }
@@ -120,9 +118,7 @@ static hth_err conv_grad_data_body(ref_mem *m, const hth_node *n, const hth_tens
                 for (int64_t i = 0; at >= 0 && i < c.outs; i++) {
                     double *to = dxt + at * c.channels + i / c.mg * c.cg;
                     const double *from = turned + (i * w->n_taps + t) * c.cg;
-                    for (int64_t k = 0; k < c.cg; k++) {
-                        to[k] += g[i] * from[k];
-                    }
+                    ref_axpy_f64(c.cg, g[i], from, to);
                 }
             }
         }
