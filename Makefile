@@ -195,8 +195,8 @@ tests: deps-test
 	$(Q)$(MAKE) --no-print-directory all-tests
 all-tests: all $(TESTBIN) $(B)/docs/embed $(FAKE_PLUGIN)
 	@:
-# Two at a time, more if TEST_JOBS says so: many of them are servers that compute by all cores. Scripts first, they take longest.
-TEST_JOBS ?= 2
+# Three at a time, or TEST_JOBS: many of them are servers that compute by all cores, many wait. Scripts first, they take longest.
+TEST_JOBS ?= 3
 SCRIPTS  := $(wildcard tests/*_test.sh tests/*_test.py)
 RUN_TESTS = HEARTH_BUILD=$(B) CC='$(CC)' CUDA_HOME='$(CUDA_HOME)' CMOCKA_MESSAGE_OUTPUT=TAP prove $(if $(V),-v) --timer --directives -j $(TEST_JOBS) \
             -e 'sh build-aux/tap.sh'
@@ -206,11 +206,11 @@ check: tests
 	$(Q)$(RUN_TESTS) $(SCRIPTS) $(TESTBIN)
 
 # The sanitizers have a build folder each. -w: what they add to the code makes gcc guess wrongly; the plain build has -Werror.
-ASAN := -w -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
+ASAN := -w -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer -g1
 # Its search for leaks crashes on what threads keep in libraries that were opened at run time: it is not to look there.
 check-asan:
 	$(Q)ASAN_OPTIONS=detect_leaks=1:intercept_tls_get_addr=0 LSAN_OPTIONS=suppressions=build-aux/lsan.supp \
-	    $(MAKE) --no-print-directory test B=build-asan OPT=-O1 KERNEL_OPT=-O2 SAN='$(ASAN)' DEFS=-DHTH_DEBUG
+	    $(MAKE) --no-print-directory test B=build-asan OPT=-O1 KERNEL_OPT=-O2 SAN='$(ASAN)' DEFS=-DHTH_DEBUG NVCC=
 # Under the thread sanitizer: what has threads. Planner, graph and kernels compute on the thread that calls them, and the kernels are
 # not instrumented; openmp_test and the tests of the server run them with several threads. Reports are read behind the tests: a process
 # that a test starts has its own, and is often killed.

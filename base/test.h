@@ -35,7 +35,7 @@
 // Long rounds over random cases take every TEST_STRIDE-th: sanitizers look for what a case does to
 // memory, at a tenth of the speed. Prime to 2, 4, 5, 7 and 8, by which seeds choose kinds of cases.
 #ifdef HTH_DEBUG
-#define TEST_STRIDE 3
+#define TEST_STRIDE 11
 #else
 #define TEST_STRIDE 1
 #endif
