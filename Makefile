@@ -94,7 +94,9 @@ $(B)/kernels/cpu/%_amx.o: ISA = -mavx512f -mavx512vl -mavx512bw -mavx512dq -mavx
 $(B)/kernels/cpu/%_avx2.o: ISA = -mavx2 -mfma -mprefer-vector-width=256
 endif
 # Not instrumented for threads: loops that would take minutes. What orders their threads, device/cpu/team.c, is.
-build-tsan/kernels/%.o: SAN = -w
+build-tsan/kernels/%.o: override SAN = -w
+# What fuzzers do not come to is not instrumented.
+build-fuzz/kernels/%.o build-fuzz/convsel/%.o build-fuzz/memmgr/%.o: override SAN =
 
 # The page that hearthd serves: its files as arrays of bytes; the scripts, in this order, are one.
 PAGE_JS  := $(addprefix server/page/,dom.js charts.js histogram.js memory.js models.js tenants.js jobs.js main.js)
