@@ -105,6 +105,7 @@ daemon_twice() { # the second one finds port, socket and store in use
         said "cannot listen on http://127.0.0.1:$http: Address already in use" && one && run 0 "$h" --store "$dir/twice" ls || return 1
     kill -9 "$pid" # however it ends, the store is free
     wait "$pid" 2>/dev/null
+    rm "$dir/ready"
     "$d" --store "$dir/twice" --listen "ipc://$dir/twice.sock" >"$dir/ready" 2>&1 &
     pid=$!
     wait_for "$dir/ready" ready && kill -TERM "$pid" && wait "$pid" || return 1
