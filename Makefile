@@ -197,8 +197,8 @@ tests: deps-test
 	$(Q)$(MAKE) --no-print-directory all-tests
 all-tests: all $(TESTBIN) $(B)/docs/embed $(FAKE_PLUGIN)
 	@:
-# Three at a time, or TEST_JOBS: many of them are servers that compute by all cores, many wait. Scripts first, they take longest.
-TEST_JOBS ?= 3
+# Two at a time, or TEST_JOBS: many of them are servers that compute by all cores, many wait. Scripts first, they take longest.
+TEST_JOBS ?= 2
 SCRIPTS  := $(wildcard tests/*_test.sh tests/*_test.py)
 RUN_TESTS = HEARTH_BUILD=$(B) CC='$(CC)' CUDA_HOME='$(CUDA_HOME)' CMOCKA_MESSAGE_OUTPUT=TAP prove $(if $(V),-v) --timer --directives -j $(TEST_JOBS) \
             -e 'sh build-aux/tap.sh'
