@@ -10,9 +10,13 @@
 #include <strings.h>
 #include <sys/socket.h>
 
-// quick_line tells whether a header, of `n` bytes up to its end, says nothing that matters here.
+// quick_line tells whether a header, of `n` bytes up to its end, says nothing that matters here,
+// and has nothing that a proxy in front could take for another header's beginning (http_sound.c).
 static bool quick_line(const char *line, size_t n)
 {
+    if (memchr(line, '\r', n) != NULL || memchr(line, 0, n) != NULL) {
+        return false;
+    }
     static const char *const plain[] = {"Host:", "User-Agent:", "Accept:", "Accept-Encoding:"};
     for (size_t i = 0; i < sizeof plain / sizeof plain[0]; i++) {
         size_t name = strlen(plain[i]);

@@ -154,8 +154,7 @@ static void zip_drop(hth_http_call *c)
 static void zip_later(hth_http *h, struct evhttp_request *req, struct evbuffer *body)
 {
     const hth_http_args none = {.version = 0};
-    const char *head = evhttp_find_header(evhttp_request_get_input_headers(req),
-                                          "Inference-Header-Content-Length");
+    const char *head = hth_http_header(req, "Inference-Header-Content-Length");
     zip_call *z = hth_http_call_new(h, req, &none, sizeof *z);
     if (z == NULL) {
         return; // answered

@@ -115,11 +115,11 @@ int hth_cpu_block(const hth_device *d, hth_layout *layout)
 // with short sums, bytes moved. And the time under which waking a second thread costs more than it
 // saves: of a node, and of a graph of several, between whose requests that thread would sleep, or
 // look for work on a processor that the request's sender wants.
-#define CPU_MACS_LONG        100
-#define CPU_MACS_SHORT       15
-#define CPU_BYTES            10
-#define CPU_ONE_THREAD_NS    8000
-#define CPU_ONE_THREAD_GRAPH 32000
+#define CPU_MACS_LONG           100
+#define CPU_MACS_SHORT          15
+#define CPU_BYTES               10
+#define CPU_ONE_THREAD_NS       8000
+#define CPU_ONE_THREAD_GRAPH_NS 32000
 
 // cpu_node_ns estimates how long one core works on a node.
 static double cpu_node_ns(const hth_graph *g, const hth_node *n)
@@ -162,10 +162,10 @@ static double cpu_node_ns(const hth_graph *g, const hth_node *n)
 static bool cpu_graph_is_small(const hth_graph *g)
 {
     double ns = 0;
-    for (int i = 0; i < g->n_nodes && ns < CPU_ONE_THREAD_GRAPH; i++) {
+    for (int i = 0; i < g->n_nodes && ns < CPU_ONE_THREAD_GRAPH_NS; i++) {
         ns += cpu_node_ns(g, &g->nodes[i]);
     }
-    return g->n_nodes > 1 && ns < CPU_ONE_THREAD_GRAPH;
+    return g->n_nodes > 1 && ns < CPU_ONE_THREAD_GRAPH_NS;
 }
 
 // cpu_share returns the device with as many threads as the node is worth: `*one` is made its
