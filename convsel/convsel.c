@@ -297,6 +297,8 @@ hth_err hth_convsel_measure(hth_device *d, const hth_graph *g, const hth_node *n
         if (cache != NULL && whole) {
             choices_write(list, *count, value, sizeof value);
             HTH_TRY(cache->put(cache->ctx, key, value));
+            *count = choices_read(value, list, cap); // as whoever comes next will know them
+            qsort(list, (size_t)*count, sizeof *list, choice_order);
         }
     }
     if (heat != NULL) {

@@ -252,6 +252,7 @@ hth_err hth_link_measure(hth_device *d, const hth_timing_cache *cache, hth_link 
         if (cache != NULL) {
             (void)cache->put(cache->ctx, key, value); // a read-only store: measured again next time
         }
+        (void)link_read(value, out); // as whoever comes next will know it
     }
     link_recall(d, cache, &seen);
     link_take(&seen, out);
@@ -268,7 +269,7 @@ hth_err hth_link_learn(hth_device *d, const hth_timing_cache *cache, double h2d_
     link_recall(d, cache, &s);
     for (int way = 0; way < 2; way++) {
         if (now[way] > 0 && before[way] > 0) { // seconds a byte
-            s.speed[way] = 1 / hth_insitu_blend(1 / before[way], s.n[way], 1 / now[way]);
+            s.speed[way] = round(1 / hth_insitu_blend(1 / before[way], s.n[way], 1 / now[way]));
             s.n[way] += s.n[way] < LINK_SEEN;
         }
     }

@@ -97,16 +97,20 @@ static hth_err compile_lighter(hth_site *site, hth_program *p, hth_menu *menus, 
 // with the smallest.
 static hth_err compile_plan(hth_site *site, hth_program *p, hth_menu *menus)
 {
-    char key[HTH_COMPILE_KEY] = "";
-    if (p->train != NULL && !p->plan_only) {
-        HTH_TRY(hth_compile_repeat(site, p, menus, key));
+    bool records = p->train != NULL && !p->plan_only, known = false, changed;
+    if (records) {
+        HTH_TRY(hth_compile_repeat(site, p, menus, &known));
     }
     hth_err err = compile_rounds(site, p, menus);
-    if (err == HTH_OK) {
-        hth_compile_record(site, p, menus, key);
+    if (known && err == HTH_ETOOBIG) { // its memory is not found again
+        HTH_TRY(hth_compile_lighter(site, p, menus, 0, &changed));
+        err = compile_rounds(site, p, menus);
+        known = false;
+    }
+    if (err == HTH_OK && records && !known) {
+        hth_compile_record(site, p, menus);
     }
     if (p->train != NULL && err == HTH_ETOOBIG) {
-        bool changed;
         HTH_TRY(hth_compile_lighter(site, p, menus, PRICE_LAST, &changed));
         err = changed ? compile_rounds(site, p, menus) : err;
     } else if (p->train == NULL && (err == HTH_ETOOBIG || (err == HTH_OK && compile_streams(p)))) {

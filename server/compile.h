@@ -51,14 +51,11 @@ hth_err hth_compile_lighter(hth_site *site, hth_program *p, hth_menu *menus, dou
 // hth_compile_fix leaves node i the k-th of its candidates, prepared.
 hth_err hth_compile_fix(hth_site *site, hth_program *p, int i, hth_menu *m, int k);
 
-#define HTH_COMPILE_KEY 96
 // hth_compile_repeat fixes the algorithms of a training step whose problem, p->problem, was planned
-// before on this store; `key` is empty then, and else what hth_compile_record keeps the menus'
-// choices under.
-hth_err hth_compile_repeat(hth_site *site, hth_program *p, hth_menu *menus,
-                           char key[HTH_COMPILE_KEY]);
-void hth_compile_record(hth_site *site, const hth_program *p, const hth_menu *menus,
-                        const char *key);
+// before on this store, within p->budget or a larger one that it did not need whole; else *known is
+// false. hth_compile_record keeps what p->plan chose.
+hth_err hth_compile_repeat(hth_site *site, hth_program *p, hth_menu *menus, bool *known);
+void hth_compile_record(hth_site *site, const hth_program *p, const hth_menu *menus);
 
 // hth_compile_run makes p->run for problem, plan and kernels.
 hth_err hth_compile_run(hth_site *site, hth_program *p);

@@ -188,16 +188,41 @@ static char *known_algorithms(void)
     return NULL;
 }
 
-// Replaces the number of node i.
+// The number of node i, which stands behind the budget and what was needed of it.
+static char *choice_of(char *text, int i)
+{
+    for (i += 2; i > 0; i--) {
+        text = strchr(text, ' ') + 1;
+    }
+    return text;
+}
+
 static void write_choice(char *text, int i, int choice)
 {
     char rest[sizeof known[0].value];
-    char *at = text;
-    while (i-- > 0) {
-        at = strchr(at, ' ') + 1;
-    }
+    char *at = choice_of(text, i);
     snprintf(rest, sizeof rest, "%s", strchr(at, ' '));
     snprintf(at, sizeof rest - (size_t)(at - text), "%d%s", choice, rest);
+}
+
+// Under a budget of what the kept plan needed and `more`, the step has its algorithms; other NULL:
+// it may choose.
+static void planned_within(const char *text, int more, int node, const char *other)
+{
+    rig b;
+    char budget[32];
+    unsigned long long need;
+    assert_int_equal(sscanf(text, "%*u %llu", &need), 1);
+    snprintf(budget, sizeof budget, "%llu", need + (unsigned long long)more);
+    rig_make(&b, &image_net, SAMPLES, HTH_POLICY_HEARTH);
+    b.spec.budget = budget;
+    rig_prepare(&b);
+    const hth_plan_node *n = &program_of(&b)->problem.nodes[node];
+    assert_int_equal(n->n_alternatives == 1, other != NULL);
+    if (other != NULL) {
+        assert_string_equal(n->alternatives[0].name, other);
+    }
+    rig_close(&b);
 }
 
 // What a step is planned with, the same step gets again, whatever a search would find.
@@ -216,10 +241,10 @@ static void planned_again(void **state)
     assert_true(node < p->n_nodes);
     char *text = known_algorithms();
     assert_non_null(text);
-    bool first = strcmp(program_of(&a)->kernels[node]->implementation,
-                        p->nodes[node].alternatives[0].name) == 0;
-    snprintf(other, sizeof other, "%s", p->nodes[node].alternatives[first ? 1 : 0].name);
-    write_choice(text, node, first ? 1 : 0);
+    long chosen = strtol(choice_of(text, node), NULL, 10), instead = chosen == 0;
+    planned_within(text, 0, node, p->nodes[node].alternatives[chosen].name);
+    snprintf(other, sizeof other, "%s", p->nodes[node].alternatives[instead].name);
+    write_choice(text, node, (int)instead);
     rig_make(&b, &image_net, SAMPLES, HTH_POLICY_HEARTH);
     rig_prepare(&b);
     p = &program_of(&b)->problem;
@@ -228,7 +253,13 @@ static void planned_again(void **state)
         assert_int_equal(p->nodes[i].n_alternatives, 1);
     }
     rig_close(&b);
-    write_choice(text, node, 99); // is no candidate: all is chosen anew
+    planned_within(text, -1, node, NULL);
+    known_algorithms()[0] = 0; // no list: all is chosen anew
+    rig_make(&b, &image_net, SAMPLES, HTH_POLICY_HEARTH);
+    rig_prepare(&b);
+    same_algorithms(&a, &b);
+    rig_close(&b);
+    write_choice(known_algorithms(), node, 99); // is no candidate: so, too
     rig_make(&b, &image_net, SAMPLES, HTH_POLICY_HEARTH);
     rig_prepare(&b);
     same_algorithms(&a, &b);
