@@ -80,6 +80,21 @@ static void follow_step(hth_follow *f, const json_t *o, uint64_t done, uint64_t 
     }
 }
 
+// follow_death says that the engine's process died, and where the job is now.
+static void follow_death(hth_follow *f, const json_t *from_step)
+{
+    json_int_t from = json_integer_value(from_step);
+    hth_progress_fini(&f->bar);
+    f->told = 0;
+    if (from >= 0) {
+        fprintf(stderr, "hearth: the engine's process died; the job goes on behind step %lld\n",
+                (long long)from);
+    } else {
+        fprintf(stderr, "hearth: the engine's process died before the job's first checkpoint; the "
+                        "job begins anew\n");
+    }
+}
+
 void hth_follow_event(hth_follow *f, const char *what, uint64_t done, uint64_t total)
 {
     json_t *o = json_loads(what, 0, NULL);
@@ -88,6 +103,9 @@ void hth_follow_event(hth_follow *f, const char *what, uint64_t done, uint64_t t
         follow_step(f, o, done, total);
     } else if (json_object_get(o, "state") != NULL) {
         f->first = 0; // what is left is guessed anew
+        if (json_object_get(o, "deaths") != NULL) {
+            follow_death(f, json_object_get(o, "from_step"));
+        }
         hth_progress_show(&f->bar, json_string_value(json_object_get(o, "state")), done, total);
     }
     pthread_mutex_unlock(&f->lock);

@@ -191,6 +191,7 @@ static hth_err call_open(child *c, child_call *call, const hth_child_record *q, 
     r->timeout_us = q->timeout_us;
     r->waited_ns = q->waited_ns;
     r->at_once = q->at_once != 0;
+    r->deaths = q->deaths;
     if (r->model == NULL && r->query == NULL) {
         return hth_fail(HTH_EINVAL, "a request asks for nothing");
     }

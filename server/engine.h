@@ -81,6 +81,7 @@ struct hth_request {
     void *ctx;
     const char *tenant;  // who asks ("uid:1000", a token's name, "http"); NULL: the server itself
     bool own;            // the server asks in the tenant's name: nobody waits for the answer
+    uint32_t deaths;     // of processes that were at work on it: "train" goes on where it was
     atomic_int canceled; // set by anyone: HTH_ECANCELED, at the latest at the next operator
     // answer
     hth_err err;

@@ -238,6 +238,13 @@ static bool call_has_begun(const hth_request *r)
     return r->started_ns != r->submitted_ns && r->started_ns != 0;
 }
 
+// call_goes_on tells of a request that had begun whether the next child can go on with it: a
+// training job has its checkpoint, or nothing that it left, and what the child knows of it.
+static bool call_goes_on(const hth_request *r)
+{
+    return r->query != NULL && strcmp(r->query, "train") == 0;
+}
+
 void proxy_bury(hth_proxy *p, const char *sentence, bool all)
 {
     int running = 0, waiting = 0;
@@ -251,6 +258,8 @@ void proxy_bury(hth_proxy *p, const char *sentence, bool all)
             c->r->started_ns = 0; // nothing was computed for it
         } else if (c->state == PROXY_SENT) {
             c->r->started_ns = p->link.board->slot[i].r.started_ns;
+            c->r->deaths++;
+            c->state = call_goes_on(c->r) ? PROXY_WAITING : PROXY_SENT;
         }
         running += c->state == PROXY_SENT;
         waiting += c->state == PROXY_WAITING;

@@ -181,6 +181,7 @@ static hth_err call_send(hth_proxy *p, proxy_call *c)
         head.far_at = hth_slab_offset(p->in, c->record);
         head.far_bytes = c->record->bytes;
     }
+    c->record->deaths = c->r->deaths;
     // before it was submitted, here, or in a process that died
     c->record->waited_ns = hth_now_ns() - c->r->submitted_ns;
     s->r.started_ns = s->r.submitted_ns = 0;

@@ -179,7 +179,8 @@ static hth_err job_open(hth_train_job *j)
     return s->resume ? job_resume(j) : HTH_OK;
 }
 
-hth_err hth_train_job_open(hth_models *ms, hth_request *r, hth_train_tell tell, hth_train_job **out)
+static hth_err job_make(hth_models *ms, hth_request *r, hth_train_tell tell, bool resume,
+                        hth_train_job **out)
 {
     json_error_t je;
     *out = NULL;
@@ -194,6 +195,9 @@ hth_err hth_train_job_open(hth_models *ms, hth_request *r, hth_train_tell tell, 
                          .begun = -1,
                          .tell = tell};
     j->args = json_loads(r->arguments != NULL ? r->arguments : "", 0, &je);
+    if (resume) {
+        json_object_set_new(j->args, "resume", json_true());
+    }
     hth_err err =
         json_is_object(j->args)
             ? job_open(j)
@@ -204,6 +208,15 @@ hth_err hth_train_job_open(hth_models *ms, hth_request *r, hth_train_tell tell, 
     }
     *out = j;
     return HTH_OK;
+}
+
+// After a death of its process a job goes on from its checkpoint, or begins anew where it had made
+// none: what there is under its name may be of an older job then.
+hth_err hth_train_job_open(hth_models *ms, hth_request *r, hth_train_tell tell, hth_train_job **out)
+{
+    bool died = r->deaths > 0;
+    hth_err err = job_make(ms, r, tell, died, out);
+    return died && err == HTH_EINVAL ? job_make(ms, r, tell, false, out) : err;
 }
 
 void hth_train_job_free(hth_train_job *j)

@@ -41,7 +41,12 @@ static json_t *job_row(const char *job, const char *word, const json_t *state, c
 void hth_train_queue_record(hth_train_queue *q, const char *job, const char *word, const char *why)
 {
     json_t *state = NULL;
+    const hth_train_entry *e = hth_train_queue_find(q, job);
     hth_err err = query_state(q, job, &state);
+    if (err == HTH_ENOENT && e != NULL) { // it never came to a step here: what was asked for
+        state = json_pack("{s:o?}", "job", json_loads(e->r->arguments, 0, NULL));
+        err = HTH_OK;
+    }
     if (err == HTH_OK) {
         json_t *row = job_row(job, word, state, why);
         err = hth_ended_add(q->ms->store, row, state);

@@ -16,6 +16,8 @@
 #include <string.h>
 
 #define QUEUE_EVENT_NS 50000000u // from one event about steps to the next, at least
+// Deaths of the engine's process while it was at work on a job: more are no accident.
+#define QUEUE_MOST_DEATHS 3
 
 hth_train_entry *hth_train_queue_find(const hth_train_queue *q, const char *job)
 {
@@ -103,20 +105,21 @@ void hth_train_queue_end(hth_train_queue *q, hth_train_entry *e, hth_err err, co
 }
 
 // Of a job that failed or was left, the checkpoint stays with the reason beside it, or there is
-// none and it has ended. One that could not even be made ready is told to who asked for it. Returns
-// the job's state.
+// none and it has ended. One that could not even be made ready, here or in a process that died, is
+// told to who asked for it. Returns the job's state.
 static const char *queue_failed(hth_train_queue *q, const hth_train_entry *e, hth_err err)
 {
     char detail[HTH_CHECKPOINT_NOTE];
     const char *word = err == HTH_ECANCELED ? "canceled" : "failed";
     json_t *meta;
     snprintf(detail, sizeof detail, "%s", hth_err_detail());
-    bool saved = e->work != NULL ? hth_train_job_saved(e->work) >= 0 : e->r == &e->own;
+    bool before = e->work == NULL && e->r->deaths > 0; // it was at work in a process that died
+    bool saved = e->work != NULL ? hth_train_job_saved(e->work) >= 0 : before || e->r == &e->own;
     if (saved && hth_checkpoint_find(q->ms->store, e->job, &meta) == HTH_OK) {
         hth_checkpoint_note_set(q->ms->store, e->job, detail);
         json_decref(meta);
         word = "stopped";
-    } else if (e->work != NULL) {
+    } else if (e->work != NULL || before) {
         hth_train_queue_record(q, e->job, word, detail);
     }
     hth_fail(err, "%s", detail);
@@ -177,6 +180,23 @@ static hth_err entry_open(hth_train_queue *q, hth_train_entry *e, hth_request *r
     return err;
 }
 
+// queue_again is for a job whose process died while it was at work: one that was paused stays so,
+// and one with which process after process died is left for somebody to look at.
+static void queue_again(hth_train_queue *q, hth_train_entry *e)
+{
+    char note[HTH_CHECKPOINT_NOTE];
+    hth_checkpoint_note_get(q->ms->store, e->job, note);
+    e->paused = strcmp(note, HTH_TRAIN_PAUSED) == 0;
+    if (!e->paused && e->r->deaths >= QUEUE_MOST_DEATHS) {
+        hth_err err = hth_fail(HTH_EIO,
+                               "the engine's process died %u times while job '%s' was at work: it "
+                               "is not tried again",
+                               (unsigned)e->r->deaths, e->job);
+        hth_log(ERROR, SERVER, "train", "%s", hth_err_detail());
+        hth_train_queue_end(q, e, err, queue_failed(q, e, err));
+    }
+}
+
 void hth_train_queue_add(hth_train_queue *q, hth_request *r)
 {
     hth_train_entry *e = hth_calloc(1, sizeof *e), *same;
@@ -201,6 +221,9 @@ void hth_train_queue_add(hth_train_queue *q, hth_request *r)
     }
     e->tenant = tenant;
     queue_append(q, e);
+    if (r->deaths > 0) {
+        queue_again(q, e);
+    }
 }
 
 hth_err hth_train_queue_own(hth_train_queue *q, const char *job, json_t *given, bool asked)
@@ -296,6 +319,21 @@ static hth_train_entry *queue_next(const hth_train_queue *q)
     return e;
 }
 
+// queue_began tells that a job is at work: after a death of its process also from which step it
+// goes on (-1: it begins anew).
+static void queue_began(hth_train_queue *q, hth_train_entry *e)
+{
+    char text[100];
+    hth_train_queue_event(q, e->job, "running");
+    if (e->r->deaths > 0 && q->event != NULL) {
+        snprintf(text, sizeof text, "{\"state\":\"running\",\"deaths\":%u,\"from_step\":%lld}",
+                 (unsigned)e->r->deaths, (long long)hth_train_job_saved(e->work));
+        q->event(q->event_ctx, e->job, text, 0, 1);
+    }
+    e->r->deaths = 0; // paused and resumed, it goes on as any other
+    hth_checkpoint_note_set(q->ms->store, e->job, "");
+}
+
 // Makes a job ready. Where there is too little memory now, it waits for a job to give some back.
 static hth_err queue_begin(hth_train_queue *q, hth_train_entry *e)
 {
@@ -305,8 +343,7 @@ static hth_err queue_begin(hth_train_queue *q, hth_train_entry *e)
     hth_err err =
         hth_train_job_open(q->ms, e->r, (hth_train_tell){queue_tell, q, e->timeline}, &e->work);
     if (err == HTH_OK) {
-        hth_train_queue_event(q, e->job, "running");
-        hth_checkpoint_note_set(q->ms->store, e->job, "");
+        queue_began(q, e);
     } else if (err == HTH_ENODEVMEM && queue_works(q)) {
         bool told = e->tried > 0;
         e->tried = q->freed + 1;

@@ -1,7 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # kill -9 of hearthd while it trains: after a restart the same command goes on from the last checkpoint, and all losses are
-# those of a job that ran through. Asked for by nobody, the restarted hearthd goes on with it, too. usage: tests/resume_test.sh BUILD_DIR, from the root.
+# those of a job that ran through. Asked for by nobody, the restarted hearthd goes on with it, too. kill -9 of the engine's
+# process alone: the command says so, follows the job on, and ends as it ends. usage: tests/resume_test.sh BUILD_DIR, from the root.
 set -eu
 build=$1
 dir=$(mktemp -d "${TMPDIR:-/tmp}/hearth-resume.XXXXXX")
@@ -70,4 +71,59 @@ for name in whole alone; do
 done
 cmp "$dir/whole.safetensors" "$dir/alone.safetensors" || fail "the results differ"
 echo "ok - a killed daemon's job goes on from its checkpoint with the same losses"
-echo 1..1
+
+# shellcheck disable=SC2046 # it may have no child for the moment
+engine_kill() { kill -9 $(cat "/proc/$pid/task/"*/children) 2>/dev/null || true; }
+followed() { # waits for the command, which is to end well; $1: its job, $2: what it says
+    wait "$client" || fail "the command failed: $(cat "$dir/says")"
+    grep -q "$2" "$dir/says" || fail "the command said: $(cat "$dir/says")"
+    losses "$dir/cut" >"$dir/b"
+    cmp "$dir/a" "$dir/b" || fail "the losses of $1 differ"
+    "$build/hearth" export "$1" "$dir/$1.safetensors" >/dev/null
+    cmp "$dir/whole.safetensors" "$dir/$1.safetensors" || fail "the result of $1 differs"
+}
+train kept >"$dir/cut" 2>"$dir/says" &
+client=$!
+i=0
+until "$build/hearth" ls --all | grep -q '^kept\.checkpoint '; do
+    i=$((i + 1))
+    [ $i -lt 500 ] || fail "there was no checkpoint"
+    sleep 0.01
+done
+engine_kill
+followed kept "the engine's process died; the job goes on behind step [1-9]"
+echo "ok - a killed engine's job is followed on from its checkpoint"
+
+long() { # no checkpoint in sight
+    "$build/hearth" --json train new --data tests/data/digits/train.safetensors --loss softmax-xent --batch 64 --epochs 1000 \
+        --save-as "$1"
+}
+step() { # waits until a job has made a step, not counting those that a process before did
+    i=0
+    until "$build/hearth" --json job "$1" 2>/dev/null | grep -q '"state": *"running".*"step": *[1-9]'; do
+        i=$((i + 1))
+        [ $i -lt 1000 ] || fail "$1 is not at work: $("$build/hearth" --json job "$1" 2>&1)"
+        sleep 0.02
+    done
+}
+long anew >"$dir/cut" 2>"$dir/says" &
+client=$!
+step anew
+engine_kill
+step anew # by itself
+i=0
+until grep -q "died before the job's first checkpoint; the job begins anew" "$dir/says"; do
+    i=$((i + 1))
+    [ $i -lt 500 ] || fail "the command said: $(cat "$dir/says")"
+    sleep 0.02
+done
+for again in 2 3; do
+    engine_kill
+    [ $again = 3 ] || step anew
+done
+if wait "$client"; then fail "a job that ends every process went on"; fi
+grep -q "died 3 times while job 'anew' was at work" "$dir/says" || fail "the command said: $(cat "$dir/says")"
+"$build/hearth" --json job anew | grep -q '"state": *"failed".*died 3 times' ||
+    fail "listed as: $("$build/hearth" --json job anew)"
+echo "ok - a killed engine's job without a checkpoint begins anew, and is listed as failed behind the third death"
+echo 1..3
