@@ -10,6 +10,7 @@
 #include "base/hash.h"
 #include "base/settings.h"
 #include "server/http.h"
+#include "server/http_chunks.h"
 #include "server/http_seen.h"
 #include "server/http_shm.h"
 #include "server/http_trace.h"
@@ -74,6 +75,7 @@ typedef struct hth_http_conn {
     uint64_t bytes, sending; // of the present request, and of its answer
     uint64_t answer_ns;      // when that began to go; 0: none goes
     uint64_t lines;          // of the present request: headers and chunks
+    hth_chunks chunks;       // where its body, in chunks, is
     struct hth_http_conn *next_fresh;
     UT_hash_handle hh; // by evcon
 } hth_http_conn;
@@ -225,6 +227,9 @@ void hth_http_tenant(hth_http *h, struct evhttp_request *req, char *out, size_t 
 // hth_http_head_came looks at what has come of a request: bytes came, or an answer has gone with
 // something behind its request.
 void hth_http_head_came(hth_http_conn *c);
+// hth_http_head_chunks looks at the last `n` bytes of what has come behind a head: those of a body
+// in chunks are made what evhttp reads, and refused where they are not well-formed.
+void hth_http_head_chunks(hth_http_conn *c, size_t n);
 // Behind a head that was refused: hth_http_head_drop drops what has come; hth_http_head_end ends
 // the connection by a reset, without which who still sends could wait for a minute.
 void hth_http_head_drop(hth_http_conn *c);

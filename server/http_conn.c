@@ -122,7 +122,9 @@ static void conn_input(struct evbuffer *in, const struct evbuffer_cb_info *info,
         hth_http_head_drop(c);
         return;
     }
-    if (info->n_added > 0) {
+    if (info->n_added > 0 && c->headed) {
+        hth_http_head_chunks(c, info->n_added);
+    } else if (info->n_added > 0) {
         hth_http_head_came(c);
     }
 }

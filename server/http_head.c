@@ -31,7 +31,8 @@ typedef struct head {
     uint64_t json;       // of the body, in front of tensors: Inference-Header-Content-Length
     bool sized, differs; // it is said; .. not the same each time
     bool coded, expects;
-    bool zero; // a byte that is zero stands in it: for evhttp the end of a line
+    bool chunked; // for evhttp, which takes the first coding that is said
+    bool zero;    // a byte that is zero stands in it: for evhttp the end of a line
 } head;
 
 // ---- reading
@@ -40,6 +41,14 @@ static bool line_is(const char *line, const char *name)
 {
     size_t n = strlen(name);
     return strncasecmp(line, name, n) == 0 && line[n] == ':';
+}
+
+// value_is compares a line's value, up to blanks around it.
+static bool value_is(const char *value, const char *word)
+{
+    size_t n = strlen(word);
+    value += strspn(value, " \t");
+    return strncasecmp(value, word, n) == 0 && strchr("\r\n", value[n + strspn(value + n, " \t")]);
 }
 
 // head_number stays within the line: what strtoull takes for a blank may be its end.
@@ -67,7 +76,10 @@ static void head_line(head *d, const char *line)
         }
         break;
     case 't':
-        d->coded = d->coded || line_is(line, "Transfer-Encoding");
+        if (line_is(line, "Transfer-Encoding") && !d->coded) {
+            d->chunked = value_is(line + 18, "chunked");
+            d->coded = true;
+        }
         break;
     case 'i':
         if (line_is(line, "Inference-Header-Content-Length")) {
@@ -302,9 +314,31 @@ static char *head_text(struct evbuffer *b, head *d, bool *whole)
     return v.iov_base;
 }
 
+void hth_http_head_chunks(hth_http_conn *c, size_t n)
+{
+    struct evbuffer *in = bufferevent_get_input(c->b);
+    struct evbuffer_iovec v;
+    struct evbuffer_ptr at;
+    const char *wrong = NULL;
+    size_t length = evbuffer_get_length(in);
+    while (n > 0 && wrong == NULL && c->chunks.at != HTH_CHUNKS_NONE &&
+           evbuffer_ptr_set(in, &at, length - n, EVBUFFER_PTR_SET) == 0 &&
+           evbuffer_peek(in, (ev_ssize_t)n, &at, &v, 1) > 0) {
+        size_t some = v.iov_len < n ? v.iov_len : n;
+        wrong = hth_chunks_take(&c->chunks, v.iov_base, some);
+        n -= some;
+    }
+    if (wrong != NULL) {
+        hth_http_refusal no;
+        refusal(&no, 400, wrong);
+        head_refuse(c, &no);
+    }
+}
+
 static void head_look(hth_http_conn *c, const head *d)
 {
     hth_http_refusal no;
+    c->chunks.at = HTH_CHUNKS_NONE;
     if (d->bytes == 0 || (!d->coded && !d->expects && d->length <= HEAD_BODY_BYTES) ||
         atomic_load(&c->h->stopping)) {
         return;
@@ -317,6 +351,9 @@ static void head_look(hth_http_conn *c, const head *d)
     text[d->bytes] = 0;
     if (!head_judge(c, d, text, &no)) {
         head_refuse(c, &no);
+    } else if (d->chunked && strcmp(text, "POST") == 0) {
+        c->chunks = (hth_chunks){HTH_CHUNKS_FIRST, 0};
+        hth_http_head_chunks(c, evbuffer_get_length(bufferevent_get_input(c->b)) - d->bytes);
     } else if (!c->tls && !d->coded && d->length > HEAD_BODY_BYTES &&
                d->length <= c->h->message_bytes && strcmp(text, "POST") == 0) {
         c->text_due = d->bytes;
