@@ -7,12 +7,6 @@
 #include "base/word.h"
 #include "client/hearth.h"
 #include "client/local.h"
-#include "client/token.h"
-#include "device/device.h"
-#include "server/router.h"
-#include "server/http.h"
-#include "server/tenant_rules.h"
-#include "server/tls.h"
 
 #include <getopt.h>
 #include <stdio.h>
@@ -23,9 +17,8 @@
 enum { OPTION_SETTING = 256, OPTION_CONFIG = OPTION_SETTING + HTH_N_SETTINGS };
 enum { OPTION_CHECK = OPTION_CONFIG + 1, OPTION_SET, OPTION_HELP, OPTION_VERSION };
 
-#define N_OPTIONS      (HTH_N_SETTINGS + 6) // the settings, those above, and the end
-#define OPTION_NAME    64
-#define URL_PATH_BYTES 107 // of a socket's address
+#define N_OPTIONS   (HTH_N_SETTINGS + 6) // the settings, those above, and the end
+#define OPTION_NAME 64
 
 typedef struct daemon_flags {
     struct option options[N_OPTIONS];
@@ -58,136 +51,6 @@ static int options_help(void)
                s->name, s->help, value[0] != 0 ? " (" : "", value, value[0] != 0 ? ")" : "");
     }
     return 0;
-}
-
-// ---- what must hold beyond the table
-
-// options_wrong says who set `s` to something that cannot be.
-static bool options_wrong(const hth_daemon_options *o, hth_setting s, const char *sentence)
-{
-    char origin[300];
-    hth_config_origin(&o->config, s, origin, sizeof origin);
-    bool said = hth_config_text(&o->config, s) != NULL;
-    bool flag = said && origin[0] == '-'; // which is the name already
-    fprintf(stderr, "hearthd: %s%s%s: %s\n", said ? origin : "", said && !flag ? ": " : "",
-            flag ? "" : hth_setting_get_info(s)->name, sentence);
-    return false;
-}
-
-static bool options_check_url(const hth_daemon_options *o, const char *url)
-{
-    char sentence[300];
-    const char *port = strrchr(url, ':');
-    size_t plain = strncmp(url, "tls+", 4) == 0 ? 4 : 0;
-    bool ipc = strncmp(url, "ipc://", 6) == 0, tcp = strncmp(url + plain, "tcp://", 6) == 0;
-    if (ipc && url[6] == '/' && strlen(url + 6) <= URL_PATH_BYTES) {
-        return true;
-    }
-    if (tcp && port > url + plain + 6 && strspn(port + 1, "0123456789") == strlen(port + 1) &&
-        atol(port + 1) > 0 && atol(port + 1) < 65535) {
-        return true;
-    }
-    snprintf(sentence, sizeof sentence, "'%.150s' %s", url,
-             ipc   ? "has no absolute path of at most 107 bytes"
-             : tcp ? "has no port from 1 to 65534 behind the host"
-                   : "is not ipc://PATH, tcp://HOST:PORT or tls+tcp://HOST:PORT");
-    return options_wrong(o, HTH_SET_LISTEN, sentence);
-}
-
-// options_check_prefix: a path is compared as it is sent, so only what is never percent-encoded.
-static bool options_check_prefix(const hth_daemon_options *o)
-{
-    static const char allowed[] = "/abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
-                                  "-._~";
-    char prefix[HTH_SETTING_TEXT];
-    size_t n = strlen(hth_setting_text(HTH_SET_HTTP_PREFIX, prefix));
-    return n == 0 || (prefix[0] == '/' && prefix[n - 1] != '/' && strspn(prefix, allowed) == n &&
-                      strstr(prefix, "//") == NULL)
-               ? true
-               : options_wrong(o, HTH_SET_HTTP_PREFIX, "is no path such as /base/path");
-}
-
-// options_check_http looks at the addresses of HTTP.
-static bool options_check_http(const hth_daemon_options *o)
-{
-    if (o->http[0] != 0 && hth_http_check(o->http) != HTH_OK) {
-        return options_wrong(o, HTH_SET_HTTP, hth_err_detail());
-    }
-    if (o->metrics[0] != 0 && o->http[0] == 0) {
-        return options_wrong(o, HTH_SET_METRICS, "it needs --http, too");
-    }
-    return o->metrics[0] == 0 || hth_http_check(o->metrics) == HTH_OK
-               ? true
-               : options_wrong(o, HTH_SET_METRICS, hth_err_detail());
-}
-
-// options_check_tls reads the certificate where something needs one, and the tokens.
-static bool options_check_tls(const hth_daemon_options *o)
-{
-    bool needed = strncmp(o->http, "https://", 8) == 0 || strncmp(o->metrics, "https://", 8) == 0;
-    char file[HTH_SETTING_TEXT];
-    hth_tokens tokens;
-    hth_tls *tls;
-    for (int i = 0; i < o->n_listen; i++) {
-        needed = needed || strncmp(o->listen[i], "tls+tcp://", 10) == 0;
-    }
-    if (needed && hth_tls_open(&tls) != HTH_OK) {
-        return options_wrong(o, HTH_SET_TLS_CERT, hth_err_detail());
-    }
-    hth_tls_close(needed ? tls : NULL);
-    if (hth_setting_text(HTH_SET_AUTH_TOKENS_FILE, file)[0] != 0) {
-        if (hth_tokens_read(file, &tokens) != HTH_OK) {
-            return options_wrong(o, HTH_SET_AUTH_TOKENS_FILE, hth_err_detail());
-        }
-        hth_tokens_fini(&tokens);
-    }
-    return true;
-}
-
-// options_check_devices opens each device, one after the other.
-static bool options_check_devices(const hth_daemon_options *o)
-{
-    char list[HTH_SETTING_TEXT], why[1200], *save;
-    hth_device *device;
-    if (hth_router_check(o->device) != HTH_OK) {
-        return options_wrong(o, HTH_SET_DEVICE, hth_err_detail());
-    }
-    bool several = hth_router_several(o->device);
-    snprintf(list, sizeof list, "%s", o->device);
-    for (char *spec = strtok_r(list, " ", &save); spec != NULL; spec = strtok_r(NULL, " ", &save)) {
-        if (hth_device_open(spec, &device) != HTH_OK) {
-            snprintf(why, sizeof why, "%.100s%s%s", several ? spec : "", several ? ": " : "",
-                     hth_err_detail());
-            return options_wrong(o, HTH_SET_DEVICE, why);
-        }
-        hth_device_close(device);
-    }
-    return true;
-}
-
-static bool options_check_tenants(const hth_daemon_options *o)
-{
-    char file[HTH_SETTING_TEXT];
-    hth_tenant_rules rules;
-    if (hth_tenant_rules_read(hth_setting_text(HTH_SET_TENANT_FILE, file), &rules) != HTH_OK) {
-        return options_wrong(o, HTH_SET_TENANT_FILE, hth_err_detail());
-    }
-    hth_tenant_rules_fini(&rules);
-    return true;
-}
-
-static bool options_check(const hth_daemon_options *o)
-{
-    bool good = true;
-    if (o->store[0] == 0) {
-        good = options_wrong(o, HTH_SET_STORE, "--store DIR is missing");
-    }
-    for (int i = 0; i < o->n_listen; i++) {
-        good = options_check_url(o, o->listen[i]) && good;
-    }
-    good = options_check_http(o) && good;
-    good = options_check_prefix(o) && options_check_tls(o) && options_check_tenants(o) && good;
-    return options_check_devices(o) && good;
 }
 
 // options_default_url takes the first place that clients look in and whose folder can be written.
@@ -351,7 +214,7 @@ int hth_daemon_options_read(hth_daemon_options *o, int argc, char **argv, const 
     if (err != HTH_OK) {
         options_say(NULL, hth_err_detail());
     }
-    bool good = err == HTH_OK && options_check(o);
+    bool good = err == HTH_OK && hth_daemon_check(o);
     if (good && flags.check) {
         options_print(o);
         return 0;

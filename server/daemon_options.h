@@ -25,5 +25,8 @@ typedef struct hth_daemon_options {
 // $XDG_RUNTIME_DIR, or NULL. To be followed by hth_daemon_options_fini.
 int hth_daemon_options_read(hth_daemon_options *o, int argc, char **argv, const char *runtime_dir);
 void hth_daemon_options_fini(hth_daemon_options *o);
+// hth_daemon_check looks at what must hold beyond the table, devices and files included, and prints
+// what does not. daemon_check.c
+bool hth_daemon_check(const hth_daemon_options *o);
 
 #endif

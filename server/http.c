@@ -7,12 +7,12 @@
 #include "base/settings.h"
 #include "base/spin.h"
 #include "base/thread.h"
+#include "server/address.h"
 
 #include <event2/listener.h>
 
 #include <arpa/inet.h>
 #include <errno.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sched.h>
@@ -35,47 +35,11 @@ static void http_requested(struct evhttp_request *req, void *arg)
 
 // ---- lifetime
 
-// http_address splits "HOST:PORT" or "[HOST]:PORT".
-static hth_err http_address(const char *address, char host[64], int *port)
-{
-    const char *scheme = strstr(address, "://");
-    address = scheme != NULL ? scheme + 3 : address;
-    const char *colon = strrchr(address, ':');
-    char *end = NULL;
-    long p = colon != NULL ? strtol(colon + 1, &end, 10) : -1;
-    if (end == NULL || end == colon + 1 || *end != 0 || p < 0 || p > 65535) {
-        return hth_fail(HTH_EINVAL, "'%.80s' is no address such as 127.0.0.1:8000", address);
-    }
-    bool bracketed = address[0] == '[' && colon > address && colon[-1] == ']';
-    const char *from = bracketed ? address + 1 : address;
-    size_t n = (size_t)(colon - from) - (bracketed ? 1 : 0);
-    if (n == 0 || n >= 64) {
-        return hth_fail(HTH_EINVAL, "'%.80s' names no host", address);
-    }
-    memcpy(host, from, n);
-    host[n] = 0;
-    *port = (int)p;
-    return HTH_OK;
-}
-
 hth_err hth_http_check(const char *address)
 {
-    char host[64];
+    char host[HTH_ADDRESS_HOST];
     int port;
-    return http_address(address, host, &port);
-}
-
-// http_resolves looks for the host's addresses: libevent does not say that it found none.
-static hth_err http_resolves(const char *host)
-{
-    struct addrinfo *found = NULL;
-    int rv = getaddrinfo(host, NULL, &(struct addrinfo){.ai_socktype = SOCK_STREAM}, &found);
-    if (rv != 0) {
-        return hth_fail(HTH_EINVAL, "'%s' is no host's name or address: %s", host,
-                        gai_strerror(rv));
-    }
-    freeaddrinfo(found);
-    return HTH_OK;
+    return hth_address_split(address, host, &port);
 }
 
 static void metrics_requested(struct evhttp_request *req, void *arg)
@@ -88,10 +52,10 @@ static void metrics_requested(struct evhttp_request *req, void *arg)
 
 static hth_err http_listen(hth_http_door *door, const char *address)
 {
-    char host[64];
+    char host[HTH_ADDRESS_HOST];
     int port = 0, one = 1;
-    HTH_TRY(http_address(address, host, &port));
-    HTH_TRY(http_resolves(host));
+    HTH_TRY(hth_address_split(address, host, &port));
+    HTH_TRY(hth_address_resolves(host)); // libevent does not say that there is none
     const char *scheme = strstr(address, "://") != NULL ? "" : "http://";
     door->bound = evhttp_bind_socket_with_handle(door->http, host, (ev_uint16_t)port);
     if (door->bound == NULL) {

@@ -14,6 +14,7 @@
 #include <errno.h>
 #include <netinet/in.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -27,15 +28,29 @@ struct hth_tls {
     SSL_CTX *context; // guarded by lock
 };
 
-static hth_err tls_fail(const char *what, const char *file)
+// tls_fail: `what` is a sentence about `file`, to which OpenSSL's own reason is added.
+static hth_err tls_fail(const char *setting, const char *file, const char *what)
 {
-    char reason[256] = "cannot be read";
-    unsigned long e = ERR_peek_last_error();
-    if (e != 0) {
-        ERR_error_string_n(e, reason, sizeof reason);
-    }
+    const char *reason = ERR_reason_error_string(ERR_peek_last_error());
     ERR_clear_error();
-    return hth_fail(HTH_EINVAL, "%s: %s: %s", what, file, reason);
+    return hth_fail(HTH_EINVAL, "%s: %s %s (%s)", setting, file, what,
+                    reason != NULL ? reason : "no reason is given");
+}
+
+// tls_readable says why a file cannot be read, which OpenSSL says in numbers.
+static hth_err tls_readable(const char *setting, const char *file)
+{
+    char why[400];
+    void *text = NULL;
+    size_t n = 0;
+    hth_err err = hth_whole_read(file, TLS_FILE_BYTES, &text, &n);
+    if (err == HTH_OK) {
+        OPENSSL_cleanse(text, n);
+        hth_free(text);
+        return HTH_OK;
+    }
+    snprintf(why, sizeof why, "%s", hth_err_detail());
+    return hth_fail(HTH_EINVAL, "%s: %s", setting, why);
 }
 
 static hth_err context_fill(const hth_tls *t, SSL_CTX *c)
@@ -45,15 +60,19 @@ static hth_err context_fill(const hth_tls *t, SSL_CTX *c)
                                SSL_OP_CIPHER_SERVER_PREFERENCE);
     SSL_CTX_set_mode(c, SSL_MODE_RELEASE_BUFFERS);
     if (SSL_CTX_set_min_proto_version(c, oldest) != 1) {
-        return tls_fail("tls.min_version", "not spoken here");
+        return tls_fail("tls.min_version", "the oldest version", "is not spoken here");
     }
+    HTH_TRY(tls_readable("tls.cert", t->cert));
+    HTH_TRY(tls_readable("tls.key", t->key));
     if (SSL_CTX_use_certificate_chain_file(c, t->cert) != 1) {
-        return tls_fail("tls.cert", t->cert);
+        return tls_fail("tls.cert", t->cert, "is no certificate in PEM");
     }
     if (SSL_CTX_use_PrivateKey_file(c, t->key, SSL_FILETYPE_PEM) != 1) {
-        return tls_fail("tls.key", t->key);
+        return tls_fail("tls.key", t->key, "is no key in PEM that belongs to tls.cert");
     }
-    return SSL_CTX_check_private_key(c) == 1 ? HTH_OK : tls_fail("tls.key", t->key);
+    return SSL_CTX_check_private_key(c) == 1
+               ? HTH_OK
+               : tls_fail("tls.key", t->key, "does not belong to tls.cert");
 }
 
 hth_err hth_tls_reload(hth_tls *t)

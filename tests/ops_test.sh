@@ -83,9 +83,26 @@ daemon_wrong() {
     run 2 $s --http 8000 && said "hearthd: --http: '8000' is no address such as 127.0.0.1:8000" && one &&
         run 1 $s --http 8000 --check-config && run 2 $s --metrics 127.0.0.1:8002 && said 'hearthd: --metrics: it needs --http, too' && one &&
         run 1 $s --http no.host.invalid:80 && said "'no.host.invalid' is no host's name or address" && one &&
-        run 1 "$d" --store /dev/null && said "hearthd: store '/dev/null'" && one && run 2 $s --config "$dir" && said "cannot read $dir: Is a directory" && one
+        run 2 "$d" --store /dev/null && said "hearthd: --store: '/dev/null' is no folder" && one && run 2 $s --config "$dir" && said "cannot read $dir: Is a directory" && one
 }
 check 'hearthd says in a sentence what is wrong with its command line' daemon_wrong
+
+daemon_taken() { # what cannot be opened together, before anything is
+    s="$d --check-config --store $dir/wrong --listen ipc://$dir/wrong.sock --http 127.0.0.1:8000"
+    run 0 $s --metrics 127.0.0.1:8002 && run 0 $s --metrics 127.0.0.2:8000 && run 0 $s --listen tcp://127.0.0.1:7300 || return 1
+    for metrics in 127.0.0.1:8000 localhost:8000 0.0.0.0:8000 http://[::]:8000; do
+        run 1 $s --metrics $metrics && said "hearthd: --metrics: '$metrics' is taken by http '127.0.0.1:8000'" && one || return 1
+    done
+    run 1 $s --listen tcp://127.0.0.1:7999 &&
+        said "hearthd: --http: '127.0.0.1:8000' is taken by listen 'tcp://127.0.0.1:7999', whose events are at the next port" && one || return 1
+    echo text >"$dir/plain"
+    run 1 "$d" --check-config --store "$dir/plain" && said "hearthd: --store: '$dir/plain' is no folder" && one || return 1
+    t="$d --check-config --store $dir/wrong --http https://127.0.0.1:8000 --tls-key $dir/plain"
+    run 1 $t --tls-cert "$dir/absent.pem" && said "tls.cert: cannot open $dir/absent.pem: No such file or directory" && one &&
+        run 1 $t --tls-cert "$dir" && said "tls.cert: $dir is not a file" && one &&
+        run 1 $t --tls-cert "$dir/plain" && said "tls.cert: $dir/plain is no certificate in PEM (" && one
+}
+check 'hearthd --check-config says what is taken twice, what is no folder, and which file of TLS cannot be read' daemon_taken
 
 free_port() { # one that is free, with its successor (for events)
     perl -MIO::Socket::INET -e 'my %on = (Listen => 1, LocalAddr => "127.0.0.1");
