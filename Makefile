@@ -8,6 +8,7 @@ ISA       =
 DEFS     ?=
 PREFIX   ?= /usr/local
 FUZZ_SECONDS ?= 600
+FUZZ_RUNS ?= -1
 Q        := $(if $(V),,@)
 # All cores, unless make was started with -j or by another make.
 ifeq ($(MAKELEVEL)$(filter -j%,$(MAKEFLAGS)),0)
@@ -228,7 +229,8 @@ lint: deps-lint
 format: deps-lint
 	git ls-files '*.c' '*.h' | xargs clang-format -i
 
-# libFuzzer targets, as many at a time as make has jobs; each runs FUZZ_SECONDS from the committed seeds in tests/data/fuzz.
+# libFuzzer targets, as many at a time as make has jobs; each runs FUZZ_SECONDS, or FUZZ_RUNS executions where
+# that is less, from the committed seeds in tests/data/fuzz.
 fuzz: deps-lint
 	$(Q)$(MAKE) --no-print-directory build-fuzz/libhth.a B=build-fuzz CC=clang OPT=-O1 KERNEL_OPT=-O1 \
 	    SAN='-fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined'
@@ -238,7 +240,7 @@ run-%_fuzz:
 	    -o build-fuzz/$*_fuzz tests/fuzz/$*_fuzz.c build-fuzz/libhth.a $(LDLIBS)
 	@mkdir -p build-fuzz/corpus-$*_fuzz
 	$(call say,FUZZ,'$*_fuzz ($(FUZZ_SECONDS) s)')
-	$(Q)build-fuzz/$*_fuzz -max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=4096 -timeout=20 -print_final_stats=1 build-fuzz/corpus-$*_fuzz \
+	$(Q)build-fuzz/$*_fuzz -max_total_time=$(FUZZ_SECONDS) -runs=$(FUZZ_RUNS) -rss_limit_mb=4096 -timeout=20 -print_final_stats=1 build-fuzz/corpus-$*_fuzz \
 	    $(wildcard tests/data/fuzz/$*_fuzz tests/data/onnx) >build-fuzz/$*_fuzz.log 2>&1 || { tail -40 build-fuzz/$*_fuzz.log; exit 1; }
 	$(Q)sed -n -E 's/^stat::(number_of_executed_units|peak_rss_mb): */$*_fuzz: \1 /p' build-fuzz/$*_fuzz.log
 

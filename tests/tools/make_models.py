@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Exports the benchmark networks with random weights to ONNX (opset 17, symbolic batch). Needs torch, torchvision, onnx.
 
-usage: make_models.py DIR [NAME...]     names: resnet50 vgg19 mobilenetv2 unet encoder
+usage: make_models.py DIR [NAME...]     names: resnet50 vgg19 mobilenetv2 unet encoder mlp
 """
 import os
 import sys
@@ -61,6 +61,11 @@ class Encoder(nn.Module):
         return self.layers(self.token(x) + self.place)
 
 
+def mlp():
+    """Six layers, 4096 wide: a request is reading 403 MB of weights."""
+    return nn.Sequential(*[m for _ in range(6) for m in (nn.Linear(4096, 4096), nn.ReLU())])
+
+
 def image(n):
     return torch.randn(2, 3, n, n)
 
@@ -69,7 +74,8 @@ MODELS = {'resnet50': (torchvision.models.resnet50, lambda: image(224)),
           'vgg19': (torchvision.models.vgg19, lambda: image(224)),
           'mobilenetv2': (torchvision.models.mobilenet_v2, lambda: image(224)),
           'unet': (UNet, lambda: image(256)),
-          'encoder': (Encoder, lambda: torch.randint(0, 30000, (2, 128)))}
+          'encoder': (Encoder, lambda: torch.randint(0, 30000, (2, 128))),
+          'mlp': (mlp, lambda: torch.randn(2, 4096))}
 
 
 def main():
