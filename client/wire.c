@@ -9,6 +9,7 @@
 #include "client/dtype.h"
 
 #include <inttypes.h>
+#include <stddef.h>
 #include <string.h>
 
 #define WIRE_PREFIX 8u
@@ -21,17 +22,63 @@ const hth_wire_limits hth_wire_default_limits = {
     .rank = HEARTH_MAX_RANK,
 };
 
+// A decoded header has a dozen small parts that come and go together, so they lie in one piece of
+// memory, or in a list of them; each in one of its own where a sanitizer is to see its end.
+#ifdef HTH_DEBUG
+#define WIRE_PIECE 0u
+#else
+#define WIRE_PIECE 1024u
+#endif
+
+typedef struct wire_piece {
+    struct wire_piece *next;
+    size_t used, bytes;
+    max_align_t at[];
+} wire_piece;
+
+// The first piece begins with the message: protobuf-c allocates that before its parts.
+typedef struct wire_memory {
+    wire_piece *first, *last;
+} wire_memory;
+
 static void *wire_alloc(void *ctx, size_t bytes)
 {
-    return hth_alloc(bytes);
+    wire_memory *m = ctx;
+    bytes = (bytes + sizeof(max_align_t) - 1) / sizeof(max_align_t) * sizeof(max_align_t);
+    if (m->last == NULL || bytes > m->last->bytes - m->last->used) {
+        size_t all = bytes > WIRE_PIECE ? bytes : WIRE_PIECE;
+        wire_piece *p = hth_alloc(sizeof *p + all);
+        if (p == NULL) {
+            return NULL;
+        }
+        *p = (wire_piece){NULL, 0, all};
+        *(m->last != NULL ? &m->last->next : &m->first) = p;
+        m->last = p;
+    }
+    void *at = (char *)m->last->at + m->last->used;
+    m->last->used += bytes;
+    return at;
 }
 
 static void wire_release(void *ctx, void *p)
 {
-    hth_free(p);
 }
 
-static ProtobufCAllocator wire_allocator = {wire_alloc, wire_release, NULL};
+static void wire_free(wire_piece *p)
+{
+    while (p != NULL) {
+        wire_piece *next = p->next;
+        hth_free(p);
+        p = next;
+    }
+}
+
+static void wire_free_message(void *message)
+{
+    if (message != NULL) {
+        wire_free((wire_piece *)((char *)message - offsetof(wire_piece, at)));
+    }
+}
 
 static uint64_t wire_data_start(uint64_t header_bytes)
 {
@@ -180,10 +227,13 @@ static hth_err wire_read(const ProtobufCMessageDescriptor *what, const uint8_t *
                          const uint8_t **data, uint64_t *data_bytes)
 {
     uint32_t header_bytes = 0;
+    wire_memory memory = {NULL, NULL};
+    ProtobufCAllocator allocator = {wire_alloc, wire_release, &memory};
     *out = NULL;
     HTH_TRY(wire_split(frame, bytes, limits, &header_bytes, data, data_bytes));
-    *out = protobuf_c_message_unpack(what, &wire_allocator, header_bytes, frame + WIRE_PREFIX);
+    *out = protobuf_c_message_unpack(what, &allocator, header_bytes, frame + WIRE_PREFIX);
     if (*out == NULL) {
+        wire_free(memory.first);
         return hth_fail(HTH_ECORRUPT, "a message's header does not parse");
     }
     return HTH_OK;
@@ -241,14 +291,10 @@ hth_err hth_wire_read_reply(const uint8_t *frame, size_t bytes, const hth_wire_l
 
 void hth_wire_free_request(Hearth__Request *r)
 {
-    if (r != NULL) {
-        hearth__request__free_unpacked(r, &wire_allocator);
-    }
+    wire_free_message(r);
 }
 
 void hth_wire_free_reply(Hearth__Reply *r)
 {
-    if (r != NULL) {
-        hearth__reply__free_unpacked(r, &wire_allocator);
-    }
+    wire_free_message(r);
 }

@@ -213,16 +213,23 @@ static hth_err check_token(const hth_auth *a, const char *token, hth_need need, 
                           need_role[need]);
 }
 
+static void tenant_copy(const char *name, char *out, size_t cap)
+{
+    size_t n = strnlen(name, cap - 1); // snprintf takes as long as decoding half of a request
+    memcpy(out, name, n);
+    out[n] = 0;
+}
+
 void hth_auth_tenant(hth_auth *a, const char *token, const char *without, char *out, size_t cap)
 {
     const hth_token *t = NULL;
     if (a->file != NULL && token != NULL && token[0] != 0) {
         pthread_rwlock_rdlock(&a->lock);
         t = hth_tokens_find(&a->tokens, token);
-        snprintf(out, cap, "%s", t != NULL ? t->name : without);
+        tenant_copy(t != NULL ? t->name : without, out, cap);
         pthread_rwlock_unlock(&a->lock);
     } else {
-        snprintf(out, cap, "%s", without);
+        tenant_copy(without, out, cap);
     }
 }
 

@@ -19,7 +19,10 @@ static void call_end(hth_proxy *p, proxy_call *c, hth_err err)
 {
     hth_request *r = c->r;
     r->err = err;
-    snprintf(r->detail, sizeof r->detail, "%s", err != HTH_OK ? hth_err_detail() : "");
+    r->detail[0] = 0;
+    if (err != HTH_OK) {
+        snprintf(r->detail, sizeof r->detail, "%s", hth_err_detail());
+    }
     r->finished_ns = hth_now_ns();
     pthread_mutex_lock(&p->lock);
     proxy_call_free(p, c);
