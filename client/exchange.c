@@ -273,7 +273,7 @@ hth_err hth_reply_check(hearth *h, uint64_t call, hth_reply *r)
         uint32_t code = r->head->error->code;
         err = hth_fail(code > HTH_OK && code < HTH_N_ERR ? (hth_err)code : HTH_EIO, "%s",
                        r->head->error->sentence);
-    } else if (r->head->call != call) {
+    } else if (r->call != call) {
         err = hth_fail(HTH_ECORRUPT, "%s answered another call", h->url);
     }
     if (err != HTH_OK) {
@@ -284,9 +284,10 @@ hth_err hth_reply_check(hearth *h, uint64_t call, hth_reply *r)
 
 static hth_err exchange_decode(hearth *h, nng_msg *msg, uint64_t call, hth_reply *out)
 {
-    hth_err err = hth_wire_read_reply(nng_msg_body(msg), nng_msg_len(msg), &h->limits, &out->head,
-                                      &out->data, &out->data_bytes);
+    hth_err err = hth_wire_read_reply(nng_msg_body(msg), nng_msg_len(msg), &h->limits, NULL,
+                                      &out->head, &out->data, &out->data_bytes);
     out->msg = msg;
+    out->call = err == HTH_OK ? out->head->call : 0;
     if (err != HTH_OK) {
         hth_reply_fini(out);
         return err;

@@ -53,6 +53,7 @@ typedef struct hth_reply {
     nng_msg *msg;
     void *copy;
     Hearth__Reply *head;
+    uint64_t call; // that it answers
     const uint8_t *data;
     uint64_t data_bytes;
 } hth_reply;

@@ -33,6 +33,7 @@ typedef struct lane {
     size_t head_bytes;
     hth_ring_part *part; // the whole of it
     size_t parts;
+    hth_wire_seen seen; // of the answers
     // answers since it last looked for one, and how many it sleeps for between two looks: none
     // while looking is enough, twice as many whenever it was not
     unsigned slept, rest;
@@ -65,6 +66,7 @@ static void lanes_free(hth_lanes *a)
         hth_ring_close(a->lane[i].replies);
         hth_free(a->lane[i].head);
         hth_free(a->lane[i].part);
+        hth_wire_seen_fini(&a->lane[i].seen);
     }
     hth_ring_close(a->requests);
     hth_memfd_drop(-1, a->memory, a->bytes);
@@ -299,10 +301,13 @@ static hth_err lane_take(hearth *h, lane *l, uint64_t until_ns, hth_reply *out)
     }
     hth_ring_take(l->replies, copy);
     out->copy = copy;
-    return bytes < HTH_LANE_ID_BYTES
-               ? hth_fail(HTH_ECORRUPT, "an answer of %zu bytes", bytes)
-               : hth_wire_read_reply(copy + HTH_LANE_ID_BYTES, bytes - HTH_LANE_ID_BYTES,
-                                     &h->limits, &out->head, &out->data, &out->data_bytes);
+    if (bytes < HTH_LANE_ID_BYTES) {
+        return hth_fail(HTH_ECORRUPT, "an answer of %zu bytes", bytes);
+    }
+    HTH_TRY(hth_wire_read_reply(copy + HTH_LANE_ID_BYTES, bytes - HTH_LANE_ID_BYTES, &h->limits,
+                                &l->seen, &out->head, &out->data, &out->data_bytes));
+    out->call = l->seen.call;
+    return HTH_OK;
 }
 
 static hth_err lane_fetch(hearth *h, uint64_t call, hth_reply *out)
@@ -334,7 +339,7 @@ static hth_err lane_receive(hearth *h, lane *l, uint64_t call, hth_reply *out)
             ask_ns *= 2;
             continue;
         }
-        if (err != HTH_OK || out->head->call == call || out->head->call == 0) {
+        if (err != HTH_OK || out->call == call || out->call == 0) {
             break;
         }
         hth_reply_fini(out);

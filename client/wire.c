@@ -5,11 +5,10 @@
 // they are.
 #include "client/wire.h"
 
-#include "base/alloc.h"
 #include "client/dtype.h"
+#include "client/wire_head.h"
 
 #include <inttypes.h>
-#include <stddef.h>
 #include <string.h>
 
 #define WIRE_PREFIX 8u
@@ -21,64 +20,6 @@ const hth_wire_limits hth_wire_default_limits = {
     .tensors = 1024,
     .rank = HEARTH_MAX_RANK,
 };
-
-// A decoded header has a dozen small parts that come and go together, so they lie in one piece of
-// memory, or in a list of them; each in one of its own where a sanitizer is to see its end.
-#ifdef HTH_DEBUG
-#define WIRE_PIECE 0u
-#else
-#define WIRE_PIECE 1024u
-#endif
-
-typedef struct wire_piece {
-    struct wire_piece *next;
-    size_t used, bytes;
-    max_align_t at[];
-} wire_piece;
-
-// The first piece begins with the message: protobuf-c allocates that before its parts.
-typedef struct wire_memory {
-    wire_piece *first, *last;
-} wire_memory;
-
-static void *wire_alloc(void *ctx, size_t bytes)
-{
-    wire_memory *m = ctx;
-    bytes = (bytes + sizeof(max_align_t) - 1) / sizeof(max_align_t) * sizeof(max_align_t);
-    if (m->last == NULL || bytes > m->last->bytes - m->last->used) {
-        size_t all = bytes > WIRE_PIECE ? bytes : WIRE_PIECE;
-        wire_piece *p = hth_alloc(sizeof *p + all);
-        if (p == NULL) {
-            return NULL;
-        }
-        *p = (wire_piece){NULL, 0, all};
-        *(m->last != NULL ? &m->last->next : &m->first) = p;
-        m->last = p;
-    }
-    void *at = (char *)m->last->at + m->last->used;
-    m->last->used += bytes;
-    return at;
-}
-
-static void wire_release(void *ctx, void *p)
-{
-}
-
-static void wire_free(wire_piece *p)
-{
-    while (p != NULL) {
-        wire_piece *next = p->next;
-        hth_free(p);
-        p = next;
-    }
-}
-
-static void wire_free_message(void *message)
-{
-    if (message != NULL) {
-        wire_free((wire_piece *)((char *)message - offsetof(wire_piece, at)));
-    }
-}
 
 static uint64_t wire_data_start(uint64_t header_bytes)
 {
@@ -223,32 +164,36 @@ static hth_err wire_check_tensors(Hearth__Tensor *const *t, size_t n, const hth_
 }
 
 static hth_err wire_read(const ProtobufCMessageDescriptor *what, const uint8_t *frame, size_t bytes,
-                         const hth_wire_limits *limits, ProtobufCMessage **out,
-                         const uint8_t **data, uint64_t *data_bytes)
+                         const hth_wire_limits *limits, hth_wire_seen *seen, hth_wire_head *h,
+                         ProtobufCMessage **out, const uint8_t **data, uint64_t *data_bytes)
 {
     uint32_t header_bytes = 0;
-    wire_memory memory = {NULL, NULL};
-    ProtobufCAllocator allocator = {wire_alloc, wire_release, &memory};
     *out = NULL;
     HTH_TRY(wire_split(frame, bytes, limits, &header_bytes, data, data_bytes));
-    *out = protobuf_c_message_unpack(what, &allocator, header_bytes, frame + WIRE_PREFIX);
-    if (*out == NULL) {
-        wire_free(memory.first);
-        return hth_fail(HTH_ECORRUPT, "a message's header does not parse");
-    }
-    return HTH_OK;
+    *h = (hth_wire_head){
+        .at = frame + WIRE_PREFIX, .bytes = header_bytes, .data_bytes = *data_bytes};
+    return hth_wire_head_read(what, h, seen, out);
 }
 
 hth_err hth_wire_read_request(const uint8_t *frame, size_t bytes, const hth_wire_limits *limits,
-                              Hearth__Request **out, const uint8_t **data, uint64_t *data_bytes)
+                              hth_wire_seen *seen, Hearth__Request **out, const uint8_t **data,
+                              uint64_t *data_bytes)
 {
     ProtobufCMessage *m;
+    hth_wire_head h;
     *out = NULL;
-    HTH_TRY(wire_read(&hearth__request__descriptor, frame, bytes, limits, &m, data, data_bytes));
+    HTH_TRY(wire_read(&hearth__request__descriptor, frame, bytes, limits, seen, &h, &m, data,
+                      data_bytes));
     Hearth__Request *r = (Hearth__Request *)m;
     hth_err err = HTH_OK;
-    if (r->body_case == HEARTH__REQUEST__BODY_INFER) {
+    if (seen != NULL) {
+        seen->call = h.known ? h.call : r->call;
+    }
+    if (r->body_case == HEARTH__REQUEST__BODY_INFER && !h.known) {
         err = wire_check_tensors(r->infer->inputs, r->infer->n_inputs, limits, *data_bytes);
+        if (err == HTH_OK) {
+            hth_wire_head_remember(&h, seen, m);
+        }
     } else if (r->body_case == HEARTH__REQUEST__BODY__NOT_SET) {
         err = hth_fail(HTH_ENOTSUP, "a request of a kind that this server does not know");
     }
@@ -260,20 +205,36 @@ hth_err hth_wire_read_request(const uint8_t *frame, size_t bytes, const hth_wire
     return HTH_OK;
 }
 
+static hth_err wire_check_outputs(const Hearth__Outputs *o, const hth_wire_limits *limits,
+                                  uint64_t data_bytes)
+{
+    HTH_TRY(wire_check_tensors(o->outputs, o->n_outputs, limits, data_bytes));
+    for (size_t i = 0; i < o->n_outputs; i++) {
+        if (o->outputs[i]->region != 0) {
+            return hth_fail(HTH_ECORRUPT, "output %zu of a reply lies outside its message", i);
+        }
+    }
+    return HTH_OK;
+}
+
 hth_err hth_wire_read_reply(const uint8_t *frame, size_t bytes, const hth_wire_limits *limits,
-                            Hearth__Reply **out, const uint8_t **data, uint64_t *data_bytes)
+                            hth_wire_seen *seen, Hearth__Reply **out, const uint8_t **data,
+                            uint64_t *data_bytes)
 {
     ProtobufCMessage *m;
+    hth_wire_head h;
     *out = NULL;
-    HTH_TRY(wire_read(&hearth__reply__descriptor, frame, bytes, limits, &m, data, data_bytes));
+    HTH_TRY(wire_read(&hearth__reply__descriptor, frame, bytes, limits, seen, &h, &m, data,
+                      data_bytes));
     Hearth__Reply *r = (Hearth__Reply *)m;
     hth_err err = HTH_OK;
-    if (r->body_case == HEARTH__REPLY__BODY_OUTPUTS) {
-        err = wire_check_tensors(r->outputs->outputs, r->outputs->n_outputs, limits, *data_bytes);
-        for (size_t i = 0; err == HTH_OK && i < r->outputs->n_outputs; i++) {
-            if (r->outputs->outputs[i]->region != 0) {
-                err = hth_fail(HTH_ECORRUPT, "output %zu of a reply lies outside its message", i);
-            }
+    if (seen != NULL) {
+        seen->call = h.known ? h.call : r->call;
+    }
+    if (r->body_case == HEARTH__REPLY__BODY_OUTPUTS && !h.known) {
+        err = wire_check_outputs(r->outputs, limits, *data_bytes);
+        if (err == HTH_OK) {
+            hth_wire_head_remember(&h, seen, m);
         }
     } else if (r->body_case == HEARTH__REPLY__BODY_DOCUMENT && r->document->bytes > *data_bytes) {
         err = hth_fail(HTH_ECORRUPT, "a document of %" PRIu64 " bytes in a message with %" PRIu64,
@@ -287,14 +248,4 @@ hth_err hth_wire_read_reply(const uint8_t *frame, size_t bytes, const hth_wire_l
     }
     *out = r;
     return HTH_OK;
-}
-
-void hth_wire_free_request(Hearth__Request *r)
-{
-    wire_free_message(r);
-}
-
-void hth_wire_free_reply(Hearth__Reply *r)
-{
-    wire_free_message(r);
 }

@@ -44,14 +44,30 @@ uint8_t *hth_wire_write(const ProtobufCMessage *header, uint8_t *frame);
 // process.
 void hth_wire_pad(Hearth__Tensor *const *t, size_t n, uint8_t *data);
 
+// The header that a reader of one sender's frames decoded last: senders send the same one again and
+// again but for the call's number, with which it begins. Zeroed at first.
+#define HTH_WIRE_SEEN 256u // longer headers are decoded each time
+typedef struct hth_wire_seen {
+    uint64_t call;             // of the frame that was read last
+    ProtobufCMessage *message; // NULL: none
+    uint64_t data_bytes;
+    size_t bytes;
+    uint8_t head[HTH_WIRE_SEEN]; // behind the call's number
+} hth_wire_seen;
+
 // hth_wire_read_request decodes a frame; *data gets its data section (in `frame`), *data_bytes its
-// length. The header is freed with hth_wire_free_request. HTH_ECORRUPT: not a frame; HTH_EINVAL: a
-// frame that asks for nonsense; HTH_ETOOBIG.
+// length. `seen`, which may be NULL, is what its sender sent before, read with the same limits: of
+// an inference the header may then be that of an earlier frame; it is not to be changed, and the
+// call's number is in `seen` only. The header is freed with hth_wire_free_request. HTH_ECORRUPT:
+// not a frame; HTH_EINVAL: a frame that asks for nonsense; HTH_ETOOBIG.
 hth_err hth_wire_read_request(const uint8_t *frame, size_t bytes, const hth_wire_limits *limits,
-                              Hearth__Request **out, const uint8_t **data, uint64_t *data_bytes);
+                              hth_wire_seen *seen, Hearth__Request **out, const uint8_t **data,
+                              uint64_t *data_bytes);
 hth_err hth_wire_read_reply(const uint8_t *frame, size_t bytes, const hth_wire_limits *limits,
-                            Hearth__Reply **out, const uint8_t **data, uint64_t *data_bytes);
+                            hth_wire_seen *seen, Hearth__Reply **out, const uint8_t **data,
+                            uint64_t *data_bytes);
 void hth_wire_free_request(Hearth__Request *r); // NULL is allowed
 void hth_wire_free_reply(Hearth__Reply *r);
+void hth_wire_seen_fini(hth_wire_seen *s);
 
 #endif

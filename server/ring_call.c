@@ -261,8 +261,9 @@ static hth_err call_start(hth_ring_call *k, size_t bytes)
         call_free(k);
         return bad;
     }
-    bad = hth_wire_read_request(frame, frame_bytes, &t->limits, &k->q, &data, &data_bytes);
-    k->call = bad == HTH_OK ? k->q->call : 0;
+    bad = hth_wire_read_request(frame, frame_bytes, &t->limits, &k->c->seen[k->lane], &k->q, &data,
+                                &data_bytes);
+    k->call = bad == HTH_OK ? k->c->seen[k->lane].call : 0;
     hth_err err = bad;
     if (bad == HTH_OK && k->q->body_case != HEARTH__REQUEST__BODY_INFER) {
         err = hth_fail(HTH_ENOTSUP, "a ring carries inferences only");

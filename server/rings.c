@@ -30,7 +30,11 @@ void hth_ring_client_rele(hth_ring_client *c)
     for (uint32_t i = 0; c->replies != NULL && i < c->layout.lanes; i++) {
         hth_ring_close(c->replies[i]);
     }
+    for (uint32_t i = 0; c->seen != NULL && i < c->layout.lanes; i++) {
+        hth_wire_seen_fini(&c->seen[i]);
+    }
     hth_free(c->replies);
+    hth_free(c->seen);
     hth_ring_close(c->requests);
     if (c->memory != NULL) {
         hth_engine_unshare(c->t->engine, c->memory);
@@ -175,7 +179,8 @@ static hth_err rings_map(hth_ring_client *c, const Hearth__Attach *q)
     HTH_TRY(hth_conn_map_ring(c->conn, q->fd, c->bytes, &c->memory));
     HTH_TRY(hth_ring_open(c->memory, c->layout.request_bytes, HTH_RING_CONSUMER, 0, &c->requests));
     c->replies = hth_calloc(c->layout.lanes, sizeof *c->replies);
-    if (c->replies == NULL) {
+    c->seen = hth_calloc(c->layout.lanes, sizeof *c->seen);
+    if (c->replies == NULL || c->seen == NULL) {
         return hth_fail(HTH_ENOMEM, "out of memory for a ring");
     }
     for (uint32_t i = 0; i < c->layout.lanes; i++) {

@@ -37,9 +37,10 @@ struct hth_ring_client {
     hth_ring_layout layout;
     void *memory;
     size_t bytes;
-    _Atomic int refs; // 1 of the list, 1 of its thread, 1 of each call
-    pthread_mutex_t taking;
+    _Atomic int refs;       // 1 of the list, 1 of its thread, 1 of each call
+    pthread_mutex_t taking; // guards the next two
     hth_ring *requests;
+    hth_wire_seen *seen;  // of what it asks in each lane
     pthread_mutex_t lock; // guards what follows
     hth_ring **replies;   // a lane each
     hth_ring_call *calls; // in progress

@@ -351,8 +351,8 @@ static hth_err raw_ask(nng_socket s, Hearth__Request *q)
     assert_ok(hth_msg_frame(&q->base, NULL, 0, 0, &hth_wire_default_limits, &m, &data));
     assert_int_equal(nng_sendmsg(s, m, 0), 0);
     assert_int_equal(nng_recvmsg(s, &m, 0), 0);
-    assert_ok(hth_wire_read_reply(nng_msg_body(m), nng_msg_len(m), &hth_wire_default_limits, &r,
-                                  &section, &section_bytes));
+    assert_ok(hth_wire_read_reply(nng_msg_body(m), nng_msg_len(m), &hth_wire_default_limits, NULL,
+                                  &r, &section, &section_bytes));
     hth_err err = r->body_case == HEARTH__REPLY__BODY_ERROR ? (hth_err)r->error->code : HTH_OK;
     hth_wire_free_reply(r);
     nng_msg_free(m);
@@ -452,8 +452,8 @@ static hth_err raw_reply(raw *r, uint64_t *call)
     assert_ok(hth_ring_wait(r->replies, 20000000000u));
     assert_ok(hth_ring_next(r->replies, &bytes));
     hth_ring_take(r->replies, copy);
-    assert_ok(hth_wire_read_reply(copy + 4, bytes - 4, &hth_wire_default_limits, &reply, &data,
-                                  &data_bytes));
+    assert_ok(hth_wire_read_reply(copy + 4, bytes - 4, &hth_wire_default_limits, NULL, &reply,
+                                  &data, &data_bytes));
     *call = reply->call;
     hth_err err =
         reply->body_case == HEARTH__REPLY__BODY_ERROR ? (hth_err)reply->error->code : HTH_OK;

@@ -26,7 +26,7 @@ static void fuzz_message(const hth_ring_layout *l, const uint8_t *message, size_
     uint64_t data_bytes;
     Hearth__Request *q;
     if (hth_ring_message(l, message, n, &lane, &frame, &frame_bytes) != HTH_OK ||
-        hth_wire_read_request(frame, frame_bytes, &hth_wire_default_limits, &q, &data,
+        hth_wire_read_request(frame, frame_bytes, &hth_wire_default_limits, NULL, &q, &data,
                               &data_bytes) != HTH_OK) {
         return;
     }
