@@ -105,15 +105,23 @@ static hth_err exchange_frame(hearth *h, Hearth__Request *q, const hearth_tensor
     return HTH_OK;
 }
 
+// exchange_send waits piecewise: a connection counts as up for a moment after it was lost, and then
+// nothing takes the message before there is another. nng gives back what it has not sent.
 static hth_err exchange_send(hearth *h, hth_call *c, nng_msg *msg, uint64_t timeout_ms)
 {
-    bool up = atomic_load(&h->pipes) > 0;
-    uint64_t wait = up || timeout_ms < EXCHANGE_CONNECT_MS ? timeout_ms : EXCHANGE_CONNECT_MS;
-    nng_aio_set_msg(c->aio, msg);
-    nng_aio_set_timeout(c->aio, (nng_duration)wait);
-    nng_ctx_send(c->ctx, c->aio);
-    nng_aio_wait(c->aio);
-    int rv = nng_aio_result(c->aio);
+    uint64_t left = timeout_ms;
+    bool up;
+    int rv;
+    do {
+        up = atomic_load(&h->pipes) > 0;
+        uint64_t wait = left < EXCHANGE_CONNECT_MS ? left : EXCHANGE_CONNECT_MS;
+        left -= wait;
+        nng_aio_set_msg(c->aio, msg);
+        nng_aio_set_timeout(c->aio, (nng_duration)wait);
+        nng_ctx_send(c->ctx, c->aio);
+        nng_aio_wait(c->aio);
+        rv = nng_aio_result(c->aio);
+    } while (rv == NNG_ETIMEDOUT && up && left > 0);
     if (rv == 0) {
         return HTH_OK;
     }

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+// A call that comes when its connection is lost, but still counts as up: nng's one thread that
+// tells of lost pipes is kept busy for a while. The server is a socket that does the handshake.
+#include "client/exchange.h"
+
+#include "base/test.h"
+
+#include <nng/protocol/reqrep0/rep.h>
+#include <nng/protocol/reqrep0/req.h>
+
+#include <semaphore.h>
+#include <stdio.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+#define HEADER     8 // of SP: a zero byte, "SP", the version, the protocol, two zero bytes
+#define TIMEOUT_MS 60000
+#define BUSY_MS    1500
+
+typedef struct fixture {
+    char dir[64], path[96], url[112];
+    int listener, peer;
+    sem_t told, go_on;
+    atomic_int pipe; // the first one of another connection: its loss keeps nng's thread busy
+} fixture;
+
+static int setup(void **state)
+{
+    fixture *f = test_calloc(1, sizeof *f);
+    struct sockaddr_un a = {.sun_family = AF_UNIX};
+    strcpy(f->dir, "/tmp/hearth-test-XXXXXX");
+    assert_non_null(mkdtemp(f->dir));
+    snprintf(f->path, sizeof f->path, "%s/sock", f->dir);
+    snprintf(f->url, sizeof f->url, "ipc://%s", f->path);
+    snprintf(a.sun_path, sizeof a.sun_path, "%s", f->path);
+    f->listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(bind(f->listener, (struct sockaddr *)&a, sizeof a), 0);
+    assert_int_equal(listen(f->listener, 1), 0);
+    sem_init(&f->told, 0, 0);
+    sem_init(&f->go_on, 0, 0);
+    *state = f;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    fixture *f = *state;
+    assert_int_equal(test_remove(f->dir), 0);
+    sem_destroy(&f->told);
+    sem_destroy(&f->go_on);
+    test_free(f);
+    return 0;
+}
+
+static void *serve(void *arg)
+{
+    static const unsigned char rep[HEADER] = {0, 'S', 'P', 0, 0, 0x31, 0, 0};
+    fixture *f = arg;
+    unsigned char theirs[HEADER];
+    f->peer = accept(f->listener, NULL, NULL);
+    bool met = f->peer >= 0 && send(f->peer, rep, HEADER, MSG_NOSIGNAL) == HEADER &&
+               recv(f->peer, theirs, HEADER, MSG_WAITALL) == HEADER;
+    return met ? f : NULL;
+}
+
+static void remember(nng_pipe p, nng_pipe_ev ev, void *arg)
+{
+    fixture *f = arg;
+    int none = 0;
+    atomic_compare_exchange_strong(&f->pipe, &none, nng_pipe_id(p));
+}
+
+static void keep_busy(nng_pipe p, nng_pipe_ev ev, void *arg)
+{
+    fixture *f = arg;
+    if ((int)nng_pipe_id(p) != atomic_load(&f->pipe)) {
+        return; // the next one
+    }
+    sem_post(&f->told);
+    while (sem_wait(&f->go_on) != 0) {
+    }
+}
+
+static void *release(void *arg)
+{
+    fixture *f = arg;
+    const struct timespec t = {BUSY_MS / 1000, BUSY_MS % 1000 * 1000000};
+    nanosleep(&t, NULL);
+    sem_post(&f->go_on);
+    return NULL;
+}
+
+static void test_lost_unnoticed(void **state)
+{
+    fixture *f = *state;
+    nng_socket a, b;
+    hearth *h;
+    hearth_options o = {.timeout_ms = TIMEOUT_MS};
+    pthread_t server, releaser;
+    void *met;
+    char *json = NULL;
+    // a connection
+    assert_int_equal(pthread_create(&server, NULL, serve, f), 0);
+    assert_int_equal(hearth_open(f->url, &o, &h), HEARTH_OK);
+    pthread_join(server, &met);
+    assert_non_null(met);
+    // another one's loss is being told of
+    assert_int_equal(nng_rep0_open(&a), 0);
+    assert_int_equal(nng_req0_open(&b), 0);
+    assert_int_equal(nng_pipe_notify(b, NNG_PIPE_EV_ADD_POST, remember, f), 0);
+    assert_int_equal(nng_pipe_notify(b, NNG_PIPE_EV_REM_POST, keep_busy, f), 0);
+    assert_int_equal(nng_listen(a, "inproc://exchange-test", NULL, 0), 0);
+    assert_int_equal(nng_dial(b, "inproc://exchange-test", NULL, 0), 0);
+    nng_pipe p = {.id = (uint32_t)atomic_load(&f->pipe)};
+    assert_int_equal(nng_pipe_close(p), 0);
+    while (sem_wait(&f->told) != 0) {
+    }
+    // .. while this one is lost
+    close(f->listener);
+    close(f->peer);
+    unlink(f->path);
+    assert_int_equal(pthread_create(&releaser, NULL, release, f), 0);
+    time_t begun = time(NULL);
+    do { // until nng has seen it, calls fail at once
+        assert_int_equal(hearth_query(h, "models", NULL, NULL, NULL, &json), HEARTH_EIO);
+    } while (strstr(hearth_error(), "no server answers") == NULL &&
+             time(NULL) - begun < TIMEOUT_MS / 1000);
+    assert_non_null(strstr(hearth_error(), "no server answers"));
+    pthread_join(releaser, NULL);
+    hearth_close(h);
+    nng_close(b);
+    nng_close(a);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_lost_unnoticed, setup, teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
