@@ -28,6 +28,8 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 // Descriptors, where the hard limit allows them: connections and tensors' files.
@@ -50,6 +52,20 @@ static int daemon_fail(int code, const char *sentence)
 {
     fprintf(stderr, "hearthd: %s\n", sentence);
     return code;
+}
+
+// ---- the socket library
+
+// sendmsg stands before libc's for nng: where a client that connects leaves before it is greeted,
+// EPIPE becomes NNG_ECLOSED, which nng 1.5 takes for the end of its own listener, and accepts
+// nobody any more (ipc, tcp; later versions tell them apart). A reset is forgotten by all of them.
+__attribute__((visibility("default"))) ssize_t sendmsg(int fd, const struct msghdr *m, int flags)
+{
+    ssize_t n = syscall(SYS_sendmsg, fd, m, flags);
+    if (n < 0 && errno == EPIPE) {
+        errno = ECONNRESET;
+    }
+    return n;
 }
 
 // ---- signals

@@ -660,6 +660,21 @@ class Limits(Case):
                 self.assertEqual(data.count(b'HTTP/1.1'), 1, data)
         self.assertTrue(s.alive())
 
+    def test_left(self):
+        """Who connects and leaves before anybody looks takes nothing from those who come next, over ipc and tcp."""
+        s = self.server()
+        s.process.send_signal(signal.SIGSTOP)
+        for _ in range(3):
+            with socket.socket(socket.AF_UNIX) as k:
+                k.connect(s.folder + '/sock')
+            with s.dial(s.tcp_port) as k:  # an end, then a reset
+                k.shutdown(socket.SHUT_WR)
+                k.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack('ii', 1, 0))
+        s.process.send_signal(signal.SIGCONT)
+        for url in (s.ipc, s.tcp):
+            for _ in range(2):
+                self.assertIn('ident', s.hearth('ls', url=url))
+
     def test_endless_line(self):
         """A chunk's size, or a head, that never ends is not collected for ever."""
         s = self.server('--http-buffered-bytes', '1MiB')
