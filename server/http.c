@@ -27,6 +27,7 @@ static void http_requested(struct evhttp_request *req, void *arg)
     hth_http *h = ((const hth_http_door *)arg)->h;
     if (atomic_load(&h->stopping)) {
         evhttp_add_header(evhttp_request_get_output_headers(req), "Connection", "close");
+        h->n_refused++;
         hth_http_fail(h, req, HTTP_SERVUNAVAIL, "Server exiting");
     } else if (hth_http_sound(h, req)) {
         hth_http_route(h, req);
@@ -230,6 +231,12 @@ int hth_http_cancel(hth_http *h)
     return atomic_load(&h->n_pending);
 }
 
+void hth_http_count(const hth_http *h, uint64_t *answered, uint64_t *refused)
+{
+    *answered = h->n_answered;
+    *refused = h->n_refused;
+}
+
 static void http_disconnect(hth_http *h)
 {
     hth_http_door *doors[] = {&h->api, &h->metrics};
@@ -245,6 +252,7 @@ static void http_disconnect(hth_http *h)
 void hth_http_stop(hth_http *h)
 {
     if (h->running) {
+        atomic_store(&h->ending, true);
         hth_http_refuse(h);
         hth_thread_join(h->thread);
         h->running = false;

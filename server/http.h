@@ -34,7 +34,8 @@ hth_err hth_http_check(const char *address);
 hth_err hth_http_open(const hth_http_config *config, hth_http **out);
 int hth_http_port(const hth_http *h);
 int hth_http_metrics_port(const hth_http *h); // 0: none
-// hth_http_refuse answers new requests with 503 from now on; accepted ones go on.
+// hth_http_refuse answers new requests of connections that there are with 503 from now on; accepted
+// ones go on.
 void hth_http_refuse(hth_http *h);
 // hth_http_busy tells whether an accepted request is not answered yet. Any thread.
 bool hth_http_busy(hth_http *h);
@@ -43,6 +44,9 @@ int hth_http_cancel(hth_http *h);
 // hth_http_stop refuses new requests with 503, answers the accepted ones, and ends the thread. The
 // engine must still run.
 void hth_http_stop(hth_http *h);
+// hth_http_count tells how many requests were answered, and how many of these only to say that the
+// server stops. Behind hth_http_stop.
+void hth_http_count(const hth_http *h, uint64_t *answered, uint64_t *refused);
 void hth_http_close(hth_http *h); // stops if needed; NULL is allowed
 
 #endif

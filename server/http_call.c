@@ -171,8 +171,12 @@ void hth_http_call_run(hth_http_call *c, hth_jobs *jobs, hth_job *job, void (*ru
 
 static void http_maybe_end(hth_http *h)
 {
-    if (atomic_load(&h->stopping) && h->pending == NULL &&
-        (h->n_sending == 0 || hth_now_ns() >= h->stop_ns)) {
+    if (!atomic_load(&h->ending) || h->pending != NULL) {
+        return;
+    }
+    uint64_t now = hth_now_ns();
+    h->stop_ns = h->stop_ns != 0 ? h->stop_ns : now + CALL_LINGER_NS;
+    if (h->n_sending == 0 || now >= h->stop_ns) {
         h->ended = true;
         event_base_loopbreak(h->base);
     }
@@ -213,7 +217,6 @@ void hth_http_woken(evutil_socket_t fd, short what, void *arg)
     if (atomic_load(&h->stopping) && h->api.bound != NULL) {
         evhttp_del_accept_socket(h->api.http, h->api.bound);
         h->api.bound = NULL;
-        h->stop_ns = hth_now_ns() + CALL_LINGER_NS;
     }
     http_maybe_end(h);
 }

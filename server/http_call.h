@@ -111,17 +111,18 @@ struct hth_http {
     int wake_fd;
     pthread_t thread;
     bool running;
-    atomic_bool stopping;
+    atomic_bool stopping, ending;       // refuses; .. and ends when all is answered
     _Atomic(hth_http_call *) completed; // pushed by the engine's thread
     uint64_t events, spin_ns; // what came so far; how long the loop looks for more before it sleeps
     atomic_bool looking;      // it looks, and need not be woken for what is completed
     bool ended;
     hth_http_call *pending; // submitted and not yet answered
     atomic_int n_pending;
-    atomic_bool cancel; // all that is pending
-    int n_sending;      // replies that have not left yet
-    uint64_t stop_ns;   // when stopping may end although replies have not left
-    bool writing;       // what reaches an output now is ours, not evhttp's
+    atomic_bool cancel;             // all that is pending
+    int n_sending;                  // replies that have not left yet
+    uint64_t n_answered, n_refused; // replies; .. of these, because the server stops
+    uint64_t stop_ns; // when stopping may end although replies have not left; 0: not yet
+    bool writing;     // what reaches an output now is ours, not evhttp's
     hth_http_unloaded *unloaded;
     hth_machine machine; // when /metrics was last asked for
     hth_tracer *tracer;

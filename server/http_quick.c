@@ -93,6 +93,7 @@ bool hth_http_quick(hth_http_conn *c, const char *text, size_t n)
         shutdown(c->fd, SHUT_RDWR); // who sends and does not read
     }
     c->h->events++;
+    c->h->n_answered++;
     hth_stat_add(HTH_STAT_HTTP_BYTES_IN, n);
     hth_stat_add(HTH_STAT_HTTP_BYTES_OUT, (uint64_t)sent);
     return true;

@@ -241,6 +241,7 @@ void hth_http_send(hth_http *h, struct evhttp_request *req, int status, const ch
         hth_http_conn_answers(conn, body != NULL ? evbuffer_get_length(body) : 0);
     }
     h->n_sending++;
+    h->n_answered++;
     evhttp_request_set_on_complete_cb(req, reply_sent, h);
     h->writing = true;
     if (!reply_is_plain(conn, req) || !reply_plain(h, conn, req, status, type, body)) {
@@ -272,6 +273,7 @@ void hth_http_send_event(hth_http *h, struct evhttp_request *req, const char *js
             hth_http_conn_answers(conn, evbuffer_get_length(event));
         }
         h->n_sending++;
+        h->n_answered++;
         evhttp_request_set_on_complete_cb(req, reply_sent, h);
         h->writing = true;
         evhttp_send_reply_start(req, HTTP_OK, hth_http_phrase(HTTP_OK));

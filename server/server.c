@@ -382,11 +382,15 @@ void hth_server_stop(hth_server *s)
     s->jobs = NULL;
     if (s->dispatch != NULL) {
         hth_dispatch_halt(s->dispatch);
-        uint64_t answered, refused, ring_answered, ring_refused;
+        uint64_t answered, refused, ring_answered, ring_refused, http_answered = 0,
+                                                                 http_refused = 0;
         hth_dispatch_count(s->dispatch, &answered, &refused);
         hth_rings_count(s->rings, &ring_answered, &ring_refused);
-        answered += ring_answered;
-        refused += ring_refused;
+        if (s->http != NULL) {
+            hth_http_count(s->http, &http_answered, &http_refused);
+        }
+        answered += ring_answered + http_answered;
+        refused += ring_refused + http_refused;
         hth_log(INFO, SERVER, "stopped", "answered=%" PRIu64 " refused=%" PRIu64, answered,
                 refused);
     }

@@ -6,6 +6,7 @@
 
 #include "client/hearth.h"
 #include "client/npy.h"
+#include "tests/free_port.h"
 
 #include <jansson.h>
 
@@ -46,7 +47,8 @@ static hearth *dial(void)
     return h;
 }
 
-static pid_t start(const char *drain_seconds)
+// http: as an argument, NULL: none.
+static pid_t start_http(const char *drain_seconds, const char *http)
 {
     char program[300];
     snprintf(program, sizeof program, "%s/hearthd", build);
@@ -56,11 +58,16 @@ static pid_t start(const char *drain_seconds)
         dup2(log, STDERR_FILENO);
         dup2(log, STDOUT_FILENO);
         execl(program, "hearthd", "--store", store, "--listen", url, "--log-level", "info",
-              "--drain-seconds", drain_seconds, (char *)NULL);
+              "--drain-seconds", drain_seconds, http, (char *)NULL);
         _exit(127);
     }
     hearth_close(dial());
     return pid;
+}
+
+static pid_t start(const char *drain_seconds)
+{
+    return start_http(drain_seconds, NULL);
 }
 
 static int end(pid_t pid)
@@ -70,15 +77,21 @@ static int end(pid_t pid)
     return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
 }
 
-// log_number finds "key=N" in the log.
-static long log_number(const char *key)
+// log_text is all that was logged so far.
+static const char *log_text(void)
 {
     static char text[1 << 16];
     FILE *f = fopen(log_path, "r");
     assert_non_null(f);
     text[fread(text, 1, sizeof text - 1, f)] = 0;
     fclose(f);
-    const char *at = strstr(text, key);
+    return text;
+}
+
+// log_number finds "key=N" in the log.
+static long log_number(const char *key)
+{
+    const char *text = log_text(), *at = strstr(text, key);
     if (at == NULL) {
         fail_msg("no %s in the log: %s", key, text);
     }
@@ -252,6 +265,63 @@ static void test_limit(void **state)
     assert_true(now() - began > 9 && now() - began < 50);
 }
 
+// ---- HTTP
+
+// http_ask sends a question over a connection; the status, 0: it ends without one.
+static int http_ask(int fd)
+{
+    static const char text[] = "GET /v2 HTTP/1.1\r\nHost: x\r\n\r\n";
+    char answer[4000];
+    ssize_t n = send(fd, text, sizeof text - 1, MSG_NOSIGNAL);
+    n = n > 0 ? recv(fd, answer, sizeof answer - 1, 0) : n;
+    answer[n > 0 ? n : 0] = 0;
+    return n > 12 ? atoi(answer + 9) : 0;
+}
+
+// While a job is saved and a bench is canceled, connections that there are may ask: each is told.
+static void test_http(void **state)
+{
+    enum { ASK = 5 };
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    char http[40];
+    int fd[ASK];
+    pthread_t thread;
+    int port = free_port(1);
+    a.sin_port = htons((uint16_t)port);
+    snprintf(http, sizeof http, "--http=127.0.0.1:%d", port);
+    pid_t pid = start_http("6", http);
+    for (int i = 0; i < ASK; i++) {
+        fd[i] = socket(AF_INET, SOCK_STREAM, 0);
+        assert_int_equal(connect(fd[i], (struct sockaddr *)&a, sizeof a), 0);
+        assert_int_equal(http_ask(fd[i]), 200);
+    }
+    bench_runs = 0;
+    assert_int_equal(pthread_create(&thread, NULL, bencher, NULL), 0);
+    for (int i = 0; atomic_load(&bench_runs) == 0; i++) {
+        assert_true(i < 12000);
+        nap(10);
+    }
+    kill(pid, SIGTERM);
+    for (int i = 0; strstr(log_text(), "event=draining") == NULL; i++) {
+        assert_true(i < 12000);
+        nap(10);
+    }
+    int before = 0; // HTTP refuses right behind that line
+    while (http_ask(fd[0]) == 200) {
+        before++;
+    }
+    for (int i = 1; i < ASK; i++) {
+        assert_int_equal(http_ask(fd[i]), 503);
+    }
+    for (int i = 0; i < ASK; i++) {
+        close(fd[i]);
+    }
+    pthread_join(thread, NULL);
+    assert_int_equal(end(pid), 0);
+    assert_int_equal(log_number(" refused="), ASK);
+    assert_true(log_number(" answered=") >= 2 * ASK + before);
+}
+
 static int setup(void **state)
 {
     hearth *h;
@@ -284,6 +354,7 @@ int main(void)
         cmocka_unit_test(test_load),
         cmocka_unit_test(test_training),
         cmocka_unit_test(test_limit),
+        cmocka_unit_test(test_http),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
