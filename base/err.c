@@ -89,6 +89,15 @@ hth_err hth_err_prefix(hth_err err, const char *fmt, ...)
     return err;
 }
 
+const char *hth_err_json(char *why)
+{
+    char *flags = strstr(why, " without JSON_");
+    if (flags != NULL) {
+        *flags = 0;
+    }
+    return why;
+}
+
 const char *hth_err_detail(void)
 {
     return err_detail;

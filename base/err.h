@@ -42,6 +42,10 @@ hth_err hth_fail_errno(int errnum, const char *fmt, ...) __attribute__((format(p
 // up); returns `err`.
 hth_err hth_err_prefix(hth_err err, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
+// hth_err_json cuts the names of the JSON library's flags off what it says is wrong, which is for
+// those who have only the text; returns `why`.
+const char *hth_err_json(char *why);
+
 // hth_err_detail returns the calling thread's last detail sentence, or "" if none. Valid until that
 // thread's next hth_fail.
 const char *hth_err_detail(void);

@@ -320,7 +320,7 @@ hth_err hth_profile_read(const char *path, hth_profile **out)
     json_t *root = json_loadf(f, JSON_REJECT_DUPLICATES, &where);
     fclose(f);
     if (root == NULL) {
-        return hth_fail(HTH_EINVAL, "'%s' line %d: %s", path, where.line, where.text);
+        return hth_fail(HTH_EINVAL, "'%s' line %d: %s", path, where.line, hth_err_json(where.text));
     }
     const char *format = json_string_value(json_object_get(root, "format"));
     hth_err err = HTH_OK;

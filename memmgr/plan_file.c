@@ -425,7 +425,7 @@ hth_err hth_problem_read(const char *path, hth_problem *out)
     json_t *root = json_loadf(f, JSON_REJECT_DUPLICATES, &where);
     fclose(f);
     if (root == NULL) {
-        return hth_fail(HTH_EINVAL, "'%s' line %d: %s", path, where.line, where.text);
+        return hth_fail(HTH_EINVAL, "'%s' line %d: %s", path, where.line, hth_err_json(where.text));
     }
     const json_t *format = json_object_get(root, "format"),
                  *problem = json_object_get(root, "problem");

@@ -118,10 +118,10 @@ static hth_err dataset_read(hth_dataset *d)
                         (unsigned long long)head_bytes);
     }
     json_t *head = json_loadb(map + 8, head_bytes, JSON_REJECT_DUPLICATES, &je);
-    hth_err err =
-        json_is_object(head)
-            ? dataset_header(d, head, map + 8 + head_bytes, d->map_bytes - 8 - head_bytes)
-            : hth_fail(HTH_EINVAL, "no safetensors file: its header is no JSON: %s", je.text);
+    hth_err err = json_is_object(head)
+                      ? dataset_header(d, head, map + 8 + head_bytes, d->map_bytes - 8 - head_bytes)
+                      : hth_fail(HTH_EINVAL, "no safetensors file: its header is no JSON: %s",
+                                 hth_err_json(je.text));
     json_decref(head);
     return err;
 }

@@ -9,6 +9,7 @@
 #include "base/thread.h"
 #include "server/address.h"
 
+#include <event2/http_struct.h>
 #include <event2/listener.h>
 
 #include <arpa/inet.h>
@@ -22,9 +23,16 @@
 
 // ---- requests
 
+// http_version: the version of an answer is the server's, not one that the client made up.
+static void http_version(struct evhttp_request *req)
+{
+    req->minor = req->major == 1 && req->minor > 1 ? 1 : req->minor;
+}
+
 static void http_requested(struct evhttp_request *req, void *arg)
 {
     hth_http *h = ((const hth_http_door *)arg)->h;
+    http_version(req);
     if (atomic_load(&h->stopping)) {
         evhttp_add_header(evhttp_request_get_output_headers(req), "Connection", "close");
         h->n_refused++;
@@ -46,6 +54,7 @@ hth_err hth_http_check(const char *address)
 static void metrics_requested(struct evhttp_request *req, void *arg)
 {
     hth_http *h = ((const hth_http_door *)arg)->h;
+    http_version(req);
     if (hth_http_sound(h, req) && hth_http_may(h, req, HTH_NEED_ANY)) {
         hth_http_metrics(h, req);
     }

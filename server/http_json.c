@@ -189,7 +189,7 @@ static hth_err json_load(const char *text, size_t n, json_t **out)
     return *out != NULL
                ? HTH_OK
                : hth_fail(HTH_EINVAL, "Failed to parse the request JSON buffer: %s (at byte %d)",
-                          e.text, e.position);
+                          hth_err_json(e.text), e.position);
 }
 
 static hth_err json_request(const char *text, size_t n, bool flat, hth_json_span *data, int max,

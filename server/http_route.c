@@ -186,9 +186,36 @@ static bool route_matches(const route *r, const parts *s, const segment **name)
     return false;
 }
 
+// name_is_text tells whether a name is UTF-8, as JSON has it.
+static bool name_is_text(const char *name)
+{
+    const char *p = name;
+    while ((signed char)*p > 0) {
+        p++;
+    }
+    json_t *text = *p != 0 ? json_string(name) : NULL;
+    json_decref(text);
+    return *p == 0 || text != NULL;
+}
+
+// route_name looks at a decoded name. false: answered.
+static bool route_name(hth_http *h, struct evhttp_request *req, const route *r, const char *name)
+{
+    // no model has such a name, and ':' would say a version
+    bool model = strstr(r->path, "models/*") != NULL, text = name_is_text(name);
+    if (model && (!text || strpbrk(name, "/:") != NULL)) {
+        hth_http_fail(h, req, HTTP_NOTFOUND, "Request for unknown model: '%s' is not found", name);
+        return false;
+    }
+    if (!text) {
+        hth_http_fail(h, req, HTTP_BADREQUEST, "the name '%s' in the path is not UTF-8", name);
+    }
+    return text;
+}
+
 // route_args decodes what the path says. false: answered.
-static bool route_args(hth_http *h, struct evhttp_request *req, const parts *s, const segment *name,
-                       hth_http_args *a)
+static bool route_args(hth_http *h, struct evhttp_request *req, const route *r, const parts *s,
+                       const segment *name, hth_http_args *a)
 {
     a->name[0] = a->spec[0] = 0;
     a->version = 0;
@@ -200,9 +227,7 @@ static bool route_args(hth_http *h, struct evhttp_request *req, const parts *s, 
                       "a name in the path is not percent-encoded as it should be, or too long");
         return false;
     }
-    if (strpbrk(a->name, "/:") != NULL) { // no model has such a name, and ':' would say a version
-        hth_http_fail(h, req, HTTP_NOTFOUND, "Request for unknown model: '%s' is not found",
-                      a->name);
+    if (!route_name(h, req, r, a->name)) {
         return false;
     }
     if (s->version.p == NULL) {
@@ -274,7 +299,7 @@ void hth_http_route_on(hth_http *h, struct evhttp_request *req)
     hth_http_args a;
     int status;
     const route *r = route_of(h, req, &s, &name, &status); // it was found before
-    if (r != NULL && route_args(h, req, &s, name, &a)) {
+    if (r != NULL && route_args(h, req, r, &s, name, &a)) {
         r->handler(h, req, &a);
     }
 }
@@ -289,7 +314,7 @@ void hth_http_route(hth_http *h, struct evhttp_request *req)
     if (r == NULL) {
         hth_http_fail(h, req, status, "%s", hth_http_phrase(status));
     } else if (hth_http_may(h, req, r->need) && hth_http_inflate(h, req) &&
-               route_args(h, req, &s, name, &a)) {
+               route_args(h, req, r, &s, name, &a)) {
         r->handler(h, req, &a);
     }
 }

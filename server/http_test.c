@@ -100,6 +100,59 @@ static void test_health_else(void **state)
     }
 }
 
+// An answer's version is the server's highest, or the client's, where that is lower.
+static void test_version(void **state)
+{
+    static const struct {
+        const char *asked, *answered;
+    } c[] = {{"1.2", "HTTP/1.1 200"},
+             {"1.1", "HTTP/1.1 200"},
+             {"1.9", "HTTP/1.1 200"},
+             {"1.0", "HTTP/1.0 200"}};
+    for (size_t i = 0; i < sizeof c / sizeof c[0]; i++) {
+        char q[100];
+        int n = snprintf(q, sizeof q, "GET /v2 HTTP/%s\r\nHost: x\r\n\r\n", c[i].asked);
+        reply r = ask(port_of(state), q, (size_t)n, true);
+        assert_memory_equal(r.head, c[i].answered, 12);
+        reply_free(&r);
+    }
+}
+
+// A name in the path is what its bytes say: a region may have a slash in its name, and what is no
+// text names no model.
+static void test_names(void **state)
+{
+    static const struct {
+        const char *path, *json, *words;
+        int status;
+    } c[] = {
+        {"/v2/systemsharedmemory/region/a%2Fb/register", "{\"key\":\"/none\",\"byte_size\":4}",
+         "Unable to open shared memory region: '/none'", 500},
+        {"/v2/systemsharedmemory/region/a%3Ab/register", "{}", "Unable to parse the region", 400},
+        {"/v2/systemsharedmemory/region/a%ff/register", "{\"key\":\"/none\",\"byte_size\":4}",
+         "the name 'a?' in the path is not UTF-8", 400},
+        {"/v2/systemsharedmemory/region/a%2Fb/unregister", "", "", 200},
+        {"/v2/repository/models/a%ff/load", "", "Request for unknown model: 'a?' is not found",
+         404},
+        {"/v2/repository/models/a%ff/unload", "", "Request for unknown model: 'a?' is not found",
+         404},
+        {"/v2/models/a%2Fb/infer", "{}", "Request for unknown model: 'a/b' is not found", 404},
+        {"/v2/models/batch/infer", "{\"id\":\"a\\u0000b\",\"inputs\":[]}",
+         "JSON buffer: \\\\u0000 is not allowed (at byte", 400},
+    };
+    for (size_t i = 0; i < sizeof c / sizeof c[0]; i++) {
+        reply r = post(port_of(state), c[i].path, c[i].json, NULL, 0);
+        assert_int_equal(r.status, c[i].status);
+        if (strstr(r.body, c[i].words) == NULL) {
+            fail_msg("%s: %s", c[i].path, r.body);
+        }
+        reply_free(&r);
+    }
+    reply r = get(port_of(state), "/v2/systemsharedmemory/region/a%2Fb/status");
+    assert_non_null(strstr(r.body, "Unable to find system shared memory region: 'a/b'"));
+    reply_free(&r);
+}
+
 static void test_metadata(void **state)
 {
     reply r = get(port_of(state), "/v2/models/batch");
@@ -142,6 +195,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_metadata), cmocka_unit_test(test_pipelined),
         cmocka_unit_test(test_health),   cmocka_unit_test(test_health_else),
+        cmocka_unit_test(test_version),  cmocka_unit_test(test_names),
         cmocka_unit_test(test_batches),  cmocka_unit_test(test_stop),
     };
     return cmocka_run_group_tests(tests, rig_setup, rig_teardown);

@@ -155,7 +155,7 @@ hth_err hth_query_answer(hth_models *ms, hth_request *r)
     if (!json_is_object(q.args)) {
         json_decref(q.args);
         return hth_fail(HTH_EINVAL, "the arguments of '%s' are not a JSON object: %s", r->query,
-                        je.text);
+                        hth_err_json(je.text));
     }
     hth_err err = hth_fail(HTH_ENOENT, "there is no question '%.32s'", r->query);
     ms->tenant = r->tenant;

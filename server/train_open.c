@@ -198,10 +198,10 @@ static hth_err job_make(hth_models *ms, hth_request *r, hth_train_tell tell, boo
     if (resume) {
         json_object_set_new(j->args, "resume", json_true());
     }
-    hth_err err =
-        json_is_object(j->args)
-            ? job_open(j)
-            : hth_fail(HTH_EINVAL, "the arguments of 'train' are no JSON object: %s", je.text);
+    hth_err err = json_is_object(j->args)
+                      ? job_open(j)
+                      : hth_fail(HTH_EINVAL, "the arguments of 'train' are no JSON object: %s",
+                                 hth_err_json(je.text));
     if (err != HTH_OK) {
         hth_train_job_free(j);
         return err;
