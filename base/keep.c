@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/keep.h"
 
+#include "base/sanitized.h"
+
 #include <malloc.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -41,7 +43,7 @@ static size_t class_of(void *p)
 
 void hth_keep_begin(void)
 {
-#if !defined(HTH_DEBUG) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#if !defined(HTH_DEBUG) && !HTH_SANITIZED
     keep_mine = keep_mine != NULL ? keep_mine : calloc(1, sizeof *keep_mine);
 #endif
 }

@@ -17,6 +17,22 @@ static bool keeps(void)
     return hth_keep_kept() > 0;
 }
 
+void __asan_init(void) __attribute__((weak));
+void __tsan_init(void) __attribute__((weak));
+void __msan_init(void) __attribute__((weak));
+
+// A sanitizer, whosever, is there to see each block that is freed.
+static void leaves_sanitizers(void **state)
+{
+    (void)state;
+    bool there = __asan_init != NULL || __tsan_init != NULL || __msan_init != NULL;
+    hth_keep_begin();
+    bool kept = keeps();
+    hth_keep_end();
+    assert_int_equal(there, HTH_SANITIZED);
+    assert_false(there && kept);
+}
+
 // A freed block of a size is the next one of that size, for libraries and for hth_alloc alike.
 static void gives_again(void **state)
 {
@@ -154,8 +170,9 @@ static void threads(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(gives_again),
-                                       cmocka_unit_test(gives_aligned), cmocka_unit_test(bounded),
-                                       cmocka_unit_test(makes_room), cmocka_unit_test(threads)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(leaves_sanitizers), cmocka_unit_test(gives_again),
+        cmocka_unit_test(gives_aligned),     cmocka_unit_test(bounded),
+        cmocka_unit_test(makes_room),        cmocka_unit_test(threads)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

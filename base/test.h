@@ -5,6 +5,7 @@
 
 #include "base/alloc.h"
 #include "base/err.h"
+#include "base/sanitized.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,13 +16,6 @@
 #include <string.h>
 
 #include <cmocka.h>
-
-// Under a sanitizer times are not those of the program, and shadow memory is resident, too.
-#if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
-#define HTH_SANITIZED 1
-#else
-#define HTH_SANITIZED 0
-#endif
 
 // assert_ok fails the test with the error's sentence when `x` is not HTH_OK.
 #define assert_ok(x)                                                                               \

@@ -2,6 +2,7 @@
 #include "base/thread.h"
 
 #include "base/alloc.h"
+#include "base/sanitized.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -55,7 +56,7 @@ hth_err hth_thread_start(const char *name, void (*fn)(void *ctx), void *ctx, pth
 
 void hth_thread_stacks(size_t bytes)
 {
-#ifdef __SANITIZE_THREAD__
+#if HTH_SANITIZED_THREAD
     bytes += (size_t)8 << 20; // its own part of a thread's stack
 #endif
     pthread_attr_t a;

@@ -6,6 +6,7 @@
 #include "client/hearth.h"
 #include "client/safetensors.h"
 #include "tests/fake_engine.h"
+#include "tests/free_port.h"
 #include "tests/server_rig.h"
 
 #include <nng/nng.h>
@@ -33,7 +34,7 @@ static int setup(void **state)
 {
     fixture *f = hth_calloc(1, sizeof *f);
     server_rig_make(&f->rig);
-    snprintf(f->tcp, sizeof f->tcp, "tcp://127.0.0.1:%d", 20000 + (int)getpid() % 20000);
+    snprintf(f->tcp, sizeof f->tcp, "tcp://127.0.0.1:%d", free_port(2));
     atomic_store(&fake_released, 0);
     hth_err err = fixture_open(f);
     if (err != HTH_OK) {

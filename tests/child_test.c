@@ -7,6 +7,7 @@
 #include "client/hearth.h"
 #include "client/npy.h"
 #include "tests/children.h"
+#include "tests/free_port.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -473,7 +474,7 @@ static int setup(void **state)
     hearth *h;
     build = getenv("HEARTH_BUILD") != NULL ? getenv("HEARTH_BUILD") : "build";
     assert_non_null(mkdtemp(dir));
-    port = 20000 + (int)(getpid() % 12000);
+    port = free_port(1);
     snprintf(url, sizeof url, "ipc://%s/sock", dir);
     snprintf(store, sizeof store, "%s/store", dir);
     snprintf(log_path, sizeof log_path, "%s/log", dir);

@@ -12,7 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#ifdef __SANITIZE_ADDRESS__
+#if HTH_SANITIZED_ADDRESS
 #include <sanitizer/lsan_interface.h>
 #endif
 
@@ -221,7 +221,7 @@ static void refusals(void **state)
 
 int main(int argc, char **argv)
 {
-#ifdef __SANITIZE_ADDRESS__
+#if HTH_SANITIZED_ADDRESS
     __lsan_disable(); // cuDNN keeps memory in libraries that it has unloaded by the end
 #endif
     const struct CMUnitTest tests[] = {cmocka_unit_test(engines), cmocka_unit_test(refusals)};
