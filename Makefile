@@ -198,15 +198,19 @@ tests: deps-test
 	$(Q)$(MAKE) --no-print-directory all-tests
 all-tests: all $(TESTBIN) $(B)/docs/embed $(FAKE_PLUGIN)
 	@:
-# Two at a time, or TEST_JOBS: many of them are servers that compute by all cores, many wait. Scripts first, they take longest.
+# Two at a time, or TEST_JOBS: many of them are servers that compute by all cores, many wait. Those that take longest come first, so
+# that none of them is left to run alone.
 TEST_JOBS ?= 2
+LONG     := $(addprefix %/,gpu_check_test.sh page_test.py python_test.py security_test.py bodies_test.py onednn_test.sh child_test cli_test router_test \
+            train_test proxy_test cuda_engine_test plan_policy_test plan_train_test train_eval_test plan_curve_test drain_test)
+first     = $(filter $(LONG),$(1)) $(filter-out $(LONG),$(1))
 SCRIPTS  := $(wildcard tests/*_test.sh tests/*_test.py)
 RUN_TESTS = HEARTH_BUILD=$(B) CC='$(CC)' CUDA_HOME='$(CUDA_HOME)' CMOCKA_MESSAGE_OUTPUT=TAP prove $(if $(V),-v) --timer --directives -j $(TEST_JOBS) \
             -e 'sh build-aux/tap.sh'
 test: tests
-	$(Q)$(RUN_TESTS) $(TESTBIN)
+	$(Q)$(RUN_TESTS) $(call first,$(TESTBIN))
 check: tests
-	$(Q)$(RUN_TESTS) $(SCRIPTS) $(TESTBIN)
+	$(Q)$(RUN_TESTS) $(call first,$(SCRIPTS) $(TESTBIN))
 
 # The sanitizers have a build folder each. -w: what they add to the code makes gcc guess wrongly; the plain build has -Werror.
 ASAN := -w -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer -g1

@@ -12,6 +12,7 @@
 #   GPU_NETWORKS='vgg19:144 ..'     networks and their batches; NAME.onnx and NAME-infer.onnx in GPU_MODELS (made there by PyTorch)
 #   GPU_PRECISIONS='fp32 tf32 bf16' GPU_MEM=80%   memory of the device
 #   GPU_RATIOS, GPU_POLICIES        of the part `policies`
+#   GPU_DATA=FILE.safetensors       of the part `training`
 #   GPU_STORE=DIR                   is kept: models and what was timed serve the next run on that machine
 set -u
 build=$1 out=$2
@@ -40,6 +41,7 @@ else
     trap 'exit 143' INT TERM
 fi
 models=${GPU_MODELS:-$store/models}
+data=${GPU_DATA:-tests/data/digits/train.safetensors}
 for part in $parts; do
     case " $all " in *" $part "*) ;; *) echo "gpu-check: no part '$part'; there are: $all" >&2; exit 1 ;; esac
 done
@@ -54,6 +56,8 @@ fake=
 "$prog" --store "$store/s" --device "$device" --json devices 2>/dev/null | grep -q 'fake CUDA device' && fake=yes
 [ -n "$fake" ] || { GPU_RESULTS=$out/results.jsonl GPU_DEVICE_JSON=$out/device.json HEARTH_GPU=1; export GPU_RESULTS GPU_DEVICE_JSON HEARTH_GPU; }
 [ -n "$fake" ] && unset HEARTH_GPU
+train_seconds=5 infer_seconds=3
+[ -z "$fake" ] || { train_seconds=0.1; infer_seconds=0.1; }
 
 row() { # NAME STATUS NOTE: of the part that runs, which is not done if that is not `ok`
     [ "$2" = ok ] || part_bad=1
@@ -83,10 +87,10 @@ on() { # SECONDS DEVICE ARGUMENTS..
     shift 2
     limited "$limit_on" "$prog" --store "$store/s" --device "$dev" "$@"
 }
-figure() { # KEY of a line of JSON on stdin, "-" where it is not there
+figure() { # KEYS.. of a line of JSON on stdin: a value each, "-" where it is not there
     python3 -c 'import json, sys
-v = json.loads([l for l in sys.stdin if l.startswith("{")][-1]).get(sys.argv[1])
-print("-" if v is None else "%.6g" % v)' "$1" 2>/dev/null || echo -
+line = json.loads([l for l in sys.stdin if l.startswith("{")][-1])
+print(*("-" if line.get(k) is None else "%.6g" % line[k] for k in sys.argv[1:]))' "$@" 2>/dev/null || echo - - - -
 }
 judge() { # NAME CODE NOTE
     case $2 in
@@ -145,7 +149,7 @@ part_training() {
         more='' dev=$device
         case $way in graphless) dev=$device,graphs=off ;; less) more='--budget 75%' ;; esac
         # shellcheck disable=SC2086
-        on 90 "$dev" --json train untrained --data tests/data/digits/train.safetensors --loss softmax-xent --optimizer momentum --lr 0.05 --batch 50 \
+        on 90 "$dev" --json train untrained --data "$data" --loss softmax-xent --optimizer momentum --lr 0.05 --batch 50 \
             --epochs 1 --no-shuffle --save-as trained $more >"$out/train-$way.json" 2>&1 || {
             judge "training, $way" $? "$(tail -1 "$out/train-$way.json")"
             return
@@ -199,9 +203,10 @@ measure() { # WHAT OPTION NAME ARGUMENTS..: a row with samples per second, which
         code=$?
         [ -n "$fake" ] || [ $code != 0 ] || grep '^{' "$store/bench.json" | sed "s|^{|{\"what\": \"$what\", |" >>"$out/bench.jsonl"
     fi
-    rate=$(figure samples_per_second <"$store/bench.json") ms=$(figure p50_ms <"$store/bench.json")
-    said=$(figure planned_ms <"$store/bench.json")
-    [ "$said" = - ] && said='' || said=" (planned $said, then $(figure predicted_ms <"$store/bench.json"))"
+    read -r rate ms planned predicted <<EOF
+$(figure samples_per_second p50_ms planned_ms predicted_ms <"$store/bench.json")
+EOF
+    [ "$planned" = - ] && said='' || said=" (planned $planned, then $predicted)"
     [ -z "$fake" ] || rate=- ms=- said=''
     judge "$what" $code "$ms ms$said, $rate samples/s $([ $code = 0 ] || tail -1 "$store/bench.err" | cut -c1-90)"
     [ $code = 0 ]
@@ -223,19 +228,19 @@ part_bench() {
     for n in $networks; do
         has_model "${n%:*}" || { row "bench ${n%:*}" skipped 'no model'; continue; }
         for precision in $precisions; do
-            measure "train ${n%:*}, batch ${n#*:}, $precision" '' "${n%:*}" --train --batch "${n#*:}" --precision "$precision" --seconds 5 &&
+            measure "train ${n%:*}, batch ${n#*:}, $precision" '' "${n%:*}" --train --batch "${n#*:}" --precision "$precision" --seconds $train_seconds &&
                 against train "${n%:*}" "${n#*:}" "$precision"
         done
-        measure "train ${n%:*}, batch ${n#*:}, $precision, no graphs" graphs=off "${n%:*}" --train --batch "${n#*:}" --precision "$precision" --seconds 5
+        measure "train ${n%:*}, batch ${n#*:}, $precision, no graphs" graphs=off "${n%:*}" --train --batch "${n#*:}" --precision "$precision" --seconds $train_seconds
         name=${n%:*}-infer
         has_model "$name" || name=${n%:*}
         for precision in $precisions; do
             for b in 1 32; do
-                measure "infer ${n%:*}, batch $b, $precision" '' "$name" --batch "$b" --precision "$precision" --seconds 3 &&
+                measure "infer ${n%:*}, batch $b, $precision" '' "$name" --batch "$b" --precision "$precision" --seconds $infer_seconds &&
                     against infer "${n%:*}" "$b" "$precision"
             done
         done
-        measure "infer ${n%:*}, batch 1, $precision, no graphs" graphs=off "$name" --batch 1 --precision "$precision" --seconds 3
+        measure "infer ${n%:*}, batch 1, $precision, no graphs" graphs=off "$name" --batch 1 --precision "$precision" --seconds $infer_seconds
     done
 }
 # Training steps in less memory, by policy; cells are kept, and a run goes on from them.
