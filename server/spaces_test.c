@@ -12,6 +12,7 @@
 
 #define CALLERS 12
 #define ROUNDS  40
+#define TRIES   30  // at a time in which no algorithms are measured
 #define SAMPLES 768 // of a request: more than are joined, and more than a millisecond
 
 typedef struct caller {
@@ -46,7 +47,7 @@ static void caller_init(caller *w)
 }
 
 typedef struct facts {
-    json_int_t beside, private_bytes, arena_bytes, requests;
+    json_int_t beside, private_bytes, arena_bytes, requests, programs, measured;
 } facts;
 
 // rig_facts also asserts that every byte of the device is accounted for.
@@ -61,7 +62,9 @@ static facts rig_facts(rig *r)
     facts x = {json_integer_value(json_object_get(m, "beside")),
                json_integer_value(json_object_get(m, "resident_private_bytes")),
                json_integer_value(json_object_get(ledger, "compute_arena_bytes")),
-               json_integer_value(json_object_get(m, "requests"))};
+               json_integer_value(json_object_get(m, "requests")),
+               json_integer_value(json_object_get(m, "programs")),
+               json_integer_value(json_object_get(m, "measured"))};
     json_decref(doc);
     return x;
 }
@@ -144,12 +147,25 @@ static facts rig_until(rig *r, int runs)
     return x;
 }
 
+// An engine that nobody asks for a moment, as on a machine with other work, measures algorithms:
+// its programs are others then, with weights in other forms, and what they take says nothing about
+// runs beside each other. That is tried anew.
 static void test_own_answers(void **state)
 {
     rig r;
-    rig_open(&r, "cpu:mem=256MiB,threads=2");
-    facts alone = rig_facts(&r), beside = rig_until(&r, 4);
-    assert_true(beside.beside >= alone.beside + 4);
+    facts alone, beside;
+    bool same = false;
+    for (int i = 0; i < TRIES && !same; i++) {
+        if (i > 0) {
+            rig_close(&r);
+        }
+        rig_open(&r, "cpu:mem=256MiB,threads=2");
+        alone = rig_facts(&r);
+        beside = rig_until(&r, 4);
+        assert_true(beside.beside >= alone.beside + 4);
+        same = beside.programs == alone.programs && beside.measured == alone.measured;
+    }
+    assert_true(same);
     assert_true(alone.private_bytes > 0);
     assert_int_equal(beside.private_bytes, alone.private_bytes); // weights 1.00x
     print_message("# %lld runs beside others, of %lld requests\n", (long long)beside.beside,
