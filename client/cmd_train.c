@@ -147,7 +147,9 @@ const hth_command hth_cmd_train = {
     "With --checkpoint-every a job that ends before its time stays in `hearth jobs`. The same\n"
     "command with --resume, or just --resume JOB, goes on as if it had never stopped; hearthd "
     "does\n"
-    "so by itself when it was interrupted. A job is called as the model that it makes.",
+    "so by itself when it was interrupted. A job whose engine's process dies goes on, or begins\n"
+    "anew where it has no checkpoint, and this command follows it. A job is called as the model\n"
+    "that it makes.",
     1,
     1,
     train_options,
