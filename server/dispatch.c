@@ -271,8 +271,8 @@ static void slot_start(hth_slot *s, nng_msg *msg)
     hth_dispatch *d = s->d;
     hth_slot_reset(s, msg);
     s->conn = hth_conn_find(d->conns, nng_msg_get_pipe(msg));
-    hth_err err = hth_wire_read_request(nng_msg_body(msg), nng_msg_len(msg), &d->limits, NULL, &s->q,
-                                        &s->data, &s->data_bytes);
+    hth_err err = hth_wire_read_request(nng_msg_body(msg), nng_msg_len(msg), &d->limits, NULL,
+                                        &s->q, &s->data, &s->data_bytes);
     pthread_mutex_lock(&d->lock);
     d->n_working++;
     s->active = err == HTH_OK && s->conn != NULL;
