@@ -20,7 +20,7 @@
 #define LANE_REQUEST_BYTES (4u << 20) // only what is used of it is ever there
 #define LANE_BYTES         (2u << 20)
 #define LANE_FRAME_BYTES   (2u << 20) // larger requests go over the socket
-#define LANE_LOOK_NS       25000u
+#define LANE_LOOK_NS       60000u
 #define LANE_CORES         2
 #define LANE_ROOM_NS       1000000u // how long a full ring is waited for, before the socket is taken
 #define LANE_ASK_NS        10000000u // until an answer that may have had no room is asked for
