@@ -180,6 +180,18 @@ static void call_output(child *c, const hth_child_tensor *w, hth_request_tensor 
     t->t.data = w->region != 0 ? child_region_at(c, w, true) : NULL; // NULL: in the slab
 }
 
+// call_rest has nobody look for what comes while large tensors come through sockets: all processors
+// copy then. Who yields one gets it back when the others have had their slices, milliseconds later;
+// who sleeps is woken. hearthd is told with the next answer.
+static void call_rest(const hth_child_record *q, const hth_request *r)
+{
+    for (int i = 0; i < r->n_inputs; i++) {
+        if (q->tensor[i].region == 0 && q->tensor[i].bytes >= CALL_LARGE_BYTES) {
+            hth_spin_rest(hth_real_after(CALL_REST_NS));
+        }
+    }
+}
+
 static hth_err call_open(child *c, child_call *call, const hth_child_record *q, hth_request *r)
 {
     r->model = hth_child_record_text(q, HTH_CHILD_MODEL);
@@ -210,19 +222,8 @@ static hth_err call_open(child *c, child_call *call, const hth_child_record *q, 
     }
     r->inputs = call->inputs;
     r->n_inputs = (int)n;
+    call_rest(q, r); // behind the next line request and record may be gone
     return hth_engine_submit(c->engine, r);
-}
-
-// call_rest has nobody look for what comes while large tensors come through sockets: all processors
-// copy then. Who yields one gets it back when the others have had their slices, milliseconds later;
-// who sleeps is woken. hearthd is told with the next answer.
-static void call_rest(const hth_child_record *q, const hth_request *r)
-{
-    for (int i = 0; i < r->n_inputs; i++) {
-        if (q->tensor[i].region == 0 && q->tensor[i].bytes >= CALL_LARGE_BYTES) {
-            hth_spin_rest(hth_real_after(CALL_REST_NS));
-        }
-    }
 }
 
 void child_take(child *c, const hth_child_head *head, const char *body, size_t bytes)
@@ -247,7 +248,6 @@ void child_take(child *c, const hth_child_head *head, const char *body, size_t b
     }
     if (err == HTH_OK) {
         err = call_open(c, call, q, r);
-        call_rest(q, r);
     }
     if (err != HTH_OK) {
         r->err = err;
