@@ -2,6 +2,7 @@
 #include "client/wire_head.h"
 
 #include "base/alloc.h"
+#include "base/sanitized.h"
 
 #include <stdatomic.h>
 #include <stddef.h>
@@ -12,7 +13,7 @@
 
 // A decoded header has a dozen small parts that come and go together, so they lie in one piece of
 // memory, or in a list of them; each in one of its own where a sanitizer is to see its end.
-#ifdef HTH_DEBUG
+#if defined(HTH_DEBUG) || HTH_SANITIZED
 #define WIRE_PIECE 0u
 #else
 #define WIRE_PIECE 1024u
@@ -130,8 +131,7 @@ static bool head_is_plain(const hth_wire_head *h, const ProtobufCMessage *m)
 void hth_wire_head_remember(const hth_wire_head *h, hth_wire_seen *seen, ProtobufCMessage *m)
 {
     size_t bytes = h->bytes - h->call_bytes;
-    if (seen == NULL || h->known || h->call_bytes == 0 || bytes > sizeof seen->head ||
-        !head_is_plain(h, m)) {
+    if (seen == NULL || h->call_bytes == 0 || bytes > sizeof seen->head || !head_is_plain(h, m)) {
         return;
     }
     hth_wire_seen_fini(seen);

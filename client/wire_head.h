@@ -21,8 +21,8 @@ typedef struct hth_wire_head {
 // hth_wire_head_read decodes a header, or takes the one that `seen` has. HTH_ECORRUPT.
 hth_err hth_wire_head_read(const ProtobufCMessageDescriptor *what, hth_wire_head *h,
                            hth_wire_seen *seen, ProtobufCMessage **out);
-// hth_wire_head_remember has `seen` (NULL is allowed) know m from here on: of a frame that was
-// found good.
+// hth_wire_head_remember has `seen` (NULL is allowed) know m, which it did not, from here on: of a
+// frame that was found good.
 void hth_wire_head_remember(const hth_wire_head *h, hth_wire_seen *seen, ProtobufCMessage *m);
 
 #endif

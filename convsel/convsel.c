@@ -297,8 +297,11 @@ hth_err hth_convsel_measure(hth_device *d, const hth_graph *g, const hth_node *n
         if (cache != NULL && whole) {
             choices_write(list, *count, value, sizeof value);
             HTH_TRY(cache->put(cache->ctx, key, value));
-            *count = choices_read(value, list, cap); // as whoever comes next will know them
-            qsort(list, (size_t)*count, sizeof *list, choice_order);
+            hth_choice kept[HTH_MAX_CHOICES];
+            if (choices_read(value, kept, HTH_MAX_CHOICES) == *count) { // what the next one knows
+                memcpy(list, kept, (size_t)*count * sizeof *list);
+                qsort(list, (size_t)*count, sizeof *list, choice_order);
+            }
         }
     }
     if (heat != NULL) {

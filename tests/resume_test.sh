@@ -36,15 +36,18 @@ losses() { sed -n 's/^{"step":\([0-9]*\),"loss":\([^,]*\),.*/\1 \2/p' "$1"; }
 start
 "$build/hearth" import new tests/data/digits/untrained.onnx >/dev/null
 train whole >"$dir/whole"
-cut() { # begins a job, kills the server behind its first checkpoint, and starts it again
-    train "$1" >"$dir/cut" 2>&1 &
-    client=$!
+checkpointed() { # waits for a job's first checkpoint
     i=0
     until "$build/hearth" ls --all | grep -q "^$1\.checkpoint "; do
         i=$((i + 1))
         [ $i -lt 500 ] || fail "there was no checkpoint"
         sleep 0.01
     done
+}
+cut() { # begins a job, kills the server behind its first checkpoint, and starts it again
+    train "$1" >"$dir/cut" 2>&1 &
+    client=$!
+    checkpointed "$1"
     kill -9 "$pid"
     wait "$pid" 2>/dev/null || true
     if wait "$client"; then fail "the job ended before the kill"; fi
@@ -84,12 +87,7 @@ followed() { # waits for the command, which is to end well; $1: its job, $2: wha
 }
 train kept >"$dir/cut" 2>"$dir/says" &
 client=$!
-i=0
-until "$build/hearth" ls --all | grep -q '^kept\.checkpoint '; do
-    i=$((i + 1))
-    [ $i -lt 500 ] || fail "there was no checkpoint"
-    sleep 0.01
-done
+checkpointed kept
 engine_kill
 followed kept "the engine's process died; the job goes on behind step [1-9]"
 echo "ok - a killed engine's job is followed on from its checkpoint"
