@@ -290,6 +290,10 @@ static void test_http(void **state)
     a.sin_port = htons((uint16_t)port);
     snprintf(http, sizeof http, "--http=127.0.0.1:%d", port);
     pid_t pid = start_http("6", http);
+    for (int i = 0; strstr(log_text(), " ready: ") == NULL; i++) { // HTTP listens behind the socket
+        assert_true(i < 12000);
+        nap(10);
+    }
     for (int i = 0; i < ASK; i++) {
         fd[i] = socket(AF_INET, SOCK_STREAM, 0);
         assert_int_equal(connect(fd[i], (struct sockaddr *)&a, sizeof a), 0);
