@@ -33,6 +33,7 @@ static void begin(job_test *t, const training *model, const char *more)
 
 static void end(job_test *t)
 {
+    witness_let_go(); // the witness is on its caller's stack
     json_decref(t->whole);
     free(t->text);
     hth_free(t->w.c.r.json);
