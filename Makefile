@@ -94,8 +94,10 @@ $(B)/kernels/cpu/%_avx512.o: ISA = -mavx512f -mavx512vl -mavx512bw -mavx512dq -m
 $(B)/kernels/cpu/%_amx.o: ISA = -mavx512f -mavx512vl -mavx512bw -mavx512dq -mavx512bf16 -mamx-tile -mamx-bf16 -mavx2 -mfma
 $(B)/kernels/cpu/%_avx2.o: ISA = -mavx2 -mfma -mprefer-vector-width=256
 endif
-# Not instrumented for threads: loops that would take minutes. What orders their threads, device/cpu/team.c, is.
+# Not instrumented for threads: loops that would take minutes, of kernels and of what measures them, which walks the caches before
+# each run. What orders their threads, device/cpu/team.c, is.
 build-tsan/kernels/%.o: override SAN = -w
+build-tsan/convsel/bench_%.o build-tsan/convsel/link.o: override SAN = -w
 # What fuzzers do not come to is not instrumented.
 build-fuzz/kernels/%.o build-fuzz/convsel/%.o build-fuzz/memmgr/%.o: override SAN =
 
