@@ -150,7 +150,9 @@ hth_err hth_bench_error(hth_bench *b, hth_choice *c)
     hth_err err = hth_bench_load(b, k);
     if (err == HTH_OK) {
         hth_kernel_args a = {b->args_in, b->out, b->workspace};
+        (void)hth_bench_between(b->cache);
         err = hth_bench_samples(b, &bare);
+        (void)hth_bench_between(b->cache);
         err = err != HTH_OK ? err : k->run(k, &a);
         if (err == HTH_OK) {
             hth_bench_compare(b, false, c);
@@ -158,5 +160,6 @@ hth_err hth_bench_error(hth_bench *b, hth_choice *c)
         hth_bench_unload(b, k);
     }
     hth_kernel_close(k);
+    (void)hth_bench_between(b->cache);
     return err;
 }

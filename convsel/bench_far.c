@@ -218,10 +218,12 @@ hth_err hth_far_turn(hth_far *f, hth_choice *c, hth_samples *s)
 {
     hth_kernel *k;
     HTH_TRY(far_prepare(f, f->host->node, c, &k));
+    (void)hth_bench_between(f->cache);
     hth_err err = far_runs(f, s);
     c->workspace_bytes = k->workspace_bytes;
     far_unload(f, k);
     hth_kernel_close(k);
+    (void)hth_bench_between(f->cache);
     return err;
 }
 
@@ -267,5 +269,6 @@ hth_err hth_far_error(hth_far *f, hth_choice *c)
     }
     far_unload(f, k);
     hth_kernel_close(k);
+    (void)hth_bench_between(f->cache);
     return err;
 }

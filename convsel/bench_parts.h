@@ -31,6 +31,8 @@ struct hth_bench {
     int n_points;
 };
 
+// hth_bench_between lets others have the device (timing_cache's between); true: something else ran.
+bool hth_bench_between(const hth_timing_cache *cache);
 // A generator for contents and for points.
 uint64_t hth_bench_next(uint64_t *seed);
 // hth_bench_load points the arguments at the inputs in the forms that `k` wants, and gives it a

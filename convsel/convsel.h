@@ -25,8 +25,9 @@ typedef struct hth_timing_cache {
     void *(*take)(void *owner, size_t bytes); // NULL: no room
     void (*give)(void *owner, void *p);
     void *owner;
-    // called between two runs of a measurement, and may compute on the device meanwhile; NULL: not
-    void (*between)(void *owner);
+    // called wherever a measurement can be interrupted, and may compute on the device meanwhile;
+    // true: it did; NULL: nothing is called
+    bool (*between)(void *owner);
 } hth_timing_cache;
 
 // hth_convsel_measure lists the alternatives of node `n`, times each on device `d` (median of >= 5

@@ -4,6 +4,7 @@
 #include "server/batcher_choose.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stddef.h>
 
 // The margin of predictions: its least, its most, and how fast it forgets the worst that was seen.
@@ -13,6 +14,13 @@
 #define MARGIN_ABOVE  1.2
 // A part of the wait's timeout above which a wait teaches the margin: shorter ones say nothing.
 #define MARGIN_PART 4
+// For how long behind a piece of what is done aside others are expected; how much longer than the
+// longest lately the next may be, and how fast that is forgotten; the part of a timeout that is
+// left for one at most.
+#define ASIDE_RECENT_NS 1000000000u
+#define ASIDE_ABOVE     1.5
+#define ASIDE_FORGET    16
+#define ASIDE_PART      4
 // Of the new measurement in the average of what a sample takes.
 #define SAMPLE_WEIGHT 0.125
 // A run that takes this many times the average is one that the system held up.
@@ -94,6 +102,50 @@ static void item_link(hth_batcher *b, hth_batch_queue *q, hth_batch_item *i)
     }
 }
 
+// aside_next_ns is what the next piece of what is done aside takes at most, as far as it is known.
+static double aside_next_ns(const hth_batcher *b)
+{
+    return (double)b->piece_ns * ASIDE_ABOVE;
+}
+
+// aside_reserve_ns is what a promise leaves for it.
+static double aside_reserve_ns(const hth_batcher *b, uint64_t timeout_ns, uint64_t now_ns)
+{
+    bool going = b->aside_at_ns != 0 && now_ns - b->aside_at_ns < ASIDE_RECENT_NS;
+    double ns = aside_next_ns(b);
+    return going && ns * ASIDE_PART <= (double)timeout_ns ? ns : 0;
+}
+
+void hth_batcher_aside(hth_batcher *b, uint64_t took_ns, uint64_t now_ns)
+{
+    b->aside_ns += took_ns;
+    b->aside_at_ns = now_ns;
+    if (took_ns > 0) {
+        b->piece_ns -= b->piece_ns / ASIDE_FORGET;
+        b->piece_ns = took_ns > b->piece_ns ? took_ns : b->piece_ns;
+    }
+}
+
+// When an item comes to its turn: as was predicted, and what was done aside since; or, where more
+// is before it by now or is known of it, so much later.
+bool hth_batcher_spares(const hth_batcher *b, uint64_t now_ns)
+{
+    for (const hth_batch_queue *q = b->queues; q != NULL; q = q->next) {
+        double before = 0;
+        for (const hth_batch_item *i = q->first; i != NULL; i = i->next) {
+            double due = (double)i->admitted_ns + (double)i->predicted_ns * b->margin +
+                         (double)(b->aside_ns - i->aside_ns);
+            due = fmax(due, (double)now_ns + before * b->margin) + aside_next_ns(b);
+            bool known = q->sample_ns > 0; // else a first run tells
+            if (i->expires_ns != 0 && (!known || due > (double)i->expires_ns)) {
+                return false;
+            }
+            before += hth_batch_item_ns(i);
+        }
+    }
+    return true;
+}
+
 hth_err hth_batcher_add(hth_batcher *b, hth_batch_queue *q, hth_batch_item *i, uint64_t now_ns)
 {
     const hth_batch_policy *p = &q->policy;
@@ -101,13 +153,15 @@ hth_err hth_batcher_add(hth_batcher *b, hth_batch_queue *q, hth_batch_item *i, u
     i->priority = i->priority != 0 ? i->priority : p->priority;
     i->timeout_ns = i->timeout_ns != 0 ? i->timeout_ns : p->timeout_ns;
     i->admitted_ns = now_ns;
+    i->aside_ns = b->aside_ns;
     i->expires_ns = i->timeout_ns != 0 ? i->arrived_ns + i->timeout_ns : 0;
     if (p->max_queue > 0 && q->n + q->away >= (int)p->max_queue) {
         return hth_fail(HTH_EBUSY, "Exceeds maximum queue size");
     }
     if (i->timeout_ns != 0) {
         i->predicted_ns = hth_batcher_wait_ns(b, i->flow, i->priority, now_ns);
-        double predicted = (double)i->predicted_ns * b->margin + (double)(now_ns - i->arrived_ns);
+        double predicted = (double)i->predicted_ns * b->margin + (double)(now_ns - i->arrived_ns) +
+                           aside_reserve_ns(b, i->timeout_ns, now_ns);
         if (predicted > (double)i->timeout_ns) {
             return hth_fail(HTH_ETIMEDOUT,
                             "Request timeout expired: its turn would come in about %" PRIu64
@@ -135,7 +189,8 @@ bool hth_batch_item_ended(const hth_batch_item *i, uint64_t now_ns)
 // came later may have gone before it, and it says nothing.
 static void margin_learn(hth_batcher *b, const hth_batch_item *i, uint64_t now_ns)
 {
-    uint64_t waited = now_ns - i->admitted_ns;
+    uint64_t waited = now_ns - i->admitted_ns, aside = b->aside_ns - i->aside_ns;
+    waited -= aside < waited ? aside : waited;
     if (i->timeout_ns == 0 || i->overtaken || i->predicted_ns == 0 || b->flows->next != NULL) {
         return;
     }

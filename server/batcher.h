@@ -23,6 +23,11 @@
 // ratio of wait to prediction that was seen lately. What later overtakes it (a higher priority) is
 // not foreseen.
 //
+// The thread that runs what the batcher chooses does other things *aside*: measures algorithms,
+// prepares kernels, a piece at a time. While it does, admission leaves room for one piece, half
+// as long again as the longest lately, and a piece begins only where everybody who waits can bear
+// one: so pieces take, of each promise, what was left for them, and make nobody late.
+//
 // Several tenants' requests of one priority share the device fairly: each tenant is a *flow* with a
 // weight and a virtual time, which is what its runs took divided by its weight; the flow with the
 // least comes first (start-time fair queueing, Goyal, Vin and Cheng 1996). A flow that had nothing
@@ -92,6 +97,7 @@ struct hth_batch_item {
     hth_batch_item *prev, *next;
     hth_batch_queue *queue; // NULL: in none
     uint64_t admitted_ns, expires_ns, predicted_ns;
+    uint64_t aside_ns; // the batcher's, when it was admitted
     bool overtaken;
     double charged; // to its flow, before it was measured
 };
@@ -115,6 +121,9 @@ typedef struct hth_batcher {
     int n;                   // items, in all
     uint64_t busy_until_ns;  // when what runs is expected to end
     double margin;           // of predictions
+    uint64_t aside_ns;       // what the thread did aside took, in all
+    uint64_t piece_ns;       // the longest piece of that, lately
+    uint64_t aside_at_ns;    // when the last one ended
     uint64_t round;
     hth_batch_flow *flows;  // with items
     hth_batch_flow nobodys; // of items that name none
@@ -145,6 +154,13 @@ void hth_batcher_again(hth_batcher *b, hth_batch_queue *q, hth_batch_item *item)
 // now would start.
 uint64_t hth_batcher_wait_ns(const hth_batcher *b, const hth_batch_flow *flow, uint32_t priority,
                              uint64_t now_ns);
+
+// hth_batcher_aside says that the thread did something else for took_ns, until now; 0: that it
+// would, as soon as hth_batcher_spares.
+void hth_batcher_aside(hth_batcher *b, uint64_t took_ns, uint64_t now_ns);
+// hth_batcher_spares says whether everybody who waits can wait for one more piece of something
+// else.
+bool hth_batcher_spares(const hth_batcher *b, uint64_t now_ns);
 
 // hth_batcher_sweep unlinks what was canceled or has expired and returns it, by `next`.
 hth_batch_item *hth_batcher_sweep(hth_batcher *b, uint64_t now_ns);

@@ -338,11 +338,13 @@ typedef struct load {
     uint64_t timeout_ns; // of each
     double joined;       // time of a further sample, of one alone
     bool delays;
+    uint64_t piece_ns; // of what is done aside, at most; 0: nothing is
+    double others;     // the least time between two pieces, of the first
 } load;
 
 typedef struct outcome {
-    uint64_t admitted, refused, late, done;
-    int longest;
+    uint64_t admitted, refused, late, done, ended_ns;
+    int longest, pieces;
     double busy; // done samples per capacity
 } outcome;
 
@@ -370,16 +372,17 @@ static outcome simulate(const load *l, uint64_t seed)
     for (int i = 0; i < LOAD_ITEMS; i++) {
         unused[n_unused++] = i;
     }
-    uint64_t now = 0, free_at = 0, arrives = 0, wake = UINT64_MAX, last = 0;
+    uint64_t now = 0, free_at = 0, arrives = 0, wake = UINT64_MAX, last = 0, piece_at = 0;
     int64_t ran = 0;
     uint64_t ran_ns = 0;
     for (int arrivals = 0; arrivals < LOAD_ARRIVALS || r.b.n > 0 || ran > 0;) {
         uint64_t due = ran > 0 ? free_at : wake;
-        now = arrivals < LOAD_ARRIVALS && arrives < due ? arrives : due;
+        uint64_t then = arrivals < LOAD_ARRIVALS && arrives < due ? arrives : due;
+        now = then > now ? then : now; // behind a piece: what has come meanwhile
         if (arrivals < LOAD_ARRIVALS && arrives <= now) {
             assert_true(n_unused > 0); // the queue stays short
             hth_batch_item *i = &pool[unused[--n_unused]];
-            *i = item(1, now);
+            *i = item(1, arrives);
             i->timeout_ns = l->timeout_ns;
             arrivals++;
             arrives += (uint64_t)(-log(uniform(&seed)) / (capacity * l->rate)) + 1;
@@ -390,6 +393,9 @@ static outcome simulate(const load *l, uint64_t seed)
                 o.admitted++;
             }
             o.longest = r.b.n > o.longest ? r.b.n : o.longest;
+            if (arrivals < LOAD_ARRIVALS && arrives <= now) {
+                continue;
+            }
         }
         if (ran > 0 && now >= free_at) {
             hth_batcher_end(&r.b, &r.q, ran, ran_ns);
@@ -403,6 +409,19 @@ static outcome simulate(const load *l, uint64_t seed)
         for (hth_batch_item *i = hth_batcher_sweep(&r.b, now); i != NULL; i = i->next) {
             unused[n_unused++] = (int)(i - pool);
             o.late++;
+        }
+        if (l->piece_ns > 0 && now >= piece_at) {
+            uint64_t took = hth_batcher_spares(&r.b, now)
+                                ? (uint64_t)((double)l->piece_ns * (1 + uniform(&seed)) / 2)
+                                : 0;
+            hth_batcher_aside(&r.b, took, now + took);
+            if (took > 0) {
+                now += took;
+                piece_at = now + (uint64_t)(l->others * (double)took);
+                wake = now;
+                o.pieces++;
+                continue;
+            }
         }
         int64_t bucket = 0;
         hth_batch_item *i =
@@ -421,6 +440,7 @@ static outcome simulate(const load *l, uint64_t seed)
         }
     }
     o.busy = (double)o.done / ((double)last * capacity);
+    o.ended_ns = last;
     return o;
 }
 
@@ -444,6 +464,39 @@ static void test_overload(void **state)
         assert_int_equal(o.admitted, o.done + o.late);
         assert_in_range(o.refused, LOAD_ARRIVALS / 2, LOAD_ARRIVALS);
         assert_true(o.busy > 0.85);
+    }
+}
+
+// What is done aside makes nobody late, and gets its part of the time all the same.
+static void test_aside(void **state)
+{
+    static const load loads[] = {
+        {.rate = 3, .timeout_ns = 50 * MS, .joined = 1, .piece_ns = 2 * MS, .others = 19},
+        {.rate = 3,
+         .spread = 0.3,
+         .timeout_ns = 50 * MS,
+         .joined = 1,
+         .piece_ns = 8 * MS,
+         .others = 19},
+        {.rate = 3,
+         .spread = 0.3,
+         .timeout_ns = 100 * MS,
+         .joined = 0.3,
+         .piece_ns = 16 * MS,
+         .others = 19},
+        {.rate = 3, .spread = 0.3, .timeout_ns = 50 * MS, .joined = 1, .piece_ns = 3 * MS},
+    };
+    for (size_t k = 0; k < sizeof loads / sizeof loads[0]; k++) {
+        outcome o = simulate(&loads[k], 0x9E3779B97F4A7C15u + k);
+        if (o.late * 10000 > o.admitted) {
+            fail_msg("load %zu: %llu of %llu admitted requests were late", k,
+                     (unsigned long long)o.late, (unsigned long long)o.admitted);
+        }
+        double aside = o.pieces * (double)loads[k].piece_ns * 0.75 / (double)o.ended_ns;
+        if (aside < 0.03) {
+            fail_msg("load %zu: what is done aside got %.4f of the time", k, aside);
+        }
+        assert_true(o.busy > 0.8);
     }
 }
 
@@ -625,11 +678,12 @@ static void test_flow_waits(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_order),      cmocka_unit_test(test_buckets),
-        cmocka_unit_test(test_join),       cmocka_unit_test(test_measured),
-        cmocka_unit_test(test_delay),      cmocka_unit_test(test_sweep),
-        cmocka_unit_test(test_refusals),   cmocka_unit_test(test_overload),
-        cmocka_unit_test(test_light_load), cmocka_unit_test(test_fair_shares),
-        cmocka_unit_test(test_flood),      cmocka_unit_test(test_flow_waits)};
+        cmocka_unit_test(test_order),       cmocka_unit_test(test_buckets),
+        cmocka_unit_test(test_join),        cmocka_unit_test(test_measured),
+        cmocka_unit_test(test_delay),       cmocka_unit_test(test_sweep),
+        cmocka_unit_test(test_refusals),    cmocka_unit_test(test_overload),
+        cmocka_unit_test(test_aside),       cmocka_unit_test(test_light_load),
+        cmocka_unit_test(test_fair_shares), cmocka_unit_test(test_flood),
+        cmocka_unit_test(test_flow_waits)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

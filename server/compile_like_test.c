@@ -4,9 +4,7 @@
 #include "server/compile.h"
 #include "server/infer.h"
 #include "server/ledger.h"
-#include "tests/engine_call.h"
-
-#include <stdlib.h>
+#include "tests/site_rig.h"
 
 #define NODES 64
 #define SMALL 1
@@ -18,10 +16,7 @@ typedef struct timing {
 } timing;
 
 typedef struct rig {
-    char dir[64];
-    hth_store *store;
-    hth_site site;
-    hth_models models;
+    site_rig s;
     hth_model *model;
     hth_timing_cache cache;
     timing t[NODES];
@@ -62,29 +57,15 @@ static hth_err rig_put(void *ctx, const char *key, const char *value)
 static void rig_open(rig *r, const char *path)
 {
     memset(r, 0, sizeof *r);
-    strcpy(r->dir, "/tmp/hearth-like-XXXXXX");
-    assert_non_null(mkdtemp(r->dir));
-    assert_ok(hth_store_open(r->dir, true, false, &r->store));
-    assert_ok(hth_device_open("cpu:mem=64MiB,threads=1", &r->site.device));
-    assert_ok(hth_pool_open(r->site.device, r->site.device->props.budget_bytes, &r->site.pool));
-    assert_ok(hth_residency_open(r->site.pool, &r->site.residency));
     r->cache = (hth_timing_cache){.get = rig_get, .put = rig_put, .ctx = r};
-    r->site.tolerance = 1e-3;
-    r->site.timings = &r->cache;
-    r->site.link_bytes_per_s = r->site.link_back_bytes_per_s = 2e9;
-    r->models = (hth_models){.store = r->store, .site = &r->site};
-    put(r->store, "m", path);
-    assert_ok(hth_model_find(&r->models, "m", &r->model));
+    site_rig_open(&r->s, &r->cache);
+    put(r->s.store, "m", path);
+    assert_ok(hth_model_find(&r->s.models, "m", &r->model));
 }
 
 static void rig_close(rig *r)
 {
-    hth_models_fini(&r->models);
-    hth_residency_close(r->site.residency);
-    hth_pool_close(r->site.pool);
-    hth_device_close(r->site.device);
-    hth_store_close(r->store);
-    assert_int_equal(test_remove(r->dir), 0);
+    site_rig_close(&r->s);
 }
 
 // The program for so many samples, on the device.
@@ -94,8 +75,8 @@ static hth_program *rig_program(rig *r, int64_t samples, bool tune)
     hth_tensor in[4] = {{.data = NULL}};
     assert_true(r->model->source.graph->n_inputs <= 4);
     assert_ok(hth_model_synthetic(r->model, samples, in));
-    assert_ok(hth_infer_program(&r->models, &r->model->source, in, tune, NULL, &p));
-    assert_ok(hth_program_activate(&r->site, p));
+    assert_ok(hth_infer_program(&r->s.models, &r->model->source, in, tune, NULL, &p));
+    assert_ok(hth_program_activate(&r->s.site, p));
     for (int i = 0; i < 4; i++) {
         hth_free(in[i].data);
     }
@@ -105,7 +86,7 @@ static hth_program *rig_program(rig *r, int64_t samples, bool tune)
 static uint64_t rig_private(const rig *r)
 {
     hth_ledger l;
-    assert_ok(hth_ledger_read(&r->site, &l));
+    assert_ok(hth_ledger_read(&r->s.site, &l));
     assert_int_equal(l.difference, 0);
     uint64_t bytes = l.private_bytes;
     hth_ledger_fini(&l);
@@ -115,7 +96,7 @@ static uint64_t rig_private(const rig *r)
 static void rig_forget(rig *r)
 {
     while (r->model->source.programs != NULL) {
-        hth_program_free(&r->site, r->model->source.programs);
+        hth_program_free(&r->s.site, r->model->source.programs);
     }
 }
 
@@ -247,13 +228,13 @@ static void test_follows(void **state)
     uint64_t set = rig_alone(&r, LARGE, "winograd_2x2");
     rig_program(&r, SMALL, true);
     rig_program(&r, LARGE, true);
-    for (int i = 0; i < 100 && hth_infer_tune_idle(&r.models); i++) {
+    for (int i = 0; i < 100 && hth_infer_tune_idle(&r.s.models); i++) {
     }
-    assert_false(hth_infer_tune_idle(&r.models));
+    assert_false(hth_infer_tune_idle(&r.s.models));
     assert_int_equal(r.model->source.n_programs, 2);
     for (hth_program *p = r.model->source.programs; p != NULL; p = p->next) {
         assert_true(p->tuned && !p->stale && uses(p, "winograd_2x2"));
-        assert_ok(hth_program_activate(&r.site, p));
+        assert_ok(hth_program_activate(&r.s.site, p));
     }
     assert_int_equal(rig_private(&r), set);
     rig_forget(&r);
@@ -270,15 +251,15 @@ static void test_pinned(void **state)
     rig_gains(&r);
     uint64_t set = rig_alone(&r, SMALL, "winograd_4x4");
     hth_program *small = rig_program(&r, SMALL, true);
-    hth_program_pin(&r.site, small, true);
+    hth_program_pin(&r.s.site, small, true);
     assert_true(uses(rig_program(&r, LARGE, true), "winograd_4x4"));
     assert_true(small->active && !small->stale);
     assert_int_equal(rig_private(&r), set);
     rig_forget(&r);
     small = rig_program(&r, SMALL, false);
     small->runs = 1000;
-    hth_program_pin(&r.site, small, true);
-    for (int i = 0; i < 100 && hth_infer_tune_idle(&r.models); i++) {
+    hth_program_pin(&r.s.site, small, true);
+    for (int i = 0; i < 100 && hth_infer_tune_idle(&r.s.models); i++) {
     }
     small = r.model->source.programs;
     assert_true(small->tuned && small->pinned && small->active && small->next == NULL);
@@ -299,7 +280,7 @@ static void test_tolerance(void **state)
     rig_say(&r, LARGE, "lowered:amx", 10, "lowered:avx512", 20);
     assert_true(uses(rig_program(&r, SMALL, true), "lowered:amx"));
     rig_forget(&r);
-    r.site.tolerance = 1e-6;
+    r.s.site.tolerance = 1e-6;
     assert_true(uses(rig_program(&r, SMALL, true), "lowered:avx512"));
     hth_program *p = rig_program(&r, LARGE, true); // nor for a copy that there is
     assert_true(uses(p, "lowered:avx512") && !uses(p, "lowered:amx"));

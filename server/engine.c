@@ -91,12 +91,10 @@ static void timing_give(void *owner, void *p)
     }
 }
 
-static void timing_between(void *owner)
+static bool timing_between(void *owner)
 {
     const hth_site *s = owner;
-    if (s->in_measure != NULL) {
-        s->in_measure(s->in_ctx);
-    }
+    return s->in_measure != NULL && s->in_measure(s->in_ctx);
 }
 
 static hth_err site_open(hth_engine *e)

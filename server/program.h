@@ -80,7 +80,8 @@ typedef struct hth_site {
     void *beside_ctx;
     uint64_t beside_ns;
     // what is done between kernels of inferences, and between kernels that are prepared
-    hth_run_between_fn in_run, in_compile, in_measure;
+    hth_run_between_fn in_run, in_compile;
+    bool (*in_measure)(void *ctx);
     void *in_ctx;
 } hth_site;
 

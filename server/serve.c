@@ -13,8 +13,6 @@
 
 // How often it is looked at during work who of those that wait is canceled or expired.
 #define SERVE_LOOK_NS 1000000u
-// A compilation has the thread for the 4th part of what the run took that it was interrupted for.
-#define SERVE_COMPILE_PART 4
 
 static hth_work *work_of(hth_batch_item *i)
 {
@@ -203,7 +201,7 @@ static void serve_run(hth_serve *s, hth_pick *x)
 {
     hth_model *m = x->work[0]->model;
     hth_model_hold(m);
-    x->start_ns = hth_now_ns();
+    s->piece_ns = x->start_ns = hth_now_ns();
     hth_batcher_begin(&s->batcher, &m->queue, x->samples, x->start_ns);
     if (x->bucket == 0) {
         serve_alone(s, x->work[0]);
@@ -283,6 +281,22 @@ static void serve_arrived(hth_serve *s, hth_request *r)
     s->query(s->ctx, r);
 }
 
+// serve_make makes the programs that are wished for.
+static bool serve_make(hth_serve *s)
+{
+    if (s->wished != NULL) {
+        hth_model *m = s->wished;
+        s->wished = NULL;
+        if (!m->gone && m->wish.key != NULL) {
+            hth_serve_grant(s, m);
+        }
+        hth_model_rele(s->ms, m);
+    }
+    bool made = hth_spaces_make(s);
+    hth_serve_ends(s);
+    return made;
+}
+
 bool hth_serve_turn(hth_serve *s, bool hurry, uint64_t *wake_ns)
 {
     bool worked = s->first != NULL;
@@ -301,15 +315,8 @@ bool hth_serve_turn(hth_serve *s, bool hurry, uint64_t *wake_ns)
     worked = hth_serve_batch(s, (hth_batch_ask){.hurry = hurry}, wake_ns, &priority) || worked;
     uint64_t over_ns = hth_await_wake_ns(&s->await);
     *wake_ns = over_ns < *wake_ns ? over_ns : *wake_ns;
-    if (s->wished != NULL) {
-        hth_model *m = s->wished;
-        s->wished = NULL;
-        if (!m->gone && m->wish.key != NULL) {
-            hth_serve_grant(s, m);
-        }
-        hth_model_rele(s->ms, m);
-    }
-    return hth_spaces_make(s) || worked;
+    bool wished = s->wished != NULL || s->spaces.wished != NULL;
+    return (wished && hth_serve_begins(s) && serve_make(s)) || worked;
 }
 
 bool hth_serve_between(hth_serve *s, uint32_t most, uint32_t *priority)
@@ -345,7 +352,7 @@ bool hth_serve_idle(hth_serve *s)
             return true;
         }
     }
-    return hth_infer_tune_idle(s->ms);
+    return hth_serve_measure(s, true) && s->idle;
 }
 
 // ---- during work
@@ -378,22 +385,6 @@ static void serve_in_run(void *ctx)
     }
 }
 
-static void serve_in_compile(void *ctx)
-{
-    hth_serve *s = ctx;
-    uint64_t wake_ns;
-    uint32_t priority;
-    hth_serve_look(s);
-    uint64_t now_ns = hth_now_ns();
-    if (!s->nested && s->join.n == 0 && s->batcher.n > 0 && now_ns >= s->compile_ns) {
-        s->nested = true;
-        hth_serve_batch(s, (hth_batch_ask){.hurry = true, .ready = true}, &wake_ns, &priority);
-        s->nested = false;
-        uint64_t end_ns = hth_now_ns();
-        s->compile_ns = end_ns + (end_ns - now_ns) / SERVE_COMPILE_PART;
-    }
-}
-
 void hth_serve_stop(hth_serve *s)
 {
     for (hth_work *w; (w = hth_await_last(&s->await)) != NULL;) {
@@ -408,7 +399,7 @@ void hth_serve_init(hth_serve *s)
     hth_serve_oracle(s);
     s->last = &s->first;
     s->ms->site->in_run = serve_in_run;
-    s->ms->site->in_compile = serve_in_compile;
+    s->ms->site->in_compile = hth_serve_in_compile;
     s->ms->site->in_measure = hth_serve_in_measure;
     s->ms->site->in_ctx = s;
 }

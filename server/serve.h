@@ -7,7 +7,8 @@
 // kernels that are prepared; so a request that is canceled or expires while it waits is answered
 // although the thread is at work. While a program is compiled, requests that have theirs are
 // served, one run at a time: making a larger bucket, or loading another model, stalls nobody for
-// longer than one kernel takes to prepare.
+// longer than one kernel takes to prepare. While algorithms are measured, they are served behind
+// each piece: what one kernel takes to prepare, or two runs of it.
 //
 // Inferences wait in the batcher. Queries are answered before those that wait; what unloads a model
 // is answered behind them.
@@ -38,10 +39,12 @@ typedef struct hth_serve {
     hth_request *first, **last; // arrived, by `next`: queries, and inferences of models not loaded
     hth_model *wished;          // held: has waited long enough for a larger program; NULL: none
     uint64_t looked_ns;
-    bool nested;                // serving inside a compilation or a measurement
-    bool tuning;                // inside hth_serve_tune
-    uint64_t slice_ns, tune_ns; // when its last slice began; when the next one may
-    uint64_t compile_ns;        // when a compilation may be interrupted for a run next
+    bool nested;         // serving inside a compilation or a measurement
+    bool tuning, idle;   // inside a measurement's step; that began while nobody asked, and so far
+    uint64_t piece_ns;   // when the thread last began with something that is not serving
+    uint64_t aside_ns;   // since when something like that waits to begin; 0: nothing
+    uint64_t tune_ns;    // when the next measurement may begin
+    uint64_t compile_ns; // when a compilation may be interrupted for a run next
 } hth_serve;
 
 // hth_serve_stop answers what waits for memory.
@@ -75,10 +78,11 @@ bool hth_serve_turn(hth_serve *s, bool hurry, uint64_t *wake_ns);
 bool hth_serve_between(hth_serve *s, uint32_t most, uint32_t *priority);
 // hth_serve_empty says that nothing waits that could be run.
 bool hth_serve_empty(const hth_serve *s);
-// hth_serve_idle takes a step of what is done when nobody asks for anything. false: nothing left.
+// hth_serve_idle takes a step of what is done when nobody asks for anything. false: nothing is
+// left, or somebody has asked meanwhile.
 bool hth_serve_idle(hth_serve *s);
 // hth_serve_tune takes a step towards measured algorithms while requests keep coming, in a
-// twentieth of the time: a slice, one choice's few runs, and then requests until it is made up for.
+// twentieth of the time: a piece, and then requests until it is made up for.
 void hth_serve_tune(hth_serve *s);
 
 #endif

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // server/serve_parts.h - what the parts of serving (serve*.c) have of each other: runs, the
-// programs that the batcher asks about and wishes for, and measuring.
+// programs that the batcher asks about and wishes for, and what is done aside.
 #ifndef HTH_SERVER_SERVE_PARTS_H
 #define HTH_SERVER_SERVE_PARTS_H
 
@@ -15,8 +15,17 @@ void hth_serve_grant(hth_serve *s, hth_model *m);
 // hth_serve_batch does one run, for a request of *priority; false: there is none before *wake_ns.
 bool hth_serve_batch(hth_serve *s, hth_batch_ask ask, uint64_t *wake_ns, uint32_t *priority);
 
-// hth_serve_in_measure is the site's in_measure, for a serve: it has requests served behind a slice
-// for as long as makes up for it.
-void hth_serve_in_measure(void *ctx);
+// hth_serve_begins says whether something else than serving may begin now; false: later, and until
+// then promises leave room for it. hth_serve_ends counts the piece of it that ends now; the time.
+bool hth_serve_begins(hth_serve *s);
+uint64_t hth_serve_ends(hth_serve *s);
+// hth_serve_measure takes a step towards measured algorithms, `idle`: at full pace until requests
+// come. false: there was nothing to measure.
+bool hth_serve_measure(hth_serve *s, bool idle);
+// hth_serve_in_measure is the site's in_measure, for a serve: it has requests served behind a piece
+// for as long as makes up for it. true: something was run.
+bool hth_serve_in_measure(void *ctx);
+// hth_serve_in_compile is its in_compile: behind some pieces it has a run done.
+void hth_serve_in_compile(void *ctx);
 
 #endif
