@@ -210,7 +210,7 @@ SCRIPTS  := $(wildcard tests/*_test.sh tests/*_test.py)
 RUN_TESTS = HEARTH_BUILD=$(B) CC='$(CC)' CUDA_HOME='$(CUDA_HOME)' CMOCKA_MESSAGE_OUTPUT=TAP prove $(if $(V),-v) --timer --directives -j $(TEST_JOBS) \
             -e 'sh build-aux/tap.sh'
 test: tests
-	$(Q)$(RUN_TESTS) $(call first,$(TESTBIN))
+	$(Q)$(RUN_TESTS) $(call first,$(TEST_SCRIPTS) $(TESTBIN))
 check: tests
 	$(Q)$(RUN_TESTS) $(call first,$(SCRIPTS) $(TESTBIN))
 
@@ -221,13 +221,14 @@ check-asan:
 	$(Q)ASAN_OPTIONS=detect_leaks=1:intercept_tls_get_addr=0 LSAN_OPTIONS=suppressions=build-aux/lsan.supp \
 	    $(MAKE) --no-print-directory test B=build-asan OPT=-O1 KERNEL_OPT=-O2 SAN='$(ASAN)' DEFS=-DHTH_DEBUG NVCC=
 # Under the thread sanitizer: what has threads. Planner, graph and kernels compute on the thread that calls them, and the kernels are
-# not instrumented; openmp_test and the tests of the server run them with several threads. Reports are read behind the tests: a process
-# that a test starts has its own, and is often killed.
+# not instrumented; openmp_test and the tests of the server run them with several threads. Of the scripts, those in which many clients
+# are at a hearthd. Reports are read behind the tests: a process that a test starts has its own, and is often killed.
 TSAN_TESTS := $(filter-out graph/% memmgr/plan_% kernels/% tests/cuda_% tests/%_values_test.c tests/winograd_% tests/specialize_% tests/pass_test.c tests/train_grad_test.c tests/train_torch_test.c,$(TESTS)) kernels/dnnl/openmp_test.c
+TSAN_SCRIPTS := $(addprefix tests/,bodies_test.py clients_test.py metrics_test.py security_test.py)
 check-tsan:
 	$(Q)rm -f build-tsan/report.*
 	$(Q)rc=0; HEARTH_TEST_SECONDS=1800 TSAN_OPTIONS='suppressions=$(CURDIR)/build-aux/tsan.supp log_path=$(CURDIR)/build-tsan/report' \
-	    $(MAKE) --no-print-directory test B=build-tsan OPT=-O1 KERNEL_OPT=-O1 SAN='-w -fsanitize=thread' DEFS=-DHTH_DEBUG NVCC= TESTS='$(TSAN_TESTS)' || rc=1; \
+	    $(MAKE) --no-print-directory test B=build-tsan OPT=-O1 KERNEL_OPT=-O1 SAN='-w -fsanitize=thread' DEFS=-DHTH_DEBUG NVCC= TESTS='$(TSAN_TESTS)' TEST_SCRIPTS='$(TSAN_SCRIPTS)' || rc=1; \
 	for f in build-tsan/report.*; do [ ! -e "$$f" ] || { cat "$$f"; rc=1; }; done; exit $$rc
 lint: deps-lint
 	$(Q)$(MAKE) --no-print-directory all docs

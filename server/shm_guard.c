@@ -18,16 +18,17 @@ static struct {
     _Atomic uintptr_t start, end;
 } shm_range[GUARD_ROWS];
 
-static long shm_page;
+static _Atomic uintptr_t shm_page; // written at each install, while handlers may run
 
 static void shm_fault(int number, siginfo_t *info, void *context)
 {
     uintptr_t at = (uintptr_t)info->si_addr;
     for (int i = 0; i < GUARD_ROWS; i++) {
         if (at < atomic_load(&shm_range[i].end) && at >= atomic_load(&shm_range[i].start)) {
-            void *page = (void *)(at / (uintptr_t)shm_page * (uintptr_t)shm_page);
-            if (mmap(page, (size_t)shm_page, PROT_READ | PROT_WRITE,
-                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != MAP_FAILED) {
+            uintptr_t bytes = atomic_load(&shm_page);
+            void *page = (void *)(at / bytes * bytes);
+            if (mmap(page, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED,
+                     -1, 0) != MAP_FAILED) {
                 return;
             }
         }
@@ -39,7 +40,7 @@ static void shm_fault(int number, siginfo_t *info, void *context)
 static void shm_install(void)
 {
     struct sigaction a = {.sa_sigaction = shm_fault, .sa_flags = SA_SIGINFO};
-    shm_page = sysconf(_SC_PAGESIZE);
+    atomic_store(&shm_page, (uintptr_t)sysconf(_SC_PAGESIZE));
     sigemptyset(&a.sa_mask);
     sigaction(SIGBUS, &a, NULL);
 }
