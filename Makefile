@@ -221,9 +221,11 @@ check-asan:
 	$(Q)ASAN_OPTIONS=detect_leaks=1:intercept_tls_get_addr=0 LSAN_OPTIONS=suppressions=build-aux/lsan.supp \
 	    $(MAKE) --no-print-directory test B=build-asan OPT=-O1 KERNEL_OPT=-O2 SAN='$(ASAN)' DEFS=-DHTH_DEBUG NVCC=
 # Under the thread sanitizer: what has threads. Planner, graph and kernels compute on the thread that calls them, and the kernels are
-# not instrumented; openmp_test and the tests of the server run them with several threads. Of the scripts, those in which many clients
-# are at a hearthd. Reports are read behind the tests: a process that a test starts has its own, and is often killed.
-TSAN_TESTS := $(filter-out graph/% memmgr/plan_% kernels/% tests/cuda_% tests/%_values_test.c tests/winograd_% tests/specialize_% tests/pass_test.c tests/train_grad_test.c tests/train_torch_test.c,$(TESTS)) kernels/dnnl/openmp_test.c
+# not instrumented; openmp_test and the tests of the server run them with several threads. Of CUDA's, those with an engine, over the
+# fake driver; of the scripts, those in which many clients are at a hearthd. Reports are read behind the tests: a process that a test
+# starts has its own, and is often killed.
+TSAN_TESTS := $(filter-out graph/% memmgr/plan_% kernels/% tests/cuda_% tests/%_values_test.c tests/winograd_% tests/specialize_% tests/pass_test.c tests/train_grad_test.c tests/train_torch_test.c,$(TESTS)) kernels/dnnl/openmp_test.c \
+            $(patsubst %,tests/cuda_%_test.c,devices engine metrics tenant)
 TSAN_SCRIPTS := $(addprefix tests/,bodies_test.py clients_test.py metrics_test.py security_test.py)
 check-tsan:
 	$(Q)rm -f build-tsan/report.*
