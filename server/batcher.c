@@ -21,6 +21,7 @@
 #define ASIDE_ABOVE     1.5
 #define ASIDE_FORGET    16
 #define ASIDE_PART      4
+#define ASIDE_MOST_NS   100000000u // a longer one is none of those
 // Of the new measurement in the average of what a sample takes.
 #define SAMPLE_WEIGHT 0.125
 // A run that takes this many times the average is one that the system held up.
@@ -121,9 +122,16 @@ void hth_batcher_aside(hth_batcher *b, uint64_t took_ns, uint64_t now_ns)
     b->aside_ns += took_ns;
     b->aside_at_ns = now_ns;
     if (took_ns > 0) {
+        uint64_t piece_ns = took_ns < ASIDE_MOST_NS ? took_ns : ASIDE_MOST_NS;
         b->piece_ns -= b->piece_ns / ASIDE_FORGET;
-        b->piece_ns = took_ns > b->piece_ns ? took_ns : b->piece_ns;
+        b->piece_ns = piece_ns > b->piece_ns ? piece_ns : b->piece_ns;
     }
+}
+
+// item_ready says that the item has a program; else it waits for what is done aside.
+static bool item_ready(const hth_batcher *b, const hth_batch_item *i)
+{
+    return b->oracle.time_ns(b->oracle.ctx, i, i->samples) != HTH_BATCH_NONE;
 }
 
 // When an item comes to its turn: as was predicted, and what was done aside since; or, where more
@@ -137,7 +145,7 @@ bool hth_batcher_spares(const hth_batcher *b, uint64_t now_ns)
                          (double)(b->aside_ns - i->aside_ns);
             due = fmax(due, (double)now_ns + before * b->margin) + aside_next_ns(b);
             bool known = q->sample_ns > 0; // else a first run tells
-            if (i->expires_ns != 0 && (!known || due > (double)i->expires_ns)) {
+            if (i->expires_ns != 0 && (!known || due > (double)i->expires_ns) && item_ready(b, i)) {
                 return false;
             }
             before += hth_batch_item_ns(i);
@@ -230,11 +238,23 @@ static bool item_next(const hth_batch_item *a, const hth_batch_item *b)
                : item_before(a, b);
 }
 
+// item_may says that it can be chosen: it is left to the sweep, or passed over, else.
+static bool item_may(hth_batcher *b, const hth_batch_item *i, uint64_t now_ns, hth_batch_ask ask)
+{
+    if (hth_batch_item_ended(i, now_ns)) {
+        return false;
+    }
+    bool may = !ask.ready || item_ready(b, i);
+    b->passed = b->passed || !may;
+    return may;
+}
+
 // queue_head is the first item, or with several flows that of the one whose turn it is.
-static hth_batch_item *queue_head(const hth_batcher *b, const hth_batch_queue *q, uint64_t now_ns)
+static hth_batch_item *queue_head(hth_batcher *b, const hth_batch_queue *q, uint64_t now_ns,
+                                  hth_batch_ask ask)
 {
     hth_batch_item *i = q->first, *best;
-    while (i != NULL && hth_batch_item_ended(i, now_ns)) {
+    while (i != NULL && !item_may(b, i, now_ns, ask)) {
         i = i->next;
     }
     best = i;
@@ -242,17 +262,17 @@ static hth_batch_item *queue_head(const hth_batcher *b, const hth_batch_queue *q
         return i;
     }
     while ((i = i->next) != NULL && i->priority == best->priority) {
-        best = item_next(i, best) && !hth_batch_item_ended(i, now_ns) ? i : best;
+        best = item_next(i, best) && item_may(b, i, now_ns, ask) ? i : best;
     }
     return best;
 }
 
 // head_next is the first item of those queues that were not looked at in this round.
-static hth_batch_item *head_next(const hth_batcher *b, uint64_t now_ns)
+static hth_batch_item *head_next(hth_batcher *b, uint64_t now_ns, hth_batch_ask ask)
 {
     hth_batch_item *best = NULL;
     for (const hth_batch_queue *q = b->queues; q != NULL; q = q->next) {
-        hth_batch_item *head = q->round != b->round ? queue_head(b, q, now_ns) : NULL;
+        hth_batch_item *head = q->round != b->round ? queue_head(b, q, now_ns, ask) : NULL;
         if (head != NULL && (best == NULL || item_next(head, best))) {
             best = head;
         }
@@ -282,7 +302,8 @@ hth_batch_item *hth_batcher_next(hth_batcher *b, uint64_t now_ns, hth_batch_ask 
     hth_batch_item *head;
     *wake_ns = b->n > 0 ? now_ns + SWEEP_NS : UINT64_MAX;
     b->round++;
-    while ((head = head_next(b, now_ns)) != NULL &&
+    b->passed = false;
+    while ((head = head_next(b, now_ns, ask)) != NULL &&
            (ask.priority == 0 || head->priority <= ask.priority)) {
         hth_batch_choice choice;
         head->queue->round = b->round;

@@ -125,6 +125,7 @@ typedef struct hth_batcher {
     uint64_t piece_ns;       // the longest piece of that, lately
     uint64_t aside_at_ns;    // when the last one ended
     uint64_t round;
+    bool passed;            // the last choice passed over items without a program
     hth_batch_flow *flows;  // with items
     hth_batch_flow nobodys; // of items that name none
     double at;              // virtual time of the flow that was served last
@@ -158,8 +159,8 @@ uint64_t hth_batcher_wait_ns(const hth_batcher *b, const hth_batch_flow *flow, u
 // hth_batcher_aside says that the thread did something else for took_ns, until now; 0: that it
 // would, as soon as hth_batcher_spares.
 void hth_batcher_aside(hth_batcher *b, uint64_t took_ns, uint64_t now_ns);
-// hth_batcher_spares says whether everybody who waits can wait for one more piece of something
-// else.
+// hth_batcher_spares says whether everybody who waits and has a program can wait for one more piece
+// of something else, half as long again as the longest lately.
 bool hth_batcher_spares(const hth_batcher *b, uint64_t now_ns);
 
 // hth_batcher_sweep unlinks what was canceled or has expired and returns it, by `next`.

@@ -183,15 +183,11 @@ static bool waits(const chooser *c, hth_batch_queue *q, uint64_t now_ns)
 void hth_batch_choose(hth_batcher *b, hth_batch_item *head, uint64_t now_ns, hth_batch_ask ask,
                       hth_batch_choice *out)
 {
-    const hth_batch_oracle *o = &b->oracle;
     hth_batch_queue *q = head->queue;
     chooser c = {.b = b, .head = head, .policy = &q->policy};
     out->n = 0;
     out->bucket = 0;
     out->wake_ns = UINT64_MAX;
-    if (ask.ready && o->time_ns(o->ctx, head, head->samples) == HTH_BATCH_NONE) {
-        return;
-    }
     collect(&c, head, now_ns, out);
     if (!ask.hurry && waits(&c, q, now_ns)) {
         q->waited_n = q->waited_n == 0 ? q->n : q->waited_n;

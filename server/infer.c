@@ -256,7 +256,8 @@ static bool tune_step(hth_models *ms, hth_program *p, hth_program **tuned)
             int n;
             hth_err err = hth_convsel_measure(site->device, p->graph, &p->graph->nodes[i], NULL,
                                               site->timings, list, HTH_MAX_CHOICES, &n);
-            p->tuned = err != HTH_OK; // not tried again
+            // not tried again; nor is what could not be kept, for want of memory to measure all
+            p->tuned = err != HTH_OK || !hth_program_measured(site, p->graph, i);
             return err == HTH_OK;
         }
     }
@@ -278,6 +279,11 @@ static void tune_replace(hth_models *ms, hth_program *p, hth_program *tuned)
     if (active && tuned != NULL && hth_program_activate(ms->site, tuned) == HTH_OK) {
         hth_program_pin(ms->site, tuned, pinned);
     }
+}
+
+bool hth_infer_tunes(const hth_models *ms)
+{
+    return tune_candidate(ms) != NULL;
 }
 
 bool hth_infer_tune_idle(hth_models *ms)

@@ -24,5 +24,7 @@ hth_err hth_infer_program(hth_models *ms, hth_source *s, const hth_tensor *input
 // none: measures one convolution, or, when all are measured, swaps in a program compiled with them.
 // false: nothing left to do.
 bool hth_infer_tune_idle(hth_models *ms);
+// hth_infer_tunes says whether something is left.
+bool hth_infer_tunes(const hth_models *ms);
 
 #endif

@@ -201,7 +201,7 @@ static void serve_run(hth_serve *s, hth_pick *x)
 {
     hth_model *m = x->work[0]->model;
     hth_model_hold(m);
-    s->piece_ns = x->start_ns = hth_now_ns();
+    x->start_ns = hth_now_ns();
     hth_batcher_begin(&s->batcher, &m->queue, x->samples, x->start_ns);
     if (x->bucket == 0) {
         serve_alone(s, x->work[0]);
@@ -347,12 +347,13 @@ bool hth_serve_idle(hth_serve *s)
 {
     hth_join_fini(&s->join);
     for (hth_model *m = s->ms->list; m != NULL; m = m->next) {
-        if (m->wish.key != NULL) {
+        if (m->wish.key != NULL && hth_serve_begins(s)) {
             hth_serve_grant(s, m);
+            hth_serve_ends(s);
             return true;
         }
     }
-    return hth_serve_measure(s, true) && s->idle;
+    return hth_serve_measure(s);
 }
 
 // ---- during work

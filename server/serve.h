@@ -40,6 +40,7 @@ typedef struct hth_serve {
     hth_model *wished;          // held: has waited long enough for a larger program; NULL: none
     uint64_t looked_ns;
     bool nested;         // serving inside a compilation or a measurement
+    bool aside;          // inside what nobody waits for: a measurement's step, a wished program
     bool tuning, idle;   // inside a measurement's step; that began while nobody asked, and so far
     uint64_t piece_ns;   // when the thread last began with something that is not serving
     uint64_t aside_ns;   // since when something like that waits to begin; 0: nothing

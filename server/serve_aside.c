@@ -19,11 +19,17 @@
 // For how long requests with short timeouts can hold up what is done aside.
 #define ASIDE_WAIT_NS 1000000000u
 
-// tune_hurries says that something waits that a measurement holds up: then requests have no more of
-// the time than it has.
+// aside_hurries says that somebody waits for the end of what is done aside.
+static bool aside_hurries(const hth_serve *s)
+{
+    return s->first != NULL || s->await.n > 0 || s->batcher.passed;
+}
+
+// tune_hurries says that a measurement holds something up: then requests have no more of the time
+// than it has.
 static bool tune_hurries(const hth_serve *s)
 {
-    return s->first != NULL || s->wished != NULL || s->await.n > 0;
+    return s->wished != NULL || aside_hurries(s);
 }
 
 bool hth_serve_begins(hth_serve *s)
@@ -36,11 +42,13 @@ bool hth_serve_begins(hth_serve *s)
         return false;
     }
     s->aside_ns = 0;
+    s->aside = true;
     s->piece_ns = now_ns;
     return true;
 }
 
-uint64_t hth_serve_ends(hth_serve *s)
+// aside_piece counts the piece that ends now; the time.
+static uint64_t aside_piece(hth_serve *s)
 {
     uint64_t now_ns = hth_now_ns();
     hth_batcher_aside(&s->batcher, now_ns - s->piece_ns, now_ns);
@@ -48,13 +56,23 @@ uint64_t hth_serve_ends(hth_serve *s)
     return now_ns;
 }
 
-// aside_waits says that runs come before the next piece, whatever its part of the time, since
-// from_ns.
-static bool aside_waits(const hth_serve *s, uint64_t from_ns)
+void hth_serve_ends(hth_serve *s)
+{
+    aside_piece(s);
+    s->aside = false;
+}
+
+// aside_waits says that runs come before the next piece, which could begin since *due_ns (0: now).
+static bool aside_waits(hth_serve *s, uint64_t *due_ns)
 {
     uint64_t now_ns = hth_now_ns();
-    return s->batcher.n > 0 && now_ns - from_ns < ASIDE_WAIT_NS &&
-           !hth_batcher_spares(&s->batcher, now_ns);
+    *due_ns = *due_ns != 0 ? *due_ns : now_ns;
+    if (!s->aside || s->batcher.n == 0 || aside_hurries(s) || now_ns - *due_ns >= ASIDE_WAIT_NS ||
+        hth_batcher_spares(&s->batcher, now_ns)) {
+        return false;
+    }
+    hth_batcher_aside(&s->batcher, 0, now_ns);
+    return true;
 }
 
 // aside_run does one run for requests that have their program. false: there is none.
@@ -77,9 +95,10 @@ void hth_serve_in_compile(void *ctx)
     if (s->nested || s->join.n > 0) {
         return;
     }
-    uint64_t from_ns = hth_serve_ends(s);
-    if (s->batcher.n > 0 && (from_ns >= s->compile_ns || aside_waits(s, from_ns))) {
-        while (aside_run(s) && aside_waits(s, from_ns)) {
+    uint64_t from_ns = s->aside ? aside_piece(s) : hth_now_ns(), due_ns = 0;
+    s->idle = s->idle && hth_serve_empty(s);
+    if (s->batcher.n > 0 && (from_ns >= s->compile_ns || aside_waits(s, &due_ns))) {
+        while (aside_run(s) && aside_waits(s, &due_ns)) {
         }
         s->piece_ns = hth_now_ns();
         s->compile_ns = s->piece_ns + (s->piece_ns - from_ns) / COMPILE_PART;
@@ -93,18 +112,19 @@ bool hth_serve_in_measure(void *ctx)
     if (piece_ns < TUNE_PIECE_NS) {
         return false;
     }
-    uint64_t from_ns = hth_serve_ends(s);
+    uint64_t from_ns = aside_piece(s), due_ns = 0;
     bool ran = false, more = true;
     hth_serve_look(s);
     s->idle = s->idle && hth_serve_empty(s);
+    s->batcher.passed = false;
     while (more && !s->idle) {
         uint64_t others = tune_hurries(s) ? 1 : TUNE_OTHERS;
-        bool due = hth_now_ns() - from_ns < piece_ns * others;
+        bool theirs = hth_now_ns() - from_ns < piece_ns * others;
         if (s->batcher.n > 0) {
-            more = (due || aside_waits(s, from_ns)) && aside_run(s);
+            more = (theirs || aside_waits(s, &due_ns)) && aside_run(s);
             ran = ran || more;
         } else {
-            more = due && !tune_hurries(s) && s->wait(s->ctx, TUNE_WAIT_NS);
+            more = theirs && !tune_hurries(s) && s->wait(s->ctx, TUNE_WAIT_NS);
             hth_serve_look(s);
         }
     }
@@ -112,26 +132,36 @@ bool hth_serve_in_measure(void *ctx)
     return ran;
 }
 
-bool hth_serve_measure(hth_serve *s, bool idle)
+// tune_step takes a step towards measured algorithms, `idle`: at full pace until requests come.
+// *last_ns: when its last piece began. false: there was nothing to measure.
+static bool tune_step(hth_serve *s, bool idle, uint64_t *last_ns)
 {
     s->tuning = true;
     s->idle = idle;
-    s->piece_ns = hth_now_ns();
     bool some = hth_infer_tune_idle(s->ms);
+    *last_ns = s->piece_ns;
     s->tuning = false;
-    if (some) {
-        hth_serve_ends(s);
-    }
+    hth_serve_ends(s);
     return some;
+}
+
+bool hth_serve_measure(hth_serve *s)
+{
+    uint64_t last_ns;
+    return hth_infer_tunes(s->ms) && hth_serve_begins(s) && tune_step(s, true, &last_ns) && s->idle;
 }
 
 void hth_serve_tune(hth_serve *s)
 {
-    uint64_t from_ns = hth_now_ns();
-    if (from_ns < s->tune_ns || tune_hurries(s) || !hth_serve_begins(s)) {
+    uint64_t now_ns = hth_now_ns(), last_ns;
+    if (now_ns < s->tune_ns || tune_hurries(s)) {
         return;
     }
-    bool some = hth_serve_measure(s, false);
-    uint64_t now_ns = hth_now_ns();
-    s->tune_ns = now_ns + (some ? (now_ns - from_ns) * TUNE_OTHERS : TUNE_LOOK_NS);
+    if (!hth_infer_tunes(s->ms)) {
+        s->tune_ns = now_ns + TUNE_LOOK_NS;
+    } else if (hth_serve_begins(s)) {
+        (void)tune_step(s, false, &last_ns);
+        now_ns = hth_now_ns();
+        s->tune_ns = now_ns + (now_ns - last_ns) * TUNE_OTHERS;
+    }
 }

@@ -15,13 +15,13 @@ void hth_serve_grant(hth_serve *s, hth_model *m);
 // hth_serve_batch does one run, for a request of *priority; false: there is none before *wake_ns.
 bool hth_serve_batch(hth_serve *s, hth_batch_ask ask, uint64_t *wake_ns, uint32_t *priority);
 
-// hth_serve_begins says whether something else than serving may begin now; false: later, and until
-// then promises leave room for it. hth_serve_ends counts the piece of it that ends now; the time.
+// hth_serve_begins begins something that nobody waits for; false: later, and until then promises
+// leave room for it. hth_serve_ends counts the last piece of it.
 bool hth_serve_begins(hth_serve *s);
-uint64_t hth_serve_ends(hth_serve *s);
-// hth_serve_measure takes a step towards measured algorithms, `idle`: at full pace until requests
-// come. false: there was nothing to measure.
-bool hth_serve_measure(hth_serve *s, bool idle);
+void hth_serve_ends(hth_serve *s);
+// hth_serve_measure takes a step towards measured algorithms while nobody asks. false: there was
+// nothing to measure, or somebody has asked meanwhile.
+bool hth_serve_measure(hth_serve *s);
 // hth_serve_in_measure is the site's in_measure, for a serve: it has requests served behind a piece
 // for as long as makes up for it. true: something was run.
 bool hth_serve_in_measure(void *ctx);

@@ -32,7 +32,7 @@ typedef struct connection {
     uint64_t sent_ns;
     size_t out_at; // of the request
     size_t got;
-    char in[4096];
+    char in[8192];
 } connection;
 
 typedef struct bench {
