@@ -162,7 +162,7 @@ static void expect_outputs(const char *name, const reply *r, const json_t *want)
 // make_shared makes the shared memory that a request names: 16 floats, 0 to 15.
 static void make_shared(const char *body)
 {
-    const char *key = body != NULL ? strstr(body, SHARED) : NULL;
+    const char *key = body != NULL ? strstr(body, shared_prefix()) : NULL;
     float x[16];
     if (key == NULL) {
         return;
@@ -187,6 +187,9 @@ static void replay(int port, const char *path, int least)
     int n = 0;
     assert_non_null(file);
     for (; getline(&line, &cap, file) > 0; n++) {
+        for (char *at = line; (at = strstr(at, SHARED)) != NULL;) {
+            memcpy(at, shared_prefix(), sizeof SHARED - 1);
+        }
         json_t *row = json_loads(line, JSON_ALLOW_NUL, NULL);
         assert_non_null(row);
         const char *name = json_string_value(json_object_get(row, "name"));

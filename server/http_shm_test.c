@@ -17,14 +17,16 @@ static void shm_ask(int port, const char *path, const char *json)
 static void test_shared(void **state)
 {
     enum { N = 100000 };
-    int fd = shm_open("/" SHARED "large", O_RDWR | O_CREAT, 0600);
+    char key[40], region[80];
+    snprintf(key, sizeof key, "/%slarge", shared_prefix());
+    snprintf(region, sizeof region, "{\"key\":\"%s\",\"byte_size\":800000}", key);
+    int fd = shm_open(key, O_RDWR | O_CREAT, 0600);
     assert_int_equal(ftruncate(fd, 8 * N), 0);
     float *x = mmap(NULL, 8 * N, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     for (int i = 0; i < N; i++) {
         x[i] = (float)i / 3;
     }
-    shm_ask(port_of(state), "/v2/systemsharedmemory/region/large/register",
-            "{\"key\":\"/" SHARED "large\",\"byte_size\":800000}");
+    shm_ask(port_of(state), "/v2/systemsharedmemory/region/large/register", region);
     static const char q[] =
         "{\"inputs\":[{\"name\":\"INPUT0\",\"shape\":[100000],\"datatype\":\"FP32\",\"parameters\":"
         "{"

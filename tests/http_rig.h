@@ -10,8 +10,19 @@
 #include "tests/http_client.h"
 #include "tests/server_rig.h"
 
-// How the names of the shared memory begin that these tests make.
+#include <unistd.h>
+
+// shared_prefix is how the names of the shared memory begin that these tests make: this process's
+// own, as long as SHARED, by which data calls it.
 #define SHARED "hearth_test_"
+
+static inline const char *shared_prefix(void)
+{
+    static char name[sizeof SHARED];
+    int n = snprintf(name, sizeof name, "hth%08d_", (int)getpid());
+    assert_int_equal(n, sizeof SHARED - 1);
+    return name;
+}
 
 static inline void rig_import(hth_store *store, const char *name, const char *file, int max_batch)
 {
@@ -54,9 +65,10 @@ static inline int rig_teardown(void **state)
 {
     server_rig *f = *state;
     server_rig_end(f);
-    int rc = system("rm -f /dev/shm/" SHARED "*");
     free(f);
-    return rc;
+    char command[64];
+    snprintf(command, sizeof command, "rm -f /dev/shm/%s*", shared_prefix());
+    return system(command);
 }
 
 static inline int port_of(void **state)
