@@ -253,14 +253,14 @@ class Bodies(unittest.TestCase):
         self.daemon('--set', 'engine.heartbeats=1000')
         padding = 40 << 20
         model = identity() + b'\xa2\x06' + varint(padding) + bytes(padding)  # a field of bytes that no reader knows is skipped
-        body = json.dumps({'parameters': {'config': '{"max_batch_size":0}', 'file:1/model.onnx': base64.b64encode(model).decode()}})
+        body = json.dumps({'parameters': {'config': '{"max_batch_size":0}', 'file:1/model.onnx': base64.b64encode(model).decode()}}).encode()
         with self.dial() as k:
             engine = self.engine()
             os.kill(engine, signal.SIGSTOP)
             try:
-                k.sendall(f'POST /v2/repository/models/large/load HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n'.encode() +
-                          body.encode())
+                k.sendall(f'POST /v2/repository/models/large/load HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n'.encode() + body[:-1])
                 self.wait('the body never came', lambda: self.slabs('memfd:hearth-in')[0] > padding)
+                k.sendall(body[-1:])
                 self.wait('the body is held', lambda: self.slabs('memfd:hearth-in')[0] < KEPT)
                 k.settimeout(0.2)
                 with self.assertRaises(TimeoutError):

@@ -188,7 +188,7 @@ class Http(unittest.TestCase):
         self.assertEqual(got.tolist(), [[b'9.000000:1', b'5.000000:2'], [b'8.000000:2', b'7.000000:0']])
 
     def test_parameters(self):
-        y = self.client.infer('fp32', [tensor('INPUT0', sample('FP32'))], priority=2, timeout=5_000_000, sequence_id=7,
+        y = self.client.infer('fp32', [tensor('INPUT0', sample('FP32'))], priority=2, timeout=600_000_000, sequence_id=7,
                               sequence_start=True, sequence_end=True, parameters={'note': 'x', 'n': 3, 'p': 0.5, 'b': True})
         self.assertEqual(y.get_response()['model_version'], '1')
         self.refused('reserved', self.client.infer, 'fp32', [tensor('INPUT0', sample('FP32'))], parameters={'triton_x': 1})

@@ -148,7 +148,7 @@ mkdir "$dir/tmp"
 TMPDIR=$dir/tmp GPU_PARTS='probes machine' GPU_NETWORKS=net:8 sh tests/gpu_check.sh "$dir/stub" "$dir/out3" >"$dir/killed" 2>&1 &
 pid=$!
 i=0
-while [ ! -e "$dir/probing" ] && [ $i -lt 300 ]; do sleep 0.1; i=$((i + 1)); done
+while [ ! -e "$dir/probing" ] && [ $i -lt 3000 ]; do sleep 0.1; i=$((i + 1)); done
 kill -TERM $pid
 wait $pid
 is 'a signal ends it' [ $? = 143 ]

@@ -95,7 +95,7 @@ class Metrics(unittest.TestCase):
 
     @classmethod
     def ask(cls, verb, path, body=None, port=None):
-        c = http.client.HTTPConnection('127.0.0.1', port or cls.daemon.http, timeout=60)
+        c = http.client.HTTPConnection('127.0.0.1', port or cls.daemon.http, timeout=300)
         c.request(verb, path, json.dumps(body) if body is not None else None)
         r = c.getresponse()
         text = r.read().decode()

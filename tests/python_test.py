@@ -69,7 +69,7 @@ class Server:
     def stop(self, how=signal.SIGTERM):
         self.process.send_signal(how)
         self.process.stdout.close()
-        return self.process.wait(40)
+        return self.process.wait(300)
 
 
 class Embedded(unittest.TestCase):

@@ -23,7 +23,7 @@ start() {
     i=0
     until "$build/hearth" ls >/dev/null 2>&1; do
         i=$((i + 1))
-        [ $i -lt 100 ] || fail "hearthd did not start"
+        [ $i -lt 3000 ] || fail "hearthd did not start: $(cat "$dir/log")"
         sleep 0.1
     done
 }
@@ -40,7 +40,7 @@ checkpointed() { # waits for a job's first checkpoint
     i=0
     until "$build/hearth" ls --all | grep -q "^$1\.checkpoint "; do
         i=$((i + 1))
-        [ $i -lt 500 ] || fail "there was no checkpoint"
+        [ $i -lt 12000 ] || fail "there was no checkpoint"
         sleep 0.01
     done
 }
@@ -64,7 +64,7 @@ cut alone
 i=0
 until "$build/hearth" job alone | grep -q 'state *finished'; do
     i=$((i + 1))
-    [ $i -lt 300 ] || fail "the job was not gone on with"
+    [ $i -lt 3000 ] || fail "the job was not gone on with"
     sleep 0.1
 done
 "$build/hearth" --json job alone --svg "$dir/loss.svg" >"$dir/job"
@@ -100,7 +100,7 @@ step() { # waits until a job has made a step, not counting those that a process 
     i=0
     until "$build/hearth" --json job "$1" 2>/dev/null | grep -q '"state": *"running".*"step": *[1-9]'; do
         i=$((i + 1))
-        [ $i -lt 1000 ] || fail "$1 is not at work: $("$build/hearth" --json job "$1" 2>&1)"
+        [ $i -lt 12000 ] || fail "$1 is not at work: $("$build/hearth" --json job "$1" 2>&1)"
         sleep 0.02
     done
 }
@@ -112,7 +112,7 @@ step anew # by itself
 i=0
 until grep -q "died before the job's first checkpoint; the job begins anew" "$dir/says"; do
     i=$((i + 1))
-    [ $i -lt 500 ] || fail "the command said: $(cat "$dir/says")"
+    [ $i -lt 12000 ] || fail "the command said: $(cat "$dir/says")"
     sleep 0.02
 done
 for again in 2 3; do

@@ -65,16 +65,26 @@ def clients_folder():
         os.environ.get('XDG_CACHE_HOME') or os.path.expanduser('~/.cache'), 'hearth-clients')
 
 
-def free_port():
-    """Below those that the kernel gives to clients, one of which could take it before it is bound."""
+claims = []
+
+
+def free_port(n=1):
+    """The first of n ports, one behind the other, that nobody listens at and that no other test gets, as in tests/free_port.h: below
+    those that the kernel gives to clients, one of which could take it before it is bound."""
     while True:
-        port = random.randrange(20000, 32000)
-        with socket.socket() as s:
-            try:
-                s.bind(('127.0.0.1', port))
-                return port
-            except OSError:
-                pass
+        port, taken = random.randrange(10000, 32000 - n), []
+        try:
+            for p in range(port, port + n):
+                taken.append(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
+                taken[-1].bind(f'\0hearth-test-port-{p}')
+                with socket.socket() as s:
+                    s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                    s.bind(('127.0.0.1', p))
+            claims.extend(taken)
+            return port
+        except OSError:
+            for s in taken:
+                s.close()
 
 
 class Daemon:
@@ -95,6 +105,6 @@ class Daemon:
     def stop(self):
         self.process.send_signal(signal.SIGTERM)
         self.process.stdout.close()
-        code = self.process.wait(60)
+        code = self.process.wait(300)
         shutil.rmtree(self.folder, ignore_errors=True)
         return code
