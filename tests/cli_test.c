@@ -321,7 +321,7 @@ static void test_jobs(void **state)
     said("the job goes on under the budget that it had");
     assert_int_equal(run("hearth --server %s job t --budget 70%%", url), 0);
     run("hearth --server %s --json job t --follow >%s/follow & n=0; "
-        "while ! grep -q stall_ms %s/follow && [ $n -lt 600 ]; do sleep 0.1; n=$((n+1)); done; "
+        "while ! grep -q stall_ms %s/follow && [ $n -lt 3000 ]; do sleep 0.1; n=$((n+1)); done; "
         "%s/hearth --server %s cancel t; wait; cat %s/follow",
         url, dir, dir, build, url, dir);
     said("\"stall_ms\":");

@@ -230,19 +230,19 @@ static void test_training(void **state)
 // ---- a request that takes too long
 
 static hearth_status bench_status;
-static atomic_int bench_runs;
+static atomic_int bench_runs, bench_enough;
 
 static int bench_progress(void *ctx, const char *what, uint64_t done, uint64_t total)
 {
     atomic_store(&bench_runs, 1);
-    return 0;
+    return atomic_load(&bench_enough);
 }
 
 static void *bencher(void *arg)
 {
     hearth *h = dial();
     char *json;
-    bench_status = hearth_query(h, "bench", "{\"model\":\"digits\",\"batch\":4,\"seconds\":60}",
+    bench_status = hearth_query(h, "bench", "{\"model\":\"digits\",\"batch\":4,\"seconds\":600}",
                                 bench_progress, NULL, &json);
     hearth_close(h);
     return NULL;
@@ -262,7 +262,7 @@ static void test_limit(void **state)
     pthread_join(thread, NULL);
     assert_int_equal(end(pid), 0);
     assert_int_equal(bench_status, HEARTH_ECANCELED);
-    assert_true(now() - began > 9 && now() - began < 50);
+    assert_true(now() - began > 9 && now() - began < 300);
 }
 
 // ---- HTTP
@@ -278,7 +278,7 @@ static int http_ask(int fd)
     return n > 12 ? atoi(answer + 9) : 0;
 }
 
-// While a job is saved and a bench is canceled, connections that there are may ask: each is told.
+// As long as a bench goes on, connections that there are may ask: each is told.
 static void test_http(void **state)
 {
     enum { ASK = 5 };
@@ -289,7 +289,7 @@ static void test_http(void **state)
     int port = free_port(1);
     a.sin_port = htons((uint16_t)port);
     snprintf(http, sizeof http, "--http=127.0.0.1:%d", port);
-    pid_t pid = start_http("6", http);
+    pid_t pid = start_http("400", http);
     for (int i = 0; strstr(log_text(), " ready: ") == NULL; i++) { // HTTP listens behind the socket
         assert_true(i < 12000);
         nap(10);
@@ -320,7 +320,9 @@ static void test_http(void **state)
     for (int i = 0; i < ASK; i++) {
         close(fd[i]);
     }
+    atomic_store(&bench_enough, 1);
     pthread_join(thread, NULL);
+    assert_int_equal(bench_status, HEARTH_ECANCELED);
     assert_int_equal(end(pid), 0);
     assert_int_equal(log_number(" refused="), ASK);
     assert_true(log_number(" answered=") >= 2 * ASK + before);
