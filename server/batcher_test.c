@@ -316,6 +316,34 @@ static void test_refusals(void **state)
     assert_err(hth_batcher_add(&r.b, &r.q, &i[11], 0), HTH_EBUSY, "Exceeds maximum queue size");
 }
 
+// Where only what has a program is run, others are passed over, and what is done aside, which they
+// wait for, is not held up for them.
+static void test_passed(void **state)
+{
+    rig r;
+    rig_init(&r);
+    int64_t bucket;
+    uint64_t wake_ns;
+    hth_batch_item without = item(3, 0), with = item(1, 1);
+    without.timeout_ns = with.timeout_ns = 20 * MS;
+    without.joins = with.joins = false;
+    hth_batcher_begin(&r.b, &r.q, 1, 0);
+    hth_batcher_end(&r.b, &r.q, 1, MS);
+    hth_batcher_aside(&r.b, 4 * MS, 0);
+    assert_ok(hth_batcher_add(&r.b, &r.q, &without, 1));
+    assert_true(hth_batcher_spares(&r.b, 19 * MS));
+    assert_ok(hth_batcher_add(&r.b, &r.q, &with, 1));
+    assert_true(hth_batcher_spares(&r.b, 2 * MS));
+    assert_false(hth_batcher_spares(&r.b, 19 * MS));
+    assert_ptr_equal(hth_batcher_next(&r.b, 2, (hth_batch_ask){.ready = true}, &bucket, &wake_ns),
+                     &with);
+    assert_true(r.b.passed);
+    assert_null(hth_batcher_next(&r.b, 2, (hth_batch_ask){.ready = true}, &bucket, &wake_ns));
+    assert_true(r.b.passed);
+    assert_ptr_equal(next(&r, 2, &bucket), &without);
+    assert_false(r.b.passed);
+}
+
 // ---- a server under load
 
 static uint64_t random_next(uint64_t *state)
@@ -678,12 +706,12 @@ static void test_flow_waits(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_order),       cmocka_unit_test(test_buckets),
-        cmocka_unit_test(test_join),        cmocka_unit_test(test_measured),
-        cmocka_unit_test(test_delay),       cmocka_unit_test(test_sweep),
-        cmocka_unit_test(test_refusals),    cmocka_unit_test(test_overload),
-        cmocka_unit_test(test_aside),       cmocka_unit_test(test_light_load),
-        cmocka_unit_test(test_fair_shares), cmocka_unit_test(test_flood),
-        cmocka_unit_test(test_flow_waits)};
+        cmocka_unit_test(test_order),      cmocka_unit_test(test_buckets),
+        cmocka_unit_test(test_join),       cmocka_unit_test(test_measured),
+        cmocka_unit_test(test_delay),      cmocka_unit_test(test_sweep),
+        cmocka_unit_test(test_refusals),   cmocka_unit_test(test_overload),
+        cmocka_unit_test(test_aside),      cmocka_unit_test(test_passed),
+        cmocka_unit_test(test_light_load), cmocka_unit_test(test_fair_shares),
+        cmocka_unit_test(test_flood),      cmocka_unit_test(test_flow_waits)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
