@@ -54,6 +54,7 @@ static void rig_answer(hth_request *q, hth_err err)
     call *c = (call *)((char *)q - offsetof(call, r));
     c->finished = true;
     free(c->out[0].data);
+    hth_free(q->outputs);
 }
 
 static void rig_ask(rig *r)
