@@ -3,7 +3,7 @@
 // cut.
 #include "graph/test_eval.h"
 
-#include "base/clock.h"
+#include <time.h>
 
 #define F32 HTH_DT_F32
 #define N   HTH_DIM_SYMBOL(0)
@@ -266,15 +266,15 @@ static void test_large_graph(void **state)
         assert_int_equal(hth_graph_add_output(g, x), HTH_OK);
         hth_tensor in = shaped(F32, (hth_shape){2, {4, 8}});
         hth_stage s;
-        uint64_t start = hth_now_ns();
+        clock_t start = clock();
         assert_int_equal(hth_specialize(g, &in, small_eval, NULL, &s), HTH_OK);
-        ms[round] = (double)(hth_now_ns() - start) / 1e6;
+        ms[round] = (double)(clock() - start) * 1e3 / CLOCKS_PER_SEC;
         print_message("%d nodes: %.1f ms\n", g->n_nodes, ms[round]);
         assert_int_equal(s.graph->n_nodes, round == 0 ? 1000 : 4000);
         hth_stage_fini(&s);
         hth_graph_free(g);
     }
-    assert_true(ms[1] < 16 * ms[0] + 50); // 4 times the nodes; generous, the machine may be busy
+    assert_true(ms[1] < 16 * ms[0] + 50); // 4 times the nodes; generous
 }
 
 int main(void)

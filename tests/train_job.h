@@ -289,7 +289,7 @@ static inline void train_three_steps(fixture *f, witness *w, const char *text)
     call_start(f->engine, &w->c);
     struct timespec end;
     clock_gettime(CLOCK_REALTIME, &end);
-    end.tv_sec += 120;
+    end.tv_sec += 300;
     pthread_mutex_lock(&w->c.lock);
     int rc = 0;
     while (w->step == 0 && rc == 0) {
@@ -300,7 +300,7 @@ static inline void train_three_steps(fixture *f, witness *w, const char *text)
     if (rc != 0) {
         hth_err err;
         json_t *jobs = ask(f, "jobs", "{}", &err);
-        fail_msg("no third step after 120 s: %s", json_dumps(jobs, JSON_COMPACT | JSON_ENCODE_ANY));
+        fail_msg("no third step after 300 s: %s", json_dumps(jobs, JSON_COMPACT | JSON_ENCODE_ANY));
     }
 }
 
