@@ -18,7 +18,7 @@ static void spins_until(void **state)
 {
     (void)state;
     int n = 0;
-    uint64_t until_ns = hth_real_after(2000000);
+    uint64_t until_ns = hth_real_after(200000000); // others may have the processor for a while
     hth_spin(looks, &n, until_ns);
     assert_true(hth_real_ns() >= until_ns);
     assert_true(n > 1);
@@ -31,9 +31,9 @@ static void rests(void **state)
 {
     (void)state;
     int n = 0;
-    uint64_t until_ns = hth_real_after(50000000);
+    uint64_t until_ns = hth_real_after(3000000000); // it must not be over before it is looked
     hth_spin_rest(until_ns);
-    hth_spin_rest(until_ns - 40000000); // earlier: nothing new
+    hth_spin_rest(until_ns - 2000000000); // earlier: nothing new
     hth_spin_rest(0);
     assert_true(hth_spin_rests() == until_ns);
     hth_spin(looks, &n, HTH_FOREVER);

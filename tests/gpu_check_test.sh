@@ -111,14 +111,14 @@ is() { # NAME COMMAND..
 }
 echo 0 >"$dir/sleeps"
 echo 1 >"$dir/fails"
-stub probes 60
+stub probes 600
 check 1 'FAILED' "libraries at: $dir/stub:/a/driver"
 is 'a part that failed is not done' [ ! -e "$dir/out2/probes.done" ]
-stub machine 60
+stub machine 600
 check 1 'FAILED'
 is 'what failed in another run fails this one, which is done itself' [ -e "$dir/out2/machine.done" ]
 echo 0 >"$dir/fails"
-stub probes 60
+stub probes 600
 check 0 'device suite, captures, probes             ok'
 is 'a part that is run again has no earlier rows' [ "$(grep -c 'device suite' "$dir/out2/table.txt")" = 1 ]
 is 'and is done' [ -e "$dir/out2/probes.done" ]
@@ -128,17 +128,17 @@ stub probes 7
 check 0 'no time'
 is 'a part at its limit is not done' [ ! -e "$dir/out2/probes.done" ]
 
-stub bench 60
+stub bench 600
 check 0 'train net, batch 8, bf16' 'infer net, batch 32, tf32' 'batch 1, bf16, no graphs' '50 samples/s' 'no PyTorch'
 is 'every bench was taken' [ "$(grep -c ' bench ' "$dir/benches")" = 11 ]
 is 'without those of PyTorch it is not done' [ ! -e "$dir/out2/bench.done" ]
 : >"$dir/torch"
-stub bench 60
+stub bench 600
 check 0 'train net, batch 8, fp32' '20 ms (planned 18, then 19), 50 samples/s' '20 ms, 50 samples/s' '40 samples/s; hearth / PyTorch 1.250'
 is 'what is missing is taken, and only that' [ "$(grep -c ' bench ' "$dir/benches") $(grep -c gpu_torch "$dir/benches")" = '0 9' ]
 is 'a part is done under its own name' [ -e "$dir/out2/bench.done" ]
 rm -f "$dir/out2/bench.done"
-stub bench 60
+stub bench 600
 check 0 'train net, batch 8, tf32' 'hearth / PyTorch 1.250'
 is 'nothing is taken twice' [ ! -s "$dir/benches" ]
 

@@ -104,14 +104,14 @@ daemon_taken() { # what cannot be opened together, before anything is
 }
 check 'hearthd --check-config says what is taken twice, what is no folder, and which file of TLS cannot be read' daemon_taken
 
-free_port() { # one that is free, with its successor (for events)
-    perl -MIO::Socket::INET -e 'my %on = (Listen => 1, LocalAddr => "127.0.0.1");
-        for (;;) { my $s = IO::Socket::INET->new(%on) or die; my $p = $s->sockport;
-            if ($p < 65535 && IO::Socket::INET->new(%on, LocalPort => $p + 1)) { print $p; last } }'
+free_ports() { # the first of three that are free, one behind the other, below those that the kernel gives to clients
+    perl -MIO::Socket::INET -e 'for (;;) { my $p = 10000 + int(rand(21990));
+        my @on = grep { IO::Socket::INET->new(Listen => 1, ReuseAddr => 1, LocalAddr => "127.0.0.1", LocalPort => $_) } $p .. $p + 2;
+        if (@on == 3) { print $p; last } }'
 }
 daemon_twice() { # the second one finds port, socket and store in use
-    tcp=$(free_port)
-    http=$(free_port)
+    tcp=$(free_ports) # and the one for events
+    http=$((tcp + 2))
     "$d" --store "$dir/twice" --listen "ipc://$dir/twice.sock" --listen "tcp://127.0.0.1:$tcp" --http "127.0.0.1:$http" >"$dir/ready" 2>&1 &
     pid=$!
     wait_for "$dir/ready" ready || return 1
