@@ -243,7 +243,7 @@ static void test_timeout(void **state)
 {
     server_rig *r = *state;
     serve(r);
-    hearth *h = connect_to(r, &(hearth_options){.timeout_ms = 300});
+    hearth *h = connect_to(r, &(hearth_options){.timeout_ms = 3000});
     hearth *patient = connect_to(r, NULL);
     float x[1] = {1};
     hearth_tensor in = vector(x, 1), *out;
