@@ -21,7 +21,7 @@ import tap
 from onnx_identity import identity
 
 BUILD = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else 'build')
-PATIENCE = 60
+PATIENCE = 300
 KEPT = 17 << 20  # what a slab keeps of memory that is free, and its heads
 VALUES = array.array('f', (i % 8191 - 4095.5 for i in range(10_000_000))).tobytes()
 LIVE = b'GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n'

@@ -26,7 +26,7 @@ static inline int dial(int port)
     struct sockaddr_in a = {.sin_family = AF_INET,
                             .sin_port = htons((uint16_t)port),
                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    struct timeval patience = {.tv_sec = 30};
+    struct timeval patience = {.tv_sec = 300};
     int fd = socket(AF_INET, SOCK_STREAM, 0);
     assert_true(fd >= 0);
     setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);

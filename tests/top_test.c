@@ -12,7 +12,7 @@
 #include <termios.h>
 #include <unistd.h>
 
-#define PATIENCE_MS 60000
+#define PATIENCE_MS 300000
 
 static char dir[] = "/tmp/hearth-top-XXXXXX", program[300];
 static char seen[1 << 20]; // of the terminal
