@@ -468,14 +468,13 @@ static void test_stop_while_busy(void **state)
     hearth *h = open_or_fail(f->rig.ipc, 0);
     caller c[4];
     pthread_t stopper;
+    int before = atomic_load(&fake_taken);
     for (int i = 0; i < 4; i++) {
         c[i] = (caller){.h = h, .id = i};
         assert_int_equal(pthread_create(&c[i].thread, NULL, hold_main, &c[i]), 0);
     }
     wait_for(&fake_held, 1);
-    for (int i = 0; i < 50; i++) {
-        fake_nap(); // the other three get into the engine's queue
-    }
+    wait_for(&fake_taken, before + 4); // the other three are in the engine's queue
     assert_int_equal(pthread_create(&stopper, NULL, stop_main, f->rig.server), 0);
     float x[1] = {1};
     hearth_tensor in = vector("x", x, 1), *out;
