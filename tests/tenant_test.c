@@ -139,7 +139,8 @@ static outputs run(hearth *h, const char *model)
     return out;
 }
 
-// haunt fills the arena with enormous numbers.
+// haunt fills the arena with enormous numbers, by a model of its own: it is asked so often that its
+// algorithms are measured, and other batches of it then compute other last bits.
 static void haunt(hearth *h)
 {
     size_t n = (size_t)IMAGES * 64;
@@ -154,7 +155,7 @@ static void haunt(hearth *h)
                        .bytes = n * sizeof *image},
                   *y;
     int n_out;
-    if (hearth_infer(h, "digits.onnx", &x, 1, &y, &n_out) != HEARTH_OK) {
+    if (hearth_infer(h, "haunt", &x, 1, &y, &n_out) != HEARTH_OK) {
         fail_msg("%s", hearth_error());
     }
     assert_true(fabsf(((const float *)y[0].data)[0]) > 1e25F);
@@ -202,6 +203,9 @@ static void test_memory(void **state)
         assert_ok(hth_setting_set("memory.clear_arena", cleared ? "true" : "false"));
         h = engine_open(cleared ? "cleared" : "used"); // stores of their own: nothing was measured
         assert_int_equal(imported(h, name), n);
+        assert_int_equal(
+            hearth_import(h, "haunt", "tests/data/digits/digits.onnx", -1, NULL, NULL, NULL),
+            HEARTH_OK);
         for (int i = 0; i < n; i++) {
             haunt(h);
             outputs again = run(h, name[i]);
