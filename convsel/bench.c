@@ -292,14 +292,6 @@ bool hth_bench_between(const hth_timing_cache *cache)
     return cache != NULL && cache->between != NULL && cache->between(cache->owner);
 }
 
-// bench_warm_run is one that does not count.
-static hth_err bench_warm_run(hth_bench *b, const hth_kernel *k, const hth_kernel_args *a,
-                              hth_samples *cold, double *us)
-{
-    *cold = (hth_samples){.n = 0};
-    return bench_run(b, k, a, cold, us);
-}
-
 static hth_err bench_runs(hth_bench *b, const hth_kernel *k, const hth_kernel_args *a,
                           hth_samples *s)
 {
@@ -308,7 +300,7 @@ static hth_err bench_runs(hth_bench *b, const hth_kernel *k, const hth_kernel_ar
     if (b->heat_text != NULL) { // no run warms the next one
         return bench_run(b, k, a, s, &us);
     }
-    HTH_TRY(bench_warm_run(b, k, a, &cold, &us));
+    HTH_TRY(bench_run(b, k, a, &cold, &us));
     if (us > LONG_RUN_US) {
         hth_samples_add(s, us, cold.n_clean > 0);
         return HTH_OK;
@@ -316,7 +308,7 @@ static hth_err bench_runs(hth_bench *b, const hth_kernel *k, const hth_kernel_ar
     double total = 0;
     for (int i = 0; i < MAX_RUNS && (i == 0 || total < ENOUGH_US); i++) {
         if (i > 0 && hth_bench_between(b->cache)) { // the caches are another's
-            HTH_TRY(bench_warm_run(b, k, a, &cold, &us));
+            HTH_TRY(bench_run(b, k, a, &cold, &us));
         }
         HTH_TRY(bench_run(b, k, a, s, &us));
         total += us;

@@ -1,68 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The batcher as a function of data: orders, joins, delays, refusals, and a server under three
-// times the load that it can bear, all on a simulated clock.
-#include "server/batcher.h"
-
-#include "base/test.h"
+// The batcher as a function of data, on a simulated clock: orders, joins, delays, refusals, shares
+// of tenants. Under load: batcher_load_test.c.
+#include "tests/batcher_rig.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
-
-#define MS 1000000u
-#define US 1000u
-
-// A model: what a run of so many samples takes (index: samples), 0: not timed, NONE: no program.
-typedef struct rig {
-    hth_batcher b;
-    hth_batch_queue q, other;
-    uint64_t time_ns[65];
-    int64_t wanted; // last
-    int64_t most;   // no program of more samples can be had; 0: all can
-    int n_wants;
-} rig;
-
-static uint64_t rig_time(void *ctx, const hth_batch_item *like, int64_t samples)
-{
-    const rig *r = ctx;
-    return samples <= 64 ? r->time_ns[samples] : HTH_BATCH_NONE;
-}
-
-// Items of different parity of their timeouts are of different shapes.
-static bool rig_alike(void *ctx, const hth_batch_item *a, const hth_batch_item *b)
-{
-    return a->timeout_ns % 2 == b->timeout_ns % 2;
-}
-
-static bool rig_want(void *ctx, const hth_batch_item *like, int64_t samples)
-{
-    rig *r = ctx;
-    if (r->most > 0 && samples > r->most) {
-        return false;
-    }
-    r->wanted = samples;
-    r->n_wants++;
-    return true;
-}
-
-static void rig_init(rig *r)
-{
-    memset(r, 0, sizeof *r);
-    hth_batch_oracle o = {rig_time, rig_alike, rig_want, r};
-    hth_batcher_init(&r->b, &o);
-    r->q.policy = r->other.policy = (hth_batch_policy){.max_samples = 32, .priority = 100};
-    for (int i = 0; i <= 64; i++) {
-        r->time_ns[i] = HTH_BATCH_NONE;
-    }
-    for (int i = 1; i <= 32; i *= 2) { // 1 ms, and 0.5 ms for each further sample
-        r->time_ns[i] = (uint64_t)(i + 1) * MS / 2;
-    }
-}
-
-static hth_batch_item item(int64_t samples, uint64_t arrived_ns)
-{
-    return (hth_batch_item){.samples = samples, .joins = true, .arrived_ns = arrived_ns};
-}
 
 static int count(const hth_batch_item *i)
 {
@@ -344,199 +286,6 @@ static void test_passed(void **state)
     assert_false(r.b.passed);
 }
 
-// ---- a server under load
-
-static uint64_t random_next(uint64_t *state)
-{
-    *state ^= *state << 13;
-    *state ^= *state >> 7;
-    *state ^= *state << 17;
-    return *state;
-}
-
-static double uniform(uint64_t *state)
-{
-    return ((double)(random_next(state) >> 11) + 0.5) * 0x1p-53;
-}
-
-typedef struct load {
-    double rate;         // arrivals per capacity
-    double spread;       // of the time of runs: 1 +- spread
-    double hiccup;       // share of runs that take ten times as long
-    uint64_t timeout_ns; // of each
-    double joined;       // time of a further sample, of one alone
-    bool delays;
-    uint64_t piece_ns; // of what is done aside, at most; 0: nothing is
-    double others;     // the least time between two pieces, of the first
-} load;
-
-typedef struct outcome {
-    uint64_t admitted, refused, late, done, ended_ns;
-    int longest, pieces;
-    double busy; // done samples per capacity
-} outcome;
-
-#define LOAD_ARRIVALS 200000
-#define LOAD_ITEMS    4096
-
-// simulate lets requests arrive at random and one server run what the batcher says.
-static outcome simulate(const load *l, uint64_t seed)
-{
-    static hth_batch_item pool[LOAD_ITEMS];
-    static int unused[LOAD_ITEMS];
-    int n_unused = 0;
-    outcome o = {0};
-    rig r;
-    rig_init(&r);
-    for (int i = 1; i <= 32; i++) {
-        r.time_ns[i] = (i & (i - 1)) != 0 ? HTH_BATCH_NONE
-                                          : (uint64_t)(MS * (1 + (double)(i - 1) * l->joined));
-    }
-    r.q.policy.delay_ns = l->delays ? 2 * MS : 0;
-    double capacity = 32 / (double)r.time_ns[32]; // samples per nanosecond
-    if (l->joined >= 1) {
-        capacity = 1 / (double)r.time_ns[1];
-    }
-    for (int i = 0; i < LOAD_ITEMS; i++) {
-        unused[n_unused++] = i;
-    }
-    uint64_t now = 0, free_at = 0, arrives = 0, wake = UINT64_MAX, last = 0, piece_at = 0;
-    int64_t ran = 0;
-    uint64_t ran_ns = 0;
-    for (int arrivals = 0; arrivals < LOAD_ARRIVALS || r.b.n > 0 || ran > 0;) {
-        uint64_t due = ran > 0 ? free_at : wake;
-        uint64_t then = arrivals < LOAD_ARRIVALS && arrives < due ? arrives : due;
-        now = then > now ? then : now; // behind a piece: what has come meanwhile
-        if (arrivals < LOAD_ARRIVALS && arrives <= now) {
-            assert_true(n_unused > 0); // the queue stays short
-            hth_batch_item *i = &pool[unused[--n_unused]];
-            *i = item(1, arrives);
-            i->timeout_ns = l->timeout_ns;
-            arrivals++;
-            arrives += (uint64_t)(-log(uniform(&seed)) / (capacity * l->rate)) + 1;
-            if (hth_batcher_add(&r.b, &r.q, i, now) != HTH_OK) {
-                unused[n_unused++] = (int)(i - pool);
-                o.refused++;
-            } else {
-                o.admitted++;
-            }
-            o.longest = r.b.n > o.longest ? r.b.n : o.longest;
-            if (arrivals < LOAD_ARRIVALS && arrives <= now) {
-                continue;
-            }
-        }
-        if (ran > 0 && now >= free_at) {
-            hth_batcher_end(&r.b, &r.q, ran, ran_ns);
-            o.done += (uint64_t)ran;
-            ran = 0;
-            last = now;
-        }
-        if (ran > 0) {
-            continue;
-        }
-        for (hth_batch_item *i = hth_batcher_sweep(&r.b, now); i != NULL; i = i->next) {
-            unused[n_unused++] = (int)(i - pool);
-            o.late++;
-        }
-        if (l->piece_ns > 0 && now >= piece_at) {
-            uint64_t took = hth_batcher_spares(&r.b, now)
-                                ? (uint64_t)((double)l->piece_ns * (1 + uniform(&seed)) / 2)
-                                : 0;
-            hth_batcher_aside(&r.b, took, now + took);
-            if (took > 0) {
-                now += took;
-                piece_at = now + (uint64_t)(l->others * (double)took);
-                wake = now;
-                o.pieces++;
-                continue;
-            }
-        }
-        int64_t bucket = 0;
-        hth_batch_item *i =
-            hth_batcher_next(&r.b, now, (hth_batch_ask){.hurry = false}, &bucket, &wake);
-        wake = wake <= now ? now + 1 : wake;
-        for (; i != NULL; i = i->next) {
-            unused[n_unused++] = (int)(i - pool);
-            ran++;
-        }
-        if (ran > 0) {
-            double f = 1 + l->spread * (2 * uniform(&seed) - 1);
-            f *= uniform(&seed) < l->hiccup ? 10 : 1;
-            ran_ns = (uint64_t)((double)r.time_ns[bucket > 0 ? bucket : 1] * f);
-            hth_batcher_begin(&r.b, &r.q, ran, now);
-            free_at = now + ran_ns;
-        }
-    }
-    o.busy = (double)o.done / ((double)last * capacity);
-    o.ended_ns = last;
-    return o;
-}
-
-// At three times the capacity the admitted requests start in time, the server stays busy, and the
-// queue stays as short as the timeout asks for.
-static void test_overload(void **state)
-{
-    static const load loads[] = {
-        {.rate = 3, .spread = 0, .timeout_ns = 50 * MS, .joined = 1},
-        {.rate = 3, .spread = 0.3, .timeout_ns = 50 * MS, .joined = 1},
-        {.rate = 3, .spread = 0.3, .timeout_ns = 100 * MS, .joined = 0.3},
-        {.rate = 3, .spread = 0.5, .hiccup = 0.001, .timeout_ns = 100 * MS, .joined = 1},
-        {.rate = 3, .spread = 0.3, .timeout_ns = 100 * MS, .joined = 0.3, .delays = true},
-    };
-    for (size_t k = 0; k < sizeof loads / sizeof loads[0]; k++) {
-        outcome o = simulate(&loads[k], 0x9E3779B97F4A7C15u + k);
-        if (o.late * 10000 > o.admitted) {
-            fail_msg("load %zu: %llu of %llu admitted requests were late", k,
-                     (unsigned long long)o.late, (unsigned long long)o.admitted);
-        }
-        assert_int_equal(o.admitted, o.done + o.late);
-        assert_in_range(o.refused, LOAD_ARRIVALS / 2, LOAD_ARRIVALS);
-        assert_true(o.busy > 0.85);
-    }
-}
-
-// What is done aside makes nobody late, and gets its part of the time all the same.
-static void test_aside(void **state)
-{
-    static const load loads[] = {
-        {.rate = 3, .timeout_ns = 50 * MS, .joined = 1, .piece_ns = 2 * MS, .others = 19},
-        {.rate = 3,
-         .spread = 0.3,
-         .timeout_ns = 50 * MS,
-         .joined = 1,
-         .piece_ns = 8 * MS,
-         .others = 19},
-        {.rate = 3,
-         .spread = 0.3,
-         .timeout_ns = 100 * MS,
-         .joined = 0.3,
-         .piece_ns = 16 * MS,
-         .others = 19},
-        {.rate = 3, .spread = 0.3, .timeout_ns = 50 * MS, .joined = 1, .piece_ns = 3 * MS},
-    };
-    for (size_t k = 0; k < sizeof loads / sizeof loads[0]; k++) {
-        outcome o = simulate(&loads[k], 0x9E3779B97F4A7C15u + k);
-        if (o.late * 10000 > o.admitted) {
-            fail_msg("load %zu: %llu of %llu admitted requests were late", k,
-                     (unsigned long long)o.late, (unsigned long long)o.admitted);
-        }
-        double aside = o.pieces * (double)loads[k].piece_ns * 0.75 / (double)o.ended_ns;
-        if (aside < 0.03) {
-            fail_msg("load %zu: what is done aside got %.4f of the time", k, aside);
-        }
-        assert_true(o.busy > 0.8);
-    }
-}
-
-// Below the capacity hardly anybody is refused.
-static void test_light_load(void **state)
-{
-    load l = {.rate = 0.7, .spread = 0.3, .timeout_ns = 50 * MS, .joined = 1};
-    outcome o = simulate(&l, 7);
-    assert_true(o.refused < LOAD_ARRIVALS / 1000);
-    assert_true(o.late * 10000 <= o.admitted);
-}
-
 // ---- tenants
 
 // Closed loops of clients: each flow keeps `depth` items of `q` waiting.
@@ -706,12 +455,11 @@ static void test_flow_waits(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_order),      cmocka_unit_test(test_buckets),
-        cmocka_unit_test(test_join),       cmocka_unit_test(test_measured),
-        cmocka_unit_test(test_delay),      cmocka_unit_test(test_sweep),
-        cmocka_unit_test(test_refusals),   cmocka_unit_test(test_overload),
-        cmocka_unit_test(test_aside),      cmocka_unit_test(test_passed),
-        cmocka_unit_test(test_light_load), cmocka_unit_test(test_fair_shares),
-        cmocka_unit_test(test_flood),      cmocka_unit_test(test_flow_waits)};
+        cmocka_unit_test(test_order),       cmocka_unit_test(test_buckets),
+        cmocka_unit_test(test_join),        cmocka_unit_test(test_measured),
+        cmocka_unit_test(test_delay),       cmocka_unit_test(test_sweep),
+        cmocka_unit_test(test_refusals),    cmocka_unit_test(test_passed),
+        cmocka_unit_test(test_fair_shares), cmocka_unit_test(test_flood),
+        cmocka_unit_test(test_flow_waits)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

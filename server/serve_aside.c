@@ -132,9 +132,9 @@ bool hth_serve_in_measure(void *ctx)
     return ran;
 }
 
-// tune_step takes a step towards measured algorithms, `idle`: at full pace until requests come.
+// aside_tune takes a step towards measured algorithms, `idle`: at full pace until requests come.
 // *last_ns: when its last piece began. false: there was nothing to measure.
-static bool tune_step(hth_serve *s, bool idle, uint64_t *last_ns)
+static bool aside_tune(hth_serve *s, bool idle, uint64_t *last_ns)
 {
     s->tuning = true;
     s->idle = idle;
@@ -148,7 +148,8 @@ static bool tune_step(hth_serve *s, bool idle, uint64_t *last_ns)
 bool hth_serve_measure(hth_serve *s)
 {
     uint64_t last_ns;
-    return hth_infer_tunes(s->ms) && hth_serve_begins(s) && tune_step(s, true, &last_ns) && s->idle;
+    return hth_infer_tunes(s->ms) && hth_serve_begins(s) && aside_tune(s, true, &last_ns) &&
+           s->idle;
 }
 
 void hth_serve_tune(hth_serve *s)
@@ -160,7 +161,7 @@ void hth_serve_tune(hth_serve *s)
     if (!hth_infer_tunes(s->ms)) {
         s->tune_ns = now_ns + TUNE_LOOK_NS;
     } else if (hth_serve_begins(s)) {
-        (void)tune_step(s, false, &last_ns);
+        (void)aside_tune(s, false, &last_ns);
         now_ns = hth_now_ns();
         s->tune_ns = now_ns + (now_ns - last_ns) * TUNE_OTHERS;
     }

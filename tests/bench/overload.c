@@ -32,7 +32,7 @@ typedef struct connection {
     uint64_t sent_ns;
     size_t out_at; // of the request
     size_t got;
-    char in[8192];
+    char in[8192]; // 1,000 numbers and a head
 } connection;
 
 typedef struct bench {
