@@ -19,9 +19,11 @@ static double uniform(uint64_t *state)
 }
 
 typedef struct load {
-    double rate;         // arrivals per capacity
-    double spread;       // of the time of runs: 1 +- spread
-    double hiccup;       // share of runs that take ten times as long
+    double rate;   // arrivals per capacity
+    double spread; // of the time of runs: 1 +- spread
+    double hiccup; // share of runs that take ten times as long
+    double stalls; // share of runs that take stall_ns longer
+    uint64_t stall_ns;
     uint64_t timeout_ns; // of each
     double joined;       // time of a further sample, of one alone
     bool delays;
@@ -85,7 +87,7 @@ static outcome simulate(const load *l, uint64_t seed)
             }
         }
         if (ran > 0 && now >= free_at) {
-            hth_batcher_end(&r.b, &r.q, ran, ran_ns);
+            hth_batcher_end(&r.b, &r.q, ran, ran_ns, now);
             o.done += (uint64_t)ran;
             ran = 0;
             last = now;
@@ -122,6 +124,7 @@ static outcome simulate(const load *l, uint64_t seed)
             double f = 1 + l->spread * (2 * uniform(&seed) - 1);
             f *= uniform(&seed) < l->hiccup ? 10 : 1;
             ran_ns = (uint64_t)((double)r.time_ns[bucket > 0 ? bucket : 1] * f);
+            ran_ns += uniform(&seed) < l->stalls ? l->stall_ns : 0;
             hth_batcher_begin(&r.b, &r.q, ran, now);
             free_at = now + ran_ns;
         }
@@ -151,6 +154,31 @@ static void test_overload(void **state)
         assert_int_equal(o.admitted, o.done + o.late);
         assert_in_range(o.refused, LOAD_ARRIVALS / 2, LOAD_ARRIVALS);
         assert_true(o.busy > 0.85);
+    }
+}
+
+// A host that takes the processors away for a while makes somebody late once: then promises leave
+// room for it.
+static void test_stalls(void **state)
+{
+    static const load loads[] = {
+        {.rate = 3, .stalls = 0.001, .stall_ns = 30 * MS, .timeout_ns = 50 * MS, .joined = 1},
+        {.rate = 3,
+         .spread = 0.3,
+         .stalls = 0.0002,
+         .stall_ns = 29 * MS,
+         .timeout_ns = 50 * MS,
+         .joined = 1,
+         .piece_ns = 3 * MS,
+         .others = 19},
+    };
+    for (size_t k = 0; k < sizeof loads / sizeof loads[0]; k++) {
+        outcome o = simulate(&loads[k], 0x9E3779B97F4A7C15u + k);
+        if (o.late * 10000 > o.admitted) {
+            fail_msg("load %zu: %llu of %llu admitted requests were late", k,
+                     (unsigned long long)o.late, (unsigned long long)o.admitted);
+        }
+        assert_true(o.busy > 0.8);
     }
 }
 
@@ -199,7 +227,7 @@ static void test_light_load(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_overload),
-                                       cmocka_unit_test(test_aside),
+                                       cmocka_unit_test(test_stalls), cmocka_unit_test(test_aside),
                                        cmocka_unit_test(test_light_load)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -208,8 +208,8 @@ static void serve_run(hth_serve *s, hth_pick *x)
     } else {
         serve_joined(s, x->work, x->n, x->bucket);
     }
-    uint64_t took_ns = hth_now_ns() - x->start_ns;
-    hth_batcher_end(&s->batcher, &m->queue, x->samples, took_ns);
+    uint64_t now_ns = hth_now_ns(), took_ns = now_ns - x->start_ns;
+    hth_batcher_end(&s->batcher, &m->queue, x->samples, took_ns, now_ns);
     hth_batch_bill_settle(&x->bill, took_ns);
     hth_model_rele(s->ms, m);
 }

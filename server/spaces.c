@@ -219,7 +219,7 @@ static void space_answer(hth_serve *s, hth_space_run *x, hth_work *w, hth_err er
     }
     hth_work_count(s->ms, m, w->r, &x->t, err);
     uint64_t took_ns = (x->t.output_ns - x->t.start_ns) / (uint64_t)n;
-    hth_batcher_end(&s->batcher, &m->queue, w->item.samples, took_ns);
+    hth_batcher_end(&s->batcher, &m->queue, w->item.samples, took_ns, hth_now_ns());
     hth_batch_bill_settle(&x->bill, took_ns);
     hth_free(x->out);
     x->out = NULL;
