@@ -5,13 +5,14 @@
 //
 // A program with measured algorithms may change the set: where other forms make the mix of batches
 // faster by LIKE_GAIN, it takes those, and its fellows are made again for them (`stale`). So there
-// are never two sets that are used for long, whatever was measured when.
+// are never two sets for long, whatever was measured when.
 //
 // Forms are told by prepared kernels, which is exact. What fellows would take for another form is
 // estimated from the names of their measured algorithms. Engine's thread only.
 #include "server/compile.h"
 
 #include "base/alloc.h"
+#include "server/quota.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -94,14 +95,26 @@ uint64_t hth_program_extra(const hth_program *p)
     return most;
 }
 
+bool hth_program_room(const hth_site *site, const hth_program *p)
+{
+    hth_pool_ledger l;
+    hth_pool_ledger_get(site->pool, &l);
+    uint64_t arena = p->plan->arena_bytes,
+             more = arena > site->arena_bytes ? arena - site->arena_bytes : 0;
+    return more + hth_program_extra(p) <= l.free_bytes;
+}
+
+// Those that are made again serve until then, where both sets have room for so long.
 void hth_compile_lead(hth_site *site, const hth_program *p)
 {
+    bool room =
+        p->leads && hth_program_room(site, p) && hth_quota_limit(site, p->account) == UINT64_MAX;
     for (hth_program *q = p->source->programs; p->leads && q != NULL; q = q->next) {
         if (q == p || q->pinned || q->budget > p->budget || like_extra(q, p) == 0) {
             continue;
         }
         q->stale = true;
-        if (!q->running && q->held == 0) {
+        if (!room && !q->running && q->held == 0) {
             hth_program_evict(site, q);
         }
     }

@@ -202,7 +202,8 @@ static void test_shares(void **state)
     rig_close(&r);
 }
 
-// Where the mix gains, the set is another one, for both: at the next request for the other batch.
+// Where the mix gains, the set is another one, for both: the other batch has its own copies until
+// it is made again.
 static void test_leads(void **state)
 {
     rig r;
@@ -211,12 +212,38 @@ static void test_leads(void **state)
     hth_program *small = rig_program(&r, SMALL, true);
     assert_true(uses(small, "winograd_4x4"));
     assert_true(uses(rig_program(&r, LARGE, true), "winograd_2x2"));
-    assert_true(small->stale && !small->active);
-    assert_int_equal(rig_private(&r), set);
+    assert_true(small->stale && small->active);
+    assert_true(rig_private(&r) > set);
+    assert_ptr_equal(rig_program(&r, SMALL, false), small);
+    hth_program_deactivate(&r.s.site, small);
     small = rig_program(&r, SMALL, false);
     assert_true(small->tuned && !small->stale && uses(small, "winograd_2x2"));
     assert_int_equal(rig_private(&r), set);
     assert_int_equal(r.model->source.n_programs, 2);
+    rig_close(&r);
+}
+
+// Without room for both sets the other batch has no copies at once.
+static void test_leads_tight(void **state)
+{
+    rig r;
+    void *rest[64];
+    int n = 0;
+    rig_gains(&r);
+    uint64_t set = rig_alone(&r, LARGE, "winograd_2x2");
+    hth_program *small = rig_program(&r, SMALL, true);
+    for (size_t bytes = r.s.site.device->props.budget_bytes; bytes >= 4096;) {
+        bool had =
+            n < 64 && hth_pool_alloc(r.s.site.pool, bytes, HTH_POOL_WORKSPACE, &rest[n]) == HTH_OK;
+        n += had;
+        bytes = had ? bytes : bytes / 2;
+    }
+    assert_true(uses(rig_program(&r, LARGE, true), "winograd_2x2"));
+    assert_true(small->stale && !small->active);
+    while (n > 0) {
+        hth_pool_free(r.s.site.pool, rest[--n]);
+    }
+    assert_int_equal(rig_private(&r), set);
     rig_close(&r);
 }
 
@@ -290,9 +317,9 @@ static void test_tolerance(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_shares),    cmocka_unit_test(test_leads),
-        cmocka_unit_test(test_follows),   cmocka_unit_test(test_pinned),
-        cmocka_unit_test(test_tolerance),
+        cmocka_unit_test(test_shares),      cmocka_unit_test(test_leads),
+        cmocka_unit_test(test_leads_tight), cmocka_unit_test(test_follows),
+        cmocka_unit_test(test_pinned),      cmocka_unit_test(test_tolerance),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -16,12 +16,12 @@
 #define INFER_TUNE_RUNS 3
 
 // Whether a program suits what jobs leave of the device, and its model's others: it fits, was not
-// squeezed into less, and has the forms of weights that they have.
+// squeezed into less, and has the forms of weights that they have, or has its own there still.
 static bool infer_suits(const hth_program *p, uint64_t budget)
 {
     bool squeezed = false;
     uint64_t weights, arena;
-    if (p->pinned || p->stale) {
+    if (p->pinned || (p->stale && !p->active)) {
         return p->pinned;
     }
     hth_program_ledger(p, &weights, &arena);
@@ -62,7 +62,7 @@ hth_err hth_infer_program(hth_models *ms, hth_source *s, const hth_tensor *input
     hth_site *site = ms->site;
     hth_program *p = hth_source_match(s, inputs);
     uint64_t budget = hth_quota_models(site, s->account);
-    if (p != NULL && (p->tuned || !tune) && infer_suits(p, budget)) {
+    if (p != NULL && ((p->tuned && !p->stale) || !tune) && infer_suits(p, budget)) {
         *out = p;
         return HTH_OK;
     }
@@ -221,9 +221,9 @@ static hth_program *tune_candidate(const hth_models *ms)
         for (hth_program *p = m->source.programs; p != NULL; p = p->next) {
             bool wants = p->stale || (!(p->tuned && p->sliced) && p->rest.graph == NULL &&
                                       p->value_inputs == 0 && p->runs >= INFER_TUNE_RUNS);
-            if (wants && (best == NULL || p->runs > best->runs)) {
-                best = p;
-            }
+            bool first =
+                best == NULL || (p->stale != best->stale ? p->stale : p->runs > best->runs);
+            best = wants && first ? p : best;
         }
     }
     return best;
@@ -267,7 +267,7 @@ static bool tune_step(hth_models *ms, hth_program *p, hth_program **tuned)
 }
 
 // tune_replace has `tuned` take p's place, on the device, too; NULL: p, which is stale, goes, and
-// is made again by the next request for it.
+// the next request for it makes it.
 static void tune_replace(hth_models *ms, hth_program *p, hth_program *tuned)
 {
     bool active = p->active, pinned = p->pinned;

@@ -130,7 +130,7 @@ struct hth_program {
     void **fixed;               // per plan tensor
     const hth_run_far **far_of; // per plan tensor: where it is when it is away
     bool leads;                 // it chose forms of weights anew, for all programs of its source
-    bool stale;                 // .. and this one, which has others, is to be made again
+    bool stale; // .. this one has others: it serves while it is active, until it is made again
     bool active, tuned, filled; // filled: far copies of streamed weights are made
     bool running, pinned;       // it stays active: while it runs, until it is unpinned
     int64_t slice; // samples per run of the program that serves this one in slices; 0: itself
@@ -218,6 +218,9 @@ bool hth_program_takes(const hth_program *p, const hth_tensor *inputs, int n);
 // hth_program_extra is how many bytes p's weights take in forms that the other programs of its
 // source do not have, while they have the same weights in others.
 uint64_t hth_program_extra(const hth_program *p);
+// hth_program_room says that p, which is not active, runs without driving others out of the
+// device's memory.
+bool hth_program_room(const hth_site *site, const hth_program *p);
 // hth_program_free also removes it from its source and the site, and from the device those of its
 // weights that no active program uses.
 void hth_program_free(hth_site *site, hth_program *p);

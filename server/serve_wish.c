@@ -13,23 +13,14 @@
 // For how long a program that could not be had is not asked for again.
 #define WISH_TOO_MANY_NS 60000000000u
 
-// wish_room says that p runs without driving others out of the device's memory.
-static bool wish_room(const hth_site *site, const hth_program *p)
-{
-    hth_pool_ledger l;
-    hth_pool_ledger_get(site->pool, &l);
-    uint64_t arena = p->plan->arena_bytes,
-             more = arena > site->arena_bytes ? arena - site->arena_bytes : 0;
-    return more + hth_program_extra(p) <= l.free_bytes;
-}
-
 static uint64_t wish_time(void *ctx, const hth_batch_item *like, int64_t samples)
 {
     hth_serve *s = ctx;
     const hth_work *w = (const hth_work *)like;
     const hth_program *p = hth_infer_ready(s->ms, &w->model->source, hth_work_key(w, samples));
     if (p == NULL || (samples != like->samples && !hth_join_fits(p)) ||
-        (s->tuning && !p->active && !wish_room(s->ms->site, p))) { // what is measured has its room
+        (s->tuning && !p->active &&
+         !hth_program_room(s->ms->site, p))) { // what is measured has its room
         return HTH_BATCH_NONE;
     }
     return p->run_ns;
@@ -74,7 +65,7 @@ void hth_serve_grant(hth_serve *s, hth_model *m)
     m->wish = (hth_batch_wish){.key = NULL};
     hth_model_hold(m);
     hth_err err = hth_infer_program(s->ms, &m->source, wish.key, false, NULL, &p);
-    bool serves = err == HTH_OK && hth_join_fits(p) && wish_room(s->ms->site, p);
+    bool serves = err == HTH_OK && hth_join_fits(p) && hth_program_room(s->ms->site, p);
     if (!serves) {
         if (err == HTH_OK) {
             hth_program_free(s->ms->site, p);
