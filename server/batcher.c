@@ -22,8 +22,8 @@
 #define ASIDE_FORGET    16
 #define ASIDE_PART      4
 #define ASIDE_MOST_NS   100000000u // a longer one is none of those
-// For how long (or twice that) a run that was held up is remembered; how much longer the next may
-// be, and the part of a timeout that is left for waiting all the same. What took longer is no
+// For how long, up to twice that, a run that was held up is remembered; how much longer the next
+// may be, and the part of a timeout that is left for waiting all the same. What took longer is no
 // hold-up.
 #define STALL_WINDOW_NS 30000000000u
 #define STALL_ABOVE     1.5
@@ -135,17 +135,7 @@ void hth_batcher_aside(hth_batcher *b, uint64_t took_ns, uint64_t now_ns)
     }
 }
 
-// promise_ns is what an item may wait at most where wait_ns are predicted: a multiple, or longer by
-// the longest hold-up lately.
-static double promise_ns(const hth_batcher *b, uint64_t wait_ns, uint64_t timeout_ns)
-{
-    uint64_t stall_ns = b->stall_ns[0] > b->stall_ns[1] ? b->stall_ns[0] : b->stall_ns[1];
-    double most = (double)timeout_ns - (double)timeout_ns / STALL_PART;
-    return fmax((double)wait_ns * b->margin,
-                (double)wait_ns + fmin((double)stall_ns * STALL_ABOVE, most));
-}
-
-static void stall_learn(hth_batcher *b, uint64_t stall_ns, uint64_t now_ns)
+static void stall_forget(hth_batcher *b, uint64_t now_ns)
 {
     uint64_t age_ns = now_ns - b->stall_from_ns;
     if (age_ns >= STALL_WINDOW_NS) {
@@ -153,8 +143,24 @@ static void stall_learn(hth_batcher *b, uint64_t stall_ns, uint64_t now_ns)
         b->stall_ns[0] = 0;
         b->stall_from_ns = now_ns;
     }
-    bool longer = stall_ns > b->stall_ns[0] && stall_ns <= STALL_MOST_NS;
-    b->stall_ns[0] = longer ? stall_ns : b->stall_ns[0];
+}
+
+void hth_batcher_held(hth_batcher *b, uint64_t expected_ns, uint64_t took_ns, uint64_t now_ns)
+{
+    uint64_t ns = expected_ns > 0 && took_ns > expected_ns ? took_ns - expected_ns : 0;
+    stall_forget(b, now_ns);
+    b->stall_ns[0] = ns > b->stall_ns[0] && ns <= STALL_MOST_NS ? ns : b->stall_ns[0];
+}
+
+// promise_ns is what an item may wait at most where wait_ns are predicted: a multiple, or longer by
+// the longest hold-up lately; and `aside_ns` more.
+static double promise_ns(const hth_batcher *b, uint64_t wait_ns, uint64_t timeout_ns,
+                         double aside_ns)
+{
+    uint64_t stall_ns = b->stall_ns[0] > b->stall_ns[1] ? b->stall_ns[0] : b->stall_ns[1];
+    double most = (double)timeout_ns - (double)timeout_ns / STALL_PART;
+    return fmax((double)wait_ns * b->margin + aside_ns,
+                (double)wait_ns + fmin((double)stall_ns * STALL_ABOVE + aside_ns, most));
 }
 
 // item_ready says that the item has a program; else it waits for what is done aside.
@@ -170,7 +176,7 @@ bool hth_batcher_spares(const hth_batcher *b, uint64_t now_ns)
     for (const hth_batch_queue *q = b->queues; q != NULL; q = q->next) {
         double before = 0;
         for (const hth_batch_item *i = q->first; i != NULL; i = i->next) {
-            double due = (double)i->admitted_ns + promise_ns(b, i->predicted_ns, i->timeout_ns) +
+            double due = (double)i->admitted_ns + promise_ns(b, i->predicted_ns, i->timeout_ns, 0) +
                          (double)(b->aside_ns - i->aside_ns);
             due = fmax(due, (double)now_ns + before * b->margin) + aside_next_ns(b);
             bool known = q->sample_ns > 0; // else a first run tells
@@ -197,9 +203,10 @@ hth_err hth_batcher_add(hth_batcher *b, hth_batch_queue *q, hth_batch_item *i, u
     }
     if (i->timeout_ns != 0) {
         i->predicted_ns = hth_batcher_wait_ns(b, i->flow, i->priority, now_ns);
-        double predicted = promise_ns(b, i->predicted_ns, i->timeout_ns) +
-                           (double)(now_ns - i->arrived_ns) +
-                           aside_reserve_ns(b, i->timeout_ns, now_ns);
+        stall_forget(b, now_ns);
+        double predicted = promise_ns(b, i->predicted_ns, i->timeout_ns,
+                                      aside_reserve_ns(b, i->timeout_ns, now_ns)) +
+                           (double)(now_ns - i->arrived_ns);
         if (predicted > (double)i->timeout_ns) {
             return hth_fail(HTH_ETIMEDOUT,
                             "Request timeout expired: its turn would come in about %" PRIu64
@@ -352,14 +359,10 @@ void hth_batcher_begin(hth_batcher *b, const hth_batch_queue *q, int64_t samples
     b->busy_until_ns = now_ns + (uint64_t)((double)(samples > 0 ? samples : 1) * q->sample_ns);
 }
 
-void hth_batcher_end(hth_batcher *b, hth_batch_queue *q, int64_t samples, uint64_t took_ns,
-                     uint64_t now_ns)
+void hth_batcher_end(hth_batcher *b, hth_batch_queue *q, int64_t samples, uint64_t took_ns)
 {
-    double n = (double)(samples > 0 ? samples : 1), ns = (double)took_ns / n;
+    double ns = (double)took_ns / (double)(samples > 0 ? samples : 1);
     b->busy_until_ns = 0;
-    if (q->sample_ns > 0 && (double)took_ns > n * q->sample_ns) {
-        stall_learn(b, took_ns - (uint64_t)(n * q->sample_ns), now_ns);
-    }
     if (q->sample_ns == 0) {
         q->sample_ns = ns;
     } else {

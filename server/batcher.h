@@ -21,8 +21,9 @@
 // longer: it costs its sender a microsecond instead of the timeout, and those that are admitted
 // start in time. The prediction is what is queued before it, times a margin that follows the worst
 // ratio of wait to prediction that was seen lately, and leaves room for a run that is held up (by
-// the system: a host that takes a virtual machine's processors away) half as long again as the
-// worst of the last half minute. What later overtakes it (a higher priority) is not foreseen.
+// the system: a host that takes a virtual machine's processors away) for half as long again as the
+// worst of the last half minute to minute. What later overtakes it (a higher priority) is not
+// foreseen.
 //
 // The thread that runs what the batcher chooses does other things *aside*: measures algorithms,
 // prepares kernels, a piece at a time. While it does, admission leaves room for one piece, half
@@ -125,7 +126,7 @@ typedef struct hth_batcher {
     uint64_t aside_ns;       // what the thread did aside took, in all
     uint64_t piece_ns;       // the longest piece of that, lately
     uint64_t aside_at_ns;    // when the last one ended
-    uint64_t stall_ns[2];    // how much longer than predicted a run took at most: lately, before
+    uint64_t stall_ns[2];    // for how long a run was held up at most: lately, and before that
     uint64_t stall_from_ns;  // since when lately
     uint64_t round;
     bool passed;            // the last choice passed over items without a program
@@ -183,8 +184,10 @@ hth_batch_item *hth_batcher_next(hth_batcher *b, uint64_t now_ns, hth_batch_ask 
 
 // hth_batcher_begin and _end frame a run of `samples` of q.
 void hth_batcher_begin(hth_batcher *b, const hth_batch_queue *q, int64_t samples, uint64_t now_ns);
-void hth_batcher_end(hth_batcher *b, hth_batch_queue *q, int64_t samples, uint64_t took_ns,
-                     uint64_t now_ns);
+void hth_batcher_end(hth_batcher *b, hth_batch_queue *q, int64_t samples, uint64_t took_ns);
+// hth_batcher_held says what a run took whose like takes expected_ns (0: not known); what is longer
+// by up to 100 ms is a hold-up.
+void hth_batcher_held(hth_batcher *b, uint64_t expected_ns, uint64_t took_ns, uint64_t now_ns);
 
 // hth_batch_bill_open says who owes for the run of `items`, by `next`; hth_batch_bill_settle
 // charges them what it took. Both: where it failed, too.

@@ -63,7 +63,7 @@ static outcome simulate(const load *l, uint64_t seed)
     }
     uint64_t now = 0, free_at = 0, arrives = 0, wake = UINT64_MAX, last = 0, piece_at = 0;
     int64_t ran = 0;
-    uint64_t ran_ns = 0;
+    uint64_t ran_ns = 0, expected_ns = 0;
     for (int arrivals = 0; arrivals < LOAD_ARRIVALS || r.b.n > 0 || ran > 0;) {
         uint64_t due = ran > 0 ? free_at : wake;
         uint64_t then = arrivals < LOAD_ARRIVALS && arrives < due ? arrives : due;
@@ -87,7 +87,8 @@ static outcome simulate(const load *l, uint64_t seed)
             }
         }
         if (ran > 0 && now >= free_at) {
-            hth_batcher_end(&r.b, &r.q, ran, ran_ns, now);
+            hth_batcher_end(&r.b, &r.q, ran, ran_ns);
+            hth_batcher_held(&r.b, expected_ns, ran_ns, now);
             o.done += (uint64_t)ran;
             ran = 0;
             last = now;
@@ -123,7 +124,8 @@ static outcome simulate(const load *l, uint64_t seed)
         if (ran > 0) {
             double f = 1 + l->spread * (2 * uniform(&seed) - 1);
             f *= uniform(&seed) < l->hiccup ? 10 : 1;
-            ran_ns = (uint64_t)((double)r.time_ns[bucket > 0 ? bucket : 1] * f);
+            expected_ns = r.time_ns[bucket > 0 ? bucket : 1];
+            ran_ns = (uint64_t)((double)expected_ns * f);
             ran_ns += uniform(&seed) < l->stalls ? l->stall_ns : 0;
             hth_batcher_begin(&r.b, &r.q, ran, now);
             free_at = now + ran_ns;

@@ -243,7 +243,7 @@ static void test_refusals(void **state)
     add_ones(&r, i, 10);
     assert_int_equal(hth_batcher_wait_ns(&r.b, NULL, 100, 0), 0); // nothing is known
     hth_batcher_begin(&r.b, &r.q, 1, 0);
-    hth_batcher_end(&r.b, &r.q, 1, MS, MS);
+    hth_batcher_end(&r.b, &r.q, 1, MS);
     assert_int_equal(hth_batcher_wait_ns(&r.b, NULL, 100, 0), 10 * MS);
     assert_int_equal(hth_batcher_wait_ns(&r.b, NULL, 99, 0), 0);
     hth_batcher_begin(&r.b, &r.q, 2, 0);
@@ -270,7 +270,7 @@ static void test_passed(void **state)
     without.timeout_ns = with.timeout_ns = 20 * MS;
     without.joins = with.joins = false;
     hth_batcher_begin(&r.b, &r.q, 1, 0);
-    hth_batcher_end(&r.b, &r.q, 1, MS, MS);
+    hth_batcher_end(&r.b, &r.q, 1, MS);
     hth_batcher_aside(&r.b, 4 * MS, 0);
     assert_ok(hth_batcher_add(&r.b, &r.q, &without, 1));
     assert_true(hth_batcher_spares(&r.b, 19 * MS));
@@ -331,7 +331,7 @@ static void shop_run(shop *s, const int *depth)
     uint64_t took = s->r.time_ns[bucket > 0 ? bucket : 1] * (q == &s->r.other ? 10 : 1);
     hth_batcher_begin(&s->r.b, q, samples, s->now);
     s->now += took;
-    hth_batcher_end(&s->r.b, q, samples, took, s->now);
+    hth_batcher_end(&s->r.b, q, samples, took);
     hth_batch_bill_settle(&bill, took);
     for (int64_t k = 0; k < samples; k++) {
         int c = (int)((client *)done[k]->flow - s->c);

@@ -107,8 +107,8 @@ bool hth_program_room(const hth_site *site, const hth_program *p)
 // Those that are made again serve until then, where both sets have room for so long.
 void hth_compile_lead(hth_site *site, const hth_program *p)
 {
-    bool room =
-        p->leads && hth_program_room(site, p) && hth_quota_limit(site, p->account) == UINT64_MAX;
+    bool room = p->leads && site->shares == NULL && hth_program_room(site, p) &&
+                hth_quota_limit(site, p->account) == UINT64_MAX;
     for (hth_program *q = p->source->programs; p->leads && q != NULL; q = q->next) {
         if (q == p || q->pinned || q->budget > p->budget || like_extra(q, p) == 0) {
             continue;

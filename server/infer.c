@@ -267,10 +267,14 @@ static bool tune_step(hth_models *ms, hth_program *p, hth_program **tuned)
 }
 
 // tune_replace has `tuned` take p's place, on the device, too; NULL: p, which is stale, goes, and
-// the next request for it makes it.
+// the next request for it makes it; but where it is pinned it stays.
 static void tune_replace(hth_models *ms, hth_program *p, hth_program *tuned)
 {
     bool active = p->active, pinned = p->pinned;
+    if (tuned == NULL && pinned) {
+        p->stale = false;
+        return;
+    }
     if (tuned != NULL) {
         tuned->runs = p->runs;
         tuned->tuned |= p->tuned;
@@ -293,9 +297,9 @@ bool hth_infer_tune_idle(hth_models *ms)
         return false;
     }
     best->held++;
-    bool some = tune_step(ms, best, &tuned);
+    bool again = best->stale, some = tune_step(ms, best, &tuned);
     best->held--;
-    if (tuned != NULL || best->stale) {
+    if (tuned != NULL || (again && best->stale)) {
         tune_replace(ms, best, tuned);
     }
     return some;

@@ -119,11 +119,26 @@ void hth_program_evict(hth_site *site, hth_program *p)
     }
 }
 
-// room_make deactivates the least recently used other program; false when there is none left.
-// pinned: those, too.
+bool hth_program_evict_stale(hth_site *site, const hth_program *keep)
+{
+    bool any = false;
+    for (hth_program *p = site->programs; p != NULL; p = p->site_next) {
+        if (p != keep && p->stale && p->active && !p->running && !p->pinned && p->held == 0) {
+            hth_program_evict(site, p);
+            any = true;
+        }
+    }
+    return any;
+}
+
+// room_make deactivates what is to be made again anyway, else the least recently used other
+// program; false when there is none left. pinned: those, too.
 static bool room_make(hth_site *site, const hth_program *keep, bool pinned)
 {
     hth_program *victim = NULL;
+    if (hth_program_evict_stale(site, keep)) {
+        return true;
+    }
     for (hth_program *p = site->active; p != NULL; p = p->active_next) {
         bool free = p != keep && !p->running && (pinned || !p->pinned);
         if (free && (victim == NULL || p->used_at < victim->used_at)) {

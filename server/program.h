@@ -221,6 +221,9 @@ uint64_t hth_program_extra(const hth_program *p);
 // hth_program_room says that p, which is not active, runs without driving others out of the
 // device's memory.
 bool hth_program_room(const hth_site *site, const hth_program *p);
+// hth_program_evict_stale has stale programs but `keep` leave the device that do not run; false:
+// none did.
+bool hth_program_evict_stale(hth_site *site, const hth_program *keep);
 // hth_program_free also removes it from its source and the site, and from the device those of its
 // weights that no active program uses.
 void hth_program_free(hth_site *site, hth_program *p);

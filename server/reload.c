@@ -96,6 +96,7 @@ static hth_err reload_program(hth_models *ms, const hth_name *n, hth_program *p)
     hth_source *s = &n->coming->source;
     hth_tensor *inputs;
     hth_program *made = NULL;
+    p->held++;
     hth_err err = reload_inputs(n, p, &inputs);
     bool other = err == HTH_EINVAL;
     if (err == HTH_OK) {
@@ -114,6 +115,7 @@ static hth_err reload_program(hth_models *ms, const hth_name *n, hth_program *p)
         hth_program_pin(site, made, true);
     }
     p->followed = n->coming;
+    p->held--;
     return other ? HTH_OK : err;
 }
 

@@ -197,10 +197,19 @@ bool hth_serve_pick(hth_serve *s, hth_batch_ask ask, hth_pick *out, uint64_t *wa
     return out->n > 0;
 }
 
+// serve_expects is what such a run takes; 0: not known, as where its program has to be compiled.
+static uint64_t serve_expects(hth_serve *s, const hth_pick *x)
+{
+    const hth_batch_item *i = &x->work[0]->item;
+    uint64_t ns = s->batcher.oracle.time_ns(s, i, x->bucket > 0 ? x->bucket : i->samples);
+    return ns != HTH_BATCH_NONE ? ns : 0;
+}
+
 static void serve_run(hth_serve *s, hth_pick *x)
 {
     hth_model *m = x->work[0]->model;
     hth_model_hold(m);
+    uint64_t expected_ns = serve_expects(s, x);
     x->start_ns = hth_now_ns();
     hth_batcher_begin(&s->batcher, &m->queue, x->samples, x->start_ns);
     if (x->bucket == 0) {
@@ -209,7 +218,8 @@ static void serve_run(hth_serve *s, hth_pick *x)
         serve_joined(s, x->work, x->n, x->bucket);
     }
     uint64_t now_ns = hth_now_ns(), took_ns = now_ns - x->start_ns;
-    hth_batcher_end(&s->batcher, &m->queue, x->samples, took_ns, now_ns);
+    hth_batcher_end(&s->batcher, &m->queue, x->samples, took_ns);
+    hth_batcher_held(&s->batcher, expected_ns, took_ns, now_ns);
     hth_batch_bill_settle(&x->bill, took_ns);
     hth_model_rele(s->ms, m);
 }

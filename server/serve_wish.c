@@ -13,6 +13,12 @@
 // For how long a program that could not be had is not asked for again.
 #define WISH_TOO_MANY_NS 60000000000u
 
+static bool wish_room(hth_site *site, const hth_program *p)
+{
+    return hth_program_room(site, p) ||
+           (hth_program_evict_stale(site, p) && hth_program_room(site, p));
+}
+
 static uint64_t wish_time(void *ctx, const hth_batch_item *like, int64_t samples)
 {
     hth_serve *s = ctx;
@@ -65,7 +71,7 @@ void hth_serve_grant(hth_serve *s, hth_model *m)
     m->wish = (hth_batch_wish){.key = NULL};
     hth_model_hold(m);
     hth_err err = hth_infer_program(s->ms, &m->source, wish.key, false, NULL, &p);
-    bool serves = err == HTH_OK && hth_join_fits(p) && hth_program_room(s->ms->site, p);
+    bool serves = err == HTH_OK && hth_join_fits(p) && wish_room(s->ms->site, p);
     if (!serves) {
         if (err == HTH_OK) {
             hth_program_free(s->ms->site, p);

@@ -164,7 +164,9 @@ hth_err hth_slice_choose(hth_models *ms, hth_program *p, hth_request *progress)
         }
     }
     if (err == HTH_OK) {
+        p->held++;
         err = slice_compare(ms, p, t, t + n_in, progress);
+        p->held--;
     }
     for (int i = 0; t != NULL && i < n; i++) {
         hth_free(t[i].data);

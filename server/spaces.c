@@ -87,7 +87,7 @@ static hth_program *spaces_program(hth_serve *s, hth_pick *pick)
         return NULL;
     }
     hth_program *p = hth_infer_ready(s->ms, &m->source, w->inputs);
-    if (p == NULL || !p->active || p->none_beside || p->n_timed < SPACES_RUNS ||
+    if (p == NULL || !p->active || p->stale || p->none_beside || p->n_timed < SPACES_RUNS ||
         p->run_ns < SPACES_LEAST_NS) {
         return NULL;
     }
@@ -211,6 +211,7 @@ static void space_answer(hth_serve *s, hth_space_run *x, hth_work *w, hth_err er
             crowded = crowded && s->spaces.run[i].work != NULL;
         }
         if (crowded && p->n_timed++ > 0) { // the first one touches memory
+            hth_batcher_held(&s->batcher, p->run_ns, ns, x->t.infer_ns);
             p->run_ns =
                 p->run_ns == 0 ? ns : p->run_ns - p->run_ns / SPACES_WEIGHT + ns / SPACES_WEIGHT;
         }
@@ -219,7 +220,7 @@ static void space_answer(hth_serve *s, hth_space_run *x, hth_work *w, hth_err er
     }
     hth_work_count(s->ms, m, w->r, &x->t, err);
     uint64_t took_ns = (x->t.output_ns - x->t.start_ns) / (uint64_t)n;
-    hth_batcher_end(&s->batcher, &m->queue, w->item.samples, took_ns, hth_now_ns());
+    hth_batcher_end(&s->batcher, &m->queue, w->item.samples, took_ns);
     hth_batch_bill_settle(&x->bill, took_ns);
     hth_free(x->out);
     x->out = NULL;

@@ -29,12 +29,13 @@ static hth_err admit_beside(hth_trainer *t, const hth_tensor *inputs)
 
 hth_err hth_trainer_admit(hth_trainer *t, const hth_tensor *inputs)
 {
-    const hth_site *site = t->ms->site;
+    hth_site *site = t->ms->site;
     bool alone = hth_share_alone(site, &t->share);
     t->available_bytes = hth_share_rest(site, &t->share);
     if (t->spec->budget != NULL || t->budget_bytes > 0) {
         return HTH_OK;
     }
+    hth_program_evict_stale(site, NULL); // they are made again behind the job only
     t->available_bytes = alone ? hth_share_spare(site, &t->share) : t->available_bytes;
     return alone ? HTH_OK : admit_beside(t, inputs);
 }
