@@ -258,6 +258,29 @@ static long rss_kib(void)
     return pages * (sysconf(_SC_PAGESIZE) / 1024);
 }
 
+// A virtual machine's host may take its processors away: no promise holds then.
+typedef struct ticks {
+    unsigned long long stolen, all;
+} ticks;
+
+static ticks ticks_now(void)
+{
+    ticks t = {0};
+    unsigned long long v[8] = {0}; // user nice system idle iowait irq softirq steal
+    FILE *f = fopen("/proc/stat", "r");
+    if (f != NULL && fscanf(f, "cpu %llu %llu %llu %llu %llu %llu %llu %llu", &v[0], &v[1], &v[2],
+                            &v[3], &v[4], &v[5], &v[6], &v[7]) == 8) {
+        t.stolen = v[7];
+        for (int i = 0; i < 8; i++) {
+            t.all += v[i];
+        }
+    }
+    if (f != NULL) {
+        fclose(f);
+    }
+    return t;
+}
+
 int main(int argc, char **argv)
 {
     static bench b;
@@ -296,17 +319,23 @@ int main(int argc, char **argv)
     }
     long before = rss_kib();
     request(&b, rows, shape, bytes, (uint64_t)(timeout_ms * 1000));
+    ticks from = ticks_now();
     double rate = open_loop(&b, capacity * factor, seconds);
+    ticks to = ticks_now();
+    double stolen = to.all > from.all
+                        ? 100.0 * (double)(to.stolen - from.stolen) / (double)(to.all - from.all)
+                        : 0;
     qsort(b.ms, (size_t)b.n, sizeof *b.ms, hth_compare_double);
     int admitted = b.n + b.expired;
     printf("%d clients: %.0f requests/s; at %.1f times that: %.0f results/s (%.2f), p50 %.2f ms, "
            "p99 %.2f ms, p99.99 %.2f ms; timeout %.0f ms: %d admitted, %d late (%.4f %%), %d "
-           "refused, %d failed, %d not sent; memory %+ld KiB\n",
+           "refused, %d failed, %d not sent; memory %+ld KiB; the host took %.1f %% of the "
+           "processors\n",
            WARM_CLIENTS, capacity, factor, rate, rate / capacity, b.n > 0 ? b.ms[b.n / 2] : 0,
            b.n > 0 ? b.ms[(int)((b.n - 1) * 0.99)] : 0,
            b.n > 0 ? b.ms[(int)((b.n - 1) * 0.9999)] : 0, timeout_ms, admitted, b.expired,
            admitted > 0 ? 100.0 * b.expired / admitted : 0.0, b.refused, b.failed, b.unsent,
-           rss_kib() - before);
+           rss_kib() - before, stolen);
     for (int i = 0; i < CONNECTIONS; i++) {
         close(b.c[i].fd);
     }
