@@ -81,8 +81,9 @@ typedef struct hth_batch_queue { // all zero but for the policy at first
     int n;
     int away;         // the caller's: items that are no longer here and count for max_queue
     double sample_ns; // what a sample takes, lately; 0: not known
-    uint32_t decisions, waits, vain;
-    int waited_n; // that were there when the head began to wait; 0: it does not
+    uint32_t decisions, waits, vain; // decisions: since the slower way was taken
+    uint64_t other_ns;               // .. which was then; 0: never yet
+    int waited_n;                    // that were there when the head began to wait; 0: it does not
     uint64_t round;
 } hth_batch_queue;
 

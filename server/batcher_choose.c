@@ -11,8 +11,11 @@
 
 // A joined run must be this much faster per sample: what is within the noise stays as it is.
 #define CHOOSE_GAIN 0.97
-// Every so many decisions the other way is taken, so that both measurements stay fresh.
-#define CHOOSE_OTHER 256
+// The other way is taken, so that both measurements stay fresh, behind so many decisions or so much
+// time, and so many times what it takes longer: it costs less than 1 % of the time.
+#define CHOOSE_OTHER      16
+#define CHOOSE_OTHER_NS   1000000000u
+#define CHOOSE_OTHER_COST 128
 // After this many waits that brought nobody, only one decision in so many waits.
 #define WAIT_VAIN 4
 #define WAIT_TRY  16
@@ -125,8 +128,25 @@ static bool weigh(chooser *c)
     return false;
 }
 
+// other_way says that what is slower, by what was measured, is to be measured again.
+static bool other_way(const chooser *c, hth_batch_queue *q, bool joined, uint64_t now_ns)
+{
+    double alone = (double)c->head->samples * c->rate, all = (double)c->total[c->best_n - 1];
+    double longer =
+        joined ? alone - (double)c->head->samples * c->best_rate : all * (c->best_rate - c->rate);
+    q->other_ns = q->other_ns != 0 ? q->other_ns : now_ns;
+    uint64_t since_ns = now_ns > q->other_ns ? now_ns - q->other_ns : 0;
+    if ((++q->decisions < CHOOSE_OTHER && since_ns < CHOOSE_OTHER_NS) ||
+        (double)since_ns < longer * CHOOSE_OTHER_COST) {
+        return false;
+    }
+    q->decisions = 0;
+    q->other_ns = now_ns;
+    return true;
+}
+
 // join decides how many of the first items are run together: 1, or a joined run.
-static int join(chooser *c, hth_batch_queue *q)
+static int join(chooser *c, hth_batch_queue *q, uint64_t now_ns)
 {
     const hth_batch_oracle *o = &c->b->oracle;
     uint64_t alone = o->time_ns(o->ctx, c->head, c->head->samples);
@@ -138,7 +158,7 @@ static int join(chooser *c, hth_batch_queue *q)
         return c->best_n;
     }
     bool joined = c->best_n > 0 && c->best_rate < c->rate * CHOOSE_GAIN;
-    if (c->best_n > 0 && ++q->decisions % CHOOSE_OTHER == 0) {
+    if (c->best_n > 0 && other_way(c, q, joined, now_ns)) {
         joined = !joined;
     }
     return joined ? c->best_n : 1;
@@ -198,6 +218,6 @@ void hth_batch_choose(hth_batcher *b, hth_batch_item *head, uint64_t now_ns, hth
         q->vain = q->n > q->waited_n ? 0 : q->vain + 1;
         q->waited_n = 0;
     }
-    out->n = c.n > 1 ? join(&c, q) : 1;
+    out->n = c.n > 1 ? join(&c, q, now_ns) : 1;
     out->bucket = out->n > 1 ? c.best_bucket : 0;
 }
