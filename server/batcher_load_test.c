@@ -40,6 +40,14 @@ typedef struct outcome {
 #define LOAD_ARRIVALS 200000
 #define LOAD_ITEMS    4096
 
+static uint64_t run_takes(const load *l, uint64_t expected_ns, uint64_t *seed)
+{
+    double f = 1 + l->spread * (2 * uniform(seed) - 1);
+    f *= uniform(seed) < l->hiccup ? 10 : 1;
+    uint64_t ns = (uint64_t)((double)expected_ns * f);
+    return ns + (uniform(seed) < l->stalls ? l->stall_ns : 0);
+}
+
 // simulate lets requests arrive at random and one server run what the batcher says.
 static outcome simulate(const load *l, uint64_t seed)
 {
@@ -122,11 +130,8 @@ static outcome simulate(const load *l, uint64_t seed)
             ran++;
         }
         if (ran > 0) {
-            double f = 1 + l->spread * (2 * uniform(&seed) - 1);
-            f *= uniform(&seed) < l->hiccup ? 10 : 1;
             expected_ns = r.time_ns[bucket > 0 ? bucket : 1];
-            ran_ns = (uint64_t)((double)expected_ns * f);
-            ran_ns += uniform(&seed) < l->stalls ? l->stall_ns : 0;
+            ran_ns = run_takes(l, expected_ns, &seed);
             hth_batcher_begin(&r.b, &r.q, ran, now);
             free_at = now + ran_ns;
         }
@@ -134,6 +139,15 @@ static outcome simulate(const load *l, uint64_t seed)
     o.busy = (double)o.done / ((double)last * capacity);
     o.ended_ns = last;
     return o;
+}
+
+// Of admitted requests at most one in 10,000 is late.
+static void assert_in_time(const outcome *o, size_t k)
+{
+    if (o->late * 10000 > o->admitted) {
+        fail_msg("load %zu: %llu of %llu admitted requests were late", k,
+                 (unsigned long long)o->late, (unsigned long long)o->admitted);
+    }
 }
 
 // At three times the capacity the admitted requests start in time, the server stays busy, and the
@@ -149,10 +163,7 @@ static void test_overload(void **state)
     };
     for (size_t k = 0; k < sizeof loads / sizeof loads[0]; k++) {
         outcome o = simulate(&loads[k], 0x9E3779B97F4A7C15u + k);
-        if (o.late * 10000 > o.admitted) {
-            fail_msg("load %zu: %llu of %llu admitted requests were late", k,
-                     (unsigned long long)o.late, (unsigned long long)o.admitted);
-        }
+        assert_in_time(&o, k);
         assert_int_equal(o.admitted, o.done + o.late);
         assert_in_range(o.refused, LOAD_ARRIVALS / 2, LOAD_ARRIVALS);
         assert_true(o.busy > 0.85);
@@ -176,10 +187,7 @@ static void test_stalls(void **state)
     };
     for (size_t k = 0; k < sizeof loads / sizeof loads[0]; k++) {
         outcome o = simulate(&loads[k], 0x9E3779B97F4A7C15u + k);
-        if (o.late * 10000 > o.admitted) {
-            fail_msg("load %zu: %llu of %llu admitted requests were late", k,
-                     (unsigned long long)o.late, (unsigned long long)o.admitted);
-        }
+        assert_in_time(&o, k);
         assert_true(o.busy > 0.8);
     }
 }
@@ -205,10 +213,7 @@ static void test_aside(void **state)
     };
     for (size_t k = 0; k < sizeof loads / sizeof loads[0]; k++) {
         outcome o = simulate(&loads[k], 0x9E3779B97F4A7C15u + k);
-        if (o.late * 10000 > o.admitted) {
-            fail_msg("load %zu: %llu of %llu admitted requests were late", k,
-                     (unsigned long long)o.late, (unsigned long long)o.admitted);
-        }
+        assert_in_time(&o, k);
         double aside = o.pieces * (double)loads[k].piece_ns * 0.75 / (double)o.ended_ns;
         if (aside < 0.03) {
             fail_msg("load %zu: what is done aside got %.4f of the time", k, aside);

@@ -6,7 +6,7 @@
 #include <string.h>
 
 // machine_ticks reads the first line of /proc/stat: user nice system idle iowait irq softirq steal.
-static bool machine_ticks(uint64_t *busy, uint64_t *all)
+static bool machine_ticks(uint64_t *busy, uint64_t *all, uint64_t *taken)
 {
     uint64_t v[8] = {0};
     FILE *f = fopen("/proc/stat", "re");
@@ -23,16 +23,19 @@ static bool machine_ticks(uint64_t *busy, uint64_t *all)
         *all += v[i];
     }
     *busy = *all - v[3] - v[4];
+    *taken = v[7];
     return n >= 4;
 }
 
 void hth_machine_read(hth_machine *m)
 {
-    uint64_t busy, all, kib, available = 0;
+    uint64_t busy, all, taken, kib, available = 0;
     char line[128];
-    if (machine_ticks(&busy, &all) && all > m->all && busy >= m->busy) {
+    if (machine_ticks(&busy, &all, &taken) && all > m->all && busy >= m->busy) {
         double share = (double)(busy - m->busy) / (double)(all - m->all);
         m->utilization = share < 1 ? share : 1;
+        m->stolen = taken > m->taken ? (double)(taken - m->taken) / (double)(all - m->all) : 0;
+        m->taken = taken;
         m->busy = busy;
         m->all = all;
     }

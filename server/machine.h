@@ -9,10 +9,11 @@
 typedef struct hth_machine {
     uint64_t total_bytes, used_bytes; // of memory; used: not available without swapping
     double utilization;               // of all processors since the last time, 0 .. 1
-    uint64_t busy, all;               // ticks, for the next time
+    double stolen;                    // .. and of these what a virtual machine's host took
+    uint64_t busy, all, taken;        // ticks, for the next time
 } hth_machine;
 
-// hth_machine_read brings `m` up to date; all zero before the first time, whose utilization is that
+// hth_machine_read brings `m` up to date; all zero before the first time, whose shares are those
 // since the machine was started. What cannot be read stays 0.
 void hth_machine_read(hth_machine *m);
 

@@ -13,6 +13,7 @@
 // For how long a program that could not be had is not asked for again.
 #define WISH_TOO_MANY_NS 60000000000u
 
+// wish_room says that p has room, if need be by those that are made again anyway.
 static bool wish_room(hth_site *site, const hth_program *p)
 {
     return hth_program_room(site, p) ||

@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/compare.h"
 #include "server/catalog.h"
+#include "server/machine.h"
 #include "server/server.h"
 
 #include <arpa/inet.h>
@@ -258,29 +259,6 @@ static long rss_kib(void)
     return pages * (sysconf(_SC_PAGESIZE) / 1024);
 }
 
-// A virtual machine's host may take its processors away: no promise holds then.
-typedef struct ticks {
-    unsigned long long stolen, all;
-} ticks;
-
-static ticks ticks_now(void)
-{
-    ticks t = {0};
-    unsigned long long v[8] = {0}; // user nice system idle iowait irq softirq steal
-    FILE *f = fopen("/proc/stat", "r");
-    if (f != NULL && fscanf(f, "cpu %llu %llu %llu %llu %llu %llu %llu %llu", &v[0], &v[1], &v[2],
-                            &v[3], &v[4], &v[5], &v[6], &v[7]) == 8) {
-        t.stolen = v[7];
-        for (int i = 0; i < 8; i++) {
-            t.all += v[i];
-        }
-    }
-    if (f != NULL) {
-        fclose(f);
-    }
-    return t;
-}
-
 int main(int argc, char **argv)
 {
     static bench b;
@@ -319,12 +297,10 @@ int main(int argc, char **argv)
     }
     long before = rss_kib();
     request(&b, rows, shape, bytes, (uint64_t)(timeout_ms * 1000));
-    ticks from = ticks_now();
+    hth_machine machine = {0}; // where its host takes the processors away no promise holds
+    hth_machine_read(&machine);
     double rate = open_loop(&b, capacity * factor, seconds);
-    ticks to = ticks_now();
-    double stolen = to.all > from.all
-                        ? 100.0 * (double)(to.stolen - from.stolen) / (double)(to.all - from.all)
-                        : 0;
+    hth_machine_read(&machine);
     qsort(b.ms, (size_t)b.n, sizeof *b.ms, hth_compare_double);
     int admitted = b.n + b.expired;
     printf("%d clients: %.0f requests/s; at %.1f times that: %.0f results/s (%.2f), p50 %.2f ms, "
@@ -335,7 +311,7 @@ int main(int argc, char **argv)
            b.n > 0 ? b.ms[(int)((b.n - 1) * 0.99)] : 0,
            b.n > 0 ? b.ms[(int)((b.n - 1) * 0.9999)] : 0, timeout_ms, admitted, b.expired,
            admitted > 0 ? 100.0 * b.expired / admitted : 0.0, b.refused, b.failed, b.unsent,
-           rss_kib() - before, stolen);
+           rss_kib() - before, 100 * machine.stolen);
     for (int i = 0; i < CONNECTIONS; i++) {
         close(b.c[i].fd);
     }
