@@ -9,6 +9,7 @@
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define BATCHING_TEXT 1024
 #define BATCHING_KEY  256
@@ -145,6 +146,56 @@ static const struct {
                     {"timeout_us", "default_timeout_microseconds", true},
                     {"queue", "max_queue_size", true}};
 
+// Its other words, with the only value that they may have; NULL: they change nothing. Levels of
+// priority are always 1 to 2^32 - 1, and a request's own timeout always counts.
+static const struct {
+    const char *word, *only;
+    bool policy;
+} config_others[] = {{"preferred_batch_size", NULL, false},  {"default_queue_policy", NULL, false},
+                     {"priority_levels", NULL, false},       {"preserve_ordering", "false", false},
+                     {"priority_queue_policy", "{}", false}, {"allow_timeout_override", NULL, true},
+                     {"timeout_action", "\"REJECT\"", true}};
+
+static bool config_knows(const char *word, bool policy, const char **only)
+{
+    *only = NULL;
+    for (size_t i = 0; i < sizeof config_table / sizeof config_table[0]; i++) {
+        if (config_table[i].policy == policy && strcmp(config_table[i].word, word) == 0) {
+            return true;
+        }
+    }
+    for (size_t i = 0; i < sizeof config_others / sizeof config_others[0]; i++) {
+        if (config_others[i].policy == policy && strcmp(config_others[i].word, word) == 0) {
+            *only = config_others[i].only;
+            return true;
+        }
+    }
+    return false;
+}
+
+static hth_err config_words(const json_t *d, bool policy)
+{
+    const char *word, *only, *at = policy ? "default_queue_policy" : "dynamic_batching";
+    json_t *v;
+    json_object_foreach((json_t *)d, word, v)
+    {
+        if (!config_knows(word, policy, &only)) {
+            return hth_fail(HTH_EINVAL, "a model configuration's '%s' has no field '%.80s'", at,
+                            word);
+        }
+        json_t *may = only != NULL ? json_loads(only, JSON_DECODE_ANY, NULL) : NULL;
+        bool same = only == NULL || json_equal(v, may);
+        json_decref(may);
+        if (!same) {
+            return hth_fail(HTH_ENOTSUP,
+                            "the model configuration's '%s': '%s' is always %s here: requests "
+                            "wait by priority and arrival, and late ones are refused",
+                            at, word, only);
+        }
+    }
+    return HTH_OK;
+}
+
 hth_err hth_batching_of_config(const json_t *config, json_t **out)
 {
     const json_t *d = json_object_get(config, "dynamic_batching");
@@ -158,12 +209,14 @@ hth_err hth_batching_of_config(const json_t *config, json_t **out)
     if (!json_is_object(d) || (policy != NULL && !json_is_object(policy))) {
         return hth_fail(HTH_EINVAL, "the model configuration's 'dynamic_batching' is no object");
     }
+    HTH_TRY(config_words(d, false));
+    HTH_TRY(config_words(policy, true));
     *out = json_object();
     for (size_t i = 0; i < sizeof config_table / sizeof config_table[0]; i++) {
         json_t *v = json_object_get(config_table[i].policy ? policy : d, config_table[i].word);
-        bool none = json_is_integer(v) && json_integer_value(v) == 0; // the server's, as a rule
-        if (v != NULL && !none) {
-            json_object_set(*out, config_table[i].name, v);
+        bool none = json_is_integer(v) && json_integer_value(v) == 0;
+        if (v != NULL) {
+            json_object_set(*out, config_table[i].name, none ? json_null() : v);
         }
     }
     if (json_object_get(d, "preferred_batch_size") != NULL) {

@@ -23,8 +23,10 @@ void hth_batching_load(hth_store *s, const char *name, hth_batching *out);
 hth_err hth_batching_change(hth_store *s, const char *name, const json_t *doc, hth_batching *b);
 
 // hth_batching_of_config makes such a document of a ModelConfig's {"dynamic_batching"}, where there
-// is one (else *out is NULL), and checks it. Priorities and timeouts are for all levels alike.
-// HTH_EINVAL.
+// is one (else *out is NULL), and checks it. A number that is 0 is the server's setting again; one
+// that is not said stays. Priorities and timeouts are for all levels alike. HTH_EINVAL;
+// HTH_ENOTSUP: it asks for an order of requests, or a treatment of late ones, that is not done
+// here.
 hth_err hth_batching_of_config(const json_t *config, json_t **out);
 
 // hth_batching_policy is what holds now for a model whose batches have at most model_max samples

@@ -96,7 +96,8 @@ static hth_err catalog_put(hth_store *s, const char *name, const hth_onnx_file *
     int n = hth_onnx_n_tensors(f);
     size_t bytes;
     const void *skeleton = hth_onnx_skeleton(f, &bytes);
-    char *meta = max_batch >= 0 ? hth_asprintf("{\"max_batch\":%d}", max_batch) : hth_strdup("{}");
+    bool limit = max_batch >= 0 && max_batch < INT32_MAX;
+    char *meta = limit ? hth_asprintf("{\"max_batch\":%d}", max_batch) : hth_strdup("{}");
     hth_put_tensor *t = hth_calloc((size_t)n, sizeof *t);
     hth_err err = hth_fail(HTH_ENOMEM, "out of memory for %d tensors", n);
     if (meta != NULL && t != NULL) {
@@ -138,15 +139,17 @@ hth_err hth_catalog_import_bytes(hth_store *s, const char *name, const void *dat
     return err;
 }
 
-// catalog_meta is a version's meta with another batch limit; NULL: it has that already, or `*err`.
+// catalog_meta is a version's meta with another batch limit, INT32_MAX for none; NULL: it has that
+// already, or `*err`.
 static char *catalog_meta(const hth_manifest *m, int max_batch, hth_err *err)
 {
     json_t *meta = json_loads(m->meta, 0, NULL), *had = json_object_get(meta, "max_batch");
     char *text = NULL, *out = NULL;
-    bool same = json_is_integer(had) ? json_integer_value(had) == max_batch : max_batch < 0;
+    json_int_t most = json_is_integer(had) ? json_integer_value(had) : INT32_MAX;
+    bool same = (most >= 0 ? most : INT32_MAX) == max_batch;
     meta = meta != NULL ? meta : json_object();
     *err = HTH_OK;
-    if (!same && max_batch < 0) {
+    if (!same && max_batch == INT32_MAX) {
         json_object_del(meta, "max_batch");
     } else if (!same) {
         json_object_set_new(meta, "max_batch", json_integer(max_batch));
@@ -193,6 +196,18 @@ static hth_err catalog_again(hth_store *s, const hth_manifest *m, const char *me
     return err;
 }
 
+// catalog_batched says whether the configuration of a model without a limit says more than 0
+// (hth_http_max_batch): to say 0 of another changes nothing.
+static bool catalog_batched(const hth_graph *g)
+{
+    for (int i = 0; i < g->n_inputs; i++) {
+        if (g->values[g->inputs[i]].shape.rank < 2) {
+            return false;
+        }
+    }
+    return hth_model_batched(g);
+}
+
 hth_err hth_catalog_rebatch(hth_store *s, const char *name, int max_batch,
                             const hth_catalog_check *check, hth_put_result *out)
 {
@@ -202,8 +217,9 @@ hth_err hth_catalog_rebatch(hth_store *s, const char *name, int max_batch,
     HTH_TRY(hth_store_get(s, name, 0, &m));
     hth_err err = hth_model_graph(s, &m, &g);
     err = err == HTH_OK ? check->accept(check->ctx, g) : err;
+    bool said = err == HTH_OK && (max_batch > 0 || (max_batch == 0 && catalog_batched(g)));
     hth_graph_free(g);
-    char *meta = err == HTH_OK ? catalog_meta(&m, max_batch, &err) : NULL;
+    char *meta = said ? catalog_meta(&m, max_batch, &err) : NULL;
     if (meta != NULL) {
         err = catalog_again(s, &m, meta, out);
     } else {

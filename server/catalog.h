@@ -23,8 +23,8 @@ typedef struct hth_catalog_check {
 hth_err hth_catalog_import_bytes(hth_store *s, const char *name, const void *data, size_t bytes,
                                  int max_batch, const hth_catalog_check *check,
                                  hth_put_result *out);
-// hth_catalog_rebatch makes a new version of `name` that differs from the latest in max_batch only;
-// out->unchanged: it has that already.
+// hth_catalog_rebatch makes a new version of `name` that differs from the latest in max_batch only
+// (INT32_MAX: no limit); out->unchanged: it has that already, or that is not said.
 hth_err hth_catalog_rebatch(hth_store *s, const char *name, int max_batch,
                             const hth_catalog_check *check, hth_put_result *out);
 // hth_catalog_export writes a version's tensors ("name" or "name:version") as a safetensors file;

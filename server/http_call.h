@@ -330,6 +330,9 @@ json_t *hth_http_answer(hth_http_call *c);
 // protocol can say.
 json_int_t hth_http_max_batch(const json_t *model);
 
+// hth_http_gpu is the number of the GPU that `row`, a model's, names as its "device"; -1: a CPU.
+int hth_http_gpu(const json_t *row);
+
 // ---- http_page.c, http_view.c: the page, and what it shows
 
 hth_err hth_http_page_open(hth_http *h);

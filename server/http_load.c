@@ -37,6 +37,7 @@ typedef struct load_call {
     struct evbuffer *body;            // job thread only while it has it
     hth_text text;                    // the engine's arguments
     int made[LOAD_MAX_FILES], n_made; // versions that are new
+    bool files;                       // it brings some
     bool rebatched;                   // the model's batching was changed
     hth_batching batching;            // .. from this
     bool respelled;                   // its precision was, from this
@@ -169,6 +170,7 @@ static hth_err load_put(load_call *l, const json_t *all)
     hth_put_result r;
     int n;
     HTH_TRY(load_files(all, file, &n));
+    l->files = n > 0;
     HTH_TRY(hth_model_config_read(json_string_value(json_object_get(all, "config")), l->c.args.name,
                                   &config));
     const hth_catalog_check check = {hth_model_config_accept, &config};
@@ -302,11 +304,12 @@ static load_call *load_new(hth_http *h, struct evhttp_request *req, const hth_ht
     return l;
 }
 
-static void load_refuse(hth_http_call *c)
+// `files`: the client's own were read; else the store's.
+static void load_refuse(hth_http_call *c, bool files)
 {
     const char *name = c->args.name;
     hth_err err = c->r.err;
-    bool wrong = err == HTH_EINVAL || err == HTH_ECORRUPT || err == HTH_ENOTSUP;
+    bool wrong = err == HTH_EINVAL || err == HTH_ENOTSUP || (files && err == HTH_ECORRUPT);
     if (err == HTH_ENOENT) {
         hth_http_fail(c->h, c->req, HTTP_INTERNAL,
                       "failed to load '%s', failed to poll from model repository", name);
@@ -316,6 +319,11 @@ static void load_refuse(hth_http_call *c)
         hth_http_fail(c->h, c->req, wrong ? HTTP_BADREQUEST : HTTP_INTERNAL,
                       "failed to load '%s', no version is available: %s", name, c->r.detail);
     }
+}
+
+static void load_undone(hth_http_call *c)
+{
+    load_refuse(c, false);
 }
 
 // load_keep has `next` know what would have to be undone.
@@ -338,9 +346,9 @@ static void load_loaded(hth_http_call *c)
         return;
     }
     bool changed = l->n_made > 0 || l->rebatched || l->respelled;
-    load_call *undo = changed ? load_new(c->h, c->req, &c->args, load_refuse) : NULL;
+    load_call *undo = changed ? load_new(c->h, c->req, &c->args, load_undone) : NULL;
     if (!changed) {
-        load_refuse(c);
+        load_refuse(c, false);
     } else if (undo != NULL) { // else it is answered
         load_keep(undo, l);
         undo->why = c->r.err;
@@ -365,7 +373,7 @@ static void load_stored(hth_http_call *c)
     const load_call *l = (const load_call *)c;
     load_call *next = c->r.err == HTH_OK ? load_new(c->h, c->req, &c->args, load_loaded) : NULL;
     if (c->r.err != HTH_OK) {
-        load_refuse(c);
+        load_refuse(c, l->files);
     } else if (next != NULL) {
         load_keep(next, l);
         load_submit(next);

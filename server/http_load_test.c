@@ -81,8 +81,30 @@ static void test_load(void **state)
     says(state, "/v2/models/many/config", 200, "\"max_batch_size\":4");
     load_says(state, "many", "{\"max_batch_size\":8}", NULL, NULL, 200, "");
     says(state, "/v2/models/many/config", 200, "\"max_batch_size\":8");
-    load_says(state, "many", "{\"max_batch_size\":8}", NULL, NULL, 200, "");
+    // What it has already, or is not said, makes no version.
+    static const char *const same[] = {"{\"max_batch_size\":8}", "{}", "{\"parameters\":{}}",
+                                       "{\"dynamic_batching\":{}}"};
+    for (size_t i = 0; i < sizeof same / sizeof same[0]; i++) {
+        load_says(state, "many", same[i], NULL, NULL, 200, "");
+        says(state, "/v2/models/many/config", 200, "\"max_batch_size\":8");
+    }
     says(state, "/v2/models/many", 200, "\"versions\":[\"1\",\"2\"]");
+    // Nor does a model's own configuration, with a limit, without one, and without a batch.
+    load_says(state, "many", "{\"max_batch_size\":2147483647}", NULL, NULL, 200, "");
+    static const char *const own[] = {"many", "fresh", "batch"};
+    for (size_t i = 0; i < sizeof own / sizeof own[0]; i++) {
+        char path[80];
+        snprintf(path, sizeof path, "/v2/models/%s", own[i]);
+        reply before = get(port_of(state), path);
+        strcat(path, "/config");
+        reply config = get(port_of(state), path);
+        load_says(state, own[i], config.body, NULL, NULL, 200, "");
+        says(state, path, 200, config.body);
+        path[strlen(path) - strlen("/config")] = 0;
+        says(state, path, 200, before.body);
+        reply_free(&config);
+        reply_free(&before);
+    }
     free(ident);
     free(batch);
 }
@@ -180,7 +202,29 @@ static void test_batching(void **state)
     load_says(state, "batch", "{\"dynamic_batching\":{\"preferred_batch_size\":[0]}}", NULL, NULL,
               400, "preferred batch size");
     load_says(state, "batch", "{\"dynamic_batching\":7}", NULL, NULL, 400, "no object");
+    // What is not done is refused, and so is what does not exist.
+    static const char *const bad[][2] = {
+        {"\"preserve_ordering\":true", "'preserve_ordering' is always false"},
+        {"\"priority_queue_policy\":{\"1\":{}}", "'priority_queue_policy' is always {}"},
+        {"\"nonsense\":1", "no field 'nonsense'"},
+        {"\"default_queue_policy\":{\"timeout_action\":\"DELAY\"}", "'timeout_action' is always"},
+        {"\"default_queue_policy\":{\"what\":[]}", "no field 'what'"},
+        {"\"default_queue_policy\":{\"max_queue_size\":-1}", "queue is a whole number"}};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        char text[160];
+        snprintf(text, sizeof text, "{\"dynamic_batching\":{%s}}", bad[i][0]);
+        load_says(state, "batch", text, NULL, NULL, 400, bad[i][1]);
+    }
     says(state, "/v2/models/batch/config", 200, "\"preferred_batch_size\":[2,4]");
+    says(state, "/v2/models/batch/config", 200, "\"max_batch_size\":4");
+    // 0 is the server's setting again; what is not said stays.
+    load_says(state, "batch",
+              "{\"dynamic_batching\":{\"max_queue_delay_microseconds\":0,"
+              "\"default_queue_policy\":{\"max_queue_size\":0}}}",
+              NULL, NULL, 200, "");
+    says(state, "/v2/models/batch/config", 200, "\"max_queue_delay_microseconds\":0");
+    says(state, "/v2/models/batch/config", 200, "\"max_queue_size\":0");
+    says(state, "/v2/models/batch/config", 200, "\"default_timeout_microseconds\":5000");
 }
 
 // In what a model computes comes with it, too; what the device cannot do is refused and undone.
@@ -198,12 +242,33 @@ static void test_precision(void **state)
               "no 'string_value'");
 }
 
+// A store that has lost a model's tensors is the server's fault, not its client's. The last test.
+static void test_damaged(void **state)
+{
+    const server_rig *f = *state;
+    char command[160], *mobile = file_base64("../train/mobile_adam.onnx");
+    assert_ok(hth_setting_set("store.inline_bytes", "0"));
+    load_says(state, "lost", "{}", "file:1/model.onnx", mobile, 200, "");
+    free(mobile);
+    reply r = post(f->port, "/v2/repository/models/lost/unload", "", NULL, 0);
+    assert_int_equal(r.status, 200);
+    reply_free(&r);
+    snprintf(command, sizeof command, "find '%s/tensors' -type f -delete", f->store);
+    assert_int_equal(system(command), 0);
+    load_says(state, "lost", "{}", NULL, NULL, 500, "is missing");
+    load_says(state, "lost", "{\"max_batch_size\":3}", NULL, NULL, 500, "is missing");
+    r = post(f->port, "/v2/repository/models/lost/load", "", NULL, 0);
+    assert_int_equal(r.status, 500);
+    assert_non_null(strstr(r.body, "is missing"));
+    reply_free(&r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_load),           cmocka_unit_test(test_batching),
         cmocka_unit_test(test_precision),      cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_second_refused),
+        cmocka_unit_test(test_second_refused), cmocka_unit_test(test_damaged),
     };
     return cmocka_run_group_tests(tests, rig_setup, rig_teardown);
 }

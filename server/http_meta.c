@@ -8,6 +8,7 @@
 #include "server/http_json.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 void hth_http_live(hth_http *h, struct evhttp_request *req, const hth_http_args *a)
@@ -153,6 +154,21 @@ json_int_t hth_http_max_batch(const json_t *m)
     return most > 0 && most < INT32_MAX ? most : INT32_MAX;
 }
 
+int hth_http_gpu(const json_t *row)
+{
+    const char *device = json_string_value(json_object_get(row, "device"));
+    return device != NULL && strncmp(device, "cuda:", 5) == 0 ? atoi(device + 5) : -1;
+}
+
+// config_group says where the model runs; how many runs there are at a time, hearth decides.
+static json_t *config_group(const json_t *m)
+{
+    int gpu = hth_http_gpu(m);
+    return json_pack("{s:O, s:s, s:i, s:o}", "name", json_object_get(m, "name"), "kind",
+                     gpu >= 0 ? "KIND_GPU" : "KIND_CPU", "count", 1, "gpus",
+                     gpu >= 0 ? json_pack("[i]", gpu) : json_array());
+}
+
 // config_tensors turns names, types and shapes into what a ModelConfig says of them.
 static json_t *config_tensors(const json_t *tensors, bool batch)
 {
@@ -191,14 +207,13 @@ static void meta_config(hth_http_call *c)
     if (m != NULL) {
         json_int_t max_batch = hth_http_max_batch(m);
         const json_t *batching = json_object_get(m, "batching");
-        json_t *config = json_pack(
-            "{s:O, s:s, s:s, s:{s:{s:i}}, s:I, s:o, s:o, s:[{s:O, s:s, s:i, s:[]}], "
-            "s:{}}",
-            "name", json_object_get(m, "name"), "platform", "onnx_hearth", "backend", "hearth",
-            "version_policy", "latest", "num_versions", 1, "max_batch_size", max_batch, "input",
-            config_tensors(json_object_get(m, "inputs"), max_batch > 0), "output",
-            config_tensors(json_object_get(m, "outputs"), max_batch > 0), "instance_group", "name",
-            json_object_get(m, "name"), "kind", "KIND_CPU", "count", 1, "gpus", "parameters");
+        json_t *config =
+            json_pack("{s:O, s:s, s:s, s:{s:{s:i}}, s:I, s:o, s:o, s:[o], s:{}}", "name",
+                      json_object_get(m, "name"), "platform", "onnx_hearth", "backend", "hearth",
+                      "version_policy", "latest", "num_versions", 1, "max_batch_size", max_batch,
+                      "input", config_tensors(json_object_get(m, "inputs"), max_batch > 0),
+                      "output", config_tensors(json_object_get(m, "outputs"), max_batch > 0),
+                      "instance_group", config_group(m), "parameters");
         json_t *precision = json_object_get(m, "precision");
         if (precision != NULL) {
             json_object_set_new(json_object_get(config, "parameters"), "precision",

@@ -48,6 +48,7 @@ static json_t *stats_of(const json_t *m)
                                   stats_duration(0, 0), "cache_miss", stats_duration(0, 0));
     json_int_t bytes = number(m, "resident_private_bytes") + number(m, "resident_shared_bytes") +
                        number(m, "arena_bytes");
+    int gpu = hth_http_gpu(m);
     char version[24];
     snprintf(version, sizeof version, "%" JSON_INTEGER_FORMAT, number(m, "version"));
     return json_pack("{s:O, s:s, s:I, s:I, s:I, s:o, s:{}, s:o, s:[{s:s, s:i, s:I}]}", "name",
@@ -55,7 +56,7 @@ static json_t *stats_of(const json_t *m)
                      number(t, "last_ms"), "inference_count", number(t, "samples"),
                      "execution_count", number(m, "executions"), "inference_stats", inference,
                      "response_stats", "batch_stats", stats_batches(m), "memory_usage", "type",
-                     "CPU", "id", 0, "byte_size", bytes);
+                     gpu >= 0 ? "GPU" : "CPU", "id", gpu >= 0 ? gpu : 0, "byte_size", bytes);
 }
 
 static void stats_finish(hth_http_call *c)

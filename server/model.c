@@ -164,8 +164,7 @@ static bool meta_true(const char *meta, const char *key)
     return v;
 }
 
-// model_batched says that all inputs have one and the same symbolic first dimension.
-static bool model_batched(const hth_graph *g)
+bool hth_model_batched(const hth_graph *g)
 {
     int64_t first = 0;
     for (int i = 0; i < g->n_inputs; i++) {
@@ -208,7 +207,7 @@ static hth_err model_load(hth_models *ms, hth_manifest *manifest, hth_model **ou
     m->source.account = &m->account;
     m->max_batch = meta_max_batch(manifest->meta);
     hth_batching_load(ms->store, m->name, &m->batching);
-    m->source.batched = m->max_batch != 0 && model_batched(m->source.graph);
+    m->source.batched = m->max_batch != 0 && hth_model_batched(m->source.graph);
     for (int i = 0; i < manifest->n_tensors; i++) {
         m->weight_bytes += manifest->tensors[i].bytes;
     }

@@ -151,6 +151,8 @@ hth_err hth_model_bind(const hth_model *m, const hth_request_tensor *in, int n, 
 // index.
 hth_err hth_model_synthetic(const hth_model *m, int64_t batch, hth_tensor *inputs);
 
+// hth_model_batched says that all inputs have one and the same symbolic first dimension.
+bool hth_model_batched(const hth_graph *g);
 // hth_model_graph loads a version's model graph: skeleton from the manifest, contents mapped from
 // the store. Any thread.
 hth_err hth_model_graph(hth_store *store, const hth_manifest *manifest, hth_graph **out);

@@ -10,7 +10,7 @@
 
 typedef struct hth_model_config {
     json_t *doc;
-    int max_batch;         // -1: not said
+    int max_batch;         // -1: not said; INT32_MAX: no limit
     const char *precision; // "": as the server's setting says; NULL: not said. Part of doc
     json_t *batching;      // as hth_batching_change takes it; NULL: not said
 } hth_model_config;

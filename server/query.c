@@ -39,12 +39,12 @@ static hth_err query_model(query *q, json_t **out)
     const hth_graph *g = m->source.graph;
     hth_batch_policy p = hth_model_batch_policy(m);
     *out = json_pack(
-        "{s:s, s:i, s:o, s:o, s:i, s:i, s:I, s:I, s:s, s:b, s:b, s:o}", "name", m->name, "version",
-        m->version, "inputs", values_json(g, g->inputs, g->n_inputs), "outputs",
-        values_json(g, g->outputs, g->n_outputs), "nodes", g->n_nodes, "tensors",
-        m->manifest.n_tensors, "bytes", (json_int_t)m->weight_bytes, "max_batch",
-        (json_int_t)m->max_batch, "precision", hth_precision_name(g->precision), "training",
-        g->training, "batched", m->source.batched, "batching", hth_batching_json(&p));
+        "{s:s, s:i, s:s, s:o, s:o, s:i, s:i, s:I, s:I, s:s, s:b, s:b, s:o}", "name", m->name,
+        "version", m->version, "device", q->ms->site->device->props.name, "inputs",
+        values_json(g, g->inputs, g->n_inputs), "outputs", values_json(g, g->outputs, g->n_outputs),
+        "nodes", g->n_nodes, "tensors", m->manifest.n_tensors, "bytes", (json_int_t)m->weight_bytes,
+        "max_batch", (json_int_t)m->max_batch, "precision", hth_precision_name(g->precision),
+        "training", g->training, "batched", m->source.batched, "batching", hth_batching_json(&p));
     return HTH_OK;
 }
 

@@ -75,19 +75,19 @@ static int stats_measured(const hth_model *m)
     return n;
 }
 
-static json_t *stats_model(const hth_model *m, const hth_ledger *l)
+static json_t *stats_model(const hth_model *m, const hth_ledger *l, const char *device)
 {
     static const hth_ledger_row none = {.programs = 0};
     const hth_ledger_row *r = hth_ledger_row_of(l, &m->account);
     json_t *doc = stats_row(&m->account, r != NULL ? r : &none);
     json_object_update_new(
-        doc,
-        json_pack("{s:i, s:I, s:I, s:I, s:I, s:I, s:i, s:o, s:I, s:i, s:o}", "version", m->version,
-                  "weight_bytes", (json_int_t)m->weight_bytes, "arena_bytes",
-                  (json_int_t)(r != NULL ? r->arena_bytes : 0), "requests", (json_int_t)m->requests,
-                  "failures", (json_int_t)m->failures, "busy_ns", (json_int_t)m->busy_ns,
-                  "programs", m->source.n_programs, "times", stats_times(m), "executions",
-                  (json_int_t)m->executions, "pending", m->refs, "batches", stats_batches(m)));
+        doc, json_pack("{s:i, s:s, s:I, s:I, s:I, s:I, s:I, s:i, s:o, s:I, s:i, s:o}", "version",
+                       m->version, "device", device, "weight_bytes", (json_int_t)m->weight_bytes,
+                       "arena_bytes", (json_int_t)(r != NULL ? r->arena_bytes : 0), "requests",
+                       (json_int_t)m->requests, "failures", (json_int_t)m->failures, "busy_ns",
+                       (json_int_t)m->busy_ns, "programs", m->source.n_programs, "times",
+                       stats_times(m), "executions", (json_int_t)m->executions, "pending", m->refs,
+                       "batches", stats_batches(m)));
     json_object_update_new(
         doc, json_pack("{s:i, s:i, s:i, s:o, s:o, s:o, s:I, s:I, s:I}", "measured",
                        stats_measured(m), "queued", m->queue.n + m->queue.away, "awaiting_memory",
@@ -193,7 +193,7 @@ hth_err hth_query_stats(hth_models *ms, const hth_model *only, json_t **out)
     json_t *models = json_array();
     for (const hth_model *m = ms->list; m != NULL; m = m->next) {
         if (only == NULL || only == m) {
-            json_array_append_new(models, stats_model(m, &l));
+            json_array_append_new(models, stats_model(m, &l, ms->site->device->props.name));
         }
     }
     *out = json_pack(

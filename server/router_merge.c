@@ -183,8 +183,8 @@ static void merge_batches(json_t *to, const json_t *from)
 
 static void stats_models(json_t *to, const json_t *from, const char *name)
 {
-    static const char *const keep[] = {"name",    "version", "tenant", "weight_bytes",
-                                       "batches", "devices", NULL};
+    static const char *const keep[] = {"name",         "version", "device",  "tenant",
+                                       "weight_bytes", "batches", "devices", NULL};
     static const char *const most[] = {"last_ms", "quantiles_ns", "arena_bytes", NULL};
     static const merge_rule rule = {keep, most};
     size_t i;

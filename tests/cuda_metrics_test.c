@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What /metrics says about GPUs, over the fake driver, which counts what it gave: of a CUDA device
-// that is the only one, and of one beside a CPU.
+// What /metrics and a model's documents say about GPUs, over the fake driver, which counts what it
+// gave: of a CUDA device that is the only one, and of one beside a CPU.
 #include "kernels/cuda/fake/fake.h"
 #include "tests/http_rig.h"
 
@@ -19,12 +19,24 @@ static void expect_line(const reply *r, const char *name, uint64_t value)
     }
 }
 
-static void serve(const char *device)
+static void expect_says(const server_rig *f, const char *path, const char *words)
+{
+    reply r = get(hth_server_http_port(f->server), path);
+    expect_200(&r);
+    if (strstr(r.body, words) == NULL) {
+        fail_msg("no %s in %s", words, r.body);
+    }
+    reply_free(&r);
+}
+
+// where[]: what a model's configuration and its statistics say of its device.
+static void serve(const char *device, const char *const where[2])
 {
     server_rig f = {.port = 0};
     hth_store *store;
     server_rig_make(&f);
     assert_ok(hth_store_open(f.store, true, false, &store));
+    rig_import(store, "batch", "batch", 4);
     hth_store_close(store);
     hth_server_config config = {
         .store = f.store, .device = device, .http = "127.0.0.1:0", .metrics = "127.0.0.1:0"};
@@ -37,17 +49,22 @@ static void serve(const char *device)
     assert_non_null(head);
     assert_null(strstr(head + 2, "# TYPE nv_gpu_memory_used_bytes"));
     reply_free(&r);
+    expect_says(&f, "/v2/models/batch/config", where[0]);
+    expect_says(&f, "/v2/models/batch/stats", where[1]);
     server_rig_end(&f);
 }
 
 static void test_only(void **state)
 {
-    serve("cuda:0,mem=100MiB");
+    static const char *const gpu[2] = {"\"kind\":\"KIND_GPU\",\"count\":1,\"gpus\":[0]",
+                                       "\"memory_usage\":[{\"type\":\"GPU\",\"id\":0,"};
+    serve("cuda:0,mem=100MiB", gpu);
 }
 
 static void test_beside_a_cpu(void **state)
 {
-    serve("cuda:0,mem=100MiB cpu:mem=100MiB,threads=1");
+    static const char *const either[2] = {"\"count\":1,\"gpus\":[", "\"memory_usage\":[{\"type\":"};
+    serve("cuda:0,mem=100MiB cpu:mem=100MiB,threads=1", either);
 }
 
 int main(void)
