@@ -9,6 +9,7 @@ DEFS     ?=
 PREFIX   ?= /usr/local
 FUZZ_SECONDS ?= 600
 FUZZ_RUNS ?= -1
+FUZZ_LEAST ?= 0
 Q        := $(if $(V),,@)
 # All cores, unless make was started with -j or by another make.
 ifeq ($(MAKELEVEL)$(filter -j%,$(MAKEFLAGS)),0)
@@ -61,7 +62,7 @@ help:
 	@echo 'make            builds hearth, hearthd, libhearth.so in $(B)/ (installs missing Debian packages first)'
 	@echo 'make demo       imports two models, serves them, classifies handwritten digits, shows the memory ledger, trains one, leaves a page to look at'
 	@echo 'make check      builds and runs all tests (TAP)         make check-asan, check-tsan   the same under sanitizers'
-	@echo 'make lint       layers, headers, exports, format, pages, cppcheck   make fuzz FUZZ_SECONDS=600   importer, wire decoder, rings, JSON over HTTP'
+	@echo 'make lint       layers, headers, exports, format, pages, cppcheck   make fuzz FUZZ_SECONDS=600   importer, wire decoder, rings, bodies and JSON over HTTP'
 	@echo 'make bench      a local socket against a bare one, serving, the planner on well-known networks (VGG19=FILE.onnx: --spill)    make bench-table   against onnxruntime and OpenVINO (PyPI)'
 	@echo 'make bench-train   training steps against PyTorch, without a limit and at the peak it has with checkpoints (PyPI)'
 	@echo 'make bench-policies   training steps under every policy and budget, measured (35 minutes; PyPI exports the networks)'
@@ -239,11 +240,13 @@ format: deps-lint
 	git ls-files '*.c' '*.h' | xargs clang-format -i
 
 # libFuzzer targets, as many at a time as make has jobs; each runs FUZZ_SECONDS, or FUZZ_RUNS executions where
-# that is less, from the committed seeds in tests/data/fuzz.
+# that is less, from the committed seeds in tests/data/fuzz. All together must come to FUZZ_LEAST executions.
 fuzz: deps-lint
 	$(Q)$(MAKE) --no-print-directory build-fuzz/libhth.a B=build-fuzz CC=clang OPT=-O1 KERNEL_OPT=-O1 \
 	    SAN='-fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined'
 	$(Q)$(MAKE) --no-print-directory $(FUZZERS:%=run-%)
+	$(Q)cat $(FUZZERS:%=build-fuzz/%.log) | awk '/^stat::number_of_executed_units/ { n += $$2 } \
+	    END { printf "executions of all: %d, at least %d needed\n", n, $(FUZZ_LEAST); exit n < $(FUZZ_LEAST) }'
 run-%_fuzz:
 	$(Q)clang -std=c11 -O1 -g -D_GNU_SOURCE -I. -Ibuild-fuzz/gen -fsanitize=fuzzer,address,undefined -pthread \
 	    -o build-fuzz/$*_fuzz tests/fuzz/$*_fuzz.c build-fuzz/libhth.a $(LDLIBS)

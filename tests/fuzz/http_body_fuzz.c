@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+// The body of an inference request, split into its JSON and the tensors behind it, or taken as the
+// only one (raw binary). The input: how the body comes (fuzz_come), how it is cut, the value of
+// Inference-Header-Content-Length with a '\n' behind it ("": there is no such header), the body.
+// Tensors must have the bytes that their shapes say, and those behind the JSON the body's.
+#include "server/http_infer.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n);
+
+#define FUZZ_BODY (1 << 16)
+
+// What the first byte's two lowest bits say; the others choose a model.
+typedef enum fuzz_come { COME_WHOLE, COME_PIECES, COME_BLOCK, COME_CHUNKS } fuzz_come;
+
+typedef struct fuzz_body {
+    fuzz_come come;
+    const char *model; // the engine's answer, for a raw body
+    size_t piece;
+    char head_bytes[64]; // the header
+    char *p;
+    size_t n;
+} fuzz_body;
+
+#define MODEL(batch, inputs) "{\"batched\":" batch ",\"max_batch\":4,\"inputs\":[" inputs "]}"
+#define INPUT(type, shape)   "{\"name\":\"x\",\"datatype\":\"" type "\",\"shape\":" shape "}"
+static const char *const models[] = {
+    MODEL("true", INPUT("FP32", "[-1,3]")),
+    MODEL("false", INPUT("FP32", "[-1]")),
+    MODEL("false", INPUT("BOOL", "[2,-1]")),
+    MODEL("false", INPUT("FP32", "[-1,-1]")),
+    MODEL("false", INPUT("FP16", "[2,2]")),
+    MODEL("false", INPUT("INT64", "[]")),
+    MODEL("false", INPUT("INT8", "[0,-1]")),
+    MODEL("true", INPUT("UINT8", "[-1,-1]")),
+    MODEL("false", INPUT("INT32", "[1,-1,2]") "," INPUT("FP32", "[1]")),
+};
+#define N_MODELS (sizeof models / sizeof models[0])
+
+static volatile uint8_t fuzz_sink;
+
+static void must(bool right)
+{
+    if (!right) {
+        abort();
+    }
+}
+
+// unchunk leaves the chunks' data, as far as they are well-formed. In pieces they are the same as
+// byte by byte.
+static void unchunk(fuzz_body *b)
+{
+    char *once = malloc(b->n + 1), *data = malloc(b->n + 1);
+    hth_chunks one = {HTH_CHUNKS_FIRST, 0}, some = one;
+    const char *wrong = NULL, *wrong_too = NULL;
+    size_t n = 0;
+    memcpy(once, b->p, b->n);
+    for (size_t i = 0; i < b->n && wrong == NULL; i++) {
+        bool is_data = one.at == HTH_CHUNKS_DATA;
+        wrong = hth_chunks_take(&one, &b->p[i], 1);
+        data[n] = b->p[i];
+        n += is_data;
+    }
+    for (size_t i = 0; i < b->n && wrong_too == NULL; i += b->piece) {
+        wrong_too = hth_chunks_take(&some, once + i, b->n - i < b->piece ? b->n - i : b->piece);
+    }
+    must(wrong == wrong_too && one.at == some.at && one.left == some.left);
+    must(memcmp(once, b->p, b->n) == 0);
+    free(once);
+    free(b->p);
+    b->p = data;
+    b->n = n;
+}
+
+static void block_sent(const void *data, size_t bytes, void *block)
+{
+    hth_http_block_rele(block);
+}
+
+// put_block has the body lie where http_block.c puts a large one.
+static void put_block(hth_http *h, hth_http_conn *conn, const fuzz_body *b, struct evbuffer *in)
+{
+    size_t front =
+        (HTH_INFER_ALIGN - strtoull(b->head_bytes, NULL, 10) % HTH_INFER_ALIGN) % HTH_INFER_ALIGN;
+    hth_http_block *block = hth_calloc(1, sizeof *block);
+    char *memory = hth_engine_alloc(h->engine, front + b->n);
+    *block = (hth_http_block){
+        .h = h, .refs = 2, .bytes = b->n, .come = b->n, .memory = memory, .body = memory + front};
+    memcpy(block->body, b->p, b->n);
+    h->reserved += b->n;
+    conn->block = block;
+    evbuffer_add_reference(in, block->body, b->n, block_sent, block);
+}
+
+static void put(hth_http *h, hth_http_conn *conn, const fuzz_body *b, struct evbuffer *in)
+{
+    if (b->come == COME_BLOCK && b->n > 0) {
+        put_block(h, conn, b, in);
+    } else if (b->come == COME_PIECES) {
+        for (size_t i = 0; i < b->n; i += b->piece) {
+            size_t some = b->n - i < b->piece ? b->n - i : b->piece;
+            evbuffer_add_reference(in, b->p + i, some, NULL, NULL);
+        }
+    } else {
+        evbuffer_add(in, b->p, b->n);
+    }
+}
+
+static void check_tensor(const hth_tensor *t)
+{
+    size_t bytes = 0;
+    must(hth_tensor_bytes(t->dtype, &t->shape, HTH_LAYOUT_PLAIN, &bytes) == HTH_OK);
+    must(bytes == t->bytes && t->data != NULL);
+    for (uint64_t i = 0; i < bytes; i++) {
+        uint8_t v = ((const uint8_t *)t->data)[i];
+        must(t->dtype != HTH_DT_BOOL || v < 2);
+        fuzz_sink ^= v;
+    }
+}
+
+// is_copy: the tensor has these bytes, truth values as 0 and 1.
+static bool is_copy(const hth_tensor *t, const char *p)
+{
+    const uint8_t *is = t->data;
+    for (uint64_t i = 0; t->dtype == HTH_DT_BOOL && i < t->bytes; i++) {
+        must(is[i] == (p[i] != 0));
+    }
+    return t->dtype == HTH_DT_BOOL || memcmp(is, p, t->bytes) == 0;
+}
+
+// check compares what was read with the body: all of it belongs to the JSON or to one tensor.
+static void check(const hth_infer_call *c, const fuzz_body *b, bool raw)
+{
+    size_t at = raw ? 0 : b->head_bytes[0] != 0 ? strtoull(b->head_bytes, NULL, 10) : b->n;
+    must(at <= b->n && c->n_in > 0);
+    for (int i = 0; i < c->n_in; i++) {
+        const json_t *in = json_array_get(json_object_get(c->head, "inputs"), (size_t)i);
+        const json_t *parameters = json_object_get(in, "parameters");
+        check_tensor(&c->in[i].t);
+        if (raw || json_object_get(parameters, "binary_data_size") != NULL) {
+            must(c->in[i].t.bytes <= b->n - at && is_copy(&c->in[i].t, b->p + at));
+            at += c->in[i].t.bytes;
+        }
+    }
+    must(at == b->n);
+    for (int i = 0; i < c->n_wanted; i++) {
+        must(c->wanted[i].name != NULL && c->wanted[i].at == NULL);
+    }
+}
+
+static hth_err decode(hth_http *h, const fuzz_body *b)
+{
+    static const hth_http_args args = {.name = "m", .spec = "m"};
+    hth_http_conn conn = {.h = h}; // the connection of requests that have none
+    struct evhttp_request *req = evhttp_request_new(NULL, NULL);
+    struct evbuffer *in = evhttp_request_get_input_buffer(req);
+    h->last_conn = &conn;
+    if (b->head_bytes[0] != 0) {
+        evhttp_add_header(evhttp_request_get_input_headers(req), "Inference-Header-Content-Length",
+                          b->head_bytes);
+    }
+    put(h, &conn, b, in);
+    hth_infer_call *c = hth_infer_new(h, req, &args);
+    bool raw = hth_infer_is_raw(req);
+    json_t *model = raw ? json_loads(b->model, 0, NULL) : NULL;
+    hth_err err = raw ? hth_infer_read_raw(c, model) : hth_infer_read(c);
+    hth_http_block_done(&conn, in);
+    if (err == HTH_OK) {
+        check(c, b, raw);
+    }
+    hth_http_call_free(&c->c);
+    json_decref(model);
+    evhttp_request_free(req);
+    must(h->reserved == 0);
+    return err;
+}
+
+static bool take(const uint8_t *bytes, size_t n, fuzz_body *b)
+{
+    const uint8_t *line = n > 2 ? memchr(bytes + 2, '\n', n - 2) : NULL;
+    size_t head = line != NULL ? (size_t)(line - bytes) - 2 : 0;
+    if (line == NULL || head >= sizeof b->head_bytes || n > FUZZ_BODY) {
+        return false;
+    }
+    *b = (fuzz_body){.come = bytes[0] & 3, .piece = (size_t)bytes[1] + 1};
+    b->model = models[(bytes[0] >> 2) % N_MODELS];
+    memcpy(b->head_bytes, bytes + 2, head);
+    b->n = n - head - 3;
+    b->p = malloc(b->n + 1);
+    memcpy(b->p, line + 1, b->n);
+    return true;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
+{
+    // All zero it is an engine whose memory is malloc's; more is not asked of it.
+    static max_align_t local[4096];
+    static hth_http h;
+    fuzz_body b;
+    if (!take(bytes, n, &b)) {
+        return -1;
+    }
+    if (h.engine == NULL) {
+        h.engine = (hth_engine *)local;
+        must(hth_auth_open("", "", &h.auth) == HTH_OK);
+        must(hth_shm_open(false, h.engine, &h.shm) == HTH_OK);
+    }
+    if (b.come == COME_CHUNKS) {
+        unchunk(&b);
+    }
+    hth_err first = decode(&h, &b);
+    must(decode(&h, &b) == first); // the JSON may have been kept
+    hth_seen_fini(&h.seen);
+    free(b.p);
+    return 0;
+}
