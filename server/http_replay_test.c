@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Recorded requests: what known clients send, byte for byte, with the outputs that must come back,
-// and bad requests with the status that each must get, as a JSON error.
+// Recorded requests: what known clients send, byte for byte, and bad requests with the status that
+// each must get, as a JSON error, or the outputs. What comes back in binary from the identity "m"
+// is compared with what was sent. Behind all of them the server is ready, and the models' memory is
+// what it was before the first.
 #include "tests/http_rig.h"
 
 #include <fcntl.h>
@@ -159,6 +161,25 @@ static void expect_outputs(const char *name, const reply *r, const json_t *want)
     json_decref(doc);
 }
 
+// expect_identity compares the four floats that end a request to "m" with what its answer ends
+// with, and returns whether both are there as they are.
+static bool expect_identity(const char *name, const bytes *q, const reply *r)
+{
+    static const char infer[] = "POST /v2/models/m/infer ";
+    enum { tail = 4 * sizeof(float) };
+    if (r->status != 200 || strncmp(q->p, infer, sizeof infer - 1) != 0 ||
+        header(r, "Inference-Header-Content-Length") == NULL ||
+        header(r, "Content-Encoding") != NULL ||
+        memmem(q->p, q->n, "-Encoding: gzip", 15) != NULL) {
+        return false;
+    }
+    if (q->n < tail || r->bytes < tail ||
+        memcmp(q->p + q->n - tail, r->body + r->bytes - tail, tail) != 0) {
+        fail_msg("%s: not what was sent came back", name);
+    }
+    return true;
+}
+
 // make_shared makes the shared memory that a request names: 16 floats, 0 to 15.
 static void make_shared(const char *body)
 {
@@ -179,12 +200,14 @@ static void make_shared(const char *body)
     close(fd);
 }
 
-static void replay(int port, const char *path, int least)
+// replay sends the rows of a file, at least `least`, and returns how many were answered by an
+// identity in binary.
+static int replay(int port, const char *path, int least)
 {
     FILE *file = fopen(path, "r");
     char *line = NULL;
     size_t cap = 0;
-    int n = 0;
+    int n = 0, same = 0;
     assert_non_null(file);
     for (; getline(&line, &cap, file) > 0; n++) {
         for (char *at = line; (at = strstr(at, SHARED)) != NULL;) {
@@ -214,6 +237,7 @@ static void replay(int port, const char *path, int least)
         } else if (outputs != NULL) {
             expect_outputs(name, &r, outputs);
         }
+        same += expect_identity(name, &q, &r);
         close(fd);
         reply_free(&r);
         free(q.p);
@@ -222,16 +246,74 @@ static void replay(int port, const char *path, int least)
     assert_true(n >= least);
     free(line);
     fclose(file);
+    return same;
+}
+
+// turn loads or unloads all models that there are.
+static void turn(int port, const char *verb)
+{
+    reply all = post(port, "/v2/repository/index", "{}", NULL, 0);
+    json_t *doc = json_loadb(all.body, all.bytes, 0, NULL), *row;
+    size_t i;
+    assert_true(json_array_size(doc) > 10);
+    json_array_foreach(doc, i, row)
+    {
+        char path[128];
+        snprintf(path, sizeof path, "/v2/repository/models/%s/%s",
+                 json_string_value(json_object_get(row, "name")), verb);
+        reply r = post(port, path, "{}", NULL, 0);
+        expect_200(&r);
+        reply_free(&r);
+    }
+    json_decref(doc);
+    reply_free(&all);
+}
+
+// ledger_of returns what the metrics say of a device's memory: "hearth_ledger_..." lines.
+static char *ledger_of(int port)
+{
+    reply r = get(port, "/metrics");
+    bytes out = {NULL, 0};
+    expect_200(&r);
+    assert_non_null(strstr(r.body, "\nhearth_ledger_difference_bytes 0\n"));
+    assert_non_null(strstr(r.body, "\nhearth_ledger_unclaimed_bytes 0\n"));
+    for (const char *at = r.body; (at = strstr(at, "\nhearth_ledger_")) != NULL; at++) {
+        append(&out, at, strcspn(at + 1, "\n") + 1);
+    }
+    append(&out, "\n", 2);
+    reply_free(&r);
+    return out.p;
+}
+
+// replay_whole also compares the ledger, with no model loaded, before the first row with that
+// behind the last.
+static int replay_whole(void **state, const char *path, int least)
+{
+    const server_rig *f = *state;
+    turn(f->port, "unload");
+    char *before = ledger_of(f->metrics_port);
+    turn(f->port, "load");
+    int same = replay(f->port, path, least);
+    reply r = get(f->port, "/v2/health/ready");
+    expect_200(&r);
+    reply_free(&r);
+    turn(f->port, "unload");
+    char *behind = ledger_of(f->metrics_port);
+    assert_string_equal(behind, before);
+    turn(f->port, "load");
+    free(before);
+    free(behind);
+    return same;
 }
 
 static void test_golden(void **state)
 {
-    replay(port_of(state), "tests/data/http/golden.jsonl", 20);
+    assert_true(replay_whole(state, "tests/data/http/golden.jsonl", 20) >= 4);
 }
 
 static void test_bad(void **state)
 {
-    replay(port_of(state), "tests/data/http/bad.jsonl", 200);
+    replay_whole(state, "tests/data/http/bad.jsonl", 200);
 }
 
 int main(void)
