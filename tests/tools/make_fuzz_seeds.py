@@ -72,7 +72,11 @@ def main():
         text = body[:int(length)] if length.isdigit() and len(length) < 19 else body
         if come != CHUNKS and text and text not in texts:
             texts.append(text)
-    # as chunks and as the only tensor (come & 3, model << 2): few were recorded
+    # Of several binary tensors, as chunks and as the only tensor (come & 3, model << 2) few were recorded.
+    kinds = (('FP32', 16, 4), ('BOOL', 3, 1), ('INT64', 2, 8), ('UINT8', 5, 1))
+    inputs = [{'name': kind, 'shape': [n], 'datatype': kind, 'parameters': {'binary_data_size': n * size}} for kind, n, size in kinds]
+    text = json.dumps({'inputs': inputs}, separators=(',', ':')).encode()
+    bodies += [bytes((come, 63)) + b'%d\n' % len(text) + text + bytes(range(n)) for come in (WHOLE, PIECES, BLOCK) for n in (88, 85)]
     floats = bytes.fromhex('0000803f0000004000004040')
     bodies += [bytes((CHUNKS, 4)) + b'\n' + b'%x;a=b\r\n%s\r\n0\r\nX: y\r\n\r\n' % (len(texts[0]), texts[0])]
     bodies += [bytes((i % CHUNKS | i << 2, 5)) + b'0\n' + floats for i in range(9)]
