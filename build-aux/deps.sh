@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Installs the Debian packages that are missing; says what it does. usage: deps.sh [--probe] build|test|clients|lint|demo|browser
 #   build  what compiles and runs hearth      test  + the test runner, CBC      lint  + formatters, checkers, clang
-#   clients  what clients of others need (build-aux/clients.sh)      demo  what asks over HTTP at its end
+#   clients  what clients of others need (build-aux/clients.sh), and zsh, which reads its completion      demo  what asks over HTTP at its end
 #   browser  what the test of the page needs beside (122 MB to download): without it that test is skipped
 # --probe only tells (exit 1) whether something is missing.
 set -eu
@@ -13,7 +13,7 @@ build="gcc libc6-dev make protobuf-c-compiler libprotobuf-c-dev libdnnl-dev libn
 case ${1:-build} in
 build) want=$build ;;
 test) want="$build libcmocka-dev perl coinor-cbc pkg-config python3-numpy python3-venv openssl" ;;
-clients) want="$build python3-venv libb64-0d" ;;
+clients) want="$build python3-venv libb64-0d zsh" ;;
 lint) want="$build libcmocka-dev perl coinor-cbc clang libclang-rt-dev clang-format cppcheck mandoc" ;;
 demo) want=curl ;;
 browser) want="chromium fonts-dejavu-core" ;;
