@@ -3,7 +3,7 @@
 // alone and beside a job, and the job's speed alone and beside the requests. Windows in turns in
 // one run, the server in its own process: requests alone, the job alone, both; so many rounds. The
 // job's windows begin when the search for a better plan, which each job begins with, has ended.
-// One JSON line: percentiles of all rounds' requests, and of each round's.
+// One JSON line: percentiles of all rounds' requests, and of each round's, with what the host took.
 //
 // usage, from the root: serve_train [OPTION VALUE]..
 //   --serve FILE.onnx --train FILE.onnx --batch N    what is asked, what is trained
@@ -19,6 +19,7 @@
 #include "tests/bench/serving.h"
 
 #include "client/safetensors.h"
+#include "server/machine.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -196,7 +197,8 @@ static parts parts_mean(parts a, parts b)
 
 typedef struct window {
     double p50, p99;
-    parts parts; // the mean request's
+    parts parts;   // the mean request's
+    double stolen; // what the host of a virtual machine took of the processors, 0 .. 1
 } window;
 
 typedef struct round_ {
@@ -220,9 +222,13 @@ typedef struct bench {
 static window ask_window(bench *b, const char *word, series *all)
 {
     series one = {.n = 0};
+    hth_machine machine = {.all = 0};
     parts from = parts_now(b->h);
+    hth_machine_read(&machine);
     ask(b->h, &b->in, b->o, b->mean_ms, word, &one);
-    window w = {series_part(&one, 0.5), series_part(&one, 0.99), parts_mean(from, parts_now(b->h))};
+    hth_machine_read(&machine);
+    window w = {series_part(&one, 0.5), series_part(&one, 0.99), parts_mean(from, parts_now(b->h)),
+                machine.stolen};
     for (int i = 0; i < one.n; i++) {
         series_add(all, one.ms[i]);
     }
@@ -257,9 +263,9 @@ static void run_round(bench *b, round_ *r)
 
 static json_t *window_json(const window *w)
 {
-    return json_pack("{s:f, s:f, s:f, s:f, s:i}", "p50_ms", w->p50, "p99_ms", w->p99, "queue_ms",
-                     w->parts.queue_ms, "run_ms", w->parts.run_ms, "requests",
-                     (int)w->parts.requests);
+    return json_pack("{s:f, s:f, s:f, s:f, s:i, s:f}", "p50_ms", w->p50, "p99_ms", w->p99,
+                     "queue_ms", w->parts.queue_ms, "run_ms", w->parts.run_ms, "requests",
+                     (int)w->parts.requests, "stolen", w->stolen);
 }
 
 static void report(bench *b)
