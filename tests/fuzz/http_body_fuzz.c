@@ -181,7 +181,8 @@ static bool take(const uint8_t *bytes, size_t n, fuzz_body *b)
 {
     const uint8_t *line = n > 2 ? memchr(bytes + 2, '\n', n - 2) : NULL;
     size_t head = line != NULL ? (size_t)(line - bytes) - 2 : 0;
-    if (line == NULL || head >= sizeof b->head_bytes || n > FUZZ_BODY) {
+    if (line == NULL || head >= sizeof b->head_bytes || n > FUZZ_BODY ||
+        memchr(bytes + 2, '\r', head) != NULL) { // no header has such a value
         return false;
     }
     *b = (fuzz_body){.come = bytes[0] & 3, .piece = (size_t)bytes[1] + 1};
