@@ -18,7 +18,7 @@ import unittest
 import urllib.request
 
 import tap
-from onnx_identity import identity
+from onnx_identity import identity, powers
 
 BUILD = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else 'build')
 PATIENCE = 300
@@ -31,13 +31,13 @@ def chunked(data, size):
     return b''.join(b'%x\r\n%s\r\n' % (len(data[i:i + size]), data[i:i + size]) for i in range(0, len(data), size)) + b'0\r\n\r\n'
 
 
-def request(n, blanks=0, more='', body=lambda b: b, chunk=0, version='1.1'):
-    """To "ident", which returns its `n` elements."""
+def request(n, blanks=0, more='', body=lambda b: b, chunk=0, version='1.1', model='ident', shape=None):
+    """To "ident", which returns its `n` elements, or to another model."""
     head = json.dumps({'parameters': {'binary_data_output': True}, 'inputs': [
-        {'name': 'INPUT0', 'datatype': 'FP32', 'shape': [n], 'parameters': {'binary_data_size': 4 * n}}]}).encode() + b' ' * blanks
+        {'name': 'INPUT0', 'datatype': 'FP32', 'shape': shape or [n], 'parameters': {'binary_data_size': 4 * n}}]}).encode() + b' ' * blanks
     data = body(head + VALUES[:4 * n])
     size = 'Transfer-Encoding: chunked' if chunk else f'Content-Length: {len(data)}'
-    return (f'POST /v2/models/ident/infer HTTP/{version}\r\nHost: x\r\n{more}Inference-Header-Content-Length: {len(head)}\r\n'
+    return (f'POST /v2/models/{model}/infer HTTP/{version}\r\nHost: x\r\n{more}Inference-Header-Content-Length: {len(head)}\r\n'
             f'{size}\r\n\r\n').encode() + (chunked(data, chunk) if chunk else data)
 
 
@@ -284,6 +284,31 @@ class Bodies(unittest.TestCase):
             k.close()
         self.wait_free()
         self.assertEqual(tensor(*self.infer(n)), VALUES[:4 * n])
+
+    def test_running(self):
+        """A request whose client goes while it runs ends long before it would have."""
+        self.daemon()
+        n = 768
+        self.load('long', powers(n, 200))
+        canceled = r'^nv_inference_request_failure{model="long",version="1",reason="CANCELED"} (\d+)'
+        whole = request(n * n, model='long', shape=[n, n])
+        for _ in range(5):
+            with self.dial() as k:
+                began = time.monotonic()
+                k.sendall(whole)
+                self.assertEqual(Reader(k).answer()[0], 200)
+                takes = time.monotonic() - began
+            before, = self.metrics(canceled)
+            with self.dial() as k:
+                k.sendall(whole)
+                time.sleep(takes / 4)
+            began = time.monotonic()
+            self.wait('it was not canceled', lambda before=before: int(self.metrics(canceled)[0]) == int(before) + 1)
+            if time.monotonic() - began < takes / 4:  # three times that was left
+                break
+        else:
+            self.fail('it ran on')
+        self.infer(3)
 
     def test_idle(self):
         """Who takes nothing of an answer for http.idle_seconds is left; who takes a little now and then is not."""

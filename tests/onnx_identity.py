@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models of Identity nodes as ONNX files, written without the onnx package."""
+"""Models of Identity nodes, and of MatMuls, as ONNX files, written without the onnx package."""
 
 ELEMENT = {'FP32': 1, 'UINT8': 2, 'INT8': 3, 'UINT16': 4, 'INT16': 5, 'INT32': 6, 'INT64': 7, 'BOOL': 9, 'FP16': 10, 'FP64': 11,
            'UINT32': 12, 'UINT64': 13, 'BF16': 16}
@@ -26,14 +26,21 @@ def _value(name, datatype, dims):
     return _bytes(1, name.encode()) + _bytes(2, _bytes(1, tensor))
 
 
+def _model(nodes, inputs, outputs):
+    graph = b''.join(_bytes(1, n) for n in nodes) + _bytes(2, b'test')
+    graph += b''.join(_bytes(11, v) for v in inputs) + b''.join(_bytes(12, v) for v in outputs)
+    return _int(1, 8) + _bytes(7, graph) + _bytes(8, _int(2, 17))
+
+
 def identity(datatype='FP32', dims=('n',), pairs=1):
     """OUTPUTi = INPUTi; a dimension is a number or a name."""
-    graph = b''
-    for i in range(pairs):
-        graph += _bytes(1, _bytes(1, b'INPUT%d' % i) + _bytes(2, b'OUTPUT%d' % i) + _bytes(4, b'Identity'))
-    graph += _bytes(2, b'identity')
-    for i in range(pairs):
-        graph += _bytes(11, _value(f'INPUT{i}', datatype, dims))
-    for i in range(pairs):
-        graph += _bytes(12, _value(f'OUTPUT{i}', datatype, dims))
-    return _int(1, 8) + _bytes(7, graph) + _bytes(8, _int(2, 17))
+    return _model([_bytes(1, b'INPUT%d' % i) + _bytes(2, b'OUTPUT%d' % i) + _bytes(4, b'Identity') for i in range(pairs)],
+                  [_value(f'INPUT{i}', datatype, dims) for i in range(pairs)],
+                  [_value(f'OUTPUT{i}', datatype, dims) for i in range(pairs)])
+
+
+def powers(n, power):
+    """OUTPUT0 = INPUT0 [n, n] multiplied by itself, one MatMul behind the other."""
+    names = [b'INPUT0', *(b't%d' % i for i in range(2, power)), b'OUTPUT0']
+    return _model([_bytes(1, a) + _bytes(1, b'INPUT0') + _bytes(2, b) + _bytes(4, b'MatMul') for a, b in zip(names, names[1:])],
+                  [_value('INPUT0', 'FP32', (n, n))], [_value('OUTPUT0', 'FP32', (n, n))])

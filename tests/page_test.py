@@ -84,11 +84,12 @@ class Server:
             assert time.monotonic() < end, path
             time.sleep(0.05)
 
-    def view(self, name):
-        return self.get('/v2/hearth/' + name)['data']
+    def models(self):
+        """As the store knows them: the engine is not asked."""
+        return {m['name']: m for m in self.get('/v2/hearth/models')['data']}
 
-    def quiet(self, name):
-        """A view, asked anew: not what was kept from just before."""
+    def view(self, name):
+        """What a view shows, asked anew: not what was kept from just before."""
         begun = time.monotonic()
         while True:
             answer = self.get('/v2/hearth/' + name)
@@ -163,28 +164,28 @@ class Answers(unittest.TestCase):
         self.assertEqual(self.server.request('/v2/hearth/jobs/%zz')[0].status, 400)
 
     def test_ledger(self):
-        ledger = self.server.quiet('stats')['ledger']
+        ledger = self.server.view('stats')['ledger']
         used = sum(ledger[k] for k in ('private_weight_bytes', 'shared_weight_bytes', 'compute_arena_bytes', 'job_bytes',
                                        'workspace_bytes', 'padding_bytes', 'unclaimed_bytes'))
         self.assertEqual(used + ledger['free_bytes'], ledger['budget_bytes'])
         self.assertEqual(ledger['budget_bytes'], self.server.view('devices')['devices'][0]['budget_bytes'])
 
     def test_models(self):
-        got = {m['name']: m for m in self.server.view('models')}
+        got = self.server.models()
         self.assertLessEqual({'digits', 'parity', 'new', SCRIPT, IMAGE}, set(got))
         self.assertFalse(got['digits']['unloaded'])
         answer, _ = self.server.request('/v2/repository/models/parity/unload', 'POST')
         self.assertEqual(answer.status, 200)
-        self.assertTrue({m['name']: m for m in self.server.view('models')}['parity']['unloaded'])
+        self.assertTrue(self.server.models()['parity']['unloaded'])
         self.assertEqual(self.server.request('/v2/repository/models/parity/load', 'POST')[0].status, 200)
 
     def test_latency(self):
-        before = self.server.quiet('latency')
+        before = self.server.view('latency')
         for _ in range(5):
             infer(self.server, 'digits')
         with self.assertRaises(subprocess.CalledProcessError):
             self.server.hearth('infer', 'digits', '--input', f'image={DATA}/labels.npy')
-        after = self.server.quiet('latency')
+        after = self.server.view('latency')
         self.assertEqual(after['requests'] - before['requests'], 6)
         self.assertEqual(after['failures'] - before['failures'], 1)
         digits = [m for m in after['models'] if m['name'] == 'digits'][0]
@@ -194,7 +195,7 @@ class Answers(unittest.TestCase):
         self.assertAlmostEqual(after['per_second'], after['requests'] / after['seconds'])
 
     def test_job(self):
-        row = self.server.quiet('jobs')[-1]
+        row = self.server.view('jobs')[-1]
         self.assertEqual((row['job'], row['state'], row['step']), (IMAGE, 'finished', STEPS))
         by_name = self.server.view('jobs/' + quote(IMAGE))
         self.assertEqual(len(by_name['history']), STEPS)
@@ -203,7 +204,7 @@ class Answers(unittest.TestCase):
 
     def test_timeline(self):
         self.server.hearth(*self.server.train('lined', '--epochs', '1'))
-        line = self.server.quiet('timeline')
+        line = self.server.view('timeline')
         self.assertEqual(line['job'], 'lined')
         self.assertTrue(1 <= line['step'] <= 21)
         self.assertEqual(line['streams'], ['compute', 'host to device', 'device to host'])
@@ -218,7 +219,7 @@ class Answers(unittest.TestCase):
 
     def test_long_curves_are_thinned(self):
         self.server.hearth(*self.server.train('longer', '--epochs', '40'))
-        doc = self.server.quiet('jobs/longer')
+        doc = self.server.view('jobs/longer')
         self.assertEqual(doc['every'], 2)  # 40 * 21 steps in 600 points
         self.assertEqual(len(doc['history']), 40 * 21 // 2 + 1)
         whole = json.loads(self.server.hearth('--json', 'job', 'longer'))['history']
@@ -226,7 +227,7 @@ class Answers(unittest.TestCase):
         self.assertEqual(doc['history'][-1], whole[-1])
 
     def test_engine_is_busy(self):
-        known = {name: self.server.quiet(name) for name in ('stats', 'latency', 'jobs', 'devices')}
+        known = {name: self.server.view(name) for name in ('stats', 'latency', 'jobs', 'devices')}
         bench = self.server.background('bench', 'digits', '--batch', '16', '--seconds', '300')
         busy, end = {}, time.monotonic() + 200
         while busy.keys() != known.keys():  # all are answered while the bench goes on
@@ -240,7 +241,7 @@ class Answers(unittest.TestCase):
             time.sleep(0.1)
         bench.terminate()
         bench.wait()
-        self.assertIn('ledger', self.server.quiet('stats'))
+        self.assertIn('ledger', self.server.view('stats'))
 
     def test_polling_is_cheap(self):
         c = http.client.HTTPConnection('127.0.0.1', self.server.port, timeout=300)
@@ -300,7 +301,7 @@ class Page(unittest.TestCase):
     def test_1_memory(self):
         tab = self.open()
         tab.wait("document.querySelectorAll('#memory-table tbody tr').length > 3")
-        stats = self.server.quiet('stats')
+        stats = self.server.view('stats')
         ledger = stats['ledger']
         parts = tab.wait("(() => { const p = [...document.querySelectorAll('.bar')][0].children; return [...p].map(d => "
                          "[d.dataset.key, Number(d.dataset.bytes), d.getBoundingClientRect().width]); })()")
@@ -346,7 +347,7 @@ class Page(unittest.TestCase):
         infer(server, 'digits')
         tab.wait(f"{row}.cells[7].textContent === '100.0 %'")
         rows = {r[0]: r for r in self.rows(tab, 'tenants-table')}
-        stats = {t['name']: t for t in server.quiet('stats')['tenants']}
+        stats = {t['name']: t for t in server.view('stats')['tenants']}
         self.assertRegex(rows[me][1], r'^[0-9.]+ (B|KiB|MiB) of 128 MiB$')
         self.assertEqual(tab.run(f"{row}.cells[1].title"), f"{stats[me]['memory_bytes']:,} of {128 << 20:,}")
         self.assertEqual(rows[me][2:6], ['0 of 64', '0 of 2', '0', '3'])
@@ -370,7 +371,7 @@ class Page(unittest.TestCase):
         points = tab.run("[...document.querySelectorAll('.job svg path.line')].map(p => p.getAttribute('d').split('L').length)")
         self.assertEqual(points, [STEPS, EVALUATIONS])
         tab.wait("document.querySelectorAll('#timeline-picture rect').length > 10")
-        line = self.server.quiet('timeline')
+        line = self.server.view('timeline')
         tab.wait(f"document.querySelectorAll('#timeline-picture rect').length === {len(line['bars'])}")
         self.assertIn(IMAGE, tab.run("document.getElementById('timeline-note').textContent"))
         for _ in range(30):
@@ -402,7 +403,7 @@ class Page(unittest.TestCase):
         for width, dark in ((1200, False), (390, True)):
             tab.look(width, 900, dark)
             time.sleep(0.3)
-            latency = self.server.quiet('latency')
+            latency = self.server.view('latency')
             good = latency['requests'] - latency['failures']
             bars = tab.wait("(() => { const b = [...document.querySelectorAll('#histogram-chart rect')].map(r => [r.dataset.n, r.getAttribute('x'), "
                             f"r.getAttribute('width'), r.getAttribute('height')].map(Number)); return b.reduce((s, r) => s + r[0], 0) === {good} ? b : null; }})()")

@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // Inference beside a running training job: a model asked at random moments with high priority,
 // alone and beside a job, and the job's speed alone and beside the requests. Windows in turns in
-// one run, the server in its own process: requests alone, the job alone, both; so many rounds. The
-// job's windows begin when the search for a better plan, which each job begins with, has ended.
+// one run, the server in its own process: requests alone, then the job alone and both, some turns,
+// so that a machine whose speed changes does so for both; so many rounds, a job each. The job's
+// windows begin when the search for a better plan, which each job begins with, has ended, and are
+// whole steps, with requests from the first to the last.
 // One JSON line: percentiles of all rounds' requests, and of each round's, with what the host took.
 //
 // usage, from the root: serve_train [OPTION VALUE]..
 //   --serve FILE.onnx --train FILE.onnx --batch N    what is asked, what is trained
 //   --rounds N      (3)
-//   --seconds S     of a window with requests (12), at least; the job's alone is two thirds of it
-//   --requests N    of a window, at least (200)
+//   --turns N       of a job alone and beside requests (3)
+//   --seconds S     of a round's windows of each kind (12), at least
+//   --requests N    of a round's windows of each kind (200), at least
 //   --settle S      for how long the end of the search is waited for, at most (60)
 //   --busy SHARE    of the time that requests would take alone (0.2)
 //   --priority P    of the requests (1)
@@ -28,7 +31,7 @@ typedef struct options {
     const char *serve, *train, *job, *store;
     FILE *log;
     int64_t batch;
-    int rounds, requests;
+    int rounds, turns, requests;
     double seconds, settle, busy;
     uint32_t priority;
 } options;
@@ -57,21 +60,53 @@ static double ask_once(hearth *h, const hearth_tensor *in, uint32_t priority)
     return (double)(hth_now_ns() - from) / 1e6;
 }
 
-// Requests for `seconds`, at least so many, a pause of a random length behind each: `mean_ms` on
-// average.
-static void ask(hearth *h, const hearth_tensor *in, const options *o, double mean_ms,
-                const char *word, series *out)
+// Somebody asks, with a pause of a random length behind each request: `mean_ms` on average.
+typedef struct asker {
+    pthread_t thread;
+    hearth *h;
+    const hearth_tensor *in;
+    const options *o;
+    double mean_ms;
+    const char *word;
+    series *out;
+    atomic_int n, stop;
+} asker;
+
+static void *asker_run(void *arg)
 {
-    uint64_t from, until = hth_now_ns() + (uint64_t)(o->seconds * 1e9);
-    while ((from = hth_now_ns()) < until || out->n < o->requests) {
-        double ms = ask_once(h, in, o->priority);
-        series_add(out, ms);
-        if (o->log != NULL) {
-            fprintf(o->log, "%s %llu %.3f\n", word, (unsigned long long)from, ms);
-            fflush(o->log);
+    asker *a = arg;
+    while (!a->stop) {
+        uint64_t from = hth_now_ns();
+        double ms = ask_once(a->h, a->in, a->o->priority);
+        series_add(a->out, ms);
+        if (a->o->log != NULL) {
+            fprintf(a->o->log, "%s %llu %.3f\n", a->word, (unsigned long long)from, ms);
+            fflush(a->o->log);
         }
-        pause_ns(mean_ms * 2 * random_unit() * 1e6);
+        a->n++;
+        pause_ns(a->mean_ms * 2 * random_unit() * 1e6);
     }
+    return NULL;
+}
+
+static void asker_start(asker *a)
+{
+    a->n = a->stop = 0;
+    check(pthread_create(&a->thread, NULL, asker_run, a) != 0, "a thread");
+}
+
+static void asker_wait(asker *a, int requests, double seconds)
+{
+    uint64_t until = hth_now_ns() + (uint64_t)(seconds * 1e9);
+    while (a->n < requests || hth_now_ns() < until) {
+        pause_ns(1e7);
+    }
+}
+
+static void asker_end(asker *a)
+{
+    a->stop = 1;
+    pthread_join(a->thread, NULL);
 }
 
 // ---- the job
@@ -166,9 +201,15 @@ static void job_settles(hearth *h, const options *o)
     }
 }
 
-static double rate(mark a, mark b)
+// Steps and the time that they took.
+typedef struct pace {
+    double steps, seconds;
+} pace;
+
+static void pace_add(pace *p, mark a, mark b)
 {
-    return (double)(b.step - a.step) / ((double)(b.ns - a.ns) / 1e9);
+    p->steps += (double)(b.step - a.step);
+    p->seconds += (double)(b.ns - a.ns) / 1e9;
 }
 
 // Where the requests' time went, as the server counts it: milliseconds in all.
@@ -201,9 +242,17 @@ typedef struct window {
     double stolen; // what the host of a virtual machine took of the processors, 0 .. 1
 } window;
 
+typedef struct turn {
+    pace alone, beside;
+    double stolen_alone, stolen_beside;
+} turn;
+
+#define TURNS 32
+
 typedef struct round_ {
     window alone, beside;
-    double steps_alone, steps_beside; // a second
+    pace pace_alone, pace_beside;
+    turn turn[TURNS];
 } round_;
 
 #define ROUNDS 64
@@ -219,28 +268,82 @@ typedef struct bench {
     round_ round[ROUNDS];
 } bench;
 
-static window ask_window(bench *b, const char *word, series *all)
+static double stolen(hth_machine *m)
 {
+    hth_machine_read(m);
+    return m->stolen;
+}
+
+static window window_of(series *one, series *all, parts p, double taken)
+{
+    window w = {series_part(one, 0.5), series_part(one, 0.99), p, taken};
+    for (int i = 0; i < one->n; i++) {
+        series_add(all, one->ms[i]);
+    }
+    return w;
+}
+
+static void ask_alone(bench *b, round_ *r)
+{
+    const options *o = b->o;
     series one = {.n = 0};
     hth_machine machine = {.all = 0};
-    parts from = parts_now(b->h);
+    asker a = {.h = b->h, .in = &b->in, .o = o, .mean_ms = b->mean_ms, .word = "alone"};
+    a.out = &one;
+    parts from = parts_now(b->watch);
     hth_machine_read(&machine);
-    ask(b->h, &b->in, b->o, b->mean_ms, word, &one);
-    hth_machine_read(&machine);
-    window w = {series_part(&one, 0.5), series_part(&one, 0.99), parts_mean(from, parts_now(b->h)),
-                machine.stolen};
-    for (int i = 0; i < one.n; i++) {
-        series_add(all, one.ms[i]);
-    }
+    asker_start(&a);
+    asker_wait(&a, o->requests, o->seconds);
+    asker_end(&a);
+    double taken = stolen(&machine);
+    r->alone = window_of(&one, &b->alone, parts_mean(from, parts_now(b->watch)), taken);
     free(one.ms);
-    return w;
+}
+
+static void run_turn(bench *b, const job *j, asker *a, turn *t)
+{
+    const options *o = b->o;
+    hth_machine machine = {.all = 0};
+    mark from = job_behind(b->watch, j, job_mark(b->watch).step);
+    hth_machine_read(&machine);
+    pause_ns(o->seconds / o->turns * 1e9);
+    mark solo = job_behind(b->watch, j, job_mark(b->watch).step);
+    t->stolen_alone = stolen(&machine);
+    asker_start(a);
+    asker_wait(a, (o->requests + o->turns - 1) / o->turns, o->seconds / o->turns);
+    mark to = job_behind(b->watch, j, job_mark(b->watch).step);
+    t->stolen_beside = stolen(&machine);
+    asker_end(a);
+    pace_add(&t->alone, from, solo);
+    pace_add(&t->beside, solo, to);
+}
+
+static void run_turns(bench *b, const job *j, round_ *r)
+{
+    series one = {.n = 0};
+    double taken = 0;
+    asker a = {.h = b->h, .in = &b->in, .o = b->o, .mean_ms = b->mean_ms, .word = "beside"};
+    a.out = &one;
+    parts before = parts_now(b->watch);
+    for (int i = 0; i < b->o->turns; i++) {
+        turn *t = &r->turn[i];
+        run_turn(b, j, &a, t);
+        r->pace_alone.steps += t->alone.steps;
+        r->pace_alone.seconds += t->alone.seconds;
+        r->pace_beside.steps += t->beside.steps;
+        r->pace_beside.seconds += t->beside.seconds;
+        taken += t->stolen_beside * t->beside.seconds;
+    }
+    r->beside = window_of(&one, &b->beside, parts_mean(before, parts_now(b->watch)),
+                          taken / r->pace_beside.seconds);
+    free(one.ms);
 }
 
 static void run_round(bench *b, round_ *r)
 {
     const options *o = b->o;
     job j = {.s = b->s};
-    r->alone = ask_window(b, "alone", &b->alone);
+    ask_alone(b, r);
     snprintf(
         j.arguments, sizeof j.arguments,
         "{\"model\":\"train\",\"save-as\":\"trained\",\"data\":\"%s\",\"loss\":\"softmax-xent\","
@@ -250,15 +353,28 @@ static void run_round(bench *b, round_ *r)
     check(pthread_create(&j.thread, NULL, job_run, &j) != 0, "a thread");
     pause_ns(1e9);
     job_settles(b->watch, o);
-    mark first = job_behind(b->watch, &j, 3);
-    pause_ns(o->seconds * 2 / 3 * 1e9);
-    mark solo = job_behind(b->watch, &j, first.step);
-    r->beside = ask_window(b, "beside", &b->beside);
-    mark to = job_behind(b->watch, &j, solo.step);
-    r->steps_alone = rate(first, solo);
-    r->steps_beside = rate(solo, to);
+    run_turns(b, &j, r);
     json_decref(serving_ask(b->watch, "cancel", "{\"job\":\"trained\"}"));
     pthread_join(j.thread, NULL);
+}
+
+static double pace_of(const pace *p)
+{
+    return p->steps / p->seconds;
+}
+
+static json_t *turns_json(const round_ *r, int n)
+{
+    json_t *turns = json_array();
+    for (int i = 0; i < n; i++) {
+        const turn *t = &r->turn[i];
+        json_array_append_new(turns, json_pack("{s:f, s:f, s:f, s:f, s:f}", "training_ratio",
+                                               pace_of(&t->beside) / pace_of(&t->alone),
+                                               "steps_alone", t->alone.steps, "stolen_alone",
+                                               t->stolen_alone, "steps_beside", t->beside.steps,
+                                               "stolen_beside", t->stolen_beside));
+    }
+    return turns;
 }
 
 static json_t *window_json(const window *w)
@@ -277,14 +393,15 @@ static void report(bench *b)
     json_t *rounds = json_array();
     for (int i = 0; i < o->rounds; i++) {
         const round_ *r = &b->round[i];
-        alone += r->steps_alone / o->rounds;
-        beside += r->steps_beside / o->rounds;
+        double one = pace_of(&r->pace_alone), two = pace_of(&r->pace_beside);
+        alone += one / o->rounds;
+        beside += two / o->rounds;
         json_array_append_new(
             rounds,
-            json_pack("{s:o, s:o, s:f, s:f, s:f, s:f}", "alone", window_json(&r->alone), "beside",
-                      window_json(&r->beside), "p99_ratio", r->beside.p99 / r->alone.p99,
-                      "steps_per_second_alone", r->steps_alone, "steps_per_second_beside",
-                      r->steps_beside, "training_ratio", r->steps_beside / r->steps_alone));
+            json_pack("{s:o, s:o, s:f, s:f, s:f, s:f, s:o}", "alone", window_json(&r->alone),
+                      "beside", window_json(&r->beside), "p99_ratio", r->beside.p99 / r->alone.p99,
+                      "steps_per_second_alone", one, "steps_per_second_beside", two,
+                      "training_ratio", two / one, "turns", turns_json(r, o->turns)));
     }
     json_t *doc = json_pack(
         "{s:s, s:s, s:I, s:f, s:i, s:i, s:i, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:o}",
@@ -330,6 +447,7 @@ int main(int argc, char **argv)
                  .job = "",
                  .batch = 64,
                  .rounds = 3,
+                 .turns = 3,
                  .requests = 200,
                  .settle = 60,
                  .seconds = 12,
@@ -343,6 +461,7 @@ int main(int argc, char **argv)
         o.job = strcmp(argv[i], "--job") == 0 ? v : o.job;
         o.batch = strcmp(argv[i], "--batch") == 0 ? atoll(v) : o.batch;
         o.rounds = strcmp(argv[i], "--rounds") == 0 ? atoi(v) : o.rounds;
+        o.turns = strcmp(argv[i], "--turns") == 0 ? atoi(v) : o.turns;
         o.log = strcmp(argv[i], "--log") == 0 ? fopen(v, "w") : o.log;
         o.seconds = strcmp(argv[i], "--seconds") == 0 ? atof(v) : o.seconds;
         o.requests = strcmp(argv[i], "--requests") == 0 ? atoi(v) : o.requests;
@@ -351,6 +470,7 @@ int main(int argc, char **argv)
         o.priority = strcmp(argv[i], "--priority") == 0 ? (uint32_t)atoi(v) : o.priority;
     }
     check(o.rounds < 1 || o.rounds > ROUNDS, "the number of rounds");
+    check(o.turns < 1 || o.turns > TURNS, "the number of turns");
     serving s;
     serving_begin(&s);
     s.store = o.store;
