@@ -14,7 +14,7 @@ case ${1:-build} in
 build) want=$build ;;
 test) want="$build libcmocka-dev perl coinor-cbc pkg-config python3-numpy python3-venv openssl" ;;
 clients) want="$build python3-venv libb64-0d zsh" ;;
-lint) want="$build libcmocka-dev perl coinor-cbc clang libclang-rt-dev clang-format cppcheck mandoc" ;;
+lint) want="$build libcmocka-dev perl coinor-cbc clang libclang-rt-dev clang-format cppcheck mandoc mypy" ;;
 demo) want=curl ;;
 browser) want="chromium fonts-dejavu-core" ;;
 *) echo "usage: deps.sh [--probe] build|test|clients|lint|demo|browser" >&2; exit 2 ;;

@@ -204,7 +204,7 @@ class Client:
         watch.check(handle.library, handle.library.hearth_query(handle.pointer, what.encode(), _arguments(arguments), watch.callback,
                                                                 None, C.byref(text)))
         try:
-            return json.loads(C.string_at(text.value))
+            return json.loads(C.string_at(text))
         finally:
             handle.library.hearth_free(text)
 

@@ -120,7 +120,7 @@ class Job:
 
     def resume(self, budget: str | None = None) -> dict[str, Any]:
         """Goes on with a paused or stopped job, under another budget if there is one."""
-        return self._client.query('resume', job=self.name, **({} if budget is None else {'budget': budget}))
+        return self._client.query('resume', job=self.name, budget=budget)
 
     def budget(self, budget: str) -> dict[str, Any]:
         """Goes on under another budget: "512MiB", or "60%" of what the step takes."""
