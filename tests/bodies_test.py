@@ -18,7 +18,7 @@ import unittest
 import urllib.request
 
 import tap
-from onnx_identity import identity, powers
+from onnx_small import identity, powers, varint
 
 BUILD = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else 'build')
 PATIENCE = 300
@@ -382,13 +382,6 @@ class Bodies(unittest.TestCase):
         self.wait('the ledger', lambda: self.metrics(r'^hearth_ledger_\w+ .*') == before[0])
         self.wait_free()
         self.assertEqual(self.slabs('memfd:hearth')[1], before[1])
-
-
-def varint(n):
-    out = b''
-    while n > 127:
-        out, n = out + bytes([n & 127 | 128]), n >> 7
-    return out + bytes([n])
 
 
 if __name__ == '__main__':

@@ -26,7 +26,7 @@ import tritonclient.http as triton  # noqa: E402
 import tritonclient.http.aio as triton_aio  # noqa: E402
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype  # noqa: E402
 from tritonclient.utils import shared_memory as shm  # noqa: E402
-from onnx_identity import identity  # noqa: E402
+from onnx_small import identity  # noqa: E402
 
 BUILD = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else 'build')
 NUMPY = {'FP32': np.float32, 'FP64': np.float64, 'FP16': np.float16, 'BOOL': np.bool_, 'INT8': np.int8, 'INT16': np.int16,

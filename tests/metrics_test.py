@@ -18,7 +18,7 @@ sys.dont_write_bytecode = True
 import tap  # noqa: E402
 
 tap.use_python('prometheus_client', tap.clients_folder() + '/bin/python')
-from onnx_identity import identity  # noqa: E402
+from onnx_small import identity  # noqa: E402
 
 BUILD = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else 'build')
 NAME = re.compile(r'[a-zA-Z_:][a-zA-Z0-9_:]*')

@@ -22,7 +22,7 @@ import urllib.request
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), '..'))
 import base64  # noqa: E402
 import tap  # noqa: E402
-from onnx_identity import identity  # noqa: E402
+from onnx_small import identity  # noqa: E402
 
 # name, elements, concurrency, further arguments
 TESTS = [('12 bytes, 1 client', 3, 1, []),

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models of Identity nodes, and of MatMuls, as ONNX files, written without the onnx package."""
+"""Small models, of Identity and MatMul nodes, as ONNX files, written without the onnx package."""
 
 ELEMENT = {'FP32': 1, 'UINT8': 2, 'INT8': 3, 'UINT16': 4, 'INT16': 5, 'INT32': 6, 'INT64': 7, 'BOOL': 9, 'FP16': 10, 'FP64': 11,
            'UINT32': 12, 'UINT64': 13, 'BF16': 16}
 
 
-def _varint(n):
+def varint(n):
+    """A number as protobuf writes it."""
     out = b''
     while n > 127:
         out, n = out + bytes([n & 127 | 128]), n >> 7
@@ -13,11 +14,11 @@ def _varint(n):
 
 
 def _bytes(field, data):
-    return _varint(field << 3 | 2) + _varint(len(data)) + data
+    return varint(field << 3 | 2) + varint(len(data)) + data
 
 
 def _int(field, n):
-    return _varint(field << 3) + _varint(n)
+    return varint(field << 3) + varint(n)
 
 
 def _value(name, datatype, dims):
