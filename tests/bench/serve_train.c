@@ -206,10 +206,20 @@ typedef struct pace {
     double steps, seconds;
 } pace;
 
-static void pace_add(pace *p, mark a, mark b)
+static pace pace_between(mark a, mark b)
 {
-    p->steps += (double)(b.step - a.step);
-    p->seconds += (double)(b.ns - a.ns) / 1e9;
+    return (pace){(double)(b.step - a.step), (double)(b.ns - a.ns) / 1e9};
+}
+
+static void pace_add(pace *all, pace more)
+{
+    all->steps += more.steps;
+    all->seconds += more.seconds;
+}
+
+static double pace_rate(pace p) // steps a second
+{
+    return p.steps / p.seconds;
 }
 
 // Where the requests' time went, as the server counts it: milliseconds in all.
@@ -314,8 +324,8 @@ static void run_turn(bench *b, const job *j, asker *a, turn *t)
     mark to = job_behind(b->watch, j, job_mark(b->watch).step);
     t->stolen_beside = stolen(&machine);
     asker_end(a);
-    pace_add(&t->alone, from, solo);
-    pace_add(&t->beside, solo, to);
+    t->alone = pace_between(from, solo);
+    t->beside = pace_between(solo, to);
 }
 
 static void run_turns(bench *b, const job *j, round_ *r)
@@ -328,10 +338,8 @@ static void run_turns(bench *b, const job *j, round_ *r)
     for (int i = 0; i < b->o->turns; i++) {
         turn *t = &r->turn[i];
         run_turn(b, j, &a, t);
-        r->pace_alone.steps += t->alone.steps;
-        r->pace_alone.seconds += t->alone.seconds;
-        r->pace_beside.steps += t->beside.steps;
-        r->pace_beside.seconds += t->beside.seconds;
+        pace_add(&r->pace_alone, t->alone);
+        pace_add(&r->pace_beside, t->beside);
         taken += t->stolen_beside * t->beside.seconds;
     }
     r->beside = window_of(&one, &b->beside, parts_mean(before, parts_now(b->watch)),
@@ -358,18 +366,13 @@ static void run_round(bench *b, round_ *r)
     pthread_join(j.thread, NULL);
 }
 
-static double pace_of(const pace *p)
-{
-    return p->steps / p->seconds;
-}
-
 static json_t *turns_json(const round_ *r, int n)
 {
     json_t *turns = json_array();
     for (int i = 0; i < n; i++) {
         const turn *t = &r->turn[i];
         json_array_append_new(turns, json_pack("{s:f, s:f, s:f, s:f, s:f}", "training_ratio",
-                                               pace_of(&t->beside) / pace_of(&t->alone),
+                                               pace_rate(t->beside) / pace_rate(t->alone),
                                                "steps_alone", t->alone.steps, "stolen_alone",
                                                t->stolen_alone, "steps_beside", t->beside.steps,
                                                "stolen_beside", t->stolen_beside));
@@ -393,7 +396,7 @@ static void report(bench *b)
     json_t *rounds = json_array();
     for (int i = 0; i < o->rounds; i++) {
         const round_ *r = &b->round[i];
-        double one = pace_of(&r->pace_alone), two = pace_of(&r->pace_beside);
+        double one = pace_rate(r->pace_alone), two = pace_rate(r->pace_beside);
         alone += one / o->rounds;
         beside += two / o->rounds;
         json_array_append_new(
