@@ -45,6 +45,12 @@ int hth_node_ints(const hth_node *n, const char *name, int64_t *out, int cap)
     return a->n;
 }
 
+int hth_node_axis(const hth_node *n, const char *name, int64_t dflt, int rank)
+{
+    int64_t axis = hth_node_int(n, name, dflt);
+    return axis < -(int64_t)rank || axis >= rank ? -1 : (int)(axis < 0 ? axis + rank : axis);
+}
+
 void hth_attr_clear(hth_attr *a)
 {
     switch (a->type) {

@@ -171,6 +171,10 @@ const char *hth_node_str(const hth_node *n, const char *name, const char *dflt);
 // hth_node_ints copies up to `cap` elements to out and returns how many the attribute has, or -1
 // when absent.
 int hth_node_ints(const hth_node *n, const char *name, int64_t *out, int cap);
+// hth_node_axis is attribute `name` (`dflt` when absent) as an axis of `rank` dimensions, negative
+// ones counted from the end: 0 <= axis < rank, or -1 where there is no such axis, whatever the
+// attribute says.
+int hth_node_axis(const hth_node *n, const char *name, int64_t dflt, int rank);
 hth_err hth_node_set_int(hth_node *n, const char *name, int64_t v);
 hth_err hth_node_set_float(hth_node *n, const char *name, float v);
 hth_err hth_node_set_str(hth_node *n, const char *name, const char *v);

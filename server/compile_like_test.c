@@ -74,7 +74,7 @@ static hth_program *rig_program(rig *r, int64_t samples, bool tune)
     hth_program *p;
     hth_tensor in[4] = {{.data = NULL}};
     assert_true(r->model->source.graph->n_inputs <= 4);
-    assert_ok(hth_model_synthetic(r->model, samples, in));
+    assert_ok(hth_model_synthetic(r->model, samples, true, in));
     assert_ok(hth_infer_program(&r->s.models, &r->model->source, in, tune, NULL, &p));
     assert_ok(hth_program_activate(&r->s.site, p));
     for (int i = 0; i < 4; i++) {

@@ -81,7 +81,7 @@ hth_err hth_load_program(hth_models *ms, hth_model *m, hth_program **out, bool *
     if (in == NULL) {
         return hth_fail(HTH_ENOMEM, "no memory to load model '%s'", m->name);
     }
-    hth_err err = hth_model_synthetic(m, 1, in);
+    hth_err err = hth_model_synthetic(m, 1, false, in);
     *made = err == HTH_OK && hth_source_match(&m->source, in) == NULL;
     err = err == HTH_OK ? hth_infer_program(ms, &m->source, in, false, NULL, out) : err;
     load_inputs_free(m, in);

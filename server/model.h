@@ -146,10 +146,13 @@ void hth_models_fini(hth_models *ms);
 // expected.
 hth_err hth_model_bind(const hth_model *m, const hth_request_tensor *in, int n, hth_tensor *out);
 
-// hth_model_synthetic fills `inputs` (one per model input; data hth_alloc'd, freed by the caller
+// hth_model_synthetic makes up `inputs` (one per model input; data hth_alloc'd, freed by the caller
 // also on error) for the given batch: normal floats, integers that stay inside the tables that they
-// index.
-hth_err hth_model_synthetic(const hth_model *m, int64_t batch, hth_tensor *inputs);
+// index. whole: all of them, to compute with; HTH_ETOOBIG above limits.message_bytes, which no
+// request can bring. Otherwise inputs of more than HTH_MODEL_GUESS bytes are shapes without data:
+// contents that decide shapes are smaller, and a signature may claim any size.
+#define HTH_MODEL_GUESS ((size_t)1 << 20)
+hth_err hth_model_synthetic(const hth_model *m, int64_t batch, bool whole, hth_tensor *inputs);
 
 // hth_model_batched says that all inputs have one and the same symbolic first dimension.
 bool hth_model_batched(const hth_graph *g);

@@ -4,6 +4,7 @@
 #include "server/model.h"
 
 #include "base/alloc.h"
+#include "base/settings.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -119,26 +120,40 @@ hth_err hth_model_bind(const hth_model *m, const hth_request_tensor *in, int n, 
     return err;
 }
 
-// index_limit says below which value the elements of integer input `v` must stay: it may index a
-// table.
-static int64_t index_limit(const hth_graph *g, int v)
+#define SYNTHETIC_LIMIT 2 // of integers that index no table
+
+// index_limit is below which value the elements of the integers that node n reads at input k must
+// stay, INT64_MAX: any will do. `limits`: of the values after it.
+static int64_t index_limit(const hth_graph *g, const hth_node *n, int k, const int64_t *limits)
 {
-    int64_t limit = 2;
-    for (int i = 0; i < g->n_nodes; i++) {
+    if (n->op == HTH_OP_GATHER && k == 1) {
+        const hth_shape *s = &g->values[n->inputs[0]].shape;
+        int axis = hth_node_axis(n, "axis", 0, s->rank);
+        return axis >= 0 && s->dim[axis] > 0 ? s->dim[axis] : INT64_MAX;
+    }
+    bool through = (n->op == HTH_OP_CAST || n->op == HTH_OP_IDENTITY) && k == 0;
+    return through && n->outputs[0] >= 0 ? limits[n->outputs[0]] : INT64_MAX;
+}
+
+// index_limits is index_limit of every value, NULL without memory: they may index tables. One pass,
+// because a model may have a million nodes.
+static int64_t *index_limits(const hth_graph *g)
+{
+    int64_t *limits = hth_alloc(((size_t)g->n_values + 1) * sizeof *limits);
+    for (int v = 0; limits != NULL && v < g->n_values; v++) {
+        limits[v] = INT64_MAX;
+    }
+    for (int i = g->n_nodes - 1; limits != NULL && i >= 0; i--) {
         const hth_node *n = &g->nodes[i];
-        if (n->op == HTH_OP_GATHER && n->inputs[1] == v) {
-            const hth_shape *s = &g->values[n->inputs[0]].shape;
-            int64_t axis = hth_node_int(n, "axis", 0);
-            axis = axis < 0 ? axis + s->rank : axis;
-            if (s->rank > axis && s->dim[axis] > 0) {
-                return s->dim[axis];
+        for (int k = 0; k < n->n_inputs; k++) {
+            int v = n->inputs[k];
+            int64_t limit = v < 0 ? INT64_MAX : index_limit(g, n, k, limits);
+            if (v >= 0 && limit < limits[v]) {
+                limits[v] = limit;
             }
-        } else if ((n->op == HTH_OP_CAST || n->op == HTH_OP_IDENTITY) && n->inputs[0] == v) {
-            int64_t through = index_limit(g, n->outputs[0]);
-            limit = through > limit ? through : limit;
         }
     }
-    return limit;
+    return limits;
 }
 
 static uint64_t synthetic_next(uint64_t *state) // splitmix64
@@ -173,33 +188,70 @@ static void synthetic_fill(hth_tensor *t, int64_t limit, uint64_t *state)
     }
 }
 
-hth_err hth_model_synthetic(const hth_model *m, int64_t batch, hth_tensor *inputs)
+// synthetic_shape is input `v` for a batch, without data.
+static hth_err synthetic_shape(const hth_model *m, const hth_value *v, int64_t batch, hth_tensor *t)
+{
+    *t = (hth_tensor){.dtype = v->dtype, .shape = v->shape};
+    if (t->shape.rank < 0) {
+        return hth_fail(HTH_ENOTSUP, "input '%s' of model '%s' has no rank: give it data", v->name,
+                        m->name);
+    }
+    for (int d = 0; d < t->shape.rank; d++) {
+        if (t->shape.dim[d] < 0) { // batch, image side, or sequence length
+            t->shape.dim[d] = d == 0 ? batch : t->shape.rank >= 4 ? 224 : 128;
+        } else if (d == 0 && batch != t->shape.dim[0] && m->max_batch != 0 && batch > 1 &&
+                   t->shape.rank > 1) {
+            return hth_fail(HTH_EINVAL, "the batch of model '%s' is fixed at %lld", m->name,
+                            (long long)t->shape.dim[0]);
+        }
+    }
+    return hth_tensor_bytes(t->dtype, &t->shape, HTH_LAYOUT_PLAIN, &t->bytes);
+}
+
+// synthetic_room says whether the inputs together could be those of a request.
+static hth_err synthetic_room(const hth_model *m, int64_t batch, const hth_tensor *inputs)
+{
+    size_t all = 0, most = (size_t)hth_setting_int(HTH_SET_LIMIT_MESSAGE_BYTES);
+    for (int i = 0; i < m->source.graph->n_inputs; i++) {
+        if (__builtin_add_overflow(all, inputs[i].bytes, &all) || all > most) {
+            return hth_fail(HTH_ETOOBIG,
+                            "a batch of %lld for model '%s' takes more than the %zu bytes that a "
+                            "request may bring (limits.message_bytes)",
+                            (long long)batch, m->name, most);
+        }
+    }
+    return HTH_OK;
+}
+
+static hth_err synthetic_inputs(const hth_model *m, int64_t batch, bool whole,
+                                const int64_t *limits, hth_tensor *inputs)
 {
     const hth_graph *g = m->source.graph;
     uint64_t state = 1;
     for (int i = 0; i < g->n_inputs; i++) {
-        const hth_value *v = &g->values[g->inputs[i]];
+        HTH_TRY(synthetic_shape(m, &g->values[g->inputs[i]], batch, &inputs[i]));
+    }
+    HTH_TRY(whole ? synthetic_room(m, batch, inputs) : HTH_OK);
+    for (int i = 0; i < g->n_inputs; i++) {
         hth_tensor *t = &inputs[i];
-        *t = (hth_tensor){.dtype = v->dtype, .shape = v->shape};
-        if (t->shape.rank < 0) {
-            return hth_fail(HTH_ENOTSUP, "input '%s' of model '%s' has no rank: give it data",
-                            v->name, m->name);
+        if (!whole && t->bytes > HTH_MODEL_GUESS) {
+            continue;
         }
-        for (int d = 0; d < t->shape.rank; d++) {
-            if (t->shape.dim[d] < 0) { // batch, image side, or sequence length
-                t->shape.dim[d] = d == 0 ? batch : t->shape.rank >= 4 ? 224 : 128;
-            } else if (d == 0 && batch != t->shape.dim[0] && m->max_batch != 0 && batch > 1 &&
-                       t->shape.rank > 1) {
-                return hth_fail(HTH_EINVAL, "the batch of model '%s' is fixed at %lld", m->name,
-                                (long long)t->shape.dim[0]);
-            }
-        }
-        HTH_TRY(hth_tensor_bytes(t->dtype, &t->shape, HTH_LAYOUT_PLAIN, &t->bytes));
         t->data = hth_alloc_aligned(t->bytes, HTH_DEVICE_ALIGN);
         if (t->data == NULL) {
             return hth_fail(HTH_ENOMEM, "no memory for a synthetic input of %zu bytes", t->bytes);
         }
-        synthetic_fill(t, index_limit(g, g->inputs[i]), &state);
+        int64_t limit = limits[g->inputs[i]];
+        synthetic_fill(t, limit < INT64_MAX ? limit : SYNTHETIC_LIMIT, &state);
     }
     return HTH_OK;
+}
+
+hth_err hth_model_synthetic(const hth_model *m, int64_t batch, bool whole, hth_tensor *inputs)
+{
+    int64_t *limits = index_limits(m->source.graph);
+    hth_err err = limits != NULL ? synthetic_inputs(m, batch, whole, limits, inputs)
+                                 : hth_fail(HTH_ENOMEM, "no memory for synthetic inputs");
+    hth_free(limits);
+    return err;
 }

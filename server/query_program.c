@@ -74,7 +74,7 @@ hth_err query_program(query *q, query_subject *out)
         return hth_fail(HTH_EINVAL, "a batch is at least 1 and at most %d", INT32_MAX);
     }
     hth_source *source;
-    HTH_TRY(hth_model_synthetic(m, (int64_t)batch, out->inputs));
+    HTH_TRY(hth_model_synthetic(m, (int64_t)batch, true, out->inputs));
     HTH_TRY(query_source(q, m, &source));
     uint64_t budget = site->device->props.budget_bytes, whole = budget;
     const char *text = query_text(q, "budget");

@@ -21,7 +21,7 @@ hth_err hth_train_elsewhere(hth_models *ms, const hth_train_spec *spec, hth_requ
     n = model->source.graph->n_inputs;
     hth_tensor *inputs = hth_calloc((size_t)n + 1, sizeof *inputs);
     hth_err err = inputs == NULL ? hth_fail(HTH_ENOMEM, "no memory for a synthetic batch")
-                                 : hth_model_synthetic(model, spec->batch, inputs);
+                                 : hth_model_synthetic(model, spec->batch, false, inputs);
     err = err == HTH_OK ? hth_profile_read(spec->profile, &profile) : err;
     err = err == HTH_OK ? hth_model_graph(ms->store, &model->manifest, &graph) : err;
     err = err == HTH_OK ? hth_train_build(graph, inputs, &spec->options, hth_ref_eval, NULL, &step)
@@ -117,7 +117,7 @@ static hth_err curve_here(hth_models *ms, const hth_train_spec *spec, hth_reques
     int n = model->source.graph->n_inputs;
     hth_tensor *inputs = hth_calloc((size_t)n + 1, sizeof *inputs);
     hth_err err = inputs == NULL ? hth_fail(HTH_ENOMEM, "no memory for a synthetic batch")
-                                 : hth_model_synthetic(model, spec->batch, inputs);
+                                 : hth_model_synthetic(model, spec->batch, false, inputs);
     err = err == HTH_OK ? hth_trainer_curve(ms, spec, r, inputs, out) : err;
     for (int i = 0; inputs != NULL && i < n; i++) {
         hth_free(inputs[i].data);
