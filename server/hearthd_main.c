@@ -145,7 +145,11 @@ static void daemon_ready(const hearthd *d)
         printf(" %s", d->options.listen[i]);
     }
     if (d->options.http[0] != 0) {
-        printf(" %s%s", strstr(d->options.http, "://") != NULL ? "" : "http://", d->options.http);
+        // the port that was taken: 0 lets the system choose one
+        const char *http = d->options.http, *port = strrchr(http, ':');
+        int host = (int)(port - http);
+        printf(" %s%.*s:%d", strstr(http, "://") != NULL ? "" : "http://", host, http,
+               hth_server_http_port(d->server));
     }
     printf("\n");
     fflush(stdout);

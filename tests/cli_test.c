@@ -213,7 +213,7 @@ static pid_t start_daemon(const char *url)
     close(fd[1]);
     FILE *f = fdopen(fd[0], "r");
     assert_non_null(fgets(line, sizeof line, f));
-    assert_non_null(strstr(line, "ready"));
+    assert_non_null(strstr(line, " ready: "));
     assert_non_null(strstr(line, url));
     fclose(f);
     return p;

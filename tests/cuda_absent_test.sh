@@ -7,7 +7,8 @@
 set -u
 build=$1 cc=${CC:-cc} home=${CUDA_HOME:-/usr/local/cuda}
 dir=$(mktemp -d "${TMPDIR:-/tmp}/hearth-cuda.XXXXXX")
-trap 'rm -rf "$dir"' EXIT INT TERM
+trap 'rm -rf "$dir"' EXIT
+trap 'exit 143' INT TERM
 unset CUDA_HOME HEARTH_SERVER
 prog=$dir/bin/hearth n=0
 one() { # WANTED_CODE WORDS COMMAND..

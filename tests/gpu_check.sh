@@ -107,7 +107,9 @@ import() { # NAME FILE: once
 part_machine() {
     { uname -a; ldd --version 2>&1 | head -1; nvidia-smi 2>&1; "$prog" --store "$store/s" --device "$device" devices; lscpu; free -m
       python3 -c 'import torch; print("torch", torch.__version__, torch.version.cuda, torch.backends.cudnn.version())'; } >"$out/machine.txt" 2>&1
-    row machine ok "$("$prog" --store "$store/s" --device "$device" devices 2>/dev/null | grep -m1 cuda:0 | tr -s ' ' | cut -c1-100)"
+    found=$("$prog" --store "$store/s" --device "$device" devices 2>"$store/devices.err" | grep -m1 cuda: | tr -s ' ' | cut -c1-100)
+    [ -n "$found" ]
+    judge machine $? "${found:-$(tail -1 "$store/devices.err")}"
 }
 # The suite of tests/device_conformance.h, captures, rates of copies, what the driver can do.
 part_probes() {

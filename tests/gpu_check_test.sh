@@ -11,7 +11,8 @@ if [ ! -e "$build/fake/libhearth_cuda.so" ]; then
     exit 0
 fi
 dir=$(mktemp -d "${TMPDIR:-/tmp}/hearth-gpu-check.XXXXXX")
-trap 'rm -rf "$dir"' EXIT INT TERM
+trap 'rm -rf "$dir"' EXIT
+trap 'exit 143' INT TERM
 unset CUDA_HOME HEARTH_SERVER HEARTH_GPU OUT
 mkdir -p "$dir/build/kernels/cuda" "$dir/build/tests" "$dir/models"
 root=$(pwd)
@@ -81,6 +82,8 @@ case "\$*" in
 *' bench '*) echo "\$*" >>"$dir/benches"
     case "\$*" in *' --train '*) plans=', "planned_ms": 18, "predicted_ms": 19' ;; esac
     echo "{\"samples_per_second\": 50, \"p50_ms\": 20\$plans}"; exit "\$(cat "$dir/fails")" ;;
+*' devices') [ ! -e "$dir/gone" ] || { echo 'no device' >&2; exit 1; }
+    echo 'cuda:0  a device' ;;
 esac
 EOF
 cat >"$dir/stub/tests/cuda_probe_test" <<EOF
@@ -118,6 +121,13 @@ stub machine 600
 check 1 'FAILED'
 is 'what failed in another run fails this one, which is done itself' [ -e "$dir/out2/machine.done" ]
 echo 0 >"$dir/fails"
+rm "$dir/out2/machine.done"
+: >"$dir/gone"
+stub machine 600
+check 1 'machine' 'FAILED' 'no device'
+is 'a device that is not there is not a machine that is done' [ ! -e "$dir/out2/machine.done" ]
+rm "$dir/gone"
+stub machine 600
 stub probes 600
 check 0 'device suite, captures, probes             ok'
 is 'a part that is run again has no earlier rows' [ "$(grep -c 'device suite' "$dir/out2/table.txt")" = 1 ]

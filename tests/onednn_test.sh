@@ -31,7 +31,7 @@ serve() { # PROGRAM COMMAND..: what hearth says to COMMAND of a server, whose lo
     "$1/hearthd" --store "$dir/store" --listen "ipc://$dir/sock" --device cpu:mem=1GiB,threads=2 >"$dir/log" 2>&1 &
     pid=$!
     i=0
-    until grep -q ready "$dir/log"; do
+    until grep -q "^hearthd .* ready: " "$dir/log"; do
         i=$((i + 1))
         [ $i -lt 600 ] && kill -0 "$pid" 2>/dev/null || return 1
         sleep 0.1

@@ -114,7 +114,7 @@ daemon_twice() { # the second one finds port, socket and store in use
     http=$((tcp + 2))
     "$d" --store "$dir/twice" --listen "ipc://$dir/twice.sock" --listen "tcp://127.0.0.1:$tcp" --http "127.0.0.1:$http" >"$dir/ready" 2>&1 &
     pid=$!
-    wait_for "$dir/ready" ready || return 1
+    wait_for "$dir/ready" " ready: " || return 1
     run 1 "$d" --store "$dir/twice" --listen "ipc://$dir/free.sock" && said "hearthd: another hearthd works on the store $dir/twice: a store has one" && one &&
         run 1 "$d" --store "$dir/free" --listen "ipc://$dir/twice.sock" && said "another hearthd already listens on ipc://$dir/twice.sock" && one &&
         run 1 "$d" --store "$dir/free" --listen "tcp://127.0.0.1:$tcp" && said "cannot listen on tcp://127.0.0.1:$tcp: Address in use" && one &&
@@ -125,7 +125,7 @@ daemon_twice() { # the second one finds port, socket and store in use
     rm "$dir/ready"
     "$d" --store "$dir/twice" --listen "ipc://$dir/twice.sock" >"$dir/ready" 2>&1 &
     pid=$!
-    wait_for "$dir/ready" ready && kill -TERM "$pid" && wait "$pid" || return 1
+    wait_for "$dir/ready" " ready: " && kill -TERM "$pid" && wait "$pid" || return 1
     pid=
 }
 
@@ -165,7 +165,7 @@ reload() {
     config "store = $dir/store" "listen = ipc://$dir/sock" 'log.level = info' 'limits.nodes = 3'
     NOTIFY_SOCKET=$dir/notify "$build/hearthd" --config "$conf" --drain-seconds 20 >"$dir/ready" 2>"$dir/log" &
     pid=$!
-    wait_for "$dir/ready" ready && wait_for "$dir/told" READY=1 && wait_for "$dir/log" 'event=listening url=ipc:' || return 1
+    wait_for "$dir/ready" " ready: " && wait_for "$dir/told" READY=1 && wait_for "$dir/log" 'event=listening url=ipc:' || return 1
     HEARTH_SERVER=ipc://$dir/sock
     export HEARTH_SERVER
     run 1 "$build/hearth" import digits tests/data/digits/digits.onnx && said 'nodes' || return 1

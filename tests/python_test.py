@@ -64,7 +64,7 @@ class Server:
     def start(self):
         self.process = subprocess.Popen([BUILD + '/hearthd', '--store', self.folder + '/store', '--listen', self.url],
                                         stdout=subprocess.PIPE, text=True)
-        assert 'ready' in self.process.stdout.readline()
+        assert ' ready: ' in self.process.stdout.readline()
 
     def stop(self, how=signal.SIGTERM):
         self.process.send_signal(how)

@@ -11,7 +11,8 @@ cleanup() {
     [ -z "$pid" ] || kill -9 "$pid" 2>/dev/null || true
     rm -rf "$dir"
 }
-trap cleanup EXIT INT TERM
+trap cleanup EXIT
+trap 'exit 143' INT TERM
 fail() { echo "tests/resume_test.sh: $*" >&2; exit 1; }
 
 HEARTH_SERVER=ipc://$dir/sock
@@ -23,7 +24,7 @@ start() {
     i=0
     until "$build/hearth" ls >/dev/null 2>&1; do
         i=$((i + 1))
-        [ $i -lt 3000 ] || fail "hearthd did not start: $(cat "$dir/log")"
+        kill -0 "$pid" 2>/dev/null && [ $i -lt 3000 ] || fail "hearthd did not start: $(cat "$dir/log")"
         sleep 0.1
     done
 }

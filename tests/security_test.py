@@ -81,7 +81,7 @@ class Server:
              f'{scheme}{http}:{self.port}', '--metrics', f'{scheme}127.0.0.1:{self.metrics}', '--log-level', 'info', *flags],
             stdout=subprocess.PIPE, stderr=log, text=True, umask=0)
         log.close()
-        if 'ready' not in self.process.stdout.readline():
+        if ' ready: ' not in self.process.stdout.readline():
             self.process.wait()
             self.process.stdout.close()
             raise AssertionError('hearthd does not start: ' + self.said())
@@ -319,7 +319,7 @@ class Without(Case):
         s.stop()
         s.process = subprocess.Popen([HEARTHD, '--store', s.folder + '/store', '--http', f'127.0.0.1:{s.port}'], stdout=subprocess.PIPE,
                                      stderr=subprocess.DEVNULL, text=True)
-        self.assertIn('ready', s.process.stdout.readline())
+        self.assertIn(' ready: ', s.process.stdout.readline())
         self.assertEqual(delay(), 70)
         self.assertEqual(json.loads(s.ask('GET', '/v2/models/fresh')[2])['versions'], ['1'])
 

@@ -9,7 +9,8 @@
 set -eu
 build=$1
 dir=$(mktemp -d "${TMPDIR:-/var/tmp}/hearth-spill.XXXXXX")
-trap 'rm -rf "$dir"' EXIT INT TERM
+trap 'rm -rf "$dir"' EXIT
+trap 'exit 143' INT TERM
 fail() { echo "tests/spill_test.sh: $*" >&2; exit 1; }
 
 model=${2:-tests/data/digits/untrained.onnx} input=${3:-image} shape=${4:-1,8,8} batch=${5:-8622} share=${6:-75} store=${7:-$dir/store}

@@ -97,7 +97,7 @@ class Daemon:
         self.process = subprocess.Popen(
             [build + '/hearthd', '--store', self.folder + '/store', '--listen', f'ipc://{self.folder}/sock', '--http', self.address,
              '--metrics', f'127.0.0.1:{self.metrics}', '--device', 'cpu:mem=1GiB,threads=2', *flags], stdout=subprocess.PIPE, text=True)
-        assert 'ready' in self.process.stdout.readline()
+        assert ' ready: ' in self.process.stdout.readline()
 
     def alive(self):
         return self.process.poll() is None

@@ -80,12 +80,10 @@ def client(args):
 
 def sharing(build, library, path, directory):
     url = f'ipc://{directory}/s.sock'
-    daemon = subprocess.Popen([os.path.join(build, 'hearthd'), '--store', os.path.join(directory, 'store'), '--listen', url])
+    daemon = subprocess.Popen([os.path.join(build, 'hearthd'), '--store', os.path.join(directory, 'store'), '--listen', url],
+                              stdout=subprocess.PIPE, text=True)
     try:
-        for _ in range(100):
-            if os.path.exists(url[6:]):
-                break
-            time.sleep(0.1)
+        assert ' ready: ' in daemon.stdout.readline()
         h = Hearth(library, url=url)
         h.load('m', path)
         h.infer('m', {'x': np.zeros((1, 3, 224, 224), np.float32)})
