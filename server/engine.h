@@ -34,9 +34,14 @@ typedef struct hth_engine_config {
 
 #define HTH_TENANT_OWN "hearth" // of what nobody asked for
 
+// A tensor of a request. On an output t.data belongs to the submitter, always: NULL until `place`
+// has set it.
 typedef struct hth_request_tensor {
     const char *name; // borrowed; NULL on an input: the model's only one
     hth_tensor t;
+    // of an output, while place is called: memory that holds the result already and that the
+    // submitter may keep until hth_engine_release, by setting t.data to it; NULL: there is none
+    void *offered;
 } hth_request_tensor;
 
 typedef struct hth_request hth_request;
@@ -61,11 +66,11 @@ struct hth_request {
     uint64_t waited_ns;  // before it was submitted: counts as waiting in the queue
     bool at_once;        // too little memory now is an answer, and not waited for
     // place is called once on the engine's thread when the outputs' names, dtypes, shapes and bytes
-    // are known, and sets every out[i].t.data (64-byte alignment is welcome, not needed); the
-    // results are written there.
+    // are known, and sets every out[i].t.data to memory of the submitter (64-byte alignment is
+    // welcome, not needed) or to out[i].offered; in the former the results are written. The
+    // submitter's memory must last until `done`.
     hth_err (*place)(hth_request *r, hth_request_tensor *out, int n_out);
-    // The submitter can use outputs where another process has put them: where place finds data set,
-    // the result is there, to be read only, and place may leave it.
+    // The submitter can read outputs where another process has put them: they are offered to place.
     bool keeps;
     // outputs whose place is known before, in memory that was shared (hth_engine_share): name,
     // data, and bytes that there is room for; place has to say the same. Only a hint, may be NULL
@@ -88,7 +93,7 @@ struct hth_request {
     char detail[512];
     hth_request_tensor *outputs; // what place filled; valid until done returns
     int n_outputs;
-    hth_kept *kept; // not NULL: place left outputs; `done` takes it over (hth_engine_release)
+    hth_kept *kept; // not NULL: place took an offer; `done` takes it over (hth_engine_release)
     int version;    // of the model that answered
     bool batched;   // its outputs' first dimension is a batch
     char *json;     // answer of a query, hth_alloc'd: `done` takes it over

@@ -102,12 +102,12 @@ static char *infer_shared(const hth_infer_call *c, const char *name)
     return w != NULL ? w->at : NULL;
 }
 
-// infer_stays says that an output is sent from where it lies already.
+// infer_stays says that an output is sent from where it is offered.
 static bool infer_stays(const hth_infer_call *c, const hth_request_tensor *out)
 {
     const hth_infer_wanted *w = infer_wanted(c, out->name);
     bool sent = w != NULL ? w->binary && w->classes == 0 : c->n_wanted == 0 && c->all_binary;
-    return out->t.data != NULL && out->t.bytes >= INFER_KEEP_BYTES && sent;
+    return out->offered != NULL && out->t.bytes >= INFER_KEEP_BYTES && sent;
 }
 
 static hth_err infer_place(hth_request *r, hth_request_tensor *out, int n)
@@ -117,7 +117,7 @@ static hth_err infer_place(hth_request *r, hth_request_tensor *out, int n)
     size_t names = 0, data = 0, head = sizeof *c->result + (size_t)n * sizeof *out;
     for (int i = 0; i < n; i++) {
         names += strlen(out[i].name) + 1;
-        out[i].t.data = infer_stays(c, &out[i]) ? out[i].t.data : infer_shared(c, out[i].name);
+        out[i].t.data = infer_stays(c, &out[i]) ? out[i].offered : infer_shared(c, out[i].name);
         data += out[i].t.data != NULL ? 0 : hth_infer_aligned(out[i].t.bytes);
     }
     hth_infer_result *result =
@@ -368,7 +368,7 @@ static void infer_known(hth_infer_call *c)
         const hth_infer_wanted *w = &c->wanted[i];
         if (w->at != NULL) {
             c->known[c->c.r.n_known++] =
-                (hth_request_tensor){w->name, {.data = w->at, .bytes = w->room}};
+                (hth_request_tensor){.name = w->name, .t = {.data = w->at, .bytes = w->room}};
         }
     }
     c->c.r.known = c->known;

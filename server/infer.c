@@ -121,7 +121,8 @@ static hth_err infer_last_stage(infer_state *st, hth_program *p, const hth_tenso
 }
 
 // infer_middle_stage runs a stage whose results feed another. Final outputs that it already gives
-// are kept aside until the last stage knows all sizes.
+// stay in its own buffers until the last stage knows all sizes, and are copied to their places
+// then: nobody else is ever shown these buffers.
 static hth_err infer_middle_stage(infer_state *st, hth_program *p, const hth_tensor *inputs,
                                   const int *output_map)
 {
@@ -147,7 +148,7 @@ static hth_err infer_middle_stage(infer_state *st, hth_program *p, const hth_ten
     memcpy(next, inputs, (size_t)n_passed * sizeof *next);
     memcpy(next + n_passed, out + p->n_final, (size_t)(n - p->n_final) * sizeof *next);
     for (int i = 0; i < p->n_final; i++) {
-        st->r->outputs[output_map[p->final_index[i]]].t = out[i];
+        HTH_GOTO(hth_work_describe(st->w, output_map[p->final_index[i]], &out[i]), out);
     }
     // The rest's outputs are the model's outputs that this stage did not give, in order.
     for (int i = 0, k = 0; i < p->source->graph->n_outputs; i++) {

@@ -94,7 +94,8 @@ static hth_err answer_outputs(hth_proxy *p, proxy_call *c, const hth_child_recor
             p->lost = true;
             return hth_fail(HTH_ECORRUPT, "the engine's process gave an output that cannot be");
         }
-        t->t.data = may && a->tensor[i].region == 0 ? at : NULL;
+        t->t.data = NULL;
+        t->offered = may && a->tensor[i].region == 0 ? at : NULL;
     }
     r->n_outputs = n;
     HTH_TRY(r->place(r, r->outputs, n));
@@ -102,10 +103,11 @@ static hth_err answer_outputs(hth_proxy *p, proxy_call *c, const hth_child_recor
         const hth_tensor *t = &r->outputs[i].t;
         const void *from = answer_at(p, &a->tensor[i]);
         if (t->data == from) {
-            keep = keep || a->tensor[i].region == 0;
+            keep = keep || r->outputs[i].offered != NULL;
         } else if (t->bytes > 0) {
             memmove(t->data, from, t->bytes); // a client's memory may be both
         }
+        r->outputs[i].offered = NULL;
     }
     return keep ? answer_keep(p, r, c) : HTH_OK;
 }

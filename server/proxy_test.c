@@ -655,7 +655,9 @@ static hth_err keeping_place(hth_request *r, hth_request_tensor *out, int n)
 {
     call *c = r->ctx;
     assert_int_equal(n, 1);
-    assert_non_null(out[0].t.data);
+    assert_null(out[0].t.data);
+    assert_non_null(out[0].offered);
+    out[0].t.data = out[0].offered;
     c->out[0] = out[0].t;
     return HTH_OK;
 }
@@ -738,11 +740,11 @@ static void test_kept(void **state)
     fixture_close(&f);
 }
 
-// greedy_place leaves what may be left.
+// greedy_place keeps what is offered.
 static hth_err greedy_place(hth_request *r, hth_request_tensor *out, int n)
 {
     call *c = r->ctx;
-    out[0].t.data = out[0].t.data != NULL ? out[0].t.data : malloc(out[0].t.bytes);
+    out[0].t.data = out[0].offered != NULL ? out[0].offered : malloc(out[0].t.bytes);
     c->out[0] = out[0].t;
     return n == 1 ? HTH_OK : HTH_EINVAL;
 }

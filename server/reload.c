@@ -81,7 +81,7 @@ static hth_err reload_inputs(const hth_name *n, const hth_program *p, hth_tensor
         return hth_fail(HTH_ENOMEM, "no memory for a program");
     }
     for (int i = 0; i < g->n_inputs; i++) {
-        in[i] = (hth_request_tensor){g->values[g->inputs[i]].name, p->key[i]};
+        in[i] = (hth_request_tensor){.name = g->values[g->inputs[i]].name, .t = p->key[i]};
     }
     hth_err err = hth_model_bind(n->coming, in, g->n_inputs, *out);
     hth_free(in);

@@ -171,7 +171,7 @@ hth_err hth_train_data_open(const hth_train_part *part, const hth_model *m, hth_
         d->source[i] = t;
         d->n_inputs = i + 1;
         HTH_TRY(data_buffer(t, samples, batch, &d->input[i]));
-        named[i] = (hth_request_tensor){name, d->input[i]};
+        named[i] = (hth_request_tensor){.name = name, .t = d->input[i]};
     }
     HTH_TRY(hth_model_bind(m, named, d->n_inputs, bound));
     HTH_TRY(data_target(d));

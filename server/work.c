@@ -95,21 +95,37 @@ hth_err hth_work_outputs(hth_work *w)
     return HTH_OK;
 }
 
+hth_err hth_work_describe(hth_work *w, int at, const hth_tensor *t)
+{
+    hth_request_tensor *o = &w->r->outputs[at];
+    if (!w->placed) {
+        o->t = *t;
+        o->t.data = NULL; // the submitter's, and it has not been asked
+        return HTH_OK;
+    }
+    bool same =
+        o->t.dtype == t->dtype && o->t.bytes == t->bytes && hth_shape_equal(&o->t.shape, &t->shape);
+    return same ? HTH_OK
+                : hth_fail(HTH_EINVAL,
+                           "output '%s' took %zu bytes, and %zu when its request was run again: "
+                           "its inputs in shared memory were changed meanwhile",
+                           o->name, o->t.bytes, t->bytes);
+}
+
 hth_err hth_work_place(hth_work *w, const hth_program *p, const int *map, int64_t samples)
 {
     hth_request *r = w->r;
-    if (w->placed) {
-        return HTH_OK;
-    }
     for (int i = 0; i < p->n_final; i++) {
         int at = p->final_index[i];
-        hth_tensor *t = &r->outputs[map != NULL ? map[at] : at].t;
-        *t = hth_program_output(p, i);
-        t->data = NULL; // nobody else reads it there
+        hth_tensor t = hth_program_output(p, i);
         if (samples >= 0) {
-            t->bytes = t->bytes / (size_t)t->shape.dim[0] * (size_t)samples;
-            t->shape.dim[0] = samples;
+            t.bytes = t.bytes / (size_t)t.shape.dim[0] * (size_t)samples;
+            t.shape.dim[0] = samples;
         }
+        HTH_TRY(hth_work_describe(w, map != NULL ? map[at] : at, &t));
+    }
+    if (w->placed) {
+        return HTH_OK;
     }
     r->n_outputs = w->model->source.graph->n_outputs;
     HTH_TRY(r->place(r, r->outputs, r->n_outputs));

@@ -32,8 +32,14 @@ bool hth_work_alike(const hth_work *a, const hth_work *b);
 
 // hth_work_outputs makes the list of the request's outputs, by name; once.
 hth_err hth_work_outputs(hth_work *w);
-// hth_work_place asks the submitter for a place of p's outputs, which are the outputs map[i] of the
-// model (NULL: i), of `samples` samples; -1: of as many as p has. Once: a place stays.
+// hth_work_describe says what the model's output `at` is like (dtype, shape, bytes; t->data is not
+// looked at), before its place is asked for. HTH_EINVAL: it has a place already, because the
+// request had to wait for memory and is run again, and is another one now: somebody wrote into the
+// inputs.
+hth_err hth_work_describe(hth_work *w, int at, const hth_tensor *t);
+// hth_work_place describes p's outputs, which are the outputs map[i] of the model (NULL: i), of
+// `samples` samples (-1: of as many as p has), and asks the submitter for a place of all outputs.
+// Once: a place stays.
 hth_err hth_work_place(hth_work *w, const hth_program *p, const int *map, int64_t samples);
 // hth_work_result puts a result into the request, with the present detail if it is an error.
 void hth_work_result(hth_work *w, hth_err err);

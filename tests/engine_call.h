@@ -67,6 +67,8 @@ static inline hth_err call_place(hth_request *r, hth_request_tensor *out, int n)
     call *c = r->ctx;
     assert_true(n <= 4);
     for (int i = 0; i < n; i++) {
+        assert_null(out[i].t.data); // the submitter's, not the engine's
+        assert_null(out[i].offered);
         out[i].t.data = malloc(out[i].t.bytes + 1);
         c->out[i] = out[i].t;
         snprintf(c->name[i], sizeof c->name[i], "%s", out[i].name);

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small models, of Identity and MatMul nodes, as ONNX files, written without the onnx package."""
+"""Small models as ONNX files, written without the onnx package."""
+import struct
 
 ELEMENT = {'FP32': 1, 'UINT8': 2, 'INT8': 3, 'UINT16': 4, 'INT16': 5, 'INT32': 6, 'INT64': 7, 'BOOL': 9, 'FP16': 10, 'FP64': 11,
            'UINT32': 12, 'UINT64': 13, 'BF16': 16}
@@ -27,10 +28,28 @@ def _value(name, datatype, dims):
     return _bytes(1, name.encode()) + _bytes(2, _bytes(1, tensor))
 
 
-def _model(nodes, inputs, outputs):
-    graph = b''.join(_bytes(1, n) for n in nodes) + _bytes(2, b'test')
+def _model(nodes, inputs, outputs, constants=()):
+    graph = b''.join(_bytes(1, n) for n in nodes) + _bytes(2, b'test') + b''.join(_bytes(5, c) for c in constants)
     graph += b''.join(_bytes(11, v) for v in inputs) + b''.join(_bytes(12, v) for v in outputs)
     return _int(1, 8) + _bytes(7, graph) + _bytes(8, _int(2, 17))
+
+
+def _attribute(name, value):
+    if isinstance(value, str):
+        return _bytes(1, name.encode()) + _bytes(4, value.encode()) + _int(20, 3)
+    return _bytes(1, name.encode()) + _int(3, value) + _int(20, 2)
+
+
+def _constant(name, datatype, dims, values):
+    data = struct.pack('<%d%s' % (len(values), {'FP32': 'f', 'INT64': 'q'}[datatype]), *values)
+    return b''.join(_int(1, d) for d in dims) + _int(2, ELEMENT[datatype]) + _bytes(8, name.encode()) + _bytes(9, data)
+
+
+def graph(nodes, inputs, outputs, constants=()):
+    """A model of nodes (operator, inputs, outputs, attributes), inputs and outputs (name, type, dims) and constants (the same and values)."""
+    made = [b''.join(_bytes(1, i.encode()) for i in ins) + b''.join(_bytes(2, o.encode()) for o in outs) + _bytes(4, op.encode()) +
+            b''.join(_bytes(5, _attribute(*a)) for a in more.items()) for op, ins, outs, more in nodes]
+    return _model(made, [_value(*i) for i in inputs], [_value(*o) for o in outputs], [_constant(*c) for c in constants])
 
 
 def identity(datatype='FP32', dims=('n',), pairs=1):

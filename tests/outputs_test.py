@@ -1,0 +1,120 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Outputs of models in stages, with the engine as a thread and as a process of its own. Speaks TAP. usage: tests/outputs_test.py BUILD_DIR, from the root."""
+import array
+import base64
+import json
+import os
+import re
+import socket
+import sys
+import unittest
+import urllib.request
+
+import tap
+from onnx_small import graph, identity
+
+BUILD = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else 'build')
+PATIENCE = 120
+ENGINES = ('thread', 'child')
+# early = x + 1 is known in the first stage; how large late is depends on a value that is computed, so that there is a second one
+STAGED = graph([('Add', ['x', 'one'], ['early'], {}), ('Relu', ['s'], ['r'], {}), ('NonZero', ['r'], ['nz'], {}),
+                ('Cast', ['nz'], ['late'], {'to': 1})],
+               [('x', 'FP32', ('n',)), ('s', 'FP32', ('m',))], [('early', 'FP32', ('n',)), ('late', 'FP32', (1, 'k'))],
+               [('one', 'FP32', (1,), [1])])
+
+
+def request(model, outputs=None, **tensors):
+    """An HTTP request with binary tensors: arrays of floats or of integers."""
+    inputs = [{'name': name, 'shape': [len(a)], 'datatype': {'f': 'FP32', 'q': 'INT64'}[a.typecode],
+               'parameters': {'binary_data_size': len(a) * a.itemsize}} for name, a in tensors.items()]
+    head = {'inputs': inputs, 'parameters': {'binary_data_output': True}}
+    if outputs:
+        head['outputs'] = [{'name': o, 'parameters': {'binary_data': True}} for o in outputs]
+    head = json.dumps(head).encode()
+    body = head + b''.join(a.tobytes() for a in tensors.values())
+    return (f'POST /v2/models/{model}/infer HTTP/1.1\r\nHost: x\r\nInference-Header-Content-Length: {len(head)}\r\n'
+            f'Content-Length: {len(body)}\r\n\r\n').encode() + body
+
+
+def answer(k):
+    """Status and, by name, the outputs as bytes; the sentence of an error."""
+    data = bytearray()
+    while (end := data.find(b'\r\n\r\n')) < 0:
+        data += received(k)
+    head = bytes(data[:end]).decode()
+    n = int(re.search(r'\nContent-Length: (\d+)', head).group(1))
+    del data[:end + 4]
+    while len(data) < n:
+        data += received(k)
+    status = int(head[9:12])
+    if status != 200:
+        return status, json.loads(bytes(data))['error']
+    at = int(re.search(r'\nInference-Header-Content-Length: (\d+)', head).group(1))
+    outputs = {}
+    for o in json.loads(bytes(data[:at]))['outputs']:
+        size = o['parameters']['binary_data_size']
+        outputs[o['name']] = bytes(data[at:at + size])
+        at += size
+    return status, outputs
+
+
+def received(k):
+    got = k.recv(1 << 20)
+    if not got:
+        raise EOFError('the connection was cut in the midst of an answer')
+    return got
+
+
+class Case(unittest.TestCase):
+    def daemon(self, engine, *flags):
+        d = tap.Daemon(BUILD, '--engine-process', engine, *flags)
+        self.addCleanup(d.stop)
+        return d
+
+    def load(self, d, name, model):
+        body = {'parameters': {'config': '{"max_batch_size":0}', 'file:1/model.onnx': base64.b64encode(model).decode()}}
+        url = f'http://{d.address}/v2/repository/models/{name}/load'
+        urllib.request.urlopen(url, json.dumps(body).encode(), timeout=PATIENCE).read()
+
+    def dial(self, d, room=None):
+        k = socket.socket()
+        self.addCleanup(k.close)
+        if room:
+            k.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, room)
+        k.settimeout(PATIENCE)
+        k.connect(('127.0.0.1', d.http))
+        return k
+
+    def infer(self, d, model, outputs=None, **tensors):
+        with self.dial(d) as k:
+            k.sendall(request(model, outputs, **tensors))
+            return answer(k)
+
+
+class Staged(Case):
+    def test_values(self):
+        """What an early stage gives arrives as it was computed, also where its reader is slow and others ask meanwhile."""
+        s = array.array('f', [0, 3, 0, 5])
+        for engine in ENGINES:
+            d = self.daemon(engine)
+            self.load(d, 'staged', STAGED)
+            self.load(d, 'ident', identity())
+            for n in (3, 4096, 16384, 40000, 500000):  # below and above what is sent from where it lies
+                x = array.array('f', range(n))
+                want = {'early': array.array('f', range(1, n + 1)).tobytes(), 'late': array.array('f', [1, 3]).tobytes()}
+                others = array.array('f', [123456.75]) * n
+                with self.dial(d, room=4096) as slow:
+                    slow.sendall(request('staged', x=x, s=s))
+                    slow.recv(1, socket.MSG_PEEK)  # its answer was made
+                    for _ in range(3):
+                        self.assertEqual(self.infer(d, 'ident', INPUT0=others), (200, {'OUTPUT0': others.tobytes()}))
+                    status, got = answer(slow)
+                self.assertEqual(status, 200, got)
+                self.assertEqual(got.keys(), want.keys())
+                for name, data in want.items():
+                    self.assertTrue(got[name] == data, f'{name} of {n} elements, engine as a {engine}')
+
+
+if __name__ == '__main__':
+    sys.exit(tap.run([Staged]))
