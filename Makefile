@@ -17,10 +17,14 @@ MAKEFLAGS += -j$(shell nproc)
 endif
 say       = @$(if $(V),true,printf '  %-7s %s\n' $(1) $(2))
 
-CFLAGS    = -std=c11 $(OPT) -g -Wall -Wextra -Werror -Wno-unused-parameter -Wmissing-prototypes -Wvla -fPIC \
+# What Debian builds its own packages with (dpkg-buildflags, hardening=+all). Sanitizers have checks of their own.
+HARDEN   := $(if $(SAN),,-fstack-protector-strong -fstack-clash-protection -D_FORTIFY_SOURCE=3 -Wformat -Wformat-security \
+            $(if $(filter x86_64,$(shell uname -m)),-fcf-protection))
+LDFLAGS  ?= $(if $(SAN),,-Wl,-z,relro,-z,now,-z,noexecstack)
+CFLAGS    = -std=c11 $(OPT) $(HARDEN) -g -Wall -Wextra -Werror -Wno-unused-parameter -Wmissing-prototypes -Wvla -fPIC \
             -fvisibility=hidden -pthread $(ISA) $(SAN)
 CPPFLAGS  = -D_GNU_SOURCE -I. -I$(B)/gen $(DEFS)
-LDLIBS    = -lnng -lprotobuf-c -ljansson -llmdb -lcrypto -levent -levent_pthreads -levent_openssl -lssl -lz -lm
+LDLIBS    = -lnng -lprotobuf-c -ljansson -llmdb -lcrypto -levent -levent_pthreads -levent_openssl -lssl -lz -lseccomp -lm
 LAYERS   := base graph device modelstore kernels convsel memmgr client server
 
 # What calls oneDNN is a plug-in: it alone is linked with libdnnl. Test programs and benches look for it in the build folder, by RPATH:
@@ -126,10 +130,10 @@ $(B)/libhth.a: $(OBJ)
 	$(Q)rm -f $@ && ar rcs $@ $(OBJ)
 $(B)/hearth: $(B)/client/hearth_main.o $(B)/libhth.a
 	$(call say,LD,$@)
-	$(Q)$(CC) $(CFLAGS) -o $@ $^ $(LDLIBS)
+	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -pie -o $@ $^ $(LDLIBS)
 $(B)/hearthd: $(B)/server/hearthd_main.o $(B)/libhth.a
 	$(call say,LD,$@)
-	$(Q)$(CC) $(CFLAGS) -o $@ $^ $(LDLIBS)
+	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -pie -o $@ $^ $(LDLIBS)
 # Manual pages and completions: what the tables of commands and settings decide is printed by hearth-docs.
 $(B)/hearth-docs: $(B)/client/docs_main.o $(B)/libhth.a
 	$(Q)$(CC) $(CFLAGS) -o $@ $^ $(LDLIBS)
@@ -149,10 +153,10 @@ $(SHELLS:%=$(B)/completions/%): $(B)/hearth-docs
 	$(Q)$(B)/hearth-docs $(patsubst %/,%,$(dir $(@:$(B)/completions/%=%)))$(if $(filter %hearthd,$@),-daemon) >$@
 $(DNNL): $(DNNL_OBJ)
 	$(call say,LD,$@)
-	$(Q)$(CC) $(CFLAGS) -shared -Wl,-soname,libhearth_dnnl.so -Wl,-z,defs -o $@ $^ -ldnnl
+	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -shared -Wl,-soname,libhearth_dnnl.so -Wl,-z,defs -o $@ $^ -ldnnl
 $(B)/libhearth.so: client/libhearth.map $(OBJ)
 	$(call say,LD,$@)
-	$(Q)$(CC) $(CFLAGS) -shared -Wl,-soname,libhearth.so.0 -Wl,--version-script=client/libhearth.map -Wl,-z,defs \
+	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -shared -Wl,-soname,libhearth.so.0 -Wl,--version-script=client/libhearth.map -Wl,-z,defs \
 	    -o $@ $(OBJ) $(LDLIBS)
 $(B)/docs/embed: docs/embed.c $(B)/libhearth.so
 	@mkdir -p $(@D)
@@ -180,7 +184,7 @@ $(B)/kernels/cuda/images.o: $(B)/kernels/cuda/images.S
 	$(Q)$(CC) -c -o $@ $<
 $(B)/libhearth_cuda.so: $(CUDA_OBJ) $(CUDA_ENTRY)
 	$(call say,LD,$@)
-	$(Q)$(CC) $(CFLAGS) -shared -Wl,-soname,libhearth_cuda.so -Wl,-z,defs -o $@ $^ -lm
+	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -shared -Wl,-soname,libhearth_cuda.so -Wl,-z,defs -o $@ $^ -lm
 ifeq ($(CUDA_INC),)
 $(CUDA_TESTBIN): $(B)/%:
 	@mkdir -p $(@D)
@@ -284,7 +288,7 @@ $(B)/fake/libhearth_cuda.so: $(CUDA_OBJ) $(CUDA_FAKE) $(B)/libhth.a
 # What such a machine needs to be checked without Debian's packages: programs with their libraries inside or beside them, without
 # what only debuggers read. The archive is what is carried there.
 BUNDLE   := $(B)/bundle
-STATIC_LIBS = -Wl,-Bstatic -lnng -lmbedtls -lmbedx509 -lmbedcrypto -lprotobuf-c -ljansson -llmdb -levent_openssl -levent -levent_pthreads -lssl -lcrypto -lz \
+STATIC_LIBS = -Wl,-Bstatic -lnng -lmbedtls -lmbedx509 -lmbedcrypto -lprotobuf-c -ljansson -llmdb -levent_openssl -levent -levent_pthreads -lssl -lcrypto -lz -lseccomp \
               -Wl,-Bdynamic -lm -Wl,--disable-new-dtags -s
 BUNDLE_PY = tests/gpu_compare.py tests/gpu_torch.py tests/gpu_pagein.py tests/bench/train_policies.py tests/tools/record_problems.py tests/tools/make_models.py
 bundle: all
@@ -292,7 +296,7 @@ bundle: all
 	$(Q)$(MAKE) --no-print-directory $(CUDA_CHECKS:%=$(B)/%)
 	$(Q)rm -rf $(BUNDLE) && mkdir -p $(BUNDLE)/build/kernels/cuda $(BUNDLE)/build/tests $(BUNDLE)/build/lib $(BUNDLE)/tests/data $(BUNDLE)/tests/bench $(BUNDLE)/tests/tools
 	$(Q)for p in hearth:client/hearth_main.o hearthd:server/hearthd_main.o; do \
-	    $(CC) $(CFLAGS) -o $(BUNDLE)/build/$${p%%:*} $(B)/$${p##*:} $(B)/libhth.a $(STATIC_LIBS) -Wl,-rpath,'$$ORIGIN/lib' || exit 1; done
+	    $(CC) $(CFLAGS) $(LDFLAGS) -pie -o $(BUNDLE)/build/$${p%%:*} $(B)/$${p##*:} $(B)/libhth.a $(STATIC_LIBS) -Wl,-rpath,'$$ORIGIN/lib' || exit 1; done
 	$(Q)for t in $(CUDA_CHECKS); do $(CC) $(CFLAGS) -o $(BUNDLE)/build/$$t $(B)/$$t.o $(CUDA_OBJ) $(CUDA_FAKE) $(B)/libhth.a \
 	    $(STATIC_LIBS) -lcmocka -Wl,-rpath,'$$ORIGIN/../lib:$$ORIGIN/../../lib' $(FIND) || exit 1; done
 	$(Q)cp $(PLUGIN) $(BUNDLE)/build/

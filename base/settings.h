@@ -61,6 +61,8 @@ typedef enum hth_setting_change {
       "users and @groups that may do everything through a Unix socket, as root may")               \
     X(TENANT_FILE, "tenant.file", TEXT, "", "", FIXED,                                             \
       "file of what tenants may have (docs/tenants.md); read again on SIGHUP; empty: no limits")   \
+    X(USER, "user", TEXT, "", "", FIXED,                                                           \
+      "account that hearthd becomes before it opens anything, when root starts it")                \
     X(TLS_CERT, "tls.cert", TEXT, "", "", FIXED,                                                   \
       "PEM file, certificate and chain for https:// and tls+tcp://; read again on SIGHUP")         \
     X(TLS_KEY, "tls.key", TEXT, "", "", FIXED, "PEM file, private key of tls.cert")                \
@@ -75,6 +77,8 @@ typedef enum hth_setting_change {
       "in what convolutions and products compute where a model has none of its own; not on a CPU") \
     X(ENGINE_PROCESS, "engine.process", WORD, "child", "thread child", FIXED,                      \
       "where a device is worked: a thread of hearthd, or a child process that can be restarted")   \
+    X(ENGINE_SANDBOX, "engine.sandbox", WORD, "true", "false true", FIXED,                         \
+      "whether an engine's process is confined: store, no network, no other programs")             \
     X(CUDA_LIBS, "cuda.libs", TEXT, "", "", FIXED,                                                 \
       "folders of CUDA's libraries, with ':' between, looked into first; CUDA_HOME sets it")       \
     X(ONEDNN, "kernels.onednn", WORD, "true", "false true", FIXED,                                 \

@@ -9,7 +9,7 @@ set -eu
 probe=0
 [ "${1:-}" = --probe ] && { probe=1; shift; }
 build="gcc libc6-dev make protobuf-c-compiler libprotobuf-c-dev libdnnl-dev libnng-dev libmbedtls-dev liblmdb-dev libjansson-dev
- libssl-dev libevent-dev zlib1g-dev uthash-dev"
+ libssl-dev libevent-dev zlib1g-dev libseccomp-dev uthash-dev"
 case ${1:-build} in
 build) want=$build ;;
 test) want="$build libcmocka-dev perl coinor-cbc pkg-config python3-numpy python3-venv openssl curl" ;;

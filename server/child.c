@@ -13,8 +13,6 @@
 #include "base/thread.h"
 #include "device/cpu/turn.h"
 
-#include <jansson.h>
-
 #include <poll.h>
 #include <signal.h>
 #include <string.h>
@@ -63,30 +61,38 @@ static void child_settings(const child *c, const json_t *settings, const char *f
     }
 }
 
-// child_hello opens what hearthd says.
+// child_hello reads what hearthd wants opened, and takes its settings.
 static hth_err child_hello(child *c, const char *text)
 {
-    json_t *settings = NULL, *hello = json_loads(text, 0, NULL);
-    const char *store, *device, *filter = NULL;
-    int queue = 0, resume = 0;
-    if (json_unpack(hello, "{s:s, s:s, s:i, s:b, s:o, s:s}", "store", &store, "device", &device,
-                    "queue", &queue, "resume", &resume, "settings", &settings, "log",
-                    &filter) != 0) {
-        json_decref(hello);
+    json_t *settings = NULL;
+    const char *filter = NULL;
+    c->hello = json_loads(text, 0, NULL);
+    if (json_unpack(c->hello, "{s:s, s:s, s:i, s:b, s:o, s:s}", "store", &c->open.store, "device",
+                    &c->open.device, "queue", &c->open.queue, "resume", &c->open.resume, "settings",
+                    &settings, "log", &filter) != 0) {
         return hth_fail(HTH_ECORRUPT, "the engine's process was not told what to open");
     }
     child_settings(c, settings, filter);
-    hth_err err = hth_store_open(store, true, false, &c->store);
-    if (err == HTH_OK) {
-        hth_engine_config e = {.device = device,
-                               .queue = queue,
-                               .event = child_event,
-                               .event_ctx = c,
-                               .resume = resume != 0};
-        err = hth_engine_open(&e, c->store, &c->engine);
-    }
-    json_decref(hello);
-    return err;
+    return HTH_OK;
+}
+
+static bool child_is_confined(void)
+{
+    char word[HTH_SETTING_TEXT];
+    return strcmp(hth_setting_text(HTH_SET_ENGINE_SANDBOX, word), "true") == 0;
+}
+
+// child_open opens what the greeting names; afterwards no other system call is needed.
+static hth_err child_open(child *c)
+{
+    hth_engine_config e = {.device = c->open.device,
+                           .queue = c->open.queue,
+                           .event = child_event,
+                           .event_ctx = c,
+                           .resume = c->open.resume != 0};
+    HTH_TRY(hth_store_open(c->open.store, true, false, &c->store));
+    HTH_TRY(hth_engine_open(&e, c->store, &c->engine));
+    return child_is_confined() ? hth_sandbox_calls(&c->sandbox) : HTH_OK;
 }
 
 static void child_set(const child *c, const char *text)
@@ -222,22 +228,31 @@ static hth_err child_map(child *c)
     return hth_child_link_open(&c->link, false);
 }
 
-static hth_err child_open(child *c)
+// child_greet takes the greeting, and enters the sandbox while this thread is the only one: those
+// that it starts are in it, too.
+static hth_err child_greet(child *c)
 {
-    hth_child_head head = {.kind = HTH_CHILD_STARTED};
+    hth_child_head head;
     const char *body;
     size_t bytes;
     HTH_TRY(hth_child_link_receive(&c->link, CHILD_HELLO_NS, &head, &body, &bytes));
-    hth_err err = head.kind == HTH_CHILD_HELLO
-                      ? child_hello(c, body)
-                      : hth_fail(HTH_ECORRUPT, "the engine's process got no greeting");
-    if (err != HTH_OK) {
-        head = (hth_child_head){.kind = HTH_CHILD_FAILED, .done = err};
-        (void)hth_child_link_text(&c->link, &head, hth_err_detail(), 0);
-        return err;
+    HTH_TRY(head.kind == HTH_CHILD_HELLO
+                ? child_hello(c, body)
+                : hth_fail(HTH_ECORRUPT, "the engine's process got no greeting"));
+    hth_sandbox_oom();
+    return child_is_confined() ? hth_sandbox_files(NULL, 0, &c->sandbox) : HTH_OK;
+}
+
+// child_report answers the greeting: the engine is there, or why not.
+static hth_err child_report(child *c, hth_err err)
+{
+    hth_child_head head = {.kind = HTH_CHILD_STARTED};
+    if (err == HTH_OK) {
+        return hth_child_link_send(&c->link, &head, NULL, 0, 0);
     }
-    head = (hth_child_head){.kind = HTH_CHILD_STARTED};
-    return hth_child_link_send(&c->link, &head, NULL, 0, 0);
+    head = (hth_child_head){.kind = HTH_CHILD_FAILED, .done = err};
+    (void)hth_child_link_text(&c->link, &head, hth_err_detail(), 0);
+    return err;
 }
 
 static void child_close(child *c)
@@ -252,6 +267,7 @@ static void child_close(child *c)
     hth_slab_close(c->link.in);
     hth_slab_close(c->link.out);
     hth_free(c->calls);
+    json_decref(c->hello);
     munmap(c->link.board, c->link.board_bytes);
 }
 
@@ -271,11 +287,18 @@ int hth_child_run(const hth_child_config *config)
     sigprocmask(SIG_SETMASK, &none, NULL);
     pthread_mutex_init(&c.lock, NULL);
     pthread_mutex_init(&c.taking, NULL);
-    if (child_map(&c) != HTH_OK || getppid() != c.link.board->parent ||
-        hth_thread_start("hth-beat", child_beat, &c, &beat) != HTH_OK) {
+    if (child_map(&c) != HTH_OK || getppid() != c.link.board->parent) {
         return 1;
     }
-    hth_err err = child_open(&c);
+    hth_err err = child_greet(&c);
+    if (err != HTH_OK) {
+        (void)child_report(&c, err);
+        return 1;
+    }
+    if (hth_thread_start("hth-beat", child_beat, &c, &beat) != HTH_OK) {
+        return 1;
+    }
+    err = child_report(&c, child_open(&c));
     if (err == HTH_OK) {
         child_serve(&c);
     }

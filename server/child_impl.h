@@ -9,6 +9,9 @@
 #include "base/mailbox.h"
 #include "server/child.h"
 #include "server/child_link.h"
+#include "server/sandbox.h"
+
+#include <jansson.h>
 
 typedef struct child child;
 
@@ -33,6 +36,12 @@ typedef struct child_region {
 struct child {
     const hth_child_config *config;
     hth_child_link link;
+    json_t *hello; // what `open` points into
+    struct {
+        const char *store, *device;
+        int queue, resume;
+    } open;
+    hth_sandbox sandbox;
     hth_store *store;
     hth_engine *engine;
     child_call *calls;

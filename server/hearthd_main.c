@@ -20,7 +20,9 @@
 #include <jansson.h>
 
 #include <errno.h>
+#include <grp.h>
 #include <inttypes.h>
+#include <pwd.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -180,6 +182,37 @@ static int daemon_loop(hearthd *d)
 
 // ---- running
 
+// daemon_become gives root's identity up for the account of the setting `user`, for good, before
+// anything is opened: store, sockets and key must be that account's. What root may do beyond it for
+// the engine's threads, raise their priority, is kept as a limit.
+static hth_err daemon_become(void)
+{
+    char name[HTH_SETTING_TEXT];
+    const struct rlimit nice = {40, 40}; // 20 - nice value: -20
+    if (hth_setting_text(HTH_SET_USER, name)[0] == 0) {
+        if (geteuid() == 0) {
+            hth_log(WARN, SERVER, "root",
+                    "hearthd runs as root: --user NAME lets it run as an account of its own");
+        }
+        return HTH_OK;
+    }
+    const struct passwd *p = getpwnam(name);
+    if (p == NULL) {
+        return hth_fail(HTH_EINVAL, "user: there is no account '%.80s'", name);
+    }
+    if (geteuid() == p->pw_uid) {
+        return HTH_OK;
+    }
+    if (geteuid() != 0) {
+        return hth_fail(HTH_EDENIED, "user: only root can become '%.80s'", name);
+    }
+    (void)setrlimit(RLIMIT_NICE, &nice);
+    if (initgroups(name, p->pw_gid) != 0 || setgid(p->pw_gid) != 0 || setuid(p->pw_uid) != 0) {
+        return hth_fail_errno(errno, "user: cannot become '%.80s'", name);
+    }
+    return HTH_OK;
+}
+
 static int daemon_run(hearthd *d)
 {
     const hth_server_config config = {.store = d->options.store,
@@ -193,6 +226,9 @@ static int daemon_run(hearthd *d)
                                       .resume = true,
                                       .child = d->options.child};
     hth_daemon_log_open();
+    if (daemon_become() != HTH_OK) {
+        return daemon_fail(1, hth_err_detail());
+    }
     if (!signals_open()) {
         return daemon_fail(1, "cannot wait for signals");
     }
