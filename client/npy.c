@@ -4,6 +4,7 @@
 #include "client/npy.h"
 
 #include "base/alloc.h"
+#include "base/file.h"
 #include "client/dtype.h"
 #include "client/whole.h"
 
@@ -190,7 +191,7 @@ hth_err hth_npy_read(const char *path, hearth_tensor *out)
     void *file;
     size_t bytes;
     bool fortran;
-    HTH_TRY(hth_whole_read(path, NPY_MAX_FILE, &file, &bytes));
+    HTH_TRY(hth_file_load(path, NPY_MAX_FILE, &file, &bytes));
     hth_err err = hth_npy_parse(file, bytes, out, &fortran);
     uint8_t *data = err == HTH_OK ? hth_alloc_aligned(out->bytes, 64) : NULL;
     if (err != HTH_OK) {

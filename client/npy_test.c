@@ -4,6 +4,7 @@
 #include "client/npy.h"
 
 #include "base/alloc.h"
+#include "base/file.h"
 #include "client/dtype.h"
 #include "client/whole.h"
 #include "client/safetensors.h"
@@ -125,7 +126,7 @@ static void test_write(void **state)
     void *got;
     size_t bytes;
     assert_int_equal(hth_npy_write(path, &t), HTH_OK);
-    assert_int_equal(hth_whole_read(path, 4096, &got, &bytes), HTH_OK);
+    assert_int_equal(hth_file_load(path, 4096, &got, &bytes), HTH_OK);
     assert_int_equal(bytes, npy_file(want, NPY_TEXT, 128, x, 12));
     assert_memory_equal(got, want, bytes);
     hth_free(got);
@@ -172,7 +173,7 @@ static void test_safetensors(void **state)
     size_t padded = (sizeof head - 1 + 7) / 8 * 8, bytes;
     uint8_t *got;
     assert_int_equal(hth_safetensors_write(path, t, 2), HTH_OK);
-    assert_int_equal(hth_whole_read(path, 4096, (void **)&got, &bytes), HTH_OK);
+    assert_int_equal(hth_file_load(path, 4096, (void **)&got, &bytes), HTH_OK);
     assert_int_equal(bytes, 8 + padded + 11);
     assert_int_equal(got[0], padded);
     assert_memory_equal(got + 8, head, sizeof head - 1);

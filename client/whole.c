@@ -9,7 +9,6 @@
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 static int whole_write_all(int fd, const uint8_t *p, size_t bytes)
@@ -48,49 +47,5 @@ hth_err hth_whole_write(const char *path, const hth_whole_piece *piece, size_t n
         }
     }
     hth_free(tmp);
-    return err;
-}
-
-static hth_err whole_read_fd(int fd, const char *path, size_t most, void **out, size_t *bytes)
-{
-    struct stat st;
-    if (fstat(fd, &st) != 0) {
-        return hth_fail_errno(errno, "cannot read %s", path);
-    }
-    if (!S_ISREG(st.st_mode)) {
-        return hth_fail(HTH_EINVAL, "%s is not a file", path);
-    }
-    size_t n = (size_t)st.st_size, got = 0;
-    if (n > most) {
-        return hth_fail(HTH_ETOOBIG, "%s has %zu bytes; at most %zu are read", path, n, most);
-    }
-    uint8_t *p = hth_alloc_aligned(n + 1, 64);
-    if (p == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for the %zu bytes of %s", n, path);
-    }
-    while (got < n) {
-        ssize_t r = read(fd, p + got, n - got);
-        if (r == 0 || (r < 0 && errno != EINTR)) {
-            hth_err err = r == 0 ? hth_fail(HTH_EIO, "%s became shorter while it was read", path)
-                                 : hth_fail_errno(errno, "cannot read %s", path);
-            hth_free(p);
-            return err;
-        }
-        got += r > 0 ? (size_t)r : 0;
-    }
-    p[n] = 0;
-    *out = p;
-    *bytes = n;
-    return HTH_OK;
-}
-
-hth_err hth_whole_read(const char *path, size_t most, void **out, size_t *bytes)
-{
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) {
-        return hth_fail_errno(errno, "cannot open %s", path);
-    }
-    hth_err err = whole_read_fd(fd, path, most, out, bytes);
-    close(fd);
     return err;
 }

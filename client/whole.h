@@ -14,8 +14,5 @@ typedef struct hth_whole_piece {
 
 // hth_whole_write replaces `path` by the concatenation of n pieces. On error `path` is as it was.
 hth_err hth_whole_write(const char *path, const hth_whole_piece *piece, size_t n);
-// hth_whole_read stores the whole content, hth_alloc'd with a NUL behind it. HTH_ETOOBIG: more than
-// `most` bytes.
-hth_err hth_whole_read(const char *path, size_t most, void **out, size_t *bytes);
 
 #endif

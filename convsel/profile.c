@@ -3,6 +3,7 @@
 #include "convsel/profile.h"
 
 #include "base/alloc.h"
+#include "base/file.h"
 
 #include <jansson.h>
 
@@ -13,7 +14,8 @@
 #include <string.h>
 
 #define PROFILE_FORMAT "hearth-profile-1"
-#define PROFILE_CHOICE 1.0 // us: what starting a node takes that only moves bytes
+#define PROFILE_BYTES  ((size_t)64 << 20) // of a file: thousands of nodes take some megabytes
+#define PROFILE_CHOICE 1.0                // us: what starting a node takes that only moves bytes
 
 typedef struct profile_entry {
     char *node, *plain; // descriptor; .. without layouts
@@ -313,12 +315,11 @@ hth_err hth_profile_read(const char *path, hth_profile **out)
 {
     json_error_t where;
     *out = NULL;
-    FILE *f = fopen(path, "re");
-    if (f == NULL) {
-        return hth_fail_errno(errno, "cannot read '%s'", path);
-    }
-    json_t *root = json_loadf(f, JSON_REJECT_DUPLICATES, &where);
-    fclose(f);
+    void *text;
+    size_t bytes;
+    HTH_TRY(hth_file_load(path, PROFILE_BYTES, &text, &bytes));
+    json_t *root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &where);
+    hth_free(text);
     if (root == NULL) {
         return hth_fail(HTH_EINVAL, "'%s' line %d: %s", path, where.line, hth_err_json(where.text));
     }

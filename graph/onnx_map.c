@@ -6,14 +6,12 @@
 #include "graph/onnx_map.h"
 
 #include "base/alloc.h"
+#include "base/file.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 static hth_err map_no_memory(void)
@@ -21,17 +19,11 @@ static hth_err map_no_memory(void)
     return hth_fail(HTH_ENOMEM, "no memory to read the model");
 }
 
-// map_fd adds the file behind `fd` to m->map. `shown` is the name for messages.
-static hth_err map_fd(hth_onnx_maps *m, int fd, const char *location, const char *shown)
+// map_file adds an open file to m->map. `shown` is the name for messages.
+static hth_err map_file(hth_onnx_maps *m, const hth_file *f, const char *location,
+                        const char *shown)
 {
-    struct stat st;
-    if (fstat(fd, &st) != 0) {
-        return hth_fail_errno(errno, "cannot read '%s'", shown);
-    }
-    if (!S_ISREG(st.st_mode)) {
-        return hth_fail(HTH_EINVAL, "'%s' is not a regular file", shown);
-    }
-    m->bytes += (uint64_t)st.st_size;
+    m->bytes += f->bytes;
     if (m->bytes > m->max_bytes) {
         return hth_fail(HTH_ETOOBIG, "'%s': the model is larger than the limit of %llu bytes",
                         shown, (unsigned long long)m->max_bytes);
@@ -39,12 +31,12 @@ static hth_err map_fd(hth_onnx_maps *m, int fd, const char *location, const char
     if (HTH_GROW(m->map, m->n, m->cap) != 0) {
         return map_no_memory();
     }
-    hth_onnx_map one = {.location = hth_strdup(location), .bytes = (size_t)st.st_size};
+    hth_onnx_map one = {.location = hth_strdup(location), .bytes = (size_t)f->bytes};
     if (one.location == NULL) {
         return map_no_memory();
     }
     if (one.bytes > 0) {
-        one.data = mmap(NULL, one.bytes, PROT_READ, MAP_PRIVATE, fd, 0);
+        one.data = mmap(NULL, one.bytes, PROT_READ, MAP_PRIVATE, f->fd, 0);
         if (one.data == MAP_FAILED) {
             hth_free(one.location);
             return hth_fail_errno(errno, "cannot map '%s'", shown);
@@ -54,62 +46,22 @@ static hth_err map_fd(hth_onnx_maps *m, int fd, const char *location, const char
     return HTH_OK;
 }
 
-static hth_err map_path(hth_onnx_maps *m, const char *path, const char *location, const char *shown)
-{
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // a FIFO must not block us
-    if (fd < 0) {
-        return hth_fail_errno(errno, "cannot open '%s'", shown);
-    }
-    hth_err err = map_fd(m, fd, location, shown);
-    close(fd);
-    return err;
-}
-
-static bool location_allowed(const char *location)
-{
-    if (location[0] == '\0' || location[0] == '/') {
-        return false;
-    }
-    for (const char *part = location; part != NULL; part = strchr(part, '/')) {
-        part += *part == '/';
-        if (strncmp(part, "..", 2) == 0 && (part[2] == '/' || part[2] == '\0')) {
-            return false;
-        }
-    }
-    return true;
-}
-
-// map_external maps the file `location` of the model's folder. The name is checked as written and
-// again after all links are followed: what it leads to must still lie below the folder.
+// map_external maps the file `location` of the model's folder: the folder is a descriptor, and the
+// kernel refuses what leads out of it, however names change meanwhile.
 static hth_err map_external(hth_onnx_maps *m, const char *location)
 {
-    char real[PATH_MAX];
-    size_t n = strlen(m->folder);
-    if (!location_allowed(location)) {
-        return hth_fail(HTH_EDENIED, "external data '%s' is not a path below the model's folder",
-                        location);
+    hth_file f;
+    hth_err err = hth_file_open_at(m->folder, location, location, &f);
+    if (err == HTH_OK) {
+        err = map_file(m, &f, location, location);
+        hth_file_close(&f);
     }
-    char *path = hth_asprintf("%s/%s", m->folder, location);
-    if (path == NULL) {
-        return map_no_memory();
-    }
-    const char *resolved = realpath(path, real);
-    int errnum = errno;
-    hth_free(path);
-    if (resolved == NULL) {
-        return hth_fail_errno(errnum, "cannot open external data '%s'", location);
-    }
-    n = n == 1 ? 0 : n; // the folder is "/"
-    if (strncmp(real, m->folder, n) != 0 || real[n] != '/') {
-        return hth_fail(HTH_EDENIED, "external data '%s' is a link out of the model's folder",
-                        location);
-    }
-    return map_path(m, real, location, location);
+    return err == HTH_EDENIED ? hth_err_prefix(err, "external data") : err;
 }
 
 hth_err hth_onnx_maps_external(hth_onnx_maps *m, const hth_onnx_head *t, hth_span *out)
 {
-    if (m->folder == NULL) {
+    if (m->folder <= 0) {
         return hth_fail(
             HTH_ENOTSUP,
             "the model keeps its data in other files, which cannot be reached from here");
@@ -142,30 +94,33 @@ hth_err hth_onnx_maps_external(hth_onnx_maps *m, const hth_onnx_head *t, hth_spa
     return err;
 }
 
-// map_folder finds the real path of the folder that holds `path`, links followed.
+// map_folder opens the folder that holds `path`.
 static hth_err map_folder(hth_onnx_maps *m, const char *path)
 {
-    char real[PATH_MAX];
     const char *slash = strrchr(path, '/');
     char *folder = slash == NULL ? hth_strdup(".") : hth_strndup(path, (size_t)(slash - path) + 1);
     if (folder == NULL) {
         return map_no_memory();
     }
-    const char *found = realpath(folder, real);
+    int fd = open(folder, O_PATH | O_DIRECTORY | O_CLOEXEC);
     int errnum = errno;
     hth_free(folder);
-    if (found == NULL) {
+    if (fd < 0) {
         return hth_fail_errno(errnum, "cannot open '%s'", path);
     }
-    m->folder = hth_strdup(real);
-    return m->folder == NULL ? map_no_memory() : HTH_OK;
+    m->folder = fd;
+    return HTH_OK;
 }
 
 hth_err hth_onnx_maps_open(hth_onnx_maps *m, const char *path, uint64_t max_bytes, hth_span *out)
 {
+    hth_file f;
     m->max_bytes = max_bytes;
     HTH_TRY(map_folder(m, path));
-    HTH_TRY(map_path(m, path, "", path));
+    HTH_TRY(hth_file_open(path, path, &f));
+    hth_err err = map_file(m, &f, "", path);
+    hth_file_close(&f);
+    HTH_TRY(err);
     *out = (hth_span){m->map[0].data, m->map[0].bytes};
     return HTH_OK;
 }
@@ -179,5 +134,7 @@ void hth_onnx_maps_close(hth_onnx_maps *m)
         }
     }
     hth_free(m->map);
-    hth_free(m->folder);
+    if (m->folder > 0) {
+        close(m->folder);
+    }
 }

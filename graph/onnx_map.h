@@ -12,7 +12,7 @@ typedef struct hth_onnx_map {
 } hth_onnx_map;
 
 typedef struct hth_onnx_maps { // zeroed: no files, external data refused
-    char *folder;              // real path of the model's folder
+    int folder;                // descriptor of the model's folder
     uint64_t bytes, max_bytes;
     hth_onnx_map *map; // map[0] is the model
     int n, cap;

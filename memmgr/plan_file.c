@@ -6,6 +6,7 @@
 #include "memmgr/plan_parts.h"
 
 #include "base/alloc.h"
+#include "base/file.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -13,6 +14,8 @@
 #include <string.h>
 
 #define PLAN_FORMAT "hearth-plan-1"
+// A plan of a million instructions; what is read takes some ten times as much memory.
+#define PLAN_FILE_BYTES ((size_t)256 << 20)
 
 static const char *const file_class[] = {"weight", "activation", "gradient",
                                          "state",  "input",      "output"};
@@ -417,13 +420,12 @@ static hth_err file_read_problem(const json_t *o, hth_problem *p)
 hth_err hth_problem_read(const char *path, hth_problem *out)
 {
     memset(out, 0, sizeof *out);
-    FILE *f = fopen(path, "re");
-    if (f == NULL) {
-        return hth_fail_errno(errno, "cannot read '%s'", path);
-    }
     json_error_t where;
-    json_t *root = json_loadf(f, JSON_REJECT_DUPLICATES, &where);
-    fclose(f);
+    void *text;
+    size_t bytes;
+    HTH_TRY(hth_file_load(path, PLAN_FILE_BYTES, &text, &bytes));
+    json_t *root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &where);
+    hth_free(text);
     if (root == NULL) {
         return hth_fail(HTH_EINVAL, "'%s' line %d: %s", path, where.line, hth_err_json(where.text));
     }

@@ -35,7 +35,7 @@ static void good_files_open(void **state)
     assert_null(hth_dataset_find(&d, "z"));
     const int64_t rows[] = {2, 0};
     unsigned char out[16];
-    hth_dataset_gather(&d, x, rows, 2, out);
+    assert_ok(hth_dataset_gather(&d, x, rows, 2, out));
     for (int i = 0; i < 8; i++) {
         assert_int_equal(out[i], 16 + i);
         assert_int_equal(out[8 + i], i);
@@ -50,7 +50,7 @@ static void bad_files_are_refused(void **state)
         int64_t head_bytes; // -1: right
         size_t data;
     } bad[] = {
-        {"", "header of", 1000, 0},
+        {"", "does not begin with its header", 1000, 0},
         {"{" X, "no JSON", -1, 24},
         {"[1]", "no JSON", -1, 0},
         {"{" X "," X "}", "no JSON", -1, 24},
@@ -105,6 +105,49 @@ static void orders_depend_on_seed_and_epoch(void **state)
     assert_true(b[0] == 0 && b[99] == 99);
 }
 
+// A tensor whose rows are long is not kept in memory: what is cut off is missed when it is read.
+static void files_that_are_cut(void **state)
+{
+    static char row[8192], head[] = "{\"x\":{\"dtype\":\"U8\",\"shape\":[16,8192],"
+                                    "\"data_offsets\":[0,131072]},"
+                                    "\"y\":{\"dtype\":\"U8\",\"shape\":[16],"
+                                    "\"data_offsets\":[131072,131088]}}";
+    hth_dataset d;
+    write_file(head, strlen(head), 131088);
+    assert_ok(hth_dataset_open(path, &d));
+    const hth_dataset_tensor *x = hth_dataset_find(&d, "x"), *y = hth_dataset_find(&d, "y");
+    assert_null(x->t.data);
+    assert_non_null(y->t.data);
+    const int64_t first = 0, last = 15;
+    assert_ok(hth_dataset_gather(&d, x, &last, 1, row));
+    assert_int_equal((unsigned char)row[77], 77);
+    assert_int_equal(truncate(path, 65536), 0);
+    assert_ok(hth_dataset_gather(&d, x, &first, 1, row));
+    assert_err(hth_dataset_gather(&d, x, &last, 1, row), HTH_EIO, "changed while it was read");
+    assert_ok(hth_dataset_gather(&d, y, &last, 1, row));
+    hth_dataset_close(&d);
+}
+
+// What stands in a file that is no dataset is told to nobody.
+static void others_files_stay_unread(void **state)
+{
+    static const char *const other[] = {"root:*:20000:0:99999:7:::\n", "{\"password\":\"secret\"}"};
+    hth_dataset d;
+    for (int i = 0; i < 2; i++) {
+        FILE *f = fopen(path, "w");
+        uint64_t n = strlen(other[i]);
+        fwrite(&n, i == 0 ? 0 : 8, 1, f); // the second begins as a dataset does
+        fputs(other[i], f);
+        fclose(f);
+        assert_int_equal(hth_dataset_open(path, &d), HTH_EINVAL);
+        assert_null(strstr(hth_err_detail(), "36192516810"));
+        assert_null(strstr(hth_err_detail(), "root"));
+        assert_null(strstr(hth_err_detail(), "secret"));
+    }
+    assert_err(hth_dataset_open("/dev/zero", &d), HTH_EINVAL, "not a regular file");
+    assert_err(hth_dataset_open("/tmp", &d), HTH_EINVAL, "a folder");
+}
+
 static hth_err open_once(void)
 {
     hth_dataset d;
@@ -127,6 +170,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(good_files_open),
         cmocka_unit_test(bad_files_are_refused),
+        cmocka_unit_test(files_that_are_cut),
+        cmocka_unit_test(others_files_stay_unread),
         cmocka_unit_test(orders_depend_on_seed_and_epoch),
         cmocka_unit_test(allocations_fail_cleanly),
     };

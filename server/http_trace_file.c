@@ -11,6 +11,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 // Text that is written at once, without waiting for a flush.
@@ -33,21 +34,26 @@ struct hth_trace_file {
     bool failed;
 };
 
-static hth_err array_open(trace_array *a, const char *path)
-{
-    a->end = 1;
-    a->fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
-    return a->fd >= 0 && write(a->fd, "[]\n", 3) == 3
-               ? HTH_OK
-               : hth_fail_errno(errno, "cannot write the file of traces");
-}
-
 static void array_close(trace_array *a)
 {
     if (a->fd >= 0) {
         close(a->fd);
         a->fd = -1;
     }
+}
+
+static hth_err array_open(trace_array *a, const char *path)
+{
+    a->end = 1;
+    struct stat st;
+    a->fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, 0600);
+    if (a->fd >= 0 && fstat(a->fd, &st) == 0 && !S_ISREG(st.st_mode)) {
+        array_close(a);
+        return hth_fail(HTH_EINVAL, "the file of traces is not a regular file");
+    }
+    return a->fd >= 0 && ftruncate(a->fd, 0) == 0 && write(a->fd, "[]\n", 3) == 3
+               ? HTH_OK
+               : hth_fail_errno(errno, "cannot write the file of traces");
 }
 
 static bool array_write(trace_array *a, const char *s, size_t n)

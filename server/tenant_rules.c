@@ -2,11 +2,10 @@
 #include "server/tenant_rules.h"
 
 #include "base/alloc.h"
+#include "base/file.h"
 #include "base/settings.h"
 
-#include <errno.h>
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -137,19 +136,10 @@ hth_err hth_tenant_rules_read(const char *path, hth_tenant_rules *out)
     if (path[0] == 0) {
         return HTH_OK;
     }
-    FILE *f = fopen(path, "re");
-    if (f == NULL) {
-        return hth_fail_errno(errno, "cannot open %s", path);
-    }
-    char *text = hth_alloc(RULES_BYTES);
-    size_t n = text != NULL ? fread(text, 1, RULES_BYTES, f) : 0;
-    bool failed = ferror(f) != 0;
-    fclose(f);
-    hth_err err = text == NULL ? hth_fail(HTH_ENOMEM, "out of memory for tenants")
-                  : failed     ? hth_fail(HTH_EIO, "cannot be read")
-                  : n == RULES_BYTES
-                      ? hth_fail(HTH_ETOOBIG, "larger than %d bytes", RULES_BYTES - 1)
-                      : hth_tenant_rules_parse(text, n, out);
+    void *text;
+    size_t n;
+    HTH_TRY(hth_file_load(path, RULES_BYTES, &text, &n));
+    hth_err err = hth_tenant_rules_parse(text, n, out);
     hth_free(text);
     return err == HTH_OK ? HTH_OK : hth_err_prefix(err, "%s", path);
 }

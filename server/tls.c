@@ -4,9 +4,9 @@
 #include "server/tls.h"
 
 #include "base/alloc.h"
+#include "base/file.h"
 #include "base/settings.h"
 #include "client/msg.h"
-#include "client/whole.h"
 
 #include <nng/supplemental/tls/tls.h>
 #include <openssl/err.h>
@@ -43,7 +43,7 @@ static hth_err tls_readable(const char *setting, const char *file)
     char why[400];
     void *text = NULL;
     size_t n = 0;
-    hth_err err = hth_whole_read(file, TLS_FILE_BYTES, &text, &n);
+    hth_err err = hth_file_load(file, TLS_FILE_BYTES, &text, &n);
     if (err == HTH_OK) {
         OPENSSL_cleanse(text, n);
         hth_free(text);
@@ -155,8 +155,8 @@ hth_err hth_tls_listener(hth_tls *t, nng_listener l)
     nng_tls_config *config = NULL;
     void *cert = NULL, *key = NULL;
     size_t n_cert, n_key = 0;
-    hth_err err = hth_whole_read(t->cert, TLS_FILE_BYTES, &cert, &n_cert);
-    err = err == HTH_OK ? hth_whole_read(t->key, TLS_FILE_BYTES, &key, &n_key) : err;
+    hth_err err = hth_file_load(t->cert, TLS_FILE_BYTES, &cert, &n_cert);
+    err = err == HTH_OK ? hth_file_load(t->key, TLS_FILE_BYTES, &key, &n_key) : err;
     err = err == HTH_OK ? tls_config(t, cert, key, &config) : err;
     if (err == HTH_OK) {
         int rv = nng_listener_set_ptr(l, NNG_OPT_TLS_CONFIG, config);

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #define TRAIN_DATA_HELD (-1) // the "epoch" whose order says what is held out
+#define DATA_LABEL_ROWS 512  // samples whose labels are looked at at a time
 
 static hth_err no_memory(void)
 {
@@ -120,6 +121,15 @@ static bool data_widens(hth_dtype dt)
            dt == HTH_DT_U32 || dt == HTH_DT_U64;
 }
 
+static hth_err data_label(const hth_train_data *d, int64_t label, int64_t sample)
+{
+    return label == HTH_TRAIN_IGNORED || (label >= 0 && label < d->classes)
+               ? HTH_OK
+               : hth_fail(HTH_EINVAL,
+                          "label %lld of sample %lld is out of range: the model has %lld classes",
+                          (long long)label, (long long)sample, (long long)d->classes);
+}
+
 static hth_err data_target_buffer(hth_train_data *d, int64_t batch)
 {
     hth_dataset_tensor wide = *d->target_source;
@@ -131,7 +141,7 @@ static hth_err data_target_buffer(hth_train_data *d, int64_t batch)
 }
 
 // The targets of n samples; narrow ones are gathered at the buffer's end and widened from there.
-static void data_gather_target(hth_train_data *d, const int64_t *rows, int64_t n)
+static hth_err data_gather_target(hth_train_data *d, const int64_t *rows, int64_t n)
 {
     const hth_tensor *source = &d->target_source->t;
     size_t size = hth_dtype_bytes(source->dtype), wide = hth_dtype_bytes(d->target.dtype);
@@ -139,10 +149,26 @@ static void data_gather_target(hth_train_data *d, const int64_t *rows, int64_t n
     int64_t *out = d->target.data;
     hth_tensor narrow = {.dtype = source->dtype,
                          .data = (char *)d->target.data + count * (wide - size)};
-    hth_dataset_gather(&d->set, d->target_source, rows, n, narrow.data);
+    HTH_TRY(hth_dataset_gather(&d->set, d->target_source, rows, n, narrow.data));
     for (size_t i = 0; data_widens(source->dtype) && i < count; i++) {
         out[i] = hth_train_data_label(&narrow, i);
     }
+    for (size_t i = 0; d->classes > 0 && i < count; i++) {
+        int64_t sample = rows[i / (count / (size_t)n)];
+        HTH_TRY(data_label(d, hth_train_data_label(&d->target, i), sample));
+    }
+    return HTH_OK;
+}
+
+typedef struct data_file {
+    const char *path;
+    hth_dataset *set;
+} data_file;
+
+static hth_err data_open(void *arg)
+{
+    const data_file *f = arg;
+    return hth_dataset_open(f->path, f->set);
 }
 
 hth_err hth_train_data_open(const hth_train_part *part, const hth_model *m, hth_train_data *d)
@@ -154,7 +180,8 @@ hth_err hth_train_data_open(const hth_train_part *part, const hth_model *m, hth_
         return hth_fail(HTH_ENOTSUP, "model '%s' has more than %d inputs", m->name,
                         HTH_TRAIN_MAX_INPUTS);
     }
-    HTH_TRY(hth_dataset_open(part->path, &d->set));
+    d->site = part->site;
+    HTH_TRY(hth_site_beside(part->site, data_open, &(data_file){part->path, &d->set}));
     HTH_TRY(data_part(d, part));
     int64_t samples = d->set.n_samples;
     int64_t batch = part->batch < d->n_samples ? part->batch : d->n_samples;
@@ -180,20 +207,34 @@ hth_err hth_train_data_open(const hth_train_part *part, const hth_model *m, hth_
     return d->rows != NULL ? HTH_OK : no_memory();
 }
 
-// Labels out of range are told before anything runs.
-hth_err hth_train_data_check_labels(const hth_train_data *d, int64_t classes)
+// data_labels looks at all labels, a piece of the file at a time.
+static hth_err data_labels(void *arg)
 {
+    hth_train_data *d = arg;
+    int64_t rows[DATA_LABEL_ROWS];
     const hth_tensor *t = &d->target_source->t;
-    size_t n = t->bytes / hth_dtype_bytes(t->dtype), per = n / (size_t)d->set.n_samples;
-    for (size_t i = 0; i < n; i++) {
-        int64_t l = hth_train_data_label(t, i);
-        if (l != HTH_TRAIN_IGNORED && (l < 0 || l >= classes)) {
-            return hth_fail(HTH_EINVAL,
-                            "label %lld of sample %zu is out of range: the model has %lld classes",
-                            (long long)l, i / per, (long long)classes);
+    size_t row = t->bytes / (size_t)d->set.n_samples, per = row / hth_dtype_bytes(t->dtype);
+    hth_tensor piece = {.dtype = t->dtype, .data = hth_alloc(DATA_LABEL_ROWS * row + 1)};
+    hth_err err = piece.data != NULL ? HTH_OK : no_memory();
+    for (int64_t at = 0, n; err == HTH_OK && at < d->set.n_samples; at += n) {
+        n = d->set.n_samples - at < DATA_LABEL_ROWS ? d->set.n_samples - at : DATA_LABEL_ROWS;
+        for (int64_t i = 0; i < n; i++) {
+            rows[i] = at + i;
+        }
+        err = hth_dataset_gather(&d->set, d->target_source, rows, n, piece.data);
+        for (size_t i = 0; err == HTH_OK && i < (size_t)n * per; i++) {
+            err = data_label(d, hth_train_data_label(&piece, i), at + (int64_t)(i / per));
         }
     }
-    return HTH_OK;
+    hth_free(piece.data);
+    return err;
+}
+
+// Labels out of range are told before anything runs.
+hth_err hth_train_data_check_labels(hth_train_data *d, int64_t classes)
+{
+    d->classes = classes;
+    return hth_site_beside(d->site, data_labels, d);
 }
 
 void hth_train_data_order(hth_train_data *d, bool shuffle, uint64_t seed, int64_t epoch)
@@ -222,15 +263,16 @@ static hth_err data_gather(void *arg)
     const data_rows *r = arg;
     hth_train_data *d = r->d;
     for (int i = 0; i < d->n_inputs; i++) {
-        hth_dataset_gather(&d->set, d->source[i], d->rows + r->first, r->n, d->input[i].data);
+        HTH_TRY(
+            hth_dataset_gather(&d->set, d->source[i], d->rows + r->first, r->n, d->input[i].data));
     }
-    data_gather_target(d, d->rows + r->first, r->n);
-    return HTH_OK;
+    return data_gather_target(d, d->rows + r->first, r->n);
 }
 
-void hth_train_data_batch(hth_train_data *d, hth_site *site, int64_t first, int64_t batch)
+hth_err hth_train_data_batch(hth_train_data *d, int64_t first, int64_t batch)
 {
     data_rows r = {d, first, d->n_samples - first < batch ? d->n_samples - first : batch};
-    (void)hth_site_beside(site, data_gather, &r); // it cannot fail
+    HTH_TRY(hth_site_beside(d->site, data_gather, &r));
     hth_train_data_shape(d, r.n);
+    return HTH_OK;
 }

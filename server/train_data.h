@@ -17,11 +17,14 @@ typedef struct hth_train_part {
     int64_t batch; // samples in one, at most
     double share;
     uint64_t seed;
-    bool held; // the ones that are held out, else the others
+    bool held;      // the ones that are held out, else the others
+    hth_site *site; // where files are read beside requests (hth_site_beside)
 } hth_train_part;
 
 typedef struct hth_train_data {
     hth_dataset set;
+    hth_site *site;
+    int64_t classes;   // labels are below it; 0: not known
     int64_t n_samples; // that are used
     int64_t *used;     // which; NULL: all
     int n_inputs;
@@ -30,8 +33,8 @@ typedef struct hth_train_data {
     int64_t *rows;                                  // the order of the epoch
 } hth_train_data;
 
-// hth_train_data_open maps part->path and matches its tensors to the inputs of `m`; what is left is
-// the target. HTH_EINVAL names what is missing or does not fit. Closed also on error.
+// hth_train_data_open opens part->path and matches its tensors to the inputs of `m`; what is left
+// is the target. HTH_EINVAL names what is missing or does not fit. Closed also on error.
 hth_err hth_train_data_open(const hth_train_part *part, const hth_model *m, hth_train_data *d);
 void hth_train_data_close(hth_train_data *d);
 
@@ -39,12 +42,14 @@ void hth_train_data_close(hth_train_data *d);
 void hth_train_data_order(hth_train_data *d, bool shuffle, uint64_t seed, int64_t epoch);
 // hth_train_data_label is element i of labels, which need not be aligned.
 int64_t hth_train_data_label(const hth_tensor *t, size_t i);
-// hth_train_data_check_labels refuses labels that are neither classes nor HTH_TRAIN_IGNORED.
-hth_err hth_train_data_check_labels(const hth_train_data *d, int64_t classes);
+// hth_train_data_check_labels refuses labels that are neither classes nor HTH_TRAIN_IGNORED, here
+// and in each batch: the file may be another one by then.
+hth_err hth_train_data_check_labels(hth_train_data *d, int64_t classes);
 // hth_train_data_shape makes inputs and target those of a batch of `n` samples, contents undefined.
 void hth_train_data_shape(hth_train_data *d, int64_t n);
-// hth_train_data_batch fills the batch that begins at `first` in the order of the epoch; the last
-// one may be shorter. Requests are served meanwhile (hth_site_beside).
-void hth_train_data_batch(hth_train_data *d, hth_site *site, int64_t first, int64_t batch);
+// hth_train_data_batch reads the batch that begins at `first` in the order of the epoch; the last
+// one may be shorter. Requests are served meanwhile (hth_site_beside). HTH_EIO: the file changed or
+// cannot be read; HTH_EINVAL: a label that was none when it was opened.
+hth_err hth_train_data_batch(hth_train_data *d, int64_t first, int64_t batch);
 
 #endif

@@ -227,7 +227,7 @@ hth_err hth_evaluator_turn(hth_evaluator *e, bool *done, json_t **result)
         e->loss = 0;
         e->counted = e->right = 0;
     }
-    hth_train_data_batch(&e->data, e->ms->site, e->at, e->batch);
+    HTH_TRY(hth_train_data_batch(&e->data, e->at, e->batch));
     HTH_TRY(eval_program(e, &p));
     hth_tensor out = hth_program_output(p, 0);
     out.data = e->result;

@@ -122,7 +122,6 @@ static void count_to(const char *path, int64_t n)
 static int count_part(const hth_model *m, const hth_train_part *part, int *seen)
 {
     int sum = 0;
-    hth_site site = {.device = NULL}; // nobody is served
     hth_train_data d = {.n_inputs = 0};
     hth_err err = hth_train_data_open(part, m, &d);
     if (err != HTH_OK) {
@@ -131,7 +130,7 @@ static int count_part(const hth_model *m, const hth_train_part *part, int *seen)
     assert_int_equal(d.n_samples, part->held ? 7 : 30);
     hth_train_data_order(&d, true, 9, 1);
     for (int64_t at = 0; at < d.n_samples; at += 8) {
-        hth_train_data_batch(&d, &site, at, 8);
+        assert_int_equal(hth_train_data_batch(&d, at, 8), HTH_OK);
         for (int64_t i = 0; i < d.input[0].shape.dim[0]; i++) {
             int x = (int)((float *)d.input[0].data)[i];
             assert_int_equal(x, (int)((float *)d.target.data)[i]);
@@ -153,9 +152,10 @@ static void parts_are_disjoint(void **state)
     hth_value value = {.name = "x", .dtype = HTH_DT_F32, .shape = {2, {-1, 1}}, .is_input = true};
     hth_graph g = {.values = &value, .n_values = 1, .inputs = &input, .n_inputs = 1};
     hth_model m = {.name = "m", .max_batch = -1, .source = {.graph = &g, .batched = true}};
+    hth_site site = {.device = NULL}; // nobody is served
     for (uint64_t seed = 0; seed < 3; seed++) {
         int seen[37] = {0};
-        hth_train_part part = {path, 8, 0.2, seed, false};
+        hth_train_part part = {path, 8, 0.2, seed, false, &site};
         count_part(&m, &part, seen);
         part.held = true;
         int sum = count_part(&m, &part, seen);
@@ -166,7 +166,7 @@ static void parts_are_disjoint(void **state)
         before = sum;
     }
     hth_train_data d = {.n_inputs = 0};
-    hth_train_part part = {path, 8, 0.99, 0, true};
+    hth_train_part part = {path, 8, 0.99, 0, true, &site};
     assert_int_equal(hth_train_data_open(&part, &m, &d), HTH_EINVAL);
     assert_non_null(strstr(hth_err_detail(), "none is left to train on"));
     hth_train_data_close(&d);

@@ -234,6 +234,19 @@ static hth_err job_lost(hth_train_job *j, hth_err err, float loss)
                     job_kept(j, kept));
 }
 
+// job_read reads the next batch. Where that fails what was made so far is as good as before.
+static hth_err job_read(hth_train_job *j)
+{
+    char kept[80], why[400];
+    hth_err err = hth_train_data_batch(&j->data, j->at, j->spec.batch);
+    if (err != HTH_OK) {
+        snprintf(why, sizeof why, "%s", hth_err_detail());
+        hth_fail(err, "step %lld: %s: training stops, %s", (long long)j->step + 1, why,
+                 job_kept(j, kept));
+    }
+    return err;
+}
+
 static hth_err job_step(hth_train_job *j, bool *done)
 {
     hth_train_data *d = &j->data;
@@ -243,7 +256,7 @@ static hth_err job_step(hth_train_job *j, bool *done)
     }
     hth_trainer_rate(j->trainer,
                      hth_train_rate(&j->spec, j->step, j->steps, j->steps / j->spec.epochs));
-    hth_train_data_batch(d, j->ms->site, j->at, j->spec.batch);
+    HTH_TRY(job_read(j));
     HTH_TRY(hth_trainer_prepare(j->trainer, d->input, &d->target));
     uint64_t start_ns = hth_now_ns();
     hth_err err = hth_trainer_step(j->trainer, d->input, &d->target, &loss);

@@ -158,7 +158,7 @@ static hth_err job_open(hth_train_job *j)
     hth_precision_fill(j->ms->store, j->args);
     HTH_TRY(hth_train_spec_read(j->args, false, s));
     HTH_TRY(job_pin(j, &m));
-    hth_train_part part = {s->data, s->batch, s->hold_out, s->seed, false};
+    hth_train_part part = {s->data, s->batch, s->hold_out, s->seed, false, j->ms->site};
     HTH_TRY(hth_train_data_open(&part, m, d));
     s->options.label_dtype = d->target.dtype;
     HTH_TRY(hth_trainer_open(j->ms, s, j->r, &j->trainer));
@@ -172,7 +172,7 @@ static hth_err job_open(hth_train_job *j)
     j->steps = (d->n_samples + s->batch - 1) / s->batch * s->epochs;
     part.held = true;
     HTH_TRY(s->hold_out > 0 ? job_evaluator(j, &part, m, "hold-out") : HTH_OK);
-    part = (hth_train_part){.path = s->eval, .batch = s->batch};
+    part = (hth_train_part){.path = s->eval, .batch = s->batch, .site = j->ms->site};
     HTH_TRY(s->eval != NULL ? job_evaluator(j, &part, m, "eval") : HTH_OK);
     j->evaluating = j->n_evaluators;
     HTH_TRY(hth_checkpointer_open(j->ms->store, &j->writer));

@@ -134,7 +134,7 @@ static void test_profile(void **state)
         run("hearth --store %s/p2 plan m --train --batch 48 --profile %s/costs.json", dir, dir), 1);
     said("does not know node");
     assert_int_equal(run("hearth --store %s/p2 plan %s --profile %s/nothing", dir, step, dir), 1);
-    said("cannot read");
+    said("cannot open");
     assert_int_equal(
         run("hearth --store %s/p2 plan %s --profile tests/data/digits/labels.npy", dir, step), 1);
     said("line 1");

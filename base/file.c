@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/file.h"
+
+#include "base/alloc.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/magic.h>
+#include <linux/openat2.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#ifndef FUSE_SUPER_MAGIC
+#define FUSE_SUPER_MAGIC 0x65735546
+#endif
+
+static const char *file_kind(mode_t mode)
+{
+    return S_ISDIR(mode)    ? "a folder"
+           : S_ISFIFO(mode) ? "a FIFO"
+           : S_ISSOCK(mode) ? "a socket"
+           : S_ISLNK(mode)  ? "a link"
+           : S_ISCHR(mode)  ? "a character device"
+           : S_ISBLK(mode)  ? "a block device"
+                            : "something else";
+}
+
+static uint64_t file_changed_ns(const struct stat *st)
+{
+    return (uint64_t)st->st_mtim.tv_sec * 1000000000u + (uint64_t)st->st_mtim.tv_nsec;
+}
+
+// file_look fills *out and *st for a descriptor of whatever kind; out->fd is `fd`.
+static hth_err file_look(int fd, const char *shown, hth_file *out, struct stat *st)
+{
+    if (fstat(fd, st) != 0) {
+        return hth_fail_errno(errno, "cannot read '%s'", shown);
+    }
+    if (!S_ISREG(st->st_mode)) {
+        return hth_fail(HTH_EINVAL, "'%s' is %s, not a regular file", shown,
+                        file_kind(st->st_mode));
+    }
+    *out = (hth_file){fd, (uint64_t)st->st_size, file_changed_ns(st)};
+    return HTH_OK;
+}
+
+// file_reopen opens for reading what `fd`, opened by O_PATH, stands for; -1: errno. Where there is
+// no /proc it is opened by its name.
+static int file_reopen(int fd, int folder, const char *path)
+{
+    const int how = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
+    char name[40];
+    snprintf(name, sizeof name, "/proc/self/fd/%d", fd);
+    int f = open(name, how);
+    return f >= 0 || errno != ENOENT ? f : openat(folder, path, how);
+}
+
+// file_finish goes on from `fd`, opened by O_PATH, which it closes.
+static hth_err file_finish(int fd, int folder, const char *path, const char *shown, hth_file *out)
+{
+    struct stat seen, now;
+    int f = -1;
+    hth_err err = file_look(fd, shown, out, &seen);
+    if (err == HTH_OK && (f = file_reopen(fd, folder, path)) < 0) {
+        err = hth_fail_errno(errno, "cannot open '%s'", shown);
+    }
+    err = err == HTH_OK ? file_look(f, shown, out, &now) : err;
+    if (err == HTH_OK && (seen.st_dev != now.st_dev || seen.st_ino != now.st_ino)) {
+        err = hth_fail(HTH_EBUSY, "'%s' became another file while it was opened", shown);
+    }
+    close(fd);
+    if (err != HTH_OK) {
+        if (f >= 0) {
+            close(f);
+        }
+        out->fd = -1;
+    }
+    return err;
+}
+
+hth_err hth_file_open(const char *path, const char *shown, hth_file *out)
+{
+    *out = (hth_file){.fd = -1};
+    int fd = open(path, O_PATH | O_CLOEXEC);
+    return fd >= 0 ? file_finish(fd, AT_FDCWD, path, shown, out)
+                   : hth_fail_errno(errno, "cannot open '%s'", shown);
+}
+
+// ---- below a folder
+
+static hth_err beneath_denied(const char *shown)
+{
+    return hth_fail(HTH_EDENIED, "'%s' leads out of its folder", shown);
+}
+
+// beneath_walk is for kernels before 5.6 and sandboxes that do not know openat2: part by part, and
+// no part may be a link.
+static int beneath_walk(int folder, const char *path)
+{
+    char part[NAME_MAX + 1];
+    int at = dup(folder);
+    for (const char *p = path + strspn(path, "/"); at >= 0 && *p != 0;) {
+        size_t n = strcspn(p, "/");
+        bool last = p[n + strspn(p + n, "/")] == 0;
+        int next = -1;
+        if (n > NAME_MAX) {
+            errno = ENAMETOOLONG;
+        } else {
+            memcpy(part, p, n);
+            part[n] = 0;
+            next = openat(at, part, O_PATH | O_CLOEXEC | O_NOFOLLOW | (last ? 0 : O_DIRECTORY));
+        }
+        int e = errno;
+        close(at);
+        errno = e;
+        at = next;
+        p += n + strspn(p + n, "/");
+    }
+    return at;
+}
+
+static bool beneath_written(const char *path)
+{
+    bool good = path[0] != 0 && path[0] != '/';
+    for (const char *part = path; good && part != NULL; part = strchr(part, '/')) {
+        part += *part == '/';
+        good = strncmp(part, "..", 2) != 0 || (part[2] != '/' && part[2] != 0);
+    }
+    return good;
+}
+
+hth_err hth_file_open_at(int folder, const char *path, const char *shown, hth_file *out)
+{
+    const struct open_how how = {.flags = O_PATH | O_CLOEXEC,
+                                 .resolve = RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS};
+    *out = (hth_file){.fd = -1};
+    if (!beneath_written(path)) {
+        return beneath_denied(shown);
+    }
+    int fd = (int)syscall(SYS_openat2, folder, path, &how, sizeof how);
+    if (fd < 0 && (errno == ENOSYS || errno == EPERM)) {
+        fd = beneath_walk(folder, path);
+    }
+    if (fd < 0) {
+        return errno == EXDEV || errno == ELOOP ? beneath_denied(shown)
+                                                : hth_fail_errno(errno, "cannot open '%s'", shown);
+    }
+    return file_finish(fd, folder, path, shown, out);
+}
+
+// ---- from others
+
+hth_err hth_file_take(int fd, const char *shown, hth_file *out)
+{
+    struct statfs fs;
+    struct stat st;
+    hth_file f;
+    int how = fcntl(fd, F_GETFL);
+    HTH_TRY(file_look(fd, shown, &f, &st));
+    if (how < 0 || (how & O_PATH) != 0 || (how & O_ACCMODE) == O_WRONLY) {
+        return hth_fail(HTH_EDENIED, "'%s' is not open for reading", shown);
+    }
+    if (fstatfs(fd, &fs) != 0 || fs.f_type == FUSE_SUPER_MAGIC) {
+        return hth_fail(HTH_EDENIED, "'%s' lies on a file system that a program stands for (FUSE)",
+                        shown);
+    }
+    *out = f;
+    return HTH_OK;
+}
+
+void hth_file_close(hth_file *f)
+{
+    if (f->fd >= 0) {
+        close(f->fd);
+        f->fd = -1;
+    }
+}
+
+// ---- reading
+
+static hth_err file_changed(const char *shown)
+{
+    return hth_fail(HTH_EIO, "'%s' changed while it was read", shown);
+}
+
+hth_err hth_file_read(const hth_file *f, const char *shown, uint64_t at, void *dst, size_t n)
+{
+    char *p = dst;
+    while (n > 0) {
+        ssize_t got = pread(f->fd, p, n, (off_t)at);
+        if (got == 0) {
+            return file_changed(shown);
+        }
+        if (got < 0 && errno != EINTR) {
+            return hth_fail_errno(errno, "cannot read '%s'", shown);
+        }
+        if (got > 0) {
+            p += got;
+            at += (uint64_t)got;
+            n -= (size_t)got;
+        }
+    }
+    return HTH_OK;
+}
+
+hth_err hth_file_unchanged(const hth_file *f, const char *shown)
+{
+    struct stat st;
+    hth_file now;
+    HTH_TRY(file_look(f->fd, shown, &now, &st));
+    return now.bytes == f->bytes && now.changed_ns == f->changed_ns ? HTH_OK : file_changed(shown);
+}
+
+static hth_err file_load(const hth_file *f, const char *path, size_t most, void **out,
+                         size_t *bytes)
+{
+    if (f->bytes > most) {
+        return hth_fail(HTH_ETOOBIG, "%s has %llu bytes; at most %zu are read", path,
+                        (unsigned long long)f->bytes, most);
+    }
+    size_t n = (size_t)f->bytes;
+    char *p = hth_alloc_aligned(n + 1, 64);
+    if (p == NULL) {
+        return hth_fail(HTH_ENOMEM, "out of memory for the %zu bytes of %s", n, path);
+    }
+    hth_err err = hth_file_read(f, path, 0, p, n);
+    if (err != HTH_OK) {
+        hth_free(p);
+        return err;
+    }
+    p[n] = 0;
+    *out = p;
+    *bytes = n;
+    return HTH_OK;
+}
+
+hth_err hth_file_load(const char *path, size_t most, void **out, size_t *bytes)
+{
+    hth_file f;
+    HTH_TRY(hth_file_open(path, path, &f));
+    hth_err err = file_load(&f, path, most, out, bytes);
+    hth_file_close(&f);
+    return err;
+}

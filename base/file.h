@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// base/file.h - files that somebody else may have put where they are, and may change at any time.
+//
+// Design notes
+// Only regular files are opened: a FIFO blocks its opener, a device may act on being opened, and
+// both would do so with the rights of this process. Therefore the name is looked up first, without
+// opening what it stands for, and what is opened then is the very file that was looked at. Nothing
+// is mapped: who touches a mapping whose file was cut is ended by SIGBUS. All sentences name the
+// file by `shown`. Any thread; all of it may block for as long as the file system does.
+#ifndef HTH_BASE_FILE_H
+#define HTH_BASE_FILE_H
+
+#include "base/err.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct hth_file {
+    int fd; // the owner's, until hth_file_close
+    uint64_t bytes;
+    uint64_t changed_ns; // when it was written last, as the file system says
+} hth_file;
+
+// hth_file_open opens `path` for reading. On an error there is nothing to close: HTH_ENOENT and
+// others by the system's reason, HTH_EINVAL: it is no regular file, and the sentence says what it
+// is.
+hth_err hth_file_open(const char *path, const char *shown, hth_file *out);
+// hth_file_open_at opens `path` below the folder that `folder` is a descriptor of, however names
+// change meanwhile: neither ".." nor a link leads out of it (HTH_EDENIED).
+hth_err hth_file_open_at(int folder, const char *path, const char *shown, hth_file *out);
+// hth_file_take looks at a descriptor that somebody passed, and takes it over; on an error it stays
+// the caller's. HTH_EINVAL: it is no regular file; HTH_EDENIED: it is not open for reading, or its
+// file system is one that another user's process may stand for.
+hth_err hth_file_take(int fd, const char *shown, hth_file *out);
+void hth_file_close(hth_file *f); // closed before, or zeroed with fd -1: nothing happens
+
+// hth_file_read reads exactly `n` bytes at `at`. HTH_EIO: the file is shorter by now ("changed
+// while it was read").
+hth_err hth_file_read(const hth_file *f, const char *shown, uint64_t at, void *dst, size_t n);
+// hth_file_unchanged: HTH_EIO, "changed while it was read", when its size or the time of its last
+// change is another than when it was opened.
+hth_err hth_file_unchanged(const hth_file *f, const char *shown);
+// hth_file_load reads all of a file of at most `most` bytes (HTH_ETOOBIG): *out is hth_alloc'd,
+// aligned to 64, with a zero behind it.
+hth_err hth_file_load(const char *path, size_t most, void **out, size_t *bytes);
+
+#endif
