@@ -116,10 +116,14 @@ hth_err hth_parse_size(const char *text, uint64_t whole, uint64_t *out)
                         whole ? " or 60%" : "");
     }
     if (strcmp(rest, "%") == 0) {
-        if (whole == 0 || v > 100) {
-            return hth_fail(
-                HTH_EINVAL,
-                whole ? "'%.80s' is more than all" : "'%.80s': a share is not possible here", text);
+        if (whole == 0) {
+            return hth_fail(HTH_EINVAL,
+                            "'%.80s': there is nothing here of which this could be a share; give "
+                            "bytes, such as 512MiB",
+                            text);
+        }
+        if (v > 100) {
+            return hth_fail(HTH_EINVAL, "'%.80s' is more than all", text);
         }
         *out = (uint64_t)(v / 100 * (double)whole);
         return HTH_OK;
@@ -158,14 +162,91 @@ int hth_setting_find(const char *name)
     return i;
 }
 
-// setting_unknown names the closest name when it is close.
+// What other servers call them.
+static const hth_synonym setting_synonyms[] = {
+    {"port", "http"},
+    {"host", "http"},
+    {"http-port", "http"},
+    {"http-address", "http"},
+    {"bind", "listen"},
+    {"address", "listen"},
+    {"addr", "listen"},
+    {"socket", "listen"},
+    {"url", "listen"},
+    {"server", "listen"},
+    {"tcp", "listen"},
+    {"model-repository", "store"},
+    {"model-store", "store"},
+    {"repository", "store"},
+    {"models", "store"},
+    {"dir", "store"},
+    {"data-dir", "store"},
+    {"gpu", "device"},
+    {"gpus", "device"},
+    {"devices", "device"},
+    {"threads", "device"},
+    {"memory", "device"},
+    {"mem", "device"},
+    {"metrics-port", "metrics"},
+    {"prometheus", "metrics"},
+    {"cert", "tls.cert"},
+    {"certificate", "tls.cert"},
+    {"tls-certificate", "tls.cert"},
+    {"ssl-certfile", "tls.cert"},
+    {"key", "tls.key"},
+    {"private-key", "tls.key"},
+    {"ssl-keyfile", "tls.key"},
+    {"tokens", "auth.tokens_file"},
+    {"tokens-file", "auth.tokens_file"},
+    {"token-file", "auth.tokens_file"},
+    {"api-keys", "auth.tokens_file"},
+    {"tenants", "tenant.file"},
+    {"tenants-file", "tenant.file"},
+    {"quotas", "tenant.file"},
+    {"shm", "allow_client_shm"},
+    {"shared-memory", "allow_client_shm"},
+    {"log", "log.level"},
+    {"verbose", "log.level"},
+    {"verbosity", "log.level"},
+    {"debug", "log.level"},
+    {"log-verbose", "log.level"},
+    {"prefix", "http.prefix"},
+    {"base-path", "http.prefix"},
+    {"root-path", "http.prefix"},
+    {"allowed-hosts", "http.hosts"},
+    {"max-batch", "batch.max"},
+    {"max-batch-size", "batch.max"},
+    {"batch-size", "batch.max"},
+    {"max-queue-delay", "batch.delay_us"},
+    {"queue-size", "queue.length"},
+    {"timeout", "queue.timeout_us"},
+    {"max-connections", "limits.connections"},
+    {"max-request-size", "limits.message_bytes"},
+    {"max-message-size", "limits.message_bytes"},
+    {"onednn", "kernels.onednn"},
+    {"cuda-home", "cuda.libs"},
+    {NULL, NULL},
+};
+
+const char *hth_setting_means(const char *name)
+{
+    for (int i = 0; i < HTH_N_SETTINGS; i++) {
+        if (hth_word_same(name, setting_table[i].name)) {
+            return setting_table[i].name;
+        }
+    }
+    return hth_word_means(setting_synonyms, name, NULL, NULL);
+}
+
+// setting_unknown says what may have been meant, or the closest name when it is close.
 static hth_err setting_unknown(const char *name)
 {
-    const char *best = NULL;
+    const char *best = NULL, *means = hth_setting_means(name);
     int distance = 4;
     for (int i = 0; i < HTH_N_SETTINGS; i++) {
         hth_word_closer(name, setting_table[i].name, &distance, &best);
     }
+    best = means != NULL ? means : best;
     return best != NULL ? hth_fail(HTH_ENOENT, "no setting '%.80s'; did you mean %s?", name, best)
                         : hth_fail(HTH_ENOENT, "no setting '%.80s'", name);
 }
@@ -291,6 +372,12 @@ const char *hth_setting_default(hth_setting s, char *out, size_t cap)
 uint64_t hth_setting_changes(void)
 {
     return atomic_load(&setting_changes);
+}
+
+bool hth_setting_is_switch(hth_setting s)
+{
+    const char *words = setting_table[s].words;
+    return words != NULL && strcmp(words, "false true") == 0;
 }
 
 bool hth_setting_is(hth_setting s, const char *text)

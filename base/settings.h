@@ -183,8 +183,12 @@ typedef struct hth_setting_info {
 const hth_setting_info *hth_setting_get_info(hth_setting s);
 // hth_setting_find is the row of `name`; HTH_N_SETTINGS: there is none.
 int hth_setting_find(const char *name);
-int64_t hth_setting_int(hth_setting s); // COUNT and BYTES
-double hth_setting_real(hth_setting s); // any number
+// hth_setting_means is the setting that is called `name` but for case and what separates its words,
+// or for which other servers have this word; NULL: none is.
+const char *hth_setting_means(const char *name);
+bool hth_setting_is_switch(hth_setting s); // its words are false and true
+int64_t hth_setting_int(hth_setting s);    // COUNT and BYTES
+double hth_setting_real(hth_setting s);    // any number
 // hth_setting_text copies a text into `out`, of at least HTH_SETTING_TEXT bytes, and returns it.
 const char *hth_setting_text(hth_setting s, char *out);
 // hth_setting_set parses, checks the range, and stores. HTH_ENOENT: no such name; HTH_EINVAL: the

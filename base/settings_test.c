@@ -106,7 +106,7 @@ static void test_sizes(void **state)
         assert_int_equal(hth_parse_size(bad[i], 1000, &v), HTH_EINVAL);
         assert_true(strlen(hth_err_detail()) > 0);
     }
-    assert_err(hth_parse_size("5%", 0, &v), HTH_EINVAL, "not possible here");
+    assert_err(hth_parse_size("5%", 0, &v), HTH_EINVAL, "could be a share; give bytes");
 }
 
 static void test_stats(void **state)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/word.h"
 
+#include <ctype.h>
 #include <string.h>
 
 int hth_word_distance(const char *a, const char *b)
@@ -33,4 +34,29 @@ void hth_word_closer(const char *word, const char *candidate, int *distance, con
         *distance = d;
         *best = candidate;
     }
+}
+
+static int word_letter(char c)
+{
+    return c == '_' || c == '.' ? '-' : tolower((unsigned char)c);
+}
+
+bool hth_word_same(const char *a, const char *b)
+{
+    while (*a != '\0' && word_letter(*a) == word_letter(*b)) {
+        a++;
+        b++;
+    }
+    return *a == '\0' && *b == '\0';
+}
+
+const char *hth_word_means(const hth_synonym *table, const char *word,
+                           bool (*known)(const void *ctx, const char *name), const void *ctx)
+{
+    for (; table->word != NULL; table++) {
+        if (hth_word_same(table->word, word) && (known == NULL || known(ctx, table->means))) {
+            return table->means;
+        }
+    }
+    return NULL;
 }

@@ -3,7 +3,7 @@
 // is the request.
 #include "client/cli.h"
 
-#include "base/word.h"
+#include "client/correct.h"
 #include "client/local.h"
 #include "client/table.h"
 #include "client/token.h"
@@ -47,7 +47,7 @@ int hth_cli_error(void)
     return HTH_CLI_ERROR;
 }
 
-// ---- help and corrections
+// ---- help
 
 static void cli_print_options(const char *title, const hth_option *o)
 {
@@ -92,17 +92,6 @@ static const hth_command *cli_command(const hth_cli *c, const char *name)
     return NULL;
 }
 
-static int cli_no_command(const hth_cli *c, const char *name)
-{
-    const char *best = NULL;
-    int distance = 3;
-    for (int i = 0; c->commands[i] != NULL; i++) {
-        hth_word_closer(name, c->commands[i]->name, &distance, &best);
-    }
-    return best != NULL ? hth_cli_usage("there is no command '%s'; did you mean '%s'?", name, best)
-                        : hth_cli_usage("there is no command '%s'; `hearth help` lists them", name);
-}
-
 // ---- reading the command line
 
 static const hth_option *cli_find(const hth_option *o, const char *name, size_t n)
@@ -113,24 +102,6 @@ static const hth_option *cli_find(const hth_option *o, const char *name, size_t 
         }
     }
     return NULL;
-}
-
-static int cli_no_option(const hth_cli *c, const char *name)
-{
-    const char *best = NULL;
-    int distance = 3;
-    for (const hth_option *o = hth_cli_global; o->name != NULL; o++) {
-        hth_word_closer(name, o->name, &distance, &best);
-    }
-    for (const hth_option *o = c->command != NULL ? c->command->options : hth_cli_global;
-         o->name != NULL; o++) {
-        hth_word_closer(name, o->name, &distance, &best);
-    }
-    const char *where = c->command != NULL ? c->command->name : "hearth";
-    return best != NULL
-               ? hth_cli_usage("%s has no option --%s; did you mean --%s?", where, name, best)
-               : hth_cli_usage("%s has no option --%s; `hearth help %s` lists them", where, name,
-                               c->command != NULL ? where : "");
 }
 
 static json_t *cli_path(const char *path)
@@ -161,7 +132,10 @@ static int cli_set(hth_cli *c, const hth_option *o, const char *text)
 {
     json_t *v = o->kind == HTH_OPTION_FLAG ? json_true() : cli_value(o, text);
     if (v == NULL) {
-        return hth_cli_usage("--%s wants a number, not '%s'", o->name, text);
+        char *end;
+        bool part = o->kind == HTH_OPTION_INT && (strtod(text, &end), end != text && *end == 0);
+        return hth_cli_usage("--%s wants a %snumber, not '%s'", o->name, part ? "whole " : "",
+                             text);
     }
     if (o->kind != HTH_OPTION_LIST) {
         json_object_set_new(c->options, o->name, v);
@@ -176,6 +150,16 @@ static int cli_set(hth_cli *c, const hth_option *o, const char *text)
     return HTH_CLI_OK;
 }
 
+// cli_switch gives the value of a switch: what follows it, where that is one.
+static const char *cli_switch(const char *given, const char *next, int *i)
+{
+    const char *text = given != NULL ? given : next != NULL ? next : "";
+    bool on = strcmp(text, "on") == 0 || strcmp(text, "true") == 0;
+    bool off = strcmp(text, "off") == 0 || strcmp(text, "false") == 0;
+    *i += given == NULL && (on || off);
+    return on || (given == NULL && !off) ? "on" : off ? "off" : given;
+}
+
 // cli_option reads the option at argv[*i], and its value.
 static int cli_option(hth_cli *c, int argc, char **argv, int *i)
 {
@@ -184,11 +168,14 @@ static int cli_option(hth_cli *c, int argc, char **argv, int *i)
     const hth_option *o = cli_find(c->command != NULL ? c->command->options : NULL, name, n);
     o = o != NULL ? o : cli_find(hth_cli_global, name, n);
     if (o == NULL) {
-        return cli_no_option(c, name);
+        return hth_correct_option(c, name);
     }
     if (name[n] == '=') {
         value = name + n + 1;
-    } else if (o->kind != HTH_OPTION_FLAG && *i + 1 < argc) {
+    }
+    if (o->kind == HTH_OPTION_SWITCH) {
+        value = cli_switch(value, *i + 1 < argc ? argv[*i + 1] : NULL, i);
+    } else if (value == NULL && o->kind != HTH_OPTION_FLAG && *i + 1 < argc) {
         value = argv[++*i];
     }
     if ((value != NULL) == (o->kind == HTH_OPTION_FLAG)) {
@@ -210,10 +197,10 @@ static int cli_parse(hth_cli *c, int argc, char **argv)
         } else if (options && strncmp(argv[i], "--", 2) == 0) {
             rv = cli_option(c, argc, argv, &i);
         } else if (options && argv[i][0] == '-' && argv[i][1] != 0) {
-            rv = hth_cli_usage("there is no option %s", argv[i]);
+            rv = hth_correct_dash(c, argv[i]);
         } else if (c->command == NULL) {
             c->command = cli_command(c, argv[i]);
-            rv = c->command == NULL ? cli_no_command(c, argv[i]) : HTH_CLI_OK;
+            rv = c->command == NULL ? hth_correct_command(c, argv[i]) : HTH_CLI_OK;
         } else if (c->n_args == c->command->most) {
             rv = hth_cli_usage("'%s' is one argument too many\nusage: hearth %s%s%s", argv[i],
                                c->command->name, c->command->usage[0] != 0 ? " " : "",
@@ -242,7 +229,8 @@ static int cli_dispatch(hth_cli *c)
     }
     if (strcmp(c->command->name, "help") == 0) {
         const hth_command *about = c->n_args > 0 ? cli_command(c, c->args[0]) : NULL;
-        return about == NULL && c->n_args > 0 ? cli_no_command(c, c->args[0]) : cli_help(c, about);
+        return about == NULL && c->n_args > 0 ? hth_correct_command(c, c->args[0])
+                                              : cli_help(c, about);
     }
     if (c->n_args < c->command->least) {
         return hth_cli_usage("%s needs more arguments\nusage: hearth %s %s", c->command->name,
@@ -329,8 +317,7 @@ static int cli_open(hth_cli *c, const char *url, const hearth_options *o)
 // cli_makes_store: these need no store that is there.
 static bool cli_makes_store(const hth_cli *c)
 {
-    return strcmp(c->command->name, "import") == 0 || strcmp(c->command->name, "devices") == 0 ||
-           hth_cli_text(c, "problem") != NULL;
+    return strcmp(c->command->name, "import") == 0 || strcmp(c->command->name, "devices") == 0;
 }
 
 int hth_cli_connect(hth_cli *c)
@@ -373,8 +360,8 @@ int hth_cli_connect(hth_cli *c)
             return HTH_CLI_OK;
         }
     }
-    fprintf(stderr, "hearth: no server runs on this machine; start hearthd, or say --server URL or "
-                    "--store DIR\n");
+    fprintf(stderr, "hearth: no server runs on this machine: start one with `hearthd --store DIR`, "
+                    "name one with --server URL, or work without one with --store DIR\n");
     return HTH_CLI_ERROR;
 }
 

@@ -20,6 +20,7 @@
 
 typedef enum hth_option_kind {
     HTH_OPTION_FLAG,
+    HTH_OPTION_SWITCH, // a text, "on" or "off"; alone it is on
     HTH_OPTION_TEXT,
     HTH_OPTION_PATH, // made absolute: the server has another working directory
     HTH_OPTION_INT,

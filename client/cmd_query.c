@@ -3,6 +3,8 @@
 // question's arguments.
 #include "client/cmd.h"
 
+#include "base/alloc.h"
+#include "client/embed.h"
 #include "client/progress.h"
 
 #include <stdlib.h>
@@ -67,9 +69,36 @@ static int cmd_ask(hth_cli *c)
     return hth_cmd_query(c, c->command->name, hth_cmd_arguments(c));
 }
 
+// A problem is data: no server, store or device is asked.
+static int plan_problem(hth_cli *c)
+{
+    char *json = NULL, *text;
+    json_t *arguments = hth_cmd_arguments(c);
+    if (c->n_args > 0 || hth_cli_text(c, "profile") != NULL || hth_cli_text(c, "on") != NULL ||
+        hth_cli_text(c, "write-profile") != NULL) {
+        json_decref(arguments);
+        return hth_cli_usage("--problem FILE says all that is planned: no model, no device");
+    }
+    if (json_object_get(arguments, "train") != NULL && hth_cli_text(c, "policy") == NULL) {
+        json_object_set_new(arguments, "policy", json_string("hearth"));
+    }
+    text = json_dumps(arguments, JSON_COMPACT);
+    json_decref(arguments);
+    if (text == NULL) {
+        return hth_cli_usage("the arguments are no valid text");
+    }
+    int rv = hth_embed_plan(text, &json) == HTH_OK ? hth_cli_print(c, json) : hth_cli_error();
+    hth_free(json);
+    free(text);
+    return rv;
+}
+
 static int cmd_plan(hth_cli *c)
 {
-    if (c->n_args == 0 && hth_cli_text(c, "problem") == NULL) {
+    if (hth_cli_text(c, "problem") != NULL) {
+        return plan_problem(c);
+    }
+    if (c->n_args == 0) {
         return hth_cli_usage("plan what? a model, or --problem FILE\nusage: hearth plan %s",
                              c->command->usage);
     }

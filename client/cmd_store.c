@@ -8,6 +8,10 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+
+#define RM_LISTED 8 // versions that are named before they are removed
+#define RM_TEXT   2048
 
 const hth_option hth_cmd_no_options[] = {{NULL, HTH_OPTION_FLAG, NULL, NULL}};
 
@@ -21,52 +25,36 @@ static int cmd_print(const hth_cli *c, json_t *doc)
     return rv;
 }
 
-static void import_print(const hth_cli *c, const hearth_import_report *report)
-{
-    const hearth_import_result *r = &report->result;
-    char fresh[32], shared[32], repaired[32];
-    printf("%s:%d%s\ntensors  new %" PRIu64 ", shared %" PRIu64 "\nbytes    new %s, shared %s\n",
-           c->args[0], r->version, r->unchanged ? "  (unchanged: no new version)" : "",
-           r->tensors_new, r->tensors_shared,
-           hth_table_bytes((double)r->bytes_new, fresh, sizeof fresh),
-           hth_table_bytes((double)r->bytes_shared, shared, sizeof shared));
-    if (report->tensors_repaired > 0) {
-        printf("repaired %" PRIu64 " tensors that were damaged in the store, %s\n",
-               report->tensors_repaired,
-               hth_table_bytes((double)report->bytes_repaired, repaired, sizeof repaired));
-    }
-}
-
 static int cmd_import(hth_cli *c)
 {
     hth_progress_bar bar;
-    hearth_import_report report;
-    const hearth_import_result *r = &report.result;
-    hearth_import_options options = {json_is_true(json_object_get(c->options, "no-wait"))};
+    hearth_import_result r;
     int rv = hth_cli_connect(c);
     if (rv != HTH_CLI_OK) {
         return rv;
     }
     hth_progress_init(&bar);
     hearth_status s =
-        hearth_import_with(c->h, c->args[0], c->args[1], (int)hth_cli_int(c, "max-batch", -1),
-                           &options, hth_progress_show, &bar, &report);
+        hearth_import(c->h, c->args[0], c->args[1], (int)hth_cli_int(c, "max-batch", -1),
+                      hth_progress_show, &bar, &r);
     hth_progress_fini(&bar);
     if (s != HEARTH_OK) {
         return hth_cli_error();
     }
-    if (!hth_cli_json(c)) {
-        import_print(c, &report);
-        return HTH_CLI_OK;
+    if (hth_cli_json(c)) {
+        return cmd_print(c, json_pack("{s:s, s:i, s:b, s:I, s:I, s:I, s:I}", "model", c->args[0],
+                                      "version", r.version, "unchanged", r.unchanged, "tensors_new",
+                                      (json_int_t)r.tensors_new, "tensors_shared",
+                                      (json_int_t)r.tensors_shared, "bytes_new",
+                                      (json_int_t)r.bytes_new, "bytes_shared",
+                                      (json_int_t)r.bytes_shared));
     }
-    return cmd_print(c,
-                     json_pack("{s:s, s:i, s:b, s:I, s:I, s:I, s:I, s:I, s:I}", "model", c->args[0],
-                               "version", r->version, "unchanged", r->unchanged, "tensors_new",
-                               (json_int_t)r->tensors_new, "tensors_shared",
-                               (json_int_t)r->tensors_shared, "bytes_new", (json_int_t)r->bytes_new,
-                               "bytes_shared", (json_int_t)r->bytes_shared, "tensors_repaired",
-                               (json_int_t)report.tensors_repaired, "bytes_repaired",
-                               (json_int_t)report.bytes_repaired));
+    char fresh[32], shared[32];
+    printf("%s:%d%s\ntensors  new %" PRIu64 ", shared %" PRIu64 "\nbytes    new %s, shared %s\n",
+           c->args[0], r.version, r.unchanged ? "  (unchanged: no new version)" : "", r.tensors_new,
+           r.tensors_shared, hth_table_bytes((double)r.bytes_new, fresh, sizeof fresh),
+           hth_table_bytes((double)r.bytes_shared, shared, sizeof shared));
+    return HTH_CLI_OK;
 }
 
 // Checkpoints of training jobs are versions of models that nobody made.
@@ -168,12 +156,121 @@ static int cmd_done(const hth_cli *c, hearth_status s, const char *what, const c
     return HTH_CLI_OK;
 }
 
+// ---- rm
+
+// rm_name is the length of NAME of NAME[:VERSION]; *version 0: all of them.
+static size_t rm_name(const char *text, int64_t *version)
+{
+    size_t n = strcspn(text, ":");
+    *version = text[n] == ':' ? strtoll(text + n + 1, NULL, 10) : 0;
+    return n;
+}
+
+// rm_rows asks for the rows of `ls` that would go.
+static int rm_rows(const hth_cli *c, json_t **out)
+{
+    char *json;
+    size_t i, n;
+    int64_t version;
+    if (hearth_query(c->h, "models", NULL, NULL, NULL, &json) != HEARTH_OK) {
+        return hth_cli_error();
+    }
+    json_t *row, *doc = json_loads(json, 0, NULL), *rows = json_array();
+    hearth_free(json);
+    n = rm_name(c->args[0], &version);
+    json_array_foreach(json_object_get(doc, "models"), i, row)
+    {
+        const char *name = json_string_value(json_object_get(row, "name"));
+        if (name != NULL && strlen(name) == n && strncmp(name, c->args[0], n) == 0 &&
+            (version == 0 || json_integer_value(json_object_get(row, "version")) == version)) {
+            json_array_append(rows, row);
+        }
+    }
+    json_decref(doc);
+    *out = rows;
+    return HTH_CLI_OK;
+}
+
+// rm_what says what would go: "digits:1, digits:2 (2 versions, 243.4 KiB that no other has)".
+static void rm_what(const json_t *rows, char *out, size_t cap)
+{
+    size_t at = 0, i, n = json_array_size(rows);
+    json_int_t own = 0;
+    json_t *row;
+    char bytes[32];
+    out[0] = 0;
+    json_array_foreach((json_t *)rows, i, row)
+    {
+        own += json_integer_value(json_object_get(row, "own_bytes"));
+        if (i < RM_LISTED && at < cap) {
+            at += (size_t)snprintf(out + at, cap - at, "%s%s:%" PRId64, i > 0 ? ", " : "",
+                                   json_string_value(json_object_get(row, "name")),
+                                   (int64_t)json_integer_value(json_object_get(row, "version")));
+        }
+    }
+    if (at < cap) {
+        snprintf(out + at, cap - at, "%s (%zu version%s, %s that no other has)",
+                 n > RM_LISTED ? ", .." : "", n, n == 1 ? "" : "s",
+                 hth_table_bytes((double)own, bytes, sizeof bytes));
+    }
+}
+
+// rm_asks tells whether somebody is there to answer.
+static bool rm_asks(const hth_cli *c)
+{
+    return !json_is_true(json_object_get(c->options, "yes")) && isatty(STDIN_FILENO) == 1 &&
+           isatty(STDERR_FILENO) == 1;
+}
+
+static bool rm_confirmed(const char *what)
+{
+    char answer[16];
+    fprintf(stderr, "remove %s? [y/N] ", what);
+    fflush(stderr);
+    return fgets(answer, sizeof answer, stdin) != NULL && (answer[0] == 'y' || answer[0] == 'Y');
+}
+
+// rm_unchanged looks again, after an answer that may have taken its time.
+static int rm_unchanged(const hth_cli *c, const json_t *rows)
+{
+    json_t *now = NULL;
+    int rv = rm_rows(c, &now);
+    if (rv == HTH_CLI_OK && !json_equal(now, rows)) {
+        fprintf(stderr,
+                "hearth: the versions of '%s' have changed meanwhile; nothing was removed\n",
+                c->args[0]);
+        rv = HTH_CLI_ERROR;
+    }
+    json_decref(now);
+    return rv;
+}
+
 static int cmd_rm(hth_cli *c)
 {
+    char what[RM_TEXT];
+    json_t *rows = NULL;
     int rv = hth_cli_connect(c);
-    return rv != HTH_CLI_OK ? rv
-                            : cmd_done(c, hearth_remove(c->h, c->args[0]), "removed",
-                                       "`hearth gc` frees the tensors that no other model uses");
+    rv = rv == HTH_CLI_OK ? rm_rows(c, &rows) : rv;
+    if (rv != HTH_CLI_OK) {
+        return rv;
+    }
+    rm_what(rows, what, sizeof what);
+    if (json_array_size(rows) > 0 && rm_asks(c)) {
+        if (!rm_confirmed(what)) {
+            fprintf(stderr, "hearth: nothing was removed\n");
+            rv = HTH_CLI_ERROR;
+        } else {
+            rv = rm_unchanged(c, rows);
+        }
+    }
+    json_decref(rows);
+    if (rv != HTH_CLI_OK) {
+        return rv;
+    }
+    char detail[RM_TEXT + 80];
+    snprintf(detail, sizeof detail, "%s; `hearth gc` frees the tensors that no other model uses",
+             what);
+    return cmd_done(c, hearth_remove(c->h, c->args[0]), "removed", detail);
 }
 
 static int cmd_export(hth_cli *c)
@@ -224,7 +321,6 @@ static const hth_option ls_options[] = {
 static const hth_option import_options[] = {
     {"max-batch", HTH_OPTION_INT, "N",
      "largest batch that is served; 0: a symbolic first dimension is not a batch"},
-    {"no-wait", HTH_OPTION_FLAG, NULL, "return when the version is stored, before it answers"},
     {NULL, HTH_OPTION_FLAG, NULL, NULL},
 };
 
@@ -257,12 +353,11 @@ const hth_command hth_cmd_unload = {
     hth_cmd_no_options,
     cmd_unload};
 const hth_command hth_cmd_import = {"import",
-                                    "NAME FILE.onnx [--max-batch N] [--no-wait]",
+                                    "NAME FILE.onnx [--max-batch N]",
                                     "put a model into the store, as a new version\n"
                                     "Tensors that the store has already, of whatever model, are "
                                     "shared. The file is checked first:\n"
-                                    "a version that exists can be run. Returns when the new "
-                                    "version is the one that answers.",
+                                    "a version that exists can be run.",
                                     2,
                                     2,
                                     import_options,
@@ -273,12 +368,18 @@ const hth_command hth_cmd_ls = {
 const hth_command hth_cmd_show = {
     "show",  "NAME[:VERSION]", "describe a model: inputs, outputs, size", 1, 1, hth_cmd_no_options,
     cmd_show};
+static const hth_option rm_options[] = {
+    {"yes", HTH_OPTION_FLAG, NULL, "do not ask"},
+    {NULL, HTH_OPTION_FLAG, NULL, NULL},
+};
 const hth_command hth_cmd_rm = {"rm",
-                                "NAME[:VERSION]",
-                                "remove a version, or all versions, of a model",
+                                "NAME[:VERSION] [--yes]",
+                                "remove a version, or all versions, of a model\n"
+                                "On a terminal it names the versions and their bytes first, and "
+                                "asks; elsewhere nobody is asked.",
                                 1,
                                 1,
-                                hth_cmd_no_options,
+                                rm_options,
                                 cmd_rm};
 const hth_command hth_cmd_gc = {
     "gc", "", "free what removed models left in the store", 0, 0, hth_cmd_no_options, cmd_gc};

@@ -122,7 +122,7 @@ static const hth_option train_options[] = {
      "what leaves the device goes to a file in DIR, not to memory"},
     {"policy", HTH_OPTION_TEXT, "P", "who plans the memory: hearth, keep, vdnn, chen, .."},
     {"plan-ms", HTH_OPTION_REAL, "MS", "time for planning (1000)"},
-    {"replan", HTH_OPTION_TEXT, "on|off",
+    {"replan", HTH_OPTION_SWITCH, "[on|off]",
      "look for better plans while the job runs, with the same algorithms (on)"},
     {"profile", HTH_OPTION_PATH, "FILE", "costs to plan with (hearth plan --write-profile)"},
     {"save-as", HTH_OPTION_TEXT, "NAME", "the model that gets the result as a new version"},

@@ -15,4 +15,9 @@ hth_err hth_embed_open(const char *store, const char *device, hth_embedded **out
 const char *hth_embed_url(const hth_embedded *e); // valid until close
 void hth_embed_close(hth_embedded *e);            // answers what was accepted; NULL is allowed
 
+// hth_embed_plan answers the question "plan" about a planning problem (the argument "problem" is
+// its file). It needs neither store nor device, and blocks while it plans. On success *json is the
+// caller's, freed by hth_free.
+hth_err hth_embed_plan(const char *arguments, char **json);
+
 #endif

@@ -44,7 +44,7 @@ static void test_versions(void **state)
     hth_manifest_fini(&m);
     assert_err(hth_store_get(s, "vgg", 3, &m), HTH_ENOENT, "no version 3; there are: vgg:1, vgg:2");
     assert_err(hth_store_get(s, "vg", 0, &m), HTH_ENOENT,
-               "no model 'vg'; there are: other:1, vgg:1, vgg:2");
+               "no model 'vg'; did you mean 'vgg'? There are: other:1, vgg:1, vgg:2");
     assert_ok(hth_store_verify(s, "vgg", 1));
     assert_ok(hth_store_verify(s, "other", 0));
     hth_store_close(s);

@@ -7,9 +7,12 @@
 
 #include "base/alloc.h"
 #include "base/log.h"
+#include "base/word.h"
 
 #include <stdio.h>
 #include <string.h>
+
+#define VERSIONS_SIMILAR 512 // names, at most, among which one that was misspelt is looked for
 
 typedef struct version_job {
     const char *name;
@@ -19,9 +22,22 @@ typedef struct version_job {
     int n, cap;
     char *text; // of the sentence about what exists
     size_t text_cap;
+    bool full;    // nothing more has room in it
+    int distance; // of the name that is most similar to `name`
+    char similar[HTH_STORE_NAME_MAX + 1];
 } version_job;
 
-// versions_name_row appends "vgg:3" for each row to the sentence, as far as there is room.
+static void versions_similar(version_job *j, const char *name)
+{
+    const char *best = NULL;
+    hth_word_closer(j->name, name, &j->distance, &best);
+    if (best != NULL) {
+        snprintf(j->similar, sizeof j->similar, "%s", name);
+    }
+}
+
+// versions_name_row appends "vgg:3" for each row to the sentence, as far as there is room, and
+// looks for the name that is meant.
 static hth_err versions_name_row(hth_txn *t, void *ctx, const MDB_val *key, const MDB_val *value)
 {
     version_job *j = ctx;
@@ -33,19 +49,22 @@ static hth_err versions_name_row(hth_txn *t, void *ctx, const MDB_val *key, cons
     if (j->version != 0 && !same) {
         return HTH_OK;
     }
-    if (j->text_cap - n < strlen(name) + 20) {
+    versions_similar(j, name);
+    if (!j->full && j->text_cap - n < strlen(name) + 20) {
         snprintf(j->text + n, j->text_cap - n, ", ...");
-        return HTH_ECANCELED;
+        j->full = true;
+    } else if (!j->full) {
+        snprintf(j->text + n, j->text_cap - n, "%s%s:%d", n ? ", " : "", name, version);
     }
-    snprintf(j->text + n, j->text_cap - n, "%s%s:%d", n ? ", " : "", name, version);
-    return HTH_OK;
+    return ++j->n < VERSIONS_SIMILAR ? HTH_OK : HTH_ECANCELED;
 }
 
 // versions_absent makes the sentence for a version that is not there: what is there instead.
 static hth_err versions_absent(hth_txn *t, const char *name, int version, int last)
 {
     char text[600] = "";
-    version_job j = {.name = name, .version = last, .text = text, .text_cap = sizeof text};
+    version_job j = {
+        .name = name, .version = last, .text = text, .text_cap = sizeof text, .distance = 4};
     hth_err err = hth_txn_each(t, HTH_TABLE_VERSIONS, NULL, 0, versions_name_row, &j);
     if (err != HTH_OK && err != HTH_ECANCELED) {
         return err;
@@ -53,6 +72,10 @@ static hth_err versions_absent(hth_txn *t, const char *name, int version, int la
     if (last != 0) {
         return hth_fail(HTH_ENOENT, "model '%s' has no version %d; there are: %s", name, version,
                         text);
+    }
+    if (j.similar[0] != 0) {
+        return hth_fail(HTH_ENOENT, "no model '%s'; did you mean '%s'? There are: %s", name,
+                        j.similar, text);
     }
     return hth_fail(HTH_ENOENT, "no model '%s'; %s%s", name,
                     text[0] ? "there are: " : "the store is empty", text);

@@ -32,6 +32,11 @@ static const char *kind_value(hth_setting_kind kind)
     return names[kind];
 }
 
+static const char *flag_value(hth_setting s)
+{
+    return hth_setting_is_switch(s) ? "[true|false]" : kind_value(hth_setting_get_info(s)->kind);
+}
+
 static int options_help(void)
 {
     printf("usage: hearthd --store DIR [options]\n\n"
@@ -46,7 +51,7 @@ static int options_help(void)
         char flag[OPTION_NAME], value[64];
         hth_setting_default((hth_setting)i, value, sizeof value);
         printf("  --%s %s%s\n      %c %s: %s%s%s%s\n",
-               hth_config_flag_name((hth_setting)i, flag, sizeof flag), kind_value(s->kind),
+               hth_config_flag_name((hth_setting)i, flag, sizeof flag), flag_value((hth_setting)i),
                s->kind == HTH_KIND_LIST ? " .." : "", s->change == HTH_CHANGE_LIVE ? '*' : ' ',
                s->name, s->help, value[0] != 0 ? " (" : "", value, value[0] != 0 ? ")" : "");
     }
@@ -120,7 +125,8 @@ static void flags_init(daemon_flags *f)
                                         {NULL, 0, NULL, 0}};
     for (int i = 0; i < HTH_N_SETTINGS; i++) {
         hth_config_flag_name((hth_setting)i, f->name[i], OPTION_NAME);
-        f->options[i] = (struct option){f->name[i], required_argument, NULL, OPTION_SETTING + i};
+        int value = hth_setting_is_switch((hth_setting)i) ? optional_argument : required_argument;
+        f->options[i] = (struct option){f->name[i], value, NULL, OPTION_SETTING + i};
     }
     memcpy(f->options + HTH_N_SETTINGS, own, sizeof own);
 }
@@ -137,6 +143,20 @@ static hth_err flag_set(hth_config *c, const char *text)
     return hth_config_flag(c, name, equals + 1);
 }
 
+// flag_setting takes a setting's value. A switch alone is on; getopt leaves its value, where there
+// is one, to us.
+static hth_err flag_setting(hth_config *c, hth_setting s, int argc, char **argv)
+{
+    const char *value = optarg;
+    if (value == NULL) {
+        const char *next = optind < argc ? argv[optind] : "";
+        bool given = strcmp(next, "true") == 0 || strcmp(next, "false") == 0;
+        value = given ? next : "true";
+        optind += given;
+    }
+    return hth_config_flag(c, hth_setting_get_info(s)->name, value);
+}
+
 // flags_fail says what is wrong with an option that getopt did not take.
 static hth_err flags_fail(const daemon_flags *f, const char *arg, bool no_value)
 {
@@ -151,7 +171,10 @@ static hth_err flags_fail(const daemon_flags *f, const char *arg, bool no_value)
         starts += n > 0 && strncmp(o->name, name, (size_t)n) == 0;
         hth_word_closer(word, o->name, &distance, &best);
     }
-    if (starts > 1) {
+    const char *means = hth_setting_means(word);
+    if (means != NULL) {
+        best = f->name[hth_setting_find(means)];
+    } else if (starts > 1) {
         return hth_fail(HTH_EINVAL, "--%s begins %d options; hearthd --help lists them", word,
                         starts);
     }
@@ -165,8 +188,7 @@ static hth_err flags_read(daemon_flags *f, hth_config *c, int argc, char **argv,
     opterr = 0;
     for (int v; err == HTH_OK && (v = getopt_long(argc, argv, ":h", f->options, NULL)) != -1;) {
         if (v >= OPTION_SETTING && v < OPTION_CONFIG) {
-            err = hth_config_flag(c, hth_setting_get_info((hth_setting)(v - OPTION_SETTING))->name,
-                                  optarg);
+            err = flag_setting(c, (hth_setting)(v - OPTION_SETTING), argc, argv);
         } else if (v == OPTION_CONFIG) {
             c->path = optarg;
         } else if (v == OPTION_CHECK) {
@@ -185,7 +207,10 @@ static hth_err flags_read(daemon_flags *f, hth_config *c, int argc, char **argv,
         }
     }
     if (err == HTH_OK && optind < argc) {
-        err = hth_fail(HTH_EINVAL, "'%s' is no option; hearthd --help lists them", argv[optind]);
+        err = hth_fail(HTH_EINVAL,
+                       "'%.80s' is no option: the folder of the models is --store DIR; hearthd "
+                       "--help lists the options",
+                       argv[optind]);
     }
     return err;
 }

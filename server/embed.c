@@ -3,10 +3,14 @@
 #include "client/embed.h"
 
 #include "base/alloc.h"
+#include "server/query.h"
 #include "server/server.h"
+
+#include <jansson.h>
 
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 struct hth_embedded {
@@ -46,4 +50,20 @@ void hth_embed_close(hth_embedded *e)
         hth_server_close(e->server);
         hth_free(e);
     }
+}
+
+hth_err hth_embed_plan(const char *arguments, char **json)
+{
+    json_t *args = json_loads(arguments, 0, NULL), *doc = NULL;
+    hth_err err = args != NULL ? hth_query_problem(args, &doc)
+                               : hth_fail(HTH_EINVAL, "the arguments are not JSON");
+    char *text = err == HTH_OK ? json_dumps(doc, JSON_COMPACT) : NULL;
+    *json = text != NULL ? hth_strdup(text) : NULL;
+    if (err == HTH_OK && *json == NULL) {
+        err = hth_fail(HTH_ENOMEM, "out of memory for a plan");
+    }
+    free(text);
+    json_decref(doc);
+    json_decref(args);
+    return err;
 }

@@ -14,4 +14,7 @@ hth_err hth_query_stats(hth_models *ms, const hth_model *only, json_t **out);
 // "convsel").
 hth_err hth_query_answer(hth_models *ms, hth_request *r);
 
+// hth_query_problem answers "plan" about a problem that is a file, which needs no engine.
+hth_err hth_query_problem(json_t *args, json_t **out);
+
 #endif

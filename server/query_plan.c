@@ -33,15 +33,25 @@ static hth_err plan_report(const query *q, const hth_problem *p, const hth_plan 
     return HTH_OK;
 }
 
+// problem_budget takes the budget that is given, a share of the problem's own perhaps.
+static hth_err problem_budget(const char *text, hth_problem *p)
+{
+    if (text != NULL && strchr(text, '%') != NULL && p->budget == 0) {
+        return hth_fail(HTH_EINVAL,
+                        "'%.80s' of what? the problem has no budget of its own; give bytes, such "
+                        "as 512MiB",
+                        text);
+    }
+    return text != NULL ? hth_parse_size(text, p->budget, &p->budget) : HTH_OK;
+}
+
 // plan_problem plans a problem that is a file, for its own budget or the one given.
 static hth_err plan_problem(const query *q, json_t **out)
 {
     hth_problem problem = {0};
     hth_plan *plan = NULL;
     HTH_TRY(hth_problem_read(query_text(q, "problem"), &problem));
-    hth_err err = query_text(q, "budget") != NULL
-                      ? hth_parse_size(query_text(q, "budget"), problem.budget, &problem.budget)
-                      : HTH_OK;
+    hth_err err = problem_budget(query_text(q, "budget"), &problem);
     hth_plan_options o = {.limit_ms = query_number(q, "plan-ms", 0),
                           .seed = (uint64_t)query_number(q, "seed", 0)};
     bool inference =
@@ -57,6 +67,11 @@ static hth_err plan_problem(const query *q, json_t **out)
     hth_plan_free(plan);
     hth_problem_fini(&problem);
     return err;
+}
+
+hth_err hth_query_problem(json_t *args, json_t **out)
+{
+    return plan_problem(&(query){.args = args}, out);
 }
 
 typedef struct plan_answer {

@@ -110,6 +110,95 @@ static void test_command_line(void **state)
     said("limits.message_bytes");
 }
 
+// What other programs call it, and what is nearly right, is led to what it is called here; to what
+// removes, nothing is.
+static void test_corrections(void **state)
+{
+    static const struct {
+        const char *words, *says;
+    } cases[] = {
+        {"hearth run m", "did you mean 'infer'?"},
+        {"hearth predict m", "did you mean 'infer'?"},
+        {"hearth predcit m", "did you mean 'infer'?"},
+        {"hearth list", "did you mean 'ls'?"},
+        {"hearth upload m f", "did you mean 'import'?"},
+        {"hearth serve", "hearthd --store DIR"},
+        {"hearth version", "did you mean --version?"},
+        {"hearth bench m --batch-size 4",
+         "bench has no option --batch-size; did you mean --batch?"},
+        {"hearth train m --learning-rate 1", "did you mean --lr?"},
+        {"hearth train m --learning_rate=1", "did you mean --lr?"},
+        {"hearth train m --leaning-rate 1", "did you mean --lr?"},
+        {"hearth train m --epoch 3", "did you mean --epochs?"},
+        {"hearth train m --num_epochs 3", "did you mean --epochs?"},
+        {"hearth train m --save_as=x", "did you mean --save-as?"},
+        {"hearth train m --output x", "did you mean --save-as?"},
+        {"hearth infer m --output x", "did you mean --output-dir?"},
+        {"hearth infer m --epochs 3", "infer has no option --epochs, train has"},
+        {"hearth --epochs 3 train m", "comes after one"},
+        {"hearth --host x ls", "did you mean --server?"},
+        {"hearth bench m -batch 4", "did you mean --batch?"},
+        {"hearth bench m -b 4", "options are words with two dashes"},
+        {"hearth bench m --batch 3.5", "--batch wants a whole number, not '3.5'"},
+        {"hearthd --port 80", "did you mean --http"},
+        {"hearthd --model-repository x", "did you mean --store"},
+        {"hearthd --set log_level=info", "did you mean log.level?"},
+        {"hearthd --set batchmax=3", "did you mean batch.max?"},
+        {"hearthd start", "the folder of the models is --store DIR"},
+    };
+    static const char *const removal[] = {"delete", "remove", "rmm", "rn", "rum", "mr", "em"};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        assert_int_equal(run("%s", cases[i].words), 2);
+        said(cases[i].says);
+    }
+    for (size_t i = 0; i < sizeof removal / sizeof *removal; i++) {
+        assert_int_equal(run("hearth %s m", removal[i]), 2);
+        said("`hearth help` lists them");
+        assert_null(strstr(output, "'rm'"));
+    }
+}
+
+// A switch needs no value, may have one, and takes no other word for one.
+static void test_switches(void **state)
+{
+    assert_int_equal(run("hearthd --allow-client-shm --check-config --store %s/x", dir), 0);
+    said("allow_client_shm = true");
+    assert_int_equal(run("hearthd --allow-client-shm false --check-config --store %s/x", dir), 0);
+    said("allow_client_shm = false");
+    assert_int_equal(run("hearthd --store %s/x --check-config --kernels-onednn=false", dir), 0);
+    said("kernels.onednn = false");
+    assert_int_equal(run("hearthd --allow-client-shm=maybe --store %s/x", dir), 2);
+    said("'maybe' is none of: false true");
+    assert_int_equal(run("hearth --server ipc:///nowhere train m --replan --data x"), 1);
+    said("no server at");
+    assert_int_equal(run("hearth --server ipc:///nowhere train m --replan off --data x"), 1);
+    said("no server at");
+    assert_int_equal(run("hearth train m --replan --data"), 2);
+    said("--data needs a value");
+}
+
+// A problem is planned without server and store, in little memory: no device is opened.
+static void test_problem(void **state)
+{
+    static const char problem[] = "tests/data/oracle/residual-norm-60.json";
+    if (HTH_SANITIZED) { // who reserves terabytes cannot be limited
+        skip();
+    }
+    assert_int_equal(run("hearth --version; ulimit -v 1000000; %s/hearth --json plan --problem %s "
+                         "--policy hearth --budget 60%%",
+                         build, problem),
+                     0);
+    assert_non_null(strstr(output, "\"policy\":\"hearth\""));
+    assert_int_equal(run("hearth plan --problem %s --budget 101%%", problem), 1);
+    said("'101%' is more than all");
+    assert_int_equal(run("hearth plan m --problem %s", problem), 2);
+    assert_int_equal(run("hearth --version; sed 's/\"budget\":[0-9]*/\"budget\":0/' %s >%s/p0; "
+                         "%s/hearth plan --problem %s/p0 --budget 60%%",
+                         problem, dir, build, dir),
+                     1);
+    said("'60%' of what? the problem has no budget of its own");
+}
+
 // What a step costs here, written to a file, plans the same step elsewhere: in a store that knows
 // no measurements.
 static void test_profile(void **state)
@@ -381,10 +470,11 @@ static int teardown(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_command_line), cmocka_unit_test(test_embedded),
-        cmocka_unit_test(test_profile),      cmocka_unit_test(test_optimal),
-        cmocka_unit_test(test_daemon),       cmocka_unit_test(test_jobs),
-        cmocka_unit_test(test_peak),
+        cmocka_unit_test(test_command_line), cmocka_unit_test(test_corrections),
+        cmocka_unit_test(test_switches),     cmocka_unit_test(test_problem),
+        cmocka_unit_test(test_embedded),     cmocka_unit_test(test_profile),
+        cmocka_unit_test(test_optimal),      cmocka_unit_test(test_daemon),
+        cmocka_unit_test(test_jobs),         cmocka_unit_test(test_peak),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -1,0 +1,134 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""`hearth` on a terminal of 80 columns and 24 lines: what asks, asks there; what is shown fits. Speaks TAP.
+usage: tests/terminal_test.py BUILD_DIR, from the root."""
+import fcntl
+import json
+import os
+import pty
+import re
+import select
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+import termios
+import time
+import unittest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+sys.dont_write_bytecode = True
+import tap  # noqa: E402
+
+BUILD = os.path.abspath(sys.argv[1])
+FOLDER = tempfile.mkdtemp(prefix='hearth-terminal-')
+DATA = 'tests/data/digits'
+PATIENCE = 120
+
+
+class Terminal:
+    """A program whose three streams are a terminal."""
+
+    def __init__(self, *words, columns=80, lines=24):
+        self.said, self.code = '', None
+        self.pid, self.fd = pty.fork()
+        if self.pid == 0:
+            fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack('HHHH', lines, columns, 0, 0))
+            os.environ['TERM'] = 'xterm'
+            os.execv(BUILD + '/hearth', ['hearth', *words])
+
+    def read(self, end):
+        """Reads on; False: there is no more."""
+        while time.monotonic() < end:
+            if select.select([self.fd], [], [], 1)[0]:
+                try:
+                    data = os.read(self.fd, 65536)
+                except OSError:
+                    data = b''
+                self.said += data.decode(errors='replace')
+                return bool(data)
+        raise AssertionError(f'nothing more came: {self.said}')
+
+    def until(self, text):
+        end = time.monotonic() + PATIENCE
+        while text not in self.said:
+            if not self.read(end):
+                raise AssertionError(f'{text} never came: {self.said}')
+
+    def type(self, text):
+        os.write(self.fd, text.encode())
+
+    def end(self):
+        """The exit code; all that was said is in `said`."""
+        end = time.monotonic() + PATIENCE
+        while self.read(end):
+            pass
+        os.close(self.fd)
+        self.code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        return self.code
+
+
+def hearth(store, *words, code=0):
+    r = subprocess.run([BUILD + '/hearth', '--store', store, *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                       stderr=subprocess.STDOUT, text=True, check=False)
+    assert r.returncode == code, r.stdout
+    return r.stdout
+
+
+class Remove(unittest.TestCase):
+    def setUp(self):
+        self.store = tempfile.mkdtemp(dir=FOLDER) + '/store'
+        for model in ('digits', 'digits-parity'):
+            hearth(self.store, 'import', 'm', f'{DATA}/{model}.onnx')
+
+    def versions(self):
+        return [m['version'] for m in json.loads(hearth(self.store, '--json', 'ls'))['models']]
+
+    def test_asks(self):
+        for answer in ('n\n', '\n', '\x04', 'no, yes\n'):
+            t = Terminal('--store', self.store, 'rm', 'm')
+            t.until('[y/N]')
+            self.assertRegex(t.said, r'remove m:1, m:2 \(2 versions, [0-9.]+ (K|M)?i?B that no other has\)\?')
+            t.type(answer)
+            self.assertEqual(t.end(), 1)
+            self.assertIn('nothing was removed', t.said)
+            self.assertEqual(self.versions(), [1, 2])
+        t = Terminal('--store', self.store, 'rm', 'm:1')
+        t.until('remove m:1 (1 version, ')
+        t.type('y\n')
+        self.assertEqual(t.end(), 0, t.said)
+        self.assertEqual(self.versions(), [2])
+
+    def test_yes(self):
+        t = Terminal('--store', self.store, 'rm', 'm:2', '--yes')
+        self.assertEqual(t.end(), 0, t.said)
+        self.assertNotIn('[y/N]', t.said)
+        self.assertEqual(self.versions(), [1])
+
+    def test_nobody_to_ask(self):
+        self.assertIn('m:1, m:2 (2 versions, ', hearth(self.store, 'rm', 'm'))
+        self.assertEqual(self.versions(), [])
+
+    def test_changed_meanwhile(self):
+        daemon = tap.Daemon(BUILD)
+        url = f'ipc://{daemon.folder}/sock'
+        try:
+            def ask(*words):
+                return subprocess.run([BUILD + '/hearth', '--server', url, *words], check=True, stdout=subprocess.PIPE, text=True).stdout
+            ask('import', 'm', f'{DATA}/digits.onnx')
+            t = Terminal('--server', url, 'rm', 'm')
+            t.until('[y/N]')
+            ask('import', 'm', f'{DATA}/digits-parity.onnx')
+            t.type('y\n')
+            self.assertEqual(t.end(), 1, t.said)
+            self.assertIn("the versions of 'm' have changed meanwhile; nothing was removed", t.said)
+            self.assertEqual(len(json.loads(ask('--json', 'ls'))['models']), 2)
+        finally:
+            daemon.stop()
+
+
+if __name__ == '__main__':
+    rc = tap.run([Remove])
+    shutil.rmtree(FOLDER, ignore_errors=True)
+    sys.exit(rc)
