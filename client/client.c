@@ -303,6 +303,13 @@ hearth_status hearth_infer(hearth *h, const char *model, const hearth_tensor *in
     return hearth_infer_with(h, model, inputs, n_inputs, NULL, outputs, n_outputs);
 }
 
+int hearth_outputs_version(const hearth_tensor *outputs)
+{
+    const client_outputs *o =
+        (const client_outputs *)((const char *)outputs - offsetof(client_outputs, t));
+    return o->reply.head->outputs->version;
+}
+
 void hearth_tensors_free(hearth_tensor *t, int n)
 {
     if (t == NULL) {
@@ -346,36 +353,56 @@ static hth_err client_call(hearth *h, Hearth__Request *q, Hearth__Reply__BodyCas
     return HTH_OK;
 }
 
+static hth_err client_import(hearth *h, Hearth__Import *body, const char *path,
+                             const hth_watch *watch, hearth_import_report *out)
+{
+    Hearth__Request q = HEARTH__REQUEST__INIT;
+    hth_reply r;
+    HTH_TRY(client_path(h, path, &body->path));
+    q.body_case = HEARTH__REQUEST__BODY_IMPORT_MODEL;
+    q.import_model = body;
+    hth_err err = client_call(h, &q, HEARTH__REPLY__BODY_IMPORTED, watch, &r);
+    hth_free(body->path);
+    HTH_TRY(err);
+    const Hearth__Imported *i = r.head->imported;
+    *out = (hearth_import_report){.result = {.version = i->version,
+                                             .unchanged = i->unchanged,
+                                             .tensors_new = i->tensors_new,
+                                             .tensors_shared = i->tensors_shared,
+                                             .bytes_new = i->bytes_new,
+                                             .bytes_shared = i->bytes_shared},
+                                  .tensors_repaired = i->tensors_repaired,
+                                  .bytes_repaired = i->bytes_repaired};
+    hth_reply_fini(&r);
+    return HTH_OK;
+}
+
+hearth_status hearth_import_with(hearth *h, const char *name, const char *path, int max_batch,
+                                 const hearth_import_options *options, hearth_progress progress,
+                                 void *ctx, hearth_import_report *out)
+{
+    Hearth__Import body = HEARTH__IMPORT__INIT;
+    hearth_import_report report;
+    hth_watch watch = {progress, ctx};
+    body.name = (char *)name;
+    body.max_batch = max_batch;
+    body.no_wait = options != NULL && options->no_wait != 0;
+    hth_err err = client_import(h, &body, path, &watch, &report);
+    if (err == HTH_OK && out != NULL) {
+        *out = report;
+    }
+    return (hearth_status)err;
+}
+
 hearth_status hearth_import(hearth *h, const char *name, const char *path, int max_batch,
                             hearth_progress progress, void *ctx, hearth_import_result *out)
 {
-    Hearth__Request q = HEARTH__REQUEST__INIT;
-    Hearth__Import body = HEARTH__IMPORT__INIT;
-    hth_watch watch = {progress, ctx};
-    hth_reply r;
-    hth_err err = client_path(h, path, &body.path);
-    if (err != HTH_OK) {
-        return (hearth_status)err;
+    hearth_import_report report;
+    hearth_status s = hearth_import_with(h, name, path, max_batch, NULL, progress, ctx, &report);
+    if (s == HEARTH_OK && out != NULL) {
+        *out = report.result;
     }
-    body.name = (char *)name;
-    body.max_batch = max_batch;
-    q.body_case = HEARTH__REQUEST__BODY_IMPORT_MODEL;
-    q.import_model = &body;
-    err = client_call(h, &q, HEARTH__REPLY__BODY_IMPORTED, &watch, &r);
-    hth_free(body.path);
-    if (err == HTH_OK) {
-        const Hearth__Imported *i = r.head->imported;
-        if (out != NULL) {
-            *out = (hearth_import_result){.version = i->version,
-                                          .unchanged = i->unchanged,
-                                          .tensors_new = i->tensors_new,
-                                          .tensors_shared = i->tensors_shared,
-                                          .bytes_new = i->bytes_new,
-                                          .bytes_shared = i->bytes_shared};
-        }
-        hth_reply_fini(&r);
-    }
-    return (hearth_status)err;
+    return s;
 }
 
 // client_arguments turns "model NAME" into {"model":"NAME"}; *what_end is where the query's word

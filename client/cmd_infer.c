@@ -193,10 +193,15 @@ static int infer_ask(hth_cli *c, const infer_inputs *in)
         return hth_cli_error();
     }
     int rv = HTH_CLI_OK;
+    int version = hearth_outputs_version(out);
+    if (!hth_cli_json(c)) {
+        printf("%.*s:%d\n", (int)strcspn(c->args[0], ":"), c->args[0], version);
+    }
     for (int i = 0; i < n && rv == HTH_CLI_OK; i++) {
         rv = infer_output(c, &out[i], list);
     }
-    json_t *doc = json_pack("{s:s, s:o}", "model", c->args[0], "outputs", list);
+    json_t *doc =
+        json_pack("{s:s, s:i, s:o}", "model", c->args[0], "version", version, "outputs", list);
     if (rv == HTH_CLI_OK && n > 0 && hth_cli_text(c, "labels") != NULL) {
         rv = infer_accuracy(c, &out[0], doc);
     }
@@ -241,11 +246,11 @@ static const hth_option infer_options[] = {
     {NULL, HTH_OPTION_FLAG, NULL, NULL},
 };
 
-const hth_command hth_cmd_infer = {
-    "infer",
-    "NAME[:VERSION] --input NAME=FILE.npy [--output-dir DIR]",
-    "run a model once\nPrints the outputs' names, types, shapes and largest values.",
-    1,
-    1,
-    infer_options,
-    cmd_infer};
+const hth_command hth_cmd_infer = {"infer",
+                                   "NAME[:VERSION] --input NAME=FILE.npy [--output-dir DIR]",
+                                   "run a model once\nPrints which version answered, and the "
+                                   "outputs' names, types, shapes and largest values.",
+                                   1,
+                                   1,
+                                   infer_options,
+                                   cmd_infer};

@@ -25,36 +25,52 @@ static int cmd_print(const hth_cli *c, json_t *doc)
     return rv;
 }
 
+static void import_print(const hth_cli *c, const hearth_import_report *report)
+{
+    const hearth_import_result *r = &report->result;
+    char fresh[32], shared[32], repaired[32];
+    printf("%s:%d%s\ntensors  new %" PRIu64 ", shared %" PRIu64 "\nbytes    new %s, shared %s\n",
+           c->args[0], r->version, r->unchanged ? "  (unchanged: no new version)" : "",
+           r->tensors_new, r->tensors_shared,
+           hth_table_bytes((double)r->bytes_new, fresh, sizeof fresh),
+           hth_table_bytes((double)r->bytes_shared, shared, sizeof shared));
+    if (report->tensors_repaired > 0) {
+        printf("repaired %" PRIu64 " tensors that were damaged in the store, %s\n",
+               report->tensors_repaired,
+               hth_table_bytes((double)report->bytes_repaired, repaired, sizeof repaired));
+    }
+}
+
 static int cmd_import(hth_cli *c)
 {
     hth_progress_bar bar;
-    hearth_import_result r;
+    hearth_import_report report;
+    const hearth_import_result *r = &report.result;
+    hearth_import_options options = {json_is_true(json_object_get(c->options, "no-wait"))};
     int rv = hth_cli_connect(c);
     if (rv != HTH_CLI_OK) {
         return rv;
     }
     hth_progress_init(&bar);
     hearth_status s =
-        hearth_import(c->h, c->args[0], c->args[1], (int)hth_cli_int(c, "max-batch", -1),
-                      hth_progress_show, &bar, &r);
+        hearth_import_with(c->h, c->args[0], c->args[1], (int)hth_cli_int(c, "max-batch", -1),
+                           &options, hth_progress_show, &bar, &report);
     hth_progress_fini(&bar);
     if (s != HEARTH_OK) {
         return hth_cli_error();
     }
-    if (hth_cli_json(c)) {
-        return cmd_print(c, json_pack("{s:s, s:i, s:b, s:I, s:I, s:I, s:I}", "model", c->args[0],
-                                      "version", r.version, "unchanged", r.unchanged, "tensors_new",
-                                      (json_int_t)r.tensors_new, "tensors_shared",
-                                      (json_int_t)r.tensors_shared, "bytes_new",
-                                      (json_int_t)r.bytes_new, "bytes_shared",
-                                      (json_int_t)r.bytes_shared));
+    if (!hth_cli_json(c)) {
+        import_print(c, &report);
+        return HTH_CLI_OK;
     }
-    char fresh[32], shared[32];
-    printf("%s:%d%s\ntensors  new %" PRIu64 ", shared %" PRIu64 "\nbytes    new %s, shared %s\n",
-           c->args[0], r.version, r.unchanged ? "  (unchanged: no new version)" : "", r.tensors_new,
-           r.tensors_shared, hth_table_bytes((double)r.bytes_new, fresh, sizeof fresh),
-           hth_table_bytes((double)r.bytes_shared, shared, sizeof shared));
-    return HTH_CLI_OK;
+    return cmd_print(c,
+                     json_pack("{s:s, s:i, s:b, s:I, s:I, s:I, s:I, s:I, s:I}", "model", c->args[0],
+                               "version", r->version, "unchanged", r->unchanged, "tensors_new",
+                               (json_int_t)r->tensors_new, "tensors_shared",
+                               (json_int_t)r->tensors_shared, "bytes_new", (json_int_t)r->bytes_new,
+                               "bytes_shared", (json_int_t)r->bytes_shared, "tensors_repaired",
+                               (json_int_t)report.tensors_repaired, "bytes_repaired",
+                               (json_int_t)report.bytes_repaired));
 }
 
 // Checkpoints of training jobs are versions of models that nobody made.
@@ -321,6 +337,7 @@ static const hth_option ls_options[] = {
 static const hth_option import_options[] = {
     {"max-batch", HTH_OPTION_INT, "N",
      "largest batch that is served; 0: a symbolic first dimension is not a batch"},
+    {"no-wait", HTH_OPTION_FLAG, NULL, "return when the version is stored, before it answers"},
     {NULL, HTH_OPTION_FLAG, NULL, NULL},
 };
 
@@ -353,11 +370,12 @@ const hth_command hth_cmd_unload = {
     hth_cmd_no_options,
     cmd_unload};
 const hth_command hth_cmd_import = {"import",
-                                    "NAME FILE.onnx [--max-batch N]",
+                                    "NAME FILE.onnx [--max-batch N] [--no-wait]",
                                     "put a model into the store, as a new version\n"
                                     "Tensors that the store has already, of whatever model, are "
                                     "shared. The file is checked first:\n"
-                                    "a version that exists can be run.",
+                                    "a version that exists can be run. Returns when the new "
+                                    "version is the one that answers.",
                                     2,
                                     2,
                                     import_options,

@@ -103,6 +103,9 @@ HEARTH_API hearth_status hearth_infer_with(hearth *h, const char *model,
                                            const hearth_infer_options *options,
                                            hearth_tensor **outputs, int *n_outputs);
 HEARTH_API void hearth_tensors_free(hearth_tensor *t, int n);
+// hearth_outputs_version returns the version of the model that gave `outputs`, which are those of
+// hearth_infer and not freed yet; 0: the server did not say.
+HEARTH_API int hearth_outputs_version(const hearth_tensor *outputs);
 
 // hearth_buffer_alloc gives memory that hearth_infer passes to a local server without copying: fill
 // it and use it as a tensor's data. Plain memory when the server is not local. Freed by
@@ -112,7 +115,9 @@ HEARTH_API void hearth_buffer_free(hearth *h, void *data);
 
 // hearth_import reads an ONNX file (a path on this machine: local and embedded servers) into the
 // store as a new version. max_batch is kept with it: 0: a symbolic first dimension is not a batch;
-// negative: not said. progress may be NULL; returning non-zero from it cancels.
+// negative: not said. progress may be NULL; returning non-zero from it cancels. It returns when the
+// new version is the one that answers by the name, if the name is served. HEARTH_EBUSY and others
+// whose sentence says that the version is in the store: it cannot be run, and an older one goes on.
 typedef struct hearth_import_result {
     int version, unchanged;
     uint64_t tensors_new, tensors_shared, bytes_new, bytes_shared;
@@ -121,6 +126,18 @@ typedef int (*hearth_progress)(void *ctx, const char *what, uint64_t done, uint6
 HEARTH_API hearth_status hearth_import(hearth *h, const char *name, const char *path, int max_batch,
                                        hearth_progress progress, void *ctx,
                                        hearth_import_result *out);
+// hearth_import_with is hearth_import with options (NULL: none), and reports more.
+typedef struct hearth_import_options {
+    int no_wait; // 1: return when the version is in the store
+} hearth_import_options;
+typedef struct hearth_import_report {
+    hearth_import_result result;
+    uint64_t tensors_repaired, bytes_repaired; // of those shared: were damaged in the store
+} hearth_import_report;
+HEARTH_API hearth_status hearth_import_with(hearth *h, const char *name, const char *path,
+                                            int max_batch, const hearth_import_options *options,
+                                            hearth_progress progress, void *ctx,
+                                            hearth_import_report *out);
 
 // hearth_query asks for a document: "models", "model NAME[:V]", "devices", "stats", and the
 // long-running "bench", "plan", "convsel" with JSON arguments. *json is a JSON text, freed by

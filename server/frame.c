@@ -92,7 +92,7 @@ void hth_frame_request(const Hearth__Infer *q, const hth_frame_inputs *in, hth_r
     r->timeout_us = q->timeout_us;
 }
 
-hth_err hth_frame_outputs(uint64_t call, hth_request_tensor *out, int n,
+hth_err hth_frame_outputs(uint64_t call, int version, hth_request_tensor *out, int n,
                           hth_err (*make)(void *ctx, const ProtobufCMessage *header,
                                           Hearth__Tensor *const *list, size_t n, uint8_t **data),
                           void *ctx)
@@ -106,6 +106,7 @@ hth_err hth_frame_outputs(uint64_t call, hth_request_tensor *out, int n,
     }
     body.outputs = (Hearth__Tensor **)(t + n);
     body.n_outputs = (size_t)n;
+    body.version = version;
     for (int i = 0; i < n; i++) {
         hearth__tensor__init(&t[i]);
         t[i].name = out[i].name != NULL ? (char *)out[i].name : t[i].name;

@@ -27,9 +27,10 @@ void hth_frame_inputs_fini(hth_frame_inputs *in);
 // hth_frame_request fills in what `q` asks of the engine, with these inputs.
 void hth_frame_request(const Hearth__Infer *q, const hth_frame_inputs *in, hth_request *r);
 
-// hth_frame_outputs makes the header of the reply to `call` with the n outputs, has `make` make a
+// hth_frame_outputs makes the header of the reply to `call` with the n outputs of a model's
+// `version`, has `make` make a
 // frame of it (whose data section is *data), and sets where the outputs' bytes go.
-hth_err hth_frame_outputs(uint64_t call, hth_request_tensor *out, int n,
+hth_err hth_frame_outputs(uint64_t call, int version, hth_request_tensor *out, int n,
                           hth_err (*make)(void *ctx, const ProtobufCMessage *header,
                                           Hearth__Tensor *const *list, size_t n, uint8_t **data),
                           void *ctx);

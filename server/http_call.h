@@ -204,25 +204,44 @@ void hth_http_conn_look(hth_http *h, uint64_t now); // ends what is too slow
 // Why a request is refused.
 typedef struct hth_http_refusal {
     int status;
-    bool challenge; // a token would help
+    bool challenge;    // a token would help
+    const char *allow; // of a 405: the verbs that are served there; a literal
     char sentence[700];
 } hth_http_refusal;
 
-// hth_http_judge tells whether a request with these headers may do what needs `need`; false: why
-// not is in *no.
-bool hth_http_judge(hth_http *h, const hth_http_conn *c, const struct evkeyvalq *headers,
-                    hth_need need, hth_http_refusal *no);
+// hth_http_judge tells whether a request for `target` with these headers may do what needs `need`;
+// false: why not is in *no.
+bool hth_http_judge(hth_http *h, const hth_http_conn *c, const char *target,
+                    const struct evkeyvalq *headers, hth_need need, hth_http_refusal *no);
 // hth_http_may is the same for a request that is there; false: answered.
 bool hth_http_may(hth_http *h, struct evhttp_request *req, hth_need need);
 bool hth_http_is_near(hth_http *h, struct evhttp_request *req); // it comes from this machine
 // hth_http_tenant stores whose request it is: the token's name, or "http".
 void hth_http_tenant(hth_http *h, struct evhttp_request *req, char *out, size_t cap);
 
+// ---- http_host.c: the name that a request calls the server by
+
+#define HTH_HTTP_HOST_BYTES 255 // the longest name that DNS has
+// hth_http_host_sound tells whether `n` bytes are a host, with or without a port, as a Host header
+// may have it: not longer than that. An empty one is sound.
+bool hth_http_host_sound(const char *host, size_t n);
+// hth_http_trim moves *value over the blanks that it begins with, and returns how long it is
+// without those that it ends with.
+size_t hth_http_trim(const char **value);
+// hth_http_authority returns the host, *n bytes with its port, in the target of a request line
+// ("http://host:1/path"); NULL: the target has none.
+const char *hth_http_authority(const char *target, size_t *n);
+// hth_http_host_wrong returns a sentence about what is wrong with the name that a request gives the
+// server; NULL: nothing is. `needed`: it must have a Host header.
+const char *hth_http_host_wrong(const struct evkeyvalq *headers, const char *target, bool needed);
+
 // ---- http_head.c: heads before their bodies
 
 #define HTH_HTTP_DIFFER                                                                            \
     "the Content-Length headers are no numbers or differ, or there is a Transfer-Encoding beside"
 #define HTH_HTTP_ZERO "a zero byte stands in the head"
+#define HTH_HTTP_CR   "a carriage return that ends no line stands in the head"
+#define HTH_HTTP_FOLD "a line of the head begins with a blank"
 #define HTH_HTTP_LONG "the request line and the headers exceed the server's limit"
 
 // hth_http_head_came looks at what has come of a request: bytes came, or an answer has gone with
@@ -292,10 +311,16 @@ bool hth_http_body(hth_http *h, struct evhttp_request *req, json_t **out);
 // ---- http_reply.c: answers
 
 const char *hth_http_phrase(int status);
-#define HTH_HTTP_EMPTY_BYTES 160
-// hth_http_empty writes an answer that is 200 and empty, and returns how long it is.
-size_t hth_http_empty(hth_http *h, char out[HTH_HTTP_EMPTY_BYTES]);
-// hth_http_send answers; `body` (may be NULL: empty) is emptied, not freed.
+#define HTH_HTTP_QUICK_BYTES 192
+// hth_http_quick_text writes an answer that is 200 with `json`, at most 32 bytes, and returns how
+// long it is.
+size_t hth_http_quick_text(hth_http *h, const char *json, char out[HTH_HTTP_QUICK_BYTES]);
+// hth_http_error_text writes an answer that is an error and ends its connection, for clients that
+// are told so past evhttp. `fields`: further header lines. Returns its length; 0: there is no room.
+size_t hth_http_error_text(hth_http *h, int status, const char *fields, const char *json, char *out,
+                           size_t cap);
+// hth_http_send answers; `body` (may be NULL: empty) is emptied, not freed. A HEAD gets its length
+// only.
 void hth_http_send(hth_http *h, struct evhttp_request *req, int status, const char *type,
                    struct evbuffer *body);
 void hth_http_send_json(hth_http *h, struct evhttp_request *req, json_t *doc); // takes `doc`
@@ -330,6 +355,12 @@ json_t *hth_http_answer(hth_http_call *c);
 // protocol can say.
 json_int_t hth_http_max_batch(const json_t *model);
 
+// What health checks answer. hth_http_unready decides whether the server is ready, for all of them:
+// it returns NULL, or a sentence that says why it is not.
+#define HTH_HTTP_LIVE  "{\"live\":true}"
+#define HTH_HTTP_READY "{\"ready\":true}"
+const char *hth_http_unready(hth_http *h);
+
 // hth_http_gpu is the number of the GPU that `row`, a model's, names as its "device"; -1: a CPU.
 int hth_http_gpu(const json_t *row);
 
@@ -346,6 +377,10 @@ void hth_http_route_on(hth_http *h, struct evhttp_request *req); // .. behind it
 // hth_http_route_find is 200, and what is needed for it, or 404, or 405.
 int hth_http_route_find(const hth_http *h, const char *path, enum evhttp_cmd_type verb,
                         hth_need *need);
+// hth_http_route_allow lists the verbs that are served at a path, as the header Allow does.
+const char *hth_http_route_allow(const hth_http *h, const char *path);
+#define HTH_HTTP_ALLOW_GET "GET, HEAD"
+#define HTH_HTTP_ALLOW_ALL "GET, HEAD, POST"
 typedef void hth_http_handler(hth_http *h, struct evhttp_request *req, const hth_http_args *a);
 hth_http_handler hth_http_live, hth_http_ready, hth_http_server_metadata;
 hth_http_handler hth_http_model_metadata, hth_http_model_config, hth_http_model_ready;

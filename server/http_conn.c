@@ -68,12 +68,13 @@ static void page_replace(const hth_http_conn *c, struct evbuffer *out)
     if (status == 100) { // "go on", not an answer
         return;
     }
-    const char *sentence = page_sentence(status);
+    char json[120], text[400];
+    snprintf(json, sizeof json, "{\"error\":\"%s\"}", page_sentence(status));
+    size_t n =
+        hth_http_error_text(c->h, status, status == 405 ? "Allow: " HTH_HTTP_ALLOW_ALL "\r\n" : "",
+                            json, text, sizeof text);
     page_drop(out, 0, NULL);
-    evbuffer_add_printf(out,
-                        "HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nContent-Length: "
-                        "%zu\r\nConnection: close\r\n\r\n{\"error\":\"%s\"}",
-                        status, hth_http_phrase(status), strlen(sentence) + 12, sentence);
+    evbuffer_add(out, text, n);
 }
 
 // page_cut drops what evhttp adds to a page that was replaced.

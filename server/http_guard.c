@@ -41,22 +41,20 @@ struct hth_http_address {
 // ---- ends that the server makes
 
 // conn_tell sends an error as far as that is possible at once, and ends the connection.
-static void conn_tell(hth_http_conn *c, int status, const char *phrase, const char *sentence)
+static void conn_tell(hth_http_conn *c, int status, const char *sentence)
 {
-    char text[400];
+    char text[500], json[300];
     int fd = c->fd;
     if (c->told) {
         return;
     }
     c->told = true;
     hth_log(INFO, SERVER, "http-refused", "status=%d %s", status, sentence);
-    int n = snprintf(text, sizeof text,
-                     "HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n"
-                     "Connection: close\r\n\r\n{\"error\":\"%s\"}",
-                     status, phrase, strlen(sentence) + 12, sentence);
+    snprintf(json, sizeof json, "{\"error\":\"%s\"}", sentence);
+    size_t n = hth_http_error_text(c->h, status, "", json, text, sizeof text);
     bool between = evbuffer_get_length(bufferevent_get_output(c->b)) == 0; // in no answer's midst
-    if (!c->tls && between && n > 0 && (size_t)n < sizeof text) {
-        ssize_t sent = send(fd, text, (size_t)n, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (!c->tls && between && n > 0) {
+        ssize_t sent = send(fd, text, n, MSG_DONTWAIT | MSG_NOSIGNAL);
         (void)sent; // who does not read does not get it
     }
     shutdown(fd, SHUT_RDWR);
@@ -152,9 +150,9 @@ static void conn_admit(hth_http *h, hth_http_conn *c)
     c->peer = loopback ? HTH_PEER_LOOPBACK : HTH_PEER_NETWORK;
     if (!open || !c->listed || !address_add(h, c, key) ||
         h->n_conns > hth_setting_int(HTH_SET_LIMIT_CONNECTIONS)) {
-        conn_tell(c, 503, "Service Unavailable", "the server has too many connections: try again");
+        conn_tell(c, 503, "the server has too many connections: try again");
     } else if (c->address->n > hth_setting_int(HTH_SET_LIMIT_ADDRESS)) {
-        conn_tell(c, 503, "Service Unavailable", "too many connections from one address");
+        conn_tell(c, 503, "too many connections from one address");
     }
 }
 
@@ -201,9 +199,9 @@ void hth_http_conn_came(hth_http_conn *c, size_t added, size_t deleted)
     // evhttp takes the end of a line off by itself: one of each header, and two of each chunk.
     c->lines += deleted == 1 || deleted == 2;
     if (c->lines > h->header_bytes / 2 + 2 * (uint64_t)hth_setting_int(HTH_SET_HTTP_CHUNKS)) {
-        conn_tell(c, 413, "Payload Too Large", "the request comes in too many chunks");
+        conn_tell(c, 413, "the request comes in too many chunks");
     } else if (added > 0 && c->bytes > GUARD_SMALL_BYTES && hth_http_conn_full(h)) {
-        conn_tell(c, 503, "Service Unavailable", "the server holds too much for its clients");
+        conn_tell(c, 503, "the server holds too much for its clients");
     }
 }
 
@@ -294,11 +292,11 @@ void hth_http_conn_look(hth_http *h, uint64_t now)
     h->looked_ns = now;
     for (hth_http_conn *c = h->conns; c != NULL; c = c->hh.next) {
         if (conn_is_late(c, now)) {
-            conn_tell(c, 408, "Request Timeout", "the request takes too long to come");
+            conn_tell(c, 408, "the request takes too long to come");
         } else if (c->refused_ns != 0 && conn_is_over(c->refused_ns, 0, now)) {
             hth_http_head_end(c); // it was told, and goes on
         } else if (conn_is_slow(c, now)) {
-            conn_tell(c, 408, "Request Timeout", "the answer takes too long to go");
+            conn_tell(c, 408, "the answer takes too long to go");
         }
     }
 }

@@ -23,6 +23,8 @@
 
 // A body up to this size may come before its head is looked at.
 #define HEAD_BODY_BYTES (64 << 10)
+// Empty lines that may come before a request line: old clients send one behind a body.
+#define HEAD_EMPTY_LINES 4
 
 typedef struct head {
     char *text;
@@ -31,8 +33,8 @@ typedef struct head {
     uint64_t json;       // of the body, in front of tensors: Inference-Header-Content-Length
     bool sized, differs; // it is said; .. not the same each time
     bool coded, expects;
-    bool chunked; // for evhttp, which takes the first coding that is said
-    bool zero;    // a byte that is zero stands in it: for evhttp the end of a line
+    bool chunked;      // for evhttp, which takes the first coding that is said
+    const char *wrong; // a sentence about bytes that others read differently; NULL: there are none
 } head;
 
 // ---- reading
@@ -92,6 +94,18 @@ static void head_line(head *d, const char *line)
     }
 }
 
+// head_bytes looks at the bytes of a line, `n` up to its '\n'. A line that begins with a
+// blank goes on with the one before it for some readers, and is one of its own for others.
+static void head_bytes(head *d, const char *line, size_t n)
+{
+    const char *cr = memchr(line, '\r', n);
+    if (n > 0 && (line[0] == ' ' || line[0] == '\t')) {
+        d->wrong = HTH_HTTP_FOLD;
+    } else if (cr != NULL && cr + 1 != line + n) {
+        d->wrong = HTH_HTTP_CR;
+    }
+}
+
 // head_read looks for the head's end in the first `n` bytes of `text`. false: it is not there yet.
 // A request line that is none is whole: evhttp says what is wrong with it.
 static bool head_read(char *text, size_t n, head *d)
@@ -104,12 +118,13 @@ static bool head_read(char *text, size_t n, head *d)
         }
         next = feed + 1;
         size_t length = (size_t)(feed - line);
+        head_bytes(d, line, length);
         if (line == text && (length < 14 || memchr(line, ' ', length) == NULL)) {
             return true;
         }
         if (length == 0 || (length == 1 && line[0] == '\r')) {
             d->bytes = (size_t)(next - text);
-            d->zero = memchr(text, 0, d->bytes) != NULL;
+            d->wrong = memchr(text, 0, d->bytes) != NULL ? HTH_HTTP_ZERO : d->wrong;
             return true;
         }
         head_line(d, line);
@@ -174,12 +189,18 @@ static bool judge_path(const hth_http_conn *c, const char *target, enum evhttp_c
         return true;
     }
     struct evhttp_uri *uri = evhttp_uri_parse_with_flags(target, EVHTTP_URI_NONCONFORMANT);
+    const char *allow = NULL;
     int status = 404;
     if (uri != NULL) {
         status = hth_http_route_find(c->h, evhttp_uri_get_path(uri), verb, need);
+        allow = status == 405 ? hth_http_route_allow(c->h, evhttp_uri_get_path(uri)) : NULL;
         evhttp_uri_free(uri);
     }
-    return status == 200 || refusal(no, status, hth_http_phrase(status));
+    if (status != 200) {
+        refusal(no, status, hth_http_phrase(status));
+        no->allow = allow;
+    }
+    return status == 200;
 }
 
 // head_judge tells whether the request may go on; false: refused.
@@ -198,6 +219,7 @@ static bool head_judge(hth_http_conn *c, const head *d, char *text, hth_http_ref
         return true; // evhttp refuses it
     }
     *target++ = *last = 0;
+    bool needed = strcmp(last + 1, "HTTP/1.0") != 0 && strcmp(last + 1, "HTTP/1.0\r") != 0;
     enum evhttp_cmd_type verb = verb_of(text);
     if (verb == EVHTTP_REQ_HEAD || verb == EVHTTP_REQ_TRACE) {
         return true; // evhttp reads no body behind these
@@ -207,8 +229,11 @@ static bool head_judge(hth_http_conn *c, const head *d, char *text, hth_http_ref
     }
     TAILQ_INIT(&fields);
     head_fields(rest, &fields);
-    bool may = judge_path(c, target, verb, &need, no) &&
-               hth_http_judge(c->h, c, &fields, need, no) && judge_size(c->h, d, verb, no);
+    const char *host = hth_http_host_wrong(&fields, target, needed);
+    bool may = host != NULL ? refusal(no, 400, host)
+                            : judge_path(c, target, verb, &need, no) &&
+                                  hth_http_judge(c->h, c, target, &fields, need, no) &&
+                                  judge_size(c->h, d, verb, no);
     evhttp_clear_headers(&fields);
     return may;
 }
@@ -217,23 +242,23 @@ static bool head_judge(hth_http_conn *c, const head *d, char *text, hth_http_ref
 
 static void refuse_send(hth_http_conn *c, const hth_http_refusal *no, const char *json)
 {
-    char text[1600];
-    int fd = c->fd;
-    int n = snprintf(text, sizeof text,
-                     "HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n"
-                     "%sConnection: close\r\n\r\n%s",
-                     no->status, hth_http_phrase(no->status), strlen(json),
-                     no->challenge ? "WWW-Authenticate: " HTH_HTTP_CHALLENGE "\r\n" : "", json);
-    if (n <= 0 || (size_t)n >= sizeof text) {
+    char text[1600], fields[80] = "";
+    if (no->allow != NULL) {
+        snprintf(fields, sizeof fields, "Allow: %s\r\n", no->allow);
+    } else if (no->challenge) {
+        strcpy(fields, "WWW-Authenticate: " HTH_HTTP_CHALLENGE "\r\n");
+    }
+    size_t n = hth_http_error_text(c->h, no->status, fields, json, text, sizeof text);
+    if (n == 0) {
         return;
     }
     if (c->tls) {
-        hth_http_tls_tell(c->b, text, (size_t)n);
+        hth_http_tls_tell(c->b, text, n);
     } else {
-        ssize_t sent = send(fd, text, (size_t)n, MSG_DONTWAIT | MSG_NOSIGNAL);
+        ssize_t sent = send(c->fd, text, n, MSG_DONTWAIT | MSG_NOSIGNAL);
         (void)sent; // who does not read does not get it
     }
-    shutdown(fd, SHUT_WR);
+    shutdown(c->fd, SHUT_WR);
 }
 
 static void head_refuse(hth_http_conn *c, const hth_http_refusal *no)
@@ -297,6 +322,25 @@ static bool head_hold(hth_http_conn *c, struct evbuffer *in)
     evbuffer_add_buffer(c->held, in);
     c->moving = false;
     return true;
+}
+
+// head_skip drops empty lines in front of a request line (RFC 9112, 2.2), a few: who sends more of
+// them means something else. A connection on which nothing else came waits for a request again.
+static void head_skip(hth_http_conn *c, struct evbuffer *b)
+{
+    char two[2];
+    for (int i = 0; i < HEAD_EMPTY_LINES; i++) {
+        ev_ssize_t n = evbuffer_copyout(b, two, sizeof two);
+        size_t line = n > 0 && two[0] == '\n' ? 1 : n == 2 && memcmp(two, "\r\n", 2) == 0 ? 2 : 0;
+        if (line == 0) {
+            return;
+        }
+        c->moving = true;
+        evbuffer_drain(b, line);
+        c->moving = false;
+        c->bytes -= line;
+        c->h->buffered -= line;
+    }
 }
 
 // head_text is the first piece of what has come where the head is in it, else all of it as one.
@@ -375,6 +419,11 @@ void hth_http_head_came(hth_http_conn *c)
         held = head_hold(c, in);
     }
     struct evbuffer *all = held ? c->held : in;
+    head_skip(c, all);
+    if (evbuffer_get_length(all) == 0) {
+        c->since_ns = 0;
+        return;
+    }
     char *text = head_text(all, &d, &whole);
     if (!whole && text != NULL && evbuffer_get_length(all) <= c->h->header_bytes &&
         (held || head_hold(c, in))) {
@@ -387,9 +436,9 @@ void hth_http_head_came(hth_http_conn *c)
         hth_http_refusal no;
         refusal(&no, 431, HTH_HTTP_LONG);
         head_refuse(c, &no);
-    } else if (d.zero) {
+    } else if (d.wrong != NULL) {
         hth_http_refusal no;
-        refusal(&no, 400, HTH_HTTP_ZERO);
+        refusal(&no, 400, d.wrong);
         head_refuse(c, &no);
     } else if (whole) {
         head_look(c, &d);

@@ -12,17 +12,21 @@
 #include <strings.h>
 #include <sys/queue.h>
 
-#define HOST_BYTES 256
+#define HOST_BYTES (HTH_HTTP_HOST_BYTES + 1)
 
 typedef struct may_head {
-    const char *authorization, *origin, *host;
+    const char *authorization, *origin;
+    const char *host; // what the server was called by, of host_bytes; NULL: it is not said
+    size_t host_bytes;
     bool forwarded;
 } may_head;
 
-static void head_read(const struct evkeyvalq *headers, may_head *out)
+// head_read finds what counts. A host in the target counts, and the header does not then.
+static void head_read(const struct evkeyvalq *headers, const char *target, may_head *out)
 {
     const struct evkeyval *kv;
     memset(out, 0, sizeof *out);
+    const char *authority = hth_http_authority(target, &out->host_bytes);
     TAILQ_FOREACH(kv, headers, next)
     {
         const char *key = kv->key;
@@ -40,6 +44,8 @@ static void head_read(const struct evkeyvalq *headers, may_head *out)
         case 'h':
             if (strcasecmp(key, "Host") == 0) {
                 out->host = kv->value;
+                size_t bytes = hth_http_trim(&out->host);
+                out->host_bytes = authority == NULL ? bytes : out->host_bytes;
             }
             break;
         case 'f':
@@ -51,22 +57,22 @@ static void head_read(const struct evkeyvalq *headers, may_head *out)
             break;
         }
     }
+    out->host = authority != NULL ? authority : out->host;
 }
 
-// head_host copies the name that the server was called by, without its port; "": none, or a long
-// one.
+// head_host copies the name that the server was called by, without its port; "": none. A name that
+// is not sound was refused before.
 static void head_host(const may_head *q, char out[HOST_BYTES])
 {
-    out[0] = 0;
-    if (q->host != NULL) {
-        const char *from = q->host + (q->host[0] == '['), *colon = strrchr(from, ':');
-        size_t n = q->host[0] == '[' ? strcspn(from, "]")
-                   : colon != NULL   ? (size_t)(colon - from)
-                                     : strlen(from);
-        n = n < HOST_BYTES ? n : 0;
-        memcpy(out, from, n);
+    size_t n = 0;
+    if (q->host != NULL && q->host_bytes < HOST_BYTES) {
+        const char *end = q->host[0] == '[' ? "]" : ":";
+        memcpy(out, q->host + (q->host[0] == '['), q->host_bytes);
+        n = q->host_bytes - (q->host_bytes > 0 && q->host[0] == '[');
         out[n] = 0;
+        n = strcspn(out, end);
     }
+    out[n] = 0;
 }
 
 // host_is_own tells whether that is an address or localhost.
@@ -103,7 +109,8 @@ static bool head_is_own(const hth_http_conn *c, const may_head *q, const char *h
         return c == NULL || c->peer != HTH_PEER_LOOPBACK || own || strchr(host, '.') == NULL;
     }
     const char *at = strstr(q->origin, "://");
-    return own && at != NULL && q->host != NULL && strcasecmp(at + 3, q->host) == 0;
+    return own && at != NULL && q->host != NULL && strlen(at + 3) == q->host_bytes &&
+           strncasecmp(at + 3, q->host, q->host_bytes) == 0;
 }
 
 // head_peer is who asks: what a proxy passes on comes from elsewhere.
@@ -118,7 +125,7 @@ bool hth_http_is_near(hth_http *h, struct evhttp_request *req)
 {
     char host[HOST_BYTES];
     may_head q;
-    head_read(evhttp_request_get_input_headers(req), &q);
+    head_read(evhttp_request_get_input_headers(req), evhttp_request_get_uri(req), &q);
     head_host(&q, host);
     return head_peer(hth_http_conn_of(h, req), &q, host) == HTH_PEER_LOOPBACK;
 }
@@ -136,13 +143,13 @@ void hth_http_tenant(hth_http *h, struct evhttp_request *req, char *out, size_t 
 {
     may_head q = {.host = NULL};
     if (hth_auth_has_tokens(h->auth)) {
-        head_read(evhttp_request_get_input_headers(req), &q);
+        head_read(evhttp_request_get_input_headers(req), evhttp_request_get_uri(req), &q);
     }
     hth_auth_tenant(h->auth, bearer(&q), "http", out, cap);
 }
 
-bool hth_http_judge(hth_http *h, const hth_http_conn *c, const struct evkeyvalq *headers,
-                    hth_need need, hth_http_refusal *no)
+bool hth_http_judge(hth_http *h, const hth_http_conn *c, const char *target,
+                    const struct evkeyvalq *headers, hth_need need, hth_http_refusal *no)
 {
     may_head q;
     char host[HOST_BYTES];
@@ -150,7 +157,7 @@ bool hth_http_judge(hth_http *h, const hth_http_conn *c, const struct evkeyvalq 
     if (need == HTH_NEED_NOTHING) {
         return true;
     }
-    head_read(headers, &q);
+    head_read(headers, target, &q);
     head_host(&q, host);
     if (!hth_auth_has_tokens(h->auth) && !head_is_own(c, &q, host)) {
         snprintf(no->sentence, sizeof no->sentence, "%s",
@@ -173,8 +180,8 @@ bool hth_http_judge(hth_http *h, const hth_http_conn *c, const struct evkeyvalq 
 bool hth_http_may(hth_http *h, struct evhttp_request *req, hth_need need)
 {
     hth_http_refusal no;
-    if (hth_http_judge(h, hth_http_conn_of(h, req), evhttp_request_get_input_headers(req), need,
-                       &no)) {
+    if (hth_http_judge(h, hth_http_conn_of(h, req), evhttp_request_get_uri(req),
+                       evhttp_request_get_input_headers(req), need, &no)) {
         return true;
     }
     if (no.challenge) {

@@ -13,16 +13,22 @@
 
 void hth_http_live(hth_http *h, struct evhttp_request *req, const hth_http_args *a)
 {
-    hth_http_send(h, req, HTTP_OK, NULL, NULL);
+    hth_http_send_json(h, req, json_pack("{s:b}", "live", 1));
+}
+
+const char *hth_http_unready(hth_http *h)
+{
+    return hth_engine_ready(h->engine) ? NULL : "the engine's process is being restarted";
 }
 
 void hth_http_ready(hth_http *h, struct evhttp_request *req, const hth_http_args *a)
 {
-    if (!hth_engine_ready(h->engine)) {
-        hth_http_fail(h, req, HTTP_SERVUNAVAIL, "the engine's process is being restarted");
-        return;
+    const char *why = hth_http_unready(h);
+    if (why != NULL) {
+        hth_http_fail(h, req, HTTP_SERVUNAVAIL, "%s", why);
+    } else {
+        hth_http_send_json(h, req, json_pack("{s:b}", "ready", 1));
     }
-    hth_http_send(h, req, HTTP_OK, NULL, NULL);
 }
 
 void hth_http_server_metadata(hth_http *h, struct evhttp_request *req, const hth_http_args *a)
@@ -133,7 +139,7 @@ static void meta_ready(hth_http_call *c)
     if (c->r.err != HTH_OK) {
         hth_http_fail_call(c, NULL);
     } else {
-        hth_http_send(c->h, c->req, HTTP_OK, NULL, NULL);
+        hth_http_send_json(c->h, c->req, json_pack("{s:s, s:b}", "name", c->args.name, "ready", 1));
     }
 }
 

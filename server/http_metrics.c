@@ -408,9 +408,11 @@ void hth_http_metrics(hth_http *h, struct evhttp_request *req)
 {
     static const hth_http_args none = {.version = 0};
     const char *path = evhttp_uri_get_path(evhttp_request_get_evhttp_uri(req));
+    enum evhttp_cmd_type verb = evhttp_request_get_command(req);
     if (path == NULL || strcmp(path, "/metrics") != 0) {
         hth_http_fail(h, req, HTTP_NOTFOUND, "Not Found");
-    } else if (evhttp_request_get_command(req) != EVHTTP_REQ_GET) {
+    } else if (verb != EVHTTP_REQ_GET && verb != EVHTTP_REQ_HEAD) {
+        evhttp_add_header(evhttp_request_get_output_headers(req), "Allow", HTH_HTTP_ALLOW_GET);
         hth_http_fail(h, req, HTTP_BADMETHOD, "Method Not Allowed");
     } else {
         hth_http_ask(h, req, &none, "stats", metrics_finish);

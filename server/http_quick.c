@@ -10,6 +10,20 @@
 #include <strings.h>
 #include <sys/socket.h>
 
+// quick_host tells whether a line names the server, and nothing is wrong with that name.
+static bool quick_host(const char *line, size_t n)
+{
+    if (n < 5 || strncasecmp(line, "Host:", 5) != 0) {
+        return false;
+    }
+    for (line += 5, n -= 5; n > 0 && *line == ' '; line++, n--) {
+    }
+    while (n > 0 && line[n - 1] == ' ') {
+        n--;
+    }
+    return hth_http_host_sound(line, n);
+}
+
 // quick_line tells whether a header, of `n` bytes up to its end, says nothing that matters here,
 // and has nothing that a proxy in front could take for another header's beginning (http_sound.c).
 static bool quick_line(const char *line, size_t n)
@@ -17,7 +31,7 @@ static bool quick_line(const char *line, size_t n)
     if (memchr(line, '\r', n) != NULL || memchr(line, 0, n) != NULL) {
         return false;
     }
-    static const char *const plain[] = {"Host:", "User-Agent:", "Accept:", "Accept-Encoding:"};
+    static const char *const plain[] = {"User-Agent:", "Accept:", "Accept-Encoding:"};
     for (size_t i = 0; i < sizeof plain / sizeof plain[0]; i++) {
         size_t name = strlen(plain[i]);
         if (n >= name && strncasecmp(line, plain[i], name) == 0) {
@@ -27,19 +41,23 @@ static bool quick_line(const char *line, size_t n)
     return false;
 }
 
-// quick_lines tells whether the `n` bytes at `line` are such headers, the empty line behind them,
-// and nothing else.
+// quick_lines tells whether the `n` bytes at `line` are such headers, one of them the host's, the
+// empty line behind them, and nothing else.
 static bool quick_lines(const char *line, size_t n)
 {
+    int hosts = 0;
     for (const char *end = line + n, *feed; line < end; line = feed + 1) {
         feed = memchr(line, '\n', (size_t)(end - line));
         if (feed == NULL || feed == line || feed[-1] != '\r') {
             return false;
         }
         if (feed == line + 1) {
-            return feed + 1 == end;
+            return feed + 1 == end && hosts == 1;
         }
-        if (!quick_line(line, (size_t)(feed - 1 - line))) {
+        size_t length = (size_t)(feed - 1 - line);
+        bool host = quick_host(line, length);
+        hosts += host;
+        if (!host && !quick_line(line, length)) {
             return false;
         }
     }
@@ -58,15 +76,18 @@ static bool quick_word(const char **text, size_t *n, const char *word)
     return true;
 }
 
-static bool quick_asked(hth_http *h, const char *text, size_t n)
+// quick_asked returns the answer's body; NULL: this is no such check, or one that does not pass.
+static const char *quick_asked(hth_http *h, const char *text, size_t n)
 {
     if (!quick_word(&text, &n, "GET ") || !quick_word(&text, &n, h->prefix) ||
         !quick_word(&text, &n, "/v2/health/")) {
-        return false;
+        return NULL;
     }
     bool ready = quick_word(&text, &n, "ready");
-    return (ready || quick_word(&text, &n, "live")) && quick_word(&text, &n, " HTTP/1.1\r\n") &&
-           quick_lines(text, n) && (!ready || hth_engine_ready(h->engine));
+    bool asked = (ready || quick_word(&text, &n, "live")) &&
+                 quick_word(&text, &n, " HTTP/1.1\r\n") && quick_lines(text, n) &&
+                 (!ready || hth_http_unready(h) == NULL);
+    return !asked ? NULL : ready ? HTH_HTTP_READY : HTH_HTTP_LIVE;
 }
 
 // quick_may tells whether the connection is between two requests, and nothing is to be refused.
@@ -80,11 +101,12 @@ static bool quick_may(const hth_http_conn *c, size_t n)
 
 bool hth_http_quick(hth_http_conn *c, const char *text, size_t n)
 {
-    if (!quick_may(c, n) || !quick_asked(c->h, text, n)) {
+    const char *json = quick_may(c, n) ? quick_asked(c->h, text, n) : NULL;
+    if (json == NULL) {
         return false;
     }
-    char answer[HTH_HTTP_EMPTY_BYTES];
-    size_t bytes = hth_http_empty(c->h, answer);
+    char answer[HTH_HTTP_QUICK_BYTES];
+    size_t bytes = hth_http_quick_text(c->h, json, answer);
     ssize_t sent = send(c->fd, answer, bytes, MSG_DONTWAIT | MSG_NOSIGNAL);
     if (sent < 0) {
         return false; // evhttp waits for room, or finds what is wrong

@@ -148,7 +148,7 @@ static const char *reply_date(hth_http *h)
 static bool reply_is_plain(const hth_http_conn *conn, const struct evhttp_request *req)
 {
     return conn != NULL && conn->writable != NULL && req->major == 1 && req->minor == 1 &&
-           req->type != EVHTTP_REQ_HEAD && req->type != EVHTTP_REQ_CONNECT && !req->chunked &&
+           req->type != EVHTTP_REQ_CONNECT && !req->chunked &&
            (req->flags & EVHTTP_PROXY_REQUEST) == 0;
 }
 
@@ -196,16 +196,28 @@ static char *reply_number(char *at, uint64_t n)
     return mempcpy(at, p, (size_t)(end - p));
 }
 
-size_t hth_http_empty(hth_http *h, char out[HTH_HTTP_EMPTY_BYTES])
+size_t hth_http_quick_text(hth_http *h, const char *json, char out[HTH_HTTP_QUICK_BYTES])
 {
-    char *at = reply_field(stpcpy(out, "HTTP/1.1 200 OK\r\n"), "Date", reply_date(h));
-    return (size_t)(stpcpy(at, "Content-Length: 0\r\n\r\n") - out);
+    char *at = stpcpy(out, "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n");
+    at = stpcpy(reply_field(at, "Date", reply_date(h)), "Content-Length: ");
+    at = stpcpy(reply_number(at, strlen(json)), "\r\n\r\n");
+    return (size_t)(stpcpy(at, json) - out);
+}
+
+size_t hth_http_error_text(hth_http *h, int status, const char *fields, const char *json, char *out,
+                           size_t cap)
+{
+    int n = snprintf(out, cap,
+                     "HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nDate: %s\r\n"
+                     "Content-Length: %zu\r\n%sConnection: close\r\n\r\n%s",
+                     status, hth_http_phrase(status), reply_date(h), strlen(json), fields, json);
+    return n > 0 && (size_t)n < cap ? (size_t)n : 0;
 }
 
 // reply_plain is evhttp_send_reply without its formatting, and without copies of what the headers
-// say. false: out of memory, nothing has happened.
+// say. `length`: what the head says of the body. false: out of memory, nothing has happened.
 static bool reply_plain(hth_http *h, const hth_http_conn *conn, struct evhttp_request *req,
-                        int status, const char *type, struct evbuffer *body)
+                        int status, const char *type, size_t length, struct evbuffer *body)
 {
     struct evbuffer *out = bufferevent_get_output(conn->b);
     const char *date = reply_date(h), *phrase = hth_http_phrase(status);
@@ -219,7 +231,7 @@ static bool reply_plain(hth_http *h, const hth_http_conn *conn, struct evhttp_re
     at = type != NULL ? reply_field(at, "Content-Type", type) : at;
     at = reply_field(reply_fields(at, req), "Date", date);
     at = stpcpy(at, "Content-Length: ");
-    at = reply_number(at, body != NULL ? evbuffer_get_length(body) : 0);
+    at = reply_number(at, length);
     at = stpcpy(at, "\r\n\r\n");
     v.iov_len = (size_t)(at - (char *)v.iov_base);
     evbuffer_commit_space(out, &v, 1);
@@ -230,13 +242,32 @@ static bool reply_plain(hth_http *h, const hth_http_conn *conn, struct evhttp_re
     return true;
 }
 
+// reply_evhttp has evhttp write the head. The length is said here: it does not say it where it
+// knows of no body, of a HEAD's, nor to clients of HTTP/1.0, who could not see then that it was
+// cut.
+static void reply_evhttp(struct evhttp_request *req, int status, const char *type, size_t length,
+                         struct evbuffer *body)
+{
+    if (type != NULL) {
+        evhttp_add_header(req->output_headers, "Content-Type", type);
+    }
+    char digits[24];
+    *reply_number(digits, length) = 0;
+    evhttp_add_header(req->output_headers, "Content-Length", digits);
+    evhttp_send_reply(req, status, hth_http_phrase(status), body);
+}
+
 void hth_http_send(hth_http *h, struct evhttp_request *req, int status, const char *type,
                    struct evbuffer *body)
 {
     if (h->tracing != NULL) {
         reply_trace(h, body);
     }
+    size_t length = body != NULL ? evbuffer_get_length(body) : 0;
     hth_http_conn *conn = hth_http_conn_of(h, req);
+    if (req->type == EVHTTP_REQ_HEAD && body != NULL) {
+        evbuffer_drain(body, length);
+    }
     if (conn != NULL) {
         hth_http_conn_answers(conn, body != NULL ? evbuffer_get_length(body) : 0);
     }
@@ -244,11 +275,8 @@ void hth_http_send(hth_http *h, struct evhttp_request *req, int status, const ch
     h->n_answered++;
     evhttp_request_set_on_complete_cb(req, reply_sent, h);
     h->writing = true;
-    if (!reply_is_plain(conn, req) || !reply_plain(h, conn, req, status, type, body)) {
-        if (type != NULL) {
-            evhttp_add_header(req->output_headers, "Content-Type", type);
-        }
-        evhttp_send_reply(req, status, hth_http_phrase(status), body);
+    if (!reply_is_plain(conn, req) || !reply_plain(h, conn, req, status, type, length, body)) {
+        reply_evhttp(req, status, type, length, body);
     }
     h->writing = false;
     if (conn != NULL) {

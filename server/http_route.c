@@ -253,11 +253,29 @@ static const char *route_path(const hth_http *h, const char *path)
     return path != NULL && strncmp(path, h->prefix, n) == 0 ? path + n : NULL;
 }
 
-// route_find looks for what is served there; NULL: *status says why nothing is.
+const char *hth_http_route_allow(const hth_http *h, const char *path)
+{
+    parts s;
+    const segment *name;
+    bool get = false, post = false;
+    path = route_path(h, path);
+    bool split = path_split(path, &s) && path_version(&s);
+    for (size_t i = 0; split && i < sizeof route_table / sizeof route_table[0]; i++) {
+        const route *r = &route_table[i];
+        bool here = route_matches(r, &s, &name);
+        get = get || (here && r->verb == EVHTTP_REQ_GET);
+        post = post || (here && r->verb == EVHTTP_REQ_POST);
+    }
+    return get && post ? HTH_HTTP_ALLOW_ALL : get ? HTH_HTTP_ALLOW_GET : "POST";
+}
+
+// route_find looks for what is served there; NULL: *status says why nothing is. A HEAD is a GET
+// whose answer's body is not sent.
 static const route *route_find(const hth_http *h, const char *path, enum evhttp_cmd_type verb,
                                parts *s, const segment **name, int *status)
 {
     path = route_path(h, path);
+    verb = verb == EVHTTP_REQ_HEAD ? EVHTTP_REQ_GET : verb;
     *status = HTTP_NOTFOUND;
     if (!path_split(path, s) || !path_version(s)) {
         return NULL;
@@ -312,6 +330,11 @@ void hth_http_route(hth_http *h, struct evhttp_request *req)
     int status;
     const route *r = route_of(h, req, &s, &name, &status);
     if (r == NULL) {
+        if (status == HTTP_BADMETHOD) {
+            const char *path = evhttp_uri_get_path(evhttp_request_get_evhttp_uri(req));
+            evhttp_add_header(evhttp_request_get_output_headers(req), "Allow",
+                              hth_http_route_allow(h, path));
+        }
         hth_http_fail(h, req, status, "%s", hth_http_phrase(status));
     } else if (hth_http_may(h, req, r->need) && hth_http_inflate(h, req) &&
                route_args(h, req, r, &s, name, &a)) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a request's head must not say although evhttp lets it through: names and values that others
-// read differently, lengths that differ, a transfer coding that is not chunked, a body behind a
-// verb that has none, a URL over its limit.
+// read differently, no host or two, lengths that differ, a transfer coding that is not chunked, a
+// body behind a verb that has none, a target with blanks in it or over its limit.
 #include "server/http_call.h"
 
 #include "server/http_json.h"
@@ -9,6 +9,7 @@
 #include <event2/http_struct.h>
 #include <event2/keyvalq_struct.h>
 
+#include <ctype.h>
 #include <string.h>
 #include <strings.h>
 #include <sys/queue.h>
@@ -25,19 +26,39 @@ const char *hth_http_header(const struct evhttp_request *req, const char *name)
     return NULL;
 }
 
-// sound_fields says whether a proxy in front reads the headers' names and values as evhttp does:
-// it takes "Content-Length :" for another name, and a single CR for a part of the value.
+// sound_name says whether a header's name is a token (RFC 9110, 5.6.2): for evhttp it is whatever
+// stands in front of a colon, "Content-Length " too.
+static bool sound_name(const char *name)
+{
+    const char *p = name;
+    while (isalnum((unsigned char)*p) || (*p != 0 && strchr("-_!#$%&'*+.^`|~", *p) != NULL)) {
+        p++;
+    }
+    return p != name && *p == 0;
+}
+
+// sound_fields says whether a proxy in front reads the headers' names and values as evhttp does.
 static bool sound_fields(const struct evkeyvalq *headers)
 {
     const struct evkeyval *kv;
     TAILQ_FOREACH(kv, headers, next)
     {
-        if (kv->key[0] == 0 || strpbrk(kv->key, " \t\r") != NULL ||
-            strchr(kv->value, '\r') != NULL) {
+        if (!sound_name(kv->key) || strchr(kv->value, '\r') != NULL) {
             return false;
         }
     }
     return true;
+}
+
+// sound_target says whether the target has neither blanks nor control characters: evhttp takes all
+// between the first blank and the last for it.
+static bool sound_target(const char *target)
+{
+    const unsigned char *p = (const unsigned char *)target;
+    while (*p > ' ' && *p != 0x7f) {
+        p++;
+    }
+    return *p == 0;
 }
 
 // sound_lengths says whether all Content-Length headers are numbers and agree: evhttp takes the
@@ -103,39 +124,42 @@ static bool sound_verb(struct evhttp_request *req)
     return true;
 }
 
+// sound_head returns a sentence about what is wrong with a head, which ends the connection:
+// whatever follows it may be meant differently. NULL: nothing is wrong.
+static const char *sound_head(struct evhttp_request *req, bool *chunked)
+{
+    const struct evkeyvalq *headers = evhttp_request_get_input_headers(req);
+    if (!sound_fields(headers)) {
+        return "a header's name or value is not well-formed";
+    }
+    if (!sound_target(evhttp_request_get_uri(req))) {
+        return "the request's target has a blank or a control character in it";
+    }
+    const char *host = hth_http_host_wrong(headers, evhttp_request_get_uri(req), req->minor > 0);
+    if (host != NULL) {
+        return host;
+    }
+    if (!sound_verb(req)) {
+        return "HEAD and TRACE have no body";
+    }
+    return sound_lengths(headers, chunked) ? NULL : HTH_HTTP_DIFFER;
+}
+
 bool hth_http_sound(hth_http *h, struct evhttp_request *req)
 {
-    bool chunked;
+    bool chunked = true;
     hth_http_conn *conn = hth_http_conn_of(h, req);
     h->received_ns = conn != NULL ? conn->since_ns : 0;
     if (conn != NULL) {
         hth_http_conn_whole(conn);
     }
-    if (!sound_fields(evhttp_request_get_input_headers(req))) {
-        evhttp_add_header(evhttp_request_get_output_headers(req), "Connection", "close");
-        hth_http_fail(h, req, HTTP_BADREQUEST, "a header's name or value is not well-formed");
-        return false;
-    }
-    bool verb = sound_verb(req);
-    if (!verb) {
-        evhttp_add_header(evhttp_request_get_output_headers(req), "Connection", "close");
-    }
-    if (evhttp_request_get_command(req) == EVHTTP_REQ_HEAD) {
-        // evhttp would send a body after the head: an empty one keeps the connection in step.
-        hth_http_send(h, req, verb ? HTTP_BADMETHOD : HTTP_BADREQUEST, NULL, NULL);
-        return false;
-    }
-    if (!verb) {
-        hth_http_fail(h, req, HTTP_BADREQUEST, "HEAD and TRACE have no body");
-        return false;
-    }
-    bool lengths = sound_lengths(evhttp_request_get_input_headers(req), &chunked);
-    if (lengths && chunked) {
+    const char *wrong = sound_head(req, &chunked);
+    if (wrong == NULL && chunked) {
         return sound_size(h, req);
     }
     evhttp_add_header(evhttp_request_get_output_headers(req), "Connection", "close");
-    hth_http_fail(h, req, lengths ? HTTP_NOTIMPLEMENTED : HTTP_BADREQUEST, "%s",
-                  lengths ? "the only transfer coding here is chunked" : HTH_HTTP_DIFFER);
+    hth_http_fail(h, req, wrong != NULL ? HTTP_BADREQUEST : HTTP_NOTIMPLEMENTED, "%s",
+                  wrong != NULL ? wrong : "the only transfer coding here is chunked");
     return false;
 }
 

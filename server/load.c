@@ -141,6 +141,15 @@ static hth_err load_bring(hth_models *ms, hth_model *m, int pin, hth_request *r)
     return err;
 }
 
+// load_refused fails when a newer version than the one that serves a name was refused.
+static hth_err load_refused(const hth_name *n)
+{
+    return n->refused > n->serving->version
+               ? hth_fail(HTH_EBUSY, "version %d is not served, version %d goes on: %s", n->refused,
+                          n->serving->version, n->why)
+               : HTH_OK;
+}
+
 // *list: where it waits: the newest version is being made ready, or there is no room now.
 static hth_err load_try(hth_loads *l, hth_request *r, const load_args *a, hth_request ***list)
 {
@@ -155,10 +164,7 @@ static hth_err load_try(hth_loads *l, hth_request *r, const load_args *a, hth_re
         *list = &l->behind;
         return HTH_OK;
     }
-    if (n != NULL && n->refused > m->version) {
-        return hth_fail(HTH_EBUSY, "version %d is not served, version %d goes on: %s", n->refused,
-                        m->version, n->why);
-    }
+    HTH_TRY(n != NULL ? load_refused(n) : HTH_OK);
     hth_err err = load_bring(ms, m, a->pin, r);
     if (err != HTH_OK && fresh) {
         hth_model_drop(ms, m);
@@ -170,16 +176,33 @@ static hth_err load_try(hth_loads *l, hth_request *r, const load_args *a, hth_re
     return *list != NULL ? HTH_OK : err;
 }
 
+// load_serving answers what serves a name when its newest version does, or may not; *list: where it
+// waits for that. Nothing serves a name that nobody has asked for: it gets the newest then.
+static hth_err load_serving(hth_loads *l, hth_request *r, const load_args *a, hth_request ***list)
+{
+    const hth_name *n = hth_model_name(l->ms, a->name);
+    int version = n != NULL ? n->serving->version : 0;
+    if (n != NULL && n->wanted > 0) {
+        *list = &l->behind;
+        return HTH_OK;
+    }
+    HTH_TRY(n != NULL ? load_refused(n) : HTH_OK);
+    return load_answer(r, json_pack("{s:s, s:i}", "name", a->name, "version", version));
+}
+
 static void load_one(hth_loads *l, hth_request *r, bool first)
 {
     load_args a;
     hth_request **list = NULL;
     hth_err err = load_read(r, &a);
+    bool serving = strcmp(r->query, "serving") == 0;
     l->ms->tenant = r->tenant;
     if (err == HTH_OK && first && a.version == 0) {
         hth_reload_again(l->ms, a.name);
     }
-    err = err == HTH_OK ? load_try(l, r, &a, &list) : err;
+    if (err == HTH_OK) {
+        err = serving ? load_serving(l, r, &a, &list) : load_try(l, r, &a, &list);
+    }
     l->ms->tenant = NULL;
     if (list != NULL) {
         r->next = *list;
@@ -260,7 +283,7 @@ static hth_err load_loaded(const hth_loads *l, hth_request *r)
 
 bool hth_loads_take(hth_loads *l, hth_request *r)
 {
-    if (strcmp(r->query, "load") == 0) {
+    if (strcmp(r->query, "load") == 0 || strcmp(r->query, "serving") == 0) {
         load_one(l, r, true);
     } else if (strcmp(r->query, "unload") == 0) {
         l->answer(r, load_unload(l, r));

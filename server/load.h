@@ -27,8 +27,10 @@ typedef struct hth_loads {
 hth_err hth_load_program(hth_models *ms, hth_model *m, hth_program **out, bool *made);
 
 // hth_loads_take takes the requests "load" ({"model", "pin", "wait"}, or true in "unpin" and
-// "no-wait"), "unload" ({"model"}) and "loaded"; they are answered now or later. false: `r` is
-// something else. pin true: its weights stay on the device until it is unloaded, or loaded with
+// "no-wait"), "serving" ({"model"}), "unload" ({"model"}) and "loaded"; they are answered now or
+// later. false: `r` is something else. "serving" loads nothing: it answers {"name", "version"} when
+// the newest version serves the name, version 0 where none does; HTH_EBUSY: an older one goes on,
+// and why. pin true: its weights stay on the device until it is unloaded, or loaded with
 // false; wait false: HTH_ENODEVMEM where there is no room now.
 bool hth_loads_take(hth_loads *l, hth_request *r);
 // hth_loads_turn does a piece of work for newer versions and for the requests that wait; false:

@@ -7,6 +7,8 @@
 
 #include <jansson.h>
 
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 void hth_slot_reset(hth_slot *s, nng_msg *msg)
@@ -41,7 +43,7 @@ static hth_err request_frame(void *ctx, const ProtobufCMessage *header, Hearth__
 static hth_err request_place(hth_request *req, hth_request_tensor *out, int n_out)
 {
     hth_slot *s = req->ctx;
-    return hth_frame_outputs(s->q->call, out, n_out, request_frame, s);
+    return hth_frame_outputs(s->q->call, req->version, out, n_out, request_frame, s);
 }
 
 static void request_done(hth_request *req)
@@ -133,26 +135,90 @@ static int request_put_progress(void *ctx, uint64_t done, uint64_t total)
     return s->r.canceled;
 }
 
-static hth_err request_import(hth_slot *s, Hearth__Imported *out)
+static void request_imported(hth_slot *s)
 {
-    hth_put_result r;
+    const hth_put_result *r = &s->put;
+    Hearth__Reply reply = HEARTH__REPLY__INIT;
+    Hearth__Imported body = HEARTH__IMPORTED__INIT;
+    body.version = r->version;
+    body.unchanged = r->unchanged;
+    body.tensors_new = r->tensors_new;
+    body.tensors_shared = r->tensors_shared;
+    body.bytes_new = r->bytes_new;
+    body.bytes_shared = r->bytes_shared;
+    reply.body_case = HEARTH__REPLY__BODY_IMPORTED;
+    reply.imported = &body;
+    hth_slot_reply(s, &reply);
+}
+
+// request_stored says what became of a version that is in the store, but does not answer.
+static void request_stored(hth_slot *s, hth_err err, const char *why)
+{
+    char sentence[800];
+    snprintf(sentence, sizeof sentence, "%s:%d is in the store, but %s", s->q->import_model->name,
+             s->put.version, why);
+    hth_slot_fail(s, err, sentence);
+}
+
+static void request_serves(hth_request *req)
+{
+    hth_slot *s = req->ctx;
+    hth_free(req->json);
+    hth_free(s->arguments);
+    if (req->err != HTH_OK) {
+        request_stored(s, req->err, req->detail);
+    } else {
+        request_imported(s);
+    }
+}
+
+// request_serve waits until the version that was imported answers by its name, where the name is
+// served.
+static void request_serve(hth_slot *s)
+{
+    const char *name = s->q->import_model->name;
+    char text[32];
+    json_t *args = json_pack("{s:s}", "model", name);
+    char *arguments = args != NULL ? json_dumps(args, JSON_COMPACT) : NULL;
+    s->arguments = arguments != NULL ? hth_strdup(arguments) : NULL;
+    free(arguments);
+    json_decref(args);
+    if (s->arguments == NULL) {
+        request_stored(s, HTH_ENOMEM, "out of memory");
+        return;
+    }
+    snprintf(text, sizeof text, "loading version %d", s->put.version);
+    hth_slot_set_progress(s, text, 0, 0);
+    hth_auth_tenant(s->d->auth, s->q->token, hth_conn_tenant(s->conn), s->tenant, sizeof s->tenant);
+    s->r.tenant = s->tenant;
+    s->r.query = "serving";
+    s->r.arguments = s->arguments;
+    s->r.done = request_serves;
+    hth_err err = hth_engine_submit(s->d->engine, &s->r);
+    if (err != HTH_OK) {
+        hth_free(s->arguments);
+        request_stored(s, err, hth_err_detail());
+    }
+}
+
+static void request_import(hth_slot *s)
+{
     const Hearth__Import *q = s->q->import_model;
-    HTH_TRY(hth_catalog_import(s->d->store, q->name, q->path, q->max_batch, request_put_progress, s,
-                               &r));
-    out->version = r.version;
-    out->unchanged = r.unchanged;
-    out->tensors_new = r.tensors_new;
-    out->tensors_shared = r.tensors_shared;
-    out->bytes_new = r.bytes_new;
-    out->bytes_shared = r.bytes_shared;
-    return HTH_OK;
+    hth_err err = hth_catalog_import(s->d->store, q->name, q->path, q->max_batch,
+                                     request_put_progress, s, &s->put);
+    if (err != HTH_OK) {
+        hth_slot_fail(s, err, hth_err_detail());
+    } else if (q->no_wait) {
+        request_imported(s);
+    } else {
+        request_serve(s);
+    }
 }
 
 static void request_run_job(hth_job *j)
 {
     hth_slot *s = (hth_slot *)((char *)j - offsetof(hth_slot, job));
     Hearth__Reply r = HEARTH__REPLY__INIT;
-    Hearth__Imported imported = HEARTH__IMPORTED__INIT;
     Hearth__Collected collected = HEARTH__COLLECTED__INIT;
     Hearth__Done finished = HEARTH__DONE__INIT;
     hth_err err;
@@ -161,9 +227,8 @@ static void request_run_job(hth_job *j)
     if (s->r.canceled) {
         err = hth_fail(HTH_ECANCELED, "canceled before it began");
     } else if (s->q->body_case == HEARTH__REQUEST__BODY_IMPORT_MODEL) {
-        err = request_import(s, &imported);
-        r.body_case = HEARTH__REPLY__BODY_IMPORTED;
-        r.imported = &imported;
+        request_import(s);
+        return;
     } else if (s->q->body_case == HEARTH__REQUEST__BODY_GC) {
         err = hth_store_gc(s->d->store, &collected.files, &collected.bytes);
         r.body_case = HEARTH__REPLY__BODY_COLLECTED;

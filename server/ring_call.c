@@ -81,7 +81,7 @@ static hth_err call_make(void *ctx, const ProtobufCMessage *header, Hearth__Tens
 static hth_err call_place(hth_request *r, hth_request_tensor *out, int n_out)
 {
     hth_ring_call *k = r->ctx;
-    return hth_frame_outputs(k->call, out, n_out, call_make, k);
+    return hth_frame_outputs(k->call, r->version, out, n_out, call_make, k);
 }
 
 // call_free frees a call that is in no list. Its ring goes with the last one.

@@ -4,6 +4,7 @@
 #include "server/router_impl.h"
 
 #include "base/clock.h"
+#include "server/catalog.h"
 #include "server/router_merge.h"
 
 #include <stdio.h>
@@ -23,18 +24,20 @@ static const struct {
     const char *query;
     router_kind kind;
 } kinds[] = {
-    {"devices", ROUTER_ALL},      {"latency", ROUTER_ALL},  {"loaded", ROUTER_ALL},
-    {"jobs", ROUTER_ALL},         {"tenants", ROUTER_ALL},  {"timeline", ROUTER_ALL},
-    {"unload", ROUTER_ALL},       {"stats", ROUTER_HAVING}, {"batching", ROUTER_HAVING},
-    {"precision", ROUTER_HAVING}, {"load", ROUTER_LOAD},    {"train", ROUTER_TRAIN},
-    {"job", ROUTER_JOB},          {"cancel", ROUTER_JOB},   {"pause", ROUTER_JOB},
-    {"resume", ROUTER_JOB},
+    {"devices", ROUTER_ALL},     {"latency", ROUTER_ALL},      {"loaded", ROUTER_ALL},
+    {"jobs", ROUTER_ALL},        {"tenants", ROUTER_ALL},      {"timeline", ROUTER_ALL},
+    {"unload", ROUTER_ALL},      {"serving", ROUTER_ALL},      {"stats", ROUTER_HAVING},
+    {"batching", ROUTER_HAVING}, {"precision", ROUTER_HAVING}, {"load", ROUTER_LOAD},
+    {"train", ROUTER_TRAIN},     {"job", ROUTER_JOB},          {"cancel", ROUTER_JOB},
+    {"pause", ROUTER_JOB},       {"resume", ROUTER_JOB},
 };
 
 // A question to several devices.
 typedef struct router_all {
     hth_router *router;
     hth_request *r; // what is answered
+    bool each;      // the first error of any device is the answer
+    bool answered;  // r has its answer already, which an error takes back
     int n;
     int device[HTH_PLACE_DEVICES];
     hth_request part[HTH_PLACE_DEVICES];
@@ -99,22 +102,40 @@ static void all_devices(hth_router *n, json_t *doc)
     pthread_mutex_unlock(&n->lock);
 }
 
+// all_result sets whether `r` has failed: when all devices have, or, of a question that each must
+// answer, when one has.
+static void all_result(const router_all *a)
+{
+    hth_request *r = a->r;
+    const hth_request *why = &a->part[0];
+    for (int i = 0; i < a->n; i++) {
+        bool bad = a->part[i].err != HTH_OK;
+        why = bad == a->each ? &a->part[i] : why;
+        if (bad == a->each) {
+            break;
+        }
+    }
+    r->err = why->err;
+    snprintf(r->detail, sizeof r->detail, "%s", why->err == HTH_OK ? "" : why->detail);
+    if (r->err != HTH_OK) {
+        hth_free(r->json);
+        r->json = NULL;
+    }
+}
+
 static void all_finish(router_all *a)
 {
     hth_router *n = a->router;
     hth_request *r = a->r;
     json_t *docs[HTH_PLACE_DEVICES] = {NULL}, *args = query_args(r);
     const char *name[HTH_PLACE_DEVICES];
-    int good = -1;
     for (int i = 0; i < a->n; i++) {
         name[i] = n->device[a->device[i]].name;
         docs[i] = a->part[i].json != NULL ? json_loads(a->part[i].json, 0, NULL) : NULL;
-        good = good < 0 && a->part[i].err == HTH_OK ? i : good;
         hth_free(a->part[i].json);
     }
-    r->err = good >= 0 ? HTH_OK : a->part[0].err;
-    snprintf(r->detail, sizeof r->detail, "%s", good >= 0 ? "" : a->part[0].detail);
-    if (good >= 0) {
+    all_result(a);
+    if (r->err == HTH_OK && !a->answered) {
         json_t *doc = hth_router_merge(r->query, docs, name, a->n);
         if (strcmp(r->query, "devices") == 0) {
             all_devices(n, doc);
@@ -143,8 +164,9 @@ static void all_done(hth_request *part)
     }
 }
 
-// all_ask asks the devices of a mask.
-static hth_err all_ask(hth_router *n, hth_request *r, uint32_t mask)
+// all_ask asks the devices of a mask: r's question, or, where it is answered already, another one
+// with the same arguments.
+static hth_err all_ask(hth_router *n, hth_request *r, uint32_t mask, const char *query)
 {
     router_all *a = hth_calloc(1, sizeof *a);
     hth_err err = HTH_OK;
@@ -153,9 +175,11 @@ static hth_err all_ask(hth_router *n, hth_request *r, uint32_t mask)
     }
     a->router = n;
     a->r = r;
+    a->each = strcmp(query, "serving") == 0;
+    a->answered = query != r->query;
     for (int i = 0; i < n->n; i++) {
         if ((mask >> i & 1) != 0) {
-            a->part[a->n] = (hth_request){.query = r->query,
+            a->part[a->n] = (hth_request){.query = query,
                                           .arguments = r->arguments,
                                           .tenant = r->tenant,
                                           .done = all_done,
@@ -247,6 +271,20 @@ static void load_learn(hth_router *n, hth_request *r)
 
 static hth_err load_send(hth_router *n, hth_request *r);
 
+// load_others has the other devices take the newest version of a name over, too, where they serve
+// it, before `r`, which has been answered by one, is given back; false: there is nobody to ask.
+static bool load_others(hth_router *n, hth_request *r)
+{
+    char name[201];
+    int version = 0;
+    json_t *args = query_args(r);
+    const char *spec = query_text(args, "model");
+    uint32_t others = query_up(n) & ~(1u << r->route.device);
+    bool named = spec != NULL && hth_catalog_parse(spec, name, &version) == HTH_OK && version == 0;
+    json_decref(args);
+    return named && others != 0 && all_ask(n, r, others, "serving") == HTH_OK;
+}
+
 static void load_done(hth_request *r)
 {
     hth_router *n = r->route.router;
@@ -264,6 +302,9 @@ static void load_done(hth_request *r)
         answer_json(r, doc);
         json_decref(doc);
         router_refresh(n, device);
+        if (load_others(n, r)) {
+            return;
+        }
     }
     if (!again || r->canceled || load_send(n, r) != HTH_OK) {
         router_finish(r);
@@ -378,9 +419,9 @@ hth_err router_query(hth_router *n, hth_request *r)
     } else if (kind == ROUTER_HAVING && spec != NULL) {
         uint32_t mask =
             query_sets(r, args) ? query_up(n) : query_having(n, router_model_find(n, spec));
-        err = mask != 0 ? all_ask(n, r, mask) : query_model(n, r, args);
+        err = mask != 0 ? all_ask(n, r, mask, r->query) : query_model(n, r, args);
     } else if (kind == ROUTER_ALL || kind == ROUTER_HAVING) {
-        err = all_ask(n, r, query_up(n));
+        err = all_ask(n, r, query_up(n), r->query);
     } else {
         err = query_model(n, r, args);
     }

@@ -32,6 +32,8 @@ typedef struct hth_slot {
     hth_frame_inputs in;
     nng_msg *reply; // made by place, sent by done
     hth_job job;
+    hth_put_result put; // of an import
+    char *arguments;    // .. and of its question to the engine
 } hth_slot;
 
 struct hth_dispatch {

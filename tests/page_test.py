@@ -152,7 +152,10 @@ class Answers(unittest.TestCase):
                 answer, body = self.server.request(path, verb)
                 self.assertEqual(answer.status, 405, (verb, path))
                 self.assertIn('error', json.loads(body))
-            self.assertEqual(self.server.request(path, 'HEAD')[0].status, 405)
+                self.assertEqual(answer.getheader('Allow'), 'GET, HEAD')
+            answer, body = self.server.request(path, 'HEAD')
+            self.assertEqual((answer.status, body), (self.server.request(path)[0].status, b''), path)
+            self.assertGreater(int(answer.getheader('Content-Length')), 0)
         for path in ('/index.html', '/favicon.ico', '/v2/hearth', '/v2/hearth/', '/v2/hearth/nothing', '/v2/hearth/jobs/', '/v2/hearth/stats/x',
                      '//'):
             answer, body = self.server.request(path)

@@ -14,7 +14,7 @@ import numpy as np
 from . import _memory
 from ._errors import InvalidArgument, NotFound
 from ._jobs import Job, Trained
-from ._library import PROGRESS, ImportResult, InferOptions, Options, Tensor, check
+from ._library import PROGRESS, ImportOptions, ImportReport, InferOptions, Options, Tensor, check
 
 Progress = Callable[[str, int, int], Any]
 LONGEST_MS = 2**31 - 1
@@ -30,6 +30,8 @@ class Imported:
     tensors_shared: int
     bytes_new: int
     bytes_shared: int
+    tensors_repaired: int = 0
+    bytes_repaired: int = 0
 
 
 class _Watcher:
@@ -127,11 +129,12 @@ class Client:
 
     # ---- inference
 
-    def infer(self, model: str, inputs: Mapping[str, Any] | Any, *, priority: int = 0, timeout: float = 0) -> dict[str, np.ndarray]:
+    def infer(self, model: str, inputs: Mapping[str, Any] | Any, *, priority: int = 0, timeout: float = 0) -> _memory.Outputs:
         """Runs a model ("name" or "name:version") on arrays by input's name, or on the array of its only input.
 
         `priority` 1 waits before 2, and so on; `timeout` is how many seconds the request may wait for the device. 0 is the model's
-        default of both. The arrays of the answer are views of its memory, which lives as long as one of them.
+        default of both. The arrays of the answer are views of its memory, which lives as long as one of them; the answer's `version`
+        is that of the model.
         """
         handle = self._open()
         tensors, keep = _memory.inputs(inputs)
@@ -149,16 +152,18 @@ class Client:
 
     # ---- models
 
-    def import_model(self, name: str, path: str | os.PathLike[str], *, max_batch: int | None = None,
+    def import_model(self, name: str, path: str | os.PathLike[str], *, max_batch: int | None = None, wait: bool = True,
                      progress: Progress | None = None) -> Imported:
-        """Puts an ONNX file on the server's machine into the store, as a new version of `name`."""
-        handle, result = self._open(), ImportResult()
+        """Puts an ONNX file on the server's machine into the store, as a new version of `name`. Returns when that version is the one
+        that answers; with wait=False when it is stored."""
+        handle, report, options = self._open(), ImportReport(), ImportOptions(0 if wait else 1)
         watch = _Watcher(handle, progress)
-        watch.check(handle.library, handle.library.hearth_import(
-            handle.pointer, name.encode(), os.fsencode(os.path.abspath(path)), -1 if max_batch is None else max_batch, watch.callback,
-            None, C.byref(result)))
+        watch.check(handle.library, handle.library.hearth_import_with(
+            handle.pointer, name.encode(), os.fsencode(os.path.abspath(path)), -1 if max_batch is None else max_batch,
+            C.byref(options), watch.callback, None, C.byref(report)))
+        result = report.result
         return Imported(result.version, bool(result.unchanged), result.tensors_new, result.tensors_shared, result.bytes_new,
-                        result.bytes_shared)
+                        result.bytes_shared, report.tensors_repaired, report.bytes_repaired)
 
     def models(self) -> list[dict[str, Any]]:
         """The models and their versions."""

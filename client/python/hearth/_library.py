@@ -34,16 +34,26 @@ class ImportResult(C.Structure):
                 ('bytes_new', C.c_uint64), ('bytes_shared', C.c_uint64)]
 
 
+class ImportOptions(C.Structure):
+    _fields_ = [('no_wait', C.c_int)]
+
+
+class ImportReport(C.Structure):
+    _fields_ = [('result', ImportResult), ('tensors_repaired', C.c_uint64), ('bytes_repaired', C.c_uint64)]
+
+
 _SIGNATURES = {
     'hearth_open': (C.c_int, [C.c_char_p, C.POINTER(Options), C.POINTER(C.c_void_p)]),
     'hearth_close': (None, [C.c_void_p]),
     'hearth_error': (C.c_char_p, []),
     'hearth_infer_with': (C.c_int, [C.c_void_p, C.c_char_p, C.POINTER(Tensor), C.c_int, C.POINTER(InferOptions), C.POINTER(C.POINTER(Tensor)),
                                     C.POINTER(C.c_int)]),
+    'hearth_outputs_version': (C.c_int, [C.POINTER(Tensor)]),
     'hearth_tensors_free': (None, [C.POINTER(Tensor), C.c_int]),
     'hearth_buffer_alloc': (C.c_int, [C.c_void_p, C.c_size_t, C.POINTER(C.c_void_p)]),
     'hearth_buffer_free': (None, [C.c_void_p, C.c_void_p]),
-    'hearth_import': (C.c_int, [C.c_void_p, C.c_char_p, C.c_char_p, C.c_int, PROGRESS, C.c_void_p, C.POINTER(ImportResult)]),
+    'hearth_import_with': (C.c_int, [C.c_void_p, C.c_char_p, C.c_char_p, C.c_int, C.POINTER(ImportOptions), PROGRESS, C.c_void_p,
+                                     C.POINTER(ImportReport)]),
     'hearth_query': (C.c_int, [C.c_void_p, C.c_char_p, C.c_char_p, PROGRESS, C.c_void_p, C.POINTER(C.c_void_p)]),
     'hearth_free': (None, [C.c_void_p]),
     'hearth_remove': (C.c_int, [C.c_void_p, C.c_char_p]),

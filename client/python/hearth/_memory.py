@@ -87,9 +87,15 @@ class _Outputs:
         self.library.hearth_tensors_free(self.tensors, self.n)
 
 
-def outputs(library: C.CDLL, tensors: Any, n: int) -> dict[str, np.ndarray]:
+class Outputs(dict[str, np.ndarray]):
+    """An answer's arrays by name; `version` is that of the model that gave them."""
+    version = 0
+
+
+def outputs(library: C.CDLL, tensors: Any, n: int) -> Outputs:
     """The arrays of an answer, which are views of it."""
-    owner, result = _Outputs(library, tensors, n), {}
+    owner, result = _Outputs(library, tensors, n), Outputs()
+    result.version = library.hearth_outputs_version(tensors)
     for t in tensors[:n]:
         shape = tuple(t.shape[:t.rank])
         if t.dtype == BFLOAT16 and BFLOAT16 not in DTYPES:  # numpy has no such type: the same values in FP32

@@ -1,0 +1,207 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What answers behind an import and a load. Speaks TAP. usage: tests/versions_test.py BUILD_DIR, from the root."""
+import base64
+import http.client
+import json
+import os
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import unittest
+from concurrent.futures import ThreadPoolExecutor
+
+import onnx_small
+import tap
+
+BUILD = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else 'build')
+HEARTH, HEARTHD = BUILD + '/hearth', BUILD + '/hearthd'
+FOLDER = tempfile.mkdtemp(prefix='hearth-versions-')
+N, VERSIONS, PATIENCE = 24, 21, 120
+for name in ('HEARTH_SERVER', 'HEARTH_TOKEN'):
+    os.environ.pop(name, None)
+
+
+def write(name, data):
+    path = f'{FOLDER}/{name}'
+    with open(path, 'wb') as f:
+        f.write(data)
+    return path
+
+
+def input_file():
+    """Twice the unit matrix, as .npy: OUTPUT0 of onnx_small.powers(N, p) has 2 ** p at the first place."""
+    head = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({N}, {N}), }}".encode()
+    head += b' ' * (63 - (10 + len(head)) % 64) + b'\n'
+    rows = [2.0 if i % (N + 1) == 0 else 0.0 for i in range(N * N)]
+    return write('x.npy', b'\x93NUMPY\x01\x00' + struct.pack('<H', len(head)) + head + struct.pack(f'<{N * N}f', *rows)), rows
+
+
+INPUT, VALUES = input_file()
+
+
+def power(p):
+    return write(f'{p}.onnx', onnx_small.powers(N, p))
+
+
+class Server:
+    """hearthd with HTTP and a Unix socket, on a store of its own."""
+    count = 0
+
+    def __init__(self, *flags):
+        Server.count += 1
+        self.folder = f'{FOLDER}/{Server.count}'
+        os.mkdir(self.folder)
+        self.url, self.port = f'ipc://{self.folder}/sock', tap.free_port()
+        with open(self.folder + '/log', 'w', encoding='utf-8') as log:
+            self.process = subprocess.Popen([HEARTHD, '--store', self.folder + '/store', '--listen', self.url, '--http', f'127.0.0.1:{self.port}',
+                                             *flags], stdout=subprocess.PIPE, stderr=log, text=True)
+        assert 'ready' in self.process.stdout.readline()
+
+    def stop(self):
+        self.process.send_signal(signal.SIGTERM)
+        self.process.stdout.close()
+        return self.process.wait(PATIENCE)
+
+    def hearth(self, *args, code=0):
+        out = subprocess.run([HEARTH, '--server', self.url, *args], capture_output=True, text=True, check=False, timeout=PATIENCE)
+        assert out.returncode == code, f'{args}: exit code {out.returncode}: {out.stdout}{out.stderr}'
+        return out.stdout + out.stderr
+
+    def ask(self, path, body):
+        c = http.client.HTTPConnection('127.0.0.1', self.port, timeout=PATIENCE)
+        try:
+            c.request('POST', path, json.dumps(body))
+            r = c.getresponse()
+            data = r.read().decode()
+            return r.status, json.loads(data) if data else None
+        finally:
+            c.close()
+
+    def infer(self, model):
+        """Which version says that it answered, and which did."""
+        doc = json.loads(self.hearth('--json', 'infer', model, '--input', INPUT))
+        return doc['version'], round(doc['outputs'][0]['top'][0]['value'])
+
+    def infer_http(self, model):
+        status, doc = self.ask(f'/v2/models/{model}/infer', {'inputs': [{'name': 'INPUT0', 'shape': [N, N], 'datatype': 'FP32', 'data': VALUES}]})
+        assert status == 200, doc
+        return int(doc['model_version']), round(doc['outputs'][0]['data'][0])
+
+
+class OneDevice(unittest.TestCase):
+    flags = ['--device', 'cpu:mem=64MiB,threads=1']
+
+    @classmethod
+    def setUpClass(cls):
+        cls.s = Server(*cls.flags)
+
+    @classmethod
+    def tearDownClass(cls):
+        assert cls.s.stop() == 0
+
+    def setUp(self):
+        self.m = self.id().split('.')[-1]
+
+    def put(self, p, *flags):
+        """Imports `powers(N, p)` and returns its version."""
+        return json.loads(self.s.hearth('--json', 'import', self.m, power(p), *flags))['version']
+
+    def everywhere(self):
+        """Has each device serve the model: where there is one, it does by being asked."""
+        self.s.infer_http(self.m)
+
+    def many(self):
+        """What answers requests of one moment, which go to whatever device is free."""
+        with ThreadPoolExecutor(8) as pool:
+            return set(pool.map(lambda _: self.s.infer_http(self.m), range(16)))
+
+    def test_import(self):
+        """Behind an import the new version answers, each time."""
+        self.put(2)
+        self.everywhere()
+        for p in range(3, 3 + VERSIONS):
+            version = self.put(p)
+            self.assertEqual((self.s.infer if p < 6 else self.s.infer_http)(self.m), (version, 2 ** p))
+
+    def test_import_in_many(self):
+        """.. whatever device a request goes to."""
+        self.put(2)
+        self.everywhere()
+        for p in range(3, 7):
+            version = self.put(p)
+            self.assertEqual(self.many(), {(version, 2 ** p)})
+
+    def test_load(self):
+        """A version that was imported without waiting answers when the model has been loaded, by whatever way."""
+        self.put(2)
+        self.everywhere()
+        for p in range(3, 9):
+            version = self.put(p, '--no-wait')
+            if p % 2:
+                self.s.hearth('load', self.m)
+            else:
+                self.assertEqual(self.s.ask(f'/v2/repository/models/{self.m}/load', {}), (200, None))
+            self.assertEqual(self.many(), {(version, 2 ** p)})
+
+    def test_load_with_file(self):
+        """A version that comes with the load is the one that answers."""
+        self.put(2)
+        self.everywhere()
+        for p in range(3, 6):
+            data = base64.b64encode(onnx_small.powers(N, p)).decode()
+            self.assertEqual(self.s.ask(f'/v2/repository/models/{self.m}/load', {'parameters': {'config': '{}', 'file:1/model.onnx': data}}), (200, None))
+            self.assertEqual(self.s.infer(self.m)[1], 2 ** p)
+
+    def test_refused(self):
+        """A version that cannot be run is an error that says so; the older one goes on, and an import of a good one mends it."""
+        first = self.put(3)
+        self.everywhere()
+        path = write('large.onnx', onnx_small.powers(4200, 4))
+        said = self.s.hearth('import', self.m, path, code=1)
+        self.assertIn(f'{self.m}:{first + 1} is in the store, but version {first + 1} is not served, version {first} goes on: ', said)
+        self.assertEqual(self.s.infer(self.m), (first, 8))
+        said = self.s.hearth('import', self.m, path, code=1)  # it is tried again, and says so again
+        self.assertIn(f'version {first} goes on: ', said)
+        self.assertEqual(self.s.infer(self.m), (first, 8))
+        self.assertEqual(json.loads(self.s.hearth('--json', 'import', self.m, path, '--no-wait'))['unchanged'], True)
+        version = self.put(4)
+        self.assertEqual(self.s.infer(self.m), (version, 16))
+
+    def test_not_served(self):
+        """An import of a name that nobody asked for waits for nothing, and loads nothing."""
+        self.put(5)
+        loaded = json.loads(self.s.hearth('--json', 'ls'))['models']
+        self.assertEqual([m['state'] for m in loaded if m['name'] == self.m], [''])
+        self.assertEqual(self.s.infer(self.m)[1], 32)
+
+    def test_said(self):
+        version = self.put(3)
+        said = self.s.hearth('infer', self.m, '--input', INPUT).splitlines()
+        self.assertEqual(said[0], f'{self.m}:{version}')
+        self.assertIn('OUTPUT0', said[1])
+
+
+class Thread(OneDevice):
+    flags = ['--device', 'cpu:mem=64MiB,threads=1', '--engine-process', 'thread']
+
+
+class TwoDevices(OneDevice):
+    flags = ['--device', 'cpu:0,mem=64MiB,threads=1', '--device', 'cpu:1,mem=64MiB,threads=1']
+
+    def everywhere(self):
+        for device in ('cpu:0', 'cpu:1'):
+            self.s.hearth('load', self.m, '--on', device)
+        rows = json.loads(self.s.hearth('--json', 'devices'))['devices']
+        self.assertEqual([r['state'] for r in rows], ['up', 'up'])
+
+
+if __name__ == '__main__':
+    try:
+        code = tap.run([OneDevice, Thread, TwoDevices])
+    finally:
+        shutil.rmtree(FOLDER, ignore_errors=True)
+    sys.exit(code)
