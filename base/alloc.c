@@ -20,10 +20,20 @@ static _Atomic uint64_t alloc_count;
 static _Atomic int64_t alloc_live;
 static _Atomic uint64_t alloc_fail_at; // absolute count at which to fail; 0: never
 
+static void (*_Atomic alloc_fn)(void *ctx); // what happens there; NULL: the allocation fails
+static void *_Atomic alloc_ctx;
+
 static int alloc_refused(void)
 {
     uint64_t n = atomic_fetch_add_explicit(&alloc_count, 1, memory_order_relaxed) + 1;
-    return n == atomic_load_explicit(&alloc_fail_at, memory_order_relaxed);
+    if (n != atomic_load_explicit(&alloc_fail_at, memory_order_relaxed)) {
+        return 0;
+    }
+    void (*fn)(void *ctx) = atomic_load(&alloc_fn);
+    if (fn != NULL) {
+        fn(atomic_load(&alloc_ctx));
+    }
+    return fn == NULL;
 }
 
 static void *alloc_counted(void *p)
@@ -135,9 +145,22 @@ void hth_free(void *p)
     }
 }
 
+static void fault_set(uint64_t nth, void (*fn)(void *ctx), void *ctx)
+{
+    atomic_store(&alloc_fail_at, 0);
+    atomic_store(&alloc_fn, fn);
+    atomic_store(&alloc_ctx, ctx);
+    atomic_store(&alloc_fail_at, nth == 0 ? 0 : atomic_load(&alloc_count) + nth);
+}
+
 void hth_fault_alloc(uint64_t nth)
 {
-    atomic_store(&alloc_fail_at, nth == 0 ? 0 : atomic_load(&alloc_count) + nth);
+    fault_set(nth, NULL, NULL);
+}
+
+void hth_fault_call(uint64_t nth, void (*fn)(void *ctx), void *ctx)
+{
+    fault_set(nth, fn, ctx);
 }
 
 uint64_t hth_alloc_count(void)

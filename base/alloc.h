@@ -32,6 +32,10 @@ void hth_free(void *p);
 // hth_fault_alloc makes the n-th allocation from now (1-based, all threads together) fail once; 0
 // turns it off.
 void hth_fault_alloc(uint64_t nth);
+// hth_fault_call calls fn(ctx) at the n-th allocation from now, once, and lets it succeed: what
+// others do in the midst of a call, in a test. The calling thread's allocations are not told from
+// others'. 0 turns it off.
+void hth_fault_call(uint64_t nth, void (*fn)(void *ctx), void *ctx);
 // hth_alloc_count returns how many allocations were asked for since the process started.
 uint64_t hth_alloc_count(void);
 // hth_alloc_live returns how many blocks are allocated and not freed: leak checks in fault loops.

@@ -141,6 +141,7 @@ static hth_err take_content(walk *w, int i, int *out)
         return err;
     }
     w->content[value] = *out;
+    w->out->contents[i] = hth_const_hold(c);
     return HTH_OK;
 }
 
@@ -335,9 +336,11 @@ static hth_err walk_all(walk *w)
     w->flags = hth_calloc(n, sizeof *w->flags);
     w->content = hth_calloc(n, sizeof *w->content);
     w->cut = hth_calloc(n + (size_t)w->g->n_nodes, sizeof *w->cut);
-    if (w->flags == NULL || w->content == NULL || w->cut == NULL) {
+    w->out->contents = hth_calloc((size_t)w->g->n_inputs + 1, sizeof *w->out->contents);
+    if (w->flags == NULL || w->content == NULL || w->cut == NULL || w->out->contents == NULL) {
         return hth_fail(HTH_ENOMEM, "no memory to specialize a model");
     }
+    w->out->n_contents = w->g->n_inputs;
     HTH_TRY(bind_inputs(w));
     for (int i = 0; i < w->g->n_nodes; i++) {
         HTH_TRY(visit(w, i));
@@ -380,6 +383,10 @@ void hth_stage_fini(hth_stage *s)
     hth_graph_free(s->graph);
     hth_graph_free(s->rest);
     hth_free(s->final_index);
+    for (int i = 0; i < s->n_contents; i++) {
+        hth_const_rele(s->contents[i]);
+    }
+    hth_free(s->contents);
     memset(s, 0, sizeof *s);
 }
 

@@ -34,6 +34,10 @@ typedef struct hth_stage {
     int n_final;      // the first n_final outputs of `graph` are final outputs of the model ..
     int *final_index; // .. namely these positions among the model's outputs; the others feed `rest`
     uint64_t value_inputs; // bit i: the value (not just shape) of input i was used
+    // per input: the contents that were used, held, NULL where none were. An input's memory is read
+    // once: whoever else may write there, what the stage was made of stands here and nowhere else
+    hth_const **contents;
+    int n_contents;
 } hth_stage;
 
 // hth_specialize makes the stage for inputs of the given dtypes and shapes (`inputs`: as many as

@@ -32,11 +32,15 @@ void child_release(child_call *call)
     call->answered = false;
 }
 
-// call_known is the place that a client wants an output at, NULL: none that it fits.
+// call_known is the place that a client wants an output at, NULL: none that it fits, or it may
+// only get there when it is whole.
 static const hth_child_tensor *call_known(const child_call *call, const hth_request_tensor *out,
                                           void **data)
 {
     const hth_child_record *q = call->record;
+    if (!hth_shared_in_place(&out->t)) {
+        return NULL;
+    }
     for (uint32_t i = q->n_tensors - q->n_known; i < q->n_tensors; i++) {
         const hth_request_tensor *k = &call->inputs[i];
         if (k->name != NULL && k->t.data != NULL && strcmp(k->name, out->name) == 0 &&

@@ -16,8 +16,8 @@ static hth_child_record *make(void)
     const char *text[HTH_CHILD_TEXTS] = {
         [HTH_CHILD_MODEL] = "model:3", [HTH_CHILD_ARGUMENTS] = "{\"a\":1}"};
     const hth_request_tensor t[] = {
-        {"x", {.dtype = HTH_DT_F32, .shape = {.rank = 2, .dim = {3, 5}}, .bytes = 60}},
-        {NULL, {.dtype = HTH_DT_I64, .shape = {.rank = 0}, .bytes = 8}}};
+        {.name = "x", .t = {.dtype = HTH_DT_F32, .shape = {.rank = 2, .dim = {3, 5}}, .bytes = 60}},
+        {.t = {.dtype = HTH_DT_I64, .shape = {.rank = 0}, .bytes = 8}}};
     hth_child_record *r;
     assert_ok(hth_child_record_new(text, t, 2, take, NULL, &r));
     return r;

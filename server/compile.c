@@ -125,7 +125,10 @@ static hth_err compile_plan(hth_site *site, hth_program *p, hth_menu *menus)
     return HTH_OK;
 }
 
-static hth_err compile_key(hth_program *p, const hth_graph *model, const hth_tensor *inputs)
+// compile_key notes what p was made for. Contents that counted are those that the stage was made
+// of: the inputs may lie in a client's memory, and hold something else by now.
+static hth_err compile_key(hth_program *p, const hth_graph *model, const hth_tensor *inputs,
+                           const hth_stage *stage)
 {
     p->key = hth_calloc((size_t)model->n_inputs, sizeof *p->key);
     if (p->key == NULL) {
@@ -134,8 +137,8 @@ static hth_err compile_key(hth_program *p, const hth_graph *model, const hth_ten
     for (int i = 0; i < model->n_inputs; i++) {
         p->key[i] = inputs[i];
         p->key[i].data = NULL;
-        if (i < 64 && (p->value_inputs >> i & 1)) {
-            p->key[i].data = hth_memdup(inputs[i].data, inputs[i].bytes);
+        if (stage->contents[i] != NULL) {
+            p->key[i].data = hth_memdup(stage->contents[i]->data, stage->contents[i]->bytes);
             if (p->key[i].data == NULL) {
                 return no_memory();
             }
@@ -235,8 +238,9 @@ hth_err hth_program_compile(hth_site *site, hth_source *source, const hth_tensor
     p->n_final = stage.n_final;
     p->final_index = stage.final_index;
     p->value_inputs = stage.value_inputs;
-    stage = (hth_stage){0};
-    HTH_GOTO(compile_key(p, source->graph, inputs), out);
+    stage.graph = stage.rest = NULL;
+    stage.final_index = NULL;
+    HTH_GOTO(compile_key(p, source->graph, inputs, &stage), out);
     hth_compile_hold(p, source);
     HTH_GOTO(compile_graph(site, p, NULL, tune, progress), out);
     p->compile_ms = (double)(hth_now_ns() - t0) / 1e6;
@@ -284,9 +288,9 @@ static hth_err compile_beside(hth_site *site, hth_program *whole, hth_program *p
         p->final_index = stage.final_index;
         stage.graph = NULL;
         stage.final_index = NULL;
+        err = compile_key(p, model, whole->key, &stage);
     }
     hth_stage_fini(&stage);
-    err = err == HTH_OK ? compile_key(p, model, whole->key) : err;
     err = err == HTH_OK ? compile_graph(site, p, NULL, false, NULL) : err;
     p->n_like = 0;
     HTH_TRY(err);

@@ -44,6 +44,17 @@ typedef struct hth_request_tensor {
     void *offered;
 } hth_request_tensor;
 
+// From here on a tensor is worth being computed on where it lies in a client's memory.
+#define HTH_SHARED_BYTES (64u << 10)
+
+// hth_shared_in_place tells whether an input or output is computed on where it lies in memory into
+// which its client may write at any time: large ones whose values never steer an address or a
+// shape. All others are copied from there before anybody looks at them, and to there afterwards.
+static inline bool hth_shared_in_place(const hth_tensor *t)
+{
+    return hth_dtype_is_float(t->dtype) && t->bytes > HTH_SHARED_BYTES;
+}
+
 typedef struct hth_request hth_request;
 typedef struct hth_kept hth_kept; // outputs that stay where the engine's process put them
 

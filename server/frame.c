@@ -10,8 +10,6 @@
 
 #include <string.h>
 
-#define FRAME_SMALL_BYTES (64u << 10)
-
 struct hth_frame_held {
     hth_region *region;
     void *copy;
@@ -21,7 +19,7 @@ static hth_err frame_shared(hth_conn *c, const Hearth__Tensor *t, hth_frame_held
                             const void **data)
 {
     HTH_TRY(hth_conn_range(c, t->region, t->offset, t->bytes, data, &held->region));
-    if (hth_dtype_is_float((hth_dtype)t->dtype) && t->bytes > FRAME_SMALL_BYTES) {
+    if (hth_shared_in_place(&(hth_tensor){.dtype = (hth_dtype)t->dtype, .bytes = t->bytes})) {
         return HTH_OK;
     }
     held->copy = hth_alloc_aligned(t->bytes, 64);

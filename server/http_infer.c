@@ -95,11 +95,12 @@ static hth_err infer_check(const hth_infer_call *c, const hth_request_tensor *ou
     return HTH_OK;
 }
 
-// infer_shared is where an output goes that the client wants in shared memory; NULL: it does not.
-static char *infer_shared(const hth_infer_call *c, const char *name)
+// infer_shared is where an output is written that the client wants in shared memory; NULL: it does
+// not, or infer_share copies it there when it is whole.
+static char *infer_shared(const hth_infer_call *c, const hth_request_tensor *out)
 {
-    const hth_infer_wanted *w = infer_wanted(c, name);
-    return w != NULL ? w->at : NULL;
+    const hth_infer_wanted *w = infer_wanted(c, out->name);
+    return w != NULL && hth_shared_in_place(&out->t) ? w->at : NULL;
 }
 
 // infer_stays says that an output is sent from where it is offered.
@@ -117,7 +118,7 @@ static hth_err infer_place(hth_request *r, hth_request_tensor *out, int n)
     size_t names = 0, data = 0, head = sizeof *c->result + (size_t)n * sizeof *out;
     for (int i = 0; i < n; i++) {
         names += strlen(out[i].name) + 1;
-        out[i].t.data = infer_stays(c, &out[i]) ? out[i].offered : infer_shared(c, out[i].name);
+        out[i].t.data = infer_stays(c, &out[i]) ? out[i].offered : infer_shared(c, &out[i]);
         data += out[i].t.data != NULL ? 0 : hth_infer_aligned(out[i].t.bytes);
     }
     hth_infer_result *result =
@@ -220,6 +221,18 @@ static const hth_request_tensor *result_find(const hth_infer_result *r, const ch
         t++;
     }
     return t;
+}
+
+// infer_share copies outputs to shared memory that were not written there.
+static void infer_share(const hth_infer_call *c)
+{
+    for (int i = 0; i < c->n_wanted; i++) {
+        const hth_infer_wanted *w = &c->wanted[i];
+        const hth_tensor *t = w->at != NULL ? &result_find(c->result, w->name)->t : NULL;
+        if (t != NULL && t->data != w->at) {
+            memcpy(w->at, t->data, t->bytes); // infer_check has seen that there is room
+        }
+    }
 }
 
 void hth_infer_who(const hth_infer_call *c, hth_text *out)
@@ -336,6 +349,7 @@ static void infer_finish(hth_http_call *call)
         hth_http_fail(call->h, call->req, HTTP_NOTIMPLEMENTED, "the model has no outputs");
         return;
     }
+    infer_share(c);
     size_t n = (size_t)(c->n_wanted > 0 ? c->n_wanted : c->result->n);
     answer *a = hth_calloc(1, sizeof *a + n * sizeof a->piece[0]);
     struct evbuffer *body = evbuffer_new();

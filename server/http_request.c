@@ -11,7 +11,6 @@
 #include <string.h>
 
 // Above, floating-point inputs are used where a client put them.
-#define REQUEST_SMALL_BYTES (64u << 10)
 
 typedef struct reading {
     hth_infer_call *c;
@@ -169,12 +168,10 @@ void hth_infer_clean_bools(const hth_tensor *t)
     }
 }
 
-// in_place says that an input is used where its client put it, who may write there meanwhile. What
-// could steer addresses or shapes (integers, small tensors) is copied.
+// in_place says that an input is used where its client put it, who may write there meanwhile.
 static bool in_place(const hth_tensor *t)
 {
-    return t->data != NULL && t->bytes > REQUEST_SMALL_BYTES && hth_dtype_is_float(t->dtype) &&
-           (uintptr_t)t->data % HTH_INFER_ALIGN == 0;
+    return t->data != NULL && hth_shared_in_place(t) && (uintptr_t)t->data % HTH_INFER_ALIGN == 0;
 }
 
 // read_behind finds the inputs behind the head. Where the body has come to the engine's memory,

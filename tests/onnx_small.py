@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Small models as ONNX files, written without the onnx package."""
 import struct
+import sys
 
 ELEMENT = {'FP32': 1, 'UINT8': 2, 'INT8': 3, 'UINT16': 4, 'INT16': 5, 'INT32': 6, 'INT64': 7, 'BOOL': 9, 'FP16': 10, 'FP64': 11,
            'UINT32': 12, 'UINT64': 13, 'BF16': 16}
@@ -64,3 +65,20 @@ def powers(n, power):
     names = [b'INPUT0', *(b't%d' % i for i in range(2, power)), b'OUTPUT0']
     return _model([_bytes(1, a) + _bytes(1, b'INPUT0') + _bytes(2, b) + _bytes(4, b'MatMul') for a, b in zip(names, names[1:])],
                   [_value('INPUT0', 'FP32', (n, n))], [_value('OUTPUT0', 'FP32', (n, n))])
+
+
+def main(folder):
+    """The models of tests that are written in C."""
+    value = [('x', 'FP32', ('n',))]
+    models = {
+        'nonzero': graph([('NonZero', ['x'], ['y'], {})], value, [('y', 'INT64', (1, 'm'))]),
+        'nonzero_staged': graph([('Relu', ['x'], ['r'], {}), ('NonZero', ['r'], ['y'], {})], value,
+                                [('r', 'FP32', ('n',)), ('y', 'INT64', (1, 'm'))]),
+    }
+    for name, model in models.items():
+        with open(f'{folder}/{name}.onnx', 'wb') as f:
+            f.write(model)
+
+
+if __name__ == '__main__':
+    main(sys.argv[1])

@@ -116,5 +116,49 @@ class Staged(Case):
                     self.assertTrue(got[name] == data, f'{name} of {n} elements, engine as a {engine}')
 
 
+class Shared(Case):
+    """Outputs in a client's shared memory."""
+
+    def region(self, d, bytes_):
+        name = f'hearth-outputs-{os.getpid()}'
+        with open('/dev/shm/' + name, 'wb') as f:
+            f.truncate(bytes_)
+        self.addCleanup(os.unlink, '/dev/shm/' + name)
+        body = json.dumps({'key': '/' + name, 'offset': 0, 'byte_size': bytes_}).encode()
+        urllib.request.urlopen(f'http://{d.address}/v2/systemsharedmemory/region/out/register', body, timeout=PATIENCE).read()
+        return '/dev/shm/' + name
+
+    def ask(self, d, x, **shared):
+        head = {'inputs': [{'name': 'x', 'shape': [len(x)], 'datatype': 'FP32', 'data': list(x)}],
+                'outputs': [{'name': name, 'parameters': {'shared_memory_region': 'out', 'shared_memory_offset': at,
+                                                          'shared_memory_byte_size': size}} for name, (at, size) in shared.items()]}
+        head = json.dumps(head).encode()
+        with self.dial(d) as k:
+            k.sendall(f'POST /v2/models/pick/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {len(head)}\r\n\r\n'.encode() + head)
+            data = b''
+            while b'\r\n\r\n' not in data:
+                data += received(k)
+            return int(data[9:12])
+
+    def test_indices(self):
+        """Integers come to where their client can write when they are whole: as indices they would lead astray what reads them."""
+        n = 20000
+        pick = graph([('Cast', ['x'], ['i'], {'to': 7}), ('Gather', ['table', 'i'], ['y'], {})],
+                     [('x', 'FP32', ('n',))], [('i', 'INT64', ('n',)), ('y', 'FP32', ('n',))], [('table', 'FP32', (3,), [5, 6, 7])])
+        for engine in ENGINES:
+            d = self.daemon(engine, '--set', 'allow_client_shm=true')
+            self.load(d, 'pick', pick)
+            path = self.region(d, 12 * n)
+            good = [i % 3 for i in range(n)]
+            self.assertNotEqual(self.ask(d, good[:-1] + [3], i=(0, 8 * n), y=(8 * n, 4 * n)), 200)
+            with open(path, 'rb') as f:
+                self.assertEqual(f.read(8 * n).count(0), 8 * n, f'engine as a {engine}')
+            self.assertEqual(self.ask(d, good, i=(0, 8 * n), y=(8 * n, 4 * n)), 200)
+            with open(path, 'rb') as f:
+                self.assertTrue(f.read(8 * n) == array.array('q', good).tobytes())
+                self.assertTrue(f.read(4 * n) == array.array('f', [5 + i for i in good]).tobytes())
+            self.doCleanups()
+
+
 if __name__ == '__main__':
-    sys.exit(tap.run([Staged]))
+    sys.exit(tap.run([Staged, Shared]))
