@@ -233,27 +233,37 @@ void hth_auth_tenant(hth_auth *a, const char *token, const char *without, char *
     }
 }
 
-hth_err hth_auth_check(hth_auth *a, hth_peer peer, const char *token, hth_need need, bool *unknown)
+static hth_err auth_decide(hth_auth *a, hth_peer peer, const char *token, hth_need need,
+                           bool *unknown)
 {
-    bool nobody;
-    unknown = unknown != NULL ? unknown : &nobody;
     *unknown = false;
     if (need == HTH_NEED_NOTHING || peer == HTH_PEER_TRUSTED) {
         return HTH_OK;
     }
-    hth_err err = HTH_OK;
     if (a->file == NULL) {
         unsigned roles = peer == HTH_PEER_LOOPBACK
                              ? HTH_ROLE_INFER | HTH_ROLE_MODEL | HTH_ROLE_ADMIN
                              : HTH_ROLE_INFER;
-        err = need_met(roles, need) ? HTH_OK : deny_without_tokens(peer, need);
-    } else {
-        pthread_rwlock_rdlock(&a->lock);
-        err = check_token(a, token, need, unknown);
-        pthread_rwlock_unlock(&a->lock);
+        return need_met(roles, need) ? HTH_OK : deny_without_tokens(peer, need);
     }
+    pthread_rwlock_rdlock(&a->lock);
+    hth_err err = check_token(a, token, need, unknown);
+    pthread_rwlock_unlock(&a->lock);
+    return err;
+}
+
+hth_err hth_auth_check(hth_auth *a, hth_peer peer, const char *token, hth_need need, bool *unknown)
+{
+    bool nobody;
+    hth_err err = auth_decide(a, peer, token, need, unknown != NULL ? unknown : &nobody);
     if (err != HTH_OK) {
         hth_log(INFO, SERVER, "denied", "need=%s: %s", need_role[need], hth_err_detail());
     }
     return err;
+}
+
+bool hth_auth_allows(hth_auth *a, hth_peer peer, const char *token, hth_need need)
+{
+    bool unknown;
+    return auth_decide(a, peer, token, need, &unknown) == HTH_OK;
 }

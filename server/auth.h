@@ -57,6 +57,8 @@ hth_peer hth_auth_local(const hth_auth *a, uint64_t uid, uint64_t gid);
 // hth_auth_check: HTH_EDENIED with a sentence that says what to do. `token` NULL or "": none.
 // *unknown (may be NULL) tells that a token was missing or is not known, rather than too weak.
 hth_err hth_auth_check(hth_auth *a, hth_peer peer, const char *token, hth_need need, bool *unknown);
+// hth_auth_allows is the same for who only wants to know: nothing is logged.
+bool hth_auth_allows(hth_auth *a, hth_peer peer, const char *token, hth_need need);
 // hth_auth_tenant stores whose the bytes are that a request brings to the device: the token's name,
 // or `without` where there is none that the server knows.
 void hth_auth_tenant(hth_auth *a, const char *token, const char *without, char *out, size_t cap);

@@ -15,6 +15,7 @@
 #include "server/http_shm.h"
 #include "server/http_trace.h"
 #include "server/machine.h"
+#include "server/tenant_rules.h"
 
 #include <event2/buffer.h>
 #include <event2/event.h>
@@ -149,7 +150,7 @@ struct hth_http_call {
     hth_http *h;
     struct evhttp_request *req; // NULL: answered before the engine did
     hth_request r;
-    char tenant[64];
+    char tenant[HTH_TENANT];
     hth_http_args args;
     void (*finish)(hth_http_call *c); // answers
     // where not NULL: it cannot be submitted (`err`), or took HTH_HTTP_PATIENCE_NS (HTH_ETIMEDOUT);
@@ -218,6 +219,7 @@ bool hth_http_may(hth_http *h, struct evhttp_request *req, hth_need need);
 bool hth_http_is_near(hth_http *h, struct evhttp_request *req); // it comes from this machine
 // hth_http_tenant stores whose request it is: the token's name, or "http".
 void hth_http_tenant(hth_http *h, struct evhttp_request *req, char *out, size_t cap);
+bool hth_http_is_admin(hth_http *h, struct evhttp_request *req); // it may do everything
 
 // ---- http_host.c: the name that a request calls the server by
 

@@ -139,6 +139,16 @@ static const char *bearer(const may_head *q)
     return t + 6 + strspn(t + 6, " ");
 }
 
+bool hth_http_is_admin(hth_http *h, struct evhttp_request *req)
+{
+    char host[HOST_BYTES];
+    may_head q;
+    head_read(evhttp_request_get_input_headers(req), evhttp_request_get_uri(req), &q);
+    head_host(&q, host);
+    return hth_auth_allows(h->auth, head_peer(hth_http_conn_of(h, req), &q, host), bearer(&q),
+                           HTH_NEED_ADMIN);
+}
+
 void hth_http_tenant(hth_http *h, struct evhttp_request *req, char *out, size_t cap)
 {
     may_head q = {.host = NULL};

@@ -81,7 +81,8 @@ static hth_err read_shared(hth_infer_call *c, const json_t *parameters, const ch
     if (HTH_GROW(c->held, c->n_held, c->cap_held) != 0) {
         return hth_fail(HTH_ENOMEM, "out of memory for a request");
     }
-    HTH_TRY(hth_shm_range(c->c.h->shm, json_string_value(region), offset, *bytes, at,
+    const char *tenant = hth_http_is_near(c->c.h, c->c.req) ? c->c.tenant : NULL;
+    HTH_TRY(hth_shm_range(c->c.h->shm, tenant, json_string_value(region), offset, *bytes, at,
                           &c->held[c->n_held]));
     c->n_held++;
     return HTH_OK;

@@ -5,6 +5,7 @@
 // up lie there, becomes a message of the socket's, kept until it is fetched, its call is canceled,
 // or the connection goes.
 #include "server/rings_parts.h"
+#include "server/tenant_rules.h"
 
 #include "base/alloc.h"
 #include "client/msg.h"
@@ -19,7 +20,7 @@ struct hth_ring_call {
     hth_ring_client *c;
     uint32_t lane;
     uint64_t call;
-    char tenant[64];
+    char tenant[HTH_TENANT];
     Hearth__Request *q;
     hth_frame_inputs in;
     uint8_t *message; // the request

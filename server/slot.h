@@ -7,6 +7,7 @@
 #include "client/msg.h"
 #include "server/dispatch.h"
 #include "server/frame.h"
+#include "server/tenant_rules.h"
 
 #include <pthread.h>
 
@@ -24,7 +25,7 @@ typedef struct hth_slot {
     hth_conn *conn;
     Hearth__Request *q;
     hth_request r;
-    char tenant[64];
+    char tenant[HTH_TENANT];
     hth_progress progress;
     nng_msg *msg; // the request; q's data section lies in it
     const uint8_t *data;

@@ -8,12 +8,13 @@
 #define HTH_SERVER_TENANT_RULES_H
 
 #include "base/err.h"
+#include "client/token.h"
 
 #include <stddef.h>
 #include <stdint.h>
 
-#define HTH_TENANT       64
-#define HTH_TENANT_NEVER INT64_MAX // no limit
+#define HTH_TENANT       HTH_TOKEN_NAME // bytes of a name: a token's, or shorter
+#define HTH_TENANT_NEVER INT64_MAX      // no limit
 
 typedef struct hth_tenant_limits {
     double weight;        // of its engine time beside others that wait; 1
