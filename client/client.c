@@ -6,6 +6,7 @@
 
 #include "base/alloc.h"
 #include "client/buffer.h"
+#include "client/documents.h"
 #include "client/dtype.h"
 #include "client/exchange.h"
 #include "client/lane.h"
@@ -425,9 +426,11 @@ hearth_status hearth_query(hearth *h, const char *what, const char *arguments_js
     hth_watch watch = {progress, ctx};
     hth_reply r;
     char *arguments = NULL;
+    hth_documents documents;
     size_t word = strcspn(what, " ");
     *json = NULL;
-    hth_err err = what[word] == ' ' ? client_arguments(what, word, &arguments) : HTH_OK;
+    hth_err err = hth_documents_read(what, arguments_json, &documents, &arguments);
+    err = err == HTH_OK && what[word] == ' ' ? client_arguments(what, word, &arguments) : err;
     body.what = err == HTH_OK ? hth_strndup(what, word) : NULL;
     if (err == HTH_OK && body.what == NULL) {
         err = hth_fail(HTH_ENOMEM, "out of memory for a query");
@@ -444,7 +447,9 @@ hearth_status hearth_query(hearth *h, const char *what, const char *arguments_js
         *json = hth_strndup((const char *)r.data, r.head->document->bytes);
         err = *json != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "out of memory for a document");
         hth_reply_fini(&r);
+        err = err == HTH_OK ? hth_documents_write(&documents, *json, json) : err;
     }
+    hth_documents_fini(&documents);
     hth_free(arguments);
     hth_free(body.what);
     return (hearth_status)err;

@@ -5,6 +5,7 @@
 
 #include "base/alloc.h"
 #include "client/embed.h"
+#include "client/documents.h"
 #include "client/progress.h"
 
 #include <stdlib.h>
@@ -72,7 +73,7 @@ static int cmd_ask(hth_cli *c)
 // A problem is data: no server, store or device is asked.
 static int plan_problem(hth_cli *c)
 {
-    char *json = NULL, *text;
+    char *json = NULL, *changed = NULL, *text;
     json_t *arguments = hth_cmd_arguments(c);
     if (c->n_args > 0 || hth_cli_text(c, "profile") != NULL || hth_cli_text(c, "on") != NULL ||
         hth_cli_text(c, "write-profile") != NULL) {
@@ -87,7 +88,13 @@ static int plan_problem(hth_cli *c)
     if (text == NULL) {
         return hth_cli_usage("the arguments are no valid text");
     }
-    int rv = hth_embed_plan(text, &json) == HTH_OK ? hth_cli_print(c, json) : hth_cli_error();
+    hth_documents d;
+    hth_err err = hth_documents_read("plan", text, &d, &changed);
+    err = err == HTH_OK ? hth_embed_plan(changed != NULL ? changed : text, &json) : err;
+    err = err == HTH_OK ? hth_documents_write(&d, json, &json) : err;
+    int rv = err == HTH_OK ? hth_cli_print(c, json) : hth_cli_error();
+    hth_documents_fini(&d);
+    hth_free(changed);
     hth_free(json);
     free(text);
     return rv;

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cost tables as files. See profile.h.
+// Cost tables as documents. See profile.h.
 #include "convsel/profile.h"
 
 #include "base/alloc.h"
-#include "base/file.h"
 
 #include <jansson.h>
 
@@ -14,8 +13,7 @@
 #include <string.h>
 
 #define PROFILE_FORMAT "hearth-profile-1"
-#define PROFILE_BYTES  ((size_t)64 << 20) // of a file: thousands of nodes take some megabytes
-#define PROFILE_CHOICE 1.0                // us: what starting a node takes that only moves bytes
+#define PROFILE_CHOICE 1.0 // us: what starting a node takes that only moves bytes
 
 typedef struct profile_entry {
     char *node, *plain; // descriptor; .. without layouts
@@ -198,7 +196,7 @@ static json_t *file_choice(const hth_choice *c)
                      c->split, "accumulates", c->accumulates, "deterministic", c->deterministic);
 }
 
-hth_err hth_profile_write(const hth_profile *p, const char *path)
+json_t *hth_profile_json(const hth_profile *p)
 {
     json_t *nodes = json_array();
     bool whole = nodes != NULL;
@@ -215,15 +213,11 @@ hth_err hth_profile_write(const hth_profile *p, const char *path)
         p->device, "memory_bytes", (json_int_t)p->memory_bytes, "link", "h2d",
         p->link.h2d_bytes_per_s, "d2h", p->link.d2h_bytes_per_s, "latency_us", p->link.latency_us,
         "interference", p->link.interference, "traffic_bytes_per_s", p->traffic, "nodes", nodes);
-    if (root == NULL || !whole) {
+    if (!whole) {
         json_decref(root);
-        return no_memory();
+        return NULL;
     }
-    errno = 0;
-    int rc = json_dump_file(root, path, JSON_INDENT(1));
-    int errnum = errno;
-    json_decref(root);
-    return rc == 0 ? HTH_OK : hth_fail_errno(errnum ? errnum : EIO, "cannot write '%s'", path);
+    return root;
 }
 
 // A number in [least, most]; missing: dflt (NAN: it must be there).
@@ -311,27 +305,18 @@ static hth_err file_read(const json_t *root, hth_profile **out)
     return HTH_OK;
 }
 
-hth_err hth_profile_read(const char *path, hth_profile **out)
+hth_err hth_profile_from_json(const json_t *root, hth_profile **out)
 {
-    json_error_t where;
-    *out = NULL;
-    void *text;
-    size_t bytes;
-    HTH_TRY(hth_file_load(path, PROFILE_BYTES, &text, &bytes));
-    json_t *root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &where);
-    hth_free(text);
-    if (root == NULL) {
-        return hth_fail(HTH_EINVAL, "'%s' line %d: %s", path, where.line, hth_err_json(where.text));
-    }
     const char *format = json_string_value(json_object_get(root, "format"));
-    hth_err err = HTH_OK;
+    *out = NULL;
     if (format == NULL || strcmp(format, PROFILE_FORMAT) != 0) {
-        err = hth_fail(HTH_ENOTSUP, "'%s': format is not \"" PROFILE_FORMAT "\"", path);
-    } else if ((err = file_read(root, out)) != HTH_OK) {
-        hth_err_prefix(err, "'%s'", path);
+        return hth_fail(HTH_ENOTSUP, "profile: format is not \"" PROFILE_FORMAT "\"");
+    }
+    hth_err err = file_read(root, out);
+    if (err != HTH_OK) {
+        hth_err_prefix(err, "profile");
         hth_profile_close(*out);
         *out = NULL;
     }
-    json_decref(root);
     return err;
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// convsel/profile.h - a cost table as a file: what every node of some programs takes on one device,
-// and its link, so that plans for a device can be made and judged where it is not.
+// convsel/profile.h - a cost table as a document: what every node of some programs takes on one
+// device, and its link, so that plans for a device can be made and judged where it is not.
 //
 // Design notes
-// A file is JSON, "hearth-profile-1": {"format", "device", "memory_bytes", "link": {"h2d", "d2h",
+// It is JSON, "hearth-profile-1": {"format", "device", "memory_bytes", "link": {"h2d", "d2h",
 // "latency_us", "interference"}, "traffic_bytes_per_s", "nodes": [{"node", "choices": [{"name",
 // "time_us", "workspace", "error", "split", "accumulates", "deterministic"}]}]}. A node is named by
 // its descriptor (hth_convsel_describe): operator, shapes, attributes, post ops. Where a node is
@@ -14,6 +14,8 @@
 
 #include "convsel/link.h"
 
+#include <jansson.h>
+
 typedef struct hth_profile hth_profile;
 
 // hth_profile_new makes an empty table of device `name`.
@@ -22,10 +24,11 @@ hth_err hth_profile_new(const char *name, uint64_t memory_bytes, const hth_link 
 // hth_profile_add takes node n's choices; equal nodes count once.
 hth_err hth_profile_add(hth_profile *p, const hth_graph *g, const hth_node *n,
                         const hth_choice *list, int count);
-hth_err hth_profile_write(const hth_profile *p, const char *path);
-
-// hth_profile_read reads a file. HTH_EINVAL says what is wrong in it, HTH_ENOTSUP: another format.
-hth_err hth_profile_read(const char *path, hth_profile **out);
+// hth_profile_json is the table as JSON; NULL: no memory. The caller owns it.
+json_t *hth_profile_json(const hth_profile *p);
+// hth_profile_from_json reads one. HTH_EINVAL says what is wrong in it, HTH_ENOTSUP: another
+// format.
+hth_err hth_profile_from_json(const json_t *root, hth_profile **out);
 void hth_profile_close(hth_profile *p); // NULL is allowed
 
 // hth_profile_find copies node n's choices, fastest first, front marked. A node without

@@ -153,7 +153,7 @@ hth_err hth_plan_json_save(json_t *root, const char *path)
     return rc == 0 ? HTH_OK : hth_fail_errno(errnum ? errnum : EIO, "cannot write '%s'", path);
 }
 
-hth_err hth_plan_write(const char *path, const hth_problem *p, const hth_plan *plan)
+json_t *hth_plan_json(const hth_problem *p, const hth_plan *plan)
 {
     json_t *instrs = json_array(), *streamed = json_array();
     for (int i = 0; i < plan->n_instrs; i++) {
@@ -164,15 +164,19 @@ hth_err hth_plan_write(const char *path, const hth_problem *p, const hth_plan *p
             json_array_append_new(streamed, json_integer(t));
         }
     }
-    json_t *root = json_pack(
-        "{s:s, s:o, s:s, s:I, s:f, s:I, s:I, s:I, s:I, s:f, s:f, s:o, s:o}", "format", PLAN_FORMAT,
-        "problem", file_problem(p), "policy", plan->policy, "seed", (json_int_t)plan->seed,
-        "plan_ms", plan->plan_ms, "arena_bytes", (json_int_t)plan->arena_bytes, "resident_bytes",
-        (json_int_t)plan->resident_bytes, "live_peak_bytes", (json_int_t)plan->live_peak_bytes,
-        "host_bytes", (json_int_t)plan->host_bytes, "predicted_us", plan->predicted_us,
-        "lower_bound_us", plan->lower_bound_us, "streamed", streamed, "instructions",
-        file_whole(instrs, plan->n_instrs));
-    return hth_plan_json_save(root, path);
+    return json_pack("{s:s, s:o, s:s, s:I, s:f, s:I, s:I, s:I, s:I, s:f, s:f, s:o, s:o}", "format",
+                     PLAN_FORMAT, "problem", file_problem(p), "policy", plan->policy, "seed",
+                     (json_int_t)plan->seed, "plan_ms", plan->plan_ms, "arena_bytes",
+                     (json_int_t)plan->arena_bytes, "resident_bytes",
+                     (json_int_t)plan->resident_bytes, "live_peak_bytes",
+                     (json_int_t)plan->live_peak_bytes, "host_bytes", (json_int_t)plan->host_bytes,
+                     "predicted_us", plan->predicted_us, "lower_bound_us", plan->lower_bound_us,
+                     "streamed", streamed, "instructions", file_whole(instrs, plan->n_instrs));
+}
+
+hth_err hth_plan_write(const char *path, const hth_problem *p, const hth_plan *plan)
+{
+    return hth_plan_json_save(hth_plan_json(p, plan), path);
 }
 
 // Reading.
@@ -417,27 +421,34 @@ static hth_err file_read_problem(const json_t *o, hth_problem *p)
     return hth_problem_check(p);
 }
 
+hth_err hth_problem_from_json(const json_t *root, hth_problem *out)
+{
+    const json_t *format = json_object_get(root, "format"),
+                 *problem = json_object_get(root, "problem");
+    memset(out, 0, sizeof *out);
+    if (format != NULL && strcmp(file_text(json_string_value(format)), PLAN_FORMAT) != 0) {
+        return hth_fail(HTH_ENOTSUP, "format is not \"" PLAN_FORMAT "\"");
+    }
+    hth_err err = file_read_problem(problem ? problem : root, out);
+    if (err != HTH_OK) {
+        hth_problem_fini(out);
+    }
+    return err;
+}
+
 hth_err hth_problem_read(const char *path, hth_problem *out)
 {
-    memset(out, 0, sizeof *out);
     json_error_t where;
     void *text;
     size_t bytes;
+    memset(out, 0, sizeof *out);
     HTH_TRY(hth_file_load(path, PLAN_FILE_BYTES, &text, &bytes));
     json_t *root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &where);
     hth_free(text);
     if (root == NULL) {
         return hth_fail(HTH_EINVAL, "'%s' line %d: %s", path, where.line, hth_err_json(where.text));
     }
-    const json_t *format = json_object_get(root, "format"),
-                 *problem = json_object_get(root, "problem");
-    hth_err err;
-    if (format != NULL && strcmp(file_text(json_string_value(format)), PLAN_FORMAT) != 0) {
-        err = hth_fail(HTH_ENOTSUP, "'%s': format is not \"" PLAN_FORMAT "\"", path);
-    } else if ((err = file_read_problem(problem ? problem : root, out)) != HTH_OK) {
-        hth_err_prefix(err, "'%s'", path);
-        hth_problem_fini(out);
-    }
+    hth_err err = hth_problem_from_json(root, out);
     json_decref(root);
-    return err;
+    return err == HTH_OK ? HTH_OK : hth_err_prefix(err, "'%s'", path);
 }

@@ -57,14 +57,19 @@ static void trace_process_events(json_t *events, int process, const hth_problem 
     }
 }
 
-hth_err hth_plan_write_trace(const char *path, const hth_problem *p, const hth_plan *plan,
-                             const double (*measured_us)[2])
+json_t *hth_plan_trace_json(const hth_problem *p, const hth_plan *plan,
+                            const double (*measured_us)[2])
 {
     json_t *events = json_array();
     trace_process_events(events, 1, p, plan, NULL);
     if (measured_us != NULL) {
         trace_process_events(events, 2, p, plan, measured_us);
     }
-    return hth_plan_json_save(
-        json_pack("{s:o, s:s}", "traceEvents", events, "displayTimeUnit", "ms"), path);
+    return json_pack("{s:o, s:s}", "traceEvents", events, "displayTimeUnit", "ms");
+}
+
+hth_err hth_plan_write_trace(const char *path, const hth_problem *p, const hth_plan *plan,
+                             const double (*measured_us)[2])
+{
+    return hth_plan_json_save(hth_plan_trace_json(p, plan, measured_us), path);
 }

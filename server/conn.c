@@ -39,6 +39,7 @@ struct hth_conn {
     uint32_t pipe;
     int refs; // 1 of the table, 1 of each holder
     bool same_machine;
+    bool names_files;
     bool gone; // guarded by the table's lock
     hth_peer peer;
     char tenant[32];
@@ -108,7 +109,7 @@ static void conn_ask(hth_conn *c, nng_pipe p)
         memcpy(c->address, a.s_in6.sa_addr, 16);
     }
     if (a.s_family == NNG_AF_INPROC) {
-        c->same_machine = true;
+        c->same_machine = c->names_files = true;
         c->peer = HTH_PEER_TRUSTED;
         strcpy(c->tenant, "embedded");
     } else if (a.s_family == NNG_AF_IPC || a.s_family == NNG_AF_ABSTRACT) {
@@ -119,6 +120,7 @@ static void conn_ask(hth_conn *c, nng_pipe p)
                       : HTH_PEER_LOCAL;
         if (nng_pipe_get_uint64(p, NNG_OPT_IPC_PEER_UID, &uid) == 0) {
             snprintf(c->tenant, sizeof c->tenant, "uid:%" PRIu64, uid);
+            c->names_files = uid == 0 || uid == geteuid();
         }
         if (nng_pipe_get_uint64(p, NNG_OPT_IPC_PEER_PID, &c->pid) != 0) {
             c->pid = 0;
@@ -262,6 +264,11 @@ bool hth_conn_same_machine(const hth_conn *c)
 const char *hth_conn_tenant(const hth_conn *c)
 {
     return c->tenant;
+}
+
+bool hth_conn_names_files(const hth_conn *c)
+{
+    return c->names_files;
 }
 
 hth_peer hth_conn_peer(const hth_conn *c)

@@ -48,8 +48,11 @@ bool hth_conn_is_gone(hth_conn *c); // it was removed
 // hth_conn_tenant is who is at the other end, where no token says so: "uid:1000", "embedded",
 // "network".
 const char *hth_conn_tenant(const hth_conn *c);
-// hth_conn_same_machine: paths and memory of this machine may be named (ipc, inproc).
+// hth_conn_same_machine: memory of this machine may be named (ipc, inproc).
 bool hth_conn_same_machine(const hth_conn *c);
+// hth_conn_names_files: what the server opens, the peer could open, too: it is the server's own
+// user, root, or the process that embeds the server. Nobody else may name paths.
+bool hth_conn_names_files(const hth_conn *c);
 hth_peer hth_conn_peer(const hth_conn *c);
 
 // hth_conn_map maps the peer's file descriptor `fd`, a sealed memfd of `bytes`, and stores the

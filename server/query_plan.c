@@ -1,24 +1,44 @@
 // SPDX-License-Identifier: Apache-2.0
 // The questions "plan", "curve" and "convsel": what is planned for a model, a training step or a
-// problem that is a file, and what there was to choose from.
+// problem that comes with the question, and what there was to choose from.
 #include "server/query_parts.h"
 
 #include "base/settings.h"
+#include "memmgr/plan_json.h"
 
 #include <string.h>
 
-// plan_report writes the files that were asked for and describes the plan.
+// plan_tell adds a document that the client writes to a file; `doc` NULL: it could not be made.
+static hth_err plan_tell(json_t *out, const char *key, json_t *doc)
+{
+    json_t *files = json_object_get(out, "files");
+    if (files == NULL) {
+        files = json_object();
+        json_object_set_new(out, "files", files);
+    }
+    return doc != NULL && json_object_set_new(files, key, doc) == 0
+               ? HTH_OK
+               : hth_fail(HTH_ENOMEM, "no memory for a document");
+}
+
+static hth_err plan_files(const query *q, const hth_problem *p, const hth_plan *plan, json_t *out)
+{
+    hth_err err = HTH_OK;
+    if (json_is_true(json_object_get(q->args, "out"))) {
+        err = plan_tell(out, "out", hth_plan_json(p, plan));
+    }
+    if (err == HTH_OK && json_is_true(json_object_get(q->args, "trace"))) {
+        err = plan_tell(out, "trace", hth_plan_trace_json(p, plan, NULL));
+    }
+    return err;
+}
+
+// plan_report describes the plan, with the documents that were asked for.
 static hth_err plan_report(const query *q, const hth_problem *p, const hth_plan *plan, json_t **out)
 {
     uint64_t floor = 0, streamed = 0;
     HTH_TRY(strcmp(plan->policy, "inference") == 0 ? hth_plan_floor(p, &floor)
                                                    : hth_plan_train_floor(p, &floor));
-    if (query_text(q, "out") != NULL) {
-        HTH_TRY(hth_plan_write(query_text(q, "out"), p, plan));
-    }
-    if (query_text(q, "trace") != NULL) {
-        HTH_TRY(hth_plan_write_trace(query_text(q, "trace"), p, plan, NULL));
-    }
     for (int t = 0; plan->streamed != NULL && t < p->n_tensors; t++) {
         streamed += plan->streamed[t] ? p->tensors[t].bytes : 0;
     }
@@ -30,7 +50,7 @@ static hth_err plan_report(const query *q, const hth_problem *p, const hth_plan 
         (json_int_t)plan->resident_bytes, "host_bytes", (json_int_t)plan->host_bytes, "plan_ms",
         plan->plan_ms, "instructions", plan->n_instrs, "nodes", p->n_nodes, "tensors", p->n_tensors,
         "streamed_bytes", (json_int_t)streamed, "floor_bytes", (json_int_t)floor);
-    return HTH_OK;
+    return plan_files(q, p, plan, *out);
 }
 
 // problem_budget takes the budget that is given, a share of the problem's own perhaps.
@@ -45,12 +65,12 @@ static hth_err problem_budget(const char *text, hth_problem *p)
     return text != NULL ? hth_parse_size(text, p->budget, &p->budget) : HTH_OK;
 }
 
-// plan_problem plans a problem that is a file, for its own budget or the one given.
+// plan_problem plans a problem that came with the question, for its own budget or the one given.
 static hth_err plan_problem(const query *q, json_t **out)
 {
     hth_problem problem = {0};
     hth_plan *plan = NULL;
-    HTH_TRY(hth_problem_read(query_text(q, "problem"), &problem));
+    HTH_TRY(hth_problem_from_json(json_object_get(q->args, "problem"), &problem));
     hth_err err = problem_budget(query_text(q, "budget"), &problem);
     hth_plan_options o = {.limit_ms = query_number(q, "plan-ms", 0),
                           .seed = (uint64_t)query_number(q, "seed", 0)};
@@ -97,12 +117,20 @@ hth_err query_plan(query *q, json_t **out)
     if (json_is_true(json_object_get(q->args, "train"))) {
         hth_train_spec spec;
         HTH_TRY(query_spec(q, &spec));
-        return hth_train_plan(q->ms, &spec, q->r, plan_answer_report, &(plan_answer){q, out});
+        json_t *profile;
+        hth_err err = hth_train_plan(q->ms, &spec, q->r, plan_answer_report, &(plan_answer){q, out},
+                                     &profile);
+        if (err == HTH_OK && profile != NULL) {
+            return plan_tell(*out, "write-profile", profile);
+        }
+        json_decref(profile);
+        return err;
     }
-    if (query_text(q, "problem") != NULL) {
+    if (json_object_get(q->args, "problem") != NULL) {
         return plan_problem(q, out);
     }
-    if (query_text(q, "profile") != NULL || query_text(q, "write-profile") != NULL) {
+    if (json_object_get(q->args, "profile") != NULL ||
+        json_is_true(json_object_get(q->args, "write-profile"))) {
         return hth_fail(HTH_EINVAL, "profiles are for training steps: add --train");
     }
     query_subject s = {.model = NULL};

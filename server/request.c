@@ -100,24 +100,44 @@ void hth_slot_infer(hth_slot *s)
     request_submit(s);
 }
 
-// request_names_files tells whether a query's arguments name files for the server to read or write.
-static bool request_names_files(const char *arguments)
+// request_may_name: whether the peer may have the server open files by their paths.
+static hth_err request_may_name(const hth_slot *s)
 {
+    return hth_conn_names_files(s->conn) ? HTH_OK
+           : hth_conn_same_machine(s->conn)
+               ? hth_fail(HTH_EDENIED,
+                          "only the user that hearthd runs as, and root, may name files "
+                          "for it to open")
+               : hth_fail(HTH_EDENIED, "only clients on the server's machine may name files");
+}
+
+// request_files looks for paths in a query's arguments. Documents that a client reads and writes
+// itself are no paths here.
+static hth_err request_files(const hth_slot *s, const char *arguments)
+{
+    static const char *const path[] = {"data", "eval", "spill"};
+    static const char *const document[] = {"out", "trace", "problem", "profile", "write-profile"};
+    const char *paths = NULL, *documents = NULL;
     json_t *j = json_loads(arguments, 0, NULL);
-    bool files = false;
-    static const char *const key[] = {"out",  "trace", "problem", "profile",
-                                      "data", "eval",  "spill",   "write-profile"};
-    for (size_t i = 0; i < sizeof key / sizeof key[0]; i++) {
-        files = files || json_is_string(json_object_get(j, key[i]));
+    for (size_t i = 0; i < sizeof path / sizeof path[0]; i++) {
+        paths = json_is_string(json_object_get(j, path[i])) ? path[i] : paths;
+    }
+    for (size_t i = 0; i < sizeof document / sizeof document[0]; i++) {
+        documents = json_is_string(json_object_get(j, document[i])) ? document[i] : documents;
     }
     json_decref(j);
-    return files;
+    HTH_TRY(paths != NULL || documents != NULL ? request_may_name(s) : HTH_OK);
+    return documents == NULL
+               ? HTH_OK
+               : hth_fail(HTH_EINVAL, "'%s' is a document here: its file is the client's",
+                          documents);
 }
 
 void hth_slot_query(hth_slot *s)
 {
-    if (!hth_conn_same_machine(s->conn) && request_names_files(s->q->query->arguments)) {
-        hth_slot_fail(s, HTH_EDENIED, "only clients on the server's machine may name files");
+    hth_err err = request_files(s, s->q->query->arguments);
+    if (err != HTH_OK) {
+        hth_slot_fail(s, err, hth_err_detail());
         return;
     }
     s->r.query = s->q->query->what;
@@ -249,8 +269,8 @@ void hth_slot_job(hth_slot *s)
 {
     bool by_path = s->q->body_case == HEARTH__REQUEST__BODY_IMPORT_MODEL ||
                    s->q->body_case == HEARTH__REQUEST__BODY_EXPORT_MODEL;
-    if (by_path && !hth_conn_same_machine(s->conn)) {
-        hth_slot_fail(s, HTH_EDENIED, "only clients on the server's machine may name files");
+    if (by_path && request_may_name(s) != HTH_OK) {
+        hth_slot_fail(s, HTH_EDENIED, hth_err_detail());
         return;
     }
     s->job.run = request_run_job;

@@ -171,6 +171,19 @@ static void test_remote_names_no_files(void **state)
     hearth_close(h);
 }
 
+// What a client reads and writes itself is no path to the server, whoever names it.
+static void test_documents_are_no_paths(void **state)
+{
+    fixture *f = *state;
+    hearth *h = open_or_fail(f->rig.ipc, 0);
+    char *json;
+    assert_int_equal(
+        hearth_query(h, "curve", "{\"model\":\"m\",\"out\":\"/tmp/x\"}", NULL, NULL, &json),
+        HEARTH_EINVAL);
+    assert_non_null(strstr(hearth_error(), "'out' is a document here"));
+    hearth_close(h);
+}
+
 static void test_garbage(void **state)
 {
     fixture *f = *state;
@@ -543,11 +556,22 @@ int main(int argc, char **argv)
     }
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
     const struct CMUnitTest tests[] = {
-        T(test_echo),          T(test_errors),          T(test_remote_names_no_files),
-        T(test_garbage),       T(test_queries),         T(test_shared_memory),
-        T(test_killed_client), T(test_timeout_cancels), T(test_concurrent),
-        T(test_out_of_memory), T(test_second_server),   T(test_stop_while_busy),
-        T(test_restart),       T(test_embedded),        T(test_infer_options),
+        T(test_echo),
+        T(test_errors),
+        T(test_remote_names_no_files),
+        T(test_documents_are_no_paths),
+        T(test_garbage),
+        T(test_queries),
+        T(test_shared_memory),
+        T(test_killed_client),
+        T(test_timeout_cancels),
+        T(test_concurrent),
+        T(test_out_of_memory),
+        T(test_second_server),
+        T(test_stop_while_busy),
+        T(test_restart),
+        T(test_embedded),
+        T(test_infer_options),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

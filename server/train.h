@@ -42,8 +42,9 @@ typedef struct hth_train_spec {
     uint64_t seed;
     bool shuffle;
     const char *spill;                   // directory for what leaves the device; NULL: memory
-    const char *profile, *write_profile; // files: costs to plan with; where to write this device's
-    const char *trace;  // of one more step: file for the predicted and the measured timeline
+    const json_t *profile; // costs to plan with (convsel/profile.h); NULL: this device's
+    bool write_profile;    // tell this device's
+    bool trace; // of one more step: tell the predicted and the measured timeline
     const char *budget; // NULL: the whole device
     hth_plan_options plan;
 } hth_train_spec;
@@ -159,11 +160,11 @@ hth_err hth_train_visit(hth_models *ms, const hth_train_spec *spec, hth_request 
 // hth_train_elsewhere is hth_train_visit with spec->profile.
 hth_err hth_train_elsewhere(hth_models *ms, const hth_train_spec *spec, hth_request *r,
                             hth_err (*visit)(void *ctx, const hth_program *p), void *ctx);
-// hth_train_plan plans the step of a synthetic batch and hands it to `report`; it writes
-// spec->write_profile.
+// hth_train_plan plans the step of a synthetic batch and hands it to `report`; with
+// spec->write_profile *profile gets the costs of its nodes on this device, the caller's; else NULL.
 hth_err hth_train_plan(hth_models *ms, const hth_train_spec *spec, hth_request *r,
                        hth_err (*report)(void *ctx, const hth_problem *p, const hth_plan *plan),
-                       void *ctx);
+                       void *ctx, json_t **profile);
 // hth_train_curve answers with the points of the step's memory/time curve, least memory first.
 hth_err hth_train_curve(hth_models *ms, const hth_train_spec *spec, hth_request *r, json_t **out);
 // hth_trainer_curve plans a job's update for every budget; `inputs` are shapes of a whole batch.

@@ -9,6 +9,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/compare.h"
+#include "memmgr/plan_json.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -151,13 +152,14 @@ static hth_err bench_count(bench *b, int steps, hth_request *r, double *ms, int 
     return HTH_OK;
 }
 
-static hth_err bench_trace(bench *b, const char *path)
+static hth_err bench_trace(bench *b, json_t **out)
 {
     float loss;
     const hth_program *p = hth_trainer_program(b->trainer);
     hth_run_measure(p->run, true);
     HTH_TRY(hth_trainer_step(b->trainer, b->inputs, &b->target, &loss));
-    return hth_plan_write_trace(path, &p->problem, p->plan, hth_run_times(p->run));
+    *out = hth_plan_trace_json(&p->problem, p->plan, hth_run_times(p->run));
+    return *out != NULL ? HTH_OK : no_memory();
 }
 
 // What the job has of the device, as the device's ledger counts it, and the process's own pages
@@ -210,10 +212,15 @@ hth_err hth_train_bench(hth_models *ms, const hth_train_spec *spec, double secon
                         : bench_seconds(&b, seconds, r, took, &n);
     }
     err = err == HTH_OK ? hth_watch_remember(b.trainer) : err;
-    err = err == HTH_OK && spec->trace != NULL ? bench_trace(&b, spec->trace) : err;
+    json_t *trace = NULL;
+    err = err == HTH_OK && spec->trace ? bench_trace(&b, &trace) : err;
     if (err == HTH_OK) {
         *out = bench_document(&b, spec, took, n, planned_us);
+        if (trace != NULL) {
+            json_object_set_new(*out, "files", json_pack("{s:O}", "trace", trace));
+        }
     }
+    json_decref(trace);
     bench_close(&b);
     hth_free(took);
     return err;

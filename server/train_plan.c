@@ -22,7 +22,7 @@ hth_err hth_train_elsewhere(hth_models *ms, const hth_train_spec *spec, hth_requ
     hth_tensor *inputs = hth_calloc((size_t)n + 1, sizeof *inputs);
     hth_err err = inputs == NULL ? hth_fail(HTH_ENOMEM, "no memory for a synthetic batch")
                                  : hth_model_synthetic(model, spec->batch, false, inputs);
-    err = err == HTH_OK ? hth_profile_read(spec->profile, &profile) : err;
+    err = err == HTH_OK ? hth_profile_from_json(spec->profile, &profile) : err;
     err = err == HTH_OK ? hth_model_graph(ms->store, &model->manifest, &graph) : err;
     err = err == HTH_OK ? hth_train_build(graph, inputs, &spec->options, hth_ref_eval, NULL, &step)
                         : err;
@@ -48,7 +48,7 @@ hth_err hth_train_elsewhere(hth_models *ms, const hth_train_spec *spec, hth_requ
 }
 
 // The costs of a program's nodes, as measured here.
-static hth_err plan_profile(const hth_site *site, const hth_program *p, const char *path)
+static hth_err plan_profile(const hth_site *site, const hth_program *p, json_t **out)
 {
     hth_profile *profile;
     const hth_link link = {site->link_bytes_per_s, site->link_back_bytes_per_s,
@@ -64,14 +64,16 @@ static hth_err plan_profile(const hth_site *site, const hth_program *p, const ch
         err =
             err == HTH_OK ? hth_profile_add(profile, p->graph, &p->graph->nodes[i], list, n) : err;
     }
-    err = err == HTH_OK ? hth_profile_write(profile, path) : err;
+    if (err == HTH_OK && (*out = hth_profile_json(profile)) == NULL) {
+        err = hth_fail(HTH_ENOMEM, "no memory for a profile");
+    }
     hth_profile_close(profile);
     return err;
 }
 
 typedef struct plan_of {
     const hth_site *site;
-    const char *write_profile;
+    json_t **profile; // NULL: not wanted
     hth_err (*report)(void *ctx, const hth_problem *p, const hth_plan *plan);
     void *ctx;
 } plan_of;
@@ -79,18 +81,19 @@ typedef struct plan_of {
 static hth_err plan_visit(void *ctx, const hth_program *p)
 {
     const plan_of *x = ctx;
-    if (x->write_profile != NULL) {
-        HTH_TRY(plan_profile(x->site, p, x->write_profile));
+    if (x->profile != NULL) {
+        HTH_TRY(plan_profile(x->site, p, x->profile));
     }
     return x->report(x->ctx, &p->problem, p->plan);
 }
 
 hth_err hth_train_plan(hth_models *ms, const hth_train_spec *spec, hth_request *r,
                        hth_err (*report)(void *ctx, const hth_problem *p, const hth_plan *plan),
-                       void *ctx)
+                       void *ctx, json_t **profile)
 {
-    plan_of x = {ms->site, spec->write_profile, report, ctx};
-    if (spec->profile != NULL && spec->write_profile != NULL) {
+    plan_of x = {ms->site, spec->write_profile ? profile : NULL, report, ctx};
+    *profile = NULL;
+    if (spec->profile != NULL && spec->write_profile) {
         return hth_fail(HTH_EINVAL, "a profile is read or written, not both: what is written is "
                                     "measured on this device");
     }

@@ -172,9 +172,9 @@ hth_err hth_train_spec_read(const json_t *args, bool bench, hth_train_spec *s)
                           .save_as = spec_text(args, "save-as"),
                           .eval = spec_text(args, "eval"),
                           .spill = spec_text(args, "spill"),
-                          .trace = spec_text(args, "trace"),
-                          .profile = spec_text(args, "profile"),
-                          .write_profile = spec_text(args, "write-profile"),
+                          .trace = json_is_true(json_object_get(args, "trace")),
+                          .profile = json_object_get(args, "profile"),
+                          .write_profile = json_is_true(json_object_get(args, "write-profile")),
                           .budget = spec_text(args, "budget"),
                           .shuffle = !json_is_true(json_object_get(args, "no-shuffle"))};
     if (s->model == NULL) {

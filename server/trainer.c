@@ -293,7 +293,7 @@ hth_err hth_trainer_open(hth_models *ms, const hth_train_spec *spec, hth_request
         err = hth_model_graph(ms->store, &t->manifest, &t->model);
     }
     if (err == HTH_OK && spec->profile != NULL) {
-        err = hth_profile_read(spec->profile, &t->profile);
+        err = hth_profile_from_json(spec->profile, &t->profile);
     }
     if (err != HTH_OK) {
         hth_trainer_close(t);

@@ -106,5 +106,81 @@ class Files(unittest.TestCase):
         self.serves()
 
 
+def token(folder, roles):
+    return run(HEARTH, 'token', 'new', roles, '--roles', roles, '--file', folder + '/tokens').split('\n')[0]
+
+
+@unittest.skipUnless(os.geteuid() == 0, 'needs root, to be somebody else')
+class Others(unittest.TestCase):
+    """Another user of the machine, with tokens."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.mkdtemp(prefix='hearth-others-')
+        cls.tokens = {roles: token(cls.folder, roles) for roles in ('model', 'job')}
+        cls.daemon = tap.Daemon(BUILD, '--auth-tokens-file', cls.folder + '/tokens')
+        cls.url = f'ipc://{cls.daemon.folder}/sock'
+        for model, file in (('digits', 'digits/digits'), ('new', 'digits/untrained')):
+            run(HEARTH, '--server', cls.url, 'import', model, f'{DATA}/{file}.onnx')
+        os.chmod(cls.daemon.folder, 0o711)
+        os.chmod(cls.daemon.folder + '/sock', 0o666)
+        os.chmod(cls.folder, 0o711)
+        cls.secret, cls.own = cls.folder + '/secret', cls.folder + '/own'  # root's, theirs
+        os.mkdir(cls.secret, 0o700)
+        os.mkdir(cls.own, 0o777)
+        os.chmod(cls.own, 0o777)
+        shutil.copy(f'{DATA}/digits/digits.onnx', cls.secret)
+        shutil.copy(f'{DATA}/digits/train.safetensors', cls.secret)
+        with open(cls.secret + '/precious', 'w', encoding='utf-8') as f:
+            f.write('precious')
+
+    @classmethod
+    def tearDownClass(cls):
+        code = cls.daemon.stop()
+        shutil.rmtree(cls.folder)
+        assert code == 0, f'hearthd: exit code {code}'
+
+    def hearth(self, role, *args, code=1):
+        return run(HEARTH, '--server', self.url, *args, code=code, user='nobody', group='nogroup', extra_groups=[],
+                   env={**os.environ, 'HEARTH_TOKEN': self.tokens[role]})
+
+    def test_paths_are_refused(self):
+        train = ('train', 'new', '--loss', 'softmax-xent', '--save-as', 'z')
+        before = sorted(os.listdir(self.secret))
+        for role, args in (('model', ('import', 'q', self.secret + '/digits.onnx')), ('model', ('export', 'digits', self.secret + '/new')),
+                           ('model', ('export', 'digits', self.secret + '/precious')),
+                           ('job', (*train, '--data', self.secret + '/train.safetensors')), ('job', (*train, '--data', '/etc/shadow')),
+                           ('job', (*train, '--data', f'{DATA}/digits/train.safetensors', '--eval', self.secret + '/train.safetensors')),
+                           ('job', (*train, '--data', f'{DATA}/digits/train.safetensors', '--spill', self.secret)),
+                           ('job', ('plan', '--problem', self.secret + '/precious')),
+                           ('job', ('plan', 'digits', '--out', self.secret + '/precious')),
+                           ('job', ('plan', 'digits', '--trace', self.secret + '/new')),
+                           ('job', ('plan', 'new', '--train', '--batch', '8', '--write-profile', self.secret + '/precious')),
+                           ('job', ('bench', 'new', '--train', '--batch', '8', '--steps', '2', '--trace', self.secret + '/precious'))):
+            said = self.hearth(role, *args)
+            self.assertRegex(said, 'only the user that hearthd runs as, and root, may name files|Permission denied')
+            for told in ('root:', 'precious\'', 'header of'):
+                self.assertNotIn(told, said.replace(self.secret + '/precious', ''))
+        self.assertEqual(sorted(os.listdir(self.secret)), before)
+        with open(self.secret + '/precious', encoding='utf-8') as f:
+            self.assertEqual(f.read(), 'precious')
+
+    def test_documents_are_theirs(self):
+        """What the client itself may read and write works, over whatever transport."""
+        plan, trace, profile = (f'{self.own}/{name}.json' for name in ('plan', 'trace', 'profile'))
+        self.hearth('job', 'plan', 'digits', '--out', plan, '--trace', trace, code=0)
+        self.hearth('job', 'plan', 'new', '--train', '--batch', '8', '--write-profile', profile, code=0)
+        for path in (plan, trace, profile):
+            self.assertNotEqual(os.stat(path).st_uid, 0)
+        with open(trace, encoding='utf-8') as f:
+            self.assertTrue(json.load(f)['traceEvents'])
+        self.hearth('job', 'plan', '--problem', plan, code=0)
+        self.assertIn('budget_bytes', self.hearth('job', 'plan', 'new', '--train', '--batch', '8', '--profile', profile, code=0))
+        self.hearth('job', 'curve', 'new', '--batch', '8', '--profile', profile, '--svg', self.own + '/curve.svg', code=0)
+        self.hearth('job', 'bench', 'new', '--train', '--batch', '8', '--steps', '2', '--trace', trace, code=0)
+        with open(trace, encoding='utf-8') as f:
+            self.assertIn('measured', f.read())
+
+
 if __name__ == '__main__':
-    sys.exit(tap.run([Files]))
+    sys.exit(tap.run([Files, Others]))
