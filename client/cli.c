@@ -323,7 +323,7 @@ static bool cli_makes_store(const hth_cli *c)
 int hth_cli_connect(hth_cli *c)
 {
     const char *store = hth_cli_text(c, "store"), *server = hth_cli_text(c, "server");
-    char device[1024], path[256], url[300], token[HTH_TOKEN_TEXT];
+    char device[1024], url[300], token[HTH_TOKEN_TEXT];
     hearth_options o = cli_options(c);
     if (c->h != NULL) {
         return HTH_CLI_OK;
@@ -354,14 +354,13 @@ int hth_cli_connect(hth_cli *c)
     if (server != NULL) {
         return cli_open(c, server, &o);
     }
-    for (int i = 0; hth_local_socket(i, c->runtime_dir, path, sizeof path) != NULL; i++) {
-        snprintf(url, sizeof url, "ipc://%s", path);
-        if (access(path, F_OK) == 0 && hearth_open(url, &o, &c->h) == HEARTH_OK) {
-            return HTH_CLI_OK;
-        }
+    if (hth_local_find(c->runtime_dir, url, sizeof url) == HTH_OK) {
+        return cli_open(c, url, &o);
     }
-    fprintf(stderr, "hearth: no server runs on this machine: start one with `hearthd --store DIR`, "
-                    "name one with --server URL, or work without one with --store DIR\n");
+    fprintf(stderr,
+            "hearth: %s: start one with `hearthd --store DIR`, name one with --server URL, or "
+            "work without one with --store DIR\n",
+            hth_err_detail());
     return HTH_CLI_ERROR;
 }
 

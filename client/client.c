@@ -10,6 +10,7 @@
 #include "client/dtype.h"
 #include "client/exchange.h"
 #include "client/lane.h"
+#include "client/local.h"
 #include "client/msg.h"
 
 #include <jansson.h>
@@ -83,6 +84,11 @@ static hth_err client_bad_url(int rv, const char *url)
                         "'%s' is not ipc://PATH, tcp://HOST:PORT or tls+tcp://HOST:PORT", url);
     }
     return hth_msg_fail(rv, "cannot connect to %s", url);
+}
+
+hearth_status hearth_local_url(const char *runtime_dir, char *url, size_t bytes)
+{
+    return (hearth_status)hth_local_find(runtime_dir, url, bytes);
 }
 
 static hth_err client_dial(hearth *h, const char *url, const hearth_options *o)

@@ -81,6 +81,11 @@ typedef struct hearth_tensor {
 // "tls+tcp://host:port", or "inproc://" (an engine inside this process, on options->store). options
 // may be NULL except for inproc. On error *out is NULL.
 HEARTH_API hearth_status hearth_open(const char *url, const hearth_options *options, hearth **out);
+// hearth_local_url writes the url of the server of this machine, for hearth_open: the first of
+// /run/hearth.sock, /run/hearth/hearth.sock, hearth.sock in `runtime_dir` ($XDG_RUNTIME_DIR; may be
+// NULL) and /tmp/hearth-UID.sock at which root, the system's service or the caller's own user
+// listens. HEARTH_ENOENT: there is none; HEARTH_EDENIED: only somebody else's.
+HEARTH_API hearth_status hearth_local_url(const char *runtime_dir, char *url, size_t bytes);
 HEARTH_API void hearth_close(hearth *h); // NULL is allowed; waits for calls in flight
 HEARTH_API const char *
 hearth_error(void); // sentence of the calling thread's last error; never NULL

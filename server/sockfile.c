@@ -52,7 +52,7 @@ static hth_err sockfile_clear(const char *path)
 hth_err hth_sockfile_lock(const char *path, const char *taken, int *fd)
 {
     hth_err err = HTH_OK;
-    *fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    *fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (*fd < 0) {
         return hth_fail_errno(errno, "cannot open %s", path);
     }

@@ -12,9 +12,9 @@ from typing import Any, Callable, Mapping
 import numpy as np
 
 from . import _memory
-from ._errors import InvalidArgument, NotFound
+from ._errors import Denied, InvalidArgument, NotFound
 from ._jobs import Job, Trained
-from ._library import PROGRESS, ImportOptions, ImportReport, InferOptions, Options, Tensor, check
+from ._library import PROGRESS, ImportOptions, ImportReport, InferOptions, Options, Tensor, check, load
 
 Progress = Callable[[str, int, int], Any]
 LONGEST_MS = 2**31 - 1
@@ -57,13 +57,13 @@ class _Watcher:
 
 
 def _local_url() -> str:
-    runtime = os.environ.get('XDG_RUNTIME_DIR', '')
-    places = ['/run/hearth.sock', '/run/hearth/hearth.sock']
-    places += [runtime + '/hearth.sock'] if runtime.startswith('/') else []
-    for path in places + [f'/tmp/hearth-{os.getuid()}.sock']:
-        if os.path.exists(path):
-            return 'ipc://' + path
-    raise NotFound('no server runs on this machine; start hearthd, or say a url or the directory of a store')
+    lib, url = load(), C.create_string_buffer(400)
+    runtime = os.environ.get('XDG_RUNTIME_DIR')
+    try:
+        check(lib, lib.hearth_local_url(os.fsencode(runtime) if runtime else None, url, len(url)))
+    except (NotFound, Denied) as e:
+        raise type(e)(f'{e}; start hearthd, or say a url or the directory of a store') from None
+    return os.fsdecode(url.value)
 
 
 def _arguments(values: Mapping[str, Any]) -> bytes:

@@ -44,6 +44,7 @@ class ImportReport(C.Structure):
 
 _SIGNATURES = {
     'hearth_open': (C.c_int, [C.c_char_p, C.POINTER(Options), C.POINTER(C.c_void_p)]),
+    'hearth_local_url': (C.c_int, [C.c_char_p, C.c_char_p, C.c_size_t]),
     'hearth_close': (None, [C.c_void_p]),
     'hearth_error': (C.c_char_p, []),
     'hearth_infer_with': (C.c_int, [C.c_void_p, C.c_char_p, C.POINTER(Tensor), C.c_int, C.POINTER(InferOptions), C.POINTER(C.POINTER(Tensor)),
