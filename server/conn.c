@@ -6,6 +6,7 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "server/mapped.h"
 #include "base/settings.h"
 
 #include <uthash.h>
@@ -31,6 +32,7 @@ struct hth_region {
     int refs; // 1 of the connection, 1 of each request that uses it
     void *base;
     size_t bytes;
+    char tenant[32]; // whose address space it counts as
     hth_region *next;
 };
 
@@ -233,6 +235,7 @@ void hth_region_rele(hth_region *r)
     pthread_mutex_unlock(&r->table->lock);
     if (last) {
         region_unmap(r->table, r->base, r->bytes);
+        hth_mapped_give(r->tenant, r->bytes);
         hth_free(r);
     }
 }
@@ -351,7 +354,7 @@ hth_err hth_conn_map_ring(hth_conn *c, int fd, uint64_t bytes, void **out)
     return conn_map(c, fd, bytes, true, out);
 }
 
-hth_err hth_conn_map(hth_conn *c, int fd, uint64_t bytes, uint32_t *region)
+static hth_err conn_map_region(hth_conn *c, int fd, uint64_t bytes, uint32_t *region)
 {
     void *p;
     HTH_TRY(conn_map(c, fd, bytes, false, &p));
@@ -359,6 +362,7 @@ hth_err hth_conn_map(hth_conn *c, int fd, uint64_t bytes, uint32_t *region)
     hth_err err = HTH_ENOMEM;
     if (r != NULL) {
         *r = (hth_region){.table = c->table, .refs = 1, .base = p, .bytes = bytes};
+        memcpy(r->tenant, c->tenant, sizeof r->tenant);
         err = conn_add_region(c, r, region);
     }
     if (err != HTH_OK) {
@@ -367,6 +371,16 @@ hth_err hth_conn_map(hth_conn *c, int fd, uint64_t bytes, uint32_t *region)
         return err == HTH_ENOMEM ? hth_fail(err, "out of memory for a shared buffer") : err;
     }
     return HTH_OK;
+}
+
+hth_err hth_conn_map(hth_conn *c, int fd, uint64_t bytes, uint32_t *region)
+{
+    HTH_TRY(hth_mapped_take(c->tenant, bytes));
+    hth_err err = conn_map_region(c, fd, bytes, region);
+    if (err != HTH_OK) {
+        hth_mapped_give(c->tenant, bytes);
+    }
+    return err;
 }
 
 hth_err hth_conn_unmap(hth_conn *c, uint32_t region)

@@ -57,7 +57,7 @@ hth_peer hth_conn_peer(const hth_conn *c);
 
 // hth_conn_map maps the peer's file descriptor `fd`, a sealed memfd of `bytes`, and stores the
 // region's number. HTH_EDENIED: not a local peer, or not sealed; HTH_EINVAL: another size;
-// HTH_ETOOBIG: too many regions.
+// HTH_ETOOBIG: too many regions; HTH_EBUSY: too many bytes (mapped.h).
 hth_err hth_conn_map(hth_conn *c, int fd, uint64_t bytes, uint32_t *region);
 // hth_conn_map_ring does the same for reading and writing, and stores where it is; the caller
 // unmaps it.

@@ -5,6 +5,7 @@
 
 #include "base/hash.h"
 #include "base/settings.h"
+#include "server/mapped.h"
 #include "server/shm_guard.h"
 #include "server/tenant_rules.h"
 
@@ -19,8 +20,6 @@
 
 #define SHM_NAME 201
 #define SHM_KEY  256
-// What all tenants may map together, as a multiple of shm.bytes: address space is everybody's.
-#define SHM_TENANTS 16
 // Where POSIX objects are; a link or a folder there is none.
 #define SHM_FOLDER "/dev/shm/"
 
@@ -90,6 +89,7 @@ static void region_unmap(const hth_shm_region *r)
     hth_engine_unshare(r->shm->engine, r->data);
     munmap(r->data, r->bytes);
     hth_shm_unguard(r->guard);
+    hth_mapped_give(r->id.tenant, r->bytes);
 }
 
 void hth_shm_rele(hth_shm_region *r)
@@ -100,15 +100,12 @@ void hth_shm_rele(hth_shm_region *r)
     }
 }
 
-// region_quota looks at what the tenant has already.
+// region_quota looks at what the tenant has already, and counts the region's bytes.
 static hth_err region_quota(const hth_shm *s, const hth_shm_region *new)
 {
-    uint64_t most = (uint64_t)hth_setting_int(HTH_SET_SHM_BYTES), own = 0, all = 0, n = 0;
+    uint64_t n = 0;
     for (const hth_shm_region *r = s->regions; r != NULL; r = r->hh.next) {
-        bool same = strcmp(r->id.tenant, new->id.tenant) == 0;
-        n += same;
-        own += same ? r->bytes : 0;
-        all += r->bytes;
+        n += strcmp(r->id.tenant, new->id.tenant) == 0;
     }
     if (n >= (uint64_t)hth_setting_int(HTH_SET_SHM_REGIONS)) {
         return hth_fail(HTH_EBUSY,
@@ -116,18 +113,7 @@ static hth_err region_quota(const hth_shm *s, const hth_shm_region *new)
                         "shm.regions (%" PRIi64 ") are allowed",
                         n, hth_setting_int(HTH_SET_SHM_REGIONS));
     }
-    if (new->bytes > most || own > most - new->bytes) {
-        return hth_fail(HTH_EBUSY,
-                        "%" PRIu64 " bytes of shared memory are registered, and %" PRIu64
-                        " more exceed shm.bytes (%" PRIu64 ")",
-                        own, new->bytes, most);
-    }
-    return all <= SHM_TENANTS * most - new->bytes
-               ? HTH_OK
-               : hth_fail(HTH_EBUSY,
-                          "all clients together have registered as much shared memory as "
-                          "there may be: %d times shm.bytes (%" PRIu64 ")",
-                          SHM_TENANTS, most);
+    return hth_mapped_take(new->id.tenant, new->bytes);
 }
 
 static hth_err region_map(hth_shm_region *r, int fd)
@@ -141,12 +127,14 @@ static hth_err region_map(hth_shm_region *r, int fd)
     HTH_TRY(region_quota(r->shm, r));
     r->data = mmap(NULL, r->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)r->offset);
     if (r->data == MAP_FAILED) { // an offset that is no multiple of a page
+        hth_mapped_give(r->id.tenant, r->bytes);
         return hth_fail(HTH_EINVAL, "failed to register shared memory region '%s': invalid args",
                         r->id.name);
     }
     r->guard = hth_shm_guard(r->data, r->bytes);
     if (r->guard < 0) {
         munmap(r->data, r->bytes);
+        hth_mapped_give(r->id.tenant, r->bytes);
         return hth_fail(HTH_EBUSY, "too many shared memory regions");
     }
     return HTH_OK;

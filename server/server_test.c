@@ -7,6 +7,7 @@
 #include "client/safetensors.h"
 #include "tests/fake_engine.h"
 #include "tests/free_port.h"
+#include "base/settings.h"
 #include "tests/server_rig.h"
 
 #include <nng/nng.h>
@@ -308,6 +309,41 @@ static int maps(void)
     return n;
 }
 
+// What a client's buffers take of the server's address space is bounded; beyond that they are plain
+// memory, and work.
+static void test_mapped_bytes(void **state)
+{
+    fixture *f = *state;
+    int before = maps();
+    hearth *h = open_or_fail(f->rig.ipc, 0), *other = open_or_fail(f->rig.ipc, 0);
+    void *buffer[4];
+    int n_out;
+    hearth_tensor *out;
+    assert_ok(hth_setting_set("shm.bytes", "1MiB"));
+    assert_int_equal(hearth_buffer_alloc(h, 2 << 20, &buffer[0]), HEARTH_OK);
+    assert_int_equal(maps(), before);
+    assert_int_equal(hearth_buffer_alloc(h, 1 << 20, &buffer[1]), HEARTH_OK);
+    assert_int_equal(maps(), before + 2); // the client's, and the server's
+    assert_int_equal(hearth_buffer_alloc(other, 1 << 16, &buffer[2]),
+                     HEARTH_OK); // of the same user
+    assert_int_equal(maps(), before + 2);
+    hearth_tensor in = vector("x", buffer[2], 1000);
+    memset(buffer[2], 0, 4000);
+    assert_int_equal(hearth_infer(other, "m", &in, 1, &out, &n_out), HEARTH_OK);
+    hearth_tensors_free(out, n_out);
+    hearth_buffer_free(h, buffer[1]);
+    assert_int_equal(hearth_buffer_alloc(other, 1 << 16, &buffer[3]), HEARTH_OK);
+    assert_int_equal(maps(), before + 2);
+    assert_ok(hth_setting_set("shm.bytes", "64GiB"));
+    hearth_buffer_free(h, buffer[0]);
+    hearth_close(other);
+    hearth_close(h);
+    for (int i = 0; i < 120000 && maps() != before; i++) {
+        fake_nap();
+    }
+    assert_int_equal(maps(), before);
+}
+
 static void test_killed_client(void **state)
 {
     fixture *f = *state;
@@ -563,6 +599,7 @@ int main(int argc, char **argv)
         T(test_garbage),
         T(test_queries),
         T(test_shared_memory),
+        T(test_mapped_bytes),
         T(test_killed_client),
         T(test_timeout_cancels),
         T(test_concurrent),
