@@ -73,8 +73,20 @@ static hth_err http_listen(hth_http_door *door, const char *address)
     }
     // Accepted sockets inherit it: a reply's last, short segment must not wait for an answer.
     setsockopt(evhttp_bound_socket_get_fd(door->bound), IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    HTH_TRY(hth_accept_guard_open(door->h->base, evhttp_bound_socket_get_listener(door->bound),
+                                  address, &door->guard));
     hth_log(INFO, SERVER, "listening", "url=%s%s", scheme, address);
     return HTH_OK;
+}
+
+void hth_http_door_close(hth_http_door *door)
+{
+    hth_accept_guard_close(door->guard);
+    door->guard = NULL;
+    if (door->bound != NULL) {
+        evhttp_del_accept_socket(door->http, door->bound);
+        door->bound = NULL;
+    }
 }
 
 static hth_err http_serve(hth_http *h, hth_http_door *door, const char *address,
@@ -192,6 +204,7 @@ hth_err hth_http_open(const hth_http_config *config, hth_http **out)
     hth_setting_text(HTH_SET_HTTP_PREFIX, h->prefix);
     h->message_bytes = (uint64_t)hth_setting_int(HTH_SET_LIMIT_MESSAGE_BYTES);
     hth_err err = http_start(h, config);
+    hth_accept_measure();
     if (err != HTH_OK) {
         hth_http_close(h);
         return err;
@@ -251,6 +264,7 @@ static void http_disconnect(hth_http *h)
     hth_http_door *doors[] = {&h->api, &h->metrics};
     hth_http_admit(-1, 0, h); // what was accepted last, so that it is freed as the others are
     for (int i = 0; i < 2; i++) {
+        hth_http_door_close(doors[i]);
         if (doors[i]->http != NULL) {
             evhttp_free(doors[i]->http);
         }

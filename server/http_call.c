@@ -214,9 +214,8 @@ void hth_http_woken(evutil_socket_t fd, short what, void *arg)
          c = c->next) {
         c->r.canceled = 1;
     }
-    if (atomic_load(&h->stopping) && h->api.bound != NULL) {
-        evhttp_del_accept_socket(h->api.http, h->api.bound);
-        h->api.bound = NULL;
+    if (atomic_load(&h->stopping)) {
+        hth_http_door_close(&h->api);
     }
     http_maybe_end(h);
 }

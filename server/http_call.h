@@ -9,6 +9,7 @@
 
 #include "base/hash.h"
 #include "base/settings.h"
+#include "server/accept_guard.h"
 #include "server/http.h"
 #include "server/http_chunks.h"
 #include "server/http_seen.h"
@@ -41,6 +42,9 @@ typedef struct hth_http_door {
     bool tls;
     struct evhttp *http;
     struct evhttp_bound_socket *bound;
+    hth_accept_guard *guard;
+    int accepted; // in this turn of the loop
+    bool resting; // it accepts no more until those were looked at
 } hth_http_door;
 
 // A request's body in one piece of the engine's memory.
@@ -64,6 +68,7 @@ typedef struct hth_http_conn {
     hth_peer peer;
     const hth_http_door *door;
     bool tls, told, listed; // told: it was given its end; listed: in conns
+    bool admitted;          // it counts: in n_conns, and in accept_guard.h
     bool headed, moving;    // the present head was looked at; its bytes go where we put them
     struct evbuffer *held;  // of a head that is not whole; may be NULL
     hth_http_block *block;  // where a large body comes to, or lies; NULL: it does not
@@ -103,7 +108,8 @@ struct hth_http {
     hth_http_conn *fresh, *conns; // accepted and not looked at yet; all others
     hth_http_conn *last_conn;     // that was asked for; NULL: it has gone
     hth_http_address *addresses;
-    int64_t n_conns;
+    int64_t n_conns;           // that were admitted
+    hth_seldom crowded;        // lines of the log about connections that were refused
     uint64_t buffered;         // bytes that all connections hold
     _Atomic uint64_t reserved; // bytes of all blocks
     uint64_t looked_ns;
@@ -185,7 +191,8 @@ void hth_http_ticked(evutil_socket_t fd, short what, void *h); // every tick
 
 // ---- http_guard.c: connections
 
-hth_http_conn *hth_http_conn_new(const hth_http_door *door); // NULL: out of memory
+hth_http_conn *hth_http_conn_new(hth_http_door *door); // NULL: out of memory
+void hth_http_door_close(hth_http_door *door);         // nobody else gets in
 void hth_http_admit(evutil_socket_t fd, short what, void *h);
 hth_http_conn *hth_http_conn_of(hth_http *h, struct evhttp_request *req); // NULL: not known
 // What happens to a connection: bytes came or were taken off, a request is there as a whole, an

@@ -132,7 +132,7 @@ static void conn_input(struct evbuffer *in, const struct evbuffer_cb_info *info,
 
 struct bufferevent *hth_http_bufferevent(struct event_base *base, void *arg)
 {
-    const hth_http_door *door = arg;
+    hth_http_door *door = arg;
     struct bufferevent *b =
         door->tls ? hth_http_tls_new(base, door->h->tls) : bufferevent_socket_new(base, -1, 0);
     hth_http_conn *c = b != NULL ? hth_http_conn_new(door) : NULL;

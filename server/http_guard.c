@@ -21,6 +21,7 @@
 
 #include <event2/bufferevent.h>
 
+#include <inttypes.h>
 #include <netinet/in.h>
 #include <stdio.h>
 #include <string.h>
@@ -29,6 +30,8 @@
 #define GUARD_SECOND_NS 1000000000u
 // How often it is looked for what is too slow.
 #define GUARD_LOOK_NS 200000000u
+// Connections that are accepted before they are looked at.
+#define GUARD_ACCEPTS 16
 // The most of one address's text, and of a small request: not worth closing a connection for.
 #define GUARD_SMALL_BYTES (64 << 10)
 
@@ -40,8 +43,8 @@ struct hth_http_address {
 
 // ---- ends that the server makes
 
-// conn_tell sends an error as far as that is possible at once, and ends the connection.
-static void conn_tell(hth_http_conn *c, int status, const char *sentence)
+// conn_end sends an error as far as that is possible at once, and ends the connection.
+static void conn_end(hth_http_conn *c, int status, const char *sentence)
 {
     char text[500], json[300];
     int fd = c->fd;
@@ -49,7 +52,6 @@ static void conn_tell(hth_http_conn *c, int status, const char *sentence)
         return;
     }
     c->told = true;
-    hth_log(INFO, SERVER, "http-refused", "status=%d %s", status, sentence);
     snprintf(json, sizeof json, "{\"error\":\"%s\"}", sentence);
     size_t n = hth_http_error_text(c->h, status, "", json, text, sizeof text);
     bool between = evbuffer_get_length(bufferevent_get_output(c->b)) == 0; // in no answer's midst
@@ -60,8 +62,18 @@ static void conn_tell(hth_http_conn *c, int status, const char *sentence)
     shutdown(fd, SHUT_RDWR);
 }
 
+static void conn_tell(hth_http_conn *c, int status, const char *sentence)
+{
+    if (!c->told) {
+        hth_log(INFO, SERVER, "http-refused", "status=%d %s", status, sentence);
+    }
+    conn_end(c, status, sentence);
+}
+
 // ---- coming and going
 
+// address_of stores what counts as one address: of IPv6 a network of 64 bits, which is the least
+// that anybody has.
 static void address_of(int fd, uint8_t key[16], bool *loopback)
 {
     struct sockaddr_storage a = {.ss_family = AF_UNSPEC};
@@ -78,8 +90,11 @@ static void address_of(int fd, uint8_t key[16], bool *loopback)
         memcpy(key, &((struct sockaddr_in6 *)&a)->sin6_addr, 16);
     }
     static const uint8_t mapped[12] = {[10] = 0xff, [11] = 0xff}, six[16] = {[15] = 1};
-    *loopback =
-        (memcmp(key, mapped, 12) == 0 && key[12] == 127) || memcmp(key, six, sizeof six) == 0;
+    bool four = memcmp(key, mapped, 12) == 0;
+    *loopback = (four && key[12] == 127) || memcmp(key, six, sizeof six) == 0;
+    if (!four && !*loopback) {
+        memset(key + 8, 0, 8);
+    }
 }
 
 static bool address_add(hth_http *h, hth_http_conn *c, const uint8_t key[16])
@@ -103,20 +118,29 @@ static bool address_add(hth_http *h, hth_http_conn *c, const uint8_t key[16])
     return true;
 }
 
+static void address_leave(hth_http_conn *c)
+{
+    if (c->address != NULL && --c->address->n == 0) {
+        HASH_DEL(c->h->addresses, c->address);
+        hth_free(c->address);
+    }
+    c->address = NULL;
+}
+
 static void conn_free(hth_http_conn *c)
 {
     hth_http *h = c->h;
     h->buffered -= c->bytes + c->sending;
-    if (c->address != NULL && --c->address->n == 0) {
-        HASH_DEL(h->addresses, c->address);
-        hth_free(c->address);
-    }
+    address_leave(c);
     if (c->held != NULL) {
         evbuffer_free(c->held);
     }
     hth_http_block_rele(c->block);
     hth_http_io_close(c);
-    h->n_conns--;
+    if (c->admitted) {
+        h->n_conns--;
+        hth_accept_give();
+    }
     h->last_conn = h->last_conn == c ? NULL : h->last_conn;
     hth_free(c);
 }
@@ -128,6 +152,42 @@ static void guard_closed(struct evhttp_connection *evcon, void *conn)
         HASH_DEL(c->h->conns, c);
     }
     conn_free(c);
+}
+
+// conn_crowded looks at the limits: a sentence about the one that is reached, or NULL, and the
+// connection has one of the process's descriptors (accept_guard.h). Where no address may have all
+// connections, a few of them have not all together either: the last quarter is for addresses that
+// have few. Programs of this machine have the last sixteenth.
+static const char *conn_crowded(const hth_http *h, const hth_http_conn *c)
+{
+    static const char full[] = "the server has too many connections: try again";
+    int64_t set = hth_setting_int(HTH_SET_LIMIT_CONNECTIONS), can = hth_accept_limit(false);
+    int64_t most = set < can ? set : can, n = h->n_conns + 1;
+    int64_t each = hth_setting_int(HTH_SET_LIMIT_ADDRESS), same = c->address->n;
+    bool near = c->peer == HTH_PEER_LOOPBACK, late = each < set && n > most - most / 4;
+    if (n > most || (!near && n > most - most / 16)) {
+        return full;
+    }
+    if (same > each) {
+        return "too many connections from one address";
+    }
+    if (late && same > most / 64 + 1) {
+        return "the server has too many connections, and many of them from this address: try again";
+    }
+    return hth_accept_take(false) ? NULL : full;
+}
+
+// conn_refuse ends a connection that is one too many. It counts for nothing while it goes.
+static void conn_refuse(hth_http_conn *c, const char *why)
+{
+    uint64_t unsaid;
+    bool say = hth_seldom_now(&c->h->crowded, &unsaid);
+    if (say) {
+        hth_log(WARN, SERVER, "connections", "http=%" PRIi64 " not_logged=%" PRIu64 " %s",
+                c->h->n_conns, unsaid, why);
+    }
+    address_leave(c);
+    conn_end(c, 503, why);
 }
 
 static void conn_admit(hth_http *h, hth_http_conn *c)
@@ -148,17 +208,40 @@ static void conn_admit(hth_http *h, hth_http_conn *c)
     c->listed = HTH_HASH_ADDED(c);
     address_of(c->fd, key, &loopback);
     c->peer = loopback ? HTH_PEER_LOOPBACK : HTH_PEER_NETWORK;
-    if (!open || !c->listed || !address_add(h, c, key) ||
-        h->n_conns > hth_setting_int(HTH_SET_LIMIT_CONNECTIONS)) {
-        conn_tell(c, 503, "the server has too many connections: try again");
-    } else if (c->address->n > hth_setting_int(HTH_SET_LIMIT_ADDRESS)) {
-        conn_tell(c, 503, "too many connections from one address");
+    const char *why = open && c->listed && address_add(h, c, key)
+                          ? conn_crowded(h, c)
+                          : "the server has no memory for a connection: try again";
+    if (why != NULL) {
+        conn_refuse(c, why);
+    } else {
+        c->admitted = true;
+        h->n_conns++;
     }
+}
+
+// door_rest has a listener pause when it has accepted much: what is refused has a descriptor until
+// it was looked at, and there are not many for that.
+static void door_rest(hth_http_door *door)
+{
+    if (++door->accepted == GUARD_ACCEPTS && door->bound != NULL) {
+        door->resting = evconnlistener_disable(evhttp_bound_socket_get_listener(door->bound)) == 0;
+    }
+}
+
+static void door_go_on(hth_http_door *door)
+{
+    if (door->resting && door->bound != NULL) {
+        evconnlistener_enable(evhttp_bound_socket_get_listener(door->bound));
+    }
+    door->resting = false;
+    door->accepted = 0;
 }
 
 void hth_http_admit(evutil_socket_t fd, short what, void *arg)
 {
     hth_http *h = arg;
+    door_go_on(&h->api);
+    door_go_on(&h->metrics);
     hth_http_conn *c = h->fresh;
     h->fresh = NULL;
     while (c != NULL) {
@@ -168,7 +251,7 @@ void hth_http_admit(evutil_socket_t fd, short what, void *arg)
     }
 }
 
-hth_http_conn *hth_http_conn_new(const hth_http_door *door)
+hth_http_conn *hth_http_conn_new(hth_http_door *door)
 {
     hth_http *h = door->h;
     hth_http_conn *c = hth_calloc(1, sizeof *c);
@@ -179,8 +262,8 @@ hth_http_conn *hth_http_conn_new(const hth_http_door *door)
         c->since_ns = c->tls ? hth_now_ns() : 0; // the handshake counts
         c->next_fresh = h->fresh;
         h->fresh = c;
-        h->n_conns++;
         event_active(h->admit, EV_TIMEOUT, 0);
+        door_rest(door);
     }
     return c;
 }

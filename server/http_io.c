@@ -45,6 +45,9 @@ static void io_more(const hth_http_conn *c, struct evbuffer *in)
 static ssize_t io_read(hth_http_conn *c, struct evbuffer *in)
 {
     char *scratch = c->h->scratch;
+    if (c->told && c->refused_ns == 0) {
+        return 0; // it was given its end: what it has sent is not asked any more
+    }
     if (c->block != NULL && c->block->come < c->block->bytes) {
         return hth_http_block_read(c);
     }

@@ -163,7 +163,7 @@ class Bodies(unittest.TestCase):
             for n in sizes:
                 status, head, body = reader.answer()
                 self.assertEqual((status, tensor(head, body) == VALUES[:4 * n]), (200, True), n)
-                self.assertEqual(reader.answer()[::2], (200, b''))
+                self.assertEqual(reader.answer()[::2], (200, b'{"live":true}'))
             sender.join()
 
     def test_gzip(self):

@@ -8,6 +8,7 @@ import json
 import os
 import pwd
 import re
+import resource
 import select
 import shutil
 import signal
@@ -760,6 +761,45 @@ class Limits(Case):
             for k in tcp:
                 k.close()
             s.hearth('ls', url=s.ipc)
+
+    def test_crowd(self):
+        """A few addresses that take all connections they can get keep nobody else out; nor does a limit of open files."""
+        s = self.server('--limits-connections', '64', '--limits-connections-per-address', '32')
+        for files in (None, 70):
+            if files is not None:  # what hearthd has open, and some: less than limits.connections
+                files += len(os.listdir(f'/proc/{s.process.pid}/fd'))
+                resource.prlimit(s.process.pid, resource.RLIMIT_NOFILE, (files, files))
+            held = []
+            for address in range(2, 6):
+                for _ in range(40):
+                    held.append(socket.create_connection(('127.0.0.1', s.port), timeout=PATIENCE, source_address=(f'127.0.0.{address}', 0)))
+            self.assertTrue(s.alive())  # from yet another one
+            self.assertEqual(s.status('POST', '/v2/models/ident/infer', IDENT), 200)
+            s.hearth('ls', url=s.ipc)
+            for k in held:
+                k.close()
+            self.assertLess(s.said().count('event=connections'), 4)
+
+    def test_no_descriptor(self):
+        """Without a descriptor for a connection it is closed, the loop rests, and says so once; the engine can be restarted."""
+        s = self.server()
+        limits, now = resource.prlimit(s.process.pid, resource.RLIMIT_NOFILE), len(os.listdir(f'/proc/{s.process.pid}/fd'))
+        resource.prlimit(s.process.pid, resource.RLIMIT_NOFILE, (now, limits[1]))
+        for _ in range(3):
+            with s.dial() as k:
+                self.assertEqual(until_end(k), b'')
+        s.wait_said('event=accept ')
+        self.assertEqual(s.said().count('event=accept '), 1)
+        self.assertNotIn('Error from accept', s.said())
+        resource.prlimit(s.process.pid, resource.RLIMIT_NOFILE, (now + 100, limits[1]))
+        held = [s.dial() for _ in range(150)]
+        os.kill(int(re.findall(r'event=engine-started pid=(\d+)', s.said())[-1]), signal.SIGKILL)
+        s.wait_said('event=engine-started', 2)
+        for k in held:
+            k.close()
+        while not s.alive():  # until the listener and the engine are there again
+            time.sleep(0.02)
+        self.assertEqual(s.status('POST', '/v2/models/ident/infer', IDENT), 200)
 
     def test_slow(self):
         """Who sends a head or a body byte by byte is not waited for; who sends nothing, or in time, is."""
