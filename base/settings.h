@@ -155,6 +155,22 @@ typedef enum hth_setting_change {
       "most HTTP connections, and most connections of hearth's own clients")                       \
     X(LIMIT_ADDRESS, "limits.connections_per_address", COUNT, 1024, 1, 1048576, LIVE,              \
       "the same from one address of the network")                                                  \
+    X(LIMIT_REQUESTS, "limits.requests", COUNT, 256, 1, 65536, LIVE,                               \
+      "inferences and questions of hearth's own clients that are worked on at once; others wait")  \
+    X(LIMIT_PEER_REQUESTS, "limits.requests_per_peer", COUNT, 192, 1, 65536, LIVE,                 \
+      "the same for one address of the network or one local user")                                 \
+    X(LIMIT_CONN_REQUESTS, "limits.requests_per_connection", COUNT, 256, 2, 65536, LIVE,           \
+      "requests in progress on one connection of hearth's own clients; no more are read from it")  \
+    X(LIMIT_PEER_BYTES, "limits.bytes_per_peer", BYTES, 2 * HTH_GIB, HTH_MIB, 64 * HTH_TIB, LIVE,  \
+      "bytes of requests and answers held for one address of the network or one local user")       \
+    X(LIMIT_HANDSHAKE_SECONDS, "limits.handshake_seconds", COUNT, 5, 1, 86400, LIVE,               \
+      "how long a connection of hearth's own clients may take until it is one")                    \
+    X(LIMIT_TOKEN_SECONDS, "limits.token_seconds", COUNT, 10, 1, 86400, LIVE,                      \
+      "how long a connection over a network may stay without a valid token, where there are any")  \
+    X(LIMIT_IDLE_SECONDS, "limits.idle_seconds", COUNT, 3600, 1, 31536000, LIVE,                   \
+      "how long a connection of hearth's own clients over a network may stay without a request")   \
+    X(LIMIT_LONG_REQUESTS, "limits.long_requests", COUNT, 1024, 1, 65536, LIVE,                    \
+      "the same of training that is waited for, imports, measurements; more are refused")          \
     X(CONVSEL_TOLERANCE, "convsel.tolerance", REAL, 1e-3, 0, 1, FIXED,                             \
       "largest relative error, against the direct algorithm, of a convolution algorithm; in TF32 " \
       "at least 2^-8, in bf16 2^-5; 1e-6 leaves out AMX for fp32 and large Winograd tiles")        \

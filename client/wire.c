@@ -175,6 +175,29 @@ static hth_err wire_read(const ProtobufCMessageDescriptor *what, const uint8_t *
     return hth_wire_head_read(what, h, seen, out);
 }
 
+hth_err hth_wire_peek_request(const uint8_t *frame, size_t bytes, const hth_wire_limits *limits,
+                              Hearth__Request **out)
+{
+    ProtobufCMessage *m = NULL;
+    *out = NULL;
+    if (bytes >= 4 && wire_get_u32(frame) != HTH_WIRE_MAGIC) {
+        return hth_fail(HTH_ECORRUPT, "not a hearth message: it does not start with HTH1");
+    }
+    uint32_t header_bytes = bytes >= WIRE_PREFIX ? wire_get_u32(frame + 4) : 0;
+    if (header_bytes > limits->header_bytes) {
+        return hth_fail(HTH_ETOOBIG,
+                        "a message header of %" PRIu32 " bytes; limits.header_bytes is %" PRIu32,
+                        header_bytes, limits->header_bytes);
+    }
+    if (bytes < WIRE_PREFIX || bytes - WIRE_PREFIX < header_bytes) {
+        return hth_fail(HTH_EBUSY, "a message's header is not whole yet");
+    }
+    hth_wire_head h = {.at = frame + WIRE_PREFIX, .bytes = header_bytes};
+    HTH_TRY(hth_wire_head_read(&hearth__request__descriptor, &h, NULL, &m));
+    *out = (Hearth__Request *)m;
+    return HTH_OK;
+}
+
 hth_err hth_wire_read_request(const uint8_t *frame, size_t bytes, const hth_wire_limits *limits,
                               hth_wire_seen *seen, Hearth__Request **out, const uint8_t **data,
                               uint64_t *data_bytes)

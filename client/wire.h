@@ -55,6 +55,10 @@ typedef struct hth_wire_seen {
     uint8_t head[HTH_WIRE_SEEN]; // behind the call's number
 } hth_wire_seen;
 
+// hth_wire_peek_request decodes the header of a request of which the first `bytes` have come, for
+// hth_wire_free_request; its tensors are not checked. HTH_EBUSY: the header is not whole yet.
+hth_err hth_wire_peek_request(const uint8_t *frame, size_t bytes, const hth_wire_limits *limits,
+                              Hearth__Request **out);
 // hth_wire_read_request decodes a frame; *data gets its data section (in `frame`), *data_bytes its
 // length. `seen`, which may be NULL, is what its sender sent before, read with the same limits: of
 // an inference the header may then be that of an earlier frame; it is not to be changed, and the

@@ -7,9 +7,6 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "server/mapped.h"
-#include "base/settings.h"
-
-#include <uthash.h>
 
 #include <errno.h>
 #include <fcntl.h>
@@ -38,24 +35,23 @@ struct hth_region {
 
 struct hth_conn {
     hth_conns *table;
-    uint32_t pipe;
-    int refs; // 1 of the table, 1 of each holder
+    int refs;
     bool same_machine;
     bool names_files;
     bool gone; // guarded by the table's lock
     hth_peer peer;
     char tenant[32];
-    uint8_t address[16]; // on the network; zeros: not there
-    uint64_t pid;        // 0: not known
+    bool uid_known;
+    uint64_t uid, pid; // 0: not known
     int n_regions;
     hth_region *regions;
-    UT_hash_handle hh;
+    struct hth_slot *slots; // the dispatcher's
 };
 
 struct hth_conns {
     const hth_auth *auth;
     pthread_mutex_t lock;
-    hth_conn *by_pipe;
+    int n;
     uint32_t next_region;
     hth_engine *engine;
 };
@@ -90,116 +86,60 @@ void hth_conns_share(hth_conns *c, hth_engine *engine)
 int hth_conns_count(hth_conns *c)
 {
     pthread_mutex_lock(&c->lock);
-    int n = (int)HASH_COUNT(c->by_pipe);
+    int n = c->n;
     pthread_mutex_unlock(&c->lock);
     return n;
 }
 
-// conn_ask finds out who is at the other end.
-static void conn_ask(hth_conn *c, nng_pipe p)
+static void conn_know(hth_conn *c, const hth_conn_who *who)
 {
-    nng_sockaddr a;
-    uint64_t uid, gid;
     c->peer = HTH_PEER_NETWORK;
     strcpy(c->tenant, "network");
-    if (nng_pipe_get_addr(p, NNG_OPT_REMADDR, &a) != 0) {
-        return;
-    }
-    if (a.s_family == NNG_AF_INET) {
-        memcpy(c->address + 12, &a.s_in.sa_addr, 4);
-    } else if (a.s_family == NNG_AF_INET6) {
-        memcpy(c->address, a.s_in6.sa_addr, 16);
-    }
-    if (a.s_family == NNG_AF_INPROC) {
+    if (who->where == HTH_CONN_EMBEDDED) {
         c->same_machine = c->names_files = true;
         c->peer = HTH_PEER_TRUSTED;
         strcpy(c->tenant, "embedded");
-    } else if (a.s_family == NNG_AF_IPC || a.s_family == NNG_AF_ABSTRACT) {
+    } else if (who->where == HTH_CONN_LOCAL) {
         c->same_machine = true;
-        c->peer = nng_pipe_get_uint64(p, NNG_OPT_IPC_PEER_UID, &uid) == 0 &&
-                          nng_pipe_get_uint64(p, NNG_OPT_IPC_PEER_GID, &gid) == 0
-                      ? hth_auth_local(c->table->auth, uid, gid)
-                      : HTH_PEER_LOCAL;
-        if (nng_pipe_get_uint64(p, NNG_OPT_IPC_PEER_UID, &uid) == 0) {
-            snprintf(c->tenant, sizeof c->tenant, "uid:%" PRIu64, uid);
-            c->names_files = uid == 0 || uid == geteuid();
-        }
-        if (nng_pipe_get_uint64(p, NNG_OPT_IPC_PEER_PID, &c->pid) != 0) {
-            c->pid = 0;
-        }
+        c->peer = HTH_PEER_LOCAL;
+    }
+    if (who->where == HTH_CONN_LOCAL && who->known) {
+        c->peer = hth_auth_local(c->table->auth, who->uid, who->gid);
+        c->uid_known = true;
+        c->uid = who->uid;
+        c->pid = who->pid;
+        snprintf(c->tenant, sizeof c->tenant, "uid:%" PRIu64, who->uid);
+        c->names_files = who->uid == 0 || who->uid == geteuid();
     }
 }
 
-// conns_full looks at the limits, under the lock.
-static hth_err conns_full(const hth_conns *t, const hth_conn *c)
-{
-    static const uint8_t nowhere[sizeof c->address];
-    int64_t all = HASH_COUNT(t->by_pipe), same = 0;
-    if (all >= hth_setting_int(HTH_SET_LIMIT_CONNECTIONS)) {
-        return hth_fail(HTH_EBUSY, "limits.connections: %d are there", (int)all);
-    }
-    if (memcmp(c->address, nowhere, sizeof nowhere) == 0) {
-        return HTH_OK;
-    }
-    for (const hth_conn *o = t->by_pipe; o != NULL; o = o->hh.next) {
-        same += memcmp(o->address, c->address, sizeof c->address) == 0;
-    }
-    return same < hth_setting_int(HTH_SET_LIMIT_ADDRESS)
-               ? HTH_OK
-               : hth_fail(HTH_EBUSY, "limits.connections_per_address: %d are there", (int)same);
-}
-
-hth_err hth_conns_add(hth_conns *t, nng_pipe p)
+hth_err hth_conn_open(hth_conns *t, const hth_conn_who *who, hth_conn **out)
 {
     hth_conn *c = hth_calloc(1, sizeof *c);
+    *out = c;
     if (c == NULL) {
         return hth_fail(HTH_ENOMEM, "out of memory for a connection");
     }
     c->table = t;
-    c->pipe = (uint32_t)nng_pipe_id(p);
     c->refs = 1;
-    conn_ask(c, p);
+    conn_know(c, who);
     pthread_mutex_lock(&t->lock);
-    hth_err err = conns_full(t, c);
-    if (err == HTH_OK) {
-        HASH_ADD(hh, t->by_pipe, pipe, sizeof c->pipe, c);
-    }
+    t->n++;
     pthread_mutex_unlock(&t->lock);
-    if (err != HTH_OK) {
-        hth_free(c);
-    }
-    return err;
+    return HTH_OK;
 }
 
-static hth_conn *conn_lookup(hth_conns *t, nng_pipe p)
+void hth_conn_close(hth_conn *c)
 {
-    uint32_t id = (uint32_t)nng_pipe_id(p);
-    hth_conn *c;
-    HASH_FIND(hh, t->by_pipe, &id, sizeof id, c);
-    return c;
+    pthread_mutex_lock(&c->table->lock);
+    c->table->n -= !c->gone;
+    c->gone = true;
+    pthread_mutex_unlock(&c->table->lock);
 }
 
-hth_conn *hth_conns_remove(hth_conns *t, nng_pipe p)
+struct hth_slot **hth_conn_slots(hth_conn *c)
 {
-    pthread_mutex_lock(&t->lock);
-    hth_conn *c = conn_lookup(t, p);
-    if (c != NULL) {
-        HASH_DELETE(hh, t->by_pipe, c);
-        c->gone = true;
-    }
-    pthread_mutex_unlock(&t->lock);
-    return c; // with the table's reference
-}
-
-hth_conn *hth_conn_find(hth_conns *t, nng_pipe p)
-{
-    pthread_mutex_lock(&t->lock);
-    hth_conn *c = conn_lookup(t, p);
-    if (c != NULL) {
-        c->refs++;
-    }
-    pthread_mutex_unlock(&t->lock);
-    return c;
+    return &c->slots;
 }
 
 void hth_conn_hold(hth_conn *c)
@@ -257,6 +197,12 @@ void hth_conn_rele(hth_conn *c)
         hth_region_rele(r);
     }
     hth_free(c);
+}
+
+bool hth_conn_uid(const hth_conn *c, uint64_t *uid)
+{
+    *uid = c->uid;
+    return c->uid_known;
 }
 
 bool hth_conn_same_machine(const hth_conn *c)

@@ -2,11 +2,11 @@
 // server/conn.h - the connections of a server, and the shared memory that each has mapped.
 //
 // Design notes
-// A connection is made and removed by nng's pipe notifications; calls in flight hold it. Regions
-// belong to a connection and go with it, so the memory of a killed client is back as soon as its
-// calls are. A region is a memfd of the peer that the kernel names (SO_PEERCRED), opened through
-// /proc/PID/fd: it must be sealed against shrinking, so that no access can fault, and is mapped
-// read-only. What the client writes while a request runs may change the request's result but
+// A connection is opened and closed by the front end that accepted it; calls in flight hold it.
+// Regions belong to a connection and go with it, so the memory of a killed client is back as soon
+// as its calls are. A region is a memfd of the peer that the kernel names (SO_PEERCRED), opened
+// through /proc/PID/fd: it must be sealed against shrinking, so that no access can fault, and is
+// mapped read-only. What the client writes while a request runs may change the request's result but
 // nothing else: request.c copies everything that steers addresses. Thread-safe. Table and regions
 // are guarded by one lock, held for lookups only.
 #ifndef HTH_SERVER_CONN_H
@@ -14,8 +14,6 @@
 
 #include "server/auth.h"
 #include "server/engine.h"
-
-#include <nng/nng.h>
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -34,16 +32,21 @@ void hth_conns_close(hth_conns *c);
 void hth_conns_share(hth_conns *c, hth_engine *engine);
 int hth_conns_count(hth_conns *c);
 
-// hth_conns_add and hth_conns_remove follow a pipe's ADD_PRE and REM_POST. The removed connection
-// stays valid for its holders; hth_conns_remove returns it held (NULL: was not there), so that its
-// calls can be canceled. HTH_EBUSY: there are too many, all together or from one address.
-hth_err hth_conns_add(hth_conns *c, nng_pipe p);
-hth_conn *hth_conns_remove(hth_conns *c, nng_pipe p);
-// hth_conn_find returns the pipe's connection held, or NULL when it is gone.
-hth_conn *hth_conn_find(hth_conns *c, nng_pipe p);
+// Who is at the other end, as the kernel says.
+typedef struct hth_conn_who {
+    enum { HTH_CONN_NETWORK, HTH_CONN_LOCAL, HTH_CONN_EMBEDDED } where;
+    bool known; // of a local one: its credentials are
+    uint64_t uid, gid, pid;
+} hth_conn_who;
+
+// hth_conn_open makes a connection; the caller releases it after hth_conn_close, which says that
+// its client is gone: requests in flight keep it.
+hth_err hth_conn_open(hth_conns *c, const hth_conn_who *who, hth_conn **out);
+void hth_conn_close(hth_conn *c);
 void hth_conn_hold(hth_conn *c);
-void hth_conn_rele(hth_conn *c);    // NULL is allowed
-bool hth_conn_is_gone(hth_conn *c); // it was removed
+void hth_conn_rele(hth_conn *c);               // NULL is allowed
+bool hth_conn_is_gone(hth_conn *c);            // it was closed
+struct hth_slot **hth_conn_slots(hth_conn *c); // the list of its requests, the dispatcher's
 
 // hth_conn_tenant is who is at the other end, where no token says so: "uid:1000", "embedded",
 // "network".
@@ -54,6 +57,9 @@ bool hth_conn_same_machine(const hth_conn *c);
 // user, root, or the process that embeds the server. Nobody else may name paths.
 bool hth_conn_names_files(const hth_conn *c);
 hth_peer hth_conn_peer(const hth_conn *c);
+// hth_conn_uid stores the user at the other end of a Unix socket; false: it is another connection,
+// or the kernel did not say.
+bool hth_conn_uid(const hth_conn *c, uint64_t *uid);
 
 // hth_conn_map maps the peer's file descriptor `fd`, a sealed memfd of `bytes`, and stores the
 // region's number. HTH_EDENIED: not a local peer, or not sealed; HTH_EINVAL: another size;

@@ -1,69 +1,157 @@
 // SPDX-License-Identifier: Apache-2.0
 // The slots' state machine (dispatch.h) and the requests that are answered without engine or job
 // thread. What goes to the engine is prepared in request.c.
-#include "server/dispatch.h"
+#include "server/slot.h"
 
 #include "base/alloc.h"
 #include "base/clock.h"
-#include "server/catalog.h"
-#include "server/slot.h"
+#include "base/settings.h"
 
+#include <assert.h>
 #include <string.h>
 #include <time.h>
 
-#define DISPATCH_SLOTS       256
-#define DISPATCH_LARGE_BYTES (64u << 10)
+// Places beyond the limits, for local administrators.
+#define DISPATCH_RESERVE 16
 
-static void slot_receive(hth_slot *s)
-{
-    s->sending = false;
-    nng_ctx_recv(s->ctx, s->aio);
-}
+// ---- lists
 
-// ---- replies
-
-void hth_slot_send(hth_slot *s, nng_msg *msg)
+static void slot_list(hth_slot *s)
 {
     hth_dispatch *d = s->d;
-    pthread_mutex_lock(&d->lock);
-    s->active = false;
-    if (nng_msg_len(msg) > DISPATCH_LARGE_BYTES) {
-        d->large_reply_ns = hth_now_ns();
+    hth_slot **mine = hth_conn_slots(s->conn);
+    s->newer = *mine;
+    s->older = mine;
+    if (*mine != NULL) {
+        (*mine)->older = &s->newer;
     }
-    pthread_mutex_unlock(&d->lock);
-    hth_slot_clear(s);
-    s->sending = true;
-    nng_aio_set_msg(s->aio, msg);
-    nng_ctx_send(s->ctx, s->aio);
+    *mine = s;
+    s->after = d->slots;
+    s->before = &d->slots;
+    if (d->slots != NULL) {
+        d->slots->before = &s->after;
+    }
+    d->slots = s;
 }
 
-// slot_retire drops the request without an answer: there is nobody to get it, or no memory to write
-// it.
-static void slot_retire(hth_slot *s)
+static void slot_unlist(hth_slot *s)
+{
+    *s->older = s->newer;
+    if (s->newer != NULL) {
+        s->newer->older = s->older;
+    }
+    *s->before = s->after;
+    if (s->after != NULL) {
+        s->after->before = s->before;
+    }
+}
+
+// ---- places
+
+bool hth_slot_place(hth_slot *s)
 {
     hth_dispatch *d = s->d;
+    int most = (int)hth_setting_int(s->kind == HTH_SLOT_LONG ? HTH_SET_LIMIT_LONG_REQUESTS
+                                                             : HTH_SET_LIMIT_REQUESTS);
+    bool admin = hth_slot_is_admin(s);
+    assert(s->state == HTH_SLOT_TAKEN && !s->placed);
     pthread_mutex_lock(&d->lock);
-    s->active = false; // before it is cleared: requests about others look into those that are
+    s->placed = d->n_placed[s->kind] < most;
+    s->reserved = !s->placed && admin && d->n_reserved < DISPATCH_RESERVE;
+    d->n_placed[s->kind] += s->placed;
+    d->n_reserved += s->reserved;
     pthread_mutex_unlock(&d->lock);
-    hth_slot_clear(s);
+    s->placed = s->placed || s->reserved;
+    return s->placed;
+}
+
+static void dispatch_freed(hth_dispatch *d)
+{
+    pthread_rwlock_rdlock(&d->watching);
+    for (int i = 0; i < HTH_DISPATCH_WATCHES; i++) {
+        if (d->watch[i].freed != NULL) {
+            d->watch[i].freed(d->watch[i].ctx);
+        }
+    }
+    pthread_rwlock_unlock(&d->watching);
+}
+
+void hth_dispatch_watch(hth_dispatch *d, void (*freed)(void *ctx), void *ctx)
+{
+    int i = 0;
+    pthread_rwlock_wrlock(&d->watching);
+    while (i < HTH_DISPATCH_WATCHES && d->watch[i].freed != NULL) {
+        i++;
+    }
+    assert(i < HTH_DISPATCH_WATCHES);
+    d->watch[i] = (hth_dispatch_watcher){freed, ctx};
+    pthread_rwlock_unlock(&d->watching);
+}
+
+void hth_dispatch_unwatch(hth_dispatch *d, void *ctx)
+{
+    pthread_rwlock_wrlock(&d->watching);
+    for (int i = 0; i < HTH_DISPATCH_WATCHES; i++) {
+        if (d->watch[i].ctx == ctx) {
+            d->watch[i] = (hth_dispatch_watcher){NULL, NULL};
+        }
+    }
+    pthread_rwlock_unlock(&d->watching);
+}
+
+// ---- ends
+
+// slot_end takes the slot out of everything, gives its memory back, then hands the reply over: what
+// was charged for it is the front end's to give back.
+static void slot_end(hth_slot *s, nng_msg *reply)
+{
+    hth_dispatch *d = s->d;
+    assert(s->state != HTH_SLOT_ENDED);
     pthread_mutex_lock(&d->lock);
+    slot_unlist(s); // before it is cleared: requests about others look into those that are listed
+    s->state = HTH_SLOT_ENDED;
+    bool placed = s->placed;
+    d->n_placed[s->kind] -= placed && !s->reserved;
+    d->n_reserved -= s->reserved;
+    pthread_mutex_unlock(&d->lock);
+    hth_frame_inputs_fini(&s->in);
+    hth_wire_free_request(s->q);
+    s->message.free(s->message.owner);
+    hth_conn *conn = s->conn;
+    bool answered = reply != NULL;
+    s->front->answer(s->back, reply);
+    hth_free(s);
+    hth_conn_rele(conn);
+    if (placed) {
+        dispatch_freed(d);
+    }
+    pthread_mutex_lock(&d->lock); // last: whoever waits for it may free the dispatcher then
+    d->n_answered += answered;
     if (--d->n_working == 0) {
         pthread_cond_broadcast(&d->idle);
     }
     pthread_mutex_unlock(&d->lock);
-    slot_receive(s);
+}
+
+void hth_slot_send(hth_slot *s, nng_msg *msg)
+{
+    slot_end(s, msg);
+}
+
+void hth_slot_drop(hth_slot *s)
+{
+    slot_end(s, NULL);
 }
 
 void hth_slot_reply(hth_slot *s, Hearth__Reply *r)
 {
-    nng_msg *msg;
+    nng_msg *msg = NULL;
     uint8_t *data;
     r->call = s->q != NULL ? s->q->call : 0;
     if (hth_msg_frame(&r->base, NULL, 0, 0, &s->d->limits, &msg, &data) != HTH_OK) {
-        slot_retire(s);
-        return;
+        msg = NULL; // no memory: nothing is sent
     }
-    hth_slot_send(s, msg);
+    slot_end(s, msg);
 }
 
 void hth_slot_fail(hth_slot *s, hth_err err, const char *sentence)
@@ -72,7 +160,7 @@ void hth_slot_fail(hth_slot *s, hth_err err, const char *sentence)
     Hearth__Error body = HEARTH__ERROR__INIT;
     char cleared[1024];
     sentence = sentence[0] != 0 ? sentence : hth_strerror(err);
-    if (s->conn != NULL && !hth_conn_same_machine(s->conn)) {
+    if (!hth_conn_same_machine(s->conn)) {
         hth_auth_public(sentence, cleared, sizeof cleared);
         sentence = cleared;
     }
@@ -117,11 +205,11 @@ static void slot_finished(hth_slot *s, hth_err err)
 
 // ---- requests about other requests: found by connection and call id
 
-static hth_slot *dispatch_find(hth_dispatch *d, const hth_conn *c, uint64_t call)
+// dispatch_find is under the lock.
+static hth_slot *dispatch_find(hth_conn *c, uint64_t call, const hth_slot *other)
 {
-    for (int i = 0; i < d->n_slots; i++) {
-        hth_slot *s = &d->slots[i];
-        if (s->active && s->conn == c && s->q->call == call) {
+    for (hth_slot *s = *hth_conn_slots(c); s != NULL; s = s->newer) {
+        if (s != other && s->q != NULL && s->q->call == call) {
             return s;
         }
     }
@@ -131,7 +219,7 @@ static hth_slot *dispatch_find(hth_dispatch *d, const hth_conn *c, uint64_t call
 static void slot_cancel(hth_slot *s, uint64_t call)
 {
     pthread_mutex_lock(&s->d->lock);
-    hth_slot *other = dispatch_find(s->d, s->conn, call);
+    hth_slot *other = dispatch_find(s->conn, call, s);
     if (other != NULL) {
         other->r.canceled = 1;
     }
@@ -146,8 +234,8 @@ static void slot_progress(hth_slot *s, uint64_t call)
     Hearth__Progressed body = HEARTH__PROGRESSED__INIT;
     hth_progress p = {.what = ""};
     pthread_mutex_lock(&s->d->lock);
-    hth_slot *other = dispatch_find(s->d, s->conn, call);
-    if (other != NULL && other != s) {
+    const hth_slot *other = dispatch_find(s->conn, call, s);
+    if (other != NULL) {
         p = other->progress;
         body.active = p.what[0] != 0;
     }
@@ -169,13 +257,11 @@ void hth_slot_set_progress(hth_slot *s, const char *what, uint64_t done, uint64_
     pthread_mutex_unlock(&s->d->lock);
 }
 
-void hth_dispatch_gone(hth_dispatch *d, const hth_conn *c)
+void hth_dispatch_gone(hth_dispatch *d, hth_conn *c)
 {
     pthread_mutex_lock(&d->lock);
-    for (int i = 0; i < d->n_slots; i++) {
-        if (d->slots[i].active && d->slots[i].conn == c) {
-            d->slots[i].r.canceled = 1;
-        }
+    for (hth_slot *s = *hth_conn_slots(c); s != NULL; s = s->newer) {
+        s->r.canceled = 1;
     }
     pthread_mutex_unlock(&d->lock);
 }
@@ -207,48 +293,47 @@ static void slot_fetch(hth_slot *s)
     hth_slot_send(s, reply);
 }
 
-static void slot_models(hth_slot *s)
+// slot_answer_now answers what needs no engine; false: it does.
+static bool slot_answer_now(hth_slot *s)
 {
-    char *json;
-    hth_err err = hth_catalog_list(s->d->store, &json);
-    if (err != HTH_OK) {
-        hth_slot_fail(s, err, hth_err_detail());
-        return;
+    switch (s->q->body_case) {
+    case HEARTH__REQUEST__BODY_CANCEL:
+        slot_cancel(s, s->q->cancel->call);
+        return true;
+    case HEARTH__REQUEST__BODY_PROGRESS:
+        slot_progress(s, s->q->progress->call);
+        return true;
+    case HEARTH__REQUEST__BODY_MAP:
+        slot_map(s);
+        return true;
+    case HEARTH__REQUEST__BODY_UNMAP:
+        slot_finished(s, hth_conn_unmap(s->conn, s->q->unmap->region));
+        return true;
+    case HEARTH__REQUEST__BODY_ATTACH:
+        slot_finished(s, hth_rings_attach(s->d->rings, s->conn, s->q->attach));
+        return true;
+    case HEARTH__REQUEST__BODY_FETCH:
+        slot_fetch(s);
+        return true;
+    default:
+        return false;
     }
-    hth_slot_document(s, json);
-    hth_free(json);
 }
 
-static void slot_route(hth_slot *s)
+void hth_slot_run(hth_slot *s)
 {
+    assert(s->state == HTH_SLOT_TAKEN);
+    s->state = HTH_SLOT_WORKING;
     switch (s->q->body_case) {
     case HEARTH__REQUEST__BODY_INFER:
         hth_slot_infer(s);
         break;
     case HEARTH__REQUEST__BODY_QUERY:
         if (strcmp(s->q->query->what, "models") == 0) {
-            slot_models(s);
+            hth_slot_models(s);
         } else {
             hth_slot_query(s);
         }
-        break;
-    case HEARTH__REQUEST__BODY_CANCEL:
-        slot_cancel(s, s->q->cancel->call);
-        break;
-    case HEARTH__REQUEST__BODY_PROGRESS:
-        slot_progress(s, s->q->progress->call);
-        break;
-    case HEARTH__REQUEST__BODY_MAP:
-        slot_map(s);
-        break;
-    case HEARTH__REQUEST__BODY_UNMAP:
-        slot_finished(s, hth_conn_unmap(s->conn, s->q->unmap->region));
-        break;
-    case HEARTH__REQUEST__BODY_ATTACH:
-        slot_finished(s, hth_rings_attach(s->d->rings, s->conn, s->q->attach));
-        break;
-    case HEARTH__REQUEST__BODY_FETCH:
-        slot_fetch(s);
         break;
     default:
         hth_slot_job(s);
@@ -264,63 +349,64 @@ static bool slot_is_about_others(const hth_slot *s)
            s->q->body_case == HEARTH__REQUEST__BODY_UNMAP;
 }
 
-// slot_start takes a message over. From here on the slot is counted, until its reply is sent or it
-// is retired.
-static void slot_start(hth_slot *s, nng_msg *msg)
+// slot_judge answers a request that may not be, or that need not wait; false: it is to be run.
+static bool slot_judge(hth_slot *s, hth_err decoded)
 {
     hth_dispatch *d = s->d;
-    hth_slot_reset(s, msg);
-    s->conn = hth_conn_find(d->conns, nng_msg_get_pipe(msg));
-    hth_err err = hth_wire_read_request(nng_msg_body(msg), nng_msg_len(msg), &d->limits, NULL,
-                                        &s->q, &s->data, &s->data_bytes);
     pthread_mutex_lock(&d->lock);
-    d->n_working++;
-    s->active = err == HTH_OK && s->conn != NULL;
-    bool refused = s->active && d->stopping && !slot_is_about_others(s);
+    bool refused = decoded == HTH_OK && d->stopping && !slot_is_about_others(s);
     d->n_refused += refused;
     pthread_mutex_unlock(&d->lock);
-    if (s->conn == NULL) {
-        slot_retire(s);
-    } else if (err != HTH_OK) {
-        hth_slot_fail(s, err, hth_err_detail());
-    } else if (refused) {
-        hth_slot_fail(s, HTH_ECANCELED, "the server is stopping: it takes no new requests");
-    } else if ((err = hth_auth_check(d->auth, hth_conn_peer(s->conn), s->q->token,
-                                     hth_auth_need(s->q), NULL)) != HTH_OK) {
-        hth_slot_fail(s, err, hth_err_detail());
-    } else {
-        slot_route(s);
+    hth_err err = decoded;
+    if (refused) {
+        err = hth_fail(HTH_ECANCELED, "the server is stopping: it takes no new requests");
+    } else if (err == HTH_OK) {
+        err =
+            hth_auth_check(d->auth, hth_conn_peer(s->conn), s->q->token, hth_auth_need(s->q), NULL);
     }
+    if (err != HTH_OK) {
+        hth_slot_fail(s, err, hth_err_detail());
+        return true;
+    }
+    return slot_answer_now(s);
 }
 
-static void slot_sent(hth_slot *s, int rv)
+hth_err hth_dispatch_take(hth_dispatch *d, hth_conn *conn, const hth_message *m,
+                          const hth_front *front, void *back, hth_slot **out)
 {
-    hth_dispatch *d = s->d;
-    if (rv != 0) {
-        nng_msg_free(nng_aio_get_msg(s->aio));
+    hth_slot *s = hth_calloc(1, sizeof *s);
+    *out = NULL;
+    if (s == NULL) {
+        m->free(m->owner);
+        return hth_fail(HTH_ENOMEM, "out of memory for a request");
     }
+    hth_conn_hold(conn);
+    s->d = d;
+    s->conn = conn;
+    s->front = front;
+    s->back = back;
+    s->message = *m;
+    s->r.ctx = s;
+    hth_err err = hth_wire_read_request(m->frame, m->bytes, &d->limits, NULL, &s->q, &s->data,
+                                        &s->data_bytes);
+    s->kind = err == HTH_OK ? hth_slot_kind_of(s->q) : HTH_SLOT_SHORT;
     pthread_mutex_lock(&d->lock);
-    d->n_answered += rv == 0;
-    if (--d->n_working == 0) {
-        pthread_cond_broadcast(&d->idle);
-    }
+    d->n_working++;
+    slot_list(s);
     pthread_mutex_unlock(&d->lock);
+    *out = slot_judge(s, err) ? NULL : s;
+    return HTH_OK;
 }
 
-static void slot_ready(void *arg)
+hth_slot_kind hth_slot_get_kind(const hth_slot *s)
 {
-    hth_slot *s = arg;
-    int rv = nng_aio_result(s->aio);
-    if (s->sending) {
-        slot_sent(s, rv);
-        if (rv != NNG_ECLOSED && rv != NNG_ECANCELED) {
-            slot_receive(s);
-        }
-    } else if (rv == 0) {
-        slot_start(s, nng_aio_get_msg(s->aio));
-    } else if (rv != NNG_ECLOSED && rv != NNG_ECANCELED) {
-        slot_receive(s);
-    }
+    return s->kind;
+}
+
+bool hth_slot_is_admin(const hth_slot *s)
+{
+    return hth_conn_peer(s->conn) == HTH_PEER_TRUSTED &&
+           s->q->body_case != HEARTH__REQUEST__BODY_INFER;
 }
 
 // ---- lifetime
@@ -328,16 +414,18 @@ static void slot_ready(void *arg)
 hth_err hth_dispatch_open(const hth_dispatch_config *config, hth_dispatch **out)
 {
     hth_dispatch *d = hth_calloc(1, sizeof *d);
-    int n = config->slots > 0 ? config->slots : DISPATCH_SLOTS;
     *out = NULL;
-    if (d == NULL || (d->slots = hth_calloc((size_t)n, sizeof *d->slots)) == NULL) {
+    if (d == NULL) {
+        return hth_fail(HTH_ENOMEM, "out of memory for requests");
+    }
+    hth_err err = hth_jobs_open(&d->lists);
+    if (err != HTH_OK) {
         hth_free(d);
-        return hth_fail(HTH_ENOMEM, "out of memory for %d request slots", n);
+        return err;
     }
     d->store = config->store;
     d->engine = config->engine;
     d->jobs = config->jobs;
-    d->conns = config->conns;
     d->auth = config->auth;
     d->rings = config->rings;
     d->limits = config->limits;
@@ -345,26 +433,9 @@ hth_err hth_dispatch_open(const hth_dispatch_config *config, hth_dispatch **out)
     pthread_condattr_init(&monotonic);
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_mutex_init(&d->lock, NULL);
+    pthread_rwlock_init(&d->watching, NULL);
     pthread_cond_init(&d->idle, &monotonic);
     pthread_condattr_destroy(&monotonic);
-    int rv = 0;
-    for (int i = 0; i < n && rv == 0; i++) {
-        hth_slot *s = &d->slots[i];
-        s->d = d;
-        rv = nng_aio_alloc(&s->aio, slot_ready, s);
-        if (rv == 0 && (rv = nng_ctx_open(&s->ctx, config->socket)) != 0) {
-            nng_aio_free(s->aio);
-        }
-        d->n_slots += rv == 0;
-    }
-    if (rv != 0) {
-        hth_dispatch_halt(d);
-        hth_dispatch_close(d);
-        return hth_msg_fail(rv, "cannot make %d request slots", n);
-    }
-    for (int i = 0; i < n; i++) {
-        slot_receive(&d->slots[i]);
-    }
     *out = d;
     return HTH_OK;
 }
@@ -407,9 +478,10 @@ hth_err hth_dispatch_stop(hth_dispatch *d, uint64_t limit_ns)
 int hth_dispatch_cancel(hth_dispatch *d)
 {
     pthread_mutex_lock(&d->lock);
-    for (int i = 0; i < d->n_slots; i++) {
-        hth_slot *s = &d->slots[i];
-        if (s->active && (s->r.query == NULL || strcmp(s->r.query, "train") != 0)) {
+    for (hth_slot *s = d->slots; s != NULL; s = s->after) {
+        bool train = s->q != NULL && s->q->body_case == HEARTH__REQUEST__BODY_QUERY &&
+                     strcmp(s->q->query->what, "train") == 0;
+        if (!train) {
             s->r.canceled = 1;
         }
     }
@@ -418,34 +490,14 @@ int hth_dispatch_cancel(hth_dispatch *d)
     return n;
 }
 
-uint64_t hth_dispatch_large_reply_ns(hth_dispatch *d)
-{
-    pthread_mutex_lock(&d->lock);
-    uint64_t t = d->large_reply_ns;
-    pthread_mutex_unlock(&d->lock);
-    return t;
-}
-
-void hth_dispatch_halt(hth_dispatch *d)
-{
-    for (int i = 0; i < d->n_slots; i++) {
-        nng_aio_stop(d->slots[i].aio); // waits for the callback, which does not receive again
-    }
-    for (int i = 0; i < d->n_slots; i++) {
-        nng_ctx_close(d->slots[i].ctx);
-    }
-}
-
 void hth_dispatch_close(hth_dispatch *d)
 {
     if (d == NULL) {
         return;
     }
-    for (int i = 0; i < d->n_slots; i++) {
-        nng_aio_free(d->slots[i].aio);
-    }
+    hth_jobs_close(d->lists);
     pthread_cond_destroy(&d->idle);
+    pthread_rwlock_destroy(&d->watching);
     pthread_mutex_destroy(&d->lock);
-    hth_free(d->slots);
     hth_free(d);
 }

@@ -57,11 +57,14 @@ static void jobs_have_topics(void **state)
     snprintf(ipc, sizeof ipc, "ipc:///tmp/hearth-publish-%d", (int)getpid());
     snprintf(tcp, sizeof tcp, "tcp://127.0.0.1:%d", free_port(2));
     char *urls[] = {ipc, "inproc://publish-test", tcp};
+    hth_allowances *allowances;
     hth_publisher *p;
-    assert_ok(hth_publisher_open(&p));
+    assert_ok(hth_allowances_open(&allowances));
+    assert_ok(hth_publisher_open(allowances, &p));
     for (int i = 0; i < 3; i++) {
         hth_publisher_listen(p, urls[i]);
     }
+    assert_ok(hth_publisher_start(p));
     for (int i = 0; i < 3; i++) {
         hearth h = at(urls[i]);
         hth_events *e;
@@ -85,6 +88,7 @@ static void jobs_have_topics(void **state)
     assert_int_not_equal(hth_events_open(&none, "net", &e), HTH_OK);
     assert_null(e);
     hth_publisher_close(p);
+    hth_allowances_close(allowances);
     assert_int_equal(access(ipc + 6, F_OK), -1);
 }
 
@@ -92,12 +96,15 @@ static void jobs_have_topics(void **state)
 static void nobody_waits(void **state)
 {
     char ipc[80];
+    hth_allowances *allowances;
     hth_publisher *p;
     hth_events *e;
     hth_event got;
     snprintf(ipc, sizeof ipc, "ipc:///tmp/hearth-publish-%d", (int)getpid());
-    assert_ok(hth_publisher_open(&p));
+    assert_ok(hth_allowances_open(&allowances));
+    assert_ok(hth_publisher_open(allowances, &p));
     hth_publisher_listen(p, ipc);
+    assert_ok(hth_publisher_start(p));
     hearth h = at(ipc);
     assert_ok(hth_events_open(&h, "net", &e));
     arrive(p, e, "net");
@@ -113,6 +120,7 @@ static void nobody_waits(void **state)
     assert_true(n > 0 && n < 100000);
     hth_events_close(e);
     hth_publisher_close(p);
+    hth_allowances_close(allowances);
 }
 
 int main(void)

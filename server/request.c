@@ -11,24 +11,26 @@
 #include <stdlib.h>
 #include <string.h>
 
-void hth_slot_reset(hth_slot *s, nng_msg *msg)
+// ---- kinds
+
+// Questions that are answered in a moment; others compute, load or train.
+static bool query_is_short(const char *what)
 {
-    s->conn = NULL;
-    s->q = NULL;
-    s->r = (hth_request){.ctx = s};
-    s->progress = (hth_progress){.what = ""};
-    s->msg = msg;
-    s->in = (hth_frame_inputs){.n = 0};
-    s->reply = NULL;
+    static const char *const words[] = {"models", "model",   "devices", "stats",    "jobs",
+                                        "job",    "latency", "loaded",  "timeline", "pause",
+                                        "resume", "cancel",  "tenants", "batching", "precision"};
+    size_t i = 0;
+    while (i < sizeof words / sizeof words[0] && strcmp(words[i], what) != 0) {
+        i++;
+    }
+    return i < sizeof words / sizeof words[0];
 }
 
-void hth_slot_clear(hth_slot *s)
+hth_slot_kind hth_slot_kind_of(const Hearth__Request *q)
 {
-    hth_frame_inputs_fini(&s->in);
-    hth_wire_free_request(s->q);
-    nng_msg_free(s->msg);
-    hth_conn_rele(s->conn);
-    hth_slot_reset(s, NULL);
+    bool is_short = q->body_case == HEARTH__REQUEST__BODY_INFER ||
+                    (q->body_case == HEARTH__REQUEST__BODY_QUERY && query_is_short(q->query->what));
+    return is_short ? HTH_SLOT_SHORT : HTH_SLOT_LONG;
 }
 
 // ---- to the engine
@@ -37,6 +39,11 @@ static hth_err request_frame(void *ctx, const ProtobufCMessage *header, Hearth__
                              size_t n, uint8_t **data)
 {
     hth_slot *s = ctx;
+    uint64_t bytes;
+    HTH_TRY(hth_wire_place(list, n, &bytes));
+    if (s->front->room != NULL) {
+        HTH_TRY(s->front->room(s->back, bytes));
+    }
     return hth_msg_frame(header, list, n, 0, &s->d->limits, &s->reply, data);
 }
 
@@ -146,7 +153,26 @@ void hth_slot_query(hth_slot *s)
     request_submit(s);
 }
 
-// ---- to the job thread
+// ---- to the job threads
+
+static void request_list(hth_job *j)
+{
+    hth_slot *s = (hth_slot *)((char *)j - offsetof(hth_slot, job));
+    char *json;
+    hth_err err = hth_catalog_list(s->d->store, &json);
+    if (err != HTH_OK) {
+        hth_slot_fail(s, err, hth_err_detail());
+        return;
+    }
+    hth_slot_document(s, json);
+    hth_free(json);
+}
+
+void hth_slot_models(hth_slot *s)
+{
+    s->job.run = request_list;
+    hth_jobs_submit(s->d->lists, &s->job);
+}
 
 static int request_put_progress(void *ctx, uint64_t done, uint64_t total)
 {

@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// Opened from the inside out (store, jobs, engine, socket, dispatcher, listeners) and closed in the
-// opposite order. Stop answers first and tears down later, listeners too: closing one disconnects
-// its clients. nng tells nobody when a reply has left for the kernel, which small ones do at once;
-// after a large one the sockets stay open until the clients are gone or have had a second.
+// Opened from the inside out (store, jobs, engine, dispatcher, front ends, listeners) and closed in
+// the opposite order. Stop answers first and tears down later: what is answered gets a second to
+// leave.
 #include "server/server.h"
 
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/settings.h"
-#include "client/msg.h"
+#include "server/accept_guard.h"
+#include "server/descriptors.h"
 #include "server/dispatch.h"
 #include "server/http.h"
+#include "server/inproc.h"
 #include "server/publish.h"
+#include "server/rpc.h"
 #include "server/sockfile.h"
 #include "server/tenant_rules.h"
 #include "server/tls.h"
-
-#include <nng/protocol/reqrep0/rep.h>
 
 #include <inttypes.h>
 #include <stdatomic.h>
@@ -31,8 +31,6 @@
 typedef struct server_listener {
     char *url;
     int claim; // the socket file's, or -1
-    nng_listener listener;
-    bool open;
 } server_listener;
 
 struct hth_server {
@@ -44,49 +42,19 @@ struct hth_server {
     hth_tls *tls; // NULL: nothing is listened to that needs it
     hth_conns *conns;
     hth_rings *rings;
+    hth_descriptors *descriptors;
+    hth_allowances *allowances;
     hth_dispatch *dispatch;
+    hth_inproc *inproc;
+    hth_rpc *local, *network; // a loop each: nothing on a network keeps local clients waiting
     hth_http *http;
-    nng_socket socket;
-    bool socket_open, stopped;
+    bool stopped;
     hth_request tenants;      // has the engine read its file of tenants again
     atomic_bool tenants_told; // .. and is with it
     int store_claim;          // -1: none
     int n_listeners;
     server_listener listeners[SERVER_MAX_LISTEN];
 };
-
-static void server_pipe_changed(nng_pipe p, nng_pipe_ev ev, void *arg)
-{
-    hth_server *s = arg;
-    if (ev == NNG_PIPE_EV_ADD_PRE) {
-        if (hth_conns_add(s->conns, p) != HTH_OK) {
-            hth_log(WARN, SERVER, "refused", "%s", hth_err_detail());
-            nng_pipe_close(p);
-        }
-        return;
-    }
-    hth_conn *c = hth_conns_remove(s->conns, p);
-    if (c != NULL && s->dispatch != NULL) {
-        hth_dispatch_gone(s->dispatch, c);
-        hth_rings_gone(s->rings, c);
-    }
-    hth_conn_rele(c);
-}
-
-static hth_err server_socket(hth_server *s, const hth_wire_limits *limits)
-{
-    int rv = nng_rep0_open(&s->socket);
-    if (rv != 0) {
-        return hth_msg_fail(rv, "cannot open a socket");
-    }
-    s->socket_open = true;
-    if ((rv = nng_socket_set_size(s->socket, NNG_OPT_RECVMAXSZ, limits->message_bytes)) != 0 ||
-        (rv = nng_pipe_notify(s->socket, NNG_PIPE_EV_ADD_PRE, server_pipe_changed, s)) != 0 ||
-        (rv = nng_pipe_notify(s->socket, NNG_PIPE_EV_REM_POST, server_pipe_changed, s)) != 0) {
-        return hth_msg_fail(rv, "cannot set up a socket");
-    }
-    return HTH_OK;
-}
 
 static bool url_is_tls(const char *url)
 {
@@ -132,16 +100,11 @@ static hth_err server_listen(hth_server *s, const char *url)
         return hth_fail(HTH_ENOMEM, "out of memory for a url");
     }
     HTH_TRY(hth_sockfile_claim(url, &l->claim));
-    int rv = nng_listener_create(&l->listener, s->socket, url);
-    if (rv != 0) {
-        return hth_msg_fail(rv, "cannot listen on %s", url);
-    }
-    l->open = true;
-    if (url_is_tls(url)) {
-        HTH_TRY(hth_tls_listener(s->tls, l->listener));
-    }
-    if ((rv = nng_listener_start(l->listener, 0)) != 0) {
-        return hth_msg_fail(rv, "cannot listen on %s", url);
+    if (strncmp(url, "inproc://", 9) == 0) {
+        HTH_TRY(hth_inproc_listen(s->inproc, url));
+    } else {
+        hth_rpc *r = strncmp(url, "ipc://", 6) == 0 ? s->local : s->network;
+        HTH_TRY(hth_rpc_listen(r, url, HTH_RPC_REPLIES));
     }
     server_warn_open(s, url);
     hth_log(INFO, SERVER, "listening", "url=%s", url);
@@ -167,6 +130,41 @@ static hth_err server_auth(hth_server *s)
                          hth_setting_text(HTH_SET_AUTH_LOCAL, local), &s->auth);
 }
 
+// server_fronts makes everything through which requests come.
+static hth_err server_fronts(hth_server *s, const hth_server_config *config,
+                             const hth_wire_limits *limits)
+{
+    hth_rpc_config rpc = {.dispatch = s->dispatch,
+                          .conns = s->conns,
+                          .auth = s->auth,
+                          .rings = s->rings,
+                          .descriptors = s->descriptors,
+                          .allowances = s->allowances,
+                          .tls = s->tls,
+                          .message_bytes = limits->message_bytes};
+    for (int i = 0; i < config->n_listen; i++) {
+        const char *url = config->listen[i];
+        bool local = strncmp(url, "ipc://", 6) == 0;
+        hth_rpc **r = local ? &s->local : &s->network;
+        if (strncmp(url, "inproc://", 9) == 0) {
+            HTH_TRY(s->inproc == NULL ? hth_inproc_open(s->dispatch, s->conns, s->rings, &s->inproc)
+                                      : HTH_OK);
+        } else if (*r == NULL) {
+            rpc.name = local ? "hth-local" : "hth-network";
+            HTH_TRY(hth_rpc_open(&rpc, r));
+        }
+        HTH_TRY(server_listen(s, url));
+    }
+    for (int i = 0; i < config->n_listen; i++) { // in places that no listener asked for
+        if (!hth_auth_has_tokens(s->auth) || strncmp(config->listen[i], "tcp://", 6) != 0) {
+            hth_publisher_listen(s->publisher, config->listen[i]); // it asks for no token
+        }
+    }
+    HTH_TRY(hth_publisher_start(s->publisher));
+    HTH_TRY(s->local != NULL ? hth_rpc_start(s->local) : HTH_OK);
+    return s->network != NULL ? hth_rpc_start(s->network) : HTH_OK;
+}
+
 static hth_err server_start(hth_server *s, const hth_server_config *config)
 {
     hth_wire_limits limits = hth_wire_default_limits;
@@ -180,7 +178,9 @@ static hth_err server_start(hth_server *s, const hth_server_config *config)
     HTH_TRY(server_auth(s));
     HTH_TRY(server_tls(s, config));
     HTH_TRY(hth_conns_open(s->auth, &s->conns));
-    HTH_TRY(hth_publisher_open(&s->publisher));
+    HTH_TRY(hth_descriptors_open(&s->descriptors));
+    HTH_TRY(hth_allowances_open(&s->allowances));
+    HTH_TRY(hth_publisher_open(s->allowances, &s->publisher));
     hth_engine_config e = {.device = config->device,
                            .event = hth_publisher_job,
                            .event_ctx = s->publisher,
@@ -189,25 +189,14 @@ static hth_err server_start(hth_server *s, const hth_server_config *config)
     HTH_TRY(hth_engine_open(&e, s->store, &s->engine));
     HTH_TRY(hth_rings_open(s->engine, s->auth, &limits, &s->rings));
     hth_conns_share(s->conns, s->engine);
-    HTH_TRY(server_socket(s, &limits));
-    hth_dispatch_config d = {.socket = s->socket,
-                             .store = s->store,
+    hth_dispatch_config d = {.store = s->store,
                              .engine = s->engine,
                              .jobs = s->jobs,
-                             .conns = s->conns,
                              .auth = s->auth,
                              .rings = s->rings,
-                             .limits = limits,
-                             .slots = config->slots};
+                             .limits = limits};
     HTH_TRY(hth_dispatch_open(&d, &s->dispatch));
-    for (int i = 0; i < config->n_listen; i++) {
-        HTH_TRY(server_listen(s, config->listen[i]));
-    }
-    for (int i = 0; i < config->n_listen; i++) { // in places that no listener asked for
-        if (!hth_auth_has_tokens(s->auth) || strncmp(config->listen[i], "tcp://", 6) != 0) {
-            hth_publisher_listen(s->publisher, config->listen[i]); // it asks for no token
-        }
-    }
+    HTH_TRY(server_fronts(s, config, &limits));
     if (config->http != NULL) {
         hth_http_config http = {.address = config->http,
                                 .metrics = config->metrics,
@@ -220,6 +209,7 @@ static hth_err server_start(hth_server *s, const hth_server_config *config)
         HTH_TRY(hth_http_open(&http, &s->http));
         server_warn_open(s, config->http);
     }
+    hth_accept_measure();
     return HTH_OK;
 }
 
@@ -240,23 +230,13 @@ hth_err hth_server_open(const hth_server_config *config, hth_server **out)
     return HTH_OK;
 }
 
-static void server_linger(hth_server *s)
-{
-    uint64_t since = hth_dispatch_large_reply_ns(s->dispatch);
-    while (since != 0 && hth_now_ns() - since < SERVER_LINGER_NS && hth_conns_count(s->conns) > 0) {
-        nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
-    }
-}
-
 static void server_unlisten(hth_server *s)
 {
     for (int i = 0; i < s->n_listeners; i++) {
-        if (s->listeners[i].open) {
-            nng_listener_close(s->listeners[i].listener);
-        }
         hth_sockfile_release(s->listeners[i].url, s->listeners[i].claim);
         hth_free(s->listeners[i].url);
     }
+    s->n_listeners = 0;
 }
 
 static void server_tenants_done(hth_request *r)
@@ -295,13 +275,7 @@ hth_err hth_server_reload(hth_server *s)
     if (err != HTH_OK || s->tls == NULL) {
         return err;
     }
-    HTH_TRY(hth_tls_reload(s->tls));
-    for (int i = 0; i < s->n_listeners; i++) {
-        if (url_is_tls(s->listeners[i].url)) {
-            HTH_TRY(hth_tls_listener_again(s->tls, s->listeners[i].listener));
-        }
-    }
-    return HTH_OK;
+    return hth_tls_reload(s->tls);
 }
 
 int hth_server_http_port(const hth_server *s)
@@ -326,9 +300,9 @@ static hth_err server_drain_http(hth_server *s, uint64_t end_ns)
     return HTH_OK;
 }
 
-// server_drain_nng waits until requests over rings and sockets are answered, until `limit_ns`
-// behind `start_ns`. Rings first: what is too large for them is fetched over the socket.
-static hth_err server_drain_nng(hth_server *s, uint64_t start_ns, uint64_t limit_ns)
+// server_drain_rpc waits until requests over rings and sockets are answered, until `limit_ns`
+// after `start_ns`. Rings first: what is too large for them is fetched over the socket.
+static hth_err server_drain_rpc(hth_server *s, uint64_t start_ns, uint64_t limit_ns)
 {
     uint64_t gone_ns = hth_now_ns() - start_ns;
     HTH_TRY(hth_rings_stop(s->rings, gone_ns < limit_ns ? limit_ns - gone_ns : 1));
@@ -346,7 +320,7 @@ hth_err hth_server_drain(hth_server *s, uint64_t limit_ns)
     hth_dispatch_refuse(s->dispatch);
     hth_rings_refuse(s->rings);
     hth_engine_drain(s->engine);
-    hth_err err = server_drain_nng(s, start_ns, cancel_ns);
+    hth_err err = server_drain_rpc(s, start_ns, cancel_ns);
     err = err == HTH_OK ? server_drain_http(s, start_ns + cancel_ns) : err;
     if (err == HTH_ETIMEDOUT) {
         int n = hth_dispatch_cancel(s->dispatch) + hth_rings_cancel_all(s->rings);
@@ -354,7 +328,7 @@ hth_err hth_server_drain(hth_server *s, uint64_t limit_ns)
             n += hth_http_cancel(s->http);
         }
         hth_log(WARN, SERVER, "canceling", "requests=%d", n);
-        err = server_drain_nng(s, start_ns, limit_ns);
+        err = server_drain_rpc(s, start_ns, limit_ns);
         err = err == HTH_OK ? server_drain_http(s, start_ns + limit_ns) : err;
     }
     return err;
@@ -373,15 +347,22 @@ void hth_server_stop(hth_server *s)
         hth_dispatch_refuse(s->dispatch);
         (void)hth_rings_stop(s->rings, 0);
         (void)hth_dispatch_stop(s->dispatch, 0);
-        server_linger(s);
+    }
+    if (s->local != NULL) {
+        hth_rpc_stop(s->local, SERVER_LINGER_NS);
+    }
+    if (s->network != NULL) {
+        hth_rpc_stop(s->network, SERVER_LINGER_NS);
     }
     if (s->engine != NULL) {
         hth_engine_stop(s->engine);
     }
     hth_jobs_close(s->jobs);
     s->jobs = NULL;
+    if (s->inproc != NULL) {
+        hth_inproc_halt(s->inproc);
+    }
     if (s->dispatch != NULL) {
-        hth_dispatch_halt(s->dispatch);
         uint64_t answered, refused, ring_answered, ring_refused, http_answered = 0,
                                                                  http_refused = 0;
         hth_dispatch_count(s->dispatch, &answered, &refused);
@@ -405,13 +386,15 @@ void hth_server_close(hth_server *s)
     hth_server_stop(s);
     hth_http_close(s->http);
     hth_jobs_close(s->jobs); // its thread may still be inside the call that sent the last answer
-    if (s->socket_open) {
-        nng_close(s->socket);
-    }
+    hth_inproc_close(s->inproc);
+    hth_rpc_close(s->local);
+    hth_rpc_close(s->network);
     hth_dispatch_close(s->dispatch);
     hth_rings_close(s->rings);
     hth_engine_close(s->engine);
     hth_publisher_close(s->publisher);
+    hth_descriptors_close(s->descriptors);
+    hth_allowances_close(s->allowances);
     hth_conns_close(s->conns);
     hth_tls_close(s->tls);
     hth_auth_close(s->auth);

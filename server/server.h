@@ -20,7 +20,6 @@ typedef struct hth_server_config {
     const char *http;    // "127.0.0.1:8000", "https://..": the Open Inference Protocol; NULL: none
     const char *metrics; // the same for /metrics; only with http
     bool client_shm;     // HTTP clients may register shared memory
-    int slots;           // requests in progress at once; 0: 256
     bool resume;         // go on with training jobs that were interrupted
     bool child;          // the engine is a child process; see hth_engine_config
 } hth_server_config;

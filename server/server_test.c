@@ -465,7 +465,8 @@ static void test_out_of_memory(void **state)
             assert_memory_equal(out[0].data, x, sizeof x);
             hearth_tensors_free(out, n);
         } else {
-            assert_true(s == HEARTH_ENOMEM || s == HEARTH_ECORRUPT);
+            // EIO: there was no memory for the reply, and the connection was closed
+            assert_true(s == HEARTH_ENOMEM || s == HEARTH_ECORRUPT || s == HEARTH_EIO);
             failures++;
         }
         if (!reached) {

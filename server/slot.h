@@ -16,18 +16,27 @@ typedef struct hth_progress {
     uint64_t done, total;
 } hth_progress;
 
-typedef struct hth_slot {
+typedef enum hth_slot_state {
+    HTH_SLOT_TAKEN,   // its front end's
+    HTH_SLOT_WORKING, // the engine's or the job thread's
+    HTH_SLOT_ENDED,
+} hth_slot_state;
+
+struct hth_slot {
     hth_dispatch *d;
-    nng_ctx ctx;
-    nng_aio *aio;
-    bool sending; // what the aio is doing
-    bool active;  // guarded by d->lock, as is what follows up to `progress`
+    hth_slot_state state;
+    hth_slot_kind kind;
+    bool placed, reserved; // counted; among those of administrators
+    const hth_front *front;
+    void *back;
+    hth_slot *newer, **older;  // of the same connection, in its list; under d->lock
+    hth_slot *after, **before; // all
     hth_conn *conn;
     Hearth__Request *q;
     hth_request r;
     char tenant[HTH_TENANT];
-    hth_progress progress;
-    nng_msg *msg; // the request; q's data section lies in it
+    hth_progress progress; // under d->lock
+    hth_message message;   // the request; q's data section lies in it
     const uint8_t *data;
     uint64_t data_bytes;
     hth_frame_inputs in;
@@ -35,37 +44,44 @@ typedef struct hth_slot {
     hth_job job;
     hth_put_result put; // of an import
     char *arguments;    // .. and of its question to the engine
-} hth_slot;
+};
+
+typedef struct hth_dispatch_watcher {
+    void (*freed)(void *ctx);
+    void *ctx;
+} hth_dispatch_watcher;
 
 struct hth_dispatch {
     hth_store *store;
     hth_engine *engine;
     hth_jobs *jobs;
-    hth_conns *conns;
+    hth_jobs *lists; // of models: they read the store, and wait for no import
     hth_auth *auth;
     hth_rings *rings;
     hth_wire_limits limits;
+    pthread_rwlock_t watching; // guards `watch`
+    hth_dispatch_watcher watch[HTH_DISPATCH_WATCHES];
     pthread_mutex_t lock;
     pthread_cond_t idle;
-    int n_working; // requests taken and not yet sent
+    hth_slot *slots;             // all that are not ended
+    int n_working;               // of them
+    int n_placed[2], n_reserved; // by kind; administrators' beyond the limits
     bool stopping;
-    uint64_t large_reply_ns, n_answered, n_refused;
-    int n_slots;
-    hth_slot *slots;
+    uint64_t n_answered, n_refused;
 };
 
-// Each of these ends the request: the slot belongs to the next one when they return.
+// Each of these ends the request, and the slot: it is freed when they return.
 void hth_slot_send(hth_slot *s, nng_msg *msg);
 void hth_slot_reply(hth_slot *s, Hearth__Reply *r);
-void hth_slot_fail(hth_slot *s, hth_err err, const char *sentence);
 void hth_slot_document(hth_slot *s, const char *json);
 
 void hth_slot_infer(hth_slot *s);
 void hth_slot_query(hth_slot *s);
-void hth_slot_job(hth_slot *s); // import, export, remove, gc
+void hth_slot_job(hth_slot *s);    // import, export, remove, gc
+void hth_slot_models(hth_slot *s); // the list of models
+// hth_slot_kind_of says what a request is that is not answered at once.
+hth_slot_kind hth_slot_kind_of(const Hearth__Request *q);
 
 void hth_slot_set_progress(hth_slot *s, const char *what, uint64_t done, uint64_t total);
-void hth_slot_reset(hth_slot *s, nng_msg *msg); // an empty request around `msg`
-void hth_slot_clear(hth_slot *s);               // frees what the request holds
 
 #endif

@@ -1,23 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two libraries do TLS here, because libevent brings OpenSSL and Debian's nng brings mbedTLS. Both
-// get the same files and the same oldest version; mbedTLS 2.28 ends at TLS 1.2.
 #include "server/tls.h"
 
 #include "base/alloc.h"
 #include "base/file.h"
 #include "base/settings.h"
-#include "client/msg.h"
 
-#include <nng/supplemental/tls/tls.h>
 #include <openssl/err.h>
 
-#include <errno.h>
-#include <netinet/in.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #define TLS_FILE_BYTES (1 << 20)
 
@@ -130,80 +122,4 @@ SSL *hth_tls_session(hth_tls *t)
     SSL *s = SSL_new(t->context); // holds the context
     pthread_mutex_unlock(&t->lock);
     return s;
-}
-
-// ---- nng
-
-static hth_err tls_config(const hth_tls *t, const char *cert, const char *key, nng_tls_config **out)
-{
-    nng_tls_version oldest = t->only_13 ? NNG_TLS_1_3 : NNG_TLS_1_2;
-    int rv = nng_tls_config_alloc(out, NNG_TLS_MODE_SERVER);
-    if (rv != 0) {
-        *out = NULL;
-        return hth_msg_fail(rv, "this machine's libnng speaks no TLS");
-    }
-    if ((rv = nng_tls_config_version(*out, oldest, NNG_TLS_1_3)) != 0) {
-        return hth_msg_fail(rv, "tls.min_version: not spoken by tls+tcp://");
-    }
-    rv = nng_tls_config_own_cert(*out, cert, key, NULL);
-    rv = rv == 0 ? nng_tls_config_auth_mode(*out, NNG_TLS_AUTH_MODE_NONE) : rv;
-    return rv == 0 ? HTH_OK : hth_msg_fail(rv, "tls.cert and tls.key cannot be used by tls+tcp://");
-}
-
-hth_err hth_tls_listener(hth_tls *t, nng_listener l)
-{
-    nng_tls_config *config = NULL;
-    void *cert = NULL, *key = NULL;
-    size_t n_cert, n_key = 0;
-    hth_err err = hth_file_load(t->cert, TLS_FILE_BYTES, &cert, &n_cert);
-    err = err == HTH_OK ? hth_file_load(t->key, TLS_FILE_BYTES, &key, &n_key) : err;
-    err = err == HTH_OK ? tls_config(t, cert, key, &config) : err;
-    if (err == HTH_OK) {
-        int rv = nng_listener_set_ptr(l, NNG_OPT_TLS_CONFIG, config);
-        err = rv == 0 ? HTH_OK : hth_msg_fail(rv, "tls+tcp:// takes no certificate now");
-    }
-    if (config != NULL) {
-        nng_tls_config_free(config); // the listener holds it
-    }
-    if (key != NULL) {
-        OPENSSL_cleanse(key, n_key);
-    }
-    hth_free(cert);
-    hth_free(key);
-    return err;
-}
-
-// nng has the next connection's session made, with the certificate of then, before that comes: it
-// is used up by a connection of our own, behind which all others come.
-hth_err hth_tls_listener_again(hth_tls *t, nng_listener l)
-{
-    nng_sockaddr at;
-    struct sockaddr_storage a = {.ss_family = AF_UNSPEC};
-    HTH_TRY(hth_tls_listener(t, l));
-    int rv = nng_listener_get_addr(l, NNG_OPT_LOCADDR, &at);
-    if (rv != 0) {
-        return hth_msg_fail(rv, "the address of tls+tcp:// is not known");
-    }
-    if (at.s_family == NNG_AF_INET6) {
-        struct sockaddr_in6 *six = (struct sockaddr_in6 *)&a;
-        six->sin6_family = AF_INET6;
-        six->sin6_port = at.s_in6.sa_port;
-        six->sin6_scope_id = at.s_in6.sa_scope;
-        memcpy(&six->sin6_addr, at.s_in6.sa_addr, sizeof six->sin6_addr);
-    } else {
-        struct sockaddr_in *four = (struct sockaddr_in *)&a;
-        four->sin_family = AF_INET;
-        four->sin_port = at.s_in.sa_port;
-        four->sin_addr.s_addr = at.s_in.sa_addr;
-    }
-    int fd = socket(a.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (fd < 0 || connect(fd, (struct sockaddr *)&a, sizeof a) != 0) {
-        hth_err err = hth_fail_errno(errno, "cannot connect to the own tls+tcp://");
-        if (fd >= 0) {
-            close(fd);
-        }
-        return err;
-    }
-    close(fd);
-    return HTH_OK;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// server/tls.h - the server's certificate, for HTTP (OpenSSL) and for nng's tls+tcp (mbedTLS).
+// server/tls.h - the server's certificate, for https:// and tls+tcp://.
 //
 // The files are tls.cert and tls.key (base/settings.h). A reload replaces both; connections that
 // are there go on with what they began with. Thread-safe.
@@ -8,7 +8,6 @@
 
 #include "base/err.h"
 
-#include <nng/nng.h>
 #include <openssl/ssl.h>
 
 typedef struct hth_tls hth_tls;
@@ -17,14 +16,10 @@ typedef struct hth_tls hth_tls;
 // read, or do not belong together.
 hth_err hth_tls_open(hth_tls **out);
 void hth_tls_close(hth_tls *t); // after what it was given to; NULL is allowed
-// hth_tls_reload reads the files again, for HTTP; on error everything stays.
+// hth_tls_reload reads the files again; on error everything stays.
 hth_err hth_tls_reload(hth_tls *t);
 
 // hth_tls_session makes the server's side of a connection, for SSL_free; NULL: out of memory.
 SSL *hth_tls_session(hth_tls *t);
-// hth_tls_listener gives a listener of nng, made and not started, the certificate as it is now;
-// hth_tls_listener_again does that for one that is started, for all connections that come later.
-hth_err hth_tls_listener(hth_tls *t, nng_listener l);
-hth_err hth_tls_listener_again(hth_tls *t, nng_listener l);
 
 #endif

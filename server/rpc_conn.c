@@ -1,0 +1,380 @@
+// SPDX-License-Identifier: Apache-2.0
+// A connection's life: accepted and counted, watched, paused while it has too much, closed. What is
+// over a limit is closed at once; where connections of the network are at their limit, one that has
+// shown no token goes first.
+#include "server/rpc_parts.h"
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/settings.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define CONN_OUT    ((size_t)8 << 20) // that waits to go, before no more requests are read
+#define CONN_PASSED 4096              // .. of handles
+#define CONN_PROBE  60 // seconds of silence until the kernel asks whether it is there
+#define CONN_PROBES 5
+
+#define SECOND_NS 1000000000u
+
+// ---- references
+
+void hth_rpc_conn_hold(hth_rpc_conn *c)
+{
+    atomic_fetch_add(&c->refs, 1);
+}
+
+void hth_rpc_conn_rele(hth_rpc_conn *c)
+{
+    if (atomic_fetch_sub(&c->refs, 1) == 1) {
+        pthread_mutex_destroy(&c->lock);
+        hth_conn_rele(c->conn);
+        hth_allowance_rele(c->allowance);
+        hth_free(c);
+    }
+}
+
+// ---- watching
+
+bool hth_rpc_conn_full(const hth_rpc_conn *c)
+{
+    if (c->state == HTH_RPC_PASSING) {
+        return atomic_load(&c->out_bytes) > CONN_PASSED;
+    }
+    if (c->state != HTH_RPC_LENGTH || c->n_head > 0) {
+        return false;
+    }
+    if (!c->proven) {
+        return atomic_load(&c->n_pending) > 0 || atomic_load(&c->out_bytes) > 0;
+    }
+    return atomic_load(&c->n_pending) >= hth_setting_int(HTH_SET_LIMIT_CONN_REQUESTS) ||
+           atomic_load(&c->out_bytes) > CONN_OUT;
+}
+
+// conn_pause has nothing read; the peer's end is noticed all the same.
+static void conn_pause(hth_rpc_conn *c)
+{
+    event_del(c->read);
+    event_add(c->closed, NULL);
+    atomic_store(&c->paused, true); // who ends a request from here on sees it
+}
+
+static void conn_resume(hth_rpc_conn *c)
+{
+    atomic_store(&c->paused, false);
+    event_del(c->closed);
+    event_add(c->read, NULL);
+}
+
+void hth_rpc_conn_settle(hth_rpc_conn *c)
+{
+    for (;;) {
+        if (c->gone) {
+            return;
+        }
+        hth_rpc_out_flush(c);
+        if (c->dead) {
+            hth_rpc_conn_close(c);
+            return;
+        }
+        bool full = hth_rpc_conn_full(c), paused = atomic_load(&c->paused);
+        if (full == paused) {
+            return;
+        }
+        if (full) {
+            conn_pause(c);
+        } else {
+            conn_resume(c);
+            hth_rpc_in(c);
+        }
+    }
+}
+
+static void conn_shake(hth_rpc_conn *c)
+{
+    int rv = hth_rpc_io_shake(c);
+    if (rv == 1) {
+        c->state = HTH_RPC_GREETING;
+    } else if (rv == HTH_RPC_FAILED) {
+        c->dead = true;
+    }
+}
+
+static void conn_readable(evutil_socket_t fd, short what, void *arg)
+{
+    hth_rpc_conn *c = arg;
+    hth_rpc_conn_hold(c);
+    if (c->state == HTH_RPC_TLS) {
+        conn_shake(c);
+    }
+    if (c->state != HTH_RPC_TLS && !c->dead) {
+        hth_rpc_in(c);
+    }
+    hth_rpc_conn_settle(c);
+    hth_rpc_conn_rele(c);
+}
+
+static void conn_writable(evutil_socket_t fd, short what, void *arg)
+{
+    hth_rpc_conn *c = arg;
+    if (c->ssl != NULL && !atomic_load(&c->paused)) { // what reads may have waited for that
+        conn_readable(fd, what, arg);
+        return;
+    }
+    hth_rpc_conn_hold(c);
+    hth_rpc_conn_settle(c);
+    hth_rpc_conn_rele(c);
+}
+
+static void conn_ended(evutil_socket_t fd, short what, void *arg)
+{
+    hth_rpc_conn *c = arg;
+    hth_rpc_conn_hold(c);
+    c->dead = true;
+    hth_rpc_conn_settle(c);
+    hth_rpc_conn_rele(c);
+}
+
+// ---- what takes too long
+
+// conn_is_late says why a connection is to be ended; NULL: it is not.
+static const char *conn_is_late(hth_rpc_conn *c, uint64_t now_ns)
+{
+    uint64_t open_ns = now_ns - c->opened_ns;
+    pthread_mutex_lock(&c->lock);
+    uint64_t out_late_ns = c->out_late_ns;
+    pthread_mutex_unlock(&c->lock);
+    if ((c->state == HTH_RPC_TLS || c->state == HTH_RPC_GREETING) &&
+        open_ns > (uint64_t)hth_setting_int(HTH_SET_LIMIT_HANDSHAKE_SECONDS) * SECOND_NS) {
+        return "no handshake (limits.handshake_seconds)";
+    }
+    if (c->late_ns != 0 && now_ns > c->late_ns) {
+        return "its request comes too slowly (http.request_seconds)";
+    }
+    if (out_late_ns != 0 && now_ns > out_late_ns) {
+        return "it takes its answers too slowly (http.request_seconds)";
+    }
+    if (!c->local && !c->proven &&
+        open_ns > (uint64_t)hth_setting_int(HTH_SET_LIMIT_TOKEN_SECONDS) * SECOND_NS) {
+        return "no token (limits.token_seconds)";
+    }
+    if (atomic_load(&c->n_pending) > 0 || atomic_load(&c->out_bytes) > 0) {
+        c->since_ns = now_ns;
+    }
+    if (!c->local && c->service == HTH_RPC_REPLIES && now_ns > c->since_ns &&
+        now_ns - c->since_ns > (uint64_t)hth_setting_int(HTH_SET_LIMIT_IDLE_SECONDS) * SECOND_NS) {
+        return "no request (limits.idle_seconds)";
+    }
+    return NULL;
+}
+
+void hth_rpc_conn_look(hth_rpc_conn *c, uint64_t now_ns)
+{
+    const char *why = conn_is_late(c, now_ns);
+    if (why != NULL) {
+        hth_log(INFO, SERVER, "disconnected", "tenant=%s reason=%s",
+                c->conn != NULL ? hth_conn_tenant(c->conn) : "events", why);
+        hth_rpc_conn_close(c);
+    }
+}
+
+// ---- the end
+
+void hth_rpc_conn_close(hth_rpc_conn *c)
+{
+    hth_rpc *r = c->r;
+    hth_rpc_conn_hold(c);
+    event_free(c->read);
+    event_free(c->write);
+    event_free(c->closed);
+    pthread_mutex_lock(&c->lock);
+    c->gone = true;
+    hth_rpc_out_drop(c);
+    hth_rpc_io_fini(c);
+    pthread_mutex_unlock(&c->lock);
+    hth_accept_give();
+    atomic_fetch_sub(&r->n_hearing, c->state == HTH_RPC_HEARING);
+    *c->prev = c->next;
+    if (c->next != NULL) {
+        c->next->prev = c->prev;
+    }
+    hth_rpc_in_fini(c);
+    if (c->conn != NULL) {
+        hth_conn_close(c->conn);
+        hth_rpc_request_drop_all(c);
+        hth_dispatch_gone(r->config.dispatch, c->conn);
+        hth_rings_gone(r->config.rings, c->conn);
+        hth_descriptors_drop(r->config.descriptors, c);
+    }
+    hth_allowance_leave(c->allowance, c->service == HTH_RPC_EVENTS);
+    atomic_fetch_sub(&r->n_conns, 1);
+    hth_rpc_conn_rele(c);
+    hth_rpc_conn_rele(c); // the loop's
+}
+
+// ---- coming
+
+// conn_evict closes the oldest connection without a token; false: there is none.
+static bool conn_evict(hth_rpc *r)
+{
+    hth_rpc_conn *oldest = NULL;
+    for (hth_rpc_conn *c = r->conns; c != NULL; c = c->next) {
+        if (!c->proven && (oldest == NULL || c->opened_ns < oldest->opened_ns)) {
+            oldest = c;
+        }
+    }
+    if (oldest != NULL) {
+        hth_rpc_conn_close(oldest);
+    }
+    return oldest != NULL;
+}
+
+static void conn_refused(hth_rpc *r)
+{
+    uint64_t unsaid;
+    if (hth_seldom_now(&r->refusals, &unsaid)) {
+        hth_log(WARN, SERVER, "refused", "not_logged=%" PRIu64 " %s", unsaid, hth_err_detail());
+    }
+}
+
+// conn_know finds out who is at the other end of a socket.
+static hth_conn_who conn_know(const hth_rpc_listener *l, int fd)
+{
+    hth_conn_who who = {.where = l->local ? HTH_CONN_LOCAL : HTH_CONN_NETWORK, .uid = UINT64_MAX};
+    struct ucred cred;
+    socklen_t n = sizeof cred;
+    if (l->local && getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &n) == 0) {
+        who.known = true;
+        who.uid = cred.uid;
+        who.gid = cred.gid;
+        who.pid = (uint64_t)cred.pid;
+    }
+    return who;
+}
+
+static hth_err conn_join(hth_rpc_conn *c, const hth_rpc_listener *l, const struct sockaddr *a)
+{
+    hth_rpc *r = c->r;
+    bool events = c->service == HTH_RPC_EVENTS;
+    const hth_allowance_key key =
+        l->local ? hth_allowance_key_user(c->uid) : hth_allowance_key_address(a);
+    hth_err err = hth_allowance_join(r->config.allowances, &key, c->trusted, events, &c->allowance);
+    if (err == HTH_EBUSY && !l->local && hth_allowance_full(r->config.allowances, false) &&
+        conn_evict(r)) {
+        err = hth_allowance_join(r->config.allowances, &key, c->trusted, events, &c->allowance);
+    }
+    return err;
+}
+
+static hth_err conn_events(hth_rpc_conn *c)
+{
+    struct event_base *base = c->r->base;
+    c->read = event_new(base, c->fd, EV_READ | EV_PERSIST, conn_readable, c);
+    c->write = event_new(base, c->fd, EV_WRITE, conn_writable, c);
+    c->closed = event_new(base, c->fd, EV_CLOSED | EV_PERSIST, conn_ended, c);
+    return c->read != NULL && c->write != NULL && c->closed != NULL && event_add(c->read, NULL) == 0
+               ? HTH_OK
+               : hth_fail(HTH_ENOMEM, "out of memory for a connection");
+}
+
+static void conn_options(const hth_rpc_conn *c)
+{
+    int one = 1, idle = CONN_PROBE, probes = CONN_PROBES;
+    if (!c->local) {
+        setsockopt(c->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+        setsockopt(c->fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one);
+        setsockopt(c->fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
+        setsockopt(c->fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
+    }
+}
+
+// conn_open makes everything of a connection; on error what it has is conn_undo's.
+static hth_err conn_open(hth_rpc_conn *c, const hth_rpc_listener *l, const hth_conn_who *who,
+                         const struct sockaddr *a)
+{
+    hth_rpc *r = c->r;
+    HTH_TRY(conn_join(c, l, a));
+    if (c->service == HTH_RPC_REPLIES) {
+        HTH_TRY(hth_conn_open(r->config.conns, who, &c->conn));
+    }
+    c->proven = c->service == HTH_RPC_EVENTS || c->trusted || !r->tokens;
+    if (l->tls) {
+        HTH_TRY(hth_rpc_io_secure(c));
+    }
+    return conn_events(c);
+}
+
+static void conn_undo(hth_rpc_conn *c)
+{
+    struct event *events[] = {c->read, c->write, c->closed};
+    for (int i = 0; i < 3; i++) {
+        if (events[i] != NULL) {
+            event_free(events[i]);
+        }
+    }
+    if (c->conn != NULL) {
+        hth_conn_close(c->conn);
+    }
+    hth_rpc_io_fini(c);
+    if (c->allowance != NULL) {
+        hth_allowance_leave(c->allowance, c->service == HTH_RPC_EVENTS);
+        hth_rpc_conn_rele(c);
+    } else {
+        pthread_mutex_destroy(&c->lock);
+        hth_free(c);
+    }
+    hth_accept_give();
+}
+
+void hth_rpc_conn_accept(hth_rpc_listener *l, int fd, const struct sockaddr *a)
+{
+    hth_rpc *r = l->r;
+    const hth_conn_who who = conn_know(l, fd);
+    bool trusted = l->local && who.known && r->config.auth != NULL &&
+                   hth_auth_local(r->config.auth, who.uid, who.gid) == HTH_PEER_TRUSTED;
+    if (!hth_accept_take(trusted)) {
+        hth_fail(HTH_EBUSY, "too many connections: %d (the limit of open files)",
+                 hth_accept_count());
+        conn_refused(r);
+        close(fd);
+        return;
+    }
+    hth_rpc_conn *c = hth_calloc(1, sizeof *c);
+    if (c == NULL) {
+        hth_accept_give();
+        close(fd);
+        return;
+    }
+    c->r = r;
+    c->refs = 1;
+    c->fd = fd;
+    c->service = l->service;
+    c->local = l->local;
+    c->trusted = trusted;
+    c->uid = who.uid;
+    c->state = l->tls ? HTH_RPC_TLS : HTH_RPC_GREETING;
+    c->opened_ns = c->since_ns = hth_now_ns();
+    c->last_waiting = &c->waiting;
+    c->last_out = &c->out;
+    pthread_mutex_init(&c->lock, NULL);
+    if (conn_open(c, l, &who, a) != HTH_OK) {
+        conn_refused(r);
+        conn_undo(c);
+        return;
+    }
+    conn_options(c);
+    c->next = r->conns;
+    c->prev = &r->conns;
+    if (c->next != NULL) {
+        c->next->prev = &c->next;
+    }
+    r->conns = c;
+    atomic_fetch_add(&r->n_conns, 1);
+}
