@@ -7,22 +7,44 @@
 #include <stdlib.h>
 #include <string.h>
 
-hth_id hth_id_of(const hth_piece *piece, size_t n)
+// An hth_id_sum is libcrypto's own context.
+
+static void id_need(bool good)
 {
-    hth_id id;
-    unsigned len = 0;
-    EVP_MD_CTX *ctx = EVP_MD_CTX_new();
-    int ok = ctx != NULL && EVP_DigestInit_ex(ctx, EVP_sha256(), NULL) == 1;
-    for (size_t i = 0; ok && i < n; i++) {
-        ok = EVP_DigestUpdate(ctx, piece[i].data, piece[i].bytes) == 1;
-    }
-    ok = ok && EVP_DigestFinal_ex(ctx, id.byte, &len) == 1;
-    EVP_MD_CTX_free(ctx);
-    if (!ok || len != sizeof id.byte) {
+    if (!good) {
         abort(); // libcrypto without SHA-256, or no memory for 200 bytes: no content address can be
                  // trusted
     }
+}
+
+hth_id_sum *hth_id_sum_begin(void)
+{
+    EVP_MD_CTX *ctx = EVP_MD_CTX_new();
+    id_need(ctx != NULL && EVP_DigestInit_ex(ctx, EVP_sha256(), NULL) == 1);
+    return (hth_id_sum *)ctx;
+}
+
+void hth_id_sum_add(hth_id_sum *sum, const void *data, size_t bytes)
+{
+    id_need(EVP_DigestUpdate((EVP_MD_CTX *)sum, data, bytes) == 1);
+}
+
+hth_id hth_id_sum_end(hth_id_sum *sum)
+{
+    hth_id id;
+    unsigned len = 0;
+    id_need(EVP_DigestFinal_ex((EVP_MD_CTX *)sum, id.byte, &len) == 1 && len == sizeof id.byte);
+    EVP_MD_CTX_free((EVP_MD_CTX *)sum);
     return id;
+}
+
+hth_id hth_id_of(const hth_piece *piece, size_t n)
+{
+    hth_id_sum *sum = hth_id_sum_begin();
+    for (size_t i = 0; i < n; i++) {
+        hth_id_sum_add(sum, piece[i].data, piece[i].bytes);
+    }
+    return hth_id_sum_end(sum);
 }
 
 bool hth_id_equal(const hth_id *a, const hth_id *b)

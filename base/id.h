@@ -20,6 +20,13 @@ typedef struct hth_piece {
 } hth_piece;
 hth_id hth_id_of(const hth_piece *piece, size_t n);
 
+// hth_id_sum is the same for content that comes in parts: hth_id_sum_end gives the id and frees the
+// sum. One thread at a time.
+typedef struct hth_id_sum hth_id_sum;
+hth_id_sum *hth_id_sum_begin(void);
+void hth_id_sum_add(hth_id_sum *sum, const void *data, size_t bytes);
+hth_id hth_id_sum_end(hth_id_sum *sum);
+
 bool hth_id_equal(const hth_id *a, const hth_id *b);
 // hth_id_hex writes 64 lower-case digits and a NUL to `out` and returns it.
 const char *hth_id_hex(const hth_id *id, char out[HTH_ID_HEX]);

@@ -85,6 +85,9 @@ typedef enum hth_setting_change {
       "whether a CPU computes with oneDNN where libhearth_dnnl.so and its libraries are there")    \
     X(CLEAR_ARENA, "memory.clear_arena", WORD, "true", "false true", FIXED,                        \
       "whether memory of results in between is cleared before another model or job has it")        \
+    X(STORE_CHECK, "store.check_on_load", WORD, "auto", "auto always never", LIVE,                 \
+      "whether tensors are hashed when a model is loaded: auto: where the file has changed since " \
+      "that was last done, or it was not within store.scrub_days; always: once in each process")   \
     X(LOG_LEVEL, "log.level", FILTER, "warn", "", LIVE,                                            \
       "what is logged: none, error, warn, info, debug, or by subsystem: warn,store=debug")         \
     X(LOG_FORMAT, "log.format", WORD, "logfmt", "logfmt json", LIVE,                               \
@@ -180,6 +183,10 @@ typedef enum hth_setting_change {
       "address space reserved at first for a store's index; it grows by itself")                   \
     X(STORE_INLINE_BYTES, "store.inline_bytes", BYTES, 64 * HTH_KIB, 0, HTH_MIB, LIVE,             \
       "tensors up to this size are kept in the index instead of a file each")                      \
+    X(STORE_SCRUB_DAYS, "store.scrub_days", COUNT, 7, 0, 3650, LIVE,                               \
+      "hearthd reads all that is stored, in the background, once in so many days; 0: it does not") \
+    X(STORE_SCRUB_RATE, "store.scrub_rate", BYTES, 16 * HTH_MIB, 64 * HTH_KIB, HTH_TIB, LIVE,      \
+      "bytes that it reads in a second, at most")                                                  \
     X(DRAIN_SECONDS, "drain.seconds", COUNT, 30, 1, 3600, LIVE,                                    \
       "how long SIGTERM waits for the answers to accepted requests")
 

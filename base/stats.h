@@ -16,7 +16,12 @@
     X(STORE_BYTES_SHARED, "store_bytes_shared", "bytes",                                           \
       "tensor bytes found in the store already")                                                   \
     X(STORE_BYTES_MAPPED, "store_bytes_mapped", "bytes",                                           \
-      "tensor bytes mapped or read from the store")
+      "tensor bytes mapped or read from the store")                                                \
+    X(STORE_BYTES_CHECKED, "store_bytes_checked", "bytes",                                         \
+      "tensor bytes of the store that were read and compared with what was stored")                \
+    X(STORE_DAMAGED, "store_damaged", "tensors", "stored tensors that were found damaged")         \
+    X(STORE_REPAIRED, "store_repaired", "tensors",                                                 \
+      "damaged tensors that an import of the same content repaired")
 
 typedef enum hth_stat {
 #define HTH_STAT_ID(id, name, unit, help) HTH_STAT_##id,

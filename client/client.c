@@ -379,7 +379,8 @@ static hth_err client_import(hearth *h, Hearth__Import *body, const char *path,
                                              .bytes_new = i->bytes_new,
                                              .bytes_shared = i->bytes_shared},
                                   .tensors_repaired = i->tensors_repaired,
-                                  .bytes_repaired = i->bytes_repaired};
+                                  .bytes_repaired = i->bytes_repaired,
+                                  .record_repaired = i->record_repaired};
     hth_reply_fini(&r);
     return HTH_OK;
 }

@@ -39,6 +39,9 @@ static void import_print(const hth_cli *c, const hearth_import_report *report)
                report->tensors_repaired,
                hth_table_bytes((double)report->bytes_repaired, repaired, sizeof repaired));
     }
+    if (report->record_repaired) {
+        printf("repaired the graph, which was damaged in the store\n");
+    }
 }
 
 static int cmd_import(hth_cli *c)
@@ -63,14 +66,14 @@ static int cmd_import(hth_cli *c)
         import_print(c, &report);
         return HTH_CLI_OK;
     }
-    return cmd_print(c,
-                     json_pack("{s:s, s:i, s:b, s:I, s:I, s:I, s:I, s:I, s:I}", "model", c->args[0],
-                               "version", r->version, "unchanged", r->unchanged, "tensors_new",
-                               (json_int_t)r->tensors_new, "tensors_shared",
-                               (json_int_t)r->tensors_shared, "bytes_new", (json_int_t)r->bytes_new,
-                               "bytes_shared", (json_int_t)r->bytes_shared, "tensors_repaired",
-                               (json_int_t)report.tensors_repaired, "bytes_repaired",
-                               (json_int_t)report.bytes_repaired));
+    return cmd_print(
+        c, json_pack("{s:s, s:i, s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:b}", "model", c->args[0],
+                     "version", r->version, "unchanged", r->unchanged, "tensors_new",
+                     (json_int_t)r->tensors_new, "tensors_shared", (json_int_t)r->tensors_shared,
+                     "bytes_new", (json_int_t)r->bytes_new, "bytes_shared",
+                     (json_int_t)r->bytes_shared, "tensors_repaired",
+                     (json_int_t)report.tensors_repaired, "bytes_repaired",
+                     (json_int_t)report.bytes_repaired, "graph_repaired", report.record_repaired));
 }
 
 // Checkpoints of training jobs are versions of models that nobody made.
@@ -86,7 +89,8 @@ static void ls_models(json_t *list)
     }
 }
 
-// What the engine has of a version: "pinned", "loaded", "loading", "refused", or nothing.
+// What the engine has of a version that is not damaged in the store: "pinned", "loaded", "loading",
+// "refused", or nothing.
 static const char *ls_state(const json_t *loaded, const json_t *row)
 {
     const json_t *m;
@@ -118,7 +122,9 @@ static int ls_states(const hth_cli *c, json_t *list)
     hearth_free(json);
     json_array_foreach(list, i, row)
     {
-        json_object_set_new(row, "state", json_string(ls_state(loaded, row)));
+        bool damaged = json_is_true(json_object_get(row, "damaged"));
+        json_object_del(row, "damaged");
+        json_object_set_new(row, "state", json_string(damaged ? "damaged" : ls_state(loaded, row)));
     }
     json_decref(loaded);
     return HTH_CLI_OK;

@@ -138,6 +138,7 @@ typedef struct hearth_import_options {
 typedef struct hearth_import_report {
     hearth_import_result result;
     uint64_t tensors_repaired, bytes_repaired; // of those shared: were damaged in the store
+    int record_repaired; // the same of what the store has of the version beside tensors: its graph
 } hearth_import_report;
 HEARTH_API hearth_status hearth_import_with(hearth *h, const char *name, const char *path,
                                             int max_batch, const hearth_import_options *options,

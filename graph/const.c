@@ -11,13 +11,21 @@
 
 static pthread_mutex_t const_lock = PTHREAD_MUTEX_INITIALIZER;
 
-hth_id hth_content_id(hth_dtype dt, const hth_shape *s, const void *data, size_t bytes)
+hth_id_sum *hth_content_sum(hth_dtype dt, const hth_shape *s)
 {
     int64_t head[2 + HTH_MAX_RANK] = {
         dt, s->rank}; // little-endian on every machine that hearth runs on
     memcpy(head + 2, s->dim, (size_t)s->rank * sizeof s->dim[0]);
-    hth_piece piece[2] = {{head, (2 + (size_t)s->rank) * sizeof head[0]}, {data, bytes}};
-    return hth_id_of(piece, 2);
+    hth_id_sum *sum = hth_id_sum_begin();
+    hth_id_sum_add(sum, head, (2 + (size_t)s->rank) * sizeof head[0]);
+    return sum;
+}
+
+hth_id hth_content_id(hth_dtype dt, const hth_shape *s, const void *data, size_t bytes)
+{
+    hth_id_sum *sum = hth_content_sum(dt, s);
+    hth_id_sum_add(sum, data, bytes);
+    return hth_id_sum_end(sum);
 }
 
 static void const_free_owner(hth_const *c)

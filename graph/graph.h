@@ -57,6 +57,9 @@ void hth_const_unmap(hth_const *c);
 // hth_content_id is the content address of a tensor: SHA-256 of dtype, rank, dims (int64
 // little-endian) and bytes.
 hth_id hth_content_id(hth_dtype dt, const hth_shape *s, const void *data, size_t bytes);
+// hth_content_sum begins the sum of a content whose bytes are added in parts (hth_id_sum_add); its
+// end is the same id.
+hth_id_sum *hth_content_sum(hth_dtype dt, const hth_shape *s);
 
 typedef struct hth_value {
     char *name; // owned by the graph; unique, never NULL, may be made up ("conv_17.out")

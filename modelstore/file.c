@@ -149,10 +149,23 @@ hth_err hth_store_file_rename(int dir, const char *from, const char *to)
     return rc == 0 ? HTH_OK : hth_fail_errno(errno, "renaming '%s' to '%s'", from, to);
 }
 
+hth_err hth_store_file_replace(int dir, const char *from, const char *to)
+{
+    struct stat st;
+    if (fstatat(dir, to, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISDIR(st.st_mode) &&
+        unlinkat(dir, to, AT_REMOVEDIR) != 0) {
+        return hth_fail_errno(errno, "removing the folder '%s'", to);
+    }
+    return hth_store_file_rename(dir, from, to);
+}
+
 hth_err hth_store_file_unlink(int dir, const char *path)
 {
     int fault = file_fault();
     int rc = fault ? file_strike(fault) : unlinkat(dir, path, 0);
+    if (rc != 0 && errno == EISDIR) { // in a file's place
+        rc = unlinkat(dir, path, AT_REMOVEDIR);
+    }
     return rc == 0 || errno == ENOENT ? HTH_OK : hth_fail_errno(errno, "removing '%s'", path);
 }
 
@@ -165,7 +178,7 @@ hth_err hth_store_file_point(const char *what)
 hth_err hth_store_file_bytes(int dir, const char *path, uint64_t *out)
 {
     struct stat st;
-    if (fstatat(dir, path, &st, 0) != 0) {
+    if (fstatat(dir, path, &st, AT_SYMLINK_NOFOLLOW) != 0) {
         return hth_fail_errno(errno, "'%s'", path);
     }
     *out = (uint64_t)st.st_size;

@@ -29,6 +29,8 @@ hth_err hth_store_file_write(int dir, const char *path, const void *data, size_t
 // hth_store_file_sync waits until the file's or directory's contents are on the disk.
 hth_err hth_store_file_sync(int dir, const char *path);
 hth_err hth_store_file_rename(int dir, const char *from, const char *to);
+// hth_store_file_replace is the same; what is at `to` and is no file, an empty folder, goes first.
+hth_err hth_store_file_replace(int dir, const char *from, const char *to);
 hth_err hth_store_file_unlink(int dir, const char *path); // one that does not exist is fine
 // hth_store_file_point is an operation done elsewhere (the index's commit), named for the sentence.
 hth_err hth_store_file_point(const char *what);

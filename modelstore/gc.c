@@ -4,9 +4,10 @@
 //
 // The lock file is held alone: no put is between "the index has it" and its commit, and all of tmp/
 // is litter of killed processes. The index forgets first: killed in between, the files are strays
-// and go the next time. A view of a removed file stays valid, the system keeps a mapped file's
-// bytes.
-#include "modelstore/store_impl.h"
+// and go the next time. What is used is counted from the versions' records: a count in the index
+// that is wrong, because a bit of it is, must not cost a tensor. A view of a removed file stays
+// valid, the system keeps a mapped file's bytes.
+#include "modelstore/uses.h"
 
 #include "base/alloc.h"
 #include "base/log.h"
@@ -15,13 +16,31 @@
 #include <string.h>
 #include <unistd.h>
 
+typedef struct gc_count {
+    hth_id id;
+    hth_tensor_row row;
+} gc_count;
+
 typedef struct gc_job {
     hth_store *s;
     hth_id *dead; // no longer referenced
     int n_dead, cap_dead;
+    gc_count *wrong; // counts that are not what the records say
+    int n_wrong, cap_wrong;
+    hth_uses uses;
     uint64_t files, bytes, inlined, inlined_bytes;
     char folder[24]; // "tensors/ab", "tmp"
 } gc_job;
+
+static hth_err gc_wrong(gc_job *j, const hth_id *id, hth_tensor_row row, uint32_t uses)
+{
+    if (HTH_GROW(j->wrong, j->n_wrong, j->cap_wrong) != 0) {
+        return hth_fail(HTH_ENOMEM, "out of memory collecting garbage");
+    }
+    row.refs = uses;
+    j->wrong[j->n_wrong++] = (gc_count){*id, row};
+    return HTH_OK;
+}
 
 static hth_err gc_find_dead(hth_txn *t, void *ctx, const MDB_val *key, const MDB_val *value)
 {
@@ -30,9 +49,12 @@ static hth_err gc_find_dead(hth_txn *t, void *ctx, const MDB_val *key, const MDB
     if (key->mv_size != sizeof(hth_id) || value->mv_size != sizeof row) {
         return hth_fail(HTH_ECORRUPT, "the store's list of tensors is damaged");
     }
+    hth_id id;
     memcpy(&row, value->mv_data, sizeof row);
-    if (row.refs > 0) {
-        return HTH_OK;
+    memcpy(&id, key->mv_data, sizeof id);
+    uint32_t uses = hth_uses_of(&j->uses, &id);
+    if (row.refs > 0 || uses > 0) {
+        return row.refs == uses ? HTH_OK : gc_wrong(j, &id, row, uses);
     }
     if (HTH_GROW(j->dead, j->n_dead, j->cap_dead) != 0) {
         return hth_fail(HTH_ENOMEM, "out of memory collecting garbage");
@@ -46,12 +68,26 @@ static hth_err gc_find_dead(hth_txn *t, void *ctx, const MDB_val *key, const MDB
 static hth_err gc_forget(hth_txn *t, void *ctx)
 {
     gc_job *j = ctx;
-    j->n_dead = 0;
+    j->n_dead = j->n_wrong = 0;
     j->inlined = j->inlined_bytes = 0;
+    hth_uses_fini(&j->uses); // of an earlier try
+    HTH_TRY(hth_uses_count(t, &j->uses));
+    if (j->uses.unreadable > 0) {
+        return hth_fail(
+            HTH_ECORRUPT,
+            "nothing is removed: the record of %s is damaged, so that nobody knows which "
+            "tensors it uses; import that model again, or remove that version",
+            j->uses.example);
+    }
     HTH_TRY(hth_txn_each(t, HTH_TABLE_TENSORS, NULL, 0, gc_find_dead, j));
     for (int i = 0; i < j->n_dead; i++) {
         HTH_TRY(hth_txn_del(t, HTH_TABLE_TENSORS, &j->dead[i], sizeof *j->dead));
         HTH_TRY(hth_txn_del(t, HTH_TABLE_INLINES, &j->dead[i], sizeof *j->dead));
+        HTH_TRY(hth_check_del(t, &j->dead[i]));
+    }
+    for (int i = 0; i < j->n_wrong; i++) {
+        const gc_count *c = &j->wrong[i];
+        HTH_TRY(hth_txn_put(t, HTH_TABLE_TENSORS, &c->id, sizeof c->id, &c->row, sizeof c->row));
     }
     return HTH_OK;
 }
@@ -105,6 +141,9 @@ static hth_err gc_tensor_entry(void *ctx, const char *name)
     if (!gc_parse_id(j->folder + sizeof "tensors", name, &id)) {
         return HTH_OK; // not a name of ours: not ours to remove
     }
+    if (hth_uses_of(&j->uses, &id) > 0) {
+        return HTH_OK; // the index has lost its row
+    }
     hth_err err = hth_index_read(&j->s->index, gc_look, &id);
     return err == HTH_ENOENT ? gc_remove(j, name) : err;
 }
@@ -138,6 +177,8 @@ hth_err hth_store_gc(hth_store *s, uint64_t *files, uint64_t *bytes)
     hth_err err = gc_run(&j);
     close(lock);
     hth_free(j.dead);
+    hth_free(j.wrong);
+    hth_uses_fini(&j.uses);
     *files = j.files + j.inlined;
     *bytes = j.bytes + j.inlined_bytes;
     hth_log(INFO, STORE, "gc", "files=%llu bytes=%llu", (unsigned long long)*files,

@@ -9,10 +9,13 @@
 #include "modelstore/file.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <string.h>
 
-static const char *const table_names[HTH_N_TABLES] = {"info",    "models",  "versions",
-                                                      "tensors", "inlines", "texts"};
+static const char *const table_names[HTH_N_TABLES] = {"info",    "models", "versions", "tensors",
+                                                      "inlines", "texts",  "checks"};
+// A table that is not there, in a store that is opened read-only.
+#define INDEX_NO_TABLE UINT_MAX
 
 // Readers at one moment, of all processes: one per thread that is inside a read transaction.
 #define INDEX_READERS 1024
@@ -112,7 +115,10 @@ static hth_err index_open_tables(hth_txn *t, void *ctx)
     for (int i = 0; i < HTH_N_TABLES; i++) {
         t->rc =
             mdb_dbi_open(t->txn, table_names[i], t->ix->read_only ? 0 : MDB_CREATE, &t->ix->dbi[i]);
-        if (t->rc == MDB_NOTFOUND) {
+        if (t->rc == MDB_NOTFOUND && i == HTH_TABLE_CHECKS) {
+            t->ix->dbi[i] = INDEX_NO_TABLE;
+            t->rc = 0;
+        } else if (t->rc == MDB_NOTFOUND) {
             return hth_fail(HTH_ECORRUPT, "the store's index has no table '%s'", table_names[i]);
         }
         HTH_TRY(index_fail(t->rc, "opening the store's tables"));
@@ -164,6 +170,9 @@ void hth_index_close(hth_index *ix)
 hth_err hth_txn_get(hth_txn *t, hth_table table, const void *key, size_t key_bytes, MDB_val *out)
 {
     MDB_val k = {key_bytes, (void *)key};
+    if (t->ix->dbi[table] == INDEX_NO_TABLE) {
+        return HTH_ENOENT;
+    }
     t->rc = mdb_get(t->txn, t->ix->dbi[table], &k, out);
     return index_fail(t->rc, "reading the store's index");
 }
@@ -185,11 +194,22 @@ hth_err hth_txn_del(hth_txn *t, hth_table table, const void *key, size_t key_byt
     return t->rc == MDB_NOTFOUND ? HTH_OK : index_fail(t->rc, "writing the store's index");
 }
 
+hth_err hth_txn_entries(hth_txn *t, hth_table table, uint64_t *out)
+{
+    MDB_stat stat = {.ms_entries = 0};
+    t->rc = t->ix->dbi[table] != INDEX_NO_TABLE ? mdb_stat(t->txn, t->ix->dbi[table], &stat) : 0;
+    *out = stat.ms_entries;
+    return index_fail(t->rc, "reading the store's index");
+}
+
 hth_err hth_txn_each(hth_txn *t, hth_table table, const void *from, size_t from_bytes,
                      hth_row_fn fn, void *ctx)
 {
     MDB_cursor *cursor;
     MDB_val key = {from_bytes, (void *)from}, value;
+    if (t->ix->dbi[table] == INDEX_NO_TABLE) {
+        return HTH_OK;
+    }
     t->rc = mdb_cursor_open(t->txn, t->ix->dbi[table], &cursor);
     HTH_TRY(index_fail(t->rc, "reading the store's index"));
     hth_err err = HTH_OK;

@@ -3,10 +3,14 @@
 // tables.
 //
 // Tables (all numbers little-endian but the version in a key):
-//   INFO      "changes" -> u64
+//   INFO      "changes" -> u64; "health", "scrub" -> check.h
 //   MODELS    name -> u32, the last version number given out; never goes back, so NAME:V means one
-//   thing for ever VERSIONS  name, 0, u32 big-endian -> record (record.h) TENSORS   id ->
-//   hth_tensor_row INLINES   id -> the bytes of a tensor that has no file TEXTS     key -> text
+//             thing for ever
+//   VERSIONS  name, 0, u32 big-endian -> record (record.h)
+//   TENSORS   id -> hth_tensor_row
+//   INLINES   id -> the bytes of a tensor that has no file
+//   TEXTS     key -> text
+//   CHECKS    'T', id -> hth_check_row; 'V', a version's key -> hth_record_sum (check.h)
 #ifndef HTH_MODELSTORE_INDEX_H
 #define HTH_MODELSTORE_INDEX_H
 
@@ -26,6 +30,8 @@ typedef enum hth_table {
     HTH_TABLE_TENSORS,
     HTH_TABLE_INLINES,
     HTH_TABLE_TEXTS,
+    HTH_TABLE_CHECKS, // absent in a store of version 0.1.0 that is opened read-only: then it is
+                      // empty
     HTH_N_TABLES
 } hth_table;
 
@@ -67,6 +73,7 @@ hth_err hth_txn_get(hth_txn *t, hth_table table, const void *key, size_t key_byt
 hth_err hth_txn_put(hth_txn *t, hth_table table, const void *key, size_t key_bytes,
                     const void *value, size_t bytes);
 hth_err hth_txn_del(hth_txn *t, hth_table table, const void *key, size_t key_bytes); // absent: fine
+hth_err hth_txn_entries(hth_txn *t, hth_table table, uint64_t *out); // rows, as the table says
 // hth_txn_each calls fn for each row whose key is >= `from` (from_bytes 0: all), in order, until fn
 // returns other than HTH_OK, which is returned. fn must not change the table.
 typedef hth_err (*hth_row_fn)(hth_txn *t, void *ctx, const MDB_val *key, const MDB_val *value);

@@ -7,6 +7,9 @@
 // 3. In one write transaction: files get their names, the directories are synced, references are
 //    counted, the version is recorded. LMDB's commit is the moment at which the version exists.
 //
+// What the store has already is compared with what was brought, and what is damaged of it is
+// written again, in the same way and with the same commit (put_mend.c).
+//
 // Invariants: the index never names a file that is not whole on the disk. While a put makes files
 // it holds the lock file shared, gc holds it alone: a tensor that step 1 found in the index is
 // still there in step 3. A failed put removes its temporary files, and its renamed ones if no other
@@ -20,7 +23,6 @@
 #include "base/stats.h"
 
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 static hth_err put_sync_files(hth_put_job *j)
@@ -48,7 +50,9 @@ static hth_err put_name_files(hth_put_job *j)
             used[it->id.byte[0]] = true;
             HTH_TRY(hth_store_file_mkdir(j->s->dir, parent.text));
         }
-        HTH_TRY(hth_store_file_rename(j->s->dir, it->temp.text, to.text));
+        hth_object_seen seen;
+        it->there = hth_object_look(j->s, &it->id, it->t->bytes, &seen) == HTH_OK;
+        HTH_TRY(hth_store_file_replace(j->s->dir, it->temp.text, to.text));
         it->renamed = true;
     }
     bool any = false;
@@ -77,32 +81,76 @@ static hth_err put_reference(hth_txn *t, hth_put_job *j, const hth_put_item *it)
     return hth_txn_put(t, HTH_TABLE_TENSORS, &it->id, sizeof it->id, &row, sizeof row);
 }
 
-// put_same tells whether version `last` of the model has the same content.
+// put_checked has the index remember what it has to be: the files that were made are read, and
+// right.
+static hth_err put_checked(hth_txn *t, hth_put_job *j)
+{
+    hth_check_row row = {.checked_ns = hth_store_wall_ns()};
+    for (int i = 0; i < j->n; i++) {
+        const hth_put_item *it = &j->items[i];
+        if (it->renamed) {
+            HTH_TRY(hth_object_look(j->s, &it->id, it->t->bytes, &row.seen));
+            HTH_TRY(hth_check_put(t, &it->id, &row));
+        }
+    }
+    return HTH_OK;
+}
+
+// put_same tells whether version `last` of the model has the same content: its record, or, where
+// that is damaged, what it was. Then it is written again.
 static hth_err put_same(hth_txn *t, hth_put_job *j, int last, bool *same)
 {
     MDB_val v;
+    hth_record_sum sum, mine = hth_check_sum(j->record.data, j->record.n);
     hth_version_key key = hth_version_key_of(j->name, last);
-    *same = false;
+    *same = j->result.record_repaired = false;
     if (last == 0) {
         return HTH_OK;
     }
     HTH_TRY(hth_txn_get(t, HTH_TABLE_VERSIONS, key.text, key.bytes, &v));
-    *same = v.mv_size == j->record.n && memcmp((char *)v.mv_data + HTH_RECORD_CREATED_BYTES,
-                                               j->record.data + HTH_RECORD_CREATED_BYTES,
-                                               v.mv_size - HTH_RECORD_CREATED_BYTES) == 0;
-    return HTH_OK;
+    hth_record_sum have = hth_check_sum(v.mv_data, v.mv_size);
+    hth_err err = hth_check_sum_get(t, &key, &sum);
+    if (err != HTH_OK) {
+        *same = hth_id_equal(&have.sum, &mine.sum);
+        return err == HTH_ENOENT ? HTH_OK : err;
+    }
+    *same = hth_id_equal(&sum.sum, &mine.sum);
+    if (!*same || (have.created_ns == sum.created_ns && hth_id_equal(&have.sum, &sum.sum))) {
+        return HTH_OK;
+    }
+    j->result.record_repaired = true;
+    memcpy(j->record.data, &sum.created_ns, HTH_RECORD_CREATED_BYTES);
+    HTH_TRY(hth_txn_put(t, HTH_TABLE_VERSIONS, key.text, key.bytes, j->record.data, j->record.n));
+    return hth_check_event(t);
+}
+
+static hth_err put_number(hth_txn *t, const hth_put_job *j, int last, uint32_t *number)
+{
+    MDB_val v;
+    hth_err err = hth_txn_get(t, HTH_TABLE_MODELS, j->name, strlen(j->name), &v);
+    *number = 0;
+    if (err == HTH_OK && v.mv_size == sizeof *number) {
+        memcpy(number, v.mv_data, sizeof *number);
+    } else if (err != HTH_ENOENT) {
+        return err == HTH_OK ? hth_fail(HTH_ECORRUPT, "the store's list of models is damaged")
+                             : err;
+    }
+    *number = *number > (uint32_t)last ? *number : (uint32_t)last; // never over one that exists
+    ++*number;
+    return hth_txn_put(t, HTH_TABLE_MODELS, j->name, strlen(j->name), number, sizeof *number);
 }
 
 // put_commit is step 3; repeated when the index's map had to grow.
 static hth_err put_commit(hth_txn *t, void *ctx)
 {
     hth_put_job *j = ctx;
-    MDB_val v;
     int last = 0;
-    uint32_t number = 0;
+    uint32_t number;
     HTH_TRY(put_name_files(j));
     HTH_TRY(hth_store_last(t, j->name, &last));
     HTH_TRY(put_same(t, j, last, &j->result.unchanged));
+    HTH_TRY(hth_put_mend(t, j));
+    HTH_TRY(put_checked(t, j));
     if (j->result.unchanged) {
         j->result.version = last;
         return HTH_OK;
@@ -110,17 +158,10 @@ static hth_err put_commit(hth_txn *t, void *ctx)
     for (int i = 0; i < j->n; i++) {
         HTH_TRY(j->items[i].repeated ? HTH_OK : put_reference(t, j, &j->items[i]));
     }
-    hth_err err = hth_txn_get(t, HTH_TABLE_MODELS, j->name, strlen(j->name), &v);
-    if (err == HTH_OK && v.mv_size == sizeof number) {
-        memcpy(&number, v.mv_data, sizeof number);
-    } else if (err != HTH_ENOENT) {
-        return err == HTH_OK ? hth_fail(HTH_ECORRUPT, "the store's list of models is damaged")
-                             : err;
-    }
-    number++;
+    HTH_TRY(put_number(t, j, last, &number));
     hth_version_key key = hth_version_key_of(j->name, (int)number);
-    HTH_TRY(hth_txn_put(t, HTH_TABLE_MODELS, j->name, strlen(j->name), &number, sizeof number));
     HTH_TRY(hth_txn_put(t, HTH_TABLE_VERSIONS, key.text, key.bytes, j->record.data, j->record.n));
+    HTH_TRY(hth_check_sum_put(t, &key, j->record.data, j->record.n));
     j->result.version = (int)number;
     return hth_store_changed(t);
 }
@@ -134,7 +175,7 @@ static hth_err put_undo(hth_txn *t, void *ctx)
         hth_tensor_row row;
         hth_path path = it->renamed ? hth_path_of_tensor(&it->id) : it->temp;
         if (path.text[0] != '\0' &&
-            (!it->renamed || hth_store_row(t, &it->id, &row) == HTH_ENOENT)) {
+            (!it->renamed || (!it->there && hth_store_row(t, &it->id, &row) == HTH_ENOENT))) {
             HTH_TRY(hth_store_file_unlink(j->s->dir, path.text));
         }
     }
@@ -155,9 +196,7 @@ static hth_err put_clean(hth_put_job *j, hth_err failure)
 static hth_err put_record(hth_put_job *j, const void *skeleton, size_t skeleton_bytes,
                           const char *meta)
 {
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    uint64_t created = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+    uint64_t created = hth_store_wall_ns();
     HTH_TRY(hth_record_head(&j->record, created, meta, skeleton, skeleton_bytes, j->n));
     hth_put_item *seen = NULL;
     hth_err err = HTH_OK;
@@ -166,6 +205,7 @@ static hth_err put_record(hth_put_job *j, const void *skeleton, size_t skeleton_
         hth_put_item *worker;
         HASH_FIND(hh, j->by_id, &j->items[i].id, sizeof(hth_id), worker);
         j->items[i].fresh = worker->fresh;
+        j->items[i].damaged = worker->damaged;
     }
     HASH_CLEAR(hh, j->by_id);
     for (int i = 0; i < j->n && err == HTH_OK; i++) {
@@ -182,6 +222,9 @@ static hth_err put_record(hth_put_job *j, const void *skeleton, size_t skeleton_
         j->result.tensors_shared += shared;
         j->result.bytes_new += shared ? 0 : it->t->bytes;
         j->result.bytes_shared += shared ? it->t->bytes : 0;
+        bool repaired = first == NULL && it->damaged;
+        j->result.tensors_repaired += repaired;
+        j->result.bytes_repaired += repaired ? it->t->bytes : 0;
     }
     HASH_CLEAR(hh, seen);
     return err;
@@ -226,6 +269,17 @@ static hth_err put_run(hth_put_job *j, const hth_put_tensor *tensors, int n, con
     return HTH_OK;
 }
 
+static void put_tell_repaired(const hth_put_job *j)
+{
+    const hth_put_result *r = &j->result;
+    if (r->tensors_repaired > 0 || r->record_repaired) {
+        hth_stat_add(HTH_STAT_STORE_REPAIRED, r->tensors_repaired + r->record_repaired);
+        hth_log(WARN, STORE, "repaired", "model=%s version=%d tensors=%llu bytes=%llu record=%d",
+                j->name, r->version, (unsigned long long)r->tensors_repaired,
+                (unsigned long long)r->bytes_repaired, r->record_repaired);
+    }
+}
+
 hth_err hth_store_put(hth_store *s, const char *name, const void *skeleton, size_t skeleton_bytes,
                       const char *meta, const hth_put_tensor *tensors, int n,
                       hth_progress_fn progress, void *ctx, hth_put_result *out)
@@ -250,6 +304,7 @@ hth_err hth_store_put(hth_store *s, const char *name, const void *skeleton, size
         *out = j.result;
         hth_stat_add(HTH_STAT_STORE_BYTES_WRITTEN, j.result.bytes_new);
         hth_stat_add(HTH_STAT_STORE_BYTES_SHARED, j.result.bytes_shared);
+        put_tell_repaired(&j);
     } else {
         err = put_clean(&j, hth_err_prefix(err, "model '%s'", name));
     }

@@ -4,7 +4,7 @@
 #define HTH_MODELSTORE_PUT_IMPL_H
 
 #include "base/hash.h"
-#include "modelstore/store_impl.h"
+#include "modelstore/check.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -15,7 +15,9 @@ typedef struct hth_put_item {
     bool early;    // written while it is hashed: the store has no tensor of its size
     bool repeated; // another item of this put has the id, and does its work
     bool fresh;    // not in the index when looked up
+    bool damaged;  // in the index, and not whole: its bytes are written again
     bool renamed;
+    bool there;    // a file was in its place before, which the index may not have known
     hth_path temp; // "" until the file is being made
     UT_hash_handle hh;
 } hth_put_item;
@@ -54,6 +56,16 @@ hth_err hth_put_work_init(hth_put_job *j, const hth_put_tensor *tensors, int n);
 // names, on two threads. Afterwards id, repeated and fresh of all items are set. On error the first
 // failure; files may be there.
 hth_err hth_put_work(hth_put_job *j);
+// hth_put_compare sets it->damaged where the store has the tensor, but not these very bytes. Bytes
+// in the index are looked at in place, a file is read.
+hth_err hth_put_compare(hth_put_job *j, hth_put_item *it);
+// hth_put_mend makes the index list the tensors as this put leaves them, where what it says of a
+// damaged one, or of one that it had lost, is wrong. In the put's transaction; every file is in its
+// place.
+hth_err hth_put_mend(hth_txn *t, hth_put_job *j);
+// hth_put_tick counts bytes that were worked on and, on the caller's thread, tells the caller.
+// HTH_ECANCELED.
+hth_err hth_put_tick(hth_put_job *j, size_t bytes);
 // hth_put_is_file tells whether the item's bytes go to a file that this put makes.
 bool hth_put_is_file(const hth_put_job *j, const hth_put_item *it);
 

@@ -217,7 +217,7 @@ static void test_repair(void **state)
     hth_path file = hth_path_of_tensor(&m.tensors[0].id);
     snprintf(path, sizeof path, "%s/%s", ((test_dir *)*state)->path, file.text);
     assert_int_equal(truncate(path, 100), 0);
-    assert_err(hth_store_verify(s, "m", 0), HTH_ECORRUPT, "does not have 4096 bytes");
+    assert_err(hth_store_verify(s, "m", 0), HTH_ECORRUPT, "has 100 bytes, not 4096 bytes");
     assert_ok(test_put(s, "m", 1, &r));
     assert_true(r.unchanged);
     assert_ok(hth_store_verify(s, "m", 0));

@@ -30,16 +30,19 @@ static void put_set_failure(hth_put_job *j, hth_err err)
     atomic_store(&j->stop, true);
 }
 
-// put_tick counts work and, on the caller's thread, tells the caller.
-static hth_err put_tick(void *ctx, size_t bytes)
+hth_err hth_put_tick(hth_put_job *j, size_t bytes)
 {
-    hth_put_job *j = ctx;
     uint64_t done = atomic_fetch_add(&j->done, bytes) + bytes;
     if (j->progress != NULL && pthread_equal(j->caller, pthread_self()) &&
         j->progress(j->ctx, done / 2, j->total) != 0) {
         return hth_fail(HTH_ECANCELED, "canceled");
     }
     return atomic_load(&j->stop) ? hth_fail(HTH_ECANCELED, "canceled") : HTH_OK;
+}
+
+static hth_err put_tick(void *ctx, size_t bytes)
+{
+    return hth_put_tick(ctx, bytes);
 }
 
 // put_claim decides who of equal tensors does the work. HTH_ENOMEM.
@@ -60,27 +63,9 @@ static hth_err put_claim(hth_put_job *j, hth_put_item *it)
     return err;
 }
 
-// put_look finds out whether the store has the tensor, whole: a listed file of the wrong size is
-// written again.
-static hth_err put_look(hth_txn *t, void *ctx)
-{
-    hth_put_job *j = ((void **)ctx)[0];
-    hth_put_item *it = ((void **)ctx)[1];
-    hth_tensor_row row;
-    hth_err err = hth_store_row(t, &it->id, &row);
-    it->fresh = err == HTH_ENOENT;
-    if (err == HTH_OK && !row.inlined) {
-        uint64_t bytes;
-        hth_path path = hth_path_of_tensor(&it->id);
-        it->fresh =
-            hth_store_file_bytes(j->s->dir, path.text, &bytes) != HTH_OK || bytes != it->t->bytes;
-    }
-    return err == HTH_ENOENT ? HTH_OK : err;
-}
-
 bool hth_put_is_file(const hth_put_job *j, const hth_put_item *it)
 {
-    return it->fresh && !it->repeated && it->t->bytes > j->inline_max;
+    return (it->fresh || it->damaged) && !it->repeated && it->t->bytes > j->inline_max;
 }
 
 static hth_err put_hash(hth_put_job *j, hth_put_item *it)
@@ -93,7 +78,7 @@ static hth_err put_hash(hth_put_job *j, hth_put_item *it)
         it->fresh = true;
         return HTH_OK;
     }
-    return it->repeated ? HTH_OK : hth_index_read(&j->s->index, put_look, (void *[]){j, it});
+    return it->repeated ? HTH_OK : hth_put_compare(j, it);
 }
 
 static hth_err put_write(hth_put_job *j, hth_put_item *it)

@@ -5,7 +5,7 @@
 // simply finished by the next one. One process has one hth_store per directory, counted: a second
 // LMDB environment on the same file would, by POSIX rules, drop the first one's locks when it
 // closes.
-#include "modelstore/store_impl.h"
+#include "modelstore/check.h"
 
 #include "base/alloc.h"
 #include "base/log.h"
@@ -177,8 +177,10 @@ static hth_err store_open_dir(int dir, const char *path, bool create, bool read_
     s->refs = 1;
     s->dev = st.st_dev;
     s->ino = st.st_ino;
+    pthread_mutex_init(&s->memo_lock, NULL);
     hth_err err = store_prepare(s, path, create);
     if (err != HTH_OK) {
+        pthread_mutex_destroy(&s->memo_lock);
         hth_free(s);
         return err;
     }
@@ -221,6 +223,9 @@ void hth_store_close(hth_store *s)
             p = &(*p)->next;
         }
         *p = s->next;
+        hth_check_flush(s);
+        hth_check_forget(s);
+        pthread_mutex_destroy(&s->memo_lock);
         hth_index_close(&s->index);
         close(s->dir);
         hth_free(s);
@@ -326,6 +331,18 @@ uint64_t hth_store_change_count(hth_store *s)
     uint64_t n = 0;
     hth_err err = hth_index_read(&s->index, store_read_changes, &n);
     return err == HTH_OK ? n : 0;
+}
+
+static hth_err store_read_health(hth_txn *t, void *ctx)
+{
+    return hth_check_health_get(t, ctx);
+}
+
+uint64_t hth_store_health_count(hth_store *s)
+{
+    hth_check_health h = {.events = 0};
+    hth_err err = hth_index_read(&s->index, store_read_health, &h);
+    return err == HTH_OK ? h.events : 0;
 }
 
 typedef struct store_text {

@@ -32,14 +32,18 @@ typedef struct hth_put_result {
     int version;
     uint64_t tensors_new, tensors_shared, bytes_new, bytes_shared;
     bool unchanged; // equal to the latest version: no new version was made, `version` is that one
+    uint64_t tensors_repaired, bytes_repaired; // of those shared: were damaged in the store
+    bool record_repaired; // .. and so was the record of the version that it is equal to
 } hth_put_result;
 
 // hth_progress_fn is told how far long work is; returning non-zero cancels it (HTH_ECANCELED).
 typedef int (*hth_progress_fn)(void *ctx, uint64_t done_bytes, uint64_t total_bytes);
 
 // hth_store_put adds a version of model `name` (1, 2, ..): a skeleton (graph) and its tensors.
-// Hashes on two threads, writes what is new. Atomic. `meta` is a small JSON text kept with the
-// version (may be NULL). Names: 1-200 bytes, no '/', ':' or control characters, not starting with
+// Hashes on two threads, writes what is new. What the store has already is compared, and written
+// again where it is damaged: whoever has the damaged file mapped keeps it. Atomic. `meta` is a
+// small JSON text kept with the version (may be NULL). Names: 1-200 bytes, no '/', ':' or control
+// characters, not starting with
 // '.'.
 hth_err hth_store_put(hth_store *s, const char *name, const void *skeleton, size_t skeleton_bytes,
                       const char *meta, const hth_put_tensor *tensors, int n,
@@ -69,16 +73,52 @@ hth_err hth_store_get(hth_store *s, const char *name, int version, hth_manifest 
 void hth_manifest_fini(hth_manifest *m);
 
 // hth_store_view maps a tensor: a constant whose data is the mapping; views of one id are one
-// mapping per process. Any thread. HTH_ECORRUPT: the file's size is not what the index says.
+// mapping per process. Any thread. HTH_ECORRUPT: what is stored is not what was: it is missing, of
+// another size, marked as damaged, or was read now (store.check_on_load) and found so.
 hth_err hth_store_view(hth_store *s, const hth_manifest_tensor *t, hth_const **out);
-// hth_store_verify re-hashes every tensor of a version. HTH_ECORRUPT names the first bad one.
+// hth_store_check reads those tensors of a version that hth_store_view would have to, on several
+// threads, and remembers the result. HTH_ECORRUPT names the first bad one.
+hth_err hth_store_check(hth_store *s, const hth_manifest *m);
+// hth_store_sound tells, without reading any, whether the tensors of a version that was loaded may
+// be used on. HTH_ECORRUPT: one is marked as damaged; HTH_EBUSY: an import has repaired one, and
+// its present view is one of the damaged file.
+hth_err hth_store_sound(hth_store *s, const hth_manifest *m);
+// hth_store_health_count grows whenever something is found damaged, or repaired, by any process.
+uint64_t hth_store_health_count(hth_store *s);
+
+// hth_store_verify reads every tensor of a version. HTH_ECORRUPT names the first bad one.
 hth_err hth_store_verify(hth_store *s, const char *name, int version);
+
+// Something that is not as it was stored.
+typedef struct hth_store_damage {
+    const char *model; // "" and 0: of the store as a whole
+    int version;
+    const char *tensor; // "": the version's record: its graph, and the list of its tensors
+    const char *file;   // in the store's directory: "tensors/ab/cdef..", "index/data.mdb"
+    const char *what;
+} hth_store_damage;
+
+typedef struct hth_store_verified {
+    uint64_t versions, tensors,
+        bytes;        // that were read; tensors and bytes that are shared count once
+    uint64_t damaged; // times that `damage` was called
+} hth_store_verified;
+
+// hth_store_verify_all reads all versions of a model (version 0), or one, or (name NULL) everything
+// that is stored, the index included, and calls `damage` for everything that is damaged: a tensor
+// for each version that uses it. Blocks for as long as the disk takes. What it finds is remembered:
+// models that use what is damaged are not served any more. HTH_ENOENT names what exists.
+typedef void (*hth_store_damage_fn)(void *ctx, const hth_store_damage *d);
+hth_err hth_store_verify_all(hth_store *s, const char *name, int version, hth_progress_fn progress,
+                             hth_store_damage_fn damage, void *ctx, hth_store_verified *out);
 
 typedef struct hth_store_entry {
     char name[201];
     int version;
     uint64_t created_ns, bytes, own_bytes; // own_bytes: of tensors that no other version uses
     int n_tensors;
+    bool damaged; // its record is, which says how many tensors and bytes there are, or a tensor is
+                  // known to be
 } hth_store_entry;
 // hth_store_list stores an hth_alloc'd array of all versions, by name and version; the caller frees
 // it with hth_free.
@@ -86,7 +126,8 @@ hth_err hth_store_list(hth_store *s, hth_store_entry **out, int *n);
 // hth_store_rm removes a version (0: all). Tensors nobody refers to are removed by hth_store_gc.
 hth_err hth_store_rm(hth_store *s, const char *name, int version);
 // hth_store_gc removes unreferenced tensor files and strays; reports what it freed. Not while a put
-// runs (it waits).
+// runs (it waits). Whatever the index counts, nothing goes that a version's record names.
+// HTH_ECORRUPT: a record is damaged, so that nobody knows what it names; nothing was removed.
 hth_err hth_store_gc(hth_store *s, uint64_t *files, uint64_t *bytes);
 
 // Small texts by key (timing tables, plans): survive restarts; last writer wins.
@@ -98,6 +139,11 @@ hth_err hth_store_text_load(hth_store *s, const char *key, char **value);
 // another, and stays; of several that swap the same text at once, in whatever process, one
 // succeeds.
 hth_err hth_store_text_swap(hth_store *s, const char *key, const char *old, const char *value);
+
+// hth_store_latest stores the newest version of a model that exists, 0: there is none.
+// hth_store_has tells whether a version exists. Neither reads it.
+hth_err hth_store_latest(hth_store *s, const char *name, int *version);
+hth_err hth_store_has(hth_store *s, const char *name, int version, bool *has);
 
 // hth_store_change_count grows with every put and rm, by any process: a cheap way to notice new
 // versions.

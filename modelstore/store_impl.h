@@ -10,10 +10,13 @@
 
 #include <sys/types.h>
 
-#define HTH_STORE_FORMAT   1
-#define HTH_STORE_NAME_MAX 200
+#define HTH_STORE_FORMAT     1
+#define HTH_STORE_NAME_MAX   200
+#define HTH_STORE_INDEX_FILE "index/data.mdb"
 #define HTH_STORE_LOCK                                                                             \
     "lock" // shared while a put makes files; held alone by gc and by the creation
+
+typedef struct hth_memo hth_memo; // check.h
 
 struct hth_store {
     hth_index index;
@@ -23,6 +26,8 @@ struct hth_store {
               // environment
     dev_t dev;
     ino_t ino;
+    pthread_mutex_t memo_lock;
+    hth_memo *memo; // objects that this process has read; guarded by memo_lock
     struct hth_store *next;
 };
 
@@ -44,5 +49,9 @@ hth_err hth_store_last(hth_txn *t, const char *name, int *version);
 hth_err hth_store_changed(hth_txn *t);
 // hth_store_row reads a tensor's row; HTH_ENOENT without a sentence.
 hth_err hth_store_row(hth_txn *t, const hth_id *id, hth_tensor_row *out);
+// hth_store_wall_ns is the time since 1970; hth_store_wall_set has it stand still, for a test (0:
+// it goes on).
+uint64_t hth_store_wall_ns(void);
+void hth_store_wall_set(uint64_t ns);
 
 #endif

@@ -3,7 +3,7 @@
 //
 // Invariant: a tensor's `refs` is the number of version records in which its id occurs (once per
 // record, however often it occurs there). Tensors with refs 0 stay until gc.
-#include "modelstore/store_impl.h"
+#include "modelstore/check.h"
 
 #include "base/alloc.h"
 #include "base/log.h"
@@ -20,7 +20,8 @@ typedef struct version_job {
     hth_manifest *manifest;   // of get
     hth_store_entry *entries; // of list
     int n, cap;
-    char *text; // of the sentence about what exists
+    uint64_t damaged; // tensors that are marked
+    char *text;       // of the sentence about what exists
     size_t text_cap;
     bool full;    // nothing more has room in it
     int distance; // of the name that is most similar to `name`
@@ -126,7 +127,12 @@ static hth_err versions_get(hth_txn *t, void *ctx)
     hth_manifest_fini(m); // of an earlier try
     m->version = j->version;
     HTH_TRY(versions_find(t, j->name, &m->version, &v));
-    HTH_TRY(hth_record_open(&r, v.mv_data, v.mv_size));
+    hth_version_key key = hth_version_key_of(j->name, m->version);
+    hth_err err = hth_check_record(t, &key, &v);
+    err = err == HTH_OK ? hth_record_open(&r, v.mv_data, v.mv_size) : err;
+    if (err != HTH_OK) {
+        return hth_err_prefix(err, "'%s:%d'", j->name, m->version);
+    }
     m->created_ns = r.created_ns;
     m->name = hth_strdup(j->name);
     m->skeleton = hth_memdup(r.skeleton, r.skeleton_bytes);
@@ -149,6 +155,38 @@ hth_err hth_store_get(hth_store *s, const char *name, int version, hth_manifest 
     return err;
 }
 
+static hth_err versions_latest(hth_txn *t, void *ctx)
+{
+    version_job *j = ctx;
+    HTH_TRY(hth_store_check_name(j->name));
+    return hth_store_last(t, j->name, &j->version);
+}
+
+hth_err hth_store_latest(hth_store *s, const char *name, int *version)
+{
+    version_job j = {.name = name};
+    hth_err err = hth_index_read(&s->index, versions_latest, &j);
+    *version = err == HTH_OK ? j.version : 0;
+    return err;
+}
+
+static hth_err versions_has(hth_txn *t, void *ctx)
+{
+    const version_job *j = ctx;
+    MDB_val v;
+    hth_version_key key = hth_version_key_of(j->name, j->version);
+    return hth_txn_get(t, HTH_TABLE_VERSIONS, key.text, key.bytes, &v);
+}
+
+hth_err hth_store_has(hth_store *s, const char *name, int version, bool *has)
+{
+    HTH_TRY(hth_store_check_name(name));
+    hth_err err =
+        hth_index_read(&s->index, versions_has, &(version_job){.name = name, .version = version});
+    *has = err == HTH_OK;
+    return err == HTH_ENOENT ? HTH_OK : err;
+}
+
 void hth_manifest_fini(hth_manifest *m)
 {
     for (int i = 0; i < m->n_tensors; i++) {
@@ -161,32 +199,47 @@ void hth_manifest_fini(hth_manifest *m)
     memset(m, 0, sizeof *m);
 }
 
+// versions_list_tensors adds the tensors of a record up. HTH_ECORRUPT: the record or the index is
+// damaged, or it is known of a tensor.
+static hth_err versions_list_tensors(hth_txn *t, const version_job *j, hth_record *r,
+                                     hth_store_entry *e)
+{
+    bool damaged = false;
+    for (int i = 0; i < r->n_tensors; i++) {
+        hth_record_tensor x;
+        hth_tensor_row row;
+        hth_check_row check;
+        HTH_TRY(hth_record_next(r, &x));
+        if (x.repeated) {
+            continue;
+        }
+        hth_err err = hth_store_row(t, &x.id, &row);
+        if (err != HTH_OK && err != HTH_ENOENT && err != HTH_ECORRUPT) {
+            return err;
+        }
+        damaged = damaged || err != HTH_OK ||
+                  (j->damaged > 0 && hth_check_get(t, &x.id, &check) == HTH_OK && check.damaged);
+        e->bytes += x.bytes;
+        e->own_bytes += err == HTH_OK && row.refs == 1 ? x.bytes : 0;
+    }
+    return damaged ? HTH_ECORRUPT : HTH_OK;
+}
+
 static hth_err versions_list_row(hth_txn *t, void *ctx, const MDB_val *key, const MDB_val *value)
 {
     version_job *j = ctx;
     hth_record r;
     hth_store_entry e = {.version = 0};
     HTH_TRY(hth_version_key_parse(key, e.name, &e.version));
-    HTH_TRY(hth_record_open(&r, value->mv_data, value->mv_size));
-    e.created_ns = r.created_ns;
-    e.n_tensors = r.n_tensors;
-    for (int i = 0; i < r.n_tensors; i++) {
-        hth_record_tensor x;
-        hth_tensor_row row;
-        HTH_TRY(hth_record_next(&r, &x));
-        if (x.repeated) {
-            continue;
-        }
-        hth_err err = hth_store_row(t, &x.id, &row);
-        if (err != HTH_OK) {
-            return err == HTH_ENOENT
-                       ? hth_fail(HTH_ECORRUPT,
-                                  "'%s:%d' names a tensor that the store does not list", e.name,
-                                  e.version)
-                       : err;
-        }
-        e.bytes += x.bytes;
-        e.own_bytes += row.refs == 1 ? x.bytes : 0;
+    hth_err err = hth_record_open(&r, value->mv_data, value->mv_size);
+    if (err == HTH_OK) {
+        e.created_ns = r.created_ns;
+        e.n_tensors = r.n_tensors;
+        err = versions_list_tensors(t, j, &r, &e);
+    }
+    e.damaged = err == HTH_ECORRUPT;
+    if (err != HTH_OK && err != HTH_ECORRUPT) {
+        return err;
     }
     if (HTH_GROW(j->entries, j->n, j->cap) != 0) {
         return hth_fail(HTH_ENOMEM, "out of memory listing the store");
@@ -198,7 +251,10 @@ static hth_err versions_list_row(hth_txn *t, void *ctx, const MDB_val *key, cons
 static hth_err versions_list(hth_txn *t, void *ctx)
 {
     version_job *j = ctx;
+    hth_check_health health;
     j->n = 0;
+    HTH_TRY(hth_check_health_get(t, &health));
+    j->damaged = health.damaged;
     return hth_txn_each(t, HTH_TABLE_VERSIONS, NULL, 0, versions_list_row, j);
 }
 
@@ -216,22 +272,25 @@ hth_err hth_store_list(hth_store *s, hth_store_entry **out, int *n)
 }
 
 // versions_unref drops one reference from each tensor of a record (a copy: the map changes
-// underneath).
-static hth_err versions_unref(hth_txn *t, const void *data, size_t bytes)
+// underneath). A damaged one drops none: gc counts again, and its version has to go all the same.
+static hth_err versions_unref(hth_txn *t, const hth_version_key *key, const void *data,
+                              size_t bytes)
 {
     hth_record r;
-    HTH_TRY(hth_record_open(&r, data, bytes));
-    for (int i = 0; i < r.n_tensors; i++) {
+    hth_err err = hth_check_record(t, key, &(MDB_val){bytes, (void *)data});
+    err = err == HTH_OK ? hth_record_open(&r, data, bytes) : err;
+    for (int i = 0; err == HTH_OK && i < r.n_tensors; i++) {
         hth_record_tensor x;
         hth_tensor_row row;
-        HTH_TRY(hth_record_next(&r, &x));
-        if (x.repeated || hth_store_row(t, &x.id, &row) != HTH_OK || row.refs == 0) {
+        err = hth_record_next(&r, &x);
+        if (err != HTH_OK || x.repeated || hth_store_row(t, &x.id, &row) != HTH_OK ||
+            row.refs == 0) {
             continue; // a damaged store must still let its versions be removed
         }
         row.refs--;
-        HTH_TRY(hth_txn_put(t, HTH_TABLE_TENSORS, &x.id, sizeof x.id, &row, sizeof row));
+        err = hth_txn_put(t, HTH_TABLE_TENSORS, &x.id, sizeof x.id, &row, sizeof row);
     }
-    return HTH_OK;
+    return err == HTH_ECORRUPT ? HTH_OK : err;
 }
 
 static hth_err versions_rm_one(hth_txn *t, const char *name, int version)
@@ -243,10 +302,11 @@ static hth_err versions_rm_one(hth_txn *t, const char *name, int version)
     if (copy == NULL) {
         return hth_fail(HTH_ENOMEM, "out of memory removing '%s:%d'", name, version);
     }
-    hth_err err = versions_unref(t, copy, bytes);
+    hth_version_key key = hth_version_key_of(name, version);
+    hth_err err = versions_unref(t, &key, copy, bytes);
     hth_free(copy);
     HTH_TRY(err);
-    hth_version_key key = hth_version_key_of(name, version);
+    HTH_TRY(hth_check_sum_del(t, &key));
     return hth_txn_del(t, HTH_TABLE_VERSIONS, key.text, key.bytes);
 }
 

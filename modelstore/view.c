@@ -6,13 +6,15 @@
 // left alone (its count is 0 and never rises again) and a fresh view takes its place in the table.
 // Release removes an entry only if it is its own. The table is the process's, not the store's:
 // views outlive their store, and equal ids are equal bytes anywhere.
-#include "modelstore/store_impl.h"
+//
+// A view is of one file. When an import has put another in its place, because that one was damaged,
+// those who have the old view keep it, and whoever asks now gets one of the new file.
+#include "modelstore/check.h"
 
 #include "base/hash.h"
 #include "base/stats.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <pthread.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -26,7 +28,8 @@ typedef struct view {
     hth_const *c;
     void *map; // NULL: `copy` holds the bytes
     void *copy;
-    UT_hash_handle hh; // by c->id
+    hth_object_seen seen; // the file; zero: there is none
+    UT_hash_handle hh;    // by c->id
 } view;
 
 static pthread_mutex_t view_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -65,31 +68,47 @@ static void *view_map(int fd, size_t bytes)
 
 static hth_err view_open_file(hth_store *s, const hth_manifest_tensor *t, view *v)
 {
-    hth_path path = hth_path_of_tensor(&t->id);
-    struct stat st;
-    int fd = openat(s->dir, path.text, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) {
-        return errno == ENOENT
-                   ? hth_fail(HTH_ECORRUPT, "tensor '%s': its file '%s' is missing", t->name,
-                              path.text)
-                   : hth_fail_errno(errno, "tensor '%s': opening '%s'", t->name, path.text);
+    int fd;
+    hth_err err = hth_object_open(s, &t->id, t->bytes, false, &fd, &v->seen);
+    if (err != HTH_OK) {
+        return hth_err_prefix(err, "tensor '%s'", t->name);
     }
-    hth_err err = HTH_OK;
-    if (fstat(fd, &st) != 0 || (uint64_t)st.st_size != t->bytes) {
-        err = hth_fail(HTH_ECORRUPT, "tensor '%s': its file '%s' does not have %llu bytes", t->name,
-                       path.text, (unsigned long long)t->bytes);
-    } else if ((v->map = view_map(fd, t->bytes)) == NULL) {
+    v->map = view_map(fd, t->bytes);
+    if (v->map == NULL) {
+        hth_path path = hth_path_of_tensor(&t->id);
         err = hth_fail_errno(errno, "tensor '%s': mapping '%s'", t->name, path.text);
     }
     close(fd);
     return err;
 }
 
+// ---- from the index
+
 typedef struct view_job {
     const hth_manifest_tensor *t;
     hth_tensor_row row;
+    bool wanted; // the bytes, where the index has them
     void *copy;
 } view_job;
+
+// view_copy copies a tensor's bytes out of the index, if they are the right ones.
+static hth_err view_copy(view_job *j, const MDB_val *v)
+{
+    const hth_manifest_tensor *t = j->t;
+    hth_id id = hth_content_id(t->dtype, &t->shape, v->mv_data, v->mv_size);
+    if (!hth_id_equal(&id, &t->id)) {
+        return hth_fail(
+            HTH_ECORRUPT,
+            "tensor '%s': its bytes in the store's index are not those that were stored", t->name);
+    }
+    hth_free(j->copy);
+    j->copy = hth_alloc_aligned(v->mv_size, 64);
+    if (j->copy == NULL) {
+        return hth_fail(HTH_ENOMEM, "out of memory for tensor '%s'", t->name);
+    }
+    memcpy(j->copy, v->mv_data, v->mv_size);
+    return HTH_OK;
+}
 
 static hth_err view_read_row(hth_txn *txn, void *ctx)
 {
@@ -104,20 +123,18 @@ static hth_err view_read_row(hth_txn *txn, void *ctx)
     if (!j->row.inlined) {
         return j->row.bytes == j->t->bytes
                    ? HTH_OK
-                   : hth_fail(HTH_ECORRUPT, "tensor '%s': wrong size", j->t->name);
+                   : hth_fail(HTH_ECORRUPT, "tensor '%s': the store's index has it with %llu bytes",
+                              j->t->name, (unsigned long long)j->row.bytes);
+    }
+    if (!j->wanted) {
+        return HTH_OK;
     }
     err = hth_txn_get(txn, HTH_TABLE_INLINES, &j->t->id, sizeof j->t->id, &v);
     if (err != HTH_OK || v.mv_size != j->t->bytes) {
-        return hth_fail(HTH_ECORRUPT, "tensor '%s': its bytes in the index are damaged",
+        return hth_fail(HTH_ECORRUPT, "tensor '%s': its bytes in the store's index are missing",
                         j->t->name);
     }
-    hth_free(j->copy);
-    j->copy = hth_alloc_aligned(v.mv_size, 64);
-    if (j->copy == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for tensor '%s'", j->t->name);
-    }
-    memcpy(j->copy, v.mv_data, v.mv_size);
-    return HTH_OK;
+    return view_copy(j, &v);
 }
 
 static void view_release(hth_const *c)
@@ -136,18 +153,20 @@ static void view_release(hth_const *c)
     hth_free(v);
 }
 
-// view_find returns the live view of an id with one more reference, or NULL. Under view_lock.
-static hth_const *view_find(const hth_id *id)
+// view_find returns the live view of an id, of the file `seen`, with one more reference, or NULL.
+// Under view_lock.
+static hth_const *view_find(const hth_id *id, const hth_object_seen *seen)
 {
     view *v;
     HASH_FIND(hh, views, id, sizeof *id, v);
     if (v == NULL) {
         return NULL;
     }
-    int refs = atomic_load(&v->c->refs);
+    int refs = v->seen.ino == seen->ino ? atomic_load(&v->c->refs) : 0;
     while (refs > 0 && !atomic_compare_exchange_weak(&v->c->refs, &refs, refs + 1)) {
     }
-    if (refs == 0) { // being released: it no longer counts as listed
+    if (refs ==
+        0) { // being released, or of a file that was replaced: it no longer counts as listed
         HASH_DEL(views, v);
         return NULL;
     }
@@ -156,7 +175,7 @@ static hth_const *view_find(const hth_id *id)
 
 static hth_err view_make(hth_store *s, const hth_manifest_tensor *t, hth_const **out)
 {
-    view_job j = {.t = t};
+    view_job j = {.t = t, .wanted = true};
     view *v = hth_calloc(1, sizeof *v);
     hth_const *c = hth_calloc(1, sizeof *c);
     hth_err err = HTH_OK;
@@ -187,12 +206,42 @@ fail:
     return err;
 }
 
+// ---- checked
+
+// view_check finds out which file the tensor has, and reads it where that has to be done before its
+// content is used. *seen is zero for one that is in the index.
+static hth_err view_check(hth_store *s, const hth_manifest_tensor *t, hth_object_seen *seen)
+{
+    view_job j = {.t = t};
+    bool needed = false;
+    const hth_object o = {t->id, t->dtype, t->shape, t->bytes};
+    *seen = (hth_object_seen){.ino = 0};
+    HTH_TRY(hth_index_read(&s->index, view_read_row, &j));
+    if (j.row.inlined) {
+        return HTH_OK;
+    }
+    hth_err err = hth_check_look(s, &o, seen, &needed);
+    if (err == HTH_OK && needed) {
+        err = hth_object_check(s, &o, false, NULL, NULL, seen);
+        if (err == HTH_OK || err == HTH_ECORRUPT) {
+            hth_check_found(s, &t->id, seen, err != HTH_OK);
+        }
+        hth_stat_add(HTH_STAT_STORE_BYTES_CHECKED, t->bytes);
+    }
+    return err == HTH_OK ? HTH_OK : hth_err_prefix(err, "tensor '%s'", t->name);
+}
+
 hth_err hth_store_view(hth_store *s, const hth_manifest_tensor *t, hth_const **out)
 {
-    hth_err err = HTH_OK;
     bool listed = true;
+    hth_object_seen seen;
+    *out = NULL;
+    hth_err err = view_check(s, t, &seen);
+    if (err != HTH_OK) {
+        return err;
+    }
     pthread_mutex_lock(&view_lock);
-    *out = view_find(&t->id);
+    *out = view_find(&t->id, &seen);
     if (*out == NULL) {
         err = view_make(s, t, out);
         if (err == HTH_OK) {
@@ -210,25 +259,14 @@ hth_err hth_store_view(hth_store *s, const hth_manifest_tensor *t, hth_const **o
     return err;
 }
 
-hth_err hth_store_verify(hth_store *s, const char *name, int version)
+bool hth_store_view_stale(hth_store *s, const hth_manifest_tensor *t)
 {
-    hth_manifest m;
-    HTH_TRY(hth_store_get(s, name, version, &m));
-    hth_err err = HTH_OK;
-    for (int i = 0; i < m.n_tensors && err == HTH_OK; i++) {
-        const hth_manifest_tensor *t = &m.tensors[i];
-        hth_const *c;
-        err = hth_store_view(s, t, &c);
-        if (err == HTH_OK) {
-            hth_id id = hth_content_id(t->dtype, &t->shape, c->data, c->bytes);
-            if (!hth_id_equal(&id, &t->id)) {
-                err = hth_fail(HTH_ECORRUPT,
-                               "tensor '%s' of '%s:%d': its bytes are not those that were stored",
-                               t->name, name, m.version);
-            }
-            hth_const_rele(c);
-        }
-    }
-    hth_manifest_fini(&m);
-    return err;
+    view *v;
+    hth_object_seen seen;
+    pthread_mutex_lock(&view_lock);
+    HASH_FIND(hh, views, &t->id, sizeof t->id, v);
+    bool file = v != NULL && v->seen.ino != 0;
+    uint64_t ino = file ? v->seen.ino : 0;
+    pthread_mutex_unlock(&view_lock);
+    return file && (hth_object_look(s, &t->id, t->bytes, &seen) != HTH_OK || seen.ino != ino);
 }

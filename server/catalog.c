@@ -167,6 +167,7 @@ static char *catalog_meta(const hth_manifest *m, int max_batch, hth_err *err)
 static hth_err catalog_put_again(hth_store *s, const hth_manifest *m, const char *meta,
                                  hth_put_tensor *t, hth_const **view, hth_put_result *out)
 {
+    HTH_TRY(hth_store_check(s, m));
     for (int i = 0; i < m->n_tensors; i++) {
         const hth_manifest_tensor *from = &m->tensors[i];
         HTH_TRY(hth_store_view(s, from, &view[i]));
@@ -236,6 +237,7 @@ hth_err hth_catalog_rebatch(hth_store *s, const char *name, int max_batch,
 static hth_err catalog_export(hth_store *s, const hth_manifest *m, hearth_tensor *t,
                               hth_const **view, const char *path)
 {
+    HTH_TRY(hth_store_check(s, m));
     for (int i = 0; i < m->n_tensors; i++) {
         const hth_manifest_tensor *from = &m->tensors[i];
         const void *data;
@@ -292,12 +294,15 @@ hth_err hth_catalog_list(hth_store *s, char **json)
     HTH_TRY(hth_store_list(s, &e, &n));
     json_t *list = json_array();
     for (int i = 0; i < n; i++) {
-        json_array_append_new(list, json_pack("{s:s, s:i, s:I, s:I, s:i, s:b, s:I}", "name",
-                                              e[i].name, "version", e[i].version, "bytes",
-                                              (json_int_t)e[i].bytes, "own_bytes",
-                                              (json_int_t)e[i].own_bytes, "tensors", e[i].n_tensors,
-                                              "checkpoint", hth_checkpoint_is(s, e[i].name),
-                                              "created_ns", (json_int_t)e[i].created_ns));
+        json_t *row =
+            json_pack("{s:s, s:i, s:I, s:I, s:i, s:b, s:I}", "name", e[i].name, "version",
+                      e[i].version, "bytes", (json_int_t)e[i].bytes, "own_bytes",
+                      (json_int_t)e[i].own_bytes, "tensors", e[i].n_tensors, "checkpoint",
+                      hth_checkpoint_is(s, e[i].name), "created_ns", (json_int_t)e[i].created_ns);
+        if (e[i].damaged) {
+            json_object_set_new(row, "damaged", json_true());
+        }
+        json_array_append_new(list, row);
     }
     json_t *doc = json_pack("{s:o}", "models", list);
     char *text = doc != NULL ? json_dumps(doc, JSON_COMPACT) : NULL;

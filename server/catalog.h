@@ -33,7 +33,7 @@ hth_err hth_catalog_export(hth_store *s, const char *model, const char *path);
 hth_err hth_catalog_remove(hth_store *s, const char *model);
 // hth_catalog_list stores
 // {"models":[{"name","version","bytes","own_bytes","tensors","checkpoint","created_ns"}]}, freed by
-// hth_free.
+// hth_free; "damaged": true, where something of it is known to be.
 hth_err hth_catalog_list(hth_store *s, char **json);
 // hth_catalog_parse splits "name:version"; version 0 when none is given. A version is digits that
 // do not begin with 0. HTH_EINVAL.

@@ -217,14 +217,18 @@ static void load_one(hth_loads *l, hth_request *r, bool first)
 // What the store does not have is not there to be unloaded, unless it is loaded still.
 static hth_err load_known(const hth_models *ms, const load_args *a)
 {
-    hth_manifest m;
+    bool has;
     for (const hth_model *at = ms->list; at != NULL; at = at->next) {
         if (strcmp(at->name, a->name) == 0 && (a->version == 0 || at->version == a->version)) {
             return HTH_OK;
         }
     }
-    HTH_TRY(hth_store_get(ms->store, a->name, a->version, &m));
-    hth_manifest_fini(&m);
+    HTH_TRY(hth_store_has(ms->store, a->name, a->version, &has));
+    if (!has) { // the sentence says what there is
+        hth_manifest m;
+        HTH_TRY(hth_store_get(ms->store, a->name, a->version, &m));
+        hth_manifest_fini(&m);
+    }
     return HTH_OK;
 }
 

@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "base/log.h"
 #include "server/catalog.h"
 #include "server/precision.h"
 #include "server/reload.h"
@@ -10,6 +11,17 @@
 #include <jansson.h>
 #include <stdio.h>
 #include <string.h>
+
+// model_damaged adds what can be done to the sentence about what is damaged in the store.
+static hth_err model_damaged(hth_err err)
+{
+    char what[700];
+    snprintf(what, sizeof what, "%s", hth_err_detail());
+    return hth_fail(err,
+                    "it is damaged in the store, and not served: %s; an import of the same file "
+                    "repairs it, `hearth verify` lists what is damaged",
+                    what);
+}
 
 hth_err hth_model_graph(hth_store *store, const hth_manifest *manifest, hth_graph **out)
 {
@@ -20,6 +32,7 @@ hth_err hth_model_graph(hth_store *store, const hth_manifest *manifest, hth_grap
     if (view == NULL) {
         return hth_fail(HTH_ENOMEM, "no memory to load model '%s'", manifest->name);
     }
+    HTH_GOTO(hth_store_check(store, manifest), out);
     for (int i = 0; i < manifest->n_tensors; i++) {
         HTH_GOTO(hth_store_view(store, &manifest->tensors[i], &view[i]), out);
     }
@@ -30,7 +43,7 @@ out:
         hth_const_rele(view[i]);
     }
     hth_free(view);
-    return err;
+    return err == HTH_ECORRUPT ? model_damaged(err) : err;
 }
 
 static void model_free(hth_models *ms, hth_model *m)
@@ -133,18 +146,35 @@ void hth_models_renew(hth_models *ms, const char *name)
     }
 }
 
-// models_forget drops loaded models that the store no longer has.
+// models_usable tells whether a loaded version may be served on: the store still has it, and what
+// it was loaded from is neither known to be damaged now, nor was it when it was loaded. `marks`:
+// something was found damaged, or repaired, since this was last looked at.
+static bool models_usable(const hth_models *ms, const hth_model *m, bool marks)
+{
+    bool has = true;
+    if (hth_store_has(ms->store, m->name, m->version, &has) == HTH_OK && !has) {
+        return false;
+    }
+    hth_err err = marks ? hth_store_sound(ms->store, &m->manifest) : HTH_OK;
+    if (err == HTH_ECORRUPT || err == HTH_EBUSY) {
+        hth_log(WARN, SERVER, "model-dropped", "model=%s version=%d: %s", m->name, m->version,
+                hth_err_detail());
+        return false;
+    }
+    return true;
+}
+
+// models_forget drops loaded models that are not to be served any more.
 static void models_forget(hth_models *ms)
 {
+    uint64_t health = hth_store_health_count(ms->store);
     for (hth_model *m = ms->list, *next; m != NULL; m = next) {
-        hth_manifest now;
         next = m->next;
-        if (hth_store_get(ms->store, m->name, m->version, &now) == HTH_ENOENT) {
+        if (!models_usable(ms, m, health != ms->seen_health)) {
             hth_model_drop(ms, m);
-        } else {
-            hth_manifest_fini(&now);
         }
     }
+    ms->seen_health = health;
 }
 
 static int64_t meta_max_batch(const char *meta)

@@ -29,17 +29,16 @@ static void reload_stop(hth_models *ms, hth_name *n)
 
 static void reload_want(hth_models *ms, hth_name *n)
 {
-    hth_manifest m;
-    if (hth_store_get(ms->store, n->name, 0, &m) != HTH_OK) {
+    int latest;
+    if (hth_store_latest(ms->store, n->name, &latest) != HTH_OK) {
         return;
     }
     bool more = n->refused_bytes > 0 && hth_share_models(ms->site) > n->refused_bytes;
-    bool refused = m.version == n->refused && !more;
-    if (m.version > n->serving->version && m.version != n->wanted && !refused) {
+    bool refused = latest == n->refused && !more;
+    if (latest > n->serving->version && latest != n->wanted && !refused) {
         reload_stop(ms, n);
-        n->wanted = m.version;
+        n->wanted = latest;
     }
-    hth_manifest_fini(&m);
 }
 
 void hth_reload_look(hth_models *ms)

@@ -192,6 +192,9 @@ static void request_imported(hth_slot *s)
     body.tensors_shared = r->tensors_shared;
     body.bytes_new = r->bytes_new;
     body.bytes_shared = r->bytes_shared;
+    body.tensors_repaired = r->tensors_repaired;
+    body.bytes_repaired = r->bytes_repaired;
+    body.record_repaired = r->record_repaired;
     reply.body_case = HEARTH__REPLY__BODY_IMPORTED;
     reply.imported = &body;
     hth_slot_reply(s, &reply);

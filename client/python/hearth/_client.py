@@ -32,6 +32,7 @@ class Imported:
     bytes_shared: int
     tensors_repaired: int = 0
     bytes_repaired: int = 0
+    graph_repaired: bool = False
 
 
 class _Watcher:
@@ -163,7 +164,7 @@ class Client:
             C.byref(options), watch.callback, None, C.byref(report)))
         result = report.result
         return Imported(result.version, bool(result.unchanged), result.tensors_new, result.tensors_shared, result.bytes_new,
-                        result.bytes_shared, report.tensors_repaired, report.bytes_repaired)
+                        result.bytes_shared, report.tensors_repaired, report.bytes_repaired, bool(report.record_repaired))
 
     def models(self) -> list[dict[str, Any]]:
         """The models and their versions."""

@@ -1,0 +1,355 @@
+// SPDX-License-Identifier: Apache-2.0
+// Marks outlive the process that found them; that a file is right is worth a write only now and
+// then, so many of them are written together.
+#include "modelstore/check.h"
+
+#include "base/alloc.h"
+#include "base/hash.h"
+#include "base/log.h"
+#include "base/settings.h"
+#include "base/stats.h"
+
+#include <stdatomic.h>
+#include <string.h>
+#include <time.h>
+
+#define CHECK_DAY_NS ((uint64_t)86400 * 1000000000u)
+
+struct hth_memo {
+    hth_id id;
+    hth_object_seen seen;
+    uint64_t checked_ns;
+    bool damaged, dirty; // dirty: the index does not know
+    UT_hash_handle hh;
+};
+
+static _Atomic uint64_t check_wall_ns;
+
+uint64_t hth_store_wall_ns(void)
+{
+    uint64_t still = atomic_load(&check_wall_ns);
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return still != 0 ? still : (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+void hth_store_wall_set(uint64_t ns)
+{
+    atomic_store(&check_wall_ns, ns);
+}
+
+// ---- rows
+
+typedef struct check_key {
+    char text[1 + sizeof(hth_version_key)];
+    size_t bytes;
+} check_key;
+
+static check_key check_tensor_key(const hth_id *id)
+{
+    check_key k = {.text = "T", .bytes = 1 + sizeof *id};
+    memcpy(k.text + 1, id, sizeof *id);
+    return k;
+}
+
+static check_key check_version_key(const hth_version_key *v)
+{
+    check_key k = {.text = "V", .bytes = 1 + v->bytes};
+    memcpy(k.text + 1, v->text, v->bytes);
+    return k;
+}
+
+// check_read reads a value of `bytes` bytes. One of another size is damaged, and as good as none:
+// what it says can be found out again.
+static hth_err check_read(hth_txn *t, hth_table table, const void *key, size_t key_bytes, void *out,
+                          size_t bytes)
+{
+    MDB_val v;
+    HTH_TRY(hth_txn_get(t, table, key, key_bytes, &v));
+    if (v.mv_size != bytes) {
+        return HTH_ENOENT;
+    }
+    memcpy(out, v.mv_data, bytes);
+    return HTH_OK;
+}
+
+hth_err hth_check_get(hth_txn *t, const hth_id *id, hth_check_row *out)
+{
+    check_key k = check_tensor_key(id);
+    return check_read(t, HTH_TABLE_CHECKS, k.text, k.bytes, out, sizeof *out);
+}
+
+hth_err hth_check_health_get(hth_txn *t, hth_check_health *out)
+{
+    *out = (hth_check_health){.damaged = 0};
+    hth_err err = check_read(t, HTH_TABLE_INFO, "health", 6, out, sizeof *out);
+    return err == HTH_ENOENT ? HTH_OK : err;
+}
+
+static hth_err check_health_add(hth_txn *t, int damaged, int events)
+{
+    hth_check_health h;
+    HTH_TRY(hth_check_health_get(t, &h));
+    h.damaged = damaged < 0 && h.damaged == 0 ? 0 : h.damaged + (uint64_t)(int64_t)damaged;
+    h.events += (uint64_t)events;
+    return hth_txn_put(t, HTH_TABLE_INFO, "health", 6, &h, sizeof h);
+}
+
+hth_err hth_check_event(hth_txn *t)
+{
+    HTH_TRY(check_health_add(t, 0, 1));
+    return hth_store_changed(t);
+}
+
+static hth_err check_was_damaged(hth_txn *t, const hth_id *id, bool *damaged)
+{
+    hth_check_row row;
+    hth_err err = hth_check_get(t, id, &row);
+    *damaged = err == HTH_OK && row.damaged != 0;
+    return err == HTH_ENOENT ? HTH_OK : err;
+}
+
+hth_err hth_check_put(hth_txn *t, const hth_id *id, const hth_check_row *row)
+{
+    check_key k = check_tensor_key(id);
+    bool was;
+    HTH_TRY(check_was_damaged(t, id, &was));
+    if (was != (row->damaged != 0)) {
+        HTH_TRY(check_health_add(t, was ? -1 : 1, 0));
+    }
+    return hth_txn_put(t, HTH_TABLE_CHECKS, k.text, k.bytes, row, sizeof *row);
+}
+
+hth_err hth_check_del(hth_txn *t, const hth_id *id)
+{
+    check_key k = check_tensor_key(id);
+    bool was;
+    HTH_TRY(check_was_damaged(t, id, &was));
+    HTH_TRY(was ? check_health_add(t, -1, 0) : HTH_OK);
+    return hth_txn_del(t, HTH_TABLE_CHECKS, k.text, k.bytes);
+}
+
+hth_record_sum hth_check_sum(const void *record, size_t bytes)
+{
+    hth_record_sum s = {.created_ns = 0};
+    size_t head = bytes < HTH_RECORD_CREATED_BYTES ? bytes : HTH_RECORD_CREATED_BYTES;
+    memcpy(&s.created_ns, record, head);
+    s.sum = hth_id_of(&(hth_piece){(const char *)record + head, bytes - head}, 1);
+    return s;
+}
+
+hth_err hth_check_sum_put(hth_txn *t, const hth_version_key *key, const void *record, size_t bytes)
+{
+    check_key k = check_version_key(key);
+    hth_record_sum s = hth_check_sum(record, bytes);
+    return hth_txn_put(t, HTH_TABLE_CHECKS, k.text, k.bytes, &s, sizeof s);
+}
+
+hth_err hth_check_sum_get(hth_txn *t, const hth_version_key *key, hth_record_sum *out)
+{
+    check_key k = check_version_key(key);
+    return check_read(t, HTH_TABLE_CHECKS, k.text, k.bytes, out, sizeof *out);
+}
+
+hth_err hth_check_sum_del(hth_txn *t, const hth_version_key *key)
+{
+    check_key k = check_version_key(key);
+    return hth_txn_del(t, HTH_TABLE_CHECKS, k.text, k.bytes);
+}
+
+hth_err hth_check_record(hth_txn *t, const hth_version_key *key, const MDB_val *record)
+{
+    hth_record_sum want, have;
+    hth_err err = hth_check_sum_get(t, key, &want);
+    if (err != HTH_OK) {
+        return err == HTH_ENOENT ? HTH_OK : err;
+    }
+    have = hth_check_sum(record->mv_data, record->mv_size);
+    return have.created_ns == want.created_ns && hth_id_equal(&have.sum, &want.sum)
+               ? HTH_OK
+               : hth_fail(HTH_ECORRUPT,
+                          "its record in the store's index (graph, names, list of tensors) is not "
+                          "the one that was stored");
+}
+
+// ---- what was found
+
+typedef struct check_mark {
+    const hth_id *id;
+    hth_check_row row;
+} check_mark;
+
+// check_write writes a row, if the store still has the tensor.
+static hth_err check_write(hth_txn *t, const hth_id *id, const hth_check_row *row, bool *was)
+{
+    hth_tensor_row tensor;
+    hth_err err = hth_store_row(t, id, &tensor);
+    HTH_TRY(check_was_damaged(t, id, was));
+    return err == HTH_OK ? hth_check_put(t, id, row) : HTH_OK;
+}
+
+static hth_err check_mark_write(hth_txn *t, void *ctx)
+{
+    const check_mark *m = ctx;
+    bool was;
+    HTH_TRY(check_write(t, m->id, &m->row, &was));
+    return was ? HTH_OK : hth_check_event(t);
+}
+
+// check_remember keeps it in the process; returns whether that is news.
+static bool check_remember(hth_store *s, const hth_id *id, const hth_object_seen *seen,
+                           uint64_t now, bool damaged)
+{
+    hth_memo *m;
+    pthread_mutex_lock(&s->memo_lock);
+    HASH_FIND(hh, s->memo, id, sizeof *id, m);
+    bool news = m == NULL || m->damaged != damaged || !hth_object_same(&m->seen, seen);
+    if (m == NULL && (m = hth_calloc(1, sizeof *m)) != NULL) {
+        m->id = *id;
+        HASH_ADD(hh, s->memo, id, sizeof m->id, m);
+        if (!HTH_HASH_ADDED(m)) {
+            hth_free(m);
+            m = NULL; // it is read again the next time
+        }
+    }
+    if (m != NULL) {
+        m->seen = *seen;
+        m->checked_ns = now;
+        m->damaged = damaged;
+        m->dirty = !damaged;
+    }
+    pthread_mutex_unlock(&s->memo_lock);
+    return news;
+}
+
+void hth_check_found(hth_store *s, const hth_id *id, const hth_object_seen *seen, bool damaged)
+{
+    char detail[1024]; // the sentence of what was found is the caller's to give
+    uint64_t now = hth_store_wall_ns();
+    check_mark m = {id, {.checked_ns = now, .seen = *seen, .damaged = damaged}};
+    if (!check_remember(s, id, seen, now, damaged) || !damaged) {
+        return;
+    }
+    hth_path path = hth_path_of_tensor(id);
+    strncpy(detail, hth_err_detail(), sizeof detail - 1);
+    detail[sizeof detail - 1] = 0;
+    hth_stat_add(HTH_STAT_STORE_DAMAGED, 1);
+    hth_log(ERROR, STORE, "damaged", "file=%s: %s", path.text, detail);
+    if (s->read_only || hth_index_write(&s->index, check_mark_write, &m) != HTH_OK) {
+        hth_log(WARN, STORE, "damaged-not-marked", "file=%s", path.text);
+    }
+    (void)hth_fail(HTH_ECORRUPT, "%s", detail);
+}
+
+typedef struct check_row_of {
+    hth_id id;
+    hth_check_row row;
+} check_row_of;
+
+typedef struct check_rows {
+    check_row_of *row;
+    int n, cap;
+} check_rows;
+
+static hth_err check_flush(hth_txn *t, void *ctx)
+{
+    const check_rows *rows = ctx;
+    bool was;
+    for (int i = 0; i < rows->n; i++) {
+        HTH_TRY(check_write(t, &rows->row[i].id, &rows->row[i].row, &was));
+    }
+    return HTH_OK;
+}
+
+// check_take takes the rows that the index does not know; those that it then cannot be told are
+// found out again by the next process.
+static void check_take(hth_store *s, check_rows *rows)
+{
+    pthread_mutex_lock(&s->memo_lock);
+    for (hth_memo *m = s->memo; m != NULL; m = m->hh.next) {
+        if (m->dirty && HTH_GROW(rows->row, rows->n, rows->cap) == 0) {
+            rows->row[rows->n++] =
+                (check_row_of){m->id, {.checked_ns = m->checked_ns, .seen = m->seen}};
+            m->dirty = false;
+        }
+    }
+    pthread_mutex_unlock(&s->memo_lock);
+}
+
+void hth_check_flush(hth_store *s)
+{
+    check_rows rows = {.n = 0};
+    check_take(s, &rows);
+    if (rows.n > 0 && !s->read_only && hth_index_write(&s->index, check_flush, &rows) != HTH_OK) {
+        hth_log(WARN, STORE, "checks-not-kept", "%s", hth_err_detail());
+    }
+    hth_free(rows.row);
+}
+
+void hth_check_forget(hth_store *s)
+{
+    hth_memo *m, *next;
+    HASH_ITER (hh, s->memo, m, next) {
+        HASH_DEL(s->memo, m);
+        hth_free(m);
+    }
+}
+
+// ---- whether to read
+
+typedef struct check_look {
+    const hth_id *id;
+    hth_check_row row;
+    bool known;
+} check_look;
+
+static hth_err check_look_up(hth_txn *t, void *ctx)
+{
+    check_look *l = ctx;
+    hth_err err = hth_check_get(t, l->id, &l->row);
+    l->known = err == HTH_OK;
+    return err == HTH_ENOENT ? HTH_OK : err;
+}
+
+// check_recent tells whether a file was read within store.scrub_days.
+static bool check_recent(uint64_t checked_ns)
+{
+    uint64_t days = (uint64_t)hth_setting_int(HTH_SET_STORE_SCRUB_DAYS);
+    uint64_t now = hth_store_wall_ns();
+    return days == 0 || (checked_ns <= now && now - checked_ns <= days * CHECK_DAY_NS);
+}
+
+static hth_err check_needed(hth_store *s, const hth_id *id, const hth_object_seen *seen,
+                            bool *needed)
+{
+    char word[HTH_SETTING_TEXT];
+    check_look l = {.id = id};
+    hth_memo *m;
+    HTH_TRY(hth_index_read(&s->index, check_look_up, &l));
+    pthread_mutex_lock(&s->memo_lock);
+    HASH_FIND(hh, s->memo, id, sizeof *id, m);
+    bool here = m != NULL && hth_object_same(&m->seen, seen);
+    bool damaged = here && m->damaged;
+    bool recent = here && !m->damaged && check_recent(m->checked_ns);
+    pthread_mutex_unlock(&s->memo_lock);
+    bool known = l.known && hth_object_same(&l.row.seen, seen);
+    if (damaged || (known && l.row.damaged)) {
+        hth_path path = hth_path_of_tensor(id);
+        return hth_fail(HTH_ECORRUPT, "its file '%s' does not have the bytes that were stored",
+                        path.text);
+    }
+    hth_setting_text(HTH_SET_STORE_CHECK, word);
+    bool always = strcmp(word, "always") == 0, never = strcmp(word, "never") == 0;
+    *needed = !never && !recent && (always || !known || !check_recent(l.row.checked_ns));
+    return HTH_OK;
+}
+
+hth_err hth_check_look(hth_store *s, const hth_object *o, hth_object_seen *seen, bool *needed)
+{
+    *needed = false;
+    hth_err err = hth_object_look(s, &o->id, o->bytes, seen);
+    if (err == HTH_ECORRUPT) {
+        hth_check_found(s, &o->id, seen, true);
+    }
+    return err == HTH_OK ? check_needed(s, &o->id, seen, needed) : err;
+}

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a put does about damage: it has the right bytes, so it compares what the store has of them,
+// and writes what is not whole again, the tensor's file, its bytes in the index, its row, or the
+// version's record.
+//
+// A file is replaced by a rename, with everything else that the put commits: until then the store
+// is as it was, and those who have the old file mapped keep it. Comparing costs one more read of
+// what is shared, which is in memory where it is in use.
+#include "modelstore/put_impl.h"
+#include "modelstore/uses.h"
+
+#include "base/log.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+typedef struct mend_compare {
+    hth_put_job *j;
+    const hth_put_tensor *t;
+    uint64_t first, last; // bytes that differ; first > last: none
+} mend_compare;
+
+static hth_err mend_piece(void *ctx, const void *data, uint64_t at, size_t bytes)
+{
+    mend_compare *c = ctx;
+    const uint8_t *have = data, *want = (const uint8_t *)c->t->data + at;
+    bool same = memcmp(have, want, bytes) == 0;
+    for (size_t i = 0; i < bytes && !same; i++) {
+        if (have[i] != want[i]) {
+            c->first = c->first < at + i ? c->first : at + i;
+            c->last = at + i;
+        }
+    }
+    return hth_put_tick(c->j, 0);
+}
+
+static void mend_found(hth_put_item *it, const char *what)
+{
+    hth_path path = hth_path_of_tensor(&it->id);
+    it->damaged = true;
+    hth_log(WARN, STORE, "repairing", "tensor='%s' file=%s: %s", it->t->name, path.text, what);
+}
+
+// mend_file reads the file of a tensor that the index lists with one.
+static hth_err mend_file(hth_put_job *j, hth_put_item *it)
+{
+    int fd;
+    char what[80];
+    hth_object_seen seen;
+    mend_compare c = {.j = j, .t = it->t, .first = UINT64_MAX};
+    hth_err err = hth_object_open(j->s, &it->id, it->t->bytes, false, &fd, &seen);
+    if (err == HTH_OK) {
+        err = hth_object_read(fd, &it->id, it->t->bytes, mend_piece, &c);
+        close(fd);
+    }
+    if (err == HTH_ECORRUPT) {
+        mend_found(it, hth_err_detail());
+        return HTH_OK;
+    }
+    if (err == HTH_OK && c.first <= c.last) {
+        snprintf(what, sizeof what, "bytes %llu to %llu are not those that were stored",
+                 (unsigned long long)c.first, (unsigned long long)c.last);
+        mend_found(it, what);
+    }
+    return err;
+}
+
+typedef struct mend_look {
+    const hth_put_job *j;
+    hth_put_item *it;
+    bool listed, inlined, same, marked;
+} mend_look;
+
+static hth_err mend_row(hth_txn *t, void *ctx)
+{
+    mend_look *l = ctx;
+    const hth_put_tensor *tensor = l->it->t;
+    hth_tensor_row row;
+    hth_check_row check;
+    MDB_val v;
+    l->listed = l->inlined = l->same = l->marked = false;
+    hth_err err = hth_store_row(t, &l->it->id, &row);
+    if (err != HTH_OK) {
+        return err == HTH_ENOENT ? HTH_OK : err;
+    }
+    l->listed = true;
+    l->same = row.bytes == tensor->bytes && row.inlined <= 1;
+    l->inlined = row.inlined != 0;
+    if (l->same && l->inlined) {
+        err = hth_txn_get(t, HTH_TABLE_INLINES, &l->it->id, sizeof l->it->id, &v);
+        l->same = err == HTH_OK && v.mv_size == tensor->bytes &&
+                  memcmp(v.mv_data, tensor->data, tensor->bytes) == 0;
+    }
+    err = err == HTH_ENOENT ? HTH_OK : err;
+    l->marked = err == HTH_OK && hth_check_get(t, &l->it->id, &check) == HTH_OK && check.damaged;
+    return err;
+}
+
+hth_err hth_put_compare(hth_put_job *j, hth_put_item *it)
+{
+    mend_look l = {.j = j, .it = it};
+    HTH_TRY(hth_index_read(&j->s->index, mend_row, &l));
+    it->fresh = !l.listed;
+    it->damaged = false;
+    if (l.listed && (!l.same || l.marked)) {
+        mend_found(it, l.marked ? "it is marked as damaged"
+                                : "its bytes in the store's index are not those that were stored");
+    } else if (l.listed && !l.inlined) {
+        return mend_file(j, it);
+    }
+    return HTH_OK;
+}
+
+// ---- in the transaction
+
+// mend_tensor has the index list a tensor as it is now. `uses`: the versions that have it, the one
+// that is being put not counted.
+static hth_err mend_tensor(hth_txn *t, const hth_put_job *j, const hth_put_item *it, uint32_t uses)
+{
+    hth_tensor_row row = {.refs = uses, .inlined = !hth_put_is_file(j, it), .bytes = it->t->bytes};
+    HTH_TRY(hth_check_del(t, &it->id));
+    HTH_TRY(row.inlined ? hth_txn_put(t, HTH_TABLE_INLINES, &it->id, sizeof it->id, it->t->data,
+                                      it->t->bytes)
+                        : hth_txn_del(t, HTH_TABLE_INLINES, &it->id, sizeof it->id));
+    return hth_txn_put(t, HTH_TABLE_TENSORS, &it->id, sizeof it->id, &row, sizeof row);
+}
+
+hth_err hth_put_mend(hth_txn *t, hth_put_job *j)
+{
+    hth_uses uses = {.by_id = NULL};
+    int n = 0;
+    for (int i = 0; i < j->n; i++) {
+        const hth_put_item *it = &j->items[i];
+        n += !it->repeated && (it->damaged || (it->fresh && j->result.unchanged));
+    }
+    if (n == 0) {
+        return HTH_OK;
+    }
+    hth_err err = hth_uses_count(t, &uses);
+    for (int i = 0; i < j->n && err == HTH_OK; i++) {
+        const hth_put_item *it = &j->items[i];
+        if (!it->repeated && (it->damaged || (it->fresh && j->result.unchanged))) {
+            err = mend_tensor(t, j, it, hth_uses_of(&uses, &it->id));
+        }
+    }
+    hth_uses_fini(&uses);
+    return err == HTH_OK ? hth_check_event(t) : err;
+}

@@ -1,0 +1,173 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Bits that flip in a store: never served, said by whom and how repaired. Speaks TAP. usage: tests/damage_test.py BUILD_DIR, from the root."""
+import http.client
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import tap
+
+BUILD = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else 'build')
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+HEARTH, HEARTHD = BUILD + '/hearth', BUILD + '/hearthd'
+MODEL = ROOT + '/tests/data/digits/digits.onnx'
+FOLDER = tempfile.mkdtemp(prefix='hearth-damage-')
+PATIENCE = 120
+IMAGE = {'inputs': [{'name': 'image', 'shape': [1, 1, 8, 8], 'datatype': 'FP32', 'data': [i % 17 / 16 for i in range(64)]}]}
+for name in ('HEARTH_SERVER', 'HEARTH_TOKEN'):
+    os.environ.pop(name, None)
+
+
+def run(*command, code=0):
+    out = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE)
+    assert out.returncode == code, f'{command}: exit code {out.returncode}: {out.stdout}{out.stderr}'
+    return out.stdout + out.stderr
+
+
+def flip(path, at):
+    with open(path, 'r+b') as f:
+        f.seek(at)
+        byte = f.read(1)[0]
+        f.seek(at)
+        f.write(bytes([byte ^ 0x40]))
+
+
+class Server:
+    """hearthd with HTTP and a Unix socket, on a store of its own that has the model."""
+    count = 0
+
+    def __init__(self, *flags):
+        Server.count += 1
+        self.folder = f'{FOLDER}/{Server.count}'
+        os.mkdir(self.folder)
+        self.store, self.url = self.folder + '/store', f'ipc://{self.folder}/sock'
+        self.flags, self.process = flags, None
+        if not os.path.exists(FOLDER + '/made'):
+            run(HEARTH, '--store', FOLDER + '/made', 'import', 'digits', MODEL)
+        shutil.copytree(FOLDER + '/made', self.store)
+        self.start()
+
+    def start(self):
+        self.port, self.metrics = tap.free_port(), tap.free_port()
+        with open(self.folder + '/log', 'a', encoding='utf-8') as log:
+            self.process = subprocess.Popen(
+                [HEARTHD, '--store', self.store, '--listen', self.url, '--http', f'127.0.0.1:{self.port}', '--metrics', f'127.0.0.1:{self.metrics}',
+                 '--device', 'cpu:mem=256MiB,threads=1', *self.flags], stdout=subprocess.PIPE, stderr=log, text=True)
+        assert 'ready' in self.process.stdout.readline(), self.said()
+
+    def stop(self):
+        self.process.send_signal(signal.SIGTERM)
+        self.process.stdout.close()
+        return self.process.wait(PATIENCE)
+
+    def said(self):
+        with open(self.folder + '/log', encoding='utf-8') as f:
+            return f.read()
+
+    def hearth(self, *args, code=0):
+        return run(HEARTH, '--server', self.url, *args, code=code)
+
+    def infer(self):
+        c = http.client.HTTPConnection('127.0.0.1', self.port, timeout=PATIENCE)
+        try:
+            c.request('POST', '/v2/models/digits/infer', json.dumps(IMAGE))
+            r = c.getresponse()
+            doc = json.loads(r.read())
+            return r.status, doc.get('error') or doc['outputs'][0]['data']
+        finally:
+            c.close()
+
+    def file(self):
+        """The largest of the tensors' files."""
+        return max((os.path.join(a, f) for a, _, fs in os.walk(self.store + '/tensors') for f in fs), key=os.path.getsize)
+
+
+class Damage(unittest.TestCase):
+    def setUp(self):
+        self.s = Server()
+
+    def tearDown(self):
+        if self.s.process.poll() is None:
+            assert self.s.stop() == 0, self.s.said()
+
+    def repaired(self, want):
+        self.assertIn('repaired 1 tensors', self.s.hearth('import', 'digits', MODEL))
+        self.assertEqual(self.s.infer(), (200, want))
+
+    def refused(self):
+        """Whoever asks for the model is told what is damaged, and what to do."""
+        status, sentence = self.s.infer()
+        self.assertEqual(status, 500, sentence)
+        self.assertIn("model 'digits' version 1: it is damaged in the store, and not served: tensor '", sentence)
+        self.assertIn('an import of the same file repairs it', sentence)
+        self.assertIn('tensor ', self.s.hearth('load', 'digits', code=1))
+
+    def test_before_the_start(self):
+        """A bit that flipped while nobody looked."""
+        want = self.s.infer()[1]
+        self.assertEqual(self.s.stop(), 0)
+        flip(self.s.file(), 1234)
+        self.s.start()
+        self.refused()
+        self.assertIn('event=damaged', self.s.said())
+        self.repaired(want)
+
+    def test_before_the_load(self):
+        flip(self.s.file(), 0)
+        self.refused()
+        self.assertIn('repaired 1 tensors', self.s.hearth('import', 'digits', MODEL))
+        self.assertEqual(self.s.infer()[0], 200)
+
+    def test_while_it_is_served(self):
+        """What has been found damaged is not served any more, by whatever process it was found."""
+        want = self.s.infer()[1]
+        flip(self.s.file(), 100)
+        run(HEARTH, '--store', self.s.store, 'export', 'digits', self.s.folder + '/x.safetensors', code=1)
+        self.refused()
+        self.repaired(want)
+
+    def test_repaired_while_it_is_served(self):
+        """An import that finds the damage has the model loaded anew."""
+        want = self.s.infer()[1]
+        flip(self.s.file(), 100)
+        self.repaired(want)
+        self.s.hearth('unload', 'digits')
+        self.assertEqual(self.s.infer(), (200, want))
+
+    def test_fifo(self):
+        """A FIFO in a file's place stops nobody."""
+        path = self.s.file()
+        os.remove(path)
+        os.mkfifo(path)
+        self.refused()
+        self.assertEqual([m['state'] for m in json.loads(self.s.hearth('--json', 'ls'))['models']], ['damaged'])
+        self.assertIn('repaired 1 tensors', self.s.hearth('import', 'digits', MODEL))
+        self.assertEqual(self.s.infer()[0], 200)
+
+
+class Thread(unittest.TestCase):
+    """The same where the engine is a thread of hearthd."""
+
+    def test_while_it_is_served(self):
+        s = Server('--engine-process', 'thread')
+        want = s.infer()[1]
+        flip(s.file(), 100)
+        run(HEARTH, '--store', s.store, 'export', 'digits', s.folder + '/x.safetensors', code=1)
+        self.assertEqual(s.infer()[0], 500)
+        self.assertIn('repaired 1 tensors', s.hearth('import', 'digits', MODEL))
+        self.assertEqual(s.infer(), (200, want))
+        self.assertEqual(s.stop(), 0)
+
+
+if __name__ == '__main__':
+    try:
+        code = tap.run([Damage, Thread])
+    finally:
+        shutil.rmtree(FOLDER, ignore_errors=True)
+    sys.exit(code)
