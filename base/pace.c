@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/pace.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+static _Thread_local hth_pace *pace_now;
+
+hth_pace *hth_pace_enter(hth_pace *p)
+{
+    hth_pace *before = pace_now;
+    pace_now = p;
+    return before;
+}
+
+void hth_pace_leave(hth_pace *before)
+{
+    pace_now = before;
+}
+
+hth_pace *hth_pace_now(void)
+{
+    return pace_now;
+}
+
+// pace_end notes that the work ended with the thread's present sentence.
+static hth_err pace_end(hth_pace *p, hth_err err)
+{
+    p->err = err;
+    snprintf(p->detail, sizeof p->detail, "%s", hth_err_detail());
+    return err;
+}
+
+static hth_err pace_exceeds(hth_pace *p, const char *what, uint64_t has, uint64_t most)
+{
+    p->over = true;
+    return pace_end(p, hth_fail(HTH_ETOOBIG,
+                                "it takes more than %" PRIu64 " %s (at least %" PRIu64 ")", most,
+                                what, has));
+}
+
+// pace_turn lets others have their turn. What they do is counted by nobody here.
+static hth_err pace_turn(hth_pace *p)
+{
+    p->turned = p->work;
+    if (p->turn == NULL) {
+        return HTH_OK;
+    }
+    pace_now = NULL;
+    hth_err err = p->turn(p->ctx);
+    pace_now = p;
+    return err == HTH_OK ? HTH_OK : pace_end(p, err);
+}
+
+static hth_err pace_count(hth_pace *p, uint64_t work)
+{
+    if (p->err != HTH_OK) {
+        return hth_fail(p->err, "%s", p->detail);
+    }
+    if (__builtin_add_overflow(p->work, work, &p->work)) {
+        p->work = UINT64_MAX;
+    }
+    if (p->work > p->most_work) {
+        return pace_exceeds(p, "operations", p->work, p->most_work);
+    }
+    return p->work - p->turned < HTH_PACE_TURN ? HTH_OK : pace_turn(p);
+}
+
+hth_err hth_pace_step(uint64_t work)
+{
+    hth_pace *p = pace_now;
+    return p == NULL ? HTH_OK : pace_count(p, work);
+}
+
+bool hth_pace_over(uint64_t work)
+{
+    hth_pace *p = pace_now;
+    return p != NULL && pace_count(p, work) != HTH_OK;
+}
+
+hth_err hth_pace_take(uint64_t bytes)
+{
+    hth_pace *p = pace_now;
+    if (p == NULL) {
+        return HTH_OK;
+    }
+    if (p->err != HTH_OK) {
+        return hth_fail(p->err, "%s", p->detail);
+    }
+    if (__builtin_add_overflow(p->bytes, bytes, &p->bytes)) {
+        p->bytes = UINT64_MAX;
+    }
+    return p->bytes <= p->most_bytes ? HTH_OK
+                                     : pace_exceeds(p, "bytes to work in", p->bytes, p->most_bytes);
+}
