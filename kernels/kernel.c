@@ -3,6 +3,7 @@
 // differs there is when things happen, not what is computed. A device of a plug-in brings its own.
 #include "kernels/kernel.h"
 
+#include "base/alloc.h"
 #include "kernels/cpu/cpu.h"
 
 #include <string.h>
@@ -14,10 +15,47 @@ static bool kernel_on_cpu(const hth_device *d)
 
 static const hth_kernel_host kernel_host = {hth_const_map, hth_const_unmap};
 
+// A node whose results have no elements has nothing to compute; its operands may have dimensions of
+// any size.
+static bool kernel_empty(const hth_graph *g, const hth_node *n)
+{
+    bool empty = n->n_outputs > 0;
+    for (int i = 0; i < n->n_outputs && empty; i++) {
+        empty = n->outputs[i] < 0 || hth_shape_elements(&g->values[n->outputs[i]].shape) == 0;
+    }
+    return empty;
+}
+
+static hth_err kernel_nothing_run(const hth_kernel *k, const hth_kernel_args *a)
+{
+    return HTH_OK;
+}
+
+static void kernel_nothing_close(hth_kernel *k)
+{
+    hth_free(k);
+}
+
+static hth_err kernel_nothing(const hth_node *n, hth_kernel **out)
+{
+    *out = hth_calloc(1, sizeof **out);
+    if (*out == NULL) {
+        return hth_fail(HTH_ENOMEM, "out of memory for node '%s'", n->name);
+    }
+    **out = (hth_kernel){.run = kernel_nothing_run,
+                         .close = kernel_nothing_close,
+                         .implementation = "nothing",
+                         .inplace_input = -1};
+    return HTH_OK;
+}
+
 hth_err hth_kernel_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
                            const char *algorithm, hth_kernel **out)
 {
     *out = NULL;
+    if (kernel_empty(g, n)) {
+        return kernel_nothing(n, out);
+    }
     if (kernel_on_cpu(d)) {
         return hth_cpu_prepare(d, g, n, algorithm, out);
     }

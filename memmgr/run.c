@@ -9,6 +9,7 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "base/pace.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -225,14 +226,20 @@ static void run_collect_times(hth_run *r, uint64_t origin_ns)
     }
 }
 
-hth_err hth_run_execute(hth_run *r, const atomic_int *canceled)
+// Kernels of rare operators count their work (base/pace.h), and may take memory to work in.
+#define RUN_SCRATCH       4 // times the device's memory ..
+#define RUN_SCRATCH_LEAST ((uint64_t)1 << 30)
+
+static hth_err run_turn(void *ctx)
+{
+    hth_run *r = ctx;
+    run_pause(r);
+    return run_canceled(r) ? hth_fail(HTH_ECANCELED, "canceled") : HTH_OK;
+}
+
+static hth_err run_execute(hth_run *r)
 {
     hth_err err = HTH_OK;
-    if (!r->is_bound) {
-        return hth_fail(HTH_EINVAL, "a plan is run before its tensors were bound");
-    }
-    r->canceled = canceled;
-    r->stall_ns = 0;
     if (r->measuring) {
         HTH_TRY(run_prepare_times(r));
     } else if (r->stream[HTH_LANE_COMPUTE] == NULL) { // nothing moves, kernels run here
@@ -252,6 +259,24 @@ hth_err hth_run_execute(hth_run *r, const atomic_int *canceled)
     if (r->measuring) {
         run_collect_times(r, origin_ns);
     }
+    return err;
+}
+
+hth_err hth_run_execute(hth_run *r, const atomic_int *canceled)
+{
+    if (!r->is_bound) {
+        return hth_fail(HTH_EINVAL, "a plan is run before its tensors were bound");
+    }
+    uint64_t scratch = (uint64_t)r->spec.device->props.budget_bytes * RUN_SCRATCH;
+    hth_pace pace = {.most_work = UINT64_MAX,
+                     .most_bytes = scratch > RUN_SCRATCH_LEAST ? scratch : RUN_SCRATCH_LEAST,
+                     .turn = run_turn,
+                     .ctx = r};
+    r->canceled = canceled;
+    r->stall_ns = 0;
+    hth_pace *before = hth_pace_enter(&pace);
+    hth_err err = run_execute(r);
+    hth_pace_leave(before);
     return err;
 }
 

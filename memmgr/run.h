@@ -58,16 +58,16 @@ hth_err hth_run_bind(hth_run *r, void *arena, void *const *fixed);
 void *hth_run_filled(const hth_run *r, int tensor);
 void *hth_run_left(const hth_run *r, int tensor);
 // hth_run_execute runs the plan once and returns when the results are there. `canceled` (may be
-// NULL) is looked at between instructions: HTH_ECANCELED. On any error the streams are drained
-// before it returns.
+// NULL) is looked at between instructions, and within kernels that count their work (base/pace.h):
+// HTH_ECANCELED. On any error the streams are drained before it returns.
 hth_err hth_run_execute(hth_run *r, const atomic_int *canceled);
 // hth_run_stall_ns is how long the last execution's kernels waited for copies, the end included; 0
 // on devices whose kernels do not run on the caller.
 uint64_t hth_run_stall_ns(const hth_run *r);
 // hth_run_replays is how many executions were launches of captured work.
 uint64_t hth_run_replays(const hth_run *r);
-// hth_run_between has fn(ctx) called by the executing thread in front of every kernel, on devices
-// whose kernels run there; NULL: nothing.
+// hth_run_between has fn(ctx) called by the executing thread in front of every kernel, and now and
+// then within long ones, on devices whose kernels run there; NULL: nothing.
 typedef void (*hth_run_between_fn)(void *ctx);
 void hth_run_between(hth_run *r, hth_run_between_fn fn, void *ctx);
 // hth_run_measure makes later executions record start and end of every instruction; hth_run_times

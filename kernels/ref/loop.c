@@ -19,6 +19,8 @@ static bool loop_joins(const ref_iter *it, int d, int64_t dim, const int64_t *st
     return true;
 }
 
+#define LOOP_PART ((int64_t)1 << 20) // elements of a run that are visited at once
+
 bool ref_iter_strided(ref_iter *it, int rank, const int64_t *dim, int n_operands,
                       const int64_t (*step)[REF_MAX_OPERANDS])
 {
@@ -46,6 +48,7 @@ bool ref_iter_strided(ref_iter *it, int rank, const int64_t *dim, int n_operands
         it->count = it->dim[it->rank];
         memcpy(it->stride, it->step[it->rank], sizeof it->stride);
     }
+    it->run = it->count;
     return true;
 }
 
@@ -70,17 +73,44 @@ bool ref_iter_broadcast(ref_iter *it, const hth_shape *s, int n_operands,
             step[lead + d][k] = shapes[k]->dim[d] == 1 ? 0 : own[d];
         }
     }
-    return ref_iter_strided(it, s->rank, s->dim, n_operands, step);
+    bool any = ref_iter_strided(it, s->rank, s->dim, n_operands, step);
+    it->count = it->count < LOOP_PART ? it->count : LOOP_PART;
+    return any;
+}
+
+static void loop_move(ref_iter *it, const int64_t *step, int64_t times)
+{
+    for (int k = 0; k < it->n_operands; k++) {
+        it->offset[k] += times * step[k];
+    }
+}
+
+// loop_part goes on to the next part of a run, or back to its start: false.
+static bool loop_part(ref_iter *it)
+{
+    bool more = it->done + it->count < it->run;
+    loop_move(it, it->stride, more ? it->count : -it->done);
+    it->done = more ? it->done + it->count : 0;
+    int64_t left = it->run - it->done;
+    it->count = left < LOOP_PART ? left : LOOP_PART;
+    return more;
 }
 
 bool ref_iter_next(ref_iter *it)
 {
+    it->uncounted += it->count;
+    if (it->uncounted >= LOOP_PART) {
+        if (hth_pace_over((uint64_t)it->uncounted)) {
+            return false;
+        }
+        it->uncounted = 0;
+    }
+    if (it->count < it->run && loop_part(it)) {
+        return true;
+    }
     for (int d = it->rank - 1; d >= 0; d--) {
         bool carry = ++it->at[d] == it->dim[d];
-        int64_t move = carry ? 1 - it->dim[d] : 1;
-        for (int k = 0; k < it->n_operands; k++) {
-            it->offset[k] += move * it->step[d][k];
-        }
+        loop_move(it, it->step[d], carry ? 1 - it->dim[d] : 1);
         if (!carry) {
             return true;
         }

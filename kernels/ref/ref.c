@@ -263,6 +263,8 @@ static hth_err ref_widen(hth_tensor *t, bool fill)
     wide.dtype = HTH_DT_F32;
     if (t->data != NULL) {
         HTH_TRY(hth_tensor_bytes(HTH_DT_F32, &t->shape, HTH_LAYOUT_PLAIN, &wide.bytes));
+        HTH_TRY(hth_pace_take(wide.bytes));
+        HTH_TRY(hth_pace_step((uint64_t)ref_count(t)));
         wide.data = hth_alloc_aligned(wide.bytes > 0 ? wide.bytes : 64, 64);
         if (wide.data == NULL) {
             return hth_fail(HTH_ENOMEM, "no memory for %zu bytes in f32", wide.bytes);
@@ -279,6 +281,7 @@ static hth_err ref_run(const hth_graph *g, const hth_node *n, ref_fn fn, const h
                        hth_tensor *out)
 {
     HTH_TRY(fn(g, n, in, out));
+    HTH_TRY(hth_pace_step(0)); // loops that ended early return no error
     return n->n_post > 0 && out[0].data != NULL ? ref_post(n, in, out) : HTH_OK;
 }
 
@@ -347,6 +350,31 @@ static bool ref_any_narrow(const hth_node *n, const hth_tensor *in, const hth_te
     return false;
 }
 
+// ref_work counts what any kernel does at least: look at what goes in, write what comes out.
+static hth_err ref_work(const hth_node *n, unsigned flags, const hth_tensor *in,
+                        const hth_tensor *out)
+{
+    uint64_t work = (uint64_t)n->n_inputs + (uint64_t)n->n_outputs;
+    for (int i = 0; i < n->n_inputs && !(flags & SHAPE); i++) {
+        work += n->inputs[i] >= 0 ? (uint64_t)ref_count(&in[i]) : 0;
+    }
+    for (int i = 0; i < n->n_outputs; i++) {
+        work += n->outputs[i] >= 0 && out[i].data != NULL ? (uint64_t)ref_count(&out[i]) : 0;
+    }
+    return hth_pace_step(work);
+}
+
+// ref_empty says that nothing comes out. A tensor without elements may have dimensions of any size,
+// over which a kernel would walk for years.
+static bool ref_empty(const hth_node *n, const hth_tensor *out)
+{
+    bool empty = !ref_sizes_itself(n->op);
+    for (int i = 0; i < n->n_outputs && empty; i++) {
+        empty = n->outputs[i] < 0 || ref_count(&out[i]) == 0;
+    }
+    return empty;
+}
+
 static hth_err ref_dispatch(const hth_graph *g, const hth_node *n, const hth_tensor *in,
                             hth_tensor *out)
 {
@@ -355,6 +383,10 @@ static hth_err ref_dispatch(const hth_graph *g, const hth_node *n, const hth_ten
         return hth_fail(HTH_ENOTSUP, "there is no reference kernel");
     }
     HTH_TRY(ref_check_all(n, row->flags, in, out));
+    if (ref_empty(n, out)) {
+        return HTH_OK;
+    }
+    HTH_TRY(ref_work(n, row->flags, in, out));
     // Post ops are computed in f32, so a 16-bit result needs widening also where the kernel itself
     // does not.
     bool wide = (row->flags & WIDE) != 0 || n->n_post > 0;

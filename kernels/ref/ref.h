@@ -7,10 +7,13 @@
 // of the graph it reads only `training`. Dtypes, shapes and bytes of `out` are given. hth_ref_eval
 // has checked before the call that every buffer is plain and large enough, and has turned f16 and
 // bf16 into f32 where the table says so: such a kernel sees f32 and f64, never the 16-bit floats.
-// Kernels keep no state; any number of threads may run them at once.
+// Kernels keep no state; any number of threads may run them at once. Loops whose time is not the
+// number of elements that go in and out count their work (base/pace.h) and return when it is to
+// end: hth_ref_eval gives the error.
 #ifndef HTH_KERNELS_REF_REF_H
 #define HTH_KERNELS_REF_REF_H
 
+#include "base/pace.h"
 #include "kernels/kernel.h"
 
 #include <string.h>
@@ -70,20 +73,24 @@ void ref_fill(void *dst, const void *value, size_t element_bytes, int64_t n);
 #define REF_MAX_OPERANDS 4
 #define REF_MAX_LOOP     (2 * HTH_MAX_RANK)
 typedef struct ref_iter {
-    int64_t count;                    // elements of the innermost run
+    int64_t count;                    // elements of the innermost run, or of a part of it
     int64_t stride[REF_MAX_OPERANDS]; // its strides, in elements
     int64_t offset[REF_MAX_OPERANDS]; // where it starts, in elements
     int rank, n_operands;             // of the loops around it
     int64_t dim[REF_MAX_LOOP], at[REF_MAX_LOOP], step[REF_MAX_LOOP][REF_MAX_OPERANDS];
+    int64_t run, done; // of a run that is visited in parts: its elements, those before this part
+    int64_t uncounted; // elements since the last hth_pace_over
 } ref_iter;
 // ref_iter_strided starts a loop over `dim` with step[d][operand] in elements; false when there is
 // nothing to visit.
 bool ref_iter_strided(ref_iter *it, int rank, const int64_t *dim, int n_operands,
                       const int64_t (*step)[REF_MAX_OPERANDS]);
 // ref_iter_broadcast starts a loop over shape `s`; the operands' shapes are broadcast to it (they
-// must agree with it, which ref_can_broadcast checks).
+// must agree with it, which ref_can_broadcast checks). Long runs are visited in parts.
 bool ref_iter_broadcast(ref_iter *it, const hth_shape *s, int n_operands,
                         const hth_shape *const *shapes);
+// ref_iter_next goes on to the next run; false: there is none, or the work has ended early
+// (base/pace.h), which hth_ref_eval sees.
 bool ref_iter_next(ref_iter *it);
 // ref_can_broadcast: HTH_EINVAL when `from` does not broadcast to `to`.
 hth_err ref_can_broadcast(const hth_shape *from, const hth_shape *to);

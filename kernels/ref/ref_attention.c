@@ -11,6 +11,8 @@
 #include <math.h>
 #include <string.h>
 
+#define ATTENTION_KEY 16 // the work of a key, beyond its product
+
 typedef struct attention {
     int64_t batch, heads, kv_heads, queries, keys, past, size, v_size;
     double *q, *k, *v; // (batch, heads, sequence, size)
@@ -62,6 +64,7 @@ static hth_err attention_mask(ref_mem *m, attention *a, const hth_tensor *t)
     }
     HTH_TRY(ref_expand(m, t, &full, &x));
     HTH_TRY(REF_TAKE(m, rows * a->keys, &a->mask));
+    HTH_TRY(hth_pace_step((uint64_t)(rows * a->keys)));
     for (int64_t i = 0; i < rows * a->keys; i++) {
         int64_t key = i % a->keys;
         double v = key < full.dim[3] ? x[i / a->keys * full.dim[3] + key] : -INFINITY;
@@ -132,6 +135,9 @@ static hth_err attention_run(ref_mem *m, attention *a)
         for (int64_t t = 0; t < a->queries; t++) {
             for (int64_t j = 0; j < a->keys; j++) {
                 s[t * a->keys + j] *= a->scale;
+            }
+            if (hth_pace_over((uint64_t)a->keys * ATTENTION_KEY)) {
+                return HTH_OK;
             }
             attention_row(a, b, h, t, s + t * a->keys);
         }

@@ -13,13 +13,14 @@
 
 #include <string.h>
 
-#define CONV_TILE 128 // output positions gathered at once
+#define CONV_TILE  128 // output positions gathered at once
+#define CONV_TOUCH 8   // the work of finding out what a tap touches
 
 // index[tap * count + p] of `count` positions from `first` of grid `from`, in grid `to`.
 static void conv_indices(const ref_window *w, const int64_t from[3], const int64_t to[3],
                          int64_t first, int64_t count, int64_t *index)
 {
-    for (int64_t p = 0; p < count; p++) {
+    for (int64_t p = 0; p < count && !hth_pace_over((uint64_t)w->n_taps * CONV_TOUCH); p++) {
         int64_t at[3], tap[3];
         ref_window_position(from, first + p, at);
         for (int64_t t = 0; t < w->n_taps; t++) {
@@ -32,7 +33,7 @@ static void conv_indices(const ref_window *w, const int64_t from[3], const int64
 static void conv_gather(const double *x, int64_t n_in, int64_t channels, const int64_t *index,
                         int64_t n_index, double *cols)
 {
-    for (int64_t c = 0; c < channels; c++) {
+    for (int64_t c = 0; c < channels && !hth_pace_over((uint64_t)n_index); c++) {
         for (int64_t i = 0; i < n_index; i++) {
             cols[c * n_index + i] = index[i] < 0 ? 0 : x[c * n_in + index[i]];
         }
@@ -97,7 +98,7 @@ static hth_err conv_body(ref_mem *m, const hth_node *n, const hth_tensor *in, ht
     for (int64_t b = 0; b < w.batch; b++) {
         ref_wide_at(x, b * w.channels * w.n_in, w.channels * w.n_in, img);
         conv_start(res, bias, outs, w.n_out);
-        for (int64_t p = 0; p < w.n_out; p += CONV_TILE) {
+        for (int64_t p = 0; p < w.n_out && !hth_pace_over(1); p += CONV_TILE) {
             int64_t count = w.n_out - p < CONV_TILE ? w.n_out - p : CONV_TILE;
             conv_indices(&w, w.out, w.in, p, count, index);
             for (int64_t g = 0; g < group; g++) {
@@ -115,7 +116,7 @@ static hth_err conv_body(ref_mem *m, const hth_node *n, const hth_tensor *in, ht
 static void conv_scatter(double *y, int64_t n_out, int64_t channels, const int64_t *index,
                          int64_t n_index, const double *cols)
 {
-    for (int64_t c = 0; c < channels; c++) {
+    for (int64_t c = 0; c < channels && !hth_pace_over((uint64_t)n_index); c++) {
         for (int64_t i = 0; i < n_index; i++) {
             if (index[i] >= 0) {
                 y[c * n_out + index[i]] += cols[c * n_index + i];
@@ -175,7 +176,7 @@ static hth_err conv_transpose_body(ref_mem *m, const hth_node *n, const hth_tens
     for (int64_t b = 0; b < w.batch; b++) {
         ref_wide_at(x, b * w.channels * w.n_in, w.channels * w.n_in, img);
         conv_start(res, bias, outs, w.n_out);
-        for (int64_t p = 0; p < w.n_in; p += CONV_TILE) {
+        for (int64_t p = 0; p < w.n_in && !hth_pace_over(1); p += CONV_TILE) {
             int64_t count = w.n_in - p < CONV_TILE ? w.n_in - p : CONV_TILE;
             conv_indices(&w, w.in, w.out, p, count, index);
             for (int64_t g = 0; g < group; g++) {

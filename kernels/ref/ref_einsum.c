@@ -14,6 +14,8 @@
 // Labels: 0..51 letters, from 52 the dimensions of the ellipsis, counted from the last.
 #define EINSUM_LABELS   64
 #define EINSUM_ELLIPSIS 52
+#define EINSUM_PART     1024 // elements that are arranged between two looks at whether to go on
+#define EINSUM_STEP     4    // the work of one
 
 typedef struct einsum_term {
     int n;
@@ -154,6 +156,9 @@ static hth_err einsum_arrange(einsum *e, const einsum_term *t, const int *labels
     }
     HTH_TRY(REF_TAKE(e->m, einsum_product(e, labels, n), out));
     for (int64_t left = einsum_product(e, all, count); left > 0; left--) {
+        if (left % EINSUM_PART == 0 && hth_pace_over(EINSUM_PART * EINSUM_STEP)) {
+            break;
+        }
         (*out)[to] += t->data[from];
         for (int d = count - 1; d >= 0; d--) {
             from += step[d];
@@ -231,7 +236,7 @@ static hth_err einsum_contract(einsum *e, einsum_term *a, const einsum_term *b,
     n = einsum_join(&s, BATCH, DEPTH, COLS, order);
     HTH_TRY(einsum_arrange(e, b, order, n, &right));
     HTH_TRY(REF_TAKE(e->m, size[BATCH] * size[ROWS] * size[COLS], &product));
-    for (int64_t i = 0; i < size[BATCH]; i++) {
+    for (int64_t i = 0; i < size[BATCH] && !hth_pace_over(1); i++) {
         ref_gemm_f64(size[ROWS], size[COLS], size[DEPTH], left + i * size[ROWS] * size[DEPTH],
                      size[DEPTH], right + i * size[DEPTH] * size[COLS], size[COLS],
                      product + i * size[ROWS] * size[COLS], size[COLS]);

@@ -67,7 +67,7 @@ typedef struct gemm_pair {
 static void gemm_pair_u64(const gemm_pair *p, const uint64_t *a, const uint64_t *b, uint64_t *y)
 {
     for (int64_t i = 0; i < p->rows; i++) {
-        for (int64_t k = 0; k < p->k; k++) {
+        for (int64_t k = 0; k < p->k && !hth_pace_over((uint64_t)p->cols); k++) {
             uint64_t v = a[p->a + i * p->k + k];
             for (int64_t j = 0; j < p->cols; j++) {
                 y[p->y + i * p->cols + j] += v * b[p->b + k * p->cols + j];

@@ -96,7 +96,7 @@ REF_KERNEL(ref_reverse_sequence)
 static double misc_det(double *a, int64_t n)
 {
     double det = 1;
-    for (int64_t k = 0; k < n; k++) {
+    for (int64_t k = 0; k < n && !hth_pace_over((uint64_t)((n - k) * (n - k)) + 1); k++) {
         int64_t p = k;
         for (int64_t i = k + 1; i < n; i++) {
             p = fabs(a[i * n + k]) > fabs(a[p * n + k]) ? i : p;
@@ -168,7 +168,7 @@ static hth_err misc_det_grad_body(ref_mem *m, const hth_node *n, const hth_tenso
     HTH_TRY(ref_wide(m, &in[1], &x));
     HTH_TRY(REF_TAKE(m, cells, &minor));
     HTH_TRY(REF_TAKE(m, ref_count(&in[1]), &dx));
-    for (int64_t i = 0; i < ref_count(&in[1]); i++) {
+    for (int64_t i = 0; i < ref_count(&in[1]) && !hth_pace_over((uint64_t)cells); i++) {
         int64_t at = i % cells;
         dx[i] = dy[i / cells] * misc_cofactor(x + i - at, size, at / size, at % size, minor);
     }

@@ -84,7 +84,7 @@ static hth_err norm_batch_body(ref_mem *m, const hth_node *n, const hth_tensor *
     HTH_TRY(ref_wide(m, &in[0], &x));
     HTH_TRY(ref_need_count(ref_out(n, out, 1), channels));
     HTH_TRY(ref_need_count(ref_out(n, out, 2), channels));
-    for (int64_t c = 0; c < channels; c++) {
+    for (int64_t c = 0; c < channels && !hth_pace_over((uint64_t)(batch * size)); c++) {
         double mean = ref_f64_at(&in[3], c), var = ref_f64_at(&in[4], c);
         if (training) {
             double old_mean = mean, old_var = var;
@@ -111,7 +111,7 @@ static hth_err norm_scale_shift_body(ref_mem *m, const hth_node *n, const hth_te
     HTH_TRY(ref_need_same(&out[0], &in[0]));
     HTH_TRY(ref_wide(m, &in[0], &x));
     int64_t size = ref_span(s, 2, s->rank);
-    for (int64_t i = 0; i < s->dim[0] * s->dim[1]; i++) {
+    for (int64_t i = 0; i < s->dim[0] * s->dim[1] && !hth_pace_over((uint64_t)size); i++) {
         int64_t c = i % s->dim[1];
         norm_affine(x + i * size, size, ref_f64_at(&in[1], c), ref_f64_at(&in[2], c));
     }
@@ -135,7 +135,7 @@ static hth_err norm_grouped(ref_mem *m, const hth_node *n, const hth_tensor *in,
     HTH_TRY(ref_need_same(&out[0], &in[0]));
     HTH_TRY(ref_wide(m, &in[0], &x));
     int64_t per = channels / groups;
-    for (int64_t g = 0; g < s->dim[0] * groups; g++) {
+    for (int64_t g = 0; g < s->dim[0] * groups && !hth_pace_over((uint64_t)(per * size)); g++) {
         double mean, var, *first = x + g * per * size;
         norm_moments(first, per * size, &mean, &var);
         for (int64_t c = 0; c < per; c++) {
@@ -210,7 +210,7 @@ static hth_err norm_layer_body(ref_mem *m, const hth_node *n, const hth_tensor *
     if (b) {
         HTH_TRY(norm_parameter(m, b, s, axis, &bias, &n_bias));
     }
-    for (int64_t r = 0; r < rows; r++) {
+    for (int64_t r = 0; r < rows && !hth_pace_over((uint64_t)size); r++) {
         double mean, inv, *row = x + r * size;
         norm_row(row, size, n->op == HTH_OP_LAYER_NORMALIZATION, eps, &mean, &inv);
         const double *a = scale + r * size % n_scale, *c = bias ? bias + r * size % n_bias : NULL;
@@ -236,7 +236,7 @@ static hth_err norm_lp_body(ref_mem *m, const hth_node *n, const hth_tensor *in,
     ref_around(&in[0].shape, axis, &outer, &along, &inner);
     HTH_TRY(ref_need_same(&out[0], &in[0]));
     HTH_TRY(ref_wide(m, &in[0], &x));
-    for (int64_t i = 0; i < outer * inner; i++) {
+    for (int64_t i = 0; i < outer * inner && !hth_pace_over((uint64_t)along); i++) {
         double *first = x + i / inner * along * inner + i % inner, norm = 0;
         for (int64_t k = 0; k < along; k++) {
             double v = first[k * inner];
@@ -313,6 +313,9 @@ static hth_err norm_lrn_body(ref_mem *m, const hth_node *n, const hth_tensor *in
         int64_t c = i % channels, lo = c - (size - 1) / 2, hi = c + size / 2;
         lo = lo < 0 ? 0 : lo;
         hi = hi >= channels ? channels - 1 : hi;
+        if (hth_pace_over((uint64_t)(hi - lo + 8) * (uint64_t)inner)) {
+            break;
+        }
         for (int64_t j = 0; j < inner; j++) {
             sum[j] = 0;
         }

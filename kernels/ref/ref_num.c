@@ -20,6 +20,9 @@ void *ref_take(ref_mem *m, int64_t n, size_t size)
     uint64_t bytes;
     char *p = NULL;
     if (n >= 0 && hth_mul_bytes((uint64_t)n, size, &bytes) == 0 && bytes <= SIZE_MAX - MEM_HEAD) {
+        if (hth_pace_take(bytes) != HTH_OK) {
+            return NULL;
+        }
         p = hth_calloc(1, bytes + MEM_HEAD);
     }
     if (!p) {
@@ -29,6 +32,12 @@ void *ref_take(ref_mem *m, int64_t n, size_t size)
     memcpy(p, &m->last, sizeof m->last);
     m->last = p;
     return p + MEM_HEAD;
+}
+
+hth_err ref_untaken(void)
+{
+    const hth_pace *p = hth_pace_now();
+    return p != NULL && p->err != HTH_OK ? p->err : HTH_ENOMEM;
 }
 
 void ref_mem_fini(ref_mem *m)
@@ -77,7 +86,10 @@ int64_t ref_span(const hth_shape *s, int from, int to)
 void ref_wide_at(const hth_tensor *t, int64_t first, int64_t count, double *out)
 {
     const char *from = t->data;
-    ref_convert(HTH_DT_F64, out, t->dtype, from + (size_t)first * hth_dtype_bytes(t->dtype), count);
+    if (!hth_pace_over((uint64_t)count)) {
+        ref_convert(HTH_DT_F64, out, t->dtype, from + (size_t)first * hth_dtype_bytes(t->dtype),
+                    count);
+    }
 }
 
 hth_err ref_wide(ref_mem *m, const hth_tensor *t, double **out)
@@ -193,10 +205,11 @@ void ref_gemm_f64(int64_t m, int64_t n, int64_t k, const double *a, int64_t lda,
     }
     for (int64_t j = 0; j < n; j += GEMM_TILE) {
         int64_t cols = n - j < GEMM_TILE ? n - j : GEMM_TILE, i = 0;
-        for (; i + 4 <= m; i += 4) {
+        uint64_t row = (uint64_t)cols * (uint64_t)k;
+        for (; i + 4 <= m && !hth_pace_over(4 * row); i += 4) {
             num_gemm_rows4(cols, k, a + i * lda, lda, b + j, ldb, c + i * ldc + j, ldc);
         }
-        for (; i < m; i++) {
+        for (; i < m && !hth_pace_over(row); i++) {
             num_gemm_row(cols, k, a + i * lda, b + j, ldb, c + i * ldc + j);
         }
     }

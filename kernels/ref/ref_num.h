@@ -21,7 +21,8 @@ typedef struct ref_mem {
 void *ref_take(ref_mem *m, int64_t n, size_t size);
 void ref_mem_fini(ref_mem *m);
 #define REF_TAKE(m, n, out)                                                                        \
-    ((*(out) = ref_take(m, n, sizeof **(out))) != NULL ? HTH_OK : HTH_ENOMEM)
+    ((*(out) = ref_take(m, n, sizeof **(out))) != NULL ? HTH_OK : ref_untaken())
+hth_err ref_untaken(void); // why the last ref_take failed: HTH_ENOMEM, or the work is to end
 
 // REF_OP defines operator `name` as `body` with a scratch that ends with the call.
 #define REF_OP(name, body)                                                                         \

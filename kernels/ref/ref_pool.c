@@ -133,8 +133,9 @@ static void pool_image(const pool *p, int64_t image, const double *x, double *y)
 {
     const ref_window *w = &p->w;
     int64_t o = 0, where = 0, at[3];
+    uint64_t row = (uint64_t)w->out[2] * (uint64_t)w->n_taps; // of work, at most
     for (at[0] = 0; at[0] < w->out[0]; at[0]++) {
-        for (at[1] = 0; at[1] < w->out[1]; at[1]++) {
+        for (at[1] = 0; at[1] < w->out[1] && !hth_pace_over(row); at[1]++) {
             for (at[2] = 0; at[2] < w->out[2]; at[2]++, o++) {
                 y[o] = p->reduce(p, x, at, &where);
                 if (p->indices) {
@@ -154,7 +155,7 @@ static hth_err pool_run(ref_mem *m, const hth_node *n, const hth_tensor *x, hth_
     HTH_TRY(ref_need_count(y, p->w.batch * p->w.channels * p->w.n_out));
     HTH_TRY(REF_TAKE(m, p->w.n_in, &from));
     HTH_TRY(REF_TAKE(m, p->w.n_out, &to));
-    for (int64_t i = 0; i < p->w.batch * p->w.channels; i++) {
+    for (int64_t i = 0; i < p->w.batch * p->w.channels && !hth_pace_over(1); i++) {
         ref_wide_at(x, i * p->w.n_in, p->w.n_in, from);
         pool_image(p, i, from, to);
         ref_round_at(to, i * p->w.n_out, p->w.n_out, y);

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #define RESIZE_MAX_TAPS 1000000 // a scale below 1e-6 is a mistake, not a picture
+#define RESIZE_TAP      8       // the work of placing one
 
 typedef struct resize {
     const hth_node *node;
@@ -63,7 +64,7 @@ static double resize_nearest(const char *mode, double x)
 
 static int64_t resize_clamp(double x, int64_t n)
 {
-    return x < 0 ? 0 : x > (double)(n - 1) ? n - 1 : (int64_t)x;
+    return !(x > 0) ? 0 : x > (double)(n - 1) ? n - 1 : (int64_t)x; // NaN is the first
 }
 
 // Fills row `o` of the table for input coordinate x; taps stand at first, first + 1, ...
@@ -104,7 +105,7 @@ static hth_err resize_table_make(ref_mem *m, const resize *r, int axis, int64_t 
     HTH_TRY(REF_TAKE(m, n_out * t->taps, &t->index));
     HTH_TRY(REF_TAKE(m, n_out * t->taps, &t->weight));
     HTH_TRY(REF_TAKE(m, n_out, &t->outside));
-    for (int64_t o = 0; o < n_out; o++) {
+    for (int64_t o = 0; o < n_out && !hth_pace_over((uint64_t)t->taps * RESIZE_TAP); o++) {
         double x = resize_coordinate(r, axis, n_in, n_out, o);
         resize_taps(r, t, o, x, stretch);
         t->outside[o] =
@@ -116,7 +117,8 @@ static hth_err resize_table_make(ref_mem *m, const resize *r, int axis, int64_t 
 static void resize_axis(const resize *r, const resize_table *t, const double *x, int64_t outer,
                         int64_t inner, double *y)
 {
-    for (int64_t row = 0; row < outer * t->n_out; row++) {
+    uint64_t work = (uint64_t)t->taps * (uint64_t)inner;
+    for (int64_t row = 0; row < outer * t->n_out && !hth_pace_over(work); row++) {
         int64_t o = row % t->n_out;
         double *to = y + row * inner;
         for (int64_t k = 0; k < t->taps; k++) {
@@ -225,7 +227,8 @@ static hth_err resize_run(ref_mem *m, const resize *r, const hth_tensor *x, hth_
 static void resize_axis_back(const resize_table *t, const double *dy, int64_t outer, int64_t inner,
                              double *dx)
 {
-    for (int64_t row = 0; row < outer * t->n_out; row++) {
+    uint64_t work = (uint64_t)t->taps * (uint64_t)inner;
+    for (int64_t row = 0; row < outer * t->n_out && !hth_pace_over(work); row++) {
         int64_t o = row % t->n_out;
         for (int64_t k = 0; k < t->taps && !t->outside[o]; k++) {
             double *to = dx + (row / t->n_out * t->n_in + t->index[o * t->taps + k]) * inner;

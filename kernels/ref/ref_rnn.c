@@ -230,7 +230,7 @@ static void rnn_store_state(const rnn *k, hth_tensor *t, int64_t d, const double
 static void rnn_steps(rnn *k, bool reverse, int64_t d, double *y)
 {
     int64_t gh = k->gates * k->hid;
-    for (int64_t s = 0; s < k->steps; s++) {
+    for (int64_t s = 0; s < k->steps && !hth_pace_over((uint64_t)(k->batch * gh) * 8); s++) {
         memset(k->hr, 0, (size_t)(k->batch * gh) * sizeof *k->hr);
         ref_gemm_f64(k->batch, gh, k->hid, k->h, k->hid, k->r, gh, k->hr, gh);
         for (int64_t b = 0; b < k->batch; b++) {

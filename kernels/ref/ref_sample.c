@@ -177,7 +177,8 @@ static hth_err sample_body(ref_mem *m, const hth_node *n, const hth_tensor *in, 
     HTH_TRY(REF_TAKE(m, ref_count(&out[0]), &y));
     int64_t channels = in[0].shape.dim[1], size = ref_span(&in[0].shape, 2, in[0].shape.rank);
     int64_t places = ref_span(&in[1].shape, 1, in[1].shape.rank - 1);
-    for (int64_t p = 0; p < in[0].shape.dim[0] * places && size > 0; p++) {
+    uint64_t work = (uint64_t)(channels + 1) * SAMPLE_TAPS;
+    for (int64_t p = 0; p < in[0].shape.dim[0] * places && size > 0 && !hth_pace_over(work); p++) {
         int64_t b = p / places, at = p % places;
         sample_taps(&s, grid + p * s.rank);
         for (int64_t c = b * channels; c < (b + 1) * channels; c++) {
@@ -217,7 +218,8 @@ static hth_err sample_grad_body(ref_mem *m, const hth_node *n, const hth_tensor 
     HTH_TRY(REF_TAKE(m, ref_count(&in[2]), &dgrid));
     int64_t channels = in[1].shape.dim[1], size = ref_span(&in[1].shape, 2, in[1].shape.rank);
     int64_t places = ref_span(&in[2].shape, 1, in[2].shape.rank - 1);
-    for (int64_t p = 0; p < in[1].shape.dim[0] * places && size > 0; p++) {
+    uint64_t work = (uint64_t)(channels + 1) * SAMPLE_TAPS;
+    for (int64_t p = 0; p < in[1].shape.dim[0] * places && size > 0 && !hth_pace_over(work); p++) {
         int64_t b = p / places, at = p % places;
         sample_taps(&s, grid + p * s.rank);
         for (int64_t c = b * channels; c < (b + 1) * channels; c++) {

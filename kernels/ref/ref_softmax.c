@@ -54,7 +54,7 @@ static hth_err softmax_body(ref_mem *m, const hth_node *n, const hth_tensor *in,
     HTH_TRY(ref_need_same(&out[0], &in[0]));
     HTH_TRY(ref_wide(m, &in[0], &x));
     HTH_TRY(REF_TAKE(m, along, &row));
-    for (int64_t i = 0; i < outer * inner; i++) {
+    for (int64_t i = 0; i < outer * inner && !hth_pace_over((uint64_t)along * 8); i++) {
         double *first = x + i / inner * along * inner + i % inner;
         for (int64_t k = 0; k < along; k++) {
             row[k] = first[k * inner];

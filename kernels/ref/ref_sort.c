@@ -10,6 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define SORT_STEPS 64 // the work of sorting, by element
+#define NMS_PAIR   8  // of comparing two boxes
+
 typedef struct sort_item {
     int64_t key, index;
 } sort_item;
@@ -60,7 +63,7 @@ static hth_err sort_topk_body(ref_mem *m, const hth_node *n, const hth_tensor *i
         }
     }
     HTH_TRY(REF_TAKE(m, along, &item));
-    for (int64_t r = 0; r < outer * inner; r++) {
+    for (int64_t r = 0; r < outer * inner && !hth_pace_over((uint64_t)along * SORT_STEPS); r++) {
         int64_t from = r / inner * along * inner + r % inner,
                 to = r / inner * k * inner + r % inner;
         for (int64_t i = 0; i < along; i++) {
@@ -124,6 +127,9 @@ typedef struct nms {
 static void nms_class(nms *s, int64_t batch, int64_t n_classes, int64_t c)
 {
     int64_t n = 0, kept = 0, first = (batch * n_classes + c) * s->n_boxes;
+    if (hth_pace_over((uint64_t)s->n_boxes * SORT_STEPS)) {
+        return;
+    }
     for (int64_t i = 0; i < s->n_boxes; i++) {
         double score = ref_f64_at(s->scores, first + i);
         if (!s->min_score || score > ref_f64_at(s->min_score, 0)) {
@@ -134,6 +140,9 @@ static void nms_class(nms *s, int64_t batch, int64_t n_classes, int64_t c)
     for (int64_t i = 0; i < n && kept < s->max_out; i++) {
         nms_box b = nms_read(s->boxes, batch * s->n_boxes + s->item[i].index, s->centre);
         bool clear = true;
+        if (hth_pace_over((uint64_t)kept * NMS_PAIR)) {
+            return;
+        }
         for (int64_t k = 0; k < kept && clear; k++) {
             clear = nms_overlap(&b, &s->kept[k]) <= s->max_overlap;
         }

@@ -65,7 +65,8 @@ static hth_err conv_grad_filter_body(ref_mem *m, const hth_node *n, const hth_te
     for (int64_t b = 0; b < w->batch; b++) {
         conv_grad_image(x, b, c.channels, w->n_in, tmp, xt);
         conv_grad_image(dy, b, c.outs, w->n_out, tmp, dyt);
-        for (int64_t o = 0; o < w->n_out; o++) {
+        uint64_t work = (uint64_t)(w->n_taps * c.outs) * (uint64_t)(c.cg + 1);
+        for (int64_t o = 0; o < w->n_out && !hth_pace_over(work); o++) {
             const double *g = dyt + o * c.outs;
             for (int64_t i = 0; i < c.outs; i++) {
                 bias[i] += g[i];
@@ -111,7 +112,8 @@ static hth_err conv_grad_data_body(ref_mem *m, const hth_node *n, const hth_tens
     for (int64_t b = 0; b < w->batch; b++) {
         conv_grad_image(dy, b, c.outs, w->n_out, tmp, dyt);
         memset(dxt, 0, (size_t)(c.channels * w->n_in) * sizeof *dxt);
-        for (int64_t o = 0; o < w->n_out; o++) {
+        uint64_t work = (uint64_t)(w->n_taps * c.outs) * (uint64_t)(c.cg + 1);
+        for (int64_t o = 0; o < w->n_out && !hth_pace_over(work); o++) {
             const double *g = dyt + o * c.outs;
             for (int64_t t = 0; t < w->n_taps; t++) {
                 int64_t at = conv_grad_touch(w, o, t);

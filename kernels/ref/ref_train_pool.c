@@ -27,6 +27,8 @@ static hth_err pool_grad_init(ref_mem *m, pool_grad *p, const hth_node *n, const
     return REF_TAKE(m, p->w.n_out, &p->y);
 }
 
+#define POOL_TOUCH 16 // the work of finding out what a tap touches
+
 static int64_t pool_grad_touch(const ref_window *w, int64_t o, int64_t tap)
 {
     int64_t at[3], k[3];
@@ -58,8 +60,9 @@ static hth_err max_pool_train_body(ref_mem *m, const hth_node *n, const hth_tens
     HTH_TRY(ref_need_same(&out[1], &out[0]));
     for (int64_t i = 0; i < p.w.batch * p.w.channels; i++) {
         uint8_t *index = (uint8_t *)out[1].data + i * p.w.n_out;
+        uint64_t work = (uint64_t)p.w.n_taps * POOL_TOUCH;
         ref_wide_at(&in[0], i * p.w.n_in, p.w.n_in, p.x);
-        for (int64_t o = 0; o < p.w.n_out; o++) {
+        for (int64_t o = 0; o < p.w.n_out && !hth_pace_over(work); o++) {
             index[o] = (uint8_t)pool_grad_max(&p, o);
             int64_t at = pool_grad_touch(&p.w, o, index[o]);
             p.y[o] = at < 0 ? -INFINITY : p.x[at];
@@ -115,7 +118,8 @@ static hth_err average_pool_grad_body(ref_mem *m, const hth_node *n, const hth_t
     for (int64_t i = 0; i < p.w.batch * p.w.channels; i++) {
         ref_wide_at(&in[0], i * p.w.n_out, p.w.n_out, p.y);
         memset(p.x, 0, (size_t)p.w.n_in * sizeof *p.x);
-        for (int64_t o = 0; o < p.w.n_out; o++) {
+        uint64_t work = (uint64_t)p.w.n_taps * POOL_TOUCH;
+        for (int64_t o = 0; o < p.w.n_out && !hth_pace_over(work); o++) {
             double share = p.y[o] / average_divisor(&p.w, o, count_pads);
             for (int64_t t = 0; t < p.w.n_taps; t++) {
                 int64_t at = pool_grad_touch(&p.w, o, t);

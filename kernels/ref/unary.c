@@ -174,18 +174,30 @@ static hth_err unary_same(const hth_tensor *x, const hth_tensor *y, hth_dtype dt
     return HTH_OK;
 }
 
+#define UNARY_PART ((int64_t)1 << 18) // elements between two looks at whether to go on
+#define UNARY_WORK 8 // of an element: many are functions of the mathematics library
+
 REF_KERNEL(ref_unary)
 {
     float alpha, beta;
     bool done = false;
     HTH_TRY(unary_same(&in[0], &out[0], in[0].dtype));
     unary_params(n, &alpha, &beta);
-    if (in[0].dtype == HTH_DT_F32) {
-        done = ref_unary_f32(n->op, alpha, beta, in[0].data, out[0].data, ref_count(&in[0]));
-    } else if (in[0].dtype == HTH_DT_F64) {
-        done = unary_f64(n->op, alpha, beta, in[0].data, out[0].data, ref_count(&in[0]));
-    } else {
+    if (ref_is_int(in[0].dtype)) {
         return unary_int(n->op, &in[0], &out[0]);
+    }
+    for (int64_t i = 0, count = ref_count(&in[0]); i < count || i == 0; i += UNARY_PART) {
+        int64_t part = count - i < UNARY_PART ? count - i : UNARY_PART;
+        if (in[0].dtype == HTH_DT_F32) {
+            done = ref_unary_f32(n->op, alpha, beta, (const float *)in[0].data + i,
+                                 (float *)out[0].data + i, part);
+        } else if (in[0].dtype == HTH_DT_F64) {
+            done = unary_f64(n->op, alpha, beta, (const double *)in[0].data + i,
+                             (double *)out[0].data + i, part);
+        }
+        if (!done || hth_pace_over((uint64_t)part * UNARY_WORK)) {
+            break;
+        }
     }
     return done ? HTH_OK : ref_no_dtype(in[0].dtype);
 }
