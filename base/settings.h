@@ -106,6 +106,13 @@ typedef enum hth_setting_change {
       "most elements of one tensor")                                                               \
     X(LIMIT_NODES, "limits.nodes", COUNT, 1000000, 1, 100000000, LIVE,                             \
       "most operators of a model")                                                                 \
+    X(LIMIT_FOLD_BYTES, "limits.fold_bytes", BYTES, 256 * HTH_MIB, 0, 1024 * HTH_TIB, LIVE,        \
+      "memory for results that a model's constants decide and that are computed beforehand, in "   \
+      "addition to 4 times its constants; more is computed by each run")                           \
+    X(LIMIT_FOLD_OPERATIONS, "limits.fold_operations", COUNT, 2e9, 0, 1e18, LIVE,                  \
+      "operations for that, in addition to 16 for each byte of its constants")                     \
+    X(LIMIT_FOLDED_BYTES, "limits.folded_bytes", BYTES, 0, 0, 1024 * HTH_TIB, LIVE,                \
+      "memory for such results of all models together; 0: a quarter of the machine's")             \
     X(QUEUE_LENGTH, "queue.length", COUNT, 1024, 1, 1048576, FIXED,                                \
       "requests that may wait for one engine; more are refused as busy")                           \
     X(QUEUE_TIMEOUT_US, "queue.timeout_us", COUNT, 0, 0, 3600000000.0, LIVE,                       \

@@ -10,8 +10,19 @@
 #include "graph/infer.h"
 
 #include "base/alloc.h"
+#include "base/pace.h"
+#include "base/settings.h"
 
 #include <string.h>
+#include <unistd.h>
+
+#define FOLD_BYTES        ((uint64_t)64 << 20) // of one result that is larger than its sources
+#define FOLD_PER_CONSTANT 4                    // bytes of results for a byte of constants ..
+#define FOLD_WORK_PER     16                   // .. and operations
+// Tiny: computed whatever is left. A million of them take seconds and half a gigabyte.
+#define FOLD_TINY_IN   1024 // elements of an input
+#define FOLD_TINY_OUT  64   // and of an output
+#define FOLD_TINY_WORK 65536
 
 static hth_id chain(hth_id before, const void *data, size_t bytes)
 {
@@ -106,7 +117,7 @@ static hth_err fold_shape(hth_graph *g, hth_node *n)
     return fold_to(g, n, HTH_DT_I64, &(hth_shape){1, {to - from}}, x->dim + from);
 }
 
-static hth_err fold_size(hth_graph *g, hth_node *n)
+static hth_err fold_size_of(hth_graph *g, hth_node *n)
 {
     int64_t size = hth_shape_elements(&g->values[n->inputs[0]].shape);
     return fold_to(g, n, HTH_DT_I64, &(hth_shape){.rank = 0}, &size);
@@ -143,36 +154,149 @@ static hth_err fold_constant(hth_graph *g, hth_node *n)
     return hth_fail(HTH_EINVAL, "node '%s' (Constant) has no value", n->name);
 }
 
-// Are all inputs constants, and is the result small enough?
-static bool foldable(const hth_graph *g, const hth_node *n, size_t max_bytes, int64_t max_elements)
+// ---- the account
+
+static _Atomic uint64_t fold_live;
+
+uint64_t hth_fold_live(void)
 {
-    size_t in = 0, out = 0, bytes;
-    bool dynamic = false, few = true;
-    if (n->op == HTH_OP_DROPOUT || n->op == HTH_OP_BATCH_NORMALIZATION) {
-        return false;
+    return fold_live;
+}
+
+static void fold_free(hth_const *c)
+{
+    fold_live -= c->bytes;
+    hth_free(c->owner);
+}
+
+// Room for results of all models together.
+static uint64_t fold_room(void)
+{
+    uint64_t most = (uint64_t)hth_setting_int(HTH_SET_LIMIT_FOLDED_BYTES), live = fold_live;
+    if (most == 0) {
+        most = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE) / 4;
     }
+    return live < most ? most - live : 0;
+}
+
+static uint64_t fold_add(uint64_t a, uint64_t b, uint64_t times)
+{
+    uint64_t more, sum;
+    return __builtin_mul_overflow(b, times, &more) || __builtin_add_overflow(a, more, &sum)
+               ? UINT64_MAX
+               : sum;
+}
+
+hth_err hth_fold_open(hth_fold *f, const hth_graph *g, uint64_t more, hth_eval_fn eval, void *ctx)
+{
+    uint64_t constants = more;
+    *f = (hth_fold){.eval = eval, .ctx = ctx, .n_values = g->n_values};
+    f->users = hth_calloc((size_t)g->n_values + 1, sizeof *f->users);
+    f->seen = hth_calloc((size_t)g->n_values + 1, sizeof *f->seen);
+    if (f->users == NULL || f->seen == NULL) {
+        hth_fold_close(f);
+        return hth_fail(HTH_ENOMEM, "no memory to fold a model");
+    }
+    for (int v = 0; v < g->n_values; v++) {
+        // Of the file: what was folded, or shares such a constant, is no reason to fold more.
+        bool own = g->values[v].constant != NULL && g->values[v].initializer != 0;
+        constants = fold_add(constants, own ? g->values[v].constant->bytes : 0, 1);
+    }
+    for (int i = 0; i < g->n_nodes; i++) {
+        const hth_node *n = &g->nodes[i];
+        for (int k = 0; k < n->n_inputs && !n->deleted; k++) {
+            f->users[n->inputs[k] < 0 ? g->n_values : n->inputs[k]]++;
+        }
+    }
+    for (int i = 0; i < g->n_outputs; i++) {
+        f->users[g->outputs[i]]++;
+    }
+    f->bytes =
+        fold_add((uint64_t)hth_setting_int(HTH_SET_LIMIT_FOLD_BYTES), constants, FOLD_PER_CONSTANT);
+    f->work = fold_add((uint64_t)hth_setting_int(HTH_SET_LIMIT_FOLD_OPERATIONS), constants,
+                       FOLD_WORK_PER);
+    return HTH_OK;
+}
+
+void hth_fold_close(hth_fold *f)
+{
+    hth_free(f->users);
+    hth_free(f->seen);
+    f->users = f->seen = NULL;
+}
+
+// fold_release gives back the results that only node n, which is folded now, was to read.
+static void fold_release(hth_graph *g, const hth_node *n, hth_fold *f)
+{
+    for (int i = 0; i < n->n_inputs; i++) {
+        int v = n->inputs[i];
+        if (v < 0 || v >= f->n_values || --f->users[v] > 0 || g->values[v].constant == NULL) {
+            continue;
+        }
+        hth_const *c = g->values[v].constant;
+        if (c->release == fold_free && atomic_load(&c->refs) == 1) {
+            f->bytes = fold_add(f->bytes, c->bytes, 1);
+        }
+        hth_const_rele(c);
+        g->values[v].constant = NULL;
+    }
+}
+
+// What a node would take.
+typedef struct fold_size {
+    uint64_t in, out; // bytes: of distinct inputs, of outputs of known shapes
+    bool dynamic;     // an output's size is data
+    bool tiny;
+    int64_t most; // elements of an output
+} fold_size;
+
+// fold_measure is false when not all inputs are constants, or the outputs are impossibly large.
+static bool fold_measure(const hth_graph *g, int node, hth_fold *f, fold_size *s)
+{
+    const hth_node *n = &g->nodes[node];
+    size_t bytes;
+    *s = (fold_size){.tiny = true};
     for (int i = 0; i < n->n_inputs; i++) {
         const hth_value *v = n->inputs[i] < 0 ? NULL : &g->values[n->inputs[i]];
         if (v != NULL && v->constant == NULL) {
             return false;
         }
-        in += v != NULL ? v->constant->bytes : 0;
+        bool again = v != NULL && n->inputs[i] < f->n_values &&
+                     f->seen[n->inputs[i]] == node + 1; // one source, however often it is read
+        if (v != NULL && n->inputs[i] < f->n_values) {
+            f->seen[n->inputs[i]] = node + 1;
+        }
+        s->in = fold_add(s->in, v != NULL && !again ? v->constant->bytes : 0, 1);
+        s->tiny = s->tiny && (v == NULL || hth_shape_elements(&v->shape) <= FOLD_TINY_IN);
     }
     for (int i = 0; i < n->n_outputs; i++) {
         const hth_value *v = n->outputs[i] < 0 ? NULL : &g->values[n->outputs[i]];
-        if (v == NULL) {
-            continue;
-        }
-        if (!hth_shape_known(&v->shape)) {
-            dynamic = true;
-        } else if (hth_tensor_bytes(v->dtype, &v->shape, HTH_LAYOUT_PLAIN, &bytes) != HTH_OK ||
-                   __builtin_add_overflow(out, bytes, &out)) {
-            return false;
-        } else {
-            few = few && hth_shape_elements(&v->shape) <= max_elements;
+        if (v != NULL && !hth_shape_known(&v->shape)) {
+            s->dynamic = true;
+        } else if (v != NULL) {
+            int64_t elements = hth_shape_elements(&v->shape);
+            if (hth_tensor_bytes(v->dtype, &v->shape, HTH_LAYOUT_PLAIN, &bytes) != HTH_OK) {
+                return false;
+            }
+            s->out = fold_add(s->out, bytes, 1);
+            s->most = elements > s->most ? elements : s->most;
         }
     }
-    return dynamic || (few && (out <= max_bytes || out <= in));
+    s->tiny = s->tiny && !s->dynamic && s->most <= FOLD_TINY_OUT;
+    return true;
+}
+
+// Are all inputs constants, and is the result small enough?
+static bool foldable(const hth_graph *g, int node, hth_fold *f, int64_t max_elements, fold_size *s)
+{
+    const hth_node *n = &g->nodes[node];
+    if (n->op == HTH_OP_DROPOUT || n->op == HTH_OP_BATCH_NORMALIZATION || n->dear ||
+        !fold_measure(g, node, f, s)) {
+        return false;
+    }
+    return s->dynamic || s->tiny ||
+           (s->most <= max_elements && (s->out <= FOLD_BYTES || s->out <= s->in) &&
+            s->out <= f->bytes && s->out <= fold_room());
 }
 
 // The tensors of one evaluation. Inputs are mapped, outputs owned until they become constants.
@@ -215,30 +339,68 @@ static void evaluation_close(evaluation *e, const hth_graph *g, const hth_node *
     hth_free(e->out);
 }
 
-static hth_err evaluate(evaluation *e, const hth_graph *g, const hth_node *n, hth_eval_fn eval,
-                        void *ctx)
+static hth_err fold_too_large(const hth_node *n, uint64_t bytes, uint64_t left)
 {
+    return hth_fail(HTH_ETOOBIG,
+                    "node '%s' (%s): its result, whose size is data, has %llu bytes, and %llu are "
+                    "left to compute beforehand (limits.fold_bytes)",
+                    n->name, hth_op_name(n->op), (unsigned long long)bytes,
+                    (unsigned long long)left);
+}
+
+static hth_err evaluate(evaluation *e, const hth_graph *g, const hth_node *n, const hth_fold *f)
+{
+    uint64_t room = fold_room(), left = f->bytes < room ? f->bytes : room;
     for (int i = 0; i < n->n_outputs; i++) {
         if (n->outputs[i] < 0) {
             continue;
         }
         const hth_value *v = &g->values[n->outputs[i]];
         hth_tensor *t = &e->out[i];
+        bool dynamic = !hth_shape_known(&v->shape);
         *t = (hth_tensor){.dtype = v->dtype, .shape = v->shape};
-        if (!hth_shape_known(&v->shape)) {
-            HTH_TRY(eval(ctx, g, n, e->in, e->out)); // asks for the size
+        if (dynamic) {
+            HTH_TRY(f->eval(f->ctx, g, n, e->in, e->out)); // asks for the size
         }
         HTH_TRY(hth_tensor_bytes(t->dtype, &t->shape, HTH_LAYOUT_PLAIN, &t->bytes));
+        if (dynamic && t->bytes > left) {
+            return fold_too_large(n, t->bytes, left);
+        }
         t->data = hth_alloc_aligned(t->bytes, 64);
         if (t->data == NULL) {
             return hth_fail(HTH_ENOMEM, "no memory to fold node '%s': %zu bytes", n->name,
                             t->bytes);
         }
     }
-    return eval(ctx, g, n, e->in, e->out);
+    return f->eval(f->ctx, g, n, e->in, e->out);
 }
 
-static hth_err adopt_outputs(evaluation *e, hth_graph *g, hth_node *n)
+// evaluate_within is evaluate within what is left. *over: it took more.
+static hth_err evaluate_within(evaluation *e, const hth_graph *g, const hth_node *n, hth_fold *f,
+                               const fold_size *s, bool *over)
+{
+    hth_pace *before = hth_pace_now();
+    hth_pace own = {.most_work = s->tiny && f->work < FOLD_TINY_WORK ? FOLD_TINY_WORK : f->work,
+                    .most_bytes = s->tiny && f->bytes < FOLD_BYTES ? FOLD_BYTES : f->bytes};
+    if (before != NULL) {
+        own.turn = before->turn;
+        own.ctx = before->ctx;
+    }
+    hth_pace_enter(&own);
+    hth_err err = evaluate(e, g, n, f);
+    hth_pace_leave(before);
+    f->work -= own.work < f->work ? own.work : f->work;
+    *over = own.over;
+    if (own.over) {
+        err = hth_fail(err,
+                       "node '%s' (%s), whose size is data: to compute it beforehand, %s "
+                       "(limits.fold_operations, limits.fold_bytes)",
+                       n->name, hth_op_name(n->op), own.detail);
+    }
+    return err == HTH_OK ? hth_pace_step(own.work) : err;
+}
+
+static hth_err adopt_outputs(evaluation *e, hth_graph *g, hth_node *n, hth_fold *f)
 {
     hth_id recipe = hth_node_key(g, n);
     for (int32_t i = 0; i < n->n_outputs; i++) {
@@ -248,6 +410,9 @@ static hth_err adopt_outputs(evaluation *e, hth_graph *g, hth_node *n)
         hth_id id = chain(recipe, &i, sizeof i);
         hth_const *c;
         HTH_TRY(hth_const_adopt(e->out[i].dtype, &e->out[i].shape, e->out[i].data, &id, &c));
+        c->release = fold_free;
+        fold_live += c->bytes;
+        f->bytes -= c->bytes < f->bytes ? c->bytes : f->bytes;
         e->out[i].data = NULL;
         become_constant(&g->values[n->outputs[i]], c);
     }
@@ -255,42 +420,52 @@ static hth_err adopt_outputs(evaluation *e, hth_graph *g, hth_node *n)
     return HTH_OK;
 }
 
-static hth_err fold_by_eval(hth_graph *g, hth_node *n, hth_eval_fn eval, void *ctx, bool *folded)
+static hth_err fold_by_eval(hth_graph *g, int node, hth_fold *f, const fold_size *s)
 {
     evaluation e = {0};
-    bool dynamic = !hth_shape_known(&g->values[n->outputs[0]].shape);
+    hth_node *n = &g->nodes[node];
+    bool over = false;
     hth_err err = evaluation_open(&e, g, n);
-    err = err == HTH_OK ? evaluate(&e, g, n, eval, ctx) : err;
+    err = err == HTH_OK ? evaluate_within(&e, g, n, f, s, &over) : err;
     if (err == HTH_OK) {
-        err = adopt_outputs(&e, g, n);
-    } else if (err == HTH_ENOTSUP && !dynamic) {
-        err = HTH_OK; // what the host cannot compute may still run on the device
+        err = adopt_outputs(&e, g, n, f);
+    } else if ((err == HTH_ENOTSUP || over) && !s->dynamic) {
+        n->dear = over;
+        err = HTH_OK; // what the host cannot compute, or not now, may still run on the device
     }
     evaluation_close(&e, g, n);
-    *folded = n->deleted;
     return err;
 }
 
-hth_err hth_fold_node(hth_graph *g, int node, size_t max_bytes, int64_t max_elements,
-                      hth_eval_fn eval, void *ctx, bool *folded)
+static hth_err fold_node(hth_graph *g, int node, hth_fold *f, int64_t max_elements)
 {
+    fold_size s;
     hth_node *n = &g->nodes[node];
-    *folded = true;
-    if (n->op == HTH_OP_SHAPE) {
+    switch (n->op) {
+    case HTH_OP_SHAPE:
         return fold_shape(g, n);
-    }
-    if (n->op == HTH_OP_SIZE) {
-        return fold_size(g, n);
-    }
-    if (n->op == HTH_OP_CONSTANT) {
+    case HTH_OP_SIZE:
+        return fold_size_of(g, n);
+    case HTH_OP_CONSTANT:
         return fold_constant(g, n);
-    }
-    if (n->op == HTH_OP_IDENTITY && g->values[n->inputs[0]].constant != NULL) {
-        return fold_shared(g, n, g->values[n->inputs[0]].constant);
-    }
-    *folded = false;
-    if (n->n_outputs == 0 || n->outputs[0] < 0 || !foldable(g, n, max_bytes, max_elements)) {
+    case HTH_OP_IDENTITY:
+        if (g->values[n->inputs[0]].constant != NULL) {
+            return fold_shared(g, n, g->values[n->inputs[0]].constant);
+        }
         return HTH_OK;
+    default:
+        return n->n_outputs > 0 && n->outputs[0] >= 0 && foldable(g, node, f, max_elements, &s)
+                   ? fold_by_eval(g, node, f, &s)
+                   : HTH_OK;
     }
-    return fold_by_eval(g, n, eval, ctx, folded);
+}
+
+hth_err hth_fold_node(hth_graph *g, int node, hth_fold *f, int64_t max_elements, bool *folded)
+{
+    hth_err err = fold_node(g, node, f, max_elements);
+    *folded = err == HTH_OK && g->nodes[node].deleted;
+    if (*folded) {
+        fold_release(g, &g->nodes[node], f);
+    }
+    return err;
 }

@@ -155,6 +155,7 @@ hth_err hth_graph_clone(const hth_graph *g, hth_graph **out)
         hth_node *m = &c->nodes[index];
         m->n_post = n->n_post;
         m->deleted = n->deleted;
+        m->dear = n->dear;
         memcpy(m->post, n->post, sizeof m->post);
         HTH_GOTO(hth_node_copy_attrs(m, n), fail);
     }

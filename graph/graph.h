@@ -120,6 +120,7 @@ typedef struct hth_node {
     int n_post;
     hth_post_op post[HTH_MAX_POST_OPS];
     bool deleted; // set by passes, removed by hth_graph_compact
+    bool dear;    // folding was too much work once: it is not tried again
 } hth_node;
 
 typedef struct hth_graph {

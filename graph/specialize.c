@@ -13,20 +13,19 @@
 #include "graph/fold.h"
 
 #include "base/alloc.h"
+#include "base/pace.h"
 
 #include <string.h>
 
-#define FOLD_BYTES                                                                                 \
-    ((size_t)64 << 20) // larger results are made by the device, or are no larger than their sources
 #define SOFT_ELEMENTS 1024 // shapes, counts, indices of a few boxes
+#define VISIT_WORK    512  // of inferring a node, in units of base/pace.h
 
 enum { WAITING = 1, SOFT = 2 };
 
 typedef struct walk {
     hth_graph *g;
     const hth_tensor *inputs;
-    hth_eval_fn eval;
-    void *ctx;
+    hth_fold fold;
     hth_stage *out;
     int n_values;         // of the model; values behind are contents of inputs
     unsigned char *flags; // per value of the model
@@ -218,8 +217,7 @@ static hth_err visit(walk *w, int i)
     if (waits) {
         return HTH_OK;
     }
-    HTH_TRY(hth_fold_node(w->g, i, FOLD_BYTES, flags & SOFT ? SOFT_ELEMENTS : INT64_MAX, w->eval,
-                          w->ctx, &folded));
+    HTH_TRY(hth_fold_node(w->g, i, &w->fold, flags & SOFT ? SOFT_ELEMENTS : INT64_MAX, &folded));
     const hth_node *n = &w->g->nodes[i];
     for (int k = 0; folded && k < n->n_outputs; k++) {
         if (n->outputs[k] >= 0) {
@@ -343,6 +341,7 @@ static hth_err walk_all(walk *w)
     w->out->n_contents = w->g->n_inputs;
     HTH_TRY(bind_inputs(w));
     for (int i = 0; i < w->g->n_nodes; i++) {
+        HTH_TRY(hth_pace_step(VISIT_WORK));
         HTH_TRY(visit(w, i));
     }
     if (w->missing >= 0) {
@@ -353,6 +352,16 @@ static hth_err walk_all(walk *w)
     return finish(w);
 }
 
+// The contents that came along.
+static uint64_t content_bytes(const hth_graph *model, const hth_tensor *inputs)
+{
+    uint64_t sum = 0;
+    for (int i = 0; i < model->n_inputs; i++) {
+        sum += inputs[i].data != NULL ? inputs[i].bytes : 0;
+    }
+    return sum;
+}
+
 hth_err hth_specialize(const hth_graph *model, const hth_tensor *inputs, hth_eval_fn eval,
                        void *ctx, hth_stage *out)
 {
@@ -361,12 +370,13 @@ hth_err hth_specialize(const hth_graph *model, const hth_tensor *inputs, hth_eva
     hth_err err = hth_graph_compact(out->graph); // what nobody uses must not make a request wait
     walk w = {.g = out->graph,
               .inputs = inputs,
-              .eval = eval,
-              .ctx = ctx,
               .out = out,
               .n_values = out->graph->n_values,
               .missing = -1};
+    err =
+        err == HTH_OK ? hth_fold_open(&w.fold, w.g, content_bytes(model, inputs), eval, ctx) : err;
     err = err == HTH_OK ? walk_all(&w) : err;
+    hth_fold_close(&w.fold);
     hth_free(w.flags);
     hth_free(w.content);
     hth_free(w.cut);
@@ -400,15 +410,25 @@ static bool reads_constants_only(const hth_graph *g, const hth_node *n)
     return true;
 }
 
-hth_err hth_fold_model(hth_graph *model, hth_eval_fn eval, void *ctx)
+static hth_err fold_constants(hth_graph *model, hth_fold *f)
 {
     for (int i = 0; i < model->n_nodes; i++) {
         int wait;
         bool folded;
+        HTH_TRY(hth_pace_step(VISIT_WORK));
         if (!model->nodes[i].deleted && reads_constants_only(model, &model->nodes[i])) {
             HTH_TRY(hth_infer_node(model, i, &wait));
-            HTH_TRY(hth_fold_node(model, i, FOLD_BYTES, INT64_MAX, eval, ctx, &folded));
+            HTH_TRY(hth_fold_node(model, i, f, INT64_MAX, &folded));
         }
     }
-    return hth_graph_compact(model);
+    return HTH_OK;
+}
+
+hth_err hth_fold_model(hth_graph *model, hth_eval_fn eval, void *ctx)
+{
+    hth_fold f;
+    HTH_TRY(hth_fold_open(&f, model, 0, eval, ctx));
+    hth_err err = fold_constants(model, &f);
+    hth_fold_close(&f);
+    return err == HTH_OK ? hth_graph_compact(model) : err;
 }

@@ -41,16 +41,18 @@ typedef struct hth_stage {
 } hth_stage;
 
 // hth_specialize makes the stage for inputs of the given dtypes and shapes (`inputs`: as many as
-// the model has; data may be NULL where the value is not known). Folds with `eval` (limit: results
-// up to 64 MiB, or smaller than their sources). HTH_EINVAL: shapes do not agree, names the node;
-// HTH_ENOTSUP: needs the value of an input whose data is NULL: out->value_inputs is still set.
+// the model has; data may be NULL where the value is not known). Folds with `eval`, within limits
+// (fold.h). HTH_EINVAL: shapes do not agree, names the node; HTH_ENOTSUP: needs the value of an
+// input whose data is NULL: out->value_inputs is still set; HTH_ETOOBIG: a size that is data takes
+// more than the limits of folding; HTH_ECANCELED: the thread's work (base/pace.h) ended.
 hth_err hth_specialize(const hth_graph *model, const hth_tensor *inputs, hth_eval_fn eval,
                        void *ctx, hth_stage *out);
 void hth_stage_fini(hth_stage *s);
 
 // hth_fold_model folds, once, what in a model graph depends on constants alone, so that no
-// specialization does it again. Before the graph is shared. HTH_EINVAL: a node contradicts itself;
-// HTH_ENOMEM.
+// specialization does it again, within limits (fold.h). Before the graph is shared. HTH_EINVAL: a
+// node contradicts itself; HTH_ETOOBIG, HTH_ECANCELED as above; HTH_ENOMEM. After an error the
+// graph can only be freed.
 hth_err hth_fold_model(hth_graph *model, hth_eval_fn eval, void *ctx);
 
 // hth_infer_node computes dtype and shape of node `n`'s outputs from its inputs (constants'
