@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/settings.h"
 #include "graph/pass.h"
+#include "server/paced.h"
 
 #include <math.h>
 #include <string.h>
@@ -232,6 +233,8 @@ hth_err hth_program_compile(hth_site *site, hth_source *source, const hth_tensor
     }
     p->budget = budget;
     p->tuned = tune;
+    hth_paced paced;
+    hth_paced_begin(&paced, site, progress);
     HTH_GOTO(hth_specialize(source->graph, inputs, hth_ref_eval, NULL, &stage), out);
     p->graph = stage.graph;
     p->rest.graph = stage.rest;
@@ -254,6 +257,7 @@ hth_err hth_program_compile(hth_site *site, hth_source *source, const hth_tensor
     source->n_programs++;
     *out = p;
 out:
+    hth_paced_end(&paced);
     hth_compile_rele(p);
     hth_stage_fini(&stage);
     if (err == HTH_OK) {
@@ -316,8 +320,11 @@ hth_err hth_program_compile_beside(hth_site *site, hth_program *whole, int threa
     p->budget = whole->budget;
     p->tuned = whole->tuned;
     p->threads = threads;
+    hth_paced paced;
     whole->held++;
+    hth_paced_begin(&paced, site, NULL);
     hth_err err = compile_beside(site, whole, p);
+    hth_paced_end(&paced);
     whole->held--;
     if (err != HTH_OK) {
         hth_program_free(site, p);
@@ -347,11 +354,14 @@ hth_err hth_program_compile_step(hth_site *site, const hth_step_spec *spec, bool
     p->spill = spec->spill;
     p->profile = spec->profile;
     p->plan_only = spec->plan_only;
+    hth_paced paced;
+    hth_paced_begin(&paced, site, progress);
     hth_err err = hth_graph_clone(spec->train->graph, &p->graph);
     if (err == HTH_OK && p->spill != NULL) {
         err = hth_spill_measure(p->spill, COMPILE_SPILL_BYTES, &p->spill_speed);
     }
     err = err == HTH_OK ? compile_graph(site, p, spec, tune, progress) : err;
+    hth_paced_end(&paced);
     if (err != HTH_OK) {
         hth_program_free(site, p);
         return err;

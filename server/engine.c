@@ -189,6 +189,24 @@ static void engine_query(void *ctx, hth_request *r)
     }
 }
 
+static bool engine_at_once(void *ctx, hth_request *r)
+{
+    hth_engine *e = ctx;
+    if (r == &e->drain || r->canceled) {
+        return false;
+    }
+    if (strcmp(r->query, "loaded") == 0) {
+        r->started_ns = hth_now_ns();
+        return hth_loads_take(&e->loads, r);
+    }
+    if (!hth_query_at_once(&e->models, r)) {
+        return false;
+    }
+    r->started_ns = hth_now_ns();
+    engine_answer(r, hth_query_answer(&e->models, r));
+    return true;
+}
+
 static bool engine_await(void *ctx, uint64_t ns)
 {
     hth_engine *e = ctx;
@@ -297,6 +315,7 @@ hth_err hth_engine_open(const hth_engine_config *config, hth_store *store, hth_e
     e->serve = (hth_serve){.ms = &e->models,
                            .mail = engine_mail,
                            .query = engine_query,
+                           .at_once = engine_at_once,
                            .answer = engine_answer,
                            .wait = engine_await,
                            .wake = engine_wake,

@@ -68,7 +68,8 @@ static void load_inputs_free(const hth_model *m, hth_tensor *in)
     hth_free(in);
 }
 
-hth_err hth_load_program(hth_models *ms, hth_model *m, hth_program **out, bool *made)
+hth_err hth_load_program(hth_models *ms, hth_model *m, hth_request *r, hth_program **out,
+                         bool *made)
 {
     for (*out = m->source.programs; *out != NULL && (*out)->stale;) {
         *out = (*out)->next;
@@ -83,7 +84,7 @@ hth_err hth_load_program(hth_models *ms, hth_model *m, hth_program **out, bool *
     }
     hth_err err = hth_model_synthetic(m, 1, false, in);
     *made = err == HTH_OK && hth_source_match(&m->source, in) == NULL;
-    err = err == HTH_OK ? hth_infer_program(ms, &m->source, in, false, NULL, out) : err;
+    err = err == HTH_OK ? hth_infer_program(ms, &m->source, in, false, r, out) : err;
     load_inputs_free(m, in);
     return err;
 }
@@ -112,7 +113,7 @@ static hth_err load_bring(hth_models *ms, hth_model *m, int pin, hth_request *r)
     if (m->source.programs == NULL || !m->source.programs->active) {
         hth_quota_owner(site, &m->account, r->tenant);
     }
-    hth_err err = hth_load_program(ms, m, &p, &made);
+    hth_err err = hth_load_program(ms, m, r, &p, &made);
     if (err == HTH_ENOTSUP) { // shapes or values that only a request can bring
         p = NULL;
         err = HTH_OK;
@@ -197,6 +198,7 @@ static void load_one(hth_loads *l, hth_request *r, bool first)
     hth_err err = load_read(r, &a);
     bool serving = strcmp(r->query, "serving") == 0;
     l->ms->tenant = r->tenant;
+    l->ms->asks = r;
     if (err == HTH_OK && first && a.version == 0) {
         hth_reload_again(l->ms, a.name);
     }
@@ -204,6 +206,7 @@ static void load_one(hth_loads *l, hth_request *r, bool first)
         err = serving ? load_serving(l, r, &a, &list) : load_try(l, r, &a, &list);
     }
     l->ms->tenant = NULL;
+    l->ms->asks = NULL;
     if (list != NULL) {
         r->next = *list;
         *list = r;

@@ -24,7 +24,8 @@ typedef struct hth_loads {
 // hth_load_program finds the program that a model is loaded with: the one used last, or else one
 // compiled for a batch of one sample; *made: the latter. HTH_ENOTSUP: shapes or values are needed
 // that only a request can bring.
-hth_err hth_load_program(hth_models *ms, hth_model *m, hth_program **out, bool *made);
+hth_err hth_load_program(hth_models *ms, hth_model *m, hth_request *r, hth_program **out,
+                         bool *made);
 
 // hth_loads_take takes the requests "load" ({"model", "pin", "wait"}, or true in "unpin" and
 // "no-wait"), "serving" ({"model"}), "unload" ({"model"}) and "loaded"; they are answered now or

@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "server/catalog.h"
+#include "server/paced.h"
 #include "server/precision.h"
 #include "server/reload.h"
 
@@ -214,6 +215,8 @@ static hth_err model_load(hth_models *ms, hth_manifest *manifest, hth_model **ou
         return hth_fail(HTH_ENOMEM, "no memory to load model '%s'", manifest->name);
     }
     uint64_t start_ns = hth_now_ns();
+    hth_paced paced;
+    hth_paced_begin(&paced, ms->site, ms->asks);
     hth_err err = hth_model_graph(ms->store, manifest, &m->source.graph);
     if (err == HTH_OK && meta_true(manifest->meta, HTH_META_TRAINED)) {
         err = hth_train_off(m->source.graph);
@@ -223,6 +226,7 @@ static hth_err model_load(hth_models *ms, hth_manifest *manifest, hth_model **ou
         err = hth_kernel_computes(ms->site->device, m->source.graph->precision);
     }
     err = err == HTH_OK ? hth_fold_model(m->source.graph, hth_ref_eval, NULL) : err;
+    hth_paced_end(&paced);
     if (err != HTH_OK) {
         hth_graph_free(m->source.graph);
         hth_free(m);

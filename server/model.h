@@ -102,11 +102,12 @@ typedef struct hth_models {
     hth_model *list;
     hth_latency *latency; // of all models' requests; NULL: none yet
     hth_name *names;
-    const char *tenant;     // who asks now; NULL: the engine itself
-    uint64_t seen_change;   // the store's change count when names were last resolved, ..
-    uint64_t seen_health;   // .. its count of what was found damaged or repaired, ..
-    uint64_t looked_change; // .. and when newer versions were last looked for,
-    uint64_t looked_bytes;  // with so much of the device for models
+    const char *tenant;      // who asks now; NULL: the engine itself
+    const hth_request *asks; // .. and by which request; NULL: none that could be canceled
+    uint64_t seen_change;    // the store's change count when names were last resolved, ..
+    uint64_t seen_health;    // .. its count of what was found damaged or repaired, ..
+    uint64_t looked_change;  // .. and when newer versions were last looked for,
+    uint64_t looked_bytes;   // with so much of the device for models
     struct {
         char spec[208];
         hth_model *model;

@@ -47,8 +47,7 @@ static void test_axes(void **state)
     assert_int_equal(largest_index(1), 6);
     assert_int_equal(largest_index(-1), 6);
     assert_int_equal(largest_index(-2), 3);
-    const int64_t none[] = {INT64_MIN, -((int64_t)1 << 40), -1000, -3,
-                            2,         1000,                INT64_MAX};
+    const int64_t none[] = {INT64_MIN, -((int64_t)1 << 40), -1000, -3, 2, 1000, INT64_MAX};
     for (size_t i = 0; i < sizeof none / sizeof none[0]; i++) {
         assert_int_equal(largest_index(none[i]), 1); // as where there is no table
     }

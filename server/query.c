@@ -139,6 +139,23 @@ static hth_err query_tenants(query *q, json_t **out)
     return *out != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "no memory for an answer");
 }
 
+bool hth_query_at_once(hth_models *ms, const hth_request *r)
+{
+    static const char *const names[] = {"model", "devices", "stats", "latency"};
+    bool known = false;
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        known = known || strcmp(r->query, names[i]) == 0;
+    }
+    if (!known || r->arguments == NULL || r->arguments[0] == 0) {
+        return known && strcmp(r->query, "model") != 0;
+    }
+    json_t *args = json_loads(r->arguments, 0, NULL);
+    const char *model = json_string_value(json_object_get(args, "model"));
+    known = model == NULL || hth_model_current(ms, model) != NULL;
+    json_decref(args);
+    return known;
+}
+
 hth_err hth_query_answer(hth_models *ms, hth_request *r)
 {
     static const struct {
@@ -158,7 +175,10 @@ hth_err hth_query_answer(hth_models *ms, hth_request *r)
                         hth_err_json(je.text));
     }
     hth_err err = hth_fail(HTH_ENOENT, "there is no question '%.32s'", r->query);
+    const char *before = ms->tenant; // one that is answered while another one's model is made ready
+    const hth_request *asked = ms->asks;
     ms->tenant = r->tenant;
+    ms->asks = r;
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
         if (strcmp(table[i].name, r->query) == 0) {
             json_t *doc = NULL;
@@ -171,7 +191,8 @@ hth_err hth_query_answer(hth_models *ms, hth_request *r)
             json_decref(doc);
         }
     }
-    ms->tenant = NULL;
+    ms->tenant = before;
+    ms->asks = asked;
     json_decref(q.args);
     return err;
 }

@@ -126,7 +126,7 @@ static hth_err reload_prove(hth_models *ms, const hth_name *n)
     if (n->coming->source.programs != NULL || n->serving->source.programs == NULL) {
         return HTH_OK;
     }
-    hth_err err = hth_load_program(ms, n->coming, &p, &made);
+    hth_err err = hth_load_program(ms, n->coming, NULL, &p, &made);
     return err == HTH_ENOTSUP ? HTH_OK : err;
 }
 

@@ -268,9 +268,12 @@ static void serve_find(hth_serve *s, hth_request *r)
 {
     hth_model *m = NULL;
     const char *before = s->ms->tenant;
+    const hth_request *asked = s->ms->asks;
     s->ms->tenant = r->tenant;
+    s->ms->asks = r;
     hth_err err = r->canceled ? fail_canceled() : hth_model_find(s->ms, r->model, &m);
     s->ms->tenant = before;
+    s->ms->asks = asked;
     if (err == HTH_OK) {
         serve_accept(s, r, m);
     } else {

@@ -24,6 +24,7 @@ typedef struct hth_serve {
     hth_models *ms;
     hth_request *(*mail)(void *ctx); // takes what has arrived; NULL: nothing
     void (*query)(void *ctx, hth_request *r);
+    bool (*at_once)(void *ctx, hth_request *r); // answers a query that needs no turn; false: not
     void (*answer)(hth_request *r, hth_err err);
     // waits for what arrives, at most so long or until wake, and takes it; false: nothing will
     bool (*wait)(void *ctx, uint64_t ns);

@@ -88,11 +88,31 @@ static bool aside_run(hth_serve *s)
     return ran;
 }
 
+// aside_query answers what was asked and needs no turn, so that a model that takes long to be made
+// ready keeps nobody from looking at others.
+static void aside_query(hth_serve *s)
+{
+    for (hth_request **at = &s->first; *at != NULL;) {
+        hth_request *r = *at, *next = r->next;
+        if (r->query == NULL || !s->at_once(s->ctx, r)) {
+            at = &r->next;
+            continue;
+        }
+        *at = next;
+        s->last = next == NULL ? at : s->last;
+        atomic_fetch_sub(&s->waiting, 1);
+    }
+}
+
 void hth_serve_in_compile(void *ctx)
 {
     hth_serve *s = ctx;
     hth_serve_look(s);
-    if (s->nested || s->join.n > 0) {
+    if (s->nested) {
+        return;
+    }
+    aside_query(s);
+    if (s->join.n > 0) {
         return;
     }
     uint64_t from_ns = s->aside ? aside_piece(s) : hth_now_ns(), due_ns = 0;

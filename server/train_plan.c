@@ -6,6 +6,7 @@
 #include "base/alloc.h"
 #include "convsel/profile.h"
 #include "memmgr/plan_curve.h"
+#include "server/paced.h"
 
 hth_err hth_train_elsewhere(hth_models *ms, const hth_train_spec *spec, hth_request *r,
                             hth_err (*visit)(void *ctx, const hth_program *p), void *ctx)
@@ -24,8 +25,12 @@ hth_err hth_train_elsewhere(hth_models *ms, const hth_train_spec *spec, hth_requ
                                  : hth_model_synthetic(model, spec->batch, false, inputs);
     err = err == HTH_OK ? hth_profile_from_json(spec->profile, &profile) : err;
     err = err == HTH_OK ? hth_model_graph(ms->store, &model->manifest, &graph) : err;
-    err = err == HTH_OK ? hth_train_build(graph, inputs, &spec->options, hth_ref_eval, NULL, &step)
-                        : err;
+    if (err == HTH_OK) {
+        hth_paced paced;
+        hth_paced_begin(&paced, ms->site, r);
+        err = hth_train_build(graph, inputs, &spec->options, hth_ref_eval, NULL, &step);
+        hth_paced_end(&paced);
+    }
     if (err == HTH_OK) {
         hth_step_spec s = {.train = &step,
                            .budget = spec->budget,

@@ -6,6 +6,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "server/catalog.h"
+#include "server/paced.h"
 #include "server/quota.h"
 
 #include <math.h>
@@ -244,10 +245,14 @@ int64_t hth_trainer_classes(const hth_trainer *t)
 hth_err hth_trainer_target(hth_trainer *t, const hth_tensor *inputs, hth_tensor *target)
 {
     hth_train_graph g;
-    HTH_TRY(hth_train_build(t->model, inputs, &t->spec->options, hth_ref_eval, NULL, &g));
+    hth_paced paced;
+    hth_paced_begin(&paced, t->ms->site, t->progress);
+    hth_err err = hth_train_build(t->model, inputs, &t->spec->options, hth_ref_eval, NULL, &g);
+    hth_paced_end(&paced);
+    HTH_TRY(err);
     const hth_value *v = &g.graph->values[g.graph->inputs[g.target]];
     *target = (hth_tensor){.dtype = v->dtype, .shape = v->shape};
-    hth_err err = hth_tensor_bytes(v->dtype, &v->shape, HTH_LAYOUT_PLAIN, &target->bytes);
+    err = hth_tensor_bytes(v->dtype, &v->shape, HTH_LAYOUT_PLAIN, &target->bytes);
     hth_train_graph_fini(&g);
     return err;
 }

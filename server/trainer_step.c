@@ -7,6 +7,7 @@
 #include "server/trainer.h"
 
 #include "base/alloc.h"
+#include "server/paced.h"
 
 #include <string.h>
 
@@ -139,7 +140,11 @@ static hth_err step_make(hth_trainer *t, hth_trainer_phase *s, hth_train_phase p
 {
     hth_train_options o = t->spec->options;
     o.phase = phase;
-    HTH_TRY(hth_train_build(t->model, inputs, &o, hth_ref_eval, NULL, &s->graph));
+    hth_paced paced;
+    hth_paced_begin(&paced, t->ms->site, t->progress);
+    hth_err err = hth_train_build(t->model, inputs, &o, hth_ref_eval, NULL, &s->graph);
+    hth_paced_end(&paced);
+    HTH_TRY(err);
     HTH_TRY(step_check_target(s, target));
     if (t->slots.n == 0) {
         HTH_TRY(hth_slots_open(&t->slots, t->ms->site->device, &s->graph, t->spec->spill));

@@ -38,7 +38,7 @@ def _model(nodes, inputs, outputs, constants=()):
 def _attribute(name, value):
     if isinstance(value, str):
         return _bytes(1, name.encode()) + _bytes(4, value.encode()) + _int(20, 3)
-    return _bytes(1, name.encode()) + _int(3, value) + _int(20, 2)
+    return _bytes(1, name.encode()) + _int(3, value % 2**64) + _int(20, 2)
 
 
 def _constant(name, datatype, dims, values):

@@ -1,0 +1,150 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Models that ask for too much, loaded over HTTP: what is refused says so, what takes long holds nobody up and ends when nobody
+wants it, and nothing takes memory beyond its share. Speaks TAP.
+
+usage: tests/hostile_model_test.py BUILD_DIR, from the root.
+"""
+import base64
+import http.client
+import json
+import os
+import signal
+import socket
+import sys
+import unittest
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, HERE)
+sys.dont_write_bytecode = True
+import onnx_small  # noqa: E402
+import tap  # noqa: E402
+
+BUILD = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else 'build')
+MIB = 1 << 20
+X, Y = ('x', 'FP32', ('n',)), ('y', 'FP32', ('n',))
+IDENT = {'inputs': [{'name': 'INPUT0', 'shape': [3], 'datatype': 'FP32', 'data': [1, 2, 3]}]}
+
+
+def after(nodes, last, constants):
+    """A model that adds the largest element of constant `last` to its input."""
+    more = [('ReduceMax', [last], ['r'], {'keepdims': 0}), ('Add', ['x', 'r'], ['y'], {})]
+    return onnx_small.graph(nodes + more, [X], [Y], constants)
+
+
+def products(side, n):
+    """n products of constant matrices, in one or two KiB."""
+    nodes = [('ConstantOfShape', ['s'], ['t0'], {})]
+    nodes += [('MatMul', ['t0', f't{i}'], [f't{i + 1}'], {}) for i in range(n)]
+    return after(nodes, f't{n}', [('s', 'INT64', (2,), (side, side))])
+
+
+def doubling(n):
+    nodes = [('ConstantOfShape', ['s'], ['t0'], {})]
+    nodes += [('Concat', [f't{i}', f't{i}'], [f't{i + 1}'], {'axis': 0}) for i in range(n)]
+    return after(nodes, f't{n}', [('s', 'INT64', (1,), (4,))])
+
+
+def load_body(data):
+    return json.dumps({'parameters': {'config': '{}', 'file:1/model.onnx': base64.b64encode(data).decode()}})
+
+
+class Case(unittest.TestCase):
+    flags = ()
+
+    def setUp(self):
+        self.daemon = tap.Daemon(BUILD, '--log-level', 'none', *self.flags)
+        self.assertEqual(self.load('ident', onnx_small.identity())[0], 200)
+        self.assertEqual(self.ask('POST', '/v2/models/ident/infer', IDENT)[0], 200)  # its program for this shape is there
+
+    def tearDown(self):
+        if self.daemon.alive():
+            self.assertEqual(self.daemon.stop(), 0)
+
+    def ask(self, method, path, body=None, timeout=60):
+        c = http.client.HTTPConnection('127.0.0.1', self.daemon.http, timeout=timeout)
+        try:
+            c.request(method, path, body if isinstance(body, (str, type(None))) else json.dumps(body))
+            r = c.getresponse()
+            return r.status, r.read().decode()
+        finally:
+            c.close()
+
+    def load(self, name, data):
+        return self.ask('POST', f'/v2/repository/models/{name}/load', load_body(data))
+
+    def engine_peak(self):
+        tasks, children = f'/proc/{self.daemon.process.pid}/task', []
+        for task in os.listdir(tasks):
+            with open(f'{tasks}/{task}/children', encoding='ascii') as f:
+                children += f.read().split()
+        self.assertEqual(len(children), 1)
+        with open(f'/proc/{children[0]}/status', encoding='ascii') as f:
+            return next(int(line.split()[1]) * 1024 for line in f if line.startswith('VmHWM'))
+
+
+class Limits(Case):
+    def test_doubling(self):
+        status, text = self.load('m', doubling(30))
+        self.assertEqual(status, 413, text)
+        self.assertIn('needs at least', text)
+        self.assertLess(self.engine_peak(), 700 * MIB)
+
+    def test_products(self):
+        self.assertEqual(self.load('m', products(4096, 100)), (200, ''))
+        self.assertLess(self.engine_peak(), 700 * MIB)
+
+    def test_axis(self):
+        for axis in (-2**63, -2**40, -3, 2, 2**62):
+            gather = onnx_small.graph([('Gather', ['x', 'i'], ['y'], {'axis': axis})], [('x', 'FP32', ('n', 4)), ('i', 'INT64', ('m',))],
+                                      [('y', 'FP32', ('m', 'k'))])
+            status, text = self.load('m', gather)
+            self.assertEqual(status, 400, text)
+            self.assertIn('outside of 2 dimensions', text)
+
+
+class Long(Case):
+    """A model that folds for minutes, where the limit allows it."""
+    flags = ('--limits-fold-operations', '1e15', '--drain-seconds', '3')
+
+    def setUp(self):
+        super().setUp()
+        self.loading = socket.create_connection(('127.0.0.1', self.daemon.http), timeout=60)
+        body = load_body(products(1024, 1000)).encode()
+        self.loading.sendall(b'POST /v2/repository/models/m/load HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n' % len(body) + body)
+        while '"m"' not in self.ask('POST', '/v2/repository/index', {})[1]:  # its file is there: loading has begun, or begins next
+            pass
+
+    def tearDown(self):
+        self.loading.close()
+        super().tearDown()
+
+    def unanswered(self):
+        self.loading.setblocking(False)
+        with self.assertRaises(BlockingIOError):
+            self.loading.recv(1)
+
+    def test_others(self):
+        for _ in range(5):
+            self.assertEqual(self.ask('POST', '/v2/models/ident/infer', IDENT)[0], 200)
+            self.assertEqual(self.ask('GET', '/v2/models/ident')[0], 200)
+            self.assertEqual(self.ask('GET', '/v2/models/ident/config')[0], 200)
+            self.assertEqual(self.ask('GET', '/v2/models/stats')[0], 200)
+            self.assertEqual(self.ask('POST', '/v2/repository/index', {})[0], 200)
+        self.unanswered()
+
+    def test_hang_up(self):
+        self.unanswered()
+        self.loading.close()
+        self.assertEqual(self.load('other', onnx_small.identity('FP16'))[0], 200)  # needs the thread that folded
+
+    def test_stop(self):
+        self.unanswered()
+        self.daemon.process.send_signal(signal.SIGTERM)
+        self.loading.settimeout(60)
+        self.assertIn(b'cancel', self.loading.recv(1000).split(b'\r\n\r\n')[-1])
+        self.assertEqual(self.daemon.process.wait(60), 0)
+
+
+if __name__ == '__main__':
+    sys.exit(tap.run([Limits, Long]))
