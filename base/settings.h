@@ -160,7 +160,8 @@ typedef enum hth_setting_change {
     X(SHM_REGIONS, "shm.regions", COUNT, 256, 1, 1024, LIVE,                                       \
       "most regions of shared memory that one tenant has registered over HTTP")                    \
     X(SHM_BYTES, "shm.bytes", BYTES, 64 * HTH_GIB, 4 * HTH_KIB, 4 * HTH_TIB, LIVE,                 \
-      "most bytes of memory that one tenant shares with the server; all together 16 times as many")                        \
+      "most bytes of memory that one tenant shares with the server; all together 16 times as "     \
+      "many")                                                                                      \
     X(LIMIT_CONNECTIONS, "limits.connections", COUNT, 4096, 1, 1048576, LIVE,                      \
       "most HTTP connections, and most connections of hearth's own clients")                       \
     X(LIMIT_ADDRESS, "limits.connections_per_address", COUNT, 1024, 1, 1048576, LIVE,              \
