@@ -297,12 +297,13 @@ static bool cli_device(const hth_cli *c, char *out, size_t cap)
     return n < cap && (count < 2 || (threads == 0 && (budget == NULL || trains)));
 }
 
-// A training job takes as long as it takes; who watches wants the terminal, whatever the server
-// does.
+// A training job takes as long as it takes, and so does reading a whole store; who watches wants
+// the terminal, whatever the server does.
 static hearth_options cli_options(const hth_cli *c)
 {
     const char *name = c->command->name;
-    return (hearth_options){.timeout_ms = strcmp(name, "train") == 0 ? INT32_MAX
+    return (hearth_options){.timeout_ms = strcmp(name, "train") == 0 || strcmp(name, "verify") == 0
+                                              ? INT32_MAX
                                           : strcmp(name, "top") == 0 ? 5000
                                                                      : 0,
                             .token = c->token,

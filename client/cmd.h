@@ -12,6 +12,7 @@ extern const hth_command *const hth_commands[]; // all, NULL-terminated: command
 extern const hth_command hth_cmd_import, hth_cmd_ls, hth_cmd_show, hth_cmd_rm, hth_cmd_gc,
     hth_cmd_export, hth_cmd_load, hth_cmd_unload; // cmd_store.c
 extern const hth_command hth_cmd_infer;           // cmd_infer.c
+extern const hth_command hth_cmd_verify;          // cmd_verify.c
 extern const hth_command hth_cmd_plan, hth_cmd_bench, hth_cmd_convsel, hth_cmd_devices,
     hth_cmd_stats;                          // cmd_query.c
 extern const hth_command hth_cmd_batching;  // cmd_batching.c

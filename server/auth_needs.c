@@ -15,13 +15,14 @@ static const struct {
     const char *word;
     hth_need need;
 } query_needs[] = {
-    {"models", HTH_NEED_ANY},      {"model", HTH_NEED_ANY},    {"devices", HTH_NEED_ANY},
-    {"stats", HTH_NEED_ANY},       {"jobs", HTH_NEED_ANY},     {"job", HTH_NEED_ANY},
-    {"latency", HTH_NEED_ANY},     {"timeline", HTH_NEED_ANY}, {"loaded", HTH_NEED_ANY},
-    {"load", HTH_NEED_MODEL},      {"unload", HTH_NEED_MODEL}, {"batching", HTH_NEED_MODEL},
-    {"precision", HTH_NEED_MODEL}, {"train", HTH_NEED_JOB},    {"pause", HTH_NEED_JOB},
-    {"resume", HTH_NEED_JOB},      {"cancel", HTH_NEED_JOB},   {"plan", HTH_NEED_JOB},
-    {"curve", HTH_NEED_JOB},       {"bench", HTH_NEED_JOB},    {"convsel", HTH_NEED_JOB},
+    {"models", HTH_NEED_ANY},     {"model", HTH_NEED_ANY},       {"devices", HTH_NEED_ANY},
+    {"stats", HTH_NEED_ANY},      {"jobs", HTH_NEED_ANY},        {"job", HTH_NEED_ANY},
+    {"latency", HTH_NEED_ANY},    {"timeline", HTH_NEED_ANY},    {"loaded", HTH_NEED_ANY},
+    {"verify", HTH_NEED_MODEL},   {"load", HTH_NEED_MODEL},      {"unload", HTH_NEED_MODEL},
+    {"batching", HTH_NEED_MODEL}, {"precision", HTH_NEED_MODEL}, {"train", HTH_NEED_JOB},
+    {"pause", HTH_NEED_JOB},      {"resume", HTH_NEED_JOB},      {"cancel", HTH_NEED_JOB},
+    {"plan", HTH_NEED_JOB},       {"curve", HTH_NEED_JOB},       {"bench", HTH_NEED_JOB},
+    {"convsel", HTH_NEED_JOB},
 };
 
 static hth_need query_need(const char *word)

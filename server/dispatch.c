@@ -331,6 +331,8 @@ void hth_slot_run(hth_slot *s)
     case HEARTH__REQUEST__BODY_QUERY:
         if (strcmp(s->q->query->what, "models") == 0) {
             hth_slot_models(s);
+        } else if (strcmp(s->q->query->what, "verify") == 0) {
+            hth_slot_verify(s);
         } else {
             hth_slot_query(s);
         }
@@ -419,7 +421,9 @@ hth_err hth_dispatch_open(const hth_dispatch_config *config, hth_dispatch **out)
         return hth_fail(HTH_ENOMEM, "out of memory for requests");
     }
     hth_err err = hth_jobs_open(&d->lists);
+    err = err == HTH_OK ? hth_jobs_open(&d->checks) : err;
     if (err != HTH_OK) {
+        hth_jobs_close(d->lists);
         hth_free(d);
         return err;
     }
@@ -496,6 +500,7 @@ void hth_dispatch_close(hth_dispatch *d)
         return;
     }
     hth_jobs_close(d->lists);
+    hth_jobs_close(d->checks);
     pthread_cond_destroy(&d->idle);
     pthread_rwlock_destroy(&d->watching);
     pthread_mutex_destroy(&d->lock);

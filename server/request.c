@@ -4,6 +4,7 @@
 
 #include "base/alloc.h"
 #include "server/catalog.h"
+#include "server/verify.h"
 
 #include <jansson.h>
 
@@ -53,6 +54,19 @@ static hth_err request_place(hth_request *req, hth_request_tensor *out, int n_ou
     return hth_frame_outputs(s->q->call, req->version, out, n_out, request_frame, s);
 }
 
+// request_document answers with a document, and frees it; one that tells about this machine without
+// that, to peers elsewhere.
+static void request_document(hth_slot *s, char *json, bool tells)
+{
+    if (!hth_conn_same_machine(s->conn) && tells && json != NULL) {
+        char *cleared = hth_auth_public_jobs(json);
+        hth_free(json);
+        json = cleared;
+    }
+    hth_slot_document(s, json != NULL ? json : "null");
+    hth_free(json);
+}
+
 static void request_done(hth_request *req)
 {
     hth_slot *s = req->ctx;
@@ -65,12 +79,8 @@ static void request_done(hth_request *req)
         }
     } else if (req->query != NULL) {
         bool tells = strncmp(req->query, "job", 3) == 0 || strcmp(req->query, "loaded") == 0;
-        if (!hth_conn_same_machine(s->conn) && tells && json != NULL) {
-            char *cleared = hth_auth_public_jobs(json);
-            hth_free(json);
-            json = cleared;
-        }
-        hth_slot_document(s, json != NULL ? json : "null");
+        request_document(s, json, tells);
+        json = NULL;
     } else if (reply != NULL) {
         hth_slot_send(s, reply);
     } else {
@@ -172,6 +182,33 @@ void hth_slot_models(hth_slot *s)
 {
     s->job.run = request_list;
     hth_jobs_submit(s->d->lists, &s->job);
+}
+
+static int request_verify_progress(void *ctx, uint64_t done, uint64_t total)
+{
+    hth_slot *s = ctx;
+    hth_slot_set_progress(s, "reading", done, total);
+    return s->r.canceled;
+}
+
+static void request_verify(hth_job *j)
+{
+    hth_slot *s = (hth_slot *)((char *)j - offsetof(hth_slot, job));
+    char *json = NULL;
+    hth_err err = s->r.canceled ? hth_fail(HTH_ECANCELED, "canceled before it began")
+                                : hth_verify_answer(s->d->store, s->q->query->arguments,
+                                                    request_verify_progress, s, &json);
+    if (err != HTH_OK) {
+        hth_slot_fail(s, err, hth_err_detail());
+        return;
+    }
+    request_document(s, json, true);
+}
+
+void hth_slot_verify(hth_slot *s)
+{
+    s->job.run = request_verify;
+    hth_jobs_submit(s->d->checks, &s->job);
 }
 
 static int request_put_progress(void *ctx, uint64_t done, uint64_t total)

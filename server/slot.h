@@ -55,7 +55,8 @@ struct hth_dispatch {
     hth_store *store;
     hth_engine *engine;
     hth_jobs *jobs;
-    hth_jobs *lists; // of models: they read the store, and wait for no import
+    hth_jobs *lists;  // of models: they read the store, and wait for no import
+    hth_jobs *checks; // of all that is stored: they take long, and nobody waits for them
     hth_auth *auth;
     hth_rings *rings;
     hth_wire_limits limits;
@@ -78,6 +79,7 @@ void hth_slot_document(hth_slot *s, const char *json);
 void hth_slot_infer(hth_slot *s);
 void hth_slot_query(hth_slot *s);
 void hth_slot_job(hth_slot *s);    // import, export, remove, gc
+void hth_slot_verify(hth_slot *s); // the query "verify"
 void hth_slot_models(hth_slot *s); // the list of models
 // hth_slot_kind_of says what a request is that is not answered at once.
 hth_slot_kind hth_slot_kind_of(const Hearth__Request *q);

@@ -54,10 +54,11 @@ class Server:
         self.start()
 
     def start(self):
-        self.port, self.metrics = tap.free_port(), tap.free_port()
+        self.port, self.metrics, self.tcp_port = tap.free_port(), tap.free_port(), tap.free_port(2)
+        self.tcp = f'tcp://127.0.0.1:{self.tcp_port}'
         with open(self.folder + '/log', 'a', encoding='utf-8') as log:
             self.process = subprocess.Popen(
-                [HEARTHD, '--store', self.store, '--listen', self.url, '--http', f'127.0.0.1:{self.port}', '--metrics', f'127.0.0.1:{self.metrics}',
+                [HEARTHD, '--store', self.store, '--listen', self.url, '--listen', self.tcp, '--http', f'127.0.0.1:{self.port}', '--metrics', f'127.0.0.1:{self.metrics}',
                  '--device', 'cpu:mem=256MiB,threads=1', *self.flags], stdout=subprocess.PIPE, stderr=log, text=True)
         assert 'ready' in self.process.stdout.readline(), self.said()
 
@@ -70,8 +71,8 @@ class Server:
         with open(self.folder + '/log', encoding='utf-8') as f:
             return f.read()
 
-    def hearth(self, *args, code=0):
-        return run(HEARTH, '--server', self.url, *args, code=code)
+    def hearth(self, *args, code=0, url=None):
+        return run(HEARTH, '--server', url or self.url, *args, code=code)
 
     def infer(self):
         c = http.client.HTTPConnection('127.0.0.1', self.port, timeout=PATIENCE)
@@ -139,6 +140,57 @@ class Damage(unittest.TestCase):
         self.repaired(want)
         self.s.hearth('unload', 'digits')
         self.assertEqual(self.s.infer(), (200, want))
+
+    def verify(self, *args, code=0):
+        return json.loads(self.s.hearth('--json', 'verify', *args, code=code))
+
+    def test_verify(self):
+        """What is damaged is named, to whoever may ask, and not served from then on."""
+        want = self.s.infer()[1]
+        doc = self.verify()
+        self.assertEqual((doc['versions'], doc['damages'], doc['damaged']), (1, 0, []))
+        self.assertGreater(doc['bytes'], 100000)
+        self.assertIn('nothing is damaged', self.s.hearth('verify', 'digits'))
+        flip(self.s.file(), 300)
+        self.assertEqual(self.s.infer(), (200, want))  # the device has its own copy, and nobody has looked
+        file = self.s.file()[len(self.s.store) + 1:]
+        for args in ((), ('digits',), ('digits:1',)):
+            doc = self.verify(*args, code=1)
+            self.assertEqual(doc['damages'], 1)
+            row = doc['damaged'][0]
+            self.assertEqual((row['model'], row['version'], row['file']), ('digits', 1, file))
+            self.assertIn('does not have the bytes that were stored', row['why'])
+        said = self.s.hearth('verify', code=1)
+        self.assertIn(f"digits:1  {row['tensor']}: its file '{file}'", said)
+        self.assertIn('1 damaged; an import of the same file repairs it', said)
+        self.assertIn('model', self.s.hearth('verify', code=1, url=self.s.tcp))  # without a token: not for everybody
+        self.refused()
+        self.assertIn("no model 'digit'", self.s.hearth('verify', 'digit', code=1))
+        self.repaired(want)
+        self.assertEqual(self.verify()['damages'], 0)
+
+    def test_verify_elsewhere(self):
+        """Over the network by who may change models; where files lie is not told there."""
+        tokens = self.s.folder + '/tokens'
+        token = {role: run(HEARTH, 'token', 'new', role, '--roles', role, '--file', tokens).split('\n')[0] for role in ('infer', 'model')}
+        self.assertEqual(self.s.stop(), 0)
+        self.s.flags = ('--auth-tokens-file', tokens)
+        self.s.start()
+        flip(self.s.file(), 9)
+        asked = {role: subprocess.run([HEARTH, '--server', self.s.tcp, 'verify', '--json'], env={**os.environ, 'HEARTH_TOKEN': t},
+                                      capture_output=True, text=True, check=False, timeout=PATIENCE) for role, t in token.items()}
+        self.assertEqual([a.returncode for a in asked.values()], [1, 1])
+        self.assertEqual(asked['infer'].stdout, '')
+        row = json.loads(asked['model'].stdout)['damaged'][0]
+        self.assertEqual((row['model'], row['version'], row['file']), ('digits', 1, '(path)'))
+        self.assertNotIn('tensors/', asked['model'].stdout)
+
+    def test_verify_embedded(self):
+        """The same in a process of one's own."""
+        flip(self.s.file(), 3)
+        self.assertEqual(self.s.stop(), 0)
+        doc = json.loads(run(HEARTH, '--store', self.s.store, '--json', 'verify', code=1))
+        self.assertEqual(doc['damages'], 1)
 
     def test_fifo(self):
         """A FIFO in a file's place stops nobody."""
