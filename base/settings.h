@@ -113,6 +113,9 @@ typedef enum hth_setting_change {
       "operations for that, in addition to 16 for each byte of its constants")                     \
     X(LIMIT_FOLDED_BYTES, "limits.folded_bytes", BYTES, 0, 0, 1024 * HTH_TIB, LIVE,                \
       "memory for such results of all models together; 0: a quarter of the machine's")             \
+    X(HOST_BYTES, "memory.host_bytes", BYTES, 0, 0, 64 * HTH_TIB, LIVE,                            \
+      "host memory that requests take outside of a device, for outputs and between a model's "     \
+      "stages; 0: as much as the device has, at most a quarter of the machine's")                  \
     X(QUEUE_LENGTH, "queue.length", COUNT, 1024, 1, 1048576, FIXED,                                \
       "requests that may wait for one engine; more are refused as busy")                           \
     X(QUEUE_TIMEOUT_US, "queue.timeout_us", COUNT, 0, 0, 3600000000.0, LIVE,                       \

@@ -173,7 +173,7 @@ static void link_close(link_bench *b)
     hth_free(b->in[1]);
     hth_free(b->out[0]);
     hth_free(b->workspace);
-    hth_device_release_host(b->device, b->host);
+    hth_device_release_host(b->device, b->host, b->bytes);
     hth_free((void *)b->scratch);
 }
 

@@ -5,11 +5,16 @@
 
 #include "base/alloc.h"
 #include "base/settings.h"
+#include "base/size.h"
+#include "device/cpu/machine.h"
 #include "device/spec.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+// Of the host, whatever the machine has: what measures the link, and the smallest steps.
+#define DEVICE_HOST_LEAST ((uint64_t)64 << 20)
 
 static const struct {
     const char *kind;
@@ -152,6 +157,9 @@ hth_err hth_device_open(const char *spec, hth_device **out)
     HTH_TRY(device_spec_parse(spec, &s));
     HTH_TRY(device_kinds[device_kind_find(s.kind)].open(&s, out));
     (*out)->plain = s.plain;
+    const hth_device_props *p = &(*out)->props;
+    uint64_t all = hth_machine_memory(), own = p->host_visible ? p->budget_bytes : 0;
+    (*out)->host_limit_bytes = all > own + DEVICE_HOST_LEAST ? all - own : DEVICE_HOST_LEAST;
     return HTH_OK;
 }
 
@@ -230,9 +238,8 @@ void hth_device_release(hth_device *d, void *base, size_t bytes)
     }
 }
 
-hth_err hth_device_reserve_host(hth_device *d, size_t bytes, void **base)
+static hth_err device_host(hth_device *d, size_t bytes, void **base)
 {
-    *base = NULL;
     if (d->ops->reserve_host != NULL) {
         return d->ops->reserve_host(d, bytes, base);
     }
@@ -242,9 +249,31 @@ hth_err hth_device_reserve_host(hth_device *d, size_t bytes, void **base)
                                     d->props.name, bytes);
 }
 
-void hth_device_release_host(hth_device *d, void *base)
+hth_err hth_device_reserve_host(hth_device *d, size_t bytes, void **base)
 {
-    if (base != NULL && d->ops->release_host != NULL) {
+    *base = NULL;
+    uint64_t left =
+        d->host_limit_bytes > d->host_taken_bytes ? d->host_limit_bytes - d->host_taken_bytes : 0;
+    if (bytes > left) {
+        hth_size need, there;
+        hth_size_pair(bytes, left, &need, &there);
+        return hth_fail(HTH_ENOMEM,
+                        "device %s: %s of host memory for what leaves the device, but the machine "
+                        "has %s left for that; a smaller batch, or --spill DIR, needs less",
+                        d->props.name, need.text, there.text);
+    }
+    HTH_TRY(device_host(d, bytes, base));
+    d->host_taken_bytes += bytes;
+    return HTH_OK;
+}
+
+void hth_device_release_host(hth_device *d, void *base, size_t bytes)
+{
+    if (base == NULL) {
+        return;
+    }
+    d->host_taken_bytes -= bytes;
+    if (d->ops->release_host != NULL) {
         d->ops->release_host(d, base);
     } else {
         hth_free(base);

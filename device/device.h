@@ -92,6 +92,9 @@ struct hth_device {
     const hth_device_kept *kept;          // set by who opened it; NULL: nothing is kept
     bool plain;                           // captures are not wanted
     hth_stream *up, *down;                // of put and get, opened when they are first needed
+    // of the host, for what leaves the device: what there is for it (the machine's memory, less
+    // this device's own where that is the same), and what is taken
+    uint64_t host_limit_bytes, host_taken_bytes;
 };
 struct hth_stream {
     hth_device *device;
@@ -123,10 +126,10 @@ hth_err hth_device_memory(hth_device *d, uint64_t *total, uint64_t *free);
 hth_err hth_device_reserve(hth_device *d, size_t bytes, void **base);
 void hth_device_release(hth_device *d, void *base, size_t bytes); // nothing issued still uses it
 // hth_device_reserve_host takes host memory that copies to and from the device are fastest with:
-// pinned on CUDA. HTH_ENOMEM. Released before the device is closed,
-// when nothing issued still uses it; NULL is allowed.
+// pinned on CUDA. HTH_ENOMEM, also where the machine has less than all of it together. Released
+// before the device is closed, when nothing issued still uses it; NULL is allowed.
 hth_err hth_device_reserve_host(hth_device *d, size_t bytes, void **base);
-void hth_device_release_host(hth_device *d, void *base);
+void hth_device_release_host(hth_device *d, void *base, size_t bytes);
 
 // hth_device_put copies host memory to the device's, get the other way, and zero fills it with
 // zeros. They return when it is done; nothing issued uses that memory meanwhile.

@@ -54,6 +54,7 @@ struct hth_run {
     void **pointers;   // [n_slots], what the slots resolve to
     hth_event **waits; // events, in slices of the steps
     void *host_slab;
+    uint64_t host_bytes;    // of it
     hth_spill *spill;       // in its place
     void **bound;           // [n_tensors], as bound last
     uint64_t *first, *last; // [n_tensors], where in the arena a tensor is at first, at last

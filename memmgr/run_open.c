@@ -195,6 +195,7 @@ static hth_err run_alloc(hth_run *r)
     }
     if (spec->plan->host_bytes > 0 && spec->spill_dir == NULL) {
         HTH_TRY(hth_device_reserve_host(spec->device, spec->plan->host_bytes, &r->host_slab));
+        r->host_bytes = spec->plan->host_bytes;
         memset(r->host_slab, 0, spec->plan->host_bytes); // no page is new in the first step
     }
     bool complete =
@@ -285,7 +286,7 @@ void hth_run_close(hth_run *r)
     hth_free(r->first);
     hth_free(r->last);
     hth_spill_close(r->spill);
-    hth_device_release_host(r->spec.device, r->host_slab);
+    hth_device_release_host(r->spec.device, r->host_slab, r->host_bytes);
     hth_free(r->times);
     hth_free(r);
 }

@@ -12,9 +12,12 @@
 #include "base/clock.h"
 #include "base/settings.h"
 #include "graph/pass.h"
+#include "server/host.h"
 #include "server/paced.h"
 
 #include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define COMPILE_SPILL_BYTES ((uint64_t)32 << 20) // written and read to measure a disk
@@ -126,10 +129,102 @@ static hth_err compile_plan(hth_site *site, hth_program *p, hth_menu *menus)
     return HTH_OK;
 }
 
+// ---- contents
+
+// What is computed on the host while a program is made: results of which nobody knew the size.
+typedef struct evaluation {
+    hth_site *site;
+    uint64_t bytes; // counted so far
+} evaluation;
+
+// compile_eval is hth_ref_eval, but memory for a computed size is asked for first.
+static hth_err compile_eval(void *ctx, const hth_graph *g, const hth_node *n, const hth_tensor *in,
+                            hth_tensor *out)
+{
+    evaluation *e = ctx;
+    bool asks = out[0].data == NULL;
+    char what[128];
+    HTH_TRY(hth_ref_eval(NULL, g, n, in, out));
+    if (asks) {
+        snprintf(what, sizeof what, "the result of node '%.60s' (%s)", n->name, hth_op_name(n->op));
+        HTH_TRY(hth_host_take(e->site, HTH_HOST_CONTENTS, out[0].bytes, what));
+        e->bytes += out[0].bytes;
+    }
+    return HTH_OK;
+}
+
+static int by_pointer(const void *a, const void *b)
+{
+    const hth_const *x = *(hth_const *const *)a, *y = *(hth_const *const *)b;
+    return ((uintptr_t)x > (uintptr_t)y) - ((uintptr_t)x < (uintptr_t)y);
+}
+
+// constants_of lists the constants of a graph that own their bytes; returns how many.
+static size_t constants_of(const hth_graph *g, hth_const **to)
+{
+    size_t n = 0;
+    for (int v = 0; g != NULL && v < g->n_values; v++) {
+        hth_const *c = g->values[v].constant;
+        if (c != NULL && c->owner != NULL) {
+            to[n++] = c;
+        }
+    }
+    return n;
+}
+
+// compile_count finds out how many bytes of constants p has that its model has not: contents of
+// inputs, and what was folded from those and from the inputs' shapes.
+static hth_err compile_count(const hth_program *p, const hth_graph *model, uint64_t *bytes)
+{
+    const hth_graph *rest = p->rest.graph;
+    size_t all = (size_t)p->graph->n_values + (rest != NULL ? (size_t)rest->n_values : 0);
+    hth_const **own = hth_calloc(all + 1, sizeof *own);
+    hth_const **theirs = hth_calloc((size_t)model->n_values + 1, sizeof *theirs);
+    *bytes = 0;
+    if (own == NULL || theirs == NULL) {
+        hth_free(own);
+        hth_free(theirs);
+        return no_memory();
+    }
+    size_t n = constants_of(p->graph, own);
+    n += constants_of(rest, own + n);
+    size_t m = constants_of(model, theirs);
+    qsort(own, n, sizeof *own, by_pointer);
+    qsort(theirs, m, sizeof *theirs, by_pointer);
+    for (size_t i = 0; i < n; i++) {
+        bool seen = i > 0 && own[i] == own[i - 1];
+        if (!seen && bsearch(&own[i], theirs, m, sizeof *theirs, by_pointer) == NULL) {
+            *bytes += own[i]->bytes;
+        }
+    }
+    for (int i = 0; i < p->n_contents; i++) { // of which the graph may have no use any more
+        const hth_const *c = p->contents[i];
+        if (c != NULL && bsearch(&c, own, n, sizeof *own, by_pointer) == NULL) {
+            *bytes += c->bytes;
+        }
+    }
+    hth_free(own);
+    hth_free(theirs);
+    return HTH_OK;
+}
+
+// compile_keeps counts what p keeps of contents.
+static hth_err compile_keeps(hth_site *site, hth_program *p, const hth_source *source)
+{
+    uint64_t bytes;
+    char what[128];
+    HTH_TRY(compile_count(p, source->graph, &bytes));
+    snprintf(what, sizeof what, "a program for these inputs of model '%.60s'",
+             source->account != NULL ? source->account->name : "");
+    HTH_TRY(bytes > 0 ? hth_host_take(site, HTH_HOST_CONTENTS, bytes, what) : HTH_OK);
+    p->content_bytes = bytes;
+    return HTH_OK;
+}
+
 // compile_key notes what p was made for. Contents that counted are those that the stage was made
 // of: the inputs may lie in a client's memory, and hold something else by now.
 static hth_err compile_key(hth_program *p, const hth_graph *model, const hth_tensor *inputs,
-                           const hth_stage *stage)
+                           hth_stage *stage)
 {
     p->key = hth_calloc((size_t)model->n_inputs, sizeof *p->key);
     if (p->key == NULL) {
@@ -139,12 +234,13 @@ static hth_err compile_key(hth_program *p, const hth_graph *model, const hth_ten
         p->key[i] = inputs[i];
         p->key[i].data = NULL;
         if (stage->contents[i] != NULL) {
-            p->key[i].data = hth_memdup(stage->contents[i]->data, stage->contents[i]->bytes);
-            if (p->key[i].data == NULL) {
-                return no_memory();
-            }
+            p->key[i].data = (void *)stage->contents[i]->data; // never written
         }
     }
+    p->contents = stage->contents;
+    p->n_contents = stage->n_contents;
+    stage->contents = NULL;
+    stage->n_contents = 0;
     return HTH_OK;
 }
 
@@ -225,7 +321,7 @@ hth_err hth_program_compile(hth_site *site, hth_source *source, const hth_tensor
 {
     uint64_t t0 = hth_now_ns();
     hth_stage stage = {0};
-    hth_err err;
+    evaluation e = {site, 0};
     *out = NULL;
     hth_program *p = hth_calloc(1, sizeof *p);
     if (p == NULL) {
@@ -235,7 +331,10 @@ hth_err hth_program_compile(hth_site *site, hth_source *source, const hth_tensor
     p->tuned = tune;
     hth_paced paced;
     hth_paced_begin(&paced, site, progress);
-    HTH_GOTO(hth_specialize(source->graph, inputs, hth_ref_eval, NULL, &stage), out);
+    site->host_refused = false;
+    hth_err err = hth_specialize(source->graph, inputs, compile_eval, &e, &stage);
+    hth_host_give(site, HTH_HOST_CONTENTS, e.bytes); // what is kept of it is counted again
+    HTH_GOTO(err, out);
     p->graph = stage.graph;
     p->rest.graph = stage.rest;
     p->n_final = stage.n_final;
@@ -244,6 +343,8 @@ hth_err hth_program_compile(hth_site *site, hth_source *source, const hth_tensor
     stage.graph = stage.rest = NULL;
     stage.final_index = NULL;
     HTH_GOTO(compile_key(p, source->graph, inputs, &stage), out);
+    HTH_GOTO(compile_keeps(site, p, source), out);
+    HTH_GOTO(hth_host_sizes(site, p, progress), out);
     hth_compile_hold(p, source);
     HTH_GOTO(compile_graph(site, p, NULL, tune, progress), out);
     p->compile_ms = (double)(hth_now_ns() - t0) / 1e6;
@@ -357,6 +458,7 @@ hth_err hth_program_compile_step(hth_site *site, const hth_step_spec *spec, bool
     hth_paced paced;
     hth_paced_begin(&paced, site, progress);
     hth_err err = hth_graph_clone(spec->train->graph, &p->graph);
+    err = err == HTH_OK && !p->plan_only ? hth_host_sizes(site, p, NULL) : err;
     if (err == HTH_OK && p->spill != NULL) {
         err = hth_spill_measure(p->spill, COMPILE_SPILL_BYTES, &p->spill_speed);
     }

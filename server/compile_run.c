@@ -2,6 +2,7 @@
 // From a plan to what runs it: where everything is while it is away, and the run; another plan for
 // the same kernels; and the end of a program.
 #include "server/compile.h"
+#include "server/host.h"
 
 #include "base/alloc.h"
 
@@ -182,11 +183,13 @@ void hth_program_free(hth_site *site, hth_program *p)
     for (int i = 0; p->graph != NULL && p->kernels != NULL && i < p->graph->n_nodes; i++) {
         hth_kernel_close(p->kernels[i]);
     }
-    for (int i = 0; p->key != NULL && i < p->graph->n_inputs; i++) {
-        hth_free(p->key[i].data);
+    for (int i = 0; i < p->n_contents; i++) {
+        hth_const_rele(p->contents[i]);
     }
+    hth_free(p->contents);
+    hth_host_give(site, HTH_HOST_CONTENTS, p->content_bytes);
     for (int w = 0; w < p->n_weights; w++) {
-        hth_device_release_host(site->device, p->weights[w].far.memory);
+        hth_device_release_host(site->device, p->weights[w].far.memory, p->weights[w].bytes);
     }
     hth_spill_close(p->spill_weights);
     hth_free(p->far_of);

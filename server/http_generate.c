@@ -5,6 +5,7 @@
 // stream is one event.
 #include "server/http_infer.h"
 
+#include "base/settings.h"
 #include "server/http_field.h"
 
 #include <stdlib.h>
@@ -185,7 +186,7 @@ static void generate_write(const hth_infer_call *c, hth_text *out)
 static void generate_answer(hth_http_call *call, bool stream)
 {
     hth_infer_call *c = (hth_infer_call *)call;
-    hth_text out = {.p = NULL};
+    hth_text out = {.most = (size_t)hth_setting_int(HTH_SET_LIMIT_MESSAGE_BYTES)};
     struct evbuffer *body = NULL;
     hth_infer_name_trace(c);
     if (call->r.err != HTH_OK) {
@@ -199,7 +200,7 @@ static void generate_answer(hth_http_call *call, bool stream)
     generate_write(c, &out);
     if (out.failed ||
         (!stream && ((body = evbuffer_new()) == NULL || evbuffer_add(body, out.p, out.n) != 0))) {
-        hth_http_fail(call->h, call->req, HTTP_SERVUNAVAIL, "out of memory for an answer");
+        hth_infer_unanswered(call, out.over);
     } else if (stream) {
         hth_http_send_event(call->h, call->req, out.p, out.n);
     } else {

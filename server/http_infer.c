@@ -5,6 +5,8 @@
 #include "server/http_infer.h"
 
 #include "base/clock.h"
+#include "base/settings.h"
+#include "base/size.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -333,6 +335,19 @@ void hth_infer_name_trace(const hth_infer_call *c)
     }
 }
 
+void hth_infer_unanswered(const hth_http_call *call, bool over)
+{
+    if (over) {
+        hth_http_fail(
+            call->h, call->req, HTTP_BADREQUEST,
+            "the answer as JSON is more than %s (limits.message_bytes): binary_data needs "
+            "less",
+            hth_size_of((uint64_t)hth_setting_int(HTH_SET_LIMIT_MESSAGE_BYTES)).text);
+    } else {
+        hth_http_fail(call->h, call->req, HTTP_SERVUNAVAIL, "out of memory for an answer");
+    }
+}
+
 static void infer_finish(hth_http_call *call)
 {
     hth_infer_call *c = (hth_infer_call *)call;
@@ -355,10 +370,11 @@ static void infer_finish(hth_http_call *call)
     struct evbuffer *body = evbuffer_new();
     if (a != NULL) {
         a->c = c;
+        a->head.most = (size_t)hth_setting_int(HTH_SET_LIMIT_MESSAGE_BYTES);
         answer_head(a);
     }
     if (a == NULL || !answer_body(a, body)) {
-        hth_http_fail(call->h, call->req, HTTP_SERVUNAVAIL, "out of memory for an answer");
+        hth_infer_unanswered(call, a != NULL && a->head.over);
     } else {
         answer_send(a, body);
     }

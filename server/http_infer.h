@@ -86,6 +86,10 @@ void hth_infer_name_trace(const hth_infer_call *c);
 // hth_infer_start submits `c`; with an error it answers with that, and frees it.
 void hth_infer_start(hth_infer_call *c, hth_err err);
 
+// hth_infer_unanswered answers that there is no memory for the answer; over: that its text is more
+// than limits.message_bytes.
+void hth_infer_unanswered(const hth_http_call *call, bool over);
+
 // hth_infer_who begins an answer: id, model, version; members may follow.
 void hth_infer_who(const hth_infer_call *c, hth_text *out);
 

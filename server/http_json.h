@@ -10,11 +10,12 @@
 
 #include <stddef.h>
 
-// Growing text. Out of memory is remembered and told at the end.
+// Growing text. Out of memory is remembered and told at the end, and so is more than `most` bytes.
 typedef struct hth_text {
     char *p;
     size_t n, cap;
-    bool failed;
+    size_t most;       // 0: as much as there is memory for
+    bool failed, over; // over: failed because of `most`
 } hth_text;
 
 void hth_text_add(hth_text *t, const char *s, size_t n);

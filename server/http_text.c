@@ -16,6 +16,9 @@
 
 static bool text_room(hth_text *t, size_t n)
 {
+    if (!t->failed && t->most > 0 && n > t->most - t->n) {
+        t->failed = t->over = true;
+    }
     if (t->failed || t->cap - t->n >= n) {
         return !t->failed;
     }
@@ -162,7 +165,7 @@ void hth_json_write(hth_text *out, const hth_tensor *t)
 {
     size_t size = hth_dtype_bytes(t->dtype);
     hth_text_put(out, "[");
-    for (size_t at = 0; at < t->bytes; at += size) {
+    for (size_t at = 0; at < t->bytes && !out->failed; at += size) {
         if (at > 0) {
             hth_text_put(out, ",");
         }

@@ -7,9 +7,11 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "server/admit.h"
+#include "server/host.h"
 #include "server/quota.h"
 #include "server/slice.h"
 
+#include <stdio.h>
 #include <string.h>
 
 // Runs after which a program is worth measuring for.
@@ -86,7 +88,7 @@ hth_err hth_infer_program(hth_models *ms, hth_source *s, const hth_tensor *input
         (*out)->tuned |= tuned;
         (*out)->runs = runs;
     }
-    return err == HTH_ETOOBIG ? hth_admit_refuse(site, s, inputs) : err;
+    return err == HTH_ETOOBIG && !site->host_refused ? hth_admit_refuse(site, s, inputs) : err;
 }
 
 typedef struct infer_state {
@@ -108,7 +110,7 @@ static hth_err infer_last_stage(infer_state *st, hth_program *p, const hth_tenso
     if (out == NULL) {
         return hth_fail(HTH_ENOMEM, "no memory for a request");
     }
-    hth_err err = hth_work_place(st->w, p, output_map, -1);
+    hth_err err = hth_work_place(st->ms, st->w, p, output_map, -1);
     st->t.input_ns = hth_now_ns();
     for (int i = 0; i < n; i++) {
         out[i] = st->r->outputs[output_map[p->final_index[i]]].t;
@@ -120,6 +122,34 @@ static hth_err infer_last_stage(infer_state *st, hth_program *p, const hth_tenso
     return err;
 }
 
+// infer_stage_room makes the buffers of a stage that feeds another; *bytes of the host's memory are
+// counted for them.
+static hth_err infer_stage_room(infer_state *st, const hth_program *p, hth_tensor *out,
+                                uint64_t *bytes)
+{
+    int n = p->graph->n_outputs;
+    uint64_t all = 0;
+    char what[128];
+    for (int i = 0; i < n; i++) {
+        out[i] = hth_program_output(p, i);
+        all += out[i].bytes; // each is below 2^63: two that are so large are refused as one is
+        if (out[i].bytes > UINT64_MAX / 4 || all > UINT64_MAX / 4) {
+            return hth_fail(HTH_ETOOBIG, "a stage's results take more memory than there is");
+        }
+    }
+    snprintf(what, sizeof what, "what stage %d of model '%.60s' hands on", st->depth,
+             st->w->model->name);
+    HTH_TRY(hth_host_take(st->ms->site, HTH_HOST_STAGES, all, what));
+    *bytes = all;
+    for (int i = 0; i < n; i++) {
+        out[i].data = hth_alloc_aligned(out[i].bytes, HTH_DEVICE_ALIGN);
+        if (out[i].data == NULL) {
+            return hth_fail(HTH_ENOMEM, "no memory for a result of %zu bytes", out[i].bytes);
+        }
+    }
+    return HTH_OK;
+}
+
 // infer_middle_stage runs a stage whose results feed another. Final outputs that it already gives
 // stay in its own buffers until the last stage knows all sizes, and are copied to their places
 // then: nobody else is ever shown these buffers.
@@ -129,6 +159,7 @@ static hth_err infer_middle_stage(infer_state *st, hth_program *p, const hth_ten
     const hth_graph *g = p->graph, *rest = p->rest.graph;
     int n = g->n_outputs, n_passed = g->n_inputs;
     hth_err err = HTH_OK;
+    uint64_t bytes = 0;
     hth_tensor *out = hth_calloc((size_t)n, sizeof *out);
     hth_tensor *next = hth_calloc((size_t)rest->n_inputs, sizeof *next);
     int *map = hth_calloc((size_t)rest->n_outputs, sizeof *map);
@@ -136,14 +167,7 @@ static hth_err infer_middle_stage(infer_state *st, hth_program *p, const hth_ten
         err = hth_fail(HTH_ENOMEM, "no memory for a request");
         goto out;
     }
-    for (int i = 0; i < n; i++) {
-        out[i] = hth_program_output(p, i);
-        out[i].data = hth_alloc_aligned(out[i].bytes, HTH_DEVICE_ALIGN);
-        if (out[i].data == NULL) {
-            err = hth_fail(HTH_ENOMEM, "no memory for a result of %zu bytes", out[i].bytes);
-            goto out;
-        }
-    }
+    HTH_GOTO(infer_stage_room(st, p, out, &bytes), out);
     HTH_GOTO(hth_program_run(st->ms->site, p, inputs, out, &st->r->canceled), out);
     memcpy(next, inputs, (size_t)n_passed * sizeof *next);
     memcpy(next + n_passed, out + p->n_final, (size_t)(n - p->n_final) * sizeof *next);
@@ -168,6 +192,7 @@ out:
     for (int i = 0; out != NULL && i < n; i++) {
         hth_free(out[i].data);
     }
+    hth_host_give(st->ms->site, HTH_HOST_STAGES, bytes);
     hth_free(out);
     hth_free(next);
     hth_free(map);

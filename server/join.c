@@ -7,6 +7,7 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "server/host.h"
 #include "server/infer.h"
 
 #include <string.h>
@@ -27,7 +28,7 @@ static size_t aligned(size_t bytes)
 }
 
 // join_tensors describes the joined inputs and outputs of p, in j's memory.
-static hth_err join_tensors(hth_join *j, const hth_program *p, hth_tensor *t)
+static hth_err join_tensors(hth_join *j, hth_site *site, const hth_program *p, hth_tensor *t)
 {
     int n_in = p->graph->n_inputs, n = n_in + p->graph->n_outputs;
     size_t bytes = 0;
@@ -37,11 +38,14 @@ static hth_err join_tensors(hth_join *j, const hth_program *p, hth_tensor *t)
     }
     if (bytes > j->bytes) {
         hth_join_fini(j);
+        HTH_TRY(hth_host_take(site, HTH_HOST_BATCHES, bytes, "a joined run"));
         j->memory = hth_alloc_aligned(bytes, HTH_DEVICE_ALIGN);
         if (j->memory == NULL) {
+            hth_host_give(site, HTH_HOST_BATCHES, bytes);
             return hth_fail(HTH_ENOMEM, "no memory for a joined run of %zu bytes", bytes);
         }
         j->bytes = bytes;
+        j->site = site;
     }
     char *at = j->memory;
     for (int i = 0; i < n; i++) {
@@ -111,14 +115,14 @@ typedef struct joined {
     int64_t total;
 } joined;
 
-static hth_err join_place(hth_work **work, int n, joined *x)
+static hth_err join_place(hth_models *ms, hth_work **work, int n, joined *x)
 {
     bool any = false;
     for (int k = 0; k < n; k++) {
         x->samples[k] = work[k]->item.samples;
         x->total += x->samples[k];
         hth_err err = hth_work_outputs(work[k]);
-        err = err == HTH_OK ? hth_work_place(work[k], x->p, NULL, x->samples[k]) : err;
+        err = err == HTH_OK ? hth_work_place(ms, work[k], x->p, NULL, x->samples[k]) : err;
         hth_work_result(work[k], err);
         any = any || work[k]->r->err == HTH_OK;
     }
@@ -151,7 +155,7 @@ static void join_compute(hth_join *j, hth_models *ms, hth_model *m, joined *x)
 {
     int n_in = x->p->graph->n_inputs;
     hth_work_times t = {.start_ns = j->work[0]->r->started_ns};
-    hth_err ran = join_place(j->work, j->n, x);
+    hth_err ran = join_place(ms, j->work, j->n, x);
     if (ran == HTH_OK) {
         join_gather(j->work, j->n, x->t, n_in);
         t.input_ns = hth_now_ns();
@@ -174,11 +178,12 @@ hth_err hth_join_run(hth_join *j, hth_models *ms, hth_work **work, int n, int64_
         m->alone = true;
         return hth_fail(HTH_ENOTSUP, "the model's outputs are not per sample");
     }
+    x.p->held++; // others' programs may be let go of for the run's memory
     x.t = hth_calloc((size_t)(x.p->graph->n_inputs + x.p->graph->n_outputs), sizeof *x.t);
     x.samples = hth_calloc((size_t)n, sizeof *x.samples);
     hth_err made = x.t == NULL || x.samples == NULL
                        ? hth_fail(HTH_ENOMEM, "no memory for a joined run")
-                       : join_tensors(j, x.p, x.t);
+                       : join_tensors(j, ms->site, x.p, x.t);
     if (made == HTH_OK) {
         j->work = work;
         j->n = n;
@@ -187,6 +192,7 @@ hth_err hth_join_run(hth_join *j, hth_models *ms, hth_work **work, int n, int64_
         j->work = NULL;
         j->n = 0;
     }
+    x.p->held--;
     hth_free(x.t);
     hth_free(x.samples);
     return made;
@@ -194,6 +200,9 @@ hth_err hth_join_run(hth_join *j, hth_models *ms, hth_work **work, int n, int64_
 
 void hth_join_fini(hth_join *j)
 {
+    if (j->memory != NULL) {
+        hth_host_give(j->site, HTH_HOST_BATCHES, j->bytes);
+    }
     hth_free(j->memory);
     j->memory = NULL;
     j->bytes = 0;

@@ -9,6 +9,7 @@
 typedef struct hth_join {
     void *memory; // of the joined tensors, kept from run to run
     size_t bytes;
+    hth_site *site; // that counts them
     // while something runs: its requests. One that is not done and taken out (NULL) gets no
     // outputs.
     hth_work **work;

@@ -45,6 +45,15 @@ typedef struct hth_source {
     const hth_account *account; // of its programs; outlives them. NULL: nobody's
 } hth_source;
 
+// What host memory outside of the device is for (host.h).
+typedef enum hth_host_use {
+    HTH_HOST_OUTPUTS,  // of requests, until they are answered
+    HTH_HOST_STAGES,   // what a stage of a model gives, until the last one has run
+    HTH_HOST_BATCHES,  // joined requests', benchmarks' and evaluations' inputs and outputs
+    HTH_HOST_CONTENTS, // of programs: inputs' contents that they were made of, and what followed
+    HTH_HOST_N_USES
+} hth_host_use;
+
 // What programs share on one device.
 typedef struct hth_site {
     hth_device *device;
@@ -72,7 +81,9 @@ typedef struct hth_site {
     // needs; how many wait
     uint64_t freed, refused_over, refused_bytes, awaited_bytes;
     int awaiting;
-    hth_share *shares;    // of training jobs
+    uint64_t host_bytes[HTH_HOST_N_USES], host_default_bytes; // host.h
+    bool host_refused; // the last compilation was refused for memory of the host, not the device's
+    hth_share *shares; // of training jobs
     hth_tenants *tenants; // NULL: nobody has limits
     // does work(arg) of a training job in a space of its own (space.h), and serves others beside
     // it, for beside_ns nanoseconds; NULL: nobody is served
@@ -111,10 +122,13 @@ struct hth_program {
     hth_program *like[HTH_PROGRAMS];
     int held; // calls in progress that go on with it: requests served in between leave it there
     const void *followed; // the newer version that was made ready for these inputs, too
-    hth_tensor *key;      // the inputs it was made for; data: copies of those in value_inputs
+    hth_tensor *key;      // the inputs it was made for; data: of those in value_inputs, in contents
     uint64_t value_inputs;
-    hth_graph *graph; // concrete
-    hth_source rest;  // graph NULL: none
+    hth_const **contents; // per input, NULL where only dtype and shape count
+    int n_contents;
+    uint64_t content_bytes; // of them and of what was computed of them when it was compiled
+    hth_graph *graph;       // concrete
+    hth_source rest;        // graph NULL: none
     int n_final, *final_index;
     hth_kernel **kernels; // per node
     hth_heat heat;        // of a training step: what its nodes find in the caches

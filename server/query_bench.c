@@ -5,6 +5,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/compare.h"
+#include "server/host.h"
 #include "server/slice.h"
 
 #include <stdlib.h>
@@ -35,6 +36,25 @@ static hth_err bench_runs(query *q, hth_program *p, const hth_tensor *inputs, co
     return HTH_OK;
 }
 
+// bench_outputs makes places for p's outputs; *bytes are counted for them.
+static hth_err bench_outputs(query *q, const hth_program *p, hth_tensor *out, uint64_t *bytes)
+{
+    uint64_t all = 0;
+    for (int i = 0; i < p->graph->n_outputs; i++) {
+        out[i] = hth_program_output(p, i);
+        all = __builtin_add_overflow(all, out[i].bytes, &all) ? UINT64_MAX : all;
+    }
+    HTH_TRY(hth_host_take(q->ms->site, HTH_HOST_BATCHES, all, "the outputs of this batch"));
+    *bytes = all;
+    for (int i = 0; i < p->graph->n_outputs; i++) {
+        out[i].data = hth_alloc_aligned(out[i].bytes, HTH_DEVICE_ALIGN);
+        if (out[i].data == NULL) {
+            return hth_fail(HTH_ENOMEM, "no memory for an output of %zu bytes", out[i].bytes);
+        }
+    }
+    return HTH_OK;
+}
+
 hth_err query_bench(query *q, json_t **out)
 {
     if (json_is_true(json_object_get(q->args, "train"))) {
@@ -50,6 +70,7 @@ hth_err query_bench(query *q, json_t **out)
     hth_tensor *outputs = NULL;
     double *ms = hth_calloc(BENCH_MAX_RUNS, sizeof *ms);
     int n = 0, n_outputs = 0;
+    uint64_t bytes = 0;
     hth_err err = ms == NULL ? hth_fail(HTH_ENOMEM, "no memory for a benchmark") : HTH_OK;
     double seconds = query_number(q, "seconds", 5), batch = query_number(q, "batch", 1);
     if (err == HTH_OK && !(seconds >= 0 && seconds <= BENCH_MAX_SECONDS)) {
@@ -73,12 +94,8 @@ hth_err query_bench(query *q, json_t **out)
     }
     n_outputs = p->graph->n_outputs;
     outputs = hth_calloc((size_t)n_outputs, sizeof *outputs);
-    for (int i = 0; outputs != NULL && i < n_outputs; i++) {
-        outputs[i] = hth_program_output(p, i);
-        outputs[i].data = hth_alloc_aligned(outputs[i].bytes, HTH_DEVICE_ALIGN);
-        err = outputs[i].data == NULL ? hth_fail(HTH_ENOMEM, "no memory for an output") : err;
-    }
-    err = outputs == NULL ? hth_fail(HTH_ENOMEM, "no memory for a benchmark") : err;
+    err = outputs == NULL ? hth_fail(HTH_ENOMEM, "no memory for a benchmark")
+                          : bench_outputs(q, p, outputs, &bytes);
     if (err == HTH_OK) {
         err = bench_runs(q, p, s.inputs, outputs, seconds, ms, &n);
     }
@@ -101,6 +118,7 @@ hth_err query_bench(query *q, json_t **out)
         q->ms->site->device->props.n_threads, "device", q->ms->site->device->props.name, "slice",
         (int)p->slice);
 out:
+    hth_host_give(q->ms->site, HTH_HOST_BATCHES, bytes);
     query_program_done(q, &s);
     query_tensors_free(outputs, n_outputs);
     hth_free(ms);

@@ -59,7 +59,8 @@ static hth_err query_source(query *q, hth_model *m, hth_source **out)
     return HTH_OK;
 }
 
-hth_err query_program(query *q, query_subject *out)
+// query_make makes the program, and *out is set, also on errors, to what query_program_done drops.
+static hth_err query_make(query *q, query_subject *out)
 {
     hth_site *site = q->ms->site;
     *out = (query_subject){.model = NULL};
@@ -98,9 +99,23 @@ hth_err query_program(query *q, query_subject *out)
     return hth_program_compile(site, source, out->inputs, budget, true, q->r, &out->program);
 }
 
+hth_err query_program(query *q, query_subject *out)
+{
+    hth_err err = query_make(q, out);
+    if (err != HTH_OK) {
+        out->program = NULL;
+        return err;
+    }
+    out->program->held++; // the question is about it to its end
+    return HTH_OK;
+}
+
 void query_program_done(query *q, query_subject *s)
 {
-    const hth_program *p = s->program;
+    hth_program *p = s->program;
+    if (p != NULL) {
+        p->held--;
+    }
     if (p != NULL && p->budget != q->ms->site->device->props.budget_bytes) {
         hth_program_free(q->ms->site, s->program);
     }

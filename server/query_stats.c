@@ -4,6 +4,7 @@
 #include "server/query.h"
 
 #include "base/alloc.h"
+#include "server/host.h"
 #include "server/ledger.h"
 #include "server/query_latency.h"
 #include "server/tenant.h"
@@ -157,9 +158,9 @@ static json_t *stats_tenants(const hth_ledger *l, hth_tenants *all)
     return list;
 }
 
-static json_t *stats_ledger(const hth_ledger *l)
+static json_t *stats_ledger(const hth_ledger *l, hth_site *site)
 {
-    return json_pack(
+    json_t *doc = json_pack(
         "{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "budget_bytes",
         (json_int_t)l->pool.reserved_bytes, "weight_bytes",
         (json_int_t)l->pool.used_bytes[HTH_POOL_WEIGHT], "private_weight_bytes",
@@ -171,6 +172,13 @@ static json_t *stats_ledger(const hth_ledger *l)
         "unclaimed_bytes", (json_int_t)l->unclaimed_bytes, "difference_bytes",
         (json_int_t)l->difference, "mapped_bytes", (json_int_t)l->mapped_bytes, "host_bytes",
         (json_int_t)l->host_bytes);
+    static const char *const use[HTH_HOST_N_USES] = {"host_output_bytes", "host_stage_bytes",
+                                                     "host_batch_bytes", "host_content_bytes"};
+    json_object_set_new(doc, "host_limit_bytes", json_integer((json_int_t)hth_host_limit(site)));
+    for (int i = 0; i < HTH_HOST_N_USES; i++) {
+        json_object_set_new(doc, use[i], json_integer((json_int_t)site->host_bytes[i]));
+    }
+    return doc;
 }
 
 // What the driver of a GPU says about it; NULL: the device is none, or is lost.
@@ -198,9 +206,9 @@ hth_err hth_query_stats(hth_models *ms, const hth_model *only, json_t **out)
     }
     *out = json_pack(
         "{s:o, s:{s:I, s:I, s:I, s:I, s:I, s:I, s:I}, s:o, s:o, s:o, s:{s:i, s:I}}", "ledger",
-        stats_ledger(&l), "residency", "entries", (json_int_t)rs.entries, "resident_bytes",
-        (json_int_t)rs.resident_bytes, "held_bytes", (json_int_t)rs.held_bytes, "fills",
-        (json_int_t)rs.fills, "filled_bytes", (json_int_t)rs.filled_bytes, "evictions",
+        stats_ledger(&l, ms->site), "residency", "entries", (json_int_t)rs.entries,
+        "resident_bytes", (json_int_t)rs.resident_bytes, "held_bytes", (json_int_t)rs.held_bytes,
+        "fills", (json_int_t)rs.fills, "filled_bytes", (json_int_t)rs.filled_bytes, "evictions",
         (json_int_t)rs.evictions, "evicted_bytes", (json_int_t)rs.evicted_bytes, "models", models,
         "jobs", stats_jobs(&l), "tenants", stats_tenants(&l, ms->site->tenants), "memory_waits",
         "requests", ms->site->awaiting, "bytes", (json_int_t)ms->site->awaited_bytes);

@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "server/host.h"
 #include "server/infer.h"
 
 #include <string.h>
@@ -143,6 +144,28 @@ static hth_err slice_compare(hth_models *ms, hth_program *p, const hth_tensor *i
     return HTH_OK;
 }
 
+// slice_room makes inputs and outputs of p to compare with; *bytes are counted for them.
+static hth_err slice_room(hth_site *site, const hth_program *p, hth_tensor *t, uint64_t *bytes)
+{
+    int n_in = p->graph->n_inputs, n = n_in + p->graph->n_outputs;
+    uint64_t all = 0;
+    for (int i = 0; i < n; i++) {
+        t[i] = i < n_in ? p->key[i] : hth_program_output(p, i - n_in);
+        t[i].data = NULL;
+        all = __builtin_add_overflow(all, t[i].bytes, &all) ? UINT64_MAX : all;
+    }
+    HTH_TRY(hth_host_take(site, HTH_HOST_BATCHES, all, "a comparison of slices"));
+    *bytes = all;
+    for (int i = 0; i < n; i++) {
+        t[i].data = hth_alloc_aligned(t[i].bytes, HTH_DEVICE_ALIGN);
+        if (t[i].data == NULL) {
+            return hth_fail(HTH_ENOMEM, "no memory to measure slices");
+        }
+        memset(t[i].data, 0, t[i].bytes); // a value that every model takes, indices included
+    }
+    return HTH_OK;
+}
+
 hth_err hth_slice_choose(hth_models *ms, hth_program *p, hth_request *progress)
 {
     int n_in = p->graph->n_inputs, n = n_in + p->graph->n_outputs;
@@ -154,20 +177,12 @@ hth_err hth_slice_choose(hth_models *ms, hth_program *p, hth_request *progress)
     }
     hth_tensor *t = hth_calloc((size_t)n, sizeof *t);
     hth_err err = t == NULL ? hth_fail(HTH_ENOMEM, "no memory to measure slices") : HTH_OK;
-    for (int i = 0; i < n && err == HTH_OK; i++) {
-        t[i] = i < n_in ? p->key[i] : hth_program_output(p, i - n_in);
-        t[i].data = hth_alloc_aligned(t[i].bytes, HTH_DEVICE_ALIGN);
-        if (t[i].data == NULL) {
-            err = hth_fail(HTH_ENOMEM, "no memory to measure slices");
-        } else {
-            memset(t[i].data, 0, t[i].bytes); // a value that every model takes, indices included
-        }
-    }
-    if (err == HTH_OK) {
-        p->held++;
-        err = slice_compare(ms, p, t, t + n_in, progress);
-        p->held--;
-    }
+    uint64_t bytes = 0;
+    p->held++;
+    err = err == HTH_OK ? slice_room(ms->site, p, t, &bytes) : err;
+    err = err == HTH_OK ? slice_compare(ms, p, t, t + n_in, progress) : err;
+    p->held--;
+    hth_host_give(ms->site, HTH_HOST_BATCHES, bytes);
     for (int i = 0; t != NULL && i < n; i++) {
         hth_free(t[i].data);
     }

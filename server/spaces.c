@@ -189,7 +189,7 @@ static hth_err space_prepare(hth_serve *s, hth_space_run *x, hth_work *w)
         return hth_fail(HTH_ENOMEM, "no memory for a request");
     }
     HTH_TRY(hth_work_outputs(w));
-    HTH_TRY(hth_work_place(w, x->p, NULL, -1));
+    HTH_TRY(hth_work_place(s->ms, w, x->p, NULL, -1));
     for (int i = 0; i < x->p->n_final; i++) {
         x->out[i] = w->r->outputs[x->p->final_index[i]].t;
     }

@@ -2,6 +2,7 @@
 #include "server/train_eval.h"
 
 #include "base/alloc.h"
+#include "server/host.h"
 
 #include <math.h>
 #include <string.h>
@@ -18,6 +19,7 @@ struct hth_evaluator {
     int64_t batch, at;        // at: first sample of the next batch
     hth_tensor *in;           // of the forward graph
     float *result;            // its output
+    uint64_t result_bytes;    // .. that are counted for it
     hth_put_tensor *slots;    // the trainer's, as they are now
     double loss;              // sums over what was seen
     int64_t counted, right;   // labels (or elements), and those that were predicted
@@ -73,6 +75,14 @@ static void eval_forget(hth_evaluator *e)
     }
 }
 
+static void eval_result_free(hth_evaluator *e)
+{
+    hth_host_give(e->ms->site, HTH_HOST_BATCHES, e->result_bytes);
+    hth_free(e->result);
+    e->result = NULL;
+    e->result_bytes = 0;
+}
+
 static hth_err eval_result_room(hth_evaluator *e)
 {
     size_t most = 0;
@@ -80,7 +90,9 @@ static hth_err eval_result_room(hth_evaluator *e)
         hth_tensor y = hth_program_output(p, 0);
         most = y.bytes > most ? y.bytes : most;
     }
-    hth_free(e->result);
+    eval_result_free(e);
+    HTH_TRY(hth_host_take(e->ms->site, HTH_HOST_BATCHES, most, "the outputs of an evaluation"));
+    e->result_bytes = most;
     e->result = hth_alloc_aligned(most, HTH_DEVICE_ALIGN);
     return e->result != NULL ? HTH_OK : no_memory();
 }
@@ -152,7 +164,7 @@ void hth_evaluator_close(hth_evaluator *e)
     hth_source_fini(e->ms->site, &e->source);
     hth_train_data_close(&e->data);
     hth_free(e->in);
-    hth_free(e->result);
+    eval_result_free(e);
     hth_free(e->slots);
     hth_free(e);
 }

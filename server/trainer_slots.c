@@ -66,7 +66,7 @@ void hth_slots_close(hth_slots *s)
     hth_slots_unview(s);
     for (int i = 0; i < s->n; i++) {
         if (s->far != NULL) {
-            hth_device_release_host(s->device, s->far[i].memory);
+            hth_device_release_host(s->device, s->far[i].memory, s->bytes[i]);
         }
         if (s->initial != NULL) {
             hth_const_rele(s->initial[i]);

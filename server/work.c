@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "server/host.h"
 #include "server/query_latency.h"
 
 #include <stdio.h>
@@ -47,6 +48,7 @@ hth_err hth_work_open(hth_models *ms, hth_model *m, hth_request *r, hth_work **o
 
 void hth_work_close(hth_models *ms, hth_work *w)
 {
+    hth_host_give(ms->site, HTH_HOST_OUTPUTS, w->host_bytes);
     hth_model_rele(ms, w->model);
     hth_free(w);
 }
@@ -112,7 +114,22 @@ hth_err hth_work_describe(hth_work *w, int at, const hth_tensor *t)
                            o->name, o->t.bytes, t->bytes);
 }
 
-hth_err hth_work_place(hth_work *w, const hth_program *p, const int *map, int64_t samples)
+// work_room counts the outputs' bytes, which must fit in an answer and in the host's memory.
+static hth_err work_room(hth_models *ms, hth_work *w)
+{
+    hth_request *r = w->r;
+    uint64_t bytes;
+    char what[128];
+    HTH_TRY(hth_host_answers(r, r->outputs, r->n_outputs, &bytes));
+    snprintf(what, sizeof what, "an answer of model '%.60s'", w->model->name);
+    hth_err err = hth_host_take(ms->site, HTH_HOST_OUTPUTS, bytes, what);
+    w->host_bytes = err == HTH_OK ? bytes : 0;
+    r->n_outputs = err == HTH_OK ? r->n_outputs : 0; // nobody was asked: another device may be
+    return err;
+}
+
+hth_err hth_work_place(hth_models *ms, hth_work *w, const hth_program *p, const int *map,
+                       int64_t samples)
 {
     hth_request *r = w->r;
     for (int i = 0; i < p->n_final; i++) {
@@ -128,9 +145,10 @@ hth_err hth_work_place(hth_work *w, const hth_program *p, const int *map, int64_
         return HTH_OK;
     }
     r->n_outputs = w->model->source.graph->n_outputs;
-    HTH_TRY(r->place(r, r->outputs, r->n_outputs));
-    w->placed = true;
-    return HTH_OK;
+    hth_err err = work_room(ms, w);
+    err = err == HTH_OK ? r->place(r, r->outputs, r->n_outputs) : err;
+    w->placed = err == HTH_OK;
+    return err;
 }
 
 void hth_work_result(hth_work *w, hth_err err)

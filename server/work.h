@@ -10,9 +10,10 @@
 typedef struct hth_work {
     hth_batch_item item; // first
     hth_request *r;
-    hth_model *model; // held
-    bool placed;      // its outputs have a place
-    bool done;        // its result stands
+    hth_model *model;    // held
+    bool placed;         // its outputs have a place
+    uint64_t host_bytes; // .. of which so many are counted (host.h)
+    bool done;           // its result stands
     // of one that waits for memory (await.h): since and until when, the bytes for models that it
     // was refused for (0: they were not what it lacked), what it needs of what others hold
     uint64_t awaits_since_ns, awaits_until_ns, awaits_over, awaits_bytes;
@@ -40,7 +41,10 @@ hth_err hth_work_describe(hth_work *w, int at, const hth_tensor *t);
 // hth_work_place describes p's outputs, which are the outputs map[i] of the model (NULL: i), of
 // `samples` samples (-1: of as many as p has), and asks the submitter for a place of all outputs.
 // Once: a place stays.
-hth_err hth_work_place(hth_work *w, const hth_program *p, const int *map, int64_t samples);
+// HTH_EINVAL: they are more than an answer may have; HTH_ETOOBIG: than the host's memory for
+// requests; HTH_ENODEVMEM: not now.
+hth_err hth_work_place(hth_models *ms, hth_work *w, const hth_program *p, const int *map,
+                       int64_t samples);
 // hth_work_result puts a result into the request, with the present detail if it is an error.
 void hth_work_result(hth_work *w, hth_err err);
 

@@ -197,7 +197,7 @@ static void test_refusals(void **state)
     assert_ok(hth_stream_sync(s));
     assert_memory_equal(pinned, (char *)pinned + 64, 64);
     hth_capture_close(c);
-    hth_device_release_host(d, pinned);
+    hth_device_release_host(d, pinned, MIB);
     hth_device_release(d, far, MIB);
     hth_stream_close(s);
     hth_device_close(d);
@@ -261,7 +261,7 @@ static void cuda_rig_close(rig *r, bool pinned)
 {
     for (int t = 0; t < r->p.n_tensors && pinned; t++) {
         if (r->far[t] != NULL) {
-            hth_device_release_host(r->device, r->places[t].memory);
+            hth_device_release_host(r->device, r->places[t].memory, r->p.tensors[t].bytes);
         }
     }
     rig_close_run(r);
@@ -322,7 +322,7 @@ static void test_moves(void **state)
             assert_ok(hth_device_reserve_host(r.device, r.p.tensors[t].bytes, &r.places[t].memory));
             memcpy(r.places[t].memory, from, r.p.tensors[t].bytes);
             memset(from, 0x5A, r.p.tensors[t].bytes);
-            hth_device_release_host(r.device, from);
+            hth_device_release_host(r.device, from, r.p.tensors[t].bytes);
         }
     }
     assert_int_equal(first_wrong(&r, 6), -1); // 4 plain ones

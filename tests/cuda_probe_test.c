@@ -143,7 +143,7 @@ static void pipeline_close(pipeline *p)
     hth_stream_close(p->compute);
     hth_stream_close(p->h2d);
     hth_stream_close(p->d2h);
-    hth_device_release_host(p->device, p->host);
+    hth_device_release_host(p->device, p->host, MIB);
     hth_device_release(p->device, p->memory, MIB);
     hth_device_close(p->device);
 }
@@ -294,7 +294,7 @@ static void test_rates(void **state)
     hth_stream_close(q.compute);
     hth_stream_close(q.h2d);
     hth_stream_close(q.d2h);
-    hth_device_release_host(d, pinned);
+    hth_device_release_host(d, pinned, 2 * bytes);
     hth_device_release(d, far, 2 * bytes);
     hth_device_close(d);
     hth_free(pageable);
@@ -466,7 +466,7 @@ static void test_chunks(void **state)
     (void)api->cuMemUnmap(at + CHUNK, CHUNK);
     (void)api->cuMemRelease(h);
     (void)api->cuMemAddressFree(at, 4 * CHUNK);
-    hth_device_release_host(base, pinned);
+    hth_device_release_host(base, pinned, MIB);
     hth_device_close(base);
 }
 

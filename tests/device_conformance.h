@@ -246,8 +246,27 @@ static void conformance_host_memory(void **state)
     for (size_t i = 0; i < bytes; i++) {
         assert_int_equal(((char *)p)[i], i < CONFORMANCE_BUDGET ? 0x5A : 0);
     }
-    hth_device_release_host(c->device, p);
-    hth_device_release_host(c->device, NULL);
+    hth_device_release_host(c->device, p, bytes);
+    hth_device_release_host(c->device, NULL, 0);
+}
+
+// .. but with what the machine has beside the device: one sentence says what is left of it.
+static void conformance_host_limit(void **state)
+{
+    conformance *c = *state;
+    hth_device *d = c->device;
+    uint64_t limit = d->host_limit_bytes;
+    void *p, *q;
+    assert_true(limit > 0);
+    d->host_limit_bytes = d->host_taken_bytes + 2 * CONFORMANCE_BUDGET;
+    assert_int_equal(hth_device_reserve_host(d, CONFORMANCE_BUDGET, &p), HTH_OK);
+    assert_int_equal(hth_device_reserve_host(d, 2 * CONFORMANCE_BUDGET, &q), HTH_ENOMEM);
+    assert_null(q);
+    assert_non_null(strstr(hth_err_detail(), "for what leaves the device, but the machine has"));
+    hth_device_release_host(d, p, CONFORMANCE_BUDGET);
+    assert_int_equal(hth_device_reserve_host(d, 2 * CONFORMANCE_BUDGET, &q), HTH_OK);
+    hth_device_release_host(d, q, 2 * CONFORMANCE_BUDGET);
+    d->host_limit_bytes = limit;
 }
 
 static void conformance_arguments(void **state)
@@ -295,7 +314,7 @@ static void conformance_open_faults(void **state)
     CONFORMANCE_TEST(conformance_properties), CONFORMANCE_TEST(conformance_budget),                \
         CONFORMANCE_TEST(conformance_pipeline), CONFORMANCE_TEST(conformance_failure),             \
         CONFORMANCE_TEST(conformance_events), CONFORMANCE_TEST(conformance_many),                  \
-        CONFORMANCE_TEST(conformance_host_memory), CONFORMANCE_TEST(conformance_arguments),        \
-        cmocka_unit_test(conformance_open_faults)
+        CONFORMANCE_TEST(conformance_host_memory), CONFORMANCE_TEST(conformance_host_limit),       \
+        CONFORMANCE_TEST(conformance_arguments), cmocka_unit_test(conformance_open_faults)
 
 #endif

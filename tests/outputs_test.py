@@ -160,5 +160,133 @@ class Shared(Case):
             self.doCleanups()
 
 
+def computed():
+    """Models that make as much of their input as it says, by operator: inputs, then node, then constants."""
+    one = [('one', 'FP32', (1,), [1])]
+    size = [('a', 'INT64', ('r',))]
+    count = [('a', 'INT64', (1,))]
+    scalar = [('a', 'INT64', ())]
+    return {
+        'ConstantOfShape': (size, [('ConstantOfShape', ['a'], ['big'], {})], ()),
+        'Range': (scalar, [('Range', ['zero', 'a', 'step'], ['big'], {})], [('zero', 'INT64', (), [0]), ('step', 'INT64', (), [1])]),
+        'Expand': (size, [('Expand', ['one', 'a'], ['big'], {})], one),
+        'Tile': (count, [('Tile', ['one', 'a'], ['big'], {})], one),
+        'OneHot': (scalar, [('OneHot', ['zero', 'a', 'values'], ['big'], {})],
+                   [('zero', 'INT64', (1,), [0]), ('values', 'FP32', (2,), [0, 1])]),
+        'Pad': (count, [('Concat', ['zero', 'a'], ['pads'], {'axis': 0}), ('Pad', ['one', 'pads'], ['big'], {})],
+                one + [('zero', 'INT64', (1,), [0])]),
+        'Resize': (count, [('Concat', ['shape', 'a'], ['sizes'], {'axis': 0}),
+                           ('Resize', ['image', '', '', 'sizes'], ['big'], {'mode': 'nearest'})],
+                   [('image', 'FP32', (1, 1, 1, 1), [1]), ('shape', 'INT64', (3,), [1, 1, 1])]),
+    }
+
+
+def number_type(op):
+    return 'INT64' if op == 'Range' else 'FP32'
+
+
+class Limits(Case):
+    """What requests make of memory: outputs, values between operators and between stages, what is kept of contents."""
+    FLAGS = ('--set', 'limits.message_bytes=1MiB', '--set', 'memory.host_bytes=4MiB', '--set', 'queue.memory_wait_ms=100')
+
+    def open(self, engine):
+        d = self.daemon(engine, *self.FLAGS)
+        self.load(d, 'ident', identity())
+        return d
+
+    def ledger(self, d):
+        with urllib.request.urlopen(f'http://127.0.0.1:{d.metrics}/metrics', timeout=PATIENCE) as r:
+            rows = re.findall(r'^hearth_ledger_host_(\w+?)(?:{.*})? (\d+)$', r.read().decode(), re.M)
+        return {name: int(n) for name, n in rows}
+
+    def ask(self, d, model, n, binary=True):
+        """Status and answer of a request with the scalar or one-element input a."""
+        head = json.dumps({'inputs': [{'name': 'a', 'shape': self.shapes[model], 'datatype': 'INT64', 'data': [n]}],
+                           'parameters': {'binary_data_output': binary}}).encode()
+        with self.dial(d) as k:
+            k.sendall(f'POST /v2/models/{model}/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {len(head)}\r\n\r\n'.encode() + head)
+            return answer(k) if binary else (int(k.recv(12, socket.MSG_WAITALL)[9:12]), None)
+
+    def make(self, d, tail=(), output=None):
+        """A model for each operator of computed size; `tail`: nodes that make `output` of "big"."""
+        self.shapes = {}
+        for op, (inputs, nodes, constants) in computed().items():
+            shape = (1, 1, 1, 'n') if op == 'Resize' else (1, 'n') if op == 'OneHot' else ('n',)
+            self.shapes[op] = [] if inputs[0][2] == () else [1]
+            self.load(d, op, graph([*nodes, *tail], inputs, [output or ('big', number_type(op), shape)], constants))
+
+    def alive(self, d):
+        x = array.array('f', [1, 2, 3])
+        self.assertEqual(self.infer(d, 'ident', INPUT0=x), (200, {'OUTPUT0': x.tobytes()}))
+        ledger = self.ledger(d)
+        self.assertEqual([ledger[f'{use}_bytes'] for use in ('output', 'stage', 'batch')], [0, 0, 0])
+        self.assertEqual(ledger['limit_bytes'], 4 << 20)
+
+    def test_outputs(self):
+        """An output is refused by its size, in one sentence with both numbers, whichever operator computes that."""
+        for engine in ENGINES:
+            d = self.open(engine)
+            self.make(d, [], None)
+            for op in computed():
+                good = self.ask(d, op, 1000)
+                self.assertEqual(good[0], 200, (op, good))
+                for n in (2 << 20, 1 << 31, 1 << 34, 1 << 40, 1 << 62):
+                    status, said = self.ask(d, op, n)
+                    self.assertEqual(status, 400, (op, n, said))
+                    if n < 1 << 30:
+                        self.assertRegex(said, r"output 'big' takes (8|16)\.0 MiB: more than the 1\.0 MiB of an answer "
+                                               r'\(limits.message_bytes\)', op)
+            self.alive(d)
+
+    def test_between(self):
+        """What is only needed between two operators is refused as what comes out is, where no memory has room for it."""
+        for engine in ENGINES:
+            d = self.open(engine)
+            self.make(d, [('Cast', ['big'], ['real'], {'to': 1}), ('ReduceMax', ['real'], ['y'], {'keepdims': 0})], ('y', 'FP32', ()))
+            for op in computed():
+                good = self.ask(d, op, 1000)
+                self.assertEqual(good[0], 200, (op, good))
+                for n in (1 << 29, 1 << 34, 1 << 40, 1 << 62):
+                    status, said = self.ask(d, op, n)
+                    self.assertEqual(status, 400, (op, n, said))
+                    if n == 1 << 34:
+                        self.assertRegex(said, r'the result of node .* takes (64|128)\.0 GiB: no memory here may have more than 1\.0 GiB', op)
+            self.alive(d)
+
+    def test_stages(self):
+        """What one stage hands to the next lies in the host's memory, of which requests have a limited part."""
+        x = array.array('q', [1 << 21])
+        for engine in ENGINES:
+            d = self.open(engine)
+            self.make(d, [('Cast', ['big'], ['real'], {'to': 1}), ('NonZero', ['real'], ['nz'], {}),
+                          ('ReduceMax', ['nz'], ['y'], {'keepdims': 0})], ('y', 'INT64', ()))
+            for op in ('Expand', 'Tile', 'Range'):
+                good = self.ask(d, op, 1000)
+                self.assertEqual(good[0], 200, (op, good))
+                self.assertEqual(array.array('q', good[1]['y'])[0], 999, op)
+                status, said = self.ask(d, op, x[0])
+                self.assertEqual(status, 400, (op, said))
+                self.assertRegex(said, r"what stage 1 of model '.*' hands on takes (8|16)\.0 MiB of host memory: never, requests may have 4\.0 MiB of it", op)
+            self.alive(d)
+
+    def test_contents(self):
+        """Programs that were made of an input's contents keep those: as many as there is room for."""
+        n = 100000
+        for engine in ENGINES:
+            d = self.open(engine)
+            self.load(d, 'find', graph([('NonZero', ['x'], ['y'], {})], [('x', 'FP32', ('n',))], [('y', 'INT64', (1, 'm'))]))
+            for i in range(12):
+                x = array.array('f', [0]) * n
+                for k in range(i, n, 12):
+                    x[k] = 1
+                self.assertEqual(self.infer(d, 'find', x=x), (200, {'y': array.array('q', range(i, n, 12)).tobytes()}))
+                self.assertLess(self.ledger(d)['content_bytes'], 4 << 20)
+            self.assertGreater(self.ledger(d)['content_bytes'], 1 << 20)
+            status, said = self.infer(d, 'find', x=array.array('f', [1]) * 250000)
+            self.assertEqual(status, 400, said)
+            self.assertIn('takes 1.9 MiB: more than the 1.0 MiB of an answer', said)
+            self.alive(d)
+
+
 if __name__ == '__main__':
-    sys.exit(tap.run([Staged, Shared]))
+    sys.exit(tap.run([Staged, Shared, Limits]))

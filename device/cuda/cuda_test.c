@@ -142,7 +142,7 @@ static int pipeline(uint64_t seed, int edge)
     }
     assert_int_equal(hth_stream_sync(c->h2d), HTH_OK); // what no wait tied to the download
     assert_int_equal(hth_stream_sync(c->compute), HTH_OK);
-    hth_device_release_host(c->device, host);
+    hth_device_release_host(c->device, host, 2 * bytes);
     conformance_teardown(&state);
     return wrong;
 }
@@ -281,7 +281,7 @@ static hth_err scenario(uint32_t *pageable, size_t bytes)
     HTH_GOTO(hth_stream_sync(s), out);
     err = ((uint32_t *)host)[MIB / 4 - 1] == pageable[MIB / 4 - 1] ? HTH_OK : HTH_ECORRUPT;
 out:
-    hth_device_release_host(d, host);
+    hth_device_release_host(d, host, MIB);
     hth_device_release(d, more, 3 * MIB);
     hth_device_release(d, base, 20 * MIB);
     hth_event_close(e);
@@ -353,7 +353,7 @@ static void other_close(other_device *o)
     hth_event_close(o->e);
     hth_stream_close(o->s);
     hth_device_release(o->d, o->arena, MIB);
-    hth_device_release_host(o->d, o->pinned);
+    hth_device_release_host(o->d, o->pinned, MIB);
     hth_device_close(o->d);
 }
 

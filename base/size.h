@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// base/size.h - numbers of bytes as people read them.
+#ifndef HTH_BASE_SIZE_H
+#define HTH_BASE_SIZE_H
+
+#include <stdint.h>
+
+typedef struct hth_size {
+    char text[24];
+} hth_size;
+
+// hth_size_of writes "0 B", "97.7 MiB", "1.5 TiB": hth_size_of(bytes).text stands in a sentence.
+hth_size hth_size_of(uint64_t bytes);
+// hth_size_pair is for two numbers that are compared: both in bytes where they would look equal.
+// Each is written to its own *out.
+void hth_size_pair(uint64_t a, uint64_t b, hth_size *out_a, hth_size *out_b);
+
+#endif
