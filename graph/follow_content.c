@@ -1,0 +1,474 @@
+// SPDX-License-Identifier: Apache-2.0
+// Shape arithmetic: the elements of small tensors that do not depend on the samples' values, as
+// sizes. What is not computed here counts as unknown, never as a guess.
+#include "graph/follow_impl.h"
+
+#include "base/alloc.h"
+
+#include <math.h>
+#include <string.h>
+
+#define CONTENT_CAST (HTH_N_OPS + 16) // + dtype: symbols of values in another type
+#define CONTENT_PAIR (HTH_N_OPS + 3)
+
+bool follow_whole(hth_dtype dt, const void *data, int64_t k, int64_t *out)
+{
+    uint64_t bits = 0;
+    size_t bytes = hth_dtype_bytes(dt);
+    double d = NAN;
+    float single;
+    if (bytes == 0 || bytes > sizeof bits) {
+        return false;
+    }
+    memcpy(&bits, (const char *)data + (size_t)k * bytes, bytes);
+    switch (dt) {
+    case HTH_DT_I64:
+    case HTH_DT_U32:
+    case HTH_DT_U16:
+    case HTH_DT_U8:
+    case HTH_DT_BOOL:
+        *out = (int64_t)bits;
+        return true;
+    case HTH_DT_I32:
+        *out = (int32_t)bits;
+        return true;
+    case HTH_DT_I16:
+        *out = (int16_t)bits;
+        return true;
+    case HTH_DT_I8:
+        *out = (int8_t)bits;
+        return true;
+    case HTH_DT_F32:
+        memcpy(&single, &bits, sizeof single);
+        d = single;
+        break;
+    case HTH_DT_F64:
+        memcpy(&d, &bits, sizeof d);
+        break;
+    case HTH_DT_F16:
+        d = hth_f16_to_f32((uint16_t)bits);
+        break;
+    case HTH_DT_BF16:
+        d = hth_bf16_to_f32((uint16_t)bits);
+        break;
+    default:
+        return false;
+    }
+    *out = d >= -0x1p24 && d <= 0x1p24 ? (int64_t)d : 0;
+    return (double)*out == d && !(d == 0 && signbit(d));
+}
+
+// Types whose arithmetic is followed: no smaller integers, which wrap around.
+static bool content_type(hth_dtype dt)
+{
+    return dt == HTH_DT_I64 || dt == HTH_DT_I32 || dt == HTH_DT_BOOL || dt == HTH_DT_F32 ||
+           dt == HTH_DT_F64;
+}
+
+// content_room allocates the elements of output i where they are few and their number is known.
+static hth_size *content_room(hth_follow *f, int i, int *n)
+{
+    int v = i < f->n->n_outputs ? f->n->outputs[i] : -1;
+    const hth_track *t = v >= 0 ? &f->track[v] : NULL;
+    int64_t count = 1, dim;
+    if (t == NULL || t->rank < 0 || t->kind == HTH_TRACK_SAMPLES || t->kind == HTH_TRACK_MIXED ||
+        t->n > 0) {
+        return NULL;
+    }
+    for (int d = 0; d < t->rank; d++) {
+        if (!hth_size_value(f->sizes, t->dim[d], &dim) || dim < 1 || dim > FOLLOW_ELEMENTS ||
+            (count *= dim) > FOLLOW_ELEMENTS) {
+            return NULL;
+        }
+    }
+    hth_size *room = hth_calloc((size_t)count, sizeof *room);
+    f->failed = f->failed || room == NULL;
+    *n = (int)count;
+    return room;
+}
+
+// The element of input i that meets element k of output 0 when they broadcast.
+static hth_size content_at(hth_follow *f, int i, int k)
+{
+    const hth_track *t = hth_follow_in(f, i), *out = &f->track[f->n->outputs[0]];
+    int64_t at = 0, step = 1, n = 1, dim;
+    for (int d = 1; d <= out->rank; d++) {
+        (void)hth_size_value(f->sizes, out->dim[out->rank - d], &n);
+        if (d <= t->rank) {
+            (void)hth_size_value(f->sizes, t->dim[t->rank - d], &dim);
+            at += dim == 1 ? 0 : k % n * step;
+            step *= dim;
+        }
+        k /= (int)n;
+    }
+    return hth_follow_element(f, i, (int)at);
+}
+
+static bool content_numbers(const hth_follow *f)
+{
+    hth_shape s;
+    for (int i = 0; i < f->n_in; i++) {
+        if (hth_follow_has(f, i) && !hth_follow_numbers(f, i, &s)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static hth_size content_where(hth_follow *f, int k)
+{
+    hth_size c = content_at(f, 0, k), a = content_at(f, 1, k), b = content_at(f, 2, k);
+    int64_t truth;
+    if (hth_size_value(f->sizes, c, &truth)) {
+        return truth != 0 ? a : b;
+    }
+    hth_size pair = hth_size_made(f->sizes, CONTENT_PAIR, a, b, false);
+    bool positive = hth_size_at_least_0(f->sizes, a) && hth_size_at_least_0(f->sizes, b);
+    return a == b ? a : hth_size_made(f->sizes, HTH_OP_WHERE, c, pair, positive);
+}
+
+static hth_size content_cast(hth_follow *f, hth_size a, hth_dtype from, hth_dtype to)
+{
+    int64_t n;
+    bool whole = from == HTH_DT_I64 || from == HTH_DT_I32 || from == HTH_DT_BOOL;
+    bool number = hth_size_value(f->sizes, a, &n);
+    int how = CONTENT_CAST + (int)to;
+    if (to == HTH_DT_BOOL) {
+        return number                             ? hth_size_number(f->sizes, n != 0)
+               : hth_size_at_least_1(f->sizes, a) ? hth_size_number(f->sizes, 1)
+                                                  : hth_size_made(f->sizes, how, a, a, true);
+    }
+    bool fits = number && n >= -(INT64_C(1) << 24) && n <= INT64_C(1) << 24;
+    bool wide = to == HTH_DT_I64 || to == HTH_DT_I32;
+    // Integers stay what they are: no dimension is above INT32_MAX where a model says INT32.
+    if ((content_type(to) && fits) || (whole && wide)) {
+        return a;
+    }
+    return hth_size_made(f->sizes, how, a, a, hth_size_at_least_0(f->sizes, a));
+}
+
+static hth_size content_element(hth_follow *f, int k)
+{
+    const hth_track *x = hth_follow_in(f, 0);
+    hth_op op = f->n->op;
+    bool real = hth_dtype_is_float(x->dtype);
+    if (op == HTH_OP_WHERE) {
+        return content_where(f, k);
+    }
+    hth_size a = content_at(f, 0, k);
+    if (op == HTH_OP_CAST) {
+        return content_cast(f, a, x->dtype, (hth_dtype)hth_node_int(f->n, "to", 0));
+    }
+    if (f->n_in == 1) {
+        return hth_size_compute(f->sizes, op, real, a, a);
+    }
+    for (int i = 1; i < f->n_in; i++) {
+        a = hth_size_compute(f->sizes, op, real, a, content_at(f, i, k));
+    }
+    int64_t n;
+    bool wraps = x->dtype == HTH_DT_I32 && hth_size_value(f->sizes, a, &n) &&
+                 (n > INT32_MAX || n < INT32_MIN);
+    return wraps ? hth_size_fresh(f->sizes, false) : a;
+}
+
+// Element-wise operators that shape arithmetic is made of.
+static bool content_computed(hth_op op)
+{
+    switch (op) {
+    case HTH_OP_ABS:
+    case HTH_OP_ADD:
+    case HTH_OP_AND:
+    case HTH_OP_CAST:
+    case HTH_OP_CEIL:
+    case HTH_OP_DIV:
+    case HTH_OP_EQUAL:
+    case HTH_OP_FLOOR:
+    case HTH_OP_GREATER:
+    case HTH_OP_GREATER_OR_EQUAL:
+    case HTH_OP_LESS:
+    case HTH_OP_LESS_OR_EQUAL:
+    case HTH_OP_MAX:
+    case HTH_OP_MIN:
+    case HTH_OP_MOD:
+    case HTH_OP_MUL:
+    case HTH_OP_NEG:
+    case HTH_OP_NOT:
+    case HTH_OP_OR:
+    case HTH_OP_RELU:
+    case HTH_OP_ROUND:
+    case HTH_OP_SUB:
+    case HTH_OP_WHERE:
+    case HTH_OP_XOR:
+        return true;
+    default:
+        return false;
+    }
+}
+
+static void content_elementwise(hth_follow *f)
+{
+    int n;
+    for (int i = 0; i < f->n_in; i++) {
+        if (!hth_follow_has(f, i) || !content_type(hth_follow_in(f, i)->dtype)) {
+            return;
+        }
+    }
+    hth_size *element = content_numbers(f) ? content_room(f, 0, &n) : NULL;
+    for (int k = 0; element != NULL && k < n; k++) {
+        element[k] = content_element(f, k);
+    }
+    if (element != NULL) {
+        hth_follow_set(f, 0, element, n);
+    }
+}
+
+// Elements in the same order under another shape, or all the same one.
+static void content_copy(hth_follow *f, bool first)
+{
+    int n;
+    hth_size *element = content_room(f, 0, &n);
+    bool known = element != NULL && hth_follow_elements(f, 0) == (first ? 1 : n);
+    for (int k = 0; known && k < n; k++) {
+        element[k] = hth_follow_element(f, 0, first ? 0 : k);
+    }
+    if (known) {
+        hth_follow_set(f, 0, element, n);
+    } else {
+        hth_free(element);
+    }
+}
+
+// Gather of a vector's elements, by numbers.
+static void content_gather(hth_follow *f)
+{
+    int64_t at[FOLLOW_ELEMENTS], total = hth_follow_elements(f, 0);
+    int n = 0, have = hth_follow_ints(f, 1, at, FOLLOW_ELEMENTS);
+    hth_size *element = hth_follow_in(f, 0)->rank == 1 && have > 0 ? content_room(f, 0, &n) : NULL;
+    bool known = element != NULL && have == n;
+    for (int k = 0; known && k < n; k++) {
+        at[k] += at[k] < 0 ? total : 0;
+        known = at[k] >= 0 && at[k] < total;
+        element[k] = known ? hth_follow_element(f, 0, (int)at[k]) : HTH_SIZE_OTHER;
+    }
+    if (known) {
+        hth_follow_set(f, 0, element, n);
+    } else {
+        hth_free(element);
+    }
+}
+
+// A result whose element at c0, c1, .. is input 0's at from[0] + c0 * step[0], ..; `axis` says
+// which dimension of input 0 belongs to which of the result.
+typedef struct content_view {
+    int axis[HTH_MAX_RANK];
+    int64_t from[HTH_MAX_RANK], step[HTH_MAX_RANK];
+} content_view;
+
+static void content_strided(hth_follow *f, const content_view *v)
+{
+    hth_shape x, y;
+    int n = 0;
+    const hth_track *out = &f->track[f->n->outputs[0]];
+    hth_size *element = hth_follow_numbers(f, 0, &x) ? content_room(f, 0, &n) : NULL;
+    bool known = element != NULL;
+    y.rank = out->rank;
+    for (int d = 0; known && d < y.rank; d++) {
+        known = hth_size_value(f->sizes, out->dim[d], &y.dim[d]);
+    }
+    for (int k = 0; known && k < n; k++) {
+        int64_t left = k, at = 0, c[HTH_MAX_RANK] = {0};
+        for (int d = y.rank - 1; d >= 0; d--) {
+            c[v->axis[d]] = v->from[d] + left % y.dim[d] * v->step[d];
+            left /= y.dim[d];
+        }
+        for (int d = 0; d < x.rank; d++) {
+            known = known && c[d] >= 0 && c[d] < x.dim[d];
+            at = at * x.dim[d] + c[d];
+        }
+        element[k] = known ? hth_follow_element(f, 0, (int)at) : HTH_SIZE_OTHER;
+    }
+    if (known) {
+        hth_follow_set(f, 0, element, n);
+    } else {
+        hth_free(element);
+    }
+}
+
+static void content_slice(hth_follow *f)
+{
+    int64_t from[HTH_MAX_RANK], axes[HTH_MAX_RANK], steps[HTH_MAX_RANK];
+    content_view v;
+    hth_shape x;
+    int n = hth_follow_ints(f, 1, from, HTH_MAX_RANK);
+    bool has_axes = hth_follow_has(f, 3), has_steps = hth_follow_has(f, 4);
+    if (n < 0 || !hth_follow_numbers(f, 0, &x) || n > x.rank ||
+        (has_axes && hth_follow_ints(f, 3, axes, HTH_MAX_RANK) != n) ||
+        (has_steps && hth_follow_ints(f, 4, steps, HTH_MAX_RANK) != n)) {
+        return;
+    }
+    for (int d = 0; d < x.rank; d++) {
+        v.axis[d] = d;
+        v.from[d] = 0;
+        v.step[d] = 1;
+    }
+    for (int i = 0; i < n; i++) {
+        int64_t d = has_axes ? axes[i] : i, step = has_steps ? steps[i] : 1, first = from[i];
+        d += d < 0 ? x.rank : 0;
+        if (d < 0 || d >= x.rank || step > FOLLOW_ELEMENTS || step < -FOLLOW_ELEMENTS) {
+            return;
+        }
+        int64_t last = step < 0 ? x.dim[d] - 1 : x.dim[d];
+        first += first < 0 ? x.dim[d] : 0;
+        v.from[d] = first < 0 ? 0 : first > last ? last : first;
+        v.step[d] = step;
+    }
+    content_strided(f, &v);
+}
+
+static void content_transpose(hth_follow *f)
+{
+    int64_t perm[HTH_MAX_RANK];
+    content_view v;
+    int rank = hth_follow_in(f, 0)->rank, n = hth_node_ints(f->n, "perm", perm, HTH_MAX_RANK);
+    for (int d = 0; d < rank; d++) {
+        v.axis[d] = n < 0 ? rank - 1 - d : (int)(perm[d] < 0 ? perm[d] + rank : perm[d]);
+        v.from[d] = 0;
+        v.step[d] = 1;
+    }
+    content_strided(f, &v);
+}
+
+static void content_concat(hth_follow *f)
+{
+    int n = 0, at = 0;
+    hth_size *element = hth_follow_in(f, 0)->rank == 1 ? content_room(f, 0, &n) : NULL;
+    for (int i = 0; element != NULL && i < f->n_in; i++) {
+        int64_t have = hth_follow_elements(f, i);
+        for (int k = 0; k < have && at < n; k++) {
+            element[at++] = hth_follow_element(f, i, k);
+        }
+    }
+    if (element != NULL && at == n) {
+        hth_follow_set(f, 0, element, n);
+    } else {
+        hth_free(element);
+    }
+}
+
+static void content_split(hth_follow *f)
+{
+    int at = 0, n = 0;
+    bool known = hth_follow_in(f, 0)->rank == 1;
+    for (int i = 0; known && i < f->n->n_outputs; i++) {
+        hth_size *element = content_room(f, i, &n);
+        known = element != NULL && at + n <= hth_follow_elements(f, 0);
+        for (int k = 0; known && k < n; k++) {
+            element[k] = hth_follow_element(f, 0, at++);
+        }
+        if (known) {
+            hth_follow_set(f, i, element, n);
+        } else {
+            hth_free(element);
+        }
+    }
+}
+
+// All elements of a vector as one.
+static void content_reduce(hth_follow *f)
+{
+    hth_op op = f->n->op == HTH_OP_REDUCE_PROD  ? HTH_OP_MUL
+                : f->n->op == HTH_OP_REDUCE_SUM ? HTH_OP_ADD
+                : f->n->op == HTH_OP_REDUCE_MAX ? HTH_OP_MAX
+                                                : HTH_OP_MIN;
+    const hth_track *x = hth_follow_in(f, 0);
+    int64_t total = hth_follow_elements(f, 0);
+    int n = 0;
+    hth_size *element = content_type(x->dtype) && total > 0 && total <= FOLLOW_ELEMENTS
+                            ? content_room(f, 0, &n)
+                            : NULL;
+    if (element == NULL || n != 1) {
+        hth_free(element);
+        return;
+    }
+    element[0] = hth_follow_element(f, 0, 0);
+    for (int k = 1; k < total; k++) {
+        element[0] = hth_size_compute(f->sizes, op, hth_dtype_is_float(x->dtype), element[0],
+                                      hth_follow_element(f, 0, k));
+    }
+    hth_follow_set(f, 0, element, 1);
+}
+
+// Constant and ConstantOfShape: what their attribute says.
+static void content_attribute(hth_follow *f)
+{
+    const hth_attr *a = hth_node_attr(f->n, "value");
+    const void *data;
+    int n = 0;
+    bool fill = f->n->op == HTH_OP_CONSTANT_OF_SHAPE;
+    hth_size *element = content_room(f, 0, &n);
+    if (element == NULL) {
+        return;
+    }
+    const hth_const *c = a != NULL && a->type == HTH_ATTR_TENSOR ? a->u.tensor : NULL;
+    bool mapped = c != NULL && hth_const_map(a->u.tensor, &data) == HTH_OK;
+    for (int k = 0; k < n; k++) {
+        int64_t whole = 0;
+        bool known = c == NULL ? fill && a == NULL
+                               : mapped && c->bytes > 0 &&
+                                     follow_whole(c->dtype, data, fill ? 0 : k, &whole);
+        element[k] = known ? hth_size_number(f->sizes, whole) : hth_size_fresh(f->sizes, false);
+    }
+    if (mapped) {
+        hth_const_unmap(a->u.tensor);
+    }
+    hth_follow_set(f, 0, element, n);
+}
+
+void hth_follow_content(hth_follow *f)
+{
+    hth_op op = f->n->op;
+    if (content_computed(op)) {
+        content_elementwise(f);
+        return;
+    }
+    switch (op) {
+    case HTH_OP_IDENTITY:
+    case HTH_OP_RESHAPE:
+    case HTH_OP_FLATTEN:
+    case HTH_OP_SQUEEZE:
+    case HTH_OP_UNSQUEEZE:
+        content_copy(f, false);
+        break;
+    case HTH_OP_EXPAND:
+    case HTH_OP_TILE:
+        content_copy(f, true);
+        break;
+    case HTH_OP_GATHER:
+        content_gather(f);
+        break;
+    case HTH_OP_SLICE:
+        content_slice(f);
+        break;
+    case HTH_OP_TRANSPOSE:
+        content_transpose(f);
+        break;
+    case HTH_OP_CONCAT:
+        content_concat(f);
+        break;
+    case HTH_OP_SPLIT:
+        content_split(f);
+        break;
+    case HTH_OP_REDUCE_PROD:
+    case HTH_OP_REDUCE_SUM:
+    case HTH_OP_REDUCE_MAX:
+    case HTH_OP_REDUCE_MIN:
+        content_reduce(f);
+        break;
+    case HTH_OP_CONSTANT:
+    case HTH_OP_CONSTANT_OF_SHAPE:
+        content_attribute(f);
+        break;
+    default:
+        break;
+    }
+}

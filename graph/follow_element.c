@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: Apache-2.0
+// Element-wise operators, and those that work on lines: normalizing, sorting, reducing along axes.
+#include "graph/follow.h"
+
+static bool is_whole(const hth_track *t)
+{
+    return t->dtype == HTH_DT_I64 || t->dtype == HTH_DT_I32;
+}
+
+// The type of what operator `op` makes of operands of type `dt`.
+static hth_dtype element_type(hth_op op, hth_dtype dt)
+{
+    switch (op) {
+    case HTH_OP_EQUAL:
+    case HTH_OP_GREATER:
+    case HTH_OP_GREATER_OR_EQUAL:
+    case HTH_OP_LESS:
+    case HTH_OP_LESS_OR_EQUAL:
+    case HTH_OP_IS_INF:
+    case HTH_OP_IS_NA_N:
+        return HTH_DT_BOOL;
+    default:
+        return dt;
+    }
+}
+
+void hth_through_element(hth_follow *f)
+{
+    const hth_track *in[64];
+    hth_track out;
+    int n = 0;
+    if (f->n_in > 64) {
+        hth_follow_mixed(f, "has more operands than are followed", -1);
+        return;
+    }
+    for (int i = 0; i < f->n_in; i++) {
+        if (hth_follow_has(f, i)) {
+            in[n++] = hth_follow_in(f, i);
+        }
+    }
+    if (n == 0) {
+        hth_follow_mixed(f, "has no operands", -1);
+    } else if (hth_follow_join(f, in, n, &out)) {
+        out.dtype = element_type(f->n->op, in[f->n->op == HTH_OP_WHERE ? 1 : 0]->dtype);
+        hth_follow_out(f, 0, &out);
+    }
+}
+
+void hth_through_first(hth_follow *f)
+{
+    hth_track t = *hth_follow_in(f, 0);
+    t.dtype = f->n->op == HTH_OP_CAST ? (hth_dtype)hth_node_int(f->n, "to", 0)
+                                      : element_type(f->n->op, t.dtype);
+    bool same = f->n->op == HTH_OP_IDENTITY || (f->n->op == HTH_OP_CAST && is_whole(&t));
+    t.below = same ? t.below : HTH_SIZE_OTHER;
+    if (hth_follow_only(f, 1)) {
+        hth_follow_out(f, 0, &t);
+    }
+}
+
+// Of the second input only the type counts.
+void hth_through_cast_like(hth_follow *f)
+{
+    hth_track t = *hth_follow_in(f, 0);
+    t.dtype = hth_follow_in(f, 1)->dtype;
+    if (t.index != HTH_INDEX_NONE || t.coords) {
+        hth_follow_lose(f, &t, 0);
+    }
+    t.below = HTH_SIZE_OTHER;
+    hth_follow_out(f, 0, &t);
+}
+
+// ---- numbers that address samples
+
+// A FIXED operand of one element: its size, HTH_SIZE_OTHER: it is none.
+static hth_size one_element(hth_follow *f, int i)
+{
+    bool one = hth_follow_in(f, i)->kind == HTH_TRACK_FIXED && hth_follow_elements(f, i) == 1;
+    return one ? hth_follow_element(f, i, 0) : HTH_SIZE_OTHER;
+}
+
+// Joins two operands. good: the caller knows what becomes of samples' numbers among them; else they
+// are lost, the output has its track, and the result is false.
+static bool number_join(hth_follow *f, bool good, hth_track *out)
+{
+    const hth_track *in[2] = {hth_follow_in(f, 0), hth_follow_in(f, 1)};
+    if (!hth_follow_join(f, in, 2, out)) {
+        return false;
+    }
+    out->dtype = in[0]->dtype;
+    for (int i = 0; i < 2 && !good; i++) {
+        if (in[i]->index != HTH_INDEX_NONE || in[i]->coords) {
+            hth_follow_lose(f, out, i);
+        }
+    }
+    if (!good) {
+        hth_follow_out(f, 0, out);
+    }
+    return good;
+}
+
+// i * stride + r with 0 <= r < stride
+void hth_through_add(hth_follow *f)
+{
+    const hth_track *a = hth_follow_in(f, 0), *b = hth_follow_in(f, 1);
+    const hth_track *index = a->index != HTH_INDEX_NONE ? a : b, *rest = index == a ? b : a;
+    bool good = index->index == HTH_INDEX_ONLY && rest->index == HTH_INDEX_NONE && !rest->coords &&
+                rest->below != HTH_SIZE_OTHER && rest->below == index->stride && is_whole(a);
+    hth_track t;
+    if (number_join(f, good, &t)) {
+        t.index = HTH_INDEX_WITHIN;
+        t.stride = index->stride;
+        hth_follow_out(f, 0, &t);
+    }
+}
+
+// i * (stride * number)
+void hth_through_mul(hth_follow *f)
+{
+    int at = hth_follow_in(f, 0)->index != HTH_INDEX_NONE ? 0 : 1;
+    const hth_track *index = hth_follow_in(f, at);
+    hth_size by = index->index == HTH_INDEX_ONLY ? one_element(f, 1 - at) : HTH_SIZE_OTHER;
+    bool good = index->index == HTH_INDEX_ONLY && is_whole(index) && by != HTH_SIZE_OTHER &&
+                hth_size_at_least_0(f->sizes, by);
+    hth_track t;
+    if (number_join(f, good, &t)) {
+        t.index = HTH_INDEX_ONLY;
+        t.stride = hth_size_mul(f->sizes, index->stride, by);
+        hth_follow_out(f, 0, &t);
+    }
+}
+
+// The rest of a division by a positive integer is less than that.
+void hth_through_mod(hth_follow *f)
+{
+    const hth_track *a = hth_follow_in(f, 0), *b = hth_follow_in(f, 1);
+    bool whole = is_whole(a) && hth_node_int(f->n, "fmod", 0) == 0;
+    hth_size by = whole ? one_element(f, 1) : HTH_SIZE_OTHER;
+    bool good = a->index == HTH_INDEX_NONE && !a->coords && b->index == HTH_INDEX_NONE &&
+                !b->coords && by != HTH_SIZE_OTHER && hth_size_at_least_0(f->sizes, by);
+    hth_track t;
+    if (number_join(f, good, &t)) {
+        t.below = by;
+        hth_follow_out(f, 0, &t);
+    }
+}
+
+// In training mode what is dropped depends on where an element lies.
+void hth_through_dropout(hth_follow *f)
+{
+    int64_t training = 0, ratio = 1;
+    if (!hth_follow_only(f, 1)) {
+        return;
+    }
+    if (hth_follow_has(f, 1) && hth_follow_ints(f, 1, &ratio, 1) != 1) {
+        ratio = 1; // a fraction
+    }
+    if (hth_follow_has(f, 2) && hth_follow_ints(f, 2, &training, 1) != 1) {
+        training = 1;
+    }
+    if (training != 0 && ratio != 0) {
+        hth_follow_mixed(f, "drops elements at random, in training mode", -1);
+        return;
+    }
+    hth_follow_out(f, 0, hth_follow_in(f, 0));
+    hth_follow_out(f, 1, hth_follow_in(f, 0));
+}
+
+// Says that input 0's samples do not lie along one of the axes in `mask`.
+static bool line_apart(hth_follow *f, unsigned mask, const char *does)
+{
+    const hth_track *t = hth_follow_in(f, 0);
+    if (t->kind == HTH_TRACK_SAMPLES && (mask >> t->axis & 1) != 0) {
+        hth_follow_mixed(f, does, t->axis);
+        return false;
+    }
+    return true;
+}
+
+// Softmax, LogSoftmax, Hardmax: before opset 13 over all dimensions from the axis on.
+void hth_through_softmax(hth_follow *f)
+{
+    int rank = hth_follow_in(f, 0)->rank > 0 ? hth_follow_in(f, 0)->rank : 1, axis;
+    bool flatten = hth_node_int(f->n, "flatten", 0) != 0;
+    int64_t given = hth_node_int(f->n, "axis", flatten ? 1 : -1);
+    if (flatten && given == rank) { // rows of one element
+        hth_follow_out(f, 0, hth_follow_in(f, 0));
+    } else if (hth_follow_axis(f, given, rank, &axis) &&
+               line_apart(f, flatten ? ~0U << axis : 1U << axis, "normalizes over")) {
+        hth_follow_out(f, 0, hth_follow_in(f, 0));
+    }
+}
+
+// LpNormalization has the axis as an attribute, CumSum as an input.
+void hth_through_along(hth_follow *f)
+{
+    bool sum = f->n->op == HTH_OP_CUM_SUM;
+    const hth_track *x = hth_follow_in(f, 0);
+    int64_t given = hth_node_int(f->n, "axis", -1);
+    int axis;
+    if (!hth_follow_only(f, 1)) {
+        return;
+    }
+    if (sum && hth_follow_ints(f, 1, &given, 1) != 1) {
+        if (x->kind == HTH_TRACK_SAMPLES) {
+            hth_follow_mixed(f, "sums along an axis that is computed", -1);
+        } else {
+            hth_follow_out(f, 0, x);
+        }
+        return;
+    }
+    if (hth_follow_axis(f, given, x->rank > 0 ? x->rank : 1, &axis) &&
+        line_apart(f, 1U << axis, sum ? "sums along" : "normalizes over")) {
+        hth_follow_out(f, 0, x);
+    }
+}
+
+// reduce_out stores input 0's track without the dimensions in `mask`, or with 1 in their place.
+static void reduce_out(hth_follow *f, unsigned mask, hth_dtype dt, hth_size below)
+{
+    const hth_track *x = hth_follow_in(f, 0);
+    bool keep = hth_node_int(f->n, "keepdims", 1) != 0;
+    hth_track t = *x;
+    t.rank = 0;
+    t.dtype = dt;
+    t.below = below;
+    for (int d = 0; d < x->rank; d++) {
+        bool gone = (mask >> d & 1) != 0;
+        if (x->kind == HTH_TRACK_SAMPLES && d == x->axis) {
+            t.axis = t.rank;
+        }
+        if (!gone || keep) {
+            t.dim[t.rank++] = gone ? hth_size_number(f->sizes, 1) : x->dim[d];
+        }
+    }
+    hth_follow_out(f, 0, &t);
+}
+
+void hth_through_reduce(hth_follow *f)
+{
+    const hth_track *x = hth_follow_in(f, 0);
+    int64_t axes[HTH_MAX_RANK];
+    int n = hth_follow_ints(f, 1, axes, HTH_MAX_RANK), axis;
+    unsigned mask = 0;
+    if (!hth_follow_only(f, 1)) {
+        return;
+    }
+    if (n < 0) {
+        hth_track t = {.kind = HTH_TRACK_FIXED, .rank = -1};
+        if (x->kind == HTH_TRACK_SAMPLES) {
+            hth_follow_mixed(f, "reduces over axes that are computed", -1);
+        } else {
+            hth_follow_out(f, 0, &t);
+        }
+        return;
+    }
+    if (n == 0) {
+        mask = hth_node_int(f->n, "noop_with_empty_axes", 0) != 0 ? 0 : ~0U;
+    }
+    for (int i = 0; i < n; i++) {
+        if (!hth_follow_axis(f, axes[i], x->rank, &axis)) {
+            return;
+        }
+        mask |= 1U << axis;
+    }
+    if (line_apart(f, mask, "reduces over")) {
+        reduce_out(f, mask, x->dtype, HTH_SIZE_OTHER);
+    }
+}
+
+void hth_through_arg(hth_follow *f)
+{
+    int axis;
+    if (hth_follow_axis(f, hth_node_int(f->n, "axis", 0), hth_follow_in(f, 0)->rank, &axis) &&
+        line_apart(f, 1U << axis, "finds an extreme along")) {
+        reduce_out(f, 1U << axis, HTH_DT_I64, hth_follow_in(f, 0)->dim[axis]);
+    }
+}
+
+void hth_through_top_k(hth_follow *f)
+{
+    hth_track t = *hth_follow_in(f, 0);
+    int axis;
+    if (!hth_follow_only(f, 1) ||
+        !hth_follow_axis(f, hth_node_int(f->n, "axis", -1), t.rank, &axis) ||
+        !line_apart(f, 1U << axis, "sorts along")) {
+        return;
+    }
+    hth_size length = t.dim[axis];
+    t.dim[axis] = hth_follow_element(f, 1, 0);
+    t.below = HTH_SIZE_OTHER;
+    hth_follow_out(f, 0, &t);
+    t.dtype = HTH_DT_I64;
+    t.below = length;
+    hth_follow_out(f, 1, &t);
+}

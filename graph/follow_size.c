@@ -1,0 +1,544 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rows of the table are products in a normal form (symbols sorted, nothing but 0 for 0), found by
+// hashing. A product of more symbols than a row takes gets a symbol for all of them.
+#include "graph/follow_size.h"
+
+#include "base/alloc.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define SIZE_SYMBOLS 6
+#define SIZE_FRESH   (-1)               // how: equal to no other
+#define SIZE_DIM     (-2)               // how: a symbolic dimension
+#define SIZE_WHOLE   (INT64_C(1) << 24) // whole numbers up to here are exact in single precision
+
+typedef struct size_row {
+    int64_t factor;
+    uint8_t samples, n; // power of N; symbols
+    int32_t symbol[SIZE_SYMBOLS];
+} size_row;
+
+typedef struct size_symbol {
+    int how;
+    hth_size a, b;
+    bool at_least_0;
+} size_symbol;
+
+struct hth_sizes {
+    size_row *row;
+    int n_rows, cap_rows;
+    size_symbol *symbol;
+    int n_symbols, cap_symbols;
+    int *slot; // rows by hash; then symbols by hash. -1: free
+    int n_slots;
+    int *symbol_slot;
+    int n_symbol_slots;
+    bool failed;
+};
+
+static uint64_t mix(uint64_t h, uint64_t v)
+{
+    h = (h ^ v) * 0x9E3779B97F4A7C15u;
+    return h ^ h >> 29;
+}
+
+static uint64_t row_hash(const size_row *r)
+{
+    uint64_t h = mix((uint64_t)r->factor, r->samples);
+    for (int i = 0; i < r->n; i++) {
+        h = mix(h, (uint64_t)r->symbol[i]);
+    }
+    return h;
+}
+
+static uint64_t symbol_hash(const size_symbol *m)
+{
+    return mix(mix(mix(1, (uint64_t)(int64_t)m->how), (uint64_t)m->a), (uint64_t)m->b);
+}
+
+static bool row_equal(const size_row *a, const size_row *b)
+{
+    return a->factor == b->factor && a->samples == b->samples && a->n == b->n &&
+           memcmp(a->symbol, b->symbol, a->n * sizeof a->symbol[0]) == 0;
+}
+
+// slots_grow doubles a hash table of indices; the caller enters what there is anew.
+static bool slots_grow(int **slot, int *n)
+{
+    int more = *n > 0 ? *n * 2 : 64;
+    int *grown = hth_alloc((size_t)more * sizeof *grown);
+    if (grown == NULL) {
+        return false;
+    }
+    memset(grown, 0xff, (size_t)more * sizeof *grown);
+    hth_free(*slot);
+    *slot = grown;
+    *n = more;
+    return true;
+}
+
+static void slot_put(int *slot, int n, uint64_t hash, int index)
+{
+    uint64_t at = hash & (uint64_t)(n - 1);
+    while (slot[at] >= 0) {
+        at = (at + 1) & (uint64_t)(n - 1);
+    }
+    slot[at] = index;
+}
+
+static hth_size row_intern(hth_sizes *s, const size_row *r)
+{
+    uint64_t hash = row_hash(r);
+    for (uint64_t at = hash;; at++) {
+        int i = s->slot[at & (uint64_t)(s->n_slots - 1)];
+        if (i < 0) {
+            break;
+        }
+        if (row_equal(&s->row[i], r)) {
+            return i;
+        }
+    }
+    if (HTH_GROW(s->row, s->n_rows, s->cap_rows) != 0) {
+        s->failed = true;
+        return HTH_SIZE_OTHER;
+    }
+    s->row[s->n_rows] = *r;
+    if (2 * s->n_rows >= s->n_slots) {
+        if (!slots_grow(&s->slot, &s->n_slots)) {
+            s->failed = true;
+            return HTH_SIZE_OTHER;
+        }
+        for (int i = 1; i < s->n_rows; i++) {
+            slot_put(s->slot, s->n_slots, row_hash(&s->row[i]), i);
+        }
+    }
+    slot_put(s->slot, s->n_slots, hash, s->n_rows);
+    return s->n_rows++;
+}
+
+static hth_size symbol_intern(hth_sizes *s, const size_symbol *m)
+{
+    uint64_t hash = symbol_hash(m);
+    for (uint64_t at = hash;; at++) {
+        int i = s->symbol_slot[at & (uint64_t)(s->n_symbol_slots - 1)];
+        if (i < 0) {
+            break;
+        }
+        const size_symbol *o = &s->symbol[i];
+        if (o->how == m->how && o->a == m->a && o->b == m->b) {
+            return row_intern(s, &(size_row){.factor = 1, .n = 1, .symbol = {i}});
+        }
+    }
+    if (HTH_GROW(s->symbol, s->n_symbols, s->cap_symbols) != 0) {
+        s->failed = true;
+        return HTH_SIZE_OTHER;
+    }
+    s->symbol[s->n_symbols] = *m;
+    if (2 * s->n_symbols >= s->n_symbol_slots) {
+        if (!slots_grow(&s->symbol_slot, &s->n_symbol_slots)) {
+            s->failed = true;
+            return HTH_SIZE_OTHER;
+        }
+        for (int i = 0; i < s->n_symbols; i++) {
+            slot_put(s->symbol_slot, s->n_symbol_slots, symbol_hash(&s->symbol[i]), i);
+        }
+    }
+    slot_put(s->symbol_slot, s->n_symbol_slots, hash, s->n_symbols);
+    return row_intern(s, &(size_row){.factor = 1, .n = 1, .symbol = {s->n_symbols++}});
+}
+
+hth_sizes *hth_sizes_open(void)
+{
+    hth_sizes *s = hth_calloc(1, sizeof *s);
+    if (s == NULL || HTH_GROW(s->row, s->n_rows, s->cap_rows) != 0 ||
+        !slots_grow(&s->slot, &s->n_slots) || !slots_grow(&s->symbol_slot, &s->n_symbol_slots)) {
+        hth_sizes_close(s);
+        return NULL;
+    }
+    s->row[s->n_rows++] = (size_row){.factor = 0, .samples = 255}; // HTH_SIZE_OTHER, never found
+    return s;
+}
+
+void hth_sizes_close(hth_sizes *s)
+{
+    if (s != NULL) {
+        hth_free(s->row);
+        hth_free(s->symbol);
+        hth_free(s->slot);
+        hth_free(s->symbol_slot);
+        hth_free(s);
+    }
+}
+
+bool hth_sizes_failed(const hth_sizes *s)
+{
+    return s->failed;
+}
+
+hth_size hth_size_number(hth_sizes *s, int64_t n)
+{
+    return row_intern(s, &(size_row){.factor = n});
+}
+
+hth_size hth_size_samples(hth_sizes *s)
+{
+    return row_intern(s, &(size_row){.factor = 1, .samples = 1});
+}
+
+hth_size hth_size_open(hth_sizes *s, int dim)
+{
+    return symbol_intern(s, &(size_symbol){SIZE_DIM, dim, 0, true});
+}
+
+hth_size hth_size_fresh(hth_sizes *s, bool at_least_0)
+{
+    return symbol_intern(s, &(size_symbol){SIZE_FRESH, s->n_symbols, 0, at_least_0});
+}
+
+hth_size hth_size_made(hth_sizes *s, int how, hth_size a, hth_size b, bool at_least_0)
+{
+    return hth_size_steady(s, a) && hth_size_steady(s, b)
+               ? symbol_intern(s, &(size_symbol){how, a, b, at_least_0})
+               : HTH_SIZE_OTHER;
+}
+
+bool hth_size_value(const hth_sizes *s, hth_size a, int64_t *n)
+{
+    const size_row *r = &s->row[a];
+    *n = r->factor;
+    return a != HTH_SIZE_OTHER && r->samples == 0 && r->n == 0;
+}
+
+bool hth_size_is(hth_sizes *s, hth_size a, int64_t n)
+{
+    int64_t have;
+    return hth_size_value(s, a, &have) && have == n;
+}
+
+bool hth_size_steady(const hth_sizes *s, hth_size a)
+{
+    return a != HTH_SIZE_OTHER && s->row[a].samples == 0;
+}
+
+bool hth_size_at_least_0(const hth_sizes *s, hth_size a)
+{
+    const size_row *r = &s->row[a];
+    bool yes = a != HTH_SIZE_OTHER && r->factor >= 0;
+    for (int i = 0; i < r->n; i++) {
+        yes = yes && s->symbol[r->symbol[i]].at_least_0;
+    }
+    return yes;
+}
+
+bool hth_size_at_least_1(const hth_sizes *s, hth_size a)
+{
+    return a != HTH_SIZE_OTHER && s->row[a].factor >= 1 && s->row[a].n == 0;
+}
+
+// What a product of too many symbols is stored as: the symbols of both in one of their own.
+static hth_size mul_wide(hth_sizes *s, size_row a, size_row b)
+{
+    size_row out = {.samples = a.samples + b.samples, .n = 1};
+    if (__builtin_mul_overflow(a.factor, b.factor, &out.factor)) {
+        return HTH_SIZE_OTHER;
+    }
+    a.factor = b.factor = 1;
+    a.samples = b.samples = 0;
+    hth_size left = row_intern(s, &a), right = row_intern(s, &b);
+    bool positive = hth_size_at_least_0(s, left) && hth_size_at_least_0(s, right);
+    hth_size low = left < right ? left : right, high = left < right ? right : left;
+    hth_size one = hth_size_made(s, HTH_OP_MUL, low, high, positive);
+    out.symbol[0] = one != HTH_SIZE_OTHER ? s->row[one].symbol[0] : 0;
+    return one != HTH_SIZE_OTHER ? row_intern(s, &out) : HTH_SIZE_OTHER;
+}
+
+hth_size hth_size_mul(hth_sizes *s, hth_size a, hth_size b)
+{
+    size_row x = s->row[a], y = s->row[b], out = {0};
+    if (hth_size_is(s, a, 0) || hth_size_is(s, b, 0)) {
+        return hth_size_number(s, 0);
+    }
+    if (a == HTH_SIZE_OTHER || b == HTH_SIZE_OTHER || x.samples + y.samples > 1) {
+        return HTH_SIZE_OTHER;
+    }
+    if (x.n + y.n > SIZE_SYMBOLS) {
+        return mul_wide(s, x, y);
+    }
+    out.samples = x.samples + y.samples;
+    if (__builtin_mul_overflow(x.factor, y.factor, &out.factor)) {
+        return out.samples == 0 ? hth_size_fresh(s, false) : HTH_SIZE_OTHER;
+    }
+    for (int i = 0, k = 0; i < x.n || k < y.n;) {
+        bool first = k == y.n || (i < x.n && x.symbol[i] <= y.symbol[k]);
+        out.symbol[out.n++] = first ? x.symbol[i++] : y.symbol[k++];
+    }
+    return row_intern(s, &out);
+}
+
+hth_size hth_size_quotient(hth_sizes *s, hth_size a, hth_size b)
+{
+    const size_row *x = &s->row[a], *y = &s->row[b];
+    size_row out = {0};
+    if (a == HTH_SIZE_OTHER || b == HTH_SIZE_OTHER || y->factor == 0 || x->samples < y->samples ||
+        (x->factor == INT64_MIN && y->factor == -1) || x->factor % y->factor != 0) {
+        return HTH_SIZE_OTHER;
+    }
+    int k = 0;
+    for (int i = 0; i < x->n; i++) {
+        if (k < y->n && y->symbol[k] == x->symbol[i]) {
+            k++;
+        } else {
+            out.symbol[out.n++] = x->symbol[i];
+        }
+    }
+    if (k < y->n) {
+        return HTH_SIZE_OTHER;
+    }
+    out.factor = x->factor / y->factor;
+    out.samples = x->samples - y->samples;
+    return row_intern(s, &out);
+}
+
+hth_size hth_size_quotient_dim(hth_sizes *s, hth_size a, hth_size b)
+{
+    hth_size exact = hth_size_quotient(s, a, b);
+    if (exact != HTH_SIZE_OTHER || a == HTH_SIZE_OTHER || b == HTH_SIZE_OTHER ||
+        s->row[a].samples != s->row[b].samples) {
+        return exact;
+    }
+    size_row x = s->row[a], y = s->row[b];
+    x.samples = y.samples = 0;
+    hth_size top = row_intern(s, &x), bottom = row_intern(s, &y);
+    return hth_size_made(s, HTH_OP_DIV, top, bottom, true);
+}
+
+// ---- arithmetic
+
+// a + sign * b where both are multiples of one product; HTH_SIZE_OTHER: they are not.
+static hth_size add_alike(hth_sizes *s, hth_size a, hth_size b, int sign)
+{
+    size_row x = s->row[a], y = s->row[b];
+    int64_t other;
+    size_row like = y;
+    like.factor = x.factor;
+    if (a == HTH_SIZE_OTHER || b == HTH_SIZE_OTHER || !row_equal(&x, &like) ||
+        __builtin_mul_overflow(y.factor, (int64_t)sign, &other) ||
+        __builtin_add_overflow(x.factor, other, &x.factor)) {
+        return HTH_SIZE_OTHER;
+    }
+    return x.factor == 0 ? hth_size_number(s, 0) : row_intern(s, &x);
+}
+
+static hth_size compute_sum(hth_sizes *s, hth_op op, hth_size a, hth_size b)
+{
+    bool minus = op == HTH_OP_SUB;
+    if (hth_size_is(s, b, 0)) {
+        return a;
+    }
+    if (hth_size_is(s, a, 0) && !minus) {
+        return b;
+    }
+    hth_size sum = add_alike(s, a, b, minus ? -1 : 1);
+    bool swap = !minus && a > b;
+    bool positive = !minus && hth_size_at_least_0(s, a) && hth_size_at_least_0(s, b);
+    return sum != HTH_SIZE_OTHER ? sum : hth_size_made(s, op, swap ? b : a, swap ? a : b, positive);
+}
+
+static hth_size compute_quotient(hth_sizes *s, bool real, hth_size a, hth_size b)
+{
+    int64_t x, y;
+    hth_size q = hth_size_quotient(s, a, b);
+    if (q != HTH_SIZE_OTHER) {
+        return q;
+    }
+    if (!real && hth_size_value(s, a, &x) && hth_size_value(s, b, &y) && y != 0 &&
+        !(x == INT64_MIN && y == -1)) {
+        return hth_size_number(s, x / y);
+    }
+    return hth_size_made(s, HTH_OP_DIV, a, b,
+                         hth_size_at_least_0(s, a) && hth_size_at_least_0(s, b));
+}
+
+static hth_size compute_rest(hth_sizes *s, bool real, hth_size a, hth_size b)
+{
+    int64_t x, y;
+    if (!real && hth_size_value(s, a, &x) && hth_size_value(s, b, &y) && x >= 0 && y > 0) {
+        return hth_size_number(s, x % y);
+    }
+    return hth_size_made(s, HTH_OP_MOD, a, b, false);
+}
+
+static hth_size compute_extreme(hth_sizes *s, hth_op op, hth_size a, hth_size b)
+{
+    int64_t x, y;
+    bool max = op == HTH_OP_MAX;
+    if (a == b) {
+        return a;
+    }
+    bool first = hth_size_value(s, a, &x), second = hth_size_value(s, b, &y);
+    if (first && second) {
+        return hth_size_number(s, (x < y) == max ? y : x);
+    }
+    if (first) {
+        return compute_extreme(s, op, b, a);
+    }
+    if (second &&
+        ((y <= 0 && hth_size_at_least_0(s, a)) || (y <= 1 && hth_size_at_least_1(s, a)))) {
+        return max ? a : b;
+    }
+    bool positive = max ? hth_size_at_least_0(s, a) || hth_size_at_least_0(s, b)
+                        : hth_size_at_least_0(s, a) && hth_size_at_least_0(s, b);
+    return hth_size_made(s, op, a < b ? a : b, a < b ? b : a, positive);
+}
+
+// 1, 0, or -1: not known.
+static int known_equal(hth_sizes *s, hth_size a, hth_size b)
+{
+    int64_t x, y;
+    bool first = hth_size_value(s, a, &x), second = hth_size_value(s, b, &y);
+    if (first && second) {
+        return x == y;
+    }
+    if (a == b && a != HTH_SIZE_OTHER) {
+        return 1;
+    }
+    if ((first && x < 0 && hth_size_at_least_0(s, b)) ||
+        (second && y < 0 && hth_size_at_least_0(s, a)) ||
+        (first && x < 1 && hth_size_at_least_1(s, b)) ||
+        (second && y < 1 && hth_size_at_least_1(s, a))) {
+        return 0;
+    }
+    return -1;
+}
+
+static int known_order(hth_sizes *s, hth_op op, hth_size a, hth_size b)
+{
+    int64_t x, y;
+    bool less = op == HTH_OP_LESS || op == HTH_OP_LESS_OR_EQUAL;
+    bool equal = op == HTH_OP_LESS_OR_EQUAL || op == HTH_OP_GREATER_OR_EQUAL;
+    if (hth_size_value(s, a, &x) && hth_size_value(s, b, &y)) {
+        return x == y ? equal : (x < y) == less;
+    }
+    if (hth_size_value(s, b, &y) && y < 0 && hth_size_at_least_0(s, a)) {
+        return !less;
+    }
+    return a == b && a != HTH_SIZE_OTHER ? equal : -1;
+}
+
+static int known_logic(hth_sizes *s, hth_op op, hth_size a, hth_size b)
+{
+    int64_t x, y;
+    bool first = hth_size_value(s, a, &x), second = hth_size_value(s, b, &y);
+    bool stops = op == HTH_OP_OR; // the value of either that decides
+    if (op != HTH_OP_XOR && ((first && (x != 0) == stops) || (second && (y != 0) == stops))) {
+        return stops;
+    }
+    if (!first || !second) {
+        return -1;
+    }
+    return op == HTH_OP_XOR ? (x != 0) != (y != 0) : !stops;
+}
+
+static hth_size compute_truth(hth_sizes *s, hth_op op, hth_size a, hth_size b)
+{
+    int known = op == HTH_OP_EQUAL ? known_equal(s, a, b)
+                : op == HTH_OP_AND || op == HTH_OP_OR || op == HTH_OP_XOR
+                    ? known_logic(s, op, a, b)
+                    : known_order(s, op, a, b);
+    return known >= 0 ? hth_size_number(s, known) : hth_size_made(s, op, a, b, true);
+}
+
+static hth_size compute_unary(hth_sizes *s, hth_op op, hth_size a)
+{
+    int64_t x;
+    bool number = hth_size_value(s, a, &x) && x != INT64_MIN;
+    switch (op) {
+    case HTH_OP_NEG:
+        return hth_size_mul(s, a, hth_size_number(s, -1));
+    case HTH_OP_ABS:
+    case HTH_OP_RELU:
+        if (hth_size_at_least_0(s, a)) {
+            return a;
+        }
+        return number ? hth_size_number(s, op == HTH_OP_ABS ? -x : 0)
+                      : hth_size_made(s, op, a, a, true);
+    case HTH_OP_NOT:
+        return number ? hth_size_number(s, x == 0) : hth_size_made(s, op, a, a, true);
+    case HTH_OP_CEIL:
+    case HTH_OP_FLOOR:
+    case HTH_OP_ROUND:
+        return number ? a : hth_size_made(s, op, a, a, hth_size_at_least_0(s, a));
+    default:
+        return hth_size_made(s, op, a, a, false);
+    }
+}
+
+hth_size hth_size_compute(hth_sizes *s, hth_op op, bool real, hth_size a, hth_size b)
+{
+    int64_t n;
+    hth_size out;
+    // Of floating-point numbers only whole ones are followed: the rest is rounded.
+    if (real && !(hth_size_value(s, a, &n) && hth_size_value(s, b, &n))) {
+        return hth_size_made(s, op, a, b, false);
+    }
+    switch (op) {
+    case HTH_OP_ADD:
+    case HTH_OP_SUB:
+        out = compute_sum(s, op, a, b);
+        break;
+    case HTH_OP_MUL:
+        out = hth_size_mul(s, a, b);
+        break;
+    case HTH_OP_DIV:
+        out = compute_quotient(s, real, a, b);
+        break;
+    case HTH_OP_MOD:
+        out = compute_rest(s, real, a, b);
+        break;
+    case HTH_OP_MAX:
+    case HTH_OP_MIN:
+        out = compute_extreme(s, op, a, b);
+        break;
+    case HTH_OP_EQUAL:
+    case HTH_OP_GREATER:
+    case HTH_OP_GREATER_OR_EQUAL:
+    case HTH_OP_LESS:
+    case HTH_OP_LESS_OR_EQUAL:
+    case HTH_OP_AND:
+    case HTH_OP_OR:
+    case HTH_OP_XOR:
+        return compute_truth(s, op, a, b);
+    default:
+        out = hth_op_info_of(op)->min_inputs == 1 ? compute_unary(s, op, a)
+                                                  : hth_size_made(s, op, a, b, false);
+    }
+    // Single precision may have rounded what is larger, and nobody knows whether.
+    return real && hth_size_value(s, out, &n) && (n > SIZE_WHOLE || n < -SIZE_WHOLE)
+               ? hth_size_made(s, op, a, b, false)
+               : out;
+}
+
+hth_size hth_size_broadcast(hth_sizes *s, hth_size a, hth_size b)
+{
+    int64_t n;
+    if (a == b || hth_size_is(s, b, 1)) {
+        return a;
+    }
+    if (hth_size_is(s, a, 1) || hth_size_value(s, b, &n)) {
+        return b;
+    }
+    if (hth_size_value(s, a, &n)) {
+        return a;
+    }
+    // A minimum of b and something else is b, or 1 while b is 1, too, where it broadcasts at all.
+    for (int i = 0; i < 2; i++) {
+        hth_size x = i == 0 ? a : b, y = i == 0 ? b : a;
+        const size_row *r = &s->row[x];
+        const size_symbol *m = r->n == 1 && r->factor == 1 ? &s->symbol[r->symbol[0]] : NULL;
+        if (m != NULL && m->how == HTH_OP_MIN && (m->a == y || m->b == y)) {
+            return y;
+        }
+    }
+    return hth_size_made(s, HTH_OP_MAX, a < b ? a : b, a < b ? b : a, true);
+}

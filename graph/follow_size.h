@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// graph/follow_size.h - integers as functions of the number of samples N: what dimensions and shape
+// arithmetic come to without knowing N. Inside graph/follow*.c only.
+//
+// Design notes
+// A size is c * N^k * s1 * s2 * .., with an integer c, k 0 or 1, and symbols s that do not change
+// with N: the model's other open dimensions, and results of arithmetic on those. Each is stored
+// once, so that equal sizes have equal numbers, and two nodes that compute the same quotient get
+// the same symbol. Whatever changes with N in another way (N + 1, N / 2) is HTH_SIZE_OTHER: nothing
+// is proven with it. Lack of memory makes a table `failed`, and its results HTH_SIZE_OTHER.
+#ifndef HTH_GRAPH_FOLLOW_SIZE_H
+#define HTH_GRAPH_FOLLOW_SIZE_H
+
+#include "graph/op.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef int hth_size;    // a row of the table
+#define HTH_SIZE_OTHER 0 // changes with the number of samples, nobody knows how
+
+typedef struct hth_sizes hth_sizes;
+
+hth_sizes *hth_sizes_open(void); // NULL: no memory
+void hth_sizes_close(hth_sizes *s);
+bool hth_sizes_failed(const hth_sizes *s); // there was no memory: the results mean nothing
+
+hth_size hth_size_number(hth_sizes *s, int64_t n);
+hth_size hth_size_samples(hth_sizes *s);       // N
+hth_size hth_size_open(hth_sizes *s, int dim); // the model's symbolic dimension `dim`, at least 0
+hth_size hth_size_fresh(hth_sizes *s, bool at_least_0); // equal to no other
+// hth_size_made is the symbol for `how`(a, b): the same for the same arguments. HTH_SIZE_OTHER when
+// a or b changes with N. how: an operator, or a number of the caller's above HTH_N_OPS.
+hth_size hth_size_made(hth_sizes *s, int how, hth_size a, hth_size b, bool at_least_0);
+
+bool hth_size_is(hth_sizes *s, hth_size a, int64_t n);
+bool hth_size_value(const hth_sizes *s, hth_size a, int64_t *n); // true: it is that number
+bool hth_size_steady(const hth_sizes *s, hth_size a);            // does not change with N
+bool hth_size_at_least_0(const hth_sizes *s, hth_size a);
+// hth_size_at_least_1 is only true of numbers and of whole multiples of N.
+bool hth_size_at_least_1(const hth_sizes *s, hth_size a);
+
+hth_size hth_size_mul(hth_sizes *s, hth_size a, hth_size b);
+// hth_size_quotient is a / b where that is a size for every N and every symbol; else
+// HTH_SIZE_OTHER.
+hth_size hth_size_quotient(hth_sizes *s, hth_size a, hth_size b);
+// hth_size_quotient_dim is the same of dimensions that the runtime makes sure divide each other:
+// where N stands in both it cancels, and the rest is a symbol at worst.
+hth_size hth_size_quotient_dim(hth_sizes *s, hth_size a, hth_size b);
+// hth_size_compute is what operator `op` (element-wise, of integers; `real`: of floating-point
+// numbers) makes of a and b; of one operand b is a.
+hth_size hth_size_compute(hth_sizes *s, hth_op op, bool real, hth_size a, hth_size b);
+// hth_size_broadcast is the dimension that a and b broadcast to; neither changes with N.
+hth_size hth_size_broadcast(hth_sizes *s, hth_size a, hth_size b);
+
+#endif

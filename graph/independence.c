@@ -1,0 +1,312 @@
+// SPDX-License-Identifier: Apache-2.0
+// The walk: tracks of inputs and constants, then each node by its rule, then what the outputs have
+// become. A node whose inputs are MIXED passes the first one's reason on, so that the sentence
+// names the node at which the samples met.
+#include "graph/independence.h"
+
+#include "graph/follow_impl.h"
+
+#include "base/alloc.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static hth_err no_memory(void)
+{
+    return hth_fail(HTH_ENOMEM, "no memory to follow the samples through a model");
+}
+
+static void say(hth_independence *out, const hth_graph *g, const hth_reason *r)
+{
+    const hth_node *n = &g->nodes[r->node];
+    out->node = r->node;
+    if (r->axis >= 0) {
+        snprintf(out->why, sizeof out->why,
+                 "node '%.120s' (%s) %s axis %d, which holds the samples", n->name,
+                 hth_op_name(n->op), r->does, r->axis);
+    } else {
+        snprintf(out->why, sizeof out->why, "node '%.120s' (%s) %s", n->name, hth_op_name(n->op),
+                 r->does);
+    }
+}
+
+// ---- inputs
+
+// input_symbol finds the symbol of all inputs' first dimensions; -1, with the reason: there is
+// none.
+static int input_symbol(const hth_graph *g, hth_independence *out)
+{
+    int symbol = -1;
+    for (int i = 0; i < g->n_inputs; i++) {
+        const hth_value *v = &g->values[g->inputs[i]];
+        bool has = v->shape.rank > 0 && v->shape.dim[0] <= HTH_DIM_SYMBOL(0);
+        if (!has) {
+            snprintf(out->why, sizeof out->why, "the first dimension of input '%.120s' %s", v->name,
+                     v->shape.rank < 0     ? "is not known"
+                     : v->shape.rank == 0  ? "does not exist"
+                     : v->shape.dim[0] < 0 ? "has no name"
+                                           : "is fixed");
+            return -1;
+        }
+        int s = HTH_DIM_TO_SYMBOL(v->shape.dim[0]);
+        if (i > 0 && s != symbol) {
+            snprintf(out->why, sizeof out->why,
+                     "the first dimensions of inputs '%.80s' ('%.40s') and '%.80s' ('%.40s') "
+                     "are not the same",
+                     g->values[g->inputs[0]].name, g->symbols[symbol], v->name, g->symbols[s]);
+            return -1;
+        }
+        symbol = s;
+        for (int d = 1; d < v->shape.rank; d++) {
+            if (v->shape.dim[d] == v->shape.dim[0]) {
+                snprintf(out->why, sizeof out->why,
+                         "dimension %d of input '%.120s' is the number of samples ('%.40s'), too",
+                         d, v->name, g->symbols[s]);
+                return -1;
+            }
+        }
+    }
+    if (g->n_inputs == 0) {
+        snprintf(out->why, sizeof out->why, "the model has no inputs");
+    }
+    return symbol;
+}
+
+static void track_value(hth_follow *f, int value, bool input)
+{
+    const hth_value *v = &f->g->values[value];
+    const hth_shape *s = input ? &v->shape : &v->constant->shape;
+    hth_track *t = &f->track[value];
+    *t = (hth_track){.kind = input ? HTH_TRACK_SAMPLES : HTH_TRACK_FIXED,
+                     .rank = (int8_t)s->rank,
+                     .dtype = v->dtype};
+    t->outer = t->inner = hth_size_number(f->sizes, 1);
+    for (int d = 0; d < s->rank; d++) {
+        t->dim[d] = input && d == 0  ? hth_size_samples(f->sizes)
+                    : s->dim[d] >= 0 ? hth_size_number(f->sizes, s->dim[d])
+                    : s->dim[d] <= HTH_DIM_SYMBOL(0)
+                        ? hth_size_open(f->sizes, HTH_DIM_TO_SYMBOL(s->dim[d]))
+                        : hth_size_fresh(f->sizes, true);
+    }
+}
+
+// ---- nodes
+
+// Is the rule to run? If not, the outputs have their tracks.
+static bool may_run(hth_follow *f, const hth_follow_row *row, bool samples, bool count)
+{
+    bool unknown = false;
+    for (int i = 0; i < f->n_in; i++) {
+        if (!hth_follow_has(f, i)) {
+            continue;
+        }
+        const hth_track *t = hth_follow_in(f, i);
+        bool read = (row->contents >> (i < 32 ? i : 31) & 1) != 0;
+        unknown = unknown || t->rank < 0;
+        if (samples && t->kind == HTH_TRACK_COUNT && !read) {
+            hth_follow_mixed(f, "computes with the number of samples", -1);
+            return false;
+        }
+    }
+    if (!unknown) {
+        return true;
+    }
+    if (samples || count) {
+        hth_follow_mixed(f, "has an operand of unknown rank", -1);
+        return false;
+    }
+    hth_track t = {.kind = HTH_TRACK_FIXED, .rank = -1};
+    for (int i = 0; i < f->n->n_outputs; i++) {
+        hth_follow_out(f, i, &t);
+    }
+    return false;
+}
+
+// What must hold of a track whatever a rule did.
+static bool sound(const hth_follow *f, const hth_track *t)
+{
+    bool yes = t->kind != HTH_TRACK_NONE;
+    for (int d = 0; d < t->rank; d++) {
+        bool along = t->kind == HTH_TRACK_SAMPLES && d == t->axis;
+        yes = yes && (along || hth_size_steady(f->sizes, t->dim[d]));
+    }
+    if (t->kind == HTH_TRACK_SAMPLES) {
+        hth_size n = hth_size_mul(f->sizes, hth_size_samples(f->sizes), t->outer);
+        yes = yes && t->axis >= 0 && t->axis < t->rank && t->dim[t->axis] != HTH_SIZE_OTHER &&
+              hth_size_mul(f->sizes, n, t->inner) == t->dim[t->axis];
+    }
+    return yes;
+}
+
+// Behind the rule: contents, and what is true of every operator.
+static void finish(hth_follow *f, const hth_follow_row *row, bool samples, bool count)
+{
+    if (!samples) {
+        hth_follow_content(f);
+    }
+    for (int i = 0; i < f->n->n_outputs; i++) {
+        hth_track *t = f->n->outputs[i] >= 0 ? &f->track[f->n->outputs[i]] : NULL;
+        if (t == NULL || t->kind == HTH_TRACK_MIXED) {
+            continue;
+        }
+        bool data = false; // reads the number of samples as data
+        for (int k = 0; k < f->n_in; k++) {
+            bool read = (row->contents >> (k < 32 ? k : 31) & 1) != 0;
+            data = data ||
+                   (hth_follow_has(f, k) && !read && hth_follow_in(f, k)->kind == HTH_TRACK_COUNT);
+        }
+        if (count && t->kind == HTH_TRACK_FIXED && t->n == 0) {
+            t->kind = HTH_TRACK_COUNT;
+        }
+        if (!sound(f, t) || (t->rank < 0 && t->kind != HTH_TRACK_FIXED) ||
+            (t->kind == HTH_TRACK_SAMPLES && data)) {
+            hth_follow_mix(f, i, "makes a shape that depends on the number of samples", -1);
+        }
+    }
+}
+
+// What is computed with samples' numbers, or with what is lost, is lost; but for its shape. Bounds
+// are known only behind operators that move elements, and those whose rules say so.
+static void follow_lost(hth_follow *f, const hth_follow_row *row)
+{
+    bool shape = f->n->op == HTH_OP_SHAPE || f->n->op == HTH_OP_SIZE, lost = false;
+    for (int i = 0; i < f->n_in && !lost && !shape; i++) {
+        if (!hth_follow_has(f, i) || (f->n->op == HTH_OP_CAST_LIKE && i == 1)) {
+            continue;
+        }
+        const hth_track *t = hth_follow_in(f, i);
+        bool moved = (row->flags & HTH_FOLLOW_TAKES) != 0 ||
+                     ((row->flags & HTH_FOLLOW_MOVES) != 0 && !t->coords);
+        lost = t->lost || ((t->index != HTH_INDEX_NONE || t->coords) && !moved);
+        for (int k = 0; k < f->n->n_outputs && lost; k++) {
+            hth_track *to = f->n->outputs[k] >= 0 ? &f->track[f->n->outputs[k]] : NULL;
+            if (to != NULL && to->kind != HTH_TRACK_MIXED) {
+                hth_follow_lose(f, to, i);
+            }
+        }
+    }
+    for (int k = 0; k < f->n->n_outputs && row->flags == 0; k++) {
+        if (f->n->outputs[k] >= 0) {
+            f->track[f->n->outputs[k]].below = HTH_SIZE_OTHER;
+        }
+    }
+}
+
+// Operands of post operations meet the result as element-wise operators' do.
+static void follow_post(hth_follow *f)
+{
+    for (int i = 0; i < f->n->n_post; i++) {
+        int at = f->n->post[i].input;
+        hth_track *t = &f->track[f->n->outputs[0]], joined;
+        if (at < 0 || t->kind == HTH_TRACK_MIXED) {
+            continue;
+        }
+        const hth_track *in[2] = {t, &f->track[f->n->inputs[at]]};
+        if (t->lost || t->index != HTH_INDEX_NONE || t->coords || in[1]->kind == HTH_TRACK_MIXED ||
+            in[1]->kind == HTH_TRACK_COUNT || in[1]->rank < 0 || in[1]->index != HTH_INDEX_NONE ||
+            in[1]->coords || in[1]->lost) {
+            hth_follow_mixed(f, "is fused with an operand that depends on other samples", -1);
+        } else if (hth_follow_join(f, in, 2, &joined)) {
+            hth_follow_out(f, 0, &joined);
+        }
+    }
+}
+
+static void visit(hth_follow *f)
+{
+    const hth_follow_row *row = hth_follow_row_of(f->n->op);
+    bool samples = false, count = false;
+    f->n_in = f->n->n_inputs;
+    for (int i = 0; i < f->n->n_post; i++) {
+        if (f->n->post[i].input >= 0 && f->n->post[i].input < f->n_in) {
+            f->n_in = f->n->post[i].input;
+        }
+    }
+    for (int i = 0; i < f->n->n_inputs; i++) {
+        const hth_track *t = f->n->inputs[i] >= 0 ? &f->track[f->n->inputs[i]] : NULL;
+        if (t != NULL && t->kind == HTH_TRACK_MIXED) {
+            for (int k = 0; k < f->n->n_outputs; k++) {
+                hth_follow_out(f, k, t);
+            }
+            return;
+        }
+        samples = samples || (t != NULL && t->kind == HTH_TRACK_SAMPLES);
+        count = count || (t != NULL && t->kind == HTH_TRACK_COUNT);
+    }
+    if (row->rule == NULL) {
+        hth_follow_mixed(f, "is an operator through which samples are not followed", -1);
+    } else if (may_run(f, row, samples, count)) {
+        row->rule(f);
+        finish(f, row, samples, count);
+        follow_lost(f, row);
+        follow_post(f);
+    }
+}
+
+// ---- outputs
+
+static void check_output(const hth_follow *f, int value, hth_independence *out)
+{
+    const hth_track *t = &f->track[value];
+    const char *name = f->g->values[value].name;
+    if (t->kind == HTH_TRACK_MIXED || t->lost) {
+        say(out, f->g, &f->reasons[t->reason]);
+    } else if (t->kind != HTH_TRACK_SAMPLES) {
+        snprintf(out->why, sizeof out->why, "output '%.120s' is the same for all samples", name);
+    } else if (t->index != HTH_INDEX_NONE || t->coords) {
+        snprintf(out->why, sizeof out->why, "output '%.120s' has the positions of samples", name);
+    } else if (t->axis != 0) {
+        snprintf(out->why, sizeof out->why,
+                 "output '%.120s' holds the samples along axis %d, not along its first one", name,
+                 t->axis);
+    } else if (t->dim[0] != hth_size_samples(f->sizes)) {
+        snprintf(out->why, sizeof out->why,
+                 "the first dimension of output '%.120s' is not one row for each sample", name);
+    }
+}
+
+static hth_err prove(hth_follow *f, hth_independence *out)
+{
+    const hth_graph *g = f->g;
+    for (int i = 0; i < g->n_values; i++) {
+        if (g->values[i].constant != NULL) {
+            track_value(f, i, false);
+        }
+    }
+    for (int i = 0; i < g->n_inputs; i++) {
+        track_value(f, g->inputs[i], true);
+    }
+    for (int i = 0; i < g->n_nodes && !f->failed; i++) {
+        f->node = i;
+        f->n = &g->nodes[i];
+        if (!f->n->deleted) {
+            visit(f);
+        }
+    }
+    if (f->failed || hth_sizes_failed(f->sizes)) {
+        return no_memory();
+    }
+    for (int i = 0; i < g->n_outputs && out->why[0] == 0; i++) {
+        check_output(f, g->outputs[i], out);
+    }
+    out->proven = out->why[0] == 0;
+    return HTH_OK;
+}
+
+hth_err hth_independence_prove(const hth_graph *g, hth_independence *out)
+{
+    *out = (hth_independence){.node = -1};
+    if (input_symbol(g, out) < 0) {
+        return HTH_OK;
+    }
+    hth_follow f = {.g = g, .sizes = hth_sizes_open()};
+    f.track = hth_calloc((size_t)g->n_values + 1, sizeof *f.track);
+    hth_err err = f.sizes != NULL && f.track != NULL ? prove(&f, out) : no_memory();
+    for (int i = 0; f.track != NULL && i < g->n_values; i++) {
+        hth_free(f.track[i].element);
+    }
+    hth_free(f.track);
+    hth_free(f.reasons);
+    hth_sizes_close(f.sizes);
+    return err;
+}
