@@ -187,7 +187,7 @@ void hth_follow_lose(hth_follow *f, hth_track *t, int i)
     const hth_track *x = hth_follow_in(f, i);
     int reason =
         x->lost ? x->reason : follow_reason(f, "computes with the positions of samples", -1);
-    t->index = HTH_INDEX_NONE;
+    t->index = false;
     t->coords = false;
     t->lost = true;
     t->reason = reason;
@@ -196,7 +196,7 @@ void hth_follow_lose(hth_follow *f, hth_track *t, int i)
 bool hth_follow_rows(hth_follow *f, int at)
 {
     const hth_track *t = hth_follow_in(f, at);
-    return t->index == HTH_INDEX_ONLY && hth_size_is(f->sizes, t->stride, 1);
+    return t->index && hth_size_is(f->sizes, t->stride, 1) && hth_size_is(f->sizes, t->reach, 1);
 }
 
 void hth_follow_set(hth_follow *f, int i, hth_size *element, int n)

@@ -14,12 +14,11 @@
 //   MIXED    none of these is proven; `reason` says where the proof ended.
 //
 // Of SAMPLES more may be known: all positions along the axis are `equal` (a broadcast), or all
-// elements are at least 0 and less than `below`. And three kinds of numbers differ from what they
-// are for a sample alone: every element of part i is i * stride (`index` ONLY), or at least that
-// and less than (i + 1) * stride (WITHIN), or the elements at position 0 of the last dimension are
-// i, and no others differ (`coords`, by which GatherND and ScatterND address). They are good for
-// addressing sample i; what else is computed with them is `lost`, as MIXED is, but for its shape,
-// which exporters ask for.
+// elements are at least 0 and less than `below`. And two kinds of numbers differ from what they are
+// for a sample alone: every element of part i is i * stride + r with 0 <= r < reach (`index`), or
+// the elements at position 0 of the last dimension are i, and no others differ (`coords`, by which
+// GatherND and ScatterND address). They are good for addressing sample i; what else is computed
+// with them is `lost`, as MIXED is, but for its shape, which exporters ask for.
 //
 // Dimensions, and the elements of small tensors of integers, are sizes (follow_size.h). A rule runs
 // when no input is MIXED, none has an unknown rank unless all are FIXED, and COUNT meets SAMPLES
@@ -38,20 +37,14 @@ typedef enum hth_track_kind {
     HTH_TRACK_MIXED,
 } hth_track_kind;
 
-typedef enum hth_track_index {
-    HTH_INDEX_NONE,
-    HTH_INDEX_ONLY,   // i * stride
-    HTH_INDEX_WITHIN, // i * stride + [0, stride)
-} hth_track_index;
-
 typedef struct hth_track {
-    uint8_t kind, index;
-    bool equal, coords, lost;
+    uint8_t kind;
+    bool equal, index, coords, lost;
     int8_t axis, rank; // rank -1: not known
     hth_dtype dtype;   // HTH_DT_NONE: not known
     hth_size outer, inner;
-    hth_size stride; // of index
-    hth_size below;  // HTH_SIZE_OTHER: no bound is known
+    hth_size stride, reach; // of index
+    hth_size below;         // HTH_SIZE_OTHER: no bound is known
     hth_size dim[HTH_MAX_RANK];
     int reason; // of MIXED, and of what is lost
     int n;      // elements whose sizes are known, 0: none is

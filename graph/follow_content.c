@@ -54,7 +54,7 @@ bool follow_whole(hth_dtype dt, const void *data, int64_t k, int64_t *out)
     default:
         return false;
     }
-    *out = d >= -0x1p24 && d <= 0x1p24 ? (int64_t)d : 0;
+    *out = fabs(d) <= FOLLOW_WHOLE ? (int64_t)d : 0;
     return (double)*out == d && !(d == 0 && signbit(d));
 }
 
@@ -138,7 +138,7 @@ static hth_size content_cast(hth_follow *f, hth_size a, hth_dtype from, hth_dtyp
                : hth_size_at_least_1(f->sizes, a) ? hth_size_number(f->sizes, 1)
                                                   : hth_size_made(f->sizes, how, a, a, true);
     }
-    bool fits = number && n >= -(INT64_C(1) << 24) && n <= INT64_C(1) << 24;
+    bool fits = number && n >= -FOLLOW_WHOLE && n <= FOLLOW_WHOLE;
     bool wide = to == HTH_DT_I64 || to == HTH_DT_I32;
     // Integers stay what they are: no dimension is above INT32_MAX where a model says INT32.
     if ((content_type(to) && fits) || (whole && wide)) {

@@ -201,15 +201,16 @@ static void concat_numbers(hth_follow *f, int axis, hth_track *t)
     bool all = true, later = false;
     for (int i = 0; i < f->n_in; i++) {
         const hth_track *x = hth_follow_in(f, i);
-        all = all && x->index == first->index && x->stride == first->stride && !x->coords;
-        later = later || x->coords || (i > 0 && x->index != HTH_INDEX_NONE);
+        all = all && x->index == first->index && x->stride == first->stride &&
+              x->reach == first->reach && !x->coords;
+        later = later || x->coords || (i > 0 && x->index);
     }
     t->coords = !all && hth_follow_rows(f, 0) && !later && axis == t->rank - 1 &&
                 hth_size_is(f->sizes, first->dim[axis], 1);
-    if (!all && !t->coords && (first->index != HTH_INDEX_NONE || first->coords || later)) {
+    if (!all && !t->coords && (first->index || first->coords || later)) {
         hth_follow_lose(f, t, 0);
     }
-    t->index = all ? first->index : HTH_INDEX_NONE;
+    t->index = all && first->index;
     t->below = HTH_SIZE_OTHER;
 }
 

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Element-wise operators, and those that work on lines: normalizing, sorting, reducing along axes.
-#include "graph/follow.h"
+#include "graph/follow_impl.h"
+
+// Of larger constants no bound is looked for.
+#define CONSTANT_ELEMENTS (INT64_C(1) << 22)
 
 static bool is_whole(const hth_track *t)
 {
@@ -63,7 +66,7 @@ void hth_through_cast_like(hth_follow *f)
 {
     hth_track t = *hth_follow_in(f, 0);
     t.dtype = hth_follow_in(f, 1)->dtype;
-    if (t.index != HTH_INDEX_NONE || t.coords) {
+    if (t.index || t.coords) {
         hth_follow_lose(f, &t, 0);
     }
     t.below = HTH_SIZE_OTHER;
@@ -89,7 +92,7 @@ static bool number_join(hth_follow *f, bool good, hth_track *out)
     }
     out->dtype = in[0]->dtype;
     for (int i = 0; i < 2 && !good; i++) {
-        if (in[i]->index != HTH_INDEX_NONE || in[i]->coords) {
+        if (in[i]->index || in[i]->coords) {
             hth_follow_lose(f, out, i);
         }
     }
@@ -99,17 +102,56 @@ static bool number_join(hth_follow *f, bool good, hth_track *out)
     return good;
 }
 
-// i * stride + r with 0 <= r < stride
+// Stores one more than the largest element of a constant of integers; false: there is a negative
+// one, or nobody knows.
+static bool constant_below(const hth_follow *f, int i, int64_t *below)
+{
+    hth_const *c = f->g->values[f->n->inputs[i]].constant;
+    const void *data;
+    int64_t n = c != NULL ? hth_shape_elements(&c->shape) : 0, whole;
+    bool known = n > 0 && n <= CONSTANT_ELEMENTS && is_whole(hth_follow_in(f, i)) &&
+                 hth_const_map(c, &data) == HTH_OK;
+    *below = 0;
+    for (int64_t k = 0; known && k < n; k++) {
+        if (!follow_whole(c->dtype, data, k, &whole) || whole < 0 || whole == INT64_MAX) {
+            hth_const_unmap(c);
+            return false;
+        }
+        *below = whole >= *below ? whole + 1 : *below;
+    }
+    if (known) {
+        hth_const_unmap(c);
+    }
+    return known;
+}
+
+// add_reach is what an index reaches when input i is added; HTH_SIZE_OTHER: nobody knows.
+static hth_size add_reach(hth_follow *f, const hth_track *index, int i)
+{
+    const hth_track *x = hth_follow_in(f, i);
+    int64_t reach, more;
+    if (x->below != HTH_SIZE_OTHER && hth_size_is(f->sizes, index->reach, 1)) {
+        return x->below;
+    }
+    bool known = hth_size_value(f->sizes, index->reach, &reach) &&
+                 (hth_size_value(f->sizes, x->below, &more) || constant_below(f, i, &more));
+    return known && more > 0 && !__builtin_add_overflow(reach, more - 1, &reach)
+               ? hth_size_number(f->sizes, reach)
+               : HTH_SIZE_OTHER;
+}
+
+// i * stride + (r + what is added)
 void hth_through_add(hth_follow *f)
 {
-    const hth_track *a = hth_follow_in(f, 0), *b = hth_follow_in(f, 1);
-    const hth_track *index = a->index != HTH_INDEX_NONE ? a : b, *rest = index == a ? b : a;
-    bool good = index->index == HTH_INDEX_ONLY && rest->index == HTH_INDEX_NONE && !rest->coords &&
-                rest->below != HTH_SIZE_OTHER && rest->below == index->stride && is_whole(a);
+    int at = hth_follow_in(f, 0)->index ? 0 : 1;
+    const hth_track *index = hth_follow_in(f, at), *rest = hth_follow_in(f, 1 - at);
+    bool alone = index->index && !rest->index && !rest->coords && is_whole(index);
+    hth_size reach = alone ? add_reach(f, index, 1 - at) : HTH_SIZE_OTHER;
     hth_track t;
-    if (number_join(f, good, &t)) {
-        t.index = HTH_INDEX_WITHIN;
+    if (number_join(f, reach != HTH_SIZE_OTHER, &t)) {
+        t.index = true;
         t.stride = index->stride;
+        t.reach = reach;
         hth_follow_out(f, 0, &t);
     }
 }
@@ -117,15 +159,15 @@ void hth_through_add(hth_follow *f)
 // i * (stride * number)
 void hth_through_mul(hth_follow *f)
 {
-    int at = hth_follow_in(f, 0)->index != HTH_INDEX_NONE ? 0 : 1;
+    int at = hth_follow_in(f, 0)->index ? 0 : 1;
     const hth_track *index = hth_follow_in(f, at);
-    hth_size by = index->index == HTH_INDEX_ONLY ? one_element(f, 1 - at) : HTH_SIZE_OTHER;
-    bool good = index->index == HTH_INDEX_ONLY && is_whole(index) && by != HTH_SIZE_OTHER &&
-                hth_size_at_least_0(f->sizes, by);
+    bool alone = index->index && hth_size_is(f->sizes, index->reach, 1) && is_whole(index);
+    hth_size by = alone ? one_element(f, 1 - at) : HTH_SIZE_OTHER;
     hth_track t;
-    if (number_join(f, good, &t)) {
-        t.index = HTH_INDEX_ONLY;
+    if (number_join(f, by != HTH_SIZE_OTHER && hth_size_at_least_0(f->sizes, by), &t)) {
+        t.index = true;
         t.stride = hth_size_mul(f->sizes, index->stride, by);
+        t.reach = index->reach;
         hth_follow_out(f, 0, &t);
     }
 }
@@ -136,8 +178,8 @@ void hth_through_mod(hth_follow *f)
     const hth_track *a = hth_follow_in(f, 0), *b = hth_follow_in(f, 1);
     bool whole = is_whole(a) && hth_node_int(f->n, "fmod", 0) == 0;
     hth_size by = whole ? one_element(f, 1) : HTH_SIZE_OTHER;
-    bool good = a->index == HTH_INDEX_NONE && !a->coords && b->index == HTH_INDEX_NONE &&
-                !b->coords && by != HTH_SIZE_OTHER && hth_size_at_least_0(f->sizes, by);
+    bool good = !a->index && !a->coords && !b->index && !b->coords && by != HTH_SIZE_OTHER &&
+                hth_size_at_least_0(f->sizes, by);
     hth_track t;
     if (number_join(f, good, &t)) {
         t.below = by;

@@ -7,6 +7,8 @@
 
 // Tensors of more elements are no shape arithmetic: their elements are not followed.
 #define FOLLOW_ELEMENTS 64
+// Whole numbers up to here are exact in single precision.
+#define FOLLOW_WHOLE (1 << 24)
 
 // Where a proof ended: "node 'n' (Op) <does> axis 2, which holds the samples".
 typedef struct hth_reason {

@@ -23,15 +23,24 @@ static bool same_place(const hth_track *a, const hth_track *b)
 // Does index n along axis 0 of `t` mean sample n?
 static bool rows(hth_follow *f, const hth_track *t)
 {
-    return t->kind == HTH_TRACK_SAMPLES && t->axis == 0 && t->index == HTH_INDEX_NONE &&
-           !t->coords && t->dim[0] == hth_size_samples(f->sizes);
+    return t->kind == HTH_TRACK_SAMPLES && t->axis == 0 && !t->index && !t->coords &&
+           t->dim[0] == hth_size_samples(f->sizes);
+}
+
+// Does an index stay within its sample's block of `stride` rows?
+static bool stays(const hth_follow *f, const hth_track *t)
+{
+    int64_t reach, stride;
+    return t->reach == t->stride ||
+           (hth_size_value(f->sizes, t->reach, &reach) &&
+            hth_size_value(f->sizes, t->stride, &stride) && reach <= stride);
 }
 
 // Numbers of samples are taken as indices only; as data they are refused.
 static bool plain(hth_follow *f, int i)
 {
     const hth_track *t = hth_follow_in(f, i);
-    if (t->index != HTH_INDEX_NONE || t->coords) {
+    if (t->index || t->coords) {
         hth_follow_mixed(f, "computes with the positions of samples", -1);
         return false;
     }
@@ -68,14 +77,14 @@ void hth_through_gather(hth_follow *f)
     bool data = x->kind == HTH_TRACK_SAMPLES, indices = at->kind == HTH_TRACK_SAMPLES;
     if (data && axis == x->axis) {
         bool own = (hth_follow_rows(f, 1) && rows(f, x)) ||
-                   (at->index == HTH_INDEX_WITHIN && at->stride == x->inner &&
+                   (at->index && at->stride == x->inner && stays(f, at) &&
                     hth_size_is(f->sizes, x->outer, 1));
         if (!own) {
             hth_follow_mixed(f, picks, axis);
             return;
         }
         hth_follow_place(&t, axis + at->axis, at); // each sample picks of itself
-    } else if (at->index != HTH_INDEX_NONE || at->coords) {
+    } else if (at->index || at->coords) {
         hth_follow_mixed(f, "computes with the positions of samples", -1);
         return;
     } else if (data && indices) {
@@ -141,7 +150,7 @@ void hth_through_gather_nd(hth_follow *f)
         return;
     }
     bool data = x->kind == HTH_TRACK_SAMPLES, indices = at->kind == HTH_TRACK_SAMPLES;
-    bool numbers = at->coords || at->index != HTH_INDEX_NONE;
+    bool numbers = at->coords || at->index;
     if (indices && at->axis == at->rank - 1) {
         hth_follow_mixed(f, picks, -1);
         return;
@@ -377,11 +386,11 @@ void hth_through_range(hth_follow *f)
     if (simple && whole && to == hth_size_samples(s)) {
         t.kind = HTH_TRACK_SAMPLES;
         t.outer = t.inner = hth_size_number(s, 1);
-        t.index = HTH_INDEX_ONLY;
-        t.stride = hth_size_number(s, 1);
+        t.index = true;
+        t.stride = t.reach = hth_size_number(s, 1);
         t.dim[0] = to;
     } else if (simple && whole && hth_size_at_least_0(s, to)) {
-        t.dim[0] = to;
+        t.dim[0] = t.below = to;
     } else if (whole && hth_size_value(s, from, &first) && hth_size_value(s, to, &last) &&
                hth_size_value(s, by, &step) && step == 1 && first <= last &&
                !__builtin_sub_overflow(last, first, &last)) {

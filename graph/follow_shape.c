@@ -54,6 +54,7 @@ static void regroup(hth_follow *f, hth_track *t)
         t->equal = x->equal && whole;
         t->index = x->index;
         t->stride = x->stride;
+        t->reach = x->reach;
     }
     hth_follow_out(f, 0, t);
 }

@@ -16,6 +16,35 @@ static hth_err no_memory(void)
     return hth_fail(HTH_ENOMEM, "no memory to follow the samples through a model");
 }
 
+// How many bytes the UTF-8 character at `p` has; 0: it is none, or no text.
+static int character(const unsigned char *p)
+{
+    int n = p[0] < 0x80   ? 1
+            : p[0] < 0xC2 ? 0
+            : p[0] < 0xE0 ? 2
+            : p[0] < 0xF0 ? 3
+            : p[0] < 0xF5 ? 4
+                          : 0;
+    for (int i = 1; i < n; i++) {
+        if ((p[i] & 0xC0) != 0x80) { // also where the text ends
+            return 0;
+        }
+    }
+    bool wide = (p[0] == 0xE0 && p[1] < 0xA0) || (p[0] == 0xF0 && p[1] < 0x90);
+    bool none = (p[0] == 0xED && p[1] >= 0xA0) || (p[0] == 0xF4 && p[1] >= 0x90);
+    return p[0] < 0x20 || p[0] == 0x7F || wide || none ? 0 : n;
+}
+
+// Names are whatever a file has, and were cut: the sentence goes into JSON and to terminals.
+static void clean(char *text)
+{
+    for (char *p = text; *p != 0;) {
+        int n = character((const unsigned char *)p);
+        *p = n > 0 ? *p : '?';
+        p += n > 0 ? n : 1;
+    }
+}
+
 static void say(hth_independence *out, const hth_graph *g, const hth_reason *r)
 {
     const hth_node *n = &g->nodes[r->node];
@@ -177,7 +206,7 @@ static void follow_lost(hth_follow *f, const hth_follow_row *row)
         const hth_track *t = hth_follow_in(f, i);
         bool moved = (row->flags & HTH_FOLLOW_TAKES) != 0 ||
                      ((row->flags & HTH_FOLLOW_MOVES) != 0 && !t->coords);
-        lost = t->lost || ((t->index != HTH_INDEX_NONE || t->coords) && !moved);
+        lost = t->lost || ((t->index || t->coords) && !moved);
         for (int k = 0; k < f->n->n_outputs && lost; k++) {
             hth_track *to = f->n->outputs[k] >= 0 ? &f->track[f->n->outputs[k]] : NULL;
             if (to != NULL && to->kind != HTH_TRACK_MIXED) {
@@ -202,9 +231,9 @@ static void follow_post(hth_follow *f)
             continue;
         }
         const hth_track *in[2] = {t, &f->track[f->n->inputs[at]]};
-        if (t->lost || t->index != HTH_INDEX_NONE || t->coords || in[1]->kind == HTH_TRACK_MIXED ||
-            in[1]->kind == HTH_TRACK_COUNT || in[1]->rank < 0 || in[1]->index != HTH_INDEX_NONE ||
-            in[1]->coords || in[1]->lost) {
+        if (t->lost || t->index || t->coords || in[1]->kind == HTH_TRACK_MIXED ||
+            in[1]->kind == HTH_TRACK_COUNT || in[1]->rank < 0 || in[1]->index || in[1]->coords ||
+            in[1]->lost) {
             hth_follow_mixed(f, "is fused with an operand that depends on other samples", -1);
         } else if (hth_follow_join(f, in, 2, &joined)) {
             hth_follow_out(f, 0, &joined);
@@ -253,7 +282,7 @@ static void check_output(const hth_follow *f, int value, hth_independence *out)
         say(out, f->g, &f->reasons[t->reason]);
     } else if (t->kind != HTH_TRACK_SAMPLES) {
         snprintf(out->why, sizeof out->why, "output '%.120s' is the same for all samples", name);
-    } else if (t->index != HTH_INDEX_NONE || t->coords) {
+    } else if (t->index || t->coords) {
         snprintf(out->why, sizeof out->why, "output '%.120s' has the positions of samples", name);
     } else if (t->axis != 0) {
         snprintf(out->why, sizeof out->why,
@@ -297,6 +326,7 @@ hth_err hth_independence_prove(const hth_graph *g, hth_independence *out)
 {
     *out = (hth_independence){.node = -1};
     if (input_symbol(g, out) < 0) {
+        clean(out->why);
         return HTH_OK;
     }
     hth_follow f = {.g = g, .sizes = hth_sizes_open()};
@@ -305,6 +335,7 @@ hth_err hth_independence_prove(const hth_graph *g, hth_independence *out)
     for (int i = 0; f.track != NULL && i < g->n_values; i++) {
         hth_free(f.track[i].element);
     }
+    clean(out->why);
     hth_free(f.track);
     hth_free(f.reasons);
     hth_sizes_close(f.sizes);

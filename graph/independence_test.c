@@ -197,6 +197,15 @@ static const dependent mixed[] = {
     {"x:N,T,4; i:N,T i64; a=ArgMax(i) axis=1 keepdims=0; s=Shape(x); n=Gather(s #s0); "
      "r=Range(#s0 n #s1); m=Mul(r #s2); j=Add(m a); f=Flatten(x) axis=2; y=Gather(f j); -> y",
      "picks by index along axis 0"},
+    {"x:N,4; f=Reshape(x #-1); s=Shape(x) end=1; n=Squeeze(s #0); r=Range(#s0 n #s1); "
+     "m=Mul(r #s4); u=Unsqueeze(m #1); j=Add(u #0,1,2,4); y=Gather(f j); -> y",
+     "picks by index along axis 0"},
+    {"x:N,4; f=Reshape(x #-1); s=Shape(x) end=1; n=Squeeze(s #0); r=Range(#s0 n #s1); "
+     "m=Mul(r #s4); u=Unsqueeze(m #1); j=Add(u #0,-1,2,3); y=Gather(f j); -> y",
+     "picks by index along axis 0"},
+    {"x:N,4; f=Reshape(x #-1); s=Shape(x) end=1; n=Squeeze(s #0); r=Range(#s0 n #s1); "
+     "m=Mul(r #s4); u=Unsqueeze(m #1); j=Add(u #0,1,2); k=Add(j #s2); y=Gather(f k); -> y",
+     "picks by index along axis 0"},
 };
 
 static const char *const apart[] = {
@@ -273,6 +282,8 @@ static const char *const apart[] = {
     "y=Gather(f j); -> y",
     "x:N,T,4; i:N i64; b=Sub(i #s1); s=Shape(x); n=Gather(s #s0); t=Gather(s #1); c=Mod(b t); "
     "r=Range(#s0 n #s1); m=Mul(r t); j=Add(m c); f=Flatten(x) axis=2; y=Gather(f j); -> y",
+    "x:N,4; f=Reshape(x #-1); s=Shape(x) end=1; n=Squeeze(s #0); r=Range(#s0 n #s1); "
+    "m=Mul(r #s4); u=Unsqueeze(m #1); j=Add(u #0,1,2); k=Add(#s1 j); y=Gather(f k); -> y",
     // shape arithmetic of more dimensions
     "x:N,4,4; p=Concat(#0,0 #1,1) axis=0; z=ConstantOfShape(#2); c=Concat(p z) axis=0; "
     "r=Reshape(c #-1,2); v=Slice(r #-1 #-9223372036854775807 #0 #-1); t=Transpose(v) perm=1,0; "

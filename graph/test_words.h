@@ -10,6 +10,7 @@
 #ifndef HTH_GRAPH_TEST_WORDS_H
 #define HTH_GRAPH_TEST_WORDS_H
 
+#include "base/alloc.h"
 #include "graph/graph.h"
 
 #include <setjmp.h>
