@@ -44,6 +44,48 @@ static void import_print(const hth_cli *c, const hearth_import_report *report)
     }
 }
 
+// import_serves asks what the server found out about the version that answers now; NULL: another
+// one does, or nobody knows.
+static json_t *import_serves(const hth_cli *c, int version)
+{
+    char *json, *text;
+    json_t *args = json_pack("{s:s}", "model", c->args[0]), *doc = NULL;
+    text = args != NULL ? json_dumps(args, JSON_COMPACT) : NULL;
+    if (text != NULL && hearth_query(c->h, "model", text, NULL, NULL, &json) == HEARTH_OK) {
+        doc = json_loads(json, 0, NULL);
+        hearth_free(json);
+    }
+    if (json_integer_value(json_object_get(doc, "version")) != version) {
+        json_decref(doc);
+        doc = NULL;
+    }
+    free(text);
+    json_decref(args);
+    return doc;
+}
+
+// import_joins says, where a model's requests could have shared runs but may not, why: in the
+// document, or to the user, who perhaps named a largest batch.
+static void import_joins(const hth_cli *c, int version, json_t *doc)
+{
+    json_t *m = import_serves(c, version);
+    json_t *independent = json_object_get(m, "independent");
+    json_t *why = json_object_get(m, "dependent_because");
+    int64_t most = hth_cli_int(c, "max-batch", -1);
+    if (doc != NULL && independent != NULL) {
+        json_object_set(doc, "independent", independent);
+    }
+    if (doc != NULL && why != NULL) {
+        json_object_set(doc, "dependent_because", why);
+    } else if (why != NULL && most > 0) {
+        fprintf(stderr, "hearth: --max-batch %lld only limits requests; they share no run: %s\n",
+                (long long)most, json_string_value(why));
+    } else if (why != NULL && most < 0) {
+        printf("requests share no run: %s\n", json_string_value(why));
+    }
+    json_decref(m);
+}
+
 static int cmd_import(hth_cli *c)
 {
     hth_progress_bar bar;
@@ -64,16 +106,22 @@ static int cmd_import(hth_cli *c)
     }
     if (!hth_cli_json(c)) {
         import_print(c, &report);
+        if (!options.no_wait) {
+            import_joins(c, r->version, NULL);
+        }
         return HTH_CLI_OK;
     }
-    return cmd_print(
-        c, json_pack("{s:s, s:i, s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:b}", "model", c->args[0],
-                     "version", r->version, "unchanged", r->unchanged, "tensors_new",
-                     (json_int_t)r->tensors_new, "tensors_shared", (json_int_t)r->tensors_shared,
-                     "bytes_new", (json_int_t)r->bytes_new, "bytes_shared",
-                     (json_int_t)r->bytes_shared, "tensors_repaired",
-                     (json_int_t)report.tensors_repaired, "bytes_repaired",
-                     (json_int_t)report.bytes_repaired, "graph_repaired", report.record_repaired));
+    json_t *doc = json_pack(
+        "{s:s, s:i, s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:b}", "model", c->args[0], "version",
+        r->version, "unchanged", r->unchanged, "tensors_new", (json_int_t)r->tensors_new,
+        "tensors_shared", (json_int_t)r->tensors_shared, "bytes_new", (json_int_t)r->bytes_new,
+        "bytes_shared", (json_int_t)r->bytes_shared, "tensors_repaired",
+        (json_int_t)report.tensors_repaired, "bytes_repaired", (json_int_t)report.bytes_repaired,
+        "graph_repaired", report.record_repaired);
+    if (!options.no_wait) {
+        import_joins(c, r->version, doc);
+    }
+    return cmd_print(c, doc);
 }
 
 // Checkpoints of training jobs are versions of models that nobody made.
@@ -341,8 +389,7 @@ static const hth_option ls_options[] = {
     {NULL, HTH_OPTION_FLAG, NULL, NULL},
 };
 static const hth_option import_options[] = {
-    {"max-batch", HTH_OPTION_INT, "N",
-     "largest batch that is served; 0: a symbolic first dimension is not a batch"},
+    {"max-batch", HTH_OPTION_INT, "N", "largest batch that is served; 0: requests share no run"},
     {"no-wait", HTH_OPTION_FLAG, NULL, "return when the version is stored, before it answers"},
     {NULL, HTH_OPTION_FLAG, NULL, NULL},
 };

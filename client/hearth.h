@@ -119,10 +119,11 @@ HEARTH_API hearth_status hearth_buffer_alloc(hearth *h, size_t bytes, void **out
 HEARTH_API void hearth_buffer_free(hearth *h, void *data);
 
 // hearth_import reads an ONNX file (a path on this machine: local and embedded servers) into the
-// store as a new version. max_batch is kept with it: 0: a symbolic first dimension is not a batch;
-// negative: not said. progress may be NULL; returning non-zero from it cancels. It returns when the
-// new version is the one that answers by the name, if the name is served. HEARTH_EBUSY and others
-// whose sentence says that the version is in the store: it cannot be run, and an older one goes on.
+// store as a new version. max_batch is kept with it, the largest first dimension of a request; 0:
+// requests never share a run; negative: not said. progress may be NULL; returning non-zero from it
+// cancels. It returns when the new version is the one that answers by the name, if the name is
+// served. HEARTH_EBUSY and others whose sentence says that the version is in the store: it cannot
+// be run, and an older one goes on.
 typedef struct hearth_import_result {
     int version, unchanged;
     uint64_t tensors_new, tensors_shared, bytes_new, bytes_shared;

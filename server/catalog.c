@@ -59,6 +59,7 @@ static hth_err catalog_check(const hth_onnx_file *f, const hth_put_tensor *t, in
     size_t bytes;
     const void *skeleton = hth_onnx_skeleton(f, &bytes);
     hth_graph *g = NULL;
+    hth_independence samples;
     hth_const **c = hth_calloc((size_t)n, sizeof(hth_const *));
     hth_err err = c != NULL ? HTH_OK : HTH_ENOMEM;
     for (int i = 0; i < n && err == HTH_OK; i++) {
@@ -76,7 +77,8 @@ static hth_err catalog_check(const hth_onnx_file *f, const hth_put_tensor *t, in
     if (err == HTH_OK) {
         err = hth_onnx_load(skeleton, bytes, c, n, &limits, &g);
         if (err == HTH_OK && check != NULL) {
-            err = check->accept(check->ctx, g);
+            err = hth_independence_prove(g, &samples);
+            err = err == HTH_OK ? check->accept(check->ctx, g, &samples) : err;
         }
         hth_graph_free(g);
     } else {
@@ -199,14 +201,14 @@ static hth_err catalog_again(hth_store *s, const hth_manifest *m, const char *me
 
 // catalog_batched says whether the configuration of a model without a limit says more than 0
 // (hth_http_max_batch): to say 0 of another changes nothing.
-static bool catalog_batched(const hth_graph *g)
+static bool catalog_batched(const hth_graph *g, const hth_independence *samples)
 {
     for (int i = 0; i < g->n_inputs; i++) {
         if (g->values[g->inputs[i]].shape.rank < 2) {
             return false;
         }
     }
-    return hth_model_batched(g);
+    return samples->proven;
 }
 
 hth_err hth_catalog_rebatch(hth_store *s, const char *name, int max_batch,
@@ -214,11 +216,13 @@ hth_err hth_catalog_rebatch(hth_store *s, const char *name, int max_batch,
 {
     hth_manifest m;
     hth_graph *g = NULL;
+    hth_independence samples;
     memset(out, 0, sizeof *out);
     HTH_TRY(hth_store_get(s, name, 0, &m));
-    hth_err err = hth_model_graph(s, &m, &g);
-    err = err == HTH_OK ? check->accept(check->ctx, g) : err;
-    bool said = err == HTH_OK && (max_batch > 0 || (max_batch == 0 && catalog_batched(g)));
+    hth_err err = hth_model_serves(s, &m, &g, &samples);
+    err = err == HTH_OK ? check->accept(check->ctx, g, &samples) : err;
+    bool said =
+        err == HTH_OK && (max_batch > 0 || (max_batch == 0 && catalog_batched(g, &samples)));
     hth_graph_free(g);
     char *meta = said ? catalog_meta(&m, max_batch, &err) : NULL;
     if (meta != NULL) {

@@ -4,17 +4,18 @@
 #ifndef HTH_SERVER_CATALOG_H
 #define HTH_SERVER_CATALOG_H
 
+#include "graph/independence.h"
 #include "graph/onnx.h"
 #include "modelstore/store.h"
 
 // hth_catalog_import reads an ONNX file, checks that every operator in it can run, and only then
-// puts it as a new version. max_batch is kept with it: 0: the symbolic first dimension is not a
-// batch; negative: not said.
+// puts it as a new version. max_batch is kept with it: the largest first dimension of a request, 0:
+// requests never share a run; negative: not said.
 hth_err hth_catalog_import(hth_store *s, const char *name, const char *path, int max_batch,
                            hth_progress_fn progress, void *ctx, hth_put_result *out);
-// A further check of a graph before it is stored.
+// A further check of a graph, and of what is proven of it, before it is stored.
 typedef struct hth_catalog_check {
-    hth_err (*accept)(void *ctx, const hth_graph *g);
+    hth_err (*accept)(void *ctx, const hth_graph *g, const hth_independence *samples);
     void *ctx;
 } hth_catalog_check;
 

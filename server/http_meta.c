@@ -120,6 +120,17 @@ static json_t *meta_versions(const hth_http_call *c, int version)
     return list;
 }
 
+// meta_parameters says whether the model's samples are independent, and if not, why.
+static json_t *meta_parameters(const json_t *m)
+{
+    json_t *why = json_object_get(m, "dependent_because");
+    json_t *doc = json_pack("{s:O}", "independent", json_object_get(m, "independent"));
+    if (why != NULL) {
+        json_object_set(doc, "dependent_because", why);
+    }
+    return doc;
+}
+
 static void meta_metadata(hth_http_call *c)
 {
     json_t *m = hth_http_answer(c);
@@ -127,9 +138,10 @@ static void meta_metadata(hth_http_call *c)
         int version = (int)json_integer_value(json_object_get(m, "version"));
         hth_http_send_json(
             c->h, c->req,
-            json_pack("{s:O, s:o, s:s, s:O, s:O}", "name", json_object_get(m, "name"), "versions",
-                      meta_versions(c, version), "platform", "onnx_hearth", "inputs",
-                      json_object_get(m, "inputs"), "outputs", json_object_get(m, "outputs")));
+            json_pack("{s:O, s:o, s:s, s:O, s:O, s:o}", "name", json_object_get(m, "name"),
+                      "versions", meta_versions(c, version), "platform", "onnx_hearth", "inputs",
+                      json_object_get(m, "inputs"), "outputs", json_object_get(m, "outputs"),
+                      "parameters", meta_parameters(m)));
         json_decref(m);
     }
 }
@@ -207,6 +219,21 @@ static json_t *config_batching(const json_t *b)
                      "allow_timeout_override", 1, "max_queue_size", json_object_get(b, "queue"));
 }
 
+// config_parameters says what a ModelConfig has no field for.
+static void config_parameters(const json_t *m, json_t *to)
+{
+    json_t *precision = json_object_get(m, "precision");
+    json_t *why = json_object_get(m, "dependent_because");
+    if (precision != NULL) {
+        json_object_set_new(to, "precision", json_pack("{s:O}", "string_value", precision));
+    }
+    json_object_set_new(to, "independent",
+                        json_pack("{s:s}", "string_value", why == NULL ? "true" : "false"));
+    if (why != NULL) {
+        json_object_set_new(to, "dependent_because", json_pack("{s:O}", "string_value", why));
+    }
+}
+
 static void meta_config(hth_http_call *c)
 {
     json_t *m = hth_http_answer(c);
@@ -220,11 +247,7 @@ static void meta_config(hth_http_call *c)
                       "input", config_tensors(json_object_get(m, "inputs"), max_batch > 0),
                       "output", config_tensors(json_object_get(m, "outputs"), max_batch > 0),
                       "instance_group", config_group(m), "parameters");
-        json_t *precision = json_object_get(m, "precision");
-        if (precision != NULL) {
-            json_object_set_new(json_object_get(config, "parameters"), "precision",
-                                json_pack("{s:O}", "string_value", precision));
-        }
+        config_parameters(m, json_object_get(config, "parameters"));
         if (max_batch > 0 && json_integer_value(json_object_get(batching, "max")) > 1) {
             json_object_set_new(config, "dynamic_batching", config_batching(batching));
         }

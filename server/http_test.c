@@ -160,10 +160,11 @@ static void test_metadata(void **state)
 {
     reply r = get(port_of(state), "/v2/models/batch");
     json_t *doc = json_loadb(r.body, r.bytes, 0, NULL);
-    json_t *want = json_pack(
-        "{s:s, s:[s], s:s, s:[{s:s, s:s, s:[i, i]}], s:[{s:s, s:s, s:[i, i]}]}", "name", "batch",
-        "versions", "1", "platform", "onnx_hearth", "inputs", "name", "INPUT0", "datatype", "FP32",
-        "shape", -1, 3, "outputs", "name", "OUTPUT0", "datatype", "FP32", "shape", -1, 3);
+    json_t *want =
+        json_pack("{s:s, s:[s], s:s, s:[{s:s, s:s, s:[i, i]}], s:[{s:s, s:s, s:[i, i]}], s:{s:b}}",
+                  "name", "batch", "versions", "1", "platform", "onnx_hearth", "inputs", "name",
+                  "INPUT0", "datatype", "FP32", "shape", -1, 3, "outputs", "name", "OUTPUT0",
+                  "datatype", "FP32", "shape", -1, 3, "parameters", "independent", 1);
     assert_true(json_equal(doc, want));
     json_decref(want);
     json_decref(doc);

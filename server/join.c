@@ -10,6 +10,7 @@
 #include "server/host.h"
 #include "server/infer.h"
 
+#include <assert.h>
 #include <string.h>
 
 bool hth_join_fits(const hth_program *p)
@@ -173,6 +174,7 @@ hth_err hth_join_run(hth_join *j, hth_models *ms, hth_work **work, int n, int64_
 {
     joined x = {.p = NULL};
     hth_model *m = work[0]->model;
+    assert(m->source.batched); // no request ever shares a run unless that is proven harmless
     HTH_TRY(hth_infer_program(ms, &m->source, hth_work_key(work[0], bucket), false, NULL, &x.p));
     if (!hth_join_fits(x.p)) {
         m->alone = true;

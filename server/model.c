@@ -195,17 +195,17 @@ static bool meta_true(const char *meta, const char *key)
     return v;
 }
 
-bool hth_model_batched(const hth_graph *g)
+hth_err hth_model_serves(hth_store *store, const hth_manifest *manifest, hth_graph **out,
+                         hth_independence *samples)
 {
-    int64_t first = 0;
-    for (int i = 0; i < g->n_inputs; i++) {
-        const hth_shape *s = &g->values[g->inputs[i]].shape;
-        if (s->rank < 1 || s->dim[0] > -2 || (i > 0 && s->dim[0] != first)) {
-            return false;
-        }
-        first = s->dim[0];
+    HTH_TRY(hth_model_graph(store, manifest, out));
+    hth_err err = meta_true(manifest->meta, HTH_META_TRAINED) ? hth_train_off(*out) : HTH_OK;
+    err = err == HTH_OK ? hth_independence_prove(*out, samples) : err;
+    if (err != HTH_OK) {
+        hth_graph_free(*out);
+        *out = NULL;
     }
-    return g->n_inputs > 0;
+    return err;
 }
 
 static hth_err model_load(hth_models *ms, hth_manifest *manifest, hth_model **out)
@@ -217,10 +217,7 @@ static hth_err model_load(hth_models *ms, hth_manifest *manifest, hth_model **ou
     uint64_t start_ns = hth_now_ns();
     hth_paced paced;
     hth_paced_begin(&paced, ms->site, ms->asks);
-    hth_err err = hth_model_graph(ms->store, manifest, &m->source.graph);
-    if (err == HTH_OK && meta_true(manifest->meta, HTH_META_TRAINED)) {
-        err = hth_train_off(m->source.graph);
-    }
+    hth_err err = hth_model_serves(ms->store, manifest, &m->source.graph, &m->independence);
     if (err == HTH_OK) {
         m->source.graph->precision = hth_precision_of(ms->store, manifest->name);
         err = hth_kernel_computes(ms->site->device, m->source.graph->precision);
@@ -241,7 +238,7 @@ static hth_err model_load(hth_models *ms, hth_manifest *manifest, hth_model **ou
     m->source.account = &m->account;
     m->max_batch = meta_max_batch(manifest->meta);
     hth_batching_load(ms->store, m->name, &m->batching);
-    m->source.batched = m->max_batch != 0 && hth_model_batched(m->source.graph);
+    m->source.batched = m->max_batch != 0 && m->independence.proven;
     for (int i = 0; i < manifest->n_tensors; i++) {
         m->weight_bytes += manifest->tensors[i].bytes;
     }

@@ -8,6 +8,7 @@
 #ifndef HTH_SERVER_MODEL_H
 #define HTH_SERVER_MODEL_H
 
+#include "graph/independence.h"
 #include "server/batching.h"
 #include "server/latency.h"
 #include "server/program.h"
@@ -48,7 +49,8 @@ typedef struct hth_model {
     struct hth_model *next; // most recently used first
     char name[208];
     int version;
-    int64_t max_batch; // 0: the symbolic first dimension is not a batch; -1: any
+    int64_t max_batch;             // 0: requests share no run; -1: any
+    hth_independence independence; // of its samples from each other
     uint64_t weight_bytes;
     hth_source source;
     hth_manifest manifest;
@@ -156,8 +158,13 @@ hth_err hth_model_bind(const hth_model *m, const hth_request_tensor *in, int n, 
 #define HTH_MODEL_GUESS ((size_t)1 << 20)
 hth_err hth_model_synthetic(const hth_model *m, int64_t batch, bool whole, hth_tensor *inputs);
 
-// hth_model_batched says that all inputs have one and the same symbolic first dimension.
-bool hth_model_batched(const hth_graph *g);
+// hth_model_serves loads a version's graph as it is served: without training mode where hearth
+// trained it. *samples: whether its samples are proven independent. This alone decides whether
+// requests share runs, are padded, or run in slices, and what a configuration may say of a batch;
+// a configuration can forbid those, never allow them. Computed at each load, so that it is never
+// older than the proof. Any thread.
+hth_err hth_model_serves(hth_store *store, const hth_manifest *manifest, hth_graph **out,
+                         hth_independence *samples);
 // hth_model_graph loads a version's model graph: skeleton from the manifest, contents mapped from
 // the store. Any thread.
 hth_err hth_model_graph(hth_store *store, const hth_manifest *manifest, hth_graph **out);

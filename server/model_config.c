@@ -182,7 +182,7 @@ static hth_err config_tensors(const hth_model_config *c, const hth_graph *g, con
     return HTH_OK;
 }
 
-hth_err hth_model_config_accept(void *config, const hth_graph *g)
+hth_err hth_model_config_accept(void *config, const hth_graph *g, const hth_independence *samples)
 {
     const hth_model_config *c = config;
     for (int i = 0; i < g->n_inputs && c->max_batch > 0; i++) {
@@ -193,6 +193,12 @@ hth_err hth_model_config_accept(void *config, const hth_graph *g)
                             "and its configuration says one of %d",
                             v->name, c->max_batch);
         }
+    }
+    if (c->max_batch > 0 && !samples->proven) {
+        return hth_fail(HTH_EINVAL,
+                        "the model configuration's 'max_batch_size' is %d, and the model's samples "
+                        "are not independent: %s",
+                        c->max_batch, samples->why);
     }
     HTH_TRY(config_tensors(c, g, "input", g->inputs, g->n_inputs));
     return config_tensors(c, g, "output", g->outputs, g->n_outputs);

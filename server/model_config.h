@@ -4,7 +4,7 @@
 #ifndef HTH_SERVER_MODEL_CONFIG_H
 #define HTH_SERVER_MODEL_CONFIG_H
 
-#include "graph/graph.h"
+#include "graph/independence.h"
 
 #include <jansson.h>
 
@@ -21,7 +21,8 @@ typedef struct hth_model_config {
 hth_err hth_model_config_read(const char *text, const char *name, hth_model_config *out);
 void hth_model_config_fini(hth_model_config *c);
 // hth_model_config_accept checks that the inputs and outputs that `config` (an hth_model_config)
-// names are the graph's, and that it can be batched if `config` says so. HTH_EINVAL.
-hth_err hth_model_config_accept(void *config, const hth_graph *g);
+// names are the graph's, and that its samples are proven independent if `config` says that there is
+// a batch. HTH_EINVAL.
+hth_err hth_model_config_accept(void *config, const hth_graph *g, const hth_independence *samples);
 
 #endif

@@ -41,7 +41,7 @@ typedef struct hth_source {
     hth_graph *graph;      // owned
     hth_program *programs; // most recently used first
     int n_programs;
-    bool batched; // inputs share a symbolic first dimension whose elements are samples
+    bool batched; // its samples are proven independent, and nobody forbids runs of several requests
     const hth_account *account; // of its programs; outlives them. NULL: nobody's
 } hth_source;
 

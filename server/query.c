@@ -39,12 +39,16 @@ static hth_err query_model(query *q, json_t **out)
     const hth_graph *g = m->source.graph;
     hth_batch_policy p = hth_model_batch_policy(m);
     *out = json_pack(
-        "{s:s, s:i, s:s, s:o, s:o, s:i, s:i, s:I, s:I, s:s, s:b, s:b, s:o}", "name", m->name,
+        "{s:s, s:i, s:s, s:o, s:o, s:i, s:i, s:I, s:I, s:s, s:b, s:b, s:b, s:o}", "name", m->name,
         "version", m->version, "device", q->ms->site->device->props.name, "inputs",
         values_json(g, g->inputs, g->n_inputs), "outputs", values_json(g, g->outputs, g->n_outputs),
         "nodes", g->n_nodes, "tensors", m->manifest.n_tensors, "bytes", (json_int_t)m->weight_bytes,
         "max_batch", (json_int_t)m->max_batch, "precision", hth_precision_name(g->precision),
-        "training", g->training, "batched", m->source.batched, "batching", hth_batching_json(&p));
+        "training", g->training, "batched", m->source.batched, "independent",
+        m->independence.proven, "batching", hth_batching_json(&p));
+    if (!m->independence.proven) {
+        json_object_set_new(*out, "dependent_because", json_string(m->independence.why));
+    }
     return HTH_OK;
 }
 

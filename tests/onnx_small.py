@@ -9,7 +9,7 @@ ELEMENT = {'FP32': 1, 'UINT8': 2, 'INT8': 3, 'UINT16': 4, 'INT16': 5, 'INT32': 6
 
 def varint(n):
     """A number as protobuf writes it."""
-    out = b''
+    out, n = b'', n & 2**64 - 1
     while n > 127:
         out, n = out + bytes([n & 127 | 128]), n >> 7
     return out + bytes([n])
@@ -38,6 +38,8 @@ def _model(nodes, inputs, outputs, constants=()):
 def _attribute(name, value):
     if isinstance(value, str):
         return _bytes(1, name.encode()) + _bytes(4, value.encode()) + _int(20, 3)
+    if isinstance(value, tuple):
+        return _bytes(1, name.encode()) + b''.join(_int(8, v) for v in value) + _int(20, 7)
     return _bytes(1, name.encode()) + _int(3, value % 2**64) + _int(20, 2)
 
 
@@ -47,9 +49,11 @@ def _constant(name, datatype, dims, values):
 
 
 def graph(nodes, inputs, outputs, constants=()):
-    """A model of nodes (operator, inputs, outputs, attributes), inputs and outputs (name, type, dims) and constants (the same and values)."""
+    """A model of nodes (operator, inputs, outputs, attributes), inputs and outputs (name, type, dims) and constants (the same and values).
+    The attribute node_name, of bytes, is the node's name."""
     made = [b''.join(_bytes(1, i.encode()) for i in ins) + b''.join(_bytes(2, o.encode()) for o in outs) + _bytes(4, op.encode()) +
-            b''.join(_bytes(5, _attribute(*a)) for a in more.items()) for op, ins, outs, more in nodes]
+            _bytes(3, more.get('node_name', b'')) + b''.join(_bytes(5, _attribute(*a)) for a in more.items() if a[0] != 'node_name')
+            for op, ins, outs, more in nodes]
     return _model(made, [_value(*i) for i in inputs], [_value(*o) for o in outputs], [_constant(*c) for c in constants])
 
 
