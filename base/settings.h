@@ -145,6 +145,8 @@ typedef enum hth_setting_change {
       "looks without a sign of life behind which the engine's process is killed and restarted")    \
     X(ENGINE_RESTART_MS, "engine.restart_ms", COUNT, 10000, 0, 3600000, LIVE,                      \
       "longest pause, in milliseconds, before an engine's process that keeps dying is restarted")  \
+    X(ENGINE_STALL_SECONDS, "engine.stall_seconds", COUNT, 30, 1, 86400, LIVE,                     \
+      "seconds in which the engine has looked for no requests after which it is not ready")        \
     X(HTTP_IDLE_SECONDS, "http.idle_seconds", COUNT, 300, 1, 86400, FIXED,                         \
       "how long an HTTP connection may stay without a request, or with half of one")               \
     X(HTTP_REQUEST_SECONDS, "http.request_seconds", COUNT, 20, 1, 86400, LIVE,                     \

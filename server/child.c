@@ -89,7 +89,8 @@ static hth_err child_open(child *c)
                            .queue = c->open.queue,
                            .event = child_event,
                            .event_ctx = c,
-                           .resume = c->open.resume != 0};
+                           .resume = c->open.resume != 0,
+                           .turned_ns = &c->link.board->turned_ns};
     HTH_TRY(hth_store_open(c->open.store, true, false, &c->store));
     HTH_TRY(hth_engine_open(&e, c->store, &c->engine));
     return child_is_confined() ? hth_sandbox_calls(&c->sandbox) : HTH_OK;

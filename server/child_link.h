@@ -34,8 +34,9 @@ typedef struct hth_child_slot {
 typedef struct hth_child_board {
     uint64_t n_slots, in_bytes, out_bytes, spin_ns, beat_ns;
     pid_t parent;
-    _Atomic uint64_t beat;    // counted by a thread of the child that does nothing else
-    _Atomic uint64_t rest_ns; // until when it has hearthd's threads sleep, not look (base/spin.h)
+    _Atomic uint64_t beat;      // counted by a thread of the child that does nothing else
+    _Atomic uint64_t turned_ns; // when the engine's thread looked for requests last
+    _Atomic uint64_t rest_ns;   // until when it has hearthd's threads sleep, not look (base/spin.h)
     hth_child_slot slot[];
 } hth_child_board;
 

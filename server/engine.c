@@ -24,6 +24,7 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 // How long the engine is idle before it measures: longer than the gap between two requests of a
 // busy client.
@@ -39,6 +40,7 @@ struct hth_engine {
     hth_serve serve;
     pthread_t thread;
     bool running;
+    _Atomic uint64_t turned, *turned_ns; // the last turn; where it is noted
     char device[256];
     hth_store *store;
     hth_site site;
@@ -162,10 +164,21 @@ static void engine_answer(hth_request *r, hth_err err)
 
 // ---- what the serving asks for
 
+// engine_turned notes that the thread looks for requests. The clock has the kernel's ticks, and is
+// read in a few nanoseconds.
+static void engine_turned(hth_engine *e)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &t);
+    atomic_store_explicit(e->turned_ns, (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec,
+                          memory_order_relaxed);
+}
+
 static hth_request *engine_mail(void *ctx)
 {
     hth_engine *e = ctx;
     void *message = NULL;
+    engine_turned(e);
     if (hth_mailbox_count(e->mailbox) > 0) {
         (void)hth_mailbox_receive(e->mailbox, 0, &message);
     }
@@ -211,6 +224,7 @@ static bool engine_await(void *ctx, uint64_t ns)
 {
     hth_engine *e = ctx;
     void *message;
+    engine_turned(e);
     hth_err got = hth_mailbox_receive(e->mailbox, ns, &message);
     if (message != NULL) {
         hth_serve_take(&e->serve, message);
@@ -242,6 +256,7 @@ static void engine_loop(hth_engine *e)
     while (got != HTH_ECANCELED || !hth_serve_empty(&e->serve)) {
         void *message;
         uint64_t wait_ns = tuning || busy || more ? 0 : engine_wait(wake_ns);
+        engine_turned(e);
         got = hth_mailbox_receive(e->mailbox, wait_ns, &message);
         for (hth_request *r = message; r != NULL; r = engine_mail(e)) {
             hth_serve_take(&e->serve, r);
@@ -305,6 +320,7 @@ hth_err hth_engine_open(const hth_engine_config *config, hth_store *store, hth_e
     snprintf(e->device, sizeof e->device, "%s", config->device != NULL ? config->device : "cpu");
     e->store = store;
     e->resume = config->resume;
+    e->turned_ns = config->turned_ns != NULL ? config->turned_ns : &e->turned;
     e->training = (hth_train_queue){.ms = &e->models,
                                     .answer = engine_answer,
                                     .event = config->event,
@@ -434,6 +450,14 @@ bool hth_engine_ready(hth_engine *e)
 {
     return e->router != NULL ? hth_router_ready(e->router)
                              : e->proxy == NULL || hth_proxy_ready(e->proxy);
+}
+
+uint64_t hth_engine_stalled_ns(hth_engine *e)
+{
+    if (e->router != NULL) {
+        return hth_router_stalled_ns(e->router);
+    }
+    return e->proxy != NULL ? hth_proxy_stalled_ns(e->proxy) : hth_turn_age_ns(e->turned_ns);
 }
 
 void hth_engine_share(hth_engine *e, int fd, uint64_t offset, const void *base, size_t bytes)

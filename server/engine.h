@@ -30,6 +30,9 @@ typedef struct hth_engine_config {
     // directory of the store: the engine is a child process that opens it (proxy.h); NULL: a
     // thread. The program must be one that begins with hth_child_asked
     const char *child_store;
+    // where the engine's thread notes when it looked for requests last (ns, CLOCK_MONOTONIC); NULL:
+    // in the engine
+    _Atomic uint64_t *turned_ns;
 } hth_engine_config;
 
 #define HTH_TENANT_OWN "hearth" // of what nobody asked for
@@ -137,6 +140,10 @@ hth_err hth_engine_submit(hth_engine *e, hth_request *r);
 // hth_engine_ready tells whether requests are worked on now: a child process may be away for a
 // moment, and requests wait. Any thread.
 bool hth_engine_ready(hth_engine *e);
+// hth_engine_stalled_ns is for how long the engine's thread has not looked for requests, of several
+// engines the shortest time; 0: not known. A kernel or a benchmark may keep it for long, and nobody
+// is served meanwhile. Any thread.
+uint64_t hth_engine_stalled_ns(hth_engine *e);
 // hth_engine_share tells that [base, base + bytes) is mapped from `fd` at `offset`, so that a child
 // process can map it, too, and inputs that lie there are not copied; until hth_engine_unshare, when
 // no request uses it any more. `fd` stays the caller's. Any thread.

@@ -73,6 +73,36 @@ static void test_answers(void **state)
     fixture_close(&f);
 }
 
+// A callback that keeps the engine's thread: nobody is looked for meanwhile, and that can be seen.
+#define STALLED_NS 20000000u
+
+static hth_engine *stalled_engine;
+
+static hth_err place_late(hth_request *r, hth_request_tensor *out, int n)
+{
+    while (hth_engine_stalled_ns(stalled_engine) < STALLED_NS) {
+    }
+    return call_place(r, out, n);
+}
+
+static void test_stalls(void **state)
+{
+    fixture f;
+    hth_tensor x;
+    fixture_open(&f, "cpu:mem=64MiB,threads=1");
+    put(f.store, "digits", "tests/data/digits/digits.onnx");
+    assert_true(npy_data("tests/data/digits/images.npy", &x));
+    hth_request_tensor in = {.name = NULL, .t = x};
+    call c = {.r = {.model = "digits", .inputs = &in, .n_inputs = 1, .place = place_late}};
+    stalled_engine = f.engine;
+    assert_ok(call_run(f.engine, &c));
+    while (hth_engine_stalled_ns(f.engine) >= STALLED_NS) { // idle, it turns all the same
+    }
+    free(c.out[0].data);
+    hth_free(x.data);
+    fixture_close(&f);
+}
+
 // What looks like a pattern and is none.
 static void test_edges(void **state)
 {
@@ -355,16 +385,12 @@ static void test_slices(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_answers),
-                                       cmocka_unit_test(test_edges),
-                                       cmocka_unit_test(test_empty_batch),
-                                       cmocka_unit_test(test_sharing),
-                                       cmocka_unit_test(test_weights_do_not_fit),
-                                       cmocka_unit_test(test_latency),
-                                       cmocka_unit_test(test_bad_requests),
-                                       cmocka_unit_test(test_too_small),
-                                       cmocka_unit_test(test_smallest_forms),
-                                       cmocka_unit_test(test_queries),
-                                       cmocka_unit_test(test_slices)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_answers),   cmocka_unit_test(test_stalls),
+        cmocka_unit_test(test_edges),     cmocka_unit_test(test_empty_batch),
+        cmocka_unit_test(test_sharing),   cmocka_unit_test(test_weights_do_not_fit),
+        cmocka_unit_test(test_latency),   cmocka_unit_test(test_bad_requests),
+        cmocka_unit_test(test_too_small), cmocka_unit_test(test_smallest_forms),
+        cmocka_unit_test(test_queries),   cmocka_unit_test(test_slices)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

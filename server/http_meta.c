@@ -4,6 +4,7 @@
 // run.
 #include "server/http_call.h"
 
+#include "base/settings.h"
 #include "client/hearth.h"
 #include "server/http_json.h"
 
@@ -18,7 +19,11 @@ void hth_http_live(hth_http *h, struct evhttp_request *req, const hth_http_args 
 
 const char *hth_http_unready(hth_http *h)
 {
-    return hth_engine_ready(h->engine) ? NULL : "the engine's process is being restarted";
+    uint64_t most = (uint64_t)hth_setting_int(HTH_SET_ENGINE_STALL_SECONDS) * 1000000000u;
+    return !hth_engine_ready(h->engine) ? "the engine's process is being restarted"
+           : hth_engine_stalled_ns(h->engine) > most
+               ? "the engine has not looked for requests for engine.stall_seconds"
+               : NULL;
 }
 
 void hth_http_ready(hth_http *h, struct evhttp_request *req, const hth_http_args *a)

@@ -403,6 +403,20 @@ bool hth_proxy_ready(hth_proxy *p)
     return ready;
 }
 
+uint64_t hth_turn_age_ns(const _Atomic uint64_t *turned_ns)
+{
+    uint64_t then = atomic_load_explicit(turned_ns, memory_order_relaxed), now = hth_real_ns();
+    return then != 0 && now > then ? now - then : 0;
+}
+
+uint64_t hth_proxy_stalled_ns(hth_proxy *p)
+{
+    pthread_mutex_lock(&p->lock);
+    uint64_t age = p->phase == PROXY_UP ? hth_turn_age_ns(&p->link.board->turned_ns) : 0;
+    pthread_mutex_unlock(&p->lock);
+    return age;
+}
+
 void hth_proxy_drain(hth_proxy *p)
 {
     pthread_mutex_lock(&p->lock);

@@ -25,6 +25,9 @@ void hth_proxy_drain(hth_proxy *p);
 void hth_proxy_stop(hth_proxy *p);
 void hth_proxy_close(hth_proxy *p); // NULL is allowed
 bool hth_proxy_ready(hth_proxy *p);
+uint64_t hth_proxy_stalled_ns(hth_proxy *p); // as hth_engine_stalled_ns
+// hth_turn_age_ns is how long ago a turn was noted; 0: none was.
+uint64_t hth_turn_age_ns(const _Atomic uint64_t *turned_ns);
 void hth_proxy_share(hth_proxy *p, int fd, uint64_t offset, const void *base, size_t bytes);
 void hth_proxy_unshare(hth_proxy *p, const void *base);
 void *hth_proxy_alloc(hth_proxy *p, size_t bytes); // NULL: there is no more

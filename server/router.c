@@ -165,6 +165,18 @@ bool hth_router_ready(hth_router *n)
     return ready;
 }
 
+uint64_t hth_router_stalled_ns(hth_router *n)
+{
+    uint64_t least = UINT64_MAX;
+    pthread_mutex_lock(&n->lock);
+    for (int i = 0; i < n->n; i++) {
+        uint64_t age = router_up(n, i) ? hth_engine_stalled_ns(n->device[i].engine) : UINT64_MAX;
+        least = age < least ? age : least;
+    }
+    pthread_mutex_unlock(&n->lock);
+    return least < UINT64_MAX ? least : 0;
+}
+
 hth_err hth_router_submit(hth_router *n, hth_request *r)
 {
     r->route = (hth_route){.router = n, .done = r->done};

@@ -32,8 +32,9 @@ hth_err hth_router_submit(hth_router *n, hth_request *r);
 void hth_router_watch(hth_router *n, const hth_poll_hook *w);
 void hth_router_drain(hth_router *n);
 void hth_router_stop(hth_router *n);
-void hth_router_close(hth_router *n); // NULL is allowed
-bool hth_router_ready(hth_router *n); // one of them is
+void hth_router_close(hth_router *n);          // NULL is allowed
+bool hth_router_ready(hth_router *n);          // one of them is
+uint64_t hth_router_stalled_ns(hth_router *n); // as hth_engine_stalled_ns, of those that are up
 void hth_router_share(hth_router *n, int fd, uint64_t offset, const void *base, size_t bytes);
 void hth_router_unshare(hth_router *n, const void *base);
 void *hth_router_alloc(hth_router *n, size_t bytes);

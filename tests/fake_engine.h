@@ -167,6 +167,11 @@ void hth_engine_release(hth_kept *kept) // this engine leaves no outputs
 {
 }
 
+uint64_t hth_engine_stalled_ns(hth_engine *e)
+{
+    return 0;
+}
+
 bool hth_engine_ready(hth_engine *e)
 {
     return true;

@@ -4,11 +4,13 @@
 import json
 import os
 import shutil
+import signal
 import struct
 import subprocess
 import sys
 import tempfile
 import unittest
+import urllib.error
 import urllib.request
 
 import tap
@@ -106,6 +108,37 @@ class Files(unittest.TestCase):
         self.serves()
 
 
+class Readiness(unittest.TestCase):
+    """Ready is who looks for requests, not who only has a process."""
+
+    def test_engine_that_is_kept(self):
+        daemon = tap.Daemon(BUILD, '--set', 'engine.stall_seconds=1')
+        url = f'ipc://{daemon.folder}/sock'
+        tasks = f'/proc/{daemon.process.pid}/task'
+        children = ''
+        for task in os.listdir(tasks):
+            with open(f'{tasks}/{task}/children', encoding='ascii') as f:
+                children += f.read()
+        engine = int(children)
+
+        def ready():
+            try:
+                with urllib.request.urlopen(f'http://{daemon.address}/v2/health/ready', timeout=PATIENCE) as r:
+                    return r.status, ''
+            except urllib.error.HTTPError as e:
+                return e.code, e.read().decode()
+        self.assertEqual(ready()[0], 200)
+        os.kill(engine, signal.SIGSTOP)
+        while ready()[0] == 200:
+            pass
+        self.assertIn('engine.stall_seconds', ready()[1])
+        os.kill(engine, signal.SIGCONT)
+        while ready()[0] != 200:
+            pass
+        self.assertIn('no models', run(HEARTH, '--server', url, 'ls'))
+        self.assertEqual(daemon.stop(), 0)
+
+
 def token(folder, roles):
     return run(HEARTH, 'token', 'new', roles, '--roles', roles, '--file', folder + '/tokens').split('\n')[0]
 
@@ -183,4 +216,4 @@ class Others(unittest.TestCase):
 
 
 if __name__ == '__main__':
-    sys.exit(tap.run([Files, Others]))
+    sys.exit(tap.run([Files, Readiness, Others]))
