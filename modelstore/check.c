@@ -172,6 +172,82 @@ hth_err hth_check_record(hth_txn *t, const hth_version_key *key, const MDB_val *
                           "the one that was stored");
 }
 
+hth_err hth_scrub_state_get(hth_txn *t, hth_scrub_state *out)
+{
+    *out = (hth_scrub_state){.passed_ns = 0};
+    hth_err err = check_read(t, HTH_TABLE_INFO, "scrub", 5, out, sizeof *out);
+    return err == HTH_ENOENT ? HTH_OK : err;
+}
+
+hth_err hth_scrub_state_put(hth_txn *t, const hth_scrub_state *state)
+{
+    return hth_txn_put(t, HTH_TABLE_INFO, "scrub", 5, state, sizeof *state);
+}
+
+// ---- records without a sum
+
+typedef struct check_sums {
+    hth_version_key *key;
+    int n, cap;
+} check_sums;
+
+static hth_err check_sum_lacks(hth_txn *t, void *ctx, const MDB_val *key, const MDB_val *value)
+{
+    check_sums *l = ctx;
+    char name[HTH_STORE_NAME_MAX + 1];
+    int version;
+    hth_record_sum sum;
+    if (hth_version_key_parse(key, name, &version) != HTH_OK) {
+        return HTH_OK;
+    }
+    hth_version_key k = hth_version_key_of(name, version);
+    hth_err err = hth_check_sum_get(t, &k, &sum);
+    if (err == HTH_ENOENT) {
+        err = HTH_GROW(l->key, l->n, l->cap) == 0
+                  ? HTH_OK
+                  : hth_fail(HTH_ENOMEM, "out of memory for a list of versions");
+        if (err == HTH_OK) {
+            l->key[l->n++] = k;
+        }
+    }
+    return err;
+}
+
+static hth_err check_sums_list(hth_txn *t, void *ctx)
+{
+    ((check_sums *)ctx)->n = 0;
+    return hth_txn_each(t, HTH_TABLE_VERSIONS, NULL, 0, check_sum_lacks, ctx);
+}
+
+static hth_err check_sums_put(hth_txn *t, void *ctx)
+{
+    const check_sums *l = ctx;
+    for (int i = 0; i < l->n; i++) {
+        MDB_val v;
+        hth_err err = hth_txn_get(t, HTH_TABLE_VERSIONS, l->key[i].text, l->key[i].bytes, &v);
+        void *copy = err == HTH_OK ? hth_memdup(v.mv_data, v.mv_size) : NULL;
+        if (err == HTH_OK && copy != NULL) { // the map changes underneath
+            err = hth_check_sum_put(t, &l->key[i], copy, v.mv_size);
+        }
+        hth_free(copy);
+        if (err != HTH_OK && err != HTH_ENOENT) { // removed meanwhile
+            return err;
+        }
+    }
+    return HTH_OK;
+}
+
+hth_err hth_check_sums_fill(hth_store *s)
+{
+    check_sums l = {.n = 0};
+    hth_err err = hth_index_read(&s->index, check_sums_list, &l);
+    if (err == HTH_OK && l.n > 0 && !s->read_only) {
+        err = hth_index_write(&s->index, check_sums_put, &l);
+    }
+    hth_free(l.key);
+    return err;
+}
+
 // ---- what was found
 
 typedef struct check_mark {
@@ -342,6 +418,21 @@ static hth_err check_needed(hth_store *s, const hth_id *id, const hth_object_see
     bool always = strcmp(word, "always") == 0, never = strcmp(word, "never") == 0;
     *needed = !never && !recent && (always || !known || !check_recent(l.row.checked_ns));
     return HTH_OK;
+}
+
+hth_err hth_check_read(hth_store *s, const hth_object *o, bool direct, hth_object_tick tick,
+                       void *ctx, hth_object_seen *seen)
+{
+    bool file;
+    hth_err err = hth_object_check(s, o, direct, tick, ctx, seen);
+    if (err == HTH_ECORRUPT && hth_object_is_file(s, &o->id, &file) == HTH_ENOENT) {
+        return HTH_OK;
+    }
+    if (err == HTH_OK || err == HTH_ECORRUPT) {
+        hth_check_found(s, &o->id, seen, err != HTH_OK);
+        hth_stat_add(HTH_STAT_STORE_BYTES_CHECKED, o->bytes);
+    }
+    return err;
 }
 
 hth_err hth_check_look(hth_store *s, const hth_object *o, hth_object_seen *seen, bool *needed)

@@ -55,7 +55,26 @@ hth_err hth_check_sum_del(hth_txn *t, const hth_version_key *key);
 // hth_check_record compares a version's record with its sum, if there is one. HTH_ECORRUPT.
 hth_err hth_check_record(hth_txn *t, const hth_version_key *key, const MDB_val *record);
 
+// Where the reading in the background is (INFO "scrub").
+typedef struct hth_scrub_state {
+    uint64_t passed_ns;      // when it had last read all that was due, since 1970; 0: never
+    uint64_t oldest_ns;      // when, then, the tensor that was read longest ago was read
+    uint64_t tensors, bytes; // that have files
+    uint64_t index_ns;       // when the index was last compared with itself
+    uint64_t index_damages;  // what was found then
+} hth_scrub_state;
+hth_err hth_scrub_state_get(hth_txn *t, hth_scrub_state *out);
+hth_err hth_scrub_state_put(hth_txn *t, const hth_scrub_state *state);
+
 // ---- of a store
+
+// hth_check_sums_fill has each version's record have a sum: those that version 0.1.0
+// wrote have none, and are taken as they are.
+hth_err hth_check_sums_fill(hth_store *s);
+// hth_check_read is hth_object_check, and remembers what it finds. A tensor that the store has lost
+// meanwhile, with its last version, is not damaged: HTH_OK.
+hth_err hth_check_read(hth_store *s, const hth_object *o, bool direct, hth_object_tick tick,
+                       void *ctx, hth_object_seen *seen);
 
 // hth_check_found keeps that a file was read, and found damaged or right. A mark is logged, and
 // kept at once; that a file is right is kept by the next hth_check_flush, or by nobody.

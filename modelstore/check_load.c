@@ -4,7 +4,6 @@
 #include "modelstore/check.h"
 
 #include "base/alloc.h"
-#include "base/stats.h"
 #include "base/thread.h"
 
 #include <stdatomic.h>
@@ -47,11 +46,7 @@ static void load_work(void *ctx)
         const hth_manifest_tensor *t = &j->m->tensors[j->todo[i]];
         hth_object_seen seen;
         const hth_object o = {t->id, t->dtype, t->shape, t->bytes};
-        hth_err err = hth_object_check(j->s, &o, false, NULL, NULL, &seen);
-        if (err == HTH_OK || err == HTH_ECORRUPT) {
-            hth_check_found(j->s, &t->id, &seen, err != HTH_OK);
-        }
-        hth_stat_add(HTH_STAT_STORE_BYTES_CHECKED, t->bytes);
+        hth_err err = hth_check_read(j->s, &o, false, NULL, NULL, &seen);
         if (err != HTH_OK) {
             load_failed(j, hth_err_prefix(err, "tensor '%s'", t->name));
         }

@@ -338,6 +338,29 @@ static hth_err store_read_health(hth_txn *t, void *ctx)
     return hth_check_health_get(t, ctx);
 }
 
+static hth_err store_read_state(hth_txn *t, void *ctx)
+{
+    hth_store_health *h = ctx;
+    hth_check_health marks;
+    hth_scrub_state scrub;
+    HTH_TRY(hth_check_health_get(t, &marks));
+    HTH_TRY(hth_scrub_state_get(t, &scrub));
+    *h = (hth_store_health){.damaged = marks.damaged,
+                            .index_damages = scrub.index_damages,
+                            .tensors = scrub.tensors,
+                            .bytes = scrub.bytes,
+                            .scrubbed_ns = scrub.passed_ns,
+                            .oldest_ns = scrub.oldest_ns,
+                            .index_ns = scrub.index_ns};
+    return HTH_OK;
+}
+
+hth_err hth_store_health_get(hth_store *s, hth_store_health *out)
+{
+    *out = (hth_store_health){.damaged = 0};
+    return hth_index_read(&s->index, store_read_state, out);
+}
+
 uint64_t hth_store_health_count(hth_store *s)
 {
     hth_check_health h = {.events = 0};

@@ -83,6 +83,16 @@ hth_err hth_store_check(hth_store *s, const hth_manifest *m);
 // be used on. HTH_ECORRUPT: one is marked as damaged; HTH_EBUSY: an import has repaired one, and
 // its present view is one of the damaged file.
 hth_err hth_store_sound(hth_store *s, const hth_manifest *m);
+// What is known of the state of all that is stored; times are since 1970, 0: never.
+typedef struct hth_store_health {
+    uint64_t damaged;        // tensors that are known to be damaged, and not used
+    uint64_t index_damages;  // what was wrong with the index when it was looked at last
+    uint64_t tensors, bytes; // that have files, as of the last reading in the background
+    uint64_t scrubbed_ns;    // when that had read all that was due
+    uint64_t oldest_ns,
+        index_ns; // when, then, the tensor that was read longest ago was read; the index
+} hth_store_health;
+hth_err hth_store_health_get(hth_store *s, hth_store_health *out);
 // hth_store_health_count grows whenever something is found damaged, or repaired, by any process.
 uint64_t hth_store_health_count(hth_store *s);
 

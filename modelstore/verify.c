@@ -9,7 +9,6 @@
 
 #include "base/alloc.h"
 #include "base/hash.h"
-#include "base/stats.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -134,34 +133,19 @@ static hth_err verify_tick(void *ctx, size_t bytes)
                : HTH_OK;
 }
 
-// verify_file reads a tensor's file. One that is missing because its last version has just been
-// removed, and collected, is not damaged.
-static hth_err verify_file(verify_job *j, const verify_tensor *v)
-{
-    hth_object_seen seen;
-    bool file;
-    hth_err err = hth_object_check(j->s, &v->o, true, verify_tick, j, &seen);
-    if (err == HTH_ECORRUPT && hth_object_is_file(j->s, &v->o.id, &file) == HTH_ENOENT) {
-        return HTH_OK;
-    }
-    if (err == HTH_OK || err == HTH_ECORRUPT) {
-        hth_check_found(j->s, &v->o.id, &seen, err != HTH_OK);
-    }
-    return err;
-}
-
 static hth_err verify_read(verify_job *j, verify_tensor *v)
 {
     uint64_t before = j->done;
     bool inlined;
+    hth_object_seen seen;
     hth_err err = hth_object_inlined(j->s, &v->o, &inlined);
-    err = err == HTH_OK && !inlined ? verify_file(j, v) : err;
+    err =
+        err == HTH_OK && !inlined ? hth_check_read(j->s, &v->o, true, verify_tick, j, &seen) : err;
     if (err == HTH_ECORRUPT) {
         v->what = hth_strdup(hth_err_detail());
         err = v->what != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "out of memory for a sentence");
     }
     HTH_TRY(err);
-    hth_stat_add(HTH_STAT_STORE_BYTES_CHECKED, v->o.bytes);
     j->out->tensors++;
     j->out->bytes += v->o.bytes;
     return verify_tick(j,

@@ -222,11 +222,7 @@ static hth_err view_check(hth_store *s, const hth_manifest_tensor *t, hth_object
     }
     hth_err err = hth_check_look(s, &o, seen, &needed);
     if (err == HTH_OK && needed) {
-        err = hth_object_check(s, &o, false, NULL, NULL, seen);
-        if (err == HTH_OK || err == HTH_ECORRUPT) {
-            hth_check_found(s, &t->id, seen, err != HTH_OK);
-        }
-        hth_stat_add(HTH_STAT_STORE_BYTES_CHECKED, t->bytes);
+        err = hth_check_read(s, &o, false, NULL, NULL, seen);
     }
     return err == HTH_OK ? HTH_OK : hth_err_prefix(err, "tensor '%s'", t->name);
 }

@@ -374,6 +374,30 @@ static void metrics_tenants(hth_text *out, const json_t *list)
     }
 }
 
+// metrics_store tells of what is stored; times in seconds since 1970.
+static void metrics_store(hth_text *out, const json_t *store)
+{
+    static const struct {
+        const char *name, *key, *help;
+        int divisor;
+    } row[] = {
+        {"hearth_store_damaged_tensors", "damaged_tensors",
+         "tensors that are known to be damaged, and not used", 1},
+        {"hearth_store_index_damages", "index_damages",
+         "what was wrong with the store's index when it was read last", 1},
+        {"hearth_store_tensors", "tensors", "tensors with a file, when they were read last", 1},
+        {"hearth_store_bytes", "bytes", "their bytes", 1},
+        {"hearth_store_scrubbed_seconds", "scrubbed_ns",
+         "when all that was due had been read, since 1970; 0: never", 1000000000},
+        {"hearth_store_oldest_read_seconds", "oldest_read_ns",
+         "when the tensor that was read longest ago was read, since 1970", 1000000000},
+    };
+    for (size_t i = 0; i < sizeof row / sizeof row[0] && store != NULL; i++) {
+        metrics_one(out, row[i].name, "gauge", row[i].help,
+                    (uint64_t)of_model(store, row[i].key) / (uint64_t)row[i].divisor);
+    }
+}
+
 static void metrics_finish(hth_http_call *c)
 {
     json_t *doc = hth_http_answer(c);
@@ -390,6 +414,7 @@ static void metrics_finish(hth_http_call *c)
     metrics_tenants(&out, json_object_get(doc, "tenants"));
     metrics_owners(&out, "hearth_job_device_bytes", "gauge", "of training jobs", "job",
                    "device_bytes", json_object_get(doc, "jobs"));
+    metrics_store(&out, json_object_get(doc, "store"));
     metrics_process(&out);
     metrics_machine(&out, &c->h->machine);
     if (out.failed || body == NULL || evbuffer_add(body, out.p, out.n) != 0) {

@@ -192,6 +192,18 @@ static json_t *stats_gpu(hth_device *d)
                      "used_bytes", (json_int_t)(total - free));
 }
 
+static json_t *stats_store(hth_store *s)
+{
+    hth_store_health h;
+    return hth_store_health_get(s, &h) != HTH_OK
+               ? NULL
+               : json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "damaged_tensors",
+                           (json_int_t)h.damaged, "index_damages", (json_int_t)h.index_damages,
+                           "tensors", (json_int_t)h.tensors, "bytes", (json_int_t)h.bytes,
+                           "scrubbed_ns", (json_int_t)h.scrubbed_ns, "oldest_read_ns",
+                           (json_int_t)h.oldest_ns, "index_read_ns", (json_int_t)h.index_ns);
+}
+
 hth_err hth_query_stats(hth_models *ms, const hth_model *only, json_t **out)
 {
     hth_ledger l;
@@ -213,7 +225,11 @@ hth_err hth_query_stats(hth_models *ms, const hth_model *only, json_t **out)
         "jobs", stats_jobs(&l), "tenants", stats_tenants(&l, ms->site->tenants), "memory_waits",
         "requests", ms->site->awaiting, "bytes", (json_int_t)ms->site->awaited_bytes);
     hth_ledger_fini(&l);
-    json_t *gpu = stats_gpu(ms->site->device);
+    json_t *gpu = stats_gpu(ms->site->device),
+           *store = only == NULL ? stats_store(ms->store) : NULL;
+    if (store != NULL) {
+        json_object_set_new(*out, "store", store);
+    }
     if (gpu != NULL) {
         json_object_set_new(*out, "gpu", gpu);
     }

@@ -237,9 +237,13 @@ static json_t *merge_stats(docs_t *docs, const char *const *name, int n)
         }
         json_array_append_new(devices, row);
     }
-    return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "memory_waits", waits, "ledger", ledger,
-                     "residency", residency, "models", models, "jobs", jobs, "tenants", tenants,
-                     "devices", devices);
+    json_t *out = json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "memory_waits", waits, "ledger",
+                            ledger, "residency", residency, "models", models, "jobs", jobs,
+                            "tenants", tenants, "devices", devices);
+    for (int i = 0; i < n && json_object_get(out, "store") == NULL; i++) { // they have one
+        json_object_set(out, "store", json_object_get(docs[i], "store"));
+    }
+    return out;
 }
 
 static const char *const latency_keep[] = {"name",      "version", "slot_seconds", "series",

@@ -14,6 +14,7 @@
 #include "server/http.h"
 #include "server/inproc.h"
 #include "server/publish.h"
+#include "server/scrub.h"
 #include "server/rpc.h"
 #include "server/sockfile.h"
 #include "server/tenant_rules.h"
@@ -36,6 +37,7 @@ typedef struct server_listener {
 struct hth_server {
     hth_store *store;
     hth_jobs *jobs;
+    hth_scrub *scrub; // NULL: the store is not this process's alone
     hth_engine *engine;
     hth_publisher *publisher;
     hth_auth *auth;
@@ -210,7 +212,7 @@ static hth_err server_start(hth_server *s, const hth_server_config *config)
         server_warn_open(s, config->http);
     }
     hth_accept_measure();
-    return HTH_OK;
+    return config->resume ? hth_scrub_open(s->store, &s->scrub) : HTH_OK;
 }
 
 hth_err hth_server_open(const hth_server_config *config, hth_server **out)
@@ -340,6 +342,8 @@ void hth_server_stop(hth_server *s)
         return;
     }
     s->stopped = true;
+    hth_scrub_close(s->scrub);
+    s->scrub = NULL;
     if (s->http != NULL) {
         hth_http_stop(s->http);
     }

@@ -20,8 +20,9 @@ typedef struct hth_server_config {
     const char *http;    // "127.0.0.1:8000", "https://..": the Open Inference Protocol; NULL: none
     const char *metrics; // the same for /metrics; only with http
     bool client_shm;     // HTTP clients may register shared memory
-    bool resume;         // go on with training jobs that were interrupted
-    bool child;          // the engine is a child process; see hth_engine_config
+    bool resume; // the store is this server's alone: it goes on with training jobs that were
+                 // interrupted, and reads what is stored now and then (scrub.h)
+    bool child;  // the engine is a child process; see hth_engine_config
 } hth_server_config;
 
 // hth_server_open starts everything and listens last. Limits come from base/settings.h. HTH_EBUSY:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 import tap
@@ -59,13 +60,19 @@ class Server:
         with open(self.folder + '/log', 'a', encoding='utf-8') as log:
             self.process = subprocess.Popen(
                 [HEARTHD, '--store', self.store, '--listen', self.url, '--listen', self.tcp, '--http', f'127.0.0.1:{self.port}', '--metrics', f'127.0.0.1:{self.metrics}',
-                 '--device', 'cpu:mem=256MiB,threads=1', *self.flags], stdout=subprocess.PIPE, stderr=log, text=True)
+                 '--device', 'cpu:mem=256MiB,threads=1', '--log-level', 'info', *self.flags], stdout=subprocess.PIPE, stderr=log, text=True)
         assert 'ready' in self.process.stdout.readline(), self.said()
 
     def stop(self):
         self.process.send_signal(signal.SIGTERM)
         self.process.stdout.close()
         return self.process.wait(PATIENCE)
+
+    def wait_said(self, text, times=1):
+        end = time.monotonic() + PATIENCE
+        while self.said().count(text) < times:
+            assert time.monotonic() < end, f'never said: {text}\n{self.said()}'
+            time.sleep(0.02)
 
     def said(self):
         with open(self.folder + '/log', encoding='utf-8') as f:
@@ -191,6 +198,32 @@ class Damage(unittest.TestCase):
         self.assertEqual(self.s.stop(), 0)
         doc = json.loads(run(HEARTH, '--store', self.s.store, '--json', 'verify', code=1))
         self.assertEqual(doc['damages'], 1)
+
+    def metric(self, name):
+        c = http.client.HTTPConnection('127.0.0.1', self.s.metrics, timeout=PATIENCE)
+        try:
+            c.request('GET', '/metrics')
+            return [int(line.split()[1]) for line in c.getresponse().read().decode().split('\n') if line.startswith(name + ' ')][0]
+        finally:
+            c.close()
+
+    def test_in_the_background(self):
+        """hearthd reads what has changed, or was not read for long, though nobody asks; and says what it finds."""
+        self.s.wait_said('event=scrub')  # what was copied is new to it
+        self.assertEqual((self.metric('hearth_store_damaged_tensors'), self.metric('hearth_store_index_damages')), (0, 0))
+        self.assertGreater(self.metric('hearth_store_bytes_checked_total'), 50000)
+        self.assertGreater(self.metric('hearth_store_oldest_read_seconds'), 1700000000)
+        self.assertEqual(self.s.stop(), 0)
+        flip(self.s.file(), 77)
+        self.s.start()
+        self.s.wait_said('event=damaged')
+        self.s.wait_said('event=scrub', 2)
+        self.assertEqual((self.metric('hearth_store_damaged_tensors'), self.metric('hearth_store_damaged_total')), (1, 1))
+        self.assertEqual(json.loads(self.s.hearth('--json', 'stats'))['store']['damaged_tensors'], 1)
+        self.assertIn('damaged_tensors', self.s.hearth('stats'))
+        self.refused()
+        self.assertIn('repaired 1 tensors', self.s.hearth('import', 'digits', MODEL))
+        self.assertEqual((self.metric('hearth_store_damaged_tensors'), self.metric('hearth_store_repaired_total')), (0, 1))
 
     def test_fifo(self):
         """A FIFO in a file's place stops nobody."""
