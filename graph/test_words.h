@@ -181,7 +181,7 @@ static void words_node(hth_graph *g, char *text)
 }
 
 // words_graph makes the graph; the caller frees it.
-static hth_graph *words_graph(const char *text)
+static __attribute__((unused)) hth_graph *words_graph(const char *text)
 {
     hth_graph *g;
     char *copy = strdup(text), *save, *inner;
