@@ -6,6 +6,7 @@
 
 #include "base/alloc.h"
 #include "base/memfd.h"
+#include "client/forked.h"
 
 #define BUFFER_ALIGN 64u
 
@@ -70,6 +71,9 @@ static hth_err buffer_fill(hearth *h, size_t bytes, hth_buffer *b)
 hearth_status hearth_buffer_alloc(hearth *h, size_t bytes, void **out)
 {
     *out = NULL;
+    if (hth_exchange_check(h) != HTH_OK) {
+        return HEARTH_EINVAL;
+    }
     hth_buffer *b = hth_calloc(1, sizeof *b);
     if (b == NULL) {
         return (hearth_status)hth_fail(HTH_ENOMEM, "out of memory for a buffer");
@@ -102,7 +106,7 @@ static void buffer_unmap(hearth *h, uint32_t region)
 
 void hearth_buffer_free(hearth *h, void *data)
 {
-    if (data == NULL) {
+    if (data == NULL || h->forks != hth_forks()) { // the parent's
         return;
     }
     pthread_mutex_lock(&h->lock);

@@ -9,9 +9,11 @@
 #include "client/documents.h"
 #include "client/dtype.h"
 #include "client/exchange.h"
+#include "client/forked.h"
 #include "client/lane.h"
 #include "client/local.h"
 #include "client/msg.h"
+#include "client/plain.h"
 
 #include <jansson.h>
 #include <nng/protocol/reqrep0/req.h>
@@ -63,27 +65,15 @@ static bool client_is(const char *url, const char *scheme)
     return strncmp(url, scheme, strlen(scheme)) == 0;
 }
 
-// client_tls has the server's certificate verified: for the url's host, by who signed it.
-static hth_err client_tls(hearth *h, const hearth_options *o)
+static hth_err client_not_url(const char *url)
 {
-    const char *ca = o != NULL && o->ca_file != NULL ? o->ca_file : CLIENT_CA_FILE;
-    int rv = nng_dialer_set_string(h->dialer, NNG_OPT_TLS_CA_FILE, ca);
-    return rv == 0 ? HTH_OK : hth_msg_fail(rv, "cannot verify servers by %s", ca);
-}
-
-static hth_err client_bad_url(int rv, const char *url)
-{
-    if (client_is(url, "http://") || client_is(url, "https://")) {
-        return hth_fail(HTH_EINVAL,
-                        "%s is for clients of the Open Inference Protocol; this one takes "
-                        "ipc://PATH, tcp://HOST:PORT or tls+tcp://HOST:PORT",
-                        url);
-    }
-    if (rv == NNG_EINVAL || rv == NNG_ENOTSUP || rv == NNG_EADDRINVAL) {
-        return hth_fail(HTH_EINVAL,
-                        "'%s' is not ipc://PATH, tcp://HOST:PORT or tls+tcp://HOST:PORT", url);
-    }
-    return hth_msg_fail(rv, "cannot connect to %s", url);
+    return client_is(url, "http://") || client_is(url, "https://")
+               ? hth_fail(HTH_EINVAL,
+                          "%s is for clients of the Open Inference Protocol; this one takes "
+                          "ipc://PATH, tcp://HOST:PORT or tls+tcp://HOST:PORT",
+                          url)
+               : hth_fail(HTH_EINVAL,
+                          "'%s' is not ipc://PATH, tcp://HOST:PORT or tls+tcp://HOST:PORT", url);
 }
 
 hearth_status hearth_local_url(const char *runtime_dir, char *url, size_t bytes)
@@ -91,7 +81,7 @@ hearth_status hearth_local_url(const char *runtime_dir, char *url, size_t bytes)
     return (hearth_status)hth_local_find(runtime_dir, url, bytes);
 }
 
-static hth_err client_dial(hearth *h, const char *url, const hearth_options *o)
+static hth_err client_dial(hearth *h, const char *url)
 {
     int rv = nng_req0_open(&h->socket);
     if (rv != 0) {
@@ -107,26 +97,43 @@ static hth_err client_dial(hearth *h, const char *url, const hearth_options *o)
         return hth_msg_fail(rv, "cannot set up a socket");
     }
     if ((rv = nng_dialer_create(&h->dialer, h->socket, url)) != 0) {
-        return client_bad_url(rv, url);
-    }
-    if (client_is(url, "tls+tcp://")) {
-        HTH_TRY(client_tls(h, o));
+        return rv == NNG_EINVAL || rv == NNG_ENOTSUP || rv == NNG_EADDRINVAL
+                   ? client_not_url(url)
+                   : hth_msg_fail(rv, "cannot connect to %s", url);
     }
     rv = nng_dialer_start(h->dialer, 0);
     if (rv == NNG_EADDRINVAL) {
         return hth_fail(HTH_EINVAL, "no server at %s: the host is not known, or no port is given",
                         url);
     }
+    if (rv == NNG_ECONNSHUT && client_is(url, "tcp://")) {
+        return hth_fail(HTH_EIO,
+                        "no server at %s: the connection was closed; if TLS is spoken "
+                        "there, it is tls+%s",
+                        url, url);
+    }
     return rv == 0 ? HTH_OK : hth_msg_fail(rv, "no server at %s", url);
 }
 
 static hth_err client_start(hearth *h, const char *url, const hearth_options *o)
 {
-    bool embedded = strcmp(url, "inproc://") == 0;
+    bool embedded = strcmp(url, "inproc://") == 0, tls = client_is(url, "tls+tcp://");
+    hth_forked_begin();
+    h->forks = hth_forks();
+    h->plain = tls || h->forks > 0;
+    bool inside = client_is(url, "inproc://");
+    if (!inside && !tls && !client_is(url, "ipc://") && !client_is(url, "tcp://")) {
+        return client_not_url(url);
+    }
+    if (inside && h->forks > 0) {
+        return hth_fail(HTH_ENOTSUP,
+                        "this process was forked from one that used hearth, and an engine's "
+                        "threads stay behind in a fork: ask a server, or start the process anew");
+    }
     h->timeout_ms = o != NULL && o->timeout_ms != 0 ? o->timeout_ms : CLIENT_TIMEOUT_MS;
     h->timeout_ms = h->timeout_ms < INT32_MAX ? h->timeout_ms : INT32_MAX;
     h->same_machine = client_is(url, "ipc://") || client_is(url, "inproc://");
-    h->shared_memory = client_is(url, "ipc://") && (o == NULL || !o->no_shared_memory);
+    h->shared_memory = !h->plain && client_is(url, "ipc://") && (o == NULL || !o->no_shared_memory);
     h->rings = h->shared_memory && (o == NULL || !o->no_ring);
     h->limits = hth_wire_default_limits;
     if (embedded) {
@@ -139,9 +146,11 @@ static hth_err client_start(hearth *h, const char *url, const hearth_options *o)
     bool token = o != NULL && o->token != NULL && o->token[0] != 0;
     h->url = hth_strdup(url);
     h->token = token ? hth_strdup(o->token) : NULL;
-    return h->url == NULL || (token && h->token == NULL)
-               ? hth_fail(HTH_ENOMEM, "out of memory for a connection")
-               : client_dial(h, url, o);
+    h->ca_file = hth_strdup(o != NULL && o->ca_file != NULL ? o->ca_file : CLIENT_CA_FILE);
+    if (h->url == NULL || h->ca_file == NULL || (token && h->token == NULL)) {
+        return hth_fail(HTH_ENOMEM, "out of memory for a connection");
+    }
+    return h->plain ? hth_plain_open(h) : client_dial(h, url);
 }
 
 hearth_status hearth_open(const char *url, const hearth_options *options, hearth **out)
@@ -164,8 +173,8 @@ hearth_status hearth_open(const char *url, const hearth_options *options, hearth
 
 void hearth_close(hearth *h)
 {
-    if (h == NULL) {
-        return;
+    if (h == NULL || h->forks != hth_forks()) {
+        return; // what it has is the parent's: locks that a thread there may hold, sockets, threads
     }
     pthread_mutex_lock(&h->lock);
     while (h->in_flight > 0) {
@@ -174,6 +183,7 @@ void hearth_close(hearth *h)
     pthread_mutex_unlock(&h->lock);
     hth_lanes_fini(h);
     hth_exchange_fini(h);
+    hth_plain_fini(h);
     if (h->socket_open) {
         nng_close(h->socket);
     }
@@ -183,6 +193,7 @@ void hearth_close(hearth *h)
     pthread_mutex_destroy(&h->lock);
     hth_free(h->url);
     hth_free(h->token);
+    hth_free(h->ca_file);
     hth_free(h);
 }
 
@@ -276,6 +287,9 @@ hearth_status hearth_infer_with(hearth *h, const char *model, const hearth_tenso
     bool shared = h->shared_memory;
     *outputs = NULL;
     *n_outputs = 0;
+    if (hth_exchange_check(h) != HTH_OK) {
+        return HEARTH_EINVAL;
+    }
     if (n_inputs < 0 || n_inputs > (int)h->limits.tensors) {
         return (hearth_status)hth_fail(HTH_EINVAL, "%d inputs in one request", n_inputs);
     }

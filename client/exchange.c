@@ -6,7 +6,9 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "client/forked.h"
 #include "client/msg.h"
+#include "client/plain.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -85,9 +87,8 @@ void hth_exchange_fini(hearth *h)
     }
 }
 
-// exchange_frame makes the message: header, then the bytes of every tensor that travels in it.
-static hth_err exchange_frame(hearth *h, Hearth__Request *q, const hearth_tensor *inputs,
-                              nng_msg **out)
+hth_err hth_exchange_frame(hearth *h, Hearth__Request *q, const hearth_tensor *inputs,
+                           nng_msg **out)
 {
     Hearth__Tensor **t = NULL;
     size_t n = 0;
@@ -187,7 +188,7 @@ static void exchange_cancel(hearth *h, uint64_t call)
     body.call = call;
     q.body_case = HEARTH__REQUEST__BODY_CANCEL;
     q.cancel = &body;
-    if (call_get(h, &c) == HTH_OK && exchange_frame(h, &q, NULL, &msg) == HTH_OK &&
+    if (call_get(h, &c) == HTH_OK && hth_exchange_frame(h, &q, NULL, &msg) == HTH_OK &&
         exchange_send(h, c, msg, EXCHANGE_CANCEL_MS) == HTH_OK) {
         nng_aio_set_timeout(c->aio, EXCHANGE_CANCEL_MS);
         nng_ctx_recv(c->ctx, c->aio);
@@ -290,7 +291,7 @@ hth_err hth_reply_check(hearth *h, uint64_t call, hth_reply *r)
     return err;
 }
 
-static hth_err exchange_decode(hearth *h, nng_msg *msg, uint64_t call, hth_reply *out)
+hth_err hth_exchange_decode(hearth *h, nng_msg *msg, uint64_t call, hth_reply *out)
 {
     hth_err err = hth_wire_read_reply(nng_msg_body(msg), nng_msg_len(msg), &h->limits, NULL,
                                       &out->head, &out->data, &out->data_bytes);
@@ -303,17 +304,29 @@ static hth_err exchange_decode(hearth *h, nng_msg *msg, uint64_t call, hth_reply
     return hth_reply_check(h, call, out);
 }
 
+hth_err hth_exchange_check(const hearth *h)
+{
+    return h->forks == hth_forks()
+               ? HTH_OK
+               : hth_fail(HTH_EINVAL, "this connection was opened before the process was forked, "
+                                      "and is its parent's; open another one here");
+}
+
 hth_err hth_exchange(hearth *h, Hearth__Request *q, const hearth_tensor *inputs,
                      const hth_watch *watch, hth_reply *out)
 {
     hth_call *c;
     nng_msg *msg = NULL;
     memset(out, 0, sizeof *out);
+    HTH_TRY(hth_exchange_check(h));
     q->call = atomic_fetch_add(&h->next_call, 1) + 1;
     q->token = h->token != NULL ? h->token : q->token;
+    if (h->plain) {
+        return hth_plain_exchange(h, q, inputs, watch, out);
+    }
     hth_err err = call_get(h, &c);
     if (err == HTH_OK) {
-        err = exchange_frame(h, q, inputs, &msg);
+        err = hth_exchange_frame(h, q, inputs, &msg);
     }
     if (err == HTH_OK) {
         err = exchange_send(h, c, msg, h->timeout_ms);
@@ -324,7 +337,7 @@ hth_err hth_exchange(hearth *h, Hearth__Request *q, const hearth_tensor *inputs,
     if (err == HTH_OK) {
         // what is fetched is the reply to the call that it was made for
         uint64_t call = q->body_case == HEARTH__REQUEST__BODY_FETCH ? q->fetch->call : q->call;
-        err = exchange_decode(h, msg, call, out);
+        err = hth_exchange_decode(h, msg, call, out);
     }
     call_put(h, c); // hearth_close waits until here
     return err;

@@ -22,6 +22,7 @@
 typedef struct hth_call hth_call;     // a context and its aio, reused
 typedef struct hth_buffer hth_buffer; // what hearth_buffer_alloc gave out (buffer.h)
 typedef struct hth_lanes hth_lanes;   // a ring in shared memory (lane.h)
+typedef struct hth_plain hth_plain;   // a stream (plain.h)
 
 struct hearth {
     nng_socket socket;
@@ -32,6 +33,9 @@ struct hearth {
     bool same_machine;  // paths mean the same to both sides
     char *url;
     char *token; // NULL: none
+    char *ca_file;
+    unsigned forks; // hth_forks where it was opened
+    bool plain;     // over streams, without nng
     hth_embedded *embedded;
     hth_wire_limits limits;
     uint64_t timeout_ms;
@@ -42,6 +46,7 @@ struct hearth {
     pthread_cond_t idle;
     int in_flight;
     hth_call *free_calls;
+    hth_plain *plain_free;
     hth_buffer *buffers;
     hth_lanes *lanes;     // of the present connection; NULL: none
     uint64_t lanes_tried; // the last connection that was asked for some
@@ -63,12 +68,20 @@ typedef struct hth_watch { // how a long call is followed; fn NULL: it is not
     void *ctx;
 } hth_watch;
 
+// hth_exchange_check fails with HTH_EINVAL where the connection is that of a parent process.
+hth_err hth_exchange_check(const hearth *h);
 // hth_exchange sends `q` (its call id is filled in) with the n inputs' bytes, inputs[i] belonging
 // to the i-th tensor of the infer body, and stores the reply. An error reply becomes this call's
 // error. On error *out is empty.
 hth_err hth_exchange(hearth *h, Hearth__Request *q, const hearth_tensor *inputs,
                      const hth_watch *watch, hth_reply *out);
 void hth_reply_fini(hth_reply *r);
+// The halves of it: hth_exchange_frame makes the message, a header, then the bytes of every tensor
+// that travels in it; hth_exchange_decode makes a reply of the message that came for `call`, taking
+// `msg`.
+hth_err hth_exchange_frame(hearth *h, Hearth__Request *q, const hearth_tensor *inputs,
+                           nng_msg **out);
+hth_err hth_exchange_decode(hearth *h, nng_msg *msg, uint64_t call, hth_reply *out);
 // hth_reply_check makes an error reply, or one to another call, this call's error, and *r empty.
 hth_err hth_reply_check(hearth *h, uint64_t call, hth_reply *r);
 // What a call says that was not answered in time, after canceling it, or lost its connection.

@@ -5,7 +5,8 @@
 // A connection is opened once and used from any thread; calls block until they are answered. Every
 // function returns HEARTH_OK or an error code; hearth_error() gives the sentence for the calling
 // thread. Structures filled by hearth are freed by the function that the comment names. Tensors are
-// row-major, little-endian.
+// row-major, little-endian. After a fork the connections of before give the child HEARTH_EINVAL,
+// and closing them there does nothing; it opens its own, to a server.
 #ifndef HEARTH_H
 #define HEARTH_H
 

@@ -86,7 +86,8 @@ class Client:
 
     Without `where`: $HEARTH_SERVER, else the server of this machine. `device` ("cpu:mem=2GiB,threads=2") is of an engine in this
     process, `timeout` in seconds of each call but `train`. `token` (without: $HEARTH_TOKEN) is what the server knows the caller by,
-    `ca_file` (PEM) has who may have signed its certificate (without: the system's). A client may be used by several threads, not across a fork.
+    `ca_file` (PEM) has who may have signed its certificate (without: the system's). A client may be used by several threads;
+    after a fork the child opens its own.
     """
 
     def __init__(self, where: str | os.PathLike[str] | None = None, *, device: str | None = None, timeout: float | None = None,

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// client/plain.h - requests over streams of our own (socket.h) instead of nng's sockets.
+//
+// Design notes
+// nng's threads do not survive a fork, and nng ends a process that calls it afterwards: in a child,
+// requests go this way. So do those over TLS: nng's library for that compares certificates with
+// names only, and says of all that can be wrong that it is a "Cryptographic error". It speaks what
+// nng speaks (SP: 8 bytes of greeting, messages with their length in front, a request's id in front
+// of its body), so a server sees no difference. Each call has a stream of its own, taken from a
+// list, and asks for its progress on the same one: calls of other connections are nobody's
+// business. There is no shared memory: that belongs to one connection.
+#ifndef HTH_CLIENT_PLAIN_H
+#define HTH_CLIENT_PLAIN_H
+
+#include "client/exchange.h"
+
+// hth_plain_open connects once, so that what is wrong is said when a connection is opened.
+hth_err hth_plain_open(hearth *h);
+// hth_plain_exchange is hth_exchange, behind what it does for every way.
+hth_err hth_plain_exchange(hearth *h, Hearth__Request *q, const hearth_tensor *inputs,
+                           const hth_watch *watch, hth_reply *out);
+void hth_plain_fini(hearth *h); // no call is in flight any more
+
+#endif

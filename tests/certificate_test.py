@@ -1,0 +1,139 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What a client says of a server's certificate over tls+tcp, and calls through TLS. Speaks TAP.
+usage: tests/certificate_test.py BUILD_DIR, from the root."""
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import unittest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+sys.dont_write_bytecode = True
+import tap  # noqa: E402
+
+BUILD = os.path.abspath(sys.argv[1])
+os.environ['HEARTH_LIBRARY'] = BUILD + '/libhearth.so'
+sys.path.insert(0, 'client/python')
+import numpy as np  # noqa: E402
+import hearth  # noqa: E402
+
+FOLDER = tempfile.mkdtemp(prefix='hearth-certificate-')
+DATA = 'tests/data/digits'
+
+
+def certificate(name, subject, names, days=2):
+    """A certificate that signs itself; its file, and its key's."""
+    cert, key = f'{FOLDER}/{name}.pem', f'{FOLDER}/{name}.key'
+    subprocess.run(['openssl', 'req', '-x509', '-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:P-256', '-nodes', '-days', str(days), '-subj',
+                    '/CN=' + subject, '-addext', 'subjectAltName=' + names, '-keyout', key, '-out', cert], check=True, capture_output=True)
+    return cert, key
+
+
+def hearth_says(*words, code=1):
+    r = subprocess.run([BUILD + '/hearth', *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                       check=False)
+    assert r.returncode == code, r.stdout
+    return r.stdout
+
+
+@unittest.skipIf(shutil.which('openssl') is None, 'openssl is not installed')
+class Certificate(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.ca, key = certificate('server', 'hearth test', 'DNS:localhost,IP:127.0.0.1')
+        cls.stranger, _ = certificate('stranger', 'somebody else', 'DNS:somebody.invalid')
+        cls.port = tap.free_port()
+        tokens = FOLDER + '/tokens'
+        said = hearth_says('token', 'new', 'all', '--roles', 'infer,job,model', '--file', tokens, code=0)
+        os.environ['HEARTH_TOKEN'] = next(w for w in said.split() if w.startswith('hth_'))
+        cls.daemon = tap.Daemon(BUILD, '--listen', f'tls+tcp://0.0.0.0:{cls.port}', '--tls-cert', cls.ca, '--tls-key', key,
+                                '--auth-tokens-file', tokens)
+        cls.plain = tap.free_port(2)
+        cls.other = tap.Daemon(BUILD, '--listen', f'tcp://127.0.0.1:{cls.plain}')
+        with hearth.Client(f'ipc://{cls.daemon.folder}/sock') as c:
+            c.import_model('digits', DATA + '/digits.onnx')
+            c.import_model('new', DATA + '/untrained.onnx')
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.daemon.stop()
+        cls.other.stop()
+
+    def ls(self, host, *words, code=1, scheme='tls+tcp'):
+        return hearth_says('--server', f'{scheme}://{host}', *words, 'ls', code=code)
+
+    def test_untrusted(self):
+        for more in ((), ('--ca', self.stranger)):
+            said = self.ls(f'localhost:{self.port}', *more)
+            self.assertIn('its certificate (of localhost, 127.0.0.1) is not trusted: self-signed certificate; say who signed it with --ca FILE',
+                          said)
+            self.assertEqual(said.count('\n'), 1)
+        with self.assertRaisesRegex(hearth.Denied, 'ca_file'):
+            hearth.Client(f'tls+tcp://localhost:{self.port}')
+
+    def test_trusted(self):
+        for host in ('localhost', '127.0.0.1'):  # a name, and an address
+            self.assertIn('digits', self.ls(f'{host}:{self.port}', '--ca', self.ca, code=0))
+
+    def test_another_host(self):
+        self.assertIn('its certificate is for localhost, 127.0.0.1, not for 127.0.0.2', self.ls(f'127.0.0.2:{self.port}', '--ca', self.ca))
+
+    def test_no_tls(self):
+        self.assertIn('no TLS is spoken there', self.ls(f'127.0.0.1:{self.plain}', '--ca', self.ca))
+        self.assertIn(f'it is tls+tcp://127.0.0.1:{self.port}', self.ls(f'127.0.0.1:{self.port}', scheme='tcp'))
+
+    def test_files(self):
+        self.assertIn('cannot verify servers by /nowhere: No such file', self.ls(f'localhost:{self.port}', '--ca', '/nowhere'))
+        self.assertIn('no certificates in PEM', self.ls(f'localhost:{self.port}', '--ca', 'README.md'))
+
+    def test_nobody(self):
+        self.assertIn('Connection refused', self.ls(f'localhost:{tap.free_port()}', '--ca', self.ca))
+        self.assertIn('the host is not known', self.ls('nobody.invalid:7300', '--ca', self.ca))
+        self.assertIn('is not HOST:PORT', self.ls('localhost', '--ca', self.ca))
+
+    def test_calls(self):
+        images, labels = np.load(DATA + '/images.npy'), np.load(DATA + '/labels.npy')
+        with hearth.Client(f'tls+tcp://127.0.0.1:{self.port}', ca_file=self.ca) as c:
+            right, seen = [], []
+
+            def many():
+                for _ in range(10):
+                    right.append(float((c.infer('digits', images)['logits'].argmax(1) == labels).mean()) > 0.97)
+            threads = [threading.Thread(target=many) for _ in range(4)]
+            for t in threads:
+                t.start()
+            for t in threads:
+                t.join()
+            self.assertEqual(right, [True] * 40)
+            with self.assertRaisesRegex(hearth.NotFound, "no model 'nobody'"):
+                c.infer('nobody', images)
+
+            def stop(*what):
+                seen.append(what)
+                raise KeyboardInterrupt
+            with self.assertRaises(KeyboardInterrupt):  # a long call is watched, and canceled
+                c.query('bench', model='digits', batch=16, seconds=500, progress=stop)
+            self.assertEqual(len(seen), 1)
+            self.assertEqual(c.models()[0]['name'], 'digits')
+
+    def test_lost(self):
+        key = f'{FOLDER}/server.key'
+        port = tap.free_port()
+        daemon = tap.Daemon(BUILD, '--listen', f'tls+tcp://127.0.0.1:{port}', '--tls-cert', self.ca, '--tls-key', key)
+        with hearth.Client(f'tls+tcp://127.0.0.1:{port}', ca_file=self.ca) as c:
+            self.assertEqual(c.models(), [])
+            daemon.stop()
+            with self.assertRaisesRegex(hearth.SystemFailure, 'no server at'):
+                c.models()
+            daemon = tap.Daemon(BUILD, '--listen', f'tls+tcp://127.0.0.1:{port}', '--tls-cert', self.ca, '--tls-key', key)
+            self.assertEqual(c.models(), [])  # it is there again
+        daemon.stop()
+
+
+if __name__ == '__main__':
+    rc = tap.run([Certificate])
+    shutil.rmtree(FOLDER, ignore_errors=True)
+    sys.exit(rc)
