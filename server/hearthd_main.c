@@ -142,6 +142,10 @@ static void daemon_signaled(evutil_socket_t fd, short what, void *arg)
 
 static void daemon_ready(const hearthd *d)
 {
+    if (geteuid() == 0) {
+        hth_log(WARN, SERVER, "root",
+                "hearthd runs as root: --user NAME lets it run as an account of its own");
+    }
     printf("hearthd " HEARTH_VERSION " ready:");
     for (int i = 0; i < d->options.n_listen; i++) {
         printf(" %s", d->options.listen[i]);
@@ -190,10 +194,6 @@ static hth_err daemon_become(void)
     char name[HTH_SETTING_TEXT];
     const struct rlimit nice = {40, 40}; // 20 - nice value: -20
     if (hth_setting_text(HTH_SET_USER, name)[0] == 0) {
-        if (geteuid() == 0) {
-            hth_log(WARN, SERVER, "root",
-                    "hearthd runs as root: --user NAME lets it run as an account of its own");
-        }
         return HTH_OK;
     }
     const struct passwd *p = getpwnam(name);

@@ -98,8 +98,8 @@ daemon_taken() { # what cannot be opened together, before anything is
     echo text >"$dir/plain"
     run 1 "$d" --check-config --store "$dir/plain" && said "hearthd: --store: '$dir/plain' is no folder" && one || return 1
     t="$d --check-config --store $dir/wrong --http https://127.0.0.1:8000 --tls-key $dir/plain"
-    run 1 $t --tls-cert "$dir/absent.pem" && said "tls.cert: cannot open $dir/absent.pem: No such file or directory" && one &&
-        run 1 $t --tls-cert "$dir" && said "tls.cert: $dir is not a file" && one &&
+    run 1 $t --tls-cert "$dir/absent.pem" && said "tls.cert: cannot open '$dir/absent.pem': No such file or directory" && one &&
+        run 1 $t --tls-cert "$dir" && said "tls.cert: '$dir' is a folder, not a regular file" && one &&
         run 1 $t --tls-cert "$dir/plain" && said "tls.cert: $dir/plain is no certificate in PEM (" && one
 }
 check 'hearthd --check-config says what is taken twice, what is no folder, and which file of TLS cannot be read' daemon_taken
@@ -117,7 +117,7 @@ daemon_twice() { # the second one finds port, socket and store in use
     wait_for "$dir/ready" " ready: " || return 1
     run 1 "$d" --store "$dir/twice" --listen "ipc://$dir/free.sock" && said "hearthd: another hearthd works on the store $dir/twice: a store has one" && one &&
         run 1 "$d" --store "$dir/free" --listen "ipc://$dir/twice.sock" && said "another hearthd already listens on ipc://$dir/twice.sock" && one &&
-        run 1 "$d" --store "$dir/free" --listen "tcp://127.0.0.1:$tcp" && said "cannot listen on tcp://127.0.0.1:$tcp: Address in use" && one &&
+        run 1 "$d" --store "$dir/free" --listen "tcp://127.0.0.1:$tcp" && said "cannot listen on tcp://127.0.0.1:$tcp: Address already in use" && one &&
         run 1 "$d" --store "$dir/free" --listen "ipc://$dir/free.sock" --http "127.0.0.1:$http" &&
         said "cannot listen on http://127.0.0.1:$http: Address already in use" && one && run 0 "$h" --store "$dir/twice" ls || return 1
     kill -9 "$pid" # however it ends, the store is free
@@ -269,7 +269,7 @@ completions() {
     complete_bash _hearth hearth train new --lr 0 && [ -z "$(cat "$dir/out")" ] || return 1
     complete_bash _hearth hearth ls --s && said --server && said --store || return 1
     complete_bash _hearthd hearthd --check && [ "$(cat "$dir/out")" = --check-config ] || return 1
-    complete_bash _hearthd hearthd --limits-r && [ "$(cat "$dir/out")" = --limits-rank ]
+    complete_bash _hearthd hearthd --limits-ra && [ "$(cat "$dir/out")" = --limits-rank ]
 }
 check 'bash completes commands, options and files' completions
 zsh_completions() { run 0 zsh -n "$share/zsh/site-functions/_hearth" && run 0 zsh -n "$share/zsh/site-functions/_hearthd"; }
