@@ -6,11 +6,15 @@
 #include "modelstore/index.h"
 
 #include "base/settings.h"
+#include "base/alloc.h"
 #include "modelstore/file.h"
+#include "modelstore/pages.h"
 
 #include <errno.h>
 #include <limits.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 static const char *const table_names[HTH_N_TABLES] = {"info",    "models", "versions", "tensors",
                                                       "inlines", "texts",  "checks"};
@@ -19,6 +23,8 @@ static const char *const table_names[HTH_N_TABLES] = {"info",    "models", "vers
 
 // Readers at one moment, of all processes: one per thread that is inside a read transaction.
 #define INDEX_READERS 1024
+// A snapshot is overwritten by the second commit after it; nobody commits faster than the disk.
+#define INDEX_TRIES 100
 
 static hth_err index_fail(int rc, const char *what)
 {
@@ -132,9 +138,52 @@ static hth_err index_open_tables(hth_txn *t, void *ctx)
     return HTH_OK;
 }
 
-hth_err hth_index_open(hth_index *ix, const char *path, bool read_only)
+// index_is_there: LMDB makes a new index where the file is missing or empty, and everything that
+// was stored would be litter.
+static hth_err index_is_there(const char *path)
+{
+    struct stat st;
+    char *file = hth_asprintf("%s/data.mdb", path);
+    if (file == NULL) {
+        return hth_fail(HTH_ENOMEM, "out of memory for a path");
+    }
+    int rc = stat(file, &st);
+    int errnum = errno;
+    hth_free(file);
+    if (rc != 0) {
+        return errnum == ENOENT ? hth_fail(HTH_ECORRUPT, "the store has no index")
+                                : hth_fail_errno(errnum, "reading the store's index");
+    }
+    bool whole = st.st_size >= 2 * sysconf(_SC_PAGESIZE); // its first two pages are always read
+    return S_ISREG(st.st_mode) && whole
+               ? HTH_OK
+               : hth_fail(HTH_ECORRUPT, "the store's index is damaged: it is %s",
+                          S_ISREG(st.st_mode) ? "cut" : "no regular file");
+}
+
+hth_err hth_index_pages(hth_index *ix)
+{
+    hth_err err = HTH_EBUSY;
+    for (int tries = 0; tries < INDEX_TRIES && err == HTH_EBUSY; tries++) {
+        MDB_txn *txn;
+        pthread_rwlock_rdlock(&ix->map_lock);
+        int rc = mdb_txn_begin(ix->env, NULL, MDB_RDONLY, &txn);
+        err = rc == 0 ? hth_pages_check(ix->env, txn) : index_fail(rc, "opening the store's index");
+        if (rc == 0) {
+            mdb_txn_abort(txn);
+        }
+        pthread_rwlock_unlock(&ix->map_lock);
+        if (rc == MDB_MAP_RESIZED && index_resize(ix, false) == 0) {
+            err = HTH_EBUSY;
+        }
+    }
+    return err == HTH_EBUSY ? HTH_OK : err; // so many writers: somebody else looks at it
+}
+
+hth_err hth_index_open(hth_index *ix, const char *path, bool read_only, bool fresh)
 {
     int dead = 0;
+    HTH_TRY(fresh ? HTH_OK : index_is_there(path));
     ix->read_only = read_only;
     pthread_rwlock_init(&ix->map_lock, NULL);
     int rc = mdb_env_create(&ix->env);
@@ -149,6 +198,7 @@ hth_err hth_index_open(hth_index *ix, const char *path, bool read_only)
     if (rc == MDB_NOTFOUND || rc == ENOENT) {
         err = hth_fail(HTH_ECORRUPT, "the store has no index");
     }
+    err = err == HTH_OK ? hth_index_pages(ix) : err;
     if (err == HTH_OK) {
         err = index_run(ix, read_only ? MDB_RDONLY : 0, index_open_tables, NULL);
     }

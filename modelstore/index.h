@@ -56,8 +56,11 @@ typedef struct hth_txn {
 } hth_txn;
 
 // hth_index_open opens the environment in directory `path` and makes missing tables unless
-// read_only.
-hth_err hth_index_open(hth_index *ix, const char *path, bool read_only);
+// read_only. fresh: there may be none, and it is made. HTH_ECORRUPT: it is missing, or its pages
+// are not what they have to be, so that using it would end the process or lose what is stored.
+hth_err hth_index_open(hth_index *ix, const char *path, bool read_only, bool fresh);
+// hth_index_pages looks at the pages again (pages.h).
+hth_err hth_index_pages(hth_index *ix);
 void hth_index_close(hth_index *ix);
 
 // hth_index_read runs fn in a read transaction, hth_index_write in a write transaction that is

@@ -170,7 +170,8 @@ static hth_err index_tables(hth_txn *t, void *ctx)
 hth_err hth_index_check(hth_store *s, void (*report)(void *ctx, const char *what), void *ctx)
 {
     index_job j = {.report = report, .ctx = ctx};
-    hth_err err = hth_index_read(&s->index, index_tables, &j);
+    hth_err err = hth_index_pages(&s->index); // else what follows could end the process
+    err = err == HTH_OK ? hth_index_read(&s->index, index_tables, &j) : err;
     hth_uses_fini(&j.uses);
     if (err == HTH_ECORRUPT) {
         report(ctx, hth_err_detail());

@@ -86,13 +86,13 @@ static hth_err store_write_format(int dir)
     return hth_store_file_sync(dir, ".");
 }
 
-static hth_err store_open_index(hth_store *s, const char *path)
+static hth_err store_open_index(hth_store *s, const char *path, bool fresh)
 {
     char *index = hth_asprintf("%s/index", path);
     if (index == NULL) {
         return hth_fail(HTH_ENOMEM, "out of memory for a path");
     }
-    hth_err err = hth_index_open(&s->index, index, s->read_only);
+    hth_err err = hth_index_open(&s->index, index, s->read_only, fresh);
     hth_free(index);
     return err;
 }
@@ -104,12 +104,12 @@ static hth_err store_create(hth_store *s, const char *path)
     int format;
     HTH_TRY(store_read_format(s->dir, &format));
     if (format > 0) {
-        return store_open_index(s, path);
+        return store_open_index(s, path, false);
     }
     HTH_TRY(hth_store_file_mkdir(s->dir, "tensors"));
     HTH_TRY(hth_store_file_mkdir(s->dir, "tmp"));
     HTH_TRY(hth_store_file_mkdir(s->dir, "index"));
-    HTH_TRY(store_open_index(s, path));
+    HTH_TRY(store_open_index(s, path, true));
     hth_err err = store_write_format(s->dir);
     if (err != HTH_OK) {
         hth_index_close(&s->index);
@@ -127,7 +127,7 @@ static hth_err store_prepare(hth_store *s, const char *path, bool create)
                         format, HTH_STORE_FORMAT);
     }
     if (format > 0) {
-        return store_open_index(s, path);
+        return store_open_index(s, path, false);
     }
     if (!create || s->read_only) {
         return hth_fail(HTH_ENOENT, "the directory is not a store");
