@@ -9,6 +9,7 @@
 #include "graph/onnx_load.h"
 
 #include "base/alloc.h"
+#include "graph/onnx_hint.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -150,9 +151,12 @@ static hth_err load_refuse(const onnx_scope *s, const onnx_node *n)
             version = s->opsets[i]->version;
         }
     }
+    const char *hint = hth_onnx_hint_operator(domain, n->op_type);
     return hth_fail(HTH_ENOTSUP,
-                    "node '%s': operator %s of domain '%s' (opset %" PRId64 ") is not supported",
-                    onnx_label(n), n->op_type, domain, version);
+                    "node '%s': operator %s of domain '%s' (opset %" PRId64
+                    ") is not supported%s%s",
+                    onnx_label(n), n->op_type, domain, version, hint != NULL ? ": " : "",
+                    hint != NULL ? hint : "");
 }
 
 // load_since stores the version of `op` that opset `opset` means; 0 when it had none yet.

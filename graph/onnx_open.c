@@ -10,6 +10,7 @@
 #include "graph/onnx.h"
 
 #include "base/alloc.h"
+#include "graph/onnx_hint.h"
 #include "graph/onnx_map.h"
 
 const hth_onnx_limits hth_onnx_default_limits = {
@@ -217,7 +218,7 @@ static hth_err open_graph(hth_onnx_file *f, hth_span message)
     return err;
 }
 
-static hth_err open_model(hth_onnx_file *f, hth_span message)
+static hth_err open_walk(hth_onnx_file *f, hth_span message)
 {
     hth_wire_field field;
     int more, n_graphs = 0;
@@ -238,6 +239,14 @@ static hth_err open_model(hth_onnx_file *f, hth_span message)
     return n_graphs == 0        ? open_corrupt("it has no graph")
            : f->skeleton.failed ? open_no_memory()
                                 : HTH_OK;
+}
+
+// open_model reads the model; of what is none it says what it is instead.
+static hth_err open_model(hth_onnx_file *f, hth_span message)
+{
+    hth_err err = open_walk(f, message);
+    const char *hint = err == HTH_OK || err == HTH_ENOMEM ? NULL : hth_onnx_hint(message);
+    return hint != NULL ? hth_fail(HTH_ECORRUPT, "not an ONNX model, but %s", hint) : err;
 }
 
 static hth_err open_new(const hth_onnx_limits *limits, hth_onnx_file **out)
