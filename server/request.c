@@ -250,6 +250,13 @@ static void request_serves(hth_request *req)
 {
     hth_slot *s = req->ctx;
     hth_free(req->json);
+    req->json = NULL;
+    // an engine that is started again loads the newest version: it is asked once more, as long as
+    // it is not that version which ends it
+    if (req->err == HTH_EDEVLOST && ++s->losses < HTH_SLOT_LOSSES &&
+        hth_engine_submit(s->d->engine, req) == HTH_OK) {
+        return;
+    }
     hth_free(s->arguments);
     if (req->err != HTH_OK) {
         request_stored(s, req->err, req->detail);

@@ -44,12 +44,15 @@ struct hth_slot {
     hth_job job;
     hth_put_result put; // of an import
     char *arguments;    // .. and of its question to the engine
+    int losses;         // of the engine's process while it was asked
 };
 
 typedef struct hth_dispatch_watcher {
     void (*freed)(void *ctx);
     void *ctx;
 } hth_dispatch_watcher;
+
+#define HTH_SLOT_LOSSES 3
 
 struct hth_dispatch {
     hth_store *store;

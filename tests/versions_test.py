@@ -11,6 +11,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 from concurrent.futures import ThreadPoolExecutor
 
@@ -60,6 +61,18 @@ class Server:
             self.process = subprocess.Popen([HEARTHD, '--store', self.folder + '/store', '--listen', self.url, '--http', f'127.0.0.1:{self.port}',
                                              *flags], stdout=subprocess.PIPE, stderr=log, text=True)
         assert 'ready' in self.process.stdout.readline()
+
+    def wait_said(self, text):
+        """The log, up to the line that says so."""
+        end = time.monotonic() + PATIENCE
+        while True:
+            with open(self.folder + '/log', encoding='utf-8') as f:
+                lines = f.read().split('\n')
+            for i, line in enumerate(lines):
+                if text in line:
+                    return '\n'.join(lines[:i + 1])
+            assert time.monotonic() < end, f'never said: {text}'
+            time.sleep(0.02)
 
     def stop(self):
         self.process.send_signal(signal.SIGTERM)
@@ -185,6 +198,23 @@ class OneDevice(unittest.TestCase):
         self.assertIn('OUTPUT0', said[1])
 
 
+class EngineDies(unittest.TestCase):
+    def test_import(self):
+        """The engine's process ends while an import waits for it: the one that is started again has the new version."""
+        s = Server('--device', 'cpu:mem=64MiB,threads=1', '--log-level', 'info', '--engine-restart-ms', '100')
+        s.hearth('import', 'm', power(2))
+        self.assertEqual(s.infer_http('m')[1], 4)
+        engine = int(s.wait_said('event=engine-started').split('pid=')[-1].split()[0])
+        os.kill(engine, signal.SIGSTOP)
+        waiting = subprocess.Popen([HEARTH, '--server', s.url, 'import', 'm', power(3)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        s.wait_said('event=put model=m version=2')
+        os.kill(engine, signal.SIGKILL)
+        said = waiting.communicate(timeout=PATIENCE)[0]
+        self.assertEqual(waiting.returncode, 0, said)
+        self.assertEqual(s.infer_http('m'), (2, 8))
+        self.assertEqual(s.stop(), 0)
+
+
 class Thread(OneDevice):
     flags = ['--device', 'cpu:mem=64MiB,threads=1', '--engine-process', 'thread']
 
@@ -201,7 +231,7 @@ class TwoDevices(OneDevice):
 
 if __name__ == '__main__':
     try:
-        code = tap.run([OneDevice, Thread, TwoDevices])
+        code = tap.run([OneDevice, Thread, TwoDevices, EngineDies])
     finally:
         shutil.rmtree(FOLDER, ignore_errors=True)
     sys.exit(code)
