@@ -208,7 +208,7 @@ all-tests: all $(TESTBIN) $(B)/docs/embed $(FAKE_PLUGIN)
 # Two at a time, or TEST_JOBS: many of them are servers that compute by all cores, many wait. Those that take longest come first, so
 # that none of them is left to run alone.
 TEST_JOBS ?= 2
-LONG     := $(addprefix %/,gpu_check_test.sh page_test.py python_test.py security_test.py bodies_test.py onednn_test.sh child_test cli_test router_test \
+LONG     := $(addprefix %/,soak_test.py gpu_check_test.sh page_test.py python_test.py security_test.py bodies_test.py onednn_test.sh child_test cli_test router_test \
             train_test proxy_test cuda_engine_test plan_policy_test plan_train_test train_eval_test plan_curve_test drain_test)
 first     = $(filter $(LONG),$(1)) $(filter-out $(LONG),$(1))
 SCRIPTS  := $(wildcard tests/*_test.sh tests/*_test.py)
