@@ -25,8 +25,20 @@ static const struct {
     {"convsel", HTH_NEED_JOB},
 };
 
-static hth_need query_need(const char *word)
+// query_changes tells of the question "job" that it gives the job another budget.
+static bool query_changes(const char *arguments)
 {
+    json_t *args = json_loads(arguments, 0, NULL); // as the engine reads them
+    bool changes = json_object_get(args, "budget") != NULL;
+    json_decref(args);
+    return changes;
+}
+
+static hth_need query_need(const char *word, const char *arguments)
+{
+    if (strcmp(word, "job") == 0 && query_changes(arguments)) {
+        return HTH_NEED_JOB;
+    }
     for (size_t i = 0; i < sizeof query_needs / sizeof query_needs[0]; i++) {
         if (strcmp(query_needs[i].word, word) == 0) {
             return query_needs[i].need;
@@ -43,7 +55,7 @@ hth_need hth_auth_need(const Hearth__Request *q)
     case HEARTH__REQUEST__BODY_ATTACH:
         return HTH_NEED_INFER;
     case HEARTH__REQUEST__BODY_QUERY:
-        return query_need(q->query->what);
+        return query_need(q->query->what, q->query->arguments);
     case HEARTH__REQUEST__BODY_CANCEL: // of the connection's own requests
     case HEARTH__REQUEST__BODY_PROGRESS:
     case HEARTH__REQUEST__BODY_UNMAP:

@@ -216,23 +216,28 @@ static void test_needs(void **state)
         Hearth__Request__BodyCase body;
         const char *query;
         hth_need need;
+        const char *arguments; // NULL: none
     } want[] = {
-        {HEARTH__REQUEST__BODY_INFER, NULL, HTH_NEED_INFER},
-        {HEARTH__REQUEST__BODY_MAP, NULL, HTH_NEED_INFER},
-        {HEARTH__REQUEST__BODY_UNMAP, NULL, HTH_NEED_NOTHING},
-        {HEARTH__REQUEST__BODY_CANCEL, NULL, HTH_NEED_NOTHING},
-        {HEARTH__REQUEST__BODY_PROGRESS, NULL, HTH_NEED_NOTHING},
-        {HEARTH__REQUEST__BODY_IMPORT_MODEL, NULL, HTH_NEED_MODEL},
-        {HEARTH__REQUEST__BODY_EXPORT_MODEL, NULL, HTH_NEED_MODEL},
-        {HEARTH__REQUEST__BODY_REMOVE, NULL, HTH_NEED_MODEL},
-        {HEARTH__REQUEST__BODY_GC, NULL, HTH_NEED_MODEL},
-        {HEARTH__REQUEST__BODY_QUERY, "models", HTH_NEED_ANY},
-        {HEARTH__REQUEST__BODY_QUERY, "stats", HTH_NEED_ANY},
-        {HEARTH__REQUEST__BODY_QUERY, "unload", HTH_NEED_MODEL},
-        {HEARTH__REQUEST__BODY_QUERY, "train", HTH_NEED_JOB},
-        {HEARTH__REQUEST__BODY_QUERY, "bench", HTH_NEED_JOB},
-        {HEARTH__REQUEST__BODY_QUERY, "not-heard-of", HTH_NEED_ADMIN},
-        {HEARTH__REQUEST__BODY__NOT_SET, NULL, HTH_NEED_ADMIN},
+        {HEARTH__REQUEST__BODY_INFER, NULL, HTH_NEED_INFER, NULL},
+        {HEARTH__REQUEST__BODY_MAP, NULL, HTH_NEED_INFER, NULL},
+        {HEARTH__REQUEST__BODY_UNMAP, NULL, HTH_NEED_NOTHING, NULL},
+        {HEARTH__REQUEST__BODY_CANCEL, NULL, HTH_NEED_NOTHING, NULL},
+        {HEARTH__REQUEST__BODY_PROGRESS, NULL, HTH_NEED_NOTHING, NULL},
+        {HEARTH__REQUEST__BODY_IMPORT_MODEL, NULL, HTH_NEED_MODEL, NULL},
+        {HEARTH__REQUEST__BODY_EXPORT_MODEL, NULL, HTH_NEED_MODEL, NULL},
+        {HEARTH__REQUEST__BODY_REMOVE, NULL, HTH_NEED_MODEL, NULL},
+        {HEARTH__REQUEST__BODY_GC, NULL, HTH_NEED_MODEL, NULL},
+        {HEARTH__REQUEST__BODY_QUERY, "models", HTH_NEED_ANY, NULL},
+        {HEARTH__REQUEST__BODY_QUERY, "stats", HTH_NEED_ANY, NULL},
+        {HEARTH__REQUEST__BODY_QUERY, "unload", HTH_NEED_MODEL, NULL},
+        {HEARTH__REQUEST__BODY_QUERY, "train", HTH_NEED_JOB, NULL},
+        {HEARTH__REQUEST__BODY_QUERY, "bench", HTH_NEED_JOB, NULL},
+        {HEARTH__REQUEST__BODY_QUERY, "not-heard-of", HTH_NEED_ADMIN, NULL},
+        {HEARTH__REQUEST__BODY_QUERY, "job", HTH_NEED_ANY, NULL},
+        {HEARTH__REQUEST__BODY_QUERY, "job", HTH_NEED_ANY, "{\"job\":\"a\",\"points\":3}"},
+        {HEARTH__REQUEST__BODY_QUERY, "job", HTH_NEED_JOB, "{\"job\":\"a\",\"budget\":\"9%\"}"},
+        {HEARTH__REQUEST__BODY_QUERY, "job", HTH_NEED_JOB, "{\"budget\":null,\"b\\u0075dget\":1}"},
+        {HEARTH__REQUEST__BODY__NOT_SET, NULL, HTH_NEED_ADMIN, NULL},
     };
     for (size_t i = 0; i < sizeof want / sizeof want[0]; i++) {
         Hearth__Request q = HEARTH__REQUEST__INIT;
@@ -240,6 +245,7 @@ static void test_needs(void **state)
         q.body_case = want[i].body;
         if (want[i].query != NULL) {
             body.what = (char *)want[i].query;
+            body.arguments = want[i].arguments != NULL ? (char *)want[i].arguments : body.arguments;
             q.query = &body;
         }
         assert_int_equal(hth_auth_need(&q), want[i].need);

@@ -203,6 +203,7 @@ static hth_err call_open(child *c, child_call *call, const hth_child_record *q, 
     r->arguments = hth_child_record_text(q, HTH_CHILD_ARGUMENTS);
     r->tenant = hth_child_record_text(q, HTH_CHILD_TENANT);
     r->own = q->own != 0;
+    r->admin = q->admin != 0;
     r->priority = q->priority;
     r->timeout_us = q->timeout_us;
     r->waited_ns = q->waited_ns;

@@ -57,7 +57,7 @@ typedef struct hth_child_record {
     uint32_t n_tensors, n_known; // of a request: behind the inputs come the places of outputs
     uint32_t priority, at_once;
     int32_t err, version, batched, own;
-    uint32_t deaths; // of a request
+    uint32_t deaths, admin; // of a request
     hth_child_tensor tensor[];
 } hth_child_record;
 

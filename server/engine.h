@@ -99,6 +99,7 @@ struct hth_request {
     void (*done)(hth_request *r);     // called exactly once; r may be freed in it
     void *ctx;
     const char *tenant;  // who asks ("uid:1000", a token's name, "http"); NULL: the server itself
+    bool admin;          // .. and may see and change jobs of others; set for queries
     bool own;            // the server asks in the tenant's name: nobody waits for the answer
     uint32_t deaths;     // of processes that were at work on it: "train" goes on where it was
     atomic_int canceled; // set by anyone: HTH_ECANCELED, at the latest at the next operator

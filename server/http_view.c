@@ -20,8 +20,9 @@ struct hth_http_view {
     hth_http_view *next; // asked for before
     const char *query;   // a literal
     char job[201];
-    int asking; // calls at the engine
-    char *text; // NULL: no answer yet
+    char who[HTH_TENANT]; // whose jobs it is about; "": everybody's, or it is about no jobs
+    int asking;           // calls at the engine
+    char *text;           // NULL: no answer yet
     uint64_t answered_ns;
 };
 
@@ -61,10 +62,11 @@ static void view_forget(hth_http *h)
 }
 
 // view_find makes the view the first of the list. NULL: no memory.
-static hth_http_view *view_find(hth_http *h, const char *query, const char *job)
+static hth_http_view *view_find(hth_http *h, const char *query, const char *job, const char *who)
 {
     hth_http_view **at = &h->views, *v;
-    while (*at != NULL && (strcmp((*at)->query, query) != 0 || strcmp((*at)->job, job) != 0)) {
+    while (*at != NULL && (strcmp((*at)->query, query) != 0 || strcmp((*at)->job, job) != 0 ||
+                           strcmp((*at)->who, who) != 0)) {
         at = &(*at)->next;
     }
     if ((v = *at) != NULL) {
@@ -72,6 +74,7 @@ static hth_http_view *view_find(hth_http *h, const char *query, const char *job)
     } else if ((v = hth_calloc(1, sizeof *v)) != NULL) {
         v->query = query;
         strcpy(v->job, job);
+        strcpy(v->who, who);
     } else {
         return NULL;
     }
@@ -117,9 +120,16 @@ static void view_send(hth_http *h, struct evhttp_request *req, const hth_http_vi
     }
 }
 
+// view_who is whose view of `query` somebody has: a tenant is told about its own jobs.
+static const char *view_who(const char *query, const char *tenant, bool admin)
+{
+    bool jobs = strncmp(query, "job", 3) == 0 || strcmp(query, "timeline") == 0;
+    return jobs && !admin ? tenant : "";
+}
+
 static hth_http_view *view_of(hth_http_call *c)
 {
-    return view_find(c->h, c->r.query, c->args.name);
+    return view_find(c->h, c->r.query, c->args.name, view_who(c->r.query, c->tenant, c->r.admin));
 }
 
 static void view_late(hth_http_call *c, hth_err err)
@@ -174,6 +184,7 @@ static void view_ask(hth_http *h, struct evhttp_request *req, const hth_http_arg
     }
     hth_text_add(&c->arguments, "}", 2);
     c->c.r.query = v->query;
+    c->c.r.admin = v->who[0] == 0;
     c->c.r.arguments = c->arguments.failed ? "{}" : c->arguments.p;
     c->c.finish = view_finish;
     c->c.late = view_late;
@@ -185,8 +196,11 @@ static void view_ask(hth_http *h, struct evhttp_request *req, const hth_http_arg
 static void view_serve(hth_http *h, struct evhttp_request *req, const hth_http_args *a,
                        const char *query)
 {
+    char tenant[HTH_TENANT];
     view_forget(h);
-    hth_http_view *v = view_find(h, query, a->name);
+    hth_http_tenant(h, req, tenant, sizeof tenant);
+    bool admin = hth_http_is_admin(h, req);
+    hth_http_view *v = view_find(h, query, a->name, view_who(query, tenant, admin));
     if (v == NULL) {
         hth_http_fail(h, req, HTTP_SERVUNAVAIL, "out of memory for a request");
     } else if (v->text != NULL && hth_now_ns() - v->answered_ns < VIEW_FRESH_NS) {

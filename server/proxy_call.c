@@ -132,6 +132,7 @@ static hth_err call_pack(hth_proxy *p, proxy_call *c)
     HTH_TRY(err);
     call_known(p, c->record, r);
     c->record->own = r->own;
+    c->record->admin = r->admin;
     c->record->priority = r->priority;
     c->record->timeout_us = r->timeout_us;
     c->record->at_once = r->at_once;

@@ -67,6 +67,19 @@ static void request_document(hth_slot *s, char *json, bool tells)
     hth_free(json);
 }
 
+// request_tells: answers with why a job or a model is not at work, and with what a job was asked
+// for.
+static bool request_tells(const char *query)
+{
+    static const char *const about[] = {"jobs",   "job",    "train", "pause",
+                                        "resume", "cancel", "loaded"};
+    bool tells = false;
+    for (size_t i = 0; i < sizeof about / sizeof about[0] && !tells; i++) {
+        tells = strcmp(query, about[i]) == 0;
+    }
+    return tells;
+}
+
 static void request_done(hth_request *req)
 {
     hth_slot *s = req->ctx;
@@ -78,8 +91,7 @@ static void request_done(hth_request *req)
             nng_msg_free(reply);
         }
     } else if (req->query != NULL) {
-        bool tells = strncmp(req->query, "job", 3) == 0 || strcmp(req->query, "loaded") == 0;
-        request_document(s, json, tells);
+        request_document(s, json, request_tells(req->query));
         json = NULL;
     } else if (reply != NULL) {
         hth_slot_send(s, reply);
@@ -98,6 +110,8 @@ static void request_submit(hth_slot *s)
 {
     hth_auth_tenant(s->d->auth, s->q->token, hth_conn_tenant(s->conn), s->tenant, sizeof s->tenant);
     s->r.tenant = s->tenant;
+    s->r.admin = s->r.query != NULL &&
+                 hth_auth_allows(s->d->auth, hth_conn_peer(s->conn), s->q->token, HTH_NEED_ADMIN);
     s->r.done = request_done;
     hth_err err = hth_engine_submit(s->d->engine, &s->r);
     if (err != HTH_OK) {

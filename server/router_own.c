@@ -37,6 +37,7 @@ hth_err router_own_make(hth_router *n, int device, const char *tenant, const cha
                          .arguments = text,
                          .tenant = o->tenant,
                          .own = true,
+                         .admin = true,
                          .done = own_done,
                          .ctx = o};
     snprintf(o->name, sizeof o->name, "%s", name);

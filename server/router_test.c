@@ -400,7 +400,7 @@ static void refused_beside(void **state)
     interrupted(&f, args, 1000000, NULL, "");
     limits(&f);
     for (int i = 0; i < 2; i++) {
-        call c = {.r = {.query = "train", .arguments = args, .tenant = "bob"}};
+        call c = {.r = {.query = "train", .arguments = args, .tenant = "bob", .admin = true}};
         assert_err(call_run(f.engine, &c), HTH_EBUSY, "its limit is 0");
         json_t *doc = told(&f, "job", "{\"job\":\"made\"}");
         assert_string_equal(text(doc, "device"), "cpu:0");

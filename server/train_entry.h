@@ -24,6 +24,7 @@ struct hth_train_entry {
     char why[HTH_CHECKPOINT_NOTE]; // .. and how much too little
     char *arguments;               // in place of the request's, from json_dumps
     char owner[HTH_TENANT];        // who submitted it, as its checkpoint says
+    char of[HTH_TENANT];           // whose it is: who asked for it, last
     hth_request own;               // of one that nobody waits for
 };
 
@@ -47,6 +48,9 @@ hth_err hth_train_queue_own(hth_train_queue *q, const char *job, json_t *given, 
 hth_err hth_train_entry_again(hth_train_queue *q, hth_train_entry *e, json_t *given);
 
 // train_query.c
+// hth_train_queue_may: HTH_EDENIED, the job (in the queue, or its checkpoint) is another tenant's
+// than who asks; HTH_ENOENT: there is none of that name.
+hth_err hth_train_queue_may(const hth_train_queue *q, const char *job, const hth_request *r);
 // hth_train_queue_record keeps the record of a job that ends now, while its last state is there.
 void hth_train_queue_record(hth_train_queue *q, const char *job, const char *word, const char *why);
 

@@ -62,6 +62,7 @@ static void queue_append(hth_train_queue *q, hth_train_entry *e)
         last = &(*last)->next;
     }
     *last = e;
+    snprintf(e->of, sizeof e->of, "%s", e->r->tenant != NULL ? e->r->tenant : HTH_TENANT_OWN);
     e->tenant = e->tenant != NULL ? e->tenant : hth_tenant_of(q->ms->site->tenants, e->r->tenant);
     if (e->tenant != NULL) {
         e->tenant->jobs++;
@@ -78,6 +79,7 @@ static void queue_keep(hth_train_queue *q, hth_train_entry *e)
     hth_timeline_close(q->timeline);
     q->timeline = e->timeline;
     snprintf(q->timeline_job, sizeof q->timeline_job, "%s", e->job);
+    snprintf(q->timeline_tenant, sizeof q->timeline_tenant, "%s", e->of);
 }
 
 void hth_train_queue_end(hth_train_queue *q, hth_train_entry *e, hth_err err, const char *word)
@@ -163,9 +165,13 @@ static hth_err entry_open(hth_train_queue *q, hth_train_entry *e, hth_request *r
     e->r = r;
     if (name != NULL) {
         snprintf(e->job, sizeof e->job, "%s", name);
-        err = hth_train_entry_again(q, e, args);
+        err = hth_train_queue_may(q, e->job, r);
+        err = err == HTH_OK || err == HTH_ENOENT ? hth_train_entry_again(q, e, args) : err;
     } else if (hth_checkpoint_job(args, e->job) != HTH_OK) {
         e->job[0] = 0;
+    } else {
+        err = hth_train_queue_may(q, e->job, r);
+        err = err == HTH_ENOENT ? HTH_OK : err; // nobody's so far
     }
     const hth_train_entry *same = hth_train_queue_find(q, e->job);
     if (err == HTH_OK && e->job[0] != 0 && same != NULL && !entry_own(same)) {

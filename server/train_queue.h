@@ -19,7 +19,7 @@ typedef struct hth_train_queue {
                   uint64_t total); // NULL: nobody listens
     void *event_ctx;
     hth_timeline *timeline; // of the last job that ended or was paused; NULL: none
-    char timeline_job[HTH_CHECKPOINT_JOB];
+    char timeline_job[HTH_CHECKPOINT_JOB], timeline_tenant[HTH_TENANT];
 } hth_train_queue;
 
 // hth_train_queue_add takes the request "train"; it is answered when its job ends.

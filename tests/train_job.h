@@ -13,6 +13,10 @@
 #define STEPS 6
 #define BATCH 4
 
+// Who asks from now on; NULL: the server itself.
+__attribute__((unused)) static const char *as_tenant;
+__attribute__((unused)) static bool as_admin;
+
 // A dataset file, tensors one behind the other.
 typedef struct writer {
     json_t *head;
@@ -151,7 +155,7 @@ static inline json_t *arguments_of(const training *t, const char *data, const ch
 static inline json_t *train(fixture *f, json_t *q, hth_err *err)
 {
     char *text = json_dumps(q, JSON_COMPACT);
-    call c = {.r = {.query = "train", .arguments = text}};
+    call c = {.r = {.query = "train", .arguments = text, .tenant = as_tenant, .admin = as_admin}};
     *err = call_run(f->engine, &c);
     json_t *doc = *err == HTH_OK ? json_loads(c.r.json, 0, NULL) : NULL;
     hth_free(c.r.json);
@@ -243,7 +247,8 @@ static inline void train_and_leave(fixture *f, json_t *q, int stop_at)
 // A job that is held goes on with the question behind it: that is answered before its next step.
 static inline json_t *ask(fixture *f, const char *query, const char *arguments, hth_err *err)
 {
-    call c = {.r = {.query = query, .arguments = arguments}};
+    call c = {
+        .r = {.query = query, .arguments = arguments, .tenant = as_tenant, .admin = as_admin}};
     call_start(f->engine, &c);
     witness_let(witness_held, false);
     *err = call_wait(&c);
@@ -285,7 +290,11 @@ static inline void train_three_steps(fixture *f, witness *w, const char *text)
     witness_let_go();
     *w = (witness){.stop_at = 3,
                    .wait = true,
-                   .c = {.r = {.query = "train", .arguments = text, .progress = witness_progress}}};
+                   .c = {.r = {.query = "train",
+                               .arguments = text,
+                               .progress = witness_progress,
+                               .tenant = as_tenant,
+                               .admin = as_admin}}};
     call_start(f->engine, &w->c);
     struct timespec end;
     clock_gettime(CLOCK_REALTIME, &end);
