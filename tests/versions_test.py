@@ -200,18 +200,23 @@ class OneDevice(unittest.TestCase):
 
 class EngineDies(unittest.TestCase):
     def test_import(self):
-        """The engine's process ends while an import waits for it: the one that is started again has the new version."""
-        s = Server('--device', 'cpu:mem=64MiB,threads=1', '--log-level', 'info', '--engine-restart-ms', '100')
-        s.hearth('import', 'm', power(2))
-        self.assertEqual(s.infer_http('m')[1], 4)
-        engine = int(s.wait_said('event=engine-started').split('pid=')[-1].split()[0])
-        os.kill(engine, signal.SIGSTOP)
-        waiting = subprocess.Popen([HEARTH, '--server', s.url, 'import', 'm', power(3)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        s.wait_said('event=put model=m version=2')
-        os.kill(engine, signal.SIGKILL)
+        """The engine's process ends while it loads what was imported: the one that is started again has the new version."""
+        n, chain = 512, ['z', *(f'z{i}' for i in range(12))]
+        nodes = [('MatMul', [a, 'z'], [b], {}) for a, b in zip(chain, chain[1:])]  # constants: folded when it is loaded, in a second
+        nodes += [('ReduceSum', [chain[-1]], ['zero'], {'keepdims': 0}), ('MatMul', ['INPUT0', 'INPUT0'], ['square'], {}),
+                  ('Add', ['square', 'zero'], ['OUTPUT0'], {})]
+        slow = write('slow.onnx', onnx_small.graph(nodes, [('INPUT0', 'FP32', (N, N))], [('OUTPUT0', 'FP32', (N, N))],
+                                                   [('z', 'FP32', (n, n), [0.0] * (n * n))]))
+        s = Server('--device', 'cpu:mem=64MiB,threads=1', '--log-level', 'info', '--engine-restart-ms', '100', '--limits-fold-operations', '1e12')
+        s.hearth('import', 'm', power(3))
+        self.assertEqual(s.infer_http('m')[1], 8)
+        waiting = subprocess.Popen([HEARTH, '--server', s.url, 'import', 'm', slow], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        while ('m', '2', 'LOADING') not in [(m['name'], m['version'], m['state']) for m in s.ask('/v2/repository/index', {})[1]]:
+            self.assertIsNone(waiting.poll(), 'too fast to be seen')
+        os.kill(int(s.wait_said('event=engine-started').split('pid=')[-1].split()[0]), signal.SIGKILL)
         said = waiting.communicate(timeout=PATIENCE)[0]
         self.assertEqual(waiting.returncode, 0, said)
-        self.assertEqual(s.infer_http('m'), (2, 8))
+        self.assertEqual(s.infer_http('m'), (2, 4))
         self.assertEqual(s.stop(), 0)
 
 
