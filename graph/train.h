@@ -17,6 +17,7 @@
 #ifndef HTH_GRAPH_TRAIN_H
 #define HTH_GRAPH_TRAIN_H
 
+#include "graph/independence.h"
 #include "graph/specialize.h"
 #include "graph/train_hyper.h"
 
@@ -107,6 +108,12 @@ void hth_train_graph_fini(hth_train_graph *t);
 // batch norm uses the running statistics, dropout passes everything. For evaluating and serving
 // what was trained; other graphs stay as they are. HTH_ENOTSUP: updated statistics are read.
 hth_err hth_train_off(hth_graph *model);
+
+// hth_train_divides says whether a batch that is taken in parts trains like the whole: whether the
+// samples of the output that the loss compares are proven independent, batch norm and dropout apart
+// (they work per part, which the user is told). HTH_EINVAL: there is no such output; HTH_ENOMEM.
+hth_err hth_train_divides(const hth_graph *model, const hth_train_options *o,
+                          hth_independence *out);
 
 // hth_train_forward makes a model graph for inference whose first inputs are the model's and the
 // others, in their order, the parameters and statistics of `step`'s slots (not the optimizer's

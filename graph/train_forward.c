@@ -45,6 +45,35 @@ static hth_err forward(hth_graph *g, const hth_train_graph *step)
     return hth_graph_check(g);
 }
 
+static hth_err divides(hth_graph *g, const hth_train_options *o, hth_independence *out)
+{
+    int at = 0;
+    while (o->output != NULL && at < g->n_outputs &&
+           strcmp(g->values[g->outputs[at]].name, o->output) != 0) {
+        at++;
+    }
+    if (at >= g->n_outputs) {
+        return hth_fail(HTH_EINVAL, "the model has no output '%s'", o->output);
+    }
+    for (int i = 0; i < g->n_outputs; i++) {
+        g->values[g->outputs[i]].is_output = i == at;
+    }
+    g->outputs[0] = g->outputs[at];
+    g->n_outputs = 1;
+    HTH_TRY(hth_graph_compact(g));
+    HTH_TRY(hth_train_off(g));
+    return hth_independence_prove(g, out);
+}
+
+hth_err hth_train_divides(const hth_graph *model, const hth_train_options *o, hth_independence *out)
+{
+    hth_graph *g;
+    HTH_TRY(hth_graph_clone(model, &g));
+    hth_err err = divides(g, o, out);
+    hth_graph_free(g);
+    return err;
+}
+
 hth_err hth_train_forward(const hth_graph *model, const hth_train_graph *step, hth_graph **out)
 {
     *out = NULL;

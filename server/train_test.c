@@ -120,6 +120,30 @@ static void parts_add_up(void **state)
     }
 }
 
+// A batch whose samples depend on each other is never taken in parts: not when that is asked for,
+// nor where the number of parts is left open.
+static void dependent_samples_stay_together(void **state)
+{
+    static const char *const whole[] = {"{\"model\": \"centered\"}",
+                                        "{\"model\": \"centered\", \"accumulate\": \"auto\"}"};
+    fixture f;
+    char data[200];
+    double loss[STEPS];
+    fixture_open(&f, "cpu:mem=256MiB,threads=2");
+    put(f.store, "centered", "tests/data/train/centered.onnx");
+    prepare(&f, &image_net, data);
+    expect(&f, &image_net, data, "{\"model\": \"centered\", \"accumulate\": 2}",
+           "a batch cannot be taken in 2 parts, for the model's samples are not independent: node "
+           "'ReduceMean_3' (ReduceMean) reduces over axis 0, which holds the samples");
+    for (size_t k = 0; k < sizeof whole / sizeof *whole; k++) {
+        json_t *doc;
+        assert_int_equal(train_losses(&f, &image_net, data, whole[k], loss, &doc), STEPS);
+        assert_int_equal(json_integer_value(json_object_get(doc, "accumulate")), 1);
+        json_decref(doc);
+    }
+    fixture_close(&f);
+}
+
 static json_t *ask_curve(fixture *f, const char *arguments)
 {
     call c = {.r = {.query = "curve", .arguments = arguments}};
@@ -299,10 +323,14 @@ static void frozen_parameters_stay(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(losses_are_pytorchs),         cmocka_unit_test(parts_add_up),
-        cmocka_unit_test(parts_save_memory),           cmocka_unit_test(results_are_served),
+        cmocka_unit_test(losses_are_pytorchs),
+        cmocka_unit_test(parts_add_up),
+        cmocka_unit_test(dependent_samples_stay_together),
+        cmocka_unit_test(parts_save_memory),
+        cmocka_unit_test(results_are_served),
 
-        cmocka_unit_test(rates_follow_their_schedule), cmocka_unit_test(frozen_parameters_stay),
+        cmocka_unit_test(rates_follow_their_schedule),
+        cmocka_unit_test(frozen_parameters_stay),
 
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

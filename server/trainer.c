@@ -269,6 +269,22 @@ hth_err hth_trainer_arena(hth_trainer *t, void **out, uint64_t *bytes)
     return HTH_OK;
 }
 
+// A batch is taken in parts only where they make the same update together: `auto` never divides
+// others, and who asks for it is told.
+static hth_err trainer_divides(hth_trainer *t)
+{
+    hth_independence samples;
+    HTH_TRY(hth_train_divides(t->model, &t->spec->options, &samples));
+    t->whole = !samples.proven;
+    t->parts = t->whole ? 1 : t->parts;
+    return samples.proven || t->spec->accumulate <= 1
+               ? HTH_OK
+               : hth_fail(HTH_EINVAL,
+                          "a batch cannot be taken in %lld parts, for the model's samples are not "
+                          "independent: %s",
+                          (long long)t->spec->accumulate, samples.why);
+}
+
 hth_err hth_trainer_open(hth_models *ms, const hth_train_spec *spec, hth_request *progress,
                          hth_trainer **out)
 {
@@ -297,6 +313,7 @@ hth_err hth_trainer_open(hth_models *ms, const hth_train_spec *spec, hth_request
     if (err == HTH_OK) {
         err = hth_model_graph(ms->store, &t->manifest, &t->model);
     }
+    err = err == HTH_OK ? trainer_divides(t) : err;
     if (err == HTH_OK && spec->profile != NULL) {
         err = hth_profile_from_json(spec->profile, &t->profile);
     }

@@ -44,6 +44,7 @@ struct hth_trainer {
     bool *kept;           // per slot: near in the first step that was planned, and so in all others
     hth_profile *profile; // costs to plan with, NULL: measured
     bool problem_only;    // steps are to be planned by others, and are not run
+    bool whole;           // its batches are not taken in parts: samples depend on each other
     bool guess;           // with problem_only: what was not measured yet need not be
     uint64_t kept_bytes;
     void *memory; // on the device: slots, and behind them the arena of the step at work

@@ -170,6 +170,9 @@ static hth_err curve_compile(hth_models *ms, const hth_train_spec *spec, hth_req
     }
     for (; parts <= last && n % parts == 0; parts *= 2) {
         HTH_TRY(curve_open(ms, spec, r, inputs, parts, false, &x->trial[x->n++]));
+        if (x->trial[0].t->whole) {
+            break;
+        }
     }
     return HTH_OK;
 }

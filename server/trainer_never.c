@@ -44,7 +44,7 @@ hth_err hth_trainer_never(hth_trainer *t, const hth_tensor *inputs)
              "needs at least %llu bytes (policy %s), the budget is %llu: %llu are missing",
              (unsigned long long)least, hth_policy_name(t->spec->plan.policy),
              (unsigned long long)budget, (unsigned long long)(least - budget));
-    if (n % (2 * parts) == 0 && t->spec->accumulate > 0) {
+    if (n % (2 * parts) == 0 && t->spec->accumulate > 0 && !t->whole) {
         never_try(t, inputs, n, 2 * parts, least, "--accumulate", 2 * parts, text, sizeof text);
     }
     if (n % 2 == 0 && n / 2 % parts == 0) {

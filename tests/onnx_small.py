@@ -52,7 +52,7 @@ def graph(nodes, inputs, outputs, constants=()):
     """A model of nodes (operator, inputs, outputs, attributes), inputs and outputs (name, type, dims) and constants (the same and values).
     The attribute node_name, of bytes, is the node's name."""
     made = [b''.join(_bytes(1, i.encode()) for i in ins) + b''.join(_bytes(2, o.encode()) for o in outs) + _bytes(4, op.encode()) +
-            _bytes(3, more.get('node_name', b'')) + b''.join(_bytes(5, _attribute(*a)) for a in more.items() if a[0] != 'node_name')
+            (_bytes(3, more['node_name']) if 'node_name' in more else b'') + b''.join(_bytes(5, _attribute(*a)) for a in more.items() if a[0] != 'node_name')
             for op, ins, outs, more in nodes]
     return _model(made, [_value(*i) for i in inputs], [_value(*o) for o in outputs], [_constant(*c) for c in constants])
 
@@ -79,6 +79,11 @@ def main(folder):
         'nonzero_staged': graph([('Relu', ['x'], ['r'], {}), ('NonZero', ['r'], ['y'], {})], value,
                                 [('r', 'FP32', ('n',)), ('y', 'INT64', (1, 'm'))]),
     }
+    # Logits minus their mean over the batch: samples that depend on each other.
+    models['centered'] = graph([('GlobalAveragePool', ['x'], ['p'], {}), ('Flatten', ['p'], ['f'], {}), ('MatMul', ['f', 'w'], ['l'], {}),
+                                ('ReduceMean', ['l'], ['m'], {'axes': (0,)}), ('Sub', ['l', 'm'], ['y'], {})],
+                               [('x', 'FP32', ('n', 3, 12, 12))], [('y', 'FP32', ('n', 4))],
+                               [('w', 'FP32', (3, 4), [(i * 5 % 7 - 3) / 4 for i in range(12)])])
     for name, model in models.items():
         with open(f'{folder}/{name}.onnx', 'wb') as f:
             f.write(model)
