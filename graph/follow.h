@@ -40,6 +40,7 @@ typedef enum hth_track_kind {
 typedef struct hth_track {
     uint8_t kind;
     bool equal, index, coords, lost;
+    bool bounded;      // whether a constant's bound was looked for
     int8_t axis, rank; // rank -1: not known
     hth_dtype dtype;   // HTH_DT_NONE: not known
     hth_size outer, inner;

@@ -174,11 +174,11 @@ void hth_through_slice(hth_follow *f)
     hth_follow_out(f, 0, &t);
 }
 
-// Says that input i of a Concat along `axis` has its samples where the first one has them.
-static bool concat_fits(hth_follow *f, int i, int axis)
+// Says that input i of a Concat along `axis` has its samples where the first one has them. any: one
+// of the inputs has samples.
+static bool concat_fits(hth_follow *f, int i, int axis, bool any)
 {
     const hth_track *x = hth_follow_in(f, 0), *y = hth_follow_in(f, i);
-    bool any = hth_follow_any(f) >= 0;
     if (y->rank != x->rank) {
         hth_follow_mixed(f, "joins tensors of different ranks", -1);
     } else if (y->kind == HTH_TRACK_SAMPLES && y->axis == axis) {
@@ -226,8 +226,9 @@ void hth_through_concat(hth_follow *f)
         return;
     }
     hth_size length = hth_size_number(f->sizes, 0);
+    bool any = hth_follow_any(f) >= 0;
     for (int i = 0; i < f->n_in; i++) {
-        if (!hth_follow_has(f, i) || !concat_fits(f, i, axis)) {
+        if (!hth_follow_has(f, i) || !concat_fits(f, i, axis, any)) {
             return; // an absent one: the shape inference refuses it
         }
         const hth_track *x = hth_follow_in(f, i);

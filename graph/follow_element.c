@@ -102,39 +102,37 @@ static bool number_join(hth_follow *f, bool good, hth_track *out)
     return good;
 }
 
-// Stores one more than the largest element of a constant of integers; false: there is a negative
-// one, or nobody knows.
-static bool constant_below(const hth_follow *f, int i, int64_t *below)
+// The least number that all elements of a constant of integers are below, if none is negative.
+static hth_size constant_below(hth_follow *f, int i)
 {
+    hth_track *t = &f->track[f->n->inputs[i]];
     hth_const *c = f->g->values[f->n->inputs[i]].constant;
     const void *data;
-    int64_t n = c != NULL ? hth_shape_elements(&c->shape) : 0, whole;
-    bool known = n > 0 && n <= CONSTANT_ELEMENTS && is_whole(hth_follow_in(f, i)) &&
-                 hth_const_map(c, &data) == HTH_OK;
-    *below = 0;
-    for (int64_t k = 0; known && k < n; k++) {
-        if (!follow_whole(c->dtype, data, k, &whole) || whole < 0 || whole == INT64_MAX) {
-            hth_const_unmap(c);
-            return false;
-        }
-        *below = whole >= *below ? whole + 1 : *below;
+    int64_t n = c != NULL ? hth_shape_elements(&c->shape) : 0, below = 0, whole = 0;
+    if (t->bounded || n < 1 || n > CONSTANT_ELEMENTS || !is_whole(t) ||
+        hth_const_map(c, &data) != HTH_OK) {
+        return t->below;
     }
-    if (known) {
-        hth_const_unmap(c);
+    t->bounded = true; // once, however many nodes ask
+    for (int64_t k = 0; k < n && below < INT64_MAX; k++) {
+        bool known = follow_whole(c->dtype, data, k, &whole) && whole >= 0 && whole < INT64_MAX;
+        below = !known ? INT64_MAX : whole >= below ? whole + 1 : below;
     }
-    return known;
+    hth_const_unmap(c);
+    t->below = below < INT64_MAX ? hth_size_number(f->sizes, below) : HTH_SIZE_OTHER;
+    return t->below;
 }
 
 // add_reach is what an index reaches when input i is added; HTH_SIZE_OTHER: nobody knows.
 static hth_size add_reach(hth_follow *f, const hth_track *index, int i)
 {
-    const hth_track *x = hth_follow_in(f, i);
+    hth_size below = constant_below(f, i);
     int64_t reach, more;
-    if (x->below != HTH_SIZE_OTHER && hth_size_is(f->sizes, index->reach, 1)) {
-        return x->below;
+    if (below != HTH_SIZE_OTHER && hth_size_is(f->sizes, index->reach, 1)) {
+        return below;
     }
-    bool known = hth_size_value(f->sizes, index->reach, &reach) &&
-                 (hth_size_value(f->sizes, x->below, &more) || constant_below(f, i, &more));
+    bool known =
+        hth_size_value(f->sizes, index->reach, &reach) && hth_size_value(f->sizes, below, &more);
     return known && more > 0 && !__builtin_add_overflow(reach, more - 1, &reach)
                ? hth_size_number(f->sizes, reach)
                : HTH_SIZE_OTHER;

@@ -153,6 +153,7 @@ class Joined(unittest.TestCase):
         why = "node 'Softmax_0' (Softmax) normalizes over axis 0, which holds the samples"
         self.assertIn(f'requests share no run: {why}', hearth('import', 'told', path).stdout)
         self.assertIn(f'--max-batch 8 only limits requests; they share no run: {why}', hearth('import', 'told', path, '--max-batch', '8').stderr)
+        self.assertEqual(self.together('told'), 0)  # its record in the store says a batch of 8, as an older hearth's may
         self.assertEqual(json.loads(hearth('import', 'told', path, '--json').stdout)['dependent_because'], why)
         shown = json.loads(hearth('show', 'told', '--json').stdout)
         self.assertEqual((shown['independent'], shown['batched'], shown['dependent_because']), (False, False, why))
