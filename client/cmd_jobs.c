@@ -8,7 +8,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
+#define JOB_ASK_MS     250  // where nothing is published, from one look at the job to the next
 #define JOB_SILENCE_MS 1000 // without events, after which the job is asked about
 #define LOSS_SETS      2    // of held-out data, at most
 
@@ -131,10 +133,14 @@ static void loss_svg(FILE *f, const json_t *job)
     hth_svg_close(f);
 }
 
-// Asks `what` of the job that is named, with the budget that is given.
-static int job_ask(hth_cli *c, const char *what, char **json)
+// Asks `what` of the job that is named, with the budget that is given; points > 0: for so many of
+// its losses.
+static int job_ask(hth_cli *c, const char *what, int points, char **json)
 {
     json_t *q = json_pack("{s:s}", "job", c->args[0]);
+    if (points > 0) {
+        json_object_set_new(q, "points", json_integer(points));
+    }
     if (hth_cli_text(c, "budget") != NULL) {
         json_object_set_new(q, "budget", json_string(hth_cli_text(c, "budget")));
     }
@@ -174,10 +180,10 @@ static bool job_goes_on(const char *state)
     return !ended;
 }
 
-static int job_get(hth_cli *c, json_t **doc)
+static int job_get(hth_cli *c, int points, json_t **doc)
 {
     char *json;
-    int rv = job_ask(c, "job", &json);
+    int rv = job_ask(c, "job", points, &json);
     if (rv == HTH_CLI_OK) {
         *doc = json_loads(json, 0, NULL);
         hearth_free(json);
@@ -203,21 +209,83 @@ static void job_follow_some(const hth_cli *c, hth_events *events, hth_follow *f)
     }
 }
 
+// job_event makes of a job's document what would have been published since `last`: its present
+// step, or another state. NULL: nothing.
+static json_t *job_event(const json_t *doc, const json_t *last)
+{
+    static const struct {
+        const char *from, *to;
+    } keys[] = {{"step", "step"},
+                {"loss", "loss"},
+                {"step_ms", "ms"},
+                {"stall_ms", "stall_ms"},
+                {"peak_bytes", "peak_bytes"},
+                {"budget_bytes", "budget_bytes"},
+                {"held_out_loss", "held_out_loss"},
+                {"accuracy", "accuracy"}};
+    const json_t *state = json_object_get(doc, "state");
+    if (!json_equal(state, json_object_get(last, "state"))) {
+        return json_pack("{s:O}", "state", state);
+    }
+    if (json_equal(json_object_get(doc, "step"), json_object_get(last, "step"))) {
+        return NULL;
+    }
+    json_t *e = json_object();
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        json_t *v = json_object_get(doc, keys[i].from);
+        if (json_is_number(v)) {
+            json_object_set(e, keys[i].to, v);
+        }
+    }
+    return e;
+}
+
+// job_follow_asked asks for the job's document instead: a server publishes nothing over the network
+// where clients need tokens.
+static int job_follow_asked(hth_cli *c, hth_follow *f, json_t **doc)
+{
+    json_t *last = *doc;
+    nanosleep(&(struct timespec){.tv_nsec = JOB_ASK_MS * 1000000L}, NULL);
+    *doc = NULL;
+    int rv = job_get(c, 1, doc);
+    json_t *e = rv == HTH_CLI_OK ? job_event(*doc, last) : NULL;
+    char *text = e != NULL ? json_dumps(e, JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL;
+    if (text != NULL && hth_cli_json(c)) {
+        printf("%s\n", text);
+        fflush(stdout);
+    }
+    if (text != NULL) {
+        hth_follow_event(f, text, (uint64_t)json_integer_value(json_object_get(*doc, "step")),
+                         (uint64_t)json_integer_value(json_object_get(*doc, "steps")));
+    }
+    free(text);
+    json_decref(e);
+    json_decref(last);
+    return rv;
+}
+
 static int job_follow(hth_cli *c, json_t **doc)
 {
     hth_events *events;
     hth_follow f;
     const char *name = json_string_value(json_object_get(*doc, "job"));
     int rv = HTH_CLI_OK;
-    if (hth_events_open(c->h, name != NULL ? name : "", &events) != HTH_OK) {
-        return hth_cli_error();
-    }
+    bool published = hth_events_open(c->h, name != NULL ? name : "", &events) == HTH_OK;
     hth_follow_init(&f, !hth_cli_json(c));
     while (rv == HTH_CLI_OK && job_goes_on(json_string_value(json_object_get(*doc, "state")))) {
+        if (!published) {
+            rv = job_follow_asked(c, &f, doc);
+            continue;
+        }
         job_follow_some(c, events, &f);
         json_decref(*doc);
         *doc = NULL;
-        rv = job_get(c, doc);
+        rv = job_get(c, 0, doc);
+    }
+    if (rv == HTH_CLI_OK && !published) { // with all of its losses
+        json_decref(*doc);
+        *doc = NULL;
+        rv = job_get(c, 0, doc);
     }
     hth_follow_fini(&f);
     hth_events_close(events);
@@ -227,7 +295,7 @@ static int job_follow(hth_cli *c, json_t **doc)
 static int cmd_job(hth_cli *c)
 {
     json_t *doc = NULL;
-    int rv = job_get(c, &doc);
+    int rv = job_get(c, 0, &doc);
     if (rv == HTH_CLI_OK && json_is_true(json_object_get(c->options, "follow"))) {
         json_object_del(c->options, "budget"); // is changed once
         rv = job_follow(c, &doc);
@@ -241,7 +309,7 @@ static int cmd_job(hth_cli *c)
 static int cmd_change(hth_cli *c)
 {
     char *json;
-    int rv = job_ask(c, c->command->name, &json);
+    int rv = job_ask(c, c->command->name, 0, &json);
     if (rv == HTH_CLI_OK) {
         rv = hth_cli_print(c, json);
         hearth_free(json);

@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -79,7 +80,8 @@ static void top_show(const json_t *look, const char *trouble)
              trouble != NULL            ? trouble
              : hth_screen_is_terminal() ? "  q quits"
                                         : "");
-    char *body = hth_top_text(look, columns);
+    bool terminal = hth_screen_is_terminal() && lines != INT_MAX;
+    char *body = hth_top_text(look, terminal ? lines - 1 : INT_MAX, columns);
     size_t cap = strlen(title) + (body != NULL ? strlen(body) : 0) + 2;
     char *text = malloc(cap);
     if (body != NULL && text != NULL) {

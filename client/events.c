@@ -2,8 +2,10 @@
 #include "client/events.h"
 
 #include "base/alloc.h"
+#include "base/clock.h"
 #include "client/exchange.h"
 #include "client/msg.h"
+#include "client/socket.h"
 
 #include <nng/protocol/pubsub0/sub.h>
 
@@ -11,9 +13,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define EVENTS_URL   400
-#define EVENTS_TOPIC 256
-#define EVENTS_BYTES 4096 // of a message, at most
+#define EVENTS_URL        400
+#define EVENTS_TOPIC      256
+#define EVENTS_BYTES      4096 // of a message, at most
+#define EVENTS_CONNECT_NS 1000000000u
 
 static bool events_is(const char *url, const char *scheme)
 {
@@ -81,6 +84,22 @@ struct hth_events {
     bool open;
 };
 
+// events_there tells whether somebody listens at once: a firewall may leave a caller waiting for
+// minutes.
+static hth_err events_there(const char *url)
+{
+    hth_socket *s;
+    if (!events_is(url, "tcp://")) {
+        return HTH_OK;
+    }
+    hth_err err = hth_socket_open(url, NULL, hth_now_ns() + EVENTS_CONNECT_NS, &s);
+    if (err != HTH_OK) {
+        return hth_err_prefix(err, "no events from %s", url);
+    }
+    hth_socket_close(s);
+    return HTH_OK;
+}
+
 hth_err hth_events_open(const hearth *h, const char *job, hth_events **out)
 {
     char url[EVENTS_URL], topic[EVENTS_TOPIC];
@@ -88,6 +107,7 @@ hth_err hth_events_open(const hearth *h, const char *job, hth_events **out)
     int rv;
     *out = NULL;
     HTH_TRY(hth_events_url(h->url, url, sizeof url));
+    HTH_TRY(events_there(url));
     hth_events *e = hth_calloc(1, sizeof *e);
     if (e == NULL) {
         return hth_fail(HTH_ENOMEM, "no memory for events");

@@ -43,8 +43,11 @@ static void follow_text(const hth_follow *f, const json_t *o, uint64_t done, uin
                         char *out, size_t cap)
 {
     char peak[32], budget[32], left[40];
-    int n = snprintf(out, cap, "epoch %.0f  loss %.4f", follow_number(o, "epoch"),
-                     follow_number(o, "loss"));
+    int n = 0;
+    if (json_object_get(o, "epoch") != NULL) {
+        n = snprintf(out, cap, "epoch %.0f  ", follow_number(o, "epoch"));
+    }
+    n += snprintf(out + n, cap - (size_t)n, "loss %.4f", follow_number(o, "loss"));
     if (json_object_get(o, "held_out_loss") != NULL) {
         n += snprintf(out + n, cap - (size_t)n, "  held out %.4f",
                       follow_number(o, "held_out_loss"));

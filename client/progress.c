@@ -13,8 +13,9 @@
 
 #define PROGRESS_WAIT_NS 1000000000u
 #define PROGRESS_WIDTH   30
-#define PROGRESS_LEAST   6  // a shorter bar says nothing: the room is the text's
-#define PROGRESS_COLUMNS 80 // of a terminal that does not say
+#define PROGRESS_LEAST   6   // a shorter bar says nothing: the room is the text's
+#define PROGRESS_COLUMNS 80  // of a terminal that does not say
+#define PROGRESS_LINE    512 // bytes
 
 static int progress_columns(void)
 {
@@ -28,23 +29,48 @@ void hth_progress_init(hth_progress_bar *b)
     *b = (hth_progress_bar){.started_ns = hth_now_ns(), .terminal = isatty(STDERR_FILENO) == 1};
 }
 
-int hth_progress_show(void *ctx, const char *what, uint64_t done, uint64_t total)
+// progress_fits is how many bytes of `what` have room: whole pieces, which two blanks part, unless
+// the first is too long by itself.
+static int progress_fits(const char *what, int room)
 {
-    hth_progress_bar *b = ctx;
-    uint64_t passed = hth_now_ns() - b->started_ns;
-    if (!b->terminal || passed < PROGRESS_WAIT_NS || total == 0) {
-        return 0;
+    int fits = 0, n = (int)strlen(what);
+    for (int end = 0; end <= n && end <= room; end++) {
+        bool part = what[end] == 0 || (what[end] == ' ' && what[end + 1] == ' ');
+        fits = part ? end : fits;
     }
-    int room = progress_columns() - 16, width = room - (int)strlen(what);
-    width = width > PROGRESS_WIDTH ? PROGRESS_WIDTH : width < PROGRESS_LEAST ? 0 : width;
+    return fits > 0 ? fits : room < n ? room : n;
+}
+
+const char *hth_progress_line(const char *what, uint64_t done, uint64_t total, uint64_t seconds,
+                              int columns, char *out, size_t cap)
+{
+    char tail[64], bar[PROGRESS_WIDTH + 1];
     double part = done >= total ? 1 : (double)done / (double)total;
-    char bar[PROGRESS_WIDTH + 1];
+    int tail_n = snprintf(tail, sizeof tail, "%3.0f %%  %" PRIu64 " s", part * 100, seconds);
+    int room = columns - 1 - tail_n - 1; // the last column stays free: a full line wraps
+    room = room > 0 ? room : 0;
+    int n = progress_fits(what, room), width = room - n - 3;
+    width = width > PROGRESS_WIDTH ? PROGRESS_WIDTH : width < PROGRESS_LEAST ? 0 : width;
     for (int i = 0; i < width; i++) {
         bar[i] = i < (int)(part * width) ? '#' : '.';
     }
     bar[width] = 0;
-    fprintf(stderr, "\r\033[K%.*s %s%s%s%3.0f %%  %" PRIu64 " s", room - width, what,
-            width > 0 ? "[" : "", bar, width > 0 ? "] " : "", part * 100, passed / 1000000000u);
+    snprintf(out, cap, "%.*s %s%s%s%s", n, what, width > 0 ? "[" : "", bar, width > 0 ? "] " : "",
+             tail);
+    return out;
+}
+
+int hth_progress_show(void *ctx, const char *what, uint64_t done, uint64_t total)
+{
+    hth_progress_bar *b = ctx;
+    char line[PROGRESS_LINE];
+    uint64_t passed = hth_now_ns() - b->started_ns;
+    if (!b->terminal || passed < PROGRESS_WAIT_NS || total == 0) {
+        return 0;
+    }
+    fprintf(stderr, "\r\033[K%s",
+            hth_progress_line(what, done, total, passed / 1000000000u, progress_columns(), line,
+                              sizeof line));
     fflush(stderr);
     b->shown = true;
     return 0;

@@ -5,24 +5,17 @@
 // them: models by their requests a second.
 #include "client/top.h"
 
-#include "client/table.h"
-
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
-// The parts of a bar, in their order: what the ledger calls them, and the letter.
-static const struct {
-    const char *ledger, *name;
-    char letter;
-} top_part[] = {{"private_weight_bytes", "private", 'P'},
-                {"shared_weight_bytes", "shared", 'S'},
-                {"unclaimed_bytes", "kept", 'K'},
-                {"compute_arena_bytes", "arenas", 'A'},
-                {"job_bytes", "jobs", 'J'},
-                {NULL, "other", 'o'},
-                {"free_bytes", "free", '.'}};
-#define TOP_PARTS ((int)(sizeof top_part / sizeof top_part[0]))
+const hth_top_part hth_top_parts[HTH_TOP_PARTS] = {{"private_weight_bytes", "private", 'P'},
+                                                   {"shared_weight_bytes", "shared", 'S'},
+                                                   {"unclaimed_bytes", "kept", 'K'},
+                                                   {"compute_arena_bytes", "arenas", 'A'},
+                                                   {"job_bytes", "jobs", 'J'},
+                                                   {NULL, "other", 'o'},
+                                                   {"free_bytes", "free", '.'}};
 
 static json_int_t top_int(const json_t *o, const char *key)
 {
@@ -71,15 +64,16 @@ static json_t *top_device(const json_t *d, const json_t *stats)
                             top_str(d, "description"), "state", state != NULL ? state : "up",
                             "budget_bytes", json_object_get(l, "budget_bytes"));
     json_int_t rest = top_int(l, "budget_bytes");
-    for (int k = 0; k < TOP_PARTS && l != NULL; k++) {
-        rest -= top_part[k].ledger != NULL ? top_int(l, top_part[k].ledger) : 0;
+    for (int k = 0; k < HTH_TOP_PARTS && l != NULL; k++) {
+        rest -= hth_top_parts[k].ledger != NULL ? top_int(l, hth_top_parts[k].ledger) : 0;
     }
-    for (int k = 0; k < TOP_PARTS && l != NULL; k++) {
+    for (int k = 0; k < HTH_TOP_PARTS && l != NULL; k++) {
         char key[40];
-        snprintf(key, sizeof key, "%s_bytes", top_part[k].name);
-        json_object_set_new(
-            out, key,
-            json_integer(top_part[k].ledger != NULL ? top_int(l, top_part[k].ledger) : rest));
+        snprintf(key, sizeof key, "%s_bytes", hth_top_parts[k].name);
+        json_object_set_new(out, key,
+                            json_integer(hth_top_parts[k].ledger != NULL
+                                             ? top_int(l, hth_top_parts[k].ledger)
+                                             : rest));
     }
     return out;
 }
@@ -154,13 +148,32 @@ static json_t *top_tenant(const json_t *t)
     return out;
 }
 
+// top_runs_first gives a list with the jobs that run in front, taking `rows`.
+static json_t *top_runs_first(json_t *rows)
+{
+    json_t *out = json_array(), *v;
+    size_t i;
+    for (int runs = 1; runs >= 0; runs--) {
+        json_array_foreach(rows, i, v)
+        {
+            if ((strcmp(top_str(v, "state"), "running") == 0) == (runs == 1)) {
+                json_array_append(out, v);
+            }
+        }
+    }
+    json_decref(rows);
+    return out;
+}
+
 static int top_busier(const void *a, const void *b)
 {
     const json_t *x = *(json_t *const *)a, *y = *(json_t *const *)b;
     double p = json_number_value(json_object_get(x, "per_second"));
     double q = json_number_value(json_object_get(y, "per_second"));
+    json_int_t m = top_int(x, "queued"), n = top_int(y, "queued");
     int by_name = strcmp(top_str(x, "name"), top_str(y, "name"));
     return p != q         ? (p < q ? 1 : -1)
+           : m != n       ? (m < n ? 1 : -1)
            : by_name != 0 ? by_name
                           : (int)(top_int(x, "version") - top_int(y, "version"));
 }
@@ -213,140 +226,5 @@ json_t *hth_top_look(const hth_top_answers *a, const json_t *last, uint64_t now_
     }
     return json_pack("{s:I, s:f, s:o, s:o, s:o, s:o}", "monotonic_ns", (json_int_t)now_ns,
                      "seconds", seconds, "devices", devices, "models", top_order(models), "jobs",
-                     jobs, "tenants", tenants);
-}
-
-// ---- for people
-
-// What is there has a column at least; what is lost by rounding is free.
-static void top_bar(FILE *f, const json_t *d, int width)
-{
-    double all = (double)top_int(d, "budget_bytes");
-    int left = width;
-    fputc('[', f);
-    for (int k = 0; k + 1 < TOP_PARTS && all > 0; k++) {
-        char key[40];
-        snprintf(key, sizeof key, "%s_bytes", top_part[k].name);
-        json_int_t bytes = top_int(d, key);
-        int n = (int)((double)bytes / all * width + 0.5);
-        n = bytes > 0 && n == 0 ? 1 : n;
-        n = n < left ? n : left;
-        for (int i = 0; i < n; i++) {
-            fputc(top_part[k].letter, f);
-        }
-        left -= n > 0 ? n : 0;
-    }
-    for (; left > 0; left--) {
-        fputc('.', f);
-    }
-    fputs("]\n", f);
-}
-
-static void top_device_text(FILE *f, const json_t *d, int width)
-{
-    char text[32];
-    fprintf(f, "%s  %s  %s", top_str(d, "name"), top_str(d, "description"), top_str(d, "state"));
-    if (!json_is_integer(json_object_get(d, "budget_bytes"))) {
-        fputc('\n', f);
-        return;
-    }
-    fprintf(f, "  %s\n", hth_table_bytes((double)top_int(d, "budget_bytes"), text, sizeof text));
-    top_bar(f, d, width > 12 ? width - 2 : 10);
-    for (int k = 0; k < TOP_PARTS; k++) {
-        char key[40];
-        snprintf(key, sizeof key, "%s_bytes", top_part[k].name);
-        fprintf(f, "%s%c %s %s", k > 0 ? "  " : "", top_part[k].letter, top_part[k].name,
-                hth_table_bytes((double)top_int(d, key), text, sizeof text));
-    }
-    fputc('\n', f);
-}
-
-// What a table has no column for: counters that the next look needs.
-static json_t *top_rows(const json_t *look, const char *key)
-{
-    json_t *rows = json_deep_copy(json_object_get(look, key)), *v;
-    size_t i;
-    json_array_foreach(rows, i, v)
-    {
-        json_object_del(v, "samples");
-        json_object_del(v, "runs");
-    }
-    return rows;
-}
-
-// To three digits, as far as that is shorter: a table prints six.
-static void top_round(json_t *rows, const char *key, double unit)
-{
-    size_t i;
-    json_t *v;
-    json_array_foreach(rows, i, v)
-    {
-        json_t *x = json_object_get(v, key);
-        if (json_is_real(x)) {
-            json_real_set(x, (double)(long long)(json_real_value(x) / unit + 0.5) * unit);
-        }
-    }
-}
-
-static void top_section(FILE *f, const json_t *look, const char *key, const char *none)
-{
-    json_t *rows = top_rows(look, key);
-    if (json_array_size(rows) > 0) {
-        top_round(rows, "per_second", 0.1);
-        top_round(rows, "batch", 0.1);
-        top_round(rows, "percent", 0.1);
-        fputc('\n', f);
-        hth_table_print(f, rows);
-    } else if (none != NULL) {
-        fprintf(f, "\n%s\n", none);
-    }
-    json_decref(rows);
-}
-
-char *hth_top_text(const json_t *look, int width)
-{
-    char *text = NULL;
-    size_t bytes, i;
-    const json_t *d;
-    FILE *f = open_memstream(&text, &bytes);
-    if (f == NULL) {
-        return NULL;
-    }
-    json_array_foreach(json_object_get(look, "devices"), i, d)
-    {
-        top_device_text(f, d, width);
-    }
-    top_section(f, look, "models", "no model is loaded");
-    top_section(f, look, "jobs", NULL);
-    top_section(f, look, "tenants", NULL);
-    if (fclose(f) != 0) {
-        free(text);
-        return NULL;
-    }
-    return text;
-}
-
-void hth_top_cut(char *text, int lines, int columns)
-{
-    char *to = text;
-    int line = 0, column = 0;
-    bool shown = true; // is the character that continues a column
-    for (const char *p = text; *p != 0 && line < lines; p++) {
-        unsigned char c = (unsigned char)*p;
-        if (c == '\n') {
-            *to++ = '\n';
-            line++;
-            column = 0;
-        } else if ((c & 0xc0) == 0x80) { // a further byte of a character
-            if (shown) {
-                *to++ = *p;
-            }
-        } else {
-            shown = column++ < columns;
-            if (shown) {
-                *to++ = c < 0x20 || c == 0x7f ? '?' : *p;
-            }
-        }
-    }
-    *to = 0;
+                     top_runs_first(jobs), "tenants", tenants);
 }

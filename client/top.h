@@ -18,9 +18,20 @@ typedef struct hth_top_answers {
 // server knows of the last minute, and of the time since a model was loaded. The caller owns it.
 // NULL: no memory.
 json_t *hth_top_look(const hth_top_answers *a, const json_t *last, uint64_t now_ns);
-// hth_top_text writes a look as lines, with a bar of `width` columns for each device's memory. The
+// The parts of a device's memory in the order in which a bar has them: what the ledger calls them,
+// what a look does (NAME_bytes), and the letter.
+typedef struct hth_top_part {
+    const char *ledger, *name;
+    char letter;
+} hth_top_part;
+#define HTH_TOP_PARTS 7
+extern const hth_top_part hth_top_parts[HTH_TOP_PARTS];
+
+// hth_top_text writes a look: devices with a bar of their memory, jobs, models, tenants. `columns`
+// is the width of a bar. With `lines` (else INT_MAX) the text has so many at most and columns as
+// wide: tables lose the columns that say least, then rows from their end, and say how many. The
 // caller frees it with free(). NULL: no memory.
-char *hth_top_text(const json_t *look, int width);
+char *hth_top_text(const json_t *look, int lines, int columns);
 // hth_top_cut shortens a text to `lines` lines of `columns` columns; bytes that are no printable
 // character become '?'. `text` is changed.
 void hth_top_cut(char *text, int lines, int columns);

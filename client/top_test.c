@@ -2,6 +2,7 @@
 // Two looks made from documents that are written here, and how they are written and cut.
 #include "client/top.h"
 
+#include <limits.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -124,7 +125,7 @@ static void test_several_devices(void **state)
     json_t *o = hth_top_look(&(hth_top_answers){.devices = d, .stats = s}, NULL, 1);
     assert_int_equal(number(row(o, "devices", 0), "free_bytes"), 70);
     assert_null(json_object_get(row(o, "devices", 1), "free_bytes"));
-    char *text = hth_top_text(o, 22);
+    char *text = hth_top_text(o, INT_MAX, 22);
     assert_non_null(strstr(text, "[....................]\n"));
     assert_non_null(strstr(text, "y    restarting\n"));
     assert_non_null(strstr(text, "no model is loaded"));
@@ -137,7 +138,7 @@ static void test_several_devices(void **state)
 static void test_text(void **state)
 {
     json_t *o = look(stats(0, 0, 0), NULL, 1000);
-    char *text = hth_top_text(o, 102);
+    char *text = hth_top_text(o, INT_MAX, 102);
     char bar[103] = "[";
     for (int i = 0; i < 100; i++) { // 30 P, 10 S, 5 K, 20 A, a J that is less than one, 4 o
         bar[1 + i] = i < 30   ? 'P'
@@ -155,6 +156,97 @@ static void test_text(void **state)
     assert_null(strstr(text, "samples"));
     free(text);
     json_decref(o);
+}
+
+// lines_of counts the lines of a text; the widest has *width columns.
+static int lines_of(const char *text, int *width)
+{
+    int n = 0;
+    *width = 0;
+    for (const char *p = text; *p != 0; p += strcspn(p, "\n") + 1, n++) {
+        int w = (int)strcspn(p, "\n");
+        *width = w > *width ? w : *width;
+        assert_int_equal(p[w], '\n');
+    }
+    return n;
+}
+
+// Forty models, of which two are asked for, three jobs of which the last runs, two tenants; on few
+// lines the jobs, the busy models and the tenants are there, in less than any width that is usual.
+static void test_fits(void **state)
+{
+    static const struct {
+        int devices, lines, columns;
+    } screens[] = {{1, 23, 80}, {8, 23, 80}, {30, 23, 80}, {1, 12, 60}};
+    json_t *models = json_array(), *jobs = json_array(), *devices = json_array(),
+           *ledgers = json_array();
+    char name[100];
+    for (int i = 0; i < 40; i++) {
+        snprintf(name, sizeof name, "a-model-with-a-name-of-some-length-%02d", i);
+        json_array_append_new(models,
+                              json_pack("{s:s, s:i, s:i, s:i, s:i, s:i}", "name", name, "version",
+                                        1, "requests", i == 33 ? 1000 : 0, "failures", 0, "queued",
+                                        i == 37 ? 5 : 0, "executions", i == 33 ? 10 : 0));
+    }
+    for (int i = 0; i < 3; i++) {
+        snprintf(name, sizeof name, "job-%d", i);
+        json_array_append_new(jobs,
+                              json_pack("{s:s, s:s, s:s, s:i, s:i, s:f, s:n}", "job", name, "model",
+                                        "m", "state", i == 2 ? "running" : "waiting", "step", 1,
+                                        "steps", 400, "loss", 0.123456789, "ended_ns"));
+    }
+    for (int i = 0; i < 30; i++) {
+        snprintf(name, sizeof name, "cpu:%d", i);
+        json_array_append_new(
+            devices,
+            json_pack("{s:s, s:s, s:s}", "name", name, "description",
+                      "A Processor With a Long Name, 64 threads, oneDNN 3.5.3, and so on and on",
+                      "state", "up"));
+        json_array_append_new(ledgers,
+                              json_pack("{s:s, s:I, s:I}", "name", name, "budget_bytes",
+                                        (json_int_t)1 << 40, "free_bytes", (json_int_t)1 << 39));
+    }
+    for (size_t i = 0; i < sizeof screens / sizeof *screens; i++) {
+        json_t *some = json_array();
+        for (int k = 0; k < screens[i].devices; k++) {
+            json_array_append(some, json_array_get(devices, (size_t)k));
+        }
+        json_t *d = json_pack("{s:o}", "devices", some);
+        json_t *s = json_pack("{s:O, s:O, s:[{s:s, s:i}, {s:s, s:i}]}", "models", models, "devices",
+                              ledgers, "tenants", "name", "uid:7", "memory_bytes", 1, "name",
+                              "uid:8", "memory_bytes", 2);
+        json_t *first =
+            json_pack("{s:I, s:[{s:s, s:i, s:i}]}", "monotonic_ns", (json_int_t)0, "models", "name",
+                      "a-model-with-a-name-of-some-length-33", "version", 1, "requests", 0);
+        json_t *o = hth_top_look(&(hth_top_answers){.devices = d, .stats = s, .jobs = jobs}, first,
+                                 1000000000);
+        char *text = hth_top_text(o, screens[i].lines, screens[i].columns);
+        int width, n = lines_of(text, &width);
+        assert_in_range(n, 1, screens[i].lines);
+        assert_in_range(width, 1, screens[i].columns);
+        const char *job = strstr(text, "job-2"), *busy = strstr(text, "length-33");
+        assert_non_null(job);
+        assert_non_null(busy);
+        assert_true(job < busy); // jobs come before models, and what runs before what waits
+        assert_true(strstr(text, "job-0") == NULL || job < strstr(text, "job-0"));
+        assert_non_null(strstr(text, "running"));
+        assert_non_null(strstr(text, "1000")); // requests a second, of the first model
+        assert_true(screens[i].lines < 20 || strstr(text, "uid:7") != NULL);
+        assert_non_null(strstr(text, "more\n"));
+        free(text);
+        text = hth_top_text(o, INT_MAX, 80);
+        assert_non_null(strstr(text, "a-model-with-a-name-of-some-length-39"));
+        assert_null(strstr(text, "more\n"));
+        free(text);
+        json_decref(o);
+        json_decref(first);
+        json_decref(d);
+        json_decref(s);
+    }
+    json_decref(models);
+    json_decref(jobs);
+    json_decref(devices);
+    json_decref(ledgers);
 }
 
 static void test_cut(void **state)
@@ -175,6 +267,7 @@ int main(void)
         cmocka_unit_test(test_second_look),
         cmocka_unit_test(test_several_devices),
         cmocka_unit_test(test_text),
+        cmocka_unit_test(test_fits),
         cmocka_unit_test(test_cut),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -2,12 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a client says of a server's certificate over tls+tcp, and calls through TLS. Speaks TAP.
 usage: tests/certificate_test.py BUILD_DIR, from the root."""
+import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
@@ -49,8 +51,9 @@ class Certificate(unittest.TestCase):
         tokens = FOLDER + '/tokens'
         said = hearth_says('token', 'new', 'all', '--roles', 'infer,job,model', '--file', tokens, code=0)
         os.environ['HEARTH_TOKEN'] = next(w for w in said.split() if w.startswith('hth_'))
+        cls.tcp = tap.free_port(2)
         cls.daemon = tap.Daemon(BUILD, '--listen', f'tls+tcp://0.0.0.0:{cls.port}', '--tls-cert', cls.ca, '--tls-key', key,
-                                '--auth-tokens-file', tokens)
+                                '--listen', f'tcp://127.0.0.1:{cls.tcp}', '--auth-tokens-file', tokens)
         cls.plain = tap.free_port(2)
         cls.other = tap.Daemon(BUILD, '--listen', f'tcp://127.0.0.1:{cls.plain}')
         with hearth.Client(f'ipc://{cls.daemon.folder}/sock') as c:
@@ -118,6 +121,31 @@ class Certificate(unittest.TestCase):
                 c.query('bench', model='digits', batch=16, seconds=500, progress=stop)
             self.assertEqual(len(seen), 1)
             self.assertEqual(c.models()[0]['name'], 'digits')
+
+    def test_follow(self):
+        """A job is followed over the network by who needs a token for it: there nothing is published."""
+        local = f'ipc://{self.daemon.folder}/sock'
+        for i, where in enumerate(([f'tcp://127.0.0.1:{self.tcp}'], [f'tls+tcp://localhost:{self.port}', '--ca', self.ca])):
+            job = subprocess.Popen([BUILD + '/hearth', '--server', local, 'train', 'new', '--data', DATA + '/train.safetensors', '--loss',
+                                    'softmax-xent', '--batch', '64', '--epochs', '100000', '--save-as', f'job{i}'],
+                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            with hearth.Client(local) as c:
+                end = time.monotonic() + 120
+                while not any(j['job'] == f'job{i}' and j['state'] == 'running' for j in c.jobs()):
+                    assert time.monotonic() < end
+                    time.sleep(0.05)
+                f = subprocess.Popen([BUILD + '/hearth', '--json', '--server', *where, 'job', f'job{i}', '--follow'], stdout=subprocess.PIPE,
+                                     stderr=subprocess.STDOUT, text=True)
+                steps = [json.loads(f.stdout.readline()) for _ in range(3)]
+                self.assertEqual(steps, sorted(steps, key=lambda s: s['step']))
+                self.assertTrue(all(s['loss'] > 0 and s['ms'] > 0 for s in steps), steps)
+                c.query('cancel', job=f'job{i}')
+            last = f.stdout.read().splitlines()
+            self.assertEqual(f.wait(), 0, last)
+            self.assertEqual(json.loads(last[-2]), {'state': 'canceled'})
+            self.assertEqual(json.loads(last[-1])['state'], 'canceled')
+            f.stdout.close()
+            job.wait()
 
     def test_lost(self):
         key = f'{FOLDER}/server.key'

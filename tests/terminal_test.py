@@ -128,7 +128,63 @@ class Remove(unittest.TestCase):
             daemon.stop()
 
 
+class Screen(unittest.TestCase):
+    """80 columns and 24 lines, with more models than lines."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.daemon = tap.Daemon(BUILD)
+        cls.url = f'ipc://{cls.daemon.folder}/sock'
+        for i in range(30):
+            cls.ask('import', f'model-with-a-name-{i}', f'{DATA}/digits.onnx', '--no-wait')
+            cls.ask('load', f'model-with-a-name-{i}')
+        cls.ask('import', 'new', f'{DATA}/untrained.onnx')
+        cls.train = subprocess.Popen([BUILD + '/hearth', '--server', cls.url, 'train', 'new', '--data', f'{DATA}/train.safetensors', '--loss',
+                                      'softmax-xent', '--batch', '64', '--epochs', '100000', '--hold-out', '0.1', '--save-as', 'a-job'],
+                                     stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        end = time.monotonic() + PATIENCE
+        while 'running' not in cls.ask('jobs'):
+            assert time.monotonic() < end
+            time.sleep(0.05)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.ask('cancel', 'a-job')
+        cls.train.wait()
+        cls.daemon.stop()
+
+    @classmethod
+    def ask(cls, *words):
+        return subprocess.run([BUILD + '/hearth', '--server', cls.url, *words], check=True, stdout=subprocess.PIPE, text=True).stdout
+
+    def test_top(self):
+        self.ask('infer', 'model-with-a-name-27', '--input', f'{DATA}/images.npy')
+        t = Terminal('--server', self.url, 'top', '--count', '1')
+        self.assertEqual(t.end(), 0)
+        lines = t.said.split('\x1b[H')[-1].split('\x1b[J')[0].replace('\x1b[K', '').replace('\r', '').split('\n')
+        self.assertLessEqual(len(lines), 24)
+        self.assertLessEqual(max(len(line) for line in lines), 80, lines)
+        at = {word: next(i for i, line in enumerate(lines) if word in line) for word in ('a-job', 'name-27', 'model-with')}
+        self.assertLess(at['a-job'], at['name-27'])  # jobs first, then models, the busy one in front
+        self.assertEqual(at['model-with'], at['name-27'])
+        self.assertIn('running', lines[at['a-job']])
+        self.assertTrue(any(re.match(r'and \d+ more', line) for line in lines), lines)
+
+    def test_progress(self):
+        t = Terminal('--server', self.url, 'job', 'a-job', '--follow')
+        t.until('loss ')
+        end = time.monotonic() + 2
+        while time.monotonic() < end:
+            t.read(end + PATIENCE)
+        os.kill(t.pid, 15)
+        t.end()
+        lines = [line for line in re.split(r'[\r\n]', t.said.replace('\x1b[K', '')) if line]
+        self.assertGreater(len(lines), 1)
+        self.assertTrue(any('%' in line and 'left' in line for line in lines), lines[-1])
+        self.assertLess(max(len(line) for line in lines), 80)
+
+
 if __name__ == '__main__':
-    rc = tap.run([Remove])
+    rc = tap.run([Remove, Screen])
     shutil.rmtree(FOLDER, ignore_errors=True)
     sys.exit(rc)
