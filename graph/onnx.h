@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// graph/onnx.h - ONNX files: reading a model file without copying its weights, and the skeleton
-// that the store keeps.
+// graph/onnx.h - ONNX files: reading a model file without its weights, and the skeleton that the
+// store keeps.
 //
 // Design notes
-// hth_onnx_open maps the file and walks its protobuf wire format once: it finds every initializer's
-// bytes in place (raw_data, external data files, or typed fields, which are converted) and makes
-// the *skeleton*: the same ModelProto with the tensors' bytes taken out. Only the skeleton goes
-// through protobuf-c. The store keeps the skeleton and a list of tensor ids; hth_onnx_load turns
-// both back into a model graph.
+// hth_onnx_open reads the file but for its large tensors, and walks its protobuf wire format once:
+// it finds every initializer's bytes (raw_data, external data files, or typed fields, which are
+// converted) and makes the *skeleton*: the same ModelProto with the tensors' bytes taken out. Only
+// the skeleton goes through protobuf-c. The store keeps the skeleton and a list of tensor ids;
+// hth_onnx_load turns both back into a model graph.
 #ifndef HTH_GRAPH_ONNX_H
 #define HTH_GRAPH_ONNX_H
 
@@ -24,8 +24,10 @@ typedef struct hth_onnx_tensor {
     char *name;
     hth_dtype dtype;
     hth_shape shape;
-    const void *data; // little-endian, row-major; in the mapping, or owned by the file
+    const void *data; // little-endian, row-major; the file's. NULL: hth_onnx_tensor_read
     size_t bytes;
+    int part; // where it is read from
+    uint64_t at;
 } hth_onnx_tensor;
 
 typedef struct hth_onnx_file hth_onnx_file;
@@ -41,6 +43,10 @@ hth_err hth_onnx_open_bytes(const void *data, size_t bytes, const hth_onnx_limit
 void hth_onnx_close(hth_onnx_file *f);
 int hth_onnx_n_tensors(const hth_onnx_file *f);
 const hth_onnx_tensor *hth_onnx_tensor_at(const hth_onnx_file *f, int i);
+// hth_onnx_tensor_read reads `n` bytes at `offset` of the i-th tensor, wherever they are. HTH_EIO:
+// the file changed since it was opened, HTH_ECORRUPT: a BOOL that is none. Any thread; blocks for
+// as long as the file system does.
+hth_err hth_onnx_tensor_read(const hth_onnx_file *f, int i, uint64_t offset, void *dst, size_t n);
 const void *hth_onnx_skeleton(const hth_onnx_file *f, size_t *bytes);
 
 // hth_onnx_load builds the model graph from a skeleton and the initializers' contents: tensors[i]
@@ -49,8 +55,8 @@ const void *hth_onnx_skeleton(const hth_onnx_file *f, size_t *bytes);
 // duplicates, cycles, dangling names. Result is canonical (graph.h).
 hth_err hth_onnx_load(const void *skeleton, size_t bytes, hth_const *const *tensors, int n_tensors,
                       const hth_onnx_limits *limits, hth_graph **out);
-// hth_onnx_load_file is open + load with tensors that borrow the mapping (the graph keeps the file
-// open). For tests and tools that need no store.
+// hth_onnx_load_file is open + load with tensors that are read into memory. For tests and tools
+// that need no store.
 hth_err hth_onnx_load_file(const char *path, hth_graph **out);
 
 #endif

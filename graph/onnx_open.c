@@ -4,14 +4,15 @@
 // metadata, quantization notes) is left out, and a large Constant node becomes an initializer, so
 // the skeleton stays small and weights are found once.
 //
-// The file is mapped, so opening costs time by the number of nodes and not by the number of bytes.
-// A file that somebody shortens while it is mapped kills the process that reads it (SIGBUS): models
-// are replaced by renaming.
+// Large tensors stay in their files, so opening costs time by the number of nodes and not by the
+// number of bytes (onnx_parts.h).
 #include "graph/onnx.h"
 
 #include "base/alloc.h"
 #include "graph/onnx_hint.h"
-#include "graph/onnx_map.h"
+#include "graph/onnx_parts.h"
+
+#include <string.h>
 
 const hth_onnx_limits hth_onnx_default_limits = {
     .max_model_bytes = (uint64_t)64 << 30,
@@ -26,11 +27,11 @@ const hth_onnx_limits hth_onnx_default_limits = {
 
 enum { // fields of the messages that are walked
     M_DOC = 6,
-    M_GRAPH = 7,
+    M_GRAPH = HTH_ONNX_M_GRAPH,
     M_METADATA = 14,
-    M_TRAINING = 20,
+    M_TRAINING = HTH_ONNX_M_TRAINING,
     G_NODE = 1,
-    G_INITIALIZER = 5,
+    G_INITIALIZER = HTH_ONNX_G_INITIALIZER,
     G_DOC = 10,
     G_QUANTIZATION = 14,
     G_SPARSE = 15,
@@ -48,7 +49,7 @@ enum { // fields of the messages that are walked
 
 struct hth_onnx_file {
     hth_onnx_limits limits;
-    hth_onnx_maps maps;
+    hth_onnx_parts parts;
     hth_onnx_tensor *tensors;
     void **owned; // owned[i]: tensors[i]'s converted bytes, or NULL
     int n_tensors, cap_tensors, cap_owned;
@@ -66,25 +67,53 @@ static hth_err open_corrupt(const char *what)
     return hth_fail(HTH_ECORRUPT, "not an ONNX model: %s", what);
 }
 
-// open_content finds the bytes of a tensor, wherever they are.
-static hth_err open_content(hth_onnx_file *f, const hth_onnx_head *t, const void **data,
-                            void **owned)
+// open_in_file has tensor `i` read later, or at once if it is small.
+static hth_err open_in_file(hth_onnx_file *f, const hth_onnx_head *t, int i, int part, uint64_t at,
+                            uint64_t bytes)
 {
-    hth_span bytes = {0};
-    *owned = NULL;
-    if (!t->external) {
-        return hth_onnx_content(t, data, owned);
+    hth_onnx_tensor *to = &f->tensors[i];
+    HTH_TRY(hth_onnx_content_bytes(t, bytes));
+    to->part = part;
+    to->at = at;
+    if (bytes > HTH_ONNX_KEPT_BYTES) {
+        return HTH_OK;
     }
-    hth_err err = hth_onnx_maps_external(&f->maps, t, &bytes);
+    void *owned = hth_alloc_aligned((size_t)bytes + 1, 64);
+    if (owned == NULL) {
+        return open_no_memory();
+    }
+    hth_err err = hth_onnx_parts_read(&f->parts, part, at, owned, (size_t)bytes);
+    err = err == HTH_OK ? hth_onnx_content_check(t, (hth_span){owned, (size_t)bytes}) : err;
     if (err != HTH_OK) {
-        return hth_err_prefix(err, "tensor '%.*s'", HTH_SPAN(t->name));
+        hth_free(owned);
+        return err;
     }
-    *data = bytes.data;
-    return hth_onnx_content_check(t, bytes);
+    to->data = f->owned[i] = owned;
+    return HTH_OK;
+}
+
+// open_content finds the bytes of tensor `i`, wherever they are. initializer: bytes that lie in its
+// message may have been left in the file.
+static hth_err open_content(hth_onnx_file *f, const hth_onnx_head *t, int i, bool initializer)
+{
+    int part = 0;
+    uint64_t at, bytes;
+    f->owned[i] = NULL;
+    if (t->external) {
+        hth_err err = hth_onnx_parts_external(&f->parts, t, &part, &at, &bytes);
+        err = err == HTH_OK ? open_in_file(f, t, i, part, at, bytes) : err;
+        return err == HTH_OK ? HTH_OK : hth_err_prefix(err, "tensor '%.*s'", HTH_SPAN(t->name));
+    }
+    if (initializer && t->has_raw && t->raw.bytes > HTH_ONNX_KEPT_BYTES && f->parts.n > 0) {
+        at = (uint64_t)(t->raw.data - (const uint8_t *)f->parts.model);
+        return open_in_file(f, t, i, part, at, t->raw.bytes);
+    }
+    return hth_onnx_content(t, &f->tensors[i].data, &f->owned[i]);
 }
 
 // open_tensor records one initializer and writes its head to the graph's skeleton.
-static hth_err open_tensor(hth_onnx_file *f, hth_onnx_head *t, hth_wire_buffer *graph)
+static hth_err open_tensor(hth_onnx_file *f, hth_onnx_head *t, bool initializer,
+                           hth_wire_buffer *graph)
 {
     hth_wire_buffer head = {0};
     if (HTH_GROW(f->tensors, f->n_tensors, f->cap_tensors) != 0 ||
@@ -93,7 +122,7 @@ static hth_err open_tensor(hth_onnx_file *f, hth_onnx_head *t, hth_wire_buffer *
     }
     hth_onnx_tensor *to = &f->tensors[f->n_tensors];
     *to = (hth_onnx_tensor){.dtype = t->dtype, .shape = t->shape, .bytes = (size_t)t->bytes};
-    HTH_TRY(open_content(f, t, &to->data, &f->owned[f->n_tensors]));
+    HTH_TRY(open_content(f, t, f->n_tensors, initializer));
     f->n_tensors++; // from here hth_onnx_close frees what it owns
     to->name = hth_strndup((const char *)t->name.data, t->name.bytes);
     hth_onnx_head_write(t, &head);
@@ -156,7 +185,7 @@ static hth_err open_node(hth_onnx_file *f, const hth_wire_field *node, hth_wire_
     }
     if (open_weight_constant(f, node->payload, &weight)) {
         weight.constant = true;
-        return open_tensor(f, &weight, graph);
+        return open_tensor(f, &weight, false, graph);
     }
     while ((more = hth_wire_next(&rest, &field)) > 0) {
         if (field.number != N_DOC && field.number != N_METADATA && field.number != N_DEVICES) {
@@ -173,7 +202,7 @@ static hth_err open_initializer(hth_onnx_file *f, const hth_wire_field *field,
 {
     hth_onnx_head t;
     HTH_TRY(hth_onnx_head_read(field->payload, &f->limits, &t));
-    return open_tensor(f, &t, graph);
+    return open_tensor(f, &t, true, graph);
 }
 
 static hth_err open_graph_field(hth_onnx_file *f, const hth_wire_field *field,
@@ -266,7 +295,7 @@ hth_err hth_onnx_open(const char *path, const hth_onnx_limits *limits, hth_onnx_
     *out = NULL;
     HTH_TRY(open_new(limits, &f));
     hth_span model;
-    HTH_GOTO(hth_onnx_maps_open(&f->maps, path, f->limits.max_model_bytes, &model), fail);
+    HTH_GOTO(hth_onnx_parts_open(&f->parts, path, f->limits.max_model_bytes, &model), fail);
     HTH_GOTO(open_model(f, model), prefix);
     *out = f;
     return HTH_OK;
@@ -304,7 +333,7 @@ void hth_onnx_close(hth_onnx_file *f)
         hth_free(f->tensors[i].name);
         hth_free(f->owned[i]);
     }
-    hth_onnx_maps_close(&f->maps);
+    hth_onnx_parts_close(&f->parts);
     hth_free(f->tensors);
     hth_free(f->owned);
     hth_free(f->skeleton.data);
@@ -319,6 +348,21 @@ int hth_onnx_n_tensors(const hth_onnx_file *f)
 const hth_onnx_tensor *hth_onnx_tensor_at(const hth_onnx_file *f, int i)
 {
     return &f->tensors[i];
+}
+
+hth_err hth_onnx_tensor_read(const hth_onnx_file *f, int i, uint64_t offset, void *dst, size_t n)
+{
+    const hth_onnx_tensor *t = &f->tensors[i];
+    if (offset > t->bytes || n > t->bytes - offset) {
+        return hth_fail(HTH_EINVAL, "tensor '%s' has %zu bytes", t->name, t->bytes);
+    }
+    if (t->data != NULL) {
+        memcpy(dst, (const char *)t->data + offset, n);
+        return HTH_OK;
+    }
+    HTH_TRY(hth_onnx_parts_read(&f->parts, t->part, t->at + offset, dst, n));
+    hth_span name = {(const uint8_t *)t->name, strlen(t->name)};
+    return t->dtype == HTH_DT_BOOL ? hth_onnx_content_bools(name, dst, n) : HTH_OK;
 }
 
 const void *hth_onnx_skeleton(const hth_onnx_file *f, size_t *bytes)

@@ -17,7 +17,7 @@ enum { // TensorProto's fields
     T_INT32_DATA = 5,
     T_INT64_DATA = 7,
     T_NAME = 8,
-    T_RAW_DATA = 9,
+    T_RAW_DATA = HTH_ONNX_T_RAW_DATA,
     T_DOUBLE_DATA = 10,
     T_UINT64_DATA = 11,
     T_DOC = 12,
@@ -182,21 +182,34 @@ void hth_onnx_head_write(const hth_onnx_head *t, hth_wire_buffer *out)
     }
 }
 
-hth_err hth_onnx_content_check(const hth_onnx_head *t, hth_span bytes)
+hth_err hth_onnx_content_bytes(const hth_onnx_head *t, uint64_t bytes)
 {
-    if (bytes.bytes != t->bytes) {
-        char shape[128];
-        return hth_fail(HTH_ECORRUPT,
-                        "tensor '%.*s': %s %s needs %" PRIu64 " bytes, the file has %zu",
-                        HTH_SPAN(t->name), hth_dtype_name(t->dtype),
-                        hth_shape_str(&t->shape, shape, sizeof shape), t->bytes, bytes.bytes);
-    }
-    for (size_t i = 0; t->dtype == HTH_DT_BOOL && i < bytes.bytes; i++) {
-        if (bytes.data[i] > 1) {
-            return head_corrupt(t, "a BOOL element is neither 0 nor 1");
+    char shape[128];
+    return bytes == t->bytes
+               ? HTH_OK
+               : hth_fail(HTH_ECORRUPT,
+                          "tensor '%.*s': %s %s needs %" PRIu64 " bytes, the file has %" PRIu64,
+                          HTH_SPAN(t->name), hth_dtype_name(t->dtype),
+                          hth_shape_str(&t->shape, shape, sizeof shape), t->bytes, bytes);
+}
+
+hth_err hth_onnx_content_bools(hth_span name, const void *data, size_t n)
+{
+    const uint8_t *p = data;
+    for (size_t i = 0; i < n; i++) {
+        if (p[i] > 1) {
+            return hth_fail(HTH_ECORRUPT, "tensor '%.*s': a BOOL element is neither 0 nor 1",
+                            HTH_SPAN(name));
         }
     }
     return HTH_OK;
+}
+
+hth_err hth_onnx_content_check(const hth_onnx_head *t, hth_span bytes)
+{
+    HTH_TRY(hth_onnx_content_bytes(t, bytes.bytes));
+    return t->dtype == HTH_DT_BOOL ? hth_onnx_content_bools(t->name, bytes.data, bytes.bytes)
+                                   : HTH_OK;
 }
 
 // Which typed field holds elements of a dtype, and how one element is encoded there.

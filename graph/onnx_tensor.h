@@ -7,6 +7,14 @@
 #include "graph/onnx.h"
 #include "graph/onnx_wire.h"
 
+// Fields that both who reads a model's file and who reads its messages know.
+enum {
+    HTH_ONNX_M_GRAPH = 7,
+    HTH_ONNX_M_TRAINING = 20,
+    HTH_ONNX_G_INITIALIZER = 5,
+    HTH_ONNX_T_RAW_DATA = 9,
+};
+
 // What a TensorProto says. Everything is borrowed from the message.
 typedef struct hth_onnx_head {
     hth_span name; // not terminated
@@ -31,6 +39,10 @@ hth_err hth_onnx_head_read(hth_span message, const hth_onnx_limits *limits, hth_
 hth_err hth_onnx_content(const hth_onnx_head *t, const void **data, void **owned);
 // hth_onnx_content_check verifies found bytes: the count, and that booleans are 0 or 1.
 hth_err hth_onnx_content_check(const hth_onnx_head *t, hth_span bytes);
+// hth_onnx_content_bytes verifies the count only, of bytes that are read later.
+hth_err hth_onnx_content_bytes(const hth_onnx_head *t, uint64_t bytes);
+// hth_onnx_content_bools: HTH_ECORRUPT when one of n bytes is neither 0 nor 1.
+hth_err hth_onnx_content_bools(hth_span name, const void *data, size_t n);
 // hth_onnx_head_write writes a TensorProto that has only name, dtype and dims (and
 // says by its doc_string that it is a Constant).
 void hth_onnx_head_write(const hth_onnx_head *t, hth_wire_buffer *out);

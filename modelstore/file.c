@@ -16,10 +16,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-// Large enough that a system call is nothing beside the copy, small enough for a progress bar and a
-// quick cancel.
-#define FILE_PIECE ((size_t)8 << 20)
-
 static _Atomic uint64_t file_ops, file_fail_at; // 0: never
 static atomic_int file_errnum;
 
@@ -96,12 +92,19 @@ static int file_write_piece(int fd, const char *data, size_t bytes, size_t at)
     return 0;
 }
 
-static hth_err file_write_all(int fd, const char *path, const char *data, size_t bytes,
+typedef struct file_source {
+    hth_err (*piece)(void *ctx, size_t at, size_t n, const void **data);
+    void *ctx;
+} file_source;
+
+static hth_err file_write_all(int fd, const char *path, const file_source *from, size_t bytes,
                               hth_err (*tick)(void *ctx, size_t bytes), void *ctx)
 {
-    for (size_t at = 0; at < bytes; at += FILE_PIECE) {
-        size_t n = bytes - at < FILE_PIECE ? bytes - at : FILE_PIECE;
-        if (file_write_piece(fd, data + at, n, at) != 0) {
+    for (size_t at = 0; at < bytes; at += HTH_STORE_PIECE) {
+        size_t n = bytes - at < HTH_STORE_PIECE ? bytes - at : HTH_STORE_PIECE;
+        const void *data;
+        HTH_TRY(from->piece(from->ctx, at, n, &data));
+        if (file_write_piece(fd, data, n, at) != 0) {
             return hth_fail_errno(errno, "writing %zu bytes to '%s'", bytes, path);
         }
         if (tick != NULL) {
@@ -111,8 +114,10 @@ static hth_err file_write_all(int fd, const char *path, const char *data, size_t
     return HTH_OK;
 }
 
-hth_err hth_store_file_write(int dir, const char *path, const void *data, size_t bytes,
-                             hth_err (*tick)(void *ctx, size_t bytes), void *ctx)
+hth_err
+hth_store_file_write_from(int dir, const char *path, size_t bytes,
+                          hth_err (*piece)(void *ctx, size_t at, size_t n, const void **data),
+                          void *piece_ctx, hth_err (*tick)(void *ctx, size_t bytes), void *ctx)
 {
     int fault = file_fault();
     int fd = fault ? file_strike(fault)
@@ -120,11 +125,23 @@ hth_err hth_store_file_write(int dir, const char *path, const void *data, size_t
     if (fd < 0) {
         return hth_fail_errno(errno, "making '%s'", path);
     }
-    hth_err err = file_write_all(fd, path, data, bytes, tick, ctx);
+    hth_err err = file_write_all(fd, path, &(file_source){piece, piece_ctx}, bytes, tick, ctx);
     if (close(fd) != 0 && err == HTH_OK) {
         err = hth_fail_errno(errno, "closing '%s'", path);
     }
     return err;
+}
+
+static hth_err file_memory(void *ctx, size_t at, size_t n, const void **data)
+{
+    *data = (const char *)ctx + at;
+    return HTH_OK;
+}
+
+hth_err hth_store_file_write(int dir, const char *path, const void *data, size_t bytes,
+                             hth_err (*tick)(void *ctx, size_t bytes), void *ctx)
+{
+    return hth_store_file_write_from(dir, path, bytes, file_memory, (void *)data, tick, ctx);
 }
 
 hth_err hth_store_file_sync(int dir, const char *path)

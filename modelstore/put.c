@@ -71,7 +71,7 @@ static hth_err put_reference(hth_txn *t, hth_put_job *j, const hth_put_item *it)
     hth_err err = hth_store_row(t, &it->id, &row);
     if (err == HTH_ENOENT) {
         if (row.inlined) {
-            HTH_TRY(hth_txn_put(t, HTH_TABLE_INLINES, &it->id, sizeof it->id, it->t->data,
+            HTH_TRY(hth_txn_put(t, HTH_TABLE_INLINES, &it->id, sizeof it->id, hth_put_bytes(it),
                                 it->t->bytes));
         }
         err = HTH_OK;
@@ -311,6 +311,7 @@ hth_err hth_store_put(hth_store *s, const char *name, const void *skeleton, size
     HASH_CLEAR(hh, j.by_id);
     pthread_mutex_destroy(&j.lock);
     hth_free(j.record.data);
+    hth_put_work_fini(&j);
     hth_free(j.items);
     hth_free(j.tasks);
     close(lock);

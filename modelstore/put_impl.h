@@ -19,6 +19,8 @@ typedef struct hth_put_item {
     bool renamed;
     bool there;    // a file was in its place before, which the index may not have known
     hth_path temp; // "" until the file is being made
+    void *held;    // bytes that had to be read, as long as they are needed
+    bool stays;    // .. which is until the end, and they are the item's own
     UT_hash_handle hh;
 } hth_put_item;
 
@@ -66,6 +68,11 @@ hth_err hth_put_mend(hth_txn *t, hth_put_job *j);
 // hth_put_tick counts bytes that were worked on and, on the caller's thread, tells the caller.
 // HTH_ECANCELED.
 hth_err hth_put_tick(hth_put_job *j, size_t bytes);
+// hth_put_bytes is where an item's bytes are; NULL: they are read (hth_put_read). Those that go
+// into the index are always there.
+const void *hth_put_bytes(const hth_put_item *it);
+hth_err hth_put_read(const hth_put_item *it, uint64_t at, void *dst, size_t n);
+void hth_put_work_fini(hth_put_job *j); // what items hold
 // hth_put_is_file tells whether the item's bytes go to a file that this put makes.
 bool hth_put_is_file(const hth_put_job *j, const hth_put_item *it);
 

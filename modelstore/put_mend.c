@@ -11,20 +11,29 @@
 
 #include "base/log.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
 typedef struct mend_compare {
     hth_put_job *j;
-    const hth_put_tensor *t;
+    const hth_put_item *it;
+    void *piece;          // of an item whose bytes are read
     uint64_t first, last; // bytes that differ; first > last: none
 } mend_compare;
 
 static hth_err mend_piece(void *ctx, const void *data, uint64_t at, size_t bytes)
 {
     mend_compare *c = ctx;
-    const uint8_t *have = data, *want = (const uint8_t *)c->t->data + at;
+    const uint8_t *have = data, *want = hth_put_bytes(c->it);
+    if (want == NULL) {
+        assert(bytes <= HTH_STORE_PIECE);
+        HTH_TRY(hth_put_read(c->it, at, c->piece, bytes));
+        want = c->piece;
+    } else {
+        want += at;
+    }
     bool same = memcmp(have, want, bytes) == 0;
     for (size_t i = 0; i < bytes && !same; i++) {
         if (have[i] != want[i]) {
@@ -48,12 +57,16 @@ static hth_err mend_file(hth_put_job *j, hth_put_item *it)
     int fd;
     char what[80];
     hth_object_seen seen;
-    mend_compare c = {.j = j, .t = it->t, .first = UINT64_MAX};
+    mend_compare c = {.j = j, .it = it, .first = UINT64_MAX};
+    if (hth_put_bytes(it) == NULL && (c.piece = hth_alloc(HTH_STORE_PIECE)) == NULL) {
+        return hth_fail(HTH_ENOMEM, "out of memory to compare tensor '%s'", it->t->name);
+    }
     hth_err err = hth_object_open(j->s, &it->id, it->t->bytes, false, &fd, &seen);
     if (err == HTH_OK) {
         err = hth_object_read(fd, &it->id, it->t->bytes, mend_piece, &c);
         close(fd);
     }
+    hth_free(c.piece);
     if (err == HTH_ECORRUPT) {
         mend_found(it, hth_err_detail());
         return HTH_OK;
@@ -89,8 +102,8 @@ static hth_err mend_row(hth_txn *t, void *ctx)
     l->inlined = row.inlined != 0;
     if (l->same && l->inlined) {
         err = hth_txn_get(t, HTH_TABLE_INLINES, &l->it->id, sizeof l->it->id, &v);
-        l->same = err == HTH_OK && v.mv_size == tensor->bytes &&
-                  memcmp(v.mv_data, tensor->data, tensor->bytes) == 0;
+        l->same = err == HTH_OK && v.mv_size == tensor->bytes && hth_put_bytes(l->it) != NULL &&
+                  memcmp(v.mv_data, hth_put_bytes(l->it), tensor->bytes) == 0;
     }
     err = err == HTH_ENOENT ? HTH_OK : err;
     l->marked = err == HTH_OK && hth_check_get(t, &l->it->id, &check) == HTH_OK && check.damaged;
@@ -120,8 +133,8 @@ static hth_err mend_tensor(hth_txn *t, const hth_put_job *j, const hth_put_item 
 {
     hth_tensor_row row = {.refs = uses, .inlined = !hth_put_is_file(j, it), .bytes = it->t->bytes};
     HTH_TRY(hth_check_del(t, &it->id));
-    HTH_TRY(row.inlined ? hth_txn_put(t, HTH_TABLE_INLINES, &it->id, sizeof it->id, it->t->data,
-                                      it->t->bytes)
+    HTH_TRY(row.inlined ? hth_txn_put(t, HTH_TABLE_INLINES, &it->id, sizeof it->id,
+                                      hth_put_bytes(it), it->t->bytes)
                         : hth_txn_del(t, HTH_TABLE_INLINES, &it->id, sizeof it->id));
     return hth_txn_put(t, HTH_TABLE_TENSORS, &it->id, sizeof it->id, &row, sizeof row);
 }

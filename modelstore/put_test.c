@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <sys/mount.h>
 #include <sys/wait.h>
 
@@ -159,7 +160,11 @@ static void test_two_threads_write(void **state)
     for (int i = 0; i < 12; i++) { // each content three times, under different names
         snprintf(name[i], sizeof name[i], "t%d", i);
         data[(i % 4) * MIB + 7] = (char)(i % 4 + 1);
-        t[i] = (hth_put_tensor){name[i], HTH_DT_U8, {1, {MIB}}, data + (i % 4) * MIB, MIB};
+        t[i] = (hth_put_tensor){.name = name[i],
+                                .dtype = HTH_DT_U8,
+                                .shape = {1, {MIB}},
+                                .data = data + (i % 4) * MIB,
+                                .bytes = MIB};
     }
     for (int round = 0; round < 20; round++) {
         assert_ok(hth_store_put(s, "m", &round, sizeof round, NULL, t, 12, NULL, NULL, &r));
@@ -187,8 +192,11 @@ static void test_large(void **state)
     assert_non_null(data);
     data[17 * MIB] = 5;
     for (int i = 0; i < 5; i++) { // the last two of 18 MiB are the same
-        t[i] = (hth_put_tensor){
-            "w", HTH_DT_U8, {1, {mib[i] * MIB}}, data + (i == 1 ? MIB : 0), (size_t)mib[i] * MIB};
+        t[i] = (hth_put_tensor){.name = "w",
+                                .dtype = HTH_DT_U8,
+                                .shape = {1, {mib[i] * MIB}},
+                                .data = data + (i == 1 ? MIB : 0),
+                                .bytes = (size_t)mib[i] * MIB};
     }
     assert_ok(hth_store_put(s, "m", "g", 1, NULL, t, 5, NULL, NULL, &r));
     assert_true(r.tensors_new == 4 && r.tensors_shared == 1);
@@ -202,6 +210,118 @@ static void test_large(void **state)
     assert_true(r.version == 2 && r.tensors_new == 3 && r.tensors_shared == 2);
     assert_ok(hth_store_verify(s, "m", 2));
     hth_free(data);
+    hth_store_close(s);
+}
+
+// A content that is read: byte i is `first` + i / 4096, and with each read of its beginning, if it
+// is `moving`, another one.
+typedef struct source {
+    uint8_t first;
+    bool moving, fails;
+    atomic_int reads;
+} source;
+
+static hth_err source_read(void *ctx, uint64_t at, void *dst, size_t n)
+{
+    source *s = ctx;
+    uint8_t first = s->first;
+    first += (uint8_t)(at == 0 ? atomic_fetch_add(&s->reads, s->moving) : atomic_load(&s->reads));
+    for (size_t i = 0; i < n; i++) {
+        ((uint8_t *)dst)[i] = (uint8_t)(first + (at + i) / 4096);
+    }
+    return s->fails && at > 0 ? hth_fail(HTH_EIO, "it is gone") : HTH_OK;
+}
+
+static hth_put_tensor source_tensor(const char *name, source *s, size_t bytes)
+{
+    return (hth_put_tensor){.name = name,
+                            .dtype = HTH_DT_U8,
+                            .shape = {1, {(int64_t)bytes}},
+                            .bytes = bytes,
+                            .read = source_read,
+                            .read_ctx = s};
+}
+
+#define SOURCE_MIB ((size_t)1 << 20)
+
+// Contents that are read, of every size: in the index, at once, in pieces; alone of their size,
+// which are written as they are hashed, and in twos. The ids are those of the bytes.
+static void test_read(void **state)
+{
+    static const size_t bytes[] = {100,
+                                   5000,
+                                   3 * SOURCE_MIB,
+                                   20 * SOURCE_MIB,
+                                   65 * SOURCE_MIB,
+                                   66 * SOURCE_MIB,
+                                   66 * SOURCE_MIB};
+    enum { N = sizeof bytes / sizeof *bytes };
+    hth_store *s = test_open(state);
+    hth_put_tensor t[N], again[N];
+    source from[N];
+    hth_put_result r;
+    void *content[N];
+    for (int i = 0; i < N; i++) {
+        from[i] = (source){.first = (uint8_t)(10 * i)};
+        again[i] = t[i] = source_tensor("t", &from[i], bytes[i]);
+        content[i] = hth_alloc(bytes[i]);
+        assert_ok(source_read(&from[i], 0, content[i], bytes[i]));
+        again[i].data = content[i];
+        again[i].read = NULL;
+    }
+    assert_ok(hth_store_put(s, "m", "g", 1, NULL, t, N, NULL, NULL, &r));
+    assert_true(r.tensors_new == N && r.tensors_shared == 0);
+    assert_ok(hth_store_verify(s, "m", 1));
+    assert_ok(hth_store_put(s, "m", "g", 1, NULL, again, N, NULL, NULL, &r));
+    assert_true(r.unchanged); // the same contents in memory
+    assert_ok(hth_store_put(s, "m", "g", 1, NULL, t, N, NULL, NULL, &r));
+    assert_true(r.unchanged && r.tensors_shared == N);
+    for (int i = 0; i < N; i++) {
+        hth_free(content[i]);
+    }
+    hth_store_close(s);
+}
+
+// A content that is another one each time it is read is stored as what it was once, or not at all.
+static void test_moving(void **state)
+{
+    static const size_t bytes[] = {100, 5000, 20 * SOURCE_MIB, 65 * SOURCE_MIB};
+    hth_store *s = test_open(state);
+    hth_put_result r;
+    source from[2] = {{.moving = true}, {.moving = true}};
+    for (size_t i = 0; i < sizeof bytes / sizeof *bytes; i++) {
+        hth_put_tensor t = source_tensor("w", &from[0], bytes[i]);
+        assert_ok(hth_store_put(s, "m", "g", 1, NULL, &t, 1, NULL, NULL, &r));
+        assert_ok(hth_store_verify(s, "m", 0));
+    }
+    int files = test_count_files(state, "tensors");
+    hth_put_tensor two[2] = {source_tensor("a", &from[0], 65 * SOURCE_MIB), // hashed, then written
+                             source_tensor("b", &from[1], 67 * SOURCE_MIB)};
+    assert_err(hth_store_put(s, "m", "g", 1, NULL, two, 2, NULL, NULL, &r), HTH_EIO,
+               "tensor 'a': its bytes changed while they were read");
+    from[1].fails = true;
+    assert_err(hth_store_put(s, "m", "g", 1, NULL, two + 1, 1, NULL, NULL, &r), HTH_EIO,
+               "tensor 'b': it is gone");
+    assert_int_equal(test_count_files(state, "tensors"), files);
+    assert_int_equal(test_count_files(state, "tmp"), 0);
+    hth_store_close(s);
+}
+
+static hth_err put_read_once(hth_store *s)
+{
+    hth_put_result r;
+    source from = {.first = 3};
+    hth_put_tensor t[2] = {source_tensor("a", &from, 65 * SOURCE_MIB),
+                           source_tensor("b", &from, 70000)};
+    return hth_store_put(s, "m", "g", 1, NULL, t, 2, NULL, NULL, &r);
+}
+
+static void test_read_without_memory(void **state)
+{
+    hth_store *s = test_open(state);
+    FAULT_LOOP(put_read_once(s));
+    assert_ok(hth_store_verify(s, "m", 0));
+    assert_int_equal(test_count_files(state, "tmp"), 0);
     hth_store_close(s);
 }
 
@@ -285,6 +405,9 @@ int main(void)
         TEST(test_two_threads_write),
         TEST(test_repair),
         TEST(test_large),
+        TEST(test_read),
+        TEST(test_moving),
+        TEST(test_read_without_memory),
         TEST(test_disk_really_full),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -6,6 +6,10 @@
 // tensor has: they are surely new, and are written by one thread while the other hashes them.
 // Without that, the one huge matrix of a VGG would be hashed and then written by one thread while
 // the other has long run out of work.
+//
+// Bytes that have to be read (hth_put_tensor.read) may be other ones each time. A tensor that is
+// not large is read once, into memory. A large one is read in pieces, and what is written is hashed
+// as it is written: a file that is not what its name says never comes to be.
 #include "modelstore/put_impl.h"
 
 #include "base/thread.h"
@@ -18,6 +22,10 @@
 // From here on hashing takes long enough (8 ms) to be worth looking through the index for tensors
 // of equal size.
 #define PUT_EARLY_BYTES ((uint64_t)16 << 20)
+// Up to here bytes that are read are read once; two tensors at a time are.
+#define PUT_HELD_BYTES ((uint64_t)64 << 20)
+// What is hashed right after it was read, while a core's cache has it.
+#define PUT_NEAR_BYTES ((size_t)512 << 10)
 
 static void put_set_failure(hth_put_job *j, hth_err err)
 {
@@ -68,11 +76,141 @@ bool hth_put_is_file(const hth_put_job *j, const hth_put_item *it)
     return (it->fresh || it->damaged) && !it->repeated && it->t->bytes > j->inline_max;
 }
 
-static hth_err put_hash(hth_put_job *j, hth_put_item *it)
+// ---- bytes
+
+const void *hth_put_bytes(const hth_put_item *it)
+{
+    return it->held != NULL ? it->held : it->t->data;
+}
+
+hth_err hth_put_read(const hth_put_item *it, uint64_t at, void *dst, size_t n)
 {
     const hth_put_tensor *t = it->t;
-    it->id = hth_content_id(t->dtype, &t->shape, t->data, t->bytes);
-    HTH_TRY(put_tick(j, t->bytes));
+    hth_err err = n > 0 ? t->read(t->read_ctx, at, dst, n) : HTH_OK;
+    return err == HTH_OK ? HTH_OK : hth_err_prefix(err, "tensor '%s'", t->name);
+}
+
+// put_streams tells whether an item is too large to be held: it is read in pieces.
+static bool put_streams(const hth_put_item *it)
+{
+    return it->t->data == NULL && it->t->bytes > PUT_HELD_BYTES;
+}
+
+// What one of the threads reads into, from task to task: the pages stay.
+typedef struct put_room {
+    void *p;
+    size_t bytes;
+} put_room;
+
+static hth_err room_get(put_room *r, const hth_put_item *it, size_t bytes, void **out)
+{
+    if (r->bytes < bytes) {
+        hth_free(r->p);
+        r->p = hth_alloc_aligned(bytes, 4096);
+        r->bytes = r->p != NULL ? bytes : 0;
+    }
+    *out = r->p;
+    return r->p != NULL ? HTH_OK
+                        : hth_fail(HTH_ENOMEM, "tensor '%s': out of memory for %zu bytes of it",
+                                   it->t->name, bytes);
+}
+
+// put_sum reads `n` bytes and adds them to the sum while they are near.
+static hth_err put_sum(const hth_put_item *it, uint64_t at, void *dst, size_t n, hth_id_sum *sum)
+{
+    for (size_t done = 0, some; done < n; done += some) {
+        some = n - done < PUT_NEAR_BYTES ? n - done : PUT_NEAR_BYTES;
+        HTH_TRY(hth_put_read(it, at + done, (char *)dst + done, some));
+        hth_id_sum_add(sum, (char *)dst + done, some);
+    }
+    return HTH_OK;
+}
+
+// put_hold reads an item into memory, and finds its id. What the index may want stays until the
+// put is done, other bytes until the thread's next task.
+static hth_err put_hold(const hth_put_job *j, put_room *r, hth_put_item *it)
+{
+    size_t bytes = it->t->bytes;
+    it->stays = bytes <= j->inline_max;
+    if (it->stays) {
+        it->held = hth_alloc(bytes + 1);
+        HTH_TRY(it->held != NULL
+                    ? HTH_OK
+                    : hth_fail(HTH_ENOMEM, "out of memory for tensor '%s'", it->t->name));
+    } else {
+        HTH_TRY(room_get(r, it, bytes, &it->held));
+    }
+    hth_id_sum *sum = hth_content_sum(it->t->dtype, &it->t->shape);
+    hth_err err = put_sum(it, 0, it->held, bytes, sum);
+    it->id = hth_id_sum_end(sum);
+    return err;
+}
+
+static void put_release(hth_put_item *it)
+{
+    if (!it->stays && it->held != NULL) {
+        it->held = NULL;
+    }
+}
+
+void hth_put_work_fini(hth_put_job *j)
+{
+    for (int i = 0; i < j->n; i++) {
+        if (j->items[i].stays) {
+            hth_free(j->items[i].held);
+        }
+    }
+}
+
+// ---- work
+
+// An item that is read in pieces, and the sum of what was read.
+typedef struct put_stream {
+    const hth_put_item *it;
+    void *piece;
+    hth_id_sum *sum;
+} put_stream;
+
+static hth_err stream_piece(void *ctx, size_t at, size_t n, const void **data)
+{
+    put_stream *s = ctx;
+    *data = s->piece;
+    return put_sum(s->it, at, s->piece, n, s->sum);
+}
+
+// stream_hash finds the id of an item that is read in pieces.
+static hth_err stream_hash(hth_put_job *j, put_room *r, hth_put_item *it)
+{
+    put_stream s = {.it = it};
+    const void *data;
+    HTH_TRY(room_get(r, it, HTH_STORE_PIECE, &s.piece));
+    s.sum = hth_content_sum(it->t->dtype, &it->t->shape);
+    hth_err err = HTH_OK;
+    for (size_t at = 0; at < it->t->bytes && err == HTH_OK; at += HTH_STORE_PIECE) {
+        size_t left = it->t->bytes - at, n = left < HTH_STORE_PIECE ? left : HTH_STORE_PIECE;
+        err = stream_piece(&s, at, n, &data);
+        err = err == HTH_OK ? put_tick(j, n) : err;
+    }
+    it->id = hth_id_sum_end(s.sum);
+    return err;
+}
+
+// stream_write writes the file of an item that is read in pieces, and stores the id of what is in
+// it.
+static hth_err stream_write(hth_put_job *j, put_room *r, hth_put_item *it, hth_id *id)
+{
+    put_stream s = {.it = it};
+    HTH_TRY(room_get(r, it, HTH_STORE_PIECE, &s.piece));
+    s.sum = hth_content_sum(it->t->dtype, &it->t->shape);
+    hth_err err = hth_store_file_write_from(j->s->dir, it->temp.text, it->t->bytes, stream_piece,
+                                            &s, put_tick, j);
+    *id = hth_id_sum_end(s.sum);
+    return err;
+}
+
+// put_known is for an item whose id has been found.
+static hth_err put_known(hth_put_job *j, hth_put_item *it)
+{
     HTH_TRY(put_claim(j, it));
     if (it->early) { // should another process store the same bytes meanwhile, the files are equal
         it->fresh = true;
@@ -81,29 +219,67 @@ static hth_err put_hash(hth_put_job *j, hth_put_item *it)
     return it->repeated ? HTH_OK : hth_put_compare(j, it);
 }
 
-static hth_err put_write(hth_put_job *j, hth_put_item *it)
+static hth_err put_hash(hth_put_job *j, put_room *r, hth_put_item *it)
 {
     const hth_put_tensor *t = it->t;
-    if (!it->early && !hth_put_is_file(j, it)) {
-        return put_tick(j, t->bytes);
+    if (put_streams(it)) {
+        HTH_TRY(stream_hash(j, r, it));
+        return put_known(j, it);
     }
+    if (t->data == NULL) {
+        HTH_TRY(put_hold(j, r, it));
+    } else {
+        it->id = hth_content_id(t->dtype, &t->shape, t->data, t->bytes);
+    }
+    HTH_TRY(put_tick(j, t->bytes));
+    return put_known(j, it);
+}
+
+// put_write_file makes an item's file. What is read again has to be what was hashed; of an early
+// item that is known only now.
+static hth_err put_write_file(hth_put_job *j, put_room *r, hth_put_item *it)
+{
+    const hth_put_tensor *t = it->t;
+    hth_id id;
     it->temp = hth_path_of_temp();
-    hth_err err = hth_store_file_write(j->s->dir, it->temp.text, t->data, t->bytes, put_tick, j);
+    if (!put_streams(it)) {
+        return hth_store_file_write(j->s->dir, it->temp.text, hth_put_bytes(it), t->bytes, put_tick,
+                                    j);
+    }
+    HTH_TRY(stream_write(j, r, it, &id));
+    if (it->early) {
+        it->id = id;
+        HTH_TRY(put_tick(j, t->bytes)); // it was hashed, too
+        return put_known(j, it);
+    }
+    return hth_id_equal(&id, &it->id) ? HTH_OK
+                                      : hth_fail(HTH_EIO, "its bytes changed while they were read");
+}
+
+static hth_err put_write(hth_put_job *j, put_room *r, hth_put_item *it)
+{
+    if (!it->early && !hth_put_is_file(j, it)) {
+        return put_tick(j, it->t->bytes);
+    }
+    hth_err err = put_write_file(j, r, it);
     return err == HTH_OK || err == HTH_ECANCELED ? err
-                                                 : hth_err_prefix(err, "tensor '%s'", t->name);
+                                                 : hth_err_prefix(err, "tensor '%s'", it->t->name);
 }
 
 static void put_worker(void *ctx)
 {
     hth_put_job *j = ctx;
+    put_room room = {NULL, 0};
     for (int i; !atomic_load(&j->stop) && (i = atomic_fetch_add(&j->next, 1)) < j->n_tasks;) {
         const hth_put_task *task = &j->tasks[i];
-        hth_err err = task->hash ? put_hash(j, task->item) : HTH_OK;
-        err = err == HTH_OK && task->write ? put_write(j, task->item) : err;
+        hth_err err = task->hash ? put_hash(j, &room, task->item) : HTH_OK;
+        err = err == HTH_OK && task->write ? put_write(j, &room, task->item) : err;
+        put_release(task->item);
         if (err != HTH_OK) {
             put_set_failure(j, err);
         }
     }
+    hth_free(room.p);
 }
 
 hth_err hth_put_work(hth_put_job *j)
@@ -175,7 +351,11 @@ hth_err hth_put_work_init(hth_put_job *j, const hth_put_tensor *tensors, int n)
     qsort(j->tasks, (size_t)n, sizeof *j->tasks, put_larger_first);
     HTH_TRY(put_find_early(j));
     for (int i = 0; i < n; i++) { // the hash of an early item becomes a task of its own
-        if (j->tasks[i].item->early) {
+        hth_put_item *it = j->tasks[i].item;
+        it->early = it->early && (it->t->data != NULL || put_streams(it));
+        if (it->early && put_streams(it)) { // is hashed as it is written
+            j->tasks[i].hash = false;
+        } else if (it->early) {
             j->tasks[i].hash = false;
             j->tasks[j->n_tasks++] = (hth_put_task){j->tasks[i].item, true, false};
         }

@@ -5,8 +5,9 @@
 
 static hth_err build(hth_buffer *b)
 {
-    const hth_put_tensor t[2] = {{"conv.weight", HTH_DT_F32, {4, {64, 3, 7, 7}}, NULL, 37632},
-                                 {"step", HTH_DT_I64, {0, {0}}, NULL, 8}};
+    const hth_put_tensor t[2] = {
+        {.name = "conv.weight", .dtype = HTH_DT_F32, .shape = {4, {64, 3, 7, 7}}, .bytes = 37632},
+        {.name = "step", .dtype = HTH_DT_I64, .bytes = 8}};
     hth_id id = {{1, 2, 3}};
     *b = (hth_buffer){0};
     hth_err err = hth_record_head(b, 123456789, "{\"a\":1}", "skeleton", 8, 2);

@@ -24,8 +24,12 @@ typedef struct hth_put_tensor {
     const char *name; // the initializer's name
     hth_dtype dtype;
     hth_shape shape;
-    const void *data;
+    const void *data; // NULL: `read`
     size_t bytes;
+    // read writes `n` bytes of the content, from `at` on, to dst. What it gives may be another
+    // thing each time: what is stored under an id are bytes that have it. Two threads at a time.
+    hth_err (*read)(void *ctx, uint64_t at, void *dst, size_t n);
+    void *read_ctx;
 } hth_put_tensor;
 
 typedef struct hth_put_result {

@@ -88,7 +88,8 @@ static void test_large_alignment(void **state)
     enum { BYTES = (5 << 20) + 3 };
     hth_store *s = test_open(state);
     uint8_t *data = hth_calloc(1, BYTES);
-    hth_put_tensor t = {"w", HTH_DT_U8, {1, {BYTES}}, data, BYTES};
+    hth_put_tensor t = {
+        .name = "w", .dtype = HTH_DT_U8, .shape = {1, {BYTES}}, .data = data, .bytes = BYTES};
     hth_put_result r;
     hth_manifest m;
     hth_const *c;

@@ -50,6 +50,23 @@ hth_onnx_limits hth_catalog_limits(void)
         .max_rank = (int)hth_setting_int(HTH_SET_LIMIT_RANK)};
 }
 
+// A tensor of a file.
+typedef struct catalog_tensor {
+    const hth_onnx_file *file;
+    int i;
+} catalog_tensor;
+
+static hth_err catalog_read(void *ctx, uint64_t at, void *dst, size_t n)
+{
+    const catalog_tensor *t = ctx;
+    return hth_onnx_tensor_read(t->file, t->i, at, dst, n);
+}
+
+static hth_err catalog_materialize(hth_const *c, void *dst)
+{
+    return catalog_read(c->owner, 0, dst, c->bytes);
+}
+
 // catalog_check loads the graph with constants that borrow the file's bytes: every operator known,
 // every shape sound.
 static hth_err catalog_check(const hth_onnx_file *f, const hth_put_tensor *t, int n,
@@ -73,6 +90,10 @@ static hth_err catalog_check(const hth_onnx_file *f, const hth_put_tensor *t, in
         c[i]->shape = t[i].shape;
         c[i]->bytes = t[i].bytes;
         c[i]->data = t[i].data;
+        if (t[i].data == NULL) { // whoever wants to know has it read
+            c[i]->materialize = catalog_materialize;
+            c[i]->owner = t[i].read_ctx;
+        }
     }
     if (err == HTH_OK) {
         err = hth_onnx_load(skeleton, bytes, c, n, &limits, &g);
@@ -101,11 +122,19 @@ static hth_err catalog_put(hth_store *s, const char *name, const hth_onnx_file *
     bool limit = max_batch >= 0 && max_batch < INT32_MAX;
     char *meta = limit ? hth_asprintf("{\"max_batch\":%d}", max_batch) : hth_strdup("{}");
     hth_put_tensor *t = hth_calloc((size_t)n, sizeof *t);
+    catalog_tensor *from = hth_calloc((size_t)n, sizeof *from);
     hth_err err = hth_fail(HTH_ENOMEM, "out of memory for %d tensors", n);
-    if (meta != NULL && t != NULL) {
+    if (meta != NULL && t != NULL && from != NULL) {
         for (int i = 0; i < n; i++) {
             const hth_onnx_tensor *o = hth_onnx_tensor_at(f, i);
-            t[i] = (hth_put_tensor){o->name, o->dtype, o->shape, o->data, o->bytes};
+            from[i] = (catalog_tensor){f, i};
+            t[i] = (hth_put_tensor){.name = o->name,
+                                    .dtype = o->dtype,
+                                    .shape = o->shape,
+                                    .data = o->data,
+                                    .bytes = o->bytes,
+                                    .read = catalog_read,
+                                    .read_ctx = &from[i]};
         }
         err = catalog_check(f, t, n, check);
         if (err == HTH_OK) {
@@ -114,6 +143,7 @@ static hth_err catalog_put(hth_store *s, const char *name, const hth_onnx_file *
     }
     hth_free(meta);
     hth_free(t);
+    hth_free(from);
     return err;
 }
 
@@ -173,7 +203,8 @@ static hth_err catalog_put_again(hth_store *s, const hth_manifest *m, const char
     for (int i = 0; i < m->n_tensors; i++) {
         const hth_manifest_tensor *from = &m->tensors[i];
         HTH_TRY(hth_store_view(s, from, &view[i]));
-        t[i] = (hth_put_tensor){from->name, from->dtype, from->shape, NULL, from->bytes};
+        t[i] = (hth_put_tensor){
+            .name = from->name, .dtype = from->dtype, .shape = from->shape, .bytes = from->bytes};
         HTH_TRY(hth_const_map(view[i], &t[i].data));
     }
     return hth_store_put(s, m->name, m->skeleton, m->skeleton_bytes, meta, t, m->n_tensors, NULL,

@@ -25,8 +25,11 @@ hth_err hth_trainer_state(hth_trainer *t, hth_put_tensor **out, int *n)
     for (int i = 0; err == HTH_OK && i < t->slots.n; i++) {
         const hth_value *v = &g->graph->values[g->graph->inputs[g->slots[i].input]];
         if (g->slots[i].kind != HTH_SLOT_COPY) {
-            (*out)[(*n)++] = (hth_put_tensor){g->slots[i].name, v->dtype, v->shape, (void *)view[i],
-                                              t->slots.bytes[i]};
+            (*out)[(*n)++] = (hth_put_tensor){.name = g->slots[i].name,
+                                              .dtype = v->dtype,
+                                              .shape = v->shape,
+                                              .data = (void *)view[i],
+                                              .bytes = t->slots.bytes[i]};
         }
     }
     hth_free(view);
@@ -135,7 +138,8 @@ static hth_err trainer_tensors(hth_trainer *t, hth_put_tensor *put, hth_const **
     hth_err err = content != NULL ? hth_slots_view(&t->slots, content) : no_memory();
     for (int i = 0; err == HTH_OK && i < m->n_tensors; i++) {
         const hth_manifest_tensor *x = &m->tensors[i];
-        put[i] = (hth_put_tensor){x->name, x->dtype, x->shape, NULL, x->bytes};
+        put[i] = (hth_put_tensor){
+            .name = x->name, .dtype = x->dtype, .shape = x->shape, .bytes = x->bytes};
         for (int s = 0; s < t->slots.n; s++) {
             if (hth_slot_of_model(g->slots[s].kind) && g->slots[s].initializer == i) {
                 put[i].data = (void *)content[s];

@@ -28,10 +28,16 @@ static inline void put(hth_store *store, const char *name, const char *path)
     hth_put_tensor *t = calloc((size_t)n + 1, sizeof *t);
     for (int i = 0; i < n; i++) {
         const hth_onnx_tensor *o = hth_onnx_tensor_at(f, i);
-        t[i] = (hth_put_tensor){o->name, o->dtype, o->shape, o->data, o->bytes};
+        void *data = malloc(o->bytes + 1);
+        assert_ok(hth_onnx_tensor_read(f, i, 0, data, o->bytes));
+        t[i] = (hth_put_tensor){
+            .name = o->name, .dtype = o->dtype, .shape = o->shape, .data = data, .bytes = o->bytes};
     }
     const void *skeleton = hth_onnx_skeleton(f, &bytes);
     assert_ok(hth_store_put(store, name, skeleton, bytes, NULL, t, n, NULL, NULL, &result));
+    for (int i = 0; i < n; i++) {
+        free((void *)t[i].data);
+    }
     free(t);
     hth_onnx_close(f);
 }

@@ -13,6 +13,7 @@ import unittest
 import urllib.error
 import urllib.request
 
+import onnx_small
 import tap
 
 BUILD = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else 'build')
@@ -100,6 +101,65 @@ class Files(unittest.TestCase):
         self.assertIn(f"'{path}' changed while it was read: training stops, nothing is saved", said)
         self.serves()
         self.assertIn('changed while it was read', self.hearth('jobs'))
+
+    def external(self, name, elements):
+        """A model y = x + w whose w lies in NAME.bin, which reads as zeros; the paths of both."""
+        model, data = self.path(name + '.onnx'), self.path(name + '.bin')
+        with open(model, 'wb') as f:
+            f.write(onnx_small.external_add(elements, name + '.bin'))
+        with open(data, 'wb') as f:
+            f.truncate(4 * elements)
+        return model, data
+
+    def cut_while_read(self, pid, data):
+        """Cuts a file to a page as soon as a process has it open, or mapped."""
+        def has():
+            with open(f'/proc/{pid}/maps', encoding='utf-8') as f:
+                mapped = data in f.read()
+            for fd in os.listdir(f'/proc/{pid}/fd'):
+                try:
+                    mapped = mapped or os.readlink(f'/proc/{pid}/fd/{fd}') == data
+                except FileNotFoundError:
+                    pass
+            return mapped
+        while not has():
+            pass
+        os.truncate(data, 4096)
+
+    def test_model_that_is_cut(self):
+        model, data = self.external('cut', 128 << 20)
+        before = self.hearth('ls')
+        with subprocess.Popen([HEARTH, '--server', self.url, 'import', 'cut', model], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                              text=True) as p:
+            self.cut_while_read(self.daemon.process.pid, data)
+            said = p.communicate(timeout=PATIENCE)[0]
+            self.assertEqual(p.returncode, 1)
+        self.assertIn("'cut.bin' changed while it was read", said)
+        self.serves()
+        self.assertEqual(self.hearth('ls'), before)
+        self.assertEqual(os.listdir(self.daemon.folder + '/store/tmp'), [])
+
+    def test_model_that_is_cut_without_a_server(self):
+        model, data = self.external('own', 128 << 20)
+        with subprocess.Popen([HEARTH, '--store', self.path('store'), 'import', 'own', model], stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, text=True) as p:
+            self.cut_while_read(p.pid, data)
+            said = p.communicate(timeout=PATIENCE)[0]
+            self.assertEqual(p.returncode, 1)
+        self.assertIn("'own.bin' changed while it was read", said)
+
+    def test_model_in_another_file(self):
+        """Large and small external data, whole."""
+        model, data = self.external('whole', 100000)
+        with open(data, 'r+b') as f:
+            f.write(struct.pack('<3f', 1, 2, 3))
+        self.assertIn('new 390.6 KiB', self.hearth('import', 'whole', model))
+        head = "{'descr': '<f4', 'fortran_order': False, 'shape': (100000,), }".ljust(117) + '\n'
+        with open(self.path('x.npy'), 'wb') as f:
+            f.write(b'\x93NUMPY\x01\x00' + struct.pack('<H', len(head)) + head.encode() + struct.pack('<f', 7) * 100000)
+        self.hearth('infer', 'whole', '--input', self.path('x.npy'), '--output-dir', self.folder)
+        with open(self.path('y.npy'), 'rb') as f:
+            self.assertEqual(struct.unpack('<4f', f.read()[128:144]), (8, 9, 10, 7))
 
     def test_dataset_that_lies(self):
         path = self.path('short.safetensors')

@@ -91,3 +91,13 @@ def main(folder):
 
 if __name__ == '__main__':
     main(sys.argv[1])
+
+
+def external_add(elements, location):
+    """y = x + w [elements], w in the file `location` beside the model."""
+    entries = b''.join(_bytes(13, _bytes(1, k) + _bytes(2, v)) for k, v in
+                       ((b'location', location.encode()), (b'offset', b'0'), (b'length', b'%d' % (4 * elements))))
+    w = _int(1, elements) + _int(2, 1) + _bytes(8, b'w') + entries + _int(14, 1)
+    graph = _bytes(1, _bytes(1, b'x') + _bytes(1, b'w') + _bytes(2, b'y') + _bytes(4, b'Add')) + _bytes(2, b'test') + _bytes(5, w)
+    graph += _bytes(11, _value('x', 'FP32', (elements,))) + _bytes(12, _value('y', 'FP32', (elements,)))
+    return _int(1, 8) + _bytes(7, graph) + _bytes(8, _int(2, 17))
