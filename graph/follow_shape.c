@@ -15,13 +15,30 @@ static void shape_unknown(hth_follow *f)
     }
 }
 
-// regroup gives the elements of input 0, in row-major order, the dimensions of `t`; of samples it
-// finds the one along which they lie now. Row-major, they are [before, N, behind]: a dimension
-// outer * N * inner at which `before` ends is the one.
-static void regroup(hth_follow *f, hth_track *t)
+// regroup_split finds outer and inner of dimension `at`, the one that depends on N: row-major, the
+// elements are [before, N, behind], and will be. As the runtime makes sure that there are as many
+// elements as before, it is enough that one side agrees: what stands before N, or what behind.
+static bool regroup_split(hth_follow *f, const hth_track *t, int at, hth_size *outer,
+                          hth_size *inner)
 {
     const hth_track *x = hth_follow_in(f, 0);
     hth_size samples = hth_size_samples(f->sizes);
+    hth_size before = hth_size_mul(f->sizes, hth_follow_dims(f, x, 0, x->axis), x->outer);
+    hth_size behind = hth_size_mul(f->sizes, hth_follow_dims(f, x, x->axis + 1, x->rank), x->inner);
+    *outer = hth_size_quotient(f->sizes, before, hth_follow_dims(f, t, 0, at));
+    *inner = hth_size_quotient(f->sizes, t->dim[at], hth_size_mul(f->sizes, samples, *outer));
+    if (*outer == HTH_SIZE_OTHER || *inner == HTH_SIZE_OTHER) {
+        *inner = hth_size_quotient(f->sizes, behind, hth_follow_dims(f, t, at + 1, t->rank));
+        *outer = hth_size_quotient(f->sizes, t->dim[at], hth_size_mul(f->sizes, samples, *inner));
+    }
+    return *outer != HTH_SIZE_OTHER && *inner != HTH_SIZE_OTHER;
+}
+
+// regroup gives the elements of input 0, in row-major order, the dimensions of `t`; of samples it
+// finds the one along which they lie now.
+static void regroup(hth_follow *f, hth_track *t)
+{
+    const hth_track *x = hth_follow_in(f, 0);
     int at = -1;
     t->kind = HTH_TRACK_FIXED;
     t->dtype = x->dtype;
@@ -36,13 +53,8 @@ static void regroup(hth_follow *f, hth_track *t)
         }
     }
     if (x->kind == HTH_TRACK_SAMPLES) {
-        hth_size before = hth_size_mul(f->sizes, hth_follow_dims(f, x, 0, x->axis), x->outer);
-        hth_size prefix = hth_follow_dims(f, t, 0, at < 0 ? 0 : at);
-        hth_size outer = hth_size_quotient(f->sizes, before, prefix);
-        hth_size inner = at < 0 ? HTH_SIZE_OTHER
-                                : hth_size_quotient(f->sizes, t->dim[at],
-                                                    hth_size_mul(f->sizes, samples, outer));
-        if (outer == HTH_SIZE_OTHER || inner == HTH_SIZE_OTHER) {
+        hth_size outer, inner;
+        if (at < 0 || !regroup_split(f, t, at, &outer, &inner)) {
             hth_follow_mixed(f, "regroups elements of different samples: it cuts through", x->axis);
             return;
         }

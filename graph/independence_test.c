@@ -115,6 +115,9 @@ static const dependent mixed[] = {
      "y=Reshape(x t); -> y",
      "cuts through axis 0"},
     {"x:N,4; t=Transpose(x); y=Reshape(t #-1,4); -> y", "cuts through axis 1"},
+    {"x:N,T,8; t=Transpose(x) perm=1,0,2; s=Shape(t); n=Gather(s #1); m=Mul(n #2); "
+     "c=Concat(#5 m #2,3) axis=0; r=Reshape(t c); b=Reshape(r s); y=Transpose(b) perm=1,0,2; -> y",
+     "cuts through axis 1"},
     {"x:N,4; s=Shape(x); y=Reshape(#f6 s); -> y", "depends on the number of samples"},
     {"x:N,1,4; y=Squeeze(x); -> y", "takes out what has one element"},
     {"x:N,1,4; y=Squeeze(x #0); -> y", "takes out axis 0"},
@@ -247,6 +250,10 @@ static const char *const apart[] = {
     "x:N,6; r=Reshape(x #-1,2,3); t=Transpose(r) perm=1,0,2; y=ReduceSum(t #0) keepdims=0; -> y",
     "x:N,4,4; w=Reshape(x #-1,2,2,2,2); t=Transpose(w) perm=0,1,3,2,4; v=Reshape(t #-1,4); "
     "s=Softmax(v); y=Reshape(s #-1,16); -> y",
+    // a length that was open when the model was made, and is fixed in the middle of it
+    "x:N,T,8; t=Transpose(x) perm=1,0,2; s=Shape(t); n=Gather(s #1); m=Mul(n #2); "
+    "c=Concat(#5 m #4) axis=0; r=Reshape(t c); a=Relu(r); b=Reshape(a s); "
+    "y=Transpose(b) perm=1,0,2; -> y",
     "x:N,1,4; y=Squeeze(x #1); -> y",
     "x:N,4; a=Unsqueeze(x #0); b=Squeeze(a #0); y=Unsqueeze(b #-1,1); -> y",
     // shape arithmetic that comes to the number of samples
