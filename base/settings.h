@@ -150,7 +150,8 @@ typedef enum hth_setting_change {
     X(HTTP_IDLE_SECONDS, "http.idle_seconds", COUNT, 300, 1, 86400, FIXED,                         \
       "how long an HTTP connection may stay without a request, or with half of one")               \
     X(HTTP_REQUEST_SECONDS, "http.request_seconds", COUNT, 20, 1, 86400, LIVE,                     \
-      "how long a request may take to come, beside what http.request_rate allows")                 \
+      "how long a request may take to come, plus what http.request_rate allows; of all front "     \
+      "ends")                                                                                      \
     X(HTTP_REQUEST_RATE, "http.request_rate", BYTES, 512, 1, HTH_GIB, LIVE,                        \
       "bytes of a request that allow it a second more")                                            \
     X(HTTP_HEADER_BYTES, "http.header_bytes", BYTES, 32 * HTH_KIB, HTH_KIB, HTH_MIB, FIXED,        \
@@ -161,16 +162,16 @@ typedef enum hth_setting_change {
     X(HTTP_JSON_DEPTH, "http.json_depth", COUNT, 100, 4, 100, LIVE,                                \
       "most levels of a request's JSON")                                                           \
     X(HTTP_BUFFERED_BYTES, "http.buffered_bytes", BYTES, 4 * HTH_GIB, HTH_MIB, 64 * HTH_TIB, LIVE, \
-      "most bytes of requests and answers on all HTTP connections together")                       \
+      "most bytes of requests and answers that connections of all kinds hold together")            \
     X(SHM_REGIONS, "shm.regions", COUNT, 256, 1, 1024, LIVE,                                       \
       "most regions of shared memory that one tenant has registered over HTTP")                    \
     X(SHM_BYTES, "shm.bytes", BYTES, 64 * HTH_GIB, 4 * HTH_KIB, 4 * HTH_TIB, LIVE,                 \
       "most bytes of memory that one tenant shares with the server; all together 16 times as "     \
       "many")                                                                                      \
     X(LIMIT_CONNECTIONS, "limits.connections", COUNT, 4096, 1, 1048576, LIVE,                      \
-      "most HTTP connections, and most connections of hearth's own clients")                       \
+      "most HTTP connections, connections of hearth's clients over a network, and local ones")     \
     X(LIMIT_ADDRESS, "limits.connections_per_address", COUNT, 1024, 1, 1048576, LIVE,              \
-      "the same from one address of the network")                                                  \
+      "the same from one address of the network, or of one local user")                            \
     X(LIMIT_REQUESTS, "limits.requests", COUNT, 256, 1, 65536, LIVE,                               \
       "inferences and questions of hearth's own clients that are worked on at once; others wait")  \
     X(LIMIT_PEER_REQUESTS, "limits.requests_per_peer", COUNT, 192, 1, 65536, LIVE,                 \

@@ -6,6 +6,7 @@
 
 #include "base/alloc.h"
 #include "base/memfd.h"
+#include "client/descriptor.h"
 #include "client/forked.h"
 
 #define BUFFER_ALIGN 64u
@@ -26,7 +27,7 @@ static hth_err buffer_map(hearth *h, hth_buffer *b)
     Hearth__Map body = HEARTH__MAP__INIT;
     hth_reply r;
     uint64_t generation = atomic_load(&h->generation);
-    body.fd = b->fd;
+    HTH_TRY(hth_descriptor_pass(h, b->fd, &body.handle));
     body.bytes = b->bytes;
     q.body_case = HEARTH__REQUEST__BODY_MAP;
     q.map = &body;

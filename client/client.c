@@ -6,6 +6,7 @@
 
 #include "base/alloc.h"
 #include "client/buffer.h"
+#include "client/descriptor.h"
 #include "client/documents.h"
 #include "client/dtype.h"
 #include "client/exchange.h"
@@ -161,7 +162,9 @@ hearth_status hearth_open(const char *url, const hearth_options *options, hearth
         return (hearth_status)hth_fail(HTH_ENOMEM, "out of memory for a connection");
     }
     pthread_mutex_init(&h->lock, NULL);
+    pthread_mutex_init(&h->passing, NULL);
     pthread_cond_init(&h->idle, NULL);
+    h->channel = -1;
     hth_err err = client_start(h, url, options);
     if (err != HTH_OK) {
         hearth_close(h);
@@ -188,8 +191,10 @@ void hearth_close(hearth *h)
         nng_close(h->socket);
     }
     hth_buffer_fini(h);
+    hth_descriptor_fini(h);
     hth_embed_close(h->embedded);
     pthread_cond_destroy(&h->idle);
+    pthread_mutex_destroy(&h->passing);
     pthread_mutex_destroy(&h->lock);
     hth_free(h->url);
     hth_free(h->token);

@@ -51,6 +51,8 @@ struct hearth {
     hth_lanes *lanes;     // of the present connection; NULL: none
     uint64_t lanes_tried; // the last connection that was asked for some
     uint64_t inferences;
+    pthread_mutex_t passing; // guards `channel`
+    int channel;             // passes descriptors (descriptor.h); -1: not connected
 };
 
 // A decoded reply. `data` lies in `msg` or `copy`; hth_reply_fini frees all.

@@ -11,6 +11,7 @@
 #include "base/alloc.h"
 #include "base/memfd.h"
 #include "base/ring.h"
+#include "client/descriptor.h"
 #include "client/layout.h"
 
 #include <string.h>
@@ -95,7 +96,7 @@ static hth_err lanes_attach(hearth *h, const hth_ring_layout *l, int fd)
     Hearth__Request q = HEARTH__REQUEST__INIT;
     Hearth__Attach body = HEARTH__ATTACH__INIT;
     hth_reply r;
-    body.fd = fd;
+    HTH_TRY(hth_descriptor_pass(h, fd, &body.handle));
     body.bytes = hth_ring_layout_bytes(l);
     body.request_bytes = l->request_bytes;
     body.lane_bytes = l->lane_bytes;

@@ -99,6 +99,7 @@ struct hth_accept_guard {
     struct event *rested;
     char *name;
     int spare; // closed to refuse who waits; -1: it could not be had again
+    bool let_wait;
     hth_seldom seldom;
     hth_accept_guard *next;
 };
@@ -115,7 +116,7 @@ static int guard_spare(void)
 static uint64_t guard_refuse(hth_accept_guard *g)
 {
     uint64_t n = 0;
-    if (g->spare < 0) {
+    if (g->spare < 0 || g->let_wait) {
         return 0;
     }
     close(g->spare);
@@ -188,6 +189,11 @@ hth_err hth_accept_guard_open(struct event_base *base, struct evconnlistener *l,
     evconnlistener_set_error_cb(l, guard_failed);
     *out = g;
     return HTH_OK;
+}
+
+void hth_accept_guard_let_wait(hth_accept_guard *g)
+{
+    g->let_wait = true;
 }
 
 void hth_accept_guard_close(hth_accept_guard *g)

@@ -40,6 +40,8 @@ typedef struct hth_accept_guard hth_accept_guard;
 // the caller's, or not running yet. HTH_ENOMEM, and the listener stays as it was.
 hth_err hth_accept_guard_open(struct event_base *base, struct evconnlistener *l, const char *name,
                               hth_accept_guard **out);
+// hth_accept_guard_let_wait: those who wait are not refused, but accepted later. Before it runs.
+void hth_accept_guard_let_wait(hth_accept_guard *g);
 // hth_accept_guard_close: before its listener and its loop are freed. NULL is allowed.
 void hth_accept_guard_close(hth_accept_guard *g);
 

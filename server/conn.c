@@ -6,6 +6,7 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "server/descriptors.h"
 #include "server/mapped.h"
 
 #include <errno.h>
@@ -42,7 +43,7 @@ struct hth_conn {
     hth_peer peer;
     char tenant[32];
     bool uid_known;
-    uint64_t uid, pid; // 0: not known
+    uint64_t uid; // if it is known
     int n_regions;
     hth_region *regions;
     struct hth_slot *slots; // the dispatcher's
@@ -54,9 +55,10 @@ struct hth_conns {
     int n;
     uint32_t next_region;
     hth_engine *engine;
+    hth_descriptors *descriptors;
 };
 
-hth_err hth_conns_open(const hth_auth *auth, hth_conns **out)
+hth_err hth_conns_open(const hth_auth *auth, hth_descriptors *descriptors, hth_conns **out)
 {
     hth_conns *c = hth_calloc(1, sizeof *c);
     *out = c;
@@ -65,6 +67,7 @@ hth_err hth_conns_open(const hth_auth *auth, hth_conns **out)
     }
     pthread_mutex_init(&c->lock, NULL);
     c->auth = auth;
+    c->descriptors = descriptors;
     c->next_region = (uint32_t)(hth_now_ns() >> 10);
     return HTH_OK;
 }
@@ -107,7 +110,6 @@ static void conn_know(hth_conn *c, const hth_conn_who *who)
         c->peer = hth_auth_local(c->table->auth, who->uid, who->gid);
         c->uid_known = true;
         c->uid = who->uid;
-        c->pid = who->pid;
         snprintf(c->tenant, sizeof c->tenant, "uid:%" PRIu64, who->uid);
         c->names_files = who->uid == 0 || who->uid == geteuid();
     }
@@ -225,37 +227,29 @@ hth_peer hth_conn_peer(const hth_conn *c)
     return c->peer;
 }
 
-// conn_open_memfd opens the peer's descriptor and proves that it is a memfd of `bytes` which cannot
-// shrink. A descriptor that is no memfd has no seals: F_GET_SEALS fails on it. Huge pages are
-// refused: holes in them fault.
-static hth_err conn_open_memfd(const hth_conn *c, int fd, uint64_t bytes, int how, int *out)
+hth_err hth_conn_take(const hth_conn *c, uint64_t handle, int *fd)
 {
-    char path[64];
+    *fd = -1;
+    return c->table->descriptors != NULL
+               ? hth_descriptors_take(c->table->descriptors, c, handle, fd)
+               : hth_fail(HTH_EDENIED, "descriptors are only passed over a Unix socket");
+}
+
+// conn_check_memfd proves that a descriptor is a memfd of `bytes` which cannot shrink. One that is
+// no memfd has no seals: F_GET_SEALS fails on it. Huge pages are refused: holes in them fault.
+static hth_err conn_check_memfd(int fd, uint64_t bytes)
+{
     struct stat st;
     struct statfs fs;
-    if (c->pid == 0 || fd < 0) {
-        return hth_fail(HTH_EDENIED, "memory can only be shared over a local socket");
+    int seals = fcntl(fd, F_GET_SEALS);
+    if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || fstatfs(fd, &fs) != 0 ||
+        fs.f_type != TMPFS_MAGIC || fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
+        return hth_fail(HTH_EDENIED,
+                        "shared memory must be a memfd that is sealed against shrinking");
     }
-    snprintf(path, sizeof path, "/proc/%" PRIu64 "/fd/%d", c->pid, fd);
-    int f = open(path, how | O_CLOEXEC | O_NONBLOCK);
-    if (f < 0) {
-        return hth_fail(HTH_EDENIED, "cannot open the shared memory of process %" PRIu64, c->pid);
-    }
-    int seals = fcntl(f, F_GET_SEALS);
-    hth_err err = HTH_OK;
-    if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || fstatfs(f, &fs) != 0 ||
-        fs.f_type != TMPFS_MAGIC) {
-        err =
-            hth_fail(HTH_EDENIED, "shared memory must be a memfd that is sealed against shrinking");
-    } else if (fstat(f, &st) != 0 || bytes == 0 || (uint64_t)st.st_size < bytes) {
-        err = hth_fail(HTH_EINVAL, "the shared memory is smaller than %" PRIu64 " bytes", bytes);
-    }
-    if (err != HTH_OK) {
-        close(f);
-        return err;
-    }
-    *out = f;
-    return HTH_OK;
+    return bytes > 0 && (uint64_t)st.st_size >= bytes
+               ? HTH_OK
+               : hth_fail(HTH_EINVAL, "the shared memory is smaller than %" PRIu64 " bytes", bytes);
 }
 
 // conn_add_region stores the number under the lock: afterwards the region may already be gone
@@ -277,33 +271,37 @@ static hth_err conn_add_region(hth_conn *c, hth_region *r, uint32_t *id)
     return err;
 }
 
-static hth_err conn_map(const hth_conn *c, int fd, uint64_t bytes, bool write, void **out)
+static hth_err conn_map(const hth_conn *c, uint64_t handle, uint64_t bytes, bool write, void **out)
 {
-    int f = -1;
-    HTH_TRY(conn_open_memfd(c, fd, bytes, write ? O_RDWR : O_RDONLY, &f));
-    void *p = mmap(NULL, bytes, write ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, f, 0);
-    int e = errno;
-    if (p != MAP_FAILED && c->table->engine != NULL) {
-        hth_engine_share(c->table->engine, f, 0, p, bytes);
+    int fd;
+    HTH_TRY(hth_conn_take(c, handle, &fd));
+    hth_err err = conn_check_memfd(fd, bytes);
+    if (err == HTH_OK) {
+        int may = write ? PROT_READ | PROT_WRITE : PROT_READ;
+        void *p = mmap(NULL, bytes, may, MAP_SHARED, fd, 0);
+        if (p == MAP_FAILED) {
+            err = hth_fail_errno(errno, "cannot map %" PRIu64 " bytes of shared memory", bytes);
+        } else {
+            *out = p;
+        }
     }
-    close(f);
-    if (p == MAP_FAILED) {
-        return hth_fail_errno(e, "cannot map %" PRIu64 " bytes of shared memory", bytes);
+    if (err == HTH_OK && c->table->engine != NULL) {
+        hth_engine_share(c->table->engine, fd, 0, *out, bytes);
     }
-    *out = p;
-    return HTH_OK;
+    close(fd);
+    return err;
 }
 
-hth_err hth_conn_map_ring(hth_conn *c, int fd, uint64_t bytes, void **out)
+hth_err hth_conn_map_ring(hth_conn *c, uint64_t handle, uint64_t bytes, void **out)
 {
     *out = NULL;
-    return conn_map(c, fd, bytes, true, out);
+    return conn_map(c, handle, bytes, true, out);
 }
 
-static hth_err conn_map_region(hth_conn *c, int fd, uint64_t bytes, uint32_t *region)
+static hth_err conn_map_region(hth_conn *c, uint64_t handle, uint64_t bytes, uint32_t *region)
 {
     void *p;
-    HTH_TRY(conn_map(c, fd, bytes, false, &p));
+    HTH_TRY(conn_map(c, handle, bytes, false, &p));
     hth_region *r = hth_calloc(1, sizeof *r);
     hth_err err = HTH_ENOMEM;
     if (r != NULL) {
@@ -319,10 +317,10 @@ static hth_err conn_map_region(hth_conn *c, int fd, uint64_t bytes, uint32_t *re
     return HTH_OK;
 }
 
-hth_err hth_conn_map(hth_conn *c, int fd, uint64_t bytes, uint32_t *region)
+hth_err hth_conn_map(hth_conn *c, uint64_t handle, uint64_t bytes, uint32_t *region)
 {
     HTH_TRY(hth_mapped_take(c->tenant, bytes));
-    hth_err err = conn_map_region(c, fd, bytes, region);
+    hth_err err = conn_map_region(c, handle, bytes, region);
     if (err != HTH_OK) {
         hth_mapped_give(c->tenant, bytes);
     }

@@ -4,11 +4,11 @@
 // Design notes
 // A connection is opened and closed by the front end that accepted it; calls in flight hold it.
 // Regions belong to a connection and go with it, so the memory of a killed client is back as soon
-// as its calls are. A region is a memfd of the peer that the kernel names (SO_PEERCRED), opened
-// through /proc/PID/fd: it must be sealed against shrinking, so that no access can fault, and is
-// mapped read-only. What the client writes while a request runs may change the request's result but
-// nothing else: request.c copies everything that steers addresses. Thread-safe. Table and regions
-// are guarded by one lock, held for lookups only.
+// as its calls are. A region is a memfd that its client has passed (descriptors.h): it must be
+// sealed against shrinking, so that no access can fault, and is mapped read-only. What the client
+// writes while a request runs may change the request's result but nothing else: request.c copies
+// everything that steers addresses. Thread-safe. Table and regions are guarded by one lock, held
+// for lookups only.
 #ifndef HTH_SERVER_CONN_H
 #define HTH_SERVER_CONN_H
 
@@ -22,9 +22,10 @@
 typedef struct hth_conns hth_conns;
 typedef struct hth_conn hth_conn;
 typedef struct hth_region hth_region;
+typedef struct hth_descriptors hth_descriptors;
 
-// hth_conns_open: `auth` must outlive the table.
-hth_err hth_conns_open(const hth_auth *auth, hth_conns **out);
+// hth_conns_open: `auth` and `descriptors`, which may be NULL, must outlive the table.
+hth_err hth_conns_open(const hth_auth *auth, hth_descriptors *descriptors, hth_conns **out);
 // hth_conns_close: every connection must be removed and released. NULL is allowed.
 void hth_conns_close(hth_conns *c);
 // hth_conns_share has `engine`, which must outlive the connections, know of their regions; before
@@ -36,7 +37,7 @@ int hth_conns_count(hth_conns *c);
 typedef struct hth_conn_who {
     enum { HTH_CONN_NETWORK, HTH_CONN_LOCAL, HTH_CONN_EMBEDDED } where;
     bool known; // of a local one: its credentials are
-    uint64_t uid, gid, pid;
+    uint64_t uid, gid;
 } hth_conn_who;
 
 // hth_conn_open makes a connection; the caller releases it after hth_conn_close, which says that
@@ -61,13 +62,17 @@ hth_peer hth_conn_peer(const hth_conn *c);
 // or the kernel did not say.
 bool hth_conn_uid(const hth_conn *c, uint64_t *uid);
 
-// hth_conn_map maps the peer's file descriptor `fd`, a sealed memfd of `bytes`, and stores the
-// region's number. HTH_EDENIED: not a local peer, or not sealed; HTH_EINVAL: another size;
-// HTH_ETOOBIG: too many regions; HTH_EBUSY: too many bytes (mapped.h).
-hth_err hth_conn_map(hth_conn *c, int fd, uint64_t bytes, uint32_t *region);
+// hth_conn_take hands over the descriptor that the client passed under `handle`; the caller closes
+// it, and looks what it is before using it. HTH_ENOENT: there is none (any more), or it is another
+// user's; HTH_EDENIED: not over a Unix socket.
+hth_err hth_conn_take(const hth_conn *c, uint64_t handle, int *fd);
+// hth_conn_map maps the passed descriptor `handle`, a sealed memfd of `bytes`, and stores the
+// region's number. HTH_ENOENT, HTH_EDENIED: see hth_conn_take, or not a sealed memfd; HTH_EINVAL:
+// another size; HTH_ETOOBIG: too many regions; HTH_EBUSY: too many bytes (mapped.h).
+hth_err hth_conn_map(hth_conn *c, uint64_t handle, uint64_t bytes, uint32_t *region);
 // hth_conn_map_ring does the same for reading and writing, and stores where it is; the caller
 // unmaps it.
-hth_err hth_conn_map_ring(hth_conn *c, int fd, uint64_t bytes, void **out);
+hth_err hth_conn_map_ring(hth_conn *c, uint64_t handle, uint64_t bytes, void **out);
 hth_err hth_conn_unmap(hth_conn *c, uint32_t region); // requests in flight keep it; HTH_ENOENT
 // hth_conn_range stores the address of [offset, offset + bytes) of a region, and the region held
 // until hth_region_rele. HTH_EIO: not of this connection (the client tries again without it);

@@ -15,8 +15,6 @@
 
 #include <stdint.h>
 
-typedef struct hth_descriptors hth_descriptors;
-
 hth_err hth_descriptors_open(hth_descriptors **out);
 void hth_descriptors_close(hth_descriptors *d); // closes what is left; NULL is allowed
 

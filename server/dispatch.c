@@ -118,9 +118,11 @@ static void slot_end(hth_slot *s, nng_msg *reply)
     hth_wire_free_request(s->q);
     s->message.free(s->message.owner);
     hth_conn *conn = s->conn;
+    const hth_front *front = s->front;
+    void *back = s->back;
     bool answered = reply != NULL;
-    s->front->answer(s->back, reply);
     hth_free(s);
+    front->answer(back, reply);
     hth_conn_rele(conn);
     if (placed) {
         dispatch_freed(d);
@@ -272,7 +274,7 @@ static void slot_map(hth_slot *s)
 {
     Hearth__Reply r = HEARTH__REPLY__INIT;
     Hearth__Mapped body = HEARTH__MAPPED__INIT;
-    hth_err err = hth_conn_map(s->conn, s->q->map->fd, s->q->map->bytes, &body.region);
+    hth_err err = hth_conn_map(s->conn, s->q->map->handle, s->q->map->bytes, &body.region);
     if (err != HTH_OK) {
         hth_slot_fail(s, err, hth_err_detail());
         return;

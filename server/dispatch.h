@@ -74,7 +74,7 @@ typedef struct hth_message {
 // What a slot calls of its front end, with what that gave for it (`back`). Any thread; both may
 // take locks but must not wait.
 typedef struct hth_front {
-    // answer is called once, when the message is freed and the slot about to be. It takes `reply`
+    // answer is called once, when the message and the slot are freed. It takes `reply`
     // over; NULL: there is none, because nobody is there to get it, or no memory.
     void (*answer)(void *back, nng_msg *reply);
     // room is asked before a reply of so many bytes is made. HTH_EBUSY: there is none. NULL: always

@@ -110,7 +110,6 @@ struct hth_http {
     hth_http_address *addresses;
     int64_t n_conns;           // that were admitted
     hth_seldom crowded;        // lines of the log about connections that were refused
-    uint64_t buffered;         // bytes that all connections hold
     _Atomic uint64_t reserved; // bytes of all blocks
     uint64_t looked_ns;
     hth_shm *shm;

@@ -18,6 +18,7 @@
 #include "base/log.h"
 #include "base/settings.h"
 #include "base/stats.h"
+#include "server/account.h"
 
 #include <event2/bufferevent.h>
 
@@ -130,7 +131,7 @@ static void address_leave(hth_http_conn *c)
 static void conn_free(hth_http_conn *c)
 {
     hth_http *h = c->h;
-    h->buffered -= c->bytes + c->sending;
+    hth_account_give(c->bytes + c->sending);
     address_leave(c);
     if (c->held != NULL) {
         evbuffer_free(c->held);
@@ -275,7 +276,7 @@ void hth_http_conn_came(hth_http_conn *c, size_t added, size_t deleted)
     hth_http *h = c->h;
     if (added > 0) {
         c->bytes += added;
-        h->buffered += added;
+        hth_account_add(added);
         hth_stat_add(HTH_STAT_HTTP_BYTES_IN, added);
         c->since_ns = c->since_ns == 0 ? hth_now_ns() : c->since_ns;
     }
@@ -290,7 +291,7 @@ void hth_http_conn_came(hth_http_conn *c, size_t added, size_t deleted)
 
 bool hth_http_conn_full(const hth_http *h)
 {
-    return h->buffered > (uint64_t)hth_setting_int(HTH_SET_HTTP_BUFFERED_BYTES);
+    return hth_account_full();
 }
 
 hth_http_conn *hth_http_conn_of(hth_http *h, struct evhttp_request *req)
@@ -313,20 +314,21 @@ void hth_http_conn_whole(hth_http_conn *c)
 void hth_http_conn_grew(hth_http_conn *c, size_t bytes)
 {
     c->bytes += bytes;
-    c->h->buffered += bytes;
+    hth_account_add(bytes);
 }
 
 void hth_http_conn_answers(hth_http_conn *c, size_t bytes)
 {
     c->answer_ns = hth_now_ns();
     c->sending += bytes;
-    c->h->buffered += bytes;
+    hth_account_add(bytes);
 }
 
 void hth_http_conn_answered(hth_http_conn *c)
 {
     size_t rest = evbuffer_get_length(bufferevent_get_input(c->b)); // of the next request
-    c->h->buffered -= c->bytes + c->sending - rest;
+    hth_account_give(c->bytes + c->sending);
+    hth_account_add(rest);
     c->bytes = rest;
     c->sending = 0;
     c->answer_ns = 0;

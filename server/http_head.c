@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "server/account.h"
 
 #include <event2/bufferevent.h>
 #include <event2/keyvalq_struct.h>
@@ -170,11 +171,12 @@ static bool judge_size(const hth_http *h, const head *d, enum evhttp_cmd_type ve
                        hth_http_refusal *no)
 {
     uint64_t most = (uint64_t)hth_setting_int(HTH_SET_HTTP_BUFFERED_BYTES);
+    uint64_t held = hth_account_bytes();
     if (verb == EVHTTP_REQ_GET && (d->coded || d->length > HEAD_BODY_BYTES)) {
         return refusal(no, 413, "a GET has no body of this size, and none in chunks");
     }
     if (d->length <= h->message_bytes && // else evhttp refuses it
-        (h->buffered > most || d->length > most - h->buffered)) {
+        (held > most || d->length > most - held)) {
         return refusal(no, 503, "the server holds too much for its clients: try again");
     }
     return true;
@@ -291,7 +293,7 @@ void hth_http_head_drop(hth_http_conn *c)
     c->moving = true;
     evbuffer_drain(in, n);
     c->moving = false;
-    c->h->buffered -= c->bytes;
+    hth_account_give(c->bytes);
     c->bytes = 0;
     c->dropped += n;
     if (c->dropped > c->h->message_bytes) {
@@ -339,7 +341,7 @@ static void head_skip(hth_http_conn *c, struct evbuffer *b)
         evbuffer_drain(b, line);
         c->moving = false;
         c->bytes -= line;
-        c->h->buffered -= line;
+        hth_account_give(line);
     }
 }
 

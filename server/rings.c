@@ -176,7 +176,7 @@ static hth_err rings_layout(const Hearth__Attach *q, hth_ring_layout *l)
 
 static hth_err rings_map(hth_ring_client *c, const Hearth__Attach *q)
 {
-    HTH_TRY(hth_conn_map_ring(c->conn, q->fd, c->bytes, &c->memory));
+    HTH_TRY(hth_conn_map_ring(c->conn, q->handle, c->bytes, &c->memory));
     HTH_TRY(hth_ring_open(c->memory, c->layout.request_bytes, HTH_RING_CONSUMER, 0, &c->requests));
     c->replies = hth_calloc(c->layout.lanes, sizeof *c->replies);
     c->seen = hth_calloc(c->layout.lanes, sizeof *c->seen);

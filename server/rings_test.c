@@ -10,6 +10,7 @@
 #include "client/layout.h"
 #include "client/msg.h"
 #include "tests/fake_engine.h"
+#include "tests/pass_fd.h"
 
 #include <nng/protocol/reqrep0/req.h>
 
@@ -333,6 +334,7 @@ static void test_killed(void **state)
 
 typedef struct raw {
     nng_socket socket;
+    const char *url;
     hth_ring_layout layout;
     uint8_t *memory;
     size_t bytes;
@@ -373,19 +375,23 @@ static hth_err raw_attach(const raw *r, int fd, uint64_t bytes)
 {
     Hearth__Request q = HEARTH__REQUEST__INIT;
     Hearth__Attach body = HEARTH__ATTACH__INIT;
-    body.fd = fd;
+    pass_fd pass;
+    pass_begin(&pass, r->url);
+    body.handle = pass_one(&pass, fd);
     body.bytes = bytes;
     body.request_bytes = r->layout.request_bytes;
     body.lane_bytes = r->layout.lane_bytes;
     body.lanes = r->layout.lanes;
     q.body_case = HEARTH__REQUEST__BODY_ATTACH;
     q.attach = &body;
-    return raw_ask(r->socket, &q);
+    hth_err err = raw_ask(r->socket, &q);
+    pass_end(&pass);
+    return err;
 }
 
 static void raw_connect(raw *r, const char *url)
 {
-    *r = (raw){.layout = {8192, 4096, 2}};
+    *r = (raw){.url = url, .layout = {8192, 4096, 2}};
     assert_int_equal(nng_req0_open(&r->socket), 0);
     assert_int_equal(nng_dial(r->socket, url, NULL, 0), 0);
     r->bytes = hth_ring_layout_bytes(&r->layout);
@@ -472,7 +478,7 @@ static void test_bad_attach(void **state)
     assert_int_equal(ftruncate(open_fd, (off_t)a.bytes), 0);
     assert_ok(hth_memfd_make("raw", a.bytes, &fd, &p));
     assert_int_equal(raw_attach(&a, open_fd, a.bytes), HTH_EDENIED); // not sealed
-    assert_int_equal(raw_attach(&a, 9999, a.bytes), HTH_EDENIED);
+    assert_int_equal(raw_attach(&a, 9999, a.bytes), HTH_ENOENT);
     assert_int_equal(raw_attach(&a, fd, a.bytes - 64), HTH_EINVAL);
     static const hth_ring_layout bad[] = {{8191, 4096, 2},       {8192, 4095, 2},
                                           {8192, 4096, 0},       {8192, 4096, 1025},

@@ -210,6 +210,7 @@ static void rpc_ticked(evutil_socket_t fd, short what, void *arg)
         next = c->next;
         hth_rpc_conn_look(c, now_ns);
     }
+    hth_rpc_conn_shut_out(r, false);
     hth_rpc_waiters_run(r);
     rpc_stopping(r);
 }
@@ -309,7 +310,9 @@ hth_err hth_rpc_listen(hth_rpc *r, const char *url, hth_rpc_service service)
         return hth_fail(HTH_ENOMEM, "out of memory for a listener");
     }
     r->n_listeners++;
-    return hth_accept_guard_open(r->base, l->listener, url, &l->guard);
+    HTH_TRY(hth_accept_guard_open(r->base, l->listener, url, &l->guard));
+    hth_accept_guard_let_wait(l->guard); // nng's clients give up who refuses them
+    return HTH_OK;
 }
 
 // ---- lifetime
@@ -326,6 +329,7 @@ hth_err hth_rpc_open(const hth_rpc_config *config, hth_rpc **out)
     r->tokens = config->auth != NULL && hth_auth_has_tokens(config->auth);
     r->last_waiter = &r->waiters;
     r->last_event = &r->events;
+    memset(r->leaving, -1, sizeof r->leaving);
     pthread_mutex_init(&r->lock, NULL);
     r->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     r->base = event_base_new();
@@ -387,6 +391,7 @@ void hth_rpc_close(hth_rpc *r)
         hth_accept_guard_close(r->listener[i].guard);
         evconnlistener_free(r->listener[i].listener);
     }
+    hth_rpc_conn_shut_out(r, true);
     while (r->touched != NULL) {
         hth_rpc_conn *c = r->touched;
         r->touched = c->next_touched;

@@ -254,7 +254,6 @@ static hth_conn_who conn_know(const hth_rpc_listener *l, int fd)
         who.known = true;
         who.uid = cred.uid;
         who.gid = cred.gid;
-        who.pid = (uint64_t)cred.pid;
     }
     return who;
 }
@@ -311,6 +310,32 @@ static hth_err conn_open(hth_rpc_conn *c, const hth_rpc_listener *l, const hth_c
     return conn_events(c);
 }
 
+// conn_show_out ends a connection that is not taken. nng 1.5 gives an address up for good when its
+// greeting meets a closed socket, but tries again when it reads an end: so that is sent at once,
+// and the socket closed a moment later.
+static void conn_show_out(hth_rpc *r, int fd)
+{
+    int i = r->next_leaving;
+    shutdown(fd, SHUT_WR);
+    if (r->leaving[i] >= 0) {
+        close(r->leaving[i]);
+    }
+    r->leaving[i] = fd;
+    r->left[i] = false;
+    r->next_leaving = (i + 1) % HTH_RPC_LEAVING;
+}
+
+void hth_rpc_conn_shut_out(hth_rpc *r, bool all)
+{
+    for (int i = 0; i < HTH_RPC_LEAVING; i++) {
+        if (r->leaving[i] >= 0 && (all || r->left[i])) {
+            close(r->leaving[i]);
+            r->leaving[i] = -1;
+        }
+        r->left[i] = true; // at the next look
+    }
+}
+
 static void conn_undo(hth_rpc_conn *c)
 {
     struct event *events[] = {c->read, c->write, c->closed};
@@ -322,6 +347,8 @@ static void conn_undo(hth_rpc_conn *c)
     if (c->conn != NULL) {
         hth_conn_close(c->conn);
     }
+    conn_show_out(c->r, c->fd);
+    c->fd = -1;
     hth_rpc_io_fini(c);
     if (c->allowance != NULL) {
         hth_allowance_leave(c->allowance, c->service == HTH_RPC_EVENTS);
@@ -343,13 +370,13 @@ void hth_rpc_conn_accept(hth_rpc_listener *l, int fd, const struct sockaddr *a)
         hth_fail(HTH_EBUSY, "too many connections: %d (the limit of open files)",
                  hth_accept_count());
         conn_refused(r);
-        close(fd);
+        conn_show_out(r, fd);
         return;
     }
     hth_rpc_conn *c = hth_calloc(1, sizeof *c);
     if (c == NULL) {
         hth_accept_give();
-        close(fd);
+        conn_show_out(r, fd);
         return;
     }
     c->r = r;

@@ -113,6 +113,7 @@ typedef struct hth_rpc_listener {
 
 #define HTH_RPC_LISTENERS 16
 #define HTH_RPC_SCRATCH   (64u << 10)
+#define HTH_RPC_LEAVING   8
 
 typedef struct hth_rpc_event {
     struct hth_rpc_event *next;
@@ -135,6 +136,9 @@ struct hth_rpc {
     hth_rpc_conn *waiters, **last_waiter; // connections with requests that wait for a place
     atomic_int n_waiters;
     hth_seldom refusals;
+    int leaving[HTH_RPC_LEAVING]; // connections that were not taken; -1: none
+    bool left[HTH_RPC_LEAVING];
+    int next_leaving;
     uint64_t stop_ns; // when to disconnect at the latest; 0: not stopping
     bool ended;
     uint8_t scratch[HTH_RPC_SCRATCH];
@@ -154,6 +158,8 @@ bool hth_rpc_on_loop(const hth_rpc *r);
 // rpc_conn.c
 // hth_rpc_conn_accept takes over an accepted socket.
 void hth_rpc_conn_accept(hth_rpc_listener *l, int fd, const struct sockaddr *a);
+// hth_rpc_conn_shut_out closes connections that were not taken, some time ago or all.
+void hth_rpc_conn_shut_out(hth_rpc *r, bool all);
 void hth_rpc_conn_settle(hth_rpc_conn *c); // after anything was done to it: closes, pauses, goes on
 void hth_rpc_conn_close(hth_rpc_conn *c);
 void hth_rpc_conn_look(hth_rpc_conn *c, uint64_t now_ns); // for what takes too long
@@ -191,7 +197,7 @@ hth_rpc_out *hth_rpc_out_new(hth_rpc_conn *c, const void *head, size_t n_head, n
 void hth_rpc_out_fail(hth_rpc_conn *c); // has the loop close it; any thread
 // hth_rpc_out_flush sends what the socket takes; the loop's thread.
 void hth_rpc_out_flush(hth_rpc_conn *c);
-void hth_rpc_out_drop(hth_rpc_conn *c);  // all; under the lock
+void hth_rpc_out_drop(hth_rpc_conn *c); // all; under the lock
 // hth_rpc_head writes a message's length as the transport has it, and returns its bytes.
 size_t hth_rpc_head(const hth_rpc_conn *c, uint64_t bytes, uint8_t *head);
 

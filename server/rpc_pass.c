@@ -21,7 +21,8 @@ bool hth_rpc_pass_hello(const uint8_t *hello)
     return memcmp(hello, pass, sizeof pass) == 0;
 }
 
-// pass_receive takes one message; *fd gets its descriptor. Returns as recvmsg does.
+// pass_receive takes one message; *fd gets its descriptor, if it has one and no more: padding has
+// room for a second. Returns as recvmsg does.
 static ssize_t pass_receive(int from, uint8_t *bytes, int *fd)
 {
     union {
@@ -31,17 +32,21 @@ static ssize_t pass_receive(int from, uint8_t *bytes, int *fd)
     struct iovec v = {bytes, PASS_BYTES};
     struct msghdr m = {
         .msg_iov = &v, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+    int came[sizeof control / sizeof(int)];
+    size_t n_came = 0;
     *fd = -1;
     ssize_t n = recvmsg(from, &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-    for (struct cmsghdr *h = n >= 0 ? CMSG_FIRSTHDR(&m) : NULL; h != NULL; h = CMSG_NXTHDR(&m, h)) {
-        if (h->cmsg_level == SOL_SOCKET && h->cmsg_type == SCM_RIGHTS &&
-            h->cmsg_len == CMSG_LEN(sizeof(int))) {
-            memcpy(fd, CMSG_DATA(h), sizeof *fd);
-        }
+    const struct cmsghdr *h = n >= 0 ? CMSG_FIRSTHDR(&m) : NULL;
+    if (h != NULL && h->cmsg_level == SOL_SOCKET && h->cmsg_type == SCM_RIGHTS) {
+        n_came = (h->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+        memcpy(came, CMSG_DATA(h), n_came * sizeof(int));
     }
-    if (n >= 0 && (m.msg_flags & MSG_CTRUNC) != 0 && *fd >= 0) { // there were more
-        close(*fd);
-        *fd = -1;
+    if (n_came == 1 && (m.msg_flags & MSG_CTRUNC) == 0) {
+        *fd = came[0];
+        return n;
+    }
+    while (n_came > 0) {
+        close(came[--n_came]);
     }
     return n;
 }

@@ -179,8 +179,8 @@ static hth_err server_start(hth_server *s, const hth_server_config *config)
     HTH_TRY(hth_jobs_open(&s->jobs));
     HTH_TRY(server_auth(s));
     HTH_TRY(server_tls(s, config));
-    HTH_TRY(hth_conns_open(s->auth, &s->conns));
     HTH_TRY(hth_descriptors_open(&s->descriptors));
+    HTH_TRY(hth_conns_open(s->auth, s->descriptors, &s->conns));
     HTH_TRY(hth_allowances_open(&s->allowances));
     HTH_TRY(hth_publisher_open(s->allowances, &s->publisher));
     hth_engine_config e = {.device = config->device,

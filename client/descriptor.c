@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/descriptor.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#define DESCRIPTOR_BYTES   8
+#define DESCRIPTOR_SECONDS 10
+
+static void descriptor_drop(hearth *h)
+{
+    if (h->channel >= 0) {
+        close(h->channel);
+        h->channel = -1;
+    }
+}
+
+static hth_err descriptor_connect(hearth *h)
+{
+    static const char hello[DESCRIPTOR_BYTES] = {0, 'H', 'F', 'D', 0, 0, 0, 1};
+    const struct timeval patience = {.tv_sec = DESCRIPTOR_SECONDS};
+    struct sockaddr_un a = {.sun_family = AF_UNIX};
+    if (strncmp(h->url, "ipc://", 6) != 0 || strlen(h->url + 6) >= sizeof a.sun_path) {
+        return hth_fail(HTH_ENOTSUP, "descriptors are only passed over ipc://, not to %s", h->url);
+    }
+    strcpy(a.sun_path, h->url + 6);
+    h->channel = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (h->channel < 0) {
+        return hth_fail_errno(errno, "cannot make a socket");
+    }
+    if (setsockopt(h->channel, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience) != 0 ||
+        setsockopt(h->channel, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience) != 0 ||
+        connect(h->channel, (const struct sockaddr *)&a, sizeof a) != 0 ||
+        send(h->channel, hello, sizeof hello, MSG_NOSIGNAL) != sizeof hello) {
+        hth_err err = hth_fail_errno(errno, "no server at %s", h->url);
+        descriptor_drop(h);
+        return err;
+    }
+    return HTH_OK;
+}
+
+static ssize_t descriptor_send(int to, int fd)
+{
+    char zero[DESCRIPTOR_BYTES] = {0};
+    union {
+        struct cmsghdr head;
+        char space[CMSG_SPACE(sizeof(int))];
+    } control;
+    struct iovec v = {zero, sizeof zero};
+    struct msghdr m = {
+        .msg_iov = &v, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+    memset(&control, 0, sizeof control);
+    control.head.cmsg_level = SOL_SOCKET;
+    control.head.cmsg_type = SCM_RIGHTS;
+    control.head.cmsg_len = CMSG_LEN(sizeof fd);
+    memcpy(CMSG_DATA(&control.head), &fd, sizeof fd);
+    return sendmsg(to, &m, MSG_NOSIGNAL);
+}
+
+// descriptor_exchange sends a descriptor over the connection that is there.
+static hth_err descriptor_exchange(hearth *h, int fd, uint64_t *handle)
+{
+    uint8_t answer[DESCRIPTOR_BYTES];
+    if (descriptor_send(h->channel, fd) != DESCRIPTOR_BYTES ||
+        recv(h->channel, answer, sizeof answer, MSG_WAITALL) != DESCRIPTOR_BYTES) {
+        descriptor_drop(h);
+        return hth_fail(HTH_EIO, "%s takes no descriptors", h->url);
+    }
+    *handle = 0;
+    for (int i = 0; i < DESCRIPTOR_BYTES; i++) {
+        *handle |= (uint64_t)answer[i] << (8 * i);
+    }
+    return *handle != 0 ? HTH_OK
+                        : hth_fail(HTH_EBUSY, "%s has too many passed descriptors", h->url);
+}
+
+hth_err hth_descriptor_pass(hearth *h, int fd, uint64_t *handle)
+{
+    hth_err err = HTH_EIO;
+    pthread_mutex_lock(&h->passing);
+    if (h->channel >= 0) { // of a server that may have gone since
+        err = descriptor_exchange(h, fd, handle);
+    }
+    if (err == HTH_EIO) {
+        err = descriptor_connect(h);
+        err = err == HTH_OK ? descriptor_exchange(h, fd, handle) : err;
+    }
+    pthread_mutex_unlock(&h->passing);
+    return err;
+}
+
+void hth_descriptor_fini(hearth *h)
+{
+    descriptor_drop(h);
+}
