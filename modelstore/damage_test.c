@@ -419,6 +419,29 @@ static void test_record(void **state)
     close_fixture(&f);
 }
 
+// An older version's record is repaired by an import of what it was, which makes a new one.
+static void test_older_record(void **state)
+{
+    fixture f;
+    hth_put_result r;
+    hth_manifest m;
+    open_fixture(state, &f);
+    assert_ok(test_put(f.s, "m", 2, &r));
+    hth_version_key key = hth_version_key_of("m", 1);
+    edit_index(&f, HTH_TABLE_VERSIONS, key.text, key.bytes, 33);
+    assert_err(hth_store_get(f.s, "m", 1, &m), HTH_ECORRUPT, "'m:1': its record");
+    assert_ok(test_put(f.s, "m", 1, &r));
+    assert_true(!r.unchanged && r.version == 3 && r.record_repaired && r.tensors_repaired == 0);
+    assert_ok(hth_store_get(f.s, "m", 1, &m));
+    assert_true(m.created_ns == f.m.created_ns);
+    hth_manifest_fini(&m);
+    assert_ok(hth_store_get(f.s, "m", 3, &m));
+    assert_true(m.created_ns > f.m.created_ns);
+    hth_manifest_fini(&m);
+    assert_ok(hth_store_verify(f.s, "m", 1));
+    close_fixture(&f);
+}
+
 // The store of version 0.1.0 has no sums: it is used as it is.
 static hth_err no_checks_row(hth_txn *t, void *ctx, const MDB_val *key, const MDB_val *value)
 {
@@ -584,10 +607,10 @@ static void test_cancel(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(test_files),  TEST(test_shared),        TEST(test_mapped),     TEST(test_when),
-        TEST(test_always), TEST(test_small_tensor),  TEST(test_tensor_row), TEST(test_gc),
-        TEST(test_record), TEST(test_older_store),   TEST(test_disk_full),  TEST(test_killed),
-        TEST(test_cancel), TEST(test_out_of_memory),
+        TEST(test_files),  TEST(test_shared),       TEST(test_mapped),        TEST(test_when),
+        TEST(test_always), TEST(test_small_tensor), TEST(test_tensor_row),    TEST(test_gc),
+        TEST(test_record), TEST(test_older_store),  TEST(test_older_record),  TEST(test_disk_full),
+        TEST(test_killed), TEST(test_cancel),       TEST(test_out_of_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -97,31 +97,24 @@ static hth_err put_checked(hth_txn *t, hth_put_job *j)
 }
 
 // put_same tells whether version `last` of the model has the same content: its record, or, where
-// that is damaged, what it was. Then it is written again.
+// that is damaged, what it was.
 static hth_err put_same(hth_txn *t, hth_put_job *j, int last, bool *same)
 {
     MDB_val v;
     hth_record_sum sum, mine = hth_check_sum(j->record.data, j->record.n);
     hth_version_key key = hth_version_key_of(j->name, last);
-    *same = j->result.record_repaired = false;
+    *same = false;
     if (last == 0) {
         return HTH_OK;
     }
     HTH_TRY(hth_txn_get(t, HTH_TABLE_VERSIONS, key.text, key.bytes, &v));
-    hth_record_sum have = hth_check_sum(v.mv_data, v.mv_size);
     hth_err err = hth_check_sum_get(t, &key, &sum);
-    if (err != HTH_OK) {
-        *same = hth_id_equal(&have.sum, &mine.sum);
-        return err == HTH_ENOENT ? HTH_OK : err;
+    if (err == HTH_ENOENT) {
+        sum = hth_check_sum(v.mv_data, v.mv_size);
+        err = HTH_OK;
     }
-    *same = hth_id_equal(&sum.sum, &mine.sum);
-    if (!*same || (have.created_ns == sum.created_ns && hth_id_equal(&have.sum, &sum.sum))) {
-        return HTH_OK;
-    }
-    j->result.record_repaired = true;
-    memcpy(j->record.data, &sum.created_ns, HTH_RECORD_CREATED_BYTES);
-    HTH_TRY(hth_txn_put(t, HTH_TABLE_VERSIONS, key.text, key.bytes, j->record.data, j->record.n));
-    return hth_check_event(t);
+    *same = err == HTH_OK && hth_id_equal(&sum.sum, &mine.sum);
+    return err;
 }
 
 static hth_err put_number(hth_txn *t, const hth_put_job *j, int last, uint32_t *number)
@@ -149,6 +142,7 @@ static hth_err put_commit(hth_txn *t, void *ctx)
     HTH_TRY(put_name_files(j));
     HTH_TRY(hth_store_last(t, j->name, &last));
     HTH_TRY(put_same(t, j, last, &j->result.unchanged));
+    HTH_TRY(hth_put_mend_records(t, j));
     HTH_TRY(hth_put_mend(t, j));
     HTH_TRY(put_checked(t, j));
     if (j->result.unchanged) {

@@ -65,6 +65,9 @@ hth_err hth_put_compare(hth_put_job *j, hth_put_item *it);
 // damaged one, or of one that it had lost, is wrong. In the put's transaction; every file is in its
 // place.
 hth_err hth_put_mend(hth_txn *t, hth_put_job *j);
+// hth_put_mend_records writes the damaged records of those versions of the model again that were
+// what is being put; before hth_put_mend.
+hth_err hth_put_mend_records(hth_txn *t, hth_put_job *j);
 // hth_put_tick counts bytes that were worked on and, on the caller's thread, tells the caller.
 // HTH_ECANCELED.
 hth_err hth_put_tick(hth_put_job *j, size_t bytes);

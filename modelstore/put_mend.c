@@ -160,3 +160,63 @@ hth_err hth_put_mend(hth_txn *t, hth_put_job *j)
     hth_uses_fini(&uses);
     return err == HTH_OK ? hth_check_event(t) : err;
 }
+
+typedef struct mend_record {
+    hth_put_job *j;
+    hth_record_sum mine;
+    int after, version; // the first one after `after` that is to be written; 0: none
+    uint64_t created_ns;
+} mend_record;
+
+// mend_record_row finds the next version whose record has my sum and is not what it says.
+static hth_err mend_record_row(hth_txn *t, void *ctx, const MDB_val *key, const MDB_val *value)
+{
+    mend_record *m = ctx;
+    char name[HTH_STORE_NAME_MAX + 1];
+    int version;
+    hth_record_sum sum;
+    HTH_TRY(hth_version_key_parse(key, name, &version));
+    if (strcmp(name, m->j->name) != 0) {
+        return HTH_ECANCELED; // past the model's rows
+    }
+    hth_version_key k = hth_version_key_of(name, version);
+    hth_err err = version > m->after ? hth_check_sum_get(t, &k, &sum) : HTH_ENOENT;
+    if (err != HTH_OK || !hth_id_equal(&sum.sum, &m->mine.sum)) {
+        return err == HTH_ENOENT ? HTH_OK : err;
+    }
+    hth_record_sum have = hth_check_sum(value->mv_data, value->mv_size);
+    if (have.created_ns == sum.created_ns && hth_id_equal(&have.sum, &sum.sum)) {
+        return HTH_OK;
+    }
+    m->version = version;
+    m->created_ns = sum.created_ns;
+    return HTH_ECANCELED;
+}
+
+hth_err hth_put_mend_records(hth_txn *t, hth_put_job *j)
+{
+    mend_record m = {.j = j, .mine = hth_check_sum(j->record.data, j->record.n)};
+    hth_version_key from = hth_version_key_of(j->name, 0);
+    j->result.record_repaired = false;
+    for (;;) {
+        m.version = 0;
+        hth_err err =
+            hth_txn_each(t, HTH_TABLE_VERSIONS, from.text, from.bytes, mend_record_row, &m);
+        if (err != HTH_OK && err != HTH_ECANCELED) {
+            return err;
+        }
+        if (m.version == 0) {
+            break;
+        }
+        hth_version_key key = hth_version_key_of(j->name, m.version);
+        uint64_t created_ns; // of what is being put
+        memcpy(&created_ns, j->record.data, sizeof created_ns);
+        memcpy(j->record.data, &m.created_ns, sizeof m.created_ns);
+        err = hth_txn_put(t, HTH_TABLE_VERSIONS, key.text, key.bytes, j->record.data, j->record.n);
+        memcpy(j->record.data, &created_ns, sizeof created_ns);
+        HTH_TRY(err);
+        m.after = m.version;
+        j->result.record_repaired = true;
+    }
+    return j->result.record_repaired ? hth_check_event(t) : HTH_OK;
+}

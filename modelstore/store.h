@@ -37,7 +37,7 @@ typedef struct hth_put_result {
     uint64_t tensors_new, tensors_shared, bytes_new, bytes_shared;
     bool unchanged; // equal to the latest version: no new version was made, `version` is that one
     uint64_t tensors_repaired, bytes_repaired; // of those shared: were damaged in the store
-    bool record_repaired; // .. and so was the record of the version that it is equal to
+    bool record_repaired; // .. and so was the record of a version of this model that it is equal to
 } hth_put_result;
 
 // hth_progress_fn is told how far long work is; returning non-zero cancels it (HTH_ECANCELED).

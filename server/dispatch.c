@@ -446,10 +446,18 @@ hth_err hth_dispatch_open(const hth_dispatch_config *config, hth_dispatch **out)
     return HTH_OK;
 }
 
+// A store takes as long to read as it is large, and loses nothing by being read another time.
 void hth_dispatch_refuse(hth_dispatch *d)
 {
     pthread_mutex_lock(&d->lock);
     d->stopping = true;
+    for (hth_slot *s = d->slots; s != NULL; s = s->after) {
+        bool verify = s->q != NULL && s->q->body_case == HEARTH__REQUEST__BODY_QUERY &&
+                      strcmp(s->q->query->what, "verify") == 0;
+        if (verify) {
+            s->r.canceled = 1;
+        }
+    }
     pthread_mutex_unlock(&d->lock);
 }
 

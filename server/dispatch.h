@@ -44,7 +44,7 @@ typedef struct hth_dispatch_config {
 // hth_dispatch_open: everything in the configuration must outlive the dispatcher.
 hth_err hth_dispatch_open(const hth_dispatch_config *config, hth_dispatch **out);
 // hth_dispatch_refuse answers what comes from now on with HTH_ECANCELED, but for questions about
-// other requests.
+// other requests, and cancels the reading of stores.
 void hth_dispatch_refuse(hth_dispatch *d);
 // hth_dispatch_stop does the same and returns when everything accepted is answered. HTH_ETIMEDOUT:
 // that took longer than `limit_ns` (0: whatever it takes), and can be called again.

@@ -90,6 +90,9 @@ static void index_add(const hth_http_call *c, const json_t *loaded, const hth_st
     if (hth_http_unloaded_find(h, e->name) != NULL) {
         state = "UNAVAILABLE";
         reason = "unloaded";
+    } else if (e->damaged) {
+        state = "UNAVAILABLE";
+        reason = "damaged in the store: an import of the same file repairs it";
     } else if (m != NULL) {
         state = json_string_value(json_object_get(m, "state"));
         reason = index_reason(m, hth_http_is_near(h, c->req), cleared);

@@ -115,6 +115,11 @@ class Damage(unittest.TestCase):
         self.assertIn("model 'digits' version 1: it is damaged in the store, and not served: tensor '", sentence)
         self.assertIn('an import of the same file repairs it', sentence)
         self.assertIn('tensor ', self.s.hearth('load', 'digits', code=1))
+        c = http.client.HTTPConnection('127.0.0.1', self.s.port, timeout=PATIENCE)
+        c.request('POST', '/v2/repository/index')
+        row = json.loads(c.getresponse().read())[0]
+        c.close()
+        self.assertEqual((row['state'], row['reason'][:20]), ('UNAVAILABLE', 'damaged in the store'))
 
     def test_before_the_start(self):
         """A bit that flipped while nobody looked."""
