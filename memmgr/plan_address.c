@@ -6,7 +6,8 @@
 // plan_address_skyline.c looks for better ones.
 //
 // Who shares a stage with whom is computed once, as adjacency lists; a pass then costs the sum of
-// their lengths. The search is limited by the neighbours that it looks at, so it is deterministic.
+// their lengths. Where these would be too long there is one placement (plan_address_stream.c). The
+// search is limited by the neighbours that it looks at, so it is deterministic.
 #include "memmgr/plan_address_parts.h"
 
 #include "base/alloc.h"
@@ -20,6 +21,9 @@
 #define ADDRESS_KINDS    5      // of orders
 #define ADDRESS_LEAST    6      // passes, whatever the time
 #define ADDRESS_PATIENCE 5      // times as many, where a target can be reached
+// Of all rectangles together, 64 MiB: with more there is no search. Networks of thousands of layers
+// have a tenth of that.
+#define ADDRESS_NEIGHBOURS ((uint64_t)1 << 24)
 
 typedef struct address_item {
     uint64_t key, key2;
@@ -80,6 +84,37 @@ static void address_pairs(hth_address *a, const int *by_first, int *active, int 
     }
 }
 
+// How many neighbours all have, without looking at each: whoever is born has those that live.
+static hth_err address_count(const hth_address *a, uint64_t *sum)
+{
+    int *born = hth_calloc((size_t)a->n_stages + 1, sizeof *born);
+    int *died = hth_calloc((size_t)a->n_stages + 1, sizeof *died);
+    uint64_t living = 0;
+    *sum = 0;
+    for (int i = 0; i < a->n && born != NULL && died != NULL; i++) {
+        born[a->r[i].first]++;
+        died[a->r[i].last + 1]++;
+    }
+    for (int s = 0; s < a->n_stages && born != NULL && died != NULL; s++) {
+        uint64_t fresh = (uint64_t)born[s];
+        living -= (uint64_t)died[s];
+        *sum += fresh * (2 * living + fresh) - fresh;
+        living += fresh;
+    }
+    bool done = born != NULL && died != NULL;
+    hth_free(born);
+    hth_free(died);
+    return done ? HTH_OK : hth_fail(HTH_ENOMEM, "no memory for the neighbours of %d buffers", a->n);
+}
+
+static hth_err address_sort_stages(hth_address *a, bool by_last, int *order)
+{
+    for (int i = 0; i < a->n; i++) {
+        a->key[i] = (uint64_t)(INT32_MAX - (by_last ? a->r[i].last : a->r[i].first));
+    }
+    return address_sort(a, order);
+}
+
 static hth_err address_adjacency(hth_address *a)
 {
     size_t n = (size_t)a->n;
@@ -88,10 +123,7 @@ static hth_err address_adjacency(hth_address *a)
     if (active == NULL || fill == NULL) {
         goto out;
     }
-    for (int i = 0; i < a->n; i++) {
-        a->key[i] = (uint64_t)(INT32_MAX - a->r[i].first);
-    }
-    HTH_GOTO(address_sort(a, a->order), out);
+    HTH_GOTO(address_sort_stages(a, false, a->order), out);
     address_pairs(a, a->order, active, fill);
     int64_t sum = 0;
     for (int i = 0; i < a->n; i++) {
@@ -204,6 +236,19 @@ static void address_keys(hth_address *a, int kind)
     }
 }
 
+// address_many places rectangles that have too many neighbours for a search.
+static hth_err address_many(hth_address *a)
+{
+    int *by_last = hth_alloc((size_t)a->n * sizeof *by_last);
+    hth_err err =
+        by_last != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "no memory to place %d buffers", a->n);
+    err = err == HTH_OK ? address_sort_stages(a, true, by_last) : err;
+    err = err == HTH_OK ? address_sort_stages(a, false, a->order) : err;
+    err = err == HTH_OK ? hth_address_stream(a, a->order, by_last) : err;
+    hth_free(by_last);
+    return err;
+}
+
 static hth_err address_search(hth_address *a, int effort)
 {
     for (int pass = 0; pass < 2 * ADDRESS_KINDS; pass++) {
@@ -241,6 +286,23 @@ static hth_err rect_load(const hth_rect *r, int n, int n_stages, uint64_t **out,
     return HTH_OK;
 }
 
+static hth_err address_place(hth_address *a, uint64_t target, int effort)
+{
+    uint64_t neighbours, near = a->peak + a->peak / ADDRESS_NEAR;
+    HTH_TRY(address_count(a, &neighbours));
+    if (neighbours > ADDRESS_NEIGHBOURS) {
+        return address_many(a);
+    }
+    HTH_TRY(address_adjacency(a));
+    HTH_TRY(address_search(a, effort));
+    if (a->best_height > target || a->best_height <= near) {
+        return HTH_OK;
+    }
+    a->goal = near; // it fits: now lower, for a moment
+    a->most = a->visits + ADDRESS_LOWER * (int64_t)ADDRESS_VISITS;
+    return hth_address_skyline(a);
+}
+
 hth_err hth_address_assign(hth_rect *r, int n, uint64_t target, int effort, uint64_t *height)
 {
     int n_stages = 0;
@@ -250,7 +312,6 @@ hth_err hth_address_assign(hth_rect *r, int n, uint64_t target, int effort, uint
     }
     HTH_TRY(rect_load(r, n, n_stages, &load, &peak));
     size_t count = (size_t)n;
-    uint64_t near = peak + peak / ADDRESS_NEAR;
     hth_address a = {.r = r,
                      .n = n,
                      .n_stages = n_stages,
@@ -273,13 +334,7 @@ hth_err hth_address_assign(hth_rect *r, int n, uint64_t target, int effort, uint
         hth_fail(err, "no memory to place %d buffers", n);
         goto out;
     }
-    HTH_GOTO(address_adjacency(&a), out);
-    HTH_GOTO(address_search(&a, effort), out);
-    if (a.best_height <= target && a.best_height > near) { // it fits: now lower, for a moment
-        a.goal = near;
-        a.most = a.visits + ADDRESS_LOWER * (int64_t)ADDRESS_VISITS;
-        HTH_GOTO(hth_address_skyline(&a), out);
-    }
+    HTH_GOTO(address_place(&a, target, effort), out);
     *height = n > 0 ? a.best_height : 0;
     for (int i = 0; i < n; i++) {
         r[i].offset = a.best[i];

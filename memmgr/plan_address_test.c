@@ -125,6 +125,43 @@ static void test_training_steps(void **state)
     }
 }
 
+static hth_rect *many(int n, int stages, int longest)
+{
+    hth_rect *r = hth_calloc((size_t)n, sizeof *r);
+    assert_non_null(r);
+    for (int i = 0; i < n; i++) {
+        int first = (int)pt_random((uint32_t)stages);
+        int last = first + (int)pt_random((uint32_t)longest);
+        r[i] =
+            (hth_rect){first, last < stages ? last : stages - 1, 64 * (uint64_t)pt_random(500), 0};
+    }
+    return r;
+}
+
+// So many at the same time that lists of neighbours would have thousands of millions of entries:
+// placed in one go, not much higher than the peak.
+static void test_many(void **state)
+{
+    uint64_t height;
+    pt_state = 7;
+    hth_rect *r = many(9000, 9000, 9000);
+    assert_ok(hth_address_assign(r, 9000, 0, 1, &height));
+    assert_disjoint(r, 9000, height);
+    uint64_t peak = peak_of(r, 9000);
+    print_message("# 9000 buffers, height / peak %.4f\n", (double)height / (double)peak);
+    assert_true(height <= peak + peak / 4);
+    hth_free(r);
+    r = many(300000, 300000, 300000);
+    assert_ok(hth_address_assign(r, 300000, 0, 4, &height));
+    hth_free(r);
+    r = many(9000, 1, 1); // all at once: no gap is lost
+    assert_ok(hth_address_assign(r, 9000, 0, 1, &height));
+    assert_disjoint(r, 9000, height);
+    assert_int_equal(height, peak_of(r, 9000));
+    FAULT_LOOP(hth_address_assign(r, 9000, 0, 1, &height));
+    hth_free(r);
+}
+
 static void test_edges(void **state)
 {
     uint64_t height = 1;
@@ -173,8 +210,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_known_optimum),  cmocka_unit_test(test_random_rectangles),
-        cmocka_unit_test(test_training_steps), cmocka_unit_test(test_edges),
-        cmocka_unit_test(workspaces_give_way),
+        cmocka_unit_test(test_training_steps), cmocka_unit_test(test_many),
+        cmocka_unit_test(test_edges),          cmocka_unit_test(workspaces_give_way),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
