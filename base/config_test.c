@@ -107,7 +107,7 @@ static void test_reload(void **state)
     assert_ok(hth_config_read(&c, &report));
     assert_int_equal(hth_config_reload(&c, &report), 2); // the level, and nodes to the default
     assert_string_equal(hth_setting_text(HTH_SET_LOG_LEVEL, text), "debug");
-    assert_int_equal(hth_setting_int(HTH_SET_LIMIT_NODES), 1000000);
+    assert_int_equal(hth_setting_int(HTH_SET_LIMIT_NODES), 200000);
     assert_int_equal(hth_setting_int(HTH_SET_DRAIN_SECONDS), 7);
     assert_string_equal(hth_setting_text(HTH_SET_STORE, text), "/a");
     assert_said(":1: store stays '/a': '/b' takes a restart\n");

@@ -104,8 +104,10 @@ typedef enum hth_setting_change {
     X(LIMIT_RANK, "limits.rank", COUNT, 8, 1, 8, FIXED, "most dimensions of a tensor")             \
     X(LIMIT_ELEMENTS, "limits.elements", COUNT, 1099511627776.0, 1, 1125899906842624.0, LIVE,      \
       "most elements of one tensor")                                                               \
-    X(LIMIT_NODES, "limits.nodes", COUNT, 1000000, 1, 100000000, LIVE,                             \
-      "most operators of a model")                                                                 \
+    X(LIMIT_NODES, "limits.nodes", COUNT, 200000, 1, 100000000, LIVE,                              \
+      "most operators of a model; each takes some 4 KiB of memory when it is loaded")              \
+    X(LIMIT_SIGNATURE, "limits.signature", COUNT, 4096, 1, 1000000, LIVE,                          \
+      "most inputs and outputs of a model together")                                               \
     X(LIMIT_FOLD_BYTES, "limits.fold_bytes", BYTES, 256 * HTH_MIB, 0, 1024 * HTH_TIB, LIVE,        \
       "memory for results that a model's constants decide and that are computed beforehand, in "   \
       "addition to 4 times its constants; more is computed by each run")                           \

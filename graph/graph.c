@@ -314,26 +314,6 @@ hth_err hth_graph_compact(hth_graph *g)
     return HTH_OK;
 }
 
-int hth_graph_users(const hth_graph *g, int value, int *only_node)
-{
-    int users = 0, last = -1;
-    for (int i = 0; i < g->n_nodes; i++) {
-        for (int k = 0; k < g->nodes[i].n_inputs && !g->nodes[i].deleted; k++) {
-            if (g->nodes[i].inputs[k] == value) {
-                users++;
-                last = i;
-            }
-        }
-    }
-    for (int i = 0; i < g->n_outputs; i++) {
-        users += g->outputs[i] == value;
-    }
-    if (only_node != NULL) {
-        *only_node = last;
-    }
-    return users;
-}
-
 static hth_err check_node(const hth_graph *g, int i)
 {
     const hth_node *n = &g->nodes[i];

@@ -163,9 +163,6 @@ hth_err hth_graph_compact(hth_graph *g);
 // hth_graph_check verifies indices, order, producers, uniqueness; HTH_ECORRUPT says what is wrong.
 // For tests and imports.
 hth_err hth_graph_check(const hth_graph *g);
-// hth_graph_users counts how many node inputs and graph outputs read `value`; *only_node (may be
-// NULL) gets the last reading node, -1 if none.
-int hth_graph_users(const hth_graph *g, int value, int *only_node);
 
 // Attributes. Getters return the default when the attribute is absent or of another type.
 const hth_attr *hth_node_attr(const hth_node *n, const char *name);

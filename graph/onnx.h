@@ -17,8 +17,9 @@ typedef struct hth_onnx_limits {
     uint64_t max_model_bytes; // file and external data together
     uint64_t max_tensor_elements;
     int max_nodes, max_rank; // rank <= HTH_MAX_RANK
+    int max_signature;       // inputs and outputs together
 } hth_onnx_limits;
-extern const hth_onnx_limits hth_onnx_default_limits; // 64 GiB, 2^40, 1,000,000, 8
+extern const hth_onnx_limits hth_onnx_default_limits; // 64 GiB, 2^40, 200,000, 8, 4,096
 
 typedef struct hth_onnx_tensor {
     char *name;

@@ -310,6 +310,70 @@ static void doubling(bad *b) // 2^24 calls, and not one node
     put_nested(&b->graph, 1, make_node("f", "a", "x", "y"));
 }
 
+// A function whose body makes `made` (besides its result), called n times by nodes of one name.
+static void add_calls(bad *b, hth_wire_buffer made, int n)
+{
+    hth_wire_buffer f = {0};
+    char in[16], out[16];
+    hth_wire_put_bytes(&f, 1, text_span("f"));
+    hth_wire_put_bytes(&f, 10, text_span("f"));
+    put_names(&f, 4, "a");
+    put_names(&f, 5, "b");
+    if (made.bytes > 0) {
+        put_nested(&f, 7, made);
+    }
+    put_nested(&f, 7, make_node("", "Relu", "a", "b"));
+    add_opset(&f, 9, "", 17);
+    put_nested(&b->model, 25, f);
+    for (int i = 0; i < n; i++) {
+        snprintf(in, sizeof in, i > 0 ? "v%d" : "x", i);
+        snprintf(out, sizeof out, i < n - 1 ? "v%d" : "y", i + 1);
+        put_nested(&b->graph, 1, make_node("f", "f", in, out));
+    }
+}
+static void calls(bad *b) // each with a value of its own, all of one name
+{
+    add_calls(b, (hth_wire_buffer){0}, 50000);
+}
+static void constant_in_calls(bad *b) // 60 KB each
+{
+    static const uint8_t zeros[60000];
+    hth_wire_buffer tensor = {0}, value = {0}, node = make_node("", "Constant", "", "k");
+    hth_wire_put_varint(&tensor, 1, sizeof zeros);
+    hth_wire_put_varint(&tensor, 2, 2);
+    hth_wire_put_bytes(&tensor, 9, (hth_span){zeros, sizeof zeros});
+    hth_wire_put_bytes(&value, 1, text_span("value"));
+    put_nested(&value, 5, tensor);
+    hth_wire_put_varint(&value, 20, 4);
+    put_nested(&node, 5, value);
+    add_calls(b, node, 50000);
+}
+static void attribute_in_calls(bad *b)
+{
+    static const uint8_t ones[100000];
+    hth_wire_buffer value = {0}, node = make_node("", "Relu", "a", "k");
+    hth_wire_put_bytes(&value, 1, text_span("axes"));
+    hth_wire_put_bytes(&value, 8, (hth_span){ones, sizeof ones}); // ints, packed
+    hth_wire_put_varint(&value, 20, 7);
+    put_nested(&node, 5, value);
+    add_calls(b, node, 50000);
+}
+static void name_in_calls(bad *b)
+{
+    static char name[200000];
+    memset(name, 'k', sizeof name - 1);
+    add_calls(b, make_node("", "Relu", "a", name), 50000);
+}
+static void many_results(bad *b)
+{
+    b->limits.max_signature = 3;
+    good(b);
+    add_node(&b->graph, "Relu", "y", "z");
+    add_node(&b->graph, "Relu", "z", "w");
+    add_info(&b->graph, 12, "z", 1, 1);
+    add_info(&b->graph, 12, "w", 1, 1);
+}
+
 static const struct {
     void (*make)(bad *b);
     hth_err err;
@@ -349,7 +413,12 @@ static const struct {
     {graph_attribute, HTH_ENOTSUP, "attribute 'body' is of type 5"},
     {many_attributes, HTH_EINVAL, "100 attributes"},
     {recursion, HTH_ENOTSUP, "nested more than 32 deep"},
-    {doubling, HTH_ETOOBIG, "more than 1000000 nodes"},
+    {doubling, HTH_ETOOBIG, "more than 200000 nodes (limits.nodes)"},
+    {calls, HTH_OK, ""},
+    {constant_in_calls, HTH_ETOOBIG, "expand to more than"},
+    {attribute_in_calls, HTH_ETOOBIG, "expand to more than"},
+    {name_in_calls, HTH_ETOOBIG, "expand to more than"},
+    {many_results, HTH_ETOOBIG, "1 inputs and 3 outputs, more than 3 together (limits.signature)"},
 };
 
 static hth_wire_buffer make_model(void (*make)(bad *b), hth_onnx_limits *limits)

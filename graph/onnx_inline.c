@@ -9,6 +9,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#define INLINE_UNPACKED 4  // bytes that unpacking makes of one
+#define INLINE_ENTRY    64 // what looking at a parameter or an import takes
+
 const onnx_function *onnx_find_function(const onnx_load *ld, const onnx_node *n)
 {
     char key[512]; // a longer name is no function's that we know
@@ -91,6 +94,7 @@ static hth_err inline_body(onnx_load *ld, onnx_scope *s, const onnx_node *n, con
     body->function = f;
     body->call = n;
     body->call_scope = s;
+    HTH_TRY(onnx_made(ld, (f->n_opset_import + f->n_input + f->n_output) * INLINE_ENTRY));
     HTH_TRY(onnx_scope_opset(body));
     HTH_TRY(inline_parameters(s, n, f, body));
     HTH_TRY(onnx_load_nodes(ld, body, f->node, f->n_node, NULL));
@@ -156,6 +160,7 @@ hth_err onnx_inline_if(onnx_load *ld, onnx_scope *s, const onnx_node *n)
     if (a == NULL || !a->has_g) {
         return hth_fail(HTH_EINVAL, "node '%s' (If) lacks a branch", onnx_label(n));
     }
+    HTH_TRY(onnx_made(ld, a->g.len * INLINE_UNPACKED));
     onnx_graph *graph = hth__onnx__graph_proto__unpack(&ld->allocator, a->g.len, a->g.data);
     if (graph == NULL) {
         return onnx_unpack_failed(ld, "a branch");

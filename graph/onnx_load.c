@@ -9,10 +9,18 @@
 #include "graph/onnx_load.h"
 
 #include "base/alloc.h"
+#include "base/pace.h"
 #include "graph/onnx_hint.h"
 
 #include <inttypes.h>
 #include <string.h>
+
+// What the loader makes: nodes and values with their names take some tens of times the bytes that
+// they have in a file.
+#define LOAD_MADE     ((uint64_t)256 << 20)
+#define LOAD_MADE_PER 64
+#define LOAD_NODE     256
+#define LOAD_NAME     192 // a name's entries in tables, and its value
 
 static void *load_alloc(void *ctx, size_t bytes)
 {
@@ -37,6 +45,18 @@ hth_err onnx_unpack_failed(const onnx_load *ld, const char *what)
                              : hth_fail(HTH_ECORRUPT, "not an ONNX model: %s is damaged", what);
 }
 
+hth_err onnx_made(onnx_load *ld, uint64_t bytes)
+{
+    ld->made += bytes;
+    HTH_TRY(hth_pace_step(bytes));
+    return ld->made <= ld->most_made
+               ? HTH_OK
+               : hth_fail(HTH_ETOOBIG,
+                          "the model's functions and branches expand to more than %" PRIu64
+                          " bytes, which is out of proportion to its size",
+                          ld->most_made);
+}
+
 hth_err onnx_scope_opset(onnx_scope *s)
 {
     for (size_t i = 0; i < s->n_opsets; i++) {
@@ -57,19 +77,22 @@ hth_err onnx_scope_opset(onnx_scope *s)
 // taken.
 static hth_err load_unique_name(onnx_load *ld, const char *prefix, const char *name, char **out)
 {
-    for (int k = 0;; k++) {
-        char *s =
-            k == 0 ? hth_asprintf("%s%s", prefix, name) : hth_asprintf("%s%s~%d", prefix, name, k);
-        hth_err err = s == NULL ? onnx_no_memory() : hth_names_put(&ld->taken, s, 0);
-        if (err == HTH_OK) {
-            *out = s;
-            return HTH_OK;
-        }
+    char *s = hth_asprintf("%s%s", prefix, name);
+    hth_err err = s == NULL ? onnx_no_memory() : onnx_made(ld, strlen(s) + LOAD_NAME);
+    err = err == HTH_OK ? hth_names_put(&ld->taken, s, 0) : err;
+    // The next number after a name stands with it: calls of one function by one name are many.
+    int *number = err == HTH_EEXIST ? hth_names_at(&ld->taken, s) : NULL;
+    while (err == HTH_EEXIST) {
         hth_free(s);
-        if (err != HTH_EEXIST) {
-            return err;
-        }
+        s = hth_asprintf("%s%s~%d", prefix, name, ++*number);
+        err = s == NULL ? onnx_no_memory() : hth_names_put(&ld->taken, s, 0);
     }
+    if (err != HTH_OK) {
+        hth_free(s);
+        return err;
+    }
+    *out = s;
+    return HTH_OK;
 }
 
 static hth_err load_add_value(onnx_load *ld, const char *prefix, const char *name,
@@ -119,8 +142,14 @@ static hth_err load_declare_outputs(onnx_load *ld, onnx_scope *s, const onnx_nod
     hth_const *constant = NULL;
     int value;
     if (++ld->steps > ld->limits.max_nodes) {
-        return hth_fail(HTH_ETOOBIG, "the graph has more than %d nodes", ld->limits.max_nodes);
+        return hth_fail(HTH_ETOOBIG, "the graph has more than %d nodes (limits.nodes)",
+                        ld->limits.max_nodes);
     }
+    if (n->n_attribute > ONNX_MAX_ATTRIBUTES) {
+        return hth_fail(HTH_EINVAL, "node '%s': %zu attributes are more than any operator has",
+                        onnx_label(n), n->n_attribute);
+    }
+    HTH_TRY(onnx_made(ld, LOAD_NODE + (n->n_input + n->n_output) * sizeof(int)));
     if (n->op_type != NULL && strcmp(n->op_type, "Constant") == 0 &&
         onnx_domain_default(n->domain)) {
         if (n->n_output != 1 || n->output[0][0] == '\0') {
@@ -341,6 +370,19 @@ static hth_err load_functions(onnx_load *ld)
     return HTH_OK;
 }
 
+// load_signature checks the number of inputs and outputs. Every request is compared with all of
+// them.
+static hth_err load_signature(const onnx_load *ld, int inputs, size_t outputs)
+{
+    if ((uint64_t)inputs + outputs <= (uint64_t)ld->limits.max_signature) {
+        return HTH_OK;
+    }
+    return hth_fail(HTH_ETOOBIG,
+                    "the model has %d inputs and %zu outputs, more than %d together "
+                    "(limits.signature)",
+                    inputs, outputs, ld->limits.max_signature);
+}
+
 static hth_err load_model(onnx_load *ld, onnx_scope *s, hth_const *const *tensors, int n)
 {
     const onnx_graph *graph = ld->model->graph;
@@ -357,6 +399,7 @@ static hth_err load_model(onnx_load *ld, onnx_scope *s, hth_const *const *tensor
     if (graph->n_output == 0) {
         return hth_fail(HTH_EINVAL, "the model has no outputs");
     }
+    HTH_TRY(load_signature(ld, ld->g->n_inputs, graph->n_output));
     for (size_t i = 0; i < graph->n_output; i++) {
         HTH_TRY(load_output(ld, s, graph->output[i]));
     }
@@ -368,7 +411,8 @@ static hth_err load_model(onnx_load *ld, onnx_scope *s, hth_const *const *tensor
 hth_err hth_onnx_load(const void *skeleton, size_t bytes, hth_const *const *tensors, int n_tensors,
                       const hth_onnx_limits *limits, hth_graph **out)
 {
-    onnx_load ld = {.limits = limits != NULL ? *limits : hth_onnx_default_limits};
+    onnx_load ld = {.limits = limits != NULL ? *limits : hth_onnx_default_limits,
+                    .most_made = LOAD_MADE + (uint64_t)bytes * LOAD_MADE_PER};
     *out = NULL;
     ld.allocator = (ProtobufCAllocator){load_alloc, load_free, &ld.out_of_memory};
     onnx_model *model = hth__onnx__model_proto__unpack(&ld.allocator, bytes, skeleton);

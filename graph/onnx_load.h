@@ -20,15 +20,18 @@ typedef Hth__Onnx__ValueInfoProto onnx_value_info;
 
 // Functions and subgraphs nest; exporters need three or four levels.
 #define ONNX_MAX_DEPTH 32
+// No operator has more than a dozen attributes; the bound keeps the linear look-ups linear.
+#define ONNX_MAX_ATTRIBUTES 64
 
 typedef struct onnx_load {
     hth_graph *g;
     const onnx_model *model;
     hth_onnx_limits limits;
-    hth_names taken;     // names of values, over all scopes
-    hth_names symbols;   // name of a symbolic dimension -> its number
-    hth_names functions; // "domain:name:overload" -> index in model->functions
-    int steps;           // nodes looked at so far, in all scopes; bounded by limits.max_nodes
+    hth_names taken;          // names of values, over all scopes
+    hth_names symbols;        // name of a symbolic dimension -> its number
+    hth_names functions;      // "domain:name:overload" -> index in model->functions
+    int steps;                // nodes looked at so far, in all scopes; bounded by limits.max_nodes
+    uint64_t made, most_made; // bytes that were made of the skeleton so far, and that may be
     ProtobufCAllocator allocator; // hth_alloc; notes in out_of_memory why an unpack failed
     bool out_of_memory;
 } onnx_load;
@@ -51,6 +54,9 @@ struct onnx_scope {
 // onnx_load.c
 hth_err onnx_no_memory(void);
 hth_err onnx_unpack_failed(const onnx_load *ld, const char *what);
+// onnx_made counts bytes that are made for a node, a name or an attribute: functions and branches
+// are read once for each call, however large they are. HTH_ETOOBIG: more than is in proportion.
+hth_err onnx_made(onnx_load *ld, uint64_t bytes);
 // onnx_scope_opset finds the default domain's opset among the scope's imports and checks its range.
 hth_err onnx_scope_opset(onnx_scope *s);
 // onnx_resolve finds a name in the scope and those around it.

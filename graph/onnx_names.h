@@ -18,6 +18,9 @@ typedef struct hth_names {
 hth_err hth_names_put(hth_names *t, const char *name, int index);
 // hth_names_find stores the index of `name` in *index and returns true, or returns false.
 bool hth_names_find(const hth_names *t, const char *name, int *index);
+// hth_names_at is where the index of `name` stands, for as long as the table is there; NULL: it is
+// not in the table.
+int *hth_names_at(const hth_names *t, const char *name);
 void hth_names_fini(hth_names *t);
 
 #endif

@@ -18,9 +18,6 @@ enum { // AttributeProto.type
     A_STRINGS = 8,
 };
 
-// No operator has more than a dozen attributes; the bound keeps the linear look-ups linear.
-#define NODE_MAX_ATTRIBUTES 64
-
 bool onnx_domain_default(const char *domain)
 {
     return domain == NULL || domain[0] == '\0' || strcmp(domain, "ai.onnx") == 0;
@@ -78,6 +75,7 @@ hth_err onnx_tensor_const(onnx_load *ld, hth_span message, hth_onnx_head *head, 
     const void *data;
     void *owned;
     HTH_TRY(hth_onnx_head_read(message, &ld->limits, head));
+    HTH_TRY(onnx_made(ld, message.bytes));
     HTH_TRY(hth_onnx_content(head, &data, &owned));
     hth_err err = hth_const_new(head->dtype, &head->shape, data, out);
     hth_free(owned);
@@ -146,6 +144,17 @@ static hth_err attribute_value(onnx_load *ld, const onnx_attribute *a, hth_attr 
     }
 }
 
+// What an attribute takes, but for a tensor.
+static uint64_t attribute_bytes(const onnx_attribute *a)
+{
+    uint64_t bytes =
+        sizeof(hth_attr) + a->s.len + a->n_ints * sizeof *a->ints + a->n_floats * sizeof *a->floats;
+    for (size_t i = 0; i < a->n_strings; i++) {
+        bytes += a->strings[i].len + sizeof(char *);
+    }
+    return bytes;
+}
+
 static hth_err node_add_attribute(onnx_load *ld, const onnx_scope *s, hth_node *node,
                                   const onnx_attribute *from)
 {
@@ -157,6 +166,7 @@ static hth_err node_add_attribute(onnx_load *ld, const onnx_scope *s, hth_node *
     if (from->name == NULL || from->name[0] == '\0') {
         return hth_fail(HTH_EINVAL, "an attribute has no name");
     }
+    HTH_TRY(onnx_made(ld, attribute_bytes(a)));
     hth_attr to = {.name = hth_strdup(from->name)};
     hth_err err = to.name == NULL ? onnx_no_memory() : attribute_value(ld, a, &to);
     if (err != HTH_OK) {
@@ -202,9 +212,11 @@ hth_err onnx_constant(onnx_load *ld, const onnx_scope *s, const onnx_node *n, ht
                              // which
         err = attribute_follow(s, &a);
     }
-    if (err == HTH_OK) {
-        err = a == NULL ? hth_fail(HTH_EINVAL, "it has no value") : constant_value(ld, a, out);
+    if (err == HTH_OK && a == NULL) {
+        err = hth_fail(HTH_EINVAL, "it has no value");
     }
+    err = err == HTH_OK ? onnx_made(ld, attribute_bytes(a)) : err;
+    err = err == HTH_OK ? constant_value(ld, a, out) : err;
     return err == HTH_OK ? HTH_OK : hth_err_prefix(err, "node '%s' (Constant)", onnx_label(n));
 }
 
@@ -281,7 +293,7 @@ static hth_err node_add(onnx_load *ld, onnx_scope *s, const onnx_node *n, hth_op
     }
     if (err == HTH_OK && n->name != NULL && n->name[0] != '\0') {
         name = hth_asprintf("%s%s", s->prefix, n->name);
-        err = name == NULL ? onnx_no_memory() : HTH_OK;
+        err = name == NULL ? onnx_no_memory() : onnx_made(ld, strlen(name));
     }
     if (err == HTH_OK) {
         err = hth_graph_add_node(ld->g, op, name, inputs, (int)n->n_input, outputs,
@@ -295,10 +307,6 @@ static hth_err node_add(onnx_load *ld, onnx_scope *s, const onnx_node *n, hth_op
 
 static hth_err node_finish(onnx_load *ld, onnx_scope *s, const onnx_node *n, int index, int since)
 {
-    if (n->n_attribute > NODE_MAX_ATTRIBUTES) {
-        return hth_fail(HTH_EINVAL, "%zu attributes are more than any operator has",
-                        n->n_attribute);
-    }
     for (size_t i = 0; i < n->n_attribute; i++) {
         HTH_TRY(node_add_attribute(ld, s, &ld->g->nodes[index], n->attribute[i]));
     }

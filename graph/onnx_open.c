@@ -17,8 +17,9 @@
 const hth_onnx_limits hth_onnx_default_limits = {
     .max_model_bytes = (uint64_t)64 << 30,
     .max_tensor_elements = (uint64_t)1 << 40,
-    .max_nodes = 1000000,
+    .max_nodes = 200000,
     .max_rank = HTH_MAX_RANK,
+    .max_signature = 4096,
 };
 
 // Below this a Constant node stays in the skeleton: its value is likely a shape or an axis, not a
@@ -181,7 +182,8 @@ static hth_err open_node(hth_onnx_file *f, const hth_wire_field *node, hth_wire_
     hth_wire_field field;
     int more;
     if (++f->n_nodes > f->limits.max_nodes) {
-        return hth_fail(HTH_ETOOBIG, "the graph has more than %d nodes", f->limits.max_nodes);
+        return hth_fail(HTH_ETOOBIG, "the graph has more than %d nodes (limits.nodes)",
+                        f->limits.max_nodes);
     }
     if (open_weight_constant(f, node->payload, &weight)) {
         weight.constant = true;

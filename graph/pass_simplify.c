@@ -13,8 +13,12 @@
 #include "graph/pass_util.h"
 
 #include "base/alloc.h"
+#include "base/pace.h"
 
 #include <string.h>
+
+#define MOST_EQUAL 8
+#define VISIT_WORK 2048 // of a node, whose key is a hash or two
 
 typedef struct simplify {
     hth_graph *g;
@@ -45,10 +49,7 @@ static void alias_to(simplify *p, int out, int src)
     o->name = s->name;
     s->name = name;
     o->is_output = false;
-    s->is_output = true;
-    for (int i = 0; i < g->n_outputs; i++) {
-        g->outputs[i] = g->outputs[i] == out ? src : g->outputs[i];
-    }
+    s->is_output = true; // the list of outputs follows when all nodes were looked at
 }
 
 static bool unused(const simplify *p, const hth_node *n, int output)
@@ -232,16 +233,24 @@ static bool outputs_can_alias(const hth_graph *g, const hth_node *n, const hth_n
     return can;
 }
 
-// Looks for an equal node before node i, and replaces i by it; enters i otherwise.
+// Looks for an equal node before node i, and replaces i by it; enters i otherwise. Thousands of
+// equal nodes that are all graph outputs can replace none of each other: some of them are enough.
 static void join_equal(simplify *p, int i)
 {
     hth_node *n = &p->g->nodes[i];
     uint32_t slot;
     p->key[i] = hth_node_key(p->g, n);
     memcpy(&slot, p->key[i].byte, sizeof slot);
+    int equal = 0;
     for (slot &= p->mask; p->table[slot] != 0; slot = (slot + 1) & p->mask) {
         int at = p->table[slot] - 1;
-        if (hth_id_equal(&p->key[at], &p->key[i]) && outputs_can_alias(p->g, n, &p->g->nodes[at])) {
+        if (!hth_id_equal(&p->key[at], &p->key[i])) {
+            continue;
+        }
+        if (++equal > MOST_EQUAL) {
+            return;
+        }
+        if (outputs_can_alias(p->g, n, &p->g->nodes[at])) {
             for (int k = 0; k < n->n_outputs; k++) {
                 if (n->outputs[k] >= 0) {
                     alias_to(p, n->outputs[k], p->g->nodes[at].outputs[k]);
@@ -298,7 +307,11 @@ hth_err hth_pass_simplify(hth_graph *g)
     simplify p;
     hth_err err = simplify_open(&p, g);
     for (int i = 0; err == HTH_OK && i < g->n_nodes; i++) {
-        err = g->nodes[i].deleted ? HTH_OK : visit(&p, i);
+        err = hth_pace_step(VISIT_WORK);
+        err = err != HTH_OK || g->nodes[i].deleted ? err : visit(&p, i);
+    }
+    for (int i = 0; err == HTH_OK && i < g->n_outputs; i++) {
+        g->outputs[i] = g->outputs[i] < p.n_values ? p.alias[g->outputs[i]] : g->outputs[i];
     }
     hth_free(p.alias);
     hth_free(p.key);

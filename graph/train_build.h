@@ -3,6 +3,7 @@
 #ifndef HTH_GRAPH_TRAIN_BUILD_H
 #define HTH_GRAPH_TRAIN_BUILD_H
 
+#include "graph/pass_util.h"
 #include "graph/train.h"
 
 // A slot while the graph is built. Until the graph is specialized `output` is a position among the
@@ -21,6 +22,7 @@ typedef struct train_build {
     int n_data, n_outputs;         // of the model
     int step, hyper, target, loss; // value indices
     int *gradients;                // of parameters, when they are clipped: all wait for their norm
+    hth_uses uses;                 // of the model's values, in train_prepare
 } train_build;
 
 // train_prepare.c

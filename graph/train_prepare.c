@@ -7,9 +7,9 @@
 #include "graph/train_build.h"
 
 #include "graph/grad.h"
-#include "graph/pass_util.h"
 
 #include "base/alloc.h"
+#include "base/pace.h"
 
 #include <fnmatch.h>
 #include <stdio.h>
@@ -75,6 +75,8 @@ static hth_err take_parameters(train_build *t)
 
 static int find_slot(const train_build *t, int value)
 {
+    (void)hth_pace_over(
+        (uint64_t)t->n_slots); // whoever walks over the nodes looks whether to go on
     for (int s = 0; s < t->n_slots; s++) {
         if (t->slots[s].value == value) {
             return s;
@@ -146,7 +148,7 @@ static hth_err train_dropout(train_build *t, int i)
         return hth_fail(HTH_ENOTSUP, "node '%s' (Dropout): its ratio is computed", n->name);
     }
     if (n->n_outputs > 1 && n->outputs[1] >= 0) {
-        if (hth_graph_users(g, n->outputs[1], NULL) > 0) {
+        if (t->uses.count[n->outputs[1]] > 0) {
             return hth_fail(HTH_ENOTSUP, "node '%s' (Dropout): its mask is read", n->name);
         }
         g->values[n->outputs[1]].producer = -1;
@@ -214,13 +216,18 @@ hth_err train_prepare(train_build *t)
     t->n_data = g->n_inputs;
     HTH_TRY(add_input(g, "hearth.step", HTH_DT_U64, 1, &t->step));
     HTH_TRY(add_input(g, "hearth.hyper", HTH_DT_F32, HTH_N_HYPER, &t->hyper));
-    for (int i = 0; i < g->n_nodes; i++) {
-        if (g->nodes[i].op == HTH_OP_BATCH_NORMALIZATION) {
-            HTH_TRY(train_batch_norm(t, i));
-        } else if (g->nodes[i].op == HTH_OP_DROPOUT) {
-            HTH_TRY(train_dropout(t, i));
+    HTH_TRY(hth_uses_open(g, &t->uses));
+    hth_err err = HTH_OK;
+    for (int i = 0; err == HTH_OK && i < g->n_nodes; i++) {
+        err = hth_pace_step(1);
+        if (err == HTH_OK && g->nodes[i].op == HTH_OP_BATCH_NORMALIZATION) {
+            err = train_batch_norm(t, i);
+        } else if (err == HTH_OK && g->nodes[i].op == HTH_OP_DROPOUT) {
+            err = train_dropout(t, i);
         }
     }
+    hth_uses_close(&t->uses);
+    HTH_TRY(err);
     for (int s = 0; s < t->n_slots; s++) {
         t->slots[s].slot.output = g->n_outputs;
         HTH_TRY(hth_graph_add_output(g, t->slots[s].next));
@@ -228,12 +235,12 @@ hth_err train_prepare(train_build *t)
     return take_parameters(t);
 }
 
-static hth_err batch_norm_off(hth_graph *g, hth_node *n)
+static hth_err batch_norm_off(hth_graph *g, const hth_uses *uses, hth_node *n)
 {
     hth_node_drop_attr(n, "training_mode");
     for (int k = 1; k < n->n_outputs; k++) {
         int v = n->outputs[k];
-        if (v >= 0 && hth_graph_users(g, v, NULL) > 0) {
+        if (v >= 0 && uses->count[v] > 0) {
             return hth_fail(HTH_ENOTSUP, "node '%s' (BatchNormalization): its statistics are read",
                             n->name);
         }
@@ -247,14 +254,19 @@ static hth_err batch_norm_off(hth_graph *g, hth_node *n)
 
 hth_err hth_train_off(hth_graph *model)
 {
-    for (int i = 0; i < model->n_nodes; i++) {
+    hth_uses uses;
+    HTH_TRY(hth_uses_open(model, &uses));
+    hth_err err = HTH_OK;
+    for (int i = 0; err == HTH_OK && i < model->n_nodes; i++) {
         hth_node *n = &model->nodes[i];
         if (n->op == HTH_OP_BATCH_NORMALIZATION) {
-            HTH_TRY(batch_norm_off(model, n));
+            err = batch_norm_off(model, &uses, n);
         } else if (n->op == HTH_OP_DROPOUT && n->n_inputs > 2) {
             n->n_inputs = 2; // training_mode: absent is false
         }
     }
+    hth_uses_close(&uses);
+    HTH_TRY(err);
     model->training = false;
     return hth_graph_compact(model);
 }

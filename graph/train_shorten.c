@@ -5,7 +5,7 @@
 // are known and before anything is differentiated.
 #include "graph/train_build.h"
 
-#include "graph/pass_util.h"
+#include "base/pace.h"
 
 #include <string.h>
 
@@ -95,11 +95,12 @@ static int common_prefix(const hth_node *n, const hth_node *m)
 // Dense blocks concatenate all that came before, again and again. Said as the concatenation before
 // and one more, the gradient of each level is one sum instead of one per operand. From the last to
 // the first, so that operands are compared as they were.
-static void shorten_concats(hth_graph *g)
+static hth_err shorten_concats(hth_graph *g)
 {
     for (int i = g->n_nodes - 1; i >= 0; i--) {
         hth_node *n = &g->nodes[i];
         int from = -1, longest = 0;
+        HTH_TRY(hth_pace_step(n->op == HTH_OP_CONCAT && n->n_inputs > 2 ? (uint64_t)i * 4 : 1));
         for (int j = i - 1; n->op == HTH_OP_CONCAT && n->n_inputs > 2 && j >= 0; j--) {
             int k = g->nodes[j].deleted ? 0 : common_prefix(n, &g->nodes[j]);
             from = k > longest ? j : from;
@@ -112,6 +113,7 @@ static void shorten_concats(hth_graph *g)
                     (size_t)(n->n_inputs - 1) * sizeof *n->inputs);
         }
     }
+    return HTH_OK;
 }
 
 // The constant scalar index of Gather `n`, counted from 0; -1 when it is not one.
@@ -186,9 +188,11 @@ static hth_err shorten_gathers(hth_graph *g)
     int n_nodes = g->n_nodes, part[MAX_PARTS], axis;
     for (int i = 0; err == HTH_OK && i < n_nodes; i++) {
         int x = g->nodes[i].op == HTH_OP_GATHER ? g->nodes[i].inputs[0] : -1;
-        int n =
-            x >= 0 && g->values[x].dtype == HTH_DT_F32 ? find_parts(g, &u, x, i, part, &axis) : 0;
-        err = n > 0 ? split_gathers(g, x, part, n, axis) : HTH_OK;
+        err = hth_pace_step(x >= 0 ? (uint64_t)(n_nodes - i) : 1);
+        int n = err == HTH_OK && x >= 0 && g->values[x].dtype == HTH_DT_F32
+                    ? find_parts(g, &u, x, i, part, &axis)
+                    : 0;
+        err = n > 0 ? split_gathers(g, x, part, n, axis) : err;
     }
     hth_uses_close(&u);
     return err == HTH_OK && g->n_nodes > n_nodes ? hth_graph_sort(g) : err;
@@ -219,7 +223,7 @@ static void pool_first(hth_graph *g, const hth_uses *u, int i)
 hth_err train_shorten(hth_graph *g)
 {
     HTH_TRY(shorten_gathers(g));
-    shorten_concats(g);
+    HTH_TRY(shorten_concats(g));
     hth_uses u;
     HTH_TRY(hth_uses_open(g, &u));
     hth_err err = HTH_OK;

@@ -47,7 +47,8 @@ hth_onnx_limits hth_catalog_limits(void)
         .max_model_bytes = (uint64_t)hth_setting_int(HTH_SET_LIMIT_MODEL_BYTES),
         .max_tensor_elements = (uint64_t)hth_setting_int(HTH_SET_LIMIT_ELEMENTS),
         .max_nodes = (int)hth_setting_int(HTH_SET_LIMIT_NODES),
-        .max_rank = (int)hth_setting_int(HTH_SET_LIMIT_RANK)};
+        .max_rank = (int)hth_setting_int(HTH_SET_LIMIT_RANK),
+        .max_signature = (int)hth_setting_int(HTH_SET_LIMIT_SIGNATURE)};
 }
 
 // A tensor of a file.

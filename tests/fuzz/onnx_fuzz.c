@@ -38,7 +38,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     static const hth_onnx_limits limits = {.max_model_bytes = 1 << 20,
                                            .max_tensor_elements = 1 << 16,
                                            .max_nodes = 500,
-                                           .max_rank = HTH_MAX_RANK};
+                                           .max_rank = HTH_MAX_RANK,
+                                           .max_signature = 100};
     int64_t live = hth_alloc_live();
     hth_onnx_file *f;
     hth_graph *g = NULL;
