@@ -13,6 +13,7 @@
 #include "base/settings.h"
 #include "graph/pass.h"
 #include "server/host.h"
+#include "server/overhead.h"
 #include "server/paced.h"
 
 #include <math.h>
@@ -253,10 +254,18 @@ static hth_err compile_arrays(hth_program *p)
     p->n_in = hth_calloc(nodes, sizeof *p->n_in);
     p->n_out = hth_calloc(nodes, sizeof *p->n_out);
     p->value_tensor = hth_calloc(values, sizeof *p->value_tensor);
-    return p->kernels == NULL || p->node_in == NULL || p->node_out == NULL || p->n_in == NULL ||
-                   p->n_out == NULL || p->value_tensor == NULL
-               ? no_memory()
-               : HTH_OK;
+    p->same_output = hth_calloc((size_t)p->graph->n_outputs, sizeof *p->same_output);
+    int *first = hth_calloc(values, sizeof *first); // 1 + the first output that is this value
+    bool made = p->kernels != NULL && p->node_in != NULL && p->node_out != NULL &&
+                p->n_in != NULL && p->n_out != NULL && p->value_tensor != NULL &&
+                p->same_output != NULL && first != NULL;
+    for (int i = 0; i < p->graph->n_outputs && made; i++) {
+        int *at = &first[p->graph->outputs[i]];
+        *at = *at != 0 ? *at : i + 1;
+        p->same_output[i] = *at - 1;
+    }
+    hth_free(first);
+    return made ? HTH_OK : no_memory();
 }
 
 // compile_step_budget: what the step takes when nothing is short, and the share of it that it gets.
@@ -342,6 +351,7 @@ hth_err hth_program_compile(hth_site *site, hth_source *source, const hth_tensor
     p->value_inputs = stage.value_inputs;
     stage.graph = stage.rest = NULL;
     stage.final_index = NULL;
+    HTH_GOTO(hth_overhead_room(site, p), out);
     HTH_GOTO(compile_key(p, source->graph, inputs, &stage), out);
     HTH_GOTO(compile_keeps(site, p, source), out);
     HTH_GOTO(hth_host_sizes(site, p, progress), out);
@@ -462,6 +472,7 @@ hth_err hth_program_compile_step(hth_site *site, const hth_step_spec *spec, bool
     if (err == HTH_OK && p->spill != NULL) {
         err = hth_spill_measure(p->spill, COMPILE_SPILL_BYTES, &p->spill_speed);
     }
+    err = err == HTH_OK ? hth_overhead_room(site, p) : err;
     err = err == HTH_OK ? compile_graph(site, p, spec, tune, progress) : err;
     hth_paced_end(&paced);
     if (err != HTH_OK) {

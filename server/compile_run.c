@@ -199,6 +199,7 @@ void hth_program_free(hth_site *site, hth_program *p)
     hth_plan_free(p->plan);
     hth_free(p->key);
     hth_free(p->final_index);
+    hth_free(p->same_output);
     hth_free(p->kernels);
     hth_free(p->node_in);
     hth_free(p->node_out);

@@ -7,6 +7,7 @@
 #include "base/settings.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 // bind_expects writes a signature's shape as clients know it: what is open is -1.
@@ -85,6 +86,50 @@ static hth_err bind_check(const hth_model *m, const hth_value *want, const hth_t
     return HTH_OK;
 }
 
+typedef struct bind_name {
+    const char *name;
+    int at;
+} bind_name;
+
+static int bind_name_cmp(const void *a, const void *b)
+{
+    return strcmp(((const bind_name *)a)->name, ((const bind_name *)b)->name);
+}
+
+// The request's tensors by name; those without one are left out. NULL: no memory.
+static bind_name *bind_sort(const hth_request_tensor *in, int n, int *count)
+{
+    bind_name *list = hth_alloc(((size_t)n + 1) * sizeof *list);
+    *count = 0;
+    for (int k = 0; k < n && list != NULL; k++) {
+        if (in[k].name != NULL) {
+            list[(*count)++] = (bind_name){in[k].name, k};
+        }
+    }
+    if (list != NULL) {
+        qsort(list, (size_t)*count, sizeof *list, bind_name_cmp);
+    }
+    return list;
+}
+
+// Which of the request's tensors is called `name`; -1: none, -2: several.
+static int bind_find(const bind_name *list, int n, const char *name)
+{
+    int lo = 0, hi = n;
+    while (lo < hi) { // the first that is not below
+        int mid = lo + (hi - lo) / 2;
+        if (strcmp(list[mid].name, name) < 0) {
+            lo = mid + 1;
+        } else {
+            hi = mid;
+        }
+    }
+    if (lo == n || strcmp(list[lo].name, name) != 0) {
+        return -1;
+    }
+    return lo + 1 < n && strcmp(list[lo + 1].name, name) == 0 ? -2 : list[lo].at;
+}
+
 hth_err hth_model_bind(const hth_model *m, const hth_request_tensor *in, int n, hth_tensor *out)
 {
     const hth_graph *g = m->source.graph;
@@ -92,20 +137,19 @@ hth_err hth_model_bind(const hth_model *m, const hth_request_tensor *in, int n, 
         return hth_fail(HTH_EINVAL, "expected %d inputs but got %d inputs for model '%s'",
                         g->n_inputs, n, m->name);
     }
+    int named;
+    bind_name *list = bind_sort(in, n, &named);
     int64_t *symbols = hth_alloc(((size_t)g->n_symbols + 1) * sizeof *symbols);
-    if (symbols == NULL) {
+    if (list == NULL || symbols == NULL) {
+        hth_free(list);
+        hth_free(symbols);
         return hth_fail(HTH_ENOMEM, "no memory for a request");
     }
     memset(symbols, -1, ((size_t)g->n_symbols + 1) * sizeof *symbols);
     hth_err err = HTH_OK;
     for (int i = 0; i < g->n_inputs && err == HTH_OK; i++) {
         const hth_value *want = &g->values[g->inputs[i]];
-        int at = -1;
-        for (int k = 0; k < n; k++) {
-            if (in[k].name == NULL ? n == 1 : strcmp(in[k].name, want->name) == 0) {
-                at = at == -1 ? k : -2;
-            }
-        }
+        int at = n == 1 && in[0].name == NULL ? 0 : bind_find(list, named, want->name);
         if (at == -2) {
             err = hth_fail(HTH_EINVAL, "input '%s' already exists in request", want->name);
         } else if (at == -1) {
@@ -116,6 +160,7 @@ hth_err hth_model_bind(const hth_model *m, const hth_request_tensor *in, int n, 
             err = bind_check(m, want, &in[at].t, symbols);
         }
     }
+    hth_free(list);
     hth_free(symbols);
     return err;
 }

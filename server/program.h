@@ -130,6 +130,7 @@ struct hth_program {
     hth_graph *graph;       // concrete
     hth_source rest;        // graph NULL: none
     int n_final, *final_index;
+    int *same_output;     // per output: the first one that is the same value
     hth_kernel **kernels; // per node
     hth_heat heat;        // of a training step: what its nodes find in the caches
     hth_problem problem;
@@ -150,6 +151,7 @@ struct hth_program {
     int64_t slice; // samples per run of the program that serves this one in slices; 0: itself
     bool sliced;   // whether slices were compared
     uint64_t budget, runs, used_at;
+    uint64_t overhead_bytes;  // host memory for its operators (overhead.h)
     uint64_t n_timed, run_ns; // requests that it computed; what one takes, 0: not known yet
     double compile_ms;
     // a training step (hth_program_compile_step); NULL: inference

@@ -28,17 +28,14 @@ static hth_err output_copy(const hth_program *p, int i, const hth_tensor *inputs
         hth_const_unmap(v->constant);
         return HTH_OK;
     }
-    for (int k = 0; k < g->n_inputs; k++) {
+    for (int k = 0; k < g->n_inputs && v->is_input; k++) {
         if (g->inputs[k] == g->outputs[i] && inputs[k].data != out[i].data) {
             memcpy(out[i].data, inputs[k].data, out[i].bytes);
             return HTH_OK;
         }
     }
-    for (int k = 0; k < i; k++) {
-        if (g->outputs[k] == g->outputs[i]) {
-            memcpy(out[i].data, out[k].data, out[i].bytes);
-            return HTH_OK;
-        }
+    if (p->same_output[i] != i) {
+        memcpy(out[i].data, out[p->same_output[i]].data, out[i].bytes);
     }
     return HTH_OK;
 }

@@ -41,11 +41,11 @@ typedef struct hth_train_spec {
     const char *eval;   // more data to evaluate; NULL: none
     uint64_t seed;
     bool shuffle;
-    const char *spill;                   // directory for what leaves the device; NULL: memory
+    const char *spill;     // directory for what leaves the device; NULL: memory
     const json_t *profile; // costs to plan with (convsel/profile.h); NULL: this device's
     bool write_profile;    // tell this device's
-    bool trace; // of one more step: tell the predicted and the measured timeline
-    const char *budget; // NULL: the whole device
+    bool trace;            // of one more step: tell the predicted and the measured timeline
+    const char *budget;    // NULL: the whole device
     hth_plan_options plan;
 } hth_train_spec;
 

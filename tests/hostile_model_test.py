@@ -52,14 +52,18 @@ def load_body(data):
 class Case(unittest.TestCase):
     flags = ()
 
+    @classmethod
+    def setUpClass(cls):
+        cls.daemon = tap.Daemon(BUILD, '--log-level', 'none', *cls.flags)
+
+    @classmethod
+    def tearDownClass(cls):
+        if cls.daemon.alive():
+            assert cls.daemon.stop() == 0
+
     def setUp(self):
-        self.daemon = tap.Daemon(BUILD, '--log-level', 'none', *self.flags)
         self.assertEqual(self.load('ident', onnx_small.identity())[0], 200)
         self.assertEqual(self.ask('POST', '/v2/models/ident/infer', IDENT)[0], 200)  # its program for this shape is there
-
-    def tearDown(self):
-        if self.daemon.alive():
-            self.assertEqual(self.daemon.stop(), 0)
 
     def ask(self, method, path, body=None, timeout=60):
         c = http.client.HTTPConnection('127.0.0.1', self.daemon.http, timeout=timeout)
@@ -85,20 +89,42 @@ class Case(unittest.TestCase):
 
 class Limits(Case):
     def test_doubling(self):
-        status, text = self.load('m', doubling(30))
+        status, text = self.load(self.id(), doubling(30))
         self.assertEqual(status, 413, text)
         self.assertIn('needs at least', text)
         self.assertLess(self.engine_peak(), 700 * MIB)
 
     def test_products(self):
-        self.assertEqual(self.load('m', products(4096, 100)), (200, ''))
+        self.assertEqual(self.load(self.id(), products(4096, 100)), (200, ''))
         self.assertLess(self.engine_peak(), 700 * MIB)
+
+    def test_many_outputs(self):
+        nodes = [('Relu', ['x'], [f'y{i}'], {}) for i in range(20000)]
+        status, text = self.load(self.id(), onnx_small.graph(nodes, [X], [(f'y{i}', 'FP32', ('n',)) for i in range(20000)]))
+        self.assertEqual(status, 413, text)
+        self.assertIn('1 inputs and 20000 outputs, more than 4096 together (limits.signature)', text)
+
+    def test_many_nodes(self):
+        for n, word in ((150000, "of the host's memory, at most"), (210000, 'more than 200000 nodes (limits.nodes)')):
+            nodes = [('Relu', [f'v{i}'], [f'v{i + 1}'], {}) for i in range(n)]
+            status, text = self.load(self.id(), onnx_small.graph(nodes, [('v0', 'FP32', ('n',))], [(f'v{n}', 'FP32', ('n',))]))
+            self.assertEqual(status, 413, text)
+            self.assertIn(word, text)
+        self.assertLess(self.engine_peak(), 700 * MIB)
+
+    def test_many_at_once(self):
+        """Twenty thousand results that are all needed until the end: no plan compares each with each."""
+        n = 20000
+        nodes = [('Tanh', [f'v{i}'], [f'v{i + 1}'], {}) for i in range(n)] + [('Neg', [f'v{n}'], ['w0'], {})]
+        nodes += [('Add', [f'w{i}', f'v{n - 1 - i}'], [f'w{i + 1}'], {}) for i in range(n)]
+        self.assertEqual(self.load(self.id(), onnx_small.graph(nodes, [('v0', 'FP32', ('n',))], [(f'w{n}', 'FP32', ('n',))])), (200, ''))
+        self.assertLess(self.engine_peak(), 400 * MIB)
 
     def test_axis(self):
         for axis in (-2**63, -2**40, -3, 2, 2**62):
             gather = onnx_small.graph([('Gather', ['x', 'i'], ['y'], {'axis': axis})], [('x', 'FP32', ('n', 4)), ('i', 'INT64', ('m',))],
                                       [('y', 'FP32', ('m', 'k'))])
-            status, text = self.load('m', gather)
+            status, text = self.load(self.id(), gather)
             self.assertEqual(status, 400, text)
             self.assertIn('outside of 2 dimensions', text)
 
@@ -111,13 +137,13 @@ class Long(Case):
         super().setUp()
         self.loading = socket.create_connection(('127.0.0.1', self.daemon.http), timeout=60)
         body = load_body(products(1024, 1000)).encode()
-        self.loading.sendall(b'POST /v2/repository/models/m/load HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n' % len(body) + body)
-        while '"m"' not in self.ask('POST', '/v2/repository/index', {})[1]:  # its file is there: loading has begun, or begins next
+        self.loading.sendall(b'POST /v2/repository/models/%s/load HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s' % (
+            self.id().encode(), len(body), body))
+        while f'"{self.id()}"' not in self.ask('POST', '/v2/repository/index', {})[1]:  # its file is there: loading has begun, or begins next
             pass
 
     def tearDown(self):
         self.loading.close()
-        super().tearDown()
 
     def unanswered(self):
         self.loading.setblocking(False)
@@ -138,7 +164,7 @@ class Long(Case):
         self.loading.close()
         self.assertEqual(self.load('other', onnx_small.identity('FP16'))[0], 200)  # needs the thread that folded
 
-    def test_stop(self):
+    def test_then_stop(self):  # the last one, in the order of names
         self.unanswered()
         self.daemon.process.send_signal(signal.SIGTERM)
         self.loading.settimeout(60)
