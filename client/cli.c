@@ -84,6 +84,9 @@ static int cli_help(const hth_cli *c, const hth_command *command)
 
 static const hth_command *cli_command(const hth_cli *c, const char *name)
 {
+    if (c->hidden != NULL && strcmp(c->hidden->name, name) == 0) {
+        return c->hidden;
+    }
     for (int i = 0; c->commands[i] != NULL; i++) {
         if (strcmp(c->commands[i]->name, name) == 0) {
             return c->commands[i];
@@ -305,6 +308,7 @@ static hearth_options cli_options(const hth_cli *c)
     return (hearth_options){.timeout_ms = strcmp(name, "train") == 0 || strcmp(name, "verify") == 0
                                               ? INT32_MAX
                                           : strcmp(name, "top") == 0 ? 5000
+                                          : c->command == c->hidden  ? 1000
                                                                      : 0,
                             .token = c->token,
                             .ca_file = hth_cli_text(c, "ca")};

@@ -48,6 +48,7 @@ typedef struct hth_command {
 
 struct hth_cli {
     const hth_command *const *commands; // all there are, NULL-terminated
+    const hth_command *hidden;          // one more, which is in no list; NULL: none
     const hth_command *command;
     const char *args[4];
     int n_args;

@@ -132,6 +132,49 @@ static void docs_settings(void)
 
 // ---- completions
 
+// The words that an option of that name takes; "@KIND": names that the server is asked for.
+static const struct {
+    const char *option, *words;
+} value_words[] = {{"optimizer", "sgd momentum adam adamw"},
+                   {"loss", "softmax-xent mse"},
+                   {"policy", "hearth keep vdnn chen checkmate-auto str-auto monet capuchin mo-sos "
+                              "optimal"},
+                   {"precision", "fp32 tf32 bf16"},
+                   {"schedule", "constant cosine linear"},
+                   {"roles", "infer model job admin"},
+                   {"replan", "on off"},
+                   {"accumulate", "auto"},
+                   {"on", "@devices"},
+                   {"device", "@devices"}};
+
+static const char *words_of(const char *option)
+{
+    for (size_t i = 0; i < sizeof value_words / sizeof *value_words; i++) {
+        if (strcmp(value_words[i].option, option) == 0) {
+            return value_words[i].words;
+        }
+    }
+    return NULL;
+}
+
+// What the first argument of a command names; NULL: something else.
+static const char *names_of(const hth_command *c)
+{
+    return strncmp(c->usage, "NAME", 4) == 0  ? "models"
+           : strncmp(c->usage, "JOB", 3) == 0 ? "jobs"
+                                              : NULL;
+}
+
+static bool takes_value(const hth_option *o)
+{
+    return o->kind != HTH_OPTION_FLAG && o->kind != HTH_OPTION_SWITCH;
+}
+
+static bool takes_file(const hth_option *o)
+{
+    return o->kind == HTH_OPTION_PATH || (o->kind == HTH_OPTION_LIST && words_of(o->name) == NULL);
+}
+
 static void bash_names(const hth_option *o)
 {
     for (; o->name != NULL; o++) {
@@ -139,15 +182,32 @@ static void bash_names(const hth_option *o)
     }
 }
 
-// bash_values prints what follows an option of `command` (NULL: of any): files, or what is not
-// known.
+// bash_takes prints the pattern of an option of `command` (NULL: of any) that takes a value.
+static void bash_takes(const char *command, const hth_option *o)
+{
+    for (; o->name != NULL; o++) {
+        if (takes_value(o)) {
+            printf("|%s' --%s'", command != NULL ? command : "*", o->name);
+        }
+    }
+}
+
+// bash_values prints what follows an option of `command` (NULL: of any): files, words, names, or
+// what is not known.
 static void bash_values(const char *command, const hth_option *o)
 {
     for (; o->name != NULL; o++) {
-        bool files = o->kind == HTH_OPTION_PATH || o->kind == HTH_OPTION_LIST;
-        if (o->kind != HTH_OPTION_FLAG) {
-            printf("    %s' --%s') %sreturn ;;\n", command != NULL ? command : "*", o->name,
-                   files ? "COMPREPLY=($(compgen -f -- \"$cur\")); " : "");
+        const char *words = words_of(o->name);
+        if (o->kind == HTH_OPTION_FLAG) {
+            continue;
+        }
+        printf("    %s' --%s') ", command != NULL ? command : "*", o->name);
+        if (takes_file(o)) {
+            printf("files=yes ;;\n");
+        } else if (words != NULL && words[0] == '@') {
+            printf("names=%s ;;\n", words + 1);
+        } else {
+            printf("words='%s' ;;\n", words != NULL ? words : "");
         }
     }
 }
@@ -160,35 +220,83 @@ static void bash_settings(void)
     }
 }
 
-static void docs_bash(void)
+// bash_line: words are split at blanks only: bash's own words end at the ':' of a url, too.
+static void bash_line(void)
 {
-    printf(
-        "# bash completion for hearth; made from its table of commands\n_hearth() {\n"
-        "  local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} command= words= i\n"
-        "  for ((i = 1; i < COMP_CWORD; i++)); do\n    case ${COMP_WORDS[i]} in\n    ");
+    printf("# bash completion for hearth; made from its table of commands\n_hearth() {\n"
+           "  local cur prev command= words= names= files= at=0 i where=() "
+           "line=(\"${COMP_WORDS[@]}\")\n"
+           "  if [[ -n $COMP_LINE ]]; then\n"
+           "    read -ra line <<<\"${COMP_LINE:0:COMP_POINT}\"\n"
+           "    [[ ${COMP_LINE:0:COMP_POINT} == *[[:space:]] ]] && line+=(\"\")\n"
+           "  fi\n"
+           "  cur=${line[${#line[@]}-1]} prev=${line[${#line[@]}-2]}\n"
+           "  for ((i = 1; i < ${#line[@]} - 1; i++)); do\n"
+           "    case ${line[i]} in\n"
+           "      --server|--store|--token-file|--ca) where+=(\"${line[i]}\" \"${line[i+1]}\") ;;\n"
+           "      --server=*|--store=*|--token-file=*|--ca=*) where+=(\"${line[i]}\") ;;\n"
+           "    esac\n"
+           "    case \"$command ${line[i]}\" in\n      '-'");
+    bash_takes(NULL, hth_cli_global);
     for (int i = 0; hth_commands[i] != NULL; i++) {
-        printf("%s%s", i > 0 ? "|" : "", hth_commands[i]->name);
+        bash_takes(hth_commands[i]->name, hth_commands[i]->options);
     }
-    printf(
-        ") command=${COMP_WORDS[i]}; break ;;\n    esac\n  done\n  case \"$command $prev\" in\n");
+    printf(") ((i++)) ;;\n      *' -'*) ;;\n"
+           "      *) if [[ -z $command ]]; then command=${line[i]}; else ((at++)); fi ;;\n"
+           "    esac\n  done\n"
+           "  if [[ $cur == --*=* ]]; then prev=${cur%%%%=*} cur=${cur#*=}; fi\n");
+}
+
+static void bash_choose(void)
+{
+    printf("  case \"$command $prev\" in\n");
     bash_values(NULL, hth_cli_global);
     for (int i = 0; hth_commands[i] != NULL; i++) {
         bash_values(hth_commands[i]->name, hth_commands[i]->options);
     }
-    printf("  esac\n  case $command in\n    '') words='");
+    printf("    *)\n      case $command in\n        '') words='");
+    for (int i = 0; hth_commands[i] != NULL; i++) {
+        printf("%s ", hth_commands[i]->name);
+    }
+    printf("' ;;\n        help) words='");
     for (int i = 0; hth_commands[i] != NULL; i++) {
         printf("%s ", hth_commands[i]->name);
     }
     printf("' ;;\n");
     for (int i = 0; hth_commands[i] != NULL; i++) {
-        printf("    %s) words='", hth_commands[i]->name);
+        const hth_command *c = hth_commands[i];
+        if (names_of(c) != NULL) {
+            printf("        %s) [[ $at -gt 0 ]] || names=%s ;;\n", c->name, names_of(c));
+        }
+    }
+    printf("      esac\n      [[ $cur != -* ]] || names= words=\n"
+           "      [[ -n $names || -n $words ]] || files=yes\n      if [[ $cur == -* ]]; then\n"
+           "        case $command in\n");
+    for (int i = 0; hth_commands[i] != NULL; i++) {
+        printf("          %s) words='", hth_commands[i]->name);
         bash_names(hth_commands[i]->options);
         printf("' ;;\n");
     }
-    printf("  esac\n  if [[ $cur == -* || -z $command ]]; then\n"
-           "    COMPREPLY=($(compgen -W \"$words");
+    printf("        esac\n        words+='");
     bash_names(hth_cli_global);
-    printf("\" -- \"$cur\"))\n  else\n    COMPREPLY=($(compgen -f -- \"$cur\"))\n  fi\n}\n"
+    printf("' files=\n      fi ;;\n  esac\n");
+}
+
+static void docs_bash(void)
+{
+    bash_line();
+    bash_choose();
+    printf("  COMPREPLY=()\n  if [[ -n $files ]]; then\n"
+           "    COMPREPLY=($(compgen -f -- \"${cur##*=}\"))\n    return\n  fi\n"
+           "  compopt +o filenames 2>/dev/null\n"
+           "  if [[ -n $names ]]; then # what a server says is never expanded\n"
+           "    while read -r i; do\n"
+           "      [[ $i != \"$cur\"* ]] || COMPREPLY+=(\"$(printf %%q \"$i\")\")\n"
+           "    done < <(timeout 2 \"${line[0]}\" \"${where[@]}\" __complete $names </dev/null "
+           "2>/dev/null)\n"
+           "  else\n    COMPREPLY=($(compgen -W \"$words\" -- \"$cur\"))\n  fi\n"
+           "  if [[ $cur == *:* && $COMP_WORDBREAKS == *:* ]]; then # bash has the rest already\n"
+           "    COMPREPLY=(\"${COMPREPLY[@]#\"${cur%%\"${cur##*:}\"}\"}\")\n  fi\n}\n"
            "complete -o filenames -F _hearth hearth\n");
 }
 
@@ -219,15 +327,24 @@ static void zsh_text(const char *text)
     }
 }
 
-static void zsh_option(const char *name, const char *help, const char *value, bool files, bool many)
+// zsh_option prints what an option is, and what its value may be. A switch may stand alone.
+static void zsh_option(const hth_option *o)
 {
-    printf("    '%s--%s[", many ? "*" : "", name);
-    zsh_text(help);
+    const char *words = words_of(o->name);
+    printf("    '%s--%s[", o->kind == HTH_OPTION_LIST ? "*" : "", o->name);
+    zsh_text(o->help);
     putchar(']');
-    if (value != NULL) {
+    if (takes_value(o)) {
         putchar(':');
-        zsh_text(value);
-        printf(":%s", files ? "_files" : "");
+        zsh_text(o->value);
+        putchar(':');
+        if (takes_file(o)) {
+            printf("_files");
+        } else if (words != NULL && words[0] == '@') {
+            printf(" _hearth_names %s", words + 1); // the blank: no arguments of zsh's in front
+        } else if (words != NULL) {
+            printf("(%s)", words);
+        }
     }
     printf("'\n");
 }
@@ -235,15 +352,22 @@ static void zsh_option(const char *name, const char *help, const char *value, bo
 static void zsh_options(const hth_option *o)
 {
     for (; o->name != NULL; o++) {
-        bool list = o->kind == HTH_OPTION_LIST;
-        zsh_option(o->name, o->help, o->value, o->kind == HTH_OPTION_PATH || list, list);
+        zsh_option(o);
     }
 }
 
 static void docs_zsh(void)
 {
-    printf("#compdef hearth\n# made from hearth's table of commands\n_hearth() {\n"
-           "  local command word\n  local -a commands options\n  commands=(\n");
+    printf("#compdef hearth\n# made from hearth's table of commands\n_hearth_names() {\n"
+           "  local i\n  local -a names where\n  for ((i = 2; i < CURRENT; i++)); do\n"
+           "    case ${words[i]} in\n"
+           "      --server|--store|--token-file|--ca) where+=(${words[i]} ${(Q)words[i+1]}) ;;\n"
+           "      --server=*|--store=*|--token-file=*|--ca=*) where+=(${(Q)words[i]}) ;;\n"
+           "    esac\n  done\n"
+           "  names=(${(f)\"$(timeout 2 ${(Q)words[1]} $where __complete $1 </dev/null "
+           "2>/dev/null)\"})\n"
+           "  compadd -a names\n}\n_hearth() {\n"
+           "  local command word first=_files\n  local -a commands options\n  commands=(\n");
     for (int i = 0; hth_commands[i] != NULL; i++) {
         printf("    '%s:", hth_commands[i]->name);
         zsh_text(hth_commands[i]->help);
@@ -255,13 +379,21 @@ static void docs_zsh(void)
     zsh_options(hth_cli_global);
     printf("  )\n  case $command in\n");
     for (int i = 0; hth_commands[i] != NULL; i++) {
-        printf("  %s) options+=(\n", hth_commands[i]->name);
+        const char *names = names_of(hth_commands[i]);
+        printf("  %s) ", hth_commands[i]->name);
+        if (names != NULL) {
+            printf("first=' _hearth_names %s' ", names);
+        } else if (strcmp(hth_commands[i]->name, "help") == 0) {
+            printf("first=\"(${(j: :)${(@)commands%%%%:*}})\" ");
+        }
+        printf("options+=(\n");
         zsh_options(hth_commands[i]->options);
         printf("  ) ;;\n");
     }
     printf("  esac\n  if [[ -z $command && $words[CURRENT] != -* ]]; then\n"
-           "    _describe command commands\n  else\n    _arguments $options '*:argument:_files'\n  "
-           "fi\n}\n"
+           "    _describe command commands\n  else\n    _arguments $options '1:command:' "
+           "\"2:name:$first\" "
+           "'*:argument:_files'\n  fi\n}\n"
            "_hearth \"$@\"\n");
 }
 

@@ -13,6 +13,7 @@
 int main(int argc, char **argv)
 {
     hth_cli c = {.commands = hth_commands,
+                 .hidden = &hth_cmd_complete,
                  .environment = getenv("HEARTH_SERVER"),
                  .token = getenv("HEARTH_TOKEN"),
                  .runtime_dir = getenv("XDG_RUNTIME_DIR")};

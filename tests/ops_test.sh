@@ -262,6 +262,35 @@ complete_bash() { # FUNCTION WORD.. : what bash would offer for the last one
     run 0 bash -c '. "$1"; shift; f=$1; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); $f; printf "%s\n" "${COMPREPLY[@]}"' - \
         "$share/bash-completion/completions/$2" "$@"
 }
+complete_line() { # LINE: what bash would offer for its last word
+    run 0 bash -c '. "$1"; COMP_LINE=$2 COMP_POINT=${#2}; read -ra COMP_WORDS <<<"$2"; _hearth; printf "%s\n" "${COMPREPLY[@]}"' - \
+        "$share/bash-completion/completions/hearth" "$1"
+}
+offers() { [ "$(tr '\n' ' ' <"$dir/out")" = "$1" ] || { echo "wanted: $1" >>"$dir/out"; return 1; }; }
+# Names come from the store or the server that the line names; without one nothing is said, and what a server says is not run.
+names() {
+    run 0 "$build/hearth" --store "$dir/names" import digits tests/data/digits/digits.onnx && run 0 "$build/hearth" --store "$dir/names" import \
+        untrained tests/data/digits/untrained.onnx && run 0 "$build/hearth" --store "$dir/names" train untrained --data \
+        tests/data/digits/train.safetensors --loss softmax-xent --batch 512 --save-as made || return 1
+    h="$build/hearth --store $dir/names"
+    complete_line "$h show " && offers 'digits made untrained ' && complete_line "$h show di" && offers 'digits ' &&
+        complete_line "$h train --batch 4 un" && offers 'untrained ' && complete_line "$build/hearth rm --store=$dir/names m" && offers 'made ' &&
+        complete_line "$h job " && offers 'made ' && complete_line "$h bench digits --on " && offers 'cpu:0 ' &&
+        complete_line "$h train x --on cpu:" && offers '0 ' || return 1
+    complete_line "$h train x --optimizer " && offers 'sgd momentum adam adamw ' && complete_line "$h train x --loss so" && offers 'softmax-xent ' &&
+        complete_line "$h plan x --train --optimizer=ad" && offers 'adam adamw ' && complete_line "$h help con" && offers 'convsel ' &&
+        complete_line "$h import x tests/data/digits/un" && offers 'tests/data/digits/untrained.onnx ' &&
+        complete_line "$h infer digits --input image=tests/data/digits/im" && offers 'tests/data/digits/images.npy ' || return 1
+    complete_line "$build/hearth --server ipc://$dir/nobody show " && offers ' ' || return 1
+    printf '#!/bin/sh\necho '"'"'x$(touch %s/ran)'"'"'\necho "x;y"\n' "$dir" >"$dir/hearth"
+    chmod +x "$dir/hearth"
+    complete_line "$dir/hearth show x" && said 'x\;y' && [ ! -e "$dir/ran" ] || return 1
+    # what is offered is what there is
+    for word in optimizer loss; do
+        complete_line "$h train x --$word " && offered=$(tr '\n' ' ' <"$dir/out" | sed 's/ $//; s/ /, /g') || return 1
+        run 1 $h plan untrained --train --batch 64 --$word nothing && said "'nothing' is none of $offered" || return 1
+    done
+}
 completions() {
     complete_bash _hearth hearth im && [ "$(cat "$dir/out")" = import ] || return 1
     complete_bash _hearth hearth --json train new --bu && [ "$(cat "$dir/out")" = --budget ] || return 1
@@ -273,6 +302,7 @@ completions() {
 }
 check 'bash completes commands, options and files' completions
 zsh_completions() { run 0 zsh -n "$share/zsh/site-functions/_hearth" && run 0 zsh -n "$share/zsh/site-functions/_hearthd"; }
+check 'bash completes models, jobs, devices, optimizers and losses' names
 if command -v zsh >/dev/null; then
     check 'zsh reads its completions' zsh_completions
 else

@@ -30,13 +30,13 @@ PATIENCE = 120
 class Terminal:
     """A program whose three streams are a terminal."""
 
-    def __init__(self, *words, columns=80, lines=24):
+    def __init__(self, *words, columns=80, lines=24, program=BUILD + '/hearth'):
         self.said, self.code = '', None
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
             fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack('HHHH', lines, columns, 0, 0))
             os.environ['TERM'] = 'xterm'
-            os.execv(BUILD + '/hearth', ['hearth', *words])
+            os.execv(program, [os.path.basename(program), *words])
 
     def read(self, end):
         """Reads on; False: there is no more."""
@@ -184,7 +184,30 @@ class Screen(unittest.TestCase):
         self.assertLess(max(len(line) for line in lines), 80)
 
 
+@unittest.skipIf(shutil.which('zsh') is None, 'zsh is not installed')
+class Zsh(unittest.TestCase):
+    def test_completes(self):
+        store = tempfile.mkdtemp(dir=FOLDER) + '/store'
+        for name in ('digits', 'parity'):
+            hearth(store, 'import', name, f'{DATA}/digits.onnx')
+        subprocess.run(['make', '-s', f'B={os.path.relpath(BUILD)}', 'docs'], check=True)
+        folder = BUILD + '/completions/zsh'
+        t = Terminal('-f', '-i', program=shutil.which('zsh'), columns=200)
+        t.type(f"PS1='> '; unsetopt beep; path=({BUILD} $path) fpath=({folder} $fpath); autoload -U compinit; compinit -u -D; echo re''ady\n")
+        t.until('ready\r\n')
+        while '?2004h' not in t.said.split('ready\r\n')[-1]:  # the prompt
+            t.read(time.monotonic() + PATIENCE)
+        for line, wanted in ((f'hearth --store {store} show di', 'show digits'), (f'hearth --store {store} unload p', 'unload parity'),
+                             ('hearth train x --optimizer mom', '--optimizer momentum'), ('hearth train x --loss so', '--loss softmax-xent'),
+                             ('hearth precis', 'hearth precision'), ('hearth help conv', 'help convsel')):
+            t.type(line + '\t')
+            t.until(wanted)
+            t.type('\x15')  # the line is dropped
+        t.type('exit\n')
+        t.end()
+
+
 if __name__ == '__main__':
-    rc = tap.run([Remove, Screen])
+    rc = tap.run([Remove, Screen, Zsh])
     shutil.rmtree(FOLDER, ignore_errors=True)
     sys.exit(rc)
