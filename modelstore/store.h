@@ -137,6 +137,9 @@ typedef struct hth_store_entry {
 // hth_store_list stores an hth_alloc'd array of all versions, by name and version; the caller frees
 // it with hth_free.
 hth_err hth_store_list(hth_store *s, hth_store_entry **out, int *n);
+// hth_store_versions stores an hth_alloc'd array of the versions that a model has, in order; *n is
+// 0, and *out NULL, where it has none.
+hth_err hth_store_versions(hth_store *s, const char *name, int **out, int *n);
 // hth_store_rm removes a version (0: all). Tensors nobody refers to are removed by hth_store_gc.
 hth_err hth_store_rm(hth_store *s, const char *name, int version);
 // hth_store_gc removes unreferenced tensor files and strays; reports what it freed. Not while a put

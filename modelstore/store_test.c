@@ -94,6 +94,13 @@ static void test_list_rm_gc(void **state)
     assert_true(e[1].version == 1 && e[2].version == 2 && e[2].bytes == 12340 &&
                 e[2].own_bytes == 4136);
     hth_free(e);
+    int *numbers;
+    assert_ok(hth_store_versions(s, "b", &numbers, &n));
+    assert_true(n == 2 && numbers[0] == 1 && numbers[1] == 2);
+    hth_free(numbers);
+    assert_ok(hth_store_versions(s, "aa", &numbers, &n)); // between two names
+    assert_true(n == 0 && numbers == NULL);
+    assert_err(hth_store_versions(s, "a/b", &numbers, &n), HTH_EINVAL, "name");
 
     assert_ok(hth_store_gc(s, &files, &bytes));
     assert_true(files == 0 && bytes == 0);

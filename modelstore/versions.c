@@ -19,6 +19,7 @@ typedef struct version_job {
     int version;
     hth_manifest *manifest;   // of get
     hth_store_entry *entries; // of list
+    int *numbers;             // of versions
     int n, cap;
     uint64_t damaged; // tensors that are marked
     char *text;       // of the sentence about what exists
@@ -197,6 +198,47 @@ void hth_manifest_fini(hth_manifest *m)
     hth_free(m->meta);
     hth_free(m->name);
     memset(m, 0, sizeof *m);
+}
+
+static hth_err versions_number_row(hth_txn *t, void *ctx, const MDB_val *key, const MDB_val *value)
+{
+    version_job *j = ctx;
+    char name[HTH_STORE_NAME_MAX + 1];
+    int version;
+    HTH_TRY(hth_version_key_parse(key, name, &version));
+    if (strcmp(name, j->name) != 0) {
+        return HTH_ECANCELED; // another model's begin
+    }
+    if (HTH_GROW(j->numbers, j->n, j->cap) != 0) {
+        return hth_fail(HTH_ENOMEM, "out of memory for the versions of model '%s'", name);
+    }
+    j->numbers[j->n++] = version;
+    return HTH_OK;
+}
+
+static hth_err versions_numbers(hth_txn *t, void *ctx)
+{
+    version_job *j = ctx;
+    hth_version_key key = hth_version_key_of(j->name, 1);
+    j->n = 0; // of an earlier try
+    hth_err err = hth_txn_each(t, HTH_TABLE_VERSIONS, key.text, key.bytes, versions_number_row, j);
+    return err == HTH_ECANCELED ? HTH_OK : err;
+}
+
+hth_err hth_store_versions(hth_store *s, const char *name, int **out, int *n)
+{
+    version_job j = {.name = name};
+    *out = NULL;
+    *n = 0;
+    HTH_TRY(hth_store_check_name(name));
+    hth_err err = hth_index_read(&s->index, versions_numbers, &j);
+    if (err != HTH_OK) {
+        hth_free(j.numbers);
+        return err;
+    }
+    *out = j.numbers;
+    *n = j.n;
+    return HTH_OK;
 }
 
 // versions_list_tensors adds the tensors of a record up. HTH_ECORRUPT: the record or the index is

@@ -194,6 +194,7 @@ hth_err hth_http_open(const hth_http_config *config, hth_http **out)
     if (h == NULL) {
         return hth_fail(HTH_ENOMEM, "out of memory for an HTTP server");
     }
+    pthread_mutex_init(&h->unloaded_lock, NULL);
     h->engine = config->engine;
     h->store = config->store;
     h->jobs = config->jobs;
@@ -289,7 +290,7 @@ void hth_http_close(hth_http *h)
         return;
     }
     hth_http_stop(h);
-    hth_jobs_close(h->zips); // its thread may still be inside the call that woke the loop last
+    hth_http_work_close(h->work); // a thread may still be inside the call that woke the loop last
     if (h->wake != NULL) {
         event_free(h->wake);
     }
@@ -302,6 +303,7 @@ void hth_http_close(hth_http *h)
     }
     hth_http_page_close(h);
     hth_http_views_close(h);
+    hth_http_lists_close(h);
     hth_seen_fini(&h->seen);
     hth_shm_close(h->shm);
     if (h->base != NULL) {
@@ -316,5 +318,6 @@ void hth_http_close(hth_http *h)
         HASH_DEL(h->unloaded, u);
         hth_free(u);
     }
+    pthread_mutex_destroy(&h->unloaded_lock);
     hth_free(h);
 }

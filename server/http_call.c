@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 
+#include <stddef.h>
 #include <stdio.h>
 #include <unistd.h>
 
@@ -96,8 +97,13 @@ static void call_answer(hth_http_call *c)
 static void call_begin(hth_http_call *c)
 {
     hth_http *h = c->h;
+    c->begun = true;
     c->r.ctx = c;
     c->r.done = call_done;
+    if (c->trace == NULL) { // of a call that is handed on
+        c->trace = h->tracing;
+        h->tracing = NULL;
+    }
     c->since_ns = hth_now_ns();
     if (c->trace != NULL) {
         c->trace->ns[HTH_TRACE_REQUEST_START] = c->since_ns;
@@ -141,8 +147,11 @@ static void call_finish(hth_http_call *c)
         call_times(c);
     }
     call_answer(c);
+    c->begun = false;
     c->finish(c);
-    hth_http_call_free(c);
+    if (!c->begun) {
+        hth_http_call_free(c);
+    }
 }
 
 void hth_http_call_submit(hth_http_call *c)
@@ -158,7 +167,7 @@ void hth_http_call_submit(hth_http_call *c)
     } else if (err != HTH_OK) {
         c->r.err = err;
         snprintf(c->r.detail, sizeof c->r.detail, "%s", hth_err_detail());
-        call_finish(c);
+        call_done(&c->r);
     }
 }
 
@@ -169,9 +178,39 @@ void hth_http_call_run(hth_http_call *c, hth_jobs *jobs, hth_job *job, void (*ru
     hth_jobs_submit(jobs, job);
 }
 
+static void call_worked(hth_http_task *t)
+{
+    hth_http_call *c = (hth_http_call *)((char *)t - offsetof(hth_http_call, task));
+    hth_err err = c->r.canceled ? hth_fail(HTH_ECANCELED, "the request was canceled") : c->work(c);
+    c->r.err = err;
+    c->r.detail[0] = 0;
+    if (err != HTH_OK) {
+        snprintf(c->r.detail, sizeof c->r.detail, "%s", hth_err_detail());
+    }
+    call_done(&c->r);
+}
+
+void hth_http_call_work(hth_http_call *c, const void *owner, uint64_t cost,
+                        hth_err (*work)(hth_http_call *c), void (*finish)(hth_http_call *c))
+{
+    hth_http *h = c->h;
+    hth_err err = h->work == NULL ? hth_http_work_open(&h->work) : HTH_OK;
+    c->finish = finish;
+    c->work = work;
+    c->task.run = call_worked;
+    call_begin(c);
+    if (err == HTH_OK) {
+        hth_http_work_submit(h->work, &c->task, owner, cost);
+    } else {
+        c->r.err = err;
+        snprintf(c->r.detail, sizeof c->r.detail, "%s", hth_err_detail());
+        call_done(&c->r);
+    }
+}
+
 static void http_maybe_end(hth_http *h)
 {
-    if (!atomic_load(&h->ending) || h->pending != NULL) {
+    if (!atomic_load(&h->ending) || h->pending != NULL || hth_http_lists_wait(h)) {
         return;
     }
     uint64_t now = hth_now_ns();
@@ -243,6 +282,7 @@ void hth_http_ticked(evutil_socket_t fd, short what, void *arg)
     uint64_t now = hth_now_ns();
     hth_tracer_flush(h->tracer);
     hth_http_conn_look(h, now);
+    hth_http_lists_look(h, now);
     for (hth_http_call *c = h->pending; c != NULL; c = c->next) {
         if (c->late != NULL && now - c->since_ns > HTH_HTTP_PATIENCE_NS) {
             call_late(c);

@@ -12,9 +12,11 @@
 #include "server/accept_guard.h"
 #include "server/http.h"
 #include "server/http_chunks.h"
+#include "server/http_json.h"
 #include "server/http_seen.h"
 #include "server/http_shm.h"
 #include "server/http_trace.h"
+#include "server/http_work.h"
 #include "server/machine.h"
 #include "server/tenant_rules.h"
 
@@ -86,6 +88,17 @@ typedef struct hth_http_conn {
     UT_hash_handle hh; // by evcon
 } hth_http_conn;
 typedef struct hth_http_view hth_http_view;
+typedef struct hth_http_list hth_http_list;
+
+// Documents about all models (http_list.c).
+typedef enum hth_http_listed {
+    HTH_HTTP_LIST_INDEX,
+    HTH_HTTP_LIST_READY, // the index of what is served
+    HTH_HTTP_LIST_STATS,
+    HTH_HTTP_LIST_METRICS,
+    HTH_HTTP_LIST_MODELS, // the page's
+    HTH_HTTP_LISTS
+} hth_http_listed;
 
 // A model that was unloaded over HTTP: not served until it is loaded again.
 typedef struct hth_http_unloaded {
@@ -97,7 +110,7 @@ struct hth_http {
     hth_engine *engine;
     hth_store *store;
     hth_jobs *jobs;
-    hth_jobs *zips; // the thread that inflates bodies; NULL: none had to be
+    hth_http_work *work; // threads for what takes long; NULL: nothing did yet
     hth_auth *auth;
     hth_tls *tls;
     char prefix[HTH_SETTING_TEXT]; // of all paths; "": none
@@ -129,13 +142,15 @@ struct hth_http {
     uint64_t n_answered, n_refused; // replies; .. of these, because the server stops
     uint64_t stop_ns; // when stopping may end although replies have not left; 0: not yet
     bool writing;     // what reaches an output now is ours, not evhttp's
+    pthread_mutex_t unloaded_lock; // changes, on the loop, and others' looking
     hth_http_unloaded *unloaded;
-    hth_machine machine; // when /metrics was last asked for
+    hth_machine machine; // when /metrics was last asked for; whoever writes them
     hth_tracer *tracer;
     hth_trace
         *tracing; // of the request that is being handled; taken over by its call or its answer
     uint64_t received_ns; // when it began to arrive; 0: not known
     hth_http_view *views;
+    hth_http_list *lists[HTH_HTTP_LISTS * 2]; // each for this machine and for others; NULL: not yet
     hth_seen seen;
     char scratch[HTH_HTTP_SCRATCH];
     time_t date_s; // what `date` says
@@ -162,7 +177,11 @@ struct hth_http_call {
     // it answers, and `finish` comes without a request then
     void (*late)(hth_http_call *c, hth_err err);
     void (*drop)(hth_http_call *c); // frees what a kind of call holds besides; may be NULL
-    hth_http_call *prev, *next;     // of h->pending
+    // what hth_http_call_work has done on another thread
+    hth_err (*work)(hth_http_call *c);
+    hth_http_task task;
+    bool begun;                 // it is in h->pending
+    hth_http_call *prev, *next; // of h->pending
     hth_http_call *next_completed;
     hth_trace *trace;     // NULL: it is not traced
     struct event *closed; // the client's hanging up
@@ -173,12 +192,17 @@ struct hth_http_call {
 // answers 503 and returns NULL.
 void *hth_http_call_new(hth_http *h, struct evhttp_request *req, const hth_http_args *a,
                         size_t bytes);
-// hth_http_call_submit hands the call to the engine; it is freed after `finish`, which is called at
-// once when the engine does not take it.
+// hth_http_call_submit hands the call to the engine; it is freed after `finish`, unless that has
+// handed it on again. Where the engine does not take it, `finish` is called soon.
 void hth_http_call_submit(hth_http_call *c);
 // hth_http_call_run is the same for what the thread of `jobs` does: `run` leaves c->r.err and
 // c->r.detail and calls c->r.done.
 void hth_http_call_run(hth_http_call *c, hth_jobs *jobs, hth_job *job, void (*run)(hth_job *j));
+// hth_http_call_work has a thread of http_work.h call `work`, whose error and sentence are the
+// call's then, and `finish` on the loop's thread. It takes about `cost` bytes' time; `owner` is
+// whose turn that is.
+void hth_http_call_work(hth_http_call *c, const void *owner, uint64_t cost,
+                        hth_err (*work)(hth_http_call *c), void (*finish)(hth_http_call *c));
 void hth_http_call_free(hth_http_call *c);
 // hth_http_call_refuse answers a call that was not submitted with an error, and frees it.
 void hth_http_call_refuse(hth_http_call *c, hth_err err);
@@ -201,7 +225,9 @@ void hth_http_conn_whole(hth_http_conn *c);
 void hth_http_conn_grew(hth_http_conn *c, size_t bytes); // .. while it was decompressed
 void hth_http_conn_answers(hth_http_conn *c, size_t bytes);
 void hth_http_conn_answered(hth_http_conn *c);
-bool hth_http_conn_full(const hth_http *h);         // http.buffered_bytes are reached
+// hth_http_hold counts memory (account.h) that a request takes besides what came, until
+// hth_account_give; any thread. HTH_EBUSY: there is too much already, nothing is counted.
+hth_err hth_http_hold(uint64_t bytes);
 void hth_http_conn_look(hth_http *h, uint64_t now); // ends what is too slow
 
 // ---- http_may.c: rights
@@ -348,7 +374,12 @@ void hth_http_trace(hth_http *h, struct evhttp_request *req, const hth_http_args
 // hth_http_inflate puts the decompressed body in the place of a compressed one. false: answered, or
 // it takes a while: hth_http_route_on is called then.
 bool hth_http_inflate(hth_http *h, struct evhttp_request *req);
-// hth_http_deflate compresses an answer when the request accepts that.
+typedef enum hth_http_coding { HTH_HTTP_PLAIN, HTH_HTTP_GZIP, HTH_HTTP_DEFLATE } hth_http_coding;
+hth_http_coding hth_http_accepts(const struct evhttp_request *req); // what an answer may be in
+// hth_http_encode compresses an answer; any thread. false: it is as it was.
+bool hth_http_encode(hth_http_coding coding, struct evbuffer *body);
+void hth_http_encoded(struct evhttp_request *req, hth_http_coding coding); // says so in its head
+// hth_http_deflate does all of it, on the loop: for short answers.
 void hth_http_deflate(struct evhttp_request *req, struct evbuffer *body);
 
 // ---- questions to the engine
@@ -378,6 +409,19 @@ hth_err hth_http_page_open(hth_http *h);
 void hth_http_page_close(hth_http *h);
 void hth_http_views_close(hth_http *h);
 
+// ---- http_list.c: documents about all models
+
+// hth_http_list_ask answers with such a document.
+void hth_http_list_ask(hth_http *h, struct evhttp_request *req, hth_http_listed kind);
+void hth_http_lists_look(hth_http *h, uint64_t now); // has those made that wait and may be
+bool hth_http_lists_wait(const hth_http *h);         // some do
+void hth_http_lists_close(hth_http *h);
+// Writers run on any thread, one at a time each: `doc` is the engine's answer, NULL where it was
+// not asked; `far`: for who is not on this machine.
+typedef hth_err hth_http_writer(hth_http *h, const json_t *doc, bool far, hth_text *out);
+hth_http_writer hth_http_write_index, hth_http_write_index_ready, hth_http_write_stats;
+hth_http_writer hth_http_write_metrics, hth_http_write_models;
+
 // ---- handlers
 
 void hth_http_route(hth_http *h, struct evhttp_request *req);
@@ -397,7 +441,8 @@ hth_http_handler hth_http_model_stats, hth_http_all_stats;
 hth_http_handler hth_http_repo_index, hth_http_repo_load, hth_http_repo_unload;
 hth_http_handler hth_http_repo_named; // another repository than the only one: 501
 hth_http_unloaded *hth_http_unloaded_find(hth_http *h, const char *name); // NULL: it is not
-void hth_http_unloaded_forget(hth_http *h, const char *name);             // it was loaded
+bool hth_http_unloaded_has(hth_http *h, const char *name);    // the same, for any thread
+void hth_http_unloaded_forget(hth_http *h, const char *name); // it was loaded
 hth_http_handler hth_http_shm_register, hth_http_shm_unregister, hth_http_shm_status;
 hth_http_handler hth_http_shm_unnamed, hth_http_cuda_register, hth_http_cuda_unregister;
 hth_http_handler hth_http_cuda_status, hth_http_trace_get, hth_http_trace_set;

@@ -284,14 +284,16 @@ void hth_http_conn_came(hth_http_conn *c, size_t added, size_t deleted)
     c->lines += deleted == 1 || deleted == 2;
     if (c->lines > h->header_bytes / 2 + 2 * (uint64_t)hth_setting_int(HTH_SET_HTTP_CHUNKS)) {
         conn_tell(c, 413, "the request comes in too many chunks");
-    } else if (added > 0 && c->bytes > GUARD_SMALL_BYTES && hth_http_conn_full(h)) {
+    } else if (added > 0 && c->bytes > GUARD_SMALL_BYTES && hth_account_full()) {
         conn_tell(c, 503, "the server holds too much for its clients");
     }
 }
 
-bool hth_http_conn_full(const hth_http *h)
+hth_err hth_http_hold(uint64_t bytes)
 {
-    return hth_account_full();
+    return hth_account_take(bytes)
+               ? HTH_OK
+               : hth_fail(HTH_EBUSY, "the server holds too much for its clients: try again");
 }
 
 hth_http_conn *hth_http_conn_of(hth_http *h, struct evhttp_request *req)

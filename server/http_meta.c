@@ -104,21 +104,19 @@ json_t *hth_http_answer(hth_http_call *c)
 // meta_versions lists the versions of a model that the store has, or the one that was asked about.
 static json_t *meta_versions(const hth_http_call *c, int version)
 {
-    hth_store_entry *e = NULL;
-    int n = 0;
+    int *numbers = NULL, n = 0;
     char text[16];
     json_t *list = json_array();
-    if (c->args.version == 0 && hth_store_list(c->h->store, &e, &n) != HTH_OK) {
+    if (c->args.version == 0 &&
+        hth_store_versions(c->h->store, c->args.name, &numbers, &n) != HTH_OK) {
         n = 0;
     }
     for (int i = 0; i < n; i++) {
-        if (strcmp(e[i].name, c->args.name) == 0) {
-            snprintf(text, sizeof text, "%d", e[i].version);
-            json_array_append_new(list, json_string(text));
-        }
+        snprintf(text, sizeof text, "%d", numbers[i]);
+        json_array_append_new(list, json_string(text));
     }
-    hth_free(e);
-    if (json_array_size(list) == 0) {
+    hth_free(numbers);
+    if (n == 0) {
         snprintf(text, sizeof text, "%d", version);
         json_array_append_new(list, json_string(text));
     }

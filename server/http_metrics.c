@@ -398,40 +398,24 @@ static void metrics_store(hth_text *out, const json_t *store)
     }
 }
 
-static void metrics_finish(hth_http_call *c)
+hth_err hth_http_write_metrics(hth_http *h, const json_t *doc, bool far, hth_text *out)
 {
-    json_t *doc = hth_http_answer(c);
-    if (doc == NULL) {
-        return;
-    }
-    hth_text out = {.p = NULL};
-    struct evbuffer *body = evbuffer_new();
-    metrics_models(&out, json_object_get(doc, "models"));
-    metrics_ledger(&out, "ledger", json_object_get(doc, "ledger"));
-    metrics_ledger(&out, "residency", json_object_get(doc, "residency"));
-    metrics_devices(&out, json_object_get(doc, "devices"));
-    metrics_gpus(&out, doc);
-    metrics_tenants(&out, json_object_get(doc, "tenants"));
-    metrics_owners(&out, "hearth_job_device_bytes", "gauge", "of training jobs", "job",
+    metrics_models(out, json_object_get(doc, "models"));
+    metrics_ledger(out, "ledger", json_object_get(doc, "ledger"));
+    metrics_ledger(out, "residency", json_object_get(doc, "residency"));
+    metrics_devices(out, json_object_get(doc, "devices"));
+    metrics_gpus(out, doc);
+    metrics_tenants(out, json_object_get(doc, "tenants"));
+    metrics_owners(out, "hearth_job_device_bytes", "gauge", "of training jobs", "job",
                    "device_bytes", json_object_get(doc, "jobs"));
-    metrics_store(&out, json_object_get(doc, "store"));
-    metrics_process(&out);
-    metrics_machine(&out, &c->h->machine);
-    if (out.failed || body == NULL || evbuffer_add(body, out.p, out.n) != 0) {
-        hth_http_fail(c->h, c->req, HTTP_SERVUNAVAIL, "out of memory for the metrics");
-    } else {
-        hth_http_send(c->h, c->req, HTTP_OK, "text/plain; charset=utf-8", body);
-    }
-    if (body != NULL) {
-        evbuffer_free(body);
-    }
-    hth_text_fini(&out);
-    json_decref(doc);
+    metrics_store(out, json_object_get(doc, "store"));
+    metrics_process(out);
+    metrics_machine(out, &h->machine);
+    return HTH_OK;
 }
 
 void hth_http_metrics(hth_http *h, struct evhttp_request *req)
 {
-    static const hth_http_args none = {.version = 0};
     const char *path = evhttp_uri_get_path(evhttp_request_get_evhttp_uri(req));
     enum evhttp_cmd_type verb = evhttp_request_get_command(req);
     if (path == NULL || strcmp(path, "/metrics") != 0) {
@@ -440,6 +424,6 @@ void hth_http_metrics(hth_http *h, struct evhttp_request *req)
         evhttp_add_header(evhttp_request_get_output_headers(req), "Allow", HTH_HTTP_ALLOW_GET);
         hth_http_fail(h, req, HTTP_BADMETHOD, "Method Not Allowed");
     } else {
-        hth_http_ask(h, req, &none, "stats", metrics_finish);
+        hth_http_list_ask(h, req, HTH_HTTP_LIST_METRICS);
     }
 }

@@ -5,6 +5,7 @@
 #include "server/http_call.h"
 
 #include "base/stats.h"
+#include "server/account.h"
 
 #include <string.h>
 #include <strings.h>
@@ -96,7 +97,7 @@ static bool quick_may(const hth_http_conn *c, size_t n)
     const hth_http *h = c->h;
     return c->door == &h->api && c->bytes == 0 && c->refused_ns == 0 && !c->told &&
            n <= h->header_bytes && n <= (size_t)hth_setting_int(HTH_SET_HTTP_URL_BYTES) &&
-           !hth_http_conn_full(h) && !atomic_load(&h->stopping);
+           !hth_account_full() && !atomic_load(&h->stopping);
 }
 
 bool hth_http_quick(hth_http_conn *c, const char *text, size_t n)

@@ -5,6 +5,8 @@
 // back before it answers; over HTTP the name is then unknown until it is loaded again.
 #include "server/http_call.h"
 
+#include "server/http_json.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -13,6 +15,14 @@ hth_http_unloaded *hth_http_unloaded_find(hth_http *h, const char *name)
     hth_http_unloaded *u;
     HASH_FIND_STR(h->unloaded, name, u);
     return u;
+}
+
+bool hth_http_unloaded_has(hth_http *h, const char *name)
+{
+    pthread_mutex_lock(&h->unloaded_lock);
+    bool has = hth_http_unloaded_find(h, name) != NULL;
+    pthread_mutex_unlock(&h->unloaded_lock);
+    return has;
 }
 
 bool hth_http_is_unloaded(hth_http *h, struct evhttp_request *req, const hth_http_args *a)
@@ -29,7 +39,9 @@ void hth_http_unloaded_forget(hth_http *h, const char *name)
 {
     hth_http_unloaded *u = hth_http_unloaded_find(h, name);
     if (u != NULL) {
+        pthread_mutex_lock(&h->unloaded_lock);
         HASH_DEL(h->unloaded, u);
+        pthread_mutex_unlock(&h->unloaded_lock);
         hth_free(u);
     }
 }
@@ -44,7 +56,9 @@ static bool repo_unload(hth_http *h, const char *name)
         return false;
     }
     strcpy(u->name, name);
+    pthread_mutex_lock(&h->unloaded_lock);
     HASH_ADD_STR(h->unloaded, name, u);
+    pthread_mutex_unlock(&h->unloaded_lock);
     if (!HTH_HASH_ADDED(u)) {
         hth_free(u);
         return false;
@@ -54,40 +68,25 @@ static bool repo_unload(hth_http *h, const char *name)
 
 // ---- index
 
-// What the engine says about a version; NULL: it is not loaded, and nothing is against loading it.
-static const json_t *index_find(const json_t *loaded, const hth_store_entry *e)
-{
-    const json_t *m;
-    size_t i;
-    json_array_foreach(json_object_get(loaded, "models"), i, m)
-    {
-        if (json_integer_value(json_object_get(m, "version")) == e->version &&
-            strcmp(json_string_value(json_object_get(m, "name")), e->name) == 0) {
-            return m;
-        }
-    }
-    return NULL;
-}
-
 // index_reason is why a version is not loaded, as the one who asks may know it.
-static const char *index_reason(const json_t *m, bool near, char out[512])
+static const char *index_reason(const json_t *m, bool far, char out[512])
 {
     const char *reason = json_string_value(json_object_get(m, "reason"));
-    if (near || reason == NULL) {
-        return reason;
+    if (!far || reason == NULL) {
+        return reason != NULL ? reason : "";
     }
     hth_auth_public(reason, out, 512);
     return out;
 }
 
-static void index_add(const hth_http_call *c, const json_t *loaded, const hth_store_entry *e,
-                      bool only_ready, json_t *list)
+// index_row writes what is known of a version. `m`: what the engine says of it; NULL: it is not
+// loaded, and nothing is against loading it.
+static void index_row(hth_http *h, const json_t *m, const hth_store_entry *e, bool far,
+                      bool only_ready, hth_text *out)
 {
-    hth_http *h = c->h;
-    char version[16], cleared[512];
-    const json_t *m = index_find(loaded, e);
+    char cleared[512];
     const char *state = "READY", *reason = "";
-    if (hth_http_unloaded_find(h, e->name) != NULL) {
+    if (hth_http_unloaded_has(h, e->name)) {
         state = "UNAVAILABLE";
         reason = "unloaded";
     } else if (e->damaged) {
@@ -95,50 +94,76 @@ static void index_add(const hth_http_call *c, const json_t *loaded, const hth_st
         reason = "damaged in the store: an import of the same file repairs it";
     } else if (m != NULL) {
         state = json_string_value(json_object_get(m, "state"));
-        reason = index_reason(m, hth_http_is_near(h, c->req), cleared);
+        reason = index_reason(m, far, cleared);
     }
-    snprintf(version, sizeof version, "%d", e->version);
-    if (!only_ready || strcmp(state, "READY") == 0) {
-        json_array_append_new(list, json_pack("{s:s, s:s, s:s, s:s}", "name", e->name, "version",
-                                              version, "state", state, "reason", reason));
+    if (only_ready && strcmp(state, "READY") != 0) {
+        return;
     }
+    hth_text_put(out, out->n > 1 ? ",{\"name\":" : "{\"name\":");
+    hth_text_quoted(out, e->name);
+    hth_text_put(out, ",\"version\":\"");
+    hth_text_int(out, e->version);
+    hth_text_put(out, "\",\"state\":");
+    hth_text_quoted(out, state);
+    hth_text_put(out, ",\"reason\":");
+    hth_text_quoted(out, reason);
+    hth_text_put(out, "}");
 }
 
-static void index_answer(hth_http_call *c, bool only_ready)
+static const char *index_key(const char *name, json_int_t version, char out[240])
+{
+    snprintf(out, 240, "%s:%" JSON_INTEGER_FORMAT, name, version);
+    return out;
+}
+
+// index_loaded has the engine's rows by name and version. NULL: out of memory.
+static json_t *index_loaded(const json_t *doc)
+{
+    json_t *all = json_object(), *m;
+    char key[240];
+    size_t i;
+    json_array_foreach(json_object_get(doc, "models"), i, m)
+    {
+        const char *name = json_string_value(json_object_get(m, "name"));
+        json_int_t version = json_integer_value(json_object_get(m, "version"));
+        if (json_object_set(all, index_key(name != NULL ? name : "", version, key), m) != 0) {
+            json_decref(all);
+            return NULL;
+        }
+    }
+    return all;
+}
+
+static hth_err index_write(hth_http *h, const json_t *doc, bool far, bool only_ready, hth_text *out)
 {
     hth_store_entry *e;
     int n;
-    json_t *loaded = hth_http_answer(c);
-    if (loaded == NULL) {
-        return;
+    char key[240];
+    HTH_TRY(hth_store_list(h->store, &e, &n));
+    json_t *loaded = index_loaded(doc);
+    hth_text_put(out, "[");
+    for (int i = 0; i < n && loaded != NULL; i++) {
+        const json_t *m = json_object_get(loaded, index_key(e[i].name, e[i].version, key));
+        index_row(h, m, &e[i], far, only_ready, out);
     }
-    hth_err err = hth_store_list(c->h->store, &e, &n);
-    if (err != HTH_OK) {
-        hth_http_fail_err(c->h, c->req, err);
-    } else {
-        json_t *list = json_array();
-        for (int i = 0; i < n; i++) {
-            index_add(c, loaded, &e[i], only_ready, list);
-        }
-        hth_free(e);
-        hth_http_send_json(c->h, c->req, list);
-    }
+    hth_text_put(out, "]");
+    hth_free(e);
     json_decref(loaded);
+    return loaded != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "out of memory for the index");
 }
 
-static void index_finish_all(hth_http_call *c)
+hth_err hth_http_write_index(hth_http *h, const json_t *doc, bool far, hth_text *out)
 {
-    index_answer(c, false);
+    return index_write(h, doc, far, false, out);
 }
 
-static void index_finish_ready(hth_http_call *c)
+hth_err hth_http_write_index_ready(hth_http *h, const json_t *doc, bool far, hth_text *out)
 {
-    index_answer(c, true);
+    return index_write(h, doc, far, true, out);
 }
 
 void hth_http_repo_index(hth_http *h, struct evhttp_request *req, const hth_http_args *a)
 {
-    static const hth_http_args none = {.version = 0};
     json_t *q;
     if (!hth_http_body(h, req, &q)) {
         return;
@@ -150,7 +175,7 @@ void hth_http_repo_index(hth_http *h, struct evhttp_request *req, const hth_http
         hth_http_fail(h, req, HTTP_BADREQUEST,
                       "Unable to parse 'ready': it is neither true nor false");
     } else {
-        hth_http_ask(h, req, &none, "loaded", only_ready ? index_finish_ready : index_finish_all);
+        hth_http_list_ask(h, req, only_ready ? HTH_HTTP_LIST_READY : HTH_HTTP_LIST_INDEX);
     }
 }
 

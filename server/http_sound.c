@@ -4,6 +4,7 @@
 // body behind a verb that has none, a target with blanks in it or over its limit.
 #include "server/http_call.h"
 
+#include "server/account.h"
 #include "server/http_json.h"
 
 #include <event2/http_struct.h>
@@ -96,7 +97,7 @@ static bool sound_size(hth_http *h, struct evhttp_request *req)
                       (long long)hth_setting_int(HTH_SET_HTTP_URL_BYTES));
         return false;
     }
-    if (hth_http_conn_full(h)) {
+    if (hth_account_full()) {
         hth_http_fail(h, req, HTTP_SERVUNAVAIL,
                       "the server holds too much for its clients: try again");
         return false;

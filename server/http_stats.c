@@ -4,7 +4,6 @@
 // compute_output takes time only of joined requests; there is no cache.
 #include "server/http_call.h"
 
-#include <stdio.h>
 #include <string.h>
 
 static json_int_t number(const json_t *m, const char *key)
@@ -12,51 +11,86 @@ static json_int_t number(const json_t *m, const char *key)
     return json_integer_value(json_object_get(m, key));
 }
 
-static json_t *stats_duration(json_int_t count, json_int_t ns)
+// stats_int writes a member; `key` with its quotes, its colon, and what stands before it.
+static void stats_int(hth_text *out, const char *key, json_int_t v)
 {
-    return json_pack("{s:I, s:I}", "count", count, "ns", ns);
+    hth_text_put(out, key);
+    hth_text_int(out, v);
 }
 
-static json_t *stats_batches(const json_t *m)
+static void stats_duration(hth_text *out, const char *key, json_int_t count, json_int_t ns)
 {
-    json_t *list = json_array();
+    hth_text_put(out, key);
+    stats_int(out, "{\"count\":", count);
+    stats_int(out, ",\"ns\":", ns);
+    hth_text_put(out, "}");
+}
+
+static void stats_batches(hth_text *out, const json_t *m)
+{
     const json_t *b;
     size_t i;
+    hth_text_put(out, ",\"batch_stats\":[");
     json_array_foreach(json_object_get(m, "batches"), i, b)
     {
         json_int_t runs = number(b, "runs");
-        json_array_append_new(
-            list, json_pack("{s:I, s:o, s:o, s:o}", "batch_size", number(b, "samples"),
-                            "compute_input", stats_duration(runs, number(b, "input_ns")),
-                            "compute_infer", stats_duration(runs, number(b, "infer_ns")),
-                            "compute_output", stats_duration(runs, number(b, "output_ns"))));
+        stats_int(out, i > 0 ? ",{\"batch_size\":" : "{\"batch_size\":", number(b, "samples"));
+        stats_duration(out, ",\"compute_input\":", runs, number(b, "input_ns"));
+        stats_duration(out, ",\"compute_infer\":", runs, number(b, "infer_ns"));
+        stats_duration(out, ",\"compute_output\":", runs, number(b, "output_ns"));
+        hth_text_put(out, "}");
     }
-    return list;
+    hth_text_put(out, "]");
 }
 
-static json_t *stats_of(const json_t *m)
+static void stats_inference(hth_text *out, const json_t *m)
 {
     const json_t *t = json_object_get(m, "times");
     json_int_t failed = number(m, "failures"), ok = number(m, "requests") - failed;
-    json_t *inference = json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "success",
-                                  stats_duration(ok, number(t, "success_ns")), "fail",
-                                  stats_duration(failed, number(t, "failure_ns")), "queue",
-                                  stats_duration(ok, number(t, "queue_ns")), "compute_input",
-                                  stats_duration(ok, number(t, "input_ns")), "compute_infer",
-                                  stats_duration(ok, number(t, "infer_ns")), "compute_output",
-                                  stats_duration(ok, number(t, "output_ns")), "cache_hit",
-                                  stats_duration(0, 0), "cache_miss", stats_duration(0, 0));
+    stats_int(out, ",\"last_inference\":", number(t, "last_ms"));
+    stats_int(out, ",\"inference_count\":", number(t, "samples"));
+    stats_int(out, ",\"execution_count\":", number(m, "executions"));
+    stats_duration(out, ",\"inference_stats\":{\"success\":", ok, number(t, "success_ns"));
+    stats_duration(out, ",\"fail\":", failed, number(t, "failure_ns"));
+    stats_duration(out, ",\"queue\":", ok, number(t, "queue_ns"));
+    stats_duration(out, ",\"compute_input\":", ok, number(t, "input_ns"));
+    stats_duration(out, ",\"compute_infer\":", ok, number(t, "infer_ns"));
+    stats_duration(out, ",\"compute_output\":", ok, number(t, "output_ns"));
+    stats_duration(out, ",\"cache_hit\":", 0, 0);
+    stats_duration(out, ",\"cache_miss\":", 0, 0);
+    hth_text_put(out, "},\"response_stats\":{}");
+}
+
+static void stats_of(hth_text *out, const json_t *m)
+{
     json_int_t bytes = number(m, "resident_private_bytes") + number(m, "resident_shared_bytes") +
                        number(m, "arena_bytes");
     int gpu = hth_http_gpu(m);
-    char version[24];
-    snprintf(version, sizeof version, "%" JSON_INTEGER_FORMAT, number(m, "version"));
-    return json_pack("{s:O, s:s, s:I, s:I, s:I, s:o, s:{}, s:o, s:[{s:s, s:i, s:I}]}", "name",
-                     json_object_get(m, "name"), "version", version, "last_inference",
-                     number(t, "last_ms"), "inference_count", number(t, "samples"),
-                     "execution_count", number(m, "executions"), "inference_stats", inference,
-                     "response_stats", "batch_stats", stats_batches(m), "memory_usage", "type",
-                     gpu >= 0 ? "GPU" : "CPU", "id", gpu >= 0 ? gpu : 0, "byte_size", bytes);
+    hth_text_put(out, "{\"name\":");
+    hth_text_quoted(out, json_string_value(json_object_get(m, "name")));
+    stats_int(out, ",\"version\":\"", number(m, "version"));
+    hth_text_put(out, "\"");
+    stats_inference(out, m);
+    stats_batches(out, m);
+    hth_text_put(out, gpu >= 0 ? ",\"memory_usage\":[{\"type\":\"GPU\""
+                               : ",\"memory_usage\":[{\"type\":\"CPU\"");
+    stats_int(out, ",\"id\":", gpu >= 0 ? gpu : 0);
+    stats_int(out, ",\"byte_size\":", bytes);
+    hth_text_put(out, "}]}");
+}
+
+hth_err hth_http_write_stats(hth_http *h, const json_t *doc, bool far, hth_text *out)
+{
+    const json_t *m;
+    size_t i;
+    hth_text_put(out, "{\"model_stats\":[");
+    json_array_foreach(json_object_get(doc, "models"), i, m)
+    {
+        hth_text_put(out, i > 0 ? "," : "");
+        stats_of(out, m);
+    }
+    hth_text_put(out, "]}");
+    return HTH_OK;
 }
 
 static void stats_finish(hth_http_call *c)
@@ -66,16 +100,21 @@ static void stats_finish(hth_http_call *c)
                       c->args.name);
         return;
     }
-    json_t *doc = hth_http_answer(c), *list = json_array(), *m;
-    size_t i;
-    json_array_foreach(json_object_get(doc, "models"), i, m)
-    {
-        json_array_append_new(list, stats_of(m));
-    }
+    json_t *doc = hth_http_answer(c);
+    struct evbuffer *body = evbuffer_new();
+    hth_text out = {.p = NULL};
     if (doc != NULL) {
-        hth_http_send_json(c->h, c->req, json_pack("{s:O}", "model_stats", list));
+        (void)hth_http_write_stats(c->h, doc, false, &out);
+        if (out.failed || body == NULL || evbuffer_add(body, out.p, out.n) != 0) {
+            hth_http_fail(c->h, c->req, HTTP_SERVUNAVAIL, "out of memory for an answer");
+        } else {
+            hth_http_send(c->h, c->req, HTTP_OK, "application/json", body);
+        }
     }
-    json_decref(list);
+    if (body != NULL) {
+        evbuffer_free(body);
+    }
+    hth_text_fini(&out);
     json_decref(doc);
 }
 
@@ -90,5 +129,5 @@ void hth_http_model_stats(hth_http *h, struct evhttp_request *req, const hth_htt
 
 void hth_http_all_stats(hth_http *h, struct evhttp_request *req, const hth_http_args *a)
 {
-    hth_http_ask(h, req, a, "stats", stats_finish);
+    hth_http_list_ask(h, req, HTH_HTTP_LIST_STATS);
 }

@@ -23,6 +23,7 @@ struct hth_http_view {
     char who[HTH_TENANT]; // whose jobs it is about; "": everybody's, or it is about no jobs
     int asking;           // calls at the engine
     char *text;           // NULL: no answer yet
+    char *public;         // .. as who is elsewhere may see it; NULL: nobody asked
     uint64_t answered_ns;
 };
 
@@ -34,6 +35,7 @@ typedef struct view_call {
 static void view_free(hth_http_view *v)
 {
     hth_free(v->text);
+    hth_free(v->public);
     hth_free(v);
 }
 
@@ -95,12 +97,14 @@ static const char *view_state(hth_http *h, hth_err err)
 }
 
 // view_send answers with what is known; nothing is null.
-static void view_send(hth_http *h, struct evhttp_request *req, const hth_http_view *v, hth_err err)
+static void view_send(hth_http *h, struct evhttp_request *req, hth_http_view *v, hth_err err)
 {
     struct evbuffer *body = evbuffer_new();
     bool far = strncmp(v->query, "job", 3) == 0 && !hth_http_is_near(h, req);
-    char *cleared = far && v->text != NULL ? hth_auth_public_jobs(v->text) : NULL;
-    const char *text = far ? cleared : v->text;
+    if (far && v->public == NULL && v->text != NULL) {
+        v->public = hth_auth_public_jobs(v->text);
+    }
+    const char *text = far ? v->public : v->text;
     bool sent = body != NULL;
     if (text == NULL) {
         sent = sent && evbuffer_add_printf(body, "{\"state\":\"%s\",\"age_ms\":null,\"data\":null}",
@@ -112,7 +116,6 @@ static void view_send(hth_http *h, struct evhttp_request *req, const hth_http_vi
                    (hth_now_ns() - v->answered_ns) / 1000000u) > 0 &&
                evbuffer_add(body, text, strlen(text)) == 0 && evbuffer_add(body, "}", 1) == 0;
     }
-    hth_free(cleared);
     evhttp_add_header(evhttp_request_get_output_headers(req), "Cache-Control", "no-store");
     hth_http_send(h, req, sent ? HTTP_OK : HTTP_SERVUNAVAIL, "application/json", body);
     if (body != NULL) {
@@ -141,18 +144,25 @@ static void view_late(hth_http_call *c, hth_err err)
     view_send(c->h, c->req, v, err);
 }
 
+// view_text replaces the answer that is kept; takes `text`, which may be NULL.
+static void view_text(hth_http_view *v, char *text)
+{
+    hth_free(v->text);
+    hth_free(v->public);
+    v->text = text;
+    v->public = NULL;
+}
+
 static void view_finish(hth_http_call *c)
 {
     hth_http_view *v = view_of(c);
     v->asking--;
     if (c->r.err == HTH_OK) {
-        hth_free(v->text);
-        v->text = c->r.json;
+        view_text(v, c->r.json);
         c->r.json = NULL;
         v->answered_ns = hth_now_ns();
     } else if (c->r.err == HTH_ENOENT) { // there was one, perhaps
-        hth_free(v->text);
-        v->text = NULL;
+        view_text(v, NULL);
     }
     if (c->req == NULL) {
         return;
@@ -244,24 +254,28 @@ void hth_http_view_timeline(hth_http *h, struct evhttp_request *req, const hth_h
     view_serve(h, req, a, "timeline");
 }
 
-void hth_http_view_models(hth_http *h, struct evhttp_request *req, const hth_http_args *a)
+hth_err hth_http_write_models(hth_http *h, const json_t *doc, bool far, hth_text *out)
 {
     hth_store_entry *e;
     int n;
-    hth_err err = hth_store_list(h->store, &e, &n);
-    if (err != HTH_OK) {
-        hth_http_fail_err(h, req, err);
-        return;
-    }
-    json_t *list = json_array();
+    HTH_TRY(hth_store_list(h->store, &e, &n));
+    hth_text_put(out, "{\"state\":\"ready\",\"age_ms\":0,\"data\":[");
     for (int i = 0; i < n; i++) {
-        json_array_append_new(list,
-                              json_pack("{s:s, s:i, s:I, s:b}", "name", e[i].name, "version",
-                                        e[i].version, "bytes", (json_int_t)e[i].bytes, "unloaded",
-                                        hth_http_unloaded_find(h, e[i].name) != NULL));
+        hth_text_put(out, i > 0 ? ",{\"name\":" : "{\"name\":");
+        hth_text_quoted(out, e[i].name);
+        hth_text_put(out, ",\"version\":");
+        hth_text_int(out, e[i].version);
+        hth_text_put(out, ",\"bytes\":");
+        hth_text_int(out, (int64_t)e[i].bytes);
+        hth_text_put(out, hth_http_unloaded_has(h, e[i].name) ? ",\"unloaded\":true}"
+                                                              : ",\"unloaded\":false}");
     }
+    hth_text_put(out, "]}");
     hth_free(e);
-    evhttp_add_header(evhttp_request_get_output_headers(req), "Cache-Control", "no-store");
-    hth_http_send_json(h, req,
-                       json_pack("{s:s, s:i, s:o}", "state", "ready", "age_ms", 0, "data", list));
+    return HTH_OK;
+}
+
+void hth_http_view_models(hth_http *h, struct evhttp_request *req, const hth_http_args *a)
+{
+    hth_http_list_ask(h, req, HTH_HTTP_LIST_MODELS);
 }

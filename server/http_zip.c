@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Content codings: gzip and deflate (zlib's format), in requests and, where Accept-Encoding asks
-// for it, in answers. What comes out of a request is bounded while it is inflated, and nobody waits
-// for it but those whose requests are inflated: what is sent is up to a thousand times as much when
-// it comes out, and therefore only a small body is inflated on the loop, all others on a thread of
-// their own, one after the other.
+// for it, in answers. What comes out of a request is bounded while it is inflated, alone and with
+// what is held for all clients, and nobody waits for it but those whose requests are inflated: what
+// is sent is up to a thousand times as much when it comes out, and therefore only a small body is
+// inflated on the loop, all others on the threads of http_work.h.
 #include "server/http_call.h"
+
+#include "server/account.h"
 
 #include <stddef.h>
 #include <stdio.h>
@@ -20,28 +22,43 @@
 #define ZIP_EITHER (15 | 32)
 #define ZIP_GZIP   (15 | 16)
 #define ZIP_ZLIB   15
-// Answers are compressed on the loop: the fastest level.
+// Of answers: the fastest.
 #define ZIP_LEVEL 1
+// What comes out is at most about so many times what was sent (RFC 1951: 258 bytes from 2 bits).
+#define ZIP_MOST 1032
 
-// A request whose body is inflated on the thread.
+// What an inflation away from the loop looks at, and counts: memory that it holds (account.h).
+typedef struct zip_watch {
+    const atomic_int *canceled;
+    uint64_t held;
+} zip_watch;
+
+// A request whose body is inflated on a thread.
 typedef struct zip_call {
     hth_http_call c;
-    hth_job job;
+    zip_watch watch;
     struct evbuffer *body; // the thread's until it is done: what was sent, then what came out
     size_t packed, head;   // bytes that were sent; .. of what comes out that are read as text
     uint64_t received_ns;
 } zip_call;
 
-// zip_run moves all of `in` through `turn` (inflate or deflate) to `out`, until `canceled` (may be
-// NULL). *end: the stream's end was reached.
+static hth_err zip_look(zip_watch *w, size_t came)
+{
+    if (atomic_load(w->canceled)) {
+        return hth_fail(HTH_ECANCELED, "the request was canceled");
+    }
+    HTH_TRY(hth_http_hold(came));
+    w->held += came;
+    return HTH_OK;
+}
+
+// zip_run moves all of `in` through `turn` (inflate or deflate) to `out`; `watch` may be NULL.
+// *end: the stream's end was reached.
 static hth_err zip_run(z_stream *z, int (*turn)(z_stream *z, int flush), struct evbuffer *in,
-                       struct evbuffer *out, uint64_t limit, const atomic_int *canceled, bool *end)
+                       struct evbuffer *out, uint64_t limit, zip_watch *watch, bool *end)
 {
     *end = false;
     while (!*end) {
-        if (canceled != NULL && atomic_load(canceled)) {
-            return hth_fail(HTH_ECANCELED, "the request was canceled");
-        }
         struct evbuffer_iovec from = {NULL, 0}, to;
         bool more = evbuffer_peek(in, -1, NULL, &from, 1) > 0;
         if (evbuffer_reserve_space(out, ZIP_PIECE, &to, 1) != 1) {
@@ -57,6 +74,9 @@ static hth_err zip_run(z_stream *z, int (*turn)(z_stream *z, int flush), struct 
         evbuffer_commit_space(out, &to, 1);
         evbuffer_drain(in, offered - z->avail_in);
         *end = rc == Z_STREAM_END;
+        if (watch != NULL) {
+            HTH_TRY(zip_look(watch, to.iov_len));
+        }
         if (evbuffer_get_length(out) > limit) {
             return hth_fail(HTH_ETOOBIG,
                             "the decompressed request exceeds the maximum allowed input size of "
@@ -71,7 +91,7 @@ static hth_err zip_run(z_stream *z, int (*turn)(z_stream *z, int flush), struct 
     return HTH_OK;
 }
 
-static hth_err zip_inflate(struct evbuffer *in, uint64_t limit, const atomic_int *canceled)
+static hth_err zip_inflate(struct evbuffer *in, uint64_t limit, zip_watch *watch)
 {
     z_stream z = {.next_in = NULL};
     struct evbuffer *out = evbuffer_new();
@@ -82,7 +102,7 @@ static hth_err zip_inflate(struct evbuffer *in, uint64_t limit, const atomic_int
         }
         return hth_fail(HTH_ENOMEM, "out of memory for a body");
     }
-    hth_err err = zip_run(&z, inflate, in, out, limit, canceled, &end);
+    hth_err err = zip_run(&z, inflate, in, out, limit, watch, &end);
     inflateEnd(&z);
     if (err == HTH_OK && evbuffer_get_length(in) > 0) {
         err = hth_fail(HTH_EINVAL, "something follows the compressed body");
@@ -105,7 +125,7 @@ static bool zip_inflated(hth_http *h, struct evhttp_request *req, hth_err err, s
     }
     if (conn != NULL && n > packed) {
         hth_http_conn_grew(conn, n - packed);
-        if (hth_http_conn_full(h)) {
+        if (hth_account_full()) {
             hth_http_fail(h, req, HTTP_SERVUNAVAIL,
                           "the server holds too much for its clients: try again");
             return false;
@@ -114,22 +134,28 @@ static bool zip_inflated(hth_http *h, struct evhttp_request *req, hth_err err, s
     return true;
 }
 
-// ---- on the thread
+// ---- away from the loop
 
-// zip_work also makes one piece of the text: that takes as long as inflating it.
-static void zip_work(hth_job *job)
+// zip_text makes one piece of what is read as text: that takes as long as inflating it, and twice
+// the memory meanwhile.
+static hth_err zip_text(zip_call *z)
 {
-    zip_call *z = (zip_call *)((char *)job - offsetof(zip_call, job));
-    hth_request *r = &z->c.r;
-    r->err = zip_inflate(z->body, z->c.h->message_bytes, &r->canceled);
     size_t n = evbuffer_get_length(z->body), head = z->head < n ? z->head : n;
-    if (r->err == HTH_OK && head > 0 && evbuffer_pullup(z->body, (ev_ssize_t)head) == NULL) {
-        r->err = hth_fail(HTH_ENOMEM, "out of memory for a body");
+    if (head == 0) {
+        return HTH_OK;
     }
-    if (r->err != HTH_OK) {
-        snprintf(r->detail, sizeof r->detail, "%s", hth_err_detail());
-    }
-    r->done(r);
+    HTH_TRY(zip_look(&z->watch, head));
+    bool made = evbuffer_pullup(z->body, (ev_ssize_t)head) != NULL;
+    hth_account_give(head);
+    z->watch.held -= head;
+    return made ? HTH_OK : hth_fail(HTH_ENOMEM, "out of memory for a body");
+}
+
+static hth_err zip_work(hth_http_call *c)
+{
+    zip_call *z = (zip_call *)c;
+    HTH_TRY(zip_inflate(z->body, c->h->message_bytes, &z->watch));
+    return zip_text(z);
 }
 
 static void zip_finish(hth_http_call *c)
@@ -138,6 +164,8 @@ static void zip_finish(hth_http_call *c)
     hth_err err = c->r.err == HTH_OK ? HTH_OK : hth_fail(c->r.err, "%s", c->r.detail);
     evbuffer_add_buffer(evhttp_request_get_input_buffer(c->req), z->body);
     c->h->received_ns = z->received_ns;
+    hth_account_give(z->watch.held); // it is the connection's now
+    z->watch.held = 0;
     if (zip_inflated(c->h, c->req, err, z->packed)) {
         hth_http_route_on(c->h, c->req);
     }
@@ -146,6 +174,7 @@ static void zip_finish(hth_http_call *c)
 static void zip_drop(hth_http_call *c)
 {
     const zip_call *z = (const zip_call *)c;
+    hth_account_give(z->watch.held);
     if (z->body != NULL) {
         evbuffer_free(z->body);
     }
@@ -159,21 +188,18 @@ static void zip_later(hth_http *h, struct evhttp_request *req, struct evbuffer *
     if (z == NULL) {
         return; // answered
     }
-    z->c.finish = zip_finish;
     z->c.drop = zip_drop;
+    z->watch.canceled = &z->c.r.canceled;
     z->packed = evbuffer_get_length(body);
     z->head = head != NULL ? strtoull(head, NULL, 10) : SIZE_MAX;
     z->received_ns = h->received_ns;
     z->body = evbuffer_new();
-    hth_err err = z->body == NULL   ? hth_fail(HTH_ENOMEM, "out of memory for a body")
-                  : h->zips == NULL ? hth_jobs_open(&h->zips)
-                                    : HTH_OK;
-    if (err != HTH_OK) {
-        hth_http_call_refuse(&z->c, err);
+    if (z->body == NULL) {
+        hth_http_call_refuse(&z->c, hth_fail(HTH_ENOMEM, "out of memory for a body"));
         return;
     }
     evbuffer_add_buffer(z->body, body);
-    hth_http_call_run(&z->c, h->zips, &z->job, zip_work);
+    hth_http_call_work(&z->c, hth_http_conn_of(h, req), z->packed * ZIP_MOST, zip_work, zip_finish);
 }
 
 bool hth_http_inflate(hth_http *h, struct evhttp_request *req)
@@ -215,25 +241,44 @@ static double accepted(const char *header, const char *coding)
     return 0;
 }
 
-void hth_http_deflate(struct evhttp_request *req, struct evbuffer *body)
+hth_http_coding hth_http_accepts(const struct evhttp_request *req)
 {
     const char *header = hth_http_header(req, "Accept-Encoding");
     double gzip = header != NULL ? accepted(header, "gzip") : 0;
     double zlib = header != NULL ? accepted(header, "deflate") : 0;
+    return gzip > 0 && gzip >= zlib ? HTH_HTTP_GZIP : zlib > 0 ? HTH_HTTP_DEFLATE : HTH_HTTP_PLAIN;
+}
+
+bool hth_http_encode(hth_http_coding coding, struct evbuffer *body)
+{
     z_stream z = {.next_in = NULL};
-    bool end;
-    struct evbuffer *out = gzip > 0 || zlib > 0 ? evbuffer_new() : NULL;
+    bool coded = false, end;
+    struct evbuffer *out = coding != HTH_HTTP_PLAIN ? evbuffer_new() : NULL;
     if (out == NULL) {
-        return; // as it is: nobody must accept a coding
+        return false; // as it is: nobody must accept a coding
     }
-    if (deflateInit2(&z, ZIP_LEVEL, Z_DEFLATED, gzip >= zlib ? ZIP_GZIP : ZIP_ZLIB, 8,
+    if (deflateInit2(&z, ZIP_LEVEL, Z_DEFLATED, coding == HTH_HTTP_GZIP ? ZIP_GZIP : ZIP_ZLIB, 8,
                      Z_DEFAULT_STRATEGY) == Z_OK) {
-        if (zip_run(&z, deflate, body, out, UINT64_MAX, NULL, &end) == HTH_OK) {
+        coded = zip_run(&z, deflate, body, out, UINT64_MAX, NULL, &end) == HTH_OK;
+        if (coded) {
             evbuffer_add_buffer(body, out);
-            evhttp_add_header(evhttp_request_get_output_headers(req), "Content-Encoding",
-                              gzip >= zlib ? "gzip" : "deflate");
         }
         deflateEnd(&z);
     }
     evbuffer_free(out);
+    return coded;
+}
+
+void hth_http_encoded(struct evhttp_request *req, hth_http_coding coding)
+{
+    evhttp_add_header(evhttp_request_get_output_headers(req), "Content-Encoding",
+                      coding == HTH_HTTP_GZIP ? "gzip" : "deflate");
+}
+
+void hth_http_deflate(struct evhttp_request *req, struct evbuffer *body)
+{
+    hth_http_coding coding = hth_http_accepts(req);
+    if (hth_http_encode(coding, body)) {
+        hth_http_encoded(req, coding);
+    }
 }

@@ -29,15 +29,21 @@ static int ledger_tenant(hth_ledger *l, const hth_account *a)
     return a != NULL ? i : -1;
 }
 
+// ledger_row is the row of an account; -1: out of memory.
 static int ledger_row(hth_ledger *l, const hth_account *a)
 {
-    for (int i = 0; i < l->n; i++) {
-        if (l->rows[i].account == a) {
-            return i;
+    hth_ledger_row *r;
+    HASH_FIND_PTR(l->by_account, &a, r);
+    if (r == NULL) {
+        r = &l->rows[l->n];
+        *r = (hth_ledger_row){.account = a, .tenant = ledger_tenant(l, a)};
+        HASH_ADD_PTR(l->by_account, account, r);
+        if (!HTH_HASH_ADDED(r)) {
+            return -1;
         }
+        l->n++;
     }
-    l->rows[l->n] = (hth_ledger_row){.account = a, .tenant = ledger_tenant(l, a)};
-    return l->n++;
+    return (int)(r - l->rows);
 }
 
 static int by_copy(const void *a, const void *b)
@@ -149,6 +155,30 @@ static void ledger_sum(const hth_site *site, hth_ledger *l)
                               l->job_bytes - l->pool.used_bytes[HTH_POOL_WORKSPACE]);
 }
 
+// ledger_gather makes the rows and tenants, and the items in `x`, *n of them. HTH_ENOMEM.
+static hth_err ledger_gather(const hth_site *site, hth_ledger *out, ledger_item *x, int *n)
+{
+    for (const hth_program *p = site->programs; p != NULL; p = p->site_next) {
+        int row = ledger_row(out, p->account);
+        if (row < 0) {
+            return hth_fail(HTH_ENOMEM, "no memory for the ledger");
+        }
+        *n += ledger_program(site, p, out, row, x + *n);
+    }
+    for (const hth_share *s = site->shares; s != NULL; s = s->next) {
+        int row = ledger_row(out, s->account);
+        if (row < 0) {
+            return hth_fail(HTH_ENOMEM, "no memory for the ledger");
+        }
+        hth_ledger_row *r = &out->rows[row];
+        r->job_bytes += s->point.device_bytes;
+        if (r->tenant >= 0) {
+            out->tenants[r->tenant].job_bytes += s->point.device_bytes;
+        }
+    }
+    return HTH_OK;
+}
+
 hth_err hth_ledger_read(const hth_site *site, hth_ledger *out)
 {
     size_t n_items = 1, n_rows = 1;
@@ -163,20 +193,13 @@ hth_err hth_ledger_read(const hth_site *site, hth_ledger *out)
     *out = (hth_ledger){.rows = hth_calloc(n_rows, sizeof *out->rows),
                         .tenants = hth_calloc(n_rows, sizeof *out->tenants)};
     ledger_item *x = hth_calloc(n_items, sizeof *x);
-    if (x == NULL || out->rows == NULL || out->tenants == NULL) {
+    hth_err err = x != NULL && out->rows != NULL && out->tenants != NULL
+                      ? ledger_gather(site, out, x, &n)
+                      : hth_fail(HTH_ENOMEM, "no memory for the ledger");
+    if (err != HTH_OK) {
         hth_free(x);
         hth_ledger_fini(out);
-        return hth_fail(HTH_ENOMEM, "no memory for the ledger");
-    }
-    for (const hth_program *p = site->programs; p != NULL; p = p->site_next) {
-        n += ledger_program(site, p, out, ledger_row(out, p->account), x + n);
-    }
-    for (const hth_share *s = site->shares; s != NULL; s = s->next) {
-        hth_ledger_row *r = &out->rows[ledger_row(out, s->account)];
-        r->job_bytes += s->point.device_bytes;
-        if (r->tenant >= 0) {
-            out->tenants[r->tenant].job_bytes += s->point.device_bytes;
-        }
+        return err;
     }
     qsort(x, (size_t)n, sizeof *x, by_copy);
     for (int i = 0, next; i < n; i = next) {
@@ -194,6 +217,7 @@ hth_err hth_ledger_read(const hth_site *site, hth_ledger *out)
 
 void hth_ledger_fini(hth_ledger *l)
 {
+    HASH_CLEAR(hh, l->by_account);
     hth_free(l->rows);
     hth_free(l->tenants);
     *l = (hth_ledger){.n = 0};
@@ -201,10 +225,7 @@ void hth_ledger_fini(hth_ledger *l)
 
 const hth_ledger_row *hth_ledger_row_of(const hth_ledger *l, const hth_account *a)
 {
-    for (int i = 0; i < l->n; i++) {
-        if (l->rows[i].account == a) {
-            return &l->rows[i];
-        }
-    }
-    return NULL;
+    hth_ledger_row *r;
+    HASH_FIND_PTR(l->by_account, &a, r);
+    return r;
 }

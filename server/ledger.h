@@ -11,6 +11,7 @@
 #ifndef HTH_SERVER_LEDGER_H
 #define HTH_SERVER_LEDGER_H
 
+#include "base/hash.h"
 #include "server/program.h"
 
 typedef struct hth_ledger_row {
@@ -25,7 +26,8 @@ typedef struct hth_ledger_row {
     uint64_t streamed_bytes;    // weights that come to the device for each use
     uint64_t host_bytes;        // copies in host memory: of those, and of what leaves the device
     int programs;
-    int tenant; // among the ledger's tenants; -1: nobody's
+    int tenant;        // among the ledger's tenants; -1: nobody's
+    UT_hash_handle hh; // by account
 } hth_ledger_row;
 
 // What a tenant's accounts have, each copy once.
@@ -40,6 +42,7 @@ typedef struct hth_ledger_tenant {
 typedef struct hth_ledger {
     hth_ledger_row *rows; // accounts with programs or memory
     int n;
+    hth_ledger_row *by_account; // the same: there may be thousands
     hth_ledger_tenant *tenants;
     int n_tenants;
     uint64_t private_bytes, shared_bytes, mapped_bytes; // of all rows, each copy once

@@ -248,13 +248,22 @@ static hth_err load_unload(const hth_loads *l, hth_request *r)
                                     (json_int_t)(after.free_bytes - before.free_bytes)));
 }
 
-static json_t *loaded_row(const hth_models *ms, const hth_model *m, const hth_ledger *l)
+// loaded_is_coming says that a model is one that is to take another's place. Few are: that costs
+// less than to look for each model's name.
+static bool loaded_is_coming(const hth_name *const *coming, int n, const hth_model *m)
+{
+    int i = 0;
+    while (i < n && coming[i]->coming != m) {
+        i++;
+    }
+    return i < n;
+}
+
+static json_t *loaded_row(const hth_model *m, bool coming, const hth_ledger *l)
 {
     static const hth_ledger_row none = {.programs = 0};
     const hth_ledger_row *row = hth_ledger_row_of(l, &m->account);
     row = row != NULL ? row : &none;
-    const hth_name *n = hth_model_name(ms, m->name);
-    bool coming = n != NULL && n->coming == m;
     return json_pack("{s:s, s:i, s:s, s:s, s:b, s:b, s:I, s:I}", "name", m->name, "version",
                      m->version, "state", coming ? "LOADING" : "READY", "reason", "", "loaded",
                      row->held_bytes > 0 || row->mapped_bytes > 0, "pinned", row->pinned_bytes > 0,
@@ -262,27 +271,47 @@ static json_t *loaded_row(const hth_models *ms, const hth_model *m, const hth_le
                      "mapped_bytes", (json_int_t)row->mapped_bytes);
 }
 
+static json_t *loaded_name_row(const hth_name *n, bool waits)
+{
+    return json_pack("{s:s, s:i, s:s, s:s, s:b, s:b, s:i, s:i}", "name", n->name, "version",
+                     waits ? n->wanted : n->refused, "state", waits ? "LOADING" : "UNAVAILABLE",
+                     "reason", waits ? "" : n->why, "loaded", 0, "pinned", 0, "device_bytes", 0,
+                     "mapped_bytes", 0);
+}
+
 // Versions that are loaded, and those that wait to be, or may not.
 static hth_err load_loaded(const hth_loads *l, hth_request *r)
 {
     const hth_models *ms = l->ms;
+    const hth_name **coming = NULL;
+    int n_coming = 0, cap = 0;
     hth_ledger ledger;
-    HTH_TRY(hth_ledger_read(ms->site, &ledger));
+    for (const hth_name *n = ms->names; n != NULL; n = n->next) {
+        if (n->coming != NULL) {
+            if (HTH_GROW(coming, n_coming, cap) != 0) {
+                hth_free(coming);
+                return hth_fail(HTH_ENOMEM, "no memory for an answer");
+            }
+            coming[n_coming++] = n;
+        }
+    }
+    hth_err err = hth_ledger_read(ms->site, &ledger);
+    if (err != HTH_OK) {
+        hth_free(coming);
+        return err;
+    }
     json_t *list = json_array();
     for (const hth_model *m = ms->list; m != NULL; m = m->next) {
-        json_array_append_new(list, loaded_row(ms, m, &ledger));
+        json_array_append_new(list, loaded_row(m, loaded_is_coming(coming, n_coming, m), &ledger));
     }
     for (const hth_name *n = ms->names; n != NULL; n = n->next) {
         bool waits = n->wanted > 0 && n->coming == NULL;
         if (waits || n->refused > 0) {
-            json_array_append_new(
-                list, json_pack("{s:s, s:i, s:s, s:s, s:b, s:b, s:i, s:i}", "name", n->name,
-                                "version", waits ? n->wanted : n->refused, "state",
-                                waits ? "LOADING" : "UNAVAILABLE", "reason", waits ? "" : n->why,
-                                "loaded", 0, "pinned", 0, "device_bytes", 0, "mapped_bytes", 0));
+            json_array_append_new(list, loaded_name_row(n, waits));
         }
     }
     hth_ledger_fini(&ledger);
+    hth_free(coming);
     return load_answer(r, json_pack("{s:o}", "models", list));
 }
 

@@ -4,8 +4,9 @@
 //
 // Infer answers each input as the output of the same name. Models: "missing" does not exist;
 // "strict" refuses what is not FP32; "late" fails after its outputs were placed; "hold" runs until
-// it is canceled or fake_release() is called. Queries: "devices" has a fixed answer; "bench"
-// reports progress until it is canceled, or ten steps; any other word is refused.
+// it is canceled or fake_release() is called. Queries: "devices" has a fixed answer; "stats" and
+// "loaded" have fake_models rows of models m0, m1, ..; "bench" reports progress until it is
+// canceled, or ten steps; any other word is refused.
 #ifndef HTH_TESTS_FAKE_ENGINE_H
 #define HTH_TESTS_FAKE_ENGINE_H
 
@@ -31,6 +32,8 @@ static atomic_int fake_taken;    // requests for "hold" that were submitted
 static atomic_int fake_held;     // requests inside "hold"
 static atomic_int fake_released; // "hold" may end
 static atomic_int fake_canceled; // requests that ended because they were canceled
+static atomic_int fake_models;   // that "stats" and "loaded" tell of
+static atomic_int fake_lists;    // how often it was asked for these
 static const void *volatile fake_last_input;
 static atomic_uint fake_last_priority; // of the last inference
 static _Atomic(uint64_t) fake_last_timeout_us;
@@ -80,11 +83,40 @@ static hth_err fake_infer(hth_request *r)
     return HTH_OK;
 }
 
+// fake_list tells of models, with as much about each as the real engine has.
+static hth_err fake_list(hth_request *r)
+{
+    static const char row[] =
+        "{\"name\":\"m%d\",\"version\":1,\"device\":\"cpu:0\",\"state\":\"READY\",\"reason\":\"\","
+        "\"requests\":%d,\"failures\":0,\"executions\":7,\"times\":{\"samples\":9,\"success_ns\":"
+        "1000,"
+        "\"failure_ns\":0,\"queue_ns\":1,\"input_ns\":2,\"infer_ns\":3,\"output_ns\":4,\"last_ms\":"
+        "5},"
+        "\"batches\":[{\"samples\":1,\"runs\":7,\"input_ns\":1,\"infer_ns\":2,\"output_ns\":3}],"
+        "\"failed\":[0,0,0,0],\"answered\":[1,2,3,4],\"quantiles_ns\":[],\"load_ns\":5}%s";
+    int n = atomic_load(&fake_models), asked = atomic_fetch_add(&fake_lists, 1) + 1;
+    size_t cap = 64 + (size_t)n * (sizeof row + 32), at = 0;
+    char *text = hth_alloc(cap);
+    if (text == NULL) {
+        return HTH_ENOMEM;
+    }
+    at += (size_t)snprintf(text, cap, "{\"models\":[");
+    for (int i = 0; i < n; i++) {
+        at += (size_t)snprintf(text + at, cap - at, row, i, asked, i + 1 < n ? "," : "");
+    }
+    snprintf(text + at, cap - at, "]}");
+    r->json = text;
+    return HTH_OK;
+}
+
 static hth_err fake_query(hth_request *r)
 {
     if (strcmp(r->query, "devices") == 0) {
         r->json = hth_strdup(FAKE_DEVICES);
         return HTH_OK;
+    }
+    if (strcmp(r->query, "stats") == 0 || strcmp(r->query, "loaded") == 0) {
+        return fake_list(r);
     }
     if (strcmp(r->query, "bench") != 0) {
         return hth_fail(HTH_ENOTSUP, "there is no query '%s'", r->query);
