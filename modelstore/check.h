@@ -62,6 +62,7 @@ typedef struct hth_scrub_state {
     uint64_t tensors, bytes; // that have files
     uint64_t index_ns;       // when the index was last compared with itself
     uint64_t index_damages;  // what was found then
+    uint64_t copied_changes; // the store's count of changes when the index was last copied
 } hth_scrub_state;
 hth_err hth_scrub_state_get(hth_txn *t, hth_scrub_state *out);
 hth_err hth_scrub_state_put(hth_txn *t, const hth_scrub_state *state);

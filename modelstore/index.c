@@ -11,9 +11,12 @@
 #include "modelstore/pages.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 static const char *const table_names[HTH_N_TABLES] = {"info",    "models", "versions", "tensors",
@@ -180,10 +183,62 @@ hth_err hth_index_pages(hth_index *ix)
     return err == HTH_EBUSY ? HTH_OK : err; // so many writers: somebody else looks at it
 }
 
+static hth_err index_copy_to(hth_index *ix, int dir, const char *file)
+{
+    int fd = openat(dir, file, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
+    if (fd < 0) {
+        return hth_fail_errno(errno, "making '%s'", file);
+    }
+    pthread_rwlock_rdlock(&ix->map_lock);
+    int rc = mdb_env_copyfd(ix->env, fd);
+    pthread_rwlock_unlock(&ix->map_lock);
+    hth_err err = index_fail(rc, "copying the store's index");
+    if (err == HTH_OK && fdatasync(fd) != 0) {
+        err = hth_fail_errno(errno, "syncing '%s'", file);
+    }
+    close(fd);
+    return err;
+}
+
+hth_err hth_index_copy(hth_index *ix, int dir)
+{
+    static const char fresh[] = HTH_INDEX_COPY ".new";
+    hth_err err = index_copy_to(ix, dir, fresh);
+    err = err == HTH_OK ? hth_store_file_rename(dir, fresh, HTH_INDEX_COPY) : err;
+    if (err != HTH_OK) {
+        (void)unlinkat(dir, fresh, 0);
+        return err;
+    }
+    return hth_store_file_sync(dir, "index");
+}
+
+// index_has_copy adds to the sentence about a damaged index what can be done.
+static hth_err index_has_copy(const char *path)
+{
+    char what[600], when[32] = "";
+    struct stat st;
+    struct tm tm;
+    char *copy = hth_asprintf("%s/data.copy", path);
+    bool there = copy != NULL && stat(copy, &st) == 0 && gmtime_r(&st.st_mtime, &tm) != NULL;
+    hth_free(copy);
+    if (there) {
+        snprintf(what, sizeof what, "%s", hth_err_detail());
+        strftime(when, sizeof when, "%Y-%m-%d %H:%M", &tm);
+        return hth_fail(HTH_ECORRUPT,
+                        "%s; its copy of %s UTC, " HTH_INDEX_COPY ", can take the place of "
+                        "index/data.mdb, and what came later be imported again",
+                        what, when);
+    }
+    return HTH_ECORRUPT;
+}
+
 hth_err hth_index_open(hth_index *ix, const char *path, bool read_only, bool fresh)
 {
     int dead = 0;
-    HTH_TRY(fresh ? HTH_OK : index_is_there(path));
+    hth_err there = fresh ? HTH_OK : index_is_there(path);
+    if (there != HTH_OK) {
+        return there == HTH_ECORRUPT ? index_has_copy(path) : there;
+    }
     ix->read_only = read_only;
     pthread_rwlock_init(&ix->map_lock, NULL);
     int rc = mdb_env_create(&ix->env);
@@ -205,7 +260,7 @@ hth_err hth_index_open(hth_index *ix, const char *path, bool read_only, bool fre
     if (err != HTH_OK) {
         hth_index_close(ix);
     }
-    return err;
+    return err == HTH_ECORRUPT ? index_has_copy(path) : err;
 }
 
 void hth_index_close(hth_index *ix)

@@ -61,6 +61,10 @@ typedef struct hth_txn {
 hth_err hth_index_open(hth_index *ix, const char *path, bool read_only, bool fresh);
 // hth_index_pages looks at the pages again (pages.h).
 hth_err hth_index_pages(hth_index *ix);
+// hth_index_copy writes a copy of the index to HTH_INDEX_COPY in the store's directory `dir`:
+// whole, or the one that was there stays. Writers wait only for its first pages.
+#define HTH_INDEX_COPY "index/data.copy"
+hth_err hth_index_copy(hth_index *ix, int dir);
 void hth_index_close(hth_index *ix);
 
 // hth_index_read runs fn in a read transaction, hth_index_write in a write transaction that is

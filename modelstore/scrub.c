@@ -256,6 +256,21 @@ static hth_err scrub_load(hth_txn *t, void *ctx)
     return hth_scrub_state_get(t, &j->state);
 }
 
+// scrub_copy has a copy of an index that is whole. It is all that says which tensors are what;
+// where there is no room for it, it is tried again with the next change.
+static void scrub_copy(scrub_job *j)
+{
+    uint64_t changes = hth_store_change_count(j->s);
+    if (!j->index || j->state.index_damages > 0 || changes == j->state.copied_changes) {
+        return;
+    }
+    if (hth_index_copy(&j->s->index, j->s->dir) == HTH_OK) {
+        j->state.copied_changes = changes;
+    } else {
+        hth_log(WARN, STORE, "index-not-copied", "%s", hth_err_detail());
+    }
+}
+
 static hth_err scrub_keep(scrub_job *j)
 {
     uint64_t now = hth_store_wall_ns();
@@ -287,6 +302,7 @@ static hth_err scrub_run(scrub_job *j)
     hth_check_flush(j->s);
     HTH_TRY(err);
     scrub_at(j, j->state.index_ns + SCRUB_DAY_NS);
+    scrub_copy(j);
     return j->n_due > 0 || j->index ? scrub_keep(j) : HTH_OK;
 }
 

@@ -8,7 +8,8 @@
 // reading. When that was is kept with each tensor (check.h), so a pass that is interrupted, by
 // whatever, has lost nothing but the last few files, and the next one goes on with those that were
 // read longest ago. At most store.scrub_rate bytes are read in a second. The index, with what is in
-// it, is small, and compared with itself once a day.
+// it, is small, compared with itself once a day, and copied then, if all of it is right and
+// something has changed.
 #ifndef HTH_MODELSTORE_SCRUB_H
 #define HTH_MODELSTORE_SCRUB_H
 

@@ -7,6 +7,9 @@
 #include "modelstore/check.h"
 #include "modelstore/store_test.h"
 
+#include <errno.h>
+#include <stdlib.h>
+
 #define DAY_NS   ((uint64_t)86400 * 1000000000u)
 #define START_NS (1000 * DAY_NS)
 
@@ -141,7 +144,8 @@ static void test_rate(void **state)
     hth_store *s = test_open(state);
     hth_put_result r;
     uint8_t *data = hth_calloc(1, 5 * MIB);
-    const hth_put_tensor t = {"w", HTH_DT_U8, {1, {5 * MIB}}, data, 5 * MIB};
+    const hth_put_tensor t = {
+        .name = "w", .dtype = HTH_DT_U8, .shape = {1, {5 * MIB}}, .data = data, .bytes = 5 * MIB};
     assert_ok(hth_store_put(s, "m", "g", 1, NULL, &t, 1, NULL, NULL, &r));
     assert_ok(hth_setting_set("store.scrub_rate", "2MiB"));
     forward(30 * DAY_NS);
@@ -245,11 +249,69 @@ static void test_index(void **state)
     hth_store_close(s);
 }
 
+// The copy of an index takes the place of one that is damaged.
+static void test_copy(void **state)
+{
+    const char *dir = ((test_dir *)*state)->path;
+    hth_store *s = test_open(state);
+    hth_put_result r;
+    char index[128], copy[128];
+    struct stat first, again;
+    snprintf(index, sizeof index, "%s/index/data.mdb", dir);
+    snprintf(copy, sizeof copy, "%s/" HTH_INDEX_COPY, dir);
+    assert_ok(test_put(s, "m", 1, &r));
+    (void)pass(s);
+    assert_int_equal(stat(copy, &first), 0);
+    forward(DAY_NS);
+    (void)pass(s); // nothing has changed
+    assert_int_equal(stat(copy, &again), 0);
+    assert_int_equal(first.st_ino, again.st_ino);
+    assert_ok(test_put(s, "n", 2, &r));
+    forward(DAY_NS);
+    (void)pass(s);
+    assert_int_equal(stat(copy, &again), 0);
+    assert_int_not_equal(first.st_ino, again.st_ino);
+    hth_store_close(s);
+    for (int cut = 0; cut < 2; cut++) { // pages that are zero; nothing
+        FILE *f = fopen(index, cut ? "w" : "r+");
+        assert_non_null(f);
+        static const char zero[4096];
+        for (int page = 2; page < 12 && !cut; page++) {
+            assert_int_equal(fseek(f, page * 4096L, SEEK_SET), 0);
+            assert_int_equal(fwrite(zero, 1, sizeof zero, f), sizeof zero);
+        }
+        fclose(f);
+        assert_err(hth_store_open(dir, false, false, &s), HTH_ECORRUPT,
+                   "the store's index is damaged");
+        assert_non_null(strstr(hth_err_detail(), "index/data.copy, can take the place of"));
+        char command[300];
+        snprintf(command, sizeof command, "cp %s %s", copy, index);
+        assert_int_equal(system(command), 0);
+        s = test_open(state);
+        assert_ok(hth_store_verify(s, "m", 0));
+        assert_ok(hth_store_verify(s, "n", 0));
+        hth_store_close(s);
+    }
+    // with the disk full at any point there is a copy, the last one or a new one
+    s = test_open(state);
+    for (uint64_t nth = 1; nth <= 12; nth++) {
+        hth_scrub_result x;
+        assert_ok(test_put(s, "o", (int)nth, &r));
+        forward(DAY_NS);
+        hth_store_file_fault(nth, ENOSPC);
+        (void)hth_scrub_pass(s, wait_all, NULL, &x);
+        hth_store_file_fault(0, 0);
+        assert_int_equal(test_count_files(state, "index"), 3); // data, lock, copy
+    }
+    assert_int_equal(stat(copy, &again), 0);
+    hth_store_close(s);
+}
+
 #define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {TEST(test_due), TEST(test_interrupted), TEST(test_rate),
-                                       TEST(test_damage), TEST(test_index)};
+    const struct CMUnitTest tests[] = {TEST(test_due),    TEST(test_interrupted), TEST(test_rate),
+                                       TEST(test_damage), TEST(test_index),       TEST(test_copy)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
