@@ -47,6 +47,9 @@ bool hth_follow_only(hth_follow *f, unsigned mask)
 
 int64_t hth_follow_elements(const hth_follow *f, int i)
 {
+    if (!hth_follow_has(f, i)) {
+        return -1;
+    }
     const hth_track *t = hth_follow_in(f, i);
     int64_t n = 1, dim;
     for (int d = 0; d < t->rank; d++) {
@@ -89,6 +92,9 @@ static void read_constant(hth_follow *f, int value)
 
 hth_size hth_follow_element(hth_follow *f, int i, int k)
 {
+    if (!hth_follow_has(f, i)) {
+        return HTH_SIZE_OTHER;
+    }
     int value = f->n->inputs[i];
     const hth_track *t = &f->track[value];
     read_constant(f, value);

@@ -84,7 +84,8 @@ int hth_follow_any(const hth_follow *f);
 // hth_follow_only says that no input but those in `mask` (bit i) is SAMPLES; else the outputs are
 // MIXED.
 bool hth_follow_only(hth_follow *f, unsigned mask);
-// hth_follow_elements returns the number of elements of input i, -1 where that is not a number.
+// hth_follow_elements returns the number of elements of input i, -1 where that is not a number, or
+// the input is absent.
 int64_t hth_follow_elements(const hth_follow *f, int i);
 // hth_follow_element is element k of input i: a symbol of its own where it is not known.
 hth_size hth_follow_element(hth_follow *f, int i, int k);

@@ -330,6 +330,9 @@ static void content_transpose(hth_follow *f)
     int64_t perm[HTH_MAX_RANK];
     content_view v;
     int rank = hth_follow_in(f, 0)->rank, n = hth_node_ints(f->n, "perm", perm, HTH_MAX_RANK);
+    if (n >= 0 && n != rank) {
+        return;
+    }
     for (int d = 0; d < rank; d++) {
         v.axis[d] = n < 0 ? rank - 1 - d : (int)(perm[d] < 0 ? perm[d] + rank : perm[d]);
         v.from[d] = 0;

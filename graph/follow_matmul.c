@@ -115,7 +115,7 @@ static bool einsum_labels(const char *p, size_t len, int rank, int *label, int *
         letters += isalpha((unsigned char)p[k]) != 0;
     }
     for (size_t k = 0; k < len; k++) {
-        if (strncmp(p + k, "...", 3) == 0 && letters <= rank) {
+        if (strncmp(p + k, "...", 3) == 0 && letters <= rank && at <= letters) {
             int n = rank - letters;
             for (int d = 0; d < n; d++) {
                 label[at++] = EINSUM_REST + n - 1 - d;

@@ -124,9 +124,18 @@ static void track_value(hth_follow *f, int value, bool input)
 // Is the rule to run? If not, the outputs have their tracks.
 static bool may_run(hth_follow *f, const hth_follow_row *row, bool samples, bool count)
 {
+    const hth_op_info *info = hth_op_info_of(f->n->op);
     bool unknown = false;
+    if (f->n_in < info->min_inputs || f->n_in > info->max_inputs) {
+        hth_follow_mixed(f, "has a wrong number of operands", -1);
+        return false;
+    }
     for (int i = 0; i < f->n_in; i++) {
         if (!hth_follow_has(f, i)) {
+            if (i < info->min_inputs) {
+                hth_follow_mixed(f, "lacks an operand", -1);
+                return false;
+            }
             continue;
         }
         const hth_track *t = hth_follow_in(f, i);

@@ -101,7 +101,7 @@ static hth_err einsum_term(hth_infer *c, const char *p, size_t len, int i, label
     }
     for (size_t k = 0; k < len; k++) {
         unsigned char ch = (unsigned char)p[k];
-        if (strncmp(p + k, "...", 3) == 0 && letters <= x->rank) {
+        if (strncmp(p + k, "...", 3) == 0 && letters <= x->rank && at <= letters) {
             hth_shape part = {.rank = x->rank - letters}, joined;
             memcpy(part.dim, x->dim + at, (size_t)part.rank * sizeof part.dim[0]);
             if (hth_shape_broadcast(&l->rest, &part, &joined) != HTH_OK) {

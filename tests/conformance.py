@@ -112,8 +112,10 @@ def with_samples(model, feeds, chosen):
 
 def widened(a, n):
     """At least n rows: more of them are made from those that there are."""
-    rows = [a[i % len(a)] * (a.dtype.type(-0.75) if i >= len(a) and a.dtype.kind == 'f' else a.dtype.type(1)) if a.dtype.kind != 'b' else a[i % len(a)]
-            for i in range(max(n, len(a)))]
+    def row(i):
+        again = i >= len(a) and a.dtype.kind == 'f'
+        return a[i % len(a)] * a.dtype.type(-0.75) if again else a[i % len(a)]
+    rows = [row(i) for i in range(max(n, len(a)))]
     return np.ascontiguousarray(np.stack(rows).astype(a.dtype))
 
 

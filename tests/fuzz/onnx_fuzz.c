@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Fuzzes the importer: any bytes are a model or are refused; what loads is a valid graph, and
-// nothing leaks. clang -fsanitize=fuzzer,address; seeds: tests/data/onnx.
+// nothing leaks. Its samples are followed through it, whatever it is. clang
+// -fsanitize=fuzzer,address; seeds: tests/data/onnx.
+#include "graph/independence.h"
 #include "graph/onnx.h"
 
 #include "base/alloc.h"
@@ -8,6 +10,29 @@
 #include <stdlib.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
+
+// Says of all inputs that they hold samples, and follows those.
+static void fuzz_follow(hth_graph *g)
+{
+    hth_independence found;
+    if (g->n_symbols == 0) {
+        g->symbols = hth_realloc(g->symbols, 1, sizeof *g->symbols);
+        if (g->symbols == NULL || (g->symbols[0] = hth_strdup("N")) == NULL) {
+            abort();
+        }
+        g->n_symbols = 1;
+    }
+    for (int i = 0; i < g->n_inputs; i++) {
+        hth_shape *s = &g->values[g->inputs[i]].shape;
+        if (s->rank > 0) {
+            s->dim[0] = HTH_DIM_SYMBOL(0);
+        }
+    }
+    if (hth_independence_prove(g, &found) != HTH_OK || found.proven != (found.why[0] == 0) ||
+        found.node >= g->n_nodes) {
+        abort();
+    }
+}
 
 static void fuzz_load(const hth_onnx_file *f, const hth_onnx_limits *limits)
 {
@@ -22,9 +47,11 @@ static void fuzz_load(const hth_onnx_file *f, const hth_onnx_limits *limits)
             abort();
         }
     }
-    if (hth_onnx_load(skeleton, bytes, c, n, limits, &g) == HTH_OK &&
-        hth_graph_check(g) != HTH_OK) {
-        abort();
+    if (hth_onnx_load(skeleton, bytes, c, n, limits, &g) == HTH_OK) {
+        if (hth_graph_check(g) != HTH_OK) {
+            abort();
+        }
+        fuzz_follow(g);
     }
     hth_graph_free(g);
     for (int i = 0; i < n; i++) {
