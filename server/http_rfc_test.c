@@ -182,8 +182,8 @@ static void test_head(void **state)
     assert_int_equal(old.status, 200);
     assert_memory_equal(header(&old, "Content-Length"), "13\r", 3);
     reply_free(&old);
-    reply m = ask(((server_rig *)*state)->metrics_port, "HEAD /metrics HTTP/1.1\r\nHost: x\r\n\r\n",
-                  37, false);
+    static const char metrics[] = "HEAD /metrics HTTP/1.1\r\nHost: x\r\n\r\n";
+    reply m = ask(((server_rig *)*state)->metrics_port, metrics, sizeof metrics - 1, false);
     assert_int_equal(m.status, 200);
     assert_true(atoi(header(&m, "Content-Length")) > 1000);
     reply_free(&m);
