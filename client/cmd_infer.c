@@ -142,6 +142,19 @@ static int infer_output(const hth_cli *c, const hearth_tensor *t, json_t *list)
     return rv;
 }
 
+// infer_shape writes "FP32 [360,10]".
+static const char *infer_shape(const hearth_tensor *t, char *out, size_t cap)
+{
+    size_t n = (size_t)snprintf(out, cap, "%s [", hth_dtype_names_of((int)t->dtype)->name);
+    for (int i = 0; i < t->rank && n < cap; i++) {
+        n += (size_t)snprintf(out + n, cap - n, "%s%lld", i > 0 ? "," : "", (long long)t->shape[i]);
+    }
+    if (n < cap) {
+        snprintf(out + n, cap - n, "]");
+    }
+    return out;
+}
+
 // infer_accuracy counts for how many samples (rows of the first output; scores along axis 1) the
 // largest score is at the label's index.
 static int infer_accuracy(hth_cli *c, const hearth_tensor *t, json_t *doc)
@@ -154,7 +167,10 @@ static int infer_accuracy(hth_cli *c, const hearth_tensor *t, json_t *doc)
             right = 0;
     int rv = HTH_CLI_OK;
     if (t->rank != 2 || labels.rank != 1 || labels.shape[0] != rows) {
-        rv = hth_cli_usage("--labels needs one label for each row of '%s'", t->name);
+        char out[128], got[128];
+        rv = hth_cli_usage("--labels needs one label for each row of '%s' %s; %s has %s", t->name,
+                           infer_shape(t, out, sizeof out), hth_cli_text(c, "labels"),
+                           infer_shape(&labels, got, sizeof got));
     }
     for (int64_t i = 0; i < rows && rv == HTH_CLI_OK; i++) {
         int64_t best = 0;

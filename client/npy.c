@@ -115,7 +115,7 @@ static bool npy_dictionary(const char *p, npy_header *h)
 static hth_err npy_locate(const uint8_t *f, size_t bytes, size_t *at, size_t *length)
 {
     if (bytes < 12 || memcmp(f, npy_magic, sizeof npy_magic) != 0 || f[6] < 1 || f[6] > 3) {
-        return hth_fail(HTH_ECORRUPT, "not a .npy file of version 1, 2 or 3");
+        return hth_fail(HTH_ECORRUPT, "not a .npy file; numpy.save writes one");
     }
     *at = f[6] == 1 ? 10 : 12;
     *length = f[6] == 1

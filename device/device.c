@@ -131,9 +131,12 @@ hth_err hth_device_spec_budget(const hth_device_spec *s, uint64_t total, const c
 {
     HTH_TRY(hth_parse_size(s->mem[0] ? s->mem : dflt, total, out));
     if (*out < 4096 || *out > total) {
-        return hth_fail(HTH_EINVAL,
-                        "device memory %s: between 4 KiB and the machine's %llu bytes are possible",
-                        s->mem[0] ? s->mem : dflt, (unsigned long long)total);
+        hth_size asked, there;
+        hth_size_pair(*out, total, &asked, &there);
+        return hth_fail(
+            HTH_EINVAL,
+            "device memory %s: %s, where between 4 KiB and the machine's %s are possible",
+            s->mem[0] ? s->mem : dflt, asked.text, there.text);
     }
     return HTH_OK;
 }

@@ -11,6 +11,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/settings.h"
+#include "base/size.h"
 #include "graph/pass.h"
 #include "server/host.h"
 #include "server/overhead.h"
@@ -285,14 +286,16 @@ static hth_err compile_step_budget(hth_site *site, hth_program *p, const hth_ste
             return hth_fail(HTH_EINVAL, "a budget of '%.40s' is no memory at all", spec->budget);
         }
         if (p->budget > whole) {
-            return hth_fail(HTH_ETOOBIG, "a budget of %llu bytes is more than the device's %llu",
-                            (unsigned long long)p->budget, (unsigned long long)whole);
+            hth_size asked, there;
+            hth_size_pair(p->budget, whole, &asked, &there);
+            return hth_fail(HTH_ETOOBIG, "a budget of %s is more than the device's %s", asked.text,
+                            there.text);
         }
         if (p->budget > available) {
-            return hth_fail(HTH_ENODEVMEM,
-                            "a budget of %llu bytes: other jobs leave %llu of the device's %llu",
-                            (unsigned long long)p->budget, (unsigned long long)available,
-                            (unsigned long long)whole);
+            hth_size asked, left;
+            hth_size_pair(p->budget, available, &asked, &left);
+            return hth_fail(HTH_ENODEVMEM, "a budget of %s: other jobs leave %s of the device's %s",
+                            asked.text, left.text, hth_size_of(whole).text);
         }
     }
     *spec->budget_bytes = p->budget;

@@ -129,7 +129,9 @@ static hth_err dataset_read(hth_dataset *d)
     }
     HTH_TRY(hth_file_read(&d->file, d->name, 0, &bytes, 8));
     if (bytes > DATASET_MAX_HEADER || bytes > d->file.bytes - 8) {
-        return hth_fail(HTH_EINVAL, "no safetensors file: it does not begin with its header");
+        return hth_fail(HTH_EINVAL,
+                        "no safetensors file: it does not begin with its header "
+                        "(safetensors.numpy.save_file({'x': x, 'y': y}, FILE) writes one)");
     }
     char *text = hth_alloc((size_t)bytes + 1);
     if (text == NULL) {

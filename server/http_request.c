@@ -88,6 +88,18 @@ static hth_err read_shared(hth_infer_call *c, const json_t *parameters, const ch
     return HTH_OK;
 }
 
+// read_too_little is about values in JSON; its prefix is what other servers say.
+static hth_err read_too_little(const hth_request_tensor *in, const hth_json_span *data)
+{
+    char shape[128];
+    return hth_fail(
+        HTH_EINVAL,
+        "input '%s' has less data than its shape says: %lld values, where %s %s has %lld", in->name,
+        (long long)(data->p != NULL ? hth_json_count(data) : 0), hth_dtype_name(in->t.dtype),
+        hth_shape_str(&in->t.shape, shape, sizeof shape),
+        (long long)hth_shape_elements(&in->t.shape));
+}
+
 static hth_err read_mismatch(const reading *s, const hth_request_tensor *in, uint64_t bytes)
 {
     return bytes == in->t.bytes
@@ -128,7 +140,7 @@ static hth_err read_source(reading *s, const json_t *input, hth_request_tensor *
                : s->data[i].p != NULL &&
                        hth_json_fits(&s->data[i], hth_shape_elements(&in->t.shape))
                    ? HTH_OK
-                   : hth_fail(HTH_EINVAL, "input '%s' has less data than its shape says", in->name);
+                   : read_too_little(in, &s->data[i]);
     }
     s->data[i].p = NULL;
     HTH_TRY(read_mismatch(s, in, bytes));

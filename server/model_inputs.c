@@ -24,6 +24,28 @@ static const char *bind_expects(const hth_shape *s, char *out, size_t cap)
     return out;
 }
 
+// bind_signature lists the inputs, as far as there is room: "'image' FP32 [-1,1,8,8], 'mask' BOOL
+// [-1]".
+static const char *bind_signature(const hth_model *m, char *out, size_t cap)
+{
+    const hth_graph *g = m->source.graph;
+    size_t n = 0;
+    out[0] = 0;
+    for (int i = 0; i < g->n_inputs; i++) {
+        char shape[128], one[256];
+        const hth_value *v = &g->values[g->inputs[i]];
+        int length =
+            snprintf(one, sizeof one, "%s'%.80s' %s %s", i > 0 ? ", " : "", v->name,
+                     hth_dtype_name(v->dtype), bind_expects(&v->shape, shape, sizeof shape));
+        if (n + (size_t)length + 5 > cap) {
+            snprintf(out + n, cap - n, ", ..");
+            break;
+        }
+        n += (size_t)snprintf(out + n, cap - n, "%s", one);
+    }
+    return out;
+}
+
 // bind_symbols has one symbol be one size, in all inputs.
 static hth_err bind_symbols(const hth_model *m, const hth_value *want, const hth_shape *got,
                             int64_t *symbols)
@@ -37,8 +59,9 @@ static hth_err bind_symbols(const hth_model *m, const hth_value *want, const hth
             }
         } else if (*s != got->dim[d] && d == 0) {
             return hth_fail(HTH_EINVAL,
-                            "input '%s' batch size does not match other inputs for '%s'",
-                            want->name, m->name);
+                            "input '%s' batch size does not match other inputs for '%s': %lld, "
+                            "and %lld elsewhere",
+                            want->name, m->name, (long long)got->dim[d], (long long)*s);
         } else if (*s != got->dim[d]) {
             return hth_fail(
                 HTH_EINVAL,
@@ -56,8 +79,10 @@ static hth_err bind_check(const hth_model *m, const hth_value *want, const hth_t
     char expected[128], got[128];
     if (t->dtype != want->dtype) {
         return hth_fail(HTH_EINVAL,
-                        "inference input '%s' data-type is '%s', but model '%s' expects '%s'",
-                        want->name, hth_dtype_name(t->dtype), m->name, hth_dtype_name(want->dtype));
+                        "inference input '%s' data-type is '%s', but model '%s' expects '%s', of "
+                        "shape %s",
+                        want->name, hth_dtype_name(t->dtype), m->name, hth_dtype_name(want->dtype),
+                        bind_expects(&want->shape, expected, sizeof expected));
     }
     bool fits = want->shape.rank < 0 || want->shape.rank == t->shape.rank;
     for (int d = 0; fits && d < want->shape.rank; d++) {
@@ -80,8 +105,10 @@ static hth_err bind_check(const hth_model *m, const hth_value *want, const hth_t
     }
     if (m->max_batch > 0 && want->shape.rank > 0 && want->shape.dim[0] < 0 &&
         t->shape.dim[0] > m->max_batch) {
-        return hth_fail(HTH_EINVAL, "inference request batch-size must be <= %lld for '%s'",
-                        (long long)m->max_batch, m->name);
+        return hth_fail(
+            HTH_EINVAL,
+            "inference request batch-size must be <= %lld for '%s': input '%s' has %lld",
+            (long long)m->max_batch, m->name, want->name, (long long)t->shape.dim[0]);
     }
     return HTH_OK;
 }
@@ -133,9 +160,10 @@ static int bind_find(const bind_name *list, int n, const char *name)
 hth_err hth_model_bind(const hth_model *m, const hth_request_tensor *in, int n, hth_tensor *out)
 {
     const hth_graph *g = m->source.graph;
+    char all[400];
     if (n != g->n_inputs) {
-        return hth_fail(HTH_EINVAL, "expected %d inputs but got %d inputs for model '%s'",
-                        g->n_inputs, n, m->name);
+        return hth_fail(HTH_EINVAL, "expected %d inputs but got %d inputs for model '%s': %s",
+                        g->n_inputs, n, m->name, bind_signature(m, all, sizeof all));
     }
     int named;
     bind_name *list = bind_sort(in, n, &named);
@@ -153,8 +181,9 @@ hth_err hth_model_bind(const hth_model *m, const hth_request_tensor *in, int n, 
         if (at == -2) {
             err = hth_fail(HTH_EINVAL, "input '%s' already exists in request", want->name);
         } else if (at == -1) {
-            err = hth_fail(HTH_EINVAL, "input '%s' of model '%s' is missing (got '%s')", want->name,
-                           m->name, in[0].name != NULL ? in[0].name : "");
+            err = hth_fail(HTH_EINVAL, "input '%s' of model '%s' is missing (got '%.80s'): %s",
+                           want->name, m->name, in[0].name != NULL ? in[0].name : "",
+                           bind_signature(m, all, sizeof all));
         } else {
             out[i] = in[at].t;
             err = bind_check(m, want, &in[at].t, symbols);

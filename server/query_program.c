@@ -5,6 +5,7 @@
 
 #include "base/alloc.h"
 #include "base/settings.h"
+#include "base/size.h"
 #include "server/infer.h"
 #include "server/precision.h"
 
@@ -90,8 +91,10 @@ static hth_err query_make(query *q, query_subject *out)
         HTH_TRY(hth_parse_size(text, whole, &budget));
     }
     if (budget > whole) {
-        return hth_fail(HTH_ETOOBIG, "a budget of %llu bytes is more than the device's %llu",
-                        (unsigned long long)budget, (unsigned long long)whole);
+        hth_size asked, there;
+        hth_size_pair(budget, whole, &asked, &there);
+        return hth_fail(HTH_ETOOBIG, "a budget of %s is more than the device's %s", asked.text,
+                        there.text);
     }
     if (budget == whole) {
         return hth_infer_program(q->ms, source, out->inputs, true, q->r, &out->program);

@@ -98,7 +98,7 @@ static void test_refusals(void **state)
 {
     fresh(1);
     assert_refused("cuda:1", HTH_ENOTSUP, "device cuda:1: there is 1 CUDA device, number 0");
-    assert_refused("cuda:0,mem=1GiB", HTH_EINVAL, "machine's 268435456 bytes");
+    assert_refused("cuda:0,mem=1GiB", HTH_EINVAL, "machine's 256.0 MiB");
     assert_refused("cuda:0,threads=2", HTH_EINVAL, "no option 'threads'");
     assert_refused("cuda:0,graphs=no", HTH_EINVAL, "expected on or off");
     fresh(1);

@@ -1,0 +1,110 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What is said of a wrong input, to the command, to Python and over HTTP: which input, what it should be, what it is. Speaks TAP.
+usage: tests/input_test.py BUILD_DIR, from the root."""
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+import urllib.error
+import urllib.request
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+sys.dont_write_bytecode = True
+import tap  # noqa: E402
+
+BUILD = os.path.abspath(sys.argv[1])
+os.environ['HEARTH_LIBRARY'] = BUILD + '/libhearth.so'
+sys.path.insert(0, 'client/python')
+import numpy as np  # noqa: E402
+import hearth  # noqa: E402
+
+FOLDER = tempfile.mkdtemp(prefix='hearth-input-')
+SIGNATURE = "'image' FP32 [-1,1,8,8]"
+WRONG = [  # name, array, what is said
+    ('image', np.zeros((2, 1, 8, 8)), "input 'image' data-type is 'FP64', but model 'digits' expects 'FP32', of shape [-1,1,8,8]"),
+    ('image', np.zeros((2, 1, 8, 4), np.float32), "input 'image' for model 'digits'. Expected [-1,1,8,8], got [2,1,8,4]"),
+    ('image', np.zeros((8, 8), np.float32), 'Expected [-1,1,8,8], got [8,8]'),
+    ('picture', np.zeros((2, 1, 8, 8), np.float32), "input 'image' of model 'digits' is missing (got 'picture'): " + SIGNATURE)]
+JSON = [  # an input, what is said
+    ({'name': 'image', 'shape': [1, 1, 8, 8], 'datatype': 'FP32', 'data': [0, 1, 2]}, '3 values, where FP32 [1,1,8,8] has 64'),
+    ({'name': 'image', 'shape': [1, 1, 2, 2], 'datatype': 'FP32', 'data': [0] * 4}, 'Expected [-1,1,8,8], got [1,1,2,2]'),
+    ({'name': 'image', 'shape': [1, 1, 8, 8], 'datatype': 'INT8', 'data': [0] * 64}, "expects 'FP32', of shape [-1,1,8,8]"),
+    ({'name': 'picture', 'shape': [1, 1, 8, 8], 'datatype': 'FP32', 'data': [0] * 64}, SIGNATURE)]
+
+
+class Inputs(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.daemon = tap.Daemon(BUILD)
+        cls.url = f'ipc://{cls.daemon.folder}/sock'
+        with hearth.Client(cls.url) as c:
+            c.import_model('digits', 'tests/data/digits/digits.onnx')
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.daemon.stop()
+
+    def hearth(self, *words, code=1):
+        r = subprocess.run([BUILD + '/hearth', '--server', self.url, *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                           stderr=subprocess.STDOUT, text=True, check=False)
+        self.assertEqual(r.returncode, code, r.stdout)
+        return r.stdout
+
+    def save(self, name, array):
+        path = f'{FOLDER}/{name}.npy'
+        np.save(path, array)
+        return path
+
+    def test_command(self):
+        for i, (name, array, sentence) in enumerate(WRONG):
+            said = self.hearth('infer', 'digits', '--input', f'{name}={self.save(f"wrong{i}", array)}')
+            self.assertIn(sentence, said)
+            self.assertEqual(said.count('\n'), 1)
+        good = self.save('good', np.zeros((2, 1, 8, 8), np.float32))
+        self.assertIn('expected 1 inputs but got 0 inputs', self.hearth('infer', 'digits'))
+        self.assertIn(SIGNATURE, self.hearth('infer', 'digits'))
+        self.assertIn(SIGNATURE, self.hearth('infer', 'digits', '--input', f'image={good}', '--input', f'more={good}'))
+        said = self.hearth('infer', 'digits', '--input', good, '--labels', self.save('labels', np.zeros(3, np.int64)), code=2)
+        self.assertRegex(said, r"each row of 'logits' FP32 \[2,10\]; .*labels.npy has INT64 \[3\]")
+        self.assertIn('not a .npy file; numpy.save writes one', self.hearth('infer', 'digits', '--input', 'README.md'))
+        self.assertIn('a budget of 64.0 TiB is more than', self.hearth('plan', 'digits', '--budget', '64TiB'))
+
+    def test_python(self):
+        with hearth.Client(self.url) as c:
+            for name, array, sentence in WRONG:
+                with self.assertRaises(hearth.InvalidArgument) as e:
+                    c.infer('digits', {name: array})
+                self.assertIn(sentence, str(e.exception))
+            with self.assertRaises(hearth.NotFound) as e:
+                c.infer('digit', np.zeros((1, 1, 8, 8), np.float32))
+            self.assertIn("did you mean 'digits'?", str(e.exception))
+
+    def test_no_samples(self):
+        """A batch of nothing is answered with nothing, whatever way it takes."""
+        for where in (self.url, FOLDER + '/store'):
+            with hearth.Client(where, shared_memory=where != self.url) as c:
+                if where != self.url:
+                    c.import_model('digits', 'tests/data/digits/digits.onnx')
+                for _ in range(3):
+                    self.assertEqual(c.infer('digits', np.zeros((0, 1, 8, 8), np.float32))['logits'].shape, (0, 10))
+        with hearth.Client(self.url) as c:
+            for _ in range(3):
+                self.assertEqual(c.infer('digits', np.zeros((0, 1, 8, 8), np.float32))['logits'].shape, (0, 10))
+
+    def test_http(self):
+        for body, sentence in JSON:
+            request = urllib.request.Request(f'http://{self.daemon.address}/v2/models/digits/infer', json.dumps({'inputs': [body]}).encode())
+            with self.assertRaises(urllib.error.HTTPError) as e:
+                urllib.request.urlopen(request, timeout=60)
+            self.assertEqual(e.exception.code, 400)
+            self.assertIn(sentence, json.loads(e.exception.read())['error'])
+
+
+if __name__ == '__main__':
+    rc = tap.run([Inputs])
+    shutil.rmtree(FOLDER, ignore_errors=True)
+    sys.exit(rc)
