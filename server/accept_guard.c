@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 
+#include <assert.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -28,8 +29,12 @@
 #define ACCEPT_REFUSED 256
 #define SELDOM_NS      (10ull * 1000000000u)
 
+// What each kind has for itself: 1 / ACCEPT_OWN.
+#define ACCEPT_OWN 8
+
 static atomic_int accept_open = ACCEPT_OPEN;
-static atomic_int accept_count;
+static pthread_mutex_t accept_lock = PTHREAD_MUTEX_INITIALIZER;
+static int accept_n[HTH_ACCEPT_KINDS]; // under the lock
 
 // ---- the count
 
@@ -42,12 +47,13 @@ void hth_accept_measure(void)
     }
     if (d != NULL) {
         closedir(d);
-        n -= 3 + atomic_load(&accept_count); // "." and "..", and the folder itself
+        n -= 3 + hth_accept_count(); // "." and "..", and the folder itself
         atomic_store(&accept_open, n > 0 ? n : 0);
     }
 }
 
-int hth_accept_limit(bool admin)
+// accept_all is how many there may be of all kinds.
+static int accept_all(bool admin)
 {
     struct rlimit l;
     int64_t all = getrlimit(RLIMIT_NOFILE, &l) == 0 && l.rlim_cur < INT32_MAX ? (int64_t)l.rlim_cur
@@ -58,24 +64,54 @@ int hth_accept_limit(bool admin)
     return limit > 0 ? (int)limit : 0;
 }
 
-bool hth_accept_take(bool admin)
+// accept_kept is what the other kinds have for themselves and do not use. Under the lock.
+static int accept_kept(hth_accept_kind kind, const int *n)
 {
-    int limit = hth_accept_limit(admin);
-    if (atomic_fetch_add(&accept_count, 1) < limit) {
-        return true;
+    int kept = 0, own = accept_all(false) / ACCEPT_OWN;
+    for (int k = 0; k < HTH_ACCEPT_ADMIN && kind != HTH_ACCEPT_ADMIN; k++) {
+        kept += k != (int)kind && n[k] < own ? own - n[k] : 0;
     }
-    atomic_fetch_sub(&accept_count, 1);
-    return false;
+    return kept;
 }
 
-void hth_accept_give(void)
+static int accept_sum(void)
 {
-    atomic_fetch_sub(&accept_count, 1);
+    int n = 0;
+    for (int k = 0; k < HTH_ACCEPT_KINDS; k++) {
+        n += accept_n[k];
+    }
+    return n;
+}
+
+int hth_accept_limit(hth_accept_kind kind)
+{
+    static const int none[HTH_ACCEPT_KINDS];
+    return accept_all(kind == HTH_ACCEPT_ADMIN) - accept_kept(kind, none);
+}
+
+bool hth_accept_take(hth_accept_kind kind)
+{
+    pthread_mutex_lock(&accept_lock);
+    bool room = accept_sum() < accept_all(kind == HTH_ACCEPT_ADMIN) - accept_kept(kind, accept_n);
+    accept_n[kind] += room;
+    pthread_mutex_unlock(&accept_lock);
+    return room;
+}
+
+void hth_accept_give(hth_accept_kind kind)
+{
+    pthread_mutex_lock(&accept_lock);
+    accept_n[kind]--;
+    assert(accept_n[kind] >= 0);
+    pthread_mutex_unlock(&accept_lock);
 }
 
 int hth_accept_count(void)
 {
-    return atomic_load(&accept_count);
+    pthread_mutex_lock(&accept_lock);
+    int n = accept_sum();
+    pthread_mutex_unlock(&accept_lock);
+    return n;
 }
 
 // ---- lines of the log

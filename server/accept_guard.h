@@ -6,7 +6,8 @@
 // A process without a free descriptor can neither restart its engine nor open a model, and a
 // listener that cannot accept is ready again at once: its loop would spin and log for ever.
 // Therefore every accepted connection is counted (hth_accept_take) against RLIMIT_NOFILE, less what
-// the process has open itself and a reserve; the last descriptors of the reserve are for local
+// the process has open itself and a reserve. Each kind of peers has an eighth of that for itself,
+// so that none can keep the others out; the last descriptors of the reserve are for local
 // administrators. Should descriptors run out all the same, the guard of a listener closes one that
 // it keeps for that, refuses those who wait by closing their connections, rests for a moment, and
 // logs at most one line in ten seconds.
@@ -25,13 +26,21 @@
 // hth_accept_measure counts what the process has open now besides counted connections: that, and a
 // reserve, connections leave alone from here on. After a server has opened everything; any thread.
 void hth_accept_measure(void);
-// hth_accept_limit is how many connections there may be in all; `admin`: for a local administrator,
-// who may use some of the reserve.
-int hth_accept_limit(bool admin);
+// Whose connection it is.
+typedef enum hth_accept_kind {
+    HTH_ACCEPT_HTTP,
+    HTH_ACCEPT_NETWORK, // hearth's own clients
+    HTH_ACCEPT_LOCAL,
+    HTH_ACCEPT_ADMIN, // local ones who may use some of the reserve
+    HTH_ACCEPT_KINDS
+} hth_accept_kind;
+
+// hth_accept_limit is how many connections of a kind there may be, if there are no others.
+int hth_accept_limit(hth_accept_kind kind);
 // hth_accept_take counts a connection; false: there are too many, it is not counted. Any thread.
-bool hth_accept_take(bool admin);
-void hth_accept_give(void); // the connection that was counted is closed
-int hth_accept_count(void);
+bool hth_accept_take(hth_accept_kind kind);
+void hth_accept_give(hth_accept_kind kind); // the connection that was counted is closed
+int hth_accept_count(void);                 // of all kinds
 
 typedef struct hth_accept_guard hth_accept_guard;
 

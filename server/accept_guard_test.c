@@ -131,25 +131,46 @@ static void test_no_descriptors(void **state)
     close(client[0]);
 }
 
+// fill_kind takes connections of a kind, with a descriptor each, until there are no more.
+static int fill_kind(fixture *f, hth_accept_kind kind)
+{
+    int n = 0;
+    for (; hth_accept_take(kind); n++) {
+        f->fill[f->n_fill++] = open("/dev/null", O_RDONLY);
+    }
+    return n;
+}
+
 static void test_limits(void **state)
 {
     fixture *f = *state;
     hth_accept_measure();
-    int most = hth_accept_limit(false), n = 0;
-    assert_true(most > 0 && most < 256 - 32);
-    assert_true(hth_accept_limit(true) > most);
-    while (hth_accept_take(false)) {
-        f->fill[n++] = open("/dev/null", O_RDONLY);
+    int http = hth_accept_limit(HTH_ACCEPT_HTTP), local = hth_accept_limit(HTH_ACCEPT_LOCAL);
+    assert_true(http > 0 && http < 256 - 32);
+    assert_int_equal(fill_kind(f, HTH_ACCEPT_HTTP), http);
+    int all = http + fill_kind(f, HTH_ACCEPT_NETWORK); // what is theirs
+    assert_true(all > http && all < http * 4 / 3);
+    int left = fill_kind(f, HTH_ACCEPT_LOCAL);
+    assert_true(left > 0 && left < local / 2);
+    all += left;
+    assert_int_equal(hth_accept_count(), all);
+    assert_true(hth_accept_limit(HTH_ACCEPT_ADMIN) > all);
+    hth_accept_measure(); // which does not count them twice
+    assert_false(hth_accept_take(HTH_ACCEPT_LOCAL));
+    int admins = fill_kind(f, HTH_ACCEPT_ADMIN);
+    assert_true(admins > 0);
+    unfill(f);
+    for (int i = 0; i < http; i++) {
+        hth_accept_give(HTH_ACCEPT_HTTP);
     }
-    assert_int_equal(n, most);
-    assert_int_equal(hth_accept_count(), most);
-    hth_accept_measure();               // which does not count them twice
-    assert_true(hth_accept_take(true)); // an administrator
-    assert_false(hth_accept_take(false));
-    hth_accept_give();
-    while (n > 0) {
-        close(f->fill[--n]);
-        hth_accept_give();
+    for (int i = http; i < all - left; i++) {
+        hth_accept_give(HTH_ACCEPT_NETWORK);
+    }
+    for (int i = 0; i < left; i++) {
+        hth_accept_give(HTH_ACCEPT_LOCAL);
+    }
+    for (int i = 0; i < admins; i++) {
+        hth_accept_give(HTH_ACCEPT_ADMIN);
     }
     assert_int_equal(hth_accept_count(), 0);
 }

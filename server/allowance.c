@@ -3,6 +3,7 @@
 
 #include "base/hash.h"
 #include "base/settings.h"
+#include "server/accept_guard.h"
 #include "server/account.h"
 
 #include <inttypes.h>
@@ -13,6 +14,9 @@
 
 // Of the connections, those that hear events: 1 / ALLOWANCE_EVENTS.
 #define ALLOWANCE_EVENTS 4
+// The part of the connections that is for peers which have few, and what few are of all.
+#define ALLOWANCE_LAST 4
+#define ALLOWANCE_FEW  64
 // Of the long requests, those of one peer: 1 / ALLOWANCE_LONG.
 #define ALLOWANCE_LONG 2
 
@@ -103,18 +107,29 @@ static void allowance_drop(hth_allowance *q)
     }
 }
 
-// allowance_room says whether a peer may have another connection. Under the lock.
+// allowance_most is how many connections there may be: what the setting says, and open files allow.
+static int64_t allowance_most(bool local)
+{
+    int64_t set = hth_setting_int(HTH_SET_LIMIT_CONNECTIONS);
+    int64_t can = hth_accept_limit(local ? HTH_ACCEPT_LOCAL : HTH_ACCEPT_NETWORK);
+    return set < can ? set : can;
+}
+
+// allowance_room says whether a peer may have another connection. The last quarter is for peers
+// that have few, where limits.connections_per_address does not already see to that. Under the lock.
 static hth_err allowance_room(const hth_allowance *q, bool trusted, bool events)
 {
     const hth_allowances *t = q->t;
-    int64_t most = hth_setting_int(HTH_SET_LIMIT_CONNECTIONS);
+    int64_t most = allowance_most(q->key.local != 0), n = t->n[q->key.local];
     int64_t each = hth_setting_int(HTH_SET_LIMIT_ADDRESS);
+    const char *who = q->key.local != 0 ? "user" : "address";
+    bool late =
+        each < hth_setting_int(HTH_SET_LIMIT_CONNECTIONS) && n >= most - most / ALLOWANCE_LAST;
     if (trusted) {
         return HTH_OK;
     }
-    if (t->n[q->key.local] >= most) {
-        return hth_fail(HTH_EBUSY, "too many connections: %d (limits.connections)",
-                        t->n[q->key.local]);
+    if (n >= most) {
+        return hth_fail(HTH_EBUSY, "too many connections: %" PRId64 " (limits.connections)", n);
     }
     if (events && t->n_events[q->key.local] >= (most + ALLOWANCE_EVENTS - 1) / ALLOWANCE_EVENTS) {
         return hth_fail(HTH_EBUSY, "too many connections for events: %d (limits.connections)",
@@ -123,7 +138,13 @@ static hth_err allowance_room(const hth_allowance *q, bool trusted, bool events)
     if (q->connections >= each) {
         return hth_fail(HTH_EBUSY,
                         "too many connections from one %s: %d (limits.connections_per_address)",
-                        q->key.local != 0 ? "user" : "address", q->connections);
+                        who, q->connections);
+    }
+    if (late && q->connections > most / ALLOWANCE_FEW) {
+        return hth_fail(HTH_EBUSY,
+                        "%" PRId64 " of at most %" PRId64
+                        " connections (limits.connections, open files), and %d from this %s",
+                        n, most, q->connections, who);
     }
     return HTH_OK;
 }
@@ -171,7 +192,7 @@ void hth_allowance_rele(hth_allowance *q)
 bool hth_allowance_full(hth_allowances *t, bool local)
 {
     pthread_mutex_lock(&t->lock);
-    bool full = t->n[local] >= hth_setting_int(HTH_SET_LIMIT_CONNECTIONS);
+    bool full = t->n[local] >= allowance_most(local);
     pthread_mutex_unlock(&t->lock);
     return full;
 }

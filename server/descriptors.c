@@ -39,7 +39,7 @@ hth_err hth_descriptors_open(hth_descriptors **out)
 static void waiting_remove(hth_descriptors *d, int i)
 {
     d->w[i] = d->w[--d->n];
-    hth_accept_give();
+    hth_accept_give(HTH_ACCEPT_LOCAL);
 }
 
 void hth_descriptors_close(hth_descriptors *d)
@@ -70,7 +70,7 @@ hth_err hth_descriptors_put(hth_descriptors *d, uint64_t uid, const void *owner,
     for (int i = 0; i < d->n; i++) {
         same += d->w[i].owner == owner;
     }
-    if (same >= DESCRIPTORS_EACH || d->n >= DESCRIPTORS_ALL || !hth_accept_take(false)) {
+    if (same >= DESCRIPTORS_EACH || d->n >= DESCRIPTORS_ALL || !hth_accept_take(HTH_ACCEPT_LOCAL)) {
         err = hth_fail(HTH_EBUSY, "%d passed descriptors wait for a request", d->n);
     } else {
         d->w[d->n++] = fresh;

@@ -5,9 +5,12 @@
 #include "server/frame.h"
 
 #include "base/alloc.h"
+#include "base/settings.h"
 #include "client/dtype.h"
 #include "client/msg.h"
+#include "server/account.h"
 
+#include <inttypes.h>
 #include <string.h>
 
 struct hth_frame_held {
@@ -15,13 +18,31 @@ struct hth_frame_held {
     void *copy;
 };
 
-static hth_err frame_shared(hth_conn *c, const Hearth__Tensor *t, hth_frame_held *held,
-                            const void **data)
+// frame_charge counts a copy of `bytes` before it is made.
+static hth_err frame_charge(hth_frame_inputs *in, uint64_t bytes)
+{
+    uint64_t most = (uint64_t)hth_setting_int(HTH_SET_LIMIT_MESSAGE_BYTES);
+    if (bytes > most || in->charged > most - bytes) {
+        return hth_fail(HTH_ETOOBIG,
+                        "inputs of %" PRIu64 " bytes in shared memory that have to be copied; "
+                        "limits.message_bytes is %" PRIu64,
+                        in->charged + bytes, most);
+    }
+    if (!hth_account_take(bytes)) {
+        return hth_fail(HTH_EBUSY, "the server holds too much for its clients: try again");
+    }
+    in->charged += bytes;
+    return HTH_OK;
+}
+
+static hth_err frame_shared(hth_conn *c, const Hearth__Tensor *t, hth_frame_inputs *in,
+                            hth_frame_held *held, const void **data)
 {
     HTH_TRY(hth_conn_range(c, t->region, t->offset, t->bytes, data, &held->region));
     if (hth_shared_in_place(&(hth_tensor){.dtype = (hth_dtype)t->dtype, .bytes = t->bytes})) {
         return HTH_OK;
     }
+    HTH_TRY(frame_charge(in, t->bytes));
     held->copy = hth_alloc_aligned(t->bytes, 64);
     if (held->copy == NULL) {
         return hth_fail(HTH_ENOMEM, "out of memory for an input of %llu bytes",
@@ -32,11 +53,12 @@ static hth_err frame_shared(hth_conn *c, const Hearth__Tensor *t, hth_frame_held
 }
 
 static hth_err frame_input(hth_conn *c, const Hearth__Tensor *t, const uint8_t *section,
-                           hth_request_tensor *in, hth_frame_held *held)
+                           hth_frame_inputs *all, int i)
 {
     const void *data;
+    hth_request_tensor *in = &all->list[i];
     if (t->region != 0) {
-        HTH_TRY(frame_shared(c, t, held, &data));
+        HTH_TRY(frame_shared(c, t, all, &all->held[i], &data));
     } else {
         data = section + t->offset;
     }
@@ -63,8 +85,8 @@ hth_err hth_frame_inputs_init(hth_frame_inputs *in, hth_conn *c, const Hearth__I
         return hth_fail(HTH_ENOMEM, "out of memory for a request");
     }
     in->n = (int)q->n_inputs;
-    for (size_t i = 0; i < q->n_inputs; i++) {
-        HTH_TRY(frame_input(c, q->inputs[i], data, &in->list[i], &in->held[i]));
+    for (int i = 0; i < in->n; i++) {
+        HTH_TRY(frame_input(c, q->inputs[i], data, in, i));
     }
     return HTH_OK;
 }
@@ -74,6 +96,9 @@ void hth_frame_inputs_fini(hth_frame_inputs *in)
     for (int i = 0; i < in->n; i++) {
         hth_region_rele(in->held[i].region);
         hth_free(in->held[i].copy);
+    }
+    if (in->charged > 0) {
+        hth_account_give(in->charged);
     }
     hth_free(in->list);
     hth_free(in->held);

@@ -15,12 +15,14 @@ typedef struct hth_frame_inputs {
     hth_request_tensor *list; // names are borrowed of the header
     hth_frame_held *held;
     int n;
-    void *copy; // of the frame's data section, when it was not aligned
+    void *copy;       // of the frame's data section, when it was not aligned
+    uint64_t charged; // bytes of the copies, in the account (account.h)
 } hth_frame_inputs;
 
 // hth_frame_inputs_init describes the tensors of `q`, whose frame has its data section at `data`;
 // both and `c` must outlive *in. What lies in shared memory and could steer addresses or shapes is
-// copied. Ended by hth_frame_inputs_fini, after an error too.
+// copied. Ended by hth_frame_inputs_fini, after an error too. HTH_ETOOBIG, HTH_EBUSY: the copies
+// would have too many bytes, by themselves or with what all clients have.
 hth_err hth_frame_inputs_init(hth_frame_inputs *in, hth_conn *c, const Hearth__Infer *q,
                               const uint8_t *data, uint64_t data_bytes);
 void hth_frame_inputs_fini(hth_frame_inputs *in);

@@ -32,6 +32,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 // Descriptors, where the hard limit allows them: connections and tensors' files.
@@ -186,6 +187,28 @@ static int daemon_loop(hearthd *d)
 
 // ---- running
 
+// What comes after the answers has this long, whatever hangs: threads, libraries, devices.
+#define DAEMON_END_NS (10 * (uint64_t)1000000000u)
+
+static void deadline_main(void *ctx)
+{
+    const uint64_t *ns = ctx;
+    nanosleep(&(struct timespec){.tv_sec = (time_t)(*ns / 1000000000u)}, NULL);
+    fprintf(stderr, "hearthd: the end took too long, and was cut off\n");
+    _exit(1);
+}
+
+// daemon_deadline has the process end some seconds after drain.seconds at the latest.
+static void daemon_deadline(uint64_t limit_ns)
+{
+    static uint64_t ns;
+    pthread_t thread;
+    ns = limit_ns + DAEMON_END_NS;
+    if (hth_thread_start("hth-deadline", deadline_main, &ns, &thread) == HTH_OK) {
+        pthread_detach(thread);
+    }
+}
+
 // daemon_become gives root's identity up for the account of the setting `user`, for good, before
 // anything is opened: store, sockets and key must be that account's. What root may do beyond it for
 // the engine's threads, raise their priority, is kept as a limit.
@@ -237,6 +260,7 @@ static int daemon_run(hearthd *d)
     }
     int rv = daemon_loop(d);
     uint64_t limit_ns = (uint64_t)hth_setting_int(HTH_SET_DRAIN_SECONDS) * 1000000000u;
+    daemon_deadline(limit_ns);
     if (hth_server_drain(d->server, limit_ns) != HTH_OK) {
         fprintf(stderr, "hearthd: drain.seconds are over: %s\n", hth_err_detail());
         _exit(1); // a thread still works for them: there is no other end

@@ -140,7 +140,7 @@ static void conn_free(hth_http_conn *c)
     hth_http_io_close(c);
     if (c->admitted) {
         h->n_conns--;
-        hth_accept_give();
+        hth_accept_give(HTH_ACCEPT_HTTP);
     }
     h->last_conn = h->last_conn == c ? NULL : h->last_conn;
     hth_free(c);
@@ -162,7 +162,8 @@ static void guard_closed(struct evhttp_connection *evcon, void *conn)
 static const char *conn_crowded(const hth_http *h, const hth_http_conn *c)
 {
     static const char full[] = "the server has too many connections: try again";
-    int64_t set = hth_setting_int(HTH_SET_LIMIT_CONNECTIONS), can = hth_accept_limit(false);
+    int64_t set = hth_setting_int(HTH_SET_LIMIT_CONNECTIONS),
+            can = hth_accept_limit(HTH_ACCEPT_HTTP);
     int64_t most = set < can ? set : can, n = h->n_conns + 1;
     int64_t each = hth_setting_int(HTH_SET_LIMIT_ADDRESS), same = c->address->n;
     bool near = c->peer == HTH_PEER_LOOPBACK, late = each < set && n > most - most / 4;
@@ -175,7 +176,7 @@ static const char *conn_crowded(const hth_http *h, const hth_http_conn *c)
     if (late && same > most / 64 + 1) {
         return "the server has too many connections, and many of them from this address: try again";
     }
-    return hth_accept_take(false) ? NULL : full;
+    return hth_accept_take(HTH_ACCEPT_HTTP) ? NULL : full;
 }
 
 // conn_refuse ends a connection that is one too many. It counts for nothing while it goes.

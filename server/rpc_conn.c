@@ -178,11 +178,15 @@ static const char *conn_is_late(hth_rpc_conn *c, uint64_t now_ns)
 void hth_rpc_conn_look(hth_rpc_conn *c, uint64_t now_ns)
 {
     const char *why = conn_is_late(c, now_ns);
-    if (why != NULL) {
-        hth_log(INFO, SERVER, "disconnected", "tenant=%s reason=%s",
-                c->conn != NULL ? hth_conn_tenant(c->conn) : "events", why);
-        hth_rpc_conn_close(c);
+    uint64_t unsaid;
+    if (why == NULL) {
+        return;
     }
+    if (hth_seldom_now(&c->r->endings, &unsaid)) {
+        hth_log(INFO, SERVER, "disconnected", "tenant=%s not_logged=%" PRIu64 " reason=%s",
+                c->conn != NULL ? hth_conn_tenant(c->conn) : "events", unsaid, why);
+    }
+    hth_rpc_conn_close(c);
 }
 
 // ---- the end
@@ -199,7 +203,7 @@ void hth_rpc_conn_close(hth_rpc_conn *c)
     hth_rpc_out_drop(c);
     hth_rpc_io_fini(c);
     pthread_mutex_unlock(&c->lock);
-    hth_accept_give();
+    hth_accept_give(c->kind);
     atomic_fetch_sub(&r->n_hearing, c->state == HTH_RPC_HEARING);
     *c->prev = c->next;
     if (c->next != NULL) {
@@ -338,6 +342,7 @@ void hth_rpc_conn_shut_out(hth_rpc *r, bool all)
 
 static void conn_undo(hth_rpc_conn *c)
 {
+    hth_accept_give(c->kind);
     struct event *events[] = {c->read, c->write, c->closed};
     for (int i = 0; i < 3; i++) {
         if (events[i] != NULL) {
@@ -357,7 +362,6 @@ static void conn_undo(hth_rpc_conn *c)
         pthread_mutex_destroy(&c->lock);
         hth_free(c);
     }
-    hth_accept_give();
 }
 
 void hth_rpc_conn_accept(hth_rpc_listener *l, int fd, const struct sockaddr *a)
@@ -366,7 +370,10 @@ void hth_rpc_conn_accept(hth_rpc_listener *l, int fd, const struct sockaddr *a)
     const hth_conn_who who = conn_know(l, fd);
     bool trusted = l->local && who.known && r->config.auth != NULL &&
                    hth_auth_local(r->config.auth, who.uid, who.gid) == HTH_PEER_TRUSTED;
-    if (!hth_accept_take(trusted)) {
+    hth_accept_kind kind = trusted    ? HTH_ACCEPT_ADMIN
+                           : l->local ? HTH_ACCEPT_LOCAL
+                                      : HTH_ACCEPT_NETWORK;
+    if (!hth_accept_take(kind)) {
         hth_fail(HTH_EBUSY, "too many connections: %d (the limit of open files)",
                  hth_accept_count());
         conn_refused(r);
@@ -375,7 +382,7 @@ void hth_rpc_conn_accept(hth_rpc_listener *l, int fd, const struct sockaddr *a)
     }
     hth_rpc_conn *c = hth_calloc(1, sizeof *c);
     if (c == NULL) {
-        hth_accept_give();
+        hth_accept_give(kind);
         conn_show_out(r, fd);
         return;
     }
@@ -385,6 +392,7 @@ void hth_rpc_conn_accept(hth_rpc_listener *l, int fd, const struct sockaddr *a)
     c->service = l->service;
     c->local = l->local;
     c->trusted = trusted;
+    c->kind = kind;
     c->uid = who.uid;
     c->state = l->tls ? HTH_RPC_TLS : HTH_RPC_GREETING;
     c->opened_ns = c->since_ns = hth_now_ns();

@@ -64,6 +64,7 @@ struct hth_rpc_conn {
     SSL *ssl; // NULL: plain
     hth_rpc_service service;
     bool local, trusted;
+    hth_accept_kind kind;
     bool proven; // it has shown a token, or needs none
     bool dead;   // to be closed as soon as nobody is inside
     uint64_t uid;
@@ -135,7 +136,7 @@ struct hth_rpc {
     atomic_int n_conns, n_hearing;
     hth_rpc_conn *waiters, **last_waiter; // connections with requests that wait for a place
     atomic_int n_waiters;
-    hth_seldom refusals;
+    hth_seldom refusals, endings; // lines of the log
     int leaving[HTH_RPC_LEAVING]; // connections that were not taken; -1: none
     bool left[HTH_RPC_LEAVING];
     int next_leaving;
