@@ -342,6 +342,7 @@ install: all docs
 	install -D -m 644 -t $(DESTDIR)$(BASHDIR) $(B)/completions/bash/hearth $(B)/completions/bash/hearthd
 	install -D -m 644 -t $(DESTDIR)$(ZSHDIR) $(B)/completions/zsh/_hearth $(B)/completions/zsh/_hearthd
 	install -D -m 644 server/hearth.sysusers $(DESTDIR)$(PREFIX)/lib/sysusers.d/hearth.conf
+	$(if $(DESTDIR),,@[ "$$(id -u)" != 0 ] || ldconfig)
 	[ -e $(DESTDIR)$(CONFDIR)/hearthd.conf ] || install -D -m 644 server/hearthd.conf $(DESTDIR)$(CONFDIR)/hearthd.conf
 # A configuration that was changed stays.
 uninstall:
