@@ -783,6 +783,7 @@ class Limits(Case):
     def test_no_descriptor(self):
         """Without a descriptor for a connection it is closed, the loop rests, and says so once; the engine can be restarted."""
         s = self.server()
+        s.wait_said('event=scrub ')  # it has files open until then
         limits, now = resource.prlimit(s.process.pid, resource.RLIMIT_NOFILE), len(os.listdir(f'/proc/{s.process.pid}/fd'))
         resource.prlimit(s.process.pid, resource.RLIMIT_NOFILE, (now, limits[1]))
         for _ in range(3):
