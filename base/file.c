@@ -6,19 +6,14 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <linux/magic.h>
 #include <linux/openat2.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-#include <sys/vfs.h>
 #include <unistd.h>
-
-#ifndef FUSE_SUPER_MAGIC
-#define FUSE_SUPER_MAGIC 0x65735546
-#endif
 
 static const char *file_kind(mode_t mode)
 {
@@ -156,22 +151,90 @@ hth_err hth_file_open_at(int folder, const char *path, const char *shown, hth_fi
 
 // ---- from others
 
-hth_err hth_file_take(int fd, const char *shown, hth_file *out)
+// mount_of finds the mount that a descriptor's file lies in; -1: nobody says so. Nothing is asked
+// of the file system itself, which may be a process of another user.
+static long mount_of(int fd)
 {
-    struct statfs fs;
-    struct stat st;
-    hth_file f;
-    int how = fcntl(fd, F_GETFL);
-    HTH_TRY(file_look(fd, shown, &f, &st));
-    if (how < 0 || (how & O_PATH) != 0 || (how & O_ACCMODE) == O_WRONLY) {
-        return hth_fail(HTH_EDENIED, "'%s' is not open for reading", shown);
+    char path[48], line[128];
+    long id = -1;
+    snprintf(path, sizeof path, "/proc/self/fdinfo/%d", fd);
+    FILE *f = fopen(path, "re");
+    while (f != NULL && id < 0 && fgets(line, sizeof line, f) != NULL) {
+        id = strncmp(line, "mnt_id:", 7) == 0 ? strtol(line + 7, NULL, 10) : -1;
     }
-    if (fstatfs(fd, &fs) != 0 || fs.f_type == FUSE_SUPER_MAGIC) {
-        return hth_fail(HTH_EDENIED, "'%s' lies on a file system that a program stands for (FUSE)",
+    if (f != NULL) {
+        fclose(f);
+    }
+    return id;
+}
+
+// mount_is_ours tells whether a mount is one of those that this process sees, and not one for which
+// a process answers: that may never do so.
+static bool mount_is_ours(long id)
+{
+    char *line = NULL;
+    size_t cap = 0;
+    bool found = false, ours = false;
+    FILE *f = id >= 0 ? fopen("/proc/self/mountinfo", "re") : NULL;
+    while (f != NULL && !found && getline(&line, &cap, f) > 0) {
+        found = strtol(line, NULL, 10) == id;
+        const char *type = found ? strstr(line, " - ") : NULL;
+        ours = type != NULL && strncmp(type + 3, "fuse", 4) != 0;
+    }
+    if (f != NULL) {
+        fclose(f);
+    }
+    free(line);
+    return ours;
+}
+
+static hth_err file_take_look(int fd, const char *shown, int wants, const char *word, hth_file *out)
+{
+    struct stat st;
+    int how = fcntl(fd, F_GETFL);
+    if (how < 0) {
+        return hth_fail_errno(errno, "cannot use '%s'", shown);
+    }
+    if ((how & O_PATH) != 0 || ((how & O_ACCMODE) != wants && (how & O_ACCMODE) != O_RDWR)) {
+        return hth_fail(HTH_EDENIED, "'%s' is not open for %s", shown, word);
+    }
+    if (!mount_is_ours(mount_of(fd))) {
+        return hth_fail(HTH_EDENIED,
+                        "'%s' lies on a file system that the server does not see, or that a "
+                        "process stands for (FUSE)",
                         shown);
     }
+    return file_look(fd, shown, out, &st);
+}
+
+hth_err hth_file_take(int fd, const char *shown, hth_file *out)
+{
+    hth_file f;
+    HTH_TRY(file_take_look(fd, shown, O_RDONLY, "reading", &f));
     *out = f;
     return HTH_OK;
+}
+
+hth_err hth_file_take_to_write(int fd, const char *shown)
+{
+    hth_file f;
+    return file_take_look(fd, shown, O_WRONLY, "writing", &f);
+}
+
+hth_err hth_file_again(int fd, const char *shown, hth_file *out)
+{
+    struct stat st;
+    int f = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+    *out = (hth_file){.fd = -1};
+    if (f < 0) {
+        return hth_fail_errno(errno, "cannot read '%s'", shown);
+    }
+    hth_err err = file_look(f, shown, out, &st);
+    if (err != HTH_OK) {
+        close(f);
+        out->fd = -1;
+    }
+    return err;
 }
 
 void hth_file_close(hth_file *f)

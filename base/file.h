@@ -30,8 +30,14 @@ hth_err hth_file_open(const char *path, const char *shown, hth_file *out);
 hth_err hth_file_open_at(int folder, const char *path, const char *shown, hth_file *out);
 // hth_file_take looks at a descriptor that somebody passed, and takes it over; on an error it stays
 // the caller's. HTH_EINVAL: it is no regular file; HTH_EDENIED: it is not open for reading, or its
-// file system is one that another user's process may stand for.
+// file system is one that a process may stand for, which then could keep us for ever, or one that
+// this process does not see.
 hth_err hth_file_take(int fd, const char *shown, hth_file *out);
+// hth_file_take_to_write looks at one that shall be written in the same way; it stays the caller's.
+hth_err hth_file_take_to_write(int fd, const char *shown);
+// hth_file_again opens a file once more by a descriptor that was taken before, and stays the
+// caller's.
+hth_err hth_file_again(int fd, const char *shown, hth_file *out);
 void hth_file_close(hth_file *f); // closed before, or zeroed with fd -1: nothing happens
 
 // hth_file_read reads exactly `n` bytes at `at`. HTH_EIO: the file is shorter by now ("changed

@@ -288,13 +288,26 @@ static void test_take(void **state)
     take(open("/dev/zero", O_RDONLY), HTH_EINVAL, "a character device");
     assert_int_equal(pipe(ends), 0);
     close(ends[1]);
-    take(ends[0], HTH_EINVAL, "a FIFO");
-    take(socket(AF_UNIX, SOCK_STREAM, 0), HTH_EINVAL, "a socket");
-    take(memfd_create("it", 0), HTH_OK, ""); // no name, not sealed: it is only read
+    take(ends[0], HTH_EDENIED, "does not see");
+    take(socket(AF_UNIX, SOCK_STREAM, 0), HTH_EDENIED, "does not see");
+    take(open(in_dir("fifo"), O_RDWR | O_NONBLOCK), HTH_EINVAL, "a FIFO");
+    take(memfd_create("it", 0), HTH_EDENIED, "does not see");
     int fd = open(in_dir("gone"), O_RDWR | O_CREAT, 0600);
     assert_int_equal(unlink(in_dir("gone")), 0);
     take(fd, HTH_OK, "");
-    take(-1, HTH_EIO, "cannot read");
+    take(-1, HTH_EIO, "cannot use");
+    assert_err(hth_file_take_to_write(open("/dev/null", O_WRONLY), "it"), HTH_EINVAL,
+               "a character device");
+    fd = open(in_dir("file"), O_RDONLY);
+    assert_err(hth_file_take_to_write(fd, "it"), HTH_EDENIED, "not open for writing");
+    hth_file f;
+    assert_ok(hth_file_again(fd, "it", &f));
+    assert_true(f.fd != fd && f.bytes == 10);
+    hth_file_close(&f);
+    close(fd);
+    fd = open(in_dir("file"), O_WRONLY);
+    assert_ok(hth_file_take_to_write(fd, "it"));
+    close(fd);
 }
 
 int main(void)

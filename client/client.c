@@ -14,6 +14,7 @@
 #include "client/lane.h"
 #include "client/local.h"
 #include "client/msg.h"
+#include "client/passed.h"
 #include "client/plain.h"
 
 #include <jansson.h>
@@ -387,7 +388,8 @@ static hth_err client_import(hearth *h, Hearth__Import *body, const char *path,
     HTH_TRY(client_path(h, path, &body->path));
     q.body_case = HEARTH__REQUEST__BODY_IMPORT_MODEL;
     q.import_model = body;
-    hth_err err = client_call(h, &q, HEARTH__REPLY__BODY_IMPORTED, watch, &r);
+    hth_err err = hth_passed_to(h) ? hth_passed_import(h, body, path, watch, &r)
+                                   : client_call(h, &q, HEARTH__REPLY__BODY_IMPORTED, watch, &r);
     hth_free(body->path);
     HTH_TRY(err);
     const Hearth__Imported *i = r.head->imported;
@@ -451,7 +453,8 @@ hearth_status hearth_query(hearth *h, const char *what, const char *arguments_js
     Hearth__Query body = HEARTH__QUERY__INIT;
     hth_watch watch = {progress, ctx};
     hth_reply r;
-    char *arguments = NULL;
+    char *arguments = NULL, *passed = NULL;
+    uint64_t handles[HTH_PASSED_FILES];
     hth_documents documents;
     size_t word = strcspn(what, " ");
     *json = NULL;
@@ -465,6 +468,11 @@ hearth_status hearth_query(hearth *h, const char *what, const char *arguments_js
         body.arguments = arguments != NULL        ? arguments
                          : arguments_json != NULL ? (char *)arguments_json
                                                   : "";
+        err = hth_passed_query(h, body.arguments, &passed, handles, &body.n_handles);
+    }
+    if (err == HTH_OK) {
+        body.arguments = passed != NULL ? passed : body.arguments;
+        body.handles = handles;
         q.body_case = HEARTH__REQUEST__BODY_QUERY;
         q.query = &body;
         err = client_call(h, &q, HEARTH__REPLY__BODY_DOCUMENT, &watch, &r);
@@ -476,6 +484,7 @@ hearth_status hearth_query(hearth *h, const char *what, const char *arguments_js
         err = err == HTH_OK ? hth_documents_write(&documents, *json, json) : err;
     }
     hth_documents_fini(&documents);
+    hth_free(passed);
     hth_free(arguments);
     hth_free(body.what);
     return (hearth_status)err;
@@ -522,6 +531,11 @@ hearth_status hearth_export(hearth *h, const char *model, const char *path)
         return (hearth_status)err;
     }
     body.model = (char *)model;
+    if (hth_passed_to(h)) {
+        err = hth_passed_export(h, &body, path);
+        hth_free(body.path);
+        return (hearth_status)err;
+    }
     q.body_case = HEARTH__REQUEST__BODY_EXPORT_MODEL;
     q.export_model = &body;
     err = client_call(h, &q, HEARTH__REPLY__BODY_FINISHED, NULL, &r);

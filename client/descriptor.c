@@ -93,6 +93,20 @@ hth_err hth_descriptor_pass(hearth *h, int fd, uint64_t *handle)
     return err;
 }
 
+hth_err hth_descriptor_server(hearth *h, uint64_t *uid)
+{
+    struct ucred who;
+    socklen_t bytes = sizeof who;
+    pthread_mutex_lock(&h->passing);
+    hth_err err = h->channel >= 0 ? HTH_OK : descriptor_connect(h);
+    if (err == HTH_OK && getsockopt(h->channel, SOL_SOCKET, SO_PEERCRED, &who, &bytes) != 0) {
+        err = hth_fail_errno(errno, "cannot tell who serves %s", h->url);
+    }
+    *uid = err == HTH_OK ? who.uid : 0;
+    pthread_mutex_unlock(&h->passing);
+    return err;
+}
+
 void hth_descriptor_fini(hearth *h)
 {
     descriptor_drop(h);

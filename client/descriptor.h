@@ -17,6 +17,9 @@
 // HTH_ENOTSUP: h is not over ipc://; HTH_EIO: there is no server, or it takes no descriptors;
 // HTH_EBUSY: it has too many.
 hth_err hth_descriptor_pass(hearth *h, int fd, uint64_t *handle);
+// hth_descriptor_server stores the user that the server runs as. Errors are those of
+// hth_descriptor_pass.
+hth_err hth_descriptor_server(hearth *h, uint64_t *uid);
 void hth_descriptor_fini(hearth *h); // ends the connection, if there is one
 
 #endif

@@ -41,7 +41,8 @@ static hth_err safetensors_header(const hearth_tensor *t, int n, char **out)
     return err == HTH_OK && *out == NULL ? hth_fail(HTH_ENOMEM, "out of memory for a header") : err;
 }
 
-hth_err hth_safetensors_write(const char *path, const hearth_tensor *t, int n)
+// safetensors_to writes to `path`, or (fd >= 0) to a descriptor.
+static hth_err safetensors_to(const char *path, int fd, const hearth_tensor *t, int n)
 {
     static const char spaces[8] = "        ";
     uint8_t length[8];
@@ -60,9 +61,20 @@ hth_err hth_safetensors_write(const char *path, const hearth_tensor *t, int n)
         for (int i = 0; i < n; i++) {
             piece[3 + i] = (hth_whole_piece){t[i].data, t[i].bytes};
         }
-        err = hth_whole_write(path, piece, 3 + (size_t)n);
+        err = fd >= 0 ? hth_whole_put(fd, path, piece, 3 + (size_t)n)
+                      : hth_whole_write(path, piece, 3 + (size_t)n);
     }
     hth_free(piece);
     free(head);
     return err;
+}
+
+hth_err hth_safetensors_write(const char *path, const hearth_tensor *t, int n)
+{
+    return safetensors_to(path, -1, t, n);
+}
+
+hth_err hth_safetensors_put(int fd, const char *shown, const hearth_tensor *t, int n)
+{
+    return safetensors_to(shown, fd, t, n);
 }

@@ -12,5 +12,8 @@
 // file is written under another name beside `path`, synced and renamed: `path` is whole or as it
 // was. HTH_EINVAL: two tensors of one name.
 hth_err hth_safetensors_write(const char *path, const hearth_tensor *t, int n);
+// hth_safetensors_put writes them to a descriptor, which is at its file's beginning; `shown` is for
+// messages.
+hth_err hth_safetensors_put(int fd, const char *shown, const hearth_tensor *t, int n);
 
 #endif

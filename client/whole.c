@@ -26,26 +26,55 @@ static int whole_write_all(int fd, const uint8_t *p, size_t bytes)
     return 0;
 }
 
-hth_err hth_whole_write(const char *path, const hth_whole_piece *piece, size_t n)
+hth_err hth_whole_begin(const char *path, hth_whole *w)
 {
     static atomic_uint serial;
-    char *tmp = hth_asprintf("%s.%d.%u.tmp", path, (int)getpid(), atomic_fetch_add(&serial, 1));
-    if (tmp == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for a path");
+    *w = (hth_whole){.path = hth_strdup(path), .fd = -1};
+    w->tmp = hth_asprintf("%s.%d.%u.tmp", path, (int)getpid(), atomic_fetch_add(&serial, 1));
+    hth_err err = w->path == NULL || w->tmp == NULL
+                      ? hth_fail(HTH_ENOMEM, "out of memory for a path")
+                      : HTH_OK;
+    if (err == HTH_OK &&
+        (w->fd = open(w->tmp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666)) < 0) {
+        err = hth_fail_errno(errno, "cannot write %s", path);
     }
-    int fd = open(tmp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    int failed = fd < 0;
-    for (size_t i = 0; i < n && !failed; i++) {
-        failed = whole_write_all(fd, piece[i].data, piece[i].bytes);
+    if (err != HTH_OK) {
+        hth_free(w->path);
+        hth_free(w->tmp);
+        *w = (hth_whole){.fd = -1};
     }
-    failed = failed || fsync(fd) != 0 || rename(tmp, path) != 0;
-    hth_err err = failed ? hth_fail_errno(errno, "cannot write %s", path) : HTH_OK;
-    if (fd >= 0) {
-        close(fd);
-        if (failed) {
-            unlink(tmp);
+    return err;
+}
+
+hth_err hth_whole_end(hth_whole *w, bool keep)
+{
+    bool failed = keep && (fsync(w->fd) != 0 || rename(w->tmp, w->path) != 0);
+    hth_err err = failed ? hth_fail_errno(errno, "cannot write %s", w->path) : HTH_OK;
+    close(w->fd);
+    if (failed || !keep) {
+        unlink(w->tmp);
+    }
+    hth_free(w->path);
+    hth_free(w->tmp);
+    *w = (hth_whole){.fd = -1};
+    return err;
+}
+
+hth_err hth_whole_put(int fd, const char *shown, const hth_whole_piece *piece, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (whole_write_all(fd, piece[i].data, piece[i].bytes) != 0) {
+            return hth_fail_errno(errno, "cannot write %s", shown);
         }
     }
-    hth_free(tmp);
-    return err;
+    return HTH_OK;
+}
+
+hth_err hth_whole_write(const char *path, const hth_whole_piece *piece, size_t n)
+{
+    hth_whole w;
+    HTH_TRY(hth_whole_begin(path, &w));
+    hth_err err = hth_whole_put(w.fd, path, piece, n);
+    hth_err end = hth_whole_end(&w, err == HTH_OK);
+    return err != HTH_OK ? err : end;
 }

@@ -37,6 +37,23 @@ typedef struct hth_onnx_file hth_onnx_file;
 // offending part. External data must lie below the model's folder: absolute paths, "..", and links
 // out of it are refused.
 hth_err hth_onnx_open(const char *path, const hth_onnx_limits *limits, hth_onnx_file **out);
+// hth_onnx_open_given is the same for descriptors that a client has passed, which were looked at
+// (base/file.h) and stay the caller's: given[0] is the model, which is called `shown`, the others
+// its external data by their locations. HTH_ENOENT: some are not there, and *wanted lists them, at
+// most HTH_ONNX_WANTED.
+#define HTH_ONNX_WANTED 1024
+typedef struct hth_onnx_given {
+    const char *location;
+    int fd;
+} hth_onnx_given;
+typedef struct hth_onnx_wanted {
+    char **location;
+    int n, cap;
+} hth_onnx_wanted;
+hth_err hth_onnx_open_given(const char *shown, const hth_onnx_given *given, int n,
+                            const hth_onnx_limits *limits, hth_onnx_wanted *wanted,
+                            hth_onnx_file **out);
+void hth_onnx_wanted_fini(hth_onnx_wanted *w);
 // hth_onnx_open_bytes is the same for a buffer (no external data); the buffer must outlive the
 // file. For fuzzing, uploads.
 hth_err hth_onnx_open_bytes(const void *data, size_t bytes, const hth_onnx_limits *limits,

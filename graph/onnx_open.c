@@ -102,7 +102,7 @@ static hth_err open_content(hth_onnx_file *f, const hth_onnx_head *t, int i, boo
     f->owned[i] = NULL;
     if (t->external) {
         hth_err err = hth_onnx_parts_external(&f->parts, t, &part, &at, &bytes);
-        err = err == HTH_OK ? open_in_file(f, t, i, part, at, bytes) : err;
+        err = err == HTH_OK && part >= 0 ? open_in_file(f, t, i, part, at, bytes) : err;
         return err == HTH_OK ? HTH_OK : hth_err_prefix(err, "tensor '%.*s'", HTH_SPAN(t->name));
     }
     if (initializer && t->has_raw && t->raw.bytes > HTH_ONNX_KEPT_BYTES && f->parts.n > 0) {
@@ -306,6 +306,35 @@ prefix:
 fail:
     hth_onnx_close(f);
     return err;
+}
+
+hth_err hth_onnx_open_given(const char *shown, const hth_onnx_given *given, int n,
+                            const hth_onnx_limits *limits, hth_onnx_wanted *wanted,
+                            hth_onnx_file **out)
+{
+    hth_onnx_file *f;
+    hth_span model;
+    *out = NULL;
+    *wanted = (hth_onnx_wanted){NULL, 0, 0};
+    HTH_TRY(open_new(limits, &f));
+    f->parts.given = given;
+    f->parts.n_given = n;
+    f->parts.wanted = wanted;
+    hth_err err = hth_onnx_parts_given(&f->parts, shown, f->limits.max_model_bytes, &model);
+    if (err == HTH_OK && (err = open_model(f, model)) != HTH_OK) {
+        hth_err_prefix(err, "'%s'", shown);
+    }
+    if (err == HTH_OK && wanted->n > 0) {
+        err = hth_fail(HTH_ENOENT, "'%s': its external data '%s' was not passed", shown,
+                       wanted->location[0]);
+    }
+    if (err != HTH_OK) {
+        hth_onnx_close(f);
+        return err;
+    }
+    f->parts.given = NULL; // everything is open
+    *out = f;
+    return HTH_OK;
 }
 
 hth_err hth_onnx_open_bytes(const void *data, size_t bytes, const hth_onnx_limits *limits,

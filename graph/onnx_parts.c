@@ -209,7 +209,70 @@ hth_err hth_onnx_parts_open(hth_onnx_parts *p, const char *path, uint64_t max_by
     return HTH_OK;
 }
 
+hth_err hth_onnx_parts_given(hth_onnx_parts *p, const char *shown, uint64_t max_bytes,
+                             hth_span *out)
+{
+    hth_file f;
+    p->max_bytes = max_bytes;
+    HTH_TRY(hth_file_again(p->given[0].fd, shown, &f));
+    hth_err err = parts_add(p, &f, shown);
+    if (err != HTH_OK) {
+        hth_file_close(&f);
+        return err;
+    }
+    HTH_TRY(parts_read_model(p));
+    *out = (hth_span){p->model, p->model_bytes};
+    return HTH_OK;
+}
+
+void hth_onnx_wanted_fini(hth_onnx_wanted *w)
+{
+    for (int i = 0; i < w->n; i++) {
+        hth_free(w->location[i]);
+    }
+    hth_free(w->location);
+    *w = (hth_onnx_wanted){NULL, 0, 0};
+}
+
 // ---- external data
+
+static hth_err parts_want(hth_onnx_wanted *w, const char *location)
+{
+    for (int i = w->n - 1; i >= 0; i--) {
+        if (strcmp(w->location[i], location) == 0) {
+            return HTH_OK;
+        }
+    }
+    if (w->n == HTH_ONNX_WANTED) {
+        return hth_fail(HTH_ETOOBIG, "the model's data lies in more than %d files", w->n);
+    }
+    if (HTH_GROW(w->location, w->n, w->cap) != 0 ||
+        (w->location[w->n] = hth_strdup(location)) == NULL) {
+        return parts_no_memory();
+    }
+    w->n++;
+    return HTH_OK;
+}
+
+// parts_find takes the file `location` of those that are given; *found false: it is not.
+static hth_err parts_find(hth_onnx_parts *p, const char *location, bool *found)
+{
+    hth_file f;
+    int i = 1;
+    while (i < p->n_given && strcmp(p->given[i].location, location) != 0) {
+        i++;
+    }
+    *found = i < p->n_given;
+    if (!*found) {
+        return parts_want(p->wanted, location);
+    }
+    HTH_TRY(hth_file_again(p->given[i].fd, location, &f));
+    hth_err err = parts_add(p, &f, location);
+    if (err != HTH_OK) {
+        hth_file_close(&f);
+    }
+    return err;
+}
 
 // parts_locate opens the file `location` of the model's folder: the folder is a descriptor, and the
 // kernel refuses what leads out of it, however names change meanwhile.
@@ -230,7 +293,7 @@ static hth_err parts_locate(hth_onnx_parts *p, const char *location)
 hth_err hth_onnx_parts_external(hth_onnx_parts *p, const hth_onnx_head *t, int *part,
                                 uint64_t *offset, uint64_t *bytes)
 {
-    if (!p->has_folder) {
+    if (!p->has_folder && p->given == NULL) {
         return hth_fail(
             HTH_ENOTSUP,
             "the model keeps its data in other files, which cannot be reached from here");
@@ -247,11 +310,13 @@ hth_err hth_onnx_parts_external(hth_onnx_parts *p, const hth_onnx_head *t, int *
         i--;
     }
     hth_err err = HTH_OK;
+    bool found = true;
+    *part = -1;
     if (i < 1) {
-        err = parts_locate(p, location);
+        err = p->given != NULL ? parts_find(p, location, &found) : parts_locate(p, location);
         i = p->n - 1;
     }
-    if (err == HTH_OK) {
+    if (err == HTH_OK && found) {
         uint64_t has = p->part[i].file.bytes;
         *part = i;
         *offset = t->offset;

@@ -24,7 +24,10 @@ typedef struct hth_onnx_part {
 
 typedef struct hth_onnx_parts { // zeroed: no files, external data refused
     bool has_folder;
-    int folder; // descriptor of the model's folder
+    int folder;                  // descriptor of the model's folder
+    const hth_onnx_given *given; // instead of a folder
+    int n_given;
+    hth_onnx_wanted *wanted; // what is not given
     uint64_t bytes, max_bytes;
     hth_onnx_part *part; // part[0] is the model
     int n, cap;
@@ -35,8 +38,11 @@ typedef struct hth_onnx_parts { // zeroed: no files, external data refused
 // hth_onnx_parts_open opens the model file and reads it. On error too, hth_onnx_parts_close frees
 // what is held.
 hth_err hth_onnx_parts_open(hth_onnx_parts *p, const char *path, uint64_t max_bytes, hth_span *out);
-// hth_onnx_parts_external finds where an external tensor's bytes are. HTH_EDENIED: the file is not
-// below the model's folder.
+// hth_onnx_parts_given does so with what p->given has.
+hth_err hth_onnx_parts_given(hth_onnx_parts *p, const char *shown, uint64_t max_bytes,
+                             hth_span *out);
+// hth_onnx_parts_external finds where an external tensor's bytes are. *part -1: in a file that is
+// wanted. HTH_EDENIED: the file is not below the model's folder.
 hth_err hth_onnx_parts_external(hth_onnx_parts *p, const hth_onnx_head *t, int *part,
                                 uint64_t *offset, uint64_t *bytes);
 // hth_onnx_parts_read reads `n` bytes at `offset` of a file. HTH_EIO: it changed since it was

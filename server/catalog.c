@@ -4,6 +4,7 @@
 #include "server/catalog.h"
 
 #include "base/alloc.h"
+#include "base/file.h"
 #include "base/settings.h"
 #include "client/safetensors.h"
 #include "server/checkpoint.h"
@@ -160,6 +161,25 @@ hth_err hth_catalog_import(hth_store *s, const char *name, const char *path, int
     return err;
 }
 
+hth_err hth_catalog_import_given(hth_store *s, const char *name, const char *shown,
+                                 const hth_onnx_given *given, int n, int max_batch,
+                                 hth_progress_fn progress, void *ctx, hth_onnx_wanted *wanted,
+                                 hth_put_result *out)
+{
+    hth_onnx_file *f;
+    hth_file file;
+    hth_onnx_limits limits = hth_catalog_limits();
+    memset(out, 0, sizeof *out);
+    *wanted = (hth_onnx_wanted){NULL, 0, 0};
+    for (int i = 0; i < n; i++) {
+        HTH_TRY(hth_file_take(given[i].fd, i == 0 ? shown : given[i].location, &file));
+    }
+    HTH_TRY(hth_onnx_open_given(shown, given, n, &limits, wanted, &f));
+    hth_err err = catalog_put(s, name, f, max_batch, NULL, progress, ctx, out);
+    hth_onnx_close(f);
+    return err;
+}
+
 hth_err hth_catalog_import_bytes(hth_store *s, const char *name, const void *data, size_t bytes,
                                  int max_batch, const hth_catalog_check *check, hth_put_result *out)
 {
@@ -271,7 +291,7 @@ hth_err hth_catalog_rebatch(hth_store *s, const char *name, int max_batch,
 // ---- export, remove, list
 
 static hth_err catalog_export(hth_store *s, const hth_manifest *m, hearth_tensor *t,
-                              hth_const **view, const char *path)
+                              hth_const **view, const char *path, int fd)
 {
     HTH_TRY(hth_store_check(s, m));
     for (int i = 0; i < m->n_tensors; i++) {
@@ -286,20 +306,22 @@ static hth_err catalog_export(hth_store *s, const hth_manifest *m, hearth_tensor
                                .bytes = from->bytes};
         memcpy(t[i].shape, from->shape.dim, sizeof t[i].shape);
     }
-    return hth_safetensors_write(path, t, m->n_tensors);
+    return fd >= 0 ? hth_safetensors_put(fd, path, t, m->n_tensors)
+                   : hth_safetensors_write(path, t, m->n_tensors);
 }
 
-hth_err hth_catalog_export(hth_store *s, const char *model, const char *path)
+hth_err hth_catalog_export(hth_store *s, const char *model, const char *path, int fd)
 {
     char name[201];
     int version;
     hth_manifest m;
+    HTH_TRY(fd >= 0 ? hth_file_take_to_write(fd, path) : HTH_OK);
     HTH_TRY(hth_catalog_parse(model, name, &version));
     HTH_TRY(hth_store_get(s, name, version, &m));
     hearth_tensor *t = hth_calloc((size_t)m.n_tensors, sizeof *t);
     hth_const **view = hth_calloc((size_t)m.n_tensors, sizeof *view);
     hth_err err = t != NULL && view != NULL
-                      ? catalog_export(s, &m, t, view, path)
+                      ? catalog_export(s, &m, t, view, path, fd)
                       : hth_fail(HTH_ENOMEM, "out of memory for %d tensors", m.n_tensors);
     for (int i = 0; i < m.n_tensors && view != NULL && t != NULL; i++) {
         if (t[i].name != NULL) {

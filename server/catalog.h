@@ -21,6 +21,12 @@ typedef struct hth_catalog_check {
 
 // hth_catalog_import_bytes is an import of a file that is in memory, without external data. `check`
 // may be NULL.
+// hth_catalog_import_given is the same for descriptors that a client has passed, which stay the
+// caller's (graph/onnx.h). HTH_EDENIED, HTH_EINVAL: one is of no file that can be read.
+hth_err hth_catalog_import_given(hth_store *s, const char *name, const char *shown,
+                                 const hth_onnx_given *given, int n, int max_batch,
+                                 hth_progress_fn progress, void *ctx, hth_onnx_wanted *wanted,
+                                 hth_put_result *out);
 hth_err hth_catalog_import_bytes(hth_store *s, const char *name, const void *data, size_t bytes,
                                  int max_batch, const hth_catalog_check *check,
                                  hth_put_result *out);
@@ -29,8 +35,9 @@ hth_err hth_catalog_import_bytes(hth_store *s, const char *name, const void *dat
 hth_err hth_catalog_rebatch(hth_store *s, const char *name, int max_batch,
                             const hth_catalog_check *check, hth_put_result *out);
 // hth_catalog_export writes a version's tensors ("name" or "name:version") as a safetensors file;
-// `path` appears whole.
-hth_err hth_catalog_export(hth_store *s, const char *model, const char *path);
+// `path` appears whole. fd >= 0: it is written to this descriptor, which a client has passed, and
+// `path` is only its name. HTH_EDENIED, HTH_EINVAL: it is of no file that can be written.
+hth_err hth_catalog_export(hth_store *s, const char *model, const char *path, int fd);
 hth_err hth_catalog_remove(hth_store *s, const char *model);
 // hth_catalog_list stores
 // {"models":[{"name","version","bytes","own_bytes","tensors","checkpoint","created_ns"}]}, freed by

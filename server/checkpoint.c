@@ -90,6 +90,13 @@ static bool key_is_free(const char *key)
     return false;
 }
 
+// A file is the same by whatever it is opened (hth_train_file).
+static const json_t *job_value(const json_t *args, const char *key)
+{
+    const json_t *v = json_object_get(args, key), *file = json_object_get(v, "file");
+    return file != NULL ? file : v;
+}
+
 // The first key of `a` that `b` says differently, or NULL.
 static const char *job_differs(const json_t *a, const json_t *b)
 {
@@ -97,7 +104,7 @@ static const char *job_differs(const json_t *a, const json_t *b)
     json_t *v;
     json_object_foreach((json_t *)a, key, v)
     {
-        if (!key_is_free(key) && !json_equal(v, json_object_get(b, key))) {
+        if (!key_is_free(key) && !json_equal(job_value(a, key), job_value(b, key))) {
             return key;
         }
     }

@@ -11,6 +11,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #define CALL_PROGRESS_NS 10000000u // from one message about a request's progress to the next
 // A request with a tensor of so many bytes has others sleep where they would look, for so long.
@@ -153,6 +154,10 @@ static void call_answer(hth_request *r)
         head.far_at = hth_slab_offset(c->link.out, a);
         head.far_bytes = a->bytes;
     }
+    for (int i = 0; i < r->n_files; i++) {
+        close(r->files[i]);
+    }
+    r->n_files = 0;
     hth_free(r->json);
     hth_free(call->record);
     hth_free(call->inputs);
@@ -201,6 +206,17 @@ static void call_rest(const hth_child_record *q, const hth_request *r)
     }
 }
 
+static hth_err call_files(child *c, const child_call *call, const hth_child_record *q,
+                          hth_request *r)
+{
+    uint32_t slot = (uint32_t)(call - c->calls);
+    for (uint32_t i = 0; i < q->n_files; i++) {
+        HTH_TRY(hth_child_fd_receive(c->link.socket, hth_child_file(slot, (int)i), &r->files[i]));
+        r->n_files++;
+    }
+    return HTH_OK;
+}
+
 static hth_err call_open(child *c, child_call *call, const hth_child_record *q, hth_request *r)
 {
     r->model = hth_child_record_text(q, HTH_CHILD_MODEL);
@@ -230,6 +246,7 @@ static hth_err call_open(child *c, child_call *call, const hth_child_record *q, 
             call_output(c, &q->tensor[i], &call->inputs[i]);
         }
     }
+    HTH_TRY(call_files(c, call, q, r));
     r->inputs = call->inputs;
     r->n_inputs = (int)n;
     call_rest(q, r); // behind the next line request and record may be gone

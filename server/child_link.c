@@ -160,6 +160,11 @@ static hth_err fd_next(int socket, uint32_t *number, int *fd)
     return HTH_OK;
 }
 
+uint32_t hth_child_file(uint32_t slot, int i)
+{
+    return UINT32_C(1) << 31 | (slot * HTH_REQUEST_FILES + (uint32_t)i);
+}
+
 hth_err hth_child_fd_receive(int socket, uint32_t number, int *fd)
 {
     uint32_t got = 0;

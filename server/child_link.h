@@ -78,5 +78,8 @@ hth_err hth_child_link_record(const hth_child_head *head, const char *body, size
 // the one of `number`, which was sent before; those in front of it are dropped.
 hth_err hth_child_fd_send(int socket, uint32_t number, int fd);
 hth_err hth_child_fd_receive(int socket, uint32_t number, int *fd);
+// hth_child_file is the number of the i-th descriptor of the request in a slot; regions have
+// others.
+uint32_t hth_child_file(uint32_t slot, int i);
 
 #endif

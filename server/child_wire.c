@@ -89,6 +89,9 @@ hth_err hth_child_record_check(const hth_child_record *r, uint64_t bytes)
             return wire_wrong("a tensor has too many dimensions");
         }
     }
+    if (r->n_files > HTH_REQUEST_FILES) {
+        return wire_wrong("it has too many files");
+    }
     if ((unsigned)r->err >= HTH_N_ERR) {
         return wire_wrong("there is no such error");
     }

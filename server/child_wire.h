@@ -58,6 +58,7 @@ typedef struct hth_child_record {
     uint32_t priority, at_once;
     int32_t err, version, batched, own;
     uint32_t deaths, admin; // of a request
+    uint32_t n_files;       // .. whose descriptors are in the socket, numbered by hth_child_file
     hth_child_tensor tensor[];
 } hth_child_record;
 

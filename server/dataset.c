@@ -161,11 +161,13 @@ static hth_err dataset_keep(hth_dataset *d)
     return hth_file_unchanged(&d->file, d->name);
 }
 
-hth_err hth_dataset_open(const char *path, hth_dataset *out)
+// dataset_open opens `path`, or (fd >= 0) what a descriptor stands for.
+static hth_err dataset_open(const char *path, int fd, hth_dataset *out)
 {
     *out = (hth_dataset){.name = hth_strdup(path), .file = {.fd = -1}};
-    hth_err err = out->name != NULL ? hth_file_open(path, path, &out->file)
-                                    : hth_fail(HTH_ENOMEM, "no memory for a dataset");
+    hth_err err = out->name == NULL ? hth_fail(HTH_ENOMEM, "no memory for a dataset")
+                  : fd >= 0         ? hth_file_again(fd, path, &out->file)
+                                    : hth_file_open(path, path, &out->file);
     err = err == HTH_OK ? dataset_read(out) : err;
     err = err == HTH_OK ? dataset_keep(out) : err;
     if (err != HTH_OK) {
@@ -173,6 +175,16 @@ hth_err hth_dataset_open(const char *path, hth_dataset *out)
         return hth_err_prefix(err, "dataset %s", path);
     }
     return HTH_OK;
+}
+
+hth_err hth_dataset_open(const char *path, hth_dataset *out)
+{
+    return dataset_open(path, -1, out);
+}
+
+hth_err hth_dataset_open_fd(int fd, const char *name, hth_dataset *out)
+{
+    return dataset_open(name, fd, out);
 }
 
 void hth_dataset_close(hth_dataset *d)

@@ -31,6 +31,9 @@ typedef struct hth_dataset {
 // first dimensions differ; the sentence names what, and tells nothing of what is in a file of
 // another kind.
 hth_err hth_dataset_open(const char *path, hth_dataset *out);
+// hth_dataset_open_fd is the same for a descriptor that was taken (base/file.h), and stays the
+// caller's.
+hth_err hth_dataset_open_fd(int fd, const char *name, hth_dataset *out);
 void hth_dataset_close(hth_dataset *d);
 
 // hth_dataset_find returns the tensor of that name, NULL: none.

@@ -115,6 +115,7 @@ static void slot_end(hth_slot *s, nng_msg *reply)
     d->n_reserved -= s->reserved;
     pthread_mutex_unlock(&d->lock);
     hth_frame_inputs_fini(&s->in);
+    hth_slot_close_files(s);
     hth_wire_free_request(s->q);
     s->message.free(s->message.owner);
     hth_conn *conn = s->conn;
@@ -391,6 +392,7 @@ hth_err hth_dispatch_take(hth_dispatch *d, hth_conn *conn, const hth_message *m,
     s->back = back;
     s->message = *m;
     s->r.ctx = s;
+    s->file = -1;
     hth_err err = hth_wire_read_request(m->frame, m->bytes, &d->limits, NULL, &s->q, &s->data,
                                         &s->data_bytes);
     s->kind = err == HTH_OK ? hth_slot_kind_of(s->q) : HTH_SLOT_SHORT;

@@ -39,6 +39,8 @@ typedef struct hth_engine_config {
 
 // A tensor of a request. On an output t.data belongs to the submitter, always: NULL until `place`
 // has set it.
+#define HTH_REQUEST_FILES 2
+
 typedef struct hth_request_tensor {
     const char *name; // borrowed; NULL on an input: the model's only one
     hth_tensor t;
@@ -94,6 +96,8 @@ struct hth_request {
     // "loaded", "unload", "batching", "precision", "train", "curve", "jobs", "job", "cancel",
     // "pause", "resume") with JSON arguments
     const char *query, *arguments;
+    // of a query: descriptors that its arguments name by their index; borrowed until done
+    int files[HTH_REQUEST_FILES], n_files;
     void (*progress)(hth_request *r, const char *what, uint64_t done,
                      uint64_t total); // may be NULL; engine's thread
     void (*done)(hth_request *r);     // called exactly once; r may be freed in it

@@ -136,6 +136,7 @@ static hth_err call_pack(hth_proxy *p, proxy_call *c)
     c->record->priority = r->priority;
     c->record->timeout_us = r->timeout_us;
     c->record->at_once = r->at_once;
+    c->record->n_files = (uint32_t)r->n_files;
     return call_copy(p, c, r);
 }
 
@@ -171,6 +172,20 @@ void hth_proxy_release(hth_kept *kept)
     hth_free(kept);
 }
 
+// call_files passes a request's descriptors on, in front of it. Where it is tried again they come
+// again: the child drops what nobody takes. HTH_EBUSY: there is no room.
+static hth_err call_files(hth_proxy *p, const proxy_call *c, uint32_t slot)
+{
+    HTH_TRY(c->r->n_files > 0 ? proxy_region_settle(p) : HTH_OK);
+    for (int i = 0; i < c->r->n_files; i++) {
+        int fd = c->r->files[i];
+        if (hth_child_fd_send(p->link.socket, hth_child_file(slot, i), fd) != HTH_OK) {
+            return hth_fail(HTH_EBUSY, "the engine's process takes no more descriptors now");
+        }
+    }
+    return HTH_OK;
+}
+
 // call_send hands a request to the child; lock held.
 static hth_err call_send(hth_proxy *p, proxy_call *c)
 {
@@ -182,6 +197,7 @@ static hth_err call_send(hth_proxy *p, proxy_call *c)
         head.far_at = hth_slab_offset(p->in, c->record);
         head.far_bytes = c->record->bytes;
     }
+    HTH_TRY(call_files(p, c, slot));
     c->record->deaths = c->r->deaths;
     // before it was submitted, here, or in a process that died
     c->record->waited_ns = hth_now_ns() - c->r->submitted_ns;

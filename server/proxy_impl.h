@@ -159,6 +159,9 @@ proxy_region *proxy_region_find(hth_proxy *p, const void *data, size_t bytes);
 proxy_region *proxy_region_number(hth_proxy *p, uint32_t number); // NULL: it is gone
 // proxy_region_send makes sure that the child has what a record needs.
 hth_err proxy_region_send(hth_proxy *p, const hth_child_record *record);
+// proxy_region_settle has the child take a descriptor that is in the socket, before another
+// follows.
+hth_err proxy_region_settle(hth_proxy *p);
 // proxy_region_forget tells the child of what is gone, as far as there is room; known: there is
 // nothing to tell, the child is new.
 void proxy_region_forget(hth_proxy *p, bool known);

@@ -108,14 +108,18 @@ static hth_err region_tell(hth_proxy *p, proxy_region *r)
     return HTH_OK;
 }
 
+hth_err proxy_region_settle(hth_proxy *p)
+{
+    proxy_region *before = proxy_region_number(p, p->passed);
+    return before != NULL ? region_tell(p, before) : HTH_OK;
+}
+
 // region_send passes a region on. What was passed before comes first, so that descriptors and
 // messages stay in step; where that is gone the child drops its descriptor.
 static hth_err region_send(hth_proxy *p, proxy_region *r)
 {
-    proxy_region *before = proxy_region_number(p, p->passed);
-    if (before != NULL) {
-        HTH_TRY(region_tell(p, before));
-    }
+    const proxy_region *before = proxy_region_number(p, p->passed);
+    HTH_TRY(proxy_region_settle(p));
     if (before != r) {
         HTH_TRY(hth_child_fd_send(p->link.socket, r->number, r->fd));
         p->passed = r->number;

@@ -3,6 +3,7 @@
 #include "server/slot.h"
 
 #include "base/alloc.h"
+#include "base/file.h"
 #include "server/catalog.h"
 #include "server/verify.h"
 
@@ -11,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 // ---- kinds
 
@@ -142,31 +144,86 @@ static hth_err request_may_name(const hth_slot *s)
                : hth_fail(HTH_EDENIED, "only clients on the server's machine may name files");
 }
 
-// request_files looks for paths in a query's arguments. Documents that a client reads and writes
+// ---- files
+
+void hth_slot_close_files(hth_slot *s)
+{
+    for (int i = 0; i < s->r.n_files; i++) {
+        close(s->r.files[i]);
+    }
+    for (int i = 0; i < s->n_given; i++) {
+        close(s->given[i].fd);
+    }
+    if (s->file >= 0) {
+        close(s->file);
+    }
+    hth_free(s->given);
+    s->given = NULL;
+    s->r.n_files = s->n_given = 0;
+    s->file = -1;
+}
+
+// request_path looks at an argument that is a file: its path may be named by some, and with a
+// descriptor by others.
+static hth_err request_path(const hth_slot *s, const char *key, const json_t *v, int n_files)
+{
+    const json_t *which = json_object_get(v, "descriptor");
+    json_int_t i = json_integer_value(which);
+    if (json_is_string(v) || json_object_get(v, "path") != NULL) {
+        HTH_TRY(request_may_name(s));
+    }
+    return which == NULL || (json_is_integer(which) && i >= 0 && i < n_files)
+               ? HTH_OK
+               : hth_fail(HTH_EINVAL, "'%s' names a descriptor that did not come with it", key);
+}
+
+// request_paths looks for paths in a query's arguments. Documents that a client reads and writes
 // itself are no paths here.
-static hth_err request_files(const hth_slot *s, const char *arguments)
+static hth_err request_paths(const hth_slot *s, const json_t *args, int n_files)
 {
     static const char *const path[] = {"data", "eval", "spill"};
     static const char *const document[] = {"out", "trace", "problem", "profile", "write-profile"};
-    const char *paths = NULL, *documents = NULL;
-    json_t *j = json_loads(arguments, 0, NULL);
     for (size_t i = 0; i < sizeof path / sizeof path[0]; i++) {
-        paths = json_is_string(json_object_get(j, path[i])) ? path[i] : paths;
+        HTH_TRY(request_path(s, path[i], json_object_get(args, path[i]), n_files));
     }
     for (size_t i = 0; i < sizeof document / sizeof document[0]; i++) {
-        documents = json_is_string(json_object_get(j, document[i])) ? document[i] : documents;
+        if (json_is_string(json_object_get(args, document[i]))) {
+            HTH_TRY(request_may_name(s));
+            return hth_fail(HTH_EINVAL, "'%s' is a document here: its file is the client's",
+                            document[i]);
+        }
     }
-    json_decref(j);
-    HTH_TRY(paths != NULL || documents != NULL ? request_may_name(s) : HTH_OK);
-    return documents == NULL
-               ? HTH_OK
-               : hth_fail(HTH_EINVAL, "'%s' is a document here: its file is the client's",
-                          documents);
+    return HTH_OK;
+}
+
+// request_take takes over what the client has passed for a query.
+static hth_err request_take(hth_slot *s)
+{
+    const Hearth__Query *q = s->q->query;
+    if (q->n_handles > HTH_REQUEST_FILES) {
+        return hth_fail(HTH_EINVAL, "%zu descriptors for one question", q->n_handles);
+    }
+    for (size_t i = 0; i < q->n_handles; i++) {
+        hth_file f;
+        HTH_TRY(hth_conn_take(s->conn, q->handles[i], &s->r.files[i]));
+        s->r.n_files++;
+        HTH_TRY(hth_file_take(s->r.files[i], "what was passed", &f));
+    }
+    return HTH_OK;
+}
+
+static hth_err request_files(hth_slot *s)
+{
+    json_t *args = json_loads(s->q->query->arguments, 0, NULL);
+    hth_err err = request_take(s);
+    err = err == HTH_OK ? request_paths(s, args, s->r.n_files) : err;
+    json_decref(args);
+    return err;
 }
 
 void hth_slot_query(hth_slot *s)
 {
-    hth_err err = request_files(s, s->q->query->arguments);
+    hth_err err = request_files(s);
     if (err != HTH_OK) {
         hth_slot_fail(s, err, hth_err_detail());
         return;
@@ -308,18 +365,38 @@ static void request_serve(hth_slot *s)
     }
 }
 
+static void request_wanted(hth_slot *s, hth_onnx_wanted *w)
+{
+    Hearth__Reply reply = HEARTH__REPLY__INIT;
+    Hearth__Wanted body = HEARTH__WANTED__INIT;
+    body.locations = w->location;
+    body.n_locations = (size_t)w->n;
+    reply.body_case = HEARTH__REPLY__BODY_WANTED;
+    reply.wanted = &body;
+    hth_slot_reply(s, &reply);
+}
+
 static void request_import(hth_slot *s)
 {
     const Hearth__Import *q = s->q->import_model;
-    hth_err err = hth_catalog_import(s->d->store, q->name, q->path, q->max_batch,
-                                     request_put_progress, s, &s->put);
-    if (err != HTH_OK) {
+    hth_onnx_wanted wanted = {NULL, 0, 0};
+    bool no_wait = q->no_wait;
+    hth_err err =
+        s->n_given > 0
+            ? hth_catalog_import_given(s->d->store, q->name, q->path, s->given, s->n_given,
+                                       q->max_batch, request_put_progress, s, &wanted, &s->put)
+            : hth_catalog_import(s->d->store, q->name, q->path, q->max_batch, request_put_progress,
+                                 s, &s->put);
+    if (err == HTH_ENOENT && wanted.n > 0) {
+        request_wanted(s, &wanted);
+    } else if (err != HTH_OK) {
         hth_slot_fail(s, err, hth_err_detail());
-    } else if (q->no_wait) {
+    } else if (no_wait) {
         request_imported(s);
     } else {
         request_serve(s);
     }
+    hth_onnx_wanted_fini(&wanted);
 }
 
 static void request_run_job(hth_job *j)
@@ -341,7 +418,8 @@ static void request_run_job(hth_job *j)
         r.body_case = HEARTH__REPLY__BODY_COLLECTED;
         r.collected = &collected;
     } else if (s->q->body_case == HEARTH__REQUEST__BODY_EXPORT_MODEL) {
-        err = hth_catalog_export(s->d->store, s->q->export_model->model, s->q->export_model->path);
+        err = hth_catalog_export(s->d->store, s->q->export_model->model, s->q->export_model->path,
+                                 s->file);
     } else {
         err = hth_catalog_remove(s->d->store, s->q->remove->model);
     }
@@ -352,12 +430,45 @@ static void request_run_job(hth_job *j)
     }
 }
 
+// request_given takes over the files of an import.
+static hth_err request_given(hth_slot *s)
+{
+    const Hearth__Import *q = s->q->import_model;
+    if (q->files[0]->location[0] != 0 || q->n_files > HTH_ONNX_WANTED + 1) {
+        return hth_fail(HTH_EINVAL, "the model comes first of what is passed");
+    }
+    s->given = hth_calloc(q->n_files, sizeof *s->given);
+    if (s->given == NULL) {
+        return hth_fail(HTH_ENOMEM, "out of memory for an import");
+    }
+    for (size_t i = 0; i < q->n_files; i++) {
+        s->given[i].location = q->files[i]->location;
+        HTH_TRY(hth_conn_take(s->conn, q->files[i]->handle, &s->given[i].fd));
+        s->n_given++;
+    }
+    return HTH_OK;
+}
+
+// request_job_files takes over what an import or export was passed, or looks whether it may name
+// paths.
+static hth_err request_job_files(hth_slot *s)
+{
+    const Hearth__Request *q = s->q;
+    if (q->body_case == HEARTH__REQUEST__BODY_IMPORT_MODEL) {
+        return q->import_model->n_files > 0 ? request_given(s) : request_may_name(s);
+    }
+    if (q->body_case == HEARTH__REQUEST__BODY_EXPORT_MODEL) {
+        uint64_t handle = q->export_model->handle;
+        return handle != 0 ? hth_conn_take(s->conn, handle, &s->file) : request_may_name(s);
+    }
+    return HTH_OK;
+}
+
 void hth_slot_job(hth_slot *s)
 {
-    bool by_path = s->q->body_case == HEARTH__REQUEST__BODY_IMPORT_MODEL ||
-                   s->q->body_case == HEARTH__REQUEST__BODY_EXPORT_MODEL;
-    if (by_path && request_may_name(s) != HTH_OK) {
-        hth_slot_fail(s, HTH_EDENIED, hth_err_detail());
+    hth_err err = request_job_files(s);
+    if (err != HTH_OK) {
+        hth_slot_fail(s, err, hth_err_detail());
         return;
     }
     s->job.run = request_run_job;

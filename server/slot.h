@@ -5,6 +5,7 @@
 #define HTH_SERVER_SLOT_H
 
 #include "client/msg.h"
+#include "graph/onnx.h"
 #include "server/dispatch.h"
 #include "server/frame.h"
 #include "server/tenant_rules.h"
@@ -42,6 +43,9 @@ struct hth_slot {
     hth_frame_inputs in;
     nng_msg *reply; // made by place, sent by done
     hth_job job;
+    int file;              // that an export writes to, passed by its client; -1: none
+    hth_onnx_given *given; // files of an import that its client has passed
+    int n_given;
     hth_put_result put; // of an import
     char *arguments;    // .. and of its question to the engine
     int losses;         // of the engine's process while it was asked
@@ -84,6 +88,8 @@ void hth_slot_query(hth_slot *s);
 void hth_slot_job(hth_slot *s);    // import, export, remove, gc
 void hth_slot_verify(hth_slot *s); // the query "verify"
 void hth_slot_models(hth_slot *s); // the list of models
+// hth_slot_close_files closes what its client has passed for a request.
+void hth_slot_close_files(hth_slot *s);
 // hth_slot_kind_of says what a request is that is not answered at once.
 hth_slot_kind hth_slot_kind_of(const Hearth__Request *q);
 

@@ -22,10 +22,19 @@ typedef enum hth_schedule_kind {
     HTH_RATE_LINEAR, // in a line down to 0 over all steps
 } hth_schedule_kind;
 
+// A file with samples: "PATH", or {"file": NAME, "descriptor": I, "path": PATH}, which a client has
+// passed as descriptor I of its request; with a path the file can be opened again without it.
+typedef struct hth_train_file {
+    const char *name; // NULL: there is none
+    const char *path; // that may be opened; NULL: it may not
+    int passed;       // which descriptor of the request; -1: none
+} hth_train_file;
+
 // What a job is asked to do. Formulas and defaults are PyTorch's (torch.optim).
 typedef struct hth_train_spec {
-    const char *model, *data; // data NULL: one synthetic batch
-    const char *save_as;      // the model that gets the result as a new version; NULL: `model`
+    const char *model;
+    hth_train_file data; // none: one synthetic batch
+    const char *save_as; // the model that gets the result as a new version; NULL: `model`
     hth_train_options options;
     const char *freeze[HTH_TRAIN_MAX_FREEZE]; // what options.freeze points to
     hth_schedule_kind schedule;
@@ -33,12 +42,12 @@ typedef struct hth_train_spec {
     int64_t every, warmup; // epochs; steps in which the rate grows in a line from lr / warmup
     double lr, momentum, beta1, beta2, eps, weight_decay;
     int64_t batch, epochs;
-    bool replan;        // look for better plans while the job runs
-    int64_t accumulate; // parts of equal size that a batch is taken in; 0: the fastest
-    int64_t checkpoint; // a checkpoint behind every so many steps, and every epoch; 0: none
-    bool resume;        // begin at the last one, if there is one
-    double hold_out;    // share of the data that is evaluated, not trained on
-    const char *eval;   // more data to evaluate; NULL: none
+    bool replan;         // look for better plans while the job runs
+    int64_t accumulate;  // parts of equal size that a batch is taken in; 0: the fastest
+    int64_t checkpoint;  // a checkpoint behind every so many steps, and every epoch; 0: none
+    bool resume;         // begin at the last one, if there is one
+    double hold_out;     // share of the data that is evaluated, not trained on
+    hth_train_file eval; // more data to evaluate
     uint64_t seed;
     bool shuffle;
     const char *spill;     // directory for what leaves the device; NULL: memory

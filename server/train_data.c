@@ -161,14 +161,15 @@ static hth_err data_gather_target(hth_train_data *d, const int64_t *rows, int64_
 }
 
 typedef struct data_file {
-    const char *path;
+    const hth_train_part *part;
     hth_dataset *set;
 } data_file;
 
 static hth_err data_open(void *arg)
 {
     const data_file *f = arg;
-    return hth_dataset_open(f->path, f->set);
+    return f->part->fd >= 0 ? hth_dataset_open_fd(f->part->fd, f->part->path, f->set)
+                            : hth_dataset_open(f->part->path, f->set);
 }
 
 hth_err hth_train_data_open(const hth_train_part *part, const hth_model *m, hth_train_data *d)
@@ -181,7 +182,7 @@ hth_err hth_train_data_open(const hth_train_part *part, const hth_model *m, hth_
                         HTH_TRAIN_MAX_INPUTS);
     }
     d->site = part->site;
-    HTH_TRY(hth_site_beside(part->site, data_open, &(data_file){part->path, &d->set}));
+    HTH_TRY(hth_site_beside(part->site, data_open, &(data_file){part, &d->set}));
     HTH_TRY(data_part(d, part));
     int64_t samples = d->set.n_samples;
     int64_t batch = part->batch < d->n_samples ? part->batch : d->n_samples;

@@ -13,12 +13,13 @@
 // Which samples of a file are used. A share of them, at least one, is held out: the same ones for
 // one seed and number of samples.
 typedef struct hth_train_part {
-    const char *path;
-    int64_t batch; // samples in one, at most
+    const char *path; // or, with a descriptor, its name
+    int64_t batch;    // samples in one, at most
     double share;
     uint64_t seed;
     bool held;      // the ones that are held out, else the others
     hth_site *site; // where files are read beside requests (hth_site_beside)
+    int fd;         // of the file, which stays the caller's; -1: `path` is opened
 } hth_train_part;
 
 typedef struct hth_train_data {
@@ -33,8 +34,8 @@ typedef struct hth_train_data {
     int64_t *rows;                                  // the order of the epoch
 } hth_train_data;
 
-// hth_train_data_open opens part->path and matches its tensors to the inputs of `m`; what is left
-// is the target. HTH_EINVAL names what is missing or does not fit. Closed also on error.
+// hth_train_data_open opens a part's file and matches its tensors to the inputs of `m`; what is
+// left is the target. HTH_EINVAL names what is missing or does not fit. Closed also on error.
 hth_err hth_train_data_open(const hth_train_part *part, const hth_model *m, hth_train_data *d);
 void hth_train_data_close(hth_train_data *d);
 

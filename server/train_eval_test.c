@@ -155,7 +155,7 @@ static void parts_are_disjoint(void **state)
     hth_site site = {.device = NULL}; // nobody is served
     for (uint64_t seed = 0; seed < 3; seed++) {
         int seen[37] = {0};
-        hth_train_part part = {path, 8, 0.2, seed, false, &site};
+        hth_train_part part = {path, 8, 0.2, seed, false, &site, -1};
         count_part(&m, &part, seen);
         part.held = true;
         int sum = count_part(&m, &part, seen);
@@ -166,7 +166,7 @@ static void parts_are_disjoint(void **state)
         before = sum;
     }
     hth_train_data d = {.n_inputs = 0};
-    hth_train_part part = {path, 8, 0.99, 0, true, &site};
+    hth_train_part part = {path, 8, 0.99, 0, true, &site, -1};
     assert_int_equal(hth_train_data_open(&part, &m, &d), HTH_EINVAL);
     assert_non_null(strstr(hth_err_detail(), "none is left to train on"));
     hth_train_data_close(&d);

@@ -46,7 +46,7 @@ static hth_err job_evaluator(hth_train_job *j, const hth_train_part *part, const
         a.shape.dim[0] = b.shape.dim[0];
         if (a.dtype != b.dtype || !hth_shape_equal(&a.shape, &b.shape)) {
             err = hth_fail(HTH_EINVAL, "dataset %s: its targets are not like those of %s",
-                           part->path, j->spec.data);
+                           part->path, j->spec.data.name);
         }
     }
     if (err != HTH_OK) {
@@ -146,6 +146,21 @@ static void job_own(hth_train_job *j)
     json_object_set_new(j->args, "tenant", json_string(tenant));
 }
 
+// job_file finds what a file with samples is opened by: the descriptor that came with the request,
+// or the path. A job that goes on without who submitted it may have neither.
+static hth_err job_file(const hth_train_job *j, const hth_train_file *f, hth_train_part *part)
+{
+    bool passed = f->passed >= 0 && f->passed < j->r->n_files;
+    part->path = passed ? f->name : f->path;
+    part->fd = passed ? j->r->files[f->passed] : -1;
+    return part->path != NULL
+               ? HTH_OK
+               : hth_fail(HTH_EDENIED,
+                          "'%s' was passed by a client that is gone; `hearth train --resume` with "
+                          "--data FILE (and --eval) goes on",
+                          f->name);
+}
+
 // Everything that can be known before a step runs: data, labels, gradients, the plans of both batch
 // shapes.
 static hth_err job_open(hth_train_job *j)
@@ -158,7 +173,9 @@ static hth_err job_open(hth_train_job *j)
     hth_precision_fill(j->ms->store, j->args);
     HTH_TRY(hth_train_spec_read(j->args, false, s));
     HTH_TRY(job_pin(j, &m));
-    hth_train_part part = {s->data, s->batch, s->hold_out, s->seed, false, j->ms->site};
+    hth_train_part part = {
+        .batch = s->batch, .share = s->hold_out, .seed = s->seed, .site = j->ms->site};
+    HTH_TRY(job_file(j, &s->data, &part));
     HTH_TRY(hth_train_data_open(&part, m, d));
     s->options.label_dtype = d->target.dtype;
     HTH_TRY(hth_trainer_open(j->ms, s, j->r, &j->trainer));
@@ -172,8 +189,11 @@ static hth_err job_open(hth_train_job *j)
     j->steps = (d->n_samples + s->batch - 1) / s->batch * s->epochs;
     part.held = true;
     HTH_TRY(s->hold_out > 0 ? job_evaluator(j, &part, m, "hold-out") : HTH_OK);
-    part = (hth_train_part){.path = s->eval, .batch = s->batch, .site = j->ms->site};
-    HTH_TRY(s->eval != NULL ? job_evaluator(j, &part, m, "eval") : HTH_OK);
+    if (s->eval.name != NULL) {
+        part = (hth_train_part){.batch = s->batch, .site = j->ms->site};
+        HTH_TRY(job_file(j, &s->eval, &part));
+        HTH_TRY(job_evaluator(j, &part, m, "eval"));
+    }
     j->evaluating = j->n_evaluators;
     HTH_TRY(hth_checkpointer_open(j->ms->store, &j->writer));
     return s->resume ? job_resume(j) : HTH_OK;

@@ -161,6 +161,22 @@ static hth_err spec_accumulate(const json_t *args, hth_train_spec *s)
     return HTH_OK;
 }
 
+static hth_err spec_file(const json_t *args, const char *key, hth_train_file *out)
+{
+    const json_t *v = json_object_get(args, key), *which = json_object_get(v, "descriptor");
+    *out = (hth_train_file){.passed = -1};
+    if (json_is_object(v)) {
+        out->name = spec_text(v, "file");
+        out->path = spec_text(v, "path");
+        out->passed = json_is_integer(which) ? (int)json_integer_value(which) : -1;
+    } else {
+        out->name = out->path = json_string_value(v);
+    }
+    return v == NULL || json_is_null(v) || out->name != NULL
+               ? HTH_OK
+               : hth_fail(HTH_EINVAL, "'%s' is no file", key);
+}
+
 hth_err hth_train_spec_read(const json_t *args, bool bench, hth_train_spec *s)
 {
     static const char *const losses[] = {"softmax-xent", "mse"}, *const switches[] = {"off", "on"};
@@ -168,9 +184,7 @@ hth_err hth_train_spec_read(const json_t *args, bool bench, hth_train_spec *s)
     double batch, epochs, seed, limit, checkpoint;
     int loss, replan;
     *s = (hth_train_spec){.model = spec_text(args, "model"),
-                          .data = spec_text(args, "data"),
                           .save_as = spec_text(args, "save-as"),
-                          .eval = spec_text(args, "eval"),
                           .spill = spec_text(args, "spill"),
                           .trace = json_is_true(json_object_get(args, "trace")),
                           .profile = json_object_get(args, "profile"),
@@ -180,7 +194,9 @@ hth_err hth_train_spec_read(const json_t *args, bool bench, hth_train_spec *s)
     if (s->model == NULL) {
         return hth_fail(HTH_EINVAL, "which model? the argument 'model' is missing");
     }
-    if (s->data == NULL && !bench) {
+    HTH_TRY(spec_file(args, "data", &s->data));
+    HTH_TRY(spec_file(args, "eval", &s->eval));
+    if (s->data.name == NULL && !bench) {
         return hth_fail(HTH_EINVAL,
                         "which data? --data FILE.safetensors (the argument 'data') is missing");
     }

@@ -5,10 +5,12 @@ import json
 import os
 import shutil
 import signal
+import socket
 import struct
 import subprocess
 import sys
 import tempfile
+import traceback
 import unittest
 import urllib.error
 import urllib.request
@@ -203,6 +205,79 @@ def token(folder, roles):
     return run(HEARTH, 'token', 'new', roles, '--roles', roles, '--file', folder + '/tokens').split('\n')[0]
 
 
+class Raw:
+    """A peer that says what it likes: requests as the library would not send them, descriptors of anything."""
+
+    def __init__(self, path, role_token):
+        self.token = role_token
+        self.socket, self.channel = self.connect(path, b'\0SP\0\0\x30\0\0'), self.connect(path, b'\0HFD\0\0\0\1')
+        self.get(self.socket, 8)
+
+    @staticmethod
+    def connect(path, greeting):
+        s = socket.socket(socket.AF_UNIX)
+        s.settimeout(PATIENCE)
+        s.connect(path)
+        s.sendall(greeting)
+        return s
+
+    @staticmethod
+    def get(s, n):
+        out = b''
+        while len(out) < n:
+            more = s.recv(n - len(out))
+            assert more, 'the connection ended'
+            out += more
+        return out
+
+    def give(self, fd):
+        self.channel.sendmsg([bytes(8)], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack('i', fd))])
+        return struct.unpack('<Q', self.get(self.channel, 8))[0]
+
+    def ask(self, kind, content):
+        """The reply, as bytes: an error's sentence is in it."""
+        varint = onnx_small.varint
+        header = varint(1 << 3) + varint(1) + self.text(2, self.token) + self.text(kind, content)
+        body = struct.pack('>I', 0x80000001) + b'HTH1' + struct.pack('<I', len(header)) + header
+        body += bytes(-(len(body) - 4 + 4) % 64)
+        self.socket.sendall(b'\x01' + struct.pack('>Q', len(body)) + body)
+        return self.get(self.socket, struct.unpack('>xQ', self.get(self.socket, 9))[0]).decode('latin-1')
+
+    @staticmethod
+    def text(field, data):
+        data = data.encode() if isinstance(data, str) else data
+        return onnx_small.varint(field << 3 | 2) + onnx_small.varint(len(data)) + data
+
+    @staticmethod
+    def number(field, n):
+        return onnx_small.varint(field << 3) + onnx_small.varint(n)
+
+
+def as_nobody(what):
+    """What a function returns in a process of another user."""
+    r, w = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        said = ''
+        try:
+            os.setgroups([])
+            os.setgid(65534)
+            os.setuid(65534)
+            said = json.dumps(what())
+        except BaseException:  # whatever it is, the parent is told
+            said = json.dumps(traceback.format_exc())
+        finally:
+            os.write(w, said.encode())
+            os._exit(0)
+    os.close(w)
+    with os.fdopen(r) as f:
+        said = f.read()
+    os.waitpid(pid, 0)
+    said = json.loads(said)
+    assert not isinstance(said, str), said
+    return said
+
+
 @unittest.skipUnless(os.geteuid() == 0, 'needs root, to be somebody else')
 class Others(unittest.TestCase):
     """Another user of the machine, with tokens."""
@@ -255,6 +330,118 @@ class Others(unittest.TestCase):
             for told in ('root:', 'precious\'', 'header of'):
                 self.assertNotIn(told, said.replace(self.secret + '/precious', ''))
         self.assertEqual(sorted(os.listdir(self.secret)), before)
+        with open(self.secret + '/precious', encoding='utf-8') as f:
+            self.assertEqual(f.read(), 'precious')
+
+    def owned(self, name, data, mode=0o600):
+        """A file of theirs that only they may read."""
+        path = f'{self.own}/{name}'
+        with open(path, 'wb') as f:
+            f.write(data)
+        os.chown(path, 65534, 65534)
+        os.chmod(path, mode)
+        return path
+
+    def test_models_are_theirs(self):
+        """Imports and exports by who may read and write the files, none of them by its path."""
+        with open(f'{DATA}/digits/digits.onnx', 'rb') as f:
+            model = self.owned('digits.onnx', f.read())
+        self.assertIn('theirs:1', self.hearth('model', 'import', 'theirs', model, code=0))
+        add = self.owned('add.onnx', onnx_small.external_add(30000, 'add.bin'))
+        self.assertIn("external data: cannot open 'add.bin'", self.hearth('model', 'import', 'add', add))
+        self.owned('add.bin', struct.pack('<f', 3) * 30000)
+        self.assertIn('new 117.2 KiB', self.hearth('model', 'import', 'add', add, code=0))
+        os.symlink(self.secret + '/precious', self.own + '/out.bin')
+        out = self.owned('out.onnx', onnx_small.external_add(1, 'out.bin'))
+        self.assertIn('leads out of its folder', self.hearth('model', 'import', 'out', out))
+        self.hearth('model', 'export', 'theirs', self.own + '/theirs.safetensors', code=0)
+        self.assertEqual(os.stat(self.own + '/theirs.safetensors').st_uid, 65534)
+        run(HEARTH, '--server', self.url, 'export', 'digits', self.secret + '/digits.safetensors')
+        with open(self.own + '/theirs.safetensors', 'rb') as a, open(self.secret + '/digits.safetensors', 'rb') as b:
+            self.assertEqual(a.read(), b.read())
+        os.remove(self.secret + '/digits.safetensors')
+        self.assertIn('Permission denied', self.hearth('model', 'export', 'theirs', self.secret + '/theirs'))
+        self.assertEqual([n for n in os.listdir(self.own) if n.endswith('.tmp')], [])
+
+    def test_data_are_theirs(self):
+        with open(f'{DATA}/digits/train.safetensors', 'rb') as f:
+            data = self.owned('train.safetensors', f.read())
+        train = ('--json', 'train', 'new', '--loss', 'softmax-xent', '--batch', '64', '--lr', '0.1', '--data', data, '--eval', data)
+        mine = run(HEARTH, '--server', self.url, *train, '--save-as', 'mine').splitlines()
+        theirs = self.hearth('job', *train, '--save-as', 'their', code=0).splitlines()
+        self.assertEqual(*([json.loads(line).get('held_out') for line in lines[-1:]] for lines in (mine, theirs)))
+        self.assertIn('accuracy', theirs[-1])
+
+    def test_job_without_its_client(self):
+        """What a client passed is gone with it: the job says so, goes on with it, and never opens a path."""
+        with open(f'{DATA}/digits/train.safetensors', 'rb') as f:
+            data = self.owned('left.safetensors', f.read())
+        train = ('train', 'new', '--loss', 'softmax-xent', '--batch', '16', '--epochs', '1000', '--checkpoint-every', '5', '--save-as', 'left')
+        token = {**os.environ, 'HEARTH_TOKEN': self.tokens['job']}
+        with subprocess.Popen([HEARTH, '--server', self.url, *train, '--data', data], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                              user='nobody', group='nogroup', extra_groups=[], env=token) as p:
+            while (self.job('left')['step'] or 0) < 10:
+                self.assertIsNone(p.poll())
+            p.terminate()
+        while self.job('left')['state'] != 'stopped':
+            pass
+        self.hearth('job', 'resume', 'left', code=0)
+        while self.job('left')['state'] != 'stopped':
+            pass
+        self.assertIn('was passed by a client that is gone', self.job('left')['why'])
+        self.hearth('job', 'cancel', 'left', code=0)
+
+    def job(self, name):
+        rows = [r for r in json.loads(run(HEARTH, '--server', self.url, '--json', 'jobs')) if r['job'] == name]
+        return rows[0] if rows else {'step': None, 'state': ''}
+
+    def test_what_may_be_passed(self):
+        """Descriptors of anything, and paths beside them."""
+        path, own, secret, tokens = self.daemon.folder + '/sock', self.own, self.secret, self.tokens
+
+        def attack():
+            said = {}
+            model, job = Raw(path, tokens['model']), Raw(path, tokens['job'])
+            with open(own + '/raw', 'wb') as f:
+                f.write(b'not much')
+            os.mkfifo(own + '/fifo')
+
+            def imports(fd):
+                return model.ask(11, Raw.text(1, 'raw') + Raw.text(2, 'raw.onnx') + Raw.text(11, Raw.number(2, model.give(fd))))
+
+            def trains(args, *handles):
+                return job.ask(12, Raw.text(1, 'train') + Raw.text(2, json.dumps(args)) + b''.join(Raw.number(3, h) for h in handles))
+            said['path'] = imports(os.open(secret, os.O_PATH))
+            said['write'] = imports(os.open(own + '/raw', os.O_WRONLY))
+            said['folder'] = imports(os.open(own, os.O_RDONLY))
+            said['fifo'] = imports(os.open(own + '/fifo', os.O_RDWR))
+            said['zero'] = imports(os.open('/dev/zero', os.O_RDONLY))
+            said['socket'] = imports(socket.socket(socket.AF_UNIX).detach())
+            said['memfd'] = imports(os.memfd_create('x'))
+            said['proc'] = imports(os.open('/proc/self/status', os.O_RDONLY))
+            said['none'] = model.ask(11, Raw.text(1, 'raw') + Raw.text(11, Raw.number(2, 12345)))
+            said['by path'] = model.ask(11, Raw.text(1, 'raw') + Raw.text(2, secret + '/digits.onnx'))
+            said['export'] = model.ask(15, Raw.text(1, 'digits') + Raw.text(2, secret + '/precious'))
+            said['export read'] = model.ask(15, Raw.text(1, 'digits') + Raw.number(3, model.give(os.open(own + '/raw', os.O_RDONLY))))
+            args = {'model': 'new', 'loss': 'softmax-xent', 'save-as': 'raw'}
+            fd = os.open(own + '/raw', os.O_RDONLY)
+            said['data'] = trains({**args, 'data': secret + '/train.safetensors'})
+            said['data path'] = trains({**args, 'data': {'file': 'x', 'descriptor': 0, 'path': secret + '/train.safetensors'}}, job.give(fd))
+            said['data none'] = trains({**args, 'data': {'file': 'x', 'descriptor': 0}})
+            said['data other'] = trains({**args, 'data': {'file': 'x', 'descriptor': 1}}, job.give(fd))
+            said['data gone'] = trains({**args, 'data': {'file': secret + '/train.safetensors'}})
+            said['data what'] = trains({**args, 'data': {'file': 'x', 'descriptor': 0}}, job.give(fd))
+            said['data twice'] = trains({**args, 'data': {'file': 'x', 'descriptor': 0}}, 1)
+            said['resume'] = job.ask(12, Raw.text(1, 'resume') + Raw.text(2, json.dumps({'job': 'x', 'data': '/etc/shadow'})))
+            return said
+        said = as_nobody(attack)
+        only = 'only the user that hearthd runs as'
+        wanted = (('path', 'not open for reading'), ('write', 'not open for reading'), ('folder', 'a folder, not a regular file'),
+                  ('fifo', 'a FIFO, not'), ('zero', 'a character device, not'), ('socket', 'does not see'), ('memfd', 'does not see'),
+                  ('proc', 'an empty file'), ('none', 'handle'), ('by path', only), ('export', only), ('export read', 'not open for writing'),
+                  ('data', only), ('data path', only), ('data none', 'did not come with it'), ('data other', 'did not come with it'),
+                  ('data gone', 'client that is gone'), ('data what', 'no safetensors file'), ('data twice', 'handle'), ('resume', only))
+        self.assertEqual([(key, said[key]) for key, words in wanted if words not in said[key]], [])
         with open(self.secret + '/precious', encoding='utf-8') as f:
             self.assertEqual(f.read(), 'precious')
 

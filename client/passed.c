@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a server wants of a model's external data is opened here like the server would: below the
+// model's folder, whatever the names say. Else a server could ask for any file of its clients'.
+#include "client/passed.h"
+
+#include "base/alloc.h"
+#include "base/file.h"
+#include "client/descriptor.h"
+#include "client/whole.h"
+
+#include <jansson.h>
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static hth_err no_memory(void)
+{
+    return hth_fail(HTH_ENOMEM, "out of memory for a request");
+}
+
+bool hth_passed_to(hearth *h)
+{
+    uint64_t uid;
+    return strncmp(h->url, "ipc://", 6) == 0 && hth_descriptor_server(h, &uid) == HTH_OK;
+}
+
+// ---- import
+
+typedef struct passed_import {
+    hearth *h;
+    const char *path;
+    int folder;           // -1: not opened yet
+    Hearth__File *files;  // the model first
+    Hearth__File **lists; // .. as the message has them
+    size_t n;
+} passed_import;
+
+static hth_err import_folder(passed_import *p)
+{
+    const char *slash = strrchr(p->path, '/');
+    char *folder =
+        slash == NULL ? hth_strdup(".") : hth_strndup(p->path, (size_t)(slash - p->path) + 1);
+    if (folder == NULL) {
+        return no_memory();
+    }
+    p->folder = open(folder, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    hth_err err = p->folder >= 0 ? HTH_OK : hth_fail_errno(errno, "cannot open '%s'", folder);
+    hth_free(folder);
+    return err;
+}
+
+// import_pass opens the i-th file and passes it.
+static hth_err import_pass(passed_import *p, size_t i)
+{
+    Hearth__File *f = &p->files[i];
+    hth_file file;
+    hth_err err = i == 0 ? hth_file_open(p->path, p->path, &file)
+                         : hth_file_open_at(p->folder, f->location, f->location, &file);
+    if (err != HTH_OK) {
+        return i == 0 ? err : hth_err_prefix(err, "external data");
+    }
+    err = hth_descriptor_pass(p->h, file.fd, &f->handle);
+    hth_file_close(&file);
+    return err;
+}
+
+// import_list makes room for `n` files, and names them.
+static hth_err import_list(passed_import *p, size_t n, char *const *locations)
+{
+    p->files = hth_calloc(n, sizeof *p->files);
+    p->lists = hth_calloc(n, sizeof(Hearth__File *));
+    if (p->files == NULL || p->lists == NULL) {
+        return no_memory();
+    }
+    for (size_t i = 0; i < n; i++) {
+        hearth__file__init(&p->files[i]);
+        p->lists[i] = &p->files[i];
+        p->files[i].location = i == 0 ? (char *)"" : locations[i - 1];
+    }
+    p->n = n;
+    return HTH_OK;
+}
+
+static void import_clear(passed_import *p)
+{
+    hth_free(p->files);
+    hth_free(p->lists);
+    p->files = NULL;
+    p->lists = NULL;
+}
+
+static hth_err import_try(passed_import *p, Hearth__Import *body, size_t n, char *const *locations,
+                          const hth_watch *watch, hth_reply *r)
+{
+    Hearth__Request q = HEARTH__REQUEST__INIT;
+    hth_err err = import_list(p, n, locations);
+    for (size_t i = 0; i < n && err == HTH_OK; i++) {
+        err = import_pass(p, i);
+    }
+    if (err == HTH_OK) {
+        body->files = p->lists;
+        body->n_files = n;
+        q.body_case = HEARTH__REQUEST__BODY_IMPORT_MODEL;
+        q.import_model = body;
+        err = hth_exchange(p->h, &q, NULL, watch, r);
+    }
+    import_clear(p);
+    return err;
+}
+
+hth_err hth_passed_import(hearth *h, Hearth__Import *body, const char *path, const hth_watch *watch,
+                          hth_reply *r)
+{
+    passed_import p = {.h = h, .path = path, .folder = -1};
+    hth_reply wanted;
+    HTH_TRY(import_try(&p, body, 1, NULL, watch, r));
+    if (r->head->body_case == HEARTH__REPLY__BODY_WANTED) {
+        wanted = *r;
+        memset(r, 0, sizeof *r);
+        hth_err err = import_folder(&p);
+        err = err == HTH_OK ? import_try(&p, body, wanted.head->wanted->n_locations + 1,
+                                         wanted.head->wanted->locations, watch, r)
+                            : err;
+        hth_reply_fini(&wanted);
+        if (p.folder >= 0) {
+            close(p.folder);
+        }
+        HTH_TRY(err);
+    }
+    if (r->head->body_case != HEARTH__REPLY__BODY_IMPORTED) {
+        hth_reply_fini(r);
+        return hth_fail(HTH_ECORRUPT, "%s gave an answer of another kind", h->url);
+    }
+    return HTH_OK;
+}
+
+// ---- export
+
+hth_err hth_passed_export(hearth *h, Hearth__Export *body, const char *path)
+{
+    Hearth__Request q = HEARTH__REQUEST__INIT;
+    hth_whole w;
+    hth_reply r;
+    HTH_TRY(hth_whole_begin(path, &w));
+    hth_err err = hth_descriptor_pass(h, w.fd, &body->handle);
+    q.body_case = HEARTH__REQUEST__BODY_EXPORT_MODEL;
+    q.export_model = body;
+    err = err == HTH_OK ? hth_exchange(h, &q, NULL, NULL, &r) : err;
+    if (err == HTH_OK) {
+        hth_reply_fini(&r);
+    }
+    hth_err end = hth_whole_end(&w, err == HTH_OK);
+    return err != HTH_OK ? err : end;
+}
+
+// ---- questions
+
+// query_pass passes the file that one argument names. `again`: the server may open it by its path
+// as well, when the client is gone.
+static hth_err query_pass(hearth *h, json_t *args, const char *key, bool again, uint64_t *handle,
+                          size_t *n)
+{
+    hth_file f;
+    const char *path = json_string_value(json_object_get(args, key));
+    if (path == NULL) {
+        return HTH_OK;
+    }
+    HTH_TRY(hth_file_open(path, path, &f));
+    hth_err err = hth_descriptor_pass(h, f.fd, handle);
+    hth_file_close(&f);
+    HTH_TRY(err);
+    json_t *v = json_pack("{s:s, s:i}", "file", path, "descriptor", (int)*n);
+    if (again) {
+        json_object_set_new(v, "path", json_string(path));
+    }
+    ++*n;
+    return v != NULL && json_object_set_new(args, key, v) == 0 ? HTH_OK : no_memory();
+}
+
+hth_err hth_passed_query(hearth *h, const char *arguments, char **changed,
+                         uint64_t handles[HTH_PASSED_FILES], size_t *n)
+{
+    static const char *const keys[HTH_PASSED_FILES] = {"data", "eval"};
+    uint64_t uid = 0;
+    hth_err err = HTH_OK;
+    bool any = false;
+    *changed = NULL;
+    *n = 0;
+    json_t *args = arguments != NULL && strncmp(h->url, "ipc://", 6) == 0
+                       ? json_loads(arguments, 0, NULL)
+                       : NULL;
+    for (int i = 0; i < HTH_PASSED_FILES; i++) {
+        any = any || json_is_string(json_object_get(args, keys[i]));
+    }
+    any = any && hth_descriptor_server(h, &uid) == HTH_OK;
+    bool again = geteuid() == 0 || geteuid() == uid;
+    for (int i = 0; i < HTH_PASSED_FILES && any && err == HTH_OK; i++) {
+        err = query_pass(h, args, keys[i], again, &handles[*n], n);
+    }
+    if (err == HTH_OK && *n > 0) {
+        char *text = json_dumps(args, JSON_COMPACT);
+        *changed = text != NULL ? hth_strdup(text) : NULL;
+        free(text);
+        err = *changed != NULL ? HTH_OK : no_memory();
+    }
+    json_decref(args);
+    return err;
+}

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// client/passed.h - files that the client opens and the server reads or writes: their descriptors
+// are passed (descriptor.h), so that a server of another user needs no rights to them, and opens
+// nothing by its name.
+#ifndef HTH_CLIENT_PASSED_H
+#define HTH_CLIENT_PASSED_H
+
+#include "client/exchange.h"
+
+// hth_passed_to tells whether files are passed to this server: it is on this machine, behind a
+// socket, and takes them.
+bool hth_passed_to(hearth *h);
+
+// hth_passed_import imports the model at `path` by descriptors, body->path being its name: the
+// model's, then those that the server wants, which have to lie below the model's folder. *r gets
+// the reply `imported`.
+hth_err hth_passed_import(hearth *h, Hearth__Import *body, const char *path, const hth_watch *watch,
+                          hth_reply *r);
+// hth_passed_export has a version written to the file at `path`, which appears whole.
+hth_err hth_passed_export(hearth *h, Hearth__Export *body, const char *path);
+// hth_passed_query passes the files that arguments "data" and "eval" name; where the server may
+// open them as well, it also gets their paths, for a job that goes on without its client. *changed
+// gets the arguments, hth_alloc'd, and handles[0 .. *n) what was passed; NULL: they stay as they
+// are.
+#define HTH_PASSED_FILES 2
+hth_err hth_passed_query(hearth *h, const char *arguments, char **changed,
+                         uint64_t handles[HTH_PASSED_FILES], size_t *n);
+
+#endif
