@@ -145,8 +145,9 @@ const hth_command hth_cmd_train = {
     "that\n"
     "are not trained on, by the model as it would be served: \"held_out\" of the summary.\n"
     "With --checkpoint-every a job that ends before its time stays in `hearth jobs`. The same\n"
-    "command with --resume, or just --resume JOB, goes on as if it had never stopped; hearthd "
-    "does\n"
+    "command with --resume, or just --resume JOB, goes on as if it had never stopped, or says that "
+    "there\n"
+    "is no checkpoint; hearthd does\n"
     "so by itself when it was interrupted. A job whose engine's process dies goes on, or begins\n"
     "anew where it has no checkpoint, and this command follows it. A job is called as the model\n"
     "that it makes.",

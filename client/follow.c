@@ -102,7 +102,11 @@ void hth_follow_event(hth_follow *f, const char *what, uint64_t done, uint64_t t
 {
     json_t *o = json_loads(what, 0, NULL);
     pthread_mutex_lock(&f->lock);
-    if (json_object_get(o, "step") != NULL) {
+    const char *warning = json_string_value(json_object_get(o, "warning"));
+    if (warning != NULL) {
+        hth_progress_fini(&f->bar);
+        fprintf(stderr, "hearth: %s\n", warning);
+    } else if (json_object_get(o, "step") != NULL) {
         follow_step(f, o, done, total);
     } else if (json_object_get(o, "state") != NULL) {
         f->first = 0; // what is left is guessed anew

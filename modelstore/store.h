@@ -53,6 +53,17 @@ hth_err hth_store_put(hth_store *s, const char *name, const void *skeleton, size
                       const char *meta, const hth_put_tensor *tensors, int n,
                       hth_progress_fn progress, void *ctx, hth_put_result *out);
 
+// hth_store_room is how many bytes the store's file system has left for this user. HTH_EDENIED: the
+// store is read-only.
+hth_err hth_store_room(hth_store *s, uint64_t *bytes);
+// hth_store_reserve keeps so many of them from others until hth_store_unreserve, or the end of the
+// process. *fd -1: the file system cannot, there is only room now. HTH_EIO: there is too little.
+hth_err hth_store_reserve(hth_store *s, uint64_t bytes, int *fd);
+void hth_store_unreserve(int fd); // -1 is allowed
+
+// hth_store_check_name: HTH_EINVAL, this can be no model's name.
+hth_err hth_store_check_name(const char *name);
+
 typedef struct hth_manifest_tensor {
     char *name;
     hth_id id;

@@ -42,7 +42,6 @@ hth_version_key hth_version_key_of(const char *name, int version);
 // HTH_STORE_NAME_MAX + 1 bytes.
 hth_err hth_version_key_parse(const MDB_val *key, char *name, int *version);
 
-hth_err hth_store_check_name(const char *name);
 // hth_store_last stores the newest version of a model that exists, 0 when there is none.
 hth_err hth_store_last(hth_txn *t, const char *name, int *version);
 // hth_store_changed adds one to the change count.

@@ -76,6 +76,36 @@ hth_err hth_checkpoint_back(hth_store *store, const char *name, int64_t *step)
     return checkpoint_rm(store, name, version);
 }
 
+hth_err hth_checkpoint_result(const hth_train_spec *spec)
+{
+    char name[HTH_CHECKPOINT_JOB], checkpoint[HTH_CHECKPOINT_NAME];
+    int version;
+    const char *as = spec->save_as != NULL ? spec->save_as : spec->model;
+    size_t tail = strlen(CHECKPOINT_TAIL);
+    hth_err err = hth_catalog_parse(as, name, &version);
+    err = err == HTH_OK ? hth_store_check_name(name) : err;
+    size_t n = err == HTH_OK ? strlen(name) : 0;
+    if (err == HTH_OK && spec->save_as != NULL && version > 0) {
+        err =
+            hth_fail(HTH_EINVAL, "'%s': the result becomes the next version of '%s', none is named",
+                     as, name);
+    } else if (err == HTH_OK && n > tail && strcmp(name + n - tail, CHECKPOINT_TAIL) == 0) {
+        err = hth_fail(HTH_EINVAL, "'%s': names that end in '%s' are those of jobs' checkpoints",
+                       name, CHECKPOINT_TAIL);
+    } else if (err == HTH_OK) {
+        snprintf(checkpoint, sizeof checkpoint, "%s" CHECKPOINT_TAIL, name);
+        err = hth_store_check_name(checkpoint);
+        err = err == HTH_OK ? HTH_OK
+                            : hth_fail(HTH_EINVAL,
+                                       "'%.32s..' has %zu bytes: with the '%s' of a job's "
+                                       "checkpoints it is too long for a model's name",
+                                       name, n, CHECKPOINT_TAIL);
+    }
+    return err == HTH_OK           ? HTH_OK
+           : spec->save_as != NULL ? hth_err_prefix(err, "--save-as")
+                                   : hth_err_prefix(err, "the model trained, without --save-as");
+}
+
 // The losses of a job do not depend on these.
 static bool key_is_free(const char *key)
 {

@@ -24,6 +24,9 @@ json_t *hth_checkpoint_doc(const hth_checkpoint *c);
 // hth_checkpoint_name is the model that a job's checkpoints are versions of.
 #define HTH_CHECKPOINT_NAME 240
 hth_err hth_checkpoint_name(const hth_train_spec *spec, char out[HTH_CHECKPOINT_NAME]);
+// hth_checkpoint_result checks the name of what a job makes, and of its checkpoints. HTH_EINVAL: it
+// can be no model's, or names a version, or is kept for checkpoints.
+hth_err hth_checkpoint_result(const hth_train_spec *spec);
 // hth_checkpoint_put stores one; hth_checkpoint_trim removes those before the last. Any thread.
 hth_err hth_checkpoint_put(hth_store *store, const char *name, const char *meta,
                            const hth_put_tensor *put, int n);

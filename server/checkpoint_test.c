@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Jobs that end before their time: what is kept of them, and that they go on as if they had not.
+#include "base/settings.h"
+#include "modelstore/file.h"
 #include "server/train_ended.h"
 #include "tests/train_job.h"
 
+#include <errno.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -20,7 +23,7 @@ static void a_checkpoint_repeats_the_losses(void **state)
 {
     static const char more[] = "{\"batch\": 5, \"epochs\": 3, \"no-shuffle\": false, "
                                "\"seed\": 3, \"schedule\": \"cosine\", "
-                               "\"checkpoint-every\": 3, \"resume\": true, \"lr\": 0.01}";
+                               "\"checkpoint-every\": 3, \"lr\": 0.01}";
     fixture f;
     char data[200];
     double want[STEPS];
@@ -41,10 +44,13 @@ static void a_checkpoint_repeats_the_losses(void **state)
     int version = m.version;
     hth_manifest_fini(&m);
     assert_int_equal(hth_store_get(f.store, "result.checkpoint", version - 1, &m), HTH_ENOENT);
+    json_object_set_new(q, "resume", json_true());
     json_object_set_new(q, "lr", json_real(0.5));
     assert_null(train(&f, q, &err));
     assert_non_null(strstr(hth_err_detail(), "of another job: 'lr'"));
-    json_t *rest = train(&f, arguments_of(&unet, data, more, want), &err);
+    q = arguments_of(&unet, data, more, want);
+    json_object_set_new(q, "resume", json_true());
+    json_t *rest = train(&f, q, &err);
     assert_non_null(rest);
     json_t *a = json_object_get(whole, "history"), *b = json_object_get(rest, "history");
     assert_int_equal(json_array_size(a), 15);
@@ -168,40 +174,215 @@ static void failed_jobs_keep_their_checkpoint(void **state)
     fixture_close(&f);
 }
 
-// From step 3 on no file takes anything, and each step gives a checkpoint the time to fail.
-static void full_from_three(hth_request *r, const char *what, uint64_t done, uint64_t total)
+// A disk that is full from one step on, to another one; and what the job says of it.
+typedef struct disk {
+    call c;
+    uint64_t from, to; // steps; to 0: until disk_empty
+    int warnings;
+    char last[600];
+    bool stuck; // it said that nothing could be stored
+} disk;
+
+static struct rlimit disk_limit;
+
+static void disk_full(bool full)
 {
-    if (what[0] == '{' && done >= 3) {
-        struct rlimit limit;
-        getrlimit(RLIMIT_FSIZE, &limit);
-        limit.rlim_cur = 1;
-        setrlimit(RLIMIT_FSIZE, &limit);
-        usleep(100000);
-    }
+    struct rlimit limit = disk_limit;
+    limit.rlim_cur = full ? 1 : disk_limit.rlim_cur;
+    setrlimit(RLIMIT_FSIZE, &limit);
 }
 
-// Where a checkpoint cannot be written the job says why, not that there is none.
-static void checkpoints_that_fail_say_why(void **state)
+static void disk_progress(hth_request *r, const char *what, uint64_t done, uint64_t total)
+{
+    disk *d = r->ctx;
+    json_t *o = json_loads(what, 0, NULL);
+    const char *warning = json_string_value(json_object_get(o, "warning"));
+    if (warning != NULL) {
+        pthread_mutex_lock(&d->c.lock);
+        d->warnings++;
+        snprintf(d->last, sizeof d->last, "%s", warning);
+        d->stuck = d->stuck || strstr(warning, "nor a checkpoint") != NULL;
+        pthread_cond_signal(&d->c.changed);
+        pthread_mutex_unlock(&d->c.lock);
+    } else if (json_object_get(o, "step") != NULL && (done == d->from || done == d->to)) {
+        disk_full(done == d->from);
+    }
+    json_decref(o);
+}
+
+static void disk_begin(fixture *f, disk *d, char *data)
+{
+    getrlimit(RLIMIT_FSIZE, &disk_limit);
+    signal(SIGXFSZ, SIG_IGN);
+    assert_ok(hth_setting_set("store.inline_bytes", "0")); // every tensor is a file
+    fixture_open(f, "cpu:mem=256MiB,threads=2");
+    prepare(f, &mlp, data);
+}
+
+static void disk_end(fixture *f)
+{
+    disk_full(false);
+    signal(SIGXFSZ, SIG_DFL);
+    hth_setting_reset();
+    fixture_close(f);
+}
+
+static void disk_start(fixture *f, disk *d, const char *text)
+{
+    d->c.r = (hth_request){.query = "train", .arguments = text, .progress = disk_progress};
+    call_start(f->engine, &d->c);
+}
+
+// disk_until_stuck waits until a job has said that its result is nowhere but in memory.
+static void disk_until_stuck(disk *d)
+{
+    pthread_mutex_lock(&d->c.lock);
+    while (!d->stuck && !d->c.finished) {
+        pthread_cond_wait(&d->c.changed, &d->c.lock);
+    }
+    assert_false(d->c.finished);
+    pthread_mutex_unlock(&d->c.lock);
+}
+
+static void expect_stuck(fixture *f)
+{
+    hth_err err;
+    json_t *row = ask(f, "job", "{\"job\": \"result\"}", &err);
+    assert_string_equal(json_string_value(json_object_get(row, "state")), "paused");
+    const char *why = json_string_value(json_object_get(row, "why"));
+    assert_non_null(strstr(why, "its result could not be saved, nor a checkpoint: "));
+    assert_non_null(strstr(why, "`hearth resume result` tries again"));
+    json_decref(row);
+    assert_null(ask(f, "train", "{\"model\":\"mlp_sgd\",\"save-as\":\"result\"}", &err));
+    assert_err(err, HTH_EBUSY, "job 'result' is paused already");
+}
+
+// A checkpoint that cannot be written costs nothing: the job says so, and writes the next one.
+static void checkpoints_that_fail_are_tried_again(void **state)
 {
     fixture f;
     char data[200];
     double want[STEPS];
-    struct rlimit was;
-    fixture_open(&f, "cpu:mem=256MiB,threads=2");
-    prepare(&f, &mlp, data);
-    json_t *q = arguments_of(&mlp, data, "{\"batch\": 1, \"checkpoint-every\": 4}", want);
+    hth_err err;
+    disk d = {.from = 3, .to = 9};
+    hth_manifest m;
+    disk_begin(&f, &d, data);
+    json_decref(
+        train(&f, arguments_of(&mlp, data, "{\"batch\": 1, \"save-as\": \"whole\"}", want), &err));
+    json_t *q = arguments_of(&mlp, data, "{\"batch\": 1, \"checkpoint-every\": 1}", want);
     char *text = json_dumps(q, JSON_COMPACT);
-    call c = {.r = {.query = "train", .arguments = text, .progress = full_from_three}};
-    getrlimit(RLIMIT_FSIZE, &was);
-    void (*before)(int) = signal(SIGXFSZ, SIG_IGN);
-    hth_err err = call_run(f.engine, &c);
-    setrlimit(RLIMIT_FSIZE, &was);
-    signal(SIGXFSZ, before);
-    assert_int_not_equal(err, HTH_OK);
-    assert_non_null(strstr(hth_err_detail(), "File too large"));
-    hth_free(c.r.json);
+    disk_start(&f, &d, text);
+    assert_ok(call_wait(&d.c));
+    assert_int_equal(d.warnings, 1); // of those of steps 3 to 8
+    assert_non_null(strstr(d.last, "job 'result': its last checkpoint could not be written, the "
+                                   "next one is tried when it is due: "));
+    assert_non_null(strstr(d.last, "File too large"));
+    same_tensors(&f, "whole", "result");
+    assert_int_equal(hth_store_get(f.store, "result.checkpoint", 0, &m), HTH_ENOENT);
+    hth_free(d.c.r.json);
     free(text);
     json_decref(q);
+    disk_end(&f);
+}
+
+static void fail_next_file(hth_request *r, const char *what, uint64_t done, uint64_t total)
+{
+    if (what[0] == '{' && done == total) {
+        hth_store_file_fault(1, ENOSPC);
+    }
+}
+
+// A result that cannot be saved becomes a checkpoint, from which it is saved later, without a step.
+static void a_result_that_fails_is_a_checkpoint(void **state)
+{
+    fixture f;
+    char data[200];
+    double want[STEPS];
+    hth_err err;
+    hth_manifest m;
+    assert_ok(hth_setting_set("store.inline_bytes", "0"));
+    fixture_open(&f, "cpu:mem=256MiB,threads=2");
+    prepare(&f, &mlp, data);
+    json_decref(train(&f, arguments_of(&mlp, data, "{\"save-as\": \"whole\"}", want), &err));
+    json_t *q = arguments_of(&mlp, data, "{}", want);
+    char *text = json_dumps(q, JSON_COMPACT);
+    call c = {.r = {.query = "train", .arguments = text, .progress = fail_next_file}};
+    assert_err(call_run(f.engine, &c), HTH_EIO,
+               "; its checkpoint of step 6 is kept: `hearth train --resume result` saves it");
+    assert_non_null(strstr(hth_err_detail(), "the result of job 'result' could not be saved: "));
+    assert_non_null(strstr(hth_err_detail(), "No space left on device"));
+    assert_int_equal(hth_store_get(f.store, "result", 0, &m), HTH_ENOENT);
+    json_t *doc = train(&f, json_pack("{s:s}", "job", "result"), &err);
+    assert_ok(err);
+    assert_int_equal(json_array_size(json_object_get(doc, "history")), STEPS);
+    assert_int_equal(json_integer_value(json_object_get(doc, "steps")), STEPS);
+    json_decref(doc);
+    same_tensors(&f, "whole", "result");
+    assert_int_equal(hth_store_get(f.store, "result.checkpoint", 0, &m), HTH_ENOENT);
+    free(text);
+    json_decref(q);
+    hth_setting_reset();
+    fixture_close(&f);
+}
+
+// Where not even that can be written, it stays in memory until there is room and somebody says so,
+// also when its client does not wait for that.
+static void a_result_waits_for_room(void **state)
+{
+    for (int leaves = 0; leaves < 2; leaves++) {
+        fixture f;
+        char data[200];
+        double want[STEPS];
+        hth_err err;
+        disk d = {.from = STEPS};
+        hth_manifest m;
+        disk_begin(&f, &d, data);
+        json_decref(train(&f, arguments_of(&mlp, data, "{\"save-as\": \"whole\"}", want), &err));
+        json_t *q = arguments_of(&mlp, data, "{}", want);
+        char *text = json_dumps(q, JSON_COMPACT);
+        disk_start(&f, &d, text);
+        disk_until_stuck(&d);
+        expect_stuck(&f);
+        if (leaves) {
+            d.c.r.canceled = 1;
+            assert_err(call_wait(&d.c), HTH_ECANCELED,
+                       "its result could not be saved, nor a checkpoint");
+            expect_stuck(&f);
+        }
+        json_decref(ask(&f, "resume", "{\"job\": \"result\"}", &err)); // there is still none
+        assert_ok(err);
+        json_decref(ask(&f, "jobs", "{}", &err));
+        expect_stuck(&f);
+        disk_full(false);
+        json_decref(ask(&f, "resume", "{\"job\": \"result\"}", &err));
+        assert_ok(err);
+        if (!leaves) {
+            assert_ok(call_wait(&d.c));
+        }
+        while (hth_store_get(f.store, "result", 0, &m) == HTH_ENOENT) {
+            json_decref(ask(&f, "jobs", "{}", &err)); // a turn of the engine
+        }
+        hth_manifest_fini(&m);
+        same_tensors(&f, "whole", "result");
+        hth_free(d.c.r.json);
+        free(text);
+        json_decref(q);
+        disk_end(&f);
+    }
+}
+
+// Who asks to go on, goes on: without a checkpoint nothing begins.
+static void nothing_to_resume(void **state)
+{
+    fixture f;
+    char data[200];
+    hth_manifest m;
+    fixture_open(&f, "cpu:mem=256MiB,threads=2");
+    prepare(&f, &mlp, data);
+    expect(&f, &mlp, data, "{\"resume\": true}",
+           "job 'result' has no checkpoint to go on from; without --resume it begins anew");
+    assert_int_equal(hth_store_get(f.store, "result", 0, &m), HTH_ENOENT);
+    expect_jobs(&f, 0);
     fixture_close(&f);
 }
 
@@ -321,7 +502,10 @@ int main(void)
         cmocka_unit_test(a_checkpoint_repeats_the_losses),
         cmocka_unit_test(jobs_go_on_by_name),
         cmocka_unit_test(failed_jobs_keep_their_checkpoint),
-        cmocka_unit_test(checkpoints_that_fail_say_why),
+        cmocka_unit_test(checkpoints_that_fail_are_tried_again),
+        cmocka_unit_test(a_result_that_fails_is_a_checkpoint),
+        cmocka_unit_test(a_result_waits_for_room),
+        cmocka_unit_test(nothing_to_resume),
         cmocka_unit_test(engines_go_on_with_jobs),
         cmocka_unit_test(ended_jobs_are_kept),
     };

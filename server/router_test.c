@@ -338,7 +338,7 @@ static void interrupted(fixture *f, char args[900], int epochs, const char *tena
     snprintf(args, 900,
              "{\"model\":\"new\",\"data\":\"%s/tests/data/digits/train.safetensors\",\"loss\":"
              "\"softmax-xent\",\"lr\":0.01,\"batch\":64,\"epochs\":%d,\"save-as\":\"made\","
-             "\"checkpoint-every\":5,\"resume\":true,\"on\":\"cpu:0\"}",
+             "\"checkpoint-every\":5,\"on\":\"cpu:0\"}",
              cwd, epochs);
     both_open(f, TWO, false);
     put(f->store, "new", "tests/data/digits/untrained.onnx");

@@ -111,6 +111,9 @@ hth_err hth_trainer_arena(hth_trainer *t, void **out, uint64_t *bytes);
 // hth_trainer_finite: HTH_EINVAL names a parameter or statistic with elements that are not finite,
 // but were.
 hth_err hth_trainer_finite(hth_trainer *t);
+// hth_trainer_bytes is how many bytes of files the store gets by hth_trainer_publish at most, and
+// by one checkpoint.
+void hth_trainer_bytes(const hth_trainer *t, uint64_t *result, uint64_t *state);
 // hth_trainer_publish stores the parameters as a new version of spec->save_as.
 hth_err hth_trainer_publish(hth_trainer *t, int *version);
 
@@ -156,6 +159,13 @@ hth_err hth_train_job_save(hth_train_job *j);
 hth_err hth_train_job_budget(hth_train_job *j, const char *budget);
 // hth_train_job_saved is the step of the last checkpoint, -1: none.
 int64_t hth_train_job_saved(const hth_train_job *j);
+// hth_train_job_trouble says what does not go as it should while the job goes on; "": nothing.
+const char *hth_train_job_trouble(const hth_train_job *j);
+// hth_train_job_stuck tells of a job that is done that neither its result nor a checkpoint could be
+// stored: the next turn tries that again.
+bool hth_train_job_stuck(const hth_train_job *j);
+// hth_train_job_for has a job that is stuck go on for another request than it was made for.
+void hth_train_job_for(hth_train_job *j, hth_request *r);
 void hth_train_job_free(hth_train_job *j); // NULL is allowed
 
 // hth_train_bench measures steps on synthetic data: for `seconds`, or, with `steps` > 0 (at most

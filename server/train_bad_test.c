@@ -28,7 +28,8 @@ static void bad_input_is_told(void **state)
         int64_t x[3];
         int64_t classes;
         const char *words;
-    } bad[] = {{{3, 12, 12}, 9, "out of range: the model has 4 classes"}, {{2, 12, 12}, 4, "'x'"}};
+    } bad[] = {{{3, 12, 12}, 9, "label 7 of sample 1 is out of range: the model has 4 classes"},
+               {{2, 12, 12}, 4, "'x'"}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         writer w = {NULL, NULL, 0};
         int64_t none[1] = {0};
@@ -40,6 +41,17 @@ static void bad_input_is_told(void **state)
         snprintf(more, sizeof more, "{\"data\": \"%s\"}", other);
         expect(&f, &image_net, other, more, bad[i].words);
     }
+    int64_t none[STEPS * BATCH], samples[1] = {STEPS * BATCH};
+    writer w = {NULL, NULL, 0};
+    for (int i = 0; i < STEPS * BATCH; i++) {
+        none[i] = -100;
+    }
+    add_batches(&w, "x", (int64_t[]){3, 12, 12}, 4, 0, 0);
+    writer_add(&w, "y", "I64", samples, 1, none, sizeof none);
+    writer_close(&w, other);
+    char more[300];
+    snprintf(more, sizeof more, "{\"data\": \"%s\"}", other);
+    expect(&f, &image_net, other, more, "none of the 24 samples has a label: all are -100");
     hth_manifest m;
     assert_int_equal(hth_store_get(f.store, "result", 0, &m), HTH_ENOENT); // nothing was saved
     fixture_close(&f);
@@ -51,6 +63,9 @@ static void no_progress(hth_request *r, const char *what, uint64_t done, uint64_
         fail_msg("a step was run: %s", what);
     }
 }
+
+#define NAME_39   "123456789012345678901234567890123456789"
+#define LONG_NAME "{\"save-as\": \"" NAME_39 NAME_39 NAME_39 NAME_39 NAME_39 "\"}"
 
 // What can be known before the first step is told before it, and leaves no job.
 static void refused_before_any_step(void **state)
@@ -75,6 +90,19 @@ static void refused_before_any_step(void **state)
          "momentum is a setting of the optimizer momentum, not of sgd"},
         {&mlp, "{\"optimizer\": \"adam\", \"nesterov\": true}", "not of adam"},
         {&mlp, "{\"optimizer\": \"adam\", \"beta2\": 1}", "beta2 is a number from 0 to less"},
+        {&mlp, "{\"save-as\": \"a/b\"}", "--save-as: 'a/b' cannot be a model's name"},
+        {&mlp, "{\"save-as\": \".a\"}", "cannot be a model's name"},
+        {&mlp, "{\"save-as\": \"a\\nb\"}", "cannot be a model's name"},
+        {&mlp, "{\"save-as\": \"\"}", "--save-as: '' is not a model name"},
+        {&mlp, "{\"save-as\": \"a:b\"}", "--save-as: 'b' is not a version of model 'a'"},
+        {&mlp, "{\"save-as\": \"a:3\"}",
+         "--save-as: 'a:3': the result becomes the next version of 'a', none is named"},
+        {&mlp, "{\"save-as\": \"a.checkpoint\"}", "those of jobs' checkpoints"},
+        {&mlp, LONG_NAME, "has 195 bytes: with the '.checkpoint' of a job's checkpoints"},
+        {&mlp, "{\"batch\": 25}", "a batch of 25 is more than the 24 samples to train on"},
+        {&mlp, "{\"batch\": 20, \"hold-out\": 0.25}",
+         "a batch of 20 is more than the 18 samples to train on (6 of 24 are held out)"},
+        {&mlp, "{\"resume\": true}", "has no checkpoint to go on from"},
     };
     fixture f;
     char data[200];
@@ -90,7 +118,7 @@ static void refused_before_any_step(void **state)
         char *text = json_dumps(q, JSON_COMPACT);
         call c = {.r = {.query = "train", .arguments = text, .progress = no_progress}};
         err = call_run(f.engine, &c);
-        if (err != HTH_EINVAL && err != HTH_ENOTSUP) {
+        if (err != HTH_EINVAL && err != HTH_ENOTSUP && err != HTH_ENOENT) {
             fail_msg("%s: %s", bad[i].more, hth_err_detail());
         }
         if (strstr(hth_err_detail(), bad[i].words) == NULL) {

@@ -217,6 +217,7 @@ static hth_err data_labels(void *arg)
     size_t row = t->bytes / (size_t)d->set.n_samples, per = row / hth_dtype_bytes(t->dtype);
     hth_tensor piece = {.dtype = t->dtype, .data = hth_alloc(DATA_LABEL_ROWS * row + 1)};
     hth_err err = piece.data != NULL ? HTH_OK : no_memory();
+    bool any = false;
     for (int64_t at = 0, n; err == HTH_OK && at < d->set.n_samples; at += n) {
         n = d->set.n_samples - at < DATA_LABEL_ROWS ? d->set.n_samples - at : DATA_LABEL_ROWS;
         for (int64_t i = 0; i < n; i++) {
@@ -224,11 +225,16 @@ static hth_err data_labels(void *arg)
         }
         err = hth_dataset_gather(&d->set, d->target_source, rows, n, piece.data);
         for (size_t i = 0; err == HTH_OK && i < (size_t)n * per; i++) {
-            err = data_label(d, hth_train_data_label(&piece, i), at + (int64_t)(i / per));
+            int64_t label = hth_train_data_label(&piece, i);
+            any = any || label != HTH_TRAIN_IGNORED;
+            err = data_label(d, label, at + (int64_t)(i / per));
         }
     }
     hth_free(piece.data);
-    return err;
+    return err != HTH_OK || any || d->classes == 0
+               ? err
+               : hth_fail(HTH_EINVAL, "none of the %lld samples has a label: all are %d",
+                          (long long)d->set.n_samples, HTH_TRAIN_IGNORED);
 }
 
 // Labels out of range are told before anything runs.

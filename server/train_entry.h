@@ -19,7 +19,7 @@ struct hth_train_entry {
     hth_train_job *work;           // NULL: not at work
     hth_timeline *timeline;        // of its last measured step; NULL: never at work, or no memory
     uint64_t told_ns;              // when its last event was
-    bool paused;                   // not taken up until it is resumed
+    bool paused;                   // not taken up until it is resumed; with work: it is stuck
     uint64_t tried;                // 1 + queue->freed when there was too little memory, 0: never
     char why[HTH_CHECKPOINT_NOTE]; // .. and how much too little
     char *arguments;               // in place of the request's, from json_dumps

@@ -98,7 +98,7 @@ static void evaluations_are_what_is_served(void **state)
     check_evaluation(&mlp, 4, "");
     check_evaluation(&mlp_inference, 7, "");
     check_evaluation(&encoder, 5, ", \"budget\": \"80%\"");
-    check_evaluation(&image_net, 30, "");
+    check_evaluation(&image_net, 24, "");
     check_evaluation(&unet, 7, ", \"budget\": \"80%\"");
     check_evaluation(&mobile, 7, "");
 }

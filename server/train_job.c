@@ -4,6 +4,8 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "base/log.h"
+#include "server/auth.h"
 #include "server/catalog.h"
 #include "server/reload.h"
 
@@ -11,6 +13,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define JOB_TEXT (HTH_CHECKPOINT_NOTE + HTH_CHECKPOINT_JOB + 16) // what is said about a job
 
 static hth_err no_memory(void)
 {
@@ -53,16 +57,78 @@ static hth_err job_save(hth_train_job *j)
 hth_err hth_train_job_save(hth_train_job *j)
 {
     int64_t saved;
+    (void)hth_checkpointer_wait(j->writer, &saved); // another one is written now
     HTH_TRY(job_save(j));
     return hth_checkpointer_wait(j->writer, &saved);
 }
 
+// job_warn says something about the job to who waits for it and who listens; without paths, for
+// some of them are elsewhere.
+static void job_warn(const hth_train_job *j, const char *text)
+{
+    char cleared[JOB_TEXT];
+    hth_auth_public(text, cleared, sizeof cleared);
+    json_t *doc = json_pack("{s:s}", "warning", cleared);
+    char *line = json_dumps(doc, JSON_COMPACT);
+    json_decref(doc);
+    hth_log(WARN, SERVER, "train", "%s", text);
+    if (line != NULL && j->r->progress != NULL) {
+        j->r->progress(j->r, line, (uint64_t)j->step, (uint64_t)j->steps);
+    }
+    if (line != NULL && j->tell.fn != NULL) {
+        j->tell.fn(j->tell.ctx, line, 1, 1); // however soon after another one
+    }
+    free(line);
+}
+
+// job_wrote notes what became of a checkpoint. One that could not be written costs nothing but what
+// is computed again if the job ends now.
+static void job_wrote(hth_train_job *j, hth_err err)
+{
+    char name[HTH_CHECKPOINT_JOB], text[JOB_TEXT];
+    bool told = j->trouble[0] != 0;
+    if (err == HTH_OK) {
+        return;
+    }
+    snprintf(
+        j->trouble, sizeof j->trouble,
+        "its last checkpoint could not be written, the next one is tried when it is due: %.400s",
+        hth_err_detail());
+    snprintf(text, sizeof text, "job '%s': %s",
+             hth_checkpoint_job(j->args, name) == HTH_OK ? name : "", j->trouble);
+    if (!told) { // once, until one is written
+        job_warn(j, text);
+    }
+}
+
 static hth_err job_checkpoint(hth_train_job *j)
 {
+    int64_t saved;
     if (j->spec.checkpoint == 0 || (j->at != 0 && j->step % j->spec.checkpoint != 0)) {
         return HTH_OK;
     }
-    return job_save(j);
+    job_wrote(j, hth_checkpointer_wait(j->writer, &saved)); // the one before
+    if (saved > j->saved) {
+        j->saved = saved;
+        j->trouble[0] = 0;
+    }
+    job_wrote(j, job_save(j));
+    return HTH_OK;
+}
+
+const char *hth_train_job_trouble(const hth_train_job *j)
+{
+    return j->trouble;
+}
+
+bool hth_train_job_stuck(const hth_train_job *j)
+{
+    return j->stuck;
+}
+
+void hth_train_job_for(hth_train_job *j, hth_request *r)
+{
+    j->r = r;
 }
 
 json_t *hth_train_job_state(const hth_train_job *j)
@@ -120,16 +186,49 @@ static hth_err job_finite(hth_train_job *j)
                     job_kept(j, kept));
 }
 
-static hth_err job_answer(hth_train_job *j)
+// job_publish stores the result. Where that fails the result is not lost: it becomes a checkpoint,
+// or where not even that can be written stays where it is (j->stuck) until somebody has made room.
+static hth_err job_publish(hth_train_job *j, const char *name, int *version)
+{
+    char why[300], text[JOB_TEXT];
+    hth_store_unreserve(j->room);
+    j->room = -1;
+    hth_err err = hth_trainer_publish(j->trainer, version);
+    if (err == HTH_OK) {
+        return HTH_OK;
+    }
+    snprintf(why, sizeof why, "%s", hth_err_detail());
+    if (hth_train_job_save(j) == HTH_OK) {
+        return hth_fail(
+            err,
+            "the result of job '%s' could not be saved: %s; its checkpoint of step %lld "
+            "is kept: `hearth train --resume %s` saves it",
+            name, why, (long long)j->step, name);
+    }
+    j->stuck = true;
+    snprintf(j->trouble, sizeof j->trouble,
+             "its result could not be saved, nor a checkpoint: %s; `hearth resume %s` tries again",
+             why, name);
+    snprintf(text, sizeof text, "job '%s': %s", name, j->trouble);
+    job_warn(j, text);
+    return HTH_OK;
+}
+
+static hth_err job_answer(hth_train_job *j, bool *done)
 {
     int version;
     char name[HTH_CHECKPOINT_JOB];
     double ms_sum = 0;
     size_t i;
     json_t *v;
+    j->stuck = false;
     HTH_TRY(hth_checkpoint_job(j->args, name));
     HTH_TRY(job_finite(j));
-    HTH_TRY(hth_trainer_publish(j->trainer, &version));
+    HTH_TRY(job_publish(j, name, &version));
+    if (j->stuck) {
+        return HTH_OK;
+    }
+    *done = true;
     hth_reload_settle(j->ms, name); // who waits for the job finds its result served
     HTH_TRY(hth_train_job_saved(j) >= 0 ? hth_checkpoint_drop(j->ms->store, &j->spec) : HTH_OK);
     json_array_foreach(j->history, i, v)
@@ -191,8 +290,7 @@ static void job_tell(const hth_train_job *j)
 // Behind an epoch, and its evaluation.
 static hth_err job_epoch(hth_train_job *j, bool *done)
 {
-    *done = j->epoch == j->spec.epochs;
-    return *done ? job_answer(j) : job_checkpoint(j);
+    return j->epoch == j->spec.epochs ? job_answer(j, done) : job_checkpoint(j);
 }
 
 static hth_err job_evaluate(hth_train_job *j, bool *done)
@@ -292,5 +390,9 @@ hth_err hth_train_job_turn(hth_train_job *j, bool *done)
     if (j->r->canceled) {
         return job_canceled(j);
     }
-    return j->evaluating < j->n_evaluators ? job_evaluate(j, done) : job_step(j, done);
+    if (j->evaluating < j->n_evaluators) {
+        return job_evaluate(j, done);
+    }
+    // all steps may be made: its result could not be saved then
+    return j->step < j->steps ? job_step(j, done) : job_answer(j, done);
 }

@@ -19,8 +19,13 @@ struct hth_train_job {
     int64_t epoch, at, step, steps; // epoch and first sample of the next batch; steps in all
     int64_t begun;                  // step of the checkpoint that it began with, -1: none
     hth_checkpointer *writer;
-    json_t *history;              // [[loss, ms], ..]
-    json_t *held_out;             // [{"step", "epoch", "set", "loss", "accuracy"}, ..]
+    int room; // kept for the result (hth_store_reserve), -1: nothing is
+    // why the last checkpoint could not be written, "": it could; or why the result cannot
+    char trouble[HTH_CHECKPOINT_NOTE];
+    int64_t saved;    // step of the last checkpoint that is known to be written, -1: none
+    bool stuck;       // all steps are made, and the result is nowhere but here
+    json_t *history;  // [[loss, ms], ..]
+    json_t *held_out; // [{"step", "epoch", "set", "loss", "accuracy"}, ..]
     int n_evaluators, evaluating; // evaluating: which of them is at work, n_evaluators: none
     hth_evaluator *evaluator[2];
     const char *set[2]; // what they evaluate

@@ -3,12 +3,16 @@
 #include "server/train_job.h"
 
 #include "base/alloc.h"
+#include "base/size.h"
 #include "server/catalog.h"
 #include "server/precision.h"
 #include "server/reload.h"
 
 #include <stdio.h>
 #include <string.h>
+
+// Of the index's pages, in addition to the tensors.
+#define ROOM_INDEX ((uint64_t)64 << 10)
 
 static hth_err no_memory(void)
 {
@@ -99,6 +103,31 @@ hth_err hth_train_job_budget(hth_train_job *j, const char *budget)
     return err;
 }
 
+// job_room looks whether the store has room for the result, and for the checkpoints that there are
+// at a time, and keeps it for the result.
+static hth_err job_room(hth_train_job *j)
+{
+    uint64_t result, state, room;
+    char why[200];
+    hth_size need, with;
+    hth_trainer_bytes(j->trainer, &result, &state);
+    result += ROOM_INDEX;
+    uint64_t all = result + (j->spec.checkpoint > 0 ? 2 * state : 0); // the last one and the next
+    HTH_TRY(hth_store_room(j->ms->store, &room));
+    hth_err err = hth_store_reserve(j->ms->store, result, &j->room);
+    if (err == HTH_OK && all <= room) {
+        return HTH_OK;
+    }
+    snprintf(why, sizeof why, "%s", hth_err_detail());
+    hth_size_pair(all, room, &need, &with);
+    return err != HTH_OK
+               ? hth_fail(err, "there is no room for what this job makes: %s", why)
+               : hth_fail(HTH_EIO,
+                          "there is no room for what this job makes, and its checkpoints: %s are "
+                          "needed, the store's file system has %s left",
+                          need.text, with.text);
+}
+
 // Goes on where the last checkpoint was made, the order of its epoch included.
 static hth_err job_resume(hth_train_job *j)
 {
@@ -106,6 +135,13 @@ static hth_err job_resume(hth_train_job *j)
     int64_t per_epoch = j->steps / j->spec.epochs;
     c.step = -1;
     HTH_TRY(hth_checkpoint_load(j->ms->store, &j->spec, j->trainer, &c));
+    if (c.step < 0 && j->r->deaths == 0) {
+        char name[HTH_CHECKPOINT_JOB];
+        HTH_TRY(hth_checkpoint_job(j->args, name));
+        return hth_fail(HTH_ENOENT,
+                        "job '%s' has no checkpoint to go on from; without --resume it begins anew",
+                        name);
+    }
     j->begun = c.step;
     j->step = c.step = c.step > 0 ? c.step : 0;
     j->epoch = c.step / per_epoch;
@@ -161,6 +197,22 @@ static hth_err job_file(const hth_train_job *j, const hth_train_file *f, hth_tra
                           f->name);
 }
 
+// A batch that the data do not fill was meant for other data.
+static hth_err job_batch(const hth_train_job *j)
+{
+    const hth_train_data *d = &j->data;
+    char held[80] = "";
+    if (j->spec.batch <= d->n_samples) {
+        return HTH_OK;
+    }
+    if (d->n_samples < d->set.n_samples) {
+        snprintf(held, sizeof held, " (%lld of %lld are held out)",
+                 (long long)(d->set.n_samples - d->n_samples), (long long)d->set.n_samples);
+    }
+    return hth_fail(HTH_EINVAL, "a batch of %lld is more than the %lld samples to train on%s",
+                    (long long)j->spec.batch, (long long)d->n_samples, held);
+}
+
 // Everything that can be known before a step runs: data, labels, gradients, the plans of both batch
 // shapes.
 static hth_err job_open(hth_train_job *j)
@@ -172,11 +224,13 @@ static hth_err job_open(hth_train_job *j)
     job_own(j);
     hth_precision_fill(j->ms->store, j->args);
     HTH_TRY(hth_train_spec_read(j->args, false, s));
+    HTH_TRY(hth_checkpoint_result(s));
     HTH_TRY(job_pin(j, &m));
     hth_train_part part = {
         .batch = s->batch, .share = s->hold_out, .seed = s->seed, .site = j->ms->site};
     HTH_TRY(job_file(j, &s->data, &part));
     HTH_TRY(hth_train_data_open(&part, m, d));
+    HTH_TRY(job_batch(j));
     s->options.label_dtype = d->target.dtype;
     HTH_TRY(hth_trainer_open(j->ms, s, j->r, &j->trainer));
     hth_trainer_timeline(j->trainer, j->tell.timeline);
@@ -195,6 +249,7 @@ static hth_err job_open(hth_train_job *j)
         HTH_TRY(job_evaluator(j, &part, m, "eval"));
     }
     j->evaluating = j->n_evaluators;
+    HTH_TRY(job_room(j));
     HTH_TRY(hth_checkpointer_open(j->ms->store, &j->writer));
     return s->resume ? job_resume(j) : HTH_OK;
 }
@@ -213,6 +268,8 @@ static hth_err job_make(hth_models *ms, hth_request *r, hth_train_tell tell, boo
                          .history = json_array(),
                          .held_out = json_array(),
                          .begun = -1,
+                         .room = -1,
+                         .saved = -1,
                          .tell = tell};
     j->args = json_loads(r->arguments != NULL ? r->arguments : "", 0, &je);
     if (resume) {
@@ -248,6 +305,7 @@ void hth_train_job_free(hth_train_job *j)
         hth_evaluator_close(j->evaluator[i]);
     }
     hth_checkpointer_close(j->writer);
+    hth_store_unreserve(j->room);
     hth_trainer_close(j->trainer);
     hth_train_data_close(&j->data);
     json_decref(j->held_out);

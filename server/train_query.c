@@ -159,6 +159,9 @@ static hth_err job_describe(hth_train_queue *q, const hth_request *r, const char
         hth_checkpoint_note_get(q->ms->store, job, note);
     }
     const char *word = job_word(q, e, note);
+    if (e != NULL && e->work != NULL) {
+        snprintf(note, sizeof note, "%s", hth_train_job_trouble(e->work));
+    }
     *out = job_row(job, tenant, word, state, note);
     if (history && state != NULL) {
         json_object_set(*out, "history", json_object_get(state, "history"));

@@ -171,10 +171,12 @@ static hth_err entry_open(hth_train_queue *q, hth_train_entry *e, hth_request *r
         e->job[0] = 0;
     } else {
         err = hth_train_queue_may(q, e->job, r);
-        err = err == HTH_ENOENT ? HTH_OK : err; // nobody's so far
+        // nobody's so far; what can be no name is refused when it is its turn
+        err = err == HTH_ENOENT || err == HTH_EINVAL ? HTH_OK : err;
     }
     const hth_train_entry *same = hth_train_queue_find(q, e->job);
-    if (err == HTH_OK && e->job[0] != 0 && same != NULL && !entry_own(same)) {
+    bool taken = same != NULL && (!entry_own(same) || (same->paused && same->work != NULL));
+    if (err == HTH_OK && e->job[0] != 0 && taken) {
         err = hth_fail(HTH_EBUSY,
                        "job '%s' is %s already; --save-as makes this one another model, and job",
                        e->job,
@@ -278,13 +280,30 @@ void hth_train_queue_resume(hth_train_queue *q)
 
 // Work.
 
+// queue_adopt has a job whose result is nowhere but in memory wait for room without its client.
+static void queue_adopt(hth_train_queue *q, hth_train_entry *e)
+{
+    hth_request *r = e->r;
+    char *text = r->arguments != NULL ? strdup(r->arguments) : NULL;
+    snprintf(e->owner, sizeof e->owner, "%s", e->of);
+    e->own = (hth_request){.query = "train", .tenant = e->owner, .own = true, .done = own_done};
+    free(e->arguments);
+    e->arguments = text;
+    e->own.arguments = text;
+    e->r = &e->own;
+    hth_train_job_for(e->work, e->r);
+    q->answer(r, hth_fail(HTH_ECANCELED, "job '%s': %s", e->job, hth_train_job_trouble(e->work)));
+}
+
 // Whoever waited for a paused or queued job is gone: a paused one stays as it is, in the store.
 static void queue_drop_left(hth_train_queue *q)
 {
     hth_train_entry *e = q->first, *next;
     for (; e != NULL; e = next) {
         next = e->next;
-        if (e->paused && e->r->canceled) {
+        if (e->work != NULL && e->paused && e->r->canceled && e->r != &e->own) {
+            queue_adopt(q, e);
+        } else if (e->paused && e->r->canceled) {
             hth_train_queue_end(q, e, hth_fail(HTH_ECANCELED, "job '%s' stays paused", e->job),
                                 NULL);
         } else if (e->work == NULL && e->r->canceled) {
@@ -303,6 +322,12 @@ static bool queue_works(const hth_train_queue *q)
     return e != NULL;
 }
 
+// queue_steps tells of a job that it is at work; one that is stuck (hth_train_job_stuck) is not.
+static bool queue_steps(const hth_train_entry *e)
+{
+    return e->work != NULL && !e->paused;
+}
+
 // The one that waits longest may begin, unless nothing has changed since it was tried. The others
 // take turns.
 static hth_train_entry *queue_next(const hth_train_queue *q)
@@ -315,11 +340,11 @@ static hth_train_entry *queue_next(const hth_train_queue *q)
         return waits;
     }
     for (e = q->active != NULL ? q->active->next : NULL; e != NULL; e = e->next) {
-        if (e->work != NULL) {
+        if (queue_steps(e)) {
             return e;
         }
     }
-    for (e = q->first; e != NULL && e->work == NULL;) {
+    for (e = q->first; e != NULL && !queue_steps(e);) {
         e = e->next;
     }
     return e;
@@ -379,6 +404,9 @@ bool hth_train_queue_turn(hth_train_queue *q)
     } else if (done) {
         hth_train_queue_record(q, e->job, "finished", NULL);
         hth_train_queue_end(q, e, HTH_OK, "finished");
+    } else if (e->work != NULL && hth_train_job_stuck(e->work)) {
+        e->paused = true; // until there is room, and somebody says so
+        hth_train_queue_event(q, e->job, HTH_TRAIN_PAUSED);
     }
     return true;
 }
@@ -398,7 +426,7 @@ void hth_train_queue_stop(hth_train_queue *q)
 static hth_err queue_drained(const hth_train_entry *e)
 {
     char why[HTH_CHECKPOINT_NOTE];
-    if (e->paused) {
+    if (e->paused && e->work == NULL) {
         return hth_fail(HTH_ECANCELED, "the server stops: job '%s' stays paused", e->job);
     }
     if (e->work == NULL) {

@@ -10,6 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+// Of a file system: what a file's last one leaves empty, at most.
+#define STORE_BLOCK 4096u
+
 static hth_err no_memory(void)
 {
     return hth_fail(HTH_ENOMEM, "no memory to store what was trained");
@@ -152,6 +155,24 @@ static hth_err trainer_tensors(hth_trainer *t, hth_put_tensor *put, hth_const **
     }
     hth_free(content);
     return err;
+}
+
+void hth_trainer_bytes(const hth_trainer *t, uint64_t *result, uint64_t *state)
+{
+    const hth_manifest *m = &t->manifest;
+    const hth_train_graph *g = &hth_trainer_current(t)->apply.graph;
+    *result = *state = 0;
+    for (int s = 0; s < t->slots.n; s++) {
+        *state += g->slots[s].kind != HTH_SLOT_COPY ? t->slots.bytes[s] + STORE_BLOCK : 0;
+    }
+    for (int i = 0; i < m->n_tensors; i++) {
+        bool trained = false;
+        for (int s = 0; s < t->slots.n; s++) {
+            trained =
+                trained || (hth_slot_of_model(g->slots[s].kind) && g->slots[s].initializer == i);
+        }
+        *result += trained ? m->tensors[i].bytes + STORE_BLOCK : 0;
+    }
 }
 
 hth_err hth_trainer_publish(hth_trainer *t, int *version)

@@ -28,9 +28,11 @@ start() {
         sleep 0.1
     done
 }
-train() {
+train() { # name, and what else is said
+    name=$1
+    shift
     "$build/hearth" --json train new --data tests/data/digits/train.safetensors --loss softmax-xent --optimizer adam \
-        --lr 0.002 --batch 64 --epochs 6 --seed 1 --budget 60% --checkpoint-every 5 --resume --save-as "$1"
+        --lr 0.002 --batch 64 --epochs 6 --seed 1 --budget 60% --checkpoint-every 5 --save-as "$name" "$@"
 }
 losses() { sed -n 's/^{"step":\([0-9]*\),"loss":\([^,]*\),.*/\1 \2/p' "$1"; }
 
@@ -55,7 +57,7 @@ cut() { # begins a job, kills the server behind its first checkpoint, and starts
     start
 }
 cut cut
-train cut >"$dir/cut"
+train cut --resume >"$dir/cut"
 losses "$dir/whole" >"$dir/a"
 losses "$dir/cut" >"$dir/b"
 [ "$(wc -l <"$dir/a")" -eq 138 ] || fail "not every step was told"
