@@ -76,7 +76,8 @@ static hth_err child_hello(child *c, const char *text)
     return HTH_OK;
 }
 
-// A process with a sanitizer looks for leaks at its end by tracing itself, which the filter refuses.
+// A process with a sanitizer looks for leaks at its end by tracing itself, which the filter
+// refuses.
 static bool child_is_confined(void)
 {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
