@@ -493,6 +493,7 @@ class Page(unittest.TestCase):
 
     def test_7_empty_and_lost(self):
         server = Server('empty')
+        self.addCleanup(lambda: server.process.poll() is None and server.process.kill())
         tab = self.open(server)
         tab.wait("document.getElementById('models-note').textContent.startsWith('There is no model yet')")
         tab.wait("document.getElementById('jobs-note').textContent.startsWith('No job has been trained')")
@@ -501,6 +502,7 @@ class Page(unittest.TestCase):
         tab.picture(f'{BUILD}/page-empty.png')
         self.fine(tab, server)
         server.hearth('import', 'digits', DATA + '/digits.onnx')
+        server.hearth('unload', 'digits')  # an import has looked at it
         tab.wait("document.getElementById('models-note').textContent.startsWith('No model is loaded')")
         server.stop(signal.SIGKILL)
         tab.wait(f"{STATE} === 'lost' && document.getElementById('status').textContent.includes('trying again')")
@@ -520,6 +522,7 @@ class Page(unittest.TestCase):
 
     def test_9_engine_dies(self):
         server = Server('dying', '--engine-process', 'child', '--engine-restart-ms', '3000')
+        self.addCleanup(lambda: server.process.poll() is None and server.process.kill())
         server.hearth('import', 'digits', DATA + '/digits.onnx')
         tab = self.open(server)
         pid, end = server.process.pid, time.monotonic() + 200
