@@ -124,12 +124,12 @@ static bool gather_nd_dims(hth_follow *f, int depth, int batch, hth_track *t)
 {
     const hth_track *x = hth_follow_in(f, 0), *at = hth_follow_in(f, 1);
     *t = (hth_track){.kind = HTH_TRACK_FIXED, .dtype = x->dtype};
-    t->rank = (int8_t)(at->rank - 1 + x->rank - depth - batch);
     if (depth < 1 || batch < 0 || batch >= at->rank || batch + depth > x->rank ||
-        t->rank > HTH_MAX_RANK) {
+        at->rank - 1 + x->rank - depth - batch > HTH_MAX_RANK) {
         hth_follow_mixed(f, "makes a shape that cannot be followed", -1);
         return false;
     }
+    t->rank = (int8_t)(at->rank - 1 + x->rank - depth - batch);
     for (int d = 0; d < t->rank; d++) {
         t->dim[d] = d < at->rank - 1 ? at->dim[d] : x->dim[d - (at->rank - 1) + batch + depth];
     }
@@ -142,9 +142,9 @@ void hth_through_gather_nd(hth_follow *f)
     int64_t depth = -1;
     int64_t batch = hth_node_int(f->n, "batch_dims", 0);
     hth_track t;
-    if (at->rank < 1 || !hth_size_value(f->sizes, at->dim[at->rank - 1], &depth) ||
-        depth > HTH_MAX_RANK || batch > HTH_MAX_RANK) {
-        depth = -1;
+    if (at->rank < 1 || !hth_size_value(f->sizes, at->dim[at->rank - 1], &depth) || depth < 0 ||
+        depth > HTH_MAX_RANK || batch < 0 || batch > HTH_MAX_RANK) {
+        depth = batch = -1;
     }
     if (!plain(f, 0) || !gather_nd_dims(f, (int)depth, (int)batch, &t)) {
         return;

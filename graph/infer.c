@@ -479,6 +479,21 @@ static hth_err check_inputs(const hth_infer *c)
     return HTH_OK;
 }
 
+// Whatever a rule overlooked: nothing is computed into a result that has no type or shape.
+static hth_err check_outputs(const hth_infer *c)
+{
+    hth_op op = c->n->op;
+    bool sized = op == HTH_OP_NON_ZERO || op == HTH_OP_COMPRESS || op == HTH_OP_NON_MAX_SUPPRESSION;
+    for (int i = 0; i < c->n->n_outputs; i++) {
+        const hth_value *v = c->n->outputs[i] < 0 ? NULL : &c->g->values[c->n->outputs[i]];
+        if (v != NULL &&
+            (hth_dtype_bytes(v->dtype) == 0 || !(sized || hth_shape_known(&v->shape)))) {
+            return hth_infer_fail(c, HTH_EINVAL, "output %d is none that these inputs give", i);
+        }
+    }
+    return HTH_OK;
+}
+
 hth_err hth_infer_node(hth_graph *g, int node, int *wait)
 {
     hth_infer c = {g, &g->nodes[node], g->nodes[node].n_inputs, -1};
@@ -494,5 +509,5 @@ hth_err hth_infer_node(hth_graph *g, int node, int *wait)
     HTH_TRY(check_inputs(&c));
     hth_err err = rule(&c);
     *wait = c.wait;
-    return err;
+    return err == HTH_OK ? check_outputs(&c) : err;
 }

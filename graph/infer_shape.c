@@ -243,6 +243,9 @@ hth_err hth_infer_concat(hth_infer *c)
 {
     hth_shape s = *hth_infer_shape(c, 0);
     int axis;
+    if (hth_node_attr(c->n, "axis") == NULL) {
+        return hth_infer_fail(c, HTH_EINVAL, "attribute 'axis' is missing");
+    }
     HTH_TRY(hth_infer_axis(c, hth_node_int(c->n, "axis", 0), s.rank, &axis));
     for (int i = 1; i < c->n_in; i++) {
         if (!hth_infer_has(c, i)) {
@@ -271,6 +274,7 @@ static hth_err split_by_sizes(hth_infer *c, hth_shape *s, int axis)
     for (int i = 0; err == HTH_OK && i < v.n; i++) {
         s->dim[axis] = hth_infer_int_at(&v, i);
         if (s->dim[axis] < 0 || s->dim[axis] > left) {
+            left = -1;
             break;
         }
         left -= s->dim[axis];

@@ -144,6 +144,49 @@ static hth_err attribute_value(onnx_load *ld, const onnx_attribute *a, hth_attr 
     }
 }
 
+// The types of attributes, whichever operator has them: ONNX gives one name one type, but for `p`,
+// `to` and `value` of the oldest opsets. Looking an attribute of another type up would give its
+// default.
+static const struct {
+    int type;
+    const char *article, *names;
+} attribute_types[] = {
+    {A_INT, "an INT",
+     " align_corners allowzero antialias axis batch_axis batch_dims blocksize ceil_mode "
+     "center_point_box count_include_pad detect_negative detect_positive dtype end exclude_outside "
+     "exclusive fmod group hidden_size input_forget interleaved is_causal is_test k keepdims "
+     "kv_num_heads largest layout left_window_size linear_before_reset noop_with_empty_axes "
+     "num_groups num_heads num_outputs q_num_heads qk_matmul_output_mode reverse "
+     "right_window_size rotary_embedding_dim saturate seed select_last_index size "
+     "softmax_precision sorted spatial start stash_type storage_order time_axis training_mode "
+     "transA transB upper value_int "},
+    {A_FLOAT, "a FLOAT",
+     " alpha beta bias clip cubic_coeff_a epsilon extrapolation_value gamma lambd max min momentum "
+     "ratio scale softcap value_float "},
+    {A_STRING, "a STRING",
+     " approximate auto_pad coordinate_transformation_mode direction equation "
+     "keep_aspect_ratio_policy mode nearest_mode padding_mode reduction "},
+    {A_INTS, "INTS",
+     " axes dilations ends kernel_shape output_padding output_shape pads perm shape split starts "
+     "strides value_ints "},
+    {A_FLOATS, "FLOATS", " activation_alpha activation_beta scales value_floats "},
+    {A_STRINGS, "STRINGS", " activations "},
+};
+
+static hth_err attribute_check(const onnx_attribute *a, const char *name)
+{
+    size_t n = strlen(name);
+    for (size_t i = 0; i < sizeof attribute_types / sizeof attribute_types[0]; i++) {
+        for (const char *at = attribute_types[i].names; (at = strstr(at, name)) != NULL; at++) {
+            if (at[-1] == ' ' && at[n] == ' ' && a->type != attribute_types[i].type) {
+                return hth_fail(HTH_EINVAL, "attribute '%s' is of type %d, and must be %s", name,
+                                a->type, attribute_types[i].article);
+            }
+        }
+    }
+    return HTH_OK;
+}
+
 // What an attribute takes, but for a tensor.
 static uint64_t attribute_bytes(const onnx_attribute *a)
 {
@@ -166,6 +209,7 @@ static hth_err node_add_attribute(onnx_load *ld, const onnx_scope *s, hth_node *
     if (from->name == NULL || from->name[0] == '\0') {
         return hth_fail(HTH_EINVAL, "an attribute has no name");
     }
+    HTH_TRY(attribute_check(a, from->name));
     HTH_TRY(onnx_made(ld, attribute_bytes(a)));
     hth_attr to = {.name = hth_strdup(from->name)};
     hth_err err = to.name == NULL ? onnx_no_memory() : attribute_value(ld, a, &to);

@@ -277,6 +277,33 @@ static void test_large_graph(void **state)
     assert_true(ms[1] < 16 * ms[0] + 50); // 4 times the nodes; generous
 }
 
+// Sizes that do not add up, in any order, and attributes that are not there: refused, not guessed.
+static void test_contradictions(void **state)
+{
+    static const int64_t sizes[][2] = {{4, -1}, {-1, 5}, {5, -1}, {3, 2}, {INT64_MAX, INT64_MIN}};
+    hth_stage s;
+    for (size_t k = 0; k < sizeof sizes / sizeof sizes[0]; k++) {
+        hth_graph *g = new_graph("N");
+        int x = input(g, "x", HTH_DT_F32, (hth_shape){1, {4}}), in[2] = {x, ints(g, 2, sizes[k])};
+        int out[2] = {value(g, "a", HTH_DT_NONE, HTH_SHAPE_UNKNOWN),
+                      value(g, "b", HTH_DT_NONE, HTH_SHAPE_UNKNOWN)};
+        assert_int_equal(hth_graph_add_node(g, HTH_OP_SPLIT, NULL, in, 2, out, 2, NULL), HTH_OK);
+        assert_int_equal(hth_graph_add_output(g, out[0]), HTH_OK);
+        assert_int_equal(hth_graph_add_output(g, out[1]), HTH_OK);
+        hth_tensor t = {.dtype = HTH_DT_F32, .shape = {1, {4}}};
+        assert_int_equal(hth_specialize(g, &t, small_eval, NULL, &s), HTH_EINVAL);
+        hth_graph_free(g);
+    }
+    hth_graph *g = new_graph("N");
+    int x = input(g, "x", HTH_DT_F32, (hth_shape){2, {4, 4}});
+    assert_int_equal(hth_graph_add_output(g, node(g, HTH_OP_CONCAT, x, x, -1)), HTH_OK);
+    hth_node_drop_attr(last(g), "axis");
+    hth_tensor t = {.dtype = HTH_DT_F32, .shape = {2, {4, 4}}};
+    assert_int_equal(hth_specialize(g, &t, small_eval, NULL, &s), HTH_EINVAL);
+    assert_non_null(strstr(hth_err_detail(), "attribute 'axis' is missing"));
+    hth_graph_free(g);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -288,6 +315,7 @@ int main(void)
         cmocka_unit_test(test_fold_model),
         cmocka_unit_test(test_out_of_memory),
         cmocka_unit_test(test_large_graph),
+        cmocka_unit_test(test_contradictions),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -129,6 +129,16 @@ class Limits(Case):
             self.assertIn('outside of 2 dimensions', text)
 
 
+    def test_attributes(self):
+        """What an operator has to have is there, and of its type: no kernel goes on with another default than the shapes."""
+        x, y = [('x', 'FP32', ('n', 4))], [('y', 'FP32', ('m', 'k'))]
+        for op, attributes, why in (('Concat', {}, "attribute 'axis' is missing"), ('Concat', {'axis': 'x'}, "'axis' is of type 3, and must be an INT"),
+                                    ('Softmax', {'axis': 'x'}, 'must be an INT'), ('Transpose', {'perm': 1}, 'must be INTS')):
+            status, text = self.load(self.id(), onnx_small.graph([(op, ['x', 'x'] if op == 'Concat' else ['x'], ['y'], attributes)], x, y))
+            self.assertEqual(status, 400, text)
+            self.assertIn(why, text)
+
+
 class Long(Case):
     """A model that folds for minutes, where the limit allows it."""
     flags = ('--limits-fold-operations', '1e15', '--drain-seconds', '3')

@@ -148,10 +148,9 @@ static hth_err concat_open(hth_device *d, const hth_graph *g, const hth_node *n,
                            hth_kernel **out)
 {
     int whole = split ? n->inputs[0] : n->outputs[0], rank = g->values[whole].shape.rank;
-    int axis = (int)hth_node_int(n, "axis", split ? 0 : 1);
-    axis = axis < 0 ? axis + rank : axis;
-    if (n->n_post > 0 || rank < 1) {
-        return hth_fail(HTH_ENOTSUP, "node '%s': post ops", n->name);
+    int axis = hth_node_axis(n, "axis", 0, rank);
+    if (n->n_post > 0 || axis < 0) {
+        return hth_fail(HTH_ENOTSUP, "node '%s': post ops, or no axis", n->name);
     }
     concat_kernel *k = hth_calloc(1, sizeof *k);
     if (k == NULL) {
