@@ -18,8 +18,7 @@
     X(I32, int32_t)                                                                                \
     X(U32, uint32_t)                                                                               \
     X(I64, int64_t)                                                                                \
-    X(U64, uint64_t)                                                                               \
-    X(BOOL, bool)
+    X(U64, uint64_t)
 
 #define ELEMENT_2_63 9223372036854775808.0
 
@@ -59,6 +58,8 @@ int64_t ref_get_i64(hth_dtype dt, const void *data, int64_t i)
     case HTH_DT_##d:                                                                               \
         return (int64_t)((const type *)data)[i];
         ELEMENT_INTS(ELEMENT_GET)
+    case HTH_DT_BOOL:
+        return ref_true(data, i);
     default:
         return element_trunc(ref_get_f64(dt, data, i), HTH_DT_I64);
     }
@@ -95,6 +96,9 @@ void ref_set_i64(hth_dtype dt, void *data, int64_t i, int64_t v)
         ((type *)data)[i] = (type)v;                                                               \
         break;
         ELEMENT_INTS(ELEMENT_SET)
+    case HTH_DT_BOOL:
+        ((bool *)data)[i] = v != 0;
+        break;
     default:
         ref_set_f64(dt, data, i, (double)v);
     }
@@ -110,6 +114,11 @@ void ref_load_i64(hth_dtype dt, const void *src, int64_t stride, int64_t n, int6
         }                                                                                          \
         break;
         ELEMENT_INTS(ELEMENT_LOAD)
+    case HTH_DT_BOOL:
+        for (int64_t i = 0; i < n; i++) {
+            dst[i] = ref_true(src, i * stride);
+        }
+        break;
     default:
         for (int64_t i = 0; i < n; i++) {
             dst[i] = ref_get_i64(dt, src, i * stride);
@@ -127,6 +136,11 @@ void ref_store_i64(hth_dtype dt, void *dst, const int64_t *src, int64_t n)
         }                                                                                          \
         break;
         ELEMENT_INTS(ELEMENT_STORE)
+    case HTH_DT_BOOL:
+        for (int64_t i = 0; i < n; i++) {
+            ((bool *)dst)[i] = src[i] != 0;
+        }
+        break;
     default:
         for (int64_t i = 0; i < n; i++) {
             ref_set_i64(dt, dst, i, src[i]);
@@ -145,6 +159,11 @@ static void element_to_f32(float *dst, hth_dtype from, const void *src, int64_t 
         }                                                                                          \
         break;
         ELEMENT_INTS(ELEMENT_F32)
+    case HTH_DT_BOOL:
+        for (int64_t i = 0; i < n; i++) {
+            dst[i] = ref_true(src, i);
+        }
+        break;
         ELEMENT_F32(F64, double)
     case HTH_DT_F16:
         for (int64_t i = 0; i < n; i++) {

@@ -223,13 +223,13 @@ REF_KERNEL(ref_compress)
     }
     int64_t count = ref_count(condition) < along ? ref_count(condition) : along;
     for (int64_t i = 0; i < count; i++) {
-        found += ((const bool *)condition->data)[i];
+        found += ref_true(condition->data, i);
     }
     s.dim[axis] = found;
     HTH_TRY(make_sized(&out[0], &s));
     size_t row = (size_t)inner * hth_dtype_bytes(x->dtype);
     for (int64_t i = 0; i < count && out[0].data != NULL; i++) {
-        if (!((const bool *)condition->data)[i]) {
+        if (!ref_true(condition->data, i)) {
             continue;
         }
         for (int64_t o = 0; o < outer; o++) {

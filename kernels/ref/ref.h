@@ -51,6 +51,11 @@ static inline bool ref_is_int(hth_dtype dt) // bool included
 {
     return !hth_dtype_is_float(dt);
 }
+// ref_true is element i of a tensor of BOOL. A request may bring any byte; what is not 0 is true.
+static inline bool ref_true(const void *data, int64_t i)
+{
+    return ((const uint8_t *)data)[i] != 0;
+}
 double ref_get_f64(hth_dtype dt, const void *data, int64_t i);
 int64_t ref_get_i64(hth_dtype dt, const void *data, int64_t i);
 void ref_set_f64(hth_dtype dt, void *data, int64_t i, double v);

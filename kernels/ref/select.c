@@ -15,8 +15,8 @@ REF_KERNEL(ref_clip)
 }
 
 #define SELECT_WHERE(type)                                                                         \
-    static void select_where_##type(type *o, const bool *c, int64_t sc, const type *x, int64_t sx, \
-                                    const type *y, int64_t sy, int64_t n)                          \
+    static void select_where_##type(type *o, const uint8_t *c, int64_t sc, const type *x,          \
+                                    int64_t sx, const type *y, int64_t sy, int64_t n)              \
     {                                                                                              \
         for (int64_t i = 0; i < n; i++) {                                                          \
             type p = x[i * sx], q = y[i * sy];                                                     \
@@ -40,7 +40,7 @@ REF_KERNEL(ref_where)
     ref_iter it;
     for (bool more = ref_iter_broadcast(&it, shapes[0], 4, shapes); more;
          more = ref_iter_next(&it)) {
-        const bool *c = (const bool *)in[0].data + it.offset[1];
+        const uint8_t *c = (const uint8_t *)in[0].data + it.offset[1];
         int64_t sc = it.stride[1], sx = it.stride[2], sy = it.stride[3];
         switch (hth_dtype_bytes(out[0].dtype)) {
 #define SELECT_WHERE_CASE(bytes, type)                                                             \
