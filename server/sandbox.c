@@ -28,6 +28,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+// libseccomp's own macros leave the second operand out, which clang reports.
+#pragma GCC diagnostic ignored "-Wmissing-field-initializers"
+
 #define OOM_MORE 300 // points of 1000 above the parent's
 
 // Later ABIs of Landlock than the headers that this is compiled with may know of.
