@@ -66,7 +66,7 @@ help:
 	@echo 'make            builds hearth, hearthd, libhearth.so in $(B)/ (installs missing Debian packages first)'
 	@echo 'make demo       imports two models, serves them, classifies handwritten digits, shows the memory ledger, trains one, leaves a page to look at'
 	@echo 'make check      builds and runs all tests (TAP)         make check-asan, check-tsan   the same under sanitizers'
-	@echo 'make lint       layers, headers, exports, format, pages, cppcheck   make fuzz FUZZ_SECONDS=600   importer, wire decoder, rings, bodies and JSON over HTTP'
+	@echo 'make lint       layers, headers, exports, format, pages, cppcheck   make fuzz FUZZ_SECONDS=600   importer, models that are run, wire decoder, rings, bodies and JSON over HTTP'
 	@echo 'make bench      a local socket against a bare one, serving, the planner on well-known networks (VGG19=FILE.onnx: --spill)    make bench-table   against onnxruntime and OpenVINO (PyPI)'
 	@echo 'make bench-train   training steps against PyTorch, without a limit and at the peak it has with checkpoints (PyPI)'
 	@echo 'make bench-policies   training steps under every policy and budget, measured (35 minutes; PyPI exports the networks)'
@@ -103,8 +103,8 @@ endif
 # each run. What orders their threads, device/cpu/team.c, is.
 build-tsan/kernels/%.o: override SAN = -w
 build-tsan/convsel/bench_%.o build-tsan/convsel/link.o: override SAN = -w
-# What fuzzers do not come to is not instrumented.
-build-fuzz/kernels/%.o build-fuzz/convsel/%.o build-fuzz/memmgr/%.o: override SAN =
+# Of the kernels only the reference guides fuzzers, who would count millions of branches otherwise; all are checked.
+build-fuzz/kernels/cpu/%.o: override SAN = $(FUZZ_CHECKS)
 
 # The page that hearthd serves: its files as arrays of bytes; the scripts, in this order, are one.
 PAGE_JS  := $(addprefix server/page/,dom.js charts.js histogram.js memory.js models.js tenants.js jobs.js main.js)
@@ -220,7 +220,7 @@ check: tests
 	$(Q)$(RUN_TESTS) $(call first,$(SCRIPTS) $(TESTBIN))
 
 # The sanitizers have a build folder each. -w: what they add to the code makes gcc guess wrongly; the plain build has -Werror.
-ASAN := -w -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer -g1
+ASAN := -w -fsanitize=address,undefined,float-cast-overflow -fno-sanitize-recover=undefined,float-cast-overflow -fno-omit-frame-pointer -g1
 # Its search for leaks crashes on what threads keep in libraries that were opened at run time: it is not to look there.
 check-asan:
 	$(Q)ASAN_OPTIONS=detect_leaks=1:intercept_tls_get_addr=0 LSAN_OPTIONS=suppressions=build-aux/lsan.supp \
@@ -243,16 +243,17 @@ lint: deps-lint
 format: deps-lint
 	git ls-files '*.c' '*.h' | xargs clang-format -i
 
+FUZZ_CHECKS := -fsanitize=address,undefined,float-cast-overflow -fno-sanitize-recover=undefined,float-cast-overflow
 # libFuzzer targets, as many at a time as make has jobs; each runs FUZZ_SECONDS, or FUZZ_RUNS executions where
 # that is less, from the committed seeds in tests/data/fuzz. All together must come to FUZZ_LEAST executions.
 fuzz: deps-lint
 	$(Q)$(MAKE) --no-print-directory build-fuzz/libhth.a B=build-fuzz CC=clang OPT=-O1 KERNEL_OPT=-O1 \
-	    SAN='-fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined'
+	    SAN='-fsanitize=fuzzer-no-link $(FUZZ_CHECKS)'
 	$(Q)$(MAKE) --no-print-directory $(FUZZERS:%=run-%)
 	$(Q)cat $(FUZZERS:%=build-fuzz/%.log) | awk '/^stat::number_of_executed_units/ { n += $$2 } \
 	    END { printf "executions of all: %d, at least %d needed\n", n, $(FUZZ_LEAST); exit n < $(FUZZ_LEAST) }'
 run-%_fuzz:
-	$(Q)clang -std=c11 -O1 -g -D_GNU_SOURCE -I. -Ibuild-fuzz/gen -fsanitize=fuzzer,address,undefined -pthread \
+	$(Q)clang -std=c11 -O1 -g -D_GNU_SOURCE -I. -Ibuild-fuzz/gen -fsanitize=fuzzer $(FUZZ_CHECKS) -pthread \
 	    -o build-fuzz/$*_fuzz tests/fuzz/$*_fuzz.c build-fuzz/libhth.a $(LDLIBS)
 	@mkdir -p build-fuzz/corpus-$*_fuzz
 	$(call say,FUZZ,'$*_fuzz ($(FUZZ_SECONDS) s)')
