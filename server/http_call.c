@@ -108,6 +108,7 @@ static void call_begin(hth_http_call *c)
     if (c->trace != NULL) {
         c->trace->ns[HTH_TRACE_REQUEST_START] = c->since_ns;
     }
+    c->prev = NULL; // one that is handed on was in the list before
     c->next = h->pending;
     if (h->pending != NULL) {
         h->pending->prev = c;
