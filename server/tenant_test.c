@@ -42,7 +42,7 @@ static void test_mistakes(void **state)
         {"a fast", "'fast' is none of weight=N"},
         {"weight=2", "no name of a tenant"},
         {"a\na jobs=1", "line 2: 'a' has two lines"},
-        {"01234567890123456789012345678901234567890123456789012345678901234", "no name"}};
+        {"012345678901234567890123456789012345678901234567890123456789012345", "no name"}};
     hth_tenant_rules r;
     char line[600];
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
