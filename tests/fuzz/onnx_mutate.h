@@ -11,6 +11,7 @@
 #include "graph/op.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
