@@ -61,7 +61,8 @@ size_t hth_http_trim(const char **value)
 
 const char *hth_http_authority(const char *target, size_t *n)
 {
-    const char *at = target[0] != '/' ? strstr(target, "://") : NULL;
+    bool absolute = target != NULL && target[0] != '/'; // evhttp has none for what it refused
+    const char *at = absolute ? strstr(target, "://") : NULL;
     *n = at != NULL ? strcspn(at + 3, "/?#") : 0;
     return at != NULL ? at + 3 : NULL;
 }
