@@ -18,6 +18,9 @@ typedef struct affine { // y = scale[c] * x + shift[c], n channels along axis 1
     float *scale, *shift;
 } affine;
 
+// No filter has more; a shape that a client names may.
+#define FOLD_CHANNELS (1 << 20)
+
 static void affine_fini(affine *a)
 {
     hth_free(a->scale);
@@ -26,6 +29,9 @@ static void affine_fini(affine *a)
 
 static hth_err affine_init(affine *a, int64_t n)
 {
+    if (n > FOLD_CHANNELS) {
+        return hth_fail(HTH_ETOOBIG, "more channels than a filter has: %lld", (long long)n);
+    }
     *a = (affine){n, hth_alloc((size_t)n * sizeof(float)), hth_alloc((size_t)n * sizeof(float))};
     if (a->scale != NULL && a->shift != NULL) {
         return HTH_OK;
