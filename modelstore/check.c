@@ -251,24 +251,34 @@ hth_err hth_check_sums_fill(hth_store *s)
 // ---- what was found
 
 typedef struct check_mark {
+    const hth_store *s;
     const hth_id *id;
     hth_check_row row;
 } check_mark;
 
-// check_write writes a row, if the store still has the tensor.
-static hth_err check_write(hth_txn *t, const hth_id *id, const hth_check_row *row, bool *was)
+// check_is_news tells whether the store has the tensor, in the file that was seen: another process
+// may have written to that since, and marked it, or repaired it.
+static bool check_is_news(hth_txn *t, const hth_store *s, const hth_id *id,
+                          const hth_object_seen *seen)
 {
     hth_tensor_row tensor;
-    hth_err err = hth_store_row(t, id, &tensor);
-    HTH_TRY(check_was_damaged(t, id, was));
-    return err == HTH_OK ? hth_check_put(t, id, row) : HTH_OK;
+    hth_object_seen now;
+    if (hth_store_row(t, id, &tensor) != HTH_OK) {
+        return false;
+    }
+    (void)hth_object_look(s, id, tensor.bytes, &now);
+    return hth_object_same(&now, seen);
 }
 
 static hth_err check_mark_write(hth_txn *t, void *ctx)
 {
     const check_mark *m = ctx;
     bool was;
-    HTH_TRY(check_write(t, m->id, &m->row, &was));
+    if (!check_is_news(t, m->s, m->id, &m->row.seen)) {
+        return HTH_OK;
+    }
+    HTH_TRY(check_was_damaged(t, m->id, &was));
+    HTH_TRY(hth_check_put(t, m->id, &m->row));
     return was ? HTH_OK : hth_check_event(t);
 }
 
@@ -302,7 +312,7 @@ void hth_check_found(hth_store *s, const hth_id *id, const hth_object_seen *seen
 {
     char detail[1024]; // the sentence of what was found is the caller's to give
     uint64_t now = hth_store_wall_ns();
-    check_mark m = {id, {.checked_ns = now, .seen = *seen, .damaged = damaged}};
+    check_mark m = {s, id, {.checked_ns = now, .seen = *seen, .damaged = damaged}};
     if (!check_remember(s, id, seen, now, damaged) || !damaged) {
         return;
     }
@@ -323,6 +333,7 @@ typedef struct check_row_of {
 } check_row_of;
 
 typedef struct check_rows {
+    const hth_store *s;
     check_row_of *row;
     int n, cap;
 } check_rows;
@@ -330,9 +341,11 @@ typedef struct check_rows {
 static hth_err check_flush(hth_txn *t, void *ctx)
 {
     const check_rows *rows = ctx;
-    bool was;
     for (int i = 0; i < rows->n; i++) {
-        HTH_TRY(check_write(t, &rows->row[i].id, &rows->row[i].row, &was));
+        const check_row_of *r = &rows->row[i];
+        if (check_is_news(t, rows->s, &r->id, &r->row.seen)) {
+            HTH_TRY(hth_check_put(t, &r->id, &r->row));
+        }
     }
     return HTH_OK;
 }
@@ -354,7 +367,7 @@ static void check_take(hth_store *s, check_rows *rows)
 
 void hth_check_flush(hth_store *s)
 {
-    check_rows rows = {.n = 0};
+    check_rows rows = {.s = s};
     check_take(s, &rows);
     if (rows.n > 0 && !s->read_only && hth_index_write(&s->index, check_flush, &rows) != HTH_OK) {
         hth_log(WARN, STORE, "checks-not-kept", "%s", hth_err_detail());

@@ -223,6 +223,45 @@ static void test_when(void **state)
     close_fixture(&f);
 }
 
+// mark_row is the mark of another process, which has read the file as it is now.
+static hth_err mark_row(hth_txn *t, void *ctx)
+{
+    const fixture *f = ctx;
+    hth_check_row row = {.checked_ns = hth_store_wall_ns(), .damaged = 1};
+    HTH_TRY(hth_object_look(f->s, &f->m.tensors[0].id, 4096, &row.seen));
+    return hth_check_put(t, &f->m.tensors[0].id, &row);
+}
+
+// What a process has read before another one wrote to the file, or repaired it, is no news.
+static void test_outdated(void **state)
+{
+    fixture f;
+    hth_object_seen right, wrong;
+    hth_store_health h;
+    hth_put_result r;
+    open_fixture(state, &f);
+    const hth_id *id = &f.m.tensors[0].id;
+    assert_ok(hth_object_look(f.s, id, 4096, &right));
+    hth_check_found(f.s, id, &right, false);
+    flip(f.file, 5);
+    assert_ok(hth_object_look(f.s, id, 4096, &wrong));
+    assert_ok(hth_index_write(&f.s->index, mark_row, &f));
+    hth_check_flush(f.s);
+    assert_ok(hth_store_health_get(f.s, &h));
+    assert_int_equal(h.damaged, 1);
+    assert_err(hth_store_check(f.s, &f.m), HTH_ECORRUPT, "big0");
+
+    assert_ok(test_put(f.s, "m", 1, &r));
+    assert_int_equal(r.tensors_repaired, 1);
+    uint64_t events = hth_store_health_count(f.s);
+    hth_check_found(f.s, id, &wrong, true);
+    assert_ok(hth_store_health_get(f.s, &h));
+    assert_int_equal(h.damaged, 0);
+    assert_true(hth_store_health_count(f.s) == events);
+    assert_ok(hth_store_check(f.s, &f.m));
+    close_fixture(&f);
+}
+
 static void test_always(void **state)
 {
     fixture f;
@@ -608,6 +647,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(test_files),  TEST(test_shared),       TEST(test_mapped),        TEST(test_when),
+        TEST(test_outdated),
         TEST(test_always), TEST(test_small_tensor), TEST(test_tensor_row),    TEST(test_gc),
         TEST(test_record), TEST(test_older_store),  TEST(test_older_record),  TEST(test_disk_full),
         TEST(test_killed), TEST(test_cancel),       TEST(test_out_of_memory),
