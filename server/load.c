@@ -199,6 +199,7 @@ static void load_one(hth_loads *l, hth_request *r, bool first)
     bool serving = strcmp(r->query, "serving") == 0;
     l->ms->tenant = r->tenant;
     l->ms->asks = r;
+    hth_models_look(l->ms); // what was removed serves nothing, nor does it keep its place
     if (err == HTH_OK && first && a.version == 0) {
         hth_reload_again(l->ms, a.name);
     }

@@ -3,9 +3,10 @@
 // step, newer versions beside requests, what does not fit, many threads at once.
 #include "tests/train_job.h"
 
-#define DIGITS "tests/data/digits/digits.onnx"
-#define PARITY "tests/data/digits/digits-parity.onnx"
-#define MLP    "tests/data/passes/mlp.onnx"
+#define DIGITS    "tests/data/digits/digits.onnx"
+#define PARITY    "tests/data/digits/digits-parity.onnx"
+#define UNTRAINED "tests/data/digits/untrained.onnx"
+#define MLP       "tests/data/passes/mlp.onnx"
 
 // ask answers NULL when the engine refuses; c says why.
 static json_t *load_ask(fixture *f, const char *tenant, const char *what, const char *arguments,
@@ -327,6 +328,102 @@ static void test_reload_fails(void **state)
     fixture_close(&f);
 }
 
+static json_t *loaded_version(json_t *doc, int version)
+{
+    json_t *m;
+    size_t i;
+    json_array_foreach(json_object_get(doc, "models"), i, m)
+    {
+        if (number(m, "version") == version) {
+            return m;
+        }
+    }
+    return NULL;
+}
+
+// Opens the engine again on a device that has room for `one` of the digits' nets, not for two.
+static void engine_for(fixture *f, ledger one)
+{
+    char device[64];
+    hth_engine_close(f->engine);
+    snprintf(device, sizeof device, "cpu:mem=%lld,threads=1",
+             (long long)(one.weights + one.arena + 16 * 1024));
+    assert_ok(hth_engine_open(&(hth_engine_config){.device = device}, f->store, &f->engine));
+}
+
+// A version that was removed takes no room from the next one, which serves the name.
+static void test_import_after_removal(void **state)
+{
+    fixture f;
+    fixture_open(&f, "cpu:mem=64MiB,threads=1");
+    put(f.store, "m", DIGITS);
+    json_decref(told(&f, "load", "{\"model\":\"m\",\"pin\":true}"));
+    engine_for(&f, ledger_of(&f));
+    static const char *const ask[] = {"serving", "load"};
+    for (int i = 0; i < 2; i++) {
+        json_decref(told(&f, "load", "{\"model\":\"m\",\"pin\":true}"));
+        assert_ok(hth_store_rm(f.store, "m", 0));
+        put(f.store, "m", i == 0 ? UNTRAINED : DIGITS);
+        json_decref(told(&f, ask[i], "{\"model\":\"m\"}")); // was refused: no room beside
+        json_t *doc = told(&f, "loaded", "{}");
+        assert_null(loaded_version(doc, i + 1));
+        json_decref(doc);
+        assert_int_equal(infer(&f, "m"), i + 2);
+    }
+    ledger_of(&f);
+    fixture_close(&f);
+}
+
+// What was removed leaves the device without anybody asking for anything; the version before it
+// serves the name.
+static void test_removal(void **state)
+{
+    fixture f;
+    call c;
+    fixture_open(&f, "cpu:mem=64MiB,threads=1");
+    ledger empty = ledger_of(&f);
+    put(f.store, "m", DIGITS);
+    put(f.store, "m", PARITY);
+    json_decref(told(&f, "load", "{\"model\":\"m\"}"));
+    json_decref(told(&f, "load", "{\"model\":\"m:1\"}"));
+    assert_ok(hth_store_rm(f.store, "m", 2));
+    json_t *doc = told(&f, "serving", "{\"model\":\"m\"}");
+    assert_int_equal(number(doc, "version"), 0); // the next request brings version 1
+    json_decref(doc);
+    doc = told(&f, "loaded", "{}");
+    assert_non_null(loaded_version(doc, 1));
+    assert_null(loaded_version(doc, 2));
+    json_decref(doc);
+    assert_int_equal(infer(&f, "m"), 1);
+    assert_err(infer_as(&f, NULL, "m:2", &c), HTH_ENOENT, "there are: m:1");
+    assert_ok(hth_store_rm(f.store, "m", 0));
+    json_decref(told(&f, "serving", "{\"model\":\"m\"}"));
+    same(ledger_of(&f), empty);
+    fixture_close(&f);
+}
+
+// A version that was refused, and then removed, is nobody's reason to refuse anything.
+static void test_refused_and_removed(void **state)
+{
+    fixture f;
+    call c;
+    fixture_open(&f, "cpu:mem=24KiB,threads=1");
+    put(f.store, "m", "tests/data/http/fixed.onnx");
+    json_decref(told(&f, "load", "{\"model\":\"m\"}"));
+    put(f.store, "m", MLP);
+    assert_null(load_ask(&f, NULL, "load", "{\"model\":\"m\"}", &c));
+    assert_int_equal(c.r.err, HTH_EBUSY);
+    assert_ok(hth_store_rm(f.store, "m", 2));
+    json_decref(told(&f, "load", "{\"model\":\"m:1\"}"));
+    json_t *doc = told(&f, "loaded", "{}");
+    assert_null(loaded_version(doc, 2));
+    json_decref(doc);
+    doc = told(&f, "serving", "{\"model\":\"m\"}");
+    assert_int_equal(number(doc, "version"), 1);
+    json_decref(doc);
+    fixture_close(&f);
+}
+
 // ---- what does not fit
 
 // Beside a pinned model another one is refused or waits; it is admitted when the pin ends.
@@ -466,6 +563,9 @@ int main(void)
                                        cmocka_unit_test(test_reload),
                                        cmocka_unit_test(test_reload_ends_the_older_one),
                                        cmocka_unit_test(test_reload_fails),
+                                       cmocka_unit_test(test_import_after_removal),
+                                       cmocka_unit_test(test_removal),
+                                       cmocka_unit_test(test_refused_and_removed),
                                        cmocka_unit_test(test_not_now),
                                        cmocka_unit_test(test_threads),
                                        cmocka_unit_test(test_clients)};

@@ -165,7 +165,6 @@ static bool models_usable(const hth_models *ms, const hth_model *m, bool marks)
     return true;
 }
 
-// models_forget drops loaded models that are not to be served any more.
 static void models_forget(hth_models *ms)
 {
     uint64_t health = hth_store_health_count(ms->store);
@@ -176,6 +175,17 @@ static void models_forget(hth_models *ms)
         }
     }
     ms->seen_health = health;
+}
+
+void hth_models_look(hth_models *ms)
+{
+    uint64_t change = hth_store_change_count(ms->store);
+    if (change != ms->seen_change) {
+        ms->recent.model = NULL;
+        models_forget(ms);
+        hth_reload_look(ms);
+        ms->seen_change = change;
+    }
 }
 
 static int64_t meta_max_batch(const char *meta)
@@ -335,13 +345,7 @@ hth_err hth_model_find(hth_models *ms, const char *spec, hth_model **out)
         model_remember(ms, spec, *out);
         return HTH_OK;
     }
-    uint64_t change = hth_store_change_count(ms->store);
-    if (change != ms->seen_change) {
-        ms->recent.model = NULL;
-        models_forget(ms);
-        hth_reload_look(ms);
-        ms->seen_change = change;
-    }
+    hth_models_look(ms);
     HTH_TRY(hth_catalog_parse(spec, name, &version));
     *out = hth_model_loaded(ms, name, version);
     if (*out == NULL) {

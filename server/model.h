@@ -106,10 +106,9 @@ typedef struct hth_models {
     hth_name *names;
     const char *tenant;      // who asks now; NULL: the engine itself
     const hth_request *asks; // .. and by which request; NULL: none that could be canceled
-    uint64_t seen_change;    // the store's change count when names were last resolved, ..
-    uint64_t seen_health;    // .. its count of what was found damaged or repaired, ..
-    uint64_t looked_change;  // .. and when newer versions were last looked for,
-    uint64_t looked_bytes;   // with so much of the device for models
+    uint64_t seen_change;    // the store's change count at the last hth_models_look, ..
+    uint64_t seen_health;    // .. and its count of what was found damaged or repaired
+    uint64_t looked_bytes;   // of the device for models, when newer versions were last looked for
     struct {
         char spec[208];
         hth_model *model;
@@ -141,6 +140,11 @@ void hth_model_drop(hth_models *ms, hth_model *m);
 // hth_models_unload does so with the loaded versions of `name` (version 0: all); returns how many
 // there were.
 int hth_models_unload(hth_models *ms, const char *name, int version);
+// hth_models_look drops, where the store has changed since the last look, loaded versions that it
+// has no more, or that were found damaged there, and asks for newer ones. Requests that were
+// accepted for a dropped version still run; nothing else is served by it from then on. Not while a
+// model is loaded or a program compiled: whoever does that has pointers to names.
+void hth_models_look(hth_models *ms);
 // hth_models_renew drops those that compute in another precision than is set for them now.
 void hth_models_renew(hth_models *ms, const char *name);
 void hth_models_fini(hth_models *ms);

@@ -33,16 +33,23 @@ static void reload_want(hth_models *ms, hth_name *n)
     if (hth_store_latest(ms->store, n->name, &latest) != HTH_OK) {
         return;
     }
+    if (latest != n->wanted) { // that one was removed, or is not the newest any more
+        reload_stop(ms, n);
+    }
+    if (latest != n->refused) {
+        n->refused = 0;
+        n->why[0] = 0;
+    }
     bool more = n->refused_bytes > 0 && hth_share_models(ms->site) > n->refused_bytes;
     bool refused = latest == n->refused && !more;
-    if (latest > n->serving->version && latest != n->wanted && !refused) {
-        reload_stop(ms, n);
+    if (latest > n->serving->version && !refused) {
         n->wanted = latest;
     }
 }
 
 void hth_reload_look(hth_models *ms)
 {
+    ms->looked_bytes = hth_share_models(ms->site);
     for (hth_name *n = ms->names; n != NULL; n = n->next) {
         reload_want(ms, n);
     }
@@ -50,6 +57,7 @@ void hth_reload_look(hth_models *ms)
 
 void hth_reload_again(hth_models *ms, const char *name)
 {
+    hth_models_look(ms);
     hth_name *n = hth_model_name(ms, name);
     if (n != NULL) {
         n->refused = 0;
@@ -189,13 +197,11 @@ static hth_name *reload_first(const hth_models *ms)
 
 bool hth_reload_turn(hth_models *ms)
 {
-    if (ms->names == NULL) {
+    if (ms->list == NULL) {
         return false;
     }
-    uint64_t change = hth_store_change_count(ms->store), bytes = hth_share_models(ms->site);
-    if (change != ms->looked_change || bytes > ms->looked_bytes) {
-        ms->looked_change = change;
-        ms->looked_bytes = bytes;
+    hth_models_look(ms);
+    if (hth_share_models(ms->site) > ms->looked_bytes) {
         hth_reload_look(ms);
     }
     hth_name *n = reload_first(ms);
@@ -207,6 +213,7 @@ bool hth_reload_turn(hth_models *ms)
 
 void hth_reload_settle(hth_models *ms, const char *name)
 {
+    hth_models_look(ms);
     hth_reload_look(ms);
     for (hth_name *n = hth_model_name(ms, name); n != NULL && n->wanted > 0;) {
         reload_step(ms, n);

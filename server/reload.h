@@ -6,7 +6,9 @@
 // each shape that is in use, and their weights on the device where the older one's are. Tensors
 // that both have are there already, and are not moved. The work is done in turns, a program each,
 // so that requests are answered in between. A version that fails in any of this is refused, once:
-// the older one goes on, until the store has a still newer one, or somebody asks to load it.
+// the older one goes on, until the store has a still newer one, or somebody asks to load it. The
+// older one may be removed meanwhile: then nothing is left to go on, and the newest is loaded like
+// one of a name that nobody has asked for.
 #ifndef HTH_SERVER_RELOAD_H
 #define HTH_SERVER_RELOAD_H
 
