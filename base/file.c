@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <linux/openat2.h>
+#include <poll.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -310,4 +311,113 @@ hth_err hth_file_load(const char *path, size_t most, void **out, size_t *bytes)
     hth_err err = file_load(&f, path, most, out, bytes);
     hth_file_close(&f);
     return err;
+}
+
+// ---- of this process's user
+
+typedef struct own_bytes {
+    char *data; // hth_alloc'd
+    size_t n, cap;
+} own_bytes;
+
+// own_room makes room for `cap` bytes and a zero.
+static hth_err own_room(own_bytes *b, size_t cap, const char *shown)
+{
+    char *data = hth_alloc_aligned(cap + 1, 64);
+    if (data == NULL) {
+        return hth_fail(HTH_ENOMEM, "out of memory for %zu bytes of %s", cap, shown);
+    }
+    if (b->n > 0) {
+        memcpy(data, b->data, b->n);
+    }
+    hth_free(b->data);
+    b->data = data;
+    b->cap = cap;
+    return HTH_OK;
+}
+
+// own_read reads up to `n` bytes, as one call gives them; *got 0: the end.
+static hth_err own_read(int fd, const char *shown, char *dst, size_t n, size_t *got)
+{
+    ssize_t rc = read(fd, dst, n);
+    while (rc < 0 && (errno == EINTR || errno == EAGAIN)) {
+        if (errno == EAGAIN) { // whoever opened standard input does not want to wait; we do
+            poll(&(struct pollfd){.fd = fd, .events = POLLIN}, 1, -1);
+        }
+        rc = read(fd, dst, n);
+    }
+    *got = rc > 0 ? (size_t)rc : 0;
+    return rc >= 0 ? HTH_OK : hth_fail_errno(errno, "cannot read '%s'", shown);
+}
+
+// own_fill reads until there are `until` bytes, or no more.
+static hth_err own_fill(int fd, const char *shown, size_t until, own_bytes *b, bool *ended)
+{
+    while (b->n < until && !*ended) {
+        size_t got = 0;
+        if (b->n == b->cap) {
+            HTH_TRY(own_room(b, b->cap > until / 2 ? until : 2 * b->cap, shown));
+        }
+        size_t room = (b->cap < until ? b->cap : until) - b->n;
+        HTH_TRY(own_read(fd, shown, b->data + b->n, room, &got));
+        b->n += got;
+        *ended = got == 0;
+    }
+    return HTH_OK;
+}
+
+static hth_err own_load(int fd, const char *shown, size_t most, hth_file_begins begins,
+                        own_bytes *b)
+{
+    struct stat st;
+    bool ended = false;
+    size_t more, end = SIZE_MAX, begin = most < HTH_FILE_BEGINS ? most : HTH_FILE_BEGINS;
+    char one;
+    if (fstat(fd, &st) != 0) {
+        return hth_fail_errno(errno, "cannot read '%s'", shown);
+    }
+    if (S_ISREG(st.st_mode) && (uint64_t)st.st_size > most) {
+        return hth_fail(HTH_ETOOBIG, "%s has %llu bytes; at most %zu are read", shown,
+                        (unsigned long long)st.st_size, most);
+    }
+    size_t known = S_ISREG(st.st_mode) ? (size_t)st.st_size + 1 : 0; // one: to see the end
+    HTH_TRY(own_room(b, known > begin ? known : begin, shown));
+    HTH_TRY(own_fill(fd, shown, begin, b, &ended));
+    hth_err err = begins != NULL ? begins(b->data, b->n, &end) : HTH_OK;
+    if (err != HTH_OK) {
+        return hth_err_prefix(err, "%s", shown);
+    }
+    HTH_TRY(own_fill(fd, shown, end < most ? end : most, b, &ended));
+    if (!ended && end > most) {
+        HTH_TRY(own_read(fd, shown, &one, 1, &more));
+        ended = more == 0;
+    }
+    return ended || b->n >= end
+               ? HTH_OK
+               : hth_fail(HTH_ETOOBIG, "%s has more than %zu bytes; at most that many are read",
+                          shown, most);
+}
+
+hth_err hth_file_load_own(const char *path, size_t most, hth_file_begins begins, void **out,
+                          size_t *bytes)
+{
+    bool in = strcmp(path, "-") == 0;
+    const char *shown = in ? "standard input" : path;
+    own_bytes b = {NULL, 0, 0};
+    int fd = in ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
+    if (fd < 0) {
+        return hth_fail_errno(errno, "cannot open '%s'", path);
+    }
+    hth_err err = own_load(fd, shown, most, begins, &b);
+    if (!in) {
+        close(fd);
+    }
+    if (err != HTH_OK) {
+        hth_free(b.data);
+        return err;
+    }
+    b.data[b.n] = 0;
+    *out = b.data;
+    *bytes = b.n;
+    return HTH_OK;
 }

@@ -50,4 +50,17 @@ hth_err hth_file_unchanged(const hth_file *f, const char *shown);
 // aligned to 64, with a zero behind it.
 hth_err hth_file_load(const char *path, size_t most, void **out, size_t *bytes);
 
+// hth_file_load_own reads what the user of this very process named, of whatever kind: a regular
+// file, a FIFO, a pipe, /dev/stdin; "-" is standard input. It waits for a writer, and reads to the
+// end, for as long as that takes: never call it for a name that came from somebody else. At most
+// `most` bytes (HTH_ETOOBIG; of a regular file before anything is read); *out is like
+// hth_file_load's. `begins` (NULL: none) is asked once, when HTH_FILE_BEGINS bytes or all are
+// there: its error, which gets the file's name, ends the reading, so that nobody waits for a
+// gigabyte of something else; it may set *end: so many bytes are enough, and what follows them is
+// left unread.
+#define HTH_FILE_BEGINS ((size_t)128 << 10)
+typedef hth_err (*hth_file_begins)(const void *data, size_t n, size_t *end);
+hth_err hth_file_load_own(const char *path, size_t most, hth_file_begins begins, void **out,
+                          size_t *bytes);
+
 #endif

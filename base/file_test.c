@@ -2,6 +2,7 @@
 // Files that are not what they seem, change while they are read, or lie elsewhere than they say.
 #include "base/file.h"
 
+#include "base/alloc.h"
 #include "base/test.h"
 
 #include <errno.h>
@@ -164,6 +165,135 @@ static void test_load(void **state)
     assert_err(hth_file_load(in_dir("sparse"), 4096, &p, &n), HTH_ETOOBIG, "4398046511104 bytes");
 }
 
+// What a writer writes into a pipe, in pieces.
+typedef struct writer {
+    const char *path; // of a FIFO; NULL: `fd` is there already
+    int fd;
+    size_t n, piece;
+    bool stays; // it does not close
+} writer;
+
+static void *write_pieces(void *arg)
+{
+    writer *w = arg;
+    w->fd = w->path != NULL ? open(w->path, O_WRONLY | O_CLOEXEC) : w->fd;
+    for (size_t at = 0; w->fd >= 0 && at < w->n;) {
+        char text[4096];
+        size_t n = w->n - at < w->piece ? w->n - at : w->piece;
+        for (size_t i = 0; i < n; i++) {
+            text[i] = (char)('0' + (at + i) % 10);
+        }
+        ssize_t done = write(w->fd, text, n);
+        if (done <= 0) {
+            break;
+        }
+        at += (size_t)done;
+    }
+    if (w->fd >= 0 && !w->stays) {
+        close(w->fd);
+    }
+    return NULL;
+}
+
+static hth_err begins_short(const void *data, size_t n, size_t *end)
+{
+    *end = 7;
+    return n >= 7 ? HTH_OK : hth_fail(HTH_ECORRUPT, "too few");
+}
+
+static hth_err begins_never(const void *data, size_t n, size_t *end)
+{
+    return hth_fail(HTH_ECORRUPT, "%zu zeros", n);
+}
+
+static void own_is(const void *p, size_t n, size_t want)
+{
+    const char *text = p;
+    assert_int_equal(n, want);
+    assert_int_equal(text[n], 0);
+    for (size_t i = 0; i < n; i++) {
+        assert_int_equal(text[i], '0' + (int)(i % 10));
+    }
+}
+
+// A FIFO is read to its end, in whatever pieces it comes, up to the limit.
+static void test_own_fifo(void **state)
+{
+    static const struct {
+        size_t n, piece, most;
+    } c[] = {{0, 1, 10},
+             {10, 3, 10},
+             {11, 3, 10},
+             {300000, 1000, 1 << 20},
+             {300000, 4096, 300000},
+             {300000, 4096, 299999}};
+    int before = open_fds();
+    for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
+        pthread_t t;
+        void *p;
+        size_t n;
+        char path[300];
+        snprintf(path, sizeof path, "%s", in_dir("fifo"));
+        writer w = {.path = path, .n = c[i].n, .piece = c[i].piece};
+        assert_int_equal(pthread_create(&t, NULL, write_pieces, &w), 0);
+        hth_err err = hth_file_load_own(path, c[i].most, NULL, &p, &n);
+        pthread_join(t, NULL);
+        if (c[i].n > c[i].most) {
+            assert_err(err, HTH_ETOOBIG, "at most that many are read");
+            continue;
+        }
+        assert_ok(err);
+        own_is(p, n, c[i].n);
+        hth_free(p);
+    }
+    assert_int_equal(open_fds(), before);
+}
+
+// Standard input, which somebody has made one that does not wait, from a writer that stays.
+static void test_own_input(void **state)
+{
+    int ends[2], before = dup(0);
+    void *p;
+    size_t n;
+    assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
+    assert_int_equal(fcntl(ends[0], F_SETFL, O_NONBLOCK), 0);
+    assert_int_equal(dup2(ends[0], 0), 0);
+    writer w = {.fd = ends[1], .n = 8, .piece = 8, .stays = true};
+    pthread_t t;
+    assert_int_equal(pthread_create(&t, NULL, write_pieces, &w), 0);
+    pthread_join(t, NULL);
+    close(ends[1]);
+    assert_ok(hth_file_load_own("-", 100, begins_short, &p, &n));
+    own_is(p, n, 8);
+    hth_free(p);
+    assert_true(fcntl(0, F_GETFD) >= 0); // not ours to close
+    assert_err(hth_file_load_own("-", 100, begins_short, &p, &n), HTH_ECORRUPT,
+               "standard input: too few");
+    dup2(before, 0);
+    close(before);
+    close(ends[0]);
+}
+
+static void test_own_others(void **state)
+{
+    void *p;
+    size_t n;
+    assert_err(hth_file_load_own("/dev/zero", (size_t)1 << 40, begins_never, &p, &n), HTH_ECORRUPT,
+               "/dev/zero: 131072 zeros");
+    assert_err(hth_file_load_own("/dev/zero", 1000, NULL, &p, &n), HTH_ETOOBIG,
+               "more than 1000 bytes");
+    assert_ok(hth_file_load_own("/dev/zero", (size_t)1 << 40, begins_short, &p, &n));
+    assert_in_range(n, 7, HTH_FILE_BEGINS); // and not for ever
+    hth_free(p);
+    assert_ok(hth_file_load_own(in_dir("file"), 10, NULL, &p, &n));
+    own_is(p, n, 10);
+    hth_free(p);
+    assert_err(hth_file_load_own(in_dir("file"), 9, NULL, &p, &n), HTH_ETOOBIG,
+               "has 10 bytes; at most 9 are read");
+    assert_err(hth_file_load_own(dir, 9, NULL, &p, &n), HTH_EIO, "cannot read");
+    assert_err(hth_file_load_own(in_dir("none"), 9, NULL, &p, &n), HTH_ENOENT, "cannot open");
+}
+
 static const struct {
     const char *path;
     hth_err err, walked; // where the kernel resolves; where hearth walks
@@ -313,10 +443,11 @@ static void test_take(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_kinds),   cmocka_unit_test(test_proc),
-        cmocka_unit_test(test_changes), cmocka_unit_test(test_renamed),
-        cmocka_unit_test(test_load),    cmocka_unit_test(test_beneath),
-        cmocka_unit_test(test_swapped), cmocka_unit_test(test_beneath_walked),
-        cmocka_unit_test(test_take)};
+        cmocka_unit_test(test_kinds),     cmocka_unit_test(test_proc),
+        cmocka_unit_test(test_changes),   cmocka_unit_test(test_renamed),
+        cmocka_unit_test(test_load),      cmocka_unit_test(test_beneath),
+        cmocka_unit_test(test_swapped),   cmocka_unit_test(test_beneath_walked),
+        cmocka_unit_test(test_take),      cmocka_unit_test(test_own_fifo),
+        cmocka_unit_test(test_own_input), cmocka_unit_test(test_own_others)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }

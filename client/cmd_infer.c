@@ -251,7 +251,8 @@ static int cmd_infer(hth_cli *c)
 
 static const hth_option infer_options[] = {
     {"input", HTH_OPTION_LIST, "NAME=FILE.npy",
-     "an input; once for each. NAME= may be left out when there is one"},
+     "an input; once for each. NAME= may be left out when there is one. FILE may be a FIFO, and - "
+     "is standard input"},
     {"output-dir", HTH_OPTION_PATH, "DIR", "write each output to DIR/NAME.npy"},
     {"labels", HTH_OPTION_PATH, "FILE.npy",
      "one label for each row of the first output: says how often the largest score is there"},

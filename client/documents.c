@@ -37,7 +37,7 @@ static hth_err document_load(const char *path, json_t **out)
     json_error_t where;
     void *text;
     size_t bytes;
-    HTH_TRY(hth_file_load(path, DOCUMENT_BYTES, &text, &bytes));
+    HTH_TRY(hth_file_load_own(path, DOCUMENT_BYTES, NULL, &text, &bytes));
     *out = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &where);
     hth_free(text);
     return *out != NULL ? HTH_OK

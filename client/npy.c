@@ -128,7 +128,10 @@ static hth_err npy_locate(const uint8_t *f, size_t bytes, size_t *at, size_t *le
     return HTH_OK;
 }
 
-hth_err hth_npy_parse(const void *file, size_t bytes, hearth_tensor *out, bool *fortran)
+// npy_describe is hth_npy_parse of a file whose elements need not be there yet; *start: where they
+// begin.
+static hth_err npy_describe(const void *file, size_t bytes, hearth_tensor *out, bool *fortran,
+                            size_t *start)
 {
     npy_header h = {.rank = 0};
     size_t at = 0, length = 0;
@@ -153,15 +156,26 @@ hth_err hth_npy_parse(const void *file, size_t bytes, hearth_tensor *out, bool *
                         h.descr);
     }
     HTH_TRY(hth_dtype_bytes_of((int)d->dtype, h.rank, h.shape, &want));
-    if (want > bytes - at - length) {
-        return hth_fail(HTH_ECORRUPT,
-                        "the array's %llu bytes are not all there: the file holds %zu",
-                        (unsigned long long)want, bytes - at - length);
-    }
-    *out = (hearth_tensor){
-        .dtype = d->dtype, .rank = h.rank, .bytes = want, .data = (uint8_t *)file + at + length};
+    *out = (hearth_tensor){.dtype = d->dtype, .rank = h.rank, .bytes = want};
     memcpy(out->shape, h.shape, sizeof out->shape);
     *fortran = h.fortran && h.rank > 1;
+    *start = at + length;
+    return HTH_OK;
+}
+
+hth_err hth_npy_parse(const void *file, size_t bytes, hearth_tensor *out, bool *fortran)
+{
+    hearth_tensor t;
+    size_t start = 0;
+    memset(out, 0, sizeof *out);
+    HTH_TRY(npy_describe(file, bytes, &t, fortran, &start));
+    if (t.bytes > bytes - start) {
+        return hth_fail(HTH_ECORRUPT,
+                        "the array's %llu bytes are not all there: the file holds %zu",
+                        (unsigned long long)t.bytes, bytes - start);
+    }
+    *out = t;
+    out->data = (uint8_t *)file + start;
     return HTH_OK;
 }
 
@@ -186,12 +200,25 @@ static void npy_transpose(const hearth_tensor *t, uint8_t *out)
     }
 }
 
+// npy_begins ends the reading of what is no array, and reads no more than the array: a stream may
+// have no end.
+static hth_err npy_begins(const void *data, size_t n, size_t *end)
+{
+    hearth_tensor t;
+    bool fortran;
+    size_t start = 0;
+    HTH_TRY(npy_describe(data, n, &t, &fortran, &start));
+    *end = t.bytes < SIZE_MAX - start ? start + t.bytes : SIZE_MAX;
+    return HTH_OK;
+}
+
 hth_err hth_npy_read(const char *path, hearth_tensor *out)
 {
     void *file;
     size_t bytes;
     bool fortran;
-    HTH_TRY(hth_file_load(path, NPY_MAX_FILE, &file, &bytes));
+    memset(out, 0, sizeof *out);
+    HTH_TRY(hth_file_load_own(path, NPY_MAX_FILE, npy_begins, &file, &bytes));
     hth_err err = hth_npy_parse(file, bytes, out, &fortran);
     uint8_t *data = err == HTH_OK ? hth_alloc_aligned(out->bytes, 64) : NULL;
     if (err != HTH_OK) {

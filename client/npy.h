@@ -14,8 +14,9 @@
 // file, or cut short; HTH_ENOTSUP: a type or byte order that hearth does not hold. Borrows nothing
 // else; fuzzed.
 hth_err hth_npy_parse(const void *file, size_t bytes, hearth_tensor *out, bool *fortran);
-// hth_npy_read reads a file; out->data is row-major, 64-byte aligned, and freed by hth_free;
-// out->name is NULL.
+// hth_npy_read reads an array from what the user of this process named: a file, a FIFO, "-" for
+// standard input (hth_file_load_own). out->data is row-major, 64-byte aligned, and freed by
+// hth_free; out->name is NULL. What follows the array is not read.
 hth_err hth_npy_read(const char *path, hearth_tensor *out);
 // hth_npy_write replaces `path`. bfloat16, which numpy has not, is written as the 16-bit integers
 // of its pattern.

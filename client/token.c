@@ -319,11 +319,13 @@ hth_err hth_token_load(const char *path, char out[HTH_TOKEN_TEXT])
     if (fd < 0) {
         return hth_fail_errno(errno, "cannot open %s", path);
     }
-    ssize_t n = read(fd, text, sizeof text - 1);
+    size_t n = 0;
+    for (ssize_t got = 1; got > 0 && n<sizeof text - 1; n += got> 0 ? (size_t)got : 0) {
+        got = read(fd, text + n, sizeof text - 1 - n); // a pipe gives it in any pieces
+    }
     close(fd);
     size_t word = strcspn(text, " \t\r\n");
-    if (n <= 0 || word == 0 || word >= HTH_TOKEN_TEXT ||
-        text[word + strspn(text + word, " \t\r\n")] != 0) {
+    if (word == 0 || word >= HTH_TOKEN_TEXT || text[word + strspn(text + word, " \t\r\n")] != 0) {
         return hth_fail(HTH_EINVAL, "%s: a token, and nothing else, should be in it", path);
     }
     memcpy(out, text, word);

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import unittest
 import urllib.error
 import urllib.request
@@ -72,6 +73,56 @@ class Inputs(unittest.TestCase):
         self.assertRegex(said, r"each row of 'logits' FP32 \[2,10\]; .*labels.npy has INT64 \[3\]")
         self.assertIn('not a .npy file; numpy.save writes one', self.hearth('infer', 'digits', '--input', 'README.md'))
         self.assertIn('a budget of 64.0 TiB is more than', self.hearth('plan', 'digits', '--budget', '64TiB'))
+
+    def through(self, data, *words):
+        """What the command says, with `data` in the FIFO that it knows as FIFO."""
+        path = f'{FOLDER}/fifo'
+        os.mkfifo(path)
+
+        def write():
+            try:
+                with open(path, 'wb', 0) as f:
+                    for i in range(0, len(data), 100):
+                        f.write(data[i:i + 100])
+            except BrokenPipeError:
+                pass
+        writer = threading.Thread(target=write)
+        writer.start()
+        try:
+            r = subprocess.run([BUILD + '/hearth', '--server', self.url, *(w.replace('FIFO', path) for w in words)], stdin=subprocess.DEVNULL,
+                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+            return r.stdout
+        finally:
+            os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK))  # where nobody has read
+            writer.join()
+            os.unlink(path)
+
+    def test_streams(self):
+        """What the client alone reads may be whatever its user can read: a FIFO, a pipe, standard input."""
+        images = np.load('tests/data/digits/images.npy')[:40]
+        path, labels = self.save('images', images), self.save('right', np.load('tests/data/digits/labels.npy')[:40])
+        answer = self.hearth('infer', 'digits', '--input', path, code=0)
+        with open(path, 'rb') as f:
+            data = f.read()
+        with open(labels, 'rb') as f:
+            numbers = f.read()
+        self.assertEqual(self.through(data, 'infer', 'digits', '--input', 'image=FIFO'), answer)
+        self.assertIn('accuracy 100.00 %: 40 of 40', self.through(numbers, 'infer', 'digits', '--input', path, '--labels', 'FIFO'))
+        for word in ('-', 'image=-', '/dev/stdin', 'image=/dev/stdin'):
+            r = subprocess.run([BUILD + '/hearth', '--server', self.url, 'infer', 'digits', '--input', word], input=data, stdout=subprocess.PIPE,
+                               stderr=subprocess.STDOUT, check=False)
+            self.assertEqual((r.returncode, r.stdout.decode()), (0, answer))
+        self.assertIn('/dev/zero: not a .npy file', self.hearth('infer', 'digits', '--input', '/dev/zero'))
+        self.assertIn('standard input: not a .npy file', self.hearth('infer', 'digits', '--input', '-'))
+        self.assertIn("are not all there: the file holds", self.through(data[:-1], 'infer', 'digits', '--input', 'FIFO'))
+        with open('tests/data/oracle/norm-60.json', 'rb') as f:
+            problem = f.read()
+        words = ('--json', 'plan', '--policy', 'hearth', '--problem')
+        streamed, read = (json.loads(said) for said in (self.through(problem, *words, 'FIFO'),
+                                                        self.hearth(*words, 'tests/data/oracle/norm-60.json', code=0)))
+        self.assertEqual([streamed[key] for key in ('nodes', 'tensors', 'floor_bytes')], [read[key] for key in ('nodes', 'tensors', 'floor_bytes')])
+        self.assertIn('nothing else, should be in it', self.through(b'x' * 9999, '--token-file', 'FIFO', 'ls'))
+        self.assertIn('digits', self.through(b'hth_' + b'0' * 64 + b'\n', '--token-file', 'FIFO', 'ls'))
 
     def test_python(self):
         with hearth.Client(self.url) as c:
