@@ -59,6 +59,25 @@ hth_err hth_infer_layer_norm(hth_infer *c)
     return hth_infer_out(c, 2, stash, &s);
 }
 
+// What may be left out: the bias, lengths, first states and peepholes. Counts are what kernels rely
+// on; exporters write [1, n] as [n].
+static hth_err rnn_optional(hth_infer *c, int64_t rows, int64_t batch, int64_t both, int64_t hidden)
+{
+    static const char *const name[] = {"B", "sequence_lens", "initial_h", "initial_c", "P"};
+    const hth_shape want[] = {{3, {both, 2, rows}},
+                              {1, {batch}},
+                              {3, {both, batch, hidden}},
+                              {3, {both, batch, hidden}},
+                              {3, {both, 3, hidden}}};
+    for (int i = 0; i < 5; i++) {
+        if (hth_infer_has(c, 3 + i) &&
+            hth_shape_elements(hth_infer_shape(c, 3 + i)) != hth_shape_elements(&want[i])) {
+            return hth_infer_disagree(c, "R", 2, name[i], 3 + i);
+        }
+    }
+    return HTH_OK;
+}
+
 // RNN, GRU, LSTM: X [T, B, I], W [directions, gates * hidden, I], R [directions, gates * hidden,
 // hidden].
 hth_err hth_infer_rnn(hth_infer *c)
@@ -80,6 +99,7 @@ hth_err hth_infer_rnn(hth_infer *c)
         r->dim[0] != both || hth_node_int(c->n, "hidden_size", hidden) != hidden) {
         return hth_infer_disagree(c, "W", 1, "R", 2);
     }
+    HTH_TRY(rnn_optional(c, rows, b, both, hidden));
     hth_shape y = {4, {t, both, b, hidden}}, last = {3, {both, b, hidden}};
     if (batch_first) {
         y = (hth_shape){4, {b, t, both, hidden}};
@@ -147,6 +167,19 @@ static bool resize_given(const hth_infer *c, int i)
     return hth_infer_has(c, i) && hth_shape_elements(hth_infer_shape(c, i)) != 0;
 }
 
+// Each element of the result is one of the image's, or between some: of none there is none.
+static hth_err resize_from_some(hth_infer *c, const hth_shape *s)
+{
+    const hth_shape *x = hth_infer_shape(c, 0);
+    for (int i = 0; i < s->rank && hth_shape_elements(s) != 0; i++) {
+        if (x->dim[i] == 0) {
+            return hth_infer_fail(c, HTH_EINVAL, "dimension %d is resized from 0 to %lld elements",
+                                  i, (long long)s->dim[i]);
+        }
+    }
+    return HTH_OK;
+}
+
 hth_err hth_infer_resize(hth_infer *c)
 {
     hth_shape s = *hth_infer_shape(c, 0);
@@ -162,6 +195,7 @@ hth_err hth_infer_resize(hth_infer *c)
     }
     HTH_TRY(resize_given(c, 3) ? resize_sizes(c, 3, axes, n, &s)
                                : resize_scales(c, by_scale, axes, n, &s));
+    HTH_TRY(resize_from_some(c, &s));
     return hth_infer_out(c, 0, hth_infer_dtype(c, 0), &s);
 }
 

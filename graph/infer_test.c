@@ -401,6 +401,54 @@ static void test_hostile_sizes(void **state)
     expect_failure(&t, HTH_EINVAL, "node 'half' (Add): has 1 inputs, expected 2 to 2");
 }
 
+// Nothing of an empty image can be read, and no kernel may try.
+static void test_resize_of_nothing(void **state)
+{
+    test_case t;
+    begin(&t, HTH_OP_RESIZE, "up");
+    add_input(&t, HTH_DT_F32, &(hth_shape){4, {1, 1, 0, 4}});
+    t.inputs[1] = t.inputs[2] = -1;
+    t.n_inputs = 3;
+    add_ints(&t, 4, (int64_t[]){1, 1, 2, 8});
+    expect_failure(&t, HTH_EINVAL,
+                   "node 'up' (Resize): dimension 2 is resized from 0 to 2 elements");
+
+    int wait;
+    begin(&t, HTH_OP_RESIZE, "none"); // an empty batch stays one
+    add_input(&t, HTH_DT_F32, &(hth_shape){4, {0, 1, 2, 4}});
+    t.inputs[1] = t.inputs[2] = -1;
+    t.n_inputs = 3;
+    add_ints(&t, 4, (int64_t[]){0, 1, 2, 8});
+    add_output(&t);
+    assert_int_equal(infer(&t, &wait), HTH_OK);
+    end(&t);
+}
+
+// Each optional operand of a recurrent network, one element short: kernels count on its size.
+static void test_rnn_operands(void **state)
+{
+    static const char *const name[] = {"B", "sequence_lens", "initial_h", "initial_c", "P"};
+    static const hth_shape fit[] = {
+        {2, {1, 16}}, {1, {3}}, {3, {1, 3, 2}}, {3, {1, 3, 2}}, {1, {6}}};
+    for (int operand = 0; operand < 5; operand++) {
+        char sentence[160], text[64];
+        test_case t;
+        begin(&t, HTH_OP_LSTM, "net");
+        add_input(&t, HTH_DT_F32, &(hth_shape){3, {4, 3, 5}});
+        add_input(&t, HTH_DT_F32, &(hth_shape){3, {1, 8, 5}});
+        add_input(&t, HTH_DT_F32, &(hth_shape){3, {1, 8, 2}});
+        for (int i = 0; i <= operand; i++) {
+            hth_shape s = fit[i];
+            s.dim[s.rank - 1] -= i == operand;
+            add_input(&t, i == 1 ? HTH_DT_I32 : HTH_DT_F32, &s);
+            hth_shape_str(&s, text, sizeof text);
+        }
+        snprintf(sentence, sizeof sentence, "node 'net' (LSTM): R [1,8,2] and %s %s do not agree",
+                 name[operand], text);
+        expect_failure(&t, HTH_EINVAL, sentence);
+    }
+}
+
 static void test_slices(void **state)
 {
     static const struct {
@@ -435,7 +483,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_cases),          cmocka_unit_test(test_every_operator_has_a_rule),
         cmocka_unit_test(test_contradictions), cmocka_unit_test(test_hostile_sizes),
-        cmocka_unit_test(test_slices),
+        cmocka_unit_test(test_slices),         cmocka_unit_test(test_resize_of_nothing),
+        cmocka_unit_test(test_rnn_operands),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

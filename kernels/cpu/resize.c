@@ -195,6 +195,17 @@ static const hth_value *resize_result(const hth_graph *g, const hth_node *n)
     return &g->values[n->op == HTH_OP_RESIZE_GRAD ? n->inputs[0] : n->outputs[0]];
 }
 
+// Taps are numbers of 32 bits, and each needs an element to be one of.
+static bool resize_counts(const hth_shape *s)
+{
+    for (int i = 2; i < s->rank; i++) {
+        if (s->dim[i] < 1 || s->dim[i] > UINT32_MAX) {
+            return false;
+        }
+    }
+    return hth_shape_elements(s) > 0;
+}
+
 static bool resize_takes(const hth_graph *g, const hth_node *n)
 {
     static const char *const known[] = {"half_pixel", "pytorch_half_pixel", "asymmetric",
@@ -210,7 +221,7 @@ static bool resize_takes(const hth_graph *g, const hth_node *n)
            n->n_post == 0 && g->values[n->inputs[0]].dtype == HTH_DT_F32 &&
            (x->rank == 3 || x->rank == 4) && x->dim[0] == y->dim[0] && x->dim[1] == y->dim[1] &&
            hth_node_attr(n, "axes") == NULL && hth_node_int(n, "antialias", 0) == 0 &&
-           hth_shape_elements(y) > 0 &&
+           resize_counts(x) && resize_counts(y) &&
            strcmp(hth_node_str(n, "keep_aspect_ratio_policy", "stretch"), "stretch") == 0;
 }
 
