@@ -16,6 +16,12 @@
 
 // Binding.
 
+// Where a plan needs no memory, the arena is NULL, and so is what has no bytes in it.
+static void *run_at(const hth_run *r, uint64_t offset)
+{
+    return offset == RUN_NOWHERE || r->arena == NULL ? NULL : r->arena + offset;
+}
+
 static hth_err run_resolve(hth_run *r, void *const *fixed)
 {
     for (int i = 0; i < r->n_slots; i++) {
@@ -23,7 +29,7 @@ static hth_err run_resolve(hth_run *r, void *const *fixed)
         if (s->tensor >= 0 && fixed[s->tensor] != NULL) {
             r->pointers[i] = fixed[s->tensor];
         } else if (s->offset != RUN_NOWHERE) {
-            r->pointers[i] = r->arena + s->offset;
+            r->pointers[i] = run_at(r, s->offset);
         } else {
             r->pointers[i] = NULL;
             if (s->tensor >= 0 && r->spec.problem->tensors[s->tensor].bytes > 0) {
@@ -52,11 +58,6 @@ hth_err hth_run_bind(hth_run *r, void *arena, void *const *fixed)
     }
     r->is_bound = true;
     return HTH_OK;
-}
-
-static void *run_at(const hth_run *r, uint64_t offset)
-{
-    return offset == RUN_NOWHERE ? NULL : r->arena + offset;
 }
 
 void *hth_run_filled(const hth_run *r, int tensor)

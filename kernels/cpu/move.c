@@ -174,7 +174,7 @@ static bool move_slice(const hth_graph *g, const hth_node *n, const hth_shape *x
             return false;
         }
         k->first += start * k->from[a];
-        k->from[a] *= step;
+        k->from[a] *= k->dim[a] > 1 ? step : 0; // the step of one element may be of any size
     }
     return true;
 }

@@ -240,6 +240,20 @@ static void test_norms(void **state)
     CHECK(&o, 0, nn_layer_norm);
     one_free(&o);
 
+    o = one_new(); // rows of nothing have means all the same
+    one_in(&o, 1, SHAPE(3, 0, 4));
+    one_in(&o, 2, SHAPE(0, 4));
+    one_in(&o, 3, SHAPE(0, 4));
+    one_out(&o, HTH_DT_F32, SHAPE(3, 0, 4));
+    one_out(&o, HTH_DT_F32, SHAPE(3, 1, 1));
+    one_node(&o, HTH_OP_LAYER_NORMALIZATION);
+    assert_int_equal(hth_node_set_int(o.n, "axis", 1), HTH_OK);
+    one_eval(&o);
+    for (int i = 0; i < 3; i++) {
+        assert_true(((const float *)o.out[1].data)[i] == 0);
+    }
+    one_free(&o);
+
     o = one_new();
     one_in(&o, 1, SHAPE(2, 6, 5));
     one_in(&o, 2, SHAPE(6));

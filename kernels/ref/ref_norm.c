@@ -213,9 +213,12 @@ static hth_err norm_layer_body(ref_mem *m, const hth_node *n, const hth_tensor *
     for (int64_t r = 0; r < rows && !hth_pace_over((uint64_t)size); r++) {
         double mean, inv, *row = x + r * size;
         norm_row(row, size, n->op == HTH_OP_LAYER_NORMALIZATION, eps, &mean, &inv);
-        const double *a = scale + r * size % n_scale, *c = bias ? bias + r * size % n_bias : NULL;
-        for (int64_t i = 0; i < size; i++) {
-            row[i] = row[i] * a[i] + (c ? c[i] : 0);
+        if (size > 0) { // rows of nothing have no parameters, either
+            const double *a = scale + r * size % n_scale;
+            const double *c = bias ? bias + r * size % n_bias : NULL;
+            for (int64_t i = 0; i < size; i++) {
+                row[i] = row[i] * a[i] + (c ? c[i] : 0);
+            }
         }
         norm_store(ref_out(n, out, 1), r, mean);
         norm_store(ref_out(n, out, 2), r, inv);
