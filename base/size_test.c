@@ -26,8 +26,20 @@ static void test_pair(void **state)
     assert_string_equal(a.text, "1.0 KiB");
 }
 
+static void test_up_and_down(void **state)
+{
+    assert_string_equal(hth_size_up(28416671).text, "27.2 MiB"); // 27.1003
+    assert_string_equal(hth_size_down(28416671).text, "27.1 MiB");
+    assert_string_equal(hth_size_down((27 << 20) + 1047527).text, "27.9 MiB"); // 27.999
+    assert_string_equal(hth_size_up(27 << 20).text, "27.0 MiB");
+    assert_string_equal(hth_size_down(27 << 20).text, "27.0 MiB");
+    assert_string_equal(hth_size_up(1023).text, "1023 B");
+    assert_string_equal(hth_size_exact(28416671).text, "28416671 B");
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_text), cmocka_unit_test(test_pair)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_text), cmocka_unit_test(test_pair),
+                                       cmocka_unit_test(test_up_and_down)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

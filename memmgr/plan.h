@@ -54,6 +54,8 @@ typedef struct hth_problem {
     double h2d_bytes_per_s, d2h_bytes_per_s, latency_us;
     double copy_interference; // share of a copy's time that compute loses while it runs: 0 on a
                               // GPU, more where copies and compute share processors
+    bool loose; // the alternatives are not all there are, and weights may have other forms: neither
+                // proves how much memory is needed (hth_plan_least)
     int n_tensors, n_nodes;
     hth_plan_tensor *tensors;
     hth_plan_node *nodes; // execution order
@@ -108,12 +110,30 @@ void hth_plan_free(hth_plan *p); // NULL is allowed
 // weight rounded up to 64 bytes. Without a link (h2d_bytes_per_s <= 0) nothing is streamed. Inputs
 // that are not external are allocated by the first instructions and filled by the caller; a weight
 // that no node reads counts as streamed and is never fetched. Unmeasured alternatives are taken in
-// their order. HTH_ETOOBIG: not even the floor fits; the detail says how many bytes it needs. Any
-// thread; a function of its input.
+// their order. HTH_ETOOBIG: not even the floor fits; the detail is hth_plan_refuse's. Any thread; a
+// function of its input.
 hth_err hth_plan_inference(const hth_problem *p, hth_plan **out);
 
-// hth_plan_floor computes the smallest budget under which hth_plan_inference succeeds.
+// hth_plan_floor computes the bytes of the smallest plan that hth_plan_inference finds: it succeeds
+// with them. That proves nothing about less (hth_plan_least does).
 hth_err hth_plan_floor(const hth_problem *p, uint64_t *bytes);
+
+// hth_plan_least returns bytes that every plan of p needs, whoever makes it: what one node holds
+// while it runs (*node, -1: none; may be NULL). Below it there is no plan that hth_plan_verify
+// accepts; above it there need not be one. p has been checked.
+uint64_t hth_plan_least(const hth_problem *p, int *node);
+// What to say when nothing fits: either what hth_plan_least proves, or that no plan was found; with
+// the budget, and the bytes of a plan that was found, where there is one.
+typedef struct hth_shortage {
+    uint64_t budget, least, found; // found 0: not known
+    const char *node, *policy;     // that `least` is of; NULL: not said
+} hth_shortage;
+// hth_shortage_fail returns HTH_ETOOBIG: "needs at least L .., the budget is B", only where B is
+// below `least`, else "no plan was found for a budget of B"; then "; one was found for F". `least`
+// is rounded down, `found` up.
+hth_err hth_shortage_fail(const hth_shortage *s);
+// hth_plan_refuse is hth_shortage_fail for p->budget. policy NULL: not said.
+hth_err hth_plan_refuse(const hth_problem *p, uint64_t found, const char *policy);
 
 // hth_plan_verify replays the plan's events and checks that no two live rectangles of the arena
 // intersect (copies in flight included), that every read finds its tensor, that waits point

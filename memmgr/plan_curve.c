@@ -2,6 +2,7 @@
 #include "memmgr/plan_curve.h"
 
 #include "base/alloc.h"
+#include "base/size.h"
 
 #include <math.h>
 #include <string.h>
@@ -124,7 +125,7 @@ hth_err hth_curve_least(hth_curve_plan plan, void *ctx, uint64_t peak, uint64_t 
     uint64_t enough = (uint64_t)((double)peak * HTH_CURVE_LEAST), low = floor, high = peak;
     HTH_TRY(plan(ctx, peak, &point, &fits));
     if (!fits) {
-        return hth_fail(HTH_ETOOBIG, "no plan for %llu bytes", (unsigned long long)peak);
+        return hth_fail(HTH_ETOOBIG, "no plan was found for %s", hth_size_of(peak).text);
     }
     *bytes = high = point.device_bytes;
     while (high > low && high - low > enough) {

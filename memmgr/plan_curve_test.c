@@ -54,7 +54,8 @@ static void least_memory_is_found(void **state)
     }
     limits x = {.least = 11};
     uint64_t bytes;
-    assert_err(hth_curve_least(limits_plan, &x, 10, 5, &bytes), HTH_ETOOBIG, "10 bytes");
+    assert_err(hth_curve_least(limits_plan, &x, 10, 5, &bytes), HTH_ETOOBIG,
+               "no plan was found for 10 B");
 }
 
 static hth_curve curve_of(const double *times, const uint64_t *bytes, double link, int n)

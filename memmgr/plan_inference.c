@@ -34,10 +34,7 @@ static hth_err inference_floor(hth_place *x, bool exact, uint64_t *floor)
         HTH_TRY(hth_place_minimal(x));
         *floor = hth_place_bytes(x);
     }
-    return *floor <= x->p->budget
-               ? HTH_OK
-               : hth_fail(HTH_ETOOBIG, "needs at least %llu bytes, the budget is %llu",
-                          (unsigned long long)*floor, (unsigned long long)x->p->budget);
+    return *floor <= x->p->budget ? HTH_OK : hth_plan_refuse(x->p, *floor, NULL);
 }
 
 // Decides and places within the budget.

@@ -76,7 +76,8 @@ static void test_algorithm_is_degraded_to_fit(void **state)
     assert_ok(hth_plan_floor(&p, &floor));
     assert_int_equal(floor, p.budget);
     p.budget--;
-    assert_err(hth_plan_inference(&p, &plan), HTH_ETOOBIG, "needs at least 17024 bytes");
+    assert_err(hth_plan_inference(&p, &plan), HTH_ETOOBIG,
+               "needs at least 17024 B, the budget is 17023 B");
     assert_null(plan);
     hth_problem_fini(&p);
 }
@@ -104,7 +105,7 @@ static void test_weights_are_streamed(void **state)
     assert_true(plan->predicted_us <= 42);
     hth_plan_free(plan);
     p.budget = floor - 1;
-    assert_err(hth_plan_inference(&p, &plan), HTH_ETOOBIG, "needs at least");
+    assert_err(hth_plan_inference(&p, &plan), HTH_ETOOBIG, "budget");
     hth_problem_fini(&p);
 }
 
@@ -144,7 +145,7 @@ static void test_random_networks(void **state)
             hth_plan_free(plan);
         }
         p.budget = floor - 1;
-        assert_err(hth_plan_inference(&p, &plan), HTH_ETOOBIG, "needs at least");
+        assert_err(hth_plan_inference(&p, &plan), HTH_ETOOBIG, "budget");
         hth_problem_fini(&p);
     }
     print_message("# %d plans, arena / live peak %.4f on average\n", n_plans, ratio / n_plans);

@@ -250,8 +250,7 @@ hth_err hth_search_optimal(hth_search *x, hth_step *m, const hth_plan_options *o
     if (err == HTH_OK && !best.feasible && (known || !early)) {
         err = hth_fail(HTH_ETIMEDOUT, "cbc proved nothing within %.3g seconds", ms / 1e3);
     } else if (err == HTH_OK && !best.feasible) {
-        err = hth_fail(HTH_ETOOBIG, "no plan at all takes %llu bytes or less",
-                       (unsigned long long)x->d.budget);
+        err = hth_plan_refuse(m->p, 0, hth_policy_name(o->policy));
     }
     if (err == HTH_OK) {
         hth_decode_fixed(&x->d, &best.fixed, out);

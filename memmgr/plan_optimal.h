@@ -26,8 +26,8 @@ void hth_optimal_value(const hth_step *m, const char *name, double value, hth_fi
 
 // hth_search_optimal puts the best plan under x->d.budget into the decoder, as hth_search_policy
 // does, and its proven time into x->proven_us. Blocks for o->limit_ms (0: a minute) at most.
-// HTH_ENOTSUP: the step is too large, or there is no cbc; HTH_ETOOBIG: proven that no plan exists;
-// HTH_ETIMEDOUT: nothing is proven when the time is up.
+// HTH_ENOTSUP: the step is too large, or there is no cbc; HTH_ETOOBIG: cbc proved that it has no
+// solution; HTH_ETIMEDOUT: nothing is proven when the time is up.
 hth_err hth_search_optimal(hth_search *x, hth_step *m, const hth_plan_options *o, hth_outcome *out);
 
 #endif

@@ -29,11 +29,10 @@
 #define TRAIN_BOUND_MS 0.03 // .. within what is left of the limit, or at least this share of it
 #define TRAIN_WARM     3    // part of the limit that going on from another plan takes
 
-static hth_err train_too_big(const hth_problem *p, const hth_plan_options *o, uint64_t need)
+// found: the bytes of a plan.
+static hth_err train_too_big(const hth_problem *p, const hth_plan_options *o, uint64_t found)
 {
-    return hth_fail(HTH_ETOOBIG, "needs at least %llu bytes (policy %s), the budget is %llu",
-                    (unsigned long long)need, hth_policy_name(o->policy),
-                    (unsigned long long)p->budget);
+    return hth_plan_refuse(p, found, hth_policy_name(o->policy));
 }
 
 // The time that the search may take.
@@ -111,6 +110,35 @@ static hth_err train_elites(const hth_problem *p, hth_search *x, uint64_t deadli
     return HTH_OK;
 }
 
+// Lays `mode` out; *found: the least that a plan takes so far. A round for less than the budget may
+// come out within it.
+static hth_err train_measure(const hth_problem *p, hth_search *x, const uint8_t *mode,
+                             uint64_t *found, hth_plan **best)
+{
+    hth_outcome out;
+    train_try t;
+    hth_search_try(x, mode, &out);
+    HTH_TRY(train_lay(p, x, &out, mode, true, &t));
+    uint64_t bytes = t.plan->arena_bytes + t.plan->resident_bytes;
+    *found = bytes < *found ? bytes : *found;
+    train_keep(p, &t, best);
+    return HTH_OK;
+}
+
+// The search found nothing that fits: what came nearest is laid out, and everything kept, to say
+// how much a plan takes.
+static hth_err train_nearest(const hth_problem *p, const hth_plan_options *o, hth_search *x,
+                             hth_plan **best)
+{
+    uint64_t found = UINT64_MAX;
+    uint8_t *keep = hth_calloc((size_t)x->m->n_gaps + 1, sizeof *keep); // HTH_GAP_KEEP is 0
+    hth_err err = keep == NULL ? hth_fail(HTH_ENOMEM, "no memory for a plan") : HTH_OK;
+    err = err == HTH_OK ? train_measure(p, x, x->best, &found, best) : err;
+    err = err == HTH_OK ? train_measure(p, x, keep, &found, best) : err;
+    hth_free(keep);
+    return err == HTH_OK ? train_too_big(p, o, found) : err;
+}
+
 // Plans for `budget` bytes; *best: the fastest plan within p->budget so far.
 static hth_err train_round(const hth_problem *p, hth_step *m, const hth_plan_options *o,
                            hth_search *x, uint64_t budget, uint64_t deadline_ns, bool warm,
@@ -129,7 +157,7 @@ static hth_err train_round(const hth_problem *p, hth_step *m, const hth_plan_opt
         return hth_fail(HTH_ENOMEM, "no memory to plan a step of %d nodes", m->n_stages);
     }
     if (out.excess > 0) {
-        return train_too_big(p, o, out.peak_bytes + (p->budget - budget));
+        return train_nearest(p, o, x, best);
     }
     hth_plan *few = NULL;
     hth_err err = x->n_elites > 0 ? train_elites(p, x, deadline_ns + late_ns, t, &few) : HTH_OK;

@@ -41,7 +41,7 @@ typedef struct hth_plan_options {
 } hth_plan_options;
 
 // hth_plan_train plans the step p within p->budget (external tensors are not counted).
-// HTH_ETOOBIG: the policy finds nothing that fits; the detail says the bytes. Policy optimal:
+// HTH_ETOOBIG: the policy finds nothing that fits; the detail is hth_plan_refuse's. Policy optimal:
 // HTH_ENOTSUP when the step is too large for it or COIN-OR's cbc is not installed, HTH_ETIMEDOUT
 // when nothing is proven in time; lower_bound_us is the proven optimum then. The same input gives
 // the same plan unless the time limit cuts the search short. Any thread.
@@ -50,8 +50,9 @@ hth_err hth_plan_train(const hth_problem *p, const hth_plan_options *o, hth_plan
 // hth_plan_train_peak computes what the step takes unconstrained: nothing leaves, all algorithms
 // their fastest, addresses assigned. Budgets given as a share are shares of it.
 hth_err hth_plan_train_peak(const hth_problem *p, uint64_t *bytes);
-// hth_plan_train_floor computes a budget below which no plan can exist: the largest stage's own
-// inputs, outputs and smallest workspace beside what is resident.
+// hth_plan_train_floor computes a budget below which hth_plan_train can find nothing: the largest
+// stage's own inputs, outputs and smallest workspace beside what it never moves. Other plans may
+// exist there (hth_plan_least).
 hth_err hth_plan_train_floor(const hth_problem *p, uint64_t *bytes);
 
 // hth_plan_emit turns a schedule into a plan with addresses. Where these exceed p->budget, nodes

@@ -27,7 +27,7 @@ static void check_policies(hth_problem p, const char *name, const double *shares
                 .policy = (hth_policy)policy, .seed = 1, .limit_ms = 5000, .limit_decodes = 3000};
             hth_err err = hth_plan_train(&p, &o, &plan);
             if (err != HTH_OK) {
-                assert_err(err, HTH_ETOOBIG, "needs at least");
+                assert_err(err, HTH_ETOOBIG, "budget");
                 if (getenv("PLAN_TABLE") != NULL) {
                     print_message("%s %.1f %-14s %s (floor %.2f)\n", name, shares[i],
                                   hth_policy_name((hth_policy)policy), hth_err_detail(),

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/admit.h"
 
+#include "base/size.h"
 #include "server/quota.h"
 #include "server/share.h"
 
@@ -34,14 +35,14 @@ static hth_err refuse_ever(const refusal *x, const char *why)
 {
     if (x->limit < x->whole) {
         return hth_fail(HTH_ETOOBIG,
-                        "%s: never, tenant '%s' may hold %llu bytes of device memory; a smaller "
+                        "%s: tenant '%s' may hold %llu bytes of device memory; a smaller "
                         "batch needs less",
                         why, x->account->tenant, (unsigned long long)x->limit);
     }
     return hth_fail(HTH_ETOOBIG,
-                    "%s: never on this device, of %llu bytes; a smaller batch needs less, and "
-                    "hearthd --device cpu:mem=SIZE gives more",
-                    why, (unsigned long long)x->whole);
+                    "%s: not on this device, of %s; a smaller batch needs less, and hearthd "
+                    "--device cpu:mem=SIZE gives more",
+                    why, hth_size_of(x->whole).text);
 }
 
 hth_err hth_admit_refuse(hth_site *site, hth_source *s, const hth_tensor *inputs)

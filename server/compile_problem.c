@@ -255,7 +255,8 @@ hth_err hth_compile_problem(hth_site *site, hth_program *p, const hth_menu *menu
                                .h2d_bytes_per_s = site->link_bytes_per_s,
                                .d2h_bytes_per_s = site->link_back_bytes_per_s,
                                .latency_us = site->link_latency_us,
-                               .copy_interference = site->copy_interference};
+                               .copy_interference = site->copy_interference,
+                               .loose = true};
     if (p->profile != NULL) {
         const hth_link *link = hth_profile_link(p->profile);
         p->problem.h2d_bytes_per_s = link->h2d_bytes_per_s;

@@ -2,7 +2,10 @@
 #include "server/share.h"
 
 #include "base/alloc.h"
+#include "base/size.h"
 #include "server/quota.h"
+
+#include <string.h>
 
 #define SHARE_MODELS 10 // the part of the device that jobs without a budget of their own leave
 
@@ -71,6 +74,20 @@ uint64_t hth_share_spare(const hth_site *site, const hth_share *mine)
     return rest > held ? rest - held : 0;
 }
 
+// `found`: the least memory that the job was planned for.
+static hth_err share_refuse(const hth_site *site, uint64_t found)
+{
+    hth_size least = hth_size_up(found), left = hth_size_down(hth_share_rest(site, NULL));
+    if (strcmp(least.text, left.text) == 0) {
+        least = hth_size_exact(found);
+        left = hth_size_exact(hth_share_rest(site, NULL));
+    }
+    return hth_fail(HTH_ENODEVMEM,
+                    "no plan was found for the %s that other jobs leave of the device's %s; one "
+                    "was found for %s",
+                    left.text, hth_size_of(site->device->props.budget_bytes).text, least.text);
+}
+
 hth_err hth_share_admit(const hth_site *site, const hth_curve *curve, hth_curve_point *out)
 {
     int n = 0;
@@ -103,11 +120,7 @@ hth_err hth_share_admit(const hth_site *site, const hth_curve *curve, hth_curve_
     if (err == HTH_OK) {
         *out = curve->point[chosen[n]];
     } else if (err == HTH_ETOOBIG) {
-        err = hth_fail(HTH_ENODEVMEM,
-                       "needs at least %llu bytes, and other jobs leave %llu of the device's %llu",
-                       (unsigned long long)curve->point[0].device_bytes,
-                       (unsigned long long)hth_share_rest(site, NULL),
-                       (unsigned long long)site->device->props.budget_bytes);
+        err = share_refuse(site, curve->point[0].device_bytes);
     }
     hth_free(fixed);
     hth_free(curves);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Training jobs through the engine: PyTorch's losses with all memory and with little (the same bits
 // over random plans: trainer_plans_test.c), and results that are served.
+#include "memmgr/plan_least_test.h"
 #include "server/checkpoint.h"
 #include "tests/train_job.h"
 
@@ -185,8 +186,7 @@ static void parts_save_memory(void **state)
     assert_int_equal(train_losses(&f, &unet, data, more, loss, &doc), 3);
     assert_true(isfinite(loss[2]));
     bool many = json_integer_value(json_object_get(doc, "accumulate")) > 1;
-    // What is said to be needed is enough, and so is what is said to help.
-    unsigned long long need = 0, less = 0;
+    // For what a plan is said to be found is enough, and so is what is said to help.
     call c = {.r = {.query = "train"}};
     json_t *q = arguments_of(&unet, data, "{\"batch\": 24, \"budget\": \"100KB\"}", loss);
     char *text = json_dumps(q, JSON_COMPACT);
@@ -194,13 +194,9 @@ static void parts_save_memory(void **state)
     assert_int_equal(call_run(f.engine, &c), HTH_ETOOBIG);
     free(text);
     json_decref(q);
-    const char *words = strstr(hth_err_detail(), "needs at least");
-    assert_non_null(words);
-    assert_int_equal(sscanf(words, "needs at least %llu", &need), 1);
-    words = strstr(words, "--accumulate 2: at least");
-    assert_non_null(words);
-    assert_int_equal(sscanf(words, "--accumulate 2: at least %llu", &less), 1);
-    assert_true(less < need);
+    unsigned long long need = pl_found(hth_err_detail()),
+                       less = pl_size(hth_err_detail(), "with --accumulate 2 for ");
+    assert_true(less > 0 && less < need);
     assert_true(many || point_number(parts, 0, "budget_bytes") * 1.1 > (double)need * 0.9);
     json_decref(doc);
     snprintf(more, sizeof more, "{\"batch\": 24, \"budget\": \"%llu\"}", need);

@@ -94,10 +94,15 @@ hth_err hth_trainer_choose(hth_trainer *t, const hth_tensor *inputs, const hth_t
 double hth_trainer_shape_us(const hth_trainer *t, const hth_trainer_shape *s);
 
 // trainer_curve.c
-// hth_trainer_least is the least memory that an update on batches like `inputs` in `parts` parts
-// can be planned for, as far as can be found in a second or two.
+// hth_trainer_least looks for the least memory that an update on batches like `inputs` in `parts`
+// parts can be planned for, for a second or two.
+typedef struct hth_trainer_need {
+    uint64_t found; // bytes for which a plan was found, with room for another search to find one
+    uint64_t least; // bytes below which there is none (hth_plan_least)
+    char node[80];  // .. because of this node
+} hth_trainer_need;
 hth_err hth_trainer_least(hth_models *ms, const hth_train_spec *spec, hth_request *r,
-                          const hth_tensor *inputs, int64_t parts, uint64_t *bytes);
+                          const hth_tensor *inputs, int64_t parts, hth_trainer_need *out);
 
 // trainer_admit.c
 // hth_trainer_admit finds out what a job that begins, with batches like `inputs`, may have now.
@@ -109,8 +114,9 @@ bool hth_trainer_admit_more(hth_trainer *t);
 void hth_trainer_share(hth_trainer *t);
 
 // trainer_never.c
-// hth_trainer_never says why the first batch's shape cannot be planned for t->budget_bytes: how
-// much it needs, and how much less it would in other ways. Returns HTH_ETOOBIG.
+// hth_trainer_never says that the first batch's shape cannot be planned for t->budget_bytes, or
+// that no plan was found; for how much one was, and for how much less in other ways. Returns
+// HTH_ETOOBIG.
 hth_err hth_trainer_never(hth_trainer *t, const hth_tensor *inputs);
 
 #endif

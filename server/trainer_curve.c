@@ -9,6 +9,7 @@
 #include "base/alloc.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #define CURVE_NUMBERS  5  // 1, 2, 4, 8, 16 parts
@@ -212,8 +213,9 @@ hth_err hth_trainer_curve(hth_models *ms, const hth_train_spec *spec, hth_reques
 }
 
 hth_err hth_trainer_least(hth_models *ms, const hth_train_spec *spec, hth_request *r,
-                          const hth_tensor *inputs, int64_t parts, uint64_t *bytes)
+                          const hth_tensor *inputs, int64_t parts, hth_trainer_need *out)
 {
+    int node;
     curve_jobs x = {.n = 1};
     hth_train_spec quick = *spec;
     uint64_t peak, floor;
@@ -221,9 +223,12 @@ hth_err hth_trainer_least(hth_models *ms, const hth_train_spec *spec, hth_reques
     quick.plan.limit_ms = CURVE_LEAST_MS;
     hth_err err = curve_open(ms, &quick, r, inputs, parts, true, &x.trial[0]);
     err = err == HTH_OK ? curve_limits(&x, &peak, &floor) : err;
-    err = err == HTH_OK ? hth_curve_least(trial_plan, &x.trial[0], peak, floor, bytes) : err;
+    err = err == HTH_OK ? hth_curve_least(trial_plan, &x.trial[0], peak, floor, &out->found) : err;
     if (err == HTH_OK) {
-        *bytes += *bytes / CURVE_ROOM;
+        const hth_problem *p = &x.trial[0].s->apply.program->problem;
+        out->found += out->found / CURVE_ROOM;
+        out->least = hth_plan_least(p, &node);
+        snprintf(out->node, sizeof out->node, "%s", node < 0 ? "" : p->nodes[node].name);
     }
     curve_close(&x);
     return err;

@@ -91,7 +91,7 @@ class Limits(Case):
     def test_doubling(self):
         status, text = self.load(self.id(), doubling(30))
         self.assertEqual(status, 413, text)
-        self.assertIn('never on this device', text)
+        self.assertIn('not on this device', text)
         self.assertLess(self.engine_peak(), 700 * MIB)
 
     def test_products(self):

@@ -57,7 +57,7 @@ class Cells:
                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         if r.returncode == 0:
             return json.loads(r.stdout)
-        if 'needs at least' in r.stderr or 'too big' in r.stderr:
+        if 'needs at least' in r.stderr or 'no plan was found' in r.stderr or 'too big' in r.stderr:
             return None
         sys.exit(f'{policy} {budget}: {r.stderr.strip()}')
 

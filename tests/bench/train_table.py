@@ -126,7 +126,7 @@ def hearth(args, store, name, budget, seconds):
                         '--seconds', str(seconds), *(['--budget', str(budget)] if budget else [])], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     if r.returncode == 0:
         return json.loads(r.stdout)
-    if 'needs at least' in r.stderr:
+    if 'needs at least' in r.stderr or 'no plan was found' in r.stderr:
         return None
     sys.exit(f'{name}: {r.stderr.strip()}')
 
