@@ -646,11 +646,10 @@ static void test_cancel(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(test_files),  TEST(test_shared),       TEST(test_mapped),        TEST(test_when),
-        TEST(test_outdated),
-        TEST(test_always), TEST(test_small_tensor), TEST(test_tensor_row),    TEST(test_gc),
-        TEST(test_record), TEST(test_older_store),  TEST(test_older_record),  TEST(test_disk_full),
-        TEST(test_killed), TEST(test_cancel),       TEST(test_out_of_memory),
+        TEST(test_files),     TEST(test_shared), TEST(test_mapped),       TEST(test_when),
+        TEST(test_outdated),  TEST(test_always), TEST(test_small_tensor), TEST(test_tensor_row),
+        TEST(test_gc),        TEST(test_record), TEST(test_older_store),  TEST(test_older_record),
+        TEST(test_disk_full), TEST(test_killed), TEST(test_cancel),       TEST(test_out_of_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
