@@ -146,8 +146,8 @@ void hth_grad_max_pool(hth_grad *c, const hth_node *n)
 {
     window w = pool_window(c, n);
     int64_t taps = 1;
-    for (int i = 0; i < w.n; i++) {
-        taps *= w.kernel[i];
+    for (int i = 0; i < w.n && taps <= UINT8_MAX; i++) {
+        taps = w.kernel[i] > UINT8_MAX ? UINT8_MAX + 1 : taps * w.kernel[i];
     }
     if (n->n_outputs > 1 || taps > UINT8_MAX) {
         max_pool_by_index(c, n);

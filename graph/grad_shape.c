@@ -106,10 +106,11 @@ void hth_grad_split(hth_grad *c, const hth_node *n)
     hth_free(part);
 }
 
-// Where the slice starts and how it steps, per dimension.
+// Where the slice starts and how it steps, per dimension; a step to no second element is 1.
 static bool slice_read(hth_grad *c, const hth_node *n, const hth_shape *x, int64_t *starts,
                        int64_t *steps)
 {
+    const hth_shape y = *hth_grad_shape(c, n->outputs[0]);
     int64_t from[HTH_MAX_RANK], axes[HTH_MAX_RANK], step[HTH_MAX_RANK];
     int count = hth_grad_content(c, n->inputs[1], from, HTH_MAX_RANK);
     bool has_axes = n->n_inputs > 3 && n->inputs[3] >= 0,
@@ -127,7 +128,7 @@ static bool slice_read(hth_grad *c, const hth_node *n, const hth_shape *x, int64
         int64_t last = x->dim[a] > 0 ? x->dim[a] - 1 : 0;
         int64_t at = from[i] < 0 ? from[i] + x->dim[a] : from[i];
         starts[a] = at < 0 ? 0 : at > last ? last : at;
-        steps[a] = has_steps ? step[i] : 1;
+        steps[a] = has_steps && y.dim[a] > 1 ? step[i] : 1;
     }
     return true;
 }

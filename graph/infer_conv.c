@@ -82,7 +82,10 @@ static hth_err window_positions(const hth_infer *c, const window *w, int i, int6
                                 int64_t *out)
 {
     int64_t extent, padded, room, last, stride = w->stride[i];
-    if (w->padding == SAME) {
+    if (w->padding == SAME) { // the padding is less than the window
+        if (window_extent(w, i, &extent) || hth_dim_add(in, extent, &padded)) {
+            return hth_infer_overflow(c);
+        }
         *out = in / stride + (in % stride != 0);
         return HTH_OK;
     }
@@ -191,10 +194,12 @@ hth_err hth_infer_conv_transpose(hth_infer *c)
     }
     HTH_TRY(conv_bias(c, s.dim[1]));
     for (int i = 0; i < win.n; i++) {
-        s.dim[i + 2] = given[i];
-        if (given[i] == 0) {
-            HTH_TRY(transposed_length(c, &win, i, x->dim[i + 2], extra[i], &s.dim[i + 2]));
+        int64_t own = 0;
+        hth_err err = transposed_length(c, &win, i, x->dim[i + 2], extra[i], &own);
+        if (err != HTH_OK && (given[i] == 0 || err != HTH_EINVAL)) {
+            return err; // a given length may be another, but what pads are computed of must be
         }
+        s.dim[i + 2] = given[i] != 0 ? given[i] : own;
     }
     return hth_infer_out(c, 0, hth_infer_dtype(c, 0), &s);
 }

@@ -153,6 +153,10 @@ static hth_err train_dropout(train_build *t, int i)
         }
         g->values[n->outputs[1]].producer = -1;
     }
+    if (!(ratio >= 0 && ratio <= 1)) {
+        return hth_fail(HTH_EINVAL, "node '%s' (Dropout): its ratio is %g, not between 0 and 1",
+                        n->name, (double)ratio);
+    }
     n->n_outputs = 1;
     n->n_inputs = 1;
     if (ratio == 0) {

@@ -423,6 +423,8 @@ static void test_shapes(void **state)
         "Slice x[4,5] s:[1]{1} e:[1]{3}",
         "Slice x[4,5] s:[2]{-3,4} e:[2]{9,-9} a:[2]{0,1} t:[2]{2,-1}",
         "Slice x[7] s:[1]{-1} e:[1]{0} a:[1]{0} t:[1]{-3}",
+        "Slice x[5,7] s:[2]{1,6} e:[2]{9,-99} a:[2]{0,1} "
+        "t:[2]{2305843009213693952,-9223372036854775808}",
         "Pad x[2,3] p:[4]{1,0,2,1}",
         "Pad x[2,3] p:[4]{0,-1,1,2} v={0.5}",
         "Pad x[3,4] p:[4]{2,1,1,2} ; mode='reflect'",
@@ -514,6 +516,30 @@ static void test_flat(void **state)
 }
 
 // Every operator that is imported has a case above, but those that make no floats from floats.
+// What a file may say, but nobody can train.
+static void test_refused(void **state)
+{
+    static const char *const row[][2] = {
+        {"Dropout x[5,7] r={-1}", "node 'node' (Dropout): its ratio is -1, not between 0 and 1"},
+        {"Dropout x[5,7] r={1e30}",
+         "node 'node' (Dropout): its ratio is 1e+30, not between 0 and 1"},
+        {"Dropout x[5,7] r={nan}", "node 'node' (Dropout): its ratio is nan, not between 0 and 1"},
+        {"AveragePool x[1,1,5] ; kernel_shape=9223372036854775807, auto_pad='SAME_UPPER'",
+         "node 'node' (AveragePool): the result has too many elements"},
+        {"ConvTranspose x[1,2,3] w[2,1,2] ; strides=9223372036854775807, output_shape=6,",
+         "node 'node' (ConvTranspose): the result has too many elements"},
+    };
+    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
+        grad_case c = {.seed = 12345};
+        hth_train_graph t;
+        hth_train_options o = {.loss = HTH_LOSS_MSE};
+        case_read(&c, row[i][0]);
+        assert_int_not_equal(hth_train_build(c.g, NULL, &o, hth_ref_eval, NULL, &t), HTH_OK);
+        assert_string_equal(hth_err_detail(), row[i][1]);
+        hth_graph_free(c.g);
+    }
+}
+
 static void test_every_operator(void **state)
 {
     static const hth_op without[] = {
@@ -549,13 +575,14 @@ static void test_every_operator(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_unary),      cmocka_unit_test(test_binary),
-        cmocka_unit_test(test_products),   cmocka_unit_test(test_convolution),
-        cmocka_unit_test(test_pooling),    cmocka_unit_test(test_normalisation),
-        cmocka_unit_test(test_reductions), cmocka_unit_test(test_shapes),
-        cmocka_unit_test(test_indices),    cmocka_unit_test(test_recurrent),
-        cmocka_unit_test(test_sampling),   cmocka_unit_test(test_attention),
-        cmocka_unit_test(test_flat),       cmocka_unit_test(test_every_operator),
+        cmocka_unit_test(test_unary),          cmocka_unit_test(test_binary),
+        cmocka_unit_test(test_products),       cmocka_unit_test(test_convolution),
+        cmocka_unit_test(test_pooling),        cmocka_unit_test(test_normalisation),
+        cmocka_unit_test(test_reductions),     cmocka_unit_test(test_shapes),
+        cmocka_unit_test(test_indices),        cmocka_unit_test(test_recurrent),
+        cmocka_unit_test(test_sampling),       cmocka_unit_test(test_attention),
+        cmocka_unit_test(test_flat),           cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_every_operator),
     };
     return cmocka_run_group_tests_name("train_grad", tests, NULL, NULL);
 }

@@ -86,7 +86,7 @@ int64_t ref_span(const hth_shape *s, int from, int to)
 void ref_wide_at(const hth_tensor *t, int64_t first, int64_t count, double *out)
 {
     const char *from = t->data;
-    if (!hth_pace_over((uint64_t)count)) {
+    if (count > 0 && !hth_pace_over((uint64_t)count)) { // of no elements the data may be NULL
         ref_convert(HTH_DT_F64, out, t->dtype, from + (size_t)first * hth_dtype_bytes(t->dtype),
                     count);
     }
@@ -112,6 +112,9 @@ static void num_range(hth_dtype dt, double *lo, double *hi)
 
 void ref_round_at(const double *v, int64_t first, int64_t count, hth_tensor *t)
 {
+    if (count == 0) {
+        return; // the data may be NULL
+    }
     char *to = (char *)t->data + (size_t)first * hth_dtype_bytes(t->dtype);
     if (!ref_is_int(t->dtype) || t->dtype == HTH_DT_BOOL) {
         ref_convert(t->dtype, to, HTH_DT_F64, v, count);
