@@ -44,12 +44,18 @@ static void import_print(const hth_cli *c, const hearth_import_report *report)
     }
 }
 
+// store_about is the question about a model that does not have it loaded.
+static json_t *store_about(const hth_cli *c)
+{
+    return json_pack("{s:s, s:b}", "model", c->args[0], "keep", 0);
+}
+
 // import_serves asks what the server found out about the version that answers now; NULL: another
 // one does, or nobody knows.
 static json_t *import_serves(const hth_cli *c, int version)
 {
     char *json, *text;
-    json_t *args = json_pack("{s:s}", "model", c->args[0]), *doc = NULL;
+    json_t *args = store_about(c), *doc = NULL;
     text = args != NULL ? json_dumps(args, JSON_COMPACT) : NULL;
     if (text != NULL && hearth_query(c->h, "model", text, NULL, NULL, &json) == HEARTH_OK) {
         doc = json_loads(json, 0, NULL);
@@ -210,7 +216,7 @@ static int cmd_ls(hth_cli *c)
 
 static int cmd_show(hth_cli *c)
 {
-    return hth_cmd_query(c, "model", json_pack("{s:s}", "model", c->args[0]));
+    return hth_cmd_query(c, "model", store_about(c));
 }
 
 // cmd_done says what was done, or fails.

@@ -257,6 +257,7 @@ static hth_err model_load(hth_models *ms, hth_manifest *manifest, hth_model **ou
     m->load_ns = hth_now_ns() - start_ns;
     m->next = ms->list;
     ms->list = m;
+    ms->loaded++;
     *out = m;
     return HTH_OK;
 }

@@ -102,6 +102,7 @@ typedef struct hth_models {
     hth_store *store;
     hth_site *site;
     hth_model *list;
+    uint64_t loaded;      // counts models that were put into the list
     hth_latency *latency; // of all models' requests; NULL: none yet
     hth_name *names;
     const char *tenant;      // who asks now; NULL: the engine itself

@@ -32,10 +32,8 @@ static json_t *values_json(const hth_graph *g, const int *list, int n)
     return a;
 }
 
-static hth_err query_model(query *q, json_t **out)
+static void query_describe(const query *q, const hth_model *m, json_t **out)
 {
-    hth_model *m;
-    HTH_TRY(query_find_model(q, &m));
     const hth_graph *g = m->source.graph;
     hth_batch_policy p = hth_model_batch_policy(m);
     *out = json_pack(
@@ -48,6 +46,22 @@ static hth_err query_model(query *q, json_t **out)
         m->independence.proven, "batching", hth_batching_json(&p));
     if (!m->independence.proven) {
         json_object_set_new(*out, "dependent_because", json_string(m->independence.why));
+    }
+}
+
+// query_model describes a model. "keep": false: one that was not loaded before is not loaded after.
+static hth_err query_model(query *q, json_t **out)
+{
+    hth_model *m;
+    const json_t *keep = json_object_get(q->args, "keep");
+    if (keep != NULL && !json_is_boolean(keep)) {
+        return hth_fail(HTH_EINVAL, "'keep' is neither true nor false");
+    }
+    uint64_t loaded = q->ms->loaded;
+    HTH_TRY(query_find_model(q, &m));
+    query_describe(q, m, out);
+    if (json_is_false(keep) && q->ms->loaded != loaded && m->refs == 0) {
+        hth_model_drop(q->ms, m);
     }
     return HTH_OK;
 }

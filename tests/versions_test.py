@@ -123,6 +123,10 @@ class OneDevice(unittest.TestCase):
         """Imports `powers(N, p)` and returns its version."""
         return json.loads(self.s.hearth('--json', 'import', self.m, power(p), *flags))['version']
 
+    def engine_has(self):
+        """How many rows the statistics have of the model."""
+        return [m['name'] for m in json.loads(self.s.hearth('--json', 'stats'))['models']].count(self.m)
+
     def everywhere(self):
         """Has each device serve the model: where there is one, it does by being asked."""
         self.s.infer_http(self.m)
@@ -189,7 +193,13 @@ class OneDevice(unittest.TestCase):
         self.put(5)
         loaded = json.loads(self.s.hearth('--json', 'ls'))['models']
         self.assertEqual([m['state'] for m in loaded if m['name'] == self.m], [''])
+        self.assertEqual(self.engine_has(), 0)
+        self.assertIn('INPUT0', self.s.hearth('show', self.m))
+        self.assertEqual(self.engine_has(), 0)
         self.assertEqual(self.s.infer(self.m)[1], 32)
+        self.assertGreater(self.engine_has(), 0)
+        self.s.hearth('show', self.m)
+        self.assertGreater(self.engine_has(), 0)
 
     def test_said(self):
         version = self.put(3)
