@@ -96,6 +96,15 @@ static bool slice_fits(const hth_program *p, const hth_program *q, int64_t sampl
     return true;
 }
 
+// slice_within says that q takes no more of the device than p may: a slice's program is made for
+// all of it, p perhaps for less (`bench --budget`).
+static bool slice_within(const hth_program *p, const hth_program *q)
+{
+    uint64_t weights, arena;
+    hth_program_ledger(q, &weights, &arena);
+    return weights + arena <= p->budget;
+}
+
 // slice_time stores the least time of a run as slices of `samples` (0: whole), in nanoseconds.
 static hth_err slice_time(hth_models *ms, hth_program *p, int64_t samples, const hth_tensor *inputs,
                           const hth_tensor *out, const atomic_int *canceled, uint64_t *best)
@@ -130,7 +139,7 @@ static hth_err slice_compare(hth_models *ms, hth_program *p, const hth_tensor *i
             continue;
         }
         hth_err err = slice_find(ms, p, sizes[i], true, progress, &q);
-        if (err == HTH_OK && slice_fits(p, q, sizes[i])) {
+        if (err == HTH_OK && slice_fits(p, q, sizes[i]) && slice_within(p, q)) {
             err = slice_time(ms, p, sizes[i], inputs, out, canceled, &ns);
             if (err == HTH_OK && ns < best) {
                 best = ns;

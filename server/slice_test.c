@@ -51,10 +51,38 @@ static void test_choice(void **state)
     assert_int_equal(programs("tests/data/train/centered.onnx", false), 1);
 }
 
+// Under a budget that weights do not fit into, whatever runs keeps it, though slices of them would
+// be faster: their program has all of the device.
+static void test_budget(void **state)
+{
+    site_rig r;
+    hth_model *m;
+    hth_program *p;
+    hth_tensor in[1];
+    uint64_t weights, arena, more;
+    site_rig_open(&r, &none);
+    put(r.store, "m", "tests/data/passes/mlp.onnx");
+    assert_ok(hth_model_find(&r.models, "m", &m));
+    assert_ok(hth_model_synthetic(m, 8, true, in));
+    assert_ok(hth_infer_program(&r.models, &m->source, in, false, NULL, &p));
+    hth_program_ledger(p, &weights, &arena);
+    uint64_t budget = (weights + arena) * 6 / 10;
+    assert_ok(hth_program_compile(&r.site, &m->source, in, budget, false, NULL, &p));
+    for (int i = 0; i < 4; i++) {
+        assert_ok(hth_slice_choose(&r.models, p, NULL));
+        hth_program_ledger(hth_slice_program(&r.models, p), &more, &arena);
+        assert_in_range(more + arena, 1, budget);
+    }
+    assert_true(weights > budget);
+    hth_free(in[0].data);
+    site_rig_close(&r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_choice),
+        cmocka_unit_test(test_budget),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
