@@ -252,8 +252,3 @@ void hth_allowance_give(hth_allowance *q, uint64_t bytes)
     atomic_fetch_sub(&q->bytes, bytes);
     hth_account_give(bytes);
 }
-
-uint64_t hth_allowance_bytes(const hth_allowance *q)
-{
-    return atomic_load(&q->bytes);
-}

@@ -55,6 +55,5 @@ void hth_allowance_answered(hth_allowance *q, bool is_long);
 hth_err hth_allowance_take(hth_allowance *q, uint64_t bytes);
 void hth_allowance_add(hth_allowance *q, uint64_t bytes);
 void hth_allowance_give(hth_allowance *q, uint64_t bytes);
-uint64_t hth_allowance_bytes(const hth_allowance *q);
 
 #endif

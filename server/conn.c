@@ -52,7 +52,6 @@ struct hth_conn {
 struct hth_conns {
     const hth_auth *auth;
     pthread_mutex_t lock;
-    int n;
     uint32_t next_region;
     hth_engine *engine;
     hth_descriptors *descriptors;
@@ -86,14 +85,6 @@ void hth_conns_share(hth_conns *c, hth_engine *engine)
     c->engine = engine;
 }
 
-int hth_conns_count(hth_conns *c)
-{
-    pthread_mutex_lock(&c->lock);
-    int n = c->n;
-    pthread_mutex_unlock(&c->lock);
-    return n;
-}
-
 static void conn_know(hth_conn *c, const hth_conn_who *who)
 {
     c->peer = HTH_PEER_NETWORK;
@@ -125,16 +116,12 @@ hth_err hth_conn_open(hth_conns *t, const hth_conn_who *who, hth_conn **out)
     c->table = t;
     c->refs = 1;
     conn_know(c, who);
-    pthread_mutex_lock(&t->lock);
-    t->n++;
-    pthread_mutex_unlock(&t->lock);
     return HTH_OK;
 }
 
 void hth_conn_close(hth_conn *c)
 {
     pthread_mutex_lock(&c->table->lock);
-    c->table->n -= !c->gone;
     c->gone = true;
     pthread_mutex_unlock(&c->table->lock);
 }

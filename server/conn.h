@@ -31,7 +31,6 @@ void hth_conns_close(hth_conns *c);
 // hth_conns_share has `engine`, which must outlive the connections, know of their regions; before
 // there are any. NULL: nobody is told.
 void hth_conns_share(hth_conns *c, hth_engine *engine);
-int hth_conns_count(hth_conns *c);
 
 // Who is at the other end, as the kernel says.
 typedef struct hth_conn_who {

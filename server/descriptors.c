@@ -109,11 +109,3 @@ hth_err hth_descriptors_take(hth_descriptors *d, const hth_conn *peer, uint64_t 
     return found ? HTH_OK
                  : hth_fail(HTH_ENOENT, "no descriptor of yours was passed under this handle");
 }
-
-int hth_descriptors_count(hth_descriptors *d)
-{
-    pthread_mutex_lock(&d->lock);
-    int n = d->n;
-    pthread_mutex_unlock(&d->lock);
-    return n;
-}

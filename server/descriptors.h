@@ -29,6 +29,5 @@ void hth_descriptors_drop(hth_descriptors *d, const void *owner);
 // the caller closes it, and looks what it is before it uses it. HTH_ENOENT: there is none by that
 // handle (any more), or it is another user's.
 hth_err hth_descriptors_take(hth_descriptors *d, const hth_conn *peer, uint64_t handle, int *fd);
-int hth_descriptors_count(hth_descriptors *d);
 
 #endif

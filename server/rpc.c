@@ -361,11 +361,6 @@ bool hth_rpc_listening(const hth_rpc *r)
     return r->n_listeners > 0;
 }
 
-int hth_rpc_connections(hth_rpc *r)
-{
-    return atomic_load(&r->n_conns);
-}
-
 void hth_rpc_stop(hth_rpc *r, uint64_t linger_ns)
 {
     if (r->running) {

@@ -56,7 +56,6 @@ hth_err hth_rpc_start(hth_rpc *r);
 // hth_rpc_publish sends a message to all who hear events. Any thread; never blocks: for who reads
 // too slowly, and without memory, it is dropped.
 void hth_rpc_publish(hth_rpc *r, const void *message, size_t bytes);
-int hth_rpc_connections(hth_rpc *r); // any thread
 // hth_rpc_stop disconnects everybody, once their replies have left or `linger_ns` is over, and ends
 // the thread. Replies to requests that still run are dropped.
 void hth_rpc_stop(hth_rpc *r, uint64_t linger_ns);

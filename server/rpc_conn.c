@@ -218,7 +218,6 @@ void hth_rpc_conn_close(hth_rpc_conn *c)
         hth_descriptors_drop(r->config.descriptors, c);
     }
     hth_allowance_leave(c->allowance, c->service == HTH_RPC_EVENTS);
-    atomic_fetch_sub(&r->n_conns, 1);
     hth_rpc_conn_rele(c);
     hth_rpc_conn_rele(c); // the loop's
 }
@@ -411,5 +410,4 @@ void hth_rpc_conn_accept(hth_rpc_listener *l, int fd, const struct sockaddr *a)
         c->next->prev = &c->next;
     }
     r->conns = c;
-    atomic_fetch_add(&r->n_conns, 1);
 }

@@ -133,7 +133,7 @@ struct hth_rpc {
     int n_listeners;
     hth_rpc_listener listener[HTH_RPC_LISTENERS];
     hth_rpc_conn *conns;
-    atomic_int n_conns, n_hearing;
+    atomic_int n_hearing;
     hth_rpc_conn *waiters, **last_waiter; // connections with requests that wait for a place
     atomic_int n_waiters;
     hth_seldom refusals, endings; // lines of the log

@@ -72,6 +72,7 @@ class Inputs(unittest.TestCase):
         said = self.hearth('infer', 'digits', '--input', good, '--labels', self.save('labels', np.zeros(3, np.int64)), code=2)
         self.assertRegex(said, r"each row of 'logits' FP32 \[2,10\]; .*labels.npy has INT64 \[3\]")
         self.assertIn('not a .npy file; numpy.save writes one', self.hearth('infer', 'digits', '--input', 'README.md'))
+        self.assertIn('predicted_us', self.hearth('plan', 'digits:1', code=0))
         self.assertIn('a budget of 64.0 TiB is more than', self.hearth('plan', 'digits', '--budget', '64TiB'))
 
     def through(self, data, *words):
