@@ -12,6 +12,7 @@
 
 #include <stddef.h>
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
 // How long replies may take to leave when everything is answered and the server stops.
@@ -105,9 +106,6 @@ static void call_begin(hth_http_call *c)
         h->tracing = NULL;
     }
     c->since_ns = hth_now_ns();
-    if (c->trace != NULL) {
-        c->trace->ns[HTH_TRACE_REQUEST_START] = c->since_ns;
-    }
     c->prev = NULL; // one that is handed on was in the list before
     c->next = h->pending;
     if (h->pending != NULL) {
@@ -125,11 +123,11 @@ void hth_http_call_refuse(hth_http_call *c, hth_err err)
 }
 
 // call_times takes the times over that the engine has kept. A question before the request itself
-// has none that count.
+// has none that count, nor has what was not submitted, because it could not be read.
 static void call_times(const hth_http_call *c)
 {
     uint64_t *ns = c->trace->ns;
-    if (c->r.query == NULL) {
+    if (c->r.query == NULL && ns[HTH_TRACE_REQUEST_START] != 0) {
         ns[HTH_TRACE_QUEUE_START] = c->r.submitted_ns;
         ns[HTH_TRACE_COMPUTE_START] = c->r.started_ns;
         ns[HTH_TRACE_COMPUTE_OUTPUT_START] =
@@ -159,6 +157,9 @@ void hth_http_call_submit(hth_http_call *c)
 {
     hth_http *h = c->h;
     call_begin(c);
+    if (c->trace != NULL) {
+        c->trace->ns[HTH_TRACE_REQUEST_START] = c->since_ns;
+    }
     hth_err err = hth_engine_submit(h->engine, &c->r);
     if (err != HTH_OK && c->late != NULL) {
         call_unlink(c);
@@ -191,17 +192,35 @@ static void call_worked(hth_http_task *t)
     call_done(&c->r);
 }
 
-void hth_http_call_work(hth_http_call *c, const void *owner, uint64_t cost,
-                        hth_err (*work)(hth_http_call *c), void (*finish)(hth_http_call *c))
+// call_turn stores whose turn a task takes.
+static void call_turn(hth_http_call *c)
+{
+    const hth_http_conn *conn = hth_http_conn_of(c->h, c->req);
+    uint64_t group = 0;
+    for (const char *p = c->tenant; *p != 0; p++) {
+        group = group * 31 + (unsigned char)*p;
+    }
+    if (conn != NULL && strcmp(c->tenant, HTH_HTTP_NOBODY) == 0) {
+        group = (uintptr_t)conn->address;
+    }
+    c->task.group = group;
+    c->task.one = (uintptr_t)conn;
+}
+
+void hth_http_call_work(hth_http_call *c, hth_err (*work)(hth_http_call *c),
+                        void (*finish)(hth_http_call *c))
 {
     hth_http *h = c->h;
     hth_err err = h->work == NULL ? hth_http_work_open(&h->work) : HTH_OK;
+    if (c->task.one == 0) {
+        call_turn(c);
+    }
     c->finish = finish;
     c->work = work;
     c->task.run = call_worked;
     call_begin(c);
     if (err == HTH_OK) {
-        hth_http_work_submit(h->work, &c->task, owner, cost);
+        hth_http_work_submit(h->work, &c->task);
     } else {
         c->r.err = err;
         snprintf(c->r.detail, sizeof c->r.detail, "%s", hth_err_detail());

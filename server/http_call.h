@@ -72,6 +72,7 @@ typedef struct hth_http_conn {
     bool tls, told, listed; // told: it was given its end; listed: in conns
     bool admitted;          // it counts: in n_conns, and in accept_guard.h
     bool headed, moving;    // the present head was looked at; its bytes go where we put them
+    bool inflated;          // the present body was, on a thread
     struct evbuffer *held;  // of a head that is not whole; may be NULL
     hth_http_block *block;  // where a large body comes to, or lies; NULL: it does not
     // of a head that was just looked at: its own bytes, its body's, and those in front of the
@@ -199,10 +200,10 @@ void hth_http_call_submit(hth_http_call *c);
 // c->r.detail and calls c->r.done.
 void hth_http_call_run(hth_http_call *c, hth_jobs *jobs, hth_job *job, void (*run)(hth_job *j));
 // hth_http_call_work has a thread of http_work.h call `work`, whose error and sentence are the
-// call's then, and `finish` on the loop's thread. It takes about `cost` bytes' time; `owner` is
-// whose turn that is.
-void hth_http_call_work(hth_http_call *c, const void *owner, uint64_t cost,
-                        hth_err (*work)(hth_http_call *c), void (*finish)(hth_http_call *c));
+// call's then, and `finish` on the loop's thread. c->task says how long it takes, and whose turn
+// that is; one 0: its tenant's (without a token: its address's) and its connection's.
+void hth_http_call_work(hth_http_call *c, hth_err (*work)(hth_http_call *c),
+                        void (*finish)(hth_http_call *c));
 void hth_http_call_free(hth_http_call *c);
 // hth_http_call_refuse answers a call that was not submitted with an error, and frees it.
 void hth_http_call_refuse(hth_http_call *c, hth_err err);
@@ -249,7 +250,8 @@ bool hth_http_judge(hth_http *h, const hth_http_conn *c, const char *target,
 // hth_http_may is the same for a request that is there; false: answered.
 bool hth_http_may(hth_http *h, struct evhttp_request *req, hth_need need);
 bool hth_http_is_near(hth_http *h, struct evhttp_request *req); // it comes from this machine
-// hth_http_tenant stores whose request it is: the token's name, or "http".
+// hth_http_tenant stores whose request it is: the token's name, or HTH_HTTP_NOBODY.
+#define HTH_HTTP_NOBODY "http"
 void hth_http_tenant(hth_http *h, struct evhttp_request *req, char *out, size_t cap);
 bool hth_http_is_admin(hth_http *h, struct evhttp_request *req); // it may do everything
 
@@ -339,7 +341,7 @@ struct bufferevent *hth_http_bufferevent(struct event_base *base, void *door);
 const char *hth_http_header(const struct evhttp_request *req, const char *name);
 // hth_http_sound checks what evhttp lets through; false: answered.
 bool hth_http_sound(hth_http *h, struct evhttp_request *req);
-// hth_http_body reads an optional JSON body: an empty one is NULL. false: answered.
+// hth_http_body reads an optional JSON body, a short one: an empty one is NULL. false: answered.
 bool hth_http_body(hth_http *h, struct evhttp_request *req, json_t **out);
 
 // ---- http_reply.c: answers
@@ -376,8 +378,9 @@ void hth_http_trace(hth_http *h, struct evhttp_request *req, const hth_http_args
 bool hth_http_inflate(hth_http *h, struct evhttp_request *req);
 typedef enum hth_http_coding { HTH_HTTP_PLAIN, HTH_HTTP_GZIP, HTH_HTTP_DEFLATE } hth_http_coding;
 hth_http_coding hth_http_accepts(const struct evhttp_request *req); // what an answer may be in
-// hth_http_encode compresses an answer; any thread. false: it is as it was.
-bool hth_http_encode(hth_http_coding coding, struct evbuffer *body);
+// hth_http_encode compresses an answer; any thread. false: it is as it was, or, out of memory or
+// when *canceled (may be NULL) is set, shorter and of no use.
+bool hth_http_encode(hth_http_coding coding, struct evbuffer *body, const atomic_int *canceled);
 void hth_http_encoded(struct evhttp_request *req, hth_http_coding coding); // says so in its head
 // hth_http_deflate does all of it, on the loop: for short answers.
 void hth_http_deflate(struct evhttp_request *req, struct evbuffer *body);

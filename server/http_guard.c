@@ -335,7 +335,7 @@ void hth_http_conn_answered(hth_http_conn *c)
     c->bytes = rest;
     c->sending = 0;
     c->answer_ns = 0;
-    c->headed = false;
+    c->headed = c->inflated = false;
     hth_http_block_rele(c->block);
     c->block = NULL;
     hth_http_io_resume(c);

@@ -146,7 +146,9 @@ static void list_write(hth_http_call *c)
     size_t bytes = c->r.json != NULL ? strlen(c->r.json) : 0;
     uint64_t now = hth_now_ns(), pause = LIST_PAUSE * (now - call->list->asked_ns);
     call->list->next_ns = now + (pause < LIST_PAUSE_MOST_NS ? pause : LIST_PAUSE_MOST_NS);
-    hth_http_call_work(c, call->list, bytes, list_work, list_over);
+    c->task.group = c->task.one = (uintptr_t)call->list;
+    c->task.cost = bytes;
+    hth_http_call_work(c, list_work, list_over);
 }
 
 static void list_answered(hth_http_call *c)

@@ -155,7 +155,7 @@ void hth_http_tenant(hth_http *h, struct evhttp_request *req, char *out, size_t 
     if (hth_auth_has_tokens(h->auth)) {
         head_read(evhttp_request_get_input_headers(req), evhttp_request_get_uri(req), &q);
     }
-    hth_auth_tenant(h->auth, bearer(&q), "http", out, cap);
+    hth_auth_tenant(h->auth, bearer(&q), HTH_HTTP_NOBODY, out, cap);
 }
 
 bool hth_http_judge(hth_http *h, const hth_http_conn *c, const char *target,

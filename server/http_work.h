@@ -4,31 +4,39 @@
 //
 // Design notes
 // At most two tasks run at a time, so that what clients send costs a bounded part of the machine
-// and of its memory. The next task is the one that would end first if all connections had the same
-// share of a thread (self-clocked fair queueing, Golestani 1994): a task's tag is its cost behind
-// the tag of its connection's last one, and behind that of the task that was taken last. Small
-// tasks do not wait for hundreds of large ones that came before, and nobody waits for ever: tags
-// only grow.
+// and of its memory, and of long tasks of one group at most one: no group holds both threads for
+// long. Groups share the threads, and the connections of a group share what it has. The next task
+// is of the group that would have been served least if all had had the same share (start-time fair
+// queueing; Goyal, Vin, Cheng 1996), and in the group the one that would end first (self-clocked
+// fair queueing; Golestani 1994). Small tasks do not wait for hundreds of large ones that came
+// before, and nobody waits for ever: what was served only grows, and who was idle begins at what
+// the last one who was taken had.
 #ifndef HTH_SERVER_HTTP_WORK_H
 #define HTH_SERVER_HTTP_WORK_H
 
 #include "base/err.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 
 typedef struct hth_http_work hth_http_work;
 typedef struct hth_http_task hth_http_task;
+
 struct hth_http_task {
     void (*run)(hth_http_task *t); // called once on a thread; t may be freed or reused in it
-    uint64_t cost, tag;            // the queue's, as is `next`
-    hth_http_task *next;
+    // Whose turn it takes: any number for the group (a tenant, an address), and for one of it (a
+    // connection).
+    uint64_t group, one;
+    uint64_t cost, most; // about how many bytes' time it takes, and at most; most 0: not longer
+    bool goes_on;        // with what has had a turn and holds memory: it comes first of its group
+    hth_http_task *next; // the queue's
 };
 
 // hth_http_work_open starts the threads. HTH_ENOMEM, HTH_EIO: none runs.
 hth_err hth_http_work_open(hth_http_work **out);
-// hth_http_work_submit queues `t`, which costs about `cost` (bytes) and is `owner`'s; any thread,
-// not after hth_http_work_close began. It does not block for long.
-void hth_http_work_submit(hth_http_work *w, hth_http_task *t, const void *owner, uint64_t cost);
+// hth_http_work_submit queues `t`; any thread, not after hth_http_work_close began. It does not
+// block for long.
+void hth_http_work_submit(hth_http_work *w, hth_http_task *t);
 void hth_http_work_close(hth_http_work *w); // runs what was submitted, then ends; NULL is allowed
 
 #endif

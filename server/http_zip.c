@@ -26,10 +26,13 @@
 #define ZIP_LEVEL 1
 // What comes out is at most about so many times what was sent (RFC 1951: 258 bytes from 2 bits).
 #define ZIP_MOST 1032
+// .. and of what is no attack, this.
+#define ZIP_OFTEN 8
 
-// What an inflation away from the loop looks at, and counts: memory that it holds (account.h).
+// What is looked at away from the loop, and memory that an inflation holds there (account.h).
 typedef struct zip_watch {
-    const atomic_int *canceled;
+    const atomic_int *canceled; // may be NULL
+    bool holds;
     uint64_t held;
 } zip_watch;
 
@@ -44,11 +47,13 @@ typedef struct zip_call {
 
 static hth_err zip_look(zip_watch *w, size_t came)
 {
-    if (atomic_load(w->canceled)) {
+    if (w->canceled != NULL && atomic_load(w->canceled)) {
         return hth_fail(HTH_ECANCELED, "the request was canceled");
     }
-    HTH_TRY(hth_http_hold(came));
-    w->held += came;
+    if (w->holds) {
+        HTH_TRY(hth_http_hold(came));
+        w->held += came;
+    }
     return HTH_OK;
 }
 
@@ -166,6 +171,10 @@ static void zip_finish(hth_http_call *c)
     c->h->received_ns = z->received_ns;
     hth_account_give(z->watch.held); // it is the connection's now
     z->watch.held = 0;
+    hth_http_conn *conn = hth_http_conn_of(c->h, c->req);
+    if (conn != NULL) {
+        conn->inflated = true;
+    }
     if (zip_inflated(c->h, c->req, err, z->packed)) {
         hth_http_route_on(c->h, c->req);
     }
@@ -189,7 +198,7 @@ static void zip_later(hth_http *h, struct evhttp_request *req, struct evbuffer *
         return; // answered
     }
     z->c.drop = zip_drop;
-    z->watch.canceled = &z->c.r.canceled;
+    z->watch = (zip_watch){.canceled = &z->c.r.canceled, .holds = true};
     z->packed = evbuffer_get_length(body);
     z->head = head != NULL ? strtoull(head, NULL, 10) : SIZE_MAX;
     z->received_ns = h->received_ns;
@@ -199,7 +208,9 @@ static void zip_later(hth_http *h, struct evhttp_request *req, struct evbuffer *
         return;
     }
     evbuffer_add_buffer(z->body, body);
-    hth_http_call_work(&z->c, hth_http_conn_of(h, req), z->packed * ZIP_MOST, zip_work, zip_finish);
+    z->c.task.cost = z->packed * ZIP_OFTEN;
+    z->c.task.most = z->packed * ZIP_MOST;
+    hth_http_call_work(&z->c, zip_work, zip_finish);
 }
 
 bool hth_http_inflate(hth_http *h, struct evhttp_request *req)
@@ -249,9 +260,10 @@ hth_http_coding hth_http_accepts(const struct evhttp_request *req)
     return gzip > 0 && gzip >= zlib ? HTH_HTTP_GZIP : zlib > 0 ? HTH_HTTP_DEFLATE : HTH_HTTP_PLAIN;
 }
 
-bool hth_http_encode(hth_http_coding coding, struct evbuffer *body)
+bool hth_http_encode(hth_http_coding coding, struct evbuffer *body, const atomic_int *canceled)
 {
     z_stream z = {.next_in = NULL};
+    zip_watch watch = {.canceled = canceled};
     bool coded = false, end;
     struct evbuffer *out = coding != HTH_HTTP_PLAIN ? evbuffer_new() : NULL;
     if (out == NULL) {
@@ -259,7 +271,7 @@ bool hth_http_encode(hth_http_coding coding, struct evbuffer *body)
     }
     if (deflateInit2(&z, ZIP_LEVEL, Z_DEFLATED, coding == HTH_HTTP_GZIP ? ZIP_GZIP : ZIP_ZLIB, 8,
                      Z_DEFAULT_STRATEGY) == Z_OK) {
-        coded = zip_run(&z, deflate, body, out, UINT64_MAX, NULL, &end) == HTH_OK;
+        coded = zip_run(&z, deflate, body, out, UINT64_MAX, &watch, &end) == HTH_OK;
         if (coded) {
             evbuffer_add_buffer(body, out);
         }
@@ -278,7 +290,7 @@ void hth_http_encoded(struct evhttp_request *req, hth_http_coding coding)
 void hth_http_deflate(struct evhttp_request *req, struct evbuffer *body)
 {
     hth_http_coding coding = hth_http_accepts(req);
-    if (hth_http_encode(coding, body)) {
+    if (hth_http_encode(coding, body, NULL)) {
         hth_http_encoded(req, coding);
     }
 }
