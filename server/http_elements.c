@@ -9,6 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+// Elements after which it is looked whether the reading is canceled.
+#define READER_LOOKS 65536
+
 static bool is_space(char c)
 {
     return c == ' ' || c == '\t' || c == '\n' || c == '\r';
@@ -21,6 +24,8 @@ typedef struct reader {
     char *out;
     size_t size;
     bool nested;
+    const atomic_int *canceled; // NULL: never
+    unsigned turns;             // since that was looked at
 } reader;
 
 static void skip_spaces(reader *r)
@@ -194,6 +199,9 @@ static hth_err read_array(reader *r, int level)
             return hth_fail(HTH_EINVAL, "more than %lld elements where the shape has %lld",
                             (long long)want, (long long)want);
         }
+        if (r->turns++ % READER_LOOKS == 0 && r->canceled != NULL && atomic_load(r->canceled)) {
+            return hth_fail(HTH_ECANCELED, "the request was canceled");
+        }
         HTH_TRY(leaves ? put_element(r) : read_array(r, level + 1));
         char c = peek(r);
         if (c != ',' && c != ']') {
@@ -225,9 +233,15 @@ int64_t hth_json_count(const hth_json_span *s)
     return values > 0 ? commas + 1 : 0;
 }
 
-hth_err hth_json_read(const hth_json_span *s, const hth_tensor *t)
+hth_err hth_json_read(const hth_json_span *s, const hth_tensor *t, const atomic_int *canceled)
 {
-    reader r = {s->p, s->p + s->n, t->dtype, &t->shape, t->data, hth_dtype_bytes(t->dtype), false};
+    reader r = {.p = s->p,
+                .end = s->p + s->n,
+                .dtype = t->dtype,
+                .shape = &t->shape,
+                .out = t->data,
+                .size = hth_dtype_bytes(t->dtype),
+                .canceled = canceled};
     if (s->n > 0 && s->p[0] != '[' && hth_shape_elements(&t->shape) == 1) {
         HTH_TRY(put_element(&r));
         skip_spaces(&r);

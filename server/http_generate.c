@@ -5,23 +5,16 @@
 // stream is one event.
 #include "server/http_infer.h"
 
-#include "base/settings.h"
 #include "server/http_field.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct generating {
-    hth_infer_call *c;
-    const json_t *model; // the engine's answer to "model"
-    hth_json_span data[HTH_INFER_MAX_TENSORS];
-} generating;
-
 // generate_span is where the member `key` stands that may be a tensor; NULL: it is none.
-static const hth_json_span *generate_span(const generating *g, const char *key)
+static const hth_json_span *generate_span(const hth_infer_call *c, const char *key)
 {
-    const json_t *v = json_object_get(g->c->head, key);
-    return json_is_array(v) ? &g->data[json_integer_value(json_array_get(v, 0))] : NULL;
+    const json_t *v = json_object_get(c->head, key);
+    return json_is_array(v) ? &c->spans[json_integer_value(json_array_get(v, 0))] : NULL;
 }
 
 // generate_shape gives `n` elements the shape of the input: what it leaves open takes what the
@@ -51,14 +44,14 @@ static hth_err generate_shape(const json_t *dims, int64_t n, hth_request_tensor 
                           in->name);
 }
 
-static hth_err generate_input(const generating *g, const json_t *input, hth_request_tensor *in)
+static hth_err generate_input(const hth_infer_call *c, const json_t *input, hth_request_tensor *in)
 {
     const char *type = json_string_value(json_object_get(input, "datatype"));
     const char *name = json_string_value(json_object_get(input, "name"));
     const hth_json_span *span;
-    in->name = json_object_iter_key(json_object_iter_at(g->c->head, name)); // which stays
+    in->name = json_object_iter_key(json_object_iter_at(c->head, name)); // which stays
     in->t.dtype = hth_infer_dtype_named(type != NULL ? type : "");
-    span = generate_span(g, in->name);
+    span = generate_span(c, in->name);
     if (span == NULL) {
         return hth_fail(HTH_EINVAL, "input '%s' is neither a number, a truth value, nor an array",
                         in->name);
@@ -71,13 +64,13 @@ static hth_err generate_input(const generating *g, const json_t *input, hth_requ
 }
 
 // generate_data reads all inputs' elements into one block.
-static hth_err generate_data(const generating *g)
+static hth_err generate_data(hth_infer_call *c)
 {
-    hth_infer_call *c = g->c;
     size_t bytes = 0, at = 0;
     for (int i = 0; i < c->n_in; i++) {
         bytes += hth_infer_aligned(c->in[i].t.bytes);
     }
+    HTH_TRY(hth_infer_count(c, bytes));
     c->data = hth_engine_alloc(c->c.h->engine, bytes + HTH_INFER_ALIGN);
     if (c->data == NULL) {
         return hth_fail(HTH_ENOMEM, "out of memory for inputs of %zu bytes", bytes);
@@ -85,7 +78,7 @@ static hth_err generate_data(const generating *g)
     for (int i = 0; i < c->n_in; i++) {
         c->in[i].t.data = c->data + at;
         at += hth_infer_aligned(c->in[i].t.bytes);
-        hth_err err = hth_json_read(generate_span(g, c->in[i].name), &c->in[i].t);
+        hth_err err = hth_json_read(generate_span(c, c->in[i].name), &c->in[i].t, &c->c.r.canceled);
         if (err != HTH_OK) {
             return hth_err_prefix(err, "Unable to parse input '%s'", c->in[i].name);
         }
@@ -94,9 +87,9 @@ static hth_err generate_data(const generating *g)
 }
 
 // generate_parameter checks a member that is no input: it has no effect.
-static hth_err generate_parameter(const generating *g, const char *key, const json_t *v)
+static hth_err generate_parameter(const hth_infer_call *c, const char *key, const json_t *v)
 {
-    const hth_json_span *span = generate_span(g, key);
+    const hth_json_span *span = generate_span(c, key);
     if (strcmp(key, "parameters") == 0 || strcmp(key, "id") == 0) {
         return HTH_OK;
     }
@@ -113,10 +106,9 @@ static hth_err generate_parameter(const generating *g, const char *key, const js
                           key);
 }
 
-static hth_err generate_inputs(const generating *g)
+static hth_err generate_inputs(hth_infer_call *c)
 {
-    hth_infer_call *c = g->c;
-    const json_t *list = json_object_get(g->model, "inputs");
+    const json_t *list = json_object_get(c->model, "inputs");
     json_t *v, *input;
     const char *key;
     size_t i;
@@ -129,7 +121,7 @@ static hth_err generate_inputs(const generating *g)
     {
         const char *name = json_string_value(json_object_get(input, "name"));
         if (json_object_get(c->head, name) != NULL) { // a missing one is the engine's to refuse
-            hth_err err = generate_input(g, input, &c->in[c->n_in++]);
+            hth_err err = generate_input(c, input, &c->in[c->n_in++]);
             if (err != HTH_OK) {
                 json_decref(others);
                 return err;
@@ -140,25 +132,23 @@ static hth_err generate_inputs(const generating *g)
     hth_err err = HTH_OK;
     json_object_foreach(others, key, v)
     {
-        err = err == HTH_OK ? generate_parameter(g, key, v) : err;
+        err = err == HTH_OK ? generate_parameter(c, key, v) : err;
     }
     json_decref(others);
-    return err == HTH_OK ? generate_data(g) : err;
+    return err == HTH_OK ? generate_data(c) : err;
 }
 
-static hth_err generate_read(generating *g)
+static hth_err generate_read(hth_infer_call *c)
 {
-    hth_infer_call *c = g->c;
-    struct evbuffer *body = evhttp_request_get_input_buffer(c->c.req);
-    size_t n = evbuffer_get_length(body);
-    const char *text = (const char *)evbuffer_pullup(body, -1);
+    size_t n = evbuffer_get_length(c->body);
+    const char *text = (const char *)evbuffer_pullup(c->body, -1);
     json_t *id;
-    c->id = "";
-    if (text == NULL) {
+    c->spans = hth_calloc(HTH_INFER_MAX_TENSORS, sizeof *c->spans);
+    if (text == NULL || c->spans == NULL) {
         return n == 0 ? hth_fail(HTH_EINVAL, "the request has no body")
                       : hth_fail(HTH_ENOMEM, "out of memory for a request");
     }
-    HTH_TRY(hth_json_flat(text, n, g->data, HTH_INFER_MAX_TENSORS, &c->head));
+    HTH_TRY(hth_json_flat(text, n, c->spans, HTH_INFER_MAX_TENSORS, &c->counted, &c->head));
     if (!json_is_object(c->head)) {
         return hth_fail(HTH_EINVAL, "the request is not a JSON object");
     }
@@ -166,12 +156,12 @@ static hth_err generate_read(generating *g)
     c->id = id != NULL ? json_string_value(id) : "";
     HTH_TRY(hth_infer_read_parameters(c));
     c->all_binary = false;
-    return generate_inputs(g);
+    return generate_inputs(c);
 }
 
 // ---- the answer
 
-static void generate_write(const hth_infer_call *c, hth_text *out)
+void hth_infer_write_flat(const hth_infer_call *c, hth_text *out)
 {
     hth_infer_who(c, out);
     for (int i = 0; i < c->result->n; i++) {
@@ -183,68 +173,30 @@ static void generate_write(const hth_infer_call *c, hth_text *out)
     hth_text_put(out, "}");
 }
 
-static void generate_answer(hth_http_call *call, bool stream)
-{
-    hth_infer_call *c = (hth_infer_call *)call;
-    hth_text out = {.most = (size_t)hth_setting_int(HTH_SET_LIMIT_MESSAGE_BYTES)};
-    struct evbuffer *body = NULL;
-    hth_infer_name_trace(c);
-    if (call->r.err != HTH_OK) {
-        hth_http_fail_call(call, c->id);
-        return;
-    }
-    if (c->result == NULL) {
-        hth_http_fail(call->h, call->req, HTTP_NOTIMPLEMENTED, "the model has no outputs");
-        return;
-    }
-    generate_write(c, &out);
-    if (out.failed ||
-        (!stream && ((body = evbuffer_new()) == NULL || evbuffer_add(body, out.p, out.n) != 0))) {
-        hth_infer_unanswered(call, out.over);
-    } else if (stream) {
-        hth_http_send_event(call->h, call->req, out.p, out.n);
-    } else {
-        hth_http_deflate(call->req, body);
-        hth_http_send(call->h, call->req, HTTP_OK, "application/json", body);
-    }
-    if (body != NULL) {
-        evbuffer_free(body);
-    }
-    hth_text_fini(&out);
-}
-
-static void generate_finish(hth_http_call *call)
-{
-    generate_answer(call, false);
-}
-
-static void generate_finish_stream(hth_http_call *call)
-{
-    generate_answer(call, true);
-}
-
 // generate_go_on has the engine's description of the model.
-static void generate_go_on(hth_http_call *question, void (*finish)(hth_http_call *c))
+static void generate_go_on(hth_http_call *question, bool stream)
 {
     json_t *model = hth_http_answer(question);
     hth_infer_call *c =
         model != NULL ? hth_infer_new(question->h, question->req, &question->args) : NULL;
     if (c != NULL) {
-        generating g = {.c = c, .model = model};
-        c->c.finish = finish;
-        hth_infer_start(c, generate_read(&g));
+        c->model = json_incref(model);
+        c->flat = true;
+        c->stream = stream;
+        hth_infer_start(c, evbuffer_get_length(evhttp_request_get_input_buffer(question->req)),
+                        generate_read);
     }
     json_decref(model);
 }
 
 static void generate_described(hth_http_call *question)
 {
-    generate_go_on(question, generate_finish);
+    generate_go_on(question, false);
 }
 
 static void generate_described_stream(hth_http_call *question)
 {
-    generate_go_on(question, generate_finish_stream);
+    generate_go_on(question, true);
 }
 
 void hth_http_generate(hth_http *h, struct evhttp_request *req, const hth_http_args *a)

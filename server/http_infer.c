@@ -1,22 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// Inference over HTTP. The engine's thread calls infer_place, where outputs that nobody can have
-// are refused before anything is computed; the loop's thread writes the answer. Large outputs are
-// sent from where the engine put them.
+// Inference over HTTP. The loop's thread reads a request, or has a thread read one that is long;
+// the engine's thread calls infer_place, where outputs that nobody can have are refused before
+// anything is computed; the answer is http_answer.c's.
 #include "server/http_infer.h"
 
 #include "base/clock.h"
-#include "base/settings.h"
-#include "base/size.h"
+#include "server/account.h"
 
 #include <stdio.h>
 #include <string.h>
 
-// Below, a copy is cheaper than a reference.
-#define INFER_SMALL_BYTES 4096
+// The most text that is read on the loop, and bytes that are copied there: more takes milliseconds,
+// and is done on the threads of http_work.h.
+#define INFER_LONG_TEXT (64 << 10)
+#define INFER_LONG_COPY (512 << 10)
+
 // From here on, outputs that are sent as they are stay where the engine's process put them.
 #define INFER_KEEP_BYTES (64 << 10)
 
-static void result_rele(hth_infer_result *r)
+void hth_infer_result_rele(hth_infer_result *r)
 {
     if (r != NULL && --r->refs == 0) {
         hth_engine_release(r->kept);
@@ -24,20 +26,35 @@ static void result_rele(hth_infer_result *r)
     }
 }
 
+hth_err hth_infer_count(hth_infer_call *c, uint64_t bytes)
+{
+    HTH_TRY(hth_http_hold(bytes));
+    c->counted += bytes;
+    return HTH_OK;
+}
+
 // infer_free_inputs frees the inputs' bytes, which nobody reads behind the run.
 static void infer_free_inputs(hth_infer_call *c)
 {
     hth_engine_free(c->c.h->engine, c->data);
     hth_http_block_rele(c->block);
+    hth_account_give(c->counted);
     c->data = NULL;
     c->block = NULL;
+    c->counted = 0;
 }
 
 static void infer_drop(hth_http_call *call)
 {
     hth_infer_call *c = (hth_infer_call *)call;
     json_decref(c->head);
+    json_decref(c->model);
+    hth_free(c->spans);
     hth_free(c->in);
+    hth_infer_answer_free(c->answer);
+    if (c->taken != NULL) {
+        evbuffer_free(c->taken);
+    }
     infer_free_inputs(c);
     hth_free(c->wanted);
     hth_free(c->known);
@@ -45,7 +62,7 @@ static void infer_drop(hth_http_call *call)
         hth_shm_rele(c->held[i]);
     }
     hth_free(c->held);
-    result_rele(c->result);
+    hth_infer_result_rele(c->result);
 }
 
 // ---- on the engine's thread
@@ -149,174 +166,6 @@ static hth_err infer_place(hth_request *r, hth_request_tensor *out, int n)
     return HTH_OK;
 }
 
-// ---- the answer
-
-// What follows the head: a tensor's bytes, or text made for the answer.
-typedef struct piece {
-    const hth_tensor *tensor;
-    hth_text text;
-} piece;
-
-typedef struct answer {
-    hth_infer_call *c;
-    hth_text head;
-    int n_pieces;
-    piece piece[]; // one for each output that is sent
-} answer;
-
-static void answer_begin(hth_text *out, const char *name, const char *datatype,
-                         const hth_shape *shape)
-{
-    hth_text_put(out, "{\"name\":");
-    hth_text_quoted(out, name);
-    hth_text_put(out, ",\"datatype\":\"");
-    hth_text_put(out, datatype);
-    hth_text_put(out, "\",\"shape\":");
-    hth_text_shape(out, shape);
-}
-
-static void answer_size(hth_text *out, size_t bytes)
-{
-    hth_text_put(out, ",\"parameters\":{\"binary_data_size\":");
-    hth_text_int(out, (int64_t)bytes);
-    hth_text_put(out, "}}");
-}
-
-static void answer_classes(answer *a, const hth_request_tensor *t, const hth_infer_wanted *w)
-{
-    hth_infer_classes classes;
-    if (hth_infer_classify(&t->t, a->c->c.r.batched, w->classes, &classes) != HTH_OK) {
-        a->head.failed = true;
-        return;
-    }
-    answer_begin(&a->head, t->name, "BYTES", &classes.shape);
-    if (w->binary) {
-        answer_size(&a->head, classes.binary.n);
-        a->piece[a->n_pieces++].text = classes.binary;
-        classes.binary = (hth_text){.p = NULL};
-    } else {
-        hth_text_put(&a->head, ",\"data\":");
-        hth_text_add(&a->head, classes.json.p, classes.json.n);
-        hth_text_put(&a->head, "}");
-    }
-    hth_infer_classes_fini(&classes);
-}
-
-static void answer_output(answer *a, const hth_request_tensor *t, bool binary)
-{
-    hth_text *out = &a->head;
-    answer_begin(out, t->name, hth_dtype_name(t->t.dtype), &t->t.shape);
-    if (binary) {
-        answer_size(out, t->t.bytes);
-        a->piece[a->n_pieces++].tensor = &t->t;
-    } else {
-        hth_text_put(out, ",\"data\":");
-        hth_json_write(out, &t->t);
-        hth_text_put(out, "}");
-    }
-}
-
-static const hth_request_tensor *result_find(const hth_infer_result *r, const char *name)
-{
-    const hth_request_tensor *t = r->t;
-    while (strcmp(t->name, name) != 0) { // infer_check has found it
-        t++;
-    }
-    return t;
-}
-
-// infer_share copies outputs to shared memory that were not written there.
-static void infer_share(const hth_infer_call *c)
-{
-    for (int i = 0; i < c->n_wanted; i++) {
-        const hth_infer_wanted *w = &c->wanted[i];
-        const hth_tensor *t = w->at != NULL ? &result_find(c->result, w->name)->t : NULL;
-        if (t != NULL && t->data != w->at) {
-            memcpy(w->at, t->data, t->bytes); // infer_check has seen that there is room
-        }
-    }
-}
-
-void hth_infer_who(const hth_infer_call *c, hth_text *out)
-{
-    hth_text_put(out, "{");
-    if (c->id[0] != 0) {
-        hth_text_put(out, "\"id\":");
-        hth_text_quoted(out, c->id);
-        hth_text_put(out, ",");
-    }
-    hth_text_put(out, "\"model_name\":");
-    hth_text_quoted(out, c->c.args.name);
-    hth_text_put(out, ",\"model_version\":\"");
-    hth_text_int(out, c->c.r.version);
-    hth_text_put(out, "\"");
-}
-
-static void answer_head(answer *a)
-{
-    const hth_infer_call *c = a->c;
-    hth_text *out = &a->head;
-    hth_infer_who(c, out);
-    hth_text_put(out, ",\"outputs\":[");
-    int n = c->n_wanted > 0 ? c->n_wanted : c->result->n;
-    for (int i = 0; i < n; i++) {
-        hth_text_put(out, i > 0 ? "," : "");
-        const hth_infer_wanted *w = c->n_wanted > 0 ? &c->wanted[i] : NULL;
-        if (w != NULL && w->classes > 0) {
-            answer_classes(a, result_find(c->result, w->name), w);
-        } else if (w != NULL && w->at != NULL) {
-            const hth_request_tensor *t = result_find(c->result, w->name);
-            answer_begin(out, t->name, hth_dtype_name(t->t.dtype), &t->t.shape);
-            hth_text_put(out, "}"); // and nothing else: clients take parameters for binary data
-        } else if (w != NULL) {
-            answer_output(a, result_find(c->result, w->name), w->binary);
-        } else {
-            answer_output(a, &c->result->t[i], c->all_binary);
-        }
-    }
-    hth_text_put(out, "]}");
-}
-
-static void reference_sent(const void *data, size_t bytes, void *result)
-{
-    result_rele(result);
-}
-
-static int answer_tensor(struct evbuffer *body, const hth_tensor *t, hth_infer_result *r)
-{
-    if (t->bytes < INFER_SMALL_BYTES) {
-        return evbuffer_add(body, t->data, t->bytes);
-    }
-    int rc = evbuffer_add_reference(body, t->data, t->bytes, reference_sent, r);
-    r->refs += rc == 0;
-    return rc;
-}
-
-static bool answer_body(answer *a, struct evbuffer *body)
-{
-    bool ok = body != NULL && !a->head.failed && evbuffer_add(body, a->head.p, a->head.n) == 0;
-    for (int i = 0; i < a->n_pieces && ok; i++) {
-        const piece *p = &a->piece[i];
-        ok = (p->tensor != NULL ? answer_tensor(body, p->tensor, a->c->result)
-                                : evbuffer_add(body, p->text.p, p->text.n)) == 0;
-    }
-    return ok;
-}
-
-static void answer_send(answer *a, struct evbuffer *body)
-{
-    const hth_http_call *call = &a->c->c;
-    char length[24];
-    snprintf(length, sizeof length, "%zu", a->head.n);
-    if (a->n_pieces > 0) {
-        evhttp_add_header(evhttp_request_get_output_headers(call->req),
-                          "Inference-Header-Content-Length", length);
-    }
-    hth_http_deflate(call->req, body);
-    hth_http_send(call->h, call->req, HTTP_OK,
-                  a->n_pieces > 0 ? "application/octet-stream" : "application/json", body);
-}
-
 void hth_infer_name_trace(const hth_infer_call *c)
 {
     hth_trace *trace = c->c.h->tracing;
@@ -335,16 +184,15 @@ void hth_infer_name_trace(const hth_infer_call *c)
     }
 }
 
-void hth_infer_unanswered(const hth_http_call *call, bool over)
+// infer_share copies outputs to shared memory that were not written there.
+static void infer_share(const hth_infer_call *c)
 {
-    if (over) {
-        hth_http_fail(
-            call->h, call->req, HTTP_BADREQUEST,
-            "the answer as JSON is more than %s (limits.message_bytes): binary_data needs "
-            "less",
-            hth_size_of((uint64_t)hth_setting_int(HTH_SET_LIMIT_MESSAGE_BYTES)).text);
-    } else {
-        hth_http_fail(call->h, call->req, HTTP_SERVUNAVAIL, "out of memory for an answer");
+    for (int i = 0; i < c->n_wanted; i++) {
+        const hth_infer_wanted *w = &c->wanted[i];
+        const hth_tensor *t = w->at != NULL ? &hth_infer_output(c->result, w->name)->t : NULL;
+        if (t != NULL && t->data != w->at) {
+            memcpy(w->at, t->data, t->bytes); // infer_check has seen that there is room
+        }
     }
 }
 
@@ -358,35 +206,11 @@ static void infer_finish(hth_http_call *call)
     infer_free_inputs(c);
     if (call->r.err != HTH_OK) {
         hth_http_fail_call(call, c->id);
-        return;
-    }
-    if (c->result == NULL) {
+    } else if (c->result == NULL) {
         hth_http_fail(call->h, call->req, HTTP_NOTIMPLEMENTED, "the model has no outputs");
-        return;
-    }
-    infer_share(c);
-    size_t n = (size_t)(c->n_wanted > 0 ? c->n_wanted : c->result->n);
-    answer *a = hth_calloc(1, sizeof *a + n * sizeof a->piece[0]);
-    struct evbuffer *body = evbuffer_new();
-    if (a != NULL) {
-        a->c = c;
-        a->head.most = (size_t)hth_setting_int(HTH_SET_LIMIT_MESSAGE_BYTES);
-        answer_head(a);
-    }
-    if (a == NULL || !answer_body(a, body)) {
-        hth_infer_unanswered(call, a != NULL && a->head.over);
     } else {
-        answer_send(a, body);
-    }
-    for (int i = 0; a != NULL && i < a->n_pieces; i++) {
-        hth_text_fini(&a->piece[i].text);
-    }
-    if (a != NULL) {
-        hth_text_fini(&a->head);
-    }
-    hth_free(a);
-    if (body != NULL) {
-        evbuffer_free(body);
+        infer_share(c);
+        hth_infer_reply(c);
     }
 }
 
@@ -404,21 +228,86 @@ static void infer_known(hth_infer_call *c)
     c->c.r.known = c->known;
 }
 
-void hth_infer_start(hth_infer_call *c, hth_err err)
+// infer_submit hands a request that was read to the engine.
+static void infer_submit(hth_infer_call *c)
 {
-    struct evhttp_request *req = c->c.req;
-    hth_http_block_done(hth_http_conn_of(c->c.h, req), evhttp_request_get_input_buffer(req));
-    if (err != HTH_OK) {
-        hth_http_call_refuse(&c->c, err);
-        return;
-    }
+    c->c.finish = infer_finish;
     c->c.r.model = c->c.args.spec;
     c->c.r.inputs = c->in;
     c->c.r.n_inputs = c->n_in;
     c->c.r.place = infer_place;
-    c->c.r.keeps = c->c.finish == infer_finish;
+    c->c.r.keeps = !c->flat;
     infer_known(c);
     hth_http_call_submit(&c->c);
+}
+
+// ---- reading
+
+// infer_work reads the request on a thread. Its body, and the text that was parsed, go there, too:
+// to free much takes as long as to copy it.
+static hth_err infer_work(hth_http_call *call)
+{
+    hth_infer_call *c = (hth_infer_call *)call;
+    hth_err err = c->read(c);
+    evbuffer_free(c->taken);
+    c->taken = c->body = NULL;
+    return err;
+}
+
+static void infer_read(hth_http_call *call)
+{
+    hth_infer_call *c = (hth_infer_call *)call;
+    if (call->r.err != HTH_OK) {
+        hth_http_fail_err(call->h, call->req, hth_fail(call->r.err, "%s", call->r.detail));
+    } else {
+        infer_submit(c);
+    }
+}
+
+// infer_begin notes what a reader needs of the connection, whose it is no more on another thread.
+static void infer_begin(hth_infer_call *c)
+{
+    hth_http *h = c->c.h;
+    c->body = evhttp_request_get_input_buffer(c->c.req);
+    c->arrived = hth_http_block_of(hth_http_conn_of(h, c->c.req), c->body);
+    c->near = hth_shm_allowed(h->shm) == HTH_OK && hth_http_is_near(h, c->c.req);
+}
+
+// infer_take makes the body the call's own. false: out of memory.
+static bool infer_take(hth_infer_call *c, hth_http_conn *conn)
+{
+    c->taken = evbuffer_new();
+    if (c->taken == NULL || evbuffer_add_buffer(c->taken, c->body) != 0) {
+        return false;
+    }
+    c->body = c->taken;
+    hth_http_block_done(conn, evhttp_request_get_input_buffer(c->c.req));
+    return true;
+}
+
+void hth_infer_start(hth_infer_call *c, size_t text_bytes, hth_err (*read)(hth_infer_call *c))
+{
+    hth_http_conn *conn = hth_http_conn_of(c->c.h, c->c.req);
+    infer_begin(c);
+    size_t copied = c->arrived != NULL ? 0 : evbuffer_get_length(c->body);
+    c->read = read;
+    if (text_bytes > INFER_LONG_TEXT || copied > INFER_LONG_COPY) {
+        c->c.task.cost = text_bytes + copied;
+        c->c.task.goes_on = conn != NULL && conn->inflated;
+        if (infer_take(c, conn)) {
+            hth_http_call_work(&c->c, infer_work, infer_read);
+        } else {
+            hth_http_call_refuse(&c->c, hth_fail(HTH_ENOMEM, "out of memory for a request"));
+        }
+        return;
+    }
+    hth_err err = read(c);
+    hth_http_block_done(conn, c->body);
+    if (err != HTH_OK) {
+        hth_http_call_refuse(&c->c, err);
+    } else {
+        infer_submit(c);
+    }
 }
 
 hth_infer_call *hth_infer_new(hth_http *h, struct evhttp_request *req, const hth_http_args *a)
@@ -426,7 +315,7 @@ hth_infer_call *hth_infer_new(hth_http *h, struct evhttp_request *req, const hth
     hth_infer_call *c = hth_http_call_new(h, req, a, sizeof *c);
     if (c != NULL) {
         c->c.drop = infer_drop;
-        c->c.finish = infer_finish;
+        c->id = "";
     }
     return c;
 }
@@ -438,7 +327,8 @@ static void infer_raw(hth_http_call *question)
     hth_infer_call *c =
         model != NULL ? hth_infer_new(question->h, question->req, &question->args) : NULL;
     if (c != NULL) {
-        hth_infer_start(c, hth_infer_read_raw(c, model));
+        c->model = json_incref(model);
+        hth_infer_start(c, 0, hth_infer_read_raw);
     }
     json_decref(model);
 }
@@ -454,7 +344,10 @@ void hth_http_infer(hth_http *h, struct evhttp_request *req, const hth_http_args
         return;
     }
     hth_infer_call *c = hth_infer_new(h, req, a);
-    if (c != NULL) {
-        hth_infer_start(c, hth_infer_read(c));
+    hth_err err = c != NULL ? hth_infer_head(c) : HTH_OK;
+    if (err != HTH_OK) {
+        hth_http_call_refuse(&c->c, err);
+    } else if (c != NULL) {
+        hth_infer_start(c, c->head_bytes, hth_infer_read);
     }
 }

@@ -8,11 +8,19 @@
 #include "server/http_json.h"
 
 #include "base/settings.h"
+#include "server/account.h"
 
 #include <string.h>
 
-// The most values that jansson is given: some 100 bytes each.
-#define JSON_MOST_VALUES (1 << 20)
+// The most values that jansson is given, which the loop frees; what each takes; and from where on
+// that is counted.
+#define JSON_MOST_VALUES (64 << 10)
+#define JSON_VALUE_BYTES 100
+#define JSON_COUNTED     (64 << 10)
+// The most text besides tensors' data: jansson takes a second for some 30 MiB.
+#define JSON_MOST_TEXT (16 << 20)
+// Blanks that are worth leaving out.
+#define JSON_BLANKS 256
 
 // ---- the pass
 
@@ -151,10 +159,29 @@ static hth_err pass_count(pass *s)
                           JSON_MOST_VALUES);
 }
 
+// pass_blanks returns the index behind the blanks that begin at `i`. Many are left out, but for the
+// first: jansson takes ten times as long for each.
+static size_t pass_blanks(pass *s, size_t i)
+{
+    size_t from = i + 1;
+    while (i < s->n && is_space(s->text[i])) {
+        i++;
+    }
+    if (i - from >= JSON_BLANKS) {
+        hth_text_add(&s->rest, s->text + s->copied, from - s->copied);
+        s->copied = i;
+    }
+    return i;
+}
+
 static hth_err pass_run(pass *s)
 {
     for (size_t i = 0; i < s->n;) {
         char c = s->text[i];
+        if (is_space(c)) {
+            i = pass_blanks(s, i);
+            continue;
+        }
         if (c == '"') {
             size_t to = string_end(s->text, s->n, i);
             pass_string(s, i, to);
@@ -192,8 +219,28 @@ static hth_err json_load(const char *text, size_t n, json_t **out)
                           hth_err_json(e.text), e.position);
 }
 
+// pass_hold counts the memory that the values take, before they are parsed; and refuses what takes
+// jansson too long.
+static hth_err pass_hold(const pass *s, uint64_t *counted)
+{
+    uint64_t bytes = (uint64_t)s->values * JSON_VALUE_BYTES;
+    size_t text = s->rest.n + s->n - s->copied;
+    if (s->data != NULL && text > JSON_MOST_TEXT) {
+        return hth_fail(HTH_ETOOBIG,
+                        "the JSON has %zu bytes besides its tensors' data: at most %d are read",
+                        text, JSON_MOST_TEXT);
+    }
+    if (counted != NULL && bytes > JSON_COUNTED) {
+        if (!hth_account_take(bytes)) {
+            return hth_fail(HTH_EBUSY, "the server holds too much for its clients: try again");
+        }
+        *counted += bytes;
+    }
+    return HTH_OK;
+}
+
 static hth_err json_request(const char *text, size_t n, bool flat, hth_json_span *data, int max,
-                            json_t **out)
+                            uint64_t *counted, json_t **out)
 {
     *out = NULL;
     if (n >= 3 && memcmp(text, "\xEF\xBB\xBF", 3) == 0) { // a byte order mark
@@ -207,6 +254,7 @@ static hth_err json_request(const char *text, size_t n, bool flat, hth_json_span
               .max = max,
               .deepest = (int)hth_setting_int(HTH_SET_HTTP_JSON_DEPTH)};
     hth_err err = pass_run(&s);
+    err = err == HTH_OK ? pass_hold(&s, counted) : err;
     if (err == HTH_OK && s.copied > 0) {
         hth_text_add(&s.rest, text + s.copied, n - s.copied);
         err = s.rest.failed ? hth_fail(HTH_ENOMEM, "out of memory for a request")
@@ -218,17 +266,19 @@ static hth_err json_request(const char *text, size_t n, bool flat, hth_json_span
     return err;
 }
 
-hth_err hth_json_request(const char *text, size_t n, hth_json_span *data, int max, json_t **out)
+hth_err hth_json_request(const char *text, size_t n, hth_json_span *data, int max,
+                         uint64_t *counted, json_t **out)
 {
-    return json_request(text, n, false, data, max, out);
+    return json_request(text, n, false, data, max, counted, out);
 }
 
-hth_err hth_json_flat(const char *text, size_t n, hth_json_span *data, int max, json_t **out)
+hth_err hth_json_flat(const char *text, size_t n, hth_json_span *data, int max, uint64_t *counted,
+                      json_t **out)
 {
-    return json_request(text, n, true, data, max, out);
+    return json_request(text, n, true, data, max, counted, out);
 }
 
 hth_err hth_json_parse(const char *text, size_t n, json_t **out)
 {
-    return hth_json_request(text, n, NULL, 0, out);
+    return hth_json_request(text, n, NULL, 0, NULL, out);
 }

@@ -41,9 +41,10 @@ static hth_err raw_shape(const json_t *dims, bool batch, size_t bytes, hth_reque
                           in->name);
 }
 
-hth_err hth_infer_read_raw(hth_infer_call *c, const json_t *model)
+hth_err hth_infer_read_raw(hth_infer_call *c)
 {
-    struct evbuffer *body = evhttp_request_get_input_buffer(c->c.req);
+    struct evbuffer *body = c->body;
+    const json_t *model = c->model;
     const json_t *list = json_object_get(model, "inputs"), *input = json_array_get(list, 0);
     const char *type = json_string_value(json_object_get(input, "datatype"));
     size_t bytes = evbuffer_get_length(body);
@@ -54,7 +55,7 @@ hth_err hth_infer_read_raw(hth_infer_call *c, const json_t *model)
                         json_array_size(list), c->c.args.name);
     }
     c->in = hth_calloc(1, sizeof *c->in);
-    c->block = hth_http_block_of(hth_http_conn_of(c->c.h, c->c.req), body);
+    c->block = c->arrived;
     if (c->block != NULL && (uintptr_t)c->block->body % HTH_INFER_ALIGN == 0) {
         c->block->refs++;
     } else {

@@ -10,12 +10,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Above, floating-point inputs are used where a client put them.
+// What text takes as tensors is counted above that.
+#define READ_COUNTED (64 << 10)
 
 typedef struct reading {
     hth_infer_call *c;
     struct evbuffer *body;
     size_t head_bytes, binary_bytes; // of the body, and of the inputs so far
+    size_t text_bytes;               // of inputs that are text, as tensors
     hth_json_span data[HTH_INFER_MAX_TENSORS];
     bool binary[HTH_INFER_MAX_TENSORS]; // of an input: it is behind the head
     bool here[HTH_INFER_MAX_TENSORS];   // .. and used there
@@ -81,9 +83,8 @@ static hth_err read_shared(hth_infer_call *c, const json_t *parameters, const ch
     if (HTH_GROW(c->held, c->n_held, c->cap_held) != 0) {
         return hth_fail(HTH_ENOMEM, "out of memory for a request");
     }
-    const char *tenant = hth_http_is_near(c->c.h, c->c.req) ? c->c.tenant : NULL;
-    HTH_TRY(hth_shm_range(c->c.h->shm, tenant, json_string_value(region), offset, *bytes, at,
-                          &c->held[c->n_held]));
+    HTH_TRY(hth_shm_range(c->c.h->shm, c->near ? c->c.tenant : NULL, json_string_value(region),
+                          offset, *bytes, at, &c->held[c->n_held]));
     c->n_held++;
     return HTH_OK;
 }
@@ -192,7 +193,7 @@ static bool in_place(const hth_tensor *t)
 static void read_behind(reading *s)
 {
     hth_infer_call *c = s->c;
-    hth_http_block *b = hth_http_block_of(hth_http_conn_of(c->c.h, c->c.req), s->body);
+    hth_http_block *b = c->arrived;
     uint64_t from = s->head_bytes;
     for (int i = 0; i < c->n_in; i++) {
         hth_tensor *t = &c->in[i].t;
@@ -228,7 +229,7 @@ static hth_err read_elsewhere(reading *s, char *at)
             memcpy(t->data, shared, t->bytes);
             hth_infer_clean_bools(t);
         } else if (s->data[i].p != NULL) {
-            hth_err err = hth_json_read(&s->data[i], t);
+            hth_err err = hth_json_read(&s->data[i], t, &c->c.r.canceled);
             if (err != HTH_OK) {
                 return hth_err_prefix(err, "Unable to parse 'data' of input '%s'", c->in[i].name);
             }
@@ -246,6 +247,10 @@ static hth_err read_data(reading *s)
     for (int i = 0; i < c->n_in; i++) {
         bool there = s->here[i] || in_place(&c->in[i].t);
         bytes += there ? 0 : hth_infer_aligned(c->in[i].t.bytes);
+        s->text_bytes += s->data[i].p != NULL ? c->in[i].t.bytes : 0;
+    }
+    if (s->text_bytes > READ_COUNTED) {
+        HTH_TRY(hth_infer_count(c, s->text_bytes));
     }
     c->data = hth_engine_alloc(c->c.h->engine, bytes + HTH_INFER_ALIGN);
     if (c->data == NULL) {
@@ -354,13 +359,11 @@ static hth_err read_outputs(hth_infer_call *c)
 
 // ---- the whole
 
-// read_head_bytes stores how long the JSON head is: the header Inference-Header-Content-Length, or
-// all.
-static hth_err read_head_bytes(reading *s, const struct evhttp_request *req)
+hth_err hth_infer_head(hth_infer_call *c)
 {
-    const char *text = hth_http_header(req, "Inference-Header-Content-Length");
-    size_t whole = evbuffer_get_length(s->body);
-    s->head_bytes = whole;
+    const char *text = hth_http_header(c->c.req, "Inference-Header-Content-Length");
+    size_t whole = evbuffer_get_length(evhttp_request_get_input_buffer(c->c.req));
+    c->head_bytes = whole;
     if (text == NULL) {
         return HTH_OK;
     }
@@ -372,21 +375,31 @@ static hth_err read_head_bytes(reading *s, const struct evhttp_request *req)
                         "of %zu bytes",
                         text, whole);
     }
-    s->head_bytes = (size_t)v;
+    c->head_bytes = (size_t)v;
     return HTH_OK;
+}
+
+// read_text parses the head. A thread does not look for what was seen before: it has long ones.
+static hth_err read_text(reading *s, const char *text)
+{
+    hth_infer_call *c = s->c;
+    return c->taken == NULL ? hth_seen_request(&c->c.h->seen, text, s->head_bytes, s->data,
+                                               HTH_INFER_MAX_TENSORS, &c->counted, &c->head)
+                            : hth_json_request(text, s->head_bytes, s->data, HTH_INFER_MAX_TENSORS,
+                                               &c->counted, &c->head);
 }
 
 hth_err hth_infer_read(hth_infer_call *c)
 {
     reading s;
     s.c = c;
-    s.body = evhttp_request_get_input_buffer(c->c.req);
-    s.head_bytes = s.binary_bytes = 0;
+    s.body = c->body;
+    s.head_bytes = c->head_bytes;
+    s.binary_bytes = s.text_bytes = 0;
     json_t *id;
     memset(s.data, 0, sizeof s.data);
     memset(s.binary, 0, sizeof s.binary);
     memset(s.here, 0, sizeof s.here);
-    HTH_TRY(read_head_bytes(&s, c->c.req));
     if (s.head_bytes == 0) {
         return hth_fail(HTH_EINVAL, "the request has no body");
     }
@@ -394,8 +407,7 @@ hth_err hth_infer_read(hth_infer_call *c)
     if (text == NULL) {
         return hth_fail(HTH_ENOMEM, "out of memory for a request");
     }
-    HTH_TRY(hth_seen_request(&c->c.h->seen, text, s.head_bytes, s.data, HTH_INFER_MAX_TENSORS,
-                             &c->head));
+    HTH_TRY(read_text(&s, text));
     if (!json_is_object(c->head)) {
         return hth_fail(HTH_EINVAL, "the request is not a JSON object");
     }

@@ -33,7 +33,7 @@ static void seen_keep(hth_seen *s, const char *text, size_t n, json_t *doc)
 }
 
 hth_err hth_seen_request(hth_seen *s, const char *text, size_t n, hth_json_span *data, int max,
-                         json_t **out)
+                         uint64_t *counted, json_t **out)
 {
     for (const hth_seen_head *h = s->head; h < s->head + HTH_SEEN_HEADS; h++) {
         if (h->n == n && h->text != NULL && memcmp(h->text, text, n) == 0) {
@@ -41,7 +41,7 @@ hth_err hth_seen_request(hth_seen *s, const char *text, size_t n, hth_json_span 
             return HTH_OK;
         }
     }
-    HTH_TRY(hth_json_request(text, n, data, max, out));
+    HTH_TRY(hth_json_request(text, n, data, max, counted, out));
     if (n <= HTH_SEEN_BYTES && seen_recurs(*out, data, max)) {
         seen_keep(s, text, n, *out);
     }

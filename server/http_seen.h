@@ -26,7 +26,7 @@ typedef struct hth_seen {
 // without tensors' data, and without an "id", which would make each another one. What is kept was
 // within http.json_depth when it came first.
 hth_err hth_seen_request(hth_seen *s, const char *text, size_t n, hth_json_span *data, int max,
-                         json_t **out);
+                         uint64_t *counted, json_t **out);
 void hth_seen_fini(hth_seen *s);
 
 #endif

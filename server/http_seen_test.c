@@ -14,7 +14,7 @@ static json_t *ask(hth_seen *s, const char *text, hth_json_span data[MAX])
 {
     json_t *doc;
     memset(data, 0, MAX * sizeof data[0]);
-    assert_ok(hth_seen_request(s, text, strlen(text), data, MAX, &doc));
+    assert_ok(hth_seen_request(s, text, strlen(text), data, MAX, NULL, &doc));
     return doc;
 }
 
@@ -66,7 +66,7 @@ static void distinguishes(void **state)
         assert_int_equal(data[0].n, 3);
         assert_memory_equal(data[0].p, "[5]", 3);
         json_t *doc;
-        assert_int_equal(hth_seen_request(&s, "{\"inputs\"", 9, data, MAX, &doc), HTH_EINVAL);
+        assert_int_equal(hth_seen_request(&s, "{\"inputs\"", 9, data, MAX, NULL, &doc), HTH_EINVAL);
         assert_null(doc);
     }
     hth_seen_fini(&s);

@@ -12,6 +12,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -41,6 +42,7 @@ struct hth_shm_region {
 struct hth_shm {
     bool allowed;
     hth_engine *engine;
+    pthread_mutex_t lock; // changes of the table, on the loop; other threads' looking; and `refs`
     hth_shm_region *regions;
 };
 
@@ -50,6 +52,7 @@ hth_err hth_shm_open(bool allowed, hth_engine *engine, hth_shm **out)
     if (*out == NULL) {
         return hth_fail(HTH_ENOMEM, "out of memory for shared regions");
     }
+    pthread_mutex_init(&(*out)->lock, NULL);
     (*out)->allowed = allowed;
     (*out)->engine = engine;
     return HTH_OK;
@@ -59,6 +62,7 @@ void hth_shm_close(hth_shm *s)
 {
     if (s != NULL) {
         hth_shm_unregister(s, &(hth_shm_asker){.admin = true}, "");
+        pthread_mutex_destroy(&s->lock);
         hth_free(s);
     }
 }
@@ -94,7 +98,11 @@ static void region_unmap(const hth_shm_region *r)
 
 void hth_shm_rele(hth_shm_region *r)
 {
-    if (--r->refs == 0) {
+    hth_shm *s = r->shm;
+    pthread_mutex_lock(&s->lock);
+    bool last = --r->refs == 0;
+    pthread_mutex_unlock(&s->lock);
+    if (last) {
         region_unmap(r);
         hth_free(r);
     }
@@ -189,7 +197,9 @@ static hth_err region_add(hth_shm *s, hth_shm_region *r, uid_t uid)
         return err;
     }
     r->refs = 1;
+    pthread_mutex_lock(&s->lock);
     HASH_ADD(hh, s->regions, id, sizeof r->id, r);
+    pthread_mutex_unlock(&s->lock);
     if (!HTH_HASH_ADDED(r)) {
         region_unmap(r);
         return hth_fail(HTH_ENOMEM, "out of memory for a shared region");
@@ -238,7 +248,9 @@ void hth_shm_unregister(hth_shm *s, const hth_shm_asker *a, const char *name)
     for (hth_shm_region *r = s->regions, *next; r != NULL; r = next) {
         next = r->hh.next;
         if (asker_sees(a, r, name, others)) {
+            pthread_mutex_lock(&s->lock);
             HASH_DEL(s->regions, r);
+            pthread_mutex_unlock(&s->lock);
             hth_shm_rele(r);
         }
     }
@@ -266,11 +278,9 @@ hth_err hth_shm_status(const hth_shm *s, const hth_shm_asker *a, const char *nam
     return HTH_OK;
 }
 
-hth_err hth_shm_range(hth_shm *s, const char *tenant, const char *name, uint64_t offset,
-                      uint64_t bytes, char **out, hth_shm_region **held)
+// region_range looks for [offset, offset + bytes), and holds the region.
+static hth_err region_range(hth_shm_region *r, uint64_t offset, uint64_t bytes, const char *name)
 {
-    HTH_TRY(hth_shm_allowed(s));
-    hth_shm_region *r = shm_find(s, tenant, name);
     if (r == NULL) {
         return hth_fail(HTH_ENOENT, "Unable to find shared memory region: '%.200s'", name);
     }
@@ -282,7 +292,20 @@ hth_err hth_shm_range(hth_shm *s, const char *tenant, const char *name, uint64_t
                         name);
     }
     r->refs++;
-    *out = r->data + offset;
-    *held = r;
     return HTH_OK;
+}
+
+hth_err hth_shm_range(hth_shm *s, const char *tenant, const char *name, uint64_t offset,
+                      uint64_t bytes, char **out, hth_shm_region **held)
+{
+    HTH_TRY(hth_shm_allowed(s));
+    pthread_mutex_lock(&s->lock);
+    hth_shm_region *r = shm_find(s, tenant, name);
+    hth_err err = region_range(r, offset, bytes, name);
+    pthread_mutex_unlock(&s->lock);
+    if (err == HTH_OK) {
+        *out = r->data + offset;
+        *held = r;
+    }
+    return err;
 }

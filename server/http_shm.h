@@ -5,7 +5,8 @@
 // A region belongs to the tenant that registered it, and its name is one of that tenant's names:
 // for all others it is not there, whatever they ask. An object is mapped when the user whose
 // program asks may read and write it, not when hearthd may: nothing else would keep a token from
-// being a key to all of /dev/shm. Loop's thread only; memory of a held region may be used by any.
+// being a key to all of /dev/shm. Loop's thread only, but for hth_shm_range and hth_shm_rele;
+// memory of a held region may be used by any.
 #ifndef HTH_SERVER_HTTP_SHM_H
 #define HTH_SERVER_HTTP_SHM_H
 

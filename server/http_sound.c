@@ -15,6 +15,9 @@
 #include <strings.h>
 #include <sys/queue.h>
 
+// The most JSON of a request that brings no tensors and no model.
+#define SOUND_BODY_BYTES (64 << 10)
+
 const char *hth_http_header(const struct evhttp_request *req, const char *name)
 {
     const struct evkeyval *kv;
@@ -171,6 +174,11 @@ bool hth_http_body(hth_http *h, struct evhttp_request *req, json_t **out)
     *out = NULL;
     if (n == 0) {
         return true;
+    }
+    if (n > SOUND_BODY_BYTES) {
+        hth_http_fail(h, req, 413, "the body of this request is %zu bytes: at most %d are read", n,
+                      SOUND_BODY_BYTES);
+        return false;
     }
     const char *text = (const char *)evbuffer_pullup(in, -1);
     hth_err err = text != NULL ? hth_json_parse(text, n, out)

@@ -166,6 +166,7 @@ void hth_json_write(hth_text *out, const hth_tensor *t)
     size_t size = hth_dtype_bytes(t->dtype);
     hth_text_put(out, "[");
     for (size_t at = 0; at < t->bytes && !out->failed; at += size) {
+        out->failed = out->canceled != NULL && atomic_load(out->canceled);
         if (at > 0) {
             hth_text_put(out, ",");
         }

@@ -6,7 +6,8 @@
 // "strict" refuses what is not FP32; "late" fails after its outputs were placed; "hold" runs until
 // it is canceled or fake_release() is called. Queries: "devices" has a fixed answer; "stats" and
 // "loaded" have fake_models rows of models m0, m1, ..; "bench" reports progress until it is
-// canceled, or ten steps; any other word is refused.
+// canceled, or ten steps; any other word is refused. Memory of fake_hold_bytes or more is given
+// when fake_released is set.
 #ifndef HTH_TESTS_FAKE_ENGINE_H
 #define HTH_TESTS_FAKE_ENGINE_H
 
@@ -28,12 +29,13 @@ struct hth_engine {
     bool running;
 };
 
-static atomic_int fake_taken;    // requests for "hold" that were submitted
-static atomic_int fake_held;     // requests inside "hold"
-static atomic_int fake_released; // "hold" may end
-static atomic_int fake_canceled; // requests that ended because they were canceled
-static atomic_int fake_models;   // that "stats" and "loaded" tell of
-static atomic_int fake_lists;    // how often it was asked for these
+static atomic_int fake_taken;           // requests for "hold" that were submitted
+static atomic_int fake_held;            // requests inside "hold"
+static atomic_int fake_released;        // "hold" may end
+static _Atomic(size_t) fake_hold_bytes; // of memory that is waited for; 0: none is
+static atomic_int fake_canceled;        // requests that ended because they were canceled
+static atomic_int fake_models;          // that "stats" and "loaded" tell of
+static atomic_int fake_lists;           // how often it was asked for these
 static const void *volatile fake_last_input;
 static atomic_uint fake_last_priority; // of the last inference
 static _Atomic(uint64_t) fake_last_timeout_us;
@@ -219,6 +221,14 @@ void hth_engine_unshare(hth_engine *e, const void *base)
 
 void *hth_engine_alloc(hth_engine *e, size_t bytes)
 {
+    size_t hold = atomic_load(&fake_hold_bytes);
+    if (hold > 0 && bytes >= hold) {
+        atomic_fetch_add(&fake_held, 1);
+        while (!atomic_load(&fake_released)) {
+            fake_nap();
+        }
+        atomic_fetch_sub(&fake_held, 1);
+    }
     return hth_alloc_aligned(bytes, 64);
 }
 

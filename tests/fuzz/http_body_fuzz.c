@@ -19,6 +19,7 @@ typedef struct fuzz_body {
     fuzz_come come;
     const char *model; // the engine's answer, for a raw body
     size_t piece;
+    bool taken;          // read as on another thread
     char head_bytes[64]; // the header
     char *p;
     size_t n;
@@ -164,14 +165,20 @@ static hth_err decode(hth_http *h, const fuzz_body *b)
     put(h, &conn, b, in);
     hth_infer_call *c = hth_infer_new(h, req, &args);
     bool raw = hth_infer_is_raw(req);
-    json_t *model = raw ? json_loads(b->model, 0, NULL) : NULL;
-    hth_err err = raw ? hth_infer_read_raw(c, model) : hth_infer_read(c);
+    c->model = raw ? json_loads(b->model, 0, NULL) : NULL;
+    c->arrived = hth_http_block_of(&conn, in);
+    c->body = in;
+    if (b->taken) { // as for another thread
+        c->body = c->taken = evbuffer_new();
+        evbuffer_add_buffer(c->taken, in);
+    }
+    hth_err err = raw ? hth_infer_read_raw(c) : hth_infer_head(c);
+    err = raw || err != HTH_OK ? err : hth_infer_read(c);
     hth_http_block_done(&conn, in);
     if (err == HTH_OK) {
         check(c, b, raw);
     }
     hth_http_call_free(&c->c);
-    json_decref(model);
     evhttp_request_free(req);
     must(h->reserved == 0);
     return err;
@@ -213,6 +220,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
     }
     hth_err first = decode(&h, &b);
     must(decode(&h, &b) == first); // the JSON may have been kept
+    b.taken = true;
+    must(decode(&h, &b) == first);
     hth_seen_fini(&h.seen);
     free(b.p);
     return 0;

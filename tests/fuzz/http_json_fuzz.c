@@ -21,12 +21,12 @@ static void read_as(const hth_json_span *s, hth_dtype dtype, hth_shape shape)
     hth_tensor again = t;
     t.data = hth_alloc(t.bytes + 1);
     again.data = hth_alloc(t.bytes + 1);
-    if (hth_json_read(s, &t) == HTH_OK) {
+    if (hth_json_read(s, &t, NULL) == HTH_OK) {
         hth_text text = {.p = NULL};
         hth_json_write(&text, &t);
         const hth_json_span written = {text.p, text.n};
         bool infinite = text.n > 0 && memmem(text.p, text.n, "Infinity", 8) != NULL;
-        if (!infinite && (hth_json_read(&written, &again) != HTH_OK ||
+        if (!infinite && (hth_json_read(&written, &again, NULL) != HTH_OK ||
                           memcmp(t.data, again.data, t.bytes) != 0)) {
             abort();
         }
@@ -43,7 +43,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
     json_t *doc;
     char *text = malloc(n + 1); // of its own size: a byte too far is seen
     memcpy(text, bytes, n);
-    if (hth_json_request(text, n, data, FUZZ_INPUTS, &doc) == HTH_OK) {
+    if (hth_json_request(text, n, data, FUZZ_INPUTS, NULL, &doc) == HTH_OK) {
         for (int i = 0; i < FUZZ_INPUTS; i++) {
             for (size_t k = 0; k < sizeof types / sizeof types[0] && data[i].p != NULL; k++) {
                 read_as(&data[i], types[k], (hth_shape){1, {3}});
