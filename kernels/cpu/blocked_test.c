@@ -304,6 +304,30 @@ static void resizing(void **state)
     }
 }
 
+// A model says how long a side becomes, for as many nodes as it likes: what a kernel needs for that
+// is planned memory, no table of its own that grows with the side.
+static void resizing_to_any_length(void **state)
+{
+    (void)state;
+    fixture f;
+    fixture_open(&f, 31);
+    hth_shape y = SHAPE(1, 1, 1, 1 << 20);
+    int in[4] = {fixture_value(&f, SHAPE(1, 1, 1, 1 << 18)), -1, -1,
+                 fixture_const_of(&f, HTH_DT_I64, SHAPE(4), y.dim)};
+    int out = fixture_value(&f, y);
+    hth_node_set_str(fixture_node(&f, HTH_OP_RESIZE, in, 4, &out, 1), "mode", "linear");
+    int64_t live = hth_alloc_live();
+    hth_kernel *k;
+    assert_int_equal(hth_kernel_prepare(&f.device, f.graph, &f.graph->nodes[f.node], NULL, &k),
+                     HTH_OK);
+    assert_string_equal(k->implementation, "resize");
+    assert_int_equal(hth_alloc_live(), live + 1);
+    assert_true(k->workspace_bytes > 1 << 20);
+    hth_kernel_close(k);
+    fixture_check(&f, NULL, false, 1e-5);
+    fixture_close(&f);
+}
+
 static void lrn_5(hth_node *n)
 {
     hth_node_set_int(n, "size", 5);
@@ -351,11 +375,17 @@ static void reordering(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(pooling),        cmocka_unit_test(reduce_mean_is_a_pool),
-        cmocka_unit_test(activations),    cmocka_unit_test(broadcasts),
-        cmocka_unit_test(scale_and_norm), cmocka_unit_test(concatenation),
-        cmocka_unit_test(split_layouts),  cmocka_unit_test(resizing),
-        cmocka_unit_test(normalizing),    cmocka_unit_test(reordering),
+        cmocka_unit_test(pooling),
+        cmocka_unit_test(reduce_mean_is_a_pool),
+        cmocka_unit_test(activations),
+        cmocka_unit_test(broadcasts),
+        cmocka_unit_test(scale_and_norm),
+        cmocka_unit_test(concatenation),
+        cmocka_unit_test(split_layouts),
+        cmocka_unit_test(resizing),
+        cmocka_unit_test(resizing_to_any_length),
+        cmocka_unit_test(normalizing),
+        cmocka_unit_test(reordering),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Resize over the spatial dimensions of images ([N, C, H, W], also [N, C, W]), nearest and linear.
-// What each output coordinate reads is a small table per dimension, made when the kernel is
-// prepared: two source indices and a weight (nearest: weight 0), so that all coordinate rules of
-// ONNX cost the same while running. ResizeGrad walks the same tables: a thread zeroes a plane of dx
+// What each output coordinate reads is a small table per dimension: two source indices and a weight
+// (nearest: weight 0), so that all coordinate rules of ONNX cost the same. Each run makes the
+// tables anew in its workspace: a model names lengths as it likes, and what is kept for each of its
+// nodes would be planned by nobody. ResizeGrad walks the same tables: a thread zeroes a plane of dx
 // and adds each gradient to where its output was read, always in the same order.
 #include "kernels/cpu/blocked.h"
+#include "kernels/cpu/plain.h"
 
 #include "base/alloc.h"
 #include "device/cpu/team.h"
@@ -12,38 +14,55 @@
 #include <math.h>
 #include <string.h>
 
+#define RESIZE_TAP 8 // operations to make one
+
 typedef struct resize_tap {
     uint32_t first, second; // source coordinates
     float weight;           // of the second
 } resize_tap;
 
+enum coordinates { HALF_PIXEL, PYTORCH_HALF_PIXEL, ASYMMETRIC, ALIGN_CORNERS, N_COORDINATES };
+static const char *const coordinate_names[] = {"half_pixel", "pytorch_half_pixel", "asymmetric",
+                                               "align_corners"};
+enum nearest { PREFER_FLOOR, PREFER_CEIL, FLOOR, CEIL, N_NEAREST };
+static const char *const nearest_names[] = {"round_prefer_floor", "round_prefer_ceil", "floor",
+                                            "ceil"};
+
 typedef struct resize_kernel {
     hth_kernel base;
     int n_threads;
     bool linear, grad;
+    enum coordinates coordinates;
+    enum nearest nearest;
+    double scale_h, scale_w;
     hth_rows rows; // of the resized tensor
     size_t in_h, in_w, out_h, out_w;
-    resize_tap *h, *w;
 } resize_kernel;
 
 typedef struct resize_job {
     const resize_kernel *k;
     const float *x;
     float *y;
+    resize_tap *h, *w; // the tables, out_h and out_w of them
 } resize_job;
 
 static inline __attribute__((always_inline)) void resize_line(const resize_kernel *k,
-                                                              const float *top, const float *bottom,
-                                                              float v, float *y, size_t B)
+                                                              const resize_tap *t, const float *top,
+                                                              const float *bottom, float v,
+                                                              float *y, size_t B)
 {
-    for (size_t i = 0; i < k->out_w; i++) {
-        const resize_tap *t = &k->w[i];
-        const float *a = top + t->first * B, *b = top + t->second * B;
-        const float *c = bottom + t->first * B, *d = bottom + t->second * B;
-        float u = t->weight;
+    for (size_t i = 0; i < k->out_w && !k->linear; i++) {
+        for (size_t l = 0; l < B; l++) {
+            y[i * B + l] = top[t[i].first * B + l];
+        }
+    }
+    for (size_t i = 0; i < k->out_w && k->linear; i++) {
+        const float *a = top + t[i].first * B, *b = top + t[i].second * B;
+        const float *c = bottom + t[i].first * B, *d = bottom + t[i].second * B;
+        float u = t[i].weight;
         for (size_t l = 0; l < B; l++) {
             float upper = a[l] + u * (b[l] - a[l]), lower = c[l] + u * (d[l] - c[l]);
-            y[i * B + l] = k->linear ? upper + v * (lower - upper) : a[l];
+            y[i * B + l] = upper + v * (lower - upper);
         }
     }
 }
@@ -55,27 +74,28 @@ static void resize_part(void *arg, int i, int n)
     size_t begin, end, b = k->rows.b;
     hth_team_range(k->rows.n * k->rows.blocks * k->out_h, i, n, &begin, &end);
     for (size_t line = begin; line < end; line++) {
-        const resize_tap *t = &k->h[line % k->out_h];
+        const resize_tap *t = &j->h[line % k->out_h];
         const float *image = j->x + line / k->out_h * k->in_h * k->in_w * b;
         const float *top = image + t->first * k->in_w * b,
                     *bottom = image + t->second * k->in_w * b;
         float *y = j->y + line * k->out_w * b;
         if (b == 16) {
-            resize_line(k, top, bottom, t->weight, y, 16);
+            resize_line(k, j->w, top, bottom, t->weight, y, 16);
         } else if (b == 8) {
-            resize_line(k, top, bottom, t->weight, y, 8);
+            resize_line(k, j->w, top, bottom, t->weight, y, 8);
         } else {
-            resize_line(k, top, bottom, t->weight, y, 1);
+            resize_line(k, j->w, top, bottom, t->weight, y, 1);
         }
     }
 }
 
 // What output line i read from lines `top` and `bottom` gets its share of dy.
-static inline __attribute__((always_inline)) void
-grad_line(const resize_kernel *k, const float *dy, float v, float *top, float *bottom, size_t B)
+static inline __attribute__((always_inline)) void grad_line(const resize_kernel *k,
+                                                            const resize_tap *t, const float *dy,
+                                                            float v, float *top, float *bottom,
+                                                            size_t B)
 {
-    for (size_t i = 0; i < k->out_w; i++) {
-        const resize_tap *t = &k->w[i];
+    for (size_t i = 0; i < k->out_w; i++, t++) {
         float u = t->weight;
         for (size_t l = 0; l < B; l++) {
             float g = dy[i * B + l], lower = v * g, upper = g - lower;
@@ -102,74 +122,77 @@ static void grad_part(void *arg, int i, int n)
         float *dx = j->y + plane * k->in_h * in_row;
         memset(dx, 0, k->in_h * in_row * sizeof *dx);
         for (size_t line = 0; line < k->out_h; line++, dy += out_row) {
-            const resize_tap *t = &k->h[line];
+            const resize_tap *t = &j->h[line];
             float *top = dx + t->first * in_row, *bottom = dx + t->second * in_row;
             if (b == 16) {
-                grad_line(k, dy, t->weight, top, bottom, 16);
+                grad_line(k, j->w, dy, t->weight, top, bottom, 16);
             } else if (b == 8) {
-                grad_line(k, dy, t->weight, top, bottom, 8);
+                grad_line(k, j->w, dy, t->weight, top, bottom, 8);
             } else {
-                grad_line(k, dy, t->weight, top, bottom, 1);
+                grad_line(k, j->w, dy, t->weight, top, bottom, 1);
             }
         }
     }
 }
 
-static hth_err resize_run(const hth_kernel *base, const hth_kernel_args *a)
-{
-    const resize_kernel *k = (const resize_kernel *)base;
-    resize_job j = {k, a->in[0], a->out[0]};
-    hth_team_set(k->n_threads);
-    hth_team_run(k->grad ? grad_part : resize_part, &j);
-    return HTH_OK;
-}
-
-static void resize_close(hth_kernel *base)
-{
-    resize_kernel *k = (resize_kernel *)base;
-    hth_free(k->h);
-    hth_free(k->w);
-    hth_free(k);
-}
-
 // The source coordinate of output coordinate x (ONNX Resize, coordinate_transformation_mode).
 // The resized length that it speaks of is scale * in, before it was rounded to whole elements.
-static double resize_source(const char *mode, double x, double scale, double in)
+static double resize_source(enum coordinates mode, double x, double scale, double in)
 {
     double out = scale * in;
-    if (strcmp(mode, "asymmetric") == 0) {
+    if (mode == ASYMMETRIC) {
         return x / scale;
     }
-    if (strcmp(mode, "align_corners") == 0) {
+    if (mode == ALIGN_CORNERS) {
         return out != 1 ? x * (in - 1) / (out - 1) : 0;
     }
-    if (strcmp(mode, "pytorch_half_pixel") == 0 && out <= 1) {
+    if (mode == PYTORCH_HALF_PIXEL && out <= 1) {
         return 0;
     }
     return (x + 0.5) / scale - 0.5;
 }
 
-static double resize_nearest(const char *mode, double x)
+static double resize_nearest(enum nearest mode, double x)
 {
-    return strcmp(mode, "ceil") == 0                ? ceil(x)
-           : strcmp(mode, "floor") == 0             ? floor(x)
-           : strcmp(mode, "round_prefer_ceil") == 0 ? floor(x + 0.5)
-                                                    : ceil(x - 0.5);
+    return mode == CEIL          ? ceil(x)
+           : mode == FLOOR       ? floor(x)
+           : mode == PREFER_CEIL ? floor(x + 0.5)
+                                 : ceil(x - 0.5);
 }
 
-static resize_tap *resize_taps(const hth_node *n, bool linear, size_t in, size_t out, double scale)
+static void resize_taps(const resize_kernel *k, size_t in, double scale, size_t begin, size_t end,
+                        resize_tap *t)
 {
-    const char *mode = hth_node_str(n, "coordinate_transformation_mode", "half_pixel");
-    const char *nearest = hth_node_str(n, "nearest_mode", "round_prefer_floor");
-    resize_tap *t = hth_calloc(out, sizeof *t);
-    for (size_t i = 0; t != NULL && i < out; i++) {
-        double x = resize_source(mode, (double)i, scale, (double)in), top = (double)in - 1;
-        x = fmin(fmax(linear ? x : resize_nearest(nearest, x), 0), top);
+    for (size_t i = begin; i < end; i++) {
+        double x = resize_source(k->coordinates, (double)i, scale, (double)in);
+        double top = (double)in - 1;
+        x = fmin(fmax(k->linear ? x : resize_nearest(k->nearest, x), 0), top);
         t[i].first = (uint32_t)x;
         t[i].second = (uint32_t)fmin(floor(x) + 1, top);
         t[i].weight = (float)(x - floor(x));
     }
-    return t;
+}
+
+static void resize_tables(void *arg, int i, int n)
+{
+    const resize_job *j = arg;
+    const resize_kernel *k = j->k;
+    size_t begin, end;
+    hth_team_range(k->out_h, i, n, &begin, &end);
+    resize_taps(k, k->in_h, k->scale_h, begin, end, j->h);
+    hth_team_range(k->out_w, i, n, &begin, &end);
+    resize_taps(k, k->in_w, k->scale_w, begin, end, j->w);
+}
+
+static hth_err resize_run(const hth_kernel *base, const hth_kernel_args *a)
+{
+    const resize_kernel *k = (const resize_kernel *)base;
+    resize_job j = {k, a->in[0], a->out[0], a->workspace, NULL};
+    j.w = j.h + k->out_h;
+    hth_cpu_share(k->n_threads, (k->out_h + k->out_w) * RESIZE_TAP, resize_tables, &j);
+    hth_team_set(k->n_threads);
+    hth_team_run(k->grad ? grad_part : resize_part, &j);
+    return HTH_OK;
 }
 
 // The factor of dimension `dim`: as the node says it, or from the sizes.
@@ -206,60 +229,65 @@ static bool resize_counts(const hth_shape *s)
     return hth_shape_elements(s) > 0;
 }
 
+// Which of the names the attribute has, the first where it is missing; n: another.
+static int resize_named(const hth_node *node, const char *attr, const char *const *name, int n)
+{
+    const char *given = hth_node_str(node, attr, name[0]);
+    int i = 0;
+    while (i < n && strcmp(name[i], given) != 0) {
+        i++;
+    }
+    return i;
+}
+
 static bool resize_takes(const hth_graph *g, const hth_node *n)
 {
-    static const char *const known[] = {"half_pixel", "pytorch_half_pixel", "asymmetric",
-                                        "align_corners"};
     const hth_shape *x = &resize_image(g, n)->shape, *y = &resize_result(g, n)->shape;
     const char *mode = hth_node_str(n, "mode", "nearest");
-    const char *coordinates = hth_node_str(n, "coordinate_transformation_mode", "half_pixel");
-    bool found = false;
-    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
-        found = found || strcmp(known[i], coordinates) == 0;
-    }
-    return found && (strcmp(mode, "nearest") == 0 || strcmp(mode, "linear") == 0) &&
-           n->n_post == 0 && g->values[n->inputs[0]].dtype == HTH_DT_F32 &&
-           (x->rank == 3 || x->rank == 4) && x->dim[0] == y->dim[0] && x->dim[1] == y->dim[1] &&
-           hth_node_attr(n, "axes") == NULL && hth_node_int(n, "antialias", 0) == 0 &&
-           resize_counts(x) && resize_counts(y) &&
+    return resize_named(n, "coordinate_transformation_mode", coordinate_names, N_COORDINATES) <
+               N_COORDINATES &&
+           (strcmp(mode, "nearest") == 0 || strcmp(mode, "linear") == 0) && n->n_post == 0 &&
+           g->values[n->inputs[0]].dtype == HTH_DT_F32 && (x->rank == 3 || x->rank == 4) &&
+           x->dim[0] == y->dim[0] && x->dim[1] == y->dim[1] && hth_node_attr(n, "axes") == NULL &&
+           hth_node_int(n, "antialias", 0) == 0 && resize_counts(x) && resize_counts(y) &&
            strcmp(hth_node_str(n, "keep_aspect_ratio_policy", "stretch"), "stretch") == 0;
+}
+
+// What the node's attributes say, and its scales.
+static void resize_read(resize_kernel *k, const hth_graph *g, const hth_node *n, int last)
+{
+    int nearest = resize_named(n, "nearest_mode", nearest_names, N_NEAREST);
+    k->nearest = nearest < N_NEAREST ? (enum nearest)nearest : PREFER_FLOOR;
+    k->coordinates = (enum coordinates)resize_named(n, "coordinate_transformation_mode",
+                                                    coordinate_names, N_COORDINATES);
+    k->linear = strcmp(hth_node_str(n, "mode", "nearest"), "linear") == 0;
+    k->grad = n->op == HTH_OP_RESIZE_GRAD;
+    k->scale_h = (double)k->out_h / (double)k->in_h;
+    k->scale_h = last == 3 ? resize_scale(g, n, 2, k->scale_h) : k->scale_h;
+    k->scale_w = resize_scale(g, n, last, (double)k->out_w / (double)k->in_w);
 }
 
 hth_err cpu_resize_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
                            const char *algorithm, hth_kernel **out)
 {
     const hth_value *x = resize_image(g, n), *y = resize_result(g, n);
-    hth_rows rows;
+    resize_kernel k = {.n_threads = d->props.n_threads};
     if (algorithm != NULL || !resize_takes(g, n) || x->layout != y->layout ||
-        !hth_rows_of(&y->shape, y->layout, &rows)) {
+        !hth_rows_of(&y->shape, y->layout, &k.rows)) {
         return hth_fail(HTH_ENOTSUP, "node '%s': mode, axes or layout", n->name);
     }
-    resize_kernel *k = hth_calloc(1, sizeof *k);
-    if (k == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for node '%s'", n->name);
-    }
     int last = x->shape.rank - 1;
-    k->base = (hth_kernel){
-        .run = resize_run, .close = resize_close, .implementation = "resize", .inplace_input = -1};
-    k->n_threads = d->props.n_threads;
-    k->linear = strcmp(hth_node_str(n, "mode", "nearest"), "linear") == 0;
-    k->grad = n->op == HTH_OP_RESIZE_GRAD;
-    k->rows = rows;
-    k->in_h = last == 3 ? (size_t)x->shape.dim[2] : 1;
-    k->out_h = last == 3 ? (size_t)y->shape.dim[2] : 1;
-    k->in_w = (size_t)x->shape.dim[last];
-    k->out_w = (size_t)y->shape.dim[last];
-    double scale_h = (double)k->out_h / (double)k->in_h;
-    scale_h = last == 3 ? resize_scale(g, n, 2, scale_h) : scale_h;
-    k->h = resize_taps(n, k->linear, k->in_h, k->out_h, scale_h);
-    k->w = resize_taps(n, k->linear, k->in_w, k->out_w,
-                       resize_scale(g, n, last, (double)k->out_w / (double)k->in_w));
-    if (k->h == NULL || k->w == NULL) {
-        resize_close(&k->base);
-        return hth_fail(HTH_ENOMEM, "out of memory for node '%s'", n->name);
-    }
-    *out = &k->base;
-    return HTH_OK;
+    k.in_h = last == 3 ? (size_t)x->shape.dim[2] : 1;
+    k.out_h = last == 3 ? (size_t)y->shape.dim[2] : 1;
+    k.in_w = (size_t)x->shape.dim[last];
+    k.out_w = (size_t)y->shape.dim[last];
+    resize_read(&k, g, n, last);
+    k.base = (hth_kernel){.run = resize_run,
+                          .close = hth_cpu_kernel_free,
+                          .implementation = "resize",
+                          .workspace_bytes = (k.out_h + k.out_w) * sizeof(resize_tap),
+                          .inplace_input = -1};
+    return hth_cpu_kernel_made(n, &k.base, sizeof k, out);
 }
 
 hth_layout cpu_resize_layout(hth_device *d, const hth_graph *g, const hth_node *n, bool *any)
