@@ -50,7 +50,7 @@ struct hth_server {
     hth_inproc *inproc;
     hth_rpc *local, *network; // a loop each: nothing on a network keeps local clients waiting
     hth_http *http;
-    bool stopped;
+    bool stopped, saved, abandoned;
     hth_request tenants;      // has the engine read its file of tenants again
     atomic_bool tenants_told; // .. and is with it
     int store_claim;          // -1: none
@@ -312,16 +312,29 @@ static hth_err server_drain_rpc(hth_server *s, uint64_t start_ns, uint64_t limit
     return hth_dispatch_stop(s->dispatch, gone_ns < limit_ns ? limit_ns - gone_ns : 1);
 }
 
-hth_err hth_server_drain(hth_server *s, uint64_t limit_ns)
+static void server_refuse(hth_server *s)
 {
-    uint64_t cancel_ns = limit_ns / 6 * 5, start_ns = hth_now_ns();
-    hth_log(INFO, SERVER, "draining", "seconds=%" PRIu64, limit_ns / 1000000000u);
     if (s->http != NULL) {
         hth_http_refuse(s->http);
     }
     hth_dispatch_refuse(s->dispatch);
     hth_rings_refuse(s->rings);
-    hth_engine_drain(s->engine);
+}
+
+// server_save has training jobs saved and ended, once.
+static void server_save(hth_server *s)
+{
+    if (!s->saved) {
+        s->saved = true;
+        hth_engine_drain(s->engine);
+    }
+}
+
+// server_answer waits until every accepted request is answered, until `limit_ns` from now; what
+// runs after five sixths of that is canceled.
+static hth_err server_answer(hth_server *s, uint64_t limit_ns)
+{
+    uint64_t cancel_ns = limit_ns / 6 * 5, start_ns = hth_now_ns();
     hth_err err = server_drain_rpc(s, start_ns, cancel_ns);
     err = err == HTH_OK ? server_drain_http(s, start_ns + cancel_ns) : err;
     if (err == HTH_ETIMEDOUT) {
@@ -330,34 +343,69 @@ hth_err hth_server_drain(hth_server *s, uint64_t limit_ns)
             n += hth_http_cancel(s->http);
         }
         hth_log(WARN, SERVER, "canceling", "requests=%d", n);
+        server_save(s); // a request for training ends with its job
         err = server_drain_rpc(s, start_ns, limit_ns);
         err = err == HTH_OK ? server_drain_http(s, start_ns + limit_ns) : err;
     }
     return err;
 }
 
-void hth_server_stop(hth_server *s)
+hth_err hth_server_drain(hth_server *s, uint64_t limit_ns)
 {
-    if (s->stopped) {
-        return;
-    }
-    s->stopped = true;
-    hth_scrub_close(s->scrub);
-    s->scrub = NULL;
-    if (s->http != NULL) {
-        hth_http_stop(s->http);
-    }
-    if (s->dispatch != NULL) {
-        hth_dispatch_refuse(s->dispatch);
-        (void)hth_rings_stop(s->rings, 0);
-        (void)hth_dispatch_stop(s->dispatch, 0);
-    }
+    hth_log(INFO, SERVER, "draining", "seconds=%" PRIu64, limit_ns / 1000000000u);
+    server_refuse(s);
+    server_save(s);
+    return server_answer(s, limit_ns);
+}
+
+// server_disconnect ends the front ends of hearth's own clients.
+static void server_disconnect(hth_server *s)
+{
     if (s->local != NULL) {
         hth_rpc_stop(s->local, SERVER_LINGER_NS);
     }
     if (s->network != NULL) {
         hth_rpc_stop(s->network, SERVER_LINGER_NS);
     }
+}
+
+static void server_stopped(const hth_server *s)
+{
+    uint64_t answered, refused, ring_answered, ring_refused, http_answered = 0, http_refused = 0;
+    hth_dispatch_count(s->dispatch, &answered, &refused);
+    hth_rings_count(s->rings, &ring_answered, &ring_refused);
+    if (s->http != NULL) {
+        hth_http_count(s->http, &http_answered, &http_refused);
+    }
+    answered += ring_answered + http_answered;
+    refused += ring_refused + http_refused;
+    hth_log(INFO, SERVER, "stopped", "answered=%" PRIu64 " refused=%" PRIu64, answered, refused);
+}
+
+hth_err hth_server_stop(hth_server *s)
+{
+    uint64_t limit_ns = (uint64_t)hth_setting_int(HTH_SET_DRAIN_SECONDS) * 1000000000u;
+    if (s->stopped) {
+        return s->abandoned ? hth_fail(HTH_ETIMEDOUT, "requests are not answered") : HTH_OK;
+    }
+    s->stopped = true;
+    hth_scrub_close(s->scrub);
+    s->scrub = NULL;
+    if (s->dispatch != NULL) {
+        server_refuse(s);
+        hth_err err = server_answer(s, limit_ns);
+        if (err != HTH_OK) {
+            s->abandoned = true;
+            hth_log(ERROR, SERVER, "abandoned", "drain.seconds are over: %s", hth_err_detail());
+            server_disconnect(s);
+            server_unlisten(s);
+            return hth_fail(err, "drain.seconds are over, and requests are not answered");
+        }
+    }
+    if (s->http != NULL) {
+        hth_http_stop(s->http);
+    }
+    server_disconnect(s);
     if (s->engine != NULL) {
         hth_engine_stop(s->engine);
     }
@@ -367,19 +415,10 @@ void hth_server_stop(hth_server *s)
         hth_inproc_halt(s->inproc);
     }
     if (s->dispatch != NULL) {
-        uint64_t answered, refused, ring_answered, ring_refused, http_answered = 0,
-                                                                 http_refused = 0;
-        hth_dispatch_count(s->dispatch, &answered, &refused);
-        hth_rings_count(s->rings, &ring_answered, &ring_refused);
-        if (s->http != NULL) {
-            hth_http_count(s->http, &http_answered, &http_refused);
-        }
-        answered += ring_answered + http_answered;
-        refused += ring_refused + http_refused;
-        hth_log(INFO, SERVER, "stopped", "answered=%" PRIu64 " refused=%" PRIu64, answered,
-                refused);
+        server_stopped(s);
     }
     server_unlisten(s);
+    return HTH_OK;
 }
 
 void hth_server_close(hth_server *s)
@@ -387,7 +426,9 @@ void hth_server_close(hth_server *s)
     if (s == NULL) {
         return;
     }
-    hth_server_stop(s);
+    if (hth_server_stop(s) != HTH_OK) {
+        return; // threads still work in it
+    }
     hth_http_close(s->http);
     hth_jobs_close(s->jobs); // its thread may still be inside the call that sent the last answer
     hth_inproc_close(s->inproc);

@@ -37,9 +37,14 @@ hth_err hth_server_reload(hth_server *s);
 // process is left then. To be followed by hth_server_close.
 hth_err hth_server_drain(hth_server *s, uint64_t limit_ns);
 // hth_server_stop refuses new requests, answers every accepted one, and then disconnects everybody.
-void hth_server_stop(hth_server *s);
+// Requests that run after five sixths of drain.seconds are canceled, and training jobs saved.
+// HTH_ETIMEDOUT: drain.seconds are over, and some are not answered even so. Everybody is
+// disconnected then, but threads still work in the server.
+hth_err hth_server_stop(hth_server *s);
 int hth_server_http_port(const hth_server *s);    // 0: no HTTP
 int hth_server_metrics_port(const hth_server *s); // 0: no metrics
-void hth_server_close(hth_server *s);             // stops if needed; NULL is allowed
+// hth_server_close stops if needed, and frees; what could not be stopped is left as it is, until
+// the process ends. NULL is allowed.
+void hth_server_close(hth_server *s);
 
 #endif

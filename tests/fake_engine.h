@@ -4,10 +4,10 @@
 //
 // Infer answers each input as the output of the same name. Models: "missing" does not exist;
 // "strict" refuses what is not FP32; "late" fails after its outputs were placed; "hold" runs until
-// it is canceled or fake_release() is called. Queries: "devices" has a fixed answer; "stats" and
-// "loaded" have fake_models rows of models m0, m1, ..; "bench" reports progress until it is
-// canceled, or ten steps; any other word is refused. Memory of fake_hold_bytes or more is given
-// when fake_released is set.
+// it is canceled or fake_released is set; "stuck" until the latter. Queries: "devices" has a fixed
+// answer; "stats" and "loaded" have fake_models rows of models m0, m1, ..; "bench" reports progress
+// until it is canceled, or ten steps; any other word is refused. Memory of fake_hold_bytes or more
+// is given when fake_released is set.
 #ifndef HTH_TESTS_FAKE_ENGINE_H
 #define HTH_TESTS_FAKE_ENGINE_H
 
@@ -48,7 +48,8 @@ static void fake_nap(void)
 static hth_err fake_hold(hth_request *r)
 {
     atomic_fetch_add(&fake_held, 1);
-    while (!atomic_load(&fake_released) && !r->canceled) {
+    bool deaf = strcmp(r->model, "stuck") == 0;
+    while (!atomic_load(&fake_released) && (deaf || !r->canceled)) {
         fake_nap();
     }
     atomic_fetch_sub(&fake_held, 1);
@@ -66,7 +67,7 @@ static hth_err fake_infer(hth_request *r)
         return hth_fail(HTH_EINVAL, "input 'x': the model wants FP32, not %s",
                         hth_dtype_name(r->inputs[0].t.dtype));
     }
-    if (strcmp(r->model, "hold") == 0) {
+    if (strcmp(r->model, "hold") == 0 || strcmp(r->model, "stuck") == 0) {
         HTH_TRY(fake_hold(r));
     }
     hth_request_tensor out[64];
