@@ -30,9 +30,9 @@ struct hth_allowance {
     hth_allowances *t;
     hth_allowance_key key;
     bool trusted;
-    int refs; // under the lock, as is the next
-    int connections;
-    atomic_int requests[2]; // in progress: short, long
+    int refs;                // under the lock, as is the next line
+    int connections, events; // .. and those of them that hear events
+    atomic_int requests[2];  // in progress: short, long
     _Atomic uint64_t bytes;
     UT_hash_handle hh;
 };
@@ -115,32 +115,52 @@ static int64_t allowance_most(bool local)
     return set < can ? set : can;
 }
 
-// allowance_room says whether a peer may have another connection. The last quarter is for peers
-// that have few, where limits.connections_per_address does not already see to that. Under the lock.
+// allowance_last says whether what is left of `most` is for peers that have few, and this one has
+// not: where limits.connections_per_address does not already see to that.
+static bool allowance_last(int64_t n, int64_t most, int64_t mine)
+{
+    return hth_setting_int(HTH_SET_LIMIT_ADDRESS) < hth_setting_int(HTH_SET_LIMIT_CONNECTIONS) &&
+           n >= most - most / ALLOWANCE_LAST && mine > most / ALLOWANCE_FEW;
+}
+
+// allowance_events is the same for connections that hear events. Under the lock.
+static hth_err allowance_events(const hth_allowance *q, int64_t connections)
+{
+    int64_t most = (connections + ALLOWANCE_EVENTS - 1) / ALLOWANCE_EVENTS;
+    int n = q->t->n_events[q->key.local];
+    if (n >= most) {
+        return hth_fail(HTH_EBUSY, "too many connections for events: %d (limits.connections)", n);
+    }
+    return allowance_last(n, most, q->events)
+               ? hth_fail(HTH_EBUSY,
+                          "%d of at most %" PRId64
+                          " connections for events (limits.connections), and %d from this %s",
+                          n, most, q->events, q->key.local != 0 ? "user" : "address")
+               : HTH_OK;
+}
+
+// allowance_room says whether a peer may have another connection. Under the lock.
 static hth_err allowance_room(const hth_allowance *q, bool trusted, bool events)
 {
     const hth_allowances *t = q->t;
     int64_t most = allowance_most(q->key.local != 0), n = t->n[q->key.local];
     int64_t each = hth_setting_int(HTH_SET_LIMIT_ADDRESS);
     const char *who = q->key.local != 0 ? "user" : "address";
-    bool late =
-        each < hth_setting_int(HTH_SET_LIMIT_CONNECTIONS) && n >= most - most / ALLOWANCE_LAST;
     if (trusted) {
         return HTH_OK;
     }
     if (n >= most) {
         return hth_fail(HTH_EBUSY, "too many connections: %" PRId64 " (limits.connections)", n);
     }
-    if (events && t->n_events[q->key.local] >= (most + ALLOWANCE_EVENTS - 1) / ALLOWANCE_EVENTS) {
-        return hth_fail(HTH_EBUSY, "too many connections for events: %d (limits.connections)",
-                        t->n_events[q->key.local]);
+    if (events) {
+        HTH_TRY(allowance_events(q, most));
     }
     if (q->connections >= each) {
         return hth_fail(HTH_EBUSY,
                         "too many connections from one %s: %d (limits.connections_per_address)",
                         who, q->connections);
     }
-    if (late && q->connections > most / ALLOWANCE_FEW) {
+    if (allowance_last(n, most, q->connections)) {
         return hth_fail(HTH_EBUSY,
                         "%" PRId64 " of at most %" PRId64
                         " connections (limits.connections, open files), and %d from this %s",
@@ -162,6 +182,7 @@ hth_err hth_allowance_join(hth_allowances *t, const hth_allowance_key *key, bool
         q->refs++;
         q->connections++;
         t->n[key->local] += !trusted;
+        q->events += events;
         t->n_events[key->local] += events;
         *out = q;
     } else if (q != NULL) {
@@ -175,6 +196,7 @@ void hth_allowance_leave(hth_allowance *q, bool events)
 {
     pthread_mutex_lock(&q->t->lock);
     q->connections--;
+    q->events -= events;
     q->t->n[q->key.local] -= !q->trusted;
     q->t->n_events[q->key.local] -= events;
     pthread_mutex_unlock(&q->t->lock);
