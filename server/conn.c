@@ -6,6 +6,7 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "server/closer.h"
 #include "server/descriptors.h"
 #include "server/mapped.h"
 
@@ -222,6 +223,11 @@ hth_err hth_conn_take(const hth_conn *c, uint64_t handle, int *fd)
                : hth_fail(HTH_EDENIED, "descriptors are only passed over a Unix socket");
 }
 
+void hth_conn_close_taken(const hth_conn *c, int fd)
+{
+    hth_closer_close(c->uid_known ? c->uid : geteuid(), fd, false);
+}
+
 // conn_check_memfd proves that a descriptor is a memfd of `bytes` which cannot shrink. One that is
 // no memfd has no seals: F_GET_SEALS fails on it. Huge pages are refused: holes in them fault.
 static hth_err conn_check_memfd(int fd, uint64_t bytes)
@@ -275,7 +281,7 @@ static hth_err conn_map(const hth_conn *c, uint64_t handle, uint64_t bytes, bool
     if (err == HTH_OK && c->table->engine != NULL) {
         hth_engine_share(c->table->engine, fd, 0, *out, bytes);
     }
-    close(fd);
+    hth_conn_close_taken(c, fd);
     return err;
 }
 

@@ -65,6 +65,7 @@ bool hth_conn_uid(const hth_conn *c, uint64_t *uid);
 // it, and looks what it is before using it. HTH_ENOENT: there is none (any more), or it is another
 // user's; HTH_EDENIED: not over a Unix socket.
 hth_err hth_conn_take(const hth_conn *c, uint64_t handle, int *fd);
+void hth_conn_close_taken(const hth_conn *c, int fd); // closes such a one, and never blocks
 // hth_conn_map maps the passed descriptor `handle`, a sealed memfd of `bytes`, and stores the
 // region's number. HTH_ENOENT, HTH_EDENIED: see hth_conn_take, or not a sealed memfd; HTH_EINVAL:
 // another size; HTH_ETOOBIG: too many regions; HTH_EBUSY: too many bytes (mapped.h).

@@ -4,13 +4,16 @@
 
 #include "base/alloc.h"
 #include "server/accept_guard.h"
+#include "server/closer.h"
 
 #include <pthread.h>
 #include <sys/random.h>
 #include <unistd.h>
 
-#define DESCRIPTORS_EACH 64  // that wait, of one connection
-#define DESCRIPTORS_ALL  512 // of all
+#define DESCRIPTORS_EACH  64  // that wait, of one connection
+#define DESCRIPTORS_USER  128 // .. of one user, who is neither root nor the server's own
+#define DESCRIPTORS_ALL   512 // .. of all those
+#define DESCRIPTORS_ADMIN 64  // .. and that root and the server's own user have beyond
 
 typedef struct waiting {
     uint64_t handle, uid;
@@ -21,7 +24,7 @@ typedef struct waiting {
 struct hth_descriptors {
     pthread_mutex_t lock;
     int n;
-    waiting w[DESCRIPTORS_ALL];
+    waiting w[DESCRIPTORS_ALL + DESCRIPTORS_ADMIN];
 };
 
 hth_err hth_descriptors_open(hth_descriptors **out)
@@ -35,11 +38,11 @@ hth_err hth_descriptors_open(hth_descriptors **out)
     return HTH_OK;
 }
 
-// waiting_remove takes one out of the list, under the lock.
-static void waiting_remove(hth_descriptors *d, int i)
+// waiting_drop closes one, and takes it out of the list; under the lock.
+static void waiting_drop(hth_descriptors *d, int i)
 {
+    hth_closer_close(d->w[i].uid, d->w[i].fd, true);
     d->w[i] = d->w[--d->n];
-    hth_accept_give(HTH_ACCEPT_LOCAL);
 }
 
 void hth_descriptors_close(hth_descriptors *d)
@@ -48,11 +51,23 @@ void hth_descriptors_close(hth_descriptors *d)
         return;
     }
     while (d->n > 0) {
-        close(d->w[0].fd);
-        waiting_remove(d, 0);
+        waiting_drop(d, 0);
     }
     pthread_mutex_destroy(&d->lock);
     hth_free(d);
+}
+
+// waiting_room says whether another of a user's may wait. Under the lock.
+static bool waiting_room(const hth_descriptors *d, uint64_t uid, const void *owner)
+{
+    bool admin = uid == 0 || uid == geteuid();
+    int of_owner = 0, of_user = 0;
+    for (int i = 0; i < d->n; i++) {
+        of_owner += d->w[i].owner == owner;
+        of_user += d->w[i].uid == uid;
+    }
+    return of_owner < DESCRIPTORS_EACH && (admin || of_user < DESCRIPTORS_USER) &&
+           d->n < DESCRIPTORS_ALL + (admin ? DESCRIPTORS_ADMIN : 0);
 }
 
 hth_err hth_descriptors_put(hth_descriptors *d, uint64_t uid, const void *owner, int fd,
@@ -60,17 +75,13 @@ hth_err hth_descriptors_put(hth_descriptors *d, uint64_t uid, const void *owner,
 {
     waiting fresh = {.uid = uid, .owner = owner, .fd = fd};
     hth_err err = HTH_OK;
-    int same = 0;
     while (fresh.handle == 0) {
         if (getrandom(&fresh.handle, sizeof fresh.handle, 0) != sizeof fresh.handle) {
             return hth_fail(HTH_EIO, "the system gives no random numbers");
         }
     }
     pthread_mutex_lock(&d->lock);
-    for (int i = 0; i < d->n; i++) {
-        same += d->w[i].owner == owner;
-    }
-    if (same >= DESCRIPTORS_EACH || d->n >= DESCRIPTORS_ALL || !hth_accept_take(HTH_ACCEPT_LOCAL)) {
+    if (!waiting_room(d, uid, owner) || !hth_accept_take(HTH_ACCEPT_LOCAL)) {
         err = hth_fail(HTH_EBUSY, "%d passed descriptors wait for a request", d->n);
     } else {
         d->w[d->n++] = fresh;
@@ -85,8 +96,7 @@ void hth_descriptors_drop(hth_descriptors *d, const void *owner)
     pthread_mutex_lock(&d->lock);
     for (int i = d->n - 1; i >= 0; i--) {
         if (d->w[i].owner == owner) {
-            close(d->w[i].fd);
-            waiting_remove(d, i);
+            waiting_drop(d, i);
         }
     }
     pthread_mutex_unlock(&d->lock);
@@ -101,7 +111,8 @@ hth_err hth_descriptors_take(hth_descriptors *d, const hth_conn *peer, uint64_t 
     for (int i = 0; i < d->n && known && !found; i++) {
         if (d->w[i].handle == handle && d->w[i].uid == uid) {
             *fd = d->w[i].fd;
-            waiting_remove(d, i);
+            d->w[i] = d->w[--d->n];
+            hth_accept_give(HTH_ACCEPT_LOCAL);
             found = true;
         }
     }

@@ -19,8 +19,8 @@ hth_err hth_descriptors_open(hth_descriptors **out);
 void hth_descriptors_close(hth_descriptors *d); // closes what is left; NULL is allowed
 
 // hth_descriptors_put keeps `fd`, which user `uid` passed over the connection `owner`; *handle,
-// never 0, names it. On error `fd` stays the caller's. HTH_EBUSY: the connection has as many
-// waiting as it may, or there are too many in all.
+// never 0, names it. On error `fd` stays the caller's. HTH_EBUSY: the connection or the user has as
+// many waiting as they may, or there are too many in all.
 hth_err hth_descriptors_put(hth_descriptors *d, uint64_t uid, const void *owner, int fd,
                             uint64_t *handle);
 // hth_descriptors_drop closes what `owner` brought and nobody took.

@@ -149,13 +149,13 @@ static hth_err request_may_name(const hth_slot *s)
 void hth_slot_close_files(hth_slot *s)
 {
     for (int i = 0; i < s->r.n_files; i++) {
-        close(s->r.files[i]);
+        hth_conn_close_taken(s->conn, s->r.files[i]);
     }
     for (int i = 0; i < s->n_given; i++) {
-        close(s->given[i].fd);
+        hth_conn_close_taken(s->conn, s->given[i].fd);
     }
     if (s->file >= 0) {
-        close(s->file);
+        hth_conn_close_taken(s->conn, s->file);
     }
     hth_free(s->given);
     s->given = NULL;

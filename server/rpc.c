@@ -18,7 +18,9 @@
 // How often it is looked for what takes too long.
 #define RPC_TICK_US (200 * 1000)
 // Connections that wait to be accepted.
-#define RPC_BACKLOG 512
+#define RPC_BACKLOG 4096
+// .. and that are accepted in one go.
+#define RPC_ACCEPTS 64
 // Events that wait for the loop, and for one that hears them.
 #define RPC_EVENT_BYTES ((size_t)1 << 20)
 #define RPC_HEAR_BYTES  ((size_t)64 << 10)
@@ -191,6 +193,7 @@ static void rpc_woken(evutil_socket_t fd, short what, void *arg)
     pthread_mutex_unlock(&r->lock);
     while (c != NULL) {
         hth_rpc_conn *next = c->next_touched;
+        hth_rpc_conn_turn(c);
         hth_rpc_conn_settle(c);
         hth_rpc_conn_rele(c);
         c = next;
@@ -215,10 +218,29 @@ static void rpc_ticked(evutil_socket_t fd, short what, void *arg)
     rpc_stopping(r);
 }
 
+// rpc_accepted rests after some: libevent accepts as long as anybody comes.
 static void rpc_accepted(struct evconnlistener *l, evutil_socket_t fd, struct sockaddr *a, int n,
                          void *arg)
 {
-    hth_rpc_conn_accept(arg, fd, a);
+    static const struct timeval soon = {0};
+    hth_rpc_listener *mine = arg;
+    if (mine->n_turn++ == 0) {
+        event_add(mine->again, &soon); // after what else is ready
+    }
+    hth_rpc_conn_accept(mine, fd, a);
+    if (mine->n_turn == RPC_ACCEPTS) {
+        evconnlistener_disable(l);
+    }
+}
+
+static void rpc_accept_again(evutil_socket_t fd, short what, void *arg)
+{
+    hth_rpc_listener *l = arg;
+    bool rested = l->n_turn >= RPC_ACCEPTS && l->r->stop_ns == 0;
+    l->n_turn = 0;
+    if (rested) {
+        evconnlistener_enable(l->listener);
+    }
 }
 
 static void rpc_main(void *arg)
@@ -304,8 +326,13 @@ hth_err hth_rpc_listen(hth_rpc *r, const char *url, hth_rpc_service service)
                   : rpc_bind_host(url, strstr(url, "://") + 3, &fd));
     hth_rpc_listener *l = &r->listener[r->n_listeners];
     *l = (hth_rpc_listener){.r = r, .service = service, .local = local, .tls = tls};
-    l->listener = evconnlistener_new(r->base, rpc_accepted, l, how, 0, fd);
+    l->again = evtimer_new(r->base, rpc_accept_again, l);
+    l->listener =
+        l->again != NULL ? evconnlistener_new(r->base, rpc_accepted, l, how, 0, fd) : NULL;
     if (l->listener == NULL) {
+        if (l->again != NULL) {
+            event_free(l->again);
+        }
         close(fd);
         return hth_fail(HTH_ENOMEM, "out of memory for a listener");
     }
@@ -385,6 +412,7 @@ void hth_rpc_close(hth_rpc *r)
     for (int i = 0; i < r->n_listeners; i++) {
         hth_accept_guard_close(r->listener[i].guard);
         evconnlistener_free(r->listener[i].listener);
+        event_free(r->listener[i].again);
     }
     hth_rpc_conn_shut_out(r, true);
     while (r->touched != NULL) {

@@ -1,24 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 // A connection's life: accepted and counted, watched, paused while it has too much, closed. What is
-// over a limit is closed at once; where connections of the network are at their limit, one that has
-// shown no token goes first.
+// over a peer's limit is closed at once; where all connections are at theirs, a new one takes the
+// place of one without a token or without a request.
 #include "server/rpc_parts.h"
 
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/settings.h"
+#include "server/closer.h"
 
 #include <errno.h>
 #include <inttypes.h>
+#include <linux/sockios.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #define CONN_OUT    ((size_t)8 << 20) // that waits to go, before no more requests are read
 #define CONN_PASSED 4096              // .. of handles
+#define CONN_READS  256               // of a TLS connection's socket, in one go
 #define CONN_PROBE  60 // seconds of silence until the kernel asks whether it is there
 #define CONN_PROBES 5
 
@@ -43,8 +47,18 @@ void hth_rpc_conn_rele(hth_rpc_conn *c)
 
 // ---- watching
 
+void hth_rpc_conn_turn(hth_rpc_conn *c)
+{
+    c->n_turn = 0;
+    c->n_reads = CONN_READS;
+    c->turn_over = false;
+}
+
 bool hth_rpc_conn_full(const hth_rpc_conn *c)
 {
+    if (c->turn_over) {
+        return true;
+    }
     if (c->state == HTH_RPC_PASSING) {
         return atomic_load(&c->out_bytes) > CONN_PASSED;
     }
@@ -111,6 +125,7 @@ static void conn_readable(evutil_socket_t fd, short what, void *arg)
 {
     hth_rpc_conn *c = arg;
     hth_rpc_conn_hold(c);
+    hth_rpc_conn_turn(c);
     if (c->state == HTH_RPC_TLS) {
         conn_shake(c);
     }
@@ -144,13 +159,28 @@ static void conn_ended(evutil_socket_t fd, short what, void *arg)
 
 // ---- what takes too long
 
+// conn_out_late is when its answers are taken too slowly. What the kernel holds counts as taken
+// when the peer's has it: else one that reads steadily would seem to pause for a whole buffer.
+static uint64_t conn_out_late(hth_rpc_conn *c, uint64_t now_ns)
+{
+    int held = 0;
+    pthread_mutex_lock(&c->lock);
+    if (c->out != NULL && ioctl(c->fd, SIOCOUTQ, &held) == 0) {
+        if (held < c->out_held) {
+            hth_rpc_moved(&c->out_late_ns, (uint64_t)(c->out_held - held), now_ns);
+        }
+        c->out_held = held;
+    }
+    uint64_t late_ns = c->out_late_ns;
+    pthread_mutex_unlock(&c->lock);
+    return late_ns;
+}
+
 // conn_is_late says why a connection is to be ended; NULL: it is not.
 static const char *conn_is_late(hth_rpc_conn *c, uint64_t now_ns)
 {
     uint64_t open_ns = now_ns - c->opened_ns;
-    pthread_mutex_lock(&c->lock);
-    uint64_t out_late_ns = c->out_late_ns;
-    pthread_mutex_unlock(&c->lock);
+    uint64_t out_late_ns = conn_out_late(c, now_ns);
     if ((c->state == HTH_RPC_TLS || c->state == HTH_RPC_GREETING) &&
         open_ns > (uint64_t)hth_setting_int(HTH_SET_LIMIT_HANDSHAKE_SECONDS) * SECOND_NS) {
         return "no handshake (limits.handshake_seconds)";
@@ -203,7 +233,6 @@ void hth_rpc_conn_close(hth_rpc_conn *c)
     hth_rpc_out_drop(c);
     hth_rpc_io_fini(c);
     pthread_mutex_unlock(&c->lock);
-    hth_accept_give(c->kind);
     atomic_fetch_sub(&r->n_hearing, c->state == HTH_RPC_HEARING);
     *c->prev = c->next;
     if (c->next != NULL) {
@@ -224,19 +253,37 @@ void hth_rpc_conn_close(hth_rpc_conn *c)
 
 // ---- coming
 
-// conn_evict closes the oldest connection without a token; false: there is none.
+// conn_worth says how little is lost by closing a connection, the least first; 0: it stays. Without
+// a token, or idle: its client connects again when it needs to. Slow: it has a while, but not the
+// place of others.
+static int conn_worth(const hth_rpc_conn *c)
+{
+    bool busy = atomic_load(&c->n_pending) > 0;
+    bool moving = c->late_ns != 0 || atomic_load(&c->out_bytes) > 0;
+    if (c->trusted || c->service == HTH_RPC_EVENTS || (c->proven && busy)) {
+        return 0;
+    }
+    return !c->proven ? 1 : !moving ? 2 : 3;
+}
+
+// conn_evict makes room: it closes the connection that is worth least, of equal ones that which
+// has been so for longest; false: there is none.
 static bool conn_evict(hth_rpc *r)
 {
-    hth_rpc_conn *oldest = NULL;
+    hth_rpc_conn *least = NULL;
+    int worth = 0;
     for (hth_rpc_conn *c = r->conns; c != NULL; c = c->next) {
-        if (!c->proven && (oldest == NULL || c->opened_ns < oldest->opened_ns)) {
-            oldest = c;
+        int w = conn_worth(c);
+        if (w != 0 &&
+            (least == NULL || w < worth || (w == worth && c->since_ns < least->since_ns))) {
+            least = c;
+            worth = w;
         }
     }
-    if (oldest != NULL) {
-        hth_rpc_conn_close(oldest);
+    if (least != NULL) {
+        hth_rpc_conn_close(least);
     }
-    return oldest != NULL;
+    return least != NULL;
 }
 
 static void conn_refused(hth_rpc *r)
@@ -268,8 +315,7 @@ static hth_err conn_join(hth_rpc_conn *c, const hth_rpc_listener *l, const struc
     const hth_allowance_key key =
         l->local ? hth_allowance_key_user(c->uid) : hth_allowance_key_address(a);
     hth_err err = hth_allowance_join(r->config.allowances, &key, c->trusted, events, &c->allowance);
-    if (err == HTH_EBUSY && !l->local && hth_allowance_full(r->config.allowances, false) &&
-        conn_evict(r)) {
+    if (err == HTH_EBUSY && hth_allowance_full(r->config.allowances, l->local) && conn_evict(r)) {
         err = hth_allowance_join(r->config.allowances, &key, c->trusted, events, &c->allowance);
     }
     return err;
@@ -313,17 +359,24 @@ static hth_err conn_open(hth_rpc_conn *c, const hth_rpc_listener *l, const hth_c
     return conn_events(c);
 }
 
+static void conn_leave(hth_rpc *r, int i)
+{
+    if (r->leaving[i] >= 0) {
+        hth_closer_socket(r->leaving_uid[i], r->leaving[i], false);
+        r->leaving[i] = -1;
+    }
+}
+
 // conn_show_out ends a connection that is not taken. nng 1.5 gives an address up for good when its
 // greeting meets a closed socket, but tries again when it reads an end: so that is sent at once,
 // and the socket closed a moment later.
-static void conn_show_out(hth_rpc *r, int fd)
+static void conn_show_out(hth_rpc *r, int fd, uint64_t uid)
 {
     int i = r->next_leaving;
     shutdown(fd, SHUT_WR);
-    if (r->leaving[i] >= 0) {
-        close(r->leaving[i]);
-    }
+    conn_leave(r, i);
     r->leaving[i] = fd;
+    r->leaving_uid[i] = uid;
     r->left[i] = false;
     r->next_leaving = (i + 1) % HTH_RPC_LEAVING;
 }
@@ -331,9 +384,8 @@ static void conn_show_out(hth_rpc *r, int fd)
 void hth_rpc_conn_shut_out(hth_rpc *r, bool all)
 {
     for (int i = 0; i < HTH_RPC_LEAVING; i++) {
-        if (r->leaving[i] >= 0 && (all || r->left[i])) {
-            close(r->leaving[i]);
-            r->leaving[i] = -1;
+        if (all || r->left[i]) {
+            conn_leave(r, i);
         }
         r->left[i] = true; // at the next look
     }
@@ -351,7 +403,7 @@ static void conn_undo(hth_rpc_conn *c)
     if (c->conn != NULL) {
         hth_conn_close(c->conn);
     }
-    conn_show_out(c->r, c->fd);
+    conn_show_out(c->r, c->fd, c->local ? c->uid : 0);
     c->fd = -1;
     hth_rpc_io_fini(c);
     if (c->allowance != NULL) {
@@ -372,17 +424,17 @@ void hth_rpc_conn_accept(hth_rpc_listener *l, int fd, const struct sockaddr *a)
     hth_accept_kind kind = trusted    ? HTH_ACCEPT_ADMIN
                            : l->local ? HTH_ACCEPT_LOCAL
                                       : HTH_ACCEPT_NETWORK;
-    if (!hth_accept_take(kind)) {
+    if (!hth_accept_take(kind) && !(conn_evict(r) && hth_accept_take(kind))) {
         hth_fail(HTH_EBUSY, "too many connections: %d (the limit of open files)",
                  hth_accept_count());
         conn_refused(r);
-        conn_show_out(r, fd);
+        conn_show_out(r, fd, l->local ? who.uid : 0);
         return;
     }
     hth_rpc_conn *c = hth_calloc(1, sizeof *c);
     if (c == NULL) {
         hth_accept_give(kind);
-        conn_show_out(r, fd);
+        conn_show_out(r, fd, l->local ? who.uid : 0);
         return;
     }
     c->r = r;

@@ -24,6 +24,8 @@
 #define IN_CHARGE   ((uint64_t)256 << 10)
 #define IN_DIRECT   ((size_t)8 << 10) // what is missing of a message from here on is read in place
 #define IN_TURN     ((size_t)1 << 20) // read in one go, so that others are read, too
+#define IN_CALL     ((size_t)4 << 10) // .. each call of the system counts as so many bytes more
+#define IN_REQUESTS 64                // taken in one go
 
 #define SECOND_NS 1000000000u
 
@@ -57,10 +59,17 @@ static void in_skip(hth_rpc_conn *c)
     c->state = c->skip > 0 ? HTH_RPC_SKIP : HTH_RPC_LENGTH;
 }
 
+// in_counted counts a message of this turn.
+static void in_counted(hth_rpc_conn *c)
+{
+    c->turn_over = c->turn_over || ++c->n_turn >= IN_REQUESTS;
+}
+
 static void in_refuse(hth_rpc_conn *c, hth_err err, const char *sentence)
 {
     hth_rpc_request_refuse(c, err, sentence);
     in_skip(c);
+    in_counted(c);
 }
 
 // in_make_room has memory for n bytes more; false: the message was refused.
@@ -196,6 +205,7 @@ static void in_whole(hth_rpc_conn *c)
     c->late_ns = 0;
     c->since_ns = hth_now_ns();
     hth_rpc_request_take(c);
+    in_counted(c);
 }
 
 // in_body takes bytes of a message; returns how many.
@@ -262,7 +272,7 @@ static size_t in_step(hth_rpc_conn *c, const uint8_t *p, size_t n)
     return took;
 }
 
-// in_stops: between two messages, while there is too much already.
+// in_stops: it is others' turn, or between two messages, while there is too much already.
 static bool in_stops(hth_rpc_conn *c)
 {
     return c->dead || hth_rpc_conn_full(c);
@@ -369,17 +379,18 @@ void hth_rpc_in(hth_rpc_conn *c)
         if (n <= 0) {
             break;
         }
-        turn += (size_t)n;
+        turn += (size_t)n + IN_CALL;
         came += (uint64_t)n;
         if (turn >= IN_TURN) {
-            if (hth_rpc_io_pending(c)) {
-                event_active(c->read, EV_READ, 0);
-            }
+            c->turn_over = true;
             break;
         }
         if ((size_t)n < most && c->ssl == NULL && c->state == HTH_RPC_LENGTH) {
             break; // that was all
         }
+    }
+    if (c->turn_over) {
+        hth_rpc_touch(c); // once others had theirs
     }
     bool inside = c->state == HTH_RPC_BODY || c->state == HTH_RPC_SKIP || c->n_head > 0;
     if (!inside) {

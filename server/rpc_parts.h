@@ -86,6 +86,9 @@ struct hth_rpc_conn {
     uint64_t skip;
     uint8_t *rest; // read and not looked at, while `paused`
     size_t rest_at, rest_bytes;
+    int n_turn;     // requests of this turn
+    int n_reads;    // of TLS, that this turn has left
+    bool turn_over; // others come first
     // requests
     atomic_bool paused; // nothing is read: there are too many requests, or too much goes out
     uint64_t paused_ns;
@@ -98,6 +101,7 @@ struct hth_rpc_conn {
     bool gone, broken; // closed; its socket takes nothing any more
     hth_rpc_out *out, **last_out;
     uint64_t out_late_ns;
+    int out_held; // by the kernel, at the last look
     atomic_size_t out_bytes;
     // of hth_rpc's lock
     bool touched;
@@ -110,6 +114,8 @@ typedef struct hth_rpc_listener {
     bool local, tls;
     struct evconnlistener *listener;
     hth_accept_guard *guard;
+    struct event *again; // accepts again
+    int n_turn;          // accepted without a pause
 } hth_rpc_listener;
 
 #define HTH_RPC_LISTENERS 16
@@ -138,6 +144,7 @@ struct hth_rpc {
     atomic_int n_waiters;
     hth_seldom refusals, endings; // lines of the log
     int leaving[HTH_RPC_LEAVING]; // connections that were not taken; -1: none
+    uint64_t leaving_uid[HTH_RPC_LEAVING];
     bool left[HTH_RPC_LEAVING];
     int next_leaving;
     uint64_t stop_ns; // when to disconnect at the latest; 0: not stopping
@@ -161,6 +168,7 @@ bool hth_rpc_on_loop(const hth_rpc *r);
 void hth_rpc_conn_accept(hth_rpc_listener *l, int fd, const struct sockaddr *a);
 // hth_rpc_conn_shut_out closes connections that were not taken, some time ago or all.
 void hth_rpc_conn_shut_out(hth_rpc *r, bool all);
+void hth_rpc_conn_turn(hth_rpc_conn *c);   // it is its turn to be read
 void hth_rpc_conn_settle(hth_rpc_conn *c); // after anything was done to it: closes, pauses, goes on
 void hth_rpc_conn_close(hth_rpc_conn *c);
 void hth_rpc_conn_look(hth_rpc_conn *c, uint64_t now_ns); // for what takes too long
@@ -205,12 +213,16 @@ size_t hth_rpc_head(const hth_rpc_conn *c, uint64_t bytes, uint8_t *head);
 // rpc_io.c
 #define HTH_RPC_AGAIN  (-1)                 // nothing now
 #define HTH_RPC_FAILED (-2)                 // and never again
+#define HTH_RPC_FDS    253                  // the most descriptors that one message brings
 hth_err hth_rpc_io_secure(hth_rpc_conn *c); // makes its session
 // hth_rpc_io_shake goes on with the handshake; 1: done, or HTH_RPC_AGAIN, HTH_RPC_FAILED.
 int hth_rpc_io_shake(hth_rpc_conn *c);
 ssize_t hth_rpc_io_read(hth_rpc_conn *c, void *p, size_t n); // 0: the peer has ended
 ssize_t hth_rpc_io_write(hth_rpc_conn *c, const struct iovec *v, int n);
-bool hth_rpc_io_pending(const hth_rpc_conn *c); // more can be read without waiting
+// hth_rpc_io_receive reads from a local connection and hands over the descriptors that came along.
+ssize_t hth_rpc_io_receive(hth_rpc_conn *c, void *p, size_t n, int fds[HTH_RPC_FDS], int *n_fds);
+// hth_rpc_io_fini ends the session and closes the socket; the connection's place among all goes
+// with the latter.
 void hth_rpc_io_fini(hth_rpc_conn *c);
 
 // rpc_pass.c
