@@ -103,6 +103,9 @@ const hth_graph *hth_trainer_model(const hth_trainer *t);
 // hth_trainer_account is whom its memory belongs to.
 const hth_account *hth_trainer_account(const hth_trainer *t);
 int64_t hth_trainer_classes(const hth_trainer *t);
+// hth_trainer_whole says that its batches are never taken in parts: the model's samples depend on
+// each other.
+bool hth_trainer_whole(const hth_trainer *t);
 // hth_trainer_target is the shape that targets have for the current (or given) inputs.
 hth_err hth_trainer_target(hth_trainer *t, const hth_tensor *inputs, hth_tensor *target);
 // hth_trainer_arena lends the memory that steps compute in until the next step, prepare, or change

@@ -97,26 +97,55 @@ static hth_err eval_result_room(hth_evaluator *e)
     return e->result != NULL ? HTH_OK : no_memory();
 }
 
-// Programs for whole batches and the last one; smaller batches where the budget is short.
-static hth_err eval_prepare(hth_evaluator *e)
+static hth_err eval_programs(hth_evaluator *e)
 {
     hth_program *p;
     hth_train_data *d = &e->data;
-    hth_err err;
+    hth_train_data_shape(d, e->batch);
+    HTH_TRY(eval_program(e, &p));
+    if (d->n_samples % e->batch == 0) {
+        return HTH_OK;
+    }
+    hth_train_data_shape(d, d->n_samples % e->batch);
+    return eval_program(e, &p);
+}
+
+// Programs for whole batches and the last one. Where the budget is short batches are smaller, if
+// samples do not depend on each other: else another batch would have another loss.
+static hth_err eval_prepare(hth_evaluator *e)
+{
+    const hth_train_data *d = &e->data;
     e->planned = e->budget;
     e->batch = e->spec->batch < d->n_samples ? e->spec->batch : d->n_samples;
-    for (;; e->batch /= 2) {
-        hth_train_data_shape(d, e->batch);
-        err = eval_program(e, &p);
-        if (err == HTH_OK && d->n_samples % e->batch > 0) {
-            hth_train_data_shape(d, d->n_samples % e->batch);
-            err = eval_program(e, &p);
-        }
-        if (err != HTH_ETOOBIG || e->batch == 1) {
-            return err == HTH_OK ? eval_result_room(e) : err;
-        }
-        eval_forget(e);
+    hth_err err = eval_programs(e);
+    if (err == HTH_ETOOBIG && hth_trainer_whole(e->trainer)) {
+        return hth_err_prefix(err,
+                              "a batch of %lld samples, which depend on each other, is evaluated "
+                              "as a whole like it is trained",
+                              (long long)e->batch);
     }
+    while (err == HTH_ETOOBIG && e->batch > 1) {
+        eval_forget(e);
+        e->batch /= 2;
+        err = eval_programs(e);
+    }
+    return err == HTH_OK ? eval_result_room(e) : err;
+}
+
+hth_err hth_evaluator_refit(hth_evaluator *e)
+{
+    HTH_TRY(eval_bind(e));
+    if (e->budget >= e->planned) {
+        return HTH_OK;
+    }
+    eval_forget(e);
+    e->at = 0;
+    hth_err err = eval_prepare(e);
+    if (err != HTH_OK) {
+        eval_forget(e);
+        e->planned = UINT64_MAX; // the next try makes them again, whatever there is then
+    }
+    return err;
 }
 
 static hth_err eval_open(hth_evaluator *e)
@@ -229,12 +258,7 @@ hth_err hth_evaluator_turn(hth_evaluator *e, bool *done, json_t **result)
 {
     hth_program *p;
     *done = false;
-    HTH_TRY(eval_bind(e)); // slots may have moved since the last turn
-    if (e->budget < e->planned) {
-        eval_forget(e);
-        HTH_TRY(eval_prepare(e));
-        e->at = 0;
-    }
+    HTH_TRY(hth_evaluator_refit(e)); // slots may have moved since the last turn
     if (e->at == 0) {
         e->loss = 0;
         e->counted = e->right = 0;

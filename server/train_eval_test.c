@@ -2,8 +2,8 @@
 // Held-out data: what an evaluation says is what the published model's answers say, whatever the
 // batch; what is held out is not trained on; an interrupted job repeats its evaluations.
 #include "base/alloc.h"
-#include "server/train_data.h"
-#include "tests/train_job.h"
+#include "server/train_eval.h"
+#include "tests/trainer_rig.h"
 
 // The element of `t` that may lie anywhere.
 static double element(const hth_tensor *t, int64_t i)
@@ -18,16 +18,20 @@ static double element(const hth_tensor *t, int64_t i)
     return (double)n;
 }
 
-// Loss and accuracy of answers to all samples.
-static void score(const training *t, const hth_tensor *z, const hth_tensor *y, double *loss,
-                  double *accuracy)
+typedef struct score {
+    double loss, right; // sums ..
+    int64_t n;          // .. over so many labels or elements
+} score;
+
+// Adds the score of answers to the samples of `y` from `from` on.
+static void score_add(const training *t, const hth_tensor *z, const hth_tensor *y, int64_t from,
+                      score *s)
 {
-    double sum = 0, right = 0;
-    int64_t n = hth_shape_elements(&y->shape), inner = n / y->shape.dim[0];
+    int64_t inner = hth_shape_elements(&y->shape) / y->shape.dim[0], n = z->shape.dim[0] * inner;
     for (int64_t i = 0; i < n; i++) {
-        double want = element(y, i), exps = 0, best = -1e9, at = 0, own = 0;
+        double want = element(y, from * inner + i), exps = 0, best = -1e9, at = 0, own = 0;
         if (t->y_classes == 0) {
-            sum += pow(element(z, i) - want, 2);
+            s->loss += pow(element(z, i) - want, 2);
             continue;
         }
         for (int64_t k = 0; k < t->y_classes; k++) {
@@ -37,27 +41,36 @@ static void score(const training *t, const hth_tensor *z, const hth_tensor *y, d
             at = v > best ? (double)k : at;
             best = v > best ? v : best;
         }
-        sum += log(exps) - own;
-        right += at == want;
+        s->loss += log(exps) - own;
+        s->right += at == want;
     }
-    *loss = sum / (double)n;
-    *accuracy = right / (double)n;
+    s->n += n;
 }
 
-// .. of model "result", asked for them.
-static void serve(fixture *f, const training *t, const char *path, double *loss, double *accuracy)
+// What model "result" answers to all samples, `batch` in a request (0: all of them).
+static void serve(fixture *f, const training *t, const char *path, int64_t batch, double *loss,
+                  double *accuracy)
 {
     hth_dataset d;
+    score s = {0, 0, 0};
     assert_ok(hth_dataset_open(path, &d));
     const hth_dataset_tensor *x = hth_dataset_find(&d, "x"), *y = hth_dataset_find(&d, "y");
-    hth_request_tensor in = {.t = x->t};
-    in.t.data = malloc(x->t.bytes);
-    memcpy(in.t.data, x->t.data, x->t.bytes);
-    call c = {.r = {.model = "result", .inputs = &in, .n_inputs = 1}};
-    assert_ok(call_run(f->engine, &c));
-    score(t, &c.out[0], &y->t, loss, accuracy);
-    free(c.out[0].data);
-    free(in.t.data);
+    int64_t all = x->t.shape.dim[0];
+    size_t one = x->t.bytes / (size_t)all;
+    for (int64_t at = 0; at<all; at += batch> 0 ? batch : all) {
+        hth_request_tensor in = {.t = x->t};
+        in.t.shape.dim[0] = batch > 0 && batch < all - at ? batch : all - at;
+        in.t.bytes = one * (size_t)in.t.shape.dim[0];
+        in.t.data = malloc(in.t.bytes);
+        memcpy(in.t.data, (const char *)x->t.data + (size_t)at * one, in.t.bytes);
+        call c = {.r = {.model = "result", .inputs = &in, .n_inputs = 1}};
+        assert_ok(call_run(f->engine, &c));
+        score_add(t, &c.out[0], &y->t, at, &s);
+        free(c.out[0].data);
+        free(in.t.data);
+    }
+    *loss = s.loss / (double)s.n;
+    *accuracy = s.right / (double)s.n;
     hth_dataset_close(&d);
 }
 
@@ -75,7 +88,7 @@ static void check_evaluation(const training *t, int batch, const char *budget)
     if (doc == NULL) {
         fail_msg("%s: %s", t->model, hth_err_detail());
     }
-    serve(&f, t, data, &loss, &accuracy);
+    serve(&f, t, data, 0, &loss, &accuracy);
     const json_t *held = json_object_get(doc, "held_out"), *last = json_array_get(held, 1);
     assert_int_equal(json_array_size(held), 2);
     assert_int_equal(json_integer_value(json_object_get(last, "epoch")), 2);
@@ -101,6 +114,91 @@ static void evaluations_are_what_is_served(void **state)
     check_evaluation(&image_net, 24, "");
     check_evaluation(&unet, 7, ", \"budget\": \"80%\"");
     check_evaluation(&mobile, 7, "");
+}
+
+static const training joined = {"joined", {3, 12, 12}, 4, 0, {0}, 1, 4, 0};
+
+// Of samples that depend on each other the batches are evaluated that are trained on.
+static void joined_samples_are_evaluated_as_trained(void **state)
+{
+    static const char *const budget[] = {"", ", \"budget\": \"45%\""};
+    fixture f;
+    char data[200], more[400];
+    double want[STEPS], loss, accuracy, together;
+    hth_err err;
+    fixture_open(&f, "cpu:mem=256MiB,threads=2");
+    put(f.store, "joined", "tests/data/train/joined.onnx");
+    prepare(&f, &image_net, data);
+    for (int k = 0; k < 2; k++) {
+        snprintf(more, sizeof more, "{\"model\": \"joined\", \"eval\": \"%s\", \"batch\": 5%s}",
+                 data, budget[k]);
+        json_t *doc = train(&f, arguments_of(&image_net, data, more, want), &err);
+        if (doc == NULL) {
+            fail_msg("%s", hth_err_detail());
+        }
+        serve(&f, &image_net, data, 5, &loss, &accuracy);
+        serve(&f, &image_net, data, 0, &together, &accuracy);
+        const json_t *held = json_array_get(json_object_get(doc, "held_out"), 0);
+        assert_true(fabs(json_number_value(json_object_get(held, "loss")) - loss) < 1e-5);
+        assert_true(fabs(together - loss) > 1e-3); // of 24 samples at once it is another one
+        json_decref(doc);
+    }
+    fixture_close(&f);
+}
+
+// Evaluates data in batches of `batch`, in the memory that the rig's steps have.
+static hth_err evaluate(rig *r, const char *data, int64_t batch, double *loss)
+{
+    hth_train_spec spec = r->spec;
+    hth_train_part part = {data, batch, 0, 0, false, &r->site, -1};
+    hth_train_data d = {.n_inputs = 0};
+    hth_request q = {.query = "train"};
+    hth_evaluator *e;
+    hth_model *m;
+    bool done = false;
+    json_t *found = NULL;
+    spec.batch = batch;
+    assert_ok(hth_model_find(&r->models, "net", &m));
+    assert_ok(hth_train_data_open(&part, m, &d));
+    HTH_TRY(hth_evaluator_open(&r->models, &spec, r->t, &d, &q, &e));
+    while (!done) {
+        assert_ok(hth_evaluator_turn(e, &done, &found));
+    }
+    *loss = json_number_value(json_object_get(found, "loss"));
+    json_decref(found);
+    hth_evaluator_close(e);
+    return HTH_OK;
+}
+
+// In the memory of a step of one sample: more are evaluated in smaller batches, unless that would
+// be another model's loss.
+static void joined_samples_are_never_halved(void **state)
+{
+    fixture f;
+    char data[200];
+    double whole, halved;
+    fixture_open(&f, "cpu:mem=64MiB,threads=1");
+    prepare(&f, &image_net, data);
+    for (int k = 0; k < 2; k++) {
+        rig r;
+        rig_make(&r, k == 0 ? &image_net : &joined, 1, HTH_POLICY_HEARTH);
+        r.spec.budget = "50%";
+        rig_prepare(&r);
+        assert_int_equal(hth_trainer_whole(r.t), k == 1);
+        assert_ok(evaluate(&r, data, 2, &whole));
+        if (k == 0) {
+            assert_ok(evaluate(&r, data, 24, &halved));
+            assert_true(fabs(whole - halved) < 1e-5);
+        } else {
+            assert_err(evaluate(&r, data, 24, &halved), HTH_ETOOBIG,
+                       "held-out data: a batch of 24 samples, which depend on each other, is "
+                       "evaluated as a whole like it is trained: ");
+            assert_ok(evaluate(&r, data, 2, &halved)); // nothing is left behind
+            assert_true(whole == halved);
+        }
+        rig_close(&r);
+    }
+    fixture_close(&f);
 }
 
 // A dataset of samples x = y = 0, 1, .. n - 1.
@@ -257,6 +355,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(evaluations_are_what_is_served),
+        cmocka_unit_test(joined_samples_are_evaluated_as_trained),
+        cmocka_unit_test(joined_samples_are_never_halved),
         cmocka_unit_test(parts_are_disjoint),
         cmocka_unit_test(evaluations_are_repeated),
         cmocka_unit_test(allocations_fail_cleanly),

@@ -89,6 +89,10 @@ hth_err hth_train_job_budget(hth_train_job *j, const char *budget)
     j->spec.budget = json_string_value(json_object_get(j->args, "budget"));
     HTH_TRY(hth_trainer_replan(j->trainer));
     hth_err err = job_plan(j);
+    for (int i = 0; i < j->n_evaluators && err == HTH_OK; i++) {
+        err = hth_evaluator_refit(j->evaluator[i]);
+        err = err == HTH_OK ? HTH_OK : hth_err_prefix(err, "held-out data");
+    }
     if (err != HTH_OK) {
         snprintf(detail, sizeof detail, "%s", hth_err_detail());
         json_object_del(j->args, "budget");

@@ -231,6 +231,11 @@ const hth_account *hth_trainer_account(const hth_trainer *t)
     return &t->account;
 }
 
+bool hth_trainer_whole(const hth_trainer *t)
+{
+    return t->whole;
+}
+
 int64_t hth_trainer_classes(const hth_trainer *t)
 {
     const hth_graph *g = hth_trainer_current(t)->apply.graph.graph;

@@ -84,6 +84,15 @@ def main(folder):
                                 ('ReduceMean', ['l'], ['m'], {'axes': (0,)}), ('Sub', ['l', 'm'], ['y'], {})],
                                [('x', 'FP32', ('n', 3, 12, 12))], [('y', 'FP32', ('n', 4))],
                                [('w', 'FP32', (3, 4), [(i * 5 % 7 - 3) / 4 for i in range(12)])])
+    # The same after two convolutions: such a batch takes memory.
+    w = [((i * 37 + i // 7 * 13) % 67 - 33) / 256 for i in range(8 * 8 * 9)]
+    conv = {'kernel_shape': (3, 3), 'pads': (1, 1, 1, 1)}
+    models['joined'] = graph([('Conv', ['x', 'a'], ['c'], conv), ('Relu', ['c'], ['d'], {}), ('Conv', ['d', 'b'], ['e'], conv), ('Relu', ['e'], ['r'], {}),
+                              ('Flatten', ['r'], ['f'], {}), ('MatMul', ['f', 'w'], ['l'], {}), ('ReduceMean', ['l'], ['m'], {'axes': (0,)}),
+                              ('Sub', ['l', 'm'], ['y'], {})],
+                             [('x', 'FP32', ('n', 3, 12, 12))], [('y', 'FP32', ('n', 4))],
+                             [('a', 'FP32', (8, 3, 3, 3), w[:216]), ('b', 'FP32', (8, 8, 3, 3), w),
+                              ('w', 'FP32', (8 * 144, 4), [(i * 5 % 7 - 3) / 16 for i in range(8 * 144 * 4)])])
     for name, model in models.items():
         with open(f'{folder}/{name}.onnx', 'wb') as f:
             f.write(model)
