@@ -281,19 +281,19 @@ hth_err hth_file_unchanged(const hth_file *f, const char *shown)
     return now.bytes == f->bytes && now.changed_ns == f->changed_ns ? HTH_OK : file_changed(shown);
 }
 
-static hth_err file_load(const hth_file *f, const char *path, size_t most, void **out,
-                         size_t *bytes)
+hth_err hth_file_load_open(const hth_file *f, const char *shown, size_t most, void **out,
+                           size_t *bytes)
 {
     if (f->bytes > most) {
-        return hth_fail(HTH_ETOOBIG, "%s has %llu bytes; at most %zu are read", path,
+        return hth_fail(HTH_ETOOBIG, "%s has %llu bytes; at most %zu are read", shown,
                         (unsigned long long)f->bytes, most);
     }
     size_t n = (size_t)f->bytes;
     char *p = hth_alloc_aligned(n + 1, 64);
     if (p == NULL) {
-        return hth_fail(HTH_ENOMEM, "out of memory for the %zu bytes of %s", n, path);
+        return hth_fail(HTH_ENOMEM, "out of memory for the %zu bytes of %s", n, shown);
     }
-    hth_err err = hth_file_read(f, path, 0, p, n);
+    hth_err err = hth_file_read(f, shown, 0, p, n);
     if (err != HTH_OK) {
         hth_free(p);
         return err;
@@ -308,7 +308,7 @@ hth_err hth_file_load(const char *path, size_t most, void **out, size_t *bytes)
 {
     hth_file f;
     HTH_TRY(hth_file_open(path, path, &f));
-    hth_err err = file_load(&f, path, most, out, bytes);
+    hth_err err = hth_file_load_open(&f, path, most, out, bytes);
     hth_file_close(&f);
     return err;
 }

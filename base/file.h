@@ -50,6 +50,9 @@ hth_err hth_file_unchanged(const hth_file *f, const char *shown);
 // aligned to 64, with a zero behind it.
 hth_err hth_file_load(const char *path, size_t most, void **out, size_t *bytes);
 
+// hth_file_load_open is the same for one that is open; `shown` names it.
+hth_err hth_file_load_open(const hth_file *f, const char *shown, size_t most, void **out,
+                           size_t *bytes);
 // hth_file_load_own reads what the user of this very process named, of whatever kind: a regular
 // file, a FIFO, a pipe, /dev/stdin; "-" is standard input. It waits for a writer, and reads to the
 // end, for as long as that takes: never call it for a name that came from somebody else. At most

@@ -129,6 +129,15 @@ hth_err hth_plugin_cuda_probe(char *about, size_t cap)
     return err;
 }
 
+void hth_plugin_keep_out(const char *why)
+{
+    pthread_mutex_lock(&cuda.lock);
+    snprintf(cuda.sentence, sizeof cuda.sentence, "no CUDA device: %s", why);
+    cuda.asked = true;
+    cuda.err = HTH_ENOTSUP;
+    pthread_mutex_unlock(&cuda.lock);
+}
+
 void hth_plugin_use(const hth_plugin *p)
 {
     pthread_mutex_lock(&cuda.lock);

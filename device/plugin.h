@@ -50,6 +50,10 @@ hth_err hth_plugin_open(const char *file, const char *entry, void **out);
 // says it once in the log, and may take a second; later ones repeat its answer. Any thread.
 hth_err hth_plugin_cuda_probe(char *about, size_t cap);
 
+// hth_plugin_keep_out has that answer be HTH_ENOTSUP with this sentence, without a look: for a
+// process that may not use GPUs.
+void hth_plugin_keep_out(const char *why);
+
 // hth_plugin_use makes `p` the plug-in, in place of the file; NULL: the file again. For tests,
 // while no device of a plug-in is open.
 void hth_plugin_use(const hth_plugin *p);

@@ -6,6 +6,7 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "base/opener.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -28,26 +29,6 @@ struct hth_spill {
 static uint64_t spill_round(uint64_t bytes)
 {
     return (bytes + HTH_SPILL_ALIGN - 1) / HTH_SPILL_ALIGN * HTH_SPILL_ALIGN;
-}
-
-// A file without a name; file systems without O_TMPFILE get one that loses its name at once.
-static int spill_create(const char *dir)
-{
-    int fd = open(dir, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
-    if (fd >= 0 || (errno != EOPNOTSUPP && errno != EISDIR)) {
-        return fd;
-    }
-    char *path = hth_asprintf("%s/hearth-spill-XXXXXX", dir);
-    if (path == NULL) {
-        errno = ENOMEM;
-        return -1;
-    }
-    fd = mkostemp(path, O_CLOEXEC);
-    if (fd >= 0) {
-        unlink(path);
-    }
-    hth_free(path);
-    return fd;
 }
 
 static hth_err spill_reserve(hth_spill *s, const char *dir)
@@ -81,11 +62,7 @@ hth_err hth_spill_open(const char *dir, uint64_t bytes, hth_spill **out)
         err = hth_fail(HTH_ENOMEM, "no memory to spill to '%s'", dir);
         goto fail;
     }
-    s->fd = spill_create(dir);
-    if (s->fd < 0) {
-        err = hth_fail_errno(errno, "cannot make a file in '%s'", dir);
-        goto fail;
-    }
+    HTH_GOTO(hth_open_scratch(dir, &s->fd), fail);
     HTH_GOTO(spill_reserve(s, dir), fail);
     int flags = fcntl(s->fd, F_GETFL);
     s->direct = flags >= 0 && fcntl(s->fd, F_SETFL, flags | O_DIRECT) == 0;

@@ -76,18 +76,7 @@ static hth_err child_hello(child *c, const char *text)
     return HTH_OK;
 }
 
-// A process with a sanitizer looks for leaks at its end by tracing itself, which the filter
-// refuses.
-static bool child_is_confined(void)
-{
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-    return false;
-#endif
-    char word[HTH_SETTING_TEXT];
-    return strcmp(hth_setting_text(HTH_SET_ENGINE_SANDBOX, word), "true") == 0;
-}
-
-// child_open opens what the greeting names; afterwards no other system call is needed.
+// child_open opens the device that the greeting names; afterwards no other system call is needed.
 static hth_err child_open(child *c)
 {
     hth_engine_config e = {.device = c->open.device,
@@ -96,7 +85,6 @@ static hth_err child_open(child *c)
                            .event_ctx = c,
                            .resume = c->open.resume != 0,
                            .turned_ns = &c->link.board->turned_ns};
-    HTH_TRY(hth_store_open(c->open.store, true, false, &c->store));
     HTH_TRY(hth_engine_open(&e, c->store, &c->engine));
     return child_is_confined() ? hth_sandbox_calls(&c->sandbox) : HTH_OK;
 }
@@ -234,8 +222,8 @@ static hth_err child_map(child *c)
     return hth_child_link_open(&c->link, false);
 }
 
-// child_greet takes the greeting, and enters the sandbox while this thread is the only one: those
-// that it starts are in it, too.
+// child_greet takes the greeting, opens the store, which makes one that is not there, and enters
+// the sandbox while this thread is the only one: those that it starts are in it, too.
 static hth_err child_greet(child *c)
 {
     hth_child_head head;
@@ -246,7 +234,8 @@ static hth_err child_greet(child *c)
                 ? child_hello(c, body)
                 : hth_fail(HTH_ECORRUPT, "the engine's process got no greeting"));
     hth_sandbox_oom();
-    return child_is_confined() ? hth_sandbox_files(NULL, 0, &c->sandbox) : HTH_OK;
+    HTH_TRY(hth_store_open(c->open.store, true, false, &c->store));
+    return child_confine(c);
 }
 
 // child_report answers the greeting: the engine is there, or why not.
@@ -254,6 +243,7 @@ static hth_err child_report(child *c, hth_err err)
 {
     hth_child_head head = {.kind = HTH_CHILD_STARTED};
     if (err == HTH_OK) {
+        head.done = child_is_confined() && !c->sandbox.files ? HTH_CHILD_UNCONFINED : 0;
         return hth_child_link_send(&c->link, &head, NULL, 0, 0);
     }
     head = (hth_child_head){.kind = HTH_CHILD_FAILED, .done = err};

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // server/child_impl.h - the inside of the engine's process: child.c (messages, settings, the
-// process), child_call.c (requests and answers), child_region.c (clients' memory).
+// process), child_call.c (requests and answers), child_region.c (clients' memory), child_confine.c
+// (what it may open).
 #ifndef HTH_SERVER_CHILD_IMPL_H
 #define HTH_SERVER_CHILD_IMPL_H
 
@@ -58,6 +59,14 @@ struct child {
 void child_take(child *c, const hth_child_head *head, const char *body, size_t bytes);
 // child_release gives the blocks of an answer back; c->lock is held.
 void child_release(child_call *call);
+
+// ---- child_confine.c
+
+// child_is_confined tells whether this process is to be confined.
+bool child_is_confined(void);
+// child_confine has users' files opened by hearthd, and gives up everything but what this process
+// needs, where it is to be confined. Before there is another thread.
+hth_err child_confine(child *c);
 
 // ---- child_region.c: c->taking is held
 

@@ -24,7 +24,13 @@
 #define HTH_CHILD_RING_BYTES ((size_t)4 << 20)
 
 // Descriptors of the child, from its beginning.
-enum { HTH_CHILD_FD_SOCKET = 3, HTH_CHILD_FD_BOARD, HTH_CHILD_FD_IN, HTH_CHILD_FD_OUT };
+enum {
+    HTH_CHILD_FD_SOCKET = 3,
+    HTH_CHILD_FD_BOARD,
+    HTH_CHILD_FD_IN,
+    HTH_CHILD_FD_OUT,
+    HTH_CHILD_FD_FILES // child_files.h
+};
 
 typedef struct hth_child_slot {
     hth_request r;        // the child's; hearthd writes `canceled` and clears `started_ns`

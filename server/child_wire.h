@@ -22,12 +22,15 @@ typedef enum hth_child_kind {
     HTH_CHILD_DRAIN,  // hth_engine_drain
     HTH_CHILD_STOP,   // hth_engine_stop, and the process ends
     // from the child
-    HTH_CHILD_STARTED,  // device and store are open
+    HTH_CHILD_STARTED,  // device and store are open; `done`: HTH_CHILD_UNCONFINED or 0
     HTH_CHILD_FAILED,   // they cannot be; `done`: the code; text
     HTH_CHILD_PROGRESS, // of a request: text
     HTH_CHILD_EVENT,    // of a training job: its name, a zero, text
     HTH_CHILD_DONE,     // the answer to a request: record
 } hth_child_kind;
+
+// The kernel cannot confine the child to the store.
+#define HTH_CHILD_UNCONFINED 1u
 
 typedef struct hth_child_head { // of every message
     uint32_t kind;

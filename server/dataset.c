@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/err.h"
+#include "base/opener.h"
 
 #include <jansson.h>
 
@@ -167,7 +168,7 @@ static hth_err dataset_open(const char *path, int fd, hth_dataset *out)
     *out = (hth_dataset){.name = hth_strdup(path), .file = {.fd = -1}};
     hth_err err = out->name == NULL ? hth_fail(HTH_ENOMEM, "no memory for a dataset")
                   : fd >= 0         ? hth_file_again(fd, path, &out->file)
-                                    : hth_file_open(path, path, &out->file);
+                                    : hth_open_data(path, &out->file);
     err = err == HTH_OK ? dataset_read(out) : err;
     err = err == HTH_OK ? dataset_keep(out) : err;
     if (err != HTH_OK) {

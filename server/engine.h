@@ -28,7 +28,8 @@ typedef struct hth_engine_config {
     void *event_ctx;
     bool resume; // go on with training jobs that an earlier engine on this store left behind
     // directory of the store: the engine is a child process that opens it (proxy.h); NULL: a
-    // thread. The program must be one that begins with hth_child_asked
+    // thread. The program must be one that begins with hth_child_asked. Of files that a query's
+    // arguments name it opens those that the store has noted (job_paths.h)
     const char *child_store;
     // where the engine's thread notes when it looked for requests last (ns, CLOCK_MONOTONIC); NULL:
     // in the engine

@@ -74,8 +74,23 @@ static void proxy_tell_end(hth_proxy *p)
     }
 }
 
-static void keeper_started(hth_proxy *p)
+// keeper_unconfined says once, however many children there are, that this kernel cannot confine
+// them.
+static void keeper_unconfined(void)
 {
+    static atomic_bool told;
+    if (!atomic_exchange(&told, true)) {
+        hth_log(WARN, SERVER, "engine-unconfined",
+                "this kernel has no Landlock (Linux 5.19 or later, lsm=landlock): the engine's "
+                "process can open what hearthd's account can");
+    }
+}
+
+static void keeper_started(hth_proxy *p, bool confined)
+{
+    if (!confined) {
+        keeper_unconfined();
+    }
     pthread_mutex_lock(&p->lock);
     p->phase = PROXY_UP;
     p->drain_sent = p->stop_sent = false;
@@ -97,7 +112,7 @@ static void keeper_started(hth_proxy *p)
 static void keeper_message(hth_proxy *p, const hth_child_head *head, const char *body, size_t bytes)
 {
     if (head->kind == HTH_CHILD_STARTED && p->phase == PROXY_STARTING) {
-        keeper_started(p);
+        keeper_started(p, head->done != HTH_CHILD_UNCONFINED);
     } else if (head->kind == HTH_CHILD_FAILED && p->phase == PROXY_STARTING) {
         hth_log(ERROR, SERVER, "engine-failed", "%s", body);
         keeper_opened(p, head->done < HTH_N_ERR && head->done > 0 ? (hth_err)head->done : HTH_EIO,
@@ -367,7 +382,7 @@ hth_err hth_proxy_open(const hth_engine_config *config, hth_proxy **out)
     if (p == NULL) {
         return hth_fail(HTH_ENOMEM, "out of memory for an engine");
     }
-    p->in_fd = p->link.socket = p->link.board_fd = -1;
+    p->in_fd = p->link.socket = p->link.board_fd = p->files = -1;
     pthread_mutex_init(&p->taking, NULL);
     pthread_mutex_init(&p->lock, NULL);
     pthread_cond_init(&p->changed, NULL);

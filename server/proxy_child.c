@@ -6,7 +6,9 @@
 
 #include "base/memfd.h"
 #include "base/settings.h"
+#include "base/thread.h"
 #include "server/child.h"
+#include "server/child_files.h"
 
 #include <jansson.h>
 
@@ -76,9 +78,45 @@ void proxy_out_rele(hth_proxy *p, proxy_out *out)
     }
 }
 
+// ---- files that are opened for it
+
+static void files_main(void *arg)
+{
+    hth_proxy *p = arg;
+    hth_child_files_serve(p->files, p->store);
+}
+
+// files_start makes the socket, of which *theirs is the child's end, and the thread that answers.
+static hth_err files_start(hth_proxy *p, int *theirs)
+{
+    int ends[2];
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
+        return hth_fail_errno(errno, "cannot make a socket for the engine's process");
+    }
+    p->files = ends[0];
+    *theirs = ends[1];
+    hth_err err = hth_thread_start("hth-opener", files_main, p, &p->opener);
+    if (err != HTH_OK) {
+        close(p->files);
+        p->files = -1;
+    }
+    return err;
+}
+
+static void files_stop(hth_proxy *p)
+{
+    if (p->files >= 0) {
+        shutdown(p->files, SHUT_RDWR);
+        hth_thread_join(p->opener);
+        close(p->files);
+        p->files = -1;
+    }
+}
+
 void proxy_forget_child(hth_proxy *p)
 {
     hth_child_link *l = &p->link;
+    files_stop(p);
     pthread_mutex_lock(&p->lock);
     proxy_out *out = p->out;
     p->out = NULL; // from here on nobody writes to the board for an answer that was kept
@@ -100,24 +138,27 @@ void proxy_forget_child(hth_proxy *p)
 
 // ---- start
 
-static hth_err child_actions(const hth_proxy *p, int socket, posix_spawn_file_actions_t *a)
+static hth_err child_actions(const hth_proxy *p, int socket, int files,
+                             posix_spawn_file_actions_t *a)
 {
-    const int from[] = {socket, p->link.board_fd, p->in_fd, p->out->fd};
-    int rc = 0, spare = HTH_CHILD_FD_OUT;
-    for (int i = 0; i < 4; i++) {
+    const int from[] = {socket, p->link.board_fd, p->in_fd, p->out->fd, files};
+    const int n = sizeof from / sizeof *from;
+    int rc = 0, spare = HTH_CHILD_FD_FILES;
+    _Static_assert(HTH_CHILD_FD_FILES == HTH_CHILD_FD_SOCKET + 4, "in the order of `from`");
+    for (int i = 0; i < n; i++) {
         spare = from[i] > spare ? from[i] : spare;
     }
-    for (int i = 0; i < 4 && rc == 0; i++) { // out of each other's way first
+    for (int i = 0; i < n && rc == 0; i++) { // out of each other's way first
         rc = posix_spawn_file_actions_adddup2(a, from[i], spare + 1 + i);
     }
-    for (int i = 0; i < 4 && rc == 0; i++) {
+    for (int i = 0; i < n && rc == 0; i++) {
         rc = posix_spawn_file_actions_adddup2(a, spare + 1 + i, HTH_CHILD_FD_SOCKET + i);
     }
-    rc = rc == 0 ? posix_spawn_file_actions_addclosefrom_np(a, HTH_CHILD_FD_OUT + 1) : rc;
+    rc = rc == 0 ? posix_spawn_file_actions_addclosefrom_np(a, HTH_CHILD_FD_FILES + 1) : rc;
     return rc == 0 ? HTH_OK : hth_fail_errno(rc, "cannot start the engine's process");
 }
 
-static hth_err child_spawn(hth_proxy *p, int socket)
+static hth_err child_spawn(hth_proxy *p, int socket, int files)
 {
     static char name[] = "hearthd", flag[] = HTH_CHILD_FLAG;
     char *argv[] = {name, flag, NULL};
@@ -132,7 +173,7 @@ static hth_err child_spawn(hth_proxy *p, int socket)
     posix_spawnattr_init(&attr);
     posix_spawnattr_setsigmask(&attr, &ours);
     posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSIGMASK);
-    hth_err err = child_actions(p, socket, &actions);
+    hth_err err = child_actions(p, socket, files, &actions);
     if (err == HTH_OK) {
         int rc = posix_spawn(&p->pid, "/proc/self/exe", &actions, &attr, argv, environ);
         err = rc == 0 ? HTH_OK : hth_fail_errno(rc, "cannot start the engine's process");
@@ -144,13 +185,17 @@ static hth_err child_spawn(hth_proxy *p, int socket)
 
 hth_err proxy_start(hth_proxy *p)
 {
-    int ends[2];
+    int ends[2], files = -1;
     hth_err err = child_share(p, ends);
+    err = err == HTH_OK ? files_start(p, &files) : err;
     if (err == HTH_OK) {
-        err = child_spawn(p, ends[1]);
+        err = child_spawn(p, ends[1], files);
     }
     if (ends[1] >= 0) {
         close(ends[1]);
+    }
+    if (files >= 0) {
+        close(files);
     }
     if (err != HTH_OK) {
         proxy_forget_child(p);

@@ -99,6 +99,8 @@ struct hth_proxy {
     char open_detail[512];
     pid_t pid;
     hth_child_link link; // of a child that is starting or up
+    int files;           // socket over which files are opened for it (child_files.h), -1: none
+    pthread_t opener;    // that thread
     proxy_call *calls;
     int n_calls, high, first_free, in_flight; // high: calls from there on were never used
     int n_kept;                               // calls whose state is KEPT

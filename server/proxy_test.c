@@ -115,6 +115,7 @@ static void open_all(fixture *f)
     strcpy(f->dir, "/tmp/hearth-child-XXXXXX");
     assert_non_null(mkdtemp(f->dir));
     assert_ok(hth_store_open(f->dir, true, false, &f->store));
+    assert_ok(hth_job_paths_begin(f->store));
     put(f->store, "digits", "tests/data/digits/digits.onnx");
     put(f->store, "new", "tests/data/digits/untrained.onnx");
     child_open(f, true);
@@ -555,6 +556,7 @@ static void test_killed_while_it_trains(void **state)
              "\"softmax-xent\",\"lr\":0.01,\"batch\":64,\"epochs\":20,\"save-as\":\"trained\","
              "\"checkpoint-every\":5}",
              cwd);
+    paths_named(f.store, args);
     call_begin(f.engine, &c, "train", args);
     hth_manifest m;
     uint64_t until = hth_real_after(LIMIT_NS);

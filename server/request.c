@@ -5,6 +5,7 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "server/catalog.h"
+#include "server/job_paths.h"
 #include "server/verify.h"
 
 #include <jansson.h>
@@ -217,6 +218,7 @@ static hth_err request_files(hth_slot *s)
     json_t *args = json_loads(s->q->query->arguments, 0, NULL);
     hth_err err = request_take(s);
     err = err == HTH_OK ? request_paths(s, args, s->r.n_files) : err;
+    err = err == HTH_OK ? hth_job_paths_keep(s->d->store, args) : err;
     json_decref(args);
     return err;
 }

@@ -29,6 +29,7 @@ static void both_open(fixture *f, const char *devices, bool child)
     strcpy(f->dir, "/tmp/hearth-router-XXXXXX");
     assert_non_null(mkdtemp(f->dir));
     assert_ok(hth_store_open(f->dir, true, false, &f->store));
+    assert_ok(hth_job_paths_begin(f->store));
     hth_engine_config config = {
         .device = devices, .child_store = child ? f->dir : NULL, .resume = true};
     assert_ok(hth_engine_open(&config, f->store, &f->engine));
@@ -574,6 +575,7 @@ static void killed_while_it_trains(void **state)
     }
     both_open(&f, TWO, true);
     put(f.store, "new", "tests/data/digits/untrained.onnx");
+    paths_named(f.store, args[0]); // the same file for both
     call c = {.r = {.query = "train", .arguments = args[0]}};
     call_start(f.engine, &c);
     uint64_t until = hth_real_after(LIMIT_NS);

@@ -3,6 +3,9 @@
 // <linux/landlock.h>. The seccomp program is compiled by libseccomp from a list of names, so that
 // it holds on every architecture that Debian has.
 //
+// Of files Landlock governs opening, making, moving and removing, whoever may do so by their modes.
+// It says nothing of looking at them (stat): what there is can be seen, what is in it cannot.
+//
 // The filter is a list of what is allowed, not of what is refused: a call that a later kernel adds
 // is refused until somebody reads about it. Refused classes are named all the same, because EPERM
 // tells an operator more than ENOSYS. Processes cannot be made (clone needs CLONE_THREAD); clone3,
@@ -13,8 +16,11 @@
 
 #include <seccomp.h>
 
+#include <dirent.h>
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <linux/capability.h>
 #include <linux/landlock.h>
 #include <sched.h>
@@ -44,96 +50,190 @@ typedef struct sandbox_ruleset {
     uint64_t fs, net, scoped;
 } sandbox_ruleset;
 
-#define FS_READ                                                                                    \
-    (LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_READ_DIR | LANDLOCK_ACCESS_FS_EXECUTE)
+// What may be done below a folder, by hth_sandbox_may. Nobody may execute anything, make links,
+// devices, sockets or FIFOs.
+#define FS_LIST LANDLOCK_ACCESS_FS_READ_DIR
+#define FS_READ (LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_READ_DIR)
+#define FS_USE  (LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_WRITE_FILE | FS_IOCTL)
 #define FS_WRITE                                                                                   \
     (LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_READ_DIR | LANDLOCK_ACCESS_FS_WRITE_FILE |  \
      LANDLOCK_ACCESS_FS_REMOVE_FILE | LANDLOCK_ACCESS_FS_REMOVE_DIR |                              \
      LANDLOCK_ACCESS_FS_MAKE_REG | LANDLOCK_ACCESS_FS_MAKE_DIR | FS_REFER | FS_TRUNCATE)
-#define FS_DEVICE (LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_WRITE_FILE | FS_IOCTL)
-#define FS_FIRST  ((LANDLOCK_ACCESS_FS_MAKE_SYM << 1) - 1) // all of ABI 1
+#define FS_FIRST ((LANDLOCK_ACCESS_FS_MAKE_SYM << 1) - 1) // all of ABI 1
+
+// ABI 1 lets nobody move a file to another folder, which the store does with every tensor.
+#define ABI_FILES 2
+#define ABI_NET   4
 
 // ---- files
 
-// sandbox_grant adds one path; what a file cannot have (it is no folder) is left out.
-static int sandbox_grant(int ruleset, uint64_t handled, const char *path, uint64_t access)
+typedef struct sandbox_rules {
+    int ruleset;
+    uint64_t fs; // rights that the ruleset handles
+    int rc;      // of what was added so far
+} sandbox_rules;
+
+// sandbox_grant adds one path, links followed; what a file cannot have (it is no folder) is left
+// out, and so is a path that there is not. `pin`: its descriptor stays open. The kernel forgets the
+// inodes of /proc that nobody has open, and the rule with them.
+static void sandbox_grant(sandbox_rules *r, const char *path, uint64_t access, bool pin)
 {
     struct stat st;
-    int fd = open(path, O_PATH | O_CLOEXEC);
-    if (fd < 0 || fstat(fd, &st) != 0) {
-        if (fd >= 0) {
-            close(fd);
-        }
-        return 0;
+    int fd = r->rc == 0 ? open(path, O_PATH | O_CLOEXEC) : -1;
+    if (fd < 0) {
+        return;
     }
-    if (!S_ISDIR(st.st_mode)) {
-        access &= LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_WRITE_FILE |
-                  LANDLOCK_ACCESS_FS_EXECUTE | FS_TRUNCATE | FS_IOCTL;
+    if (fstat(fd, &st) == 0 && !S_ISDIR(st.st_mode)) {
+        access &=
+            LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_WRITE_FILE | FS_TRUNCATE | FS_IOCTL;
     }
-    struct landlock_path_beneath_attr rule = {.allowed_access = access & handled, .parent_fd = fd};
-    int rc = (int)syscall(SYS_landlock_add_rule, ruleset, LANDLOCK_RULE_PATH_BENEATH, &rule, 0);
-    close(fd);
-    return rc;
+    struct landlock_path_beneath_attr rule = {.allowed_access = access & r->fs, .parent_fd = fd};
+    r->rc = (int)syscall(SYS_landlock_add_rule, r->ruleset, LANDLOCK_RULE_PATH_BENEATH, &rule, 0);
+    if (!pin) {
+        close(fd);
+    }
 }
 
-// sandbox_own_folder is where the program and its plug-ins lie.
-static const char *sandbox_own_folder(char *out, size_t cap)
+static void sandbox_grant_list(sandbox_rules *r, const char *const *path, size_t n, bool pin)
 {
-    ssize_t n = readlink("/proc/self/exe", out, cap - 1);
-    out[n > 0 ? n : 0] = 0;
-    char *slash = strrchr(out, '/');
+    for (size_t i = 0; i < n; i++) {
+        sandbox_grant(r, path[i], FS_READ, pin);
+    }
+}
+
+// sandbox_grant_names adds the files of a folder whose names begin with `stem`.
+static void sandbox_grant_names(sandbox_rules *r, const char *folder, const char *stem,
+                                uint64_t access)
+{
+    char path[PATH_MAX + NAME_MAX + 2];
+    DIR *d = opendir(folder);
+    for (const struct dirent *e; d != NULL && (e = readdir(d)) != NULL;) {
+        if (strncmp(e->d_name, stem, strlen(stem)) == 0) {
+            snprintf(path, sizeof path, "%s/%s", folder, e->d_name);
+            sandbox_grant(r, path, access, false);
+        }
+    }
+    if (d != NULL) {
+        closedir(d);
+    }
+}
+
+// sandbox_grant_plugins adds this project's libraries, where the program looks for them.
+static void sandbox_grant_plugins(sandbox_rules *r)
+{
+    char own[PATH_MAX], lib[PATH_MAX + 8];
+    ssize_t n = readlink("/proc/self/exe", own, sizeof own - 1);
+    own[n > 0 ? n : 0] = 0;
+    char *slash = strrchr(own, '/');
     if (slash != NULL) {
         *slash = 0;
+        snprintf(lib, sizeof lib, "%s/../lib", own);
+        sandbox_grant_names(r, own, "libhearth", FS_READ);
+        sandbox_grant_names(r, lib, "libhearth", FS_READ);
     }
-    return out;
 }
 
-static int sandbox_grant_all(int ruleset, uint64_t handled, const char *const *writable, int n)
+// sandbox_grant_search adds the folders in which the dynamic linker looks for libraries: what
+// LD_LIBRARY_PATH and the program itself name, and the system's.
+static void sandbox_grant_search(sandbox_rules *r)
 {
-    static const char *const readable[] = {
-        "/usr",           "/lib",        "/lib64",      "/opt", "/proc", "/sys", "/etc/ld.so.cache",
-        "/etc/localtime", "/etc/nvidia", "/dev/urandom"};
-    static const char *const devices[] = {"/dev/null",
-                                          "/dev/zero",
-                                          "/dev/nvidiactl",
-                                          "/dev/nvidia-uvm",
-                                          "/dev/nvidia-uvm-tools",
-                                          "/dev/nvidia-caps"};
-    char path[4096];
-    int rc = sandbox_grant(ruleset, handled, sandbox_own_folder(path, sizeof path), FS_READ);
-    for (size_t i = 0; i < sizeof readable / sizeof *readable && rc == 0; i++) {
-        rc = sandbox_grant(ruleset, handled, readable[i], FS_READ);
+    Dl_serinfo size, *all = NULL;
+    void *self = dlopen(NULL, RTLD_NOW);
+    if (self != NULL && dlinfo(self, RTLD_DI_SERINFOSIZE, &size) == 0) {
+        all = calloc(1, size.dls_size);
     }
-    for (size_t i = 0; i < sizeof devices / sizeof *devices && rc == 0; i++) {
-        rc = sandbox_grant(ruleset, handled, devices[i], FS_DEVICE | LANDLOCK_ACCESS_FS_READ_DIR);
+    if (all != NULL && dlinfo(self, RTLD_DI_SERINFOSIZE, all) == 0 &&
+        dlinfo(self, RTLD_DI_SERINFO, all) == 0) {
+        for (unsigned i = 0; i < all->dls_cnt; i++) {
+            const char *dir = all->dls_serpath[i].dls_name;
+            if (dir[0] != 0 && strcmp(dir, ".") != 0) { // not the folder that happens to be there
+                sandbox_grant(r, dir, FS_READ, false);
+            }
+        }
     }
-    for (int i = 0; i < 64 && rc == 0; i++) { // what a machine has of GPUs
-        snprintf(path, sizeof path, "/dev/nvidia%d", i);
-        rc = sandbox_grant(ruleset, handled, path, FS_DEVICE);
+    free(all);
+    if (self != NULL) {
+        dlclose(self);
     }
-    for (int i = 0; i < n && rc == 0; i++) {
-        rc = sandbox_grant(ruleset, handled, writable[i], FS_WRITE);
+}
+
+#define LIST(a) a, sizeof(a) / sizeof *(a)
+
+// sandbox_grant_system adds what a program that computes reads of the system.
+static void sandbox_grant_system(sandbox_rules *r)
+{
+    static const char *const files[] = {"/usr/lib",
+                                        "/usr/lib32",
+                                        "/usr/lib64",
+                                        "/usr/local/lib",
+                                        "/usr/local/lib64",
+                                        "/lib",
+                                        "/lib64",
+                                        "/usr/share/zoneinfo",
+                                        "/etc/ld.so.cache",
+                                        "/etc/localtime",
+                                        "/dev/urandom",
+                                        "/sys/devices/system/cpu",
+                                        "/sys/devices/system/node",
+                                        "/sys/fs/cgroup",
+                                        "/sys/kernel/mm/transparent_hugepage",
+                                        "/sys/kernel/mm/hugepages"};
+    static const char *const proc[] = {"/proc/self", "/proc/cpuinfo", "/proc/meminfo", "/proc/stat",
+                                       "/proc/sys/vm/overcommit_memory"};
+    sandbox_grant_list(r, LIST(files), false);
+    sandbox_grant_list(r, LIST(proc), true);
+    sandbox_grant(r, "/dev/null", FS_USE, false);
+    sandbox_grant(r, "/dev/zero", FS_USE, false);
+    // toolkits, and not what else is there: a configuration, with keys in it
+    sandbox_grant_names(r, "/opt", "intel", FS_READ);
+    sandbox_grant_plugins(r);
+    sandbox_grant_search(r);
+}
+
+// sandbox_grant_gpu adds what NVIDIA's driver and libraries use.
+static void sandbox_grant_gpu(sandbox_rules *r)
+{
+    static const char *const files[] = {"/usr/share/nvidia", "/etc/nvidia", "/sys/devices",
+                                        "/sys/bus/pci",      "/sys/class",  "/sys/module"};
+    static const char *const proc[] = {"/proc/driver", "/proc/devices", "/proc/modules",
+                                       "/proc/version", "/proc/filesystems"};
+    static const char *const stems[] = {"nvidia", "nvhost", "nvmap", "dxg"};
+    sandbox_grant_list(r, LIST(files), false);
+    sandbox_grant_list(r, LIST(proc), true);
+    sandbox_grant_names(r, "/usr/local", "cuda", FS_READ);
+    sandbox_grant_names(r, "/opt", "cuda", FS_READ);
+    sandbox_grant_names(r, "/opt", "nvidia", FS_READ);
+    for (size_t i = 0; i < sizeof stems / sizeof *stems; i++) {
+        sandbox_grant_names(r, "/dev", stems[i], FS_USE | FS_LIST);
     }
-    return rc;
 }
 
 // sandbox_confine enters a ruleset of what the kernel's ABI of Landlock knows.
-static hth_err sandbox_confine(int abi, const char *const *writable, int n)
+static hth_err sandbox_confine(int abi, const hth_sandbox_place *place, int n, bool gpu)
 {
-    uint64_t fs = FS_FIRST | (abi >= 2 ? FS_REFER : 0) | (abi >= 3 ? FS_TRUNCATE : 0) |
-                  (abi >= 5 ? FS_IOCTL : 0);
-    sandbox_ruleset all = {.fs = writable != NULL ? fs : 0,
-                           .net = abi >= 4 ? NET_TCP : 0,
-                           .scoped = abi >= 6 ? SCOPE_ALL : 0};
-    size_t bytes = abi >= 6 ? 24 : abi >= 4 ? 16 : 8;
-    int ruleset = (int)syscall(SYS_landlock_create_ruleset, &all, bytes, 0);
-    if (ruleset < 0) {
+    static const uint64_t may[] = {[HTH_MAY_LIST] = FS_LIST,
+                                   [HTH_MAY_READ] = FS_READ,
+                                   [HTH_MAY_USE] = FS_USE,
+                                   [HTH_MAY_WRITE] = FS_WRITE};
+    sandbox_rules r = {.fs = FS_FIRST | FS_REFER | (abi >= 3 ? FS_TRUNCATE : 0) |
+                             (abi >= 5 ? FS_IOCTL : 0)};
+    sandbox_ruleset all = {
+        .fs = r.fs, .net = abi >= ABI_NET ? NET_TCP : 0, .scoped = abi >= 6 ? SCOPE_ALL : 0};
+    size_t bytes = abi >= 6 ? 24 : abi >= ABI_NET ? 16 : 8;
+    r.ruleset = (int)syscall(SYS_landlock_create_ruleset, &all, bytes, 0);
+    if (r.ruleset < 0) {
         return hth_fail_errno(errno, "cannot make a Landlock ruleset");
     }
-    int rc = writable != NULL ? sandbox_grant_all(ruleset, all.fs, writable, n) : 0;
-    rc = rc == 0 ? (int)syscall(SYS_landlock_restrict_self, ruleset, 0) : rc;
+    for (int i = 0; i < n; i++) {
+        sandbox_grant(&r, place[i].path, may[place[i].may], false);
+    }
+    sandbox_grant_system(&r);
+    if (gpu) {
+        sandbox_grant_gpu(&r);
+    }
+    int rc = r.rc == 0 ? (int)syscall(SYS_landlock_restrict_self, r.ruleset, 0) : r.rc;
     hth_err err = rc == 0 ? HTH_OK : hth_fail_errno(errno, "cannot enter a Landlock ruleset");
-    close(ruleset);
+    close(r.ruleset);
     return err;
 }
 
@@ -155,15 +255,15 @@ static void sandbox_privileges(void)
     }
 }
 
-hth_err hth_sandbox_files(const char *const *writable, int n, hth_sandbox *s)
+hth_err hth_sandbox_files(const hth_sandbox_place *place, int n, bool gpu, hth_sandbox *s)
 {
     sandbox_privileges();
     int abi = (int)syscall(SYS_landlock_create_ruleset, NULL, 0, LANDLOCK_CREATE_RULESET_VERSION);
-    if (abi < 1 || (writable == NULL && abi < 4)) {
+    if (abi < ABI_FILES) {
         return HTH_OK; // not in this kernel, or not enabled
     }
-    HTH_TRY(sandbox_confine(abi, writable, n));
-    s->files = writable != NULL;
+    HTH_TRY(sandbox_confine(abi, place, n, gpu));
+    s->files = true;
     return HTH_OK;
 }
 
@@ -193,11 +293,10 @@ static const char *const sandbox_allowed[] = {
     "fcntl64", "flock", "fstat", "fstat64", "newfstatat", "fstatat64", "stat", "stat64", "lstat",
     "lstat64", "statx", "statfs", "statfs64", "fstatfs", "fstatfs64", "access", "faccessat",
     "faccessat2", "readlink", "readlinkat", "getdents", "getdents64", "getcwd", "chdir", "fchdir",
-    "open", "openat", "openat2", "creat", "truncate", "ftruncate", "ftruncate64", "fallocate",
-    "fadvise64", "fadvise64_64", "readahead", "fsync", "fdatasync", "sync_file_range", "syncfs",
-    "unlink", "unlinkat", "rename", "renameat", "renameat2", "mkdir", "mkdirat", "rmdir", "link",
-    "linkat", "chmod", "fchmod", "fchmodat", "umask", "utimensat", "copy_file_range", "sendfile",
-    "sendfile64", "splice",
+    "creat", "ftruncate", "ftruncate64", "fallocate", "fadvise64", "fadvise64_64", "readahead",
+    "fsync", "fdatasync", "sync_file_range", "syncfs", "unlink", "unlinkat", "rename", "renameat",
+    "renameat2", "mkdir", "mkdirat", "rmdir", "link", "linkat", "umask", "copy_file_range",
+    "sendfile", "sendfile64", "splice",
     // waiting, and the link to hearthd
     "poll", "ppoll", "ppoll_time64", "select", "pselect6", "epoll_create", "epoll_create1",
     "epoll_ctl", "epoll_wait", "epoll_pwait", "epoll_pwait2", "eventfd", "eventfd2", "pipe",
@@ -295,6 +394,16 @@ static const char *const sandbox_refused[] = {"socket",
                                               "fchown",
                                               "lchown",
                                               "fchownat",
+                                              "chmod",
+                                              "fchmod",
+                                              "fchmodat",
+                                              "fchmodat2",
+                                              "utime",
+                                              "utimes",
+                                              "futimesat",
+                                              "utimensat",
+                                              "truncate",
+                                              "truncate64",
                                               "setxattr",
                                               "lsetxattr",
                                               "fsetxattr",
@@ -331,6 +440,29 @@ static int sandbox_list(scmp_filter_ctx f, uint32_t action, const char *const *n
     return rc;
 }
 
+// sandbox_open allows open and openat, but for a file that is opened for reading and cut all the
+// same: Landlock only knows of that since ABI 3. (openat2 has its flags in memory: it is ENOSYS.)
+static int sandbox_open(scmp_filter_ctx f)
+{
+    const int call[] = {SCMP_SYS(open), SCMP_SYS(openat)};
+    const uint64_t cut = O_TRUNC | O_ACCMODE;
+    int rc = 0;
+    for (unsigned i = 0; i < 2 && rc == 0; i++) {
+        struct scmp_arg_cmp whole = {i + 1, SCMP_CMP_MASKED_EQ, O_TRUNC, 0},
+                            writes = {i + 1, SCMP_CMP_MASKED_EQ, cut, O_TRUNC | O_WRONLY},
+                            both = {i + 1, SCMP_CMP_MASKED_EQ, cut, O_TRUNC | O_RDWR},
+                            reads = {i + 1, SCMP_CMP_MASKED_EQ, cut, O_TRUNC | O_RDONLY};
+        if (call[i] < 0) {
+            continue; // not on this architecture
+        }
+        rc = seccomp_rule_add(f, SCMP_ACT_ALLOW, call[i], 1, whole);
+        rc = rc == 0 ? seccomp_rule_add(f, SCMP_ACT_ALLOW, call[i], 1, writes) : rc;
+        rc = rc == 0 ? seccomp_rule_add(f, SCMP_ACT_ALLOW, call[i], 1, both) : rc;
+        rc = rc == 0 ? seccomp_rule_add(f, SCMP_ACT_ERRNO(EPERM), call[i], 1, reads) : rc;
+    }
+    return rc;
+}
+
 static int sandbox_filter(scmp_filter_ctx f)
 {
     int rc = sandbox_list(f, SCMP_ACT_ALLOW, sandbox_allowed,
@@ -339,6 +471,7 @@ static int sandbox_filter(scmp_filter_ctx f)
         rc = sandbox_list(f, SCMP_ACT_ERRNO(EPERM), sandbox_refused,
                           sizeof sandbox_refused / sizeof *sandbox_refused);
     }
+    rc = rc == 0 ? sandbox_open(f) : rc;
     if (rc == 0) { // threads, and no process
         rc = seccomp_rule_add(f, SCMP_ACT_ALLOW, SCMP_SYS(clone), 1,
                               SCMP_A0(SCMP_CMP_MASKED_EQ, CLONE_THREAD, CLONE_THREAD));

@@ -14,22 +14,37 @@
 #include <stddef.h>
 
 typedef struct hth_sandbox {
-    bool files; // Landlock holds: no file outside of the granted folders, no TCP
+    bool files; // Landlock holds: no file outside of what is granted, no TCP
     bool calls; // the seccomp filter holds
 } hth_sandbox;
 
+// What may be done with a file, or with all that is below a folder.
+typedef enum hth_sandbox_may {
+    HTH_MAY_LIST, // see the names
+    HTH_MAY_READ, // and read
+    HTH_MAY_USE,  // a file that is there: read and write
+    HTH_MAY_WRITE // all of it: read, write, make, move and remove files and folders
+} hth_sandbox_may;
+
+typedef struct hth_sandbox_place {
+    const char *path;
+    hth_sandbox_may may;
+} hth_sandbox_place;
+
 // hth_sandbox_files gives up privileges (no_new_privs; of root's capabilities all but the one for
-// priorities, and the one for locked memory) and, where the kernel has Landlock, confines the
-// calling thread and all that it starts: it may read and write below each of the `n` folders of
-// `writable`, read and execute the system's libraries and this program's folder, read /proc and
-// /sys, use the devices below /dev/nvidia*, and open nothing else; it may neither bind nor connect
-// TCP ports. A folder that does not exist is passed over. `writable` NULL: files stay as they are,
-// only the network is closed. HTH_EIO: the kernel has Landlock and refused.
-hth_err hth_sandbox_files(const char *const *writable, int n, hth_sandbox *s);
+// priorities, and the one for locked memory) and, where the kernel has Landlock (Linux 5.19),
+// confines the calling thread and all that it starts to the `n` places, and of the system to what a
+// program that computes reads: libraries, its own entry in /proc, processors and memory in /sys;
+// with `gpu` NVIDIA's devices too, and what their driver reads. It may neither bind nor connect TCP
+// ports. A place that there is not is passed over; descriptors that are open stay what they are.
+// HTH_EIO: the kernel has Landlock and refused.
+hth_err hth_sandbox_files(const hth_sandbox_place *place, int n, bool gpu, hth_sandbox *s);
 // hth_sandbox_calls allows all threads of the process the system calls of a program that computes,
 // maps files and talks to descriptors it already has. Sockets, programs, other processes, mounts,
-// namespaces, modules, clocks, identities and tracing are refused (EPERM); a call that the list
-// does not know looks as on a kernel that lacks it (ENOSYS). HTH_EIO: the filter was refused.
+// namespaces, modules, clocks, identities, tracing, and what Landlock does not govern (modes,
+// owners and times of files, cutting one that is open for reading) are refused (EPERM); a call that
+// the list does not know looks as on a kernel that lacks it (ENOSYS). HTH_EIO: the filter was
+// refused.
 hth_err hth_sandbox_calls(hth_sandbox *s);
 // hth_sandbox_oom makes the kernel end this process before its parent when memory runs out.
 void hth_sandbox_oom(void);

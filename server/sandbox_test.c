@@ -32,7 +32,7 @@
 
 #define FAILED 200 // the sandbox could not be entered
 
-static char granted[64], outside[64];
+static char granted[64], outside[64], used[64], read_only[64], listed[64];
 
 typedef int (*attempt)(void); // 0, or errno
 
@@ -48,10 +48,14 @@ static int run_in(bool files, bool calls, attempt a)
     pid_t pid = fork();
     assert_true(pid >= 0);
     if (pid == 0) {
-        const char *writable[] = {granted};
+        const hth_sandbox_place place[] = {{granted, HTH_MAY_WRITE},
+                                           {used, HTH_MAY_USE},
+                                           {read_only, HTH_MAY_READ},
+                                           {listed, HTH_MAY_LIST},
+                                           {"/nowhere/at/all", HTH_MAY_WRITE}};
         hth_sandbox s = {.files = false};
         alarm(20);
-        if ((files && hth_sandbox_files(writable, 1, &s) != HTH_OK) ||
+        if ((files && hth_sandbox_files(place, 5, false, &s) != HTH_OK) ||
             (calls && hth_sandbox_calls(&s) != HTH_OK) || s.calls != calls) {
             _exit(FAILED);
         }
@@ -196,6 +200,34 @@ static int try_link(void)
 {
     return result(symlink("/etc/passwd", outside));
 }
+static int opened(void)
+{
+    return open("/proc/self/exe", O_RDONLY);
+}
+static int try_mode(void)
+{
+    return result(chmod(outside, 0600));
+}
+static int try_mode_of_open(void)
+{
+    return result(fchmod(opened(), 0600));
+}
+static int try_mode_at(void)
+{
+    return result(fchmodat(AT_FDCWD, outside, 0600, 0));
+}
+static int try_times(void)
+{
+    return result(utimensat(AT_FDCWD, outside, NULL, 0));
+}
+static int try_cut(void)
+{
+    return result(truncate(outside, 0));
+}
+static int try_cut_reading(void)
+{
+    return result(open(outside, O_RDONLY | O_TRUNC));
+}
 static int try_limits_of_others(void)
 {
     return result(syscall(SYS_prlimit64, getppid(), 7, NULL, NULL));
@@ -239,7 +271,13 @@ static void test_refused(void **state)
                  {"file handles", try_handle},
                  {"nodes", try_node},
                  {"owners", try_owner},
-                 {"links", try_link}};
+                 {"links", try_link},
+                 {"modes", try_mode},
+                 {"modes of open files", try_mode_of_open},
+                 {"modes below a folder", try_mode_at},
+                 {"times", try_times},
+                 {"cutting", try_cut},
+                 {"cutting what is read", try_cut_reading}};
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
         int got = run_in(false, true, table[i].a);
         if (got != EPERM) {
@@ -324,7 +362,22 @@ static int use_all(void)
         open("/sys/devices/system/cpu/online", 0) < 0) {
         return 6;
     }
-    return dlopen("libz.so.1", RTLD_NOW) != NULL ? 0 : 7;
+    snprintf(path, sizeof path, "%s/folder", granted); // what the store does: from one folder to
+    if (mkdir(path, 0700) != 0 ||                      // another, without a name, and beside
+        (fd = open(granted, O_TMPFILE | O_RDWR, 0600)) < 0 || write(fd, "x", 1) != 1) {
+        return 7;
+    }
+    snprintf(moved, sizeof moved, "%s/folder/moved", granted);
+    snprintf(path, sizeof path, "%s/file", granted);
+    fd = open(path, O_WRONLY | O_CREAT | O_EXCL, 0600);
+    if (fd < 0 || rename(path, moved) != 0 || unlink(moved) != 0) {
+        return 8;
+    }
+    snprintf(path, sizeof path, "%s/folder", granted);
+    if (rmdir(path) != 0 || open(granted, O_RDONLY | O_DIRECTORY) < 0) {
+        return 9;
+    }
+    return dlopen("libz.so.1", RTLD_NOW) != NULL ? 0 : 10;
 }
 
 static void test_computing(void **state)
@@ -362,6 +415,91 @@ static int write_system(void)
 {
     return result(open("/usr/hearth-sandbox", O_CREAT, 0600));
 }
+static int use_used(void)
+{
+    int fd = open(used, O_RDWR);
+    return result(fd) != 0 || write(fd, "x", 1) != 1 ? 1 : result(open(used, O_RDONLY));
+}
+static int read_read_only(void)
+{
+    char path[96];
+    snprintf(path, sizeof path, "%s/file", read_only);
+    return result(open(path, O_RDONLY)) != 0 ? 1 : result(open(read_only, O_DIRECTORY));
+}
+static int list_listed(void)
+{
+    return result(open(listed, O_DIRECTORY));
+}
+static int write_read_only(void)
+{
+    char path[96];
+    snprintf(path, sizeof path, "%s/file", read_only);
+    return result(open(path, O_WRONLY));
+}
+static int make_in_read_only(void)
+{
+    char path[96];
+    snprintf(path, sizeof path, "%s/other", read_only);
+    return result(open(path, O_WRONLY | O_CREAT, 0600));
+}
+static int remove_in_read_only(void)
+{
+    char path[96];
+    snprintf(path, sizeof path, "%s/file", read_only);
+    return result(unlink(path));
+}
+static int read_listed(void)
+{
+    char path[96];
+    snprintf(path, sizeof path, "%s/file", listed);
+    return result(open(path, O_RDONLY));
+}
+static int make_in_listed(void)
+{
+    char path[96];
+    snprintf(path, sizeof path, "%s/other", listed);
+    return result(mkdir(path, 0700));
+}
+static int move_out(void)
+{
+    char path[96], to[96];
+    snprintf(path, sizeof path, "%s/mine", granted);
+    snprintf(to, sizeof to, "%s/mine", listed);
+    int fd = open(path, O_CREAT | O_WRONLY, 0600), rc = result(rename(path, to));
+    close(fd);
+    unlink(path);
+    return rc == EXDEV ? EACCES : rc; // as the folders' rights differ
+}
+static int link_in(void) // what may not be read by its own name
+{
+    char to[96];
+    snprintf(to, sizeof to, "%s/linked", granted);
+    int rc = result(link(outside, to));
+    return rc == EXDEV ? EACCES : rc;
+}
+static int read_root_of_parent(void) // the same file by another way
+{
+    char path[96];
+    snprintf(path, sizeof path, "/proc/%d/root%s", (int)getppid(), outside);
+    return result(open(path, O_RDONLY)) == 0 ? 0 : EACCES;
+}
+static int read_parent(void)
+{
+    char path[96];
+    snprintf(path, sizeof path, "/proc/%d/environ", (int)getppid());
+    return result(open(path, O_RDONLY));
+}
+static int read_memory_of_parent(void)
+{
+    char path[96];
+    snprintf(path, sizeof path, "/proc/%d/mem", (int)getppid());
+    return result(open(path, O_RDONLY));
+}
+static int run_program(void) // even where it may be read
+{
+    char *argv[] = {(char[]){"ld.so"}, NULL};
+    return result(execv("/lib64/ld-linux-x86-64.so.2", argv)) == 0 ? 0 : EACCES;
+}
 static int climb(void)
 {
     char path[96];
@@ -381,17 +519,70 @@ static int bind_tcp(void)
     return result(bind(socket(AF_INET, SOCK_STREAM, 0), (void *)&a, sizeof a));
 }
 
+static int read_proc(void)
+{
+    static const char *const file[] = {"/proc/self/status", "/proc/self/task",
+                                       "/proc/cpuinfo",     "/proc/meminfo",
+                                       "/proc/stat",        "/proc/self/mountinfo"};
+    int rc = 0;
+    for (size_t i = 0; i < sizeof file / sizeof *file && rc == 0; i++) {
+        int fd = open(file[i], O_RDONLY);
+        rc = result(fd);
+        close(fd);
+    }
+    return rc;
+}
+// The kernel forgets inodes of /proc that nobody has open when it is short of memory, and with them
+// what was granted: somebody has to have them open.
+static int proc_is_held(void)
+{
+    char link[40], to[64];
+    bool held = false;
+    for (int fd = 3; fd < 64 && !held; fd++) {
+        snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+        ssize_t n = readlink(link, to, sizeof to - 1);
+        to[n > 0 ? n : 0] = 0;
+        held = strcmp(to, "/proc/cpuinfo") == 0;
+    }
+    return held ? 0 : 1;
+}
+
 static void test_files(void **state)
 {
-    static const attempt files[] = {read_passwd,  read_outside,   list_outside, write_outside,
-                                    make_outside, remove_outside, write_system, climb};
-    if (!has_landlock(1)) {
+    static const attempt files[] = {read_passwd,
+                                    read_outside,
+                                    list_outside,
+                                    write_outside,
+                                    make_outside,
+                                    remove_outside,
+                                    write_system,
+                                    climb,
+                                    write_read_only,
+                                    make_in_read_only,
+                                    remove_in_read_only,
+                                    read_listed,
+                                    make_in_listed,
+                                    move_out,
+                                    link_in,
+                                    read_root_of_parent,
+                                    read_parent,
+                                    read_memory_of_parent,
+                                    run_program};
+    static const attempt allowed[] = {use_used, read_read_only, list_listed, read_proc,
+                                      proc_is_held};
+    if (!has_landlock(2)) {
         skip();
     }
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
         int got = run_in(true, false, files[i]);
         if (got != EACCES) {
             fail_msg("file attempt %d: errno %d instead of EACCES", (int)i, got);
+        }
+    }
+    for (size_t i = 0; i < sizeof allowed / sizeof *allowed; i++) {
+        int got = run_in(true, true, allowed[i]);
+        if (got != 0) {
+            fail_msg("allowed %d: %d", (int)i, got);
         }
     }
     assert_int_equal(run_in(false, false, read_outside), 0);
@@ -451,23 +642,41 @@ static void test_privileges(void **state)
     assert_int_equal(run_in(false, false, oom), 0);
 }
 
+static int make_file(const char *folder)
+{
+    char path[96];
+    snprintf(path, sizeof path, "%s/file", folder);
+    int fd = open(path, O_CREAT | O_WRONLY, 0600);
+    return fd >= 0 ? close(fd) : -1;
+}
+
 static int make_places(void **state)
 {
     strcpy(granted, "/tmp/hearth-sandbox-XXXXXX");
     strcpy(outside, "/tmp/hearth-outside-XXXXXX");
-    int fd = mkstemp(outside);
-    if (fd < 0 || mkdtemp(granted) == NULL) {
+    strcpy(used, "/tmp/hearth-used-XXXXXX");
+    strcpy(read_only, "/tmp/hearth-read-XXXXXX");
+    strcpy(listed, "/tmp/hearth-list-XXXXXX");
+    int fd = mkstemp(outside), more = mkstemp(used);
+    if (fd < 0 || more < 0 || mkdtemp(granted) == NULL || mkdtemp(read_only) == NULL ||
+        mkdtemp(listed) == NULL || make_file(read_only) != 0 || make_file(listed) != 0) {
         return -1;
     }
+    close(more);
     close(fd);
     return 0;
 }
 
 static int drop_places(void **state)
 {
+    char path[96];
     unlink(outside);
-    rmdir(granted);
-    return 0;
+    unlink(used);
+    snprintf(path, sizeof path, "%s/file", read_only);
+    unlink(path);
+    snprintf(path, sizeof path, "%s/file", listed);
+    unlink(path);
+    return rmdir(granted) + rmdir(read_only) + rmdir(listed);
 }
 
 int main(void)

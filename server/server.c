@@ -12,6 +12,7 @@
 #include "server/descriptors.h"
 #include "server/dispatch.h"
 #include "server/http.h"
+#include "server/job_paths.h"
 #include "server/inproc.h"
 #include "server/publish.h"
 #include "server/scrub.h"
@@ -175,6 +176,9 @@ static hth_err server_start(hth_server *s, const hth_server_config *config)
     HTH_TRY(hth_store_open(config->store, true, false, &s->store));
     if (config->resume) {
         HTH_TRY(server_claim(s, config->store));
+        if (hth_job_paths_begin(s->store) != HTH_OK) {
+            hth_log(WARN, SERVER, "paths", "jobs may not find their data: %s", hth_err_detail());
+        }
     }
     HTH_TRY(hth_jobs_open(&s->jobs));
     HTH_TRY(server_auth(s));

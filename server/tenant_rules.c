@@ -2,7 +2,7 @@
 #include "server/tenant_rules.h"
 
 #include "base/alloc.h"
-#include "base/file.h"
+#include "base/opener.h"
 #include "base/settings.h"
 
 #include <math.h>
@@ -138,8 +138,12 @@ hth_err hth_tenant_rules_read(const char *path, hth_tenant_rules *out)
     }
     void *text;
     size_t n;
-    HTH_TRY(hth_file_load(path, RULES_BYTES, &text, &n));
-    hth_err err = hth_tenant_rules_parse(text, n, out);
+    hth_file f;
+    HTH_TRY(hth_open_data(path, &f));
+    hth_err err = hth_file_load_open(&f, path, RULES_BYTES, &text, &n);
+    hth_file_close(&f);
+    HTH_TRY(err);
+    err = hth_tenant_rules_parse(text, n, out);
     hth_free(text);
     return err == HTH_OK ? HTH_OK : hth_err_prefix(err, "%s", path);
 }

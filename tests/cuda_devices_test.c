@@ -179,6 +179,7 @@ static void jobs(void **state)
     strcpy(f.dir, "/tmp/hearth-cuda-XXXXXX");
     assert_non_null(mkdtemp(f.dir));
     assert_ok(hth_store_open(f.dir, true, false, &f.store));
+    assert_ok(hth_job_paths_begin(f.store));
     hth_engine_config config = {.device = "cuda:0,mem=200MiB cuda:1,mem=200MiB",
                                 .child_store = f.dir};
     assert_ok(hth_engine_open(&config, f.store, &f.engine));
@@ -188,6 +189,7 @@ static void jobs(void **state)
         snprintf(more, sizeof more, "{\"save-as\":\"r%d\",\"on\":\"cuda:%d\"}", i, i);
         json_t *doc = arguments_of(&image_net, data, more, losses);
         args[i] = json_dumps(doc, JSON_COMPACT);
+        paths_named(f.store, args[i]);
         json_decref(doc);
         c[i] = (call){.r = {.query = "train", .arguments = args[i]}};
         call_start(f.engine, &c[i]);

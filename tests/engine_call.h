@@ -6,6 +6,7 @@
 #include "base/test.h"
 #include "graph/onnx.h"
 #include "server/engine.h"
+#include "server/job_paths.h"
 
 #include <jansson.h>
 #include <pthread.h>
@@ -40,6 +41,15 @@ static inline void put(hth_store *store, const char *name, const char *path)
     }
     free(t);
     hth_onnx_close(f);
+}
+
+// paths_named does what hearthd does with the paths in a request's arguments: an engine's process
+// may have opened what the store has noted, after hth_job_paths_begin, and nothing else.
+static inline void paths_named(hth_store *store, const char *arguments)
+{
+    json_t *args = json_loads(arguments, 0, NULL);
+    assert_ok(hth_job_paths_keep(store, args));
+    json_decref(args);
 }
 
 static inline void fixture_open(fixture *f, const char *device)

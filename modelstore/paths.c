@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "modelstore/paths.h"
+
+#include "modelstore/store_impl.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#define PATHS_FOLDER "paths"
+#define PATHS_FRESH  "paths.new" // while it is filled
+
+typedef struct paths_list {
+    hth_store *s;
+    const hth_named_path *list;
+    int n;
+} paths_list;
+
+// path_file is the file below `folder` that stands for `p`.
+static hth_path path_file(const char *folder, hth_named_path p)
+{
+    char use = (char)('a' + p.use), hex[HTH_ID_HEX];
+    hth_path out;
+    hth_piece piece[] = {{&use, 1}, {p.path, strlen(p.path)}};
+    hth_id id = hth_id_of(piece, 2);
+    snprintf(out.text, sizeof out.text, "%s/%s", folder, hth_id_hex(&id, hex));
+    return out;
+}
+
+static bool path_is_there(hth_store *s, const char *path)
+{
+    struct stat st;
+    return fstatat(s->dir, path, &st, AT_SYMLINK_NOFOLLOW) == 0;
+}
+
+static hth_err path_put(hth_store *s, const char *folder, hth_named_path p)
+{
+    hth_path file = path_file(folder, p);
+    if (path_is_there(s, file.text)) {
+        return HTH_OK;
+    }
+    hth_err err = hth_store_file_write(s->dir, file.text, "", 0, NULL, NULL);
+    if (err != HTH_OK && path_is_there(s, file.text)) {
+        return HTH_OK; // another thread was first
+    }
+    return err == HTH_OK ? hth_store_file_sync(s->dir, folder) : err;
+}
+
+static hth_err paths_drop_other(void *ctx, const char *name)
+{
+    const paths_list *l = ctx;
+    hth_path path;
+    snprintf(path.text, sizeof path.text, PATHS_FOLDER "/%.80s", name);
+    for (int i = 0; i < l->n; i++) {
+        if (strcmp(path_file(PATHS_FOLDER, l->list[i]).text, path.text) == 0) {
+            return HTH_OK;
+        }
+    }
+    return hth_store_file_unlink(l->s->dir, path.text);
+}
+
+hth_err hth_paths_begin(hth_store *s, const hth_named_path *list, int n)
+{
+    paths_list l = {s, list, n};
+    if (path_is_there(s, PATHS_FOLDER)) {
+        return hth_store_file_scan(s->dir, PATHS_FOLDER, paths_drop_other, &l);
+    }
+    HTH_TRY(hth_store_file_mkdir(s->dir, PATHS_FRESH));
+    for (int i = 0; i < n; i++) {
+        HTH_TRY(path_put(s, PATHS_FRESH, list[i]));
+    }
+    HTH_TRY(hth_store_file_rename(s->dir, PATHS_FRESH, PATHS_FOLDER));
+    return hth_store_file_sync(s->dir, ".");
+}
+
+hth_err hth_paths_keep(hth_store *s, hth_named_path p)
+{
+    return path_is_there(s, PATHS_FOLDER) ? path_put(s, PATHS_FOLDER, p) : HTH_OK;
+}
+
+bool hth_paths_kept(hth_store *s, hth_named_path p)
+{
+    return path_is_there(s, path_file(PATHS_FOLDER, p).text);
+}
