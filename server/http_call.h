@@ -270,6 +270,10 @@ const char *hth_http_authority(const char *target, size_t *n);
 // hth_http_host_wrong returns a sentence about what is wrong with the name that a request gives the
 // server; NULL: nothing is. `needed`: it must have a Host header.
 const char *hth_http_host_wrong(const struct evkeyvalq *headers, const char *target, bool needed);
+// hth_http_twice returns a sentence about a header that comes twice although what a request may, or
+// how it is read, hangs on it: a proxy in front may have looked at the other one. NULL: there is
+// none.
+const char *hth_http_twice(const struct evkeyvalq *headers);
 
 // ---- http_head.c: heads before their bodies
 

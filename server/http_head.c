@@ -231,11 +231,12 @@ static bool head_judge(hth_http_conn *c, const head *d, char *text, hth_http_ref
     }
     TAILQ_INIT(&fields);
     head_fields(rest, &fields);
-    const char *host = hth_http_host_wrong(&fields, target, needed);
-    bool may = host != NULL ? refusal(no, 400, host)
-                            : judge_path(c, target, verb, &need, no) &&
-                                  hth_http_judge(c->h, c, target, &fields, need, no) &&
-                                  judge_size(c->h, d, verb, no);
+    const char *wrong = hth_http_host_wrong(&fields, target, needed);
+    wrong = wrong != NULL ? wrong : hth_http_twice(&fields);
+    bool may = wrong != NULL ? refusal(no, 400, wrong)
+                             : judge_path(c, target, verb, &need, no) &&
+                                   hth_http_judge(c->h, c, target, &fields, need, no) &&
+                                   judge_size(c->h, d, verb, no);
     evhttp_clear_headers(&fields);
     return may;
 }

@@ -94,3 +94,32 @@ const char *hth_http_host_wrong(const struct evkeyvalq *headers, const char *tar
                ? "the request's target names no host"
                : NULL;
 }
+
+const char *hth_http_twice(const struct evkeyvalq *headers)
+{
+    static const struct {
+        const char *name, *sentence;
+    } once[] = {
+        {"Authorization", "the request has more than one Authorization header"},
+        {"Origin", "the request has more than one Origin header"},
+        {"Content-Encoding", "the request has more than one Content-Encoding header"},
+        {"Inference-Header-Content-Length",
+         "the request has more than one Inference-Header-Content-Length header"},
+    };
+    enum { N = sizeof once / sizeof once[0] };
+    const struct evkeyval *kv;
+    bool seen[N] = {false};
+    TAILQ_FOREACH(kv, headers, next)
+    {
+        for (int i = 0; i < N; i++) {
+            if ((kv->key[0] | 32) == (once[i].name[0] | 32) &&
+                strcasecmp(kv->key, once[i].name) == 0) {
+                if (seen[i]) {
+                    return once[i].sentence;
+                }
+                seen[i] = true;
+            }
+        }
+    }
+    return NULL;
+}

@@ -140,8 +140,9 @@ static const char *sound_head(struct evhttp_request *req, bool *chunked)
         return "the request's target has a blank or a control character in it";
     }
     const char *host = hth_http_host_wrong(headers, evhttp_request_get_uri(req), req->minor > 0);
-    if (host != NULL) {
-        return host;
+    const char *wrong = host != NULL ? host : hth_http_twice(headers);
+    if (wrong != NULL) {
+        return wrong;
     }
     if (!sound_verb(req)) {
         return "HEAD and TRACE have no body";
