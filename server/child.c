@@ -84,7 +84,8 @@ static hth_err child_open(child *c)
                            .event = child_event,
                            .event_ctx = c,
                            .resume = c->open.resume != 0,
-                           .turned_ns = &c->link.board->turned_ns};
+                           .turned_ns = &c->link.board->turned_ns,
+                           .inner = true};
     HTH_TRY(hth_engine_open(&e, c->store, &c->engine));
     return child_is_confined() ? hth_sandbox_calls(&c->sandbox) : HTH_OK;
 }

@@ -21,6 +21,8 @@
 #include "server/tenant.h"
 #include "server/train_queue.h"
 
+#include <jansson.h>
+
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -35,6 +37,7 @@
 struct hth_engine {
     hth_router *router; // it is several engines; NULL: what follows
     hth_proxy *proxy; // the engine is a child process; NULL: a thread of this one, and what follows
+    char name[64];    // of its device, the only one of the server; "": there are others
     hth_mailbox *mailbox;
     int queue; // requests that may wait
     hth_serve serve;
@@ -307,6 +310,11 @@ hth_err hth_engine_open(const hth_engine_config *config, hth_store *store, hth_e
         return hth_fail(HTH_ENOMEM, "no memory for an engine");
     }
     bool several = hth_router_several(config->device);
+    if (several || config->inner ||
+        hth_device_name(config->device != NULL ? config->device : "cpu", e->name, sizeof e->name) !=
+            HTH_OK) {
+        e->name[0] = 0; // what is no device's name is refused where the device is opened
+    }
     if (several || config->child_store != NULL) {
         hth_err there_err = several ? hth_router_open(config, store, &e->router)
                                     : hth_proxy_open(config, &e->proxy);
@@ -426,8 +434,26 @@ void hth_engine_close(hth_engine *e)
     hth_free(e);
 }
 
+// engine_named refuses what is to be done on a device (the argument "on") that is not there.
+static hth_err engine_named(const hth_engine *e, const hth_request *r)
+{
+    if (e->name[0] == 0 || r->query == NULL || r->arguments == NULL ||
+        strstr(r->arguments, "\"on\"") == NULL) {
+        return HTH_OK;
+    }
+    json_t *args = json_loads(r->arguments, 0, NULL);
+    const char *on = json_string_value(json_object_get(args, "on"));
+    hth_err err =
+        on == NULL || strcmp(on, e->name) == 0
+            ? HTH_OK
+            : hth_fail(HTH_EINVAL, "there is no device '%.60s' (there is: %s)", on, e->name);
+    json_decref(args);
+    return err;
+}
+
 hth_err hth_engine_submit(hth_engine *e, hth_request *r)
 {
+    HTH_TRY(engine_named(e, r));
     if (e->proxy != NULL) {
         return hth_proxy_submit(e->proxy, r);
     }

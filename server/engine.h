@@ -34,6 +34,7 @@ typedef struct hth_engine_config {
     // where the engine's thread notes when it looked for requests last (ns, CLOCK_MONOTONIC); NULL:
     // in the engine
     _Atomic uint64_t *turned_ns;
+    bool inner; // of a router, or the process of another: that looked at what device is named
 } hth_engine_config;
 
 #define HTH_TENANT_OWN "hearth" // of what nobody asked for

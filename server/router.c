@@ -64,6 +64,7 @@ static hth_err router_start(hth_router *n, const hth_engine_config *config)
         hth_engine_config one = *config;
         one.device = item;
         one.resume = false; // jobs are gone on with by the router
+        one.inner = true;
         memcpy(d->name, name[n->n], sizeof d->name);
         d->host = strncmp(d->name, "cpu:", 4) == 0;
         HTH_TRY(hth_engine_open(&one, n->store, &d->engine));
