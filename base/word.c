@@ -30,7 +30,7 @@ int hth_word_distance(const char *a, const char *b)
 void hth_word_closer(const char *word, const char *candidate, int *distance, const char **best)
 {
     int d = hth_word_distance(word, candidate);
-    if (d < *distance && d < (int)strlen(word)) {
+    if (d < *distance && 2 * d <= (int)strlen(word)) { // of 'foo' and 'job' only the o is one
         *distance = d;
         *best = candidate;
     }

@@ -25,6 +25,10 @@ static void test_closer(void **state)
     distance = 3;
     hth_word_closer("x", "y", &distance, &best); // another word altogether
     assert_null(best);
+    hth_word_closer("foo", "job", &distance, &best); // one letter of three
+    assert_null(best);
+    hth_word_closer("sl", "ls", &distance, &best);
+    assert_string_equal(best, "ls");
 }
 
 static bool known(const void *ctx, const char *name)

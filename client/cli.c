@@ -355,6 +355,10 @@ int hth_cli_connect(hth_cli *c)
         o.device = device;
         return cli_open(c, "inproc://", &o);
     }
+    if (json_object_get(c->options, "device") != NULL) {
+        return hth_cli_usage("--device goes with --store: a server has devices of its own, which "
+                             "`hearth devices` lists, and --on names one of them");
+    }
     server = server != NULL ? server : c->environment;
     if (server != NULL) {
         return cli_open(c, server, &o);

@@ -23,6 +23,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <unistd.h>
 
 #define CLIENT_TIMEOUT_MS   (10u * 60 * 1000)
@@ -526,6 +527,14 @@ hearth_status hearth_export(hearth *h, const char *model, const char *path)
     Hearth__Request q = HEARTH__REQUEST__INIT;
     Hearth__Export body = HEARTH__EXPORT__INIT;
     hth_reply r;
+    size_t n = strlen(path);
+    if (n >= 5 && strcasecmp(path + n - 5, ".onnx") == 0) {
+        return (hearth_status)hth_fail(
+            HTH_EINVAL,
+            "'%s': an export is the tensors as safetensors, not an ONNX file: give "
+            "it a name that ends in .safetensors",
+            path);
+    }
     hth_err err = client_path(h, path, &body.path);
     if (err != HTH_OK) {
         return (hearth_status)err;

@@ -8,6 +8,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define RM_LISTED 8 // versions that are named before they are removed
@@ -92,12 +93,24 @@ static void import_joins(const hth_cli *c, int version, json_t *doc)
     json_decref(m);
 }
 
+// import_swapped tells whether the file stands where the name should.
+static bool import_swapped(const hth_cli *c)
+{
+    struct stat file;
+    return stat(c->args[0], &file) == 0 && S_ISREG(file.st_mode) && access(c->args[1], F_OK) != 0;
+}
+
 static int cmd_import(hth_cli *c)
 {
     hth_progress_bar bar;
     hearth_import_report report;
     const hearth_import_result *r = &report.result;
     hearth_import_options options = {json_is_true(json_object_get(c->options, "no-wait"))};
+    if (import_swapped(c)) {
+        return hth_cli_usage("'%s' is a file and '%s' is none: the name comes first\n"
+                             "usage: hearth import NAME FILE.onnx",
+                             c->args[0], c->args[1]);
+    }
     int rv = hth_cli_connect(c);
     if (rv != HTH_CLI_OK) {
         return rv;

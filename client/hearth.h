@@ -158,7 +158,8 @@ HEARTH_API void hearth_free(void *p);
 // nobody refers to.
 HEARTH_API hearth_status hearth_remove(hearth *h, const char *model);
 HEARTH_API hearth_status hearth_gc(hearth *h, uint64_t *files, uint64_t *bytes);
-// hearth_export writes a version's tensors to a safetensors file on this machine.
+// hearth_export writes a version's tensors to a safetensors file on this machine; a path that ends
+// in .onnx is refused (HEARTH_EINVAL).
 HEARTH_API hearth_status hearth_export(hearth *h, const char *model, const char *path);
 
 #ifdef __cplusplus

@@ -140,6 +140,8 @@ static void test_corrections(void **state)
         {"hearth bench m -batch 4", "did you mean --batch?"},
         {"hearth bench m -b 4", "options are words with two dashes"},
         {"hearth bench m --batch 3.5", "--batch wants a whole number, not '3.5'"},
+        {"hearth --server ipc:///nowhere --device cpu ls", "a server has devices of its own"},
+        {"hearth import README.md m", "the name comes first"},
         {"hearthd --port 80", "did you mean --http"},
         {"hearthd --model-repository x", "did you mean --store"},
         {"hearthd --set log_level=info", "did you mean log.level?"},
@@ -151,6 +153,8 @@ static void test_corrections(void **state)
         assert_int_equal(run("%s", cases[i].words), 2);
         said(cases[i].says);
     }
+    assert_int_equal(run("hearth foo"), 2);
+    assert_null(strstr(output, "did you mean")); // nothing is near
     for (size_t i = 0; i < sizeof removal / sizeof *removal; i++) {
         assert_int_equal(run("hearth %s m", removal[i]), 2);
         said("`hearth help` lists them");
@@ -276,6 +280,16 @@ static void test_embedded(void **state)
     snprintf(path, sizeof path, "%s/m.safetensors", dir);
     assert_int_equal(stat(path, &st), 0);
     assert_true(st.st_size > bytes);
+    assert_int_equal(run("hearth --store %s/s export m %s/m.ONNX", dir, dir), 1);
+    said("ends in .safetensors");
+    snprintf(path, sizeof path, "%s/m.ONNX", dir);
+    assert_int_equal(access(path, F_OK), -1);
+    static const char *const on[] = {"load", "bench", "convsel", "plan"};
+    for (size_t i = 0; i < sizeof on / sizeof *on; i++) {
+        assert_int_equal(run("hearth --store %s/s %s m --on cuda:0", dir, on[i]), 1);
+        said("no device 'cuda:0' (there is: cpu:0)");
+    }
+    assert_int_equal(run("hearth --store %s/s load m --on cpu:0", dir), 0);
     assert_int_equal(run("hearth --store %s/s rm n", dir), 0);
     assert_int_equal(run("hearth --store %s/s --json gc", dir), 0);
     assert_int_equal(number("files"), 0); // m has them still
@@ -344,6 +358,14 @@ static void test_daemon(void **state)
     assert_int_equal(run("hearth --server %s --json load m", url), 0);
     assert_true(number("moved_bytes") > 100000);
     assert_int_equal(run("hearth --server %s load m --pin --unpin", url), 2);
+    assert_int_equal(run("hearth --server %s load m --on cpu:1", url), 1);
+    said("no device 'cpu:1' (there is: cpu:0)");
+    assert_int_equal(run("hearth --server %s train m --data " DIGITS_DIR
+                         "train.safetensors --loss softmax-xent --on cuda:0",
+                         url),
+                     1);
+    said("no device 'cuda:0' (there is: cpu:0)");
+    assert_int_equal(run("hearth --server %s load m --on cpu:0", url), 0);
     assert_int_equal(run("hearth --server %s load nobody", url), 1);
     assert_int_equal(run("hearth --server %s unload nobody", url), 1);
     said("no model 'nobody'");
