@@ -193,6 +193,12 @@ typedef enum hth_setting_change {
     X(CONVSEL_TOLERANCE, "convsel.tolerance", REAL, 1e-3, 0, 1, FIXED,                             \
       "largest relative error, against the direct algorithm, of a convolution algorithm; in TF32 " \
       "at least 2^-8, in bf16 2^-5; 1e-6 leaves out AMX for fp32 and large Winograd tiles")        \
+    X(CONVSEL_AGAIN, "convsel.again_seconds", REAL, 30, 0, 86400, LIVE,                            \
+      "a timing for inference that other work on the machine disturbed is taken again, three "     \
+      "times "                                                                                     \
+      "at most, when so long has passed and the machine is quiet")                                 \
+    X(CONVSEL_QUIET, "convsel.quiet_share", REAL, 0.25, 0, 1, LIVE,                                \
+      "the machine is quiet while no more than this share of its processors is busy")              \
     X(VECTOR_BYTES, "kernels.vector_bytes", COUNT, 64, 16, 64, FIXED,                              \
       "widest vectors that are used, in bytes: 64 AVX-512, 32 AVX2, 16 SSE2; HEARTH_ISA sets it")  \
     X(STORE_INDEX_BYTES, "store.index_bytes", BYTES, HTH_GIB, 64 * HTH_KIB, 64 * HTH_TIB, FIXED,   \

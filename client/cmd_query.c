@@ -166,8 +166,12 @@ static const hth_option bench_options[] = {
     OPTION_END,
 };
 static const hth_option convsel_options[] = {
-    OPTION_BATCH,     OPTION_ON,
-    OPTION_PRECISION, {"train", HTH_OPTION_FLAG, NULL, "of a training step, all three directions"},
+    OPTION_BATCH,
+    OPTION_ON,
+    OPTION_PRECISION,
+    {"train", HTH_OPTION_FLAG, NULL, "of a training step, all three directions"},
+    {"again", HTH_OPTION_FLAG, NULL,
+     "drop what is remembered of this model's nodes, and measure them anew"},
     OPTION_END,
 };
 
@@ -194,8 +198,12 @@ const hth_command hth_cmd_bench = {
     cmd_ask};
 const hth_command hth_cmd_convsel = {
     "convsel",
-    "NAME[:VERSION] --batch N [--train]",
-    "list what each convolution could use: algorithm, workspace, time",
+    "NAME[:VERSION] --batch N [--train] [--again]",
+    "list what each convolution could use: algorithm, workspace, time\n"
+    "Times are measured once and remembered. `disturbed` marks those that were taken while others\n"
+    "had the processors: a server takes them again by itself when the machine is quiet, --again\n"
+    "does at once. The times of a training step change by --again only, for they decide which\n"
+    "algorithms, and so which bits, a job has.",
     1,
     1,
     convsel_options,

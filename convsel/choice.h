@@ -17,7 +17,8 @@ typedef struct hth_choice {
     int split;    // chunks along the batch, 1: whole
     bool accumulates; // chunks add to their output
     bool deterministic;
-    bool front; // on the Pareto front of time against workspace
+    bool front;     // on the Pareto front of time against workspace
+    bool disturbed; // others had the processors while it was timed, as far as could be seen
 } hth_choice;
 
 #endif

@@ -5,7 +5,9 @@
 // line that does not parse means measuring again.
 #include "convsel/convsel.h"
 
+#include "base/clock.h"
 #include "base/id.h"
+#include "base/thread.h"
 #include "convsel/bench.h"
 #include "convsel/insitu.h"
 #include "convsel/race.h"
@@ -186,9 +188,10 @@ static int choice_order(const void *a, const void *b)
     return x->workspace_bytes < y->workspace_bytes ? -1 : x->workspace_bytes > y->workspace_bytes;
 }
 
-static void choices_write(const hth_choice *list, int n, char *out, size_t cap)
+// tries: how often a disturbed measurement was taken, 0: it was not disturbed.
+static void choices_write(const hth_choice *list, int n, int tries, char *out, size_t cap)
 {
-    size_t at = 0;
+    size_t at = tries > 0 ? (size_t)snprintf(out, cap, "disturbed %d\n", tries) : 0;
     for (int i = 0; i < n && at < cap; i++) {
         const hth_choice *c = &list[i];
         at += (size_t)snprintf(out + at, cap - at,
@@ -199,9 +202,15 @@ static void choices_write(const hth_choice *list, int n, char *out, size_t cap)
 }
 
 // Returns how many choices the text has, 0 when anything in it is not as choices_write makes it.
-static int choices_read(const char *in, hth_choice *list, int cap)
+static int choices_read(const char *in, hth_choice *list, int cap, int *tries)
 {
-    int n = 0;
+    int n = 0, head = 0;
+    *tries = 0;
+    if (sscanf(in, "disturbed %d\n%n", tries, &head) == 1 && head > 0 && *tries > 0) {
+        in += head;
+    } else {
+        *tries = 0;
+    }
     while (*in != '\0' && n < cap) {
         hth_choice *c = &list[n];
         int accumulates, deterministic, used = 0;
@@ -214,21 +223,89 @@ static int choices_read(const char *in, hth_choice *list, int cap)
         }
         c->accumulates = accumulates != 0;
         c->deterministic = deterministic != 0;
+        c->disturbed = *tries > 0;
         in += used;
         n++;
     }
     return n;
 }
 
-int hth_convsel_alone(const hth_timing_cache *cache, const char *key, hth_choice *list, int cap)
+// What `cache` has under the key. *tries: of a measurement that was disturbed, 0: it was not.
+static int convsel_recall(const hth_timing_cache *cache, const char *key, hth_choice *list, int cap,
+                          int *tries)
 {
     char value[CACHE_VALUE];
+    *tries = 0;
     if (cache == NULL || cache->get(cache->ctx, key, value, sizeof value) != HTH_OK) {
         return 0;
     }
-    int n = choices_read(value, list, cap);
+    int n = choices_read(value, list, cap, tries);
     qsort(list, (size_t)n, sizeof *list, choice_order);
     return n;
+}
+
+int hth_convsel_alone(const hth_timing_cache *cache, const char *key, hth_choice *list, int cap)
+{
+    int tries;
+    return convsel_recall(cache, key, list, cap, &tries);
+}
+
+// ---- what a measurement is worth
+
+#define SAME       3    // algorithms with one time to the nanosecond were not timed one by one
+#define FLOPS_US   4e6  // of one thread in f32: several times what any processor computes ..
+#define FLOPS_HALF 4    // .. and so many times that in shorter numbers
+#define DELAY      0.05 // of the time: threads that wait longer for a processor have company
+#define AGAIN_US   1e5  // a measurement that took longer is not repeated at once
+
+// Whether nodes run elsewhere and are timed by the device's own clock.
+static bool convsel_far(const hth_device *d)
+{
+    return !d->props.host_visible && d->kernels != NULL;
+}
+
+// Floating point operations of a convolution in whatever direction, 0: another operator. Each
+// element of the tensor with the filter's outer channels takes a multiplication and an addition for
+// each element of one filter.
+static double convsel_flops(const hth_graph *g, const hth_node *n)
+{
+    int side = n->op == HTH_OP_CONV               ? n->outputs[0]
+               : n->op == HTH_OP_CONV_GRAD_FILTER ? n->inputs[1]
+                                                  : n->inputs[0];
+    int filter = n->op == HTH_OP_CONV_GRAD_FILTER ? n->outputs[0] : n->inputs[1];
+    const hth_shape *w = &g->values[filter].shape;
+    return w->rank < 1 || w->dim[0] < 1 ? 0
+                                        : 2 * (double)hth_shape_elements(&g->values[side].shape) *
+                                              (double)hth_shape_elements(w) / (double)w->dim[0];
+}
+
+// Whether the times cannot be: of several algorithms the same, or less than the arithmetic takes.
+static bool convsel_implausible(const hth_device *d, const hth_graph *g, const hth_node *n,
+                                const hth_choice *list, int count)
+{
+    double least = 0;
+    int same = 1; // the list is sorted by time
+    if (!convsel_far(d) && hth_convsel_has_menu(n->op)) {
+        double rate = FLOPS_US * (d->props.n_threads > 0 ? d->props.n_threads : 1);
+        least = convsel_flops(g, n) / rate;
+        least /= g->precision == HTH_PRECISION_FP32 ? 1 : FLOPS_HALF;
+    }
+    for (int i = 0; i < count; i++) {
+        same = i > 0 && list[i].time_us == list[i - 1].time_us ? same + 1 : 1;
+        if (same >= SAME || list[i].time_us < least) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool convsel_any_disturbed(const hth_choice *list, int count)
+{
+    bool any = false;
+    for (int i = 0; i < count; i++) {
+        any = any || list[i].disturbed;
+    }
+    return any;
 }
 
 bool hth_convsel_known(hth_device *d, const hth_graph *g, const hth_node *n, const hth_heat *heat,
@@ -268,7 +345,7 @@ static hth_err convsel_run(hth_device *d, const hth_graph *g, const hth_node *n,
 {
     hth_bench *b = NULL;
     hth_far *f = NULL;
-    bool far = !d->props.host_visible && d->kernels != NULL;
+    bool far = convsel_far(d);
     HTH_TRY(far ? hth_far_open(d, g, n, cache, &f) : hth_bench_open(d, g, n, cache, heat, &b));
     hth_racer r = {.turn = far ? convsel_far_turn : convsel_turn,
                    .check = far ? convsel_far_check : convsel_check,
@@ -282,26 +359,94 @@ static hth_err convsel_run(hth_device *d, const hth_graph *g, const hth_node *n,
     return err;
 }
 
+// Measures what is listed, and marks all of it when something disturbed that.
+static hth_err convsel_take(hth_device *d, const hth_graph *g, const hth_node *n,
+                            const hth_timing_cache *cache, const hth_heat *heat, hth_choice *list,
+                            int cap, int *count, bool *whole, double *took_us)
+{
+    HTH_TRY(hth_kernel_algorithms(d, g, n, list, cap, count));
+    uint64_t delay_ns = hth_thread_delay_ns(), start_ns = hth_now_ns();
+    HTH_TRY(convsel_run(d, g, n, cache, heat, list, count, whole));
+    *took_us = (double)(hth_now_ns() - start_ns) / 1e3;
+    uint64_t now_ns = hth_thread_delay_ns();
+    double waited_us = now_ns > delay_ns ? (double)(now_ns - delay_ns) / 1e3 : 0;
+    qsort(list, (size_t)*count, sizeof *list, choice_order);
+    bool disturbed = (!convsel_far(d) && waited_us > DELAY * *took_us) ||
+                     convsel_any_disturbed(list, *count) ||
+                     convsel_implausible(d, g, n, list, *count);
+    for (int i = 0; i < *count; i++) {
+        list[i].disturbed = disturbed;
+    }
+    return HTH_OK;
+}
+
+// Disturbances only ever add: where both were disturbed, the lesser of two times counts.
+static void convsel_merge(hth_choice *list, int count, const hth_choice *old, int n_old)
+{
+    for (int i = 0; i < count; i++) {
+        for (int k = 0; k < n_old; k++) {
+            bool less = strcmp(list[i].name, old[k].name) == 0 && old[k].time_us < list[i].time_us;
+            list[i].time_us = less ? old[k].time_us : list[i].time_us;
+        }
+    }
+    qsort(list, (size_t)count, sizeof *list, choice_order);
+}
+
+// Keeps it, and has the list as the next one will know it.
+static hth_err convsel_keep(const hth_timing_cache *cache, const char *key, hth_choice *list,
+                            int count, int tries)
+{
+    char value[CACHE_VALUE];
+    hth_choice kept[HTH_MAX_CHOICES];
+    int read;
+    choices_write(list, count, tries, value, sizeof value);
+    HTH_TRY(cache->put(cache->ctx, key, value));
+    if (choices_read(value, kept, HTH_MAX_CHOICES, &read) == count) {
+        memcpy(list, kept, (size_t)count * sizeof *list);
+        qsort(list, (size_t)count, sizeof *list, choice_order);
+    }
+    return HTH_OK;
+}
+
+// Measures n, and takes into account what was known of it: `old`, taken `tries` times, disturbed.
+static hth_err convsel_fresh(hth_device *d, const hth_graph *g, const hth_node *n,
+                             const hth_heat *heat, const hth_timing_cache *cache,
+                             const hth_choice *old, int n_old, int tries, hth_choice *list, int cap,
+                             int *count)
+{
+    char key[HTH_CONVSEL_KEY];
+    bool whole;
+    double took_us;
+    HTH_TRY(convsel_take(d, g, n, cache, heat, list, cap, count, &whole, &took_us));
+    bool disturbed = convsel_any_disturbed(list, *count);
+    if (disturbed && n_old > 0 && !convsel_implausible(d, g, n, old, n_old)) {
+        convsel_merge(list, *count, old, n_old);
+    }
+    bool step = hth_heat_text(heat, g, n) != NULL;
+    if (disturbed && step && tries == 0 && took_us < AGAIN_US) {
+        hth_choice first[HTH_MAX_CHOICES];
+        int n_first = *count;
+        memcpy(first, list, (size_t)n_first * sizeof *list);
+        return convsel_fresh(d, g, n, heat, cache, first, n_first, 1, list, cap, count);
+    }
+    hth_convsel_key(d, g, n, heat, key, sizeof key);
+    return cache != NULL && whole
+               ? convsel_keep(cache, key, list, *count, disturbed ? tries + 1 : 0)
+               : HTH_OK;
+}
+
 hth_err hth_convsel_measure(hth_device *d, const hth_graph *g, const hth_node *n,
                             const hth_heat *heat, const hth_timing_cache *cache, hth_choice *list,
                             int cap, int *count)
 {
-    char key[HTH_CONVSEL_KEY], value[CACHE_VALUE];
-    bool whole;
+    char key[HTH_CONVSEL_KEY];
     hth_convsel_key(d, g, n, heat, key, sizeof key);
     *count = hth_convsel_alone(cache, key, list, cap);
     if (*count == 0) {
-        HTH_TRY(hth_kernel_algorithms(d, g, n, list, cap, count));
-        HTH_TRY(convsel_run(d, g, n, cache, heat, list, count, &whole));
-        qsort(list, (size_t)*count, sizeof *list, choice_order);
-        if (cache != NULL && whole) {
-            choices_write(list, *count, value, sizeof value);
-            HTH_TRY(cache->put(cache->ctx, key, value));
-            hth_choice kept[HTH_MAX_CHOICES];
-            if (choices_read(value, kept, HTH_MAX_CHOICES) == *count) { // what the next one knows
-                memcpy(list, kept, (size_t)*count * sizeof *list);
-                qsort(list, (size_t)*count, sizeof *list, choice_order);
-            }
+        HTH_TRY(convsel_fresh(d, g, n, heat, cache, NULL, 0, 0, list, cap, count));
+    } else if (convsel_implausible(d, g, n, list, *count)) {
+        for (int i = 0; i < *count; i++) {
+            list[i].disturbed = true;
         }
     }
     if (heat != NULL) {
@@ -310,4 +455,43 @@ hth_err hth_convsel_measure(hth_device *d, const hth_graph *g, const hth_node *n
     }
     hth_convsel_front(list, *count, hth_convsel_tolerance(g, HTH_CONVSEL_TOLERANCE));
     return HTH_OK;
+}
+
+bool hth_convsel_disturbed(hth_device *d, const hth_graph *g, const hth_node *n,
+                           const hth_heat *heat, const hth_timing_cache *cache)
+{
+    char key[HTH_CONVSEL_KEY];
+    hth_choice list[HTH_MAX_CHOICES];
+    int tries;
+    hth_convsel_key(d, g, n, heat, key, sizeof key);
+    int count = convsel_recall(cache, key, list, HTH_MAX_CHOICES, &tries);
+    return count > 0 && tries < HTH_CONVSEL_TRIES &&
+           (tries > 0 || convsel_implausible(d, g, n, list, count));
+}
+
+hth_err hth_convsel_again(hth_device *d, const hth_graph *g, const hth_node *n,
+                          const hth_heat *heat, const hth_timing_cache *cache)
+{
+    char key[HTH_CONVSEL_KEY];
+    hth_choice old[HTH_MAX_CHOICES], list[HTH_MAX_CHOICES];
+    int tries, count;
+    hth_convsel_key(d, g, n, heat, key, sizeof key);
+    int n_old = convsel_recall(cache, key, old, HTH_MAX_CHOICES, &tries);
+    int before = tries > 0 ? tries : 1;
+    hth_err err =
+        convsel_fresh(d, g, n, heat, cache, old, n_old, before, list, HTH_MAX_CHOICES, &count);
+    (void)convsel_recall(cache, key, list, HTH_MAX_CHOICES, &count);
+    if (n_old > 0 && count == tries && (err != HTH_OK || tries > 0)) { // nothing was kept
+        HTH_TRY(convsel_keep(cache, key, old, n_old, before + 1));
+    }
+    return err;
+}
+
+hth_err hth_convsel_forget(hth_device *d, const hth_graph *g, const hth_node *n,
+                           const hth_heat *heat, const hth_timing_cache *cache)
+{
+    char key[HTH_CONVSEL_KEY];
+    hth_convsel_key(d, g, n, heat, key, sizeof key);
+    HTH_TRY(cache->put(cache->ctx, key, HTH_CONVSEL_NOTHING));
+    return hth_insitu_forget(cache, key);
 }

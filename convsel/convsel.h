@@ -30,16 +30,34 @@ typedef struct hth_timing_cache {
     bool (*between)(void *owner);
 } hth_timing_cache;
 
+// A cached text that is none.
+#define HTH_CONVSEL_NOTHING "-"
+// How often a node is measured, all in all, before a disturbed measurement is left as it is.
+#define HTH_CONVSEL_TRIES 4
+
 // hth_convsel_measure lists the alternatives of node `n`, times each on device `d` (median of >= 5
 // runs after a warm-up, fewer for runs over 20 ms), measures its error against the reference on
 // random data (the reference at reduced batch when it would take long), marks the front, and
 // remembers the result in `cache` (NULL: nowhere). Fastest first. Of a step's nodes the times are
-// corrected by what steps took (insitu.h). `heat` describes how the step
-// that n belongs to uses the caches; NULL: time is that of n run again and again. Runs on the
-// device's owner thread. HTH_ENOMEM: no room for its buffers.
+// corrected by what steps took (insitu.h). A measurement that was disturbed is marked, in the list
+// and in the cache, and holds until it is taken again; one of a step's node, whose algorithms
+// decide of a job's bits and so do not change later, is repeated once at once. `heat` describes how
+// the step that n belongs to uses the caches; NULL: time is that of n run again and again. Runs on
+// the device's owner thread. HTH_ENOMEM: no room for its buffers.
 hth_err hth_convsel_measure(hth_device *d, const hth_graph *g, const hth_node *n,
                             const hth_heat *heat, const hth_timing_cache *cache, hth_choice *list,
                             int cap, int *count);
+// hth_convsel_disturbed says whether node n's measurement in `cache` was disturbed, or is not
+// plausible (three algorithms with one time, or less than the arithmetic can take), and may be
+// taken again: HTH_CONVSEL_TRIES are not used up. hth_convsel_again takes it again: what is not
+// disturbed replaces it, else each choice keeps the lesser of its times. hth_convsel_forget drops
+// what is remembered of n, what steps took included.
+bool hth_convsel_disturbed(hth_device *d, const hth_graph *g, const hth_node *n,
+                           const hth_heat *heat, const hth_timing_cache *cache);
+hth_err hth_convsel_again(hth_device *d, const hth_graph *g, const hth_node *n,
+                          const hth_heat *heat, const hth_timing_cache *cache);
+hth_err hth_convsel_forget(hth_device *d, const hth_graph *g, const hth_node *n,
+                           const hth_heat *heat, const hth_timing_cache *cache);
 // hth_convsel_alone is what `cache` (NULL: nothing) has under a key, measured alone and not
 // corrected, fastest first; returns how many choices, 0: not measured.
 int hth_convsel_alone(const hth_timing_cache *cache, const char *key, hth_choice *list, int cap);

@@ -5,6 +5,7 @@
 #include "convsel/convsel.h"
 
 #include "base/clock.h"
+#include "base/thread.h"
 #include "convsel/bench.h"
 #include "kernels/cpu/fixture.h"
 
@@ -223,6 +224,87 @@ static void cache_answers_the_second_time(void **state)
     fixture_close(&f);
 }
 
+// What others did: time that threads waited for a processor, more at every look.
+typedef struct others {
+    uint64_t delay_ns, more_ns;
+} others;
+
+static uint64_t others_delay(void *ctx)
+{
+    others *o = ctx;
+    return o->delay_ns += o->more_ns;
+}
+
+// Measurements that were disturbed, or cannot be, are marked, taken again so often and no more, and
+// give way to one that was not.
+static void disturbed_is_taken_again(void **state)
+{
+    (void)state;
+    layer l = {16, 16, 1, 8, 3, 1, 1, false};
+    memory_cache memory = {.puts = 0};
+    hth_timing_cache cache = {.get = cache_get, .put = cache_put, .ctx = &memory};
+    fixture f;
+    hth_choice list[HTH_MAX_CHOICES], kept[HTH_MAX_CHOICES];
+    int n;
+    others busy = {.more_ns = (uint64_t)1 << 50};
+    hth_node *node = layer_open(&f, &l, HTH_LAYOUT_PLAIN);
+    hth_device *d = &f.device;
+    hth_thread_delay_inject(others_delay, &busy);
+    assert_int_equal(hth_convsel_measure(d, f.graph, node, NULL, &cache, list, HTH_MAX_CHOICES, &n),
+                     HTH_OK);
+    for (int i = 0; i < n; i++) {
+        assert_true(list[i].disturbed);
+    }
+    assert_true(hth_convsel_known(d, f.graph, node, NULL, &cache)); // better than nothing
+    for (int k = 1; k < HTH_CONVSEL_TRIES; k++) {
+        assert_true(hth_convsel_disturbed(d, f.graph, node, NULL, &cache));
+        assert_int_equal(hth_convsel_again(d, f.graph, node, NULL, &cache), HTH_OK);
+        assert_int_equal(memory.puts, 1 + k);
+        int m = hth_convsel_alone(&cache, memory.key, kept, HTH_MAX_CHOICES);
+        assert_int_equal(m, n);
+        assert_true(kept[0].disturbed && kept[0].time_us <= list[0].time_us);
+        memcpy(list, kept, sizeof list);
+    }
+    assert_false(hth_convsel_disturbed(d, f.graph, node, NULL, &cache)); // it stays so
+    busy.more_ns = 0;
+    char key[HTH_CONVSEL_KEY];
+    hth_convsel_key(d, f.graph, node, NULL, key, sizeof key);
+    assert_int_equal(hth_convsel_forget(d, f.graph, node, NULL, &cache), HTH_OK);
+    assert_int_equal(memory.puts, HTH_CONVSEL_TRIES + 2); // what steps took, too
+    snprintf(memory.key, sizeof memory.key, "%s", key);
+    assert_false(hth_convsel_known(d, f.graph, node, NULL, &cache));
+    static const struct {
+        const char *text;
+        bool again;
+    } remembered[] = {
+        {"a 0 0 70.000 0 0 1 0 1\nb 0 0 70.001 0 0 1 0 1\nc 0 0 70.002 0 0 1 0 1\n", false},
+        {"a 0 0 70.000 0 0 1 0 1\nb 0 0 75.123 0 0 1 0 1\nc 0 0 75.123 0 0 1 0 1\n", false},
+        {"a 0 0 70.000 0 0 1 0 1\nb 0 0 75.123 0 0 1 0 1\nc 0 0 75.123 0 0 1 0 1\n"
+         "d 0 0 75.123 0 0 1 0 1\n",
+         true},
+        {"a 0 0 0.000 0 0 1 0 1\n", true}, // no arithmetic in no time
+        {"disturbed 1\na 0 0 70.000 0 0 1 0 1\n", true},
+        {"disturbed 4\na 0 0 70.000 0 0 1 0 1\n", false},
+        {"disturbed 0\na 0 0 70.000 0 0 1 0 1\n", false}, // nobody writes that
+    };
+    for (size_t i = 0; i < sizeof remembered / sizeof *remembered; i++) {
+        snprintf(memory.value, sizeof memory.value, "%s", remembered[i].text);
+        if (hth_convsel_disturbed(d, f.graph, node, NULL, &cache) != remembered[i].again) {
+            fail_msg("%s", remembered[i].text);
+        }
+    }
+    // A quiet measurement takes its place, whatever that said.
+    snprintf(memory.value, sizeof memory.value, "disturbed 1\na 0 0 0.5 0 0 1 0 1\n");
+    for (int k = 0; k < 20 && hth_convsel_disturbed(d, f.graph, node, NULL, &cache); k++) {
+        snprintf(memory.value, sizeof memory.value, "disturbed 1\na 0 0 0.5 0 0 1 0 1\n");
+        assert_int_equal(hth_convsel_again(d, f.graph, node, NULL, &cache), HTH_OK);
+    }
+    n = hth_convsel_alone(&cache, memory.key, kept, HTH_MAX_CHOICES);
+    assert_true(n > 0 && !kept[0].disturbed && strcmp(kept[0].name, "a") != 0);
+    hth_thread_delay_inject(NULL, NULL);
+    fixture_close(&f);
+}
+
 static void keys_tell_descriptors_apart(void **state)
 {
     (void)state;
@@ -313,6 +395,7 @@ int main(void)
         cmocka_unit_test(choices_are_measured),
         cmocka_unit_test(median_by_the_clock),
         cmocka_unit_test(cache_answers_the_second_time),
+        cmocka_unit_test(disturbed_is_taken_again),
         cmocka_unit_test(keys_tell_descriptors_apart),
         cmocka_unit_test(other_operators_have_one_choice),
         cmocka_unit_test(directions),

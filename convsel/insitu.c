@@ -52,6 +52,13 @@ static void insitu_key(const char *key, char out[HTH_CONVSEL_KEY])
     snprintf(out, HTH_CONVSEL_KEY, "in-situ1%s", key + name);
 }
 
+hth_err hth_insitu_forget(const hth_timing_cache *cache, const char *key)
+{
+    char at[HTH_CONVSEL_KEY];
+    insitu_key(key, at);
+    return cache->put(cache->ctx, at, HTH_CONVSEL_NOTHING);
+}
+
 // A value that is not as table_put makes it is as good as none.
 static void table_get(const hth_timing_cache *cache, const char *key, insitu_table *t)
 {

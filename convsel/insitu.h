@@ -23,6 +23,9 @@ hth_err hth_insitu_learn(hth_device *d, const hth_graph *g, const hth_heat *heat
 // ones that were. Nothing changes where none was. The order of the list stays.
 void hth_insitu_apply(const hth_timing_cache *cache, const char *key, hth_choice *list, int n);
 
+// hth_insitu_forget drops what steps took of the node with that key.
+hth_err hth_insitu_forget(const hth_timing_cache *cache, const char *key);
+
 // hth_insitu_blend is what is believed when `old` was, on the word of `n` steps, and `now` is seen.
 double hth_insitu_blend(double old, int n, double now);
 

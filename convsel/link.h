@@ -14,7 +14,8 @@ typedef struct hth_link {
 
 // hth_link_measure fills *out from `cache` (NULL: nowhere), or by copies of at most 16 MiB and, on
 // a device whose compute shares processors with copies, a convolution that runs alone and beside
-// copies: about 0.2 s. Takes device memory for the time of the call. Owner thread.
+// copies: about 0.2 s. What others' work disturbed is measured once more at once. Takes
+// device memory for the time of the call. Owner thread.
 // Speeds that steps had (hth_link_learn) take the place of the measured ones.
 hth_err hth_link_measure(hth_device *d, const hth_timing_cache *cache, hth_link *out);
 // hth_link_learn keeps the speeds that a step's copies had (0: there were none) as insitu.h does

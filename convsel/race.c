@@ -29,6 +29,7 @@
 #define VARIANT 1.1     // times as fast as all variants can be expected to become
 #define FEWER   8       // resident bytes count as fewer when an eighth of them is saved
 #define BEATEN  1.001   // times its better's: the time of one that is beaten, at least
+#define REPEATS 1.1     // times the least run: the next one of a choice that was not disturbed
 
 static const double margins[TURNS] = {1.25, 1.08, 1.03, 1.0, 1.0};
 
@@ -61,9 +62,24 @@ void hth_samples_add(hth_samples *s, double us, bool clean)
     }
 }
 
+static bool samples_clean(const hth_samples *s)
+{
+    return s->n_clean > 0 && (s->n_clean > 1 || s->n < 3);
+}
+
+bool hth_samples_disturbed(const hth_samples *s)
+{
+    double least = INFINITY, next = INFINITY;
+    for (int k = 0; k < s->n; k++) {
+        next = fmin(next, fmax(least, s->all[k]));
+        least = fmin(least, s->all[k]);
+    }
+    return !samples_clean(s) || (s->n > 1 && next > REPEATS * least);
+}
+
 double hth_samples_time(const hth_samples *s, bool step)
 {
-    bool clean = s->n_clean > 0 && (s->n_clean > 1 || s->n < 3);
+    bool clean = samples_clean(s);
     int n = clean ? s->n_clean : s->n;
     double us[HTH_RACE_SAMPLES];
     memcpy(us, clean ? s->clean : s->all, (size_t)n * sizeof *us);
@@ -237,19 +253,24 @@ static void race_more_turns(race *a)
     }
 }
 
-// What those in the race took, and, of the others, no less than who beat them.
+// What those in the race took, and, of the others, no less than who beat them: where that one's
+// time came out above theirs, as much more as their least runs differ. So one time that is too high
+// does not become that of all whom it beat.
 static void race_settle(race *a)
 {
     for (int i = 0; i < a->n; i++) {
         if (a->e[i].s.n > 0) {
             a->list[i].time_us = hth_samples_time(&a->e[i].s, a->r->step);
+            a->list[i].disturbed = a->e[i].by < 0 && hth_samples_disturbed(&a->e[i].s);
         }
     }
     for (int pass = 0; pass < a->n; pass++) { // who beat it may have been beaten itself
         for (int i = 0; i < a->n; i++) {
             int by = a->e[i].by;
             if (by >= 0 && !a->e[by].left) {
-                a->list[i].time_us = fmax(a->list[i].time_us, BEATEN * a->list[by].time_us);
+                double more = fmax(BEATEN, a->e[i].us / a->e[by].us);
+                double least = more * a->list[by].time_us;
+                a->list[i].time_us = fmax(a->list[i].time_us, least);
             }
         }
     }

@@ -20,6 +20,8 @@ void hth_samples_add(hth_samples *s, double us, bool clean);
 // hth_samples_time is what the runs say together: of a step, whose times add up to a prediction,
 // the one in the middle; else the lower quartile, for a disturbance only ever adds. s->n > 0.
 double hth_samples_time(const hth_samples *s, bool step);
+// hth_samples_disturbed says that this rests on runs that were disturbed, or that do not repeat.
+bool hth_samples_disturbed(const hth_samples *s);
 
 typedef struct hth_racer {
     // turn runs `c` one or a few times more and adds their times to s. It may fill c->error.
@@ -34,7 +36,8 @@ typedef struct hth_racer {
 
 // hth_race times the choices of `list` (workspace and resident bytes filled), at most
 // HTH_MAX_CHOICES: those that may be on the front two to five times, until their times repeat, the
-// others until it is clear that one of these is faster and needs no more memory. Fills time_us.
+// others until it is clear that one of these is faster and needs no more memory. Fills time_us, and
+// `disturbed`.
 // What cannot be run, and what is certain to be beaten before its first run, leaves the list.
 // *whole: nothing did for want of memory. When nothing is left: what the last choice returned.
 hth_err hth_race(const hth_racer *r, hth_choice *list, int *count, bool *whole);

@@ -4,6 +4,8 @@
 #include "server/compile.h"
 
 #include "base/alloc.h"
+#include "base/clock.h"
+#include "base/settings.h"
 #include "device/cpu/team.h"
 #include "convsel/link.h"
 
@@ -33,9 +35,17 @@ static int menu_front(hth_choice *list, int n)
     return kept;
 }
 
+// A program for inference is made again behind timings that were disturbed (hth_infer_tune_idle).
+static void menu_disturbed(hth_site *site, hth_program *p, const hth_choice *list, int n)
+{
+    bool disturbed = p->train == NULL && n > 0 && list[0].disturbed;
+    p->disturbed = p->disturbed || disturbed;
+    site->disturbed_ns = disturbed && site->disturbed_ns == 0 ? hth_now_ns() : site->disturbed_ns;
+}
+
 // compile_menu fills the candidates of node i, fastest first, only those on the front. Of a
 // training step, whose plan weighs the time of every node, all nodes are measured.
-static hth_err compile_menu(hth_site *site, const hth_program *p, int i, bool tune, hth_menu *m)
+static hth_err compile_menu(hth_site *site, hth_program *p, int i, bool tune, hth_menu *m)
 {
     const hth_graph *g = p->graph;
     bool train = p->train != NULL;
@@ -58,6 +68,7 @@ static hth_err compile_menu(hth_site *site, const hth_program *p, int i, bool tu
         HTH_TRY(err == HTH_ENOMEM ? HTH_OK : err); // no room to measure: it counts as not measured
         hth_convsel_front(list, n, hth_convsel_tolerance(g, site->tolerance));
         kept = menu_front(list, n);
+        menu_disturbed(site, p, list, kept);
     }
     if (kept == 0 && has_menu) { // not measured, or none within the tolerance: the device's order
         HTH_TRY(hth_kernel_first(site->device, g, &g->nodes[i], list, HTH_MAX_CHOICES, &kept));

@@ -6,6 +6,7 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "base/settings.h"
 #include "server/admit.h"
 #include "server/host.h"
 #include "server/quota.h"
@@ -240,11 +241,23 @@ hth_err hth_infer(hth_models *ms, hth_work *w)
     return err;
 }
 
+// A program whose timings were disturbed is looked at once in a while, when there is nothing else.
+static bool tune_again_due(const hth_site *site, const hth_program *p)
+{
+    if (!p->disturbed || !p->tuned || !p->sliced || p->stale) {
+        return false;
+    }
+    uint64_t now_ns = hth_now_ns(), wait_ns;
+    wait_ns = (uint64_t)(hth_setting_real(HTH_SET_CONVSEL_AGAIN) * 1e9);
+    return now_ns >= site->again_ns && now_ns - site->disturbed_ns >= wait_ns;
+}
+
 static hth_program *tune_candidate(const hth_models *ms)
 {
-    hth_program *best = NULL;
+    hth_program *best = NULL, *again = NULL;
     for (hth_model *m = ms->list; m != NULL; m = m->next) {
         for (hth_program *p = m->source.programs; p != NULL; p = p->next) {
+            again = again == NULL && tune_again_due(ms->site, p) ? p : again;
             bool wants = p->stale || (!(p->tuned && p->sliced) && p->rest.graph == NULL &&
                                       p->value_inputs == 0 && p->runs >= INFER_TUNE_RUNS);
             bool first =
@@ -252,7 +265,7 @@ static hth_program *tune_candidate(const hth_models *ms)
             best = wants && first ? p : best;
         }
     }
-    return best;
+    return best != NULL ? best : again;
 }
 
 // tune_swap makes what takes p's place.
@@ -263,6 +276,57 @@ static void tune_swap(hth_models *ms, hth_program *p, bool tune, hth_program **t
     }
 }
 
+// The machine is looked at twice, TUNE_LOOK_NS apart at least: what it did long ago says nothing.
+#define TUNE_LOOK_NS 1000000000u
+#define TUNE_OLD_NS  5000000000u
+
+// tune_quiet says that the machine has little else to do; where it has, all waits once more.
+static bool tune_quiet(hth_site *site)
+{
+    double share = hth_setting_real(HTH_SET_CONVSEL_QUIET);
+    uint64_t now_ns = hth_now_ns(), since_ns = now_ns - site->quiet_ns;
+    if (share >= 1) {
+        return true;
+    }
+    bool known = site->quiet_ns != 0 && since_ns >= TUNE_LOOK_NS && since_ns <= TUNE_OLD_NS;
+    if (site->quiet_ns == 0 || since_ns >= TUNE_LOOK_NS) {
+        hth_machine_read(&site->machine);
+        site->quiet_ns = now_ns;
+    }
+    bool quiet = known && site->machine.utilization <= share;
+    site->again_ns = quiet ? 0 : now_ns + TUNE_LOOK_NS;
+    site->disturbed_ns = known && !quiet ? now_ns : site->disturbed_ns;
+    return quiet;
+}
+
+// tune_again takes one disturbed timing of p again, or, behind the last of them, makes the program
+// that uses what came of them. false: not now.
+static bool tune_again(hth_models *ms, hth_program *p, hth_program **tuned)
+{
+    hth_site *site = ms->site;
+    if (!tune_quiet(site)) {
+        return false;
+    }
+    for (int i = p->again_node; i < p->graph->n_nodes; i++) {
+        const hth_node *n = &p->graph->nodes[i];
+        if (hth_convsel_lists(site->device, n->op) &&
+            hth_convsel_disturbed(site->device, p->graph, n, NULL, site->timings)) {
+            p->again_node = i + 1;
+            p->again = true;
+            (void)hth_convsel_again(site->device, p->graph, n, NULL, site->timings);
+            return true;
+        }
+    }
+    p->disturbed = false; // what is made now knows better
+    p->again_node = 0;
+    site->disturbed_ns = hth_now_ns();
+    if (p->again) {
+        p->again = false;
+        tune_swap(ms, p, true, tuned);
+    }
+    return true;
+}
+
 // tune_step measures one node of p, or, where all are measured, makes the program that uses that.
 // Other requests may be served meanwhile.
 static bool tune_step(hth_models *ms, hth_program *p, hth_program **tuned)
@@ -271,6 +335,9 @@ static bool tune_step(hth_models *ms, hth_program *p, hth_program **tuned)
     if (p->stale) {
         tune_swap(ms, p, false, tuned);
         return true;
+    }
+    if (p->tuned && p->sliced) {
+        return tune_again(ms, p, tuned);
     }
     if (p->tuned) {
         (void)hth_slice_choose(ms, p, NULL);

@@ -13,6 +13,7 @@
 
 #include "convsel/insitu.h"
 #include "convsel/profile.h"
+#include "server/machine.h"
 #include "graph/specialize.h"
 #include "memmgr/residency.h"
 #include "graph/train.h"
@@ -66,6 +67,10 @@ typedef struct hth_site {
     double copy_interference; // hth_problem's
     void *arena;
     size_t arena_bytes;
+    // since when disturbed timings wait to be taken again (0: there were none), and until when they
+    // do in any case; what the machine did when it was looked at last
+    uint64_t disturbed_ns, again_ns, quiet_ns;
+    hth_machine machine;
     bool trim; // the arena could be smaller, but was in use when that was seen
     // memory.clear_arena: whose the first `arena_owned` bytes are; nobody else's are in them
     bool arena_cleared;
@@ -148,8 +153,11 @@ struct hth_program {
     bool stale; // .. this one has others: it serves while it is active, until it is made again
     bool active, tuned, filled; // filled: far copies of streamed weights are made
     bool running, pinned;       // it stays active: while it runs, until it is unpinned
-    int64_t slice; // samples per run of the program that serves this one in slices; 0: itself
-    bool sliced;   // whether slices were compared
+    int64_t slice;  // samples per run of the program that serves this one in slices; 0: itself
+    bool sliced;    // whether slices were compared
+    bool disturbed; // timings that it was made from were: they are to be taken again ..
+    int again_node; // .. from this node on, ..
+    bool again;     // .. and some were
     uint64_t budget, runs, used_at;
     uint64_t overhead_bytes;  // host memory for its operators (overhead.h)
     uint64_t n_timed, run_ns; // requests that it computed; what one takes, 0: not known yet

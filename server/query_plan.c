@@ -3,6 +3,7 @@
 // problem that comes with the question, and what there was to choose from.
 #include "server/query_parts.h"
 
+#include "base/alloc.h"
 #include "base/settings.h"
 #include "memmgr/plan_json.h"
 
@@ -146,31 +147,58 @@ hth_err query_plan(query *q, json_t **out)
 typedef struct convsel_answer {
     hth_site *site;
     json_t *rows;
+    bool again;
+    char (*key)[HTH_CONVSEL_KEY]; // what was measured again so far
+    int n_keys, cap_keys;
 } convsel_answer;
+
+// Drops what is remembered of node n, once for all nodes that are like it.
+static hth_err convsel_drop(convsel_answer *a, const hth_program *p, const hth_node *n)
+{
+    char key[HTH_CONVSEL_KEY];
+    hth_convsel_key(a->site->device, p->graph, n, &p->heat, key, sizeof key);
+    for (int i = 0; i < a->n_keys; i++) {
+        if (strcmp(a->key[i], key) == 0) {
+            return HTH_OK;
+        }
+    }
+    if (HTH_GROW(a->key, a->n_keys, a->cap_keys) != 0) {
+        return hth_fail(HTH_ENOMEM, "no memory to measure again");
+    }
+    memcpy(a->key[a->n_keys++], key, sizeof key);
+    return hth_convsel_forget(a->site->device, p->graph, n, &p->heat, a->site->timings);
+}
 
 // One row per choice of each convolution, in whatever direction it computes.
 static hth_err convsel_rows(void *ctx, const hth_program *p)
 {
-    const convsel_answer *a = ctx;
+    convsel_answer *a = ctx;
     hth_err err = HTH_OK;
     for (int i = 0; err == HTH_OK && i < p->graph->n_nodes; i++) {
         const hth_node *n = &p->graph->nodes[i];
         hth_choice list[HTH_MAX_CHOICES];
         int count = 0;
-        if (!hth_convsel_lists(a->site->device, n->op)) {
+        bool listed = hth_convsel_lists(a->site->device, n->op);
+        if (!listed && !(a->again && p->train != NULL)) { // of a step all nodes are measured
             continue;
         }
-        err = hth_convsel_measure(a->site->device, p->graph, n, &p->heat, a->site->timings, list,
-                                  HTH_MAX_CHOICES, &count);
+        err = a->again ? convsel_drop(a, p, n) : HTH_OK;
+        err = err == HTH_OK ? hth_convsel_measure(a->site->device, p->graph, n, &p->heat,
+                                                  a->site->timings, list, HTH_MAX_CHOICES, &count)
+                            : err;
+        if (!listed) {
+            continue;
+        }
         hth_convsel_front(list, count, hth_convsel_tolerance(p->graph, a->site->tolerance));
         for (int k = 0; err == HTH_OK && k < count; k++) {
             json_array_append_new(
                 a->rows,
-                json_pack("{s:s, s:s, s:s, s:I, s:I, s:f, s:f, s:f, s:b}", "node", n->name,
+                json_pack("{s:s, s:s, s:s, s:I, s:I, s:f, s:f, s:f, s:b, s:b}", "node", n->name,
                           "direction", hth_convsel_direction(n->op), "algorithm", list[k].name,
                           "workspace_bytes", (json_int_t)list[k].workspace_bytes, "resident_bytes",
                           (json_int_t)list[k].resident_bytes, "time_us", list[k].time_us, "error",
-                          list[k].error, "rms_error", list[k].rms, "front", list[k].front));
+                          list[k].error, "rms_error", list[k].rms, "front", list[k].front,
+                          "disturbed", list[k].disturbed));
         }
     }
     return err;
@@ -178,7 +206,9 @@ static hth_err convsel_rows(void *ctx, const hth_program *p)
 
 hth_err query_convsel(query *q, json_t **out)
 {
-    convsel_answer a = {q->ms->site, json_array()};
+    convsel_answer a = {.site = q->ms->site,
+                        .rows = json_array(),
+                        .again = json_is_true(json_object_get(q->args, "again"))};
     hth_err err;
     if (json_is_true(json_object_get(q->args, "train"))) {
         hth_train_spec spec;
@@ -188,8 +218,13 @@ hth_err query_convsel(query *q, json_t **out)
         query_subject s = {.model = NULL};
         err = query_program(q, &s);
         err = err == HTH_OK ? convsel_rows(&a, s.program) : err;
+        for (hth_program *p = a.again && err == HTH_OK ? s.model->source.programs : NULL; p != NULL;
+             p = p->next) {
+            p->stale = true; // made again, with the new times, when nobody asks
+        }
         query_program_done(q, &s);
     }
+    hth_free(a.key);
     if (err != HTH_OK) {
         json_decref(a.rows);
         return err;
