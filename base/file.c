@@ -376,6 +376,9 @@ static hth_err own_load(int fd, const char *shown, size_t most, hth_file_begins 
     if (fstat(fd, &st) != 0) {
         return hth_fail_errno(errno, "cannot read '%s'", shown);
     }
+    if (S_ISDIR(st.st_mode)) {
+        return hth_fail(HTH_EINVAL, "'%s' is a folder, not a file", shown);
+    }
     if (S_ISREG(st.st_mode) && (uint64_t)st.st_size > most) {
         return hth_fail(HTH_ETOOBIG, "%s has %llu bytes; at most %zu are read", shown,
                         (unsigned long long)st.st_size, most);

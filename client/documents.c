@@ -32,12 +32,26 @@ static hth_err no_memory(void)
     return hth_fail(HTH_ENOMEM, "no memory for a document");
 }
 
+// document_begins ends the reading of what cannot become JSON: it may have no end.
+static hth_err document_begins(const void *data, size_t n, size_t *end)
+{
+    const char *text = data;
+    size_t at = 0;
+    (void)end;
+    while (at < n && strchr(" \t\r\n", text[at]) != NULL && text[at] != 0) {
+        at++;
+    }
+    return at == n || text[at] == '{' || text[at] == '['
+               ? HTH_OK
+               : hth_fail(HTH_EINVAL, "it is not JSON: it begins neither with { nor with [");
+}
+
 static hth_err document_load(const char *path, json_t **out)
 {
     json_error_t where;
     void *text;
     size_t bytes;
-    HTH_TRY(hth_file_load_own(path, DOCUMENT_BYTES, NULL, &text, &bytes));
+    HTH_TRY(hth_file_load_own(path, DOCUMENT_BYTES, document_begins, &text, &bytes));
     *out = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &where);
     hth_free(text);
     return *out != NULL ? HTH_OK

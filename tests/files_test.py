@@ -85,10 +85,12 @@ class Files(unittest.TestCase):
     def test_what_is_no_file(self):
         for path, word in ((self.path('fifo'), 'a FIFO'), ('/dev/zero', 'a character device'), (self.folder, 'a folder'),
                            (self.daemon.folder + '/sock', 'a socket')):
-            for args in (('import', 'q', path), ('train', 'new', '--data', path, '--loss', 'softmax-xent', '--save-as', 'z'),
-                         ('plan', '--problem', path), ('plan', 'new', '--train', '--batch', '8', '--profile', path)):
+            for args in (('import', 'q', path), ('train', 'new', '--data', path, '--loss', 'softmax-xent', '--save-as', 'z')):
                 self.assertIn(f'is {word}, not a regular file', self.hearth(*args, code=1))
                 self.serves()
+        for path, said in (('/dev/zero', 'it is not JSON'), (self.folder, 'is a folder'), (self.daemon.folder + '/sock', 'cannot open')):
+            for args in (('plan', '--problem', path), ('plan', 'new', '--train', '--batch', '8', '--profile', path)):
+                self.assertIn(said, self.hearth(*args, code=1))  # the client's own to read: input_test.py has the FIFOs
 
     def test_dataset_that_is_cut(self):
         path = self.path('cut.safetensors')
