@@ -34,6 +34,8 @@ struct hth_allowance {
     int connections, events; // .. and those of them that hear events
     atomic_int requests[2];  // in progress: short, long
     _Atomic uint64_t bytes;
+    uint64_t shake_second; // the last one with handshakes
+    int n_shakes;          // .. in it
     UT_hash_handle hh;
 };
 
@@ -238,6 +240,19 @@ hth_err hth_allowance_request(hth_allowance *q, bool is_long)
 void hth_allowance_answered(hth_allowance *q, bool is_long)
 {
     atomic_fetch_sub(&q->requests[is_long], 1);
+}
+
+// ---- handshakes
+
+void hth_allowance_shook(hth_allowance *q, uint64_t second)
+{
+    q->n_shakes = hth_allowance_shakes(q, second) + 1;
+    q->shake_second = second;
+}
+
+int hth_allowance_shakes(const hth_allowance *q, uint64_t second)
+{
+    return q->shake_second == second ? q->n_shakes : 0;
 }
 
 // ---- bytes

@@ -50,6 +50,11 @@ bool hth_allowance_full(hth_allowances *t, bool local);
 hth_err hth_allowance_request(hth_allowance *q, bool is_long);
 void hth_allowance_answered(hth_allowance *q, bool is_long);
 
+// hth_allowance_shook counts a step of a peer's TLS handshakes in this second, and
+// hth_allowance_shakes says how many there were. One thread: the network's loop.
+void hth_allowance_shook(hth_allowance *q, uint64_t second);
+int hth_allowance_shakes(const hth_allowance *q, uint64_t second);
+
 // hth_allowance_take counts bytes that are about to be held: HTH_EBUSY, in a sentence for the peer,
 // where they are too many for it or in all. hth_allowance_add: where they are there anyway, or few.
 hth_err hth_allowance_take(hth_allowance *q, uint64_t bytes);

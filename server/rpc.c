@@ -218,6 +218,11 @@ static void rpc_ticked(evutil_socket_t fd, short what, void *arg)
     rpc_stopping(r);
 }
 
+static void rpc_shake(evutil_socket_t fd, short what, void *arg)
+{
+    hth_rpc_shake_run(arg);
+}
+
 // rpc_accepted rests after some: libevent accepts as long as anybody comes.
 static void rpc_accepted(struct evconnlistener *l, evutil_socket_t fd, struct sockaddr *a, int n,
                          void *arg)
@@ -363,8 +368,9 @@ hth_err hth_rpc_open(const hth_rpc_config *config, hth_rpc **out)
     if (r->base != NULL && r->wake_fd >= 0) {
         r->wake = event_new(r->base, r->wake_fd, EV_READ | EV_PERSIST, rpc_woken, r);
         r->tick = event_new(r->base, -1, EV_PERSIST, rpc_ticked, r);
+        r->shake = evtimer_new(r->base, rpc_shake, r);
     }
-    if (r->wake == NULL || r->tick == NULL || event_add(r->wake, NULL) != 0 ||
+    if (r->wake == NULL || r->tick == NULL || r->shake == NULL || event_add(r->wake, NULL) != 0 ||
         event_add(r->tick, &tick) != 0) {
         hth_rpc_close(r);
         return hth_fail(HTH_ENOMEM, "out of memory for a front end");
@@ -430,6 +436,9 @@ void hth_rpc_close(hth_rpc *r)
     }
     if (r->tick != NULL) {
         event_free(r->tick);
+    }
+    if (r->shake != NULL) {
+        event_free(r->shake);
     }
     if (r->base != NULL) {
         event_base_free(r->base);

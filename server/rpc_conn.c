@@ -111,27 +111,16 @@ void hth_rpc_conn_settle(hth_rpc_conn *c)
     }
 }
 
-static void conn_shake(hth_rpc_conn *c)
-{
-    int rv = hth_rpc_io_shake(c);
-    if (rv == 1) {
-        c->state = HTH_RPC_GREETING;
-    } else if (rv == HTH_RPC_FAILED) {
-        c->dead = true;
-    }
-}
-
 static void conn_readable(evutil_socket_t fd, short what, void *arg)
 {
     hth_rpc_conn *c = arg;
+    if (c->state == HTH_RPC_TLS) {
+        hth_rpc_shake_ready(c);
+        return;
+    }
     hth_rpc_conn_hold(c);
     hth_rpc_conn_turn(c);
-    if (c->state == HTH_RPC_TLS) {
-        conn_shake(c);
-    }
-    if (c->state != HTH_RPC_TLS && !c->dead) {
-        hth_rpc_in(c);
-    }
+    hth_rpc_in(c);
     hth_rpc_conn_settle(c);
     hth_rpc_conn_rele(c);
 }
@@ -225,6 +214,7 @@ void hth_rpc_conn_close(hth_rpc_conn *c)
 {
     hth_rpc *r = c->r;
     hth_rpc_conn_hold(c);
+    hth_rpc_shake_forget(c);
     event_free(c->read);
     event_free(c->write);
     event_free(c->closed);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // server/rpc_parts.h - the inside of rpc.h: the loop (rpc.c), a connection's life (rpc_conn.c),
-// what comes (rpc_in.c), requests (rpc_request.c), what goes (rpc_out.c), TLS (rpc_io.c), passed
-// descriptors (rpc_pass.c).
+// what comes (rpc_in.c), requests (rpc_request.c), what goes (rpc_out.c), TLS (rpc_io.c) and its
+// handshakes (rpc_shake.c), passed descriptors (rpc_pass.c).
 //
 // A connection belongs to its loop's thread. Other threads only bring replies: they take its lock,
 // under which are what goes out and whether it is closed, and have the loop look at it where it has
@@ -89,6 +89,8 @@ struct hth_rpc_conn {
     int n_turn;     // requests of this turn
     int n_reads;    // of TLS, that this turn has left
     bool turn_over; // others come first
+    bool shaking;   // its handshake has something to read, and waits for its turn
+    int n_shakes;   // steps of it that were taken
     // requests
     atomic_bool paused; // nothing is read: there are too many requests, or too much goes out
     uint64_t paused_ns;
@@ -132,7 +134,8 @@ struct hth_rpc {
     hth_rpc_config config;
     bool tokens; // are asked for
     struct event_base *base;
-    struct event *wake, *tick;
+    struct event *wake, *tick, *shake;
+    int n_shaking; // connections that are `shaking`
     int wake_fd;
     pthread_t thread;
     bool running;
@@ -224,6 +227,11 @@ ssize_t hth_rpc_io_receive(hth_rpc_conn *c, void *p, size_t n, int fds[HTH_RPC_F
 // hth_rpc_io_fini ends the session and closes the socket; the connection's place among all goes
 // with the latter.
 void hth_rpc_io_fini(hth_rpc_conn *c);
+
+// rpc_shake.c
+void hth_rpc_shake_ready(hth_rpc_conn *c);  // there is something to read for its handshake
+void hth_rpc_shake_forget(hth_rpc_conn *c); // it is closed
+void hth_rpc_shake_run(hth_rpc *r);         // takes some steps; the event `shake`
 
 // rpc_pass.c
 bool hth_rpc_pass_hello(const uint8_t *hello);
