@@ -4,6 +4,7 @@
 root. Needs NumPy (tests/tools/soak.py, whose peers these are)."""
 import contextlib
 import os
+import socket
 import struct
 import sys
 import time
@@ -99,6 +100,35 @@ class Peers(unittest.TestCase):
                 p.socket.sendall(said)
             until(lambda: self.s.measure()['descriptors'] <= self.before['descriptors'], 'who says nothing stays')
         self.nothing_stays()
+
+    def test_end(self):
+        """SIGTERM while everybody is there: silent and half-way peers, on every transport, and one whose answer nobody reads."""
+        with contextlib.ExitStack() as stack:
+            token = self.s.tokens['infer']
+            for local in (True, False):
+                peers = [stack.enter_context(self.soak.Peer(self.s, local, 4096)) for _ in range(7)]
+                for p in peers[2:]:
+                    p.greet()
+                peers[1].socket.sendall(b'\0SP')
+                peers[3].socket.sendall(peers[3].head(1000)[:5])
+                peers[4].socket.sendall(peers[4].head(1000) + b'\x80\0\0\1' + bytes(100))
+                peers[5].socket.settimeout(0.3)
+                with contextlib.suppress(OSError):
+                    for k in range(20000):
+                        peers[5].send(self.soak.question(1, token), k + 1)
+                peers[6].send(self.soak.question(1, token))
+            if hasattr(socket, 'send_fds'):
+                p = stack.enter_context(self.soak.Peer(self.s, True))
+                p.socket.sendall(b'\0HFD\0\0\0\1')
+                socket.send_fds(p.socket, [bytes(8)], [0])
+            for said in (b'', b'GET / HT', b'POST /v2/models/ident/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n{'):
+                k = stack.enter_context(socket.create_connection(('127.0.0.1', self.s.http), timeout=PATIENCE))
+                k.sendall(said)
+            self.root()
+            began = time.monotonic()
+            self.s.process.terminate()
+            self.assertEqual(self.s.process.wait(PATIENCE), 0)
+            self.assertLess(time.monotonic() - began, 10)  # of drain.seconds, 30: nothing runs
 
     def test_backtrace(self):
         """A message whose header has no end, and one that is empty."""
