@@ -3,13 +3,16 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "base/settings.h"
 
 #include <openssl/err.h>
+#include <openssl/x509.h>
 
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #define TLS_FILE_BYTES (1 << 20)
 
@@ -67,6 +70,24 @@ static hth_err context_fill(const hth_tls *t, SSL_CTX *c)
                : tls_fail("tls.key", t->key, "does not belong to tls.cert");
 }
 
+// tls_warn says what a server can start with, although its clients or its key suffer from it.
+static void tls_warn(const hth_tls *t, const SSL_CTX *c)
+{
+    struct stat key;
+    const X509 *x = SSL_CTX_get0_certificate(c);
+    if (X509_cmp_current_time(X509_get0_notAfter(x)) < 0) {
+        hth_log(WARN, SERVER, "certificate", "tls.cert: %s has expired: clients will refuse it",
+                t->cert);
+    } else if (X509_cmp_current_time(X509_get0_notBefore(x)) > 0) {
+        hth_log(WARN, SERVER, "certificate",
+                "tls.cert: %s is not valid yet: clients will refuse it", t->cert);
+    }
+    if (stat(t->key, &key) == 0 && (key.st_mode & S_IROTH) != 0) {
+        hth_log(WARN, SERVER, "certificate",
+                "tls.key: %s can be read by everybody on this machine: chmod 600, or 640", t->key);
+    }
+}
+
 hth_err hth_tls_reload(hth_tls *t)
 {
     SSL_CTX *fresh = SSL_CTX_new(TLS_server_method());
@@ -76,6 +97,7 @@ hth_err hth_tls_reload(hth_tls *t)
         SSL_CTX_free(fresh);
         return err;
     }
+    tls_warn(t, fresh);
     pthread_mutex_lock(&t->lock);
     SSL_CTX *old = t->context;
     t->context = fresh;

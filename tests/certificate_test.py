@@ -147,6 +147,26 @@ class Certificate(unittest.TestCase):
             f.stdout.close()
             job.wait()
 
+    def test_warned(self):
+        """A certificate that clients refuse, and a key that is no secret, are said when the server starts."""
+        fresh, key = certificate('old', 'hearth test', 'DNS:localhost')
+        old = FOLDER + '/expired.pem'
+        subprocess.run(['openssl', 'x509', '-in', fresh, '-signkey', key, '-days', '-1', '-out', old], check=True, capture_output=True)
+        os.chmod(key, 0o644)
+        folder = tempfile.mkdtemp(dir=FOLDER)
+        with subprocess.Popen([BUILD + '/hearthd', '--store', folder + '/store', '--listen', f'ipc://{folder}/sock', '--http', 'https://127.0.0.1:0',
+                               '--tls-cert', old, '--tls-key', key, '--device', 'cpu:mem=64MiB,threads=1'], stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, text=True) as p:
+            said = []
+            for line in p.stdout:
+                said.append(line)
+                if ' ready: ' in line:
+                    break
+            p.terminate()
+            self.assertEqual(p.wait(), 0)
+        self.assertIn(f'tls.cert: {old} has expired: clients will refuse it', ''.join(said))
+        self.assertIn(f'tls.key: {key} can be read by everybody on this machine: chmod 600, or 640', ''.join(said))
+
     def test_lost(self):
         key = f'{FOLDER}/server.key'
         port = tap.free_port()

@@ -65,6 +65,8 @@ class Binaries(unittest.TestCase):
     def test_unit(self):
         with open(f'{ROOT}/server/hearthd.service.in', encoding='utf-8') as f:
             unit = f.read()
+        self.assertIn('MemoryMax=90% ', unit)  # nothing doubles it: systemd takes no '90%%'
+        self.assertNotIn('%%', unit)
         for line in ('OOMPolicy=continue', 'LimitCORE=0', 'ProtectProc=invisible', 'NoNewPrivileges=yes'):
             self.assertIn('\n' + line + '\n', unit)
 
