@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Fuzzes the whole way of a model: bytes are imported, what is imported is loaded, what is loaded
-// is run, with values at the ends of their types. Whatever a file says is computed or refused;
-// nothing leaks, and no memory stays taken. Models are changed as models (onnx_mutate.h). Seeds:
-// one or two of each operator (tests/tools/make_run_seeds.py). Limits are tight, so that each one
-// is short.
+// is run, with values at the ends of their types; of some, a step that trains them is made, and run
+// likewise. Whatever a file says is computed or refused; nothing leaks, and no memory stays taken.
+// Models are changed as models (onnx_mutate.h). Seeds: one or two of each operator
+// (tests/tools/make_run_seeds.py). Limits are tight, so that each one is short.
 #include "base/settings.h"
 #include "graph/fold.h"
 #include "graph/onnx.h"
+#include "graph/train.h"
 #include "server/host.h"
 #include "server/infer.h"
 #include "server/load.h"
@@ -15,9 +16,10 @@
 
 #include <stdio.h>
 
-#define FUZZ_RUNS   4                  // of a model
-#define FUZZ_INPUTS ((size_t)64 << 10) // bytes of an input
-#define FUZZ_TURNS  40                 // of a run, about a million operations each
+#define FUZZ_RUNS    4                  // of a model
+#define FUZZ_INPUTS  ((size_t)64 << 10) // bytes of an input
+#define FUZZ_TRAINED 4                  // one of so many models
+#define FUZZ_TURNS   40                 // of a run, about a million operations each
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 int LLVMFuzzerInitialize(int *argc, char ***argv);
@@ -27,7 +29,7 @@ size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t bytes, size_t most, unsigne
 static hth_site site;
 static hth_models models = {.site = &site};
 static hth_request request;
-static int turns;
+static int turns, trained; // steps of training that were made
 
 static void must(hth_err err)
 {
@@ -196,6 +198,48 @@ static void fuzz_model(hth_graph *g)
     hth_model_drop(&models, m);
 }
 
+// A new request, that may be canceled while others would be served.
+static void fuzz_begin(hth_paced *paced)
+{
+    turns = 0;
+    request = (hth_request){.canceled = 0};
+    hth_paced_begin(paced, &site, &request);
+}
+
+// The graph of a training step is a model like another: its parameters are inputs.
+static void fuzz_train(const hth_graph *g)
+{
+    hth_train_options o = {.loss = mut_below(3) > 0 ? HTH_LOSS_MSE : HTH_LOSS_SOFTMAX_XENT,
+                           .phase = (hth_train_phase)mut_below(3),
+                           .optimizer = (hth_train_optimizer)mut_below(4),
+                           .nesterov = mut_below(2) > 0,
+                           .clip_norm = mut_below(2) > 0 ? 1 : 0,
+                           .keep_outputs = mut_below(2) > 0};
+    hth_request_tensor *in = hth_calloc((size_t)g->n_inputs + 1, sizeof *in);
+    hth_tensor *t = hth_calloc((size_t)g->n_inputs + 1, sizeof *t);
+    hth_train_graph step;
+    bool fits = fuzz_inputs(g, in);
+    for (int i = 0; i < g->n_inputs; i++) {
+        t[i] = in[i].t;
+        t[i].data = NULL;
+        hth_free(in[i].t.data);
+    }
+    hth_paced paced;
+    fuzz_begin(&paced);
+    bool built = fits && hth_train_build(g, t, &o, hth_ref_eval, NULL, &step) == HTH_OK;
+    hth_paced_end(&paced);
+    trained += built;
+    if (built) {
+        hth_graph *made = step.graph;
+        step.graph = NULL;
+        hth_train_graph_fini(&step);
+        must(hth_graph_check(made));
+        fuzz_model(made);
+    }
+    hth_free(t);
+    hth_free(in);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
     int64_t live = hth_alloc_live();
@@ -205,10 +249,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
         mut_state = mut_state * 1099511628211u ^ data[i];
     }
     if (fuzz_import(data, bytes, &g) == HTH_OK) {
-        turns = 0;
-        request.canceled = 0;
         hth_paced paced;
-        hth_paced_begin(&paced, &site, &request);
+        if (mut_below(FUZZ_TRAINED) == 0) {
+            fuzz_train(g);
+        }
+        fuzz_begin(&paced);
         hth_err err = hth_fold_model(g, hth_ref_eval, NULL);
         hth_paced_end(&paced);
         if (err == HTH_OK) {
