@@ -71,7 +71,7 @@ static inline int add_constant(grad_case *c, hth_dtype dt, const hth_shape *s, c
     hth_const *k;
     int value, n = (int)hth_shape_elements(s);
     for (int i = 0; i < n; i++) {
-        ints[i] = (int64_t)v[i];
+        ints[i] = dt == HTH_DT_I64 ? (int64_t)v[i] : 0;
         floats[i] = (float)v[i];
     }
     const void *data = dt == HTH_DT_I64 ? (const void *)ints : floats;
