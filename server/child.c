@@ -67,9 +67,9 @@ static hth_err child_hello(child *c, const char *text)
     json_t *settings = NULL;
     const char *filter = NULL;
     c->hello = json_loads(text, 0, NULL);
-    if (json_unpack(c->hello, "{s:s, s:s, s:i, s:b, s:o, s:s}", "store", &c->open.store, "device",
-                    &c->open.device, "queue", &c->open.queue, "resume", &c->open.resume, "settings",
-                    &settings, "log", &filter) != 0) {
+    if (json_unpack(c->hello, "{s:s, s:s, s:i, s:b, s:b, s:o, s:s}", "store", &c->open.store,
+                    "device", &c->open.device, "queue", &c->open.queue, "resume", &c->open.resume,
+                    "loose", &c->open.loose, "settings", &settings, "log", &filter) != 0) {
         return hth_fail(HTH_ECORRUPT, "the engine's process was not told what to open");
     }
     child_settings(c, settings, filter);

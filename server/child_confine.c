@@ -104,5 +104,7 @@ static hth_err confine(child *c)
 hth_err child_confine(child *c)
 {
     hth_child_files_use(HTH_CHILD_FD_FILES);
-    return child_is_confined() ? confine(c) : HTH_OK;
+    return !child_is_confined() ? HTH_OK
+           : c->open.loose      ? hth_sandbox_files(NULL, 0, false, &c->sandbox)
+                                : confine(c);
 }

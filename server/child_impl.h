@@ -40,7 +40,7 @@ struct child {
     json_t *hello; // what `open` points into
     struct {
         const char *store, *device;
-        int queue, resume;
+        int queue, resume, loose; // loose: it may open what it likes, and nothing else
     } open;
     hth_sandbox sandbox;
     hth_store *store;

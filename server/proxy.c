@@ -19,6 +19,7 @@
 #include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
+#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -74,12 +75,30 @@ static void proxy_tell_end(hth_proxy *p)
     }
 }
 
-// keeper_unconfined says once, however many children there are, that this kernel cannot confine
-// them.
-static void keeper_unconfined(void)
+// keeper_loosen tells whether the first child could not open a GPU because it is confined, perhaps:
+// drivers differ in what they open. The next one is not. Later children may not ask for that: what
+// they fail for may be somebody's doing.
+static bool keeper_loosen(hth_proxy *p)
+{
+    char word[HTH_SETTING_TEXT];
+    bool confined = strcmp(hth_setting_text(HTH_SET_ENGINE_SANDBOX, word), "true") == 0;
+    if (p->opened || p->loose || !confined || strncmp(p->device, "cuda", 4) != 0) {
+        return false;
+    }
+    p->loose = p->again = true;
+    return true;
+}
+
+// keeper_unconfined says once, however many children there are, that they are not confined.
+static void keeper_unconfined(const hth_proxy *p)
 {
     static atomic_bool told;
-    if (!atomic_exchange(&told, true)) {
+    if (p->loose) {
+        hth_log(WARN, SERVER, "engine-unconfined",
+                "device %s opens only where it may open what it likes: its process can open what "
+                "hearthd's account can",
+                p->device);
+    } else if (!atomic_exchange(&told, true)) {
         hth_log(WARN, SERVER, "engine-unconfined",
                 "this kernel has no Landlock (Linux 5.19 or later, lsm=landlock): the engine's "
                 "process can open what hearthd's account can");
@@ -89,7 +108,7 @@ static void keeper_unconfined(void)
 static void keeper_started(hth_proxy *p, bool confined)
 {
     if (!confined) {
-        keeper_unconfined();
+        keeper_unconfined(p);
     }
     pthread_mutex_lock(&p->lock);
     p->phase = PROXY_UP;
@@ -113,6 +132,8 @@ static void keeper_message(hth_proxy *p, const hth_child_head *head, const char 
 {
     if (head->kind == HTH_CHILD_STARTED && p->phase == PROXY_STARTING) {
         keeper_started(p, head->done != HTH_CHILD_UNCONFINED);
+    } else if (head->kind == HTH_CHILD_FAILED && p->phase == PROXY_STARTING && keeper_loosen(p)) {
+        hth_log(INFO, SERVER, "engine-again", "%s", body);
     } else if (head->kind == HTH_CHILD_FAILED && p->phase == PROXY_STARTING) {
         hth_log(ERROR, SERVER, "engine-failed", "%s", body);
         keeper_opened(p, head->done < HTH_N_ERR && head->done > 0 ? (hth_err)head->done : HTH_EIO,
@@ -248,7 +269,9 @@ static void keeper_died(hth_proxy *p, proxy_end how)
     pthread_mutex_unlock(&p->lock);
     uint64_t pause_ns = keeper_pause(deaths);
     p->next_start_ns = now + pause_ns;
-    bool clean = stopping && how.word[0] == 'e' && how.number == 0;
+    bool again = p->again;
+    bool clean = again || (stopping && how.word[0] == 'e' && how.number == 0);
+    p->again = false;
     bool lost = deaths >= PROXY_LOST && pause_ns > 0;
     if (!clean) {
         hth_log(ERROR, SERVER, "engine-died", "pid=%d %s=%d lived_ms=%" PRIu64 " deaths=%d",
@@ -264,7 +287,9 @@ static void keeper_died(hth_proxy *p, proxy_end how)
     proxy_bury(p, sentence, stopping || lost);
     snprintf(sentence, sizeof sentence, "the engine's process ended before it was ready (%s %d)",
              how.word, how.number);
-    keeper_opened(p, HTH_EDEVLOST, sentence);
+    if (!again) {
+        keeper_opened(p, HTH_EDEVLOST, sentence);
+    }
     proxy_forget_child(p);
     p->pid = 0;
     pthread_mutex_unlock(&p->taking);

@@ -236,9 +236,9 @@ static void child_tell(hth_proxy *p, hth_child_kind kind, json_t *doc)
 void proxy_greet(hth_proxy *p)
 {
     child_tell(p, HTH_CHILD_HELLO,
-               json_pack("{s:s, s:s, s:i, s:b, s:o, s:s}", "store", p->store, "device", p->device,
-                         "queue", p->queue, "resume", p->resume && !p->draining, "settings",
-                         settings_json(p), "log", p->filter));
+               json_pack("{s:s, s:s, s:i, s:b, s:b, s:o, s:s}", "store", p->store, "device",
+                         p->device, "queue", p->queue, "resume", p->resume && !p->draining, "loose",
+                         p->loose, "settings", settings_json(p), "log", p->filter));
 }
 
 void proxy_settings(hth_proxy *p)

@@ -119,6 +119,8 @@ struct hth_proxy {
     uint64_t started_ns, next_start_ns, next_look_ns, next_beat_ns, beat, settings;
     char filter[HTH_LOG_FILTER_TEXT];
     int missed;
+    bool loose; // children are not confined to the store: a GPU's driver does not start in one
+    bool again; // .. which the first child has found out: the next one takes its place
     atomic_bool lost; // the child is to be ended: it lost its device, or says nonsense
 };
 

@@ -259,7 +259,7 @@ hth_err hth_sandbox_files(const hth_sandbox_place *place, int n, bool gpu, hth_s
 {
     sandbox_privileges();
     int abi = (int)syscall(SYS_landlock_create_ruleset, NULL, 0, LANDLOCK_CREATE_RULESET_VERSION);
-    if (abi < ABI_FILES) {
+    if (abi < ABI_FILES || place == NULL) {
         return HTH_OK; // not in this kernel, or not enabled
     }
     HTH_TRY(sandbox_confine(abi, place, n, gpu));

@@ -37,7 +37,8 @@ typedef struct hth_sandbox_place {
 // program that computes reads: libraries, its own entry in /proc, processors and memory in /sys;
 // with `gpu` NVIDIA's devices too, and what their driver reads. It may neither bind nor connect TCP
 // ports. A place that there is not is passed over; descriptors that are open stay what they are.
-// HTH_EIO: the kernel has Landlock and refused.
+// `place` NULL: files stay as they are, only privileges go. HTH_EIO: the kernel has Landlock and
+// refused.
 hth_err hth_sandbox_files(const hth_sandbox_place *place, int n, bool gpu, hth_sandbox *s);
 // hth_sandbox_calls allows all threads of the process the system calls of a program that computes,
 // maps files and talks to descriptors it already has. Sockets, programs, other processes, mounts,

@@ -38,12 +38,12 @@ def setUpModule():
 class Server:
     """hearthd on a store that stays when it ends; `tries`: what the engine's process tries first."""
 
-    def __init__(self, folder, *flags, tries=(), more=None):
+    def __init__(self, folder, *flags, tries=(), more=None, program=BUILD + '/hearthd'):
         self.folder, self.store, self.url = folder, folder + '/store', f'ipc://{folder}/sock'
         self.log = tempfile.NamedTemporaryFile(dir=folder, prefix='log-', delete=False)  # closed by stop
         env = {**os.environ, 'LD_PRELOAD': PRELOAD, 'CONFINED_TRY': '\n'.join(tries), **(more or {})}
-        self.process = subprocess.Popen([f'{BUILD}/hearthd', '--store', self.store, '--listen', self.url, '--device', 'cpu:mem=256MiB,threads=2',
-                                         *flags], env=env, stdout=subprocess.PIPE, stderr=self.log, text=True)
+        self.process = subprocess.Popen([program, '--store', self.store, '--listen', self.url, *(() if '--device' in flags else
+                                         ('--device', 'cpu:mem=256MiB,threads=2')), *flags], env=env, stdout=subprocess.PIPE, stderr=self.log, text=True)
         assert ' ready: ' in self.process.stdout.readline(), self.said()
 
     def said(self):
@@ -240,6 +240,25 @@ class Users(Case):
         while not re.search(r'event=tenants .*n=2', s.said()):
             self.assertNotRegex(s.said(), 'cannot open|event=reload-refused')
         self.assertEqual(s.stop(), 0)
+
+    @unittest.skipUnless(HAS_LANDLOCK and os.path.exists(f'{BUILD}/fake/libhearth_cuda.so'), 'no Landlock, or no fake driver of GPUs')
+    def test_driver_that_needs_more(self):
+        """A GPU is served by a process that is not confined only where its driver does not start in one that is, and hearthd says so."""
+        for name in ('hearthd', 'hearth', 'libhearth_dnnl.so', 'fake/libhearth_cuda.so'):
+            if os.path.exists(f'{BUILD}/{name}'):
+                shutil.copy(f'{BUILD}/{name}', self.folder)
+        tries = (f'read {self.write("secret")}',)
+        for more, got, said in (({}, errno.EACCES, 0), ({'CONFINED_NO_DRIVER': '1'}, 0, 1)):
+            s = self.server('--device', 'cuda:0,mem=100MiB', tries=tries, more=more, program=self.path('hearthd'))
+            self.assertEqual(s.tried(), {tries[0]: str(got)})
+            self.assertEqual(s.said().count('event=engine-unconfined'), said)
+            s.hearth('import', 'digits', f'{ROOT}/tests/data/digits/digits.onnx')
+            self.assertIn('logits', s.hearth('infer', 'digits', '--input', 'tests/data/digits/images.npy'))
+            os.kill(s.engine(), signal.SIGKILL)  # the next one is as this one was
+            while s.said().count('confined: ') < 2:
+                s.hearth('infer', 'digits', '--input', 'tests/data/digits/images.npy')
+            self.assertEqual(s.tried(), {tries[0]: str(got)})
+            self.assertEqual(s.stop(), 0)
 
     def test_without_landlock(self):
         """It says so once, however often the engine's process is started."""

@@ -39,6 +39,25 @@ long syscall(long number, ...)
     return real(number, a[0], a[1], a[2], a[3], a[4], a[5]);
 }
 
+// CONFINED_NO_DRIVER=1: a driver of GPUs that does not start where it may not open what it likes.
+void *dlopen(const char *file, int flags)
+{
+    static void *(*real)(const char *, int);
+    int fd = -1;
+    if (real == NULL) {
+        real = (void *(*)(const char *, int))dlsym(RTLD_NEXT, "dlopen");
+    }
+    if (file != NULL && strstr(file, "libhearth_cuda") != NULL &&
+        getenv("CONFINED_NO_DRIVER") != NULL) {
+        fd = open("/etc/passwd", O_RDONLY | O_CLOEXEC);
+        if (fd < 0) {
+            return real("/nowhere/libhearth_cuda.so", flags);
+        }
+        close(fd);
+    }
+    return real(file, flags);
+}
+
 static int result(int rc)
 {
     int errnum = rc < 0 ? errno : 0;
