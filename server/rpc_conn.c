@@ -99,10 +99,15 @@ void hth_rpc_conn_settle(hth_rpc_conn *c)
             return;
         }
         bool full = hth_rpc_conn_full(c), paused = atomic_load(&c->paused);
-        if (full == paused) {
+        if (full && paused) {
             return;
         }
-        if (full) {
+        if (!full && !paused) {
+            if (c->rest == NULL) {
+                return;
+            }
+            hth_rpc_in(c); // what was read already, and stopped before its answers had left
+        } else if (full) {
             conn_pause(c);
         } else {
             conn_resume(c);

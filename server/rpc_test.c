@@ -70,6 +70,32 @@ static void test_half_closed(void **state)
     wait_connections(0);
 }
 
+// Many requests at once without a valid token are each refused, one after the other.
+static void test_pipelined(void **state)
+{
+    fixture *f = *state;
+    start(f, true, "tcp");
+    peer p = greeted(f, false, 1);
+    uint8_t *m, *all;
+    size_t n = message(p, "wrong", "devices", NULL, 0, &m);
+    all = hth_alloc(200 * n);
+    for (size_t i = 0; i < 200; i++) {
+        memcpy(all + i * n, m, n);
+    }
+    say(p, all, 200 * n);
+    for (int i = 0; i < 200; i++) {
+        assert_int_equal(answer(p), HTH_EDENIED);
+    }
+    assert_ok(ask(p, TOKEN));
+    say(p, all, 200 * n);
+    for (int i = 0; i < 200; i++) {
+        assert_int_equal(answer(p), HTH_EDENIED);
+    }
+    hth_free(m);
+    hth_free(all);
+    close(p.fd);
+}
+
 // ---- who is many
 
 // Where all connections are taken, a new one takes the place of the oldest that has shown no token.
@@ -412,9 +438,9 @@ int main(int argc, char **argv)
     }
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
     const struct CMUnitTest tests[] = {
-        T(test_events), T(test_half_closed),    T(test_evicted_unproven), T(test_evicted_idle),
-        T(test_share),  T(test_administrators), T(test_lingering),        T(test_passed),
-        T(test_stop),   T(test_stop_stuck),
+        T(test_events),       T(test_pipelined), T(test_half_closed),    T(test_evicted_unproven),
+        T(test_evicted_idle), T(test_share),     T(test_administrators), T(test_lingering),
+        T(test_passed),       T(test_stop),      T(test_stop_stuck),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
