@@ -43,7 +43,7 @@ static hth_err document_begins(const void *data, size_t n, size_t *end)
     }
     return at == n || text[at] == '{' || text[at] == '['
                ? HTH_OK
-               : hth_fail(HTH_EINVAL, "it is not JSON: it begins neither with { nor with [");
+               : hth_fail(HTH_EINVAL, "line 1: it is not JSON, which begins with { or [");
 }
 
 static hth_err document_load(const char *path, json_t **out)
