@@ -3,7 +3,9 @@
 // which are hard to close; and the end of a server while they are all there.
 #include "tests/rpc_rig.h"
 
+#include "base/memfd.h"
 #include "server/accept_guard.h"
+#include "server/account.h"
 #include "tests/pass_fd.h"
 
 #include <sys/wait.h>
@@ -393,6 +395,75 @@ static void test_passed(void **state)
     wait_connections(0);
 }
 
+// ---- copies
+
+// infer_shared asks for an inference of n integers in a shared region.
+static hth_err infer_shared(peer p, uint32_t region, size_t n)
+{
+    Hearth__Request q = HEARTH__REQUEST__INIT;
+    Hearth__Infer infer = HEARTH__INFER__INIT;
+    Hearth__Tensor t = HEARTH__TENSOR__INIT, *list[] = {&t};
+    int64_t shape[] = {(int64_t)n};
+    uint8_t *m;
+    infer.model = "x";
+    infer.inputs = list;
+    infer.n_inputs = 1;
+    t.name = "x";
+    t.dtype = HTH_DT_I64;
+    t.shape = shape;
+    t.n_shape = 1;
+    t.bytes = n * sizeof(int64_t);
+    t.region = region;
+    q.call = 8;
+    q.body_case = HEARTH__REQUEST__BODY_INFER;
+    q.infer = &infer;
+    size_t bytes = framed(p, &q, NULL, 0, &m);
+    say(p, m, bytes);
+    hth_free(m);
+    return answer(p);
+}
+
+// What lies in shared memory and must be copied is bounded as a message is, and has its place in
+// the account of all requests.
+static void test_copies(void **state)
+{
+    fixture *f = *state;
+    Hearth__Request q = HEARTH__REQUEST__INIT;
+    Hearth__Map map = HEARTH__MAP__INIT;
+    pass_fd pass;
+    uint32_t region;
+    uint8_t *m;
+    void *memory;
+    int memfd;
+    assert_ok(hth_setting_set("limits.message_bytes", "256KiB"));
+    start(f, false, "tcp");
+    assert_ok(hth_memfd_make("test", MEBIBYTE, &memfd, &memory));
+    pass_begin(&pass, f->rig.ipc);
+    peer p = greeted(f, true, 0);
+    map.handle = pass_one(&pass, memfd);
+    map.bytes = MEBIBYTE;
+    q.body_case = HEARTH__REQUEST__BODY_MAP;
+    q.map = &map;
+    size_t bytes = framed(p, &q, NULL, 0, &m);
+    say(p, m, bytes);
+    hth_free(m);
+    assert_ok(answer_region(p, &region));
+    uint64_t before = hth_account_bytes();
+    assert_int_equal(infer_shared(p, region, (256 << 10) / 8 + 1), HTH_ETOOBIG);
+    assert_ok(infer_shared(p, region, 10000));
+    hth_account_add((uint64_t)64 << 30); // of others
+    assert_int_equal(infer_shared(p, region, 10000), HTH_EBUSY);
+    hth_account_give((uint64_t)64 << 30);
+    assert_ok(infer_shared(p, region, 10000));
+    for (int i = 0; i < PATIENCE && hth_account_bytes() != before; i++) {
+        fake_nap(); // until the answer is given back
+    }
+    assert_int_equal(hth_account_bytes(), before);
+    close(p.fd);
+    pass_end(&pass);
+    hth_memfd_drop(memfd, memory, MEBIBYTE);
+}
+
 // ---- the end
 
 // Everything that runs is canceled within drain.seconds, and everybody is disconnected.
@@ -438,9 +509,9 @@ int main(int argc, char **argv)
     }
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
     const struct CMUnitTest tests[] = {
-        T(test_events),       T(test_pipelined), T(test_half_closed),    T(test_evicted_unproven),
-        T(test_evicted_idle), T(test_share),     T(test_administrators), T(test_lingering),
-        T(test_passed),       T(test_stop),      T(test_stop_stuck),
+        T(test_events),           T(test_pipelined),    T(test_copies), T(test_half_closed),
+        T(test_evicted_unproven), T(test_evicted_idle), T(test_share),  T(test_administrators),
+        T(test_lingering),        T(test_passed),       T(test_stop),   T(test_stop_stuck),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -149,8 +149,30 @@ static inline void ended(peer p)
     close(p.fd);
 }
 
-// message makes a request with everything in front of it that its transport wants; returns its
-// bytes. model NULL: the query `what`; else an inference of n floats.
+// framed makes a request with everything in front of it that its transport wants; returns its
+// bytes. The n tensors get zeros.
+static inline size_t framed(peer p, const Hearth__Request *q, Hearth__Tensor *const *t, size_t n,
+                            uint8_t **out)
+{
+    nng_msg *m;
+    uint8_t *data;
+    assert_ok(hth_msg_frame(&q->base, t, n, 0, &hth_wire_default_limits, &m, &data));
+    for (size_t i = 0; i < n; i++) {
+        memset(data + t[i]->offset, 0, t[i]->bytes);
+    }
+    size_t head = p.local ? 9 : 8, bytes = nng_msg_len(m) + 4;
+    *out = hth_calloc(1, head + bytes);
+    (*out)[0] = p.local;
+    for (int i = 0; i < 8; i++) {
+        (*out)[head - 8 + (size_t)i] = (uint8_t)((uint64_t)bytes >> (8 * (7 - i)));
+    }
+    (*out)[head] = 0x80;
+    memcpy(*out + head + 4, nng_msg_body(m), nng_msg_len(m));
+    nng_msg_free(m);
+    return head + bytes;
+}
+
+// message makes such a request: model NULL: the query `what`; else an inference of n floats.
 static inline size_t message(peer p, const char *token, const char *what, const char *model,
                              size_t n, uint8_t **out)
 {
@@ -159,8 +181,6 @@ static inline size_t message(peer p, const char *token, const char *what, const 
     Hearth__Infer infer = HEARTH__INFER__INIT;
     Hearth__Tensor t = HEARTH__TENSOR__INIT, *list[] = {&t};
     int64_t shape[] = {(int64_t)n};
-    nng_msg *m;
-    uint8_t *data;
     q.call = 7;
     q.token = (char *)token;
     query.what = (char *)what;
@@ -179,20 +199,7 @@ static inline size_t message(peer p, const char *token, const char *what, const 
     } else {
         q.infer = &infer;
     }
-    assert_ok(hth_msg_frame(&q.base, list, model != NULL, 0, &hth_wire_default_limits, &m, &data));
-    if (model != NULL) {
-        memset(data, 0, n * sizeof(float));
-    }
-    size_t head = p.local ? 9 : 8, bytes = nng_msg_len(m) + 4;
-    *out = hth_calloc(1, head + bytes);
-    (*out)[0] = p.local;
-    for (int i = 0; i < 8; i++) {
-        (*out)[head - 8 + (size_t)i] = (uint8_t)((uint64_t)bytes >> (8 * (7 - i)));
-    }
-    (*out)[head] = 0x80;
-    memcpy(*out + head + 4, nng_msg_body(m), nng_msg_len(m));
-    nng_msg_free(m);
-    return head + bytes;
+    return framed(p, &q, list, model != NULL, out);
 }
 
 static inline void request(peer p, const char *token, const char *what, const char *model, size_t n)
@@ -203,8 +210,8 @@ static inline void request(peer p, const char *token, const char *what, const ch
     hth_free(m);
 }
 
-// answer returns the error of an answer, HTH_OK: there is none.
-static inline hth_err answer(peer p)
+// answer_region returns the error of an answer, HTH_OK: there is none; *region: the one it names.
+static inline hth_err answer_region(peer p, uint32_t *region)
 {
     uint8_t head[9];
     uint64_t bytes = 0;
@@ -220,9 +227,16 @@ static inline hth_err answer(peer p)
     assert_ok(hth_wire_read_reply(m + 4, bytes - 4, &hth_wire_default_limits, NULL, &r, &section,
                                   &section_bytes));
     hth_err err = r->body_case == HEARTH__REPLY__BODY_ERROR ? (hth_err)r->error->code : HTH_OK;
+    *region = r->body_case == HEARTH__REPLY__BODY_MAPPED ? r->mapped->region : 0;
     hth_wire_free_reply(r);
     hth_free(m);
     return err;
+}
+
+static inline hth_err answer(peer p)
+{
+    uint32_t region;
+    return answer_region(p, &region);
 }
 
 static inline hth_err ask(peer p, const char *token)
