@@ -280,6 +280,10 @@ static void test_bad_requests(void **state)
     assert_err(call_run(f.engine, &c), HTH_EINVAL, "batch");
     c = (call){.r = {.query = "bench", .arguments = "{\"model\":\"digits\",\"seconds\":1e300}"}};
     assert_err(call_run(f.engine, &c), HTH_EINVAL, "seconds");
+    c = (call){
+        .r = {.query = "bench",
+              .arguments = "{\"model\":\"digits\",\"train\":true,\"batch\":8,\"seconds\":1e300}"}};
+    assert_err(call_run(f.engine, &c), HTH_EINVAL, "seconds");
     c = (call){.r = {.query = "plan", .arguments = "[1"}};
     assert_err(call_run(f.engine, &c), HTH_EINVAL, "JSON");
     assert_ok(infer(&f, "digits", &x, &c)); // and it lives on

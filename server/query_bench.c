@@ -57,6 +57,10 @@ static hth_err bench_outputs(query *q, const hth_program *p, hth_tensor *out, ui
 
 hth_err query_bench(query *q, json_t **out)
 {
+    double seconds = query_number(q, "seconds", 5), batch = query_number(q, "batch", 1);
+    if (!(seconds >= 0 && seconds <= BENCH_MAX_SECONDS)) {
+        return hth_fail(HTH_EINVAL, "a benchmark takes 0 to %d seconds", BENCH_MAX_SECONDS);
+    }
     if (json_is_true(json_object_get(q->args, "train"))) {
         hth_train_spec spec;
         HTH_TRY(query_spec(q, &spec));
@@ -64,7 +68,7 @@ hth_err query_bench(query *q, json_t **out)
         if (!(steps >= 0 && steps <= HTH_TRAIN_STEPS)) {
             return hth_fail(HTH_EINVAL, "steps is a number from 1 to %d", HTH_TRAIN_STEPS);
         }
-        return hth_train_bench(q->ms, &spec, query_number(q, "seconds", 5), (int)steps, q->r, out);
+        return hth_train_bench(q->ms, &spec, seconds, (int)steps, q->r, out);
     }
     query_subject s = {.model = NULL};
     hth_tensor *outputs = NULL;
@@ -72,10 +76,6 @@ hth_err query_bench(query *q, json_t **out)
     int n = 0, n_outputs = 0;
     uint64_t bytes = 0;
     hth_err err = ms == NULL ? hth_fail(HTH_ENOMEM, "no memory for a benchmark") : HTH_OK;
-    double seconds = query_number(q, "seconds", 5), batch = query_number(q, "batch", 1);
-    if (err == HTH_OK && !(seconds >= 0 && seconds <= BENCH_MAX_SECONDS)) {
-        err = hth_fail(HTH_EINVAL, "a benchmark takes 0 to %d seconds", BENCH_MAX_SECONDS);
-    }
     if (err == HTH_OK) {
         err = query_program(q, &s);
     }
