@@ -19,7 +19,8 @@
 // nothing waits.
 #define WORK_TRIM_BYTES ((uint64_t)4 << 20)
 
-// What each was served, in bytes, and what the one had who was taken last.
+// What each was served, in bytes (one of a group: what waits as well), and what the one had who
+// was taken last.
 typedef struct work_share {
     uint64_t clock, had[WORK_SHARES];
 } work_share;
@@ -63,8 +64,8 @@ static bool work_before(hth_http_work *w, const hth_http_task *a, const hth_http
 {
     uint64_t x = *share_had(&w->groups, a->group), y = *share_had(&w->groups, b->group);
     if (x == y && a->goes_on == b->goes_on) {
-        x = *share_had(&w->ones, a->one) + a->cost;
-        y = *share_had(&w->ones, b->one) + b->cost;
+        x = a->tag;
+        y = b->tag;
     }
     return x != y ? x < y : a->goes_on && !b->goes_on;
 }
@@ -81,12 +82,11 @@ static hth_http_task *work_take(hth_http_work *w)
         return NULL;
     }
     hth_http_task *t = *best;
-    uint64_t *group = share_had(&w->groups, t->group), *one = share_had(&w->ones, t->one);
+    uint64_t *group = share_had(&w->groups, t->group);
     *best = t->next;
     w->groups.clock = *group > w->groups.clock ? *group : w->groups.clock;
     *group += t->cost;
-    *one += t->cost;
-    w->ones.clock = *one > w->ones.clock ? *one : w->ones.clock;
+    w->ones.clock = t->tag > w->ones.clock ? t->tag : w->ones.clock;
     w->done += t->cost;
     return t;
 }
@@ -156,6 +156,7 @@ void hth_http_work_submit(hth_http_work *w, hth_http_task *t)
     t->next = NULL;
     share_join(&w->groups, t->group);
     share_join(&w->ones, t->one);
+    t->tag = *share_had(&w->ones, t->one) += t->cost;
     hth_http_task **at = &w->first;
     while (*at != NULL) {
         at = &(*at)->next;

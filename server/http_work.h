@@ -29,7 +29,8 @@ struct hth_http_task {
     uint64_t group, one;
     uint64_t cost, most; // about how many bytes' time it takes, and at most; most 0: not longer
     bool goes_on;        // with what has had a turn and holds memory: it comes first of its group
-    hth_http_task *next; // the queue's
+    uint64_t tag;        // the queue's, as is `next`
+    hth_http_task *next;
 };
 
 // hth_http_work_open starts the threads. HTH_ENOMEM, HTH_EIO: none runs.
