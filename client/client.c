@@ -109,7 +109,7 @@ static hth_err client_dial(hearth *h, const char *url)
         return hth_fail(HTH_EINVAL, "no server at %s: the host is not known, or no port is given",
                         url);
     }
-    if (rv == NNG_ECONNSHUT && client_is(url, "tcp://")) {
+    if ((rv == NNG_ECONNSHUT || rv == NNG_ECONNRESET) && client_is(url, "tcp://")) {
         return hth_fail(HTH_EIO,
                         "no server at %s: the connection was closed; if TLS is spoken "
                         "there, it is tls+%s",

@@ -5,6 +5,8 @@ usage: tests/certificate_test.py BUILD_DIR, from the root."""
 import json
 import os
 import shutil
+import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -87,6 +89,30 @@ class Certificate(unittest.TestCase):
     def test_no_tls(self):
         self.assertIn('no TLS is spoken there', self.ls(f'127.0.0.1:{self.plain}', '--ca', self.ca))
         self.assertIn(f'it is tls+tcp://127.0.0.1:{self.port}', self.ls(f'127.0.0.1:{self.port}', scheme='tcp'))
+
+    def test_reset(self):
+        """A server that speaks TLS may also reset the connection."""
+        with socket.socket() as s:
+            s.bind(('127.0.0.1', 0))
+            s.listen(8)
+
+            def drop():
+                while True:
+                    try:
+                        peer = s.accept()[0]
+                    except OSError:
+                        return
+                    peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack('ii', 1, 0))
+                    peer.close()
+            t = threading.Thread(target=drop)
+            t.start()
+            host = '127.0.0.1:%d' % s.getsockname()[1]
+            try:
+                for _ in range(10):  # as it comes: in front of what the client sends, or behind it
+                    self.assertIn(f'it is tls+tcp://{host}', self.ls(host, scheme='tcp'))
+            finally:
+                s.shutdown(socket.SHUT_RDWR)
+                t.join()
 
     def test_files(self):
         self.assertIn('cannot verify servers by /nowhere: No such file', self.ls(f'localhost:{self.port}', '--ca', '/nowhere'))
