@@ -23,6 +23,11 @@ static void test_detail(void **state)
     assert_string_equal(hth_err_detail(), "no model 'vgg'");
     assert_int_equal(hth_err_prefix(HTH_ENOENT, "import %d", 7), HTH_ENOENT);
     assert_string_equal(hth_err_detail(), "import 7: no model 'vgg'");
+    hth_fail(HTH_EINVAL, "node '%s'", "n\033[2J\r\n\x7f\xc2\x9b \xc3\xa9"); // a terminal obeys
+    assert_string_equal(hth_err_detail(), "node 'n?[2J????? \xc3\xa9'");
+    hth_err_prefix(HTH_EINVAL, "model '%s'", "\a");
+    assert_string_equal(hth_err_detail(), "model '?': node 'n?[2J????? \xc3\xa9'");
+    assert_err(hth_fail_errno(ENOENT, "'%s'", "\033c"), HTH_ENOENT, "'?c': No such file");
     char big[3000];
     memset(big, 'x', sizeof big - 1);
     big[sizeof big - 1] = '\0';

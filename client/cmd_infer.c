@@ -3,6 +3,7 @@
 #include "client/cmd.h"
 
 #include "base/alloc.h"
+#include "base/word.h"
 #include "client/dtype.h"
 #include "client/npy.h"
 
@@ -110,11 +111,20 @@ static json_t *infer_describe(const hearth_tensor *t, const char *file)
     return o;
 }
 
+// infer_name is what a terminal can show of an output's name, which its model's author gave.
+static const char *infer_name(const hearth_tensor *t, char *out, size_t cap)
+{
+    snprintf(out, cap, "%s", t->name);
+    hth_word_plain(out);
+    return out;
+}
+
 static void infer_print(const json_t *o, const hearth_tensor *t)
 {
     size_t i;
     json_t *v;
-    printf("%s  %s  [", t->name, hth_dtype_names_of((int)t->dtype)->name);
+    char name[256];
+    printf("%s  %s  [", infer_name(t, name, sizeof name), hth_dtype_names_of((int)t->dtype)->name);
     for (int k = 0; k < t->rank; k++) {
         printf(k > 0 ? ",%lld" : "%lld", (long long)t->shape[k]);
     }
@@ -167,10 +177,10 @@ static int infer_accuracy(hth_cli *c, const hearth_tensor *t, json_t *doc)
             right = 0;
     int rv = HTH_CLI_OK;
     if (t->rank != 2 || labels.rank != 1 || labels.shape[0] != rows) {
-        char out[128], got[128];
-        rv = hth_cli_usage("--labels needs one label for each row of '%s' %s; %s has %s", t->name,
-                           infer_shape(t, out, sizeof out), hth_cli_text(c, "labels"),
-                           infer_shape(&labels, got, sizeof got));
+        char name[256], out[128], got[128];
+        rv = hth_cli_usage("--labels needs one label for each row of '%s' %s; %s has %s",
+                           infer_name(t, name, sizeof name), infer_shape(t, out, sizeof out),
+                           hth_cli_text(c, "labels"), infer_shape(&labels, got, sizeof got));
     }
     for (int64_t i = 0; i < rows && rv == HTH_CLI_OK; i++) {
         int64_t best = 0;

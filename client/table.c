@@ -3,6 +3,8 @@
 // widths, then lines.
 #include "client/table.h"
 
+#include "base/word.h"
+
 #include <stdbool.h>
 #include <string.h>
 #include <time.h>
@@ -42,6 +44,7 @@ static void table_cell(const char *key, const json_t *v, char *out, size_t cap)
     double x = json_number_value(v);
     if (json_is_string(v)) {
         snprintf(out, cap, "%s", json_string_value(v));
+        hth_word_plain(out); // a terminal obeys none of it
     } else if (json_is_boolean(v)) {
         snprintf(out, cap, "%s", json_is_true(v) ? "yes" : "no");
     } else if (json_is_number(v) && (table_ends(key, "_bytes") || strcmp(key, "bytes") == 0)) {

@@ -300,6 +300,37 @@ static void test_embedded(void **state)
     said("/nowhere.npy");
 }
 
+// A model whose author has the terminal obey: the name of its output is the start of a command.
+static void test_escapes(void **state)
+{
+    static const char is[] = "logits", evil[] = "l\033[7ms";
+    char path[300], *bytes;
+    FILE *f = fopen(DIGITS, "r");
+    assert_non_null(f);
+    assert_non_null(bytes = malloc(1 << 20));
+    size_t n = fread(bytes, 1, 1 << 20, f);
+    fclose(f);
+    for (char *at = bytes; (at = memmem(at, n - (size_t)(at - bytes), is, 6)) != NULL;) {
+        memcpy(at, evil, 6);
+    }
+    snprintf(path, sizeof path, "%s/escapes.onnx", dir);
+    assert_non_null(f = fopen(path, "w"));
+    assert_int_equal(fwrite(bytes, 1, n, f), n);
+    fclose(f);
+    free(bytes);
+    assert_int_equal(run("hearth --store %s/e import e %s", dir, path), 0);
+    static const char *const words[] = {"show e", "infer e --input " IMAGES,
+                                        "infer e --input " IMAGES " --labels " IMAGES};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        assert_int_equal(run("hearth --store %s/e %s", dir, words[i]), i < 2 ? 0 : 2);
+        said("l?[7ms");
+        assert_null(strchr(output, 033));
+    }
+    assert_int_equal(run("hearth --store %s/e infer \"$(printf 'x\\033c')\" --input " IMAGES, dir),
+                     1);
+    assert_null(strchr(output, 033));
+}
+
 static pid_t start_daemon(const char *url)
 {
     char store[300], program[300], line[400];
@@ -494,9 +525,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_command_line), cmocka_unit_test(test_corrections),
         cmocka_unit_test(test_switches),     cmocka_unit_test(test_problem),
-        cmocka_unit_test(test_embedded),     cmocka_unit_test(test_profile),
-        cmocka_unit_test(test_optimal),      cmocka_unit_test(test_daemon),
-        cmocka_unit_test(test_jobs),         cmocka_unit_test(test_peak),
+        cmocka_unit_test(test_embedded),     cmocka_unit_test(test_escapes),
+        cmocka_unit_test(test_profile),      cmocka_unit_test(test_optimal),
+        cmocka_unit_test(test_daemon),       cmocka_unit_test(test_jobs),
+        cmocka_unit_test(test_peak),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
