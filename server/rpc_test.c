@@ -398,14 +398,14 @@ static void test_passed(void **state)
 // ---- copies
 
 // infer_shared asks for an inference of n integers in a shared region.
-static hth_err infer_shared(peer p, uint32_t region, size_t n)
+static hth_err infer_shared(peer p, const char *model, uint32_t region, size_t n)
 {
     Hearth__Request q = HEARTH__REQUEST__INIT;
     Hearth__Infer infer = HEARTH__INFER__INIT;
     Hearth__Tensor t = HEARTH__TENSOR__INIT, *list[] = {&t};
     int64_t shape[] = {(int64_t)n};
     uint8_t *m;
-    infer.model = "x";
+    infer.model = (char *)model;
     infer.inputs = list;
     infer.n_inputs = 1;
     t.name = "x";
@@ -449,12 +449,12 @@ static void test_copies(void **state)
     hth_free(m);
     assert_ok(answer_region(p, &region));
     uint64_t before = hth_account_bytes();
-    assert_int_equal(infer_shared(p, region, (256 << 10) / 8 + 1), HTH_ETOOBIG);
-    assert_ok(infer_shared(p, region, 10000));
-    hth_account_add((uint64_t)64 << 30); // of others
-    assert_int_equal(infer_shared(p, region, 10000), HTH_EBUSY);
+    assert_int_equal(infer_shared(p, "missing", region, (256 << 10) / 8 + 1), HTH_ETOOBIG);
+    assert_int_equal(infer_shared(p, "missing", region, 10000), HTH_ENOENT); // copied, and asked
+    hth_account_add((uint64_t)64 << 30);                                     // of others
+    assert_int_equal(infer_shared(p, "missing", region, 10000), HTH_EBUSY);
     hth_account_give((uint64_t)64 << 30);
-    assert_ok(infer_shared(p, region, 10000));
+    assert_ok(infer_shared(p, "x", region, 10000));
     for (int i = 0; i < PATIENCE && hth_account_bytes() != before; i++) {
         fake_nap(); // until the answer is given back
     }
