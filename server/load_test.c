@@ -307,7 +307,7 @@ static void test_reload_fails(void **state)
     put(f.store, "m", MLP);
     assert_null(load_ask(&f, NULL, "load", "{\"model\":\"m\"}", &c));
     assert_int_equal(c.r.err, HTH_EBUSY);
-    assert_non_null(strstr(c.r.detail, "bytes"));
+    assert_non_null(strstr(c.r.detail, "a budget of 24.0 KiB"));
     same(ledger_of(&f), before);
     json_t *doc = told(&f, "loaded", "{}"), *m;
     int ready = 0, refused = 0;
@@ -317,7 +317,7 @@ static void test_reload_fails(void **state)
         const char *s = json_string_value(json_object_get(m, "state"));
         ready += number(m, "version") == 1 && strcmp(s, "READY") == 0;
         refused += number(m, "version") == 2 && strcmp(s, "UNAVAILABLE") == 0 &&
-                   strstr(json_string_value(json_object_get(m, "reason")), "bytes") != NULL;
+                   strstr(json_string_value(json_object_get(m, "reason")), "24.0 KiB") != NULL;
     }
     assert_true(ready == 1 && refused == 1);
     json_decref(doc);
