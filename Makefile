@@ -220,7 +220,7 @@ check: tests
 	$(Q)$(RUN_TESTS) $(call first,$(SCRIPTS) $(TESTBIN))
 
 # The sanitizers have a build folder each. -w: what they add to the code makes gcc guess wrongly; the plain build has -Werror.
-ASAN := -w -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer -g1
+ASAN := -w -fsanitize=address,undefined,float-cast-overflow -fno-sanitize-recover=undefined,float-cast-overflow -fno-omit-frame-pointer -g1
 # Its search for leaks crashes on what threads keep in libraries that were opened at run time: it is not to look there.
 check-asan:
 	$(Q)ASAN_OPTIONS=detect_leaks=1:intercept_tls_get_addr=0 LSAN_OPTIONS=suppressions=build-aux/lsan.supp \
