@@ -309,6 +309,6 @@ void hth_infer_reply(hth_infer_call *c)
     }
     a->counted = cost;
     c->c.task.cost = cost;
-    c->c.task.goes_on = true;
+    c->c.task.goes_on = false; // or reading would wait for as long as answers are made
     hth_http_call_work(&c->c, answer_work, answer_over);
 }
