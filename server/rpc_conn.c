@@ -199,18 +199,23 @@ static const char *conn_is_late(hth_rpc_conn *c, uint64_t now_ns)
     return NULL;
 }
 
-void hth_rpc_conn_look(hth_rpc_conn *c, uint64_t now_ns)
+// conn_disconnect closes a connection, and says why.
+static void conn_disconnect(hth_rpc_conn *c, const char *why)
 {
-    const char *why = conn_is_late(c, now_ns);
     uint64_t unsaid;
-    if (why == NULL) {
-        return;
-    }
     if (hth_seldom_now(&c->r->endings, &unsaid)) {
         hth_log(INFO, SERVER, "disconnected", "tenant=%s not_logged=%" PRIu64 " reason=%s",
                 c->conn != NULL ? hth_conn_tenant(c->conn) : "events", unsaid, why);
     }
     hth_rpc_conn_close(c);
+}
+
+void hth_rpc_conn_look(hth_rpc_conn *c, uint64_t now_ns)
+{
+    const char *why = conn_is_late(c, now_ns);
+    if (why != NULL) {
+        conn_disconnect(c, why);
+    }
 }
 
 // ---- the end
@@ -276,7 +281,7 @@ static bool conn_evict(hth_rpc *r)
         }
     }
     if (least != NULL) {
-        hth_rpc_conn_close(least);
+        conn_disconnect(least, "another one needs its place (limits.connections)");
     }
     return least != NULL;
 }

@@ -733,7 +733,8 @@ class Limits(Case):
 
     def test_connections(self):
         """Connections have a limit, all together and from one address, over HTTP and over tcp."""
-        for flag, words in (('--limits-connections', 'too many connections: try'), ('--limits-connections-per-address', 'from one address')):
+        for flag, words, event in (('--limits-connections', 'too many connections: try', 'needs its place'),
+                                   ('--limits-connections-per-address', 'from one address', 'event=refused')):
             s = self.server(flag, '8')
             held = [s.dial() for _ in range(8)]
             for k in held:  # all of them are accepted
@@ -757,7 +758,7 @@ class Limits(Case):
             tcp = [s.dial(s.tcp_port) for _ in range(12)]
             for k in tcp:
                 k.sendall(b'\x00SP\x00\x00\x30\x00\x00')
-            s.wait_said('event=refused')
+            s.wait_said(event)
             for k in tcp:
                 k.close()
             s.hearth('ls', url=s.ipc)
