@@ -102,10 +102,8 @@ class Bodies(unittest.TestCase):
         """The engine's process, once there is one."""
         end = time.monotonic() + PATIENCE
         while time.monotonic() < end:
-            for task in os.listdir(f'/proc/{self.d.process.pid}/task'):
-                with open(f'/proc/{self.d.process.pid}/task/{task}/children', encoding='ascii') as f:
-                    if pids := f.read().split():
-                        return int(pids[0])
+            if pids := tap.children(self.d.process.pid):
+                return pids[0]
             time.sleep(0.005)
         raise AssertionError('there is no engine')
 

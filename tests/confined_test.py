@@ -61,12 +61,7 @@ class Server:
         return dict(re.findall(r'^confined: (.*) (\d+)$', self.said(), re.M))
 
     def engine(self):
-        with open(f'/proc/{self.process.pid}/task/{self.process.pid}/children', encoding='ascii') as f:
-            own = f.read().split()
-        for task in os.listdir(f'/proc/{self.process.pid}/task') if not own else ():
-            with open(f'/proc/{self.process.pid}/task/{task}/children', encoding='ascii') as f:
-                own += f.read().split()
-        return int(own[0])
+        return tap.children(self.process.pid)[0]
 
     def rows(self):
         return json.loads(self.hearth('--json', 'jobs'))

@@ -181,12 +181,7 @@ class Readiness(unittest.TestCase):
     def test_engine_that_is_kept(self):
         daemon = tap.Daemon(BUILD, '--set', 'engine.stall_seconds=1')
         url = f'ipc://{daemon.folder}/sock'
-        tasks = f'/proc/{daemon.process.pid}/task'
-        children = ''
-        for task in os.listdir(tasks):
-            with open(f'{tasks}/{task}/children', encoding='ascii') as f:
-                children += f.read()
-        engine = int(children)
+        engine, = tap.children(daemon.process.pid)
 
         def ready():
             try:

@@ -78,12 +78,8 @@ class Case(unittest.TestCase):
         return self.ask('POST', f'/v2/repository/models/{name}/load', load_body(data))
 
     def engine_peak(self):
-        tasks, children = f'/proc/{self.daemon.process.pid}/task', []
-        for task in os.listdir(tasks):
-            with open(f'{tasks}/{task}/children', encoding='ascii') as f:
-                children += f.read().split()
-        self.assertEqual(len(children), 1)
-        with open(f'/proc/{children[0]}/status', encoding='ascii') as f:
+        engine, = tap.children(self.daemon.process.pid)
+        with open(f'/proc/{engine}/status', encoding='ascii') as f:
             return next(int(line.split()[1]) * 1024 for line in f if line.startswith('VmHWM'))
 
 

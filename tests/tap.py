@@ -87,6 +87,18 @@ def free_port(n=1):
                 s.close()
 
 
+def children(pid):
+    """The processes that a process has started, whichever of its threads did."""
+    found = []
+    for task in os.listdir(f'/proc/{pid}/task'):
+        try:
+            with open(f'/proc/{pid}/task/{task}/children', encoding='ascii') as f:
+                found += map(int, f.read().split())
+        except (FileNotFoundError, ProcessLookupError):
+            pass  # a thread that has ended meanwhile
+    return found
+
+
 class Daemon:
     """hearthd with HTTP and metrics, on a store of its own."""
 
