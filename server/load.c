@@ -142,12 +142,12 @@ static hth_err load_bring(hth_models *ms, hth_model *m, int pin, hth_request *r)
     return err;
 }
 
-// load_refused fails when a newer version than the one that serves a name was refused.
+// load_refused fails as a newer version than the one that serves a name did, if one was refused.
 static hth_err load_refused(const hth_name *n)
 {
     return n->refused > n->serving->version
-               ? hth_fail(HTH_EBUSY, "version %d is not served, version %d goes on: %s", n->refused,
-                          n->serving->version, n->why)
+               ? hth_fail(n->why_err, "version %d is not served, version %d goes on: %s",
+                          n->refused, n->serving->version, n->why)
                : HTH_OK;
 }
 

@@ -306,7 +306,7 @@ static void test_reload_fails(void **state)
     ledger before = ledger_of(&f);
     put(f.store, "m", MLP);
     assert_null(load_ask(&f, NULL, "load", "{\"model\":\"m\"}", &c));
-    assert_int_equal(c.r.err, HTH_EBUSY);
+    assert_int_equal(c.r.err, HTH_ETOOBIG);
     assert_non_null(strstr(c.r.detail, "a budget of 24.0 KiB"));
     same(ledger_of(&f), before);
     json_t *doc = told(&f, "loaded", "{}"), *m;
@@ -412,7 +412,7 @@ static void test_refused_and_removed(void **state)
     json_decref(told(&f, "load", "{\"model\":\"m\"}"));
     put(f.store, "m", MLP);
     assert_null(load_ask(&f, NULL, "load", "{\"model\":\"m\"}", &c));
-    assert_int_equal(c.r.err, HTH_EBUSY);
+    assert_int_equal(c.r.err, HTH_ETOOBIG);
     assert_ok(hth_store_rm(f.store, "m", 2));
     json_decref(told(&f, "load", "{\"model\":\"m:1\"}"));
     json_t *doc = told(&f, "loaded", "{}");

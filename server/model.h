@@ -92,7 +92,8 @@ typedef struct hth_name {
     int wanted;             // a newer version, that is to take its place; 0: none
     hth_model *coming;      // that one, as soon as it is loaded
     int refused;            // the last one that could not, 0: none, ..
-    char why[320];          // .. and why not
+    char why[320];          // .. and why not, ..
+    hth_err why_err;
     uint64_t refused_bytes; // it may fit when the device has more than this for models; 0: it is no
                             // matter of memory
     uint64_t moved_from;    // bytes that the device had been filled with when it was loaded

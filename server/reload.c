@@ -159,6 +159,7 @@ static void reload_switch(hth_models *ms, hth_name *n)
 static void reload_refuse(hth_models *ms, hth_name *n, hth_err err)
 {
     snprintf(n->why, sizeof n->why, "%s", hth_err_detail());
+    n->why_err = err;
     n->refused = n->wanted;
     n->refused_bytes = err == HTH_ETOOBIG || err == HTH_ENODEVMEM ? hth_share_models(ms->site) : 0;
     hth_log(WARN, SERVER, "reload", "model=%s version=%d serves=%d: %s", n->name, n->wanted,
