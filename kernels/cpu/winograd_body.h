@@ -131,8 +131,8 @@ WINO_INLINE void wino_patch(int pairs, const hth_wino_grid *g, const float *x, h
         top < g->h && g->h - top >= (size_t)side && left < g->w && g->w - left >= (size_t)side;
     for (int r = 0; r < side; r++) {
         size_t row = top + (size_t)r;
-        const float *from = x + (row * g->w + left) * WINO_BLOCK;
         if (inside) {
+            const float *from = x + (row * g->w + left) * WINO_BLOCK;
             for (int c = 0; c < side; c++) {
                 d[r * side + c] = wino_load(from + (size_t)c * WINO_BLOCK);
             }

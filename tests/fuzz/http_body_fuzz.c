@@ -168,12 +168,12 @@ static hth_err decode(hth_http *h, const fuzz_body *b)
     c->model = raw ? json_loads(b->model, 0, NULL) : NULL;
     c->arrived = hth_http_block_of(&conn, in);
     c->body = in;
+    hth_err err = raw ? HTH_OK : hth_infer_head(c);
     if (b->taken) { // as for another thread
         c->body = c->taken = evbuffer_new();
         evbuffer_add_buffer(c->taken, in);
     }
-    hth_err err = raw ? hth_infer_read_raw(c) : hth_infer_head(c);
-    err = raw || err != HTH_OK ? err : hth_infer_read(c);
+    err = err != HTH_OK ? err : raw ? hth_infer_read_raw(c) : hth_infer_read(c);
     hth_http_block_done(&conn, in);
     if (err == HTH_OK) {
         check(c, b, raw);
