@@ -89,10 +89,10 @@ typedef struct hth_name {
     struct hth_name *next;
     char name[208];
     hth_model *serving;
-    int wanted;             // a newer version, that is to take its place; 0: none
-    hth_model *coming;      // that one, as soon as it is loaded
-    int refused;            // the last one that could not, 0: none, ..
-    char why[320];          // .. and why not, ..
+    int wanted;        // a newer version, that is to take its place; 0: none
+    hth_model *coming; // that one, as soon as it is loaded
+    int refused;       // the last one that could not, 0: none, ..
+    char why[320];     // .. and why not, ..
     hth_err why_err;
     uint64_t refused_bytes; // it may fit when the device has more than this for models; 0: it is no
                             // matter of memory

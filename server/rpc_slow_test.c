@@ -98,7 +98,8 @@ static void readers(fixture *f, bool local)
     request(none, TOKEN, NULL, "x", 2 * MEBIBYTE);
     hear(none, part, 1); // it has begun
     hear(slow, part, 1);
-    // 833 bytes a second; of a Unix socket as much as its buffer holds, which is given back by halves
+    // 833 bytes a second; of a Unix socket as much as its buffer holds, which is given back by
+    // halves
     size_t some = local ? 250000 : 10000, left = 2 * MEBIBYTE * sizeof(float) - 4 * some;
     for (int i = 0; i < 4; i++) {
         hear(slow, part, some);
