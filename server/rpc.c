@@ -187,12 +187,12 @@ static void rpc_woken(evutil_socket_t fd, short what, void *arg)
     r->last_event = &r->events;
     r->event_bytes = 0;
     r->stop_ns = r->stop_asked_ns;
-    for (hth_rpc_conn *t = c; t != NULL; t = t->next_touched) {
-        t->touched = false;
-    }
     pthread_mutex_unlock(&r->lock);
-    while (c != NULL) {
+    while (c != NULL) { // who is touched before its turn has come keeps its place in this list
+        pthread_mutex_lock(&r->lock);
         hth_rpc_conn *next = c->next_touched;
+        c->touched = false;
+        pthread_mutex_unlock(&r->lock);
         hth_rpc_conn_turn(c);
         hth_rpc_conn_settle(c);
         hth_rpc_conn_rele(c);
