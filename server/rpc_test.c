@@ -98,6 +98,34 @@ static void test_pipelined(void **state)
     close(p.fd);
 }
 
+// Answers of several peers at once, each more than its socket takes: the engine's thread touches
+// connections while the loop goes through those that it has touched before (`make check-tsan` sees
+// whether their list is guarded).
+static void test_touched(void **state)
+{
+    enum { PEERS = 6, ASKED = 40, FLOATS = 60000 };
+    fixture *f = *state;
+    peer p[PEERS];
+    start(f, true, "tcp");
+    for (int i = 0; i < PEERS; i++) {
+        p[i] = greeted(f, false, 1 + i);
+        assert_ok(ask(p[i], TOKEN));
+    }
+    for (int k = 0; k < ASKED; k++) {
+        for (int i = 0; i < PEERS; i++) {
+            request(p[i], TOKEN, NULL, "x", FLOATS);
+        }
+        for (int i = 0; k > 0 && i < PEERS; i++) { // one of each is always under way
+            assert_ok(answer(p[i]));
+        }
+    }
+    for (int i = 0; i < PEERS; i++) {
+        assert_ok(answer(p[i]));
+        assert_ok(ask(p[i], TOKEN));
+        close(p[i].fd);
+    }
+}
+
 // ---- who is many
 
 // Where all connections are taken, a new one takes the place of the oldest that has shown no token.
@@ -514,9 +542,10 @@ int main(int argc, char **argv)
     }
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
     const struct CMUnitTest tests[] = {
-        T(test_events),           T(test_pipelined),    T(test_copies), T(test_half_closed),
-        T(test_evicted_unproven), T(test_evicted_idle), T(test_share),  T(test_administrators),
-        T(test_lingering),        T(test_passed),       T(test_stop),   T(test_stop_stuck),
+        T(test_events),         T(test_pipelined),        T(test_touched),      T(test_copies),
+        T(test_half_closed),    T(test_evicted_unproven), T(test_evicted_idle), T(test_share),
+        T(test_administrators), T(test_lingering),        T(test_passed),       T(test_stop),
+        T(test_stop_stuck),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
