@@ -341,7 +341,7 @@ static hth_err own_read(int fd, const char *shown, char *dst, size_t n, size_t *
 {
     ssize_t rc = read(fd, dst, n);
     while (rc < 0 && (errno == EINTR || errno == EAGAIN)) {
-        if (errno == EAGAIN) { // whoever opened standard input does not want to wait; we do
+        if (errno == EAGAIN) { // standard input may have been opened as non-blocking
             poll(&(struct pollfd){.fd = fd, .events = POLLIN}, 1, -1);
         }
         rc = read(fd, dst, n);

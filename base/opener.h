@@ -22,9 +22,9 @@ typedef hth_err (*hth_opener_fn)(void *ctx, hth_open_use use, const char *path, 
 // hth_opener_set has `fn` open what hth_open_data and hth_open_scratch want; NULL: this process
 // does so itself. To be called before there is any other thread.
 void hth_opener_set(hth_opener_fn fn, void *ctx);
-// hth_open_here opens `path` in this process, whatever is set. HTH_ENOENT, HTH_EDENIED and others
-// by the system's reason; HTH_EINVAL: what shall be read is no regular file. Any thread; blocks for
-// as long as the file system does.
+// hth_open_here opens `path` in this process, even if hth_opener_set has named another opener.
+// HTH_ENOENT, HTH_EDENIED and others by the system's reason; HTH_EINVAL: a file to be read is not
+// a regular file. Any thread; blocks for as long as the file system does.
 hth_err hth_open_here(hth_open_use use, const char *path, int *fd);
 
 // hth_open_data opens the regular file `path` for reading; closed by hth_file_close.

@@ -13,8 +13,8 @@ typedef struct hth_embedded hth_embedded;
 // `device` NULL: "cpu". On error *out is NULL and nothing is held.
 hth_err hth_embed_open(const char *store, const char *device, hth_embedded **out);
 const char *hth_embed_url(const hth_embedded *e); // valid until close
-// hth_embed_close answers what was accepted; what takes longer than drain.seconds is canceled or,
-// if that does not help, left behind. NULL is allowed.
+// hth_embed_close answers what was accepted. Requests that take longer than drain.seconds are
+// canceled; if they do not end then either, their server is abandoned, not freed. NULL is allowed.
 void hth_embed_close(hth_embedded *e);
 
 // hth_embed_plan answers the question "plan" about a planning problem (the argument "problem" is

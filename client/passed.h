@@ -7,8 +7,8 @@
 
 #include "client/exchange.h"
 
-// hth_passed_to tells whether files are passed to this server: it is on this machine, behind a
-// socket, and takes them.
+// hth_passed_to tells whether files are passed to this server: it is reached through a socket of
+// this machine, and accepts descriptors.
 bool hth_passed_to(hearth *h);
 
 // hth_passed_import imports the model at `path` by descriptors, body->path being its name: the

@@ -51,7 +51,7 @@ hth_err hth_convsel_measure(hth_device *d, const hth_graph *g, const hth_node *n
 // plausible (three algorithms with one time, or less than the arithmetic can take), and may be
 // taken again: HTH_CONVSEL_TRIES are not used up. hth_convsel_again takes it again: what is not
 // disturbed replaces it, else each choice keeps the lesser of its times. hth_convsel_forget drops
-// what is remembered of n, what steps took included.
+// all timings of n, also those that were taken within training steps.
 bool hth_convsel_disturbed(hth_device *d, const hth_graph *g, const hth_node *n,
                            const hth_heat *heat, const hth_timing_cache *cache);
 hth_err hth_convsel_again(hth_device *d, const hth_graph *g, const hth_node *n,

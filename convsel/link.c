@@ -24,7 +24,7 @@
 #define LINK_COPIES  9
 #define LINK_SMALL   64 // copies of as many bytes
 #define LINK_NS      40000000u
-#define LINK_SHARE   0.4  // of the computation's time, that the copies beside it take alone
+#define LINK_SHARE   0.4  // of the computation's time: what concurrent copies take alone
 #define LINK_LOSSES  5    // measurements; their median counts
 #define LINK_MOST    2.0  // more is something else on the machine
 #define LINK_REPEATS 1.5  // times the fastest copy: the middle one, if nothing disturbs them
