@@ -100,9 +100,9 @@ static void run_digits(const fixture *f)
 // Looks and answers until nothing that is listed is disturbed.
 static void expect_quiet(const fixture *f, const char *arguments, int looks)
 {
-    int rows = 0, left = 1;
+    int rows = 0, left = CONVS;
     for (int i = 0; i < HTH_CONVSEL_TRIES && left > 0; i++) { // a real disturbance is possible, too
-        others_wait(looks += 2 * CONVS);
+        others_wait(looks += 2 * left); // only what is still marked is taken again
         left = disturbed(f, arguments, &rows);
     }
     assert_true(rows >= CONVS);
