@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/err.h"
 
-#include "base/word.h"
+#include "base/utf8.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -39,7 +39,7 @@ hth_err hth_fail(hth_err err, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(err_detail, sizeof err_detail, fmt, ap);
     va_end(ap);
-    hth_word_plain(err_detail); // names of models, nodes and files are others'
+    hth_utf8_plain(err_detail); // names of models, nodes and files are others'
     return err;
 }
 
@@ -76,7 +76,7 @@ hth_err hth_fail_errno(int errnum, const char *fmt, ...)
     va_end(ap);
     size_t n = strlen(err_detail);
     snprintf(err_detail + n, sizeof err_detail - n, ": %s", strerror(errnum));
-    hth_word_plain(err_detail);
+    hth_utf8_plain(err_detail);
     return err_from_errno(errnum);
 }
 
@@ -90,7 +90,7 @@ hth_err hth_err_prefix(hth_err err, const char *fmt, ...)
     va_end(ap);
     size_t n = strlen(err_detail);
     snprintf(err_detail + n, sizeof err_detail - n, ": %s", old[0] ? old : hth_strerror(err));
-    hth_word_plain(err_detail);
+    hth_utf8_plain(err_detail);
     return err;
 }
 

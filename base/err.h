@@ -30,7 +30,8 @@ typedef enum hth_err {
 const char *hth_strerror(hth_err err);
 
 // hth_fail sets the calling thread's detail sentence (printf style, truncated at 1,023 bytes) and
-// returns `err`. It is one line: control characters in names that others gave become '?'.
+// returns `err`. It is one line: what a terminal would obey in names that others gave becomes '?'
+// (utf8.h).
 hth_err hth_fail(hth_err err, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 // hth_fail_errno is hth_fail with the operating system's `errnum` translated to a code and appended

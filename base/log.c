@@ -6,6 +6,7 @@
 #include "base/log.h"
 
 #include "base/clock.h"
+#include "base/utf8.h"
 
 #include <pthread.h>
 #include <stdarg.h>
@@ -128,6 +129,7 @@ void hth_log_write(hth_log_level level, hth_subsystem s, const char *event, cons
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
+    hth_utf8_plain(text); // names and sentences are others'
     hth_log_record r = {level, s, event, text, hth_now_ns()};
     pthread_mutex_lock(&log_lock);
     if (log_sink != NULL) {

@@ -35,7 +35,7 @@ typedef struct hth_log_record {
     hth_log_level level;
     hth_subsystem subsystem;
     const char *event; // "put-done"
-    const char *text;  // "model=vgg version=3"; one line, at most 1,023 bytes
+    const char *text;  // "model=vgg version=3"; one line (utf8.h), at most 1,023 bytes
     uint64_t time_ns;  // hth_now_ns
 } hth_log_record;      // everything valid only during the sink's call
 

@@ -38,6 +38,8 @@ static void test_sink(void **state)
     big[sizeof big - 1] = '\0';
     hth_log(INFO, SERVER, "big", "%s", big);
     assert_true(strlen(got) < 1100);
+    hth_log(INFO, SERVER, "names", "model=%s", "a\033[2J\n\xc2\x9b\xff\xc3\xbc");
+    assert_string_equal(got, "info server names model=a?[2J????\xc3\xbc!"); // nobody obeys
     int before = n_got;
     hth_log_sink(NULL, NULL);
     hth_log(ERROR, STORE, "gone", "n=%d", 1);

@@ -60,14 +60,3 @@ const char *hth_word_means(const hth_synonym *table, const char *word,
     }
     return NULL;
 }
-
-void hth_word_plain(char *text)
-{
-    for (unsigned char *p = (unsigned char *)text; *p != 0; p++) {
-        if (*p < ' ' || *p == 0x7f) {
-            *p = '?';
-        } else if (p[0] == 0xc2 && p[1] >= 0x80 && p[1] < 0xa0) {
-            p[0] = p[1] = '?';
-        }
-    }
-}

@@ -25,8 +25,4 @@ bool hth_word_same(const char *a, const char *b);
 const char *hth_word_means(const hth_synonym *table, const char *word,
                            bool (*known)(const void *ctx, const char *name), const void *ctx);
 
-// hth_word_plain makes what others wrote fit for a terminal or a line of a log: control characters,
-// those of UTF-8's second row too, become '?'. In place.
-void hth_word_plain(char *text);
-
 #endif

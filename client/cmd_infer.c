@@ -3,7 +3,7 @@
 #include "client/cmd.h"
 
 #include "base/alloc.h"
-#include "base/word.h"
+#include "base/utf8.h"
 #include "client/dtype.h"
 #include "client/npy.h"
 
@@ -115,7 +115,7 @@ static json_t *infer_describe(const hearth_tensor *t, const char *file)
 static const char *infer_name(const hearth_tensor *t, char *out, size_t cap)
 {
     snprintf(out, cap, "%s", t->name);
-    hth_word_plain(out);
+    hth_utf8_plain(out);
     return out;
 }
 

@@ -3,7 +3,7 @@
 // widths, then lines.
 #include "client/table.h"
 
-#include "base/word.h"
+#include "base/utf8.h"
 
 #include <stdbool.h>
 #include <string.h>
@@ -37,20 +37,33 @@ static const char *table_label(const char *key)
                                           : key;
 }
 
+// table_text writes as many whole characters of `text` as there is room for, of which a terminal
+// obeys none.
+static void table_text(const char *text, char *out, size_t cap)
+{
+    size_t n = strlen(text), at = 0, bytes;
+    uint32_t code;
+    while (at < n && at + (bytes = hth_utf8_next(text + at, n - at, &code)) < cap && bytes > 0) {
+        at += bytes;
+    }
+    memcpy(out, text, at);
+    out[at] = 0;
+    hth_utf8_plain(out);
+}
+
 static void table_list(const json_t *v, char *out, size_t cap);
 
 static void table_cell(const char *key, const json_t *v, char *out, size_t cap)
 {
     double x = json_number_value(v);
     if (json_is_string(v)) {
-        snprintf(out, cap, "%s", json_string_value(v));
-        hth_word_plain(out); // a terminal obeys none of it
+        table_text(json_string_value(v), out, cap);
     } else if (json_is_boolean(v)) {
         snprintf(out, cap, "%s", json_is_true(v) ? "yes" : "no");
     } else if (json_is_number(v) && (table_ends(key, "_bytes") || strcmp(key, "bytes") == 0)) {
         hth_table_bytes(x, out, cap);
     } else if (json_is_number(v) && table_label(key) != key) {
-        time_t t = (time_t)(x / 1e9);
+        time_t t = x > 0 && x < 1e20 ? (time_t)(x / 1e9) : 0;
         struct tm tm;
         strftime(out, cap, "%Y-%m-%d %H:%M:%S", localtime_r(&t, &tm));
     } else if (json_is_integer(v)) {
@@ -84,6 +97,13 @@ static bool table_is_table(const json_t *v)
     return json_is_array(v) && json_array_size(v) > 0 && json_is_object(json_array_get(v, 0));
 }
 
+// table_key writes a key's label; how many columns it takes.
+static int table_key(const char *key, char *out, size_t cap)
+{
+    table_text(table_label(key), out, cap);
+    return hth_utf8_columns(out);
+}
+
 static void table_rows(FILE *f, const json_t *rows)
 {
     const char *keys[TABLE_COLUMNS], *key;
@@ -95,24 +115,25 @@ static void table_rows(FILE *f, const json_t *rows)
     json_object_foreach(json_array_get(rows, 0), key, v)
     {
         if (n < TABLE_COLUMNS && !json_is_object(v) && !table_is_table(v)) {
-            width[n] = (int)strlen(table_label(key));
+            width[n] = table_key(key, cell, sizeof cell);
             keys[n++] = key;
         }
     }
     for (int pass = 0; pass < 2; pass++) {
         for (int k = 0; pass == 1 && k < n; k++) {
-            fprintf(f, "%-*s%s", width[k], table_label(keys[k]), k + 1 < n ? "  " : "\n");
+            table_key(keys[k], cell, sizeof cell);
+            fprintf(f, "%-*s%s", hth_utf8_pad(cell, width[k]), cell, k + 1 < n ? "  " : "\n");
         }
         json_array_foreach(rows, i, row)
         {
             for (int k = 0; k < n; k++) {
                 v = json_object_get(row, keys[k]);
                 table_cell(keys[k], v, cell, sizeof cell);
-                int w = (int)strlen(cell);
+                int w = hth_utf8_columns(cell), pad = hth_utf8_pad(cell, width[k]);
                 if (pass == 0) {
                     width[k] = w > width[k] ? w : width[k];
                 } else {
-                    int pad = json_is_number(v) ? width[k] : k + 1 < n ? -width[k] : 0;
+                    pad = json_is_number(v) ? pad : k + 1 < n ? -pad : 0;
                     fprintf(f, "%*s%s", pad, cell, k + 1 < n ? "  " : "\n");
                 }
             }
@@ -125,7 +146,7 @@ void hth_table_print(FILE *f, const json_t *doc)
     const char *key;
     json_t *v;
     int width = 0;
-    char cell[512];
+    char cell[512], label[TABLE_CELL];
     if (table_is_table(doc)) {
         table_rows(f, doc);
         return;
@@ -137,7 +158,7 @@ void hth_table_print(FILE *f, const json_t *doc)
     }
     json_object_foreach((json_t *)doc, key, v)
     {
-        int n = (int)strlen(table_label(key));
+        int n = table_key(key, label, sizeof label);
         width = n > width ? n : width;
     }
     for (int sections = 0; sections < 2;
@@ -145,12 +166,13 @@ void hth_table_print(FILE *f, const json_t *doc)
         json_object_foreach((json_t *)doc, key, v)
         {
             bool section = json_is_object(v) || table_is_table(v);
+            table_key(key, label, sizeof label);
             if (section && sections == 1) {
-                fprintf(f, "%s%s:\n", json_object_size(doc) > 1 ? "\n" : "", key);
+                fprintf(f, "%s%s:\n", json_object_size(doc) > 1 ? "\n" : "", label);
                 hth_table_print(f, v);
             } else if (!section && sections == 0) {
                 table_cell(key, v, cell, sizeof cell);
-                fprintf(f, "%-*s  %s\n", width, table_label(key), cell);
+                fprintf(f, "%-*s  %s\n", hth_utf8_pad(label, width), label, cell);
             }
         }
     }

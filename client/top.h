@@ -32,8 +32,8 @@ extern const hth_top_part hth_top_parts[HTH_TOP_PARTS];
 // wide: tables lose the columns that say least, then rows from their end, and say how many. The
 // caller frees it with free(). NULL: no memory.
 char *hth_top_text(const json_t *look, int lines, int columns);
-// hth_top_cut shortens a text to `lines` lines of `columns` columns; bytes that are no printable
-// character become '?'. `text` is changed.
+// hth_top_cut shortens a text to `lines` lines of `columns` columns; what a terminal would obey
+// becomes '?'. `text` is changed.
 void hth_top_cut(char *text, int lines, int columns);
 
 #endif

@@ -251,11 +251,14 @@ static void test_fits(void **state)
 
 static void test_cut(void **state)
 {
-    char text[] = "12345\nx\xc3\xa4yz\nno\n", odd[] = "a\033[2Jb\tc\n", same[] = "ab\ncd";
+    char text[] = "12345\nx\xc3\xa4yz\nno\n", odd[] = "a\033[2Jb\tc\xc2\x9b\n", same[] = "ab\ncd";
+    char wide[] = "\xe4\xb8\xad\xe6\x96\x87\ne\xcc\x81xyz\n";
     hth_top_cut(text, 2, 3);
     assert_string_equal(text, "123\nx\xc3\xa4y\n");
     hth_top_cut(odd, 9, 80);
-    assert_string_equal(odd, "a?[2Jb?c\n");
+    assert_string_equal(odd, "a?[2Jb?c??\n");
+    hth_top_cut(wide, 9, 3); // no half of a wide character, and what combines stays with its own
+    assert_string_equal(wide, "\xe4\xb8\xad\ne\xcc\x81xy\n");
     hth_top_cut(same, 9, 80);
     assert_string_equal(same, "ab\ncd");
 }

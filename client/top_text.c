@@ -2,6 +2,7 @@
 // A look for people. On a terminal everything has its share of the lines: devices a third, then the
 // jobs, of which there are few, the models, and what is left for tenants. A table that is too wide
 // loses its columns in a fixed order, the names last of all.
+#include "base/utf8.h"
 #include "client/table.h"
 #include "client/top.h"
 
@@ -11,7 +12,7 @@
 #include <string.h>
 
 #define TOP_ROWS 3  // of a table that others leave it, at least
-#define TOP_NAME 24 // bytes of a name where columns are short
+#define TOP_NAME 24 // columns of a name where columns are short
 #define TOP_LINE 400
 
 static json_int_t text_int(const json_t *o, const char *key)
@@ -91,7 +92,8 @@ static void text_device(FILE *f, const json_t *d, int columns, bool fit, bool br
         hth_table_bytes((double)text_int(d, "budget_bytes"), bytes, sizeof bytes);
     }
     if (brief) {
-        int head = fprintf(f, "%s  %s  %s ", name, state, bytes);
+        int head = hth_utf8_columns(name) + hth_utf8_columns(state) + (int)strlen(bytes) + 5;
+        fprintf(f, "%s  %s  %s ", name, state, bytes);
         if (known) {
             text_bar(f, d, columns - head > 12 ? columns - head - 2 : 10);
         } else {
@@ -99,9 +101,9 @@ static void text_device(FILE *f, const json_t *d, int columns, bool fit, bool br
         }
         return;
     }
-    int rest = columns - (int)(strlen(name) + strlen(state) + strlen(bytes)) - 6;
-    int room = fit && rest > 0 && rest < (int)strlen(what) ? rest : (int)strlen(what);
-    fprintf(f, "%s  %.*s  %s%s%s\n", name, room, what, state, known ? "  " : "", bytes);
+    int rest = columns - hth_utf8_columns(name) - hth_utf8_columns(state) - (int)strlen(bytes) - 6;
+    size_t room = fit && rest > 0 ? hth_utf8_fit(what, rest) : strlen(what);
+    fprintf(f, "%s  %.*s  %s%s%s\n", name, (int)room, what, state, known ? "  " : "", bytes);
     if (known) {
         text_bar(f, d, columns > 12 ? columns - 2 : 10);
         text_legend(f, d, columns, fit);
@@ -175,10 +177,11 @@ static void text_shorten(json_t *rows, const char *key)
     json_array_foreach(rows, i, v)
     {
         const char *s = json_string_value(json_object_get(v, key));
-        if (s != NULL && strlen(s) > TOP_NAME) {
+        if (s != NULL && hth_utf8_columns(s) > TOP_NAME) {
             int half = TOP_NAME / 2 - 1;
             json_object_set_new(v, key,
-                                json_sprintf("%.*s..%s", half, s, s + strlen(s) - (size_t)half));
+                                json_sprintf("%.*s..%s", (int)hth_utf8_fit(s, half), s,
+                                             s + hth_utf8_last(s, half)));
         }
     }
 }
@@ -210,10 +213,13 @@ static char *text_print(const json_t *rows, int *width)
         free(text);
         return NULL;
     }
-    for (const char *p = text; *p != 0;) {
-        int n = (int)strcspn(p, "\n");
+    for (char *p = text; *p != 0;) {
+        char *end = p + strcspn(p, "\n"), after = *end;
+        *end = 0;
+        int n = hth_utf8_columns(p);
         *width = n > *width ? n : *width;
-        p += p[n] == '\n' ? n + 1 : n;
+        *end = after;
+        p = end + (after == '\n');
     }
     return text;
 }
@@ -297,24 +303,17 @@ char *hth_top_text(const json_t *look, int lines, int columns)
 void hth_top_cut(char *text, int lines, int columns)
 {
     char *to = text;
-    int line = 0, column = 0;
-    bool shown = true; // is the character that continues a column
-    for (const char *p = text; *p != 0 && line < lines; p++) {
-        unsigned char c = (unsigned char)*p;
-        if (c == '\n') {
+    for (char *line = text; *line != 0 && lines > 0; lines--) {
+        char *end = line + strcspn(line, "\n"), after = *end;
+        *end = 0;
+        hth_utf8_plain(line);
+        size_t n = hth_utf8_fit(line, columns);
+        memmove(to, line, n);
+        to += n;
+        if (after == '\n') {
             *to++ = '\n';
-            line++;
-            column = 0;
-        } else if ((c & 0xc0) == 0x80) { // a further byte of a character
-            if (shown) {
-                *to++ = *p;
-            }
-        } else {
-            shown = column++ < columns;
-            if (shown) {
-                *to++ = c < 0x20 || c == 0x7f ? '?' : *p;
-            }
         }
+        line = end + (after == '\n');
     }
     *to = 0;
 }
