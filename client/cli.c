@@ -6,6 +6,7 @@
 #include "client/correct.h"
 #include "client/local.h"
 #include "client/table.h"
+#include "client/terminal.h"
 #include "client/token.h"
 
 #include <errno.h>
@@ -246,6 +247,9 @@ int hth_cli_run(hth_cli *c, int argc, char **argv)
 {
     c->options = json_object();
     int rv = c->options == NULL ? HTH_CLI_ERROR : cli_parse(c, argc, argv);
+    if (rv == HTH_CLI_OK && hth_cli_json(c)) {
+        hth_terminal_json();
+    }
     if (rv == HTH_CLI_OK) {
         rv = cli_dispatch(c);
     }

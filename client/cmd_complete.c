@@ -2,6 +2,7 @@
 // `hearth __complete models|jobs|devices`: the names that a shell offers for a word, one a line.
 // The shells' completions call it; it is in no list of commands.
 #include "client/cmd.h"
+#include "client/terminal.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -48,7 +49,7 @@ static int cmd_complete(hth_cli *c)
     if (hth_cmd_ask_shown(c, c->args[0], json_object(), NULL, NULL, &json) != HTH_CLI_OK) {
         return hth_cli_error();
     }
-    json_t *doc = json_loads(json, 0, NULL);
+    json_t *doc = hth_terminal_load(json);
     hearth_free(json);
     complete_print(complete_kinds[k].list != NULL ? json_object_get(doc, complete_kinds[k].list)
                                                   : doc,

@@ -2,8 +2,10 @@
 // The commands about what the store holds.
 #include "client/cmd.h"
 
+#include "base/utf8.h"
 #include "client/progress.h"
 #include "client/table.h"
+#include "client/terminal.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -79,6 +81,9 @@ static void import_joins(const hth_cli *c, int version, json_t *doc)
     json_t *independent = json_object_get(m, "independent");
     json_t *why = json_object_get(m, "dependent_because");
     int64_t most = hth_cli_int(c, "max-batch", -1);
+    if (doc == NULL) {
+        hth_terminal_plain(m);
+    }
     if (doc != NULL && independent != NULL) {
         json_object_set(doc, "independent", independent);
     }
@@ -167,7 +172,8 @@ static const char *ls_state(const json_t *loaded, const json_t *row)
         if (json_equal(json_object_get(m, "name"), json_object_get(row, "name")) &&
             json_equal(json_object_get(m, "version"), json_object_get(row, "version"))) {
             const char *state = json_string_value(json_object_get(m, "state"));
-            return strcmp(state, "UNAVAILABLE") == 0            ? "refused"
+            return state == NULL                                ? ""
+                   : strcmp(state, "UNAVAILABLE") == 0          ? "refused"
                    : strcmp(state, "LOADING") == 0              ? "loading"
                    : json_is_true(json_object_get(m, "pinned")) ? "pinned"
                    : json_is_true(json_object_get(m, "loaded")) ? "loaded"
@@ -302,6 +308,7 @@ static void rm_what(const json_t *rows, char *out, size_t cap)
                  n > RM_LISTED ? ", .." : "", n, n == 1 ? "" : "s",
                  hth_table_bytes((double)own, bytes, sizeof bytes));
     }
+    hth_utf8_plain(out);
 }
 
 // rm_asks tells whether somebody is there to answer.

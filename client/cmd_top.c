@@ -4,6 +4,7 @@
 #include "client/cmd.h"
 
 #include "client/screen.h"
+#include "client/terminal.h"
 #include "client/top.h"
 
 #include "base/clock.h"
@@ -81,7 +82,9 @@ static void top_show(const json_t *look, const char *trouble)
              : hth_screen_is_terminal() ? "  q quits"
                                         : "");
     bool terminal = hth_screen_is_terminal() && lines != INT_MAX;
-    char *body = hth_top_text(look, terminal ? lines - 1 : INT_MAX, columns);
+    json_t *plain = json_deep_copy(look);
+    hth_terminal_plain(plain);
+    char *body = hth_top_text(plain, terminal ? lines - 1 : INT_MAX, columns);
     size_t cap = strlen(title) + (body != NULL ? strlen(body) : 0) + 2;
     char *text = malloc(cap);
     if (body != NULL && text != NULL) {
@@ -95,6 +98,7 @@ static void top_show(const json_t *look, const char *trouble)
     }
     free(text);
     free(body);
+    json_decref(plain);
 }
 
 static void top_print(const json_t *look)

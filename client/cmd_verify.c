@@ -4,6 +4,7 @@
 
 #include "client/progress.h"
 #include "client/table.h"
+#include "client/terminal.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -55,7 +56,7 @@ static int cmd_verify(hth_cli *c)
     if (rv != HTH_CLI_OK) {
         return rv;
     }
-    json_t *doc = json_loads(json, 0, NULL);
+    json_t *doc = hth_terminal_load(json);
     bool damaged = verify_count(doc, "damages") > 0;
     if (hth_cli_json(c)) {
         rv = hth_cli_print(c, json);

@@ -5,8 +5,10 @@
 
 #include "base/clock.h"
 #include "client/table.h"
+#include "client/terminal.h"
 
 #include <inttypes.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -38,32 +40,43 @@ static void follow_time(double s, char *out, size_t cap)
     }
 }
 
+// follow_add appends as much as there is room for: numbers are the server's, and "%.4f" of one may
+// have 300 digits.
+__attribute__((format(printf, 3, 4))) static void follow_add(char *out, size_t cap, const char *fmt,
+                                                             ...)
+{
+    size_t n = strlen(out);
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(out + n, cap - n, fmt, ap);
+    va_end(ap);
+}
+
 // One step: epoch, losses, time left; its time, how long it waited for the link, its memory.
 static void follow_text(const hth_follow *f, const json_t *o, uint64_t done, uint64_t total,
                         char *out, size_t cap)
 {
     char peak[32], budget[32], left[40];
-    int n = 0;
+    out[0] = 0;
     if (json_object_get(o, "epoch") != NULL) {
-        n = snprintf(out, cap, "epoch %.0f  ", follow_number(o, "epoch"));
+        follow_add(out, cap, "epoch %.0f  ", follow_number(o, "epoch"));
     }
-    n += snprintf(out + n, cap - (size_t)n, "loss %.4f", follow_number(o, "loss"));
+    follow_add(out, cap, "loss %.4f", follow_number(o, "loss"));
     if (json_object_get(o, "held_out_loss") != NULL) {
-        n += snprintf(out + n, cap - (size_t)n, "  held out %.4f",
-                      follow_number(o, "held_out_loss"));
+        follow_add(out, cap, "  held out %.4f", follow_number(o, "held_out_loss"));
     }
     if (json_object_get(o, "accuracy") != NULL) {
-        n += snprintf(out + n, cap - (size_t)n, " %.1f %%", 100 * follow_number(o, "accuracy"));
+        follow_add(out, cap, " %.1f %%", 100 * follow_number(o, "accuracy"));
     }
     if (f->first > 0 && done > f->first) {
         double passed = (double)(hth_now_ns() - f->started_ns) / 1e9;
         follow_time(passed / (double)(done - f->first) * (double)(total - done), left, sizeof left);
-        n += snprintf(out + n, cap - (size_t)n, "  %s left", left);
+        follow_add(out, cap, "  %s left", left);
     }
-    snprintf(out + n, cap - (size_t)n, "  %.1f ms, stall %.1f  %s of %s", follow_number(o, "ms"),
-             follow_number(o, "stall_ms"),
-             hth_table_bytes(follow_number(o, "peak_bytes"), peak, sizeof peak),
-             hth_table_bytes(follow_number(o, "budget_bytes"), budget, sizeof budget));
+    follow_add(out, cap, "  %.1f ms, stall %.1f  %s of %s", follow_number(o, "ms"),
+               follow_number(o, "stall_ms"),
+               hth_table_bytes(follow_number(o, "peak_bytes"), peak, sizeof peak),
+               hth_table_bytes(follow_number(o, "budget_bytes"), budget, sizeof budget));
 }
 
 static void follow_step(hth_follow *f, const json_t *o, uint64_t done, uint64_t total)
@@ -100,20 +113,21 @@ static void follow_death(hth_follow *f, const json_t *from_step)
 
 void hth_follow_event(hth_follow *f, const char *what, uint64_t done, uint64_t total)
 {
-    json_t *o = json_loads(what, 0, NULL);
+    json_t *o = hth_terminal_load(what);
     pthread_mutex_lock(&f->lock);
     const char *warning = json_string_value(json_object_get(o, "warning"));
+    const char *state = json_string_value(json_object_get(o, "state"));
     if (warning != NULL) {
         hth_progress_fini(&f->bar);
         fprintf(stderr, "hearth: %s\n", warning);
     } else if (json_object_get(o, "step") != NULL) {
         follow_step(f, o, done, total);
-    } else if (json_object_get(o, "state") != NULL) {
+    } else if (state != NULL) {
         f->first = 0; // what is left is guessed anew
         if (json_object_get(o, "deaths") != NULL) {
             follow_death(f, json_object_get(o, "from_step"));
         }
-        hth_progress_show(&f->bar, json_string_value(json_object_get(o, "state")), done, total);
+        hth_progress_show(&f->bar, state, done, total);
     }
     pthread_mutex_unlock(&f->lock);
     json_decref(o);

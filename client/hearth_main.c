@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The `hearth` command: the environment.
+// The `hearth` command: the environment, and the streams.
 #include "client/cmd.h"
+#include "client/terminal.h"
 
 #include "base/isa.h"
 #include "base/settings.h"
@@ -17,6 +18,10 @@ int main(int argc, char **argv)
                  .environment = getenv("HEARTH_SERVER"),
                  .token = getenv("HEARTH_TOKEN"),
                  .runtime_dir = getenv("XDG_RUNTIME_DIR")};
+    if (!hth_terminal_guard()) {
+        perror("hearth");
+        return HTH_CLI_ERROR;
+    }
     if (hth_isa_limit(getenv("HEARTH_ISA")) != HTH_OK) {
         fprintf(stderr, "hearth: %s\n", hth_err_detail());
         return HTH_CLI_USAGE;

@@ -4,6 +4,8 @@
 #include "client/progress.h"
 
 #include "base/clock.h"
+#include "base/utf8.h"
+#include "client/terminal.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -29,34 +31,36 @@ void hth_progress_init(hth_progress_bar *b)
     *b = (hth_progress_bar){.started_ns = hth_now_ns(), .terminal = isatty(STDERR_FILENO) == 1};
 }
 
-// progress_fits is how many bytes of `what` have room: whole pieces, which two blanks part, unless
-// the first is too long by itself.
+// progress_fits is how many bytes of `what` have room in so many columns: whole pieces, which two
+// blanks part, unless the first is too long by itself.
 static int progress_fits(const char *what, int room)
 {
-    int fits = 0, n = (int)strlen(what);
-    for (int end = 0; end <= n && end <= room; end++) {
+    int fits = 0, most = (int)hth_utf8_fit(what, room);
+    for (int end = 0; end <= most; end++) {
         bool part = what[end] == 0 || (what[end] == ' ' && what[end + 1] == ' ');
         fits = part ? end : fits;
     }
-    return fits > 0 ? fits : room < n ? room : n;
+    return fits > 0 ? fits : most;
 }
 
 const char *hth_progress_line(const char *what, uint64_t done, uint64_t total, uint64_t seconds,
                               int columns, char *out, size_t cap)
 {
-    char tail[64], bar[PROGRESS_WIDTH + 1];
+    char tail[64], bar[PROGRESS_WIDTH + 1], text[PROGRESS_LINE];
     double part = done >= total ? 1 : (double)done / (double)total;
     int tail_n = snprintf(tail, sizeof tail, "%3.0f %%  %" PRIu64 " s", part * 100, seconds);
     int room = columns - 1 - tail_n - 1; // the last column stays free: a full line wraps
     room = room > 0 ? room : 0;
-    int n = progress_fits(what, room), width = room - n - 3;
+    snprintf(text, sizeof text, "%s", what);
+    hth_utf8_plain(text);
+    text[progress_fits(text, room)] = 0;
+    int width = room - hth_utf8_columns(text) - 3;
     width = width > PROGRESS_WIDTH ? PROGRESS_WIDTH : width < PROGRESS_LEAST ? 0 : width;
     for (int i = 0; i < width; i++) {
         bar[i] = i < (int)(part * width) ? '#' : '.';
     }
     bar[width] = 0;
-    snprintf(out, cap, "%.*s %s%s%s%s", n, what, width > 0 ? "[" : "", bar, width > 0 ? "] " : "",
-             tail);
+    snprintf(out, cap, "%s %s%s%s%s", text, width > 0 ? "[" : "", bar, width > 0 ? "] " : "", tail);
     return out;
 }
 
@@ -68,10 +72,10 @@ int hth_progress_show(void *ctx, const char *what, uint64_t done, uint64_t total
     if (!b->terminal || passed < PROGRESS_WAIT_NS || total == 0) {
         return 0;
     }
-    fprintf(stderr, "\r\033[K%s",
-            hth_progress_line(what, done, total, passed / 1000000000u, progress_columns(), line,
-                              sizeof line));
-    fflush(stderr);
+    hth_progress_line(what, done, total, passed / 1000000000u, progress_columns(), line,
+                      sizeof line);
+    hth_terminal_clear();
+    fprintf(stderr, "%s", line);
     b->shown = true;
     return 0;
 }
@@ -79,7 +83,7 @@ int hth_progress_show(void *ctx, const char *what, uint64_t done, uint64_t total
 void hth_progress_fini(hth_progress_bar *b)
 {
     if (b->shown) {
-        fprintf(stderr, "\r\033[K");
+        hth_terminal_clear();
         b->shown = false;
     }
 }

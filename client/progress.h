@@ -19,7 +19,8 @@ int hth_progress_show(void *ctx, const char *what, uint64_t done, uint64_t total
 void hth_progress_fini(hth_progress_bar *b); // clears the line
 
 // hth_progress_line makes the line, of less than `columns` columns: as many pieces of `what` (two
-// blanks part them) as have room, a bar where it has, percent and seconds. Returns `out`.
+// blanks part them, what a terminal would obey is '?') as have room, a bar where it has, percent
+// and seconds. Returns `out`.
 const char *hth_progress_line(const char *what, uint64_t done, uint64_t total, uint64_t seconds,
                               int columns, char *out, size_t cap);
 

@@ -40,8 +40,25 @@ static void test_pieces(void **state)
                         "a-long-name-without-any-blan  33 %  1 s");
 }
 
+// What a server says is shown, not obeyed; room is counted in columns.
+static void test_others(void **state)
+{
+    assert_string_equal(line("a\033]0;t\a\n\xc2\x9b", 7, 80),
+                        "a?]0;t???? [##########....................]  33 %  7 s");
+    assert_string_equal(line("\xc3\xbc\xc3\xbc\xc3\xbc", 7, 80),
+                        "\xc3\xbc\xc3\xbc\xc3\xbc [##########....................]  33 %  7 s");
+    char wide[64] = "", cut[80] = "";
+    for (int i = 0; i < 20; i++) { // of two columns each: 28 are free
+        strcat(wide, "\xe4\xb8\xad");
+        strcat(cut, i < 14 ? "\xe4\xb8\xad" : "");
+    }
+    strcat(cut, "  33 %  1 s");
+    assert_string_equal(line(wide, 1, 40), cut);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_fits), cmocka_unit_test(test_pieces)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_fits), cmocka_unit_test(test_pieces),
+                                       cmocka_unit_test(test_others)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
