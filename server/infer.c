@@ -276,27 +276,14 @@ static void tune_swap(hth_models *ms, hth_program *p, bool tune, hth_program **t
     }
 }
 
-// The machine is looked at twice, TUNE_LOOK_NS apart at least: what it did long ago says nothing.
-#define TUNE_LOOK_NS 1000000000u
-#define TUNE_OLD_NS  5000000000u
-
 // tune_quiet says that the machine has little else to do; where it has, all waits once more.
 static bool tune_quiet(hth_site *site)
 {
-    double share = hth_setting_real(HTH_SET_CONVSEL_QUIET);
-    uint64_t now_ns = hth_now_ns(), since_ns = now_ns - site->quiet_ns;
-    if (share >= 1) {
-        return true;
-    }
-    bool known = site->quiet_ns != 0 && since_ns >= TUNE_LOOK_NS && since_ns <= TUNE_OLD_NS;
-    if (site->quiet_ns == 0 || since_ns >= TUNE_LOOK_NS) {
-        hth_machine_read(&site->machine);
-        site->quiet_ns = now_ns;
-    }
-    bool quiet = known && site->machine.utilization <= share;
-    site->again_ns = quiet ? 0 : now_ns + TUNE_LOOK_NS;
-    site->disturbed_ns = known && !quiet ? now_ns : site->disturbed_ns;
-    return quiet;
+    uint64_t now_ns = hth_now_ns();
+    hth_quiet_is is = hth_quiet_look(&site->quiet, hth_setting_real(HTH_SET_CONVSEL_QUIET), now_ns);
+    site->again_ns = is == HTH_QUIET_YES ? 0 : now_ns + HTH_QUIET_LOOK_NS;
+    site->disturbed_ns = is == HTH_QUIET_NO ? now_ns : site->disturbed_ns;
+    return is == HTH_QUIET_YES;
 }
 
 // tune_again takes one disturbed timing of p again, or, behind the last of them, makes the program

@@ -2,14 +2,22 @@
 #include "server/machine.h"
 
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 
-// machine_ticks reads the first line of /proc/stat: user nice system idle iowait irq softirq steal.
-static bool machine_ticks(uint64_t *busy, uint64_t *all, uint64_t *taken)
+static FILE *machine_open(const hth_machine *m, const char *name)
+{
+    char path[PATH_MAX];
+    int n = snprintf(path, sizeof path, "%s/%s", m->proc != NULL ? m->proc : "/proc", name);
+    return n < (int)sizeof path ? fopen(path, "re") : NULL;
+}
+
+// machine_ticks reads the first line of `stat`: user nice system idle iowait irq softirq steal.
+static bool machine_ticks(const hth_machine *m, uint64_t *busy, uint64_t *all, uint64_t *taken)
 {
     uint64_t v[8] = {0};
-    FILE *f = fopen("/proc/stat", "re");
+    FILE *f = machine_open(m, "stat");
     int n = f != NULL ? fscanf(f,
                                "cpu %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64
                                " %" SCNu64 " %" SCNu64 " %" SCNu64,
@@ -27,11 +35,12 @@ static bool machine_ticks(uint64_t *busy, uint64_t *all, uint64_t *taken)
     return n >= 4;
 }
 
-void hth_machine_read(hth_machine *m)
+bool hth_machine_read(hth_machine *m)
 {
     uint64_t busy, all, taken, kib, available = 0;
     char line[128];
-    if (machine_ticks(&busy, &all, &taken) && all > m->all && busy >= m->busy) {
+    bool moved = machine_ticks(m, &busy, &all, &taken) && all > m->all && busy >= m->busy;
+    if (moved) {
         double share = (double)(busy - m->busy) / (double)(all - m->all);
         m->utilization = share < 1 ? share : 1;
         m->stolen = taken > m->taken ? (double)(taken - m->taken) / (double)(all - m->all) : 0;
@@ -39,7 +48,7 @@ void hth_machine_read(hth_machine *m)
         m->busy = busy;
         m->all = all;
     }
-    FILE *f = fopen("/proc/meminfo", "re");
+    FILE *f = machine_open(m, "meminfo");
     while (f != NULL && fgets(line, sizeof line, f) != NULL) {
         if (sscanf(line, "MemTotal: %" SCNu64, &kib) == 1) {
             m->total_bytes = kib * 1024;
@@ -51,4 +60,5 @@ void hth_machine_read(hth_machine *m)
         fclose(f);
     }
     m->used_bytes = m->total_bytes > available ? m->total_bytes - available : 0;
+    return moved;
 }

@@ -11,10 +11,12 @@ typedef struct hth_machine {
     double utilization;               // of all processors since the last time, 0 .. 1
     double stolen;                    // .. and of these what a virtual machine's host took
     uint64_t busy, all, taken;        // ticks, for the next time
+    const char *proc;                 // the folder of `stat` and `meminfo`; NULL: /proc
 } hth_machine;
 
-// hth_machine_read brings `m` up to date; all zero before the first time, whose shares are those
-// since the machine was started. What cannot be read stays 0.
-void hth_machine_read(hth_machine *m);
+// hth_machine_read brings `m` up to date; all but `proc` is zero before the first time, whose
+// shares are those since the machine was started. What cannot be read stays as it was. false: the
+// shares did, for there is no `stat`, or its counters have not moved on.
+bool hth_machine_read(hth_machine *m);
 
 #endif

@@ -13,7 +13,7 @@
 
 #include "convsel/insitu.h"
 #include "convsel/profile.h"
-#include "server/machine.h"
+#include "server/quiet.h"
 #include "graph/specialize.h"
 #include "memmgr/residency.h"
 #include "graph/train.h"
@@ -69,8 +69,8 @@ typedef struct hth_site {
     size_t arena_bytes;
     // since when disturbed timings wait to be taken again (0: there were none), and until when they
     // do in any case; what the machine did when it was looked at last
-    uint64_t disturbed_ns, again_ns, quiet_ns;
-    hth_machine machine;
+    uint64_t disturbed_ns, again_ns;
+    hth_quiet quiet;
     bool trim; // the arena could be smaller, but was in use when that was seen
     // memory.clear_arena: whose the first `arena_owned` bytes are; nobody else's are in them
     bool arena_cleared;
