@@ -169,10 +169,24 @@ static long mount_of(int fd)
     return id;
 }
 
-// mount_is_ours tells whether a mount is one of those that this process sees, and not one for which
-// a process answers: that may never do so.
+// The mount that this process's own root lies in. In a chroot the list of mounts may lack it.
+static long mount_of_root(void)
+{
+    int fd = open("/", O_PATH | O_CLOEXEC);
+    long id = fd >= 0 ? mount_of(fd) : -1;
+    if (fd >= 0) {
+        close(fd);
+    }
+    return id;
+}
+
+// mount_is_ours tells whether a mount is the one of this process's root, or another that it sees
+// and for which no process answers: that may never do so. The root was given by who started us.
 static bool mount_is_ours(long id)
 {
+    if (id >= 0 && id == mount_of_root()) {
+        return true;
+    }
     char *line = NULL;
     size_t cap = 0;
     bool found = false, ours = false;
