@@ -202,6 +202,12 @@ hth_err hth_store_file_bytes(int dir, const char *path, uint64_t *out)
     return HTH_OK;
 }
 
+hth_err hth_store_read_only(void)
+{
+    return hth_fail(HTH_EDENIED, "the store is open read-only: this needs write permission for its "
+                                 "files");
+}
+
 hth_err hth_store_file_lock(int dir, const char *path, bool exclusive, int *fd)
 {
     *fd = openat(dir, path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);

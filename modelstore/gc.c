@@ -171,7 +171,7 @@ hth_err hth_store_gc(hth_store *s, uint64_t *files, uint64_t *bytes)
     int lock;
     gc_job j = {.s = s};
     if (s->read_only) {
-        return hth_fail(HTH_EDENIED, "the store is open read-only");
+        return hth_store_read_only();
     }
     HTH_TRY(hth_store_file_lock(s->dir, HTH_STORE_LOCK, true, &lock));
     hth_err err = gc_run(&j);

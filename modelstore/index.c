@@ -9,6 +9,7 @@
 #include "base/alloc.h"
 #include "modelstore/file.h"
 #include "modelstore/pages.h"
+#include "modelstore/snapshot.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -114,7 +115,7 @@ hth_err hth_index_read(hth_index *ix, hth_txn_fn fn, void *ctx)
 hth_err hth_index_write(hth_index *ix, hth_txn_fn fn, void *ctx)
 {
     if (ix->read_only) {
-        return hth_fail(HTH_EDENIED, "the store is open read-only");
+        return hth_store_read_only();
     }
     return index_run(ix, 0, fn, ctx);
 }
@@ -232,9 +233,46 @@ static hth_err index_has_copy(const char *path)
     return HTH_ECORRUPT;
 }
 
+// index_has_readers says whether this process may write LMDB's table of readers, or make it.
+static bool index_has_readers(const char *path)
+{
+    char *table = hth_asprintf("%s/lock.mdb", path);
+    bool may = table != NULL &&
+               (faccessat(AT_FDCWD, table, W_OK, AT_EACCESS) == 0 ||
+                (errno == ENOENT && faccessat(AT_FDCWD, path, W_OK | X_OK, AT_EACCESS) == 0));
+    hth_free(table);
+    return may;
+}
+
+// index_open_env opens the environment. Who cannot be in the table of readers gets a copy
+// (snapshot.h), in which nobody writes; LMDB opens it by its descriptor's name.
+static int index_open_env(hth_index *ix, const char *path, hth_err *err)
+{
+    char name[40];
+    int fd;
+    if (!ix->read_only) {
+        return mdb_env_open(ix->env, path, MDB_NOTLS, 0666);
+    }
+    if (index_has_readers(path)) {
+        return mdb_env_open(ix->env, path, MDB_NOTLS | MDB_RDONLY, 0666);
+    }
+    char *file = hth_asprintf("%s/data.mdb", path);
+    *err = file != NULL ? hth_snapshot_take(file, &fd)
+                        : hth_fail(HTH_ENOMEM, "out of memory for a path");
+    hth_free(file);
+    if (*err != HTH_OK) {
+        return MDB_SUCCESS;
+    }
+    snprintf(name, sizeof name, "/proc/self/fd/%d", fd);
+    int rc = mdb_env_open(ix->env, name, MDB_NOTLS | MDB_RDONLY | MDB_NOLOCK | MDB_NOSUBDIR, 0);
+    close(fd);
+    return rc;
+}
+
 hth_err hth_index_open(hth_index *ix, const char *path, bool read_only, bool fresh)
 {
     int dead = 0;
+    hth_err err = HTH_OK;
     hth_err there = fresh ? HTH_OK : index_is_there(path);
     if (there != HTH_OK) {
         return there == HTH_ECORRUPT ? index_has_copy(path) : there;
@@ -245,11 +283,11 @@ hth_err hth_index_open(hth_index *ix, const char *path, bool read_only, bool fre
     rc = rc ? rc : mdb_env_set_maxdbs(ix->env, HTH_N_TABLES);
     rc = rc ? rc : mdb_env_set_maxreaders(ix->env, INDEX_READERS);
     rc = rc ? rc : mdb_env_set_mapsize(ix->env, (size_t)hth_setting_int(HTH_SET_STORE_INDEX_BYTES));
-    rc = rc ? rc : mdb_env_open(ix->env, path, MDB_NOTLS | (read_only ? MDB_RDONLY : 0), 0666);
-    rc = rc ? rc
-            : mdb_reader_check(ix->env,
-                               &dead); // slots of killed processes would keep old pages for ever
-    hth_err err = index_fail(rc, "opening the store's index");
+    rc = rc ? rc : index_open_env(ix, path, &err);
+    if (rc == 0 && err == HTH_OK) { // slots of killed processes would keep old pages for ever
+        rc = mdb_reader_check(ix->env, &dead);
+    }
+    err = err == HTH_OK ? index_fail(rc, "opening the store's index") : err;
     if (rc == MDB_NOTFOUND || rc == ENOENT) {
         err = hth_fail(HTH_ECORRUPT, "the store has no index");
     }

@@ -283,7 +283,7 @@ hth_err hth_store_put(hth_store *s, const char *name, const void *skeleton, size
     HTH_TRY(hth_store_check_name(name));
     HTH_TRY(put_check(tensors, n));
     if (s->read_only) {
-        return hth_fail(HTH_EDENIED, "the store is open read-only");
+        return hth_store_read_only();
     }
     HTH_TRY(hth_store_file_lock(s->dir, HTH_STORE_LOCK, false, &lock));
     hth_put_job j = {.s = s,

@@ -17,7 +17,7 @@ hth_err hth_store_room(hth_store *s, uint64_t *bytes)
     struct statvfs v;
     *bytes = 0;
     if (s->read_only) {
-        return hth_fail(HTH_EDENIED, "the store is open read-only");
+        return hth_store_read_only();
     }
     if (fstatvfs(s->dir, &v) != 0) {
         return hth_fail_errno(errno, "the store's file system");

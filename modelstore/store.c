@@ -211,6 +211,18 @@ hth_err hth_store_open(const char *path, bool create, bool read_only, hth_store 
     return HTH_OK;
 }
 
+hth_err hth_store_open_as_it_may(const char *dir, hth_store **out)
+{
+    hth_err err = hth_store_open(dir, true, false, out);
+    if (err != HTH_EDENIED) {
+        return err;
+    }
+    char *format = hth_asprintf("%s/format", dir);
+    bool there = format != NULL && faccessat(AT_FDCWD, format, R_OK, AT_EACCESS) == 0;
+    hth_free(format);
+    return there ? hth_store_open(dir, false, true, out) : err;
+}
+
 void hth_store_close(hth_store *s)
 {
     if (s == NULL) {

@@ -18,6 +18,10 @@ typedef struct hth_store hth_store;
 
 // Opens (and with `create`, makes) the store in directory `dir`. read_only: no write will be tried.
 hth_err hth_store_open(const char *dir, bool create, bool read_only, hth_store **out);
+// hth_store_open_as_it_may opens the store for writing, made if absent; one that is there, and that
+// this process may not write (permissions, a file system mounted read-only), read-only. Then what
+// others write later is not seen, where not even the index's table of readers may be written.
+hth_err hth_store_open_as_it_may(const char *dir, hth_store **out);
 void hth_store_close(hth_store *s); // views held elsewhere stay valid
 
 typedef struct hth_put_tensor {

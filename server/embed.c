@@ -29,7 +29,8 @@ hth_err hth_embed_open(const char *store, const char *device, hth_embedded **out
     snprintf(e->url, sizeof e->url, "inproc://hearth-%d-%u", (int)getpid(),
              atomic_fetch_add(&count, 1));
     const char *urls[] = {e->url};
-    hth_server_config config = {.store = store, .device = device, .listen = urls, .n_listen = 1};
+    hth_server_config config = {
+        .store = store, .may_only_read = true, .device = device, .listen = urls, .n_listen = 1};
     hth_err err = hth_server_open(&config, &e->server);
     if (err != HTH_OK) {
         hth_free(e);

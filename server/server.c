@@ -173,7 +173,8 @@ static hth_err server_start(hth_server *s, const hth_server_config *config)
     hth_wire_limits limits = hth_wire_default_limits;
     limits.message_bytes = (uint64_t)hth_setting_int(HTH_SET_LIMIT_MESSAGE_BYTES);
     limits.rank = (uint32_t)hth_setting_int(HTH_SET_LIMIT_RANK);
-    HTH_TRY(hth_store_open(config->store, true, false, &s->store));
+    HTH_TRY(config->may_only_read ? hth_store_open_as_it_may(config->store, &s->store)
+                                  : hth_store_open(config->store, true, false, &s->store));
     if (config->resume) {
         HTH_TRY(server_claim(s, config->store));
         if (hth_job_paths_begin(s->store) != HTH_OK) {

@@ -14,6 +14,7 @@ typedef struct hth_server hth_server;
 
 typedef struct hth_server_config {
     const char *store;         // directory; created if absent
+    bool may_only_read;        // a store that cannot be written is opened read-only
     const char *device;        // "cpu:mem=2GiB,threads=2"; NULL: "cpu"
     const char *const *listen; // urls: ipc://, tcp://, inproc://
     int n_listen;
