@@ -2,9 +2,7 @@
 // Documents about all models: however many ask, the engine is asked for those who wait together; an
 // answer is never older than its request; and the loop answers others while one is written.
 #include "base/clock.h"
-#include "tests/fake_engine.h"
-#include "tests/http_client.h"
-#include "tests/server_rig.h"
+#include "tests/fake_http_rig.h"
 
 #include <jansson.h>
 
@@ -14,49 +12,8 @@
 
 static int setup(void **state)
 {
-    server_rig *f = calloc(1, sizeof *f);
-    server_rig_make(f);
-    atomic_store(&fake_released, 0);
     atomic_store(&fake_models, 3);
-    hth_server_config config = {.store = f->store, .http = "127.0.0.1:0", .metrics = "127.0.0.1:0"};
-    assert_int_equal(hth_server_open(&config, &f->server), HTH_OK);
-    f->port = hth_server_http_port(f->server);
-    f->metrics_port = hth_server_metrics_port(f->server);
-    atomic_store(&fake_lists, 0);
-    *state = f;
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    atomic_store(&fake_released, 1);
-    server_rig_end(*state);
-    free(*state);
-    return 0;
-}
-
-// hold has the engine inside a request until fake_released; returns the connection.
-static int hold(const server_rig *f)
-{
-    static const char q[] =
-        "POST /v2/models/hold/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 76\r\n\r\n"
-        "{\"inputs\":[{\"name\":\"x\",\"shape\":[1],\"datatype\":\"FP32\",\"data\":[7]}          "
-        "]}";
-    int fd = dial(f->port);
-    push(fd, q, sizeof q - 1);
-    while (atomic_load(&fake_held) == 0) {
-        fake_nap();
-    }
-    return fd;
-}
-
-static void release(int fd)
-{
-    atomic_store(&fake_released, 1);
-    reply r = pull(fd, true);
-    assert_int_equal(r.status, 200);
-    reply_free(&r);
-    close(fd);
+    return fake_http_setup(state);
 }
 
 // send_get asks, and does not wait for the answer.
@@ -99,13 +56,13 @@ static void expect_stats(int fd, int asked)
 static void test_together(void **state)
 {
     const server_rig *f = *state;
-    int held = hold(f), fd[ASKERS];
+    int held = fake_http_hold(f), fd[ASKERS];
     for (int i = 0; i < ASKERS; i++) {
         fd[i] = send_get(f->port, "GET", "/v2/models/stats");
         expect_alive(f->port); // it was read
     }
     close(fd[2]);
-    release(held);
+    fake_http_release(held);
     for (int i = 0; i < ASKERS; i++) {
         if (i != 2) {
             expect_stats(fd[i], i == 0 ? 1 : 2);
@@ -119,12 +76,12 @@ static void test_together(void **state)
 static void test_first_gone(void **state)
 {
     const server_rig *f = *state;
-    int held = hold(f), first = send_get(f->port, "GET", "/v2/models/stats");
+    int held = fake_http_hold(f), first = send_get(f->port, "GET", "/v2/models/stats");
     expect_alive(f->port);
     int other = send_get(f->port, "GET", "/v2/models/stats");
     expect_alive(f->port);
     close(first);
-    release(held);
+    fake_http_release(held);
     expect_stats(other, 2);
 }
 
@@ -195,7 +152,7 @@ static void test_others_go_on(void **state)
 static void test_stop(void **state)
 {
     server_rig *f = *state;
-    int held = hold(f), fd[3];
+    int held = fake_http_hold(f), fd[3];
     for (int i = 0; i < 3; i++) {
         fd[i] = send_get(f->port, "GET", "/v2/models/stats");
         expect_alive(f->port);
@@ -213,11 +170,11 @@ static void test_stop(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_together, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_first_gone, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_kinds, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_others_go_on, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_stop, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_together, setup, fake_http_teardown),
+        cmocka_unit_test_setup_teardown(test_first_gone, setup, fake_http_teardown),
+        cmocka_unit_test_setup_teardown(test_kinds, setup, fake_http_teardown),
+        cmocka_unit_test_setup_teardown(test_others_go_on, setup, fake_http_teardown),
+        cmocka_unit_test_setup_teardown(test_stop, setup, fake_http_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

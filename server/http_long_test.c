@@ -5,9 +5,7 @@
 #include "base/alloc.h"
 #include "base/settings.h"
 #include "server/account.h"
-#include "tests/fake_engine.h"
-#include "tests/http_client.h"
-#include "tests/server_rig.h"
+#include "tests/fake_http_rig.h"
 
 #include <poll.h>
 #include <zlib.h>
@@ -18,26 +16,11 @@
 
 static atomic_int answer_held, answer_released;
 
-static int setup(void **state)
-{
-    server_rig *f = calloc(1, sizeof *f);
-    server_rig_make(f);
-    atomic_store(&fake_released, 0);
-    atomic_store(&fake_hold_bytes, 0);
-    hth_server_config config = {.store = f->store, .http = "127.0.0.1:0"};
-    assert_int_equal(hth_server_open(&config, &f->server), HTH_OK);
-    f->port = hth_server_http_port(f->server);
-    *state = f;
-    return 0;
-}
-
 static int teardown(void **state)
 {
-    atomic_store(&fake_released, 1);
     atomic_store(&answer_released, 1);
     hth_fault_call(0, NULL, NULL);
-    server_rig_end(*state);
-    free(*state);
+    fake_http_teardown(state);
     assert_int_equal(hth_setting_set("http.buffered_bytes", "4GiB"), HTH_OK);
     return 0;
 }
@@ -57,24 +40,10 @@ static char *long_json(void)
     return text;
 }
 
-static int send_body(const server_rig *f, const char *model, const char *more, const void *body,
-                     size_t n)
-{
-    char head[300];
-    int fd = dial(f->port);
-    int bytes = snprintf(head, sizeof head,
-                         "POST /v2/models/%s/infer HTTP/1.1\r\nHost: x\r\n%sContent-Length: "
-                         "%zu\r\n\r\n",
-                         model, more, n);
-    push(fd, head, (size_t)bytes);
-    push(fd, body, n);
-    return fd;
-}
-
 static int send_long(const server_rig *f)
 {
     char *json = long_json();
-    int fd = send_body(f, "m", "", json, strlen(json));
+    int fd = fake_http_send(f, "m", "", json, strlen(json));
     free(json);
     return fd;
 }
@@ -89,7 +58,7 @@ static int send_packed(const server_rig *f, int wbits, const char *more)
     z.avail_out = sizeof packed;
     assert_int_equal(deflateInit2(&z, 1, Z_DEFLATED, wbits, 8, Z_DEFAULT_STRATEGY), Z_OK);
     assert_int_equal(deflate(&z, Z_FINISH), Z_STREAM_END);
-    int fd = send_body(f, "m", more, packed, sizeof packed - z.avail_out);
+    int fd = fake_http_send(f, "m", more, packed, sizeof packed - z.avail_out);
     deflateEnd(&z);
     free(json);
     return fd;
@@ -116,21 +85,13 @@ static void expect_others(const server_rig *f)
     assert_int_equal(r.status, 200);
     reply_free(&r);
     close(fd);
-    fd = send_body(f, "m", "", small, sizeof small - 1);
+    fd = fake_http_send(f, "m", "", small, sizeof small - 1);
     expect_come(fd);
     r = pull(fd, true);
     assert_int_equal(r.status, 200);
     assert_non_null(strstr(r.body, "\"data\":[5.0]"));
     reply_free(&r);
     close(fd);
-}
-
-static void wait_for(atomic_int *v, int want)
-{
-    for (int i = 0; i < PATIENCE && atomic_load(v) != want; i++) {
-        fake_nap();
-    }
-    assert_int_equal(atomic_load(v), want);
 }
 
 // wait_nothing has all memory that was counted given back.
@@ -166,7 +127,7 @@ static void test_plain(void **state)
     const server_rig *f = *state;
     held_first();
     int fd = send_long(f);
-    wait_for(&fake_held, 1);
+    fake_wait(&fake_held, 1);
     expect_others(f);
     assert_true(hth_account_bytes() > LONG_TEXT + sizeof(float) * ELEMENTS);
     atomic_store(&fake_released, 1);
@@ -180,7 +141,7 @@ static void test_packed(void **state)
     held_first();
     int fd[2] = {send_packed(f, 31, "Content-Encoding: gzip\r\n"),
                  send_packed(f, 15, "Content-Encoding: deflate\r\n")};
-    wait_for(&fake_held, 2); // each on a thread
+    fake_wait(&fake_held, 2); // each on a thread
     expect_others(f);
     atomic_store(&fake_released, 1);
     expect_sevens(fd[0]);
@@ -197,7 +158,7 @@ static void test_hang_up(void **state)
     held_first();
     for (int i = 0; i < N; i++) {
         fd[i] = send_long(f);
-        wait_for(&fake_held, i < 2 ? i + 1 : 2);
+        fake_wait(&fake_held, i < 2 ? i + 1 : 2);
         expect_others(f);
     }
     for (int i = 0; i < N - 1; i++) {
@@ -222,7 +183,7 @@ static void test_stop(void **state)
     pthread_t t, release;
     held_first();
     int fd = send_long(f);
-    wait_for(&fake_held, 1);
+    fake_wait(&fake_held, 1);
     assert_int_equal(pthread_create(&t, NULL, stop_main, f->server), 0);
     assert_int_equal(pthread_create(&release, NULL, fake_release_soon, NULL), 0);
     expect_sevens(fd);
@@ -242,7 +203,7 @@ static void test_full(void **state)
     }
     strcpy(at, "]}]}");
     assert_int_equal(hth_setting_set("http.buffered_bytes", "1MiB"), HTH_OK);
-    reply r = pull(send_body(f, "m", "", json, strlen(json)), true);
+    reply r = pull(fake_http_send(f, "m", "", json, strlen(json)), true);
     assert_int_equal(r.status, 503);
     assert_non_null(strstr(r.body, "the server holds too much for its clients"));
     reply_free(&r);
@@ -257,17 +218,17 @@ static void test_besides(void **state)
     char *json = malloc(BYTES + 100), *at = stpcpy(json, "{\"parameters\":{\"a\":\"");
     memset(at, 'a', BYTES);
     strcpy(at + BYTES, "\"},\"inputs\":[]}");
-    reply r = pull(send_body(f, "m", "", json, strlen(json)), true);
+    reply r = pull(fake_http_send(f, "m", "", json, strlen(json)), true);
     assert_int_equal(r.status, 413);
     assert_non_null(strstr(r.body, "besides its tensors' data: at most 16777216 are read"));
     reply_free(&r);
     memset(at, ' ', BYTES); // blanks in a string are no blanks
-    r = pull(send_body(f, "m", "", json, strlen(json)), true);
+    r = pull(fake_http_send(f, "m", "", json, strlen(json)), true);
     assert_int_equal(r.status, 413);
     reply_free(&r);
     memset(json + 1, ' ', BYTES); // others cost next to nothing
     strcpy(json + BYTES, "\"inputs\":[]}");
-    r = pull(send_body(f, "m", "", json, strlen(json)), true);
+    r = pull(fake_http_send(f, "m", "", json, strlen(json)), true);
     assert_int_equal(r.status, 400);
     assert_non_null(strstr(r.body, "the request has no inputs"));
     reply_free(&r);
@@ -293,11 +254,11 @@ static void test_answer(void **state)
         atomic_store(&fake_released, 0);
         atomic_store(&answer_held, 0);
         atomic_store(&answer_released, 0);
-        int fd = send_body(f, "hold", more[i], json, strlen(json));
-        wait_for(&fake_held, 1);
+        int fd = fake_http_send(f, "hold", more[i], json, strlen(json));
+        fake_wait(&fake_held, 1);
         hth_fault_call(6, answer_hold, NULL);
         atomic_store(&fake_released, 1);
-        wait_for(&answer_held, 1);
+        fake_wait(&answer_held, 1);
         expect_others(f);
         assert_true(hth_account_bytes() > 16 * ELEMENTS);
         atomic_store(&answer_released, 1);
@@ -322,12 +283,12 @@ static void test_answer_gone(void **state)
     char *json = long_json();
     atomic_store(&answer_held, 0);
     atomic_store(&answer_released, 0);
-    int fd = send_body(f, "hold", "", json, strlen(json));
+    int fd = fake_http_send(f, "hold", "", json, strlen(json));
     free(json);
-    wait_for(&fake_held, 1);
+    fake_wait(&fake_held, 1);
     hth_fault_call(6, answer_hold, NULL);
     atomic_store(&fake_released, 1);
-    wait_for(&answer_held, 1);
+    fake_wait(&answer_held, 1);
     close(fd);
     expect_others(f);
     atomic_store(&answer_released, 1);
@@ -337,14 +298,14 @@ static void test_answer_gone(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_plain, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_packed, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_hang_up, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_stop, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_answer, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_answer_gone, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_full, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_besides, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_plain, fake_http_setup, teardown),
+        cmocka_unit_test_setup_teardown(test_packed, fake_http_setup, teardown),
+        cmocka_unit_test_setup_teardown(test_hang_up, fake_http_setup, teardown),
+        cmocka_unit_test_setup_teardown(test_stop, fake_http_setup, teardown),
+        cmocka_unit_test_setup_teardown(test_answer, fake_http_setup, teardown),
+        cmocka_unit_test_setup_teardown(test_answer_gone, fake_http_setup, teardown),
+        cmocka_unit_test_setup_teardown(test_full, fake_http_setup, teardown),
+        cmocka_unit_test_setup_teardown(test_besides, fake_http_setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

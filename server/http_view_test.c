@@ -2,60 +2,11 @@
 // Views of an engine that answers, and of one that something holds: what was known is told with its
 // age, soon, and nothing is left behind.
 #include "base/clock.h"
-#include "tests/fake_engine.h"
-#include "tests/http_client.h"
-#include "tests/server_rig.h"
+#include "tests/fake_http_rig.h"
 
 #include <jansson.h>
 
 #define FRESH_NS 200000000u // of http_view.c
-
-static int setup(void **state)
-{
-    server_rig *f = calloc(1, sizeof *f);
-    server_rig_make(f);
-    atomic_store(&fake_released, 0);
-    hth_server_config config = {.store = f->store, .http = "127.0.0.1:0"};
-    assert_int_equal(hth_server_open(&config, &f->server), HTH_OK);
-    f->port = hth_server_http_port(f->server);
-    *state = f;
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    atomic_store(&fake_released, 1);
-    server_rig_end(*state);
-    free(*state);
-    return 0;
-}
-
-// hold has the engine inside a request until fake_released; returns the connection.
-static int hold(const server_rig *f)
-{
-    static const char json[] = "{\"inputs\":[{\"name\":\"x\",\"shape\":[1],\"datatype\":\"FP32\","
-                               "\"data\":[7]}]}";
-    char q[300];
-    int fd = dial(f->port);
-    int n = snprintf(q, sizeof q,
-                     "POST /v2/models/hold/infer HTTP/1.1\r\nHost: x\r\nContent-Length: "
-                     "%zu\r\n\r\n%s",
-                     strlen(json), json);
-    push(fd, q, (size_t)n);
-    while (atomic_load(&fake_held) == 0) {
-        fake_nap();
-    }
-    return fd;
-}
-
-static void release(int fd)
-{
-    atomic_store(&fake_released, 1);
-    reply r = pull(fd, true);
-    assert_int_equal(r.status, 200);
-    reply_free(&r);
-    close(fd);
-}
 
 static json_t *view(const server_rig *f, const char *name)
 {
@@ -108,7 +59,7 @@ static void test_ready(void **state)
 // Before there is any answer there is nothing to tell, but that is told.
 static void test_nothing_known(void **state)
 {
-    int fd = hold(*state);
+    int fd = fake_http_hold(*state);
     for (int i = 0; i < 3; i++) {
         json_t *doc = view(*state, "devices");
         assert_string_equal(word(doc, "state"), "busy");
@@ -116,7 +67,7 @@ static void test_nothing_known(void **state)
         assert_true(json_is_null(json_object_get(doc, "age_ms")));
         json_decref(doc);
     }
-    release(fd);
+    fake_http_release(fd);
     wait_ready(*state);
 }
 
@@ -124,7 +75,7 @@ static void test_known(void **state)
 {
     wait_ready(*state);
     uint64_t known_ns = hth_now_ns();
-    int fd = hold(*state);
+    int fd = fake_http_hold(*state);
     while (hth_now_ns() - known_ns < 2 * FRESH_NS) {
         fake_nap();
     }
@@ -137,7 +88,7 @@ static void test_known(void **state)
         before = age;
         json_decref(doc);
     }
-    release(fd);
+    fake_http_release(fd);
     wait_ready(*state);
 }
 
@@ -146,7 +97,7 @@ static void test_hang_up(void **state)
 {
     static const char q[] = "GET /v2/hearth/devices HTTP/1.1\r\nHost: x\r\n\r\n";
     const server_rig *f = *state;
-    int fd = hold(f);
+    int fd = fake_http_hold(f);
     for (int i = 0; i < 8; i++) {
         int client = dial(f->port);
         push(client, q, sizeof q - 1);
@@ -157,7 +108,7 @@ static void test_hang_up(void **state)
         }
         close(client);
     }
-    release(fd);
+    fake_http_release(fd);
     wait_ready(f);
 }
 
@@ -180,23 +131,23 @@ static void test_stop(void **state)
 {
     server_rig *f = *state;
     pthread_t t;
-    int fd = hold(f);
+    int fd = fake_http_hold(f);
     json_decref(view(f, "devices"));
     assert_int_equal(pthread_create(&t, NULL, fake_release_soon, NULL), 0);
     hth_server_stop(f->server);
     pthread_join(t, NULL);
-    release(fd);
+    fake_http_release(fd);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_ready, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_nothing_known, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_known, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_hang_up, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_many, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_stop, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_ready, fake_http_setup, fake_http_teardown),
+        cmocka_unit_test_setup_teardown(test_nothing_known, fake_http_setup, fake_http_teardown),
+        cmocka_unit_test_setup_teardown(test_known, fake_http_setup, fake_http_teardown),
+        cmocka_unit_test_setup_teardown(test_hang_up, fake_http_setup, fake_http_teardown),
+        cmocka_unit_test_setup_teardown(test_many, fake_http_setup, fake_http_teardown),
+        cmocka_unit_test_setup_teardown(test_stop, fake_http_setup, fake_http_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
