@@ -43,15 +43,6 @@ static void put(const char *name, const char *text)
     assert_int_equal(fclose(f), 0);
 }
 
-static int open_fds(void)
-{
-    int n = 0;
-    for (int fd = 0; fd < 256; fd++) {
-        n += fcntl(fd, F_GETFD) >= 0;
-    }
-    return n;
-}
-
 static int setup(void **state)
 {
     struct sockaddr_un a = {.sun_family = AF_UNIX};
@@ -89,7 +80,7 @@ static void test_kinds(void **state)
                {"/dev/zero", "a character device, not a regular file", HTH_EINVAL},
                {"none", "cannot open", HTH_ENOENT},
                {"sub/loop", "cannot open", HTH_EIO}};
-    int before = open_fds();
+    int before = test_open_fds();
     hth_file f;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         const char *path = bad[i].path[0] == '/' ? bad[i].path : in_dir(bad[i].path);
@@ -103,7 +94,7 @@ static void test_kinds(void **state)
     assert_ok(hth_file_read(&f, "it", 3, text, 3));
     assert_string_equal(text, "345");
     hth_file_close(&f);
-    assert_int_equal(open_fds(), before);
+    assert_int_equal(test_open_fds(), before);
 }
 
 // Files that are said to be regular, and are not: they have no bytes, or not those that they say.
@@ -230,7 +221,7 @@ static void test_own_fifo(void **state)
              {300000, 1000, 1 << 20},
              {300000, 4096, 300000},
              {300000, 4096, 299999}};
-    int before = open_fds();
+    int before = test_open_fds();
     for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
         pthread_t t;
         void *p;
@@ -249,7 +240,7 @@ static void test_own_fifo(void **state)
         own_is(p, n, c[i].n);
         hth_free(p);
     }
-    assert_int_equal(open_fds(), before);
+    assert_int_equal(test_open_fds(), before);
 }
 
 // Standard input, which somebody has made one that does not wait, from a writer that stays.

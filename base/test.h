@@ -7,6 +7,7 @@
 #include "base/err.h"
 #include "base/sanitized.h"
 
+#include <dirent.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -40,6 +41,19 @@ static inline int test_remove(const char *dir)
     char command[300];
     snprintf(command, sizeof command, "rm -rf '%s'", dir);
     return system(command);
+}
+
+// test_open_fds returns how many descriptors the process has: for two looks that must agree.
+static inline int test_open_fds(void)
+{
+    int n = 0;
+    DIR *d = opendir("/proc/self/fd");
+    assert_non_null(d);
+    while (readdir(d) != NULL) {
+        n++;
+    }
+    closedir(d);
+    return n;
 }
 
 // assert_err fails the test unless `x` is the error `want` with a sentence that contains `words`.

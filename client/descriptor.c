@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/descriptor.h"
 
+#include "base/fd.h"
+
 #include <errno.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -43,29 +45,12 @@ static hth_err descriptor_connect(hearth *h)
     return HTH_OK;
 }
 
-static ssize_t descriptor_send(int to, int fd)
-{
-    char zero[DESCRIPTOR_BYTES] = {0};
-    union {
-        struct cmsghdr head;
-        char space[CMSG_SPACE(sizeof(int))];
-    } control;
-    struct iovec v = {zero, sizeof zero};
-    struct msghdr m = {
-        .msg_iov = &v, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
-    memset(&control, 0, sizeof control);
-    control.head.cmsg_level = SOL_SOCKET;
-    control.head.cmsg_type = SCM_RIGHTS;
-    control.head.cmsg_len = CMSG_LEN(sizeof fd);
-    memcpy(CMSG_DATA(&control.head), &fd, sizeof fd);
-    return sendmsg(to, &m, MSG_NOSIGNAL);
-}
-
 // descriptor_exchange sends a descriptor over the connection that is there.
 static hth_err descriptor_exchange(hearth *h, int fd, uint64_t *handle)
 {
+    static const char zero[DESCRIPTOR_BYTES];
     uint8_t answer[DESCRIPTOR_BYTES];
-    if (descriptor_send(h->channel, fd) != DESCRIPTOR_BYTES ||
+    if (!hth_fd_send(h->channel, zero, sizeof zero, fd, 0) ||
         recv(h->channel, answer, sizeof answer, MSG_WAITALL) != DESCRIPTOR_BYTES) {
         descriptor_drop(h);
         return hth_fail(HTH_EIO, "%s takes no descriptors", h->url);

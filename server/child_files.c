@@ -4,6 +4,7 @@
 // come with it are not taken.
 #include "server/child_files.h"
 
+#include "base/fd.h"
 #include "base/log.h"
 #include "base/settings.h"
 #include "modelstore/paths.h"
@@ -26,37 +27,12 @@ typedef struct files_answer {
     char detail[700];
 } files_answer;
 
-typedef union files_space {
-    struct cmsghdr head;
-    char bytes[CMSG_SPACE(sizeof(int))];
-} files_space;
-
 // ---- the child's side
 
 static struct {
     int socket;
     pthread_mutex_t lock; // one question at a time
 } files = {.socket = -1, .lock = PTHREAD_MUTEX_INITIALIZER};
-
-static ssize_t files_receive(int socket, files_answer *a, int *fd)
-{
-    files_space space = {.bytes = {0}};
-    struct iovec part = {a, sizeof *a};
-    struct msghdr m = {.msg_iov = &part,
-                       .msg_iovlen = 1,
-                       .msg_control = space.bytes,
-                       .msg_controllen = sizeof space.bytes};
-    ssize_t n;
-    do {
-        n = recvmsg(socket, &m, MSG_CMSG_CLOEXEC);
-    } while (n < 0 && errno == EINTR);
-    const struct cmsghdr *c = n > 0 ? CMSG_FIRSTHDR(&m) : NULL;
-    *fd = -1;
-    if (c != NULL && c->cmsg_type == SCM_RIGHTS && c->cmsg_len == CMSG_LEN(sizeof *fd)) {
-        memcpy(fd, CMSG_DATA(c), sizeof *fd);
-    }
-    return n;
-}
 
 static hth_err files_ask(void *ctx, hth_open_use use, const char *path, int *fd)
 {
@@ -72,7 +48,7 @@ static hth_err files_ask(void *ctx, hth_open_use use, const char *path, int *fd)
     size_t all = offsetof(files_question, path) + bytes;
     pthread_mutex_lock(&files.lock);
     bool told = send(files.socket, &q, all, MSG_NOSIGNAL) == (ssize_t)all &&
-                files_receive(files.socket, &a, fd) == (ssize_t)sizeof a;
+                hth_fd_receive(files.socket, &a, sizeof a, fd, 0);
     pthread_mutex_unlock(&files.lock);
     if (!told) {
         return hth_fail(HTH_EIO, "cannot open '%s': hearthd does not answer", path);
@@ -110,23 +86,6 @@ static hth_err files_open(const char *store, hth_open_use use, const char *path,
     return hth_open_here(use, path, fd);
 }
 
-static bool files_send(int socket, const files_answer *a, int fd)
-{
-    files_space space = {.bytes = {0}};
-    struct iovec part = {(void *)a, sizeof *a};
-    struct msghdr m = {.msg_iov = &part, .msg_iovlen = 1};
-    if (fd >= 0) {
-        m.msg_control = space.bytes;
-        m.msg_controllen = sizeof space.bytes;
-        struct cmsghdr *c = CMSG_FIRSTHDR(&m);
-        c->cmsg_level = SOL_SOCKET;
-        c->cmsg_type = SCM_RIGHTS;
-        c->cmsg_len = CMSG_LEN(sizeof fd);
-        memcpy(CMSG_DATA(c), &fd, sizeof fd);
-    }
-    return sendmsg(socket, &m, MSG_NOSIGNAL) == (ssize_t)sizeof *a;
-}
-
 void hth_child_files_serve(int socket, const char *store)
 {
     files_question q;
@@ -148,7 +107,7 @@ void hth_child_files_serve(int socket, const char *store)
         if (a.err != HTH_OK) {
             snprintf(a.detail, sizeof a.detail, "%s", hth_err_detail());
         }
-        open = files_send(socket, &a, fd);
+        open = hth_fd_send(socket, &a, sizeof a, fd, 0);
         if (fd >= 0) {
             close(fd);
         }

@@ -7,7 +7,6 @@
 #include "base/thread.h"
 #include "modelstore/paths.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
@@ -57,17 +56,6 @@ static void fixture_close(fixture *f)
     assert_int_equal(test_remove(f->dir), 0);
 }
 
-static int open_fds(void)
-{
-    int n = 0;
-    DIR *d = opendir("/proc/self/fd");
-    while (readdir(d) != NULL) {
-        n++;
-    }
-    closedir(d);
-    return n;
-}
-
 static void test_opens(void **state)
 {
     fixture f;
@@ -75,7 +63,7 @@ static void test_opens(void **state)
     char text[5] = "", fifo[80];
     int fd;
     fixture_open(&f);
-    int before = open_fds();
+    int before = test_open_fds();
     assert_err(hth_open_data(f.file, &file), HTH_EDENIED, "was not named by a user");
     assert_err(hth_open_scratch(f.dir, &fd), HTH_EDENIED, "was not named by a user");
     assert_ok(hth_paths_keep(f.s, (hth_named_path){HTH_OPEN_DATA, f.file}));
@@ -96,7 +84,7 @@ static void test_opens(void **state)
     assert_int_equal(mkfifo(fifo, 0600), 0);
     assert_ok(hth_paths_keep(f.s, (hth_named_path){HTH_OPEN_DATA, fifo}));
     assert_err(hth_open_data(fifo, &file), HTH_EINVAL, "a FIFO, not a regular file");
-    assert_int_equal(open_fds(), before);
+    assert_int_equal(test_open_fds(), before);
     fixture_close(&f);
 }
 

@@ -3,6 +3,7 @@
 #include "server/child_link.h"
 
 #include "base/alloc.h"
+#include "base/fd.h"
 
 #include <errno.h>
 #include <string.h>
@@ -115,25 +116,9 @@ hth_err hth_child_link_record(const hth_child_head *head, const char *body, size
 
 // ---- descriptors
 
-typedef union fd_space {
-    struct cmsghdr head;
-    char bytes[CMSG_SPACE(sizeof(int))];
-} fd_space;
-
 hth_err hth_child_fd_send(int socket, uint32_t number, int fd)
 {
-    fd_space space = {.bytes = {0}};
-    struct iovec part = {&number, sizeof number};
-    struct msghdr m = {.msg_iov = &part,
-                       .msg_iovlen = 1,
-                       .msg_control = space.bytes,
-                       .msg_controllen = sizeof space.bytes};
-    struct cmsghdr *c = CMSG_FIRSTHDR(&m);
-    c->cmsg_level = SOL_SOCKET;
-    c->cmsg_type = SCM_RIGHTS;
-    c->cmsg_len = CMSG_LEN(sizeof fd);
-    memcpy(CMSG_DATA(c), &fd, sizeof fd);
-    return sendmsg(socket, &m, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)sizeof number
+    return hth_fd_send(socket, &number, sizeof number, fd, MSG_DONTWAIT)
                ? HTH_OK
                : hth_fail_errno(errno, "cannot pass shared memory on");
 }
@@ -141,23 +126,9 @@ hth_err hth_child_fd_send(int socket, uint32_t number, int fd)
 // fd_next takes the next descriptor and its number; it never waits.
 static hth_err fd_next(int socket, uint32_t *number, int *fd)
 {
-    fd_space space = {.bytes = {0}};
-    struct iovec part = {number, sizeof *number};
-    struct msghdr m = {.msg_iov = &part,
-                       .msg_iovlen = 1,
-                       .msg_control = space.bytes,
-                       .msg_controllen = sizeof space.bytes};
-    ssize_t n;
-    do {
-        n = recvmsg(socket, &m, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
-    } while (n < 0 && errno == EINTR);
-    const struct cmsghdr *c = n > 0 ? CMSG_FIRSTHDR(&m) : NULL;
-    *fd = -1;
-    if (c == NULL || c->cmsg_type != SCM_RIGHTS || c->cmsg_len != CMSG_LEN(sizeof *fd)) {
-        return hth_fail(HTH_EIO, "shared memory did not arrive");
-    }
-    memcpy(fd, CMSG_DATA(c), sizeof *fd);
-    return HTH_OK;
+    return hth_fd_receive(socket, number, sizeof *number, fd, MSG_DONTWAIT) && *fd >= 0
+               ? HTH_OK
+               : hth_fail(HTH_EIO, "shared memory did not arrive");
 }
 
 uint32_t hth_child_file(uint32_t slot, int i)

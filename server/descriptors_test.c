@@ -12,7 +12,6 @@
 
 #include <nng/protocol/reqrep0/req.h>
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -84,24 +83,12 @@ static hth_err map(nng_socket s, uint64_t handle, uint64_t bytes)
     return err;
 }
 
-static int descriptors(void)
-{
-    int n = 0;
-    DIR *d = opendir("/proc/self/fd");
-    assert_non_null(d);
-    while (readdir(d) != NULL) {
-        n++;
-    }
-    closedir(d);
-    return n;
-}
-
 static void wait_descriptors(int want)
 {
-    for (int i = 0; i < 60000 && descriptors() != want; i++) {
+    for (int i = 0; i < 60000 && test_open_fds() != want; i++) {
         fake_nap();
     }
-    assert_int_equal(descriptors(), want);
+    assert_int_equal(test_open_fds(), want);
 }
 
 static void test_once(void **state)
@@ -143,13 +130,13 @@ static void test_limit(void **state)
     uint64_t last = 0;
     int before = hth_accept_count();
     assert_true(pass_one(&f->pass, f->memfd) != 0);
-    int connected = descriptors();
+    int connected = test_open_fds();
     for (int i = 1; i < 64; i++) {
         last = pass_one(&f->pass, f->memfd);
         assert_true(last != 0);
     }
     assert_int_equal(pass_one(&f->pass, f->memfd), 0); // the 65th
-    assert_int_equal(descriptors(), connected + 63);
+    assert_int_equal(test_open_fds(), connected + 63);
     assert_ok(map(f->socket, last, 4096));
     assert_true(pass_one(&f->pass, f->memfd) != 0); // there is room again
     pass_end(&f->pass);
@@ -208,7 +195,7 @@ static void test_rules(void **state)
         size_t n;
         int count;
     } bad[] = {{zero, 8, 0}, {zero, 8, 2}, {zero, 8, 4}, {one, 8, 1}, {zero, 3, 1}, {zero, 9, 1}};
-    int before = descriptors();
+    int before = test_open_fds();
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         int fd = dial(f, hello, sizeof hello);
         give(fd, bad[i].bytes, bad[i].n, fds, bad[i].count);

@@ -80,17 +80,6 @@ static pid_t stop_engine(void)
     return pid;
 }
 
-static int count_fds(void)
-{
-    DIR *d = opendir("/proc/self/fd");
-    int n = 0;
-    while (readdir(d) != NULL) {
-        n++;
-    }
-    closedir(d);
-    return n;
-}
-
 static int count_mappings(void)
 {
     FILE *f = fopen("/proc/self/maps", "r");
@@ -358,13 +347,13 @@ static void test_cannot_open(void **state)
 {
     hth_engine *e;
     char dir[] = "/tmp/hearth-child-XXXXXX";
-    int fds = count_fds();
+    int fds = test_open_fds();
     assert_non_null(mkdtemp(dir));
     assert_err(hth_engine_open(&(hth_engine_config){.device = "cpu:threads=0", .child_store = dir},
                                NULL, &e),
                HTH_EINVAL, "threads");
     assert_null(e);
-    assert_int_equal(count_fds(), fds);
+    assert_int_equal(test_open_fds(), fds);
     assert_int_equal(engine_pid(), 0);
     assert_int_equal(test_remove(dir), 0);
 }
@@ -620,7 +609,7 @@ static void test_nothing_is_left(void **state)
     for (int i = 0; i < 100; i++) {
         wait_ready(f.engine);
         if (i == 1) {
-            fds = count_fds();
+            fds = test_open_fds();
             mappings = count_mappings();
         }
         pid_t pid = kill_engine(SIGKILL);
@@ -632,7 +621,7 @@ static void test_nothing_is_left(void **state)
     }
     wait_ready(f.engine);
     assert_int_equal(classify(f.engine, images.data), 355);
-    assert_int_equal(count_fds(), fds);
+    assert_int_equal(test_open_fds(), fds);
     assert_int_equal(count_mappings(), mappings);
     int64_t n;
     hth_store_entry *list;
@@ -705,7 +694,7 @@ static void test_kept(void **state)
     assert_ok(call_run(f.engine, &copied));
     assert_null(copied.r.kept);
     size_t bytes = copied.out[0].bytes;
-    int mappings = count_mappings(), fds = count_fds();
+    int mappings = count_mappings(), fds = test_open_fds();
     float *zeros = calloc((size_t)images.shape[0], 256);
     void *was[3]; // algorithms measured meanwhile may change an answer's last bits
     for (int i = 0; i < 3; i++) {
@@ -729,7 +718,7 @@ static void test_kept(void **state)
         free(was[i]);
     }
     assert_int_equal(count_mappings(), mappings);
-    assert_int_equal(count_fds(), fds);
+    assert_int_equal(test_open_fds(), fds);
     hth_request_tensor one = input_of(1, images.data);
     for (int i = 0; i < 3000; i++) { // more than there are slots
         call again;
