@@ -6,11 +6,14 @@
 
 #include <math.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 // Elements after which it is looked whether the reading is canceled.
 #define READER_LOOKS 65536
+// The most bytes of a token that an error quotes.
+#define READER_QUOTES 24
 
 static bool is_space(char c)
 {
@@ -109,13 +112,39 @@ static double number_real(const char *p, const char *end)
     return negative ? -v : v;
 }
 
+// token_end returns where the token at r->p ends, which is a byte long at least, where there is
+// one.
+static const char *token_end(const reader *r)
+{
+    static const char ends[] = " \t\r\n,:\"[]{}";
+    const char *p = r->p;
+    bool text = p < r->end && *p == '"', alone = p < r->end && strchr(ends, *p) != NULL;
+    p += p < r->end;
+    while (p < r->end && (text ? *p != '"' : !alone && strchr(ends, *p) == NULL)) {
+        p += text && *p == '\\' && p + 1 < r->end ? 2 : 1;
+    }
+    return p + (text && p < r->end);
+}
+
+// token_refuse quotes the token at r->p, or the beginning of a long one: it is not `what`.
+static hth_err token_refuse(const reader *r, const char *what)
+{
+    const char *end = token_end(r);
+    bool all = end - r->p <= READER_QUOTES;
+    end = all ? end : r->p + READER_QUOTES;
+    for (int i = 0; !all && i < 3 && ((unsigned char)*end & 0xC0) == 0x80; i++) {
+        end--; // it was in the middle of a character
+    }
+    return hth_fail(HTH_EINVAL, "'%.*s%s' is not %s", (int)(end - r->p), r->p, all ? "" : "..",
+                    what);
+}
+
 static hth_err put_real(reader *r)
 {
     bool whole;
     const char *end = number_end(r->p, &whole);
     if (end == NULL) {
-        return hth_fail(HTH_EINVAL, "'%.*s' is not a number",
-                        (int)(r->end - r->p > 16 ? 16 : r->end - r->p), r->p);
+        return token_refuse(r, "a number");
     }
     double v = number_real(r->p, end);
     if (isinf(v)) {
@@ -151,11 +180,10 @@ static hth_err put_integer(reader *r)
         v = v * 10 + digit;
     }
     if (end == NULL || !whole || !fits || v > (negative ? below : most)) {
-        int n = 0;
-        while (n < 24 && n < r->end - r->p && strchr(",]", r->p[n]) == NULL) {
-            n++;
-        }
-        return hth_fail(HTH_EINVAL, "'%.*s' is not an %s", n, r->p, hth_dtype_name(r->dtype));
+        const char *name = hth_dtype_name(r->dtype);
+        char what[24];
+        snprintf(what, sizeof what, "%s %s", name[0] == 'U' ? "a" : "an", name);
+        return token_refuse(r, what);
     }
     v = negative ? 0 - v : v;
     memcpy(r->out, &v, r->size); // little-endian

@@ -175,6 +175,42 @@ static void test_generate(void **state)
     generate_says(state, "/v2/models/none/generate", "{\"INPUT0\":1}", 404, "unknown model");
 }
 
+// What is no element is quoted as far as it goes, and no further.
+static void test_quoted(void **state)
+{
+    static const struct {
+        const char *model, *datatype, *data, *words;
+    } bad[] = {
+        {"ident", "FP32", "[NaN]", ": 'NaN' is not a number"},
+        {"ident", "FP32", "[1, NaN , 2]", ": 'NaN' is not a number"},
+        {"ident", "FP32", "[1,-Infinity,2]", ": '-Infinity' is not a number"},
+        {"ident", "FP32", "[1,true\t]", ": 'true' is not a number"},
+        {"ident", "FP32", "[1,\"a, ]\",3]", ": '\\\"a, ]\\\"' is not a number"},
+        {"ident", "FP32", "[1,]", ": ']' is not a number"},
+        {"ident", "FP32", "[1,[2],3]", ": '[' is not a number"},
+        {"ident", "FP32", "[01,2]", ": '01' is not a number"},
+        {"ident", "FP32", "[abcdefghijklmnopqrstuvwxyz]", ": 'abcdefghijklmnopqrstuvwx..' is"},
+        {"ident", "FP32", "[abcdefghijklmnopqrstuvw\u00e9f]", ": 'abcdefghijklmnopqrstuvw..' is"},
+        {"ident", "FP32",
+         "[\x80\x80\x80\x80\x80\x80\x80\x80\x80\x80\x80\x80\x80\x80\x80\x80\x80\x80\x80\x80\x80\x80"
+         "\x80\x80"
+         "\x80\x80\x80]",
+         ": '?????????????????????..' is not a number"},
+        {"i8", "INT8", "[ 300 , 1]", ": '300' is not an INT8"},
+        {"i8", "INT8", "[1.5 , 1]", ": '1.5' is not an INT8"},
+        {"u8", "UINT8", "[\n-1\n]", ": '-1' is not a UINT8"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        char path[64], json[256];
+        snprintf(path, sizeof path, "/v2/models/%s/infer", bad[i].model);
+        snprintf(
+            json, sizeof json,
+            "{\"inputs\":[{\"name\":\"INPUT0\",\"shape\":[3],\"datatype\":\"%s\",\"data\":%s}]}",
+            bad[i].datatype, bad[i].data);
+        generate_says(state, path, json, 400, bad[i].words);
+    }
+}
+
 // A stream is one server-sent event, in chunks; what fails is a JSON error.
 static void test_generate_stream(void **state)
 {
@@ -233,6 +269,7 @@ int main(void)
         cmocka_unit_test(test_bomb),
         cmocka_unit_test(test_generate),
         cmocka_unit_test(test_generate_stream),
+        cmocka_unit_test(test_quoted),
     };
     return cmocka_run_group_tests(tests, rig_setup, rig_teardown);
 }
