@@ -225,8 +225,9 @@ hth_err hth_checkpoint_find(hth_store *store, const char *job, json_t **doc)
         *doc = NULL;
         err = HTH_ENOENT;
     }
-    return err == HTH_ENOENT
-               ? hth_fail(err, "job '%s' has no checkpoint; `hearth jobs` lists what there is", job)
+    return err == HTH_ENOENT || err == HTH_EINVAL // what can be no name has none
+               ? hth_fail(HTH_ENOENT,
+                          "job '%s' has no checkpoint; `hearth jobs` lists what there is", job)
                : err;
 }
 

@@ -49,7 +49,8 @@ hth_err hth_checkpoint_job(const json_t *args, char out[HTH_CHECKPOINT_JOB]);
 void hth_checkpoint_tenant(const json_t *args, char out[HTH_TENANT]);
 // hth_checkpoint_is tells a training job's checkpoint from a model of such a name. Any thread.
 bool hth_checkpoint_is(hth_store *store, const char *model);
-// hth_checkpoint_find reads the meta of a job's checkpoint. HTH_ENOENT.
+// hth_checkpoint_find reads the meta of a job's checkpoint. HTH_ENOENT: there is none, perhaps
+// because nothing can have such a name.
 hth_err hth_checkpoint_find(hth_store *store, const char *job, json_t **doc);
 // hth_checkpoint_list stores a JSON array of the names of all jobs that have one.
 hth_err hth_checkpoint_list(hth_store *store, json_t **names);

@@ -3,6 +3,7 @@
 #include "client/embed.h"
 
 #include "base/alloc.h"
+#include "server/arguments.h"
 #include "server/query.h"
 #include "server/server.h"
 
@@ -55,9 +56,10 @@ void hth_embed_close(hth_embedded *e)
 
 hth_err hth_embed_plan(const char *arguments, char **json)
 {
-    json_t *args = json_loads(arguments, 0, NULL), *doc = NULL;
-    hth_err err = args != NULL ? hth_query_problem(args, &doc)
-                               : hth_fail(HTH_EINVAL, "the arguments are not JSON");
+    json_t *args, *doc = NULL;
+    hth_err err = hth_arguments_read("plan", arguments, &args);
+    err = err == HTH_OK ? hth_arguments_check("plan", args) : err;
+    err = err == HTH_OK ? hth_query_problem(args, &doc) : err;
     char *text = err == HTH_OK ? json_dumps(doc, JSON_COMPACT) : NULL;
     *json = text != NULL ? hth_strdup(text) : NULL;
     if (err == HTH_OK && *json == NULL) {

@@ -4,6 +4,7 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
+#include "server/arguments.h"
 #include "server/catalog.h"
 #include "server/job_paths.h"
 #include "server/verify.h"
@@ -215,9 +216,12 @@ static hth_err request_take(hth_slot *s)
 
 static hth_err request_files(hth_slot *s)
 {
-    json_t *args = json_loads(s->q->query->arguments, 0, NULL);
+    const Hearth__Query *q = s->q->query;
+    json_t *args;
+    HTH_TRY(hth_arguments_read(q->what, q->arguments, &args));
     hth_err err = request_take(s);
     err = err == HTH_OK ? request_paths(s, args, s->r.n_files) : err;
+    err = err == HTH_OK ? hth_arguments_check(q->what, args) : err;
     err = err == HTH_OK ? hth_job_paths_keep(s->d->store, args) : err;
     json_decref(args);
     return err;

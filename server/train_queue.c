@@ -172,7 +172,7 @@ static hth_err entry_open(hth_train_queue *q, hth_train_entry *e, hth_request *r
     } else {
         err = hth_train_queue_may(q, e->job, r);
         // nobody's so far; what can be no name is refused when it is its turn
-        err = err == HTH_ENOENT || err == HTH_EINVAL ? HTH_OK : err;
+        err = err == HTH_ENOENT ? HTH_OK : err;
     }
     const hth_train_entry *same = hth_train_queue_find(q, e->job);
     bool taken = same != NULL && (!entry_own(same) || (same->paused && same->work != NULL));

@@ -2,6 +2,7 @@
 #include "server/verify.h"
 
 #include "base/alloc.h"
+#include "server/arguments.h"
 #include "server/catalog.h"
 
 #include <jansson.h>
@@ -37,14 +38,12 @@ static hth_err verify_run(hth_store *s, const json_t *args, verify_answer *a,
 {
     char name[201];
     int version = 0;
-    const json_t *model = json_object_get(args, "model");
+    HTH_TRY(hth_arguments_check("verify", args));
+    const char *model = json_string_value(json_object_get(args, "model"));
     if (model == NULL) {
         return hth_store_verify_all(s, NULL, 0, verify_progress, verify_damage, a, out);
     }
-    if (!json_is_string(model)) {
-        return hth_fail(HTH_EINVAL, "'model' is not a text");
-    }
-    HTH_TRY(hth_catalog_parse(json_string_value(model), name, &version));
+    HTH_TRY(hth_catalog_parse(model, name, &version));
     return hth_store_verify_all(s, name, version, verify_progress, verify_damage, a, out);
 }
 
@@ -53,11 +52,10 @@ hth_err hth_verify_answer(hth_store *s, const char *arguments, hth_progress_fn p
 {
     verify_answer a = {progress, ctx, json_array()};
     hth_store_verified v;
-    json_t *args = json_loads(arguments[0] != 0 ? arguments : "{}", 0, NULL);
+    json_t *args;
     *json = NULL;
-    hth_err err = json_is_object(args)
-                      ? verify_run(s, args, &a, &v)
-                      : hth_fail(HTH_EINVAL, "the arguments of 'verify' are not a JSON object");
+    hth_err err = hth_arguments_read("verify", arguments, &args);
+    err = err == HTH_OK ? verify_run(s, args, &a, &v) : err;
     json_decref(args);
     if (err != HTH_OK) {
         json_decref(a.damaged);

@@ -35,6 +35,23 @@ JSON = [  # an input, what is said
     ({'name': 'image', 'shape': [1, 1, 2, 2], 'datatype': 'FP32', 'data': [0] * 4}, 'Expected [-1,1,8,8], got [1,1,2,2]'),
     ({'name': 'image', 'shape': [1, 1, 8, 8], 'datatype': 'INT8', 'data': [0] * 64}, "expects 'FP32', of shape [-1,1,8,8]"),
     ({'name': 'picture', 'shape': [1, 1, 8, 8], 'datatype': 'FP32', 'data': [0] * 64}, SIGNATURE)]
+ARGUMENTS = [  # a question, its arguments, the error, what is said
+    ('job', {'job': 42}, hearth.InvalidArgument, "'job' must be a string, not a number"),
+    ('pause', {'job': ['a']}, hearth.InvalidArgument, "'job' must be a string, not a list"),
+    ('cancel', {}, hearth.InvalidArgument, "which job? the argument 'job' is missing"),
+    ('resume', {'job': ''}, hearth.InvalidArgument, "which job? the argument 'job' is missing"),
+    ('job', {'job': '../x'}, hearth.NotFound, "there is no job '../x'; `hearth jobs` lists what there is"),
+    ('job', {'job': 'a:1'}, hearth.NotFound, "there is no job 'a:1'"),
+    ('job', {'job': 'x' * 195}, hearth.NotFound, "there is no job 'xxx"),
+    ('model', {'model': 7}, hearth.InvalidArgument, "'model' must be a string, not a number"),
+    ('unload', {'model': {}}, hearth.InvalidArgument, "'model' must be a string, not an object"),
+    ('verify', {'model': 1}, hearth.InvalidArgument, "'model' must be a string, not a number"),
+    ('load', {'model': 'digits', 'pin': 1}, hearth.InvalidArgument, "'pin' must be true or false, not a number"),
+    ('load', {'model': 'digits', 'on': 0}, hearth.InvalidArgument, "'on' must be a string, not a number"),
+    ('plan', {'model': 'digits', 'budget': 1 << 20}, hearth.InvalidArgument, "'budget' must be a string, not a number"),
+    ('bench', {'model': 'digits', 'batch': '8', 'seconds': 0}, hearth.InvalidArgument, "'batch' must be a number, not a string"),
+    ('train', {'model': 'digits', 'loss': 'mse', 'freeze': 'conv*'}, hearth.InvalidArgument, "'freeze' must be a list of strings, not a string"),
+    ('train', {'model': 'digits', 'loss': 'mse', 'no_shuffle': 1}, hearth.InvalidArgument, "'no-shuffle' must be true or false, not a number")]
 
 
 class Inputs(unittest.TestCase):
@@ -134,6 +151,14 @@ class Inputs(unittest.TestCase):
             with self.assertRaises(hearth.NotFound) as e:
                 c.infer('digit', np.zeros((1, 1, 8, 8), np.float32))
             self.assertIn("did you mean 'digits'?", str(e.exception))
+
+    def test_arguments(self):
+        """What is of another type than it must be is not taken for what nobody has said."""
+        with hearth.Client(self.url) as c:
+            for question, arguments, error, sentence in ARGUMENTS:
+                with self.subTest(question=question, arguments=arguments), self.assertRaises(error) as e:
+                    c.query(question, **arguments)
+                self.assertIn(sentence, str(e.exception))
 
     def test_no_samples(self):
         """A batch of nothing is answered with nothing, whatever way it takes."""
