@@ -72,6 +72,7 @@ typedef struct hth_route {
     int device;
     uint32_t tried; // devices, by bits
     uint32_t later; // of these, that had no memory now, and did not have it wait
+    int older;      // of a load: the version that still answers on a device where it failed
 } hth_route;
 
 struct hth_request {
@@ -115,9 +116,11 @@ struct hth_request {
     hth_request_tensor *outputs; // what place filled; valid until done returns
     int n_outputs;
     hth_kept *kept; // not NULL: place took an offer; `done` takes it over (hth_engine_release)
-    int version;    // of the model that answered
-    bool batched;   // its outputs' first dimension is a batch
-    char *json;     // answer of a query, hth_alloc'd: `done` takes it over
+    // of the model that answered; of a load that failed because a newer version was refused: the
+    // one that still answers, 0: none
+    int version;
+    bool batched; // its outputs' first dimension is a batch
+    char *json;   // answer of a query, hth_alloc'd: `done` takes it over
     uint64_t submitted_ns, started_ns, finished_ns;
     hth_request *next; // the engine's
     hth_route route;   // the router's

@@ -42,6 +42,7 @@ typedef struct load_call {
     hth_batching batching;            // .. from this
     bool respelled;                   // its precision was, from this
     char precision[HTH_PRECISION_TEXT];
+    bool left;   // of the model, after that was undone, the store has a version
     hth_err why; // the removal's reason
     char sentence[512];
 } load_call;
@@ -241,10 +242,12 @@ static hth_err load_read(load_call *l)
     return err;
 }
 
-// load_undo removes what was made, with its bytes, and puts back what was set.
+// load_undo removes what was made, with its bytes, and puts back what was set; then it looks for
+// what is left.
 static void load_undo(load_call *l)
 {
     uint64_t files, bytes;
+    int latest = 0;
     bool made = l->n_made > 0;
     if (l->rebatched) {
         (void)hth_batching_change(l->c.h->store, l->c.args.name, NULL, &l->batching);
@@ -258,6 +261,8 @@ static void load_undo(load_call *l)
     if (made) {
         (void)hth_store_gc(l->c.h->store, &files, &bytes);
     }
+    (void)hth_store_latest(l->c.h->store, l->c.args.name, &latest);
+    l->left = latest > 0 && !hth_http_unloaded_has(l->c.h, l->c.args.name);
 }
 
 static void load_done(load_call *l, hth_err err, const char *sentence)
@@ -304,11 +309,13 @@ static load_call *load_new(hth_http *h, struct evhttp_request *req, const hth_ht
     return l;
 }
 
-// `files`: the client's own were read; else the store's.
+// `files`: the client's own were read; else the store's. A model with a version that answers, or
+// may do so with the next request, is not without one.
 static void load_refuse(hth_http_call *c, bool files)
 {
     const char *name = c->args.name;
     hth_err err = c->r.err;
+    bool none = c->r.version == 0 && !((const load_call *)c)->left;
     bool wrong = err == HTH_EINVAL || err == HTH_ENOTSUP || (files && err == HTH_ECORRUPT);
     if (err == HTH_ENOENT) {
         hth_http_fail(c->h, c->req, HTTP_INTERNAL,
@@ -317,7 +324,8 @@ static void load_refuse(hth_http_call *c, bool files)
         hth_http_fail(c->h, c->req, 413, "failed to load '%s': %s", name, c->r.detail);
     } else {
         hth_http_fail(c->h, c->req, wrong ? HTTP_BADREQUEST : HTTP_INTERNAL,
-                      "failed to load '%s', no version is available: %s", name, c->r.detail);
+                      "failed to load '%s'%s: %s", name, none ? ", no version is available" : "",
+                      c->r.detail);
     }
 }
 
@@ -331,6 +339,7 @@ static void load_keep(load_call *next, const load_call *l)
 {
     memcpy(next->made, l->made, sizeof next->made);
     next->n_made = l->n_made;
+    next->c.r.version = l->c.r.version;
     next->rebatched = l->rebatched;
     next->batching = l->batching;
     next->respelled = l->respelled;

@@ -167,6 +167,45 @@ static void test_refused(void **state)
     free(junk);
 }
 
+// answered asks a model over HTTP for an inference.
+static int answered(void **state, const char *model)
+{
+    char path[80];
+    snprintf(path, sizeof path, "/v2/models/%s/infer", model);
+    reply r = post(port_of(state), path,
+                   "{\"inputs\":[{\"name\":\"INPUT0\",\"shape\":[2],\"datatype\":\"FP32\",\"data\":"
+                   "[5,6]}]}",
+                   NULL, 0);
+    int status = r.status;
+    reply_free(&r);
+    return status;
+}
+
+// What a refusal says of the model is so: it has a version that answers, or it has none.
+static void test_still(void **state)
+{
+    static const char file[] = "file:1/model.onnx", none[] = "'still', no version is available: ";
+    static const char tf32[] = "{\"parameters\":{\"precision\":{\"string_value\":\"tf32\"}}}";
+    char *ident = file_base64("ident.onnx"), *junk = base64("hello, this is no model", 23);
+    load_says(state, "still", "{}", file, junk, 400, none);
+    load_says(state, "still", tf32, file, ident, 400, none);
+    load_says(state, "still", "{}", file, ident, 200, "");
+    for (int i = 0; i < 2; i++) {
+        load_says(state, "still", "{}", file, junk, 400, "failed to load 'still': not an O");
+        load_says(state, "still", "{\"foo\":1}", NULL, NULL, 400,
+                  "failed to load 'still': a model c");
+        load_says(state, "still", tf32, NULL, NULL, 400, "failed to load 'still': ");
+        assert_int_equal(answered(state, "still"), 200);
+    }
+    reply r = post(port_of(state), "/v2/repository/models/still/unload", "", NULL, 0);
+    assert_int_equal(r.status, 200);
+    reply_free(&r);
+    load_says(state, "still", "{}", file, junk, 400, none);
+    assert_int_equal(answered(state, "still"), 404);
+    free(ident);
+    free(junk);
+}
+
 // Of several files the last one is the second: nothing of the first stays.
 static void test_second_refused(void **state)
 {
@@ -268,7 +307,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_load),           cmocka_unit_test(test_batching),
         cmocka_unit_test(test_precision),      cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_second_refused), cmocka_unit_test(test_damaged),
+        cmocka_unit_test(test_second_refused), cmocka_unit_test(test_still),
+        cmocka_unit_test(test_damaged),
     };
     return cmocka_run_group_tests(tests, rig_setup, rig_teardown);
 }

@@ -143,12 +143,14 @@ static hth_err load_bring(hth_models *ms, hth_model *m, int pin, hth_request *r)
 }
 
 // load_refused fails as a newer version than the one that serves a name did, if one was refused.
-static hth_err load_refused(const hth_name *n)
+static hth_err load_refused(const hth_name *n, hth_request *r)
 {
-    return n->refused > n->serving->version
-               ? hth_fail(n->why_err, "version %d is not served, version %d goes on: %s",
-                          n->refused, n->serving->version, n->why)
-               : HTH_OK;
+    if (n->refused <= n->serving->version) {
+        return HTH_OK;
+    }
+    r->version = n->serving->version;
+    return hth_fail(n->why_err, "version %d was refused, version %d still answers: %s", n->refused,
+                    n->serving->version, n->why);
 }
 
 // *list: where it waits: the newest version is being made ready, or there is no room now.
@@ -165,7 +167,7 @@ static hth_err load_try(hth_loads *l, hth_request *r, const load_args *a, hth_re
         *list = &l->behind;
         return HTH_OK;
     }
-    HTH_TRY(n != NULL ? load_refused(n) : HTH_OK);
+    HTH_TRY(n != NULL ? load_refused(n, r) : HTH_OK);
     hth_err err = load_bring(ms, m, a->pin, r);
     if (err != HTH_OK && fresh) {
         hth_model_drop(ms, m);
@@ -187,7 +189,7 @@ static hth_err load_serving(hth_loads *l, hth_request *r, const load_args *a, ht
         *list = &l->behind;
         return HTH_OK;
     }
-    HTH_TRY(n != NULL ? load_refused(n) : HTH_OK);
+    HTH_TRY(n != NULL ? load_refused(n, r) : HTH_OK);
     return load_answer(r, json_pack("{s:s, s:i}", "name", a->name, "version", version));
 }
 

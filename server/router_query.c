@@ -116,6 +116,7 @@ static void all_result(const router_all *a)
         }
     }
     r->err = why->err;
+    r->version = why->version;
     snprintf(r->detail, sizeof r->detail, "%s", why->err == HTH_OK ? "" : why->detail);
     if (r->err != HTH_OK) {
         hth_free(r->json);
@@ -291,6 +292,7 @@ static void load_done(hth_request *r)
     int device = r->route.device;
     bool lost = router_is_lost(n, r, r->err);
     bool again = r->err == HTH_ENOTSUP || r->err == HTH_ETOOBIG || r->err == HTH_ENODEVMEM || lost;
+    r->route.older = r->version > 0 ? r->version : r->route.older;
     router_sent(n, r);
     load_learn(n, r);
     if (lost) {
@@ -307,6 +309,8 @@ static void load_done(hth_request *r)
         }
     }
     if (!again || r->canceled || load_send(n, r) != HTH_OK) {
+        r->version =
+            r->err != HTH_OK ? r->route.older : 0; // another device failing ends it nowhere
         router_finish(r);
     }
 }

@@ -315,7 +315,7 @@ class Without(Case):
         self.assertEqual(load(70, **{'file:1/model.onnx': small})[0], 200)
         self.assertEqual(delay(), 70)
         status, _, text = load(90, **{'file:1/model.onnx': large})
-        self.assertEqual((status, 'version 1 goes on' in text), (413, True), text)
+        self.assertEqual((status, 'version 2 was refused, version 1 still answers: ' in text), (413, True), text)
         self.assertEqual(load(90, **{'file:2/model.onnx': 'AAAA'})[0], 400)
         s.stop()
         s.process = subprocess.Popen([HEARTHD, '--store', s.folder + '/store', '--http', f'127.0.0.1:{s.port}'], stdout=subprocess.PIPE,

@@ -179,14 +179,31 @@ class OneDevice(unittest.TestCase):
         self.everywhere()
         path = write('large.onnx', onnx_small.powers(4200, 4))
         said = self.s.hearth('import', self.m, path, code=1)
-        self.assertIn(f'{self.m}:{first + 1} is in the store, but version {first + 1} is not served, version {first} goes on: ', said)
+        self.assertIn(f'{self.m}:{first + 1} is in the store, but version {first + 1} was refused, version {first} still answers: needs', said)
         self.assertEqual(self.s.infer(self.m), (first, 8))
         said = self.s.hearth('import', self.m, path, code=1)  # it is tried again, and says so again
-        self.assertIn(f'version {first} goes on: ', said)
+        self.assertIn(f'version {first + 1} was refused, version {first} still answers: needs', said)
         self.assertEqual(self.s.infer(self.m), (first, 8))
         self.assertEqual(json.loads(self.s.hearth('--json', 'import', self.m, path, '--no-wait'))['unchanged'], True)
         version = self.put(4)
         self.assertEqual(self.s.infer(self.m), (version, 16))
+
+    def test_refused_file(self):
+        """What comes with a load and cannot be run: the answer does not say that there is no version while there is one."""
+        first = self.put(3)
+        self.everywhere()
+        bad = onnx_small.graph([('Reshape', ['c', 's'], ['z'], {}), ('ReduceSum', ['z'], ['r'], {'keepdims': 0}), ('Add', ['INPUT0', 'r'], ['OUTPUT0'], {})],
+                               [('INPUT0', 'FP32', (N, N))], [('OUTPUT0', 'FP32', (N, N))],
+                               [('c', 'FP32', (4,), [1.0] * 4), ('s', 'INT64', (1,), [5])])
+        for data, code, cause in ((onnx_small.powers(4200, 4), 413, 'needs at least'), (bad, 400, "model '.*(Reshape).*: .4. cannot become .5.")):
+            body = {'parameters': {'config': '{}', 'file:1/model.onnx': base64.b64encode(data).decode()}}
+            for model, begins in ((self.m, f"failed to load '{self.m}': version [0-9]+ was refused, version {first} still answers: "),
+                                  (self.m + 'new', f"failed to load '{self.m}new'(, no version is available|): ")):
+                status, answer = self.s.ask(f'/v2/repository/models/{model}/load', body)
+                self.assertEqual(status, code, answer)
+                self.assertRegex(answer['error'], '^' + begins + cause)
+            self.assertEqual(code == 400, ', no version is available: ' in answer['error'])
+            self.assertEqual(self.s.infer(self.m), (first, 8))
 
     def test_not_served(self):
         """An import of a name that nobody asked for waits for nothing, and loads nothing."""
