@@ -108,7 +108,7 @@ static hth_err local_answers(const char *path, uid_t *uid)
 hth_err hth_local_trusts(const char *path, bool system)
 {
     struct stat st;
-    uid_t uid;
+    uid_t uid = (uid_t)-1;
     if (lstat(path, &st) != 0) {
         return hth_fail(HTH_ENOENT, "there is no %s", path);
     }
