@@ -201,6 +201,112 @@ static void joined_samples_are_never_halved(void **state)
     fixture_close(&f);
 }
 
+// The evaluator of `data` in batches of `batch`, beside the rig's steps. HTH_ETOOBIG: has no room.
+static hth_err evaluator_open(rig *r, hth_train_spec *spec, const char *data, int64_t batch,
+                              hth_request *q, hth_evaluator **out)
+{
+    hth_train_part part = {data, batch, 0, 0, false, &r->site, -1};
+    hth_train_data d = {.n_inputs = 0};
+    hth_model *m;
+    *spec = r->spec;
+    spec->batch = batch;
+    assert_ok(hth_model_find(&r->models, "net", &m));
+    assert_ok(hth_train_data_open(&part, m, &d));
+    return hth_evaluator_open(&r->models, spec, r->t, &d, q, out);
+}
+
+// Evaluates; the loss. *turns: how many batches that took.
+static double evaluator_run(hth_evaluator *e, int *turns)
+{
+    json_t *found = NULL;
+    bool done = false;
+    for (*turns = 0; !done; ++*turns) {
+        assert_ok(hth_evaluator_turn(e, &done, &found));
+    }
+    double loss = json_number_value(json_object_get(found, "loss"));
+    json_decref(found);
+    return loss;
+}
+
+// A step gets another budget while an evaluation is half done: it begins anew in batches that fit,
+// and has the same loss; where none fits says so, and goes on when there is room again.
+static void evaluations_fit_another_budget(void **state)
+{
+    fixture f;
+    rig r;
+    char data[200];
+    hth_train_spec spec;
+    hth_request q = {.query = "train"};
+    hth_evaluator *e;
+    json_t *found = NULL;
+    int whole, smaller, again;
+    bool done;
+    fixture_open(&f, "cpu:mem=64MiB,threads=1");
+    prepare(&f, &image_net, data);
+    rig_make(&r, &image_net, 4, HTH_POLICY_HEARTH);
+    rig_prepare(&r);
+    assert_ok(evaluator_open(&r, &spec, data, 24, &q, &e));
+    double loss = evaluator_run(e, &whole);
+    assert_ok(hth_evaluator_turn(e, &done, &found)); // of another one, a part
+    assert_true(!done && found == NULL);
+    r.spec.budget = "50%";
+    assert_ok(hth_trainer_replan(r.t));
+    rig_prepare(&r);
+    assert_ok(hth_evaluator_refit(e));
+    double second = evaluator_run(e, &smaller);
+    print_message("# %d batches, then %d\n", whole, smaller);
+    assert_true(smaller > whole);
+    assert_true(fabs(second - loss) < 1e-5);
+    r.spec.budget = NULL; // what fits in less is kept
+    assert_ok(hth_trainer_replan(r.t));
+    rig_prepare(&r);
+    assert_ok(hth_evaluator_refit(e));
+    assert_true(evaluator_run(e, &again) == second && again == smaller);
+    hth_evaluator_close(e);
+    rig_close(&r);
+    fixture_close(&f);
+}
+
+// `job --budget` while a job with held-out data works: its evaluations go on, the last one is what
+// the published model's answers say, and a budget that is refused changes nothing.
+static void evaluations_go_on_under_another_budget(void **state)
+{
+    static const training *const all[] = {&unet, &image_net};
+    for (int i = 0; i < 2; i++) {
+        fixture f;
+        witness w;
+        char data[200], more[400];
+        double want[STEPS], loss, accuracy;
+        hth_err err;
+        fixture_open(&f, "cpu:mem=256MiB,threads=2");
+        prepare(&f, all[i], data);
+        snprintf(more, sizeof more, "{\"eval\": \"%s\", \"epochs\": 6, \"batch\": 12}", data);
+        json_t *q = arguments_of(all[i], data, more, want);
+        char *text = json_dumps(q, JSON_COMPACT);
+        train_three_steps(&f, &w, text); // of 12: an epoch and a half
+        assert_null(ask(&f, "job", "{\"job\": \"result\", \"budget\": \"4KiB\"}", &err));
+        assert_non_null(strstr(hth_err_detail(), "goes on under the budget that it had"));
+        json_t *row = ask(&f, "job", "{\"job\": \"result\", \"budget\": \"60%\"}", &err);
+        assert_ok(err);
+        witness_let_go();
+        assert_ok(call_wait(&w.c));
+        json_t *doc = json_loads(w.c.r.json, 0, NULL);
+        const json_t *held = json_object_get(doc, "held_out");
+        assert_int_equal(json_array_size(held), 6);
+        serve(&f, all[i], data, 0, &loss, &accuracy);
+        double got = json_number_value(json_object_get(json_array_get(held, 5), "loss"));
+        if (fabs(got - loss) > 1e-5 * (1 + loss)) {
+            fail_msg("%s: %g, served %g", all[i]->model, got, loss);
+        }
+        json_decref(row);
+        json_decref(q);
+        json_decref(doc);
+        free(text);
+        hth_free(w.c.r.json);
+        fixture_close(&f);
+    }
+}
+
 // A dataset of samples x = y = 0, 1, .. n - 1.
 static void count_to(const char *path, int64_t n)
 {
@@ -357,6 +463,8 @@ int main(void)
         cmocka_unit_test(evaluations_are_what_is_served),
         cmocka_unit_test(joined_samples_are_evaluated_as_trained),
         cmocka_unit_test(joined_samples_are_never_halved),
+        cmocka_unit_test(evaluations_fit_another_budget),
+        cmocka_unit_test(evaluations_go_on_under_another_budget),
         cmocka_unit_test(parts_are_disjoint),
         cmocka_unit_test(evaluations_are_repeated),
         cmocka_unit_test(allocations_fail_cleanly),
