@@ -30,6 +30,8 @@ import tap  # noqa: E402
 
 LIMIT = 60  # seconds that an honest request may take, beside all the others, on a slow machine
 SETTLE = 60  # seconds until the server must be quiet again
+SPACES = ('space', 'step')  # threads that the engine opens when it first runs something concurrently, and keeps ..
+MOST_SPACES = 4  # .. one a thread of the device, and as many for the steps of a training job
 RSS_SLACK = 96 << 20  # caches of allocators, threads' stacks: measured at 15 to 60 MiB, and not growing with the time
 DIGITS = ROOT + '/tests/data/digits/'
 THREADS = {'honest dependent': 4}  # of a kind: requests of several clients are joined only where there are several
@@ -117,12 +119,22 @@ class Server:
         sums = collections.Counter()
         for p in self.processes():
             sums['descriptors'] += len(os.listdir(f'/proc/{p}/fd'))
-            sums['threads'] += len(os.listdir(f'/proc/{p}/task'))
+            for name in thread_names(p):
+                sums['compute spaces' if name in SPACES else 'threads'] += 1
             with open(f'/proc/{p}/maps', encoding='utf-8') as f:
                 sums['mappings of clients'] += sum('memfd:' in line or '/dev/shm' in line for line in f)
             with open(f'/proc/{p}/statm', encoding='utf-8') as f:
                 sums['resident'] += int(f.read().split()[1]) * os.sysconf('SC_PAGESIZE')
         return sums
+
+
+def thread_names(pid):
+    """The names of a process's threads; one that ends meanwhile has none."""
+    names = []
+    for t in os.listdir(f'/proc/{pid}/task'):
+        with contextlib.suppress(OSError), open(f'/proc/{pid}/task/{t}/comm', encoding='utf-8') as f:
+            names.append(f.read().strip())
+    return names
 
 
 class Peer:
@@ -448,11 +460,12 @@ def soak(build, seconds, seed, flags=()):
         run.round(max(seconds / 4, 10))
         before = run.quiet()
         run.round(max(seconds - seconds / 4, 10))
-        limits = {k: v + (RSS_SLACK if k == 'resident' else 0) for k, v in before.items()}
+        limits = {k: v + (RSS_SLACK if k == 'resident' else 0) for k, v in before.items()} | {'compute spaces': MOST_SPACES}
         after = run.quiet(limits)
         for (kind, outcome), n in sorted(run.count.items()):
             print(f'# {n:8d} {kind}: {outcome} (slowest {run.slowest[kind]:.2f} s)')
         print('# before', dict(before), 'after', dict(after))
+        print('# threads', dict(collections.Counter(name for p in server.processes() for name in thread_names(p))))
         bad = [f'{text} ({n} times)' for text, n in collections.Counter(run.wrong).most_common(20)] + [f'{k}: {after[k]} after, {before[k]} before' for k in limits if after[k] > limits[k]]
         if server.process.poll() is not None:
             bad.append(f'hearthd ended with {server.process.returncode}')
