@@ -109,6 +109,12 @@ class Tab:
     def look(self, width, height=900, dark=False):
         self.call('Emulation.setDeviceMetricsOverride', width=width, height=height, deviceScaleFactor=1, mobile=width < 600)
         self.call('Emulation.setEmulatedMedia', features=[{'name': 'prefers-color-scheme', 'value': 'dark' if dark else 'light'}])
+        self.wait(f"matchMedia('(width: {width}px)').matches && matchMedia('(prefers-color-scheme: dark)').matches === {json.dumps(dark)}")
+
+    def drawn(self):
+        """Until what is asked of the page (its size, its scheme, its data) is laid out and painted: in the frame after the next one what
+        watches sizes has drawn."""
+        self.run('new Promise(r => requestAnimationFrame(() => requestAnimationFrame(() => r(true))))')
 
     def go(self, url):
         self.call('Page.navigate', url=url)

@@ -412,7 +412,7 @@ class Page(unittest.TestCase):
         tab = self.open()
         for width, dark in ((1200, False), (390, True)):
             tab.look(width, 900, dark)
-            time.sleep(0.3)
+            tab.drawn()
             latency = self.server.view('latency')
             good = latency['requests'] - latency['failures']
             bars = tab.wait("(() => { const b = [...document.querySelectorAll('#histogram-chart rect')].map(r => [r.dataset.n, r.getAttribute('x'), "
@@ -449,7 +449,7 @@ class Page(unittest.TestCase):
     def pictures(self, tab, name):
         for width, dark in ((1200, False), (1200, True), (390, False), (390, True)):
             tab.look(width, 900, dark)
-            time.sleep(1.2)
+            tab.drawn()
             tab.picture(f'{BUILD}/page-{name}-{width}{"-dark" if dark else ""}.png')
 
     def test_5_looks(self):
@@ -478,7 +478,7 @@ class Page(unittest.TestCase):
         tab.run("document.querySelectorAll('details').forEach(d => { d.open = true; })")
         for width in (320, 390, 768, 1600):
             tab.look(width)
-            time.sleep(0.5)
+            tab.drawn()
             self.assertLessEqual(tab.run('document.documentElement.scrollWidth'), width)
 
     def test_6_for_everybody(self):
