@@ -6,6 +6,7 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "client/resolve.h"
 
 #include <openssl/err.h>
 #include <openssl/ssl.h>
@@ -119,7 +120,7 @@ static hth_err socket_host(const char *text, socket_place *p)
 static hth_err socket_remote(const socket_place *p, uint64_t until_ns, int *out)
 {
     struct addrinfo *list = NULL;
-    int rv = getaddrinfo(p->host, p->port, &(struct addrinfo){.ai_socktype = SOCK_STREAM}, &list);
+    int rv = hth_resolve(p->host, p->port, &(struct addrinfo){.ai_socktype = SOCK_STREAM}, &list);
     if (rv != 0) {
         return hth_fail(HTH_EINVAL, "the host is not known: %s", gai_strerror(rv));
     }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/address.h"
 
+#include "client/resolve.h"
+
 #include <netdb.h>
 #include <netinet/in.h>
 #include <stddef.h>
@@ -29,15 +31,23 @@ hth_err hth_address_split(const char *address, char host[HTH_ADDRESS_HOST], int 
     return HTH_OK;
 }
 
-hth_err hth_address_resolves(const char *host)
+hth_err hth_address_resolve(char host[HTH_ADDRESS_HOST])
 {
+    const struct addrinfo hint = {.ai_flags = AI_PASSIVE | AI_ADDRCONFIG,
+                                  .ai_socktype = SOCK_STREAM};
+    char text[HTH_ADDRESS_HOST];
     struct addrinfo *found = NULL;
-    int rv = getaddrinfo(host, NULL, &(struct addrinfo){.ai_socktype = SOCK_STREAM}, &found);
+    int rv = hth_resolve(host, NULL, &hint, &found);
+    if (rv == 0) {
+        rv = getnameinfo(found->ai_addr, found->ai_addrlen, text, sizeof text, NULL, 0,
+                         NI_NUMERICHOST);
+        freeaddrinfo(found);
+    }
     if (rv != 0) {
         return hth_fail(HTH_EINVAL, "'%s' is no host's name or address: %s", host,
                         gai_strerror(rv));
     }
-    freeaddrinfo(found);
+    memcpy(host, text, sizeof text);
     return HTH_OK;
 }
 
@@ -67,8 +77,8 @@ bool hth_address_meet(const char *host, const char *other)
     const struct addrinfo hint = {.ai_socktype = SOCK_STREAM};
     struct addrinfo *one = NULL, *two = NULL;
     bool meet = strcmp(host, other) == 0;
-    if (!meet && getaddrinfo(host, NULL, &hint, &one) == 0 &&
-        getaddrinfo(other, NULL, &hint, &two) == 0) {
+    if (!meet && hth_resolve(host, NULL, &hint, &one) == 0 &&
+        hth_resolve(other, NULL, &hint, &two) == 0) {
         for (const struct addrinfo *a = one; a != NULL; a = a->ai_next) {
             for (const struct addrinfo *b = two; b != NULL; b = b->ai_next) {
                 meet = meet || found_meet(a, b);

@@ -65,7 +65,7 @@ static hth_err http_listen(hth_http_door *door, const char *address)
     char host[HTH_ADDRESS_HOST];
     int port = 0, one = 1;
     HTH_TRY(hth_address_split(address, host, &port));
-    HTH_TRY(hth_address_resolves(host)); // libevent does not say that there is none
+    HTH_TRY(hth_address_resolve(host)); // libevent does not say that there is none
     const char *scheme = strstr(address, "://") != NULL ? "" : "http://";
     door->bound = evhttp_bind_socket_with_handle(door->http, host, (ev_uint16_t)port);
     if (door->bound == NULL) {

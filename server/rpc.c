@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/thread.h"
+#include "client/resolve.h"
 
 #include <errno.h>
 #include <netdb.h>
@@ -306,7 +307,7 @@ static hth_err rpc_bind_host(const char *url, const char *address, int *fd)
     memcpy(host, from, n);
     host[n] = 0;
     bool any = n == 0 || strcmp(host, "*") == 0;
-    int rv = getaddrinfo(any ? NULL : host, colon + 1, &hint, &found);
+    int rv = hth_resolve(any ? NULL : host, colon + 1, &hint, &found);
     if (rv != 0) {
         return hth_fail(HTH_EINVAL, "cannot listen on %s: %s", url, gai_strerror(rv));
     }

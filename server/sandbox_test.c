@@ -332,6 +332,8 @@ static void *nothing(void *arg)
     return arg;
 }
 
+static bool sys_is_there;
+
 static int use_all(void)
 {
     char path[96];
@@ -359,7 +361,7 @@ static int use_all(void)
     }
     cpu_set_t cpus;
     if (sched_getaffinity(0, sizeof cpus, &cpus) != 0 || open("/proc/self/status", O_RDONLY) < 0 ||
-        open("/sys/devices/system/cpu/online", 0) < 0) {
+        (sys_is_there && open("/sys/devices/system/cpu/online", 0) < 0)) {
         return 6;
     }
     snprintf(path, sizeof path, "%s/folder", granted); // what the store does: from one folder to
@@ -382,6 +384,7 @@ static int use_all(void)
 
 static void test_computing(void **state)
 {
+    sys_is_there = access("/sys/devices/system/cpu/online", R_OK) == 0; // not in every chroot
     assert_int_equal(run_in(true, true, use_all), 0);
 }
 

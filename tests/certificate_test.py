@@ -36,6 +36,19 @@ def certificate(name, subject, names, days=2):
     return cert, key
 
 
+def expire(cert, key, out):
+    """The same certificate, of the year 2020. `openssl ca` alone sets both times in all versions."""
+    folder = tempfile.mkdtemp(dir=FOLDER)
+    with open(folder + '/ca.cnf', 'w', encoding='utf-8') as f:
+        f.write(f'[ca]\ndefault_ca=a\n[a]\ndatabase={folder}/index.txt\nserial={folder}/serial\nnew_certs_dir={folder}\n'
+                'default_md=sha256\npolicy=p\n[p]\ncommonName=supplied\n')
+    for name, text in (('index.txt', ''), ('serial', '01\n')):
+        with open(f'{folder}/{name}', 'w', encoding='utf-8') as f:
+            f.write(text)
+    subprocess.run(['openssl', 'ca', '-batch', '-config', folder + '/ca.cnf', '-cert', cert, '-keyfile', key, '-ss_cert', cert, '-startdate',
+                    '20200101000000Z', '-enddate', '20200102000000Z', '-notext', '-out', out], check=True, capture_output=True)
+
+
 def hearth_says(*words, code=1):
     r = subprocess.run([BUILD + '/hearth', *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                        check=False)
@@ -177,7 +190,7 @@ class Certificate(unittest.TestCase):
         """A certificate that clients refuse, and a key that is no secret, are said when the server starts."""
         fresh, key = certificate('old', 'hearth test', 'DNS:localhost')
         old = FOLDER + '/expired.pem'
-        subprocess.run(['openssl', 'x509', '-in', fresh, '-signkey', key, '-days', '-1', '-out', old], check=True, capture_output=True)
+        expire(fresh, key, old)
         os.chmod(key, 0o644)
         folder = tempfile.mkdtemp(dir=FOLDER)
         with subprocess.Popen([BUILD + '/hearthd', '--store', folder + '/store', '--listen', f'ipc://{folder}/sock', '--http', 'https://127.0.0.1:0',

@@ -123,6 +123,7 @@ class Attack(Case):
         granted = (f'list {store}', f'make {store}/tmp/x', f'unlink {store}/tmp/x', f'nameless {store}/tmp', f'read {store}/format',
                    f'write {store}/lock', f'read {store}/index/data.mdb', f'mkdir {store}/tensors/zz', f'rmdir {store}/tensors/zz',
                    'read /proc/self/status', 'read /proc/cpuinfo', 'read /sys/devices/system/cpu/online', 'read /etc/ld.so.cache')
+        granted = tuple(t for t in granted if not t.startswith('read /sys/') or os.path.exists(t[5:]))  # not in every chroot
         s = self.server(tries=refused + granted)
         s.hearth('import', 'digits', f'{ROOT}/tests/data/digits/digits.onnx')
         self.assertIn('logits', s.hearth('infer', 'digits', '--input', 'tests/data/digits/images.npy'))

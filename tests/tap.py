@@ -12,6 +12,19 @@ import time
 import unittest
 
 
+def _resolve(host, *more, system=socket.getaddrinfo, **named):
+    """The system's resolver, and "localhost" where there is no /etc/hosts (a bare root)."""
+    try:
+        return system(host, *more, **named)
+    except socket.gaierror:
+        if host not in ('localhost', b'localhost'):
+            raise
+        return system('127.0.0.1', *more, **named)
+
+
+socket.getaddrinfo = _resolve
+
+
 class Tap(unittest.TestResult):
     def line(self, word, test, more=''):
         print(f'{word} {self.testsRun} - {test.id().split(".", 1)[1]}{more}', flush=True)
