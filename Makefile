@@ -25,13 +25,17 @@ CFLAGS    = -std=c11 $(OPT) $(HARDEN) -g -Wall -Wextra -Werror -Wno-unused-param
             -fvisibility=hidden -pthread $(ISA) $(SAN)
 CPPFLAGS  = -D_GNU_SOURCE -I. -I$(B)/gen $(DEFS)
 LDLIBS    = -lnng -lprotobuf-c -ljansson -llmdb -lcrypto -levent -levent_pthreads -levent_openssl -lssl -lz -lseccomp -lm
-LAYERS   := base graph device modelstore kernels convsel memmgr client server
+# The rooms of the house, from the lowest to the highest (build-aux/layers.sh).
+LAYERS   := base base/ipc graph graph/onnx graph/passes graph/autodiff device modelstore kernels convsel planner planner/bound planner/exact \
+            memmgr runtime runtime/tenants engine engine/serve engine/train engine/query engine/process engine/router client client/cli \
+            server server/net server/rpc server/http $(addprefix server/http/,tensors repository trace dashboard) server/daemon
+CODE     := $(LAYERS) device/cpu device/fake kernels/ref kernels/cpu kernels/cpu/winograd kernels/cpu/train
 
 # What calls oneDNN is a plug-in: it alone is linked with libdnnl. Test programs and benches look for it in the build folder, by RPATH:
 # under the address sanitizer dlopen is called from the sanitizer's library, for which a program's RUNPATH does not count.
 DNNL_OBJ := $(patsubst %.c,$(B)/%.o,$(filter-out %_test.c,$(wildcard kernels/dnnl/*.c)))
 DNNL     := $(B)/libhearth_dnnl.so
-FIND     := -Wl,--disable-new-dtags,-rpath,'$$ORIGIN/..:$$ORIGIN/../..'
+FIND     := -Wl,--disable-new-dtags,-rpath,'$$ORIGIN/..:$$ORIGIN/../..:$$ORIGIN/../../..'
 
 # The CUDA plug-in needs the headers of CUDA 13 and cuDNN 9 and nvcc for its kernels, no library. Without the headers its tests
 # are skipped, too; without nvcc they run: they compile the kernels for the host.
@@ -48,11 +52,11 @@ CUDA_FAKE := $(patsubst %.c,$(B)/%.o,$(wildcard device/cuda/fake/*.c kernels/cud
 PLUGIN   := $(if $(CUDA_INC),$(if $(NVCC),$(B)/libhearth_cuda.so))
 FAKE_PLUGIN := $(if $(CUDA_INC),$(B)/fake/libhearth_cuda.so)
 
-PROTOS   := $(wildcard graph/*.proto client/*.proto)
+PROTOS   := $(wildcard graph/onnx/*.proto client/*.proto)
 GEN_C    := $(PROTOS:%.proto=$(B)/gen/%.pb-c.c)
-SRC      := $(filter-out %_test.c %_main.c device/cuda/% kernels/cuda/% kernels/dnnl/%,$(wildcard $(LAYERS:%=%/*.c) device/*/*.c kernels/*/*.c))
-TESTS    := $(wildcard $(LAYERS:%=%/*_test.c) device/*/*_test.c kernels/*/*_test.c tests/*_test.c)
-CUDA_TESTBIN := $(patsubst %.c,$(B)/%,$(filter device/cuda/% kernels/cuda/% tests/cuda_%,$(TESTS)))
+SRC      := $(filter-out %_test.c %_main.c ,$(wildcard $(CODE:%=%/*.c)))
+TESTS    := $(wildcard $(CODE:%=%/*_test.c) device/cuda/*_test.c kernels/cuda/*_test.c kernels/dnnl/*_test.c tests/*_test.c tests/cuda/*_test.c)
+CUDA_TESTBIN := $(patsubst %.c,$(B)/%,$(filter device/cuda/% kernels/cuda/% tests/cuda/%,$(TESTS)))
 TESTBIN  := $(TESTS:%.c=$(B)/%)
 BENCHBIN := $(patsubst %.c,$(B)/%,$(wildcard tests/bench/*.c))
 FUZZERS  := $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/*_fuzz.c))
@@ -107,14 +111,14 @@ build-tsan/convsel/bench_%.o build-tsan/convsel/link.o: override SAN = -w
 build-fuzz/kernels/cpu/%.o: override SAN = $(FUZZ_CHECKS)
 
 # The page that hearthd serves: its files as arrays of bytes; the scripts, in this order, are one.
-PAGE_JS  := $(addprefix server/page/,dom.js charts.js histogram.js memory.js models.js tenants.js jobs.js main.js)
+PAGE_JS  := $(addprefix server/http/dashboard/,dom.js charts.js histogram.js memory.js models.js tenants.js jobs.js main.js)
 bytes     = { echo 'static const unsigned char page_$(1)[] = {' && cat $(2) | od -An -v -tx1 | \
             sed 's/\([0-9a-f][0-9a-f]\)/0x\1,/g' && echo '};'; }
-$(B)/gen/page.inc: server/page/page.html server/page/page.css $(PAGE_JS)
+$(B)/gen/page.inc: server/http/dashboard/page.html server/http/dashboard/page.css $(PAGE_JS)
 	@mkdir -p $(@D)
-	$(Q){ $(call bytes,html,server/page/page.html) && $(call bytes,css,server/page/page.css) && $(call bytes,js,$(PAGE_JS)); } >$@.new && \
+	$(Q){ $(call bytes,html,server/http/dashboard/page.html) && $(call bytes,css,server/http/dashboard/page.css) && $(call bytes,js,$(PAGE_JS)); } >$@.new && \
 	    mv $@.new $@
-$(B)/server/http_page.o: $(B)/gen/page.inc
+$(B)/server/http/dashboard/http_page.o: $(B)/gen/page.inc
 
 $(B)/gen/%.pb-c.c: %.proto
 	@mkdir -p $(@D)
@@ -128,26 +132,26 @@ $(B)/%.o: %.c | $(GEN_C) deps
 $(B)/libhth.a: $(OBJ)
 	$(call say,AR,$@)
 	$(Q)rm -f $@ && ar rcs $@ $(OBJ)
-$(B)/hearth: $(B)/client/hearth_main.o $(B)/libhth.a
+$(B)/hearth: $(B)/client/cli/hearth_main.o $(B)/libhth.a
 	$(call say,LD,$@)
 	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -pie -o $@ $^ $(LDLIBS)
-$(B)/hearthd: $(B)/server/hearthd_main.o $(B)/libhth.a
+$(B)/hearthd: $(B)/server/daemon/hearthd_main.o $(B)/libhth.a
 	$(call say,LD,$@)
 	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -pie -o $@ $^ $(LDLIBS)
 # Manual pages and completions: what the tables of commands and settings decide is printed by hearth-docs.
-$(B)/hearth-docs: $(B)/client/docs_main.o $(B)/libhth.a
+$(B)/hearth-docs: $(B)/client/cli/docs_main.o $(B)/libhth.a
 	$(Q)$(CC) $(CFLAGS) -o $@ $^ $(LDLIBS)
 PAGES    := hearth.1 hearthd.8 hearth.h.3
 SHELLS   := bash/hearth bash/hearthd zsh/_hearth zsh/_hearthd
 docs: $(PAGES:%=$(B)/man/%) $(SHELLS:%=$(B)/completions/%)
-$(B)/man/hearth.1: client/hearth.1.in
-$(B)/man/hearthd.8: server/hearthd.8.in
+$(B)/man/hearth.1: client/cli/hearth.1.in
+$(B)/man/hearthd.8: server/daemon/hearthd.8.in
 $(B)/man/hearth.h.3: client/hearth.h.3
 $(PAGES:%=$(B)/man/%): $(B)/hearth-docs
 	@mkdir -p $(@D)
 	$(Q)for part in commands global settings; do $(B)/hearth-docs $$part >$@.$$part || exit 1; done
 	$(Q)sed -e '/^@COMMANDS@$$/{r $@.commands' -e 'd;}' -e '/^@GLOBAL@$$/{r $@.global' -e 'd;}' \
-	    -e '/^@SETTINGS@$$/{r $@.settings' -e 'd;}' $(filter client/%.in server/%.in client/%.3,$^) >$@
+	    -e '/^@SETTINGS@$$/{r $@.settings' -e 'd;}' $(filter client/cli/%.in server/daemon/%.in client/%.3,$^) >$@
 $(SHELLS:%=$(B)/completions/%): $(B)/hearth-docs
 	@mkdir -p $(@D)
 	$(Q)$(B)/hearth-docs $(patsubst %/,%,$(dir $(@:$(B)/completions/%=%)))$(if $(filter %hearthd,$@),-daemon) >$@
@@ -162,7 +166,7 @@ $(B)/docs/embed: docs/embed.c $(B)/libhearth.so
 	@mkdir -p $(@D)
 	$(Q)ln -sf libhearth.so $(B)/libhearth.so.0
 	$(Q)$(CC) $(CFLAGS) -Iclient -o $@ $< -L$(B) -lhearth -Wl,-rpath,'$$ORIGIN/..'
-$(B)/device/cuda/%.o $(B)/kernels/cuda/%.o $(B)/tests/cuda_%.o: CPPFLAGS += -isystem $(CUDA_HOME)/include
+$(B)/device/cuda/%.o $(B)/kernels/cuda/%.o $(B)/tests/cuda/%.o: CPPFLAGS += -isystem $(CUDA_HOME)/include
 # Kernels are compiled twice: for GPUs, and for the host, where the fake driver of the tests calls them.
 $(B)/kernels/cuda/%.fatbin: kernels/cuda/%.cu
 	@mkdir -p $(@D)
@@ -229,8 +233,8 @@ check-asan:
 # not instrumented; openmp_test and the tests of the server run them with several threads. Of CUDA's, those with an engine, over the
 # fake driver; of the scripts, those in which many clients are at a hearthd. Reports are read behind the tests: a process that a test
 # starts has its own, and is often killed.
-TSAN_TESTS := $(filter-out graph/% memmgr/plan_% kernels/% tests/cuda_% tests/%_values_test.c tests/winograd_% tests/specialize_% tests/pass_test.c tests/train_grad_test.c tests/train_torch_test.c,$(TESTS)) kernels/dnnl/openmp_test.c \
-            $(patsubst %,tests/cuda_%_test.c,devices engine metrics tenant)
+TSAN_TESTS := $(filter-out graph/% planner/% kernels/% tests/cuda/% tests/%_values_test.c tests/winograd_% tests/specialize_% graph/passes/pass_test.c graph/autodiff/train_grad_test.c graph/autodiff/train_torch_test.c,$(TESTS)) kernels/dnnl/openmp_test.c \
+            $(patsubst %,tests/cuda/cuda_%_test.c,devices engine metrics tenant)
 TSAN_SCRIPTS := $(addprefix tests/,bodies_test.py clients_test.py metrics_test.py security_test.py)
 check-tsan:
 	$(Q)rm -f build-tsan/report.*
@@ -275,9 +279,9 @@ bench-winograd: all
 	$(Q)$(MAKE) --no-print-directory $(BENCHBIN)
 	$(Q)sh tests/bench/winograd.sh $(B)
 conformance: all
-	$(Q)sh tests/conformance.sh $(B)
+	$(Q)sh tests/tools/conformance.sh $(B)
 # On a machine with a GPU; the head of tests/gpu_check.sh names what can be set.
-CUDA_CHECKS := $(addprefix kernels/cuda/,$(addsuffix _test,attention attention_parts elementwise norm gemm train_ops train_rare rare)) tests/cuda_probe_test tests/cuda_speed_test
+CUDA_CHECKS := $(addprefix kernels/cuda/,$(addsuffix _test,attention attention_parts elementwise norm gemm train_ops train_rare rare)) tests/cuda/cuda_probe_test tests/cuda/cuda_speed_test
 gpu-check: all
 	$(Q)$(MAKE) --no-print-directory $(CUDA_CHECKS:%=$(B)/%)
 	$(Q)sh tests/gpu_check.sh $(B) $(B)/gpu-check '$(CUDA_HOME)'
@@ -296,7 +300,7 @@ bundle: all
 	$(if $(PLUGIN),,$(error bundle: there is no plug-in: no headers of CUDA 13 and cuDNN 9, or no nvcc, in $(CUDA_HOME)))
 	$(Q)$(MAKE) --no-print-directory $(CUDA_CHECKS:%=$(B)/%)
 	$(Q)rm -rf $(BUNDLE) && mkdir -p $(BUNDLE)/build/kernels/cuda $(BUNDLE)/build/tests $(BUNDLE)/build/lib $(BUNDLE)/tests/data $(BUNDLE)/tests/bench $(BUNDLE)/tests/tools
-	$(Q)for p in hearth:client/hearth_main.o hearthd:server/hearthd_main.o; do \
+	$(Q)for p in hearth:client/cli/hearth_main.o hearthd:server/daemon/hearthd_main.o; do \
 	    $(CC) $(CFLAGS) $(LDFLAGS) -pie -o $(BUNDLE)/build/$${p%%:*} $(B)/$${p##*:} $(B)/libhth.a $(STATIC_LIBS) -Wl,-rpath,'$$ORIGIN/lib' || exit 1; done
 	$(Q)for t in $(CUDA_CHECKS); do $(CC) $(CFLAGS) -o $(BUNDLE)/build/$$t $(B)/$$t.o $(CUDA_OBJ) $(CUDA_FAKE) $(B)/libhth.a \
 	    $(STATIC_LIBS) -lcmocka -Wl,-rpath,'$$ORIGIN/../lib:$$ORIGIN/../../lib' $(FIND) || exit 1; done
@@ -337,17 +341,17 @@ install: all docs
 	install -D -m 644 client/hearth.h $(DESTDIR)$(PREFIX)/include/hearth.h
 	install -d $(DESTDIR)$(LIBDIR)/pkgconfig $(DESTDIR)$(UNITDIR)
 	$(fill) client/hearth.pc.in >$(DESTDIR)$(LIBDIR)/pkgconfig/hearth.pc
-	$(fill) server/hearthd.service.in >$(DESTDIR)$(UNITDIR)/hearthd.service
+	$(fill) server/daemon/hearthd.service.in >$(DESTDIR)$(UNITDIR)/hearthd.service
 	for p in $(PAGES); do install -d $(DESTDIR)$(MANDIR)/man$${p##*.} && \
 	    $(fill) $(B)/man/$$p >$(DESTDIR)$(MANDIR)/man$${p##*.}/$$p || exit 1; done
 	install -D -m 644 -t $(DESTDIR)$(BASHDIR) $(B)/completions/bash/hearth $(B)/completions/bash/hearthd
 	install -D -m 644 -t $(DESTDIR)$(ZSHDIR) $(B)/completions/zsh/_hearth $(B)/completions/zsh/_hearthd
-	install -D -m 644 server/hearth.sysusers $(DESTDIR)$(PREFIX)/lib/sysusers.d/hearth.conf
+	install -D -m 644 server/daemon/hearth.sysusers $(DESTDIR)$(PREFIX)/lib/sysusers.d/hearth.conf
 	$(if $(DESTDIR),,@[ "$$(id -u)" != 0 ] || ldconfig)
-	[ -e $(DESTDIR)$(CONFDIR)/hearthd.conf ] || install -D -m 644 server/hearthd.conf $(DESTDIR)$(CONFDIR)/hearthd.conf
+	[ -e $(DESTDIR)$(CONFDIR)/hearthd.conf ] || install -D -m 644 server/daemon/hearthd.conf $(DESTDIR)$(CONFDIR)/hearthd.conf
 # A configuration that was changed stays.
 uninstall:
-	! cmp -s server/hearthd.conf $(DESTDIR)$(CONFDIR)/hearthd.conf || rm $(DESTDIR)$(CONFDIR)/hearthd.conf
+	! cmp -s server/daemon/hearthd.conf $(DESTDIR)$(CONFDIR)/hearthd.conf || rm $(DESTDIR)$(CONFDIR)/hearthd.conf
 	rm -f $(INSTALLED:%=$(DESTDIR)%)
 clean:
 	rm -rf build build-asan build-tsan build-fuzz build-clang

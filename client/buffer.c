@@ -5,7 +5,7 @@
 #include "client/buffer.h"
 
 #include "base/alloc.h"
-#include "base/memfd.h"
+#include "base/ipc/memfd.h"
 #include "client/descriptor.h"
 #include "client/forked.h"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/descriptor.h"
 
-#include "base/fd.h"
+#include "base/ipc/fd.h"
 
 #include <errno.h>
 #include <string.h>

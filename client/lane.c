@@ -9,8 +9,8 @@
 #include "client/lane.h"
 
 #include "base/alloc.h"
-#include "base/memfd.h"
-#include "base/ring.h"
+#include "base/ipc/memfd.h"
+#include "base/ipc/ring.h"
 #include "client/descriptor.h"
 #include "client/layout.h"
 

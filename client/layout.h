@@ -2,7 +2,7 @@
 // client/layout.h - how a local client's ring lies in the memory that it shares with the server.
 //
 // Design notes
-// One ring (base/ring.h) carries the requests of all of the client's threads; replies come in
+// One ring (base/ipc/ring.h) carries the requests of all of the client's threads; replies come in
 // lanes, a ring each, of which a call has one for as long as it waits: a reply wakes the thread
 // that wants it and no other. A message is a 32-bit lane number (in a reply: 0) with a frame
 // (wire.h) behind it; the number takes the place that nng's request id has, so that tensors are
@@ -11,7 +11,7 @@
 #ifndef HTH_CLIENT_LAYOUT_H
 #define HTH_CLIENT_LAYOUT_H
 
-#include "base/ring.h"
+#include "base/ipc/ring.h"
 
 #define HTH_LANE_ID_BYTES 4u
 #define HTH_MAX_LANES     1024u

@@ -12,7 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-// What a token may do; one bit each. What needs which: server/auth.h.
+// What a token may do; one bit each. What needs which: server/net/auth.h.
 typedef enum hth_role {
     HTH_ROLE_INFER = 1,
     HTH_ROLE_MODEL = 2,

@@ -10,7 +10,7 @@
 // read.
 #include "graph/specialize.h"
 
-#include "graph/fold.h"
+#include "graph/passes/fold.h"
 
 #include "base/alloc.h"
 #include "base/pace.h"

@@ -14,7 +14,7 @@
 #include "convsel/choice.h"
 #include "device/device.h"
 #include "graph/graph.h"
-#include "graph/pass.h"
+#include "graph/passes/pass.h"
 
 typedef struct hth_kernel hth_kernel;
 

@@ -11,7 +11,7 @@
 #define HTH_MEMMGR_RUN_H
 
 #include "kernels/kernel.h"
-#include "memmgr/plan.h"
+#include "planner/plan.h"
 #include "memmgr/spill.h"
 
 #include <stdatomic.h>

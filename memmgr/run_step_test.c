@@ -2,7 +2,7 @@
 // Training steps, run under random schedules: offloads, prefetches, recomputes, parameters that
 // leave, whatever a random choice of modes gives. Several steps in a row have the bits of a plain
 // evaluation, on the fake device with its random legal orders and on the CPU.
-#include "memmgr/plan_train_gen.h"
+#include "planner/plan_train_gen.h"
 #include "memmgr/run_test.h"
 
 typedef struct tally {

@@ -5,7 +5,7 @@
 #ifndef HTH_MEMMGR_RUN_TEST_H
 #define HTH_MEMMGR_RUN_TEST_H
 
-#include "memmgr/plan_test.h"
+#include "planner/plan_test.h"
 #include "memmgr/run.h"
 
 #define RIG_MAX_ARGS 8

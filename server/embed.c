@@ -3,8 +3,8 @@
 #include "client/embed.h"
 
 #include "base/alloc.h"
-#include "server/arguments.h"
-#include "server/query.h"
+#include "runtime/arguments.h"
+#include "engine/query/query.h"
 #include "server/server.h"
 
 #include <jansson.h>

@@ -5,10 +5,10 @@
 #include "base/clock.h"
 #include "client/hearth.h"
 #include "client/safetensors.h"
-#include "tests/fake_engine.h"
-#include "tests/free_port.h"
+#include "tests/rig/fake_engine.h"
+#include "tests/rig/free_port.h"
 #include "base/settings.h"
-#include "tests/server_rig.h"
+#include "tests/rig/server_rig.h"
 
 #include <nng/nng.h>
 #include <nng/protocol/reqrep0/req.h>

@@ -6,8 +6,8 @@
 #include "base/spin.h"
 #include "client/hearth.h"
 #include "client/npy.h"
-#include "tests/children.h"
-#include "tests/free_port.h"
+#include "tests/rig/children.h"
+#include "tests/rig/free_port.h"
 
 #include <arpa/inet.h>
 #include <dirent.h>

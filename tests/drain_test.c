@@ -6,7 +6,7 @@
 
 #include "client/hearth.h"
 #include "client/npy.h"
-#include "tests/free_port.h"
+#include "tests/rig/free_port.h"
 
 #include <jansson.h>
 

@@ -111,9 +111,9 @@ part_machine() {
     [ -n "$found" ]
     judge machine $? "${found:-$(tail -1 "$store/devices.err")}"
 }
-# The suite of tests/device_conformance.h, captures, rates of copies, what the driver can do.
+# The suite of tests/rig/device_conformance.h, captures, rates of copies, what the driver can do.
 part_probes() {
-    limited 150 env LD_LIBRARY_PATH="$lib_path" "$build/tests/cuda_probe_test" >"$out/probes.log" 2>&1
+    limited 150 env LD_LIBRARY_PATH="$lib_path" "$build/tests/cuda/cuda_probe_test" >"$out/probes.log" 2>&1
     judge 'device suite, captures, probes' $? "$(grep -c ' OK ' "$out/probes.log") passed, $out/probes.log"
     figures "$out/probes.log"
     [ -z "$fake" ] && [ -s "$out/device.json" ] && row 'description of the device' ok "$out/device.json"
@@ -164,7 +164,7 @@ part_training() {
 }
 # What single operators reach: of the copy bandwidth, and in arithmetic; all algorithms of a product and a convolution.
 part_speed() {
-    limited 180 env LD_LIBRARY_PATH="$lib_path" "$build/tests/cuda_speed_test" >"$out/speed.log" 2>&1
+    limited 180 env LD_LIBRARY_PATH="$lib_path" "$build/tests/cuda/cuda_speed_test" >"$out/speed.log" 2>&1
     judge 'speed of operators' $? "$out/speed.log"
     figures "$out/speed.log"
 }

@@ -86,7 +86,7 @@ case "\$*" in
     echo 'cuda:0  a device' ;;
 esac
 EOF
-cat >"$dir/stub/tests/cuda_probe_test" <<EOF
+cat >"$dir/stub/tests/cuda/cuda_probe_test" <<EOF
 #!/bin/sh
 echo "# libraries at: \$LD_LIBRARY_PATH"
 : >"$dir/probing"
@@ -100,7 +100,7 @@ cat >"$dir/bin/python3" <<EOF
 echo "\$*" >>"$dir/benches"
 echo "{\"what\": \"PyTorch 2 \$2 \$3, batch \$4, \$5\", \"samples_per_second\": 40}"
 EOF
-chmod +x "$dir/stub/hearth" "$dir/stub/tests/cuda_probe_test" "$dir/bin/python3"
+chmod +x "$dir/stub/hearth" "$dir/stub/tests/cuda/cuda_probe_test" "$dir/bin/python3"
 stub() { # PARTS SECONDS
     : >"$dir/benches"
     said=$(PATH=$dir/bin:$PATH LD_LIBRARY_PATH=/a/driver GPU_PARTS=$1 GPU_SECONDS=$2 GPU_NETWORKS=net:8 GPU_MODELS=$dir/models2 \

@@ -7,7 +7,7 @@
 #include "graph/specialize.h"
 #include "graph/test_words.h"
 #include "kernels/kernel.h"
-#include "tests/ref_cases.h"
+#include "tests/rig/ref_cases.h"
 
 #include <math.h>
 

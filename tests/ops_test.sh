@@ -325,7 +325,7 @@ uninstalled() {
     run 0 make -s B="$build" uninstall DESTDIR="$root" PREFIX=/opt/hearth || return 1
     files >"$dir/out"
     [ "$(cat "$dir/out")" = ./opt/hearth/etc/hearth/hearthd.conf ] || return 1
-    cp server/hearthd.conf "$root/opt/hearth/etc/hearth/hearthd.conf"
+    cp server/daemon/hearthd.conf "$root/opt/hearth/etc/hearth/hearthd.conf"
     run 0 make -s B="$build" uninstall DESTDIR="$root" PREFIX=/opt/hearth || return 1
     [ -z "$(files)" ]
 }

@@ -5,7 +5,7 @@
 #include "base/settings.h"
 #include "base/thread.h"
 #include "convsel/convsel.h"
-#include "tests/engine_call.h"
+#include "tests/rig/engine_call.h"
 
 #include <time.h>
 

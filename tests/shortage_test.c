@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What an engine says of memory when a budget is refused, over budgets and test models: nothing is
 // said to be needed that is not, and for what is said to be enough, it is.
-#include "memmgr/plan_least_test.h"
-#include "tests/train_job.h"
+#include "planner/plan_least_test.h"
+#include "tests/rig/train_job.h"
 
 #define BUDGETS 8 // per way of asking
 

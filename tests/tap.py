@@ -82,7 +82,7 @@ claims = []
 
 
 def free_port(n=1):
-    """The first of n ports, one behind the other, that nobody listens at and that no other test gets, as in tests/free_port.h: below
+    """The first of n ports, one behind the other, that nobody listens at and that no other test gets, as in tests/rig/free_port.h: below
     those that the kernel gives to clients, one of which could take it before it is bound."""
     while True:
         port, taken = random.randrange(10000, 32000 - n), []

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // tests/train_test.c - whole training steps against PyTorch (tests/tools/make_train_models.py), and
 // what hth_train_build refuses, leaves out and promises.
-#include "graph/onnx.h"
-#include "graph/pass.h"
-#include "tests/train_run.h"
+#include "graph/onnx/onnx.h"
+#include "graph/passes/pass.h"
+#include "tests/rig/train_run.h"
 
 #include <math.h>
 #include <stdio.h>

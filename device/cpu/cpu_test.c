@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #define CONFORMANCE_SPEC "cpu:mem=1MiB,threads=2"
-#include "tests/device_conformance.h"
+#include "tests/rig/device_conformance.h"
 
 #include "device/cpu/copy.h"
 #include "device/cpu/machine.h"

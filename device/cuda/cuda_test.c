@@ -7,7 +7,7 @@ struct conformance;
 static hth_err cuda_kernel(struct conformance *c);
 #define CONFORMANCE_SPEC      "cuda:0,mem=1MiB"
 #define CONFORMANCE_KERNEL(c) cuda_kernel(c)
-#include "tests/device_conformance.h"
+#include "tests/rig/device_conformance.h"
 
 #include "base/clock.h"
 #include "device/cuda/cuda.h"

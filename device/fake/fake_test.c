@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #define CONFORMANCE_SPEC "fake:mem=1MiB,seed=7"
-#include "tests/device_conformance.h"
+#include "tests/rig/device_conformance.h"
 
 #include "base/clock.h"
 #include "device/fake/fake.h"

@@ -6,7 +6,7 @@
 #include "kernels/cpu/conv_form.h"
 
 #include "kernels/cpu/lowered.h"
-#include "kernels/cpu/winograd.h"
+#include "kernels/cpu/winograd/winograd.h"
 #include "kernels/ref/ref_window.h"
 
 #include <stdio.h>

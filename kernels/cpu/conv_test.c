@@ -3,7 +3,7 @@
 // layouts, and every algorithm that is offered. Winograd's transforms lose two to three digits, so
 // it has a tolerance of its own.
 #include "kernels/cpu/fixture.h"
-#include "kernels/cpu/winograd.h"
+#include "kernels/cpu/winograd/winograd.h"
 
 #include "base/isa.h"
 

@@ -6,7 +6,7 @@
 #define HTH_KERNELS_CPU_LOWERED_BODY_H
 
 #include "kernels/cpu/lowered.h"
-#include "kernels/cpu/winograd_vector.h"
+#include "kernels/cpu/winograd/winograd_vector.h"
 
 #include <string.h>
 

@@ -6,7 +6,7 @@
 #include "base/alloc.h"
 #include "device/cpu/team.h"
 #include "kernels/cpu/blocked.h"
-#include "kernels/cpu/train.h"
+#include "kernels/cpu/train/train.h"
 
 #include <stdio.h>
 #include <string.h>

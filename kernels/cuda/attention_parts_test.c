@@ -3,7 +3,7 @@
 // against the reference's kernel of the whole operator. Types that have no parts are refused.
 #include "kernels/cuda/fixture.h"
 
-#include "graph/pass.h"
+#include "graph/passes/pass.h"
 
 typedef enum mask_kind {
     MASK_NONE,

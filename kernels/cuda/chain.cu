@@ -116,7 +116,7 @@ HTH_FN float chain_slope_trigonometric(int op, float z)
     }
 }
 
-// f'(z); z is f's result or its input, as hth_grad_reads_result says (graph/train.h).
+// f'(z); z is f's result or its input, as hth_grad_reads_result says (graph/autodiff/train.h).
 HTH_FN float chain_slope(int op, float a, float b, float z)
 {
     switch (op) {

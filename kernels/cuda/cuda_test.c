@@ -4,7 +4,7 @@
 #include "kernels/cuda/fixture.h"
 
 #include "graph/attention.h"
-#include "tests/ref_cases.h"
+#include "tests/rig/ref_cases.h"
 
 // Every operator is either built or refused with a reason.
 static void table_is_complete(void **state)

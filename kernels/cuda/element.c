@@ -3,7 +3,7 @@
 // one kernel. Other types go through hth_typed.
 #include "kernels/cuda/seq.h"
 
-#include "graph/train.h"
+#include "graph/autodiff/train.h"
 
 #include <string.h>
 

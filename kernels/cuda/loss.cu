@@ -3,7 +3,7 @@
 // one block, then the sum of all by one; sums of squares by some blocks, then one. Bytes moved:
 // cross-entropy reads a row three times, twice of them from the cache; squares read each operand
 // once.
-#include "graph/train_hyper.h"
+#include "graph/autodiff/train_hyper.h"
 #include "kernels/cuda/params.h"
 
 HTH_FN int64_t xent_label(const hth_xent_params *p, uint32_t row)

@@ -380,7 +380,7 @@ typedef struct hth_squares_params {
     float factor, max_norm;
 } hth_squares_params;
 
-// One optimizer step, graph/train.h's formulas. clip, m may be NULL.
+// One optimizer step, graph/autodiff/train.h's formulas. clip, m may be NULL.
 typedef struct hth_step_params {
     const float *p, *g, *m, *v, *hyper, *clip;
     float *new_p, *new_m, *new_v;

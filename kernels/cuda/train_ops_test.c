@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The cases of kernels/cpu/train_ops_test.c, on CUDA's kernels.
+// The cases of kernels/cpu/train/train_ops_test.c, on CUDA's kernels.
 #include "kernels/cuda/fixture.h"
 
-#include "kernels/cpu/train_ops_test.c"
+#include "kernels/cpu/train/train_ops_test.c"

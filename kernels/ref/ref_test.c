@@ -5,7 +5,7 @@
 #include "kernels/ref/ref.h"
 
 #include "base/alloc.h"
-#include "tests/ref_cases.h"
+#include "tests/rig/ref_cases.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -4,7 +4,7 @@
 // ElementGrad computes dy * f'. What f' is computed from, f's result or its input, is
 // hth_grad_reads_result's choice: the result where it says as much, because a result may be
 // computed in place of its input.
-#include "graph/train.h"
+#include "graph/autodiff/train.h"
 #include "kernels/philox.h"
 #include "kernels/ref/ref_num.h"
 

@@ -4,7 +4,7 @@
 //
 // The steps are torch.optim's formulas. Their outputs may share the buffers of their inputs:
 // everything is read into scratch before anything is written.
-#include "graph/train.h"
+#include "graph/autodiff/train.h"
 #include "kernels/ref/ref_num.h"
 
 #include <math.h>

@@ -7,8 +7,8 @@
 #include "base/clock.h"
 #include "base/compare.h"
 #include "base/settings.h"
-#include "server/catalog.h"
-#include "server/engine.h"
+#include "runtime/catalog.h"
+#include "engine/engine.h"
 
 #include <jansson.h>
 #include <pthread.h>

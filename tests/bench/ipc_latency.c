@@ -7,7 +7,7 @@
 // per kind and batch, times in microseconds; `model` is what the engine counts for the model itself
 // (infer_ns): the median of the rounds' means. usage, from the root: ipc_latency [SECONDS]
 #include "client/hearth.h"
-#include "server/child.h"
+#include "engine/process/child.h"
 #include "server/server.h"
 
 #include "base/alloc.h"

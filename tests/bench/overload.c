@@ -7,8 +7,8 @@
 // digits of the tests, ROWS samples a request.
 #include "base/clock.h"
 #include "base/compare.h"
-#include "server/catalog.h"
-#include "server/machine.h"
+#include "runtime/catalog.h"
+#include "runtime/machine.h"
 #include "server/server.h"
 
 #include <arpa/inet.h>

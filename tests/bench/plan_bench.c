@@ -13,11 +13,11 @@
 //                           ..]
 // Limits and planning times are processor time, as on a machine that does nothing else; --wall:
 // time that passes.
-#include "memmgr/plan_train_gen.h"
+#include "planner/plan_train_gen.h"
 
 #include "base/clock.h"
 #include "base/compare.h"
-#include "memmgr/plan_curve.h"
+#include "planner/plan_curve.h"
 
 #include <glob.h>
 #include <math.h>

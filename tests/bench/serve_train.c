@@ -22,7 +22,7 @@
 #include "tests/bench/serving.h"
 
 #include "client/safetensors.h"
-#include "server/machine.h"
+#include "runtime/machine.h"
 
 #include <pthread.h>
 #include <stdatomic.h>

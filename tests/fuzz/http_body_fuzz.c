@@ -3,7 +3,7 @@
 // only one (raw binary). The input: how the body comes (fuzz_come), how it is cut, the value of
 // Inference-Header-Content-Length with a '\n' behind it ("": there is no such header), the body.
 // Tensors must have the bytes that their shapes say, and those behind the JSON the body's.
-#include "server/http_infer.h"
+#include "server/http/http_infer.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -2,7 +2,7 @@
 // The JSON of an inference request: parsed, and each input's data read as several types and shapes.
 // What is read is written again and must read back as the same bytes.
 #include "base/alloc.h"
-#include "server/http_json.h"
+#include "server/http/tensors/http_json.h"
 
 #include <stdlib.h>
 #include <string.h>

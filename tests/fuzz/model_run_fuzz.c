@@ -5,13 +5,13 @@
 // Models are changed as models (onnx_mutate.h). Seeds: one or two of each operator
 // (tests/tools/make_run_seeds.py). Limits are tight, so that each one is short.
 #include "base/settings.h"
-#include "graph/fold.h"
-#include "graph/onnx.h"
-#include "graph/train.h"
-#include "server/host.h"
-#include "server/infer.h"
-#include "server/load.h"
-#include "server/paced.h"
+#include "graph/passes/fold.h"
+#include "graph/onnx/onnx.h"
+#include "graph/autodiff/train.h"
+#include "runtime/host.h"
+#include "engine/serve/infer.h"
+#include "engine/serve/load.h"
+#include "runtime/paced.h"
 #include "tests/fuzz/onnx_mutate.h"
 
 #include <stdio.h>

@@ -3,7 +3,7 @@
 // nothing leaks. Its samples are followed through it, whatever it is. clang
 // -fsanitize=fuzzer,address; seeds: tests/data/onnx.
 #include "graph/independence.h"
-#include "graph/onnx.h"
+#include "graph/onnx/onnx.h"
 
 #include "base/alloc.h"
 

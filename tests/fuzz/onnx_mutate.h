@@ -6,8 +6,8 @@
 #define HTH_TESTS_FUZZ_ONNX_MUTATE_H
 
 #include "base/alloc.h"
-#include "graph/onnx.pb-c.h"
-#include "graph/onnx_wire.h"
+#include "graph/onnx/onnx.pb-c.h"
+#include "graph/onnx/onnx_wire.h"
 #include "graph/op.h"
 
 #include <math.h>

@@ -2,7 +2,7 @@
 // Feeds arbitrary bytes to the parser of a file of tokens, and to what clears sentences of paths.
 // An accepted table has names and roles, and is found by no text that nobody hashed.
 #include "client/token.h"
-#include "server/auth.h"
+#include "server/net/auth.h"
 
 #include <stdlib.h>
 #include <string.h>

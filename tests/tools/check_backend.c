@@ -5,8 +5,8 @@
 // A model is specialized for the inputs at hand, its stages are walked node by node. Built by the
 // script into a shared object; one model at a time, one thread.
 #include "base/alloc.h"
-#include "graph/onnx.h"
-#include "graph/pass.h"
+#include "graph/onnx/onnx.h"
+#include "graph/passes/pass.h"
 #include "graph/specialize.h"
 #include "kernels/kernel.h"
 

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes the small models of tests/data/onnx: usage make_onnx.py OUTPUT_DIR (needs onnx and onnxruntime).
 
-Each model is one old form, one storage form or one graph form; graph/onnx_test.c says what it must become. values.txt holds
+Each model is one old form, one storage form or one graph form; graph/onnx/onnx_test.c says what it must become. values.txt holds
 what onnxruntime computes for them: per model "name inputs outputs", per input "dtype rank dims", per output the same and
 its values. Element i of an input is ((37 i) mod 101 - 50) / 16."""
 import os

@@ -4,7 +4,7 @@
     python tests/tools/make_ref_cases.py [OUT [LIMIT_BYTES]]
 
 The expected values come from ONNX's own numpy implementation, some from numpy alone. Taken are the small cases of
-every operator of graph/op.h, in the newest form of the operator; the format stands at the head of tests/ref_cases.h.
+every operator of graph/op.h, in the newest form of the operator; the format stands at the head of tests/rig/ref_cases.h.
 """
 import math
 import re

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradients of single operators by PyTorch, in double: tests/data/train/gradients.txt, which tests/train_torch_test.c compares the CPU's with.
-usage: make_train_gradients.py OUT-FILE     A case is a line of tests/grad_case.h, whose values and target are formulas that both know, then per
+"""Gradients of single operators by PyTorch, in double: tests/data/train/gradients.txt, which graph/autodiff/train_torch_test.c compares the CPU's with.
+usage: make_train_gradients.py OUT-FILE     A case is a line of tests/rig/grad_case.h, whose values and target are formulas that both know, then per
 trained operand "grad OPERAND EVERY values": the sum of its gradient, and every EVERY-th element."""
 import re, sys
 import numpy as np, torch

@@ -1,0 +1,392 @@
+// SPDX-License-Identifier: Apache-2.0
+// Options are collected in a JSON object under their names, which for the engine's queries already
+// is the request.
+#include "client/cli/cli.h"
+
+#include "client/cli/correct.h"
+#include "client/local.h"
+#include "client/cli/table.h"
+#include "client/terminal.h"
+#include "client/token.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+const hth_option hth_cli_global[] = {
+    {"server", HTH_OPTION_TEXT, "URL",
+     "the server to ask: ipc://PATH, tcp:// or tls+tcp://HOST:PORT"},
+    {"token-file", HTH_OPTION_PATH, "FILE", "the token that the server knows you by"},
+    {"ca", HTH_OPTION_PATH, "FILE", "with tls+tcp: who may have signed the server's certificate"},
+    {"store", HTH_OPTION_PATH, "DIR", "no server: an engine in this process, on the store in DIR"},
+    {"device", HTH_OPTION_LIST, "SPEC",
+     "with --store: the device, such as cpu:mem=2GiB,threads=2 or cuda:0,mem=80%; several serve "
+     "together"},
+    {"json", HTH_OPTION_FLAG, NULL, "answer in JSON"},
+    {"help", HTH_OPTION_FLAG, NULL, "help for hearth, or for the command"},
+    {"version", HTH_OPTION_FLAG, NULL, "print the version"},
+    {NULL, HTH_OPTION_FLAG, NULL, NULL},
+};
+
+int hth_cli_usage(const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    fprintf(stderr, "hearth: ");
+    vfprintf(stderr, fmt, ap);
+    fprintf(stderr, "\n");
+    va_end(ap);
+    return HTH_CLI_USAGE;
+}
+
+int hth_cli_error(void)
+{
+    fprintf(stderr, "hearth: %s\n", hearth_error());
+    return HTH_CLI_ERROR;
+}
+
+// ---- help
+
+static void cli_print_options(const char *title, const hth_option *o)
+{
+    printf("%s", o->name != NULL ? title : "");
+    for (; o->name != NULL; o++) {
+        char left[64];
+        snprintf(left, sizeof left, "--%s%s%s", o->name, o->value != NULL ? " " : "",
+                 o->value != NULL ? o->value : "");
+        printf("  %-24s %s\n", left, o->help);
+    }
+}
+
+static int cli_help(const hth_cli *c, const hth_command *command)
+{
+    if (command != NULL) {
+        printf("usage: hearth %s%s%s\n\n%s\n", command->name, command->usage[0] != 0 ? " " : "",
+               command->usage, command->help);
+        cli_print_options("\nOptions:\n", command->options);
+    } else {
+        printf("usage: hearth [--server URL | --store DIR] [--json] COMMAND\n\nCommands:\n");
+        for (int i = 0; c->commands[i] != NULL; i++) {
+            const char *help = c->commands[i]->help;
+            printf("  %-9s %.*s\n", c->commands[i]->name, (int)strcspn(help, "\n"), help);
+        }
+        printf("\nWithout --server and --store: $HEARTH_SERVER, else the server on this machine.\n"
+               "$HEARTH_TOKEN: the token, where --token-file does not say another.\n"
+               "$HEARTH_ISA (avx512, avx2, sse2) limits the vectors that kernels use.\n"
+               "$CUDA_HOME: folders in which CUDA's libraries are looked for first.\n"
+               "`hearth help COMMAND` says more.\n");
+    }
+    cli_print_options("\nEverywhere:\n", hth_cli_global);
+    return HTH_CLI_OK;
+}
+
+static const hth_command *cli_command(const hth_cli *c, const char *name)
+{
+    if (c->hidden != NULL && strcmp(c->hidden->name, name) == 0) {
+        return c->hidden;
+    }
+    for (int i = 0; c->commands[i] != NULL; i++) {
+        if (strcmp(c->commands[i]->name, name) == 0) {
+            return c->commands[i];
+        }
+    }
+    return NULL;
+}
+
+// ---- reading the command line
+
+static const hth_option *cli_find(const hth_option *o, const char *name, size_t n)
+{
+    for (; o != NULL && o->name != NULL; o++) {
+        if (strlen(o->name) == n && strncmp(o->name, name, n) == 0) {
+            return o;
+        }
+    }
+    return NULL;
+}
+
+static json_t *cli_path(const char *path)
+{
+    char cwd[PATH_MAX];
+    if (path[0] == '/' || getcwd(cwd, sizeof cwd) == NULL) {
+        return json_string(path);
+    }
+    return json_sprintf("%s/%s", cwd, path);
+}
+
+static json_t *cli_value(const hth_option *o, const char *text)
+{
+    char *end;
+    errno = 0;
+    if (o->kind == HTH_OPTION_INT) {
+        long long v = strtoll(text, &end, 10);
+        return end != text && *end == 0 && errno == 0 ? json_integer(v) : NULL;
+    }
+    if (o->kind == HTH_OPTION_REAL) {
+        double v = strtod(text, &end);
+        return end != text && *end == 0 && errno == 0 ? json_real(v) : NULL;
+    }
+    return o->kind == HTH_OPTION_PATH ? cli_path(text) : json_string(text);
+}
+
+static int cli_set(hth_cli *c, const hth_option *o, const char *text)
+{
+    json_t *v = o->kind == HTH_OPTION_FLAG ? json_true() : cli_value(o, text);
+    if (v == NULL) {
+        char *end;
+        bool part = o->kind == HTH_OPTION_INT && (strtod(text, &end), end != text && *end == 0);
+        return hth_cli_usage("--%s wants a %snumber, not '%s'", o->name, part ? "whole " : "",
+                             text);
+    }
+    if (o->kind != HTH_OPTION_LIST) {
+        json_object_set_new(c->options, o->name, v);
+        return HTH_CLI_OK;
+    }
+    json_t *list = json_object_get(c->options, o->name);
+    if (list == NULL) {
+        list = json_array();
+        json_object_set_new(c->options, o->name, list);
+    }
+    json_array_append_new(list, v);
+    return HTH_CLI_OK;
+}
+
+// cli_switch gives the value of a switch: what follows it, where that is one.
+static const char *cli_switch(const char *given, const char *next, int *i)
+{
+    const char *text = given != NULL ? given : next != NULL ? next : "";
+    bool on = strcmp(text, "on") == 0 || strcmp(text, "true") == 0;
+    bool off = strcmp(text, "off") == 0 || strcmp(text, "false") == 0;
+    *i += given == NULL && (on || off);
+    return on || (given == NULL && !off) ? "on" : off ? "off" : given;
+}
+
+// cli_option reads the option at argv[*i], and its value.
+static int cli_option(hth_cli *c, int argc, char **argv, int *i)
+{
+    const char *name = argv[*i] + 2, *value = NULL;
+    size_t n = strcspn(name, "=");
+    const hth_option *o = cli_find(c->command != NULL ? c->command->options : NULL, name, n);
+    o = o != NULL ? o : cli_find(hth_cli_global, name, n);
+    if (o == NULL) {
+        return hth_correct_option(c, name);
+    }
+    if (name[n] == '=') {
+        value = name + n + 1;
+    }
+    if (o->kind == HTH_OPTION_SWITCH) {
+        value = cli_switch(value, *i + 1 < argc ? argv[*i + 1] : NULL, i);
+    } else if (value == NULL && o->kind != HTH_OPTION_FLAG && *i + 1 < argc) {
+        value = argv[++*i];
+    }
+    if ((value != NULL) == (o->kind == HTH_OPTION_FLAG)) {
+        return value != NULL ? hth_cli_usage("--%s takes no value", o->name)
+                             : hth_cli_usage("--%s needs a value: %s", o->name, o->value);
+    }
+    return cli_set(c, o, value);
+}
+
+static int cli_parse(hth_cli *c, int argc, char **argv)
+{
+    bool options = true;
+    for (int i = 1; i < argc; i++) {
+        int rv = HTH_CLI_OK;
+        if (options && strcmp(argv[i], "--") == 0) {
+            options = false;
+        } else if (options && strcmp(argv[i], "-h") == 0) {
+            json_object_set_new(c->options, "help", json_true());
+        } else if (options && strncmp(argv[i], "--", 2) == 0) {
+            rv = cli_option(c, argc, argv, &i);
+        } else if (options && argv[i][0] == '-' && argv[i][1] != 0) {
+            rv = hth_correct_dash(c, argv[i]);
+        } else if (c->command == NULL) {
+            c->command = cli_command(c, argv[i]);
+            rv = c->command == NULL ? hth_correct_command(c, argv[i]) : HTH_CLI_OK;
+        } else if (c->n_args == c->command->most) {
+            rv = hth_cli_usage("'%s' is one argument too many\nusage: hearth %s%s%s", argv[i],
+                               c->command->name, c->command->usage[0] != 0 ? " " : "",
+                               c->command->usage);
+        } else {
+            c->args[c->n_args++] = argv[i];
+        }
+        if (rv != HTH_CLI_OK) {
+            return rv;
+        }
+    }
+    return HTH_CLI_OK;
+}
+
+static int cli_dispatch(hth_cli *c)
+{
+    if (json_is_true(json_object_get(c->options, "version"))) {
+        printf("hearth " HEARTH_VERSION "\n");
+        return HTH_CLI_OK;
+    }
+    if (json_is_true(json_object_get(c->options, "help"))) {
+        return cli_help(c, c->command);
+    }
+    if (c->command == NULL) {
+        return hth_cli_usage("a command is missing; `hearth help` lists them");
+    }
+    if (strcmp(c->command->name, "help") == 0) {
+        const hth_command *about = c->n_args > 0 ? cli_command(c, c->args[0]) : NULL;
+        return about == NULL && c->n_args > 0 ? hth_correct_command(c, c->args[0])
+                                              : cli_help(c, about);
+    }
+    if (c->n_args < c->command->least) {
+        return hth_cli_usage("%s needs more arguments\nusage: hearth %s %s", c->command->name,
+                             c->command->name, c->command->usage);
+    }
+    return c->command->run(c);
+}
+
+int hth_cli_run(hth_cli *c, int argc, char **argv)
+{
+    c->options = json_object();
+    int rv = c->options == NULL ? HTH_CLI_ERROR : cli_parse(c, argc, argv);
+    if (rv == HTH_CLI_OK && hth_cli_json(c)) {
+        hth_terminal_json();
+    }
+    if (rv == HTH_CLI_OK) {
+        rv = cli_dispatch(c);
+    }
+    hearth_close(c->h);
+    json_decref(c->options);
+    return rv;
+}
+
+// ---- for the commands
+
+bool hth_cli_json(const hth_cli *c)
+{
+    return json_is_true(json_object_get(c->options, "json"));
+}
+
+const char *hth_cli_text(const hth_cli *c, const char *name)
+{
+    return json_string_value(json_object_get(c->options, name));
+}
+
+int64_t hth_cli_int(const hth_cli *c, const char *name, int64_t dflt)
+{
+    const json_t *v = json_object_get(c->options, name);
+    return v != NULL ? (int64_t)json_integer_value(v) : dflt;
+}
+
+// cli_device joins the devices' specifications and adds the command's threads and budget to the
+// only one. false: there is not room for them, or no telling which is meant.
+static bool cli_device(const hth_cli *c, char *out, size_t cap)
+{
+    const char *budget = hth_cli_text(c, "budget");
+    const json_t *list = json_object_get(c->options, "device");
+    int64_t threads = hth_cli_int(c, "threads", 0);
+    size_t n = 0, count = json_array_size(list);
+    for (size_t i = 0; i < count && n < cap; i++) {
+        n += (size_t)snprintf(out + n, cap - n, "%s%s", i > 0 ? " " : "",
+                              json_string_value(json_array_get(list, i)));
+    }
+    n += count == 0 ? (size_t)snprintf(out, cap, "cpu") : 0;
+    if (threads > 0 && n < cap) {
+        n += (size_t)snprintf(out + n, cap - n, "%cthreads=%lld",
+                              strchr(out, ':') != NULL ? ',' : ':', (long long)threads);
+    }
+    bool trains = json_is_true(json_object_get(c->options, "train")) ||
+                  strcmp(c->command->name, "train") == 0 || strcmp(c->command->name, "job") == 0 ||
+                  strcmp(c->command->name, "resume") == 0 ||
+                  strcmp(c->command->name, "curve") == 0; // a budget is the job's, not the device's
+    if (budget != NULL && !trains && n < cap) {
+        n += (size_t)snprintf(out + n, cap - n, "%cmem=%s", strchr(out, ':') != NULL ? ',' : ':',
+                              budget);
+    }
+    return n < cap && (count < 2 || (threads == 0 && (budget == NULL || trains)));
+}
+
+// A training job takes as long as it takes, and so does reading a whole store; who watches wants
+// the terminal, whatever the server does.
+static hearth_options cli_options(const hth_cli *c)
+{
+    const char *name = c->command->name;
+    return (hearth_options){.timeout_ms = strcmp(name, "train") == 0 || strcmp(name, "verify") == 0
+                                              ? INT32_MAX
+                                          : strcmp(name, "top") == 0 ? 5000
+                                          : c->command == c->hidden  ? 1000
+                                                                     : 0,
+                            .token = c->token,
+                            .ca_file = hth_cli_text(c, "ca")};
+}
+
+static int cli_open(hth_cli *c, const char *url, const hearth_options *o)
+{
+    return hearth_open(url, o, &c->h) == HEARTH_OK ? HTH_CLI_OK : hth_cli_error();
+}
+
+// cli_makes_store: these need no store that is there.
+static bool cli_makes_store(const hth_cli *c)
+{
+    return strcmp(c->command->name, "import") == 0 || strcmp(c->command->name, "devices") == 0;
+}
+
+int hth_cli_connect(hth_cli *c)
+{
+    const char *store = hth_cli_text(c, "store"), *server = hth_cli_text(c, "server");
+    char device[1024], url[300], token[HTH_TOKEN_TEXT];
+    hearth_options o = cli_options(c);
+    if (c->h != NULL) {
+        return HTH_CLI_OK;
+    }
+    if (hth_cli_text(c, "token-file") != NULL) {
+        if (hth_token_load(hth_cli_text(c, "token-file"), token) != HTH_OK) {
+            return hth_cli_error();
+        }
+        o.token = token;
+    }
+    if (store != NULL && server != NULL) {
+        return hth_cli_usage("--server and --store exclude each other");
+    }
+    if (store != NULL) {
+        if (access(store, F_OK) != 0 && errno == ENOENT && !cli_makes_store(c)) {
+            fprintf(stderr, "hearth: there is no store %s; `import` makes one\n", store);
+            return HTH_CLI_ERROR;
+        }
+        if (!cli_device(c, device, sizeof device)) {
+            return hth_cli_usage("--threads and --budget belong into the specifications of several "
+                                 "devices: --device cpu:mem=1GiB,threads=1");
+        }
+        o.store = store;
+        o.device = device;
+        return cli_open(c, "inproc://", &o);
+    }
+    if (json_object_get(c->options, "device") != NULL) {
+        return hth_cli_usage("--device goes with --store: a server has devices of its own, which "
+                             "`hearth devices` lists, and --on names one of them");
+    }
+    server = server != NULL ? server : c->environment;
+    if (server != NULL) {
+        return cli_open(c, server, &o);
+    }
+    if (hth_local_find(c->runtime_dir, url, sizeof url) == HTH_OK) {
+        return cli_open(c, url, &o);
+    }
+    fprintf(stderr,
+            "hearth: %s: start one with `hearthd --store DIR`, name one with --server URL, or "
+            "work without one with --store DIR\n",
+            hth_err_detail());
+    return HTH_CLI_ERROR;
+}
+
+int hth_cli_print(const hth_cli *c, const char *json)
+{
+    json_t *doc = hth_cli_json(c) ? NULL : json_loads(json, JSON_DECODE_ANY, NULL);
+    if (doc == NULL) {
+        printf("%s\n", json);
+    } else if (json_is_array(doc) && json_array_size(doc) == 0) {
+        printf("there are none\n");
+    } else {
+        hth_table_print(stdout, doc);
+    }
+    json_decref(doc);
+    return fflush(stdout) == 0 ? HTH_CLI_OK : HTH_CLI_ERROR;
+}

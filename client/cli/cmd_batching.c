@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// `hearth batching`: how a model's requests wait and are joined.
+#include "client/cli/cmd.h"
+
+#include <stdlib.h>
+
+// Options, and the names of the same in the question.
+static const struct {
+    const char *option, *key;
+} batching_numbers[] = {{"max", "max"},
+                        {"delay-us", "delay_us"},
+                        {"timeout-us", "timeout_us"},
+                        {"queue", "queue"},
+                        {"priority", "priority"}};
+#define BATCHING_NUMBERS (sizeof batching_numbers / sizeof batching_numbers[0])
+
+// batching_sizes reads "4,8"; NULL: it is none.
+static json_t *batching_sizes(const char *text)
+{
+    json_t *list = json_array();
+    char *end;
+    for (const char *p = text;; p = end + 1) {
+        long n = strtol(p, &end, 10);
+        if (end == p || n < 1 || (*end != 0 && *end != ',')) {
+            json_decref(list);
+            return NULL;
+        }
+        json_array_append_new(list, json_integer(n));
+        if (*end == 0) {
+            return list;
+        }
+    }
+}
+
+static int cmd_batching(hth_cli *c)
+{
+    json_t *q = json_pack("{s:s}", "model", c->args[0]);
+    bool reset = json_is_true(json_object_get(c->options, "reset"));
+    const char *preferred = hth_cli_text(c, "preferred");
+    for (size_t i = 0; i < BATCHING_NUMBERS; i++) {
+        json_t *v = json_object_get(c->options, batching_numbers[i].option);
+        if (v != NULL || reset) {
+            json_object_set_new(q, batching_numbers[i].key,
+                                v != NULL ? json_incref(v) : json_null());
+        }
+    }
+    if (preferred != NULL || reset) {
+        json_t *list = preferred != NULL ? batching_sizes(preferred) : json_null();
+        if (list == NULL) {
+            json_decref(q);
+            return hth_cli_usage("--preferred is a list of batch sizes such as 4,8");
+        }
+        json_object_set_new(q, "preferred", list);
+    }
+    return hth_cmd_query(c, "batching", q);
+}
+
+static const hth_option batching_options[] = {
+    {"max", HTH_OPTION_INT, "N", "samples of one run into which requests are joined; 1: none are"},
+    {"delay-us", HTH_OPTION_INT, "N", "how long a request may wait for others, where that pays"},
+    {"preferred", HTH_OPTION_TEXT, "N,N", "batch sizes that go without delay"},
+    {"timeout-us", HTH_OPTION_INT, "N",
+     "how long a request that names no timeout may wait; 0: without end"},
+    {"queue", HTH_OPTION_INT, "N", "requests that may wait; 0: as many as the server takes"},
+    {"priority", HTH_OPTION_INT, "N", "of requests that name none; 1 is served first"},
+    {"reset", HTH_OPTION_FLAG, NULL, "the server's settings for all that is not given"},
+    {NULL, HTH_OPTION_FLAG, NULL, NULL},
+};
+
+const hth_command hth_cmd_batching = {
+    "batching",
+    "NAME [--max N] [--delay-us N] [--preferred N,N] [--timeout-us N] [--queue N] [--priority N] "
+    "[--reset]",
+    "say, and set, how a model's requests wait and are joined\nWhat is set is kept in the store "
+    "and "
+    "holds for all versions at once, also while requests wait.",
+    1,
+    1,
+    batching_options,
+    cmd_batching};

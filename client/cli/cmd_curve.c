@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+// `hearth curve`: the memory/time curve of a training step, as a table, CSV or a picture.
+#include "client/cli/cmd.h"
+
+#include "client/cli/progress.h"
+#include "client/cli/svg.h"
+#include "client/cli/table.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+static double curve_number(const json_t *p, const char *key)
+{
+    return json_number_value(json_object_get(p, key));
+}
+
+static void curve_csv(FILE *f, const json_t *points)
+{
+    static const char *const keys[] = {"share",      "accumulate", "budget_bytes", "device_bytes",
+                                       "host_bytes", "time_ms",    "slowdown",     "lower_bound_ms",
+                                       "link_in_ms", "link_out_ms"};
+    const size_t n = sizeof keys / sizeof *keys;
+    size_t i;
+    json_t *p;
+    for (size_t k = 0; k < n; k++) {
+        fprintf(f, "%s%s", keys[k], k + 1 < n ? "," : "\n");
+    }
+    json_array_foreach(points, i, p)
+    {
+        for (size_t k = 0; k < n; k++) {
+            fprintf(f, "%.9g%s", curve_number(p, keys[k]), k + 1 < n ? "," : "\n");
+        }
+    }
+}
+
+// The picture: memory to the right, step time upwards.
+static double curve_x(const json_t *p, double most)
+{
+    return hth_svg_x(curve_number(p, "budget_bytes") / most);
+}
+
+static double curve_y(double slowdown, double most)
+{
+    return hth_svg_y((slowdown - 1) / (most - 1));
+}
+
+static void curve_line(FILE *f, const json_t *points, double bytes, double slow, bool bound,
+                       const char *style)
+{
+    size_t i;
+    json_t *p;
+    double fastest = curve_number(json_array_get(points, json_array_size(points) - 1), "time_ms");
+    fprintf(f, "<polyline fill='none' %s points='", style);
+    json_array_foreach(points, i, p)
+    {
+        double y =
+            bound ? curve_number(p, "lower_bound_ms") / fastest : curve_number(p, "slowdown");
+        fprintf(f, "%.1f,%.1f ", curve_x(p, bytes), curve_y(y < 1 ? 1 : y, slow));
+    }
+    fprintf(f, "'/>\n");
+}
+
+static void curve_svg(FILE *f, const json_t *points)
+{
+    char text[40];
+    size_t i, n = json_array_size(points);
+    json_t *p;
+    double bytes = curve_number(json_array_get(points, n - 1), "budget_bytes");
+    double slow = curve_number(json_array_get(points, 0), "slowdown");
+    slow = slow > 1.05 ? slow : 1.05;
+    hth_svg_open(f);
+    for (int k = 0; k <= 4; k++) {
+        snprintf(text, sizeof text, "%.2f", 1 + (slow - 1) * k / 4);
+        hth_svg_rule(f, k / 4.0, text);
+        hth_svg_text(f, hth_svg_x(k / 4.0), HTH_SVG_HEIGHT - HTH_SVG_MARGIN + 20, "",
+                     hth_table_bytes(bytes * k / 4, text, sizeof text));
+    }
+    hth_svg_text(f, HTH_SVG_WIDTH / 2, HTH_SVG_HEIGHT - 12, "", "device memory");
+    hth_svg_text(f, 16, HTH_SVG_HEIGHT / 2, "transform='rotate(-90 16 200)'",
+                 "step time / fastest (predicted)");
+    curve_line(f, points, bytes, slow, true, "stroke='#999' stroke-dasharray='4 3'");
+    curve_line(f, points, bytes, slow, false, "stroke='#c2410c' stroke-width='2'");
+    json_array_foreach(points, i, p)
+    {
+        fprintf(f, "<circle cx='%.1f' cy='%.1f' r='3' fill='#c2410c'/>\n", curve_x(p, bytes),
+                curve_y(curve_number(p, "slowdown"), slow));
+    }
+    hth_svg_close(f);
+}
+
+int hth_cmd_write(const char *path, const json_t *doc, void (*write)(FILE *, const json_t *))
+{
+    FILE *f = fopen(path, "w");
+    if (f != NULL) {
+        write(f, doc);
+    }
+    if (f == NULL || ferror(f) || fclose(f) != 0) {
+        return hth_cli_usage("cannot write %s: %s", path, strerror(errno));
+    }
+    return HTH_CLI_OK;
+}
+
+static int cmd_curve(hth_cli *c)
+{
+    char *json;
+    const char *csv = hth_cli_text(c, "csv"), *svg = hth_cli_text(c, "svg");
+    int rv = hth_cmd_ask(c, "curve", hth_cmd_arguments(c), hth_progress_show, &json);
+    if (rv != HTH_CLI_OK) {
+        return rv;
+    }
+    json_t *points = json_loads(json, 0, NULL);
+    if (json_array_size(points) > 0 && csv != NULL) {
+        rv = hth_cmd_write(csv, points, curve_csv);
+    }
+    if (json_array_size(points) > 0 && svg != NULL && rv == HTH_CLI_OK) {
+        rv = hth_cmd_write(svg, points, curve_svg);
+    }
+    rv = rv == HTH_CLI_OK ? hth_cli_print(c, json) : rv;
+    json_decref(points);
+    hearth_free(json);
+    return rv;
+}
+
+static const hth_option curve_options[] = {
+    {"batch", HTH_OPTION_INT, "N", "samples in a batch"},
+    {"train", HTH_OPTION_FLAG, NULL, "of a training step (the default, and the only one)"},
+    {"precision", HTH_OPTION_TEXT, "P", "fp32, tf32 or bf16, the last two on CUDA (the model's)"},
+    OPTIONS_STEP,
+    OPTION_ON,
+    {"accumulate", HTH_OPTION_TEXT, "M",
+     "take the batch in M equal parts, one update for all; auto: in what is fastest"},
+    {"profile", HTH_OPTION_PATH, "FILE", "for the device of this profile (hearth plan)"},
+    {"csv", HTH_OPTION_PATH, "FILE", "write the points as CSV"},
+    {"svg", HTH_OPTION_PATH, "FILE", "draw them"},
+    {NULL, HTH_OPTION_FLAG, NULL, NULL},
+};
+
+const hth_command hth_cmd_curve = {"curve",
+                                   "NAME[:VERSION] --batch N [--csv FILE] [--svg FILE]",
+                                   "show how long a training step takes under every budget\n"
+                                   "Predicted by the planner; time never grows with memory. The "
+                                   "dashed line is what no plan can beat.",
+                                   1,
+                                   1,
+                                   curve_options,
+                                   cmd_curve};

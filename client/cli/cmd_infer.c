@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: Apache-2.0
+// `hearth infer`: .npy files in, .npy files and the largest values out.
+#include "client/cli/cmd.h"
+
+#include "base/alloc.h"
+#include "base/utf8.h"
+#include "client/dtype.h"
+#include "client/npy.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#define INFER_MAX_INPUTS 64
+#define INFER_TOP        5
+
+typedef struct infer_inputs {
+    int n;
+    hearth_tensor t[INFER_MAX_INPUTS];
+    char *name[INFER_MAX_INPUTS];
+} infer_inputs;
+
+static void infer_free(infer_inputs *in)
+{
+    for (int i = 0; i < in->n; i++) {
+        hth_free(in->t[i].data);
+        hth_free(in->name[i]);
+    }
+}
+
+// infer_read reads "x=FILE.npy", or "FILE.npy" for a model's only input.
+static int infer_read(const hth_cli *c, infer_inputs *in)
+{
+    size_t i;
+    const json_t *v, *list = json_object_get(c->options, "input");
+    json_array_foreach(list, i, v)
+    {
+        const char *text = json_string_value(v), *equals = strchr(text, '=');
+        if (in->n == INFER_MAX_INPUTS) {
+            return hth_cli_usage("more than %d inputs", INFER_MAX_INPUTS);
+        }
+        if (hth_npy_read(equals != NULL ? equals + 1 : text, &in->t[in->n]) != HTH_OK) {
+            return hth_cli_error();
+        }
+        in->name[in->n] = equals != NULL ? hth_strndup(text, (size_t)(equals - text)) : NULL;
+        in->t[in->n].name = in->name[in->n];
+        in->n++;
+    }
+    return HTH_CLI_OK;
+}
+
+// infer_file makes DIR/NAME.npy; what would leave the folder or hide in it becomes '_'.
+static char *infer_file(const char *dir, const char *name)
+{
+    char *path = hth_asprintf("%s/%s.npy", dir, name[0] != 0 ? name : "output");
+    if (path != NULL) {
+        char *base = path + strlen(dir) + 1;
+        base[0] = base[0] == '.' ? '_' : base[0];
+        for (char *p = base; *p != 0; p++) {
+            *p = *p == '/' || (unsigned char)*p < ' ' ? '_' : *p;
+        }
+    }
+    return path;
+}
+
+// infer_top lists the largest values of the first row (the last axis).
+static json_t *infer_top(const hearth_tensor *t)
+{
+    json_t *list = json_array();
+    size_t n = t->rank > 0 ? (size_t)t->shape[t->rank - 1] : 1;
+    size_t have = t->bytes / hth_dtype_names_of((int)t->dtype)->bytes;
+    double last = 0;
+    size_t last_i = 0;
+    n = n < have ? n : have;
+    for (int k = 0; k < INFER_TOP && (size_t)k < n; k++) {
+        size_t best = n;
+        double best_v = 0;
+        for (size_t i = 0; i < n; i++) {
+            double v = hth_dtype_value((int)t->dtype, t->data, i);
+            bool listed = k > 0 && (v > last || (v == last && i <= last_i));
+            if (v == v && !listed && (best == n || v > best_v)) {
+                best = i;
+                best_v = v;
+            }
+        }
+        if (best == n) {
+            break;
+        }
+        json_t *v = json_real(best_v); // NULL: infinity has no JSON
+        json_array_append_new(list, json_pack("{s:I, s:o}", "index", (json_int_t)best, "value",
+                                              v != NULL ? v : json_null()));
+        last = best_v;
+        last_i = best;
+    }
+    return list;
+}
+
+static json_t *infer_describe(const hearth_tensor *t, const char *file)
+{
+    json_t *shape = json_array();
+    for (int i = 0; i < t->rank; i++) {
+        json_array_append_new(shape, json_integer(t->shape[i]));
+    }
+    json_t *o =
+        json_pack("{s:s, s:s, s:o, s:o}", "name", t->name, "datatype",
+                  hth_dtype_names_of((int)t->dtype)->name, "shape", shape, "top", infer_top(t));
+    if (file != NULL) {
+        json_object_set_new(o, "file", json_string(file));
+    }
+    return o;
+}
+
+// infer_name is what a terminal can show of an output's name, which its model's author gave.
+static const char *infer_name(const hearth_tensor *t, char *out, size_t cap)
+{
+    snprintf(out, cap, "%s", t->name);
+    hth_utf8_plain(out);
+    return out;
+}
+
+static void infer_print(const json_t *o, const hearth_tensor *t)
+{
+    size_t i;
+    json_t *v;
+    char name[256];
+    printf("%s  %s  [", infer_name(t, name, sizeof name), hth_dtype_names_of((int)t->dtype)->name);
+    for (int k = 0; k < t->rank; k++) {
+        printf(k > 0 ? ",%lld" : "%lld", (long long)t->shape[k]);
+    }
+    printf("]\n  top ");
+    json_array_foreach(json_object_get(o, "top"), i, v)
+    {
+        printf("  %lld: %.6g", (long long)json_integer_value(json_object_get(v, "index")),
+               json_number_value(json_object_get(v, "value")));
+    }
+    printf("\n");
+}
+
+static int infer_output(const hth_cli *c, const hearth_tensor *t, json_t *list)
+{
+    const char *dir = hth_cli_text(c, "output-dir");
+    char *file = dir != NULL ? infer_file(dir, t->name) : NULL;
+    int rv = dir == NULL || (file != NULL && hth_npy_write(file, t) == HTH_OK) ? HTH_CLI_OK
+                                                                               : hth_cli_error();
+    json_t *o = infer_describe(t, file);
+    if (!hth_cli_json(c) && o != NULL) {
+        infer_print(o, t);
+    }
+    json_array_append_new(list, o);
+    hth_free(file);
+    return rv;
+}
+
+// infer_shape writes "FP32 [360,10]".
+static const char *infer_shape(const hearth_tensor *t, char *out, size_t cap)
+{
+    size_t n = (size_t)snprintf(out, cap, "%s [", hth_dtype_names_of((int)t->dtype)->name);
+    for (int i = 0; i < t->rank && n < cap; i++) {
+        n += (size_t)snprintf(out + n, cap - n, "%s%lld", i > 0 ? "," : "", (long long)t->shape[i]);
+    }
+    if (n < cap) {
+        snprintf(out + n, cap - n, "]");
+    }
+    return out;
+}
+
+// infer_accuracy counts for how many samples (rows of the first output; scores along axis 1) the
+// largest score is at the label's index.
+static int infer_accuracy(hth_cli *c, const hearth_tensor *t, json_t *doc)
+{
+    hearth_tensor labels = {0};
+    if (hth_npy_read(hth_cli_text(c, "labels"), &labels) != HTH_OK) {
+        return hth_cli_error();
+    }
+    int64_t rows = t->rank >= 2 ? t->shape[0] : 0, classes = t->rank >= 2 ? t->shape[1] : 0,
+            right = 0;
+    int rv = HTH_CLI_OK;
+    if (t->rank != 2 || labels.rank != 1 || labels.shape[0] != rows) {
+        char name[256], out[128], got[128];
+        rv = hth_cli_usage("--labels needs one label for each row of '%s' %s; %s has %s",
+                           infer_name(t, name, sizeof name), infer_shape(t, out, sizeof out),
+                           hth_cli_text(c, "labels"), infer_shape(&labels, got, sizeof got));
+    }
+    for (int64_t i = 0; i < rows && rv == HTH_CLI_OK; i++) {
+        int64_t best = 0;
+        for (int64_t k = 1; k < classes; k++) {
+            double v = hth_dtype_value((int)t->dtype, t->data, (size_t)(i * classes + k));
+            best = v > hth_dtype_value((int)t->dtype, t->data, (size_t)(i * classes + best)) ? k
+                                                                                             : best;
+        }
+        right += best == (int64_t)hth_dtype_value((int)labels.dtype, labels.data, (size_t)i);
+    }
+    if (rv == HTH_CLI_OK) {
+        double share = rows > 0 ? (double)right / (double)rows : 0;
+        json_object_set_new(doc, "accuracy", json_real(share));
+        if (!hth_cli_json(c)) {
+            printf("accuracy %.2f %%: %lld of %lld\n", 100 * share, (long long)right,
+                   (long long)rows);
+        }
+    }
+    hth_free(labels.data);
+    return rv;
+}
+
+static int infer_ask(hth_cli *c, const infer_inputs *in)
+{
+    hearth_tensor *out;
+    int n;
+    json_t *list = json_array();
+    int64_t priority = hth_cli_int(c, "priority", 0), timeout_ms = hth_cli_int(c, "timeout", 0);
+    if (priority < 0 || priority > UINT32_MAX || timeout_ms < 0 || timeout_ms > INT64_MAX / 1000) {
+        json_decref(list);
+        return hth_cli_usage("--priority and --timeout are whole numbers, 1 or more");
+    }
+    hearth_infer_options options = {(uint32_t)priority, (uint64_t)timeout_ms * 1000u};
+    if (hearth_infer_with(c->h, c->args[0], in->t, in->n, &options, &out, &n) != HEARTH_OK) {
+        json_decref(list);
+        return hth_cli_error();
+    }
+    int rv = HTH_CLI_OK;
+    int version = hearth_outputs_version(out);
+    if (!hth_cli_json(c)) {
+        printf("%.*s:%d\n", (int)strcspn(c->args[0], ":"), c->args[0], version);
+    }
+    for (int i = 0; i < n && rv == HTH_CLI_OK; i++) {
+        rv = infer_output(c, &out[i], list);
+    }
+    json_t *doc =
+        json_pack("{s:s, s:i, s:o}", "model", c->args[0], "version", version, "outputs", list);
+    if (rv == HTH_CLI_OK && n > 0 && hth_cli_text(c, "labels") != NULL) {
+        rv = infer_accuracy(c, &out[0], doc);
+    }
+    hearth_tensors_free(out, n);
+    if (hth_cli_json(c) && rv == HTH_CLI_OK) {
+        rv = json_dumpf(doc, stdout, JSON_COMPACT) == 0 && printf("\n") == 1 ? HTH_CLI_OK
+                                                                             : HTH_CLI_ERROR;
+    }
+    json_decref(doc);
+    return rv;
+}
+
+static int cmd_infer(hth_cli *c)
+{
+    const char *dir = hth_cli_text(c, "output-dir");
+    infer_inputs in = {.n = 0};
+    if (dir != NULL && mkdir(dir, 0777) != 0 && errno != EEXIST) {
+        fprintf(stderr, "hearth: cannot make the folder %s: %s\n", dir, strerror(errno));
+        return HTH_CLI_ERROR;
+    }
+    int rv = infer_read(c, &in);
+    if (rv == HTH_CLI_OK) {
+        rv = hth_cli_connect(c);
+    }
+    if (rv == HTH_CLI_OK) {
+        rv = infer_ask(c, &in);
+    }
+    infer_free(&in);
+    return rv;
+}
+
+static const hth_option infer_options[] = {
+    {"input", HTH_OPTION_LIST, "NAME=FILE.npy",
+     "an input; once for each. NAME= may be left out when there is one. FILE may be a FIFO, and - "
+     "is standard input"},
+    {"output-dir", HTH_OPTION_PATH, "DIR", "write each output to DIR/NAME.npy"},
+    {"labels", HTH_OPTION_PATH, "FILE.npy",
+     "one label for each row of the first output: says how often the largest score is there"},
+    {"priority", HTH_OPTION_INT, "N",
+     "where it waits: before requests with a larger number; 1 comes first. Default: the model's"},
+    {"timeout", HTH_OPTION_INT, "MS",
+     "fail when the device is not free within so many milliseconds. Default: the model's"},
+    {NULL, HTH_OPTION_FLAG, NULL, NULL},
+};
+
+const hth_command hth_cmd_infer = {"infer",
+                                   "NAME[:VERSION] --input NAME=FILE.npy [--output-dir DIR]",
+                                   "run a model once\nPrints which version answered, and the "
+                                   "outputs' names, types, shapes and largest values.",
+                                   1,
+                                   1,
+                                   infer_options,
+                                   cmd_infer};

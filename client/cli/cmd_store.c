@@ -1,0 +1,489 @@
+// SPDX-License-Identifier: Apache-2.0
+// The commands about what the store holds.
+#include "client/cli/cmd.h"
+
+#include "base/utf8.h"
+#include "client/cli/progress.h"
+#include "client/cli/table.h"
+#include "client/terminal.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define RM_LISTED 8 // versions that are named before they are removed
+#define RM_TEXT   2048
+
+const hth_option hth_cmd_no_options[] = {{NULL, HTH_OPTION_FLAG, NULL, NULL}};
+
+// cmd_print prints a document made here and frees it.
+static int cmd_print(const hth_cli *c, json_t *doc)
+{
+    char *text = json_dumps(doc, JSON_COMPACT);
+    int rv = text != NULL ? hth_cli_print(c, text) : HTH_CLI_ERROR;
+    free(text);
+    json_decref(doc);
+    return rv;
+}
+
+static void import_print(const hth_cli *c, const hearth_import_report *report)
+{
+    const hearth_import_result *r = &report->result;
+    char fresh[32], shared[32], repaired[32];
+    printf("%s:%d%s\ntensors  new %" PRIu64 ", shared %" PRIu64 "\nbytes    new %s, shared %s\n",
+           c->args[0], r->version, r->unchanged ? "  (unchanged: no new version)" : "",
+           r->tensors_new, r->tensors_shared,
+           hth_table_bytes((double)r->bytes_new, fresh, sizeof fresh),
+           hth_table_bytes((double)r->bytes_shared, shared, sizeof shared));
+    if (report->tensors_repaired > 0) {
+        printf("repaired %" PRIu64 " tensors that were damaged in the store, %s\n",
+               report->tensors_repaired,
+               hth_table_bytes((double)report->bytes_repaired, repaired, sizeof repaired));
+    }
+    if (report->record_repaired) {
+        printf("repaired the graph, which was damaged in the store\n");
+    }
+}
+
+// store_about is the question about a model that does not have it loaded.
+static json_t *store_about(const hth_cli *c)
+{
+    return json_pack("{s:s, s:b}", "model", c->args[0], "keep", 0);
+}
+
+// import_serves asks what the server found out about the version that answers now; NULL: another
+// one does, or nobody knows.
+static json_t *import_serves(const hth_cli *c, int version)
+{
+    char *json, *text;
+    json_t *args = store_about(c), *doc = NULL;
+    text = args != NULL ? json_dumps(args, JSON_COMPACT) : NULL;
+    if (text != NULL && hearth_query(c->h, "model", text, NULL, NULL, &json) == HEARTH_OK) {
+        doc = json_loads(json, 0, NULL);
+        hearth_free(json);
+    }
+    if (json_integer_value(json_object_get(doc, "version")) != version) {
+        json_decref(doc);
+        doc = NULL;
+    }
+    free(text);
+    json_decref(args);
+    return doc;
+}
+
+// import_joins says, where a model's requests could have shared runs but may not, why: in the
+// document, or to the user, who perhaps named a largest batch.
+static void import_joins(const hth_cli *c, int version, json_t *doc)
+{
+    json_t *m = import_serves(c, version);
+    json_t *independent = json_object_get(m, "independent");
+    json_t *why = json_object_get(m, "dependent_because");
+    int64_t most = hth_cli_int(c, "max-batch", -1);
+    if (doc == NULL) {
+        hth_terminal_plain(m);
+    }
+    if (doc != NULL && independent != NULL) {
+        json_object_set(doc, "independent", independent);
+    }
+    if (doc != NULL && why != NULL) {
+        json_object_set(doc, "dependent_because", why);
+    } else if (why != NULL && most > 0) {
+        fprintf(stderr, "hearth: --max-batch %lld only limits requests; they share no run: %s\n",
+                (long long)most, json_string_value(why));
+    } else if (why != NULL && most < 0) {
+        printf("requests share no run: %s\n", json_string_value(why));
+    }
+    json_decref(m);
+}
+
+// import_swapped tells whether the file stands where the name should.
+static bool import_swapped(const hth_cli *c)
+{
+    struct stat file;
+    return stat(c->args[0], &file) == 0 && S_ISREG(file.st_mode) && access(c->args[1], F_OK) != 0;
+}
+
+static int cmd_import(hth_cli *c)
+{
+    hth_progress_bar bar;
+    hearth_import_report report;
+    const hearth_import_result *r = &report.result;
+    hearth_import_options options = {json_is_true(json_object_get(c->options, "no-wait"))};
+    if (import_swapped(c)) {
+        return hth_cli_usage("'%s' is a file and '%s' is none: the name comes first\n"
+                             "usage: hearth import NAME FILE.onnx",
+                             c->args[0], c->args[1]);
+    }
+    int rv = hth_cli_connect(c);
+    if (rv != HTH_CLI_OK) {
+        return rv;
+    }
+    hth_progress_init(&bar);
+    hearth_status s =
+        hearth_import_with(c->h, c->args[0], c->args[1], (int)hth_cli_int(c, "max-batch", -1),
+                           &options, hth_progress_show, &bar, &report);
+    hth_progress_fini(&bar);
+    if (s != HEARTH_OK) {
+        return hth_cli_error();
+    }
+    if (!hth_cli_json(c)) {
+        import_print(c, &report);
+        if (!options.no_wait) {
+            import_joins(c, r->version, NULL);
+        }
+        return HTH_CLI_OK;
+    }
+    json_t *doc = json_pack(
+        "{s:s, s:i, s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:b}", "model", c->args[0], "version",
+        r->version, "unchanged", r->unchanged, "tensors_new", (json_int_t)r->tensors_new,
+        "tensors_shared", (json_int_t)r->tensors_shared, "bytes_new", (json_int_t)r->bytes_new,
+        "bytes_shared", (json_int_t)r->bytes_shared, "tensors_repaired",
+        (json_int_t)report.tensors_repaired, "bytes_repaired", (json_int_t)report.bytes_repaired,
+        "graph_repaired", report.record_repaired);
+    if (!options.no_wait) {
+        import_joins(c, r->version, doc);
+    }
+    return cmd_print(c, doc);
+}
+
+// Checkpoints of training jobs are versions of models that nobody made.
+static void ls_models(json_t *list)
+{
+    for (size_t i = json_array_size(list); i > 0; i--) {
+        json_t *row = json_array_get(list, i - 1);
+        if (json_is_true(json_object_get(row, "checkpoint"))) {
+            json_array_remove(list, i - 1);
+        } else {
+            json_object_del(row, "checkpoint");
+        }
+    }
+}
+
+// What the engine has of a version that is not damaged in the store: "pinned", "loaded", "loading",
+// "refused", or nothing.
+static const char *ls_state(const json_t *loaded, const json_t *row)
+{
+    const json_t *m;
+    size_t i;
+    json_array_foreach(json_object_get(loaded, "models"), i, m)
+    {
+        if (json_equal(json_object_get(m, "name"), json_object_get(row, "name")) &&
+            json_equal(json_object_get(m, "version"), json_object_get(row, "version"))) {
+            const char *state = json_string_value(json_object_get(m, "state"));
+            return state == NULL                                ? ""
+                   : strcmp(state, "UNAVAILABLE") == 0          ? "refused"
+                   : strcmp(state, "LOADING") == 0              ? "loading"
+                   : json_is_true(json_object_get(m, "pinned")) ? "pinned"
+                   : json_is_true(json_object_get(m, "loaded")) ? "loaded"
+                                                                : "";
+        }
+    }
+    return "";
+}
+
+static int ls_states(const hth_cli *c, json_t *list)
+{
+    char *json;
+    json_t *row;
+    size_t i;
+    if (hearth_query(c->h, "loaded", NULL, NULL, NULL, &json) != HEARTH_OK) {
+        return hth_cli_error();
+    }
+    json_t *loaded = json_loads(json, 0, NULL);
+    hearth_free(json);
+    json_array_foreach(list, i, row)
+    {
+        bool damaged = json_is_true(json_object_get(row, "damaged"));
+        json_object_del(row, "damaged");
+        json_object_set_new(row, "state", json_string(damaged ? "damaged" : ls_state(loaded, row)));
+    }
+    json_decref(loaded);
+    return HTH_CLI_OK;
+}
+
+static int cmd_ls(hth_cli *c)
+{
+    char *json;
+    int rv = hth_cli_connect(c);
+    if (rv != HTH_CLI_OK) {
+        return rv;
+    }
+    if (hearth_query(c->h, "models", NULL, NULL, NULL, &json) != HEARTH_OK) {
+        return hth_cli_error();
+    }
+    json_t *doc = json_loads(json, 0, NULL), *list = json_object_get(doc, "models");
+    hearth_free(json);
+    if (!json_is_true(json_object_get(c->options, "all"))) {
+        ls_models(list);
+    }
+    if ((rv = ls_states(c, list)) != HTH_CLI_OK) {
+        json_decref(doc);
+        return rv;
+    }
+    if (hth_cli_json(c)) {
+        rv = cmd_print(c, json_incref(doc));
+    } else if (json_array_size(list) == 0) {
+        printf("no models; `hearth import NAME FILE.onnx` puts one into the store\n");
+    } else {
+        hth_table_print(stdout, list);
+    }
+    json_decref(doc);
+    return rv;
+}
+
+static int cmd_show(hth_cli *c)
+{
+    return hth_cmd_query(c, "model", store_about(c));
+}
+
+// cmd_done says what was done, or fails.
+static int cmd_done(const hth_cli *c, hearth_status s, const char *what, const char *detail)
+{
+    if (s != HEARTH_OK) {
+        return hth_cli_error();
+    }
+    if (hth_cli_json(c)) {
+        return cmd_print(c, json_pack("{s:s, s:s}", what, c->args[0], "detail", detail));
+    }
+    printf("%s %s%s%s\n", what, c->args[0], detail[0] != 0 ? ": " : "", detail);
+    return HTH_CLI_OK;
+}
+
+// ---- rm
+
+// rm_name is the length of NAME of NAME[:VERSION]; *version 0: all of them.
+static size_t rm_name(const char *text, int64_t *version)
+{
+    size_t n = strcspn(text, ":");
+    *version = text[n] == ':' ? strtoll(text + n + 1, NULL, 10) : 0;
+    return n;
+}
+
+// rm_rows asks for the rows of `ls` that would go.
+static int rm_rows(const hth_cli *c, json_t **out)
+{
+    char *json;
+    size_t i, n;
+    int64_t version;
+    if (hearth_query(c->h, "models", NULL, NULL, NULL, &json) != HEARTH_OK) {
+        return hth_cli_error();
+    }
+    json_t *row, *doc = json_loads(json, 0, NULL), *rows = json_array();
+    hearth_free(json);
+    n = rm_name(c->args[0], &version);
+    json_array_foreach(json_object_get(doc, "models"), i, row)
+    {
+        const char *name = json_string_value(json_object_get(row, "name"));
+        if (name != NULL && strlen(name) == n && strncmp(name, c->args[0], n) == 0 &&
+            (version == 0 || json_integer_value(json_object_get(row, "version")) == version)) {
+            json_array_append(rows, row);
+        }
+    }
+    json_decref(doc);
+    *out = rows;
+    return HTH_CLI_OK;
+}
+
+// rm_what says what would go: "digits:1, digits:2 (2 versions, 243.4 KiB that no other has)".
+static void rm_what(const json_t *rows, char *out, size_t cap)
+{
+    size_t at = 0, i, n = json_array_size(rows);
+    json_int_t own = 0;
+    json_t *row;
+    char bytes[32];
+    out[0] = 0;
+    json_array_foreach((json_t *)rows, i, row)
+    {
+        own += json_integer_value(json_object_get(row, "own_bytes"));
+        if (i < RM_LISTED && at < cap) {
+            at += (size_t)snprintf(out + at, cap - at, "%s%s:%" PRId64, i > 0 ? ", " : "",
+                                   json_string_value(json_object_get(row, "name")),
+                                   (int64_t)json_integer_value(json_object_get(row, "version")));
+        }
+    }
+    if (at < cap) {
+        snprintf(out + at, cap - at, "%s (%zu version%s, %s that no other has)",
+                 n > RM_LISTED ? ", .." : "", n, n == 1 ? "" : "s",
+                 hth_table_bytes((double)own, bytes, sizeof bytes));
+    }
+    hth_utf8_plain(out);
+}
+
+// rm_asks tells whether somebody is there to answer.
+static bool rm_asks(const hth_cli *c)
+{
+    return !json_is_true(json_object_get(c->options, "yes")) && isatty(STDIN_FILENO) == 1 &&
+           isatty(STDERR_FILENO) == 1;
+}
+
+static bool rm_confirmed(const char *what)
+{
+    char answer[16];
+    fprintf(stderr, "remove %s? [y/N] ", what);
+    fflush(stderr);
+    return fgets(answer, sizeof answer, stdin) != NULL && (answer[0] == 'y' || answer[0] == 'Y');
+}
+
+// rm_unchanged looks again, after an answer that may have taken its time.
+static int rm_unchanged(const hth_cli *c, const json_t *rows)
+{
+    json_t *now = NULL;
+    int rv = rm_rows(c, &now);
+    if (rv == HTH_CLI_OK && !json_equal(now, rows)) {
+        fprintf(stderr,
+                "hearth: the versions of '%s' have changed meanwhile; nothing was removed\n",
+                c->args[0]);
+        rv = HTH_CLI_ERROR;
+    }
+    json_decref(now);
+    return rv;
+}
+
+static int cmd_rm(hth_cli *c)
+{
+    char what[RM_TEXT];
+    json_t *rows = NULL;
+    int rv = hth_cli_connect(c);
+    rv = rv == HTH_CLI_OK ? rm_rows(c, &rows) : rv;
+    if (rv != HTH_CLI_OK) {
+        return rv;
+    }
+    rm_what(rows, what, sizeof what);
+    if (json_array_size(rows) > 0 && rm_asks(c)) {
+        if (!rm_confirmed(what)) {
+            fprintf(stderr, "hearth: nothing was removed\n");
+            rv = HTH_CLI_ERROR;
+        } else {
+            rv = rm_unchanged(c, rows);
+        }
+    }
+    json_decref(rows);
+    if (rv != HTH_CLI_OK) {
+        return rv;
+    }
+    char detail[RM_TEXT + 80];
+    snprintf(detail, sizeof detail, "%s; `hearth gc` frees the tensors that no other model uses",
+             what);
+    return cmd_done(c, hearth_remove(c->h, c->args[0]), "removed", detail);
+}
+
+static int cmd_export(hth_cli *c)
+{
+    int rv = hth_cli_connect(c);
+    return rv != HTH_CLI_OK
+               ? rv
+               : cmd_done(c, hearth_export(c->h, c->args[0], c->args[1]), "exported", c->args[1]);
+}
+
+static int cmd_load(hth_cli *c)
+{
+    bool pin = json_is_true(json_object_get(c->options, "pin"));
+    bool unpin = json_is_true(json_object_get(c->options, "unpin"));
+    return pin && unpin ? hth_cli_usage("--pin or --unpin, not both")
+                        : hth_cmd_query(c, "load", hth_cmd_arguments(c));
+}
+
+static int cmd_unload(hth_cli *c)
+{
+    return hth_cmd_query(c, "unload", json_pack("{s:s}", "model", c->args[0]));
+}
+
+static int cmd_gc(hth_cli *c)
+{
+    uint64_t files, bytes;
+    char text[32];
+    int rv = hth_cli_connect(c);
+    if (rv != HTH_CLI_OK) {
+        return rv;
+    }
+    if (hearth_gc(c->h, &files, &bytes) != HEARTH_OK) {
+        return hth_cli_error();
+    }
+    if (hth_cli_json(c)) {
+        return cmd_print(
+            c, json_pack("{s:I, s:I}", "files", (json_int_t)files, "bytes", (json_int_t)bytes));
+    }
+    printf("removed %" PRIu64 " files, %s\n", files,
+           hth_table_bytes((double)bytes, text, sizeof text));
+    return HTH_CLI_OK;
+}
+
+static const hth_option ls_options[] = {
+    {"all", HTH_OPTION_FLAG, NULL, "checkpoints of training jobs, too"},
+    {NULL, HTH_OPTION_FLAG, NULL, NULL},
+};
+static const hth_option import_options[] = {
+    {"max-batch", HTH_OPTION_INT, "N", "largest batch that is served; 0: requests share no run"},
+    {"no-wait", HTH_OPTION_FLAG, NULL, "return when the version is stored, before it answers"},
+    {NULL, HTH_OPTION_FLAG, NULL, NULL},
+};
+
+static const hth_option load_options[] = {
+    OPTION_ON,
+    {"pin", HTH_OPTION_FLAG, NULL, "keep its weights there, whoever needs the room"},
+    {"unpin", HTH_OPTION_FLAG, NULL, "keep them no longer than others"},
+    {"no-wait", HTH_OPTION_FLAG, NULL, "fail where jobs or pinned models leave too little now"},
+    {NULL, HTH_OPTION_FLAG, NULL, NULL},
+};
+
+const hth_command hth_cmd_load = {"load",
+                                  "NAME[:VERSION] [--pin|--unpin] [--no-wait]",
+                                  "bring a model to the device\n"
+                                  "Returns when its weights are there; of a name with a newer "
+                                  "version, when that one serves it.\n"
+                                  "Models that are asked for come by themselves, and go, least "
+                                  "recently used first, when others need the room.",
+                                  1,
+                                  1,
+                                  load_options,
+                                  cmd_load};
+const hth_command hth_cmd_unload = {
+    "unload",
+    "NAME[:VERSION]",
+    "take a model off the device\n"
+    "Returns when its bytes are free. The next request brings it back.",
+    1,
+    1,
+    hth_cmd_no_options,
+    cmd_unload};
+const hth_command hth_cmd_import = {"import",
+                                    "NAME FILE.onnx [--max-batch N] [--no-wait]",
+                                    "put a model into the store, as a new version\n"
+                                    "Tensors that the store has already, of whatever model, are "
+                                    "shared. The file is checked first:\n"
+                                    "a version that exists can be run. Returns when the new "
+                                    "version is the one that answers.",
+                                    2,
+                                    2,
+                                    import_options,
+                                    cmd_import};
+const hth_command hth_cmd_ls = {
+    "ls",       "[--all]", "list the models and their versions, and which are on the device", 0, 0,
+    ls_options, cmd_ls};
+const hth_command hth_cmd_show = {
+    "show",  "NAME[:VERSION]", "describe a model: inputs, outputs, size", 1, 1, hth_cmd_no_options,
+    cmd_show};
+static const hth_option rm_options[] = {
+    {"yes", HTH_OPTION_FLAG, NULL, "do not ask"},
+    {NULL, HTH_OPTION_FLAG, NULL, NULL},
+};
+const hth_command hth_cmd_rm = {"rm",
+                                "NAME[:VERSION] [--yes]",
+                                "remove a version, or all versions, of a model\n"
+                                "On a terminal it names the versions and their bytes first, and "
+                                "asks; elsewhere nobody is asked.",
+                                1,
+                                1,
+                                rm_options,
+                                cmd_rm};
+const hth_command hth_cmd_gc = {
+    "gc", "", "free what removed models left in the store", 0, 0, hth_cmd_no_options, cmd_gc};
+const hth_command hth_cmd_export = {"export",
+                                    "NAME[:VERSION] FILE.safetensors",
+                                    "write a version's tensors as a safetensors file",
+                                    2,
+                                    2,
+                                    hth_cmd_no_options,
+                                    cmd_export};

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// client/cli/correct.h - what a command or an option that does not exist may have meant: a misspelt
+// one, or the word of another program for the same thing. `rm` is never proposed: what a guess
+// removes is gone.
+#ifndef HTH_CLIENT_CLI_CORRECT_H
+#define HTH_CLIENT_CLI_CORRECT_H
+
+#include "client/cli/cli.h"
+
+// Both print one sentence and return HTH_CLI_USAGE. `name` of an option is without its dashes, and
+// may go on with "=VALUE".
+int hth_correct_command(const hth_cli *c, const char *name);
+int hth_correct_option(const hth_cli *c, const char *name);
+// hth_correct_dash is the same for an option with a single dash, `text`.
+int hth_correct_dash(const hth_cli *c, const char *text);
+
+#endif

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+// The time that is left is taken from the steps that were seen, evaluations and checkpoints
+// included. Plain lines come with every hundredth of the job, but once a second at most.
+#include "client/cli/follow.h"
+
+#include "base/clock.h"
+#include "client/cli/table.h"
+#include "client/terminal.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#define FOLLOW_WAIT_MS 100
+#define FOLLOW_LINE_NS 1000000000u
+
+void hth_follow_init(hth_follow *f, bool lines)
+{
+    *f = (hth_follow){.lines = lines};
+    hth_progress_init(&f->bar);
+    pthread_mutex_init(&f->lock, NULL);
+}
+
+static double follow_number(const json_t *o, const char *key)
+{
+    return json_number_value(json_object_get(o, key));
+}
+
+// "3 s", "4 min 10 s", "2 h 5 min"
+static void follow_time(double s, char *out, size_t cap)
+{
+    long n = (long)(s + 0.5);
+    if (n < 60) {
+        snprintf(out, cap, "%ld s", n);
+    } else if (n < 3600) {
+        snprintf(out, cap, "%ld min %ld s", n / 60, n % 60);
+    } else {
+        snprintf(out, cap, "%ld h %ld min", n / 3600, n / 60 % 60);
+    }
+}
+
+// follow_add appends as much as there is room for: numbers are the server's, and "%.4f" of one may
+// have 300 digits.
+__attribute__((format(printf, 3, 4))) static void follow_add(char *out, size_t cap, const char *fmt,
+                                                             ...)
+{
+    size_t n = strlen(out);
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(out + n, cap - n, fmt, ap);
+    va_end(ap);
+}
+
+// One step: epoch, losses, time left; its time, how long it waited for the link, its memory.
+static void follow_text(const hth_follow *f, const json_t *o, uint64_t done, uint64_t total,
+                        char *out, size_t cap)
+{
+    char peak[32], budget[32], left[40];
+    out[0] = 0;
+    if (json_object_get(o, "epoch") != NULL) {
+        follow_add(out, cap, "epoch %.0f  ", follow_number(o, "epoch"));
+    }
+    follow_add(out, cap, "loss %.4f", follow_number(o, "loss"));
+    if (json_object_get(o, "held_out_loss") != NULL) {
+        follow_add(out, cap, "  held out %.4f", follow_number(o, "held_out_loss"));
+    }
+    if (json_object_get(o, "accuracy") != NULL) {
+        follow_add(out, cap, " %.1f %%", 100 * follow_number(o, "accuracy"));
+    }
+    if (f->first > 0 && done > f->first) {
+        double passed = (double)(hth_now_ns() - f->started_ns) / 1e9;
+        follow_time(passed / (double)(done - f->first) * (double)(total - done), left, sizeof left);
+        follow_add(out, cap, "  %s left", left);
+    }
+    follow_add(out, cap, "  %.1f ms, stall %.1f  %s of %s", follow_number(o, "ms"),
+               follow_number(o, "stall_ms"),
+               hth_table_bytes(follow_number(o, "peak_bytes"), peak, sizeof peak),
+               hth_table_bytes(follow_number(o, "budget_bytes"), budget, sizeof budget));
+}
+
+static void follow_step(hth_follow *f, const json_t *o, uint64_t done, uint64_t total)
+{
+    char text[300];
+    uint64_t now = hth_now_ns(), hundredth = total > 0 ? done * 100 / total : 0;
+    if (f->first == 0) {
+        f->first = done;
+        f->started_ns = f->told_ns = now;
+    }
+    follow_text(f, o, done, total, text, sizeof text);
+    hth_progress_show(&f->bar, text, done, total);
+    if (f->lines && !f->bar.terminal && hundredth > f->told && now - f->told_ns >= FOLLOW_LINE_NS) {
+        fprintf(stderr, "step %" PRIu64 "/%" PRIu64 "  %s\n", done, total, text);
+        f->told = hundredth;
+        f->told_ns = now;
+    }
+}
+
+// follow_death says that the engine's process died, and where the job is now.
+static void follow_death(hth_follow *f, const json_t *from_step)
+{
+    json_int_t from = json_integer_value(from_step);
+    hth_progress_fini(&f->bar);
+    f->told = 0;
+    if (from >= 0) {
+        fprintf(stderr, "hearth: the engine's process died; the job goes on behind step %lld\n",
+                (long long)from);
+    } else {
+        fprintf(stderr, "hearth: the engine's process died before the job's first checkpoint; the "
+                        "job begins anew\n");
+    }
+}
+
+void hth_follow_event(hth_follow *f, const char *what, uint64_t done, uint64_t total)
+{
+    json_t *o = hth_terminal_load(what);
+    pthread_mutex_lock(&f->lock);
+    const char *warning = json_string_value(json_object_get(o, "warning"));
+    const char *state = json_string_value(json_object_get(o, "state"));
+    if (warning != NULL) {
+        hth_progress_fini(&f->bar);
+        fprintf(stderr, "hearth: %s\n", warning);
+    } else if (json_object_get(o, "step") != NULL) {
+        follow_step(f, o, done, total);
+    } else if (state != NULL) {
+        f->first = 0; // what is left is guessed anew
+        if (json_object_get(o, "deaths") != NULL) {
+            follow_death(f, json_object_get(o, "from_step"));
+        }
+        hth_progress_show(&f->bar, state, done, total);
+    }
+    pthread_mutex_unlock(&f->lock);
+    json_decref(o);
+}
+
+int hth_follow_show(void *ctx, const char *what, uint64_t done, uint64_t total)
+{
+    hth_follow *f = ctx;
+    if (what[0] != '{') {
+        pthread_mutex_lock(&f->lock);
+        hth_progress_show(&f->bar, what, done, total);
+        pthread_mutex_unlock(&f->lock);
+    } else if (!f->running) {
+        hth_follow_event(f, what, done, total);
+    }
+    return 0;
+}
+
+static void *follow_main(void *arg)
+{
+    hth_follow *f = arg;
+    hth_event e;
+    while (!atomic_load(&f->stop)) {
+        if (hth_events_next(f->events, FOLLOW_WAIT_MS, &e) == HTH_OK) {
+            hth_follow_event(f, e.what, e.done, e.total);
+        }
+    }
+    return NULL;
+}
+
+void hth_follow_start(hth_follow *f, const hearth *h, const char *job)
+{
+    if (hth_events_open(h, job, &f->events) == HTH_OK) {
+        f->running = pthread_create(&f->thread, NULL, follow_main, f) == 0;
+    }
+}
+
+void hth_follow_fini(hth_follow *f)
+{
+    if (f->running) {
+        atomic_store(&f->stop, true);
+        pthread_join(f->thread, NULL);
+    }
+    hth_events_close(f->events);
+    hth_progress_fini(&f->bar);
+    pthread_mutex_destroy(&f->lock);
+}

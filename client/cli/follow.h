@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// client/cli/follow.h - a training job on the terminal while it runs: one line that is rewritten, or
+// plain lines where stderr is no terminal.
+#ifndef HTH_CLIENT_CLI_FOLLOW_H
+#define HTH_CLIENT_CLI_FOLLOW_H
+
+#include "client/events.h"
+#include "client/cli/progress.h"
+
+#include <jansson.h>
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+typedef struct hth_follow {
+    hth_progress_bar bar;
+    bool lines;          // plain lines where stderr is no terminal
+    uint64_t started_ns; // when the first step was seen, and which
+    uint64_t first;
+    uint64_t told_ns, told; // of the last plain line: when, and how many hundredths were done
+    // a thread that reads events; hth_follow_start
+    hth_events *events;
+    pthread_t thread;
+    bool running;
+    atomic_bool stop;
+    pthread_mutex_t lock;
+} hth_follow;
+
+// lines: for people, so not when the command answers in JSON.
+void hth_follow_init(hth_follow *f, bool lines);
+// hth_follow_start has a job's events shown from now on, on a thread of their own. Where the server
+// publishes none, hth_follow_show is what shows it.
+void hth_follow_start(hth_follow *f, const hearth *h, const char *job);
+void hth_follow_fini(hth_follow *f); // ends the thread, clears the line
+
+// hth_follow_event shows what was said about a job (JSON).
+void hth_follow_event(hth_follow *f, const char *what, uint64_t done, uint64_t total);
+// hth_follow_show is a hearth_progress; ctx is a hth_follow. Steps that events tell are left to
+// them.
+int hth_follow_show(void *ctx, const char *what, uint64_t done, uint64_t total);
+
+#endif

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/cli/svg.h"
+
+void hth_svg_open(FILE *f)
+{
+    fprintf(f,
+            "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 %g %g' font-family='sans-serif' "
+            "font-size='12'>\n<rect width='100%%' height='100%%' fill='white'/>\n",
+            HTH_SVG_WIDTH, HTH_SVG_HEIGHT);
+}
+
+void hth_svg_close(FILE *f)
+{
+    fprintf(f, "</svg>\n");
+}
+
+double hth_svg_x(double share)
+{
+    return HTH_SVG_MARGIN + share * (HTH_SVG_WIDTH - 2 * HTH_SVG_MARGIN);
+}
+
+double hth_svg_y(double share)
+{
+    return HTH_SVG_HEIGHT - HTH_SVG_MARGIN - share * (HTH_SVG_HEIGHT - 2 * HTH_SVG_MARGIN);
+}
+
+void hth_svg_rule(FILE *f, double share, const char *value)
+{
+    double y = hth_svg_y(share);
+    fprintf(f,
+            "<path d='M%g %gH%g' stroke='#ddd'/><text x='%g' y='%g' "
+            "text-anchor='end'>%s</text>\n",
+            HTH_SVG_MARGIN, y, HTH_SVG_WIDTH - HTH_SVG_MARGIN, HTH_SVG_MARGIN - 8, y + 4, value);
+}
+
+void hth_svg_text(FILE *f, double x, double y, const char *style, const char *text)
+{
+    fprintf(f, "<text x='%g' y='%g' text-anchor='middle' %s>%s</text>\n", x, y, style, text);
+}

@@ -1,0 +1,319 @@
+// SPDX-License-Identifier: Apache-2.0
+// A look for people. On a terminal everything has its share of the lines: devices a third, then the
+// jobs, of which there are few, the models, and what is left for tenants. A table that is too wide
+// loses its columns in a fixed order, the names last of all.
+#include "base/utf8.h"
+#include "client/cli/table.h"
+#include "client/cli/top.h"
+
+#include <limits.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define TOP_ROWS 3  // of a table that others leave it, at least
+#define TOP_NAME 24 // columns of a name where columns are short
+#define TOP_LINE 400
+
+static json_int_t text_int(const json_t *o, const char *key)
+{
+    return json_integer_value(json_object_get(o, key));
+}
+
+static const char *text_str(const json_t *o, const char *key)
+{
+    const char *s = json_string_value(json_object_get(o, key));
+    return s != NULL ? s : "";
+}
+
+static json_int_t text_part(const json_t *d, int k)
+{
+    char key[40];
+    snprintf(key, sizeof key, "%s_bytes", hth_top_parts[k].name);
+    return text_int(d, key);
+}
+
+// ---- devices
+
+// What is there has a column at least; what is lost by rounding is free.
+static void text_bar(FILE *f, const json_t *d, int width)
+{
+    double all = (double)text_int(d, "budget_bytes");
+    int left = width;
+    fputc('[', f);
+    for (int k = 0; k + 1 < HTH_TOP_PARTS && all > 0; k++) {
+        json_int_t bytes = text_part(d, k);
+        int n = (int)((double)bytes / all * width + 0.5);
+        n = bytes > 0 && n == 0 ? 1 : n;
+        n = n < left ? n : left;
+        for (int i = 0; i < n; i++) {
+            fputc(hth_top_parts[k].letter, f);
+        }
+        left -= n > 0 ? n : 0;
+    }
+    for (; left > 0; left--) {
+        fputc('.', f);
+    }
+    fputs("]\n", f);
+}
+
+// text_legend says what the letters are. Where columns are short, parts that are empty are left
+// out, then what is in no other part.
+static void text_legend(FILE *f, const json_t *d, int columns, bool fit)
+{
+    char line[TOP_LINE], bytes[32];
+    for (int all = 2; all >= 0; all--) {
+        size_t n = 0;
+        line[0] = 0;
+        for (int k = 0; k < HTH_TOP_PARTS && n < sizeof line; k++) {
+            json_int_t v = text_part(d, k);
+            bool rest = hth_top_parts[k].ledger == NULL;
+            if (all == 2 || (v != 0 && (all == 1 || !rest))) {
+                n += (size_t)snprintf(line + n, sizeof line - n, "%s%c %s %s", n > 0 ? "  " : "",
+                                      hth_top_parts[k].letter, hth_top_parts[k].name,
+                                      hth_table_bytes((double)v, bytes, sizeof bytes));
+            }
+        }
+        if (!fit || (int)n <= columns) {
+            break;
+        }
+    }
+    fprintf(f, "%s\n", line);
+}
+
+// text_device writes three lines, or one.
+static void text_device(FILE *f, const json_t *d, int columns, bool fit, bool brief)
+{
+    char bytes[32] = "";
+    bool known = json_is_integer(json_object_get(d, "budget_bytes"));
+    const char *name = text_str(d, "name"), *what = text_str(d, "description");
+    const char *state = text_str(d, "state");
+    if (known) {
+        hth_table_bytes((double)text_int(d, "budget_bytes"), bytes, sizeof bytes);
+    }
+    if (brief) {
+        int head = hth_utf8_columns(name) + hth_utf8_columns(state) + (int)strlen(bytes) + 5;
+        fprintf(f, "%s  %s  %s ", name, state, bytes);
+        if (known) {
+            text_bar(f, d, columns - head > 12 ? columns - head - 2 : 10);
+        } else {
+            fputc('\n', f);
+        }
+        return;
+    }
+    int rest = columns - hth_utf8_columns(name) - hth_utf8_columns(state) - (int)strlen(bytes) - 6;
+    size_t room = fit && rest > 0 ? hth_utf8_fit(what, rest) : strlen(what);
+    fprintf(f, "%s  %.*s  %s%s%s\n", name, (int)room, what, state, known ? "  " : "", bytes);
+    if (known) {
+        text_bar(f, d, columns > 12 ? columns - 2 : 10);
+        text_legend(f, d, columns, fit);
+    }
+}
+
+// text_devices writes all, in a third of the lines; how many lines those are.
+static int text_devices(FILE *f, const json_t *list, int lines, int columns)
+{
+    int n = (int)json_array_size(list), third = lines / 3;
+    bool fit = lines != INT_MAX, brief = fit && 3 * n > third;
+    int shown = !brief || n <= third ? n : third > 1 ? third - 1 : 1;
+    for (int i = 0; i < shown; i++) {
+        text_device(f, json_array_get(list, (size_t)i), columns, fit, brief);
+    }
+    if (shown < n) {
+        fprintf(f, "and %d more\n", n - shown);
+    }
+    return brief ? shown + (shown < n) : 3 * n;
+}
+
+// ---- tables
+
+typedef struct text_table {
+    const char *key;
+    const char *const *drop; // the columns that go first, in their order
+    const char *none;        // said in the place of an empty table
+} text_table;
+
+static const char *const drop_jobs[] = {"device",       "peak_bytes", "steps",   "model",
+                                        "budget_bytes", "step_ms",    "percent", NULL};
+static const char *const drop_models[] = {"requests",    "shared_bytes", "private_bytes",
+                                          "arena_bytes", "batch",        "p50_ms",
+                                          "failures",    "queued",       NULL};
+static const char *const drop_tenants[] = {"refused", "job_bytes", "jobs", NULL};
+
+static const text_table text_tables[] = {{"jobs", drop_jobs, NULL},
+                                         {"models", drop_models, "no model is loaded"},
+                                         {"tenants", drop_tenants, NULL}};
+#define TEXT_TABLES 3
+
+// To three digits, as far as that is shorter: a table prints six.
+static void text_round(json_t *rows, const char *key, double unit)
+{
+    size_t i;
+    json_t *v;
+    json_array_foreach(rows, i, v)
+    {
+        json_t *x = json_object_get(v, key);
+        if (json_is_real(x)) {
+            json_real_set(x, (double)(long long)(json_real_value(x) / unit + 0.5) * unit);
+        }
+    }
+}
+
+static void text_drop(json_t *rows, const char *key)
+{
+    size_t i;
+    json_t *v;
+    json_array_foreach(rows, i, v)
+    {
+        json_object_del(v, key);
+    }
+}
+
+// text_shorten takes the middle out of long names: they differ at either end.
+static void text_shorten(json_t *rows, const char *key)
+{
+    size_t i;
+    json_t *v;
+    json_array_foreach(rows, i, v)
+    {
+        const char *s = json_string_value(json_object_get(v, key));
+        if (s != NULL && hth_utf8_columns(s) > TOP_NAME) {
+            int half = TOP_NAME / 2 - 1;
+            json_object_set_new(v, key,
+                                json_sprintf("%.*s..%s", (int)hth_utf8_fit(s, half), s,
+                                             s + hth_utf8_last(s, half)));
+        }
+    }
+}
+
+// text_rows are those of the table, without counters that only the next look needs.
+static json_t *text_rows(const json_t *look, const char *key)
+{
+    json_t *rows = json_deep_copy(json_object_get(look, key));
+    text_drop(rows, "samples");
+    text_drop(rows, "runs");
+    text_round(rows, "per_second", 0.1);
+    text_round(rows, "batch", 0.1);
+    text_round(rows, "percent", 0.1);
+    return rows;
+}
+
+// text_print makes the table's text; *width is its widest line. The caller frees it.
+static char *text_print(const json_t *rows, int *width)
+{
+    char *text = NULL;
+    size_t bytes;
+    FILE *f = open_memstream(&text, &bytes);
+    *width = 0;
+    if (f == NULL) {
+        return NULL;
+    }
+    hth_table_print(f, rows);
+    if (fclose(f) != 0) {
+        free(text);
+        return NULL;
+    }
+    for (char *p = text; *p != 0;) {
+        char *end = p + strcspn(p, "\n"), after = *end;
+        *end = 0;
+        int n = hth_utf8_columns(p);
+        *width = n > *width ? n : *width;
+        *end = after;
+        p = end + (after == '\n');
+    }
+    return text;
+}
+
+// text_table_write writes the table in `lines` lines, the empty one in front and the head included.
+static void text_table_write(FILE *f, const text_table *t, json_t *rows, int lines, int columns)
+{
+    int width, n = (int)json_array_size(rows), room = lines - 2;
+    bool fit = lines != INT_MAX;
+    int shown = n <= room ? n : room - 1;
+    for (int i = n; i > (shown > 0 ? shown : 0); i--) {
+        json_array_remove(rows, (size_t)i - 1);
+    }
+    if (shown <= 0) {
+        return;
+    }
+    char *text = text_print(rows, &width);
+    for (int k = 0; fit && text != NULL && width > columns && t->drop[k] != NULL; k++) {
+        text_drop(rows, t->drop[k]);
+        text_shorten(rows, "name");
+        text_shorten(rows, "job");
+        text_shorten(rows, "model");
+        free(text);
+        text = text_print(rows, &width);
+    }
+    fprintf(f, "\n%s", text != NULL ? text : "");
+    if (shown < n) {
+        fprintf(f, "and %d more\n", n - shown);
+    }
+    free(text);
+}
+
+// text_share is how many lines of `left` the k-th table has. It leaves some to those after it, once
+// it has some itself.
+static int text_share(json_t *const rows[TEXT_TABLES], int k, int left)
+{
+    int others = 0, n = (int)json_array_size(rows[k]);
+    for (int i = k + 1; i < TEXT_TABLES; i++) {
+        int m = (int)json_array_size(rows[i]);
+        others += m > 0 ? 2 + (m < TOP_ROWS ? m : TOP_ROWS) : 0;
+    }
+    int least = 2 + (n < TOP_ROWS ? n : TOP_ROWS), most = left - others;
+    most = most > least ? most : least;
+    most = most < left ? most : left;
+    return n + 2 <= most ? n + 2 : most;
+}
+
+char *hth_top_text(const json_t *look, int lines, int columns)
+{
+    char *text = NULL;
+    size_t bytes;
+    json_t *rows[TEXT_TABLES];
+    FILE *f = open_memstream(&text, &bytes);
+    if (f == NULL) {
+        return NULL;
+    }
+    for (int k = 0; k < TEXT_TABLES; k++) {
+        rows[k] = text_rows(look, text_tables[k].key);
+    }
+    int left = lines, taken = text_devices(f, json_object_get(look, "devices"), lines, columns);
+    left -= lines == INT_MAX ? 0 : taken;
+    for (int k = 0; k < TEXT_TABLES; k++) {
+        if (json_array_size(rows[k]) > 0) {
+            int share = lines == INT_MAX ? INT_MAX : text_share(rows, k, left);
+            text_table_write(f, &text_tables[k], rows[k], share, columns);
+            left -= lines == INT_MAX ? 0 : share > 2 ? share : 0;
+        } else if (text_tables[k].none != NULL) {
+            fprintf(f, "\n%s\n", text_tables[k].none);
+            left -= lines == INT_MAX ? 0 : 2;
+        }
+        json_decref(rows[k]);
+        rows[k] = NULL;
+    }
+    if (fclose(f) != 0) {
+        free(text);
+        return NULL;
+    }
+    return text;
+}
+
+void hth_top_cut(char *text, int lines, int columns)
+{
+    char *to = text;
+    for (char *line = text; *line != 0 && lines > 0; lines--) {
+        char *end = line + strcspn(line, "\n"), after = *end;
+        *end = 0;
+        hth_utf8_plain(line);
+        size_t n = hth_utf8_fit(line, columns);
+        memmove(to, line, n);
+        to += n;
+        if (after == '\n') {
+            *to++ = '\n';
+        }
+        line = end + (after == '\n');
+    }
+    *to = 0;
+}

@@ -1,0 +1,500 @@
+// SPDX-License-Identifier: Apache-2.0
+// The keeper's loop, and the proxy's lifetime.
+//
+//     DOWN --(started)--> STARTING --(device and store open)--> UP
+//       ^                     |                                  |
+//       +---(it ended, after a pause that grows with quick deaths)---+
+//
+// The keeper sleeps on the ring. It wakes by itself to look after requests (cancellation is a flag
+// that nobody announces) and to see whether the process has ended: every 10 ms while there are
+// requests, every 50 ms otherwise. Beats are looked at in units of the keeper's own looks: when
+// the whole machine stood still, no look was missed.
+#include "engine/process/proxy_impl.h"
+
+#include "base/keep.h"
+#include "base/ipc/memfd.h"
+#include "base/settings.h"
+#include "base/thread.h"
+
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define IN_BYTES     ((uint64_t)64 << 30) // address space, as of the outputs
+#define BUSY_NS      10000000u
+#define IDLE_NS      50000000u
+#define PAUSE_NS     100000000u   // before the second restart in a row; doubles
+#define PAUSE_DOUBLE 20           // at most that often
+#define BIRTH_NS     60000000000u // until the first beat: a program may take long to load
+// Requests beyond those that wait: at work, or training jobs.
+#define MORE_CALLS 1024
+
+static void keeper_phase(hth_proxy *p, proxy_phase phase)
+{
+    pthread_mutex_lock(&p->lock);
+    p->phase = phase;
+    pthread_cond_broadcast(&p->changed);
+    pthread_mutex_unlock(&p->lock);
+}
+
+// ---- the first start's result, which hth_proxy_open waits for
+
+static void keeper_opened(hth_proxy *p, hth_err err, const char *detail)
+{
+    pthread_mutex_lock(&p->lock);
+    if (!p->opened) {
+        p->opened = true;
+        p->open_err = err;
+        snprintf(p->open_detail, sizeof p->open_detail, "%s", detail);
+        p->stopping = p->stopping || err != HTH_OK;
+    }
+    pthread_cond_broadcast(&p->changed);
+    pthread_mutex_unlock(&p->lock);
+}
+
+// ---- the child
+
+// proxy_tell_end has the child drain and stop, in that order, where that is wished and it was not
+// told: behind all that was accepted before. The ring may be full: the next look tries again. Lock
+// held.
+static void proxy_tell_end(hth_proxy *p)
+{
+    hth_child_head drain = {.kind = HTH_CHILD_DRAIN}, stop = {.kind = HTH_CHILD_STOP};
+    if (p->phase != PROXY_UP || (!p->draining && !p->stopping) ||
+        proxy_send_waiting(p) == HTH_EBUSY) {
+        return;
+    }
+    if (p->draining && !p->drain_sent) {
+        p->drain_sent = hth_child_link_send(&p->link, &drain, NULL, 0, 0) == HTH_OK;
+    }
+    if (p->stopping && !p->stop_sent && p->drain_sent == p->draining) {
+        p->stop_sent = hth_child_link_send(&p->link, &stop, NULL, 0, 0) == HTH_OK;
+    }
+}
+
+// keeper_loosen tells whether the first child could not open a GPU because it is confined, perhaps:
+// drivers differ in what they open. The next one is not. Later children may not ask for that: what
+// they fail for may be somebody's doing.
+static bool keeper_loosen(hth_proxy *p)
+{
+    char word[HTH_SETTING_TEXT];
+    bool confined = strcmp(hth_setting_text(HTH_SET_ENGINE_SANDBOX, word), "true") == 0;
+    if (p->opened || p->loose || !confined || strncmp(p->device, "cuda", 4) != 0) {
+        return false;
+    }
+    p->loose = p->again = true;
+    return true;
+}
+
+// keeper_unconfined says once, however many children there are, that they are not confined.
+static void keeper_unconfined(const hth_proxy *p)
+{
+    static atomic_bool told;
+    if (p->loose) {
+        hth_log(WARN, SERVER, "engine-unconfined",
+                "device %s opens only where it may open what it likes: its process can open what "
+                "hearthd's account can",
+                p->device);
+    } else if (!atomic_exchange(&told, true)) {
+        hth_log(WARN, SERVER, "engine-unconfined",
+                "this kernel has no Landlock (Linux 5.19 or later, lsm=landlock): the engine's "
+                "process can open what hearthd's account can");
+    }
+}
+
+static void keeper_started(hth_proxy *p, bool confined)
+{
+    if (!confined) {
+        keeper_unconfined(p);
+    }
+    pthread_mutex_lock(&p->lock);
+    p->phase = PROXY_UP;
+    p->drain_sent = p->stop_sent = false;
+    p->passed = 0;
+    proxy_region_forget(p, true);
+    (void)proxy_send_waiting(p);
+    proxy_tell_end(p);
+    bool stopping = p->stopping;
+    pthread_mutex_unlock(&p->lock);
+    hth_log(INFO, SERVER, "engine-started", "pid=%d ms=%" PRIu64, (int)p->pid,
+            (hth_real_ns() - p->started_ns) / 1000000u);
+    p->up = true;
+    keeper_opened(p, HTH_OK, "");
+    if (!stopping) {
+        proxy_models_again(p);
+    }
+}
+
+static void keeper_message(hth_proxy *p, const hth_child_head *head, const char *body, size_t bytes)
+{
+    if (head->kind == HTH_CHILD_STARTED && p->phase == PROXY_STARTING) {
+        keeper_started(p, head->done != HTH_CHILD_UNCONFINED);
+    } else if (head->kind == HTH_CHILD_FAILED && p->phase == PROXY_STARTING && keeper_loosen(p)) {
+        hth_log(INFO, SERVER, "engine-again", "%s", body);
+    } else if (head->kind == HTH_CHILD_FAILED && p->phase == PROXY_STARTING) {
+        hth_log(ERROR, SERVER, "engine-failed", "%s", body);
+        keeper_opened(p, head->done < HTH_N_ERR && head->done > 0 ? (hth_err)head->done : HTH_EIO,
+                      body);
+    } else {
+        proxy_message(p, head, body, bytes);
+    }
+}
+
+// proxy_take takes what the child has sent, until `until_ns`. p->taking is held.
+static hth_err proxy_take(hth_proxy *p, uint64_t until_ns, bool *came)
+{
+    hth_child_head head;
+    const char *body;
+    size_t bytes;
+    hth_err err = hth_child_link_receive(&p->link, 0, &head, &body, &bytes);
+    while (err == HTH_OK) {
+        *came = true;
+        keeper_message(p, &head, body, bytes);
+        err = hth_real_ns() < until_ns ? hth_child_link_receive(&p->link, 0, &head, &body, &bytes)
+                                       : HTH_ETIMEDOUT;
+    }
+    if (err == HTH_ECORRUPT) {
+        p->lost = true;
+    }
+    return err;
+}
+
+// keeper_receive takes what the child has sent, waiting for it at most `timeout_ns`. false: it
+// sends no more.
+static bool keeper_receive(hth_proxy *p, uint64_t timeout_ns)
+{
+    bool came = false;
+    hth_spin_rest(p->link.board->rest_ns);
+    hth_err err = hth_ring_wait(p->link.from, timeout_ns);
+    if (err == HTH_OK) {
+        pthread_mutex_lock(&p->taking);
+        err = proxy_take(p, p->next_look_ns, &came);
+        pthread_mutex_unlock(&p->taking);
+    }
+    return err != HTH_ECANCELED;
+}
+
+// ---- another thread that looks
+
+void proxy_unattend(hth_proxy *p)
+{
+    if (p->attended) { // what came meanwhile is taken by that thread's next look
+        p->attended = false;
+        (void)hth_ring_leave(p->link.from);
+    }
+}
+
+bool hth_proxy_look(hth_proxy *p, bool on)
+{
+    bool came = false;
+    if (pthread_mutex_trylock(&p->taking) != 0) {
+        if (on) {
+            return false; // somebody is at it
+        }
+        pthread_mutex_lock(&p->taking);
+    }
+    pthread_mutex_lock(&p->lock);
+    p->looked = p->looked || on;
+    p->looker = pthread_self();
+    if (!on || !p->up || p->others > 0) {
+        proxy_unattend(p);
+    } else if (!p->attended) {
+        p->attended = true;
+        hth_ring_attend(p->link.from);
+    }
+    pthread_mutex_unlock(&p->lock);
+    if (p->up) {
+        (void)proxy_take(p, HTH_FOREVER, &came);
+    }
+    pthread_mutex_unlock(&p->taking);
+    return came;
+}
+
+static void keeper_check_beat(hth_proxy *p, uint64_t now)
+{
+    if (now < p->next_beat_ns) {
+        return;
+    }
+    uint64_t beat = atomic_load(&p->link.board->beat);
+    p->next_beat_ns = now + (uint64_t)hth_setting_int(HTH_SET_ENGINE_HEARTBEAT_MS) * 1000000u;
+    p->missed = beat == p->beat && beat > 0 ? p->missed + 1 : 0;
+    p->beat = beat;
+    if (p->missed >= (int)hth_setting_int(HTH_SET_ENGINE_HEARTBEATS) ||
+        (beat == 0 && now - p->started_ns > BIRTH_NS)) {
+        hth_log(ERROR, SERVER, "engine-hangs", "pid=%d heartbeats=%d", (int)p->pid, p->missed);
+        kill(p->pid, SIGKILL);
+    }
+    if (p->phase == PROXY_UP) {
+        proxy_settings(p);
+    }
+}
+
+// keeper_pause is how long to wait behind the deaths so far.
+static uint64_t keeper_pause(int deaths)
+{
+    uint64_t most = (uint64_t)hth_setting_int(HTH_SET_ENGINE_RESTART_MS) * 1000000u;
+    int doubled = deaths - 2 < PAUSE_DOUBLE ? deaths - 2 : PAUSE_DOUBLE;
+    uint64_t pause = deaths >= 2 ? (uint64_t)PAUSE_NS << doubled : 0;
+    return pause < most ? pause : most;
+}
+
+// keeper_leave has others look where the keeper looked while it waited for a child.
+static void keeper_leave(hth_proxy *p)
+{
+    const hth_poll_hook *watch = p->watch;
+    hth_ring_set_watch(p->link.from, NULL);
+    if (watch != NULL) {
+        watch->leave(watch->ctx);
+    }
+}
+
+// keeper_died is for a child that has ended, however that came.
+static void keeper_died(hth_proxy *p, proxy_end how)
+{
+    char sentence[300];
+    bool came;
+    pthread_mutex_lock(&p->taking);
+    p->up = false;
+    (void)proxy_take(p, HTH_FOREVER, &came); // what it had answered is an answer
+    uint64_t now = hth_real_ns();
+    pthread_mutex_lock(&p->lock);
+    bool stopping = p->stopping;
+    p->phase = PROXY_DOWN;
+    p->attended = false; // the ring goes
+    p->deaths = now - p->started_ns < PROXY_LIVED_NS ? p->deaths + 1 : 1;
+    int deaths = p->deaths;
+    pthread_mutex_unlock(&p->lock);
+    uint64_t pause_ns = keeper_pause(deaths);
+    p->next_start_ns = now + pause_ns;
+    bool again = p->again;
+    bool clean = again || (stopping && how.word[0] == 'e' && how.number == 0);
+    p->again = false;
+    bool lost = deaths >= PROXY_LOST && pause_ns > 0;
+    if (!clean) {
+        hth_log(ERROR, SERVER, "engine-died", "pid=%d %s=%d lived_ms=%" PRIu64 " deaths=%d",
+                (int)p->pid, how.word, how.number, (now - p->started_ns) / 1000000u, deaths);
+    }
+    if (!stopping && lost) {
+        hth_log(ERROR, SERVER, "engine-lost", "deaths=%d next_start_ms=%" PRIu64, deaths,
+                pause_ns / 1000000u);
+    }
+    snprintf(sentence, sizeof sentence, "the engine's process died%s (%s %d); %s",
+             lost ? " too often" : " while this request ran", how.word, how.number,
+             stopping ? "the server is stopping" : "it is being restarted");
+    proxy_bury(p, sentence, stopping || lost);
+    snprintf(sentence, sizeof sentence, "the engine's process ended before it was ready (%s %d)",
+             how.word, how.number);
+    if (!again) {
+        keeper_opened(p, HTH_EDEVLOST, sentence);
+    }
+    proxy_forget_child(p);
+    p->pid = 0;
+    pthread_mutex_unlock(&p->taking);
+}
+
+// keeper_serve works with a child until it has ended.
+static void keeper_serve(hth_proxy *p)
+{
+    proxy_end how;
+    bool open = true;
+    while (open) {
+        uint64_t now = hth_real_ns();
+        uint64_t left = p->next_look_ns > now ? p->next_look_ns - now : 0;
+        hth_ring_set_watch(p->link.from, p->watch);
+        open = keeper_receive(p, left);
+        if (atomic_exchange(&p->lost, false)) {
+            kill(p->pid, SIGKILL);
+        }
+        now = hth_real_ns();
+        if (now >= p->next_look_ns) {
+            proxy_look(p);
+            keeper_check_beat(p, now);
+            pthread_mutex_lock(&p->lock);
+            proxy_tell_end(p);
+            p->next_look_ns = now + (p->in_flight > 0 || p->stopping ? BUSY_NS : IDLE_NS);
+            pthread_mutex_unlock(&p->lock);
+            if (proxy_ended(p, false, &how)) {
+                keeper_leave(p);
+                keeper_died(p, how);
+                return;
+            }
+        }
+    }
+    keeper_leave(p);
+    (void)proxy_ended(p, true, &how); // it said that it ends
+    keeper_died(p, how);
+}
+
+// keeper_rest waits until it is time for the next start; false: there is none.
+static bool keeper_rest(hth_proxy *p)
+{
+    while (hth_real_ns() < p->next_start_ns) {
+        pthread_mutex_lock(&p->lock);
+        bool stopping = p->stopping;
+        pthread_mutex_unlock(&p->lock);
+        if (stopping) {
+            return false;
+        }
+        proxy_look(p);
+        nanosleep(&(struct timespec){.tv_nsec = BUSY_NS}, NULL);
+    }
+    pthread_mutex_lock(&p->lock);
+    bool stopping = p->stopping;
+    pthread_mutex_unlock(&p->lock);
+    return !stopping;
+}
+
+static void keeper_start(hth_proxy *p)
+{
+    p->lost = false;
+    p->missed = 0;
+    p->beat = 0;
+    p->started_ns = hth_real_ns();
+    p->next_look_ns = p->next_beat_ns = p->started_ns;
+    hth_err err = proxy_start(p);
+    if (err != HTH_OK) {
+        hth_log(ERROR, SERVER, "engine-failed", "%s", hth_err_detail());
+        keeper_opened(p, err, hth_err_detail());
+        p->next_start_ns = hth_real_ns() + PAUSE_NS;
+        return;
+    }
+    keeper_phase(p, PROXY_STARTING);
+    proxy_greet(p);
+    keeper_serve(p);
+}
+
+static void keeper_main(void *arg)
+{
+    hth_proxy *p = arg;
+    hth_keep_begin();
+    while (keeper_rest(p)) {
+        keeper_start(p);
+    }
+    proxy_bury(p, "the server is stopping, and the engine's process is not there", true);
+    hth_keep_end();
+}
+
+// ---- lifetime
+
+static hth_err proxy_init(hth_proxy *p, const hth_engine_config *config)
+{
+    p->device = hth_strdup(config->device != NULL ? config->device : "cpu");
+    p->store = hth_strdup(config->child_store);
+    p->queue = config->queue > 0 ? config->queue : (int)hth_setting_int(HTH_SET_QUEUE_LENGTH);
+    p->n_calls = p->queue + MORE_CALLS;
+    p->calls = hth_calloc((size_t)p->n_calls, sizeof *p->calls);
+    p->first_free = -1;
+    p->resume = config->resume;
+    p->event = config->event;
+    p->event_ctx = config->event_ctx;
+    if (p->device == NULL || p->store == NULL || p->calls == NULL) {
+        return hth_fail(HTH_ENOMEM, "out of memory for an engine");
+    }
+    HTH_TRY(hth_slab_make("hearth-in", IN_BYTES, &p->in_fd, &p->in_bytes));
+    HTH_TRY(hth_slab_open(p->in_fd, p->in_bytes, true, &p->in));
+    HTH_TRY(hth_thread_start("hth-keeper", keeper_main, p, &p->thread));
+    p->running = true;
+    return HTH_OK;
+}
+
+hth_err hth_proxy_open(const hth_engine_config *config, hth_proxy **out)
+{
+    *out = NULL;
+    hth_proxy *p = hth_calloc(1, sizeof *p);
+    if (p == NULL) {
+        return hth_fail(HTH_ENOMEM, "out of memory for an engine");
+    }
+    p->in_fd = p->link.socket = p->link.board_fd = p->files = -1;
+    pthread_mutex_init(&p->taking, NULL);
+    pthread_mutex_init(&p->lock, NULL);
+    pthread_cond_init(&p->changed, NULL);
+    hth_err err = proxy_init(p, config);
+    if (err == HTH_OK) {
+        pthread_mutex_lock(&p->lock);
+        while (!p->opened) {
+            pthread_cond_wait(&p->changed, &p->lock);
+        }
+        pthread_mutex_unlock(&p->lock);
+        err = p->open_err != HTH_OK ? hth_fail(p->open_err, "%s", p->open_detail) : HTH_OK;
+    }
+    if (err != HTH_OK) {
+        char detail[1024];
+        snprintf(detail, sizeof detail, "%s", hth_err_detail());
+        hth_proxy_close(p);
+        return hth_fail(err, "%s", detail);
+    }
+    *out = p;
+    return HTH_OK;
+}
+
+void hth_proxy_watch(hth_proxy *p, const hth_poll_hook *w)
+{
+    p->watch = w;
+}
+
+bool hth_proxy_ready(hth_proxy *p)
+{
+    pthread_mutex_lock(&p->lock);
+    bool ready = p->phase == PROXY_UP && !p->stopping;
+    pthread_mutex_unlock(&p->lock);
+    return ready;
+}
+
+uint64_t hth_turn_age_ns(const _Atomic uint64_t *turned_ns)
+{
+    uint64_t then = atomic_load_explicit(turned_ns, memory_order_relaxed), now = hth_real_ns();
+    return then != 0 && now > then ? now - then : 0;
+}
+
+uint64_t hth_proxy_stalled_ns(hth_proxy *p)
+{
+    pthread_mutex_lock(&p->lock);
+    uint64_t age = p->phase == PROXY_UP ? hth_turn_age_ns(&p->link.board->turned_ns) : 0;
+    pthread_mutex_unlock(&p->lock);
+    return age;
+}
+
+void hth_proxy_drain(hth_proxy *p)
+{
+    pthread_mutex_lock(&p->lock);
+    p->draining = true;
+    proxy_tell_end(p);
+    pthread_mutex_unlock(&p->lock);
+}
+
+void hth_proxy_stop(hth_proxy *p)
+{
+    if (!p->running) {
+        return;
+    }
+    pthread_mutex_lock(&p->lock);
+    p->stopping = true;
+    proxy_tell_end(p);
+    pthread_mutex_unlock(&p->lock);
+    hth_thread_join(p->thread);
+    p->running = false;
+}
+
+void hth_proxy_close(hth_proxy *p)
+{
+    if (p == NULL) {
+        return;
+    }
+    hth_proxy_stop(p);
+    proxy_region_close(p);
+    proxy_models_close(p);
+    hth_slab_close(p->in);
+    if (p->in_fd >= 0) {
+        close(p->in_fd);
+    }
+    pthread_cond_destroy(&p->changed);
+    pthread_mutex_destroy(&p->lock);
+    pthread_mutex_destroy(&p->taking);
+    hth_free(p->calls);
+    hth_free(p->device);
+    hth_free(p->store);
+    hth_free(p);
+}

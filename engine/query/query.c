@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+// Questions about models, devices and tenants, and the table of all questions.
+#include "engine/query/query_parts.h"
+
+#include "base/alloc.h"
+#include "device/plugin.h"
+#include "runtime/precision.h"
+#include "runtime/query_latency.h"
+#include "runtime/tenants/tenant.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static json_t *shape_json(const hth_shape *s)
+{
+    json_t *a = json_array();
+    for (int i = 0; i < s->rank; i++) {
+        json_array_append_new(a, json_integer(s->dim[i] < 0 ? -1 : s->dim[i]));
+    }
+    return a;
+}
+
+static json_t *values_json(const hth_graph *g, const int *list, int n)
+{
+    json_t *a = json_array();
+    for (int i = 0; i < n; i++) {
+        const hth_value *v = &g->values[list[i]];
+        json_array_append_new(a,
+                              json_pack("{s:s, s:s, s:o}", "name", v->name, "datatype",
+                                        hth_dtype_name(v->dtype), "shape", shape_json(&v->shape)));
+    }
+    return a;
+}
+
+static void query_describe(const query *q, const hth_model *m, json_t **out)
+{
+    const hth_graph *g = m->source.graph;
+    hth_batch_policy p = hth_model_batch_policy(m);
+    *out = json_pack(
+        "{s:s, s:i, s:s, s:o, s:o, s:i, s:i, s:I, s:I, s:s, s:b, s:b, s:b, s:o}", "name", m->name,
+        "version", m->version, "device", q->ms->site->device->props.name, "inputs",
+        values_json(g, g->inputs, g->n_inputs), "outputs", values_json(g, g->outputs, g->n_outputs),
+        "nodes", g->n_nodes, "tensors", m->manifest.n_tensors, "bytes", (json_int_t)m->weight_bytes,
+        "max_batch", (json_int_t)m->max_batch, "precision", hth_precision_name(g->precision),
+        "training", g->training, "batched", m->source.batched, "independent",
+        m->independence.proven, "batching", hth_batching_json(&p));
+    if (!m->independence.proven) {
+        json_object_set_new(*out, "dependent_because", json_string(m->independence.why));
+    }
+}
+
+// query_model describes a model. "keep": false: one that was not loaded before is not loaded after.
+static hth_err query_model(query *q, json_t **out)
+{
+    hth_model *m;
+    const json_t *keep = json_object_get(q->args, "keep");
+    if (keep != NULL && !json_is_boolean(keep)) {
+        return hth_fail(HTH_EINVAL, "'keep' is neither true nor false");
+    }
+    uint64_t loaded = q->ms->loaded;
+    HTH_TRY(query_find_model(q, &m));
+    query_describe(q, m, out);
+    if (json_is_false(keep) && q->ms->loaded != loaded && m->refs == 0) {
+        hth_model_drop(q->ms, m);
+    }
+    return HTH_OK;
+}
+
+// query_batching sets how a model's requests wait and are joined, where something is given, and
+// says how that is now.
+static hth_err query_batching(query *q, json_t **out)
+{
+    hth_model *m;
+    HTH_TRY(query_find_model(q, &m));
+    hth_batching b = m->batching;
+    if (json_object_size(q->args) > 1) {
+        HTH_TRY(hth_batching_change(q->ms->store, m->name, q->args, &b));
+    }
+    for (hth_model *each = q->ms->list; each != NULL; each = each->next) {
+        each->batching = strcmp(each->name, m->name) == 0 ? b : each->batching;
+    }
+    hth_batch_policy p = hth_model_batch_policy(m);
+    *out = hth_batching_json(&p);
+    json_object_set_new(*out, "model", json_string(m->name));
+    return HTH_OK;
+}
+
+// query_precision sets in what a model computes, where something is given, and says what holds. The
+// model itself is not needed for that: it may not be for this device as it is.
+static hth_err query_precision(query *q, json_t **out)
+{
+    hth_manifest found;
+    char set[HTH_PRECISION_TEXT];
+    const char *name = query_text(q, "model"), *wanted = query_text(q, "precision");
+    if (name == NULL || strchr(name, ':') != NULL) {
+        return hth_fail(HTH_EINVAL, "which model? a name without a version");
+    }
+    HTH_TRY(hth_store_get(q->ms->store, name, 0, &found));
+    hth_manifest_fini(&found);
+    if (wanted != NULL && wanted[0]) {
+        hth_precision p;
+        HTH_TRY(hth_precision_find(wanted, &p));
+        HTH_TRY(hth_kernel_computes(q->ms->site->device, p));
+    }
+    HTH_TRY(wanted != NULL ? hth_precision_set(q->ms->store, name, wanted) : HTH_OK);
+    hth_models_renew(q->ms, name);
+    hth_precision_get(q->ms->store, name, set);
+    *out = json_pack("{s:s, s:s, s:b}", "model", name, "precision",
+                     hth_precision_name(hth_precision_of(q->ms->store, name)), "set", set[0] != 0);
+    return HTH_OK;
+}
+
+static hth_err query_devices(query *q, json_t **out)
+{
+    const hth_device_props *p = &q->ms->site->device->props;
+    hth_pool_ledger l;
+    char cuda[256];
+    hth_pool_ledger_get(q->ms->site->pool, &l);
+    bool found = hth_plugin_cuda_probe(cuda, sizeof cuda) == HTH_OK;
+    *out = json_pack(
+        "{s:s, s:[{s:s, s:s, s:I, s:I, s:I, s:i, s:i, s:s, s:f, s:f}]}", "cuda",
+        found ? cuda : hth_err_detail(), "devices", "name", p->name, "description", p->description,
+        "total_bytes", (json_int_t)p->total_bytes, "budget_bytes", (json_int_t)p->budget_bytes,
+        "used_bytes", (json_int_t)(l.reserved_bytes - l.free_bytes), "threads", p->n_threads,
+        "vector_bytes", p->vector_bytes, "fingerprint", p->fingerprint, "h2d_bytes_per_s",
+        q->ms->site->link_bytes_per_s, "d2h_bytes_per_s", q->ms->site->link_back_bytes_per_s);
+    return HTH_OK;
+}
+
+static hth_err query_stats(query *q, json_t **out)
+{
+    hth_model *only = NULL;
+    if (query_text(q, "model") != NULL) {
+        HTH_TRY(query_find_model(q, &only));
+    }
+    return hth_query_stats(q->ms, only, out);
+}
+
+static hth_err query_latency(query *q, json_t **out)
+{
+    *out = hth_latency_json(q->ms);
+    return HTH_OK;
+}
+
+// What tenants may have and have; {"read"}: the file that says so is read again.
+static hth_err query_tenants(query *q, json_t **out)
+{
+    json_t *stats;
+    hth_tenants *all = q->ms->site->tenants;
+    if (json_is_true(json_object_get(q->args, "read")) && all != NULL) {
+        HTH_TRY(hth_tenants_read(all));
+        q->ms->site->freed++; // a limit may be higher now
+    }
+    HTH_TRY(hth_query_stats(q->ms, NULL, &stats));
+    *out = json_pack("{s:O}", "tenants", json_object_get(stats, "tenants"));
+    json_decref(stats);
+    return *out != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "no memory for an answer");
+}
+
+bool hth_query_at_once(hth_models *ms, const hth_request *r)
+{
+    static const char *const names[] = {"model", "devices", "stats", "latency"};
+    bool known = false;
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        known = known || strcmp(r->query, names[i]) == 0;
+    }
+    if (!known || r->arguments == NULL || r->arguments[0] == 0) {
+        return known && strcmp(r->query, "model") != 0;
+    }
+    json_t *args = json_loads(r->arguments, 0, NULL);
+    const char *model = json_string_value(json_object_get(args, "model"));
+    known = model == NULL || hth_model_current(ms, model) != NULL;
+    json_decref(args);
+    return known;
+}
+
+hth_err hth_query_answer(hth_models *ms, hth_request *r)
+{
+    static const struct {
+        const char *name;
+        hth_err (*answer)(query *q, json_t **out);
+    } table[] = {
+        {"model", query_model},         {"devices", query_devices}, {"stats", query_stats},
+        {"bench", query_bench},         {"plan", query_plan},       {"convsel", query_convsel},
+        {"curve", query_curve},         {"latency", query_latency}, {"batching", query_batching},
+        {"precision", query_precision}, {"tenants", query_tenants}};
+    query q = {.ms = ms, .r = r};
+    json_error_t je;
+    q.args = json_loads(r->arguments != NULL && r->arguments[0] ? r->arguments : "{}", 0, &je);
+    if (!json_is_object(q.args)) {
+        json_decref(q.args);
+        return hth_fail(HTH_EINVAL, "the arguments of '%s' are not a JSON object: %s", r->query,
+                        hth_err_json(je.text));
+    }
+    hth_err err = hth_fail(HTH_ENOENT, "there is no question '%.32s'", r->query);
+    const char *before = ms->tenant; // one that is answered while another one's model is made ready
+    const hth_request *asked = ms->asks;
+    ms->tenant = r->tenant;
+    ms->asks = r;
+    for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
+        if (strcmp(table[i].name, r->query) == 0) {
+            json_t *doc = NULL;
+            err = table[i].answer(&q, &doc);
+            char *text = err == HTH_OK ? json_dumps(doc, JSON_COMPACT) : NULL;
+            r->json = text != NULL ? hth_strdup(text) : NULL;
+            err = err == HTH_OK && r->json == NULL ? hth_fail(HTH_ENOMEM, "no memory for an answer")
+                                                   : err;
+            free(text);
+            json_decref(doc);
+        }
+    }
+    ms->tenant = before;
+    ms->asks = asked;
+    json_decref(q.args);
+    return err;
+}

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+// The question "bench": a model's steady state on inputs that are made up, or a training step's.
+#include "engine/query/query_parts.h"
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "base/compare.h"
+#include "runtime/host.h"
+#include "engine/serve/slice.h"
+
+#include <stdlib.h>
+
+// Runs before timing starts, and the most that are kept for the percentiles.
+#define BENCH_WARMUP   3
+#define BENCH_MAX_RUNS 1000000
+// Nobody else is served meanwhile.
+#define BENCH_MAX_SECONDS 600
+
+static hth_err bench_runs(query *q, hth_program *p, const hth_tensor *inputs, const hth_tensor *out,
+                          double seconds, double *ms, int *n)
+{
+    for (int i = 0; i < BENCH_WARMUP; i++) {
+        HTH_TRY(hth_slice_run(q->ms, p, inputs, out, &q->r->canceled));
+    }
+    uint64_t t0 = hth_now_ns(), last = t0, end = t0 + (uint64_t)(seconds * 1e9), told = t0;
+    for (*n = 0; *n < BENCH_MAX_RUNS && (last < end || *n < 3); (*n)++) {
+        HTH_TRY(hth_slice_run(q->ms, p, inputs, out, &q->r->canceled));
+        uint64_t now = hth_now_ns();
+        ms[*n] = (double)(now - last) / 1e6;
+        last = now;
+        if (q->r->progress != NULL && now - told > 200000000u) {
+            q->r->progress(q->r, "measuring", now - t0, end - t0);
+            told = now;
+        }
+    }
+    return HTH_OK;
+}
+
+// bench_outputs makes places for p's outputs; *bytes are counted for them.
+static hth_err bench_outputs(query *q, const hth_program *p, hth_tensor *out, uint64_t *bytes)
+{
+    uint64_t all = 0;
+    for (int i = 0; i < p->graph->n_outputs; i++) {
+        out[i] = hth_program_output(p, i);
+        all = __builtin_add_overflow(all, out[i].bytes, &all) ? UINT64_MAX : all;
+    }
+    HTH_TRY(hth_host_take(q->ms->site, HTH_HOST_BATCHES, all, "the outputs of this batch"));
+    *bytes = all;
+    for (int i = 0; i < p->graph->n_outputs; i++) {
+        out[i].data = hth_alloc_aligned(out[i].bytes, HTH_DEVICE_ALIGN);
+        if (out[i].data == NULL) {
+            return hth_fail(HTH_ENOMEM, "no memory for an output of %zu bytes", out[i].bytes);
+        }
+    }
+    return HTH_OK;
+}
+
+hth_err query_bench(query *q, json_t **out)
+{
+    double seconds = query_number(q, "seconds", 5), batch = query_number(q, "batch", 1);
+    if (!(seconds >= 0 && seconds <= BENCH_MAX_SECONDS)) {
+        return hth_fail(HTH_EINVAL, "a benchmark takes 0 to %d seconds", BENCH_MAX_SECONDS);
+    }
+    if (json_is_true(json_object_get(q->args, "train"))) {
+        hth_train_spec spec;
+        HTH_TRY(query_spec(q, &spec));
+        double steps = query_number(q, "steps", 0);
+        if (!(steps >= 0 && steps <= HTH_TRAIN_STEPS)) {
+            return hth_fail(HTH_EINVAL, "steps is a number from 1 to %d", HTH_TRAIN_STEPS);
+        }
+        return hth_train_bench(q->ms, &spec, seconds, (int)steps, q->r, out);
+    }
+    query_subject s = {.model = NULL};
+    hth_tensor *outputs = NULL;
+    double *ms = hth_calloc(BENCH_MAX_RUNS, sizeof *ms);
+    int n = 0, n_outputs = 0;
+    uint64_t bytes = 0;
+    hth_err err = ms == NULL ? hth_fail(HTH_ENOMEM, "no memory for a benchmark") : HTH_OK;
+    if (err == HTH_OK) {
+        err = query_program(q, &s);
+    }
+    hth_program *p = s.program;
+    if (err == HTH_OK && p->rest.graph != NULL) {
+        err = hth_fail(
+            HTH_ENOTSUP,
+            "model '%s' runs in stages (its shapes depend on its values) and has no steady state",
+            s.model->name);
+    }
+    if (err == HTH_OK && !p->sliced) {
+        err = hth_slice_choose(q->ms, p, q->r);
+    }
+    if (err != HTH_OK) {
+        goto out;
+    }
+    n_outputs = p->graph->n_outputs;
+    outputs = hth_calloc((size_t)n_outputs, sizeof *outputs);
+    err = outputs == NULL ? hth_fail(HTH_ENOMEM, "no memory for a benchmark")
+                          : bench_outputs(q, p, outputs, &bytes);
+    if (err == HTH_OK) {
+        err = bench_runs(q, p, s.inputs, outputs, seconds, ms, &n);
+    }
+    if (err != HTH_OK) {
+        goto out;
+    }
+    uint64_t weights, arena;
+    const hth_program *works = hth_slice_program(q->ms, p);
+    hth_program_ledger(works, &weights, &arena);
+    qsort(ms, (size_t)n, sizeof *ms, hth_compare_double);
+    double p50 = ms[n / 2], p99 = ms[(int)((double)(n - 1) * 0.99)];
+    *out = json_pack(
+        "{s:s, s:s, s:i, s:f, s:f, s:f, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:i, s:i, s:s, s:i}",
+        "model", s.model->name, "precision", hth_precision_name(p->graph->precision), "batch",
+        (int)batch, "p50_ms", p50, "p99_ms", p99, "samples_per_second", batch * 1e3 / p50,
+        "peak_bytes", (json_int_t)(weights + arena), "weight_bytes", (json_int_t)weights,
+        "arena_bytes", (json_int_t)arena, "live_peak_bytes",
+        (json_int_t)works->plan->live_peak_bytes, "budget_bytes", (json_int_t)p->budget, "plan_ms",
+        works->plan->plan_ms, "predicted_ms", works->plan->predicted_us / 1e3, "runs", n, "threads",
+        q->ms->site->device->props.n_threads, "device", q->ms->site->device->props.name, "slice",
+        (int)p->slice);
+out:
+    hth_host_give(q->ms->site, HTH_HOST_BATCHES, bytes);
+    query_program_done(q, &s);
+    query_tensors_free(outputs, n_outputs);
+    hth_free(ms);
+    return err;
+}

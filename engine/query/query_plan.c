@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+// The questions "plan", "curve" and "convsel": what is planned for a model, a training step or a
+// problem that comes with the question, and what there was to choose from.
+#include "engine/query/query_parts.h"
+
+#include "base/alloc.h"
+#include "base/settings.h"
+#include "planner/plan_json.h"
+
+#include <string.h>
+
+// plan_tell adds a document that the client writes to a file; `doc` NULL: it could not be made.
+static hth_err plan_tell(json_t *out, const char *key, json_t *doc)
+{
+    json_t *files = json_object_get(out, "files");
+    if (files == NULL) {
+        files = json_object();
+        json_object_set_new(out, "files", files);
+    }
+    return doc != NULL && json_object_set_new(files, key, doc) == 0
+               ? HTH_OK
+               : hth_fail(HTH_ENOMEM, "no memory for a document");
+}
+
+static hth_err plan_files(const query *q, const hth_problem *p, const hth_plan *plan, json_t *out)
+{
+    hth_err err = HTH_OK;
+    if (json_is_true(json_object_get(q->args, "out"))) {
+        err = plan_tell(out, "out", hth_plan_json(p, plan));
+    }
+    if (err == HTH_OK && json_is_true(json_object_get(q->args, "trace"))) {
+        err = plan_tell(out, "trace", hth_plan_trace_json(p, plan, NULL));
+    }
+    return err;
+}
+
+// plan_report describes the plan, with the documents that were asked for.
+static hth_err plan_report(const query *q, const hth_problem *p, const hth_plan *plan, json_t **out)
+{
+    uint64_t floor = 0, streamed = 0;
+    HTH_TRY(strcmp(plan->policy, "inference") == 0 ? hth_plan_floor(p, &floor)
+                                                   : hth_plan_train_floor(p, &floor));
+    for (int t = 0; plan->streamed != NULL && t < p->n_tensors; t++) {
+        streamed += plan->streamed[t] ? p->tensors[t].bytes : 0;
+    }
+    *out = json_pack(
+        "{s:s, s:I, s:f, s:f, s:I, s:I, s:I, s:I, s:f, s:i, s:i, s:i, s:I, s:I}", "policy",
+        plan->policy, "budget_bytes", (json_int_t)p->budget, "predicted_us", plan->predicted_us,
+        "lower_bound_us", plan->lower_bound_us, "arena_bytes", (json_int_t)plan->arena_bytes,
+        "live_peak_bytes", (json_int_t)plan->live_peak_bytes, "resident_bytes",
+        (json_int_t)plan->resident_bytes, "host_bytes", (json_int_t)plan->host_bytes, "plan_ms",
+        plan->plan_ms, "instructions", plan->n_instrs, "nodes", p->n_nodes, "tensors", p->n_tensors,
+        "streamed_bytes", (json_int_t)streamed, "floor_bytes", (json_int_t)floor);
+    return plan_files(q, p, plan, *out);
+}
+
+// problem_budget takes the budget that is given, a share of the problem's own perhaps.
+static hth_err problem_budget(const char *text, hth_problem *p)
+{
+    if (text != NULL && strchr(text, '%') != NULL && p->budget == 0) {
+        return hth_fail(HTH_EINVAL,
+                        "'%.80s' of what? the problem has no budget of its own; give bytes, such "
+                        "as 512MiB",
+                        text);
+    }
+    return text != NULL ? hth_parse_size(text, p->budget, &p->budget) : HTH_OK;
+}
+
+// plan_problem plans a problem that came with the question, for its own budget or the one given.
+static hth_err plan_problem(const query *q, json_t **out)
+{
+    hth_problem problem = {0};
+    hth_plan *plan = NULL;
+    HTH_TRY(hth_problem_from_json(json_object_get(q->args, "problem"), &problem));
+    hth_err err = problem_budget(query_text(q, "budget"), &problem);
+    hth_plan_options o = {.limit_ms = query_number(q, "plan-ms", 0),
+                          .seed = (uint64_t)query_number(q, "seed", 0)};
+    bool inference =
+        query_text(q, "policy") == NULL || strcmp(query_text(q, "policy"), "inference") == 0;
+    if (err == HTH_OK && !inference) {
+        err = hth_policy_find(query_text(q, "policy"), &o.policy);
+    }
+    if (err == HTH_OK) {
+        err = inference ? hth_plan_inference(&problem, &plan) : hth_plan_train(&problem, &o, &plan);
+    }
+    err = err == HTH_OK ? hth_plan_verify(&problem, plan) : err;
+    err = err == HTH_OK ? plan_report(q, &problem, plan, out) : err;
+    hth_plan_free(plan);
+    hth_problem_fini(&problem);
+    return err;
+}
+
+hth_err hth_query_problem(json_t *args, json_t **out)
+{
+    return plan_problem(&(query){.args = args}, out);
+}
+
+typedef struct plan_answer {
+    query *q;
+    json_t **out;
+} plan_answer;
+
+static hth_err plan_answer_report(void *ctx, const hth_problem *p, const hth_plan *plan)
+{
+    const plan_answer *a = ctx;
+    return plan_report(a->q, p, plan, a->out);
+}
+
+hth_err query_curve(query *q, json_t **out)
+{
+    hth_train_spec spec;
+    HTH_TRY(query_spec(q, &spec));
+    return hth_train_curve(q->ms, &spec, q->r, out);
+}
+
+hth_err query_plan(query *q, json_t **out)
+{
+    if (json_is_true(json_object_get(q->args, "train"))) {
+        hth_train_spec spec;
+        HTH_TRY(query_spec(q, &spec));
+        json_t *profile;
+        hth_err err = hth_train_plan(q->ms, &spec, q->r, plan_answer_report, &(plan_answer){q, out},
+                                     &profile);
+        if (err == HTH_OK && profile != NULL) {
+            return plan_tell(*out, "write-profile", profile);
+        }
+        json_decref(profile);
+        return err;
+    }
+    if (json_object_get(q->args, "problem") != NULL) {
+        return plan_problem(q, out);
+    }
+    if (json_object_get(q->args, "profile") != NULL ||
+        json_is_true(json_object_get(q->args, "write-profile"))) {
+        return hth_fail(HTH_EINVAL, "profiles are for training steps: add --train");
+    }
+    query_subject s = {.model = NULL};
+    hth_err err = query_program(q, &s);
+    err = err == HTH_OK ? plan_report(q, &s.program->problem, s.program->plan, out) : err;
+    if (err == HTH_OK) {
+        json_object_set_new(*out, "model", json_string(s.model->name));
+    }
+    query_program_done(q, &s);
+    return err;
+}
+
+typedef struct convsel_answer {
+    hth_site *site;
+    json_t *rows;
+    bool again;
+    char (*key)[HTH_CONVSEL_KEY]; // what was measured again so far
+    int n_keys, cap_keys;
+} convsel_answer;
+
+// Drops what is remembered of node n, once for all nodes that are like it.
+static hth_err convsel_drop(convsel_answer *a, const hth_program *p, const hth_node *n)
+{
+    char key[HTH_CONVSEL_KEY];
+    hth_convsel_key(a->site->device, p->graph, n, &p->heat, key, sizeof key);
+    for (int i = 0; i < a->n_keys; i++) {
+        if (strcmp(a->key[i], key) == 0) {
+            return HTH_OK;
+        }
+    }
+    if (HTH_GROW(a->key, a->n_keys, a->cap_keys) != 0) {
+        return hth_fail(HTH_ENOMEM, "no memory to measure again");
+    }
+    memcpy(a->key[a->n_keys++], key, sizeof key);
+    return hth_convsel_forget(a->site->device, p->graph, n, &p->heat, a->site->timings);
+}
+
+// One row per choice of each convolution, in whatever direction it computes.
+static hth_err convsel_rows(void *ctx, const hth_program *p)
+{
+    convsel_answer *a = ctx;
+    hth_err err = HTH_OK;
+    for (int i = 0; err == HTH_OK && i < p->graph->n_nodes; i++) {
+        const hth_node *n = &p->graph->nodes[i];
+        hth_choice list[HTH_MAX_CHOICES];
+        int count = 0;
+        bool listed = hth_convsel_lists(a->site->device, n->op);
+        if (!listed && !(a->again && p->train != NULL)) { // of a step all nodes are measured
+            continue;
+        }
+        err = a->again ? convsel_drop(a, p, n) : HTH_OK;
+        err = err == HTH_OK ? hth_convsel_measure(a->site->device, p->graph, n, &p->heat,
+                                                  a->site->timings, list, HTH_MAX_CHOICES, &count)
+                            : err;
+        if (!listed) {
+            continue;
+        }
+        hth_convsel_front(list, count, hth_convsel_tolerance(p->graph, a->site->tolerance));
+        for (int k = 0; err == HTH_OK && k < count; k++) {
+            json_array_append_new(
+                a->rows,
+                json_pack("{s:s, s:s, s:s, s:I, s:I, s:f, s:f, s:f, s:b, s:b}", "node", n->name,
+                          "direction", hth_convsel_direction(n->op), "algorithm", list[k].name,
+                          "workspace_bytes", (json_int_t)list[k].workspace_bytes, "resident_bytes",
+                          (json_int_t)list[k].resident_bytes, "time_us", list[k].time_us, "error",
+                          list[k].error, "rms_error", list[k].rms, "front", list[k].front,
+                          "disturbed", list[k].disturbed));
+        }
+    }
+    return err;
+}
+
+hth_err query_convsel(query *q, json_t **out)
+{
+    convsel_answer a = {.site = q->ms->site,
+                        .rows = json_array(),
+                        .again = json_is_true(json_object_get(q->args, "again"))};
+    hth_err err;
+    if (json_is_true(json_object_get(q->args, "train"))) {
+        hth_train_spec spec;
+        err = query_spec(q, &spec);
+        err = err == HTH_OK ? hth_train_visit(q->ms, &spec, q->r, convsel_rows, &a) : err;
+    } else {
+        query_subject s = {.model = NULL};
+        err = query_program(q, &s);
+        err = err == HTH_OK ? convsel_rows(&a, s.program) : err;
+        for (hth_program *p = a.again && err == HTH_OK ? s.model->source.programs : NULL; p != NULL;
+             p = p->next) {
+            p->stale = true; // made again, with the new times, when nobody asks
+        }
+        query_program_done(q, &s);
+    }
+    hth_free(a.key);
+    if (err != HTH_OK) {
+        json_decref(a.rows);
+        return err;
+    }
+    *out = a.rows;
+    return HTH_OK;
+}

@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+// Lists of devices, lifetime, and what concerns all devices alike.
+#include "engine/router/router_impl.h"
+
+#include "device/device.h"
+
+#include <stdio.h>
+#include <string.h>
+
+// ---- lists of devices
+
+static const char *item_next(const char **at, char item[256])
+{
+    const char *from = *at + strspn(*at, " ");
+    size_t len = strcspn(from, " ");
+    *at = from + len;
+    snprintf(item, 256, "%.*s", len < 256 ? (int)len : 255, from);
+    return len > 0 ? item : NULL;
+}
+
+bool hth_router_several(const char *devices)
+{
+    char item[256];
+    return devices != NULL && item_next(&devices, item) != NULL &&
+           item_next(&devices, item) != NULL;
+}
+
+// router_names reads the names of a list's devices; returns how many there are by *n.
+static hth_err router_names(const char *devices, char name[HTH_PLACE_DEVICES][64], int *n)
+{
+    char item[256];
+    for (*n = 0; item_next(&devices, item) != NULL; (*n)++) {
+        if (*n == HTH_PLACE_DEVICES) {
+            return hth_fail(HTH_EINVAL, "more than %d devices", HTH_PLACE_DEVICES);
+        }
+        HTH_TRY(hth_device_name(item, name[*n], sizeof name[*n]));
+        for (int i = 0; i < *n; i++) {
+            if (strcmp(name[i], name[*n]) == 0) {
+                return hth_fail(HTH_EINVAL, "device %s is named twice", name[*n]);
+            }
+        }
+    }
+    return HTH_OK;
+}
+
+hth_err hth_router_check(const char *devices)
+{
+    char name[HTH_PLACE_DEVICES][64];
+    int n;
+    HTH_TRY(router_names(devices, name, &n));
+    return n > 0 ? HTH_OK : hth_fail(HTH_EINVAL, "no device is named");
+}
+
+// ---- lifetime
+
+static hth_err router_start(hth_router *n, const hth_engine_config *config)
+{
+    char name[HTH_PLACE_DEVICES][64], item[256];
+    const char *at = config->device;
+    int n_names;
+    HTH_TRY(router_names(config->device, name, &n_names));
+    while (n->n < n_names && item_next(&at, item) != NULL) {
+        router_device *d = &n->device[n->n];
+        hth_engine_config one = *config;
+        one.device = item;
+        one.resume = false; // jobs are gone on with by the router
+        one.inner = true;
+        memcpy(d->name, name[n->n], sizeof d->name);
+        d->host = strncmp(d->name, "cpu:", 4) == 0;
+        HTH_TRY(hth_engine_open(&one, n->store, &d->engine));
+        n->n++;
+    }
+    for (int i = 0; i < n->n; i++) {
+        router_refresh(n, i);
+    }
+    pthread_mutex_lock(&n->lock);
+    for (int i = 0; i < n->n; i++) {
+        while (n->device[i].asking) {
+            pthread_cond_wait(&n->changed, &n->lock);
+        }
+    }
+    pthread_mutex_unlock(&n->lock);
+    if (n->resume) {
+        router_jobs_resume(n);
+    }
+    return HTH_OK;
+}
+
+hth_err hth_router_open(const hth_engine_config *config, hth_store *store, hth_router **out)
+{
+    *out = NULL;
+    hth_router *n = hth_calloc(1, sizeof *n);
+    if (n == NULL) {
+        return hth_fail(HTH_ENOMEM, "no memory for a machine's engines");
+    }
+    n->store = store;
+    n->child = config->child_store != NULL;
+    n->resume = config->resume;
+    pthread_mutex_init(&n->lock, NULL);
+    pthread_cond_init(&n->changed, NULL);
+    hth_err err = router_start(n, config);
+    if (err != HTH_OK) {
+        char detail[1024];
+        snprintf(detail, sizeof detail, "%s", hth_err_detail());
+        hth_router_close(n);
+        return hth_fail(err, "%s", detail);
+    }
+    *out = n;
+    return HTH_OK;
+}
+
+// hth_router_watch: a keeper waits for its child and can look elsewhere at any time. An engine's
+// thread is away for as long as it computes, while others could serve: then nobody looks, and rings
+// are left to their own threads.
+void hth_router_watch(hth_router *n, const hth_poll_hook *w)
+{
+    if (n->child) {
+        hth_engine_watch(n->device[0].engine, w);
+    }
+}
+
+void hth_router_drain(hth_router *n)
+{
+    pthread_mutex_lock(&n->lock);
+    n->draining = true;
+    pthread_mutex_unlock(&n->lock);
+    for (int i = 0; i < n->n; i++) {
+        hth_engine_drain(n->device[i].engine);
+    }
+}
+
+void hth_router_stop(hth_router *n)
+{
+    pthread_mutex_lock(&n->lock);
+    n->stopping = true;
+    pthread_mutex_unlock(&n->lock);
+    for (int i = 0; i < n->n; i++) {
+        hth_engine_stop(n->device[i].engine);
+    }
+}
+
+void hth_router_close(hth_router *n)
+{
+    if (n == NULL) {
+        return;
+    }
+    hth_router_stop(n);
+    for (int i = 0; i < n->n; i++) {
+        hth_engine_close(n->device[i].engine);
+    }
+    router_models_close(n);
+    router_jobs_close(n);
+    pthread_cond_destroy(&n->changed);
+    pthread_mutex_destroy(&n->lock);
+    hth_free(n);
+}
+
+bool hth_router_ready(hth_router *n)
+{
+    bool ready = false;
+    pthread_mutex_lock(&n->lock);
+    for (int i = 0; i < n->n && !ready && !n->stopping; i++) {
+        ready = router_up(n, i);
+    }
+    pthread_mutex_unlock(&n->lock);
+    return ready;
+}
+
+uint64_t hth_router_stalled_ns(hth_router *n)
+{
+    uint64_t least = UINT64_MAX;
+    pthread_mutex_lock(&n->lock);
+    for (int i = 0; i < n->n; i++) {
+        uint64_t age = router_up(n, i) ? hth_engine_stalled_ns(n->device[i].engine) : UINT64_MAX;
+        least = age < least ? age : least;
+    }
+    pthread_mutex_unlock(&n->lock);
+    return least < UINT64_MAX ? least : 0;
+}
+
+hth_err hth_router_submit(hth_router *n, hth_request *r)
+{
+    r->route = (hth_route){.router = n, .done = r->done};
+    if (n->stopping) {
+        return hth_fail(HTH_ECANCELED, "Server exiting");
+    }
+    hth_err err;
+    if (r->query != NULL) {
+        err = router_query(n, r);
+    } else {
+        err = router_infer(n, r);
+    }
+    if (err != HTH_OK) {
+        r->done = r->route.done;
+    }
+    return err;
+}
+
+// ---- memory: every process sees what clients share; what is asked for here, the first device's
+
+void hth_router_share(hth_router *n, int fd, uint64_t offset, const void *base, size_t bytes)
+{
+    for (int i = 0; i < n->n; i++) {
+        hth_engine_share(n->device[i].engine, fd, offset, base, bytes);
+    }
+}
+
+void hth_router_unshare(hth_router *n, const void *base)
+{
+    for (int i = 0; i < n->n; i++) {
+        hth_engine_unshare(n->device[i].engine, base);
+    }
+}
+
+void *hth_router_alloc(hth_router *n, size_t bytes)
+{
+    return hth_engine_alloc(n->device[0].engine, bytes);
+}
+
+void hth_router_free(hth_router *n, void *p)
+{
+    hth_engine_free(n->device[0].engine, p);
+}

@@ -1,0 +1,316 @@
+// SPDX-License-Identifier: Apache-2.0
+// The way of an inference:
+//
+//     submitted --(pick)--> with a device --(answered)--> given back
+//                  ^              |
+//                  +--------------+ the device cannot have the model, or is lost and had not begun
+//
+// Each device is tried once for a request, and told not to have it wait for memory as long as
+// another one is left that could take it. Where it waits is the last of them; or, when that one can
+// never have it, a device that could not have it now.
+#include "engine/router/router_impl.h"
+
+#include "base/clock.h"
+#include "base/settings.h"
+
+#define SMOOTH 0.2 // of the newest request's time in the mean
+
+// ---- what is known
+
+bool router_up(hth_router *n, int device)
+{
+    router_device *d = &n->device[device];
+    if (d->dead) {
+        return false;
+    }
+    if (hth_engine_ready(d->engine)) {
+        d->away_ns = 0;
+        return true;
+    }
+    d->away_ns = d->away_ns != 0 ? d->away_ns : hth_now_ns();
+    return false;
+}
+
+void router_places(hth_router *n, const router_model *m, uint32_t tried, hth_place *out)
+{
+    for (int i = 0; i < n->n; i++) {
+        const router_device *d = &n->device[i];
+        uint64_t since = d->placed_bytes - d->asked_bytes;
+        out[i] = (hth_place){
+            .up = (tried >> i & 1) == 0 && router_up(n, i),
+            .host = d->host,
+            .budget_bytes = d->budget_bytes,
+            .room_bytes = d->free_bytes > since ? d->free_bytes - since : 0,
+            .requests = d->requests,
+            .jobs = d->jobs,
+        };
+        if (m != NULL) {
+            const router_there *t = &m->on[i];
+            out[i].refused = t->refused;
+            out[i].has = t->has;
+            out[i].coming = t->coming;
+            out[i].mine = t->requests;
+            out[i].service_ns = t->service_ns;
+        }
+    }
+}
+
+// more_left tells whether another device than `to` could be asked. Lock held.
+static bool more_left(hth_router *n, const router_model *m, uint32_t tried, int to)
+{
+    bool left = false;
+    for (int i = 0; m != NULL && i < n->n && !left; i++) {
+        left = i != to && (tried >> i & 1) == 0 && !m->on[i].refused && router_up(n, i) &&
+               (m->on[i].has || m->bytes <= n->device[i].budget_bytes ||
+                router_model_lacks(m, i) <= n->device[i].budget_bytes);
+    }
+    return left;
+}
+
+static void places_lacks(const hth_router *n, const router_model *m, hth_place *d)
+{
+    for (int i = 0; m != NULL && i < n->n; i++) {
+        d[i].lacks_bytes = router_model_lacks(m, i);
+    }
+}
+
+// pick_waiting is a device that has the model and is about to be there again; -1: none.
+static int pick_waiting(const hth_router *n, const hth_place *d, uint32_t tried)
+{
+    uint64_t now = hth_now_ns();
+    for (int i = 0; i < n->n; i++) {
+        const router_device *x = &n->device[i];
+        if (d[i].has && !x->dead && (tried >> i & 1) == 0 && now - x->away_ns < ROUTER_AWAY_NS) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+int router_pick(hth_router *n, router_model *m, uint32_t tried, bool place, int *another)
+{
+    hth_place d[HTH_PLACE_DEVICES];
+    int queue = (int)hth_setting_int(HTH_SET_DEVICES_COPY_QUEUE);
+    router_places(n, m, tried, d);
+    *another = -1;
+    int to = m != NULL ? hth_place_request(d, n->n) : -1;
+    if (to >= 0) {
+        if (place && queue > 0 && m->on[to].requests >= queue) {
+            places_lacks(n, m, d);
+            *another = hth_place_another(d, n->n, queue);
+        }
+        return to;
+    }
+    to = m != NULL ? pick_waiting(n, d, tried) : -1;
+    if (to >= 0) {
+        return to;
+    }
+    places_lacks(n, m, d);
+    to = hth_place_model(d, n->n);
+    for (int i = 0; i < n->n && to < 0 && tried == 0; i++) { // somebody has to say why not
+        to = d[i].up ? i : -1;
+    }
+    to = to < 0 && tried == 0 ? 0 : to;
+    if (to >= 0 && m != NULL && place) {
+        router_model_place(n, m, to);
+    }
+    return to;
+}
+
+// ---- a request's way
+
+void router_finish(hth_request *r)
+{
+    r->done = r->route.done;
+    r->done(r);
+}
+
+hth_err router_send(hth_router *n, hth_request *r, int device)
+{
+    router_model *m = r->route.model;
+    pthread_mutex_lock(&n->lock);
+    r->route.device = device;
+    r->route.tried |= 1u << device;
+    n->device[device].requests++;
+    if (m != NULL) {
+        m->on[device].requests++;
+    }
+    pthread_mutex_unlock(&n->lock);
+    r->started_ns = 0;
+    r->outputs = NULL;
+    r->n_outputs = 0;
+    hth_err err = hth_engine_submit(n->device[device].engine, r);
+    if (err != HTH_OK) {
+        router_sent(n, r);
+    }
+    return err;
+}
+
+void router_sent(hth_router *n, hth_request *r)
+{
+    router_model *m = r->route.model;
+    pthread_mutex_lock(&n->lock);
+    n->device[r->route.device].requests--;
+    if (m != NULL) {
+        m->on[r->route.device].requests--;
+    }
+    pthread_mutex_unlock(&n->lock);
+}
+
+bool router_is_lost(hth_router *n, const hth_request *r, hth_err err)
+{
+    const router_device *d = &n->device[r->route.device];
+    return err == HTH_EDEVLOST &&
+           (!n->child || (r->started_ns == 0 && !hth_engine_ready(d->engine)));
+}
+
+// lost_from takes a model from a device; true: it was there and is nowhere now. Lock held.
+static bool lost_from(const hth_router *n, router_model *m, int device)
+{
+    bool had = m->on[device].has, elsewhere = false;
+    router_model_leave(m, device);
+    for (int i = 0; i < n->n; i++) {
+        elsewhere = elsewhere || m->on[i].has || m->on[i].coming;
+    }
+    return had && !elsewhere;
+}
+
+void router_lost(hth_router *n, int device)
+{
+    router_device *d = &n->device[device];
+    router_model **moved = NULL;
+    int *to = NULL, n_moved = 0;
+    pthread_mutex_lock(&n->lock);
+    bool newly_dead = !n->child && !d->dead;
+    d->dead = !n->child;
+    moved = hth_calloc(HASH_COUNT(n->models) + 1u, sizeof *moved);
+    to = hth_calloc(HASH_COUNT(n->models) + 1u, sizeof *to);
+    for (router_model *m = n->models; m != NULL && !n->stopping; m = m->hh.next) {
+        if (lost_from(n, m, device) && moved != NULL && to != NULL) {
+            int ignored, next = router_pick(n, m, 1u << device, false, &ignored);
+            if (next >= 0) {
+                m->on[next].coming = true;
+                moved[n_moved] = m;
+                to[n_moved++] = next;
+            }
+        }
+    }
+    pthread_mutex_unlock(&n->lock);
+    if (n_moved > 0 || newly_dead) {
+        hth_log(ERROR, SERVER, "device-lost", "device=%s models_moved=%d", d->name, n_moved);
+    }
+    for (int i = 0; i < n_moved; i++) {
+        router_model_fetch(n, moved[i], to[i]);
+    }
+    hth_free(moved);
+    hth_free(to);
+}
+
+// infer_learn takes what an answer says about its device. Lock held.
+static void infer_learn(hth_router *n, const hth_request *r)
+{
+    router_model *m = r->route.model;
+    router_there *t = &m->on[r->route.device];
+    if (r->err == HTH_OK && r->finished_ns > r->started_ns) {
+        double ns = (double)(r->finished_ns - r->started_ns);
+        t->service_ns += t->service_ns > 0 ? SMOOTH * (ns - t->service_ns) : ns;
+        t->good = true;
+    } else if (r->err == HTH_ENOTSUP && !t->good) {
+        t->refused = true;
+        router_model_leave(m, r->route.device);
+    } else if (r->err == HTH_ETOOBIG && !t->good && !t->loaded) {
+        router_model_leave(m, r->route.device); // for this tenant or batch, not for the next
+    }
+}
+
+// infer_again tells whether another device may be asked: nothing was computed here.
+static bool infer_again(const hth_request *r, bool lost)
+{
+    return r->n_outputs == 0 && !r->canceled &&
+           (r->err == HTH_ENOTSUP || r->err == HTH_ETOOBIG || r->err == HTH_ENODEVMEM ||
+            (lost && r->started_ns == 0));
+}
+
+static hth_err infer_send(hth_router *n, hth_request *r);
+
+static void infer_done(hth_request *r)
+{
+    hth_router *n = r->route.router;
+    int device = r->route.device;
+    bool lost = router_is_lost(n, r, r->err), first = false;
+    router_sent(n, r);
+    if (r->route.model != NULL) {
+        router_model *m = r->route.model;
+        pthread_mutex_lock(&n->lock);
+        first = !m->on[device].good;
+        infer_learn(n, r);
+        first = first && m->on[device].good;
+        pthread_mutex_unlock(&n->lock);
+    }
+    if (lost) {
+        router_lost(n, device);
+    }
+    bool again = infer_again(r, lost);
+    if (r->err == HTH_ENODEVMEM) { // .. now, or for as long as it may wait
+        r->route.later = r->at_once ? r->route.later | 1u << device : 0;
+    }
+    r->waited_ns = again ? hth_now_ns() - r->submitted_ns : r->waited_ns;
+    if (!again || infer_send(n, r) != HTH_OK) {
+        router_finish(r);
+    }
+    if (first) { // its bytes are there now
+        router_refresh(n, device);
+    }
+}
+
+// infer_pick chooses where a request goes, -1: nowhere. Lock held.
+static int infer_pick(hth_router *n, hth_request *r, int *another)
+{
+    hth_route *route = &r->route;
+    int to = router_pick(n, route->model, route->tried, true, another);
+    r->at_once = to >= 0 && more_left(n, route->model, route->tried, to);
+    for (int i = 0; i < n->n && to < 0; i++) {
+        to = (route->later >> i & 1) != 0 && router_up(n, i) ? i : -1;
+    }
+    route->later &= to >= 0 ? ~(1u << to) : 0;
+    return to;
+}
+
+// infer_send finds a device that takes the request.
+static hth_err infer_send(hth_router *n, hth_request *r)
+{
+    router_model *m = r->route.model;
+    int to = 0, another;
+    hth_err err = HTH_EDEVLOST;
+    while (err == HTH_EDEVLOST) {
+        pthread_mutex_lock(&n->lock);
+        another = -1;
+        to = n->stopping ? -1 : infer_pick(n, r, &another);
+        if (to >= 0 && another >= 0) {
+            m->on[another].coming = true;
+        }
+        if (m != NULL) {
+            router_model_for(m, r->tenant, false);
+        }
+        pthread_mutex_unlock(&n->lock);
+        if (to < 0) {
+            return hth_fail(n->stopping ? HTH_ECANCELED : HTH_EDEVLOST,
+                            n->stopping ? "Server exiting" : "no device is left that could");
+        }
+        err = router_send(n, r, to); // r may be gone now, if it was taken
+        if (err == HTH_EDEVLOST && router_is_lost(n, r, err)) {
+            router_lost(n, to);
+        }
+        if (another >= 0) {
+            router_model_fetch(n, m, another);
+        }
+    }
+    return err;
+}
+
+hth_err router_infer(hth_router *n, hth_request *r)
+{
+    r->route.model = router_model_find(n, r->model);
+    r->done = infer_done;
+    return infer_send(n, r);
+}

@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which models are on which devices, and what a model would have to bring to one: contents are
+// known by their ids, so that one which another model has there already is no byte to move.
+//
+// Rows are made when a model is first asked for, from the manifest of that moment, and stay. There
+// is one for each name and each version that was in the store: hth_catalog_parse has one way only
+// to write a version.
+#include "engine/router/router_impl.h"
+
+#include "runtime/catalog.h"
+
+#include <stdio.h>
+#include <string.h>
+
+// ---- rows
+
+// model_content finds or makes a content's row. Lock held.
+static router_content *model_content(hth_router *n, const hth_manifest_tensor *t)
+{
+    router_content *c;
+    HASH_FIND(hh, n->contents, &t->id, sizeof t->id, c);
+    if (c == NULL && (c = hth_calloc(1, sizeof *c)) != NULL) {
+        c->id = t->id;
+        c->bytes = t->bytes;
+        HASH_ADD(hh, n->contents, id, sizeof c->id, c);
+        if (!HTH_HASH_ADDED(c)) {
+            hth_free(c);
+            c = NULL;
+        }
+    }
+    return c;
+}
+
+// model_new makes the row; lock held.
+static router_model *model_new(hth_router *n, const char *spec, const hth_manifest *list)
+{
+    router_model *m = hth_calloc(1, sizeof *m);
+    if (m != NULL) {
+        m->content = hth_calloc((size_t)list->n_tensors + 1, sizeof *m->content);
+    }
+    if (m == NULL || m->content == NULL) {
+        hth_free(m);
+        return NULL;
+    }
+    strcpy(m->spec, spec);
+    for (int i = 0; i < list->n_tensors; i++) {
+        router_content *c = model_content(n, &list->tensors[i]);
+        if (c != NULL) {
+            m->content[m->n_content++] = c;
+            m->bytes += c->bytes;
+        }
+    }
+    HASH_ADD_STR(n->models, spec, m);
+    if (!HTH_HASH_ADDED(m)) {
+        hth_free(m->content);
+        hth_free(m);
+        m = NULL;
+    }
+    return m;
+}
+
+router_model *router_model_find(hth_router *n, const char *spec)
+{
+    router_model *m;
+    char name[201];
+    int version;
+    hth_manifest list;
+    pthread_mutex_lock(&n->lock);
+    HASH_FIND_STR(n->models, spec, m);
+    pthread_mutex_unlock(&n->lock);
+    if (m != NULL || strlen(spec) >= sizeof m->spec ||
+        hth_catalog_parse(spec, name, &version) != HTH_OK ||
+        hth_store_get(n->store, name, version, &list) != HTH_OK) {
+        return m;
+    }
+    pthread_mutex_lock(&n->lock);
+    HASH_FIND_STR(n->models, spec, m); // somebody was faster
+    m = m != NULL ? m : model_new(n, spec, &list);
+    pthread_mutex_unlock(&n->lock);
+    hth_manifest_fini(&list);
+    return m;
+}
+
+void router_models_close(hth_router *n)
+{
+    while (n->models != NULL) {
+        router_model *m = n->models;
+        HASH_DEL(n->models, m);
+        hth_free(m->content);
+        hth_free(m);
+    }
+    while (n->contents != NULL) {
+        router_content *c = n->contents;
+        HASH_DEL(n->contents, c);
+        hth_free(c);
+    }
+}
+
+// ---- where they are
+
+uint64_t router_model_lacks(const router_model *m, int device)
+{
+    uint64_t bytes = 0;
+    for (int i = 0; i < m->n_content; i++) {
+        bytes += m->content[i]->refs[device] == 0 ? m->content[i]->bytes : 0;
+    }
+    return bytes;
+}
+
+void router_model_for(router_model *m, const char *tenant, bool again)
+{
+    if (tenant != NULL && (again || m->tenant[0] == 0)) {
+        snprintf(m->tenant, sizeof m->tenant, "%s", tenant);
+    }
+}
+
+void router_model_place(hth_router *n, router_model *m, int device)
+{
+    if (m->on[device].has) {
+        return;
+    }
+    n->device[device].placed_bytes += router_model_lacks(m, device);
+    m->on[device].has = true;
+    for (int i = 0; i < m->n_content; i++) {
+        m->content[i]->refs[device]++;
+    }
+}
+
+void router_model_leave(router_model *m, int device)
+{
+    router_there *t = &m->on[device];
+    for (int i = 0; t->has && i < m->n_content; i++) {
+        m->content[i]->refs[device]--;
+    }
+    t->has = t->loaded = t->good = false;
+    t->service_ns = 0;
+}
+
+void router_model_unload(hth_router *n, const char *spec)
+{
+    size_t len = strlen(spec);
+    for (router_model *m = n->models; m != NULL; m = m->hh.next) {
+        if (strncmp(m->spec, spec, len) == 0 && (m->spec[len] == 0 || m->spec[len] == ':')) {
+            m->pinned = false;
+            m->tenant[0] = 0;
+            for (int i = 0; i < n->n; i++) {
+                router_model_leave(m, i);
+                m->on[i].coming = false;
+                m->on[i].refused = false; // a newer version may be another matter
+            }
+        }
+    }
+}
+
+// ---- loading in the background
+
+static void fetch_done(router_own *o)
+{
+    hth_router *n = o->router;
+    router_model *m = router_model_find(n, o->name);
+    pthread_mutex_lock(&n->lock);
+    bool wanted = m != NULL && m->on[o->device].coming; // not unloaded meanwhile
+    if (wanted) {
+        m->on[o->device].coming = false;
+        m->on[o->device].refused = o->r.err == HTH_ENOTSUP || o->r.err == HTH_ETOOBIG;
+    }
+    if (wanted && o->r.err == HTH_OK) {
+        router_model_place(n, m, o->device);
+        m->on[o->device].loaded = true;
+    }
+    pthread_mutex_unlock(&n->lock);
+    if (o->r.err == HTH_OK) {
+        hth_log(INFO, SERVER, "model-placed", "model=%s device=%s", o->name,
+                n->device[o->device].name);
+        router_refresh(n, o->device);
+    } else {
+        hth_log(WARN, SERVER, "model-not-placed", "model=%s device=%s: %s", o->name,
+                n->device[o->device].name, o->r.detail);
+    }
+}
+
+void router_model_fetch(hth_router *n, router_model *m, int device)
+{
+    json_t *args = json_pack("{s:s, s:b}", "model", m->spec, "wait", 0);
+    pthread_mutex_lock(&n->lock);
+    char tenant[HTH_TENANT];
+    memcpy(tenant, m->tenant, sizeof tenant);
+    bool pinned = m->pinned;
+    pthread_mutex_unlock(&n->lock);
+    if (pinned) {
+        json_object_set_new(args, "pin", json_true());
+    }
+    if (router_own_ask(n, device, tenant, "load", args, m->spec, fetch_done) != HTH_OK) {
+        pthread_mutex_lock(&n->lock);
+        m->on[device].coming = false;
+        pthread_mutex_unlock(&n->lock);
+    }
+}

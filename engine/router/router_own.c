@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// Requests that the router makes itself: a device's ledger, models that are loaded in the
+// background, jobs that go on. They go straight to a device.
+#include "engine/router/router_impl.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+void router_own_free(router_own *o)
+{
+    hth_free(o->r.json);
+    free(o->arguments);
+    hth_free(o);
+}
+
+static void own_done(hth_request *r)
+{
+    router_own *o = r->ctx;
+    o->then(o);
+    router_own_free(o);
+}
+
+hth_err router_own_make(hth_router *n, int device, const char *tenant, const char *query,
+                        json_t *args, const char *name, void (*then)(router_own *o),
+                        router_own **out)
+{
+    router_own *o = hth_calloc(1, sizeof *o);
+    char *text = json_dumps(args, JSON_COMPACT);
+    json_decref(args);
+    if (o == NULL || text == NULL) {
+        hth_free(o);
+        free(text);
+        return hth_fail(HTH_ENOMEM, "no memory for a question to a device");
+    }
+    *o = (router_own){.router = n, .device = device, .then = then, .arguments = text};
+    o->r = (hth_request){.query = query,
+                         .arguments = text,
+                         .tenant = o->tenant,
+                         .own = true,
+                         .admin = true,
+                         .done = own_done,
+                         .ctx = o};
+    snprintf(o->name, sizeof o->name, "%s", name);
+    snprintf(o->tenant, sizeof o->tenant, "%s", tenant[0] != 0 ? tenant : HTH_TENANT_OWN);
+    *out = o;
+    return HTH_OK;
+}
+
+hth_err router_own_submit(router_own *o)
+{
+    return hth_engine_submit(o->router->device[o->device].engine, &o->r);
+}
+
+hth_err router_own_ask(hth_router *n, int device, const char *tenant, const char *query,
+                       json_t *args, const char *name, void (*then)(router_own *o))
+{
+    router_own *o;
+    HTH_TRY(router_own_make(n, device, tenant, query, args, name, then, &o));
+    hth_err err = router_own_submit(o);
+    if (err != HTH_OK) {
+        router_own_free(o);
+    }
+    return err;
+}
+
+static void refresh_done(router_own *o)
+{
+    hth_router *n = o->router;
+    router_device *d = &n->device[o->device];
+    json_t *doc = o->r.err == HTH_OK ? json_loads(o->r.json, 0, NULL) : NULL;
+    const json_t *ledger = json_object_get(doc, "ledger");
+    pthread_mutex_lock(&n->lock);
+    if (ledger != NULL) {
+        d->budget_bytes = (uint64_t)json_integer_value(json_object_get(ledger, "budget_bytes"));
+        d->free_bytes = (uint64_t)json_integer_value(json_object_get(ledger, "free_bytes"));
+    }
+    d->asking = false;
+    pthread_cond_broadcast(&n->changed);
+    pthread_mutex_unlock(&n->lock);
+    json_decref(doc);
+}
+
+void router_refresh(hth_router *n, int device)
+{
+    router_device *d = &n->device[device];
+    pthread_mutex_lock(&n->lock);
+    bool ask = !d->asking && !n->stopping && router_up(n, device);
+    d->asking = d->asking || ask;
+    d->asked_bytes = ask ? d->placed_bytes : d->asked_bytes;
+    pthread_mutex_unlock(&n->lock);
+    if (ask && router_own_ask(n, device, "", "stats", json_object(), "", refresh_done) != HTH_OK) {
+        pthread_mutex_lock(&n->lock);
+        d->asking = false;
+        pthread_cond_broadcast(&n->changed);
+        pthread_mutex_unlock(&n->lock);
+    }
+}

@@ -1,0 +1,434 @@
+// SPDX-License-Identifier: Apache-2.0
+// Questions: to all devices, whose answers become one (router_merge.h), or to the one that they are
+// about. A device that is away is not asked: its part is missing, and "devices" says so.
+#include "engine/router/router_impl.h"
+
+#include "base/clock.h"
+#include "runtime/catalog.h"
+#include "engine/router/router_merge.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef enum router_kind {
+    ROUTER_ALL,
+    ROUTER_HAVING,
+    ROUTER_MODEL,
+    ROUTER_LOAD,
+    ROUTER_TRAIN,
+    ROUTER_JOB
+} router_kind;
+
+static const struct {
+    const char *query;
+    router_kind kind;
+} kinds[] = {
+    {"devices", ROUTER_ALL},     {"latency", ROUTER_ALL},      {"loaded", ROUTER_ALL},
+    {"jobs", ROUTER_ALL},        {"tenants", ROUTER_ALL},      {"timeline", ROUTER_ALL},
+    {"unload", ROUTER_ALL},      {"serving", ROUTER_ALL},      {"stats", ROUTER_HAVING},
+    {"batching", ROUTER_HAVING}, {"precision", ROUTER_HAVING}, {"load", ROUTER_LOAD},
+    {"train", ROUTER_TRAIN},     {"job", ROUTER_JOB},          {"cancel", ROUTER_JOB},
+    {"pause", ROUTER_JOB},       {"resume", ROUTER_JOB},
+};
+
+// A question to several devices.
+typedef struct router_all {
+    hth_router *router;
+    hth_request *r; // what is answered
+    bool each;      // the first error of any device is the answer
+    bool answered;  // r has its answer already, which an error takes back
+    int n;
+    int device[HTH_PLACE_DEVICES];
+    hth_request part[HTH_PLACE_DEVICES];
+    atomic_int left;
+} router_all;
+
+static const char *query_text(const json_t *args, const char *key)
+{
+    return json_string_value(json_object_get(args, key));
+}
+
+static json_t *query_args(const hth_request *r)
+{
+    json_t *args =
+        json_loads(r->arguments != NULL && r->arguments[0] ? r->arguments : "{}", 0, NULL);
+    return args != NULL ? args : json_object(); // whoever is asked says what is wrong
+}
+
+static void answer_json(hth_request *r, json_t *doc)
+{
+    char *text = doc != NULL ? json_dumps(doc, JSON_COMPACT) : NULL;
+    hth_free(r->json);
+    r->json = text != NULL ? hth_strdup(text) : NULL;
+    free(text);
+    if (r->json == NULL) {
+        r->err = HTH_ENOMEM;
+        snprintf(r->detail, sizeof r->detail, "no memory for an answer");
+    }
+}
+
+// ---- to all
+
+// Rows of devices, those that are away too, and what the router knows of each.
+static void all_devices(hth_router *n, json_t *doc)
+{
+    json_t *rows = json_object_get(doc, "devices"), *row;
+    pthread_mutex_lock(&n->lock);
+    for (int i = 0; i < n->n; i++) {
+        router_device *d = &n->device[i];
+        bool up = router_up(n, i);
+        bool lost = d->dead || (!up && hth_now_ns() - d->away_ns >= ROUTER_AWAY_NS);
+        size_t k;
+        json_t *found = NULL;
+        json_array_foreach(rows, k, row)
+        {
+            const char *name = query_text(row, "name");
+            found = name != NULL && strcmp(name, d->name) == 0 ? row : found;
+        }
+        if (found == NULL) {
+            found = json_pack("{s:s, s:s, s:I, s:I, s:i, s:i, s:i, s:s}", "name", d->name,
+                              "description", "", "total_bytes", (json_int_t)0, "budget_bytes",
+                              (json_int_t)d->budget_bytes, "used_bytes", 0, "threads", 0,
+                              "vector_bytes", 0, "fingerprint", "");
+            json_array_append_new(rows, found);
+        }
+        json_object_update_new(found, json_pack("{s:s, s:i, s:i}", "state",
+                                                up     ? "up"
+                                                : lost ? "lost"
+                                                       : "restarting",
+                                                "requests", d->requests, "jobs", d->jobs));
+    }
+    pthread_mutex_unlock(&n->lock);
+}
+
+// all_result sets whether `r` has failed: when all devices have, or, of a question that each must
+// answer, when one has.
+static void all_result(const router_all *a)
+{
+    hth_request *r = a->r;
+    const hth_request *why = &a->part[0];
+    for (int i = 0; i < a->n; i++) {
+        bool bad = a->part[i].err != HTH_OK;
+        why = bad == a->each ? &a->part[i] : why;
+        if (bad == a->each) {
+            break;
+        }
+    }
+    r->err = why->err;
+    r->version = why->version;
+    snprintf(r->detail, sizeof r->detail, "%s", why->err == HTH_OK ? "" : why->detail);
+    if (r->err != HTH_OK) {
+        hth_free(r->json);
+        r->json = NULL;
+    }
+}
+
+static void all_finish(router_all *a)
+{
+    hth_router *n = a->router;
+    hth_request *r = a->r;
+    json_t *docs[HTH_PLACE_DEVICES] = {NULL}, *args = query_args(r);
+    const char *name[HTH_PLACE_DEVICES];
+    for (int i = 0; i < a->n; i++) {
+        name[i] = n->device[a->device[i]].name;
+        docs[i] = a->part[i].json != NULL ? json_loads(a->part[i].json, 0, NULL) : NULL;
+        hth_free(a->part[i].json);
+    }
+    all_result(a);
+    if (r->err == HTH_OK && !a->answered) {
+        json_t *doc = hth_router_merge(r->query, docs, name, a->n);
+        if (strcmp(r->query, "devices") == 0) {
+            all_devices(n, doc);
+        } else if (strcmp(r->query, "unload") == 0 && query_text(args, "model") != NULL) {
+            pthread_mutex_lock(&n->lock);
+            router_model_unload(n, query_text(args, "model"));
+            pthread_mutex_unlock(&n->lock);
+        }
+        answer_json(r, doc);
+        json_decref(doc);
+    }
+    for (int i = 0; i < a->n; i++) {
+        json_decref(docs[i]);
+    }
+    json_decref(args);
+    r->finished_ns = hth_now_ns();
+    hth_free(a);
+    router_finish(r);
+}
+
+static void all_done(hth_request *part)
+{
+    router_all *a = part->ctx;
+    if (atomic_fetch_sub(&a->left, 1) == 1) {
+        all_finish(a);
+    }
+}
+
+// all_ask asks the devices of a mask: r's question, or, where it is answered already, another one
+// with the same arguments.
+static hth_err all_ask(hth_router *n, hth_request *r, uint32_t mask, const char *query)
+{
+    router_all *a = hth_calloc(1, sizeof *a);
+    hth_err err = HTH_OK;
+    if (a == NULL) {
+        return hth_fail(HTH_ENOMEM, "no memory for a question to all devices");
+    }
+    a->router = n;
+    a->r = r;
+    a->each = strcmp(query, "serving") == 0;
+    a->answered = query != r->query;
+    for (int i = 0; i < n->n; i++) {
+        if ((mask >> i & 1) != 0) {
+            a->part[a->n] = (hth_request){.query = query,
+                                          .arguments = r->arguments,
+                                          .tenant = r->tenant,
+                                          .done = all_done,
+                                          .ctx = a};
+            a->device[a->n++] = i;
+        }
+    }
+    int taken = 0, all = a->n;
+    atomic_store(&a->left, all + 1); // one is this function's
+    for (int i = 0; i < all; i++) {
+        hth_err one = hth_engine_submit(n->device[a->device[i]].engine, &a->part[i]);
+        if (one != HTH_OK) {
+            a->part[i].err = err = one;
+            snprintf(a->part[i].detail, sizeof a->part[i].detail, "%s", hth_err_detail());
+            atomic_fetch_sub(&a->left, 1);
+        }
+        taken += one == HTH_OK;
+    }
+    if (taken == 0) { // the last refusal is still the thread's detail
+        hth_free(a);
+        return err;
+    }
+    if (atomic_fetch_sub(&a->left, 1) == 1) {
+        all_finish(a);
+    }
+    return HTH_OK;
+}
+
+// query_up is the mask of devices that are there; the first one, if none is: it has to say why.
+static uint32_t query_up(hth_router *n)
+{
+    uint32_t mask = 0;
+    pthread_mutex_lock(&n->lock);
+    for (int i = 0; i < n->n; i++) {
+        mask |= router_up(n, i) ? 1u << i : 0;
+    }
+    pthread_mutex_unlock(&n->lock);
+    return mask != 0 ? mask : 1;
+}
+
+// ---- to one
+
+// query_named is the device that the argument "on" names, -1: it names none.
+static hth_err query_named(const hth_router *n, const json_t *args, int *device)
+{
+    const char *on = query_text(args, "on");
+    char list[HTH_PLACE_DEVICES * 66] = "";
+    *device = -1;
+    for (int i = 0; on != NULL && i < n->n; i++) {
+        if (strcmp(on, n->device[i].name) == 0) {
+            *device = i;
+            return HTH_OK;
+        }
+        snprintf(list + strlen(list), sizeof list - strlen(list), "%s%s", i > 0 ? ", " : "",
+                 n->device[i].name);
+    }
+    return on == NULL
+               ? HTH_OK
+               : hth_fail(HTH_EINVAL, "there is no device '%.60s' (there are: %s)", on, list);
+}
+
+static void one_done(hth_request *r)
+{
+    router_sent(r->route.router, r);
+    router_finish(r);
+}
+
+static void load_learn(hth_router *n, hth_request *r)
+{
+    router_model *m = r->route.model;
+    router_there *t = &m->on[r->route.device];
+    json_t *args = query_args(r);
+    const json_t *pin = json_object_get(args, "pin");
+    bool unpin = json_is_true(json_object_get(args, "unpin"));
+    pthread_mutex_lock(&n->lock);
+    if (r->err == HTH_OK) {
+        router_model_place(n, m, r->route.device);
+        t->loaded = true;
+        router_model_for(m, r->tenant, true);
+        t->refused = false;
+        m->pinned = pin != NULL || unpin ? json_is_true(pin) && !unpin : m->pinned;
+    } else if (!t->good && !t->loaded) {
+        router_model_leave(m, r->route.device);
+        t->refused = t->refused || r->err == HTH_ENOTSUP;
+    }
+    pthread_mutex_unlock(&n->lock);
+    json_decref(args);
+}
+
+static hth_err load_send(hth_router *n, hth_request *r);
+
+// load_others has the other devices take the newest version of a name over, too, where they serve
+// it, before `r`, which has been answered by one, is given back; false: there is nobody to ask.
+static bool load_others(hth_router *n, hth_request *r)
+{
+    char name[201];
+    int version = 0;
+    json_t *args = query_args(r);
+    const char *spec = query_text(args, "model");
+    uint32_t others = query_up(n) & ~(1u << r->route.device);
+    bool named = spec != NULL && hth_catalog_parse(spec, name, &version) == HTH_OK && version == 0;
+    json_decref(args);
+    return named && others != 0 && all_ask(n, r, others, "serving") == HTH_OK;
+}
+
+static void load_done(hth_request *r)
+{
+    hth_router *n = r->route.router;
+    int device = r->route.device;
+    bool lost = router_is_lost(n, r, r->err);
+    bool again = r->err == HTH_ENOTSUP || r->err == HTH_ETOOBIG || r->err == HTH_ENODEVMEM || lost;
+    r->route.older = r->version > 0 ? r->version : r->route.older;
+    router_sent(n, r);
+    load_learn(n, r);
+    if (lost) {
+        router_lost(n, device);
+    }
+    if (r->err == HTH_OK) {
+        json_t *doc = json_loads(r->json, 0, NULL);
+        json_object_set_new(doc, "device", json_string(n->device[device].name));
+        answer_json(r, doc);
+        json_decref(doc);
+        router_refresh(n, device);
+        if (load_others(n, r)) {
+            return;
+        }
+    }
+    if (!again || r->canceled || load_send(n, r) != HTH_OK) {
+        r->version =
+            r->err != HTH_OK ? r->route.older : 0; // another device failing ends it nowhere
+        router_finish(r);
+    }
+}
+
+// load_send has a model loaded where it is already or belongs, or where it is said to.
+static hth_err load_send(hth_router *n, hth_request *r)
+{
+    int to, ignored;
+    json_t *args = query_args(r);
+    hth_err err = query_named(n, args, &to);
+    json_decref(args);
+    HTH_TRY(err);
+    if (to >= 0 && (r->route.tried >> to & 1) != 0) {
+        to = -1;
+    } else if (to < 0) {
+        pthread_mutex_lock(&n->lock);
+        to = router_pick(n, r->route.model, r->route.tried, false, &ignored);
+        pthread_mutex_unlock(&n->lock);
+    }
+    return to >= 0 ? router_send(n, r, to) : hth_fail(HTH_EDEVLOST, "no device is left that could");
+}
+
+// query_sets tells whether a question about a model changes something. A device that has the model
+// by another name (of a version), or not in memory now, has to know that, too.
+static bool query_sets(const hth_request *r, const json_t *args)
+{
+    return strcmp(r->query, "stats") != 0 && json_object_size(args) > 1;
+}
+
+// query_having is the mask of the devices with the model that the question is about; 0: it is about
+// none, or is nowhere.
+static uint32_t query_having(hth_router *n, const router_model *m)
+{
+    uint32_t mask = 0;
+    pthread_mutex_lock(&n->lock);
+    for (int i = 0; m != NULL && i < n->n; i++) {
+        mask |= m->on[i].has && router_up(n, i) ? 1u << i : 0;
+    }
+    pthread_mutex_unlock(&n->lock);
+    return mask;
+}
+
+// query_model asks a device that has the model, or would get it.
+static hth_err query_model(hth_router *n, hth_request *r, const json_t *args)
+{
+    const char *spec = query_text(args, "model");
+    router_model *m = spec != NULL ? router_model_find(n, spec) : NULL;
+    int to, ignored;
+    HTH_TRY(query_named(n, args, &to));
+    if (to < 0) {
+        pthread_mutex_lock(&n->lock);
+        to = router_pick(n, m, 0, false, &ignored);
+        pthread_mutex_unlock(&n->lock);
+    }
+    r->done = one_done;
+    return router_send(n, r, to);
+}
+
+static void job_done(hth_request *r)
+{
+    hth_router *n = r->route.router;
+    json_t *args = query_args(r), *doc = r->err == HTH_OK ? json_loads(r->json, 0, NULL) : NULL;
+    const char *job = query_text(args, "job");
+    bool resumed = doc != NULL && strcmp(r->query, "resume") == 0;
+    router_sent(n, r);
+    if (resumed && router_job_device(n, job) < 0) {
+        router_job_resume(n, job, args, r->route.device);
+    }
+    int at = job != NULL ? router_job_device(n, job) : -1;
+    if (doc != NULL) {
+        json_object_set_new(doc, "device", at >= 0 ? json_string(n->device[at].name) : json_null());
+        answer_json(r, doc);
+    }
+    json_decref(doc);
+    json_decref(args);
+    router_finish(r);
+}
+
+// query_job asks the device where the job is; where it is on none, any knows what the store knows.
+static hth_err query_job(hth_router *n, hth_request *r, const json_t *args)
+{
+    const char *job = query_text(args, "job");
+    int to = job != NULL ? router_job_device(n, job) : -1;
+    hth_place d[HTH_PLACE_DEVICES];
+    pthread_mutex_lock(&n->lock);
+    router_places(n, NULL, 0, d);
+    to = to >= 0 && d[to].up ? to : hth_place_job(d, n->n);
+    pthread_mutex_unlock(&n->lock);
+    r->done = job_done;
+    return router_send(n, r, to >= 0 ? to : 0);
+}
+
+hth_err router_query(hth_router *n, hth_request *r)
+{
+    router_kind kind = ROUTER_MODEL;
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        kind = strcmp(kinds[i].query, r->query) == 0 ? kinds[i].kind : kind;
+    }
+    json_t *args = query_args(r);
+    const char *spec = query_text(args, "model");
+    hth_err err;
+    if (kind == ROUTER_TRAIN) {
+        err = router_job_train(n, r);
+    } else if (kind == ROUTER_JOB) {
+        err = query_job(n, r, args);
+    } else if (kind == ROUTER_LOAD && spec != NULL) {
+        r->route.model = router_model_find(n, spec);
+        r->done = r->route.model != NULL ? load_done : one_done;
+        err = load_send(n, r);
+    } else if (kind == ROUTER_HAVING && spec != NULL) {
+        uint32_t mask =
+            query_sets(r, args) ? query_up(n) : query_having(n, router_model_find(n, spec));
+        err = mask != 0 ? all_ask(n, r, mask, r->query) : query_model(n, r, args);
+    } else if (kind == ROUTER_ALL || kind == ROUTER_HAVING) {
+        err = all_ask(n, r, query_up(n), r->query);
+    } else {
+        err = query_model(n, r, args);
+    }
+    json_decref(args);
+    return err;
+}

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// Flows: what the tenants whose items wait have had of the device, and how long a new item waits.
+//
+// A flow is charged when its items are taken, by what their samples took lately, so that the next
+// decision already knows of them; and corrected by what the run really took when it has ended.
+#include "engine/serve/batcher_choose.h"
+
+#include <stddef.h>
+
+void hth_batch_flow_link(hth_batcher *b, hth_batch_flow *f)
+{
+    f->next = b->flows;
+    b->flows = f;
+    f->at = f->at > b->at ? f->at : b->at;
+}
+
+void hth_batch_flow_unlink(hth_batcher *b, hth_batch_flow *f)
+{
+    hth_batch_flow **at = &b->flows;
+    while (*at != f) {
+        at = &(*at)->next;
+    }
+    *at = f->next;
+    f->next = NULL;
+}
+
+double hth_batch_item_ns(const hth_batch_item *i)
+{
+    return (double)(i->samples > 0 ? i->samples : 1) * i->queue->sample_ns;
+}
+
+// flows_count sums up what waits at this priority, by flow; returns what waits at a higher one.
+static double flows_count(const hth_batcher *b, uint32_t priority)
+{
+    double higher = 0;
+    for (hth_batch_flow *f = b->flows; f != NULL; f = f->next) {
+        f->waiting_ns = f->longest_ns = 0;
+    }
+    for (const hth_batch_queue *q = b->queues; q != NULL; q = q->next) {
+        for (const hth_batch_item *i = q->first; i != NULL && i->priority <= priority;
+             i = i->next) {
+            double ns = hth_batch_item_ns(i);
+            higher += i->priority < priority ? ns : 0;
+            i->flow->waiting_ns += i->priority == priority ? ns : 0;
+            i->flow->longest_ns = ns > i->flow->longest_ns ? ns : i->flow->longest_ns;
+        }
+    }
+    return higher;
+}
+
+// Until its flow has come to the new item's virtual time the others come as far, and one item
+// further.
+uint64_t hth_batcher_wait_ns(const hth_batcher *b, const hth_batch_flow *flow, uint32_t priority,
+                             uint64_t now_ns)
+{
+    double ns = b->busy_until_ns > now_ns ? (double)(b->busy_until_ns - now_ns) : 0;
+    flow = flow != NULL ? flow : &b->nobodys;
+    ns += flows_count(b, priority);
+    double own = flow->n > 0 ? flow->waiting_ns : 0,
+           at = (flow->n > 0 || flow->at > b->at ? flow->at : b->at) + own / flow->weight;
+    for (const hth_batch_flow *f = b->flows; f != NULL; f = f->next) {
+        double most = at > f->at ? (at - f->at) * f->weight : 0;
+        most += f->longest_ns;
+        ns += f == flow || most > f->waiting_ns ? f->waiting_ns : most;
+    }
+    return (uint64_t)ns;
+}
+
+void hth_batch_bill_open(hth_batch_bill *bill, const hth_batch_item *items)
+{
+    bill->n = 0;
+    bill->samples = 0;
+    for (const hth_batch_item *i = items; i != NULL; i = i->next) {
+        int64_t samples = i->samples > 0 ? i->samples : 1;
+        int k = 0;
+        while (k < bill->n && bill->part[k].flow != i->flow) {
+            k++;
+        }
+        if (k == bill->n) {
+            bill->part[k].flow = i->flow;
+            bill->part[k].samples = 0;
+            bill->part[k].charged = 0;
+            bill->n++;
+        }
+        bill->part[k].samples += samples;
+        bill->part[k].charged += i->charged;
+        bill->samples += samples;
+    }
+}
+
+void hth_batch_bill_settle(const hth_batch_bill *bill, uint64_t took_ns)
+{
+    for (int k = 0; k < bill->n; k++) {
+        hth_batch_flow *f = bill->part[k].flow;
+        double ns = (double)took_ns * (double)bill->part[k].samples / (double)bill->samples;
+        f->at += (ns - bill->part[k].charged) / f->weight;
+        f->run_ns += (uint64_t)ns;
+    }
+}

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+// A training job and clients of inference in one engine at once: every answer is what an idle
+// engine says, and the job's losses and parameters are the bits that they are alone.
+#include "tests/rig/npy_data.h"
+#include "tests/rig/train_job.h"
+
+#include <stdatomic.h>
+
+#define CLIENTS 3
+#define CLASSES 10
+#define JOB     "{\"epochs\": 10, \"checkpoint-every\": 20, \"save-as\": \"%s\"}"
+
+typedef struct load load;
+
+// Asks one thing after the other. Its images begin elsewhere than the others', and are another
+// number each time, so that requests are joined and cut in all ways.
+typedef struct client {
+    load *l;
+    pthread_t thread;
+    int index, asked, failed, wrong;
+    char detail[512];
+} client;
+
+struct load {
+    fixture f;
+    hth_tensor images;
+    float *want; // of all images, from an idle engine
+    atomic_bool training, stop;
+    atomic_int during; // answers to what was asked while the job was there
+    atomic_int begun;  // clients that had an answer
+    client client[CLIENTS];
+};
+
+static hth_err ask_rows(load *l, int64_t first, int64_t rows, call *c)
+{
+    hth_request_tensor in = {.t = l->images};
+    size_t row = l->images.bytes / (size_t)l->images.shape.dim[0];
+    in.t.shape.dim[0] = rows;
+    in.t.bytes = row * (size_t)rows;
+    in.t.data = (char *)l->images.data + row * (size_t)first;
+    *c = (call){.r = {.model = "digits", .inputs = &in, .n_inputs = 1}};
+    call_init(c);
+    hth_err err = hth_engine_submit(l->f.engine, &c->r);
+    return err != HTH_OK ? err : call_wait(c);
+}
+
+static bool same_answer(const float *got, const float *want, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        if (!(fabsf(got[i] - want[i]) <= 1e-4f * fmaxf(1, fabsf(want[i])))) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static void *client_main(void *arg)
+{
+    client *x = arg;
+    load *l = x->l;
+    int64_t have = l->images.shape.dim[0];
+    while (!l->stop && x->failed == 0) {
+        call c;
+        int64_t rows = 1 + x->asked * 5 % 23;
+        int64_t first = (x->index * 101 + x->asked * 7) % (have - rows);
+        bool during = l->training;
+        if (ask_rows(l, first, rows, &c) != HTH_OK) {
+            x->failed++;
+            snprintf(x->detail, sizeof x->detail, "%s", hth_err_detail());
+        } else if (c.out[0].bytes != (size_t)rows * CLASSES * sizeof(float) ||
+                   !same_answer(c.out[0].data, l->want + first * CLASSES, rows * CLASSES)) {
+            x->wrong++;
+        }
+        free(c.out[0].data);
+        l->during += during && l->training;
+        l->begun += x->asked++ == 0;
+    }
+    l->begun += x->asked == 0;
+    return NULL;
+}
+
+static void load_open(load *l)
+{
+    call c;
+    memset(l, 0, sizeof *l);
+    fixture_open(&l->f, "cpu:mem=256MiB,threads=2");
+    put(l->f.store, "digits", "tests/data/digits/digits.onnx");
+    assert_true(npy_data("tests/data/digits/images.npy", &l->images));
+    assert_ok(ask_rows(l, 0, l->images.shape.dim[0], &c));
+    assert_int_equal(c.out[0].bytes, (size_t)l->images.shape.dim[0] * CLASSES * sizeof(float));
+    l->want = c.out[0].data;
+}
+
+static void load_start(load *l)
+{
+    for (int i = 0; i < CLIENTS; i++) {
+        l->client[i] = (client){.l = l, .index = i};
+        assert_int_equal(pthread_create(&l->client[i].thread, NULL, client_main, &l->client[i]), 0);
+    }
+    while (l->begun < CLIENTS) {
+        usleep(1000);
+    }
+}
+
+static void load_end(load *l)
+{
+    l->stop = true;
+    for (int i = 0; i < CLIENTS; i++) {
+        client *x = &l->client[i];
+        pthread_join(x->thread, NULL);
+        if (x->failed > 0) {
+            fail_msg("client %d: %s", i, x->detail);
+        }
+        assert_int_equal(x->wrong, 0);
+        assert_true(x->asked > 1);
+    }
+    l->stop = false;
+    l->begun = 0;
+}
+
+static json_t *job(load *l, const training *t, const char *data, const char *name)
+{
+    char more[200];
+    double want[STEPS];
+    hth_err err;
+    snprintf(more, sizeof more, JOB, name);
+    l->training = true;
+    json_t *doc = train(&l->f, arguments_of(t, data, more, want), &err);
+    l->training = false;
+    if (doc == NULL) {
+        fail_msg("%s %s: %s", t->model, more, hth_err_detail());
+    }
+    return doc;
+}
+
+static void test_both_at_once(void **state)
+{
+    static const training *const models[] = {&mobile, &encoder};
+    load l;
+    load_open(&l);
+    for (size_t i = 0; i < sizeof models / sizeof models[0]; i++) {
+        const training *t = models[i];
+        char data[200], alone[40], beside[40];
+        snprintf(alone, sizeof alone, "alone%zu", i);
+        snprintf(beside, sizeof beside, "beside%zu", i);
+        prepare(&l.f, t, data);
+        json_t *x = job(&l, t, data, alone);
+        assert_int_equal(l.during, 0);
+        load_start(&l);
+        json_t *y = job(&l, t, data, beside);
+        load_end(&l);
+        same_losses(x, y, 10 * STEPS);
+        same_tensors(&l.f, alone, beside);
+        assert_true(l.during > 0);
+        print_message("# %s: %d answers beside %d steps\n", t->model, (int)l.during, 10 * STEPS);
+        l.during = 0;
+        json_decref(x);
+        json_decref(y);
+    }
+    hth_free(l.images.data);
+    free(l.want);
+    fixture_close(&l.f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_both_at_once)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

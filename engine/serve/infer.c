@@ -1,0 +1,386 @@
+// SPDX-License-Identifier: Apache-2.0
+// An inference request: bind its tensors to the model's inputs, find the program for their shapes
+// (or compile one), ask the submitter where the outputs go, run. Models in stages (specialize.h)
+// run stage after stage; what a stage hands to the next lives in host buffers of the request.
+#include "engine/serve/infer.h"
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "base/settings.h"
+#include "engine/serve/admit.h"
+#include "runtime/host.h"
+#include "runtime/tenants/quota.h"
+#include "engine/serve/slice.h"
+
+#include <stdio.h>
+#include <string.h>
+
+// Runs after which a program is worth measuring for.
+#define INFER_TUNE_RUNS 3
+
+// Whether a program suits what jobs leave of the device, and its model's others: it fits, was not
+// squeezed into less, and has the forms of weights that they have, or has its own there still.
+static bool infer_suits(const hth_program *p, uint64_t budget)
+{
+    bool squeezed = false;
+    uint64_t weights, arena;
+    if (p->pinned || (p->stale && !p->active)) {
+        return p->pinned;
+    }
+    hth_program_ledger(p, &weights, &arena);
+    for (int w = 0; w < p->n_weights; w++) {
+        squeezed = squeezed || p->weights[w].streamed;
+    }
+    return weights + arena <= budget && (!squeezed || p->budget >= budget);
+}
+
+hth_program *hth_infer_ready(hth_models *ms, hth_source *s, const hth_tensor *inputs)
+{
+    hth_program *p = hth_source_match(s, inputs);
+    return p != NULL && infer_suits(p, hth_quota_models(ms->site, s->account)) ? p : NULL;
+}
+
+// Of a new measurement in the average, and how many times the average counts as held up by others.
+#define TIMED_WEIGHT  8
+#define TIMED_OUTLIER 4
+
+hth_err hth_infer_timed(hth_models *ms, hth_program *p, const hth_tensor *inputs,
+                        const hth_tensor *out, const atomic_int *canceled, hth_work_times *t)
+{
+    HTH_TRY(hth_slice_run(ms, p, inputs, out, canceled));
+    t->infer_ns = hth_now_ns();
+    uint64_t ns = t->infer_ns - t->input_ns, most = p->run_ns * TIMED_OUTLIER;
+    if (p->n_timed++ == 0) {
+        return HTH_OK; // the first run fetches weights and memory
+    }
+    ns = p->run_ns > 0 && ns > most ? most : ns;
+    p->run_ns = p->run_ns == 0 ? ns : p->run_ns - p->run_ns / TIMED_WEIGHT + ns / TIMED_WEIGHT;
+    p->run_ns += p->run_ns == 0;
+    return HTH_OK;
+}
+
+hth_err hth_infer_program(hth_models *ms, hth_source *s, const hth_tensor *inputs, bool tune,
+                          hth_request *progress, hth_program **out)
+{
+    hth_site *site = ms->site;
+    hth_program *p = hth_source_match(s, inputs);
+    uint64_t budget = hth_quota_models(site, s->account);
+    if (p != NULL && ((p->tuned && !p->stale) || !tune) && infer_suits(p, budget)) {
+        *out = p;
+        return HTH_OK;
+    }
+    bool again = p != NULL && p->stale, tuned = again && p->tuned;
+    uint64_t runs = again ? p->runs : 0;
+    if (p == NULL || p->held == 0) {
+        hth_program_free(site, p);
+    }
+    while (s->n_programs >= HTH_PROGRAMS) {
+        hth_program *last = NULL;
+        for (p = s->programs; p != NULL; p = p->next) {
+            last = p->held == 0 ? p : last;
+        }
+        if (last == NULL) {
+            break;
+        }
+        hth_program_free(site, last);
+    }
+    hth_err err = hth_program_compile(site, s, inputs, budget, tune, progress, out);
+    if (err == HTH_OK) {
+        (*out)->tuned |= tuned;
+        (*out)->runs = runs;
+    }
+    return err == HTH_ETOOBIG && !site->host_refused ? hth_admit_refuse(site, s, inputs) : err;
+}
+
+typedef struct infer_state {
+    hth_models *ms;
+    hth_work *w;
+    hth_request *r;
+    int depth;
+    hth_work_times t;
+} infer_state;
+
+static hth_err infer_stage(infer_state *st, hth_source *s, const hth_tensor *inputs,
+                           const int *output_map);
+
+static hth_err infer_last_stage(infer_state *st, hth_program *p, const hth_tensor *inputs,
+                                const int *output_map)
+{
+    int n = p->graph->n_outputs;
+    hth_tensor *out = hth_calloc((size_t)n, sizeof *out);
+    if (out == NULL) {
+        return hth_fail(HTH_ENOMEM, "no memory for a request");
+    }
+    hth_err err = hth_work_place(st->ms, st->w, p, output_map, -1);
+    st->t.input_ns = hth_now_ns();
+    for (int i = 0; i < n; i++) {
+        out[i] = st->r->outputs[output_map[p->final_index[i]]].t;
+    }
+    if (err == HTH_OK) {
+        err = hth_infer_timed(st->ms, p, inputs, out, &st->r->canceled, &st->t);
+    }
+    hth_free(out);
+    return err;
+}
+
+// infer_stage_room makes the buffers of a stage that feeds another; *bytes of the host's memory are
+// counted for them.
+static hth_err infer_stage_room(infer_state *st, const hth_program *p, hth_tensor *out,
+                                uint64_t *bytes)
+{
+    int n = p->graph->n_outputs;
+    uint64_t all = 0;
+    char what[128];
+    for (int i = 0; i < n; i++) {
+        out[i] = hth_program_output(p, i);
+        all += out[i].bytes; // each is below 2^63: two that are so large are refused as one is
+        if (out[i].bytes > UINT64_MAX / 4 || all > UINT64_MAX / 4) {
+            return hth_fail(HTH_ETOOBIG, "a stage's results take more memory than there is");
+        }
+    }
+    snprintf(what, sizeof what, "what stage %d of model '%.60s' hands on", st->depth,
+             st->w->model->name);
+    HTH_TRY(hth_host_take(st->ms->site, HTH_HOST_STAGES, all, what));
+    *bytes = all;
+    for (int i = 0; i < n; i++) {
+        out[i].data = hth_alloc_aligned(out[i].bytes, HTH_DEVICE_ALIGN);
+        if (out[i].data == NULL) {
+            return hth_fail(HTH_ENOMEM, "no memory for a result of %zu bytes", out[i].bytes);
+        }
+    }
+    return HTH_OK;
+}
+
+// infer_middle_stage runs a stage whose results feed another. Final outputs that it already gives
+// stay in its own buffers until the last stage knows all sizes, and are copied to their places
+// then: nobody else is ever shown these buffers.
+static hth_err infer_middle_stage(infer_state *st, hth_program *p, const hth_tensor *inputs,
+                                  const int *output_map)
+{
+    const hth_graph *g = p->graph, *rest = p->rest.graph;
+    int n = g->n_outputs, n_passed = g->n_inputs;
+    hth_err err = HTH_OK;
+    uint64_t bytes = 0;
+    hth_tensor *out = hth_calloc((size_t)n, sizeof *out);
+    hth_tensor *next = hth_calloc((size_t)rest->n_inputs, sizeof *next);
+    int *map = hth_calloc((size_t)rest->n_outputs, sizeof *map);
+    if (out == NULL || next == NULL || map == NULL) {
+        err = hth_fail(HTH_ENOMEM, "no memory for a request");
+        goto out;
+    }
+    HTH_GOTO(infer_stage_room(st, p, out, &bytes), out);
+    HTH_GOTO(hth_program_run(st->ms->site, p, inputs, out, &st->r->canceled), out);
+    memcpy(next, inputs, (size_t)n_passed * sizeof *next);
+    memcpy(next + n_passed, out + p->n_final, (size_t)(n - p->n_final) * sizeof *next);
+    for (int i = 0; i < p->n_final; i++) {
+        HTH_GOTO(hth_work_describe(st->w, output_map[p->final_index[i]], &out[i]), out);
+    }
+    // The rest's outputs are the model's outputs that this stage did not give, in order.
+    for (int i = 0, k = 0; i < p->source->graph->n_outputs; i++) {
+        bool given = false;
+        for (int f = 0; f < p->n_final; f++) {
+            given |= p->final_index[f] == i;
+        }
+        if (!given && k < rest->n_outputs) {
+            map[k++] = output_map[i];
+        }
+    }
+    HTH_GOTO(infer_stage(st, &p->rest, next, map), out);
+    for (int i = 0; i < p->n_final; i++) { // placed by now
+        memcpy(st->r->outputs[output_map[p->final_index[i]]].t.data, out[i].data, out[i].bytes);
+    }
+out:
+    for (int i = 0; out != NULL && i < n; i++) {
+        hth_free(out[i].data);
+    }
+    hth_host_give(st->ms->site, HTH_HOST_STAGES, bytes);
+    hth_free(out);
+    hth_free(next);
+    hth_free(map);
+    return err;
+}
+
+static hth_err infer_stage(infer_state *st, hth_source *s, const hth_tensor *inputs,
+                           const int *output_map)
+{
+    hth_program *p;
+    if (++st->depth > 64) {
+        return hth_fail(HTH_ENOTSUP, "the model needs more than 64 stages");
+    }
+    HTH_TRY(hth_infer_program(st->ms, s, inputs, false, st->r, &p));
+    st->w->model->alone |= p->rest.graph != NULL || p->value_inputs != 0;
+    p->held++;
+    hth_err err = p->rest.graph == NULL ? infer_last_stage(st, p, inputs, output_map)
+                                        : infer_middle_stage(st, p, inputs, output_map);
+    p->held--;
+    return err;
+}
+
+hth_err hth_infer(hth_models *ms, hth_work *w)
+{
+    hth_model *m = w->model;
+    infer_state st = {.ms = ms, .w = w, .r = w->r, .t = {.start_ns = w->r->started_ns}};
+    int n = m->source.graph->n_outputs;
+    int *map = hth_calloc((size_t)n, sizeof *map);
+    hth_err err =
+        map == NULL ? hth_fail(HTH_ENOMEM, "no memory for a request") : hth_work_outputs(w);
+    if (err == HTH_OK) {
+        for (int i = 0; i < n; i++) {
+            map[i] = i;
+        }
+        err = infer_stage(&st, &m->source, w->inputs, map);
+    }
+    st.t.output_ns = st.t.infer_ns;
+    if (err == HTH_OK) {
+        hth_work_ran(m, w->item.samples, &st.t);
+    }
+    if (err != HTH_ENODEVMEM) {
+        hth_work_count(ms, m, w->r, &st.t, err);
+    }
+    hth_free(map);
+    return err;
+}
+
+// A program whose timings were disturbed is looked at once in a while, when there is nothing else.
+static bool tune_again_due(const hth_site *site, const hth_program *p)
+{
+    if (!p->disturbed || !p->tuned || !p->sliced || p->stale) {
+        return false;
+    }
+    uint64_t now_ns = hth_now_ns(), wait_ns;
+    wait_ns = (uint64_t)(hth_setting_real(HTH_SET_CONVSEL_AGAIN) * 1e9);
+    return now_ns >= site->again_ns && now_ns - site->disturbed_ns >= wait_ns;
+}
+
+static hth_program *tune_candidate(const hth_models *ms)
+{
+    hth_program *best = NULL, *again = NULL;
+    for (hth_model *m = ms->list; m != NULL; m = m->next) {
+        for (hth_program *p = m->source.programs; p != NULL; p = p->next) {
+            again = again == NULL && tune_again_due(ms->site, p) ? p : again;
+            bool wants = p->stale || (!(p->tuned && p->sliced) && p->rest.graph == NULL &&
+                                      p->value_inputs == 0 && p->runs >= INFER_TUNE_RUNS);
+            bool first =
+                best == NULL || (p->stale != best->stale ? p->stale : p->runs > best->runs);
+            best = wants && first ? p : best;
+        }
+    }
+    return best != NULL ? best : again;
+}
+
+// tune_swap makes what takes p's place.
+static void tune_swap(hth_models *ms, hth_program *p, bool tune, hth_program **tuned)
+{
+    if (hth_program_compile(ms->site, p->source, p->key, p->budget, tune, NULL, tuned) != HTH_OK) {
+        *tuned = NULL;
+    }
+}
+
+// tune_quiet says that the machine has little else to do; where it has, all waits once more.
+static bool tune_quiet(hth_site *site)
+{
+    uint64_t now_ns = hth_now_ns();
+    hth_quiet_is is = hth_quiet_look(&site->quiet, hth_setting_real(HTH_SET_CONVSEL_QUIET), now_ns);
+    site->again_ns = is == HTH_QUIET_YES ? 0 : now_ns + HTH_QUIET_LOOK_NS;
+    site->disturbed_ns = is == HTH_QUIET_NO ? now_ns : site->disturbed_ns;
+    return is == HTH_QUIET_YES;
+}
+
+// tune_again takes one disturbed timing of p again, or, behind the last of them, makes the program
+// that uses what came of them. false: not now.
+static bool tune_again(hth_models *ms, hth_program *p, hth_program **tuned)
+{
+    hth_site *site = ms->site;
+    if (!tune_quiet(site)) {
+        return false;
+    }
+    for (int i = p->again_node; i < p->graph->n_nodes; i++) {
+        const hth_node *n = &p->graph->nodes[i];
+        if (hth_convsel_lists(site->device, n->op) &&
+            hth_convsel_disturbed(site->device, p->graph, n, NULL, site->timings)) {
+            p->again_node = i + 1;
+            p->again = true;
+            (void)hth_convsel_again(site->device, p->graph, n, NULL, site->timings);
+            return true;
+        }
+    }
+    p->disturbed = false; // what is made now knows better
+    p->again_node = 0;
+    site->disturbed_ns = hth_now_ns();
+    if (p->again) {
+        p->again = false;
+        tune_swap(ms, p, true, tuned);
+    }
+    return true;
+}
+
+// tune_step measures one node of p, or, where all are measured, makes the program that uses that.
+// Other requests may be served meanwhile.
+static bool tune_step(hth_models *ms, hth_program *p, hth_program **tuned)
+{
+    hth_site *site = ms->site;
+    if (p->stale) {
+        tune_swap(ms, p, false, tuned);
+        return true;
+    }
+    if (p->tuned && p->sliced) {
+        return tune_again(ms, p, tuned);
+    }
+    if (p->tuned) {
+        (void)hth_slice_choose(ms, p, NULL);
+        return true;
+    }
+    for (int i = 0; i < p->graph->n_nodes; i++) {
+        if (!hth_program_measured(site, p->graph, i)) {
+            hth_choice list[HTH_MAX_CHOICES];
+            int n;
+            hth_err err = hth_convsel_measure(site->device, p->graph, &p->graph->nodes[i], NULL,
+                                              site->timings, list, HTH_MAX_CHOICES, &n);
+            // not tried again; nor is what could not be kept, for want of memory to measure all
+            p->tuned = err != HTH_OK || !hth_program_measured(site, p->graph, i);
+            return err == HTH_OK;
+        }
+    }
+    p->tuned = true;
+    tune_swap(ms, p, true, tuned);
+    return true;
+}
+
+// tune_replace has `tuned` take p's place, on the device, too; NULL: p, which is stale, goes, and
+// the next request for it makes it; but where it is pinned it stays.
+static void tune_replace(hth_models *ms, hth_program *p, hth_program *tuned)
+{
+    bool active = p->active, pinned = p->pinned;
+    if (tuned == NULL && pinned) {
+        p->stale = false;
+        return;
+    }
+    if (tuned != NULL) {
+        tuned->runs = p->runs;
+        tuned->tuned |= p->tuned;
+    }
+    hth_program_free(ms->site, p);
+    if (active && tuned != NULL && hth_program_activate(ms->site, tuned) == HTH_OK) {
+        hth_program_pin(ms->site, tuned, pinned);
+    }
+}
+
+bool hth_infer_tunes(const hth_models *ms)
+{
+    return tune_candidate(ms) != NULL;
+}
+
+bool hth_infer_tune_idle(hth_models *ms)
+{
+    hth_program *best = tune_candidate(ms), *tuned = NULL;
+    if (best == NULL) {
+        return false;
+    }
+    best->held++;
+    bool again = best->stale, some = tune_step(ms, best, &tuned);
+    best->held--;
+    if (tuned != NULL || (again && best->stale)) {
+        tune_replace(ms, best, tuned);
+    }
+    return some;
+}

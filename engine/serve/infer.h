@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// engine/serve/infer.h - the way of an inference request through the engine. Engine's thread only.
+#ifndef HTH_ENGINE_SERVE_INFER_H
+#define HTH_ENGINE_SERVE_INFER_H
+
+#include "engine/serve/work.h"
+
+// hth_infer computes one request: program, outputs placed, run. Fills r->outputs, and is counted.
+hth_err hth_infer(hth_models *ms, hth_work *w);
+
+// hth_infer_ready is the program for these inputs (by shapes where they have no data), NULL when it
+// would have to be compiled.
+hth_program *hth_infer_ready(hth_models *ms, hth_source *s, const hth_tensor *inputs);
+// hth_infer_timed runs p once, as hth_slice_run, and remembers what that took: from t->input_ns to
+// t->infer_ns, which it sets.
+hth_err hth_infer_timed(hth_models *ms, hth_program *p, const hth_tensor *inputs,
+                        const hth_tensor *out, const atomic_int *canceled, hth_work_times *t);
+
+// hth_infer_program finds or compiles the program for bound inputs. tune: with measured algorithms.
+hth_err hth_infer_program(hth_models *ms, hth_source *s, const hth_tensor *inputs, bool tune,
+                          hth_request *progress, hth_program **out);
+
+// hth_infer_tune_idle takes one step towards measured algorithms: for a stale program, which is
+// made again, else for the most used one that has none: measures one convolution, or, when all are
+// measured, swaps in a program compiled with them. false: nothing left to do.
+bool hth_infer_tune_idle(hth_models *ms);
+// hth_infer_tunes says whether something is left.
+bool hth_infer_tunes(const hth_models *ms);
+
+#endif

@@ -1,0 +1,382 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/serve/load.h"
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "runtime/catalog.h"
+#include "engine/serve/infer.h"
+#include "runtime/ledger.h"
+#include "runtime/tenants/quota.h"
+#include "engine/serve/reload.h"
+#include "runtime/share.h"
+
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct load_args {
+    char spec[216], name[208];
+    int version;
+    int pin, wait; // -1: not said
+} load_args;
+
+static hth_err load_flag(const json_t *doc, const char *key, int *out)
+{
+    const json_t *v = json_object_get(doc, key);
+    *out = v == NULL ? -1 : json_is_true(v);
+    return v == NULL || json_is_boolean(v)
+               ? HTH_OK
+               : hth_fail(HTH_EINVAL, "'%s' is neither true nor false", key);
+}
+
+static hth_err load_read(const hth_request *r, load_args *a)
+{
+    *a = (load_args){.version = 0};
+    json_t *doc = json_loads(r->arguments != NULL ? r->arguments : "{}", 0, NULL);
+    const char *model = json_string_value(json_object_get(doc, "model"));
+    hth_err err = HTH_OK;
+    if (model == NULL || strlen(model) >= sizeof a->spec) {
+        err = hth_fail(HTH_EINVAL, "which model? the argument 'model' is missing");
+    } else {
+        strcpy(a->spec, model);
+        err = hth_catalog_parse(a->spec, a->name, &a->version);
+    }
+    err = err == HTH_OK ? load_flag(doc, "pin", &a->pin) : err;
+    err = err == HTH_OK ? load_flag(doc, "wait", &a->wait) : err;
+    a->pin = json_is_true(json_object_get(doc, "unpin")) ? 0 : a->pin;
+    a->wait = json_is_true(json_object_get(doc, "no-wait")) ? 0 : a->wait;
+    json_decref(doc);
+    return err;
+}
+
+static hth_err load_answer(hth_request *r, json_t *doc)
+{
+    char *text = doc != NULL ? json_dumps(doc, JSON_COMPACT) : NULL;
+    r->json = text != NULL ? hth_strdup(text) : NULL;
+    free(text);
+    json_decref(doc);
+    return r->json != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "no memory for an answer");
+}
+
+// ---- load
+
+static void load_inputs_free(const hth_model *m, hth_tensor *in)
+{
+    for (int i = 0; in != NULL && i < m->source.graph->n_inputs; i++) {
+        hth_free(in[i].data);
+    }
+    hth_free(in);
+}
+
+hth_err hth_load_program(hth_models *ms, hth_model *m, hth_request *r, hth_program **out,
+                         bool *made)
+{
+    for (*out = m->source.programs; *out != NULL && (*out)->stale;) {
+        *out = (*out)->next;
+    }
+    *made = *out == NULL;
+    if (!*made) {
+        return HTH_OK;
+    }
+    hth_tensor *in = hth_calloc((size_t)m->source.graph->n_inputs + 1, sizeof *in);
+    if (in == NULL) {
+        return hth_fail(HTH_ENOMEM, "no memory to load model '%s'", m->name);
+    }
+    hth_err err = hth_model_synthetic(m, 1, false, in);
+    *made = err == HTH_OK && hth_source_match(&m->source, in) == NULL;
+    err = err == HTH_OK ? hth_infer_program(ms, &m->source, in, false, r, out) : err;
+    load_inputs_free(m, in);
+    return err;
+}
+
+// load_leaves: a pin takes nothing that a request waits for.
+static hth_err load_leaves(const hth_site *site, const hth_program *p)
+{
+    uint64_t weights, arena, left = hth_share_models(site);
+    hth_program_ledger(p, &weights, &arena);
+    if (p->pinned || site->awaited_bytes == 0 || site->awaited_bytes + weights <= left) {
+        return HTH_OK;
+    }
+    return hth_fail(HTH_ENODEVMEM,
+                    "not pinned now: %d requests wait for memory, the oldest for %llu bytes",
+                    site->awaiting, (unsigned long long)site->awaited_bytes);
+}
+
+static hth_err load_bring(hth_models *ms, hth_model *m, int pin, hth_request *r)
+{
+    hth_site *site = ms->site;
+    hth_program *p;
+    hth_residency_stats before, after;
+    bool made, was_active = false;
+    uint64_t start_ns = hth_now_ns();
+    hth_residency_stats_get(site->residency, &before);
+    if (m->source.programs == NULL || !m->source.programs->active) {
+        hth_quota_owner(site, &m->account, r->tenant);
+    }
+    hth_err err = hth_load_program(ms, m, r, &p, &made);
+    if (err == HTH_ENOTSUP) { // shapes or values that only a request can bring
+        p = NULL;
+        err = HTH_OK;
+    } else if (err == HTH_OK) {
+        was_active = p->active;
+        err = hth_program_activate(site, p);
+    }
+    m->load_ns += hth_now_ns() - start_ns;
+    hth_residency_stats_get(site->residency, &after);
+    if (err == HTH_OK && p != NULL && pin > 0) {
+        err = load_leaves(site, p);
+    }
+    if (err == HTH_OK) {
+        err = load_answer(r, json_pack("{s:s, s:i, s:b, s:I}", "name", m->name, "version",
+                                       m->version, "pinned",
+                                       p != NULL && (pin < 0 ? p->pinned : pin > 0), "moved_bytes",
+                                       (json_int_t)(after.filled_bytes - before.filled_bytes)));
+    }
+    if (err == HTH_OK && p != NULL && pin >= 0) {
+        hth_program_pin(site, p, pin > 0);
+    } else if (err != HTH_OK && p != NULL && made) {
+        hth_program_free(site, p);
+    } else if (err != HTH_OK && p != NULL && !was_active) {
+        hth_program_evict(site, p);
+    }
+    return err;
+}
+
+// load_refused fails as a newer version than the one that serves a name did, if one was refused.
+static hth_err load_refused(const hth_name *n, hth_request *r)
+{
+    if (n->refused <= n->serving->version) {
+        return HTH_OK;
+    }
+    r->version = n->serving->version;
+    return hth_fail(n->why_err, "version %d was refused, version %d still answers: %s", n->refused,
+                    n->serving->version, n->why);
+}
+
+// *list: where it waits: the newest version is being made ready, or there is no room now.
+static hth_err load_try(hth_loads *l, hth_request *r, const load_args *a, hth_request ***list)
+{
+    hth_models *ms = l->ms;
+    hth_model *m;
+    hth_models_renew(ms, a->name);
+    bool fresh = hth_model_loaded(ms, a->name, a->version) == NULL;
+    HTH_TRY(hth_model_find(ms, a->spec, &m));
+    hth_batching_load(ms->store, m->name, &m->batching);
+    const hth_name *n = a->version == 0 ? hth_model_name(ms, a->name) : NULL;
+    if (n != NULL && n->wanted > 0) {
+        *list = &l->behind;
+        return HTH_OK;
+    }
+    HTH_TRY(n != NULL ? load_refused(n, r) : HTH_OK);
+    hth_err err = load_bring(ms, m, a->pin, r);
+    if (err != HTH_OK && fresh) {
+        hth_model_drop(ms, m);
+    }
+    if (err != HTH_OK) {
+        hth_site_trim(ms->site);
+    }
+    *list = err == HTH_ENODEVMEM && a->wait != 0 ? &l->waiting : NULL;
+    return *list != NULL ? HTH_OK : err;
+}
+
+// load_serving answers what serves a name when its newest version does, or may not; *list: where it
+// waits for that. Nothing serves a name that nobody has asked for: it gets the newest then.
+static hth_err load_serving(hth_loads *l, hth_request *r, const load_args *a, hth_request ***list)
+{
+    const hth_name *n = hth_model_name(l->ms, a->name);
+    int version = n != NULL ? n->serving->version : 0;
+    if (n != NULL && n->wanted > 0) {
+        *list = &l->behind;
+        return HTH_OK;
+    }
+    HTH_TRY(n != NULL ? load_refused(n, r) : HTH_OK);
+    return load_answer(r, json_pack("{s:s, s:i}", "name", a->name, "version", version));
+}
+
+static void load_one(hth_loads *l, hth_request *r, bool first)
+{
+    load_args a;
+    hth_request **list = NULL;
+    hth_err err = load_read(r, &a);
+    bool serving = strcmp(r->query, "serving") == 0;
+    l->ms->tenant = r->tenant;
+    l->ms->asks = r;
+    hth_models_look(l->ms); // what was removed serves nothing, nor does it keep its place
+    if (err == HTH_OK && first && a.version == 0) {
+        hth_reload_again(l->ms, a.name);
+    }
+    if (err == HTH_OK) {
+        err = serving ? load_serving(l, r, &a, &list) : load_try(l, r, &a, &list);
+    }
+    l->ms->tenant = NULL;
+    l->ms->asks = NULL;
+    if (list != NULL) {
+        r->next = *list;
+        *list = r;
+    } else {
+        l->answer(r, err);
+    }
+}
+
+// ---- unload, loaded
+
+// What the store does not have is not there to be unloaded, unless it is loaded still.
+static hth_err load_known(const hth_models *ms, const load_args *a)
+{
+    bool has;
+    for (const hth_model *at = ms->list; at != NULL; at = at->next) {
+        if (strcmp(at->name, a->name) == 0 && (a->version == 0 || at->version == a->version)) {
+            return HTH_OK;
+        }
+    }
+    HTH_TRY(hth_store_has(ms->store, a->name, a->version, &has));
+    if (!has) { // the sentence says what there is
+        hth_manifest m;
+        HTH_TRY(hth_store_get(ms->store, a->name, a->version, &m));
+        hth_manifest_fini(&m);
+    }
+    return HTH_OK;
+}
+
+static hth_err load_unload(const hth_loads *l, hth_request *r)
+{
+    load_args a;
+    hth_pool_ledger before, after;
+    HTH_TRY(load_read(r, &a));
+    HTH_TRY(load_known(l->ms, &a));
+    hth_pool_ledger_get(l->ms->site->pool, &before);
+    int n = hth_models_unload(l->ms, a.name, a.version);
+    hth_pool_ledger_get(l->ms->site->pool, &after);
+    return load_answer(r, json_pack("{s:s, s:i, s:I}", "name", a.name, "unloaded", n, "freed_bytes",
+                                    (json_int_t)(after.free_bytes - before.free_bytes)));
+}
+
+// loaded_is_coming says that a model is one that is to take another's place. Few are: that costs
+// less than to look for each model's name.
+static bool loaded_is_coming(const hth_name *const *coming, int n, const hth_model *m)
+{
+    int i = 0;
+    while (i < n && coming[i]->coming != m) {
+        i++;
+    }
+    return i < n;
+}
+
+static json_t *loaded_row(const hth_model *m, bool coming, const hth_ledger *l)
+{
+    static const hth_ledger_row none = {.programs = 0};
+    const hth_ledger_row *row = hth_ledger_row_of(l, &m->account);
+    row = row != NULL ? row : &none;
+    return json_pack("{s:s, s:i, s:s, s:s, s:b, s:b, s:I, s:I}", "name", m->name, "version",
+                     m->version, "state", coming ? "LOADING" : "READY", "reason", "", "loaded",
+                     row->held_bytes > 0 || row->mapped_bytes > 0, "pinned", row->pinned_bytes > 0,
+                     "device_bytes", (json_int_t)(row->private_bytes + row->shared_bytes),
+                     "mapped_bytes", (json_int_t)row->mapped_bytes);
+}
+
+static json_t *loaded_name_row(const hth_name *n, bool waits)
+{
+    return json_pack("{s:s, s:i, s:s, s:s, s:b, s:b, s:i, s:i}", "name", n->name, "version",
+                     waits ? n->wanted : n->refused, "state", waits ? "LOADING" : "UNAVAILABLE",
+                     "reason", waits ? "" : n->why, "loaded", 0, "pinned", 0, "device_bytes", 0,
+                     "mapped_bytes", 0);
+}
+
+// Versions that are loaded, and those that wait to be, or may not.
+static hth_err load_loaded(const hth_loads *l, hth_request *r)
+{
+    const hth_models *ms = l->ms;
+    const hth_name **coming = NULL;
+    int n_coming = 0, cap = 0;
+    hth_ledger ledger;
+    for (const hth_name *n = ms->names; n != NULL; n = n->next) {
+        if (n->coming != NULL) {
+            if (HTH_GROW(coming, n_coming, cap) != 0) {
+                hth_free(coming);
+                return hth_fail(HTH_ENOMEM, "no memory for an answer");
+            }
+            coming[n_coming++] = n;
+        }
+    }
+    hth_err err = hth_ledger_read(ms->site, &ledger);
+    if (err != HTH_OK) {
+        hth_free(coming);
+        return err;
+    }
+    json_t *list = json_array();
+    for (const hth_model *m = ms->list; m != NULL; m = m->next) {
+        json_array_append_new(list, loaded_row(m, loaded_is_coming(coming, n_coming, m), &ledger));
+    }
+    for (const hth_name *n = ms->names; n != NULL; n = n->next) {
+        bool waits = n->wanted > 0 && n->coming == NULL;
+        if (waits || n->refused > 0) {
+            json_array_append_new(list, loaded_name_row(n, waits));
+        }
+    }
+    hth_ledger_fini(&ledger);
+    hth_free(coming);
+    return load_answer(r, json_pack("{s:o}", "models", list));
+}
+
+// ---- the engine's side
+
+bool hth_loads_take(hth_loads *l, hth_request *r)
+{
+    if (strcmp(r->query, "load") == 0 || strcmp(r->query, "serving") == 0) {
+        load_one(l, r, true);
+    } else if (strcmp(r->query, "unload") == 0) {
+        l->answer(r, load_unload(l, r));
+    } else if (strcmp(r->query, "loaded") == 0) {
+        l->answer(r, load_loaded(l, r));
+    } else {
+        return false;
+    }
+    return true;
+}
+
+// A request that waited for its name's newer version goes on when that has come about or not.
+static bool load_settled(const hth_loads *l, const hth_request *r)
+{
+    load_args a;
+    const hth_name *n = load_read(r, &a) == HTH_OK ? hth_model_name(l->ms, a.name) : NULL;
+    return n == NULL || n->wanted == 0;
+}
+
+static void loads_retry(hth_loads *l, hth_request **from, bool changed)
+{
+    hth_request *list = *from, *next;
+    *from = NULL;
+    for (hth_request *r = list; r != NULL; r = next) {
+        next = r->next;
+        if (r->canceled) {
+            l->answer(r, hth_fail(HTH_ECANCELED, "canceled while it waited to be loaded"));
+        } else if (from == &l->waiting ? changed : load_settled(l, r)) {
+            load_one(l, r, false);
+        } else {
+            r->next = *from;
+            *from = r;
+        }
+    }
+}
+
+bool hth_loads_turn(hth_loads *l)
+{
+    bool more = hth_reload_turn(l->ms);
+    uint64_t bytes = hth_share_models(l->ms->site) - l->ms->site->awaited_bytes;
+    loads_retry(l, &l->behind, false);
+    loads_retry(l, &l->waiting, bytes != l->tried_bytes);
+    l->tried_bytes = bytes;
+    return more;
+}
+
+void hth_loads_stop(hth_loads *l)
+{
+    hth_request **list[] = {&l->behind, &l->waiting};
+    for (int i = 0; i < 2; i++) {
+        while (*list[i] != NULL) {
+            hth_request *r = *list[i];
+            *list[i] = r->next;
+            l->answer(r, hth_fail(HTH_ECANCELED, "the server stops"));
+        }
+    }
+}

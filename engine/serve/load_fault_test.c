@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+// Loading, taking a newer version over and unloading, with every allocation failing in turn, and a
+// device whose copies and launches do: what fails leaves the ledger as it was, and no block.
+#include "device/fake/fake.h"
+#include "engine/serve/infer.h"
+#include "runtime/ledger.h"
+#include "engine/serve/load.h"
+#include "engine/serve/reload.h"
+#include "tests/rig/engine_call.h"
+#include "tests/rig/npy_data.h"
+
+#define DIGITS "tests/data/digits/digits.onnx"
+#define PARITY "tests/data/digits/digits-parity.onnx"
+
+static hth_err none_get(void *ctx, const char *key, char *value, size_t cap)
+{
+    return HTH_ENOENT;
+}
+
+static hth_err none_put(void *ctx, const char *key, const char *value)
+{
+    return HTH_OK;
+}
+
+static const hth_timing_cache no_timings = {.get = none_get, .put = none_put};
+
+// An engine's insides, on this thread.
+typedef struct rig {
+    char dir[64];
+    hth_store *store;
+    hth_site site;
+    hth_models models;
+    hth_loads loads;
+} rig;
+
+static void rig_answer(hth_request *r, hth_err err)
+{
+    r->err = err;
+}
+
+static void rig_open(rig *r, const char *device)
+{
+    memset(r, 0, sizeof *r);
+    strcpy(r->dir, "/tmp/hearth-load-XXXXXX");
+    assert_non_null(mkdtemp(r->dir));
+    assert_ok(hth_store_open(r->dir, true, false, &r->store));
+    assert_ok(hth_device_open(device, &r->site.device));
+    assert_ok(hth_pool_open(r->site.device, r->site.device->props.budget_bytes, &r->site.pool));
+    assert_ok(hth_residency_open(r->site.pool, &r->site.residency));
+    r->site.tolerance = 1e-3;
+    r->site.timings = &no_timings;
+    r->site.link_bytes_per_s = r->site.link_back_bytes_per_s = 2e9;
+    r->models = (hth_models){.store = r->store, .site = &r->site};
+    r->loads = (hth_loads){.ms = &r->models, .answer = rig_answer};
+}
+
+static void rig_close(rig *r)
+{
+    hth_models_fini(&r->models);
+    assert_null(r->site.arena);
+    assert_null(r->site.programs);
+    hth_residency_close(r->site.residency);
+    hth_pool_close(r->site.pool);
+    hth_device_close(r->site.device);
+    hth_store_close(r->store);
+    assert_int_equal(test_remove(r->dir), 0);
+}
+
+static hth_err rig_ask(rig *r, const char *what, const char *arguments)
+{
+    hth_request q = {.query = what, .arguments = arguments, .err = HTH_EIO};
+    assert_true(hth_loads_take(&r->loads, &q));
+    hth_free(q.json);
+    return q.err;
+}
+
+// What the pool has free, after the ledger was checked.
+static uint64_t rig_free(const rig *r)
+{
+    hth_ledger l;
+    assert_ok(hth_ledger_read(&r->site, &l));
+    assert_int_equal(l.difference, 0);
+    assert_int_equal(l.unclaimed_bytes, 0);
+    uint64_t free = l.pool.free_bytes;
+    hth_ledger_fini(&l);
+    hth_pool_check(r->site.pool);
+    return free;
+}
+
+// Each allocation fails in turn, in `what`, until it succeeds. Returns how many there were.
+static int rig_faults(rig *r, const char *what, const char *arguments)
+{
+    uint64_t free = rig_free(r);
+    for (uint64_t nth = 1;; nth++) {
+        int64_t live = hth_alloc_live();
+        hth_fault_alloc(nth);
+        hth_err err = rig_ask(r, what, arguments);
+        hth_fault_alloc(0);
+        if (err == HTH_OK) {
+            rig_free(r);
+            return (int)nth - 1;
+        }
+        assert_int_equal(err, HTH_ENOMEM);
+        assert_int_equal(rig_free(r), free);
+        assert_int_equal(hth_alloc_live(), live);
+        assert_true(nth < 100000);
+    }
+}
+
+static void test_load(void **state)
+{
+    static const char *const device[] = {"cpu:mem=64MiB,threads=1", "fake:mem=64MiB,seed=3"};
+    for (int i = 0; i < 2; i++) {
+        rig r;
+        rig_open(&r, device[i]);
+        put(r.store, "digits", DIGITS);
+        put(r.store, "parity", PARITY);
+        uint64_t empty = rig_free(&r);
+        assert_true(rig_faults(&r, "load", "{\"model\":\"digits\"}") > 100);
+        assert_true(rig_faults(&r, "load", "{\"model\":\"parity\",\"pin\":true}") > 100);
+        assert_ok(rig_ask(&r, "load", "{\"model\":\"digits\"}"));
+        uint64_t both = rig_free(&r);
+        assert_ok(rig_ask(&r, "unload", "{\"model\":\"digits\"}"));
+        assert_true(rig_free(&r) > both);
+        assert_ok(rig_ask(&r, "unload", "{\"model\":\"parity\"}"));
+        assert_int_equal(rig_free(&r), empty);
+        rig_close(&r);
+    }
+}
+
+// A newer version that fails for lack of memory is as if it had not been tried.
+static void test_reload(void **state)
+{
+    rig r;
+    rig_open(&r, "cpu:mem=64MiB,threads=1");
+    put(r.store, "m", DIGITS);
+    assert_ok(rig_ask(&r, "load", "{\"model\":\"m\"}"));
+    uint64_t free = rig_free(&r);
+    put(r.store, "m", PARITY);
+    const hth_name *n = hth_model_name(&r.models, "m");
+    for (uint64_t nth = 1; n->serving->version == 1; nth++) {
+        hth_reload_again(&r.models, "m");
+        assert_int_equal(n->wanted, 2);
+        int64_t live = hth_alloc_live();
+        hth_fault_alloc(nth);
+        hth_reload_settle(&r.models, "m");
+        hth_fault_alloc(0);
+        n = hth_model_name(&r.models, "m");
+        if (n->serving->version == 1) {
+            assert_int_equal(n->refused, 2);
+            assert_true(n->why[0] != 0);
+            assert_int_equal(rig_free(&r), free);
+            assert_int_equal(hth_alloc_live(), live);
+        }
+        assert_true(nth < 100000);
+    }
+    assert_ok(rig_ask(&r, "unload", "{\"model\":\"m\"}"));
+    rig_close(&r);
+}
+
+static hth_err rig_place(hth_request *q, hth_request_tensor *out, int n)
+{
+    assert_int_equal(n, 1);
+    assert_true(out[0].t.bytes <= 4096);
+    out[0].t.data = q->ctx;
+    return HTH_OK;
+}
+
+static hth_err rig_infer(rig *r, const char *model, const hth_tensor *x, void *out)
+{
+    hth_request_tensor in = {.t = *x};
+    hth_request q = {.model = model, .inputs = &in, .n_inputs = 1, .place = rig_place, .ctx = out};
+    hth_model *m;
+    hth_work *w = NULL;
+    hth_err err = hth_model_find(&r->models, model, &m);
+    err = err == HTH_OK ? hth_work_open(&r->models, m, &q, &w) : err;
+    if (err == HTH_OK) {
+        err = hth_infer(&r->models, w);
+        hth_work_close(&r->models, w);
+    }
+    hth_free(q.outputs);
+    return err;
+}
+
+// A device that fails at any copy or launch of a model whose weights are streamed.
+static void test_device(void **state)
+{
+    rig r;
+    hth_tensor x;
+    char right[4096], out[4096];
+    hth_tensor y;
+    rig_open(&r, "fake:mem=112KiB,seed=5");
+    put(r.store, "mlp", "tests/data/passes/mlp.onnx");
+    assert_true(npy_data("tests/data/passes/mlp.x.npy", &x));
+    assert_true(npy_data("tests/data/passes/mlp.y.npy", &y));
+    assert_ok(rig_infer(&r, "mlp", &x, right));
+    uint64_t free = rig_free(&r);
+    hth_fake_control *c = hth_fake_control_of(r.site.device);
+    unsigned *const fault[] = {&c->fail_copy, &c->fail_launch, &c->fail_copy_run,
+                               &c->fail_launch_run};
+    int failed = 0;
+    for (size_t k = 0; k < sizeof fault / sizeof fault[0]; k++) {
+        for (unsigned nth = 1;; nth++) {
+            *fault[k] = nth;
+            hth_err err = rig_infer(&r, "mlp", &x, out);
+            *fault[k] = 0;
+            assert_int_equal(rig_free(&r), free);
+            if (err == HTH_OK) {
+                assert_memory_equal(out, right, y.bytes);
+                break;
+            }
+            assert_int_equal(err, HTH_EDEVLOST);
+            failed++;
+        }
+    }
+    assert_true(failed > 4);
+    assert_ok(rig_ask(&r, "unload", "{\"model\":\"mlp\"}"));
+    assert_int_equal(rig_free(&r), 112 * 1024);
+    hth_free(x.data);
+    hth_free(y.data);
+    rig_close(&r);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_load), cmocka_unit_test(test_reload),
+                                       cmocka_unit_test(test_device)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

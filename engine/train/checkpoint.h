@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// engine/train/checkpoint.h - a training job's state in the store, as the latest version of a model
+// called "RESULT.checkpoint": parameters, running statistics, optimizer state, and in its meta the
+// job, the step and the losses so far. A version is put atomically, so that a process killed at any
+// moment leaves the last whole one. Engine's thread only, where nothing else is said.
+#ifndef HTH_ENGINE_TRAIN_CHECKPOINT_H
+#define HTH_ENGINE_TRAIN_CHECKPOINT_H
+
+#include "runtime/tenants/tenant_rules.h"
+#include "engine/train/train.h"
+
+// What a checkpoint says beside the tensors.
+typedef struct hth_checkpoint {
+    const json_t *args;  // the job as it was asked for
+    int64_t step, steps; // done, in all
+    json_t *history;     // one entry per step done
+    json_t *held_out;    // one per evaluation done
+} hth_checkpoint;
+
+// hth_checkpoint_doc makes a checkpoint's meta: {"job", "step", "steps", "history", "held_out"}.
+// NULL: no memory.
+json_t *hth_checkpoint_doc(const hth_checkpoint *c);
+
+// hth_checkpoint_name is the model that a job's checkpoints are versions of.
+#define HTH_CHECKPOINT_NAME 240
+hth_err hth_checkpoint_name(const hth_train_spec *spec, char out[HTH_CHECKPOINT_NAME]);
+// hth_checkpoint_result checks the name of what a job makes, and of its checkpoints. HTH_EINVAL: it
+// can be no model's, or names a version, or is kept for checkpoints.
+hth_err hth_checkpoint_result(const hth_train_spec *spec);
+// hth_checkpoint_put stores one; hth_checkpoint_trim removes those before the last. Any thread.
+hth_err hth_checkpoint_put(hth_store *store, const char *name, const char *meta,
+                           const hth_put_tensor *put, int n);
+hth_err hth_checkpoint_trim(hth_store *store, const char *name);
+// hth_checkpoint_back removes the last one if there is one before it, whose step *step becomes.
+hth_err hth_checkpoint_back(hth_store *store, const char *name, int64_t *step);
+// hth_checkpoint_load brings trainer, c->step, c->history and c->held_out (which are empty) to the
+// last checkpoint; without one they stay as they are. HTH_EINVAL: it is of another job; budget,
+// policy and the like may differ.
+hth_err hth_checkpoint_load(hth_store *store, const hth_train_spec *spec, hth_trainer *t,
+                            hth_checkpoint *c);
+// hth_checkpoint_drop removes the checkpoint of a job that is done.
+hth_err hth_checkpoint_drop(hth_store *store, const hth_train_spec *spec);
+
+// Jobs by name, which is that of the model that they make; HTH_CHECKPOINT_JOB bytes hold one.
+#define HTH_CHECKPOINT_JOB 208
+// hth_checkpoint_job is the name of the job with these arguments.
+hth_err hth_checkpoint_job(const json_t *args, char out[HTH_CHECKPOINT_JOB]);
+// hth_checkpoint_tenant is whose job it is by its checkpoint's arguments (NULL: there are none).
+void hth_checkpoint_tenant(const json_t *args, char out[HTH_TENANT]);
+// hth_checkpoint_is tells a training job's checkpoint from a model of such a name. Any thread.
+bool hth_checkpoint_is(hth_store *store, const char *model);
+// hth_checkpoint_find reads the meta of a job's checkpoint. HTH_ENOENT: there is none, perhaps
+// because nothing can have such a name.
+hth_err hth_checkpoint_find(hth_store *store, const char *job, json_t **doc);
+// hth_checkpoint_list stores a JSON array of the names of all jobs that have one.
+hth_err hth_checkpoint_list(hth_store *store, json_t **names);
+// hth_checkpoint_unused refuses with HTH_EBUSY where a job that has a checkpoint is to go on with
+// this version (0: any) of the model, and names the job.
+hth_err hth_checkpoint_unused(hth_store *store, const char *model, int version);
+// hth_checkpoint_rm is hth_checkpoint_drop by name; there need not be one.
+hth_err hth_checkpoint_rm(hth_store *store, const char *job);
+
+// A note says why a job that has a checkpoint does not run; none ("") says that it was interrupted.
+#define HTH_CHECKPOINT_NOTE 600
+void hth_checkpoint_note_set(hth_store *store, const char *job, const char *note);
+void hth_checkpoint_note_get(hth_store *store, const char *job, char note[HTH_CHECKPOINT_NOTE]);
+
+#endif

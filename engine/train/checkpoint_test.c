@@ -1,0 +1,513 @@
+// SPDX-License-Identifier: Apache-2.0
+// Jobs that end before their time: what is kept of them, and that they go on as if they had not.
+#include "base/settings.h"
+#include "modelstore/file.h"
+#include "engine/train/train_ended.h"
+#include "tests/rig/train_job.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+static void stop_at_seven(hth_request *r, const char *what, uint64_t done, uint64_t total)
+{
+    if (what[0] == '{' && done == 7) {
+        r->canceled = true;
+    }
+}
+
+// A job that ends behind step 7 goes on from step 6 and has, bit by bit, the losses of one that ran
+// through: order of the samples, a shorter last batch, optimizer state, running statistics.
+static void a_checkpoint_repeats_the_losses(void **state)
+{
+    static const char more[] = "{\"batch\": 5, \"epochs\": 3, \"no-shuffle\": false, "
+                               "\"seed\": 3, \"schedule\": \"cosine\", "
+                               "\"checkpoint-every\": 3, \"lr\": 0.01}";
+    fixture f;
+    char data[200];
+    double want[STEPS];
+    hth_err err;
+    hth_manifest m;
+    fixture_open(&f, "cpu:mem=256MiB,threads=2");
+    prepare(&f, &unet, data);
+    json_t *whole = train(&f, arguments_of(&unet, data, more, want), &err);
+    assert_non_null(whole);
+    assert_int_equal(hth_store_get(f.store, "result.checkpoint", 0, &m), HTH_ENOENT);
+    json_t *q = arguments_of(&unet, data, more, want);
+    char *text = json_dumps(q, JSON_COMPACT);
+    call c = {.r = {.query = "train", .arguments = text, .progress = stop_at_seven}};
+    assert_int_equal(call_run(f.engine, &c), HTH_ECANCELED);
+    assert_non_null(strstr(hth_err_detail(), "the checkpoint of step 6 is kept"));
+    free(text);
+    assert_ok(hth_store_get(f.store, "result.checkpoint", 0, &m));
+    int version = m.version;
+    hth_manifest_fini(&m);
+    assert_int_equal(hth_store_get(f.store, "result.checkpoint", version - 1, &m), HTH_ENOENT);
+    json_object_set_new(q, "resume", json_true());
+    json_object_set_new(q, "lr", json_real(0.5));
+    assert_null(train(&f, q, &err));
+    assert_non_null(strstr(hth_err_detail(), "of another job: 'lr'"));
+    q = arguments_of(&unet, data, more, want);
+    json_object_set_new(q, "resume", json_true());
+    json_t *rest = train(&f, q, &err);
+    assert_non_null(rest);
+    json_t *a = json_object_get(whole, "history"), *b = json_object_get(rest, "history");
+    assert_int_equal(json_array_size(a), 15);
+    assert_int_equal(json_array_size(b), 15);
+    for (size_t i = 0; i < 15; i++) {
+        double x = json_number_value(json_array_get(json_array_get(a, i), 0)),
+               y = json_number_value(json_array_get(json_array_get(b, i), 0));
+        if (x != y) {
+            fail_msg("loss %zu is %.9g, after a checkpoint %.9g", i, x, y);
+        }
+    }
+    assert_int_equal(hth_store_get(f.store, "result.checkpoint", 0, &m), HTH_ENOENT);
+    json_decref(whole);
+    json_decref(rest);
+    fixture_close(&f);
+}
+
+static void expect_jobs(fixture *f, size_t n)
+{
+    hth_err err;
+    json_t *jobs = ask(f, "jobs", "{}", &err);
+    size_t live = 0, i;
+    json_t *row;
+    assert_true(json_is_array(jobs));
+    json_array_foreach(jobs, i, row)
+    {
+        live += json_is_null(json_object_get(row, "id"));
+    }
+    assert_int_equal(live, n);
+    json_decref(jobs);
+}
+
+// A job that is gone on with by its name ends as if it had not stopped: behind an epoch's end, in
+// one, with Adam's moments, running statistics and dropout's random numbers.
+static void jobs_go_on_by_name(void **state)
+{
+    static const struct {
+        const training *t;
+        const char *every;
+        int stop_at, saved;
+    } cuts[] = {
+        {&mobile, "4", 7, 5}, {&mobile, "4", 9, 8}, {&encoder, "100", 14, 10}, {&mlp, "1", 1, 1}};
+    for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
+        fixture f;
+        char data[200], more[300];
+        double want[STEPS];
+        hth_err err;
+        fixture_open(&f, "cpu:mem=256MiB,threads=2");
+        prepare(&f, cuts[i].t, data);
+        const char *base = "\"no-shuffle\": false, \"seed\": 7, \"batch\": 5, \"epochs\": 3, "
+                           "\"schedule\": \"cosine\", \"warmup\": 2";
+        snprintf(more, sizeof more, "{%s, \"save-as\": \"whole\"}", base);
+        json_t *whole = train(&f, arguments_of(cuts[i].t, data, more, want), &err);
+        assert_non_null(whole);
+        snprintf(more, sizeof more, "{%s, \"checkpoint-every\": %s}", base, cuts[i].every);
+        train_and_leave(&f, arguments_of(cuts[i].t, data, more, want), cuts[i].stop_at);
+        expect_jobs(&f, 1);
+        json_t *job = ask(&f, "job", "{\"job\": \"result\"}", &err);
+        assert_int_equal(json_integer_value(json_object_get(job, "step")), cuts[i].saved);
+        assert_int_equal(json_integer_value(json_object_get(job, "steps")), 15);
+        assert_string_equal(json_string_value(json_object_get(job, "state")), "stopped");
+        json_decref(job);
+        json_t *rest = train(&f, json_pack("{s:s}", "job", "result"), &err);
+        if (rest == NULL) {
+            fail_msg("%s", hth_err_detail());
+        }
+        same_losses(whole, rest, 15);
+        same_tensors(&f, "whole", "result");
+        expect_jobs(&f, 0);
+        json_decref(rest);
+        json_decref(whole);
+        fixture_close(&f);
+    }
+}
+
+// A job that fails keeps its last checkpoint; canceled by its number it leaves nothing.
+static void failed_jobs_keep_their_checkpoint(void **state)
+{
+    fixture f;
+    char data[200];
+    hth_err err;
+    hth_manifest m;
+    fixture_open(&f, "cpu:mem=256MiB,threads=2");
+    prepare(&f, &image_net, data);
+    expect(&f, &image_net, data, "{\"lr\": 1e4, \"weight-decay\": 1e4, \"checkpoint-every\": 1}",
+           "training stops, the checkpoint of step ");
+    json_t *job = ask(&f, "job", "{\"job\": \"result\"}", &err);
+    const char *why = strstr(json_string_value(json_object_get(job, "why")), "step ");
+    long long lost, kept;
+    assert_non_null(why);
+    assert_int_equal(sscanf(why, "step %lld", &lost), 1);
+    assert_int_equal(sscanf(strstr(why, "the checkpoint"), "the checkpoint of step %lld", &kept),
+                     1);
+    assert_int_equal(json_integer_value(json_object_get(job, "step")), kept);
+    // A step from it had a finite loss: the one behind it, of the very state that was lost, is
+    // gone.
+    assert_true(lost > 2 && kept == lost - 2);
+    json_decref(job);
+    json_t *resumed = json_pack("{s:s}", "job", "result");
+    assert_null(train(&f, resumed, &err)); // ends at the same step
+    assert_non_null(strstr(hth_err_detail(), "training stops"));
+    assert_int_equal(sscanf(strstr(hth_err_detail(), "step "), "step %lld", &kept), 1);
+    assert_int_equal(kept, lost);
+    json_t *q = json_pack("{s:s, s:s}", "job", "result", "schedule", "cosine");
+    assert_null(train(&f, q, &err));
+    assert_non_null(strstr(hth_err_detail(), "of another job: 'schedule'"));
+    assert_ok(hth_store_get(f.store, "result.checkpoint", 0, &m));
+    hth_manifest_fini(&m);
+    json_decref(ask(&f, "cancel", "{\"job\": \"result\"}", &err));
+    assert_ok(err);
+    expect_jobs(&f, 0);
+    assert_int_equal(hth_store_get(f.store, "result.checkpoint", 0, &m), HTH_ENOENT);
+    job = ask(&f, "job", "{\"job\": \"result\"}", &err);
+    assert_string_equal(json_string_value(json_object_get(job, "state")), "canceled");
+    json_decref(job);
+    assert_null(ask(&f, "cancel", "{\"job\": \"result\"}", &err));
+    assert_non_null(strstr(hth_err_detail(), "has ended already"));
+    assert_null(train(&f, json_pack("{s:s}", "job", "result"), &err));
+    assert_non_null(strstr(hth_err_detail(), "job 'result' has no checkpoint"));
+    assert_int_equal(hth_store_get(f.store, "result", 0, &m), HTH_ENOENT);
+    fixture_close(&f);
+}
+
+// A disk that is full from one step on, to another one; and what the job says of it.
+typedef struct disk {
+    call c;
+    uint64_t from, to; // steps; to 0: until disk_empty
+    int warnings;
+    char last[600];
+    bool stuck; // it said that nothing could be stored
+} disk;
+
+static struct rlimit disk_limit;
+
+static void disk_full(bool full)
+{
+    struct rlimit limit = disk_limit;
+    limit.rlim_cur = full ? 1 : disk_limit.rlim_cur;
+    setrlimit(RLIMIT_FSIZE, &limit);
+}
+
+static void disk_progress(hth_request *r, const char *what, uint64_t done, uint64_t total)
+{
+    disk *d = r->ctx;
+    json_t *o = json_loads(what, 0, NULL);
+    const char *warning = json_string_value(json_object_get(o, "warning"));
+    if (warning != NULL) {
+        pthread_mutex_lock(&d->c.lock);
+        d->warnings++;
+        snprintf(d->last, sizeof d->last, "%s", warning);
+        d->stuck = d->stuck || strstr(warning, "nor a checkpoint") != NULL;
+        pthread_cond_signal(&d->c.changed);
+        pthread_mutex_unlock(&d->c.lock);
+    } else if (json_object_get(o, "step") != NULL && (done == d->from || done == d->to)) {
+        disk_full(done == d->from);
+    }
+    json_decref(o);
+}
+
+static void disk_begin(fixture *f, disk *d, char *data)
+{
+    getrlimit(RLIMIT_FSIZE, &disk_limit);
+    signal(SIGXFSZ, SIG_IGN);
+    assert_ok(hth_setting_set("store.inline_bytes", "0")); // every tensor is a file
+    fixture_open(f, "cpu:mem=256MiB,threads=2");
+    prepare(f, &mlp, data);
+}
+
+static void disk_end(fixture *f)
+{
+    disk_full(false);
+    signal(SIGXFSZ, SIG_DFL);
+    hth_setting_reset();
+    fixture_close(f);
+}
+
+static void disk_start(fixture *f, disk *d, const char *text)
+{
+    d->c.r = (hth_request){.query = "train", .arguments = text, .progress = disk_progress};
+    call_start(f->engine, &d->c);
+}
+
+// disk_until_stuck waits until a job has said that its result is nowhere but in memory.
+static void disk_until_stuck(disk *d)
+{
+    pthread_mutex_lock(&d->c.lock);
+    while (!d->stuck && !d->c.finished) {
+        pthread_cond_wait(&d->c.changed, &d->c.lock);
+    }
+    assert_false(d->c.finished);
+    pthread_mutex_unlock(&d->c.lock);
+}
+
+static void expect_stuck(fixture *f)
+{
+    hth_err err;
+    json_t *row = ask(f, "job", "{\"job\": \"result\"}", &err);
+    assert_string_equal(json_string_value(json_object_get(row, "state")), "paused");
+    const char *why = json_string_value(json_object_get(row, "why"));
+    assert_non_null(strstr(why, "its result could not be saved, nor a checkpoint: "));
+    assert_non_null(strstr(why, "`hearth resume result` tries again"));
+    json_decref(row);
+    assert_null(ask(f, "train", "{\"model\":\"mlp_sgd\",\"save-as\":\"result\"}", &err));
+    assert_err(err, HTH_EBUSY, "job 'result' is paused already");
+}
+
+// A checkpoint that cannot be written costs nothing: the job says so, and writes the next one.
+static void checkpoints_that_fail_are_tried_again(void **state)
+{
+    fixture f;
+    char data[200];
+    double want[STEPS];
+    hth_err err;
+    disk d = {.from = 3, .to = 9};
+    hth_manifest m;
+    disk_begin(&f, &d, data);
+    json_decref(
+        train(&f, arguments_of(&mlp, data, "{\"batch\": 1, \"save-as\": \"whole\"}", want), &err));
+    json_t *q = arguments_of(&mlp, data, "{\"batch\": 1, \"checkpoint-every\": 1}", want);
+    char *text = json_dumps(q, JSON_COMPACT);
+    disk_start(&f, &d, text);
+    assert_ok(call_wait(&d.c));
+    assert_int_equal(d.warnings, 1); // of those of steps 3 to 8
+    assert_non_null(strstr(d.last, "job 'result': its last checkpoint could not be written, the "
+                                   "next one is tried when it is due: "));
+    assert_non_null(strstr(d.last, "File too large"));
+    same_tensors(&f, "whole", "result");
+    assert_int_equal(hth_store_get(f.store, "result.checkpoint", 0, &m), HTH_ENOENT);
+    hth_free(d.c.r.json);
+    free(text);
+    json_decref(q);
+    disk_end(&f);
+}
+
+static void fail_next_file(hth_request *r, const char *what, uint64_t done, uint64_t total)
+{
+    if (what[0] == '{' && done == total) {
+        hth_store_file_fault(1, ENOSPC);
+    }
+}
+
+// A result that cannot be saved becomes a checkpoint, from which it is saved later, without a step.
+static void a_result_that_fails_is_a_checkpoint(void **state)
+{
+    fixture f;
+    char data[200];
+    double want[STEPS];
+    hth_err err;
+    hth_manifest m;
+    assert_ok(hth_setting_set("store.inline_bytes", "0"));
+    fixture_open(&f, "cpu:mem=256MiB,threads=2");
+    prepare(&f, &mlp, data);
+    json_decref(train(&f, arguments_of(&mlp, data, "{\"save-as\": \"whole\"}", want), &err));
+    json_t *q = arguments_of(&mlp, data, "{}", want);
+    char *text = json_dumps(q, JSON_COMPACT);
+    call c = {.r = {.query = "train", .arguments = text, .progress = fail_next_file}};
+    assert_err(call_run(f.engine, &c), HTH_EIO,
+               "; its checkpoint of step 6 is kept: `hearth train --resume result` saves it");
+    assert_non_null(strstr(hth_err_detail(), "the result of job 'result' could not be saved: "));
+    assert_non_null(strstr(hth_err_detail(), "No space left on device"));
+    assert_int_equal(hth_store_get(f.store, "result", 0, &m), HTH_ENOENT);
+    json_t *doc = train(&f, json_pack("{s:s}", "job", "result"), &err);
+    assert_ok(err);
+    assert_int_equal(json_array_size(json_object_get(doc, "history")), STEPS);
+    assert_int_equal(json_integer_value(json_object_get(doc, "steps")), STEPS);
+    json_decref(doc);
+    same_tensors(&f, "whole", "result");
+    assert_int_equal(hth_store_get(f.store, "result.checkpoint", 0, &m), HTH_ENOENT);
+    free(text);
+    json_decref(q);
+    hth_setting_reset();
+    fixture_close(&f);
+}
+
+// Where not even that can be written, it stays in memory until there is room and somebody says so,
+// also when its client does not wait for that.
+static void a_result_waits_for_room(void **state)
+{
+    for (int leaves = 0; leaves < 2; leaves++) {
+        fixture f;
+        char data[200];
+        double want[STEPS];
+        hth_err err;
+        disk d = {.from = STEPS};
+        hth_manifest m;
+        disk_begin(&f, &d, data);
+        json_decref(train(&f, arguments_of(&mlp, data, "{\"save-as\": \"whole\"}", want), &err));
+        json_t *q = arguments_of(&mlp, data, "{}", want);
+        char *text = json_dumps(q, JSON_COMPACT);
+        disk_start(&f, &d, text);
+        disk_until_stuck(&d);
+        expect_stuck(&f);
+        if (leaves) {
+            d.c.r.canceled = 1;
+            assert_err(call_wait(&d.c), HTH_ECANCELED,
+                       "its result could not be saved, nor a checkpoint");
+            expect_stuck(&f);
+        }
+        json_decref(ask(&f, "resume", "{\"job\": \"result\"}", &err)); // there is still none
+        assert_ok(err);
+        json_decref(ask(&f, "jobs", "{}", &err));
+        expect_stuck(&f);
+        disk_full(false);
+        json_decref(ask(&f, "resume", "{\"job\": \"result\"}", &err));
+        assert_ok(err);
+        if (!leaves) {
+            assert_ok(call_wait(&d.c));
+        }
+        while (hth_store_get(f.store, "result", 0, &m) == HTH_ENOENT) {
+            json_decref(ask(&f, "jobs", "{}", &err)); // a turn of the engine
+        }
+        hth_manifest_fini(&m);
+        same_tensors(&f, "whole", "result");
+        hth_free(d.c.r.json);
+        free(text);
+        json_decref(q);
+        disk_end(&f);
+    }
+}
+
+// Who asks to go on, goes on: without a checkpoint nothing begins.
+static void nothing_to_resume(void **state)
+{
+    fixture f;
+    char data[200];
+    hth_manifest m;
+    fixture_open(&f, "cpu:mem=256MiB,threads=2");
+    prepare(&f, &mlp, data);
+    expect(&f, &mlp, data, "{\"resume\": true}",
+           "job 'result' has no checkpoint to go on from; without --resume it begins anew");
+    assert_int_equal(hth_store_get(f.store, "result", 0, &m), HTH_ENOENT);
+    expect_jobs(&f, 0);
+    fixture_close(&f);
+}
+
+// An engine that ends takes its jobs along; the next one goes on with them, unasked. One that is
+// canceled at work is gone.
+static void engines_go_on_with_jobs(void **state)
+{
+    fixture f;
+    witness w;
+    char data[200], *text;
+    double want[STEPS];
+    hth_err err;
+    fixture_open(&f, "cpu:mem=256MiB,threads=2");
+    prepare(&f, &image_net, data);
+    json_decref(train(&f, arguments_of(&image_net, data, "{\"save-as\": \"whole\"}", want), &err));
+    json_t *q = arguments_of(&image_net, data, "{\"checkpoint-every\": 2}", want);
+    text = json_dumps(q, JSON_COMPACT);
+    json_decref(q);
+    train_three_steps(&f, &w, text);
+    json_t *row = ask(&f, "cancel", "{\"job\": \"result\"}", &err);
+    assert_int_equal(json_integer_value(json_object_get(row, "step")), 3);
+    json_decref(row);
+    assert_true(w.c.finished);
+    assert_int_equal(w.c.r.err, HTH_ECANCELED);
+    expect_jobs(&f, 0);
+    train_three_steps(&f, &w, text);
+    close_while_held(&f);
+    assert_true(w.c.finished);
+    assert_int_equal(w.c.r.err, HTH_ECANCELED);
+    put(f.store, "net_momentum", "tests/data/train/net_clip.onnx"); // not what the job trains
+    put(f.store, "net_momentum", "tests/data/train/mlp_sgd.onnx");
+    free(text);
+    hth_engine_config config = {.device = "cpu:mem=256MiB,threads=2", .resume = true};
+    assert_ok(hth_engine_open(&config, f.store, &f.engine));
+    bool ended = false;
+    for (int i = 0; i < 12000 && !ended; i++) {
+        json_t *job = ask(&f, "job", "{\"job\": \"result\"}", &err);
+        ended = strcmp(json_string_value(json_object_get(job, "state")), "finished") == 0;
+        json_decref(job);
+        usleep(10000);
+    }
+    assert_true(ended);
+    same_tensors(&f, "whole", "result");
+    fixture_close(&f);
+}
+
+// What ended is kept with its losses: by name the last one, by number each, and in the next engine,
+// too.
+static void ended_jobs_are_kept(void **state)
+{
+    static const char *const words[] = {"failed", "finished"};
+    fixture f;
+    char data[200], name[40];
+    double want[STEPS];
+    hth_err err;
+    fixture_open(&f, "cpu:mem=256MiB,threads=2");
+    prepare(&f, &mlp, data);
+    json_t *doc = train(&f, arguments_of(&mlp, data, "{}", want), &err);
+    assert_non_null(doc);
+    assert_null(
+        train(&f, arguments_of(&mlp, data, "{\"lr\": 1e6, \"weight-decay\": 1e6}", want), &err));
+    assert_null(train(&f, arguments_of(&mlp, data, "{\"lr\": -1}", want), &err)); // is no job
+    for (int engine = 0; engine < 2; engine++) {
+        json_t *jobs = ask(&f, "jobs", "{}", &err);
+        assert_int_equal(json_array_size(jobs), 2);
+        for (size_t i = 0; i < 2; i++) {
+            const json_t *row = json_array_get(jobs, i);
+            assert_string_equal(json_string_value(json_object_get(row, "state")), words[i]);
+            assert_int_equal(json_integer_value(json_object_get(row, "id")), 2 - i);
+            assert_true(json_integer_value(json_object_get(row, "ended_ns")) > 1000000000000000000);
+            assert_null(json_object_get(row, "history"));
+        }
+        json_decref(jobs);
+        json_t *last = ask(&f, "job", "{\"job\": \"result\"}", &err),
+               *first = ask(&f, "job", "{\"job\": \"1\"}", &err);
+        assert_non_null(strstr(json_string_value(json_object_get(last, "why")), "training stops"));
+        assert_string_equal(json_string_value(json_object_get(first, "job")), "result");
+        same_losses(doc, first, STEPS);
+        json_decref(last);
+        json_decref(first);
+        assert_null(ask(&f, "job", "{\"job\": \"3\"}", &err));
+        assert_non_null(strstr(hth_err_detail(), "there is no job '3'"));
+        hth_engine_close(f.engine);
+        hth_engine_config config = {.device = "cpu:mem=256MiB,threads=2", .resume = true};
+        assert_ok(hth_engine_open(&config, f.store, &f.engine));
+    }
+    json_decref(doc);
+    json_t *history = json_array(), *row, *list = json_array();
+    for (int i = 0; i < 25001; i++) {
+        json_array_append_new(history, json_pack("[i, i]", i, 0));
+    }
+    doc = json_pack("{s:o}", "history", history);
+    for (int i = 0; i < HTH_ENDED_JOBS + 5; i++) {
+        snprintf(name, sizeof name, "job%d", i);
+        row = json_pack("{s:s}", "job", name);
+        assert_ok(hth_ended_add(f.store, row, i == HTH_ENDED_JOBS + 4 ? doc : NULL));
+        json_decref(row);
+    }
+    assert_ok(hth_ended_list(f.store, list));
+    assert_int_equal(json_array_size(list), HTH_ENDED_JOBS);
+    assert_int_equal(json_integer_value(json_object_get(json_array_get(list, 0), "id")), 107);
+    assert_int_equal(hth_ended_find(f.store, "job4", false, &row), HTH_ENOENT);
+    assert_ok(hth_ended_find(f.store, name, true, &row));
+    assert_int_equal(json_integer_value(json_object_get(row, "every")), 3);
+    history = json_object_get(row, "history");
+    assert_int_equal(json_array_size(history), 8335); // 0, 3, .. 24999, and the last
+    assert_int_equal(json_integer_value(json_array_get(json_array_get(history, 8334), 0)), 25000);
+    json_decref(row);
+    json_decref(list);
+    json_decref(doc);
+    fixture_close(&f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_checkpoint_repeats_the_losses),
+        cmocka_unit_test(jobs_go_on_by_name),
+        cmocka_unit_test(failed_jobs_keep_their_checkpoint),
+        cmocka_unit_test(checkpoints_that_fail_are_tried_again),
+        cmocka_unit_test(a_result_that_fails_is_a_checkpoint),
+        cmocka_unit_test(a_result_waits_for_room),
+        cmocka_unit_test(nothing_to_resume),
+        cmocka_unit_test(engines_go_on_with_jobs),
+        cmocka_unit_test(ended_jobs_are_kept),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

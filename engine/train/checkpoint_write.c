@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/train/checkpoint_write.h"
+
+#include "base/alloc.h"
+#include "runtime/jobs.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define WRITE_ALIGN 64
+
+struct hth_checkpointer {
+    hth_store *store;
+    hth_jobs *thread;
+    hth_job job;
+    // of the checkpoint at work: the thread's while `busy`
+    char name[HTH_CHECKPOINT_NAME];
+    char *meta;          // from json_dumps
+    hth_put_tensor *put; // names and data lie in `copy`, or are the trainer's
+    int n;
+    int64_t step;
+    char *copy;
+    size_t copy_bytes;
+    pthread_mutex_t lock; // guards what follows
+    pthread_cond_t idle;
+    bool busy, put_due, trim_due; // what the thread is to do, put first
+    bool unproven;                // the one before is still there
+    int64_t saved;
+    hth_err err;
+    char detail[512];
+};
+
+static hth_err write_put(hth_checkpointer *w)
+{
+    return hth_checkpoint_put(w->store, w->name, w->meta, w->put, w->n);
+}
+
+static void write_drop(hth_checkpointer *w)
+{
+    free(w->meta);
+    hth_free(w->put);
+    w->meta = NULL;
+    w->put = NULL;
+}
+
+static void write_run(hth_job *job)
+{
+    hth_checkpointer *w = (hth_checkpointer *)((char *)job - offsetof(hth_checkpointer, job));
+    pthread_mutex_lock(&w->lock);
+    while (w->put_due || w->trim_due) {
+        bool put = w->put_due;
+        *(put ? &w->put_due : &w->trim_due) = false;
+        pthread_mutex_unlock(&w->lock);
+        hth_err err = put ? write_put(w) : hth_checkpoint_trim(w->store, w->name);
+        pthread_mutex_lock(&w->lock);
+        if (err != HTH_OK) {
+            w->err = err;
+            snprintf(w->detail, sizeof w->detail, "%s", hth_err_detail());
+            w->unproven = w->unproven && !put; // there is nothing to prove
+        } else if (put) {
+            w->saved = w->step;
+        }
+        w->trim_due = w->trim_due && err == HTH_OK;
+    }
+    w->busy = false;
+    pthread_cond_signal(&w->idle);
+    pthread_mutex_unlock(&w->lock);
+}
+
+hth_err hth_checkpointer_open(hth_store *store, hth_checkpointer **out)
+{
+    *out = NULL;
+    hth_checkpointer *w = hth_calloc(1, sizeof *w);
+    if (w == NULL) {
+        return hth_fail(HTH_ENOMEM, "no memory for checkpoints");
+    }
+    w->store = store;
+    w->saved = -1;
+    w->job.run = write_run;
+    hth_err err = hth_jobs_open(&w->thread);
+    if (err != HTH_OK) {
+        hth_free(w);
+        return err;
+    }
+    pthread_mutex_init(&w->lock, NULL);
+    pthread_cond_init(&w->idle, NULL);
+    *out = w;
+    return HTH_OK;
+}
+
+void hth_checkpointer_close(hth_checkpointer *w)
+{
+    if (w == NULL) {
+        return;
+    }
+    hth_jobs_close(w->thread);
+    write_drop(w);
+    hth_free(w->copy);
+    pthread_cond_destroy(&w->idle);
+    pthread_mutex_destroy(&w->lock);
+    hth_free(w);
+}
+
+hth_err hth_checkpointer_wait(hth_checkpointer *w, int64_t *saved)
+{
+    pthread_mutex_lock(&w->lock);
+    while (w->busy) {
+        pthread_cond_wait(&w->idle, &w->lock);
+    }
+    *saved = w->saved;
+    hth_err err = w->err;
+    w->err = HTH_OK;
+    pthread_mutex_unlock(&w->lock);
+    return err == HTH_OK ? HTH_OK : hth_fail(err, "%s", w->detail);
+}
+
+static size_t write_room(size_t bytes)
+{
+    return (bytes + WRITE_ALIGN - 1) / WRITE_ALIGN * WRITE_ALIGN;
+}
+
+// Copies names and contents; false: there is no memory for that. The memory is kept for the next
+// time.
+static bool write_copy(hth_checkpointer *w)
+{
+    size_t bytes = 0;
+    for (int i = 0; i < w->n; i++) {
+        bytes += write_room(w->put[i].bytes) + write_room(strlen(w->put[i].name) + 1);
+    }
+    if (w->copy_bytes < bytes) {
+        hth_free(w->copy);
+        w->copy = hth_alloc_aligned(bytes, WRITE_ALIGN);
+        w->copy_bytes = w->copy != NULL ? bytes : 0;
+    }
+    char *at = w->copy;
+    for (int i = 0; at != NULL && i < w->n; i++) {
+        hth_put_tensor *t = &w->put[i];
+        t->data = memcpy(at, t->data, t->bytes);
+        at += write_room(t->bytes);
+        t->name = strcpy(at, t->name);
+        at += write_room(strlen(t->name) + 1);
+    }
+    return at != NULL;
+}
+
+hth_err hth_checkpointer_save(hth_checkpointer *w, const hth_train_spec *spec, hth_trainer *t,
+                              const hth_checkpoint *c)
+{
+    int64_t saved;
+    HTH_TRY(hth_checkpointer_wait(w, &saved));
+    write_drop(w);
+    HTH_TRY(hth_checkpoint_name(spec, w->name));
+    json_t *doc = hth_checkpoint_doc(c);
+    w->meta = json_dumps(doc, JSON_COMPACT | JSON_REAL_PRECISION(17));
+    json_decref(doc);
+    if (w->meta == NULL) {
+        return hth_fail(HTH_ENOMEM, "no memory for a checkpoint");
+    }
+    HTH_TRY(hth_trainer_state(t, &w->put, &w->n));
+    w->step = c->step;
+    w->unproven = true;
+    if (spec->spill != NULL || !write_copy(w)) {
+        HTH_TRY(write_put(w));
+        w->saved = c->step;
+        return HTH_OK;
+    }
+    w->busy = w->put_due = true; // the thread does not run
+    hth_jobs_submit(w->thread, &w->job);
+    return HTH_OK;
+}
+
+void hth_checkpointer_proved(hth_checkpointer *w)
+{
+    pthread_mutex_lock(&w->lock);
+    bool idle = w->unproven && !w->busy;
+    w->trim_due = w->trim_due || w->unproven;
+    w->busy = w->busy || w->unproven;
+    w->unproven = false;
+    pthread_mutex_unlock(&w->lock);
+    if (idle) {
+        hth_jobs_submit(w->thread, &w->job);
+    }
+}
+
+hth_err hth_checkpointer_back(hth_checkpointer *w, const hth_train_spec *spec)
+{
+    int64_t saved;
+    (void)hth_checkpointer_wait(w, &saved); // one that was not written is not there
+    HTH_TRY(hth_checkpoint_name(spec, w->name));
+    return hth_checkpoint_back(w->store, w->name, &w->saved);
+}

@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+// A training step on one synthetic batch: measured, or compiled for a look. Either a number of
+// steps of the plan as it is, or, for a time, steps of a plan that is corrected as a job's is
+// (trainer_watch.h) before anything counts: then what is predicted, of a step or of a new plan's
+// step, can be held against the steps that come after. In both cases what the nodes took is
+// remembered for plans that come after this one.
+#include "engine/train/trainer.h"
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "base/compare.h"
+#include "planner/plan_json.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define BENCH_WARMUP   2 // steps before the plan is corrected
+#define BENCH_MAX_RUNS 100000
+
+typedef struct bench {
+    hth_trainer *trainer;
+    hth_model *model;
+    hth_tensor *inputs, target;
+    int n_inputs;
+    uint64_t used_bytes, anon_bytes; // before the trainer: the device's, and bench_anonymous
+} bench;
+
+static hth_err no_memory(void)
+{
+    return hth_fail(HTH_ENOMEM, "no memory for a synthetic batch");
+}
+
+static void bench_close(bench *b)
+{
+    hth_trainer_close(b->trainer);
+    for (int i = 0; b->inputs != NULL && i < b->n_inputs; i++) {
+        hth_free(b->inputs[i].data);
+    }
+    hth_free(b->inputs);
+    hth_free(b->target.data);
+}
+
+// Labels are spread over the classes; other targets are zeros.
+static hth_err bench_target(bench *b)
+{
+    HTH_TRY(hth_trainer_target(b->trainer, b->inputs, &b->target));
+    b->target.data = hth_alloc_aligned(b->target.bytes, HTH_DEVICE_ALIGN);
+    if (b->target.data == NULL) {
+        return no_memory();
+    }
+    memset(b->target.data, 0, b->target.bytes);
+    HTH_TRY(hth_trainer_prepare(b->trainer, b->inputs, &b->target));
+    int64_t classes = hth_trainer_classes(b->trainer), *label = b->target.data;
+    for (size_t i = 0; classes > 0 && i < b->target.bytes / sizeof *label; i++) {
+        label[i] = (int64_t)(i * 2654435761u >> 7) % classes;
+    }
+    return HTH_OK;
+}
+
+// The process's own pages that are there, 0: the system does not say.
+static uint64_t bench_anonymous(void)
+{
+    char line[128];
+    uint64_t kib = 0;
+    FILE *f = fopen("/proc/self/status", "re");
+    while (f != NULL && kib == 0 && fgets(line, sizeof line, f) != NULL) {
+        (void)sscanf(line, "RssAnon: %" SCNu64, &kib);
+    }
+    if (f != NULL) {
+        fclose(f);
+    }
+    return kib << 10;
+}
+
+static uint64_t bench_used(const hth_models *ms)
+{
+    hth_pool_ledger l;
+    hth_pool_ledger_get(ms->site->pool, &l);
+    uint64_t used = l.padding_bytes;
+    for (int i = 0; i < HTH_POOL_N_USES; i++) {
+        used += l.used_bytes[i];
+    }
+    return used;
+}
+
+static hth_err bench_open(hth_models *ms, const hth_train_spec *spec, hth_request *r, bench *b)
+{
+    *b = (bench){.n_inputs = 0};
+    HTH_TRY(hth_model_find(ms, spec->model, &b->model));
+    b->n_inputs = b->model->source.graph->n_inputs;
+    b->inputs = hth_calloc((size_t)b->n_inputs, sizeof *b->inputs);
+    HTH_TRY(b->inputs == NULL ? no_memory()
+                              : hth_model_synthetic(b->model, spec->batch, true, b->inputs));
+    b->used_bytes = bench_used(ms);
+    b->anon_bytes = bench_anonymous();
+    HTH_TRY(hth_trainer_open(ms, spec, r, &b->trainer));
+    b->trainer->lr = 0; // as long a step, and what is synthetic drives no weight to infinity
+    return bench_target(b);
+}
+
+static hth_err bench_warm(bench *b)
+{
+    float loss;
+    bool whole = b->trainer->parts == 1;
+    for (int i = 0; i < BENCH_WARMUP; i++) {
+        HTH_TRY(hth_trainer_step(b->trainer, b->inputs, &b->target, &loss));
+    }
+    HTH_TRY(whole ? hth_watch_correct(b->trainer) : HTH_OK);
+    for (int i = 0; whole && i < HTH_WATCH_SAMPLES + 1; i++) { // one in a new plan's memory
+        HTH_TRY(hth_trainer_step(b->trainer, b->inputs, &b->target, &loss));
+    }
+    return HTH_OK;
+}
+
+static hth_err bench_step(bench *b, double *ms)
+{
+    float loss;
+    uint64_t from_ns = hth_now_ns();
+    HTH_TRY(hth_trainer_step(b->trainer, b->inputs, &b->target, &loss));
+    *ms = (double)(hth_now_ns() - from_ns) / 1e6;
+    return HTH_OK;
+}
+
+// Steps for `seconds`, three at least; ms[]: how long each took.
+static hth_err bench_seconds(bench *b, double seconds, hth_request *r, double *ms, int *n)
+{
+    HTH_TRY(bench_warm(b));
+    uint64_t start_ns = hth_now_ns(), end_ns = start_ns + (uint64_t)(seconds * 1e9);
+    for (*n = 0; *n < 3 || (hth_now_ns() < end_ns && *n < BENCH_MAX_RUNS); ++*n) {
+        HTH_TRY(bench_step(b, &ms[*n]));
+        if (r->progress != NULL) {
+            r->progress(r, "measuring", hth_now_ns() - start_ns, end_ns - start_ns);
+        }
+    }
+    return HTH_OK;
+}
+
+// One step to warm up, and `steps` that are measured by instruction.
+static hth_err bench_count(bench *b, int steps, hth_request *r, double *ms, int *n)
+{
+    double warm_ms;
+    HTH_TRY(bench_step(b, &warm_ms));
+    HTH_TRY(b->trainer->parts == 1 ? hth_watch_see(b->trainer, steps) : HTH_OK);
+    for (*n = 0; *n < steps; ++*n) {
+        HTH_TRY(bench_step(b, &ms[*n]));
+        if (r->progress != NULL) {
+            r->progress(r, "measuring", (uint64_t)*n, (uint64_t)steps);
+        }
+    }
+    return HTH_OK;
+}
+
+static hth_err bench_trace(bench *b, json_t **out)
+{
+    float loss;
+    const hth_program *p = hth_trainer_program(b->trainer);
+    hth_run_measure(p->run, true);
+    HTH_TRY(hth_trainer_step(b->trainer, b->inputs, &b->target, &loss));
+    *out = hth_plan_trace_json(&p->problem, p->plan, hth_run_times(p->run));
+    return *out != NULL ? HTH_OK : no_memory();
+}
+
+// What the job has of the device, as the device's ledger counts it, and the process's own pages
+// that came since it was made: the device's, where that is the processor, and the host's side,
+// slots that are away among them.
+static void bench_memory(const bench *b, json_t *doc)
+{
+    const hth_slots *slots = &b->trainer->slots;
+    uint64_t away = 0;
+    for (int i = 0; slots->file == NULL && i < slots->n; i++) {
+        away += slots->near[i] == NULL ? slots->bytes[i] : 0;
+    }
+    json_object_set_new(doc, "away_bytes", json_integer((json_int_t)away));
+    uint64_t used = bench_used(b->trainer->ms) - b->used_bytes, anon = bench_anonymous();
+    json_object_set_new(doc, "ledger_bytes", json_integer((json_int_t)used));
+    if (anon > 0) {
+        json_object_set_new(doc, "rss_bytes",
+                            json_integer((json_int_t)anon - (json_int_t)b->anon_bytes));
+    }
+}
+
+static json_t *bench_document(const bench *b, const hth_train_spec *spec, double *took, int n,
+                              double planned_us)
+{
+    qsort(took, (size_t)n, sizeof *took, hth_compare_double);
+    double p50 = took[n / 2], p99 = took[(int)((double)(n - 1) * 0.99)];
+    const hth_device_props *props = &b->trainer->ms->site->device->props;
+    json_t *doc = json_pack("{s:s, s:I, s:f, s:f, s:f, s:i, s:i, s:s, s:b, s:f}", "model",
+                            b->model->name, "batch", (json_int_t)spec->batch, "p50_ms", p50,
+                            "p99_ms", p99, "samples_per_second", (double)spec->batch * 1e3 / p50,
+                            "runs", n, "threads", props->n_threads, "device", props->name, "train",
+                            true, "planned_ms", planned_us / 1e3);
+    json_object_update_new(doc, hth_trainer_memory(b->trainer));
+    json_object_set_new(doc, "calm", json_boolean(b->trainer->watch.calm));
+    bench_memory(b, doc);
+    return doc;
+}
+
+hth_err hth_train_bench(hth_models *ms, const hth_train_spec *spec, double seconds, int steps,
+                        hth_request *r, json_t **out)
+{
+    bench b;
+    int n = 0;
+    double *took = hth_calloc(BENCH_MAX_RUNS, sizeof *took);
+    hth_err err = bench_open(ms, spec, r, &b);
+    err = err == HTH_OK && took == NULL ? no_memory() : err;
+    double planned_us = err == HTH_OK ? hth_trainer_predicted_us(b.trainer) : 0;
+    if (err == HTH_OK) {
+        err = steps > 0 ? bench_count(&b, steps, r, took, &n)
+                        : bench_seconds(&b, seconds, r, took, &n);
+    }
+    err = err == HTH_OK ? hth_watch_remember(b.trainer) : err;
+    json_t *trace = NULL;
+    err = err == HTH_OK && spec->trace ? bench_trace(&b, &trace) : err;
+    if (err == HTH_OK) {
+        *out = bench_document(&b, spec, took, n, planned_us);
+        if (trace != NULL) {
+            json_object_set_new(*out, "files", json_pack("{s:O}", "trace", trace));
+        }
+    }
+    json_decref(trace);
+    bench_close(&b);
+    hth_free(took);
+    return err;
+}
+
+hth_err hth_train_visit(hth_models *ms, const hth_train_spec *spec, hth_request *r,
+                        hth_err (*visit)(void *ctx, const hth_program *p), void *ctx)
+{
+    bench b;
+    if (spec->profile != NULL) {
+        return hth_train_elsewhere(ms, spec, r, visit, ctx);
+    }
+    hth_err err = bench_open(ms, spec, r, &b);
+    err = err == HTH_OK ? visit(ctx, hth_trainer_program(b.trainer)) : err;
+    bench_close(&b);
+    return err;
+}

@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/train/train_data.h"
+
+#include "base/alloc.h"
+#include "base/compare.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define TRAIN_DATA_HELD (-1) // the "epoch" whose order says what is held out
+#define DATA_LABEL_ROWS 512  // samples whose labels are looked at at a time
+
+static hth_err no_memory(void)
+{
+    return hth_fail(HTH_ENOMEM, "no memory for a batch");
+}
+
+void hth_train_data_close(hth_train_data *d)
+{
+    for (int i = 0; i < d->n_inputs; i++) {
+        hth_free(d->input[i].data);
+    }
+    hth_free(d->target.data);
+    hth_free(d->rows);
+    hth_free(d->used);
+    hth_dataset_close(&d->set);
+}
+
+static bool data_is_input(const hth_train_data *d, const hth_dataset_tensor *t)
+{
+    for (int i = 0; i < d->n_inputs; i++) {
+        if (d->source[i] == t) {
+            return true;
+        }
+    }
+    return false;
+}
+
+// The target is "y" if that is no input, else the only tensor that is left.
+static hth_err data_target(hth_train_data *d)
+{
+    int left = 0;
+    const hth_dataset_tensor *last = NULL, *y = hth_dataset_find(&d->set, "y");
+    for (int k = 0; k < d->set.n_tensors; k++) {
+        if (!data_is_input(d, &d->set.tensors[k])) {
+            left++;
+            last = &d->set.tensors[k];
+        }
+    }
+    d->target_source = y != NULL && !data_is_input(d, y) ? y : left == 1 ? last : NULL;
+    return d->target_source != NULL
+               ? HTH_OK
+               : hth_fail(HTH_EINVAL, "the dataset has no tensor 'y' to train towards");
+}
+
+static hth_err data_buffer(const hth_dataset_tensor *source, int64_t samples, int64_t batch,
+                           hth_tensor *out)
+{
+    *out = source->t;
+    out->bytes = source->t.bytes / (size_t)samples * (size_t)batch;
+    out->shape.dim[0] = batch;
+    out->data = hth_alloc_aligned(out->bytes, HTH_DEVICE_ALIGN);
+    return out->data != NULL ? HTH_OK : no_memory();
+}
+
+// Chooses the samples: the first of an order of their own are held out.
+static hth_err data_part(hth_train_data *d, const hth_train_part *part)
+{
+    int64_t n = d->set.n_samples, held = llround(part->share * (double)n);
+    d->n_samples = n;
+    if (part->share <= 0) {
+        return HTH_OK;
+    }
+    held = held > 1 ? held : 1;
+    if (held >= n) {
+        return hth_fail(HTH_EINVAL,
+                        "of %lld samples none is left to train on when %lld are held out",
+                        (long long)n, (long long)held);
+    }
+    d->used = hth_calloc((size_t)n, sizeof *d->used);
+    if (d->used == NULL) {
+        return no_memory();
+    }
+    hth_dataset_order(n, true, part->seed, TRAIN_DATA_HELD, d->used);
+    d->n_samples = part->held ? held : n - held;
+    if (!part->held) {
+        memmove(d->used, d->used + held, (size_t)(n - held) * sizeof *d->used);
+    }
+    qsort(d->used, (size_t)d->n_samples, sizeof *d->used, hth_compare_i64);
+    return HTH_OK;
+}
+
+#define TRAIN_LABEL(DTYPE, TYPE)                                                                   \
+    case DTYPE: {                                                                                  \
+        TYPE v;                                                                                    \
+        memcpy(&v, (const char *)t->data + i * sizeof v, sizeof v);                                \
+        return (int64_t)v;                                                                         \
+    }
+
+int64_t hth_train_data_label(const hth_tensor *t, size_t i)
+{
+    switch (t->dtype) {
+        TRAIN_LABEL(HTH_DT_I8, int8_t)
+        TRAIN_LABEL(HTH_DT_U8, uint8_t)
+        TRAIN_LABEL(HTH_DT_I16, int16_t)
+        TRAIN_LABEL(HTH_DT_U16, uint16_t)
+        TRAIN_LABEL(HTH_DT_I32, int32_t)
+        TRAIN_LABEL(HTH_DT_U32, uint32_t)
+        TRAIN_LABEL(HTH_DT_U64, uint64_t)
+        TRAIN_LABEL(HTH_DT_I64, int64_t)
+    default: // no integers: the model's loss refuses them
+        return 0;
+    }
+}
+
+// Integers that the loss does not know are widened as they are read.
+static bool data_widens(hth_dtype dt)
+{
+    return dt == HTH_DT_I8 || dt == HTH_DT_U8 || dt == HTH_DT_I16 || dt == HTH_DT_U16 ||
+           dt == HTH_DT_U32 || dt == HTH_DT_U64;
+}
+
+static hth_err data_label(const hth_train_data *d, int64_t label, int64_t sample)
+{
+    return label == HTH_TRAIN_IGNORED || (label >= 0 && label < d->classes)
+               ? HTH_OK
+               : hth_fail(HTH_EINVAL,
+                          "label %lld of sample %lld is out of range: the model has %lld classes",
+                          (long long)label, (long long)sample, (long long)d->classes);
+}
+
+static hth_err data_target_buffer(hth_train_data *d, int64_t batch)
+{
+    hth_dataset_tensor wide = *d->target_source;
+    if (data_widens(wide.t.dtype)) {
+        wide.t.bytes = wide.t.bytes / hth_dtype_bytes(wide.t.dtype) * sizeof(int64_t);
+        wide.t.dtype = HTH_DT_I64;
+    }
+    return data_buffer(&wide, d->set.n_samples, batch, &d->target);
+}
+
+// The targets of n samples; narrow ones are gathered at the buffer's end and widened from there.
+static hth_err data_gather_target(hth_train_data *d, const int64_t *rows, int64_t n)
+{
+    const hth_tensor *source = &d->target_source->t;
+    size_t size = hth_dtype_bytes(source->dtype), wide = hth_dtype_bytes(d->target.dtype);
+    size_t count = source->bytes / size / (size_t)d->set.n_samples * (size_t)n;
+    int64_t *out = d->target.data;
+    hth_tensor narrow = {.dtype = source->dtype,
+                         .data = (char *)d->target.data + count * (wide - size)};
+    HTH_TRY(hth_dataset_gather(&d->set, d->target_source, rows, n, narrow.data));
+    for (size_t i = 0; data_widens(source->dtype) && i < count; i++) {
+        out[i] = hth_train_data_label(&narrow, i);
+    }
+    for (size_t i = 0; d->classes > 0 && i < count; i++) {
+        int64_t sample = rows[i / (count / (size_t)n)];
+        HTH_TRY(data_label(d, hth_train_data_label(&d->target, i), sample));
+    }
+    return HTH_OK;
+}
+
+typedef struct data_file {
+    const hth_train_part *part;
+    hth_dataset *set;
+} data_file;
+
+static hth_err data_open(void *arg)
+{
+    const data_file *f = arg;
+    return f->part->fd >= 0 ? hth_dataset_open_fd(f->part->fd, f->part->path, f->set)
+                            : hth_dataset_open(f->part->path, f->set);
+}
+
+hth_err hth_train_data_open(const hth_train_part *part, const hth_model *m, hth_train_data *d)
+{
+    const hth_graph *g = m->source.graph;
+    hth_request_tensor named[HTH_TRAIN_MAX_INPUTS];
+    hth_tensor bound[HTH_TRAIN_MAX_INPUTS];
+    if (g->n_inputs > HTH_TRAIN_MAX_INPUTS) {
+        return hth_fail(HTH_ENOTSUP, "model '%s' has more than %d inputs", m->name,
+                        HTH_TRAIN_MAX_INPUTS);
+    }
+    d->site = part->site;
+    HTH_TRY(hth_site_beside(part->site, data_open, &(data_file){part, &d->set}));
+    HTH_TRY(data_part(d, part));
+    int64_t samples = d->set.n_samples;
+    int64_t batch = part->batch < d->n_samples ? part->batch : d->n_samples;
+    for (int i = 0; i < g->n_inputs; i++) {
+        const char *name = g->values[g->inputs[i]].name;
+        const hth_dataset_tensor *t = hth_dataset_find(&d->set, name);
+        if (t == NULL && g->n_inputs == 1) {
+            t = hth_dataset_find(&d->set, "x");
+        }
+        if (t == NULL) {
+            return hth_fail(HTH_EINVAL, "the dataset has no tensor '%s', which model '%s' reads",
+                            name, m->name);
+        }
+        d->source[i] = t;
+        d->n_inputs = i + 1;
+        HTH_TRY(data_buffer(t, samples, batch, &d->input[i]));
+        named[i] = (hth_request_tensor){.name = name, .t = d->input[i]};
+    }
+    HTH_TRY(hth_model_bind(m, named, d->n_inputs, bound));
+    HTH_TRY(data_target(d));
+    HTH_TRY(data_target_buffer(d, batch));
+    d->rows = hth_calloc((size_t)samples, sizeof *d->rows);
+    return d->rows != NULL ? HTH_OK : no_memory();
+}
+
+// data_labels looks at all labels, a piece of the file at a time.
+static hth_err data_labels(void *arg)
+{
+    hth_train_data *d = arg;
+    int64_t rows[DATA_LABEL_ROWS];
+    const hth_tensor *t = &d->target_source->t;
+    size_t row = t->bytes / (size_t)d->set.n_samples, per = row / hth_dtype_bytes(t->dtype);
+    hth_tensor piece = {.dtype = t->dtype, .data = hth_alloc(DATA_LABEL_ROWS * row + 1)};
+    hth_err err = piece.data != NULL ? HTH_OK : no_memory();
+    bool any = false;
+    for (int64_t at = 0, n; err == HTH_OK && at < d->set.n_samples; at += n) {
+        n = d->set.n_samples - at < DATA_LABEL_ROWS ? d->set.n_samples - at : DATA_LABEL_ROWS;
+        for (int64_t i = 0; i < n; i++) {
+            rows[i] = at + i;
+        }
+        err = hth_dataset_gather(&d->set, d->target_source, rows, n, piece.data);
+        for (size_t i = 0; err == HTH_OK && i < (size_t)n * per; i++) {
+            int64_t label = hth_train_data_label(&piece, i);
+            any = any || label != HTH_TRAIN_IGNORED;
+            err = data_label(d, label, at + (int64_t)(i / per));
+        }
+    }
+    hth_free(piece.data);
+    return err != HTH_OK || any || d->classes == 0
+               ? err
+               : hth_fail(HTH_EINVAL, "none of the %lld samples has a label: all are %d",
+                          (long long)d->set.n_samples, HTH_TRAIN_IGNORED);
+}
+
+// Labels out of range are told before anything runs.
+hth_err hth_train_data_check_labels(hth_train_data *d, int64_t classes)
+{
+    d->classes = classes;
+    return hth_site_beside(d->site, data_labels, d);
+}
+
+void hth_train_data_order(hth_train_data *d, bool shuffle, uint64_t seed, int64_t epoch)
+{
+    hth_dataset_order(d->n_samples, shuffle, seed, epoch, d->rows);
+    for (int64_t i = 0; d->used != NULL && i < d->n_samples; i++) {
+        d->rows[i] = d->used[d->rows[i]];
+    }
+}
+
+void hth_train_data_shape(hth_train_data *d, int64_t n)
+{
+    for (int i = 0; i < d->n_inputs; i++) {
+        d->input[i].shape.dim[0] = n;
+    }
+    d->target.shape.dim[0] = n;
+}
+
+typedef struct data_rows {
+    hth_train_data *d;
+    int64_t first, n;
+} data_rows;
+
+static hth_err data_gather(void *arg)
+{
+    const data_rows *r = arg;
+    hth_train_data *d = r->d;
+    for (int i = 0; i < d->n_inputs; i++) {
+        HTH_TRY(
+            hth_dataset_gather(&d->set, d->source[i], d->rows + r->first, r->n, d->input[i].data));
+    }
+    return data_gather_target(d, d->rows + r->first, r->n);
+}
+
+hth_err hth_train_data_batch(hth_train_data *d, int64_t first, int64_t batch)
+{
+    data_rows r = {d, first, d->n_samples - first < batch ? d->n_samples - first : batch};
+    HTH_TRY(hth_site_beside(d->site, data_gather, &r));
+    hth_train_data_shape(d, r.n);
+    return HTH_OK;
+}

@@ -1,0 +1,295 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/train/train_eval.h"
+
+#include "base/alloc.h"
+#include "runtime/host.h"
+
+#include <math.h>
+#include <string.h>
+
+struct hth_evaluator {
+    hth_models *ms;
+    const hth_train_spec *spec;
+    hth_trainer *trainer;
+    hth_request *r;
+    hth_train_data data;
+    hth_source source;        // of the forward graph; a program per batch shape
+    void *arena;              // of the trainer, as is its size
+    uint64_t budget, planned; // planned: what the programs were made for
+    int64_t batch, at;        // at: first sample of the next batch
+    hth_tensor *in;           // of the forward graph
+    float *result;            // its output
+    uint64_t result_bytes;    // .. that are counted for it
+    hth_put_tensor *slots;    // the trainer's, as they are now
+    double loss;              // sums over what was seen
+    int64_t counted, right;   // labels (or elements), and those that were predicted
+};
+
+static hth_err no_memory(void)
+{
+    return hth_fail(HTH_ENOMEM, "no memory to evaluate");
+}
+
+// The trainer's parameters and statistics become inputs behind the model's.
+static hth_err eval_bind(hth_evaluator *e)
+{
+    const hth_train_graph *g = hth_trainer_graph(e->trainer);
+    int n, at = e->data.n_inputs, k = 0;
+    HTH_TRY(hth_trainer_arena(e->trainer, &e->arena, &e->budget));
+    hth_free(e->slots);
+    e->slots = NULL;
+    HTH_TRY(hth_trainer_state(e->trainer, &e->slots, &n));
+    for (int s = 0; s < g->n_slots; s++) {
+        if (hth_slot_of_model(g->slots[s].kind)) {
+            e->in[at++] = (hth_tensor){.dtype = e->slots[k].dtype,
+                                       .shape = e->slots[k].shape,
+                                       .data = (void *)e->slots[k].data,
+                                       .bytes = e->slots[k].bytes};
+        }
+        k += g->slots[s].kind != HTH_SLOT_COPY;
+    }
+    return HTH_OK;
+}
+
+static hth_err eval_program(hth_evaluator *e, hth_program **out)
+{
+    for (int i = 0; i < e->data.n_inputs; i++) {
+        e->in[i] = e->data.input[i];
+    }
+    *out = hth_source_match(&e->source, e->in);
+    if (*out != NULL) {
+        (*out)->arena = e->arena;
+        return HTH_OK;
+    }
+    HTH_TRY(hth_program_compile(e->ms->site, &e->source, e->in, e->budget, true, e->r, out));
+    (*out)->arena = e->arena;
+    return (*out)->rest.graph == NULL
+               ? HTH_OK
+               : hth_fail(HTH_ENOTSUP, "the model's shapes depend on its values");
+}
+
+static void eval_forget(hth_evaluator *e)
+{
+    while (e->source.programs != NULL) {
+        hth_program_free(e->ms->site, e->source.programs);
+    }
+}
+
+static void eval_result_free(hth_evaluator *e)
+{
+    hth_host_give(e->ms->site, HTH_HOST_BATCHES, e->result_bytes);
+    hth_free(e->result);
+    e->result = NULL;
+    e->result_bytes = 0;
+}
+
+static hth_err eval_result_room(hth_evaluator *e)
+{
+    size_t most = 0;
+    for (const hth_program *p = e->source.programs; p != NULL; p = p->next) {
+        hth_tensor y = hth_program_output(p, 0);
+        most = y.bytes > most ? y.bytes : most;
+    }
+    eval_result_free(e);
+    HTH_TRY(hth_host_take(e->ms->site, HTH_HOST_BATCHES, most, "the outputs of an evaluation"));
+    e->result_bytes = most;
+    e->result = hth_alloc_aligned(most, HTH_DEVICE_ALIGN);
+    return e->result != NULL ? HTH_OK : no_memory();
+}
+
+static hth_err eval_programs(hth_evaluator *e)
+{
+    hth_program *p;
+    hth_train_data *d = &e->data;
+    hth_train_data_shape(d, e->batch);
+    HTH_TRY(eval_program(e, &p));
+    if (d->n_samples % e->batch == 0) {
+        return HTH_OK;
+    }
+    hth_train_data_shape(d, d->n_samples % e->batch);
+    return eval_program(e, &p);
+}
+
+// Programs for whole batches and the last one. Where the budget is short batches are smaller, if
+// samples do not depend on each other: else another batch would have another loss.
+static hth_err eval_prepare(hth_evaluator *e)
+{
+    const hth_train_data *d = &e->data;
+    e->planned = e->budget;
+    e->batch = e->spec->batch < d->n_samples ? e->spec->batch : d->n_samples;
+    hth_err err = eval_programs(e);
+    if (err == HTH_ETOOBIG && hth_trainer_whole(e->trainer)) {
+        return hth_err_prefix(err,
+                              "a batch of %lld samples, which depend on each other, is evaluated "
+                              "as a whole like it is trained",
+                              (long long)e->batch);
+    }
+    while (err == HTH_ETOOBIG && e->batch > 1) {
+        eval_forget(e);
+        e->batch /= 2;
+        err = eval_programs(e);
+    }
+    return err == HTH_OK ? eval_result_room(e) : err;
+}
+
+hth_err hth_evaluator_refit(hth_evaluator *e)
+{
+    HTH_TRY(eval_bind(e));
+    if (e->budget >= e->planned) {
+        return HTH_OK;
+    }
+    eval_forget(e);
+    e->at = 0;
+    hth_err err = eval_prepare(e);
+    if (err != HTH_OK) {
+        eval_forget(e);
+        e->planned = UINT64_MAX; // the next try makes them again, whatever there is then
+    }
+    return err;
+}
+
+static hth_err eval_open(hth_evaluator *e)
+{
+    const hth_train_graph *g = hth_trainer_graph(e->trainer);
+    if (e->spec->options.loss == HTH_LOSS_SOFTMAX_XENT) {
+        HTH_TRY(hth_train_data_check_labels(&e->data, hth_trainer_classes(e->trainer)));
+    }
+    hth_train_data_order(&e->data, false, 0, 0);
+    HTH_TRY(hth_train_forward(hth_trainer_model(e->trainer), g, &e->source.graph));
+    e->in = hth_calloc((size_t)e->source.graph->n_inputs + 1, sizeof *e->in);
+    HTH_TRY(e->in == NULL ? no_memory() : eval_bind(e));
+    return eval_prepare(e);
+}
+
+hth_err hth_evaluator_open(hth_models *ms, const hth_train_spec *spec, hth_trainer *t,
+                           hth_train_data *data, hth_request *r, hth_evaluator **out)
+{
+    *out = NULL;
+    hth_evaluator *e = hth_calloc(1, sizeof *e);
+    if (e == NULL) {
+        hth_train_data_close(data);
+        return no_memory();
+    }
+    *e = (hth_evaluator){.ms = ms,
+                         .spec = spec,
+                         .trainer = t,
+                         .r = r,
+                         .data = *data,
+                         .source = {.account = hth_trainer_account(t)}};
+    hth_err err = eval_open(e);
+    if (err != HTH_OK) {
+        hth_evaluator_close(e);
+        return hth_err_prefix(err, "held-out data");
+    }
+    *out = e;
+    return HTH_OK;
+}
+
+void hth_evaluator_close(hth_evaluator *e)
+{
+    if (e == NULL) {
+        return;
+    }
+    hth_source_fini(e->ms->site, &e->source);
+    hth_train_data_close(&e->data);
+    hth_free(e->in);
+    eval_result_free(e);
+    hth_free(e->slots);
+    hth_free(e);
+}
+
+// One row of logits, `stride` apart: log-sum-exp minus the label's.
+static void eval_label(hth_evaluator *e, const float *logit, int64_t classes, int64_t stride,
+                       int64_t label)
+{
+    int64_t best = 0;
+    double others = 0; // beside the largest one, which is 1
+    for (int64_t k = 1; k < classes; k++) {
+        best = logit[k * stride] > logit[best * stride] ? k : best;
+    }
+    for (int64_t k = 0; k < classes; k++) {
+        others += k != best ? exp((double)logit[k * stride] - (double)logit[best * stride]) : 0;
+    }
+    e->loss += log1p(others) + (double)logit[best * stride] - (double)logit[label * stride];
+    e->counted++;
+    e->right += best == label;
+}
+
+static void eval_xent(hth_evaluator *e, const hth_shape *s)
+{
+    int64_t classes = s->dim[1], inner = 1;
+    for (int i = 2; i < s->rank; i++) {
+        inner *= s->dim[i];
+    }
+    for (int64_t i = 0; i < s->dim[0] * inner; i++) {
+        int64_t label = hth_train_data_label(&e->data.target, (size_t)i);
+        if (label != HTH_TRAIN_IGNORED) {
+            eval_label(e, e->result + i / inner * classes * inner + i % inner, classes, inner,
+                       label);
+        }
+    }
+}
+
+static void eval_mse(hth_evaluator *e, const hth_shape *s)
+{
+    const float *want = e->data.target.data;
+    int64_t n = hth_shape_elements(s);
+    for (int64_t i = 0; i < n; i++) {
+        double d = (double)e->result[i] - (double)want[i];
+        e->loss += d * d;
+    }
+    e->counted += n;
+}
+
+static json_t *eval_result(const hth_evaluator *e)
+{
+    double n = (double)e->counted;
+    json_t *doc = json_object();
+    if (e->counted > 0 && isfinite(e->loss)) {
+        json_object_set_new(doc, "loss", json_real(e->loss / n));
+    }
+    if (e->counted > 0 && e->spec->options.loss == HTH_LOSS_SOFTMAX_XENT) {
+        json_object_set_new(doc, "accuracy", json_real((double)e->right / n));
+    }
+    return doc;
+}
+
+hth_err hth_evaluator_turn(hth_evaluator *e, bool *done, json_t **result)
+{
+    hth_program *p;
+    *done = false;
+    HTH_TRY(hth_evaluator_refit(e)); // slots may have moved since the last turn
+    if (e->at == 0) {
+        e->loss = 0;
+        e->counted = e->right = 0;
+    }
+    HTH_TRY(hth_train_data_batch(&e->data, e->at, e->batch));
+    HTH_TRY(eval_program(e, &p));
+    hth_tensor out = hth_program_output(p, 0);
+    out.data = e->result;
+    HTH_TRY(hth_program_run(e->ms->site, p, e->in, &out, &e->r->canceled));
+    if (e->spec->options.loss == HTH_LOSS_SOFTMAX_XENT) {
+        eval_xent(e, &out.shape);
+    } else {
+        eval_mse(e, &out.shape);
+    }
+    e->at += e->batch;
+    if (e->at >= e->data.n_samples) {
+        e->at = 0;
+        *done = true;
+        *result = eval_result(e);
+    }
+    return HTH_OK;
+}
+
+const json_t *hth_train_held_out(const json_t *list)
+{
+    const json_t *set = json_object_get(json_array_get(list, 0), "set"), *last = NULL;
+    json_t *v;
+    size_t i;
+    json_array_foreach(list, i, v)
+    {
+        last = json_equal(json_object_get(v, "set"), set) ? v : last;
+    }
+    return last;
+}

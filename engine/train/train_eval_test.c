@@ -1,0 +1,473 @@
+// SPDX-License-Identifier: Apache-2.0
+// Held-out data: what an evaluation says is what the published model's answers say, whatever the
+// batch; what is held out is not trained on; an interrupted job repeats its evaluations.
+#include "base/alloc.h"
+#include "engine/train/train_eval.h"
+#include "tests/rig/trainer_rig.h"
+
+// The element of `t` that may lie anywhere.
+static double element(const hth_tensor *t, int64_t i)
+{
+    float f;
+    int64_t n;
+    memcpy(&f, (const char *)t->data + 4 * i, sizeof f);
+    if (t->dtype == HTH_DT_F32) {
+        return (double)f;
+    }
+    memcpy(&n, (const char *)t->data + 8 * i, sizeof n);
+    return (double)n;
+}
+
+typedef struct score {
+    double loss, right; // sums ..
+    int64_t n;          // .. over so many labels or elements
+} score;
+
+// Adds the score of answers to the samples of `y` from `from` on.
+static void score_add(const training *t, const hth_tensor *z, const hth_tensor *y, int64_t from,
+                      score *s)
+{
+    int64_t inner = hth_shape_elements(&y->shape) / y->shape.dim[0], n = z->shape.dim[0] * inner;
+    for (int64_t i = 0; i < n; i++) {
+        double want = element(y, from * inner + i), exps = 0, best = -1e9, at = 0, own = 0;
+        if (t->y_classes == 0) {
+            s->loss += pow(element(z, i) - want, 2);
+            continue;
+        }
+        for (int64_t k = 0; k < t->y_classes; k++) {
+            double v = element(z, (i / inner * t->y_classes + k) * inner + i % inner);
+            exps += exp(v);
+            own = (double)k == want ? v : own;
+            at = v > best ? (double)k : at;
+            best = v > best ? v : best;
+        }
+        s->loss += log(exps) - own;
+        s->right += at == want;
+    }
+    s->n += n;
+}
+
+// What model "result" answers to all samples, `batch` in a request (0: all of them).
+static void serve(fixture *f, const training *t, const char *path, int64_t batch, double *loss,
+                  double *accuracy)
+{
+    hth_dataset d;
+    score s = {0, 0, 0};
+    assert_ok(hth_dataset_open(path, &d));
+    const hth_dataset_tensor *x = hth_dataset_find(&d, "x"), *y = hth_dataset_find(&d, "y");
+    int64_t all = x->t.shape.dim[0];
+    size_t one = x->t.bytes / (size_t)all;
+    for (int64_t at = 0; at<all; at += batch> 0 ? batch : all) {
+        hth_request_tensor in = {.t = x->t};
+        in.t.shape.dim[0] = batch > 0 && batch < all - at ? batch : all - at;
+        in.t.bytes = one * (size_t)in.t.shape.dim[0];
+        in.t.data = malloc(in.t.bytes);
+        memcpy(in.t.data, (const char *)x->t.data + (size_t)at * one, in.t.bytes);
+        call c = {.r = {.model = "result", .inputs = &in, .n_inputs = 1}};
+        assert_ok(call_run(f->engine, &c));
+        score_add(t, &c.out[0], &y->t, at, &s);
+        free(c.out[0].data);
+        free(in.t.data);
+    }
+    *loss = s.loss / (double)s.n;
+    *accuracy = s.right / (double)s.n;
+    hth_dataset_close(&d);
+}
+
+static void check_evaluation(const training *t, int batch, const char *budget)
+{
+    fixture f;
+    char data[200], more[400];
+    double want[STEPS], loss, accuracy;
+    hth_err err;
+    fixture_open(&f, "cpu:mem=256MiB,threads=2");
+    prepare(&f, t, data);
+    snprintf(more, sizeof more, "{\"eval\": \"%s\", \"epochs\": 2, \"batch\": %d%s}", data, batch,
+             budget);
+    json_t *doc = train(&f, arguments_of(t, data, more, want), &err);
+    if (doc == NULL) {
+        fail_msg("%s: %s", t->model, hth_err_detail());
+    }
+    serve(&f, t, data, 0, &loss, &accuracy);
+    const json_t *held = json_object_get(doc, "held_out"), *last = json_array_get(held, 1);
+    assert_int_equal(json_array_size(held), 2);
+    assert_int_equal(json_integer_value(json_object_get(last, "epoch")), 2);
+    assert_string_equal(json_string_value(json_object_get(last, "set")), "eval");
+    double got = json_number_value(json_object_get(last, "loss"));
+    if (fabs(got - loss) > 1e-5 * (1 + loss)) {
+        fail_msg("%s, batches of %d: %g, served %g", t->model, batch, got, loss);
+    }
+    assert_int_equal(json_object_get(last, "accuracy") != NULL, t->y_classes > 0);
+    if (t->y_classes > 0) {
+        got = json_number_value(json_object_get(last, "accuracy"));
+        assert_true(fabs(got - accuracy) < 0.01);
+    }
+    json_decref(doc);
+    fixture_close(&f);
+}
+
+static void evaluations_are_what_is_served(void **state)
+{
+    check_evaluation(&mlp, 4, "");
+    check_evaluation(&mlp_inference, 7, "");
+    check_evaluation(&encoder, 5, ", \"budget\": \"80%\"");
+    check_evaluation(&image_net, 24, "");
+    check_evaluation(&unet, 7, ", \"budget\": \"80%\"");
+    check_evaluation(&mobile, 7, "");
+}
+
+static const training joined = {"joined", {3, 12, 12}, 4, 0, {0}, 1, 4, 0};
+
+// Of samples that depend on each other the batches are evaluated that are trained on.
+static void joined_samples_are_evaluated_as_trained(void **state)
+{
+    static const char *const budget[] = {"", ", \"budget\": \"45%\""};
+    fixture f;
+    char data[200], more[400];
+    double want[STEPS], loss, accuracy, together;
+    hth_err err;
+    fixture_open(&f, "cpu:mem=256MiB,threads=2");
+    put(f.store, "joined", "tests/data/train/joined.onnx");
+    prepare(&f, &image_net, data);
+    for (int k = 0; k < 2; k++) {
+        snprintf(more, sizeof more, "{\"model\": \"joined\", \"eval\": \"%s\", \"batch\": 5%s}",
+                 data, budget[k]);
+        json_t *doc = train(&f, arguments_of(&image_net, data, more, want), &err);
+        if (doc == NULL) {
+            fail_msg("%s", hth_err_detail());
+        }
+        serve(&f, &image_net, data, 5, &loss, &accuracy);
+        serve(&f, &image_net, data, 0, &together, &accuracy);
+        const json_t *held = json_array_get(json_object_get(doc, "held_out"), 0);
+        assert_true(fabs(json_number_value(json_object_get(held, "loss")) - loss) < 1e-5);
+        assert_true(fabs(together - loss) > 1e-3); // of 24 samples at once it is another one
+        json_decref(doc);
+    }
+    fixture_close(&f);
+}
+
+// Evaluates data in batches of `batch`, in the memory that the rig's steps have.
+static hth_err evaluate(rig *r, const char *data, int64_t batch, double *loss)
+{
+    hth_train_spec spec = r->spec;
+    hth_train_part part = {data, batch, 0, 0, false, &r->site, -1};
+    hth_train_data d = {.n_inputs = 0};
+    hth_request q = {.query = "train"};
+    hth_evaluator *e;
+    hth_model *m;
+    bool done = false;
+    json_t *found = NULL;
+    spec.batch = batch;
+    assert_ok(hth_model_find(&r->models, "net", &m));
+    assert_ok(hth_train_data_open(&part, m, &d));
+    HTH_TRY(hth_evaluator_open(&r->models, &spec, r->t, &d, &q, &e));
+    while (!done) {
+        assert_ok(hth_evaluator_turn(e, &done, &found));
+    }
+    *loss = json_number_value(json_object_get(found, "loss"));
+    json_decref(found);
+    hth_evaluator_close(e);
+    return HTH_OK;
+}
+
+// In the memory of a step of one sample: more are evaluated in smaller batches, unless that would
+// be another model's loss.
+static void joined_samples_are_never_halved(void **state)
+{
+    fixture f;
+    char data[200];
+    double whole, halved;
+    fixture_open(&f, "cpu:mem=64MiB,threads=1");
+    prepare(&f, &image_net, data);
+    for (int k = 0; k < 2; k++) {
+        rig r;
+        rig_make(&r, k == 0 ? &image_net : &joined, 1, HTH_POLICY_HEARTH);
+        r.spec.budget = "50%";
+        rig_prepare(&r);
+        assert_int_equal(hth_trainer_whole(r.t), k == 1);
+        assert_ok(evaluate(&r, data, 2, &whole));
+        if (k == 0) {
+            assert_ok(evaluate(&r, data, 24, &halved));
+            assert_true(fabs(whole - halved) < 1e-5);
+        } else {
+            assert_err(evaluate(&r, data, 24, &halved), HTH_ETOOBIG,
+                       "held-out data: a batch of 24 samples, which depend on each other, is "
+                       "evaluated as a whole like it is trained: ");
+            assert_ok(evaluate(&r, data, 2, &halved)); // nothing is left behind
+            assert_true(whole == halved);
+        }
+        rig_close(&r);
+    }
+    fixture_close(&f);
+}
+
+// The evaluator of `data` in batches of `batch`, beside the rig's steps. HTH_ETOOBIG: has no room.
+static hth_err evaluator_open(rig *r, hth_train_spec *spec, const char *data, int64_t batch,
+                              hth_request *q, hth_evaluator **out)
+{
+    hth_train_part part = {data, batch, 0, 0, false, &r->site, -1};
+    hth_train_data d = {.n_inputs = 0};
+    hth_model *m;
+    *spec = r->spec;
+    spec->batch = batch;
+    assert_ok(hth_model_find(&r->models, "net", &m));
+    assert_ok(hth_train_data_open(&part, m, &d));
+    return hth_evaluator_open(&r->models, spec, r->t, &d, q, out);
+}
+
+// Evaluates; the loss. *turns: how many batches that took.
+static double evaluator_run(hth_evaluator *e, int *turns)
+{
+    json_t *found = NULL;
+    bool done = false;
+    for (*turns = 0; !done; ++*turns) {
+        assert_ok(hth_evaluator_turn(e, &done, &found));
+    }
+    double loss = json_number_value(json_object_get(found, "loss"));
+    json_decref(found);
+    return loss;
+}
+
+// A step gets another budget while an evaluation is half done: it begins anew in batches that fit,
+// and has the same loss; where none fits says so, and goes on when there is room again.
+static void evaluations_fit_another_budget(void **state)
+{
+    fixture f;
+    rig r;
+    char data[200];
+    hth_train_spec spec;
+    hth_request q = {.query = "train"};
+    hth_evaluator *e;
+    json_t *found = NULL;
+    int whole, smaller, again;
+    bool done;
+    fixture_open(&f, "cpu:mem=64MiB,threads=1");
+    prepare(&f, &image_net, data);
+    rig_make(&r, &image_net, 4, HTH_POLICY_HEARTH);
+    rig_prepare(&r);
+    assert_ok(evaluator_open(&r, &spec, data, 24, &q, &e));
+    double loss = evaluator_run(e, &whole);
+    assert_ok(hth_evaluator_turn(e, &done, &found)); // of another one, a part
+    assert_true(!done && found == NULL);
+    r.spec.budget = "50%";
+    assert_ok(hth_trainer_replan(r.t));
+    rig_prepare(&r);
+    assert_ok(hth_evaluator_refit(e));
+    double second = evaluator_run(e, &smaller);
+    print_message("# %d batches, then %d\n", whole, smaller);
+    assert_true(smaller > whole);
+    assert_true(fabs(second - loss) < 1e-5);
+    r.spec.budget = NULL; // what fits in less is kept
+    assert_ok(hth_trainer_replan(r.t));
+    rig_prepare(&r);
+    assert_ok(hth_evaluator_refit(e));
+    assert_true(evaluator_run(e, &again) == second && again == smaller);
+    hth_evaluator_close(e);
+    rig_close(&r);
+    fixture_close(&f);
+}
+
+// `job --budget` while a job with held-out data works: its evaluations go on, the last one is what
+// the published model's answers say, and a budget that is refused changes nothing.
+static void evaluations_go_on_under_another_budget(void **state)
+{
+    static const training *const all[] = {&unet, &image_net};
+    for (int i = 0; i < 2; i++) {
+        fixture f;
+        witness w;
+        char data[200], more[400];
+        double want[STEPS], loss, accuracy;
+        hth_err err;
+        fixture_open(&f, "cpu:mem=256MiB,threads=2");
+        prepare(&f, all[i], data);
+        snprintf(more, sizeof more, "{\"eval\": \"%s\", \"epochs\": 6, \"batch\": 12}", data);
+        json_t *q = arguments_of(all[i], data, more, want);
+        char *text = json_dumps(q, JSON_COMPACT);
+        train_three_steps(&f, &w, text); // of 12: an epoch and a half
+        assert_null(ask(&f, "job", "{\"job\": \"result\", \"budget\": \"4KiB\"}", &err));
+        assert_non_null(strstr(hth_err_detail(), "goes on under the budget that it had"));
+        json_t *row = ask(&f, "job", "{\"job\": \"result\", \"budget\": \"60%\"}", &err);
+        assert_ok(err);
+        witness_let_go();
+        assert_ok(call_wait(&w.c));
+        json_t *doc = json_loads(w.c.r.json, 0, NULL);
+        const json_t *held = json_object_get(doc, "held_out");
+        assert_int_equal(json_array_size(held), 6);
+        serve(&f, all[i], data, 0, &loss, &accuracy);
+        double got = json_number_value(json_object_get(json_array_get(held, 5), "loss"));
+        if (fabs(got - loss) > 1e-5 * (1 + loss)) {
+            fail_msg("%s: %g, served %g", all[i]->model, got, loss);
+        }
+        json_decref(row);
+        json_decref(q);
+        json_decref(doc);
+        free(text);
+        hth_free(w.c.r.json);
+        fixture_close(&f);
+    }
+}
+
+// A dataset of samples x = y = 0, 1, .. n - 1.
+static void count_to(const char *path, int64_t n)
+{
+    writer w = {NULL, NULL, 0};
+    float *v = malloc((size_t)n * 4);
+    for (int64_t i = 0; i < n; i++) {
+        v[i] = (float)i;
+    }
+    int64_t dim[2] = {n, 1};
+    writer_add(&w, "x", "F32", dim, 2, v, (size_t)n * 4);
+    writer_add(&w, "y", "F32", dim, 2, v, (size_t)n * 4);
+    writer_close(&w, path);
+    free(v);
+}
+
+// Counts the samples of one part in seen[]; returns a number that tells parts apart.
+static int count_part(const hth_model *m, const hth_train_part *part, int *seen)
+{
+    int sum = 0;
+    hth_train_data d = {.n_inputs = 0};
+    hth_err err = hth_train_data_open(part, m, &d);
+    if (err != HTH_OK) {
+        fail_msg("%s", hth_err_detail());
+    }
+    assert_int_equal(d.n_samples, part->held ? 7 : 30);
+    hth_train_data_order(&d, true, 9, 1);
+    for (int64_t at = 0; at < d.n_samples; at += 8) {
+        assert_int_equal(hth_train_data_batch(&d, at, 8), HTH_OK);
+        for (int64_t i = 0; i < d.input[0].shape.dim[0]; i++) {
+            int x = (int)((float *)d.input[0].data)[i];
+            assert_int_equal(x, (int)((float *)d.target.data)[i]);
+            seen[x]++;
+            sum += x * x;
+        }
+    }
+    hth_train_data_close(&d);
+    return sum;
+}
+
+// Both parts together are every sample once; a seed says which, other seeds others.
+static void parts_are_disjoint(void **state)
+{
+    char path[] = "/tmp/hearth-part-XXXXXX";
+    int before = -1, input = 0;
+    close(mkstemp(path));
+    count_to(path, 37);
+    hth_value value = {.name = "x", .dtype = HTH_DT_F32, .shape = {2, {-1, 1}}, .is_input = true};
+    hth_graph g = {.values = &value, .n_values = 1, .inputs = &input, .n_inputs = 1};
+    hth_model m = {.name = "m", .max_batch = -1, .source = {.graph = &g, .batched = true}};
+    hth_site site = {.device = NULL}; // nobody is served
+    for (uint64_t seed = 0; seed < 3; seed++) {
+        int seen[37] = {0};
+        hth_train_part part = {path, 8, 0.2, seed, false, &site, -1};
+        count_part(&m, &part, seen);
+        part.held = true;
+        int sum = count_part(&m, &part, seen);
+        for (int i = 0; i < 37; i++) {
+            assert_int_equal(seen[i], 1);
+        }
+        assert_int_not_equal(sum, before);
+        before = sum;
+    }
+    hth_train_data d = {.n_inputs = 0};
+    hth_train_part part = {path, 8, 0.99, 0, true, &site, -1};
+    assert_int_equal(hth_train_data_open(&part, &m, &d), HTH_EINVAL);
+    assert_non_null(strstr(hth_err_detail(), "none is left to train on"));
+    hth_train_data_close(&d);
+    unlink(path);
+}
+
+// Nothing of what is trained changes when something is evaluated; a job that is cut goes on with
+// the same evaluations.
+static void evaluations_are_repeated(void **state)
+{
+    static const char base[] = "\"no-shuffle\": false, \"seed\": 7, \"batch\": 5, \"epochs\": 4";
+    fixture f;
+    char data[200], more[500];
+    double want[STEPS];
+    hth_err err;
+    fixture_open(&f, "cpu:mem=256MiB,threads=2");
+    prepare(&f, &mobile, data);
+    snprintf(more, sizeof more, "{%s, \"eval\": \"%s\", \"save-as\": \"plain\"}", base, data);
+    json_t *plain = train(&f, arguments_of(&mobile, data, more, want), &err);
+    snprintf(more, sizeof more, "{%s}", base);
+    json_t *alone = train(&f, arguments_of(&mobile, data, more, want), &err);
+    same_losses(plain, alone, 20);
+    same_tensors(&f, "plain", "result");
+    snprintf(more, sizeof more, "{%s, \"eval\": \"%s\", \"hold-out\": 0.3, \"save-as\": \"whole\"}",
+             base, data);
+    json_t *whole = train(&f, arguments_of(&mobile, data, more, want), &err);
+    assert_int_equal(json_array_size(json_object_get(whole, "held_out")), 8);
+    snprintf(more, sizeof more,
+             "{%s, \"eval\": \"%s\", \"hold-out\": 0.3, \"checkpoint-every\": 3}", base, data);
+    train_and_leave(&f, arguments_of(&mobile, data, more, want), 10);
+    json_t *rest = train(&f, json_pack("{s:s}", "job", "result"), &err);
+    same_losses(whole, rest, 16); // batches of 17 samples
+    assert_true(json_equal(json_object_get(whole, "held_out"), json_object_get(rest, "held_out")));
+    json_t *job = ask(&f, "job", "{\"job\": \"result\"}", &err);
+    assert_int_equal(json_array_size(json_object_get(job, "held_out")), 8);
+    const json_t *shown = json_array_get(json_object_get(rest, "held_out"), 6);
+    assert_string_equal(json_string_value(json_object_get(shown, "set")), "hold-out");
+    assert_true(fabs(json_number_value(json_object_get(job, "accuracy")) -
+                     json_number_value(json_object_get(shown, "accuracy"))) < 1e-8);
+    expect(&f, &mobile, data, "{\"hold-out\": 1.5}", "hold-out is a number from 0 to 1");
+    expect(&f, &mobile, data, "{\"eval\": \"/nowhere\"}", "/nowhere");
+    json_decref(job);
+    json_decref(plain);
+    json_decref(alone);
+    json_decref(whole);
+    json_decref(rest);
+    fixture_close(&f);
+}
+
+// Every seventh allocation of a job that evaluates and makes checkpoints fails once: it ends with
+// an error, or does without, and the next one is as good as new.
+static void allocations_fail_cleanly(void **state)
+{
+    static const char more[] = "{\"hold-out\": 0.2, \"checkpoint-every\": 2, \"epochs\": 2}";
+    fixture f;
+    char data[200];
+    double want[STEPS];
+    hth_err err;
+    int failed = 0;
+    fixture_open(&f, "cpu:mem=256MiB,threads=2");
+    prepare(&f, &mlp, data);
+    json_t *whole = train(&f, arguments_of(&mlp, data, more, want), &err);
+    assert_non_null(whole);
+    for (uint64_t n = 1, last = hth_alloc_count(); n < last; n += 7) {
+        uint64_t before = hth_alloc_count();
+        json_t *q = arguments_of(&mlp, data, more, want);
+        hth_fault_alloc(n);
+        json_t *doc = train(&f, q, &err);
+        hth_fault_alloc(0);
+        last = n + 7 < hth_alloc_count() - before || doc == NULL ? UINT64_MAX : 0;
+        failed += doc == NULL;
+        assert_true(doc != NULL || err != HTH_OK);
+        if (doc != NULL) {
+            same_losses(whole, doc, 10);
+        }
+        json_decref(doc);
+        json_decref(ask(&f, "cancel", "{\"job\": \"result\"}", &err));
+    }
+    assert_true(failed > 10);
+    json_t *doc = train(&f, arguments_of(&mlp, data, more, want), &err);
+    same_losses(whole, doc, 10);
+    json_decref(doc);
+    json_decref(whole);
+    fixture_close(&f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(evaluations_are_what_is_served),
+        cmocka_unit_test(joined_samples_are_evaluated_as_trained),
+        cmocka_unit_test(joined_samples_are_never_halved),
+        cmocka_unit_test(evaluations_fit_another_budget),
+        cmocka_unit_test(evaluations_go_on_under_another_budget),
+        cmocka_unit_test(parts_are_disjoint),
+        cmocka_unit_test(evaluations_are_repeated),
+        cmocka_unit_test(allocations_fail_cleanly),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,398 @@
+// SPDX-License-Identifier: Apache-2.0
+// A training job: its way through the data step by step, and what is told about it.
+#include "engine/train/train_job.h"
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "server/net/auth.h"
+#include "runtime/catalog.h"
+#include "engine/serve/reload.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define JOB_TEXT (HTH_CHECKPOINT_NOTE + HTH_CHECKPOINT_JOB + 16) // what is said about a job
+
+static hth_err no_memory(void)
+{
+    return hth_fail(HTH_ENOMEM, "no memory to train");
+}
+
+json_t *hth_train_memory(const hth_program *p)
+{
+    return json_pack("{s:I, s:I, s:I, s:I, s:s, s:f, s:f}", "peak_bytes",
+                     (json_int_t)(p->plan->arena_bytes + p->plan->resident_bytes),
+                     "unconstrained_bytes", (json_int_t)p->peak_bytes, "budget_bytes",
+                     (json_int_t)p->budget, "host_bytes", (json_int_t)p->plan->host_bytes, "policy",
+                     p->plan->policy, "plan_ms", p->plan->plan_ms, "predicted_ms",
+                     p->plan->predicted_us / 1e3);
+}
+
+// The evaluations but those of an epoch that are not complete yet.
+static json_t *job_held_out(const hth_train_job *j)
+{
+    json_t *out = json_copy(j->held_out);
+    size_t n = json_array_size(out);
+    for (; n > 0 && j->evaluating < j->n_evaluators; n--) {
+        const json_t *step = json_object_get(json_array_get(out, n - 1), "step");
+        if (json_integer_value(step) != j->step) {
+            break;
+        }
+        json_array_remove(out, n - 1);
+    }
+    return out;
+}
+
+static hth_err job_save(hth_train_job *j)
+{
+    hth_checkpoint c = {j->args, j->step, j->steps, j->history, job_held_out(j)};
+    hth_err err = hth_checkpointer_save(j->writer, &j->spec, j->trainer, &c);
+    json_decref(c.held_out);
+    return err;
+}
+
+hth_err hth_train_job_save(hth_train_job *j)
+{
+    int64_t saved;
+    (void)hth_checkpointer_wait(j->writer, &saved); // another one is written now
+    HTH_TRY(job_save(j));
+    return hth_checkpointer_wait(j->writer, &saved);
+}
+
+// job_warn says something about the job to who waits for it and who listens; without paths, for
+// some of them are elsewhere.
+static void job_warn(const hth_train_job *j, const char *text)
+{
+    char cleared[JOB_TEXT];
+    hth_auth_public(text, cleared, sizeof cleared);
+    json_t *doc = json_pack("{s:s}", "warning", cleared);
+    char *line = json_dumps(doc, JSON_COMPACT);
+    json_decref(doc);
+    hth_log(WARN, SERVER, "train", "%s", text);
+    if (line != NULL && j->r->progress != NULL) {
+        j->r->progress(j->r, line, (uint64_t)j->step, (uint64_t)j->steps);
+    }
+    if (line != NULL && j->tell.fn != NULL) {
+        j->tell.fn(j->tell.ctx, line, 1, 1); // however soon after another one
+    }
+    free(line);
+}
+
+// job_wrote notes what became of a checkpoint. One that could not be written costs nothing but what
+// is computed again if the job ends now.
+static void job_wrote(hth_train_job *j, hth_err err)
+{
+    char name[HTH_CHECKPOINT_JOB], text[JOB_TEXT];
+    bool told = j->trouble[0] != 0;
+    if (err == HTH_OK) {
+        return;
+    }
+    snprintf(
+        j->trouble, sizeof j->trouble,
+        "its last checkpoint could not be written, the next one is tried when it is due: %.400s",
+        hth_err_detail());
+    snprintf(text, sizeof text, "job '%s': %s",
+             hth_checkpoint_job(j->args, name) == HTH_OK ? name : "", j->trouble);
+    if (!told) { // once, until one is written
+        job_warn(j, text);
+    }
+}
+
+static hth_err job_checkpoint(hth_train_job *j)
+{
+    int64_t saved;
+    if (j->spec.checkpoint == 0 || (j->at != 0 && j->step % j->spec.checkpoint != 0)) {
+        return HTH_OK;
+    }
+    job_wrote(j, hth_checkpointer_wait(j->writer, &saved)); // the one before
+    if (saved > j->saved) {
+        j->saved = saved;
+        j->trouble[0] = 0;
+    }
+    job_wrote(j, job_save(j));
+    return HTH_OK;
+}
+
+const char *hth_train_job_trouble(const hth_train_job *j)
+{
+    return j->trouble;
+}
+
+bool hth_train_job_stuck(const hth_train_job *j)
+{
+    return j->stuck;
+}
+
+void hth_train_job_for(hth_train_job *j, hth_request *r)
+{
+    j->r = r;
+}
+
+json_t *hth_train_job_state(const hth_train_job *j)
+{
+    return hth_checkpoint_doc(
+        &(hth_checkpoint){j->args, j->step, j->steps, j->history, j->held_out});
+}
+
+json_t *hth_train_job_times(const hth_train_job *j)
+{
+    double measured = hth_trainer_measured_us(j->trainer);
+    return json_pack("{s:f, s:o, s:i, s:b, s:f, s:f, s:I}", "predicted_ms",
+                     hth_trainer_predicted_us(j->trainer) / 1e3, "measured_ms",
+                     measured > 0 ? json_real(measured / 1e3) : json_null(), "replans",
+                     hth_trainer_swaps(j->trainer), "planning", hth_trainer_plans(j->trainer),
+                     "step_ms", j->step_ms, "stall_ms", hth_trainer_stall_ms(j->trainer),
+                     "memory_bytes", (json_int_t)hth_trainer_memory_bytes(j->trainer));
+}
+
+const json_t *hth_train_job_memory(const hth_train_job *j)
+{
+    return j->memory;
+}
+
+int64_t hth_train_job_saved(const hth_train_job *j)
+{
+    int64_t saved = -1;
+    if (j->writer != NULL) {
+        (void)hth_checkpointer_wait(j->writer, &saved); // what counts is the last whole one
+    }
+    return saved >= 0 ? saved : j->begun;
+}
+
+// What is left of a job that ends early.
+static const char *job_kept(const hth_train_job *j, char text[80])
+{
+    int64_t saved = hth_train_job_saved(j);
+    if (saved < 0) {
+        return "nothing is saved";
+    }
+    snprintf(text, 80, "the checkpoint of step %lld is kept", (long long)saved);
+    return text;
+}
+
+// The last update is not followed by a step that would tell.
+static hth_err job_finite(hth_train_job *j)
+{
+    char why[300], kept[80];
+    hth_err err = hth_trainer_finite(j->trainer);
+    if (err != HTH_EINVAL) {
+        return err;
+    }
+    snprintf(why, sizeof why, "%s", hth_err_detail());
+    return hth_fail(err, "behind step %lld %s: nothing is published, %s", (long long)j->step, why,
+                    job_kept(j, kept));
+}
+
+// job_publish stores the result. Where that fails the result is not lost: it becomes a checkpoint,
+// or where not even that can be written stays where it is (j->stuck) until somebody has made room.
+static hth_err job_publish(hth_train_job *j, const char *name, int *version)
+{
+    char why[300], text[JOB_TEXT];
+    hth_store_unreserve(j->room);
+    j->room = -1;
+    hth_err err = hth_trainer_publish(j->trainer, version);
+    if (err == HTH_OK) {
+        return HTH_OK;
+    }
+    snprintf(why, sizeof why, "%s", hth_err_detail());
+    if (hth_train_job_save(j) == HTH_OK) {
+        return hth_fail(
+            err,
+            "the result of job '%s' could not be saved: %s; its checkpoint of step %lld "
+            "is kept: `hearth train --resume %s` saves it",
+            name, why, (long long)j->step, name);
+    }
+    j->stuck = true;
+    snprintf(j->trouble, sizeof j->trouble,
+             "its result could not be saved, nor a checkpoint: %s; `hearth resume %s` tries again",
+             why, name);
+    snprintf(text, sizeof text, "job '%s': %s", name, j->trouble);
+    job_warn(j, text);
+    return HTH_OK;
+}
+
+static hth_err job_answer(hth_train_job *j, bool *done)
+{
+    int version;
+    char name[HTH_CHECKPOINT_JOB];
+    double ms_sum = 0;
+    size_t i;
+    json_t *v;
+    j->stuck = false;
+    HTH_TRY(hth_checkpoint_job(j->args, name));
+    HTH_TRY(job_finite(j));
+    HTH_TRY(job_publish(j, name, &version));
+    if (j->stuck) {
+        return HTH_OK;
+    }
+    *done = true;
+    hth_reload_settle(j->ms, name); // who waits for the job finds its result served
+    HTH_TRY(hth_train_job_saved(j) >= 0 ? hth_checkpoint_drop(j->ms->store, &j->spec) : HTH_OK);
+    json_array_foreach(j->history, i, v)
+    {
+        ms_sum += json_number_value(json_array_get(v, 1));
+    }
+    json_t *doc = json_copy(j->memory);
+    json_object_update_new(doc, json_pack("{s:s, s:i, s:I, s:f, s:O, s:O}", "saved_as", name,
+                                          "version", version, "steps", (json_int_t)j->step,
+                                          "mean_ms", ms_sum / (double)j->step, "history",
+                                          j->history, "held_out", j->held_out));
+    char *text = json_dumps(doc, JSON_COMPACT);
+    json_decref(doc);
+    j->r->json = text != NULL ? hth_strdup(text) : NULL;
+    free(text);
+    return j->r->json != NULL ? HTH_OK : no_memory();
+}
+
+static hth_err job_canceled(const hth_train_job *j)
+{
+    char kept[80];
+    return hth_fail(HTH_ECANCELED, "canceled behind step %lld: %s", (long long)j->step,
+                    job_kept(j, kept));
+}
+
+static double job_memory(const hth_train_job *j, const char *key)
+{
+    return json_number_value(json_object_get(j->memory, key));
+}
+
+static void job_tell(const hth_train_job *j)
+{
+    char text[400];
+    const json_t *held = hth_train_held_out(j->held_out), *v;
+    int n =
+        snprintf(text, sizeof text,
+                 "{\"step\":%lld,\"epoch\":%lld,\"loss\":%.9g,\"ms\":%.3f,\"stall_ms\":%.3f,"
+                 "\"peak_bytes\":%.0f,\"budget_bytes\":%.0f",
+                 (long long)j->step, (long long)((j->step - 1) / (j->steps / j->spec.epochs) + 1),
+                 j->loss, j->step_ms, hth_trainer_stall_ms(j->trainer), job_memory(j, "peak_bytes"),
+                 job_memory(j, "budget_bytes"));
+    if ((v = json_object_get(held, "loss")) != NULL) {
+        n += snprintf(text + n, sizeof text - (size_t)n, ",\"held_out_loss\":%.9g",
+                      json_number_value(v));
+    }
+    if ((v = json_object_get(held, "accuracy")) != NULL) {
+        n +=
+            snprintf(text + n, sizeof text - (size_t)n, ",\"accuracy\":%.9g", json_number_value(v));
+    }
+    snprintf(text + n, sizeof text - (size_t)n, "}");
+    if (j->r->progress != NULL) {
+        j->r->progress(j->r, text, (uint64_t)j->step, (uint64_t)j->steps);
+    }
+    if (j->tell.fn != NULL) {
+        j->tell.fn(j->tell.ctx, text, (uint64_t)j->step, (uint64_t)j->steps);
+    }
+}
+
+// Behind an epoch, and its evaluation.
+static hth_err job_epoch(hth_train_job *j, bool *done)
+{
+    return j->epoch == j->spec.epochs ? job_answer(j, done) : job_checkpoint(j);
+}
+
+static hth_err job_evaluate(hth_train_job *j, bool *done)
+{
+    json_t *found;
+    bool whole;
+    hth_err err = hth_evaluator_turn(j->evaluator[j->evaluating], &whole, &found);
+    if (err != HTH_OK) {
+        return err == HTH_ECANCELED ? job_canceled(j) : err;
+    }
+    if (!whole) {
+        return HTH_OK;
+    }
+    json_t *row = json_pack("{s:I, s:I, s:s}", "step", (json_int_t)j->step, "epoch",
+                            (json_int_t)j->epoch, "set", j->set[j->evaluating]);
+    json_object_update_new(row, found);
+    if (json_array_append_new(j->held_out, row) != 0) {
+        return no_memory();
+    }
+    job_tell(j);
+    return ++j->evaluating == j->n_evaluators ? job_epoch(j, done) : HTH_OK;
+}
+
+// The loss of the step behind j->step is not finite, or the step failed by its data or its update.
+// A checkpoint of that very state would lead to it again.
+static hth_err job_lost(hth_train_job *j, hth_err err, float loss)
+{
+    char kept[80], why[300];
+    snprintf(why, sizeof why, "%s", hth_err_detail());
+    if (j->writer != NULL && hth_train_job_saved(j) == j->step) {
+        HTH_TRY(hth_checkpointer_back(j->writer, &j->spec));
+    }
+    if (isfinite(loss)) {
+        return hth_fail(err, "step %lld: %s: training stops, %s", (long long)j->step + 1, why,
+                        job_kept(j, kept));
+    }
+    return hth_fail(HTH_EINVAL, "the loss of step %lld is %s: training stops, %s",
+                    (long long)j->step + 1, isnan(loss) ? "not a number" : "infinite",
+                    job_kept(j, kept));
+}
+
+// job_read reads the next batch. Where that fails what was made so far is as good as before.
+static hth_err job_read(hth_train_job *j)
+{
+    char kept[80], why[400];
+    hth_err err = hth_train_data_batch(&j->data, j->at, j->spec.batch);
+    if (err != HTH_OK) {
+        snprintf(why, sizeof why, "%s", hth_err_detail());
+        hth_fail(err, "step %lld: %s: training stops, %s", (long long)j->step + 1, why,
+                 job_kept(j, kept));
+    }
+    return err;
+}
+
+static hth_err job_step(hth_train_job *j, bool *done)
+{
+    hth_train_data *d = &j->data;
+    float loss = NAN;
+    if (j->at == 0) {
+        hth_train_data_order(d, j->spec.shuffle, j->spec.seed, j->epoch);
+    }
+    hth_trainer_rate(j->trainer,
+                     hth_train_rate(&j->spec, j->step, j->steps, j->steps / j->spec.epochs));
+    HTH_TRY(job_read(j));
+    HTH_TRY(hth_trainer_prepare(j->trainer, d->input, &d->target));
+    uint64_t start_ns = hth_now_ns();
+    hth_err err = hth_trainer_step(j->trainer, d->input, &d->target, &loss);
+    if (err != HTH_OK && err != HTH_EINVAL) {
+        return err == HTH_ECANCELED ? job_canceled(j) : err;
+    }
+    if (err != HTH_OK || !isfinite(loss)) {
+        return job_lost(j, err, loss);
+    }
+    if (j->writer != NULL) {
+        hth_checkpointer_proved(j->writer);
+    }
+    j->step_ms = (double)(hth_now_ns() - start_ns) / 1e6;
+    j->loss = (double)loss;
+    j->step++;
+    job_tell(j);
+    if (json_array_append_new(j->history, json_pack("[f, f]", j->loss, j->step_ms)) != 0) {
+        return no_memory();
+    }
+    j->at += j->spec.batch;
+    if (j->at < d->n_samples) {
+        return job_checkpoint(j);
+    }
+    j->at = 0;
+    j->epoch++;
+    j->evaluating = 0;
+    return j->n_evaluators == 0 ? job_epoch(j, done) : HTH_OK;
+}
+
+hth_err hth_train_job_turn(hth_train_job *j, bool *done)
+{
+    *done = false;
+    if (j->r->canceled) {
+        return job_canceled(j);
+    }
+    if (j->evaluating < j->n_evaluators) {
+        return job_evaluate(j, done);
+    }
+    // all steps may be made: its result could not be saved then
+    return j->step < j->steps ? job_step(j, done) : job_answer(j, done);
+}

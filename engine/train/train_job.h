@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// engine/train/train_job.h - the inside of a training job: train_open.c (what it is made of, and its
+// plans), train_job.c (its steps, and what is told of them).
+#ifndef HTH_ENGINE_TRAIN_TRAIN_JOB_H
+#define HTH_ENGINE_TRAIN_TRAIN_JOB_H
+
+#include "engine/train/checkpoint_write.h"
+#include "engine/train/train_eval.h"
+
+struct hth_train_job {
+    hth_models *ms;
+    hth_request *r;
+    json_t *args;                        // what spec points into
+    json_t *memory;                      // of a whole batch's step
+    char model[HTH_CHECKPOINT_JOB + 16]; // with its version
+    hth_train_spec spec;
+    hth_train_data data;
+    hth_trainer *trainer;
+    int64_t epoch, at, step, steps; // epoch and first sample of the next batch; steps in all
+    int64_t begun;                  // step of the checkpoint that it began with, -1: none
+    hth_checkpointer *writer;
+    int room; // kept for the result (hth_store_reserve), -1: nothing is
+    // why the last checkpoint could not be written, "": it could; or why the result cannot
+    char trouble[HTH_CHECKPOINT_NOTE];
+    int64_t saved;    // step of the last checkpoint that is known to be written, -1: none
+    bool stuck;       // all steps are made, and the result is nowhere but here
+    json_t *history;  // [[loss, ms], ..]
+    json_t *held_out; // [{"step", "epoch", "set", "loss", "accuracy"}, ..]
+    int n_evaluators, evaluating; // evaluating: which of them is at work, n_evaluators: none
+    hth_evaluator *evaluator[2];
+    const char *set[2]; // what they evaluate
+    hth_train_tell tell;
+    double loss, step_ms; // of the last step
+};
+
+#endif

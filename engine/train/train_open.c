@@ -1,0 +1,320 @@
+// SPDX-License-Identifier: Apache-2.0
+// A training job made ready: everything that can be wrong is found here, before its first step.
+#include "engine/train/train_job.h"
+
+#include "base/alloc.h"
+#include "base/size.h"
+#include "runtime/catalog.h"
+#include "runtime/precision.h"
+#include "engine/serve/reload.h"
+
+#include <stdio.h>
+#include <string.h>
+
+// Of the index's pages, in addition to the tensors.
+#define ROOM_INDEX ((uint64_t)64 << 10)
+
+static hth_err no_memory(void)
+{
+    return hth_fail(HTH_ENOMEM, "no memory to train");
+}
+
+// The version that is trained goes with the arguments: a job asked for by name stays with it, and
+// the checkpoint of another one is of another job.
+static hth_err job_pin(hth_train_job *j, hth_model **out)
+{
+    char name[HTH_CHECKPOINT_JOB];
+    int version, begun = (int)json_integer_value(json_object_get(j->args, "version"));
+    HTH_TRY(hth_checkpoint_job(j->args, name)); // the result's name
+    HTH_TRY(hth_catalog_parse(j->spec.model, name, &version));
+    if (begun > 0) {
+        snprintf(j->model, sizeof j->model, "%s:%d", name, begun);
+        j->spec.model = j->model;
+    }
+    hth_reload_settle(j->ms, name); // what is trained is the newest, served or not
+    HTH_TRY(hth_model_find(j->ms, j->spec.model, out));
+    return json_object_set_new(j->args, "version", json_integer((*out)->version)) == 0
+               ? HTH_OK
+               : no_memory();
+}
+
+// Data that are evaluated behind each epoch. They must be of the dtypes and shapes that are trained
+// on.
+static hth_err job_evaluator(hth_train_job *j, const hth_train_part *part, const hth_model *m,
+                             const char *set)
+{
+    hth_train_data d = {.n_inputs = 0};
+    hth_err err = hth_train_data_open(part, m, &d);
+    if (err == HTH_OK) {
+        hth_tensor a = d.target, b = j->data.target;
+        a.shape.dim[0] = b.shape.dim[0];
+        if (a.dtype != b.dtype || !hth_shape_equal(&a.shape, &b.shape)) {
+            err = hth_fail(HTH_EINVAL, "dataset %s: its targets are not like those of %s",
+                           part->path, j->spec.data.name);
+        }
+    }
+    if (err != HTH_OK) {
+        hth_train_data_close(&d);
+        return err;
+    }
+    HTH_TRY(
+        hth_evaluator_open(j->ms, &j->spec, j->trainer, &d, j->r, &j->evaluator[j->n_evaluators]));
+    j->set[j->n_evaluators++] = set;
+    return HTH_OK;
+}
+
+// The plans of both batch shapes.
+static hth_err job_plan(hth_train_job *j)
+{
+    hth_train_data *d = &j->data;
+    int64_t batch = j->spec.batch, rest = d->n_samples % batch;
+    hth_train_data_shape(d, batch < d->n_samples ? batch : d->n_samples);
+    HTH_TRY(hth_trainer_prepare(j->trainer, d->input, &d->target));
+    if (d->n_samples > batch && rest > 0) {
+        hth_train_data_shape(d, rest);
+        HTH_TRY(hth_trainer_prepare(j->trainer, d->input, &d->target));
+        hth_train_data_shape(d, batch);
+        HTH_TRY(hth_trainer_prepare(j->trainer, d->input, &d->target));
+    }
+    json_decref(j->memory);
+    j->memory = hth_trainer_memory(j->trainer);
+    return j->memory != NULL ? HTH_OK : no_memory();
+}
+
+hth_err hth_train_job_budget(hth_train_job *j, const char *budget)
+{
+    char detail[512];
+    json_t *before = json_incref(json_object_get(j->args, "budget"));
+    json_object_set_new(j->args, "budget", json_string(budget));
+    j->spec.budget = json_string_value(json_object_get(j->args, "budget"));
+    HTH_TRY(hth_trainer_replan(j->trainer));
+    hth_err err = job_plan(j);
+    for (int i = 0; i < j->n_evaluators && err == HTH_OK; i++) {
+        err = hth_evaluator_refit(j->evaluator[i]);
+        err = err == HTH_OK ? HTH_OK : hth_err_prefix(err, "held-out data");
+    }
+    if (err != HTH_OK) {
+        snprintf(detail, sizeof detail, "%s", hth_err_detail());
+        json_object_del(j->args, "budget");
+        if (before != NULL) {
+            json_object_set(j->args, "budget", before);
+        }
+        j->spec.budget = json_string_value(before);
+        bool back = hth_trainer_replan(j->trainer) == HTH_OK && job_plan(j) == HTH_OK;
+        hth_fail(err, back ? "%s; the job goes on under the budget that it had" : "%s", detail);
+    }
+    json_decref(before);
+    return err;
+}
+
+// job_room looks whether the store has room for the result, and for the checkpoints that there are
+// at a time, and keeps it for the result.
+static hth_err job_room(hth_train_job *j)
+{
+    uint64_t result, state, room;
+    char why[200];
+    hth_size need, with;
+    hth_trainer_bytes(j->trainer, &result, &state);
+    result += ROOM_INDEX;
+    uint64_t all = result + (j->spec.checkpoint > 0 ? 2 * state : 0); // the last one and the next
+    HTH_TRY(hth_store_room(j->ms->store, &room));
+    hth_err err = hth_store_reserve(j->ms->store, result, &j->room);
+    if (err == HTH_OK && all <= room) {
+        return HTH_OK;
+    }
+    snprintf(why, sizeof why, "%s", hth_err_detail());
+    hth_size_pair(all, room, &need, &with);
+    return err != HTH_OK
+               ? hth_fail(err, "there is no room for what this job makes: %s", why)
+               : hth_fail(HTH_EIO,
+                          "there is no room for what this job makes, and its checkpoints: %s are "
+                          "needed, the store's file system has %s left",
+                          need.text, with.text);
+}
+
+// Goes on where the last checkpoint was made, the order of its epoch included.
+static hth_err job_resume(hth_train_job *j)
+{
+    hth_checkpoint c = {j->args, 0, j->steps, j->history, j->held_out};
+    int64_t per_epoch = j->steps / j->spec.epochs;
+    c.step = -1;
+    HTH_TRY(hth_checkpoint_load(j->ms->store, &j->spec, j->trainer, &c));
+    if (c.step < 0 && j->r->deaths == 0) {
+        char name[HTH_CHECKPOINT_JOB];
+        HTH_TRY(hth_checkpoint_job(j->args, name));
+        return hth_fail(HTH_ENOENT,
+                        "job '%s' has no checkpoint to go on from; without --resume it begins anew",
+                        name);
+    }
+    j->begun = c.step;
+    j->step = c.step = c.step > 0 ? c.step : 0;
+    j->epoch = c.step / per_epoch;
+    j->at = c.step % per_epoch * j->spec.batch;
+    hth_train_data_order(&j->data, j->spec.shuffle, j->spec.seed, j->epoch);
+    const json_t *last = json_array_get(j->held_out, json_array_size(j->held_out) - 1);
+    bool told = json_integer_value(json_object_get(last, "step")) == j->step;
+    j->evaluating = j->step > 0 && j->at == 0 && !told ? 0 : j->n_evaluators;
+    return HTH_OK;
+}
+
+// A job that goes on takes its batches in as many parts as before, whatever would be chosen now,
+// and computes in the same precision, whatever is set for the model now.
+static void job_settle(hth_train_job *j)
+{
+    bool precise = json_object_get(j->args, "precision") != NULL;
+    char name[HTH_CHECKPOINT_JOB];
+    json_t *doc;
+    if (json_is_true(json_object_get(j->args, "resume")) &&
+        hth_checkpoint_job(j->args, name) == HTH_OK &&
+        hth_checkpoint_find(j->ms->store, name, &doc) == HTH_OK) {
+        json_t *parts = json_object_get(json_object_get(doc, "job"), "parts");
+        json_t *precision = json_object_get(json_object_get(doc, "job"), "precision");
+        json_object_set(j->args, "parts", parts); // nothing, where there is none
+        if (!precise) {
+            json_object_set_new(j->args, "precision",
+                                precision != NULL ? json_incref(precision) : json_string("fp32"));
+        }
+        json_decref(doc);
+    }
+}
+
+// Whose job it is goes with it: who may have how much of the device is asked by that name, also
+// when it goes on without who submitted it.
+static void job_own(hth_train_job *j)
+{
+    const char *tenant = j->r->tenant != NULL ? j->r->tenant : HTH_TENANT_OWN;
+    json_object_set_new(j->args, "tenant", json_string(tenant));
+}
+
+// job_file finds what a file with samples is opened by: the descriptor that came with the request,
+// or the path. A job that goes on without who submitted it may have neither.
+static hth_err job_file(const hth_train_job *j, const hth_train_file *f, hth_train_part *part)
+{
+    bool passed = f->passed >= 0 && f->passed < j->r->n_files;
+    part->path = passed ? f->name : f->path;
+    part->fd = passed ? j->r->files[f->passed] : -1;
+    return part->path != NULL
+               ? HTH_OK
+               : hth_fail(HTH_EDENIED,
+                          "'%s' was passed by a client that is gone; `hearth train --resume` with "
+                          "--data FILE (and --eval) goes on",
+                          f->name);
+}
+
+// A batch that the data do not fill was meant for other data.
+static hth_err job_batch(const hth_train_job *j)
+{
+    const hth_train_data *d = &j->data;
+    char held[80] = "";
+    if (j->spec.batch <= d->n_samples) {
+        return HTH_OK;
+    }
+    if (d->n_samples < d->set.n_samples) {
+        snprintf(held, sizeof held, " (%lld of %lld are held out)",
+                 (long long)(d->set.n_samples - d->n_samples), (long long)d->set.n_samples);
+    }
+    return hth_fail(HTH_EINVAL, "a batch of %lld is more than the %lld samples to train on%s",
+                    (long long)j->spec.batch, (long long)d->n_samples, held);
+}
+
+// Everything that can be known before a step runs: data, labels, gradients, the plans of both batch
+// shapes.
+static hth_err job_open(hth_train_job *j)
+{
+    hth_model *m;
+    hth_train_data *d = &j->data;
+    hth_train_spec *s = &j->spec;
+    job_settle(j);
+    job_own(j);
+    hth_precision_fill(j->ms->store, j->args);
+    HTH_TRY(hth_train_spec_read(j->args, false, s));
+    HTH_TRY(hth_checkpoint_result(s));
+    HTH_TRY(job_pin(j, &m));
+    hth_train_part part = {
+        .batch = s->batch, .share = s->hold_out, .seed = s->seed, .site = j->ms->site};
+    HTH_TRY(job_file(j, &s->data, &part));
+    HTH_TRY(hth_train_data_open(&part, m, d));
+    HTH_TRY(job_batch(j));
+    s->options.label_dtype = d->target.dtype;
+    HTH_TRY(hth_trainer_open(j->ms, s, j->r, &j->trainer));
+    hth_trainer_timeline(j->trainer, j->tell.timeline);
+    HTH_TRY(job_plan(j));
+    // What was chosen belongs to the job: its losses depend on it.
+    json_object_set(j->args, "parts", json_object_get(j->memory, "accumulate"));
+    if (s->options.loss == HTH_LOSS_SOFTMAX_XENT) {
+        HTH_TRY(hth_train_data_check_labels(d, hth_trainer_classes(j->trainer)));
+    }
+    j->steps = (d->n_samples + s->batch - 1) / s->batch * s->epochs;
+    part.held = true;
+    HTH_TRY(s->hold_out > 0 ? job_evaluator(j, &part, m, "hold-out") : HTH_OK);
+    if (s->eval.name != NULL) {
+        part = (hth_train_part){.batch = s->batch, .site = j->ms->site};
+        HTH_TRY(job_file(j, &s->eval, &part));
+        HTH_TRY(job_evaluator(j, &part, m, "eval"));
+    }
+    j->evaluating = j->n_evaluators;
+    HTH_TRY(job_room(j));
+    HTH_TRY(hth_checkpointer_open(j->ms->store, &j->writer));
+    return s->resume ? job_resume(j) : HTH_OK;
+}
+
+static hth_err job_make(hth_models *ms, hth_request *r, hth_train_tell tell, bool resume,
+                        hth_train_job **out)
+{
+    json_error_t je;
+    *out = NULL;
+    hth_train_job *j = hth_calloc(1, sizeof *j);
+    if (j == NULL) {
+        return no_memory();
+    }
+    *j = (hth_train_job){.ms = ms,
+                         .r = r,
+                         .history = json_array(),
+                         .held_out = json_array(),
+                         .begun = -1,
+                         .room = -1,
+                         .saved = -1,
+                         .tell = tell};
+    j->args = json_loads(r->arguments != NULL ? r->arguments : "", 0, &je);
+    if (resume) {
+        json_object_set_new(j->args, "resume", json_true());
+    }
+    hth_err err = json_is_object(j->args)
+                      ? job_open(j)
+                      : hth_fail(HTH_EINVAL, "the arguments of 'train' are no JSON object: %s",
+                                 hth_err_json(je.text));
+    if (err != HTH_OK) {
+        hth_train_job_free(j);
+        return err;
+    }
+    *out = j;
+    return HTH_OK;
+}
+
+// After a death of its process a job goes on from its checkpoint, or begins anew where it had made
+// none: what there is under its name may be of an older job then.
+hth_err hth_train_job_open(hth_models *ms, hth_request *r, hth_train_tell tell, hth_train_job **out)
+{
+    bool died = r->deaths > 0;
+    hth_err err = job_make(ms, r, tell, died, out);
+    return died && err == HTH_EINVAL ? job_make(ms, r, tell, false, out) : err;
+}
+
+void hth_train_job_free(hth_train_job *j)
+{
+    if (j == NULL) {
+        return;
+    }
+    for (int i = 0; i < j->n_evaluators; i++) {
+        hth_evaluator_close(j->evaluator[i]);
+    }
+    hth_checkpointer_close(j->writer);
+    hth_store_unreserve(j->room);
+    hth_trainer_close(j->trainer);
+    hth_train_data_close(&j->data);
+    json_decref(j->held_out);
+    json_decref(j->history);
+    json_decref(j->memory);
+    json_decref(j->args);
+    hth_free(j);
+}

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+// A job belongs to the tenant that asked for it: nobody else sees it or changes it, but who has the
+// role 'admin'. At work, paused, left behind in the store, and ended.
+#include "tests/rig/train_job.h"
+
+static void as(const char *tenant, bool admin)
+{
+    as_tenant = tenant;
+    as_admin = admin;
+}
+
+// How many jobs are listed, all of them of `tenant`.
+static size_t listed(fixture *f, const char *tenant)
+{
+    hth_err err;
+    json_t *rows = ask(f, "jobs", "{}", &err), *row;
+    size_t i, n = json_array_size(rows);
+    assert_ok(err);
+    json_array_foreach(rows, i, row)
+    {
+        assert_string_equal(json_string_value(json_object_get(row, "tenant")), tenant);
+    }
+    json_decref(rows);
+    return n;
+}
+
+static void allowed(fixture *f, const char *query, const char *arguments, const char *state)
+{
+    hth_err err;
+    json_t *row = ask(f, query, arguments, &err);
+    assert_ok(err);
+    assert_string_equal(json_string_value(json_object_get(row, "state")), state);
+    json_decref(row);
+}
+
+static void denied(fixture *f, const char *query, const char *arguments)
+{
+    hth_err err;
+    assert_null(ask(f, query, arguments, &err));
+    assert_err(err, HTH_EDENIED, "job 'result' belongs to another tenant");
+}
+
+static void nothing_for_others(fixture *f)
+{
+    hth_err err;
+    as("bob", false);
+    assert_int_equal(listed(f, "bob"), 0);
+    denied(f, "job", "{\"job\": \"result\"}");
+    denied(f, "job", "{\"job\": \"result\", \"budget\": \"50%\"}");
+    denied(f, "pause", "{\"job\": \"result\"}");
+    denied(f, "resume", "{\"job\": \"result\", \"budget\": \"50%\"}");
+    denied(f, "cancel", "{\"job\": \"result\"}");
+    denied(f, "train", "{\"job\": \"result\"}");
+    denied(f, "train", "{\"model\": \"mlp_sgd\", \"save-as\": \"result\"}");
+    json_t *bars = ask(f, "timeline", "{}", &err);
+    assert_true(json_is_null(json_object_get(bars, "job")));
+    assert_int_equal(json_array_size(json_object_get(bars, "bars")), 0);
+    json_decref(bars);
+    as("alice", false);
+    assert_int_equal(listed(f, "alice"), 1);
+}
+
+// The same in every state of a job.
+static void test_states(void **state)
+{
+    fixture f;
+    witness w;
+    char data[200];
+    double want[STEPS];
+    hth_err err;
+    fixture_open(&f, "cpu:mem=256MiB,threads=2");
+    prepare(&f, &mlp, data);
+    json_t *q = arguments_of(&mlp, data, "{\"checkpoint-every\": 1, \"epochs\": 9}", want);
+    char *text = json_dumps(q, JSON_COMPACT);
+    json_decref(q);
+    as("alice", false);
+    train_three_steps(&f, &w, text);
+    nothing_for_others(&f); // at work
+    allowed(&f, "job", "{\"job\": \"result\", \"budget\": \"90%\"}", "running");
+    allowed(&f, "pause", "{\"job\": \"result\"}", "paused");
+    nothing_for_others(&f);
+    as("carol", true);
+    assert_int_equal(listed(&f, "alice"), 1);
+    allowed(&f, "job", "{\"job\": \"result\"}", "paused");
+    witness_let_go(); // it is paused: no step is made
+    hth_engine_close(f.engine);
+    assert_true(w.c.finished);
+    hth_engine_config config = {.device = "cpu:mem=256MiB,threads=2", .resume = true};
+    assert_ok(hth_engine_open(&config, f.store, &f.engine));
+    nothing_for_others(&f); // in the store
+    allowed(&f, "cancel", "{\"job\": \"result\"}", "canceled");
+    as("bob", false);
+    assert_int_equal(listed(&f, "bob"), 0); // ended
+    assert_null(ask(&f, "job", "{\"job\": \"result\"}", &err));
+    assert_err(err, HTH_EDENIED, "belongs to another tenant");
+    json_decref(train(&f, arguments_of(&mlp, data, "{}", want), &err)); // the name is free again
+    assert_ok(err);
+    assert_int_equal(listed(&f, "bob"), 1);
+    as("alice", false);
+    assert_int_equal(listed(&f, "alice"), 1); // hers has another number
+    as(NULL, false);
+    hth_free(w.c.r.json);
+    free(text);
+    fixture_close(&f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_states)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

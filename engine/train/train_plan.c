@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+// A training step on one synthetic batch, planned, or planned for every budget; for this device or,
+// from a profile, for another one; and the profile of this device.
+#include "engine/train/train.h"
+
+#include "base/alloc.h"
+#include "convsel/profile.h"
+#include "planner/plan_curve.h"
+#include "runtime/paced.h"
+
+hth_err hth_train_elsewhere(hth_models *ms, const hth_train_spec *spec, hth_request *r,
+                            hth_err (*visit)(void *ctx, const hth_program *p), void *ctx)
+{
+    hth_model *model = NULL;
+    hth_graph *graph = NULL;
+    hth_profile *profile = NULL;
+    hth_program *p = NULL;
+    hth_train_graph step = {.graph = NULL};
+    uint64_t budget = 0;
+    int n = 0;
+    HTH_TRY(hth_model_find(ms, spec->model, &model));
+    n = model->source.graph->n_inputs;
+    hth_tensor *inputs = hth_calloc((size_t)n + 1, sizeof *inputs);
+    hth_err err = inputs == NULL ? hth_fail(HTH_ENOMEM, "no memory for a synthetic batch")
+                                 : hth_model_synthetic(model, spec->batch, false, inputs);
+    err = err == HTH_OK ? hth_profile_from_json(spec->profile, &profile) : err;
+    err = err == HTH_OK ? hth_model_graph(ms->store, &model->manifest, &graph) : err;
+    if (err == HTH_OK) {
+        hth_paced paced;
+        hth_paced_begin(&paced, ms->site, r);
+        err = hth_train_build(graph, inputs, &spec->options, hth_ref_eval, NULL, &step);
+        hth_paced_end(&paced);
+    }
+    if (err == HTH_OK) {
+        hth_step_spec s = {.train = &step,
+                           .budget = spec->budget,
+                           .budget_bytes = &budget,
+                           .options = spec->plan,
+                           .profile = profile,
+                           .plan_only = true};
+        err = hth_program_compile_step(ms->site, &s, false, r, &p);
+    }
+    err = err == HTH_OK ? visit(ctx, p) : err;
+    hth_program_free(ms->site, p);
+    hth_train_graph_fini(&step);
+    hth_graph_free(graph);
+    hth_profile_close(profile);
+    for (int i = 0; inputs != NULL && i < n; i++) {
+        hth_free(inputs[i].data);
+    }
+    hth_free(inputs);
+    return err;
+}
+
+// The costs of a program's nodes, as measured here.
+static hth_err plan_profile(const hth_site *site, const hth_program *p, json_t **out)
+{
+    hth_profile *profile;
+    const hth_link link = {site->link_bytes_per_s, site->link_back_bytes_per_s,
+                           site->link_latency_us, site->copy_interference};
+    const hth_device_props *props = &site->device->props;
+    HTH_TRY(hth_profile_new(props->fingerprint, props->budget_bytes, &link, &profile));
+    hth_err err = HTH_OK;
+    for (int i = 0; err == HTH_OK && i < p->graph->n_nodes; i++) {
+        hth_choice list[HTH_MAX_CHOICES];
+        int n;
+        err = hth_convsel_measure(site->device, p->graph, &p->graph->nodes[i], &p->heat,
+                                  site->timings, list, HTH_MAX_CHOICES, &n);
+        err =
+            err == HTH_OK ? hth_profile_add(profile, p->graph, &p->graph->nodes[i], list, n) : err;
+    }
+    if (err == HTH_OK && (*out = hth_profile_json(profile)) == NULL) {
+        err = hth_fail(HTH_ENOMEM, "no memory for a profile");
+    }
+    hth_profile_close(profile);
+    return err;
+}
+
+typedef struct plan_of {
+    const hth_site *site;
+    json_t **profile; // NULL: not wanted
+    hth_err (*report)(void *ctx, const hth_problem *p, const hth_plan *plan);
+    void *ctx;
+} plan_of;
+
+static hth_err plan_visit(void *ctx, const hth_program *p)
+{
+    const plan_of *x = ctx;
+    if (x->profile != NULL) {
+        HTH_TRY(plan_profile(x->site, p, x->profile));
+    }
+    return x->report(x->ctx, &p->problem, p->plan);
+}
+
+hth_err hth_train_plan(hth_models *ms, const hth_train_spec *spec, hth_request *r,
+                       hth_err (*report)(void *ctx, const hth_problem *p, const hth_plan *plan),
+                       void *ctx, json_t **profile)
+{
+    plan_of x = {ms->site, spec->write_profile ? profile : NULL, report, ctx};
+    *profile = NULL;
+    if (spec->profile != NULL && spec->write_profile) {
+        return hth_fail(HTH_EINVAL, "a profile is read or written, not both: what is written is "
+                                    "measured on this device");
+    }
+    return hth_train_visit(ms, spec, r, plan_visit, &x);
+}
+
+typedef struct curve_of {
+    const hth_plan_options *options;
+    hth_curve curve;
+} curve_of;
+
+static hth_err curve_visit(void *ctx, const hth_program *p)
+{
+    curve_of *x = ctx;
+    return hth_plan_curve(&p->problem, x->options, &x->curve);
+}
+
+// For this device: in parts, too.
+static hth_err curve_here(hth_models *ms, const hth_train_spec *spec, hth_request *r,
+                          hth_curve *out)
+{
+    hth_model *model;
+    HTH_TRY(hth_model_find(ms, spec->model, &model));
+    int n = model->source.graph->n_inputs;
+    hth_tensor *inputs = hth_calloc((size_t)n + 1, sizeof *inputs);
+    hth_err err = inputs == NULL ? hth_fail(HTH_ENOMEM, "no memory for a synthetic batch")
+                                 : hth_model_synthetic(model, spec->batch, false, inputs);
+    err = err == HTH_OK ? hth_trainer_curve(ms, spec, r, inputs, out) : err;
+    for (int i = 0; inputs != NULL && i < n; i++) {
+        hth_free(inputs[i].data);
+    }
+    hth_free(inputs);
+    return err;
+}
+
+hth_err hth_train_curve(hth_models *ms, const hth_train_spec *spec, hth_request *r, json_t **out)
+{
+    curve_of x = {.options = &spec->plan};
+    if (spec->profile != NULL && spec->accumulate != 1) {
+        return hth_fail(HTH_ENOTSUP, "batches are not taken in parts on the device of a profile");
+    }
+    HTH_TRY(spec->profile != NULL ? hth_train_elsewhere(ms, spec, r, curve_visit, &x)
+                                  : curve_here(ms, spec, r, &x.curve));
+    const hth_curve *curve = &x.curve;
+    *out = json_array();
+    for (int i = 0; i < curve->n; i++) {
+        const hth_curve_point *p = &curve->point[i];
+        json_array_append_new(
+            *out, json_pack("{s:f, s:i, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f}", "share",
+                            (double)p->budget_bytes / (double)curve->peak_bytes, "accumulate",
+                            p->parts, "budget_bytes", (json_int_t)p->budget_bytes, "device_bytes",
+                            (json_int_t)p->device_bytes, "host_bytes", (json_int_t)p->host_bytes,
+                            "time_ms", p->time_us / 1e3, "slowdown",
+                            p->time_us / curve->point[curve->n - 1].time_us, "lower_bound_ms",
+                            p->lower_bound_us / 1e3, "link_in_ms", p->h2d_us / 1e3, "link_out_ms",
+                            p->d2h_us / 1e3));
+    }
+    return HTH_OK;
+}

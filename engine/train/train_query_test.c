@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+// Jobs that are paused, resumed and given other budgets while they work: between two steps, with
+// the losses of a job that was left alone.
+#include "tests/rig/train_job.h"
+
+static const char common[] = "\"no-shuffle\": false, \"seed\": 7, \"batch\": 5, \"epochs\": 3, "
+                             "\"schedule\": \"cosine\"";
+
+typedef struct job_test {
+    fixture f;
+    witness w;
+    json_t *whole; // of a job that was left alone
+    char data[200], *text;
+} job_test;
+
+// A job behind its third step of 15 or more, and the summary of one like it.
+static void begin(job_test *t, const training *model, const char *more)
+{
+    char all[300];
+    double want[STEPS];
+    hth_err err;
+    fixture_open(&t->f, "cpu:mem=256MiB,threads=2");
+    prepare(&t->f, model, t->data);
+    snprintf(all, sizeof all, "{%s%s, \"save-as\": \"whole\"}", common, more);
+    t->whole = train(&t->f, arguments_of(model, t->data, all, want), &err);
+    assert_non_null(t->whole);
+    snprintf(all, sizeof all, "{%s%s}", common, more);
+    json_t *q = arguments_of(model, t->data, all, want);
+    t->text = json_dumps(q, JSON_COMPACT);
+    json_decref(q);
+    train_three_steps(&t->f, &t->w, t->text);
+}
+
+static void end(job_test *t)
+{
+    witness_let_go(); // the witness is on its caller's stack
+    json_decref(t->whole);
+    free(t->text);
+    hth_free(t->w.c.r.json);
+    fixture_close(&t->f);
+}
+
+static void expect_state(fixture *f, const char *query, const char *arguments, const char *word)
+{
+    hth_err err;
+    json_t *row = ask(f, query, arguments, &err);
+    if (row == NULL) {
+        fail_msg("%s %s: %s", query, arguments, hth_err_detail());
+    }
+    assert_string_equal(json_string_value(json_object_get(row, "state")), word);
+    assert_int_equal(json_integer_value(json_object_get(row, "step")), 3);
+    json_decref(row);
+}
+
+static void expect_refusal(fixture *f, const char *query, const char *arguments, const char *words)
+{
+    hth_err err;
+    assert_null(ask(f, query, arguments, &err));
+    if (strstr(hth_err_detail(), words) == NULL) {
+        fail_msg("%s %s: '%s' is not in: %s", query, arguments, words, hth_err_detail());
+    }
+}
+
+static json_t *wait_for_summary(witness *w)
+{
+    witness_let_go();
+    assert_ok(call_wait(&w->c));
+    return json_loads(w->c.r.json, 0, NULL);
+}
+
+static void paused_jobs_repeat_the_losses(void **state)
+{
+    static const training *const all[] = {&mobile, &encoder};
+    static const char *const more[] = {"", ", \"hold-out\": 0.4, \"checkpoint-every\": 2"};
+    for (int i = 0; i < 2; i++) {
+        job_test t;
+        begin(&t, all[i], more[i]);
+        expect_state(&t.f, "pause", "{\"job\": \"result\"}", "paused");
+        expect_refusal(&t.f, "pause", "{\"job\": \"result\"}", "is paused");
+        expect_refusal(&t.f, "pause", "{\"job\": \"nobody\"}", "there is no job 'nobody'");
+        expect_refusal(&t.f, "pause", "{\"job\": \"whole\"}", "has ended already");
+        expect_refusal(&t.f, "resume", "{\"job\": \"whole\"}", "has ended already");
+        expect_refusal(&t.f, "job", "{\"job\": \"result\", \"budget\": \"50%\"}", "does not run");
+        expect_state(&t.f, "job", "{\"job\": \"result\"}", "paused");
+        expect_refusal(&t.f, "train", t.text, "job 'result' is paused already");
+        expect_state(&t.f, "resume", "{\"job\": \"result\"}", "waiting");
+        json_t *doc = wait_for_summary(&t.w);
+        same_losses(t.whole, doc, json_array_size(json_object_get(t.whole, "history")));
+        assert_true(
+            json_equal(json_object_get(t.whole, "held_out"), json_object_get(doc, "held_out")));
+        same_tensors(&t.f, "whole", "result");
+        json_decref(doc);
+        end(&t);
+    }
+}
+
+// Other jobs have their turn meanwhile; the next engine leaves a paused job alone until it is asked
+// for, and under another budget that holds what its steps took it has the same bits.
+static void paused_jobs_stay_paused(void **state)
+{
+    job_test t;
+    hth_err err;
+    hth_manifest m;
+    double want[STEPS];
+    begin(&t, &mobile, "");
+    expect_state(&t.f, "pause", "{\"job\": \"result\"}", "paused");
+    json_decref(train(&t.f, arguments_of(&mobile, t.data, "{\"save-as\": \"other\"}", want), &err));
+    assert_ok(err);
+    hth_engine_close(t.f.engine);
+    assert_true(t.w.c.finished);
+    assert_int_equal(t.w.c.r.err, HTH_ECANCELED);
+    hth_engine_config config = {.device = "cpu:mem=256MiB,threads=2", .resume = true};
+    assert_ok(hth_engine_open(&config, t.f.store, &t.f.engine));
+    for (int i = 0; i < 5; i++) {
+        expect_state(&t.f, "job", "{\"job\": \"result\"}", "paused");
+        usleep(10000);
+    }
+    json_decref(ask(&t.f, "resume", "{\"job\": \"result\", \"budget\": \"4MiB\"}", &err));
+    assert_ok(err);
+    while (hth_store_get(t.f.store, "result", 0, &m) == HTH_ENOENT) {
+        usleep(10000);
+    }
+    hth_manifest_fini(&m);
+    same_tensors(&t.f, "whole", "result");
+    end(&t);
+}
+
+// Who waits for a paused job may leave: it stays, and can be canceled.
+static void paused_jobs_outlive_their_client(void **state)
+{
+    job_test t;
+    hth_err err;
+    begin(&t, &mlp, "");
+    expect_state(&t.f, "pause", "{\"job\": \"result\"}", "paused");
+    t.w.c.r.canceled = 1;
+    call_wait(&t.w.c);
+    assert_non_null(strstr(t.w.c.r.detail, "stays paused"));
+    expect_state(&t.f, "job", "{\"job\": \"result\"}", "paused");
+    expect_state(&t.f, "cancel", "{\"job\": \"result\"}", "canceled");
+    json_t *row = ask(&t.f, "job", "{\"job\": \"result\"}", &err);
+    assert_string_equal(json_string_value(json_object_get(row, "state")), "canceled");
+    json_decref(row);
+    end(&t);
+}
+
+static void budgets_change_between_steps(void **state)
+{
+    static const training *const all[] = {&unet, &image_net};
+    for (int i = 0; i < 2; i++) {
+        job_test t;
+        hth_err err;
+        begin(&t, all[i], ", \"hold-out\": 0.2, \"epochs\": 12"); // not over before it is asked
+        json_int_t peak = json_integer_value(json_object_get(t.whole, "peak_bytes"));
+        expect_refusal(&t.f, "job", "{\"job\": \"result\", \"budget\": \"much\"}", "much");
+        expect_refusal(&t.f, "resume", "{\"job\": \"result\"}", "is running");
+        expect_refusal(&t.f, "train", t.text, "job 'result' is running already");
+        expect_refusal(&t.f, "job", "{\"job\": \"result\", \"budget\": \"4KiB\"}",
+                       "goes on under the budget that it had");
+        json_decref(ask(&t.f, "job", "{\"job\": \"result\", \"budget\": \"75%\"}", &err));
+        assert_ok(err);
+        json_t *doc = wait_for_summary(&t.w);
+        const json_t *a = json_object_get(t.whole, "history"), *b = json_object_get(doc, "history");
+        assert_int_equal(json_array_size(a), json_array_size(b));
+        for (size_t k = 0; k < 15; k++) {
+            double x = json_number_value(json_array_get(json_array_get(a, k), 0)),
+                   y = json_number_value(json_array_get(json_array_get(b, k), 0));
+            if (k < 3 ? x != y : fabs(x - y) > 1e-3 * fabs(x) + 1e-5) {
+                fail_msg("%s: loss %zu is %g, under another budget %g", all[i]->model, k, x, y);
+            }
+        }
+        assert_true(json_integer_value(json_object_get(doc, "budget_bytes")) <=
+                    peak * 3 / 4 + 4096);
+        assert_true(json_integer_value(json_object_get(doc, "peak_bytes")) < peak);
+        json_decref(doc);
+        end(&t);
+    }
+}
+
+// What the page draws: no more losses than it has room for, and the streams of a step.
+static void losses_are_thinned_and_steps_measured(void **state)
+{
+    job_test t;
+    hth_err err;
+    begin(&t, &mlp, "");
+    json_t *whole = wait_for_summary(&t.w), *a = json_object_get(whole, "history");
+    json_t *doc = ask(&t.f, "job", "{\"job\": \"result\", \"points\": 4}", &err);
+    assert_ok(err);
+    json_t *b = json_object_get(doc, "history");
+    size_t n = json_array_size(a), every = (n + 3) / 4;
+    assert_int_equal(json_integer_value(json_object_get(doc, "every")), every);
+    assert_true(json_array_size(b) <= 5);
+    for (size_t i = 0; i < json_array_size(b); i++) {
+        size_t step = i * every < n ? i * every : n - 1;
+        assert_true(fabs(json_number_value(json_array_get(json_array_get(b, i), 0)) -
+                         json_number_value(json_array_get(json_array_get(a, step), 0))) < 1e-6);
+    }
+    json_decref(doc);
+    json_decref(whole);
+    doc = ask(&t.f, "timeline", "{}", &err);
+    assert_ok(err);
+    assert_string_equal(json_string_value(json_object_get(doc, "job")), "result");
+    json_int_t step = json_integer_value(json_object_get(doc, "step"));
+    assert_true(step >= 3 && step <= (json_int_t)n);
+    assert_true(json_array_size(json_object_get(doc, "bars")) > 5);
+    json_decref(doc);
+    end(&t);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(paused_jobs_repeat_the_losses),
+        cmocka_unit_test(paused_jobs_stay_paused),
+        cmocka_unit_test(paused_jobs_outlive_their_client),
+        cmocka_unit_test(budgets_change_between_steps),
+        cmocka_unit_test(losses_are_thinned_and_steps_measured),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a training job is asked to do: a JSON object of its options, read and checked.
+#include "engine/train/train.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#define TRAIN_PLAN_MS 1000 // a job runs long enough to be planned well
+
+static const char *spec_text(const json_t *args, const char *key)
+{
+    return json_string_value(json_object_get(args, key));
+}
+
+static hth_err spec_number(const json_t *args, const char *key, double dflt, double least,
+                           double most, double *out)
+{
+    const json_t *v = json_object_get(args, key);
+    *out = v == NULL ? dflt : json_number_value(v);
+    return v == NULL || (json_is_number(v) && *out >= least && *out <= most)
+               ? HTH_OK
+               : hth_fail(HTH_EINVAL, "%s is a number from %.10g to %.10g", key, least, most);
+}
+
+static hth_err spec_choice(const json_t *args, const char *key, const char *dflt,
+                           const char *const *names, int n, int *out)
+{
+    const char *v = spec_text(args, key);
+    char all[200] = "";
+    v = v != NULL ? v : dflt;
+    for (int i = 0; i < n; i++) {
+        if (v != NULL && strcmp(v, names[i]) == 0) {
+            *out = i;
+            return HTH_OK;
+        }
+        snprintf(all + strlen(all), sizeof all - strlen(all), "%s%s", i ? ", " : "", names[i]);
+    }
+    return v == NULL ? hth_fail(HTH_EINVAL, "%s is missing: one of %s", key, all)
+                     : hth_fail(HTH_EINVAL, "%s '%.40s' is none of %s", key, v, all);
+}
+
+// At 1 Adam would divide by 0.
+static hth_err spec_beta(const json_t *args, const char *key, double dflt, double *out)
+{
+    HTH_TRY(spec_number(args, key, dflt, 0, 1, out));
+    return *out < 1 ? HTH_OK : hth_fail(HTH_EINVAL, "%s is a number from 0 to less than 1", key);
+}
+
+// A setting of another optimizer is a mistake that would show in the losses only.
+static hth_err spec_fitting(const json_t *args, const char *optimizer)
+{
+    static const struct {
+        const char *key, *of;
+    } settings[] = {{"momentum", "momentum"},
+                    {"nesterov", "momentum"},
+                    {"beta1", "adam and adamw"},
+                    {"beta2", "adam and adamw"},
+                    {"eps", "adam and adamw"}};
+    for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
+        const json_t *v = json_object_get(args, settings[i].key);
+        if (v != NULL && !json_is_false(v) && strstr(settings[i].of, optimizer) == NULL) {
+            return hth_fail(HTH_EINVAL, "%s is a setting of the optimizer %s, not of %s",
+                            settings[i].key, settings[i].of, optimizer);
+        }
+    }
+    return HTH_OK;
+}
+
+static hth_err spec_optimizer(const json_t *args, hth_train_spec *s)
+{
+    static const char *const names[] = {"sgd", "momentum", "adam", "adamw"};
+    int which;
+    HTH_TRY(spec_choice(args, "optimizer", "sgd", names, 4, &which));
+    s->options.optimizer = (hth_train_optimizer)which;
+    HTH_TRY(spec_number(args, "lr", 1e-3, 0, 1e6, &s->lr));
+    HTH_TRY(spec_number(args, "momentum", 0.9, 0, 1, &s->momentum));
+    HTH_TRY(spec_beta(args, "beta1", 0.9, &s->beta1));
+    HTH_TRY(spec_beta(args, "beta2", 0.999, &s->beta2));
+    HTH_TRY(spec_number(args, "eps", 1e-8, 0, 1, &s->eps));
+    HTH_TRY(spec_fitting(args, names[which]));
+    double decay = s->options.optimizer == HTH_OPTIMIZER_ADAMW ? 0.01 : 0, clip;
+    HTH_TRY(spec_number(args, "weight-decay", decay, 0, 1e6, &s->weight_decay));
+    HTH_TRY(spec_number(args, "clip", 0, 0, 1e9, &clip));
+    s->options.clip_norm = (float)clip;
+    s->options.nesterov = json_is_true(json_object_get(args, "nesterov"));
+    return HTH_OK;
+}
+
+static hth_err spec_freeze(const json_t *args, hth_train_spec *s)
+{
+    const json_t *v, *list = json_object_get(args, "freeze");
+    size_t i;
+    if (json_array_size(list) > HTH_TRAIN_MAX_FREEZE) {
+        return hth_fail(HTH_EINVAL, "more than %d patterns of frozen parameters",
+                        HTH_TRAIN_MAX_FREEZE);
+    }
+    json_array_foreach(list, i, v)
+    {
+        s->freeze[s->options.n_freeze++] = json_string_value(v) ? json_string_value(v) : "";
+    }
+    s->options.freeze = s->freeze;
+    return HTH_OK;
+}
+
+// "constant", "step:EPOCHS:GAMMA", "cosine", "linear".
+static hth_err spec_schedule(const json_t *args, hth_train_spec *s)
+{
+    const char *text = spec_text(args, "schedule");
+    double warmup;
+    long long every = 0;
+    HTH_TRY(spec_number(args, "warmup", 0, 0, 1e9, &warmup));
+    s->warmup = (int64_t)warmup;
+    if (text == NULL || strcmp(text, "constant") == 0) {
+        s->schedule = HTH_RATE_CONSTANT;
+    } else if (strcmp(text, "cosine") == 0) {
+        s->schedule = HTH_RATE_COSINE;
+    } else if (strcmp(text, "linear") == 0) {
+        s->schedule = HTH_RATE_LINEAR;
+    } else if (sscanf(text, "step:%lld:%lf", &every, &s->gamma) == 2 && every > 0 && s->gamma > 0) {
+        s->schedule = HTH_RATE_STEP;
+        s->every = every;
+    } else {
+        return hth_fail(HTH_EINVAL,
+                        "schedule '%.40s' is none of constant, step:EPOCHS:GAMMA, cosine, linear",
+                        text);
+    }
+    return HTH_OK;
+}
+
+double hth_train_rate(const hth_train_spec *s, int64_t step, int64_t steps, int64_t per_epoch)
+{
+    double lr = s->lr, share = steps > 0 ? (double)step / (double)steps : 0;
+    if (s->schedule == HTH_RATE_STEP) {
+        lr *= pow(s->gamma, (double)(step / per_epoch / s->every));
+    } else if (s->schedule == HTH_RATE_COSINE) {
+        lr *= (1 + cos(acos(-1) * share)) / 2;
+    } else if (s->schedule == HTH_RATE_LINEAR) {
+        lr *= 1 - share;
+    }
+    return step < s->warmup ? lr * (double)(step + 1) / (double)s->warmup : lr;
+}
+
+// "auto", a number, or a number as text. What an earlier start of the job chose ("parts") stays.
+static hth_err spec_accumulate(const json_t *args, hth_train_spec *s)
+{
+    const json_t *v = json_object_get(args, "accumulate");
+    const char *text = json_string_value(v);
+    char *end;
+    json_int_t begun = json_integer_value(json_object_get(args, "parts"));
+    s->accumulate = v == NULL ? 1 : json_integer_value(v);
+    if (text != NULL && strcmp(text, "auto") != 0) {
+        s->accumulate = strtoll(text, &end, 10);
+        s->accumulate = *end == 0 ? s->accumulate : -1;
+    }
+    bool is_auto = text != NULL && strcmp(text, "auto") == 0;
+    if (!is_auto && (s->accumulate < 1 || s->accumulate > 1 << 20)) {
+        return hth_fail(HTH_EINVAL, "accumulate is 'auto' or a number from 1 to %d", 1 << 20);
+    }
+    s->accumulate = is_auto ? begun : s->accumulate;
+    return HTH_OK;
+}
+
+static hth_err spec_file(const json_t *args, const char *key, hth_train_file *out)
+{
+    const json_t *v = json_object_get(args, key), *which = json_object_get(v, "descriptor");
+    *out = (hth_train_file){.passed = -1};
+    if (json_is_object(v)) {
+        out->name = spec_text(v, "file");
+        out->path = spec_text(v, "path");
+        out->passed = json_is_integer(which) ? (int)json_integer_value(which) : -1;
+    } else {
+        out->name = out->path = json_string_value(v);
+    }
+    return v == NULL || json_is_null(v) || out->name != NULL
+               ? HTH_OK
+               : hth_fail(HTH_EINVAL, "'%s' is no file", key);
+}
+
+hth_err hth_train_spec_read(const json_t *args, bool bench, hth_train_spec *s)
+{
+    static const char *const losses[] = {"softmax-xent", "mse"}, *const switches[] = {"off", "on"};
+    const char *text = spec_text(args, "precision");
+    double batch, epochs, seed, limit, checkpoint;
+    int loss, replan;
+    *s = (hth_train_spec){.model = spec_text(args, "model"),
+                          .save_as = spec_text(args, "save-as"),
+                          .spill = spec_text(args, "spill"),
+                          .trace = json_is_true(json_object_get(args, "trace")),
+                          .profile = json_object_get(args, "profile"),
+                          .write_profile = json_is_true(json_object_get(args, "write-profile")),
+                          .budget = spec_text(args, "budget"),
+                          .shuffle = !json_is_true(json_object_get(args, "no-shuffle"))};
+    if (s->model == NULL) {
+        return hth_fail(HTH_EINVAL, "which model? the argument 'model' is missing");
+    }
+    HTH_TRY(spec_file(args, "data", &s->data));
+    HTH_TRY(spec_file(args, "eval", &s->eval));
+    if (s->data.name == NULL && !bench) {
+        return hth_fail(HTH_EINVAL,
+                        "which data? --data FILE.safetensors (the argument 'data') is missing");
+    }
+    HTH_TRY(spec_choice(args, "loss", bench ? "softmax-xent" : NULL, losses, 2, &loss));
+    s->options.loss = (hth_train_loss)loss;
+    HTH_TRY(hth_precision_find(text != NULL ? text : hth_precision_name(HTH_PRECISION_FP32),
+                               &s->options.precision));
+    HTH_TRY(spec_optimizer(args, s));
+    HTH_TRY(spec_schedule(args, s));
+    HTH_TRY(spec_freeze(args, s));
+    if (bench && spec_text(args, "optimizer") == NULL) {
+        s->options.optimizer = HTH_OPTIMIZER_MOMENTUM;
+    }
+    HTH_TRY(spec_number(args, "batch", bench ? 1 : 32, 1, 1 << 20, &batch));
+    HTH_TRY(spec_accumulate(args, s));
+    HTH_TRY(spec_choice(args, "replan", bench ? "off" : "on", switches, 2, &replan));
+    s->replan = replan == 1;
+    HTH_TRY(spec_number(args, "epochs", 1, 1, 1e9, &epochs));
+    HTH_TRY(spec_number(args, "seed", 0, 0, 4294967295.0, &seed));
+    HTH_TRY(spec_number(args, "plan-ms", bench ? 0 : TRAIN_PLAN_MS, 0, 600000, &limit));
+    HTH_TRY(spec_number(args, "checkpoint-every", 0, 0, 1e9, &checkpoint));
+    HTH_TRY(spec_number(args, "hold-out", 0, 0, 1, &s->hold_out));
+    s->checkpoint = (int64_t)checkpoint;
+    s->resume = json_is_true(json_object_get(args, "resume"));
+    s->batch = (int64_t)batch;
+    s->epochs = (int64_t)epochs;
+    s->seed = (uint64_t)seed;
+    s->plan = (hth_plan_options){.seed = s->seed, .limit_ms = limit};
+    const char *policy = spec_text(args, "policy");
+    return policy != NULL ? hth_policy_find(policy, &s->plan.policy) : HTH_OK;
+}

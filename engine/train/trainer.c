@@ -1,0 +1,351 @@
+// SPDX-License-Identifier: Apache-2.0
+// A trainer owns what lives from step to step: the slots (parameters, optimizer state, running
+// statistics), their memory, and what each batch shape was compiled to.
+#include "engine/train/trainer.h"
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "runtime/catalog.h"
+#include "runtime/paced.h"
+#include "runtime/tenants/quota.h"
+
+#include <math.h>
+#include <stdio.h>
+
+static hth_err no_memory(void)
+{
+    return hth_fail(HTH_ENOMEM, "no memory to train");
+}
+
+static hth_err trainer_make(hth_trainer *t, const hth_tensor *inputs, const hth_tensor *target,
+                            hth_trainer_shape *s)
+{
+    return t->parts > 0 ? hth_trainer_shape_make(t, inputs, target, s)
+                        : hth_trainer_choose(t, inputs, target, s);
+}
+
+// The first shape: what it is planned for is the job's budget from then on.
+static hth_err trainer_first(hth_trainer *t, const hth_tensor *inputs, const hth_tensor *target,
+                             hth_trainer_shape *s)
+{
+    HTH_TRY(hth_trainer_admit(t, inputs));
+    hth_err err = trainer_make(t, inputs, target, s);
+    if (err == HTH_ETOOBIG && hth_trainer_admit_more(t)) {
+        err = trainer_make(t, inputs, target, s);
+    }
+    err = err == HTH_ETOOBIG ? hth_trainer_never(t, inputs) : err;
+    return hth_quota_job(t->ms->site, &t->share, err);
+}
+
+// The device has the bytes that the first shape was planned for, but not in one piece: once more,
+// for the largest piece there is.
+static hth_err trainer_smaller(hth_trainer *t, const hth_tensor *inputs, const hth_tensor *target)
+{
+    char why[HTH_TRAINER_WHY];
+    hth_pool_ledger ledger;
+    snprintf(why, sizeof why, "%s", hth_err_detail());
+    hth_pool_ledger_get(t->ms->site->pool, &ledger);
+    hth_trainer_shape_free(t, &t->shapes[0]);
+    t->n_shapes = 0;
+    t->current = -1;
+    t->budget_bytes = ledger.largest_free_bytes;
+    hth_err err = trainer_make(t, inputs, target, &t->shapes[0]);
+    if (err != HTH_OK) {
+        return err == HTH_ETOOBIG ? hth_fail(HTH_ENODEVMEM, "%s", why) : err;
+    }
+    t->current = t->n_shapes++;
+    return hth_trainer_enter(t, &hth_trainer_current(t)->apply);
+}
+
+hth_err hth_trainer_prepare(hth_trainer *t, const hth_tensor *inputs, const hth_tensor *target)
+{
+    for (int k = 0; k < t->n_shapes; k++) {
+        bool same = true;
+        for (int i = 0; i < t->model->n_inputs; i++) {
+            same = same && hth_shape_equal(&t->shapes[k].inputs[i].shape, &inputs[i].shape);
+        }
+        if (same) {
+            t->current = k;
+            return HTH_OK;
+        }
+    }
+    if (t->n_shapes == HTH_TRAINER_SHAPES) {
+        hth_trainer_shape_free(t, &t->shapes[--t->n_shapes]);
+        t->current = -1;
+    }
+    hth_trainer_shape *s = &t->shapes[t->n_shapes];
+    HTH_TRY(t->n_shapes == 0 ? trainer_first(t, inputs, target, s)
+                             : hth_trainer_shape_make(t, inputs, target, s));
+    t->current = t->n_shapes++;
+    hth_err err = hth_trainer_enter(t, &hth_trainer_current(t)->apply);
+    if (err == HTH_ENODEVMEM && t->n_shapes == 1 && t->spec->budget == NULL) {
+        err = trainer_smaller(t, inputs, target);
+    }
+    if (err == HTH_OK) {
+        hth_trainer_share(t);
+    }
+    return err;
+}
+
+hth_err hth_trainer_replan(hth_trainer *t)
+{
+    hth_watch_stop(t);
+    HTH_TRY(hth_slots_leave(&t->slots));
+    while (t->n_shapes > 0) {
+        hth_trainer_shape_free(t, &t->shapes[--t->n_shapes]);
+    }
+    hth_pool_free(t->ms->site->pool, t->memory);
+    hth_free(t->kept);
+    t->memory = NULL;
+    t->kept = NULL;
+    t->memory_bytes = t->budget_bytes = 0;
+    t->current = -1;
+    hth_trainer_share(t);
+    return HTH_OK;
+}
+
+static void trainer_hyper(hth_trainer *t, int64_t parts)
+{
+    const hth_train_spec *s = t->spec;
+    bool adam =
+        s->options.optimizer == HTH_OPTIMIZER_ADAM || s->options.optimizer == HTH_OPTIMIZER_ADAMW;
+    double n = (double)(t->counter + 1);
+    t->hyper[HTH_HYPER_LR] = (float)t->lr;
+    t->hyper[HTH_HYPER_BETA1] = (float)(adam ? s->beta1 : s->momentum);
+    t->hyper[HTH_HYPER_BETA2] = (float)s->beta2;
+    t->hyper[HTH_HYPER_EPS] = (float)s->eps;
+    t->hyper[HTH_HYPER_DECAY] = (float)s->weight_decay;
+    t->hyper[HTH_HYPER_GRAD_SCALE] = (float)(1.0 / (double)parts);
+    t->hyper[HTH_HYPER_CORRECT1] = (float)(1 - pow((float)s->beta1, n));
+    t->hyper[HTH_HYPER_CORRECT2] = (float)(1 - pow((float)s->beta2, n));
+}
+
+// Runs what is ready, for the timeline too when it gets this step.
+static hth_err trainer_run(hth_trainer *t, hth_trainer_phase *s)
+{
+    hth_program *p = s->program;
+    uint64_t from_ns = hth_now_ns();
+    if (t->measured) {
+        hth_run_measure(p->run, true);
+    }
+    hth_err err = hth_program_run(t->ms->site, p, s->in, s->out,
+                                  t->progress != NULL ? &t->progress->canceled : NULL);
+    if (t->measured && err == HTH_OK) {
+        hth_timeline_add(t->timeline, &p->problem, p->plan, hth_run_times(p->run), from_ns);
+    }
+    if (t->measured) { // the watch may need all steps
+        hth_run_measure(p->run, hth_watch_measures(t, p));
+    }
+    return err;
+}
+
+// Runs part `part` of a batch. Each part draws other random numbers.
+static hth_err trainer_part(hth_trainer *t, hth_trainer_phase *s, int64_t part,
+                            const hth_tensor *inputs, const hth_tensor *target, float *loss)
+{
+    HTH_TRY(hth_trainer_enter(t, s));
+    hth_tensor *to = &s->in[s->graph.target];
+    for (int i = 0; i < s->graph.n_data; i++) {
+        s->in[i].data = (char *)inputs[i].data + (size_t)part * s->in[i].bytes;
+    }
+    to->data = (char *)target->data + (size_t)part * to->bytes;
+    t->step_input = (t->spec->seed << 32) + t->counter + (uint64_t)part * 0x9E3779B97F4A7C15u;
+    *loss = 0;
+    s->out[0].data = loss;
+    uint64_t from_ns = hth_now_ns();
+    HTH_TRY(trainer_run(t, s));
+    uint64_t took_ns = hth_now_ns() - from_ns - t->ms->site->beside_ns;
+    bool watched = s == &t->shapes[0].add || t->shapes[0].parts == 1;
+    t->part_ns = watched ? took_ns : t->part_ns;
+    t->run_ns += took_ns;
+    t->stall_ns += hth_run_stall_ns(s->program->run);
+    for (int i = 0; i < t->slots.n; i++) {
+        if (s->graph.slots[i].output >= 0) {
+            hth_slots_changed(&t->slots, i);
+        }
+    }
+    return HTH_OK;
+}
+
+hth_err hth_trainer_step(hth_trainer *t, const hth_tensor *inputs, const hth_tensor *target,
+                         float *loss)
+{
+    hth_trainer_shape *s = hth_trainer_current(t);
+    double sum = 0;
+    hth_err err = HTH_OK;
+    trainer_hyper(t, s->parts);
+    hth_slots_unview(&t->slots);
+    t->stall_ns = t->run_ns = 0;
+    t->measured = hth_timeline_begin(t->timeline, hth_now_ns());
+    for (int64_t i = 0; i < s->parts && err == HTH_OK; i++) {
+        err = trainer_part(t, i + 1 < s->parts ? &s->add : &s->apply, i, inputs, target, loss);
+        sum += *loss;
+    }
+    *loss = s->parts > 1 ? (float)(sum / (double)s->parts) : *loss;
+    HTH_TRY(err);
+    t->counter++;
+    if (t->measured) {
+        hth_timeline_end(t->timeline, t->counter, hth_now_ns());
+    }
+    return s == &t->shapes[0] ? hth_watch_step(t, (double)t->run_ns / 1e3, (double)t->part_ns / 1e3)
+                              : HTH_OK;
+}
+
+double hth_trainer_stall_ms(const hth_trainer *t)
+{
+    return (double)t->stall_ns / 1e6;
+}
+
+uint64_t hth_trainer_memory_bytes(const hth_trainer *t)
+{
+    return t->memory_bytes;
+}
+
+void hth_trainer_timeline(hth_trainer *t, hth_timeline *timeline)
+{
+    t->timeline = timeline;
+}
+
+void hth_trainer_rate(hth_trainer *t, double lr)
+{
+    t->lr = lr;
+}
+
+const hth_program *hth_trainer_program(const hth_trainer *t)
+{
+    return t->current >= 0 ? hth_trainer_current(t)->apply.program : NULL;
+}
+
+const hth_train_graph *hth_trainer_graph(const hth_trainer *t)
+{
+    return &hth_trainer_current(t)->apply.graph;
+}
+
+const hth_graph *hth_trainer_model(const hth_trainer *t)
+{
+    return t->model;
+}
+
+const hth_account *hth_trainer_account(const hth_trainer *t)
+{
+    return &t->account;
+}
+
+bool hth_trainer_whole(const hth_trainer *t)
+{
+    return t->whole;
+}
+
+int64_t hth_trainer_classes(const hth_trainer *t)
+{
+    const hth_graph *g = hth_trainer_current(t)->apply.graph.graph;
+    for (int i = 0; i < g->n_nodes; i++) {
+        if (g->nodes[i].op == HTH_OP_SOFTMAX_XENT) {
+            return g->values[g->nodes[i].inputs[0]].shape.dim[1];
+        }
+    }
+    return 0;
+}
+
+hth_err hth_trainer_target(hth_trainer *t, const hth_tensor *inputs, hth_tensor *target)
+{
+    hth_train_graph g;
+    hth_paced paced;
+    hth_paced_begin(&paced, t->ms->site, t->progress);
+    hth_err err = hth_train_build(t->model, inputs, &t->spec->options, hth_ref_eval, NULL, &g);
+    hth_paced_end(&paced);
+    HTH_TRY(err);
+    const hth_value *v = &g.graph->values[g.graph->inputs[g.target]];
+    *target = (hth_tensor){.dtype = v->dtype, .shape = v->shape};
+    err = hth_tensor_bytes(v->dtype, &v->shape, HTH_LAYOUT_PLAIN, &target->bytes);
+    hth_train_graph_fini(&g);
+    return err;
+}
+
+hth_err hth_trainer_arena(hth_trainer *t, void **out, uint64_t *bytes)
+{
+    if (t->current < 0) {
+        return hth_fail(HTH_EINVAL, "there is no step to share memory with");
+    }
+    hth_trainer_phase *s = &hth_trainer_current(t)->apply;
+    HTH_TRY(hth_trainer_enter(t, s));
+    *out = s->program->arena;
+    *bytes = t->memory_bytes - s->slots_bytes;
+    return HTH_OK;
+}
+
+// A batch is taken in parts only where they make the same update together: `auto` never divides
+// others, and who asks for it is told.
+static hth_err trainer_divides(hth_trainer *t)
+{
+    hth_independence samples;
+    HTH_TRY(hth_train_divides(t->model, &t->spec->options, &samples));
+    t->whole = !samples.proven;
+    t->parts = t->whole ? 1 : t->parts;
+    return samples.proven || t->spec->accumulate <= 1
+               ? HTH_OK
+               : hth_fail(HTH_EINVAL,
+                          "a batch cannot be taken in %lld parts, for the model's samples are not "
+                          "independent: %s",
+                          (long long)t->spec->accumulate, samples.why);
+}
+
+hth_err hth_trainer_open(hth_models *ms, const hth_train_spec *spec, hth_request *progress,
+                         hth_trainer **out)
+{
+    char name[208];
+    int version;
+    *out = NULL;
+    HTH_TRY(hth_catalog_parse(spec->model, name, &version));
+    hth_trainer *t = hth_calloc(1, sizeof *t);
+    if (t == NULL) {
+        return no_memory();
+    }
+    *t = (hth_trainer){.ms = ms,
+                       .spec = spec,
+                       .progress = progress,
+                       .current = -1,
+                       .parts = spec->accumulate,
+                       .watch = {.n_samples = -1, .on = spec->replan},
+                       .share = {.account = &t->account},
+                       .account = {.job = true},
+                       .lr = spec->lr};
+    snprintf(t->account.name, sizeof t->account.name, "%s",
+             spec->save_as != NULL ? spec->save_as : name);
+    snprintf(t->account.tenant, sizeof t->account.tenant, "%s",
+             progress != NULL && progress->tenant != NULL ? progress->tenant : HTH_TENANT_OWN);
+    hth_err err = hth_store_get(ms->store, name, version, &t->manifest);
+    if (err == HTH_OK) {
+        err = hth_model_graph(ms->store, &t->manifest, &t->model);
+    }
+    err = err == HTH_OK ? trainer_divides(t) : err;
+    if (err == HTH_OK && spec->profile != NULL) {
+        err = hth_profile_from_json(spec->profile, &t->profile);
+    }
+    if (err != HTH_OK) {
+        hth_trainer_close(t);
+        return err;
+    }
+    *out = t;
+    return HTH_OK;
+}
+
+void hth_trainer_close(hth_trainer *t)
+{
+    if (t == NULL) {
+        return;
+    }
+    hth_watch_stop(t);
+    while (t->n_shapes > 0) {
+        hth_trainer_shape_free(t, &t->shapes[--t->n_shapes]);
+    }
+    hth_slots_close(&t->slots);
+    hth_pool_free(t->ms->site->pool, t->memory);
+    t->memory_bytes = 0;
+    hth_trainer_share(t);
+    hth_free(t->kept);
+    hth_profile_close(t->profile);
+    hth_graph_free(t->model);
+    hth_manifest_fini(&t->manifest);
+    hth_free(t);
+}

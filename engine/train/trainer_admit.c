@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a job may have of the device when it begins. A budget that was asked for is had or waited
+// for; a job without one gets what is spare, or, where that is too little, also what idle models
+// occupy; beside other jobs the point of its curve that the rest of the device can give.
+#include "engine/train/trainer.h"
+
+#include "runtime/tenants/quota.h"
+
+#define ADMIT_PLAN_MS 50 // for each point of the curve; the job's own plan gets its time
+
+// Beside other jobs. HTH_ENODEVMEM: not now.
+static hth_err admit_beside(hth_trainer *t, const hth_tensor *inputs)
+{
+    hth_curve curve;
+    hth_curve_point point;
+    hth_train_spec quick = *t->spec;
+    quick.plan.limit_ms = ADMIT_PLAN_MS;
+    quick.accumulate = t->parts;
+    HTH_TRY(hth_trainer_curve(t->ms, &quick, t->progress, inputs, &curve));
+    if (curve.n == 0 || curve.point[0].device_bytes > t->ms->site->device->props.budget_bytes) {
+        return HTH_OK; // never: which planning it finds out, and says
+    }
+    HTH_TRY(hth_share_admit(t->ms->site, &curve, &point));
+    t->budget_bytes = point.budget_bytes;
+    uint64_t rest = hth_share_rest(t->ms->site, &t->share);
+    t->budget_bytes = t->budget_bytes < rest ? t->budget_bytes : rest;
+    return HTH_OK;
+}
+
+hth_err hth_trainer_admit(hth_trainer *t, const hth_tensor *inputs)
+{
+    hth_site *site = t->ms->site;
+    bool alone = hth_share_alone(site, &t->share);
+    t->available_bytes = hth_share_rest(site, &t->share);
+    if (t->spec->budget != NULL || t->budget_bytes > 0) {
+        return HTH_OK;
+    }
+    hth_program_evict_stale(site, NULL); // they are made again behind the job only
+    t->available_bytes = alone ? hth_share_spare(site, &t->share) : t->available_bytes;
+    return alone ? HTH_OK : admit_beside(t, inputs);
+}
+
+bool hth_trainer_admit_more(hth_trainer *t)
+{
+    uint64_t rest = hth_share_rest(t->ms->site, &t->share);
+    if (t->spec->budget != NULL || rest <= t->available_bytes) {
+        return false;
+    }
+    t->available_bytes = t->budget_bytes = rest;
+    return true;
+}
+
+// What an update takes, for those who come later.
+static void admit_point(const hth_trainer_phase *s, double times, hth_curve_point *out)
+{
+    const hth_plan *plan = s->program->plan;
+    for (int i = 0; i < plan->n_instrs; i++) {
+        double us = (plan->instrs[i].end_us - plan->instrs[i].start_us) * times;
+        out->h2d_us += plan->instrs[i].kind == HTH_INSTR_PREFETCH ? us : 0;
+        out->d2h_us += plan->instrs[i].kind == HTH_INSTR_OFFLOAD ? us : 0;
+    }
+}
+
+void hth_trainer_share(hth_trainer *t)
+{
+    hth_curve_point point = {.device_bytes = t->memory_bytes};
+    if (t->memory_bytes > 0 && t->current >= 0) {
+        const hth_trainer_shape *s = hth_trainer_current(t);
+        point.time_us = hth_trainer_shape_us(t, s);
+        admit_point(&s->apply, 1, &point);
+        if (s->parts > 1) {
+            admit_point(&s->add, (double)(s->parts - 1), &point);
+        }
+    }
+    point.time_us = point.time_us > 0 ? point.time_us : 1;
+    hth_share_set(t->ms->site, &t->share, &point);
+    // what was admitted is within the limit beside what stays: idle programs go for it
+    (void)hth_quota_holds(t->ms->site, &t->account, NULL);
+}

@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+// The memory/time curve of a job's update, in whatever number of parts is best at each point, and
+// the least memory that it can be planned for. Nothing is run, and no device memory is taken.
+//
+// An update in parts is planned as it will be compiled: first the step that updates, then the one
+// that adds, with what the first keeps on the device taken from its budget.
+#include "engine/train/trainer.h"
+
+#include "base/alloc.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#define CURVE_NUMBERS  5  // 1, 2, 4, 8, 16 parts
+#define CURVE_LEAST_MS 30 // for each plan while the least memory is looked for
+#define CURVE_ROOM     32 // a part more than that, so that the next search finds a plan as well
+
+// One number of parts, compiled.
+typedef struct curve_trial {
+    hth_trainer *t;
+    const hth_trainer_shape *s;
+    const hth_plan_options *o;
+} curve_trial;
+
+typedef struct curve_jobs {
+    int n;
+    curve_trial trial[CURVE_NUMBERS];
+} curve_jobs;
+
+static hth_err no_memory(void)
+{
+    return hth_fail(HTH_ENOMEM, "no memory for a curve");
+}
+
+static bool trial_keeps(const hth_program *p, const hth_plan *plan, int slot)
+{
+    int t = hth_program_slot(p, slot);
+    return t >= 0 && !plan->streamed[t];
+}
+
+// What one plan keeps and the other does not is moved between them, twice in each update.
+static double trial_moves_us(const curve_trial *x, const hth_plan *add, const bool *kept)
+{
+    const hth_problem *p = &x->s->apply.program->problem;
+    double us = 0;
+    for (int i = 0; i < x->t->slots.n; i++) {
+        bool more = !kept[i] && trial_keeps(x->s->add.program, add, i);
+        bool changes = more && x->s->add.graph.slots[i].output >= 0;
+        double bytes = more ? (double)x->t->slots.bytes[i] : 0;
+        us += p->h2d_bytes_per_s > 0 ? bytes / p->h2d_bytes_per_s * 1e6 : 0;
+        us += changes && p->d2h_bytes_per_s > 0 ? bytes / p->d2h_bytes_per_s * 1e6 : 0;
+    }
+    return us;
+}
+
+// The adding step as it will be planned: what `apply` keeps is there. *kept_bytes: of the budget.
+static hth_err trial_problem(const curve_trial *x, const hth_plan *apply, hth_problem *out,
+                             bool *kept, uint64_t *kept_bytes)
+{
+    const hth_program *add = x->s->add.program;
+    *out = add->problem;
+    out->tensors = hth_memdup(out->tensors, (size_t)out->n_tensors * sizeof *out->tensors);
+    if (out->tensors == NULL) {
+        return no_memory();
+    }
+    *kept_bytes = 0;
+    for (int i = 0; i < x->t->slots.n; i++) {
+        int t = hth_program_slot(add, i);
+        kept[i] = trial_keeps(x->s->apply.program, apply, i);
+        *kept_bytes += kept[i] ? hth_plan_round(x->t->slots.bytes[i]) : 0;
+        if (t >= 0) {
+            out->tensors[t].external = kept[i];
+        }
+    }
+    return HTH_OK;
+}
+
+// Adds what the adding steps of an update need to *out.
+static hth_err trial_add(const curve_trial *x, uint64_t budget, const hth_plan *apply, bool *kept,
+                         hth_curve_point *out, bool *fits)
+{
+    hth_problem p;
+    hth_plan *plan;
+    hth_curve_point add;
+    uint64_t kept_bytes = 0;
+    double times = (double)(x->s->parts - 1);
+    HTH_TRY(trial_problem(x, apply, &p, kept, &kept_bytes));
+    hth_err err = hth_curve_point_of(&p, x->o, budget > kept_bytes ? budget - kept_bytes : 0, &add,
+                                     fits, &plan);
+    if (err == HTH_OK && *fits) {
+        add.device_bytes += kept_bytes;
+        out->device_bytes =
+            add.device_bytes > out->device_bytes ? add.device_bytes : out->device_bytes;
+        out->host_bytes += add.host_bytes;
+        out->time_us += times * add.time_us + trial_moves_us(x, plan, kept);
+        out->lower_bound_us += times * add.lower_bound_us;
+        out->h2d_us += times * add.h2d_us;
+        out->d2h_us += times * add.d2h_us;
+    }
+    hth_plan_free(plan);
+    hth_free(p.tensors);
+    return err;
+}
+
+static hth_err trial_plan(void *ctx, uint64_t budget, hth_curve_point *out, bool *fits)
+{
+    const curve_trial *x = ctx;
+    hth_plan *plan;
+    HTH_TRY(hth_curve_point_of(&x->s->apply.program->problem, x->o, budget, out, fits, &plan));
+    if (*fits && x->s->parts > 1) {
+        bool *kept = hth_calloc((size_t)x->t->slots.n + 1, sizeof *kept);
+        hth_err err = kept == NULL ? no_memory() : trial_add(x, budget, plan, kept, out, fits);
+        hth_free(kept);
+        hth_plan_free(plan);
+        out->parts = (int)x->s->parts;
+        return err;
+    }
+    hth_plan_free(plan);
+    return HTH_OK;
+}
+
+// The best number of parts: the first one that the next does not beat.
+static hth_err jobs_plan(void *ctx, uint64_t budget, hth_curve_point *out, bool *fits)
+{
+    curve_jobs *x = ctx;
+    *fits = false;
+    for (int i = 0; i < x->n; i++) {
+        hth_curve_point point;
+        bool one;
+        HTH_TRY(trial_plan(&x->trial[i], budget, &point, &one));
+        bool better = one && (!*fits || point.time_us < out->time_us * HTH_TRAINER_GAIN);
+        if (*fits && !better) {
+            break;
+        }
+        if (better) {
+            *out = point;
+            *fits = true;
+        }
+    }
+    return HTH_OK;
+}
+
+static hth_err curve_open(hth_models *ms, const hth_train_spec *spec, hth_request *r,
+                          const hth_tensor *inputs, int64_t parts, bool guess, curve_trial *x)
+{
+    hth_tensor target;
+    hth_trainer *t;
+    HTH_TRY(hth_trainer_open(ms, spec, r, &t));
+    x->t = t;
+    x->o = &spec->plan;
+    t->parts = parts;
+    t->problem_only = true;
+    t->guess = guess;
+    HTH_TRY(hth_trainer_target(t, inputs, &target));
+    HTH_TRY(hth_trainer_shape_make(t, inputs, &target, &t->shapes[0]));
+    t->current = 0;
+    t->n_shapes = 1;
+    x->s = &t->shapes[0];
+    return HTH_OK;
+}
+
+static hth_err curve_compile(hth_models *ms, const hth_train_spec *spec, hth_request *r,
+                             const hth_tensor *inputs, curve_jobs *x)
+{
+    int64_t parts = spec->accumulate > 0 ? spec->accumulate : 1, n = inputs[0].shape.dim[0];
+    int64_t last = spec->accumulate > 0 ? parts : HTH_TRAINER_PARTS;
+    if (n % parts != 0) {
+        return hth_fail(HTH_EINVAL, "a batch of %lld samples cannot be taken in %lld equal parts",
+                        (long long)n, (long long)parts);
+    }
+    for (; parts <= last && n % parts == 0; parts *= 2) {
+        HTH_TRY(curve_open(ms, spec, r, inputs, parts, false, &x->trial[x->n++]));
+        if (x->trial[0].t->whole) {
+            break;
+        }
+    }
+    return HTH_OK;
+}
+
+static hth_err curve_limits(const curve_jobs *x, uint64_t *peak, uint64_t *floor)
+{
+    *peak = 0;
+    *floor = UINT64_MAX;
+    for (int i = 0; i < x->n; i++) {
+        uint64_t high, low;
+        const hth_problem *p = &x->trial[i].s->apply.program->problem;
+        HTH_TRY(hth_plan_train_peak(p, &high));
+        HTH_TRY(hth_plan_train_floor(p, &low));
+        *peak = high > *peak ? high : *peak;
+        *floor = low < *floor ? low : *floor;
+    }
+    return HTH_OK;
+}
+
+static void curve_close(curve_jobs *x)
+{
+    for (int i = 0; i < x->n; i++) {
+        hth_trainer_close(x->trial[i].t);
+    }
+}
+
+hth_err hth_trainer_curve(hth_models *ms, const hth_train_spec *spec, hth_request *r,
+                          const hth_tensor *inputs, hth_curve *out)
+{
+    curve_jobs x = {.n = 0};
+    uint64_t peak, floor;
+    hth_err err = curve_compile(ms, spec, r, inputs, &x);
+    err = err == HTH_OK ? curve_limits(&x, &peak, &floor) : err;
+    err = err == HTH_OK ? hth_plan_curve_by(jobs_plan, &x, peak, floor, out) : err;
+    curve_close(&x);
+    return err;
+}
+
+hth_err hth_trainer_least(hth_models *ms, const hth_train_spec *spec, hth_request *r,
+                          const hth_tensor *inputs, int64_t parts, hth_trainer_need *out)
+{
+    int node;
+    curve_jobs x = {.n = 1};
+    hth_train_spec quick = *spec;
+    uint64_t peak, floor;
+    quick.budget = NULL;
+    quick.plan.limit_ms = CURVE_LEAST_MS;
+    hth_err err = curve_open(ms, &quick, r, inputs, parts, true, &x.trial[0]);
+    err = err == HTH_OK ? curve_limits(&x, &peak, &floor) : err;
+    err = err == HTH_OK ? hth_curve_least(trial_plan, &x.trial[0], peak, floor, &out->found) : err;
+    if (err == HTH_OK) {
+        const hth_problem *p = &x.trial[0].s->apply.program->problem;
+        out->found += out->found / CURVE_ROOM;
+        out->least = hth_plan_least(p, &node);
+        snprintf(out->node, sizeof out->node, "%s", node < 0 ? "" : p->nodes[node].name);
+    }
+    curve_close(&x);
+    return err;
+}

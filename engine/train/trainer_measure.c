@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+// What steps take, instruction by instruction, and what becomes of it: the times of the problem
+// that is planned again, and of those that are planned later. Steps in which other processes ran on
+// the same processors (their threads waited for one) say little: they count only where there is
+// nothing else, and are not remembered.
+#include "engine/train/trainer_watch_parts.h"
+
+#include "base/alloc.h"
+#include "base/compare.h"
+#include "base/thread.h"
+#include "planner/plan_parts.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define WATCH_FACTORS 6    // rounds: copies' times are not part of what is multiplied
+#define WATCH_CALM    1.1  // times the fastest of the measured steps: slower ones were disturbed
+#define WATCH_DELAY   0.05 // of a step's time: threads that wait longer for a processor have company
+
+double hth_watch_median(const double *v, int n)
+{
+    double sorted[HTH_WATCH_STEPS];
+    memcpy(sorted, v, (size_t)n * sizeof *v);
+    qsort(sorted, (size_t)n, sizeof *sorted, hth_compare_double);
+    return sorted[n / 2];
+}
+
+hth_err hth_watch_choices(const hth_program *p, int **out)
+{
+    *out = hth_calloc((size_t)p->problem.n_nodes + 1, sizeof **out);
+    if (*out == NULL) {
+        return hth_fail(HTH_ENOMEM, "no memory to plan again");
+    }
+    for (int i = 0; i < p->plan->n_instrs; i++) {
+        const hth_instr *in = &p->plan->instrs[i];
+        if (in->kind == HTH_INSTR_COMPUTE && !in->recompute) {
+            (*out)[in->node] = in->alt;
+        }
+    }
+    return HTH_OK;
+}
+
+void hth_watch_samples_free(hth_watch *w)
+{
+    for (int i = 0; i < HTH_WATCH_SAMPLES; i++) {
+        hth_free(w->sample[i]);
+        w->sample[i] = NULL;
+    }
+    hth_free(w->runs);
+    w->runs = NULL;
+    w->n_samples = -1;
+}
+
+hth_err hth_watch_measure(hth_trainer *t, int steps)
+{
+    hth_watch *w = &t->watch;
+    const hth_program *p = hth_watch_program(t);
+    size_t n = (size_t)p->problem.n_nodes + 1;
+    bool all = (w->runs = hth_calloc(n, sizeof *w->runs)) != NULL;
+    for (int i = 0; i < steps; i++) {
+        w->sample[i] = hth_calloc(n, sizeof *w->sample[i]);
+        all = all && w->sample[i] != NULL;
+    }
+    if (!all) {
+        hth_watch_samples_free(w);
+        return hth_fail(HTH_ENOMEM, "no memory to measure a step");
+    }
+    for (int i = 0; i < p->plan->n_instrs; i++) {
+        const hth_instr *in = &p->plan->instrs[i];
+        w->runs[in->kind == HTH_INSTR_COMPUTE ? in->node : p->problem.n_nodes]++;
+    }
+    memset(w->bytes, 0, sizeof w->bytes);
+    memset(w->busy_us, 0, sizeof w->busy_us);
+    w->n_samples = 0;
+    w->want = steps;
+    w->delay_ns = hth_thread_delay_ns();
+    w->corrections++;
+    hth_run_measure(p->run, true);
+    return HTH_OK;
+}
+
+// A node that runs more than once in a step: the mean.
+void hth_watch_sample(hth_trainer *t, double us)
+{
+    hth_watch *w = &t->watch;
+    const hth_program *p = hth_watch_program(t);
+    const double(*times)[2] = hth_run_times(p->run);
+    for (int i = 0; i < p->plan->n_instrs; i++) {
+        const hth_instr *in = &p->plan->instrs[i];
+        double took = times[i][1] - times[i][0];
+        if (in->kind == HTH_INSTR_COMPUTE) {
+            w->sample[w->n_samples][in->node] += took / w->runs[in->node];
+        } else if (in->kind == HTH_INSTR_PREFETCH || in->kind == HTH_INSTR_OFFLOAD) {
+            int out = in->kind == HTH_INSTR_OFFLOAD;
+            w->bytes[out] += (double)p->problem.tensors[in->tensor].bytes;
+            w->busy_us[out] += took;
+        }
+    }
+    uint64_t delay_ns = hth_thread_delay_ns();
+    w->busy[w->n_samples] =
+        delay_ns > w->delay_ns && (double)(delay_ns - w->delay_ns) / 1e3 > WATCH_DELAY * us;
+    w->delay_ns = delay_ns;
+    w->wall_us[w->n_samples++] = us;
+}
+
+// The steps that nothing seems to have disturbed, or, where that is not so of any, all that are
+// about as fast as the fastest. Returns how many.
+static int watch_calm(hth_watch *w, int calm[HTH_WATCH_SAMPLES])
+{
+    int n = 0, quiet = 0;
+    double least = INFINITY;
+    for (int k = 0; k < w->want; k++) {
+        quiet += !w->busy[k];
+    }
+    for (int k = 0; k < w->want; k++) {
+        least = w->busy[k] && quiet > 0 ? least : fmin(least, w->wall_us[k]);
+    }
+    for (int k = 0; k < w->want; k++) {
+        if (w->wall_us[k] <= WATCH_CALM * least && !(w->busy[k] && quiet > 0)) {
+            calm[n++] = k;
+        }
+    }
+    w->calm = quiet > 0 && 2 * n > w->want;
+    return n;
+}
+
+// The nodes' times and the link's speeds become the measured ones, all by the same factor so that
+// the present plan's predicted time is the measured one.
+hth_err hth_watch_learn(hth_trainer *t)
+{
+    hth_watch *w = &t->watch;
+    hth_program *p = hth_watch_program(t);
+    int *alt, calm[HTH_WATCH_SAMPLES], n = watch_calm(w, calm);
+    double v[HTH_WATCH_SAMPLES], factor = 1;
+    HTH_TRY(hth_watch_choices(p, &alt));
+    for (int k = 0; k < n; k++) {
+        v[k] = w->wall_us[calm[k]];
+    }
+    w->sampled_us = hth_watch_median(v, n);
+    for (int round = 0; round < WATCH_FACTORS; round++) {
+        for (int i = 0; i < p->problem.n_nodes; i++) {
+            for (int k = 0; k < n; k++) {
+                v[k] = w->sample[calm[k]][i];
+            }
+            p->problem.nodes[i].alternatives[alt[i]].time_us = hth_watch_median(v, n) * factor;
+        }
+        double *speed[2] = {&p->problem.h2d_bytes_per_s, &p->problem.d2h_bytes_per_s};
+        for (int out = 0; out < 2 && round == 0; out++) {
+            if (w->busy_us[out] > 0 && w->bytes[out] > 0) {
+                *speed[out] = w->bytes[out] / w->busy_us[out] * 1e6;
+            }
+        }
+        hth_plan_simulate(&p->problem, p->plan);
+        factor *= p->plan->predicted_us > 0 ? w->sampled_us / p->plan->predicted_us : 1;
+    }
+    hth_free(alt);
+    p->plan->lower_bound_us = fmin(p->plan->lower_bound_us, p->plan->predicted_us);
+    hth_run_measure(p->run, false);
+    hth_watch_samples_free(w);
+    w->n_us = 0;
+    return HTH_OK;
+}
+
+hth_err hth_watch_remember(hth_trainer *t)
+{
+    hth_watch *w = &t->watch;
+    const hth_program *p = hth_watch_program(t);
+    int *alt;
+    if (w->sampled_us <= 0 || !w->calm) {
+        return HTH_OK;
+    }
+    HTH_TRY(hth_watch_choices(p, &alt));
+    hth_insitu *seen = hth_calloc((size_t)p->problem.n_nodes + 1, sizeof *seen);
+    hth_err err = seen == NULL ? hth_fail(HTH_ENOMEM, "no memory for what nodes took") : HTH_OK;
+    for (int i = 0; err == HTH_OK && i < p->problem.n_nodes; i++) {
+        const hth_choice *c = &p->problem.nodes[i].alternatives[alt[i]];
+        seen[i] = (hth_insitu){c->name, c->time_us};
+    }
+    hth_free(alt);
+    err = err == HTH_OK ? hth_program_remember(t->ms->site, p, seen, w->busy_us) : err;
+    hth_free(seen);
+    return err;
+}

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+// In how many parts a batch is taken (gradient accumulation), and what an update costs then.
+//
+// More parts need less memory for activations and more for the sums of gradients, and each part
+// loads processors and caches less well: so the first number that is not followed by a faster one
+// is taken. Two or more parts are planned under the bytes that one part would have had, so that a
+// share of memory does not depend on the choice.
+#include "engine/train/trainer.h"
+
+#include "base/alloc.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+// What moves when `s` is entered behind `before`, and when that one is entered again: slots that
+// only one of them keeps, in and (where they change) out.
+static double parts_moves_us(const hth_trainer *t, const hth_trainer_phase *s,
+                             const hth_trainer_phase *before)
+{
+    const hth_problem *p = &s->program->problem;
+    double us = 0;
+    for (int i = 0; i < t->slots.n; i++) {
+        bool here = s->place[i] != HTH_SLOT_FAR, there = before->place[i] != HTH_SLOT_FAR;
+        const hth_trainer_phase *only = here ? s : before;
+        bool changes = only->graph.slots[i].output >= 0;
+        double bytes = here == there ? 0 : (double)t->slots.bytes[i];
+        us += p->h2d_bytes_per_s > 0 ? bytes / p->h2d_bytes_per_s * 1e6 : 0;
+        us += changes && p->d2h_bytes_per_s > 0 ? bytes / p->d2h_bytes_per_s * 1e6 : 0;
+    }
+    return us;
+}
+
+double hth_trainer_shape_us(const hth_trainer *t, const hth_trainer_shape *s)
+{
+    double us = s->apply.program->plan->predicted_us;
+    if (s->parts > 1) {
+        us += (double)(s->parts - 1) * s->add.program->plan->predicted_us;
+        us += parts_moves_us(t, &s->apply, &s->add);
+    }
+    return us;
+}
+
+json_t *hth_trainer_memory(const hth_trainer *t)
+{
+    const hth_trainer_shape *s = hth_trainer_current(t);
+    json_t *doc = hth_train_memory(s->apply.program);
+    uint64_t peak = s->apply.program->plan->arena_bytes + s->apply.program->plan->resident_bytes;
+    if (s->parts > 1) {
+        const hth_plan *add = s->add.program->plan;
+        uint64_t other = add->arena_bytes + add->resident_bytes + t->kept_bytes;
+        json_int_t host = json_integer_value(json_object_get(doc, "host_bytes"));
+        peak = other > peak ? other : peak;
+        json_object_set_new(doc, "host_bytes", json_integer(host + (json_int_t)add->host_bytes));
+    }
+    json_object_set_new(doc, "peak_bytes", json_integer((json_int_t)peak));
+    json_object_set_new(doc, "budget_bytes", json_integer((json_int_t)t->budget_bytes));
+    json_object_set_new(doc, "predicted_ms", json_real(hth_trainer_shape_us(t, s) / 1e3));
+    json_object_set_new(doc, "accumulate", json_integer(t->parts));
+    return doc;
+}
+
+// What a trial leaves behind when it is not the best one.
+typedef struct trial {
+    hth_trainer_shape shape;
+    hth_slots slots;
+    bool *kept;
+    uint64_t kept_bytes;
+    int64_t part, parts;
+} trial;
+
+static void trial_take(hth_trainer *t, trial *x)
+{
+    *x = (trial){x->shape, t->slots, t->kept, t->kept_bytes, t->part, t->parts};
+    t->slots = (hth_slots){.n = 0};
+    t->kept = NULL;
+    t->part = 0;
+}
+
+static void trial_free(hth_trainer *t, trial *x)
+{
+    hth_trainer_shape_free(t, &x->shape);
+    hth_slots_close(&x->slots);
+    hth_free(x->kept);
+    x->kept = NULL;
+}
+
+// The shape's programs know where their graphs are.
+static void shape_move(hth_trainer_shape *to, hth_trainer_shape *from)
+{
+    *to = *from;
+    *from = (hth_trainer_shape){.parts = 0};
+    hth_trainer_phase *phase[2] = {&to->add, &to->apply};
+    for (int i = 0; i < 2; i++) {
+        if (phase[i]->program != NULL) {
+            phase[i]->program->train = &phase[i]->graph;
+        }
+    }
+}
+
+// Plans the batch in `parts` parts. *us: what an update takes, INFINITY: it does not fit, `why`
+// says by how much.
+static hth_err trial_make(hth_trainer *t, const hth_tensor *inputs, const hth_tensor *target,
+                          int64_t parts, trial *x, double *us, char why[HTH_TRAINER_WHY])
+{
+    *us = INFINITY;
+    t->parts = parts;
+    hth_err err = hth_trainer_shape_make(t, inputs, target, &x->shape);
+    if (err == HTH_ETOOBIG) {
+        snprintf(why, HTH_TRAINER_WHY, "%s", hth_err_detail());
+    } else if (err == HTH_OK) {
+        *us = hth_trainer_shape_us(t, &x->shape);
+    }
+    trial_take(t, x);
+    return err == HTH_ETOOBIG ? HTH_OK : err;
+}
+
+hth_err hth_trainer_choose(hth_trainer *t, const hth_tensor *inputs, const hth_tensor *target,
+                           hth_trainer_shape *out)
+{
+    trial best = {.parts = 0};
+    double best_us = INFINITY;
+    char why[HTH_TRAINER_WHY] = "";
+    hth_err err = HTH_OK;
+    int64_t n = inputs[0].shape.dim[0];
+    for (int64_t parts = 1; err == HTH_OK && parts <= HTH_TRAINER_PARTS && n % parts == 0;
+         parts *= 2) {
+        trial x = {.parts = 0};
+        double us;
+        err = trial_make(t, inputs, target, parts, &x, &us, why);
+        bool better = err == HTH_OK && us < best_us * HTH_TRAINER_GAIN;
+        bool stop = best.parts > 0 && !better;
+        if (better) {
+            trial_free(t, &best);
+            shape_move(&best.shape, &x.shape);
+            x.shape = best.shape;
+            best = x;
+            best_us = us;
+        } else {
+            trial_free(t, &x);
+        }
+        if (stop) {
+            break;
+        }
+    }
+    if (err != HTH_OK || best.parts == 0) {
+        trial_free(t, &best);
+        t->parts = 0;
+        return err != HTH_OK ? err
+                             : hth_fail(HTH_ETOOBIG, "%s; nor with --accumulate up to %d", why,
+                                        HTH_TRAINER_PARTS);
+    }
+    shape_move(out, &best.shape);
+    t->slots = best.slots;
+    t->kept = best.kept;
+    t->kept_bytes = best.kept_bytes;
+    t->part = best.part;
+    t->parts = best.parts;
+    return HTH_OK;
+}

@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: Apache-2.0
+// The same bits whatever leaves the device or is computed again: plans of random modes, run as a
+// job runs them, with the algorithms of the step that keeps everything. Losses, parameters,
+// optimizer state and running statistics are compared after several steps.
+#include "planner/plan_decode.h"
+#include "planner/plan_test.h"
+#include "tests/rig/trainer_rig.h"
+
+#define SAMPLES      6
+#define BITS_STEPS   4
+#define RANDOM_PLANS 8
+
+typedef struct counted { // of all random plans of a model
+    int offloads, prefetches, reruns, streamed;
+} counted;
+
+// Every Dropout drops half: its masks have to be the same in each run of the node.
+static int drop_half(hth_graph *g)
+{
+    const float half = 0.5F;
+    int n = 0;
+    for (int i = 0; i < g->n_nodes; i++) {
+        hth_const *c;
+        int value;
+        if (g->nodes[i].op != HTH_OP_DROPOUT || g->nodes[i].n_inputs < 2) {
+            continue;
+        }
+        assert_ok(hth_const_new(HTH_DT_F32, &(hth_shape){.rank = 0}, &half, &c));
+        assert_ok(hth_graph_add_const(g, NULL, c, &value));
+        g->nodes[i].inputs[1] = value;
+        n++;
+    }
+    return n;
+}
+
+static hth_program *program_of(rig *r)
+{
+    return r->t->shapes[0].apply.program;
+}
+
+// The step's problem with only the algorithms that its nodes have now.
+static void forced(rig *r, hth_problem *out)
+{
+    const hth_program *p = program_of(r);
+    int *only = calloc((size_t)p->problem.n_nodes, sizeof *only);
+    assert_non_null(only);
+    for (int i = 0; i < p->plan->n_instrs; i++) {
+        if (p->plan->instrs[i].kind == HTH_INSTR_COMPUTE) {
+            only[p->plan->instrs[i].node] = p->plan->instrs[i].alt;
+        }
+    }
+    assert_ok(hth_problem_copy(&p->problem, only, out));
+    out->budget = UINT64_MAX / 4;
+    free(only);
+}
+
+// Modes: what the decoder cannot follow it keeps. Frozen weights stay: a job decides on them once.
+static uint8_t *random_modes(const hth_step *m)
+{
+    uint8_t *mode = calloc((size_t)m->n_gaps + 1, 1);
+    uint32_t keep = pt_random(4);
+    assert_non_null(mode);
+    for (int g = 0; g < m->n_gaps; g++) {
+        bool weight = m->p->tensors[m->gap[g].tensor].cls == HTH_MEM_WEIGHT;
+        mode[g] =
+            weight || pt_random(4) < keep ? HTH_GAP_KEEP : (uint8_t)pt_random(HTH_N_GAP_MODES);
+    }
+    return mode;
+}
+
+static void count(const hth_plan *plan, int n_tensors, counted *c)
+{
+    for (int i = 0; i < plan->n_instrs; i++) {
+        const hth_instr *in = &plan->instrs[i];
+        c->offloads += in->kind == HTH_INSTR_OFFLOAD;
+        c->prefetches += in->kind == HTH_INSTR_PREFETCH;
+        c->reruns += in->kind == HTH_INSTR_COMPUTE && in->recompute;
+    }
+    for (int t = 0; t < n_tensors; t++) {
+        c->streamed += plan->streamed != NULL && plan->streamed[t];
+    }
+}
+
+// Puts a plan of random modes in the place of the trainer's.
+static void take_random_plan(rig *r, counted *c)
+{
+    hth_problem p;
+    hth_step m;
+    hth_decoder d;
+    hth_outcome o;
+    hth_schedule s;
+    hth_plan *plan;
+    const hth_program *now = program_of(r);
+    uint64_t most = now->plan->arena_bytes + now->plan->resident_bytes;
+    forced(r, &p);
+    assert_ok(hth_step_init(&m, &p));
+    assert_ok(hth_decoder_init(&d, &m, most / 100 * (30 + pt_random(70))));
+    uint8_t *mode = random_modes(&m);
+    hth_decode(&d, mode, &o);
+    assert_ok(hth_decode_schedule(&d, &o, &s));
+    assert_ok(hth_plan_emit(&p, &s, true, &plan));
+    assert_ok(hth_plan_verify(&p, plan));
+    count(plan, p.n_tensors, c);
+    free(mode);
+    hth_schedule_fini(&s);
+    hth_decoder_fini(&d);
+    hth_step_fini(&m);
+    if (hth_program_replan(&r->site, program_of(r), &p, &plan) != HTH_OK) {
+        fail_msg("%s", hth_err_detail());
+    }
+    hth_trainer_place(r->t, &r->t->shapes[0]);
+}
+
+static void same_algorithms(rig *a, rig *b)
+{
+    hth_problem p, q;
+    forced(a, &p);
+    forced(b, &q);
+    assert_int_equal(p.n_nodes, q.n_nodes);
+    for (int i = 0; i < p.n_nodes; i++) {
+        assert_string_equal(p.nodes[i].alternatives[0].name, q.nodes[i].alternatives[0].name);
+    }
+    hth_problem_fini(&p);
+    hth_problem_fini(&q);
+}
+
+static void check_model(const training *t, bool drops)
+{
+    rig a, b;
+    float want[BITS_STEPS];
+    counted c = {0};
+    rig_make(&a, t, SAMPLES, HTH_POLICY_KEEP);
+    assert_true((drop_half(a.t->model) > 0) == drops);
+    rig_prepare(&a);
+    for (int i = 0; i < BITS_STEPS; i++) {
+        want[i] = rig_step(&a);
+    }
+    assert_true(want[0] != want[BITS_STEPS - 1]);
+    for (int k = 0; k < RANDOM_PLANS; k++) {
+        rig_make(&b, t, SAMPLES, HTH_POLICY_KEEP);
+        b.spec.spill = k == 0 ? b.dir : NULL; // what leaves goes to a file
+        drop_half(b.t->model);
+        rig_prepare(&b);
+        same_algorithms(&a, &b);
+        for (int i = 0; i < BITS_STEPS; i++) {
+            if (i % 2 == 0) { // another plan on the way
+                take_random_plan(&b, &c);
+            }
+            float got = rig_step(&b);
+            if (memcmp(&got, &want[i], sizeof got) != 0) {
+                fail_msg("%s, plan %d: loss %d is %.9g, not %.9g", t->model, k, i, (double)got,
+                         (double)want[i]);
+            }
+        }
+        rig_same_state(&a, &b);
+        rig_close(&b);
+    }
+    rig_close(&a);
+    print_message("# %s: %d offloads, %d prefetches, %d nodes again, %d slots away\n", t->model,
+                  c.offloads, c.prefetches, c.reruns, c.streamed);
+    assert_true(c.offloads > 50 && c.prefetches > 50 && c.reruns > 50 && c.streamed > 20);
+}
+
+static void residual_network(void **state)
+{
+    check_model(&image_net, true);
+}
+
+static void transformer(void **state)
+{
+    check_model(&encoder, true);
+}
+
+static void others(void **state)
+{
+    check_model(&unet, false);
+    check_model(&mobile, false);
+}
+
+// known_algorithms finds the list that was kept last.
+static char *known_algorithms(void)
+{
+    for (int i = n_known - 1; i >= 0; i--) {
+        if (strncmp(known[i].key, "algorithms", 10) == 0) {
+            return known[i].value;
+        }
+    }
+    return NULL;
+}
+
+// The number of node i, which stands behind the budget and what was needed of it.
+static char *choice_of(char *text, int i)
+{
+    for (i += 2; i > 0; i--) {
+        text = strchr(text, ' ') + 1;
+    }
+    return text;
+}
+
+static void write_choice(char *text, int i, int choice)
+{
+    char rest[sizeof known[0].value];
+    char *at = choice_of(text, i);
+    snprintf(rest, sizeof rest, "%s", strchr(at, ' '));
+    snprintf(at, sizeof rest - (size_t)(at - text), "%d%s", choice, rest);
+}
+
+// Under a budget of what the kept plan needed and `more`, the step has its algorithms; other NULL:
+// it may choose.
+static void planned_within(const char *text, int more, int node, const char *other)
+{
+    rig b;
+    char budget[32];
+    unsigned long long need;
+    assert_int_equal(sscanf(text, "%*u %llu", &need), 1);
+    snprintf(budget, sizeof budget, "%llu", need + (unsigned long long)more);
+    rig_make(&b, &image_net, SAMPLES, HTH_POLICY_HEARTH);
+    b.spec.budget = budget;
+    rig_prepare(&b);
+    const hth_plan_node *n = &program_of(&b)->problem.nodes[node];
+    assert_int_equal(n->n_alternatives == 1, other != NULL);
+    if (other != NULL) {
+        assert_string_equal(n->alternatives[0].name, other);
+    }
+    rig_close(&b);
+}
+
+// What a step is planned with, the same step gets again, whatever a search would find.
+static void planned_again(void **state)
+{
+    rig a, b;
+    char other[sizeof((hth_choice){0}).name];
+    int node = 0;
+    rig_make(&a, &image_net, SAMPLES, HTH_POLICY_HEARTH);
+    n_known = 0;
+    rig_prepare(&a);
+    const hth_problem *p = &program_of(&a)->problem;
+    while (node < p->n_nodes && p->nodes[node].n_alternatives < 2) {
+        node++;
+    }
+    assert_true(node < p->n_nodes);
+    char *text = known_algorithms();
+    assert_non_null(text);
+    long chosen = strtol(choice_of(text, node), NULL, 10), instead = chosen == 0;
+    planned_within(text, 0, node, p->nodes[node].alternatives[chosen].name);
+    snprintf(other, sizeof other, "%s", p->nodes[node].alternatives[instead].name);
+    write_choice(text, node, (int)instead);
+    rig_make(&b, &image_net, SAMPLES, HTH_POLICY_HEARTH);
+    rig_prepare(&b);
+    p = &program_of(&b)->problem;
+    assert_string_equal(p->nodes[node].alternatives[0].name, other);
+    for (int i = 0; i < p->n_nodes; i++) {
+        assert_int_equal(p->nodes[i].n_alternatives, 1);
+    }
+    rig_close(&b);
+    planned_within(text, -1, node, NULL);
+    known_algorithms()[0] = 0; // no list: all is chosen anew
+    rig_make(&b, &image_net, SAMPLES, HTH_POLICY_HEARTH);
+    rig_prepare(&b);
+    same_algorithms(&a, &b);
+    rig_close(&b);
+    write_choice(known_algorithms(), node, 99); // is no candidate: so, too
+    rig_make(&b, &image_net, SAMPLES, HTH_POLICY_HEARTH);
+    rig_prepare(&b);
+    same_algorithms(&a, &b);
+    rig_close(&b);
+    rig_close(&a);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(residual_network), cmocka_unit_test(transformer), cmocka_unit_test(others),
+        cmocka_unit_test(planned_again), // last: it forgets measurements
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

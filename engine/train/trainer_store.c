@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+// A trainer and the model store: the state of all slots for checkpoints, and the result as a new
+// version of a model.
+#include "engine/train/trainer.h"
+
+#include "base/alloc.h"
+#include "runtime/catalog.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+// Of a file system: what a file's last one leaves empty, at most.
+#define STORE_BLOCK 4096u
+
+static hth_err no_memory(void)
+{
+    return hth_fail(HTH_ENOMEM, "no memory to store what was trained");
+}
+
+hth_err hth_trainer_state(hth_trainer *t, hth_put_tensor **out, int *n)
+{
+    const hth_train_graph *g = &hth_trainer_current(t)->apply.graph;
+    const void **view = hth_calloc((size_t)t->slots.n + 1, sizeof *view);
+    *n = 0;
+    *out = hth_calloc((size_t)t->slots.n + 1, sizeof **out);
+    hth_err err = *out != NULL && view != NULL ? hth_slots_view(&t->slots, view) : no_memory();
+    for (int i = 0; err == HTH_OK && i < t->slots.n; i++) {
+        const hth_value *v = &g->graph->values[g->graph->inputs[g->slots[i].input]];
+        if (g->slots[i].kind != HTH_SLOT_COPY) {
+            (*out)[(*n)++] = (hth_put_tensor){.name = g->slots[i].name,
+                                              .dtype = v->dtype,
+                                              .shape = v->shape,
+                                              .data = (void *)view[i],
+                                              .bytes = t->slots.bytes[i]};
+        }
+    }
+    hth_free(view);
+    if (err != HTH_OK) {
+        hth_free(*out);
+        *out = NULL;
+    }
+    return err;
+}
+
+// Whether tensor x is what slot i is set from; that of a copy is the parameter's.
+static bool slot_is(const hth_trainer *t, const hth_train_graph *g, int i,
+                    const hth_manifest_tensor *x)
+{
+    bool copy = g->slots[i].kind == HTH_SLOT_COPY;
+    const char *name = g->slots[i].name;
+    for (int s = 0; s < g->n_slots && copy; s++) {
+        bool of = g->slots[s].kind == HTH_SLOT_PARAM &&
+                  g->slots[s].initializer == g->slots[i].initializer;
+        name = of ? g->slots[s].name : name;
+    }
+    return strcmp(x->name, name) == 0 &&
+           x->bytes == t->slots.bytes[i] * (copy ? sizeof(float) / sizeof(uint16_t) : 1);
+}
+
+hth_err hth_trainer_restore(hth_trainer *t, hth_store *store, const hth_manifest *m, uint64_t steps)
+{
+    const hth_train_graph *g = &hth_trainer_current(t)->apply.graph;
+    for (int i = 0; i < t->slots.n; i++) {
+        int k = 0;
+        hth_const *view;
+        while (k < m->n_tensors && !slot_is(t, g, i, &m->tensors[k])) {
+            k++;
+        }
+        if (k == m->n_tensors) {
+            return hth_fail(HTH_EINVAL, "'%s' has no '%s' as this job needs it", m->name,
+                            g->slots[i].name);
+        }
+        HTH_TRY(hth_store_view(store, &m->tensors[k], &view));
+        hth_err err = hth_slots_set(&t->slots, i, view->data);
+        hth_const_rele(view);
+        HTH_TRY(err);
+    }
+    t->counter = steps;
+    return HTH_OK;
+}
+
+static int64_t not_finite(const float *x, size_t bytes)
+{
+    int64_t n = 0;
+    for (size_t i = 0; i < bytes / sizeof *x; i++) {
+        n += !isfinite(x[i]);
+    }
+    return n;
+}
+
+// A mask that is added to scores has infinite elements from the start.
+static hth_err slot_finite(hth_trainer *t, int i, const void *now)
+{
+    hth_const *c = t->slots.initial[i];
+    int64_t bad = not_finite(now, t->slots.bytes[i]);
+    const void *before;
+    if (bad > 0) {
+        HTH_TRY(hth_const_map(c, &before));
+        bad -= not_finite(before, c->bytes);
+        hth_const_unmap(c);
+    }
+    return bad <= 0 ? HTH_OK
+                    : hth_fail(HTH_EINVAL, "'%s' has elements that are not finite",
+                               hth_trainer_current(t)->apply.graph.slots[i].name);
+}
+
+hth_err hth_trainer_finite(hth_trainer *t)
+{
+    const hth_train_graph *g = &hth_trainer_current(t)->apply.graph;
+    const void **view = hth_calloc((size_t)t->slots.n + 1, sizeof *view);
+    hth_err err = view != NULL ? hth_slots_view(&t->slots, view) : no_memory();
+    for (int i = 0; err == HTH_OK && i < t->slots.n; i++) {
+        bool floats = g->graph->values[g->graph->inputs[g->slots[i].input]].dtype == HTH_DT_F32;
+        if (floats && t->slots.initial[i] != NULL) {
+            err = slot_finite(t, i, view[i]);
+        }
+    }
+    hth_free(view);
+    return err;
+}
+
+// The version's meta, and that it was trained here. To be freed by free().
+static char *trainer_meta(const char *meta)
+{
+    json_t *j = json_loads(meta, 0, NULL);
+    j = json_is_object(j) ? j : json_object();
+    json_object_set_new(j, HTH_META_TRAINED, json_true());
+    char *text = json_dumps(j, JSON_COMPACT);
+    json_decref(j);
+    return text;
+}
+
+// The tensors of the version that was trained, with the contents of the slots that belong to them;
+// view[i] is held where a tensor was not trained.
+static hth_err trainer_tensors(hth_trainer *t, hth_put_tensor *put, hth_const **view)
+{
+    const hth_manifest *m = &t->manifest;
+    const hth_train_graph *g = &hth_trainer_current(t)->apply.graph;
+    const void **content = hth_calloc((size_t)t->slots.n + 1, sizeof *content);
+    hth_err err = content != NULL ? hth_slots_view(&t->slots, content) : no_memory();
+    for (int i = 0; err == HTH_OK && i < m->n_tensors; i++) {
+        const hth_manifest_tensor *x = &m->tensors[i];
+        put[i] = (hth_put_tensor){
+            .name = x->name, .dtype = x->dtype, .shape = x->shape, .bytes = x->bytes};
+        for (int s = 0; s < t->slots.n; s++) {
+            if (hth_slot_of_model(g->slots[s].kind) && g->slots[s].initializer == i) {
+                put[i].data = (void *)content[s];
+            }
+        }
+        if (put[i].data == NULL) {
+            err = hth_store_view(t->ms->store, x, &view[i]);
+            put[i].data = err == HTH_OK ? view[i]->data : NULL;
+        }
+    }
+    hth_free(content);
+    return err;
+}
+
+void hth_trainer_bytes(const hth_trainer *t, uint64_t *result, uint64_t *state)
+{
+    const hth_manifest *m = &t->manifest;
+    const hth_train_graph *g = &hth_trainer_current(t)->apply.graph;
+    *result = *state = 0;
+    for (int s = 0; s < t->slots.n; s++) {
+        *state += g->slots[s].kind != HTH_SLOT_COPY ? t->slots.bytes[s] + STORE_BLOCK : 0;
+    }
+    for (int i = 0; i < m->n_tensors; i++) {
+        bool trained = false;
+        for (int s = 0; s < t->slots.n; s++) {
+            trained =
+                trained || (hth_slot_of_model(g->slots[s].kind) && g->slots[s].initializer == i);
+        }
+        *result += trained ? m->tensors[i].bytes + STORE_BLOCK : 0;
+    }
+}
+
+hth_err hth_trainer_publish(hth_trainer *t, int *version)
+{
+    const hth_manifest *m = &t->manifest;
+    const char *as = t->spec->save_as != NULL ? t->spec->save_as : t->spec->model;
+    char name[208];
+    int ignored;
+    hth_put_tensor *put = hth_calloc((size_t)m->n_tensors + 1, sizeof *put);
+    hth_const **view = hth_calloc((size_t)m->n_tensors + 1, sizeof *view);
+    hth_put_result result;
+    hth_err err = put != NULL && view != NULL ? trainer_tensors(t, put, view) : no_memory();
+    err = err == HTH_OK ? hth_catalog_parse(as, name, &ignored) : err;
+    char *meta = trainer_meta(m->meta);
+    if (err == HTH_OK) {
+        err = meta == NULL ? no_memory()
+                           : hth_store_put(t->ms->store, name, m->skeleton, m->skeleton_bytes, meta,
+                                           put, m->n_tensors, NULL, NULL, &result);
+    }
+    free(meta);
+    *version = err == HTH_OK ? result.version : 0;
+    for (int i = 0; view != NULL && i < m->n_tensors; i++) {
+        hth_const_rele(view[i]);
+    }
+    hth_slots_unview(&t->slots);
+    hth_free(view);
+    hth_free(put);
+    return err;
+}

@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: Apache-2.0
+// graph/autodiff/grad_make.c - how gradient functions make nodes, constants and forms.
+#include "graph/autodiff/grad.h"
+
+#include "graph/passes/pass_util.h"
+
+#include "base/alloc.h"
+
+#include <string.h>
+
+static void keep(hth_grad *c, hth_err err)
+{
+    c->err = c->err == HTH_OK ? err : c->err;
+}
+
+void hth_grad_fail(hth_grad *c, const char *sentence)
+{
+    const hth_node *n = &c->g->nodes[c->forward];
+    if (c->err == HTH_OK) {
+        c->err = hth_fail(HTH_ENOTSUP, "node '%s' (%s): %s", n->name, hth_op_name(n->op), sentence);
+    }
+}
+
+int hth_grad_out(const hth_grad *c, const hth_node *n, int k)
+{
+    return k < n->n_outputs && n->outputs[k] >= 0 ? c->of[n->outputs[k]] : -1;
+}
+
+bool hth_grad_wants(const hth_grad *c, const hth_node *n, int k)
+{
+    return c->err == HTH_OK && k < n->n_inputs && n->inputs[k] >= 0 && c->wants[n->inputs[k]];
+}
+
+void hth_grad_give(hth_grad *c, const hth_node *n, int k, int v)
+{
+    if (!hth_grad_wants(c, n, k) || v < 0) {
+        return;
+    }
+    int *of = &c->of[n->inputs[k]];
+    *of = *of < 0 ? v : hth_grad_2(c, HTH_OP_ADD, *of, v);
+}
+
+const hth_shape *hth_grad_shape(const hth_grad *c, int v)
+{
+    static const hth_shape scalar;
+    return v < 0 ? &scalar : &c->g->values[v].shape;
+}
+
+void hth_grad_begin(hth_grad *c, hth_op op, const int *in, int n_in, int n_out)
+{
+    int out[8] = {-1, -1, -1, -1, -1, -1, -1, -1}, *list = out;
+    if (n_out > 8) { // a Split
+        list = hth_calloc((size_t)n_out, sizeof *list);
+        keep(c, list == NULL ? hth_fail(HTH_ENOMEM, "no memory for a gradient") : HTH_OK);
+    }
+    for (int i = 0; i < n_out && c->err == HTH_OK; i++) {
+        keep(c, hth_graph_add_value(c->g, NULL, HTH_DT_NONE, &HTH_SHAPE_UNKNOWN, &list[i]));
+    }
+    char *name = c->made == 0
+                     ? hth_asprintf("%s.%s", c->g->nodes[c->forward].name, c->kind)
+                     : hth_asprintf("%s.%s.%d", c->g->nodes[c->forward].name, c->kind, c->made + 1);
+    keep(c, name == NULL ? hth_fail(HTH_ENOMEM, "no memory for a gradient") : HTH_OK);
+    if (c->err == HTH_OK) {
+        keep(c, hth_graph_add_node(c->g, op, name, in, n_in, list, n_out, &c->node));
+        c->made++;
+    }
+    hth_free(name);
+    if (list != out) {
+        hth_free(list);
+    }
+}
+
+#define GRAD_ATTR(set)                                                                             \
+    if (c->err == HTH_OK) {                                                                        \
+        keep(c, set);                                                                              \
+    }
+
+void hth_grad_attrs(hth_grad *c, const hth_node *from)
+{
+    GRAD_ATTR(hth_node_copy_attrs(&c->g->nodes[c->node], from))
+}
+
+void hth_grad_int(hth_grad *c, const char *name, int64_t v)
+{
+    GRAD_ATTR(hth_node_set_int(&c->g->nodes[c->node], name, v))
+}
+
+void hth_grad_float(hth_grad *c, const char *name, float v)
+{
+    GRAD_ATTR(hth_node_set_float(&c->g->nodes[c->node], name, v))
+}
+
+void hth_grad_str(hth_grad *c, const char *name, const char *v)
+{
+    GRAD_ATTR(hth_node_set_str(&c->g->nodes[c->node], name, v))
+}
+
+void hth_grad_ints(hth_grad *c, const char *name, const int64_t *v, int n)
+{
+    GRAD_ATTR(hth_node_set_ints(&c->g->nodes[c->node], name, v, n))
+}
+
+void hth_grad_drop(hth_grad *c, const char *name)
+{
+    if (c->err == HTH_OK) {
+        hth_node_drop_attr(&c->g->nodes[c->node], name);
+    }
+}
+
+int hth_grad_end(hth_grad *c)
+{
+    int wait;
+    GRAD_ATTR(hth_infer_node(c->g, c->node, &wait))
+    return hth_grad_output(c, 0);
+}
+
+int hth_grad_output(const hth_grad *c, int k)
+{
+    return c->err == HTH_OK ? c->g->nodes[c->node].outputs[k] : -1;
+}
+
+static int plain(hth_grad *c, hth_op op, const int *in, int n)
+{
+    hth_grad_begin(c, op, in, n, 1);
+    return hth_grad_end(c);
+}
+
+int hth_grad_1(hth_grad *c, hth_op op, int a)
+{
+    return plain(c, op, (int[]){a}, 1);
+}
+
+int hth_grad_2(hth_grad *c, hth_op op, int a, int b)
+{
+    return plain(c, op, (int[]){a, b}, 2);
+}
+
+int hth_grad_3(hth_grad *c, hth_op op, int a, int b, int d)
+{
+    return plain(c, op, (int[]){a, b, d}, 3);
+}
+
+int hth_grad_equal(hth_grad *c, int a, int b)
+{
+    int same = hth_grad_2(c, HTH_OP_EQUAL, a, b);
+    hth_grad_begin(c, HTH_OP_CAST, &same, 1, 1);
+    hth_grad_int(c, "to", HTH_DT_F32);
+    return hth_grad_end(c);
+}
+
+static int constant(hth_grad *c, hth_dtype dt, const hth_shape *s, const void *data)
+{
+    hth_const *k = NULL;
+    int v = -1;
+    GRAD_ATTR(hth_const_new(dt, s, data, &k))
+    GRAD_ATTR(hth_graph_add_const(c->g, NULL, k, &v))
+    if (c->err != HTH_OK) {
+        hth_const_rele(k);
+        return -1;
+    }
+    return v;
+}
+
+int hth_grad_scalar(hth_grad *c, float v)
+{
+    return constant(c, HTH_DT_F32, &(hth_shape){.rank = 0}, &v);
+}
+
+int hth_grad_list(hth_grad *c, const int64_t *v, int n)
+{
+    return constant(c, HTH_DT_I64, &(hth_shape){1, {n}}, v);
+}
+
+int hth_grad_zeros(hth_grad *c, const hth_shape *s)
+{
+    return hth_grad_2(c, HTH_OP_EXPAND, hth_grad_scalar(c, 0), hth_grad_list(c, s->dim, s->rank));
+}
+
+int hth_grad_reshape(hth_grad *c, int v, const hth_shape *s)
+{
+    hth_shape want = *s; // s may stand in the graph's values, which move
+    if (v < 0 || hth_shape_equal(hth_grad_shape(c, v), &want)) {
+        return v;
+    }
+    int list = hth_grad_list(c, want.dim, want.rank);
+    hth_grad_begin(c, HTH_OP_RESHAPE, (int[]){v, list}, 2, 1);
+    hth_grad_int(c, "allowzero", hth_shape_elements(&want) == 0);
+    return hth_grad_end(c);
+}
+
+int hth_grad_expand(hth_grad *c, int v, const hth_shape *s)
+{
+    if (v < 0 || hth_shape_equal(hth_grad_shape(c, v), s)) {
+        return v;
+    }
+    return hth_grad_2(c, HTH_OP_EXPAND, v, hth_grad_list(c, s->dim, s->rank));
+}
+
+int hth_grad_reduce(hth_grad *c, hth_op op, int v, const int64_t *axes, int n, bool keep_dims)
+{
+    int list = hth_grad_list(c, axes, n);
+    hth_grad_begin(c, op, (int[]){v, list}, 2, 1);
+    hth_grad_int(c, "keepdims", keep_dims);
+    return hth_grad_end(c);
+}
+
+int hth_grad_sum_to(hth_grad *c, int v, const hth_shape *s)
+{
+    const hth_shape want = *s, have = *hth_grad_shape(c, v);
+    int64_t axes[HTH_MAX_RANK];
+    int n = 0, extra = have.rank - want.rank;
+    if (v < 0 || c->err != HTH_OK) {
+        return -1;
+    }
+    for (int i = 0; i < have.rank; i++) {
+        if (i < extra || (want.dim[i - extra] == 1 && have.dim[i] != 1)) {
+            axes[n++] = i;
+        }
+    }
+    v = n > 0 ? hth_grad_reduce(c, HTH_OP_REDUCE_SUM, v, axes, n, false) : v;
+    return hth_grad_reshape(c, v, &want);
+}
+
+int hth_grad_spatial_sum(hth_grad *c, int v)
+{
+    int64_t axes[HTH_MAX_RANK] = {0};
+    int rank = hth_grad_shape(c, v)->rank;
+    for (int i = 2; i < rank; i++) {
+        axes[i - 1] = i;
+    }
+    return hth_grad_reduce(c, HTH_OP_REDUCE_SUM, v, axes, rank > 1 ? rank - 1 : 1, false);
+}
+
+int hth_grad_content(hth_grad *c, int v, int64_t *out, int cap)
+{
+    hth_const *k = v < 0 ? NULL : c->g->values[v].constant;
+    const void *data;
+    if (k == NULL || k->dtype != HTH_DT_I32) {
+        return hth_pass_ints(c->g, v, out, cap);
+    }
+    int64_t n = hth_shape_elements(&k->shape);
+    if (n > cap || hth_const_map(k, &data) != HTH_OK) {
+        return -1;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        int32_t x;
+        memcpy(&x, (const char *)data + i * 4, sizeof x);
+        out[i] = x;
+    }
+    hth_const_unmap(k);
+    return (int)n;
+}
+
+int hth_grad_extend(hth_grad *c, int k)
+{
+    int wait;
+    while (c->err == HTH_OK && c->g->nodes[c->forward].n_outputs <= k) {
+        int v;
+        keep(c, hth_graph_add_value(c->g, NULL, HTH_DT_NONE, &HTH_SHAPE_UNKNOWN, &v));
+        hth_node *n = &c->g->nodes[c->forward];
+        int *more = c->err != HTH_OK
+                        ? NULL
+                        : hth_realloc(n->outputs, (size_t)n->n_outputs + 1, sizeof *more);
+        if (more == NULL) {
+            keep(c, hth_fail(HTH_ENOMEM, "no memory for a gradient"));
+            return -1;
+        }
+        n->outputs = more;
+        n->outputs[n->n_outputs++] = v;
+        c->g->values[v].producer = c->forward;
+    }
+    hth_node *n = &c->g->nodes[c->forward];
+    for (int i = 0; c->err == HTH_OK && i <= k; i++) {
+        if (n->outputs[i] < 0) {
+            int v;
+            keep(c, hth_graph_add_value(c->g, NULL, HTH_DT_NONE, &HTH_SHAPE_UNKNOWN, &v));
+            if (c->err == HTH_OK) {
+                n->outputs[i] = v;
+                c->g->values[v].producer = c->forward;
+            }
+        }
+    }
+    GRAD_ATTR(hth_infer_node(c->g, c->forward, &wait))
+    return c->err == HTH_OK ? n->outputs[k] : -1;
+}

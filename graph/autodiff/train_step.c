@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+// graph/autodiff/train_step.c - slots, the loss, and the optimizer's nodes.
+#include "graph/autodiff/train_build.h"
+
+#include "base/alloc.h"
+
+#include <string.h>
+
+static hth_err no_memory(void)
+{
+    return hth_fail(HTH_ENOMEM, "no memory for a training step");
+}
+
+hth_err train_add_slot(train_build *t, hth_slot_kind kind, char *name, int value, int initializer,
+                       hth_const *content)
+{
+    if (HTH_GROW(t->slots, t->n_slots, t->cap_slots) != 0) {
+        hth_free(name);
+        return no_memory();
+    }
+    t->slots[t->n_slots++] = (train_slot){
+        .slot = {.kind = kind,
+                 .name = name,
+                 .initializer = initializer,
+                 .content = content != NULL ? hth_const_hold(content) : NULL},
+        .value = value,
+        .next = -1,
+    };
+    return HTH_OK;
+}
+
+static hth_err infer(hth_graph *g, int node)
+{
+    int wait;
+    return hth_infer_node(g, node, &wait);
+}
+
+// The labels of logits [N, C, ..] are [N, ..]; a target is like the output.
+static hth_err add_target(train_build *t, int output)
+{
+    hth_graph *g = t->g;
+    hth_shape s = g->values[output].shape;
+    hth_dtype dt = g->values[output].dtype;
+    if (t->o->loss == HTH_LOSS_SOFTMAX_XENT) {
+        char text[128];
+        if (s.rank < 2) {
+            return hth_fail(HTH_EINVAL,
+                            "output '%s' has the shape %s; a softmax cross-entropy needs classes "
+                            "in dimension 1",
+                            g->values[output].name, hth_shape_str(&s, text, sizeof text));
+        }
+        memmove(s.dim + 1, s.dim + 2, (size_t)(s.rank - 2) * sizeof s.dim[0]);
+        s.rank--;
+        dt = t->o->label_dtype == HTH_DT_I32 ? HTH_DT_I32 : HTH_DT_I64;
+    }
+    HTH_TRY(hth_graph_add_value(g, "hearth.target", dt, &s, &t->target));
+    return hth_graph_add_input(g, t->target);
+}
+
+static hth_err add_loss_node(train_build *t, hth_op op, const char *name, int output, int *value)
+{
+    int node, in[2] = {output, t->target};
+    HTH_TRY(hth_graph_add_value(t->g, name, HTH_DT_NONE, &HTH_SHAPE_UNKNOWN, value));
+    HTH_TRY(hth_graph_add_node(t->g, op, name, in, 2, value, 1, &node));
+    return infer(t->g, node);
+}
+
+hth_err train_loss(train_build *t, int output, int *grad)
+{
+    bool xent = t->o->loss == HTH_LOSS_SOFTMAX_XENT;
+    if (t->g->values[output].dtype != HTH_DT_F32) {
+        return hth_fail(HTH_ENOTSUP, "output '%s' is %s; training is in FP32",
+                        t->g->values[output].name, hth_dtype_name(t->g->values[output].dtype));
+    }
+    HTH_TRY(add_target(t, output));
+    HTH_TRY(
+        add_loss_node(t, xent ? HTH_OP_SOFTMAX_XENT : HTH_OP_MSE, "hearth.loss", output, &t->loss));
+    return add_loss_node(t, xent ? HTH_OP_SOFTMAX_XENT_GRAD : HTH_OP_MSE_GRAD, "hearth.loss.grad",
+                         output, grad);
+}
+
+// State `what` of parameter slot s, or its copy: an input like the parameter, in a slot of its own.
+static hth_err add_state(train_build *t, int s, hth_slot_kind kind, const char *what, int *value)
+{
+    const hth_train_slot *p = &t->slots[s].slot;
+    bool copy = kind == HTH_SLOT_COPY;
+    const hth_shape shape = t->g->values[t->slots[s].value].shape;
+    char *name = hth_asprintf("%s/%s", p->name, what);
+    if (name == NULL) {
+        return no_memory();
+    }
+    hth_err err = hth_graph_add_value(t->g, name, copy ? HTH_DT_BF16 : HTH_DT_F32, &shape, value);
+    err = err == HTH_OK ? hth_graph_add_input(t->g, *value) : err;
+    if (err != HTH_OK) {
+        hth_free(name);
+        return err;
+    }
+    return train_add_slot(t, kind, name, *value, p->initializer, copy ? p->content : NULL);
+}
+
+static hth_err new_value(train_build *t, int slot, int *out)
+{
+    const hth_train_slot *s = &t->slots[slot].slot;
+    const hth_value *v = &t->g->values[t->slots[slot].value];
+    const hth_shape shape = v->shape;
+    const hth_layout layout = v->layout;
+    hth_dtype dt = v->dtype;
+    char *name = hth_asprintf("%s/new", s->name);
+    hth_err err = name == NULL ? no_memory() : hth_graph_add_value(t->g, name, dt, &shape, out);
+    hth_free(name);
+    HTH_TRY(err);
+    t->g->values[*out].layout = layout;
+    t->slots[slot].next = *out;
+    return HTH_OK;
+}
+
+static hth_err add_binary(train_build *t, hth_op op, const char *name, int a, int b, int out)
+{
+    int node;
+    HTH_TRY(hth_graph_add_node(t->g, op, name, (int[]){a, b}, 2, &out, 1, &node));
+    return infer(t->g, node);
+}
+
+hth_err train_accumulate(train_build *t, int s, int *gradient)
+{
+    int sum, next, before = *gradient, slot = t->n_slots;
+    HTH_TRY(add_state(t, s, HTH_SLOT_STATE, "gradient", &sum));
+    HTH_TRY(new_value(t, slot, &next));
+    const char *name = t->slots[slot].slot.name;
+    if (t->o->phase == HTH_TRAIN_ACCUMULATE) {
+        *gradient = next;
+        return add_binary(t, HTH_OP_ADD, name, sum, before, next);
+    }
+    const hth_shape shape = t->g->values[sum].shape;
+    HTH_TRY(hth_graph_add_value(t->g, NULL, HTH_DT_F32, &shape, gradient));
+    HTH_TRY(add_binary(t, HTH_OP_ADD, name, sum, before, *gradient));
+    return add_binary(t, HTH_OP_SUB, name, sum, sum, next); // 0, in the place of the sum
+}
+
+// Whether node n computes in the graph's precision with its input k.
+static bool reads_rounded(const hth_node *n, int k)
+{
+    switch (n->op) {
+    case HTH_OP_MAT_MUL:
+    case HTH_OP_GEMM:
+        return k < 2;
+    case HTH_OP_CONV:
+    case HTH_OP_CONV_TRANSPOSE:
+    case HTH_OP_CONV_GRAD_DATA:
+        return k == 1;
+    default:
+        return false;
+    }
+}
+
+// In bf16 what reads parameter slot s rounded reads its copy, which gets a slot behind the
+// optimizer's state; *copy -1: nothing does. All reads are there before the update is. A filter's
+// copy has its channels last, as engines of convolutions in bf16 want it.
+static hth_err add_copy(train_build *t, int s, int *copy)
+{
+    *copy = -1;
+    int v = t->slots[s].value;
+    bool filter = t->g->values[v].shape.rank > 2;
+    for (int i = 0; i < t->g->n_nodes && t->o->precision == HTH_PRECISION_BF16; i++) {
+        for (int k = 0; k < t->g->nodes[i].n_inputs; k++) {
+            if (t->g->nodes[i].inputs[k] != v || !reads_rounded(&t->g->nodes[i], k)) {
+                continue;
+            }
+            if (*copy < 0) {
+                HTH_TRY(add_state(t, s, HTH_SLOT_COPY, "bf16", copy));
+            }
+            t->g->nodes[i].inputs[k] = *copy;
+            hth_op op = t->g->nodes[i].op;
+            filter = filter && op != HTH_OP_MAT_MUL && op != HTH_OP_GEMM;
+        }
+    }
+    if (*copy >= 0 && filter) {
+        t->g->values[*copy].layout = HTH_LAYOUT_NHWC;
+    }
+    return HTH_OK;
+}
+
+hth_err train_update(train_build *t, int s, int gradient, int clip)
+{
+    static const char *const adam[] = {"exp_avg", "exp_avg_sq"}, *const momentum[] = {"momentum"};
+    bool is_adam = t->o->optimizer == HTH_OPTIMIZER_ADAM || t->o->optimizer == HTH_OPTIMIZER_ADAMW;
+    int n_state = is_adam ? 2 : t->o->optimizer == HTH_OPTIMIZER_MOMENTUM;
+    int in[7] = {t->slots[s].value, gradient, -1, -1}, out[4] = {-1, -1, -1, -1}, node;
+    int first = t->n_slots, copy, n_out = 1 + n_state;
+    for (int i = 0; i < n_state; i++) {
+        HTH_TRY(add_state(t, s, HTH_SLOT_STATE, is_adam ? adam[i] : momentum[i], &in[2 + i]));
+    }
+    HTH_TRY(add_copy(t, s, &copy));
+    if (t->o->phase == HTH_TRAIN_ACCUMULATE) {
+        return HTH_OK; // the same slots, for both graphs to share
+    }
+    HTH_TRY(new_value(t, s, &out[0]));
+    for (int i = 0; i < n_state; i++) {
+        HTH_TRY(new_value(t, first + i, &out[1 + i]));
+    }
+    if (copy >= 0) {
+        n_out = is_adam ? 4 : 3; // in the copy's place, which is why the node reads it
+        HTH_TRY(new_value(t, first + n_state, &out[n_out - 1]));
+    }
+    int hyper = is_adam ? 4 : 3;
+    in[hyper] = t->hyper;
+    in[hyper + 1] = clip;
+    in[hyper + 2] = copy;
+    int n_in = copy >= 0 ? hyper + 3 : hyper + 1 + (clip >= 0);
+    char *name = hth_asprintf("%s/step", t->slots[s].slot.name);
+    hth_err err = name == NULL
+                      ? no_memory()
+                      : hth_graph_add_node(t->g, is_adam ? HTH_OP_ADAM_STEP : HTH_OP_SGD_STEP, name,
+                                           in, n_in, out, n_out, &node);
+    hth_free(name);
+    HTH_TRY(err);
+    if (t->o->optimizer == HTH_OPTIMIZER_ADAMW) {
+        HTH_TRY(hth_node_set_int(&t->g->nodes[node], "decoupled", 1));
+    } else if (n_state == 1 && t->o->nesterov) {
+        HTH_TRY(hth_node_set_int(&t->g->nodes[node], "nesterov", 1));
+    }
+    return infer(t->g, node);
+}
+
+hth_err train_clip(train_build *t, const int *gradients, int n, int *out)
+{
+    int node, *in = hth_calloc((size_t)n + 1, sizeof *in);
+    if (in == NULL) {
+        return no_memory();
+    }
+    in[0] = t->hyper;
+    memcpy(in + 1, gradients, (size_t)n * sizeof *in);
+    hth_err err = hth_graph_add_value(t->g, "hearth.clip", HTH_DT_NONE, &HTH_SHAPE_UNKNOWN, out);
+    err = err == HTH_OK
+              ? hth_graph_add_node(t->g, HTH_OP_CLIP_SCALE, "hearth.clip", in, n + 1, out, 1, &node)
+              : err;
+    hth_free(in);
+    HTH_TRY(err);
+    HTH_TRY(hth_node_set_float(&t->g->nodes[node], "max_norm", t->o->clip_norm));
+    return infer(t->g, node);
+}

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+// docs/onnx.md is printed from the table of operators (`onnx_doc_test --print`); the test sees that
+// the committed page is what the table says now.
+#include "graph/autodiff/grad.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct doc_row {
+    hth_op op;
+    const char *note;
+} doc_row;
+
+static const doc_row doc_note[] = {
+    {HTH_OP_BATCH_NORMALIZATION,
+     "`spatial=0` is refused; more than one output before version 14 means training"},
+    {HTH_OP_CAST,
+     "to and from FLOAT, DOUBLE, FLOAT16, BFLOAT16, BOOL and integers of 8 to 64 bits"},
+    {HTH_OP_CONSTANT, "every form but strings and sparse tensors; becomes content, not a node"},
+    {HTH_OP_DROPOUT,
+     "before version 12: inference; training when `training_mode` is a constant true"},
+    {HTH_OP_GELU, "also `com.microsoft.Gelu`"},
+    {HTH_OP_GROUP_NORMALIZATION, "version 18: scale and bias per group are repeated per channel"},
+    {HTH_OP_RESIZE, "`tf_half_pixel_for_nn` only with `nearest_mode=floor`; version 10 may not "
+                    "shrink and grow at once"},
+    {HTH_OP_SCATTER, "becomes ScatterElements"},
+    {HTH_OP_UPSAMPLE, "becomes Resize"},
+};
+
+// What has a gradient in some forms only.
+static const doc_row doc_gradient[] = {
+    {HTH_OP_ATTENTION, "yes"}, // other operators in a training step
+    {HTH_OP_BATCH_NORMALIZATION, "yes"},
+    {HTH_OP_DROPOUT, "yes, if its mask is not read"},
+    {HTH_OP_CLIP, "yes; by its bounds none"},
+    {HTH_OP_EINSUM, "yes, but for a label twice in a term and ellipses that broadcast"},
+    {HTH_OP_GRU, "yes, with its usual activations, without lengths or clipping"},
+    {HTH_OP_LSTM, "yes, with its usual activations, without lengths, clipping or peepholes"},
+    {HTH_OP_RNN, "yes, with Tanh or Relu, without lengths or clipping"},
+    {HTH_OP_LAYER_NORMALIZATION, "yes, if scale and bias have the normalised dimensions only"},
+    {HTH_OP_ONE_HOT, "none by its values"},
+    {HTH_OP_PAD, "yes, with constant pads"},
+    {HTH_OP_SLICE, "yes, at constant positions"},
+};
+
+static const char *note_of(const doc_row *rows, size_t n, hth_op op)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (rows[i].op == op) {
+            return rows[i].note;
+        }
+    }
+    return NULL;
+}
+#define NOTE_OF(rows, op) note_of(rows, sizeof rows / sizeof rows[0], op)
+
+static const char *gradient_of(hth_op op)
+{
+    const hth_grad_rule *rule = hth_grad_rule_of(op);
+    const char *note = NOTE_OF(doc_gradient, op);
+    return note != NULL ? note : rule->fn != NULL ? "yes" : rule->flat ? "0" : "";
+}
+
+// print_versions lists the versions that opsets HTH_OPSET_MIN to HTH_OPSET_MAX can mean.
+static void print_versions(FILE *f, const hth_op_info *info)
+{
+    int first = 0;
+    while (first + 1 < info->n_since && info->since[first + 1] <= HTH_OPSET_MIN) {
+        first++;
+    }
+    for (int i = first; i < info->n_since; i++) {
+        fprintf(f, "%s%d", i > first ? ", " : "", info->since[i]);
+    }
+}
+
+static void print_page(FILE *f)
+{
+    fprintf(f,
+            "<!-- Printed by `build/graph/onnx/onnx_doc_test --print` from graph/op.h; not edited by "
+            "hand. -->\n"
+            "# ONNX operators\n\n"
+            "Models of opset %d to %d are read; whatever the version, an operator is brought to "
+            "its newest form first.\n"
+            "Everything else is refused when the model is imported, by the node's name, operator "
+            "and opset. Functions\n"
+            "that a model defines are read in place, and so is `If` where its condition is a "
+            "constant. Strings,\n"
+            "sequences, optionals and sparse tensors are not supported.\n\n"
+            "Gradient: whether a training step can go through the operator; 0: its derivative is 0 "
+            "wherever it exists, and\n"
+            "what lies before it is not trained. Without one, or in another form, a model is "
+            "refused for training by the\n"
+            "node's name, if a parameter lies before it.\n\n"
+            "| operator | versions | gradient | notes |\n|---|---|---|---|\n",
+            HTH_OPSET_MIN, HTH_OPSET_MAX);
+    for (hth_op op = HTH_OP_NONE + 1; op < HTH_N_OPS; op++) {
+        const hth_op_info *info = hth_op_info_of(op);
+        if (info->n_since > 0) {
+            fprintf(f, "| %s | ", info->name);
+            print_versions(f, info);
+            const char *note = NOTE_OF(doc_note, op);
+            fprintf(f, " | %s | %s |\n", gradient_of(op), note != NULL ? note : "");
+        }
+    }
+}
+
+static void test_page(void **state)
+{
+    char *now = NULL, *committed = NULL;
+    size_t n = 0;
+    FILE *f = open_memstream(&now, &n);
+    print_page(f);
+    fclose(f);
+    f = fopen("docs/onnx.md", "rb");
+    assert_non_null(f);
+    committed = calloc(1, n + 2);
+    assert_int_equal(fread(committed, 1, n + 1, f), n);
+    fclose(f);
+    assert_string_equal(committed, now);
+    free(now);
+    free(committed);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_page)};
+    if (argc == 2 && strcmp(argv[1], "--print") == 0) {
+        print_page(stdout);
+        return 0;
+    }
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

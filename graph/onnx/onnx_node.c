@@ -1,0 +1,368 @@
+// SPDX-License-Identifier: Apache-2.0
+// One NodeProto: its attributes, the constant that it stands for, or the operator that it adds to
+// the graph.
+#include "graph/onnx/onnx_load.h"
+
+#include "base/alloc.h"
+
+#include <string.h>
+
+enum { // AttributeProto.type
+    A_FLOAT = 1,
+    A_INT = 2,
+    A_STRING = 3,
+    A_TENSOR = 4,
+    A_GRAPH = 5,
+    A_FLOATS = 6,
+    A_INTS = 7,
+    A_STRINGS = 8,
+};
+
+bool onnx_domain_default(const char *domain)
+{
+    return domain == NULL || domain[0] == '\0' || strcmp(domain, "ai.onnx") == 0;
+}
+
+const char *onnx_label(const onnx_node *n)
+{
+    if (n->name != NULL && n->name[0] != '\0') {
+        return n->name;
+    }
+    return n->n_output > 0 ? n->output[0] : "";
+}
+
+static const onnx_attribute *attribute_named(onnx_attribute *const *a, size_t n, const char *name)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (a[i]->name != NULL && strcmp(a[i]->name, name) == 0) {
+            return a[i];
+        }
+    }
+    return NULL;
+}
+
+// attribute_follow replaces a reference to an attribute of the enclosing function by what it refers
+// to: the call's attribute, the function's default, or nothing.
+static hth_err attribute_follow(const onnx_scope *s, const onnx_attribute **a)
+{
+    while (*a != NULL && (*a)->ref_attr_name != NULL && (*a)->ref_attr_name[0] != '\0') {
+        const char *name = (*a)->ref_attr_name;
+        if (s->function == NULL) {
+            return hth_fail(HTH_EINVAL,
+                            "attribute '%s' refers to '%s' of a function, outside of one",
+                            (*a)->name, name);
+        }
+        *a = attribute_named(s->call->attribute, s->call->n_attribute, name);
+        if (*a == NULL) {
+            *a =
+                attribute_named(s->function->attribute_proto, s->function->n_attribute_proto, name);
+            return HTH_OK;
+        }
+        s = s->call_scope;
+    }
+    return HTH_OK;
+}
+
+hth_err onnx_find_attribute(const onnx_scope *s, const onnx_node *n, const char *name,
+                            const onnx_attribute **out)
+{
+    *out = attribute_named(n->attribute, n->n_attribute, name);
+    return attribute_follow(s, out);
+}
+
+hth_err onnx_tensor_const(onnx_load *ld, hth_span message, hth_onnx_head *head, hth_const **out)
+{
+    const void *data;
+    void *owned;
+    HTH_TRY(hth_onnx_head_read(message, &ld->limits, head));
+    HTH_TRY(onnx_made(ld, message.bytes));
+    HTH_TRY(hth_onnx_content(head, &data, &owned));
+    hth_err err = hth_const_new(head->dtype, &head->shape, data, out);
+    hth_free(owned);
+    return err;
+}
+
+// Attributes.
+
+// attribute_text copies a string; protobuf-c leaves an empty one NULL.
+static char *attribute_text(const ProtobufCBinaryData *s)
+{
+    return s->len == 0 ? hth_strdup("") : hth_strndup((const char *)s->data, s->len);
+}
+
+static hth_err attribute_strings(const onnx_attribute *a, hth_attr *to)
+{
+    to->u.strings = hth_calloc(a->n_strings, sizeof *to->u.strings);
+    if (to->u.strings == NULL) {
+        return onnx_no_memory();
+    }
+    for (size_t i = 0; i < a->n_strings; i++) {
+        to->u.strings[i] = attribute_text(&a->strings[i]);
+        to->n = (int)i + 1; // a NULL in the list can be freed, too
+        if (to->u.strings[i] == NULL) {
+            return onnx_no_memory();
+        }
+    }
+    return HTH_OK;
+}
+
+static hth_err attribute_value(onnx_load *ld, const onnx_attribute *a, hth_attr *to)
+{
+    hth_onnx_head head;
+    switch (a->type) {
+    case A_FLOAT:
+        to->type = HTH_ATTR_FLOAT;
+        to->u.f = a->f;
+        return HTH_OK;
+    case A_INT:
+        to->type = HTH_ATTR_INT;
+        to->u.i = a->i;
+        return HTH_OK;
+    case A_STRING:
+        to->type = HTH_ATTR_STRING;
+        to->u.s = attribute_text(&a->s);
+        return to->u.s == NULL ? onnx_no_memory() : HTH_OK;
+    case A_TENSOR:
+        to->type = HTH_ATTR_TENSOR;
+        return onnx_tensor_const(ld, (hth_span){a->t.data, a->t.len}, &head, &to->u.tensor);
+    case A_FLOATS:
+        to->type = HTH_ATTR_FLOATS;
+        to->n = (int)a->n_floats;
+        to->u.floats = hth_memdup(a->floats, a->n_floats * sizeof *a->floats);
+        return to->u.floats == NULL ? onnx_no_memory() : HTH_OK;
+    case A_INTS:
+        to->type = HTH_ATTR_INTS;
+        to->n = (int)a->n_ints;
+        to->u.ints = hth_memdup(a->ints, a->n_ints * sizeof *a->ints);
+        return to->u.ints == NULL ? onnx_no_memory() : HTH_OK;
+    case A_STRINGS:
+        to->type = HTH_ATTR_STRINGS;
+        return attribute_strings(a, to);
+    default:
+        return hth_fail(HTH_ENOTSUP, "attribute '%s' is of type %d, which is not supported",
+                        a->name, a->type);
+    }
+}
+
+// The types of attributes, whichever operator has them: ONNX gives one name one type, but for `p`,
+// `to` and `value` of the oldest opsets. Looking an attribute of another type up would give its
+// default.
+static const struct {
+    int type;
+    const char *article, *names;
+} attribute_types[] = {
+    {A_INT, "an INT",
+     " align_corners allowzero antialias axis batch_axis batch_dims blocksize ceil_mode "
+     "center_point_box count_include_pad detect_negative detect_positive dtype end exclude_outside "
+     "exclusive fmod group hidden_size input_forget interleaved is_causal is_test k keepdims "
+     "kv_num_heads largest layout left_window_size linear_before_reset noop_with_empty_axes "
+     "num_groups num_heads num_outputs q_num_heads qk_matmul_output_mode reverse "
+     "right_window_size rotary_embedding_dim saturate seed select_last_index size "
+     "softmax_precision sorted spatial start stash_type storage_order time_axis training_mode "
+     "transA transB upper value_int "},
+    {A_FLOAT, "a FLOAT",
+     " alpha beta bias clip cubic_coeff_a epsilon extrapolation_value gamma lambd max min momentum "
+     "ratio scale softcap value_float "},
+    {A_STRING, "a STRING",
+     " approximate auto_pad coordinate_transformation_mode direction equation "
+     "keep_aspect_ratio_policy mode nearest_mode padding_mode reduction "},
+    {A_INTS, "INTS",
+     " axes dilations ends kernel_shape output_padding output_shape pads perm shape split starts "
+     "strides value_ints "},
+    {A_FLOATS, "FLOATS", " activation_alpha activation_beta scales value_floats "},
+    {A_STRINGS, "STRINGS", " activations "},
+};
+
+static hth_err attribute_check(const onnx_attribute *a, const char *name)
+{
+    size_t n = strlen(name);
+    for (size_t i = 0; i < sizeof attribute_types / sizeof attribute_types[0]; i++) {
+        for (const char *at = attribute_types[i].names; (at = strstr(at, name)) != NULL; at++) {
+            if (at[-1] == ' ' && at[n] == ' ' && a->type != attribute_types[i].type) {
+                return hth_fail(HTH_EINVAL, "attribute '%s' is of type %d, and must be %s", name,
+                                a->type, attribute_types[i].article);
+            }
+        }
+    }
+    return HTH_OK;
+}
+
+// What an attribute takes, but for a tensor.
+static uint64_t attribute_bytes(const onnx_attribute *a)
+{
+    uint64_t bytes =
+        sizeof(hth_attr) + a->s.len + a->n_ints * sizeof *a->ints + a->n_floats * sizeof *a->floats;
+    for (size_t i = 0; i < a->n_strings; i++) {
+        bytes += a->strings[i].len + sizeof(char *);
+    }
+    return bytes;
+}
+
+static hth_err node_add_attribute(onnx_load *ld, const onnx_scope *s, hth_node *node,
+                                  const onnx_attribute *from)
+{
+    const onnx_attribute *a = from;
+    HTH_TRY(attribute_follow(s, &a));
+    if (a == NULL) {
+        return HTH_OK; // an optional attribute that the call does not give
+    }
+    if (from->name == NULL || from->name[0] == '\0') {
+        return hth_fail(HTH_EINVAL, "an attribute has no name");
+    }
+    HTH_TRY(attribute_check(a, from->name));
+    HTH_TRY(onnx_made(ld, attribute_bytes(a)));
+    hth_attr to = {.name = hth_strdup(from->name)};
+    hth_err err = to.name == NULL ? onnx_no_memory() : attribute_value(ld, a, &to);
+    if (err != HTH_OK) {
+        hth_attr_clear(&to);
+        return err;
+    }
+    return hth_node_put_attr(node, to);
+}
+
+// Constant.
+
+static hth_err constant_list(hth_dtype dt, int rank, size_t n, const void *data, hth_const **out)
+{
+    return hth_const_new(dt, &(hth_shape){.rank = rank, .dim = {(int64_t)n}},
+                         data != NULL ? data : "", out); // protobuf-c leaves an empty list NULL
+}
+
+static hth_err constant_value(onnx_load *ld, const onnx_attribute *a, hth_const **out)
+{
+    hth_onnx_head head;
+    switch (a->type) {
+    case A_TENSOR:
+        return onnx_tensor_const(ld, (hth_span){a->t.data, a->t.len}, &head, out);
+    case A_FLOAT:
+        return constant_list(HTH_DT_F32, 0, 0, &a->f, out);
+    case A_INT:
+        return constant_list(HTH_DT_I64, 0, 0, &a->i, out);
+    case A_FLOATS:
+        return constant_list(HTH_DT_F32, 1, a->n_floats, a->floats, out);
+    case A_INTS:
+        return constant_list(HTH_DT_I64, 1, a->n_ints, a->ints, out);
+    default:
+        return hth_fail(HTH_ENOTSUP, "strings and sparse tensors are not supported");
+    }
+}
+
+hth_err onnx_constant(onnx_load *ld, const onnx_scope *s, const onnx_node *n, hth_const **out)
+{
+    const onnx_attribute *a = NULL;
+    hth_err err = HTH_OK;
+    for (size_t i = 0; i < n->n_attribute && a == NULL && err == HTH_OK; i++) {
+        a = n->attribute[i]; // exactly one of value, value_float, value_ints, ..; its type says
+                             // which
+        err = attribute_follow(s, &a);
+    }
+    if (err == HTH_OK && a == NULL) {
+        err = hth_fail(HTH_EINVAL, "it has no value");
+    }
+    err = err == HTH_OK ? onnx_made(ld, attribute_bytes(a)) : err;
+    err = err == HTH_OK ? constant_value(ld, a, out) : err;
+    return err == HTH_OK ? HTH_OK : hth_err_prefix(err, "node '%s' (Constant)", onnx_label(n));
+}
+
+// Operators.
+
+hth_err onnx_inputs(const onnx_scope *s, const onnx_node *n, int **out)
+{
+    int *index = hth_calloc(n->n_input, sizeof *index);
+    *out = NULL;
+    if (index == NULL) {
+        return onnx_no_memory();
+    }
+    for (size_t i = 0; i < n->n_input; i++) {
+        index[i] = -1;
+        if (n->input[i][0] != '\0' && !onnx_resolve(s, n->input[i], &index[i])) {
+            hth_free(index);
+            return hth_fail(HTH_EINVAL, "node '%s' (%s) reads '%s', which nothing makes",
+                            onnx_label(n), n->op_type, n->input[i]);
+        }
+    }
+    *out = index;
+    return HTH_OK;
+}
+
+// node_arity drops absent trailing operands and checks the count against the operator's newest
+// form.
+static hth_err node_arity(hth_node *n)
+{
+    const hth_op_info *info = hth_op_info_of(n->op);
+    while (n->n_inputs > 0 && n->inputs[n->n_inputs - 1] < 0) {
+        n->n_inputs--;
+    }
+    while (n->n_outputs > info->min_outputs && n->outputs[n->n_outputs - 1] < 0) {
+        n->n_outputs--;
+    }
+    bool absent = false;
+    for (int i = 0; i < n->n_inputs; i++) {
+        absent |= n->inputs[i] < 0 && (i < info->min_inputs || info->max_inputs > 100);
+    }
+    if (absent || n->n_inputs < info->min_inputs) {
+        return hth_fail(HTH_EINVAL, "a required input is missing");
+    }
+    if (n->n_inputs > info->max_inputs || n->n_outputs < info->min_outputs ||
+        n->n_outputs > info->max_outputs) {
+        return hth_fail(HTH_EINVAL, "%d inputs and %d outputs are not what the operator has",
+                        n->n_inputs, n->n_outputs);
+    }
+    return HTH_OK;
+}
+
+static hth_err node_outputs(const onnx_scope *s, const onnx_node *n, int **out)
+{
+    int *index = hth_calloc(n->n_output, sizeof *index);
+    if (index == NULL) {
+        return onnx_no_memory();
+    }
+    for (size_t i = 0; i < n->n_output; i++) {
+        index[i] = -1;
+        if (n->output[i][0] != '\0') {
+            hth_names_find(&s->names, n->output[i], &index[i]);
+        }
+    }
+    *out = index;
+    return HTH_OK;
+}
+
+static hth_err node_add(onnx_load *ld, onnx_scope *s, const onnx_node *n, hth_op op, int *index)
+{
+    int *inputs = NULL, *outputs = NULL;
+    char *name = NULL;
+    hth_err err = onnx_inputs(s, n, &inputs);
+    if (err == HTH_OK) {
+        err = node_outputs(s, n, &outputs);
+    }
+    if (err == HTH_OK && n->name != NULL && n->name[0] != '\0') {
+        name = hth_asprintf("%s%s", s->prefix, n->name);
+        err = name == NULL ? onnx_no_memory() : onnx_made(ld, strlen(name));
+    }
+    if (err == HTH_OK) {
+        err = hth_graph_add_node(ld->g, op, name, inputs, (int)n->n_input, outputs,
+                                 (int)n->n_output, index);
+    }
+    hth_free(name);
+    hth_free(inputs);
+    hth_free(outputs);
+    return err;
+}
+
+static hth_err node_finish(onnx_load *ld, onnx_scope *s, const onnx_node *n, int index, int since)
+{
+    for (size_t i = 0; i < n->n_attribute; i++) {
+        HTH_TRY(node_add_attribute(ld, s, &ld->g->nodes[index], n->attribute[i]));
+    }
+    HTH_TRY(onnx_canonicalise(ld, index, since));
+    return node_arity(&ld->g->nodes[index]);
+}
+
+hth_err onnx_add_operator(onnx_load *ld, onnx_scope *s, const onnx_node *n, hth_op op, int since)
+{
+    int index;
+    HTH_TRY(node_add(ld, s, n, op, &index));
+    hth_err err = node_finish(ld, s, n, index, since);
+    return err == HTH_OK ? HTH_OK
+                         : hth_err_prefix(err, "node '%s' (%s)", onnx_label(n), n->op_type);
+}

@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+// Batch-norm folding. At inference y = scale[c] * x + shift[c] with constants, and a linear
+// operator in front takes both in: W' = W * scale along its output channels, b' = b * scale + shift
+// (Jacob et al. 2018, section 3.2). The scaled filter is a derived constant: nothing is computed
+// before a device wants its copy. Element-wise Mul and Add by per-channel constants are the same
+// thing and are taken in the same way. In a graph exported for training, batch norm stays as it is:
+// it uses the batch's statistics.
+#include "graph/passes/pass.h"
+
+#include "base/alloc.h"
+#include "graph/passes/pass_util.h"
+
+#include <math.h>
+#include <string.h>
+
+typedef struct affine { // y = scale[c] * x + shift[c], n channels along axis 1
+    int64_t n;
+    float *scale, *shift;
+} affine;
+
+// No filter has more; a shape that a client names may.
+#define FOLD_CHANNELS (1 << 20)
+
+static void affine_fini(affine *a)
+{
+    hth_free(a->scale);
+    hth_free(a->shift);
+}
+
+static hth_err affine_init(affine *a, int64_t n)
+{
+    if (n > FOLD_CHANNELS) {
+        return hth_fail(HTH_ETOOBIG, "more channels than a filter has: %lld", (long long)n);
+    }
+    *a = (affine){n, hth_alloc((size_t)n * sizeof(float)), hth_alloc((size_t)n * sizeof(float))};
+    if (a->scale != NULL && a->shift != NULL) {
+        return HTH_OK;
+    }
+    affine_fini(a);
+    return hth_fail(HTH_ENOMEM, "no memory to fold a batch norm");
+}
+
+// read_channels copies a constant f32 that is one value, or one per channel (axis 1 of a value of
+// rank `rank`).
+static bool read_channels(const hth_graph *g, int value, int rank, int64_t channels, float *out)
+{
+    hth_const *c = value < 0 ? NULL : g->values[value].constant;
+    const void *data;
+    if (c == NULL || c->dtype != HTH_DT_F32) {
+        return false;
+    }
+    int64_t n = hth_shape_elements(&c->shape);
+    int at = c->shape.rank - (rank - 1); // where axis 1 stands in the operand's shape
+    bool per_channel =
+        n == channels && at >= 0 && at < c->shape.rank && c->shape.dim[at] == channels;
+    if ((n != 1 && !per_channel) || hth_const_map(c, &data) != HTH_OK) {
+        return false;
+    }
+    const float *f = data;
+    for (int64_t i = 0; i < channels; i++) {
+        out[i] = f[n == 1 ? 0 : i];
+    }
+    hth_const_unmap(c);
+    return true;
+}
+
+static bool affine_of_batch_norm(const hth_graph *g, const hth_node *n, affine *a)
+{
+    const hth_value *x = &g->values[n->inputs[0]];
+    if (hth_node_int(n, "training_mode", 0) != 0 || x->dtype != HTH_DT_F32 || x->shape.rank < 2 ||
+        n->n_outputs > 1 || affine_init(a, x->shape.dim[1]) != HTH_OK) {
+        return false;
+    }
+    float eps = hth_node_float(n, "epsilon", 1e-5f);
+    float *mean = hth_alloc((size_t)a->n * 2 * sizeof *mean), *var = mean + a->n;
+    bool ok = mean != NULL && read_channels(g, n->inputs[1], 2, a->n, a->scale) &&
+              read_channels(g, n->inputs[2], 2, a->n, a->shift) &&
+              read_channels(g, n->inputs[3], 2, a->n, mean) &&
+              read_channels(g, n->inputs[4], 2, a->n, var);
+    for (int64_t c = 0; ok && c < a->n; c++) {
+        double s = a->scale[c] / sqrt((double)var[c] + eps);
+        a->scale[c] = (float)s;
+        a->shift[c] = (float)(a->shift[c] - mean[c] * s);
+    }
+    hth_free(mean);
+    if (!ok) {
+        affine_fini(a);
+    }
+    return ok;
+}
+
+static bool affine_of_arithmetic(const hth_graph *g, const hth_node *n, int *data_input, affine *a)
+{
+    bool add = n->op == HTH_OP_ADD;
+    for (int k = 0; k < 2; k++) {
+        int x = n->inputs[k], c = n->inputs[1 - k];
+        const hth_value *v = &g->values[x];
+        if (v->constant != NULL || g->values[c].constant == NULL || v->dtype != HTH_DT_F32 ||
+            v->shape.rank < 2 || !hth_shape_equal(&v->shape, &g->values[n->outputs[0]].shape) ||
+            affine_init(a, v->shape.dim[1]) != HTH_OK) {
+            continue;
+        }
+        for (int64_t i = 0; i < a->n; i++) {
+            a->scale[i] = 1;
+            a->shift[i] = 0;
+        }
+        if (read_channels(g, c, v->shape.rank, a->n, add ? a->shift : a->scale)) {
+            *data_input = k;
+            return true;
+        }
+        affine_fini(a);
+    }
+    return false;
+}
+
+// filter_axis says along which axis of its filter (input 1) a linear node's output channels (axis
+// 1) lie; -1: not one.
+static int filter_axis(const hth_graph *g, const hth_node *n)
+{
+    int rank = g->values[n->outputs[0]].shape.rank;
+    switch (n->op) {
+    case HTH_OP_CONV:
+        return 0;
+    case HTH_OP_CONV_TRANSPOSE:
+        return 1;
+    case HTH_OP_GEMM:
+        return hth_node_float(n, "beta", 1) != 1 ? -1 : hth_node_int(n, "transB", 0) ? 0 : 1;
+    case HTH_OP_MAT_MUL:
+        return rank == 2 && g->values[n->inputs[1]].shape.rank == 2 ? 1 : -1;
+    default:
+        return -1;
+    }
+}
+
+static hth_err fold_bias(hth_graph *g, int node, const affine *a)
+{
+    hth_node *n = &g->nodes[node];
+    int bias = -1;
+    float *b = hth_calloc((size_t)a->n, sizeof *b);
+    if (b == NULL) {
+        return hth_fail(HTH_ENOMEM, "no memory to fold a batch norm");
+    }
+    if (n->n_inputs > 2 && n->inputs[2] >= 0) {
+        (void)read_channels(g, n->inputs[2], 2, a->n, b); // was read before: fold_into
+    }
+    for (int64_t c = 0; c < a->n; c++) {
+        b[c] = b[c] * a->scale[c] + a->shift[c];
+    }
+    hth_err err = hth_pass_const_f32(g, NULL, b, a->n, &bias);
+    hth_free(b);
+    HTH_TRY(err);
+    n = &g->nodes[node];
+    if (n->n_inputs > 2) {
+        n->inputs[2] = bias;
+        return HTH_OK;
+    }
+    return hth_node_add_input(n, bias);
+}
+
+// fold_into takes `a` into linear node `node`; *done says whether it could be.
+static hth_err fold_into(hth_graph *g, int node, const affine *a, bool *done)
+{
+    hth_node *n = &g->nodes[node];
+    int axis = filter_axis(g, n);
+    hth_const *w = axis < 0 ? NULL : g->values[n->inputs[1]].constant, *scaled, *scale;
+    int64_t groups = n->op == HTH_OP_CONV_TRANSPOSE ? hth_node_int(n, "group", 1) : 1;
+    bool has_bias = n->n_inputs > 2 && n->inputs[2] >= 0;
+    *done = false;
+    if (w == NULL || w->dtype != HTH_DT_F32 || n->n_post > 0 ||
+        w->shape.dim[axis] * groups != a->n || n->op == HTH_OP_MAT_MUL) {
+        return HTH_OK; // MatMul has no bias input: it keeps its scale behind it, which is fused as
+                       // a post op
+    }
+    float *probe = hth_alloc((size_t)a->n * sizeof *probe);
+    bool readable = probe != NULL && (!has_bias || read_channels(g, n->inputs[2], 2, a->n, probe));
+    hth_free(probe);
+    if (!readable) {
+        return HTH_OK;
+    }
+    bool identity = true;
+    for (int64_t c = 0; c < a->n; c++) {
+        identity &= a->scale[c] == 1;
+    }
+    if (!identity) {
+        hth_shape s = {.rank = 1, .dim = {a->n}};
+        HTH_TRY(hth_const_new(HTH_DT_F32, &s, a->scale, &scale));
+        hth_err err = hth_pass_scaled(w, scale, axis, (int)groups, &scaled);
+        hth_const_rele(scale);
+        HTH_TRY(err);
+        int value;
+        err = hth_graph_add_const(g, NULL, scaled, &value);
+        if (err != HTH_OK) {
+            hth_const_rele(scaled);
+            return err;
+        }
+        g->nodes[node].inputs[1] = value;
+    }
+    HTH_TRY(fold_bias(g, node, a));
+    *done = true;
+    return HTH_OK;
+}
+
+static hth_err fold_node(hth_graph *g, hth_uses *u, int i)
+{
+    hth_node *n = &g->nodes[i];
+    affine a;
+    int data_input = 0;
+    bool norm = n->op == HTH_OP_BATCH_NORMALIZATION, done = false;
+    if (n->deleted || n->n_post > 0 || !(norm || n->op == HTH_OP_ADD || n->op == HTH_OP_MUL) ||
+        !(norm ? affine_of_batch_norm(g, n, &a) : affine_of_arithmetic(g, n, &data_input, &a))) {
+        return HTH_OK;
+    }
+    int x = n->inputs[data_input], from = g->values[x].producer;
+    hth_err err = HTH_OK;
+    if (from >= 0 && hth_uses_only(g, u, x) == i) {
+        err = fold_into(g, from, &a, &done);
+    }
+    n = &g->nodes[i];
+    if (err == HTH_OK && done) {
+        n->deleted = true;
+        hth_pass_set_output(g, from, n->outputs[0]);
+    } else if (err == HTH_OK && norm) {
+        int scale, shift;
+        err = hth_pass_const_f32(g, NULL, a.scale, a.n, &scale);
+        err = err == HTH_OK ? hth_pass_const_f32(g, NULL, a.shift, a.n, &shift) : err;
+        if (err == HTH_OK) {
+            n->op = HTH_OP_SCALE_SHIFT;
+            n->inputs[1] = scale;
+            n->inputs[2] = shift;
+            n->n_inputs = 3;
+        }
+    }
+    affine_fini(&a);
+    return err;
+}
+
+hth_err hth_pass_fold_norm(hth_graph *g)
+{
+    hth_uses u;
+    HTH_TRY(hth_uses_open(g, &u));
+    hth_err err = HTH_OK;
+    int n_nodes = g->n_nodes;
+    for (int i = 0; i < n_nodes && err == HTH_OK; i++) {
+        err = fold_node(g, &u, i);
+    }
+    hth_uses_close(&u);
+    return err == HTH_OK ? hth_graph_compact(g) : err;
+}

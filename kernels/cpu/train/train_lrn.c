@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+// Gradient of local response normalisation, y_c = x_c d_c^-beta with d_c = bias + alpha / size *
+// (sum of x^2 over the window of c): dx_q = dy_q d_q^-beta - 2 alpha beta / size x_q (sum over the
+// windows that q is in of dy_c x_c d_c^(-beta - 1)).
+//
+// All channels of a piece of positions are brought into the thread's scratch, a row per channel, so
+// that windows are rows above and below, whatever the layout.
+#include "kernels/cpu/train/train.h"
+
+#include "base/alloc.h"
+#include "kernels/cpu/plain.h"
+#include "kernels/cpu/vector.h"
+
+#define PIECE 32 // positions
+
+typedef struct lrn_kernel {
+    hth_kernel base;
+    int n_threads;
+    hth_layout layout;
+    size_t images, channels, positions, before, after; // channels of a window beside its own
+    float alpha, beta, bias;                           // alpha: over the window's size
+} lrn_kernel;
+
+typedef struct lrn_job {
+    const lrn_kernel *k;
+    const float *dy, *x;
+    float *dx, *scratch;
+} lrn_job;
+
+// Rows of PIECE: square = alpha x^2.
+HTH_VECTOR(lrn_square, (const float *x, float *square, size_t n, float alpha),
+           (x, square, n, alpha))
+{
+    for (size_t i = 0; i < n; i++) {
+        square[i] = alpha * x[i] * x[i];
+    }
+}
+
+// d = bias + the sum of `rows` rows of squares.
+HTH_VECTOR(lrn_window, (const float *square, size_t rows, float bias, float *d),
+           (square, rows, bias, d))
+{
+    float sum[PIECE];
+    for (size_t i = 0; i < PIECE; i++) {
+        sum[i] = bias;
+    }
+    for (size_t r = 0; r < rows; r++) {
+        for (size_t i = 0; i < PIECE; i++) {
+            sum[i] += square[r * PIECE + i];
+        }
+    }
+    memcpy(d, sum, sizeof sum);
+}
+
+// d^-0.75, the usual exponent; others take powf.
+HTH_VECTOR(lrn_power, (float *d, size_t n), (d, n))
+{
+    for (size_t i = 0; i < n; i++) {
+        float root = sqrtf(d[i]);
+        d[i] = 1 / (root * sqrtf(root));
+    }
+}
+
+// dy becomes dy d^-beta, `share` dy x d^(-beta - 1).
+HTH_VECTOR(lrn_share,
+           (float *dy, const float *x, const float *d, const float *power, float *share, size_t n),
+           (dy, x, d, power, share, n))
+{
+    for (size_t i = 0; i < n; i++) {
+        dy[i] *= power[i];
+        share[i] = dy[i] * x[i] / d[i];
+    }
+}
+
+// dy becomes dx: less factor x (sum of `rows` rows of shares).
+HTH_VECTOR(lrn_apply, (float *dy, const float *x, const float *share, size_t rows, float factor),
+           (dy, x, share, rows, factor))
+{
+    float sum[PIECE] = {0};
+    for (size_t r = 0; r < rows; r++) {
+        for (size_t i = 0; i < PIECE; i++) {
+            sum[i] += share[r * PIECE + i];
+        }
+    }
+    for (size_t i = 0; i < PIECE; i++) {
+        dy[i] -= factor * x[i] * sum[i];
+    }
+}
+
+// Channel c's row of the piece at `first`, `count` positions, between tensor and scratch.
+static void lrn_move(const lrn_kernel *k, size_t image, size_t c, size_t first, size_t count,
+                     const float *from, float *to, bool out)
+{
+    size_t step, base = hth_layout_at(k->layout, k->channels, k->positions, image, c, &step);
+    for (size_t i = 0; i < count; i++) {
+        size_t at = base + (first + i) * step;
+        if (out) {
+            to[at] = from[i];
+        } else {
+            to[i] = from[at];
+        }
+    }
+    for (size_t i = count; !out && i < PIECE; i++) {
+        to[i] = 0;
+    }
+}
+
+static void lrn_piece(const lrn_job *j, size_t image, size_t first, float *scratch)
+{
+    const lrn_kernel *k = j->k;
+    size_t channels = k->channels, n = channels * PIECE, left = k->positions - first;
+    size_t count = left < PIECE ? left : PIECE;
+    float *x = scratch, *dy = x + n, *d = dy + n, *power = d + n, *share = power + n;
+    for (size_t c = 0; c < channels; c++) {
+        lrn_move(k, image, c, first, count, j->x, x + c * PIECE, false);
+        lrn_move(k, image, c, first, count, j->dy, dy + c * PIECE, false);
+    }
+    lrn_square(x, share, n, k->alpha);
+    for (size_t c = 0; c < channels; c++) {
+        size_t from = c < k->before ? 0 : c - k->before,
+               to = c + k->after < channels ? c + k->after + 1 : channels;
+        lrn_window(share + from * PIECE, to - from, k->bias, d + c * PIECE);
+    }
+    memcpy(power, d, n * sizeof *d);
+    if (k->beta == 0.75F) {
+        lrn_power(power, n);
+    } else {
+        for (size_t i = 0; i < n; i++) {
+            power[i] = powf(power[i], -k->beta);
+        }
+    }
+    lrn_share(dy, x, d, power, share, n);
+    for (size_t c = 0; c < channels; c++) { // those whose windows reach c
+        size_t from = c < k->after ? 0 : c - k->after,
+               to = c + k->before < channels ? c + k->before + 1 : channels;
+        lrn_apply(dy + c * PIECE, x + c * PIECE, share + from * PIECE, to - from,
+                  2 * k->alpha * k->beta);
+    }
+    for (size_t c = 0; c < channels; c++) {
+        lrn_move(k, image, c, first, count, dy + c * PIECE, j->dx, true);
+    }
+}
+
+static void lrn_part(void *arg, int i, int n)
+{
+    const lrn_job *j = arg;
+    const lrn_kernel *k = j->k;
+    size_t begin, end, pieces = (k->positions + PIECE - 1) / PIECE;
+    hth_team_range(k->images * pieces, i, n, &begin, &end);
+    for (size_t u = begin; u < end; u++) {
+        lrn_piece(j, u / pieces, u % pieces * PIECE,
+                  j->scratch + (size_t)i * 5 * PIECE * k->channels);
+    }
+}
+
+// Lanes behind the last channel.
+static void lrn_clear(const lrn_kernel *k, float *dx)
+{
+    hth_rows r;
+    const hth_shape s = {3, {(int64_t)k->images, (int64_t)k->channels, (int64_t)k->positions}};
+    bool blocked = hth_rows_of(&s, k->layout, &r) && r.b > 1 && r.c % r.b != 0;
+    for (size_t b = 0; blocked && b < r.n; b++) {
+        hth_rows_clear(&r, r.blocks - 1, dx + ((b + 1) * r.blocks - 1) * r.s * r.b);
+    }
+}
+
+static hth_err lrn_run(const hth_kernel *base, const hth_kernel_args *a)
+{
+    const lrn_kernel *k = (const lrn_kernel *)base;
+    lrn_job j = {k, a->in[0], a->in[1], a->out[0], a->workspace};
+    lrn_clear(k, j.dx);
+    hth_cpu_share(k->n_threads, k->images * k->channels * k->positions * 16, lrn_part, &j);
+    return HTH_OK;
+}
+
+hth_err cpu_lrn_grad_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
+                             const char *algorithm, hth_kernel **out)
+{
+    const hth_value *dy = &g->values[n->inputs[0]], *x = &g->values[n->inputs[1]],
+                    *dx = &g->values[n->outputs[0]];
+    int64_t size = hth_node_int(n, "size", 1);
+    hth_rows rows;
+    if (algorithm != NULL || n->n_post > 0 || x->dtype != HTH_DT_F32 || x->shape.rank < 2 ||
+        size < 1 || dy->layout != x->layout || dx->layout != x->layout ||
+        hth_shape_elements(&x->shape) <= 0 || !hth_rows_of(&x->shape, x->layout, &rows)) {
+        return hth_fail(HTH_ENOTSUP, "node '%s': dtype or layout", n->name);
+    }
+    lrn_kernel *k = hth_calloc(1, sizeof *k);
+    if (k == NULL) {
+        return hth_fail(HTH_ENOMEM, "out of memory for node '%s'", n->name);
+    }
+    *k = (lrn_kernel){
+        .base = {.run = lrn_run,
+                 .close = hth_cpu_kernel_free,
+                 .implementation = "windows",
+                 .workspace_bytes = (size_t)d->props.n_threads * 5 * PIECE * rows.c * sizeof(float),
+                 .inplace_input = 0},
+        .n_threads = d->props.n_threads,
+        .layout = x->layout,
+        .images = rows.n,
+        .channels = rows.c,
+        .positions = rows.s,
+        .before = (size_t)(size - 1) / 2,
+        .after = (size_t)size / 2,
+        .alpha = hth_node_float(n, "alpha", 1e-4F) / (float)size,
+        .beta = hth_node_float(n, "beta", 0.75F),
+        .bias = hth_node_float(n, "bias", 1)};
+    *out = &k->base;
+    return HTH_OK;
+}

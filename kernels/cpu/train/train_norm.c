@@ -1,0 +1,546 @@
+// SPDX-License-Identifier: Apache-2.0
+// Batch norm in training, forward and backward. What counts is memory traffic: a block of channels
+// of all images is summed and at once, while it lies in a cache, normalised, so that each tensor
+// comes from memory once. A thread takes whole blocks; the blocks that are left over when their
+// number is no multiple of the threads are shared: all sum a part, then all normalise a part.
+//
+// One loop serves all layouts: it walks sixteen lanes, which hold one position of a block of 16
+// channels, two of a block of 8, or sixteen positions of one plain channel, and parameters are
+// repeated to fill the lanes. Images are walked in pieces
+// that fit the first-level cache. Variance is the mean of (x - pivot)^2 less that of (x - pivot)
+// squared; the pivot is the channel's first element, so nothing cancels. Rows are summed in f32,
+// their sums added in double, in an order that depends on the number of threads only.
+#include "kernels/cpu/train/train.h"
+
+#include "device/cpu/team.h"
+
+#include <float.h>
+
+#define LANES       16
+#define PIECE       2048 // floats
+#define NORM_SHARED 64   // most threads that share a block
+
+typedef struct norm_kernel {
+    hth_kernel base;
+    int n_threads, add; // add: input of the Add post op, -1: none
+    float epsilon, momentum, low, high, add_scale;
+    bool grad, clamp, masked;
+    hth_rows rows;
+} norm_kernel;
+
+typedef struct norm_job {
+    const norm_kernel *k;
+    void *const *in, *const *out;
+    size_t block;  // the shared block
+    double *parts; // its sums, one set per thread
+} norm_job;
+
+// What the lanes of one block need.
+typedef struct norm_lanes {
+    float pivot[LANES], a[LANES], b[LANES], c[LANES];
+    float open_a[LANES], open_b[LANES]; // backward: the forward's line
+} norm_lanes;
+
+typedef struct norm_sums {
+    double first[LANES], second[LANES];
+} norm_sums;
+
+// Sums of (x - pivot) and its square.
+HTH_VECTOR(norm_moments, (const float *x, size_t n, const float *pivot, float *out),
+           (x, n, pivot, out))
+{
+    hth_v16 p = *(const hth_v16 *)pivot, s0 = {0}, s1 = s0, q0 = s0, q1 = s0;
+    size_t i = 0;
+    for (; i + 32 <= n; i += 32) {
+        hth_v16 d0 = *(const hth_v16 *)(x + i) - p, d1 = *(const hth_v16 *)(x + i + 16) - p;
+        s0 += d0;
+        s1 += d1;
+        q0 += d0 * d0;
+        q1 += d1 * d1;
+    }
+    *(hth_v16 *)out = s0 + s1;
+    *(hth_v16 *)(out + LANES) = q0 + q1;
+    for (; i < n; i++) {
+        float d = x[i] - pivot[i % LANES];
+        out[i % LANES] += d;
+        out[LANES + i % LANES] += d * d;
+    }
+}
+
+// Leaves *dy where the forward's line y = *x a + b lies between low and high, else 0. Pointers:
+// a vector by value has another ABI in each HTH_VECTOR version.
+HTH_INLINE void norm_open(hth_v16 *dy, const hth_v16 *x, const norm_lanes *l, float low, float high)
+{
+    hth_v16 y = *x * *(const hth_v16 *)l->open_a + *(const hth_v16 *)l->open_b;
+    hth_open16(dy, &y, low, high);
+}
+
+HTH_INLINE float norm_open_one(const float *dy, const float *x, size_t i, const norm_lanes *l,
+                               float low, float high)
+{
+    float y = x[i] * l->open_a[i % LANES] + l->open_b[i % LANES];
+    return y > low && y < high ? dy[i] : 0;
+}
+
+// Sums of dy and dy * (x - mean).
+HTH_VECTOR(norm_dots, (const float *dy, const float *x, size_t n, const float *mean, float *out),
+           (dy, x, n, mean, out))
+{
+    hth_v16 m = *(const hth_v16 *)mean, s0 = {0}, s1 = s0, q0 = s0, q1 = s0;
+    size_t i = 0;
+    for (; i + 32 <= n; i += 32) {
+        hth_v16 g0 = *(const hth_v16 *)(dy + i), g1 = *(const hth_v16 *)(dy + i + 16);
+        s0 += g0;
+        s1 += g1;
+        q0 += g0 * (*(const hth_v16 *)(x + i) - m);
+        q1 += g1 * (*(const hth_v16 *)(x + i + 16) - m);
+    }
+    *(hth_v16 *)out = s0 + s1;
+    *(hth_v16 *)(out + LANES) = q0 + q1;
+    for (; i < n; i++) {
+        out[i % LANES] += dy[i];
+        out[LANES + i % LANES] += dy[i] * (x[i] - mean[i % LANES]);
+    }
+}
+
+// The same of what a fused Relu let through.
+HTH_VECTOR(norm_open_dots,
+           (const float *dy, const float *x, size_t n, const norm_lanes *l, float low, float high,
+            float *out),
+           (dy, x, n, l, low, high, out))
+{
+    hth_v16 m = *(const hth_v16 *)l->pivot, s0 = {0}, s1 = s0, q0 = s0, q1 = s0;
+    size_t i = 0;
+    for (; i + 32 <= n; i += 32) {
+        hth_v16 x0 = *(const hth_v16 *)(x + i), x1 = *(const hth_v16 *)(x + i + 16);
+        hth_v16 g0 = *(const hth_v16 *)(dy + i), g1 = *(const hth_v16 *)(dy + i + 16);
+        norm_open(&g0, &x0, l, low, high);
+        norm_open(&g1, &x1, l, low, high);
+        s0 += g0;
+        s1 += g1;
+        q0 += g0 * (x0 - m);
+        q1 += g1 * (x1 - m);
+    }
+    *(hth_v16 *)out = s0 + s1;
+    *(hth_v16 *)(out + LANES) = q0 + q1;
+    for (; i < n; i++) {
+        float g = norm_open_one(dy, x, i, l, low, high);
+        out[i % LANES] += g;
+        out[LANES + i % LANES] += g * (x[i] - l->pivot[i % LANES]);
+    }
+}
+
+// y = clamp(x * a + b + scale * add)
+HTH_VECTOR(norm_apply,
+           (const float *x, const float *add, float *y, size_t n, const norm_lanes *l, float scale,
+            float low, float high),
+           (x, add, y, n, l, scale, low, high))
+{
+    hth_v16 a = *(const hth_v16 *)l->a, b = *(const hth_v16 *)l->b;
+    size_t i = 0;
+    for (; i + LANES <= n; i += LANES) {
+        hth_v16 v = *(const hth_v16 *)(x + i) * a + b;
+        if (add != NULL) {
+            v += scale * *(const hth_v16 *)(add + i);
+        }
+        *(hth_v16 *)(y + i) = v;
+    }
+    for (; i < n; i++) {
+        float v = x[i] * l->a[i % LANES] + l->b[i % LANES];
+        y[i] = add == NULL ? v : v + scale * add[i];
+    }
+    for (i = 0; i < n; i++) { // in the first-level cache
+        y[i] = hth_clampf(y[i], low, high);
+    }
+}
+
+// dx = a * dy + b * (x - mean) + c
+HTH_VECTOR(norm_apply_grad,
+           (const float *dy, const float *x, float *dx, size_t n, const norm_lanes *l),
+           (dy, x, dx, n, l))
+{
+    hth_v16 a = *(const hth_v16 *)l->a, b = *(const hth_v16 *)l->b, c = *(const hth_v16 *)l->c,
+            m = *(const hth_v16 *)l->pivot;
+    size_t i = 0;
+    for (; i + LANES <= n; i += LANES) {
+        hth_v16 g = *(const hth_v16 *)(dy + i), v = *(const hth_v16 *)(x + i) - m;
+        *(hth_v16 *)(dx + i) = g * a + (v * b + c);
+    }
+    for (; i < n; i++) {
+        dx[i] = dy[i] * l->a[i % LANES] +
+                ((x[i] - l->pivot[i % LANES]) * l->b[i % LANES] + l->c[i % LANES]);
+    }
+}
+
+HTH_VECTOR(norm_open_apply,
+           (const float *dy, const float *x, float *dx, size_t n, const norm_lanes *l, float low,
+            float high),
+           (dy, x, dx, n, l, low, high))
+{
+    hth_v16 a = *(const hth_v16 *)l->a, b = *(const hth_v16 *)l->b, c = *(const hth_v16 *)l->c,
+            m = *(const hth_v16 *)l->pivot;
+    size_t i = 0;
+    for (; i + LANES <= n; i += LANES) {
+        hth_v16 v = *(const hth_v16 *)(x + i);
+        hth_v16 g = *(const hth_v16 *)(dy + i);
+        norm_open(&g, &v, l, low, high);
+        *(hth_v16 *)(dx + i) = g * a + ((v - m) * b + c);
+    }
+    for (; i < n; i++) {
+        float g = norm_open_one(dy, x, i, l, low, high);
+        dx[i] = g * l->a[i % LANES] +
+                ((x[i] - l->pivot[i % LANES]) * l->b[i % LANES] + l->c[i % LANES]);
+    }
+}
+
+// The part of block `block` that positions [from, to) of all images' positions cover: calls for
+// each image's piece.
+typedef struct norm_piece {
+    size_t at, n; // first float, number of floats
+} norm_piece;
+
+static bool norm_next(const hth_rows *r, size_t block, size_t *from, size_t to, norm_piece *p)
+{
+    if (*from >= to) {
+        return false;
+    }
+    size_t image = *from / r->s, first = *from % r->s, left = to - *from;
+    size_t count = left < r->s - first ? left : r->s - first;
+    count = count < PIECE / r->b ? count : PIECE / r->b;
+    p->at = ((image * r->blocks + block) * r->s + first) * r->b;
+    p->n = count * r->b;
+    *from += count;
+    return true;
+}
+
+static void norm_sum(const norm_job *j, size_t block, size_t from, size_t to, const norm_lanes *l,
+                     norm_sums *s)
+{
+    const norm_kernel *k = j->k;
+    norm_piece p;
+    float part[2 * LANES];
+    memset(s, 0, sizeof *s);
+    while (norm_next(&k->rows, block, &from, to, &p)) {
+        const float *first = (const float *)j->in[0] + p.at;
+        if (k->masked) {
+            norm_open_dots(first, (const float *)j->in[1] + p.at, p.n, l, k->low, k->high, part);
+        } else if (k->grad) {
+            norm_dots(first, (const float *)j->in[1] + p.at, p.n, l->pivot, part);
+        } else {
+            norm_moments(first, p.n, l->pivot, part);
+        }
+        for (size_t i = 0; i < LANES; i++) {
+            s->first[i] += part[i];
+            s->second[i] += part[LANES + i];
+        }
+    }
+}
+
+static void norm_write(const norm_job *j, size_t block, size_t from, size_t to, const norm_lanes *l)
+{
+    const norm_kernel *k = j->k;
+    norm_piece p;
+    while (j->out[0] != NULL && norm_next(&k->rows, block, &from, to, &p)) {
+        float *to0 = (float *)j->out[0] + p.at;
+        const float *first = (const float *)j->in[0] + p.at;
+        if (k->masked) {
+            norm_open_apply(first, (const float *)j->in[1] + p.at, to0, p.n, l, k->low, k->high);
+        } else if (k->grad) {
+            norm_apply_grad(first, (const float *)j->in[1] + p.at, to0, p.n, l);
+        } else {
+            norm_apply(first, k->add < 0 ? NULL : (const float *)j->in[k->add] + p.at, to0, p.n, l,
+                       k->add_scale, k->low, k->high);
+        }
+    }
+}
+
+// Lanes that belong to one channel are joined; then lane c holds channel c of the block.
+static void norm_join(const hth_rows *r, norm_sums *s)
+{
+    for (size_t i = r->b; i < LANES; i++) {
+        s->first[i % r->b] += s->first[i];
+        s->second[i % r->b] += s->second[i];
+    }
+}
+
+static size_t norm_channels(const hth_rows *r, size_t block)
+{
+    size_t left = r->c - block * r->b;
+    return left < r->b ? left : r->b;
+}
+
+static void norm_repeat(const hth_rows *r, float *lanes)
+{
+    for (size_t i = r->b; i < LANES; i++) {
+        lanes[i] = lanes[i % r->b];
+    }
+}
+
+// Before the sums: the pivot of each channel (forward), or its mean and what the forward pass made
+// of x, for the mask of a fused Relu (backward): y itself need not be read again.
+static void norm_begin(const norm_job *j, size_t block, norm_lanes *l)
+{
+    const hth_rows *r = &j->k->rows;
+    size_t n = norm_channels(r, block);
+    memset(l, 0, sizeof *l);
+    for (size_t c = 0; c < n; c++) {
+        l->pivot[c] = j->k->grad ? ((const float *)j->in[3])[block * r->b + c]
+                                 : ((const float *)j->in[0])[block * r->s * r->b + c];
+    }
+    norm_repeat(r, l->pivot);
+    for (size_t c = 0; j->k->masked && c < n; c++) {
+        size_t at = block * r->b + c;
+        double a = (double)((const float *)j->in[2])[at] * ((const float *)j->in[4])[at];
+        l->open_a[c] = (float)a;
+        l->open_b[c] = (float)(((const float *)j->in[5])[at] - l->pivot[c] * a);
+    }
+    norm_repeat(r, l->open_a);
+    norm_repeat(r, l->open_b);
+}
+
+static void norm_put(const norm_job *j, int i, size_t c, double v)
+{
+    if (j->out[i] != NULL) {
+        ((float *)j->out[i])[c] = (float)v;
+    }
+}
+
+// From the sums of a channel to its line y = a x + b, its statistics, and the running ones.
+static void norm_line(const norm_job *j, size_t block, norm_sums *s, norm_lanes *l)
+{
+    const norm_kernel *k = j->k;
+    const hth_rows *r = &k->rows;
+    double count = (double)(r->n * r->s);
+    size_t n = norm_channels(r, block);
+    norm_join(r, s);
+    for (size_t i = 0; i < n; i++) {
+        size_t c = block * r->b + i;
+        double off = s->first[i] / count, mean = (double)l->pivot[i] + off;
+        double var = s->second[i] / count - off * off;
+        var = var < 0 ? 0 : var;
+        double inv = 1 / sqrt(var + (double)k->epsilon);
+        double unbiased = count > 1 ? var * count / (count - 1) : var;
+        double a = ((const float *)j->in[1])[c] * inv, m = k->momentum;
+        l->a[i] = (float)a;
+        l->b[i] = (float)(((const float *)j->in[2])[c] - mean * a);
+        norm_put(j, 1, c, mean);
+        norm_put(j, 2, c, inv);
+        norm_put(j, 3, c, m * ((const float *)j->in[3])[c] + (1 - m) * mean);
+        norm_put(j, 4, c, m * ((const float *)j->in[4])[c] + (1 - m) * unbiased);
+    }
+    norm_repeat(r, l->a);
+    norm_repeat(r, l->b);
+}
+
+// dx = a dy + b (x - mean) + c with a = scale inv, b = -a inv^2 sum(dy (x - mean)) / n, c = -a
+// sum(dy) / n.
+static void norm_line_grad(const norm_job *j, size_t block, norm_sums *s, norm_lanes *l)
+{
+    const hth_rows *r = &j->k->rows;
+    double count = (double)(r->n * r->s);
+    size_t n = norm_channels(r, block);
+    norm_join(r, s);
+    for (size_t i = 0; i < n; i++) {
+        size_t c = block * r->b + i;
+        double inv = ((const float *)j->in[4])[c], dot = s->second[i] * inv;
+        double a = ((const float *)j->in[2])[c] * inv;
+        l->a[i] = (float)a;
+        l->b[i] = (float)(-a * inv * dot / count);
+        l->c[i] = (float)(-a * s->first[i] / count);
+        norm_put(j, 1, c, dot);
+        norm_put(j, 2, c, s->first[i]);
+    }
+    norm_repeat(r, l->a);
+    norm_repeat(r, l->b);
+    norm_repeat(r, l->c);
+}
+
+static void norm_solve(const norm_job *j, size_t block, norm_sums *s, norm_lanes *l)
+{
+    if (j->k->grad) {
+        norm_line_grad(j, block, s, l);
+    } else {
+        norm_line(j, block, s, l);
+    }
+}
+
+// Padding lanes: the forward's line would leave them at the lower bound where that is above zero;
+// its a and b are 0 there, so only such a clamp matters.
+static void norm_clear(const norm_job *j, size_t block, size_t from, size_t to)
+{
+    const hth_rows *r = &j->k->rows;
+    bool lifted = !j->k->grad && (j->k->low > 0 || j->k->high < 0);
+    for (size_t p = from; p < to && lifted && norm_channels(r, block) < r->b; p++) {
+        float *y = (float *)j->out[0] + ((p / r->s * r->blocks + block) * r->s + p % r->s) * r->b;
+        for (size_t c = norm_channels(r, block); c < r->b; c++) {
+            y[c] = 0;
+        }
+    }
+}
+
+static void norm_whole(void *arg, int i, int n)
+{
+    const norm_job *j = arg;
+    const hth_rows *r = &j->k->rows;
+    size_t begin, end, even = r->blocks - r->blocks % (size_t)j->k->n_threads;
+    hth_team_range(even, i, n, &begin, &end);
+    for (size_t b = begin; b < end; b++) {
+        norm_lanes l;
+        norm_sums s;
+        norm_begin(j, b, &l);
+        norm_sum(j, b, 0, r->n * r->s, &l, &s);
+        norm_solve(j, b, &s, &l);
+        norm_write(j, b, 0, r->n * r->s, &l);
+        norm_clear(j, b, 0, r->n * r->s);
+    }
+}
+
+static void norm_shared_sum(void *arg, int i, int n)
+{
+    const norm_job *j = arg;
+    const hth_rows *r = &j->k->rows;
+    size_t begin, end;
+    norm_lanes l;
+    hth_team_range(r->n * r->s, i, n, &begin, &end);
+    norm_begin(j, j->block, &l);
+    norm_sum(j, j->block, begin, end, &l, (norm_sums *)(void *)j->parts + i);
+}
+
+typedef struct norm_share {
+    const norm_job *j;
+    const norm_lanes *l;
+} norm_share;
+
+static void norm_shared_write(void *arg, int i, int n)
+{
+    const norm_share *s = arg;
+    const hth_rows *r = &s->j->k->rows;
+    size_t begin, end;
+    hth_team_range(r->n * r->s, i, n, &begin, &end);
+    norm_write(s->j, s->j->block, begin, end, s->l);
+    norm_clear(s->j, s->j->block, begin, end);
+}
+
+static void norm_shared(norm_job *j, size_t block)
+{
+    norm_sums parts[NORM_SHARED] = {0}, *s = &parts[0];
+    norm_lanes l;
+    j->block = block;
+    j->parts = parts[0].first;
+    hth_team_run(norm_shared_sum, j);
+    for (int i = 1; i < j->k->n_threads; i++) {
+        for (size_t c = 0; c < LANES; c++) {
+            s->first[c] += parts[i].first[c];
+            s->second[c] += parts[i].second[c];
+        }
+    }
+    norm_begin(j, block, &l);
+    norm_solve(j, block, s, &l);
+    norm_share share = {j, &l};
+    hth_team_run(norm_shared_write, &share);
+}
+
+static hth_err norm_run(const hth_kernel *base, const hth_kernel_args *a)
+{
+    const norm_kernel *k = (const norm_kernel *)base;
+    norm_job j = {.k = k, .in = a->in, .out = a->out};
+    size_t rest = k->rows.blocks % (size_t)k->n_threads;
+    hth_team_set(k->n_threads);
+    if (rest < k->rows.blocks) {
+        hth_team_run(norm_whole, &j);
+    }
+    for (size_t b = k->rows.blocks - rest; b < k->rows.blocks; b++) {
+        norm_shared(&j, b);
+    }
+    return HTH_OK;
+}
+
+static bool norm_bounds(const hth_post_op *p, float *low, float *high)
+{
+    *low = p->op == HTH_OP_CLIP ? p->alpha : 0;
+    *high = p->op == HTH_OP_CLIP ? p->beta : INFINITY;
+    return p->input < 0 && (p->op == HTH_OP_RELU || p->op == HTH_OP_CLIP);
+}
+
+bool cpu_batch_norm_can_fuse(hth_device *d, const hth_graph *g, const hth_node *n,
+                             const hth_post_op *post, int operand)
+{
+    float low, high;
+    if (operand >= 0) {
+        return n->n_post == 0 && post->op == HTH_OP_ADD &&
+               hth_shape_equal(&g->values[operand].shape, &g->values[n->outputs[0]].shape);
+    }
+    return norm_bounds(post, &low, &high) && (n->n_post == 0 || n->post[n->n_post - 1].input >= 0);
+}
+
+// At most one Add of a tensor like the output, then at most one clamp.
+static bool norm_posts(const hth_graph *g, const hth_node *n, norm_kernel *k)
+{
+    const hth_value *y = &g->values[n->outputs[0]];
+    int i = 0;
+    if (i < n->n_post && n->post[i].op == HTH_OP_ADD && n->post[i].input >= 0) {
+        const hth_value *v = &g->values[n->inputs[n->post[i].input]];
+        k->add = n->post[i].input;
+        k->add_scale = n->post[i++].alpha;
+        if (!hth_shape_equal(&v->shape, &y->shape) || v->layout != y->layout ||
+            v->dtype != HTH_DT_F32) {
+            return false;
+        }
+    }
+    return i == n->n_post || (i + 1 == n->n_post && norm_bounds(&n->post[i], &k->low, &k->high));
+}
+
+static hth_err norm_make(hth_device *d, const hth_graph *g, const hth_node *n, norm_kernel *k,
+                         hth_kernel **out)
+{
+    const hth_value *x = &g->values[n->inputs[k->grad ? 1 : 0]];
+    bool fits = hth_rows_of(&x->shape, x->layout, &k->rows) && x->dtype == HTH_DT_F32 &&
+                hth_shape_elements(&x->shape) > 0 && d->props.n_threads <= NORM_SHARED;
+    for (int i = 0; i < n->n_inputs + n->n_outputs && fits; i++) {
+        int at = i < n->n_inputs ? n->inputs[i] : n->outputs[i - n->n_inputs];
+        const hth_value *v = at < 0 ? x : &g->values[at];
+        bool param = v->shape.rank == 1;
+        fits =
+            v->dtype == HTH_DT_F32 &&
+            (param ? hth_shape_elements(&v->shape) == (int64_t)k->rows.c : v->layout == x->layout);
+    }
+    if (!fits) {
+        return hth_fail(HTH_ENOTSUP, "node '%s': dtype, layout or post ops", n->name);
+    }
+    k->n_threads = d->props.n_threads;
+    k->base.run = norm_run;
+    k->base.close = hth_cpu_kernel_free;
+    k->base.implementation = "blocks";
+    return hth_cpu_kernel_made(n, &k->base, sizeof *k, out);
+}
+
+hth_err cpu_batch_norm_train_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
+                                     const char *algorithm, hth_kernel **out)
+{
+    norm_kernel k = {.add = -1,
+                     .add_scale = 1,
+                     .low = -INFINITY,
+                     .high = INFINITY,
+                     .epsilon = hth_node_float(n, "epsilon", 1e-5F),
+                     .momentum = hth_node_float(n, "momentum", 0.9F)};
+    if (algorithm != NULL || !norm_posts(g, n, &k)) {
+        return hth_fail(HTH_ENOTSUP, "node '%s': algorithm or post ops", n->name);
+    }
+    k.base.inplace_input = k.add; // the backward pass reads x again
+    return norm_make(d, g, n, &k, out);
+}
+
+hth_err cpu_batch_norm_grad_prepare(hth_device *d, const hth_graph *g, const hth_node *n,
+                                    const char *algorithm, hth_kernel **out)
+{
+    norm_kernel k = {.grad = true,
+                     .add = -1,
+                     .masked = n->n_inputs > 5 && n->inputs[5] >= 0,
+                     .low = hth_node_float(n, "low", 0),
+                     .high = hth_node_float(n, "high", INFINITY)};
+    if (algorithm != NULL || n->n_post > 0) {
+        return hth_fail(HTH_ENOTSUP, "node '%s': algorithm or post ops", n->name);
+    }
+    k.base.inplace_input = n->outputs[0] >= 0 ? 0 : -1;
+    return norm_make(d, g, n, &k, out);
+}

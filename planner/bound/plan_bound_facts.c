@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the dual knows before any price is set: bytes that are there in every plan, the fastest
+// algorithm that can ever fit, and what recomputes read that is dead by then.
+#include "planner/bound/plan_bound_parts.h"
+
+#include "base/alloc.h"
+
+#include <math.h>
+#include <string.h>
+
+#define FACTS_DEPTH 8    // of chains of recomputes
+#define FACTS_LARGE 0.01 // of the budget: tensors that are worth tying to a stage
+
+void hth_bound_between(const hth_step *m, const hth_gap *g, double *per_stage, double add)
+{
+    if (g->cyclic) { // [0, q) and (p, n)
+        per_stage[0] += add;
+        per_stage[g->q] -= add;
+        per_stage[g->p + 1] += add;
+        per_stage[m->n_stages] -= add;
+    } else {
+        per_stage[g->p + 1] += add;
+        per_stage[g->q] -= add;
+    }
+}
+
+// Adds what tensor t takes whatever the modes: from its first use to its last, less its gaps; an
+// in-place pair once.
+static void facts_tensor(const hth_bound *b, int t, double *d)
+{
+    const hth_step *m = b->m;
+    int n = m->use_start[t + 1] - m->use_start[t], producer = m->p->tensors[t].producer;
+    bool whole = !m->arena[t];
+    double bytes = hth_bound_bytes(b, t);
+    if (m->bytes[t] == 0 || (n == 0 && (producer >= 0 || !whole))) {
+        return;
+    }
+    int first = whole || producer < 0 ? 0 : m->use[m->use_start[t]];
+    int last = whole || m->p->tensors[t].cls == HTH_MEM_OUTPUT ? m->n_stages - 1 : b->last_use[t];
+    d[first] += bytes;
+    d[last + 1] -= bytes;
+    if (m->pair[t] >= 0 && !whole) {
+        d[first] -= bytes;
+        d[first + 1] += bytes;
+    }
+    for (int g = m->gap_start[t]; g < m->gap_start[t + 1]; g++) {
+        if (hth_bound_counts(m, &m->gap[g])) {
+            hth_bound_between(m, &m->gap[g], d, -bytes);
+        }
+    }
+}
+
+static void facts_stages(hth_bound *b)
+{
+    const hth_step *m = b->m;
+    double live = 0;
+    memset(b->use, 0, ((size_t)m->n_stages + 2) * sizeof *b->use);
+    for (int t = 0; t < m->p->n_tensors; t++) {
+        facts_tensor(b, t, b->use);
+    }
+    for (int s = 0; s < m->n_stages; s++) {
+        const hth_plan_node *n = &m->p->nodes[s];
+        live += b->use[s];
+        b->fixed[s] = live;
+        double workspace = (double)hth_step_smallest(m, s)->workspace / b->budget;
+        b->crest = fmax(b->crest, live + workspace);
+        b->fast_us[s] = INFINITY; // then hth_bound_value says so
+        for (int i = m->menu_start[s]; i < m->menu_end[s]; i++) {
+            if (hth_bound_room(b, s, (double)m->menu[i].workspace / b->budget)) {
+                b->fast_us[s] = fmin(b->fast_us[s], m->menu[i].time_us);
+            }
+        }
+        for (int j = 0; j < n->n_outputs; j++) {
+            b->n_made[s] += m->arena[n->outputs[j]];
+        }
+    }
+}
+
+// Most tensors fit beside everything: one comparison tells.
+static bool facts_fits_all(const hth_bound *b, int t)
+{
+    return b->crest + hth_bound_bytes(b, t) <= BOUND_ROOM;
+}
+
+static bool facts_fits(const hth_bound *b, int t, int s)
+{
+    double workspace = (double)hth_step_smallest(b->m, s)->workspace / b->budget;
+    return hth_bound_room(b, s, hth_bound_bytes(b, t) + workspace);
+}
+
+// The stages in which gap g's tensor finds no room. A cyclic gap's
+// lie before its first use and behind its last one.
+static void facts_room(hth_bound *b, int g)
+{
+    const hth_gap *gap = &b->m->gap[g];
+    bool fits = facts_fits_all(b, gap->tensor);
+    b->leave[g] = gap->cyclic ? b->m->n_stages : gap->q - 1;
+    b->come[g] = gap->cyclic ? 0 : gap->p + 1;
+    for (int s = 0; s < b->m->n_stages && !fits; s++) {
+        bool before = s < gap->q && (gap->cyclic || s > gap->p);
+        bool behind = gap->cyclic ? s > gap->p : before;
+        if ((before || behind) && !facts_fits(b, gap->tensor, s)) {
+            b->leaves[g] = true;
+            b->leave[g] = behind && s < b->leave[g] ? s : b->leave[g];
+            b->come[g] = before && s >= b->come[g] ? s + 1 : b->come[g];
+        }
+    }
+}
+
+// The time that stage s loses if `bytes` more are there: its fastest algorithms find no room.
+static double facts_loss(const hth_bound *b, int s, double bytes)
+{
+    const hth_step *m = b->m;
+    int i = m->menu_start[s];
+    while (i < m->menu_end[s] &&
+           !hth_bound_room(b, s, bytes + (double)m->menu[i].workspace / b->budget)) {
+        i++;
+    }
+    return i < m->menu_end[s] ? m->menu[i].time_us - b->fast_us[s] : 0;
+}
+
+// Ties tensor t to the stage that would lose most.
+static void facts_tie(hth_bound *b, int t)
+{
+    const hth_step *m = b->m;
+    double most = 0, bytes = hth_bound_bytes(b, t);
+    b->apart_gap[t] = b->apart_at[t] = -1;
+    for (int g = m->gap_start[t]; bytes >= FACTS_LARGE && g < m->gap_start[t + 1]; g++) {
+        const hth_gap *gap = &m->gap[g];
+        bool may = hth_bound_counts(m, gap) && !gap->cyclic && !b->leaves[g];
+        for (int s = gap->p + 1; may && s < gap->q; s++) {
+            double us = facts_loss(b, s, bytes);
+            if (us > most) {
+                most = us;
+                b->apart_gap[t] = g;
+                b->apart_at[t] = s;
+            }
+        }
+    }
+    if (most > 0) {
+        b->apart_next[t] = b->apart_head[b->apart_at[t]];
+        b->apart_head[b->apart_at[t]] = t;
+    }
+}
+
+// How many recomputes could read tensor u in one stage.
+static int facts_readers(const hth_step *m, int u)
+{
+    int n = 0;
+    for (int k = m->use_start[u]; k < m->use_start[u + 1]; k++) {
+        n += m->use[k] != m->p->tensors[u].producer && m->p->nodes[m->use[k]].recomputable;
+    }
+    return n > 0 ? n : 1;
+}
+
+// Whether input j of node v is dead behind stage p, so that a recompute of v has to see to it.
+static bool facts_is_dead(const hth_bound *b, int v, int j, int p)
+{
+    const hth_step *m = b->m;
+    const hth_plan_node *n = &m->p->nodes[v];
+    int u = n->inputs[j];
+    for (int i = 0; i < j; i++) {
+        if (n->inputs[i] == u) {
+            return false;
+        }
+    }
+    return m->arena[u] && m->bytes[u] > 0 && m->p->tensors[u].cls != HTH_MEM_OUTPUT &&
+           m->p->tensors[u].producer >= 0 && b->last_use[u] <= p;
+}
+
+// Lists what a recompute of v behind stage p reads that is dead; a gap pays `share` of it,
+// and `save` of a copy out.
+static hth_err facts_dead(hth_bound *b, int v, int p, double share, double save, int depth,
+                          int *head)
+{
+    const hth_step *m = b->m;
+    *head = -1;
+    for (int j = 0; j < m->p->nodes[v].n_inputs && depth < FACTS_DEPTH; j++) {
+        if (!facts_is_dead(b, v, j, p)) {
+            continue;
+        }
+        if (HTH_GROW(b->dead, b->n_dead, b->cap_dead) != 0) {
+            return hth_fail(HTH_ENOMEM, "no memory to bound a step of %d nodes", m->n_stages);
+        }
+        int u = m->p->nodes[v].inputs[j], at = b->n_dead++, w = m->p->tensors[u].producer, reads;
+        double part = 1.0 / facts_readers(m, u);
+        bool taken = false;
+        for (int k = 0; k < m->p->nodes[v].n_outputs; k++) {
+            taken = taken || m->pair[m->p->nodes[v].outputs[k]] == u;
+        }
+        int leave = facts_fits_all(b, u) ? m->n_stages : p + 1;
+        while (leave < m->n_stages && facts_fits(b, u, leave)) {
+            leave++;
+        }
+        b->dead[at] = (hth_dead){u, p, share * part, save * part, *head, -1, leave, taken};
+        *head = at;
+        if (m->p->nodes[w].recomputable) {
+            part /= b->n_made[w];
+            HTH_TRY(facts_dead(b, w, p, share * part, save * part, depth + 1, &reads));
+            b->dead[at].reads = reads;
+        }
+    }
+    return HTH_OK;
+}
+
+// The part of gap g in all gaps of its tensor: what they need once is mostly for the longest.
+static double facts_part(const hth_step *m, int g)
+{
+    int t = m->gap[g].tensor;
+    double all = 0;
+    for (int h = m->gap_start[t]; h < m->gap_start[t + 1]; h++) {
+        bool other = m->gap[h].cyclic || !hth_bound_counts(m, &m->gap[h]);
+        all += other ? 0 : m->gap[h].q - m->gap[h].p;
+    }
+    return (m->gap[g].q - m->gap[g].p) / all;
+}
+
+hth_err hth_bound_facts(hth_bound *b)
+{
+    const hth_step *m = b->m;
+    for (int t = 0; t < m->p->n_tensors; t++) {
+        int end = m->use_start[t + 1];
+        b->last_use[t] = end > m->use_start[t] ? m->use[end - 1] : -1;
+    }
+    facts_stages(b);
+    for (int g = 0; g < m->n_gaps; g++) {
+        const hth_gap *gap = &m->gap[g];
+        int v = m->p->tensors[gap->tensor].producer;
+        b->dead_of[g] = -1;
+        facts_room(b, g);
+        if (hth_bound_counts(m, gap) && gap->can_rerun) {
+            double share = 1.0 / b->n_made[v], save = share * facts_part(m, g);
+            HTH_TRY(facts_dead(b, v, gap->p, share, save, 0, &b->dead_of[g]));
+        }
+    }
+    memset(b->apart_head, -1, (size_t)m->n_stages * sizeof *b->apart_head);
+    for (int t = 0; t < m->p->n_tensors; t++) {
+        facts_tie(b, t);
+    }
+    return HTH_OK;
+}

@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+// Paths: which are in the mixture, what their weights come to, and which are missing. New ones are
+// the longest under the average of the minimisers so far, which tends to a solution of the
+// relaxation (Anstreicher and Wolsey 2009): copies out up to a stage, then copies in.
+#include "planner/bound/plan_bound_parts.h"
+
+#include "base/alloc.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define PATH_STAGES 64 // at which a path may turn
+#define PATH_NEW    2  // at a time
+#define PATH_SEEN   1e-3
+
+void hth_bound_path_begin(hth_bound *b)
+{
+    int n = b->m->n_stages;
+    b->path[0] = (hth_path){.n_arcs = 0}; // compute; all copies in; all copies out
+    b->path[1] = (hth_path){.n_arcs = 1, .arc = {{0, n - 1, true, 0}}};
+    b->path[2] = (hth_path){.n_arcs = 1, .arc = {{-1, n, false, 0}}};
+    b->n_paths = 3;
+    b->weight[0] = 1;
+}
+
+static int path_in_cmp(const void *a, const void *b)
+{
+    const hth_arc *x = a, *y = b;
+    return x->from != y->from ? y->from - x->from : x->to - y->to;
+}
+static int path_out_cmp(const void *a, const void *b)
+{
+    const hth_arc *x = a, *y = b;
+    return x->to != y->to ? x->to - y->to : x->from - y->from;
+}
+
+void hth_bound_arcs(hth_bound *b)
+{
+    int n = b->m->n_stages;
+    double all = b->weight[BOUND_BUSY];
+    memset(b->share, 0, ((size_t)n + 2) * sizeof *b->share);
+    memset(b->in_at, 0, ((size_t)n + 2) * sizeof *b->in_at);
+    b->n_in = b->n_out = b->n_dips = 0;
+    for (int k = 0; k < b->n_paths; k++) {
+        double w = b->weight[k];
+        all += w;
+        for (int i = 0; w > 0 && i < b->path[k].n_arcs; i++) {
+            hth_arc a = b->path[k].arc[i];
+            a.weight = w;
+            if (hth_arc_first(&a) < a.to) {
+                b->share[hth_arc_first(&a)] -= w;
+                b->share[a.to] += w;
+            }
+            if (a.in) {
+                b->in_at[a.from] += w;
+                b->in_at[a.to + 1] -= w;
+                b->in[b->n_in++] = a;
+            } else {
+                b->out[b->n_out++] = a;
+            }
+        }
+    }
+    double in = 0;
+    for (int s = 0; s < n; s++) {
+        all += b->share[s];
+        in += b->in_at[s];
+        b->share[s] = fmax(all, 0);
+        b->in_at[s] = fmax(in, 0);
+        if (s > 0 && b->share[s] > b->share[s - 1]) {
+            b->dip[b->n_dips++] = s - 1;
+        }
+    }
+    qsort(b->in, (size_t)b->n_in, sizeof *b->in, path_in_cmp);
+    qsort(b->out, (size_t)b->n_out, sizeof *b->out, path_out_cmp);
+}
+
+void hth_bound_average(hth_bound *b, double by)
+{
+    const hth_step *m = b->m;
+    for (int g = 0; g < m->n_gaps; g++) {
+        bool moves = b->choice[g].mode == HTH_GAP_OFFLOAD;
+        b->mean_in[g] += by * (moves - b->mean_in[g]);
+        b->mean_again[g] += by * ((b->choice[g].mode == HTH_GAP_RECOMPUTE) - b->mean_again[g]);
+        b->mean_out[g] += by * ((moves && b->choice[g].saved) - b->mean_out[g]);
+    }
+    for (int s = 0; s < m->n_stages; s++) {
+        b->mean_us[s] += by * (b->us[s] - b->mean_us[s]);
+    }
+}
+
+// A copy under the averages: out, `key` is the stage that made it and `limit` when it is away; in,
+// `key` is the stage that needs it and `limit` until when it is away.
+typedef struct path_copy {
+    int key, limit;
+    double us;
+} path_copy;
+
+typedef struct path_turn {
+    double us;   // length of the path
+    int p, s, q; // out (p, s), in (s + 1, q); -2: none
+} path_turn;
+
+static int path_copy_cmp(const void *a, const void *b)
+{
+    const path_copy *x = a, *y = b;
+    return x->key - y->key;
+}
+
+static void path_copies(const hth_bound *b, path_copy *out, int *n_out, path_copy *in, int *n_in)
+{
+    const hth_step *m = b->m;
+    *n_out = *n_in = 0;
+    for (int g = 0; g < m->n_gaps; g++) {
+        const hth_gap *gap = &m->gap[g];
+        const hth_choice_of_gap *c = &b->choice[g];
+        int t = gap->tensor, made = gap->cyclic ? gap->p : m->p->tensors[t].producer;
+        if (b->mean_in[g] > PATH_SEEN) {
+            int back = c->mode == HTH_GAP_OFFLOAD ? c->back : gap->q;
+            in[(*n_in)++] = (path_copy){gap->q, back, b->mean_in[g] * m->h2d_us[t]};
+        }
+        if (b->mean_out[g] > PATH_SEEN) {
+            int away = c->mode == HTH_GAP_OFFLOAD ? c->away : gap->p + 1;
+            out[(*n_out)++] = (path_copy){made, away, b->mean_out[g] * m->d2h_us[t]};
+        }
+    }
+    qsort(out, (size_t)*n_out, sizeof *out, path_copy_cmp);
+    qsort(in, (size_t)*n_in, sizeof *in, path_copy_cmp);
+}
+
+// The longest path that turns at stage s. begin[s]: compute before stage s.
+static path_turn path_longest(int s, int n, const double *begin, const path_copy *out, int n_out,
+                              const path_copy *in, int n_in)
+{
+    path_turn best = {begin[n], -2, s, -2};
+    double sum = 0, before = begin[s], after = begin[n] - begin[s];
+    for (int k = n_out - 1; k >= 0; k--) {
+        if (out[k].limit <= s && out[k].key < s) {
+            sum += out[k].us;
+            int p = out[k].key;
+            double us = begin[p + 1] + sum;
+            if (us > before) {
+                before = us;
+                best.p = p;
+            }
+        }
+    }
+    sum = begin[s + 1] - begin[s];
+    for (int k = 0; k < n_in; k++) {
+        if (in[k].limit > s && in[k].key > s) {
+            sum += in[k].us;
+            double us = sum + begin[n] - begin[in[k].key];
+            if (us > after) {
+                after = us;
+                best.q = in[k].key;
+            }
+        }
+    }
+    best.us = before + after;
+    return best;
+}
+
+static bool path_same(const hth_path *x, const hth_path *y)
+{
+    bool same = x->n_arcs == y->n_arcs;
+    for (int i = 0; same && i < x->n_arcs; i++) {
+        same = x->arc[i].in == y->arc[i].in && x->arc[i].from == y->arc[i].from &&
+               x->arc[i].to == y->arc[i].to;
+    }
+    return same;
+}
+
+// Adds a path, in place of the oldest without weight if there is no room.
+static void path_insert(hth_bound *b, const hth_path *x)
+{
+    int at = b->n_paths;
+    for (int k = 0; k < b->n_paths; k++) {
+        if (path_same(&b->path[k], x)) {
+            return;
+        }
+    }
+    if (at == BOUND_PATHS) {
+        for (int k = 3; k < BOUND_PATHS; k++) {
+            if (b->weight[k] <= 0 && (at == BOUND_PATHS || b->path[k].age < b->path[at].age)) {
+                at = k;
+            }
+        }
+        if (at == BOUND_PATHS) {
+            return;
+        }
+    } else {
+        b->n_paths++;
+    }
+    b->path[at] = *x;
+    b->weight[at] = 0;
+}
+
+static void path_choose(hth_bound *b, path_turn *turn, int n_turns, int iteration)
+{
+    for (int k = 0; k < PATH_NEW; k++) {
+        path_turn best = {.us = 0};
+        for (int i = 0; i < n_turns; i++) {
+            best = turn[i].us > best.us ? turn[i] : best;
+        }
+        for (int i = 0; i < n_turns; i++) { // the next one elsewhere
+            turn[i].us = abs(turn[i].s - best.s) < b->m->n_stages / 16 ? 0 : turn[i].us;
+        }
+        hth_path x = {.age = iteration};
+        if (best.us > 0 && best.p > -2) {
+            x.arc[x.n_arcs++] = (hth_arc){best.p, best.s, false, 0};
+        }
+        if (best.us > 0 && best.q > -2) {
+            x.arc[x.n_arcs++] = (hth_arc){best.s + 1, best.q, true, 0};
+        }
+        if (x.n_arcs > 0) {
+            path_insert(b, &x);
+        }
+    }
+}
+
+hth_err hth_bound_path_add(hth_bound *b, int iteration)
+{
+    int n = b->m->n_stages, n_out, n_in, n_turns = 0;
+    size_t ng = (size_t)b->m->n_gaps + 1;
+    path_copy *out = hth_alloc(ng * sizeof *out), *in = hth_alloc(ng * sizeof *in);
+    path_turn turn[PATH_STAGES] = {{0}};
+    hth_err err = HTH_OK;
+    if (out != NULL && in != NULL) {
+        path_copies(b, out, &n_out, in, &n_in);
+        b->us_sum[0] = 0;
+        for (int s = 0; s < n; s++) {
+            b->us_sum[s + 1] = b->us_sum[s] + b->mean_us[s];
+        }
+        for (int k = 0; k < PATH_STAGES; k++) {
+            int s = (int)((int64_t)(k + 1) * n / (PATH_STAGES + 1));
+            if (n_turns == 0 || s > turn[n_turns - 1].s) {
+                turn[n_turns++] = path_longest(s, n, b->us_sum, out, n_out, in, n_in);
+            }
+        }
+        path_choose(b, turn, n_turns, iteration);
+    } else {
+        err = hth_fail(HTH_ENOMEM, "no memory to bound a step of %d nodes", n);
+    }
+    hth_free(out);
+    hth_free(in);
+    return err;
+}

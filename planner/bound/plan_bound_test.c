@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "planner/bound/plan_bound.h"
+#include "planner/plan_train_gen.h"
+
+#include <math.h>
+
+static double bound_of(const hth_step *m, uint64_t budget, double known_us)
+{
+    double us;
+    assert_ok(hth_step_bound(m, budget, known_us, 200, 0, NULL, NULL, &us));
+    return us;
+}
+
+// A random network's step, with slow, fast and uneven links and with nodes that may all run again;
+// or a random graph with weights, skips and nodes in place.
+static hth_problem bound_problem(uint64_t seed, int layers)
+{
+    hth_problem p =
+        seed % 4 == 3 ? pt_random_problem(seed, 3 + (int)(seed / 4 % 8)) : pg_random(seed, layers);
+    for (int i = 0; seed % 4 == 3 && i < p.n_nodes; i++) {
+        p.nodes[i].recomputable = pt_random(4) > 0;
+        p.copy_interference = (double)(seed % 3) / 4;
+    }
+    p.h2d_bytes_per_s *= seed % 5 == 1 ? 0.05 : seed % 5 == 2 ? 8 : 1;
+    p.d2h_bytes_per_s *= seed % 5 == 1 ? 0.05 : seed % 5 == 2 ? 4 : 1;
+    for (int i = 0; seed % 7 == 3 && i < p.n_nodes; i++) {
+        p.nodes[i].recomputable = true;
+    }
+    return p;
+}
+
+// No schedule is faster than the bound, found by the search or at random.
+static void bounds_hold_on_random_networks(void **state)
+{
+    for (uint64_t seed = 0; seed < 200; seed += TEST_STRIDE) {
+        hth_problem p = bound_problem(seed, 4 + (int)(seed % 30));
+        hth_step m;
+        hth_decoder d;
+        uint64_t peak, floor;
+        assert_ok(hth_plan_train_peak(&p, &peak));
+        assert_ok(hth_plan_train_floor(&p, &floor));
+        assert_ok(hth_step_init(&m, &p));
+        p.budget = floor + (peak - floor) / 8 * (seed % 8);
+        hth_plan *plan;
+        hth_plan_options o = {.seed = seed, .limit_ms = 1000, .limit_decodes = 300};
+        double known = 2 * m.fastest_us;
+        if (hth_plan_train(&p, &o, &plan) == HTH_OK) {
+            known = plan->predicted_us;
+            hth_plan_free(plan);
+        }
+        double us = bound_of(&m, p.budget, 1.5 * known); // steers beyond what is true
+        us = fmax(us, bound_of(&m, p.budget, known));    // .. and to what may be the optimum
+        assert_true(us <= known * (1 + 1e-9) || known == 2 * m.fastest_us);
+        assert_ok(hth_decoder_init(&d, &m, p.budget));
+        uint8_t *mode = hth_calloc((size_t)m.n_gaps + 1, 1);
+        for (int k = 0; k < 200; k++) {
+            hth_outcome out;
+            for (int g = 0; g < m.n_gaps; g++) {
+                mode[g] = (uint8_t)pt_random(HTH_N_GAP_MODES);
+            }
+            hth_decode(&d, mode, &out);
+            assert_true(out.excess > 0 || us <= out.time_us * (1 + 1e-9));
+            assert_true(out.excess > 0 || p.budget >= floor);
+        }
+        hth_free(mode);
+        hth_decoder_fini(&d);
+        hth_step_fini(&m);
+        hth_problem_fini(&p);
+    }
+}
+
+// The fastest of all combinations of modes, INFINITY: none fits.
+static double bound_best(const hth_step *m, uint64_t budget)
+{
+    hth_decoder d;
+    uint8_t mode[16] = {0};
+    double best = INFINITY;
+    int total = 1;
+    for (int g = 0; g < m->n_gaps; g++) {
+        total *= HTH_N_GAP_MODES;
+    }
+    assert_ok(hth_decoder_init(&d, m, budget));
+    for (int k = 0; k < total; k++) {
+        hth_outcome out;
+        for (int g = 0, rest = k; g < m->n_gaps; g++, rest /= HTH_N_GAP_MODES) {
+            mode[g] = (uint8_t)(rest % HTH_N_GAP_MODES);
+        }
+        hth_decode(&d, mode, &out);
+        best = out.excess == 0 ? fmin(best, out.time_us) : best;
+    }
+    hth_decoder_fini(&d);
+    return best;
+}
+
+// Every combination of modes on small networks: the bound is under the best of them, whatever it is
+// steered by. How far is reported.
+static void bounds_hold_against_all_schedules(void **state)
+{
+    int tried = 0;
+    double gap = 0;
+    for (uint64_t seed = 0; seed < 700; seed += TEST_STRIDE) {
+        hth_problem p = bound_problem(seed, 2 + (int)(seed % 4));
+        hth_step m;
+        uint64_t peak, floor;
+        assert_ok(hth_plan_train_peak(&p, &peak));
+        assert_ok(hth_plan_train_floor(&p, &floor));
+        assert_ok(hth_step_init(&m, &p));
+        for (int part = 0; m.n_gaps <= 8 && part < 6; part++) {
+            uint64_t budget = floor + (peak - floor) / 6 * (uint64_t)part;
+            double best = bound_best(&m, budget);
+            if (best < INFINITY) {
+                double us = bound_of(&m, budget, best);
+                assert_true(us <= best * (1 + 1e-9));
+                assert_true(bound_of(&m, budget, 2 * best) <= best * (1 + 1e-9));
+                gap += best > 0 ? best / fmax(us, m.fastest_us) - 1 : 0;
+                tried++;
+            }
+        }
+        hth_step_fini(&m);
+        hth_problem_fini(&p);
+    }
+    print_message("# %d small steps: the best schedule is %.0f %% above the bound on average\n",
+                  tried, 100 * gap / tried);
+    assert_true(tried > 500 / TEST_STRIDE);
+}
+
+// What the bound is worth on a step of ordinary size: long searches end 1 to 5 % above these.
+static void bounds_are_close(void **state)
+{
+    static const int blocks[] = {3, 4, 6, 3};
+    static const double least[] = {1.005, 1.021, 1.039, 1.067, 1.095, 1.122};
+    hth_problem p = pg_resnet(184, blocks);
+    hth_step m;
+    uint64_t peak;
+    assert_ok(hth_plan_train_peak(&p, &peak));
+    assert_ok(hth_step_init(&m, &p));
+    for (uint64_t k = 0; k < 6; k++) {
+        double us, known = (1.02 + 0.03 * (double)k) * m.fastest_us;
+        assert_ok(hth_step_bound(&m, peak / 10 * (8 - k), known, 300, 0, NULL, NULL, &us));
+        print_message("# ResNet-50 at 0.%d of its peak: at least %.4f of its fastest step\n",
+                      8 - (int)k, us / m.fastest_us);
+        assert_true(us >= least[k] * m.fastest_us);
+    }
+    hth_step_fini(&m);
+    hth_problem_fini(&p);
+}
+
+static void allocations_fail_cleanly(void **state)
+{
+    hth_problem p = pg_random(3, 8);
+    hth_step m;
+    uint64_t peak, floor;
+    double us;
+    assert_ok(hth_plan_train_peak(&p, &peak));
+    assert_ok(hth_step_init(&m, &p));
+    FAULT_LOOP(hth_step_bound(&m, peak / 2, 1e9, 20, 0, NULL, NULL, &us));
+    FAULT_LOOP(hth_plan_train_floor(&p, &floor));
+    assert_true(floor < peak);
+    hth_step_fini(&m);
+    hth_problem_fini(&p);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(bounds_hold_on_random_networks),
+        cmocka_unit_test(bounds_hold_against_all_schedules),
+        cmocka_unit_test(bounds_are_close),
+        cmocka_unit_test(allocations_fail_cleanly),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rows of the integer program that count bytes: the buffers of every stage, less those that are
+// taken over, and the workspaces and scratch of what runs there.
+#include "planner/exact/plan_optimal_parts.h"
+
+#include <math.h>
+
+// What is recomputed in gap g in stage s may take over its pair's buffer when nothing else reads
+// that there and its stay ends.
+static void rows_takes(hth_ilp *x, int g, int s)
+{
+    const hth_step *m = x->m;
+    int t = m->gap[g].tensor, v = m->p->tensors[t].producer, pair = m->pair[t];
+    int h = pair >= 0 ? hth_ilp_around(x, pair, s) : -1;
+    if (h < 0 || (!hth_ilp_tail(x, h) && s + 1 == m->gap[h].q)) {
+        return;
+    }
+    hth_ilp_term(x, 'I', g, s, 1);
+    hth_ilp_made(x, g, s, -1);
+    hth_ilp_row(x, "<=", 0, 1);
+    for (int w = 0; w < s; w++) {
+        if (w != v && x->may[w * x->n + s] && hth_ilp_reads(x, w, pair)) {
+            hth_ilp_term(x, 'I', g, s, 1);
+            hth_ilp_term(x, 'x', w, s, 1);
+            hth_ilp_row(x, "<=", 1, 1);
+        }
+    }
+    hth_ilp_term(x, 'I', g, s, 1);
+    if (hth_ilp_tail(x, h)) {
+        hth_ilp_term(x, 'u', h, s + 1, s + 1 < x->n);
+        hth_ilp_term(x, 'g', h, 0, -1);
+        hth_ilp_row(x, "<=", 1, 1);
+        hth_ilp_term(x, 'I', g, s, 1);
+        hth_ilp_term(x, 'v', h, s + 1, s + 1 < x->n);
+        hth_ilp_term(x, 'g', h, 0, 1);
+        hth_ilp_row(x, "<=", 2, 1);
+    } else {
+        hth_ilp_term(x, 'g', h, 0, -1);
+        hth_ilp_row(x, "<=", 0, 1);
+        hth_ilp_term(x, 'I', g, s, 1);
+        hth_ilp_term(x, 'v', h, s + 1, 1);
+        hth_ilp_row(x, "<=", 1, 1);
+    }
+}
+
+// Its buffer is there; a cyclic gap's in what it has of stages.
+static void bytes_owned(hth_ilp *x, int g, int s, double coef)
+{
+    const hth_gap *gap = &x->m->gap[g];
+    if (hth_ilp_tail(x, g)) {
+        hth_ilp_term(x, 'n', g, s, coef);
+        return;
+    }
+    hth_ilp_keep(x, g, coef);
+    if (!gap->cyclic || s > gap->p) {
+        hth_ilp_term(x, 'a', g, s, coef);
+    }
+    if (!gap->cyclic || s < gap->q) {
+        hth_ilp_term(x, 'b', g, s, coef);
+        hth_ilp_term(x, 'c', g, s, coef);
+        hth_ilp_term(x, 'P', g, s, coef);
+    }
+}
+
+// Memory.
+
+// Bytes of tensor t in stage s.
+static void bytes_tensor(hth_ilp *x, int t, int s)
+{
+    const hth_step *m = x->m;
+    double bytes = (double)m->bytes[t];
+    const int *use = &m->use[m->use_start[t]];
+    int n = m->use_start[t + 1] - m->use_start[t];
+    bool output = m->p->tensors[t].cls == HTH_MEM_OUTPUT;
+    for (int g = m->gap_start[t]; g < m->gap_start[t + 1]; g++) {
+        const hth_gap *gap = &m->gap[g];
+        if (gap->cyclic ? s > gap->p || s < gap->q : s > gap->p && s < gap->q) {
+            bytes_owned(x, g, s, bytes);
+            return;
+        }
+    }
+    bool here = !m->arena[t] || (n > 0 && s >= use[0] && (s <= use[n - 1] || output)) ||
+                (n > 0 && m->p->tensors[t].producer < 0 && s <= use[n - 1]);
+    x->rhs -= here ? bytes : 0;
+    int y = m->p->tensors[t].producer, pair = m->pair[t];
+    if (here && m->arena[t] && pair >= 0 && s == y && n > 0) { // in place, unless it is read later
+        int last = m->gap_start[pair + 1] - 1;
+        int tail = last >= m->gap_start[pair] && hth_ilp_tail(x, last) ? last : -1;
+        bool ends = m->use[m->use_start[pair + 1] - 1] == y && (tail >= 0 || y + 1 == x->n) &&
+                    m->p->tensors[pair].cls != HTH_MEM_OUTPUT;
+        if (ends && y + 1 < x->n) {
+            hth_ilp_term(x, 'J', tail, 0, -bytes);
+        } else if (ends) {
+            x->rhs += bytes;
+        }
+    }
+}
+
+// Less what recomputes of stage s take over.
+static void bytes_taken(hth_ilp *x, int s)
+{
+    for (int g = 0; g < x->m->n_gaps; g++) {
+        const hth_gap *gap = &x->m->gap[g];
+        int pair = x->m->pair[gap->tensor], v = x->m->p->tensors[gap->tensor].producer;
+        int h = pair >= 0 ? hth_ilp_around(x, pair, s) : -1;
+        if (gap->can_rerun && s > gap->p && s <= gap->q && h >= 0 && x->may[v * x->n + s] &&
+            (hth_ilp_tail(x, h) || s + 1 < x->m->gap[h].q)) {
+            hth_ilp_term(x, 'I', g, s, -(double)x->m->bytes[gap->tensor]);
+        }
+    }
+}
+
+static void rows_bytes(hth_ilp *x, int s)
+{
+    const hth_step *m = x->m;
+    for (int v = -1; v < s; v++) { // the stage's node, then what may run again
+        if (v >= 0 && !x->may[v * x->n + s]) {
+            continue;
+        }
+        for (int t = 0; t < m->p->n_tensors; t++) {
+            if (m->bytes[t] > 0) {
+                bytes_tensor(x, t, s);
+            }
+        }
+        bytes_taken(x, s);
+        hth_ilp_alternatives(x, v < 0 ? s : v, false, 1);
+        if (v >= 0) {
+            const hth_plan_node *n = &m->p->nodes[v];
+            double most = 0, all = 0;
+            for (int i = m->menu_start[v]; i < m->menu_end[v]; i++) {
+                most = fmax(most, (double)m->menu[i].workspace);
+            }
+            for (int j = 0; j < n->n_outputs; j++) {
+                int t = n->outputs[j];
+                all += (double)hth_plan_round(m->p->tensors[t].bytes);
+                for (int g = m->gap_start[t]; g < m->gap_start[t + 1]; g++) {
+                    if (s > m->gap[g].p && s <= m->gap[g].q) {
+                        hth_ilp_made(x, g, s, -(double)m->bytes[t]);
+                    }
+                }
+            }
+            hth_ilp_term(x, 'x', v, s, all + most);
+            x->rhs += most;
+        }
+        hth_ilp_row(x, "<=", x->budget, x->unit_bytes);
+    }
+}
+
+void hth_ilp_bytes(hth_ilp *x)
+{
+    const hth_step *m = x->m;
+    for (int g = 0; g < m->n_gaps; g++) {
+        int v = m->p->tensors[m->gap[g].tensor].producer;
+        for (int s = m->gap[g].p + 2; m->gap[g].can_rerun && s <= m->gap[g].q && s < x->n; s++) {
+            if (x->may[v * x->n + s]) {
+                rows_takes(x, g, s);
+            }
+        }
+    }
+    for (int s = 0; s < x->n; s++) {
+        rows_bytes(x, s);
+    }
+}

@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rows of the integer program that say which modes work: what is recomputed is recomputed for a
+// reader, with its producer, and finds what it reads.
+#include "planner/exact/plan_optimal_parts.h"
+
+static void rows_gap(hth_ilp *x, int g)
+{
+    const hth_step *m = x->m;
+    const hth_gap *gap = &m->gap[g];
+    int first = hth_ilp_first(x, g), end = gap->cyclic ? x->n : gap->q;
+    bool owner = !m->arena[gap->tensor] && !gap->cyclic;
+    hth_ilp_term(x, 'o', g, 0, 1);
+    hth_ilp_term(x, 'r', g, 0, 1);
+    hth_ilp_term(x, 'g', g, 0, 1);
+    hth_ilp_row(x, "<=", 1, 1);
+    if (owner) { // what leaves within the step starts and ends it away
+        hth_ilp_term(x, 'o', g, 0, 1);
+        hth_ilp_term(x, 'o', m->gap_start[gap->tensor + 1] - 1, 0, -1);
+        hth_ilp_row(x, "<=", 0, 1);
+    }
+    for (int s = first; s < end; s++) {
+        bool out = !gap->cyclic || s > gap->p, in = !gap->cyclic || s < gap->q;
+        if (out && s > gap->p + 1) { // falls
+            hth_ilp_term(x, 'a', g, s, 1);
+            hth_ilp_term(x, 'a', g, s - 1, -1);
+            hth_ilp_row(x, "<=", 0, 1);
+        }
+        if (in && s > first) { // rise
+            hth_ilp_term(x, 'b', g, s, -1);
+            hth_ilp_term(x, 'b', g, s - 1, 1);
+            hth_ilp_row(x, "<=", 0, 1);
+            hth_ilp_term(x, 'c', g, s, -1);
+            hth_ilp_term(x, 'c', g, s - 1, 1);
+            hth_ilp_row(x, "<=", 0, 1);
+        }
+        if (in || out) {
+            if (out) {
+                hth_ilp_term(x, 'a', g, s, 1);
+            }
+            if (in) {
+                hth_ilp_term(x, 'b', g, s, 1);
+            }
+            hth_ilp_term(x, 'o', g, 0, -1);
+            hth_ilp_row(x, "<=", 0, 1);
+            hth_ilp_term(x, 'c', g, s, in);
+            hth_ilp_term(x, 'r', g, 0, -1);
+            hth_ilp_row(x, "<=", 0, 1);
+        }
+    }
+}
+
+// Whether a recompute reads the tensor of gap g in stage s.
+static void rows_read(hth_ilp *x, int g, int s)
+{
+    const hth_gap *gap = &x->m->gap[g];
+    for (int w = 0; w < s; w++) {
+        if (x->may[w * x->n + s] && hth_ilp_reads(x, w, gap->tensor)) {
+            hth_ilp_term(x, 'v', g, s, 1);
+            hth_ilp_term(x, 'x', w, s, -1);
+            hth_ilp_row(x, ">=", 0, 1);
+        }
+    }
+    hth_ilp_term(x, 'v', g, s, 1);
+    for (int w = 0; w < s; w++) {
+        hth_ilp_term(x, 'x', w, s, hth_ilp_reads(x, w, gap->tensor) ? -1 : 0);
+    }
+    hth_ilp_row(x, "<=", 0, 1);
+}
+
+// Mode again: there while it is read, computed where it was not there the stage before.
+static void rows_again(hth_ilp *x, int g, int s)
+{
+    const hth_gap *gap = &x->m->gap[g];
+    if (s < gap->q) {
+        hth_ilp_term(x, 'P', g, s, 1);
+        hth_ilp_term(x, 'g', g, 0, -1);
+        hth_ilp_term(x, 'v', g, s, -1);
+        hth_ilp_row(x, ">=", -1, 1);
+    }
+    if (s == gap->p + 1) {
+        return;
+    }
+    hth_ilp_term(x, 'q', g, s, 1);
+    hth_ilp_term(x, 'g', g, 0, -1);
+    hth_ilp_term(x, 'v', g, s - 1, 1);
+    hth_ilp_term(x, 'v', g, s, s < gap->q ? -1 : 0);
+    hth_ilp_row(x, ">=", s < gap->q ? -1 : 0, 1);
+    hth_ilp_term(x, 'q', g, s, 1);
+    hth_ilp_term(x, 'g', g, 0, -1);
+    hth_ilp_row(x, "<=", 0, 1);
+    hth_ilp_term(x, 'q', g, s, 1);
+    hth_ilp_term(x, 'v', g, s - 1, 1);
+    hth_ilp_row(x, "<=", 1, 1);
+}
+
+// What is recomputed is recomputed for a reader, and with its producer.
+static void rows_made(hth_ilp *x, int g)
+{
+    const hth_step *m = x->m;
+    const hth_gap *gap = &m->gap[g];
+    int v = m->p->tensors[gap->tensor].producer;
+    for (int s = gap->p + 1; !gap->cyclic && s <= gap->q && s < x->n; s++) {
+        if (s < gap->q && x->reads[g * x->n + s]) {
+            rows_read(x, g, s);
+        }
+        if (!gap->can_rerun) {
+            continue;
+        }
+        rows_again(x, g, s);
+        hth_ilp_made(x, g, s, 1);
+        hth_ilp_term(x, 'x', v, s, -1);
+        hth_ilp_row(x, "<=", 0, 1);
+        if (s < gap->q) {
+            hth_ilp_made(x, g, s, 1);
+            hth_ilp_term(x, 'v', g, s, -1);
+            hth_ilp_row(x, "<=", 0, 1);
+        }
+    }
+}
+
+// What node v reads when it runs again in stage s is there; it does so for one of its outputs.
+static void rows_rerun(hth_ilp *x, int v, int s)
+{
+    const hth_step *m = x->m;
+    const hth_plan_node *n = &m->p->nodes[v];
+    for (int j = 0; j < n->n_inputs; j++) {
+        int t = n->inputs[j];
+        for (int g = m->gap_start[t]; g < m->gap_start[t + 1]; g++) {
+            const hth_gap *gap = &m->gap[g];
+            bool inside = s > gap->p && (s < gap->q || gap->cyclic);
+            if (!inside) {
+                continue;
+            }
+            hth_ilp_keep(x, g, 1);
+            hth_ilp_term(x, gap->cyclic ? 'a' : 'b', g, s, 1);
+            hth_ilp_term(x, 'c', g, s, !gap->cyclic);
+            hth_ilp_term(x, 'g', g, 0, !gap->cyclic);
+            hth_ilp_term(x, 'x', v, s, -1);
+            hth_ilp_row(x, ">=", 0, 1);
+        }
+    }
+    hth_ilp_term(x, 'x', v, s, 1);
+    for (int j = 0; j < n->n_outputs; j++) {
+        int t = n->outputs[j];
+        for (int g = m->gap_start[t]; g < m->gap_start[t + 1]; g++) {
+            if (s > m->gap[g].p && s <= m->gap[g].q) {
+                hth_ilp_made(x, g, s, -1);
+            }
+        }
+    }
+    hth_ilp_row(x, "<=", 0, 1);
+    // The algorithm of the first execution.
+    double slowest = m->menu[m->menu_end[v] - 1].time_us;
+    hth_ilp_term(x, 't', v, s, 1);
+    hth_ilp_alternatives(x, v, true, -1);
+    hth_ilp_term(x, 'x', v, s, -slowest);
+    hth_ilp_row(x, ">=", -slowest, x->unit_us);
+    hth_ilp_term(x, 't', v, s, 1);
+    hth_ilp_term(x, 'x', v, s, -hth_step_fastest(m, v)->time_us);
+    hth_ilp_row(x, ">=", 0, x->unit_us);
+}
+
+// A tail gap has a buffer until the last reader, if there is one.
+static void rows_tail(hth_ilp *x, int g)
+{
+    const hth_step *m = x->m;
+    const hth_gap *gap = &m->gap[g];
+    for (int s = gap->p + 1; s < x->n; s++) {
+        for (int w = 0; w < s; w++) {
+            if (x->may[w * x->n + s] && hth_ilp_reads(x, w, gap->tensor)) {
+                hth_ilp_term(x, 'u', g, s, 1);
+                hth_ilp_term(x, 'x', w, s, -1);
+                hth_ilp_row(x, ">=", 0, 1);
+            }
+        }
+        if (s + 1 < x->n) {
+            hth_ilp_term(x, 'u', g, s, 1);
+            hth_ilp_term(x, 'u', g, s + 1, -1);
+            hth_ilp_row(x, ">=", 0, 1);
+        }
+        hth_ilp_term(x, 'n', g, s, 1);
+        hth_ilp_term(x, 'u', g, s, -1);
+        hth_ilp_keep(x, g, -1);
+        hth_ilp_term(x, 'b', g, s, -1);
+        hth_ilp_term(x, 'c', g, s, -1);
+        hth_ilp_row(x, ">=", -1, 1);
+        hth_ilp_term(x, 'n', g, s, 1);
+        hth_ilp_term(x, 'a', g, s, -1);
+        hth_ilp_row(x, ">=", 0, 1);
+        hth_ilp_term(x, 'n', g, s, 1);
+        hth_ilp_term(x, 'P', g, s, -1);
+        hth_ilp_row(x, ">=", 0, 1);
+    }
+    // In place: its heir takes the buffer unless it is read later, and was not computed for that.
+    hth_ilp_term(x, 'J', g, 0, 1);
+    hth_ilp_term(x, 'u', g, gap->p + 1, 1);
+    hth_ilp_term(x, 'r', g, 0, -1);
+    hth_ilp_term(x, 'g', g, 0, -1);
+    hth_ilp_row(x, "<=", 1, 1);
+    hth_ilp_term(x, 'J', g, 0, 1);
+    hth_ilp_term(x, 'v', g, gap->p + 1, 1);
+    hth_ilp_term(x, 'g', g, 0, 1);
+    hth_ilp_row(x, "<=", 2, 1);
+    hth_ilp_term(x, 'J', g, 0, 1);
+    hth_ilp_row(x, "<=", 1, 1);
+}
+
+void hth_ilp_modes(hth_ilp *x)
+{
+    for (int g = 0; g < x->m->n_gaps; g++) {
+        rows_gap(x, g);
+        rows_made(x, g);
+        if (hth_ilp_tail(x, g)) {
+            rows_tail(x, g);
+        }
+    }
+    for (int s = 0; s < x->n; s++) {
+        for (int v = 0; v < s; v++) {
+            if (x->may[v * x->n + s]) {
+                rows_rerun(x, v, s);
+            }
+        }
+    }
+}

@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rows of the integer program that say when: the three lanes by the rules of plan_schedule.h, and
+// the windows, which are true of every schedule and make the relaxation tight.
+#include "planner/exact/plan_optimal_parts.h"
+
+// Time.
+
+void hth_ilp_saves(hth_ilp *x)
+{
+    const hth_step *m = x->m;
+    for (int s = 0; s < x->n; s++) {
+        for (int g = 0; g < m->n_gaps; g++) {
+            const hth_gap *gap = &m->gap[g];
+            int t = gap->tensor, made = m->p->tensors[t].producer;
+            int from = g > m->gap_start[t] ? m->gap[g - 1].q : made >= 0 ? made : 0;
+            bool may = m->arena[t] && s == from;
+            if (gap->cyclic && m->dirty[t] && s >= gap->p) { // behind the last read
+                may = s == gap->p;
+                for (int w = 0; w < s; w++) {
+                    may = may || (x->may[w * x->n + s] && hth_ilp_reads(x, w, t));
+                }
+            }
+            if (may && gap->can_offload) {
+                x->save[x->n_saves++] = (hth_ilp_save){g, s};
+            }
+        }
+    }
+}
+
+static void rows_saves(hth_ilp *x)
+{
+    const hth_step *m = x->m;
+    for (int k = 0; k < x->n_saves; k++) {
+        int g = x->save[k].gap, s = x->save[k].stage, t = m->gap[g].tensor;
+        const hth_gap *gap = &m->gap[g];
+        hth_ilp_term(x, 'D', k, 0, 1);
+        hth_ilp_term(x, 'D', k - 1, 0, k > 0 ? -1 : 0);
+        hth_ilp_term(x, 'y', k, 0, -m->d2h_us[t]);
+        hth_ilp_row(x, ">=", 0, x->unit_us);
+        hth_ilp_term(x, 'D', k, 0, 1);
+        hth_ilp_term(x, 'E', s, 0, -1);
+        hth_ilp_term(x, 'y', k, 0, -m->d2h_us[t]);
+        hth_ilp_row(x, ">=", 0, x->unit_us);
+        int end = gap->cyclic || hth_ilp_tail(x, g) ? x->n - 1 : gap->q;
+        for (int b = (s > gap->p ? s : gap->p) + 1; b <= end; b++) {
+            double large = x->horizon - x->head[b];
+            hth_ilp_term(x, 'W', b, 0, 1);
+            hth_ilp_term(x, 'D', k, 0, -1);
+            hth_ilp_term(x, 'y', k, 0, -large);
+            hth_ilp_term(x, 'a', g, b, b < gap->q || gap->cyclic ? large : 0);
+            hth_ilp_row(x, ">=", -large, x->unit_us);
+        }
+        for (int r = s + 1; gap->cyclic && r < x->n; r++) { // there until its copy, not read later
+            for (int w = 0; w < r; w++) {
+                if (x->may[w * x->n + r] && hth_ilp_reads(x, w, t)) {
+                    hth_ilp_term(x, 'y', k, 0, 1);
+                    hth_ilp_term(x, 'x', w, r, 1);
+                    hth_ilp_row(x, "<=", 1, 1);
+                }
+            }
+        }
+        if (gap->cyclic && s > gap->p) {
+            hth_ilp_term(x, 'a', g, s, 1);
+            hth_ilp_term(x, 'y', k, 0, -1);
+            hth_ilp_row(x, ">=", 0, 1);
+        }
+    }
+    for (int g = 0; g < m->n_gaps; g++) { // the first one that leaves is copied out
+        const hth_gap *gap = &m->gap[g];
+        bool any = false;
+        for (int k = 0; k < x->n_saves; k++) {
+            any = any || x->save[k].gap == g;
+            hth_ilp_term(x, 'y', k, 0, x->save[k].gap == g);
+        }
+        for (int h = m->gap_start[gap->tensor]; h <= g; h++) {
+            bool counts = !gap->cyclic || h == g;
+            hth_ilp_term(x, 'o', h, 0, !any || !counts ? 0 : h < g ? 1 : -1);
+        }
+        hth_ilp_row(x, ">=", 0, 1);
+    }
+}
+
+// Order of copies in that the same stage releases.
+static bool rows_before(const hth_ilp *x, int g, int h)
+{
+    int a = x->m->gap[g].q, b = x->m->gap[h].q;
+    return a < b || (a == b && g <= h);
+}
+
+// Gap g's copy in when stage s releases it: behind the lane, behind W_s.
+static void rows_fetch(hth_ilp *x, int g, int s)
+{
+    const hth_step *m = x->m;
+    for (int lane = 0; lane < 2; lane++) {
+        if (lane == 1 && s == 0) {
+            continue;
+        }
+        double large = x->horizon;
+        hth_ilp_term(x, 'f', g, 0, 1);
+        hth_ilp_term(x, lane ? 'F' : 'W', lane ? s - 1 : s, 0, -1);
+        for (int h = 0; h < m->n_gaps; h++) {
+            const hth_gap *gap = &m->gap[h];
+            if (s >= hth_ilp_first(x, h) && s <= gap->q && s < x->n && rows_before(x, h, g) &&
+                gap->can_offload) {
+                hth_ilp_release(x, h, s, -m->h2d_us[gap->tensor]);
+                large += h == g ? 0 : m->h2d_us[gap->tensor];
+            }
+        }
+        hth_ilp_release(x, g, s, -large);
+        hth_ilp_row(x, ">=", -large, x->unit_us);
+    }
+}
+
+static void rows_fetches(hth_ilp *x)
+{
+    const hth_step *m = x->m;
+    for (int s = 0; s < x->n; s++) {
+        for (int lane = 0; lane < 2; lane++) {
+            hth_ilp_term(x, 'F', s, 0, 1);
+            hth_ilp_term(x, lane ? 'F' : 'W', lane ? s - 1 : s, 0, lane && s == 0 ? 0 : -1);
+            for (int g = 0; g < m->n_gaps; g++) {
+                const hth_gap *gap = &m->gap[g];
+                if (s >= hth_ilp_first(x, g) && s <= gap->q && gap->can_offload) {
+                    hth_ilp_release(x, g, s, -m->h2d_us[gap->tensor]);
+                }
+            }
+            hth_ilp_row(x, ">=", 0, x->unit_us);
+        }
+    }
+    for (int g = 0; g < m->n_gaps; g++) {
+        const hth_gap *gap = &m->gap[g];
+        if (!gap->can_offload) {
+            continue;
+        }
+        for (int s = hth_ilp_first(x, g); s <= gap->q && s < x->n; s++) {
+            rows_fetch(x, g, s);
+        }
+        if (!hth_ilp_tail(x, g)) {
+            hth_ilp_term(x, 'S', gap->q, 0, 1);
+            hth_ilp_term(x, 'f', g, 0, -1);
+            hth_ilp_row(x, ">=", 0, x->unit_us);
+        }
+        for (int s = gap->p + 1; !gap->cyclic && s < gap->q; s++) {
+            for (int w = 0; w < s; w++) { // needed earlier
+                if (x->may[w * x->n + s] && hth_ilp_reads(x, w, gap->tensor)) {
+                    hth_ilp_term(x, 'S', s, 0, 1);
+                    hth_ilp_term(x, 'f', g, 0, -1);
+                    hth_ilp_term(x, 'x', w, s, -x->horizon);
+                    hth_ilp_term(x, 'o', g, 0, -x->horizon);
+                    hth_ilp_row(x, ">=", -2 * x->horizon, x->unit_us);
+                }
+            }
+        }
+    }
+}
+
+// The windows.
+static void rows_windows(hth_ilp *x)
+{
+    const hth_step *m = x->m;
+    for (int s = 0; s < x->n; s++) {
+        for (int q = s; q < x->n; q++) {
+            bool ends = false;
+            for (int g = 0; g < m->n_gaps; g++) {
+                ends = ends || m->gap[g].q == q;
+            }
+            if (!ends) {
+                continue;
+            }
+            hth_ilp_term(x, 'S', q, 0, 1);
+            hth_ilp_term(x, 'W', s, 0, -1);
+            for (int g = 0; g < m->n_gaps; g++) {
+                const hth_gap *gap = &m->gap[g];
+                if (gap->can_offload && gap->q <= q && gap->q >= s && !hth_ilp_tail(x, g)) {
+                    hth_ilp_term(x, 'o', g, 0, -m->h2d_us[gap->tensor]);
+                    hth_ilp_back(x, g, s - 1, m->h2d_us[gap->tensor]);
+                }
+            }
+            hth_ilp_row(x, ">=", 0, x->unit_us);
+        }
+        for (int r = 0; r < s; r++) {
+            hth_ilp_term(x, 'W', s, 0, 1);
+            hth_ilp_term(x, 'E', r, 0, -1);
+            for (int k = 0; k < x->n_saves; k++) {
+                int g = x->save[k].gap;
+                const hth_gap *gap = &m->gap[g];
+                if (x->save[k].stage >= r && s > gap->p && s < gap->q && !gap->cyclic) {
+                    hth_ilp_term(x, 'y', k, 0, -m->d2h_us[gap->tensor]);
+                    hth_ilp_term(x, 'a', g, s, m->d2h_us[gap->tensor]);
+                }
+            }
+            hth_ilp_row(x, ">=", 0, x->unit_us);
+        }
+    }
+}
+
+static void rows_time(hth_ilp *x)
+{
+    const hth_step *m = x->m;
+    double share = m->p->copy_interference;
+    for (int s = 0; s < x->n; s++) {
+        if (s > 0) {
+            hth_ilp_term(x, 'W', s, 0, 1);
+            hth_ilp_term(x, 'E', s - 1, 0, -1);
+            hth_ilp_row(x, ">=", 0, x->unit_us);
+        }
+        hth_ilp_term(x, 'S', s, 0, 1);
+        hth_ilp_term(x, 'W', s, 0, -1);
+        hth_ilp_row(x, ">=", 0, x->unit_us);
+        hth_ilp_term(x, 'E', s, 0, 1);
+        hth_ilp_term(x, 'S', s, 0, -1);
+        hth_ilp_alternatives(x, s, true, -1);
+        for (int v = 0; v < s; v++) {
+            hth_ilp_term(x, 't', v, s, -1);
+        }
+        hth_ilp_row(x, ">=", 0, x->unit_us);
+        for (int i = m->menu_start[s]; i < m->menu_end[s]; i++) {
+            hth_ilp_term(x, 'm', s, i - m->menu_start[s], 1);
+        }
+        hth_ilp_row(x, "=", 1, 1);
+    }
+    hth_ilp_term(x, 'L', 0, 0, 1);
+    hth_ilp_term(x, 'E', x->n - 1, 0, -1);
+    hth_ilp_row(x, ">=", 0, x->unit_us);
+    if (x->n_saves > 0) {
+        hth_ilp_term(x, 'L', 0, 0, 1);
+        hth_ilp_term(x, 'D', x->n_saves - 1, 0, -1);
+        hth_ilp_row(x, ">=", 0, x->unit_us);
+    }
+    hth_ilp_term(x, 'T', 0, 0, 1);
+    hth_ilp_term(x, 'L', 0, 0, -1);
+    hth_ilp_row(x, ">=", 0, x->unit_us);
+    if (share > 0) { // hth_plan_slowed
+        hth_ilp_term(x, 'T', 0, 0, 1);
+        hth_ilp_term(x, 'L', 0, 0, share - 1);
+        for (int k = 0; k < x->n_saves; k++) {
+            hth_ilp_term(x, 'y', k, 0, -share * m->d2h_us[m->gap[x->save[k].gap].tensor]);
+        }
+        for (int g = 0; g < m->n_gaps; g++) {
+            const hth_gap *gap = &m->gap[g];
+            if (gap->can_offload) {
+                double us = -share * m->h2d_us[gap->tensor];
+                hth_ilp_term(x, hth_ilp_tail(x, g) ? 'b' : 'o', g,
+                             hth_ilp_tail(x, g) ? x->n - 1 : 0, us);
+            }
+        }
+        for (int s = 0; s < x->n; s++) {
+            hth_ilp_alternatives(x, s, true, -share);
+            for (int v = 0; v < s; v++) {
+                hth_ilp_term(x, 't', v, s, -share);
+            }
+        }
+        hth_ilp_row(x, ">=", 0, x->unit_us);
+    }
+}
+
+void hth_ilp_times(hth_ilp *x)
+{
+    rows_time(x);
+    rows_saves(x);
+    rows_fetches(x);
+    rows_windows(x);
+}

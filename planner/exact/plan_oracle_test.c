@@ -1,0 +1,348 @@
+// SPDX-License-Identifier: Apache-2.0
+// The search against proven optima. tests/data/oracle holds small steps with their best plans as
+// CBC proved them; how they are made stands in oracle_cases: run with ORACLE_WRITE=FOLDER (and
+// ORACLE_MS, ORACLE_ONLY) to make them again.
+#include "planner/bound/plan_bound.h"
+#include "planner/exact/plan_optimal.h"
+#include "planner/plan_train_gen.h"
+
+#include "base/clock.h"
+
+#include <jansson.h>
+#include <math.h>
+
+#define ORACLE_FOLDER "tests/data/oracle"
+#define ORACLE_GAP    1.01 // of the optimum
+#ifdef HTH_DEBUG
+#define ORACLE_MS 2000 // sanitizers are slow
+#else
+#define ORACLE_MS 100
+#endif
+
+// What the networks are made of, a letter each: c conv 3x3, C the same with twice the channels, k
+// conv 1x1, d depthwise conv, s strided conv, b batch norm, r relu, p pool, u upsampling, ( marks a
+// value, + adds the marked one, & concatenates it.
+static int oracle_layers(pg_net *n, int x, const char *what)
+{
+    int mark[8], n_marks = 0;
+    for (; *what != '\0'; what++) {
+        int c = n->value[x].c;
+        switch (*what) {
+        case 'c':
+            x = pg_conv(n, x, c < 16 ? 64 : c, 3, 1, false);
+            break;
+        case 'C':
+            x = pg_conv(n, x, 2 * c, 3, 1, false);
+            break;
+        case 'k':
+            x = pg_conv(n, x, c, 1, 1, false);
+            break;
+        case 'd':
+            x = pg_conv(n, x, c, 3, 1, true);
+            break;
+        case 's':
+            x = pg_conv(n, x, c, 3, 2, false);
+            break;
+        case 'b':
+            x = pg_same(n, PG_BN, x);
+            break;
+        case 'r':
+            x = pg_same(n, PG_RELU, x);
+            break;
+        case 'p':
+            x = pg_pool(n, x);
+            break;
+        case 'u':
+            x = pg_up(n, x);
+            break;
+        case '(':
+            mark[n_marks++] = x;
+            break;
+        default:
+            x = pg_join(n, *what == '+' ? PG_ADD : PG_CONCAT, mark[--n_marks], x);
+        }
+    }
+    return x;
+}
+
+static hth_problem oracle_network(const char *what, int batch, int channels, int size)
+{
+    pg_net *n = hth_calloc(1, sizeof *n);
+    n->batch = batch;
+    int x = pg_value_new(n, channels, size, size);
+    hth_problem p = pg_step(n, oracle_layers(n, x, what));
+    hth_free(n);
+    return p;
+}
+
+// A recurrent cell unrolled: every step reads the same weights, whose gradient accumulates.
+static hth_problem oracle_shared(int steps, uint64_t state_bytes, uint64_t weight_bytes)
+{
+    hth_problem p = pt_problem(8 * steps + 8, 6 * steps + 8);
+    int weight = pt_tensor(&p, HTH_MEM_STATE, weight_bytes, -1), h[16], dh, dw = -1;
+    h[0] = pt_tensor(&p, HTH_MEM_INPUT, state_bytes, -1);
+    p.tensors[h[0]].external = true;
+    p.latency_us = 10;
+    for (int i = 0; i < steps; i++) {
+        int in[2] = {h[i], weight};
+        h[i + 1] = pt_node(&p, in, 2, HTH_MEM_ACTIVATION, state_bytes, false);
+        pt_choice(&p, p.n_nodes - 1, 900 + 100 * i, 0);
+        pt_choice(&p, p.n_nodes - 1, 500 + 60 * i, state_bytes / 2);
+        p.nodes[p.n_nodes - 1].recomputable = true;
+    }
+    dh = pt_node(&p, &h[steps], 1, HTH_MEM_GRADIENT, state_bytes, false);
+    pg_traffic(&p, p.n_nodes - 1, (double)state_bytes);
+    for (int i = steps - 1; i >= 0; i--) {
+        int in[3] = {h[i], h[i + 1], dh}, from[2] = {dh, weight};
+        int part = pt_node(&p, in, 3, HTH_MEM_GRADIENT, weight_bytes, false);
+        pt_choice(&p, p.n_nodes - 1, 1000, 0);
+        pt_choice(&p, p.n_nodes - 1, 600, state_bytes);
+        p.nodes[p.n_nodes - 1].recomputable = true;
+        if (dw >= 0) {
+            int sum[2] = {part, dw};
+            part = pt_node(&p, sum, 2, HTH_MEM_GRADIENT, weight_bytes, true);
+            pg_traffic(&p, p.n_nodes - 1, 3.0 * (double)weight_bytes);
+        }
+        dw = part;
+        if (i > 0) {
+            dh = pt_node(&p, from, 2, HTH_MEM_GRADIENT, state_bytes, false);
+            pt_choice(&p, p.n_nodes - 1, 1000, 0);
+            pt_choice(&p, p.n_nodes - 1, 550, state_bytes / 2);
+            p.nodes[p.n_nodes - 1].recomputable = true;
+        }
+    }
+    int update[2] = {weight, dw},
+        fresh = pt_node(&p, update, 2, HTH_MEM_OUTPUT, weight_bytes, false);
+    p.tensors[fresh].external = true;
+    p.tensors[fresh].replaces = weight + 1;
+    pg_traffic(&p, p.n_nodes - 1, 3.0 * (double)weight_bytes);
+    p.nodes[p.n_nodes - 1].recomputable = false;
+    return p;
+}
+
+typedef struct oracle_case {
+    const char *name, *layers; // layers NULL: the recurrent cell
+    int batch, channels, size;
+    double ratio;  // of the unconstrained peak
+    double gbytes; // link, GB/s
+    double interference;
+} oracle_case;
+
+static const oracle_case oracle_cases[] = {
+    {"chain-80", "crcrcrcr", 32, 64, 56, 0.8, 25, 0},
+    {"chain-50", "crcrcrcr", 32, 64, 56, 0.5, 25, 0},
+    {"chain-slow-60", "crcrcrcr", 32, 64, 56, 0.6, 5, 0},
+    {"chain-fast-40", "crcrcrcr", 32, 64, 56, 0.4, 100, 0},
+    {"vgg-70", "crcrpCrCrp", 32, 64, 56, 0.7, 25, 0},
+    {"vgg-slow-40", "crcrpCrCrp", 32, 64, 56, 0.4, 8, 0},
+    {"norm-60", "cbrcbrcbr", 32, 64, 56, 0.6, 25, 0},
+    {"norm-slow-50", "cbrcbrcbr", 32, 64, 56, 0.5, 5, 0},
+    {"residual-70", "(crc+r(crc+r", 32, 64, 56, 0.7, 25, 0},
+    {"residual-norm-60", "(cbrcb+r", 32, 64, 56, 0.6, 12, 0},
+    {"unet-60", "cr(pcru&cr", 16, 64, 56, 0.6, 25, 0},
+    {"unet-two-60", "c(pc(pcu&cu&c", 16, 64, 56, 0.6, 25, 0},
+    {"mobile-50", "kbrdbrkb", 32, 96, 56, 0.5, 12, 0},
+    {"weights-70", "krkrkrkr", 8, 4096, 2, 0.7, 25, 0},
+    {"vgg-50", "crcrpCrCrp", 32, 64, 56, 0.5, 25, 0},
+    {"residual-50", "(crc+r(crc+r", 32, 64, 56, 0.5, 12, 0},
+    {"unet-slow-50", "cr(pcrku&crcr", 16, 64, 56, 0.5, 5, 0},
+    {"unet-40", "cr(pcrku&crcr", 16, 64, 56, 0.4, 25, 0},
+    {"dense-60", "cr(cr&(cr&kr", 16, 64, 56, 0.6, 12, 0},
+    {"shared-70", NULL, 5, 40, 24, 0.7, 25, 0},
+    {"shared-slow-80", NULL, 5, 40, 24, 0.8, 6, 0},
+    {"busy-link-60", "crcrpCrCr", 32, 64, 56, 0.6, 12, 0.25},
+};
+
+static hth_problem oracle_problem(const oracle_case *c)
+{
+    hth_problem p = c->layers != NULL ? oracle_network(c->layers, c->batch, c->channels, c->size)
+                                      : oracle_shared(c->batch, (uint64_t)c->channels << 20,
+                                                      (uint64_t)c->size << 20);
+    uint64_t peak;
+    p.h2d_bytes_per_s = p.d2h_bytes_per_s = c->gbytes * 1e9;
+    p.copy_interference = c->interference;
+    assert_ok(hth_plan_train_peak(&p, &peak));
+    p.budget = (uint64_t)((double)peak * c->ratio);
+    return p;
+}
+
+// Makes the files again.
+static void oracle_write(const char *folder)
+{
+    const char *ms = getenv("ORACLE_MS"), *only = getenv("ORACLE_ONLY");
+    for (size_t i = 0; i < sizeof oracle_cases / sizeof *oracle_cases; i++) {
+        const oracle_case *c = &oracle_cases[i];
+        if (only != NULL && strstr(c->name, only) == NULL) {
+            continue;
+        }
+        hth_problem p = oracle_problem(c);
+        hth_plan *plan, *quick = NULL;
+        hth_plan_options o = {.policy = HTH_POLICY_OPTIMAL, .limit_ms = ms ? atof(ms) : 600000};
+        hth_err err = hth_plan_train(&p, &o, &plan);
+        char *path = hth_asprintf("%s/%s.json", folder, c->name);
+        if (err != HTH_OK) {
+            print_message("%s (%d nodes): %s\n", c->name, p.n_nodes, hth_err_detail());
+        } else {
+            assert_ok(hth_plan_verify(&p, plan));
+            assert_ok(hth_plan_write(path, &p, plan));
+            hth_plan_options h = {.limit_ms = ORACLE_MS};
+            double us = hth_plan_train(&p, &h, &quick) == HTH_OK ? quick->predicted_us : NAN;
+            double bound = quick ? quick->lower_bound_us : NAN;
+            print_message("%s: %d nodes, optimum %.3f us (proven %.3f) in %.1f s, hearth %+.3f %%, "
+                          "bound %+.3f %%\n",
+                          c->name, p.n_nodes, plan->predicted_us, plan->lower_bound_us,
+                          plan->plan_ms / 1e3, (us / plan->predicted_us - 1) * 100,
+                          (bound / plan->predicted_us - 1) * 100);
+            hth_plan_free(quick);
+            hth_plan_free(plan);
+        }
+        hth_free(path);
+        hth_problem_fini(&p);
+    }
+}
+
+static double oracle_optimum(const char *path)
+{
+    json_error_t where;
+    json_t *root = json_load_file(path, 0, &where); // a plan by policy optimal
+    assert_string_equal(json_string_value(json_object_get(root, "policy")), "optimal");
+    double us = json_number_value(json_object_get(root, "lower_bound_us"));
+    assert_true(us > 0);
+    json_decref(root);
+    return us;
+}
+
+// In 100 ms of a processor the search is within a percent of every proven optimum, and the
+// certificate under it.
+static void search_reaches_proven_optima(void **state)
+{
+    int failed = 0;
+    hth_clock_inject(pt_cpu_ns, NULL);
+    for (size_t i = 0; i < sizeof oracle_cases / sizeof *oracle_cases; i++) {
+        char *path = hth_asprintf("%s/%s.json", ORACLE_FOLDER, oracle_cases[i].name);
+        hth_problem p;
+        hth_plan *plan;
+        assert_ok(hth_problem_read(path, &p));
+        double best = oracle_optimum(path);
+        hth_plan_options o = {.seed = 1, .limit_ms = ORACLE_MS};
+        assert_ok(hth_plan_train(&p, &o, &plan));
+        assert_ok(hth_plan_verify(&p, plan));
+        if (plan->predicted_us > best * ORACLE_GAP || plan->lower_bound_us > best * (1 + 1e-4)) {
+            print_message("%s: %.3f us where %.3f is best (%+.2f %%), bound %.3f\n",
+                          oracle_cases[i].name, plan->predicted_us, best,
+                          (plan->predicted_us / best - 1) * 100, plan->lower_bound_us);
+            failed++;
+        }
+        hth_plan_free(plan);
+        hth_problem_fini(&p);
+        hth_free(path);
+    }
+    hth_clock_inject(NULL, NULL);
+    assert_int_equal(failed, 0);
+}
+
+// Every mode of every gap of small random steps, as the decoder times them: the integer program's
+// optimum is never above the best of them, and holds when it is emitted and simulated.
+static void optimum_is_never_above_what_can_be_tried(void **state)
+{
+    int tried = 0;
+    for (uint64_t seed = 0; seed < 400 && tried < 16; seed++) {
+        hth_problem p = pg_random(seed, 3);
+        hth_step m;
+        hth_decoder d;
+        hth_outcome o;
+        hth_plan *plan;
+        uint64_t peak;
+        uint8_t mode[16] = {0};
+        double best = INFINITY;
+        assert_ok(hth_plan_train_peak(&p, &peak));
+        p.budget = peak / 100 * (50 + seed * 7 % 45);
+        assert_ok(hth_step_init(&m, &p));
+        assert_ok(hth_decoder_init(&d, &m, p.budget));
+        int total = 1;
+        for (int g = 0; g < m.n_gaps && total < 100000; g++) {
+            total *= HTH_N_GAP_MODES;
+        }
+        for (int k = 0; total <= 16384 && k < total; k++) {
+            for (int g = 0, rest = k; g < m.n_gaps; g++, rest /= HTH_N_GAP_MODES) {
+                mode[g] = (uint8_t)(rest % HTH_N_GAP_MODES);
+            }
+            hth_decode(&d, mode, &o);
+            best = o.excess == 0 ? fmin(best, o.time_us) : best;
+        }
+        if (best < INFINITY && best > m.fastest_us * 1.001) {
+            tried++;
+            hth_plan_options optimal = {.policy = HTH_POLICY_OPTIMAL};
+            hth_err err = hth_plan_train(&p, &optimal, &plan);
+            if (err == HTH_ENOTSUP && strstr(hth_err_detail(), "not installed") != NULL) {
+                skip();
+            }
+            assert_ok(err);
+            assert_ok(hth_plan_verify(&p, plan));
+            assert_true(plan->lower_bound_us <= best * (1 + 1e-5));
+            assert_true(plan->lower_bound_us >= m.fastest_us);
+            hth_plan_free(plan);
+        }
+        hth_decoder_fini(&d);
+        hth_step_fini(&m);
+        hth_problem_fini(&p);
+    }
+    assert_true(tried >= 8);
+}
+
+static void optimal_says_what_it_cannot(void **state)
+{
+    static const int blocks[] = {3, 4, 6, 3};
+    hth_plan_options o = {.policy = HTH_POLICY_OPTIMAL, .limit_ms = 20};
+    hth_plan *plan;
+    hth_problem p = pg_resnet(8, blocks);
+    assert_err(hth_plan_train(&p, &o, &plan), HTH_ENOTSUP, "is for small steps");
+    hth_problem_fini(&p);
+    p = oracle_problem(&oracle_cases[0]);
+    char *path = hth_strdup(getenv("PATH"));
+    setenv("PATH", "/nonexistent", 1);
+    assert_err(hth_plan_train(&p, &o, &plan), HTH_ENOTSUP, "coinor-cbc");
+    setenv("PATH", path, 1);
+    hth_free(path);
+    hth_err err = hth_plan_train(&p, &o, &plan);
+    assert_true(err == HTH_ETIMEDOUT || err == HTH_ENOTSUP);
+    o.limit_ms = 10000;
+    p.budget = p.tensors[2].bytes; // less than a stage
+    err = hth_plan_train(&p, &o, &plan);
+    assert_true(err == HTH_ETOOBIG || err == HTH_ENOTSUP);
+    hth_problem_fini(&p);
+}
+
+static void allocations_fail_cleanly(void **state)
+{
+    hth_problem p = pg_random(3, 4);
+    hth_step m;
+    assert_ok(hth_step_init(&m, &p));
+    FILE *f = fopen("/dev/null", "we");
+    FAULT_LOOP(hth_optimal_write(f, &m, 1 << 20, 1e6));
+    fclose(f);
+    hth_step_fini(&m);
+    hth_problem_fini(&p);
+    // Addresses that have to be squeezed.
+    hth_plan *plan = NULL;
+    assert_ok(hth_problem_read(ORACLE_FOLDER "/chain-50.json", &p));
+    hth_plan_options o = {.limit_ms = 1e6, .limit_decodes = 100};
+    FAULT_LOOP(hth_plan_train(&p, &o, &plan));
+    hth_plan_free(plan);
+    hth_problem_fini(&p);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(optimum_is_never_above_what_can_be_tried),
+        cmocka_unit_test(optimal_says_what_it_cannot),
+        cmocka_unit_test(allocations_fail_cleanly),
+        cmocka_unit_test(search_reaches_proven_optima),
+    };
+    if (getenv("ORACLE_WRITE") != NULL) {
+        oracle_write(getenv("ORACLE_WRITE"));
+        return 0;
+    }
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,454 @@
+// SPDX-License-Identifier: Apache-2.0
+// Plan files, format "hearth-plan-1": the problem and the plan in one object, so that a decision
+// can be replayed and checked by a program that knows nothing of hearth. Reading takes a whole plan
+// file or its "problem" alone; everything read is validated, unknown keys are ignored.
+#include "planner/plan_json.h"
+#include "planner/plan_parts.h"
+
+#include "base/alloc.h"
+#include "base/file.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+
+#define PLAN_FORMAT "hearth-plan-1"
+// A plan of a million instructions; what is read takes some ten times as much memory.
+#define PLAN_FILE_BYTES ((size_t)256 << 20)
+
+static const char *const file_class[] = {"weight", "activation", "gradient",
+                                         "state",  "input",      "output"};
+static const char *const file_kind[] = {"compute", "alloc", "free", "offload", "prefetch"};
+static const char *const file_lane[] = {"compute", "h2d", "d2h"};
+
+// Writing. Functions return NULL when out of memory; json_pack passes that on.
+
+// A list is either complete or NULL.
+static json_t *file_whole(json_t *a, int n)
+{
+    if (json_array_size(a) == (size_t)n) {
+        return a;
+    }
+    json_decref(a);
+    return NULL;
+}
+
+static json_t *file_ints(const int *v, int n)
+{
+    json_t *a = json_array();
+    for (int i = 0; i < n; i++) {
+        json_array_append_new(a, json_integer(v[i]));
+    }
+    return file_whole(a, n);
+}
+
+static const char *file_text(const char *s)
+{
+    return s ? s : "";
+}
+
+static json_t *file_tensor(const hth_problem *p, int t)
+{
+    const hth_plan_tensor *x = &p->tensors[t];
+    json_t *o =
+        json_pack("{s:i, s:s, s:I, s:s, s:i}", "id", t, "name", file_text(x->name), "bytes",
+                  (json_int_t)x->bytes, "class", file_class[x->cls], "producer", x->producer);
+    if (o != NULL && x->external) {
+        json_object_set_new(o, "external", json_true());
+    }
+    if (o != NULL && x->replaces > 0) {
+        json_object_set_new(o, "replaces", json_integer(x->replaces - 1));
+    }
+    return o;
+}
+
+static json_t *file_node(const hth_problem *p, int i)
+{
+    const hth_plan_node *n = &p->nodes[i];
+    json_t *inplace = json_array(), *alternatives = json_array();
+    int n_pairs = n->n_inplace;
+    for (int j = 0; j < n->n_inplace; j++) {
+        json_array_append_new(inplace, json_pack("[i, i]", n->inplace[j][0], n->inplace[j][1]));
+    }
+    for (int j = 0; j < n->n_outputs; j++) { // updates are pairs too, for every reader
+        int old = p->tensors[n->outputs[j]].replaces - 1;
+        if (old >= 0) {
+            json_array_append_new(inplace, json_pack("[i, i]", old, n->outputs[j]));
+            n_pairs++;
+        }
+    }
+    for (int j = 0; j < n->n_alternatives; j++) {
+        const hth_choice *c = &n->alternatives[j];
+        json_array_append_new(alternatives, json_pack("{s:s, s:f, s:I, s:i, s:b, s:b}", "name",
+                                                      c->name, "time_us", c->time_us, "workspace",
+                                                      (json_int_t)c->workspace_bytes, "split",
+                                                      c->split, "accumulates", c->accumulates,
+                                                      "deterministic", c->deterministic));
+    }
+    return json_pack("{s:i, s:s, s:s, s:o, s:o, s:o, s:o, s:b}", "id", i, "name",
+                     file_text(n->name), "op", file_text(n->op), "inputs",
+                     file_ints(n->inputs, n->n_inputs), "outputs",
+                     file_ints(n->outputs, n->n_outputs), "inplace", file_whole(inplace, n_pairs),
+                     "alternatives", file_whole(alternatives, n->n_alternatives), "recomputable",
+                     n->recomputable);
+}
+
+static json_t *file_problem(const hth_problem *p)
+{
+    json_t *tensors = json_array(), *nodes = json_array();
+    for (int t = 0; t < p->n_tensors; t++) {
+        json_array_append_new(tensors, file_tensor(p, t));
+    }
+    for (int i = 0; i < p->n_nodes; i++) {
+        json_array_append_new(nodes, file_node(p, i));
+    }
+    return json_pack("{s:I, s:s, s:{s:f, s:f, s:f, s:f}, s:o, s:o}", "budget",
+                     (json_int_t)p->budget, "device", p->device, "link", "h2d", p->h2d_bytes_per_s,
+                     "d2h", p->d2h_bytes_per_s, "latency_us", p->latency_us, "interference",
+                     p->copy_interference, "tensors", file_whole(tensors, p->n_tensors), "nodes",
+                     file_whole(nodes, p->n_nodes));
+}
+
+static json_t *file_instr(const hth_instr *in, int i)
+{
+    json_t *o = json_pack("{s:i, s:s}", "i", i, "kind", file_kind[in->kind]);
+    if (o == NULL) {
+        return NULL;
+    }
+    if (in->kind == HTH_INSTR_COMPUTE) {
+        json_object_set_new(o, "node", json_integer(in->node));
+        json_object_set_new(o, "alt", json_integer(in->alt));
+        json_object_set_new(o, "workspace_offset", json_integer((json_int_t)in->offset));
+        json_object_set_new(o, "recompute", json_boolean(in->recompute));
+    } else {
+        json_object_set_new(o, "tensor", json_integer(in->tensor));
+    }
+    if (in->kind == HTH_INSTR_ALLOC || in->kind == HTH_INSTR_PREFETCH) {
+        json_object_set_new(o, "offset", json_integer((json_int_t)in->offset));
+    } else if (in->kind == HTH_INSTR_OFFLOAD) {
+        json_object_set_new(o, "host_offset", json_integer((json_int_t)in->offset));
+    }
+    bool point = in->kind == HTH_INSTR_ALLOC || in->kind == HTH_INSTR_FREE;
+    if (!point) {
+        json_object_set_new(o, "stream", json_string(file_lane[hth_instr_lane(in)]));
+        json_object_set_new(o, "start_us", json_real(in->start_us));
+        json_object_set_new(o, "end_us", json_real(in->end_us));
+    }
+    if (!point || in->n_waits > 0) {
+        json_object_set_new(o, "waits", file_ints(in->waits, in->n_waits));
+    }
+    return o;
+}
+
+hth_err hth_plan_json_save(json_t *root, const char *path)
+{
+    if (root == NULL) {
+        return hth_fail(HTH_ENOMEM, "no memory to write '%s'", path);
+    }
+    errno = 0;
+    int rc = json_dump_file(root, path, JSON_COMPACT);
+    int errnum = errno;
+    json_decref(root);
+    return rc == 0 ? HTH_OK : hth_fail_errno(errnum ? errnum : EIO, "cannot write '%s'", path);
+}
+
+json_t *hth_plan_json(const hth_problem *p, const hth_plan *plan)
+{
+    json_t *instrs = json_array(), *streamed = json_array();
+    for (int i = 0; i < plan->n_instrs; i++) {
+        json_array_append_new(instrs, file_instr(&plan->instrs[i], i));
+    }
+    for (int t = 0; t < p->n_tensors; t++) {
+        if (plan->streamed[t]) {
+            json_array_append_new(streamed, json_integer(t));
+        }
+    }
+    return json_pack("{s:s, s:o, s:s, s:I, s:f, s:I, s:I, s:I, s:I, s:f, s:f, s:o, s:o}", "format",
+                     PLAN_FORMAT, "problem", file_problem(p), "policy", plan->policy, "seed",
+                     (json_int_t)plan->seed, "plan_ms", plan->plan_ms, "arena_bytes",
+                     (json_int_t)plan->arena_bytes, "resident_bytes",
+                     (json_int_t)plan->resident_bytes, "live_peak_bytes",
+                     (json_int_t)plan->live_peak_bytes, "host_bytes", (json_int_t)plan->host_bytes,
+                     "predicted_us", plan->predicted_us, "lower_bound_us", plan->lower_bound_us,
+                     "streamed", streamed, "instructions", file_whole(instrs, plan->n_instrs));
+}
+
+hth_err hth_plan_write(const char *path, const hth_problem *p, const hth_plan *plan)
+{
+    return hth_plan_json_save(hth_plan_json(p, plan), path);
+}
+
+// Reading.
+
+static hth_err file_number(const json_t *o, const char *key, double dflt, double *out)
+{
+    const json_t *v = json_object_get(o, key);
+    if (v != NULL && !json_is_number(v)) {
+        return hth_fail(HTH_EINVAL, "'%s' is not a number", key);
+    }
+    *out = v ? json_number_value(v) : dflt;
+    return HTH_OK;
+}
+
+// A whole number in [min, max]; `must` be there, or else stays as it is.
+static hth_err file_int(const json_t *o, const char *key, bool must, int64_t min, int64_t max,
+                        int64_t *out)
+{
+    const json_t *v = json_object_get(o, key);
+    if (v == NULL && !must) {
+        return HTH_OK;
+    }
+    if (v == NULL) {
+        return hth_fail(HTH_EINVAL, "'%s' is missing", key);
+    }
+    double d = json_number_value(v);
+    bool whole =
+        json_is_integer(v) || (json_is_real(v) && d > -9e15 && d < 9e15 && d == (double)(int64_t)d);
+    int64_t i = json_is_integer(v) ? json_integer_value(v) : whole ? (int64_t)d : 0;
+    if (!whole || i < min || i > max) {
+        return hth_fail(HTH_EINVAL, "'%s' is not a whole number from %lld to %lld", key,
+                        (long long)min, (long long)max);
+    }
+    *out = i;
+    return HTH_OK;
+}
+
+static hth_err file_string(const json_t *o, const char *key, char **out)
+{
+    const char *s = json_string_value(json_object_get(o, key));
+    *out = hth_strdup(s ? s : "");
+    return *out ? HTH_OK : hth_fail(HTH_ENOMEM, "no memory for the problem's names");
+}
+
+static hth_err file_indices(const json_t *o, const char *key, int **out, int *n)
+{
+    const json_t *a = json_object_get(o, key), *v;
+    size_t i;
+    if (!json_is_array(a) || json_array_size(a) > INT_MAX / 8) {
+        return hth_fail(HTH_EINVAL, "'%s' is not a list", key);
+    }
+    *out = hth_alloc(json_array_size(a) * sizeof **out);
+    if (*out == NULL) {
+        return hth_fail(HTH_ENOMEM, "no memory for the problem's lists");
+    }
+    json_array_foreach(a, i, v)
+    {
+        if (!json_is_integer(v) || json_integer_value(v) < 0 || json_integer_value(v) > INT_MAX) {
+            return hth_fail(HTH_EINVAL, "'%s' holds something that is no tensor's id", key);
+        }
+        (*out)[i] = (int)json_integer_value(v);
+        *n = (int)i + 1;
+    }
+    return HTH_OK;
+}
+
+static hth_err file_read_tensor(const json_t *o, hth_plan_tensor *x)
+{
+    int64_t bytes = 0, producer = -1, replaces = -1;
+    const char *cls = json_string_value(json_object_get(o, "class"));
+    HTH_TRY(file_string(o, "name", &x->name));
+    HTH_TRY(file_int(o, "bytes", true, 0, (int64_t)1 << 60, &bytes));
+    HTH_TRY(file_int(o, "producer", false, -1, INT_MAX, &producer));
+    x->bytes = (uint64_t)bytes;
+    x->producer = (int)producer;
+    x->external = json_is_true(json_object_get(o, "external"));
+    HTH_TRY(file_int(o, "replaces", false, -1, INT_MAX - 1, &replaces));
+    x->replaces = (int)replaces + 1;
+    for (int c = 0; cls != NULL && c <= HTH_MEM_OUTPUT; c++) {
+        if (strcmp(cls, file_class[c]) == 0) {
+            x->cls = (hth_mem_class)c;
+            return HTH_OK;
+        }
+    }
+    return hth_fail(HTH_EINVAL,
+                    "class '%s' is none of weight, activation, gradient, state, input, output",
+                    file_text(cls));
+}
+
+static hth_err file_read_choice(const json_t *o, hth_choice *c)
+{
+    int64_t workspace = 0, split = 1;
+    *c = (hth_choice){.error = -1, .front = true};
+    snprintf(c->name, sizeof c->name, "%s",
+             file_text(json_string_value(json_object_get(o, "name"))));
+    HTH_TRY(file_number(o, "time_us", -1, &c->time_us));
+    HTH_TRY(file_int(o, "workspace", false, 0, (int64_t)1 << 60, &workspace));
+    HTH_TRY(file_int(o, "split", false, 1, 1 << 20, &split));
+    c->workspace_bytes = (uint64_t)workspace;
+    c->split = (int)split;
+    c->accumulates = json_is_true(json_object_get(o, "accumulates"));
+    c->deterministic = !json_is_false(json_object_get(o, "deterministic"));
+    return HTH_OK;
+}
+
+static hth_err file_read_pairs(const json_t *o, hth_plan_node *n)
+{
+    const json_t *list = json_object_get(o, "inplace"), *v;
+    size_t i;
+    if (list != NULL && !json_is_array(list)) {
+        return hth_fail(HTH_EINVAL, "'inplace' is not a list of pairs of tensors");
+    }
+    if (json_array_size(list) == 0) {
+        return HTH_OK;
+    }
+    n->inplace = hth_calloc(json_array_size(list), sizeof *n->inplace);
+    if (n->inplace == NULL) {
+        return hth_fail(HTH_ENOMEM, "no memory for the problem's in-place pairs");
+    }
+    json_array_foreach(list, i, v)
+    {
+        for (size_t k = 0; k < 2; k++) {
+            const json_t *t = json_array_get(v, k);
+            if (!json_is_integer(t) || json_integer_value(t) < 0 ||
+                json_integer_value(t) > INT_MAX || json_array_size(v) != 2) {
+                return hth_fail(HTH_EINVAL, "'inplace' is not a list of pairs of tensors");
+            }
+            n->inplace[i][k] = (int)json_integer_value(t);
+        }
+        n->n_inplace = (int)i + 1;
+    }
+    return HTH_OK;
+}
+
+static hth_err file_read_node(const json_t *o, hth_plan_node *n)
+{
+    const json_t *list = json_object_get(o, "alternatives"), *v;
+    size_t i;
+    n->recomputable = !json_is_false(json_object_get(o, "recomputable"));
+    HTH_TRY(file_string(o, "name", &n->name));
+    HTH_TRY(file_string(o, "op", &n->op));
+    HTH_TRY(file_indices(o, "inputs", &n->inputs, &n->n_inputs));
+    HTH_TRY(file_indices(o, "outputs", &n->outputs, &n->n_outputs));
+    HTH_TRY(file_read_pairs(o, n));
+    if (list == NULL || json_array_size(list) == 0) {
+        return HTH_OK;
+    }
+    n->alternatives = hth_calloc(json_array_size(list), sizeof *n->alternatives);
+    if (n->alternatives == NULL) {
+        return hth_fail(HTH_ENOMEM, "no memory for the problem's alternatives");
+    }
+    json_array_foreach(list, i, v)
+    {
+        HTH_TRY(file_read_choice(v, &n->alternatives[i]));
+        n->n_alternatives = (int)i + 1;
+    }
+    return HTH_OK;
+}
+
+// Calls fill for every element of list `key` at the place that its "id" names; ids are 0 .. n-1,
+// each once.
+static hth_err file_read_list(const json_t *root, const char *key, size_t size,
+                              hth_err (*fill)(const json_t *o, void *item), void **out, int *n)
+{
+    const json_t *list = json_object_get(root, key), *o;
+    size_t i, count = json_array_size(list);
+    if (!json_is_array(list) || count > INT_MAX / 8) {
+        return hth_fail(HTH_EINVAL, "'%s' is not a list", key);
+    }
+    *out = hth_calloc(count, size);
+    bool *seen = hth_calloc(count, sizeof *seen);
+    *n = *out ? (int)count : 0;
+    hth_err err = *out && seen ? HTH_OK : hth_fail(HTH_ENOMEM, "no memory for %zu %s", count, key);
+    for (i = 0; err == HTH_OK && i < count; i++) {
+        int64_t id = 0;
+        o = json_array_get(list, i);
+        err = file_int(o, "id", true, 0, (int64_t)count - 1, &id);
+        if (err == HTH_OK && seen[id]) {
+            err = hth_fail(HTH_EINVAL, "id %lld is there twice", (long long)id);
+        }
+        if (err == HTH_OK) {
+            seen[id] = true;
+            err = fill(o, (char *)*out + (size_t)id * size);
+        }
+        if (err != HTH_OK) {
+            hth_err_prefix(err, "%s[%zu]", key, i);
+        }
+    }
+    hth_free(seen);
+    return err;
+}
+
+static hth_err file_fill_tensor(const json_t *o, void *item)
+{
+    return file_read_tensor(o, item);
+}
+
+static hth_err file_fill_node(const json_t *o, void *item)
+{
+    return file_read_node(o, item);
+}
+
+// A pair whose input is a weight or state that is there before the run is an update of it: its
+// output is the same buffer, for good.
+static void file_updates(hth_problem *p, hth_plan_node *n)
+{
+    int kept = 0;
+    for (int j = 0; j < n->n_inplace; j++) {
+        int in = n->inplace[j][0], out = n->inplace[j][1];
+        bool known = in < p->n_tensors && out < p->n_tensors;
+        const hth_plan_tensor *x = known ? &p->tensors[in] : NULL;
+        if (known && x->producer < 0 && (x->cls == HTH_MEM_WEIGHT || x->cls == HTH_MEM_STATE)) {
+            p->tensors[out].replaces = in + 1;
+            p->tensors[out].external = true;
+            n->recomputable = n->recomputable && n->n_outputs > n->n_inplace;
+        } else {
+            memmove(n->inplace[kept++], n->inplace[j], sizeof n->inplace[j]);
+        }
+    }
+    n->n_inplace = kept;
+}
+
+static hth_err file_read_problem(const json_t *o, hth_problem *p)
+{
+    const json_t *link = json_object_get(o, "link");
+    int64_t budget = 0;
+    HTH_TRY(file_int(o, "budget", true, 0, INT64_MAX, &budget));
+    p->budget = (uint64_t)budget;
+    snprintf(p->device, sizeof p->device, "%s",
+             file_text(json_string_value(json_object_get(o, "device"))));
+    HTH_TRY(file_number(link, "h2d", 0, &p->h2d_bytes_per_s));
+    HTH_TRY(file_number(link, "d2h", 0, &p->d2h_bytes_per_s));
+    HTH_TRY(file_number(link, "latency_us", 0, &p->latency_us));
+    HTH_TRY(file_number(link, "interference", 0, &p->copy_interference));
+    HTH_TRY(file_read_list(o, "tensors", sizeof *p->tensors, file_fill_tensor, (void **)&p->tensors,
+                           &p->n_tensors));
+    HTH_TRY(file_read_list(o, "nodes", sizeof *p->nodes, file_fill_node, (void **)&p->nodes,
+                           &p->n_nodes));
+    for (int i = 0; i < p->n_nodes; i++) {
+        file_updates(p, &p->nodes[i]);
+    }
+    return hth_problem_check(p);
+}
+
+hth_err hth_problem_from_json(const json_t *root, hth_problem *out)
+{
+    const json_t *format = json_object_get(root, "format"),
+                 *problem = json_object_get(root, "problem");
+    memset(out, 0, sizeof *out);
+    if (format != NULL && strcmp(file_text(json_string_value(format)), PLAN_FORMAT) != 0) {
+        return hth_fail(HTH_ENOTSUP, "format is not \"" PLAN_FORMAT "\"");
+    }
+    hth_err err = file_read_problem(problem ? problem : root, out);
+    if (err != HTH_OK) {
+        hth_problem_fini(out);
+    }
+    return err;
+}
+
+hth_err hth_problem_read(const char *path, hth_problem *out)
+{
+    json_error_t where;
+    void *text;
+    size_t bytes;
+    memset(out, 0, sizeof *out);
+    HTH_TRY(hth_file_load(path, PLAN_FILE_BYTES, &text, &bytes));
+    json_t *root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &where);
+    hth_free(text);
+    if (root == NULL) {
+        return hth_fail(HTH_EINVAL, "'%s' line %d: %s", path, where.line, hth_err_json(where.text));
+    }
+    hth_err err = hth_problem_from_json(root, out);
+    json_decref(root);
+    return err == HTH_OK ? HTH_OK : hth_err_prefix(err, "'%s'", path);
+}

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+// What no plan can do with less, and what to say where no plan was found.
+//
+// The proof. While node v runs, hth_plan_verify wants a live buffer of the arena for each of its
+// inputs and outputs that has its home there, and a place for the workspace of one of its
+// alternatives. Live buffers and the workspace do not intersect, with one exception: an output may
+// lie in the buffer of its in-place input if it is not larger. So the arena is no lower than the
+// sum of these, each rounded up to HTH_PLAN_ALIGN, with v's smallest workspace. A weight or state
+// that v reads takes its bytes whether it is resident, for which the budget pays beside the arena,
+// or was fetched into it. Without a link to fetch with, all that some node reads is resident all
+// the time. Whatever else a plan keeps, copies or computes again only adds to this; the largest
+// over all nodes is a bound for every plan.
+//
+// What is not known for sure does not count. The alternatives of a loose problem are those that
+// were measured, or guessed at: another time there may be one without workspace, one that runs in
+// place, or one that wants a weight in a smaller form. Its workspaces and weights count nothing,
+// and where an input that is no weight is large enough, its first output may lie in that one's
+// buffer.
+#include "planner/plan_parts.h"
+
+#include "base/size.h"
+
+#include <stdio.h>
+#include <string.h>
+
+// What tensor t takes while a node that reads or writes it runs.
+static uint64_t least_bytes(const hth_problem *p, int t)
+{
+    const hth_plan_tensor *x = &p->tensors[t];
+    hth_home home = hth_plan_home(x);
+    bool always = home == HTH_HOME_RESIDENT && !(p->h2d_bytes_per_s > 0); // counted once, for all
+    bool sure = !p->loose || x->cls != HTH_MEM_WEIGHT;
+    return home == HTH_HOME_CALLER || always || !sure ? 0 : hth_plan_round(x->bytes);
+}
+
+static bool least_among(const int *tensors, int n, int t)
+{
+    for (int j = 0; j < n; j++) {
+        if (tensors[j] == t) {
+            return true;
+        }
+    }
+    return false;
+}
+
+// Whether output j of n may lie in the buffer of an input.
+static bool least_inplace(const hth_problem *p, const hth_plan_node *n, int j)
+{
+    int in = hth_plan_pair(n, n->outputs[j]);
+    uint64_t bytes = hth_plan_round(p->tensors[n->outputs[j]].bytes);
+    bool may = in >= 0 && bytes <= hth_plan_round(p->tensors[in].bytes);
+    for (int i = 0; i < n->n_inputs && p->loose && j == 0; i++) {
+        const hth_plan_tensor *x = &p->tensors[n->inputs[i]];
+        may = may || (x->cls != HTH_MEM_WEIGHT && bytes <= hth_plan_round(x->bytes));
+    }
+    return may;
+}
+
+static uint64_t least_node(const hth_problem *p, const hth_plan_node *n)
+{
+    uint64_t bytes = 0, workspace = n->n_alternatives > 0 && !p->loose ? UINT64_MAX : 0;
+    for (int a = 0; a < n->n_alternatives; a++) {
+        uint64_t w = hth_plan_round(hth_plan_workspace(n, a));
+        workspace = w < workspace ? w : workspace;
+    }
+    for (int j = 0; j < n->n_inputs; j++) {
+        bool again = least_among(n->inputs, j, n->inputs[j]);
+        bytes += again ? 0 : least_bytes(p, n->inputs[j]);
+    }
+    for (int j = 0; j < n->n_outputs; j++) {
+        bytes += least_inplace(p, n, j) ? 0 : least_bytes(p, n->outputs[j]);
+    }
+    return bytes + workspace;
+}
+
+// Resident tensors that some node reads, where nothing can be fetched.
+static uint64_t least_resident(const hth_problem *p)
+{
+    uint64_t bytes = 0;
+    for (int t = 0; t < p->n_tensors && !(p->h2d_bytes_per_s > 0); t++) {
+        const hth_plan_tensor *x = &p->tensors[t];
+        bool read = false;
+        for (int i = 0; i < p->n_nodes && !read; i++) {
+            read = least_among(p->nodes[i].inputs, p->nodes[i].n_inputs, t);
+        }
+        bool counts = hth_plan_home(x) == HTH_HOME_RESIDENT && read &&
+                      !(p->loose && x->cls == HTH_MEM_WEIGHT);
+        bytes += counts ? hth_plan_round(x->bytes) : 0;
+    }
+    return bytes;
+}
+
+uint64_t hth_plan_least(const hth_problem *p, int *node)
+{
+    uint64_t most = 0;
+    int at = -1;
+    for (int i = 0; i < p->n_nodes; i++) {
+        uint64_t bytes = least_node(p, &p->nodes[i]);
+        at = bytes > most ? i : at;
+        most = bytes > most ? bytes : most;
+    }
+    if (node != NULL) {
+        *node = at;
+    }
+    return most + least_resident(p);
+}
+
+hth_err hth_shortage_fail(const hth_shortage *s)
+{
+    bool proven = s->budget < s->least;
+    hth_size least = hth_size_down(s->least), budget = hth_size_down(s->budget),
+             found = hth_size_up(s->found);
+    char policy[40] = "", node[120] = "", one[80] = "";
+    bool alike = (proven && strcmp(least.text, budget.text) == 0) ||
+                 (s->found > 0 && strcmp(found.text, budget.text) == 0);
+    if (alike) {
+        least = hth_size_exact(s->least);
+        budget = hth_size_exact(s->budget);
+        found = hth_size_exact(s->found);
+    }
+    if (s->policy != NULL) {
+        snprintf(policy, sizeof policy, " (policy %s)", s->policy);
+    }
+    if (s->node != NULL) {
+        snprintf(node, sizeof node, " (node '%.80s' alone takes that)", s->node);
+    }
+    if (s->found > 0) {
+        snprintf(one, sizeof one, "; %s was found for %s", proven ? "a plan" : "one", found.text);
+    }
+    return proven ? hth_fail(HTH_ETOOBIG, "needs at least %s%s, the budget is %s%s", least.text,
+                             node, budget.text, one)
+                  : hth_fail(HTH_ETOOBIG, "no plan was found for a budget of %s%s%s", budget.text,
+                             policy, one);
+}
+
+hth_err hth_plan_refuse(const hth_problem *p, uint64_t found, const char *policy)
+{
+    int node;
+    hth_shortage s = {.budget = p->budget, .found = found, .policy = policy};
+    s.least = hth_plan_least(p, &node);
+    s.node = node >= 0 && p->h2d_bytes_per_s > 0 ? p->nodes[node].name : NULL;
+    return hth_shortage_fail(&s);
+}

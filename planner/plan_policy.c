@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+// The policies: hearth's own search, and those of other systems in the same decoder, so that every
+// claim has its baseline. What a published system leaves open (ties, thresholds, the number of
+// segments) is decided in its favour: several variants are decoded and the best is taken.
+#include "planner/plan_search.h"
+
+#include "base/clock.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const policy_names[HTH_N_POLICIES] = {
+    "hearth",   "keep",  "vdnn",     "chen",   "checkmate-auto",
+    "str-auto", "monet", "capuchin", "mo-sos", "optimal"};
+
+const char *hth_policy_name(hth_policy p)
+{
+    return (unsigned)p < HTH_N_POLICIES ? policy_names[p] : "?";
+}
+
+hth_err hth_policy_find(const char *name, hth_policy *out)
+{
+    for (int i = 0; i < HTH_N_POLICIES; i++) {
+        if (strcmp(name, policy_names[i]) == 0) {
+            *out = (hth_policy)i;
+            return HTH_OK;
+        }
+    }
+    return hth_fail(HTH_EINVAL,
+                    "no policy is called '%s'; there are hearth, keep, vdnn, chen, checkmate-auto, "
+                    "str-auto, monet, capuchin, mo-sos and optimal",
+                    name);
+}
+
+static void policy_try(hth_search *x)
+{
+    hth_outcome o;
+    x->score = hth_search_try(x, x->mode, &o);
+    if (x->score < x->best_score) {
+        x->best_score = x->score;
+        memcpy(x->best, x->mode, (size_t)x->m->n_gaps);
+    }
+}
+
+static bool policy_is_conv(const hth_search *x, int node)
+{
+    return strncmp(x->m->p->nodes[node].op, "conv", 4) == 0;
+}
+
+// Everything, or what convolutions read.
+static void policy_vdnn(hth_search *x)
+{
+    for (int all = 0; all < 2; all++) {
+        for (int g = 0; g < x->m->n_gaps; g++) {
+            const hth_gap *gap = &x->m->gap[g];
+            bool take = all || (gap->p >= 0 && policy_is_conv(x, gap->p));
+            x->mode[g] = gap->can_offload && take ? HTH_GAP_OFFLOAD : HTH_GAP_KEEP;
+        }
+        policy_try(x);
+    }
+}
+
+// Every k-th node's outputs are checkpoints, all else is computed again; the best k.
+static void policy_chen(hth_search *x)
+{
+    int limit = (int)(3 * sqrt((double)x->m->n_stages)) + 2;
+    for (int k = 1; k <= limit; k++) {
+        for (int g = 0; g < x->m->n_gaps; g++) {
+            const hth_gap *gap = &x->m->gap[g];
+            int v = x->m->p->tensors[gap->tensor].producer;
+            bool kept = !gap->can_rerun || v % k == 0;
+            x->mode[g] = kept ? HTH_GAP_KEEP : HTH_GAP_RECOMPUTE;
+        }
+        policy_try(x);
+    }
+}
+
+static int policy_rank_cmp(const void *a, const void *b)
+{
+    const hth_rank *x = a, *y = b;
+    if (x->value != y->value) {
+        return x->value > y->value ? -1 : 1;
+    }
+    return x->gap - y->gap;
+}
+
+// Swaps by free time (the gap's length less both copies), longest first, as long as something is
+// missing; what the link cannot hide is computed again, most bytes per microsecond first.
+static void policy_capuchin(hth_search *x)
+{
+    hth_rank *rank = x->rank;
+    const hth_step *m = x->m;
+    for (int pass = 0; pass < 3; pass++) { // hidden swaps, recomputes, the other swaps
+        int n = 0;
+        for (int g = 0; g < m->n_gaps; g++) {
+            const hth_gap *gap = &m->gap[g];
+            int end = gap->q < m->n_stages ? gap->q : m->n_stages;
+            double free_us = x->d.begin_us[end] - x->d.begin_us[gap->p + 1] -
+                             m->h2d_us[gap->tensor] - m->d2h_us[gap->tensor];
+            bool may = pass == 1 ? gap->can_rerun : gap->can_offload && (pass == 2 || free_us > 0);
+            if (x->mode[g] == HTH_GAP_KEEP && may && !gap->cyclic) {
+                int v = m->p->tensors[gap->tensor].producer;
+                double us = pass == 1 ? hth_step_fastest(m, v)->time_us + 1e-3 : 0;
+                rank[n++] = (hth_rank){pass == 1 ? (double)m->bytes[gap->tensor] / us : free_us, g};
+            }
+        }
+        qsort(rank, (size_t)n, sizeof *rank, policy_rank_cmp);
+        for (int i = 0; i < n; i++) {
+            hth_outcome o;
+            hth_search_try(x, x->mode, &o);
+            if (o.excess == 0) {
+                policy_try(x);
+                return;
+            }
+            x->mode[rank[i].gap] = pass == 1 ? HTH_GAP_RECOMPUTE : HTH_GAP_OFFLOAD;
+            policy_try(x);
+        }
+    }
+}
+
+// Searches without seeing the algorithms, then gives every node the fastest that fits. What the
+// search takes a node's time for is open: its smallest algorithm's, or its fastest's as if that
+// needed no workspace. Both are tried, the better one counts. The tie-break towards low memory is
+// the search's own.
+static void policy_auto(hth_search *x, hth_step *m, uint64_t deadline_ns, bool warm,
+                        hth_outcome *out)
+{
+    uint64_t now_ns = hth_now_ns(), half_ns = deadline_ns > now_ns ? (deadline_ns - now_ns) / 2 : 0;
+    uint64_t from = x->n_decodes, all = x->max_decodes;
+    double score[2];
+    for (int k = 0; k < 2; k++) {
+        x->max_decodes = all < UINT64_MAX ? from + (all - from) / 2 * (uint64_t)(k + 1) : all;
+        hth_step_trim(m, k == 0 ? HTH_TRIM_SMALLEST : HTH_TRIM_FREE);
+        hth_search_run(x, now_ns + half_ns * (uint64_t)(k + 1), warm, out);
+        hth_step_trim(m, HTH_TRIM_NONE);
+        score[k] = hth_search_try(x, x->best, out);
+        if (k == 0) {
+            memcpy(x->first, x->best, (size_t)m->n_gaps);
+        }
+    }
+    x->n_elites = 0; // of trimmed menus
+    if (score[0] < score[1]) {
+        memcpy(x->best, x->first, (size_t)m->n_gaps);
+    }
+}
+
+void hth_search_policy(hth_search *x, hth_step *m, const hth_plan_options *o, uint64_t deadline_ns,
+                       bool warm, hth_outcome *out)
+{
+    switch (o->policy) {
+    case HTH_POLICY_CHECKMATE:
+        x->offload = false;
+        policy_auto(x, m, deadline_ns, warm, out);
+        break;
+    case HTH_POLICY_STR:
+        policy_auto(x, m, deadline_ns, warm, out);
+        break;
+    case HTH_POLICY_MONET:
+        x->offload = false;
+        hth_search_run(x, deadline_ns, warm, out);
+        break;
+    case HTH_POLICY_MOSOS:
+        x->no_stalls = true;
+        hth_search_run(x, deadline_ns, warm, out);
+        break;
+    case HTH_POLICY_HEARTH:
+        x->dual = true;
+        hth_search_run(x, deadline_ns, warm, out);
+        if (out->excess == 0) { // where the link is fast, everything away may be best
+            x->best_score = hth_search_try(x, x->best, out);
+            double before = x->best_score;
+            policy_vdnn(x);
+            if (x->best_score < before) {
+                hth_search_elite(x, x->best, x->best_score);
+            }
+        }
+        break;
+    default: // greedy ones
+        x->n_elites = 0;
+        memset(x->mode, HTH_GAP_KEEP, (size_t)m->n_gaps);
+        x->best_score = INFINITY;
+        policy_try(x);
+        if (o->policy == HTH_POLICY_VDNN) {
+            policy_vdnn(x);
+        } else if (o->policy == HTH_POLICY_CHEN) {
+            policy_chen(x);
+        } else if (o->policy == HTH_POLICY_CAPUCHIN) {
+            policy_capuchin(x);
+        }
+    }
+    hth_search_try(x, x->best, out);
+}

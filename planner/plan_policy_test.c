@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+// No policy's plan is faster than hearth's, on recorded problems (tests/data/plan) and on generated
+// ones, at the same limit; and addresses cost next to nothing. The limit is a number of decodes, so
+// the result is the same on every machine.
+#include "planner/plan_train_gen.h"
+
+#include "base/clock.h"
+
+#include <glob.h>
+#include <unistd.h>
+
+#define POLICY_RECORDED  1000 // decodes in each round
+#define POLICY_GENERATED 4000
+// A search that ends by its limit is so far from the best it can do.
+#define POLICY_WORSE_RECORDED  1.0005
+#define POLICY_WORSE_GENERATED 1.002
+#define POLICY_ARENA           1.02
+
+static void check_step(hth_problem *p, const char *name, const double *shares, int n_shares,
+                       uint64_t decodes, double worse)
+{
+    uint64_t peak;
+    assert_ok(hth_plan_train_peak(p, &peak));
+    for (int i = 0; i < n_shares; i += TEST_STRIDE) {
+        double hearth = 0;
+        p->budget = (uint64_t)((double)peak * shares[i]);
+        for (int k = 0; k < HTH_POLICY_OPTIMAL; k++) {
+            hth_plan *plan;
+            hth_plan_options o = {
+                .policy = (hth_policy)k, .seed = 1, .limit_ms = 1e6, .limit_decodes = decodes};
+            hth_err err = hth_plan_train(p, &o, &plan);
+            if (k == HTH_POLICY_HEARTH) {
+                assert_ok(err);
+                hearth = plan->predicted_us;
+                double arena = (double)plan->arena_bytes;
+                if (getenv("PLAN_TABLE") != NULL) {
+                    print_message("%s %.1f arena %.4f\n", name, shares[i],
+                                  arena / (double)plan->live_peak_bytes);
+                }
+                assert_true(arena <= POLICY_ARENA * (double)plan->live_peak_bytes);
+            }
+            if (err == HTH_OK) {
+                if (hearth > plan->predicted_us && getenv("PLAN_TABLE") != NULL) {
+                    print_message("%s %.1f: %s is faster, %.4f\n", name, shares[i],
+                                  hth_policy_name(o.policy), hearth / plan->predicted_us);
+                }
+                assert_true(hearth <= plan->predicted_us * worse);
+            }
+            hth_plan_free(plan);
+        }
+    }
+    hth_problem_fini(p);
+}
+
+static void no_policy_is_faster_on_recorded_steps(void **state)
+{
+    static const double shares[] = {0.5};
+    glob_t g;
+    assert_int_equal(glob("tests/data/plan/*.json.gz", 0, NULL, &g), 0);
+    for (size_t i = 0; i < g.gl_pathc; i += TEST_STRIDE) {
+        char plain[] = "/tmp/plan-policy-XXXXXX";
+        hth_problem p;
+        close(mkstemp(plain));
+        char *command = hth_asprintf("gzip -dcf -- '%s' >%s", g.gl_pathv[i], plain);
+        assert_int_equal(system(command), 0);
+        assert_ok(hth_problem_read(plain, &p));
+        unlink(plain);
+        hth_free(command);
+        check_step(&p, g.gl_pathv[i], shares, 1, POLICY_RECORDED, POLICY_WORSE_RECORDED);
+    }
+    globfree(&g);
+}
+
+static void no_policy_is_faster_on_generated_steps(void **state)
+{
+    static const double shares[] = {0.8, 0.6, 0.4};
+    static const int blocks[] = {2, 2, 2, 2};
+    hth_problem vgg = pg_vgg19(144, 227), unet = pg_unet(16, 256, 256),
+                resnet = pg_resnet(64, blocks);
+    check_step(&vgg, "vgg19", shares, 2, POLICY_GENERATED, POLICY_WORSE_GENERATED);
+    check_step(&unet, "unet", shares, 3, POLICY_GENERATED, POLICY_WORSE_GENERATED);
+    check_step(&resnet, "resnet-26", shares, 3, POLICY_GENERATED, POLICY_WORSE_GENERATED);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(no_policy_is_faster_on_recorded_steps),
+        cmocka_unit_test(no_policy_is_faster_on_generated_steps),
+    };
+    hth_clock_inject(pt_cpu_ns, NULL);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

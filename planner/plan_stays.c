@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where each tensor is, stage by stage, as the decoded modes have it: the bytes of every stage, and
+// the schedule that is written out.
+#include "planner/plan_decode.h"
+
+#include "base/alloc.h"
+
+#include <string.h>
+
+// The stage with which the last stay of an arena tensor ends.
+static int stays_last(const hth_decoder *d, int t)
+{
+    const hth_step *m = d->m;
+    int g = m->gap_start[t + 1] - 1;
+    bool tail = g >= m->gap_start[t] && m->gap[g].q == m->n_stages;
+    return tail && d->until[g] > m->last[t] ? d->until[g] : m->last[t];
+}
+
+// Whether a stay of arena tensor t ends with stage s, a use of it or a recompute's read.
+static bool stays_end(const hth_decoder *d, int t, int s)
+{
+    const hth_step *m = d->m;
+    for (int g = m->gap_start[t]; g < m->gap_start[t + 1]; g++) {
+        const hth_gap *gap = &m->gap[g];
+        bool tail = gap->q == m->n_stages;
+        if (d->mode[g] != HTH_GAP_AGAIN || s <= gap->p || s >= gap->q) {
+            continue;
+        }
+        for (int k = 0; k < d->groups[g]; k++) {
+            bool ends = k + 1 < d->groups[g] || tail;
+            if (ends && d->group[d->group_of[g] + k].last == s) {
+                return true;
+            }
+        }
+        return s == d->away[g] - 1;
+    }
+    int g = m->gap_start[t + 1] - 1;
+    hth_gap_mode tail = g >= m->gap_start[t] && m->gap[g].q == m->n_stages
+                            ? (hth_gap_mode)d->mode[g]
+                            : HTH_GAP_KEEP;
+    if (s == m->last[t] && (tail == HTH_GAP_RECOMPUTE || tail == HTH_GAP_AGAIN)) {
+        return tail == HTH_GAP_RECOMPUTE || d->away[g] == s + 1;
+    }
+    return stays_last(d, t) == s;
+}
+
+// Tensor t takes over the buffer of its pair, which nothing reads any more, when its producer runs
+// in stage `stage`, first or again.
+static bool stays_shares(const hth_decoder *d, int t, int stage)
+{
+    const hth_step *m = d->m;
+    int x = m->pair[t], readers = 0;
+    if (x < 0 || !stays_end(d, x, stage)) {
+        return false;
+    }
+    for (int r = d->read_of[x]; r >= 0; r = d->read[r].next) {
+        readers += d->read[r].stage == stage;
+    }
+    // Recomputes go before their stage's node, in the order of their nodes: this one must be the
+    // only one that reads there.
+    bool first = m->p->tensors[t].producer == stage;
+    return first ? m->last[x] == stage : m->last[x] != stage && readers == 1;
+}
+
+// A resident tensor: away for a while, or there all the time (no stay).
+static int stays_resident(const hth_decoder *d, int t, hth_segment *out)
+{
+    const hth_step *m = d->m;
+    int n = 0, g = m->gap_start[t], round = m->gap_start[t + 1] - 1;
+    if (g > round || d->mode[round] != HTH_GAP_OFFLOAD) {
+        return 0;
+    }
+    hth_segment at = {t, d->back[round], 0, HTH_FROM_HOST, d->need[round], -1, -1};
+    for (; g < round; g++) {
+        if (d->mode[g] == HTH_GAP_OFFLOAD) {
+            at.last = d->away[g] - 1;
+            out[n++] = at;
+            at = (hth_segment){t, d->back[g], 0, HTH_FROM_HOST, d->need[g], -1, -1};
+        }
+    }
+    at.last = d->away[round] - 1;
+    at.save = d->save[round];
+    out[n++] = at;
+    return n;
+}
+
+// Writes the stays of tensor t as the modes have it, returns how many.
+static int stays_of(const hth_decoder *d, int t, hth_segment *out)
+{
+    const hth_step *m = d->m;
+    int n = 0;
+    if (!m->arena[t]) {
+        return stays_resident(d, t, out);
+    }
+    if (m->first[t] < 0) {
+        return 0; // nobody reads it
+    }
+    hth_origin origin = m->p->tensors[t].producer >= 0 ? HTH_FROM_NODE : HTH_FROM_START;
+    hth_segment at = {t, m->first[t], 0, origin, -1, -1, -1};
+    for (int g = m->gap_start[t]; g < m->gap_start[t + 1]; g++) {
+        if (d->mode[g] == HTH_GAP_OFFLOAD) {
+            at.last = d->away[g] - 1;
+            at.save = d->save[g];
+            out[n++] = at;
+            at = (hth_segment){t, d->back[g], 0, HTH_FROM_HOST, d->need[g], -1, -1};
+        } else if (d->mode[g] == HTH_GAP_RECOMPUTE) {
+            at.last = m->gap[g].p;
+            out[n++] = at;
+            at = (hth_segment){t, d->need[g], 0, HTH_FROM_RERUN, -1, -1, -1};
+        } else if (d->mode[g] == HTH_GAP_AGAIN) {
+            at.last = d->away[g] - 1;
+            out[n++] = at;
+            for (int k = 0; k < d->groups[g]; k++) {
+                const hth_group *r = &d->group[d->group_of[g] + k];
+                at = (hth_segment){t, r->first, r->last, HTH_FROM_RERUN, -1, -1, -1};
+                if (k + 1 < d->groups[g] || m->gap[g].q == m->n_stages) {
+                    out[n++] = at;
+                }
+            }
+            if (m->gap[g].q == m->n_stages) {
+                return n;
+            }
+        }
+    }
+    at.last = stays_last(d, t);
+    out[n++] = at;
+    return n;
+}
+
+// Whether a recompute in stage s begins a stay of the tensor of gap g.
+static bool stays_begin(const hth_decoder *d, int g, int s)
+{
+    bool begins = d->mode[g] == HTH_GAP_RECOMPUTE && d->need[g] == s;
+    for (int k = 0; d->mode[g] == HTH_GAP_AGAIN && k < d->groups[g]; k++) {
+        begins = begins || d->group[d->group_of[g] + k].first == s;
+    }
+    return begins;
+}
+
+// Recomputes in place: a buffer less in their stage.
+static void stays_again(hth_decoder *d)
+{
+    const hth_step *m = d->m;
+    for (int r = 0; r < d->n_runs; r++) {
+        const hth_plan_node *n = &m->p->nodes[d->run[r].node];
+        int s = d->run[r].stage;
+        for (int j = 0; j < n->n_outputs && n->n_inplace > 0; j++) {
+            int t = n->outputs[j];
+            bool begins = false;
+            for (int g = m->gap_start[t]; g < m->gap_start[t + 1]; g++) {
+                begins = begins || stays_begin(d, g, s);
+            }
+            if (begins && stays_shares(d, t, s)) {
+                d->delta[s] -= (int64_t)m->bytes[t];
+                d->delta[s + 1] += (int64_t)m->bytes[t];
+            }
+        }
+    }
+}
+
+// Starts from what there is while everything is kept, and changes what is different.
+void hth_decode_memory(hth_decoder *d)
+{
+    const hth_step *m = d->m;
+    int64_t *delta = d->delta;
+    memcpy(delta, m->kept, ((size_t)m->n_stages + 2) * sizeof *delta);
+    for (int k = 0; k < d->n_moved; k++) {
+        int t = d->moved[k], n = stays_of(d, t, d->stay);
+        int64_t bytes = (int64_t)m->bytes[t];
+        if (m->arena[t]) {
+            delta[m->first[t]] -= bytes;
+            delta[m->last[t] + 1] += bytes;
+            int y = m->heir[t];
+            if (y >= 0 && !stays_end(d, t, m->last[t])) { // it is still read: a buffer more
+                delta[m->first[y]] += bytes;
+                delta[m->first[y] + 1] -= bytes;
+            }
+        } else if (n > 0) {
+            delta[0] -= bytes;
+        }
+        for (int i = 0; i < n; i++) {
+            delta[d->stay[i].first] += bytes;
+            delta[d->stay[i].last + 1] -= bytes;
+        }
+    }
+    stays_again(d);
+}
+
+// The segment of tensor t, whose segments begin at `from`, that ends with stage `last`.
+static int stays_find(const hth_schedule *s, int from, int t, int last)
+{
+    for (int i = from; i < s->n_segments && s->segment[i].tensor == t; i++) {
+        if (s->segment[i].last == last) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+static void stays_segments(const hth_decoder *d, hth_schedule *s, int *from)
+{
+    const hth_step *m = d->m;
+    for (int t = 0; t < m->p->n_tensors; t++) {
+        from[t] = s->n_segments;
+        if (m->bytes[t] > 0) {
+            int n = stays_of(d, t, &s->segment[s->n_segments]);
+            s->n_segments += n;
+            s->resident_bytes += !m->arena[t] && n == 0 ? m->bytes[t] : 0;
+        }
+    }
+    for (int i = 0; i < s->n_segments; i++) {
+        hth_segment *x = &s->segment[i];
+        bool computed = x->origin == HTH_FROM_NODE || x->origin == HTH_FROM_RERUN;
+        if (m->arena[x->tensor] && computed && stays_shares(d, x->tensor, x->first)) {
+            int pair = m->pair[x->tensor];
+            x->inplace = stays_find(s, from[pair], pair, x->first);
+        }
+    }
+}
+
+hth_err hth_decode_schedule(const hth_decoder *d, const hth_outcome *o, hth_schedule *out)
+{
+    const hth_step *m = d->m;
+    int n = m->p->n_tensors + m->n_gaps + 1;
+    for (int r = 0; r < d->n_runs; r++) {
+        n += m->p->nodes[d->run[r].node].n_outputs;
+    }
+    *out = (hth_schedule){.n_stages = m->n_stages,
+                          .alt = hth_calloc((size_t)m->n_stages + 1, sizeof(int)),
+                          .segment = hth_calloc((size_t)n, sizeof *out->segment),
+                          .rerun = hth_calloc((size_t)d->n_runs + 1, sizeof *out->rerun),
+                          .peak_bytes = o->peak_bytes,
+                          .time_us = o->time_us};
+    int *from = hth_alloc(((size_t)m->p->n_tensors + 1) * sizeof *from);
+    if (!out->alt || !out->segment || !out->rerun || !from) {
+        hth_free(from);
+        hth_schedule_fini(out);
+        return hth_fail(HTH_ENOMEM, "no memory for a schedule of %d nodes", m->n_stages);
+    }
+    for (int s = 0; s < m->n_stages; s++) {
+        out->alt[s] = m->menu[d->item[s]].alt;
+        for (int r = d->run_of[s]; r >= 0; r = d->run[r].next) {
+            out->rerun[out->n_reruns++] =
+                (hth_rerun){s, d->run[r].node, m->menu[d->item[d->run[r].node]].alt};
+        }
+    }
+    stays_segments(d, out, from);
+    hth_free(from);
+    return HTH_OK;
+}

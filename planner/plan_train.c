@@ -1,0 +1,342 @@
+// SPDX-License-Identifier: Apache-2.0
+// Plans a training step: search, addresses, and once more with a tighter budget if the addresses
+// come out higher than the bytes that the search counted.
+#include "planner/bound/plan_bound.h"
+#include "planner/exact/plan_optimal.h"
+
+#include "base/alloc.h"
+#include "base/clock.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#define TRAIN_LIMIT_MS 100 // up to this many nodes, ..
+#define TRAIN_NODES    500
+#define TRAIN_NODE_MS  0.6  // .. for each one more, ..
+#define TRAIN_MOST_MS  1000 // .. at most
+#define TRAIN_AGAIN    5    // times the limit, when nothing was found
+#define TRAIN_FINE     2048 // of the budget: steps in which rounds tighten it, at least
+#define TRAIN_ROUNDS   8
+#define TRAIN_ALIKE    1e-9 // of the time: no difference
+#define TRAIN_NEAR     5e-4 // .. and one that is not worth another round
+#define TRAIN_SEARCH   0.8  // of the limit, by which that ends
+#define TRAIN_LEAST    0.1  // of the limit, for the search of a round
+#define TRAIN_ONCE     0.68 // of the limit: later than that no round follows one that fits
+#define TRAIN_ELITES   0.1  // of the limit, for the addresses of the best few
+#define TRAIN_BOUND    300 // iterations of the bound, or, where time limits it, as many as may help
+#define TRAIN_BOUND_UP 2000
+#define TRAIN_BOUND_MS 0.03 // .. within what is left of the limit, or at least this share of it
+#define TRAIN_WARM     3    // part of the limit that going on from another plan takes
+
+// found: the bytes of a plan.
+static hth_err train_too_big(const hth_problem *p, const hth_plan_options *o, uint64_t found)
+{
+    return hth_plan_refuse(p, found, hth_policy_name(o->policy));
+}
+
+// The time that the search may take.
+static double train_limit_ms(const hth_problem *p, const hth_plan_options *o)
+{
+    double more = TRAIN_NODE_MS * fmax(p->n_nodes - TRAIN_NODES, 0);
+    double limit_ms = fmin(TRAIN_LIMIT_MS + more, TRAIN_MOST_MS);
+    limit_ms = o->from != NULL ? limit_ms / TRAIN_WARM : limit_ms;
+    return o->limit_ms > 0 ? o->limit_ms : limit_ms;
+}
+
+// A plan on its way: what came of one round, or of one of the best few of its modes.
+typedef struct train_try {
+    hth_plan *plan;        // may be higher than the budget
+    uint64_t height, peak; // before algorithms gave way; of the schedule
+    double time_us;        // of the best modes
+} train_try;
+
+// Lays out what the decoder has, decided by `mode`.
+static hth_err train_lay(const hth_problem *p, const hth_search *x, const hth_outcome *o,
+                         const uint8_t *mode, bool hasty, train_try *t)
+{
+    hth_schedule s;
+    size_t n = (size_t)x->m->n_gaps;
+    t->plan = NULL;
+    HTH_TRY(hth_decode_schedule(&x->d, o, &s));
+    hth_err err = hth_plan_emit(p, &s, hasty, &t->plan);
+    t->height = s.height_bytes + s.resident_bytes;
+    t->peak = s.peak_bytes;
+    hth_schedule_fini(&s);
+    if (err == HTH_OK && n > 0) {
+        t->plan->mode = hth_memdup(mode, n);
+        t->plan->n_modes = (int)n;
+        if (t->plan->mode == NULL) {
+            hth_plan_free(t->plan);
+            t->plan = NULL;
+            err = hth_fail(HTH_ENOMEM, "no memory for a plan of %d nodes", x->m->n_stages);
+        }
+    }
+    return err;
+}
+
+// Takes t's plan for *best if it fits and is faster; frees the other.
+static void train_keep(const hth_problem *p, train_try *t, hth_plan **best)
+{
+    bool fits = t->plan != NULL && t->plan->arena_bytes + t->plan->resident_bytes <= p->budget;
+    if (fits && (*best == NULL || t->plan->predicted_us < (*best)->predicted_us)) {
+        hth_plan_free(*best);
+        *best = t->plan;
+    } else {
+        hth_plan_free(t->plan);
+    }
+    t->plan = NULL;
+}
+
+// Lays out the best few, best first, until the next one would be slower than what there is, or the
+// time is up. *t: the lowest of them.
+static hth_err train_elites(const hth_problem *p, hth_search *x, uint64_t deadline_ns, train_try *t,
+                            hth_plan **best)
+{
+    hth_outcome o;
+    for (int i = 0; i < x->n_elites && (i == 0 || hth_now_ns() < deadline_ns); i++) {
+        const uint8_t *mode = x->elite + (size_t)i * (size_t)x->m->n_gaps;
+        train_try one;
+        hth_search_try(x, mode, &o);
+        if (*best != NULL && (*best)->predicted_us <= o.time_us * (1 + TRAIN_ALIKE)) {
+            break;
+        }
+        HTH_TRY(train_lay(p, x, &o, mode, true, &one));
+        *t = i == 0 || one.height < t->height ? one : *t;
+        train_keep(p, &one, best);
+    }
+    t->plan = NULL;
+    hth_search_try(x, x->best, &o);
+    return HTH_OK;
+}
+
+// Lays `mode` out; *found: the least that a plan takes so far. A round for less than the budget may
+// come out within it.
+static hth_err train_measure(const hth_problem *p, hth_search *x, const uint8_t *mode,
+                             uint64_t *found, hth_plan **best)
+{
+    hth_outcome out;
+    train_try t;
+    hth_search_try(x, mode, &out);
+    HTH_TRY(train_lay(p, x, &out, mode, true, &t));
+    uint64_t bytes = t.plan->arena_bytes + t.plan->resident_bytes;
+    *found = bytes < *found ? bytes : *found;
+    train_keep(p, &t, best);
+    return HTH_OK;
+}
+
+// The search found nothing that fits: what came nearest is laid out, and everything kept, to say
+// how much a plan takes.
+static hth_err train_nearest(const hth_problem *p, const hth_plan_options *o, hth_search *x,
+                             hth_plan **best)
+{
+    uint64_t found = UINT64_MAX;
+    uint8_t *keep = hth_calloc((size_t)x->m->n_gaps + 1, sizeof *keep); // HTH_GAP_KEEP is 0
+    hth_err err = keep == NULL ? hth_fail(HTH_ENOMEM, "no memory for a plan") : HTH_OK;
+    err = err == HTH_OK ? train_measure(p, x, x->best, &found, best) : err;
+    err = err == HTH_OK ? train_measure(p, x, keep, &found, best) : err;
+    hth_free(keep);
+    return err == HTH_OK ? train_too_big(p, o, found) : err;
+}
+
+// Plans for `budget` bytes; *best: the fastest plan within p->budget so far.
+static hth_err train_round(const hth_problem *p, hth_step *m, const hth_plan_options *o,
+                           hth_search *x, uint64_t budget, uint64_t deadline_ns, bool warm,
+                           train_try *t, hth_plan **best)
+{
+    hth_outcome out;
+    uint64_t late_ns = (uint64_t)(TRAIN_ELITES * train_limit_ms(p, o) * 1e6);
+    x->d.budget = budget;
+    x->max_decodes = o->limit_decodes > 0 ? x->n_decodes + o->limit_decodes : UINT64_MAX;
+    if (o->policy == HTH_POLICY_OPTIMAL) {
+        HTH_TRY(hth_search_optimal(x, m, o, &out));
+    } else {
+        hth_search_policy(x, m, o, deadline_ns, warm, &out);
+    }
+    if (x->d.failed) {
+        return hth_fail(HTH_ENOMEM, "no memory to plan a step of %d nodes", m->n_stages);
+    }
+    if (out.excess > 0) {
+        return train_nearest(p, o, x, best);
+    }
+    hth_plan *few = NULL;
+    hth_err err = x->n_elites > 0 ? train_elites(p, x, deadline_ns + late_ns, t, &few) : HTH_OK;
+    if (err == HTH_OK && few == NULL && (x->n_elites == 0 || *best == NULL)) {
+        train_try one;
+        err = train_lay(p, x, &out, x->best, false, &one);
+        *t = t->height == 0 || one.height < t->height ? one : *t;
+        train_keep(p, &one, &few);
+    }
+    *t = (train_try){few, t->height, t->peak, out.time_us};
+    train_keep(p, t, best);
+    return err;
+}
+
+static hth_err train_rounds(const hth_problem *p, hth_step *m, const hth_plan_options *o,
+                            hth_search *x, hth_plan **out)
+{
+    double limit_ms = train_limit_ms(p, o);
+    uint64_t budget = p->budget, start_ns = hth_now_ns();
+    static const double share[TRAIN_ROUNDS] = {0.6,  0.7,  0.76, 0.8,
+                                               0.84, 0.88, 0.94, 1}; // of the time
+    hth_plan *best = NULL;
+    hth_err err = HTH_OK;
+    bool warm = o->from != NULL && o->from->n_modes == m->n_gaps && m->n_gaps > 0;
+    if (warm) {
+        memcpy(x->best, o->from->mode, (size_t)m->n_gaps);
+    }
+    for (int round = 0; err == HTH_OK && round < TRAIN_ROUNDS; round++) {
+        // Addresses may have taken some of the time: a little is left for the search in any case.
+        double from_ms = (double)(hth_now_ns() - start_ns) / 1e6;
+        double until_ms = fmin(from_ms + TRAIN_LEAST * limit_ms, TRAIN_SEARCH * limit_ms);
+        until_ms = fmax(until_ms, share[round] * limit_ms);
+        train_try t = {0};
+        err = train_round(p, m, o, x, budget, start_ns + (uint64_t)(until_ms * 1e6),
+                          round > 0 || warm, &t, &best);
+        bool fits = t.height <= p->budget ||
+                    (best != NULL && best->predicted_us <= t.time_us * (1 + TRAIN_NEAR));
+        // A plan that fits is searched on from once, if addresses have left time for that.
+        double past_ms = (double)(hth_now_ns() - start_ns) / 1e6;
+        bool late = best != NULL && past_ms > (fits ? TRAIN_ONCE : 1) * limit_ms;
+        if (err != HTH_OK || late || (fits && round > 0) ||
+            (best != NULL && o->policy == HTH_POLICY_OPTIMAL)) {
+            break;
+        }
+        if (fits) { // more of the same
+            continue;
+        }
+        // Algorithms gave way to addresses, or nothing helped: plans for less may be better. The
+        // excess, and more each time: addresses lose about the same share in every round.
+        // A little at least, and less than this schedule has: the same one would come again.
+        uint64_t over = (t.height - p->budget) / 2 * (uint64_t)(round + 2) + HTH_PLAN_ALIGN;
+        uint64_t least = p->budget / TRAIN_FINE * (uint64_t)(round + 1);
+        over = over > least ? over : least;
+        budget = t.peak < budget ? t.peak : budget;
+        if (over >= budget || round == TRAIN_ROUNDS - 1) {
+            err = train_too_big(p, o, t.height);
+            break;
+        }
+        budget -= over;
+    }
+    if (best == NULL || err == HTH_ENOMEM) {
+        hth_plan_free(best);
+        return err;
+    }
+    best->lower_bound_us = x->proven_us;
+    *out = best;
+    return HTH_OK;
+}
+
+static hth_err train_search(const hth_problem *p, hth_step *m, const hth_plan_options *o,
+                            hth_search *x, hth_dual **dual, hth_plan **out)
+{
+    HTH_TRY(hth_search_open(x, m, p->budget, o));
+    x->prices = dual;
+    hth_err err = train_rounds(p, m, o, x, out);
+    hth_search_close(x);
+    return err;
+}
+
+// A resident tensor that may be away between two steps.
+static bool train_leaves(const hth_step *m, int t)
+{
+    int last = m->gap_start[t + 1] - 1;
+    return !m->arena[t] && last >= m->gap_start[t] && m->gap[last].can_offload;
+}
+
+// Whether input j of a node is one more tensor that has to be there beside what never leaves.
+static bool train_reads(const hth_step *m, const hth_plan_node *n, int j)
+{
+    for (int i = 0; i < j; i++) {
+        if (n->inputs[i] == n->inputs[j]) {
+            return false;
+        }
+    }
+    return m->arena[n->inputs[j]] || train_leaves(m, n->inputs[j]);
+}
+
+// The largest stage's own tensors and smallest workspace beside what can never leave.
+static uint64_t train_least(const hth_step *m)
+{
+    uint64_t most = 0;
+    for (int s = 0; s < m->n_stages; s++) {
+        const hth_plan_node *n = &m->p->nodes[s];
+        uint64_t b = hth_step_smallest(m, s)->workspace;
+        for (int j = 0; j < n->n_inputs; j++) {
+            b += train_reads(m, n, j) ? m->bytes[n->inputs[j]] : 0;
+        }
+        for (int j = 0; j < n->n_outputs; j++) {
+            int t = n->outputs[j];
+            b += m->arena[t] && m->pair[t] < 0 ? m->bytes[t] : 0;
+        }
+        most = b > most ? b : most;
+    }
+    for (int t = 0; t < m->p->n_tensors; t++) { // resident ones that can never leave
+        bool here = hth_plan_home(&m->p->tensors[t]) == HTH_HOME_RESIDENT;
+        most += here && !train_leaves(m, t) ? m->bytes[t] : 0;
+    }
+    return most;
+}
+
+hth_err hth_plan_train(const hth_problem *p, const hth_plan_options *o, hth_plan **out)
+{
+    hth_step m;
+    hth_search x;
+    hth_dual *dual = NULL;
+    uint64_t start_ns = hth_now_ns();
+    *out = NULL;
+    HTH_TRY(hth_step_init(&m, p));
+    hth_err err = train_search(p, &m, o, &x, &dual, out);
+    if (err == HTH_ETOOBIG && o->policy != HTH_POLICY_KEEP && o->policy != HTH_POLICY_OPTIMAL &&
+        train_least(&m) <= p->budget) {
+        // Near the floor a plan may exist that the first search missed: a refusal is worth more
+        // time.
+        hth_plan_options more = *o;
+        more.from = NULL;
+        more.seed = o->seed + 1;
+        more.limit_ms = TRAIN_AGAIN * train_limit_ms(p, o);
+        more.limit_decodes = TRAIN_AGAIN * o->limit_decodes;
+        err = train_search(p, &m, &more, &x, &dual, out);
+    }
+    if (err == HTH_OK) {
+        hth_plan *plan = *out;
+        snprintf(plan->policy, sizeof plan->policy, "%s", hth_policy_name(o->policy));
+        plan->seed = o->seed;
+        double us, proven_us = fmax(plan->lower_bound_us, m.fastest_us);
+        bool timed = o->limit_decodes == 0;
+        double limit_ms = train_limit_ms(p, o);
+        double left_ms = limit_ms - (double)(hth_now_ns() - start_ns) / 1e6;
+        left_ms = timed ? fmax(left_ms, limit_ms * TRAIN_BOUND_MS) : 0;
+        err = hth_step_bound(&m, p->budget, plan->predicted_us,
+                             timed ? TRAIN_BOUND_UP : TRAIN_BOUND, left_ms, &dual, NULL, &us);
+        plan->lower_bound_us = err == HTH_OK ? fmin(fmax(us, proven_us), plan->predicted_us) : 0;
+        plan->plan_ms = (double)(hth_now_ns() - start_ns) / 1e6;
+    }
+    hth_dual_free(dual);
+    hth_step_fini(&m);
+    if (err != HTH_OK) {
+        hth_plan_free(*out);
+        *out = NULL;
+    }
+    return err;
+}
+
+hth_err hth_plan_train_peak(const hth_problem *p, uint64_t *bytes)
+{
+    hth_problem free_p = *p;
+    hth_plan *plan;
+    free_p.budget = UINT64_MAX / 4;
+    HTH_TRY(hth_plan_train(&free_p, &(hth_plan_options){.policy = HTH_POLICY_KEEP}, &plan));
+    *bytes = plan->arena_bytes + plan->resident_bytes;
+    hth_plan_free(plan);
+    return HTH_OK;
+}
+
+hth_err hth_plan_train_floor(const hth_problem *p, uint64_t *bytes)
+{
+    hth_step m;
+    HTH_TRY(hth_step_init(&m, p));
+    *bytes = train_least(&m);
+    hth_step_fini(&m);
+    return HTH_OK;
+}

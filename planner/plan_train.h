@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// planner/plan_train.h - plans a training step: which tensors stay, leave or are computed again, and
+// which algorithm every node can afford, as one joint decision.
+#ifndef HTH_PLANNER_PLAN_TRAIN_H
+#define HTH_PLANNER_PLAN_TRAIN_H
+
+#include "planner/plan_schedule.h"
+
+// Policies. All work on the same costs, in the same simulator and under the same time limit.
+typedef enum hth_policy {
+    HTH_POLICY_HEARTH,    // everything below, jointly
+    HTH_POLICY_KEEP,      // nothing leaves
+    HTH_POLICY_VDNN,      // offload, inputs of convolutions or everything (Rhu 2016)
+    HTH_POLICY_CHEN,      // recompute between sqrt(n) checkpoints (Chen 2016)
+    HTH_POLICY_CHECKMATE, // checkmate-auto: recompute, then the fastest algorithm that fits
+    HTH_POLICY_STR,       // str-auto: offload and recompute, then the fastest algorithm that fits
+    HTH_POLICY_MONET,     // recompute and algorithms (Shah 2021)
+    HTH_POLICY_CAPUCHIN,  // swap first, then recompute, greedily (Peng 2020)
+    HTH_POLICY_MOSOS,   // offload, recompute and algorithms; no stalls (its limit of one transfer a
+                        // stage is not imposed, in its favour)
+    HTH_POLICY_OPTIMAL, // the same decisions by an integer program (plan_optimal.h): small steps
+                        // only, seconds to minutes
+    HTH_N_POLICIES
+} hth_policy;
+
+// hth_policy_name: "hearth", "keep", "vdnn", "chen", "checkmate-auto", "str-auto", "monet",
+// "capuchin", "mo-sos", "optimal". hth_policy_find is its inverse; HTH_EINVAL lists them.
+const char *hth_policy_name(hth_policy p);
+hth_err hth_policy_find(const char *name, hth_policy *out);
+
+typedef struct hth_plan_options {
+    hth_policy policy;
+    uint64_t seed;
+    double limit_ms; // of the search, all rounds together; 0: 100 (optimal: 60,000), and for steps
+                     // of more than 500 nodes so much more that 2,000 get 1,000. Before a budget is
+                     // refused that may be enough, five times as long is spent once more
+    const hth_plan *from; // a plan of the same step for other costs or another budget, or NULL: the
+                          // search goes on from it, so that a third of the time is enough
+    uint64_t
+        limit_decodes; // .. and schedules tried in each round, the same on every machine; 0: any
+} hth_plan_options;
+
+// hth_plan_train plans the step p within p->budget (external tensors are not counted).
+// HTH_ETOOBIG: the policy finds nothing that fits; the detail is hth_plan_refuse's. Policy optimal:
+// HTH_ENOTSUP when the step is too large for it or COIN-OR's cbc is not installed, HTH_ETIMEDOUT
+// when nothing is proven in time; lower_bound_us is the proven optimum then. The same input gives
+// the same plan unless the time limit cuts the search short. Any thread.
+hth_err hth_plan_train(const hth_problem *p, const hth_plan_options *o, hth_plan **out);
+
+// hth_plan_train_peak computes what the step takes unconstrained: nothing leaves, all algorithms
+// their fastest, addresses assigned. Budgets given as a share are shares of it.
+hth_err hth_plan_train_peak(const hth_problem *p, uint64_t *bytes);
+// hth_plan_train_floor computes a budget below which hth_plan_train can find nothing: the largest
+// stage's own inputs, outputs and smallest workspace beside what it never moves. Other plans may
+// exist there (hth_plan_least).
+hth_err hth_plan_train_floor(const hth_problem *p, uint64_t *bytes);
+
+// hth_plan_emit turns a schedule into a plan with addresses. Where these exceed p->budget, nodes
+// are given algorithms that need less (in *s, too), if that helps; plan->arena_bytes +
+// plan->resident_bytes may still exceed p->budget (the caller then plans for less). hasty: in an
+// eighth of the time.
+hth_err hth_plan_emit(const hth_problem *p, hth_schedule *s, bool hasty, hth_plan **out);
+
+#endif

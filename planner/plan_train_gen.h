@@ -1,0 +1,392 @@
+// SPDX-License-Identifier: Apache-2.0
+// planner/plan_train_gen.h - training steps of well-known networks as planning problems, for tests
+// and benches. Costs are a simple model of a GPU (simulated: arithmetic at a rate, traffic at a
+// bandwidth), not measurements: conv menus have a slow algorithm without workspace, a faster one
+// with some, and for 3x3 filters a fast one with much.
+#ifndef HTH_PLANNER_PLAN_TRAIN_GEN_H
+#define HTH_PLANNER_PLAN_TRAIN_GEN_H
+
+#include "planner/plan_test.h"
+#include "planner/plan_decode.h"
+#include "planner/plan_train.h"
+
+#define PG_FLOPS 60e6  // per us: what a large GPU reaches in fp32
+#define PG_BYTES 1.2e6 // per us
+#define PG_MAX   16384
+
+typedef enum pg_kind { PG_CONV, PG_BN, PG_RELU, PG_POOL, PG_ADD, PG_CONCAT, PG_UP } pg_kind;
+
+typedef struct pg_layer {
+    pg_kind kind;
+    int in[2]; // values
+    int out;   // value
+    int k, stride;
+    bool depthwise;
+    int weight; // tensor
+} pg_layer;
+
+typedef struct pg_value {
+    int c, h, w;
+    int tensor, grad, extra; // of the problem; grad -1: none yet; extra: saved by the forward
+} pg_value;
+
+typedef struct pg_net {
+    int batch, n_layers, n_values;
+    bool inplace; // ReLU and sums take over their input's buffer going forwards
+    pg_layer layer[PG_MAX];
+    pg_value value[PG_MAX];
+} pg_net;
+
+static inline int pg_value_new(pg_net *n, int c, int h, int w)
+{
+    n->value[n->n_values] = (pg_value){c, h, w, -1, -1, -1};
+    return n->n_values++;
+}
+
+static inline int pg_conv(pg_net *n, int x, int c, int k, int stride, bool depthwise)
+{
+    const pg_value *v = &n->value[x];
+    int out = pg_value_new(n, c, (v->h + stride - 1) / stride, (v->w + stride - 1) / stride);
+    n->layer[n->n_layers++] = (pg_layer){PG_CONV, {x, -1}, out, k, stride, depthwise, -1};
+    return out;
+}
+
+static inline int pg_same(pg_net *n, pg_kind kind, int x)
+{
+    int out = pg_value_new(n, n->value[x].c, n->value[x].h, n->value[x].w);
+    n->layer[n->n_layers++] = (pg_layer){kind, {x, -1}, out, 1, 1, false, -1};
+    return out;
+}
+
+static inline int pg_pool(pg_net *n, int x)
+{
+    int out = pg_value_new(n, n->value[x].c, (n->value[x].h + 1) / 2, (n->value[x].w + 1) / 2);
+    n->layer[n->n_layers++] = (pg_layer){PG_POOL, {x, -1}, out, 2, 2, false, -1};
+    return out;
+}
+
+static inline int pg_up(pg_net *n, int x)
+{
+    int out = pg_value_new(n, n->value[x].c, n->value[x].h * 2, n->value[x].w * 2);
+    n->layer[n->n_layers++] = (pg_layer){PG_UP, {x, -1}, out, 2, 2, false, -1};
+    return out;
+}
+
+static inline int pg_join(pg_net *n, pg_kind kind, int a, int b)
+{
+    int c = n->value[a].c + (kind == PG_CONCAT ? n->value[b].c : 0);
+    int out = pg_value_new(n, c, n->value[a].h, n->value[a].w);
+    n->layer[n->n_layers++] = (pg_layer){kind, {a, b}, out, 1, 1, false, -1};
+    return out;
+}
+
+static inline int pg_cbr(pg_net *n, int x, int c, int k, int stride)
+{
+    return pg_same(n, PG_RELU, pg_same(n, PG_BN, pg_conv(n, x, c, k, stride, false)));
+}
+
+static inline double pg_size(const pg_net *n, int v)
+{
+    return 4.0 * n->batch * n->value[v].c * n->value[v].h * n->value[v].w;
+}
+
+static inline void pg_menu(hth_problem *p, int node, const pg_net *n, const pg_layer *l, int way)
+{
+    const pg_value *x = &n->value[l->in[0]], *y = &n->value[l->out];
+    double io = pg_size(n, l->in[0]) + pg_size(n, l->out);
+    double flops = 2.0 * n->batch * y->c * y->h * y->w * l->k * l->k * (l->depthwise ? 1 : x->c);
+    double us = flops / (PG_FLOPS * (way ? 0.9 : 1)) + io / PG_BYTES + 4;
+    hth_free(p->nodes[node].op);
+    p->nodes[node].op = hth_strdup(way == 0   ? "conv_fwd"
+                                   : way == 1 ? "conv_bwd_data"
+                                              : "conv_bwd_filter");
+    pt_choice(p, node, us * 1.35, 0);
+    if (!l->depthwise) {
+        pt_choice(p, node, us, (uint64_t)(io / 8));
+        if (l->k == 3 && l->stride == 1) {
+            pt_choice(p, node, us * 0.5, (uint64_t)(io * 1.2));
+            pt_choice(p, node, us * 0.5 * 1.04 + 8, (uint64_t)(io * 0.6));
+            pt_choice(p, node, us * 0.5 * 1.1 + 24, (uint64_t)(io * 0.3));
+        }
+    }
+}
+
+static inline void pg_traffic(hth_problem *p, int node, double bytes)
+{
+    p->nodes[node].recomputable = true;
+    if (p->nodes[node].n_alternatives == 0) {
+        pt_choice(p, node, bytes / PG_BYTES + 4, 0);
+    }
+}
+
+static inline double pg_weight_bytes(const pg_net *n, const pg_layer *l)
+{
+    int c = n->value[l->in[0]].c;
+    return 4.0 * c * n->value[l->out].c * l->k * l->k / (l->depthwise ? c : 1);
+}
+
+// Gives a node of one output another one.
+static inline int pg_second(hth_problem *p, int node, hth_mem_class cls, uint64_t bytes)
+{
+    hth_plan_node *n = &p->nodes[node];
+    int out[2] = {n->outputs[0], pt_tensor(p, cls, bytes, node)};
+    hth_free(n->outputs);
+    n->outputs = hth_memdup(out, sizeof out);
+    n->n_outputs = 2;
+    return out[1];
+}
+
+static inline void pg_forward(hth_problem *p, pg_net *n, pg_layer *l)
+{
+    pg_value *y = &n->value[l->out];
+    int in[3] = {n->value[l->in[0]].tensor, l->in[1] >= 0 ? n->value[l->in[1]].tensor : -1, -1};
+    uint64_t bytes = (uint64_t)pg_size(n, l->out);
+    if (l->kind == PG_CONV) {
+        in[1] = l->weight = pt_tensor(p, HTH_MEM_STATE, (uint64_t)pg_weight_bytes(n, l), -1);
+    }
+    if (l->kind == PG_BN) { // running statistics
+        in[1] = pt_tensor(p, HTH_MEM_STATE, 8 * (uint64_t)y->c, -1);
+    }
+    bool inplace = n->inplace && (l->kind == PG_RELU || l->kind == PG_ADD);
+    y->tensor = pt_node(p, in, in[1] >= 0 ? 2 : 1, HTH_MEM_ACTIVATION, bytes, inplace);
+    int node = p->n_nodes - 1;
+    if (l->kind == PG_BN) {
+        int t = pg_second(p, node, HTH_MEM_OUTPUT, p->tensors[in[1]].bytes);
+        p->tensors[t].external = true;
+        p->tensors[t].replaces = in[1] + 1;
+    }
+    if (l->kind == PG_CONV) {
+        pg_menu(p, node, n, l, 0);
+    }
+    if (l->kind == PG_POOL) { // the index of the largest
+        y->extra = pg_second(p, node, HTH_MEM_ACTIVATION, bytes / 4);
+    }
+    pg_traffic(p, node, 2.0 * (double)bytes);
+}
+
+// Adds `grad` to what value v has already.
+static inline void pg_accumulate(hth_problem *p, pg_net *n, int v, int grad)
+{
+    pg_value *x = &n->value[v];
+    if (x->grad < 0) {
+        x->grad = grad;
+        return;
+    }
+    int in[2] = {grad, x->grad};
+    x->grad = pt_node(p, in, 2, HTH_MEM_GRADIENT, (uint64_t)pg_size(n, v), true);
+    pg_traffic(p, p->n_nodes - 1, 3 * pg_size(n, v));
+}
+
+static inline int pg_grad_node(hth_problem *p, const pg_net *n, int *in, int n_in, int v,
+                               bool inplace)
+{
+    double bytes = pg_size(n, v);
+    int t = pt_node(p, in, n_in, HTH_MEM_GRADIENT, (uint64_t)bytes, inplace);
+    pg_traffic(p, p->n_nodes - 1, 3 * bytes);
+    return t;
+}
+
+static inline void pg_backward(hth_problem *p, pg_net *n, const pg_layer *l)
+{
+    pg_value *x = &n->value[l->in[0]], *y = &n->value[l->out];
+    int dy = y->grad;
+    if (l->kind == PG_CONV) {
+        int in[2] = {x->tensor, dy};
+        double w = pg_weight_bytes(n, l);
+        int dw = pt_node(p, in, 2, HTH_MEM_GRADIENT, (uint64_t)w, false);
+        pg_menu(p, p->n_nodes - 1, n, l, 2);
+        pg_traffic(p, p->n_nodes - 1, w);
+        if (l->in[0] != 0) {
+            int from[2] = {dy, l->weight};
+            int dx = pt_node(p, from, 2, HTH_MEM_GRADIENT, (uint64_t)pg_size(n, l->in[0]), false);
+            pg_menu(p, p->n_nodes - 1, n, l, 1);
+            pg_traffic(p, p->n_nodes - 1, 0);
+            pg_accumulate(p, n, l->in[0], dx);
+        }
+        int update[2] = {l->weight, dw};
+        pt_node(p, update, 2, HTH_MEM_OUTPUT, (uint64_t)w, false);
+        p->tensors[p->n_tensors - 1].external = true;
+        p->tensors[p->n_tensors - 1].replaces = l->weight + 1;
+        pg_traffic(p, p->n_nodes - 1, 3 * w);
+        p->nodes[p->n_nodes - 1].recomputable = false;
+        return;
+    }
+    for (int k = 0; k < 2 && l->in[k] >= 0; k++) {
+        int in[3] = {dy, -1, -1}, n_in = 1;
+        if (l->kind == PG_ADD) {
+            pg_accumulate(p, n, l->in[k], dy);
+            continue;
+        }
+        if (l->kind == PG_BN) {
+            in[n_in++] = x->tensor;
+        } else if (l->kind == PG_RELU) {
+            in[n_in++] = y->tensor;
+        } else if (l->kind == PG_POOL) {
+            in[n_in++] = y->extra;
+        }
+        bool inplace = l->kind == PG_RELU || l->kind == PG_BN;
+        pg_accumulate(p, n, l->in[k], pg_grad_node(p, n, in, n_in, l->in[k], inplace));
+    }
+}
+
+// The step of a network whose last value is `last`.
+static inline hth_problem pg_step(pg_net *n, int last)
+{
+    hth_problem p = pt_problem(8 * n->n_layers + 16, 8 * n->n_layers + 16);
+    p.h2d_bytes_per_s = p.d2h_bytes_per_s = 25e9;
+    p.latency_us = 10;
+    n->value[0].tensor = pt_tensor(&p, HTH_MEM_INPUT, (uint64_t)pg_size(n, 0), -1);
+    p.tensors[0].external = true;
+    for (int i = 0; i < n->n_layers; i++) {
+        pg_forward(&p, n, &n->layer[i]);
+    }
+    int t = n->value[last].tensor;
+    n->value[last].grad = pg_grad_node(&p, n, &t, 1, last, false);
+    for (int i = n->n_layers - 1; i >= 0; i--) {
+        pg_backward(&p, n, &n->layer[i]);
+    }
+    return p;
+}
+
+static inline hth_problem pg_vgg19(int batch, int size)
+{
+    static const int widths[] = {64,  64,  -1,  128, 128, -1,  256, 256, 256, 256, -1,
+                                 512, 512, 512, 512, -1,  512, 512, 512, 512, -1};
+    pg_net *n = hth_calloc(1, sizeof *n);
+    n->batch = batch;
+    n->inplace = true;
+    int x = pg_value_new(n, 3, size, size);
+    for (size_t i = 0; i < sizeof widths / sizeof *widths; i++) {
+        x = widths[i] < 0 ? pg_pool(n, x)
+                          : pg_same(n, PG_RELU, pg_conv(n, x, widths[i], 3, 1, false));
+    }
+    hth_problem p = pg_step(n, x);
+    hth_free(n);
+    return p;
+}
+
+// blocks: of the four stages; 3,4,6,3: ResNet-50; 3,8,36,3: ResNet-152.
+static inline hth_problem pg_resnet(int batch, const int *blocks)
+{
+    pg_net *n = hth_calloc(1, sizeof *n);
+    n->batch = batch;
+    n->inplace = true;
+    int x = pg_pool(n, pg_cbr(n, pg_value_new(n, 3, 224, 224), 64, 7, 2));
+    for (int s = 0; s < 4; s++) {
+        for (int b = 0; b < blocks[s]; b++) {
+            int stride = b == 0 && s > 0 ? 2 : 1, c = 64 << s;
+            int y = pg_cbr(n, pg_cbr(n, x, c, 1, 1), c, 3, stride);
+            y = pg_same(n, PG_BN, pg_conv(n, y, 4 * c, 1, 1, false));
+            x = b == 0 ? pg_same(n, PG_BN, pg_conv(n, x, 4 * c, 1, stride, false)) : x;
+            x = pg_same(n, PG_RELU, pg_join(n, PG_ADD, y, x));
+        }
+    }
+    hth_problem p = pg_step(n, x);
+    hth_free(n);
+    return p;
+}
+
+static inline hth_problem pg_unet(int batch, int h, int w)
+{
+    pg_net *n = hth_calloc(1, sizeof *n);
+    n->batch = batch;
+    n->inplace = true;
+    int x = pg_value_new(n, 3, h, w), skip[4];
+    for (int d = 0; d < 5; d++) {
+        x = pg_same(n, PG_RELU, pg_conv(n, x, 64 << d, 3, 1, false));
+        x = pg_same(n, PG_RELU, pg_conv(n, x, 64 << d, 3, 1, false));
+        if (d < 4) {
+            skip[d] = x;
+            x = pg_pool(n, x);
+        }
+    }
+    for (int d = 3; d >= 0; d--) {
+        x = pg_join(n, PG_CONCAT, skip[d], pg_conv(n, pg_up(n, x), 64 << d, 1, 1, false));
+        x = pg_same(n, PG_RELU, pg_conv(n, x, 64 << d, 3, 1, false));
+        x = pg_same(n, PG_RELU, pg_conv(n, x, 64 << d, 3, 1, false));
+    }
+    hth_problem p = pg_step(n, x);
+    hth_free(n);
+    return p;
+}
+
+// A random network of about `layers` layers: chains, skips, pools, all kinds of nodes.
+static inline hth_problem pg_random(uint64_t seed, int layers)
+{
+    pt_state = seed * 77 + 5;
+    pg_net *n = hth_calloc(1, sizeof *n);
+    n->batch = 1 + (int)pt_random(8);
+    int x = pg_value_new(n, 3, 32, 32), old = -1;
+    x = pg_conv(n, x, 16, 3, 1, false);
+    while (n->n_layers < layers) {
+        switch (pt_random(6)) {
+        case 0:
+            x = n->value[x].h > 8 ? pg_pool(n, x) : pg_same(n, PG_BN, x);
+            break;
+        case 1:
+            x = pg_cbr(n, x, n->value[x].c, 3, 1);
+            break;
+        case 2:
+            if (old >= 0 && n->value[old].h == n->value[x].h && n->value[old].c == n->value[x].c) {
+                x = pg_join(n, PG_ADD, x, old);
+                break;
+            } // fall through
+        case 3:
+            x = pg_same(n, PG_RELU, x);
+            break;
+        default:
+            x = pg_conv(n, x, 8 + 8 * (int)pt_random(6), pt_random(2) ? 3 : 1, 1, false);
+        }
+        old = pt_random(3) == 0 ? x : old;
+    }
+    hth_problem p = pg_step(n, x);
+    p.copy_interference = (double)(seed % 3) / 4;
+    hth_free(n);
+    return p;
+}
+
+// The same with tensors small enough for many runs.
+static inline hth_problem pg_random_small(uint64_t seed)
+{
+    hth_problem p = pg_random(seed, 4 + (int)(seed % 12));
+    for (int t = 0; t < p.n_tensors; t++) {
+        p.tensors[t].bytes = (p.tensors[t].bytes / 64 + 8) / 4 * 4;
+    }
+    for (int i = 0; i < p.n_nodes; i++) {
+        for (int a = 0; a < p.nodes[i].n_alternatives; a++) {
+            p.nodes[i].alternatives[a].workspace_bytes /= 64;
+        }
+    }
+    return p;
+}
+
+// Plans p with random modes; `moves`: 0 keeps everything.
+static inline hth_plan *pg_random_schedule(hth_problem *p, uint64_t seed, bool moves)
+{
+    hth_step m;
+    hth_decoder d;
+    hth_outcome o;
+    hth_schedule s;
+    hth_plan *plan;
+    uint64_t peak;
+    assert_ok(hth_plan_train_peak(p, &peak));
+    assert_ok(hth_step_init(&m, p));
+    assert_ok(hth_decoder_init(&d, &m, peak / 100 * (40 + seed % 60)));
+    uint8_t *mode = hth_calloc((size_t)m.n_gaps + 1, 1);
+    pt_state = seed;
+    for (int g = 0; moves && g < m.n_gaps; g++) {
+        mode[g] = (uint8_t)pt_random(HTH_N_GAP_MODES);
+    }
+    hth_decode(&d, mode, &o);
+    assert_ok(hth_decode_schedule(&d, &o, &s));
+    p->budget = UINT64_MAX / 4;
+    assert_ok(hth_plan_emit(p, &s, false, &plan));
+    assert_ok(hth_plan_verify(p, plan));
+    hth_free(mode);
+    hth_schedule_fini(&s);
+    hth_decoder_fini(&d);
+    hth_step_fini(&m);
+    return plan;
+}
+
+#endif

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "planner/plan_train_gen.h"
+#include "planner/bound/plan_bound.h"
+#include "planner/plan_search.h"
+
+#include <math.h>
+
+#include "base/clock.h"
+
+static const int resnet50[] = {3, 4, 6, 3};
+
+// Every policy, at shares of the peak: the plan verifies, stays in the budget, and takes the
+// predicted time; keep's bytes are the peak's.
+static void check_policies(hth_problem p, const char *name, const double *shares, int n_shares)
+{
+    uint64_t peak, floor;
+    assert_ok(hth_plan_train_peak(&p, &peak));
+    assert_ok(hth_plan_train_floor(&p, &floor));
+    assert_true(floor < peak);
+    double fastest = 0;
+    for (int i = 0; i < n_shares; i++) {
+        p.budget = (uint64_t)((double)peak * shares[i]);
+        double best = 0;
+        for (int policy = 0; policy < HTH_POLICY_OPTIMAL; policy++) {
+            hth_plan *plan;
+            hth_plan_options o = {
+                .policy = (hth_policy)policy, .seed = 1, .limit_ms = 5000, .limit_decodes = 3000};
+            hth_err err = hth_plan_train(&p, &o, &plan);
+            if (err != HTH_OK) {
+                assert_err(err, HTH_ETOOBIG, "budget");
+                if (getenv("PLAN_TABLE") != NULL) {
+                    print_message("%s %.1f %-14s %s (floor %.2f)\n", name, shares[i],
+                                  hth_policy_name((hth_policy)policy), hth_err_detail(),
+                                  (double)floor / (double)peak);
+                }
+                assert_true(policy != HTH_POLICY_HEARTH);
+                continue;
+            }
+            assert_ok(hth_plan_verify(&p, plan));
+            assert_true(plan->arena_bytes + plan->resident_bytes <= p.budget);
+            assert_true(plan->predicted_us >= plan->lower_bound_us * 0.999999);
+            fastest = fastest > 0 ? fastest : plan->lower_bound_us;
+            if (getenv("PLAN_TABLE") != NULL) {
+                print_message(
+                    "%s %.1f %-14s %.4f of the fastest, gap %.4f, %.1f ms, arena/live %.4f\n", name,
+                    shares[i], hth_policy_name((hth_policy)policy), plan->predicted_us / fastest,
+                    plan->predicted_us / plan->lower_bound_us - 1, plan->plan_ms,
+                    (double)plan->arena_bytes / (double)plan->live_peak_bytes);
+            }
+            best = policy == HTH_POLICY_HEARTH ? plan->predicted_us : best;
+            assert_true(best <= plan->predicted_us * 1.02);
+            hth_plan_free(plan);
+        }
+    }
+    hth_problem_fini(&p);
+}
+
+static void policies_on_networks(void **state)
+{
+    static const double shares[] = {0.8, 0.6};
+    check_policies(pg_vgg19(144, 227), "vgg19", shares, 2);
+    check_policies(pg_unet(16, 256, 256), "unet", shares, 2);
+    check_policies(pg_resnet(64, resnet50), "resnet50", shares, 2);
+}
+
+static void random_networks_verify(void **state)
+{
+    for (uint64_t seed = 0; seed < 60; seed += TEST_STRIDE) {
+        hth_problem p = pg_random(seed, 5 + (int)(seed % 30));
+        uint64_t peak;
+        assert_ok(hth_plan_train_peak(&p, &peak));
+        for (int share = 90; share >= 30; share -= 20) {
+            hth_plan *plan;
+            p.budget = peak / 100 * (uint64_t)share;
+            hth_plan_options o = {
+                .policy = (hth_policy)(seed % HTH_POLICY_OPTIMAL), .seed = seed, .limit_ms = 5};
+            if (hth_plan_train(&p, &o, &plan) == HTH_OK) {
+                assert_ok(hth_plan_verify(&p, plan));
+                hth_plan_free(plan);
+            }
+        }
+        hth_problem_fini(&p);
+    }
+}
+
+// What the decoder says is what the emitted instructions take.
+static void decode_agrees_with_instructions(void **state)
+{
+    for (uint64_t seed = 0; seed < 200; seed += TEST_STRIDE) {
+        hth_problem p = pg_random(seed, 4 + (int)(seed % 25));
+        hth_step m;
+        hth_decoder d;
+        hth_outcome o;
+        hth_schedule s;
+        hth_plan *plan;
+        uint64_t peak;
+        assert_ok(hth_plan_train_peak(&p, &peak));
+        assert_ok(hth_step_init(&m, &p));
+        assert_ok(hth_decoder_init(&d, &m, peak / 100 * (40 + seed % 60)));
+        uint8_t *mode = hth_calloc((size_t)m.n_gaps + 1, 1);
+        for (int g = 0; g < m.n_gaps; g++) {
+            mode[g] = (uint8_t)pt_random(HTH_N_GAP_MODES);
+        }
+        hth_decode(&d, mode, &o);
+        assert_ok(hth_decode_schedule(&d, &o, &s));
+        assert_ok(hth_plan_emit(&p, &s, false, &plan));
+        p.budget = UINT64_MAX / 4;
+        assert_ok(hth_plan_verify(&p, plan));
+        assert_float_equal(plan->predicted_us, o.time_us, o.time_us * 1e-9);
+        assert_true(plan->live_peak_bytes + plan->resident_bytes <= o.peak_bytes);
+        hth_free(mode);
+        hth_plan_free(plan);
+        hth_schedule_fini(&s);
+        hth_decoder_fini(&d);
+        hth_step_fini(&m);
+        hth_problem_fini(&p);
+    }
+}
+
+// Small steps, all modes of all gaps tried: the bound is never above the best plan.
+static void bounds_hold(void **state)
+{
+    int solved = 0;
+    for (uint64_t seed = 0; seed < 1600; seed += TEST_STRIDE) {
+        hth_problem p = pg_random(seed, 2 + (int)(seed % 3));
+        hth_step m;
+        uint64_t peak;
+        assert_ok(hth_plan_train_peak(&p, &peak));
+        assert_ok(hth_step_init(&m, &p));
+        uint64_t budget = peak / 100 * (40 + seed % 60);
+        hth_decoder d;
+        hth_outcome o;
+        assert_ok(hth_decoder_init(&d, &m, budget));
+        uint8_t mode[12] = {0};
+        double best = INFINITY, bound, bound2;
+        int all = 1;
+        for (int g = 0; g < m.n_gaps && g <= 8; g++) {
+            all *= HTH_N_GAP_MODES;
+        }
+        for (int code = 0; m.n_gaps <= 8 && code < all; code++) {
+            for (int g = 0, c = code; g < m.n_gaps; g++, c /= HTH_N_GAP_MODES) {
+                mode[g] = (uint8_t)(c % HTH_N_GAP_MODES);
+            }
+            hth_decode(&d, mode, &o);
+            best = o.excess == 0 && o.time_us < best ? o.time_us : best;
+        }
+        if (best < INFINITY) {
+            solved++;
+            assert_ok(hth_step_bound(&m, budget, best, 300, 0, NULL, NULL, &bound));
+            assert_true(bound <= best * (1 + 1e-9));
+            assert_ok(hth_step_bound(&m, budget, best * 2, 50, 0, NULL, NULL, &bound2));
+            assert_true(bound2 <= best * (1 + 1e-9));
+        }
+        hth_decoder_fini(&d);
+        hth_step_fini(&m);
+        hth_problem_fini(&p);
+    }
+    assert_true(solved > 100 / TEST_STRIDE);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(decode_agrees_with_instructions),
+        cmocka_unit_test(random_networks_verify),
+        cmocka_unit_test(bounds_hold),
+        cmocka_unit_test(policies_on_networks),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

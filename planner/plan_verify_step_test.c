@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+// Plans of training steps that were right, changed in one place: whatever matters is noticed.
+#include "planner/plan_train_gen.h"
+
+#include "base/clock.h"
+
+static pt_pair step_pair(uint64_t seed)
+{
+    pt_pair x = {.p = pg_random(seed, 6 + (int)(seed % 12))};
+    x.plan = pg_random_schedule(&x.p, seed, true);
+    return x;
+}
+
+static bool is_resident(const pt_pair *x, int t)
+{
+    return hth_plan_home(&x->p.tensors[t]) == HTH_HOME_RESIDENT;
+}
+
+static void change_compute(pt_pair *x, int i)
+{
+    hth_instr *in = &x->plan->instrs[i], keep = *in;
+    hth_plan_node *n = &x->p.nodes[in->node];
+    in->recompute = !keep.recompute;
+    pt_assert_rejected(x, "a recompute that is none, or a first run that is one", i);
+    *in = keep;
+    if (keep.recompute) {
+        n->recomputable = false;
+        pt_assert_rejected(x, "a recompute of what must not be", i);
+        n->recomputable = true;
+        in->alt = (keep.alt + 1) % (n->n_alternatives > 1 ? n->n_alternatives : 2);
+        pt_assert_rejected(x, "a recompute by another algorithm", i);
+        *in = keep;
+    }
+    if (hth_plan_workspace(n, in->alt) > 0) {
+        in->offset = x->plan->arena_bytes;
+        pt_assert_rejected(x, "a workspace behind the arena", i);
+        in->offset = keep.offset + 32;
+        pt_assert_rejected(x, "a misaligned workspace", i);
+        *in = keep;
+    }
+}
+
+// The last instruction before i that computes tensor t, or its new content, which a recompute does
+// not.
+static int last_write(const pt_pair *x, int t, int i)
+{
+    for (int k = i - 1; k >= 0; k--) {
+        const hth_instr *in = &x->plan->instrs[k];
+        const hth_plan_node *n = in->kind == HTH_INSTR_COMPUTE ? &x->p.nodes[in->node] : NULL;
+        for (int j = 0; n != NULL && j < n->n_outputs; j++) {
+            bool update = x->p.tensors[n->outputs[j]].replaces == t + 1 && !in->recompute;
+            if (n->outputs[j] == t || update) {
+                return k;
+            }
+        }
+    }
+    return -1;
+}
+
+// Whether an earlier copy out waits for what wrote the tensor of copy i: then i's own wait says
+// nothing new.
+static bool waited_before(const pt_pair *x, int i)
+{
+    int written = last_write(x, x->plan->instrs[i].tensor, i);
+    for (int k = 0; k < i; k++) {
+        const hth_instr *o = &x->plan->instrs[k];
+        for (int j = 0; o->kind == HTH_INSTR_OFFLOAD && j < o->n_waits; j++) {
+            if (o->waits[j] >= written) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+static void change_copy(pt_pair *x, int i)
+{
+    hth_instr *in = &x->plan->instrs[i], keep = *in;
+    bool offload = in->kind == HTH_INSTR_OFFLOAD;
+    in->kind = offload ? HTH_INSTR_FREE : HTH_INSTR_ALLOC;
+    pt_assert_rejected(x, offload ? "bytes that go without a copy" : "bytes that never come back",
+                       i);
+    in->kind = offload ? HTH_INSTR_PREFETCH : HTH_INSTR_OFFLOAD;
+    pt_assert_rejected(x, "a copy in the wrong direction", i);
+    *in = keep;
+    if (!offload || !is_resident(x, in->tensor)) {
+        in->offset += 32;
+        pt_assert_rejected(x, "a misaligned place", i);
+        in->offset = offload ? x->plan->host_bytes : x->plan->arena_bytes;
+        pt_assert_rejected(x, "a place behind the end", i);
+        *in = keep;
+    }
+    if (offload && !waited_before(x, i)) {
+        in->n_waits = 0;
+        pt_assert_rejected(x, "a copy of what may not be there yet", i);
+    }
+    *in = keep;
+}
+
+static void test_every_instruction(void **state)
+{
+    int copies = 0, recomputes = 0;
+    for (uint64_t seed = 1; seed <= 16; seed++) {
+        pt_pair x = step_pair(seed);
+        for (int i = 0; i < x.plan->n_instrs; i++) {
+            const hth_instr *in = &x.plan->instrs[i];
+            if (in->kind == HTH_INSTR_COMPUTE) {
+                recomputes += in->recompute;
+                change_compute(&x, i);
+            } else if (in->kind == HTH_INSTR_OFFLOAD || in->kind == HTH_INSTR_PREFETCH) {
+                copies++;
+                change_copy(&x, i);
+            }
+        }
+        assert_ok(hth_plan_verify(&x.p, x.plan));
+        pt_pair_fini(&x);
+    }
+    assert_true(copies > 50 && recomputes > 20);
+}
+
+static void test_totals(void **state)
+{
+    for (uint64_t seed = 1; seed <= 16; seed++) {
+        pt_pair x = step_pair(seed);
+        uint64_t *const fields[] = {&x.plan->arena_bytes, &x.plan->resident_bytes,
+                                    &x.plan->live_peak_bytes, &x.plan->host_bytes};
+        for (int k = 0; k < 4; k++) {
+            if (*fields[k] > 0) {
+                *fields[k] -= 64;
+                pt_assert_rejected(&x, "a total that is too small", k);
+                *fields[k] += 64;
+            }
+        }
+        x.p.budget = x.plan->arena_bytes + x.plan->resident_bytes;
+        assert_ok(hth_plan_verify(&x.p, x.plan));
+        x.p.budget--;
+        assert_err(hth_plan_verify(&x.p, x.plan), HTH_ECORRUPT, "budget");
+        pt_pair_fini(&x);
+    }
+}
+
+// Node 1 updates a weight; node 2 wanted the old one.
+static void test_read_after_update(void **state)
+{
+    hth_problem p = pt_problem(8, 3);
+    int w = pt_tensor(&p, HTH_MEM_STATE, 64, -1);
+    int a = pt_node(&p, &w, 1, HTH_MEM_ACTIVATION, 64, false);
+    int new_w = pt_node(&p, (int[]){w, a}, 2, HTH_MEM_OUTPUT, 64, false);
+    p.tensors[new_w].external = true;
+    p.tensors[new_w].replaces = w + 1;
+    pt_node(&p, &w, 1, HTH_MEM_OUTPUT, 64, false);
+    hth_plan *plan;
+    assert_ok(hth_plan_inference(&p, &plan));
+    assert_err(hth_plan_verify(&p, plan), HTH_ECORRUPT, "after its update");
+    p.tensors[new_w].replaces = 0;
+    assert_ok(hth_plan_verify(&p, plan));
+    hth_plan_free(plan);
+    hth_problem_fini(&p);
+}
+
+// Verifying is cheap enough for every plan that is ever run.
+static void test_cost(void **state)
+{
+    hth_problem p = pg_resnet(16, (const int[]){3, 4, 6, 3});
+    hth_plan *plan = pg_random_schedule(&p, 3, true);
+    uint64_t best = UINT64_MAX;
+    for (int k = 0; k < 20; k++) {
+        uint64_t from = hth_now_ns();
+        assert_ok(hth_plan_verify(&p, plan));
+        uint64_t took = hth_now_ns() - from;
+        best = took < best ? took : best;
+    }
+    print_message("# ResNet-50, %d instructions: verified in %.2f ms\n", plan->n_instrs,
+                  (double)best / 1e6);
+    assert_true(best < 20000000);
+    hth_plan_free(plan);
+    hth_problem_fini(&p);
+}
+
+static hth_err verify_once(const pt_pair *x)
+{
+    return hth_plan_verify(&x->p, x->plan);
+}
+
+static void test_allocation_faults(void **state)
+{
+    pt_pair x = step_pair(3);
+    FAULT_LOOP(verify_once(&x));
+    pt_pair_fini(&x);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_every_instruction), cmocka_unit_test(test_totals),
+        cmocka_unit_test(test_read_after_update), cmocka_unit_test(test_cost),
+        cmocka_unit_test(test_allocation_faults),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/arguments.h"
+
+#include "base/test.h"
+
+static hth_err check(const char *query, const char *text)
+{
+    json_t *args;
+    hth_err err = hth_arguments_read(query, text, &args);
+    err = err == HTH_OK ? hth_arguments_check(query, args) : err;
+    json_decref(args);
+    return err;
+}
+
+static void test_not_an_object(void **state)
+{
+    static const char *const bad[] = {"[]", "1", "null", "\"job\"", "{\"job\":", "{]", "x", " "};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        assert_err(check("job", bad[i]), HTH_EINVAL,
+                   "the arguments of 'job' are not a JSON object");
+    }
+    assert_ok(check("jobs", ""));
+    assert_ok(check("jobs", "{}"));
+}
+
+static void test_types(void **state)
+{
+    static const char *const bad[][2] = {
+        {"{\"job\":42}", "'job' must be a string, not a number"},
+        {"{\"job\":[\"a\"]}", "'job' must be a string, not a list"},
+        {"{\"model\":{}}", "'model' must be a string, not an object"},
+        {"{\"budget\":1048576}", "'budget' must be a string, not a number"},
+        {"{\"on\":true}", "'on' must be a string, not true or false"},
+        {"{\"batch\":\"8\"}", "'batch' must be a number, not a string"},
+        {"{\"points\":[]}", "'points' must be a number, not a list"},
+        {"{\"accumulate\":[1]}", "'accumulate' must be a string or a number, not a list"},
+        {"{\"no-shuffle\":1}", "'no-shuffle' must be true or false, not a number"},
+        {"{\"pin\":\"yes\"}", "'pin' must be true or false, not a string"},
+        {"{\"freeze\":\"conv*\"}", "'freeze' must be a list of strings, not a string"},
+        {"{\"freeze\":[\"a\",1]}", "'freeze' must be a list of strings, not a list of others"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        assert_err(check("train", bad[i][0]), HTH_EINVAL, bad[i][1]);
+    }
+    static const char *const good[] = {
+        "{\"model\":\"m\",\"batch\":8,\"seed\":1.0,\"freeze\":[],\"accumulate\":\"auto\"}",
+        "{\"model\":null,\"pin\":null,\"freeze\":null,\"accumulate\":2,\"keep\":false}",
+        "{\"freeze\":[\"a\",\"b\"],\"data\":{\"file\":\"a\"},\"whatever\":7}",
+    };
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        assert_ok(check("train", good[i]));
+    }
+}
+
+static void test_which_job(void **state)
+{
+    static const char *const about[] = {"job", "pause", "resume", "cancel"};
+    for (size_t i = 0; i < sizeof about / sizeof *about; i++) {
+        assert_err(check(about[i], "{}"), HTH_EINVAL, "which job?");
+        assert_err(check(about[i], "{\"job\":null}"), HTH_EINVAL, "which job?");
+        assert_err(check(about[i], "{\"job\":\"\"}"), HTH_EINVAL, "which job?");
+        assert_ok(check(about[i], "{\"job\":\"42\"}"));
+    }
+    assert_ok(check("train", "{\"model\":\"m\"}"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_not_an_object),
+        cmocka_unit_test(test_types),
+        cmocka_unit_test(test_which_job),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,372 @@
+// SPDX-License-Identifier: Apache-2.0
+// An import loads the graph from the file's own bytes before anything is stored: a version that
+// exists can be run.
+#include "runtime/catalog.h"
+
+#include "base/alloc.h"
+#include "base/file.h"
+#include "base/settings.h"
+#include "client/safetensors.h"
+#include "engine/train/checkpoint.h"
+#include "runtime/model.h"
+
+#include <jansson.h>
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+hth_err hth_catalog_parse(const char *model, char name[201], int *version)
+{
+    const char *colon = strrchr(model, ':');
+    size_t n = colon != NULL ? (size_t)(colon - model) : strlen(model);
+    *version = 0;
+    if (n == 0 || n > 200) {
+        return hth_fail(HTH_EINVAL, "'%.64s' is not a model name", model);
+    }
+    memcpy(name, model, n);
+    name[n] = 0;
+    if (colon != NULL) {
+        char *end;
+        bool digit = colon[1] >= '1' && colon[1] <= '9'; // each has one way to be written
+        long v = strtol(colon + 1, &end, 10);
+        if (!digit || *end != 0 || v > INT32_MAX) {
+            return hth_fail(HTH_EINVAL,
+                            "'%.32s' is not a version of model '%s': versions are 1, 2, ..",
+                            colon + 1, name);
+        }
+        *version = (int)v;
+    }
+    return HTH_OK;
+}
+
+// ---- import
+
+hth_onnx_limits hth_catalog_limits(void)
+{
+    return (hth_onnx_limits){
+        .max_model_bytes = (uint64_t)hth_setting_int(HTH_SET_LIMIT_MODEL_BYTES),
+        .max_tensor_elements = (uint64_t)hth_setting_int(HTH_SET_LIMIT_ELEMENTS),
+        .max_nodes = (int)hth_setting_int(HTH_SET_LIMIT_NODES),
+        .max_rank = (int)hth_setting_int(HTH_SET_LIMIT_RANK),
+        .max_signature = (int)hth_setting_int(HTH_SET_LIMIT_SIGNATURE)};
+}
+
+// A tensor of a file.
+typedef struct catalog_tensor {
+    const hth_onnx_file *file;
+    int i;
+} catalog_tensor;
+
+static hth_err catalog_read(void *ctx, uint64_t at, void *dst, size_t n)
+{
+    const catalog_tensor *t = ctx;
+    return hth_onnx_tensor_read(t->file, t->i, at, dst, n);
+}
+
+static hth_err catalog_materialize(hth_const *c, void *dst)
+{
+    return catalog_read(c->owner, 0, dst, c->bytes);
+}
+
+// catalog_check loads the graph with constants that borrow the file's bytes: every operator known,
+// every shape sound.
+static hth_err catalog_check(const hth_onnx_file *f, const hth_put_tensor *t, int n,
+                             const hth_catalog_check *check)
+{
+    hth_onnx_limits limits = hth_catalog_limits();
+    size_t bytes;
+    const void *skeleton = hth_onnx_skeleton(f, &bytes);
+    hth_graph *g = NULL;
+    hth_independence samples;
+    hth_const **c = hth_calloc((size_t)n, sizeof(hth_const *));
+    hth_err err = c != NULL ? HTH_OK : HTH_ENOMEM;
+    for (int i = 0; i < n && err == HTH_OK; i++) {
+        if ((c[i] = hth_calloc(1, sizeof *c[i])) == NULL) {
+            err = HTH_ENOMEM;
+            break;
+        }
+        atomic_init(&c[i]->refs, 1);
+        c[i]->id = hth_id_of(&(hth_piece){&i, sizeof i}, 1);
+        c[i]->dtype = t[i].dtype;
+        c[i]->shape = t[i].shape;
+        c[i]->bytes = t[i].bytes;
+        c[i]->data = t[i].data;
+        if (t[i].data == NULL) { // whoever wants to know has it read
+            c[i]->materialize = catalog_materialize;
+            c[i]->owner = t[i].read_ctx;
+        }
+    }
+    if (err == HTH_OK) {
+        err = hth_onnx_load(skeleton, bytes, c, n, &limits, &g);
+        if (err == HTH_OK && check != NULL) {
+            err = hth_independence_prove(g, &samples);
+            err = err == HTH_OK ? check->accept(check->ctx, g, &samples) : err;
+        }
+        hth_graph_free(g);
+    } else {
+        err = hth_fail(HTH_ENOMEM, "out of memory for %d tensors", n);
+    }
+    for (int i = 0; c != NULL && i < n; i++) {
+        hth_const_rele(c[i]);
+    }
+    hth_free(c);
+    return err;
+}
+
+static hth_err catalog_put(hth_store *s, const char *name, const hth_onnx_file *f, int max_batch,
+                           const hth_catalog_check *check, hth_progress_fn progress, void *ctx,
+                           hth_put_result *out)
+{
+    int n = hth_onnx_n_tensors(f);
+    size_t bytes;
+    const void *skeleton = hth_onnx_skeleton(f, &bytes);
+    bool limit = max_batch >= 0 && max_batch < INT32_MAX;
+    char *meta = limit ? hth_asprintf("{\"max_batch\":%d}", max_batch) : hth_strdup("{}");
+    hth_put_tensor *t = hth_calloc((size_t)n, sizeof *t);
+    catalog_tensor *from = hth_calloc((size_t)n, sizeof *from);
+    hth_err err = hth_fail(HTH_ENOMEM, "out of memory for %d tensors", n);
+    if (meta != NULL && t != NULL && from != NULL) {
+        for (int i = 0; i < n; i++) {
+            const hth_onnx_tensor *o = hth_onnx_tensor_at(f, i);
+            from[i] = (catalog_tensor){f, i};
+            t[i] = (hth_put_tensor){.name = o->name,
+                                    .dtype = o->dtype,
+                                    .shape = o->shape,
+                                    .data = o->data,
+                                    .bytes = o->bytes,
+                                    .read = catalog_read,
+                                    .read_ctx = &from[i]};
+        }
+        err = catalog_check(f, t, n, check);
+        if (err == HTH_OK) {
+            err = hth_store_put(s, name, skeleton, bytes, meta, t, n, progress, ctx, out);
+        }
+    }
+    hth_free(meta);
+    hth_free(t);
+    hth_free(from);
+    return err;
+}
+
+hth_err hth_catalog_import(hth_store *s, const char *name, const char *path, int max_batch,
+                           hth_progress_fn progress, void *ctx, hth_put_result *out)
+{
+    hth_onnx_file *f;
+    hth_onnx_limits limits = hth_catalog_limits();
+    memset(out, 0, sizeof *out);
+    HTH_TRY(hth_onnx_open(path, &limits, &f));
+    hth_err err = catalog_put(s, name, f, max_batch, NULL, progress, ctx, out);
+    hth_onnx_close(f);
+    return err;
+}
+
+hth_err hth_catalog_import_given(hth_store *s, const char *name, const char *shown,
+                                 const hth_onnx_given *given, int n, int max_batch,
+                                 hth_progress_fn progress, void *ctx, hth_onnx_wanted *wanted,
+                                 hth_put_result *out)
+{
+    hth_onnx_file *f;
+    hth_file file;
+    hth_onnx_limits limits = hth_catalog_limits();
+    memset(out, 0, sizeof *out);
+    *wanted = (hth_onnx_wanted){NULL, 0, 0};
+    for (int i = 0; i < n; i++) {
+        HTH_TRY(hth_file_take(given[i].fd, i == 0 ? shown : given[i].location, &file));
+    }
+    HTH_TRY(hth_onnx_open_given(shown, given, n, &limits, wanted, &f));
+    hth_err err = catalog_put(s, name, f, max_batch, NULL, progress, ctx, out);
+    hth_onnx_close(f);
+    return err;
+}
+
+hth_err hth_catalog_import_bytes(hth_store *s, const char *name, const void *data, size_t bytes,
+                                 int max_batch, const hth_catalog_check *check, hth_put_result *out)
+{
+    hth_onnx_file *f;
+    hth_onnx_limits limits = hth_catalog_limits();
+    memset(out, 0, sizeof *out);
+    HTH_TRY(hth_onnx_open_bytes(data, bytes, &limits, &f));
+    hth_err err = catalog_put(s, name, f, max_batch, check, NULL, NULL, out);
+    hth_onnx_close(f);
+    return err;
+}
+
+// catalog_meta is a version's meta with another batch limit, INT32_MAX for none; NULL: it has that
+// already, or `*err`.
+static char *catalog_meta(const hth_manifest *m, int max_batch, hth_err *err)
+{
+    json_t *meta = json_loads(m->meta, 0, NULL), *had = json_object_get(meta, "max_batch");
+    char *text = NULL, *out = NULL;
+    json_int_t most = json_is_integer(had) ? json_integer_value(had) : INT32_MAX;
+    bool same = (most >= 0 ? most : INT32_MAX) == max_batch;
+    meta = meta != NULL ? meta : json_object();
+    *err = HTH_OK;
+    if (!same && max_batch == INT32_MAX) {
+        json_object_del(meta, "max_batch");
+    } else if (!same) {
+        json_object_set_new(meta, "max_batch", json_integer(max_batch));
+    }
+    if (!same) {
+        text = json_dumps(meta, JSON_COMPACT);
+        out = text != NULL ? hth_strdup(text) : NULL;
+        *err = out != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "out of memory for a version");
+    }
+    free(text);
+    json_decref(meta);
+    return out;
+}
+
+static hth_err catalog_put_again(hth_store *s, const hth_manifest *m, const char *meta,
+                                 hth_put_tensor *t, hth_const **view, hth_put_result *out)
+{
+    HTH_TRY(hth_store_check(s, m));
+    for (int i = 0; i < m->n_tensors; i++) {
+        const hth_manifest_tensor *from = &m->tensors[i];
+        HTH_TRY(hth_store_view(s, from, &view[i]));
+        t[i] = (hth_put_tensor){
+            .name = from->name, .dtype = from->dtype, .shape = from->shape, .bytes = from->bytes};
+        HTH_TRY(hth_const_map(view[i], &t[i].data));
+    }
+    return hth_store_put(s, m->name, m->skeleton, m->skeleton_bytes, meta, t, m->n_tensors, NULL,
+                         NULL, out);
+}
+
+static hth_err catalog_again(hth_store *s, const hth_manifest *m, const char *meta,
+                             hth_put_result *out)
+{
+    hth_put_tensor *t = hth_calloc((size_t)m->n_tensors, sizeof *t);
+    hth_const **view = hth_calloc((size_t)m->n_tensors, sizeof(hth_const *));
+    hth_err err = t != NULL && view != NULL
+                      ? catalog_put_again(s, m, meta, t, view, out)
+                      : hth_fail(HTH_ENOMEM, "out of memory for %d tensors", m->n_tensors);
+    for (int i = 0; i < m->n_tensors && view != NULL && t != NULL; i++) {
+        if (t[i].data != NULL) {
+            hth_const_unmap(view[i]);
+        }
+        hth_const_rele(view[i]);
+    }
+    hth_free(view);
+    hth_free(t);
+    return err;
+}
+
+// catalog_batched says whether the configuration of a model without a limit says more than 0
+// (hth_http_max_batch): to say 0 of another changes nothing.
+static bool catalog_batched(const hth_graph *g, const hth_independence *samples)
+{
+    for (int i = 0; i < g->n_inputs; i++) {
+        if (g->values[g->inputs[i]].shape.rank < 2) {
+            return false;
+        }
+    }
+    return samples->proven;
+}
+
+hth_err hth_catalog_rebatch(hth_store *s, const char *name, int max_batch,
+                            const hth_catalog_check *check, hth_put_result *out)
+{
+    hth_manifest m;
+    hth_graph *g = NULL;
+    hth_independence samples;
+    memset(out, 0, sizeof *out);
+    HTH_TRY(hth_store_get(s, name, 0, &m));
+    hth_err err = hth_model_serves(s, &m, &g, &samples);
+    err = err == HTH_OK ? check->accept(check->ctx, g, &samples) : err;
+    bool said =
+        err == HTH_OK && (max_batch > 0 || (max_batch == 0 && catalog_batched(g, &samples)));
+    hth_graph_free(g);
+    char *meta = said ? catalog_meta(&m, max_batch, &err) : NULL;
+    if (meta != NULL) {
+        err = catalog_again(s, &m, meta, out);
+    } else {
+        out->version = m.version;
+        out->unchanged = true;
+    }
+    hth_free(meta);
+    hth_manifest_fini(&m);
+    return err;
+}
+
+// ---- export, remove, list
+
+static hth_err catalog_export(hth_store *s, const hth_manifest *m, hearth_tensor *t,
+                              hth_const **view, const char *path, int fd)
+{
+    HTH_TRY(hth_store_check(s, m));
+    for (int i = 0; i < m->n_tensors; i++) {
+        const hth_manifest_tensor *from = &m->tensors[i];
+        const void *data;
+        HTH_TRY(hth_store_view(s, from, &view[i]));
+        HTH_TRY(hth_const_map(view[i], &data));
+        t[i] = (hearth_tensor){.name = from->name,
+                               .dtype = (hearth_dtype)from->dtype,
+                               .rank = from->shape.rank,
+                               .data = (void *)data,
+                               .bytes = from->bytes};
+        memcpy(t[i].shape, from->shape.dim, sizeof t[i].shape);
+    }
+    return fd >= 0 ? hth_safetensors_put(fd, path, t, m->n_tensors)
+                   : hth_safetensors_write(path, t, m->n_tensors);
+}
+
+hth_err hth_catalog_export(hth_store *s, const char *model, const char *path, int fd)
+{
+    char name[201];
+    int version;
+    hth_manifest m;
+    HTH_TRY(fd >= 0 ? hth_file_take_to_write(fd, path) : HTH_OK);
+    HTH_TRY(hth_catalog_parse(model, name, &version));
+    HTH_TRY(hth_store_get(s, name, version, &m));
+    hearth_tensor *t = hth_calloc((size_t)m.n_tensors, sizeof *t);
+    hth_const **view = hth_calloc((size_t)m.n_tensors, sizeof *view);
+    hth_err err = t != NULL && view != NULL
+                      ? catalog_export(s, &m, t, view, path, fd)
+                      : hth_fail(HTH_ENOMEM, "out of memory for %d tensors", m.n_tensors);
+    for (int i = 0; i < m.n_tensors && view != NULL && t != NULL; i++) {
+        if (t[i].name != NULL) {
+            hth_const_unmap(view[i]);
+        }
+        hth_const_rele(view[i]);
+    }
+    hth_free(view);
+    hth_free(t);
+    hth_manifest_fini(&m);
+    return err;
+}
+
+hth_err hth_catalog_remove(hth_store *s, const char *model)
+{
+    char name[201];
+    int version;
+    HTH_TRY(hth_catalog_parse(model, name, &version));
+    HTH_TRY(hth_checkpoint_unused(s, name, version));
+    return hth_store_rm(s, name, version);
+}
+
+hth_err hth_catalog_list(hth_store *s, char **json)
+{
+    hth_store_entry *e;
+    int n;
+    *json = NULL;
+    HTH_TRY(hth_store_list(s, &e, &n));
+    json_t *list = json_array();
+    for (int i = 0; i < n; i++) {
+        json_t *row =
+            json_pack("{s:s, s:i, s:I, s:I, s:i, s:b, s:I}", "name", e[i].name, "version",
+                      e[i].version, "bytes", (json_int_t)e[i].bytes, "own_bytes",
+                      (json_int_t)e[i].own_bytes, "tensors", e[i].n_tensors, "checkpoint",
+                      hth_checkpoint_is(s, e[i].name), "created_ns", (json_int_t)e[i].created_ns);
+        if (e[i].damaged) {
+            json_object_set_new(row, "damaged", json_true());
+        }
+        json_array_append_new(list, row);
+    }
+    json_t *doc = json_pack("{s:o}", "models", list);
+    char *text = doc != NULL ? json_dumps(doc, JSON_COMPACT) : NULL;
+    *json = text != NULL ? hth_strdup(text) : NULL;
+    free(text);
+    json_decref(doc);
+    hth_free(e);
+    return *json != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "out of memory for the list of models");
+}

@@ -1,0 +1,491 @@
+// SPDX-License-Identifier: Apache-2.0
+// Compiling: from a model graph and concrete inputs to kernels and a plan. Runs on the engine's
+// thread, because measuring candidates and packing use the device's threads.
+//
+// The form (and size) in which a kernel wants its weights depends on its algorithm, so kernels are
+// prepared with the fastest candidate first, the plan is made with all candidates on the front, and
+// where the budget made it choose another, that kernel is prepared instead and the plan made again
+// with the choices fixed. Two rounds suffice: the second has no choice left.
+#include "runtime/compile.h"
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "base/settings.h"
+#include "base/size.h"
+#include "graph/passes/pass.h"
+#include "runtime/host.h"
+#include "runtime/overhead.h"
+#include "runtime/paced.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define COMPILE_SPILL_BYTES ((uint64_t)32 << 20) // written and read to measure a disk
+
+static hth_err no_memory(void)
+{
+    return hth_fail(HTH_ENOMEM, "no memory for a program");
+}
+
+// A training step has its own patterns and folds no batch norm: autodiff saw to that.
+static hth_err compile_passes(hth_device *d, hth_graph *g, bool training)
+{
+    const hth_fuse_oracle *oracle = hth_kernel_oracle(d);
+    HTH_TRY(hth_pass_attention_parts(g));
+    HTH_TRY(hth_pass_simplify(g));
+    if (!training) {
+        HTH_TRY(hth_pass_pattern(g));
+        HTH_TRY(hth_pass_fold_norm(g));
+    }
+    HTH_TRY(hth_pass_fuse(g, oracle));
+    HTH_TRY(hth_pass_layout(g, oracle));
+    HTH_TRY(hth_graph_compact(g));
+    HTH_TRY(hth_kernel_half(d, g));
+    return hth_graph_check(g);
+}
+
+// Prices of a byte in microseconds: from less than a layer ever saves by larger filters to more.
+#define PRICE_FIRST 0x1p-20
+#define PRICE_LAST  0x1p+10
+#define PRICE_STEP  32
+
+static hth_err compile_rounds(hth_site *site, hth_program *p, hth_menu *menus)
+{
+    bool changed = true;
+    for (int round = 0; round < 2 && changed; round++) {
+        HTH_TRY(hth_compile_problem(site, p, menus));
+        hth_plan_free(p->plan);
+        p->plan = NULL;
+        HTH_TRY(p->train != NULL ? hth_plan_train(&p->problem, &p->options, &p->plan)
+                                 : hth_plan_inference(&p->problem, &p->plan));
+        HTH_TRY(hth_compile_choose(site, p, menus, &changed));
+    }
+    return HTH_OK;
+}
+
+static bool compile_streams(const hth_program *p)
+{
+    bool any = false;
+    for (int w = 0; w < p->n_weights; w++) {
+        any = any || (p->plan->streamed != NULL && p->plan->streamed[p->weight_tensor[w]]);
+    }
+    return any;
+}
+
+// Winograd's filters are up to seven times as large as the plain ones. Where the fastest
+// candidates' weights do not fit, or have to be streamed, candidates are chosen at a rising price
+// of bytes; the fastest plan is kept.
+static hth_err compile_lighter(hth_site *site, hth_program *p, hth_menu *menus, hth_err first)
+{
+    double best_us = first == HTH_OK ? p->plan->predicted_us : INFINITY, best = 0, last = 0;
+    hth_err err = first;
+    bool changed;
+    for (double price = PRICE_FIRST; price <= PRICE_LAST; price *= PRICE_STEP) {
+        HTH_TRY(hth_compile_lighter(site, p, menus, price, &changed));
+        err = changed ? compile_rounds(site, p, menus) : err;
+        HTH_TRY(err == HTH_ETOOBIG ? HTH_OK : err);
+        last = price;
+        if (err == HTH_OK && p->plan->predicted_us < best_us) {
+            best_us = p->plan->predicted_us;
+            best = price;
+        }
+    }
+    if (best_us < INFINITY && best < last) {
+        HTH_TRY(hth_compile_lighter(site, p, menus, best, &changed));
+        err = compile_rounds(site, p, menus);
+    }
+    return err;
+}
+
+// A step's weights have one form, and its plan knows all candidates: what does not fit is tried
+// with the smallest.
+static hth_err compile_plan(hth_site *site, hth_program *p, hth_menu *menus)
+{
+    bool records = p->train != NULL && !p->plan_only, known = false, changed;
+    if (records) {
+        HTH_TRY(hth_compile_repeat(site, p, menus, &known));
+    }
+    hth_err err = compile_rounds(site, p, menus);
+    if (known && err == HTH_ETOOBIG) { // its memory is not found again
+        HTH_TRY(hth_compile_lighter(site, p, menus, 0, &changed));
+        err = compile_rounds(site, p, menus);
+        known = false;
+    }
+    if (err == HTH_OK && records && !known) {
+        hth_compile_record(site, p, menus);
+    }
+    if (p->train != NULL && err == HTH_ETOOBIG) {
+        HTH_TRY(hth_compile_lighter(site, p, menus, PRICE_LAST, &changed));
+        err = changed ? compile_rounds(site, p, menus) : err;
+    } else if (p->train == NULL && (err == HTH_ETOOBIG || (err == HTH_OK && compile_streams(p)))) {
+        err = compile_lighter(site, p, menus, err);
+    }
+    HTH_TRY(err);
+    HTH_TRY(hth_plan_verify(&p->problem, p->plan));
+    for (int w = 0; w < p->n_weights; w++) {
+        p->weights[w].streamed =
+            p->plan->streamed != NULL && p->plan->streamed[p->weight_tensor[w]];
+    }
+    return HTH_OK;
+}
+
+// ---- contents
+
+// What is computed on the host while a program is made: results of which nobody knew the size.
+typedef struct evaluation {
+    hth_site *site;
+    uint64_t bytes; // counted so far
+} evaluation;
+
+// compile_eval is hth_ref_eval, but memory for a computed size is asked for first.
+static hth_err compile_eval(void *ctx, const hth_graph *g, const hth_node *n, const hth_tensor *in,
+                            hth_tensor *out)
+{
+    evaluation *e = ctx;
+    bool asks = out[0].data == NULL;
+    char what[128];
+    HTH_TRY(hth_ref_eval(NULL, g, n, in, out));
+    if (asks) {
+        snprintf(what, sizeof what, "the result of node '%.60s' (%s)", n->name, hth_op_name(n->op));
+        HTH_TRY(hth_host_take(e->site, HTH_HOST_CONTENTS, out[0].bytes, what));
+        e->bytes += out[0].bytes;
+    }
+    return HTH_OK;
+}
+
+static int by_pointer(const void *a, const void *b)
+{
+    const hth_const *x = *(hth_const *const *)a, *y = *(hth_const *const *)b;
+    return ((uintptr_t)x > (uintptr_t)y) - ((uintptr_t)x < (uintptr_t)y);
+}
+
+// constants_of lists the constants of a graph that own their bytes; returns how many.
+static size_t constants_of(const hth_graph *g, hth_const **to)
+{
+    size_t n = 0;
+    for (int v = 0; g != NULL && v < g->n_values; v++) {
+        hth_const *c = g->values[v].constant;
+        if (c != NULL && c->owner != NULL) {
+            to[n++] = c;
+        }
+    }
+    return n;
+}
+
+// compile_count finds out how many bytes of constants p has that its model has not: contents of
+// inputs, and what was folded from those and from the inputs' shapes.
+static hth_err compile_count(const hth_program *p, const hth_graph *model, uint64_t *bytes)
+{
+    const hth_graph *rest = p->rest.graph;
+    size_t all = (size_t)p->graph->n_values + (rest != NULL ? (size_t)rest->n_values : 0);
+    hth_const **own = hth_calloc(all + 1, sizeof *own);
+    hth_const **theirs = hth_calloc((size_t)model->n_values + 1, sizeof *theirs);
+    *bytes = 0;
+    if (own == NULL || theirs == NULL) {
+        hth_free(own);
+        hth_free(theirs);
+        return no_memory();
+    }
+    size_t n = constants_of(p->graph, own);
+    n += constants_of(rest, own + n);
+    size_t m = constants_of(model, theirs);
+    qsort(own, n, sizeof *own, by_pointer);
+    qsort(theirs, m, sizeof *theirs, by_pointer);
+    for (size_t i = 0; i < n; i++) {
+        bool seen = i > 0 && own[i] == own[i - 1];
+        if (!seen && bsearch(&own[i], theirs, m, sizeof *theirs, by_pointer) == NULL) {
+            *bytes += own[i]->bytes;
+        }
+    }
+    for (int i = 0; i < p->n_contents; i++) { // of which the graph may have no use any more
+        const hth_const *c = p->contents[i];
+        if (c != NULL && bsearch(&c, own, n, sizeof *own, by_pointer) == NULL) {
+            *bytes += c->bytes;
+        }
+    }
+    hth_free(own);
+    hth_free(theirs);
+    return HTH_OK;
+}
+
+// compile_keeps counts what p keeps of contents.
+static hth_err compile_keeps(hth_site *site, hth_program *p, const hth_source *source)
+{
+    uint64_t bytes;
+    char what[128];
+    HTH_TRY(compile_count(p, source->graph, &bytes));
+    snprintf(what, sizeof what, "a program for these inputs of model '%.60s'",
+             source->account != NULL ? source->account->name : "");
+    HTH_TRY(bytes > 0 ? hth_host_take(site, HTH_HOST_CONTENTS, bytes, what) : HTH_OK);
+    p->content_bytes = bytes;
+    return HTH_OK;
+}
+
+// compile_key notes what p was made for. Contents that counted are those that the stage was made
+// of: the inputs may lie in a client's memory, and hold something else by now.
+static hth_err compile_key(hth_program *p, const hth_graph *model, const hth_tensor *inputs,
+                           hth_stage *stage)
+{
+    p->key = hth_calloc((size_t)model->n_inputs, sizeof *p->key);
+    if (p->key == NULL) {
+        return no_memory();
+    }
+    for (int i = 0; i < model->n_inputs; i++) {
+        p->key[i] = inputs[i];
+        p->key[i].data = NULL;
+        if (stage->contents[i] != NULL) {
+            p->key[i].data = (void *)stage->contents[i]->data; // never written
+        }
+    }
+    p->contents = stage->contents;
+    p->n_contents = stage->n_contents;
+    stage->contents = NULL;
+    stage->n_contents = 0;
+    return HTH_OK;
+}
+
+static hth_err compile_arrays(hth_program *p)
+{
+    size_t nodes = (size_t)p->graph->n_nodes, values = (size_t)p->graph->n_values;
+    p->kernels = hth_calloc(nodes, sizeof *p->kernels);
+    p->node_in = hth_calloc(nodes, sizeof *p->node_in);
+    p->node_out = hth_calloc(nodes, sizeof *p->node_out);
+    p->n_in = hth_calloc(nodes, sizeof *p->n_in);
+    p->n_out = hth_calloc(nodes, sizeof *p->n_out);
+    p->value_tensor = hth_calloc(values, sizeof *p->value_tensor);
+    p->same_output = hth_calloc((size_t)p->graph->n_outputs, sizeof *p->same_output);
+    int *first = hth_calloc(values, sizeof *first); // 1 + the first output that is this value
+    bool made = p->kernels != NULL && p->node_in != NULL && p->node_out != NULL &&
+                p->n_in != NULL && p->n_out != NULL && p->value_tensor != NULL &&
+                p->same_output != NULL && first != NULL;
+    for (int i = 0; i < p->graph->n_outputs && made; i++) {
+        int *at = &first[p->graph->outputs[i]];
+        *at = *at != 0 ? *at : i + 1;
+        p->same_output[i] = *at - 1;
+    }
+    hth_free(first);
+    return made ? HTH_OK : no_memory();
+}
+
+// compile_step_budget: what the step takes when nothing is short, and the share of it that it gets.
+static hth_err compile_step_budget(hth_site *site, hth_program *p, const hth_step_spec *spec,
+                                   const hth_menu *menus)
+{
+    uint64_t whole =
+        p->plan_only ? hth_profile_memory(p->profile) : (uint64_t)site->device->props.budget_bytes;
+    uint64_t available = spec->available_bytes > 0 ? spec->available_bytes : whole;
+    p->budget = *spec->budget_bytes > 0 ? *spec->budget_bytes : available;
+    HTH_TRY(hth_compile_problem(site, p, menus));
+    HTH_TRY(hth_plan_train_peak(&p->problem, &p->peak_bytes));
+    p->peak_bytes += spec->kept_bytes;
+    if (*spec->budget_bytes == 0 && spec->budget != NULL) {
+        HTH_TRY(hth_parse_size(spec->budget, p->peak_bytes, &p->budget));
+        if (p->budget == 0) {
+            return hth_fail(HTH_EINVAL, "a budget of '%.40s' is no memory at all", spec->budget);
+        }
+        if (p->budget > whole) {
+            hth_size asked, there;
+            hth_size_pair(p->budget, whole, &asked, &there);
+            return hth_fail(HTH_ETOOBIG, "a budget of %s is more than the device's %s", asked.text,
+                            there.text);
+        }
+        if (p->budget > available) {
+            hth_size asked, left;
+            hth_size_pair(p->budget, available, &asked, &left);
+            return hth_fail(HTH_ENODEVMEM, "a budget of %s: other jobs leave %s of the device's %s",
+                            asked.text, left.text, hth_size_of(whole).text);
+        }
+    }
+    *spec->budget_bytes = p->budget;
+    p->budget -= spec->kept_bytes < p->budget ? spec->kept_bytes : p->budget;
+    return HTH_OK;
+}
+
+// compile_graph makes kernels, plan and run for p->graph, which is concrete.
+static hth_err compile_graph(hth_site *site, hth_program *p, const hth_step_spec *step, bool tune,
+                             hth_request *progress)
+{
+    HTH_TRY(hth_kernel_computes(site->device, p->graph->precision));
+    HTH_TRY(compile_passes(site->device, p->graph, step != NULL));
+    HTH_TRY(compile_arrays(p));
+    int n = p->graph->n_nodes;
+    hth_menu *menus = hth_calloc((size_t)n, sizeof *menus);
+    hth_err err = menus == NULL ? no_memory() : hth_compile_kernels(site, p, tune, progress, menus);
+    if (err == HTH_OK && step != NULL) {
+        err = compile_step_budget(site, p, step, menus);
+    }
+    if (step == NULL || !step->problem_only) {
+        err = err == HTH_OK ? compile_plan(site, p, menus) : err;
+        err = err == HTH_OK && !p->plan_only ? hth_compile_run(site, p) : err;
+    }
+    for (int i = 0; menus != NULL && i < n; i++) {
+        hth_free(menus[i].list);
+        hth_free(menus[i].every);
+    }
+    hth_free(menus);
+    return err;
+}
+
+hth_err hth_program_compile(hth_site *site, hth_source *source, const hth_tensor *inputs,
+                            uint64_t budget, bool tune, hth_request *progress, hth_program **out)
+{
+    uint64_t t0 = hth_now_ns();
+    hth_stage stage = {0};
+    evaluation e = {site, 0};
+    *out = NULL;
+    hth_program *p = hth_calloc(1, sizeof *p);
+    if (p == NULL) {
+        return no_memory();
+    }
+    p->budget = budget;
+    p->tuned = tune;
+    hth_paced paced;
+    hth_paced_begin(&paced, site, progress);
+    site->host_refused = false;
+    hth_err err = hth_specialize(source->graph, inputs, compile_eval, &e, &stage);
+    hth_host_give(site, HTH_HOST_CONTENTS, e.bytes); // what is kept of it is counted again
+    HTH_GOTO(err, out);
+    p->graph = stage.graph;
+    p->rest.graph = stage.rest;
+    p->n_final = stage.n_final;
+    p->final_index = stage.final_index;
+    p->value_inputs = stage.value_inputs;
+    stage.graph = stage.rest = NULL;
+    stage.final_index = NULL;
+    HTH_GOTO(hth_overhead_room(site, p), out);
+    HTH_GOTO(compile_key(p, source->graph, inputs, &stage), out);
+    HTH_GOTO(compile_keeps(site, p, source), out);
+    HTH_GOTO(hth_host_sizes(site, p, progress), out);
+    hth_compile_hold(p, source);
+    HTH_GOTO(compile_graph(site, p, NULL, tune, progress), out);
+    p->compile_ms = (double)(hth_now_ns() - t0) / 1e6;
+    p->account = source->account;
+    p->rest.account = source->account;
+    p->site_next = site->programs;
+    site->programs = p;
+    p->source = source;
+    p->next = source->programs;
+    source->programs = p;
+    source->n_programs++;
+    *out = p;
+out:
+    hth_paced_end(&paced);
+    hth_compile_rele(p);
+    hth_stage_fini(&stage);
+    if (err == HTH_OK) {
+        hth_compile_lead(site, p);
+    } else {
+        hth_program_free(site, p);
+    }
+    return err;
+}
+
+// The forms of weights that `p` wants are ones that `whole` has.
+static bool compile_same_forms(const hth_program *whole, const hth_program *p)
+{
+    bool same = true;
+    for (int i = 0; i < p->n_weights && same; i++) {
+        const hth_weight *w = &p->weights[i];
+        same = w->in_place ||
+               (!w->streamed && hth_compile_has(whole, &w->content->id, w->form) == HTH_LIKE_SAME);
+    }
+    return same;
+}
+
+static hth_err compile_beside(hth_site *site, hth_program *whole, hth_program *p)
+{
+    hth_stage stage = {0};
+    const hth_graph *model = whole->source->graph;
+    p->like[p->n_like++] = whole; // held by who calls
+    hth_err err = hth_specialize(model, whole->key, hth_ref_eval, NULL, &stage);
+    if (err == HTH_OK) {
+        p->graph = stage.graph;
+        p->n_final = stage.n_final;
+        p->final_index = stage.final_index;
+        stage.graph = NULL;
+        stage.final_index = NULL;
+        err = compile_key(p, model, whole->key, &stage);
+    }
+    hth_stage_fini(&stage);
+    err = err == HTH_OK ? compile_graph(site, p, NULL, false, NULL) : err;
+    p->n_like = 0;
+    HTH_TRY(err);
+    return compile_same_forms(whole, p)
+               ? HTH_OK
+               : hth_fail(HTH_ENOTSUP, "other forms of weights for %d threads", p->threads);
+}
+
+hth_err hth_program_compile_beside(hth_site *site, hth_program *whole, int threads)
+{
+    bool streamed = false;
+    for (int w = 0; w < whole->n_weights; w++) {
+        streamed = streamed || whole->weights[w].streamed;
+    }
+    if (whole->source == NULL || whole->rest.graph != NULL || whole->value_inputs != 0 ||
+        streamed || whole->n_beside == HTH_SPACES) {
+        return hth_fail(HTH_ENOTSUP, "the model has stages, or streams weights");
+    }
+    hth_program *p = hth_calloc(1, sizeof *p);
+    if (p == NULL) {
+        return no_memory();
+    }
+    p->budget = whole->budget;
+    p->tuned = whole->tuned;
+    p->threads = threads;
+    hth_paced paced;
+    whole->held++;
+    hth_paced_begin(&paced, site, NULL);
+    hth_err err = compile_beside(site, whole, p);
+    hth_paced_end(&paced);
+    whole->held--;
+    if (err != HTH_OK) {
+        hth_program_free(site, p);
+        return err;
+    }
+    p->account = whole->account;
+    p->site_next = site->programs;
+    site->programs = p;
+    whole->beside[whole->n_beside++] = p;
+    return HTH_OK;
+}
+
+hth_err hth_program_compile_step(hth_site *site, const hth_step_spec *spec, bool tune,
+                                 hth_request *progress, hth_program **out)
+{
+    uint64_t t0 = hth_now_ns();
+    *out = NULL;
+    hth_program *p = hth_calloc(1, sizeof *p);
+    if (p == NULL) {
+        return no_memory();
+    }
+    p->tuned = tune;
+    p->train = spec->train;
+    p->options = spec->options;
+    p->far = spec->far;
+    p->kept = spec->kept;
+    p->spill = spec->spill;
+    p->profile = spec->profile;
+    p->plan_only = spec->plan_only;
+    hth_paced paced;
+    hth_paced_begin(&paced, site, progress);
+    hth_err err = hth_graph_clone(spec->train->graph, &p->graph);
+    err = err == HTH_OK && !p->plan_only ? hth_host_sizes(site, p, NULL) : err;
+    if (err == HTH_OK && p->spill != NULL) {
+        err = hth_spill_measure(p->spill, COMPILE_SPILL_BYTES, &p->spill_speed);
+    }
+    err = err == HTH_OK ? hth_overhead_room(site, p) : err;
+    err = err == HTH_OK ? compile_graph(site, p, spec, tune, progress) : err;
+    hth_paced_end(&paced);
+    if (err != HTH_OK) {
+        hth_program_free(site, p);
+        return err;
+    }
+    p->compile_ms = (double)(hth_now_ns() - t0) / 1e6;
+    p->account = spec->account;
+    p->site_next = site->programs;
+    site->programs = p;
+    *out = p;
+    return HTH_OK;
+}

@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+// The candidates of every node of a program, and the kernels prepared for those chosen. Runs on the
+// engine's thread, because measuring and preparing use the device's threads.
+#include "runtime/compile.h"
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "base/settings.h"
+#include "device/cpu/team.h"
+#include "convsel/link.h"
+
+#include <string.h>
+
+static hth_err no_memory(void)
+{
+    return hth_fail(HTH_ENOMEM, "no memory for a program");
+}
+
+bool hth_program_measured(hth_site *site, const hth_graph *g, int i)
+{
+    const hth_node *n = &g->nodes[i];
+    return !hth_convsel_lists(site->device, n->op) ||
+           hth_convsel_known(site->device, g, n, NULL, site->timings);
+}
+
+// Moves the choices on the front to the beginning, returns how many.
+static int menu_front(hth_choice *list, int n)
+{
+    int kept = 0;
+    for (int k = 0; k < n; k++) {
+        if (list[k].front) {
+            list[kept++] = list[k];
+        }
+    }
+    return kept;
+}
+
+// A program for inference is made again behind timings that were disturbed (hth_infer_tune_idle).
+static void menu_disturbed(hth_site *site, hth_program *p, const hth_choice *list, int n)
+{
+    bool disturbed = p->train == NULL && n > 0 && list[0].disturbed;
+    p->disturbed = p->disturbed || disturbed;
+    site->disturbed_ns = disturbed && site->disturbed_ns == 0 ? hth_now_ns() : site->disturbed_ns;
+}
+
+// compile_menu fills the candidates of node i, fastest first, only those on the front. Of a
+// training step, whose plan weighs the time of every node, all nodes are measured.
+static hth_err compile_menu(hth_site *site, hth_program *p, int i, bool tune, hth_menu *m)
+{
+    const hth_graph *g = p->graph;
+    bool train = p->train != NULL;
+    hth_choice list[HTH_MAX_CHOICES];
+    int n = 0, kept = 0;
+    const hth_node *node = &g->nodes[i];
+    bool has_menu = hth_convsel_lists(site->device, node->op);
+    hth_err known = p->profile != NULL
+                        ? hth_profile_find(p->profile, g, node, list, HTH_MAX_CHOICES, &n)
+                        : HTH_ENOENT;
+    if (known != HTH_OK && p->plan_only) {
+        return known;
+    }
+    if (known == HTH_OK) {
+        kept = menu_front(list, n);
+    } else if ((has_menu || train) &&
+               (tune || hth_convsel_known(site->device, g, node, &p->heat, site->timings))) {
+        hth_err err = hth_convsel_measure(site->device, g, node, &p->heat, site->timings, list,
+                                          HTH_MAX_CHOICES, &n);
+        HTH_TRY(err == HTH_ENOMEM ? HTH_OK : err); // no room to measure: it counts as not measured
+        hth_convsel_front(list, n, hth_convsel_tolerance(g, site->tolerance));
+        kept = menu_front(list, n);
+        menu_disturbed(site, p, list, kept);
+    }
+    if (kept == 0 && has_menu) { // not measured, or none within the tolerance: the device's order
+        HTH_TRY(hth_kernel_first(site->device, g, &g->nodes[i], list, HTH_MAX_CHOICES, &kept));
+    }
+    if (kept == 0) {
+        list[kept++] = (hth_choice){
+            .name = "default", .time_us = -1, .error = -1, .split = 1, .deterministic = true};
+    }
+    if (train && site->device->kernels == NULL &&
+        (g->nodes[i].op == HTH_OP_GEMM || g->nodes[i].op == HTH_OP_MAT_MUL)) {
+        // Slow, but without the panels and blocks that can be more than a small step's tensors.
+        list[kept++] = (hth_choice){
+            .name = "ref", .time_us = -1, .error = 0, .split = 1, .deterministic = true};
+    }
+    m->list = hth_memdup(list, (size_t)kept * sizeof *list);
+    m->every = hth_memdup(list, (size_t)kept * sizeof *list);
+    m->n = m->n_every = kept;
+    return m->list == NULL || m->every == NULL ? no_memory() : HTH_OK;
+}
+
+// A kernel is made for the team that its device has, and that the calling thread has.
+static hth_err kernel_prepare(hth_site *site, hth_program *p, const hth_node *n,
+                              const char *algorithm, hth_kernel **out)
+{
+    if (p->threads == 0) {
+        return hth_kernel_prepare(site->device, p->graph, n, algorithm, out);
+    }
+    hth_device narrow = *site->device;
+    narrow.props.n_threads = p->threads;
+    hth_team_set(p->threads);
+    hth_err err = hth_kernel_prepare(&narrow, p->graph, n, algorithm, out);
+    hth_team_set(site->device->props.n_threads);
+    return err;
+}
+
+hth_err hth_compile_kernel(hth_site *site, hth_program *p, int i, const char *algorithm)
+{
+    if (p->plan_only) { // the algorithms may be another device's; any kernel tells the forms
+        algorithm = "default";
+        if (p->kernels[i] != NULL) {
+            return HTH_OK;
+        }
+    }
+    hth_kernel_close(p->kernels[i]);
+    p->kernels[i] = NULL;
+    const hth_node *n = &p->graph->nodes[i];
+    const char *name = strcmp(algorithm, "default") == 0 ? NULL : algorithm;
+    hth_err err = kernel_prepare(site, p, n, name, &p->kernels[i]);
+    return err == HTH_OK ? HTH_OK
+                         : hth_err_prefix(err, "node '%s' (%s)", n->name, hth_op_name(n->op));
+}
+
+hth_err hth_compile_fix(hth_site *site, hth_program *p, int i, hth_menu *m, int k)
+{
+    m->list[0] = m->list[k];
+    m->n = 1;
+    return k > 0 ? hth_compile_kernel(site, p, i, m->list[0].name) : HTH_OK;
+}
+
+hth_err hth_compile_choose(hth_site *site, hth_program *p, hth_menu *menus, bool *changed)
+{
+    *changed = false;
+    for (int k = 0; k < p->plan->n_instrs; k++) {
+        const hth_instr *in = &p->plan->instrs[k];
+        if (in->kind != HTH_INSTR_COMPUTE || in->recompute) {
+            continue;
+        }
+        hth_menu *m = &menus[in->node];
+        if (in->alt != 0) {
+            *changed = true;
+            m->list[0] = m->list[in->alt];
+            HTH_TRY(hth_compile_kernel(site, p, in->node, m->list[0].name));
+        }
+        m->n = 1;
+    }
+    return HTH_OK;
+}
+
+// Workspaces take turns, so a byte of one counts for less.
+#define MENU_TURNS 8
+
+static double menu_cost(const hth_choice *c, double us_per_byte)
+{
+    return c->time_us +
+           us_per_byte * ((double)c->resident_bytes + (double)c->workspace_bytes / MENU_TURNS);
+}
+
+static hth_err menu_lighten(hth_site *site, hth_program *p, int i, hth_menu *m, double us_per_byte,
+                            bool *changed)
+{
+    char before[sizeof m->list[0].name];
+    int least = 0, n = us_per_byte > 0 ? 1 : m->n_every;
+    for (int k = 1; k < m->n_every && us_per_byte > 0; k++) {
+        double cost = menu_cost(&m->every[k], us_per_byte);
+        least = cost < menu_cost(&m->every[least], us_per_byte) ? k : least;
+    }
+    memcpy(before, m->list[0].name, sizeof before);
+    memcpy(m->list, m->every, (size_t)m->n_every * sizeof *m->list);
+    m->list[0] = m->every[least];
+    bool other = strcmp(before, m->list[0].name) != 0;
+    *changed = *changed || other || m->n != n;
+    m->n = n;
+    return other ? hth_compile_kernel(site, p, i, m->list[0].name) : HTH_OK;
+}
+
+hth_err hth_compile_lighter(hth_site *site, hth_program *p, hth_menu *menus, double us_per_byte,
+                            bool *changed)
+{
+    *changed = false;
+    for (int i = 0; i < p->graph->n_nodes; i++) {
+        HTH_TRY(menu_lighten(site, p, i, &menus[i], us_per_byte, changed));
+    }
+    return HTH_OK;
+}
+
+// compile_heat describes what a step's nodes find in the caches. New values of slots take the old
+// ones' places.
+static hth_err compile_heat(const hth_site *site, hth_program *p)
+{
+    const hth_graph *g = p->graph;
+    int *replaces = hth_alloc((size_t)(g->n_values + 1) * sizeof *replaces);
+    if (replaces == NULL) {
+        return no_memory();
+    }
+    memset(replaces, -1, (size_t)(g->n_values + 1) * sizeof *replaces);
+    for (int i = 0; i < p->train->n_slots; i++) {
+        const hth_train_slot *s = &p->train->slots[i];
+        if (s->output >= 0 && g->outputs[s->output] != g->inputs[s->input]) {
+            replaces[g->outputs[s->output]] = g->inputs[s->input];
+        }
+    }
+    hth_err err = hth_heat_make(&site->device->props, g, replaces, &p->heat);
+    hth_free(replaces);
+    return err;
+}
+
+// The first candidate's kernel; one that cannot be made after all leaves the menu.
+static hth_err compile_first(hth_site *site, hth_program *p, int i, hth_menu *m)
+{
+    hth_err err = hth_compile_kernel(site, p, i, m->list[0].name);
+    while (err == HTH_ENOTSUP && m->n > 1 && p->profile == NULL) {
+        memmove(m->list, m->list + 1, (size_t)--m->n * sizeof *m->list);
+        memcpy(m->every, m->list, (size_t)m->n * sizeof *m->list);
+        m->n_every = m->n;
+        err = hth_compile_kernel(site, p, i, m->list[0].name);
+    }
+    return err;
+}
+
+hth_err hth_compile_kernels(hth_site *site, hth_program *p, bool tune, hth_request *progress,
+                            hth_menu *menus)
+{
+    HTH_TRY(p->train != NULL ? compile_heat(site, p) : HTH_OK);
+    for (int i = 0; i < p->graph->n_nodes; i++) {
+        if (progress != NULL && progress->progress != NULL && tune) {
+            progress->progress(progress, "measuring algorithms", (uint64_t)i,
+                               (uint64_t)p->graph->n_nodes);
+        }
+        if (progress != NULL && progress->canceled) {
+            return hth_fail(HTH_ECANCELED, "canceled while measuring algorithms");
+        }
+        if (site->in_compile != NULL) {
+            site->in_compile(site->in_ctx);
+        }
+        HTH_TRY(compile_menu(site, p, i, tune, &menus[i]));
+    }
+    HTH_TRY(hth_compile_like(site, p, menus));
+    for (int i = 0; i < p->graph->n_nodes; i++) {
+        if (site->in_compile != NULL) {
+            site->in_compile(site->in_ctx);
+        }
+        HTH_TRY(menus[i].prepared ? HTH_OK : compile_first(site, p, i, &menus[i]));
+    }
+    return HTH_OK;
+}
+
+hth_err hth_program_remember(hth_site *site, const hth_program *p, const hth_insitu *seen,
+                             const double copied[2])
+{
+    if (p->profile != NULL || site->timings == NULL) {
+        return HTH_OK;
+    }
+    HTH_TRY(hth_insitu_learn(site->device, p->graph, &p->heat, site->timings, seen));
+    if (p->spill != NULL) {
+        return HTH_OK;
+    }
+    hth_link link = {site->link_bytes_per_s, site->link_back_bytes_per_s, site->link_latency_us,
+                     site->copy_interference};
+    HTH_TRY(hth_link_learn(site->device, site->timings,
+                           copied[0] > 0 ? p->problem.h2d_bytes_per_s : 0,
+                           copied[1] > 0 ? p->problem.d2h_bytes_per_s : 0, &link));
+    site->link_bytes_per_s = link.h2d_bytes_per_s;
+    site->link_back_bytes_per_s = link.d2h_bytes_per_s;
+    return HTH_OK;
+}

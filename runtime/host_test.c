@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+// Host memory of requests: counted, limited, given back; waited for where others have it.
+#include "runtime/host.h"
+
+#include "base/settings.h"
+#include "tests/rig/site_rig.h"
+
+#define MIB ((uint64_t)1 << 20)
+
+static hth_err none_get(void *ctx, const char *key, char *value, size_t cap)
+{
+    return HTH_ENOENT;
+}
+
+static hth_err none_put(void *ctx, const char *key, const char *value)
+{
+    return HTH_OK;
+}
+
+static const hth_timing_cache no_timings = {.get = none_get, .put = none_put};
+
+static void test_limit(void **state)
+{
+    site_rig rig;
+    site_rig_open(&rig, &no_timings);
+    assert_int_equal(hth_host_limit(&rig.site), 64 * MIB); // as much as the device has
+    assert_ok(hth_setting_set("memory.host_bytes", "8MiB"));
+    assert_int_equal(hth_host_limit(&rig.site), 8 * MIB);
+    assert_err(hth_host_take(&rig.site, HTH_HOST_OUTPUTS, 8 * MIB + 1, "an answer"), HTH_ETOOBIG,
+               "an answer takes 8388609 B of host memory: never, requests may have 8388608 B of "
+               "it (memory.host_bytes)");
+    assert_ok(hth_host_take(&rig.site, HTH_HOST_OUTPUTS, 5 * MIB, "an answer"));
+    assert_err(hth_host_take(&rig.site, HTH_HOST_STAGES, 4 * MIB, "a stage"), HTH_ENODEVMEM,
+               "a stage takes 4.0 MiB of host memory: not now, requests have 5.0 MiB of the 8.0 "
+               "MiB that they may have (memory.host_bytes)");
+    assert_int_equal(hth_host_used(&rig.site), 5 * MIB);
+    assert_ok(hth_host_take(&rig.site, HTH_HOST_STAGES, 3 * MIB, "a stage"));
+    uint64_t freed = rig.site.freed;
+    hth_host_give(&rig.site, HTH_HOST_OUTPUTS, 5 * MIB);
+    assert_true(rig.site.freed > freed); // who waits looks again
+    hth_host_give(&rig.site, HTH_HOST_STAGES, 3 * MIB);
+    assert_int_equal(hth_host_used(&rig.site), 0);
+    assert_err(hth_host_take(&rig.site, HTH_HOST_OUTPUTS, UINT64_MAX, "an answer"), HTH_ETOOBIG,
+               "never");
+    hth_setting_reset();
+    site_rig_close(&rig);
+}
+
+static hth_err infer(site_rig *rig, const char *model, float *x, int64_t n, call *c)
+{
+    hth_model *m;
+    hth_work *w;
+    hth_request_tensor in = {.t = {.dtype = HTH_DT_F32,
+                                   .shape = {.rank = 1, .dim = {n}},
+                                   .data = x,
+                                   .bytes = (size_t)n * sizeof *x}};
+    *c = (call){.r = {.model = model, .inputs = &in, .n_inputs = 1}};
+    call_init(c);
+    HTH_TRY(hth_model_find(&rig->models, model, &m));
+    HTH_TRY(hth_work_open(&rig->models, m, &c->r, &w));
+    hth_err err = hth_infer(&rig->models, w);
+    if (err == HTH_OK) {
+        assert_true(rig->site.host_bytes[HTH_HOST_OUTPUTS] > 0); // until it is answered
+    }
+    hth_work_close(&rig->models, w);
+    assert_int_equal(rig->site.host_bytes[HTH_HOST_OUTPUTS], 0);
+    assert_int_equal(rig->site.host_bytes[HTH_HOST_STAGES], 0);
+    hth_free(c->r.outputs);
+    return err;
+}
+
+// Programs that were made of contents go, the oldest first, when the memory is wanted; the one at
+// work does not.
+static void test_contents(void **state)
+{
+    enum { N = 4096 };
+    static float x[N];
+    site_rig rig;
+    call c;
+    site_rig_open(&rig, &no_timings);
+    put(rig.store, "nonzero", "tests/data/engine/nonzero.onnx");
+    put(rig.store, "staged", "tests/data/engine/nonzero_staged.onnx");
+    assert_ok(hth_setting_set("memory.host_bytes", "100KiB"));
+    for (int i = 0; i < 10; i++) {
+        x[i] = 1;
+        assert_ok(infer(&rig, "nonzero", x, N, &c));
+        assert_int_equal(c.out[0].shape.dim[1], i + 1);
+        free(c.out[0].data);
+        uint64_t kept = rig.site.host_bytes[HTH_HOST_CONTENTS];
+        assert_true(kept >= sizeof x && kept <= 100 << 10);
+    }
+    assert_true(rig.site.host_bytes[HTH_HOST_CONTENTS] >= 5 * sizeof x);
+    assert_ok(infer(&rig, "staged", x, N, &c)); // stages and outputs make room for themselves, too
+    free(c.out[0].data);
+    free(c.out[1].data);
+    for (int i = 0; i < N; i++) {
+        x[i] = 1;
+    }
+    assert_ok(hth_setting_set("memory.host_bytes", "70KiB")); // input, result and answer: 80
+    assert_err(infer(&rig, "nonzero", x, N, &c), HTH_ENODEVMEM, "an answer of model 'nonzero'");
+    hth_models_unload(&rig.models, "nonzero", 0);
+    hth_models_unload(&rig.models, "staged", 0);
+    assert_int_equal(hth_host_used(&rig.site), 0);
+    hth_setting_reset();
+    site_rig_close(&rig);
+}
+
+// An answer is limited, whatever memory there is.
+static void test_answer(void **state)
+{
+    enum { N = 20000 };
+    static float x[N];
+    site_rig rig;
+    call c;
+    site_rig_open(&rig, &no_timings);
+    put(rig.store, "staged", "tests/data/engine/nonzero_staged.onnx");
+    assert_ok(hth_setting_set("limits.message_bytes", "100KiB"));
+    assert_ok(infer(&rig, "staged", x, N, &c));
+    free(c.out[0].data);
+    free(c.out[1].data);
+    for (int i = 0; i < 4000; i++) {
+        x[i] = 1;
+    }
+    assert_err(infer(&rig, "staged", x, N, &c), HTH_EINVAL,
+               "output 'r' with the others takes 109.4 KiB: more than the 100.0 KiB of an answer "
+               "(limits.message_bytes)");
+    for (int i = 0; i < N; i++) {
+        x[i] = 1;
+    }
+    assert_err(infer(&rig, "staged", x, N, &c), HTH_EINVAL,
+               "output 'y' takes 156.2 KiB: more than the 100.0 KiB of an answer "
+               "(limits.message_bytes)");
+    hth_setting_reset();
+    site_rig_close(&rig);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_limit),
+                                       cmocka_unit_test(test_contents),
+                                       cmocka_unit_test(test_answer)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

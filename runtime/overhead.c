@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/overhead.h"
+
+#define OVERHEAD_NODE  4096 // measured: 1.3 to 5 KiB ..
+#define OVERHEAD_CONV  4    // .. and so many times as much where a library prepares a primitive
+#define OVERHEAD_SHARE 4    // of the device's memory
+#define OVERHEAD_LEAST ((uint64_t)512 << 20)
+
+static bool overhead_conv(hth_op op)
+{
+    return op == HTH_OP_CONV || op == HTH_OP_CONV_TRANSPOSE || op == HTH_OP_CONV_GRAD_DATA ||
+           op == HTH_OP_CONV_GRAD_FILTER;
+}
+
+uint64_t hth_overhead_bytes(const hth_graph *g)
+{
+    uint64_t units = 0;
+    for (int i = 0; i < g->n_nodes; i++) {
+        units += overhead_conv(g->nodes[i].op) ? OVERHEAD_CONV : 1;
+    }
+    return units * OVERHEAD_NODE;
+}
+
+// The program that was not used for the longest time and that nobody needs now; *sum: of all.
+static hth_program *overhead_oldest(const hth_site *site, uint64_t *sum)
+{
+    hth_program *oldest = NULL;
+    *sum = 0;
+    for (hth_program *p = site->programs; p != NULL; p = p->site_next) {
+        bool idle = p->source != NULL && p->held == 0 && !p->running && !p->pinned &&
+                    p->n_beside == 0 && p->rest.programs == NULL;
+        *sum += p->overhead_bytes;
+        oldest = idle && (oldest == NULL || p->used_at < oldest->used_at) ? p : oldest;
+    }
+    return oldest;
+}
+
+hth_err hth_overhead_room(hth_site *site, hth_program *p)
+{
+    uint64_t most = site->device->props.budget_bytes / OVERHEAD_SHARE, sum;
+    most = most > OVERHEAD_LEAST ? most : OVERHEAD_LEAST;
+    p->overhead_bytes = hth_overhead_bytes(p->graph);
+    if (p->overhead_bytes > most) {
+        return hth_fail(HTH_ETOOBIG,
+                        "the model's %d operators take about %llu bytes of the host's memory, "
+                        "at most %llu are for that",
+                        p->graph->n_nodes, (unsigned long long)p->overhead_bytes,
+                        (unsigned long long)most);
+    }
+    hth_program *oldest = overhead_oldest(site, &sum);
+    while (oldest != NULL && sum + p->overhead_bytes > most) {
+        hth_program_free(site, oldest);
+        oldest = overhead_oldest(site, &sum);
+    }
+    return HTH_OK;
+}

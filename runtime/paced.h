@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// runtime/paced.h - loading and compiling on the engine's thread, with others served meanwhile.
+// Engine's thread only.
+//
+// Design notes
+// A model decides how long it takes to load and to compile: how many nodes it has, what of it is
+// folded. What walks over it counts its work (base/pace.h); every millisecond or so others are
+// served as between two kernels that are prepared (site->in_compile), and it is looked whether who
+// asked still wants it.
+#ifndef HTH_RUNTIME_PACED_H
+#define HTH_RUNTIME_PACED_H
+
+#include "base/pace.h"
+#include "runtime/program.h"
+
+typedef struct hth_paced {
+    hth_pace pace, *before;
+    hth_site *site;
+    const hth_request *r;
+} hth_paced;
+
+// hth_paced_begin counts what the thread does until hth_paced_end; they nest. `r`: who asked, it
+// ends with HTH_ECANCELED when that is canceled; NULL: nobody who could be.
+void hth_paced_begin(hth_paced *p, hth_site *site, const hth_request *r);
+void hth_paced_end(hth_paced *p);
+
+#endif

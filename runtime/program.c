@@ -1,0 +1,377 @@
+// SPDX-License-Identifier: Apache-2.0
+// Programs at work: found by their inputs, made active (weights and arena in device memory), made
+// inactive. What an active one does with a request: program_run.c.
+//
+// Room is made in this order: idle weights that no program holds (residency's own LRU), then the
+// arena when it is larger than needed, then the least recently used other active programs, except
+// pinned ones and those that run. A program's own plan fits what jobs and pinned programs leave, so
+// when everything else is gone it fits; where the pool is in pieces pinned weights move, too.
+#include "runtime/program.h"
+
+#include "base/alloc.h"
+#include "runtime/tenants/quota.h"
+
+#include <string.h>
+
+bool hth_program_takes(const hth_program *p, const hth_tensor *inputs, int n)
+{
+    for (int i = 0; i < n; i++) {
+        const hth_tensor *k = &p->key[i];
+        if (k->dtype != inputs[i].dtype || !hth_shape_equal(&k->shape, &inputs[i].shape)) {
+            return false;
+        }
+        if (k->data != NULL &&
+            (inputs[i].data == NULL || memcmp(k->data, inputs[i].data, k->bytes) != 0)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+hth_program *hth_source_match(hth_source *s, const hth_tensor *inputs)
+{
+    for (hth_program **at = &s->programs; *at != NULL; at = &(*at)->next) {
+        hth_program *p = *at;
+        if (p->graph->precision == s->graph->precision &&
+            hth_program_takes(p, inputs, s->graph->n_inputs)) {
+            *at = p->next; // to the front
+            p->next = s->programs;
+            s->programs = p;
+            return p;
+        }
+    }
+    return NULL;
+}
+
+static hth_err weight_write(const hth_weight *w, void *dst)
+{
+    const void *plain;
+    HTH_TRY(hth_const_map(w->content, &plain));
+    hth_err err = HTH_OK;
+    if (w->packing != NULL) {
+        err = w->packing->pack(w->kernel, w->packing, plain, dst);
+    } else {
+        memcpy(dst, plain, w->bytes);
+    }
+    hth_const_unmap(w->content);
+    return err;
+}
+
+typedef struct weight_filling {
+    hth_device *device;
+    const hth_weight *weight;
+} weight_filling;
+
+// Where the host does not see the device's memory the form is made aside.
+static hth_err weight_fill(void *ctx, void *dst, size_t bytes)
+{
+    const weight_filling *f = ctx;
+    if (f->device->props.host_visible) {
+        return weight_write(f->weight, dst);
+    }
+    void *form = hth_alloc_aligned(bytes, HTH_DEVICE_ALIGN);
+    hth_err err = form == NULL ? hth_fail(HTH_ENOMEM, "no memory for a weight")
+                               : weight_write(f->weight, form);
+    err = err == HTH_OK ? hth_device_put(f->device, dst, form, bytes) : err;
+    hth_free(form);
+    return err;
+}
+
+static void active_unlink(hth_site *site, hth_program *p)
+{
+    hth_program **at = &site->active;
+    while (*at != NULL && *at != p) {
+        at = &(*at)->active_next;
+    }
+    if (*at == p) {
+        *at = p->active_next;
+    }
+}
+
+// Gives the weights up. Those of a hold that did not come about leave the device, too.
+static void weights_drop(hth_site *site, hth_program *p, bool failed)
+{
+    for (int i = 0; i < p->n_weights; i++) {
+        hth_weight *w = &p->weights[i];
+        hth_residency_rele(site->residency, w->entry);
+        if (failed && w->entry != NULL && w->fresh) {
+            hth_residency_drop(site->residency, &w->content->id, w->form);
+        }
+        w->entry = NULL;
+        w->fresh = false;
+    }
+}
+
+void hth_program_deactivate(hth_site *site, hth_program *p)
+{
+    active_unlink(site, p);
+    weights_drop(site, p, false);
+    p->active = false;
+}
+
+void hth_program_evict(hth_site *site, hth_program *p)
+{
+    hth_program_deactivate(site, p);
+    for (int w = 0; site->residency != NULL && w < p->n_weights; w++) {
+        if (!p->weights[w].in_place) {
+            hth_residency_drop(site->residency, &p->weights[w].content->id, p->weights[w].form);
+        }
+    }
+}
+
+bool hth_program_evict_stale(hth_site *site, const hth_program *keep)
+{
+    bool any = false;
+    for (hth_program *p = site->programs; p != NULL; p = p->site_next) {
+        if (p != keep && p->stale && p->active && !p->running && !p->pinned && p->held == 0) {
+            hth_program_evict(site, p);
+            any = true;
+        }
+    }
+    return any;
+}
+
+// room_make deactivates what is to be made again anyway, else the least recently used other
+// program; false when there is none left. pinned: those, too.
+static bool room_make(hth_site *site, const hth_program *keep, bool pinned)
+{
+    hth_program *victim = NULL;
+    if (hth_program_evict_stale(site, keep)) {
+        return true;
+    }
+    for (hth_program *p = site->active; p != NULL; p = p->active_next) {
+        bool free = p != keep && !p->running && (pinned || !p->pinned);
+        if (free && (victim == NULL || p->used_at < victim->used_at)) {
+            victim = p;
+        }
+    }
+    if (victim == NULL) {
+        return false;
+    }
+    hth_program_deactivate(site, victim);
+    return true;
+}
+
+static void arena_drop(hth_site *site)
+{
+    hth_pool_free(site->pool, site->arena);
+    site->arena = NULL;
+    site->arena_owner = NULL;
+    site->arena_owned = 0;
+    site->arena_bytes = 0;
+}
+
+// Drops an arena of more than `need` bytes; false: there is none.
+static bool arena_give(hth_site *site, size_t need)
+{
+    bool more = site->arena_bytes > need;
+    if (more) {
+        arena_drop(site);
+    }
+    return more;
+}
+
+hth_err hth_site_alloc(hth_site *site, size_t bytes, hth_pool_use use, void **out)
+{
+    hth_err err;
+    do {
+        err = hth_residency_alloc(site->residency, bytes, use, out);
+    } while (err == HTH_ENODEVMEM && (arena_give(site, 0) || room_make(site, NULL, false)));
+    if (err == HTH_OK && site->arena_cleared) { // it may have been another tenant's
+        err = hth_device_zero(site->device, *out, bytes);
+        if (err != HTH_OK) {
+            hth_pool_free(site->pool, *out);
+            *out = NULL;
+        }
+    }
+    return err;
+}
+
+// A larger arena takes the other's place: beside it, where there is room, so that a failure leaves
+// what was there.
+static hth_err arena_ensure(hth_site *site, const hth_program *p)
+{
+    size_t need = p->plan->arena_bytes;
+    void *larger;
+    if (p->arena != NULL || site->arena_bytes >= need) {
+        return HTH_OK;
+    }
+    hth_err err = hth_pool_alloc(site->pool, need, HTH_POOL_ARENA, &larger);
+    if (err == HTH_ENODEVMEM) {
+        arena_drop(site);
+        do {
+            err = hth_residency_alloc(site->residency, need, HTH_POOL_ARENA, &larger);
+        } while (err == HTH_ENODEVMEM && room_make(site, p, false));
+    }
+    if (err == HTH_OK) {
+        arena_drop(site);
+        site->arena = larger;
+        site->arena_bytes = need;
+    }
+    return err;
+}
+
+void hth_site_trim(hth_site *site)
+{
+    size_t need = 0;
+    for (const hth_program *p = site->programs; p != NULL; p = p->site_next) {
+        bool mine = p->train == NULL && p->arena == NULL && p->run != NULL;
+        if (mine && p->running) { // in the arena: between two of its operators, a model was let go
+            site->trim = true;
+            return;
+        }
+        if (mine && p->plan->arena_bytes > need) {
+            need = p->plan->arena_bytes;
+        }
+    }
+    site->trim = false;
+    if (arena_give(site, need) && need > 0 &&
+        hth_pool_alloc(site->pool, need, HTH_POOL_ARENA, &site->arena) == HTH_OK) {
+        site->arena_bytes = need;
+    }
+}
+
+static hth_err weight_hold(hth_site *site, hth_program *p, hth_weight *w)
+{
+    hth_residency_stats before, after;
+    weight_filling filling = {site->device, w};
+    hth_err err;
+    hth_residency_stats_get(site->residency, &before);
+    do {
+        err = hth_residency_hold(site->residency, &w->content->id, w->form, w->bytes, weight_fill,
+                                 &filling, &w->entry);
+    } while (err == HTH_ENODEVMEM &&
+             (arena_give(site, p->plan->arena_bytes) || room_make(site, p, false)));
+    hth_residency_stats_get(site->residency, &after);
+    w->fresh = after.fills > before.fills;
+    return err;
+}
+
+static hth_err weights_hold(hth_site *site, hth_program *p)
+{
+    for (int i = 0; i < p->n_weights; i++) {
+        hth_weight *w = &p->weights[i];
+        int t = p->weight_tensor[i];
+        if (w->in_place) {
+            p->fixed[t] = (void *)w->content->data;
+        } else if (!w->streamed) {
+            HTH_TRY(weight_hold(site, p, w));
+            p->fixed[t] = hth_resident_data(w->entry);
+        }
+    }
+    return HTH_OK;
+}
+
+static hth_err stream_fill(const hth_weight *w)
+{
+    if (w->far.memory != NULL) {
+        return weight_write(w, w->far.memory);
+    }
+    void *form = hth_alloc_aligned(w->bytes, HTH_DEVICE_ALIGN);
+    hth_err err =
+        form == NULL ? hth_fail(HTH_ENOMEM, "no memory for a weight") : weight_write(w, form);
+    err = err == HTH_OK ? hth_spill_write(w->far.file, w->far.at, form, w->bytes) : err;
+    hth_free(form);
+    return err;
+}
+
+static hth_err streams_fill(hth_program *p)
+{
+    for (int i = 0; i < p->n_weights && !p->filled; i++) {
+        if (p->weights[i].streamed) {
+            HTH_TRY(stream_fill(&p->weights[i]));
+        }
+    }
+    p->filled = true;
+    return HTH_OK;
+}
+
+static void active_link(hth_site *site, hth_program *p)
+{
+    p->active = true;
+    p->active_next = site->active;
+    site->active = p;
+}
+
+// The pool is in pieces: all that can move leaves it, and comes back in one.
+static hth_err activate_again(hth_site *site, hth_program *p)
+{
+    weights_drop(site, p, true);
+    arena_drop(site);
+    while (room_make(site, p, true)) {
+    }
+    hth_residency_evict(site->residency, UINT64_MAX);
+    for (hth_program *q = site->programs; q != NULL; q = q->site_next) {
+        if (q->pinned && !q->active && q != p) { // first, and so at the low end
+            HTH_TRY(weights_hold(site, q));
+            active_link(site, q);
+        }
+    }
+    HTH_TRY(weights_hold(site, p));
+    return arena_ensure(site, p);
+}
+
+hth_err hth_program_activate(hth_site *site, hth_program *p)
+{
+    p->used_at = ++site->clock;
+    if (p->active) {
+        return arena_ensure(site, p);
+    }
+    HTH_TRY(hth_quota_room(site, p)); // before anything of anybody's moves
+    hth_err err = weights_hold(site, p);
+    err = err == HTH_OK ? streams_fill(p) : err;
+    err = err == HTH_OK ? arena_ensure(site, p) : err;
+    if (err == HTH_ENODEVMEM) {
+        err = activate_again(site, p);
+        err = err == HTH_OK ? streams_fill(p) : err;
+    }
+    if (err != HTH_OK) {
+        weights_drop(site, p, true);
+        return err;
+    }
+    active_link(site, p);
+    err = p->train == NULL ? hth_quota_holds(site, p->account, p) : HTH_OK;
+    if (err != HTH_OK) {
+        hth_program_evict(site, p);
+    }
+    return err;
+}
+
+// What pinned programs keep: each copy once.
+static void pinned_count(hth_site *site)
+{
+    site->pinned_bytes = site->pinned_arena = 0;
+    for (const hth_program *p = site->programs; p != NULL; p = p->site_next) {
+        for (int i = 0; p->pinned && i < p->n_weights; i++) {
+            const hth_weight *w = &p->weights[i];
+            bool first = !w->in_place && !w->streamed;
+            for (const hth_program *q = site->programs; first && q != p; q = q->site_next) {
+                for (int k = 0; q->pinned && k < q->n_weights && first; k++) {
+                    first = q->weights[k].entry == NULL || q->weights[k].entry != w->entry;
+                }
+            }
+            site->pinned_bytes += first ? hth_plan_round(w->bytes) : 0;
+        }
+        if (p->pinned && p->plan->arena_bytes > site->pinned_arena) {
+            site->pinned_arena = p->plan->arena_bytes;
+        }
+    }
+}
+
+void hth_program_pin(hth_site *site, hth_program *p, bool on)
+{
+    if (p->pinned != on) {
+        p->pinned = on;
+        site->freed += !on;
+        pinned_count(site);
+    }
+}
+
+void hth_program_ledger(const hth_program *p, uint64_t *weight_bytes, uint64_t *arena_bytes)
+{
+    *weight_bytes = 0;
+    *arena_bytes = p->plan->arena_bytes;
+    for (int w = 0; w < p->n_weights; w++) {
+        *weight_bytes += p->weights[w].streamed || p->weights[w].in_place ? 0 : p->weights[w].bytes;
+    }
+}

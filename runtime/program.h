@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: Apache-2.0
+// runtime/program.h - a model made ready for given input shapes: graph, kernels, plan, run. Engine's
+// thread only.
+//
+// Design notes
+// compile: specialize -> passes -> one kernel per node -> planning problem -> plan. A program is
+// *active* while it holds its weights in residency; idle programs can be made inactive when another
+// needs the room, and become active again by fetching what is missing. Only one program runs at a
+// time on a device, so all share one arena. A model whose shapes depend on computed values has a
+// chain of stages: program -> rest -> program -> ..
+#ifndef HTH_RUNTIME_PROGRAM_H
+#define HTH_RUNTIME_PROGRAM_H
+
+#include "convsel/insitu.h"
+#include "convsel/profile.h"
+#include "runtime/quiet.h"
+#include "graph/specialize.h"
+#include "memmgr/residency.h"
+#include "graph/autodiff/train.h"
+#include "planner/plan_train.h"
+#include "memmgr/run.h"
+#include "memmgr/spill.h"
+#include "engine/engine.h"
+#include "runtime/tenants/tenant_rules.h"
+
+#define HTH_PROGRAMS 16 // of one graph
+
+typedef struct hth_program hth_program;
+typedef struct hth_share hth_share;     // share.h
+typedef struct hth_tenants hth_tenants; // tenant.h
+
+// Whom bytes belong to: a version of a model, or a training job. ledger.h counts them.
+typedef struct hth_account {
+    char name[208];
+    int version;
+    char tenant[HTH_TENANT]; // whose request had it loaded, or submitted the job
+    bool job;
+} hth_account;
+
+// Where programs of one graph come from: a model, or what is left of one after a stage.
+typedef struct hth_source {
+    hth_graph *graph;      // owned
+    hth_program *programs; // most recently used first
+    int n_programs;
+    bool batched; // its samples are proven independent, and nobody forbids runs of several requests
+    const hth_account *account; // of its programs; outlives them. NULL: nobody's
+} hth_source;
+
+// What host memory outside of the device is for (host.h).
+typedef enum hth_host_use {
+    HTH_HOST_OUTPUTS,  // of requests, until they are answered
+    HTH_HOST_STAGES,   // what a stage of a model gives, until the last one has run
+    HTH_HOST_BATCHES,  // joined requests', benchmarks' and evaluations' inputs and outputs
+    HTH_HOST_CONTENTS, // of programs: inputs' contents that they were made of, and what followed
+    HTH_HOST_N_USES
+} hth_host_use;
+
+// What programs share on one device.
+typedef struct hth_site {
+    hth_device *device;
+    hth_pool *pool;
+    hth_residency *residency;
+    const hth_timing_cache *timings;
+    double tolerance;        // of convolution algorithms: largest error / largest output
+    double link_bytes_per_s; // host to device, measured
+    double link_back_bytes_per_s, link_latency_us;
+    double copy_interference; // hth_problem's
+    void *arena;
+    size_t arena_bytes;
+    // since when disturbed timings wait to be taken again (0: there were none), and until when they
+    // do in any case; what the machine did when it was looked at last
+    uint64_t disturbed_ns, again_ns;
+    hth_quiet quiet;
+    bool trim; // the arena could be smaller, but was in use when that was seen
+    // memory.clear_arena: whose the first `arena_owned` bytes are; nobody else's are in them
+    bool arena_cleared;
+    const hth_account *arena_owner; // NULL: nobody's
+    size_t arena_owned;
+    hth_program *active;                 // list of active programs, most recently used first
+    hth_program *programs;               // all there are, active or not
+    uint64_t pinned_bytes, pinned_arena; // weights of pinned programs, and their largest arena
+    uint64_t clock;                      // counts runs: recency
+    // requests that wait for memory (await.h): how often some was given back; the bytes for models
+    // that the last was refused for (0: they were not what it lacked) and what it would take of
+    // what others hold (0: only its own tenant is in its way); what the oldest of those that would
+    // needs; how many wait
+    uint64_t freed, refused_over, refused_bytes, awaited_bytes;
+    int awaiting;
+    uint64_t host_bytes[HTH_HOST_N_USES], host_default_bytes; // host.h
+    bool host_refused; // the last compilation was refused for memory of the host, not the device's
+    hth_share *shares; // of training jobs
+    hth_tenants *tenants; // NULL: nobody has limits
+    // does work(arg) of a training job in a space of its own (space.h), and serves others beside
+    // it, for beside_ns nanoseconds; NULL: nobody is served
+    hth_err (*beside)(void *ctx, hth_err (*work)(void *arg), void *arg);
+    void *beside_ctx;
+    uint64_t beside_ns;
+    // what is done between kernels of inferences, and between kernels that are prepared
+    hth_run_between_fn in_run, in_compile;
+    bool (*in_measure)(void *ctx);
+    void *in_ctx;
+} hth_site;
+
+#define HTH_SPACES 4 // runs of one program at a time, at most
+
+// The weight of one kernel input in one form.
+typedef struct hth_weight {
+    hth_const *content;       // borrowed from the graph
+    const hth_kernel *kernel; // whose packing makes the form; NULL: plain
+    const hth_packing *packing;
+    char form[96];
+    size_t bytes;
+    bool in_place; // the store's mapping serves as it is
+    bool streamed;
+    bool fresh;          // was brought to the device by the hold that `entry` is of
+    hth_resident *entry; // while active, when resident
+    hth_run_far far;     // while streamed
+} hth_weight;
+
+struct hth_program {
+    hth_program *next;        // in the source's list
+    hth_program *active_next; // in the site's list
+    hth_program *site_next;   // .. of all
+    hth_source *source;
+    const hth_account *account; // NULL: nobody's
+    int n_like; // while it is compiled: of programs whose forms of weights it is to share
+    hth_program *like[HTH_PROGRAMS];
+    int held; // calls in progress that go on with it: requests served in between leave it there
+    const void *followed; // the newer version that was made ready for these inputs, too
+    hth_tensor *key;      // the inputs it was made for; data: of those in value_inputs, in contents
+    uint64_t value_inputs;
+    hth_const **contents; // per input, NULL where only dtype and shape count
+    int n_contents;
+    uint64_t content_bytes; // of them and of what was computed of them when it was compiled
+    hth_graph *graph;       // concrete
+    hth_source rest;        // graph NULL: none
+    int n_final, *final_index;
+    int *same_output;     // per output: the first one that is the same value
+    hth_kernel **kernels; // per node
+    hth_heat heat;        // of a training step: what its nodes find in the caches
+    hth_problem problem;
+    hth_plan *plan;
+    hth_run *run;
+    int n_weights;
+    hth_weight *weights;
+    int *weight_tensor;        // per weight: its plan tensor
+    int *value_tensor;         // per value: plan tensor, -1: constant
+    int **node_in, **node_out; // per node and slot: plan tensor
+    int *n_in, *n_out;
+    void **fixed;               // per plan tensor
+    const hth_run_far **far_of; // per plan tensor: where it is when it is away
+    bool leads;                 // it chose forms of weights anew, for all programs of its source
+    bool stale; // .. this one has others: it serves while it is active, until it is made again
+    bool active, tuned, filled; // filled: far copies of streamed weights are made
+    bool running, pinned;       // it stays active: while it runs, until it is unpinned
+    int64_t slice;  // samples per run of the program that serves this one in slices; 0: itself
+    bool sliced;    // whether slices were compared
+    bool disturbed; // timings that it was made from were: they are to be taken again ..
+    int again_node; // .. from this node on, ..
+    bool again;     // .. and some were
+    uint64_t budget, runs, used_at;
+    uint64_t overhead_bytes;  // host memory for its operators (overhead.h)
+    uint64_t n_timed, run_ns; // requests that it computed; what one takes, 0: not known yet
+    double compile_ms;
+    // a training step (hth_program_compile_step); NULL: inference
+    const hth_train_graph *train;
+    hth_plan_options options; // of its plan
+    uint64_t peak_bytes;      // what it takes when nothing is short
+    const hth_run_far *far;   // per slot: where its content is when it is not on the device
+    const bool *kept;         // per slot: the caller has it on the device; NULL: none
+    const char *spill;        // directory of the files that offloads go to; NULL: memory
+    hth_spill_speed spill_speed;
+    const hth_profile *profile; // costs and link of another device, NULL: of this one
+    bool plan_only;             // there is no run, and nothing but the first kernels is prepared
+    hth_spill *spill_weights;   // streamed weights
+    void *arena;                // the caller's, for the plan's arena; NULL: the site's
+    // the same for teams of fewer threads, which run beside each other in spaces (spaces.h): owned,
+    // their weights are this one's. none_beside: there cannot be any
+    hth_program *beside[HTH_SPACES];
+    int n_beside;
+    bool none_beside;
+    uint32_t chances; // to run them
+    int threads;      // of such a one; 0: all of the device
+};
+
+// hth_source_match finds a program for these inputs (model's order), or NULL.
+hth_program *hth_source_match(hth_source *s, const hth_tensor *inputs);
+void hth_source_fini(hth_site *site, hth_source *s);
+
+// hth_program_compile makes a program for concrete inputs (data needed where the model asks for
+// values) under `budget` bytes and puts it at the head of the source's list. tune: measure
+// convolution candidates that the cache lacks. progress may be NULL.
+hth_err hth_program_compile(hth_site *site, hth_source *source, const hth_tensor *inputs,
+                            uint64_t budget, bool tune, hth_request *progress, hth_program **out);
+// hth_program_compile_beside makes another p->beside[], for a team of so many threads. HTH_ENOTSUP:
+// p has stages or streams weights, or other forms of weights would be wanted.
+hth_err hth_program_compile_beside(hth_site *site, hth_program *p, int threads);
+// What a training step is compiled for.
+typedef struct hth_step_spec {
+    const hth_train_graph *train; // must outlive the program
+    const hth_account *account;   // .. too; may be NULL
+    const char *budget;       // "512MiB", "60%" (of what it takes when nothing is short), NULL: all
+    uint64_t *budget_bytes;   // what `budget` comes to is left here; not 0: counts in its place
+    uint64_t available_bytes; // without `budget` this; one that is more is HTH_ENODEVMEM. 0: all
+    hth_plan_options options;
+    // slots that are on the device whatever the plan says, in the caller's memory, which is
+    // kept_bytes of the budget; NULL: none. Outlive the program, like far
+    const bool *kept;
+    uint64_t kept_bytes;
+    const hth_run_far *far;     // per slot: where it is when it is not on the device
+    const char *spill;          // directory: what leaves goes to a file there; NULL: to memory
+    bool problem_only;          // stop before planning: no plan, no run
+    const hth_profile *profile; // where costs and link come from; what it lacks is measured here.
+                                // NULL: all is. Outlives the program
+    bool plan_only; // with profile: for problem and plan only; what it lacks is an error, and its
+                    // memory the limit
+} hth_step_spec;
+
+// hth_program_compile_step makes the program of one training step. Its slots' inputs and outputs
+// are bound by hth_program_run (data NULL for those that p->plan->streamed says live far away),
+// its arena is p->arena. p->budget is without kept_bytes.
+// Belongs to no source. HTH_ETOOBIG says how many bytes the budget is short.
+hth_err hth_program_compile_step(hth_site *site, const hth_step_spec *spec, bool tune,
+                                 hth_request *progress, hth_program **out);
+// hth_program_replan gives a step another plan for a problem with the same tensors and nodes, where
+// every node has only the algorithm that it has now. Takes *problem and *plan over; on error the
+// program is as before.
+hth_err hth_program_replan(hth_site *site, hth_program *p, hth_problem *problem, hth_plan **plan);
+// hth_program_remember keeps what the nodes of a step took, seen[i] of node i, and the problem's
+// speeds of copies out and in where copied[way] > 0 ({in, out}), for steps that are compiled from
+// now on. What is planned for another device or a disk says nothing about this one's link.
+hth_err hth_program_remember(hth_site *site, const hth_program *p, const hth_insitu *seen,
+                             const double copied[2]);
+// hth_program_slot is the plan tensor of slot i's input, -1 when no node uses it.
+int hth_program_slot(const hth_program *p, int i);
+
+// hth_program_measured says that nothing is left to measure for node i: it has no alternatives, or
+// their timings are known.
+bool hth_program_measured(hth_site *site, const hth_graph *g, int i);
+// hth_program_takes says that p was made for these n inputs, values where they count included.
+bool hth_program_takes(const hth_program *p, const hth_tensor *inputs, int n);
+// hth_program_extra is how many bytes p's weights take in forms that the other programs of its
+// source do not have, while they have the same weights in others.
+uint64_t hth_program_extra(const hth_program *p);
+// hth_program_room says that p, which is not active, runs without driving others out of the
+// device's memory.
+bool hth_program_room(const hth_site *site, const hth_program *p);
+// hth_program_evict_stale has stale programs but `keep` leave the device that do not run; false:
+// none did.
+bool hth_program_evict_stale(hth_site *site, const hth_program *keep);
+// hth_program_free also removes it from its source and the site, and from the device those of its
+// weights that no active program uses.
+void hth_program_free(hth_site *site, hth_program *p);
+
+// hth_site_alloc takes device memory for what is no program's, as idle programs leave it, cleared;
+// hth_pool_free gives it back.
+hth_err hth_site_alloc(hth_site *site, size_t bytes, hth_pool_use use, void **out);
+
+// hth_program_activate makes a program ready to run: its weights and an arena are in device memory
+// when it returns. On error no byte is there that was not before. hth_program_run does it, too.
+hth_err hth_program_activate(hth_site *site, hth_program *p);
+void hth_program_deactivate(hth_site *site, hth_program *p);
+// hth_program_evict does so and takes the weights that nobody else uses off the device.
+void hth_program_evict(hth_site *site, hth_program *p);
+// hth_program_pin keeps an active program active, whoever needs the room; false: no longer.
+void hth_program_pin(hth_site *site, hth_program *p, bool on);
+// hth_site_beside does work(arg), which belongs to a training job and touches nothing of the
+// site's, while others may be served.
+hth_err hth_site_beside(hth_site *site, hth_err (*work)(void *arg), void *arg);
+// hth_site_trim gives back what of the arena no program needs any more, behind the run that uses
+// it.
+void hth_site_trim(hth_site *site);
+
+// hth_program_run runs once. inputs: as compiled; out[i].data: where output i of p->graph goes.
+hth_err hth_program_run(hth_site *site, hth_program *p, const hth_tensor *inputs,
+                        const hth_tensor *out, const atomic_int *canceled);
+// hth_program_begin is what hth_program_run does before p->run is executed, hth_program_end what it
+// does behind; who executes it sees to it that p stays active meanwhile (`running`).
+hth_err hth_program_begin(hth_site *site, hth_program *p, const hth_tensor *inputs,
+                          const hth_tensor *out);
+hth_err hth_program_end(hth_site *site, hth_program *p, const hth_tensor *inputs,
+                        const hth_tensor *out);
+// hth_program_output describes output i of p->graph (data NULL).
+hth_tensor hth_program_output(const hth_program *p, int i);
+
+// Ledger of one program: bytes of its weights, of those only it uses, of its arena.
+void hth_program_ledger(const hth_program *p, uint64_t *weight_bytes, uint64_t *arena_bytes);
+
+#endif

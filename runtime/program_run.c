@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+// A run of an active program: inputs and outputs where kernels reach them, or copied to and from
+// the arena; nothing of other tenants' runs left in there; outputs that no node writes.
+#include "runtime/program.h"
+
+#include <string.h>
+
+hth_tensor hth_program_output(const hth_program *p, int i)
+{
+    const hth_value *v = &p->graph->values[p->graph->outputs[i]];
+    hth_tensor t = {.dtype = v->dtype, .shape = v->shape};
+    (void)hth_tensor_bytes(v->dtype, &v->shape, HTH_LAYOUT_PLAIN,
+                           &t.bytes); // was computed when compiling
+    return t;
+}
+
+// output_copy serves outputs that no node writes: constants, inputs passed through, a value given
+// twice.
+static hth_err output_copy(const hth_program *p, int i, const hth_tensor *inputs,
+                           const hth_tensor *out)
+{
+    const hth_graph *g = p->graph;
+    const hth_value *v = &g->values[g->outputs[i]];
+    if (v->constant != NULL) {
+        const void *data;
+        HTH_TRY(hth_const_map(v->constant, &data));
+        memcpy(out[i].data, data, out[i].bytes);
+        hth_const_unmap(v->constant);
+        return HTH_OK;
+    }
+    for (int k = 0; k < g->n_inputs && v->is_input; k++) {
+        if (g->inputs[k] == g->outputs[i] && inputs[k].data != out[i].data) {
+            memcpy(out[i].data, inputs[k].data, out[i].bytes);
+            return HTH_OK;
+        }
+    }
+    if (p->same_output[i] != i) {
+        memcpy(out[i].data, out[p->same_output[i]].data, out[i].bytes);
+    }
+    return HTH_OK;
+}
+
+// arena_hand_over leaves nothing of other models' runs where this one could read it. No operator
+// lets what was there into a result, so that clearing is a second wall; debug builds fill the
+// host's arena with NaNs instead, and all tests would show an operator that does.
+static hth_err arena_hand_over(hth_site *site, const hth_program *p)
+{
+    size_t need = p->plan->arena_bytes;
+    if (site->arena == NULL) {
+        return HTH_OK;
+    }
+#ifdef HTH_DEBUG
+    if (site->device->props.host_visible) {
+        memset(site->arena, 0xff, need);
+        return HTH_OK;
+    }
+#endif
+    if (site->arena_cleared && (p->account == NULL || p->account != site->arena_owner)) {
+        site->arena_owner = p->account;
+        site->arena_owned = 0;
+    }
+    if (site->arena_cleared && need > site->arena_owned) {
+        HTH_TRY(hth_device_zero(site->device, (char *)site->arena + site->arena_owned,
+                                need - site->arena_owned));
+        site->arena_owned = need;
+    }
+    return HTH_OK;
+}
+
+// Memory that kernels cannot reach: its tensor lives in the arena, and is copied.
+static bool program_far(const hth_site *site, const void *memory)
+{
+    return !site->device->props.host_visible && !hth_pool_holds(site->pool, memory);
+}
+
+static hth_err program_upload(hth_site *site, const hth_program *p, const hth_tensor *inputs)
+{
+    const hth_graph *g = p->graph;
+    for (int i = 0; i < g->n_inputs; i++) {
+        int t = inputs[i].data == NULL ? -1 : p->value_tensor[g->inputs[i]];
+        void *to = t >= 0 && p->fixed[t] == NULL ? hth_run_filled(p->run, t) : NULL;
+        if (to != NULL) {
+            HTH_TRY(hth_device_put(site->device, to, inputs[i].data, p->problem.tensors[t].bytes));
+        }
+    }
+    return HTH_OK;
+}
+
+static hth_err program_download(hth_site *site, const hth_program *p, const hth_tensor *out)
+{
+    const hth_graph *g = p->graph;
+    for (int i = 0; i < g->n_outputs; i++) {
+        int t = out[i].data == NULL ? -1 : p->value_tensor[g->outputs[i]];
+        bool written = t >= 0 && p->fixed[t] == NULL && !g->values[g->outputs[i]].is_input;
+        const void *from = written ? hth_run_left(p->run, t) : NULL;
+        if (from != NULL) {
+            HTH_TRY(hth_device_get(site->device, out[i].data, from, out[i].bytes));
+        }
+    }
+    return HTH_OK;
+}
+
+hth_err hth_site_beside(hth_site *site, hth_err (*work)(void *arg), void *arg)
+{
+    return site->beside != NULL ? site->beside(site->beside_ctx, work, arg) : work(arg);
+}
+
+typedef struct execution {
+    hth_run *run;
+    const atomic_int *canceled;
+} execution;
+
+static hth_err execute(void *arg)
+{
+    const execution *x = arg;
+    return hth_run_execute(x->run, x->canceled);
+}
+
+hth_err hth_program_begin(hth_site *site, hth_program *p, const hth_tensor *inputs,
+                          const hth_tensor *out)
+{
+    const hth_graph *g = p->graph;
+    HTH_TRY(hth_program_activate(site, p));
+    for (int i = 0; i < g->n_inputs; i++) {
+        int t = p->value_tensor[g->inputs[i]];
+        if (t >= 0) { // not constant: its value was not what made the program
+            p->fixed[t] = program_far(site, inputs[i].data) ? NULL : inputs[i].data;
+        }
+    }
+    for (int i = g->n_outputs - 1; i >= 0;
+         i--) { // the first of several outputs with one value is the one written
+        int t = p->value_tensor[g->outputs[i]];
+        if (t >= 0 && !g->values[g->outputs[i]].is_input) {
+            p->fixed[t] = program_far(site, out[i].data) ? NULL : out[i].data;
+        }
+    }
+    HTH_TRY(hth_run_bind(p->run, p->arena != NULL ? p->arena : site->arena, p->fixed));
+    if (p->arena == NULL) {
+        HTH_TRY(arena_hand_over(site, p));
+    }
+    if (p->arena == NULL && p->threads == 0) {
+        hth_run_between(p->run, site->in_run, site->in_ctx);
+    }
+    return program_upload(site, p, inputs);
+}
+
+hth_err hth_program_end(hth_site *site, hth_program *p, const hth_tensor *inputs,
+                        const hth_tensor *out)
+{
+    HTH_TRY(program_download(site, p, out));
+    p->runs++;
+    for (int i = 0; i < p->graph->n_outputs; i++) {
+        HTH_TRY(output_copy(p, i, inputs, out));
+    }
+    return HTH_OK;
+}
+
+static hth_err program_run(hth_site *site, hth_program *p, const hth_tensor *inputs,
+                           const hth_tensor *out, const atomic_int *canceled)
+{
+    execution x = {p->run, canceled};
+    HTH_TRY(hth_program_begin(site, p, inputs, out));
+    p->running = true;
+    hth_err err = p->arena != NULL ? hth_site_beside(site, execute, &x) : execute(&x);
+    p->running = false;
+    site->freed++;
+    HTH_TRY(err);
+    return hth_program_end(site, p, inputs, out);
+}
+
+hth_err hth_program_run(hth_site *site, hth_program *p, const hth_tensor *inputs,
+                        const hth_tensor *out, const atomic_int *canceled)
+{
+    hth_err err = program_run(site, p, inputs, out, canceled);
+    if (site->trim) {
+        hth_site_trim(site);
+    }
+    return err;
+}

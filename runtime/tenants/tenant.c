@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/tenants/tenant.h"
+
+#include "base/alloc.h"
+#include "base/log.h"
+#include "base/settings.h"
+#include "engine/engine.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static void tenant_limit(const hth_tenants *all, hth_tenant *t)
+{
+    t->limits = hth_tenant_rules_of(&all->rules, t->name);
+    t->flow.weight = t->limits.weight;
+}
+
+hth_err hth_tenants_read(hth_tenants *t)
+{
+    char path[HTH_SETTING_TEXT];
+    hth_tenant_rules fresh;
+    HTH_TRY(hth_tenant_rules_read(hth_setting_text(HTH_SET_TENANT_FILE, path), &fresh));
+    hth_tenant_rules_fini(&t->rules);
+    t->rules = fresh;
+    t->by_memory = false;
+    for (int i = 0; i < fresh.n; i++) {
+        t->by_memory = t->by_memory || fresh.list[i].limits.memory_bytes != HTH_TENANT_NEVER;
+    }
+    for (hth_tenant *x = t->list; x != NULL; x = x->next) {
+        tenant_limit(t, x);
+    }
+    hth_log(INFO, SERVER, "tenants", "file=%s n=%d", path, fresh.n);
+    return HTH_OK;
+}
+
+void hth_tenants_fini(hth_tenants *t)
+{
+    for (hth_tenant *x = t->list, *next; x != NULL; x = next) {
+        next = x->next;
+        hth_free(x);
+    }
+    hth_tenant_rules_fini(&t->rules);
+    *t = (hth_tenants){.list = NULL};
+}
+
+static hth_tenant *tenant_find(const hth_tenants *t, const char *name)
+{
+    hth_tenant *x = t->list;
+    while (x != NULL && strcmp(x->name, name) != 0) {
+        x = x->next;
+    }
+    return x;
+}
+
+hth_tenant *hth_tenant_of(hth_tenants *t, const char *name)
+{
+    name = name != NULL ? name : HTH_TENANT_OWN;
+    hth_tenant *x = t != NULL ? tenant_find(t, name) : NULL;
+    if (t == NULL || x != NULL) {
+        return x;
+    }
+    if (t->n >= HTH_TENANTS_MOST && strcmp(name, "others") != 0) {
+        return hth_tenant_of(t, "others");
+    }
+    x = hth_calloc(1, sizeof *x);
+    if (x != NULL) {
+        snprintf(x->name, sizeof x->name, "%s", name);
+        tenant_limit(t, x);
+        x->next = t->list;
+        t->list = x;
+        t->n++;
+    }
+    return x;
+}
+
+static hth_err tenant_limited(hth_tenant *t, const char *what, int64_t used, int64_t limit)
+{
+    if (used < limit) {
+        return HTH_OK;
+    }
+    t->refused++;
+    return hth_fail(HTH_EBUSY, "tenant '%s' has %lld %s, its limit is %lld", t->name,
+                    (long long)used, what, (long long)limit);
+}
+
+hth_err hth_tenant_waits(hth_tenant *t)
+{
+    return t == NULL
+               ? HTH_OK
+               : tenant_limited(t, "requests waiting", t->flow.n + t->flow.away, t->limits.waiting);
+}
+
+hth_err hth_tenant_trains(hth_tenant *t)
+{
+    return t == NULL ? HTH_OK : tenant_limited(t, "jobs", t->jobs, t->limits.jobs);
+}

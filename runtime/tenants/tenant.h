@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// runtime/tenants/tenant.h - those who ask an engine for something, by name, with what they may have
+// (tenant_rules.h) and what they have. Engine's thread only.
+//
+// A tenant is made when it is first asked for and stays as long as the engine. Behind
+// HTH_TENANTS_MOST of them all others are one, "others".
+#ifndef HTH_RUNTIME_TENANTS_TENANT_H
+#define HTH_RUNTIME_TENANTS_TENANT_H
+
+#include "engine/serve/batcher.h"
+#include "runtime/tenants/tenant_rules.h"
+
+#define HTH_TENANTS_MOST 1024
+
+typedef struct hth_tenant {
+    struct hth_tenant *next;
+    char name[HTH_TENANT];
+    hth_tenant_limits limits;
+    hth_batch_flow flow; // its turns, and its requests that wait
+    int jobs;            // in the queue of jobs
+    uint64_t refused;    // requests and jobs, for a limit
+} hth_tenant;
+
+typedef struct hth_tenants {
+    hth_tenant_rules rules;
+    hth_tenant *list;
+    int n;
+    bool by_memory; // some rule limits memory
+} hth_tenants;
+
+// hth_tenants_read takes the rules of the file that tenant.file names; on error they stay as they
+// are.
+hth_err hth_tenants_read(hth_tenants *t);
+void hth_tenants_fini(hth_tenants *t);
+// hth_tenant_of finds or makes a tenant; NULL: `t` is, or out of memory: without limits then. name
+// NULL: the server itself.
+hth_tenant *hth_tenant_of(hth_tenants *t, const char *name);
+// hth_tenant_waits: HTH_EBUSY: as many of its requests wait as may. hth_tenant_trains is the same
+// for jobs. NULL may always.
+hth_err hth_tenant_waits(hth_tenant *t);
+hth_err hth_tenant_trains(hth_tenant *t);
+
+#endif

@@ -1,0 +1,314 @@
+// SPDX-License-Identifier: Apache-2.0
+// The answer of an inference: JSON, and behind it the bytes of those outputs that are sent as they
+// are, large ones from where the engine put them. Answers of much text, and those that are
+// compressed, are written by the threads of http_work.h: everybody else would wait for them.
+#include "server/http/http_infer.h"
+
+#include "base/settings.h"
+#include "base/size.h"
+#include "server/net/account.h"
+
+#include <stdio.h>
+#include <string.h>
+
+// Below, a copy is cheaper than a reference.
+#define ANSWER_SMALL_BYTES 4096
+// The most text that is written on the loop, and bytes that are compressed there.
+#define ANSWER_LONG_BYTES (64 << 10)
+// What an element takes as text, about.
+#define ANSWER_TEXT 16
+
+// What follows the head: a tensor's bytes, or text made for the answer.
+typedef struct piece {
+    const hth_tensor *tensor;
+    hth_text text;
+} piece;
+
+typedef struct hth_infer_answer {
+    hth_infer_call *c;
+    hth_text head;
+    size_t head_bytes;
+    hth_http_coding coding; // what it may be in
+    bool coded;             // .. and is
+    bool made;              // it is whole
+    uint64_t counted;       // memory that is held for it (account.h)
+    struct evbuffer *body;
+    int n_pieces;
+    piece piece[]; // one for each output that is sent
+} answer;
+
+static void answer_begin(hth_text *out, const char *name, const char *datatype,
+                         const hth_shape *shape)
+{
+    hth_text_put(out, "{\"name\":");
+    hth_text_quoted(out, name);
+    hth_text_put(out, ",\"datatype\":\"");
+    hth_text_put(out, datatype);
+    hth_text_put(out, "\",\"shape\":");
+    hth_text_shape(out, shape);
+}
+
+const hth_request_tensor *hth_infer_output(const hth_infer_result *r, const char *name)
+{
+    const hth_request_tensor *t = r->t;
+    while (strcmp(t->name, name) != 0) { // it was looked for before the run
+        t++;
+    }
+    return t;
+}
+
+static void answer_size(hth_text *out, size_t bytes)
+{
+    hth_text_put(out, ",\"parameters\":{\"binary_data_size\":");
+    hth_text_int(out, (int64_t)bytes);
+    hth_text_put(out, "}}");
+}
+
+static void answer_classes(answer *a, const hth_request_tensor *t, const hth_infer_wanted *w)
+{
+    hth_infer_classes classes;
+    if (hth_infer_classify(&t->t, a->c->c.r.batched, w->classes, &classes) != HTH_OK) {
+        a->head.failed = true;
+        return;
+    }
+    answer_begin(&a->head, t->name, "BYTES", &classes.shape);
+    if (w->binary) {
+        answer_size(&a->head, classes.binary.n);
+        a->piece[a->n_pieces++].text = classes.binary;
+        classes.binary = (hth_text){.p = NULL};
+    } else {
+        hth_text_put(&a->head, ",\"data\":");
+        hth_text_add(&a->head, classes.json.p, classes.json.n);
+        hth_text_put(&a->head, "}");
+    }
+    hth_infer_classes_fini(&classes);
+}
+
+static void answer_output(answer *a, const hth_request_tensor *t, bool binary)
+{
+    hth_text *out = &a->head;
+    answer_begin(out, t->name, hth_dtype_name(t->t.dtype), &t->t.shape);
+    if (binary) {
+        answer_size(out, t->t.bytes);
+        a->piece[a->n_pieces++].tensor = &t->t;
+    } else {
+        hth_text_put(out, ",\"data\":");
+        hth_json_write(out, &t->t);
+        hth_text_put(out, "}");
+    }
+}
+
+void hth_infer_who(const hth_infer_call *c, hth_text *out)
+{
+    hth_text_put(out, "{");
+    if (c->id[0] != 0) {
+        hth_text_put(out, "\"id\":");
+        hth_text_quoted(out, c->id);
+        hth_text_put(out, ",");
+    }
+    hth_text_put(out, "\"model_name\":");
+    hth_text_quoted(out, c->c.args.name);
+    hth_text_put(out, ",\"model_version\":\"");
+    hth_text_int(out, c->c.r.version);
+    hth_text_put(out, "\"");
+}
+
+static void answer_head(answer *a)
+{
+    const hth_infer_call *c = a->c;
+    hth_text *out = &a->head;
+    hth_infer_who(c, out);
+    hth_text_put(out, ",\"outputs\":[");
+    int n = c->n_wanted > 0 ? c->n_wanted : c->result->n;
+    for (int i = 0; i < n; i++) {
+        hth_text_put(out, i > 0 ? "," : "");
+        const hth_infer_wanted *w = c->n_wanted > 0 ? &c->wanted[i] : NULL;
+        if (w != NULL && w->classes > 0) {
+            answer_classes(a, hth_infer_output(c->result, w->name), w);
+        } else if (w != NULL && w->at != NULL) {
+            const hth_request_tensor *t = hth_infer_output(c->result, w->name);
+            answer_begin(out, t->name, hth_dtype_name(t->t.dtype), &t->t.shape);
+            hth_text_put(out, "}"); // and nothing else: clients take parameters for binary data
+        } else if (w != NULL) {
+            answer_output(a, hth_infer_output(c->result, w->name), w->binary);
+        } else {
+            answer_output(a, &c->result->t[i], c->all_binary);
+        }
+    }
+    hth_text_put(out, "]}");
+}
+
+static void reference_sent(const void *data, size_t bytes, void *result)
+{
+    hth_infer_result_rele(result);
+}
+
+static void text_sent(const void *data, size_t bytes, void *ctx)
+{
+    hth_free((void *)data);
+}
+
+// answer_text adds text to a body: long text without a copy.
+static bool answer_text(struct evbuffer *body, hth_text *t)
+{
+    if (t->n < ANSWER_SMALL_BYTES) {
+        return evbuffer_add(body, t->p, t->n) == 0;
+    }
+    bool added = evbuffer_add_reference(body, t->p, t->n, text_sent, NULL) == 0;
+    if (added) {
+        *t = (hth_text){.p = NULL};
+    }
+    return added;
+}
+
+static bool answer_tensor(struct evbuffer *body, const hth_tensor *t, hth_infer_result *r)
+{
+    if (t->bytes < ANSWER_SMALL_BYTES) {
+        return evbuffer_add(body, t->data, t->bytes) == 0;
+    }
+    bool added = evbuffer_add_reference(body, t->data, t->bytes, reference_sent, r) == 0;
+    r->refs += added;
+    return added;
+}
+
+// answer_make writes the answer; any thread, with the call for itself.
+static void answer_make(answer *a)
+{
+    a->head.most = (size_t)hth_setting_int(HTH_SET_LIMIT_MESSAGE_BYTES);
+    if (a->c->flat) {
+        hth_infer_write_flat(a->c, &a->head);
+    } else {
+        answer_head(a);
+    }
+    a->head_bytes = a->head.n;
+    if (a->head.failed || a->c->stream) { // a stream's text is sent as it is
+        a->made = !a->head.failed;
+        return;
+    }
+    a->made = answer_text(a->body, &a->head);
+    for (int i = 0; i < a->n_pieces && a->made; i++) {
+        piece *p = &a->piece[i];
+        a->made = p->tensor != NULL ? answer_tensor(a->body, p->tensor, a->c->result)
+                                    : answer_text(a->body, &p->text);
+    }
+    size_t n = evbuffer_get_length(a->body);
+    a->coded = a->made && hth_http_encode(a->coding, a->body, &a->c->c.r.canceled);
+    a->made = a->made && (a->coded || evbuffer_get_length(a->body) == n); // else it is half gone
+}
+
+static void answer_fail(const answer *a, const hth_http_call *call)
+{
+    if (a != NULL && a->head.over) {
+        hth_http_fail(
+            call->h, call->req, HTTP_BADREQUEST,
+            "the answer as JSON is more than %s (limits.message_bytes): binary_data needs "
+            "less",
+            hth_size_of((uint64_t)hth_setting_int(HTH_SET_LIMIT_MESSAGE_BYTES)).text);
+    } else {
+        hth_http_fail(call->h, call->req, HTTP_SERVUNAVAIL, "out of memory for an answer");
+    }
+}
+
+static void answer_send(const answer *a)
+{
+    const hth_http_call *call = &a->c->c;
+    bool binary = a->n_pieces > 0;
+    char length[24];
+    if (!a->made) {
+        answer_fail(a, call);
+    } else if (a->c->stream) {
+        hth_http_send_event(call->h, call->req, a->head.p, a->head.n);
+    } else {
+        snprintf(length, sizeof length, "%zu", a->head_bytes);
+        if (binary) {
+            evhttp_add_header(evhttp_request_get_output_headers(call->req),
+                              "Inference-Header-Content-Length", length);
+        }
+        if (a->coded) {
+            hth_http_encoded(call->req, a->coding);
+        }
+        hth_http_send(call->h, call->req, HTTP_OK,
+                      binary ? "application/octet-stream" : "application/json", a->body);
+    }
+}
+
+static hth_err answer_work(hth_http_call *call)
+{
+    answer *a = ((hth_infer_call *)call)->answer;
+    a->head.canceled = &call->r.canceled;
+    answer_make(a);
+    return call->r.canceled ? hth_fail(HTH_ECANCELED, "the request was canceled") : HTH_OK;
+}
+
+static void answer_over(hth_http_call *call)
+{
+    hth_infer_call *c = (hth_infer_call *)call;
+    if (call->r.err != HTH_OK) {
+        hth_http_fail_call(call, c->id);
+    } else {
+        answer_send(c->answer);
+    }
+}
+
+// answer_cost is about how much has to be done: bytes of text, and of what is compressed.
+static uint64_t answer_cost(const answer *a)
+{
+    const hth_infer_call *c = a->c;
+    int n = c->n_wanted > 0 ? c->n_wanted : c->result->n;
+    uint64_t binary = 0, text = 0;
+    for (int i = 0; i < n; i++) {
+        const hth_infer_wanted *w = c->n_wanted > 0 ? &c->wanted[i] : NULL;
+        const hth_tensor *t =
+            w != NULL ? &hth_infer_output(c->result, w->name)->t : &c->result->t[i].t;
+        bool sent = w != NULL ? w->binary && w->classes == 0 : c->all_binary && !c->flat;
+        if (w != NULL && w->at != NULL) {
+            continue;
+        }
+        binary += sent ? t->bytes : 0;
+        text += sent ? 0 : t->bytes / hth_dtype_bytes(t->dtype) * ANSWER_TEXT;
+    }
+    return text + (a->coding != HTH_HTTP_PLAIN ? binary : 0);
+}
+
+void hth_infer_answer_free(answer *a)
+{
+    if (a == NULL) {
+        return;
+    }
+    for (int i = 0; i < a->n_pieces; i++) {
+        hth_text_fini(&a->piece[i].text);
+    }
+    hth_text_fini(&a->head);
+    if (a->body != NULL) {
+        evbuffer_free(a->body);
+    }
+    hth_account_give(a->counted);
+    hth_free(a);
+}
+
+void hth_infer_reply(hth_infer_call *c)
+{
+    size_t n = (size_t)(c->n_wanted > 0 ? c->n_wanted : c->result->n);
+    answer *a = c->answer = hth_calloc(1, sizeof *a + n * sizeof a->piece[0]);
+    if (a == NULL || (a->body = evbuffer_new()) == NULL) {
+        answer_fail(NULL, &c->c);
+        return;
+    }
+    a->c = c;
+    a->coding = c->stream ? HTH_HTTP_PLAIN : hth_http_accepts(c->c.req);
+    uint64_t cost = answer_cost(a);
+    if (cost <= ANSWER_LONG_BYTES) {
+        answer_make(a);
+        answer_send(a);
+        return;
+    }
+    hth_err err = hth_http_hold(cost);
+    if (err != HTH_OK) {
+        hth_http_fail_err(c->c.h, c->c.req, err);
+        return;
+    }
+    a->counted = cost;
+    c->c.task.cost = cost;
+    c->c.task.goes_on = false; // or reading would wait for as long as answers are made
+    hth_http_call_work(&c->c, answer_work, answer_over);
+}

@@ -1,0 +1,321 @@
+// SPDX-License-Identifier: Apache-2.0
+// Calls to the engine: made, submitted, completed, freed; and the loop's two regular events.
+//
+// A call is in h->pending from submission until it is answered. `done`, on the engine's thread,
+// pushes it on h->completed and writes to the eventfd when the list was empty and the loop does not
+// look for it; the loop takes the whole list at once. While a reply is pending evhttp does not
+// read, and does not see a client that hangs up. Calls that take longer than a tick are therefore
+// watched for EV_CLOSED; quick ones are not, because watching costs two system calls.
+#include "server/http/http_call.h"
+
+#include "base/clock.h"
+
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+// How long replies may take to leave when everything is answered and the server stops.
+#define CALL_LINGER_NS 1000000000u
+
+void *hth_http_call_new(hth_http *h, struct evhttp_request *req, const hth_http_args *a,
+                        size_t bytes)
+{
+    hth_http_call *c = hth_calloc(1, bytes);
+    if (c == NULL) {
+        hth_http_fail(h, req, HTTP_SERVUNAVAIL, "out of memory for a request");
+        return NULL;
+    }
+    c->h = h;
+    c->req = req;
+    c->args = *a;
+    hth_http_tenant(h, req, c->tenant, sizeof c->tenant);
+    c->r.tenant = c->tenant;
+    c->trace = h->tracing;
+    h->tracing = NULL;
+    return c;
+}
+
+static void call_unwatch(hth_http_call *c)
+{
+    if (c->closed != NULL) {
+        event_free(c->closed);
+        c->closed = NULL;
+    }
+}
+
+void hth_http_call_free(hth_http_call *c)
+{
+    call_unwatch(c);
+    if (c->drop != NULL) {
+        c->drop(c);
+    }
+    hth_free(c->r.json);
+    hth_free(c);
+}
+
+void hth_http_wake(hth_http *h)
+{
+    uint64_t one = 1;
+    ssize_t n = write(h->wake_fd, &one, sizeof one);
+    (void)n; // fails only when the count is at its end, and then the loop is awake
+}
+
+// call_done runs on the engine's thread.
+static void call_done(hth_request *r)
+{
+    hth_http_call *c = r->ctx;
+    hth_http *h = c->h; // c may be gone once it is on the list
+    hth_http_call *first = atomic_load(&h->completed);
+    do {
+        c->next_completed = first;
+    } while (!atomic_compare_exchange_weak(&h->completed, &first, c));
+    if (first == NULL && !atomic_load(&h->looking)) {
+        hth_http_wake(h);
+    }
+}
+
+static void call_unlink(hth_http_call *c)
+{
+    if (c->next != NULL) {
+        c->next->prev = c->prev;
+    }
+    if (c->prev != NULL) {
+        c->prev->next = c->next;
+    } else {
+        c->h->pending = c->next;
+    }
+    atomic_fetch_sub(&c->h->n_pending, 1);
+}
+
+// call_answer gives the trace to whoever answers now.
+static void call_answer(hth_http_call *c)
+{
+    c->h->tracing = c->trace;
+    c->trace = NULL;
+}
+
+static void call_begin(hth_http_call *c)
+{
+    hth_http *h = c->h;
+    c->begun = true;
+    c->r.ctx = c;
+    c->r.done = call_done;
+    if (c->trace == NULL) { // of a call that is handed on
+        c->trace = h->tracing;
+        h->tracing = NULL;
+    }
+    c->since_ns = hth_now_ns();
+    c->prev = NULL; // one that is handed on was in the list before
+    c->next = h->pending;
+    if (h->pending != NULL) {
+        h->pending->prev = c;
+    }
+    h->pending = c;
+    atomic_fetch_add(&h->n_pending, 1);
+}
+
+void hth_http_call_refuse(hth_http_call *c, hth_err err)
+{
+    call_answer(c);
+    hth_http_fail_err(c->h, c->req, err);
+    hth_http_call_free(c);
+}
+
+// call_times takes the times over that the engine has kept. A question before the request itself
+// has none that count, nor has what was not submitted, because it could not be read.
+static void call_times(const hth_http_call *c)
+{
+    uint64_t *ns = c->trace->ns;
+    if (c->r.query == NULL && ns[HTH_TRACE_REQUEST_START] != 0) {
+        ns[HTH_TRACE_QUEUE_START] = c->r.submitted_ns;
+        ns[HTH_TRACE_COMPUTE_START] = c->r.started_ns;
+        ns[HTH_TRACE_COMPUTE_OUTPUT_START] =
+            ns[HTH_TRACE_COMPUTE_INPUT_END] != 0 ? c->r.finished_ns : 0;
+        ns[HTH_TRACE_COMPUTE_END] = c->r.started_ns != 0 ? c->r.finished_ns : 0;
+        ns[HTH_TRACE_INFER_RESPONSE_COMPLETE] = c->r.finished_ns;
+        ns[HTH_TRACE_REQUEST_END] = hth_now_ns();
+    }
+}
+
+static void call_finish(hth_http_call *c)
+{
+    call_unlink(c);
+    call_unwatch(c);
+    if (c->trace != NULL) {
+        call_times(c);
+    }
+    call_answer(c);
+    c->begun = false;
+    c->finish(c);
+    if (!c->begun) {
+        hth_http_call_free(c);
+    }
+}
+
+void hth_http_call_submit(hth_http_call *c)
+{
+    hth_http *h = c->h;
+    call_begin(c);
+    if (c->trace != NULL) {
+        c->trace->ns[HTH_TRACE_REQUEST_START] = c->since_ns;
+    }
+    hth_err err = hth_engine_submit(h->engine, &c->r);
+    if (err != HTH_OK && c->late != NULL) {
+        call_unlink(c);
+        call_answer(c);
+        c->late(c, err);
+        hth_http_call_free(c);
+    } else if (err != HTH_OK) {
+        c->r.err = err;
+        snprintf(c->r.detail, sizeof c->r.detail, "%s", hth_err_detail());
+        call_done(&c->r);
+    }
+}
+
+void hth_http_call_run(hth_http_call *c, hth_jobs *jobs, hth_job *job, void (*run)(hth_job *j))
+{
+    call_begin(c);
+    job->run = run;
+    hth_jobs_submit(jobs, job);
+}
+
+static void call_worked(hth_http_task *t)
+{
+    hth_http_call *c = (hth_http_call *)((char *)t - offsetof(hth_http_call, task));
+    hth_err err = c->r.canceled ? hth_fail(HTH_ECANCELED, "the request was canceled") : c->work(c);
+    c->r.err = err;
+    c->r.detail[0] = 0;
+    if (err != HTH_OK) {
+        snprintf(c->r.detail, sizeof c->r.detail, "%s", hth_err_detail());
+    }
+    call_done(&c->r);
+}
+
+// call_turn stores whose turn a task takes.
+static void call_turn(hth_http_call *c)
+{
+    const hth_http_conn *conn = hth_http_conn_of(c->h, c->req);
+    uint64_t group = 0;
+    for (const char *p = c->tenant; *p != 0; p++) {
+        group = group * 31 + (unsigned char)*p;
+    }
+    if (conn != NULL && strcmp(c->tenant, HTH_HTTP_NOBODY) == 0) {
+        group = (uintptr_t)conn->address;
+    }
+    c->task.group = group;
+    c->task.one = (uintptr_t)conn;
+}
+
+void hth_http_call_work(hth_http_call *c, hth_err (*work)(hth_http_call *c),
+                        void (*finish)(hth_http_call *c))
+{
+    hth_http *h = c->h;
+    hth_err err = h->work == NULL ? hth_http_work_open(&h->work) : HTH_OK;
+    if (c->task.one == 0) {
+        call_turn(c);
+    }
+    c->finish = finish;
+    c->work = work;
+    c->task.run = call_worked;
+    call_begin(c);
+    if (err == HTH_OK) {
+        hth_http_work_submit(h->work, &c->task);
+    } else {
+        c->r.err = err;
+        snprintf(c->r.detail, sizeof c->r.detail, "%s", hth_err_detail());
+        call_done(&c->r);
+    }
+}
+
+static void http_maybe_end(hth_http *h)
+{
+    if (!atomic_load(&h->ending) || h->pending != NULL || hth_http_lists_wait(h)) {
+        return;
+    }
+    uint64_t now = hth_now_ns();
+    h->stop_ns = h->stop_ns != 0 ? h->stop_ns : now + CALL_LINGER_NS;
+    if (h->n_sending == 0 || now >= h->stop_ns) {
+        h->ended = true;
+        event_base_loopbreak(h->base);
+    }
+}
+
+bool hth_http_complete(hth_http *h)
+{
+    if (atomic_load(&h->completed) == NULL) {
+        return false;
+    }
+    hth_http_call *c = atomic_exchange(&h->completed, NULL), *first = NULL;
+    while (c != NULL) { // the oldest first
+        hth_http_call *next = c->next_completed;
+        c->next_completed = first;
+        first = c;
+        c = next;
+    }
+    while (first != NULL) {
+        hth_http_call *next = first->next_completed;
+        call_finish(first);
+        first = next;
+    }
+    return true;
+}
+
+void hth_http_woken(evutil_socket_t fd, short what, void *arg)
+{
+    hth_http *h = arg;
+    uint64_t count;
+    ssize_t n = read(fd, &count, sizeof count);
+    (void)n;
+    h->events++;
+    (void)hth_http_complete(h);
+    for (hth_http_call *c = atomic_exchange(&h->cancel, false) ? h->pending : NULL; c != NULL;
+         c = c->next) {
+        c->r.canceled = 1;
+    }
+    if (atomic_load(&h->stopping)) {
+        hth_http_door_close(&h->api);
+    }
+    http_maybe_end(h);
+}
+
+static void call_closed(evutil_socket_t fd, short what, void *arg)
+{
+    hth_http_call *c = arg;
+    c->r.canceled = 1;
+    call_unwatch(c);
+}
+
+// call_late has a call answered before the engine has done so.
+static void call_late(hth_http_call *c)
+{
+    call_unwatch(c);
+    call_answer(c);
+    c->late(c, HTH_ETIMEDOUT);
+    c->late = NULL;
+    c->req = NULL;
+}
+
+void hth_http_ticked(evutil_socket_t fd, short what, void *arg)
+{
+    hth_http *h = arg;
+    uint64_t now = hth_now_ns();
+    hth_tracer_flush(h->tracer);
+    hth_http_conn_look(h, now);
+    hth_http_lists_look(h, now);
+    for (hth_http_call *c = h->pending; c != NULL; c = c->next) {
+        if (c->late != NULL && now - c->since_ns > HTH_HTTP_PATIENCE_NS) {
+            call_late(c);
+        }
+        if (c->req != NULL && c->closed == NULL && !c->r.canceled &&
+            now - c->since_ns > HTH_HTTP_TICK_US * 1000u) {
+            const hth_http_conn *conn = hth_http_conn_of(h, c->req);
+            c->closed =
+                conn != NULL ? event_new(h->base, conn->fd, EV_CLOSED, call_closed, c) : NULL;
+            if (c->closed != NULL) {
+                event_add(c->closed, NULL);
+            }
+        }
+    }
+    http_maybe_end(h);
+}

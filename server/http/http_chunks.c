@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+// One state per place in a chunk; a body comes in pieces that end anywhere.
+#include "server/http/http_chunks.h"
+
+#include <stdbool.h>
+
+#define CHUNKS_MOST (UINT64_MAX >> 4) // one hexadecimal digit more still fits
+
+static int digit_of(char c)
+{
+    int low = c | 32;
+    return c >= '0' && c <= '9' ? c - '0' : low >= 'a' && low <= 'f' ? low - 'a' + 10 : -1;
+}
+
+static bool is_control(char c)
+{
+    return ((unsigned char)c < 32 && c != '\t') || c == 127;
+}
+
+static const char *take_size(hth_chunks *k, char *c)
+{
+    int digit = k->at == HTH_CHUNKS_BLANK ? -1 : digit_of(*c);
+    if (digit >= 0) {
+        k->left = k->at == HTH_CHUNKS_FIRST ? 0 : k->left;
+        k->left = k->left < CHUNKS_MOST ? k->left << 4 | (uint64_t)digit : CHUNKS_MOST;
+        k->at = HTH_CHUNKS_SIZE;
+    } else if (k->at == HTH_CHUNKS_FIRST) {
+        return "a chunk's size is no hexadecimal number";
+    } else if (*c == '\r') {
+        k->at = HTH_CHUNKS_SIZE_END;
+    } else if (*c == ';') {
+        k->at = HTH_CHUNKS_EXTENSION;
+        *c = ' ';
+    } else if (*c == ' ' || *c == '\t') {
+        k->at = HTH_CHUNKS_BLANK;
+        *c = ' ';
+    } else {
+        return "behind a chunk's size comes neither an extension nor the line's end";
+    }
+    return NULL;
+}
+
+static const char *take_extension(hth_chunks *k, char *c)
+{
+    if (*c == '\r') {
+        k->at = HTH_CHUNKS_SIZE_END;
+        return NULL;
+    }
+    if (is_control(*c)) {
+        return "a chunk's extension has a control character";
+    }
+    *c = ' ';
+    return NULL;
+}
+
+// take_end takes the '\n' behind a '\r'.
+static const char *take_end(hth_chunks *k, char c)
+{
+    if (c != '\n') {
+        return "a line of a body in chunks does not end in CR LF";
+    }
+    k->at = k->at == HTH_CHUNKS_DATA_END                  ? HTH_CHUNKS_FIRST
+            : k->at == HTH_CHUNKS_END                     ? HTH_CHUNKS_NONE
+            : k->at == HTH_CHUNKS_SIZE_END && k->left > 0 ? HTH_CHUNKS_DATA
+                                                          : HTH_CHUNKS_TRAILER;
+    return NULL;
+}
+
+static const char *take_trailer(hth_chunks *k, char c)
+{
+    if (c == '\r' && k->at != HTH_CHUNKS_NAME) {
+        k->at = k->at == HTH_CHUNKS_TRAILER ? HTH_CHUNKS_END : HTH_CHUNKS_TRAILER_END;
+    } else if (k->at == HTH_CHUNKS_VALUE ? is_control(c) : is_control(c) || c == ' ' || c == '\t') {
+        return "a trailer behind a body in chunks is not well-formed";
+    } else if (c == ':' && k->at == HTH_CHUNKS_TRAILER) {
+        return "a trailer behind a body in chunks has no name";
+    } else if (k->at != HTH_CHUNKS_VALUE) {
+        k->at = c == ':' ? HTH_CHUNKS_VALUE : HTH_CHUNKS_NAME;
+    }
+    return NULL;
+}
+
+static const char *take_byte(hth_chunks *k, char *c)
+{
+    switch (k->at) {
+    case HTH_CHUNKS_FIRST:
+    case HTH_CHUNKS_SIZE:
+    case HTH_CHUNKS_BLANK:
+        return take_size(k, c);
+    case HTH_CHUNKS_EXTENSION:
+        return take_extension(k, c);
+    case HTH_CHUNKS_DATA_CR:
+        k->at = HTH_CHUNKS_DATA_END;
+        return *c == '\r' ? NULL : "a chunk's data is not of the size that was said";
+    case HTH_CHUNKS_TRAILER:
+    case HTH_CHUNKS_NAME:
+    case HTH_CHUNKS_VALUE:
+        return take_trailer(k, *c);
+    default:
+        return take_end(k, *c);
+    }
+}
+
+const char *hth_chunks_take(hth_chunks *k, char *text, size_t n)
+{
+    const char *wrong = NULL;
+    for (size_t i = 0; i < n && wrong == NULL && k->at != HTH_CHUNKS_NONE;) {
+        if (k->at != HTH_CHUNKS_DATA) {
+            wrong = take_byte(k, &text[i++]);
+            continue;
+        }
+        size_t some = n - i < k->left ? n - i : (size_t)k->left;
+        k->left -= some;
+        i += some;
+        k->at = k->left == 0 ? HTH_CHUNKS_DATA_CR : HTH_CHUNKS_DATA;
+    }
+    return wrong;
+}

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+// Generate: one flat JSON object in, one out. Each member that is named like an input becomes that
+// tensor, a bare value or a flat array, in the shape that the model's own leaves for so many
+// elements; the other members are parameters. A model here gives one answer to one request, so a
+// stream is one event.
+#include "server/http/http_infer.h"
+
+#include "server/http/http_field.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+// generate_span is where the member `key` stands that may be a tensor; NULL: it is none.
+static const hth_json_span *generate_span(const hth_infer_call *c, const char *key)
+{
+    const json_t *v = json_object_get(c->head, key);
+    return json_is_array(v) ? &c->spans[json_integer_value(json_array_get(v, 0))] : NULL;
+}
+
+// generate_shape gives `n` elements the shape of the input: what it leaves open takes what the
+// fixed dimensions do not need, the last open one first.
+static hth_err generate_shape(const json_t *dims, int64_t n, hth_request_tensor *in)
+{
+    hth_shape *s = &in->t.shape;
+    bool fits = true;
+    s->rank = (int)json_array_size(dims);
+    for (int i = s->rank - 1; i >= 0; i--) {
+        s->dim[i] = json_integer_value(json_array_get(dims, (size_t)i));
+        if (s->dim[i] >= 0) {
+            fits = fits && s->dim[i] > 0 && n % s->dim[i] == 0;
+            n = fits ? n / s->dim[i] : n;
+        }
+    }
+    for (int i = s->rank - 1; i >= 0; i--) {
+        if (s->dim[i] < 0) {
+            s->dim[i] = n;
+            n = 1;
+        }
+    }
+    return fits && n == 1
+               ? hth_tensor_bytes(in->t.dtype, s, HTH_LAYOUT_PLAIN, &in->t.bytes)
+               : hth_fail(HTH_EINVAL,
+                          "The schema can not convert input '%s' to tensor with proper shape",
+                          in->name);
+}
+
+static hth_err generate_input(const hth_infer_call *c, const json_t *input, hth_request_tensor *in)
+{
+    const char *type = json_string_value(json_object_get(input, "datatype"));
+    const char *name = json_string_value(json_object_get(input, "name"));
+    const hth_json_span *span;
+    in->name = json_object_iter_key(json_object_iter_at(c->head, name)); // which stays
+    in->t.dtype = hth_infer_dtype_named(type != NULL ? type : "");
+    span = generate_span(c, in->name);
+    if (span == NULL) {
+        return hth_fail(HTH_EINVAL, "input '%s' is neither a number, a truth value, nor an array",
+                        in->name);
+    }
+    if (in->t.dtype == HTH_DT_F16 || in->t.dtype == HTH_DT_BF16) {
+        return hth_fail(HTH_EINVAL, "receiving %s data via JSON is not supported: input '%s'",
+                        hth_dtype_name(in->t.dtype), in->name);
+    }
+    return generate_shape(json_object_get(input, "shape"), hth_json_count(span), in);
+}
+
+// generate_data reads all inputs' elements into one block.
+static hth_err generate_data(hth_infer_call *c)
+{
+    size_t bytes = 0, at = 0;
+    for (int i = 0; i < c->n_in; i++) {
+        bytes += hth_infer_aligned(c->in[i].t.bytes);
+    }
+    HTH_TRY(hth_infer_count(c, bytes));
+    c->data = hth_engine_alloc(c->c.h->engine, bytes + HTH_INFER_ALIGN);
+    if (c->data == NULL) {
+        return hth_fail(HTH_ENOMEM, "out of memory for inputs of %zu bytes", bytes);
+    }
+    for (int i = 0; i < c->n_in; i++) {
+        c->in[i].t.data = c->data + at;
+        at += hth_infer_aligned(c->in[i].t.bytes);
+        hth_err err = hth_json_read(generate_span(c, c->in[i].name), &c->in[i].t, &c->c.r.canceled);
+        if (err != HTH_OK) {
+            return hth_err_prefix(err, "Unable to parse input '%s'", c->in[i].name);
+        }
+    }
+    return HTH_OK;
+}
+
+// generate_parameter checks a member that is no input: it has no effect.
+static hth_err generate_parameter(const hth_infer_call *c, const char *key, const json_t *v)
+{
+    const hth_json_span *span = generate_span(c, key);
+    if (strcmp(key, "parameters") == 0 || strcmp(key, "id") == 0) {
+        return HTH_OK;
+    }
+    json_t *value = span != NULL && span->p[0] != '['
+                        ? json_loadb(span->p, span->n, JSON_DECODE_ANY, NULL)
+                        : NULL;
+    bool scalar = json_is_string(v) || value != NULL;
+    json_decref(value);
+    return scalar
+               ? HTH_OK
+               : hth_fail(HTH_EINVAL,
+                          "parameter '%.80s' has invalid type. It should be either 'int', 'bool', "
+                          "'string' or 'double'",
+                          key);
+}
+
+static hth_err generate_inputs(hth_infer_call *c)
+{
+    const json_t *list = json_object_get(c->model, "inputs");
+    json_t *v, *input;
+    const char *key;
+    size_t i;
+    c->in = hth_calloc(json_array_size(list), sizeof *c->in);
+    if (c->in == NULL) {
+        return hth_fail(HTH_ENOMEM, "out of memory for a request");
+    }
+    json_t *others = json_copy(c->head);
+    json_array_foreach(list, i, input)
+    {
+        const char *name = json_string_value(json_object_get(input, "name"));
+        if (json_object_get(c->head, name) != NULL) { // a missing one is the engine's to refuse
+            hth_err err = generate_input(c, input, &c->in[c->n_in++]);
+            if (err != HTH_OK) {
+                json_decref(others);
+                return err;
+            }
+            json_object_del(others, name);
+        }
+    }
+    hth_err err = HTH_OK;
+    json_object_foreach(others, key, v)
+    {
+        err = err == HTH_OK ? generate_parameter(c, key, v) : err;
+    }
+    json_decref(others);
+    return err == HTH_OK ? generate_data(c) : err;
+}
+
+static hth_err generate_read(hth_infer_call *c)
+{
+    size_t n = evbuffer_get_length(c->body);
+    const char *text = (const char *)evbuffer_pullup(c->body, -1);
+    json_t *id;
+    c->spans = hth_calloc(HTH_INFER_MAX_TENSORS, sizeof *c->spans);
+    if (text == NULL || c->spans == NULL) {
+        return n == 0 ? hth_fail(HTH_EINVAL, "the request has no body")
+                      : hth_fail(HTH_ENOMEM, "out of memory for a request");
+    }
+    HTH_TRY(hth_json_flat(text, n, c->spans, HTH_INFER_MAX_TENSORS, &c->counted, &c->head));
+    if (!json_is_object(c->head)) {
+        return hth_fail(HTH_EINVAL, "the request is not a JSON object");
+    }
+    HTH_TRY(hth_field(c->head, "id", JSON_STRING, "a string", &id));
+    c->id = id != NULL ? json_string_value(id) : "";
+    HTH_TRY(hth_infer_read_parameters(c));
+    c->all_binary = false;
+    return generate_inputs(c);
+}
+
+// ---- the answer
+
+void hth_infer_write_flat(const hth_infer_call *c, hth_text *out)
+{
+    hth_infer_who(c, out);
+    for (int i = 0; i < c->result->n; i++) {
+        hth_text_put(out, ",");
+        hth_text_quoted(out, c->result->t[i].name);
+        hth_text_put(out, ":");
+        hth_json_write_flat(out, &c->result->t[i].t);
+    }
+    hth_text_put(out, "}");
+}
+
+// generate_go_on has the engine's description of the model.
+static void generate_go_on(hth_http_call *question, bool stream)
+{
+    json_t *model = hth_http_answer(question);
+    hth_infer_call *c =
+        model != NULL ? hth_infer_new(question->h, question->req, &question->args) : NULL;
+    if (c != NULL) {
+        c->model = json_incref(model);
+        c->flat = true;
+        c->stream = stream;
+        hth_infer_start(c, evbuffer_get_length(evhttp_request_get_input_buffer(question->req)),
+                        generate_read);
+    }
+    json_decref(model);
+}
+
+static void generate_described(hth_http_call *question)
+{
+    generate_go_on(question, false);
+}
+
+static void generate_described_stream(hth_http_call *question)
+{
+    generate_go_on(question, true);
+}
+
+void hth_http_generate(hth_http *h, struct evhttp_request *req, const hth_http_args *a)
+{
+    hth_http_trace(h, req, a);
+    if (!hth_http_is_unloaded(h, req, a)) {
+        hth_http_ask(h, req, a, "model", generate_described);
+    }
+}
+
+void hth_http_generate_stream(hth_http *h, struct evhttp_request *req, const hth_http_args *a)
+{
+    hth_http_trace(h, req, a);
+    if (!hth_http_is_unloaded(h, req, a)) {
+        hth_http_ask(h, req, a, "model", generate_described_stream);
+    }
+}

@@ -1,0 +1,353 @@
+// SPDX-License-Identifier: Apache-2.0
+// Inference over HTTP. The loop's thread reads a request, or has a thread read one that is long;
+// the engine's thread calls infer_place, where outputs that nobody can have are refused before
+// anything is computed; the answer is http_answer.c's.
+#include "server/http/http_infer.h"
+
+#include "base/clock.h"
+#include "server/net/account.h"
+
+#include <stdio.h>
+#include <string.h>
+
+// The most text that is read on the loop, and bytes that are copied there: more takes milliseconds,
+// and is done on the threads of http_work.h.
+#define INFER_LONG_TEXT (64 << 10)
+#define INFER_LONG_COPY (512 << 10)
+
+// From here on, outputs that are sent as they are stay where the engine's process put them.
+#define INFER_KEEP_BYTES (64 << 10)
+
+void hth_infer_result_rele(hth_infer_result *r)
+{
+    if (r != NULL && --r->refs == 0) {
+        hth_engine_release(r->kept);
+        hth_engine_free(r->engine, r);
+    }
+}
+
+hth_err hth_infer_count(hth_infer_call *c, uint64_t bytes)
+{
+    HTH_TRY(hth_http_hold(bytes));
+    c->counted += bytes;
+    return HTH_OK;
+}
+
+// infer_free_inputs frees the inputs' bytes, which nobody reads behind the run.
+static void infer_free_inputs(hth_infer_call *c)
+{
+    hth_engine_free(c->c.h->engine, c->data);
+    hth_http_block_rele(c->block);
+    hth_account_give(c->counted);
+    c->data = NULL;
+    c->block = NULL;
+    c->counted = 0;
+}
+
+static void infer_drop(hth_http_call *call)
+{
+    hth_infer_call *c = (hth_infer_call *)call;
+    json_decref(c->head);
+    json_decref(c->model);
+    hth_free(c->spans);
+    hth_free(c->in);
+    hth_infer_answer_free(c->answer);
+    if (c->taken != NULL) {
+        evbuffer_free(c->taken);
+    }
+    infer_free_inputs(c);
+    hth_free(c->wanted);
+    hth_free(c->known);
+    for (int i = 0; i < c->n_held; i++) {
+        hth_shm_rele(c->held[i]);
+    }
+    hth_free(c->held);
+    hth_infer_result_rele(c->result);
+}
+
+// ---- on the engine's thread
+
+static const hth_infer_wanted *infer_wanted(const hth_infer_call *c, const char *name)
+{
+    for (int i = 0; i < c->n_wanted; i++) {
+        if (strcmp(c->wanted[i].name, name) == 0) {
+            return &c->wanted[i];
+        }
+    }
+    return NULL;
+}
+
+static hth_err infer_check_output(const hth_infer_call *c, const hth_request_tensor *out)
+{
+    const hth_infer_wanted *w = infer_wanted(c, out->name);
+    bool sent = c->n_wanted == 0 || w != NULL;
+    bool binary = w != NULL ? w->binary || w->classes > 0 || w->at != NULL : c->all_binary;
+    if (w != NULL && w->at != NULL && w->room < out->t.bytes) {
+        return hth_fail(HTH_EIO,
+                        "shared memory size specified with the request for output '%s' should be "
+                        "at least %zu bytes to hold the results",
+                        out->name, out->t.bytes);
+    }
+    return sent && !binary && (out->t.dtype == HTH_DT_F16 || out->t.dtype == HTH_DT_BF16)
+               ? hth_fail(HTH_EINVAL,
+                          "sending %s data via JSON is not supported. Please use the binary data "
+                          "format for output '%s'",
+                          hth_dtype_name(out->t.dtype), out->name)
+               : HTH_OK;
+}
+
+static hth_err infer_check(const hth_infer_call *c, const hth_request_tensor *out, int n)
+{
+    for (int w = 0; w < c->n_wanted; w++) {
+        int at = 0;
+        while (at < n && strcmp(out[at].name, c->wanted[w].name) != 0) {
+            at++;
+        }
+        if (at == n) {
+            return hth_fail(HTH_EINVAL, "unexpected inference output '%.200s' for model '%s'",
+                            c->wanted[w].name, c->c.args.name);
+        }
+    }
+    for (int i = 0; i < n; i++) {
+        HTH_TRY(infer_check_output(c, &out[i]));
+    }
+    return HTH_OK;
+}
+
+// infer_shared is where an output is written that the client wants in shared memory; NULL: it does
+// not, or infer_share copies it there when it is whole.
+static char *infer_shared(const hth_infer_call *c, const hth_request_tensor *out)
+{
+    const hth_infer_wanted *w = infer_wanted(c, out->name);
+    return w != NULL && hth_shared_in_place(&out->t) ? w->at : NULL;
+}
+
+// infer_stays says that an output is sent from where it is offered.
+static bool infer_stays(const hth_infer_call *c, const hth_request_tensor *out)
+{
+    const hth_infer_wanted *w = infer_wanted(c, out->name);
+    bool sent = w != NULL ? w->binary && w->classes == 0 : c->n_wanted == 0 && c->all_binary;
+    return out->offered != NULL && out->t.bytes >= INFER_KEEP_BYTES && sent;
+}
+
+static hth_err infer_place(hth_request *r, hth_request_tensor *out, int n)
+{
+    hth_infer_call *c = (hth_infer_call *)r->ctx;
+    HTH_TRY(infer_check(c, out, n));
+    size_t names = 0, data = 0, head = sizeof *c->result + (size_t)n * sizeof *out;
+    for (int i = 0; i < n; i++) {
+        names += strlen(out[i].name) + 1;
+        out[i].t.data = infer_stays(c, &out[i]) ? out[i].offered : infer_shared(c, &out[i]);
+        data += out[i].t.data != NULL ? 0 : hth_infer_aligned(out[i].t.bytes);
+    }
+    hth_infer_result *result =
+        hth_engine_alloc(c->c.h->engine, hth_infer_aligned(head + names) + data);
+    if (result == NULL) {
+        return hth_fail(HTH_ENOMEM, "out of memory for outputs of %zu bytes", data);
+    }
+    char *name = (char *)result + head, *at = (char *)result + hth_infer_aligned(head + names);
+    result->engine = c->c.h->engine;
+    result->kept = NULL;
+    result->refs = 1;
+    result->n = n;
+    for (int i = 0; i < n; i++) {
+        if (out[i].t.data == NULL) {
+            out[i].t.data = at;
+            at += hth_infer_aligned(out[i].t.bytes);
+        }
+        result->t[i] = out[i];
+        result->t[i].name = strcpy(name, out[i].name);
+        name += strlen(name) + 1;
+    }
+    c->result = result;
+    if (c->c.trace != NULL) {
+        c->c.trace->ns[HTH_TRACE_COMPUTE_INPUT_END] = hth_now_ns();
+    }
+    return HTH_OK;
+}
+
+void hth_infer_name_trace(const hth_infer_call *c)
+{
+    hth_trace *trace = c->c.h->tracing;
+    if (trace != NULL) {
+        trace->version = c->c.r.version;
+        snprintf(trace->request, sizeof trace->request, "%s", c->id);
+    }
+    if (trace != NULL && (trace->level & HTH_TRACE_TENSORS) != 0) {
+        for (int i = 0; i < c->n_in; i++) {
+            hth_trace_tensor(trace, "TENSOR_QUEUE_INPUT", c->in[i].name, &c->in[i].t);
+        }
+        for (int i = 0; c->c.r.err == HTH_OK && c->result != NULL && i < c->result->n; i++) {
+            const hth_request_tensor *out = &c->result->t[i];
+            hth_trace_tensor(trace, "TENSOR_BACKEND_OUTPUT", out->name, &out->t);
+        }
+    }
+}
+
+// infer_share copies outputs to shared memory that were not written there.
+static void infer_share(const hth_infer_call *c)
+{
+    for (int i = 0; i < c->n_wanted; i++) {
+        const hth_infer_wanted *w = &c->wanted[i];
+        const hth_tensor *t = w->at != NULL ? &hth_infer_output(c->result, w->name)->t : NULL;
+        if (t != NULL && t->data != w->at) {
+            memcpy(w->at, t->data, t->bytes); // infer_check has seen that there is room
+        }
+    }
+}
+
+static void infer_finish(hth_http_call *call)
+{
+    hth_infer_call *c = (hth_infer_call *)call;
+    if (c->result != NULL) {
+        c->result->kept = call->r.kept;
+    }
+    hth_infer_name_trace(c);
+    infer_free_inputs(c);
+    if (call->r.err != HTH_OK) {
+        hth_http_fail_call(call, c->id);
+    } else if (c->result == NULL) {
+        hth_http_fail(call->h, call->req, HTTP_NOTIMPLEMENTED, "the model has no outputs");
+    } else {
+        infer_share(c);
+        hth_infer_reply(c);
+    }
+}
+
+// infer_known tells the engine of the outputs that go to shared memory. It may do without.
+static void infer_known(hth_infer_call *c)
+{
+    c->known = hth_calloc((size_t)c->n_wanted + 1, sizeof *c->known);
+    for (int i = 0; c->known != NULL && i < c->n_wanted; i++) {
+        const hth_infer_wanted *w = &c->wanted[i];
+        if (w->at != NULL) {
+            c->known[c->c.r.n_known++] =
+                (hth_request_tensor){.name = w->name, .t = {.data = w->at, .bytes = w->room}};
+        }
+    }
+    c->c.r.known = c->known;
+}
+
+// infer_submit hands a request that was read to the engine.
+static void infer_submit(hth_infer_call *c)
+{
+    c->c.finish = infer_finish;
+    c->c.r.model = c->c.args.spec;
+    c->c.r.inputs = c->in;
+    c->c.r.n_inputs = c->n_in;
+    c->c.r.place = infer_place;
+    c->c.r.keeps = !c->flat;
+    infer_known(c);
+    hth_http_call_submit(&c->c);
+}
+
+// ---- reading
+
+// infer_work reads the request on a thread. Its body, and the text that was parsed, go there, too:
+// to free much takes as long as to copy it.
+static hth_err infer_work(hth_http_call *call)
+{
+    hth_infer_call *c = (hth_infer_call *)call;
+    hth_err err = c->read(c);
+    evbuffer_free(c->taken);
+    c->taken = c->body = NULL;
+    return err;
+}
+
+static void infer_read(hth_http_call *call)
+{
+    hth_infer_call *c = (hth_infer_call *)call;
+    if (call->r.err != HTH_OK) {
+        hth_http_fail_err(call->h, call->req, hth_fail(call->r.err, "%s", call->r.detail));
+    } else {
+        infer_submit(c);
+    }
+}
+
+// infer_begin notes what a reader needs of the connection, whose it is no more on another thread.
+static void infer_begin(hth_infer_call *c)
+{
+    hth_http *h = c->c.h;
+    c->body = evhttp_request_get_input_buffer(c->c.req);
+    c->arrived = hth_http_block_of(hth_http_conn_of(h, c->c.req), c->body);
+    c->near = hth_shm_allowed(h->shm) == HTH_OK && hth_http_is_near(h, c->c.req);
+}
+
+// infer_take makes the body the call's own. false: out of memory.
+static bool infer_take(hth_infer_call *c, hth_http_conn *conn)
+{
+    c->taken = evbuffer_new();
+    if (c->taken == NULL || evbuffer_add_buffer(c->taken, c->body) != 0) {
+        return false;
+    }
+    c->body = c->taken;
+    hth_http_block_done(conn, evhttp_request_get_input_buffer(c->c.req));
+    return true;
+}
+
+void hth_infer_start(hth_infer_call *c, size_t text_bytes, hth_err (*read)(hth_infer_call *c))
+{
+    hth_http_conn *conn = hth_http_conn_of(c->c.h, c->c.req);
+    infer_begin(c);
+    size_t copied = c->arrived != NULL ? 0 : evbuffer_get_length(c->body);
+    c->read = read;
+    if (text_bytes > INFER_LONG_TEXT || copied > INFER_LONG_COPY) {
+        c->c.task.cost = text_bytes + copied;
+        c->c.task.goes_on = conn != NULL && conn->inflated;
+        if (infer_take(c, conn)) {
+            hth_http_call_work(&c->c, infer_work, infer_read);
+        } else {
+            hth_http_call_refuse(&c->c, hth_fail(HTH_ENOMEM, "out of memory for a request"));
+        }
+        return;
+    }
+    hth_err err = read(c);
+    hth_http_block_done(conn, c->body);
+    if (err != HTH_OK) {
+        hth_http_call_refuse(&c->c, err);
+    } else {
+        infer_submit(c);
+    }
+}
+
+hth_infer_call *hth_infer_new(hth_http *h, struct evhttp_request *req, const hth_http_args *a)
+{
+    hth_infer_call *c = hth_http_call_new(h, req, a, sizeof *c);
+    if (c != NULL) {
+        c->c.drop = infer_drop;
+        c->id = "";
+    }
+    return c;
+}
+
+// infer_raw goes on when the engine has said what the model's inputs are.
+static void infer_raw(hth_http_call *question)
+{
+    json_t *model = hth_http_answer(question);
+    hth_infer_call *c =
+        model != NULL ? hth_infer_new(question->h, question->req, &question->args) : NULL;
+    if (c != NULL) {
+        c->model = json_incref(model);
+        hth_infer_start(c, 0, hth_infer_read_raw);
+    }
+    json_decref(model);
+}
+
+void hth_http_infer(hth_http *h, struct evhttp_request *req, const hth_http_args *a)
+{
+    hth_http_trace(h, req, a);
+    if (hth_http_is_unloaded(h, req, a)) {
+        return;
+    }
+    if (hth_infer_is_raw(req)) {
+        hth_http_ask(h, req, a, "model", infer_raw);
+        return;
+    }
+    hth_infer_call *c = hth_infer_new(h, req, a);
+    hth_err err = c != NULL ? hth_infer_head(c) : HTH_OK;
+    if (err != HTH_OK) {
+        hth_http_call_refuse(&c->c, err);
+    } else if (c != NULL) {
+        hth_infer_start(c, c->head_bytes, hth_infer_read);
+    }
+}

@@ -1,0 +1,311 @@
+// SPDX-License-Identifier: Apache-2.0
+// A region is mapped, so that large tensors need not be copied. Its owner can shrink the object at
+// any time: shm_guard.h.
+#include "server/http/http_shm.h"
+
+#include "base/hash.h"
+#include "base/settings.h"
+#include "server/net/mapped.h"
+#include "base/ipc/shm_guard.h"
+#include "runtime/tenants/tenant_rules.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define SHM_NAME 201
+#define SHM_KEY  256
+// Where POSIX objects are; a link or a folder there is none.
+#define SHM_FOLDER "/dev/shm/"
+
+typedef struct shm_id {
+    char tenant[HTH_TENANT], name[SHM_NAME]; // zeros follow
+} shm_id;
+
+struct hth_shm_region {
+    hth_shm *shm;
+    shm_id id;
+    char key[SHM_KEY];
+    uint64_t offset, bytes;
+    char *data;
+    int guard;
+    int refs;          // the table's, and one for each request
+    UT_hash_handle hh; // by id
+};
+
+struct hth_shm {
+    bool allowed;
+    hth_engine *engine;
+    pthread_mutex_t lock; // changes of the table, on the loop; other threads' looking; and `refs`
+    hth_shm_region *regions;
+};
+
+hth_err hth_shm_open(bool allowed, hth_engine *engine, hth_shm **out)
+{
+    *out = hth_calloc(1, sizeof **out);
+    if (*out == NULL) {
+        return hth_fail(HTH_ENOMEM, "out of memory for shared regions");
+    }
+    pthread_mutex_init(&(*out)->lock, NULL);
+    (*out)->allowed = allowed;
+    (*out)->engine = engine;
+    return HTH_OK;
+}
+
+void hth_shm_close(hth_shm *s)
+{
+    if (s != NULL) {
+        hth_shm_unregister(s, &(hth_shm_asker){.admin = true}, "");
+        pthread_mutex_destroy(&s->lock);
+        hth_free(s);
+    }
+}
+
+hth_err hth_shm_allowed(const hth_shm *s)
+{
+    return s->allowed ? HTH_OK
+                      : hth_fail(HTH_ENOTSUP, "Client shared memory is disabled. hearthd "
+                                              "--allow-client-shm=true allows it");
+}
+
+// shm_find looks for a tenant's region. NULL: it has none of that name.
+static hth_shm_region *shm_find(const hth_shm *s, const char *tenant, const char *name)
+{
+    hth_shm_region *r = NULL;
+    shm_id id;
+    if (tenant != NULL && strlen(tenant) < sizeof id.tenant && strlen(name) < sizeof id.name) {
+        memset(&id, 0, sizeof id);
+        strcpy(id.tenant, tenant);
+        strcpy(id.name, name);
+        HASH_FIND(hh, s->regions, &id, sizeof id, r);
+    }
+    return r;
+}
+
+static void region_unmap(const hth_shm_region *r)
+{
+    hth_engine_unshare(r->shm->engine, r->data);
+    munmap(r->data, r->bytes);
+    hth_shm_unguard(r->guard);
+    hth_mapped_give(r->id.tenant, r->bytes);
+}
+
+void hth_shm_rele(hth_shm_region *r)
+{
+    hth_shm *s = r->shm;
+    pthread_mutex_lock(&s->lock);
+    bool last = --r->refs == 0;
+    pthread_mutex_unlock(&s->lock);
+    if (last) {
+        region_unmap(r);
+        hth_free(r);
+    }
+}
+
+// region_quota looks at what the tenant has already, and counts the region's bytes.
+static hth_err region_quota(const hth_shm *s, const hth_shm_region *new)
+{
+    uint64_t n = 0;
+    for (const hth_shm_region *r = s->regions; r != NULL; r = r->hh.next) {
+        n += strcmp(r->id.tenant, new->id.tenant) == 0;
+    }
+    if (n >= (uint64_t)hth_setting_int(HTH_SET_SHM_REGIONS)) {
+        return hth_fail(HTH_EBUSY,
+                        "%" PRIu64 " shared memory regions are registered: no more than "
+                        "shm.regions (%" PRIi64 ") are allowed",
+                        n, hth_setting_int(HTH_SET_SHM_REGIONS));
+    }
+    return hth_mapped_take(new->id.tenant, new->bytes);
+}
+
+static hth_err region_map(hth_shm_region *r, int fd)
+{
+    struct stat st;
+    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode) || r->bytes == 0 ||
+        r->offset > (uint64_t)st.st_size || r->bytes > (uint64_t)st.st_size - r->offset) {
+        return hth_fail(HTH_EINVAL, "failed to register shared memory region '%s': invalid args",
+                        r->id.name);
+    }
+    HTH_TRY(region_quota(r->shm, r));
+    r->data = mmap(NULL, r->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)r->offset);
+    if (r->data == MAP_FAILED) { // an offset that is no multiple of a page
+        hth_mapped_give(r->id.tenant, r->bytes);
+        return hth_fail(HTH_EINVAL, "failed to register shared memory region '%s': invalid args",
+                        r->id.name);
+    }
+    r->guard = hth_shm_guard(r->data, r->bytes);
+    if (r->guard < 0) {
+        munmap(r->data, r->bytes);
+        hth_mapped_give(r->id.tenant, r->bytes);
+        return hth_fail(HTH_EBUSY, "too many shared memory regions");
+    }
+    return HTH_OK;
+}
+
+static hth_err region_closed(const hth_shm_region *r)
+{
+    return hth_fail(HTH_EIO,
+                    "Unable to open shared memory region: '%s': there is no such object, or the "
+                    "user whose program asks may not read and write it",
+                    r->key);
+}
+
+// object_is_of tells whether a file's mode lets `uid` read and write it: as its owner, or as
+// anybody.
+static bool object_is_of(const struct stat *st, uid_t uid)
+{
+    mode_t own = S_IRUSR | S_IWUSR, others = S_IROTH | S_IWOTH;
+    return (st->st_uid == uid && (st->st_mode & own) == own) || (st->st_mode & others) == others;
+}
+
+// region_open looks at the object before it opens it: to open a FIFO is to do something to it. The
+// answer does not tell an object that is not the user's from one that is not there.
+static hth_err region_open(const hth_shm_region *r, uid_t uid, int *out)
+{
+    char path[sizeof SHM_FOLDER + SHM_KEY], self[64];
+    const char *name = r->key + strspn(r->key, "/");
+    struct stat st;
+    snprintf(path, sizeof path, SHM_FOLDER "%s", name);
+    bool named = name[0] != 0 && strchr(name, '/') == NULL;
+    int at = named ? open(path, O_PATH | O_NOFOLLOW | O_CLOEXEC) : -1;
+    bool may = at >= 0 && fstat(at, &st) == 0 && S_ISREG(st.st_mode) && object_is_of(&st, uid);
+    snprintf(self, sizeof self, "/proc/self/fd/%d", at);
+    *out = may ? open(self, O_RDWR | O_CLOEXEC) : -1;
+    if (at >= 0) {
+        close(at);
+    }
+    return *out >= 0 ? HTH_OK : region_closed(r);
+}
+
+static hth_err region_add(hth_shm *s, hth_shm_region *r, uid_t uid)
+{
+    int fd;
+    HTH_TRY(region_open(r, uid, &fd));
+    r->shm = s;
+    hth_err err = region_map(r, fd);
+    if (err == HTH_OK) {
+        hth_engine_share(s->engine, fd, r->offset, r->data, r->bytes);
+    }
+    close(fd);
+    if (err != HTH_OK) {
+        return err;
+    }
+    r->refs = 1;
+    pthread_mutex_lock(&s->lock);
+    HASH_ADD(hh, s->regions, id, sizeof r->id, r);
+    pthread_mutex_unlock(&s->lock);
+    if (!HTH_HASH_ADDED(r)) {
+        region_unmap(r);
+        return hth_fail(HTH_ENOMEM, "out of memory for a shared region");
+    }
+    return HTH_OK;
+}
+
+hth_err hth_shm_register(hth_shm *s, const char *tenant, uid_t uid, const char *name,
+                         const char *key, uint64_t offset, uint64_t bytes)
+{
+    HTH_TRY(hth_shm_allowed(s));
+    if (strlen(key) >= SHM_KEY || strlen(name) >= SHM_NAME || strlen(tenant) >= HTH_TENANT) {
+        return hth_fail(HTH_EINVAL, "a name of a shared memory region is too long");
+    }
+    if (shm_find(s, tenant, name) != NULL) {
+        return hth_fail(HTH_EEXIST, "shared memory region '%s' already in manager", name);
+    }
+    hth_shm_region *r = hth_calloc(1, sizeof *r);
+    if (r == NULL) {
+        return hth_fail(HTH_ENOMEM, "out of memory for a shared region");
+    }
+    strcpy(r->id.tenant, tenant);
+    strcpy(r->id.name, name);
+    strcpy(r->key, key);
+    r->offset = offset;
+    r->bytes = bytes;
+    hth_err err = region_add(s, r, uid);
+    if (err != HTH_OK) {
+        hth_free(r);
+    }
+    return err;
+}
+
+// asker_sees tells whether a region of that name ("": of any) is the asker's, or `others` and it is
+// one that an admin may see.
+static bool asker_sees(const hth_shm_asker *a, const hth_shm_region *r, const char *name,
+                       bool others)
+{
+    bool own = a->tenant != NULL && strcmp(r->id.tenant, a->tenant) == 0;
+    return (own || (others && a->admin)) && (name[0] == 0 || strcmp(r->id.name, name) == 0);
+}
+
+void hth_shm_unregister(hth_shm *s, const hth_shm_asker *a, const char *name)
+{
+    bool others = name[0] == 0 || shm_find(s, a->tenant, name) == NULL;
+    for (hth_shm_region *r = s->regions, *next; r != NULL; r = next) {
+        next = r->hh.next;
+        if (asker_sees(a, r, name, others)) {
+            pthread_mutex_lock(&s->lock);
+            HASH_DEL(s->regions, r);
+            pthread_mutex_unlock(&s->lock);
+            hth_shm_rele(r);
+        }
+    }
+}
+
+hth_err hth_shm_status(const hth_shm *s, const hth_shm_asker *a, const char *name, json_t **out)
+{
+    json_t *list = json_array();
+    for (const hth_shm_region *r = s->regions; r != NULL; r = r->hh.next) {
+        if (!asker_sees(a, r, name, true)) {
+            continue;
+        }
+        json_t *row = json_pack("{s:s, s:s, s:I, s:I}", "name", r->id.name, "key", r->key, "offset",
+                                (json_int_t)r->offset, "byte_size", (json_int_t)r->bytes);
+        if (!asker_sees(a, r, name, false)) {
+            json_object_set_new(row, "tenant", json_string(r->id.tenant));
+        }
+        json_array_append_new(list, row);
+    }
+    *out = list;
+    if (name[0] != 0 && json_array_size(list) == 0) {
+        json_decref(list);
+        return hth_fail(HTH_ENOENT, "Unable to find system shared memory region: '%s'", name);
+    }
+    return HTH_OK;
+}
+
+// region_range looks for [offset, offset + bytes), and holds the region.
+static hth_err region_range(hth_shm_region *r, uint64_t offset, uint64_t bytes, const char *name)
+{
+    if (r == NULL) {
+        return hth_fail(HTH_ENOENT, "Unable to find shared memory region: '%.200s'", name);
+    }
+    if (offset >= r->bytes) {
+        return hth_fail(HTH_EINVAL, "Invalid offset for shared memory region: '%s'", name);
+    }
+    if (bytes > r->bytes - offset) {
+        return hth_fail(HTH_EINVAL, "Invalid offset + byte size for shared memory region: '%s'",
+                        name);
+    }
+    r->refs++;
+    return HTH_OK;
+}
+
+hth_err hth_shm_range(hth_shm *s, const char *tenant, const char *name, uint64_t offset,
+                      uint64_t bytes, char **out, hth_shm_region **held)
+{
+    HTH_TRY(hth_shm_allowed(s));
+    pthread_mutex_lock(&s->lock);
+    hth_shm_region *r = shm_find(s, tenant, name);
+    hth_err err = region_range(r, offset, bytes, name);
+    pthread_mutex_unlock(&s->lock);
+    if (err == HTH_OK) {
+        *out = r->data + offset;
+        *held = r;
+    }
+    return err;
+}

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tasks lie in one list: there are at most as many as connections, and each of them takes longer
+// than to look through it. Who has a turn is known by a hash of 8 bits: two that share one share a
+// turn.
+#include "server/http/http_work.h"
+
+#include "base/alloc.h"
+#include "base/thread.h"
+
+#include <malloc.h>
+#include <pthread.h>
+#include <stdbool.h>
+
+#define WORK_THREADS 2
+#define WORK_SHARES  256
+// A task from which on its group has no other such at the same time: some 50 ms.
+#define WORK_LONG_BYTES ((uint64_t)4 << 20)
+// Of tasks that have run: then the memory that they have freed goes back to the system, as soon as
+// nothing waits.
+#define WORK_TRIM_BYTES ((uint64_t)4 << 20)
+
+// What each was served, in bytes (one of a group: what waits as well), and what the one had who
+// was taken last.
+typedef struct work_share {
+    uint64_t clock, had[WORK_SHARES];
+} work_share;
+
+struct hth_http_work {
+    pthread_mutex_t lock; // of all that follows
+    pthread_cond_t wake;
+    hth_http_task *first;
+    work_share groups, ones;
+    bool long_runs[WORK_SHARES]; // of a group
+    uint64_t done;               // cost since memory was given back
+    bool closing;
+    int n_threads;
+    pthread_t thread[WORK_THREADS];
+};
+
+static size_t share_index(uint64_t who)
+{
+    return (who * 0x9e3779b97f4a7c15ull) >> 56;
+}
+
+static uint64_t *share_had(work_share *s, uint64_t who)
+{
+    return &s->had[share_index(who)];
+}
+
+// share_join has who was idle begin at what the last one had.
+static void share_join(work_share *s, uint64_t who)
+{
+    uint64_t *had = share_had(s, who);
+    *had = *had > s->clock ? *had : s->clock;
+}
+
+static bool task_is_long(const hth_http_task *t)
+{
+    return t->cost >= WORK_LONG_BYTES || t->most >= WORK_LONG_BYTES;
+}
+
+// work_before tells whether `a` comes before `b`.
+static bool work_before(hth_http_work *w, const hth_http_task *a, const hth_http_task *b)
+{
+    uint64_t x = *share_had(&w->groups, a->group), y = *share_had(&w->groups, b->group);
+    if (x == y && a->goes_on == b->goes_on) {
+        x = a->tag;
+        y = b->tag;
+    }
+    return x != y ? x < y : a->goes_on && !b->goes_on;
+}
+
+// work_take takes the next task out of the list, the oldest of several; NULL: none may run now.
+static hth_http_task *work_take(hth_http_work *w)
+{
+    hth_http_task **best = NULL;
+    for (hth_http_task **at = &w->first; *at != NULL; at = &(*at)->next) {
+        bool may = !task_is_long(*at) || !w->long_runs[share_index((*at)->group)];
+        best = may && (best == NULL || work_before(w, *at, *best)) ? at : best;
+    }
+    if (best == NULL) {
+        return NULL;
+    }
+    hth_http_task *t = *best;
+    uint64_t *group = share_had(&w->groups, t->group);
+    *best = t->next;
+    w->groups.clock = *group > w->groups.clock ? *group : w->groups.clock;
+    *group += t->cost;
+    w->ones.clock = t->tag > w->ones.clock ? t->tag : w->ones.clock;
+    w->done += t->cost;
+    return t;
+}
+
+// work_run runs a task that was taken; the lock is held before and after.
+static void work_run(hth_http_work *w, hth_http_task *t)
+{
+    bool is_long = task_is_long(t);
+    size_t group = share_index(t->group); // t may be gone then
+    w->long_runs[group] = w->long_runs[group] || is_long;
+    pthread_mutex_unlock(&w->lock);
+    t->run(t);
+    pthread_mutex_lock(&w->lock);
+    if (is_long) {
+        w->long_runs[group] = false;
+        pthread_cond_signal(&w->wake); // one that waits for that may run
+    }
+}
+
+static void work_main(void *arg)
+{
+    hth_http_work *w = arg;
+    pthread_mutex_lock(&w->lock);
+    for (;;) {
+        hth_http_task *t = work_take(w);
+        if (t != NULL) {
+            work_run(w, t);
+        } else if (w->first == NULL && w->done >= WORK_TRIM_BYTES) {
+            w->done = 0;
+            pthread_mutex_unlock(&w->lock);
+            malloc_trim(0);
+            pthread_mutex_lock(&w->lock);
+        } else if (w->first == NULL && w->closing) {
+            break;
+        } else {
+            pthread_cond_wait(&w->wake, &w->lock);
+        }
+    }
+    pthread_mutex_unlock(&w->lock);
+}
+
+hth_err hth_http_work_open(hth_http_work **out)
+{
+    hth_http_work *w = hth_calloc(1, sizeof *w);
+    *out = NULL;
+    if (w == NULL) {
+        return hth_fail(HTH_ENOMEM, "out of memory for threads");
+    }
+    pthread_mutex_init(&w->lock, NULL);
+    pthread_cond_init(&w->wake, NULL);
+    hth_err err = HTH_OK;
+    while (err == HTH_OK && w->n_threads < WORK_THREADS) {
+        err = hth_thread_start("hth-http-work", work_main, w, &w->thread[w->n_threads]);
+        w->n_threads += err == HTH_OK;
+    }
+    if (w->n_threads == 0) {
+        hth_http_work_close(w);
+        return err;
+    }
+    *out = w;
+    return HTH_OK;
+}
+
+void hth_http_work_submit(hth_http_work *w, hth_http_task *t)
+{
+    pthread_mutex_lock(&w->lock);
+    t->next = NULL;
+    share_join(&w->groups, t->group);
+    share_join(&w->ones, t->one);
+    t->tag = *share_had(&w->ones, t->one) += t->cost;
+    hth_http_task **at = &w->first;
+    while (*at != NULL) {
+        at = &(*at)->next;
+    }
+    *at = t;
+    pthread_cond_signal(&w->wake);
+    pthread_mutex_unlock(&w->lock);
+}
+
+void hth_http_work_close(hth_http_work *w)
+{
+    if (w == NULL) {
+        return;
+    }
+    pthread_mutex_lock(&w->lock);
+    w->closing = true;
+    pthread_cond_broadcast(&w->wake);
+    pthread_mutex_unlock(&w->lock);
+    for (int i = 0; i < w->n_threads; i++) {
+        hth_thread_join(w->thread[i]);
+    }
+    pthread_cond_destroy(&w->wake);
+    pthread_mutex_destroy(&w->lock);
+    hth_free(w);
+}

@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+// Documents about all models: with thousands of them each costs the engine and a thread some time,
+// and would cost the loop, on which everybody waits, as much. They are written by the threads of
+// http_work.h, and each kind by one at a time: who asks while one is being made waits for the next,
+// with all others who do, so that an answer is never older than its request. The engine is asked
+// again only after it has had twice the time of its last answer for something else, or a second.
+//
+//     asked first -> engine ("stats", "loaded") -> written (thread) -> answered
+//          while one is made: waiting ------------------------------------^ then asked for them
+#include "server/http/http_call.h"
+
+#include "base/clock.h"
+#include "server/http/tensors/http_json.h"
+
+#include <string.h>
+
+// The parts of the engine's time that others have behind an answer, for each that it took, waiting
+// included; and the longest pause.
+#define LIST_PAUSE         2
+#define LIST_PAUSE_MOST_NS 1000000000u
+
+// Who waits for a document.
+typedef struct list_waiter {
+    struct evhttp_request *req;
+    struct list_waiter *next;
+} list_waiter;
+
+// What several answers share: sent from where it lies.
+typedef struct list_text {
+    hth_text text;
+    int refs;
+} list_text;
+
+struct hth_http_list {
+    hth_http *h;
+    const struct list_kind *kind;
+    bool far;                             // for who is not on this machine
+    bool making;                          // a call is pending
+    list_waiter *asked, *waiting, **last; // for whom it is made; .. the next one will be
+    uint64_t asked_ns, next_ns;           // when the engine was asked; .. may be the next time
+};
+
+typedef struct list_call {
+    hth_http_call c;
+    hth_http_list *list;
+    hth_text text;
+} list_call;
+
+static const struct list_kind {
+    const char *query, *type;
+    hth_http_writer *write;
+    bool private; // neither the client nor a proxy is to keep it
+} list_kinds[HTH_HTTP_LISTS] = {
+    [HTH_HTTP_LIST_INDEX] = {"loaded", "application/json", hth_http_write_index, false},
+    [HTH_HTTP_LIST_READY] = {"loaded", "application/json", hth_http_write_index_ready, false},
+    [HTH_HTTP_LIST_STATS] = {"stats", "application/json", hth_http_write_stats, false},
+    [HTH_HTTP_LIST_METRICS] = {"stats", "text/plain; charset=utf-8", hth_http_write_metrics, false},
+    [HTH_HTTP_LIST_MODELS] = {NULL, "application/json", hth_http_write_models, true},
+};
+
+// ---- answers
+
+static void text_rele(const void *data, size_t n, void *text)
+{
+    list_text *t = text;
+    if (--t->refs == 0) {
+        hth_text_fini(&t->text);
+        hth_free(t);
+    }
+}
+
+static void list_send(const hth_http_list *l, struct evhttp_request *req, list_text *t)
+{
+    struct evbuffer *body = evbuffer_new();
+    if (body == NULL || evbuffer_add_reference(body, t->text.p, t->text.n, text_rele, t) != 0) {
+        hth_http_fail(l->h, req, HTTP_SERVUNAVAIL, "out of memory for an answer");
+    } else {
+        t->refs++;
+        if (l->kind->private) {
+            evhttp_add_header(evhttp_request_get_output_headers(req), "Cache-Control", "no-store");
+        }
+        hth_http_send(l->h, req, HTTP_OK, l->kind->type, body);
+    }
+    if (body != NULL) {
+        evbuffer_free(body);
+    }
+}
+
+static void list_drop(hth_http_call *c)
+{
+    hth_text_fini(&((list_call *)c)->text);
+}
+
+// list_over answers all for whom the document was made, with it or with the call's error.
+static void list_over(hth_http_call *c)
+{
+    list_call *call = (list_call *)c;
+    hth_http_list *l = call->list;
+    list_text *t = c->r.err == HTH_OK ? hth_calloc(1, sizeof *t) : NULL;
+    if (t != NULL) {
+        *t = (list_text){call->text, 1};
+        call->text = (hth_text){.p = NULL};
+    }
+    while (l->asked != NULL) {
+        list_waiter *w = l->asked;
+        l->asked = w->next;
+        c->req = w->req;
+        hth_free(w);
+        if (t != NULL) {
+            list_send(l, c->req, t);
+        } else if (c->r.err != HTH_OK) {
+            hth_http_fail_call(c, NULL);
+        } else {
+            hth_http_fail(l->h, c->req, HTTP_SERVUNAVAIL, "out of memory for an answer");
+        }
+    }
+    c->req = NULL;
+    if (t != NULL) {
+        text_rele(NULL, 0, t);
+    }
+    l->making = false;
+    hth_http_lists_look(l->h, hth_now_ns());
+}
+
+// ---- the document
+
+// list_work runs on a thread.
+static hth_err list_work(hth_http_call *c)
+{
+    list_call *call = (list_call *)c;
+    const struct list_kind *k = call->list->kind;
+    json_t *doc = c->r.json != NULL ? json_loads(c->r.json, 0, NULL) : NULL;
+    if (doc == NULL && k->query != NULL) {
+        return hth_fail(HTH_EIO, "the engine has no answer");
+    }
+    hth_err err = k->write(c->h, doc, call->list->far, &call->text);
+    json_decref(doc);
+    return err == HTH_OK && call->text.failed
+               ? hth_fail(HTH_ENOMEM, "out of memory for a list of all models")
+               : err;
+}
+
+static void list_write(hth_http_call *c)
+{
+    list_call *call = (list_call *)c;
+    size_t bytes = c->r.json != NULL ? strlen(c->r.json) : 0;
+    uint64_t now = hth_now_ns(), pause = LIST_PAUSE * (now - call->list->asked_ns);
+    call->list->next_ns = now + (pause < LIST_PAUSE_MOST_NS ? pause : LIST_PAUSE_MOST_NS);
+    c->task.group = c->task.one = (uintptr_t)call->list;
+    c->task.cost = bytes;
+    hth_http_call_work(c, list_work, list_over);
+}
+
+static void list_answered(hth_http_call *c)
+{
+    if (c->r.err != HTH_OK) {
+        list_over(c);
+    } else {
+        list_write(c);
+    }
+}
+
+static void list_refuse(hth_http_list *l)
+{
+    while (l->asked != NULL) {
+        list_waiter *w = l->asked;
+        l->asked = w->next;
+        hth_http_fail(l->h, w->req, HTTP_SERVUNAVAIL, "out of memory for a request");
+        hth_free(w);
+    }
+}
+
+// list_start has the document made for all that wait. Whoever asked first hanging up ends nothing:
+// it is no client's call.
+static void list_start(hth_http_list *l)
+{
+    l->asked = l->waiting;
+    l->waiting = NULL;
+    l->last = &l->waiting;
+    list_call *call = hth_calloc(1, sizeof *call);
+    if (call == NULL) {
+        list_refuse(l);
+        return;
+    }
+    call->list = l;
+    call->c.h = l->h;
+    call->c.drop = list_drop;
+    call->c.r.query = l->kind->query != NULL ? l->kind->query : "models";
+    l->making = true;
+    l->asked_ns = hth_now_ns();
+    if (l->kind->query == NULL) {
+        list_write(&call->c);
+        return;
+    }
+    call->c.finish = list_answered;
+    call->c.r.arguments = "{}";
+    hth_http_call_submit(&call->c);
+}
+
+void hth_http_lists_look(hth_http *h, uint64_t now)
+{
+    for (int i = 0; i < HTH_HTTP_LISTS * 2; i++) {
+        hth_http_list *l = h->lists[i];
+        if (l != NULL && l->waiting != NULL && !l->making &&
+            (now >= l->next_ns || atomic_load(&h->stopping))) {
+            list_start(l);
+        }
+    }
+}
+
+bool hth_http_lists_wait(const hth_http *h)
+{
+    bool any = false;
+    for (int i = 0; i < HTH_HTTP_LISTS * 2; i++) {
+        any = any || (h->lists[i] != NULL && h->lists[i]->waiting != NULL);
+    }
+    return any;
+}
+
+void hth_http_lists_close(hth_http *h)
+{
+    for (int i = 0; i < HTH_HTTP_LISTS * 2; i++) {
+        hth_free(h->lists[i]);
+        h->lists[i] = NULL;
+    }
+}
+
+static hth_http_list *list_of(hth_http *h, hth_http_listed kind, bool far)
+{
+    hth_http_list **at = &h->lists[kind * 2 + far];
+    if (*at == NULL && (*at = hth_calloc(1, sizeof **at)) != NULL) {
+        **at = (hth_http_list){.h = h, .kind = &list_kinds[kind], .far = far};
+        (*at)->last = &(*at)->waiting;
+    }
+    return *at;
+}
+
+void hth_http_list_ask(hth_http *h, struct evhttp_request *req, hth_http_listed kind)
+{
+    bool index = kind == HTH_HTTP_LIST_INDEX || kind == HTH_HTTP_LIST_READY;
+    hth_http_list *l = list_of(h, kind, index && !hth_http_is_near(h, req));
+    list_waiter *w = l != NULL ? hth_calloc(1, sizeof *w) : NULL;
+    if (w == NULL) {
+        hth_http_fail(h, req, HTTP_SERVUNAVAIL, "out of memory for a request");
+        return;
+    }
+    w->req = req;
+    *l->last = w;
+    l->last = &w->next;
+    hth_http_lists_look(h, hth_now_ns());
+}

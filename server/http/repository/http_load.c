@@ -1,0 +1,418 @@
+// SPDX-License-Identifier: Apache-2.0
+// Load: a model of the store comes to the device, or, with a configuration and files, one that the
+// request brings becomes a version of the store first, on the job thread. Files are never written
+// under the names that a client gives them: the only ones that are taken are N/model.onnx, from
+// memory, through the same checks as an import. A version that cannot be loaded is removed again
+// before the request is answered.
+//
+//     read, import (job thread) -> load (engine) -> answered
+//                                       |failed
+//                                  removed (job thread) -> answered
+#include "server/http/http_call.h"
+
+#include "base/alloc.h"
+#include "runtime/batching.h"
+#include "runtime/precision.h"
+#include "runtime/catalog.h"
+#include "server/http/tensors/http_json.h"
+#include "server/http/repository/model_config.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+// What a body may have beside its files.
+#define LOAD_JSON_BYTES (1 << 20)
+#define LOAD_MAX_FILES  16
+
+// A model's file: N of N/model.onnx, and where its content stands as base64.
+typedef struct load_file {
+    long version;
+    json_t *base64;
+} load_file;
+
+typedef struct load_call {
+    hth_http_call c;
+    hth_job job;
+    struct evbuffer *body;            // job thread only while it has it
+    hth_text text;                    // the engine's arguments
+    int made[LOAD_MAX_FILES], n_made; // versions that are new
+    bool files;                       // it brings some
+    bool rebatched;                   // the model's batching was changed
+    hth_batching batching;            // .. from this
+    bool respelled;                   // its precision was, from this
+    char precision[HTH_PRECISION_TEXT];
+    bool left;   // of the model, after that was undone, the store has a version
+    hth_err why; // the removal's reason
+    char sentence[512];
+} load_call;
+
+static void load_drop(hth_http_call *c)
+{
+    load_call *l = (load_call *)c;
+    if (l->body != NULL) {
+        evbuffer_free(l->body);
+    }
+    hth_text_fini(&l->text);
+}
+
+// ---- base64
+
+static int base64_digit(char c)
+{
+    return c >= 'A' && c <= 'Z'   ? c - 'A'
+           : c >= 'a' && c <= 'z' ? c - 'a' + 26
+           : c >= '0' && c <= '9' ? c - '0' + 52
+           : c == '+'             ? 62
+           : c == '/'             ? 63
+                                  : -1;
+}
+
+// base64_decode decodes whole groups of four, as RFC 4648 has them; ends of lines may stand
+// anywhere. `out` has room for n / 4 * 3 + 3 bytes.
+static bool base64_decode(const char *s, size_t n, char *out, size_t *bytes)
+{
+    unsigned bits = 0;
+    int held = 0, pads = 0, chars = 0;
+    *bytes = 0;
+    for (size_t i = 0; i < n; i++) {
+        int digit = base64_digit(s[i]);
+        if (s[i] == '\n' || s[i] == '\r') {
+            continue;
+        }
+        if (s[i] != '=' && (digit < 0 || pads > 0)) {
+            return false;
+        }
+        chars++;
+        pads += s[i] == '=';
+        bits = digit >= 0 ? bits << 6 | (unsigned)digit : bits;
+        held += digit >= 0 ? 6 : 0;
+        if (held >= 8) {
+            held -= 8;
+            out[(*bytes)++] = (char)(bits >> held);
+        }
+    }
+    return chars % 4 == 0 && pads <= 2 && held == 2 * pads;
+}
+
+// ---- what the request brings (job thread)
+
+// load_file_name reads "file:N/model.onnx".
+static hth_err load_file_name(const char *key, long *version)
+{
+    const char *name = key + 5;
+    char *end;
+    *version = name[0] >= '1' && name[0] <= '9' ? strtol(name, &end, 10) : 0;
+    return *version > 0 && *version <= INT32_MAX && strcmp(end, "/model.onnx") == 0
+               ? HTH_OK
+               : hth_fail(HTH_EINVAL,
+                          "'%.120s': the files that are taken over HTTP are called N/model.onnx",
+                          name);
+}
+
+static int load_file_order(const void *a, const void *b)
+{
+    const load_file *x = a, *y = b;
+    return (x->version > y->version) - (x->version < y->version);
+}
+
+static hth_err load_files(const json_t *all, load_file *file, int *n)
+{
+    const char *key;
+    json_t *v;
+    *n = 0;
+    json_object_foreach((json_t *)all, key, v)
+    {
+        if (strncmp(key, "file:", 5) != 0) {
+            continue;
+        }
+        if (*n == LOAD_MAX_FILES) {
+            return hth_fail(HTH_ETOOBIG, "more than %d files", LOAD_MAX_FILES);
+        }
+        HTH_TRY(load_file_name(key, &file[*n].version));
+        file[(*n)++].base64 = v;
+    }
+    qsort(file, (size_t)*n, sizeof *file, load_file_order);
+    return HTH_OK;
+}
+
+static hth_err load_import(load_call *l, const load_file *f, hth_model_config *config)
+{
+    const hth_catalog_check check = {hth_model_config_accept, config};
+    uint64_t most = (uint64_t)hth_setting_int(HTH_SET_LIMIT_UPLOAD_BYTES);
+    hth_put_result r;
+    size_t bytes, chars = json_string_length(f->base64);
+    if (chars / 4 > most / 3) {
+        return hth_fail(HTH_ETOOBIG,
+                        "the model exceeds the maximum allowed input size of %llu bytes "
+                        "(limits.upload_bytes)",
+                        (unsigned long long)most);
+    }
+    char *data = hth_alloc_aligned(chars / 4 * 3 + 3, 64);
+    if (data == NULL) {
+        return hth_fail(HTH_ENOMEM, "out of memory for a model of %zu bytes", chars / 4 * 3);
+    }
+    bool decoded = base64_decode(json_string_value(f->base64), chars, data, &bytes);
+    json_string_set(f->base64, ""); // its memory is not held while the model is read
+    hth_err err = decoded ? hth_catalog_import_bytes(l->c.h->store, l->c.args.name, data, bytes,
+                                                     config->max_batch, &check, &r)
+                          : hth_fail(HTH_EINVAL, "file %ld/model.onnx is not base64", f->version);
+    hth_free(data);
+    if (err == HTH_OK && !r.unchanged) {
+        l->made[l->n_made++] = r.version;
+    }
+    return err;
+}
+
+static hth_err load_put(load_call *l, const json_t *all)
+{
+    load_file file[LOAD_MAX_FILES];
+    hth_model_config config;
+    hth_put_result r;
+    int n;
+    HTH_TRY(load_files(all, file, &n));
+    l->files = n > 0;
+    HTH_TRY(hth_model_config_read(json_string_value(json_object_get(all, "config")), l->c.args.name,
+                                  &config));
+    const hth_catalog_check check = {hth_model_config_accept, &config};
+    hth_err err = HTH_OK;
+    if (n == 0) {
+        err = hth_catalog_rebatch(l->c.h->store, l->c.args.name, config.max_batch, &check, &r);
+        if (err == HTH_OK && !r.unchanged) {
+            l->made[l->n_made++] = r.version;
+        }
+    }
+    for (int i = 0; i < n && err == HTH_OK && !l->c.r.canceled; i++) {
+        err = load_import(l, &file[i], &config);
+    }
+    if (err == HTH_OK && config.batching != NULL) {
+        hth_batching_load(l->c.h->store, l->c.args.name, &l->batching);
+        hth_batching b = l->batching;
+        err = hth_batching_change(l->c.h->store, l->c.args.name, config.batching, &b);
+        l->rebatched = err == HTH_OK;
+    }
+    if (err == HTH_OK && config.precision != NULL) {
+        hth_precision_get(l->c.h->store, l->c.args.name, l->precision);
+        err = hth_precision_set(l->c.h->store, l->c.args.name, config.precision);
+        l->respelled = err == HTH_OK;
+    }
+    hth_model_config_fini(&config);
+    return err == HTH_OK && l->c.r.canceled ? hth_fail(HTH_ECANCELED, "canceled by its client")
+                                            : err;
+}
+
+// load_parameters checks the parameters of a load. *brings: a configuration, and perhaps files.
+static hth_err load_parameters(const json_t *q, bool *brings)
+{
+    json_t *all = json_object_get(q, "parameters"), *v;
+    const char *key;
+    *brings = json_object_get(all, "config") != NULL;
+    if (all != NULL && !json_is_object(all)) {
+        return hth_fail(HTH_EINVAL, "Unable to parse 'parameters': it is not an object");
+    }
+    json_object_foreach(all, key, v)
+    {
+        bool file = strncmp(key, "file:", 5) == 0;
+        if (strcmp(key, "config") != 0 && !file) {
+            return hth_fail(HTH_EINVAL, "unrecognized load parameter '%.80s'", key);
+        }
+        if (!json_is_string(v)) {
+            return hth_fail(HTH_EINVAL, "the load parameter '%.80s' is not a string", key);
+        }
+        if (file && !*brings) {
+            return hth_fail(HTH_EINVAL, "a load with files needs the parameter 'config'");
+        }
+    }
+    return HTH_OK;
+}
+
+static hth_err load_read(load_call *l)
+{
+    json_t *q = NULL;
+    bool brings;
+    size_t n = evbuffer_get_length(l->body);
+    const char *text = (const char *)evbuffer_pullup(l->body, -1);
+    hth_err err = text != NULL ? hth_json_parse(text, n, &q)
+                               : hth_fail(HTH_ENOMEM, "out of memory for a request");
+    evbuffer_free(l->body); // the files are in `q` now
+    l->body = NULL;
+    err = err == HTH_OK ? load_parameters(q, &brings) : err;
+    err = err == HTH_OK && brings ? load_put(l, json_object_get(q, "parameters")) : err;
+    json_decref(q);
+    return err;
+}
+
+// load_undo removes what was made, with its bytes, and puts back what was set; then it looks for
+// what is left.
+static void load_undo(load_call *l)
+{
+    uint64_t files, bytes;
+    int latest = 0;
+    bool made = l->n_made > 0;
+    if (l->rebatched) {
+        (void)hth_batching_change(l->c.h->store, l->c.args.name, NULL, &l->batching);
+    }
+    if (l->respelled) {
+        (void)hth_precision_set(l->c.h->store, l->c.args.name, l->precision);
+    }
+    while (l->n_made > 0) {
+        (void)hth_store_rm(l->c.h->store, l->c.args.name, l->made[--l->n_made]);
+    }
+    if (made) {
+        (void)hth_store_gc(l->c.h->store, &files, &bytes);
+    }
+    (void)hth_store_latest(l->c.h->store, l->c.args.name, &latest);
+    l->left = latest > 0 && !hth_http_unloaded_has(l->c.h, l->c.args.name);
+}
+
+static void load_done(load_call *l, hth_err err, const char *sentence)
+{
+    l->c.r.err = err;
+    snprintf(l->c.r.detail, sizeof l->c.r.detail, "%s", err != HTH_OK ? sentence : "");
+    l->c.r.done(&l->c.r);
+}
+
+static load_call *load_of(hth_job *j)
+{
+    return (load_call *)((char *)j - offsetof(load_call, job));
+}
+
+static void load_run(hth_job *j)
+{
+    load_call *l = load_of(j);
+    char sentence[512] = "";
+    hth_err err = load_read(l);
+    if (err != HTH_OK) {
+        snprintf(sentence, sizeof sentence, "%s", hth_err_detail());
+        load_undo(l);
+    }
+    load_done(l, err, sentence);
+}
+
+static void load_run_undo(hth_job *j)
+{
+    load_call *l = load_of(j);
+    load_undo(l);
+    load_done(l, l->why, l->sentence);
+}
+
+// ---- to the device, and the answer (loop's thread)
+
+static load_call *load_new(hth_http *h, struct evhttp_request *req, const hth_http_args *a,
+                           void (*finish)(hth_http_call *c))
+{
+    load_call *l = hth_http_call_new(h, req, a, sizeof *l);
+    if (l != NULL) {
+        l->c.drop = load_drop;
+        l->c.finish = finish;
+    }
+    return l;
+}
+
+// `files`: the client's own were read; else the store's. A model with a version that answers, or
+// may do so with the next request, is not without one.
+static void load_refuse(hth_http_call *c, bool files)
+{
+    const char *name = c->args.name;
+    hth_err err = c->r.err;
+    bool none = c->r.version == 0 && !((const load_call *)c)->left;
+    bool wrong = err == HTH_EINVAL || err == HTH_ENOTSUP || (files && err == HTH_ECORRUPT);
+    if (err == HTH_ENOENT) {
+        hth_http_fail(c->h, c->req, HTTP_INTERNAL,
+                      "failed to load '%s', failed to poll from model repository", name);
+    } else if (err == HTH_ETOOBIG) {
+        hth_http_fail(c->h, c->req, 413, "failed to load '%s': %s", name, c->r.detail);
+    } else {
+        hth_http_fail(c->h, c->req, wrong ? HTTP_BADREQUEST : HTTP_INTERNAL,
+                      "failed to load '%s'%s: %s", name, none ? ", no version is available" : "",
+                      c->r.detail);
+    }
+}
+
+static void load_undone(hth_http_call *c)
+{
+    load_refuse(c, false);
+}
+
+// load_keep has `next` know what would have to be undone.
+static void load_keep(load_call *next, const load_call *l)
+{
+    memcpy(next->made, l->made, sizeof next->made);
+    next->n_made = l->n_made;
+    next->c.r.version = l->c.r.version;
+    next->rebatched = l->rebatched;
+    next->batching = l->batching;
+    next->respelled = l->respelled;
+    memcpy(next->precision, l->precision, sizeof next->precision);
+}
+
+static void load_loaded(hth_http_call *c)
+{
+    const load_call *l = (const load_call *)c;
+    if (c->r.err == HTH_OK) {
+        hth_http_unloaded_forget(c->h, c->args.name);
+        hth_http_send(c->h, c->req, HTTP_OK, NULL, NULL);
+        return;
+    }
+    bool changed = l->n_made > 0 || l->rebatched || l->respelled;
+    load_call *undo = changed ? load_new(c->h, c->req, &c->args, load_undone) : NULL;
+    if (!changed) {
+        load_refuse(c, false);
+    } else if (undo != NULL) { // else it is answered
+        load_keep(undo, l);
+        undo->why = c->r.err;
+        snprintf(undo->sentence, sizeof undo->sentence, "%s", c->r.detail);
+        hth_http_call_run(&undo->c, c->h->jobs, &undo->job, load_run_undo);
+    }
+}
+
+// load_submit has the engine bring the model to the device.
+static void load_submit(load_call *l)
+{
+    hth_text_put(&l->text, "{\"model\":");
+    hth_text_quoted(&l->text, l->c.args.spec);
+    hth_text_add(&l->text, "}", 2);
+    l->c.r.query = "load";
+    l->c.r.arguments = l->text.failed ? "{}" : l->text.p;
+    hth_http_call_submit(&l->c);
+}
+
+static void load_stored(hth_http_call *c)
+{
+    const load_call *l = (const load_call *)c;
+    load_call *next = c->r.err == HTH_OK ? load_new(c->h, c->req, &c->args, load_loaded) : NULL;
+    if (c->r.err != HTH_OK) {
+        load_refuse(c, l->files);
+    } else if (next != NULL) {
+        load_keep(next, l);
+        load_submit(next);
+    }
+}
+
+void hth_http_repo_load(hth_http *h, struct evhttp_request *req, const hth_http_args *a)
+{
+    struct evbuffer *body = evhttp_request_get_input_buffer(req);
+    size_t n = evbuffer_get_length(body);
+    uint64_t most = (uint64_t)hth_setting_int(HTH_SET_LIMIT_UPLOAD_BYTES);
+    if (n / 4 > most / 3 + LOAD_JSON_BYTES / 4) {
+        hth_http_fail(h, req, 413,
+                      "the request exceeds the maximum allowed input size of a model, %llu bytes",
+                      (unsigned long long)most);
+        return;
+    }
+    load_call *l = load_new(h, req, a, n > 0 ? load_stored : load_loaded);
+    if (l == NULL) {
+        return;
+    }
+    if (n == 0) {
+        load_submit(l);
+        return;
+    }
+    l->body = evbuffer_new();
+    if (l->body == NULL || evbuffer_add_buffer(l->body, body) != 0) {
+        hth_http_call_refuse(&l->c, hth_fail(HTH_ENOMEM, "out of memory for a request"));
+        return;
+    }
+    hth_http_block_done(hth_http_conn_of(h, req), body);
+    hth_http_call_run(&l->c, l->c.h->jobs, &l->job, load_run);
+}

@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+// What clients ask before they infer: is the server there, what does it do, which inputs has a
+// model. Models are asked of the engine, which loads them if needed: a model that is ready can be
+// run.
+#include "server/http/http_call.h"
+
+#include "base/settings.h"
+#include "client/hearth.h"
+#include "server/http/tensors/http_json.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+void hth_http_live(hth_http *h, struct evhttp_request *req, const hth_http_args *a)
+{
+    hth_http_send_json(h, req, json_pack("{s:b}", "live", 1));
+}
+
+const char *hth_http_unready(hth_http *h)
+{
+    uint64_t most = (uint64_t)hth_setting_int(HTH_SET_ENGINE_STALL_SECONDS) * 1000000000u;
+    return !hth_engine_ready(h->engine) ? "the engine's process is being restarted"
+           : hth_engine_stalled_ns(h->engine) > most
+               ? "the engine has not looked for requests for engine.stall_seconds"
+               : NULL;
+}
+
+void hth_http_ready(hth_http *h, struct evhttp_request *req, const hth_http_args *a)
+{
+    const char *why = hth_http_unready(h);
+    if (why != NULL) {
+        hth_http_fail(h, req, HTTP_SERVUNAVAIL, "%s", why);
+    } else {
+        hth_http_send_json(h, req, json_pack("{s:b}", "ready", 1));
+    }
+}
+
+void hth_http_server_metadata(hth_http *h, struct evhttp_request *req, const hth_http_args *a)
+{
+    hth_http_send_json(
+        h, req,
+        json_pack("{s:s, s:s, s:[s, s, s, s, s, s, s, s, s, s, s]}", "name", "hearth", "version",
+                  HEARTH_VERSION, "extensions", "classification", "model_repository",
+                  "model_repository(unload_dependents)", "schedule_policy", "model_configuration",
+                  "system_shared_memory", "binary_tensor_data", "parameters", "statistics", "trace",
+                  "logging"));
+}
+
+// ---- models
+
+typedef struct meta_call {
+    hth_http_call c;
+    hth_text text; // of the arguments
+} meta_call;
+
+static void meta_drop(hth_http_call *c)
+{
+    hth_text_fini(&((meta_call *)c)->text);
+}
+
+void hth_http_ask(hth_http *h, struct evhttp_request *req, const hth_http_args *a,
+                  const char *query, void (*finish)(hth_http_call *c))
+{
+    meta_call *m = hth_http_call_new(h, req, a, sizeof *m);
+    if (m == NULL) {
+        return;
+    }
+    hth_text text = {.p = NULL};
+    hth_text_put(&text, a->spec[0] != 0 ? "{\"model\":" : "{");
+    if (a->spec[0] != 0) {
+        hth_text_quoted(&text, strcmp(query, "unload") == 0 ? a->name : a->spec);
+    }
+    hth_text_add(&text, "}", 2);
+    m->text = text;
+    m->c.drop = meta_drop;
+    m->c.r.query = query;
+    m->c.r.arguments = text.failed ? "{}" : text.p;
+    m->c.finish = finish;
+    hth_http_call_submit(&m->c);
+}
+
+static void meta_ask(hth_http *h, struct evhttp_request *req, const hth_http_args *a,
+                     void (*finish)(hth_http_call *c))
+{
+    if (!hth_http_is_unloaded(h, req, a)) {
+        hth_http_ask(h, req, a, "model", finish);
+    }
+}
+
+json_t *hth_http_answer(hth_http_call *c)
+{
+    if (c->r.err != HTH_OK) {
+        hth_http_fail_call(c, NULL);
+        return NULL;
+    }
+    json_t *doc = c->r.json != NULL ? json_loads(c->r.json, 0, NULL) : NULL;
+    if (doc == NULL) {
+        hth_http_fail(c->h, c->req, HTTP_INTERNAL, "the engine has no answer");
+    }
+    return doc;
+}
+
+// meta_versions lists the versions of a model that the store has, or the one that was asked about.
+static json_t *meta_versions(const hth_http_call *c, int version)
+{
+    int *numbers = NULL, n = 0;
+    char text[16];
+    json_t *list = json_array();
+    if (c->args.version == 0 &&
+        hth_store_versions(c->h->store, c->args.name, &numbers, &n) != HTH_OK) {
+        n = 0;
+    }
+    for (int i = 0; i < n; i++) {
+        snprintf(text, sizeof text, "%d", numbers[i]);
+        json_array_append_new(list, json_string(text));
+    }
+    hth_free(numbers);
+    if (n == 0) {
+        snprintf(text, sizeof text, "%d", version);
+        json_array_append_new(list, json_string(text));
+    }
+    return list;
+}
+
+// meta_parameters says whether the model's samples are independent, and if not, why.
+static json_t *meta_parameters(const json_t *m)
+{
+    json_t *why = json_object_get(m, "dependent_because");
+    json_t *doc = json_pack("{s:O}", "independent", json_object_get(m, "independent"));
+    if (why != NULL) {
+        json_object_set(doc, "dependent_because", why);
+    }
+    return doc;
+}
+
+static void meta_metadata(hth_http_call *c)
+{
+    json_t *m = hth_http_answer(c);
+    if (m != NULL) {
+        int version = (int)json_integer_value(json_object_get(m, "version"));
+        hth_http_send_json(
+            c->h, c->req,
+            json_pack("{s:O, s:o, s:s, s:O, s:O, s:o}", "name", json_object_get(m, "name"),
+                      "versions", meta_versions(c, version), "platform", "onnx_hearth", "inputs",
+                      json_object_get(m, "inputs"), "outputs", json_object_get(m, "outputs"),
+                      "parameters", meta_parameters(m)));
+        json_decref(m);
+    }
+}
+
+static void meta_ready(hth_http_call *c)
+{
+    if (c->r.err != HTH_OK) {
+        hth_http_fail_call(c, NULL);
+    } else {
+        hth_http_send_json(c->h, c->req, json_pack("{s:s, s:b}", "name", c->args.name, "ready", 1));
+    }
+}
+
+json_int_t hth_http_max_batch(const json_t *m)
+{
+    json_int_t most = json_integer_value(json_object_get(m, "max_batch"));
+    size_t i;
+    json_t *input;
+    if (!json_is_true(json_object_get(m, "batched"))) {
+        return 0;
+    }
+    json_array_foreach(json_object_get(m, "inputs"), i, input)
+    {
+        if (json_array_size(json_object_get(input, "shape")) < 2) {
+            return 0;
+        }
+    }
+    return most > 0 && most < INT32_MAX ? most : INT32_MAX;
+}
+
+int hth_http_gpu(const json_t *row)
+{
+    const char *device = json_string_value(json_object_get(row, "device"));
+    return device != NULL && strncmp(device, "cuda:", 5) == 0 ? atoi(device + 5) : -1;
+}
+
+// config_group says where the model runs; how many runs there are at a time, hearth decides.
+static json_t *config_group(const json_t *m)
+{
+    int gpu = hth_http_gpu(m);
+    return json_pack("{s:O, s:s, s:i, s:o}", "name", json_object_get(m, "name"), "kind",
+                     gpu >= 0 ? "KIND_GPU" : "KIND_CPU", "count", 1, "gpus",
+                     gpu >= 0 ? json_pack("[i]", gpu) : json_array());
+}
+
+// config_tensors turns names, types and shapes into what a ModelConfig says of them.
+static json_t *config_tensors(const json_t *tensors, bool batch)
+{
+    json_t *list = json_array(), *t;
+    size_t i;
+    json_array_foreach(tensors, i, t)
+    {
+        char type[32];
+        const char *name = json_string_value(json_object_get(t, "datatype"));
+        snprintf(type, sizeof type, "TYPE_%s", name != NULL ? name : "");
+        json_t *dims = json_copy(json_object_get(t, "shape"));
+        if (batch) {
+            json_array_remove(dims, 0);
+        }
+        json_array_append_new(list, json_pack("{s:O, s:s, s:o}", "name", json_object_get(t, "name"),
+                                              "data_type", type, "dims", dims));
+    }
+    return list;
+}
+
+// config_batching says in a ModelConfig's terms how requests wait and are joined.
+static json_t *config_batching(const json_t *b)
+{
+    return json_pack("{s:O, s:O, s:b, s:I, s:O, s:{s:s, s:O, s:b, s:O}}", "preferred_batch_size",
+                     json_object_get(b, "preferred"), "max_queue_delay_microseconds",
+                     json_object_get(b, "delay_us"), "preserve_ordering", 0, "priority_levels",
+                     (json_int_t)UINT32_MAX, "default_priority_level",
+                     json_object_get(b, "priority"), "default_queue_policy", "timeout_action",
+                     "REJECT", "default_timeout_microseconds", json_object_get(b, "timeout_us"),
+                     "allow_timeout_override", 1, "max_queue_size", json_object_get(b, "queue"));
+}
+
+// config_parameters says what a ModelConfig has no field for.
+static void config_parameters(const json_t *m, json_t *to)
+{
+    json_t *precision = json_object_get(m, "precision");
+    json_t *why = json_object_get(m, "dependent_because");
+    if (precision != NULL) {
+        json_object_set_new(to, "precision", json_pack("{s:O}", "string_value", precision));
+    }
+    json_object_set_new(to, "independent",
+                        json_pack("{s:s}", "string_value", why == NULL ? "true" : "false"));
+    if (why != NULL) {
+        json_object_set_new(to, "dependent_because", json_pack("{s:O}", "string_value", why));
+    }
+}
+
+static void meta_config(hth_http_call *c)
+{
+    json_t *m = hth_http_answer(c);
+    if (m != NULL) {
+        json_int_t max_batch = hth_http_max_batch(m);
+        const json_t *batching = json_object_get(m, "batching");
+        json_t *config =
+            json_pack("{s:O, s:s, s:s, s:{s:{s:i}}, s:I, s:o, s:o, s:[o], s:{}}", "name",
+                      json_object_get(m, "name"), "platform", "onnx_hearth", "backend", "hearth",
+                      "version_policy", "latest", "num_versions", 1, "max_batch_size", max_batch,
+                      "input", config_tensors(json_object_get(m, "inputs"), max_batch > 0),
+                      "output", config_tensors(json_object_get(m, "outputs"), max_batch > 0),
+                      "instance_group", config_group(m), "parameters");
+        config_parameters(m, json_object_get(config, "parameters"));
+        if (max_batch > 0 && json_integer_value(json_object_get(batching, "max")) > 1) {
+            json_object_set_new(config, "dynamic_batching", config_batching(batching));
+        }
+        hth_http_send_json(c->h, c->req, config);
+        json_decref(m);
+    }
+}
+
+void hth_http_model_metadata(hth_http *h, struct evhttp_request *req, const hth_http_args *a)
+{
+    meta_ask(h, req, a, meta_metadata);
+}
+
+void hth_http_model_config(hth_http *h, struct evhttp_request *req, const hth_http_args *a)
+{
+    meta_ask(h, req, a, meta_config);
+}
+
+void hth_http_model_ready(hth_http *h, struct evhttp_request *req, const hth_http_args *a)
+{
+    meta_ask(h, req, a, meta_ready);
+}

@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+// The repository: every model in the store is ready unless it was unloaded here, because the engine
+// loads on demand, or it is a newer version that could not take the older one's place. Load answers
+// when the weights are on the device (http_load.c). Unload forgets the model and gives its bytes
+// back before it answers; over HTTP the name is then unknown until it is loaded again.
+#include "server/http/http_call.h"
+
+#include "server/http/tensors/http_json.h"
+
+#include <stdio.h>
+#include <string.h>
+
+hth_http_unloaded *hth_http_unloaded_find(hth_http *h, const char *name)
+{
+    hth_http_unloaded *u;
+    HASH_FIND_STR(h->unloaded, name, u);
+    return u;
+}
+
+bool hth_http_unloaded_has(hth_http *h, const char *name)
+{
+    pthread_mutex_lock(&h->unloaded_lock);
+    bool has = hth_http_unloaded_find(h, name) != NULL;
+    pthread_mutex_unlock(&h->unloaded_lock);
+    return has;
+}
+
+bool hth_http_is_unloaded(hth_http *h, struct evhttp_request *req, const hth_http_args *a)
+{
+    if (hth_http_unloaded_find(h, a->name) == NULL) {
+        return false;
+    }
+    hth_http_fail(h, req, HTTP_NOTFOUND,
+                  "Request for unknown model: '%s' is not found: it was unloaded", a->name);
+    return true;
+}
+
+void hth_http_unloaded_forget(hth_http *h, const char *name)
+{
+    hth_http_unloaded *u = hth_http_unloaded_find(h, name);
+    if (u != NULL) {
+        pthread_mutex_lock(&h->unloaded_lock);
+        HASH_DEL(h->unloaded, u);
+        pthread_mutex_unlock(&h->unloaded_lock);
+        hth_free(u);
+    }
+}
+
+static bool repo_unload(hth_http *h, const char *name)
+{
+    if (hth_http_unloaded_find(h, name) != NULL) {
+        return true;
+    }
+    hth_http_unloaded *u = hth_calloc(1, sizeof *u);
+    if (u == NULL) {
+        return false;
+    }
+    strcpy(u->name, name);
+    pthread_mutex_lock(&h->unloaded_lock);
+    HASH_ADD_STR(h->unloaded, name, u);
+    pthread_mutex_unlock(&h->unloaded_lock);
+    if (!HTH_HASH_ADDED(u)) {
+        hth_free(u);
+        return false;
+    }
+    return true;
+}
+
+// ---- index
+
+// index_reason is why a version is not loaded, as the one who asks may know it.
+static const char *index_reason(const json_t *m, bool far, char out[512])
+{
+    const char *reason = json_string_value(json_object_get(m, "reason"));
+    if (!far || reason == NULL) {
+        return reason != NULL ? reason : "";
+    }
+    hth_auth_public(reason, out, 512);
+    return out;
+}
+
+// index_row writes what is known of a version. `m`: what the engine says of it; NULL: it is not
+// loaded, and nothing is against loading it.
+static void index_row(hth_http *h, const json_t *m, const hth_store_entry *e, bool far,
+                      bool only_ready, hth_text *out)
+{
+    char cleared[512];
+    const char *state = "READY", *reason = "";
+    if (hth_http_unloaded_has(h, e->name)) {
+        state = "UNAVAILABLE";
+        reason = "unloaded";
+    } else if (e->damaged) {
+        state = "UNAVAILABLE";
+        reason = "damaged in the store: an import of the same file repairs it";
+    } else if (m != NULL) {
+        state = json_string_value(json_object_get(m, "state"));
+        reason = index_reason(m, far, cleared);
+    }
+    if (only_ready && strcmp(state, "READY") != 0) {
+        return;
+    }
+    hth_text_put(out, out->n > 1 ? ",{\"name\":" : "{\"name\":");
+    hth_text_quoted(out, e->name);
+    hth_text_put(out, ",\"version\":\"");
+    hth_text_int(out, e->version);
+    hth_text_put(out, "\",\"state\":");
+    hth_text_quoted(out, state);
+    hth_text_put(out, ",\"reason\":");
+    hth_text_quoted(out, reason);
+    hth_text_put(out, "}");
+}
+
+static const char *index_key(const char *name, json_int_t version, char out[240])
+{
+    snprintf(out, 240, "%s:%" JSON_INTEGER_FORMAT, name, version);
+    return out;
+}
+
+// index_loaded has the engine's rows by name and version. NULL: out of memory.
+static json_t *index_loaded(const json_t *doc)
+{
+    json_t *all = json_object(), *m;
+    char key[240];
+    size_t i;
+    json_array_foreach(json_object_get(doc, "models"), i, m)
+    {
+        const char *name = json_string_value(json_object_get(m, "name"));
+        json_int_t version = json_integer_value(json_object_get(m, "version"));
+        if (json_object_set(all, index_key(name != NULL ? name : "", version, key), m) != 0) {
+            json_decref(all);
+            return NULL;
+        }
+    }
+    return all;
+}
+
+static hth_err index_write(hth_http *h, const json_t *doc, bool far, bool only_ready, hth_text *out)
+{
+    hth_store_entry *e;
+    int n;
+    char key[240];
+    HTH_TRY(hth_store_list(h->store, &e, &n));
+    json_t *loaded = index_loaded(doc);
+    hth_text_put(out, "[");
+    for (int i = 0; i < n && loaded != NULL; i++) {
+        const json_t *m = json_object_get(loaded, index_key(e[i].name, e[i].version, key));
+        index_row(h, m, &e[i], far, only_ready, out);
+    }
+    hth_text_put(out, "]");
+    hth_free(e);
+    json_decref(loaded);
+    return loaded != NULL ? HTH_OK : hth_fail(HTH_ENOMEM, "out of memory for the index");
+}
+
+hth_err hth_http_write_index(hth_http *h, const json_t *doc, bool far, hth_text *out)
+{
+    return index_write(h, doc, far, false, out);
+}
+
+hth_err hth_http_write_index_ready(hth_http *h, const json_t *doc, bool far, hth_text *out)
+{
+    return index_write(h, doc, far, true, out);
+}
+
+void hth_http_repo_index(hth_http *h, struct evhttp_request *req, const hth_http_args *a)
+{
+    json_t *q;
+    if (!hth_http_body(h, req, &q)) {
+        return;
+    }
+    json_t *ready = json_object_get(q, "ready");
+    bool only_ready = json_is_true(ready), wrong = ready != NULL && !json_is_boolean(ready);
+    json_decref(q);
+    if (wrong) {
+        hth_http_fail(h, req, HTTP_BADREQUEST,
+                      "Unable to parse 'ready': it is neither true nor false");
+    } else {
+        hth_http_list_ask(h, req, only_ready ? HTH_HTTP_LIST_READY : HTH_HTTP_LIST_INDEX);
+    }
+}
+
+// ---- unload
+
+static void unload_finish(hth_http_call *c)
+{
+    if (c->r.err != HTH_OK) {
+        hth_http_fail_call(c, NULL);
+    } else {
+        hth_http_send(c->h, c->req, HTTP_OK, NULL, NULL);
+    }
+}
+
+void hth_http_repo_unload(hth_http *h, struct evhttp_request *req, const hth_http_args *a)
+{
+    json_t *q;
+    if (!hth_http_body(h, req, &q)) {
+        return;
+    }
+    json_t *all = json_object_get(q, "parameters"), *v = json_object_get(all, "unload_dependents");
+    bool wrong = (all != NULL && !json_is_object(all)) || (v != NULL && !json_is_boolean(v));
+    json_decref(q);
+    hth_manifest m;
+    if (wrong) {
+        hth_http_fail(h, req, HTTP_BADREQUEST,
+                      "Unable to parse 'parameters': unload_dependents is true or false");
+    } else if (hth_store_get(h->store, a->name, 0, &m) != HTH_OK) {
+        hth_http_send(h, req, HTTP_OK, NULL, NULL); // not there: as good as unloaded
+    } else {
+        hth_manifest_fini(&m);
+        if (!repo_unload(h, a->name)) {
+            hth_http_fail(h, req, HTTP_SERVUNAVAIL, "out of memory for a name");
+        } else {
+            hth_http_ask(h, req, a, "unload", unload_finish);
+        }
+    }
+}
+
+void hth_http_repo_named(hth_http *h, struct evhttp_request *req, const hth_http_args *a)
+{
+    hth_http_fail(h, req, HTTP_NOTIMPLEMENTED, "'repository_name' specification is not supported");
+}

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+// Statistics of models, as the engine counts them for all its clients. A request that was joined
+// with others counts the time of their run. Outputs are written in place by the kernels, so
+// compute_output takes time only of joined requests; there is no cache.
+#include "server/http/http_call.h"
+
+#include <string.h>
+
+static json_int_t number(const json_t *m, const char *key)
+{
+    return json_integer_value(json_object_get(m, key));
+}
+
+// stats_int writes a member; `key` with its quotes, its colon, and what stands before it.
+static void stats_int(hth_text *out, const char *key, json_int_t v)
+{
+    hth_text_put(out, key);
+    hth_text_int(out, v);
+}
+
+static void stats_duration(hth_text *out, const char *key, json_int_t count, json_int_t ns)
+{
+    hth_text_put(out, key);
+    stats_int(out, "{\"count\":", count);
+    stats_int(out, ",\"ns\":", ns);
+    hth_text_put(out, "}");
+}
+
+static void stats_batches(hth_text *out, const json_t *m)
+{
+    const json_t *b;
+    size_t i;
+    hth_text_put(out, ",\"batch_stats\":[");
+    json_array_foreach(json_object_get(m, "batches"), i, b)
+    {
+        json_int_t runs = number(b, "runs");
+        stats_int(out, i > 0 ? ",{\"batch_size\":" : "{\"batch_size\":", number(b, "samples"));
+        stats_duration(out, ",\"compute_input\":", runs, number(b, "input_ns"));
+        stats_duration(out, ",\"compute_infer\":", runs, number(b, "infer_ns"));
+        stats_duration(out, ",\"compute_output\":", runs, number(b, "output_ns"));
+        hth_text_put(out, "}");
+    }
+    hth_text_put(out, "]");
+}
+
+static void stats_inference(hth_text *out, const json_t *m)
+{
+    const json_t *t = json_object_get(m, "times");
+    json_int_t failed = number(m, "failures"), ok = number(m, "requests") - failed;
+    stats_int(out, ",\"last_inference\":", number(t, "last_ms"));
+    stats_int(out, ",\"inference_count\":", number(t, "samples"));
+    stats_int(out, ",\"execution_count\":", number(m, "executions"));
+    stats_duration(out, ",\"inference_stats\":{\"success\":", ok, number(t, "success_ns"));
+    stats_duration(out, ",\"fail\":", failed, number(t, "failure_ns"));
+    stats_duration(out, ",\"queue\":", ok, number(t, "queue_ns"));
+    stats_duration(out, ",\"compute_input\":", ok, number(t, "input_ns"));
+    stats_duration(out, ",\"compute_infer\":", ok, number(t, "infer_ns"));
+    stats_duration(out, ",\"compute_output\":", ok, number(t, "output_ns"));
+    stats_duration(out, ",\"cache_hit\":", 0, 0);
+    stats_duration(out, ",\"cache_miss\":", 0, 0);
+    hth_text_put(out, "},\"response_stats\":{}");
+}
+
+static void stats_of(hth_text *out, const json_t *m)
+{
+    json_int_t bytes = number(m, "resident_private_bytes") + number(m, "resident_shared_bytes") +
+                       number(m, "arena_bytes");
+    int gpu = hth_http_gpu(m);
+    hth_text_put(out, "{\"name\":");
+    hth_text_quoted(out, json_string_value(json_object_get(m, "name")));
+    stats_int(out, ",\"version\":\"", number(m, "version"));
+    hth_text_put(out, "\"");
+    stats_inference(out, m);
+    stats_batches(out, m);
+    hth_text_put(out, gpu >= 0 ? ",\"memory_usage\":[{\"type\":\"GPU\""
+                               : ",\"memory_usage\":[{\"type\":\"CPU\"");
+    stats_int(out, ",\"id\":", gpu >= 0 ? gpu : 0);
+    stats_int(out, ",\"byte_size\":", bytes);
+    hth_text_put(out, "}]}");
+}
+
+hth_err hth_http_write_stats(hth_http *h, const json_t *doc, bool far, hth_text *out)
+{
+    const json_t *m;
+    size_t i;
+    hth_text_put(out, "{\"model_stats\":[");
+    json_array_foreach(json_object_get(doc, "models"), i, m)
+    {
+        hth_text_put(out, i > 0 ? "," : "");
+        stats_of(out, m);
+    }
+    hth_text_put(out, "]}");
+    return HTH_OK;
+}
+
+static void stats_finish(hth_http_call *c)
+{
+    if (c->r.err == HTH_ENOENT) {
+        hth_http_fail(c->h, c->req, HTTP_BADREQUEST, "requested model '%s' is not available",
+                      c->args.name);
+        return;
+    }
+    json_t *doc = hth_http_answer(c);
+    struct evbuffer *body = evbuffer_new();
+    hth_text out = {.p = NULL};
+    if (doc != NULL) {
+        (void)hth_http_write_stats(c->h, doc, false, &out);
+        if (out.failed || body == NULL || evbuffer_add(body, out.p, out.n) != 0) {
+            hth_http_fail(c->h, c->req, HTTP_SERVUNAVAIL, "out of memory for an answer");
+        } else {
+            hth_http_send(c->h, c->req, HTTP_OK, "application/json", body);
+        }
+    }
+    if (body != NULL) {
+        evbuffer_free(body);
+    }
+    hth_text_fini(&out);
+    json_decref(doc);
+}
+
+void hth_http_model_stats(hth_http *h, struct evhttp_request *req, const hth_http_args *a)
+{
+    if (hth_http_unloaded_find(h, a->name) != NULL) {
+        hth_http_fail(h, req, HTTP_BADREQUEST, "requested model '%s' is not available", a->name);
+    } else {
+        hth_http_ask(h, req, a, "stats", stats_finish);
+    }
+}
+
+void hth_http_all_stats(hth_http *h, struct evhttp_request *req, const hth_http_args *a)
+{
+    hth_http_list_ask(h, req, HTH_HTTP_LIST_STATS);
+}

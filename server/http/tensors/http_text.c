@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+// Text that grows, and tensor elements written as JSON into it. FP32 is written with 9 digits and
+// FP64 with 17, which give the same bits when read back.
+#include "server/http/tensors/http_json.h"
+
+#include "base/alloc.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#define TEXT_FIRST 512
+// The longest element: a sign, 17 digits, a point, "e-308", a comma.
+#define TEXT_ELEMENT 32
+
+static bool text_room(hth_text *t, size_t n)
+{
+    if (!t->failed && t->most > 0 && n > t->most - t->n) {
+        t->failed = t->over = true;
+    }
+    if (t->failed || t->cap - t->n >= n) {
+        return !t->failed;
+    }
+    size_t cap = t->cap > 0 ? t->cap : TEXT_FIRST;
+    while (cap - t->n < n) {
+        cap *= 2;
+    }
+    char *p = hth_realloc(t->p, cap, 1);
+    t->failed = p == NULL;
+    if (p != NULL) {
+        t->p = p;
+        t->cap = cap;
+    }
+    return p != NULL;
+}
+
+void hth_text_add(hth_text *t, const char *s, size_t n)
+{
+    if (text_room(t, n)) {
+        memcpy(t->p + t->n, s, n);
+        t->n += n;
+    }
+}
+
+void hth_text_put(hth_text *t, const char *s)
+{
+    hth_text_add(t, s, strlen(s));
+}
+
+static void text_unsigned(hth_text *t, uint64_t v)
+{
+    char buf[20]; // the largest has 20 digits
+    char *end = buf + sizeof buf, *p = end;
+    do {
+        *--p = (char)('0' + v % 10);
+        v /= 10;
+    } while (v != 0);
+    hth_text_add(t, p, (size_t)(end - p));
+}
+
+void hth_text_int(hth_text *t, int64_t v)
+{
+    if (v < 0) {
+        hth_text_put(t, "-");
+    }
+    text_unsigned(t, v < 0 ? 0 - (uint64_t)v : (uint64_t)v);
+}
+
+void hth_text_quoted(hth_text *t, const char *s)
+{
+    hth_text_put(t, "\"");
+    for (const char *from = s;; s++) {
+        unsigned char c = (unsigned char)*s;
+        if (c >= 0x20 && c != '"' && c != '\\') {
+            continue;
+        }
+        hth_text_add(t, from, (size_t)(s - from));
+        if (c == 0) {
+            break;
+        }
+        char escape[8];
+        snprintf(escape, sizeof escape, c < 0x20 ? "\\u%04x" : "\\%c", c);
+        hth_text_put(t, escape);
+        from = s + 1;
+    }
+    hth_text_put(t, "\"");
+}
+
+void hth_text_shape(hth_text *t, const hth_shape *s)
+{
+    hth_text_put(t, "[");
+    for (int i = 0; i < s->rank; i++) {
+        hth_text_put(t, i > 0 ? "," : "");
+        hth_text_int(t, s->dim[i]);
+    }
+    hth_text_put(t, "]");
+}
+
+void hth_text_fini(hth_text *t)
+{
+    hth_free(t->p);
+    *t = (hth_text){.p = NULL};
+}
+
+static void text_real(hth_text *t, double v, int precision)
+{
+    char buf[TEXT_ELEMENT];
+    if (isnan(v)) {
+        hth_text_put(t, "NaN");
+    } else if (isinf(v)) {
+        hth_text_put(t, v < 0 ? "-Infinity" : "Infinity");
+    } else if (fabs(v) < 1e9 && v == (double)(int64_t)v && !signbit(v)) {
+        text_unsigned(t, (uint64_t)v);
+        hth_text_put(t, ".0");
+    } else {
+        int n = snprintf(buf, sizeof buf, "%.*g", precision, v);
+        if (strcspn(buf, ".e") == (size_t)n) {
+            strcpy(buf + n, ".0");
+        }
+        hth_text_put(t, buf);
+    }
+}
+
+static void text_element(hth_text *out, hth_dtype dt, const void *at)
+{
+    switch (dt) {
+    case HTH_DT_F32:
+        text_real(out, *(const float *)at, 9);
+        break;
+    case HTH_DT_F64:
+        text_real(out, *(const double *)at, 17);
+        break;
+    case HTH_DT_BOOL:
+        hth_text_put(out, *(const uint8_t *)at ? "true" : "false");
+        break;
+    case HTH_DT_I8:
+        hth_text_int(out, *(const int8_t *)at);
+        break;
+    case HTH_DT_U8:
+        hth_text_int(out, *(const uint8_t *)at);
+        break;
+    case HTH_DT_I16:
+        hth_text_int(out, *(const int16_t *)at);
+        break;
+    case HTH_DT_U16:
+        hth_text_int(out, *(const uint16_t *)at);
+        break;
+    case HTH_DT_I32:
+        hth_text_int(out, *(const int32_t *)at);
+        break;
+    case HTH_DT_U32:
+        hth_text_int(out, *(const uint32_t *)at);
+        break;
+    case HTH_DT_I64:
+        hth_text_int(out, *(const int64_t *)at);
+        break;
+    default:
+        text_unsigned(out, *(const uint64_t *)at);
+        break;
+    }
+}
+
+void hth_json_write(hth_text *out, const hth_tensor *t)
+{
+    size_t size = hth_dtype_bytes(t->dtype);
+    hth_text_put(out, "[");
+    for (size_t at = 0; at < t->bytes && !out->failed; at += size) {
+        out->failed = out->canceled != NULL && atomic_load(out->canceled);
+        if (at > 0) {
+            hth_text_put(out, ",");
+        }
+        text_element(out, t->dtype, (const char *)t->data + at);
+    }
+    hth_text_put(out, "]");
+}
+
+void hth_json_write_flat(hth_text *out, const hth_tensor *t)
+{
+    if (t->bytes == hth_dtype_bytes(t->dtype)) {
+        text_element(out, t->dtype, t->data);
+    } else {
+        hth_json_write(out, t);
+    }
+}

@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/net/allowance.h"
+
+#include "base/hash.h"
+#include "base/settings.h"
+#include "server/net/accept_guard.h"
+#include "server/net/account.h"
+
+#include <inttypes.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
+
+// Of the connections, those that hear events: 1 / ALLOWANCE_EVENTS.
+#define ALLOWANCE_EVENTS 4
+// The part of the connections that is for peers which have few, and what few are of all.
+#define ALLOWANCE_LAST 4
+#define ALLOWANCE_FEW  64
+// Of the long requests, those of one peer: 1 / ALLOWANCE_LONG.
+#define ALLOWANCE_LONG 2
+
+struct hth_allowances {
+    pthread_mutex_t lock;
+    hth_allowance *by_key;
+    int n[2], n_events[2]; // connections: of the network, local; and those of them that hear events
+};
+
+struct hth_allowance {
+    hth_allowances *t;
+    hth_allowance_key key;
+    bool trusted;
+    int refs;                // under the lock, as is the next line
+    int connections, events; // .. and those of them that hear events
+    atomic_int requests[2];  // in progress: short, long
+    _Atomic uint64_t bytes;
+    uint64_t shake_second; // the last one with handshakes
+    int n_shakes;          // .. in it
+    UT_hash_handle hh;
+};
+
+hth_allowance_key hth_allowance_key_user(uint64_t uid)
+{
+    return (hth_allowance_key){.local = 1, .id = {uid, 0}};
+}
+
+hth_allowance_key hth_allowance_key_address(const struct sockaddr *a)
+{
+    hth_allowance_key k = {.local = 0, .id = {0, 0}};
+    if (a->sa_family == AF_INET) {
+        k.id[1] = ((const struct sockaddr_in *)a)->sin_addr.s_addr;
+    } else if (a->sa_family == AF_INET6) {
+        const struct in6_addr *six = &((const struct sockaddr_in6 *)a)->sin6_addr;
+        uint32_t four;
+        if (IN6_IS_ADDR_V4MAPPED(six)) { // the same peer as over IPv4
+            memcpy(&four, &six->s6_addr[12], sizeof four);
+            k.id[1] = four;
+        } else {
+            memcpy(&k.id[0], six, 8); // the rest is the peer's own choice
+        }
+    }
+    return k;
+}
+
+// ---- connections
+
+hth_err hth_allowances_open(hth_allowances **out)
+{
+    hth_allowances *t = hth_calloc(1, sizeof *t);
+    *out = t;
+    if (t == NULL) {
+        return hth_fail(HTH_ENOMEM, "out of memory for the table of peers");
+    }
+    pthread_mutex_init(&t->lock, NULL);
+    return HTH_OK;
+}
+
+void hth_allowances_close(hth_allowances *t)
+{
+    if (t != NULL) {
+        pthread_mutex_destroy(&t->lock);
+        hth_free(t);
+    }
+}
+
+// allowance_find returns the allowance of a peer, made if there is none; NULL: out of memory. Under
+// the lock.
+static hth_allowance *allowance_find(hth_allowances *t, const hth_allowance_key *key)
+{
+    hth_allowance *q;
+    HASH_FIND(hh, t->by_key, key, sizeof *key, q);
+    if (q == NULL && (q = hth_calloc(1, sizeof *q)) != NULL) {
+        q->t = t;
+        q->key = *key;
+        HASH_ADD(hh, t->by_key, key, sizeof *key, q);
+        if (!HTH_HASH_ADDED(q)) {
+            hth_free(q);
+            q = NULL;
+        }
+    }
+    return q;
+}
+
+static void allowance_drop(hth_allowance *q)
+{
+    if (q->refs == 0) {
+        HASH_DEL(q->t->by_key, q);
+        hth_free(q);
+    }
+}
+
+// allowance_most is how many connections there may be: what the setting says, and open files allow.
+static int64_t allowance_most(bool local)
+{
+    int64_t set = hth_setting_int(HTH_SET_LIMIT_CONNECTIONS);
+    int64_t can = hth_accept_limit(local ? HTH_ACCEPT_LOCAL : HTH_ACCEPT_NETWORK);
+    return set < can ? set : can;
+}
+
+// allowance_last says whether what is left of `most` is for peers that have few, and this one has
+// not: where limits.connections_per_address does not already see to that.
+static bool allowance_last(int64_t n, int64_t most, int64_t mine)
+{
+    return hth_setting_int(HTH_SET_LIMIT_ADDRESS) < hth_setting_int(HTH_SET_LIMIT_CONNECTIONS) &&
+           n >= most - most / ALLOWANCE_LAST && mine > most / ALLOWANCE_FEW;
+}
+
+// allowance_events is the same for connections that hear events. Under the lock.
+static hth_err allowance_events(const hth_allowance *q, int64_t connections)
+{
+    int64_t most = (connections + ALLOWANCE_EVENTS - 1) / ALLOWANCE_EVENTS;
+    int n = q->t->n_events[q->key.local];
+    if (n >= most) {
+        return hth_fail(HTH_EBUSY, "too many connections for events: %d (limits.connections)", n);
+    }
+    return allowance_last(n, most, q->events)
+               ? hth_fail(HTH_EBUSY,
+                          "%d of at most %" PRId64
+                          " connections for events (limits.connections), and %d from this %s",
+                          n, most, q->events, q->key.local != 0 ? "user" : "address")
+               : HTH_OK;
+}
+
+// allowance_room says whether a peer may have another connection. Under the lock.
+static hth_err allowance_room(const hth_allowance *q, bool trusted, bool events)
+{
+    const hth_allowances *t = q->t;
+    int64_t most = allowance_most(q->key.local != 0), n = t->n[q->key.local];
+    int64_t each = hth_setting_int(HTH_SET_LIMIT_ADDRESS);
+    const char *who = q->key.local != 0 ? "user" : "address";
+    if (trusted) {
+        return HTH_OK;
+    }
+    if (n >= most) {
+        return hth_fail(HTH_EBUSY, "too many connections: %" PRId64 " (limits.connections)", n);
+    }
+    if (events) {
+        HTH_TRY(allowance_events(q, most));
+    }
+    if (q->connections >= each) {
+        return hth_fail(HTH_EBUSY,
+                        "too many connections from one %s: %d (limits.connections_per_address)",
+                        who, q->connections);
+    }
+    if (allowance_last(n, most, q->connections)) {
+        return hth_fail(HTH_EBUSY,
+                        "%" PRId64 " of at most %" PRId64
+                        " connections (limits.connections, open files), and %d from this %s",
+                        n, most, q->connections, who);
+    }
+    return HTH_OK;
+}
+
+hth_err hth_allowance_join(hth_allowances *t, const hth_allowance_key *key, bool trusted,
+                           bool events, hth_allowance **out)
+{
+    *out = NULL;
+    pthread_mutex_lock(&t->lock);
+    hth_allowance *q = allowance_find(t, key);
+    hth_err err = q != NULL ? allowance_room(q, trusted, events)
+                            : hth_fail(HTH_ENOMEM, "out of memory for a connection");
+    if (err == HTH_OK) {
+        q->trusted = trusted;
+        q->refs++;
+        q->connections++;
+        t->n[key->local] += !trusted;
+        q->events += events;
+        t->n_events[key->local] += events;
+        *out = q;
+    } else if (q != NULL) {
+        allowance_drop(q);
+    }
+    pthread_mutex_unlock(&t->lock);
+    return err;
+}
+
+void hth_allowance_leave(hth_allowance *q, bool events)
+{
+    pthread_mutex_lock(&q->t->lock);
+    q->connections--;
+    q->events -= events;
+    q->t->n[q->key.local] -= !q->trusted;
+    q->t->n_events[q->key.local] -= events;
+    pthread_mutex_unlock(&q->t->lock);
+}
+
+void hth_allowance_rele(hth_allowance *q)
+{
+    hth_allowances *t = q->t;
+    pthread_mutex_lock(&t->lock);
+    q->refs--;
+    allowance_drop(q);
+    pthread_mutex_unlock(&t->lock);
+}
+
+bool hth_allowance_full(hth_allowances *t, bool local)
+{
+    pthread_mutex_lock(&t->lock);
+    bool full = t->n[local] >= allowance_most(local);
+    pthread_mutex_unlock(&t->lock);
+    return full;
+}
+
+// ---- requests
+
+hth_err hth_allowance_request(hth_allowance *q, bool is_long)
+{
+    int64_t most = is_long ? (hth_setting_int(HTH_SET_LIMIT_LONG_REQUESTS) + ALLOWANCE_LONG - 1) /
+                                 ALLOWANCE_LONG
+                           : hth_setting_int(HTH_SET_LIMIT_PEER_REQUESTS);
+    int n = atomic_fetch_add(&q->requests[is_long], 1);
+    if (n < most) {
+        return HTH_OK;
+    }
+    atomic_fetch_sub(&q->requests[is_long], 1);
+    return hth_fail(HTH_EBUSY, "%d of your requests are in progress (%s)", n,
+                    is_long ? "half of limits.long_requests" : "limits.requests_per_peer");
+}
+
+void hth_allowance_answered(hth_allowance *q, bool is_long)
+{
+    atomic_fetch_sub(&q->requests[is_long], 1);
+}
+
+// ---- handshakes
+
+void hth_allowance_shook(hth_allowance *q, uint64_t second)
+{
+    q->n_shakes = hth_allowance_shakes(q, second) + 1;
+    q->shake_second = second;
+}
+
+int hth_allowance_shakes(const hth_allowance *q, uint64_t second)
+{
+    return q->shake_second == second ? q->n_shakes : 0;
+}
+
+// ---- bytes
+
+hth_err hth_allowance_take(hth_allowance *q, uint64_t bytes)
+{
+    uint64_t most = (uint64_t)hth_setting_int(HTH_SET_LIMIT_PEER_BYTES);
+    uint64_t before = atomic_fetch_add(&q->bytes, bytes);
+    bool mine = bytes <= most && before <= most - bytes;
+    if (mine && hth_account_take(bytes)) {
+        return HTH_OK;
+    }
+    atomic_fetch_sub(&q->bytes, bytes);
+    if (mine) {
+        return hth_fail(HTH_EBUSY,
+                        "the server holds too much for its clients: %" PRIu64
+                        " bytes more are above http.buffered_bytes; try again",
+                        bytes);
+    }
+    return hth_fail(HTH_EBUSY,
+                    "%" PRIu64 " bytes of your requests and answers are held, and %" PRIu64
+                    " more are above limits.bytes_per_peer; try again",
+                    before, bytes);
+}
+
+void hth_allowance_add(hth_allowance *q, uint64_t bytes)
+{
+    atomic_fetch_add(&q->bytes, bytes);
+    hth_account_add(bytes);
+}
+
+void hth_allowance_give(hth_allowance *q, uint64_t bytes)
+{
+    atomic_fetch_sub(&q->bytes, bytes);
+    hth_account_give(bytes);
+}

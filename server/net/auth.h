@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// server/net/auth.h - who may do what.
+//
+// Design notes
+// A request comes from a peer, may carry a token, and needs something. What each route of HTTP
+// needs stands in its row (http_route.c), what each request of hearth's own clients needs in
+// auth_needs.c. One function decides for both doors. Peers that are trusted (this process, the
+// server's user, root, auth.local) need no token; what the others may do without one depends on
+// whether the server has tokens at all:
+//
+//                                        no tokens        with tokens
+//   Unix socket of another user          infer            what the token may
+//   HTTP over loopback                   infer, model,    what the token may
+//                                        admin
+//   everything else on the network       infer            what the token may
+//
+// Tokens are there as soon as auth.tokens_file is named, even if the file is empty. Thread-safe.
+#ifndef HTH_SERVER_NET_AUTH_H
+#define HTH_SERVER_NET_AUTH_H
+
+#include "client/hearth.pb-c.h"
+#include "client/token.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+
+typedef struct hth_auth hth_auth;
+
+typedef enum hth_peer {
+    HTH_PEER_NETWORK,
+    HTH_PEER_LOCAL,    // a Unix socket, and another user
+    HTH_PEER_LOOPBACK, // HTTP from this machine: any of its users
+    HTH_PEER_TRUSTED,
+} hth_peer;
+
+// What an operation needs. ANY: a token, whatever its roles (questions without consequences).
+typedef enum hth_need {
+    HTH_NEED_NOTHING,
+    HTH_NEED_ANY,
+    HTH_NEED_INFER,
+    HTH_NEED_MODEL,
+    HTH_NEED_JOB,
+    HTH_NEED_ADMIN,
+} hth_need;
+
+// hth_auth_open reads the file of tokens ("": there are none); `local` lists users and @groups,
+// separated by blanks, that are trusted as peers of a Unix socket; names that are not known are
+// logged. HTH_EINVAL, HTH_EDENIED: the file is not as it should be; HTH_ENOENT: there is none.
+hth_err hth_auth_open(const char *tokens_file, const char *local, hth_auth **out);
+void hth_auth_close(hth_auth *a); // NULL is allowed
+// hth_auth_reload reads the file again. On error the tokens stay as they are.
+hth_err hth_auth_reload(hth_auth *a);
+bool hth_auth_has_tokens(const hth_auth *a);
+
+// hth_auth_local is the peer behind a Unix socket.
+hth_peer hth_auth_local(const hth_auth *a, uint64_t uid, uint64_t gid);
+// hth_auth_check: HTH_EDENIED with a sentence that says what to do. `token` NULL or "": none.
+// *unknown (may be NULL) tells that a token was missing or is not known, rather than too weak.
+hth_err hth_auth_check(hth_auth *a, hth_peer peer, const char *token, hth_need need, bool *unknown);
+// hth_auth_allows is the same for who only wants to know: nothing is logged.
+bool hth_auth_allows(hth_auth *a, hth_peer peer, const char *token, hth_need need);
+// hth_auth_tenant stores whose the bytes are that a request brings to the device: the token's name,
+// or `without` where there is none that the server knows.
+void hth_auth_tenant(hth_auth *a, const char *token, const char *without, char *out, size_t cap);
+// hth_auth_need is what a request of hearth's own clients needs.
+hth_need hth_auth_need(const Hearth__Request *q);
+
+// hth_auth_public copies a sentence, with paths and addresses of this machine left out of it: for
+// peers that are elsewhere.
+void hth_auth_public(const char *sentence, char *out, size_t cap);
+// hth_auth_public_jobs is a document about training jobs likewise: their files, and why they ended.
+// Freed by hth_free; NULL: out of memory.
+char *hth_auth_public_jobs(const char *json);
+
+#endif

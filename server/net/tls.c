@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/net/tls.h"
+
+#include "base/alloc.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/settings.h"
+
+#include <openssl/err.h>
+#include <openssl/x509.h>
+
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#define TLS_FILE_BYTES (1 << 20)
+
+struct hth_tls {
+    char cert[HTH_SETTING_TEXT], key[HTH_SETTING_TEXT];
+    bool only_13;
+    pthread_mutex_t lock;
+    SSL_CTX *context; // guarded by lock
+};
+
+// tls_fail: `what` is a sentence about `file`, to which OpenSSL's own reason is added.
+static hth_err tls_fail(const char *setting, const char *file, const char *what)
+{
+    const char *reason = ERR_reason_error_string(ERR_peek_last_error());
+    ERR_clear_error();
+    return hth_fail(HTH_EINVAL, "%s: %s %s (%s)", setting, file, what,
+                    reason != NULL ? reason : "no reason is given");
+}
+
+// tls_readable says why a file cannot be read, which OpenSSL says in numbers.
+static hth_err tls_readable(const char *setting, const char *file)
+{
+    char why[400];
+    void *text = NULL;
+    size_t n = 0;
+    hth_err err = hth_file_load(file, TLS_FILE_BYTES, &text, &n);
+    if (err == HTH_OK) {
+        OPENSSL_cleanse(text, n);
+        hth_free(text);
+        return HTH_OK;
+    }
+    snprintf(why, sizeof why, "%s", hth_err_detail());
+    return hth_fail(HTH_EINVAL, "%s: %s", setting, why);
+}
+
+static hth_err context_fill(const hth_tls *t, SSL_CTX *c)
+{
+    int oldest = t->only_13 ? TLS1_3_VERSION : TLS1_2_VERSION;
+    SSL_CTX_set_options(c, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION |
+                               SSL_OP_CIPHER_SERVER_PREFERENCE);
+    SSL_CTX_set_mode(c, SSL_MODE_RELEASE_BUFFERS);
+    if (SSL_CTX_set_min_proto_version(c, oldest) != 1) {
+        return tls_fail("tls.min_version", "the oldest version", "is not spoken here");
+    }
+    HTH_TRY(tls_readable("tls.cert", t->cert));
+    HTH_TRY(tls_readable("tls.key", t->key));
+    if (SSL_CTX_use_certificate_chain_file(c, t->cert) != 1) {
+        return tls_fail("tls.cert", t->cert, "is no certificate in PEM");
+    }
+    if (SSL_CTX_use_PrivateKey_file(c, t->key, SSL_FILETYPE_PEM) != 1) {
+        return tls_fail("tls.key", t->key, "is no key in PEM that belongs to tls.cert");
+    }
+    return SSL_CTX_check_private_key(c) == 1
+               ? HTH_OK
+               : tls_fail("tls.key", t->key, "does not belong to tls.cert");
+}
+
+// tls_warn says what a server can start with, although its clients or its key suffer from it.
+static void tls_warn(const hth_tls *t, const SSL_CTX *c)
+{
+    struct stat key;
+    const X509 *x = SSL_CTX_get0_certificate(c);
+    if (X509_cmp_current_time(X509_get0_notAfter(x)) < 0) {
+        hth_log(WARN, SERVER, "certificate", "tls.cert: %s has expired: clients will refuse it",
+                t->cert);
+    } else if (X509_cmp_current_time(X509_get0_notBefore(x)) > 0) {
+        hth_log(WARN, SERVER, "certificate",
+                "tls.cert: %s is not valid yet: clients will refuse it", t->cert);
+    }
+    if (stat(t->key, &key) == 0 && (key.st_mode & S_IROTH) != 0) {
+        hth_log(WARN, SERVER, "certificate",
+                "tls.key: %s can be read by everybody on this machine: chmod 600, or 640", t->key);
+    }
+}
+
+hth_err hth_tls_reload(hth_tls *t)
+{
+    SSL_CTX *fresh = SSL_CTX_new(TLS_server_method());
+    hth_err err =
+        fresh == NULL ? hth_fail(HTH_ENOMEM, "out of memory for TLS") : context_fill(t, fresh);
+    if (err != HTH_OK) {
+        SSL_CTX_free(fresh);
+        return err;
+    }
+    tls_warn(t, fresh);
+    pthread_mutex_lock(&t->lock);
+    SSL_CTX *old = t->context;
+    t->context = fresh;
+    pthread_mutex_unlock(&t->lock);
+    SSL_CTX_free(old);
+    return HTH_OK;
+}
+
+hth_err hth_tls_open(hth_tls **out)
+{
+    char version[HTH_SETTING_TEXT];
+    *out = NULL;
+    hth_tls *t = hth_calloc(1, sizeof *t);
+    if (t == NULL) {
+        return hth_fail(HTH_ENOMEM, "out of memory for TLS");
+    }
+    pthread_mutex_init(&t->lock, NULL);
+    hth_setting_text(HTH_SET_TLS_CERT, t->cert);
+    hth_setting_text(HTH_SET_TLS_KEY, t->key);
+    t->only_13 = strcmp(hth_setting_text(HTH_SET_TLS_MIN_VERSION, version), "1.3") == 0;
+    hth_err err = t->cert[0] == 0 || t->key[0] == 0
+                      ? hth_fail(HTH_EINVAL, "https:// and tls+tcp:// need tls.cert and tls.key")
+                      : hth_tls_reload(t);
+    if (err != HTH_OK) {
+        hth_tls_close(t);
+        return err;
+    }
+    *out = t;
+    return HTH_OK;
+}
+
+void hth_tls_close(hth_tls *t)
+{
+    if (t != NULL) {
+        SSL_CTX_free(t->context);
+        pthread_mutex_destroy(&t->lock);
+        hth_free(t);
+    }
+}
+
+SSL *hth_tls_session(hth_tls *t)
+{
+    pthread_mutex_lock(&t->lock);
+    SSL *s = SSL_new(t->context); // holds the context
+    pthread_mutex_unlock(&t->lock);
+    return s;
+}

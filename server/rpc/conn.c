@@ -1,0 +1,365 @@
+// SPDX-License-Identifier: Apache-2.0
+// Counts are plain integers under the table's lock; munmap happens outside of it. Regions' numbers
+// start at a value taken from the clock, so that a number from before a restart is unlikely to name
+// anything.
+#include "server/rpc/conn.h"
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "server/net/closer.h"
+#include "server/rpc/descriptors.h"
+#include "server/net/mapped.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <linux/magic.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#define CONN_MAX_REGIONS                                                                           \
+    1024 // of one connection: bounds what a client can make the server list and map
+
+struct hth_region {
+    hth_conns *table;
+    uint32_t id;
+    int refs; // 1 of the connection, 1 of each request that uses it
+    void *base;
+    size_t bytes;
+    char tenant[32]; // whose address space it counts as
+    hth_region *next;
+};
+
+struct hth_conn {
+    hth_conns *table;
+    int refs;
+    bool same_machine;
+    bool names_files;
+    bool gone; // guarded by the table's lock
+    hth_peer peer;
+    char tenant[32];
+    bool uid_known;
+    uint64_t uid; // if it is known
+    int n_regions;
+    hth_region *regions;
+    struct hth_slot *slots; // the dispatcher's
+};
+
+struct hth_conns {
+    const hth_auth *auth;
+    pthread_mutex_t lock;
+    uint32_t next_region;
+    hth_engine *engine;
+    hth_descriptors *descriptors;
+};
+
+hth_err hth_conns_open(const hth_auth *auth, hth_descriptors *descriptors, hth_conns **out)
+{
+    hth_conns *c = hth_calloc(1, sizeof *c);
+    *out = c;
+    if (c == NULL) {
+        return hth_fail(HTH_ENOMEM, "out of memory for the table of connections");
+    }
+    pthread_mutex_init(&c->lock, NULL);
+    c->auth = auth;
+    c->descriptors = descriptors;
+    c->next_region = (uint32_t)(hth_now_ns() >> 10);
+    return HTH_OK;
+}
+
+void hth_conns_close(hth_conns *c)
+{
+    if (c == NULL) {
+        return;
+    }
+    pthread_mutex_destroy(&c->lock);
+    hth_free(c);
+}
+
+void hth_conns_share(hth_conns *c, hth_engine *engine)
+{
+    c->engine = engine;
+}
+
+static void conn_know(hth_conn *c, const hth_conn_who *who)
+{
+    c->peer = HTH_PEER_NETWORK;
+    strcpy(c->tenant, "network");
+    if (who->where == HTH_CONN_EMBEDDED) {
+        c->same_machine = c->names_files = true;
+        c->peer = HTH_PEER_TRUSTED;
+        strcpy(c->tenant, "embedded");
+    } else if (who->where == HTH_CONN_LOCAL) {
+        c->same_machine = true;
+        c->peer = HTH_PEER_LOCAL;
+    }
+    if (who->where == HTH_CONN_LOCAL && who->known) {
+        c->peer = hth_auth_local(c->table->auth, who->uid, who->gid);
+        c->uid_known = true;
+        c->uid = who->uid;
+        snprintf(c->tenant, sizeof c->tenant, "uid:%" PRIu64, who->uid);
+        c->names_files = who->uid == 0 || who->uid == geteuid();
+    }
+}
+
+hth_err hth_conn_open(hth_conns *t, const hth_conn_who *who, hth_conn **out)
+{
+    hth_conn *c = hth_calloc(1, sizeof *c);
+    *out = c;
+    if (c == NULL) {
+        return hth_fail(HTH_ENOMEM, "out of memory for a connection");
+    }
+    c->table = t;
+    c->refs = 1;
+    conn_know(c, who);
+    return HTH_OK;
+}
+
+void hth_conn_close(hth_conn *c)
+{
+    pthread_mutex_lock(&c->table->lock);
+    c->gone = true;
+    pthread_mutex_unlock(&c->table->lock);
+}
+
+struct hth_slot **hth_conn_slots(hth_conn *c)
+{
+    return &c->slots;
+}
+
+void hth_conn_hold(hth_conn *c)
+{
+    pthread_mutex_lock(&c->table->lock);
+    c->refs++;
+    pthread_mutex_unlock(&c->table->lock);
+}
+
+bool hth_conn_is_gone(hth_conn *c)
+{
+    pthread_mutex_lock(&c->table->lock);
+    bool gone = c->gone;
+    pthread_mutex_unlock(&c->table->lock);
+    return gone;
+}
+
+static void region_unmap(const hth_conns *t, void *base, size_t bytes)
+{
+    if (t->engine != NULL) {
+        hth_engine_unshare(t->engine, base);
+    }
+    munmap(base, bytes);
+}
+
+void hth_region_rele(hth_region *r)
+{
+    if (r == NULL) {
+        return;
+    }
+    pthread_mutex_lock(&r->table->lock);
+    bool last = --r->refs == 0;
+    pthread_mutex_unlock(&r->table->lock);
+    if (last) {
+        region_unmap(r->table, r->base, r->bytes);
+        hth_mapped_give(r->tenant, r->bytes);
+        hth_free(r);
+    }
+}
+
+void hth_conn_rele(hth_conn *c)
+{
+    if (c == NULL) {
+        return;
+    }
+    pthread_mutex_lock(&c->table->lock);
+    bool last = --c->refs == 0;
+    pthread_mutex_unlock(&c->table->lock);
+    if (!last) {
+        return;
+    }
+    while (c->regions != NULL) {
+        hth_region *r = c->regions;
+        c->regions = r->next;
+        hth_region_rele(r);
+    }
+    hth_free(c);
+}
+
+bool hth_conn_uid(const hth_conn *c, uint64_t *uid)
+{
+    *uid = c->uid;
+    return c->uid_known;
+}
+
+bool hth_conn_same_machine(const hth_conn *c)
+{
+    return c->same_machine;
+}
+
+const char *hth_conn_tenant(const hth_conn *c)
+{
+    return c->tenant;
+}
+
+bool hth_conn_names_files(const hth_conn *c)
+{
+    return c->names_files;
+}
+
+hth_peer hth_conn_peer(const hth_conn *c)
+{
+    return c->peer;
+}
+
+hth_err hth_conn_take(const hth_conn *c, uint64_t handle, int *fd)
+{
+    *fd = -1;
+    return c->table->descriptors != NULL
+               ? hth_descriptors_take(c->table->descriptors, c, handle, fd)
+               : hth_fail(HTH_EDENIED, "descriptors are only passed over a Unix socket");
+}
+
+void hth_conn_close_taken(const hth_conn *c, int fd)
+{
+    hth_closer_close(c->uid_known ? c->uid : geteuid(), fd, false);
+}
+
+// conn_check_memfd proves that a descriptor is a memfd of `bytes` which cannot shrink. One that is
+// no memfd has no seals: F_GET_SEALS fails on it. Huge pages are refused: holes in them fault.
+static hth_err conn_check_memfd(int fd, uint64_t bytes)
+{
+    struct stat st;
+    struct statfs fs;
+    int seals = fcntl(fd, F_GET_SEALS);
+    if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || fstatfs(fd, &fs) != 0 ||
+        fs.f_type != TMPFS_MAGIC || fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
+        return hth_fail(HTH_EDENIED,
+                        "shared memory must be a memfd that is sealed against shrinking");
+    }
+    return bytes > 0 && (uint64_t)st.st_size >= bytes
+               ? HTH_OK
+               : hth_fail(HTH_EINVAL, "the shared memory is smaller than %" PRIu64 " bytes", bytes);
+}
+
+// conn_add_region stores the number under the lock: afterwards the region may already be gone
+// again.
+static hth_err conn_add_region(hth_conn *c, hth_region *r, uint32_t *id)
+{
+    hth_err err = HTH_OK;
+    pthread_mutex_lock(&c->table->lock);
+    if (c->n_regions >= CONN_MAX_REGIONS) {
+        err = hth_fail(HTH_ETOOBIG, "a connection can share %d buffers", CONN_MAX_REGIONS);
+    } else {
+        r->id = ++c->table->next_region != 0 ? c->table->next_region : ++c->table->next_region;
+        r->next = c->regions;
+        c->regions = r;
+        c->n_regions++;
+        *id = r->id;
+    }
+    pthread_mutex_unlock(&c->table->lock);
+    return err;
+}
+
+static hth_err conn_map(const hth_conn *c, uint64_t handle, uint64_t bytes, bool write, void **out)
+{
+    int fd;
+    HTH_TRY(hth_conn_take(c, handle, &fd));
+    hth_err err = conn_check_memfd(fd, bytes);
+    if (err == HTH_OK) {
+        int may = write ? PROT_READ | PROT_WRITE : PROT_READ;
+        void *p = mmap(NULL, bytes, may, MAP_SHARED, fd, 0);
+        if (p == MAP_FAILED) {
+            err = hth_fail_errno(errno, "cannot map %" PRIu64 " bytes of shared memory", bytes);
+        } else {
+            *out = p;
+        }
+    }
+    if (err == HTH_OK && c->table->engine != NULL) {
+        hth_engine_share(c->table->engine, fd, 0, *out, bytes);
+    }
+    hth_conn_close_taken(c, fd);
+    return err;
+}
+
+hth_err hth_conn_map_ring(hth_conn *c, uint64_t handle, uint64_t bytes, void **out)
+{
+    *out = NULL;
+    return conn_map(c, handle, bytes, true, out);
+}
+
+static hth_err conn_map_region(hth_conn *c, uint64_t handle, uint64_t bytes, uint32_t *region)
+{
+    void *p;
+    HTH_TRY(conn_map(c, handle, bytes, false, &p));
+    hth_region *r = hth_calloc(1, sizeof *r);
+    hth_err err = HTH_ENOMEM;
+    if (r != NULL) {
+        *r = (hth_region){.table = c->table, .refs = 1, .base = p, .bytes = bytes};
+        memcpy(r->tenant, c->tenant, sizeof r->tenant);
+        err = conn_add_region(c, r, region);
+    }
+    if (err != HTH_OK) {
+        region_unmap(c->table, p, bytes);
+        hth_free(r);
+        return err == HTH_ENOMEM ? hth_fail(err, "out of memory for a shared buffer") : err;
+    }
+    return HTH_OK;
+}
+
+hth_err hth_conn_map(hth_conn *c, uint64_t handle, uint64_t bytes, uint32_t *region)
+{
+    HTH_TRY(hth_mapped_take(c->tenant, bytes));
+    hth_err err = conn_map_region(c, handle, bytes, region);
+    if (err != HTH_OK) {
+        hth_mapped_give(c->tenant, bytes);
+    }
+    return err;
+}
+
+hth_err hth_conn_unmap(hth_conn *c, uint32_t region)
+{
+    pthread_mutex_lock(&c->table->lock);
+    hth_region **at = &c->regions;
+    while (*at != NULL && (*at)->id != region) {
+        at = &(*at)->next;
+    }
+    hth_region *r = *at;
+    if (r != NULL) {
+        *at = r->next;
+        c->n_regions--;
+    }
+    pthread_mutex_unlock(&c->table->lock);
+    if (r == NULL) {
+        return hth_fail(HTH_ENOENT, "shared buffer %" PRIu32 " is not of this connection", region);
+    }
+    hth_region_rele(r);
+    return HTH_OK;
+}
+
+hth_err hth_conn_range(hth_conn *c, uint32_t region, uint64_t offset, uint64_t bytes,
+                       const void **out, hth_region **held)
+{
+    pthread_mutex_lock(&c->table->lock);
+    hth_region *r = c->regions;
+    while (r != NULL && r->id != region) {
+        r = r->next;
+    }
+    bool fits = r != NULL && offset <= r->bytes && bytes <= r->bytes - offset;
+    if (fits) {
+        r->refs++;
+    }
+    pthread_mutex_unlock(&c->table->lock);
+    if (!fits) {
+        return r == NULL
+                   ? hth_fail(HTH_EIO, "shared buffer %" PRIu32 " is not of this connection",
+                              region)
+                   : hth_fail(HTH_EINVAL, "a tensor reaches out of shared buffer %" PRIu32, region);
+    }
+    *out = (const uint8_t *)r->base + offset;
+    *held = r;
+    return HTH_OK;
+}

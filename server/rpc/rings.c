@@ -1,0 +1,378 @@
+// SPDX-License-Identifier: Apache-2.0
+// The table of rings, their threads, and who looks when (rings.h). A ring ends on its own thread,
+// whoever found the reason: that stops the ring, which wakes the thread. Threads are detached;
+// closing the table waits until all have given their memory back.
+#include "server/rpc/rings_parts.h"
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/settings.h"
+#include "base/thread.h"
+
+#include <inttypes.h>
+#include <sys/mman.h>
+#include <time.h>
+
+#define RINGS_FETCH_NS 1000000000u // how long a stop waits for answers to be fetched
+
+static void rings_nap(void)
+{
+    nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
+}
+
+void hth_ring_client_rele(hth_ring_client *c)
+{
+    if (atomic_fetch_sub(&c->refs, 1) > 1) {
+        return;
+    }
+    hth_rings *t = c->t;
+    for (uint32_t i = 0; c->replies != NULL && i < c->layout.lanes; i++) {
+        hth_ring_close(c->replies[i]);
+    }
+    for (uint32_t i = 0; c->seen != NULL && i < c->layout.lanes; i++) {
+        hth_wire_seen_fini(&c->seen[i]);
+    }
+    hth_free(c->replies);
+    hth_free(c->seen);
+    hth_ring_close(c->requests);
+    if (c->memory != NULL) {
+        hth_engine_unshare(c->t->engine, c->memory);
+        munmap(c->memory, c->bytes);
+    }
+    pthread_mutex_destroy(&c->taking);
+    pthread_mutex_destroy(&c->lock);
+    hth_conn_rele(c->conn);
+    hth_free(c);
+    atomic_fetch_sub(&t->n_clients, 1); // nothing of the table is touched behind this
+}
+
+// ---- looking
+
+// rings_served gives the consumer's side back. A ring that is to end is stopped, for its thread.
+static void rings_served(hth_ring_client *c, hth_err err)
+{
+    pthread_mutex_unlock(&c->taking);
+    if (err != HTH_OK && err != HTH_ETIMEDOUT && err != HTH_ECANCELED) {
+        hth_ring_stop(c->requests);
+    }
+}
+
+// rings_take serves a ring unless another thread does.
+static void rings_take(hth_ring_client *c)
+{
+    if (pthread_mutex_trylock(&c->taking) == 0) {
+        rings_served(c, hth_ring_serve(c));
+    }
+}
+
+// rings_take_all serves a ring until nothing is in it, once nobody else does: what was sent before
+// is a call from then on. A client that goes on sending is left at some time.
+static void rings_take_all(hth_ring_client *c)
+{
+    hth_err err = HTH_OK;
+    pthread_mutex_lock(&c->taking);
+    for (uint32_t i = 0; err == HTH_OK && i < c->layout.lanes; i++) {
+        err = hth_ring_serve(c);
+    }
+    rings_served(c, err);
+}
+
+// rings_look is the engine's thread's look into all rings.
+static bool rings_look(void *ctx)
+{
+    hth_rings *t = ctx;
+    bool came = false;
+    if (t->n_listed == 0 || pthread_mutex_trylock(&t->lock) != 0) {
+        return false;
+    }
+    for (hth_ring_client *c = t->clients; c != NULL; c = c->next) {
+        hth_ring_attend(c->requests);
+        if (hth_ring_wait(c->requests, 0) == HTH_OK) {
+            came = true;
+            rings_take(c);
+        }
+    }
+    pthread_mutex_unlock(&t->lock);
+    return came;
+}
+
+static void rings_leave(void *ctx)
+{
+    hth_rings *t = ctx;
+    if (t->n_listed == 0) {
+        return;
+    }
+    pthread_mutex_lock(&t->lock);
+    for (hth_ring_client *c = t->clients; c != NULL; c = c->next) {
+        if (hth_ring_leave(c->requests)) {
+            rings_take(c);
+        }
+    }
+    pthread_mutex_unlock(&t->lock);
+}
+
+// rings_unlist takes a ring out of the list; false: it was not there.
+static bool rings_unlist(hth_ring_client *c)
+{
+    hth_rings *t = c->t;
+    pthread_mutex_lock(&t->lock);
+    hth_ring_client **at = &t->clients;
+    while (*at != NULL && *at != c) {
+        at = &(*at)->next;
+    }
+    bool listed = *at == c;
+    if (listed) {
+        *at = c->next;
+        atomic_fetch_sub(&t->n_listed, 1);
+    }
+    pthread_mutex_unlock(&t->lock);
+    return listed;
+}
+
+static void rings_main(void *ctx)
+{
+    hth_ring_client *c = ctx;
+    hth_err err = HTH_OK;
+    while (err == HTH_OK || err == HTH_ETIMEDOUT) {
+        err = hth_ring_wait(c->requests, HTH_FOREVER);
+        if (err == HTH_OK) {
+            pthread_mutex_lock(&c->taking);
+            err = hth_ring_serve(c);
+            pthread_mutex_unlock(&c->taking);
+        }
+    }
+    if (err != HTH_ECANCELED) {
+        hth_log(WARN, SERVER, "ring-ended", "reason=%s", hth_err_detail());
+    }
+    bool listed = rings_unlist(c);
+    hth_ring_stop(c->requests);
+    for (uint32_t i = 0; i < c->layout.lanes; i++) {
+        hth_ring_stop(c->replies[i]);
+    }
+    (void)hth_ring_calls_cancel(c, 0);
+    hth_ring_calls_end(c);
+    if (listed) {
+        hth_ring_client_rele(c);
+    }
+    hth_ring_client_rele(c);
+}
+
+// ---- attaching
+
+static hth_err rings_layout(const Hearth__Attach *q, hth_ring_layout *l)
+{
+    *l = (hth_ring_layout){q->request_bytes, q->lane_bytes, q->lanes};
+    uint64_t bytes = hth_ring_layout_bytes(l), most = (uint64_t)hth_setting_int(HTH_SET_RING_BYTES);
+    if (bytes == 0 || bytes != q->bytes) {
+        return hth_fail(HTH_EINVAL, "%" PRIu64 " bytes are no ring with %" PRIu32 " lanes",
+                        q->bytes, q->lanes);
+    }
+    return bytes <= most
+               ? HTH_OK
+               : hth_fail(HTH_ETOOBIG, "a ring of %" PRIu64 " bytes; ring.bytes is %" PRIu64, bytes,
+                          most);
+}
+
+static hth_err rings_map(hth_ring_client *c, const Hearth__Attach *q)
+{
+    HTH_TRY(hth_conn_map_ring(c->conn, q->handle, c->bytes, &c->memory));
+    HTH_TRY(hth_ring_open(c->memory, c->layout.request_bytes, HTH_RING_CONSUMER, 0, &c->requests));
+    c->replies = hth_calloc(c->layout.lanes, sizeof *c->replies);
+    c->seen = hth_calloc(c->layout.lanes, sizeof *c->seen);
+    if (c->replies == NULL || c->seen == NULL) {
+        return hth_fail(HTH_ENOMEM, "out of memory for a ring");
+    }
+    for (uint32_t i = 0; i < c->layout.lanes; i++) {
+        uint8_t *at = (uint8_t *)c->memory + hth_ring_layout_lane(&c->layout, i);
+        HTH_TRY(hth_ring_open(at, c->layout.lane_bytes, HTH_RING_PRODUCER, 0, &c->replies[i]));
+    }
+    return HTH_OK;
+}
+
+// rings_list lists a ring, which is served from then on.
+static hth_err rings_list(hth_ring_client *c)
+{
+    hth_rings *t = c->t;
+    hth_err err = HTH_OK;
+    pthread_mutex_lock(&t->lock);
+    for (const hth_ring_client *o = t->clients; o != NULL && err == HTH_OK; o = o->next) {
+        if (o->conn == c->conn) {
+            err = hth_fail(HTH_EEXIST, "this connection has a ring");
+        }
+    }
+    if (err == HTH_OK && t->n_listed >= hth_setting_int(HTH_SET_RING_CLIENTS)) {
+        err = hth_fail(HTH_ETOOBIG, "%d clients have a ring, and ring.clients is no more",
+                       (int)t->n_listed);
+    }
+    if (err == HTH_OK && t->stopping) {
+        err = hth_fail(HTH_ECANCELED, "the server is stopping: it takes no new requests");
+    }
+    pthread_t thread;
+    if (err == HTH_OK) {
+        err = hth_thread_start("ring", rings_main, c, &thread);
+    }
+    if (err == HTH_OK) {
+        pthread_detach(thread);
+        c->refs += 2; // of the list and the thread
+        c->next = t->clients;
+        t->clients = c;
+        atomic_fetch_add(&t->n_listed, 1);
+    }
+    pthread_mutex_unlock(&t->lock);
+    return err;
+}
+
+hth_err hth_rings_attach(hth_rings *t, hth_conn *conn, const Hearth__Attach *q)
+{
+    hth_ring_layout layout;
+    HTH_TRY(rings_layout(q, &layout));
+    hth_ring_client *c = hth_calloc(1, sizeof *c);
+    if (c == NULL) {
+        return hth_fail(HTH_ENOMEM, "out of memory for a ring");
+    }
+    hth_conn_hold(conn);
+    c->t = t;
+    c->conn = conn;
+    c->layout = layout;
+    c->bytes = q->bytes;
+    c->refs = 1; // of this function
+    pthread_mutex_init(&c->taking, NULL);
+    pthread_mutex_init(&c->lock, NULL);
+    atomic_fetch_add(&t->n_clients, 1);
+    hth_err err = rings_map(c, q);
+    err = err == HTH_OK ? rings_list(c) : err;
+    if (err == HTH_OK && hth_conn_is_gone(conn)) { // and hth_rings_gone came too early
+        hth_ring_stop(c->requests);
+    }
+    hth_ring_client_rele(c);
+    return err;
+}
+
+// ---- by connection
+
+// rings_find returns the ring of a connection, held; NULL: it has none.
+static hth_ring_client *rings_find(hth_rings *t, const hth_conn *conn)
+{
+    pthread_mutex_lock(&t->lock);
+    hth_ring_client *c = t->clients;
+    while (c != NULL && c->conn != conn) {
+        c = c->next;
+    }
+    if (c != NULL) {
+        atomic_fetch_add(&c->refs, 1);
+    }
+    pthread_mutex_unlock(&t->lock);
+    return c;
+}
+
+void hth_rings_gone(hth_rings *t, const hth_conn *conn)
+{
+    hth_ring_client *c = rings_find(t, conn);
+    if (c != NULL) {
+        hth_ring_stop(c->requests);
+        (void)hth_ring_calls_cancel(c, 0);
+        hth_ring_client_rele(c);
+    }
+}
+
+void hth_rings_cancel(hth_rings *t, const hth_conn *conn, uint64_t call)
+{
+    hth_ring_client *c = call != 0 ? rings_find(t, conn) : NULL;
+    if (c != NULL) {
+        rings_take_all(c); // it may still be in the ring
+        (void)hth_ring_calls_cancel(c, call);
+        nng_msg *kept = hth_ring_calls_fetch(c, call);
+        if (kept != NULL) { // nobody will fetch it
+            nng_msg_free(kept);
+        }
+        hth_ring_client_rele(c);
+    }
+}
+
+hth_err hth_rings_fetch(hth_rings *t, const hth_conn *conn, uint64_t call, nng_msg **out)
+{
+    hth_ring_client *c = rings_find(t, conn);
+    *out = c != NULL ? hth_ring_calls_fetch(c, call) : NULL;
+    if (c != NULL) {
+        hth_ring_client_rele(c);
+    }
+    return *out != NULL ? HTH_OK
+                        : hth_fail(HTH_ENOENT, "no answer to call %" PRIu64 " waits", call);
+}
+
+// ---- lifetime
+
+hth_err hth_rings_open(hth_engine *engine, hth_auth *auth, const hth_wire_limits *limits,
+                       hth_rings **out)
+{
+    hth_rings *t = hth_calloc(1, sizeof *t);
+    *out = t;
+    if (t == NULL) {
+        return hth_fail(HTH_ENOMEM, "out of memory for the table of rings");
+    }
+    t->engine = engine;
+    t->auth = auth;
+    t->limits = *limits;
+    pthread_mutex_init(&t->lock, NULL);
+    t->watch = (hth_poll_hook){rings_look, rings_leave, t};
+    hth_engine_watch(engine, &t->watch);
+    return HTH_OK;
+}
+
+void hth_rings_refuse(hth_rings *t)
+{
+    t->stopping = true;
+}
+
+// rings_wait waits until `*n` is 0 or `until_ns`, 0: for ever.
+static bool rings_wait(_Atomic int *n, uint64_t until_ns)
+{
+    while (*n > 0 && (until_ns == 0 || hth_now_ns() < until_ns)) {
+        rings_nap();
+    }
+    return *n == 0;
+}
+
+hth_err hth_rings_stop(hth_rings *t, uint64_t limit_ns)
+{
+    uint64_t now_ns = hth_now_ns();
+    hth_rings_refuse(t);
+    if (!rings_wait(&t->n_working, limit_ns > 0 ? now_ns + limit_ns : 0)) {
+        return hth_fail(HTH_ETIMEDOUT, "%d requests are not answered", (int)t->n_working);
+    }
+    (void)rings_wait(&t->n_kept, hth_now_ns() + RINGS_FETCH_NS);
+    return HTH_OK;
+}
+
+int hth_rings_cancel_all(hth_rings *t)
+{
+    pthread_mutex_lock(&t->lock);
+    for (hth_ring_client *c = t->clients; c != NULL; c = c->next) {
+        (void)hth_ring_calls_cancel(c, 0);
+    }
+    pthread_mutex_unlock(&t->lock);
+    return t->n_working;
+}
+
+void hth_rings_count(hth_rings *t, uint64_t *answered, uint64_t *refused)
+{
+    *answered = t->n_answered;
+    *refused = t->n_refused;
+}
+
+void hth_rings_close(hth_rings *t)
+{
+    if (t == NULL) {
+        return;
+    }
+    t->stopping = true;
+    pthread_mutex_lock(&t->lock);
+    for (hth_ring_client *c = t->clients; c != NULL; c = c->next) {
+        hth_ring_stop(c->requests);
+    }
+    pthread_mutex_unlock(&t->lock);
+    (void)rings_wait(&t->n_clients, 0);
+    pthread_mutex_destroy(&t->lock);
+    hth_free(t);
+}

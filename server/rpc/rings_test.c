@@ -1,0 +1,641 @@
+// SPDX-License-Identifier: Apache-2.0
+// Local clients over rings in shared memory, with a fake engine: the public client as it is, killed
+// ones, ones that do not keep to the rules, and servers that have no rings.
+#include "tests/rig/server_rig.h"
+
+#include "base/clock.h"
+#include "base/ipc/memfd.h"
+#include "base/settings.h"
+#include "client/hearth.h"
+#include "client/layout.h"
+#include "client/msg.h"
+#include "tests/rig/fake_engine.h"
+#include "tests/rig/pass_fd.h"
+
+#include <nng/protocol/reqrep0/req.h>
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define N_CALLERS 24 // more than there are lanes
+#define N_CALLS   200
+
+static int setup(void **state)
+{
+    server_rig *r = hth_calloc(1, sizeof *r);
+    server_rig_make(r);
+    hth_setting_reset();
+    atomic_store(&fake_released, 0);
+    atomic_store(&fake_canceled, 0);
+    *state = r;
+    return 0;
+}
+
+static void serve(server_rig *r)
+{
+    const char *urls[] = {r->ipc};
+    hth_server_config config = {.store = r->store, .listen = urls, .n_listen = 1};
+    assert_ok(hth_server_open(&config, &r->server));
+}
+
+static int teardown(void **state)
+{
+    server_rig *r = *state;
+    atomic_store(&fake_released, 1);
+    server_rig_end(r);
+    hth_setting_reset();
+    hth_free(r);
+    return 0;
+}
+
+// mapped counts this process's mappings of rings: the server's and its own clients'.
+static int mapped(void)
+{
+    char line[512];
+    int n = 0;
+    FILE *m = fopen("/proc/self/maps", "r");
+    while (fgets(line, sizeof line, m) != NULL) {
+        n += strstr(line, "memfd:hearth-ring") != NULL;
+    }
+    fclose(m);
+    return n;
+}
+
+static void wait_mapped(int want)
+{
+    for (int i = 0; i < 120000 && mapped() != want; i++) {
+        fake_nap();
+    }
+    assert_int_equal(mapped(), want);
+}
+
+static void wait_count(atomic_int *v, int want)
+{
+    for (int i = 0; i < 120000 && atomic_load(v) < want; i++) {
+        fake_nap();
+    }
+    assert_true(atomic_load(v) >= want);
+}
+
+static hearth *connect_to(const server_rig *r, const hearth_options *o)
+{
+    hearth *h;
+    hearth_status s = hearth_open(r->ipc, o, &h);
+    if (s != HEARTH_OK) {
+        fail_msg("%s: %s", r->ipc, hearth_error());
+    }
+    return h;
+}
+
+static hearth_tensor vector(float *x, size_t n)
+{
+    return (hearth_tensor){.name = "x",
+                           .dtype = HEARTH_F32,
+                           .rank = 1,
+                           .shape = {(int64_t)n},
+                           .data = x,
+                           .bytes = n * sizeof *x};
+}
+
+// echo sends n floats that lie at x and compares what comes back; false: something is wrong.
+static bool echo_at(hearth *h, float *x, size_t n, float first)
+{
+    hearth_tensor in = vector(x, n), *out;
+    int n_out = 0;
+    for (size_t i = 0; i < n; i++) {
+        x[i] = first + (float)i;
+    }
+    bool good = hearth_infer(h, "m", &in, 1, &out, &n_out) == HEARTH_OK && n_out == 1 &&
+                out[0].bytes == in.bytes && (uintptr_t)out[0].data % 8 == 0 &&
+                (n == 0 || memcmp(out[0].data, x, in.bytes) == 0);
+    hearth_tensors_free(out, n_out);
+    return good;
+}
+
+static bool echo(hearth *h, size_t n, float first)
+{
+    float *x = hth_alloc((n + 1) * sizeof *x);
+    bool good = echo_at(h, x, n, first);
+    hth_free(x);
+    return good;
+}
+
+static void test_sizes(void **state)
+{
+    server_rig *r = *state;
+    serve(r);
+    hearth *h = connect_to(r, NULL);
+    assert_true(echo(h, 3, 1));
+    assert_int_equal(mapped(), 0); // one question is not worth a ring
+    assert_true(echo(h, 3, 2));
+    assert_int_equal(mapped(), 2);                   // the server's and the client's
+    for (size_t n = 0; n < 2000000; n = n * 3 + 1) { // the last ones over the socket
+        assert_true(echo(h, n, (float)n));
+    }
+    for (int i = 0; i < 300; i++) { // round the ring's end
+        assert_true(echo(h, 1000 + (size_t)i * 40, (float)i));
+    }
+    void *shared;
+    assert_int_equal(hearth_buffer_alloc(h, 8 << 20, &shared), HEARTH_OK);
+    for (int i = 0; i < 5; i++) { // in by its place, out too large for a lane
+        assert_true(echo_at(h, shared, 1500000, (float)i));
+        assert_true(echo_at(h, shared, 150000, (float)i));
+        assert_true(echo_at(h, shared, 10, (float)i));
+    }
+    hearth_buffer_free(h, shared);
+    assert_int_equal(mapped(), 2);
+    hearth_close(h);
+    wait_mapped(0);
+}
+
+static void test_errors(void **state)
+{
+    server_rig *r = *state;
+    serve(r);
+    hearth *h = connect_to(r, NULL);
+    float x[2] = {1, 2};
+    hearth_tensor in = vector(x, 2), *out;
+    int n;
+    assert_true(echo(h, 3, 1) && echo(h, 3, 1));
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(hearth_infer(h, "missing", &in, 1, &out, &n), HEARTH_ENOENT);
+        assert_string_equal(hearth_error(), "there is no model 'missing'; there are: strict, hold");
+        assert_int_equal(hearth_infer(h, "late", &in, 1, &out, &n), HEARTH_EIO);
+        in.bytes = 4;
+        assert_int_equal(hearth_infer(h, "m", &in, 1, &out, &n), HEARTH_EINVAL);
+        in.bytes = 8;
+        in.dtype = HEARTH_I32;
+        assert_int_equal(hearth_infer(h, "strict", &in, 1, &out, &n), HEARTH_EINVAL);
+        in.dtype = HEARTH_F32;
+    }
+    assert_true(echo(h, 3, 1));
+    assert_int_equal(mapped(), 2);
+    hearth_close(h);
+}
+
+static void test_switched_off(void **state)
+{
+    server_rig *r = *state;
+    serve(r);
+    const hearth_options none[] = {{.no_ring = 1}, {.no_shared_memory = 1}};
+    for (int i = 0; i < 2; i++) {
+        hearth *h = connect_to(r, &none[i]);
+        assert_true(echo(h, 3, 1) && echo(h, 3, 2) && echo(h, 3, 3));
+        assert_int_equal(mapped(), 0);
+        hearth_close(h);
+    }
+    static const char *const setting[][2] = {{"ring.clients", "0"}, {"ring.bytes", "64KiB"}};
+    for (int i = 0; i < 2; i++) {
+        assert_ok(hth_setting_set(setting[i][0], setting[i][1]));
+        hearth *h = connect_to(r, NULL);
+        assert_true(echo(h, 3, 1) && echo(h, 3, 2) && echo(h, 3, 3));
+        assert_int_equal(mapped(), 0); // refused, and nobody noticed
+        hearth_close(h);
+        hth_setting_reset();
+    }
+    assert_ok(hth_setting_set("ring.clients", "1"));
+    hearth *a = connect_to(r, NULL), *b = connect_to(r, NULL);
+    assert_true(echo(a, 3, 1) && echo(a, 3, 2) && echo(b, 3, 1) && echo(b, 3, 2));
+    assert_int_equal(mapped(), 2); // the first one has the only ring
+    hearth_close(a);
+    hearth_close(b);
+}
+
+typedef struct caller {
+    hearth *h;
+    pthread_t thread;
+    int id, bad;
+} caller;
+
+static void *call_many(void *arg)
+{
+    caller *c = arg;
+    for (int i = 0; i < N_CALLS; i++) {
+        c->bad += !echo(c->h, (size_t)(i * 7 % 900), (float)(c->id * 1000 + i));
+    }
+    return NULL;
+}
+
+static void test_threads(void **state)
+{
+    server_rig *r = *state;
+    serve(r);
+    hearth *h = connect_to(r, NULL), *other = connect_to(r, NULL);
+    caller c[N_CALLERS];
+    for (int i = 0; i < N_CALLERS; i++) {
+        c[i] = (caller){.h = i % 3 == 0 ? other : h, .id = i};
+        assert_int_equal(pthread_create(&c[i].thread, NULL, call_many, &c[i]), 0);
+    }
+    for (int i = 0; i < N_CALLERS; i++) {
+        pthread_join(c[i].thread, NULL);
+        assert_int_equal(c[i].bad, 0);
+    }
+    assert_int_equal(mapped(), 4);
+    hearth_close(h);
+    hearth_close(other);
+}
+
+static void test_timeout(void **state)
+{
+    server_rig *r = *state;
+    serve(r);
+    hearth *h = connect_to(r, &(hearth_options){.timeout_ms = 3000});
+    hearth *patient = connect_to(r, NULL);
+    float x[1] = {1};
+    hearth_tensor in = vector(x, 1), *out;
+    int n;
+    assert_true(echo(h, 3, 1) && echo(h, 3, 1));
+    for (int i = 0; i < 2; i++) { // canceled over the socket, in the same lane again
+        assert_int_equal(hearth_infer(h, "hold", &in, 1, &out, &n), HEARTH_ETIMEDOUT);
+        wait_count(&fake_canceled, i + 1);
+    }
+    assert_true(echo(patient, 3, 7));
+    hearth_status s = HEARTH_ETIMEDOUT;
+    for (int i = 0; i < 100 && s == HEARTH_ETIMEDOUT; i++) { // however slow the machine is
+        s = hearth_infer(h, "m", &in, 1, &out, &n);
+    }
+    assert_int_equal(s, HEARTH_OK);
+    assert_memory_equal(out[0].data, x, 4); // its own answer, not one that came late
+    hearth_tensors_free(out, n);
+    hearth_close(patient);
+    hearth_close(h);
+}
+
+static void test_restart(void **state)
+{
+    server_rig *r = *state;
+    serve(r);
+    hearth *h = connect_to(r, NULL);
+    assert_true(echo(h, 3, 1) && echo(h, 3, 1));
+    assert_int_equal(mapped(), 2);
+    hth_server_close(r->server);
+    r->server = NULL;
+    serve(r);
+    bool good = false;
+    for (int i = 0; i < 100 && !good; i++) {
+        good = echo(h, 3, 1);
+    }
+    assert_true(good && echo(h, 4, 2) && echo(h, 5, 3));
+    assert_int_equal(mapped(), 2); // a ring of the new connection
+    hearth_close(h);
+}
+
+// ---- killed clients
+
+static int victim(const char *url)
+{
+    hearth *h;
+    float x[4] = {1, 2, 3, 4};
+    hearth_tensor in = vector(x, 4), *out;
+    int n;
+    if (hearth_open(url, NULL, &h) != HEARTH_OK) {
+        return 1;
+    }
+    for (int i = 0; i < 3; i++) {
+        if (hearth_infer(h, "m", &in, 1, &out, &n) != HEARTH_OK) {
+            return 1;
+        }
+        hearth_tensors_free(out, n);
+    }
+    return hearth_infer(h, "hold", &in, 1, &out, &n);
+}
+
+static void test_killed(void **state)
+{
+    server_rig *r = *state;
+    serve(r);
+    hearth *h = connect_to(r, NULL);
+    for (int i = 0; i < 3; i++) {
+        pid_t pid = fork();
+        if (pid == 0) {
+            execl("/proc/self/exe", "rings_test", "victim", r->ipc, (char *)NULL);
+            _exit(127);
+        }
+        wait_count(&fake_held, 1);
+        assert_int_equal(mapped(), 1);
+        kill(pid, SIGKILL);
+        waitpid(pid, NULL, 0);
+        uint64_t start = hth_now_ns();
+        wait_count(&fake_canceled, i + 1);
+        wait_mapped(0);
+        print_message("a killed client's ring was gone after %.1f ms\n",
+                      (double)(hth_now_ns() - start) / 1e6);
+    }
+    assert_true(echo(h, 3, 1));
+    hearth_close(h);
+}
+
+// ---- clients that do not keep to the rules
+
+typedef struct raw {
+    nng_socket socket;
+    const char *url;
+    hth_ring_layout layout;
+    uint8_t *memory;
+    size_t bytes;
+    hth_ring *requests, *replies;
+} raw;
+
+// raw_ask sends a request over the socket; the error's code comes back, HTH_OK when it is none.
+static hth_err raw_ask(nng_socket s, Hearth__Request *q)
+{
+    nng_msg *m;
+    uint8_t *data;
+    const uint8_t *section;
+    uint64_t section_bytes;
+    Hearth__Reply *r;
+    q->call = 7;
+    assert_ok(hth_msg_frame(&q->base, NULL, 0, 0, &hth_wire_default_limits, &m, &data));
+    assert_int_equal(nng_sendmsg(s, m, 0), 0);
+    assert_int_equal(nng_recvmsg(s, &m, 0), 0);
+    assert_ok(hth_wire_read_reply(nng_msg_body(m), nng_msg_len(m), &hth_wire_default_limits, NULL,
+                                  &r, &section, &section_bytes));
+    hth_err err = r->body_case == HEARTH__REPLY__BODY_ERROR ? (hth_err)r->error->code : HTH_OK;
+    hth_wire_free_reply(r);
+    nng_msg_free(m);
+    return err;
+}
+
+static hth_err raw_fetch(const raw *r, uint64_t call)
+{
+    Hearth__Request q = HEARTH__REQUEST__INIT;
+    Hearth__Fetch body = HEARTH__FETCH__INIT;
+    body.call = call;
+    q.body_case = HEARTH__REQUEST__BODY_FETCH;
+    q.fetch = &body;
+    return raw_ask(r->socket, &q);
+}
+
+static hth_err raw_attach(const raw *r, int fd, uint64_t bytes)
+{
+    Hearth__Request q = HEARTH__REQUEST__INIT;
+    Hearth__Attach body = HEARTH__ATTACH__INIT;
+    pass_fd pass;
+    pass_begin(&pass, r->url);
+    body.handle = pass_one(&pass, fd);
+    body.bytes = bytes;
+    body.request_bytes = r->layout.request_bytes;
+    body.lane_bytes = r->layout.lane_bytes;
+    body.lanes = r->layout.lanes;
+    q.body_case = HEARTH__REQUEST__BODY_ATTACH;
+    q.attach = &body;
+    hth_err err = raw_ask(r->socket, &q);
+    pass_end(&pass);
+    return err;
+}
+
+static void raw_connect(raw *r, const char *url)
+{
+    *r = (raw){.url = url, .layout = {8192, 4096, 2}};
+    assert_int_equal(nng_req0_open(&r->socket), 0);
+    assert_int_equal(nng_dial(r->socket, url, NULL, 0), 0);
+    r->bytes = hth_ring_layout_bytes(&r->layout);
+}
+
+static void raw_open(raw *r, const char *url)
+{
+    int fd;
+    void *p;
+    raw_connect(r, url);
+    assert_ok(hth_memfd_make("raw", r->bytes, &fd, &p));
+    r->memory = p;
+    assert_ok(raw_attach(r, fd, r->bytes));
+    assert_int_equal(raw_attach(r, fd, r->bytes), HTH_EEXIST);
+    hth_memfd_drop(fd, NULL, 0);
+    assert_ok(hth_ring_open(r->memory, 8192, HTH_RING_PRODUCER, 0, &r->requests));
+    assert_ok(hth_ring_open(r->memory + hth_ring_layout_lane(&r->layout, 1), 4096,
+                            HTH_RING_CONSUMER, 0, &r->replies));
+}
+
+static void raw_close(raw *r)
+{
+    hth_ring_close(r->requests);
+    hth_ring_close(r->replies);
+    hth_memfd_drop(-1, r->memory, r->bytes);
+    nng_close(r->socket);
+}
+
+// raw_message makes an inference of model `model` with 16 floats, in `lane`.
+static size_t raw_message(uint32_t lane, const char *model, uint64_t call, uint8_t *out)
+{
+    Hearth__Request q = HEARTH__REQUEST__INIT;
+    Hearth__Infer body = HEARTH__INFER__INIT;
+    Hearth__Tensor t = HEARTH__TENSOR__INIT, *list[] = {&t};
+    int64_t shape[] = {16};
+    uint64_t data_bytes;
+    size_t bytes;
+    t.name = (char *)"x";
+    t.dtype = HEARTH_F32;
+    t.shape = shape;
+    t.n_shape = 1;
+    t.bytes = 64;
+    body.model = (char *)model;
+    body.inputs = list;
+    body.n_inputs = 1;
+    q.call = call;
+    q.body_case = HEARTH__REQUEST__BODY_INFER;
+    q.infer = &body;
+    assert_ok(hth_wire_place(list, 1, &data_bytes));
+    assert_ok(hth_wire_frame_bytes(&q.base, data_bytes, &hth_wire_default_limits, &bytes));
+    memcpy(out, &lane, 4);
+    memset(hth_wire_write(&q.base, out + 4), 0, data_bytes);
+    return bytes + 4;
+}
+
+// raw_reply takes the next reply in the lane: its error's code, or HTH_OK.
+static hth_err raw_reply(raw *r, uint64_t *call)
+{
+    uint8_t copy[4096];
+    size_t bytes;
+    Hearth__Reply *reply;
+    const uint8_t *data;
+    uint64_t data_bytes;
+    assert_ok(hth_ring_wait(r->replies, 20000000000u));
+    assert_ok(hth_ring_next(r->replies, &bytes));
+    hth_ring_take(r->replies, copy);
+    assert_ok(hth_wire_read_reply(copy + 4, bytes - 4, &hth_wire_default_limits, NULL, &reply,
+                                  &data, &data_bytes));
+    *call = reply->call;
+    hth_err err =
+        reply->body_case == HEARTH__REPLY__BODY_ERROR ? (hth_err)reply->error->code : HTH_OK;
+    hth_wire_free_reply(reply);
+    return err;
+}
+
+static void test_bad_attach(void **state)
+{
+    server_rig *r = *state;
+    serve(r);
+    raw a;
+    raw_connect(&a, r->ipc);
+    void *p;
+    int fd, open_fd = memfd_create("open", MFD_CLOEXEC);
+    assert_int_equal(ftruncate(open_fd, (off_t)a.bytes), 0);
+    assert_ok(hth_memfd_make("raw", a.bytes, &fd, &p));
+    assert_int_equal(raw_attach(&a, open_fd, a.bytes), HTH_EDENIED); // not sealed
+    assert_int_equal(raw_attach(&a, 9999, a.bytes), HTH_ENOENT);
+    assert_int_equal(raw_attach(&a, fd, a.bytes - 64), HTH_EINVAL);
+    static const hth_ring_layout bad[] = {{8191, 4096, 2},       {8192, 4095, 2},
+                                          {8192, 4096, 0},       {8192, 4096, 1025},
+                                          {1ull << 40, 4096, 2}, {8192, 8192, 2}};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        raw b = a;
+        b.layout = bad[i];
+        uint64_t bytes = hth_ring_layout_bytes(&bad[i]);
+        assert_int_equal(raw_attach(&b, fd, bytes > 0 ? bytes : a.bytes), HTH_EINVAL);
+    }
+    a.layout = (hth_ring_layout){1u << 30, 4096, 2};
+    assert_int_equal(raw_attach(&a, fd, hth_ring_layout_bytes(&a.layout)), HTH_ETOOBIG);
+    hth_memfd_drop(fd, p, a.bytes);
+    hth_memfd_drop(open_fd, NULL, 0);
+    nng_close(a.socket);
+}
+
+// ends_ring sends one message and checks that the ring ends, but neither the connection nor anybody
+// else's.
+static void ends_ring(server_rig *rig, hearth *other, const uint8_t *message, size_t bytes,
+                      bool answered)
+{
+    raw a;
+    uint64_t call;
+    size_t n;
+    raw_open(&a, rig->ipc);
+    assert_ok(hth_ring_send(a.requests, &(hth_ring_part){message, bytes}, 1, 0));
+    if (answered) {
+        assert_int_not_equal(raw_reply(&a, &call), HTH_OK);
+        assert_int_equal(call, 0);
+    }
+    hth_err err = HTH_OK;
+    while (err == HTH_OK) {
+        err = hth_ring_wait(a.replies, 20000000000u);
+        err = err == HTH_OK ? hth_ring_next(a.replies, &n) : err;
+    }
+    assert_int_equal(err, HTH_ECANCELED);
+    Hearth__Request q = HEARTH__REQUEST__INIT;
+    Hearth__Unmap body = HEARTH__UNMAP__INIT;
+    body.region = 1;
+    q.body_case = HEARTH__REQUEST__BODY_UNMAP;
+    q.unmap = &body;
+    assert_int_equal(raw_ask(a.socket, &q), HTH_ENOENT);
+    raw_close(&a);
+    assert_true(echo(other, 5, 1));
+}
+
+static void test_malformed(void **state)
+{
+    server_rig *r = *state;
+    serve(r);
+    hearth *other = connect_to(r, NULL);
+    uint8_t message[4096] = {1, 0, 0, 0, 'n', 'o', 't', ' ', 'H', 'T', 'H', '1'};
+    assert_true(echo(other, 5, 1) && echo(other, 5, 1));
+    ends_ring(r, other, message, 12, true);
+    ends_ring(r, other, message, 4, true);
+    ends_ring(r, other, message, 3, false);
+    message[0] = 2; // no such lane
+    ends_ring(r, other, message, 12, false);
+    size_t bytes = raw_message(1, "m", 9, message);
+    ends_ring(r, other, message, bytes - 20, true); // its tensor lies outside
+    raw a;
+    raw_open(&a, r->ipc);
+    _Atomic uint64_t *tail = (_Atomic uint64_t *)a.memory;
+    atomic_store(tail, 12345); // impossible; whoever looks at it ends the ring
+    size_t n;
+    hth_err err = HTH_OK;
+    while (err == HTH_OK) {
+        err = hth_ring_wait(a.replies, 20000000000u);
+        err = err == HTH_OK ? hth_ring_next(a.replies, &n) : err;
+    }
+    assert_int_equal(err, HTH_ECANCELED);
+    raw_close(&a);
+    assert_true(echo(other, 5, 1));
+    hearth_close(other);
+}
+
+static void test_other_requests(void **state)
+{
+    server_rig *r = *state;
+    serve(r);
+    raw a;
+    uint8_t message[4096];
+    uint64_t call;
+    size_t bytes;
+    raw_open(&a, r->ipc);
+    Hearth__Request q = HEARTH__REQUEST__INIT;
+    Hearth__Gc body = HEARTH__GC__INIT;
+    q.call = 5;
+    q.body_case = HEARTH__REQUEST__BODY_GC;
+    q.gc = &body;
+    assert_ok(hth_wire_frame_bytes(&q.base, 0, &hth_wire_default_limits, &bytes));
+    memcpy(message, &(uint32_t){1}, 4);
+    hth_wire_write(&q.base, message + 4);
+    assert_ok(hth_ring_send(a.requests, &(hth_ring_part){message, bytes + 4}, 1, 0));
+    assert_int_equal(raw_reply(&a, &call), HTH_ENOTSUP);
+    assert_int_equal(call, 5);
+    bytes = raw_message(1, "m", 6, message); // and goes on
+    assert_ok(hth_ring_send(a.requests, &(hth_ring_part){message, bytes}, 1, 0));
+    assert_int_equal(raw_reply(&a, &call), HTH_OK);
+    assert_int_equal(call, 6);
+    raw_close(&a);
+}
+
+static void test_never_reads(void **state)
+{
+    server_rig *r = *state;
+    serve(r);
+    hearth *other = connect_to(r, NULL);
+    raw a;
+    uint8_t message[4096];
+    uint64_t call;
+    int n_read = 0;
+    raw_open(&a, r->ipc);
+    for (uint64_t i = 1; i <= 1000; i++) { // its lane has room for some twenty answers
+        size_t bytes = raw_message(1, "m", i, message);
+        assert_ok(hth_ring_send(a.requests, &(hth_ring_part){message, bytes}, 1, 20000000000u));
+    }
+    assert_true(echo(other, 5, 1) && echo(other, 5, 2));
+    while (hth_ring_wait(a.replies, 0) == HTH_OK) {
+        (void)raw_reply(&a, &call);
+        assert_in_range(call, 1, 1000);
+        n_read++;
+    }
+    assert_true(n_read > 0);
+    // some of the others are kept, and given once
+    int n_kept = 0;
+    for (uint64_t i = 1; i <= 1000; i++) {
+        n_kept += raw_fetch(&a, i) != HTH_ENOENT;
+        assert_int_equal(raw_fetch(&a, i), HTH_ENOENT);
+    }
+    assert_in_range(n_kept, 1, 4);
+    // too many at once are refused, in the lane
+    int busy = 0;
+    for (uint64_t i = 2001; i <= 2008; i++) {
+        size_t bytes = raw_message(1, "hold", i, message);
+        assert_ok(hth_ring_send(a.requests, &(hth_ring_part){message, bytes}, 1, 20000000000u));
+    }
+    while (busy < 4) {
+        busy += raw_reply(&a, &call) == HTH_EBUSY && call > 2000;
+    }
+    raw_close(&a);
+    wait_count(&fake_canceled, 1);
+    assert_true(echo(other, 5, 3));
+    hearth_close(other);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc == 3 && strcmp(argv[1], "victim") == 0) {
+        return victim(argv[2]);
+    }
+#define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+    const struct CMUnitTest tests[] = {
+        T(test_sizes),     T(test_errors),         T(test_switched_off), T(test_threads),
+        T(test_timeout),   T(test_restart),        T(test_killed),       T(test_bad_attach),
+        T(test_malformed), T(test_other_requests), T(test_never_reads),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,465 @@
+// SPDX-License-Identifier: Apache-2.0
+// A connection's life: accepted and counted, watched, paused while it has too much, closed. What is
+// over a peer's limit is closed at once; where all connections are at theirs, a new one takes the
+// place of one without a token or without a request.
+#include "server/rpc/rpc_parts.h"
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/settings.h"
+#include "server/net/closer.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <linux/sockios.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define CONN_OUT    ((size_t)8 << 20) // that waits to go, before no more requests are read
+#define CONN_PASSED 4096              // .. of handles
+#define CONN_READS  256               // of a TLS connection's socket, in one go
+#define CONN_PROBE  60 // seconds of silence until the kernel asks whether it is there
+#define CONN_PROBES 5
+
+#define SECOND_NS 1000000000u
+
+// ---- references
+
+void hth_rpc_conn_hold(hth_rpc_conn *c)
+{
+    atomic_fetch_add(&c->refs, 1);
+}
+
+void hth_rpc_conn_rele(hth_rpc_conn *c)
+{
+    if (atomic_fetch_sub(&c->refs, 1) == 1) {
+        pthread_mutex_destroy(&c->lock);
+        hth_conn_rele(c->conn);
+        hth_allowance_rele(c->allowance);
+        hth_free(c);
+    }
+}
+
+// ---- watching
+
+void hth_rpc_conn_turn(hth_rpc_conn *c)
+{
+    c->n_turn = 0;
+    c->n_reads = CONN_READS;
+    c->turn_over = false;
+}
+
+bool hth_rpc_conn_full(const hth_rpc_conn *c)
+{
+    if (c->turn_over) {
+        return true;
+    }
+    if (c->state == HTH_RPC_PASSING) {
+        return atomic_load(&c->out_bytes) > CONN_PASSED;
+    }
+    if (c->state != HTH_RPC_LENGTH || c->n_head > 0) {
+        return false;
+    }
+    if (!c->proven) {
+        return atomic_load(&c->n_pending) > 0 || atomic_load(&c->out_bytes) > 0;
+    }
+    return atomic_load(&c->n_pending) >= hth_setting_int(HTH_SET_LIMIT_CONN_REQUESTS) ||
+           atomic_load(&c->out_bytes) > CONN_OUT;
+}
+
+// conn_pause has nothing read; the peer's end is noticed all the same.
+static void conn_pause(hth_rpc_conn *c)
+{
+    event_del(c->read);
+    event_add(c->closed, NULL);
+    atomic_store(&c->paused, true); // who ends a request from here on sees it
+}
+
+static void conn_resume(hth_rpc_conn *c)
+{
+    atomic_store(&c->paused, false);
+    event_del(c->closed);
+    event_add(c->read, NULL);
+}
+
+void hth_rpc_conn_settle(hth_rpc_conn *c)
+{
+    for (;;) {
+        if (c->gone) {
+            return;
+        }
+        hth_rpc_out_flush(c);
+        if (c->dead) {
+            hth_rpc_conn_close(c);
+            return;
+        }
+        bool full = hth_rpc_conn_full(c), paused = atomic_load(&c->paused);
+        if (full && paused) {
+            return;
+        }
+        if (!full && !paused) {
+            if (c->rest == NULL) {
+                return;
+            }
+            hth_rpc_in(c); // what was read already, and stopped before its answers had left
+        } else if (full) {
+            conn_pause(c);
+        } else {
+            conn_resume(c);
+            hth_rpc_in(c);
+        }
+    }
+}
+
+static void conn_readable(evutil_socket_t fd, short what, void *arg)
+{
+    hth_rpc_conn *c = arg;
+    if (c->state == HTH_RPC_TLS) {
+        hth_rpc_shake_ready(c);
+        return;
+    }
+    hth_rpc_conn_hold(c);
+    hth_rpc_conn_turn(c);
+    hth_rpc_in(c);
+    hth_rpc_conn_settle(c);
+    hth_rpc_conn_rele(c);
+}
+
+static void conn_writable(evutil_socket_t fd, short what, void *arg)
+{
+    hth_rpc_conn *c = arg;
+    if (c->ssl != NULL && !atomic_load(&c->paused)) { // what reads may have waited for that
+        conn_readable(fd, what, arg);
+        return;
+    }
+    hth_rpc_conn_hold(c);
+    hth_rpc_conn_settle(c);
+    hth_rpc_conn_rele(c);
+}
+
+static void conn_ended(evutil_socket_t fd, short what, void *arg)
+{
+    hth_rpc_conn *c = arg;
+    hth_rpc_conn_hold(c);
+    c->dead = true;
+    hth_rpc_conn_settle(c);
+    hth_rpc_conn_rele(c);
+}
+
+// ---- what takes too long
+
+// conn_out_late is when its answers are taken too slowly. What the kernel holds counts as taken
+// when the peer's has it: else one that reads steadily would seem to pause for a whole buffer.
+static uint64_t conn_out_late(hth_rpc_conn *c, uint64_t now_ns)
+{
+    int held = 0;
+    pthread_mutex_lock(&c->lock);
+    if (c->out != NULL && ioctl(c->fd, SIOCOUTQ, &held) == 0) {
+        if (held < c->out_held) {
+            hth_rpc_moved(&c->out_late_ns, (uint64_t)(c->out_held - held), now_ns);
+        }
+        c->out_held = held;
+    }
+    uint64_t late_ns = c->out_late_ns;
+    pthread_mutex_unlock(&c->lock);
+    return late_ns;
+}
+
+// conn_is_late says why a connection is to be ended; NULL: it is not.
+static const char *conn_is_late(hth_rpc_conn *c, uint64_t now_ns)
+{
+    uint64_t open_ns = now_ns - c->opened_ns;
+    uint64_t out_late_ns = conn_out_late(c, now_ns);
+    if ((c->state == HTH_RPC_TLS || c->state == HTH_RPC_GREETING) &&
+        open_ns > (uint64_t)hth_setting_int(HTH_SET_LIMIT_HANDSHAKE_SECONDS) * SECOND_NS) {
+        return "no handshake (limits.handshake_seconds)";
+    }
+    if (c->late_ns != 0 && now_ns > c->late_ns) {
+        return "its request comes too slowly (http.request_seconds)";
+    }
+    if (out_late_ns != 0 && now_ns > out_late_ns) {
+        return "it takes its answers too slowly (http.request_seconds)";
+    }
+    if (!c->local && !c->proven &&
+        open_ns > (uint64_t)hth_setting_int(HTH_SET_LIMIT_TOKEN_SECONDS) * SECOND_NS) {
+        return "no token (limits.token_seconds)";
+    }
+    if (atomic_load(&c->n_pending) > 0 || atomic_load(&c->out_bytes) > 0) {
+        c->since_ns = now_ns;
+    }
+    if (!c->local && c->service == HTH_RPC_REPLIES && now_ns > c->since_ns &&
+        now_ns - c->since_ns > (uint64_t)hth_setting_int(HTH_SET_LIMIT_IDLE_SECONDS) * SECOND_NS) {
+        return "no request (limits.idle_seconds)";
+    }
+    return NULL;
+}
+
+// conn_disconnect closes a connection, and says why.
+static void conn_disconnect(hth_rpc_conn *c, const char *why)
+{
+    uint64_t unsaid;
+    if (hth_seldom_now(&c->r->endings, &unsaid)) {
+        hth_log(INFO, SERVER, "disconnected", "tenant=%s not_logged=%" PRIu64 " reason=%s",
+                c->conn != NULL ? hth_conn_tenant(c->conn) : "events", unsaid, why);
+    }
+    hth_rpc_conn_close(c);
+}
+
+void hth_rpc_conn_look(hth_rpc_conn *c, uint64_t now_ns)
+{
+    const char *why = conn_is_late(c, now_ns);
+    if (why != NULL) {
+        conn_disconnect(c, why);
+    }
+}
+
+// ---- the end
+
+void hth_rpc_conn_close(hth_rpc_conn *c)
+{
+    hth_rpc *r = c->r;
+    hth_rpc_conn_hold(c);
+    hth_rpc_shake_forget(c);
+    event_free(c->read);
+    event_free(c->write);
+    event_free(c->closed);
+    pthread_mutex_lock(&c->lock);
+    c->gone = true;
+    hth_rpc_out_drop(c);
+    hth_rpc_io_fini(c);
+    pthread_mutex_unlock(&c->lock);
+    atomic_fetch_sub(&r->n_hearing, c->state == HTH_RPC_HEARING);
+    *c->prev = c->next;
+    if (c->next != NULL) {
+        c->next->prev = c->prev;
+    }
+    hth_rpc_in_fini(c);
+    if (c->conn != NULL) {
+        hth_conn_close(c->conn);
+        hth_rpc_request_drop_all(c);
+        hth_dispatch_gone(r->config.dispatch, c->conn);
+        hth_rings_gone(r->config.rings, c->conn);
+        hth_descriptors_drop(r->config.descriptors, c);
+    }
+    hth_allowance_leave(c->allowance, c->service == HTH_RPC_EVENTS);
+    hth_rpc_conn_rele(c);
+    hth_rpc_conn_rele(c); // the loop's
+}
+
+// ---- coming
+
+// conn_worth says how little is lost by closing a connection, the least first; 0: it stays. Without
+// a token, or idle: its client connects again when it needs to. Slow: it has a while, but not the
+// place of others.
+static int conn_worth(const hth_rpc_conn *c)
+{
+    bool busy = atomic_load(&c->n_pending) > 0;
+    bool moving = c->late_ns != 0 || atomic_load(&c->out_bytes) > 0;
+    if (c->trusted || c->service == HTH_RPC_EVENTS || (c->proven && busy)) {
+        return 0;
+    }
+    return !c->proven ? 1 : !moving ? 2 : 3;
+}
+
+// conn_evict makes room: it closes the connection that is worth least, of equal ones that which
+// has been so for longest; false: there is none.
+static bool conn_evict(hth_rpc *r)
+{
+    hth_rpc_conn *least = NULL;
+    int worth = 0;
+    for (hth_rpc_conn *c = r->conns; c != NULL; c = c->next) {
+        int w = conn_worth(c);
+        if (w != 0 &&
+            (least == NULL || w < worth || (w == worth && c->since_ns < least->since_ns))) {
+            least = c;
+            worth = w;
+        }
+    }
+    if (least != NULL) {
+        conn_disconnect(least, "another one needs its place (limits.connections)");
+    }
+    return least != NULL;
+}
+
+static void conn_refused(hth_rpc *r)
+{
+    uint64_t unsaid;
+    if (hth_seldom_now(&r->refusals, &unsaid)) {
+        hth_log(WARN, SERVER, "refused", "not_logged=%" PRIu64 " %s", unsaid, hth_err_detail());
+    }
+}
+
+// conn_know finds out who is at the other end of a socket.
+static hth_conn_who conn_know(const hth_rpc_listener *l, int fd)
+{
+    hth_conn_who who = {.where = l->local ? HTH_CONN_LOCAL : HTH_CONN_NETWORK, .uid = UINT64_MAX};
+    struct ucred cred;
+    socklen_t n = sizeof cred;
+    if (l->local && getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &n) == 0) {
+        who.known = true;
+        who.uid = cred.uid;
+        who.gid = cred.gid;
+    }
+    return who;
+}
+
+static hth_err conn_join(hth_rpc_conn *c, const hth_rpc_listener *l, const struct sockaddr *a)
+{
+    hth_rpc *r = c->r;
+    bool events = c->service == HTH_RPC_EVENTS;
+    const hth_allowance_key key =
+        l->local ? hth_allowance_key_user(c->uid) : hth_allowance_key_address(a);
+    hth_err err = hth_allowance_join(r->config.allowances, &key, c->trusted, events, &c->allowance);
+    if (err == HTH_EBUSY && hth_allowance_full(r->config.allowances, l->local) && conn_evict(r)) {
+        err = hth_allowance_join(r->config.allowances, &key, c->trusted, events, &c->allowance);
+    }
+    return err;
+}
+
+static hth_err conn_events(hth_rpc_conn *c)
+{
+    struct event_base *base = c->r->base;
+    c->read = event_new(base, c->fd, EV_READ | EV_PERSIST, conn_readable, c);
+    c->write = event_new(base, c->fd, EV_WRITE, conn_writable, c);
+    c->closed = event_new(base, c->fd, EV_CLOSED | EV_PERSIST, conn_ended, c);
+    return c->read != NULL && c->write != NULL && c->closed != NULL && event_add(c->read, NULL) == 0
+               ? HTH_OK
+               : hth_fail(HTH_ENOMEM, "out of memory for a connection");
+}
+
+static void conn_options(const hth_rpc_conn *c)
+{
+    int one = 1, idle = CONN_PROBE, probes = CONN_PROBES;
+    if (!c->local) {
+        setsockopt(c->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+        setsockopt(c->fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one);
+        setsockopt(c->fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
+        setsockopt(c->fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
+    }
+}
+
+// conn_open makes everything of a connection; on error what it has is conn_undo's.
+static hth_err conn_open(hth_rpc_conn *c, const hth_rpc_listener *l, const hth_conn_who *who,
+                         const struct sockaddr *a)
+{
+    hth_rpc *r = c->r;
+    HTH_TRY(conn_join(c, l, a));
+    if (c->service == HTH_RPC_REPLIES) {
+        HTH_TRY(hth_conn_open(r->config.conns, who, &c->conn));
+    }
+    c->proven = c->service == HTH_RPC_EVENTS || c->trusted || !r->tokens;
+    if (l->tls) {
+        HTH_TRY(hth_rpc_io_secure(c));
+    }
+    return conn_events(c);
+}
+
+static void conn_leave(hth_rpc *r, int i)
+{
+    if (r->leaving[i] >= 0) {
+        hth_closer_socket(r->leaving_uid[i], r->leaving[i], false);
+        r->leaving[i] = -1;
+    }
+}
+
+// conn_show_out ends a connection that is not taken. nng 1.5 gives an address up for good when its
+// greeting meets a closed socket, but tries again when it reads an end: so that is sent at once,
+// and the socket closed a moment later.
+static void conn_show_out(hth_rpc *r, int fd, uint64_t uid)
+{
+    int i = r->next_leaving;
+    shutdown(fd, SHUT_WR);
+    conn_leave(r, i);
+    r->leaving[i] = fd;
+    r->leaving_uid[i] = uid;
+    r->left[i] = false;
+    r->next_leaving = (i + 1) % HTH_RPC_LEAVING;
+}
+
+void hth_rpc_conn_shut_out(hth_rpc *r, bool all)
+{
+    for (int i = 0; i < HTH_RPC_LEAVING; i++) {
+        if (all || r->left[i]) {
+            conn_leave(r, i);
+        }
+        r->left[i] = true; // at the next look
+    }
+}
+
+static void conn_undo(hth_rpc_conn *c)
+{
+    hth_accept_give(c->kind);
+    struct event *events[] = {c->read, c->write, c->closed};
+    for (int i = 0; i < 3; i++) {
+        if (events[i] != NULL) {
+            event_free(events[i]);
+        }
+    }
+    if (c->conn != NULL) {
+        hth_conn_close(c->conn);
+    }
+    conn_show_out(c->r, c->fd, c->local ? c->uid : 0);
+    c->fd = -1;
+    hth_rpc_io_fini(c);
+    if (c->allowance != NULL) {
+        hth_allowance_leave(c->allowance, c->service == HTH_RPC_EVENTS);
+        hth_rpc_conn_rele(c);
+    } else {
+        pthread_mutex_destroy(&c->lock);
+        hth_free(c);
+    }
+}
+
+void hth_rpc_conn_accept(hth_rpc_listener *l, int fd, const struct sockaddr *a)
+{
+    hth_rpc *r = l->r;
+    const hth_conn_who who = conn_know(l, fd);
+    bool trusted = l->local && who.known && r->config.auth != NULL &&
+                   hth_auth_local(r->config.auth, who.uid, who.gid) == HTH_PEER_TRUSTED;
+    hth_accept_kind kind = trusted    ? HTH_ACCEPT_ADMIN
+                           : l->local ? HTH_ACCEPT_LOCAL
+                                      : HTH_ACCEPT_NETWORK;
+    if (!hth_accept_take(kind) && !(conn_evict(r) && hth_accept_take(kind))) {
+        hth_fail(HTH_EBUSY, "too many connections: %d (the limit of open files)",
+                 hth_accept_count());
+        conn_refused(r);
+        conn_show_out(r, fd, l->local ? who.uid : 0);
+        return;
+    }
+    hth_rpc_conn *c = hth_calloc(1, sizeof *c);
+    if (c == NULL) {
+        hth_accept_give(kind);
+        conn_show_out(r, fd, l->local ? who.uid : 0);
+        return;
+    }
+    c->r = r;
+    c->refs = 1;
+    c->fd = fd;
+    c->service = l->service;
+    c->local = l->local;
+    c->trusted = trusted;
+    c->kind = kind;
+    c->uid = who.uid;
+    c->state = l->tls ? HTH_RPC_TLS : HTH_RPC_GREETING;
+    c->opened_ns = c->since_ns = hth_now_ns();
+    c->last_waiting = &c->waiting;
+    c->last_out = &c->out;
+    pthread_mutex_init(&c->lock, NULL);
+    if (conn_open(c, l, &who, a) != HTH_OK) {
+        conn_refused(r);
+        conn_undo(c);
+        return;
+    }
+    conn_options(c);
+    c->next = r->conns;
+    c->prev = &r->conns;
+    if (c->next != NULL) {
+        c->next->prev = &c->next;
+    }
+    r->conns = c;
+}

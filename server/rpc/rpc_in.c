@@ -1,0 +1,407 @@
+// SPDX-License-Identifier: Apache-2.0
+// What comes: greetings, lengths, messages. Small messages are read many at a time into the loop's
+// scratch and copied out of it; the larger part of a large one is read where it stays. Memory for a
+// message grows fourfold, by what has come; beyond IN_FREE bytes it is charged before it is read.
+#include "server/rpc/rpc_parts.h"
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "base/settings.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#define IN_PROTO_REQ 0x30
+#define IN_PROTO_REP 0x31
+#define IN_PROTO_PUB 0x20
+#define IN_PROTO_SUB 0x21
+
+#define IN_UNPROVEN ((uint64_t)32 << 10) // of a message, before there is a token
+#define IN_READ     ((size_t)4 << 10)    // .. read at once
+#define IN_ROOM     ((uint64_t)1 << 20)  // memory for a message at first
+#define IN_FREE     ((uint64_t)64 << 10) // of a message that is counted, but always let in
+#define IN_CHARGE   ((uint64_t)256 << 10)
+#define IN_DIRECT   ((size_t)8 << 10) // what is missing of a message from here on is read in place
+#define IN_TURN     ((size_t)1 << 20) // read in one go, so that others are read, too
+#define IN_CALL     ((size_t)4 << 10) // .. each call of the system counts as so many bytes more
+#define IN_REQUESTS 64                // taken in one go
+
+#define SECOND_NS 1000000000u
+
+void hth_rpc_moved(uint64_t *late_ns, uint64_t n, uint64_t now_ns)
+{
+    uint64_t most = now_ns + (uint64_t)hth_setting_int(HTH_SET_HTTP_REQUEST_SECONDS) * SECOND_NS;
+    uint64_t rate = (uint64_t)hth_setting_int(HTH_SET_HTTP_REQUEST_RATE);
+    uint64_t more = n / rate < SECOND_NS ? n * SECOND_NS / rate : most;
+    uint64_t late = *late_ns == 0 || *late_ns > UINT64_MAX - more ? most : *late_ns + more;
+    *late_ns = late < most ? late : most;
+}
+
+// ---- memory
+
+void hth_rpc_in_forget(hth_rpc_conn *c)
+{
+    hth_free(c->message);
+    c->message = NULL;
+    if (c->charged > 0) {
+        hth_allowance_give(c->allowance, c->charged);
+    }
+    c->charged = 0;
+    c->have = c->room = 0;
+}
+
+// in_skip drops what has come of the message, and what is to come.
+static void in_skip(hth_rpc_conn *c)
+{
+    c->skip = c->want - c->have;
+    hth_rpc_in_forget(c);
+    c->state = c->skip > 0 ? HTH_RPC_SKIP : HTH_RPC_LENGTH;
+}
+
+// in_counted counts a message of this turn.
+static void in_counted(hth_rpc_conn *c)
+{
+    c->turn_over = c->turn_over || ++c->n_turn >= IN_REQUESTS;
+}
+
+static void in_refuse(hth_rpc_conn *c, hth_err err, const char *sentence)
+{
+    hth_rpc_request_refuse(c, err, sentence);
+    in_skip(c);
+    in_counted(c);
+}
+
+// in_make_room has memory for n bytes more; false: the message was refused.
+static bool in_make_room(hth_rpc_conn *c, size_t n)
+{
+    uint64_t need = c->have + n;
+    if (need > c->charged && c->charged < c->want) {
+        uint64_t more = need - c->charged > IN_CHARGE ? need - c->charged : IN_CHARGE;
+        more = more < c->want - c->charged ? more : c->want - c->charged;
+        if (c->charged == 0 && need <= IN_FREE) {
+            more = c->want < IN_FREE ? c->want : IN_FREE;
+            hth_allowance_add(c->allowance, more);
+        } else {
+            hth_err err = hth_allowance_take(c->allowance, more);
+            if (err != HTH_OK) {
+                in_refuse(c, err, hth_err_detail());
+                return false;
+            }
+        }
+        c->charged += more;
+    }
+    if (need > c->room) {
+        uint64_t room = c->room == 0 ? (c->proven ? IN_ROOM : IN_UNPROVEN) : 4 * (uint64_t)c->room;
+        room = room > need ? room : need;
+        room = room < c->want ? room : c->want;
+        uint8_t *fresh = hth_alloc_aligned(room, 64);
+        if (fresh == NULL) {
+            in_refuse(c, HTH_ENOMEM, "out of memory for a request");
+            return false;
+        }
+        if (c->have > 0) {
+            memcpy(fresh, c->message, c->have);
+        }
+        hth_free(c->message);
+        c->message = fresh;
+        c->room = room;
+    }
+    return true;
+}
+
+// ---- greetings
+
+static void in_hear(hth_rpc_conn *c)
+{
+    c->state = HTH_RPC_HEARING;
+    c->late_ns = 0;
+    atomic_fetch_add(&c->r->n_hearing, 1);
+}
+
+static void in_greeted(hth_rpc_conn *c)
+{
+    static const uint8_t sp[4] = {0, 'S', 'P', 0};
+    bool replies = c->service == HTH_RPC_REPLIES;
+    const uint8_t mine[HTH_RPC_HELLO] = {0, 'S', 'P', 0, 0, replies ? IN_PROTO_REP : IN_PROTO_PUB,
+                                         0, 0};
+    const uint8_t *hello = c->head;
+    c->since_ns = hth_now_ns();
+    c->n_head = 0;
+    if (replies && c->local && hth_rpc_pass_hello(hello)) {
+        c->state = HTH_RPC_PASSING;
+        return;
+    }
+    int proto = hello[4] << 8 | hello[5];
+    if (memcmp(hello, sp, sizeof sp) != 0 || proto != (replies ? IN_PROTO_REQ : IN_PROTO_SUB) ||
+        hello[6] != 0 || hello[7] != 0) {
+        c->dead = true;
+        return;
+    }
+    hth_rpc_out *o = hth_rpc_out_new(c, mine, sizeof mine, NULL);
+    if (o == NULL) {
+        c->dead = true;
+        return;
+    }
+    hth_rpc_out_add(c, o, true);
+    if (replies) {
+        c->state = HTH_RPC_LENGTH;
+    } else {
+        in_hear(c);
+    }
+}
+
+// ---- messages
+
+static void in_begin(hth_rpc_conn *c)
+{
+    const uint8_t *p = c->head;
+    bool good = !c->local || *p++ == 1;
+    c->want = 0;
+    for (int i = 0; i < 8; i++) {
+        c->want = c->want << 8 | p[i];
+    }
+    c->n_head = 0;
+    if (!good || c->want < 4) { // it does not speak this
+        c->dead = true;
+        return;
+    }
+    c->state = HTH_RPC_BODY;
+    c->may = c->want;
+    if (c->want > c->r->config.message_bytes + HTH_RPC_ROUTE) {
+        c->may = HTH_RPC_ROUTE; // who it is from, to answer
+    } else if (!c->proven && c->want > IN_UNPROVEN) {
+        c->may = IN_UNPROVEN; // the token, to answer it or to go on
+    }
+}
+
+// in_judge looks at what may be there of a message that may not be received yet as a whole.
+static void in_judge(hth_rpc_conn *c)
+{
+    char text[160];
+    if (c->want > c->r->config.message_bytes + HTH_RPC_ROUTE) {
+        snprintf(text, sizeof text,
+                 "a message of %" PRIu64 " bytes; limits.message_bytes is %" PRIu64, c->want,
+                 c->r->config.message_bytes);
+        in_refuse(c, HTH_ETOOBIG, text);
+        return;
+    }
+    hth_err err = hth_rpc_request_prove(c);
+    if (err == HTH_OK) {
+        c->may = c->want;
+        return;
+    }
+    if (err == HTH_EBUSY) {
+        err = hth_fail(HTH_EDENIED,
+                       "no token in the first %" PRIu64 " bytes of a connection's first request",
+                       IN_UNPROVEN);
+    }
+    in_refuse(c, err, hth_err_detail());
+}
+
+static void in_whole(hth_rpc_conn *c)
+{
+    c->state = HTH_RPC_LENGTH;
+    c->late_ns = 0;
+    c->since_ns = hth_now_ns();
+    hth_rpc_request_take(c);
+    in_counted(c);
+}
+
+// in_body takes bytes of a message; returns how many.
+static size_t in_body(hth_rpc_conn *c, const uint8_t *p, size_t n)
+{
+    size_t more = c->may - c->have < n ? (size_t)(c->may - c->have) : n;
+    if (!in_make_room(c, more)) {
+        return 0;
+    }
+    memcpy(c->message + c->have, p, more);
+    c->have += more;
+    return more;
+}
+
+static void in_body_came(hth_rpc_conn *c)
+{
+    if (c->have == c->want) {
+        in_whole(c);
+    } else if (c->have == c->may) {
+        in_judge(c);
+    }
+}
+
+static size_t in_head(hth_rpc_conn *c, const uint8_t *p, size_t n, size_t whole)
+{
+    size_t more = whole - c->n_head < n ? whole - c->n_head : n;
+    memcpy(c->head + c->n_head, p, more);
+    c->n_head += more;
+    return more;
+}
+
+// in_step takes some of n bytes; returns how many.
+static size_t in_step(hth_rpc_conn *c, const uint8_t *p, size_t n)
+{
+    size_t took = n, head = c->local ? HTH_RPC_HEAD : HTH_RPC_HEAD - 1;
+    switch (c->state) {
+    case HTH_RPC_GREETING:
+        took = in_head(c, p, n, HTH_RPC_HELLO);
+        if (c->n_head == HTH_RPC_HELLO) {
+            in_greeted(c);
+        }
+        break;
+    case HTH_RPC_LENGTH:
+        took = in_head(c, p, n, head);
+        if (c->n_head == head) {
+            in_begin(c);
+        }
+        break;
+    case HTH_RPC_BODY:
+        took = in_body(c, p, n);
+        if (c->state == HTH_RPC_BODY) {
+            in_body_came(c);
+        }
+        break;
+    case HTH_RPC_SKIP:
+        took = c->skip < n ? (size_t)c->skip : n;
+        c->skip -= took;
+        c->state = c->skip > 0 ? HTH_RPC_SKIP : HTH_RPC_LENGTH;
+        break;
+    default: // nobody who only listens has anything to say
+        c->dead = true;
+        break;
+    }
+    return took;
+}
+
+// in_stops: it is others' turn, or between two messages, while there is too much already.
+static bool in_stops(hth_rpc_conn *c)
+{
+    return c->dead || hth_rpc_conn_full(c);
+}
+
+// in_take takes what it may of n bytes; returns how many.
+static size_t in_take(hth_rpc_conn *c, const uint8_t *p, size_t n)
+{
+    size_t at = 0;
+    while (at < n && !in_stops(c)) {
+        at += in_step(c, p + at, n - at);
+    }
+    return at;
+}
+
+// ---- reading
+
+// in_keep keeps what was read and could not be taken.
+static void in_keep(hth_rpc_conn *c, const uint8_t *p, size_t n)
+{
+    c->rest = hth_memdup(p, n);
+    c->rest_at = 0;
+    c->rest_bytes = n;
+    if (c->rest == NULL) {
+        c->dead = true;
+        return;
+    }
+    hth_allowance_add(c->allowance, n);
+}
+
+static void in_drop_rest(hth_rpc_conn *c)
+{
+    if (c->rest != NULL) {
+        hth_allowance_give(c->allowance, c->rest_bytes);
+        hth_free(c->rest);
+        c->rest = NULL;
+    }
+}
+
+// in_take_rest takes what was kept; false: some is left.
+static bool in_take_rest(hth_rpc_conn *c)
+{
+    if (c->rest != NULL) {
+        c->rest_at += in_take(c, c->rest + c->rest_at, c->rest_bytes - c->rest_at);
+        if (c->rest_at < c->rest_bytes) {
+            return false;
+        }
+        in_drop_rest(c);
+    }
+    return true;
+}
+
+// in_read reads once; returns what hth_rpc_io_read does.
+static ssize_t in_read(hth_rpc_conn *c, size_t most)
+{
+    ssize_t got = hth_rpc_io_read(c, c->r->scratch, most);
+    if (got > 0) {
+        size_t took = in_take(c, c->r->scratch, (size_t)got);
+        if (took < (size_t)got && !c->dead) {
+            in_keep(c, c->r->scratch + took, (size_t)got - took);
+        }
+    }
+    return got;
+}
+
+// in_read_here reads n bytes of a message, for which there is room, where they stay.
+static ssize_t in_read_here(hth_rpc_conn *c, size_t n)
+{
+    ssize_t got = hth_rpc_io_read(c, c->message + c->have, n);
+    if (got > 0) {
+        c->have += (size_t)got;
+        in_body_came(c);
+    }
+    return got;
+}
+
+static size_t in_most(const hth_rpc_conn *c)
+{
+    if (c->state == HTH_RPC_GREETING) { // what comes after it may bring descriptors
+        return HTH_RPC_HELLO - c->n_head;
+    }
+    return c->proven ? HTH_RPC_SCRATCH : IN_READ;
+}
+
+void hth_rpc_in(hth_rpc_conn *c)
+{
+    size_t turn = 0;
+    uint64_t came = 0;
+    while (!c->dead && in_take_rest(c) && !in_stops(c)) {
+        if (c->state == HTH_RPC_PASSING) {
+            hth_rpc_pass(c);
+            break;
+        }
+        uint64_t missing = c->state == HTH_RPC_BODY ? c->may - c->have : 0;
+        size_t most = missing >= IN_DIRECT ? IN_CHARGE : in_most(c);
+        most = missing >= IN_DIRECT && missing < most ? (size_t)missing : most;
+        if (missing >= IN_DIRECT && !in_make_room(c, most)) {
+            continue; // it was refused
+        }
+        ssize_t n = missing >= IN_DIRECT ? in_read_here(c, most) : in_read(c, most);
+        if (n == 0 || n == HTH_RPC_FAILED) {
+            c->dead = true;
+        }
+        if (n <= 0) {
+            break;
+        }
+        turn += (size_t)n + IN_CALL;
+        came += (uint64_t)n;
+        if (turn >= IN_TURN) {
+            c->turn_over = true;
+            break;
+        }
+        if ((size_t)n < most && c->ssl == NULL && c->state == HTH_RPC_LENGTH) {
+            break; // that was all
+        }
+    }
+    if (c->turn_over) {
+        hth_rpc_touch(c); // once others had theirs
+    }
+    bool inside = c->state == HTH_RPC_BODY || c->state == HTH_RPC_SKIP || c->n_head > 0;
+    if (!inside) {
+        c->late_ns = 0;
+    } else if (came > 0 || c->late_ns == 0) {
+        hth_rpc_moved(&c->late_ns, came, hth_now_ns());
+    }
+}
+
+void hth_rpc_in_fini(hth_rpc_conn *c)
+{
+    hth_rpc_in_forget(c);
+    in_drop_rest(c);
+}

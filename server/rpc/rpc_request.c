@@ -1,0 +1,328 @@
+// SPDX-License-Identifier: Apache-2.0
+// From a message to a request in progress, to its reply. A request that may not start yet waits in
+// its connection's list, and the connection in its loop's: whenever a place becomes free, the loop
+// goes round the connections, one request each, and passes over peers that have their share.
+#include "server/rpc/rpc_parts.h"
+
+#include "base/alloc.h"
+#include "base/settings.h"
+#include "client/msg.h"
+
+#include <string.h>
+
+// Of a connection's requests, those that may be long: 1 / REQUEST_LONG. The others are room for
+// questions about them.
+#define REQUEST_LONG 2
+// Bytes of a reply that always find room: there are few requests at a time.
+#define REQUEST_FREE (64u << 10)
+
+size_t hth_rpc_route(const uint8_t *message, size_t have)
+{
+    for (size_t n = 0; n + 4 <= have; n += 4) {
+        if (n == HTH_RPC_ROUTE) {
+            return SIZE_MAX;
+        }
+        if ((message[n] & 0x80) != 0) {
+            return n + 4;
+        }
+    }
+    return 0;
+}
+
+// ---- replies
+
+static size_t request_head(const hth_rpc_conn *c, const uint8_t *route, size_t n_route,
+                           const nng_msg *msg, uint8_t *head)
+{
+    size_t n = hth_rpc_head(c, n_route + nng_msg_len(msg), head);
+    memcpy(head + n, route, n_route);
+    return n + n_route;
+}
+
+static void request_answer(void *back, nng_msg *reply)
+{
+    hth_rpc_request *q = back;
+    hth_rpc_conn *c = q->c;
+    bool on_loop = hth_rpc_on_loop(c->r);
+    uint8_t head[HTH_RPC_HEAD + HTH_RPC_ROUTE];
+    hth_rpc_out *o = NULL;
+    if (reply != NULL) {
+        size_t n = request_head(c, q->route, q->n_route, reply, head);
+        o = hth_rpc_out_new(c, head, n, reply);
+    }
+    if (o != NULL) {
+        uint64_t bytes = nng_msg_len(reply);
+        if (bytes > q->reply_bytes) {
+            hth_allowance_add(c->allowance, bytes - q->reply_bytes);
+        } else {
+            hth_allowance_give(c->allowance, q->reply_bytes - bytes);
+        }
+        o->charged = bytes;
+    } else {
+        hth_allowance_give(c->allowance, q->reply_bytes);
+        if (reply != NULL) {
+            nng_msg_free(reply);
+        }
+    }
+    hth_allowance_give(c->allowance, q->message_bytes);
+    if (q->counted) {
+        hth_allowance_answered(c->allowance, q->is_long);
+    }
+    atomic_fetch_sub(&c->n_long, q->is_long && q->counted);
+    hth_free(q);
+    if (o != NULL) {
+        hth_rpc_out_add(c, o, !on_loop); // the loop sends many together
+    } else {
+        hth_rpc_out_fail(c); // no memory: else its client would wait
+    }
+    atomic_fetch_sub(&c->n_pending, 1);
+    if (atomic_load(&c->paused) && !on_loop) {
+        hth_rpc_touch(c);
+    }
+    hth_rpc_conn_rele(c);
+}
+
+static hth_err request_room(void *back, uint64_t bytes)
+{
+    hth_rpc_request *q = back;
+    if (bytes <= REQUEST_FREE) {
+        hth_allowance_add(q->c->allowance, bytes);
+    } else {
+        HTH_TRY(hth_allowance_take(q->c->allowance, bytes));
+    }
+    q->reply_bytes += bytes;
+    return HTH_OK;
+}
+
+// request_error answers the request of which these are the words.
+static void request_error(hth_rpc_conn *c, const uint8_t *route, size_t n_route, hth_err err,
+                          const char *sentence)
+{
+    uint8_t head[HTH_RPC_HEAD + HTH_RPC_ROUTE], *data;
+    Hearth__Reply r = HEARTH__REPLY__INIT;
+    Hearth__Error body = HEARTH__ERROR__INIT;
+    nng_msg *msg = NULL;
+    body.code = (uint32_t)err;
+    body.sentence = (char *)sentence;
+    r.body_case = HEARTH__REPLY__BODY_ERROR;
+    r.error = &body;
+    hth_rpc_out *o = NULL;
+    if (hth_msg_frame(&r.base, NULL, 0, 0, &hth_wire_default_limits, &msg, &data) == HTH_OK) {
+        size_t n = request_head(c, route, n_route, msg, head);
+        o = hth_rpc_out_new(c, head, n, msg);
+    }
+    if (o == NULL) {
+        if (msg != NULL) {
+            nng_msg_free(msg);
+        }
+        c->dead = true;
+        return;
+    }
+    hth_rpc_out_add(c, o, true);
+}
+
+void hth_rpc_request_refuse(hth_rpc_conn *c, hth_err err, const char *sentence)
+{
+    size_t route = hth_rpc_route(c->message, c->have);
+    if (route == 0 || route > HTH_RPC_ROUTE) { // it says nothing that can be answered
+        c->dead = true;
+        return;
+    }
+    request_error(c, c->message, route, err, sentence);
+}
+
+// ---- requests
+
+hth_err hth_rpc_request_prove(hth_rpc_conn *c)
+{
+    Hearth__Request *q;
+    size_t route = hth_rpc_route(c->message, c->have);
+    if (route == 0 || route > HTH_RPC_ROUTE) {
+        return hth_fail(HTH_ECORRUPT, "a request without a number");
+    }
+    HTH_TRY(
+        hth_wire_peek_request(c->message + route, c->have - route, &hth_wire_default_limits, &q));
+    hth_err err =
+        hth_auth_check(c->r->config.auth, hth_conn_peer(c->conn), q->token, HTH_NEED_ANY, NULL);
+    hth_wire_free_request(q);
+    c->proven = err == HTH_OK;
+    return err;
+}
+
+// What became of an attempt to start a request.
+typedef enum request_start {
+    REQUEST_STARTED,
+    REQUEST_PEER_FULL,
+    REQUEST_ALL_FULL,
+} request_start;
+
+static request_start request_try(hth_rpc_request *q)
+{
+    hth_slot *s = q->slot;
+    bool admin = hth_slot_is_admin(s);
+    if (!admin && hth_allowance_request(q->c->allowance, q->is_long) != HTH_OK) {
+        return REQUEST_PEER_FULL;
+    }
+    if (!hth_slot_place(s)) {
+        if (!admin) {
+            hth_allowance_answered(q->c->allowance, q->is_long);
+        }
+        hth_fail(HTH_EBUSY, "the server has as many requests of this kind as it takes: try again");
+        return REQUEST_ALL_FULL;
+    }
+    q->counted = !admin;
+    atomic_fetch_add(&q->c->n_long, q->is_long && q->counted);
+    q->slot = NULL;
+    hth_slot_run(s);
+    return REQUEST_STARTED;
+}
+
+static void waiter_link(hth_rpc_conn *c)
+{
+    hth_rpc *r = c->r;
+    c->prev_waiter = r->last_waiter;
+    c->next_waiter = NULL;
+    *r->last_waiter = c;
+    r->last_waiter = &c->next_waiter;
+    atomic_fetch_add(&r->n_waiters, 1);
+}
+
+static void request_wait(hth_rpc_request *q)
+{
+    hth_rpc_conn *c = q->c;
+    *c->last_waiting = q;
+    c->last_waiting = &q->next;
+    if (c->prev_waiter == NULL) {
+        waiter_link(c);
+    }
+}
+
+// request_long starts a request that may last, or refuses it: it does not wait.
+static void request_long(hth_rpc_request *q)
+{
+    hth_rpc_conn *c = q->c;
+    int most = (int)hth_setting_int(HTH_SET_LIMIT_CONN_REQUESTS) / REQUEST_LONG;
+    hth_slot *s = q->slot;
+    if (atomic_load(&c->n_long) >= most) {
+        hth_fail(HTH_EBUSY,
+                 "%d long requests are in progress on this connection (half of "
+                 "limits.requests_per_connection)",
+                 most);
+        hth_slot_fail(s, HTH_EBUSY, hth_err_detail());
+    } else if (request_try(q) != REQUEST_STARTED) {
+        hth_slot_fail(s, HTH_EBUSY, hth_err_detail());
+    }
+}
+
+void hth_rpc_request_take(hth_rpc_conn *c)
+{
+    static const hth_front front = {.answer = request_answer, .room = request_room};
+    size_t route = hth_rpc_route(c->message, c->have);
+    hth_rpc_request *q = NULL;
+    if (route == 0) { // it does not speak this
+        c->dead = true;
+    } else if (route <= HTH_RPC_ROUTE) {
+        if (!c->proven) {
+            (void)hth_rpc_request_prove(c); // the dispatcher says what is wrong
+        }
+        q = hth_calloc(1, sizeof *q);
+        if (q == NULL) {
+            request_error(c, c->message, route, HTH_ENOMEM, "out of memory for a request");
+        }
+    }
+    if (q == NULL) { // .. or it has come a long way round: dropped, as nng does
+        hth_rpc_in_forget(c);
+        return;
+    }
+    const hth_message m = {c->message + route, c->have - route, c->message, hth_free};
+    q->c = c;
+    q->message_bytes = c->charged;
+    q->n_route = route;
+    memcpy(q->route, c->message, route);
+    c->message = NULL;
+    c->charged = 0;
+    hth_rpc_in_forget(c);
+    hth_rpc_conn_hold(c);
+    atomic_fetch_add(&c->n_pending, 1);
+    hth_slot *s;
+    if (hth_dispatch_take(c->r->config.dispatch, c->conn, &m, &front, q, &s) != HTH_OK) {
+        request_answer(q, NULL);
+        return;
+    }
+    if (s == NULL) {
+        return; // answered
+    }
+    q->slot = s;
+    q->is_long = hth_slot_get_kind(s) == HTH_SLOT_LONG;
+    if (q->is_long) {
+        request_long(q);
+    } else if ((c->waiting != NULL && !hth_slot_is_admin(s)) || request_try(q) != REQUEST_STARTED) {
+        request_wait(q);
+    }
+}
+
+// ---- those that wait
+
+static void waiter_unlink(hth_rpc_conn *c)
+{
+    hth_rpc *r = c->r;
+    *c->prev_waiter = c->next_waiter;
+    if (c->next_waiter != NULL) {
+        c->next_waiter->prev_waiter = c->prev_waiter;
+    } else {
+        r->last_waiter = c->prev_waiter;
+    }
+    c->prev_waiter = NULL;
+    c->next_waiter = NULL;
+    atomic_fetch_sub(&r->n_waiters, 1);
+}
+
+// waiter_start starts the oldest request of a connection, and has the connection wait for its next
+// turn, if it has more.
+static request_start waiter_start(hth_rpc_conn *c)
+{
+    hth_rpc_request *next = c->waiting->next;
+    request_start how = request_try(c->waiting);
+    if (how == REQUEST_STARTED) {
+        c->waiting = next;
+        c->last_waiting = next != NULL ? c->last_waiting : &c->waiting;
+    }
+    if (how != REQUEST_ALL_FULL) {
+        waiter_unlink(c);
+        if (c->waiting != NULL) {
+            waiter_link(c);
+        }
+    }
+    return how;
+}
+
+void hth_rpc_waiters_run(hth_rpc *r)
+{
+    int left = atomic_load(&r->n_waiters);
+    while (r->waiters != NULL && left > 0) {
+        hth_rpc_conn *c = r->waiters;
+        hth_rpc_conn_hold(c);
+        request_start how = waiter_start(c);
+        if (how == REQUEST_STARTED) {
+            hth_rpc_conn_settle(c);
+        }
+        hth_rpc_conn_rele(c);
+        if (how == REQUEST_ALL_FULL) {
+            return;
+        }
+        left = how == REQUEST_STARTED ? atomic_load(&r->n_waiters) : left - 1;
+    }
+}
+
+void hth_rpc_request_drop_all(hth_rpc_conn *c)
+{
+    if (c->prev_waiter != NULL) {
+        waiter_unlink(c);
+    }
+    while (c->waiting != NULL) {
+        hth_rpc_request *q = c->waiting;
+        c->waiting = q->next;
+        hth_slot_drop(q->slot);
+    }
+    c->last_waiting = &c->waiting;
+}

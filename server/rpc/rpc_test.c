@@ -1,0 +1,551 @@
+// SPDX-License-Identifier: Apache-2.0
+// Peers of the socket protocol that are many, that end half of a connection, or pass descriptors
+// which are hard to close; and the end of a server while they are all there.
+#include "tests/rig/rpc_rig.h"
+
+#include "base/ipc/memfd.h"
+#include "server/net/accept_guard.h"
+#include "server/net/account.h"
+#include "tests/rig/pass_fd.h"
+
+#include <sys/wait.h>
+
+#define NOBODY 65534
+#define MANY   24
+
+static void wait_connections(int want)
+{
+    for (int i = 0; i < PATIENCE && hth_accept_count() != want; i++) {
+        fake_nap();
+    }
+    assert_int_equal(hth_accept_count(), want);
+}
+
+// Who hears events and reads none is ended; so is who speaks there.
+static void test_events(void **state)
+{
+    fixture *f = *state;
+    start(f, false, "tcp");
+    f->port++; // the events'
+    peer speaks = dial(f, false, 1, 0);
+    char hello[8];
+    say(speaks, "\0SP\0\0\x21\0\0", 8);
+    hear(speaks, hello, 8);
+    assert_memory_equal(hello, "\0SP\0\0\x20\0\0", 8);
+    say(speaks, "x", 1);
+    ended(speaks);
+    peer wrong = dial(f, false, 1, 0);
+    say(wrong, "\0SP\0\0\x30\0\0", 8);
+    ended(wrong);
+    f->port--;
+}
+
+// Half-closed: a client that sends no more hears nothing any more, in whatever state it is, and
+// what it asked for is canceled.
+static void test_half_closed(void **state)
+{
+    fixture *f = *state;
+    start(f, true, "tcp");
+    for (int local = 0; local < 2; local++) {
+        uint8_t *m;
+        int canceled = atomic_load(&fake_canceled), held = atomic_load(&fake_held);
+        peer p[5];
+        for (int i = 0; i < 5; i++) {
+            p[i] = dial(f, local, 1, 0);
+        }
+        for (int i = 1; i < 5; i++) {
+            greet(p[i]);
+        }
+        size_t n = message(p[3], TOKEN, NULL, "x", 1000, &m);
+        say(p[2], m, 5);
+        say(p[3], m, n - 1);
+        request(p[4], TOKEN, NULL, "hold", 4);
+        wait_for(&fake_held, held + 1);
+        for (int i = 0; i < 5; i++) {
+            assert_int_equal(shutdown(p[i].fd, SHUT_WR), 0);
+            ended(p[i]);
+        }
+        wait_for(&fake_held, held);
+        wait_for(&fake_canceled, canceled + 1);
+        hth_free(m);
+    }
+    wait_connections(0);
+}
+
+// Many requests at once without a valid token are each refused, one after the other.
+static void test_pipelined(void **state)
+{
+    fixture *f = *state;
+    start(f, true, "tcp");
+    peer p = greeted(f, false, 1);
+    uint8_t *m, *all;
+    size_t n = message(p, "wrong", "devices", NULL, 0, &m);
+    all = hth_alloc(200 * n);
+    for (size_t i = 0; i < 200; i++) {
+        memcpy(all + i * n, m, n);
+    }
+    say(p, all, 200 * n);
+    for (int i = 0; i < 200; i++) {
+        assert_int_equal(answer(p), HTH_EDENIED);
+    }
+    assert_ok(ask(p, TOKEN));
+    say(p, all, 200 * n);
+    for (int i = 0; i < 200; i++) {
+        assert_int_equal(answer(p), HTH_EDENIED);
+    }
+    hth_free(m);
+    hth_free(all);
+    close(p.fd);
+}
+
+// Answers of several peers at once, each more than its socket takes: the engine's thread touches
+// connections while the loop goes through those that it has touched before (`make check-tsan` sees
+// whether their list is guarded).
+static void test_touched(void **state)
+{
+    enum { PEERS = 6, ASKED = 40, FLOATS = 60000 };
+    fixture *f = *state;
+    peer p[PEERS];
+    start(f, true, "tcp");
+    for (int i = 0; i < PEERS; i++) {
+        p[i] = greeted(f, false, 1 + i);
+        assert_ok(ask(p[i], TOKEN));
+    }
+    for (int k = 0; k < ASKED; k++) {
+        for (int i = 0; i < PEERS; i++) {
+            request(p[i], TOKEN, NULL, "x", FLOATS);
+        }
+        for (int i = 0; k > 0 && i < PEERS; i++) { // one of each is always under way
+            assert_ok(answer(p[i]));
+        }
+    }
+    for (int i = 0; i < PEERS; i++) {
+        assert_ok(answer(p[i]));
+        assert_ok(ask(p[i], TOKEN));
+        close(p[i].fd);
+    }
+}
+
+// ---- who is many
+
+// Where all connections are taken, a new one takes the place of the oldest that has shown no token.
+static void test_evicted_unproven(void **state)
+{
+    fixture *f = *state;
+    peer p[MANY];
+    assert_ok(hth_setting_set("limits.connections", "24"));
+    assert_ok(hth_setting_set("limits.connections_per_address", "24"));
+    start(f, true, "tcp");
+    for (int i = 0; i < MANY; i++) {
+        p[i] = greeted(f, false, 1);
+        if (i < 2) {
+            assert_ok(ask(p[i], TOKEN));
+        }
+        atomic_fetch_add(&f->ns, 1000);
+    }
+    peer fresh = greeted(f, false, 2);
+    assert_ok(ask(fresh, TOKEN));
+    ended(p[2]);
+    for (int i = 0; i < MANY; i++) {
+        if (i != 2) {
+            assert_ok(ask(p[i], TOKEN));
+            close(p[i].fd);
+        }
+    }
+    close(fresh.fd);
+}
+
+// .. and without tokens, of the one that has been without a request for longest. Who waits for an
+// answer stays; where all do, nobody new gets in.
+static void test_evicted_idle(void **state)
+{
+    fixture *f = *state;
+    peer p[MANY];
+    assert_ok(hth_setting_set("limits.connections", "24"));
+    assert_ok(hth_setting_set("limits.connections_per_address", "24"));
+    start(f, false, "tcp");
+    for (int i = 0; i < MANY; i++) {
+        p[i] = greeted(f, false, 1);
+        atomic_fetch_add(&f->ns, 1000);
+    }
+    int taken = atomic_load(&fake_taken);
+    request(p[0], "", NULL, "hold", 4);
+    wait_for(&fake_held, 1);
+    peer fresh = greeted(f, false, 2); // in the place of 1, which says nothing
+    ended(p[1]);
+    request(fresh, "", NULL, "hold", 4);
+    for (int i = 2; i < MANY; i++) {
+        request(p[i], "", NULL, "hold", 4);
+    }
+    wait_for(&fake_taken, taken + MANY);
+    peer late = dial(f, false, 2, 0);
+    ended(late);
+    atomic_store(&fake_released, 1);
+    assert_ok(answer(fresh));
+    close(fresh.fd);
+    for (int i = 0; i < MANY; i++) {
+        if (i != 1) {
+            assert_ok(answer(p[i]));
+            close(p[i].fd);
+        }
+    }
+}
+
+// Requests of one address: those beyond its share wait, and others' do not wait for them.
+static void test_share(void **state)
+{
+    fixture *f = *state;
+    assert_ok(hth_setting_set("limits.requests", "8"));
+    assert_ok(hth_setting_set("limits.requests_per_peer", "4"));
+    start(f, false, "tcp");
+    int taken = atomic_load(&fake_taken);
+    peer greedy = greeted(f, false, 1), other = greeted(f, false, 2);
+    for (int i = 0; i < 20; i++) {
+        request(greedy, "", NULL, "hold", 4);
+    }
+    wait_for(&fake_taken, taken + 4);
+    request(other, "", "models", NULL, 0); // which the engine is not needed for
+    assert_ok(answer(other));
+    assert_int_equal(atomic_load(&fake_taken), taken + 4);
+    atomic_store(&fake_released, 1);
+    for (int i = 0; i < 20; i++) {
+        assert_ok(answer(greedy));
+    }
+    close(greedy.fd);
+    close(other.fd);
+}
+
+// All places taken by others: root's questions find one of 16 more, and those beyond wait, too.
+static void test_administrators(void **state)
+{
+    fixture *f = *state;
+    if (getuid() != 0) {
+        skip();
+    }
+    assert_ok(hth_setting_set("limits.requests", "2"));
+    start(f, false, "tcp");
+    peer greedy = greeted(f, false, 1), root = greeted(f, true, 0), again = greeted(f, true, 0);
+    int taken = atomic_load(&fake_taken);
+    request(greedy, "", NULL, "hold", 4);
+    request(greedy, "", NULL, "hold", 4);
+    wait_for(&fake_taken, taken + 2);
+    request(greedy, "", "models", NULL, 0);
+    request(root, "", "models", NULL, 0);
+    assert_ok(answer(root));
+    for (int i = 0; i < 20; i++) { // these wait for the engine, which is held
+        request(root, "", "devices", NULL, 0);
+    }
+    request(again, "", "cancel-nothing", NULL, 0);
+    assert_int_equal(recv(greedy.fd, &(char){0}, 1, MSG_DONTWAIT), -1); // still nothing
+    atomic_store(&fake_released, 1);
+    for (int i = 0; i < 20; i++) {
+        assert_ok(answer(root));
+    }
+    assert_true(answer(again) != HTH_OK);
+    for (int i = 0; i < 3; i++) {
+        assert_ok(answer(greedy));
+    }
+    close(greedy.fd);
+    close(root.fd);
+    close(again.fd);
+}
+
+// ---- descriptors of others
+
+static void give(int to, const void *bytes, size_t n, int fd)
+{
+    char control[CMSG_SPACE(2 * sizeof(int))] = {0};
+    struct iovec v = {(void *)bytes, n};
+    struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1, .msg_control = control};
+    const int fds[2] = {fd, 0};
+    m.msg_controllen = sizeof control;
+    struct cmsghdr *h = CMSG_FIRSTHDR(&m);
+    h->cmsg_level = SOL_SOCKET;
+    h->cmsg_type = SCM_RIGHTS;
+    h->cmsg_len = CMSG_LEN(2 * sizeof(int));
+    memcpy(CMSG_DATA(h), fds, sizeof fds);
+    if (sendmsg(to, &m, MSG_NOSIGNAL) != (ssize_t)n) {
+        _exit(103);
+    }
+}
+
+// linger_give passes, over `to`, a TCP socket whose close waits for a peer that does not read:
+// *other, which the caller keeps. A process of its own does so, whose end does not wait.
+static bool linger_give(int to, const void *bytes, size_t n, int *other)
+{
+    static const char zeros[1 << 16];
+    const struct linger l = {1, 1000};
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t size = sizeof a;
+    int buffer = SMALL_BUF, status, door = socket(AF_INET, SOCK_STREAM, 0);
+    setsockopt(door, SOL_SOCKET, SO_RCVBUF, &buffer, sizeof buffer);
+    if (bind(door, (struct sockaddr *)&a, size) != 0 || listen(door, 1) != 0 ||
+        getsockname(door, (struct sockaddr *)&a, &size) != 0) {
+        return false;
+    }
+    pid_t child = fork();
+    if (child == 0) {
+        int fd = socket(AF_INET, SOCK_STREAM, 0);
+        if (connect(fd, (struct sockaddr *)&a, size) != 0 ||
+            setsockopt(fd, SOL_SOCKET, SO_LINGER, &l, sizeof l) != 0) {
+            _exit(102);
+        }
+        while (send(fd, zeros, sizeof zeros, MSG_DONTWAIT) > 0) {
+        }
+        give(to, bytes, n, fd);
+        _exit(0);
+    }
+    *other = accept(door, NULL, NULL);
+    close(door);
+    return *other >= 0 && waitpid(child, &status, 0) == child && status == 0;
+}
+
+// lingerer sends such sockets, as nobody, to two connections that are not read at the moment, since
+// they have as many requests as they may, and ends the second. A byte of `in` lets it go on.
+static int lingerer(const char *url)
+{
+    fixture f = {.port = 0};
+    peer p[2];
+    char c;
+    snprintf(f.rig.ipc, sizeof f.rig.ipc, "%s", url);
+    if (setgid(NOBODY) != 0 || setuid(NOBODY) != 0) {
+        return 101;
+    }
+    for (int i = 0; i < 2; i++) {
+        p[i] = greeted(&f, true, 0);
+        request(p[i], "", NULL, "hold", 4);
+        request(p[i], "", NULL, "hold", 4);
+    }
+    if (read(0, &c, 1) != 1) {
+        return 104;
+    }
+    for (int i = 0; i < 2; i++) {
+        int other;
+        if (!linger_give(p[i].fd, "\1", 1, &other)) {
+            return 105;
+        }
+    }
+    close(p[1].fd);
+    return write(1, "x", 1) == 1 && read(0, &c, 1) == 0 ? 0 : 106;
+}
+
+// as_nobody starts this program again as `what`; *in ends it when it is closed.
+static pid_t as_nobody(const fixture *f, const char *what, int *in, int *out)
+{
+    int to[2], from[2];
+    assert_int_equal(pipe2(to, O_CLOEXEC), 0);
+    assert_int_equal(pipe2(from, O_CLOEXEC), 0);
+    pid_t child = fork();
+    if (child == 0) {
+        dup2(to[0], 0);
+        dup2(from[1], 1);
+        execl("/proc/self/exe", "rpc_test", what, f->rig.ipc, (char *)NULL);
+        _exit(100);
+    }
+    close(to[0]);
+    close(from[1]);
+    *in = to[1];
+    *out = from[0];
+    return child;
+}
+
+static void end_nobody(pid_t child, int in, int out)
+{
+    int status;
+    close(in);
+    close(out);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(WEXITSTATUS(status), 0);
+}
+
+// close() of a descriptor may take as long as the user likes who passed it: he waits, nobody else.
+static void test_lingering(void **state)
+{
+    fixture *f = *state;
+    int in, out;
+    char c;
+    if (getuid() != 0) {
+        skip();
+    }
+    assert_ok(hth_setting_set("limits.requests_per_connection", "2"));
+    start(f, false, "tcp");
+    int taken = atomic_load(&fake_taken);
+    pid_t child = as_nobody(f, "lingerer", &in, &out);
+    wait_for(&fake_taken, taken + 4);
+    assert_int_equal(write(in, "x", 1), 1);
+    assert_int_equal(read(out, &c, 1), 1);
+    atomic_store(&fake_released, 1);
+    for (int i = 0; i < 20; i++) {
+        peer p = greeted(f, true, 0);
+        assert_ok(ask(p, ""));
+        close(p.fd);
+    }
+    end_nobody(child, in, out);
+    wait_connections(0);
+}
+
+// passer passes as many descriptors as it can, as nobody, and says how many were taken.
+static int passer(const char *url)
+{
+    pass_fd p[4];
+    int n = 0;
+    if (setgid(NOBODY) != 0 || setuid(NOBODY) != 0) {
+        return 101;
+    }
+    for (int i = 0; i < 4; i++) {
+        pass_begin(&p[i], url);
+        for (int k = 0; k < 64; k++) {
+            n += pass_one(&p[i], 0) != 0;
+        }
+    }
+    char text = (char)(n == 128 ? 'y' : 'n');
+    return write(1, &text, 1) == 1 && read(0, &text, 1) == 0 ? 0 : 107;
+}
+
+// One user's passed descriptors leave places for others'.
+static void test_passed(void **state)
+{
+    fixture *f = *state;
+    int in, out;
+    char c;
+    pass_fd mine;
+    if (getuid() != 0) {
+        skip();
+    }
+    start(f, false, "tcp");
+    pid_t child = as_nobody(f, "passer", &in, &out);
+    assert_int_equal(read(out, &c, 1), 1);
+    assert_int_equal(c, 'y');
+    pass_begin(&mine, f->rig.ipc);
+    assert_true(pass_one(&mine, 0) != 0);
+    pass_end(&mine);
+    end_nobody(child, in, out);
+    wait_connections(0);
+}
+
+// ---- copies
+
+// infer_shared asks for an inference of n integers in a shared region.
+static hth_err infer_shared(peer p, const char *model, uint32_t region, size_t n)
+{
+    Hearth__Request q = HEARTH__REQUEST__INIT;
+    Hearth__Infer infer = HEARTH__INFER__INIT;
+    Hearth__Tensor t = HEARTH__TENSOR__INIT, *list[] = {&t};
+    int64_t shape[] = {(int64_t)n};
+    uint8_t *m;
+    infer.model = (char *)model;
+    infer.inputs = list;
+    infer.n_inputs = 1;
+    t.name = "x";
+    t.dtype = HTH_DT_I64;
+    t.shape = shape;
+    t.n_shape = 1;
+    t.bytes = n * sizeof(int64_t);
+    t.region = region;
+    q.call = 8;
+    q.body_case = HEARTH__REQUEST__BODY_INFER;
+    q.infer = &infer;
+    size_t bytes = framed(p, &q, NULL, 0, &m);
+    say(p, m, bytes);
+    hth_free(m);
+    return answer(p);
+}
+
+// What lies in shared memory and must be copied is bounded as a message is, and has its place in
+// the account of all requests.
+static void test_copies(void **state)
+{
+    fixture *f = *state;
+    Hearth__Request q = HEARTH__REQUEST__INIT;
+    Hearth__Map map = HEARTH__MAP__INIT;
+    pass_fd pass;
+    uint32_t region;
+    uint8_t *m;
+    void *memory;
+    int memfd;
+    assert_ok(hth_setting_set("limits.message_bytes", "256KiB"));
+    start(f, false, "tcp");
+    assert_ok(hth_memfd_make("test", MEBIBYTE, &memfd, &memory));
+    pass_begin(&pass, f->rig.ipc);
+    peer p = greeted(f, true, 0);
+    map.handle = pass_one(&pass, memfd);
+    map.bytes = MEBIBYTE;
+    q.body_case = HEARTH__REQUEST__BODY_MAP;
+    q.map = &map;
+    size_t bytes = framed(p, &q, NULL, 0, &m);
+    say(p, m, bytes);
+    hth_free(m);
+    assert_ok(answer_region(p, &region));
+    for (int i = 0; i < PATIENCE && hth_account_bytes() != 0; i++) {
+        fake_nap(); // until the region's answer is given back
+    }
+    assert_int_equal(hth_account_bytes(), 0);
+    assert_int_equal(infer_shared(p, "missing", region, (256 << 10) / 8 + 1), HTH_ETOOBIG);
+    assert_int_equal(infer_shared(p, "missing", region, 10000), HTH_ENOENT); // copied, and asked
+    hth_account_add((uint64_t)64 << 30);                                     // of others
+    assert_int_equal(infer_shared(p, "missing", region, 10000), HTH_EBUSY);
+    hth_account_give((uint64_t)64 << 30);
+    assert_ok(infer_shared(p, "x", region, 10000));
+    for (int i = 0; i < PATIENCE && hth_account_bytes() != 0; i++) {
+        fake_nap(); // until the answer is given back
+    }
+    assert_int_equal(hth_account_bytes(), 0);
+    close(p.fd);
+    pass_end(&pass);
+    hth_memfd_drop(memfd, memory, MEBIBYTE);
+}
+
+// ---- the end
+
+// Everything that runs is canceled within drain.seconds, and everybody is disconnected.
+static void test_stop(void **state)
+{
+    fixture *f = *state;
+    assert_ok(hth_setting_set("drain.seconds", "1"));
+    start(f, true, "tcp");
+    peer held = greeted(f, false, 1), silent = dial(f, false, 1, 0), half = greeted(f, true, 1);
+    say(half, "\1\0\0", 3);
+    request(held, TOKEN, NULL, "hold", 4);
+    wait_for(&fake_held, 1);
+    hth_clock_inject(NULL, NULL); // the deadline is by the real one
+    assert_ok(hth_server_stop(f->rig.server));
+    assert_int_equal(answer(held), HTH_ECANCELED);
+    ended(held);
+    ended(silent);
+    ended(half);
+}
+
+// .. and where something runs on all the same, the end comes, too.
+static void test_stop_stuck(void **state)
+{
+    fixture *f = *state;
+    assert_ok(hth_setting_set("drain.seconds", "1"));
+    start(f, true, "tcp");
+    peer stuck = greeted(f, false, 1);
+    request(stuck, TOKEN, NULL, "stuck", 4);
+    wait_for(&fake_held, 1);
+    hth_clock_inject(NULL, NULL);
+    assert_err(hth_server_stop(f->rig.server), HTH_ETIMEDOUT, "drain.seconds are over");
+    ended(stuck);
+    static hth_server *volatile left; // still reachable
+    left = f->rig.server;
+    hth_server_close(left); // which stays as it is
+    atomic_store(&fake_released, 1);
+    wait_for(&fake_held, 0);
+    f->rig.server = NULL;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc == 3) {
+        return strcmp(argv[1], "passer") == 0 ? passer(argv[2]) : lingerer(argv[2]);
+    }
+#define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+    const struct CMUnitTest tests[] = {
+        T(test_events),         T(test_pipelined),        T(test_touched),      T(test_copies),
+        T(test_half_closed),    T(test_evicted_unproven), T(test_evicted_idle), T(test_share),
+        T(test_administrators), T(test_lingering),        T(test_passed),       T(test_stop),
+        T(test_stop_stuck),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

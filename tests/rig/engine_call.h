@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+// tests/rig/engine_call.h - an engine on a store of its own, and requests that are waited for.
+#ifndef HTH_TESTS_RIG_ENGINE_CALL_H
+#define HTH_TESTS_RIG_ENGINE_CALL_H
+
+#include "base/test.h"
+#include "graph/onnx/onnx.h"
+#include "engine/engine.h"
+#include "engine/job_paths.h"
+
+#include <jansson.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <unistd.h>
+
+typedef struct fixture {
+    char dir[64];
+    hth_store *store;
+    hth_engine *engine;
+} fixture;
+
+static inline void put(hth_store *store, const char *name, const char *path)
+{
+    hth_onnx_file *f;
+    hth_put_result result;
+    size_t bytes;
+    assert_ok(hth_onnx_open(path, &hth_onnx_default_limits, &f));
+    int n = hth_onnx_n_tensors(f);
+    hth_put_tensor *t = calloc((size_t)n + 1, sizeof *t);
+    for (int i = 0; i < n; i++) {
+        const hth_onnx_tensor *o = hth_onnx_tensor_at(f, i);
+        void *data = malloc(o->bytes + 1);
+        assert_ok(hth_onnx_tensor_read(f, i, 0, data, o->bytes));
+        t[i] = (hth_put_tensor){
+            .name = o->name, .dtype = o->dtype, .shape = o->shape, .data = data, .bytes = o->bytes};
+    }
+    const void *skeleton = hth_onnx_skeleton(f, &bytes);
+    assert_ok(hth_store_put(store, name, skeleton, bytes, NULL, t, n, NULL, NULL, &result));
+    for (int i = 0; i < n; i++) {
+        free((void *)t[i].data);
+    }
+    free(t);
+    hth_onnx_close(f);
+}
+
+// paths_named does what hearthd does with the paths in a request's arguments: an engine's process
+// may have opened what the store has noted, after hth_job_paths_begin, and nothing else.
+static inline void paths_named(hth_store *store, const char *arguments)
+{
+    json_t *args = json_loads(arguments, 0, NULL);
+    assert_ok(hth_job_paths_keep(store, args));
+    json_decref(args);
+}
+
+static inline void fixture_open(fixture *f, const char *device)
+{
+    strcpy(f->dir, "/tmp/hearth-engine-XXXXXX");
+    assert_non_null(mkdtemp(f->dir));
+    assert_ok(hth_store_open(f->dir, true, false, &f->store));
+    hth_engine_config config = {.device = device};
+    assert_ok(hth_engine_open(&config, f->store, &f->engine));
+}
+
+static inline void fixture_close(fixture *f)
+{
+    hth_engine_close(f->engine);
+    hth_store_close(f->store);
+    assert_int_equal(test_remove(f->dir), 0);
+}
+
+// A request that is waited for.
+typedef struct call {
+    hth_request r;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool finished;
+    hth_tensor out[4]; // data malloc'd
+    char name[4][32];
+} call;
+
+static inline hth_err call_place(hth_request *r, hth_request_tensor *out, int n)
+{
+    call *c = r->ctx;
+    assert_true(n <= 4);
+    for (int i = 0; i < n; i++) {
+        assert_null(out[i].t.data); // the submitter's, not the engine's
+        assert_null(out[i].offered);
+        out[i].t.data = malloc(out[i].t.bytes + 1);
+        c->out[i] = out[i].t;
+        snprintf(c->name[i], sizeof c->name[i], "%s", out[i].name);
+    }
+    return HTH_OK;
+}
+
+static inline void call_done(hth_request *r)
+{
+    call *c = r->ctx;
+    pthread_mutex_lock(&c->lock);
+    c->finished = true;
+    pthread_cond_signal(&c->changed);
+    pthread_mutex_unlock(&c->lock);
+}
+
+// A request may have a `place` and a `done` of its own; what its context is begins with the call.
+static inline void call_init(call *c)
+{
+    pthread_mutex_init(&c->lock, NULL);
+    pthread_cond_init(&c->changed, NULL);
+    c->finished = false;
+    c->r.place = c->r.place != NULL ? c->r.place : call_place;
+    c->r.done = c->r.done != NULL ? c->r.done : call_done;
+    c->r.ctx = c;
+}
+
+static inline void call_start(hth_engine *e, call *c)
+{
+    call_init(c);
+    assert_ok(hth_engine_submit(e, &c->r));
+}
+
+static inline bool call_finished(call *c)
+{
+    pthread_mutex_lock(&c->lock);
+    bool finished = c->finished;
+    pthread_mutex_unlock(&c->lock);
+    return finished;
+}
+
+static inline hth_err call_wait(call *c)
+{
+    pthread_mutex_lock(&c->lock);
+    while (!c->finished) {
+        pthread_cond_wait(&c->changed, &c->lock);
+    }
+    pthread_mutex_unlock(&c->lock);
+    return c->r.err != HTH_OK ? hth_fail(c->r.err, "%s", c->r.detail) : HTH_OK;
+}
+
+static inline hth_err call_run(hth_engine *e, call *c)
+{
+    call_start(e, c);
+    return call_wait(c);
+}
+
+// told asks what is to be answered, and returns the answer, the caller's. arguments NULL: none.
+static inline json_t *told(const fixture *f, const char *query, const char *arguments)
+{
+    call c = {.r = {.query = query, .arguments = arguments}};
+    if (call_run(f->engine, &c) != HTH_OK) {
+        fail_msg("%s %s: %s", query, arguments != NULL ? arguments : "", c.r.detail);
+    }
+    json_t *doc = json_loads(c.r.json, 0, NULL);
+    assert_non_null(doc);
+    hth_free(c.r.json);
+    return doc;
+}
+
+#endif

@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+// tests/rig/fake_engine.h - an engine behind engine/engine.h that computes nothing, included by one .c
+// of a test program; its symbols are found before the library's.
+//
+// Infer answers each input as the output of the same name. Models: "missing" does not exist;
+// "strict" refuses what is not FP32; "late" fails after its outputs were placed; "hold" runs until
+// it is canceled or fake_released is set; "stuck" until the latter. Queries: "devices" has a fixed
+// answer; "stats" and "loaded" have fake_models rows of models m0, m1, ..; "bench" reports progress
+// until it is canceled, or ten steps; any other word is refused. Memory of fake_hold_bytes or more
+// is given when fake_released is set.
+#ifndef HTH_TESTS_RIG_FAKE_ENGINE_H
+#define HTH_TESTS_RIG_FAKE_ENGINE_H
+
+#include "base/alloc.h"
+#include "base/mailbox.h"
+#include "engine/engine.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#define FAKE_DEVICES "{\"devices\":[{\"name\":\"fake:0\",\"total_bytes\":1024}]}"
+
+struct hth_engine {
+    hth_mailbox *mailbox;
+    pthread_t thread;
+    bool running;
+};
+
+static atomic_int fake_taken;           // requests for "hold" that were submitted
+static atomic_int fake_held;            // requests inside "hold"
+static atomic_int fake_released;        // "hold" may end
+static _Atomic(size_t) fake_hold_bytes; // of memory that is waited for; 0: none is
+static atomic_int fake_canceled;        // requests that ended because they were canceled
+static atomic_int fake_models;          // that "stats" and "loaded" tell of
+static atomic_int fake_lists;           // how often it was asked for these
+static const void *volatile fake_last_input;
+static atomic_uint fake_last_priority; // of the last inference
+static _Atomic(uint64_t) fake_last_timeout_us;
+
+static void fake_nap(void)
+{
+    nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+}
+
+static hth_err fake_hold(hth_request *r)
+{
+    atomic_fetch_add(&fake_held, 1);
+    bool deaf = strcmp(r->model, "stuck") == 0;
+    while (!atomic_load(&fake_released) && (deaf || !r->canceled)) {
+        fake_nap();
+    }
+    atomic_fetch_sub(&fake_held, 1);
+    return r->canceled ? hth_fail(HTH_ECANCELED, "canceled by its client") : HTH_OK;
+}
+
+static hth_err fake_infer(hth_request *r)
+{
+    atomic_store(&fake_last_priority, r->priority);
+    atomic_store(&fake_last_timeout_us, r->timeout_us);
+    if (strcmp(r->model, "missing") == 0) {
+        return hth_fail(HTH_ENOENT, "there is no model 'missing'; there are: strict, hold");
+    }
+    if (strcmp(r->model, "strict") == 0 && r->inputs[0].t.dtype != HTH_DT_F32) {
+        return hth_fail(HTH_EINVAL, "input 'x': the model wants FP32, not %s",
+                        hth_dtype_name(r->inputs[0].t.dtype));
+    }
+    if (strcmp(r->model, "hold") == 0 || strcmp(r->model, "stuck") == 0) {
+        HTH_TRY(fake_hold(r));
+    }
+    hth_request_tensor out[64];
+    for (int i = 0; i < r->n_inputs; i++) {
+        out[i] = r->inputs[i];
+        out[i].name = r->inputs[i].name != NULL ? r->inputs[i].name : "y";
+        fake_last_input = r->inputs[i].t.data;
+    }
+    HTH_TRY(r->place(r, out, r->n_inputs));
+    if (strcmp(r->model, "late") == 0) {
+        return hth_fail(HTH_EIO, "failed after the outputs were placed");
+    }
+    for (int i = 0; i < r->n_inputs; i++) {
+        memcpy(out[i].t.data, r->inputs[i].t.data, out[i].t.bytes);
+    }
+    return HTH_OK;
+}
+
+// fake_list tells of models, with as much about each as the real engine has.
+static hth_err fake_list(hth_request *r)
+{
+    static const char row[] =
+        "{\"name\":\"m%d\",\"version\":1,\"device\":\"cpu:0\",\"state\":\"READY\",\"reason\":\"\","
+        "\"requests\":%d,\"failures\":0,\"executions\":7,\"times\":{\"samples\":9,\"success_ns\":"
+        "1000,"
+        "\"failure_ns\":0,\"queue_ns\":1,\"input_ns\":2,\"infer_ns\":3,\"output_ns\":4,\"last_ms\":"
+        "5},"
+        "\"batches\":[{\"samples\":1,\"runs\":7,\"input_ns\":1,\"infer_ns\":2,\"output_ns\":3}],"
+        "\"failed\":[0,0,0,0],\"answered\":[1,2,3,4],\"quantiles_ns\":[],\"load_ns\":5}%s";
+    int n = atomic_load(&fake_models), asked = atomic_fetch_add(&fake_lists, 1) + 1;
+    size_t cap = 64 + (size_t)n * (sizeof row + 32), at = 0;
+    char *text = hth_alloc(cap);
+    if (text == NULL) {
+        return HTH_ENOMEM;
+    }
+    at += (size_t)snprintf(text, cap, "{\"models\":[");
+    for (int i = 0; i < n; i++) {
+        at += (size_t)snprintf(text + at, cap - at, row, i, asked, i + 1 < n ? "," : "");
+    }
+    snprintf(text + at, cap - at, "]}");
+    r->json = text;
+    return HTH_OK;
+}
+
+static hth_err fake_query(hth_request *r)
+{
+    if (strcmp(r->query, "devices") == 0) {
+        r->json = hth_strdup(FAKE_DEVICES);
+        return HTH_OK;
+    }
+    if (strcmp(r->query, "stats") == 0 || strcmp(r->query, "loaded") == 0) {
+        return fake_list(r);
+    }
+    if (strcmp(r->query, "bench") != 0) {
+        return hth_fail(HTH_ENOTSUP, "there is no query '%s'", r->query);
+    }
+    for (int i = 0; i < 400 && !r->canceled; i++) {
+        r->progress(r, "measuring", (uint64_t)i + 1, 400);
+        fake_nap();
+    }
+    r->json = hth_asprintf("{\"arguments\":%s}", r->arguments);
+    return r->canceled ? hth_fail(HTH_ECANCELED, "canceled by its client") : HTH_OK;
+}
+
+static void *fake_main(void *arg)
+{
+    hth_engine *e = arg;
+    void *message;
+    while (hth_mailbox_receive(e->mailbox, HTH_FOREVER, &message) == HTH_OK) {
+        hth_request *r = message;
+        r->err = r->query != NULL ? fake_query(r) : fake_infer(r);
+        snprintf(r->detail, sizeof r->detail, "%s", r->err != HTH_OK ? hth_err_detail() : "");
+        if (r->err == HTH_ECANCELED) {
+            atomic_fetch_add(&fake_canceled, 1);
+        }
+        r->done(r);
+    }
+    return NULL;
+}
+
+hth_err hth_engine_open(const hth_engine_config *config, hth_store *store, hth_engine **out)
+{
+    hth_engine *e = hth_calloc(1, sizeof *e);
+    (void)store; // nothing is loaded
+    *out = e;
+    HTH_TRY(hth_mailbox_open(config->queue > 0 ? (size_t)config->queue : 1024, 20000, &e->mailbox));
+    e->running = pthread_create(&e->thread, NULL, fake_main, e) == 0;
+    return HTH_OK;
+}
+
+void hth_engine_watch(hth_engine *e, const hth_poll_hook *w)
+{
+    hth_mailbox_set_watch(e->mailbox, w);
+}
+
+bool hth_engine_look(hth_engine *e, bool on)
+{
+    return false;
+}
+
+void hth_engine_drain(hth_engine *e)
+{
+}
+
+void hth_engine_stop(hth_engine *e)
+{
+    if (e->running) {
+        hth_mailbox_stop(e->mailbox);
+        pthread_join(e->thread, NULL);
+        e->running = false;
+    }
+}
+
+void hth_engine_close(hth_engine *e)
+{
+    if (e != NULL) {
+        hth_engine_stop(e);
+        hth_mailbox_close(e->mailbox);
+        hth_free(e);
+    }
+}
+
+hth_err hth_engine_submit(hth_engine *e, hth_request *r)
+{
+    bool hold = r->model != NULL && strcmp(r->model, "hold") == 0;
+    hth_err err = hth_mailbox_send(e->mailbox, r); // which may be answered then
+    atomic_fetch_add(&fake_taken, err == HTH_OK && hold);
+    return err == HTH_OK ? HTH_OK : hth_fail(err, "the engine takes no more requests");
+}
+
+void hth_engine_release(hth_kept *kept) // this engine leaves no outputs
+{
+}
+
+uint64_t hth_engine_stalled_ns(hth_engine *e)
+{
+    return 0;
+}
+
+bool hth_engine_ready(hth_engine *e)
+{
+    return true;
+}
+
+void hth_engine_share(hth_engine *e, int fd, uint64_t offset, const void *base, size_t bytes)
+{
+}
+
+void hth_engine_unshare(hth_engine *e, const void *base)
+{
+}
+
+void *hth_engine_alloc(hth_engine *e, size_t bytes)
+{
+    size_t hold = atomic_load(&fake_hold_bytes);
+    if (hold > 0 && bytes >= hold) {
+        atomic_fetch_add(&fake_held, 1);
+        while (!atomic_load(&fake_released)) {
+            fake_nap();
+        }
+        atomic_fetch_sub(&fake_held, 1);
+    }
+    return hth_alloc_aligned(bytes, 64);
+}
+
+void hth_engine_free(hth_engine *e, void *p)
+{
+    hth_free(p);
+}
+
+// A thread's: the request that the fake holds is let go in a while.
+static inline void *fake_release_soon(void *arg)
+{
+    for (int i = 0; i < 100; i++) {
+        fake_nap();
+    }
+    atomic_store(&fake_released, 1);
+    return NULL;
+}
+
+#endif
