@@ -14,6 +14,7 @@
 #include "convsel/link.h"
 #include "engine/serve/beside.h"
 #include "engine/serve/load.h"
+#include "engine/serve/reload.h"
 #include "engine/router/router.h"
 #include "engine/process/proxy.h"
 #include "engine/query/query.h"
@@ -129,7 +130,7 @@ static hth_err site_open(hth_engine *e)
     HTH_TRY(hth_residency_open(s->pool, &s->residency));
     s->tolerance = hth_setting_real(HTH_SET_CONVSEL_TOLERANCE);
     s->arena_cleared = strcmp(hth_setting_text(HTH_SET_CLEAR_ARENA, word), "true") == 0;
-    e->models = (hth_models){.store = e->store, .site = s};
+    e->models = (hth_models){.store = e->store, .site = s, .changed = hth_reload_look};
     s->tenants = &e->tenants;
     HTH_TRY(hth_tenants_read(&e->tenants));
     hth_serve_init(&e->serve);

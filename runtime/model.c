@@ -7,7 +7,6 @@
 #include "runtime/catalog.h"
 #include "runtime/paced.h"
 #include "runtime/precision.h"
-#include "engine/serve/reload.h"
 
 #include <jansson.h>
 #include <stdio.h>
@@ -183,7 +182,9 @@ void hth_models_look(hth_models *ms)
     if (change != ms->seen_change) {
         ms->recent.model = NULL;
         models_forget(ms);
-        hth_reload_look(ms);
+        if (ms->changed != NULL) {
+            ms->changed(ms);
+        }
         ms->seen_change = change;
     }
 }

@@ -115,6 +115,9 @@ typedef struct hth_models {
         char spec[208];
         hth_model *model;
     } recent; // the last name asked for
+    // called where the store has changed, after what it lost was dropped (hth_models_look); NULL:
+    // nobody listens
+    void (*changed)(struct hth_models *ms);
 } hth_models;
 
 // hth_model_find resolves "name" (the version that serves it, at first the latest) or

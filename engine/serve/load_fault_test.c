@@ -50,7 +50,7 @@ static void rig_open(rig *r, const char *device)
     r->site.tolerance = 1e-3;
     r->site.timings = &no_timings;
     r->site.link_bytes_per_s = r->site.link_back_bytes_per_s = 2e9;
-    r->models = (hth_models){.store = r->store, .site = &r->site};
+    r->models = (hth_models){.store = r->store, .site = &r->site, .changed = hth_reload_look};
     r->loads = (hth_loads){.ms = &r->models, .answer = rig_answer};
 }
 

@@ -10,6 +10,7 @@
 #include "graph/autodiff/train.h"
 #include "runtime/host.h"
 #include "engine/serve/infer.h"
+#include "engine/serve/reload.h"
 #include "engine/serve/load.h"
 #include "runtime/paced.h"
 #include "tests/fuzz/onnx_mutate.h"
@@ -27,7 +28,7 @@ size_t LLVMFuzzerMutate(uint8_t *data, size_t bytes, size_t most);
 size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t bytes, size_t most, unsigned seed);
 
 static hth_site site;
-static hth_models models = {.site = &site};
+static hth_models models = {.site = &site, .changed = hth_reload_look};
 static hth_request request;
 static int turns, trained; // steps of training that were made
 
