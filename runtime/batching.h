@@ -5,9 +5,49 @@
 #define HTH_RUNTIME_BATCHING_H
 
 #include "modelstore/store.h"
-#include "engine/serve/batcher.h"
 
 #include <jansson.h>
+#include <stdint.h>
+
+#define HTH_BATCH_PREFERRED 8
+
+typedef struct hth_batch_flow { // all zero but for the weight at first
+    double weight;              // > 0; may change at any time
+    int away;                   // the caller's: items that wait elsewhere
+    // the batcher's
+    struct hth_batch_flow *next;   // of those with items
+    int n;                         // its items
+    double at;                     // virtual time, in nanoseconds
+    uint64_t run_ns;               // what its runs took, in all
+    double waiting_ns, longest_ns; // of its items, while waits are predicted
+} hth_batch_flow;
+
+typedef struct hth_batch_policy {
+    int64_t max_samples; // of a joined run; 1: nothing is joined
+    uint64_t delay_ns;   // that the head may wait for others
+    int n_preferred;
+    int64_t preferred[HTH_BATCH_PREFERRED]; // buckets beside the powers of two; one of them that is
+                                            // full goes without delay
+    uint64_t timeout_ns;                    // in the queue, of requests that name none; 0: none
+    uint32_t max_queue;                     // requests; 0: no limit
+    uint32_t priority;                      // of requests that name none
+} hth_batch_policy;
+
+typedef struct hth_batch_item hth_batch_item;
+
+typedef struct hth_batch_queue { // all zero but for the policy at first
+    hth_batch_policy policy;
+    // the batcher's
+    struct hth_batch_queue *next; // of those with something in them
+    hth_batch_item *first, *last;
+    int n;
+    int away;         // the caller's: items that are no longer here and count for max_queue
+    double sample_ns; // what a sample takes, lately; 0: not known
+    uint32_t decisions, waits, vain; // decisions: since the slower way was taken
+    uint64_t other_ns;               // .. which was then; 0: never yet
+    int waited_n;                    // that were there when the head began to wait; 0: it does not
+    uint64_t round;
+} hth_batch_queue;
 
 typedef struct hth_batching { // -1: as the settings say
     int64_t max, delay_us, timeout_us, queue, priority;

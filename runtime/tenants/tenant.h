@@ -7,7 +7,7 @@
 #ifndef HTH_RUNTIME_TENANTS_TENANT_H
 #define HTH_RUNTIME_TENANTS_TENANT_H
 
-#include "engine/serve/batcher.h"
+#include "runtime/batching.h"
 #include "runtime/tenants/tenant_rules.h"
 
 #define HTH_TENANTS_MOST 1024
