@@ -20,7 +20,7 @@
 #include "planner/plan_train.h"
 #include "memmgr/run.h"
 #include "memmgr/spill.h"
-#include "engine/engine.h"
+#include "runtime/request.h"
 #include "runtime/tenants/tenant_rules.h"
 
 #define HTH_PROGRAMS 16 // of one graph

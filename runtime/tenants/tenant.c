@@ -4,7 +4,7 @@
 #include "base/alloc.h"
 #include "base/log.h"
 #include "base/settings.h"
-#include "engine/engine.h"
+#include "runtime/request.h"
 
 #include <stdio.h>
 #include <string.h>
