@@ -2,7 +2,7 @@
 #include "engine/job_paths.h"
 
 #include "base/alloc.h"
-#include "engine/train/checkpoint.h"
+#include "runtime/checkpoint_index.h"
 
 int hth_job_paths(const json_t *args, hth_named_path out[HTH_JOB_PATHS])
 {

@@ -7,7 +7,7 @@
 #include "base/file.h"
 #include "base/settings.h"
 #include "client/safetensors.h"
-#include "engine/train/checkpoint.h"
+#include "runtime/checkpoint_index.h"
 #include "runtime/model.h"
 
 #include <jansson.h>

@@ -9,7 +9,7 @@
 // somebody to look at.
 #include "engine/router/router_impl.h"
 
-#include "engine/train/checkpoint.h"
+#include "runtime/checkpoint_index.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -8,8 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define CHECKPOINT_TAIL ".checkpoint"
-
 static const char checkpoint_skeleton[] = "hearth checkpoint"; // it is no model that can run
 
 hth_err hth_checkpoint_name(const hth_train_spec *spec, char out[HTH_CHECKPOINT_NAME])
@@ -17,16 +15,8 @@ hth_err hth_checkpoint_name(const hth_train_spec *spec, char out[HTH_CHECKPOINT_
     char name[208];
     int version;
     HTH_TRY(hth_catalog_parse(spec->save_as != NULL ? spec->save_as : spec->model, name, &version));
-    snprintf(out, HTH_CHECKPOINT_NAME, "%s" CHECKPOINT_TAIL, name);
+    snprintf(out, HTH_CHECKPOINT_NAME, "%s" HTH_CHECKPOINT_TAIL, name);
     return HTH_OK;
-}
-
-// Removes a version (0: all), and what only that version needed.
-static hth_err checkpoint_rm(hth_store *store, const char *name, int version)
-{
-    uint64_t files, bytes;
-    HTH_TRY(hth_store_rm(store, name, version));
-    return hth_store_gc(store, &files, &bytes);
 }
 
 json_t *hth_checkpoint_doc(const hth_checkpoint *c)
@@ -51,7 +41,7 @@ hth_err hth_checkpoint_trim(hth_store *store, const char *name)
     hth_manifest_fini(&m);
     hth_err err = HTH_OK;
     while (err == HTH_OK && --version > 0) {
-        err = checkpoint_rm(store, name, version);
+        err = hth_checkpoint_forget(store, name, version);
     }
     return err == HTH_ENOENT ? HTH_OK : err;
 }
@@ -73,7 +63,7 @@ hth_err hth_checkpoint_back(hth_store *store, const char *name, int64_t *step)
     }
     *step = json_integer_value(json_object_get(doc, "step"));
     json_decref(doc);
-    return checkpoint_rm(store, name, version);
+    return hth_checkpoint_forget(store, name, version);
 }
 
 hth_err hth_checkpoint_result(const hth_train_spec *spec)
@@ -81,7 +71,7 @@ hth_err hth_checkpoint_result(const hth_train_spec *spec)
     char name[HTH_CHECKPOINT_JOB], checkpoint[HTH_CHECKPOINT_NAME];
     int version;
     const char *as = spec->save_as != NULL ? spec->save_as : spec->model;
-    size_t tail = strlen(CHECKPOINT_TAIL);
+    size_t tail = strlen(HTH_CHECKPOINT_TAIL);
     hth_err err = hth_catalog_parse(as, name, &version);
     err = err == HTH_OK ? hth_store_check_name(name) : err;
     size_t n = err == HTH_OK ? strlen(name) : 0;
@@ -89,17 +79,17 @@ hth_err hth_checkpoint_result(const hth_train_spec *spec)
         err =
             hth_fail(HTH_EINVAL, "'%s': the result becomes the next version of '%s', none is named",
                      as, name);
-    } else if (err == HTH_OK && n > tail && strcmp(name + n - tail, CHECKPOINT_TAIL) == 0) {
+    } else if (err == HTH_OK && n > tail && strcmp(name + n - tail, HTH_CHECKPOINT_TAIL) == 0) {
         err = hth_fail(HTH_EINVAL, "'%s': names that end in '%s' are those of jobs' checkpoints",
-                       name, CHECKPOINT_TAIL);
+                       name, HTH_CHECKPOINT_TAIL);
     } else if (err == HTH_OK) {
-        snprintf(checkpoint, sizeof checkpoint, "%s" CHECKPOINT_TAIL, name);
+        snprintf(checkpoint, sizeof checkpoint, "%s" HTH_CHECKPOINT_TAIL, name);
         err = hth_store_check_name(checkpoint);
         err = err == HTH_OK ? HTH_OK
                             : hth_fail(HTH_EINVAL,
                                        "'%.32s..' has %zu bytes: with the '%s' of a job's "
                                        "checkpoints it is too long for a model's name",
-                                       name, n, CHECKPOINT_TAIL);
+                                       name, n, HTH_CHECKPOINT_TAIL);
     }
     return err == HTH_OK           ? HTH_OK
            : spec->save_as != NULL ? hth_err_prefix(err, "--save-as")
@@ -189,150 +179,6 @@ hth_err hth_checkpoint_drop(hth_store *store, const hth_train_spec *spec)
 {
     char name[HTH_CHECKPOINT_NAME];
     HTH_TRY(hth_checkpoint_name(spec, name));
-    hth_err err = checkpoint_rm(store, name, 0);
+    hth_err err = hth_checkpoint_forget(store, name, 0);
     return err == HTH_ENOENT ? HTH_OK : err;
-}
-
-// Jobs by name.
-
-hth_err hth_checkpoint_job(const json_t *args, char out[HTH_CHECKPOINT_JOB])
-{
-    int version;
-    const char *name = json_string_value(json_object_get(args, "save-as"));
-    name = name != NULL ? name : json_string_value(json_object_get(args, "model"));
-    return hth_catalog_parse(name != NULL ? name : "", out, &version);
-}
-
-void hth_checkpoint_tenant(const json_t *args, char out[HTH_TENANT])
-{
-    const char *tenant = json_string_value(json_object_get(args, "tenant"));
-    snprintf(out, HTH_TENANT, "%s", tenant != NULL ? tenant : HTH_TENANT_OWN);
-}
-
-hth_err hth_checkpoint_find(hth_store *store, const char *job, json_t **doc)
-{
-    char name[HTH_CHECKPOINT_NAME];
-    hth_manifest m;
-    *doc = NULL;
-    snprintf(name, sizeof name, "%s" CHECKPOINT_TAIL, job);
-    hth_err err = hth_store_get(store, name, 0, &m);
-    if (err == HTH_OK) {
-        *doc = json_loads(m.meta, 0, NULL);
-        hth_manifest_fini(&m);
-    }
-    if (err == HTH_OK && !json_is_object(json_object_get(*doc, "job"))) {
-        json_decref(*doc);
-        *doc = NULL;
-        err = HTH_ENOENT;
-    }
-    return err == HTH_ENOENT || err == HTH_EINVAL // what can be no name has none
-               ? hth_fail(HTH_ENOENT,
-                          "job '%s' has no checkpoint; `hearth jobs` lists what there is", job)
-               : err;
-}
-
-// The part of a model's name in front of the tail; 0: it has none.
-static size_t checkpoint_stem(const char *model)
-{
-    size_t bytes = strlen(model), tail = strlen(CHECKPOINT_TAIL);
-    return bytes > tail && strcmp(model + bytes - tail, CHECKPOINT_TAIL) == 0 ? bytes - tail : 0;
-}
-
-bool hth_checkpoint_is(hth_store *store, const char *model)
-{
-    char job[HTH_CHECKPOINT_JOB];
-    json_t *doc = NULL;
-    snprintf(job, sizeof job, "%.*s", (int)checkpoint_stem(model), model);
-    bool is = job[0] != 0 && hth_checkpoint_find(store, job, &doc) == HTH_OK;
-    json_decref(doc);
-    return is;
-}
-
-hth_err hth_checkpoint_list(hth_store *store, json_t **names)
-{
-    hth_store_entry *e;
-    int n;
-    json_t *doc;
-    HTH_TRY(hth_store_list(store, &e, &n));
-    *names = json_array();
-    for (int i = 0; i < n; i++) {
-        size_t stem = checkpoint_stem(e[i].name);
-        bool last = i + 1 == n || strcmp(e[i].name, e[i + 1].name) != 0;
-        if (!last || stem == 0) {
-            continue;
-        }
-        e[i].name[stem] = 0;
-        if (hth_checkpoint_find(store, e[i].name, &doc) == HTH_OK) { // else a model of this name
-            json_array_append_new(*names, json_string(e[i].name));
-            json_decref(doc);
-        }
-    }
-    hth_free(e);
-    return HTH_OK;
-}
-
-static bool checkpoint_uses(const json_t *doc, const char *model, int version)
-{
-    const json_t *args = json_object_get(doc, "job");
-    const char *name = json_string_value(json_object_get(args, "model"));
-    size_t n = strlen(model);
-    json_int_t begun = json_integer_value(json_object_get(args, "version"));
-    return name != NULL && strncmp(name, model, n) == 0 && (name[n] == 0 || name[n] == ':') &&
-           (version == 0 || begun == version);
-}
-
-hth_err hth_checkpoint_unused(hth_store *store, const char *model, int version)
-{
-    json_t *names, *name, *doc;
-    size_t i;
-    HTH_TRY(hth_checkpoint_list(store, &names));
-    hth_err err = HTH_OK;
-    json_array_foreach(names, i, name)
-    {
-        const char *job = json_string_value(name);
-        if (err == HTH_OK && hth_checkpoint_find(store, job, &doc) == HTH_OK) {
-            if (checkpoint_uses(doc, model, version)) {
-                err = hth_fail(HTH_EBUSY,
-                               "job '%s' is to go on with '%s': `hearth cancel %s` ends it", job,
-                               model, job);
-            }
-            json_decref(doc);
-        }
-    }
-    json_decref(names);
-    return err;
-}
-
-hth_err hth_checkpoint_rm(hth_store *store, const char *job)
-{
-    json_t *doc;
-    char name[HTH_CHECKPOINT_NAME];
-    hth_err err = hth_checkpoint_find(store, job, &doc);
-    json_decref(doc);
-    if (err != HTH_OK) {
-        return err == HTH_ENOENT ? HTH_OK : err;
-    }
-    hth_checkpoint_note_set(store, job, "");
-    snprintf(name, sizeof name, "%s" CHECKPOINT_TAIL, job);
-    return checkpoint_rm(store, name, 0);
-}
-
-static const char *note_key(const char *job, char key[HTH_CHECKPOINT_NAME])
-{
-    snprintf(key, HTH_CHECKPOINT_NAME, "train/note/%s", job);
-    return key;
-}
-
-void hth_checkpoint_note_set(hth_store *store, const char *job, const char *note)
-{
-    char key[HTH_CHECKPOINT_NAME];
-    hth_store_text_put(store, note_key(job, key), note);
-}
-
-void hth_checkpoint_note_get(hth_store *store, const char *job, char note[HTH_CHECKPOINT_NOTE])
-{
-    char key[HTH_CHECKPOINT_NAME];
-    if (hth_store_text_get(store, note_key(job, key), note, HTH_CHECKPOINT_NOTE) != HTH_OK) {
-        note[0] = 0;
-    }
 }

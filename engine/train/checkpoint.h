@@ -6,7 +6,7 @@
 #ifndef HTH_ENGINE_TRAIN_CHECKPOINT_H
 #define HTH_ENGINE_TRAIN_CHECKPOINT_H
 
-#include "runtime/tenants/tenant_rules.h"
+#include "runtime/checkpoint_index.h"
 #include "engine/train/train.h"
 
 // What a checkpoint says beside the tensors.
@@ -22,7 +22,6 @@ typedef struct hth_checkpoint {
 json_t *hth_checkpoint_doc(const hth_checkpoint *c);
 
 // hth_checkpoint_name is the model that a job's checkpoints are versions of.
-#define HTH_CHECKPOINT_NAME 240
 hth_err hth_checkpoint_name(const hth_train_spec *spec, char out[HTH_CHECKPOINT_NAME]);
 // hth_checkpoint_result checks the name of what a job makes, and of its checkpoints. HTH_EINVAL: it
 // can be no model's, or names a version, or is kept for checkpoints.
@@ -40,29 +39,5 @@ hth_err hth_checkpoint_load(hth_store *store, const hth_train_spec *spec, hth_tr
                             hth_checkpoint *c);
 // hth_checkpoint_drop removes the checkpoint of a job that is done.
 hth_err hth_checkpoint_drop(hth_store *store, const hth_train_spec *spec);
-
-// Jobs by name, which is that of the model that they make; HTH_CHECKPOINT_JOB bytes hold one.
-#define HTH_CHECKPOINT_JOB 208
-// hth_checkpoint_job is the name of the job with these arguments.
-hth_err hth_checkpoint_job(const json_t *args, char out[HTH_CHECKPOINT_JOB]);
-// hth_checkpoint_tenant is whose job it is by its checkpoint's arguments (NULL: there are none).
-void hth_checkpoint_tenant(const json_t *args, char out[HTH_TENANT]);
-// hth_checkpoint_is tells a training job's checkpoint from a model of such a name. Any thread.
-bool hth_checkpoint_is(hth_store *store, const char *model);
-// hth_checkpoint_find reads the meta of a job's checkpoint. HTH_ENOENT: there is none, perhaps
-// because nothing can have such a name.
-hth_err hth_checkpoint_find(hth_store *store, const char *job, json_t **doc);
-// hth_checkpoint_list stores a JSON array of the names of all jobs that have one.
-hth_err hth_checkpoint_list(hth_store *store, json_t **names);
-// hth_checkpoint_unused refuses with HTH_EBUSY where a job that has a checkpoint is to go on with
-// this version (0: any) of the model, and names the job.
-hth_err hth_checkpoint_unused(hth_store *store, const char *model, int version);
-// hth_checkpoint_rm is hth_checkpoint_drop by name; there need not be one.
-hth_err hth_checkpoint_rm(hth_store *store, const char *job);
-
-// A note says why a job that has a checkpoint does not run; none ("") says that it was interrupted.
-#define HTH_CHECKPOINT_NOTE 600
-void hth_checkpoint_note_set(hth_store *store, const char *job, const char *note);
-void hth_checkpoint_note_get(hth_store *store, const char *job, char note[HTH_CHECKPOINT_NOTE]);
 
 #endif
