@@ -5,7 +5,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/log.h"
-#include "server/net/auth.h"
+#include "runtime/redact.h"
 #include "runtime/catalog.h"
 #include "engine/serve/reload.h"
 
@@ -67,7 +67,7 @@ hth_err hth_train_job_save(hth_train_job *j)
 static void job_warn(const hth_train_job *j, const char *text)
 {
     char cleared[JOB_TEXT];
-    hth_auth_public(text, cleared, sizeof cleared);
+    hth_redact(text, cleared, sizeof cleared);
     json_t *doc = json_pack("{s:s}", "warning", cleared);
     char *line = json_dumps(doc, JSON_COMPACT);
     json_decref(doc);

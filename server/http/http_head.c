@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "server/net/account.h"
+#include "runtime/redact.h"
 
 #include <event2/bufferevent.h>
 #include <event2/keyvalq_struct.h>
@@ -267,7 +268,7 @@ static void refuse_send(hth_http_conn *c, const hth_http_refusal *no, const char
 static void head_refuse(hth_http_conn *c, const hth_http_refusal *no)
 {
     char sentence[sizeof no->sentence];
-    hth_auth_public(no->sentence, sentence, sizeof sentence);
+    hth_redact(no->sentence, sentence, sizeof sentence);
     json_t *doc = json_pack("{s:s}", "error", sentence);
     char *json = doc != NULL ? json_dumps(doc, JSON_COMPACT) : NULL;
     hth_log(INFO, SERVER, "http-refused", "status=%d %s", no->status, no->sentence);

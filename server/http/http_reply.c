@@ -4,6 +4,7 @@
 #include "server/http/http_call.h"
 
 #include "base/clock.h"
+#include "runtime/redact.h"
 
 #include <event2/bufferevent.h>
 #include <event2/http_struct.h>
@@ -347,7 +348,7 @@ void hth_http_fail(hth_http *h, struct evhttp_request *req, int status, const ch
     va_end(ap);
     if (!hth_http_is_near(h, req)) {
         char cleared[sizeof sentence];
-        hth_auth_public(sentence, cleared, sizeof cleared);
+        hth_redact(sentence, cleared, sizeof cleared);
         memcpy(sentence, cleared, sizeof sentence);
     }
     json_t *s = json_string(sentence);

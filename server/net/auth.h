@@ -65,11 +65,4 @@ void hth_auth_tenant(hth_auth *a, const char *token, const char *without, char *
 // hth_auth_need is what a request of hearth's own clients needs.
 hth_need hth_auth_need(const Hearth__Request *q);
 
-// hth_auth_public copies a sentence, with paths and addresses of this machine left out of it: for
-// peers that are elsewhere.
-void hth_auth_public(const char *sentence, char *out, size_t cap);
-// hth_auth_public_jobs is a document about training jobs likewise: their files, and why they ended.
-// Freed by hth_free; NULL: out of memory.
-char *hth_auth_public_jobs(const char *json);
-
 #endif

@@ -6,6 +6,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/settings.h"
+#include "runtime/redact.h"
 
 #include <assert.h>
 #include <string.h>
@@ -164,7 +165,7 @@ void hth_slot_fail(hth_slot *s, hth_err err, const char *sentence)
     char cleared[1024];
     sentence = sentence[0] != 0 ? sentence : hth_strerror(err);
     if (!hth_conn_same_machine(s->conn)) {
-        hth_auth_public(sentence, cleared, sizeof cleared);
+        hth_redact(sentence, cleared, sizeof cleared);
         sentence = cleared;
     }
     body.code = (uint32_t)err;

@@ -8,6 +8,7 @@
 #include "runtime/catalog.h"
 #include "engine/job_paths.h"
 #include "runtime/verify.h"
+#include "runtime/redact.h"
 
 #include <jansson.h>
 
@@ -63,7 +64,7 @@ static hth_err request_place(hth_request *req, hth_request_tensor *out, int n_ou
 static void request_document(hth_slot *s, char *json, bool tells)
 {
     if (!hth_conn_same_machine(s->conn) && tells && json != NULL) {
-        char *cleared = hth_auth_public_jobs(json);
+        char *cleared = hth_redact_jobs(json);
         hth_free(json);
         json = cleared;
     }

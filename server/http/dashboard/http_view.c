@@ -8,6 +8,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "server/http/tensors/http_json.h"
+#include "runtime/redact.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -102,7 +103,7 @@ static void view_send(hth_http *h, struct evhttp_request *req, hth_http_view *v,
     struct evbuffer *body = evbuffer_new();
     bool far = strncmp(v->query, "job", 3) == 0 && !hth_http_is_near(h, req);
     if (far && v->public == NULL && v->text != NULL) {
-        v->public = hth_auth_public_jobs(v->text);
+        v->public = hth_redact_jobs(v->text);
     }
     const char *text = far ? v->public : v->text;
     bool sent = body != NULL;

@@ -6,6 +6,7 @@
 #include "server/http/http_call.h"
 
 #include "server/http/tensors/http_json.h"
+#include "runtime/redact.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -75,7 +76,7 @@ static const char *index_reason(const json_t *m, bool far, char out[512])
     if (!far || reason == NULL) {
         return reason != NULL ? reason : "";
     }
-    hth_auth_public(reason, out, 512);
+    hth_redact(reason, out, 512);
     return out;
 }
 
