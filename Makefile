@@ -299,7 +299,7 @@ BUNDLE_PY = tests/gpu_compare.py tests/gpu_torch.py tests/gpu_pagein.py tests/be
 bundle: all
 	$(if $(PLUGIN),,$(error bundle: there is no plug-in: no headers of CUDA 13 and cuDNN 9, or no nvcc, in $(CUDA_HOME)))
 	$(Q)$(MAKE) --no-print-directory $(CUDA_CHECKS:%=$(B)/%)
-	$(Q)rm -rf $(BUNDLE) && mkdir -p $(BUNDLE)/build/kernels/cuda $(BUNDLE)/build/tests $(BUNDLE)/build/lib $(BUNDLE)/tests/data $(BUNDLE)/tests/bench $(BUNDLE)/tests/tools
+	$(Q)rm -rf $(BUNDLE) && mkdir -p $(BUNDLE)/build/kernels/cuda $(BUNDLE)/build/tests/cuda $(BUNDLE)/build/lib $(BUNDLE)/tests/data $(BUNDLE)/tests/bench $(BUNDLE)/tests/tools
 	$(Q)for p in hearth:client/cli/hearth_main.o hearthd:server/daemon/hearthd_main.o; do \
 	    $(CC) $(CFLAGS) $(LDFLAGS) -pie -o $(BUNDLE)/build/$${p%%:*} $(B)/$${p##*:} $(B)/libhth.a $(STATIC_LIBS) -Wl,-rpath,'$$ORIGIN/lib' || exit 1; done
 	$(Q)for t in $(CUDA_CHECKS); do $(CC) $(CFLAGS) -o $(BUNDLE)/build/$$t $(B)/$$t.o $(CUDA_OBJ) $(CUDA_FAKE) $(B)/libhth.a \

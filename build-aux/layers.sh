@@ -1,31 +1,76 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# The layer check: a folder includes only the folders below it (the house, README.md), and a vendor's headers stay in the one
-# place that is theirs. usage: build-aux/layers.sh, from the root. Prints each violation; exit 1 if there is any.
+# The layer check: a room includes only what its line names (the house, README.md), a private header (NAME_impl.h) stays in its
+# room, and a vendor's headers stay in the one place that is theirs. usage: build-aux/layers.sh, from the root. Prints each
+# violation; exit 1 if there is any.
 set -eu
 bad=0
-allow() { # FOLDER ALLOWED...: every project include in FOLDER must start with one of ALLOWED/
+includes() { # FOLDER: "FILE:LINE:HEADER" of all project includes in it; tests may reach up: they bring the pieces together
+    find "$1" -maxdepth 1 -name '*.[ch]' ! -name '*_test.c' ! -name 'fixture.h' -exec grep -nHoE '^#include "[^"]*' {} + | sed 's/#include "//'
+}
+room() { # FOLDER ALLOWED...: FOLDER includes itself, and headers of these folders or these single headers
     dir=$1
     shift
-    pattern=$(printf '%s|' "$@" | sed 's/|$//')
-    # Tests may reach up: they bring the pieces together.
-    found=$(find "$dir" -maxdepth 1 -name '*.[ch]' ! -name '*_test.c' ! -name 'fixture.h' -exec grep -nHE '^#include "' {} + |
-        grep -vE "\"($pattern)/[^\"]*\"" || true)
+    seen="$seen $dir"
+    found=$(includes "$dir" | awk -v own="$dir" -v allowed="$*" '
+        BEGIN { n = split(allowed, a, " "); a[++n] = own }
+        { h = $0; sub(/^[^:]*:[^:]*:/, "", h); folder = h; sub(/\/[^\/]*$/, "", folder); ok = 0
+          for (i = 1; i <= n; i++) if (h == a[i] || folder == a[i]) ok = 1
+          if (!ok) print }')
     [ -z "$found" ] || { echo "$dir may include only $*:"; echo "$found"; bad=1; }
 }
 only() { # HEADER-REGEX PATH-REGEX: that vendor header only in files that match
     found=$(git ls-files '*.c' '*.h' | xargs grep -nHE "^#include <($1)" | grep -vE "^($2)" || true)
     [ -z "$found" ] || { echo "<$1> belongs to $2:"; echo "$found"; bad=1; }
 }
-allow base base
-allow graph base graph
-allow device base device
-for d in device/*/ device/cuda/fake/; do allow "${d%/}" base device; done
-allow modelstore base graph modelstore
-for d in kernels kernels/*/; do allow "${d%/}" base graph device kernels convsel/choice.h convsel; done
-allow convsel base graph device kernels convsel
-allow memmgr base graph device kernels convsel memmgr
-allow client base client
+seen=
+base='base base/ipc'
+graph='graph graph/onnx graph/passes graph/autodiff'
+below_kernels="$base graph graph/passes graph/autodiff device device/cpu kernels kernels/ref convsel/choice.h"
+below_runtime="$base $graph device device/cpu kernels convsel planner memmgr modelstore"
+below_engine="$below_runtime runtime runtime/tenants engine/engine.h"
+front="$base graph runtime runtime/tenants engine client server/net"
+room base base/ipc
+room base/ipc base
+room graph base graph/passes/fold.h
+room graph/onnx base graph graph/passes
+room graph/passes base graph graph/autodiff/grad.h
+room graph/autodiff base graph graph/passes
+room device base device/cpu/machine.h
+for d in device/*/ device/cuda/fake/; do room "${d%/}" $base device device/cuda; done
+room modelstore $base graph
+room kernels $below_kernels kernels/cpu/cpu.h
+room kernels/ref $below_kernels
+for d in kernels/cpu kernels/cpu/winograd kernels/cpu/train; do room $d $below_kernels kernels/cpu kernels/cpu/winograd kernels/cpu/train; done
+room kernels/dnnl $below_kernels kernels/cpu
+room kernels/cuda $below_kernels device/cuda
+room kernels/cuda/fake $below_kernels device/cuda device/cuda/fake kernels/cuda
+room convsel base graph graph/passes graph/autodiff device device/cpu kernels kernels/cpu/cpu.h kernels/ref/ref_window.h
+for d in planner planner/bound planner/exact; do room $d base convsel/choice.h planner planner/bound planner/exact; done
+room memmgr $base graph device kernels convsel planner
+room runtime $below_runtime runtime/tenants client/token.h client/safetensors.h
+room runtime/tenants $below_runtime runtime client/token.h
+room engine $below_engine engine/serve engine/train engine/query engine/process engine/router
+room engine/serve $below_engine
+room engine/train $below_engine engine/serve/reload.h
+room engine/query $below_engine engine/serve engine/train
+room engine/process $below_engine engine
+room engine/router $below_engine engine
+room client $base
+room client/cli $base client
+room server/net $base runtime runtime/tenants client
+room server/rpc $front graph/onnx
+http='server/http server/http/tensors server/http/repository server/http/trace server/http/dashboard'
+for d in $http; do room $d $front graph/passes $http page.inc; done
+room server $front modelstore engine/query/query.h server/rpc server/http
+room server/daemon $front device engine/process/child.h engine/router/router.h server server/http/http.h
+# Every folder with code has a line above.
+for d in $(git ls-files '*.c' '*.h' | grep -vE '^(tests|docs)/' | sed 's|/[^/]*$||' | sort -u); do
+    case " $seen " in *" $d "*) ;; *) echo "$d has no line in $0"; bad=1 ;; esac
+done
+private=$(git ls-files '*.c' '*.h' | grep -v '_test\.c$' | grep -v '^tests/' | xargs grep -nHoE '^#include "[^"]*_impl\.h' |
+    awk -F: '{ h = $3; sub(/^#include "/, "", h); a = $1; sub(/\/[^\/]*$/, "", a); b = h; sub(/\/[^\/]*$/, "", b); if (a != b) print }')
+[ -z "$private" ] || { echo "private headers, included from another folder:"; echo "$private"; bad=1; }
 only 'oneapi/|dnnl' 'kernels/cpu/|kernels/dnnl/'
 only 'cuda|cudnn|cublas' 'device/cuda/|kernels/cuda/'
 only 'lmdb\.h' 'modelstore/'

@@ -14,12 +14,12 @@ dir=$(mktemp -d "${TMPDIR:-/tmp}/hearth-gpu-check.XXXXXX")
 trap 'rm -rf "$dir"' EXIT
 trap 'exit 143' INT TERM
 unset CUDA_HOME HEARTH_SERVER HEARTH_GPU OUT
-mkdir -p "$dir/build/kernels/cuda" "$dir/build/tests" "$dir/models"
+mkdir -p "$dir/build/kernels/cuda" "$dir/build/tests/cuda" "$dir/models"
 root=$(pwd)
 case $build in /*) ;; *) build=$root/$build ;; esac
 cp "$build/hearth" "$build/hearthd" "$build/fake/libhearth_cuda.so" "$dir/build/"
 for t in attention attention_parts elementwise norm gemm train_ops train_rare rare; do ln -s "$build/kernels/cuda/${t}_test" "$dir/build/kernels/cuda/"; done
-for t in probe speed; do ln -s "$build/tests/cuda_${t}_test" "$dir/build/tests/"; done
+for t in probe speed; do ln -s "$build/tests/cuda/cuda_${t}_test" "$dir/build/tests/cuda/"; done
 ln -s "$root/tests/data/digits/untrained.onnx" "$dir/models/untrained.onnx"
 ln -s "$root/tests/data/digits/digits.onnx" "$dir/models/untrained-infer.onnx"
 # A few steps of training: the fake driver's kernels run on the CPU.
@@ -74,7 +74,7 @@ run 'machines' 600
 check 1 "no part 'machines'"
 
 # Instead of hearth: bench takes no time and fails as $dir/fails says, everything else works. PyTorch: as $dir/torch says.
-mkdir -p "$dir/stub/tests" "$dir/bin" "$dir/models2"
+mkdir -p "$dir/stub/tests/cuda" "$dir/bin" "$dir/models2"
 : >"$dir/models2/net.onnx"
 cat >"$dir/stub/hearth" <<EOF
 #!/bin/sh
