@@ -55,7 +55,8 @@ hth_err hth_checkpoint_find(hth_store *store, const char *job, json_t **doc)
 static size_t checkpoint_stem(const char *model)
 {
     size_t bytes = strlen(model), tail = strlen(HTH_CHECKPOINT_TAIL);
-    return bytes > tail && strcmp(model + bytes - tail, HTH_CHECKPOINT_TAIL) == 0 ? bytes - tail : 0;
+    return bytes > tail && strcmp(model + bytes - tail, HTH_CHECKPOINT_TAIL) == 0 ? bytes - tail
+                                                                                  : 0;
 }
 
 bool hth_checkpoint_is(hth_store *store, const char *model)

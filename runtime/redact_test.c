@@ -36,8 +36,8 @@ static void test_sentences(void **state)
 static void test_jobs(void **state)
 {
     char *json = hth_redact_jobs("[{\"job\":\"/a/b\",\"why\":\"cannot open '/srv/x y': "
-                                      "no\",\"n\":[1,null,{\"reason\":\"/m/t: no\",\"data\":"
-                                      "\"/srv/\\\"q\\\".st\"}]}]");
+                                 "no\",\"n\":[1,null,{\"reason\":\"/m/t: no\",\"data\":"
+                                 "\"/srv/\\\"q\\\".st\"}]}]");
     assert_string_equal(json,
                         "[{\"job\":\"/a/b\",\"why\":\"cannot open '(path)': no\",\"n\":[1,null,"
                         "{\"reason\":\"(path) no\",\"data\":\"(path)\"}]}]");

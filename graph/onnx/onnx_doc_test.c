@@ -80,24 +80,25 @@ static void print_versions(FILE *f, const hth_op_info *info)
 
 static void print_page(FILE *f)
 {
-    fprintf(f,
-            "<!-- Printed by `build/graph/onnx/onnx_doc_test --print` from graph/op.h; not edited by "
-            "hand. -->\n"
-            "# ONNX operators\n\n"
-            "Models of opset %d to %d are read; whatever the version, an operator is brought to "
-            "its newest form first.\n"
-            "Everything else is refused when the model is imported, by the node's name, operator "
-            "and opset. Functions\n"
-            "that a model defines are read in place, and so is `If` where its condition is a "
-            "constant. Strings,\n"
-            "sequences, optionals and sparse tensors are not supported.\n\n"
-            "Gradient: whether a training step can go through the operator; 0: its derivative is 0 "
-            "wherever it exists, and\n"
-            "what lies before it is not trained. Without one, or in another form, a model is "
-            "refused for training by the\n"
-            "node's name, if a parameter lies before it.\n\n"
-            "| operator | versions | gradient | notes |\n|---|---|---|---|\n",
-            HTH_OPSET_MIN, HTH_OPSET_MAX);
+    fprintf(
+        f,
+        "<!-- Printed by `build/graph/onnx/onnx_doc_test --print` from graph/op.h; not edited by "
+        "hand. -->\n"
+        "# ONNX operators\n\n"
+        "Models of opset %d to %d are read; whatever the version, an operator is brought to "
+        "its newest form first.\n"
+        "Everything else is refused when the model is imported, by the node's name, operator "
+        "and opset. Functions\n"
+        "that a model defines are read in place, and so is `If` where its condition is a "
+        "constant. Strings,\n"
+        "sequences, optionals and sparse tensors are not supported.\n\n"
+        "Gradient: whether a training step can go through the operator; 0: its derivative is 0 "
+        "wherever it exists, and\n"
+        "what lies before it is not trained. Without one, or in another form, a model is "
+        "refused for training by the\n"
+        "node's name, if a parameter lies before it.\n\n"
+        "| operator | versions | gradient | notes |\n|---|---|---|---|\n",
+        HTH_OPSET_MIN, HTH_OPSET_MAX);
     for (hth_op op = HTH_OP_NONE + 1; op < HTH_N_OPS; op++) {
         const hth_op_info *info = hth_op_info_of(op);
         if (info->n_since > 0) {
