@@ -63,7 +63,7 @@ class Binaries(unittest.TestCase):
         self.assertRegex(printed('objdump', '-d', '--disassemble=main', f'{BUILD}/hearthd'), r'<main>:\n.*endbr64')
 
     def test_unit(self):
-        with open(f'{ROOT}/server/hearthd.service.in', encoding='utf-8') as f:
+        with open(f'{ROOT}/server/daemon/hearthd.service.in', encoding='utf-8') as f:
             unit = f.read()
         self.assertIn('MemoryMax=90% ', unit)  # nothing doubles it: systemd takes no '90%%'
         self.assertNotIn('%%', unit)
