@@ -282,15 +282,15 @@ class Daemon(unittest.TestCase):
 
 
 class Documents(unittest.TestCase):
-    def test_readme(self):
-        with open(os.path.join(ROOT, 'README.md'), encoding='utf-8') as f:
+    def test_sessions(self):
+        with open(os.path.join(ROOT, 'docs/python.md'), encoding='utf-8') as f:
             blocks = [b for b in re.findall(r'```python\n(.*?)```', f.read(), re.S) if '>>>' in b]
-        self.assertTrue(blocks)
+        self.assertEqual(len(blocks), 2)  # with a server, and without
         server = Server('readme')
         with hearth.Client(server.url) as h:
             h.import_model('digits', DATA + '/digits.onnx')
         session = '\n'.join(blocks).replace('ipc:///tmp/hs/hearth.sock', server.url).replace('/tmp/hs/', FOLDER + '/readme-')
-        test = doctest.DocTestParser().get_doctest(session, {}, 'README', 'README.md', 0)
+        test = doctest.DocTestParser().get_doctest(session, {}, 'python', 'docs/python.md', 0)
         said = []
         runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
         runner.run(test, out=said.append)

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""README's first session, typed as it is printed, in a folder and at a port of its own. Speaks TAP. usage: tests/readme_test.py BUILD_DIR,
-from the root."""
+"""README's first session and what docs/training.md continues it with, typed as printed, in a folder and at a port of its own; and that
+the pages' links lead somewhere. Speaks TAP. usage: tests/readme_test.py BUILD_DIR, from the root."""
+import glob
 import os
 import re
 import shutil
@@ -14,6 +15,11 @@ import tap
 
 BUILD = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else 'build')
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+def read(page):
+    with open(os.path.join(ROOT, page), encoding='utf-8') as f:
+        return f.read()
 
 
 def session(text):
@@ -31,18 +37,26 @@ def session(text):
     return found
 
 
+def anchors(text):
+    """What links to a page can name behind its #."""
+    heads = re.findall(r'^#+ (.*)$', re.sub(r'^```.*?^```', '', text, flags=re.M | re.S), re.M)
+    return {re.sub(r'[^\w\- ]', '', head.lower()).replace(' ', '-') for head in heads}
+
+
 class Readme(unittest.TestCase):
     def test_first_session(self):
-        with open(ROOT + '/README.md', encoding='utf-8') as f:
-            text = f.read().split('## A first session\n')[1].split('### Training')[0].split('is a page of what happens')[0]
-        commands = session(text)
+        commands = session(read('README.md').split('## A first session\n')[1].split('\n## ')[0])
         self.assertGreater(len(commands), 6)
+        more = session(read('docs/training.md').split('\n## ')[0])
+        self.assertEqual(len(more), 3)  # import, train, infer
+        commands += more
         folder, port = tempfile.mkdtemp(prefix='hearth-readme-'), str(tap.free_port())
         self.addCleanup(shutil.rmtree, folder, True)
         script = ['set -e', 'trap \'kill $server; wait $server\' EXIT']
         for n, (command, _) in enumerate(commands):
             command = command.replace('/tmp/hs', folder).replace('8010', port).replace('$PWD/build', BUILD)
             if command.startswith('hearthd '):  # what follows is typed once it says that it is ready
+                self.assertTrue(command.endswith(' &'), command)
                 command = f'mkfifo {folder}/said; {command[:-1]} >{folder}/said & server=$!; head -n 1 {folder}/said'
             script.append(f'{{ {command}\n}} >{folder}/{n}' if '&' not in command or 'server=' in command else command)
             if 'server=' in command:
@@ -56,6 +70,30 @@ class Readme(unittest.TestCase):
                 line = line.replace('/tmp/hs', folder).replace('8010', port)
                 if not line.startswith('  top'):  # logits are the processor's to the last digit
                     self.assertIn(line.split(',"data"')[0], said, command)
+        accuracy = re.search(r'^accuracy ([\d.]+) %', said, re.M)
+        self.assertGreater(float(accuracy[1]), 90, said)
+
+    def test_size(self):
+        lines = read('README.md').split('\n')[:-1]
+        self.assertLessEqual(len(lines), 120)
+        self.assertLessEqual(max(map(len, lines)), 100)
+
+    def test_links(self):
+        pages = ['README.md', 'CONTRIBUTING.md'] + [os.path.relpath(p, ROOT) for p in glob.glob(ROOT + '/docs/**/*.md', recursive=True)]
+        self.assertGreater(len(pages), 25)
+        linked = set()
+        for page in pages:
+            for link in re.findall(r'\]\(([^)\s]+)\)', re.sub(r'`[^`]*`', '', read(page))):
+                if '://' in link:
+                    continue
+                path, _, anchor = link.partition('#')
+                target = os.path.normpath(os.path.join(os.path.dirname(page), path)) if path else page
+                self.assertTrue(os.path.exists(os.path.join(ROOT, target)), f'{page}: {link}')
+                if anchor:
+                    self.assertIn(anchor, anchors(read(target)), f'{page}: {link}')
+                if page == 'README.md':
+                    linked.add(target)
+        self.assertEqual({p for p in pages if p != 'README.md'} - linked, set())  # its index has every page
 
 
 if __name__ == '__main__':
